@@ -1,0 +1,43 @@
+#include "base/log.h"
+
+#include <spdlog/pattern_formatter.h>
+#include <spdlog/sinks/stdout_color_sinks.h>
+
+#include <cstdio>
+#include <cstdlib>
+#include <memory>
+
+namespace outrider {
+namespace {
+
+thread_local std::string g_role = "main";
+
+class RoleFlag final : public spdlog::custom_flag_formatter {
+ public:
+  void format(const spdlog::details::log_msg&, const std::tm&, spdlog::memory_buf_t& out) override {
+    out.append(g_role.data(), g_role.data() + g_role.size());
+  }
+  std::unique_ptr<custom_flag_formatter> clone() const override { return std::make_unique<RoleFlag>(); }
+};
+
+}  // namespace
+
+void set_thread_role(const std::string& role) { g_role = role; }
+const std::string& thread_role() { return g_role; }
+
+void init_logging() {
+  auto formatter = std::make_unique<spdlog::pattern_formatter>();
+  formatter->add_flag<RoleFlag>('*').set_pattern("[%H:%M:%S.%e] %^%l%$ %*: %v");
+  auto logger = std::make_shared<spdlog::logger>("outrider", std::make_shared<spdlog::sinks::stderr_color_sink_mt>());
+  logger->set_formatter(std::move(formatter));
+  const char* level = std::getenv("OUTRIDER_LOG");
+  logger->set_level(level ? spdlog::level::from_str(level) : spdlog::level::warn);
+  spdlog::set_default_logger(std::move(logger));
+}
+
+void check_failed(const char* file, int line, const char* condition, const std::string& message) {
+  std::fprintf(stderr, "%s:%d [%s] CHECK(%s) failed: %s\n", file, line, g_role.c_str(), condition, message.c_str());
+  std::abort();
+}
+
+}  // namespace outrider

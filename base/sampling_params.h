@@ -1,0 +1,59 @@
+// How one request wants its tokens drawn. Travels in Open; read by the draft worker and every target rank.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "base/random.h"
+#include "base/types.h"
+
+namespace outrider {
+
+// Verification rules. Every one emits the target's distribution exactly.
+enum class Rule : uint8_t {
+  kGreedy = 0,     // temperature 0: argmax; same text as plain decoding
+  kInvariant = 1,  // Gumbel-coupled (Daliri, Musco, Suresh 2024): same text as plain decoding
+  kNaive = 2,      // the target samples first, a draft token survives if it is equal: same text as plain decoding
+  kToken = 3,      // p/q rejection (Leviathan et al. 2023; Chen et al. 2023)
+  kBlock = 4,      // block verification (Sun et al. 2025)
+};
+
+// Rules whose text never depends on the draft.
+constexpr bool is_match_rule(Rule rule) {
+  return rule == Rule::kGreedy || rule == Rule::kInvariant || rule == Rule::kNaive;
+}
+// Rules that need the draft distribution q.
+constexpr bool needs_q(Rule rule) { return rule == Rule::kToken || rule == Rule::kBlock; }
+
+constexpr std::string_view rule_name(Rule rule) {
+  constexpr std::string_view kNames[] = {"greedy", "invariant", "naive", "token", "block"};
+  return kNames[static_cast<size_t>(rule)];
+}
+inline std::optional<Rule> rule_from_name(std::string_view name) {
+  for (uint8_t i = 0; i <= static_cast<uint8_t>(Rule::kBlock); ++i)
+    if (rule_name(static_cast<Rule>(i)) == name) return static_cast<Rule>(i);
+  return std::nullopt;
+}
+
+// Order of application: penalties and bias, temperature, top-k, top-p, min-p, renormalise.
+struct SamplingParams {
+  Rule rule = Rule::kGreedy;       // resolved: `auto` is decided before this struct is filled
+  float temperature = 0;           // below 1e-5 is greedy
+  int32_t top_k = 0;               // 0: off; exactly k kept, by (logit desc, id asc)
+  float top_p = 1;                 // 1: off; smallest prefix in that order with mass >= top_p, at least one token
+  float min_p = 0;                 // 0: off; keeps p >= min_p * p_max
+  float repetition_penalty = 1;    // over prompt and output: divides positive logits, multiplies negative ones
+  float presence_penalty = 0;      // over output only
+  float frequency_penalty = 0;     // over output only
+  std::vector<std::pair<TokenId, float>> logit_bias;
+  Seed seed;
+  int32_t logprobs = -1;           // -1: none; n >= 0: of the emitted token and the n best, raw model
+  bool operator==(const SamplingParams&) const = default;
+};
+
+constexpr float kGreedyTemperature = 1e-5f;
+
+}  // namespace outrider

@@ -1,0 +1,36 @@
+# Build rules shared by every folder.
+
+find_program(CCACHE_PROGRAM ccache)
+if(CCACHE_PROGRAM)
+  set(CMAKE_CXX_COMPILER_LAUNCHER ${CCACHE_PROGRAM})
+endif()
+
+# Bits are part of the contract: a*b+c is contracted only where the source says fma.
+add_compile_options(-Wall -Wextra -Wpedantic -Wshadow -Wnon-virtual-dtor -ffp-contract=off)
+if(OUTRIDER_WARNINGS_AS_ERRORS)
+  add_compile_options(-Werror)
+endif()
+if(OUTRIDER_SANITIZE)
+  add_compile_options(-fsanitize=${OUTRIDER_SANITIZE} -fno-omit-frame-pointer -fno-sanitize-recover=all)
+  add_link_options(-fsanitize=${OUTRIDER_SANITIZE})
+endif()
+
+# outrider_library(NAME sources...): one static library per folder; includes are rooted at the source tree.
+function(outrider_library name)
+  add_library(outrider_${name} STATIC ${ARGN})
+  add_library(outrider::${name} ALIAS outrider_${name})
+  target_include_directories(outrider_${name} PUBLIC ${PROJECT_SOURCE_DIR})
+endfunction()
+
+# outrider_test(NAME SOURCES files... LIBRARIES libs... [TIMEOUT seconds]): one GoogleTest program, one ctest entry.
+function(outrider_test name)
+  cmake_parse_arguments(ARG "" "TIMEOUT" "SOURCES;LIBRARIES" ${ARGN})
+  add_executable(${name} ${ARG_SOURCES})
+  target_link_libraries(${name} PRIVATE ${ARG_LIBRARIES} GTest::gtest GTest::gtest_main)
+  target_compile_definitions(${name} PRIVATE OUTRIDER_SOURCE_DIR="${PROJECT_SOURCE_DIR}")
+  add_test(NAME ${name} COMMAND ${name})
+  if(NOT ARG_TIMEOUT)
+    set(ARG_TIMEOUT 300)
+  endif()
+  set_tests_properties(${name} PROPERTIES TIMEOUT ${ARG_TIMEOUT})
+endfunction()

@@ -1,0 +1,71 @@
+// Moves messages between roles. One owner thread per Transport. Sends never block; receives have a deadline.
+// The coordinator's end talks to many peers, a worker's end to one (kCoordinatorPeer).
+#pragma once
+
+#include <array>
+#include <chrono>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <variant>
+
+#include "base/status.h"
+#include "comm/messages.h"
+
+namespace outrider {
+
+using Clock = std::chrono::steady_clock;
+
+// A worker as its coordinator sees it. Local to one Transport; never on the wire.
+struct PeerId {
+  uint64_t value = 0;
+  auto operator<=>(const PeerId&) const = default;
+};
+constexpr PeerId kCoordinatorPeer{0};
+
+struct Incoming {
+  PeerId peer;
+  Message message;
+  size_t bytes = 0;  // of its frame
+};
+
+struct TransportStats {
+  static constexpr size_t kKinds = std::variant_size_v<Message>;
+  std::array<uint64_t, kKinds> sent_messages{}, sent_bytes{};          // by message type
+  std::array<uint64_t, kKinds> received_messages{}, received_bytes{};
+  uint64_t malformed_frames = 0;   // dropped: bad magic, version, checksum, lengths, values
+  uint64_t duplicate_frames = 0;   // dropped: sequence number already seen from that sender and generation
+};
+
+class Transport {
+ public:
+  virtual ~Transport() = default;
+  // kResourceExhausted: the peer is slow and its queue is full. kUnavailable: the peer is gone.
+  virtual Status send(PeerId to, const Message& message) = 0;
+  // The next well-formed message from any peer, or empty at the deadline. Malformed frames are counted and dropped.
+  virtual std::optional<Incoming> receive(Clock::time_point deadline) = 0;
+  virtual const TransportStats& stats() const = 0;
+  // Where workers connect to; empty in one process.
+  virtual std::string endpoint() const { return {}; }
+};
+
+// In one process: bounded queues of encoded frames. connect() may be called from any thread, each end has one owner.
+class InprocHub {
+ public:
+  virtual ~InprocHub() = default;
+  virtual std::unique_ptr<Transport> coordinator_end() = 0;  // once
+  virtual std::unique_ptr<Transport> connect() = 0;          // once per worker
+};
+std::shared_ptr<InprocHub> make_inproc_hub();
+
+struct ZmqOptions {
+  int64_t max_message_bytes = int64_t{64} << 20;
+  int high_water_mark = 64;
+  uint64_t cluster = 0;  // frames of another cluster id are dropped
+};
+// Binds, e.g. "tcp://127.0.0.1:*" or "ipc:///tmp/dir/control"; endpoint() tells the address that was bound.
+Result<std::unique_ptr<Transport>> make_zmq_server(const std::string& bind_endpoint, const ZmqOptions& options = {});
+Result<std::unique_ptr<Transport>> make_zmq_client(const std::string& endpoint, const ZmqOptions& options = {});
+
+}  // namespace outrider

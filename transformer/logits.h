@@ -1,0 +1,15 @@
+// What a forward pass yields: raw fp32 logits of this rank's slice of the vocabulary.
+#pragma once
+
+#include "base/tensor_view.h"
+#include "transformer/shard.h"
+
+namespace outrider {
+
+struct LogitsShard {
+  TensorView<float, 2> logits;  // [rows, vocab_range.size()]; valid until the next forward; may be overwritten
+  IndexRange vocab_range;       // of this rank
+  int64_t vocab_size = 0;       // of the whole head, padding included
+};
+
+}  // namespace outrider

@@ -1,0 +1,64 @@
+// Text <-> tokens of Hugging Face tokenizers (tokenizer.json: byte-level BPE, SentencePiece-style BPE with byte
+// fallback) and SentencePiece models (tokenizer.model). Immutable after load; safe to share between threads.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "base/status.h"
+#include "base/types.h"
+
+namespace outrider {
+
+enum class SpecialTokens { kAdd, kOmit };
+
+class Tokenizer {
+ public:
+  virtual ~Tokenizer() = default;
+
+  // Text must be valid UTF-8. kAdd applies the tokenizer's post-processor (BOS where it has one). Special tokens
+  // written out in the text ("<|im_end|>") are recognised as such.
+  virtual Result<std::vector<TokenId>> encode(std::string_view text, SpecialTokens special) const = 0;
+  // All text of the ids; special tokens are left out. May contain U+FFFD where ids form no valid UTF-8.
+  virtual std::string decode(std::span<const TokenId> ids) const = 0;
+
+  virtual int32_t vocab_size() const = 0;  // ids are [0, vocab_size); holes are possible
+  // The token as written in the vocabulary ("Ġhello", "<0x0A>"), or empty for a hole.
+  virtual std::string_view token(TokenId id) const = 0;
+  // The bytes this token adds to a text ("\n" for <0x0A>); empty for special tokens.
+  virtual std::string token_bytes(TokenId id) const = 0;
+  virtual bool is_special(TokenId id) const = 0;
+  virtual std::optional<TokenId> find(std::string_view token) const = 0;
+  virtual std::optional<TokenId> bos() const = 0;  // the id that kAdd puts first, if any
+  // Of the id -> string table and the special ids: equal fingerprints mean interchangeable ids.
+  virtual uint64_t fingerprint() const = 0;
+  // Whether the decoder drops one leading space of a text (SentencePiece).
+  virtual bool strips_leading_space() const = 0;
+};
+
+// Reads tokenizer.json, else tokenizer.model, from a model directory. Errors name file and key.
+Result<std::unique_ptr<Tokenizer>> load_tokenizer(const std::filesystem::path& model_directory);
+
+// OK, or an error that names the first id whose strings differ. A longer tail of holes or padding is accepted.
+Status check_same_vocabulary(const Tokenizer& target, const Tokenizer& draft);
+
+// Turns ids into text as they come: emits only whole UTF-8 sequences and equals decode() of all ids at the end.
+class StreamDecoder {
+ public:
+  explicit StreamDecoder(const Tokenizer& tokenizer) : tokenizer_(&tokenizer) {}
+  std::string append(TokenId id);
+  std::string flush();  // what is left, invalid bytes as U+FFFD
+
+ private:
+  const Tokenizer* tokenizer_;
+  std::string pending_;   // the first bytes of a UTF-8 sequence
+  bool at_start_ = true;
+};
+
+}  // namespace outrider
