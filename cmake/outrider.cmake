@@ -6,7 +6,8 @@ if(CCACHE_PROGRAM)
 endif()
 
 # Bits are part of the contract: a*b+c is contracted only where the source says fma.
-add_compile_options(-Wall -Wextra -Wpedantic -Wshadow -Wnon-virtual-dtor -ffp-contract=off)
+add_compile_options(-Wall -Wextra -Wpedantic -Wshadow -Wnon-virtual-dtor -ffp-contract=off
+                    -Wno-missing-field-initializers)  # options are designated initialisers with defaults
 if(OUTRIDER_WARNINGS_AS_ERRORS)
   add_compile_options(-Werror)
 endif()
@@ -19,7 +20,7 @@ endif()
 function(outrider_library name)
   add_library(outrider_${name} STATIC ${ARGN})
   add_library(outrider::${name} ALIAS outrider_${name})
-  target_include_directories(outrider_${name} PUBLIC ${PROJECT_SOURCE_DIR})
+  target_include_directories(outrider_${name} PUBLIC ${PROJECT_SOURCE_DIR} ${PROJECT_BINARY_DIR}/generated)
 endfunction()
 
 # outrider_test(NAME SOURCES files... LIBRARIES libs... [TIMEOUT seconds]): one GoogleTest program, one ctest entry.

@@ -57,15 +57,28 @@ class InprocHub {
   virtual std::unique_ptr<Transport> coordinator_end() = 0;  // once
   virtual std::unique_ptr<Transport> connect() = 0;          // once per worker
 };
-std::shared_ptr<InprocHub> make_inproc_hub();
+
+struct InprocOptions {
+  size_t high_water_mark = 64;  // frames on their way from one end to another, each direction
+};
+// A worker whose Transport is destroyed is gone: sends to it are kUnavailable, frames it sent still arrive. So is a
+// coordinator: a worker notices when it sends its next message.
+std::shared_ptr<InprocHub> make_inproc_hub(const InprocOptions& options = {});
 
 struct ZmqOptions {
   int64_t max_message_bytes = int64_t{64} << 20;
   int high_water_mark = 64;
   uint64_t cluster = 0;  // frames of another cluster id are dropped
+  // Lets a server bind an address other machines can reach. Nothing is encrypted and nobody is authenticated there:
+  // for trusted networks only.
+  bool allow_remote = false;
+  std::chrono::milliseconds connect_timeout{5000};  // a client gives up if no server answers within this
+  std::chrono::milliseconds linger{1000};           // how long a closing end tries to deliver what it sent
 };
 // Binds, e.g. "tcp://127.0.0.1:*" or "ipc:///tmp/dir/control"; endpoint() tells the address that was bound.
 Result<std::unique_ptr<Transport>> make_zmq_server(const std::string& bind_endpoint, const ZmqOptions& options = {});
+// Waits until the server answers. A connection that breaks is kUnavailable to send(), and is tried again for as long as
+// the client exists; the server knows a worker that comes back by the same PeerId.
 Result<std::unique_ptr<Transport>> make_zmq_client(const std::string& endpoint, const ZmqOptions& options = {});
 
 }  // namespace outrider

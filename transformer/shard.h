@@ -22,9 +22,9 @@ struct Shard {
 struct IndexRange {
   int64_t begin = 0;
   int64_t end = 0;
-  int64_t size() const { return end - begin; }
-  bool contains(int64_t i) const { return begin <= i && i < end; }
-  bool operator==(const IndexRange&) const = default;
+  constexpr int64_t size() const { return end - begin; }
+  constexpr bool contains(int64_t i) const { return begin <= i && i < end; }
+  constexpr bool operator==(const IndexRange&) const = default;
 };
 
 constexpr bool is_supported_tp_size(int tp_size) {

@@ -42,7 +42,8 @@ class Tokenizer {
   virtual bool strips_leading_space() const = 0;
 };
 
-// Reads tokenizer.json, else tokenizer.model, from a model directory. Errors name file and key.
+// Reads tokenizer.json, else tokenizer.model, else vocab.json and merges.txt, from a model directory. Errors name file
+// and key.
 Result<std::unique_ptr<Tokenizer>> load_tokenizer(const std::filesystem::path& model_directory);
 
 // OK, or an error that names the first id whose strings differ. A longer tail of holes or padding is accepted.

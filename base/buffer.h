@@ -1,0 +1,56 @@
+// Owning, zero-filled, 64-byte aligned host memory. Large buffers come straight from the kernel: pages cost nothing
+// until they are touched, and huge pages are asked for.
+#pragma once
+
+#include <sys/mman.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <new>
+#include <span>
+#include <type_traits>
+#include <utility>
+
+namespace outrider {
+
+template <class T>
+class Buffer {
+  static_assert(std::is_trivially_copyable_v<T>);
+
+ public:
+  Buffer() = default;
+  explicit Buffer(int64_t size) : size_(size) {
+    if (size == 0) return;
+    void* memory = mmap(nullptr, bytes(), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (memory == MAP_FAILED) throw std::bad_alloc();
+    constexpr size_t kHugePage = size_t{2} << 20;
+    if (bytes() >= 2 * kHugePage) madvise(memory, bytes(), MADV_HUGEPAGE);
+    data_ = static_cast<T*>(memory);
+  }
+  Buffer(Buffer&& other) noexcept : data_(std::exchange(other.data_, nullptr)), size_(std::exchange(other.size_, 0)) {}
+  Buffer& operator=(Buffer&& other) noexcept {
+    std::swap(data_, other.data_);
+    std::swap(size_, other.size_);
+    return *this;
+  }
+  ~Buffer() {
+    if (data_) munmap(data_, bytes());
+  }
+
+  T* data() { return data_; }
+  const T* data() const { return data_; }
+  int64_t size() const { return size_; }
+  size_t bytes() const { return static_cast<size_t>(size_) * sizeof(T); }
+  T& operator[](int64_t i) { return data_[i]; }
+  const T& operator[](int64_t i) const { return data_[i]; }
+  std::span<T> span() { return {data_, static_cast<size_t>(size_)}; }
+  std::span<const T> span() const { return {data_, static_cast<size_t>(size_)}; }
+
+ private:
+  T* data_ = nullptr;
+  int64_t size_ = 0;
+};
+
+constexpr int64_t round_up(int64_t value, int64_t multiple) { return (value + multiple - 1) / multiple * multiple; }
+
+}  // namespace outrider

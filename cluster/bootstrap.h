@@ -1,0 +1,64 @@
+// From "mpirun started me" to a role with its connections. MPI is used here and inside the target group only;
+// from then on roles talk over ZeroMQ. Ports are never fixed: the coordinator binds any, and tells the others
+// through MPI.
+#pragma once
+
+#include <chrono>
+#include <memory>
+#include <string>
+#include <utility>
+
+#include "base/status.h"
+#include "cluster/topology.h"
+#include "comm/collectives.h"
+#include "comm/mpi.h"
+#include "comm/transport.h"
+
+namespace outrider {
+
+struct BootstrapOptions {
+  std::string layout;             // --layout, empty: default_layout; rank 0's counts
+  int gpus = 0;                   // on this host
+  CollectiveOptions collectives;  // of the target group
+  // `cluster` is drawn at random. Ranks on several hosts need `allow_remote`.
+  ZmqOptions zmq;
+  enum class Wire { kAuto, kTcp } wire = Wire::kAuto;  // kAuto: ipc when all ranks share a host
+  // Several hosts: the coordinator's address to bind. Empty: what its host name resolves to, or its first
+  // interface.
+  std::string bind_host;
+  std::chrono::milliseconds timeout{60'000};  // of each step; a rank may be slow to start
+};
+
+// Where a Unix socket lives: mode 0700, removed with its owner.
+class PrivateDirectory {
+ public:
+  static Result<PrivateDirectory> make();
+  PrivateDirectory(PrivateDirectory&& other) noexcept : path_(std::exchange(other.path_, {})) {}
+  PrivateDirectory& operator=(PrivateDirectory&&) = delete;
+  ~PrivateDirectory();
+  const std::string& path() const { return path_; }
+
+ private:
+  explicit PrivateDirectory(std::string path) : path_(std::move(path)) {}
+  std::string path_;
+};
+
+// What one rank starts its role with. Must end before the MPI session does.
+struct RankContext {
+  Topology topology;
+  RankPlace self;
+  std::string endpoint;                                  // of the coordinator
+  std::unique_ptr<PrivateDirectory> endpoint_directory;  // the coordinator's, if it listens on a Unix socket
+  // Coordinator: its end of every link. Draft workers and the leader: their end. Other target ranks: null.
+  std::unique_ptr<Transport> transport;
+  std::unique_ptr<Collectives> collectives;  // target ranks only
+};
+
+// Collective over `world`, all ranks of the job, and so is its failure: every rank gets an error, each with
+// its own view.
+Result<RankContext> bootstrap(const MpiComm& world, const BootstrapOptions& options);
+
+// An IPv4 address of this host that other hosts may reach.
+Result<std::string> reachable_address();
+
+}  // namespace outrider

@@ -1,0 +1,191 @@
+#include "cluster/topology.h"
+
+#include <algorithm>
+#include <charconv>
+#include <map>
+#include <optional>
+
+#include "base/log.h"
+
+namespace outrider {
+namespace {
+
+constexpr int kTargetSizes[] = {1, 2, 4, 8};
+constexpr int kMaxRanks = 4096;  // of one role; catches typing errors
+
+bool is_target_size(int count) {
+  return std::find(std::begin(kTargetSizes), std::end(kTargetSizes), count) != std::end(kTargetSizes);
+}
+
+std::optional<Role> role_from_name(std::string_view name) {
+  for (Role role : {Role::kCoordinator, Role::kDraft, Role::kTarget})
+    if (name == role_name(role)) return role;
+  return std::nullopt;
+}
+
+int count_of(const Layout& layout, Role role) {
+  for (const RoleRanks& part : layout)
+    if (part.role == role) return part.count;
+  return 0;
+}
+
+bool names(const Layout& layout, Role role) {
+  return std::any_of(layout.begin(), layout.end(),
+                     [role](const RoleRanks& part) { return part.role == role; });
+}
+
+int world_of(const Layout& layout) {
+  int sum = 0;
+  for (const RoleRanks& part : layout) sum += part.count;
+  return sum;
+}
+
+std::string to_text(const Layout& layout) {
+  std::string text;
+  for (const RoleRanks& part : layout)
+    text += fmt::format("{}{}={}", text.empty() ? "" : ",", role_name(part.role), part.count);
+  return text;
+}
+
+// "role=count"
+Result<RoleRanks> parse_part(std::string_view part) {
+  const size_t equals = part.find('=');
+  if (equals == std::string_view::npos) return invalid_argument(fmt::format("'{}' is not ROLE=COUNT", part));
+  const std::string_view name = part.substr(0, equals), number = part.substr(equals + 1);
+  const auto role = role_from_name(name);
+  if (!role)
+    return invalid_argument(fmt::format("'{}' is no role; roles are coordinator, draft and target", name));
+  int count = 0;
+  const auto [end, error] = std::from_chars(number.data(), number.data() + number.size(), count);
+  if (error != std::errc() || end != number.data() + number.size() || count < 0 || count > kMaxRanks)
+    return invalid_argument(fmt::format("{}: '{}' is not a number of ranks", name, number));
+  return RoleRanks{*role, count};
+}
+
+Result<Layout> parse_parts(std::string_view text) {
+  Layout layout;
+  while (true) {
+    const size_t comma = text.find(',');
+    ASSIGN_OR_RETURN(const RoleRanks part, parse_part(text.substr(0, comma)));
+    if (names(layout, part.role))
+      return invalid_argument(
+          fmt::format("{} is named twice; its ranks are consecutive", role_name(part.role)));
+    layout.push_back(part);
+    if (comma == std::string_view::npos) return layout;
+    text.remove_prefix(comma + 1);
+  }
+}
+
+Status check(const Layout& layout, int world_size) {
+  const int coordinators = count_of(layout, Role::kCoordinator), targets = count_of(layout, Role::kTarget);
+  if (coordinators != 1)
+    return invalid_argument(fmt::format("coordinator={}: there must be exactly 1", coordinators));
+  if (!is_target_size(targets))
+    return invalid_argument(fmt::format("target={}: a target group has 1, 2, 4 or 8 ranks", targets));
+  if (world_of(layout) != world_size)
+    return invalid_argument(
+        fmt::format("{} names {} ranks, but {} were started; start with -n {} or change the layout",
+                    to_text(layout), world_of(layout), world_size, world_of(layout)));
+  return {};
+}
+
+}  // namespace
+
+const char* role_name(Role role) {
+  switch (role) {
+    case Role::kCoordinator:
+      return "coordinator";
+    case Role::kDraft:
+      return "draft";
+    case Role::kTarget:
+      return "target";
+  }
+  return "unknown";
+}
+
+Result<Layout> parse_layout(std::string_view text, int world_size) {
+  const std::string where = fmt::format("--layout {}", text);
+  auto parts = parse_parts(text);
+  if (!parts.ok()) return parts.status().in(where);
+  Layout layout = std::move(parts).value();
+  if (!names(layout, Role::kCoordinator)) layout.insert(layout.begin(), {Role::kCoordinator, 1});
+  if (!names(layout, Role::kTarget))
+    layout.push_back({Role::kTarget, std::max(0, world_size - world_of(layout))});
+  if (const Status status = check(layout, world_size); !status.ok()) return status.in(where);
+  return layout;
+}
+
+Result<Layout> default_layout(int world_size) {
+  const int drafts = world_size >= 3 ? 1 : 0;
+  const int targets = world_size - 1 - drafts;
+  if (is_target_size(targets)) {
+    Layout layout{{Role::kCoordinator, 1}};
+    if (drafts > 0) layout.push_back({Role::kDraft, drafts});
+    layout.push_back({Role::kTarget, targets});
+    return layout;
+  }
+  if (world_size < 2)
+    return invalid_argument(
+        "1 rank cannot be coordinator and target group: start with -n 2 or more, or without mpirun, in one "
+        "process");
+  constexpr int kWorlds[] = {2, 3, 4, 6,
+                             10};  // coordinator, draft worker and 1, 2, 4, 8 target ranks; or no draft
+  const int nearest = *std::min_element(std::begin(kWorlds), std::end(kWorlds), [world_size](int a, int b) {
+    return std::abs(a - world_size) < std::abs(b - world_size);
+  });
+  int target = 1;  // the largest group that fits
+  for (const int size : kTargetSizes)
+    if (size <= targets) target = size;
+  return invalid_argument(fmt::format(
+      "{} ranks would leave {} for the target group, which has 1, 2, 4 or 8: start with -n {}, or draft on "
+      "the others with --layout coordinator=1,draft={},target={}",
+      world_size, targets, nearest, world_size - 1 - target, target));
+}
+
+Topology::Topology(const Layout& layout, const std::vector<HostInfo>& hosts) {
+  CHECK(world_of(layout) == static_cast<int>(hosts.size()), "layout={} hosts={}", to_text(layout),
+        hosts.size());
+  std::map<std::string, int> ranks_on, workers_on;
+  for (const RoleRanks& part : layout)
+    for (int index = 0; index < part.count; ++index) {
+      const HostInfo& host = hosts[ranks_.size()];
+      RankPlace place{.rank = Rank(static_cast<int32_t>(ranks_.size())),
+                      .role = part.role,
+                      .index = index,
+                      .tp_rank = part.role == Role::kTarget ? index : -1,
+                      .host = host.name,
+                      .local_rank = ranks_on[host.name]++};
+      if (part.role != Role::kCoordinator && host.gpus > 0)
+        place.device = fmt::format("cuda:{}", workers_on[host.name]++ % host.gpus);
+      ranks_.push_back(std::move(place));
+    }
+}
+
+const RankPlace& Topology::at(Rank rank) const {
+  CHECK(rank.value() >= 0 && rank.value() < static_cast<int32_t>(ranks_.size()), "rank={}", rank.value());
+  return ranks_[static_cast<size_t>(rank.value())];
+}
+
+int Topology::count(Role role) const {
+  return static_cast<int>(std::count_if(ranks_.begin(), ranks_.end(),
+                                        [role](const RankPlace& place) { return place.role == role; }));
+}
+
+Rank Topology::first(Role role) const {
+  for (const RankPlace& place : ranks_)
+    if (place.role == role) return place.rank;
+  check_failed(__FILE__, __LINE__, "a role without ranks", role_name(role));
+}
+
+std::string Topology::describe() const {
+  std::string text;
+  for (const RankPlace& place : ranks_) {
+    std::string name = role_name(place.role);
+    if (place.role != Role::kCoordinator) name += fmt::format("/{}", place.index);
+    text += fmt::format("rank {:<3} {:<12} {:<8} on {} (local rank {}){}\n", place.rank.value(), name,
+                        place.device, place.host, place.local_rank, place.is_leader() ? ", leader" : "");
+  }
+  return text;
+}
+
+}  // namespace outrider

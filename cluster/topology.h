@@ -1,0 +1,71 @@
+// Which rank plays which role. Pure: everything is decided, and refused, before anything is loaded or
+// connected.
+#pragma once
+
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "base/status.h"
+#include "base/types.h"
+#include "comm/messages.h"
+
+namespace outrider {
+
+const char* role_name(Role role);
+
+// So many consecutive ranks of one role.
+struct RoleRanks {
+  Role role = Role::kTarget;
+  int count = 0;
+  bool operator==(const RoleRanks&) const = default;
+};
+// In rank order; together they are the world.
+using Layout = std::vector<RoleRanks>;
+
+// `text` as in --layout coordinator=1,draft=1,target=2. The order of roles is the order of ranks. A role that
+// is not named: one coordinator (in front), no draft worker, and a target group of the ranks that are left.
+// One coordinator, and 1, 2, 4 or 8 target ranks, because the sums of a target group are balanced trees.
+Result<Layout> parse_layout(std::string_view text, int world_size);
+
+// Rank 0 coordinates, rank 1 drafts if there are three or more, the rest is the target group.
+Result<Layout> default_layout(int world_size);
+
+// What a rank says about where it runs.
+struct HostInfo {
+  std::string name;
+  int gpus = 0;  // that this host's ranks may use
+};
+
+struct RankPlace {
+  Rank rank;
+  Role role = Role::kTarget;
+  int index = 0;     // within the role
+  int tp_rank = -1;  // == index for target ranks
+  std::string host;
+  int local_rank = 0;          // among this host's ranks
+  std::string device = "cpu";  // or "cuda:N"
+  bool is_leader() const { return tp_rank == 0; }
+};
+
+class Topology {
+ public:
+  // One host per rank. Workers of a host take its GPUs in rank order, and share when there are fewer GPUs.
+  Topology(const Layout& layout, const std::vector<HostInfo>& hosts);
+
+  const std::vector<RankPlace>& ranks() const { return ranks_; }
+  const RankPlace& at(Rank rank) const;
+  Rank coordinator() const { return first(Role::kCoordinator); }
+  Rank leader() const { return first(Role::kTarget); }
+  int count(Role role) const;
+  int tp_size() const { return count(Role::kTarget); }
+
+  // One line per rank, for people.
+  std::string describe() const;
+
+ private:
+  Rank first(Role role) const;
+  std::vector<RankPlace> ranks_;
+};
+
+}  // namespace outrider

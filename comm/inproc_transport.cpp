@@ -1,0 +1,164 @@
+#include <condition_variable>
+#include <deque>
+#include <map>
+#include <mutex>
+#include <utility>
+
+#include "comm/frame_end.h"
+
+namespace outrider {
+namespace {
+
+using Frame = std::vector<std::byte>;
+
+// Both directions of one worker's link. Everything here is guarded by Hub::mutex.
+struct Link {
+  std::deque<Frame> to_worker;
+  std::condition_variable worker_wakes;
+  size_t to_coordinator = 0;  // frames of this worker in Hub::inbox
+};
+
+struct Hub {
+  explicit Hub(const InprocOptions& o) : options(o) {}
+  const InprocOptions options;
+  std::mutex mutex;
+  std::deque<std::pair<PeerId, Frame>> inbox;  // the coordinator's
+  std::condition_variable coordinator_wakes;
+  bool coordinator_taken = false;
+  bool coordinator_gone = false;
+  std::map<PeerId, std::shared_ptr<Link>> links;  // workers that are alive
+  uint64_t last_peer = 0;                         // never reused
+};
+
+// Generations of one hub: the coordinator's end is 1, worker n is n + 1. The queues cannot repeat a frame.
+FrameEnd frame_end(PeerId peer) { return {0, Generation(peer.value + 1), WireLimits{}}; }
+
+class CoordinatorEnd final : public Transport {
+ public:
+  explicit CoordinatorEnd(std::shared_ptr<Hub> hub) : hub_(std::move(hub)) {}
+  ~CoordinatorEnd() override {
+    const std::lock_guard lock(hub_->mutex);
+    hub_->coordinator_gone = true;
+    hub_->inbox.clear();
+  }
+
+  Status send(PeerId to, const Message& message) override {
+    ASSIGN_OR_RETURN(Frame frame, frames_.pack(message));
+    const size_t bytes = frame.size();
+    const std::lock_guard lock(hub_->mutex);
+    const auto link = hub_->links.find(to);
+    if (link == hub_->links.end()) return unavailable(fmt::format("worker {} is gone", to.value));
+    if (link->second->to_worker.size() >= hub_->options.high_water_mark)
+      return resource_exhausted(fmt::format("worker {} is slow: its queue is full", to.value));
+    link->second->to_worker.push_back(std::move(frame));
+    link->second->worker_wakes.notify_one();
+    frames_.count_sent(message, bytes);
+    return {};
+  }
+
+  std::optional<Incoming> receive(Clock::time_point deadline) override {
+    while (auto arrived = next_frame(deadline)) {
+      auto& [peer, frame] = *arrived;
+      if (auto decoded = frames_.unpack(frame))
+        return frames_.deliver(peer, std::move(decoded->message), frame.size());
+    }
+    return std::nullopt;
+  }
+
+  const TransportStats& stats() const override { return frames_.stats; }
+
+ private:
+  std::optional<std::pair<PeerId, Frame>> next_frame(Clock::time_point deadline) {
+    std::unique_lock lock(hub_->mutex);
+    if (!hub_->coordinator_wakes.wait_until(lock, deadline, [this] { return !hub_->inbox.empty(); }))
+      return std::nullopt;
+    auto arrived = std::move(hub_->inbox.front());
+    hub_->inbox.pop_front();
+    if (const auto link = hub_->links.find(arrived.first); link != hub_->links.end())
+      --link->second->to_coordinator;
+    return arrived;
+  }
+
+  const std::shared_ptr<Hub> hub_;
+  FrameEnd frames_ = frame_end(kCoordinatorPeer);
+};
+
+class WorkerEnd final : public Transport {
+ public:
+  WorkerEnd(std::shared_ptr<Hub> hub, std::shared_ptr<Link> link, PeerId self)
+      : hub_(std::move(hub)), link_(std::move(link)), self_(self), frames_(frame_end(self)) {}
+  ~WorkerEnd() override {
+    const std::lock_guard lock(hub_->mutex);
+    hub_->links.erase(self_);
+  }
+
+  Status send(PeerId to, const Message& message) override {
+    if (to != kCoordinatorPeer) return unavailable(fmt::format("a worker has no peer {}", to.value));
+    ASSIGN_OR_RETURN(Frame frame, frames_.pack(message));
+    const size_t bytes = frame.size();
+    const std::lock_guard lock(hub_->mutex);
+    if (hub_->coordinator_gone) return unavailable("the coordinator is gone");
+    if (link_->to_coordinator >= hub_->options.high_water_mark)
+      return resource_exhausted("the coordinator is slow: its queue is full");
+    hub_->inbox.emplace_back(self_, std::move(frame));
+    ++link_->to_coordinator;
+    hub_->coordinator_wakes.notify_one();
+    frames_.count_sent(message, bytes);
+    return {};
+  }
+
+  std::optional<Incoming> receive(Clock::time_point deadline) override {
+    while (auto frame = next_frame(deadline)) {
+      if (auto decoded = frames_.unpack(*frame))
+        return frames_.deliver(kCoordinatorPeer, std::move(decoded->message), frame->size());
+    }
+    return std::nullopt;
+  }
+
+  const TransportStats& stats() const override { return frames_.stats; }
+
+ private:
+  std::optional<Frame> next_frame(Clock::time_point deadline) {
+    std::unique_lock lock(hub_->mutex);
+    if (!link_->worker_wakes.wait_until(lock, deadline, [this] { return !link_->to_worker.empty(); }))
+      return std::nullopt;
+    Frame frame = std::move(link_->to_worker.front());
+    link_->to_worker.pop_front();
+    return frame;
+  }
+
+  const std::shared_ptr<Hub> hub_;
+  const std::shared_ptr<Link> link_;
+  const PeerId self_;
+  FrameEnd frames_;
+};
+
+class InprocHubImpl final : public InprocHub {
+ public:
+  explicit InprocHubImpl(const InprocOptions& options) : hub_(std::make_shared<Hub>(options)) {}
+
+  std::unique_ptr<Transport> coordinator_end() override {
+    const std::lock_guard lock(hub_->mutex);
+    CHECK(!std::exchange(hub_->coordinator_taken, true), "a hub has one coordinator");
+    return std::make_unique<CoordinatorEnd>(hub_);
+  }
+
+  std::unique_ptr<Transport> connect() override {
+    const std::lock_guard lock(hub_->mutex);
+    const PeerId self{++hub_->last_peer};
+    auto link = std::make_shared<Link>();
+    hub_->links.emplace(self, link);
+    return std::make_unique<WorkerEnd>(hub_, std::move(link), self);
+  }
+
+ private:
+  const std::shared_ptr<Hub> hub_;
+};
+
+}  // namespace
+
+std::shared_ptr<InprocHub> make_inproc_hub(const InprocOptions& options) {
+  return std::make_shared<InprocHubImpl>(options);
+}
+
+}  // namespace outrider

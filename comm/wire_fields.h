@@ -1,0 +1,134 @@
+// The order of each message's fields on the wire, and the limit of each list. Only codec.cpp includes this.
+#pragma once
+
+#include <utility>
+
+#include "comm/messages.h"
+#include "comm/wire_archive.h"
+
+namespace outrider {
+
+// ---- joining and leaving
+// -------------------------------------------------------------------------------------
+
+template <class Archive>
+void serialize(Archive& archive, ModelInfo& m) {
+  const WireLimits& limits = archive.limits();
+  archive(Capped{m.name, limits.string_bytes}, m.vocab_size, m.vocabulary_fingerprint, m.max_context,
+          Capped{m.isa, limits.string_bytes});
+}
+
+template <class Archive>
+void serialize(Archive& archive, Hello& m) {
+  archive(m.protocol_version, EnumField<Role>{m.role, Role::kTarget}, m.generation, m.model, m.max_sequences);
+}
+
+template <class Archive>
+void serialize(Archive& archive, Welcome& m) {
+  archive(m.accepted, Capped{m.reason, archive.limits().string_bytes});
+}
+
+template <class Archive>
+void serialize(Archive& archive, Heartbeat& m) {
+  archive(m.generation);
+}
+
+template <class Archive>
+void serialize(Archive& archive, Failure& m) {
+  archive(Capped{m.message, archive.limits().string_bytes});
+}
+
+template <class Archive>
+void serialize(Archive&, Shutdown&) {}
+
+// ---- drafting
+// ------------------------------------------------------------------------------------------------
+
+template <class Archive>
+void serialize(Archive& archive, std::pair<TokenId, float>& bias) {
+  archive(bias.first, FiniteField{bias.second});
+}
+
+template <class Archive>
+void serialize(Archive& archive, SamplingParams& m) {
+  archive(EnumField<Rule>{m.rule, Rule::kBlock}, FiniteField{m.temperature}, m.top_k, FiniteField{m.top_p},
+          FiniteField{m.min_p}, FiniteField{m.repetition_penalty}, FiniteField{m.presence_penalty},
+          FiniteField{m.frequency_penalty}, Capped{m.logit_bias, archive.limits().ids}, m.seed.value,
+          m.logprobs);
+}
+
+template <class Archive>
+void serialize(Archive& archive, Open& m) {
+  archive(m.sequence, Capped{m.ids, archive.limits().ids}, m.prompt_length, m.sampling);
+}
+
+template <class Archive>
+void serialize(Archive& archive, Close& m) {
+  archive(m.sequence);
+}
+
+template <class Archive>
+void serialize(Archive& archive, Propose& m) {
+  archive(m.sequence, m.epoch, m.round, m.base, Capped{m.committed, archive.limits().ids}, m.gamma,
+          EnumField<QKind>{m.q_kind, QKind::kSparse}, m.sparse_m, m.deadline_ms);
+}
+
+template <class Archive>
+void serialize(Archive& archive, QRow& m) {
+  archive(Capped{m.ids, archive.limits().ids}, Capped{m.weights, archive.limits().ids}, m.sum);
+}
+
+template <class Archive>
+void serialize(Archive& archive, Draft& m) {
+  const uint64_t tokens = archive.limits().draft_tokens;
+  archive(m.sequence, m.epoch, m.round, m.base, Capped{m.ids, tokens}, Capped{m.parents, tokens},
+          m.prefix_hash, EnumField<QKind>{m.q_kind, QKind::kSparse}, Capped{m.q, tokens}, m.eos, m.ingest_ns,
+          m.draft_ns);
+}
+
+// ---- verification
+// --------------------------------------------------------------------------------------------
+
+template <class Archive>
+void serialize(Archive& archive, PlanEntry& m) {
+  const uint64_t tokens = archive.limits().draft_tokens;
+  archive(m.sequence, m.epoch, m.round, m.base, m.first_input, m.input_count, Capped{m.draft, tokens},
+          EnumField<QKind>{m.q_kind, QKind::kSparse}, Capped{m.q, tokens});
+}
+
+template <class Archive>
+void serialize(Archive& archive, StepPlan& m) {
+  const uint64_t sequences = archive.limits().sequences;
+  archive(m.step, m.state_hash, Capped{m.closes, sequences}, Capped{m.opens, sequences},
+          Capped{m.entries, sequences});
+}
+
+template <class Archive>
+void serialize(Archive& archive, TokenLogprob& m) {
+  // Minus infinity is a logprob: the token is impossible.
+  archive(m.id, m.logprob);
+  archive.require(!std::isnan(m.logprob), "a logprob that is not a number");
+}
+
+template <class Archive>
+void serialize(Archive& archive, PositionLogprobs& m) {
+  archive(m.chosen, Capped{m.top, archive.limits().logprobs});
+}
+
+template <class Archive>
+void serialize(Archive& archive, Verdict& m) {
+  archive(m.sequence, m.epoch, m.round, m.base, EnumField<VerdictStatus>{m.status, VerdictStatus::kNonFinite},
+          m.accepted_count, m.next, Capped{m.logprobs, archive.limits().draft_tokens + 1});
+}
+
+template <class Archive>
+void serialize(Archive& archive, StepResult& m) {
+  archive(m.step, Capped{m.verdicts, archive.limits().sequences}, m.forward_ns, m.verify_ns, m.commit_ns);
+}
+
+template <class Archive>
+void serialize(Archive& archive, Resync& m) {
+  archive(m.sequence, m.epoch, m.committed, m.hash);
+}
+
+}  // namespace outrider

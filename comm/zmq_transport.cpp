@@ -1,0 +1,348 @@
+#include <algorithm>
+#include <map>
+#include <random>
+#include <string_view>
+#include <utility>
+
+#include <zmq.hpp>
+
+#include "comm/frame_end.h"
+
+#if defined(__SANITIZE_THREAD__)
+// libzmq is not instrumented: its lock-free queues look like races.
+extern "C" const char* __tsan_default_suppressions() { return "called_from_lib:libzmq.so\nrace:libzmq.so\n"; }
+#endif
+
+namespace outrider {
+namespace {
+
+using std::chrono::milliseconds;
+
+constexpr size_t kMaxPeers = 1024;         // beyond it the one that was silent longest is forgotten
+constexpr int kMaxDropsPastDeadline = 64;  // a flood of garbage cannot hold up receive()
+
+// Every option whose default is unbounded, infinite or surprising, for both ends.
+void set_options(zmq::socket_t& socket, const ZmqOptions& options) {
+  namespace opt = zmq::sockopt;
+  socket.set(opt::sndhwm, options.high_water_mark);
+  socket.set(opt::rcvhwm, options.high_water_mark);
+  socket.set(opt::sndtimeo, 0);
+  socket.set(opt::rcvtimeo, 0);
+  socket.set(opt::linger, static_cast<int>(options.linger.count()));  // default: close may hang for ever
+  socket.set(opt::maxmsgsize, options.max_message_bytes);
+  socket.set(opt::handshake_ivl, 3000);
+  socket.set(opt::connect_timeout, 3000);
+  socket.set(opt::reconnect_ivl, 100);
+  socket.set(opt::reconnect_ivl_max, 5000);
+  // ZeroMQ's own heartbeats stay off: in libzmq 4.3.4 they abort the process when the peer is gone while its
+  // queue here is full. Roles send heartbeats from the thread that works, and TCP closes half-open
+  // connections.
+  socket.set(opt::heartbeat_ivl, 0);
+  socket.set(opt::tcp_keepalive, 1);
+  socket.set(opt::tcp_keepalive_idle, 5);   // seconds
+  socket.set(opt::tcp_keepalive_intvl, 2);  // seconds
+  socket.set(opt::tcp_keepalive_cnt, 3);
+  socket.set(opt::backlog, 128);
+  socket.set(opt::ipv6, false);
+  // Not 1: a client would throw away what it received but did not yet read when its server closes, for
+  // instance the Shutdown. ZmqClient itself refuses to send while nobody is connected.
+  socket.set(opt::immediate, false);
+  if (socket.get(opt::type) == ZMQ_ROUTER) {
+    socket.set(opt::router_mandatory, true);  // a dead peer is an error, not silence
+    socket.set(opt::router_handover, false);  // nobody takes over another's routing id
+  }
+}
+
+Generation random_generation() {
+  std::random_device device;
+  return Generation(uint64_t{device()} << 32 | device());
+}
+
+WireLimits limits_of(const ZmqOptions& options) {
+  return {.frame_bytes = static_cast<size_t>(options.max_message_bytes)};
+}
+
+Status check_bind_endpoint(const std::string& endpoint, bool allow_remote) {
+  if (endpoint.starts_with("ipc://")) return {};
+  if (!endpoint.starts_with("tcp://"))
+    return invalid_argument(fmt::format("endpoint {}: use tcp://HOST:PORT or ipc://PATH", endpoint));
+  const std::string_view host = std::string_view(endpoint).substr(6, endpoint.rfind(':') - 6);
+  if (allow_remote || host.starts_with("127.") || host == "localhost") return {};
+  return invalid_argument(
+      fmt::format("endpoint {}: other machines could reach it and nobody is authenticated; bind 127.0.0.1, "
+                  "or allow remote "
+                  "binding explicitly on a trusted network",
+                  endpoint));
+}
+
+// Milliseconds for zmq_poll, rounded up; bounded so that "no deadline" fits.
+milliseconds until(Clock::time_point deadline) {
+  const auto now = Clock::now();
+  if (deadline <= now) return milliseconds{0};
+  constexpr auto kHour = std::chrono::hours{1};
+  if (deadline - now > kHour) return kHour;
+  return std::chrono::ceil<milliseconds>(deadline - now);
+}
+
+// False when interrupted by a signal or nothing came.
+bool poll_in(zmq::socket_ref socket, milliseconds timeout) {
+  zmq::pollitem_t item{socket.handle(), 0, ZMQ_POLLIN, 0};
+  try {
+    return zmq::poll(&item, 1, timeout) > 0;
+  } catch (const zmq::error_t& error) {
+    if (error.num() != EINTR) throw;
+    return false;
+  }
+}
+
+// Empty when nothing is there.
+bool receive_now(zmq::socket_t& socket, zmq::message_t& part) {
+  try {
+    return socket.recv(part, zmq::recv_flags::dontwait).has_value();
+  } catch (const zmq::error_t& error) {
+    if (error.num() != EINTR) throw;
+    return false;
+  }
+}
+
+// True when the socket took all of it.
+bool send_now(zmq::socket_t& socket, std::string_view route, std::span<const std::byte> frame) {
+  if (!route.empty() &&
+      !socket.send(zmq::buffer(route), zmq::send_flags::sndmore | zmq::send_flags::dontwait))
+    return false;
+  return socket.send(zmq::buffer(frame.data(), frame.size()), zmq::send_flags::dontwait).has_value();
+}
+
+std::span<const std::byte> bytes_of(const zmq::message_t& part) {
+  return {part.data<std::byte>(), part.size()};
+}
+
+// One end: a context with one I/O thread and one socket. Subclasses say who the peers are.
+class ZmqEnd : public Transport {
+ public:
+  ZmqEnd(zmq::socket_type type, const ZmqOptions& options)
+      : context_(1),
+        socket_(context_, type),
+        frames_(options.cluster, random_generation(), limits_of(options)) {
+    set_options(socket_, options);
+  }
+
+  std::optional<Incoming> receive(Clock::time_point deadline) override {
+    for (int dropped = 0; dropped < kMaxDropsPastDeadline;) {
+      zmq::message_t first;
+      if (receive_now(socket_, first)) {
+        if (auto incoming = accept(std::move(first))) return incoming;
+        dropped += Clock::now() >= deadline;
+      } else {
+        const milliseconds timeout = until(deadline);
+        if (timeout.count() == 0) break;
+        poll_in(socket_, timeout);
+      }
+    }
+    return std::nullopt;
+  }
+
+  const TransportStats& stats() const override { return frames_.stats; }
+  std::string endpoint() const override { return endpoint_; }
+
+ protected:
+  // Empty: not for the role (malformed, repeated).
+  virtual std::optional<Incoming> accept(zmq::message_t first) = 0;
+
+  // Reads and drops the remaining parts of a message that has too many.
+  bool drop_extra_parts(bool more) {
+    if (!more) return false;
+    for (zmq::message_t part; more && receive_now(socket_, part);) more = part.more();
+    ++frames_.stats.malformed_frames;
+    return true;
+  }
+
+  zmq::context_t context_;  // outlives the socket
+  zmq::socket_t socket_;
+  FrameEnd frames_;
+  std::string endpoint_;
+};
+
+// A worker that was heard of. It is its generation that identifies it: a connection that broke and came back
+// has a new routing id, but is the same peer.
+struct Peer {
+  PeerId id;
+  std::string route;  // ROUTER's id of its latest connection
+  ReplayWindow window;
+  Clock::time_point last_heard;
+};
+
+class ZmqServer final : public ZmqEnd {
+ public:
+  explicit ZmqServer(const ZmqOptions& options) : ZmqEnd(zmq::socket_type::router, options) {}
+
+  void bind(const std::string& endpoint) {
+    socket_.bind(endpoint);
+    endpoint_ = socket_.get(zmq::sockopt::last_endpoint);
+  }
+
+  Status send(PeerId to, const Message& message) override {
+    const auto generation = generations_.find(to);
+    if (generation == generations_.end()) return unavailable(fmt::format("no worker {}", to.value));
+    ASSIGN_OR_RETURN(buffer_, frames_.pack(message, std::move(buffer_)));
+    try {
+      if (!send_now(socket_, peers_.at(generation->second).route, buffer_))
+        return resource_exhausted(fmt::format("worker {} is slow: its queue is full", to.value));
+    } catch (const zmq::error_t& error) {
+      return unavailable(fmt::format("worker {} is gone: {}", to.value, error.what()));
+    }
+    frames_.count_sent(message, buffer_.size());
+    return {};
+  }
+
+ private:
+  std::optional<Incoming> accept(zmq::message_t route) override {
+    zmq::message_t frame;
+    const bool complete = route.more() && receive_now(socket_, frame);
+    if (!complete) ++frames_.stats.malformed_frames;
+    if (!complete || drop_extra_parts(frame.more())) return std::nullopt;
+    auto decoded = frames_.unpack(bytes_of(frame));
+    if (!decoded) return std::nullopt;
+    Peer& peer = peer_of(decoded->info.generation);
+    if (!peer.window.accept(decoded->info.sequence_number)) {
+      ++frames_.stats.duplicate_frames;
+      return std::nullopt;
+    }
+    peer.route.assign(route.data<char>(), route.size());
+    peer.last_heard = Clock::now();
+    return frames_.deliver(peer.id, std::move(decoded->message), frame.size());
+  }
+
+  Peer& peer_of(Generation generation) {
+    if (const auto known = peers_.find(generation); known != peers_.end()) return known->second;
+    if (peers_.size() >= kMaxPeers) forget_most_silent();
+    const PeerId id{++last_peer_};
+    generations_.emplace(id, generation);
+    return peers_.emplace(generation, Peer{.id = id, .route = {}, .window = {}, .last_heard = {}})
+        .first->second;
+  }
+
+  void forget_most_silent() {
+    const auto silent = std::min_element(peers_.begin(), peers_.end(), [](const auto& a, const auto& b) {
+      return a.second.last_heard < b.second.last_heard;
+    });
+    generations_.erase(silent->second.id);
+    peers_.erase(silent);
+  }
+
+  std::map<Generation, Peer> peers_;
+  std::map<PeerId, Generation> generations_;
+  uint64_t last_peer_ = 0;  // 0 is kCoordinatorPeer
+  std::vector<std::byte> buffer_;
+};
+
+class ZmqClient final : public ZmqEnd {
+ public:
+  explicit ZmqClient(const ZmqOptions& options)
+      : ZmqEnd(zmq::socket_type::dealer, options), monitor_(context_, zmq::socket_type::pair) {
+    constexpr const char* kMonitor = "inproc://connection";
+    if (zmq_socket_monitor(socket_.handle(), kMonitor,
+                           ZMQ_EVENT_HANDSHAKE_SUCCEEDED | ZMQ_EVENT_DISCONNECTED) != 0)
+      throw zmq::error_t();
+    monitor_.set(zmq::sockopt::linger, 0);
+    monitor_.connect(kMonitor);
+  }
+
+  void connect(const std::string& endpoint) {
+    socket_.connect(endpoint);
+    endpoint_ = endpoint;
+  }
+
+  bool wait_until_connected(Clock::time_point deadline) {
+    while (!connected() && Clock::now() < deadline) poll_in(monitor_, until(deadline));
+    return connected_;
+  }
+
+  Status send(PeerId to, const Message& message) override {
+    if (to != kCoordinatorPeer) return unavailable(fmt::format("a worker has no peer {}", to.value));
+    if (!connected()) return unavailable("the coordinator is gone");
+    ASSIGN_OR_RETURN(buffer_, frames_.pack(message, std::move(buffer_)));
+    try {
+      if (!send_now(socket_, {}, buffer_))
+        return resource_exhausted("the coordinator is slow: its queue is full");
+    } catch (const zmq::error_t& error) {
+      return unavailable(fmt::format("the coordinator is gone: {}", error.what()));
+    }
+    frames_.count_sent(message, buffer_.size());
+    return {};
+  }
+
+ private:
+  std::optional<Incoming> accept(zmq::message_t frame) override {
+    if (drop_extra_parts(frame.more())) return std::nullopt;
+    auto decoded = frames_.unpack(bytes_of(frame));
+    if (!decoded) return std::nullopt;
+    if (decoded->info.generation != server_) window_ = {};
+    server_ = decoded->info.generation;
+    if (!window_.accept(decoded->info.sequence_number)) {
+      ++frames_.stats.duplicate_frames;
+      return std::nullopt;
+    }
+    return frames_.deliver(kCoordinatorPeer, std::move(decoded->message), frame.size());
+  }
+
+  // As of the latest connection event. An event is two parts: u16 number and u32 value, then the address.
+  bool connected() {
+    for (zmq::message_t event, address; receive_now(monitor_, event);) {
+      uint16_t number = 0;
+      std::memcpy(&number, event.data(), std::min(sizeof number, event.size()));
+      connected_ = number == ZMQ_EVENT_HANDSHAKE_SUCCEEDED;
+      if (event.more()) receive_now(monitor_, address);
+    }
+    return connected_;
+  }
+
+  zmq::socket_t monitor_;
+  bool connected_ = false;
+  Generation server_;
+  ReplayWindow window_;
+  std::vector<std::byte> buffer_;
+};
+
+Status check_options(const ZmqOptions& options) {
+  if (options.max_message_bytes >= static_cast<int64_t>(kFrameHeaderBytes) && options.high_water_mark > 0 &&
+      options.linger.count() >= 0)
+    return {};
+  return invalid_argument(
+      "ZeroMQ options: max_message_bytes, high_water_mark and linger must bound something");
+}
+
+}  // namespace
+
+Result<std::unique_ptr<Transport>> make_zmq_server(const std::string& bind_endpoint,
+                                                   const ZmqOptions& options) {
+  RETURN_IF_ERROR(check_options(options));
+  RETURN_IF_ERROR(check_bind_endpoint(bind_endpoint, options.allow_remote));
+  auto server = std::make_unique<ZmqServer>(options);
+  try {
+    server->bind(bind_endpoint);
+  } catch (const zmq::error_t& error) {
+    return invalid_argument(
+        fmt::format("endpoint {}: cannot bind: {}; choose another address, or port * for any", bind_endpoint,
+                    error.what()));
+  }
+  return std::unique_ptr<Transport>(std::move(server));
+}
+
+Result<std::unique_ptr<Transport>> make_zmq_client(const std::string& endpoint, const ZmqOptions& options) {
+  RETURN_IF_ERROR(check_options(options));
+  auto client = std::make_unique<ZmqClient>(options);
+  try {
+    client->connect(endpoint);
+  } catch (const zmq::error_t& error) {
+    return invalid_argument(
+        fmt::format("endpoint {}: {}; use tcp://HOST:PORT or ipc://PATH", endpoint, error.what()));
+  }
+  if (!client->wait_until_connected(Clock::now() + options.connect_timeout))
+    return deadline_exceeded(
+        fmt::format("endpoint {}: no answer within {} ms; is the coordinator running there?", endpoint,
+                    options.connect_timeout.count()));
+  return std::unique_ptr<Transport>(std::move(client));
+}
+
+}  // namespace outrider

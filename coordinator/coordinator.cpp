@@ -1,0 +1,132 @@
+#include "coordinator/coordinator.h"
+
+#include <algorithm>
+#include <nlohmann/json.hpp>
+
+namespace outrider {
+namespace {
+
+constexpr std::chrono::milliseconds kIdlePoll{200};
+constexpr size_t kMaxKnownPeers = 4096;
+constexpr int kMaxUnread = 10'000;
+
+}  // namespace
+
+Coordinator::Coordinator(std::unique_ptr<Transport> transport, ProtocolOptions options,
+                         GammaPolicyFactory gamma, const Tokenizer* tokenizer, CoordinatorCallbacks callbacks,
+                         Trace* trace, const MembershipOptions& membership)
+    : transport_(std::move(transport)),
+      protocol_(std::move(options), std::move(gamma), tokenizer),
+      callbacks_(std::move(callbacks)),
+      trace_(trace),
+      membership_(membership) {}
+
+SequenceId Coordinator::submit(Request request) {
+  const SequenceId id(next_id_++);
+  ++submitted_;
+  handle(Submit{id, std::move(request)});
+  return id;
+}
+
+void Coordinator::cancel(SequenceId id) { handle(Cancel{id}); }
+
+// Steps the machine for this event and for what its actions cause. Callbacks re-enter here and only queue.
+void Coordinator::handle(Event event) {
+  inbox_.push_back(std::move(event));
+  if (handling_) return;
+  handling_ = true;
+  while (!inbox_.empty()) {
+    Event next = std::move(inbox_.front());
+    inbox_.pop_front();
+    for (Action& action : protocol_.step(std::move(next), Clock::now())) perform(action);
+  }
+  handling_ = false;
+}
+
+void Coordinator::perform(Action& action) {
+  if (auto* send = std::get_if<Send>(&action)) {
+    const Status status = transport_->send(send->to, send->message);
+    if (status.ok()) return;
+    if (status.code() == StatusCode::kResourceExhausted)
+      inbox_.push_back(SendFailed{send->to, std::move(send->message)});
+    else
+      lose(send->to, status.message());
+  } else if (auto* emit = std::get_if<Emit>(&action)) {
+    if (callbacks_.on_emit) callbacks_.on_emit(*emit);
+  } else if (auto* finish = std::get_if<Finish>(&action)) {
+    ++finished_;
+    if (callbacks_.on_finish) callbacks_.on_finish(*finish);
+  } else if (auto* round = std::get_if<RoundDone>(&action)) {
+    if (trace_) trace_->add(*round);
+    if (callbacks_.on_round) callbacks_.on_round(*round);
+  }
+}
+
+void Coordinator::lose(PeerId peer, std::string why) {
+  membership_.forget(peer);
+  hellos_.erase(peer);
+  inbox_.push_back(PeerLost{peer, std::move(why)});
+}
+
+// A worker that was lost and speaks again is let in with the Hello it gave.
+void Coordinator::note_sign_of_life(const Incoming& incoming) {
+  if (const auto* hello = std::get_if<Hello>(&incoming.message)) {
+    if (hello->role != Role::kDraft) return;
+    (void)membership_.hello(incoming.peer, hello->generation, Clock::now());
+    if (hellos_.size() >= kMaxKnownPeers)
+      std::erase_if(hellos_, [this](const auto& item) { return !membership_.is_alive(item.first); });
+    hellos_.insert_or_assign(incoming.peer, *hello);
+    return;
+  }
+  const auto change = membership_.heard(incoming.peer, Clock::now());
+  const auto hello = hellos_.find(incoming.peer);
+  if (change && change->kind == MembershipChange::Kind::kRejoined && hello != hellos_.end())
+    handle(MessageReceived{incoming.peer, hello->second});
+}
+
+void Coordinator::poll(Clock::time_point deadline) {
+  if (const auto next = protocol_.next_deadline()) deadline = std::min(deadline, *next);
+  if (const auto next = membership_.next_deadline()) deadline = std::min(deadline, *next);
+  auto incoming = transport_->receive(deadline);
+  for (const MembershipChange& change : membership_.expire(Clock::now()))
+    if (change.kind == MembershipChange::Kind::kLost) handle(PeerLost{change.peer, "it is silent"});
+  if (!incoming) return handle(Tick{});
+  if (peers_.size() < kMaxKnownPeers) peers_.insert(incoming->peer);
+  note_sign_of_life(*incoming);
+  handle(MessageReceived{incoming->peer, std::move(incoming->message)});
+}
+
+Status Coordinator::run() {
+  while (finished_ < submitted_) poll(Clock::now() + kIdlePoll);
+  return protocol_.target_status();
+}
+
+Status Coordinator::wait_for_peers(size_t workers, Clock::time_point deadline) {
+  while (!protocol_.has_target() || protocol_.worker_count() < workers) {
+    RETURN_IF_ERROR(protocol_.target_status());
+    if (Clock::now() >= deadline)
+      return deadline_exceeded(fmt::format("{} and {} of {} draft workers joined in time",
+                                           protocol_.has_target() ? "a target group" : "no target group",
+                                           protocol_.worker_count(), workers));
+    poll(deadline);
+  }
+  return {};
+}
+
+void Coordinator::shutdown() {
+  // Also who has just said hello and was not heard yet.
+  for (int n = 0; n < kMaxUnread; ++n) {
+    const auto incoming = transport_->receive(Clock::now());
+    if (!incoming) break;
+    peers_.insert(incoming->peer);
+  }
+  // A peer that is already gone needs no telling.
+  for (const PeerId peer : peers_) (void)transport_->send(peer, Shutdown{});
+}
+
+void Coordinator::fill_report(nlohmann::json& out) const {
+  fill_json(totals(), out);
+  fill_json(transport_stats(), totals().rounds, out["wire"]);
+}
+
+}  // namespace outrider

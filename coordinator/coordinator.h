@@ -1,0 +1,77 @@
+// The loop around the protocol machine: receive, step, send. Owns the transport. One thread; callbacks run on
+// it and may submit and cancel, but not run.
+#pragma once
+
+#include <deque>
+#include <functional>
+#include <map>
+#include <memory>
+#include <nlohmann/json_fwd.hpp>
+#include <set>
+
+#include "cluster/membership.h"
+#include "comm/transport.h"
+#include "coordinator/protocol.h"
+#include "coordinator/trace.h"
+
+namespace outrider {
+
+struct CoordinatorCallbacks {
+  std::function<void(const Emit&)> on_emit;
+  std::function<void(const Finish&)> on_finish;
+  std::function<void(const RoundDone&)> on_round;
+};
+
+// A draft worker reads a long prompt in silence, so its silence is judged more patiently than its heartbeat
+// alone would allow; rounds do not wait for it that long. The target is judged by its step deadline.
+constexpr MembershipOptions kWorkerMembership{.heartbeat_interval = std::chrono::milliseconds(5'000),
+                                              .missed_heartbeats = 6};
+
+class Coordinator {
+ public:
+  // `tokenizer` may be null (ids only, no stop strings) and must outlive this. `trace` may be null.
+  Coordinator(std::unique_ptr<Transport> transport, ProtocolOptions options, GammaPolicyFactory gamma,
+              const Tokenizer* tokenizer, CoordinatorCallbacks callbacks, Trace* trace = nullptr,
+              const MembershipOptions& membership = kWorkerMembership);
+
+  // How it ends is told by on_finish, also when it is refused.
+  SequenceId submit(Request request);
+  void cancel(SequenceId id);
+
+  // Serves until every submitted request has finished. An error is the target's end; each request also
+  // learned it.
+  Status run();
+  // Handles what arrives until `deadline`, at most one message. For servers that have more to do.
+  void poll(Clock::time_point deadline);
+  // Waits for the target and `workers` draft workers.
+  Status wait_for_peers(size_t workers, Clock::time_point deadline);
+  // Tells every peer that ever spoke to leave.
+  void shutdown();
+
+  const Totals& totals() const { return protocol_.totals(); }
+  const Protocol& protocol() const { return protocol_; }
+  const TransportStats& transport_stats() const { return transport_->stats(); }
+  std::string endpoint() const { return transport_->endpoint(); }
+  void fill_report(nlohmann::json& out) const;
+
+ private:
+  void handle(Event event);
+  void perform(Action& action);
+  void note_sign_of_life(const Incoming& incoming);
+  void lose(PeerId peer, std::string why);
+
+  std::unique_ptr<Transport> transport_;
+  Protocol protocol_;
+  CoordinatorCallbacks callbacks_;
+  Trace* trace_;
+  Membership membership_;  // of the draft workers
+  std::map<PeerId, Hello>
+      hellos_;               // of members, to let one that was lost in again; bounded as the membership is
+  std::deque<Event> inbox_;  // from callbacks and failed sends; empty between polls
+  bool handling_ = false;
+  std::set<PeerId> peers_;
+  uint64_t next_id_ = 1;
+  size_t submitted_ = 0, finished_ = 0;
+};
+
+}  // namespace outrider

@@ -1,0 +1,36 @@
+#include "coordinator/draft_check.h"
+
+#include <algorithm>
+
+#include "comm/q_rows.h"
+
+namespace outrider {
+namespace {
+
+bool in_vocabulary(int64_t id, int32_t vocab_size) { return id >= 0 && id < vocab_size; }
+
+bool has_valid_q(const Draft& draft, const DraftExpectation& expected) {
+  if (draft.ids.empty()) return draft.q.empty();
+  // A deterministic drafter sends one-hot sparse rows whatever form was asked for.
+  const bool is_fit = draft.q_kind == expected.q_kind ||
+                      (expected.q_kind == QKind::kDense && draft.q_kind == QKind::kSparse);
+  return is_fit &&
+         validate_q_rows(draft.q_kind, draft.q, draft.ids, expected.vocab_size).ok();
+}
+
+}  // namespace
+
+std::optional<DropReason> check_draft(const Draft& draft, const DraftExpectation& expected) {
+  if (draft.epoch != expected.epoch) return DropReason::kStaleEpoch;
+  if (draft.round != expected.round) return DropReason::kStaleRound;
+  if (draft.base != expected.base) return DropReason::kWrongBase;
+  if (draft.prefix_hash != expected.prefix_hash) return DropReason::kWrongHash;
+  if (!draft.parents.empty()) return DropReason::kTree;
+  if (draft.ids.size() > static_cast<size_t>(expected.gamma)) return DropReason::kTooLong;
+  const auto is_bad = [&](TokenId id) { return !in_vocabulary(id.value(), expected.vocab_size); };
+  if (std::any_of(draft.ids.begin(), draft.ids.end(), is_bad)) return DropReason::kBadIds;
+  if (!has_valid_q(draft, expected)) return DropReason::kBadQ;
+  return std::nullopt;
+}
+
+}  // namespace outrider

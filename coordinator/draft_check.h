@@ -1,0 +1,26 @@
+// Whether a Draft may enter a StepPlan. Every wrong one is dropped and counted by reason; none can change a
+// result.
+#pragma once
+
+#include <optional>
+
+#include "comm/messages.h"
+#include "coordinator/metrics.h"
+
+namespace outrider {
+
+// What the coordinator asked for, and what it knows of the sequence.
+struct DraftExpectation {
+  Epoch epoch;
+  Round round;
+  Position base;  // C
+  uint64_t prefix_hash = 0;
+  int32_t gamma = 0;
+  QKind q_kind = QKind::kNone;
+  int32_t vocab_size = 0;  // of the target
+};
+
+// Empty: usable. Shorter than gamma, or empty, is usable.
+std::optional<DropReason> check_draft(const Draft& draft, const DraftExpectation& expected);
+
+}  // namespace outrider

@@ -1,0 +1,85 @@
+// What the protocol machine is told, and what it wants done. Both are plain values: the machine does no I/O.
+#pragma once
+
+#include <chrono>
+#include <string>
+#include <variant>
+#include <vector>
+
+#include "comm/messages.h"
+#include "comm/transport.h"
+#include "coordinator/metrics.h"
+#include "coordinator/request.h"
+
+namespace outrider {
+
+// ---- events ---------------------------------------------------------------------------------------------
+
+// Ids are given by the caller and never used twice.
+struct Submit {
+  SequenceId id;
+  Request request;
+};
+struct Cancel {
+  SequenceId id;
+};
+struct MessageReceived {
+  PeerId peer;
+  Message message;
+};
+// The transport or the membership gave this peer up.
+struct PeerLost {
+  PeerId peer;
+  std::string why;
+};
+// A Send that the transport refused because the peer is slow; the message comes back.
+struct SendFailed {
+  PeerId peer;
+  Message message;
+};
+// Time passed: next_deadline() is here.
+struct Tick {};
+
+using Event = std::variant<Submit, Cancel, MessageReceived, PeerLost, SendFailed, Tick>;
+
+// ---- actions --------------------------------------------------------------------------------------------
+
+struct Send {
+  PeerId to;
+  Message message;
+};
+
+// Tokens that are final now, and the text that may be shown because of them. Text may trail behind the ids
+// (incomplete characters, beginnings of stop strings); the last Emit of a request brings the rest.
+struct Emit {
+  SequenceId request;
+  std::vector<TokenId> ids;
+  std::vector<PositionLogprobs> logprobs;  // one per id when asked for
+  std::string text;
+};
+
+struct Finish {
+  SequenceId request;
+  FinishReason reason = FinishReason::kStop;
+  Status error;  // not ok exactly when reason is kError
+  RequestMetrics metrics;
+};
+
+// One verified round, for traces and logs.
+struct RoundDone {
+  SequenceId request;
+  Round round;
+  Position base;
+  uint64_t step = 0;
+  int32_t gamma = 0;    // asked of the worker
+  int32_t drafted = 0;  // verified
+  int32_t accepted_count = 0;
+  int32_t emitted = 0;
+  int64_t draft_ns = 0;  // busy time of the worker, ingest included
+  int64_t commit_ns = 0;
+  Clock::time_point begun_at, decided_at, planned_at, done_at;
+};
+
+using Action = std::variant<Send, Emit, Finish, RoundDone>;
+
+}  // namespace outrider

@@ -1,0 +1,48 @@
+// The policies behind gamma_policy.h's factory, and what the factory needs to know about each.
+#pragma once
+
+#include <map>
+#include <string>
+#include <vector>
+
+#include "coordinator/gamma/gamma_policy.h"
+
+namespace outrider {
+
+using GammaArguments = std::map<std::string, std::string, std::less<>>;
+
+struct GammaKey {
+  std::string name;
+  std::string meaning;
+  std::string default_value;  // empty: must be given
+};
+
+struct GammaPolicyInfo {
+  std::string name;
+  std::string summary;
+  std::vector<GammaKey> keys;
+  // Every key is present, with its default where none was given.
+  Result<GammaPolicyFactory> (*make)(const GammaArguments& arguments);
+};
+
+const std::vector<GammaPolicyInfo>& gamma_policy_table();
+
+// "arguments[key]" as an integer in [low, high], or an error naming policy, key and range.
+Result<int32_t> gamma_integer(const GammaArguments& arguments, const std::string& key, int32_t low,
+                              int32_t high);
+
+// Always g, clamps only.
+std::unique_ptr<GammaPolicy> make_fixed_gamma(int32_t gamma);
+Result<GammaPolicyFactory> fixed_gamma_from(const GammaArguments& arguments);
+
+// +2 after a fully accepted round, else -1. The rule came with the Hugging Face library; cap and floor are
+// ours.
+std::unique_ptr<GammaPolicy> make_heuristic_gamma(int32_t start, int32_t low, int32_t high);
+Result<GammaPolicyFactory> heuristic_gamma_from(const GammaArguments& arguments);
+
+// Gammas from a file, one per speculative round; the last one repeats.
+std::unique_ptr<GammaPolicy> make_replay_gamma(std::vector<int32_t> gammas);
+Result<std::vector<int32_t>> read_gamma_file(const std::string& path);
+Result<GammaPolicyFactory> replay_gamma_from(const GammaArguments& arguments);
+
+}  // namespace outrider

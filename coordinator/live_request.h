@@ -1,0 +1,62 @@
+// One request inside the protocol machine: its sequence, the round under way, and the worker that drafts for
+// it.
+#pragma once
+
+#include <memory>
+#include <optional>
+
+#include "comm/messages.h"
+#include "comm/transport.h"
+#include "coordinator/gamma/gamma_policy.h"
+#include "coordinator/metrics.h"
+#include "coordinator/request.h"
+#include "coordinator/sequence.h"
+#include "coordinator/text_stream.h"
+
+namespace outrider {
+
+// What a draft worker holds of a sequence, as far as we told it.
+struct DraftLink {
+  std::optional<PeerId> peer;
+  bool opened = false;
+  bool fresh = true;    // no draft came back since Open: it may still be reading the prompt
+  int32_t known = 0;    // committed ids it was sent
+  int32_t resyncs = 0;  // of this round; bounded
+};
+
+// The round under way.
+struct RoundInFlight {
+  Round number;
+  int32_t gamma = 0;  // asked of the worker
+  bool has_draft = false;
+  Draft draft;  // what goes into the plan; empty for a plain row
+  Clock::time_point begun_at, decided_at, planned_at;
+  Clock::time_point draft_deadline;  // the round goes on without its draft
+  Clock::time_point batch_deadline;  // the others go on without this round
+};
+
+struct LiveRequest {
+  LiveRequest(SequenceId id, Request asked)
+      : request(std::move(asked)), sequence(id, std::move(request.prompt)) {}
+
+  SequenceId id() const { return sequence.id(); }
+  bool finished() const { return state == RequestState::kFinished; }
+  bool running() const { return !finished() && state != RequestState::kQueued; }
+  void become(RequestState next) {
+    CHECK(may_become(state, next), "request {}: {} -> {}", id().value(), request_state_name(state),
+          request_state_name(next));
+    state = next;
+  }
+
+  Request request;  // its prompt has moved into the sequence
+  Sequence sequence;
+  RequestState state = RequestState::kQueued;
+  std::unique_ptr<GammaPolicy> gamma;
+  std::unique_ptr<TextStream> text;  // none without a tokenizer
+  DraftLink link;
+  RoundInFlight round;
+  Clock::time_point ready_at{};
+  RequestMetrics metrics;
+};
+
+}  // namespace outrider

@@ -1,0 +1,135 @@
+#include "coordinator/metrics.h"
+
+#include <algorithm>
+#include <cmath>
+
+namespace outrider {
+namespace {
+
+double ratio(double numerator, double denominator) { return denominator > 0 ? numerator / denominator : 0.0; }
+double milliseconds(std::chrono::nanoseconds duration) {
+  return static_cast<double>(duration.count()) * 1e-6;
+}
+
+void count_at(std::vector<int64_t>* histogram, int32_t index) {
+  if (histogram->size() <= static_cast<size_t>(index)) histogram->resize(static_cast<size_t>(index) + 1);
+  ++(*histogram)[static_cast<size_t>(index)];
+}
+
+void add_all(std::vector<int64_t>* to, const std::vector<int64_t>& from) {
+  if (to->size() < from.size()) to->resize(from.size());
+  for (size_t i = 0; i < from.size(); ++i) (*to)[i] += from[i];
+}
+
+}  // namespace
+
+void DurationHistogram::add(std::chrono::nanoseconds duration) {
+  ++count_;
+  const double ns = static_cast<double>(duration.count());
+  sum_ns_ += ns;
+  if (ns < 1) {
+    ++zeros_;
+    return;
+  }
+  count_at(&buckets_, static_cast<int32_t>(std::log2(ns) * kPerOctave));
+}
+
+void DurationHistogram::add(const DurationHistogram& other) {
+  add_all(&buckets_, other.buckets_);
+  zeros_ += other.zeros_;
+  count_ += other.count_;
+  sum_ns_ += other.sum_ns_;
+}
+
+double DurationHistogram::mean_ns() const { return ratio(sum_ns_, static_cast<double>(count_)); }
+
+double DurationHistogram::percentile_ns(double q) const {
+  const int64_t rank = std::max<int64_t>(1, static_cast<int64_t>(std::ceil(q * static_cast<double>(count_))));
+  int64_t seen = zeros_;
+  if (count_ == 0 || seen >= rank) return 0;
+  for (size_t i = 0; i < buckets_.size(); ++i) {
+    seen += buckets_[i];
+    if (seen >= rank) return std::exp2((static_cast<double>(i) + 0.5) / kPerOctave);
+  }
+  return 0;
+}
+
+void RoundSums::add_round(int32_t gamma, int32_t accepted_count, int32_t emitted_count, bool first) {
+  ++rounds;
+  first_rounds += first;
+  g0_rounds += gamma == 0;
+  drafted += gamma;
+  accepted += accepted_count;
+  tested += accepted_count + (accepted_count < gamma);
+  emitted += emitted_count;
+  if (gamma > 0) emitted_speculative += emitted_count;
+  if (accepted_count < gamma) {
+    ++rollbacks;
+    rolled_back_tokens += gamma - accepted_count;
+  }
+  count_at(&gamma_histogram, gamma);
+  count_at(&accepted_histogram, accepted_count);
+  count_at(&burst_histogram, emitted_count);
+  for (int32_t i = 0; i < std::min(gamma, accepted_count + 1); ++i) count_at(&position_tested, i);
+  for (int32_t i = 0; i < accepted_count; ++i) count_at(&position_accepted, i);
+}
+
+void RoundSums::add(const RoundSums& other) {
+  rounds += other.rounds;
+  first_rounds += other.first_rounds;
+  g0_rounds += other.g0_rounds;
+  drafted += other.drafted;
+  tested += other.tested;
+  accepted += other.accepted;
+  emitted += other.emitted;
+  emitted_speculative += other.emitted_speculative;
+  rollbacks += other.rollbacks;
+  rolled_back_tokens += other.rolled_back_tokens;
+  add_all(&gamma_histogram, other.gamma_histogram);
+  add_all(&accepted_histogram, other.accepted_histogram);
+  add_all(&burst_histogram, other.burst_histogram);
+  add_all(&position_tested, other.position_tested);
+  add_all(&position_accepted, other.position_accepted);
+}
+
+double RoundSums::acceptance() const {
+  return ratio(static_cast<double>(accepted), static_cast<double>(tested));
+}
+double RoundSums::utilisation() const {
+  return ratio(static_cast<double>(accepted), static_cast<double>(drafted));
+}
+double RoundSums::tokens_per_pass() const {
+  return ratio(static_cast<double>(emitted), static_cast<double>(rounds));
+}
+double RoundSums::block_efficiency() const {
+  return ratio(static_cast<double>(emitted_speculative), static_cast<double>(rounds - g0_rounds));
+}
+
+void PhaseTimes::add(const PhaseTimes& other) {
+  draft_wait += other.draft_wait;
+  plan_wait += other.plan_wait;
+  verify += other.verify;
+}
+
+void RequestMetrics::tokens_emitted(int32_t count, Clock::time_point now) {
+  if (count == 0) return;
+  if (last_token_at) {
+    gaps.add(now - *last_token_at);
+    bursts.add(now - *last_token_at);
+  } else {
+    first_token_at = now;
+  }
+  for (int32_t i = 1; i < count; ++i) gaps.add(std::chrono::nanoseconds(0));
+  last_token_at = now;
+}
+
+double RequestMetrics::ttft_ms() const {
+  return first_token_at ? milliseconds(*first_token_at - submitted_at) : 0.0;
+}
+
+double Totals::wall_seconds() const {
+  if (!first_submit_at || !last_finish_at) return 0;
+  return std::chrono::duration<double>(*last_finish_at - *first_submit_at).count();
+}
+
+}  // namespace outrider

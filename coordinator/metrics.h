@@ -1,0 +1,134 @@
+// What a run measured, as plain sums (algorithms.md section 6). Filled by the protocol machine from the times
+// it is given; bounded in memory however long the run.
+#pragma once
+
+#include <algorithm>
+#include <array>
+#include <chrono>
+#include <cstdint>
+#include <nlohmann/json_fwd.hpp>
+#include <optional>
+#include <string_view>
+#include <vector>
+
+#include "comm/transport.h"
+#include "coordinator/request.h"
+
+namespace outrider {
+
+// Durations in buckets about 4 % wide, zeros apart: percentiles without keeping samples.
+class DurationHistogram {
+ public:
+  void add(std::chrono::nanoseconds duration);
+  void add(const DurationHistogram& other);
+  int64_t count() const { return count_; }
+  double mean_ns() const;
+  // q in [0, 1]; 0 without samples.
+  double percentile_ns(double q) const;
+
+ private:
+  static constexpr int kPerOctave = 16;
+  std::vector<int64_t> buckets_;
+  int64_t zeros_ = 0, count_ = 0;
+  double sum_ns_ = 0;
+};
+
+// Times that peers report are only summed and shown; absurd ones must not spoil the sums.
+constexpr int64_t reported_ns(int64_t ns) {
+  constexpr int64_t kHour = int64_t{3600} * 1'000'000'000;
+  return std::clamp<int64_t>(ns, 0, kHour);
+}
+
+// Why a Draft was not used.
+enum class DropReason : uint8_t {
+  kUnknownSequence,   // never opened here, or finished
+  kUnexpectedSender,  // another worker holds the sequence
+  kStaleEpoch,
+  kStaleRound,
+  kDuplicate,  // this round's draft is already here
+  kWrongBase,
+  kWrongHash,
+  kTooLong,
+  kBadIds,  // outside the target's vocabulary
+  kBadQ,
+  kTree,     // only chains are verified
+  kNotUsed,  // good, but its request ended before the plan
+};
+constexpr std::array<std::string_view, 12> kDropReasonNames = {
+    "unknown_sequence", "unexpected_sender", "stale_epoch", "stale_round", "duplicate", "wrong_base",
+    "wrong_hash",       "too_long",          "bad_ids",     "bad_q",       "tree",      "not_used"};
+
+// Sums over verified rounds. g drafted, n accepted, t = n + [n < g] tested, e emitted after cuts.
+struct RoundSums {
+  int64_t rounds = 0;
+  int64_t first_rounds = 0;  // of them: ended a prefill, so g = 0 whatever the policy
+  int64_t g0_rounds = 0;     // of them: nothing drafted (first rounds included)
+  int64_t drafted = 0, tested = 0, accepted = 0, emitted = 0;
+  int64_t emitted_speculative = 0;                // in rounds with g > 0
+  int64_t rollbacks = 0, rolled_back_tokens = 0;  // target: rounds with n < g, and the g - n of them
+  std::vector<int64_t> gamma_histogram, accepted_histogram, burst_histogram;
+  std::vector<int64_t> position_tested, position_accepted;  // [i]: draft token i + 1
+
+  void add_round(int32_t gamma, int32_t accepted_count, int32_t emitted_count, bool first);
+  void add(const RoundSums& other);
+  double acceptance() const;        // sum n / sum t
+  double utilisation() const;       // sum n / sum g
+  double tokens_per_pass() const;   // sum e / passes of this sequence
+  double block_efficiency() const;  // the same over passes with g > 0
+};
+
+// Where the time of rounds went. Draft wait and target time overlap between sequences.
+struct PhaseTimes {
+  std::chrono::nanoseconds draft_wait{0};  // Propose sent until the draft was decided
+  std::chrono::nanoseconds plan_wait{0};   // decided until planned
+  std::chrono::nanoseconds verify{0};      // plan sent until its result
+  void add(const PhaseTimes& other);
+};
+
+struct RequestMetrics {
+  Clock::time_point submitted_at{};
+  std::optional<Clock::time_point> first_token_at, last_token_at, finished_at;
+  int32_t prompt_tokens = 0;
+  RoundSums rounds;
+  PhaseTimes phases;
+  DurationHistogram gaps;    // between emitted tokens, zeros inside a burst included
+  DurationHistogram bursts;  // between bursts
+
+  void tokens_emitted(int32_t count, Clock::time_point now);
+  double ttft_ms() const;
+};
+
+struct Totals {
+  std::array<int64_t, 4> finished{};  // by FinishReason
+  int64_t submitted = 0, refused = 0;
+  RoundSums rounds;
+  PhaseTimes phases;
+  DurationHistogram ttft, gaps, bursts;
+  int64_t prompt_tokens = 0;
+
+  int64_t drafts_received = 0;  // == drafts_used + sum of drafts_dropped + drafts held for the next plan
+  int64_t drafts_used = 0;      // went into a StepPlan
+  std::array<int64_t, kDropReasonNames.size()> drafts_dropped{};
+  int64_t proposals = 0;  // with gamma > 0
+  int64_t draft_deadlines_missed = 0;
+  int64_t liveness_timeouts = 0;              // the same under a p/q rule, where giving up must stay rare
+  int64_t draft_ingest_ns = 0, draft_ns = 0;  // as workers report them
+
+  int64_t target_passes = 0;  // plans with entries
+  int64_t target_rows = 0;
+  int64_t forward_ns = 0, verify_ns = 0, commit_ns = 0;  // as the leader reports them
+  int64_t nonfinite_verdicts = 0;
+  int64_t workers_joined = 0, workers_lost = 0, hellos_refused = 0, resyncs = 0, sends_failed = 0;
+  int64_t unexpected_messages = 0, stale_results = 0;
+  std::optional<Clock::time_point> first_submit_at, last_finish_at;
+
+  int64_t dropped(DropReason reason) const { return drafts_dropped[static_cast<size_t>(reason)]; }
+  double wall_seconds() const;
+};
+
+void fill_json(const RequestMetrics& metrics, nlohmann::json& out);
+void fill_json(const Totals& totals, nlohmann::json& out);
+// Bytes by message kind, also per accepted draft token and per emitted token.
+void fill_json(const TransportStats& stats, const RoundSums& rounds, nlohmann::json& out);
+
+}  // namespace outrider

@@ -1,0 +1,197 @@
+// The coordinator's decisions as a pure machine: step(event, now) -> actions. No clock, thread, socket or
+// random number inside, so thousands of fault schedules run per second in a test. protocol.md draws the
+// rounds. One owner thread.
+#pragma once
+
+#include <chrono>
+#include <deque>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "coordinator/events.h"
+#include "coordinator/gamma/gamma_policy.h"
+#include "coordinator/live_request.h"
+#include "coordinator/metrics.h"
+#include "transformer/tokenizer.h"
+
+namespace outrider {
+
+struct ProtocolOptions {
+  int32_t max_num_seqs = 16;                     // running at once; the target's own limit also holds
+  int32_t max_queued = 1024;                     // requests waiting; more are refused
+  int64_t max_queued_tokens = int64_t{4} << 20;  // prompt tokens waiting
+  int32_t max_rows_per_step =
+      512;                      // decode, verify and prefill rows of one pass; a quarter is kept for prefill
+  int32_t prefill_chunk = 256;  // prompt tokens of one sequence per pass
+  int32_t gamma_max = kDefaultGammaMax;
+  int32_t max_context = 0;  // 0: what the target supports
+  std::vector<TokenId> eos_ids;
+  // How p/q rules get their q.
+  QKind q_kind = QKind::kSparse;
+  int32_t sparse_m = 64;
+
+  // A round waits for its draft this many times the average round (algorithms.md 7.3), within bounds ...
+  double draft_timeout_rounds = 3;
+  std::chrono::milliseconds draft_timeout_min{250};
+  // ... and longer where the worker has a prompt to read first.
+  std::chrono::milliseconds first_draft_timeout{10'000};
+  // Under p/q rules lateness must not decide (algorithms.md 5.5): only a worker that looks dead is given up.
+  std::chrono::milliseconds liveness_timeout{30'000};
+  // After k misses in a row a worker is left alone for 2^k timeouts, at most this long; so long at once if it
+  // is silent. A slow or dead worker thus costs a falling share of the time.
+  std::chrono::milliseconds max_back_off{32'000};
+  // A silent target ends every request: max(this, 50 average steps).
+  std::chrono::milliseconds step_timeout_min{60'000};
+  std::chrono::milliseconds target_join_timeout{120'000};
+};
+
+class Protocol {
+ public:
+  // Without a tokenizer no text is made and stop strings are refused.
+  Protocol(ProtocolOptions options, GammaPolicyFactory gamma, const Tokenizer* tokenizer = nullptr);
+
+  std::vector<Action> step(Event event, Clock::time_point now);
+  // When to come back with a Tick at the latest, if nothing else happens.
+  std::optional<Clock::time_point> next_deadline() const;
+
+  bool has_target() const { return target_.has_value(); }
+  const Status& target_status() const { return target_status_; }  // why there is none, after one was lost
+  bool awaits_result() const { return plan_.has_value(); }
+  size_t open_requests() const { return queue_.size() + running_; }
+  size_t worker_count() const { return workers_.size(); }
+  const Totals& totals() const { return totals_; }
+  // Drafts received and usable, waiting for the next plan.
+  int64_t drafts_held() const;
+  // For tests and diagnostics; nullptr when unknown.
+  const LiveRequest* find(SequenceId id) const;
+
+ private:
+  struct Target {
+    PeerId peer;
+    Hello hello;
+  };
+  struct Worker {
+    Hello hello;
+    int32_t held = 0;                  // sequences it was given
+    int32_t misses = 0;                // rounds in a row that it let down
+    bool silent = false;               // nothing was heard from it since the last of them
+    Clock::time_point resume_at{};     // left alone until then
+    Clock::time_point silent_until{};  // the same while it stays silent
+    bool usable(Clock::time_point now) const { return now >= (silent ? silent_until : resume_at); }
+    std::vector<SequenceId> unsent_closes;  // its queue was full; bounded by what it can hold
+  };
+  struct PlannedEntry {
+    SequenceId sequence;
+    int32_t input_count = 0;
+    bool sampling = false;
+    bool first = false;  // ends a prefill
+  };
+  struct OutstandingPlan {
+    uint64_t step = 0;
+    std::vector<PlannedEntry> entries;
+    int32_t rows = 0;
+    Clock::time_point sent_at;
+  };
+
+  // protocol.cpp: events, and requests from submission to finish
+  void on(Submit& event);
+  void on(Cancel& event);
+  void on(MessageReceived& event);
+  void on(PeerLost& event);
+  void on(SendFailed& event);
+  void on(Tick&) {}
+  void receive(PeerId peer, Hello& message);
+  void receive(PeerId peer, Failure& message);
+  void receive(PeerId peer, Shutdown& message);
+  void receive(PeerId peer, Heartbeat&) { (void)peer; }  // the loop's membership reads these
+  void receive(PeerId peer, Draft& message);
+  void receive(PeerId peer, StepResult& message);
+  void receive(PeerId peer, Resync& message);
+  void receive(PeerId peer, Open&) { unexpected(peer); }
+  void receive(PeerId peer, Close&) { unexpected(peer); }
+  void receive(PeerId peer, Propose&) { unexpected(peer); }
+  void receive(PeerId peer, StepPlan&) { unexpected(peer); }
+  void receive(PeerId peer, Welcome&) { unexpected(peer); }
+  void unexpected(PeerId) { ++totals_.unexpected_messages; }
+  Status check_request(const Request& request) const;
+  void finish(LiveRequest& live, FinishReason reason, Status error = {});
+  void refuse(Submit& event, Status error);
+  Status check_fits(const Sequence& sequence) const;
+  Clock::duration step_timeout() const;
+  void pump();
+  void expire();
+  void admit();
+  void sweep();
+
+  // protocol_peers.cpp: who takes part
+  void target_joined(PeerId peer, Hello& hello);
+  void worker_joined(PeerId peer, Hello& hello);
+  Status check_worker(const Hello& hello) const;
+  void refuse_hello(PeerId peer, std::string reason);
+  void target_lost(Status why);
+  void worker_lost(PeerId peer);
+  void worker_missed(Worker& worker);
+  void assign_workers();
+  std::pair<const PeerId, Worker>* best_worker(int32_t committed);
+  void open_at(PeerId peer, LiveRequest& live);
+  void close_at_worker(LiveRequest& live);
+  bool needs_resuming(PeerId peer, const Worker& worker) const;
+  void resume_workers();
+  Worker* worker_of(const LiveRequest& live);
+
+  // protocol_draft.cpp: gamma, Propose, Draft
+  void begin_round(LiveRequest& live);
+  int32_t gamma_limit(const LiveRequest& live, const Worker& worker) const;
+  void propose(LiveRequest& live);
+  void decide(LiveRequest& live);
+  void go_plain(LiveRequest& live);
+  void drop(DropReason reason) { ++totals_.drafts_dropped[static_cast<size_t>(reason)]; }
+  Clock::duration draft_timeout() const;
+
+  // protocol_plan.cpp: the StepPlan
+  void plan();
+  bool waits_for_drafts() const;
+  std::vector<LiveRequest*> in_state(RequestState state);
+  void plan_entry(LiveRequest& live, int32_t input_count, StepPlan* step);
+
+  // protocol_verdict.cpp: verdicts and commits
+  Status check_verdict(const LiveRequest& live, const Verdict& verdict) const;
+  Status check_result(const StepResult& result) const;
+  void apply_verdict(LiveRequest& live, const PlannedEntry& entry, Verdict& verdict,
+                     const OutstandingPlan& plan, const StepResult& result);
+  std::optional<FinishReason> commit(LiveRequest& live, Verdict& verdict);
+  std::optional<FinishReason> reason_to_finish(const LiveRequest& live, TokenId last) const;
+  void record(LiveRequest& live, const PlannedEntry& entry, const Verdict& verdict, int32_t emitted,
+              const StepResult& result);
+
+  void send(PeerId to, Message message) { actions_->push_back(Send{to, std::move(message)}); }
+  int32_t max_context() const;
+
+  const ProtocolOptions options_;
+  const GammaPolicyFactory gamma_;
+  const Tokenizer* const tokenizer_;
+
+  Clock::time_point now_{};
+  std::vector<Action>* actions_ = nullptr;  // of the step that runs
+
+  std::optional<Clock::time_point> join_deadline_;  // set while no target is there
+  std::optional<Target> target_;
+  Status target_status_;  // why there is none, after one was lost
+  std::map<PeerId, Worker> workers_;
+  std::map<PeerId, Hello> early_workers_;  // said hello before the target; bounded
+
+  std::deque<SequenceId> queue_;
+  int64_t queued_tokens_ = 0;
+  size_t running_ = 0;  // admitted and not finished
+  std::map<SequenceId, std::unique_ptr<LiveRequest>> live_;
+
+  uint64_t next_step_ = 0;
+  std::optional<OutstandingPlan> plan_;
+  double round_ewma_ns_ = 0, step_ewma_ns_ = 0;
+  Totals totals_;
+};
+
+}  // namespace outrider

@@ -1,0 +1,169 @@
+// The second half of a round: verdicts in, tokens committed and streamed (algorithms.md 7.2).
+#include <algorithm>
+
+#include "coordinator/protocol.h"
+
+namespace outrider {
+namespace {
+
+constexpr double kEwmaWeight = 0.1;
+
+void average(double* ewma, Clock::duration sample) {
+  const double ns = static_cast<double>(std::chrono::nanoseconds(sample).count());
+  *ewma = *ewma == 0 ? ns : (1 - kEwmaWeight) * *ewma + kEwmaWeight * ns;
+}
+
+int32_t length(const std::vector<TokenId>& ids) { return static_cast<int32_t>(ids.size()); }
+
+}  // namespace
+
+Status Protocol::check_verdict(const LiveRequest& live, const Verdict& verdict) const {
+  const RoundInFlight& round = live.round;
+  if (verdict.sequence != live.id() || verdict.epoch != live.sequence.target.epoch ||
+      verdict.round != round.number || verdict.base != Position(live.sequence.target.committed))
+    return malformed("names another round");
+  if (verdict.status != VerdictStatus::kOk) return {};
+  if (verdict.accepted_count < 0 || verdict.accepted_count > length(round.draft.ids))
+    return malformed(fmt::format("accepts {} of {} tokens", verdict.accepted_count, round.draft.ids.size()));
+  if (verdict.next.value() < 0 || verdict.next.value() >= target_->hello.model.vocab_size)
+    return malformed(fmt::format("next token {} is outside the vocabulary", verdict.next.value()));
+  const size_t wanted =
+      live.request.sampling.logprobs >= 0 ? static_cast<size_t>(verdict.accepted_count) + 1 : 0;
+  if (verdict.logprobs.size() != wanted)
+    return malformed(fmt::format("brings {} logprobs instead of {}", verdict.logprobs.size(), wanted));
+  return {};
+}
+
+// One verdict per sampling entry, in plan order. The target is trusted to be right, not to be free of bugs.
+Status Protocol::check_result(const StepResult& result) const {
+  if (result.step > plan_->step) return malformed("it was never planned");
+  size_t at = 0;
+  for (const PlannedEntry& entry : plan_->entries) {
+    if (!entry.sampling) continue;
+    if (at == result.verdicts.size()) return malformed("verdicts are missing");
+    RETURN_IF_ERROR(check_verdict(*live_.at(entry.sequence), result.verdicts[at])
+                        .in(fmt::format("verdict of request {}", entry.sequence.value())));
+    ++at;
+  }
+  return at == result.verdicts.size() ? Status() : malformed("there are too many verdicts");
+}
+
+void Protocol::receive(PeerId peer, StepResult& message) {
+  if (!target_ || target_->peer != peer) return unexpected(peer);
+  if (!plan_ || message.step < plan_->step) {
+    ++totals_.stale_results;
+    return;
+  }
+  if (Status status = check_result(message); !status.ok())
+    return target_lost(
+        status.in(fmt::format("the target group broke the protocol: result of step {}", message.step)));
+  const OutstandingPlan done = *std::exchange(plan_, std::nullopt);
+  average(&step_ewma_ns_, now_ - done.sent_at);
+  totals_.forward_ns += reported_ns(message.forward_ns);
+  totals_.verify_ns += reported_ns(message.verify_ns);
+  totals_.commit_ns += reported_ns(message.commit_ns);
+  size_t at = 0;
+  for (const PlannedEntry& entry : done.entries) {
+    LiveRequest& live = *live_.at(entry.sequence);
+    if (entry.sampling) {
+      apply_verdict(live, entry, message.verdicts[at++], done, message);
+    } else {
+      live.sequence.target_prefilled(entry.input_count);
+      if (!live.finished()) live.become(RequestState::kPrefill);
+    }
+  }
+}
+
+// A finished request (cancelled while its pass ran) only follows the target's state until it is closed there.
+void Protocol::apply_verdict(LiveRequest& live, const PlannedEntry& entry, Verdict& verdict,
+                             const OutstandingPlan& plan, const StepResult& result) {
+  if (verdict.status == VerdictStatus::kNonFinite) {  // the pass is undone: C, kv and epoch stay
+    ++totals_.nonfinite_verdicts;
+    if (!live.finished())
+      finish(live, FinishReason::kError,
+             unavailable(fmt::format("the target model gave non-finite logits at position {}",
+                                     verdict.base.value())));
+    return;
+  }
+  const int32_t drafted = length(live.round.draft.ids);
+  live.sequence.target_verified(drafted, verdict.accepted_count);
+  if (live.finished()) return;
+  const int32_t emitted_before = live.sequence.emitted();
+  const auto reason = commit(live, verdict);
+  const int32_t emitted = live.sequence.emitted() - emitted_before;
+  live.gamma->update({.drafted = drafted,
+                      .accepted = verdict.accepted_count,
+                      .draft_ns = live.round.draft.ingest_ns + live.round.draft.draft_ns,
+                      .verify_ns = reported_ns(result.forward_ns) + reported_ns(result.verify_ns),
+                      .rows = plan.rows});
+  record(live, entry, verdict, emitted, result);
+  if (reason) return finish(live, *reason);
+  CHECK(live.sequence.committed() == live.sequence.target.committed, "C={} but the target holds {}",
+        live.sequence.committed(), live.sequence.target.committed);
+  live.become(RequestState::kIdle);
+}
+
+// Appends accepted tokens and `next` in order, up to the first that ends the request. What lies beyond never
+// existed.
+std::optional<FinishReason> Protocol::commit(LiveRequest& live, Verdict& verdict) {
+  const int32_t drafted = length(live.round.draft.ids);
+  std::vector<TokenId> tokens(live.round.draft.ids.begin(),
+                              live.round.draft.ids.begin() + verdict.accepted_count);
+  tokens.push_back(verdict.next);
+  if (verdict.accepted_count < drafted) live.sequence.bump_epoch();
+  Emit emit{.request = live.id(), .ids = {}, .logprobs = {}, .text = {}};
+  std::optional<FinishReason> reason;
+  for (size_t i = 0; i < tokens.size() && !reason; ++i) {
+    live.sequence.append(tokens[i]);
+    emit.ids.push_back(tokens[i]);
+    if (!verdict.logprobs.empty()) emit.logprobs.push_back(std::move(verdict.logprobs[i]));
+    if (live.text) emit.text += live.text->append(tokens[i]);
+    reason = reason_to_finish(live, tokens[i]);
+  }
+  if (reason && live.text && !live.text->stopped()) emit.text += live.text->flush();
+  live.metrics.tokens_emitted(length(emit.ids), now_);
+  actions_->push_back(std::move(emit));
+  return reason;
+}
+
+std::optional<FinishReason> Protocol::reason_to_finish(const LiveRequest& live, TokenId last) const {
+  const auto& eos = options_.eos_ids;
+  if (!live.request.ignore_eos && std::find(eos.begin(), eos.end(), last) != eos.end())
+    return FinishReason::kStop;
+  if (live.text && live.text->stopped()) return FinishReason::kStop;
+  if (live.sequence.emitted() >= live.request.max_tokens) return FinishReason::kLength;
+  if (live.sequence.committed() >= max_context()) return FinishReason::kLength;
+  return std::nullopt;
+}
+
+void Protocol::record(LiveRequest& live, const PlannedEntry& entry, const Verdict& verdict, int32_t emitted,
+                      const StepResult& result) {
+  const RoundInFlight& round = live.round;
+  const int32_t drafted = length(round.draft.ids);
+  RoundSums sums;
+  sums.add_round(drafted, verdict.accepted_count, emitted, entry.first);
+  const PhaseTimes phases{.draft_wait = round.decided_at - round.begun_at,
+                          .plan_wait = round.planned_at - round.decided_at,
+                          .verify = now_ - round.planned_at};
+  live.metrics.rounds.add(sums);
+  live.metrics.phases.add(phases);
+  totals_.rounds.add(sums);
+  totals_.phases.add(phases);
+  if (drafted > 0) average(&round_ewma_ns_, now_ - round.begun_at);
+  actions_->push_back(RoundDone{.request = live.id(),
+                                .round = round.number,
+                                .base = verdict.base,
+                                .step = result.step,
+                                .gamma = round.gamma,
+                                .drafted = drafted,
+                                .accepted_count = verdict.accepted_count,
+                                .emitted = emitted,
+                                .draft_ns = round.draft.ingest_ns + round.draft.draft_ns,
+                                .commit_ns = reported_ns(result.commit_ns),
+                                .begun_at = round.begun_at,
+                                .decided_at = round.decided_at,
+                                .planned_at = round.planned_at,
+                                .done_at = now_});
+}
+
+}  // namespace outrider

@@ -1,0 +1,74 @@
+// What a client asked for, how far it got, and how it ended.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "base/sampling_params.h"
+#include "base/types.h"
+#include "coordinator/gamma/gamma_policy.h"
+
+namespace outrider {
+
+struct Request {
+  std::vector<TokenId> prompt;  // at least one id; the tokenizer has added BOS where it belongs
+  SamplingParams sampling;
+  int32_t max_tokens = 128;       // emitted tokens, an end-of-sequence token included
+  std::vector<std::string> stop;  // emission ends before the first of these texts
+  bool ignore_eos = false;
+  GammaPolicyFactory gamma;  // empty: the coordinator's default policy
+  std::string client_id;     // for people: which line, connection or caller this belongs to
+};
+
+// kQueued -> kPrefill -> kReady -> kDrafting -> kReady -> kVerifying -> kIdle -> (next round) ... ->
+// kFinished. kFinished is reachable from everywhere.
+enum class RequestState : uint8_t {
+  kQueued,     // waits for a free place
+  kPrefill,    // prompt tokens are still missing on the target
+  kIdle,       // committed and streamed; the next round has not begun
+  kDrafting,   // a Propose is out and the round waits for its Draft
+  kReady,      // the round's draft (perhaps empty) is decided; waits for a StepPlan
+  kVerifying,  // in the StepPlan that is out
+  kFinished,   // told to the client; stays until the target was told to close it
+};
+
+constexpr std::string_view request_state_name(RequestState state) {
+  constexpr std::string_view kNames[] = {"queued", "prefill",   "idle",    "drafting",
+                                         "ready",  "verifying", "finished"};
+  return kNames[static_cast<size_t>(state)];
+}
+
+// The transition table; anything else is a programmer error.
+constexpr bool may_become(RequestState from, RequestState to) {
+  using S = RequestState;
+  if (from == S::kFinished) return false;
+  if (to == S::kFinished) return true;
+  switch (from) {
+    case S::kQueued:
+      return to == S::kPrefill;
+    case S::kPrefill:
+      return to == S::kVerifying;
+    case S::kIdle:
+      return to == S::kDrafting || to == S::kReady;
+    case S::kDrafting:
+      return to == S::kReady;
+    case S::kReady:
+      return to == S::kVerifying;
+    case S::kVerifying:
+      return to == S::kPrefill || to == S::kIdle;
+    case S::kFinished:
+      return false;
+  }
+  return false;
+}
+
+enum class FinishReason : uint8_t { kStop, kLength, kError, kCancelled };
+
+constexpr std::string_view finish_reason_name(FinishReason reason) {
+  constexpr std::string_view kNames[] = {"stop", "length", "error", "cancelled"};
+  return kNames[static_cast<size_t>(reason)];
+}
+
+}  // namespace outrider

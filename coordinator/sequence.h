@@ -1,0 +1,63 @@
+// The committed truth of one request: ids, epoch, round, and a mirror of what the target group holds.
+// Owned by the protocol machine; nothing else may append to it.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "base/hash.h"
+#include "base/types.h"
+
+namespace outrider {
+
+// What every target rank holds of a sequence. Runs ahead of the emitted ids only after an emission cut
+// (end of sequence, limits), when the sequence is about to be closed.
+struct TargetMirror {
+  bool open = false;
+  int32_t committed = 0;  // C
+  int32_t kv_length = 0;
+  Epoch epoch;
+};
+
+class Sequence {
+ public:
+  Sequence(SequenceId id, std::vector<TokenId> prompt);
+
+  SequenceId id() const { return id_; }
+  std::span<const TokenId> ids() const { return ids_; }
+  std::span<const TokenId> ids_from(int32_t position) const {
+    return ids().subspan(static_cast<size_t>(position));
+  }
+  int32_t prompt_length() const { return prompt_length_; }
+  int32_t committed() const { return static_cast<int32_t>(ids_.size()); }  // C
+  int32_t emitted() const { return committed() - prompt_length_; }
+  Epoch epoch() const { return epoch_; }
+  // Of all committed ids; kept up to date, so asking is free.
+  uint64_t hash() const { return hash_; }
+  uint64_t hash_of_first(int32_t count) const;
+
+  // A number that no round of this sequence had before, so no uniform keyed by it was ever drawn.
+  Round begin_round() { return Round(next_round_++); }
+
+  void append(TokenId id);
+  void bump_epoch() { ++epoch_; }
+
+  TargetMirror target;
+  // Target semantics of the messages, in one place: Open, a prefill entry, and a verdict (n, next) on an
+  // entry of gamma.
+  void target_opened();
+  void target_prefilled(int32_t input_count) { target.kv_length += input_count; }
+  void target_verified(int32_t gamma, int32_t accepted_count);
+  uint64_t target_hash_term() const;
+
+ private:
+  SequenceId id_;
+  std::vector<TokenId> ids_;
+  int32_t prompt_length_;
+  Epoch epoch_;
+  uint32_t next_round_ = 0;
+  uint64_t hash_;
+};
+
+}  // namespace outrider

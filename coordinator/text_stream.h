@@ -1,0 +1,44 @@
+// Ids in, text to show out: whole characters only, and never any part of a stop string. Pure; one per
+// request.
+#pragma once
+
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "transformer/tokenizer.h"
+
+namespace outrider {
+
+// Cuts a text before the first stop string, holding back what could be the beginning of one.
+class StopMatcher {
+ public:
+  explicit StopMatcher(std::vector<std::string> stops);
+  // What may be shown now. After a match it ends before the stop string, and nothing more comes.
+  std::string append(std::string_view piece);
+  std::string flush();  // what was held back, when no more text will come
+  bool stopped() const { return stopped_; }
+
+ private:
+  size_t held_length() const;
+
+  std::vector<std::string> stops_;
+  std::string pending_;
+  bool stopped_ = false;
+};
+
+class TextStream {
+ public:
+  // The prompt is decoded first, so a leading space of the continuation is kept where it belongs.
+  TextStream(const Tokenizer& tokenizer, std::span<const TokenId> prompt, std::vector<std::string> stops);
+  std::string append(TokenId id) { return matcher_.append(decoder_.append(id)); }
+  std::string flush();
+  bool stopped() const { return matcher_.stopped(); }
+
+ private:
+  StreamDecoder decoder_;
+  StopMatcher matcher_;
+};
+
+}  // namespace outrider

@@ -1,0 +1,80 @@
+#include "launch/doctor.h"
+
+#include <zmq.h>
+
+#include <cstdio>
+#include <thread>
+
+#include "base/version.h"
+#include "cluster/topology.h"
+#include "comm/cores.h"
+#include "launch/generate.h"
+#include "transformer/ops/cpu_ops.h"
+#include "transformer/weights.h"
+
+namespace outrider {
+namespace {
+
+void print(const std::string& key, const std::string& value) { std::printf("%-22s %s\n", key.c_str(), value.c_str()); }
+
+void print_machine() {
+  int major = 0, minor = 0, patch = 0;
+  zmq_version(&major, &minor, &patch);
+  std::string isas;
+  for (const std::string& isa : available_isas()) isas += (isas.empty() ? "" : ", ") + isa;
+  print("outrider", kVersion);
+  print("cores", fmt::format("{} usable of {}", usable_cores(), std::thread::hardware_concurrency()));
+  print("instruction sets", isas + " (the first is used; --isa pins one)");
+  print("ZeroMQ", fmt::format("{}.{}.{}, CURVE {}", major, minor, patch, zmq_has("curve") ? "yes" : "no"));
+  print("MPI", kHasMpi ? "yes: target ranks may be processes (mpirun)" : "no: target ranks are threads of one process");
+  print("CUDA, NCCL", "not in this build; every model runs on the CPU");
+}
+
+// Bytes of the matrices one rank packs.
+int64_t rank_bytes(const ModelConfig& c, Shard shard, int64_t element) {
+  const ShardPlan plan(c, shard);
+  const int64_t q = plan.query_heads.size() * c.head_dim, kv = plan.kv_heads.size() * c.head_dim;
+  const int64_t layer = c.hidden_size * (2 * q + 2 * kv + 3 * plan.mlp_columns.size());
+  return element * (c.num_layers * layer + (c.tie_word_embeddings ? 1 : 2) * plan.vocab.size() * c.hidden_size);
+}
+
+void print_shards(const ModelConfig& config, int tp_size) {
+  const int64_t element = config.torch_dtype == Dtype::kBF16 ? 2 : 4;
+  for (int r = 0; r < tp_size; ++r) {
+    const ShardPlan plan(config, {r, tp_size});
+    print(fmt::format("target rank {}", r),
+          fmt::format("query heads [{}, {}), KV heads [{}, {}), MLP columns [{}, {}), vocabulary [{}, {}), {:.1f} MB",
+                      plan.query_heads.begin, plan.query_heads.end, plan.kv_heads.begin, plan.kv_heads.end,
+                      plan.mlp_columns.begin, plan.mlp_columns.end, plan.vocab.begin, plan.vocab.end,
+                      static_cast<double>(rank_bytes(config, {r, tp_size}, element)) / 1e6));
+  }
+}
+
+int fail(const Status& status) {
+  std::fprintf(stderr, "outrider: %s\n", status.message().c_str());
+  return kExitUsage;
+}
+
+}  // namespace
+
+int run_doctor(const RunOptions& options, int ranks) {
+  print_machine();
+  int tp_size = 1;
+  if (ranks == 0 && !options.layout.empty()) return fail(invalid_argument("--layout needs --ranks N, as in mpirun -n N"));
+  if (ranks > 0) {
+    auto layout = options.layout.empty() ? default_layout(ranks) : parse_layout(options.layout, ranks);
+    if (!layout.ok()) return fail(layout.status());
+    const Topology topology(*layout, std::vector<HostInfo>(static_cast<size_t>(ranks), HostInfo{"this host", 0}));
+    std::printf("\n%s", topology.describe().c_str());
+    tp_size = topology.tp_size();
+  }
+  if (!options.model.empty()) {
+    auto config = read_model_config(options.model);
+    if (!config.ok()) return fail(config.status().in("--model " + options.model));
+    std::printf("\n");
+    print_shards(*config, tp_size);
+  }
+  return kExitOk;
+}
+
+}  // namespace outrider

@@ -1,0 +1,196 @@
+#include "launch/generate.h"
+
+#include <algorithm>
+#include <csignal>
+#include <cstdio>
+#include <unordered_map>
+
+#include "coordinator/coordinator.h"
+#include "launch/local_cluster.h"
+#include "launch/mpi_cluster.h"
+#include "launch/output.h"
+#include "launch/report.h"
+
+namespace outrider {
+namespace {
+
+// Everything one run of the coordinator needs besides its transport.
+struct Job {
+  const RunOptions& options;
+  const Preparation& prepared;
+  const std::vector<PromptRequest>& requests;
+  GammaPolicyFactory policy;
+  bool drafts = false;  // wait for a draft worker
+};
+
+struct JobResult {
+  std::vector<Generated> generated;
+  Totals totals;
+  nlohmann::json metrics;
+  Status status;
+};
+
+using ErrorOf = std::function<Status()>;
+
+// Peers load their models first, which may take minutes; a role that fails says so through `error`.
+Status wait_until_ready(Coordinator& coordinator, size_t workers, const ErrorOf& error) {
+  while (true) {
+    RETURN_IF_ERROR(error());
+    const Status status = coordinator.wait_for_peers(workers, Clock::now() + std::chrono::milliseconds(100));
+    if (status.code() != StatusCode::kDeadlineExceeded || !coordinator.protocol().target_status().ok()) return status;
+  }
+}
+
+JobResult run_job(const Job& job, std::unique_ptr<Transport> transport, Output* output, Trace* trace, const ErrorOf& error) {
+  JobResult result;
+  result.generated.resize(job.requests.size());
+  std::unordered_map<SequenceId, size_t> index_of;
+  size_t submitted = 0;
+  std::function<void()> submit_next;  // a file may hold more requests than a queue should
+  const CoordinatorCallbacks callbacks{
+      .on_emit =
+          [&](const Emit& emit) {
+            Generated& g = result.generated[index_of.at(emit.request)];
+            g.text += emit.text;
+            g.ids.insert(g.ids.end(), emit.ids.begin(), emit.ids.end());
+            g.logprobs.insert(g.logprobs.end(), emit.logprobs.begin(), emit.logprobs.end());
+            if (output) output->stream(emit.text);
+          },
+      .on_finish =
+          [&](const Finish& finish) {
+            const size_t index = index_of.at(finish.request);
+            Generated& g = result.generated[index];
+            g.reason = finish.reason;
+            g.error = finish.error;
+            g.metrics = finish.metrics;
+            g.finished = true;
+            if (output) output->result(index, job.requests[index], g);
+            submit_next();
+          },
+  };
+  auto limits = protocol_options(job.options, job.prepared);
+  if (!limits.ok()) {
+    result.status = limits.status();
+    return result;
+  }
+  Coordinator coordinator(std::move(transport), std::move(limits).value(), job.policy, job.prepared.tokenizer.get(),
+                          callbacks, trace);
+  result.status = wait_until_ready(coordinator, job.drafts ? 1 : 0, error);
+  submit_next = [&] {
+    if (submitted == job.requests.size()) return;
+    // Ids are given in order, and a refused request finishes before submit() returns.
+    const SequenceId expected(submitted + 1);
+    index_of[expected] = submitted;
+    const SequenceId id = coordinator.submit(job.requests[submitted++].request);
+    CHECK(id == expected, "request {} got id {}", submitted - 1, id.value());
+  };
+  if (result.status.ok()) {
+    for (int i = 0; i < 2 * job.options.max_num_seqs; ++i) submit_next();
+    result.status = coordinator.run();
+  }
+  coordinator.shutdown();
+  result.totals = coordinator.totals();
+  coordinator.fill_report(result.metrics);
+  return result;
+}
+
+JobResult run_local(const Job& job, Output* output, Trace* trace) {
+  LocalCluster cluster(job.options, job.prepared);
+  auto transport = cluster.coordinator_end();
+  cluster.start_target();
+  if (job.drafts) cluster.start_drafter();
+  return run_job(job, std::move(transport), output, trace, [&] { return cluster.error(); });
+}
+
+bool same_output(const std::vector<Generated>& a, const std::vector<Generated>& b) {
+  return std::equal(a.begin(), a.end(), b.begin(), b.end(),
+                    [](const Generated& x, const Generated& y) { return x.ids == y.ids && x.text == y.text; });
+}
+
+int fail(const Status& status) {
+  std::fprintf(stderr, "outrider: %s\n", status.message().c_str());
+  return status.code() == StatusCode::kUnavailable || status.code() == StatusCode::kDeadlineExceeded ? kExitRuntime
+                                                                                                      : kExitUsage;
+}
+
+Result<std::vector<PromptRequest>> requests_of(const RunOptions& options, const Preparation& prepared) {
+  std::unique_ptr<ChatTemplate> chat;
+  if (wants_chat(options)) {
+    auto loaded = load_chat_template(options.model);
+    if (loaded.ok())
+      chat = std::move(loaded).value();
+    else if (options.chat || loaded.status().code() != StatusCode::kNotFound)
+      return loaded.status().in("--model " + options.model);
+  }
+  return read_requests(options, *prepared.tokenizer, chat.get(), prepared.max_model_len, prepared.target.vocab_size);
+}
+
+// The coordinator's side of a run, from prompts to report. `mpi` is null in one process.
+Result<int> coordinate(const RunOptions& options, const Preparation& prepared, MpiCluster* mpi) {
+  if (!options.prompt && options.prompts_file.empty())
+    return invalid_argument("nothing to do: give --prompt TEXT or --prompts FILE.jsonl");
+  if (options.prompt && !options.prompts_file.empty())
+    return invalid_argument("--prompt and --prompts exclude each other; drop one");
+  if (options.compare_plain && mpi) return unsupported("--compare-plain works in one process; drop it or mpirun");
+  if (options.compare_plain && !options.speculates())
+    return invalid_argument("--compare-plain needs a drafter: --draft-model DIR or --drafter ngram");
+  ASSIGN_OR_RETURN(const auto policy, parse_gamma_policy(options.policy()));
+  ASSIGN_OR_RETURN(const auto requests, requests_of(options, prepared));
+  ASSIGN_OR_RETURN(Output output, Output::open(options, *prepared.tokenizer));
+
+  const Job job{options, prepared, requests, policy, options.speculates()};
+  std::optional<JobResult> plain;
+  if (options.compare_plain) {
+    Job plain_job = job;
+    plain_job.drafts = false;
+    plain = run_local(plain_job, nullptr, nullptr);
+    RETURN_IF_ERROR(plain->status);
+  }
+  Trace trace;
+  Trace* const traced = options.trace_file.empty() ? nullptr : &trace;
+  if (mpi) RETURN_IF_ERROR(mpi->start());
+  JobResult result = mpi ? run_job(job, mpi->take_transport(), &output, traced, [] { return Status(); })
+                         : run_local(job, &output, traced);
+  if (options.prompt && options.output_file.empty() && options.logprobs < 0) std::fputs("\n", stdout);
+  RETURN_IF_ERROR(result.status);
+  RETURN_IF_ERROR(output.close());
+
+  std::optional<PlainComparison> comparison;
+  if (plain)
+    comparison = compare_with_plain(plain->totals, result.totals, same_output(plain->generated, result.generated));
+  if (!options.quiet) std::fputs(screen_report(options, result.totals, comparison).c_str(), stderr);
+  if (!options.report_file.empty())
+    RETURN_IF_ERROR(write_file(options.report_file,
+                               json_report(options, prepared, std::move(result.metrics), comparison).dump(2) + "\n")
+                        .in("--report"));
+  if (traced) RETURN_IF_ERROR(trace.write(options.trace_file).in("--trace"));
+
+  bool failed = false;
+  for (size_t i = 0; i < requests.size(); ++i) {
+    const Generated& g = result.generated[i];
+    if (g.reason != FinishReason::kError) continue;
+    failed = true;
+    std::fprintf(stderr, "outrider: request %zu: %s\n", i, g.error.message().c_str());
+  }
+  return failed ? kExitRequestFailed : kExitOk;
+}
+
+int report_result(const Result<int>& code) { return code.ok() ? *code : fail(code.status()); }
+
+}  // namespace
+
+int run_generate(const RunOptions& options) {
+  set_thread_role("coordinator");
+  if (options.gamma_policy == "list") {
+    std::fputs(list_gamma_policies().c_str(), stdout);
+    return kExitOk;
+  }
+  if (MpiCluster::launched()) return MpiCluster::run(options, [&](const RunOptions& rank_options, const Preparation& prepared, MpiCluster& mpi) {
+      return report_result(coordinate(rank_options, prepared, &mpi));
+    });
+  auto prepared = prepare(options);
+  if (!prepared.ok()) return fail(prepared.status());
+  return report_result(coordinate(options, *prepared, nullptr));
+}
+
+}  // namespace outrider

@@ -1,0 +1,50 @@
+// The `outrider` program: parses the command line and hands over.
+#include <CLI/CLI.hpp>
+#include <csignal>
+#include <cstdio>
+
+#include "base/log.h"
+#include "base/version.h"
+#include "launch/doctor.h"
+#include "launch/generate.h"
+
+int main(int argc, char** argv) {
+  using namespace outrider;
+  init_logging();
+  std::signal(SIGPIPE, SIG_IGN);  // a reader that leaves is a write error, told once
+  CLI::App app("Distributed speculative decoding: the target model's own text, sooner.");
+  app.set_version_flag("--version", std::string("outrider ") + kVersion);
+  app.require_subcommand(1);
+  app.footer(
+      "Examples:\n"
+      "  outrider generate --model TARGET --draft-model DRAFT --prompt 'Once upon a time'\n"
+      "  outrider generate --model TARGET --drafter ngram --prompts prompts.jsonl --output out.jsonl\n"
+      "  mpirun -n 4 outrider generate --layout coordinator=1,draft=1,target=2 --model ... --draft-model ...\n"
+      "Exit codes: 0 success, 1 a request failed, 2 bad flag, file or request, 3 the target group failed.");
+
+  RunOptions options;
+  CLI::App* generate = app.add_subcommand("generate", "Continue a prompt, or every prompt of a JSON-lines file");
+  generate->set_config("--config", "", "TOML file with any of these options by their long names");
+  generate->allow_config_extras(CLI::config_extras_mode::error);
+  add_model_options(*generate, options);
+  add_generate_options(*generate, options);
+
+  RunOptions doctor_options;
+  int doctor_ranks = 0;
+  CLI::App* doctor = app.add_subcommand("doctor", "What this machine has, and what a layout would place where");
+  doctor->add_option("--ranks", doctor_ranks, "Number of ranks to lay out (as mpirun -n)");
+  doctor->add_option("--layout", doctor_options.layout, "Roles by rank, e.g. coordinator=1,draft=1,target=2");
+  doctor->add_option("-m,--model", doctor_options.model, "Show what each rank would hold of this model");
+
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::ParseError& error) {
+    return app.exit(error) == 0 ? kExitOk : kExitUsage;
+  }
+  try {
+    return *doctor ? run_doctor(doctor_options, doctor_ranks) : run_generate(options);
+  } catch (const std::exception& error) {
+    std::fprintf(stderr, "outrider: %s\n", error.what());
+    return kExitRuntime;
+  }
+}

@@ -1,0 +1,23 @@
+// Built without MPI: a launch by mpirun is refused, everything else works.
+#include <cstdio>
+#include <cstdlib>
+
+#include "launch/generate.h"
+#include "launch/mpi_cluster.h"
+
+namespace outrider {
+
+bool MpiCluster::launched() {
+  const char* size = std::getenv("OMPI_COMM_WORLD_SIZE");
+  return size != nullptr && std::atoi(size) > 1;
+}
+
+int MpiCluster::run(const RunOptions&, const Coordinate&) {
+  std::fputs("outrider: started by mpirun, but built without MPI; install Open MPI and build again\n", stderr);
+  return kExitUsage;
+}
+
+Status MpiCluster::start() { return unsupported("built without MPI"); }
+std::unique_ptr<Transport> MpiCluster::take_transport() { return nullptr; }
+
+}  // namespace outrider

@@ -1,0 +1,209 @@
+#include "launch/options.h"
+
+#include <charconv>
+#include <cmath>
+
+#include "transformer/shard.h"
+
+namespace outrider {
+namespace {
+
+template <class Number>
+std::optional<Number> parse_number(std::string_view text) {
+  Number value{};
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+  if (error != std::errc() || end != text.data() + text.size()) return std::nullopt;
+  return value;
+}
+
+}  // namespace
+
+std::string RunOptions::policy() const {
+  return gamma_policy.empty() ? fmt::format("fixed:gamma={}", num_speculative_tokens) : gamma_policy;
+}
+
+void add_model_options(CLI::App& app, RunOptions& o) {
+  app.add_option("-m,--model", o.model, "Target model: a Hugging Face directory (config.json, safetensors, tokenizer)")
+      ->envname("OUTRIDER_MODEL")
+      ->group("Models");
+  app.add_option("--draft-model,-d,--model-draft,--speculative-draft-model-path", o.draft_model,
+                 "Draft model with the same tokenizer. Without any drafter it is plain decoding")
+      ->envname("OUTRIDER_DRAFT_MODEL")
+      ->group("Models");
+  app.add_option("--drafter", o.drafter, "ngram: draft by looking up the text's own past, no model needed")
+      ->check(CLI::IsMember({"model", "ngram"}))
+      ->envname("OUTRIDER_DRAFTER")
+      ->group("Models");
+  app.add_option("--tensor-parallel-size,--tp", o.tensor_parallel_size,
+                 "Target ranks: 1, 2, 4 or 8. The text does not depend on it")
+      ->envname("OUTRIDER_TENSOR_PARALLEL_SIZE")
+      ->group("Models")
+      ->capture_default_str();
+  app.add_option("--draft-tensor-parallel-size", o.draft_tensor_parallel_size, "Must be 1: a draft model is not split")
+      ->envname("OUTRIDER_DRAFT_TENSOR_PARALLEL_SIZE")
+      ->group("Models")
+      ->capture_default_str();
+  app.add_option("--threads", o.threads, "Threads of this process for arithmetic; 0: one per core")
+      ->envname("OUTRIDER_THREADS")
+      ->group("Models")
+      ->capture_default_str();
+  app.add_option("--kv-dtype", o.kv_dtype, "KV cache: auto (as the weights), fp32 or bf16")
+      ->envname("OUTRIDER_KV_DTYPE")
+      ->group("Models")
+      ->capture_default_str();
+  app.add_option("--isa", o.isa, "Instruction set of the kernels; `outrider doctor` lists what this machine has")
+      ->envname("OUTRIDER_ISA")
+      ->group("Models")
+      ->capture_default_str();
+  app.add_option("--max-num-seqs", o.max_num_seqs, "Sequences decoded together")
+      ->envname("OUTRIDER_MAX_NUM_SEQS")
+      ->group("Models")
+      ->capture_default_str();
+  app.add_option("--max-model-len", o.max_model_len,
+                 fmt::format("Longest text in tokens; 0: what the model supports, at most {}", kDefaultMaxModelLen))
+      ->envname("OUTRIDER_MAX_MODEL_LEN")
+      ->group("Models")
+      ->capture_default_str();
+  app.add_option("--layout", o.layout, "Under mpirun: roles by rank, e.g. coordinator=1,draft=1,target=2")
+      ->envname("OUTRIDER_LAYOUT")
+      ->group("Models");
+}
+
+void add_generate_options(CLI::App& app, RunOptions& o) {
+  app.add_option("-p,--prompt", o.prompt, "Text to continue")->group("Requests");
+  app.add_option("--prompts", o.prompts_file,
+                 "JSON lines, each with `prompt` or `messages`, and optionally seed, max_tokens, stop, temperature, ...")
+      ->group("Requests");
+  app.add_option("-o,--output", o.output_file, "Write results here as JSON lines instead of to standard output")
+      ->group("Requests");
+  app.add_flag("--chat", o.chat, "Treat the prompt as a user's message and apply the model's chat template")
+      ->group("Requests");
+  app.add_option("-n,--max-tokens", o.max_tokens, "Tokens to generate at most")->group("Requests")->capture_default_str();
+  app.add_option("-t,--temperature", o.temperature, "0: greedy")->group("Requests")->capture_default_str();
+  app.add_option("--top-k", o.top_k, "Keep the k best tokens; 0: all")->group("Requests")->capture_default_str();
+  app.add_option("--top-p", o.top_p, "Keep the best tokens with this much probability")
+      ->group("Requests")
+      ->capture_default_str();
+  app.add_option("--min-p", o.min_p, "Drop tokens less likely than this share of the best")
+      ->group("Requests")
+      ->capture_default_str();
+  app.add_option("--repetition-penalty", o.repetition_penalty, "Above 1 discourages tokens already in the text")
+      ->group("Requests")
+      ->capture_default_str();
+  app.add_option("--presence-penalty", o.presence_penalty, "Subtracted once from tokens already generated")
+      ->group("Requests")
+      ->capture_default_str();
+  app.add_option("--frequency-penalty", o.frequency_penalty, "Subtracted per occurrence of a generated token")
+      ->group("Requests")
+      ->capture_default_str();
+  app.add_option("--logit-bias", o.logit_bias, "ID:V, added to the logit of a token; may be repeated")->group("Requests");
+  app.add_option("--stop", o.stop, "End before this text; may be repeated")->group("Requests");
+  app.add_flag("--ignore-eos", o.ignore_eos, "Go on after end-of-sequence tokens")->group("Requests");
+  app.add_option("-s,--seed", o.seed, "Seed of the text; lines of --prompts mix in their number")
+      ->group("Requests")
+      ->capture_default_str();
+  app.add_option("--logprobs", o.logprobs, "Report the log-probability of every token and of the N best ones")
+      ->group("Requests");
+
+  app.add_option("-g,--num-speculative-tokens,--draft-max,--spec-draft-n-max,--speculative-num-draft-tokens",
+                 o.num_speculative_tokens, "Draft length gamma of the fixed policy")
+      ->group("Speculation")
+      ->capture_default_str();
+  app.add_option("--gamma-policy", o.gamma_policy, "NAME[:key=value,...]; `list` explains them")->group("Speculation");
+  app.add_option("--rule,--rejection-sample-method", o.rule,
+                 "Verification: auto (greedy at temperature 0, else invariant), greedy, invariant, naive, token, block")
+      ->group("Speculation")
+      ->capture_default_str();
+  app.add_option("--q-format", o.q_format, "Draft distribution for token and block: auto, dense or sparse:M")
+      ->group("Speculation")
+      ->capture_default_str();
+  app.add_flag("--compare-plain", o.compare_plain,
+               "First decode the same requests without a drafter; compare the text and report the speed-up")
+      ->group("Speculation");
+
+  app.add_option("--report", o.report_file, "Write every metric of the run here, as JSON")->group("Reports");
+  app.add_option("--trace", o.trace_file, "Write a Chrome trace here (open it in Perfetto)")->group("Reports");
+  app.add_flag("-q,--quiet", o.quiet, "No progress and no report on standard error")->group("Reports");
+}
+
+Result<Rule> resolve_rule(const std::string& name, float temperature) {
+  const bool greedy = temperature < kGreedyTemperature;
+  if (name == "auto") return greedy ? Rule::kGreedy : Rule::kInvariant;
+  const auto rule = rule_from_name(name);
+  if (!rule) return invalid_argument(fmt::format("--rule {}: choose auto, greedy, invariant, naive, token or block", name));
+  if (*rule == Rule::kGreedy && !greedy)
+    return invalid_argument(fmt::format("--rule greedy means temperature 0, but the temperature is {}; drop one of them",
+                                        temperature));
+  return greedy ? Rule::kGreedy : *rule;
+}
+
+Result<std::pair<TokenId, float>> parse_logit_bias(const std::string& text) {
+  const size_t colon = text.find(':');
+  if (colon != std::string::npos) {
+    const auto id = parse_number<int32_t>(std::string_view(text).substr(0, colon));
+    const auto value = parse_number<float>(std::string_view(text).substr(colon + 1));
+    if (id && value && *id >= 0 && std::isfinite(*value)) return std::pair{TokenId(*id), *value};
+  }
+  return invalid_argument(fmt::format("--logit-bias {}: write ID:V, for example 42:-1.5", text));
+}
+
+Result<QFormat> parse_q_format(const std::string& text) {
+  if (text == "auto") return QFormat{};
+  if (text == "dense") return QFormat{.kind = QKind::kDense, .sparse_m = 0};
+  if (text.starts_with("sparse:")) {
+    const auto m = parse_number<int32_t>(std::string_view(text).substr(7));
+    if (m && *m >= 1) return QFormat{.kind = QKind::kSparse, .sparse_m = *m};
+  }
+  return invalid_argument(fmt::format("--q-format {}: choose auto, dense or sparse:M with M at least 1", text));
+}
+
+Result<ModelOptions::Kv> parse_kv_dtype(const std::string& text) {
+  if (text == "auto") return ModelOptions::Kv::kAuto;
+  if (text == "fp32" || text == "float32") return ModelOptions::Kv::kFloat32;
+  if (text == "bf16" || text == "bfloat16") return ModelOptions::Kv::kBFloat16;
+  return invalid_argument(fmt::format("--kv-dtype {}: choose auto, fp32 or bf16", text));
+}
+
+Result<SamplingParams> sampling_of(const RunOptions& o) {
+  ASSIGN_OR_RETURN(const Rule rule, resolve_rule(o.rule, o.temperature));
+  SamplingParams params{.rule = rule,
+                        .temperature = o.temperature,
+                        .top_k = o.top_k,
+                        .top_p = o.top_p,
+                        .min_p = o.min_p,
+                        .repetition_penalty = o.repetition_penalty,
+                        .presence_penalty = o.presence_penalty,
+                        .frequency_penalty = o.frequency_penalty,
+                        .logit_bias = {},
+                        .seed = Seed{o.seed},
+                        .logprobs = o.logprobs};
+  for (const std::string& bias : o.logit_bias) {
+    ASSIGN_OR_RETURN(auto parsed, parse_logit_bias(bias));
+    params.logit_bias.push_back(parsed);
+  }
+  return params;
+}
+
+Status check_options(const RunOptions& o) {
+  if (o.model.empty()) return invalid_argument("--model is missing: name a Hugging Face model directory");
+  if (!is_supported_tp_size(o.tensor_parallel_size))
+    return invalid_argument(fmt::format("--tensor-parallel-size {}: must be 1, 2, 4 or 8", o.tensor_parallel_size));
+  if (o.draft_tensor_parallel_size != 1)
+    return unsupported(fmt::format("--draft-tensor-parallel-size {}: a draft model is not split over ranks; use 1",
+                                   o.draft_tensor_parallel_size));
+  if (o.drafter == "ngram" && !o.draft_model.empty())
+    return invalid_argument("--drafter ngram and --draft-model exclude each other; drop one");
+  if (o.drafter == "model" && o.draft_model.empty()) return invalid_argument("--drafter model needs --draft-model");
+  if (o.threads < 0 || o.threads > 1024) return invalid_argument(fmt::format("--threads {}: must be 0 to 1024", o.threads));
+  if (o.max_num_seqs < 1 || o.max_num_seqs > 256)
+    return invalid_argument(fmt::format("--max-num-seqs {}: must be 1 to 256", o.max_num_seqs));
+  if (o.max_model_len < 0) return invalid_argument("--max-model-len must not be negative");
+  if (o.num_speculative_tokens < 0 || o.num_speculative_tokens > kMaxSpeculativeTokens)
+    return invalid_argument(fmt::format("--num-speculative-tokens {}: must be 0 to {}", o.num_speculative_tokens,
+                                        kMaxSpeculativeTokens));
+  RETURN_IF_ERROR(parse_q_format(o.q_format).status());
+  RETURN_IF_ERROR(parse_kv_dtype(o.kv_dtype).status());
+  return {};
+}
+
+}  // namespace outrider

@@ -1,0 +1,89 @@
+// What `outrider generate` was asked to do. Filled from flags, environment and config file; checked before anything
+// is loaded.
+#pragma once
+
+#include <CLI/CLI.hpp>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "base/sampling_params.h"
+#include "base/status.h"
+#include "comm/messages.h"
+#include "transformer/model.h"
+
+namespace outrider {
+
+struct RunOptions {
+  // Models.
+  std::string model;
+  std::string draft_model;
+  std::string drafter;  // "", "model" or "ngram"
+  int tensor_parallel_size = 1;
+  int draft_tensor_parallel_size = 1;
+  int threads = 0;  // 0: as many as there are cores
+  std::string kv_dtype = "auto";
+  std::string isa = "auto";
+  int max_num_seqs = 8;
+  int max_model_len = 0;  // 0: the model's, at most kDefaultMaxModelLen
+  std::string layout;     // under mpirun
+
+  // Requests.
+  std::optional<std::string> prompt;
+  std::string prompts_file;
+  std::string output_file;
+  bool chat = false;
+  int max_tokens = 128;
+  float temperature = 0;
+  int top_k = 0;
+  float top_p = 1, min_p = 0;
+  float repetition_penalty = 1, presence_penalty = 0, frequency_penalty = 0;
+  std::vector<std::string> logit_bias;  // ID:V
+  std::vector<std::string> stop;
+  bool ignore_eos = false;
+  uint64_t seed = 0;
+  int logprobs = -1;
+
+  // Speculation.
+  int num_speculative_tokens = 5;
+  std::string gamma_policy;  // default: fixed:gamma=<num_speculative_tokens>
+  std::string rule = "auto";
+  std::string q_format = "auto";
+  bool compare_plain = false;
+
+  // Reports.
+  std::string report_file;
+  std::string trace_file;
+  bool quiet = false;
+
+  bool speculates() const { return !draft_model.empty() || drafter == "ngram"; }
+  bool uses_draft_model() const { return !draft_model.empty(); }
+  // The policy text after defaults.
+  std::string policy() const;
+};
+
+constexpr int kDefaultMaxModelLen = 8192;
+constexpr int kMaxSpeculativeTokens = 64;
+
+void add_model_options(CLI::App& app, RunOptions& options);
+void add_generate_options(CLI::App& app, RunOptions& options);
+
+// Everything that can be known to be wrong without opening a file.
+Status check_options(const RunOptions& options);
+
+// The sampling parameters that the flags ask for; the rule is resolved.
+Result<SamplingParams> sampling_of(const RunOptions& options);
+// `auto` is greedy at temperature 0 and invariant otherwise. An error names --rule.
+Result<Rule> resolve_rule(const std::string& name, float temperature);
+// "ID:V".
+Result<std::pair<TokenId, float>> parse_logit_bias(const std::string& text);
+
+struct QFormat {
+  QKind kind = QKind::kSparse;
+  int32_t sparse_m = 64;
+};
+Result<QFormat> parse_q_format(const std::string& text);
+Result<ModelOptions::Kv> parse_kv_dtype(const std::string& text);
+
+}  // namespace outrider

@@ -1,0 +1,26 @@
+// Everything that is read and checked before a model is loaded or a process waits for another: configurations,
+// vocabularies, limits.
+#pragma once
+
+#include <memory>
+#include <optional>
+
+#include "comm/messages.h"
+#include "launch/options.h"
+#include "transformer/model_config.h"
+#include "transformer/tokenizer.h"
+
+namespace outrider {
+
+struct Preparation {
+  ModelConfig target;
+  std::optional<ModelConfig> draft;  // with --draft-model
+  std::unique_ptr<Tokenizer> tokenizer;
+  ModelInfo target_info, draft_info;  // for Hello; an n-gram drafter has a draft_info too
+  int64_t max_model_len = 0;
+};
+
+// Errors name file, key or flag, and the remedy.
+Result<Preparation> prepare(const RunOptions& options);
+
+}  // namespace outrider

@@ -1,0 +1,89 @@
+#include "launch/report.h"
+
+#include <cmath>
+
+#include "base/version.h"
+#include "transformer/ops/cpu_ops.h"
+
+namespace outrider {
+namespace {
+
+double tokens_per_second(const Totals& totals) {
+  return totals.wall_seconds() > 0 ? static_cast<double>(totals.rounds.emitted) / totals.wall_seconds() : 0;
+}
+
+double per(int64_t sum, int64_t count) { return count > 0 ? static_cast<double>(sum) / static_cast<double>(count) : 0; }
+
+// Expected tokens of a round of gamma drafts, each accepted with probability alpha.
+double expected_tokens(double alpha, double gamma) {
+  return alpha >= 1 ? gamma + 1 : (1 - std::pow(alpha, gamma + 1)) / (1 - alpha);
+}
+
+}  // namespace
+
+PlainComparison compare_with_plain(const Totals& plain, const Totals& speculative, bool identical_output) {
+  const double plain_step = per(plain.forward_ns + plain.verify_ns + plain.commit_ns, plain.target_passes);
+  const double verify_step =
+      per(speculative.forward_ns + speculative.verify_ns + speculative.commit_ns, speculative.target_passes);
+  const double draft = per(speculative.draft_ingest_ns + speculative.draft_ns, speculative.drafts_received);
+  const double gamma = per(speculative.rounds.drafted, speculative.rounds.rounds - speculative.rounds.g0_rounds);
+  PlainComparison comparison{.plain_tokens_per_second = tokens_per_second(plain),
+                             .tokens_per_second = tokens_per_second(speculative),
+                             .identical_output = identical_output};
+  if (verify_step + draft > 0)
+    comparison.predicted_speedup =
+        expected_tokens(speculative.rounds.acceptance(), gamma) * plain_step / (verify_step + draft);
+  return comparison;
+}
+
+std::string screen_report(const RunOptions& options, const Totals& totals,
+                          const std::optional<PlainComparison>& comparison) {
+  const RoundSums& r = totals.rounds;
+  std::string out = fmt::format("{} tokens in {:.2f} s: {:.1f} tokens/s", r.emitted, totals.wall_seconds(),
+                                tokens_per_second(totals));
+  if (totals.ttft.count() > 0)
+    out += fmt::format(", first token after {:.1f} ms (median)", totals.ttft.percentile_ns(0.5) * 1e-6);
+  out += "\n";
+  if (options.speculates() && r.drafted > 0) {
+    out += fmt::format("acceptance {:.3f}, {:.2f} tokens per target pass, {} rounds, {} rolled back\n", r.acceptance(),
+                       r.tokens_per_pass(), r.rounds, r.rollbacks);
+    out += fmt::format("per round: draft {:.3f} ms, verify {:.3f} ms (forward {:.3f}, vocabulary {:.3f})\n",
+                       per(totals.draft_ingest_ns + totals.draft_ns, totals.drafts_received) * 1e-6,
+                       per(totals.forward_ns + totals.verify_ns, totals.target_passes) * 1e-6,
+                       per(totals.forward_ns, totals.target_passes) * 1e-6,
+                       per(totals.verify_ns, totals.target_passes) * 1e-6);
+  }
+  if (comparison)
+    out += fmt::format("plain decoding {:.1f} tokens/s, speculative {:.1f}: speed-up {:.2f} (predicted {:.2f}), output {}\n",
+                       comparison->plain_tokens_per_second, comparison->tokens_per_second, comparison->speedup(),
+                       comparison->predicted_speedup, comparison->identical_output ? "identical" : "differs");
+  return out;
+}
+
+nlohmann::json json_report(const RunOptions& options, const Preparation& prepared, nlohmann::json metrics,
+                           const std::optional<PlainComparison>& comparison) {
+  nlohmann::json report{{"version", kVersion}, {"metrics", std::move(metrics)}};
+  report["target"] = {{"name", prepared.target_info.name},
+                      {"vocab_size", prepared.target.vocab_size},
+                      {"tensor_parallel_size", options.tensor_parallel_size}};
+  report["isa"] = isa_name();
+  report["max_model_len"] = prepared.max_model_len;
+  report["max_num_seqs"] = options.max_num_seqs;
+  report["threads"] = options.threads;
+  report["rule"] = options.rule;
+  report["temperature"] = options.temperature;
+  report["seed"] = options.seed;
+  if (options.speculates()) {
+    report["draft"] = {{"name", prepared.draft_info.name}, {"q_format", options.q_format}};
+    report["gamma_policy"] = options.policy();
+  }
+  if (comparison)
+    report["comparison"] = {{"plain_tokens_per_second", comparison->plain_tokens_per_second},
+                            {"tokens_per_second", comparison->tokens_per_second},
+                            {"speedup", comparison->speedup()},
+                            {"predicted_speedup", comparison->predicted_speedup},
+                            {"identical_output", comparison->identical_output}};
+  return report;
+}
+
+}  // namespace outrider

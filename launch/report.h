@@ -1,0 +1,33 @@
+// What a run tells about itself: one screen on standard error, everything in a JSON file.
+#pragma once
+
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <string>
+
+#include "coordinator/metrics.h"
+#include "launch/options.h"
+#include "launch/prepare.h"
+
+namespace outrider {
+
+// Plain decoding of the same requests, measured in the same program (--compare-plain).
+struct PlainComparison {
+  double plain_tokens_per_second = 0;
+  double tokens_per_second = 0;
+  bool identical_output = false;
+  // algorithms.md 4.2 with the measured acceptance, draft time and verify time, over the measured plain step.
+  double predicted_speedup = 0;
+
+  double speedup() const { return plain_tokens_per_second > 0 ? tokens_per_second / plain_tokens_per_second : 0; }
+};
+
+PlainComparison compare_with_plain(const Totals& plain, const Totals& speculative, bool identical_output);
+
+std::string screen_report(const RunOptions& options, const Totals& totals, const std::optional<PlainComparison>& comparison);
+
+// `metrics` as Coordinator::fill_report leaves it.
+nlohmann::json json_report(const RunOptions& options, const Preparation& prepared, nlohmann::json metrics,
+                           const std::optional<PlainComparison>& comparison);
+
+}  // namespace outrider

@@ -1,0 +1,232 @@
+#include "launch/requests.h"
+
+#include <algorithm>
+#include <cmath>
+#include <fstream>
+#include <nlohmann/json.hpp>
+
+#include "base/hash.h"
+#include "transformer/json_file.h"
+
+namespace outrider {
+namespace {
+
+using nlohmann::json;
+
+constexpr size_t kMaxLineBytes = size_t{4} << 20;
+constexpr const char* kKnownKeys[] = {"prompt",     "messages",           "seed",             "max_tokens",
+                                      "temperature", "top_k",             "top_p",            "min_p",
+                                      "repetition_penalty", "presence_penalty", "frequency_penalty", "logit_bias",
+                                      "stop",       "ignore_eos",         "logprobs",         "rule",
+                                      "id"};
+
+class Reader {
+ public:
+  Reader(const RunOptions& options, const Tokenizer& tokenizer, const ChatTemplate* chat, int64_t max_context,
+         int64_t vocab_size)
+      : options_(options), tokenizer_(tokenizer), chat_(chat), max_context_(max_context), vocab_size_(vocab_size) {}
+
+  Result<PromptRequest> from_flags() const;
+  Result<PromptRequest> from_line(const std::string& text, size_t line) const;
+
+ private:
+  Result<PromptRequest> finish(RunOptions options, const std::string& text, SpecialTokens special, size_t line,
+                               std::vector<std::pair<TokenId, float>> bias) const;
+  Result<std::string> render(const std::vector<ChatMessage>& messages) const;
+  Status check(const RunOptions& o) const;
+
+  const RunOptions& options_;
+  const Tokenizer& tokenizer_;
+  const ChatTemplate* chat_;
+  const int64_t max_context_;
+  const int64_t vocab_size_;
+};
+
+Status Reader::check(const RunOptions& o) const {
+  const auto finite = [](float v) { return std::isfinite(v); };
+  if (o.max_tokens < 1) return invalid_argument(fmt::format("max_tokens {}: must be at least 1", o.max_tokens));
+  if (!finite(o.temperature) || o.temperature < 0 || o.temperature > 100)
+    return invalid_argument(fmt::format("temperature {}: must be 0 to 100", o.temperature));
+  if (o.top_k < 0) return invalid_argument(fmt::format("top_k {}: must be 0 (off) or more", o.top_k));
+  if (!(o.top_p > 0 && o.top_p <= 1)) return invalid_argument(fmt::format("top_p {}: must be above 0 and at most 1", o.top_p));
+  if (!(o.min_p >= 0 && o.min_p <= 1)) return invalid_argument(fmt::format("min_p {}: must be 0 to 1", o.min_p));
+  if (!finite(o.repetition_penalty) || o.repetition_penalty <= 0)
+    return invalid_argument(fmt::format("repetition_penalty {}: must be above 0; 1 is off", o.repetition_penalty));
+  if (!finite(o.presence_penalty) || !finite(o.frequency_penalty))
+    return invalid_argument("presence_penalty and frequency_penalty must be finite");
+  if (o.logprobs < -1 || o.logprobs > 100) return invalid_argument(fmt::format("logprobs {}: must be 0 to 100", o.logprobs));
+  if (o.stop.size() > 16) return invalid_argument(fmt::format("stop: {} texts; at most 16", o.stop.size()));
+  for (const std::string& stop : o.stop)
+    if (stop.empty() || stop.size() > 1024) return invalid_argument("stop: a text must have 1 to 1024 bytes");
+  return {};
+}
+
+Result<std::string> Reader::render(const std::vector<ChatMessage>& messages) const {
+  if (!chat_) return unsupported("the model has no chat template; send a prompt instead of messages");
+  return chat_->render(messages, true);
+}
+
+Result<PromptRequest> Reader::finish(RunOptions o, const std::string& text, SpecialTokens special, size_t line,
+                                     std::vector<std::pair<TokenId, float>> bias) const {
+  RETURN_IF_ERROR(check(o));
+  PromptRequest out{.request = {}, .line = line};
+  ASSIGN_OR_RETURN(out.request.sampling, sampling_of(o));
+  auto& params = out.request.sampling;
+  params.logit_bias.insert(params.logit_bias.end(), bias.begin(), bias.end());
+  for (const auto& [id, value] : params.logit_bias)
+    if (id.value() < 0 || id.value() >= vocab_size_)
+      return invalid_argument(fmt::format("logit_bias: id {} is outside the vocabulary of {}", id.value(), vocab_size_));
+  ASSIGN_OR_RETURN(out.request.prompt, tokenizer_.encode(text, special));
+  if (out.request.prompt.empty())
+    return invalid_argument("the prompt is empty and this tokenizer adds no beginning-of-sequence token; write a prompt");
+  if (static_cast<int64_t>(out.request.prompt.size()) >= max_context_)
+    return invalid_argument(fmt::format("the prompt has {} tokens, the context {}; shorten it or raise --max-model-len",
+                                        out.request.prompt.size(), max_context_));
+  out.request.max_tokens = o.max_tokens;
+  out.request.stop = std::move(o.stop);
+  out.request.ignore_eos = o.ignore_eos;
+  return out;
+}
+
+Result<PromptRequest> Reader::from_flags() const {
+  std::string text = *options_.prompt;
+  if (!options_.chat) return finish(options_, text, SpecialTokens::kAdd, 0, {});
+  ASSIGN_OR_RETURN(text, render({{"user", text}}));
+  return finish(options_, text, SpecialTokens::kOmit, 0, {});  // the template wrote its own
+}
+
+// A JSON value as a flag's type, or an error that names the key.
+template <class T>
+Status take(const json& object, const char* key, T& to) {
+  const auto at = object.find(key);
+  if (at == object.end() || at->is_null()) return {};
+  constexpr bool is_integer = std::is_integral_v<T> && !std::is_same_v<T, bool>;
+  const bool fits = std::is_same_v<T, bool> ? at->is_boolean() : is_integer ? at->is_number_integer() : at->is_number();
+  if (!fits) return invalid_argument(fmt::format("\"{}\" has the wrong type", key));
+  if constexpr (is_integer) {
+    const bool in_range = at->is_number_unsigned()
+                              ? at->get<uint64_t>() <= static_cast<uint64_t>(std::numeric_limits<T>::max())
+                              : at->get<int64_t>() >= static_cast<int64_t>(std::numeric_limits<T>::min());
+    if (!in_range) return invalid_argument(fmt::format("\"{}\" is out of range", key));
+  }
+  to = at->get<T>();
+  return {};
+}
+
+Status take_stop(const json& object, std::vector<std::string>& stop) {
+  const auto at = object.find("stop");
+  if (at == object.end() || at->is_null()) return {};
+  stop.clear();
+  if (at->is_string()) {
+    stop.push_back(at->get<std::string>());
+    return {};
+  }
+  if (!at->is_array()) return invalid_argument("\"stop\" must be a text or a list of texts");
+  for (const json& item : *at) {
+    if (!item.is_string()) return invalid_argument("\"stop\" must be a text or a list of texts");
+    stop.push_back(item.get<std::string>());
+  }
+  return {};
+}
+
+Result<std::vector<std::pair<TokenId, float>>> take_bias(const json& object) {
+  std::vector<std::pair<TokenId, float>> bias;
+  const auto at = object.find("logit_bias");
+  if (at == object.end() || at->is_null()) return bias;
+  if (!at->is_object()) return invalid_argument("\"logit_bias\" must be an object of id: value");
+  for (const auto& [id, value] : at->items()) {
+    if (!value.is_number()) return invalid_argument("\"logit_bias\" must be an object of id: value");
+    ASSIGN_OR_RETURN(auto parsed, parse_logit_bias(fmt::format("{}:{}", id, value.get<float>())));
+    bias.push_back(parsed);
+  }
+  return bias;
+}
+
+Result<std::vector<ChatMessage>> take_messages(const json& list) {
+  std::vector<ChatMessage> messages;
+  if (!list.is_array() || list.empty()) return invalid_argument("\"messages\" must be a list of {role, content}");
+  for (const json& m : list) {
+    if (!m.is_object() || !m.contains("role") || !m["role"].is_string() || !m.contains("content") || !m["content"].is_string())
+      return invalid_argument("\"messages\" must be a list of {role, content}, both texts");
+    messages.push_back({m["role"].get<std::string>(), m["content"].get<std::string>()});
+  }
+  return messages;
+}
+
+Result<PromptRequest> Reader::from_line(const std::string& text, size_t line) const {
+  ASSIGN_OR_RETURN(const json object, parse_json(text, "JSON", {.max_bytes = kMaxLineBytes, .max_depth = 16}));
+  if (!object.is_object()) return invalid_argument("not a JSON object");
+  for (const auto& [key, value] : object.items())
+    if (std::find(std::begin(kKnownKeys), std::end(kKnownKeys), key) == std::end(kKnownKeys))
+      return invalid_argument(fmt::format("\"{}\" is not a key of a request; known are {}", key, fmt::join(kKnownKeys, ", ")));
+
+  RunOptions o = options_;
+  o.seed = hash_combine(options_.seed, line);
+  RETURN_IF_ERROR(take(object, "seed", o.seed));
+  RETURN_IF_ERROR(take(object, "max_tokens", o.max_tokens));
+  RETURN_IF_ERROR(take(object, "temperature", o.temperature));
+  RETURN_IF_ERROR(take(object, "top_k", o.top_k));
+  RETURN_IF_ERROR(take(object, "top_p", o.top_p));
+  RETURN_IF_ERROR(take(object, "min_p", o.min_p));
+  RETURN_IF_ERROR(take(object, "repetition_penalty", o.repetition_penalty));
+  RETURN_IF_ERROR(take(object, "presence_penalty", o.presence_penalty));
+  RETURN_IF_ERROR(take(object, "frequency_penalty", o.frequency_penalty));
+  RETURN_IF_ERROR(take(object, "ignore_eos", o.ignore_eos));
+  RETURN_IF_ERROR(take(object, "logprobs", o.logprobs));
+  RETURN_IF_ERROR(take_stop(object, o.stop));
+  if (object.contains("rule")) {
+    if (!object["rule"].is_string()) return invalid_argument("\"rule\" must be a text");
+    o.rule = object["rule"].get<std::string>();
+  }
+  ASSIGN_OR_RETURN(auto bias, take_bias(object));
+
+  const bool has_prompt = object.contains("prompt"), has_messages = object.contains("messages");
+  if (has_prompt == has_messages) return invalid_argument("write either \"prompt\" or \"messages\"");
+  Result<PromptRequest> request = invalid_argument("\"prompt\" must be a text");
+  if (has_messages || (o.chat && object["prompt"].is_string())) {
+    std::vector<ChatMessage> messages;
+    if (has_messages) {
+      ASSIGN_OR_RETURN(messages, take_messages(object["messages"]));
+    } else {
+      messages = {{"user", object["prompt"].get<std::string>()}};
+    }
+    ASSIGN_OR_RETURN(const std::string rendered, render(messages));
+    request = finish(std::move(o), rendered, SpecialTokens::kOmit, line, std::move(bias));
+  } else if (object["prompt"].is_string()) {
+    request = finish(std::move(o), object["prompt"].get<std::string>(), SpecialTokens::kAdd, line, std::move(bias));
+  }
+  if (request.ok() && object.contains("id"))
+    request->request.client_id = object["id"].is_string() ? object["id"].get<std::string>() : object["id"].dump();
+  return request;
+}
+
+}  // namespace
+
+bool wants_chat(const RunOptions& options) { return options.chat || !options.prompts_file.empty(); }
+
+Result<std::vector<PromptRequest>> read_requests(const RunOptions& options, const Tokenizer& tokenizer,
+                                                 const ChatTemplate* chat, int64_t max_context, int64_t vocab_size) {
+  const Reader reader(options, tokenizer, chat, max_context, vocab_size);
+  std::vector<PromptRequest> requests;
+  if (options.prompt) {
+    auto request = reader.from_flags();
+    if (!request.ok()) return request.status().in("--prompt");
+    requests.push_back(std::move(request).value());
+    return requests;
+  }
+  std::ifstream file(options.prompts_file);
+  if (!file) return not_found(fmt::format("--prompts {}: cannot be read", options.prompts_file));
+  std::string text;
+  for (size_t line = 1; std::getline(file, text); ++line) {
+    if (text.find_first_not_of(" \t\r") == std::string::npos) continue;
+    if (text.size() > kMaxLineBytes)
+      return invalid_argument(fmt::format("{}:{}: the line is longer than {} bytes", options.prompts_file, line, kMaxLineBytes));
+    auto request = reader.from_line(text, line);
+    if (!request.ok()) return request.status().in(fmt::format("{}:{}", options.prompts_file, line));
+    requests.push_back(std::move(request).value());
+  }
+  if (requests.empty()) return invalid_argument(fmt::format("--prompts {}: no requests in it", options.prompts_file));
+  return requests;
+}
+
+}  // namespace outrider

@@ -1,0 +1,29 @@
+// Requests from the command line or a JSON-lines file, turned into tokens.
+#pragma once
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "coordinator/request.h"
+#include "launch/options.h"
+#include "transformer/chat_template.h"
+#include "transformer/tokenizer.h"
+
+namespace outrider {
+
+// One line of --prompts, or the --prompt.
+struct PromptRequest {
+  Request request;
+  size_t line = 0;  // 1-based in the file; 0 for --prompt
+};
+
+// Checks every request before the first one runs. `chat` may be null; then messages are refused. Errors name the
+// file, the line and the key.
+Result<std::vector<PromptRequest>> read_requests(const RunOptions& options, const Tokenizer& tokenizer,
+                                                 const ChatTemplate* chat, int64_t max_context, int64_t vocab_size);
+
+// Whether any request of these options needs a chat template.
+bool wants_chat(const RunOptions& options);
+
+}  // namespace outrider

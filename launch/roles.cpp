@@ -1,0 +1,117 @@
+#include "launch/roles.h"
+
+#include <exception>
+#include <random>
+
+#include "draft_worker/draft_worker.h"
+#include "launch/progress.h"
+#include "target_worker/target_worker.h"
+
+namespace outrider {
+namespace {
+
+constexpr int32_t kMaxRowsPerStep = 512;
+constexpr int32_t kPrefillChunk = 256;
+constexpr int64_t kDraftPrefillRows = 256;
+
+Result<ModelOptions> model_options(const RunOptions& options, const Preparation& prepared, RoleThreads threads) {
+  ASSIGN_OR_RETURN(const ModelOptions::Kv kv, parse_kv_dtype(options.kv_dtype));
+  // Room for a full block of drafts beyond the longest text, and for a partly filled KV block, in every sequence.
+  const int64_t per_sequence = prepared.max_model_len + kMaxSpeculativeTokens + kBlockTokens;
+  return ModelOptions{.threads = threads.count,
+                      .spin = threads.spin,
+                      .max_positions = prepared.max_model_len,
+                      .kv_tokens = options.max_num_seqs * per_sequence,
+                      .kv = kv};
+}
+
+// One life of a worker: a restarted one is told from the one that died.
+Generation new_generation() {
+  std::random_device random;
+  return Generation(static_cast<uint64_t>(random()) << 32 | random());
+}
+
+// Tells the coordinator, so that requests end at once and not at a deadline.
+Status report(Transport* transport, Status status) {
+  if (!status.ok() && transport) (void)transport->send(kCoordinatorPeer, Failure{status.message()});
+  return status;
+}
+
+Status serve_target(const RunOptions& options, const Preparation& prepared, RoleThreads threads, Collectives& group,
+                    Transport* transport) {
+  ASSIGN_OR_RETURN(ModelOptions model_opts, model_options(options, prepared, threads));
+  Progress progress("loading target", group.rank() == 0 && !options.quiet);
+  model_opts.shard = {group.rank(), group.size()};
+  model_opts.max_rows = kMaxRowsPerStep;
+  model_opts.max_logit_rows = kMaxRowsPerStep;
+  model_opts.progress = [&](int64_t done, int64_t total) { progress.update(done, total); };
+  ASSIGN_OR_RETURN(const auto model, Model::load(options.model, model_opts, group));
+  TargetWorker worker(*model, group, {.info = prepared.target_info,
+                                      .max_sequences = options.max_num_seqs,
+                                      .generation = new_generation()});
+  return worker.run(transport);
+}
+
+}  // namespace
+
+Status run_target_rank(const RunOptions& options, const Preparation& prepared, RoleThreads threads, Collectives& group,
+                       Transport* transport) {
+  set_thread_role(fmt::format("target/{}", group.rank()));
+  Status status;
+  try {
+    status = serve_target(options, prepared, threads, group, transport);
+  } catch (const std::exception& error) {
+    status = unavailable(error.what());
+  }
+  if (!status.ok()) group.abort();  // nobody waits for a rank that is gone
+  return report(transport, std::move(status));
+}
+
+Status run_draft_worker(const RunOptions& options, const Preparation& prepared, RoleThreads threads, Transport& transport) {
+  set_thread_role("draft/0");
+  const auto serve = [&]() -> Status {
+    const DraftWorkerOptions worker_options{.info = prepared.draft_info,
+                                            .generation = new_generation(),
+                                            .max_sequences = options.max_num_seqs};
+    if (!options.uses_draft_model()) {
+      const auto drafter = make_ngram_drafter(
+          {.max_sequences = options.max_num_seqs, .max_context = static_cast<int32_t>(prepared.max_model_len)});
+      return DraftWorker(*drafter, transport, worker_options).run();
+    }
+    ASSIGN_OR_RETURN(ModelOptions model_opts, model_options(options, prepared, threads));
+    Progress progress("loading draft", !options.quiet);
+    model_opts.max_rows = kDraftPrefillRows;
+    model_opts.max_logit_rows = 1;
+    model_opts.max_positions = std::min(prepared.max_model_len, prepared.draft->max_position_embeddings);
+    model_opts.progress = [&](int64_t done, int64_t total) { progress.update(done, total); };
+    const auto single = make_single_collectives();
+    ASSIGN_OR_RETURN(const auto model, Model::load(options.draft_model, model_opts, *single));
+    const auto drafter = make_model_drafter(*model, {.max_sequences = options.max_num_seqs,
+                                                     .eos_ids = prepared.target.eos,
+                                                     .vocab_size = prepared.target.vocab_size});
+    return DraftWorker(*drafter, transport, worker_options).run();
+  };
+  try {
+    return report(&transport, serve());
+  } catch (const std::exception& error) {
+    return report(&transport, unavailable(error.what()));
+  }
+}
+
+Result<ProtocolOptions> protocol_options(const RunOptions& options, const Preparation& prepared) {
+  ASSIGN_OR_RETURN(const QFormat q, parse_q_format(options.q_format));
+  ProtocolOptions protocol;
+  protocol.max_num_seqs = options.max_num_seqs;
+  protocol.max_queued = 1 << 20;  // the requests of a file are read and checked before the first one runs
+  protocol.max_queued_tokens = int64_t{1} << 40;
+  protocol.max_rows_per_step = kMaxRowsPerStep;
+  protocol.prefill_chunk = kPrefillChunk;
+  protocol.gamma_max = kMaxSpeculativeTokens;
+  protocol.max_context = static_cast<int32_t>(prepared.max_model_len);
+  protocol.eos_ids = prepared.target.eos;
+  protocol.q_kind = q.kind;
+  protocol.sparse_m = q.sparse_m;
+  return protocol;
+}
+
+}  // namespace outrider

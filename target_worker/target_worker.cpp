@@ -1,0 +1,228 @@
+#include "target_worker/target_worker.h"
+
+#include <stdexcept>
+
+#include "base/hash.h"
+#include "comm/codec.h"
+#include "transformer/sampling/penalties.h"
+
+namespace outrider {
+namespace {
+
+int64_t ns_since(Clock::time_point start) {
+  return std::chrono::duration_cast<std::chrono::nanoseconds>(Clock::now() - start).count();
+}
+
+bool samples(const PlanEntry& entry) { return entry.first_input + entry.input_count == entry.base; }
+
+}  // namespace
+
+TargetWorker::TargetWorker(Model& model, Collectives& group, TargetOptions options)
+    : model_(model), group_(group), options_(std::move(options)), verifier_(group) {
+  options_.info.max_context = static_cast<int32_t>(model.max_positions());
+  options_.info.isa = isa_name();
+}
+
+// Every target rank runs these lines in this order; only the leader talks outside the group.
+Status TargetWorker::run(Transport* transport) {
+  agree_on_isa();
+  if (transport) RETURN_IF_ERROR(join(*transport));
+  while (const auto plan = next_plan(transport)) {
+    StepResult result = step(*plan);
+    if (transport) RETURN_IF_ERROR(transport->send(kCoordinatorPeer, std::move(result)));
+  }
+  return {};
+}
+
+// Bits are promised within one instruction set, so a mixed group would diverge silently.
+void TargetWorker::agree_on_isa() {
+  uint64_t mine = 0;
+  for (char c : isa_name()) mine = hash_combine(mine, static_cast<unsigned char>(c));
+  std::vector<uint64_t> all(static_cast<size_t>(group_.size()));
+  group_.all_gather(std::as_bytes(std::span(&mine, 1)), std::as_writable_bytes(std::span(all)));
+  for (size_t r = 0; r < all.size(); ++r)
+    if (all[r] != mine)
+      throw std::runtime_error(fmt::format("target rank {} uses {}, rank {} another instruction set; pin one with --isa",
+                                           group_.rank(), isa_name(), r));
+}
+
+Status TargetWorker::join(Transport& transport) {
+  RETURN_IF_ERROR(transport.send(kCoordinatorPeer, Hello{.role = Role::kTarget,
+                                                         .generation = options_.generation,
+                                                         .model = options_.info,
+                                                         .max_sequences = options_.max_sequences}));
+  constexpr auto kJoinTimeout = std::chrono::seconds(60);
+  const auto deadline = Clock::now() + kJoinTimeout;
+  while (auto incoming = transport.receive(deadline)) {
+    const auto* welcome = std::get_if<Welcome>(&incoming->message);
+    if (!welcome) continue;
+    return welcome->accepted ? Status() : invalid_argument("the coordinator refused the target: " + welcome->reason);
+  }
+  return deadline_exceeded("the coordinator did not answer the target within 60 s");
+}
+
+std::optional<StepPlan> TargetWorker::receive_plan(Transport& transport) {
+  constexpr auto kPoll = std::chrono::seconds(1);
+  while (true) {
+    auto incoming = transport.receive(Clock::now() + kPoll);
+    if (!incoming) continue;
+    if (auto* plan = std::get_if<StepPlan>(&incoming->message)) return std::move(*plan);
+    if (std::holds_alternative<Shutdown>(incoming->message)) return std::nullopt;
+  }
+}
+
+// The leader's next message, on every rank; empty at shutdown.
+std::optional<StepPlan> TargetWorker::next_plan(Transport* transport) {
+  if (group_.size() == 1) return receive_plan(*transport);
+  if (transport) {
+    auto plan = receive_plan(*transport);
+    auto frame = encode(plan ? Message(*plan) : Message(Shutdown{}), {}, std::move(frame_));
+    if (!frame.ok()) throw std::runtime_error("plan: " + frame.status().message());
+    frame_ = std::move(frame).value();
+    group_.broadcast_message(frame_, 0, WireLimits{}.frame_bytes);
+    return plan;
+  }
+  group_.broadcast_message(frame_, 0, WireLimits{}.frame_bytes);
+  auto decoded = decode(frame_, 0);
+  if (!decoded.ok()) throw std::runtime_error("plan from the leader: " + decoded.status().message());
+  if (auto* plan = std::get_if<StepPlan>(&decoded->message)) return std::move(*plan);
+  return std::nullopt;
+}
+
+StepResult TargetWorker::step(const StepPlan& plan) {
+  check_state(plan);
+  for (SequenceId id : plan.closes) close(id);
+  for (const Open& o : plan.opens) open(o);
+  StepResult result{.step = plan.step};
+  if (plan.entries.empty()) return result;
+
+  auto start = Clock::now();
+  const LogitsShard logits = forward(plan);
+  result.forward_ns = ns_since(start);
+  start = Clock::now();
+  verify(plan, logits, result);
+  result.verify_ns = ns_since(start);
+  return result;
+}
+
+void TargetWorker::check_state(const StepPlan& plan) const {
+  uint64_t hash = 0;
+  for (const auto& [id, s] : sequences_)
+    hash += state_hash_term(id, static_cast<int64_t>(s.ids.size()), model_.kv().length(s.kv), s.epoch);
+  if (hash == plan.state_hash) return;
+  std::string held;
+  for (const auto& [id, s] : sequences_)
+    held += fmt::format(" [sequence {}: committed {}, kv {}, epoch {}]", id.value(), s.ids.size(),
+                        model_.kv().length(s.kv), s.epoch.value());
+  throw std::runtime_error(fmt::format("step {}: target rank {} and the coordinator disagree about the state; here:{}",
+                                       plan.step, group_.rank(), held));
+}
+
+void TargetWorker::open(const Open& open) {
+  CHECK(static_cast<int32_t>(sequences_.size()) < options_.max_sequences, "{} sequences are open", sequences_.size());
+  Sequence s{.ids = open.ids, .sampling = open.sampling, .kv = model_.kv().create()};
+  s.ids.reserve(static_cast<size_t>(model_.max_positions()));
+  if (needs_counts(s.sampling)) {
+    const auto prompt = static_cast<size_t>(open.prompt_length);
+    s.counts.add_prompt(std::span(open.ids).first(prompt));
+    s.counts.add_output(std::span(open.ids).subspan(prompt));
+  }
+  const bool is_new = sequences_.emplace(open.sequence, std::move(s)).second;
+  CHECK(is_new, "sequence {} is already open", open.sequence.value());
+}
+
+void TargetWorker::close(SequenceId id) {
+  model_.kv().release(sequence(id).kv);
+  sequences_.erase(id);
+}
+
+TargetWorker::Sequence& TargetWorker::sequence(SequenceId id) {
+  const auto at = sequences_.find(id);
+  CHECK(at != sequences_.end(), "sequence {} is not open", id.value());
+  return at->second;
+}
+
+// All rows in one pass: decode, verify and prefill rows together.
+LogitsShard TargetWorker::forward(const StepPlan& plan) {
+  size_t rows = 0;
+  for (const PlanEntry& entry : plan.entries) rows += static_cast<size_t>(entry.input_count) + entry.draft.size();
+  tokens_.clear();
+  tokens_.reserve(rows);  // slices view it
+  slices_.clear();
+  for (const PlanEntry& entry : plan.entries) {
+    const Sequence& s = sequence(entry.sequence);
+    CHECK(entry.first_input.value() == model_.kv().length(s.kv) && s.epoch == entry.epoch &&
+              (entry.base.value() == static_cast<int32_t>(s.ids.size())),
+          "plan {}: sequence {} at base {}, first input {}", plan.step, entry.sequence.value(), entry.base.value(),
+          entry.first_input.value());
+    const size_t begin = tokens_.size();
+    const auto first = s.ids.begin() + entry.first_input.value();
+    tokens_.insert(tokens_.end(), first, first + entry.input_count);
+    tokens_.insert(tokens_.end(), entry.draft.begin(), entry.draft.end());
+    slices_.push_back({.sequence = s.kv,
+                       .tokens = {tokens_.data() + begin, tokens_.size() - begin},
+                       .logit_rows = samples(entry) ? static_cast<int64_t>(entry.draft.size()) + 1 : 0});
+  }
+  auto logits = model_.forward(slices_);
+  if (!logits.ok()) throw std::runtime_error(logits.status().message());  // the pool was sized for max_sequences
+  return *logits;
+}
+
+void TargetWorker::verify(const StepPlan& plan, const LogitsShard& logits, StepResult& result) {
+  requests_.clear();
+  int64_t row = 0;
+  for (const PlanEntry& entry : plan.entries) {
+    if (!samples(entry)) continue;
+    const Sequence& s = sequence(entry.sequence);
+    requests_.push_back({.sampling = &s.sampling,
+                         .round = entry.round,
+                         .base = entry.base,
+                         .draft = entry.draft,
+                         .q_kind = entry.q_kind,
+                         .q = entry.q,
+                         .first_row = row,
+                         .counts = &s.counts});
+    row += static_cast<int64_t>(entry.draft.size()) + 1;
+  }
+  const auto& verdicts = verifier_.verify(requests_, logits);
+  const auto start = Clock::now();
+  size_t next = 0;
+  for (const PlanEntry& entry : plan.entries) {
+    if (!samples(entry)) continue;
+    const VerifyResult& verdict = verdicts[next++];
+    result.verdicts.push_back({.sequence = entry.sequence,
+                               .epoch = entry.epoch,
+                               .round = entry.round,
+                               .base = entry.base,
+                               .status = verdict.status,
+                               .accepted_count = verdict.accepted_count,
+                               .next = verdict.next,
+                               .logprobs = verdict.logprobs});
+    commit(entry, verdict);
+  }
+  result.commit_ns = ns_since(start);
+}
+
+// Keeps the accepted drafts' KV; the next token has none yet.
+void TargetWorker::commit(const PlanEntry& entry, const VerifyResult& verdict) {
+  Sequence& s = sequence(entry.sequence);
+  if (verdict.status != VerdictStatus::kOk) {
+    model_.kv().truncate(s.kv, entry.first_input.value());  // as if the pass had not been; the coordinator closes it
+    return;
+  }
+  const auto accepted = std::span(entry.draft).first(static_cast<size_t>(verdict.accepted_count));
+  s.ids.insert(s.ids.end(), accepted.begin(), accepted.end());
+  s.ids.push_back(verdict.next);
+  if (needs_counts(s.sampling)) {
+    s.counts.add_output(accepted);
+    s.counts.add_output(verdict.next);
+  }
+  model_.kv().truncate(s.kv, static_cast<int64_t>(s.ids.size()) - 1);
+  if (verdict.accepted_count < static_cast<int>(entry.draft.size())) ++s.epoch;
+}
+
+uint64_t TargetWorker::kv_content_hash(SequenceId id) const {
+  return model_.kv().content_hash(sequences_.at(id).kv);
+}
+
+}  // namespace outrider

@@ -1,0 +1,76 @@
+// One rank of the target group: replays the coordinator's plans on its shard of the model. The KV manager is a
+// deterministic state machine, so block tables never travel; a hash in every plan tells when two ranks, or a rank and
+// the coordinator, no longer agree. One thread per rank.
+#pragma once
+
+#include <optional>
+#include <unordered_map>
+#include <vector>
+
+#include "comm/collectives.h"
+#include "comm/messages.h"
+#include "comm/transport.h"
+#include "target_worker/sharded_verifier.h"
+#include "transformer/model.h"
+
+namespace outrider {
+
+struct TargetOptions {
+  ModelInfo info;               // for Hello; max_context and isa are filled in
+  int32_t max_sequences = 16;   // open at once
+  Generation generation{1};     // of this life of the group
+};
+
+class TargetWorker {
+ public:
+  // `model` and `group` must outlive the worker.
+  TargetWorker(Model& model, Collectives& group, TargetOptions options);
+
+  // Serves until told to shut down. Only the leader (rank 0) has a transport, and only it talks outside the group.
+  // Throws CollectiveError when a rank is gone and std::runtime_error when ranks disagree.
+  Status run(Transport* transport);
+
+  // One plan: forward, verification, commit. Collective: every rank calls it with the same plan.
+  StepResult step(const StepPlan& plan);
+
+  const Model& model() const { return model_; }
+  const VerifierStats& verifier_stats() const { return verifier_.stats(); }
+  // Of [0, kv length) of an open sequence, for tests.
+  uint64_t kv_content_hash(SequenceId sequence) const;
+
+ private:
+  struct Sequence {
+    std::vector<TokenId> ids;  // committed
+    SamplingParams sampling;
+    TokenCounts counts;        // kept only when penalties need it
+    KvHandle kv;
+    Epoch epoch;
+  };
+
+  Status join(Transport& transport);
+  void agree_on_isa();
+  std::optional<StepPlan> next_plan(Transport* transport);
+  std::optional<StepPlan> receive_plan(Transport& transport);
+
+  void check_state(const StepPlan& plan) const;
+  void open(const Open& open);
+  void close(SequenceId sequence);
+  LogitsShard forward(const StepPlan& plan);
+  void verify(const StepPlan& plan, const LogitsShard& logits, StepResult& result);
+  void commit(const PlanEntry& entry, const VerifyResult& verdict);
+  Sequence& sequence(SequenceId id);
+
+  Model& model_;
+  Collectives& group_;
+  TargetOptions options_;
+  ShardedVerifier verifier_;
+  std::unordered_map<SequenceId, Sequence> sequences_;
+
+  // Buffers of one step.
+  std::vector<TokenId> tokens_;
+  std::vector<BatchSlice> slices_;
+  std::vector<VerifyRequest> requests_;
+  std::vector<std::byte> frame_;
+};
+
+}  // namespace outrider

@@ -1,0 +1,259 @@
+#include "comm/codec.h"
+
+#include <gtest/gtest.h>
+
+#define XXH_INLINE_ALL
+#include <xxhash.h>
+
+#include <cmath>
+#include <cstring>
+#include <limits>
+#include <random>
+
+#include "tests/comm/random_messages.h"
+
+namespace outrider {
+namespace {
+
+constexpr uint64_t kCluster = 5;
+constexpr FrameInfo kInfo{.cluster = kCluster, .generation = Generation(9), .sequence_number = 1};
+constexpr size_t kTypes = std::variant_size_v<Message>;
+
+using Bytes = std::vector<std::byte>;
+
+Bytes frame_of(const Message& message) { return encode(message, kInfo).value(); }
+
+// Makes a changed frame pass its checksum, so that the fields behind it are what is tested.
+void reseal(Bytes& frame) {
+  const uint64_t length = frame.size() - kFrameHeaderBytes;
+  std::memcpy(frame.data() + 8, &length, sizeof length);
+  Bytes covered(frame.begin(), frame.begin() + 40);
+  covered.insert(covered.end(), frame.begin() + kFrameHeaderBytes, frame.end());
+  const uint64_t checksum = XXH64(covered.data(), covered.size(), 0);
+  std::memcpy(frame.data() + 40, &checksum, sizeof checksum);
+}
+
+template <class T>
+void poke(Bytes& frame, size_t offset, T value) {
+  ASSERT_LE(offset + sizeof value, frame.size());
+  std::memcpy(frame.data() + offset, &value, sizeof value);
+}
+
+std::string error_of(const Bytes& frame) {
+  const auto decoded = decode(frame, kCluster);
+  return decoded.ok() ? "" : decoded.status().message();
+}
+
+TEST(Codec, RoundTripsEveryType) {
+  RandomMessages random(1);
+  for (size_t type = 0; type < kTypes; ++type)
+    for (int repeat = 0; repeat < 50; ++repeat) {
+      const Message message = random.of_type(type);
+      const Bytes frame = frame_of(message);
+      const auto decoded = decode(frame, kCluster);
+      ASSERT_TRUE(decoded.ok()) << kMessageNames[type] << ": " << decoded.status().message();
+      ASSERT_EQ(decoded->message.index(), type);
+      EXPECT_EQ(decoded->info.generation, kInfo.generation);
+      EXPECT_EQ(decoded->info.sequence_number, kInfo.sequence_number);
+      // Every field is on the wire, so equal frames mean equal messages; the next test checks single fields.
+      EXPECT_EQ(frame_of(decoded->message), frame);
+    }
+}
+
+TEST(Codec, FieldsKeepTheirValues) {
+  Draft draft{.sequence = SequenceId(11),
+              .epoch = Epoch(2),
+              .round = Round(3),
+              .base = Position(40),
+              .ids = {TokenId(7), TokenId(-1)},
+              .parents = {-1, 0},
+              .prefix_hash = 99,
+              .q_kind = QKind::kSparse,
+              .q = {{.ids = {1, 5}, .weights = {3, 4}, .sum = 7}, {.ids = {}, .weights = {1}, .sum = 1}},
+              .eos = true,
+              .ingest_ns = -5,
+              .draft_ns = 6};
+  const auto decoded = decode(frame_of(draft), kCluster);
+  ASSERT_TRUE(decoded.ok());
+  const Draft& got = std::get<Draft>(decoded->message);
+  EXPECT_EQ(got.sequence, draft.sequence);
+  EXPECT_EQ(got.epoch, draft.epoch);
+  EXPECT_EQ(got.round, draft.round);
+  EXPECT_EQ(got.base, draft.base);
+  EXPECT_EQ(got.ids, draft.ids);
+  EXPECT_EQ(got.parents, draft.parents);
+  EXPECT_EQ(got.prefix_hash, draft.prefix_hash);
+  EXPECT_EQ(got.q_kind, draft.q_kind);
+  ASSERT_EQ(got.q.size(), 2u);
+  EXPECT_EQ(got.q[0].ids, draft.q[0].ids);
+  EXPECT_EQ(got.q[0].weights, draft.q[0].weights);
+  EXPECT_EQ(got.q[1].sum, 1u);
+  EXPECT_TRUE(got.eos);
+  EXPECT_EQ(got.ingest_ns, -5);
+  EXPECT_EQ(got.draft_ns, 6);
+
+  SamplingParams sampling;
+  sampling.rule = Rule::kToken;
+  sampling.temperature = 0.7f;
+  sampling.top_k = 5;
+  sampling.top_p = 0.9f;
+  sampling.min_p = 0.1f;
+  sampling.logit_bias = {{TokenId(3), -1.5f}};
+  sampling.seed = Seed{~uint64_t{0}};
+  sampling.logprobs = 2;
+  const Message open =
+      Open{.sequence = SequenceId(1), .ids = {TokenId(1)}, .prompt_length = 1, .sampling = sampling};
+  EXPECT_EQ(std::get<Open>(decode(frame_of(open), kCluster)->message).sampling, sampling);
+}
+
+TEST(Codec, MatchesTheWorkedExample) {
+  const Bytes frame = frame_of(Heartbeat{Generation(7)});
+  const uint8_t expected[] = {0x4f, 0x54, 0x52, 0x44, 1, 0, 2, 0, 8, 0, 0, 0, 0, 0, 0, 0, 5, 0, 0, 0,
+                              0,    0,    0,    0,    9, 0, 0, 0, 0, 0, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0};
+  ASSERT_EQ(frame.size(), 56u);
+  EXPECT_EQ(std::memcmp(frame.data(), expected, sizeof expected), 0);
+  const uint64_t generation = 7;
+  EXPECT_EQ(std::memcmp(frame.data() + kFrameHeaderBytes, &generation, sizeof generation), 0);
+}
+
+TEST(Codec, ReusesTheBuffer) {
+  Bytes buffer(1000);
+  const std::byte* storage = buffer.data();
+  const auto frame = encode(Heartbeat{Generation(7)}, kInfo, std::move(buffer));
+  EXPECT_EQ(frame->data(), storage);
+  EXPECT_EQ(*frame, frame_of(Heartbeat{Generation(7)}));
+}
+
+TEST(Codec, RefusesEveryTruncation) {
+  RandomMessages random(2);
+  for (size_t type = 0; type < kTypes; ++type) {
+    const Bytes frame = frame_of(random.of_type(type));
+    for (size_t size = 0; size < frame.size(); ++size) {
+      Bytes cut(frame.begin(), frame.begin() + static_cast<ptrdiff_t>(size));
+      EXPECT_FALSE(decode(cut, kCluster).ok()) << kMessageNames[type] << " cut to " << size;
+      if (size < kFrameHeaderBytes) continue;
+      reseal(cut);
+      EXPECT_FALSE(decode(cut, kCluster).ok()) << kMessageNames[type] << " cut to " << size << ", resealed";
+    }
+    Bytes longer = frame;
+    longer.push_back(std::byte{0});
+    EXPECT_FALSE(decode(longer, kCluster).ok());
+    reseal(longer);
+    EXPECT_EQ(error_of(longer), std::string(kMessageNames[type]) + ": bytes follow the last field");
+  }
+}
+
+TEST(Codec, RefusesEveryFlippedByte) {
+  RandomMessages random(3);
+  for (size_t type = 0; type < kTypes; ++type) {
+    const Bytes frame = frame_of(random.of_type(type));
+    for (size_t at = 0; at < frame.size(); ++at)
+      for (const uint8_t flip : {0x01, 0x80, 0xff}) {
+        Bytes damaged = frame;
+        damaged[at] ^= std::byte{flip};
+        EXPECT_FALSE(decode(damaged, kCluster).ok()) << kMessageNames[type] << " byte " << at;
+      }
+  }
+}
+
+// A sender that computes checksums can put anything anywhere: nothing may crash, and what is accepted must be
+// a message that encodes to the very same bytes.
+TEST(Codec, SurvivesResealedDamage) {
+  RandomMessages random(4);
+  std::mt19937_64 engine(5);
+  int accepted = 0;
+  for (int repeat = 0; repeat < 20; ++repeat)
+    for (size_t type = 0; type < kTypes; ++type) {
+      const Bytes frame = frame_of(random.of_type(type));
+      for (size_t at = kFrameHeaderBytes; at < frame.size(); ++at) {
+        Bytes damaged = frame;
+        damaged[at] = static_cast<std::byte>(engine());
+        reseal(damaged);
+        const auto decoded = decode(damaged, kCluster);
+        if (!decoded.ok()) continue;
+        ++accepted;
+        const auto again = encode(decoded->message, kInfo);
+        ASSERT_TRUE(again.ok()) << again.status().message();
+        EXPECT_EQ(*again, damaged);
+      }
+    }
+  EXPECT_GT(accepted, 0);
+}
+
+TEST(Codec, RefusesForeignHeaders) {
+  const Bytes good = frame_of(Heartbeat{Generation(7)});
+  Bytes frame = good;
+  poke<uint32_t>(frame, 0, 0x12345678);
+  EXPECT_EQ(error_of(frame), "frame: wrong magic");
+  frame = good;
+  poke<uint16_t>(frame, 4, 2);
+  EXPECT_EQ(error_of(frame), "frame: unknown version 2");
+  frame = good;
+  poke<uint16_t>(frame, 6, kTypes);
+  reseal(frame);
+  EXPECT_EQ(error_of(frame), fmt::format("frame: unknown message type {}", kTypes));
+  frame = good;
+  poke<uint64_t>(frame, 8, ~uint64_t{0});
+  EXPECT_EQ(error_of(frame), "frame: length and size differ");
+  EXPECT_FALSE(decode(good, kCluster + 1).ok());
+  EXPECT_TRUE(decode(good, kCluster).ok());
+  EXPECT_FALSE(decode(good, kCluster, WireLimits{.frame_bytes = good.size() - 1}).ok());
+}
+
+TEST(Codec, ChecksCountsBeforeAllocating) {
+  const Message propose = Propose{};
+  constexpr size_t kCommittedCount = kFrameHeaderBytes + 8 + 4 + 4 + 4;
+  for (const uint64_t count : {uint64_t{1} << 60, ~uint64_t{0}, (uint64_t{1} << 62) + 1}) {
+    Bytes frame = frame_of(propose);
+    poke(frame, kCommittedCount, count);
+    reseal(frame);
+    EXPECT_EQ(error_of(frame), "propose: more elements than the limit");
+  }
+  // Within the limit, beyond the bytes that are there: refused as well, so 12 bytes cannot ask for megabytes.
+  Bytes frame = frame_of(propose);
+  poke(frame, kCommittedCount, uint64_t{1} << 20);
+  reseal(frame);
+  EXPECT_EQ(error_of(frame), "propose: more elements than the frame can hold");
+  // The same inside nested lists: StepPlan.entries[0].q.
+  StepPlan plan;
+  plan.entries.emplace_back();
+  frame = frame_of(plan);
+  poke(frame, frame.size() - 8, uint64_t{4000});
+  reseal(frame);
+  EXPECT_EQ(error_of(frame), "step_plan: more elements than the frame can hold");
+}
+
+TEST(Codec, RefusesBadNumbers) {
+  constexpr size_t kTemperature = kFrameHeaderBytes + 8 + 8 + 4 + 1;
+  for (const float bad : {std::numeric_limits<float>::quiet_NaN(), std::numeric_limits<float>::infinity()}) {
+    Bytes frame = frame_of(Open{});
+    poke(frame, kTemperature, bad);
+    reseal(frame);
+    EXPECT_EQ(error_of(frame), "open: a number that is not finite");
+    Open open;
+    open.sampling.temperature = bad;
+    const auto refused = encode(open, kInfo);
+    EXPECT_FALSE(refused.ok());
+    EXPECT_EQ(refused.status().code(), StatusCode::kInvalidArgument);
+  }
+  Bytes frame = frame_of(Open{});
+  poke<uint8_t>(frame, kTemperature - 1, 5);  // one more than the last rule
+  reseal(frame);
+  EXPECT_EQ(error_of(frame), "open: an enumeration out of range");
+  frame = frame_of(Welcome{});
+  poke<uint8_t>(frame, kFrameHeaderBytes, 2);
+  reseal(frame);
+  EXPECT_EQ(error_of(frame), "welcome: a flag that is neither 0 nor 1");
+}
+
+TEST(Codec, RefusesToSendWhatWouldBeRefused) {
+  const auto too_long = encode(Failure{std::string(4097, 'x')}, kInfo);
+  ASSERT_FALSE(too_long.ok());
+  EXPECT_EQ(too_long.status().message(), "failure: more elements than the limit");
+  EXPECT_TRUE(encode(Failure{std::string(4096, 'x')}, kInfo).ok());
+  const auto too_big = encode(Failure{std::string(4096, 'x')}, kInfo, {}, WireLimits{.frame_bytes = 1000});
+  EXPECT_FALSE(too_big.ok());
+}
+
+}  // namespace
+}  // namespace outrider

@@ -1,0 +1,104 @@
+// Random messages of every type, from a seed. Lists may be empty; numbers take extreme values now and then.
+#pragma once
+
+#include <limits>
+#include <random>
+#include <string>
+#include <type_traits>
+
+#include "comm/messages.h"
+
+namespace outrider {
+
+class RandomMessages {
+ public:
+  explicit RandomMessages(uint64_t seed) : engine_(seed) {}
+
+  Message of_type(size_t type) {
+    Message message;
+    fill_alternative(message, type, std::make_index_sequence<std::variant_size_v<Message>>{});
+    return message;
+  }
+
+ private:
+  template <size_t... I>
+  void fill_alternative(Message& message, size_t type, std::index_sequence<I...>) {
+    (void)((type == I && (fill(message.emplace<I>()), true)) || ...);
+  }
+
+  uint64_t below(uint64_t end) { return engine_() % end; }
+
+  template <class T>
+  requires std::is_integral_v<T>
+  void fill(T& value) {
+    constexpr T kExtremes[] = {0, 1, std::numeric_limits<T>::min(), std::numeric_limits<T>::max()};
+    value = below(4) == 0 ? kExtremes[below(4)] : static_cast<T>(engine_());
+  }
+  void fill(bool& value) { value = below(2) == 1; }
+  void fill(float& value) { value = static_cast<float>(static_cast<int64_t>(engine_())) * 1e-12f; }
+  void fill(std::string& value) {
+    value.resize(below(40));
+    for (char& c : value) c = static_cast<char>(engine_());
+  }
+  void fill(Role& value) { value = static_cast<Role>(below(3)); }
+  void fill(QKind& value) { value = static_cast<QKind>(below(3)); }
+  void fill(VerdictStatus& value) { value = static_cast<VerdictStatus>(below(2)); }
+  void fill(Rule& value) { value = static_cast<Rule>(below(5)); }
+  template <class Tag, class Rep>
+  void fill(StrongInt<Tag, Rep>& id) {
+    Rep value{};
+    fill(value);
+    id = StrongInt<Tag, Rep>(value);
+  }
+  template <class A, class B>
+  void fill(std::pair<A, B>& pair) {
+    fill_all(pair.first, pair.second);
+  }
+  template <class T>
+  void fill(std::vector<T>& values) {
+    values.resize(below(6));
+    for (T& value : values) fill(value);
+  }
+
+  void fill(ModelInfo& m) { fill_all(m.name, m.vocab_size, m.vocabulary_fingerprint, m.max_context, m.isa); }
+  void fill(SamplingParams& m) {
+    fill_all(m.rule, m.temperature, m.top_k, m.top_p, m.min_p, m.repetition_penalty, m.presence_penalty,
+             m.frequency_penalty, m.logit_bias, m.seed.value, m.logprobs);
+  }
+  void fill(QRow& m) { fill_all(m.ids, m.weights, m.sum); }
+  void fill(PlanEntry& m) {
+    fill_all(m.sequence, m.epoch, m.round, m.base, m.first_input, m.input_count, m.draft, m.q_kind, m.q);
+  }
+  void fill(TokenLogprob& m) { fill_all(m.id, m.logprob); }
+  void fill(PositionLogprobs& m) { fill_all(m.chosen, m.top); }
+  void fill(Verdict& m) {
+    fill_all(m.sequence, m.epoch, m.round, m.base, m.status, m.accepted_count, m.next, m.logprobs);
+  }
+
+  void fill(Hello& m) { fill_all(m.protocol_version, m.role, m.generation, m.model, m.max_sequences); }
+  void fill(Welcome& m) { fill_all(m.accepted, m.reason); }
+  void fill(Heartbeat& m) { fill(m.generation); }
+  void fill(Failure& m) { fill(m.message); }
+  void fill(Shutdown&) {}
+  void fill(Open& m) { fill_all(m.sequence, m.ids, m.prompt_length, m.sampling); }
+  void fill(Close& m) { fill(m.sequence); }
+  void fill(Propose& m) {
+    fill_all(m.sequence, m.epoch, m.round, m.base, m.committed, m.gamma, m.q_kind, m.sparse_m, m.deadline_ms);
+  }
+  void fill(Draft& m) {
+    fill_all(m.sequence, m.epoch, m.round, m.base, m.ids, m.parents, m.prefix_hash, m.q_kind, m.q, m.eos,
+             m.ingest_ns, m.draft_ns);
+  }
+  void fill(StepPlan& m) { fill_all(m.step, m.state_hash, m.closes, m.opens, m.entries); }
+  void fill(StepResult& m) { fill_all(m.step, m.verdicts, m.forward_ns, m.verify_ns, m.commit_ns); }
+  void fill(Resync& m) { fill_all(m.sequence, m.epoch, m.committed, m.hash); }
+
+  template <class... Fields>
+  void fill_all(Fields&... fields) {
+    (fill(fields), ...);
+  }
+
+  std::mt19937_64 engine_;
+};
+
+}  // namespace outrider

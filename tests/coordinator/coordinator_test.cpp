@@ -1,0 +1,213 @@
+// The loop on the in-process transport, with the toy target and toy workers on threads of their own.
+#include "coordinator/coordinator.h"
+
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <nlohmann/json.hpp>
+#include <thread>
+
+#include "coordinator/gamma/policies.h"
+#include "simulated_cluster.h"
+#include "toy_model.h"
+#include "toy_tokenizer.h"
+
+namespace outrider {
+namespace {
+
+using std::chrono::milliseconds;
+
+ModelInfo toy_model_info(uint64_t fingerprint = 7) {
+  return {.name = "toy",
+          .vocab_size = kToyVocab,
+          .vocabulary_fingerprint = fingerprint,
+          .max_context = 96,
+          .isa = ""};
+}
+
+// Threads are told to leave by Shutdown, and leave by themselves after a while so that no test can hang.
+class CoordinatorLoop : public ::testing::Test {
+ protected:
+  CoordinatorLoop() : hub_(make_inproc_hub()) {
+    options_.eos_ids = {kToyEos};
+    options_.target_join_timeout = milliseconds(5'000);
+  }
+  ~CoordinatorLoop() override {
+    if (coordinator_) coordinator_->shutdown();
+    for (std::thread& thread : threads_) thread.join();
+  }
+
+  void start(CoordinatorCallbacks callbacks = {}, Trace* trace = nullptr) {
+    if (!callbacks.on_emit) {
+      callbacks.on_emit = [this](const Emit& emit) {
+        auto& ids = ids_[emit.request];
+        ids.insert(ids.end(), emit.ids.begin(), emit.ids.end());
+      };
+    }
+    if (!callbacks.on_finish)
+      callbacks.on_finish = [this](const Finish& finish) { finishes_.push_back(finish); };
+    coordinator_ = std::make_unique<Coordinator>(
+        hub_->coordinator_end(), options_, [] { return make_heuristic_gamma(3, 1, 6); }, &tokenizer_,
+        std::move(callbacks), trace);
+  }
+
+  void add_target(int fail_at_step = -1) {
+    threads_.emplace_back([end = hub_->connect(), rows = options_.max_rows_per_step, fail_at_step] {
+      ToyTarget target(rows);
+      ASSERT_TRUE(end->send(kCoordinatorPeer, Hello{.role = Role::kTarget,
+                                                    .generation = Generation(1),
+                                                    .model = toy_model_info(),
+                                                    .max_sequences = 8})
+                      .ok());
+      while (auto incoming = end->receive(Clock::now() + std::chrono::seconds(20))) {
+        if (std::holds_alternative<Shutdown>(incoming->message)) return;
+        const auto* plan = std::get_if<StepPlan>(&incoming->message);
+        if (!plan) continue;
+        if (static_cast<int>(plan->step) == fail_at_step) {
+          ASSERT_TRUE(end->send(kCoordinatorPeer, Failure{"asked to fail"}).ok());
+          return;
+        }
+        const StepResult result = target.handle(*plan);
+        ASSERT_EQ(target.error(), "");
+        ASSERT_TRUE(end->send(kCoordinatorPeer, result).ok());
+      }
+    });
+  }
+
+  // After `drafts` drafts its end is destroyed without a word.
+  void add_worker(int drafts = 1'000'000, uint64_t fingerprint = 7) {
+    threads_.emplace_back([this, end = hub_->connect(), drafts, fingerprint]() mutable {
+      std::mt19937_64 random(11);
+      ToyWorker worker(0.8, &random);
+      ASSERT_TRUE(end->send(kCoordinatorPeer, Hello{.role = Role::kDraft,
+                                                    .generation = Generation(2),
+                                                    .model = toy_model_info(fingerprint),
+                                                    .max_sequences = 8})
+                      .ok());
+      while (auto incoming = end->receive(Clock::now() + std::chrono::seconds(20))) {
+        if (std::holds_alternative<Shutdown>(incoming->message)) return;
+        if (const auto* welcome = std::get_if<Welcome>(&incoming->message); welcome && !welcome->accepted)
+          ++refused_;
+        for (const Message& reply : worker.handle(incoming->message)) {
+          if (drafts-- == 0) return;
+          (void)end->send(kCoordinatorPeer, reply);
+        }
+      }
+    });
+  }
+
+  static Request request(int32_t first, int32_t max_tokens = 40) {
+    Request made;
+    made.prompt = {TokenId(first), TokenId(4), TokenId(9)};
+    made.max_tokens = max_tokens;
+    made.ignore_eos = true;
+    return made;
+  }
+  static std::vector<TokenId> plain(int32_t first, int32_t max_tokens = 40) {
+    return toy_plain(request(first).prompt, max_tokens, 96, true);
+  }
+
+  std::shared_ptr<InprocHub> hub_;
+  ProtocolOptions options_;
+  ToyTokenizer tokenizer_;
+  std::unique_ptr<Coordinator> coordinator_;
+  std::vector<std::thread> threads_;
+  std::map<SequenceId, std::vector<TokenId>> ids_;
+  std::vector<Finish> finishes_;
+  std::atomic<int> refused_ = 0;
+};
+
+TEST_F(CoordinatorLoop, SpeculativeOutputIsPlainOutput) {
+  Trace trace;
+  start({}, &trace);
+  add_target();
+  add_worker();
+  ASSERT_TRUE(coordinator_->wait_for_peers(1, Clock::now() + std::chrono::seconds(10)).ok());
+  std::vector<SequenceId> requests;
+  for (int32_t i = 0; i < 6; ++i) requests.push_back(coordinator_->submit(request(i + 1)));
+  ASSERT_TRUE(coordinator_->run().ok());
+  for (int32_t i = 0; i < 6; ++i) EXPECT_EQ(ids_[requests[static_cast<size_t>(i)]], plain(i + 1));
+  EXPECT_GT(coordinator_->totals().rounds.accepted, 50);
+  nlohmann::json report;
+  coordinator_->fill_report(report);
+  EXPECT_EQ(report["rounds"]["emitted_tokens"], 240);
+  EXPECT_GT(report["wire"]["kinds"]["draft"]["received_bytes"], 0);
+  const auto path = std::filesystem::path(::testing::TempDir()) / "outrider_loop_trace.json";
+  EXPECT_TRUE(trace.write(path).ok());
+  EXPECT_GT(std::filesystem::file_size(path), 1000u);
+  std::filesystem::remove(path);
+}
+
+TEST_F(CoordinatorLoop, AWorkerThatVanishesChangesNothing) {
+  options_.first_draft_timeout = milliseconds(200);
+  options_.draft_timeout_min = milliseconds(100);
+  start();
+  add_target();
+  add_worker(5);
+  ASSERT_TRUE(coordinator_->wait_for_peers(1, Clock::now() + std::chrono::seconds(10)).ok());
+  const SequenceId a = coordinator_->submit(request(1)), b = coordinator_->submit(request(2));
+  ASSERT_TRUE(coordinator_->run().ok());
+  EXPECT_EQ(ids_[a], plain(1));
+  EXPECT_EQ(ids_[b], plain(2));
+  EXPECT_EQ(coordinator_->totals().workers_lost + coordinator_->totals().draft_deadlines_missed > 0, true);
+}
+
+TEST_F(CoordinatorLoop, AFailingTargetEndsEveryRequestWithAnError) {
+  start();
+  add_target(4);
+  add_worker();
+  for (int32_t i = 0; i < 3; ++i) coordinator_->submit(request(i + 1));
+  const Status status = coordinator_->run();
+  EXPECT_EQ(status.code(), StatusCode::kUnavailable);
+  EXPECT_NE(status.message().find("asked to fail"), std::string::npos);
+  ASSERT_EQ(finishes_.size(), 3u);
+  for (const Finish& finish : finishes_) EXPECT_EQ(finish.reason, FinishReason::kError);
+  for (const auto& [id, ids] : ids_) {
+    const auto expected = plain(static_cast<int32_t>(id.value()));
+    EXPECT_TRUE(std::equal(ids.begin(), ids.end(), expected.begin()));
+  }
+}
+
+TEST_F(CoordinatorLoop, WithoutATargetTheWaitIsBounded) {
+  options_.target_join_timeout = milliseconds(50);
+  start();
+  coordinator_->submit(request(1));
+  EXPECT_EQ(coordinator_->run().code(), StatusCode::kDeadlineExceeded);
+  ASSERT_EQ(finishes_.size(), 1u);
+  EXPECT_EQ(finishes_[0].error.code(), StatusCode::kDeadlineExceeded);
+}
+
+TEST_F(CoordinatorLoop, AForeignVocabularyIsRefused) {
+  start();
+  add_target();
+  add_worker(0, 8);
+  EXPECT_EQ(coordinator_->wait_for_peers(1, Clock::now() + milliseconds(300)).code(),
+            StatusCode::kDeadlineExceeded);
+  EXPECT_EQ(coordinator_->totals().hellos_refused, 1);
+  const SequenceId id = coordinator_->submit(request(1));
+  ASSERT_TRUE(coordinator_->run().ok());
+  EXPECT_EQ(ids_[id], plain(1));
+}
+
+// What a JSONL run does: the next line is submitted when one finishes.
+TEST_F(CoordinatorLoop, CallbacksMaySubmitAndCancel) {
+  int left = 5;
+  std::map<FinishReason, int> reasons;
+  CoordinatorCallbacks callbacks;
+  callbacks.on_finish = [&](const Finish& finish) {
+    ++reasons[finish.reason];
+    if (left-- > 0) coordinator_->submit(request(left + 1));
+  };
+  callbacks.on_emit = [&](const Emit& emit) {
+    if (emit.request.value() == 2) coordinator_->cancel(emit.request);
+  };
+  start(std::move(callbacks));
+  add_target();
+  coordinator_->submit(request(9));
+  ASSERT_TRUE(coordinator_->run().ok());
+  EXPECT_EQ(reasons[FinishReason::kLength], 5);
+  EXPECT_EQ(reasons[FinishReason::kCancelled], 1);
+}
+
+}  // namespace
+}  // namespace outrider

@@ -1,0 +1,111 @@
+#include <gtest/gtest.h>
+
+#include <filesystem>
+#include <fstream>
+#include <nlohmann/json.hpp>
+
+#include "coordinator/gamma/policies.h"
+
+namespace outrider {
+namespace {
+
+const GammaContext kAny{.limit = 64, .batch_size = 1, .context_length = 10};
+
+std::string error_of(std::string_view text) {
+  auto policy = parse_gamma_policy(text);
+  return policy.ok() ? "" : policy.status().message();
+}
+
+class GammaFile : public ::testing::Test {
+ protected:
+  std::string write(const std::string& text) {
+    std::ofstream(path_) << text;
+    return path_.string();
+  }
+  void TearDown() override { std::filesystem::remove(path_); }
+  const std::filesystem::path path_ =
+      std::filesystem::path(::testing::TempDir()) /
+      (std::string("gammas_") + ::testing::UnitTest::GetInstance()->current_test_info()->name() + ".txt");
+};
+
+TEST(GammaPolicy, FixedIsFixed) {
+  auto policy = parse_gamma_policy("fixed:gamma=3").value()();
+  EXPECT_EQ(policy->next(kAny), 3);
+  policy->update({.drafted = 3, .accepted = 0});
+  EXPECT_EQ(policy->next(kAny), 3);
+  EXPECT_EQ(parse_gamma_policy("fixed").value()()->next(kAny), 5);
+}
+
+TEST(GammaPolicy, HeuristicMatchesTheReferenceTrace) {
+  std::ifstream file(OUTRIDER_SOURCE_DIR "/tests/vectors/policies.json");
+  const auto trace = nlohmann::json::parse(file)["heuristic"];
+  auto policy = make_heuristic_gamma(trace["g0"], trace["gmin"], trace["gmax"]);
+  ASSERT_GT(trace["rows"].size(), 20u);
+  for (const auto& row : trace["rows"]) {
+    EXPECT_EQ(policy->next(kAny), row[0]);
+    policy->update({.drafted = row[0], .accepted = row[1]});
+    EXPECT_EQ(policy->next(kAny), row[2]);
+  }
+}
+
+TEST(GammaPolicy, HeuristicKeepsItsBoundsAndIgnoresPlainRounds) {
+  auto policy = parse_gamma_policy("heuristic:start=3,max=4").value()();
+  policy->update({.drafted = 3, .accepted = 3});
+  EXPECT_EQ(policy->next(kAny), 4);
+  policy->update({.drafted = 0, .accepted = 0});
+  EXPECT_EQ(policy->next(kAny), 4);
+  for (int i = 0; i < 9; ++i) policy->update({.drafted = 4, .accepted = 0});
+  EXPECT_EQ(policy->next(kAny), 1);
+}
+
+TEST(GammaPolicy, EachSequenceHasItsOwnState) {
+  const auto factory = parse_gamma_policy("heuristic").value();
+  auto one = factory(), other = factory();
+  one->update({.drafted = 5, .accepted = 0});
+  EXPECT_EQ(one->next(kAny), 4);
+  EXPECT_EQ(other->next(kAny), 5);
+}
+
+TEST_F(GammaFile, ReplaysLinesAndArrays) {
+  for (const char* text : {"3\n0 # plain\n7\n", "[3, 0,\n 7]\n"}) {
+    const auto factory = parse_gamma_policy("replay:file=" + write(text)).value();
+    for (int copy = 0; copy < 2; ++copy) {
+      auto policy = factory();
+      for (int32_t expected : {3, 0, 7, 7, 7}) EXPECT_EQ(policy->next(kAny), expected);
+    }
+  }
+}
+
+TEST_F(GammaFile, ErrorsNameFileAndLine) {
+  const std::string path = write("3\n4\nfive\n");
+  EXPECT_EQ(error_of("replay:file=" + path), path + ":3: 'five' is not a draft length in 0..1024");
+  write("3\n-1\n");
+  EXPECT_NE(error_of("replay:file=" + path).find(":2: '-1'"), std::string::npos);
+  write("# nothing\n");
+  EXPECT_NE(error_of("replay:file=" + path).find("holds no draft length"), std::string::npos);
+  EXPECT_NE(error_of("replay:file=/nonexistent/x").find("/nonexistent/x: cannot be opened"),
+            std::string::npos);
+}
+
+TEST(GammaPolicy, ErrorsNameTheNearestKnownWord) {
+  EXPECT_EQ(error_of("fixd"), "there is no gamma policy 'fixd'; did you mean 'fixed'? ('list' shows all)");
+  EXPECT_EQ(error_of("heuristic:stat=3"),
+            "gamma policy 'heuristic' has no key 'stat'; did you mean 'start'?");
+  EXPECT_EQ(error_of("fixed:gamma=-1"), "gamma policy: gamma=-1 is not an integer in 0..1024");
+  EXPECT_EQ(error_of("fixed:gamma=2x"), "gamma policy: gamma=2x is not an integer in 0..1024");
+  EXPECT_EQ(error_of("fixed:gamma"), "gamma policy 'fixed': 'gamma' is not key=value");
+  EXPECT_EQ(error_of("fixed:gamma=1,gamma=2"), "gamma policy 'fixed': key 'gamma' is given twice");
+  EXPECT_EQ(error_of("heuristic:start=9,max=4"), "gamma policy: start=9 is not an integer in 1..4");
+  EXPECT_NE(error_of("replay").find("needs file="), std::string::npos);
+}
+
+TEST(GammaPolicy, ListNamesEveryPolicyAndKey) {
+  const std::string text = list_gamma_policies();
+  for (const GammaPolicyInfo& policy : gamma_policy_table()) {
+    EXPECT_NE(text.find(policy.name), std::string::npos);
+    for (const GammaKey& key : policy.keys) EXPECT_NE(text.find(key.name + "="), std::string::npos);
+  }
+}
+
+}  // namespace
+}  // namespace outrider

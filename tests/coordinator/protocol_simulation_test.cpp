@@ -1,0 +1,188 @@
+// Thousands of seeded fault schedules against the production protocol machine. Oracle: plain decoding of the
+// toy model.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <numeric>
+
+#include "coordinator/gamma/policies.h"
+#include "simulated_cluster.h"
+#include "toy_model.h"
+
+namespace outrider {
+namespace {
+
+struct Schedule {
+  ProtocolOptions options;
+  GammaPolicyFactory gamma;
+  std::vector<SimulatedRequest> requests;
+  int workers = 1;
+  double accuracy = 0.7;
+};
+
+int32_t pick(std::mt19937_64& random, int32_t low, int32_t high) {
+  return std::uniform_int_distribution<int32_t>(low, high)(random);
+}
+
+Schedule random_schedule(uint64_t seed) {
+  std::mt19937_64 random(seed * 2 + 1);
+  Schedule schedule;
+  schedule.options.eos_ids = {kToyEos};
+  schedule.options.max_num_seqs = pick(random, 1, 5);
+  schedule.options.max_rows_per_step = pick(random, 8, 40);
+  schedule.options.prefill_chunk = pick(random, 1, 12);
+  schedule.options.gamma_max = pick(random, 0, 8);
+  schedule.options.draft_timeout_min = std::chrono::milliseconds(pick(random, 1, 20));
+  schedule.options.first_draft_timeout = std::chrono::milliseconds(pick(random, 1, 50));
+  schedule.options.liveness_timeout = std::chrono::milliseconds(pick(random, 1, 100));
+  schedule.options.max_back_off = std::chrono::milliseconds(pick(random, 1, 100));
+  const int32_t gamma = pick(random, 0, 6);
+  schedule.gamma = [gamma] { return gamma == 6 ? make_heuristic_gamma(5, 1, 16) : make_fixed_gamma(gamma); };
+  schedule.workers = pick(random, 0, 3);
+  schedule.accuracy = pick(random, 0, 10) / 10.0;
+  const int32_t count = pick(random, 1, 6);
+  for (int32_t i = 0; i < count; ++i) {
+    SimulatedRequest simulated;
+    Request& request = simulated.request;
+    for (int32_t n = pick(random, 1, 40); n > 0; --n)
+      request.prompt.emplace_back(pick(random, 0, kToyVocab - 1));
+    request.max_tokens = pick(random, 1, 60);
+    request.ignore_eos = pick(random, 0, 1) == 1;
+    request.sampling.rule = static_cast<Rule>(pick(random, 0, 4));
+    simulated.submit_at_us = pick(random, 0, 3000);
+    schedule.requests.push_back(std::move(simulated));
+  }
+  return schedule;
+}
+
+std::vector<TokenId> plain(const Request& request) {
+  return toy_plain(request.prompt, request.max_tokens, 96, request.ignore_eos);
+}
+
+class ProtocolSimulation : public ::testing::Test {
+ protected:
+  // Runs one schedule; whatever happened, nothing committed may differ from plain decoding.
+  void run(uint64_t seed, const Faults& faults) {
+    SCOPED_TRACE("seed " + std::to_string(seed));
+    const Schedule schedule = random_schedule(seed);
+    SimulatedCluster cluster(seed, schedule.options, schedule.gamma, faults, schedule.workers,
+                             schedule.accuracy);
+    ASSERT_TRUE(cluster.run(schedule.requests))
+        << "did not end; virtual time " << cluster.virtual_us() << " us";
+    ASSERT_EQ(cluster.target().error(), "");
+    size_t emitted = 0;
+    for (const auto& [id, outcome] : cluster.outcomes()) {
+      check_outcome(schedule.requests[id.value() - 1].request, outcome, cluster.target_failed());
+      emitted += outcome.ids.size();
+    }
+    check_totals(cluster, emitted);
+    if (!cluster.target_failed()) {
+      EXPECT_EQ(cluster.target().open_sequences(), 0u);
+    }
+    const bool nothing_lost = faults.drop == 0 && faults.worker_death == 0 && faults.max_delay_us <= 200;
+    if (nothing_lost && faults.duplicate == 0 && faults.refuse_send == 0) {
+      EXPECT_EQ(cluster.sequences_at_workers(), 0u);
+    }
+    accepted_ += cluster.protocol().totals().rounds.accepted;
+    for (size_t i = 0; i < dropped_.size(); ++i) dropped_[i] += cluster.protocol().totals().drafts_dropped[i];
+  }
+
+  static void check_outcome(const Request& request, const SimulatedOutcome& outcome, bool target_failed) {
+    EXPECT_EQ(outcome.finishes, 1);
+    const std::vector<TokenId> expected = plain(request);
+    ASSERT_LE(outcome.ids.size(), expected.size());
+    EXPECT_TRUE(std::equal(outcome.ids.begin(), outcome.ids.end(), expected.begin()))
+        << "not a prefix of plain output";
+    switch (outcome.finish.reason) {
+      case FinishReason::kStop:
+      case FinishReason::kLength: {
+        EXPECT_EQ(outcome.ids.size(), expected.size());
+        const bool eos = !request.ignore_eos && expected.back() == kToyEos;
+        EXPECT_EQ(outcome.finish.reason, eos ? FinishReason::kStop : FinishReason::kLength);
+        break;
+      }
+      case FinishReason::kCancelled:
+        EXPECT_TRUE(outcome.cancel_sent);
+        break;
+      case FinishReason::kError:
+        EXPECT_FALSE(outcome.finish.error.ok());
+        EXPECT_TRUE(target_failed || outcome.finish.error.message().find("non-finite") != std::string::npos)
+            << outcome.finish.error.message();
+    }
+  }
+
+  static void check_totals(const SimulatedCluster& cluster, size_t emitted) {
+    const Totals& totals = cluster.protocol().totals();
+    const int64_t dropped =
+        std::accumulate(totals.drafts_dropped.begin(), totals.drafts_dropped.end(), int64_t{0});
+    EXPECT_EQ(totals.drafts_received, totals.drafts_used + dropped + cluster.protocol().drafts_held());
+    EXPECT_EQ(totals.rounds.emitted, static_cast<int64_t>(emitted));
+    EXPECT_EQ(totals.submitted, std::accumulate(totals.finished.begin(), totals.finished.end(), int64_t{0}));
+    EXPECT_EQ(cluster.protocol().open_requests(), 0u);
+  }
+
+  int64_t accepted_ = 0;
+  std::array<int64_t, kDropReasonNames.size()> dropped_{};
+};
+
+constexpr uint64_t kSchedules = 700;  // per test
+
+TEST_F(ProtocolSimulation, WithoutFaultsNothingIsDropped) {
+  for (uint64_t seed = 0; seed < kSchedules && !HasFailure(); ++seed) run(seed, {});
+  EXPECT_GT(accepted_, 1000);
+  EXPECT_EQ(std::accumulate(dropped_.begin(), dropped_.end(), int64_t{0}), 0);
+}
+
+TEST_F(ProtocolSimulation, LossDuplicationAndReordering) {
+  for (uint64_t seed = 0; seed < kSchedules && !HasFailure(); ++seed)
+    run(seed, {.drop = 0.2, .duplicate = 0.3, .max_delay_us = 30'000, .reorder = true});
+  EXPECT_GT(accepted_, 1000);
+  EXPECT_GT(dropped_[static_cast<size_t>(DropReason::kStaleRound)], 0);
+  EXPECT_GT(dropped_[static_cast<size_t>(DropReason::kStaleEpoch)], 0);
+  EXPECT_GT(dropped_[static_cast<size_t>(DropReason::kDuplicate)], 0);
+}
+
+TEST_F(ProtocolSimulation, CorruptFields) {
+  for (uint64_t seed = 0; seed < kSchedules && !HasFailure(); ++seed) run(seed, {.corrupt = 0.4});
+  for (const DropReason reason :
+       {DropReason::kWrongBase, DropReason::kWrongHash, DropReason::kTooLong, DropReason::kBadIds,
+        DropReason::kBadQ, DropReason::kTree, DropReason::kUnknownSequence, DropReason::kUnexpectedSender})
+    EXPECT_GT(dropped_[static_cast<size_t>(reason)], 0) << kDropReasonNames[static_cast<size_t>(reason)];
+}
+
+TEST_F(ProtocolSimulation, WorkersDieAndComeBack) {
+  for (uint64_t seed = 0; seed < kSchedules && !HasFailure(); ++seed)
+    run(seed, {.worker_death = 0.1, .silent_death = seed % 2 == 0});
+  EXPECT_GT(accepted_, 1000);
+}
+
+TEST_F(ProtocolSimulation, FullQueues) {
+  for (uint64_t seed = 0; seed < kSchedules && !HasFailure(); ++seed) run(seed, {.refuse_send = 0.2});
+  EXPECT_GT(accepted_, 500);
+}
+
+TEST_F(ProtocolSimulation, CancelledRequests) {
+  for (uint64_t seed = 0; seed < kSchedules && !HasFailure(); ++seed) run(seed, {.cancel = 0.1});
+}
+
+TEST_F(ProtocolSimulation, TargetFailuresAreLoud) {
+  for (uint64_t seed = 0; seed < kSchedules && !HasFailure(); ++seed) run(seed, {.target_failure = 0.03});
+}
+
+TEST_F(ProtocolSimulation, EverythingAtOnce) {
+  for (uint64_t seed = 0; seed < kSchedules && !HasFailure(); ++seed)
+    run(seed, {.drop = 0.1,
+               .duplicate = 0.1,
+               .corrupt = 0.1,
+               .refuse_send = 0.05,
+               .max_delay_us = 5'000,
+               .reorder = true,
+               .worker_death = 0.03,
+               .silent_death = seed % 2 == 0,
+               .nonfinite = 0.01,
+               .target_failure = 0.002,
+               .cancel = 0.02});
+}
+
+}  // namespace
+}  // namespace outrider

@@ -1,0 +1,167 @@
+// Replays transcripts/*.txt, and checks the bookkeeping against the reference traces.
+#include <gtest/gtest.h>
+
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <nlohmann/json.hpp>
+#include <sstream>
+
+#include "coordinator/gamma/policies.h"
+#include "transcript.h"
+
+namespace outrider {
+namespace {
+
+std::filesystem::path folder() {
+  return std::filesystem::path(OUTRIDER_SOURCE_DIR) / "tests" / "coordinator" / "transcripts";
+}
+
+std::string read(const std::filesystem::path& path) {
+  std::ifstream file(path);
+  std::stringstream text;
+  text << file.rdbuf();
+  return text.str();
+}
+
+std::vector<std::string> names() {
+  std::vector<std::string> found;
+  for (const auto& entry : std::filesystem::directory_iterator(folder()))
+    found.push_back(entry.path().stem().string());
+  std::sort(found.begin(), found.end());
+  return found;
+}
+
+class ProtocolTranscript : public ::testing::TestWithParam<std::string> {};
+
+// With OUTRIDER_UPDATE_TRANSCRIPTS=1 the files are rewritten instead: read the difference before keeping it.
+TEST_P(ProtocolTranscript, Replays) {
+  const auto path = folder() / (GetParam() + ".txt");
+  const std::string expected = read(path);
+  Transcript transcript;
+  const std::string actual = transcript.replay(expected);
+  if (std::getenv("OUTRIDER_UPDATE_TRANSCRIPTS")) {
+    std::ofstream(path) << actual;
+    GTEST_SKIP() << "rewrote " << path;
+  }
+  EXPECT_EQ(actual, expected);
+}
+
+INSTANTIATE_TEST_SUITE_P(All, ProtocolTranscript, ::testing::ValuesIn(names()),
+                         [](const auto& test) { return test.param; });
+
+TEST(Protocol, CountsEachReasonOfADroppedDraft) {
+  Transcript transcript;
+  transcript.replay(read(folder() / "stale_drafts.txt"));
+  for (const DropReason reason :
+       {DropReason::kUnknownSequence, DropReason::kUnexpectedSender, DropReason::kStaleEpoch,
+        DropReason::kStaleRound, DropReason::kDuplicate, DropReason::kWrongBase, DropReason::kWrongHash,
+        DropReason::kTooLong, DropReason::kBadIds, DropReason::kBadQ, DropReason::kTree})
+    EXPECT_EQ(transcript.totals().dropped(reason), 1) << kDropReasonNames[static_cast<size_t>(reason)];
+}
+
+// ---- reference traces: lockstep bookkeeping -------------------------------------------------------------
+
+class LockstepTrace : public ::testing::Test {
+ protected:
+  template <class Sent>
+  Sent take(const std::vector<Action>& actions) {
+    for (const Action& action : actions) {
+      const auto* send = std::get_if<Send>(&action);
+      if (send && std::holds_alternative<Sent>(send->message)) return std::get<Sent>(send->message);
+    }
+    ADD_FAILURE() << "no such message";
+    return {};
+  }
+  std::vector<Action> step(Event event) {
+    now_ += std::chrono::milliseconds(1);
+    return protocol_->step(std::move(event), now_);
+  }
+
+  Clock::time_point now_{};
+  std::unique_ptr<Protocol> protocol_;
+};
+
+TEST_F(LockstepTrace, MatchesTheReference) {
+  const auto trace = nlohmann::json::parse(
+      read(std::filesystem::path(OUTRIDER_SOURCE_DIR) / "tests" / "vectors" / "kv_traces.json"));
+  std::vector<int32_t> gammas;
+  for (const auto& round : trace["lockstep"]) gammas.push_back(round["gamma"]);
+  protocol_ = std::make_unique<Protocol>(ProtocolOptions{}, [gammas] { return make_replay_gamma(gammas); });
+  const ModelInfo model{
+      .name = "m", .vocab_size = 100, .vocabulary_fingerprint = 1, .max_context = 500, .isa = ""};
+  step(MessageReceived{PeerId{1},
+                       Hello{.role = Role::kTarget, .generation = {}, .model = model, .max_sequences = 4}});
+  step(MessageReceived{PeerId{2},
+                       Hello{.role = Role::kDraft, .generation = {}, .model = model, .max_sequences = 4}});
+  Request request;
+  // The trace begins with `prompt` committed tokens of which one has no KV: as after the round that ends a
+  // prefill.
+  const int32_t prompt = trace["prompt"];
+  request.prompt.assign(static_cast<size_t>(prompt - 1), TokenId(3));
+  request.max_tokens = 200;
+  const SequenceId id(1);
+  auto actions = step(Submit{id, request});
+  StepPlan plan = take<StepPlan>(actions);
+  actions = step(MessageReceived{PeerId{1}, StepResult{.step = plan.step,
+                                                       .verdicts = {{.sequence = id,
+                                                                     .epoch = plan.entries[0].epoch,
+                                                                     .round = plan.entries[0].round,
+                                                                     .base = plan.entries[0].base,
+                                                                     .next = TokenId(5),
+                                                                     .logprobs = {}}}}});
+  int32_t kv_length = prompt - 1;
+  Epoch epoch{0};
+  std::vector<TokenId> ids = request.prompt;
+  ids.push_back(TokenId(5));
+  for (const auto& expected : trace["lockstep"]) {
+    const int32_t gamma = expected["gamma"], accepted = expected["accepted"];
+    const Propose propose = take<Propose>(actions);
+    EXPECT_EQ(propose.base.value(), expected["base"]);
+    EXPECT_EQ(propose.gamma, gamma);
+    if (gamma > 0) {
+      Draft draft{.sequence = id,
+                  .epoch = propose.epoch,
+                  .round = propose.round,
+                  .base = propose.base,
+                  .ids = std::vector<TokenId>(static_cast<size_t>(gamma), TokenId(7)),
+                  .parents = {},
+                  .prefix_hash = prefix_hash(ids),
+                  .q = {}};
+      actions = step(MessageReceived{PeerId{2}, draft});
+    }
+    plan = take<StepPlan>(actions);
+    ASSERT_EQ(plan.entries.size(), 1u);
+    const PlanEntry& entry = plan.entries[0];
+    EXPECT_EQ(plan.state_hash, state_hash_term(id, static_cast<int64_t>(ids.size()), kv_length, epoch));
+    EXPECT_EQ(entry.round, propose.round);
+    EXPECT_EQ(entry.input_count + static_cast<int32_t>(entry.draft.size()), expected["target_inputs"]);
+    EXPECT_EQ(entry.first_input.value() + entry.input_count + static_cast<int32_t>(entry.draft.size()),
+              expected["target_kv_peak"]);
+    actions = step(MessageReceived{PeerId{1}, StepResult{.step = plan.step,
+                                                         .verdicts = {{.sequence = id,
+                                                                       .epoch = entry.epoch,
+                                                                       .round = entry.round,
+                                                                       .base = entry.base,
+                                                                       .accepted_count = accepted,
+                                                                       .next = TokenId(9),
+                                                                       .logprobs = {}}}}});
+    ids.insert(ids.end(), static_cast<size_t>(accepted), TokenId(7));
+    ids.push_back(TokenId(9));
+    const Sequence& sequence = protocol_->find(id)->sequence;
+    kv_length = expected["target_kv"];
+    epoch = Epoch(expected["epoch"].get<uint32_t>());
+    EXPECT_EQ(sequence.committed(), expected["committed"]);
+    EXPECT_EQ(sequence.epoch(), epoch);
+    EXPECT_EQ(sequence.target.kv_length, kv_length);
+    EXPECT_EQ(sequence.target.epoch, epoch);
+    EXPECT_TRUE(std::equal(ids.begin(), ids.end(), sequence.ids().begin(), sequence.ids().end()));
+    EXPECT_EQ(sequence.hash(), prefix_hash(ids));
+  }
+  int64_t rolled_back = 0;
+  for (const auto& round : trace["lockstep"]) rolled_back += round["target_rollback"].get<int64_t>();
+  EXPECT_EQ(protocol_->totals().rounds.rolled_back_tokens, rolled_back);
+}
+
+}  // namespace
+}  // namespace outrider

@@ -1,0 +1,33 @@
+// A "language model" whose next token is a function of the prefix hash: plain decoding is the oracle for any
+// run.
+#pragma once
+
+#include <span>
+#include <vector>
+
+#include "base/hash.h"
+
+namespace outrider {
+
+constexpr int32_t kToyVocab = 40;
+constexpr TokenId kToyEos{0};
+
+// End of sequence comes about every `kToyVocab` tokens.
+inline TokenId toy_next(std::span<const TokenId> ids) {
+  return TokenId(static_cast<int32_t>(mix64(prefix_hash(ids)) % kToyVocab));
+}
+
+// What plain decoding emits.
+inline std::vector<TokenId> toy_plain(std::vector<TokenId> ids, int32_t max_tokens, int32_t max_context,
+                                      bool ignore_eos) {
+  std::vector<TokenId> emitted;
+  while (static_cast<int32_t>(emitted.size()) < max_tokens &&
+         static_cast<int32_t>(ids.size()) < max_context) {
+    ids.push_back(toy_next(ids));
+    emitted.push_back(ids.back());
+    if (!ignore_eos && ids.back() == kToyEos) break;
+  }
+  return emitted;
+}
+
+}  // namespace outrider

@@ -1,0 +1,92 @@
+#include "coordinator/trace.h"
+
+#include <gtest/gtest.h>
+
+#include <fstream>
+#include <nlohmann/json.hpp>
+
+namespace outrider {
+namespace {
+
+using std::chrono::milliseconds;
+
+RoundDone round_at(int64_t begin_ms) {
+  const Clock::time_point begin{milliseconds(begin_ms)};
+  return {.request = SequenceId(3),
+          .round = Round(2),
+          .base = Position(7),
+          .step = 5,
+          .gamma = 4,
+          .drafted = 4,
+          .accepted_count = 2,
+          .emitted = 3,
+          .draft_ns = 6'000'000,
+          .commit_ns = 1'000'000,
+          .begun_at = begin,
+          .decided_at = begin + milliseconds(10),
+          .planned_at = begin + milliseconds(12),
+          .done_at = begin + milliseconds(20)};
+}
+
+class TraceFile : public ::testing::Test {
+ protected:
+  nlohmann::json written(const Trace& trace) {
+    const Status status = trace.write(path_);
+    EXPECT_TRUE(status.ok()) << status.message();
+    std::ifstream file(path_);
+    return nlohmann::json::parse(file);
+  }
+  void TearDown() override { std::filesystem::remove(path_); }
+  const std::filesystem::path path_ =
+      std::filesystem::path(::testing::TempDir()) / "outrider_trace_test.json";
+};
+
+TEST_F(TraceFile, SpansOfARoundCoverItWithoutOverlap) {
+  Trace trace;
+  trace.add(round_at(100));
+  std::vector<std::string> names;
+  double end = 0;
+  const nlohmann::json document = written(trace);
+  for (const auto& event : document["traceEvents"]) {
+    if (event["ph"] != "X") continue;
+    names.push_back(event["name"]);
+    EXPECT_NEAR(event["ts"].get<double>(), end, 1e-6);
+    end = event["ts"].get<double>() + event["dur"].get<double>();
+    EXPECT_EQ(event["tid"], 3);
+    EXPECT_EQ(event["args"]["accepted_count"], 2);
+  }
+  EXPECT_EQ(names, (std::vector<std::string>{"transfer", "draft", "transfer", "wait", "verify", "commit"}));
+  EXPECT_NEAR(end, 20'000, 1e-6);  // microseconds
+  EXPECT_FALSE(std::filesystem::exists(path_.string() + ".tmp"));
+}
+
+// A worker's word about its own time cannot stretch a span beyond the round.
+TEST_F(TraceFile, ReportedTimesAreClamped) {
+  Trace trace;
+  RoundDone round = round_at(0);
+  round.draft_ns = round.commit_ns = int64_t{1} << 60;
+  trace.add(round);
+  const nlohmann::json document = written(trace);
+  ASSERT_GT(document["traceEvents"].size(), 2u);
+  for (const auto& event : document["traceEvents"]) {
+    if (event["ph"] == "X") {
+      EXPECT_LE(event["ts"].get<double>() + event["dur"].get<double>(), 20'000.001);
+    }
+  }
+}
+
+TEST_F(TraceFile, IsBounded) {
+  Trace trace(2);
+  for (int i = 0; i < 5; ++i) trace.add(round_at(i * 100));
+  EXPECT_EQ(trace.dropped(), 3u);
+  EXPECT_EQ(written(trace)["otherData"]["dropped_rounds"], 3);
+}
+
+TEST(Trace, AnUnwritablePathIsAnError) {
+  const Status status = Trace().write("/nonexistent/folder/trace.json");
+  EXPECT_EQ(status.code(), StatusCode::kNotFound);
+  EXPECT_NE(status.message().find("/nonexistent/folder/trace.json"), std::string::npos);
+}
+
+}  // namespace
+}  // namespace outrider

@@ -1,0 +1,302 @@
+// The promise: speculation never changes the text. Every byte of a run with drafts equals plain decoding of the same
+// target with the same seed (greedy, invariant, naive), or does not depend on ranks, batch and transport (token,
+// block), and the law is the target's.
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <random>
+
+#include "tests/support/test_cluster.h"
+
+namespace outrider {
+namespace {
+
+using testing::ClusterOptions;
+using testing::DrafterKind;
+using testing::Finished;
+using testing::TestCluster;
+using testing::Wire;
+
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+constexpr bool kSanitized = true;  // tenfold slower: a sample of the grid
+#else
+constexpr bool kSanitized = false;
+#endif
+
+// The draft of these tests is the target rounded to bf16: close, and not equal.
+constexpr const char* kTarget = "qwen3";
+constexpr const char* kDraft = "qwen3-bf16";
+constexpr int kVocab = 302;
+constexpr int kMaxTokens = 20;
+
+struct Filters {
+  const char* name;
+  SamplingParams params;
+};
+
+std::vector<Filters> filter_grid() {
+  std::vector<Filters> grid{{"none", {}},
+                            {"top_k", {.top_k = 12}},
+                            {"top_p", {.top_p = 0.8f}},
+                            {"min_p", {.min_p = 0.05f}},
+                            {"penalties", {.repetition_penalty = 1.3f, .presence_penalty = 0.5f, .frequency_penalty = 0.4f}},
+                            {"bias", {.logit_bias = {{TokenId(7), 4.0f}, {TokenId(9), -100.0f}}}},
+                            {"all",
+                             {.top_k = 40,
+                              .top_p = 0.9f,
+                              .min_p = 0.01f,
+                              .repetition_penalty = 1.2f,
+                              .presence_penalty = 0.2f,
+                              .frequency_penalty = 0.1f,
+                              .logit_bias = {{TokenId(7), 2.0f}}}}};
+  if (kSanitized) grid = {grid[0], grid[6]};
+  return grid;
+}
+
+std::vector<std::vector<TokenId>> prompts() {
+  std::mt19937 random(17);
+  std::vector<std::vector<TokenId>> out;
+  for (int length : {1, 3, 8, 17, 30, 5}) {
+    std::vector<TokenId> ids;
+    // Few different tokens, so that n-gram lookup finds something.
+    for (int i = 0; i < length; ++i) ids.emplace_back(static_cast<int32_t>(random() % 6 + 10));
+    out.push_back(std::move(ids));
+  }
+  if (kSanitized) out.resize(3);
+  return out;
+}
+
+// All requests of the grid for one gamma; the temperature is high enough that drafts are rejected now and then.
+std::vector<Request> grid_requests(const std::vector<Rule>& rules, const std::string& policy) {
+  std::vector<Request> requests;
+  for (Rule rule : rules)
+    for (const Filters& filters : filter_grid())
+      for (const auto& prompt : prompts()) {
+        Request request{.prompt = prompt, .sampling = filters.params, .max_tokens = kMaxTokens};
+        request.sampling.rule = rule;
+        request.sampling.temperature = rule == Rule::kGreedy ? 0.0f : 1.5f;
+        request.sampling.seed = Seed{1000 + requests.size()};
+        if (!policy.empty()) request.gamma = parse_gamma_policy(policy).value();
+        requests.push_back(std::move(request));
+      }
+  return requests;
+}
+
+const std::vector<Rule> kMatchRules{Rule::kGreedy, Rule::kInvariant, Rule::kNaive};
+const std::vector<Rule> kPqRules{Rule::kToken, Rule::kBlock};
+
+void expect_same(const std::vector<Finished>& expected, const std::vector<Finished>& actual, const std::string& what) {
+  ASSERT_EQ(expected.size(), actual.size());
+  size_t different = 0;
+  for (size_t i = 0; i < expected.size(); ++i) {
+    EXPECT_TRUE(actual[i].error.ok()) << what << ", request " << i << ": " << actual[i].error.message();
+    different += expected[i].ids != actual[i].ids || expected[i].reason != actual[i].reason;
+  }
+  EXPECT_EQ(different, 0u) << what << ": of " << expected.size() << " texts";
+}
+
+class Lossless : public ::testing::TestWithParam<int> {};  // tensor-parallel size
+
+TEST_P(Lossless, MatchRulesEqualPlainDecoding) {
+  TestCluster plain({.target = kTarget});
+  const auto expected = plain.run(grid_requests(kMatchRules, ""));
+  for (DrafterKind drafter : {DrafterKind::kModel, DrafterKind::kNgram})
+    for (int batch : {1, 8}) {
+      TestCluster cluster({.target = kTarget, .draft = kDraft, .drafter = drafter, .tp_size = GetParam(), .max_num_seqs = batch});
+      for (int gamma : {1, 3, 5, 8}) {
+        const std::string policy = "fixed:gamma=" + std::to_string(gamma);
+        expect_same(expected, cluster.run(grid_requests(kMatchRules, policy)),
+                    fmt::format("tp {}, drafter {}, batch {}, gamma {}", GetParam(), static_cast<int>(drafter), batch, gamma));
+      }
+      // The test would prove little if no draft had been accepted, or none rejected.
+      EXPECT_GT(cluster.totals().rounds.accepted, 100);
+      EXPECT_GT(cluster.totals().rounds.rollbacks, 100);
+    }
+}
+
+TEST_P(Lossless, PlainDecodingDoesNotDependOnRanksOrBatch) {
+  TestCluster plain({.target = kTarget});
+  const auto rules = std::vector<Rule>{Rule::kGreedy, Rule::kInvariant, Rule::kNaive, Rule::kToken};
+  const auto expected = plain.run(grid_requests(rules, ""));
+  TestCluster cluster({.target = kTarget, .tp_size = GetParam(), .max_num_seqs = 8});
+  expect_same(expected, cluster.run(grid_requests(rules, "")), fmt::format("tp {}", GetParam()));
+}
+
+TEST_P(Lossless, TokenAndBlockRulesDependOnSeedDrafterAndGammaOnly) {
+  for (DrafterKind drafter : {DrafterKind::kModel, DrafterKind::kNgram}) {
+    TestCluster reference({.target = kTarget, .draft = kDraft, .drafter = drafter});
+    for (const char* policy : {"fixed:gamma=3", "heuristic:start=2"}) {
+      const auto expected = reference.run(grid_requests(kPqRules, policy));
+      for (int batch : {1, 8}) {
+        TestCluster cluster(
+            {.target = kTarget, .draft = kDraft, .drafter = drafter, .tp_size = GetParam(), .max_num_seqs = batch});
+        expect_same(expected, cluster.run(grid_requests(kPqRules, policy)),
+                    fmt::format("tp {}, batch {}, {}", GetParam(), batch, policy));
+      }
+    }
+    if (drafter == DrafterKind::kNgram) continue;  // finds little in these texts
+    EXPECT_GT(reference.totals().rounds.accepted, 100);
+    EXPECT_GT(reference.totals().rounds.rollbacks, 100);
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(TensorParallel, Lossless, ::testing::Values(1, 2, 4, 8));
+
+TEST(LosslessTransport, AnyTransportGivesTheSameText) {
+  auto requests = [&] {
+    auto all = grid_requests({Rule::kGreedy, Rule::kInvariant, Rule::kNaive, Rule::kToken, Rule::kBlock}, "fixed:gamma=4");
+    all.resize(std::min<size_t>(all.size(), 60));
+    return all;
+  };
+  ClusterOptions options{.target = kTarget, .draft = kDraft, .drafter = DrafterKind::kModel, .tp_size = 2, .max_num_seqs = 4};
+  TestCluster inproc(options);
+  const auto expected = inproc.run(requests());
+  for (Wire wire : {Wire::kZmqIpc, Wire::kZmqTcp}) {
+    options.wire = wire;
+    TestCluster cluster(options);
+    expect_same(expected, cluster.run(requests()), wire == Wire::kZmqIpc ? "ipc" : "tcp");
+  }
+}
+
+// A dense row and a sparse row that hold the same numbers are the same q: with m = the whole vocabulary they are.
+TEST(LosslessTransport, SparseRowsOfEverythingEqualDenseRows) {
+  const auto requests = [] { return grid_requests(kPqRules, "fixed:gamma=4"); };
+  ClusterOptions options{.target = kTarget, .draft = kDraft, .drafter = DrafterKind::kModel, .max_num_seqs = 4};
+  TestCluster dense(options);
+  const auto expected = dense.run(requests());
+  options.q_kind = QKind::kSparse;
+  options.sparse_m = kVocab;
+  TestCluster sparse(options);
+  expect_same(expected, sparse.run(requests()), "sparse");
+}
+
+TEST(LosslessEnds, EosMaxTokensAndContextCutInsideBlocks) {
+  // Every fourth token ends a text, so that blocks are cut at every offset.
+  std::vector<TokenId> eos;
+  for (int v = 0; v < kVocab; v += 4) eos.emplace_back(v);
+  ClusterOptions options{.target = kTarget, .draft = kDraft, .drafter = DrafterKind::kNone, .max_context = 40, .eos_ids = eos};
+  const auto requests = [](bool ignore_eos) {
+    auto all = grid_requests({Rule::kInvariant}, "fixed:gamma=5");
+    for (size_t i = 0; i < all.size(); ++i) {
+      all[i].max_tokens = static_cast<int32_t>(1 + i % 30);
+      all[i].ignore_eos = ignore_eos;
+    }
+    return all;
+  };
+  TestCluster plain(options);
+  options.drafter = DrafterKind::kModel;
+  options.max_num_seqs = 4;
+  TestCluster cluster(options);
+  for (bool ignore_eos : {false, true}) {
+    const auto expected = plain.run(requests(ignore_eos));
+    expect_same(expected, cluster.run(requests(ignore_eos)), ignore_eos ? "ignoring EOS" : "with EOS");
+  }
+}
+
+TEST(LosslessEnds, LogprobsAreThoseOfPlainDecoding) {
+  const auto requests = [] {
+    auto all = grid_requests({Rule::kGreedy, Rule::kInvariant}, "fixed:gamma=5");
+    for (Request& request : all) request.sampling.logprobs = 3;
+    return all;
+  };
+  TestCluster plain({.target = kTarget});
+  TestCluster cluster({.target = kTarget, .draft = kDraft, .drafter = DrafterKind::kModel, .tp_size = 2, .max_num_seqs = 3});
+  const auto expected = plain.run(requests()), actual = cluster.run(requests());
+  expect_same(expected, actual, "logprobs");
+  for (size_t i = 0; i < expected.size(); ++i) {
+    ASSERT_EQ(expected[i].logprobs.size(), expected[i].ids.size());
+    ASSERT_EQ(actual[i].logprobs.size(), actual[i].ids.size());
+    for (size_t t = 0; t < expected[i].logprobs.size(); ++t) {
+      EXPECT_EQ(actual[i].logprobs[t].chosen.id, actual[i].ids[t]);
+      EXPECT_EQ(expected[i].logprobs[t].chosen.logprob, actual[i].logprobs[t].chosen.logprob);
+      ASSERT_EQ(actual[i].logprobs[t].top.size(), 3u);
+      for (size_t k = 0; k < 3; ++k) EXPECT_EQ(expected[i].logprobs[t].top[k].id, actual[i].logprobs[t].top[k].id);
+    }
+  }
+}
+
+// The exact probabilities of the first `length` tokens after a prompt, from the model itself, under top-k.
+using Law = std::map<std::vector<int32_t>, double>;
+void extend_law(Model& model, std::vector<TokenId> prefix, size_t prompt, size_t length, float temperature, size_t top_k,
+                double mass, Law& law) {
+  if (prefix.size() == prompt + length) {
+    std::vector<int32_t> key;
+    for (size_t i = prompt; i < prefix.size(); ++i) key.push_back(prefix[i].value());
+    law[key] += mass;
+    return;
+  }
+  const KvHandle kv = model.kv().create();
+  const BatchSlice slice{kv, prefix, 1};
+  const auto logits = model.forward({&slice, 1}).value().logits.row(0);
+  std::vector<std::pair<float, int32_t>> best;
+  for (size_t v = 0; v < logits.size(); ++v) best.emplace_back(-logits[v], static_cast<int32_t>(v));
+  std::sort(best.begin(), best.end());
+  best.resize(top_k);
+  model.kv().release(kv);
+  double total = 0;
+  for (const auto& [negative, id] : best) total += std::exp(static_cast<double>((best[0].first - negative) / temperature));
+  for (const auto& [negative, id] : best) {
+    std::vector<TokenId> longer = prefix;
+    longer.emplace_back(id);
+    const double p = std::exp(static_cast<double>((best[0].first - negative) / temperature)) / total;
+    extend_law(model, std::move(longer), prompt, length, temperature, top_k, mass * p, law);
+  }
+}
+
+// Emitted sequences of the whole pipeline against that law. Cells below 5 expected are merged; the bound is the
+// Wilson-Hilferty quantile for a false alarm in 1e-5 (five rules, fixed seeds: the outcome is reproducible).
+TEST(LosslessLaw, EmittedSequencesFollowTheTarget) {
+  constexpr size_t kLength = 3, kTopK = 5;
+  constexpr float kTemperature = 4.0f;
+  const int samples = kSanitized ? 1000 : 12000;
+  const std::vector<TokenId> prompt{TokenId(11), TokenId(14), TokenId(10)};
+  const auto single = make_single_collectives();
+  auto model = testing::load_or_die(testing::golden_model(kTarget), {}, *single);
+  Law law;
+  extend_law(*model, prompt, prompt.size(), kLength, kTemperature, kTopK, 1, law);
+
+  TestCluster cluster({.target = kTarget, .draft = kDraft, .drafter = DrafterKind::kModel, .max_num_seqs = 8});
+  for (Rule rule : {Rule::kInvariant, Rule::kNaive, Rule::kToken, Rule::kBlock}) {
+    std::vector<Request> requests;
+    for (int i = 0; i < samples; ++i) {
+      Request request{.prompt = prompt, .max_tokens = kLength, .ignore_eos = true};
+      request.sampling = {.rule = rule, .temperature = kTemperature, .top_k = kTopK, .seed = Seed{static_cast<uint64_t>(i) * 7919 + 1}};
+      // The first token comes from the prefill, the other two from a draft of one and a draft of two or more.
+      request.gamma = parse_gamma_policy(i % 2 ? "fixed:gamma=1" : "fixed:gamma=4").value();
+      requests.push_back(std::move(request));
+    }
+    std::map<std::vector<int32_t>, int> seen;
+    for (const Finished& f : cluster.run(std::move(requests))) {
+      std::vector<int32_t> key;
+      for (TokenId id : f.ids) key.push_back(id.value());
+      ++seen[key];
+    }
+    double chi_square = 0, rest_expected = 0, rest_seen = samples;
+    int cells = 0;
+    for (const auto& [key, p] : law) {
+      const double expected = p * samples;
+      if (expected < 5) {
+        rest_expected += expected;
+        continue;
+      }
+      const double count = seen.contains(key) ? seen[key] : 0;
+      rest_seen -= count;
+      chi_square += (count - expected) * (count - expected) / expected;
+      ++cells;
+    }
+    if (rest_expected >= 5) {
+      chi_square += (rest_seen - rest_expected) * (rest_seen - rest_expected) / rest_expected;
+      ++cells;
+    }
+    const double dof = cells - 1, z = 4.265, a = 2 / (9 * dof);  // z: one-sided 1e-5
+    const double bound = dof * std::pow(1 - a + z * std::sqrt(a), 3);
+    std::printf("%s: chi-square %.1f on %.0f degrees of freedom, bound %.1f\n", std::string(rule_name(rule)).c_str(),
+                chi_square, dof, bound);
+    EXPECT_GT(cells, 20);
+    EXPECT_LT(chi_square, bound) << rule_name(rule);
+  }
+  EXPECT_GT(cluster.totals().rounds.rollbacks, 100);
+}
+
+}  // namespace
+}  // namespace outrider

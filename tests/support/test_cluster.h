@@ -1,0 +1,202 @@
+// A whole engine in this process, over models without text: a coordinator, a target group of threads and a drafter,
+// joined by any transport. What `outrider generate` does, minus files and flags.
+#pragma once
+
+#include <map>
+#include <memory>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "coordinator/coordinator.h"
+#include "draft_worker/draft_worker.h"
+#include "target_worker/target_worker.h"
+#include "tests/support/test_models.h"
+
+namespace outrider::testing {
+
+enum class Wire { kInproc, kZmqIpc, kZmqTcp };
+enum class DrafterKind { kNone, kModel, kNgram };
+
+struct ClusterOptions {
+  std::string target;  // names of golden models, or directories
+  std::string draft;
+  DrafterKind drafter = DrafterKind::kNone;
+  int tp_size = 1;
+  int max_num_seqs = 1;
+  Wire wire = Wire::kInproc;
+  QKind q_kind = QKind::kDense;
+  int32_t sparse_m = 0;
+  int64_t max_context = 120;
+  std::vector<TokenId> eos_ids;
+};
+
+struct Finished {
+  std::vector<TokenId> ids;
+  std::vector<PositionLogprobs> logprobs;
+  FinishReason reason = FinishReason::kStop;
+  Status error;
+  RequestMetrics metrics;
+};
+
+class TestCluster {
+ public:
+  explicit TestCluster(const ClusterOptions& options) : options_(options) {
+    std::unique_ptr<Transport> coordinator_end = open_wire();
+    start_target();
+    if (options_.drafter != DrafterKind::kNone) start_drafter();
+    ProtocolOptions protocol;
+    protocol.max_num_seqs = options_.max_num_seqs;
+    protocol.max_queued = 1 << 20;
+    protocol.max_rows_per_step = 64;
+    protocol.prefill_chunk = 16;
+    protocol.eos_ids = options_.eos_ids;
+    protocol.q_kind = options_.q_kind;
+    protocol.sparse_m = options_.sparse_m;
+    protocol.draft_timeout_min = std::chrono::seconds(60);  // a loaded machine must not change which rounds draft
+    const CoordinatorCallbacks callbacks{
+        .on_emit =
+            [this](const Emit& emit) {
+              Finished& f = finished_[emit.request];
+              f.ids.insert(f.ids.end(), emit.ids.begin(), emit.ids.end());
+              f.logprobs.insert(f.logprobs.end(), emit.logprobs.begin(), emit.logprobs.end());
+            },
+        .on_finish =
+            [this](const Finish& finish) {
+              Finished& f = finished_[finish.request];
+              f.reason = finish.reason;
+              f.error = finish.error;
+              f.metrics = finish.metrics;
+            },
+    };
+    coordinator_ = std::make_unique<Coordinator>(std::move(coordinator_end), protocol,
+                                                 parse_gamma_policy("fixed:gamma=4").value(), nullptr, callbacks);
+    const Status ready = coordinator_->wait_for_peers(options_.drafter == DrafterKind::kNone ? 0 : 1,
+                                                      Clock::now() + std::chrono::seconds(60));
+    EXPECT_TRUE(ready.ok()) << ready.message();
+  }
+
+  ~TestCluster() {
+    coordinator_->shutdown();
+    for (std::thread& thread : threads_) thread.join();
+  }
+
+  // Runs the requests together, as far as max_num_seqs allows; results in their order.
+  std::vector<Finished> run(std::vector<Request> requests) {
+    constexpr size_t kAtOnce = 256;
+    std::vector<Finished> results;
+    for (size_t begin = 0; begin < requests.size(); begin += kAtOnce) {
+      std::vector<SequenceId> ids;
+      for (size_t i = begin; i < std::min(begin + kAtOnce, requests.size()); ++i)
+        ids.push_back(coordinator_->submit(std::move(requests[i])));
+      const Status status = coordinator_->run();
+      EXPECT_TRUE(status.ok()) << status.message();
+      for (SequenceId id : ids) results.push_back(std::move(finished_[id]));
+      finished_.clear();
+    }
+    return results;
+  }
+
+  const Totals& totals() const { return coordinator_->totals(); }
+
+ private:
+  std::filesystem::path directory(const std::string& name) const {
+    return name.find('/') == std::string::npos ? golden_model(name) : std::filesystem::path(name);
+  }
+
+  std::unique_ptr<Transport> open_wire() {
+    if (options_.wire == Wire::kInproc) {
+      hub_ = make_inproc_hub();
+      return hub_->coordinator_end();
+    }
+    const std::string bind = options_.wire == Wire::kZmqTcp
+                                 ? "tcp://127.0.0.1:*"
+                                 : "ipc://" + (std::filesystem::temp_directory_path() /
+                                               ("outrider_test_" + std::to_string(getpid()))).string();
+    auto server = make_zmq_server(bind);
+    if (!server.ok()) throw std::runtime_error(server.status().message());
+    endpoint_ = (*server)->endpoint();
+    return std::move(server).value();
+  }
+
+  std::unique_ptr<Transport> connect() {
+    if (hub_) return hub_->connect();
+    auto client = make_zmq_client(endpoint_);
+    if (!client.ok()) throw std::runtime_error(client.status().message());
+    return std::move(client).value();
+  }
+
+  ModelOptions model_options(Shard shard) const {
+    return {.shard = shard,
+            .max_rows = 64,
+            .max_logit_rows = 64,
+            .max_positions = options_.max_context,
+            .kv_tokens = options_.max_num_seqs * (options_.max_context + 80)};
+  }
+
+  static ModelInfo info(const Model& model) {
+    return {.name = "test",
+            .vocab_size = static_cast<int32_t>(model.config().vocab_size),
+            .vocabulary_fingerprint = 1,
+            .max_context = static_cast<int32_t>(model.max_positions())};
+  }
+
+  void start_target() {
+    if (options_.tp_size == 1)
+      group_.push_back(make_single_collectives());
+    else
+      group_ = make_thread_collectives(options_.tp_size);
+    for (int r = 0; r < options_.tp_size; ++r)
+      threads_.emplace_back([this, r] {
+        Collectives& group = *group_[static_cast<size_t>(r)];
+        try {
+          auto model = load_or_die(directory(options_.target), model_options({r, options_.tp_size}), group);
+          auto transport = r == 0 ? connect() : nullptr;
+          TargetWorker worker(*model, group, {.info = info(*model), .max_sequences = options_.max_num_seqs});
+          const Status status = worker.run(transport.get());
+          EXPECT_TRUE(status.ok()) << status.message();
+          EXPECT_TRUE(model->kv().check_invariants().ok());
+        } catch (const std::exception& error) {
+          ADD_FAILURE() << "target rank " << r << ": " << error.what();
+          group.abort();
+        }
+      });
+  }
+
+  void start_drafter() {
+    threads_.emplace_back([this] {
+      try {
+        auto transport = connect();
+        std::unique_ptr<Collectives> single = make_single_collectives();
+        std::unique_ptr<Model> model;
+        std::unique_ptr<Drafter> drafter;
+        ModelInfo draft_info{.name = "ngram", .vocabulary_fingerprint = 1, .max_context = 4096};
+        if (options_.drafter == DrafterKind::kModel) {
+          model = load_or_die(directory(options_.draft), model_options({}), *single);
+          drafter = make_model_drafter(*model, {.max_sequences = options_.max_num_seqs, .eos_ids = options_.eos_ids});
+          draft_info = info(*model);
+        } else {
+          drafter = make_ngram_drafter({.max_sequences = options_.max_num_seqs});
+        }
+        DraftWorker worker(*drafter, *transport, {.info = draft_info, .max_sequences = options_.max_num_seqs});
+        const Status status = worker.run();
+        EXPECT_TRUE(status.ok()) << status.message();
+        if (model) {
+          EXPECT_TRUE(model->kv().check_invariants().ok());
+        }
+      } catch (const std::exception& error) {
+        ADD_FAILURE() << "draft worker: " << error.what();
+      }
+    });
+  }
+
+  ClusterOptions options_;
+  std::shared_ptr<InprocHub> hub_;
+  std::string endpoint_;
+  std::vector<std::unique_ptr<Collectives>> group_;
+  std::map<SequenceId, Finished> finished_;
+  std::unique_ptr<Coordinator> coordinator_;
+  std::vector<std::thread> threads_;
+};
+
+}  // namespace outrider::testing

@@ -1,0 +1,286 @@
+#include "transformer/model_config.h"
+
+#include <gtest/gtest.h>
+
+#include <nlohmann/json.hpp>
+
+#include "tests/transformer/model_directory.h"
+
+namespace outrider {
+namespace {
+
+using nlohmann::json;
+
+json small_config(const std::string& model_type, const std::string& architecture) {
+  return {{"architectures", {architecture}},
+          {"model_type", model_type},
+          {"hidden_size", 64},
+          {"num_hidden_layers", 2},
+          {"num_attention_heads", 8},
+          {"num_key_value_heads", 2},
+          {"intermediate_size", 172},
+          {"vocab_size", 300},
+          {"max_position_embeddings", 128},
+          {"rms_norm_eps", 1e-5},
+          {"rope_theta", 10000.0},
+          {"hidden_act", "silu"}};
+}
+json llama() { return small_config("llama", "LlamaForCausalLM"); }
+json mistral() {
+  json config = small_config("mistral", "MistralForCausalLM");
+  config["sliding_window"] = nullptr;
+  return config;
+}
+json qwen2() { return small_config("qwen2", "Qwen2ForCausalLM"); }
+json qwen3() { return small_config("qwen3", "Qwen3ForCausalLM"); }
+
+json with(json config, const json& changes) {
+  config.update(changes);
+  return config;
+}
+json without(json config, const std::string& key) {
+  config.erase(key);
+  return config;
+}
+
+Result<ModelConfig> read(const json& config, const std::string& generation_config = "") {
+  const ModelDirectory directory;
+  directory.write("config.json", config.dump());
+  if (!generation_config.empty()) directory.write("generation_config.json", generation_config);
+  return read_model_config(directory.path());
+}
+
+// The code and words of an error; the words must name file and key.
+void expect_error(const json& config, StatusCode code, const std::string& key, const std::string& words) {
+  const Result<ModelConfig> result = read(config);
+  ASSERT_FALSE(result.ok()) << config.dump();
+  EXPECT_EQ(result.status().code(), code) << result.status().message();
+  for (const std::string& part : {std::string("config.json"), "\"" + key + "\"", words})
+    EXPECT_NE(result.status().message().find(part), std::string::npos)
+        << part << " | " << result.status().message();
+}
+void expect_refused(const json& config, const std::string& key, const std::string& words) {
+  expect_error(config, StatusCode::kUnsupported, key, words);
+}
+void expect_invalid(const json& config, const std::string& key, const std::string& words) {
+  expect_error(config, StatusCode::kInvalidArgument, key, words);
+}
+
+TEST(ModelConfig, FamiliesDifferInBiasesAndNorms) {
+  const ModelConfig l = *read(llama());
+  EXPECT_EQ(l.family, ModelFamily::kLlama);
+  EXPECT_EQ(l.head_dim, 8);
+  EXPECT_EQ(l.kv_size(), 16);
+  EXPECT_EQ(l.heads_per_kv_head(), 4);
+  EXPECT_EQ(l.rms_norm_eps, 1e-5);
+  EXPECT_FALSE(l.qkv_bias || l.o_bias || l.mlp_bias || l.qk_norm || l.tie_word_embeddings);
+  EXPECT_FALSE(l.rope_scaling || l.bos || l.torch_dtype);
+
+  const ModelConfig m = *read(mistral());
+  EXPECT_EQ(m.family, ModelFamily::kMistral);
+  EXPECT_FALSE(m.qkv_bias || m.qk_norm);
+
+  const ModelConfig q2 = *read(qwen2());
+  EXPECT_EQ(q2.family, ModelFamily::kQwen2);
+  EXPECT_TRUE(q2.qkv_bias);
+  EXPECT_FALSE(q2.o_bias || q2.qk_norm);
+
+  const ModelConfig q3 = *read(qwen3());
+  EXPECT_EQ(q3.family, ModelFamily::kQwen3);
+  EXPECT_TRUE(q3.qk_norm);
+  EXPECT_FALSE(q3.qkv_bias);
+  EXPECT_EQ(q3.head_dim, 128) << "Qwen3 never derives head_dim";
+}
+
+TEST(ModelConfig, OptionalBiases) {
+  const ModelConfig l = *read(with(llama(), {{"attention_bias", true}, {"mlp_bias", true}}));
+  EXPECT_TRUE(l.qkv_bias && l.o_bias && l.mlp_bias);
+  const ModelConfig q3 = *read(with(qwen3(), {{"attention_bias", true}}));
+  EXPECT_TRUE(q3.qkv_bias && q3.o_bias);
+  expect_refused(with(mistral(), {{"attention_bias", true}}), "attention_bias", "no bias");
+  expect_refused(with(qwen2(), {{"mlp_bias", true}}), "mlp_bias", "no bias");
+}
+
+TEST(ModelConfig, NullAndMissingMeanTheDefault) {
+  const ModelConfig config =
+      *read(with(without(without(llama(), "num_key_value_heads"), "rms_norm_eps"),
+                 {{"head_dim", nullptr}, {"rope_scaling", nullptr}, {"rope_theta", nullptr}}));
+  EXPECT_EQ(config.num_kv_heads, 8);
+  EXPECT_EQ(config.head_dim, 8);
+  EXPECT_EQ(config.rms_norm_eps, 1e-6);
+  EXPECT_EQ(config.rope_theta, 10000);
+  EXPECT_EQ(read(without(llama(), "architectures"))->family, ModelFamily::kLlama);
+  EXPECT_EQ(read(without(qwen2(), "model_type"))->family, ModelFamily::kQwen2);
+}
+
+TEST(ModelConfig, RotationIsReadFromOldAndNewKeys) {
+  const json scaling = {{"factor", 8.0},
+                        {"low_freq_factor", 1.0},
+                        {"high_freq_factor", 4.0},
+                        {"original_max_position_embeddings", 8192},
+                        {"rope_type", "llama3"}};
+  const Llama3RopeScaling expected{8, 1, 4, 8192};
+  const ModelConfig old_file = *read(with(llama(), {{"rope_theta", 500000}, {"rope_scaling", scaling}}));
+  EXPECT_EQ(old_file.rope_theta, 500000);
+  EXPECT_EQ(old_file.rope_scaling, expected);
+
+  json parameters = scaling;
+  parameters["rope_theta"] = 500000.0;
+  const ModelConfig new_file = *read(with(without(llama(), "rope_theta"), {{"rope_parameters", parameters}}));
+  EXPECT_EQ(new_file.rope_theta, 500000);
+  EXPECT_EQ(new_file.rope_scaling, expected);
+
+  const ModelConfig plain =
+      *read(with(llama(), {{"rope_parameters", {{"rope_type", "default"}, {"rope_theta", 7e5}}}}));
+  EXPECT_EQ(plain.rope_theta, 7e5);
+  EXPECT_FALSE(plain.rope_scaling);
+
+  json cut = scaling;
+  cut.erase("low_freq_factor");
+  expect_invalid(with(llama(), {{"rope_scaling", cut}}), "low_freq_factor", "missing");
+  expect_invalid(with(llama(), {{"rope_scaling", with(scaling, {{"high_freq_factor", 1.0}})}}),
+                 "high_freq_factor", "larger");
+  expect_invalid(with(llama(), {{"rope_scaling", "llama3"}}), "rope_scaling", "object");
+}
+
+TEST(ModelConfig, OtherRotationsAreRefusedByName) {
+  for (const char* type : {"yarn", "linear", "dynamic", "longrope", "mrope"}) {
+    expect_refused(with(qwen2(), {{"rope_scaling", {{"rope_type", type}, {"factor", 4.0}}}}), "rope_type",
+                   type);
+    expect_refused(with(qwen2(), {{"rope_scaling", {{"type", type}, {"factor", 4.0}}}}), "type",
+                   "max_position_embeddings");
+    expect_refused(with(qwen2(), {{"rope_parameters", {{"rope_type", type}, {"factor", 4.0}}}}), "rope_type",
+                   type);
+  }
+  expect_refused(with(llama(), {{"partial_rotary_factor", 0.5}}), "partial_rotary_factor", "0.5");
+  expect_refused(with(llama(), {{"rope_parameters", {{"partial_rotary_factor", 0.5}}}}),
+                 "partial_rotary_factor", "0.5");
+  expect_refused(with(llama(), {{"rope_parameters", {{"full_attention", {{"rope_theta", 1e4}}}}}}),
+                 "rope_parameters", "layer type");
+  EXPECT_TRUE(read(with(llama(), {{"partial_rotary_factor", 1.0}})).ok());
+}
+
+TEST(ModelConfig, AWindowMattersOnlyWhereItCuts) {
+  expect_refused(with(mistral(), {{"sliding_window", 64}}), "sliding_window",
+                 "\"max_position_embeddings\" to 64");
+  EXPECT_TRUE(read(with(mistral(), {{"sliding_window", 128}})).ok());
+  // The Mistral class slides by 4096 where the key is missing.
+  EXPECT_TRUE(read(without(mistral(), "sliding_window")).ok());
+  expect_refused(with(without(mistral(), "sliding_window"), {{"max_position_embeddings", 32768}}),
+                 "sliding_window", "4096");
+  for (const json& qwen : {qwen2(), qwen3()}) {
+    EXPECT_TRUE(read(with(qwen, {{"use_sliding_window", false}, {"sliding_window", 64}})).ok());
+    const json slides =
+        with(qwen, {{"use_sliding_window", true}, {"sliding_window", 64}, {"max_window_layers", 1}});
+    expect_refused(slides, "sliding_window", "64");
+    EXPECT_TRUE(read(with(slides, {{"max_window_layers", 2}})).ok()) << "no layer slides";
+    EXPECT_TRUE(read(with(slides, {{"sliding_window", nullptr}})).ok());
+    expect_refused(
+        with(qwen, {{"layer_types", {"full_attention", "sliding_attention"}}, {"sliding_window", 64}}),
+        "sliding_window", "64");
+    EXPECT_TRUE(read(with(qwen, {{"layer_types", {"full_attention", "full_attention"}}})).ok());
+    expect_refused(with(qwen, {{"layer_types", {"linear_attention"}}}), "layer_types", "linear_attention");
+  }
+}
+
+TEST(ModelConfig, OtherModelsAreRefusedByName) {
+  expect_refused(with(llama(), {{"architectures", {"MixtralForCausalLM"}}}), "architectures",
+                 "MixtralForCausalLM");
+  expect_refused(with(llama(), {{"architectures", {"LlamaForSequenceClassification"}}}), "architectures",
+                 "supported are LlamaForCausalLM");
+  expect_refused(with(without(llama(), "architectures"), {{"model_type", "gpt2"}}), "model_type", "gpt2");
+  expect_invalid(with(llama(), {{"model_type", "qwen2"}}), "model_type", "LlamaForCausalLM");
+  expect_invalid(with(llama(), {{"architectures", json::array()}}), "architectures", "list of one");
+  expect_invalid(without(without(llama(), "architectures"), "model_type"), "architectures", "missing");
+  expect_refused(with(llama(), {{"hidden_act", "gelu"}}), "hidden_act", "gelu");
+  expect_refused(with(llama(), {{"quantization_config", {{"quant_method", "awq"}}}}), "quantization_config",
+                 "awq");
+  expect_refused(with(llama(), {{"num_local_experts", 8}}), "num_local_experts", "mixture");
+  expect_refused(with(qwen3(), {{"num_experts", 128}}), "num_experts", "mixture");
+  expect_refused(with(llama(), {{"draft_vocab_size", 32000}}), "draft_vocab_size", "EAGLE");
+  expect_refused(with(llama(), {{"torch_dtype", "float8_e4m3fn"}}), "torch_dtype", "bfloat16");
+}
+
+TEST(ModelConfig, SizesMustFitTogether) {
+  for (const char* key : {"hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size",
+                          "vocab_size", "max_position_embeddings"}) {
+    expect_invalid(without(llama(), key), key, "missing");
+    for (const json& bad :
+         {json(0), json(-4), json(int64_t{1} << 40), json(UINT64_MAX), json(2.0), json("64")})
+      expect_invalid(with(llama(), {{key, bad}}), key, "must be");
+  }
+  expect_invalid(with(llama(), {{"num_key_value_heads", 3}}), "num_key_value_heads", "does not divide");
+  expect_invalid(with(llama(), {{"num_key_value_heads", 16}}), "num_key_value_heads", "does not divide");
+  expect_invalid(with(llama(), {{"hidden_size", 65}}), "hidden_size", "multiple");
+  expect_invalid(with(llama(), {{"hidden_size", 72}}), "head_dim", "even");
+  expect_invalid(with(llama(), {{"head_dim", 7}}), "head_dim", "even");
+  expect_invalid(with(llama(), {{"rms_norm_eps", 0}}), "rms_norm_eps", "between");
+  expect_invalid(with(llama(), {{"rope_theta", -1}}), "rope_theta", "between");
+  EXPECT_EQ(read(with(llama(), {{"head_dim", 12}}))->q_size(), 96);
+}
+
+TEST(ModelConfig, EosIsTheUnionOfBothFiles) {
+  const json config = with(llama(), {{"eos_token_id", 9}, {"bos_token_id", 1}, {"torch_dtype", "bfloat16"}});
+  const ModelConfig both = *read(config, R"({"eos_token_id": [7, 9, 8], "temperature": 0.6})");
+  EXPECT_EQ(both.eos, (std::vector<TokenId>{TokenId(9), TokenId(7), TokenId(8)}));
+  EXPECT_EQ(both.bos, TokenId(1));
+  EXPECT_EQ(both.torch_dtype, Dtype::kBF16);
+  EXPECT_EQ(read(config, "{}")->eos.size(), 1u);
+  EXPECT_TRUE(read(llama())->eos.empty());
+  EXPECT_EQ(read(with(llama(), {{"eos_token_id", {4, 5}}}), R"({"eos_token_id": 5})")->eos.size(), 2u);
+  EXPECT_EQ(read(with(llama(), {{"dtype", "float16"}}))->torch_dtype, Dtype::kF16);
+  expect_invalid(with(llama(), {{"eos_token_id", 300}}), "eos_token_id", "300");
+  expect_invalid(with(llama(), {{"eos_token_id", {-1}}}), "eos_token_id", "ids");
+  expect_invalid(with(llama(), {{"bos_token_id", 300}}), "bos_token_id", "299");
+  const Result<ModelConfig> broken = read(config, R"({"eos_token_id": "x"})");
+  ASSERT_FALSE(broken.ok());
+  EXPECT_NE(broken.status().message().find("generation_config.json"), std::string::npos);
+  EXPECT_FALSE(read(config, "{").ok());
+}
+
+TEST(ModelConfig, MissingOrBrokenFiles) {
+  const ModelDirectory directory;
+  EXPECT_EQ(read_model_config(directory / "nowhere").status().code(), StatusCode::kNotFound);
+  EXPECT_EQ(read_model_config(directory.path()).status().code(), StatusCode::kNotFound);
+  directory.write("config.json", "[]");
+  EXPECT_EQ(read_model_config(directory.path()).status().code(), StatusCode::kInvalidArgument);
+  directory.write("config.json", R"({"hidden_size": 1, "hidden_size": 2})");
+  EXPECT_EQ(read_model_config(directory.path()).status().code(), StatusCode::kMalformed);
+}
+
+TEST(ModelConfig, GoldenModels) {
+  const ModelConfig llama31 = *read_model_config(golden_models() / "llama3.1");
+  EXPECT_EQ(llama31.vocab_size, 262);
+  EXPECT_EQ(llama31.rope_scaling, (Llama3RopeScaling{8, 1, 4, 256}));
+  EXPECT_EQ(llama31.eos, (std::vector<TokenId>{TokenId(257), TokenId(259), TokenId(2), TokenId(5)}));
+  EXPECT_EQ(read_model_config(golden_models() / "qwen2")->head_dim, 8);
+  EXPECT_EQ(read_model_config(golden_models() / "qwen3")->q_size(), 96);
+  const ModelConfig transformers5 = *read_model_config(golden_models() / "llama-bias-sharded");
+  EXPECT_EQ(transformers5.rope_theta, 10000);
+  EXPECT_TRUE(transformers5.o_bias && transformers5.mlp_bias);
+}
+
+TEST(ModelConfig, PublishedConfigs) {
+  const std::filesystem::path configs = test_data() / "configs";
+  SKIP_WITHOUT(configs);
+  const ModelConfig llama70 = *read_model_config(configs / "llama3-70B-162shards");
+  EXPECT_EQ(llama70.vocab_size, 128262);
+  EXPECT_EQ(llama70.num_layers, 80);
+  EXPECT_EQ(llama70.head_dim, 128);
+  EXPECT_EQ(llama70.eos, (std::vector<TokenId>{TokenId(128009), TokenId(128001)}));
+  EXPECT_EQ(llama70.torch_dtype, Dtype::kF32);
+  const ModelConfig qwen25 = *read_model_config(configs / "qwen2.5-14B-instruct");
+  EXPECT_EQ(qwen25.family, ModelFamily::kQwen2);
+  EXPECT_TRUE(qwen25.qkv_bias);
+  EXPECT_EQ(qwen25.heads_per_kv_head(), 5);
+  EXPECT_EQ(qwen25.torch_dtype, Dtype::kF16);
+  const ModelConfig qwen3_17 = *read_model_config(configs / "qwen3-1.7B");
+  EXPECT_TRUE(qwen3_17.qk_norm && qwen3_17.tie_word_embeddings);
+  EXPECT_EQ(qwen3_17.rope_theta, 1e6);
+  const ModelConfig tiny = *read_model_config(configs / "tinyllama-1.1B-chat");
+  EXPECT_EQ(tiny.num_kv_heads, 4);
+  EXPECT_EQ(tiny.torch_dtype, Dtype::kF32);
+}
+
+}  // namespace
+}  // namespace outrider

@@ -1,0 +1,148 @@
+// Every kind of tokenizer against what the reference libraries made of the same strings
+// (tests/goldens/make_tokenizer_goldens.py).
+#include "tests/transformer/tokenizer/tokenizer_fixtures.h"
+
+namespace outrider {
+namespace {
+
+class TokenizerJsonGolden : public testing::TestWithParam<const char*> {
+ protected:
+  void SetUp() override {
+    tokenizer_ = load_or_die(golden_directory() / GetParam());
+    expected_ = read_json(golden_directory() / GetParam() / "expected.json");
+    strings_ = read_json(golden_directory() / "strings.json");
+    ASSERT_GT(strings_.size(), 200u);
+    ASSERT_EQ(strings_.size(), expected_["ids"].size());
+  }
+  std::unique_ptr<Tokenizer> tokenizer_;
+  nlohmann::json expected_, strings_;
+};
+
+TEST_P(TokenizerJsonGolden, EncodesLikeTheReference) {
+  for (size_t i = 0; i < strings_.size(); ++i) {
+    const std::string text = strings_[i];
+    EXPECT_EQ(encode_plain(*tokenizer_, text), expected_["ids"][i].get<std::vector<int>>())
+        << i << ": " << text;
+  }
+}
+
+TEST_P(TokenizerJsonGolden, DecodesLikeTheReference) {
+  for (size_t i = 0; i < strings_.size(); ++i) {
+    const auto changed = expected_["decoded"].find(std::to_string(i));
+    const std::string want = changed == expected_["decoded"].end() ? strings_[i] : *changed;
+    EXPECT_EQ(tokenizer_->decode(token_ids(expected_["ids"][i])), want) << i;
+  }
+}
+
+TEST_P(TokenizerJsonGolden, RepairsRandomIdsLikeTheReference) {
+  for (const auto& sample : expected_["random"])
+    EXPECT_EQ(tokenizer_->decode(token_ids(sample[0])), sample[1].get<std::string>()) << sample[0];
+}
+
+TEST_P(TokenizerJsonGolden, AddsSpecialTokensLikeTheReference) {
+  const auto ids = tokenizer_->encode("Hello world", SpecialTokens::kAdd);
+  ASSERT_TRUE(ids.ok());
+  EXPECT_EQ(values(*ids), expected_["with_special"].get<std::vector<int>>());
+  const std::vector<int> plain = encode_plain(*tokenizer_, "Hello world");
+  EXPECT_EQ(tokenizer_->bos().has_value(), values(*ids).front() != plain.front());
+}
+
+TEST_P(TokenizerJsonGolden, StreamEqualsDecode) {
+  for (size_t i = 0; i < strings_.size(); ++i) {
+    const std::vector<TokenId> ids = token_ids(expected_["ids"][i]);
+    StreamDecoder stream(*tokenizer_);
+    std::string text;
+    for (const TokenId id : ids) text += stream.append(id);
+    text += stream.flush();
+    EXPECT_EQ(text, tokenizer_->decode(ids)) << i;
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Kinds, TokenizerJsonGolden,
+                         testing::Values("gpt2", "llama3", "qwen", "digits", "llama2_legacy", "llama2_first",
+                                         "metaspace"),
+                         [](const auto& kind) { return std::string(kind.param); });
+
+class SentencePieceGolden : public testing::TestWithParam<const char*> {};
+
+TEST_P(SentencePieceGolden, EncodesLikeTheReference) {
+  const auto tokenizer = load_or_die(golden_directory() / GetParam());
+  const auto expected = read_json(golden_directory() / GetParam() / "expected.json");
+  ASSERT_GT(expected["texts"].size(), 150u);
+  for (size_t i = 0; i < expected["texts"].size(); ++i) {
+    const std::string text = expected["texts"][i];
+    EXPECT_EQ(encode_plain(*tokenizer, text), expected["ids"][i].get<std::vector<int>>())
+        << i << ": " << text;
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Kinds, SentencePieceGolden,
+                         testing::Values("sentencepiece", "sentencepiece_squeezed"),
+                         [](const auto& kind) { return std::string(kind.param); });
+
+TEST(SentencePieceSpecials, FollowTokenizerConfig) {
+  const std::string model = read_file(golden_directory() / "sentencepiece/tokenizer.model");
+  const auto encode = [](const ModelFiles& files) {
+    return values(*load_or_die(files.path())->encode("Hello", SpecialTokens::kAdd));
+  };
+  const std::vector<int> plain = encode(
+      ModelFiles({{"tokenizer.model", model}, {"tokenizer_config.json", R"({"add_bos_token": false})"}}));
+  std::vector<int> with_bos = plain;
+  with_bos.insert(with_bos.begin(), 1);
+  std::vector<int> with_both = with_bos;
+  with_both.push_back(2);
+  EXPECT_EQ(encode(ModelFiles({{"tokenizer.model", model}})), with_bos);
+  EXPECT_EQ(
+      encode(ModelFiles({{"tokenizer.model", model},
+                         {"tokenizer_config.json", R"({"add_eos_token": true, "eos_token": "</s>"})"}})),
+      with_both);
+}
+
+TEST(SentencePieceSpecials, AreFoundInTextAndLeftOutOfIt) {
+  const auto tokenizer = load_or_die(golden_directory() / "sentencepiece");
+  const auto ids = tokenizer->encode("<s>Hello</s>", SpecialTokens::kOmit);
+  ASSERT_TRUE(ids.ok());
+  EXPECT_EQ(ids->front(), TokenId(1));
+  EXPECT_EQ(ids->back(), TokenId(2));
+  EXPECT_EQ(tokenizer->decode(*ids), "Hello");
+  EXPECT_TRUE(tokenizer->is_special(TokenId(0)));
+  EXPECT_TRUE(tokenizer->token_bytes(TokenId(1)).empty());
+}
+
+TEST(DemoPair, RoundTrips) {
+  const auto directory = std::filesystem::path(OUTRIDER_SOURCE_DIR) / "launch/demo_pair/target";
+  if (!std::filesystem::exists(directory / "tokenizer.json")) GTEST_SKIP() << "no demo pair in " << directory;
+  const auto tokenizer = load_or_die(directory);
+  EXPECT_EQ(tokenizer->bos(), TokenId(0));
+  for (const std::string text : read_json(golden_directory() / "strings.json")) {
+    if (text.find("<s>") != std::string::npos || text.find("</s>") != std::string::npos) continue;
+    const auto ids = tokenizer->encode(text, SpecialTokens::kAdd);
+    ASSERT_TRUE(ids.ok());
+    EXPECT_EQ(ids->front(), TokenId(0));
+    EXPECT_EQ(tokenizer->decode(*ids), text);
+  }
+}
+
+TEST(TokenTable, AnswersForHolesAndIdsOutOfRange) {
+  const auto tokenizer = load_or_die(golden_directory() / "gpt2");
+  for (const int id : {-1, tokenizer->vocab_size(), 1 << 30}) {
+    EXPECT_EQ(tokenizer->token(TokenId(id)), "");
+    EXPECT_EQ(tokenizer->token_bytes(TokenId(id)), "");
+    EXPECT_FALSE(tokenizer->is_special(TokenId(id)));
+    EXPECT_EQ(tokenizer->decode(token_ids({id})), "");
+  }
+  EXPECT_EQ(tokenizer->find("no such token"), std::nullopt);
+  EXPECT_EQ(tokenizer->token(*tokenizer->find("Ġthe")), "Ġthe");
+  EXPECT_EQ(tokenizer->token_bytes(*tokenizer->find("Ġthe")), " the");
+}
+
+TEST(Encode, NamesTheFirstByteThatIsNotUtf8) {
+  const auto tokenizer = load_or_die(golden_directory() / "gpt2");
+  const auto ids = tokenizer->encode("abc\xC3(", SpecialTokens::kAdd);
+  ASSERT_FALSE(ids.ok());
+  EXPECT_EQ(ids.status().code(), StatusCode::kInvalidArgument);
+  EXPECT_NE(ids.status().message().find("byte 3"), std::string::npos) << ids.status().message();
+}
+
+}  // namespace
+}  // namespace outrider

@@ -1,0 +1,49 @@
+#include "transformer/chat_template/builtins.h"
+
+#include <algorithm>
+
+namespace outrider::chat_template {
+
+Status Budget::work(uint64_t bytes) {
+  work_ += std::min(bytes, kMaxSteps * kWorkPerStep + 1);
+  if (work_ <= kMaxSteps * kWorkPerStep) return {};
+  return resource_exhausted(fmt::format("the template takes more than {} steps", kMaxSteps));
+}
+
+Status Budget::bytes(size_t count) {
+  bytes_ += std::min<uint64_t>(count, kMaxBytes + 1);
+  if (bytes_ <= kMaxBytes) return {};
+  return resource_exhausted(fmt::format("the template builds more than {} bytes of values", kMaxBytes));
+}
+
+Status Budget::check_size(const Value& value) {
+  if (value.depth() > kMaxDepth)
+    return resource_exhausted(fmt::format("the template nests values deeper than {} levels", kMaxDepth));
+  if (value.weight() > kMaxWeight)
+    return resource_exhausted(fmt::format("the template builds a value of more than {} bytes", kMaxWeight));
+  return {};
+}
+
+const Value* Arguments::find(size_t position, std::string_view keyword) const {
+  if (position < positional.size()) return &positional[position];
+  for (const auto& [name, value] : keywords)
+    if (name == keyword) return &value;
+  return nullptr;
+}
+
+Result<std::string> Arguments::text(size_t position, std::string_view keyword) const {
+  const Value* value = find(position, keyword);
+  if (value == nullptr || value->string() == nullptr)
+    return invalid_argument(fmt::format("argument '{}' must be a string", keyword));
+  return *value->string();
+}
+
+Result<int64_t> Arguments::integer_or(size_t position, std::string_view keyword, int64_t if_absent) const {
+  const Value* value = find(position, keyword);
+  if (value == nullptr) return if_absent;
+  if (value->as<int64_t>() == nullptr)
+    return invalid_argument(fmt::format("argument '{}' must be an integer", keyword));
+  return *value->as<int64_t>();
+}
+
+}  // namespace outrider::chat_template

@@ -1,0 +1,70 @@
+// Expressions to values, and the scopes they are evaluated in.
+#pragma once
+
+#include <deque>
+#include <string>
+
+#include "transformer/chat_template/builtins.h"
+#include "transformer/chat_template/syntax.h"
+
+namespace outrider::chat_template {
+
+// Variables of one block; inner scopes see outer ones, but set only their own.
+struct Scope {
+  const Scope* outer = nullptr;
+  Map variables = {};
+  const Value* find(const std::string& name) const;
+};
+
+class Evaluator {
+ public:
+  virtual ~Evaluator() = default;
+  Result<Value> evaluate(const Expression& expression, const Scope& scope);
+
+ protected:
+  // The text that the macro's body prints; implemented by what runs statements.
+  virtual Result<Value> call_macro(const Macro& macro, const Arguments& arguments, int line) = 0;
+
+  // Counts evaluation depth while it lives.
+  class Nesting {
+   public:
+    explicit Nesting(int& depth) : depth_(depth) { ++depth_; }
+    ~Nesting() { --depth_; }
+    Nesting(const Nesting&) = delete;
+    Nesting& operator=(const Nesting&) = delete;
+
+   private:
+    int& depth_;
+  };
+  Status check_depth(int line) const;
+
+  Budget budget_;
+  int depth_ = 0;
+
+ private:
+  Result<Value> dispatch(const Expression& e, const Scope& scope);
+  Result<Value> operand(const Expression& e, size_t index, const Scope& scope);
+  Result<Value> list(const Expression& e, const Scope& scope);
+  Result<Value> dict(const Expression& e, const Scope& scope);
+  Result<Value> slice(const Expression& e, const Scope& scope);
+  Result<Value> attribute(const Expression& e, const Scope& scope);
+  Result<Value> item(const Expression& e, const Scope& scope);
+  Result<Value> logic(const Expression& e, const Scope& scope);
+  Result<Value> arithmetic(const Expression& e, const Scope& scope);
+  Result<Value> comparison(const Expression& e, const Scope& scope);
+  Result<Value> concatenation(const Expression& e, const Scope& scope);
+  Result<Value> conditional(const Expression& e, const Scope& scope);
+  Result<Value> negative(const Expression& e, const Scope& scope);
+  Result<Value> call(const Expression& e, const Scope& scope);
+  Result<Value> call_builtin(Builtin builtin, const Arguments& arguments);
+  Result<Value> range(const Arguments& arguments);
+  Result<Arguments> arguments(const Expression& e, const Scope& scope);
+  Result<bool> holds(const std::string& symbol, const Value& left, const Value& right);
+
+  std::deque<Map> namespaces_;  // values refer to them, so they live as long as the rendering
+};
+
+// left + right and the like, as in Python.
+Result<Value> calculate(const std::string& symbol, const Value& left, const Value& right, Budget& budget);
+
+}  // namespace outrider::chat_template

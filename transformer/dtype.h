@@ -1,0 +1,45 @@
+// Element types that a model file may declare. Only three of them are weights to us.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string_view>
+
+namespace outrider {
+
+// Every type of the safetensors format; the order is ours and is never stored.
+enum class Dtype : uint8_t {
+  kF32,
+  kBF16,
+  kF16,
+  kF64,
+  kI64,
+  kI32,
+  kI16,
+  kI8,
+  kU64,
+  kU32,
+  kU16,
+  kU8,
+  kBool,
+  kC64,
+  kF8E4M3,
+  kF8E5M2,
+  kF8E4M3Fnuz,
+  kF8E5M2Fnuz,
+  kF8E8M0,
+  kF6E2M3,
+  kF6E3M2,
+  kF4,
+};
+
+constexpr bool is_weight_dtype(Dtype dtype) {
+  return dtype == Dtype::kF32 || dtype == Dtype::kBF16 || dtype == Dtype::kF16;
+}
+
+int dtype_bits(Dtype dtype);                                         // of one element; 4 and 6 exist
+std::string_view dtype_name(Dtype dtype);                            // as safetensors writes it: "BF16"
+std::optional<Dtype> dtype_from_safetensors(std::string_view name);  // "BF16"
+std::optional<Dtype> dtype_from_torch(std::string_view name);        // "bfloat16", "torch.bfloat16"
+
+}  // namespace outrider

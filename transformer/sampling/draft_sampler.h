@@ -1,0 +1,57 @@
+// The draft worker's side: one row of draft logits to one draft token and, for the rules that need it, the
+// distribution q that the token was really drawn from, as the integers that travel.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <vector>
+
+#include "comm/collectives.h"
+#include "transformer/sampling/filters.h"
+#include "transformer/sampling/token_counts.h"
+
+namespace outrider {
+
+// q(v) = weight(v) / sum. Dense: ids is empty, weights[v] for every v. Sparse: ids strictly ascending, others
+// have 0.
+struct IntegerWeights {
+  std::vector<uint32_t> ids;
+  std::vector<uint32_t> weights;
+  uint64_t sum = 0;
+};
+
+// Where in its sequence a row stands.
+struct DraftStep {
+  const SamplingParams* sampling = nullptr;
+  const TokenCounts* counts = nullptr;  // committed tokens; may be null unless there are penalties
+  std::span<const TokenId> drafted;     // the tokens of this draft before this one
+  Position position{};                  // of the token to draw
+  Round round{};
+  int32_t sparse_m = 0;  // token and block rules: q keeps the best m tokens; 0 keeps all, dense
+};
+
+class DraftSampler {
+ public:
+  // `single` is a group of one rank (a draft model is not split). It must outlive the sampler.
+  explicit DraftSampler(Collectives& single) : filters_(single) {}
+
+  // The token for raw logits, which are overwritten; only ids below logits.size() can come out, so pass no
+  // padding that the target lacks. Under greedy and naive the argmax, under invariant the argmax with the
+  // shared noise (q is left alone), under token and block a draw from q. Empty: the row holds NaN or +inf, or
+  // nothing above -inf.
+  std::optional<TokenId> sample(std::span<float> logits, const DraftStep& step, IntegerWeights* q);
+
+ private:
+  ShardFilters filters_;
+  std::vector<float> chunk_max_;
+  std::vector<uint64_t> ranked_;
+};
+
+// round(exp(l - max) * 2^31) of every id, or of the best m by (weight desc, id asc); `scratch` is reused.
+void make_integer_weights(std::span<const float> processed, float max, int32_t sparse_m, IntegerWeights& q,
+                          std::vector<uint64_t>& scratch);
+// The inverse CDF of those integers.
+TokenId draw_token(const IntegerWeights& q, uint64_t bits);
+
+}  // namespace outrider

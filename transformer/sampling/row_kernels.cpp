@@ -1,0 +1,263 @@
+#include "transformer/sampling/row_kernels.h"
+
+#include <bit>
+#include <cstring>
+
+#include "transformer/sampling/ordered_key.h"
+
+// The same source for several instruction sets. Bodies are force-inlined into one wrapper per set; no set
+// fuses a multiplication with an addition, so all of them produce the same bits (tested through
+// outrider::isa).
+#define ALWAYS_INLINE inline __attribute__((always_inline))
+#if defined(__x86_64__)
+#define AVX512 __attribute__((target("avx512f,avx512bw,avx512dq,avx512vl,prefer-vector-width=512")))
+#define AVX2 __attribute__((target("avx2")))
+#define FOR_EACH_ISA(result, name, parameters, arguments)                  \
+  namespace isa {                                                          \
+  AVX512 result name##_avx512 parameters { return name##_body arguments; } \
+  AVX2 result name##_avx2 parameters { return name##_body arguments; }     \
+  result name##_baseline parameters { return name##_body arguments; }      \
+  }                                                                        \
+  result name parameters {                                                 \
+    static const auto chosen = has_avx512() ? isa::name##_avx512           \
+                               : has_avx2() ? isa::name##_avx2             \
+                                            : isa::name##_baseline;        \
+    return chosen arguments;                                               \
+  }
+#else
+#define FOR_EACH_ISA(result, name, parameters, arguments) \
+  result name parameters { return name##_body arguments; }
+#endif
+
+namespace outrider {
+namespace {
+
+#if defined(__x86_64__)
+bool has_avx2() { return __builtin_cpu_supports("avx2"); }
+bool has_avx512() {
+  return __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
+         __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl");
+}
+#endif
+
+using F32x16 = float __attribute__((vector_size(64)));
+using I32x16 = int32_t __attribute__((vector_size(64)));
+using F32x8 = float __attribute__((vector_size(32)));
+using F64x8 = double __attribute__((vector_size(64)));
+using U64x8 = uint64_t __attribute__((vector_size(64)));
+
+ALWAYS_INLINE void load(const float* from, F32x16& to) { std::memcpy(&to, from, sizeof to); }
+ALWAYS_INLINE void load(const float* from, F32x8& to) { std::memcpy(&to, from, sizeof to); }
+
+// Maximum of n <= 64 scaled elements; sets nan if there is one.
+ALWAYS_INLINE float scale_chunk(float* x, int64_t n, float scale, bool& nan) {
+  F32x16 best = F32x16{} + kMinusInfinity;
+  I32x16 unordered{};
+  int64_t i = 0;
+  for (; i + 16 <= n; i += 16) {
+    F32x16 v;
+    load(x + i, v);
+    v *= scale;
+    std::memcpy(x + i, &v, sizeof v);
+    best = v > best ? v : best;
+    unordered |= v != v;
+  }
+  float result = kMinusInfinity;
+  int32_t any = 0;
+  for (int j = 0; j < 16; ++j) {
+    result = best[j] > result ? best[j] : result;
+    any |= unordered[j];
+  }
+  for (; i < n; ++i) {
+    const float v = x[i] * scale;
+    x[i] = v;
+    result = v > result ? v : result;
+    any |= v != v;
+  }
+  nan |= any != 0;
+  return result;
+}
+
+ALWAYS_INLINE bool scale_and_scan_body(std::span<float> row, Chunks chunks, float scale,
+                                       std::span<float> chunk_max) {
+  bool nan = false;
+  const int64_t count = chunks.count();
+  for (int64_t i = 0; i < count; ++i) {
+    const IndexRange at = chunks.local(i);
+    chunk_max[static_cast<size_t>(i)] = scale_chunk(row.data() + at.begin, at.size(), scale, nan);
+  }
+  return nan;
+}
+
+ALWAYS_INLINE void fill_keys_body(std::span<const float> row, std::span<uint32_t> keys) {
+  for (size_t i = 0; i < row.size(); ++i) {
+    const auto bits = std::bit_cast<uint32_t>(row[i] + 0.0f);
+    keys[i] = bits ^ (static_cast<uint32_t>(static_cast<int32_t>(bits) >> 31) | 0x80000000);
+  }
+}
+
+ALWAYS_INLINE void mask_below_body(std::span<float> row, float cut, int64_t tie_end) {
+  const auto ties = static_cast<size_t>(tie_end);
+  for (size_t i = 0; i < ties; ++i) row[i] = row[i] >= cut ? row[i] : kMinusInfinity;
+  for (size_t i = ties; i < row.size(); ++i) row[i] = row[i] > cut ? row[i] : kMinusInfinity;
+}
+
+// round(exp(l - max) * 2^bits) of 8 logits, to nearest even. Range reduction to |r| <= ln(2)/2 with a
+// two-part ln(2) (fdlibm's constants), Taylor to r^13 (remainder below 2^-57): below 1 ulp before the final
+// rounding.
+ALWAYS_INLINE void exp_weights(const F32x8& logits, double max, int bits, U64x8& out) {
+  constexpr double kLog2E = 0x1.71547652b82fep+0;
+  constexpr double kLn2High = 0x1.62e42feep-1;
+  constexpr double kLn2Low = 0x1.a39ef35793c76p-33;
+  constexpr double kRoundToInteger = 0x1.8p52;
+  constexpr double kFloor = -40;  // exp(-40) * 2^44 is 7e-5: weight 0, like everything below it
+  F64x8 x = __builtin_convertvector(logits, F64x8) - max;
+  x = x > kFloor ? x : F64x8{} + kFloor;
+  const F64x8 shifted = x * kLog2E + kRoundToInteger;
+  const F64x8 n = shifted - kRoundToInteger;
+  const F64x8 r = (x - n * kLn2High) - n * kLn2Low;
+  F64x8 p = F64x8{} + 1.0 / 6227020800;
+  p = p * r + 1.0 / 479001600;
+  p = p * r + 1.0 / 39916800;
+  p = p * r + 1.0 / 3628800;
+  p = p * r + 1.0 / 362880;
+  p = p * r + 1.0 / 40320;
+  p = p * r + 1.0 / 5040;
+  p = p * r + 1.0 / 720;
+  p = p * r + 1.0 / 120;
+  p = p * r + 1.0 / 24;
+  p = p * r + 1.0 / 6;
+  p = p * r + 1.0 / 2;
+  p = p * r + 1.0;
+  p = p * r + 1.0;
+  // The low bits of `shifted` hold n; shifted into the exponent field they are a factor of 2^n.
+  U64x8 exponent;
+  std::memcpy(&exponent, &shifted, sizeof exponent);
+  exponent = (exponent << 52) + (static_cast<uint64_t>(1023 + bits) << 52);
+  F64x8 power;
+  std::memcpy(&power, &exponent, sizeof power);
+  const F64x8 rounded = p * power + 0x1p52;  // an integer below 2^52 now stands in the mantissa
+  std::memcpy(&out, &rounded, sizeof out);
+  out &= (uint64_t{1} << 52) - 1;
+}
+
+// Calls use(i, weights, n) for every group of up to 8 elements.
+template <class Use>
+ALWAYS_INLINE void for_each_weights(std::span<const float> row, double max, int bits, Use use) {
+  const int64_t n = static_cast<int64_t>(row.size());
+  U64x8 weights;
+  F32x8 logits;
+  int64_t i = 0;
+  for (; i + 8 <= n; i += 8) {
+    load(row.data() + i, logits);
+    exp_weights(logits, max, bits, weights);
+    use(i, weights, 8);
+  }
+  if (i == n) return;
+  logits = F32x8{} + kMinusInfinity;
+  std::memcpy(&logits, row.data() + i, static_cast<size_t>(n - i) * sizeof(float));
+  exp_weights(logits, max, bits, weights);
+  use(i, weights, n - i);
+}
+
+ALWAYS_INLINE void fill_weights_body(std::span<const float> row, float max, std::span<uint64_t> weights) {
+  uint64_t* out = weights.data();
+  for_each_weights(
+      row, max, kWeightBits, [out](int64_t i, const U64x8& w, int64_t n) __attribute__((always_inline)) {
+        std::memcpy(out + i, &w, static_cast<size_t>(n) * sizeof(uint64_t));
+      });
+}
+
+ALWAYS_INLINE uint64_t sum_weights_body(std::span<const float> row, float max) {
+  U64x8 sum{};
+  for_each_weights(
+      row, max,
+      kWeightBits, [&sum](int64_t, const U64x8& w, int64_t) __attribute__((always_inline)) { sum += w; });
+  uint64_t total = 0;
+  for (int j = 0; j < 8; ++j) total += sum[j];
+  return total;
+}
+
+ALWAYS_INLINE void fill_draft_weights_body(std::span<const float> row, float max,
+                                           std::span<uint32_t> weights) {
+  uint32_t* out = weights.data();
+  for_each_weights(
+      row, max, kDraftWeightBits, [out](int64_t i, const U64x8& w, int64_t n) __attribute__((always_inline)) {
+        for (int64_t j = 0; j < n; ++j) out[i + j] = static_cast<uint32_t>(w[j]);
+      });
+}
+
+ALWAYS_INLINE void fill_residual_body(std::span<const uint64_t> weights, uint64_t total, double ratio,
+                                      std::span<const double> q, std::span<uint64_t> residual) {
+  const auto z = static_cast<double>(total);
+  for (size_t i = 0; i < weights.size(); ++i) {
+    const double p = static_cast<double>(static_cast<int64_t>(weights[i])) / z;
+    const double excess = (ratio * p - q[i]) * 0x1p60;
+    const double clipped = excess > 0 ? excess : 0;
+    const double rounded = clipped < 0x1p52 ? (clipped + 0x1p52) - 0x1p52 : clipped;  // to nearest even
+    residual[i] = static_cast<uint64_t>(static_cast<int64_t>(rounded));
+  }
+}
+
+// Philox4x32-10 of 16 consecutive counters; the same function as draw_block, 16 lanes at a time.
+ALWAYS_INLINE bool fill_noise_words_body(Seed seed, Position position, int64_t chunk, uint32_t threshold,
+                                         NoiseWords& words) {
+  constexpr uint64_t kM0 = 0xD2511F53, kM1 = 0xCD9E8D57;
+  constexpr uint32_t kW0 = 0x9E3779B9, kW1 = 0xBB67AE85;
+  const auto key0 = static_cast<uint32_t>(seed.value), key1 = static_cast<uint32_t>(seed.value >> 32);
+  const auto first = static_cast<uint32_t>(chunk * 16);
+  uint32_t largest = 0;
+  for (uint32_t j = 0; j < 16; ++j) {
+    uint32_t c0 = first + j, c1 = static_cast<uint32_t>(position.value()), c2 = 0;
+    uint32_t c3 = static_cast<uint32_t>(Purpose::kGumbel) << 24;
+    uint32_t k0 = key0, k1 = key1;
+#pragma GCC unroll 10
+    for (int round = 0; round < 10; ++round) {
+      const uint64_t product0 = kM0 * c0, product1 = kM1 * c2;
+      c0 = static_cast<uint32_t>(product1 >> 32) ^ c1 ^ k0;
+      c1 = static_cast<uint32_t>(product1);
+      c2 = static_cast<uint32_t>(product0 >> 32) ^ c3 ^ k1;
+      c3 = static_cast<uint32_t>(product0);
+      k0 += kW0;
+      k1 += kW1;
+    }
+    words.word[0][j] = c0;
+    words.word[1][j] = c1;
+    words.word[2][j] = c2;
+    words.word[3][j] = c3;
+    largest = std::max(largest, std::max(std::max(c0, c1), std::max(c2, c3)));
+  }
+  return largest >= threshold;
+}
+
+}  // namespace
+
+FOR_EACH_ISA(bool, scale_and_scan,
+             (std::span<float> row, Chunks chunks, float scale, std::span<float> chunk_max),
+             (row, chunks, scale, chunk_max))
+FOR_EACH_ISA(void, fill_keys, (std::span<const float> row, std::span<uint32_t> keys), (row, keys))
+FOR_EACH_ISA(void, mask_below, (std::span<float> row, float cut, int64_t tie_end), (row, cut, tie_end))
+FOR_EACH_ISA(void, fill_weights, (std::span<const float> row, float max, std::span<uint64_t> weights),
+             (row, max, weights))
+FOR_EACH_ISA(uint64_t, sum_weights, (std::span<const float> row, float max), (row, max))
+FOR_EACH_ISA(void, fill_draft_weights, (std::span<const float> row, float max, std::span<uint32_t> weights),
+             (row, max, weights))
+FOR_EACH_ISA(void, fill_residual,
+             (std::span<const uint64_t> weights, uint64_t total, double ratio, std::span<const double> q,
+              std::span<uint64_t> residual),
+             (weights, total, ratio, q, residual))
+FOR_EACH_ISA(bool, fill_noise_words,
+             (Seed seed, Position position, int64_t chunk, uint32_t threshold, NoiseWords& words),
+             (seed, position, chunk, threshold, words))
+
+uint64_t weight_of(float logit, float max) {
+  uint64_t weight = 0;
+  fill_weights(std::span(&logit, 1), max, std::span(&weight, 1));
+  return weight;
+}
+
+int64_t find_first(std::span<const float> row, float value) {
+  return std::find(row.begin(), row.end(), value) - row.begin();
+}
+
+}  // namespace outrider

@@ -1,0 +1,104 @@
+#include "transformer/sampling/weighted_draw.h"
+
+#include <algorithm>
+
+#include "base/log.h"
+
+namespace outrider {
+
+uint64_t QView::weight(TokenId id) const {
+  const auto v = static_cast<uint32_t>(id.value());
+  if (ids.empty()) return v < weights.size() ? weights[v] : 0;
+  const auto it = std::lower_bound(ids.begin(), ids.end(), v);
+  return it != ids.end() && *it == v ? weights[static_cast<size_t>(it - ids.begin())] : 0;
+}
+
+void WeightedSampler::fill_q(const RowWeights& row, int64_t begin, size_t count) {
+  const auto sum = static_cast<double>(row.q.sum);
+  const int64_t first = row.range.begin + begin, last = first + static_cast<int64_t>(count);
+  std::fill_n(q_.begin(), count, 0.0);
+  if (row.q.ids.empty()) {
+    const int64_t end = std::min(last, static_cast<int64_t>(row.q.weights.size()));
+    for (int64_t v = first; v < end; ++v)
+      q_[static_cast<size_t>(v - first)] = static_cast<double>(row.q.weights[static_cast<size_t>(v)]) / sum;
+    return;
+  }
+  const auto ids = row.q.ids;
+  for (auto it = std::lower_bound(ids.begin(), ids.end(), static_cast<uint32_t>(first));
+       it != ids.end() && *it < static_cast<uint32_t>(last); ++it)
+    q_[static_cast<size_t>(*it - first)] =
+        static_cast<double>(row.q.weights[static_cast<size_t>(it - ids.begin())]) / sum;
+}
+
+// Weights of the block of local indices that starts at `begin`; valid until the next call.
+std::span<const uint64_t> WeightedSampler::block_weights(const RowWeights& row, int64_t begin) {
+  const auto count = static_cast<size_t>(std::min(kBlockTokens, row.range.size() - begin));
+  const std::span weights(weights_.data(), count), residual(residual_.data(), count);
+  fill_weights(row.logits.subspan(static_cast<size_t>(begin), count), row.max, weights);
+  if (!row.residual) return weights;
+  fill_q(row, begin, count);
+  fill_residual(weights, row.total, row.ratio, std::span(q_.data(), count), residual);
+  return residual;
+}
+
+uint64_t WeightedSampler::local_mass(const RowWeights& row) {
+  if (!row.residual) return sum_weights(row.logits, row.max);
+  uint64_t mass = 0;
+  for (int64_t begin = 0; begin < row.range.size(); begin += kBlockTokens)
+    for (uint64_t weight : block_weights(row, begin)) mass += weight;
+  return mass;
+}
+
+// all_[r * draws + d] = mass of draw d on rank r.
+void WeightedSampler::measure(std::span<const WeightedDraw> draws) {
+  mine_.resize(draws.size());
+  all_.resize(draws.size() * static_cast<size_t>(group_.size()));
+  for (size_t d = 0; d < draws.size(); ++d) mine_[d] = local_mass(draws[d].row);
+  group_.all_gather(std::as_bytes(std::span(mine_)), std::as_writable_bytes(std::span(all_)));
+}
+
+uint64_t WeightedSampler::group_mass(size_t draw, size_t draws) const {
+  uint64_t mass = 0;
+  for (size_t at = draw; at < all_.size(); at += draws) mass += all_[at];
+  return mass;
+}
+
+// The first local id whose cumulative weight exceeds target.
+int64_t WeightedSampler::find_local(const RowWeights& row, uint64_t target) {
+  for (int64_t begin = 0; begin < row.range.size(); begin += kBlockTokens) {
+    const auto weights = block_weights(row, begin);
+    for (size_t i = 0; i < weights.size(); ++i) {
+      if (target < weights[i]) return row.range.begin + begin + static_cast<int64_t>(i);
+      target -= weights[i];
+    }
+  }
+  check_failed(__FILE__, __LINE__, "target < mass", "a shard's weights changed between two passes over them");
+}
+
+int WeightedSampler::draw(std::span<WeightedDraw> draws) {
+  if (draws.empty()) return 0;
+  measure(draws);
+  int fallbacks = 0;
+  for (size_t d = 0; d < draws.size(); ++d) {
+    if (!draws[d].row.residual || group_mass(d, draws.size()) > 0) continue;
+    draws[d].row.residual = false;
+    ++fallbacks;
+  }
+  if (fallbacks > 0) measure(draws);  // the same decision on every rank: masses are the group's
+
+  chosen_.assign(draws.size(), 0);
+  for (size_t d = 0; d < draws.size(); ++d) {
+    const uint64_t total = group_mass(d, draws.size());
+    CHECK(total > 0, "draw {} of {} has no weight at all", d, draws.size());
+    uint64_t target = mulhi64(draws[d].bits, total);
+    size_t owner = 0;
+    while (target >= all_[owner * draws.size() + d]) target -= all_[owner++ * draws.size() + d];
+    if (static_cast<int>(owner) == group_.rank())
+      chosen_[d] = static_cast<uint64_t>(find_local(draws[d].row, target)) + 1;
+  }
+  group_.all_reduce_max(std::span(chosen_));
+  for (size_t d = 0; d < draws.size(); ++d) draws[d].token = TokenId(static_cast<int32_t>(chosen_[d] - 1));
+  return fallbacks;
+}
+
+}  // namespace outrider

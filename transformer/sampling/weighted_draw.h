@@ -1,0 +1,72 @@
+// Draws from rows whose probabilities are integer weights, spread over ranks (two-level inverse CDF): the
+// ranks' masses are exact sums, so the walk over ranks and then over ids finds the token an unsharded walk
+// would find.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "comm/collectives.h"
+#include "transformer/sampling/shard_row.h"
+
+namespace outrider {
+
+// A draft distribution over the whole vocabulary: q(v) = weight(v) / sum. Dense: ids is empty and weights[v]
+// belongs to id v (0 beyond its end). Sparse: ids strictly ascending, q = 0 elsewhere.
+struct QView {
+  std::span<const uint32_t> ids;
+  std::span<const uint32_t> weights;
+  uint64_t sum = 0;
+
+  uint64_t weight(TokenId id) const;
+  double probability(TokenId id) const { return static_cast<double>(weight(id)) / static_cast<double>(sum); }
+};
+
+// Integer weights of one row, computed where they are needed and never stored whole: W = exp(l - max), or,
+// with a q, the recovery weights max(0, ratio * W / total - q).
+struct RowWeights {
+  std::span<const float> logits;  // processed
+  IndexRange range{};             // their ids
+  float max = 0;
+  bool residual = false;
+  QView q{};
+  uint64_t total = 0;  // sum of W over the whole row
+  double ratio = 1;
+};
+
+struct WeightedDraw {
+  RowWeights row;
+  uint64_t bits = 0;  // 64 uniform bits, the same on every rank
+  TokenId token{};    // out
+};
+
+class WeightedSampler {
+ public:
+  explicit WeightedSampler(Collectives& group) : group_(group) {}
+
+  // This rank's share of the weights' sum.
+  uint64_t local_mass(const RowWeights& row);
+
+  // Two collectives for all draws together (none for no draws). A residual without any mass (rounding; p ==
+  // q) falls back to W, at the price of one more collective; returns how many did. The rows must not be
+  // masked whole.
+  int draw(std::span<WeightedDraw> draws);
+
+ private:
+  static constexpr int64_t kBlockTokens = 1024;
+
+  std::span<const uint64_t> block_weights(const RowWeights& row, int64_t begin);
+  void fill_q(const RowWeights& row, int64_t begin, size_t count);
+  void measure(std::span<const WeightedDraw> draws);
+  uint64_t group_mass(size_t draw, size_t draws) const;
+  int64_t find_local(const RowWeights& row, uint64_t target);
+
+  Collectives& group_;
+  std::vector<uint64_t> mine_, all_, chosen_;
+  std::array<uint64_t, kBlockTokens> weights_, residual_;
+  std::array<double, kBlockTokens> q_;
+};
+
+}  // namespace outrider

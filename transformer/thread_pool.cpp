@@ -1,0 +1,87 @@
+#include "transformer/thread_pool.h"
+
+#include <algorithm>
+#include <chrono>
+
+#include "base/log.h"
+
+namespace outrider {
+namespace {
+
+// Long enough to bridge the serial work between two loops of a forward pass, short against a scheduler slice.
+constexpr int kSpins = 400;
+
+void relax() {
+#if defined(__x86_64__)
+  __builtin_ia32_pause();
+#endif
+}
+
+}  // namespace
+
+ThreadPool::ThreadPool(int threads, bool spin) : spin_(spin) {
+  CHECK(threads >= 1, "threads={}", threads);
+  const std::string role = thread_role();
+  for (int i = 1; i < threads; ++i)
+    workers_.emplace_back([this, i, role] {
+      set_thread_role(role);
+      work(i);
+    });
+}
+
+ThreadPool::~ThreadPool() {
+  {
+    std::lock_guard lock(mutex_);
+    stopping_ = true;
+  }
+  start_.notify_all();
+}
+
+int64_t ThreadPool::parts_of(int64_t count, int64_t grain) const {
+  return std::min<int64_t>(size(), (count + grain - 1) / std::max<int64_t>(grain, 1));
+}
+
+void ThreadPool::run_part(int64_t part) const {
+  const int64_t begin = count_ * part / parts_;
+  const int64_t end = count_ * (part + 1) / parts_;
+  if (begin < end) invoke_(context_, begin, end);
+}
+
+void ThreadPool::run(int64_t count, int64_t parts, Invoke invoke, const void* context) {
+  count_ = count;
+  parts_ = parts;
+  invoke_ = invoke;
+  context_ = context;
+  pending_.store(static_cast<int>(workers_.size()), std::memory_order_relaxed);
+  {
+    std::lock_guard lock(mutex_);
+    ticket_.fetch_add(1, std::memory_order_release);
+  }
+  start_.notify_all();
+  run_part(0);
+  for (int i = 0; spin_ && i < kSpins && pending_.load(std::memory_order_acquire) != 0; ++i) relax();
+  if (pending_.load(std::memory_order_acquire) != 0) {
+    std::unique_lock lock(mutex_);
+    done_.wait(lock, [this] { return pending_.load(std::memory_order_acquire) == 0; });
+  }
+}
+
+void ThreadPool::work(int index) {
+  uint64_t seen = 0;
+  while (true) {
+    for (int i = 0; spin_ && i < kSpins && ticket_.load(std::memory_order_acquire) == seen; ++i) relax();
+    if (ticket_.load(std::memory_order_acquire) == seen) {
+      std::unique_lock lock(mutex_);
+      start_.wait(lock, [&] { return stopping_ || ticket_.load(std::memory_order_acquire) != seen; });
+      if (stopping_) return;
+    }
+    ++seen;
+    if (index < parts_) run_part(index);
+    if (pending_.fetch_sub(1, std::memory_order_acq_rel) == 1) {
+      std::lock_guard lock(mutex_);
+      done_.notify_one();
+    }
+  }
+}
+
+}  // namespace outrider

@@ -1,0 +1,97 @@
+// tokenizer.model: a SentencePiece BPE model as Llama 2 and Mistral ship it.
+#include "transformer/json_file.h"
+#include "transformer/tokenizer/loaders.h"
+#include "transformer/tokenizer/pipeline_tokenizer.h"
+#include "transformer/tokenizer/sentencepiece_bpe.h"
+#include "transformer/tokenizer/sentencepiece_model.h"
+#include "transformer/tokenizer/tokenizer_config.h"
+
+namespace outrider {
+namespace {
+
+constexpr const char* kSpace = "▁";  // U+2581
+
+// SentencePiece's remove_extra_whitespaces: no spaces at the start, one between words. It cuts the end only
+// once spaces are "▁", and so takes a "▁" of the text along.
+Normalizer::Step squeeze_spaces() {
+  return [](std::string text) -> Result<std::string> {
+    std::string out;
+    for (const char c : text)
+      if (c != ' ' || (!out.empty() && out.back() != ' ')) out += c;
+    return out;
+  };
+}
+
+Normalizer::Step cut_end() {
+  return [](std::string text) -> Result<std::string> {
+    while (text.ends_with(kSpace)) text.resize(text.size() - std::string_view(kSpace).size());
+    return text;
+  };
+}
+
+Status add_pieces(const SentencePieceModel& model, TokenizerParts& parts) {
+  for (size_t i = 0; i < model.pieces.size(); ++i) {
+    const auto& piece = model.pieces[i];
+    const TokenId id(static_cast<int32_t>(i));
+    RETURN_IF_ERROR(parts.vocabulary.add(id.value(), piece.text));
+    using Type = SentencePieceModel::Type;
+    const bool is_special = piece.type == Type::kControl || piece.type == Type::kUnknown;
+    if (!is_special && piece.type != Type::kUserDefined) continue;
+    if (piece.text.size() > AddedTokenFinder::kMaxTokenBytes)
+      return malformed(fmt::format("piece {} is too long", i));
+    parts.added_tokens.push_back(
+        {.id = id, .sought = piece.text, .special = is_special, .normalized = !is_special});
+  }
+  return {};
+}
+
+// Tokens that a fine-tuned model has beyond its pieces.
+Status add_tokens_of_config(const TokenizerConfig& config, TokenizerParts& parts) {
+  const int32_t pieces = parts.vocabulary.size();
+  for (const AddedToken& token : config.added_tokens) {
+    if (token.id.value() < pieces) continue;
+    parts.added_tokens.push_back(token);
+    parts.added_tokens.back().normalized = false;
+  }
+  return add_to_vocabulary(parts.added_tokens, parts.vocabulary);
+}
+
+Status add_end_token(const Vocabulary& vocabulary, const TokenizerConfig& config, const char* key,
+                     const char* if_absent, std::vector<TokenId>& ids) {
+  const std::string token = config.special(key).value_or(if_absent);
+  const auto id = vocabulary.find(token);
+  if (!id)
+    return malformed(
+        fmt::format("{} '{}' is not a piece; set add_{} in tokenizer_config.json to false", key, token, key));
+  ids.push_back(*id);
+  return {};
+}
+
+Status fill(const std::string& bytes, const TokenizerConfig& config, TokenizerParts& parts) {
+  ASSIGN_OR_RETURN(const SentencePieceModel model, parse_sentencepiece_model(bytes));
+  RETURN_IF_ERROR(add_pieces(model, parts));
+  RETURN_IF_ERROR(add_tokens_of_config(config, parts));
+  ASSIGN_OR_RETURN(parts.model, SentencePieceBpe::make(model));
+  if (model.remove_extra_whitespaces) parts.normalizer.add(squeeze_spaces());
+  if (model.add_dummy_prefix) parts.normalizer.add(prepend(" "));
+  parts.normalizer.add(replace_text(" ", kSpace));
+  if (model.remove_extra_whitespaces) parts.normalizer.add(cut_end());
+  parts.decoder = Decoder::sentencepiece(/*strip_leading_space=*/model.add_dummy_prefix);
+  if (config.add_bos_token.value_or(true))
+    RETURN_IF_ERROR(add_end_token(parts.vocabulary, config, "bos_token", "<s>", parts.prefix));
+  if (config.add_eos_token.value_or(false))
+    RETURN_IF_ERROR(add_end_token(parts.vocabulary, config, "eos_token", "</s>", parts.suffix));
+  return {};
+}
+
+}  // namespace
+
+Result<std::unique_ptr<Tokenizer>> load_sentencepiece(const std::filesystem::path& file) {
+  ASSIGN_OR_RETURN(const std::string bytes, read_text_file(file, kMaxTokenizerBytes));
+  ASSIGN_OR_RETURN(const TokenizerConfig config, read_tokenizer_config(file.parent_path()));
+  TokenizerParts parts;
+  RETURN_IF_ERROR(fill(bytes, config, parts).in(file.string()));
+  return make_pipeline_tokenizer(std::move(parts));
+}
+
+}  // namespace outrider

@@ -1,0 +1,31 @@
+// A tokenizer put together from the stages of its file: added tokens, normaliser, pre-tokenizer, model,
+// decoder.
+#pragma once
+
+#include <memory>
+#include <vector>
+
+#include "base/status.h"
+#include "transformer/tokenizer.h"
+#include "transformer/tokenizer/added_tokens.h"
+#include "transformer/tokenizer/decoder.h"
+#include "transformer/tokenizer/normalizer.h"
+#include "transformer/tokenizer/pretokenizer.h"
+#include "transformer/tokenizer/vocabulary.h"
+#include "transformer/tokenizer/word_model.h"
+
+namespace outrider {
+
+struct TokenizerParts {
+  Vocabulary vocabulary;
+  std::vector<AddedToken> added_tokens;
+  Normalizer normalizer;
+  PreTokenizer pre_tokenizer;
+  std::unique_ptr<WordModel> model;
+  Decoder decoder;
+  std::vector<TokenId> prefix, suffix;  // what SpecialTokens::kAdd puts around a text
+};
+
+std::unique_ptr<Tokenizer> make_pipeline_tokenizer(TokenizerParts parts);
+
+}  // namespace outrider

@@ -1,0 +1,34 @@
+#include <algorithm>
+
+#include "transformer/tokenizer.h"
+
+namespace outrider {
+namespace {
+
+// One past the last id that has a token.
+int32_t used_size(const Tokenizer& tokenizer) {
+  int32_t size = tokenizer.vocab_size();
+  while (size > 0 && tokenizer.token(TokenId(size - 1)).empty()) --size;
+  return size;
+}
+
+std::string describe(std::string_view token) {
+  return token.empty() ? "no token" : fmt::format("'{}'", token);
+}
+
+}  // namespace
+
+Status check_same_vocabulary(const Tokenizer& target, const Tokenizer& draft) {
+  const int32_t common = std::min(used_size(target), used_size(draft));
+  for (int32_t id = 0; id < common; ++id) {
+    const std::string_view ours = target.token(TokenId(id)), theirs = draft.token(TokenId(id));
+    if (ours == theirs) continue;
+    return invalid_argument(fmt::format(
+        "target and draft have different vocabularies: id {} is {} in the target and {} in the draft; "
+        "use a draft model with the target's tokenizer",
+        id, describe(ours), describe(theirs)));
+  }
+  return {};
+}
+
+}  // namespace outrider

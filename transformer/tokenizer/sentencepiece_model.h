@@ -1,0 +1,37 @@
+// The part of a SentencePiece model file (protobuf, sentencepiece_model.proto) that BPE needs.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "base/status.h"
+
+namespace outrider {
+
+struct SentencePieceModel {
+  // Numbers of the format.
+  enum class Type : uint8_t {
+    kNormal = 1,
+    kUnknown = 2,
+    kControl = 3,
+    kUserDefined = 4,
+    kUnused = 5,
+    kByte = 6
+  };
+  struct Piece {
+    std::string text;
+    float score = 0;
+    Type type = Type::kNormal;
+  };
+  std::vector<Piece> pieces;  // by id
+  bool byte_fallback = false;
+  bool add_dummy_prefix = true;
+  bool remove_extra_whitespaces = true;
+};
+
+// Refuses by name what is not BPE: unigram, word and char models, character maps, whitespace as suffix.
+Result<SentencePieceModel> parse_sentencepiece_model(std::string_view bytes);
+
+}  // namespace outrider

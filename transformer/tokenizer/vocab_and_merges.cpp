@@ -1,0 +1,79 @@
+// The files of GPT-2 (Radford et al. 2019): vocab.json maps tokens to ids, merges.txt has one merge per line.
+#include <nlohmann/json.hpp>
+
+#include "transformer/json_file.h"
+#include "transformer/tokenizer/bpe_model.h"
+#include "transformer/tokenizer/json_view.h"
+#include "transformer/tokenizer/loaders.h"
+#include "transformer/tokenizer/pipeline_tokenizer.h"
+#include "transformer/tokenizer/tokenizer_config.h"
+
+namespace outrider {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr const char* kGpt2EndOfText = "<|endoftext|>";  // in vocab.json like any other token
+
+Status read_vocab(const fs::path& path, Vocabulary& vocabulary) {
+  ASSIGN_OR_RETURN(const nlohmann::json root, read_json_file(path, {.max_bytes = kMaxTokenizerBytes}));
+  const JsonView json(root, path.string());
+  RETURN_IF_ERROR(json.require_object());
+  for (const auto& [token, value] : root.items()) {
+    ASSIGN_OR_RETURN(const int64_t id, json[token].integer());
+    RETURN_IF_ERROR(vocabulary.add(id, token).in(path.string()));
+  }
+  return vocabulary.check_density().in(path.string());
+}
+
+Result<BpeModel::MergePairs> read_merges(const fs::path& path) {
+  ASSIGN_OR_RETURN(const std::string text, read_text_file(path, kMaxTokenizerBytes));
+  BpeModel::MergePairs merges;
+  size_t line_number = 0;
+  for (size_t at = 0; at < text.size();) {
+    const size_t end = std::min(text.find('\n', at), text.size());
+    std::string line = text.substr(at, end - at);
+    at = end + 1;
+    ++line_number;
+    if (line.ends_with('\r')) line.pop_back();
+    if (line.empty() || (line_number == 1 && line.starts_with("#version"))) continue;
+    const size_t space = line.find(' ');
+    if (space == std::string::npos || line.find(' ', space + 1) != std::string::npos)
+      return malformed(fmt::format("{}: line {}: a merge is two tokens with one space between", path.string(),
+                                   line_number));
+    merges.emplace_back(line.substr(0, space), line.substr(space + 1));
+  }
+  return merges;
+}
+
+}  // namespace
+
+Result<std::unique_ptr<Tokenizer>> load_vocab_and_merges(const fs::path& model_directory) {
+  ASSIGN_OR_RETURN(TokenizerConfig config, read_tokenizer_config(model_directory));
+  const bool is_qwen = config.tokenizer_class.starts_with("Qwen2Tokenizer");
+  TokenizerParts parts;
+  RETURN_IF_ERROR(read_vocab(model_directory / "vocab.json", parts.vocabulary));
+  parts.added_tokens = std::move(config.added_tokens);
+  if (const auto id = parts.vocabulary.find(kGpt2EndOfText); id && parts.added_tokens.empty())
+    parts.added_tokens.push_back({.id = *id, .sought = kGpt2EndOfText, .special = true});
+  RETURN_IF_ERROR(add_to_vocabulary(parts.added_tokens, parts.vocabulary).in(model_directory.string()));
+  if (is_qwen) parts.normalizer.add(normalize_nfc());
+  parts.pre_tokenizer = PreTokenizer::byte_level(is_qwen ? kQwen2Pattern : kGpt2Pattern);
+  parts.decoder.byte_level = true;
+  if (config.add_bos_token.value_or(false)) {
+    const std::string bos = config.special("bos_token").value_or("");
+    const auto id = parts.vocabulary.find(bos);
+    if (!id)
+      return malformed(
+          fmt::format("{}/tokenizer_config.json: add_bos_token is set, but bos_token '{}' is unknown",
+                      model_directory.string(), bos));
+    parts.prefix.push_back(*id);
+  }
+  ASSIGN_OR_RETURN(const BpeModel::MergePairs merges, read_merges(model_directory / "merges.txt"));
+  auto model = BpeModel::make(parts.vocabulary, merges, {.byte_level = true});
+  if (!model.ok()) return model.status().in((model_directory / "merges.txt").string());
+  parts.model = std::move(*model);
+  return make_pipeline_tokenizer(std::move(parts));
+}
+
+}  // namespace outrider

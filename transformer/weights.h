@@ -1,0 +1,60 @@
+// The parameters of one tp_rank, packed for the kernels. Only this rank's part of a file is read into memory, and
+// only once: each tensor is packed from the mapped file and its pages are given back.
+#pragma once
+
+#include <functional>
+#include <vector>
+
+#include "base/status.h"
+#include "transformer/model_config.h"
+#include "transformer/ops/packed_matrix.h"
+#include "transformer/safetensors.h"
+#include "transformer/shard.h"
+#include "transformer/thread_pool.h"
+
+namespace outrider {
+
+// Which heads and columns a rank computes. Query heads and columns follow the leaves of shard.h; a KV head is held
+// by every rank whose query heads read it.
+struct ShardPlan {
+  ShardPlan(const ModelConfig& config, Shard shard);
+
+  Shard shard;
+  IndexRange query_heads;
+  IndexRange kv_heads;
+  IndexRange mlp_columns;  // of intermediate_size
+  IndexRange vocab;
+  std::vector<int64_t> attention_leaf_ends;  // along this rank's attention output, in columns
+  std::vector<int64_t> mlp_leaf_ends;        // along this rank's part of the intermediate activations
+};
+
+struct LayerWeights {
+  std::vector<float> attention_norm, mlp_norm;  // [hidden]
+  std::vector<float> q_norm, k_norm;            // [head_dim], Qwen3 only
+  PackedMatrix qkv;                             // [q + k + v of this rank, hidden]
+  std::vector<float> qkv_bias;
+  PackedMatrix o;                               // [hidden, heads of this rank * head_dim]
+  std::vector<float> o_bias;
+  PackedMatrix gate_up;                         // [2 * columns of this rank, hidden]: all gates, then all ups
+  std::vector<float> gate_up_bias;
+  PackedMatrix down;                            // [hidden, columns of this rank]
+  std::vector<float> down_bias;
+};
+
+struct Weights {
+  PackedMatrix head;       // [vocabulary rows of this rank, hidden]
+  PackedMatrix embedding;  // the same rows of the embedding; empty when tied (then the head is read)
+  std::vector<float> final_norm;
+  std::vector<LayerWeights> layers;
+  int64_t bytes = 0;
+
+  const PackedMatrix& embedding_rows() const { return embedding.n() > 0 ? embedding : head; }
+};
+
+// Called now and then with bytes packed so far and in total.
+using LoadProgress = std::function<void(int64_t done, int64_t total)>;
+
+Result<Weights> load_weights(TensorFiles& files, const ModelConfig& config, const ShardPlan& plan, ThreadPool& pool,
+                             const LoadProgress& progress);
+
+}  // namespace outrider
