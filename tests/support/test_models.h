@@ -3,16 +3,22 @@
 
 #include <gtest/gtest.h>
 
+#include <unistd.h>
+
+#include <cstring>
 #include <exception>
 #include <filesystem>
+#include <fstream>
 #include <functional>
 #include <memory>
+#include <random>
 #include <string>
 #include <thread>
 #include <vector>
 
 #include "comm/collectives.h"
 #include "transformer/model.h"
+#include "transformer/safetensors.h"
 
 namespace outrider::testing {
 
@@ -29,6 +35,41 @@ inline std::unique_ptr<Model> load_or_die(const std::filesystem::path& directory
   if (!model.ok()) throw std::runtime_error(model.status().message());
   return std::move(model).value();
 }
+
+// A copy of a golden model that is somewhat off, for use as a draft: the final norm's weights are scaled by up to
+// +-`amount`. Removed with its owner.
+class PerturbedModel {
+ public:
+  PerturbedModel(const std::string& name, float amount)
+      : path_(std::filesystem::temp_directory_path() / fmt::format("outrider_{}_{}_{}", name, getpid(), amount)) {
+    std::filesystem::remove_all(path_);
+    std::filesystem::copy(golden_model(name), path_);
+    const auto file = path_ / "model.safetensors";
+    std::ifstream in(file, std::ios::binary);
+    std::vector<char> bytes((std::istreambuf_iterator<char>(in)), {});
+    const auto tensors = parse_safetensors(std::as_bytes(std::span(bytes)), name).value();
+    std::mt19937 random(1);
+    for (const TensorInfo& tensor : tensors) {
+      if (tensor.name != "model.norm.weight" || tensor.dtype != Dtype::kF32) continue;
+      auto* at = bytes.data() + (reinterpret_cast<const char*>(tensor.data.data()) - bytes.data());
+      for (size_t i = 0; i < tensor.data.size(); i += 4) {
+        float value;
+        std::memcpy(&value, at + i, 4);
+        value *= 1 + amount * (static_cast<float>(random() % 2001) / 1000 - 1);
+        std::memcpy(at + i, &value, 4);
+      }
+    }
+    std::filesystem::permissions(file, std::filesystem::perms::owner_write, std::filesystem::perm_options::add);
+    std::ofstream(file, std::ios::binary).write(bytes.data(), static_cast<std::streamsize>(bytes.size()));
+  }
+  ~PerturbedModel() { std::filesystem::remove_all(path_); }
+  PerturbedModel(const PerturbedModel&) = delete;
+  PerturbedModel& operator=(const PerturbedModel&) = delete;
+  std::string path() const { return path_.string(); }
+
+ private:
+  std::filesystem::path path_;
+};
 
 // Runs `body(rank's collectives)` on tp_size threads; an exception of any rank fails the test.
 inline void run_group(int tp_size, const std::function<void(Collectives&)>& body) {
