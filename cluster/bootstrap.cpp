@@ -1,10 +1,5 @@
 #include "cluster/bootstrap.h"
 
-#include <arpa/inet.h>
-#include <ifaddrs.h>
-#include <net/if.h>
-#include <netdb.h>
-#include <netinet/in.h>
 #include <unistd.h>
 
 #include <array>
@@ -15,6 +10,7 @@
 #include <vector>
 
 #include "base/log.h"
+#include "cluster/host_address.h"
 #include "comm/mpi_collectives.h"
 
 namespace outrider {
@@ -52,14 +48,22 @@ std::vector<HostInfo> gather_hosts(Collectives& world, int gpus) {
   return hosts;
 }
 
-// Everybody's status: a failure anywhere is a failure everywhere, and a rank that failed keeps its own words.
-Status agree(Collectives& world, const Status& mine) {
-  constexpr uint64_t kNobody = ~uint64_t{0};
-  uint64_t failed = mine.ok() ? kNobody : static_cast<uint64_t>(world.rank());
-  world.all_reduce_min(std::span(&failed, 1));
-  if (failed == kNobody) return {};
-  const std::string reason = broadcast_text(world, mine.message(), static_cast<int>(failed));
-  return mine.ok() ? unavailable(fmt::format("rank {} could not start: {}", failed, reason)) : mine;
+// Every rank's network addresses, in rank order.
+std::vector<std::vector<HostAddress>> gather_addresses(Collectives& world) {
+  constexpr size_t kMaxAddresses = 32;  // of one host
+  struct Slot {
+    std::array<HostAddress, kMaxAddresses> addresses{};
+    uint64_t count = 0;
+  } mine;
+  const auto found = host_addresses();
+  mine.count = std::min(found.size(), kMaxAddresses);
+  std::copy_n(found.begin(), mine.count, mine.addresses.begin());
+  std::vector<Slot> all(static_cast<size_t>(world.size()));
+  world.all_gather(std::as_bytes(std::span(&mine, 1)), std::as_writable_bytes(std::span(all)));
+  std::vector<std::vector<HostAddress>> of_rank;
+  for (const Slot& slot : all)
+    of_rank.emplace_back(slot.addresses.begin(), slot.addresses.begin() + static_cast<ptrdiff_t>(slot.count));
+  return of_rank;
 }
 
 struct Listener {
@@ -67,35 +71,77 @@ struct Listener {
   std::unique_ptr<PrivateDirectory> directory;
 };
 
-Result<Listener> listen(const BootstrapOptions& options, const ZmqOptions& zmq, bool one_host) {
+// Several hosts: where the coordinator binds. `addresses` of every rank.
+Result<std::string> remote_host(const BootstrapOptions& options, const Topology& topology,
+                                const std::vector<std::vector<HostAddress>>& addresses) {
+  if (!options.zmq.allow_remote)
+    return invalid_argument(
+        "the ranks are on several hosts, so the coordinator must listen where others can reach it, without "
+        "encryption or authentication: pass --allow-remote if the network between the hosts is trusted");
+  if (!options.bind_host.empty()) return options.bind_host;
+  const RankPlace& self = topology.at(topology.coordinator());
+  std::vector<std::vector<HostAddress>> others;
+  for (const RankPlace& place : topology.ranks())
+    if (place.host != self.host) others.push_back(addresses[static_cast<size_t>(place.rank.value())]);
+  const auto& mine = addresses[static_cast<size_t>(self.rank.value())];
+  ASSIGN_OR_RETURN(const HostAddress chosen, choose_address(mine, addresses_of_host_name(), others));
+  return to_string(chosen);
+}
+
+Result<std::unique_ptr<Transport>> listen_remote(const std::string& host, const ZmqOptions& zmq) {
+  // Workers connect to what was bound, so it must mean this host, and only this host, to all of them.
+  const auto refuse = [&host](const std::string& reason) {
+    return invalid_argument(fmt::format(
+        "{}: {}; name an IPv4 address or an interface of the coordinator's host with --bind-host", host, reason));
+  };
+  auto server = make_zmq_server(fmt::format("tcp://{}:*", host), zmq);
+  if (!server.ok()) return refuse(server.status().message());
+  const std::string endpoint = server.value()->endpoint();
+  if (endpoint.starts_with("tcp://127.")) return refuse("other hosts cannot reach loopback");
+  if (endpoint.starts_with("tcp://0.0.0.0:")) return refuse("other hosts cannot connect to every address at once");
+  return server;
+}
+
+// Called by the coordinator. `host` for several hosts.
+Result<Listener> listen(const BootstrapOptions& options, const ZmqOptions& zmq, const std::string& host) {
   Listener listener;
-  std::string address;
-  if (one_host && options.wire == BootstrapOptions::Wire::kAuto) {
+  if (!host.empty()) {
+    ASSIGN_OR_RETURN(listener.transport, listen_remote(host, zmq));
+    return listener;
+  }
+  std::string address = "tcp://127.0.0.1:*";
+  if (options.wire == BootstrapOptions::Wire::kAuto) {
     ASSIGN_OR_RETURN(PrivateDirectory directory, PrivateDirectory::make());
     listener.directory = std::make_unique<PrivateDirectory>(std::move(directory));
     address = "ipc://" + listener.directory->path() + "/control";
-  } else if (one_host) {
-    address = "tcp://127.0.0.1:*";
-  } else {
-    if (!zmq.allow_remote)
-      return invalid_argument(
-          "the ranks are on several hosts, so the coordinator must listen where others can reach it, without "
-          "encryption or authentication: pass --allow-remote if the network between the hosts is trusted");
-    std::string host = options.bind_host;
-    if (host.empty()) {
-      ASSIGN_OR_RETURN(host, reachable_address());
-    }
-    address = fmt::format("tcp://{}:*", host);
   }
   ASSIGN_OR_RETURN(listener.transport, make_zmq_server(address, zmq));
   return listener;
+}
+
+// Called by the coordinator: fills its end and the endpoint of `context`.
+Status start_listening(RankContext& context, const BootstrapOptions& options, const ZmqOptions& zmq, bool one_host,
+                       const std::vector<std::vector<HostAddress>>& addresses) {
+  std::string host;
+  if (!one_host) {
+    ASSIGN_OR_RETURN(host, remote_host(options, context.topology, addresses));
+  }
+  ASSIGN_OR_RETURN(Listener listener, listen(options, zmq, host));
+  context.transport = std::move(listener.transport);
+  context.endpoint_directory = std::move(listener.directory);
+  context.endpoint = context.transport->endpoint();
+  return {};
 }
 
 // Empty: the coordinator listens at context.endpoint.
 Status connect_to_coordinator(RankContext& context, const ZmqOptions& zmq) {
   const bool talks = context.self.role == Role::kDraft || context.self.is_leader();
   if (!talks) return {};
-  ASSIGN_OR_RETURN(context.transport, make_zmq_client(context.endpoint, zmq));
+  auto client = make_zmq_client(context.endpoint, zmq);
+  if (!client.ok() && context.endpoint.starts_with("tcp://"))
+    return unavailable(fmt::format("{} If so, {} does not reach it at this address: name one that it does with --bind-host",
+                                   client.status().message(), context.self.host));
+  ASSIGN_OR_RETURN(context.transport, std::move(client));
   return {};
 }
 
@@ -105,6 +151,18 @@ uint64_t random_id() {
 }
 
 }  // namespace
+
+Status agree(Collectives& world, const Status& mine) {
+  // The lowest rank that failed, and its code: everybody ends with the same exit code.
+  constexpr uint64_t kNobody = ~uint64_t{0};
+  uint64_t failed = mine.ok() ? kNobody : uint64_t(world.rank()) << 8 | static_cast<uint64_t>(mine.code());
+  world.all_reduce_min(std::span(&failed, 1));
+  if (failed == kNobody) return {};
+  const int rank = static_cast<int>(failed >> 8);
+  const std::string reason = broadcast_text(world, mine.message(), rank);
+  const auto code = static_cast<StatusCode>(failed & 0xff);
+  return Status(code, mine.ok() ? fmt::format("rank {} could not start: {}", rank, reason) : mine.message());
+}
 
 Result<PrivateDirectory> PrivateDirectory::make() {
   std::error_code error;
@@ -150,51 +208,15 @@ Result<RankContext> bootstrap(const MpiComm& world_comm, const BootstrapOptions&
   ZmqOptions zmq = options.zmq;
   zmq.cluster = random_id();
   world->broadcast(std::as_writable_bytes(std::span(&zmq.cluster, 1)), coordinator);
+  const auto addresses = gather_addresses(*world);
   Status status;
-  if (self.role == Role::kCoordinator) {
-    auto listener = listen(options, zmq, one_host);
-    status = listener.status();
-    if (listener.ok()) {
-      context.transport = std::move(listener->transport);
-      context.endpoint_directory = std::move(listener->directory);
-      context.endpoint = context.transport->endpoint();
-    }
-  }
+  if (self.role == Role::kCoordinator) status = start_listening(context, options, zmq, one_host, addresses);
   RETURN_IF_ERROR(agree(*world, status));
   context.endpoint = broadcast_text(*world, context.endpoint, coordinator);
   RETURN_IF_ERROR(agree(*world, connect_to_coordinator(context, zmq)));
   SPDLOG_DEBUG("rank {} is {}/{} at {}", self.rank.value(), role_name(self.role), self.index,
                context.endpoint);
   return context;
-}
-
-Result<std::string> reachable_address() {
-  std::array<char, INET_ADDRSTRLEN> text{};
-  const auto usable = [&text](const sockaddr* address) {
-    if (address == nullptr || address->sa_family != AF_INET) return false;
-    const auto* ipv4 = reinterpret_cast<const sockaddr_in*>(address);
-    const bool loopback = (ntohl(ipv4->sin_addr.s_addr) >> 24) == 127;
-    return !loopback && inet_ntop(AF_INET, &ipv4->sin_addr, text.data(), text.size()) != nullptr;
-  };
-  std::string found;
-  // What other hosts know this host by; some systems map it to 127.0.1.1, then an interface must do.
-  addrinfo hints{}, *names = nullptr;
-  hints.ai_family = AF_INET;
-  if (getaddrinfo(host_name().c_str(), nullptr, &hints, &names) == 0) {
-    for (const addrinfo* name = names; name != nullptr && found.empty(); name = name->ai_next)
-      if (usable(name->ai_addr)) found = text.data();
-    freeaddrinfo(names);
-  }
-  if (!found.empty()) return found;
-  ifaddrs* interfaces = nullptr;
-  if (getifaddrs(&interfaces) == 0) {
-    for (const ifaddrs* it = interfaces; it != nullptr && found.empty(); it = it->ifa_next)
-      if ((it->ifa_flags & IFF_UP) != 0 && usable(it->ifa_addr)) found = text.data();
-    freeifaddrs(interfaces);
-  }
-  if (!found.empty()) return found;
-  return unavailable(
-      fmt::format("{}: no IPv4 address but loopback; name one to bind with --bind-host", host_name()));
 }
 
 }  // namespace outrider

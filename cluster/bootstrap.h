@@ -23,8 +23,7 @@ struct BootstrapOptions {
   // `cluster` is drawn at random. Ranks on several hosts need `allow_remote`.
   ZmqOptions zmq;
   enum class Wire { kAuto, kTcp } wire = Wire::kAuto;  // kAuto: ipc when all ranks share a host
-  // Several hosts: the coordinator's address to bind. Empty: what its host name resolves to, or its first
-  // interface.
+  // Several hosts: the address or interface the coordinator binds. Empty: choose_address (cluster/host_address.h).
   std::string bind_host;
   std::chrono::milliseconds timeout{60'000};  // of each step; a rank may be slow to start
 };
@@ -54,11 +53,12 @@ struct RankContext {
   std::unique_ptr<Collectives> collectives;  // target ranks only
 };
 
+// Collective. Everybody's status: a failure anywhere is a failure everywhere. A rank that failed keeps its own words,
+// the others get those of the lowest one, and its name.
+Status agree(Collectives& world, const Status& mine);
+
 // Collective over `world`, all ranks of the job, and so is its failure: every rank gets an error, each with
 // its own view.
 Result<RankContext> bootstrap(const MpiComm& world, const BootstrapOptions& options);
-
-// An IPv4 address of this host that other hosts may reach.
-Result<std::string> reachable_address();
 
 }  // namespace outrider

@@ -2,11 +2,13 @@
 #include <CLI/CLI.hpp>
 #include <csignal>
 #include <cstdio>
+#include <sstream>
 
 #include "base/log.h"
 #include "base/version.h"
 #include "launch/doctor.h"
 #include "launch/generate.h"
+#include "launch/mpi_cluster.h"
 
 int main(int argc, char** argv) {
   using namespace outrider;
@@ -39,7 +41,12 @@ int main(int argc, char** argv) {
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {
-    return app.exit(error) == 0 ? kExitOk : kExitUsage;
+    std::ostringstream out, refusal;
+    const int code = app.exit(error, out, refusal) == 0 ? kExitOk : kExitUsage;
+    if (MpiCluster::launched()) return MpiCluster::leave(out.str(), refusal.str(), code);
+    std::fputs(out.str().c_str(), stdout);
+    std::fputs(refusal.str().c_str(), stderr);
+    return code;
   }
   try {
     return *doctor ? run_doctor(doctor_options, doctor_ranks) : run_generate(options);

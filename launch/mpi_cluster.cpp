@@ -1,9 +1,12 @@
 #include "launch/mpi_cluster.h"
 
+#include <sched.h>
+
 #include <algorithm>
 #include <chrono>
 #include <cstdio>
 #include <thread>
+#include <vector>
 
 #include "cluster/bootstrap.h"
 #include "comm/cores.h"
@@ -14,44 +17,72 @@
 namespace outrider {
 namespace {
 
-constexpr size_t kMaxReason = 4096;
+constexpr std::chrono::minutes kReadingTime{10};  // the coordinator reads its prompts while the others wait
 
-// Everybody's status: a failure anywhere is a failure everywhere. The lowest rank that failed keeps its words, the
-// others get an empty message.
-Status agree(Collectives& world, const Status& mine) {
-  constexpr uint64_t kNobody = ~uint64_t{0};
-  uint64_t failed = mine.ok() ? kNobody : static_cast<uint64_t>(world.rank());
-  world.all_reduce_min(std::span(&failed, 1));
-  if (failed == kNobody) return {};
-  return failed == static_cast<uint64_t>(world.rank()) ? mine : invalid_argument("");
+std::unique_ptr<Collectives> everybody(const MpiSession& session) {
+  return make_mpi_collectives(session.world().duplicate(), Waiting::kYield, {.timeout = kReadingTime});
 }
 
-int fail(const Status& status) {
-  if (!status.message().empty()) std::fprintf(stderr, "outrider: %s\n", status.message().c_str());
-  return kExitUsage;
+int exit_code_of(const Status& status) {
+  if (status.ok()) return kExitOk;
+  return status.code() == StatusCode::kUnavailable || status.code() == StatusCode::kDeadlineExceeded ? kExitRuntime
+                                                                                                     : kExitUsage;
 }
 
-// Cores of this host, shared by the ranks that compute on it.
-RoleThreads threads_of(const RunOptions& options, const RankContext& rank) {
-  if (options.threads > 0) return {.count = options.threads};
-  const auto& ranks = rank.topology.ranks();
-  const auto sharing = std::count_if(ranks.begin(), ranks.end(), [&](const RankPlace& place) {
-    return place.host == rank.self.host && place.role == Role::kTarget;
-  });
-  return {.count = std::max(1, usable_cores() / std::max(1, static_cast<int>(sharing)))};
+// What everybody agreed on is printed by one rank, and returned by all: mpirun passes on the first code it sees.
+int fail(const Status& status, bool print) {
+  if (print) std::fprintf(stderr, "outrider: %s\n", status.message().c_str());
+  return exit_code_of(status);
+}
+
+// mpirun ends every rank as soon as one fails, so the coordinator first gets the time to tell its requests.
+[[noreturn]] void end_job(const std::string& reason) {
+  std::fprintf(stderr, "outrider: %s: %s\n", thread_role().c_str(), reason.c_str());
+  std::this_thread::sleep_for(std::chrono::seconds(2));
+  MpiSession::abort_job(kExitRuntime);
+}
+
+struct Cores {
+  cpu_set_t allowed;
+  int quota = 0;
+};
+
+// Collective. How many of its cores a rank may count on: those of its affinity mask, shared with the target ranks of
+// its host whose masks overlap. Draft and target take turns, so a draft rank takes nothing away.
+int share_of_cores(Collectives& world, const RankContext& rank) {
+  Cores mine{.allowed = {}, .quota = quota_cores()};
+  CPU_ZERO(&mine.allowed);
+  if (sched_getaffinity(0, sizeof mine.allowed, &mine.allowed) != 0) CPU_SET(0, &mine.allowed);
+  std::vector<Cores> all(static_cast<size_t>(world.size()));
+  world.all_gather(std::as_bytes(std::span(&mine, 1)), std::as_writable_bytes(std::span(all)));
+  int on_host = 0, overlapping = 0;
+  for (const RankPlace& place : rank.topology.ranks()) {
+    if (place.host != rank.self.host || place.role != Role::kTarget) continue;
+    cpu_set_t both;
+    CPU_AND(&both, &mine.allowed, &all[static_cast<size_t>(place.rank.value())].allowed);
+    ++on_host;
+    overlapping += CPU_COUNT(&both) > 0;
+  }
+  const int bound = CPU_COUNT(&mine.allowed) / std::max(1, overlapping);
+  return std::max(1, std::min(bound, mine.quota / std::max(1, on_host)));
 }
 
 Status check_roles(const RunOptions& options, const Topology& topology) {
   const int drafters = topology.count(Role::kDraft);
   if (options.speculates() && drafters == 0)
-    return invalid_argument("--layout has no draft rank for the drafter; add draft=1 and a rank");
+    return invalid_argument("there is a drafter but no draft rank; add draft=1 to --layout and start one rank more");
   if (!options.speculates() && drafters > 0)
-    return invalid_argument("--layout has a draft rank but there is no drafter; add --draft-model DIR or --drafter ngram, "
-                            "or use draft=0");
+    return invalid_argument("there is a draft rank but no drafter; add --draft-model DIR or --drafter ngram, or say "
+                            "draft=0 in --layout");
   if (options.tensor_parallel_size > 1 && options.tensor_parallel_size != topology.tp_size())
-    return invalid_argument(fmt::format("--tensor-parallel-size {} but --layout has {} target ranks; drop the flag",
+    return invalid_argument(fmt::format("--tensor-parallel-size {} but there are {} target ranks; drop the flag",
                                         options.tensor_parallel_size, topology.tp_size()));
   return {};
+}
+
+Result<Preparation> prepare_rank(const RunOptions& options, const Topology& topology) {
+  RETURN_IF_ERROR(check_roles(options, topology));
+  return prepare(options);
 }
 
 }  // namespace
@@ -71,42 +102,59 @@ Status MpiCluster::start() {
 
 std::unique_ptr<Transport> MpiCluster::take_transport() { return std::move(state_.rank.transport); }
 
+int MpiCluster::leave(const std::string& out, const std::string& error, int code) {
+  const MpiSession session;
+  const auto world = everybody(session);
+  (void)agree(*world, invalid_argument(error));
+  if (world->rank() == 0) {
+    std::fputs(out.c_str(), stdout);
+    std::fputs(error.c_str(), stderr);
+  }
+  return code;
+}
+
 int MpiCluster::run(const RunOptions& options, const Coordinate& coordinate) {
   const MpiSession session;
-  const auto world = make_mpi_collectives(session.world().duplicate(), choose_waiting(session.world()),
-                                          {.timeout = std::chrono::minutes(10)});
-  set_thread_role(fmt::format("rank/{}", world->rank()));
-  auto context = bootstrap(session.world(), {.layout = options.layout});
-  if (!context.ok()) return world->rank() == 0 ? fail(context.status()) : kExitUsage;
+  set_thread_role(fmt::format("rank/{}", session.world().rank()));
+  try {
+    return run_rank(session, options, coordinate);
+  } catch (const std::exception& error) {
+    end_job(error.what());  // others may wait for this rank
+  }
+}
+
+int MpiCluster::run_rank(const MpiSession& session, const RunOptions& options, const Coordinate& coordinate) {
+  const auto world = everybody(session);
+  if (Status refused = agree(*world, {}); !refused.ok()) return fail(refused, world->rank() == 0);  // see leave()
+  auto context = bootstrap(session.world(), {.layout = options.layout,
+                                             .zmq = {.allow_remote = options.allow_remote},
+                                             .bind_host = options.bind_host});
+  if (!context.ok()) return fail(context.status(), world->rank() == 0);
   RankContext& rank = *context;
+  const bool coordinates = rank.self.role == Role::kCoordinator;
 
   RunOptions rank_options = options;
   rank_options.tensor_parallel_size = rank.topology.tp_size();
-  rank_options.quiet |= rank.self.role != Role::kCoordinator && !rank.self.is_leader();
-  State state{*world, rank};
-  MpiCluster cluster(state);
-  Status ready = check_roles(options, rank.topology);
-  Result<Preparation> prepared = ready.ok() ? prepare(rank_options) : Result<Preparation>(ready);
+  rank_options.quiet |= !coordinates && !rank.self.is_leader();
+  const RoleThreads threads{.count = options.threads > 0 ? options.threads : share_of_cores(*world, rank)};
+  const Result<Preparation> prepared = prepare_rank(rank_options, rank.topology);
 
-  if (rank.self.role == Role::kCoordinator) {
+  if (coordinates) {
+    State state{*world, rank};
+    MpiCluster cluster(state);
     const int code = prepared.ok() ? coordinate(rank_options, *prepared, cluster) : kExitUsage;
-    if (!state.started) {
-      // The coordinator has told what is wrong with its input; everybody goes home.
-      const Status agreed = agree(*world, prepared.ok() ? invalid_argument("") : prepared.status());
-      return fail(agreed);
-    }
-    return code;
+    if (state.started) return code;
+    // It has told what is wrong with its input; everybody goes home.
+    const auto kind = code == kExitRuntime ? StatusCode::kUnavailable : StatusCode::kInvalidArgument;
+    const Status agreed = agree(*world, prepared.ok() ? Status(kind, "") : prepared.status());
+    return prepared.ok() ? code : fail(agreed, true);
   }
-  if (Status agreed = agree(*world, prepared.status()); !agreed.ok()) return fail(agreed);
-  const RoleThreads threads = threads_of(options, rank);
+  if (Status agreed = agree(*world, prepared.status()); !agreed.ok()) return fail(agreed, false);
   const Status status = rank.self.role == Role::kDraft
                             ? run_draft_worker(rank_options, *prepared, threads, *rank.transport)
                             : run_target_rank(rank_options, *prepared, threads, *rank.collectives, rank.transport.get());
-  if (status.ok()) return kExitOk;
-  std::fprintf(stderr, "outrider: %s: %s\n", thread_role().c_str(), status.message().c_str());
-  // mpirun ends every rank as soon as one fails: the coordinator first gets the time to tell its requests.
-  std::this_thread::sleep_for(std::chrono::seconds(2));
-  MpiSession::abort_job(kExitRuntime);
+  if (!status.ok()) end_job(status.message());
+  return kExitOk;
 }
 
 }  // namespace outrider

@@ -4,12 +4,15 @@
 
 #include <functional>
 #include <memory>
+#include <string>
 
 #include "comm/transport.h"
 #include "launch/options.h"
 #include "launch/prepare.h"
 
 namespace outrider {
+
+class MpiSession;
 
 class MpiCluster {
  public:
@@ -20,6 +23,10 @@ class MpiCluster {
   // Runs this rank's role and returns its exit code; `coordinate` is called on the coordinator's rank.
   static int run(const RunOptions& options, const Coordinate& coordinate);
 
+  // For a rank whose command line was refused (or was --help): `out` and `error` are printed once, by rank 0, and a
+  // refusal on any rank ends the job. Returns `code`.
+  static int leave(const std::string& out, const std::string& error, int code);
+
   // On the coordinator: input is checked; the other ranks may load. Until then a bad flag costs nobody anything.
   Status start();
   std::unique_ptr<Transport> take_transport();
@@ -27,6 +34,7 @@ class MpiCluster {
  private:
   struct State;
   explicit MpiCluster(State& state) : state_(state) {}
+  static int run_rank(const MpiSession& session, const RunOptions& options, const Coordinate& coordinate);
   State& state_;
 };
 

@@ -28,6 +28,8 @@ struct RunOptions {
   int max_num_seqs = 8;
   int max_model_len = 0;  // 0: the model's, at most kDefaultMaxModelLen
   std::string layout;     // under mpirun
+  bool allow_remote = false;  // under mpirun on several hosts: the coordinator listens on the network
+  std::string bind_host;      // its address there; empty: what its host name resolves to
 
   // Requests.
   std::optional<std::string> prompt;

@@ -96,9 +96,12 @@ Result<std::unique_ptr<Model>> Model::load(const std::filesystem::path& director
         options.shard.tp_size);
   ASSIGN_OR_RETURN(ModelConfig config, read_model_config(directory));
   ASSIGN_OR_RETURN(TensorFiles files, TensorFiles::open(directory));
-  auto pool = std::make_unique<ThreadPool>(options.threads, options.spin);
   const ShardPlan plan(config, options.shard);
-  ASSIGN_OR_RETURN(Weights weights, load_weights(files, config, plan, *pool, options.progress));
+  auto loaders = std::make_unique<ThreadPool>(options.threads);
+  ASSIGN_OR_RETURN(Weights weights, load_weights(files, config, plan, *loaders, options.progress));
+  loaders.reset();
+  const auto useful = static_cast<int>(std::clamp<int64_t>(weights.bytes / options.bytes_per_thread, 1, options.threads));
+  auto pool = std::make_unique<ThreadPool>(useful, options.spin);
 
   const int64_t max_positions = options.max_positions > 0
                                     ? std::min(options.max_positions, config.max_position_embeddings)

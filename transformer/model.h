@@ -26,7 +26,8 @@ struct BatchSlice {
 
 struct ModelOptions {
   Shard shard;
-  int threads = 1;
+  int threads = 1;             // at most
+  int64_t bytes_per_thread = int64_t{2} << 20;  // a thread with fewer weights to read is not worth waking
   bool spin = false;           // see ThreadPool
   int64_t max_rows = 256;      // tokens in one forward
   int64_t max_logit_rows = 64;
@@ -40,6 +41,7 @@ class Model {
  public:
   static Result<std::unique_ptr<Model>> load(const std::filesystem::path& directory, const ModelOptions& options,
                                              Collectives& collectives);
+  ~Model();
 
   // Appends every slice to its sequence's KV and returns the logits of the last logit_rows tokens of each slice, in
   // batch order. kResourceExhausted (no KV blocks) leaves every sequence as it was.
@@ -58,10 +60,6 @@ class Model {
   Model(ModelConfig config, const ModelOptions& options, const ShardPlan& plan, Weights weights, KvShape kv_shape,
         int64_t kv_blocks, int64_t max_positions, std::unique_ptr<ThreadPool> pool, Collectives& collectives);
 
- public:
-  ~Model();
-
- private:
   Status append_kv(std::span<const BatchSlice> batch);
   void embed(std::span<const BatchSlice> batch, int64_t rows);
   void attention_block(int64_t layer, std::span<const BatchSlice> batch, int64_t rows);

@@ -6,6 +6,8 @@
 
 #include <filesystem>
 
+#include "cluster/host_address.h"
+#include "comm/mpi_collectives.h"
 #include "tests/comm/mpi_main.h"
 
 namespace outrider {
@@ -123,14 +125,22 @@ TEST_F(BootstrapTest, ACoordinatorThatCannotListenFailsEveryRank) {
   EXPECT_EQ(context.status().message().starts_with("rank 0 could not start: "), rank() != 0);
 }
 
-TEST(ReachableAddress, IsNeverLoopback) {
-  const auto address = reachable_address();
-  if (!address.ok()) GTEST_SKIP() << "NOT TESTED: this host has no network: " << address.status().message();
-  EXPECT_FALSE(address->starts_with("127."));
+TEST_F(BootstrapTest, AFailureOfOneRankIsEverybodys) {
+  const auto world = make_mpi_collectives(mpi_test_world().duplicate(), Waiting::kYield, {.timeout = 20s});
+  EXPECT_TRUE(agree(*world, {}).ok());
+  const Status status = agree(*world, rank() >= 2 ? unsupported(fmt::format("I am {}", rank())) : Status());
+  EXPECT_EQ(status.code(), StatusCode::kUnsupported);
+  EXPECT_EQ(status.message(), rank() < 2 ? "rank 2 could not start: I am 2" : fmt::format("I am {}", rank()));
+}
+
+TEST(Listening, OnANetworkNeedsToBeAllowed) {
+  const auto addresses = host_addresses();
+  if (addresses.empty()) GTEST_SKIP() << "NOT TESTED: this host has no network";
+  const std::string endpoint = "tcp://" + to_string(addresses.front()) + ":*";
   ZmqOptions options;
-  EXPECT_FALSE(make_zmq_server("tcp://" + *address + ":*", options).ok());  // needs to be allowed
+  EXPECT_FALSE(make_zmq_server(endpoint, options).ok());
   options.allow_remote = true;
-  EXPECT_TRUE(make_zmq_server("tcp://" + *address + ":*", options).ok());
+  EXPECT_TRUE(make_zmq_server(endpoint, options).ok());
 }
 
 }  // namespace

@@ -118,7 +118,7 @@ TEST_P(ModelTest, AgreesWithHuggingFace) {
 
 TEST_P(ModelTest, BitsDoNotDependOnChunks) {
   auto single = make_single_collectives();
-  auto model = load_or_die(golden_model(GetParam()), {.threads = 2}, *single);
+  auto model = load_or_die(golden_model(GetParam()), {.threads = 2, .bytes_per_thread = 1}, *single);
   const auto ids = random_ids(50, model->config().vocab_size, 7);
   const auto one_by_one = logits_in_chunks(*model, ids, 1);
   for (size_t chunk : {2u, 3u, 5u, 8u, 9u, 16u, 50u})
@@ -203,7 +203,7 @@ TEST(InstructionSets, EachKeepsTheContract) {
     EXPECT_EQ(isa_name(), isa);
     for (const char* name : {"qwen3-bf16", "qwen2"}) {
       auto single = make_single_collectives();
-      auto model = load_or_die(golden_model(name), {.threads = 2}, *single);
+      auto model = load_or_die(golden_model(name), {.threads = 2, .bytes_per_thread = 1}, *single);
       const auto ids = random_ids(30, model->config().vocab_size, 7);
       const auto reference = logits_in_chunks(*model, ids, 1);
       EXPECT_TRUE(same_bits(reference, logits_in_chunks(*model, ids, 7))) << isa << " " << name;

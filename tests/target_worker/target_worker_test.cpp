@@ -1,0 +1,153 @@
+// One rank's loop: plans in, verdicts out, and a KV cache that always equals a fresh prefill.
+#include "target_worker/target_worker.h"
+
+#include <gtest/gtest.h>
+
+#include <random>
+
+#include "base/hash.h"
+#include "tests/support/test_models.h"
+
+namespace outrider {
+namespace {
+
+constexpr SequenceId kSequence(7);
+constexpr int kVocab = 302;
+
+std::vector<TokenId> random_ids(int count, uint32_t seed) {
+  std::mt19937 random(seed);
+  std::vector<TokenId> ids;
+  for (int i = 0; i < count; ++i) ids.emplace_back(static_cast<int32_t>(random() % kVocab));
+  return ids;
+}
+
+struct Rank {
+  explicit Rank(int max_sequences = 2) : options{.max_sequences = max_sequences} {}
+  std::unique_ptr<Collectives> group = make_single_collectives();
+  std::unique_ptr<Model> model =
+      testing::load_or_die(testing::golden_model("qwen3"), {.max_positions = 120, .kv_tokens = 400}, *group);
+  TargetOptions options;
+  TargetWorker worker{*model, *group, options};
+};
+
+// What the coordinator mirrors of one sequence.
+struct Mirror {
+  std::vector<TokenId> ids;
+  int64_t kv = 0;
+  Epoch epoch;
+  uint64_t hash() const { return state_hash_term(kSequence, static_cast<int64_t>(ids.size()), kv, epoch); }
+};
+
+StepPlan plan_of(const Mirror& mirror, uint64_t step, std::vector<TokenId> draft, int32_t input_count) {
+  return {.step = step,
+          .state_hash = mirror.hash(),
+          .entries = {{.sequence = kSequence,
+                       .epoch = mirror.epoch,
+                       .round = Round(static_cast<uint32_t>(step)),
+                       .base = Position(static_cast<int32_t>(mirror.ids.size())),
+                       .first_input = Position(static_cast<int32_t>(mirror.kv)),
+                       .input_count = input_count,
+                       .draft = std::move(draft)}}};
+}
+
+TEST(TargetWorker, KvEqualsFreshPrefillAfterEveryVerdict) {
+  Rank rank, fresh;
+  std::mt19937 random(8);
+  Mirror mirror{.ids = random_ids(9, 1)};
+  const SamplingParams sampling{.rule = Rule::kInvariant, .temperature = 0.6f, .seed = Seed{5}};
+  StepPlan first = plan_of(mirror, 0, {}, 9);
+  first.state_hash = 0;
+  first.opens.push_back({.sequence = kSequence, .ids = mirror.ids, .prompt_length = 9, .sampling = sampling});
+  std::vector<TokenId> likely;  // the text itself, so that drafts from it are accepted
+  {
+    Rank plain;
+    Mirror m = mirror;
+    StepPlan plan = first;
+    for (uint64_t step = 0; step < 60; ++step) {
+      const Verdict verdict = plain.worker.step(plan).verdicts.at(0);
+      likely.push_back(verdict.next);
+      m.ids.push_back(verdict.next);
+      m.kv = static_cast<int64_t>(m.ids.size()) - 1;
+      plan = plan_of(m, step + 1, {}, 1);
+    }
+  }
+  int accepted = 0, rejected = 0;
+  StepPlan plan = first;
+  for (uint64_t step = 0; mirror.ids.size() < 60; ++step) {
+    const Verdict verdict = rank.worker.step(plan).verdicts.at(0);
+    const auto& draft = plan.entries[0].draft;
+    ASSERT_EQ(verdict.status, VerdictStatus::kOk);
+    mirror.ids.insert(mirror.ids.end(), draft.begin(), draft.begin() + verdict.accepted_count);
+    mirror.ids.push_back(verdict.next);
+    mirror.kv = static_cast<int64_t>(mirror.ids.size()) - 1;
+    const bool rejection = verdict.accepted_count < static_cast<int>(draft.size());
+    if (rejection) ++mirror.epoch;
+    accepted += verdict.accepted_count;
+    rejected += rejection;
+    ASSERT_TRUE(std::equal(mirror.ids.begin() + 9, mirror.ids.end(), likely.begin()));
+
+    const KvHandle prefill = fresh.model->kv().create();
+    const BatchSlice slice{prefill, std::span(mirror.ids).first(mirror.ids.size() - 1), 0};
+    ASSERT_TRUE(fresh.model->forward({&slice, 1}).ok());
+    EXPECT_EQ(rank.worker.kv_content_hash(kSequence), fresh.model->kv().content_hash(prefill)) << "step " << step;
+    fresh.model->kv().release(prefill);
+
+    // Right up to a random place, then wrong.
+    std::vector<TokenId> next;
+    const size_t at = mirror.ids.size() - 9;
+    for (size_t i = 0; i < random() % 7; ++i)
+      next.push_back(random() % 5 ? likely[at + i] : TokenId(static_cast<int32_t>(random() % kVocab)));
+    plan = plan_of(mirror, step + 1, std::move(next), 1);
+  }
+  EXPECT_GT(accepted, 10);
+  EXPECT_GT(rejected, 5);
+  EXPECT_TRUE(rank.worker.step({.step = 99, .state_hash = mirror.hash(), .closes = {kSequence}}).verdicts.empty());
+  EXPECT_EQ(rank.model->kv().free_blocks(), rank.model->kv().num_blocks());
+}
+
+TEST(TargetWorker, PrefillChunksGiveNoVerdict) {
+  Rank rank, whole;
+  Mirror mirror{.ids = random_ids(20, 2)};
+  StepPlan plan = plan_of(mirror, 0, {}, 8);
+  plan.state_hash = 0;
+  plan.opens.push_back({.sequence = kSequence, .ids = mirror.ids, .prompt_length = 20, .sampling = {}});
+  StepPlan at_once = plan;
+  at_once.entries[0].input_count = 20;
+  EXPECT_TRUE(rank.worker.step(plan).verdicts.empty());
+  mirror.kv = 8;
+  const auto verdicts = rank.worker.step(plan_of(mirror, 1, {}, 12)).verdicts;
+  ASSERT_EQ(verdicts.size(), 1u);
+  EXPECT_EQ(verdicts[0].next, whole.worker.step(at_once).verdicts.at(0).next);
+}
+
+// A coordinator and a target that no longer agree must not go on.
+TEST(TargetWorker, AnotherStateIsFatal) {
+  Rank rank;
+  Mirror mirror{.ids = random_ids(4, 2)};
+  StepPlan plan = plan_of(mirror, 0, {}, 4);
+  plan.state_hash = 0;
+  plan.opens.push_back({.sequence = kSequence, .ids = mirror.ids, .prompt_length = 4, .sampling = {}});
+  (void)rank.worker.step(plan);
+  mirror.kv = 4;  // the verdict moved C on; the mirror did not follow
+  EXPECT_THROW((void)rank.worker.step(plan_of(mirror, 1, {}, 1)), std::runtime_error);
+}
+
+// Only the request whose logits are not finite fails; its sequence stays as it was.
+TEST(TargetWorker, NonFiniteLogitsFailOneRequest) {
+  Rank rank;
+  const auto ids = random_ids(4, 2);
+  StepPlan plan{.opens = {{.sequence = SequenceId(1), .ids = ids, .prompt_length = 4, .sampling = {}},
+                          {.sequence = SequenceId(2), .ids = ids, .prompt_length = 4, .sampling = {}}}};
+  plan.opens[0].sampling.logit_bias.push_back({TokenId(3), std::numeric_limits<float>::infinity()});
+  for (uint64_t id : {1, 2})
+    plan.entries.push_back({.sequence = SequenceId(id), .round = Round(1), .base = Position(4), .input_count = 4});
+  const auto verdicts = rank.worker.step(plan).verdicts;
+  ASSERT_EQ(verdicts.size(), 2u);
+  EXPECT_EQ(verdicts[0].status, VerdictStatus::kNonFinite);
+  EXPECT_EQ(verdicts[1].status, VerdictStatus::kOk);
+  const uint64_t hash = state_hash_term(SequenceId(1), 4, 0, Epoch(0)) + state_hash_term(SequenceId(2), 5, 4, Epoch(0));
+  EXPECT_TRUE(rank.worker.step({.step = 1, .state_hash = hash, .closes = {SequenceId(1), SequenceId(2)}}).verdicts.empty());
+}
+
+}  // namespace
+}  // namespace outrider

@@ -1,0 +1,166 @@
+// Each op against plain loops in double, and its bits over rows, threads and leaves.
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <cstring>
+#include <random>
+
+#include "transformer/ops/cpu_ops.h"
+
+namespace outrider {
+namespace {
+
+struct Rows {
+  Rows(int64_t rows, int64_t columns) : stride(round_up(columns, kRowPadding)), data(rows * stride), extent{rows, columns} {}
+  TensorView<float, 2> view() { return {data.data(), extent, {stride, 1}}; }
+  TensorView<float, 2> first(int64_t rows) { return {data.data(), {rows, extent[1]}, {stride, 1}}; }
+  int64_t stride;
+  Buffer<float> data;
+  std::array<int64_t, 2> extent;
+};
+
+void randomize(TensorView<float, 2> view, uint32_t seed) {
+  std::mt19937 random(seed);
+  std::normal_distribution<float> normal;
+  for (int64_t m = 0; m < view.extent(0); ++m)
+    for (float& v : view.row(m)) v = normal(random);
+}
+
+PackedMatrix random_matrix(WeightType type, int64_t n, int64_t k, std::vector<int64_t> leaves, uint32_t seed) {
+  PackedMatrix matrix(type, n, k, std::move(leaves));
+  std::mt19937 random(seed);
+  std::normal_distribution<float> normal;
+  for (int64_t row = 0; row < n; ++row)
+    for (int64_t column = 0; column < k; ++column) matrix.set(row, column, normal(random));
+  return matrix;
+}
+
+bool same_bits(std::span<const float> a, std::span<const float> b) {
+  return std::memcmp(a.data(), b.data(), a.size_bytes()) == 0;
+}
+
+class Matmul : public ::testing::TestWithParam<std::tuple<std::string, WeightType>> {
+ protected:
+  void SetUp() override { ASSERT_TRUE(pin_isa(std::get<0>(GetParam())).ok()); }
+  void TearDown() override { ASSERT_TRUE(pin_isa(available_isas().front()).ok()); }
+};
+
+TEST_P(Matmul, EqualsPlainLoopsAndItselfForAnyRowsAndThreads) {
+  const WeightType type = std::get<1>(GetParam());
+  ThreadPool one(1), three(3, true);
+  MatmulScratch scratch;
+  // n is no multiple of the tile, k is odd once; the large ones are split over threads.
+  for (const auto& [n, k] : {std::pair<int64_t, int64_t>{5, 7}, {33, 64}, {1000, 333}, {70, 2}}) {
+    const PackedMatrix weight = random_matrix(type, n, k, {k}, 3);
+    Rows x(17, k), together(17, n), alone(1, n);
+    randomize(x.view(), 5);
+    matmul(three, scratch, x.view(), weight, together.view());
+    for (int64_t m = 0; m < 17; ++m) {
+      const TensorView<const float, 2> row(x.view().row(m).data(), {1, k}, {x.stride, 1});
+      matmul(one, scratch, row, weight, alone.view());
+      EXPECT_TRUE(same_bits(alone.view().row(0), together.view().row(m))) << n << "x" << k << " row " << m;
+      for (int64_t i = 0; i < n; ++i) {
+        double sum = 0, magnitude = 0;
+        for (int64_t j = 0; j < k; ++j) {
+          const float input = type == WeightType::kBFloat16 ? to_float(to_bf16(x.view()(m, j))) : x.view()(m, j);
+          sum += static_cast<double>(input) * static_cast<double>(weight.at(i, j));
+          magnitude += std::abs(static_cast<double>(input) * static_cast<double>(weight.at(i, j)));
+        }
+        // k roundings of at most 2^-24 of the running sum.
+        EXPECT_NEAR(static_cast<double>(alone.view()(0, i)), sum, magnitude * static_cast<double>(k + 1) * 0x1p-24);
+      }
+    }
+    for (int64_t rows : {2, 3, 8, 9, 16}) {
+      Rows some(rows, n);
+      matmul(one, scratch, x.first(rows), weight, some.view());
+      for (int64_t m = 0; m < rows; ++m) EXPECT_TRUE(same_bits(some.view().row(m), together.view().row(m)));
+    }
+  }
+}
+
+// Eight leaves on one rank are the tree over ranks of four, two and one leaves each.
+TEST_P(Matmul, LeavesAreOneBalancedTree) {
+  const WeightType type = std::get<1>(GetParam());
+  ThreadPool pool(1);
+  MatmulScratch scratch;
+  const int64_t n = 40, k = 150;
+  const std::vector<int64_t> ends{0, 20, 40, 60, 60, 90, 120, 150};  // two leaves are empty
+  const PackedMatrix whole = random_matrix(type, n, k, ends, 3);
+  Rows x(3, k), expected(3, n);
+  randomize(x.view(), 6);
+  matmul(pool, scratch, x.view(), whole, expected.view());
+  for (size_t ranks : {2u, 4u, 8u}) {
+    const size_t per_rank = 8 / ranks;
+    std::vector<Rows> partial;
+    for (size_t r = 0; r < ranks; ++r) {
+      const int64_t begin = r == 0 ? 0 : ends[r * per_rank - 1], end = ends[(r + 1) * per_rank - 1];
+      std::vector<int64_t> local;
+      for (size_t leaf = r * per_rank; leaf < (r + 1) * per_rank; ++leaf) local.push_back(ends[leaf] - begin);
+      PackedMatrix part(type, n, end - begin, local);
+      for (int64_t row = 0; row < n; ++row)
+        for (int64_t column = begin; column < end; ++column) part.set(row, column - begin, whole.at(row, column));
+      partial.emplace_back(3, n);
+      const TensorView<const float, 2> columns(x.view().data() + begin, {3, end - begin}, {x.stride, 1});
+      matmul(pool, scratch, columns, part, partial.back().view());
+    }
+    for (size_t width = 1; width < ranks; width *= 2)
+      for (size_t r = 0; r < ranks; r += 2 * width)
+        for (int64_t i = 0; i < partial[r].data.size(); ++i) partial[r].data[i] += partial[r + width].data[i];
+    for (int64_t m = 0; m < 3; ++m) EXPECT_TRUE(same_bits(partial[0].view().row(m), expected.view().row(m))) << ranks;
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(EveryIsa, Matmul,
+                         ::testing::Combine(::testing::ValuesIn(available_isas()),
+                                            ::testing::Values(WeightType::kFloat32, WeightType::kBFloat16)),
+                         [](const auto& instance) {
+                           return std::get<0>(instance.param) +
+                                  (std::get<1>(instance.param) == WeightType::kFloat32 ? "_fp32" : "_bf16");
+                         });
+
+TEST(RmsNorm, EqualsItsFormula) {
+  Rows x(3, 45), out(3, 45);
+  randomize(x.view(), 1);
+  std::vector<float> weight(45, 1.5f);
+  rms_norm(x.view(), weight, 1e-5f, out.view());
+  for (int64_t m = 0; m < 3; ++m) {
+    double squares = 0;
+    for (float v : x.view().row(m)) squares += static_cast<double>(v) * static_cast<double>(v);
+    for (int64_t i = 0; i < 45; ++i)
+      EXPECT_NEAR(static_cast<double>(out.view()(m, i)),
+                  1.5 * static_cast<double>(x.view()(m, i)) / std::sqrt(squares / 45 + 1e-5), 1e-5);
+  }
+}
+
+TEST(SiluMul, BodyAndTailAreOneFunction) {
+  Rows gate(1, 37), up(1, 37);
+  randomize(gate.view(), 1);
+  randomize(up.view(), 2);
+  std::vector<float> one_by_one;
+  for (int64_t i = 0; i < 37; ++i) {
+    Rows g(1, 1), u(1, 1);
+    g.view()(0, 0) = gate.view()(0, i);
+    u.view()(0, 0) = up.view()(0, i);
+    silu_mul(g.view(), u.view(), 1);
+    one_by_one.push_back(g.view()(0, 0));
+    const auto x = static_cast<double>(gate.view()(0, i));
+    EXPECT_NEAR(static_cast<double>(one_by_one.back()), x / (1 + std::exp(-x)) * static_cast<double>(up.view()(0, i)), 1e-5);
+  }
+  silu_mul(gate.view(), up.view(), 37);
+  EXPECT_TRUE(same_bits(gate.view().row(0), one_by_one));
+}
+
+TEST(BFloat16, RoundsToNearestEven) {
+  EXPECT_EQ(to_bf16(1.0f).bits, 0x3f80);
+  EXPECT_EQ(to_bf16(std::bit_cast<float>(0x3f808000u)).bits, 0x3f80);  // a tie goes to even
+  EXPECT_EQ(to_bf16(std::bit_cast<float>(0x3f818000u)).bits, 0x3f82);
+  EXPECT_EQ(to_bf16(std::bit_cast<float>(0x3f808001u)).bits, 0x3f81);
+  EXPECT_TRUE(std::isnan(to_float(to_bf16(std::nanf("")))));
+  EXPECT_EQ(half_to_float(0x3c00), 1.0f);
+  EXPECT_EQ(half_to_float(0x0001), 0x1p-24f);
+  EXPECT_EQ(half_to_float(0xfbff), -65504.0f);
+  EXPECT_TRUE(std::isinf(half_to_float(0x7c00)));
+}
+
+}  // namespace
+}  // namespace outrider
