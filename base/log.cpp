@@ -1,6 +1,7 @@
 #include "base/log.h"
 
 #include <spdlog/pattern_formatter.h>
+#include <spdlog/spdlog.h>
 #include <spdlog/sinks/stdout_color_sinks.h>
 
 #include <cstdio>

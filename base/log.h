@@ -1,8 +1,7 @@
 // Log lines (standard error, tagged with the role and rank of this thread) and always-on checks.
 #pragma once
 
-#include <spdlog/fmt/fmt.h>
-#include <spdlog/spdlog.h>
+#include <fmt/core.h>
 
 #include <string>
 

@@ -56,7 +56,10 @@ class [[nodiscard]] Result {
   }
 
   bool ok() const { return state_.index() == 0; }
-  Status status() const { return ok() ? Status() : std::get<1>(state_); }
+  const Status& status() const {
+    static const Status kOkStatus;
+    return ok() ? kOkStatus : std::get<1>(state_);
+  }
   T& value() & {
     CHECK(ok(), "{}", std::get<1>(state_).message());
     return std::get<0>(state_);

@@ -1,5 +1,6 @@
 #include "cluster/bootstrap.h"
 
+#include <spdlog/spdlog.h>
 #include <unistd.h>
 
 #include <array>
@@ -91,14 +92,16 @@ Result<std::string> remote_host(const BootstrapOptions& options, const Topology&
 Result<std::unique_ptr<Transport>> listen_remote(const std::string& host, const ZmqOptions& zmq) {
   // Workers connect to what was bound, so it must mean this host, and only this host, to all of them.
   const auto refuse = [&host](const std::string& reason) {
-    return invalid_argument(fmt::format(
-        "{}: {}; name an IPv4 address or an interface of the coordinator's host with --bind-host", host, reason));
+    return invalid_argument(
+        fmt::format("{}: {}; name an IPv4 address or an interface of the coordinator's host with --bind-host",
+                    host, reason));
   };
   auto server = make_zmq_server(fmt::format("tcp://{}:*", host), zmq);
   if (!server.ok()) return refuse(server.status().message());
   const std::string endpoint = server.value()->endpoint();
   if (endpoint.starts_with("tcp://127.")) return refuse("other hosts cannot reach loopback");
-  if (endpoint.starts_with("tcp://0.0.0.0:")) return refuse("other hosts cannot connect to every address at once");
+  if (endpoint.starts_with("tcp://0.0.0.0:"))
+    return refuse("other hosts cannot connect to every address at once");
   return server;
 }
 
@@ -119,18 +122,19 @@ Result<Listener> listen(const BootstrapOptions& options, const ZmqOptions& zmq, 
   return listener;
 }
 
-// Called by the coordinator: fills its end and the endpoint of `context`.
-Status start_listening(RankContext& context, const BootstrapOptions& options, const ZmqOptions& zmq, bool one_host,
-                       const std::vector<std::vector<HostAddress>>& addresses) {
+// Called by the coordinator: fills its end and the endpoint of `context`. The directory of a Unix socket is
+// needed until everybody is connected.
+Result<std::unique_ptr<PrivateDirectory>> start_listening(
+    RankContext& context, const BootstrapOptions& options, const ZmqOptions& zmq, bool one_host,
+    const std::vector<std::vector<HostAddress>>& addresses) {
   std::string host;
   if (!one_host) {
     ASSIGN_OR_RETURN(host, remote_host(options, context.topology, addresses));
   }
   ASSIGN_OR_RETURN(Listener listener, listen(options, zmq, host));
   context.transport = std::move(listener.transport);
-  context.endpoint_directory = std::move(listener.directory);
   context.endpoint = context.transport->endpoint();
-  return {};
+  return std::move(listener.directory);
 }
 
 // Empty: the coordinator listens at context.endpoint.
@@ -139,8 +143,9 @@ Status connect_to_coordinator(RankContext& context, const ZmqOptions& zmq) {
   if (!talks) return {};
   auto client = make_zmq_client(context.endpoint, zmq);
   if (!client.ok() && context.endpoint.starts_with("tcp://"))
-    return unavailable(fmt::format("{} If so, {} does not reach it at this address: name one that it does with --bind-host",
-                                   client.status().message(), context.self.host));
+    return unavailable(
+        fmt::format("{} If so, {} does not reach it at this address: name one that it does with --bind-host",
+                    client.status().message(), context.self.host));
   ASSIGN_OR_RETURN(context.transport, std::move(client));
   return {};
 }
@@ -194,12 +199,8 @@ Result<RankContext> bootstrap(const MpiComm& world_comm, const BootstrapOptions&
   Topology topology(layout, gather_hosts(*world, options.gpus));
   const RankPlace self = topology.at(Rank(world->rank()));
   const int coordinator = topology.coordinator().value();
-  RankContext context{.topology = std::move(topology),
-                      .self = self,
-                      .endpoint = {},
-                      .endpoint_directory = {},
-                      .transport = {},
-                      .collectives = {}};
+  RankContext context{
+      .topology = std::move(topology), .self = self, .endpoint = {}, .transport = {}, .collectives = {}};
 
   MpiComm role_comm = world_comm.split(static_cast<int>(self.role));
   if (self.role == Role::kTarget)
@@ -209,9 +210,11 @@ Result<RankContext> bootstrap(const MpiComm& world_comm, const BootstrapOptions&
   zmq.cluster = random_id();
   world->broadcast(std::as_writable_bytes(std::span(&zmq.cluster, 1)), coordinator);
   const auto addresses = gather_addresses(*world);
-  Status status;
-  if (self.role == Role::kCoordinator) status = start_listening(context, options, zmq, one_host, addresses);
-  RETURN_IF_ERROR(agree(*world, status));
+  // Removed on return: a job that mpirun kills leaves nothing behind.
+  Result<std::unique_ptr<PrivateDirectory>> directory = std::unique_ptr<PrivateDirectory>();
+  if (self.role == Role::kCoordinator)
+    directory = start_listening(context, options, zmq, one_host, addresses);
+  RETURN_IF_ERROR(agree(*world, directory.status()));
   context.endpoint = broadcast_text(*world, context.endpoint, coordinator);
   RETURN_IF_ERROR(agree(*world, connect_to_coordinator(context, zmq)));
   SPDLOG_DEBUG("rank {} is {}/{} at {}", self.rank.value(), role_name(self.role), self.index,

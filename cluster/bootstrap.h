@@ -23,7 +23,8 @@ struct BootstrapOptions {
   // `cluster` is drawn at random. Ranks on several hosts need `allow_remote`.
   ZmqOptions zmq;
   enum class Wire { kAuto, kTcp } wire = Wire::kAuto;  // kAuto: ipc when all ranks share a host
-  // Several hosts: the address or interface the coordinator binds. Empty: choose_address (cluster/host_address.h).
+  // Several hosts: the address or interface the coordinator binds. Empty: choose_address
+  // (cluster/host_address.h).
   std::string bind_host;
   std::chrono::milliseconds timeout{60'000};  // of each step; a rank may be slow to start
 };
@@ -46,15 +47,14 @@ class PrivateDirectory {
 struct RankContext {
   Topology topology;
   RankPlace self;
-  std::string endpoint;                                  // of the coordinator
-  std::unique_ptr<PrivateDirectory> endpoint_directory;  // the coordinator's, if it listens on a Unix socket
+  std::string endpoint;  // of the coordinator; a Unix socket's name is gone once everybody is connected
   // Coordinator: its end of every link. Draft workers and the leader: their end. Other target ranks: null.
   std::unique_ptr<Transport> transport;
   std::unique_ptr<Collectives> collectives;  // target ranks only
 };
 
-// Collective. Everybody's status: a failure anywhere is a failure everywhere. A rank that failed keeps its own words,
-// the others get those of the lowest one, and its name.
+// Collective. Everybody's status: a failure anywhere is a failure everywhere. A rank that failed keeps its
+// own words, the others get those of the lowest one, and its name.
 Status agree(Collectives& world, const Status& mine);
 
 // Collective over `world`, all ranks of the job, and so is its failure: every rank gets an error, each with

@@ -36,7 +36,8 @@ std::vector<HostAddress> host_addresses() {
   for (const ifaddrs* it = interfaces; it != nullptr; it = it->ifa_next) {
     if (it->ifa_addr == nullptr || it->ifa_netmask == nullptr || it->ifa_addr->sa_family != AF_INET) continue;
     const uint32_t address = ipv4_of(it->ifa_addr);
-    if ((it->ifa_flags & IFF_UP) != 0 && !is_loopback(address)) found.push_back({address, ipv4_of(it->ifa_netmask)});
+    if ((it->ifa_flags & IFF_UP) != 0 && !is_loopback(address))
+      found.push_back({address, ipv4_of(it->ifa_netmask)});
   }
   freeifaddrs(interfaces);
   return found;
@@ -48,22 +49,27 @@ std::vector<HostAddress> addresses_of_host_name() {
   addrinfo hints{}, *addresses = nullptr;
   hints.ai_family = AF_INET;
   hints.ai_socktype = SOCK_STREAM;
-  if (gethostname(name.data(), name.size() - 1) != 0 || getaddrinfo(name.data(), nullptr, &hints, &addresses) != 0)
+  if (gethostname(name.data(), name.size() - 1) != 0 ||
+      getaddrinfo(name.data(), nullptr, &hints, &addresses) != 0)
     return found;
-  for (const addrinfo* it = addresses; it != nullptr; it = it->ai_next) found.push_back({ipv4_of(it->ai_addr), 0});
+  for (const addrinfo* it = addresses; it != nullptr; it = it->ai_next)
+    found.push_back({ipv4_of(it->ai_addr), 0});
   freeaddrinfo(addresses);
   return found;
 }
 
-Result<HostAddress> choose_address(std::span<const HostAddress> mine, std::span<const HostAddress> of_host_name,
+Result<HostAddress> choose_address(std::span<const HostAddress> mine,
+                                   std::span<const HostAddress> of_host_name,
                                    std::span<const std::vector<HostAddress>> other_hosts) {
-  if (mine.empty()) return unavailable("this host has no IPv4 address but loopback; bring up a network interface");
+  if (mine.empty())
+    return unavailable("this host has no IPv4 address but loopback; bring up a network interface");
   for (const HostAddress& named : of_host_name)
     for (const HostAddress& address : mine)
       if (address.address == named.address) return address;
   for (const HostAddress& address : mine)
     if (std::ranges::all_of(other_hosts, [&](const auto& host) {
-          return std::ranges::any_of(host, [&](const HostAddress& theirs) { return is_neighbour(address, theirs); });
+          return std::ranges::any_of(
+              host, [&](const HostAddress& theirs) { return is_neighbour(address, theirs); });
         }))
       return address;
   return mine.front();

@@ -19,12 +19,14 @@ struct HostAddress {
 
 // Of the interfaces that are up, in the system's order, without loopback.
 std::vector<HostAddress> host_addresses();
-// What this host's name resolves to: what other hosts know it by, though some systems say 127.0.1.1. May be none.
+// What this host's name resolves to: what other hosts know it by, though some systems say 127.0.1.1. May be
+// none.
 std::vector<HostAddress> addresses_of_host_name();
 
-// One of `mine`: what the host's name resolves to; else the first on a network that every other host is on too,
-// with an address of its own (a container bridge has the same address everywhere); else the first. Pure.
-Result<HostAddress> choose_address(std::span<const HostAddress> mine, std::span<const HostAddress> of_host_name,
+// One of `mine`: what the host's name resolves to; else the first on a network that every other host is on
+// too, with an address of its own (a container bridge has the same address everywhere); else the first. Pure.
+Result<HostAddress> choose_address(std::span<const HostAddress> mine,
+                                   std::span<const HostAddress> of_host_name,
                                    std::span<const std::vector<HostAddress>> other_hosts);
 
 // "10.0.0.1"

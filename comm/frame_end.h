@@ -1,6 +1,8 @@
 // What both transports share: one end's frames, numbered and counted. Internal to comm.
 #pragma once
 
+#include <spdlog/spdlog.h>
+
 #include <optional>
 #include <span>
 #include <utility>

@@ -1,5 +1,7 @@
 #include "draft_worker/draft_worker.h"
 
+#include <spdlog/spdlog.h>
+
 #include <algorithm>
 
 namespace outrider {

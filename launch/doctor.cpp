@@ -58,21 +58,25 @@ int fail(const Status& status) {
 }  // namespace
 
 int run_doctor(const RunOptions& options, int ranks) {
-  print_machine();
-  int tp_size = 1;
+  if (ranks < 0) return fail(invalid_argument(fmt::format("--ranks {}: must be positive, as in mpirun -n", ranks)));
   if (ranks == 0 && !options.layout.empty()) return fail(invalid_argument("--layout needs --ranks N, as in mpirun -n N"));
+  std::optional<Topology> topology;
   if (ranks > 0) {
     auto layout = options.layout.empty() ? default_layout(ranks) : parse_layout(options.layout, ranks);
     if (!layout.ok()) return fail(layout.status());
-    const Topology topology(*layout, std::vector<HostInfo>(static_cast<size_t>(ranks), HostInfo{"this host", 0}));
-    std::printf("\n%s", topology.describe().c_str());
-    tp_size = topology.tp_size();
+    topology.emplace(*layout, std::vector<HostInfo>(static_cast<size_t>(ranks), HostInfo{"this host", 0}));
   }
+  std::optional<ModelConfig> config;
   if (!options.model.empty()) {
-    auto config = read_model_config(options.model);
-    if (!config.ok()) return fail(config.status().in("--model " + options.model));
+    auto read = read_model_config(options.model);
+    if (!read.ok()) return fail(read.status().in("--model"));
+    config.emplace(std::move(read).value());
+  }
+  print_machine();
+  if (topology) std::printf("\n%s", topology->describe().c_str());
+  if (config) {
     std::printf("\n");
-    print_shards(*config, tp_size);
+    print_shards(*config, topology ? topology->tp_size() : 1);
   }
   return kExitOk;
 }

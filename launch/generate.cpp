@@ -77,7 +77,7 @@ JobResult run_job(const Job& job, std::unique_ptr<Transport> transport, Output* 
                           callbacks, trace);
   result.status = wait_until_ready(coordinator, job.drafts ? 1 : 0, error);
   submit_next = [&] {
-    if (submitted == job.requests.size()) return;
+    if (submitted == job.requests.size() || (output && output->failed())) return;
     // Ids are given in order, and a refused request finishes before submit() returns.
     const SequenceId expected(submitted + 1);
     index_of[expected] = submitted;
@@ -151,7 +151,6 @@ Result<int> coordinate(const RunOptions& options, const Preparation& prepared, M
   if (mpi) RETURN_IF_ERROR(mpi->start());
   JobResult result = mpi ? run_job(job, mpi->take_transport(), &output, traced, [] { return Status(); })
                          : run_local(job, &output, traced);
-  if (options.prompt && options.output_file.empty() && options.logprobs < 0) std::fputs("\n", stdout);
   RETURN_IF_ERROR(result.status);
   RETURN_IF_ERROR(output.close());
 

@@ -9,7 +9,7 @@ namespace outrider {
 constexpr int kExitOk = 0;
 constexpr int kExitRequestFailed = 1;  // at least one request ended with an error
 constexpr int kExitUsage = 2;          // a flag, file or request is wrong; nothing was generated
-constexpr int kExitRuntime = 3;        // the target group failed
+constexpr int kExitRuntime = 3;        // the target group failed, or results could not be written
 
 // In one process, or as one rank of an mpirun. Returns the exit code; errors were printed.
 int run_generate(const RunOptions& options);

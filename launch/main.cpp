@@ -1,4 +1,6 @@
 // The `outrider` program: parses the command line and hands over.
+#include <fcntl.h>
+
 #include <CLI/CLI.hpp>
 #include <csignal>
 #include <cstdio>
@@ -6,13 +8,28 @@
 
 #include "base/log.h"
 #include "base/version.h"
+#include "launch/command_line.h"
 #include "launch/doctor.h"
 #include "launch/generate.h"
 #include "launch/mpi_cluster.h"
+#include "launch/temporary_file.h"
+
+namespace {
+
+// A standard stream that is closed would give its number to the next file that is opened, and text would go there.
+// Read-only for standard output: writing to it stays an error, which is told.
+void occupy_standard_streams() {
+  for (int fd = 0; fd <= 2; ++fd)
+    if (fcntl(fd, F_GETFD) == -1 && open("/dev/null", fd == 2 ? O_WRONLY : O_RDONLY) != fd) std::abort();
+}
+
+}  // namespace
 
 int main(int argc, char** argv) {
   using namespace outrider;
+  occupy_standard_streams();
   init_logging();
+  remove_temporary_file_on_signals();
   std::signal(SIGPIPE, SIG_IGN);  // a reader that leaves is a write error, told once
   CLI::App app("Distributed speculative decoding: the target model's own text, sooner.");
   app.set_version_flag("--version", std::string("outrider ") + kVersion);
@@ -22,14 +39,14 @@ int main(int argc, char** argv) {
       "  outrider generate --model TARGET --draft-model DRAFT --prompt 'Once upon a time'\n"
       "  outrider generate --model TARGET --drafter ngram --prompts prompts.jsonl --output out.jsonl\n"
       "  mpirun -n 4 outrider generate --layout coordinator=1,draft=1,target=2 --model ... --draft-model ...\n"
-      "Exit codes: 0 success, 1 a request failed, 2 bad flag, file or request, 3 the target group failed.");
+      "Exit codes: 0 success, 1 a request failed, 2 bad flag, file or request, 3 a rank or a write failed.");
 
   RunOptions options;
   CLI::App* generate = app.add_subcommand("generate", "Continue a prompt, or every prompt of a JSON-lines file");
-  generate->set_config("--config", "", "TOML file with any of these options by their long names");
-  generate->allow_config_extras(CLI::config_extras_mode::error);
   add_model_options(*generate, options);
   add_generate_options(*generate, options);
+  std::string config_file;
+  add_config_layer(*generate, config_file);
 
   RunOptions doctor_options;
   int doctor_ranks = 0;
@@ -43,6 +60,7 @@ int main(int argc, char** argv) {
   } catch (const CLI::ParseError& error) {
     std::ostringstream out, refusal;
     const int code = app.exit(error, out, refusal) == 0 ? kExitOk : kExitUsage;
+    if (code != kExitOk) refusal.str(explain_parse_error(app, error, argc, argv));
     if (MpiCluster::launched()) return MpiCluster::leave(out.str(), refusal.str(), code);
     std::fputs(out.str().c_str(), stdout);
     std::fputs(refusal.str().c_str(), stderr);

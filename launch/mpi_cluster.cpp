@@ -19,17 +19,20 @@ namespace {
 
 constexpr std::chrono::minutes kReadingTime{10};  // the coordinator reads its prompts while the others wait
 
+// Collective, and every rank's first step, whatever its command line says.
 std::unique_ptr<Collectives> everybody(const MpiSession& session) {
   return make_mpi_collectives(session.world().duplicate(), Waiting::kYield, {.timeout = kReadingTime});
 }
 
 int exit_code_of(const Status& status) {
   if (status.ok()) return kExitOk;
-  return status.code() == StatusCode::kUnavailable || status.code() == StatusCode::kDeadlineExceeded ? kExitRuntime
-                                                                                                     : kExitUsage;
+  return status.code() == StatusCode::kUnavailable || status.code() == StatusCode::kDeadlineExceeded
+             ? kExitRuntime
+             : kExitUsage;
 }
 
-// What everybody agreed on is printed by one rank, and returned by all: mpirun passes on the first code it sees.
+// What everybody agreed on is printed by one rank, and returned by all: mpirun passes on the first code it
+// sees.
 int fail(const Status& status, bool print) {
   if (print) std::fprintf(stderr, "outrider: %s\n", status.message().c_str());
   return exit_code_of(status);
@@ -47,8 +50,8 @@ struct Cores {
   int quota = 0;
 };
 
-// Collective. How many of its cores a rank may count on: those of its affinity mask, shared with the target ranks of
-// its host whose masks overlap. Draft and target take turns, so a draft rank takes nothing away.
+// Collective. How many of its cores a rank may count on: those of its affinity mask, shared with the target
+// ranks of its host whose masks overlap. Draft and target take turns, so a draft rank takes nothing away.
 int share_of_cores(Collectives& world, const RankContext& rank) {
   Cores mine{.allowed = {}, .quota = quota_cores()};
   CPU_ZERO(&mine.allowed);
@@ -70,15 +73,34 @@ int share_of_cores(Collectives& world, const RankContext& rank) {
 Status check_roles(const RunOptions& options, const Topology& topology) {
   const int drafters = topology.count(Role::kDraft);
   if (options.speculates() && drafters == 0)
-    return invalid_argument("there is a drafter but no draft rank; add draft=1 to --layout and start one rank more");
+    return invalid_argument(
+        "there is a drafter but no draft rank; add draft=1 to --layout and start one rank more");
   if (!options.speculates() && drafters > 0)
-    return invalid_argument("there is a draft rank but no drafter; add --draft-model DIR or --drafter ngram, or say "
-                            "draft=0 in --layout");
+    return invalid_argument(
+        "there is a draft rank but no drafter; add --draft-model DIR or --drafter ngram, or say "
+        "draft=0 in --layout");
   if (options.tensor_parallel_size > 1 && options.tensor_parallel_size != topology.tp_size())
-    return invalid_argument(fmt::format("--tensor-parallel-size {} but there are {} target ranks; drop the flag",
-                                        options.tensor_parallel_size, topology.tp_size()));
+    return invalid_argument(
+        fmt::format("--tensor-parallel-size {} but there are {} target ranks; drop the flag",
+                    options.tensor_parallel_size, topology.tp_size()));
   return {};
 }
+
+// The coordinator's socket outlives its coordinator: workers may still answer the last message before
+// Shutdown, and would take a closed socket for a crash.
+class BorrowedTransport final : public Transport {
+ public:
+  explicit BorrowedTransport(Transport& transport) : transport_(transport) {}
+  Status send(PeerId to, const Message& message) override { return transport_.send(to, message); }
+  std::optional<Incoming> receive(Clock::time_point deadline) override {
+    return transport_.receive(deadline);
+  }
+  const TransportStats& stats() const override { return transport_.stats(); }
+  std::string endpoint() const override { return transport_.endpoint(); }
+
+ private:
+  Transport& transport_;
+};
 
 Result<Preparation> prepare_rank(const RunOptions& options, const Topology& topology) {
   RETURN_IF_ERROR(check_roles(options, topology));
@@ -90,17 +112,21 @@ Result<Preparation> prepare_rank(const RunOptions& options, const Topology& topo
 struct MpiCluster::State {
   Collectives& world;
   RankContext& rank;
-  bool started = false;
+  // kRefused: another rank cannot start, and all know. kRunning: all have input they can work with.
+  enum class Phase { kPreparing, kRefused, kRunning } phase = Phase::kPreparing;
 };
 
 bool MpiCluster::launched() { return MpiSession::launched_size().value_or(1) > 1; }
 
 Status MpiCluster::start() {
-  state_.started = true;
-  return agree(state_.world, {});
+  Status agreed = agree(state_.world, {});
+  state_.phase = agreed.ok() ? State::Phase::kRunning : State::Phase::kRefused;
+  return agreed;
 }
 
-std::unique_ptr<Transport> MpiCluster::take_transport() { return std::move(state_.rank.transport); }
+std::unique_ptr<Transport> MpiCluster::take_transport() {
+  return std::make_unique<BorrowedTransport>(*state_.rank.transport);
+}
 
 int MpiCluster::leave(const std::string& out, const std::string& error, int code) {
   const MpiSession session;
@@ -115,7 +141,6 @@ int MpiCluster::leave(const std::string& out, const std::string& error, int code
 
 int MpiCluster::run(const RunOptions& options, const Coordinate& coordinate) {
   const MpiSession session;
-  set_thread_role(fmt::format("rank/{}", session.world().rank()));
   try {
     return run_rank(session, options, coordinate);
   } catch (const std::exception& error) {
@@ -125,12 +150,16 @@ int MpiCluster::run(const RunOptions& options, const Coordinate& coordinate) {
 
 int MpiCluster::run_rank(const MpiSession& session, const RunOptions& options, const Coordinate& coordinate) {
   const auto world = everybody(session);
-  if (Status refused = agree(*world, {}); !refused.ok()) return fail(refused, world->rank() == 0);  // see leave()
+  set_thread_role(fmt::format("rank/{}", world->rank()));
+  if (Status refused = agree(*world, {}); !refused.ok())
+    return fail(refused, world->rank() == 0);  // see leave()
   auto context = bootstrap(session.world(), {.layout = options.layout,
                                              .zmq = {.allow_remote = options.allow_remote},
                                              .bind_host = options.bind_host});
   if (!context.ok()) return fail(context.status(), world->rank() == 0);
   RankContext& rank = *context;
+  // A rank that hangs holds up the others' end no longer than this has patience.
+  const auto closing = make_mpi_collectives(session.world().duplicate(), Waiting::kYield);
   const bool coordinates = rank.self.role == Role::kCoordinator;
 
   RunOptions rank_options = options;
@@ -143,17 +172,26 @@ int MpiCluster::run_rank(const MpiSession& session, const RunOptions& options, c
     State state{*world, rank};
     MpiCluster cluster(state);
     const int code = prepared.ok() ? coordinate(rank_options, *prepared, cluster) : kExitUsage;
-    if (state.started) return code;
+    if (state.phase == State::Phase::kRunning) {
+      if (code == kExitRuntime) {  // whoever failed may never come to an end
+        std::fflush(nullptr);
+        MpiSession::abort_job(code);
+      }
+      closing->barrier();
+    }
+    if (state.phase != State::Phase::kPreparing) return code;
     // It has told what is wrong with its input; everybody goes home.
     const auto kind = code == kExitRuntime ? StatusCode::kUnavailable : StatusCode::kInvalidArgument;
     const Status agreed = agree(*world, prepared.ok() ? Status(kind, "") : prepared.status());
     return prepared.ok() ? code : fail(agreed, true);
   }
   if (Status agreed = agree(*world, prepared.status()); !agreed.ok()) return fail(agreed, false);
-  const Status status = rank.self.role == Role::kDraft
-                            ? run_draft_worker(rank_options, *prepared, threads, *rank.transport)
-                            : run_target_rank(rank_options, *prepared, threads, *rank.collectives, rank.transport.get());
+  const Status status =
+      rank.self.role == Role::kDraft
+          ? run_draft_worker(rank_options, *prepared, threads, *rank.transport)
+          : run_target_rank(rank_options, *prepared, threads, *rank.collectives, rank.transport.get());
   if (!status.ok()) end_job(status.message());
+  closing->barrier();
   return kExitOk;
 }
 

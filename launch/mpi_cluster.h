@@ -1,5 +1,5 @@
-// One rank of `mpirun outrider generate`: finds its role and serves it. MPI carries the target group's collectives
-// and the rendezvous; roles talk over ZeroMQ.
+// One rank of `mpirun outrider generate`: finds its role and serves it. MPI carries the target group's
+// collectives and the rendezvous; roles talk over ZeroMQ.
 #pragma once
 
 #include <functional>
@@ -23,11 +23,12 @@ class MpiCluster {
   // Runs this rank's role and returns its exit code; `coordinate` is called on the coordinator's rank.
   static int run(const RunOptions& options, const Coordinate& coordinate);
 
-  // For a rank whose command line was refused (or was --help): `out` and `error` are printed once, by rank 0, and a
-  // refusal on any rank ends the job. Returns `code`.
+  // For a rank whose command line was refused (or was --help): `out` and `error` are printed once, by rank 0,
+  // and a refusal on any rank ends the job. Returns `code`.
   static int leave(const std::string& out, const std::string& error, int code);
 
-  // On the coordinator: input is checked; the other ranks may load. Until then a bad flag costs nobody anything.
+  // On the coordinator: input is checked; the other ranks may load. Until then a bad flag costs nobody
+  // anything.
   Status start();
   std::unique_ptr<Transport> take_transport();
 

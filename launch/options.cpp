@@ -1,5 +1,7 @@
 #include "launch/options.h"
 
+#include <CLI/CLI.hpp>
+
 #include <charconv>
 #include <cmath>
 
@@ -110,6 +112,9 @@ void add_generate_options(CLI::App& app, RunOptions& o) {
   app.add_option("--stop", o.stop, "End before this text; may be repeated")->group("Requests");
   app.add_flag("--ignore-eos", o.ignore_eos, "Go on after end-of-sequence tokens")->group("Requests");
   app.add_option("-s,--seed", o.seed, "Seed of the text; lines of --prompts mix in their number")
+      ->check([](const std::string& text) {  // a minus would wrap around
+        return text.starts_with('-') ? fmt::format("{} must be 0 to 18446744073709551615", text) : std::string();
+      })
       ->group("Requests")
       ->capture_default_str();
   app.add_option("--logprobs", o.logprobs, "Report the log-probability of every token and of the N best ones")

@@ -2,7 +2,6 @@
 // is loaded.
 #pragma once
 
-#include <CLI/CLI.hpp>
 #include <cstdint>
 #include <optional>
 #include <string>
@@ -12,6 +11,10 @@
 #include "base/status.h"
 #include "comm/messages.h"
 #include "transformer/model.h"
+
+namespace CLI {
+class App;
+}
 
 namespace outrider {
 

@@ -1,11 +1,15 @@
 #include "launch/requests.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <cmath>
+#include <filesystem>
 #include <fstream>
 #include <nlohmann/json.hpp>
 
 #include "base/hash.h"
+#include "base/nearest.h"
 #include "transformer/json_file.h"
 
 namespace outrider {
@@ -33,7 +37,7 @@ class Reader {
   Result<PromptRequest> finish(RunOptions options, const std::string& text, SpecialTokens special, size_t line,
                                std::vector<std::pair<TokenId, float>> bias) const;
   Result<std::string> render(const std::vector<ChatMessage>& messages) const;
-  Status check(const RunOptions& o) const;
+  Status check(const RunOptions& o, size_t line) const;
 
   const RunOptions& options_;
   const Tokenizer& tokenizer_;
@@ -42,22 +46,32 @@ class Reader {
   const int64_t vocab_size_;
 };
 
-Status Reader::check(const RunOptions& o) const {
+// A parameter as the user wrote it: a key of a line or a flag.
+std::string name_of(std::string key, size_t line) {
+  if (line > 0) return fmt::format("\"{}\"", key);
+  std::replace(key.begin(), key.end(), '_', '-');
+  return "--" + key;
+}
+
+Status Reader::check(const RunOptions& o, size_t line) const {
+  const auto must = [&](const char* key, auto value, const char* rule) {
+    return invalid_argument(fmt::format("{} {}: must be {}", name_of(key, line), value, rule));
+  };
   const auto finite = [](float v) { return std::isfinite(v); };
-  if (o.max_tokens < 1) return invalid_argument(fmt::format("max_tokens {}: must be at least 1", o.max_tokens));
+  if (o.max_tokens < 1) return must("max_tokens", o.max_tokens, "at least 1");
   if (!finite(o.temperature) || o.temperature < 0 || o.temperature > 100)
-    return invalid_argument(fmt::format("temperature {}: must be 0 to 100", o.temperature));
-  if (o.top_k < 0) return invalid_argument(fmt::format("top_k {}: must be 0 (off) or more", o.top_k));
-  if (!(o.top_p > 0 && o.top_p <= 1)) return invalid_argument(fmt::format("top_p {}: must be above 0 and at most 1", o.top_p));
-  if (!(o.min_p >= 0 && o.min_p <= 1)) return invalid_argument(fmt::format("min_p {}: must be 0 to 1", o.min_p));
+    return must("temperature", o.temperature, "0 to 100");
+  if (o.top_k < 0) return must("top_k", o.top_k, "0 (off) or more");
+  if (!(o.top_p > 0 && o.top_p <= 1)) return must("top_p", o.top_p, "above 0 and at most 1");
+  if (!(o.min_p >= 0 && o.min_p <= 1)) return must("min_p", o.min_p, "0 to 1");
   if (!finite(o.repetition_penalty) || o.repetition_penalty <= 0)
-    return invalid_argument(fmt::format("repetition_penalty {}: must be above 0; 1 is off", o.repetition_penalty));
-  if (!finite(o.presence_penalty) || !finite(o.frequency_penalty))
-    return invalid_argument("presence_penalty and frequency_penalty must be finite");
-  if (o.logprobs < -1 || o.logprobs > 100) return invalid_argument(fmt::format("logprobs {}: must be 0 to 100", o.logprobs));
-  if (o.stop.size() > 16) return invalid_argument(fmt::format("stop: {} texts; at most 16", o.stop.size()));
+    return must("repetition_penalty", o.repetition_penalty, "above 0; 1 is off");
+  if (!finite(o.presence_penalty)) return must("presence_penalty", o.presence_penalty, "finite");
+  if (!finite(o.frequency_penalty)) return must("frequency_penalty", o.frequency_penalty, "finite");
+  if (o.logprobs < -1 || o.logprobs > 100) return must("logprobs", o.logprobs, "0 to 100");
+  if (o.stop.size() > 16) return must("stop", fmt::format("with {} texts", o.stop.size()), "at most 16 texts");
   for (const std::string& stop : o.stop)
-    if (stop.empty() || stop.size() > 1024) return invalid_argument("stop: a text must have 1 to 1024 bytes");
+    if (stop.empty() || stop.size() > 1024) return must("stop", fmt::format("of {} bytes", stop.size()), "1 to 1024 bytes");
   return {};
 }
 
@@ -68,15 +82,24 @@ Result<std::string> Reader::render(const std::vector<ChatMessage>& messages) con
 
 Result<PromptRequest> Reader::finish(RunOptions o, const std::string& text, SpecialTokens special, size_t line,
                                      std::vector<std::pair<TokenId, float>> bias) const {
-  RETURN_IF_ERROR(check(o));
+  RETURN_IF_ERROR(check(o, line));
   PromptRequest out{.request = {}, .line = line};
-  ASSIGN_OR_RETURN(out.request.sampling, sampling_of(o));
+  auto sampling = sampling_of(o);
+  if (!sampling.ok()) {
+    // It names flags; a line has keys.
+    const Status wrong = sampling.status();
+    return line > 0 && wrong.message().starts_with("--") ? invalid_argument(wrong.message().substr(2)) : wrong;
+  }
+  out.request.sampling = std::move(sampling).value();
   auto& params = out.request.sampling;
   params.logit_bias.insert(params.logit_bias.end(), bias.begin(), bias.end());
   for (const auto& [id, value] : params.logit_bias)
     if (id.value() < 0 || id.value() >= vocab_size_)
-      return invalid_argument(fmt::format("logit_bias: id {} is outside the vocabulary of {}", id.value(), vocab_size_));
-  ASSIGN_OR_RETURN(out.request.prompt, tokenizer_.encode(text, special));
+      return invalid_argument(fmt::format("{}: id {} is outside the vocabulary; ids are 0 to {}", name_of("logit_bias", line),
+                                          id.value(), vocab_size_ - 1));
+  auto prompt = tokenizer_.encode(text, special);
+  if (!prompt.ok()) return prompt.status().in(name_of("prompt", line));
+  out.request.prompt = std::move(prompt).value();
   if (out.request.prompt.empty())
     return invalid_argument("the prompt is empty and this tokenizer adds no beginning-of-sequence token; write a prompt");
   if (static_cast<int64_t>(out.request.prompt.size()) >= max_context_)
@@ -102,12 +125,15 @@ Status take(const json& object, const char* key, T& to) {
   if (at == object.end() || at->is_null()) return {};
   constexpr bool is_integer = std::is_integral_v<T> && !std::is_same_v<T, bool>;
   const bool fits = std::is_same_v<T, bool> ? at->is_boolean() : is_integer ? at->is_number_integer() : at->is_number();
-  if (!fits) return invalid_argument(fmt::format("\"{}\" has the wrong type", key));
+  const char* const type = std::is_same_v<T, bool> ? "true or false" : is_integer ? "a whole number" : "a number";
+  if (!fits) return invalid_argument(fmt::format("\"{}\" must be {}, not {}", key, type, at->dump().substr(0, 40)));
   if constexpr (is_integer) {
     const bool in_range = at->is_number_unsigned()
                               ? at->get<uint64_t>() <= static_cast<uint64_t>(std::numeric_limits<T>::max())
                               : at->get<int64_t>() >= static_cast<int64_t>(std::numeric_limits<T>::min());
-    if (!in_range) return invalid_argument(fmt::format("\"{}\" is out of range", key));
+    if (!in_range)
+      return invalid_argument(fmt::format("\"{}\" is {}; must be {} to {}", key, at->dump(), std::numeric_limits<T>::min(),
+                                          std::numeric_limits<T>::max()));
   }
   to = at->get<T>();
   return {};
@@ -153,12 +179,26 @@ Result<std::vector<ChatMessage>> take_messages(const json& list) {
   return messages;
 }
 
+// A parser of one line calls it line 1; the file's own number stands in front.
+std::string without_line_number(std::string message) {
+  constexpr std::string_view kOne = "parse error at line 1, ";
+  if (const size_t at = message.find(kOne); at != std::string::npos) message.erase(at, kOne.size());
+  return message;
+}
+
+Status unknown_key(const std::string& key) {
+  const std::string_view nearest = nearest_name(kKnownKeys, key);
+  if (!nearest.empty()) return invalid_argument(fmt::format("there is no key \"{}\"; did you mean \"{}\"?", key, nearest));
+  return invalid_argument(fmt::format("there is no key \"{}\"; known are {}", key, fmt::join(kKnownKeys, ", ")));
+}
+
 Result<PromptRequest> Reader::from_line(const std::string& text, size_t line) const {
-  ASSIGN_OR_RETURN(const json object, parse_json(text, "JSON", {.max_bytes = kMaxLineBytes, .max_depth = 16}));
-  if (!object.is_object()) return invalid_argument("not a JSON object");
+  auto parsed = parse_json(text, "not JSON", {.max_bytes = kMaxLineBytes, .max_depth = 16});
+  if (!parsed.ok()) return malformed(without_line_number(parsed.status().message()));
+  const json object = std::move(parsed).value();
+  if (!object.is_object()) return invalid_argument("not a JSON object; write {\"prompt\": \"...\"}");
   for (const auto& [key, value] : object.items())
-    if (std::find(std::begin(kKnownKeys), std::end(kKnownKeys), key) == std::end(kKnownKeys))
-      return invalid_argument(fmt::format("\"{}\" is not a key of a request; known are {}", key, fmt::join(kKnownKeys, ", ")));
+    if (std::find(std::begin(kKnownKeys), std::end(kKnownKeys), key) == std::end(kKnownKeys)) return unknown_key(key);
 
   RunOptions o = options_;
   o.seed = hash_combine(options_.seed, line);
@@ -195,9 +235,25 @@ Result<PromptRequest> Reader::from_line(const std::string& text, size_t line) co
   } else if (object["prompt"].is_string()) {
     request = finish(std::move(o), object["prompt"].get<std::string>(), SpecialTokens::kAdd, line, std::move(bias));
   }
-  if (request.ok() && object.contains("id"))
+  const bool has_id = object.contains("id");
+  if (has_id && !object["id"].is_string() && !object["id"].is_number_integer())
+    return invalid_argument("\"id\" must be a text or a whole number");
+  if (request.ok() && has_id)
     request->request.client_id = object["id"].is_string() ? object["id"].get<std::string>() : object["id"].dump();
   return request;
+}
+
+// As std::getline, but of a line that is too long only one byte too many, however long it is.
+bool next_line(std::istream& file, std::string& text) {
+  text.clear();
+  std::streambuf& bytes = *file.rdbuf();
+  constexpr int kEnd = std::char_traits<char>::eof();
+  for (int c = bytes.sbumpc(); c != '\n'; c = bytes.sbumpc()) {
+    if (c == kEnd) return !text.empty();
+    text.push_back(static_cast<char>(c));
+    if (text.size() > kMaxLineBytes) return true;
+  }
+  return true;
 }
 
 }  // namespace
@@ -209,18 +265,19 @@ Result<std::vector<PromptRequest>> read_requests(const RunOptions& options, cons
   const Reader reader(options, tokenizer, chat, max_context, vocab_size);
   std::vector<PromptRequest> requests;
   if (options.prompt) {
-    auto request = reader.from_flags();
-    if (!request.ok()) return request.status().in("--prompt");
-    requests.push_back(std::move(request).value());
+    ASSIGN_OR_RETURN(auto request, reader.from_flags());
+    requests.push_back(std::move(request));
     return requests;
   }
+  std::error_code ignored;
   std::ifstream file(options.prompts_file);
-  if (!file) return not_found(fmt::format("--prompts {}: cannot be read", options.prompts_file));
+  if (!file || std::filesystem::is_directory(options.prompts_file, ignored))
+    return not_found(fmt::format("--prompts {}: cannot be read; name a file of JSON lines", options.prompts_file));
   std::string text;
-  for (size_t line = 1; std::getline(file, text); ++line) {
+  for (size_t line = 1; next_line(file, text); ++line) {
     if (text.find_first_not_of(" \t\r") == std::string::npos) continue;
     if (text.size() > kMaxLineBytes)
-      return invalid_argument(fmt::format("{}:{}: the line is longer than {} bytes", options.prompts_file, line, kMaxLineBytes));
+      return invalid_argument(fmt::format("{}:{}: the line is longer than {} bytes; one request is one line", options.prompts_file, line, kMaxLineBytes));
     auto request = reader.from_line(text, line);
     if (!request.ok()) return request.status().in(fmt::format("{}:{}", options.prompts_file, line));
     requests.push_back(std::move(request).value());

@@ -1,5 +1,7 @@
 #include "transformer/safetensors.h"
 
+#include <fmt/format.h>
+
 #include <fcntl.h>
 #include <sys/mman.h>
 #include <sys/stat.h>

@@ -1,5 +1,7 @@
 // The header of a safetensors file: parsed by events into at most one TensorInfo per entry, so that hostile
 // nesting costs no stack and a hostile header no more than a small multiple of its own size.
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <limits>
 #include <nlohmann/json.hpp>

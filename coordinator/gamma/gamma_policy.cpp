@@ -2,28 +2,12 @@
 
 #include <algorithm>
 #include <charconv>
-#include <numeric>
 
+#include "base/nearest.h"
 #include "coordinator/gamma/policies.h"
 
 namespace outrider {
 namespace {
-
-// Levenshtein distance, to name what was probably meant.
-size_t edit_distance(std::string_view a, std::string_view b) {
-  std::vector<size_t> row(b.size() + 1);
-  std::iota(row.begin(), row.end(), size_t{0});
-  for (size_t i = 1; i <= a.size(); ++i) {
-    size_t diagonal = row[0];
-    row[0] = i;
-    for (size_t j = 1; j <= b.size(); ++j) {
-      const size_t substituted = diagonal + (a[i - 1] == b[j - 1] ? 0 : 1);
-      diagonal = row[j];
-      row[j] = std::min({row[j] + 1, row[j - 1] + 1, substituted});
-    }
-  }
-  return row[b.size()];
-}
 
 template <class T>
 const T& nearest(const std::vector<T>& known, std::string_view name) {

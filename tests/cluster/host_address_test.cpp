@@ -12,7 +12,8 @@ constexpr HostAddress address(uint32_t a, uint32_t b, uint32_t c, uint32_t d, in
 using Addresses = std::vector<HostAddress>;
 constexpr HostAddress kBridge = address(172, 17, 0, 1, 16);  // of containers: the same on every host
 
-std::string choose(const Addresses& mine, const Addresses& of_host_name, const std::vector<Addresses>& others) {
+std::string choose(const Addresses& mine, const Addresses& of_host_name,
+                   const std::vector<Addresses>& others) {
   const auto chosen = choose_address(mine, of_host_name, others);
   return chosen.ok() ? to_string(*chosen) : chosen.status().message();
 }
@@ -24,7 +25,8 @@ TEST(ChooseAddress, TheHostNamesAddressComesFirst) {
 
 TEST(ChooseAddress, AHostNameOfLoopbackOrOfSomebodyElseIsIgnored) {
   const Addresses mine{address(10, 0, 0, 1)};
-  EXPECT_EQ(choose(mine, {address(127, 0, 1, 1), address(10, 0, 0, 9)}, {{address(10, 0, 0, 2)}}), "10.0.0.1");
+  EXPECT_EQ(choose(mine, {address(127, 0, 1, 1), address(10, 0, 0, 9)}, {{address(10, 0, 0, 2)}}),
+            "10.0.0.1");
 }
 
 TEST(ChooseAddress, ABridgeThatEveryHostHasIsNotTheNetworkBetweenThem) {

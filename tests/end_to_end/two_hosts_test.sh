@@ -38,6 +38,15 @@ trap cleanup EXIT
 ip netns add "$left" 2>"$work/why" || skip "cannot make a network namespace: $(cat "$work/why")"
 ip netns add "$right" 2>"$work/why" || skip "cannot make a network namespace: $(cat "$work/why")"
 unshare --uts true 2>"$work/why" || skip "cannot make a UTS namespace: $(cat "$work/why")"
+# Each host has, as its first interface, a bridge for containers: up, with the same address everywhere, and a dead end.
+# The coordinator must not choose it.
+for space in "$left" "$right"; do
+  ip link add bridge0 netns "$space" type veth peer name container0 netns "$space" 2>"$work/why" ||
+    skip "cannot make a veth pair: $(cat "$work/why")"
+  ip -n "$space" address add 172.31.77.1/24 dev bridge0
+  ip -n "$space" link set bridge0 up
+  ip -n "$space" link set container0 up
+done
 ip link add "ol$id" netns "$left" type veth peer name "or$id" netns "$right" 2>"$work/why" ||
   skip "cannot join namespaces by a veth pair: $(cat "$work/why")"
 

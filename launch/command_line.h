@@ -1,0 +1,20 @@
+// How values reach options: command line, then environment, then --config file; the first that has one wins.
+// And what is said when they do not fit.
+#pragma once
+
+#include <string>
+
+namespace CLI {
+class App;
+class ParseError;
+}  // namespace CLI
+
+namespace outrider {
+
+// Adds --config to a command whose options are all there. A repeated single-valued flag means its last value.
+void add_config_layer(CLI::App& command, std::string& config_file);
+
+// For people: names the flag, and the nearest one that exists. `command_line` is what main was given.
+std::string explain_parse_error(const CLI::App& app, const CLI::ParseError& error, int argc, char** argv);
+
+}  // namespace outrider
