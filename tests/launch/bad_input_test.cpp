@@ -1,0 +1,236 @@
+// What a user gets wrong is told before anything is generated: exit code 2, a message that names the culprit
+// and the remedy, nothing on standard output and no file left behind.
+#include <gtest/gtest.h>
+
+#include "program.h"
+
+namespace outrider::testing {
+namespace {
+
+using Arguments = std::vector<std::string>;
+constexpr std::chrono::seconds kSoon{20};  // a fraction of a second without sanitizers
+
+// `says`: parts of the message, in any order.
+void expect_refused(const Outcome& run, const Arguments& says) {
+  EXPECT_EQ(run.code, 2) << run.describe();
+  EXPECT_EQ(run.out, "") << run.describe();
+  EXPECT_NE(run.err.find("outrider: "), std::string::npos) << run.describe();
+  for (const std::string& part : says)
+    EXPECT_NE(run.err.find(part), std::string::npos) << "missing: " << part << "\n" << run.describe();
+  EXPECT_LT(run.err.size(), 2000u) << "a message is a line or two";
+}
+
+struct BadFlags {
+  std::string name;
+  Arguments arguments;
+  Arguments says;
+};
+
+void PrintTo(const BadFlags& bad, std::ostream* out) { *out << bad.name; }
+
+class BadFlagsTest : public ::testing::TestWithParam<BadFlags> {};
+
+TEST_P(BadFlagsTest, AreRefused) {
+  const TemporaryDirectory dir;
+  Arguments arguments{"--prompt", "x", "--max-tokens", "8"};
+  arguments.insert(arguments.end(), GetParam().arguments.begin(), GetParam().arguments.end());
+  expect_refused(generate(arguments, {.directory = dir.path(), .limit = kSoon}), GetParam().says);
+  EXPECT_EQ(dir.entries(), Arguments{}) << "a file was left behind";
+}
+
+const std::string kDraft = demo_draft();
+
+INSTANTIATE_TEST_SUITE_P(
+    Table, BadFlagsTest,
+    ::testing::ValuesIn(std::vector<BadFlags>{
+        BadFlags{
+            "gamma_above_limit", {"-g", "65", "--output", "o"}, {"--num-speculative-tokens 65", "0 to 64"}},
+        BadFlags{
+            "gamma_negative", {"--num-speculative-tokens", "-1"}, {"--num-speculative-tokens -1", "0 to 64"}},
+        BadFlags{"gamma_text", {"--num-speculative-tokens", "five"}, {"--num-speculative-tokens", "five"}},
+        BadFlags{"greedy_with_temperature",
+                 {"--rule", "greedy", "--temperature", "0.5"},
+                 {"--rule greedy", "0.5", "drop"}},
+        BadFlags{"rule", {"--rule", "nonsense"}, {"--rule nonsense", "invariant"}},
+        BadFlags{"q_format_zero", {"--q-format", "sparse:0"}, {"--q-format sparse:0", "at least 1"}},
+        BadFlags{"q_format_text", {"--q-format", "thick"}, {"--q-format thick", "dense"}},
+        BadFlags{"tp_three", {"--tensor-parallel-size", "3"}, {"--tensor-parallel-size 3", "1, 2, 4 or 8"}},
+        BadFlags{
+            "draft_tp", {"--draft-tensor-parallel-size", "2"}, {"--draft-tensor-parallel-size 2", "use 1"}},
+        BadFlags{"two_drafters",
+                 {"--draft-model", kDraft, "--drafter", "ngram"},
+                 {"--drafter ngram", "--draft-model", "drop"}},
+        BadFlags{"drafter_unknown", {"--drafter", "oracle"}, {"--drafter", "oracle", "ngram"}},
+        BadFlags{"drafter_without_model", {"--drafter", "model"}, {"--drafter model", "--draft-model"}},
+        BadFlags{"policy_unknown", {"--gamma-policy", "fixd"}, {"'fixd'", "'fixed'", "list"}},
+        BadFlags{"policy_key", {"--gamma-policy", "fixed:gama=3"}, {"'gama'", "'gamma'"}},
+        BadFlags{"policy_value", {"--gamma-policy", "fixed:gamma=x"}, {"gamma", "x"}},
+        BadFlags{"bias_garbage", {"--logit-bias", "garbage"}, {"--logit-bias garbage", "ID:V"}},
+        BadFlags{"bias_outside", {"--logit-bias", "99999:1"}, {"--logit-bias", "99999", "4095"}},
+        BadFlags{"bias_nan", {"--logit-bias", "5:nan"}, {"--logit-bias 5:nan", "ID:V"}},
+        BadFlags{"temperature_nan", {"--temperature", "nan"}, {"--temperature nan", "0 to 100"}},
+        BadFlags{"temperature_negative", {"--temperature", "-1"}, {"--temperature -1", "0 to 100"}},
+        BadFlags{"top_p", {"--top-p", "0"}, {"--top-p 0", "above 0"}},
+        BadFlags{"top_k", {"--top-k", "-2"}, {"--top-k -2"}},
+        BadFlags{"min_p", {"--min-p", "2"}, {"--min-p 2"}},
+        BadFlags{"repetition", {"--repetition-penalty", "0"}, {"--repetition-penalty 0"}},
+        BadFlags{"presence", {"--presence-penalty", "inf"}, {"--presence-penalty inf"}},
+        BadFlags{"max_tokens", {"--max-tokens", "0"}, {"--max-tokens 0", "at least 1"}},
+        BadFlags{"max_tokens_float", {"--max-tokens", "1.5"}, {"--max-tokens", "1.5"}},
+        BadFlags{"max_tokens_huge", {"--max-tokens", "99999999999"}, {"--max-tokens", "99999999999"}},
+        BadFlags{"logprobs", {"--logprobs", "1000"}, {"--logprobs 1000", "0 to 100"}},
+        BadFlags{"stop_empty", {"--stop="}, {"--stop"}},
+        BadFlags{"seed", {"--seed", "-1"}, {"--seed", "-1"}},
+        BadFlags{"max_num_seqs", {"--max-num-seqs", "0"}, {"--max-num-seqs 0", "1 to 256"}},
+        BadFlags{"max_model_len", {"--max-model-len", "100000"}, {"--max-model-len 100000", "512"}},
+        BadFlags{"threads", {"--threads", "-1"}, {"--threads -1", "0 to 1024"}},
+        BadFlags{"isa", {"--isa", "mmx"}, {"--isa mmx", "scalar"}},
+        BadFlags{"kv_dtype", {"--kv-dtype", "int3"}, {"--kv-dtype int3", "bf16"}},
+        BadFlags{"unknown_flag",
+                 {"--num-speculatve-tokens", "3"},
+                 {"--num-speculatve-tokens", "did you mean --num-speculative-tokens?"}},
+        BadFlags{"unknown_flag_far", {"--zzzzqqqq"}, {"--zzzzqqqq", "--help"}},
+        BadFlags{"stray_word", {"upon", "a", "time"}, {"\"upon\"", "quotes"}},
+        BadFlags{"value_missing", {"--seed"}, {"--seed"}},
+        BadFlags{"both_prompts", {"--prompts", "p.jsonl"}, {"--prompt", "--prompts", "drop one"}},
+        BadFlags{"compare_without_drafter", {"--compare-plain"}, {"--compare-plain", "--draft-model"}},
+        BadFlags{"output_directory_missing",
+                 {"--output", "/no/such/dir/o.jsonl"},
+                 {"--output /no/such/dir/o.jsonl", "cannot be written", "directory"}},
+        BadFlags{"output_is_directory", {"--output", "/tmp"}, {"--output", "/tmp", "is a directory"}},
+        BadFlags{"report_directory_missing",
+                 {"--report", "/no/such/dir/r.json", "--output", "o"},
+                 {"--report", "/no/such/dir/r.json", "directory"}},
+        BadFlags{"trace_directory_missing",
+                 {"--trace", "/no/such/dir/t.json", "--output", "o"},
+                 {"--trace", "/no/such/dir/t.json", "directory"}},
+        BadFlags{"chat_without_template", {"--chat"}, {"--model", "chat template", "plain text"}}}),
+    [](const auto& test) { return test.param.name; });
+
+TEST(BadInput, MissingModel) {
+  expect_refused(outrider_program({"generate", "--prompt", "x"}, {.limit = kSoon}),
+                 {"--model is missing", "directory"});
+}
+
+TEST(BadInput, MissingPrompt) { expect_refused(generate({}, {.limit = kSoon}), {"--prompt", "--prompts"}); }
+
+TEST(BadInput, NoCommand) {
+  expect_refused(outrider_program({}, {.limit = kSoon}), {"generate", "doctor", "--help"});
+  expect_refused(outrider_program({"genrate"}, {.limit = kSoon}), {"genrate", "did you mean generate?"});
+}
+
+TEST(BadInput, PromptThatIsNotUtf8) {
+  expect_refused(generate({"--prompt", "caf\xe9"}, {.limit = kSoon}), {"--prompt", "UTF-8", "byte 3"});
+}
+
+TEST(BadInput, PromptLongerThanTheContext) {
+  std::string words;
+  for (int i = 0; i < 600; ++i) words += "word ";
+  expect_refused(generate({"--prompt", words}, {.limit = kSoon}), {"tokens", "512", "shorten"});
+  expect_refused(
+      generate({"--prompt", "one two three four five six", "--max-model-len", "4"}, {.limit = kSoon}),
+      {"the context 4", "--max-model-len"});
+}
+
+TEST(BadInput, PromptsFileMissingOrADirectoryOrEmpty) {
+  const TemporaryDirectory dir;
+  expect_refused(generate({"--prompts", dir / "none.jsonl"}, {.limit = kSoon}),
+                 {"--prompts", "none.jsonl", "cannot be read"});
+  expect_refused(generate({"--prompts", dir.path()}, {.limit = kSoon}), {"--prompts", "cannot be read"});
+  expect_refused(generate({"--prompts", dir.write("e.jsonl", "")}, {.limit = kSoon}),
+                 {"--prompts", "e.jsonl", "no requests"});
+  expect_refused(generate({"--prompts", dir.write("b.jsonl", "\n \n")}, {.limit = kSoon}),
+                 {"b.jsonl", "no requests"});
+}
+
+struct BadLine {
+  std::string name;
+  std::string line;
+  Arguments says;
+};
+
+void PrintTo(const BadLine& bad, std::ostream* out) { *out << bad.name; }
+
+class BadLineTest : public ::testing::TestWithParam<BadLine> {};
+
+// A good line first: nothing of it may be generated either.
+TEST_P(BadLineTest, IsRefusedWithItsNumber) {
+  const TemporaryDirectory dir;
+  const std::string file =
+      dir.write("in.jsonl", "{\"prompt\": \"fine\"}\n\n" + GetParam().line + "\n{\"prompt\": \"also\"}\n");
+  const Outcome run = generate({"--prompts", file, "--output", dir / "out.jsonl"}, {.limit = kSoon});
+  expect_refused(run, GetParam().says);
+  EXPECT_NE(run.err.find("in.jsonl:3: "), std::string::npos) << run.describe();
+  EXPECT_EQ(dir.entries(), Arguments{"in.jsonl"}) << "a file was left behind";
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Table, BadLineTest,
+    ::testing::ValuesIn(std::vector<BadLine>{
+        BadLine{"unknown_key", R"({"promt": "x"})", {"\"promt\"", "did you mean \"prompt\"?"}},
+        BadLine{
+            "unknown_key_far", R"({"prompt": "x", "best_of_breed": 3})", {"\"best_of_breed\"", "max_tokens"}},
+        BadLine{"openai_key", R"({"prompt": "x", "max_token": 3})", {"\"max_token\"", "\"max_tokens\""}},
+        BadLine{"prompt_number", R"({"prompt": 3})", {"\"prompt\"", "text"}},
+        BadLine{"max_tokens_text",
+                R"({"prompt": "x", "max_tokens": "8"})",
+                {"\"max_tokens\"", "whole number", "\"8\""}},
+        BadLine{"max_tokens_float",
+                R"({"prompt": "x", "max_tokens": 8.5})",
+                {"\"max_tokens\"", "whole number", "8.5"}},
+        BadLine{"max_tokens_huge",
+                R"({"prompt": "x", "max_tokens": 4294967297})",
+                {"\"max_tokens\"", "4294967297"}},
+        BadLine{"max_tokens_zero", R"({"prompt": "x", "max_tokens": 0})", {"\"max_tokens\" 0", "at least 1"}},
+        BadLine{"seed_negative", R"({"prompt": "x", "seed": -1})", {"\"seed\"", "-1"}},
+        BadLine{"temperature_text",
+                R"({"prompt": "x", "temperature": "hot"})",
+                {"\"temperature\"", "number", "hot"}},
+        BadLine{"temperature_range",
+                R"({"prompt": "x", "temperature": -0.5})",
+                {"\"temperature\" -0.5", "0 to 100"}},
+        BadLine{"temperature_nan", R"({"prompt": "x", "temperature": NaN})", {"not JSON", "column"}},
+        BadLine{"temperature_overflow", R"({"prompt": "x", "temperature": 1e999})", {"not JSON", "1e999"}},
+        BadLine{"temperature_float_overflow",
+                R"({"prompt": "x", "temperature": 1e39})",
+                {"\"temperature\" inf", "0 to 100"}},
+        BadLine{"top_p", R"({"prompt": "x", "top_p": 1.5})", {"\"top_p\" 1.5", "at most 1"}},
+        BadLine{"top_k", R"({"prompt": "x", "top_k": -1})", {"\"top_k\" -1"}},
+        BadLine{"ignore_eos", R"({"prompt": "x", "ignore_eos": 1})", {"\"ignore_eos\"", "true or false"}},
+        BadLine{"logprobs", R"({"prompt": "x", "logprobs": 101})", {"\"logprobs\" 101", "0 to 100"}},
+        BadLine{"stop_number", R"({"prompt": "x", "stop": 5})", {"\"stop\"", "text"}},
+        BadLine{"stop_empty", R"({"prompt": "x", "stop": [""]})", {"\"stop\"", "1 to 1024"}},
+        BadLine{
+            "stop_many",
+            R"({"prompt": "x", "stop": ["1","2","3","4","5","6","7","8","9","a","b","c","d","e","f","g","h"]})",
+            {"\"stop\"", "17", "at most 16"}},
+        BadLine{"bias_list", R"({"prompt": "x", "logit_bias": [1]})", {"\"logit_bias\"", "object"}},
+        BadLine{"bias_key", R"({"prompt": "x", "logit_bias": {"a": 1}})", {"logit-bias a:1"}},
+        BadLine{"bias_outside",
+                R"({"prompt": "x", "logit_bias": {"4096": 1}})",
+                {"\"logit_bias\"", "4096", "4095"}},
+        BadLine{"rule_unknown", R"({"prompt": "x", "rule": "best"})", {"rule best", "invariant"}},
+        BadLine{"rule_greedy",
+                R"({"prompt": "x", "rule": "greedy", "temperature": 1})",
+                {"rule greedy", "temperature is 1"}},
+        BadLine{"id", R"({"prompt": "x", "id": {}})", {"\"id\"", "text or a whole number"}},
+        BadLine{"prompt_and_messages",
+                R"({"prompt": "x", "messages": [{"role": "user", "content": "y"}]})",
+                {"either \"prompt\" or \"messages\""}},
+        BadLine{"neither", R"({"seed": 1})", {"either \"prompt\" or \"messages\""}},
+        BadLine{"messages_shape", R"({"messages": "hi"})", {"\"messages\"", "role"}},
+        BadLine{"messages_without_template",
+                R"({"messages": [{"role": "user", "content": "y"}]})",
+                {"chat template", "prompt"}},
+        BadLine{"twice", R"({"prompt": "x", "prompt": "y"})", {"\"prompt\"", "twice"}},
+        BadLine{"cut", R"({"prompt": "x")", {"not JSON", "column 15"}},
+        BadLine{"not_an_object", R"(["x"])", {"not a JSON object"}},
+        BadLine{"bare_text", "Once upon a time", {"not JSON", "column 1"}},
+        BadLine{"not_utf8", "{\"prompt\": \"caf\xe9\"}", {"not JSON", "UTF-8"}},
+        BadLine{"deep", "{\"prompt\": " + std::string(50, '[') + std::string(50, ']') + "}", {"nested"}},
+        BadLine{
+            "huge", "{\"prompt\": \"" + std::string(5 << 20, 'a') + "\"}", {"longer than 4194304 bytes"}}}),
+    [](const auto& test) { return test.param.name; });
+
+}  // namespace
+}  // namespace outrider::testing

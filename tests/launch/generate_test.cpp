@@ -1,0 +1,199 @@
+// Text of the demo pair: never which text, always how it relates to other runs.
+#include <gtest/gtest.h>
+
+#include <nlohmann/json.hpp>
+#include <sstream>
+
+#include "program.h"
+
+namespace outrider::testing {
+namespace {
+
+using nlohmann::json;
+using Arguments = std::vector<std::string>;
+
+Arguments operator+(Arguments a, const Arguments& b) {
+  a.insert(a.end(), b.begin(), b.end());
+  return a;
+}
+
+const Arguments kPrompt{"--prompt", "Once upon a time", "--max-tokens", "40"};
+const Arguments kQuiet{"--quiet"};
+const Arguments kSampled{"--temperature", "0.8", "--seed", "7"};
+
+Arguments with_draft() { return {"--draft-model", demo_draft()}; }
+
+TEST(Generate, StreamsOnlyTheContinuationToStandardOutput) {
+  const Outcome run = generate(kPrompt + with_draft());
+  ASSERT_TRUE(run.succeeded()) << run.describe();
+  ASSERT_GT(run.out.size(), 1u);
+  EXPECT_EQ(run.out.back(), '\n');
+  EXPECT_EQ(run.out.find("Once upon a time"), std::string::npos) << "the prompt was echoed";
+  for (const char* word : {"tokens/s", "acceptance", "tokens per target pass", "draft", "verify"})
+    EXPECT_NE(run.err.find(word), std::string::npos) << word << run.describe();
+  EXPECT_EQ(run.out.find("tokens/s"), std::string::npos);
+}
+
+TEST(Generate, QuietIsSilentOnStandardError) {
+  const Outcome run = generate(kPrompt + with_draft() + kQuiet);
+  ASSERT_TRUE(run.succeeded()) << run.describe();
+  EXPECT_EQ(run.err, "");
+  EXPECT_EQ(run.out, generate(kPrompt + with_draft()).out);
+}
+
+// The promise of the program: none of these changes a byte of the text.
+class SameText : public ::testing::TestWithParam<Arguments> {};
+
+TEST_P(SameText, AsPlainDecoding) {
+  for (const Arguments& sampling : {Arguments{}, kSampled}) {
+    const Outcome plain = generate(kPrompt + sampling + kQuiet);
+    const Outcome run = generate(kPrompt + sampling + kQuiet + GetParam());
+    ASSERT_TRUE(plain.succeeded()) << plain.describe();
+    ASSERT_TRUE(run.succeeded()) << run.describe();
+    EXPECT_EQ(run.out, plain.out) << run.describe();
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Flags, SameText,
+                         ::testing::Values(Arguments{"--drafter", "ngram"},
+                                           with_draft() + Arguments{"--num-speculative-tokens", "1"},
+                                           with_draft() + Arguments{"--num-speculative-tokens", "5"},
+                                           with_draft() + Arguments{"--gamma-policy", "heuristic:start=2"},
+                                           with_draft() + Arguments{"--tensor-parallel-size", "2"},
+                                           with_draft() + Arguments{"--tp", "8", "--threads", "1"},
+                                           with_draft() + Arguments{"--threads", "1"},
+                                           Arguments{"--threads", "1"}));
+
+TEST(Generate, SeedDecidesTheSampledText) {
+  const auto text = [](const std::string& seed) {
+    return generate(kPrompt + Arguments{"--temperature", "1", "--seed", seed, "--quiet"}).out;
+  };
+  EXPECT_EQ(text("1"), text("1"));
+  EXPECT_NE(text("1"), text("2"));
+}
+
+TEST(Generate, MaxTokensBoundsTheText) {
+  const Outcome run = generate(
+      Arguments{"--prompt", "Once", "--max-tokens", "3", "--ignore-eos", "--logprobs", "0", "--quiet"} +
+      with_draft());
+  ASSERT_TRUE(run.succeeded()) << run.describe();
+  const json line = json::parse(run.out.substr(run.out.rfind("\n{") + 1));
+  EXPECT_EQ(line["usage"]["completion_tokens"], 3);
+  EXPECT_EQ(line["finish_reason"], "length");
+}
+
+TEST(Generate, StopTextIsCutAndNothingAfterItIsWritten) {
+  const std::string whole = generate(kPrompt + kQuiet).out;
+  const std::string stop = whole.substr(whole.size() / 2, 3);
+  const Outcome run = generate(kPrompt + with_draft() + Arguments{"--stop", stop, "--quiet"});
+  ASSERT_TRUE(run.succeeded()) << run.describe();
+  EXPECT_EQ(run.out, whole.substr(0, whole.find(stop)) + "\n");
+}
+
+TEST(Generate, LogprobsFollowTheTextAndAreOrdered) {
+  const Outcome run = generate(
+      Arguments{"--prompt", "Once", "--max-tokens", "5", "--logprobs", "3", "--quiet"} + with_draft());
+  ASSERT_TRUE(run.succeeded()) << run.describe();
+  const json line = json::parse(run.out.substr(run.out.rfind("\n{") + 1));
+  EXPECT_EQ(run.out.substr(0, line["text"].get<std::string>().size()), line["text"]);
+  ASSERT_EQ(line["logprobs"].size(), line["token_ids"].size());
+  for (size_t i = 0; i < line["logprobs"].size(); ++i) {
+    const json& position = line["logprobs"][i];
+    EXPECT_EQ(position["id"], line["token_ids"][i]);
+    ASSERT_EQ(position["top"].size(), 3u);
+    EXPECT_EQ(position["top"][0]["id"], position["id"]) << "greedy takes the best";
+    for (size_t k = 0; k < 3; ++k) EXPECT_LE(position["top"][k]["logprob"], 0.0);
+    EXPECT_GE(position["top"][0]["logprob"], position["top"][1]["logprob"]);
+    EXPECT_GE(position["top"][1]["logprob"], position["top"][2]["logprob"]);
+  }
+}
+
+TEST(Generate, LogitBiasForcesAToken) {
+  const Outcome run = generate(Arguments{"--prompt", "Once", "--max-tokens", "4", "--logit-bias", "300:1000",
+                                         "--logprobs", "0", "--quiet"} +
+                               with_draft());
+  ASSERT_TRUE(run.succeeded()) << run.describe();
+  EXPECT_EQ(json::parse(run.out.substr(run.out.rfind("\n{") + 1))["token_ids"], json({300, 300, 300, 300}));
+}
+
+TEST(Generate, AnEmptyPromptIsTheBeginningOfATextAlone) {
+  const Outcome run =
+      generate(Arguments{"--prompt", "", "--max-tokens", "4", "--logprobs", "0", "--quiet"} + with_draft());
+  ASSERT_TRUE(run.succeeded()) << run.describe();
+  EXPECT_EQ(json::parse(run.out.substr(run.out.rfind("\n{") + 1))["usage"]["prompt_tokens"], 1);
+}
+
+TEST(Generate, APromptMayStartWithADash) {
+  EXPECT_TRUE(generate({"--prompt", "- one", "--max-tokens", "2"}).succeeded());
+  EXPECT_TRUE(generate({"--prompt=--two", "--max-tokens", "2"}).succeeded());
+}
+
+TEST(Generate, ComparePlainFindsIdenticalOutput) {
+  for (const Arguments& sampling : {Arguments{}, kSampled}) {
+    const Outcome run = generate(kPrompt + with_draft() + sampling + Arguments{"--compare-plain"});
+    ASSERT_TRUE(run.succeeded()) << run.describe();
+    EXPECT_NE(run.err.find("output identical"), std::string::npos) << run.describe();
+    EXPECT_NE(run.err.find("speed-up"), std::string::npos);
+    EXPECT_EQ(run.out, generate(kPrompt + sampling + kQuiet).out);
+  }
+}
+
+TEST(Generate, ReportHoldsTheMetrics) {
+  const TemporaryDirectory dir;
+  const Outcome run =
+      generate(kPrompt + with_draft() + Arguments{"--compare-plain", "--report", dir / "report.json"});
+  ASSERT_TRUE(run.succeeded()) << run.describe();
+  EXPECT_EQ(dir.entries(), std::vector<std::string>{"report.json"});
+  const json report = json::parse(read_file(dir / "report.json"));
+  EXPECT_EQ(report["target"]["vocab_size"], 4096);
+  EXPECT_EQ(report["gamma_policy"], "fixed:gamma=5");
+  EXPECT_TRUE(report["comparison"]["identical_output"]);
+
+  const json& metrics = report["metrics"];
+  const double acceptance = metrics["rounds"]["acceptance_rate"];
+  EXPECT_GE(acceptance, 0);
+  EXPECT_LE(acceptance, 1);
+  EXPECT_GE(metrics["rounds"]["tokens_per_target_pass"].get<double>(), 1);
+  const int64_t emitted = metrics["rounds"]["emitted_tokens"], rounds = metrics["rounds"]["rounds"];
+  EXPECT_EQ(emitted, 40);
+  EXPECT_LE(metrics["rounds"]["accepted_tokens"].get<int64_t>(),
+            metrics["rounds"]["drafted_tokens"].get<int64_t>());
+  int64_t counted = 0;
+  for (const json& n : metrics["rounds"]["gamma_histogram"]) counted += n.get<int64_t>();
+  EXPECT_EQ(counted, rounds);
+  EXPECT_EQ(metrics["ttft"]["count"], 1);
+  EXPECT_EQ(metrics["itl"]["count"], emitted - 1);
+  EXPECT_GT(metrics["tokens_per_second"].get<double>(), 0);
+  EXPECT_EQ(metrics["requests"]["finished"]["length"], 1);
+
+  // Bytes of each kind of message, and of all of them, over the accepted tokens.
+  const json& wire = metrics["wire"];
+  EXPECT_GT(wire["bytes_per_accepted_token"].get<double>(), 0);
+  for (const char* kind : {"draft", "propose", "step_plan", "step_result"}) {
+    ASSERT_TRUE(wire["kinds"].contains(kind)) << kind << wire.dump();
+    EXPECT_TRUE(wire["kinds"][kind].contains("bytes_per_accepted_token"));
+    EXPECT_GT(wire["kinds"][kind]["sent_bytes"].get<int64_t>() +
+                  wire["kinds"][kind]["received_bytes"].get<int64_t>(),
+              0);
+  }
+}
+
+TEST(Generate, TraceIsAChromeTrace) {
+  const TemporaryDirectory dir;
+  const Outcome run = generate(kPrompt + with_draft() + Arguments{"--trace", dir / "trace.json", "--quiet"});
+  ASSERT_TRUE(run.succeeded()) << run.describe();
+  EXPECT_EQ(dir.entries(), std::vector<std::string>{"trace.json"});
+  const json trace = json::parse(read_file(dir / "trace.json"));
+  size_t spans = 0;
+  for (const json& event : trace["traceEvents"]) {
+    if (event["ph"] != "X") continue;
+    ++spans;
+    EXPECT_GE(event["dur"].get<double>(), 0);
+    EXPECT_GE(event["ts"].get<double>(), 0);
+    EXPECT_TRUE(event["name"].is_string());
+  }
+  EXPECT_GT(spans, 10u);
+}
+
+}  // namespace
+}  // namespace outrider::testing

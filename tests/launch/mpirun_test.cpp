@@ -1,0 +1,114 @@
+// The same program as processes: roles by rank. Skipped where there is no mpirun or no MPI in this build.
+#include <gtest/gtest.h>
+
+#include <cstdio>
+
+#include "program.h"
+
+namespace outrider::testing {
+namespace {
+
+using Arguments = std::vector<std::string>;
+
+class Mpirun : public ::testing::Test {
+ protected:
+  static void SetUpTestSuite() {
+    usable_ = run_program({"mpirun", "--version"}).code == 0 &&
+              outrider_program({"doctor"}).out.find("MPI                    yes") != std::string::npos;
+  }
+  void SetUp() override {
+    if (!usable_) {
+      std::fprintf(stderr,
+                   "\n*** SKIPPED: no mpirun in PATH, or a build without MPI. Install openmpi-bin and "
+                   "libopenmpi-dev. ***\n");
+      GTEST_SKIP();
+    }
+  }
+
+  static Outcome run(int ranks, const Arguments& more,
+                     const Arguments& prompt = {"--prompt", "Once upon a time", "--max-tokens", "24"}) {
+    Arguments arguments{"mpirun",   "--oversubscribe", "-n",          std::to_string(ranks), outrider_path(),
+                        "generate", "--model",         demo_target(), "--threads",           "1",
+                        "--quiet"};
+    arguments.insert(arguments.end(), prompt.begin(), prompt.end());
+    arguments.insert(arguments.end(), more.begin(), more.end());
+    // Containers and CI run as root, which Open MPI allows only when told twice.
+    return run_program(arguments,
+                       {.env = {{"OMPI_ALLOW_RUN_AS_ROOT", "1"}, {"OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1"}}});
+  }
+
+  // The message comes once: not from every rank.
+  static void expect_refused(const Outcome& run, const Arguments& says) {
+    EXPECT_FALSE(run.hung) << run.describe();
+    EXPECT_EQ(run.code, 2) << run.describe();
+    EXPECT_EQ(run.out, "") << run.describe();
+    for (const std::string& part : says)
+      EXPECT_NE(run.err.find(part), std::string::npos) << part << "\n" << run.describe();
+    size_t messages = 0;
+    for (size_t at = run.err.find("outrider: "); at != std::string::npos;
+         at = run.err.find("outrider: ", at + 1))
+      ++messages;
+    EXPECT_EQ(messages, 1u) << run.describe();
+  }
+
+  inline static bool usable_ = false;
+};
+
+TEST_F(Mpirun, WritesTheTextOfOneProcess) {
+  for (const Arguments& sampling : {Arguments{}, Arguments{"--temperature", "0.8", "--seed", "7"}}) {
+    Arguments alone{"--prompt", "Once upon a time", "--max-tokens", "24", "--quiet"};
+    alone.insert(alone.end(), sampling.begin(), sampling.end());
+    const std::string expected = generate(alone).out;
+    Arguments arguments{"--draft-model", demo_draft(), "--layout", "coordinator=1,draft=1,target=2"};
+    arguments.insert(arguments.end(), sampling.begin(), sampling.end());
+    const Outcome split = run(4, arguments);
+    ASSERT_TRUE(split.succeeded()) << split.describe();
+    EXPECT_EQ(split.out, expected);
+    EXPECT_EQ(split.err, "");
+  }
+}
+
+TEST_F(Mpirun, ThreeRanksHaveADefaultLayout) {
+  const Outcome split = run(3, {"--draft-model", demo_draft()});
+  ASSERT_TRUE(split.succeeded()) << split.describe();
+  EXPECT_EQ(split.out, generate({"--prompt", "Once upon a time", "--max-tokens", "24", "--quiet"}).out);
+}
+
+TEST_F(Mpirun, AFileOfRequestsGoesToOneOutput) {
+  const TemporaryDirectory dir;
+  std::string requests;
+  for (const char* prompt : {"One", "Two", "Three"})
+    requests += std::string("{\"prompt\": \"") + prompt + "\", \"temperature\": 1}\n";
+  const std::string file = dir.write("in.jsonl", requests);
+  const Arguments prompts{"--prompts", file, "--max-tokens", "10", "--output", dir / "out.jsonl"};
+  const Outcome split = run(3, {"--drafter", "ngram"}, prompts);
+  ASSERT_TRUE(split.succeeded()) << split.describe();
+  EXPECT_EQ(split.out, "");
+  EXPECT_EQ(dir.entries(), (Arguments{"in.jsonl", "out.jsonl"}));
+  EXPECT_EQ(read_file(dir / "out.jsonl"), generate({"--prompts", file, "--max-tokens", "10", "--quiet"}).out);
+}
+
+TEST_F(Mpirun, RefusesALayoutOfThreeTargetRanks) {
+  expect_refused(run(5, {"--draft-model", demo_draft(), "--layout", "coordinator=1,draft=1,target=3"}),
+                 {"target=3", "1, 2, 4 or 8"});
+}
+
+TEST_F(Mpirun, RefusesALayoutOfAnotherSize) {
+  expect_refused(run(3, {"--draft-model", demo_draft(), "--layout", "coordinator=1,draft=1,target=2"}),
+                 {"--layout", "4 ranks", "3"});
+}
+
+TEST_F(Mpirun, RefusesADraftModelWithoutADraftRank) {
+  expect_refused(run(3, {"--draft-model", demo_draft(), "--layout", "coordinator=1,draft=0,target=2"}),
+                 {"--layout", "draft=1"});
+}
+
+TEST_F(Mpirun, RefusesADraftRankWithoutADrafter) { expect_refused(run(3, {}), {"draft", "--draft-model"}); }
+
+TEST_F(Mpirun, BadInputIsToldOnce) {
+  expect_refused(run(3, {"--drafter", "ngram", "--rule", "nonsense"}), {"--rule nonsense"});
+  expect_refused(run(3, {"--drafter", "ngram", "--top-pp", "1"}), {"--top-pp", "did you mean --top-p?"});
+}
+
+}  // namespace
+}  // namespace outrider::testing

@@ -1,0 +1,148 @@
+// --prompts: a file of requests in, results in the same order out.
+#include <gtest/gtest.h>
+
+#include <nlohmann/json.hpp>
+#include <sstream>
+
+#include "program.h"
+
+namespace outrider::testing {
+namespace {
+
+using nlohmann::json;
+
+std::vector<json> lines_of(const std::string& text) {
+  std::vector<json> lines;
+  std::istringstream in(text);
+  for (std::string line; std::getline(in, line);) lines.push_back(json::parse(line));
+  return lines;
+}
+
+// Different lengths, so that results become ready in another order than asked for.
+std::string mixed_requests() {
+  return R"({"id": "long", "prompt": "Once upon a time", "max_tokens": 60, "ignore_eos": true})"
+         "\n\n"
+         R"({"id": "short", "prompt": "The dog", "max_tokens": 2, "seed": 3, "temperature": 0.9})"
+         "\n"
+         R"({"id": 12, "prompt": "A girl", "max_tokens": 20, "logprobs": 2, "top_k": 50, "temperature": 0.7})"
+         "\n"
+         R"({"prompt": "Tom said", "max_tokens": 30, "temperature": 0.8, "top_p": 0.9, "repetition_penalty": 1.1})"
+         "\n"
+         R"({"prompt": "Once upon a time", "max_tokens": 30, "temperature": 1.0})"
+         "\n"
+         R"({"prompt": "Once upon a time", "max_tokens": 30, "temperature": 1.0})"
+         "\n";
+}
+
+class Requests : public ::testing::Test {
+ protected:
+  std::vector<json> run(const std::string& file, std::vector<std::string> more) {
+    more.insert(more.begin(), {"--prompts", file, "--quiet"});
+    const Outcome outcome = generate(more);
+    EXPECT_TRUE(outcome.succeeded()) << outcome.describe();
+    EXPECT_EQ(outcome.err, "");
+    return lines_of(outcome.out);
+  }
+  TemporaryDirectory dir_;
+};
+
+TEST_F(Requests, KeepTheirOrderAndTheirOwnParameters) {
+  const auto lines = run(dir_.write("in.jsonl", mixed_requests()), {"--draft-model", demo_draft()});
+  ASSERT_EQ(lines.size(), 6u);
+  for (size_t i = 0; i < lines.size(); ++i) EXPECT_EQ(lines[i]["index"], i);
+  EXPECT_EQ(lines[0]["id"], "long");
+  EXPECT_EQ(lines[0]["usage"]["completion_tokens"], 60);
+  EXPECT_EQ(lines[1]["id"], "short");
+  EXPECT_LE(lines[1]["usage"]["completion_tokens"], 2);
+  EXPECT_EQ(lines[2]["id"], "12");
+  ASSERT_TRUE(lines[2].contains("logprobs"));
+  EXPECT_EQ(lines[2]["logprobs"].size(), lines[2]["token_ids"].size());
+  EXPECT_EQ(lines[2]["logprobs"][0]["top"].size(), 2u);
+  EXPECT_FALSE(lines[3].contains("id"));
+  EXPECT_FALSE(lines[3].contains("logprobs"));
+  EXPECT_NE(lines[4]["token_ids"], lines[5]["token_ids"]) << "lines must not share their random draws";
+}
+
+TEST_F(Requests, TextsDoNotDependOnTheBatchOrTheDrafter) {
+  const std::string file = dir_.write("in.jsonl", mixed_requests());
+  const auto alone = run(file, {"--max-num-seqs", "1"});
+  const std::vector<std::string> draft{"--draft-model", demo_draft()};
+  EXPECT_EQ(run(file, {"--max-num-seqs", "8"}), alone);
+  EXPECT_EQ(run(file, {"--max-num-seqs", "8", "--draft-model", demo_draft()}), alone);
+  EXPECT_EQ(run(file, {"--max-num-seqs", "2", "--draft-model", demo_draft(), "--tensor-parallel-size", "2"}),
+            alone);
+  EXPECT_EQ(run(file, {"--max-num-seqs", "3", "--drafter", "ngram"}), alone);
+}
+
+TEST_F(Requests, ALineWithItsSeedIsThePromptWithThatSeed) {
+  const auto lines = run(dir_.write("in.jsonl", R"({"prompt": "One day", "seed": 5})"
+                                                "\n"
+                                                R"({"prompt": "One day", "seed": 18446744073709551615})"
+                                                "\n"),
+                         {"--temperature", "0.9", "--max-tokens", "20"});
+  ASSERT_EQ(lines.size(), 2u);
+  for (const auto& [line, seed] : {std::pair{0, "5"}, std::pair{1, "18446744073709551615"}}) {
+    const Outcome alone =
+        generate({"--prompt", "One day", "--seed", seed, "--temperature", "0.9", "--max-tokens", "20", "-q"});
+    EXPECT_EQ(alone.out, lines[static_cast<size_t>(line)]["text"].get<std::string>() + "\n");
+  }
+}
+
+TEST_F(Requests, StopOfALineReplacesTheFlag) {
+  const std::string text =
+      run(dir_.write("a.jsonl", R"({"prompt": "Once upon a time"})"), {"--max-tokens", "40"})[0]["text"];
+  const std::string stop = text.substr(text.size() / 2, 4);
+  const json request{{"prompt", "Once upon a time"}, {"stop", {stop}}};
+  const auto line =
+      run(dir_.write("b.jsonl", request.dump()), {"--max-tokens", "40", "--stop", text.substr(0, 2)})[0];
+  EXPECT_EQ(line["text"], text.substr(0, text.find(stop)));
+  EXPECT_EQ(line["finish_reason"], "stop");
+}
+
+TEST_F(Requests, OutputFileHoldsTheSameLines) {
+  const std::string file = dir_.write("in.jsonl", mixed_requests());
+  const auto expected = run(file, {});
+  const Outcome outcome = generate({"--prompts", file, "--output", dir_ / "out.jsonl", "--quiet"});
+  ASSERT_TRUE(outcome.succeeded()) << outcome.describe();
+  EXPECT_EQ(outcome.out, "");
+  EXPECT_EQ(lines_of(read_file(dir_ / "out.jsonl")), expected);
+  EXPECT_EQ(dir_.entries(), (std::vector<std::string>{"in.jsonl", "out.jsonl"}))
+      << "no temporary file is left";
+}
+
+TEST_F(Requests, OutputFileOfARunThatFailsStaysWhatItWas) {
+  const std::string file = dir_.write("in.jsonl", "{\"prompt\": \"x\", \"top_p\": 5}\n");
+  dir_.write("out.jsonl", "from yesterday\n");
+  EXPECT_EQ(generate({"--prompts", file, "--output", dir_ / "out.jsonl"}).code, 2);
+  EXPECT_EQ(read_file(dir_ / "out.jsonl"), "from yesterday\n");
+  EXPECT_EQ(dir_.entries(), (std::vector<std::string>{"in.jsonl", "out.jsonl"}));
+}
+
+TEST_F(Requests, MoreThanTheQueueHolds) {
+  std::string many;
+  for (int i = 0; i < 100; ++i)
+    many += R"({"prompt": "A", "max_tokens": 2, "temperature": 1})"
+            "\n";
+  const auto lines = run(dir_.write("in.jsonl", many), {"--drafter", "ngram", "--max-num-seqs", "4"});
+  ASSERT_EQ(lines.size(), 100u);
+  for (size_t i = 0; i < lines.size(); ++i) EXPECT_EQ(lines[i]["index"], i);
+}
+
+TEST_F(Requests, WindowsLineEndsAndAMissingLastNewlineAreFine) {
+  EXPECT_EQ(
+      run(dir_.write("in.jsonl", "{\"prompt\": \"A\"}\r\n\r\n{\"prompt\": \"B\"}"), {"--max-tokens", "2"})
+          .size(),
+      2u);
+}
+
+TEST_F(Requests, PromptsCanComeFromAPipe) {
+  const std::string file = dir_.write("in.jsonl", "{\"prompt\": \"A\", \"max_tokens\": 2}\n");
+  const Outcome outcome = run_program({"sh", "-c",
+                                       "cat '" + file + "' | '" + outrider_path() + "' generate --model '" +
+                                           demo_target().string() + "' --prompts /dev/stdin --quiet"});
+  ASSERT_TRUE(outcome.succeeded()) << outcome.describe();
+  EXPECT_EQ(lines_of(outcome.out).size(), 1u);
+}
+
+}  // namespace
+}  // namespace outrider::testing

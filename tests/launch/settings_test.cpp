@@ -1,0 +1,158 @@
+// Where values come from (flags, environment, config file), and the commands that only tell.
+#include <gtest/gtest.h>
+
+#include <nlohmann/json.hpp>
+
+#include "program.h"
+
+namespace outrider::testing {
+namespace {
+
+using nlohmann::json;
+using Arguments = std::vector<std::string>;
+
+void expect_error(const Outcome& run, const Arguments& says) {
+  EXPECT_EQ(run.code, 2) << run.describe();
+  EXPECT_EQ(run.out, "") << run.describe();
+  for (const std::string& part : says)
+    EXPECT_NE(run.err.find(part), std::string::npos) << part << "\n" << run.describe();
+}
+
+class Settings : public ::testing::Test {
+ protected:
+  // What a run took for max_num_seqs, from its report.
+  int max_num_seqs(const Arguments& more, const std::map<std::string, std::string>& env = {}) {
+    Arguments arguments{"--prompt", "x", "--report", dir_ / "report.json"};
+    arguments.insert(arguments.end(), more.begin(), more.end());
+    const Outcome run = generate(arguments, {.env = env});
+    EXPECT_TRUE(run.succeeded()) << run.describe();
+    return run.succeeded() ? json::parse(read_file(dir_ / "report.json"))["max_num_seqs"].get<int>() : -1;
+  }
+  TemporaryDirectory dir_;
+};
+
+TEST_F(Settings, CommandLineThenEnvironmentThenFile) {
+  const std::string config = dir_.write("c.toml", "max-num-seqs = 3\nmax-tokens = 2\n");
+  const std::map<std::string, std::string> env{{"OUTRIDER_MAX_NUM_SEQS", "4"}};
+  EXPECT_EQ(max_num_seqs({"--max-tokens", "2"}), 8);
+  EXPECT_EQ(max_num_seqs({"--config", config}), 3);
+  EXPECT_EQ(max_num_seqs({"--config", config}, env), 4);
+  EXPECT_EQ(max_num_seqs({"--config", config, "--max-num-seqs", "5"}, env), 5);
+  EXPECT_EQ(max_num_seqs({"--max-num-seqs", "5", "--max-tokens", "2"}, env), 5);
+  EXPECT_EQ(max_num_seqs({"--max-num-seqs", "5", "--max-num-seqs", "6", "--max-tokens", "2"}), 6)
+      << "the last one counts";
+}
+
+TEST_F(Settings, AFileMayHoldEverything) {
+  const std::string config =
+      dir_.write("run.toml", "# a run\nmodel = \"" + demo_target().string() + "\"\ndraft_model = \"" +
+                                 demo_draft().string() +
+                                 "\"\nprompt = \"Once upon a time\"\nquiet = true\nmax-tokens = 12\n"
+                                 "temperature = 0.8\nseed = 9\nstop = [\"qqq\", \"zzz\"]\n");
+  const Outcome run = outrider_program({"generate", "--config", config});
+  ASSERT_TRUE(run.succeeded()) << run.describe();
+  EXPECT_EQ(run.err, "");
+  EXPECT_EQ(run.out, generate({"--prompt", "Once upon a time", "--max-tokens", "12", "--temperature", "0.8",
+                               "--seed", "9", "-q"})
+                         .out);
+}
+
+TEST_F(Settings, TheModelMayComeFromTheEnvironment) {
+  const Outcome run =
+      outrider_program({"generate", "--prompt", "x", "--max-tokens", "2", "-q"},
+                       {.env = {{"OUTRIDER_MODEL", demo_target()}, {"OUTRIDER_DRAFT_MODEL", demo_draft()}}});
+  EXPECT_TRUE(run.succeeded()) << run.describe();
+}
+
+TEST_F(Settings, ABadFileIsToldWithItsNameAndKey) {
+  const Arguments prompt{"--prompt", "x", "--config"};
+  const auto run = [&](const std::string& file) { return generate({"--prompt", "x", "--config", file}); };
+  expect_error(run(dir_ / "none.toml"), {"--config", "none.toml", "cannot be read"});
+  expect_error(run(dir_.path()), {"--config", "cannot be read"});
+  expect_error(run(dir_.write("a.toml", "max-tokns = 3\n")),
+               {"a.toml", "max-tokns", "did you mean max-tokens?"});
+  expect_error(run(dir_.write("b.toml", "max-tokens = \"many\"\n")), {"b.toml", "--max-tokens", "many"});
+  expect_error(run(dir_.write("c.toml", "drafter = \"oracle\"\n")), {"c.toml", "--drafter", "oracle"});
+  expect_error(run(dir_.write("d.toml", "top-p = 7\n")), {"--top-p 7", "at most 1"});
+}
+
+TEST_F(Settings, ABadVariableIsToldWithItsFlag) {
+  expect_error(generate({"--prompt", "x"}, {.env = {{"OUTRIDER_THREADS", "many"}}}), {"--threads", "many"});
+  expect_error(generate({"--prompt", "x"}, {.env = {{"OUTRIDER_DRAFTER", "oracle"}}}),
+               {"--drafter", "oracle"});
+}
+
+TEST(Help, TeachesEveryFlagAndGivesExamples) {
+  const Outcome main = outrider_program({"--help"});
+  EXPECT_EQ(main.code, 0);
+  for (const char* part : {"generate", "doctor", "mpirun -n 4", "--draft-model", "Exit codes: 0", "jsonl"})
+    EXPECT_NE(main.out.find(part), std::string::npos) << part;
+  EXPECT_EQ(main.err, "");
+
+  const Outcome help = outrider_program({"generate", "--help"});
+  EXPECT_EQ(help.code, 0);
+  EXPECT_EQ(help.err, "");
+  for (const char* part : {"Models:", "Requests:", "Speculation:", "Reports:", "--num-speculative-tokens",
+                           "--gamma-policy", "--rule", "greedy", "invariant", "--layout", "OUTRIDER_MODEL",
+                           "--config", "--trace", "--compare-plain"})
+    EXPECT_NE(help.out.find(part), std::string::npos) << part;
+}
+
+TEST(Help, VersionIsOneLine) {
+  const Outcome run = outrider_program({"--version"});
+  EXPECT_EQ(run.code, 0);
+  EXPECT_TRUE(run.out.starts_with("outrider ")) << run.out;
+  EXPECT_EQ(run.out.find('\n'), run.out.size() - 1);
+}
+
+TEST(Help, GammaPoliciesAreListedWithTheirKeys) {
+  const Outcome run = outrider_program({"generate", "--gamma-policy", "list"});
+  EXPECT_EQ(run.code, 0) << run.describe();
+  for (const char* part : {"fixed", "gamma=5", "heuristic", "replay"})
+    EXPECT_NE(run.out.find(part), std::string::npos) << part;
+}
+
+TEST(Doctor, DescribesTheMachine) {
+  const Outcome run = outrider_program({"doctor"});
+  EXPECT_EQ(run.code, 0) << run.describe();
+  for (const char* part : {"outrider ", "cores", "instruction sets", "scalar", "ZeroMQ", "MPI"})
+    EXPECT_NE(run.out.find(part), std::string::npos) << part;
+}
+
+TEST(Doctor, PlacesALayout) {
+  for (const Arguments& arguments :
+       {Arguments{"doctor", "--ranks", "4"},
+        Arguments{"doctor", "--ranks", "4", "--layout", "coordinator=1,draft=1,target=2"}}) {
+    const Outcome run = outrider_program(arguments);
+    EXPECT_EQ(run.code, 0) << run.describe();
+    for (const char* part : {"coordinator", "draft/0", "target/0", "leader", "target/1"})
+      EXPECT_NE(run.out.find(part), std::string::npos) << part << run.describe();
+  }
+}
+
+TEST(Doctor, ShowsEachRanksShareOfAModel) {
+  const Outcome run = outrider_program(
+      {"doctor", "--ranks", "3", "--layout", "coordinator=1,draft=0,target=2", "--model", demo_target()});
+  EXPECT_EQ(run.code, 0) << run.describe();
+  for (const char* part : {"target rank 0", "target rank 1", "vocabulary [2048, 4096)", "MB"})
+    EXPECT_NE(run.out.find(part), std::string::npos) << part << run.describe();
+  EXPECT_NE(outrider_program({"doctor", "--model", demo_target()}).out.find("vocabulary [0, 4096)"),
+            std::string::npos);
+}
+
+TEST(Doctor, RefusesWhatCannotBeLaidOut) {
+  expect_error(outrider_program({"doctor", "--layout", "target=2"}), {"--layout", "--ranks"});
+  expect_error(outrider_program({"doctor", "--ranks", "-3"}), {"--ranks -3"});
+  expect_error(outrider_program({"doctor", "--ranks", "1"}), {"1 rank", "-n 2"});
+  expect_error(outrider_program({"doctor", "--ranks", "x"}), {"--ranks", "x"});
+  expect_error(outrider_program({"doctor", "--ranks", "5", "--layout", "coordinator=1,draft=1,target=3"}),
+               {"target=3", "1, 2, 4 or 8"});
+  expect_error(outrider_program({"doctor", "--ranks", "3", "--layout", "coordinator=1,draft=1,target=2"}),
+               {"--layout", "4 ranks", "3"});
+  expect_error(outrider_program({"doctor", "--ranks", "4", "--layout", "cordinator=1,draft=1,target=2"}),
+               {"cordinator"});
+  expect_error(outrider_program({"doctor", "--model", "/nowhere"}), {"--model", "/nowhere"});
+}
+
+}  // namespace
+}  // namespace outrider::testing
