@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <chrono>
 #include <cstdio>
+#include <string_view>
 #include <thread>
 #include <vector>
 
@@ -131,7 +132,12 @@ std::unique_ptr<Transport> MpiCluster::take_transport() {
 int MpiCluster::leave(const std::string& out, const std::string& error, int code) {
   const MpiSession session;
   const auto world = everybody(session);
-  (void)agree(*world, invalid_argument(error));
+  // Rank 0 may have to tell it for us, as a part of its own message.
+  constexpr std::string_view kPrefix = "outrider: ";
+  std::string_view reason = error;
+  if (reason.starts_with(kPrefix)) reason.remove_prefix(kPrefix.size());
+  if (reason.ends_with('\n')) reason.remove_suffix(1);
+  (void)agree(*world, invalid_argument(std::string(reason)));
   if (world->rank() == 0) {
     std::fputs(out.c_str(), stdout);
     std::fputs(error.c_str(), stderr);

@@ -22,6 +22,8 @@ constexpr bool kSanitized = true;  // tenfold slower: a sample of the grid
 #else
 constexpr bool kSanitized = false;
 #endif
+// Accepted drafts, and rejections, that a run over the grid must have seen to prove anything.
+constexpr int64_t kEnough = kSanitized ? 20 : 100;
 
 constexpr const char* kTarget = "qwen3";
 // The draft of these tests is the target a little off: most of its tokens are accepted, many are not.
@@ -106,14 +108,14 @@ TEST_P(Lossless, MatchRulesEqualPlainDecoding) {
   for (DrafterKind drafter : {DrafterKind::kModel, DrafterKind::kNgram})
     for (int batch : {1, 8}) {
       TestCluster cluster({.target = kTarget, .draft = draft_model(), .drafter = drafter, .tp_size = GetParam(), .max_num_seqs = batch});
-      for (int gamma : {1, 3, 5, 8}) {
+      for (int gamma : kSanitized ? std::vector{1, 5} : std::vector{1, 3, 5, 8}) {
         const std::string policy = "fixed:gamma=" + std::to_string(gamma);
         expect_same(expected, cluster.run(grid_requests(kMatchRules, policy)),
                     fmt::format("tp {}, drafter {}, batch {}, gamma {}", GetParam(), static_cast<int>(drafter), batch, gamma));
       }
       // The test would prove little if no draft had been accepted, or none rejected.
-      EXPECT_GT(cluster.totals().rounds.accepted, 100);
-      EXPECT_GT(cluster.totals().rounds.rollbacks, 100);
+      EXPECT_GT(cluster.totals().rounds.accepted, kEnough);
+      EXPECT_GT(cluster.totals().rounds.rollbacks, kEnough);
     }
 }
 
@@ -138,8 +140,8 @@ TEST_P(Lossless, TokenAndBlockRulesDependOnSeedDrafterAndGammaOnly) {
       }
     }
     if (drafter == DrafterKind::kNgram) continue;  // finds little in these texts
-    EXPECT_GT(reference.totals().rounds.accepted, 100);
-    EXPECT_GT(reference.totals().rounds.rollbacks, 100);
+    EXPECT_GT(reference.totals().rounds.accepted, kEnough);
+    EXPECT_GT(reference.totals().rounds.rollbacks, kEnough);
   }
 }
 
