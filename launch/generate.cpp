@@ -33,11 +33,13 @@ struct JobResult {
 using ErrorOf = std::function<Status()>;
 
 // Peers load their models first, which may take minutes; a role that fails says so through `error`.
-Status wait_until_ready(Coordinator& coordinator, size_t workers, const ErrorOf& error) {
+Status wait_until_ready(Coordinator& coordinator, size_t workers, std::chrono::seconds timeout, const ErrorOf& error) {
+  const auto deadline = Clock::now() + timeout;
   while (true) {
     RETURN_IF_ERROR(error());
-    const Status status = coordinator.wait_for_peers(workers, Clock::now() + std::chrono::milliseconds(100));
+    Status status = coordinator.wait_for_peers(workers, Clock::now() + std::chrono::milliseconds(100));
     if (status.code() != StatusCode::kDeadlineExceeded || !coordinator.protocol().target_status().ok()) return status;
+    if (Clock::now() >= deadline) return status.in(fmt::format("--startup-timeout {}", timeout.count()));
   }
 }
 
@@ -75,7 +77,8 @@ JobResult run_job(const Job& job, std::unique_ptr<Transport> transport, Output* 
   }
   Coordinator coordinator(std::move(transport), std::move(limits).value(), job.policy, job.prepared.tokenizer.get(),
                           callbacks, trace);
-  result.status = wait_until_ready(coordinator, job.drafts ? 1 : 0, error);
+  result.status = wait_until_ready(coordinator, job.drafts ? 1 : 0,
+                                   std::chrono::seconds(job.options.startup_timeout_s), error);
   submit_next = [&] {
     if (submitted == job.requests.size() || (output && output->failed())) return;
     // Ids are given in order, and a refused request finishes before submit() returns.
@@ -187,6 +190,9 @@ int run_generate(const RunOptions& options) {
   if (MpiCluster::launched()) return MpiCluster::run(options, [&](const RunOptions& rank_options, const Preparation& prepared, MpiCluster& mpi) {
       return report_result(coordinate(rank_options, prepared, &mpi));
     });
+  if (!options.layout.empty())
+    return fail(invalid_argument(fmt::format("--layout {}: this is one process; start it with mpirun, or drop the flag",
+                                             options.layout)));
   auto prepared = prepare(options);
   if (!prepared.ok()) return fail(prepared.status());
   return report_result(coordinate(options, *prepared, nullptr));

@@ -66,6 +66,11 @@ void add_model_options(CLI::App& app, RunOptions& o) {
       ->envname("OUTRIDER_MAX_MODEL_LEN")
       ->group("Models")
       ->capture_default_str();
+  app.add_option("--startup-timeout", o.startup_timeout_s,
+                 "Seconds until every role must have loaded its model and joined")
+      ->envname("OUTRIDER_STARTUP_TIMEOUT")
+      ->group("Models")
+      ->capture_default_str();
   app.add_option("--layout", o.layout, "Under mpirun: roles by rank, e.g. coordinator=1,draft=1,target=2")
       ->envname("OUTRIDER_LAYOUT")
       ->group("Models");
@@ -213,6 +218,7 @@ Status check_options(const RunOptions& o) {
   if (o.max_num_seqs < 1 || o.max_num_seqs > 256)
     return invalid_argument(fmt::format("--max-num-seqs {}: must be 1 to 256", o.max_num_seqs));
   if (o.max_model_len < 0) return invalid_argument("--max-model-len must not be negative");
+  if (o.startup_timeout_s < 1) return invalid_argument("--startup-timeout must be at least 1 second");
   if (o.num_speculative_tokens < 0 || o.num_speculative_tokens > kMaxSpeculativeTokens)
     return invalid_argument(fmt::format("--num-speculative-tokens {}: must be 0 to {}", o.num_speculative_tokens,
                                         kMaxSpeculativeTokens));

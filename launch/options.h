@@ -31,6 +31,7 @@ struct RunOptions {
   int max_num_seqs = 8;
   int max_model_len = 0;  // 0: the model's, at most kDefaultMaxModelLen
   std::string layout;     // under mpirun
+  int startup_timeout_s = 600;
   bool allow_remote = false;  // under mpirun on several hosts: the coordinator listens on the network
   std::string bind_host;      // its address there; empty: what its host name resolves to
 

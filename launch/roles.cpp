@@ -72,7 +72,9 @@ Status run_draft_worker(const RunOptions& options, const Preparation& prepared, 
   const auto serve = [&]() -> Status {
     const DraftWorkerOptions worker_options{.info = prepared.draft_info,
                                             .generation = new_generation(),
-                                            .max_sequences = options.max_num_seqs};
+                                            .max_sequences = options.max_num_seqs,
+                                            // The target may still be loading.
+                                            .join_timeout = std::chrono::seconds(options.startup_timeout_s)};
     if (!options.uses_draft_model()) {
       const auto drafter = make_ngram_drafter(
           {.max_sequences = options.max_num_seqs, .max_context = static_cast<int32_t>(prepared.max_model_len)});
@@ -104,6 +106,7 @@ Result<ProtocolOptions> protocol_options(const RunOptions& options, const Prepar
   protocol.max_num_seqs = options.max_num_seqs;
   protocol.max_queued = 1 << 20;  // the requests of a file are read and checked before the first one runs
   protocol.max_queued_tokens = int64_t{1} << 40;
+  protocol.target_join_timeout = std::chrono::seconds(options.startup_timeout_s);
   protocol.max_rows_per_step = kMaxRowsPerStep;
   protocol.prefill_chunk = kPrefillChunk;
   protocol.gamma_max = kMaxSpeculativeTokens;
