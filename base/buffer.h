@@ -1,5 +1,5 @@
-// Owning, zero-filled, 64-byte aligned host memory. Large buffers come straight from the kernel: pages cost nothing
-// until they are touched, and huge pages are asked for.
+// Owning, zero-filled, 64-byte aligned host memory. Large buffers come straight from the kernel: pages cost
+// nothing until they are touched, and huge pages are asked for.
 #pragma once
 
 #include <sys/mman.h>
@@ -21,13 +21,15 @@ class Buffer {
   Buffer() = default;
   explicit Buffer(int64_t size) : size_(size) {
     if (size == 0) return;
-    void* memory = mmap(nullptr, bytes(), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    void* memory =
+        mmap(nullptr, bytes(), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (memory == MAP_FAILED) throw std::bad_alloc();
     constexpr size_t kHugePage = size_t{2} << 20;
     if (bytes() >= 2 * kHugePage) madvise(memory, bytes(), MADV_HUGEPAGE);
     data_ = static_cast<T*>(memory);
   }
-  Buffer(Buffer&& other) noexcept : data_(std::exchange(other.data_, nullptr)), size_(std::exchange(other.size_, 0)) {}
+  Buffer(Buffer&& other) noexcept
+      : data_(std::exchange(other.data_, nullptr)), size_(std::exchange(other.size_, 0)) {}
   Buffer& operator=(Buffer&& other) noexcept {
     std::swap(data_, other.data_);
     std::swap(size_, other.size_);
@@ -51,6 +53,8 @@ class Buffer {
   int64_t size_ = 0;
 };
 
-constexpr int64_t round_up(int64_t value, int64_t multiple) { return (value + multiple - 1) / multiple * multiple; }
+constexpr int64_t round_up(int64_t value, int64_t multiple) {
+  return (value + multiple - 1) / multiple * multiple;
+}
 
 }  // namespace outrider

@@ -1,8 +1,8 @@
 #include "base/log.h"
 
 #include <spdlog/pattern_formatter.h>
-#include <spdlog/spdlog.h>
 #include <spdlog/sinks/stdout_color_sinks.h>
+#include <spdlog/spdlog.h>
 
 #include <cstdio>
 #include <cstdlib>
@@ -29,7 +29,8 @@ const std::string& thread_role() { return g_role; }
 void init_logging() {
   auto formatter = std::make_unique<spdlog::pattern_formatter>();
   formatter->add_flag<RoleFlag>('*').set_pattern("[%H:%M:%S.%e] %^%l%$ %*: %v");
-  auto logger = std::make_shared<spdlog::logger>("outrider", std::make_shared<spdlog::sinks::stderr_color_sink_mt>());
+  auto logger =
+      std::make_shared<spdlog::logger>("outrider", std::make_shared<spdlog::sinks::stderr_color_sink_mt>());
   logger->set_formatter(std::move(formatter));
   const char* level = std::getenv("OUTRIDER_LOG");
   logger->set_level(level ? spdlog::level::from_str(level) : spdlog::level::warn);
@@ -37,7 +38,8 @@ void init_logging() {
 }
 
 void check_failed(const char* file, int line, const char* condition, const std::string& message) {
-  std::fprintf(stderr, "%s:%d [%s] CHECK(%s) failed: %s\n", file, line, g_role.c_str(), condition, message.c_str());
+  std::fprintf(stderr, "%s:%d [%s] CHECK(%s) failed: %s\n", file, line, g_role.c_str(), condition,
+               message.c_str());
   std::abort();
 }
 

@@ -19,9 +19,9 @@ void init_logging();
 }  // namespace outrider
 
 // A programmer error: print where and with which values, then abort. CHECK(a == b, "a={} b={}", a, b);
-#define CHECK(condition, ...)                                                                   \
-  do {                                                                                          \
-    if (!(condition)) [[unlikely]]                                                              \
+#define CHECK(condition, ...)                                                                  \
+  do {                                                                                         \
+    if (!(condition)) [[unlikely]]                                                             \
       ::outrider::check_failed(__FILE__, __LINE__, #condition, ::fmt::format("" __VA_ARGS__)); \
   } while (false)
 

@@ -6,10 +6,11 @@
 
 namespace outrider {
 
-std::array<uint32_t, 4> draw_block(Seed seed, Purpose purpose, Position position, Round round, uint32_t index) {
+std::array<uint32_t, 4> draw_block(Seed seed, Purpose purpose, Position position, Round round,
+                                   uint32_t index) {
   using Philox = r123::Philox4x32;  // ten rounds
-  const Philox::ctr_type counter{{index, static_cast<uint32_t>(position.value()), round.value(),
-                                  static_cast<uint32_t>(purpose) << 24}};
+  const Philox::ctr_type counter{
+      {index, static_cast<uint32_t>(position.value()), round.value(), static_cast<uint32_t>(purpose) << 24}};
   const Philox::key_type key{{static_cast<uint32_t>(seed.value), static_cast<uint32_t>(seed.value >> 32)}};
   const Philox::ctr_type block = Philox()(counter, key);
   return {block[0], block[1], block[2], block[3]};

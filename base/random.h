@@ -29,7 +29,8 @@ struct Seed {
 };
 
 // key = seed; counter = (index, position, round, purpose << 24 | sample_id).
-std::array<uint32_t, 4> draw_block(Seed seed, Purpose purpose, Position position, Round round, uint32_t index = 0);
+std::array<uint32_t, 4> draw_block(Seed seed, Purpose purpose, Position position, Round round,
+                                   uint32_t index = 0);
 
 // Uniform in [0, 1): the first word of the block times 2^-32.
 double draw_uniform(Seed seed, Purpose purpose, Position position, Round round, uint32_t index = 0);

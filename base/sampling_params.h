@@ -16,9 +16,9 @@ namespace outrider {
 enum class Rule : uint8_t {
   kGreedy = 0,     // temperature 0: argmax; same text as plain decoding
   kInvariant = 1,  // Gumbel-coupled (Daliri, Musco, Suresh 2024): same text as plain decoding
-  kNaive = 2,      // the target samples first, a draft token survives if it is equal: same text as plain decoding
-  kToken = 3,      // p/q rejection (Leviathan et al. 2023; Chen et al. 2023)
-  kBlock = 4,      // block verification (Sun et al. 2025)
+  kNaive = 2,  // the target samples first, a draft token survives if it is equal: same text as plain decoding
+  kToken = 3,  // p/q rejection (Leviathan et al. 2023; Chen et al. 2023)
+  kBlock = 4,  // block verification (Sun et al. 2025)
 };
 
 // Rules whose text never depends on the draft.
@@ -40,17 +40,17 @@ inline std::optional<Rule> rule_from_name(std::string_view name) {
 
 // Order of application: penalties and bias, temperature, top-k, top-p, min-p, renormalise.
 struct SamplingParams {
-  Rule rule = Rule::kGreedy;       // resolved: `auto` is decided before this struct is filled
-  float temperature = 0;           // below 1e-5 is greedy
-  int32_t top_k = 0;               // 0: off; exactly k kept, by (logit desc, id asc)
-  float top_p = 1;                 // 1: off; smallest prefix in that order with mass >= top_p, at least one token
-  float min_p = 0;                 // 0: off; keeps p >= min_p * p_max
-  float repetition_penalty = 1;    // over prompt and output: divides positive logits, multiplies negative ones
-  float presence_penalty = 0;      // over output only
-  float frequency_penalty = 0;     // over output only
+  Rule rule = Rule::kGreedy;  // resolved: `auto` is decided before this struct is filled
+  float temperature = 0;      // below 1e-5 is greedy
+  int32_t top_k = 0;          // 0: off; exactly k kept, by (logit desc, id asc)
+  float top_p = 1;            // 1: off; smallest prefix in that order with mass >= top_p, at least one token
+  float min_p = 0;            // 0: off; keeps p >= min_p * p_max
+  float repetition_penalty = 1;  // over prompt and output: divides positive logits, multiplies negative ones
+  float presence_penalty = 0;    // over output only
+  float frequency_penalty = 0;   // over output only
   std::vector<std::pair<TokenId, float>> logit_bias;
   Seed seed;
-  int32_t logprobs = -1;           // -1: none; n >= 0: of the emitted token and the n best, raw model
+  int32_t logprobs = -1;  // -1: none; n >= 0: of the emitted token and the n best, raw model
   bool operator==(const SamplingParams&) const = default;
 };
 

@@ -13,10 +13,10 @@ namespace outrider {
 
 enum class StatusCode {
   kOk,
-  kInvalidArgument,    // the user's flag, file or request is wrong
-  kNotFound,           // a named file or object does not exist
-  kMalformed,          // bytes from a file or the wire break their format
-  kUnsupported,        // understood, and refused by name
+  kInvalidArgument,  // the user's flag, file or request is wrong
+  kNotFound,         // a named file or object does not exist
+  kMalformed,        // bytes from a file or the wire break their format
+  kUnsupported,      // understood, and refused by name
   kDeadlineExceeded,
   kUnavailable,        // the peer is gone
   kResourceExhausted,  // memory, KV blocks, queue space
@@ -87,8 +87,8 @@ class [[nodiscard]] Result {
 #define OUTRIDER_CONCAT_INNER(a, b) a##b
 #define OUTRIDER_CONCAT(a, b) OUTRIDER_CONCAT_INNER(a, b)
 
-#define RETURN_IF_ERROR(expression)                                       \
-  do {                                                                    \
+#define RETURN_IF_ERROR(expression)                                               \
+  do {                                                                            \
     if (::outrider::Status status_ = (expression); !status_.ok()) return status_; \
   } while (false)
 

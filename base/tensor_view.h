@@ -27,8 +27,7 @@ class TensorView {
       : data_(data), extents_(extents), strides_(strides) {}
   // A view of mutable numbers is also a view of constant ones.
   template <class U>
-    requires(std::is_same_v<const U, T> && !std::is_const_v<U>)
-  TensorView(const TensorView<U, N>& other)
+  requires(std::is_same_v<const U, T> && !std::is_const_v<U>) TensorView(const TensorView<U, N>& other)
       : data_(other.data()), extents_(other.extents()), strides_(other.strides()) {}
 
   T* data() const { return data_; }
@@ -43,8 +42,7 @@ class TensorView {
   }
 
   template <class... Index>
-    requires(sizeof...(Index) == N)
-  T& operator()(Index... index) const {
+  requires(sizeof...(Index) == N) T& operator()(Index... index) const {
     const std::array<int64_t, N> at{static_cast<int64_t>(index)...};
     int64_t offset = 0;
     for (int i = 0; i < N; ++i) {
@@ -54,9 +52,7 @@ class TensorView {
     return data_[offset];
   }
   // Row i of a matrix with contiguous rows.
-  std::span<T> row(int64_t i) const
-    requires(N == 2)
-  {
+  std::span<T> row(int64_t i) const requires(N == 2) {
     DCHECK(i >= 0 && i < extents_[0], "row {} of {}", i, extents_[0]);
     return {data_ + i * strides_[0], static_cast<size_t>(extents_[1])};
   }

@@ -1,5 +1,6 @@
-// Collective operations of one target group. Every rank calls the same operations in the same order with the same
-// sizes. Integers may be reduced in any order; floats are summed in one balanced binary tree over the ranks,
+// Collective operations of one target group. Every rank calls the same operations in the same order with the
+// same sizes. Integers may be reduced in any order; floats are summed in one balanced binary tree over the
+// ranks,
 // ((r0+r1)+(r2+r3))+((r4+r5)+(r6+r7)), so that the tensor-parallel degree cannot change the bits.
 // A rank that is gone or late past the deadline makes every other rank throw CollectiveError.
 #pragma once
@@ -34,8 +35,8 @@ class Collectives {
   virtual void broadcast(std::span<std::byte> bytes, int root) = 0;
   virtual void barrier() = 0;
 
-  // Waiting for work, not for arithmetic: like broadcast, but may take arbitrarily long (no deadline) and must not
-  // burn a core while it waits. Non-roots receive any length up to max_bytes.
+  // Waiting for work, not for arithmetic: like broadcast, but may take arbitrarily long (no deadline) and
+  // must not burn a core while it waits. Non-roots receive any length up to max_bytes.
   virtual void broadcast_message(std::vector<std::byte>& bytes, int root, size_t max_bytes) = 0;
 
   // Makes every pending and later call on every rank of the group throw. Called by a rank that cannot go on.
@@ -49,6 +50,7 @@ struct CollectiveOptions {
 // One rank: every operation is the identity.
 std::unique_ptr<Collectives> make_single_collectives();
 // Ranks are threads of this process; element r belongs to thread r.
-std::vector<std::unique_ptr<Collectives>> make_thread_collectives(int size, const CollectiveOptions& options = {});
+std::vector<std::unique_ptr<Collectives>> make_thread_collectives(int size,
+                                                                  const CollectiveOptions& options = {});
 
 }  // namespace outrider

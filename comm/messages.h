@@ -1,5 +1,6 @@
-// Everything one role can tell another. Control is small and passes the coordinator, the only one who decides;
-// draft workers and target ranks execute. comm/codec.h turns these structs into bounded frames and back.
+// Everything one role can tell another. Control is small and passes the coordinator, the only one who
+// decides; draft workers and target ranks execute. comm/codec.h turns these structs into bounded frames and
+// back.
 #pragma once
 
 #include <cstdint>
@@ -14,17 +15,18 @@ namespace outrider {
 
 constexpr uint32_t kProtocolVersion = 1;
 
-// ---- joining and leaving -------------------------------------------------------------------------------------
+// ---- joining and leaving
+// -------------------------------------------------------------------------------------
 
 enum class Role : uint8_t { kCoordinator = 0, kDraft = 1, kTarget = 2 };
 
 // What must agree before two roles may work together.
 struct ModelInfo {
-  std::string name;                   // for people
-  int32_t vocab_size = 0;             // rows of the output head, padding included
+  std::string name;                     // for people
+  int32_t vocab_size = 0;               // rows of the output head, padding included
   uint64_t vocabulary_fingerprint = 0;  // of the id -> string table; equal means the ids mean the same
-  int32_t max_context = 0;            // positions the model supports
-  std::string isa;                    // instruction set its kernels use
+  int32_t max_context = 0;              // positions the model supports
+  std::string isa;                      // instruction set its kernels use
 };
 
 // First message of a worker, and again after every reconnect.
@@ -53,11 +55,12 @@ struct Failure {
 
 struct Shutdown {};
 
-// ---- coordinator -> draft worker -----------------------------------------------------------------------------
+// ---- coordinator -> draft worker
+// -----------------------------------------------------------------------------
 
 struct Open {
   SequenceId sequence;
-  std::vector<TokenId> ids;  // the prompt
+  std::vector<TokenId> ids;   // the prompt
   int32_t prompt_length = 0;  // ids beyond it were generated (a sequence that moved to this worker)
   SamplingParams sampling;
 };
@@ -69,25 +72,26 @@ struct Close {
 // How draft distributions are sent. Match rules send none.
 enum class QKind : uint8_t { kNone = 0, kDense = 1, kSparse = 2 };
 
-// Draft `gamma` tokens after the committed prefix. Carries every committed token the worker has not seen, also
-// when gamma is 0. A newer Propose for a sequence supersedes an older one.
+// Draft `gamma` tokens after the committed prefix. Carries every committed token the worker has not seen,
+// also when gamma is 0. A newer Propose for a sequence supersedes an older one.
 struct Propose {
   SequenceId sequence;
   Epoch epoch;
   Round round;
-  Position base;                       // committed length C: the position of the first token to draft
-  std::vector<TokenId> committed;      // ids at positions [base - committed.size(), base)
+  Position base;                   // committed length C: the position of the first token to draft
+  std::vector<TokenId> committed;  // ids at positions [base - committed.size(), base)
   int32_t gamma = 0;
   QKind q_kind = QKind::kNone;
-  int32_t sparse_m = 0;                // for kSparse: at most this many tokens per row
-  int32_t deadline_ms = 0;             // for information: the coordinator stops waiting after this
+  int32_t sparse_m = 0;     // for kSparse: at most this many tokens per row
+  int32_t deadline_ms = 0;  // for information: the coordinator stops waiting after this
 };
 
-// ---- draft worker -> coordinator -----------------------------------------------------------------------------
+// ---- draft worker -> coordinator
+// -----------------------------------------------------------------------------
 
-// The distribution a draft token was sampled from: integer weights, q(v) = weight(v) / sum. The drafter samples
-// from exactly these numbers. Dense: ids is empty, weights[v] for every v. Sparse: ids strictly ascending, all
-// other tokens have q = 0. A deterministic drafter sends one id with weight 1.
+// The distribution a draft token was sampled from: integer weights, q(v) = weight(v) / sum. The drafter
+// samples from exactly these numbers. Dense: ids is empty, weights[v] for every v. Sparse: ids strictly
+// ascending, all other tokens have q = 0. A deterministic drafter sends one id with weight 1.
 struct QRow {
   std::vector<uint32_t> ids;
   std::vector<uint32_t> weights;
@@ -99,27 +103,28 @@ struct Draft {
   Epoch epoch;
   Round round;
   Position base;
-  std::vector<TokenId> ids;       // 0..gamma tokens
-  std::vector<int32_t> parents;   // empty: a chain
-  uint64_t prefix_hash = 0;       // of the committed ids [0, base) that were drafted from
+  std::vector<TokenId> ids;      // 0..gamma tokens
+  std::vector<int32_t> parents;  // empty: a chain
+  uint64_t prefix_hash = 0;      // of the committed ids [0, base) that were drafted from
   QKind q_kind = QKind::kNone;
-  std::vector<QRow> q;            // one per id unless kNone
-  bool eos = false;               // the block ends early, at an end-of-sequence token
-  int64_t ingest_ns = 0;          // time spent on committed tokens, and on drafting
+  std::vector<QRow> q;    // one per id unless kNone
+  bool eos = false;       // the block ends early, at an end-of-sequence token
+  int64_t ingest_ns = 0;  // time spent on committed tokens, and on drafting
   int64_t draft_ns = 0;
 };
 
-// ---- coordinator -> leader (tp_rank 0), which broadcasts it in the target group ------------------------------
+// ---- coordinator -> leader (tp_rank 0), which broadcasts it in the target group
+// ------------------------------
 
 // One sequence's rows in one forward pass.
 struct PlanEntry {
   SequenceId sequence;
   Epoch epoch;
   Round round;
-  Position base;                  // committed length C
-  Position first_input;           // == kv length: committed tokens [first_input, first_input + input_count) are fed
-  int32_t input_count = 0;        // first_input + input_count == base: sample; less: a prefill chunk, no verdict
-  std::vector<TokenId> draft;     // only when sampling
+  Position base;            // committed length C
+  Position first_input;     // == kv length: committed tokens [first_input, first_input + input_count) are fed
+  int32_t input_count = 0;  // first_input + input_count == base: sample; less: a prefill chunk, no verdict
+  std::vector<TokenId> draft;  // only when sampling
   QKind q_kind = QKind::kNone;
   std::vector<QRow> q;
 };
@@ -127,13 +132,14 @@ struct PlanEntry {
 // Every target rank replays the same plans, so block tables never travel.
 struct StepPlan {
   uint64_t step = 0;
-  uint64_t state_hash = 0;        // sum of state_hash_term over open sequences, before opens and closes apply
-  std::vector<SequenceId> closes; // applied first
-  std::vector<Open> opens;        // then these
+  uint64_t state_hash = 0;  // sum of state_hash_term over open sequences, before opens and closes apply
+  std::vector<SequenceId> closes;  // applied first
+  std::vector<Open> opens;         // then these
   std::vector<PlanEntry> entries;
 };
 
-// ---- leader -> coordinator -----------------------------------------------------------------------------------
+// ---- leader -> coordinator
+// -----------------------------------------------------------------------------------
 
 struct TokenLogprob {
   TokenId id;
@@ -151,12 +157,12 @@ enum class VerdictStatus : uint8_t { kOk = 0, kNonFinite = 1 };
 // What the group decided for one entry: draft[0..accepted_count) and then `next` are committed on every rank.
 struct Verdict {
   SequenceId sequence;
-  Epoch epoch;                    // of the entry; a rejection makes the sequence's epoch one larger
+  Epoch epoch;  // of the entry; a rejection makes the sequence's epoch one larger
   Round round;
   Position base;
   VerdictStatus status = VerdictStatus::kOk;
   int32_t accepted_count = 0;
-  TokenId next;                   // recovery token (accepted_count < gamma) or bonus token
+  TokenId next;                            // recovery token (accepted_count < gamma) or bonus token
   std::vector<PositionLogprobs> logprobs;  // accepted_count + 1 of them when asked for
 };
 
@@ -164,11 +170,12 @@ struct StepResult {
   uint64_t step = 0;
   std::vector<Verdict> verdicts;  // one per sampling entry, in plan order
   int64_t forward_ns = 0;
-  int64_t verify_ns = 0;          // vocabulary arithmetic and its collectives
-  int64_t commit_ns = 0;          // KV truncation and bookkeeping
+  int64_t verify_ns = 0;  // vocabulary arithmetic and its collectives
+  int64_t commit_ns = 0;  // KV truncation and bookkeeping
 };
 
-// ---- either direction ----------------------------------------------------------------------------------------
+// ---- either direction
+// ----------------------------------------------------------------------------------------
 
 // "This is what I hold of the sequence": the other side compares and catches up, or starts it afresh.
 struct Resync {
@@ -179,11 +186,12 @@ struct Resync {
 };
 
 // The order is the wire's type number: append only.
-using Message = std::variant<Hello, Welcome, Heartbeat, Failure, Shutdown, Open, Close, Propose, Draft, StepPlan,
-                             StepResult, Resync>;
+using Message = std::variant<Hello, Welcome, Heartbeat, Failure, Shutdown, Open, Close, Propose, Draft,
+                             StepPlan, StepResult, Resync>;
 
-constexpr const char* kMessageNames[] = {"hello", "welcome", "heartbeat", "failure", "shutdown",    "open",
-                                         "close", "propose", "draft",     "step_plan", "step_result", "resync"};
+constexpr const char* kMessageNames[] = {"hello",    "welcome",   "heartbeat",   "failure",
+                                         "shutdown", "open",      "close",       "propose",
+                                         "draft",    "step_plan", "step_result", "resync"};
 static_assert(std::size(kMessageNames) == std::variant_size_v<Message>);
 
 }  // namespace outrider

@@ -32,10 +32,10 @@ struct Incoming {
 
 struct TransportStats {
   static constexpr size_t kKinds = std::variant_size_v<Message>;
-  std::array<uint64_t, kKinds> sent_messages{}, sent_bytes{};          // by message type
+  std::array<uint64_t, kKinds> sent_messages{}, sent_bytes{};  // by message type
   std::array<uint64_t, kKinds> received_messages{}, received_bytes{};
-  uint64_t malformed_frames = 0;   // dropped: bad magic, version, checksum, lengths, values
-  uint64_t duplicate_frames = 0;   // dropped: sequence number already seen from that sender and generation
+  uint64_t malformed_frames = 0;  // dropped: bad magic, version, checksum, lengths, values
+  uint64_t duplicate_frames = 0;  // dropped: sequence number already seen from that sender and generation
 };
 
 class Transport {
@@ -43,14 +43,16 @@ class Transport {
   virtual ~Transport() = default;
   // kResourceExhausted: the peer is slow and its queue is full. kUnavailable: the peer is gone.
   virtual Status send(PeerId to, const Message& message) = 0;
-  // The next well-formed message from any peer, or empty at the deadline. Malformed frames are counted and dropped.
+  // The next well-formed message from any peer, or empty at the deadline. Malformed frames are counted and
+  // dropped.
   virtual std::optional<Incoming> receive(Clock::time_point deadline) = 0;
   virtual const TransportStats& stats() const = 0;
   // Where workers connect to; empty in one process.
   virtual std::string endpoint() const { return {}; }
 };
 
-// In one process: bounded queues of encoded frames. connect() may be called from any thread, each end has one owner.
+// In one process: bounded queues of encoded frames. connect() may be called from any thread, each end has one
+// owner.
 class InprocHub {
  public:
   virtual ~InprocHub() = default;
@@ -61,24 +63,26 @@ class InprocHub {
 struct InprocOptions {
   size_t high_water_mark = 64;  // frames on their way from one end to another, each direction
 };
-// A worker whose Transport is destroyed is gone: sends to it are kUnavailable, frames it sent still arrive. So is a
-// coordinator: a worker notices when it sends its next message.
+// A worker whose Transport is destroyed is gone: sends to it are kUnavailable, frames it sent still arrive.
+// So is a coordinator: a worker notices when it sends its next message.
 std::shared_ptr<InprocHub> make_inproc_hub(const InprocOptions& options = {});
 
 struct ZmqOptions {
   int64_t max_message_bytes = int64_t{64} << 20;
   int high_water_mark = 64;
   uint64_t cluster = 0;  // frames of another cluster id are dropped
-  // Lets a server bind an address other machines can reach. Nothing is encrypted and nobody is authenticated there:
-  // for trusted networks only.
+  // Lets a server bind an address other machines can reach. Nothing is encrypted and nobody is authenticated
+  // there: for trusted networks only.
   bool allow_remote = false;
   std::chrono::milliseconds connect_timeout{5000};  // a client gives up if no server answers within this
   std::chrono::milliseconds linger{1000};           // how long a closing end tries to deliver what it sent
 };
 // Binds, e.g. "tcp://127.0.0.1:*" or "ipc:///tmp/dir/control"; endpoint() tells the address that was bound.
-Result<std::unique_ptr<Transport>> make_zmq_server(const std::string& bind_endpoint, const ZmqOptions& options = {});
-// Waits until the server answers. A connection that breaks is kUnavailable to send(), and is tried again for as long as
-// the client exists; the server knows a worker that comes back by the same PeerId.
-Result<std::unique_ptr<Transport>> make_zmq_client(const std::string& endpoint, const ZmqOptions& options = {});
+Result<std::unique_ptr<Transport>> make_zmq_server(const std::string& bind_endpoint,
+                                                   const ZmqOptions& options = {});
+// Waits until the server answers. A connection that breaks is kUnavailable to send(), and is tried again for
+// as long as the client exists; the server knows a worker that comes back by the same PeerId.
+Result<std::unique_ptr<Transport>> make_zmq_client(const std::string& endpoint,
+                                                   const ZmqOptions& options = {});
 
 }  // namespace outrider

@@ -8,10 +8,12 @@ Status DraftWindow::advance(Position base, std::span<const TokenId> ids) {
   const auto known = static_cast<int64_t>(committed_.size());
   const int64_t first = base.value() - static_cast<int64_t>(ids.size());
   if (first < 0 || first > known)
-    return malformed(fmt::format("committed ids [{}, {}) do not join the {} known ones", first, base.value(), known));
+    return malformed(
+        fmt::format("committed ids [{}, {}) do not join the {} known ones", first, base.value(), known));
   const int64_t overlap = std::min<int64_t>(known - first, static_cast<int64_t>(ids.size()));
   if (base.value() < known || !std::equal(ids.begin(), ids.begin() + overlap, committed_.begin() + first))
-    return malformed(fmt::format("committed ids [{}, {}) contradict the {} known ones", first, base.value(), known));
+    return malformed(
+        fmt::format("committed ids [{}, {}) contradict the {} known ones", first, base.value(), known));
   for (TokenId id : ids.subspan(static_cast<size_t>(overlap))) {
     committed_.push_back(id);
     hash_ = extend_prefix_hash(hash_, id);

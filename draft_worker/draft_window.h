@@ -1,5 +1,5 @@
-// What a drafter knows of one sequence: the committed ids, and the ids whose KV its cache holds, which run ahead of
-// them by what was drafted. Rolling back is finding out how far the two agree. Pure; ids only.
+// What a drafter knows of one sequence: the committed ids, and the ids whose KV its cache holds, which run
+// ahead of them by what was drafted. Rolling back is finding out how far the two agree. Pure; ids only.
 #pragma once
 
 #include <cstdint>
@@ -14,14 +14,15 @@ namespace outrider {
 
 class DraftWindow {
  public:
-  explicit DraftWindow(std::vector<TokenId> prompt) : committed_(std::move(prompt)), hash_(prefix_hash(committed_)) {}
+  explicit DraftWindow(std::vector<TokenId> prompt)
+      : committed_(std::move(prompt)), hash_(prefix_hash(committed_)) {}
 
-  // The committed text now ends at `base` with these ids. kMalformed when they do not join what is known: the caller
-  // asks for a Resync. Repeating a call is a no-op; what was known is never taken back.
+  // The committed text now ends at `base` with these ids. kMalformed when they do not join what is known: the
+  // caller asks for a Resync. Repeating a call is a no-op; what was known is never taken back.
   Status advance(Position base, std::span<const TokenId> ids);
 
-  // How many leading tokens of the cache still hold: the common prefix of cache and committed text, but never all of
-  // it, since the last committed token must be fed to get the distribution of the next.
+  // How many leading tokens of the cache still hold: the common prefix of cache and committed text, but never
+  // all of it, since the last committed token must be fed to get the distribution of the next.
   int64_t keep() const;
 
   // Bookkeeping of the cache. `fed` ids were appended to it, `length` tokens were kept of it.

@@ -12,7 +12,8 @@ DraftWorker::DraftWorker(Drafter& drafter, Transport& transport, DraftWorkerOpti
 Status DraftWorker::run() {
   RETURN_IF_ERROR(join());
   while (!leaving_) {
-    // With work at hand only what has already arrived is looked at: a Close or a newer Propose saves the drafting.
+    // With work at hand only what has already arrived is looked at: a Close or a newer Propose saves the
+    // drafting.
     auto incoming = transport_.receive(proposes_.empty() ? Clock::now() + options_.heartbeat : Clock::now());
     if (incoming) {
       handle(incoming->message);
@@ -38,7 +39,8 @@ Status DraftWorker::join() {
       return {};
     }
     if (const auto* welcome = std::get_if<Welcome>(&incoming->message))
-      return welcome->accepted ? Status() : invalid_argument("the coordinator refused this drafter: " + welcome->reason);
+      return welcome->accepted ? Status()
+                               : invalid_argument("the coordinator refused this drafter: " + welcome->reason);
   }
   return deadline_exceeded(
       fmt::format("the coordinator did not answer this drafter within {} ms", options_.join_timeout.count()));
@@ -84,7 +86,8 @@ void DraftWorker::answer(const Propose& propose) {
   }
 }
 
-// A coordinator that does not take messages looks dead to us as we do to it; it will ask again when it is back.
+// A coordinator that does not take messages looks dead to us as we do to it; it will ask again when it is
+// back.
 void DraftWorker::send(const Message& message) {
   last_sent_ = Clock::now();
   if (Status status = transport_.send(kCoordinatorPeer, message); !status.ok())

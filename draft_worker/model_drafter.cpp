@@ -11,7 +11,8 @@ namespace outrider {
 namespace {
 
 int64_t ns_since(std::chrono::steady_clock::time_point start) {
-  return std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::steady_clock::now() - start).count();
+  return std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::steady_clock::now() - start)
+      .count();
 }
 
 class ModelDrafter final : public Drafter {
@@ -58,7 +59,8 @@ class ModelDrafter final : public Drafter {
                 .base = propose.base,
                 .prefix_hash = s.window.hash(),
                 .q_kind = propose.q_kind};
-    const int64_t room = model_.max_positions() - propose.base.value() + 1;  // the last drafted token needs no KV
+    const int64_t room =
+        model_.max_positions() - propose.base.value() + 1;  // the last drafted token needs no KV
     const auto gamma = static_cast<int32_t>(std::min<int64_t>(propose.gamma, room));
     auto start = std::chrono::steady_clock::now();
     RETURN_IF_ERROR(ingest(s, gamma > 0));
@@ -97,10 +99,13 @@ class ModelDrafter final : public Drafter {
   Status ingest(Sequence& s, bool want_logits) {
     auto pending = s.window.pending();
     if (!want_logits && !pending.empty()) pending = pending.first(pending.size() - 1);
-    // A text longer than this model's context is not read further; the coordinator will not ask for drafts of it.
-    pending = pending.first(std::min<size_t>(pending.size(), static_cast<size_t>(model_.max_positions() - s.window.cached())));
+    // A text longer than this model's context is not read further; the coordinator will not ask for drafts of
+    // it.
+    pending = pending.first(
+        std::min<size_t>(pending.size(), static_cast<size_t>(model_.max_positions() - s.window.cached())));
     while (!pending.empty()) {
-      const auto part = pending.first(std::min<size_t>(pending.size(), static_cast<size_t>(model_.max_rows())));
+      const auto part =
+          pending.first(std::min<size_t>(pending.size(), static_cast<size_t>(model_.max_rows())));
       pending = pending.subspan(part.size());
       RETURN_IF_ERROR(feed(s, part, want_logits && pending.empty()));
     }
@@ -129,9 +134,12 @@ class ModelDrafter final : public Drafter {
                            .sparse_m = propose.q_kind == QKind::kSparse ? propose.sparse_m : 0};
       const auto row = logits_.logits.row(0).first(static_cast<size_t>(vocab_size_));
       const auto token = sampler_.sample(row, step, propose.q_kind == QKind::kNone ? nullptr : &q_);
-      if (!token) return malformed(fmt::format("the draft model gave non-finite logits at position {}", step.position.value()));
+      if (!token)
+        return malformed(
+            fmt::format("the draft model gave non-finite logits at position {}", step.position.value()));
       draft.ids.push_back(*token);
-      if (propose.q_kind != QKind::kNone) draft.q.push_back({.ids = q_.ids, .weights = q_.weights, .sum = q_.sum});
+      if (propose.q_kind != QKind::kNone)
+        draft.q.push_back({.ids = q_.ids, .weights = q_.weights, .sum = q_.sum});
       if (std::find(options_.eos_ids.begin(), options_.eos_ids.end(), *token) != options_.eos_ids.end()) {
         draft.eos = true;  // a stopping time: it looks at tokens that are sent
         break;

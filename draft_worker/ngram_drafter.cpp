@@ -13,7 +13,8 @@ class NgramDrafter final : public Drafter {
 
   Status open(const Open& open) override {
     if (!windows_.contains(open.sequence) && static_cast<int32_t>(windows_.size()) >= options_.max_sequences)
-      return resource_exhausted(fmt::format("the n-gram drafter holds {} sequences already", windows_.size()));
+      return resource_exhausted(
+          fmt::format("the n-gram drafter holds {} sequences already", windows_.size()));
     windows_.insert_or_assign(open.sequence, DraftWindow(open.ids));
     return {};
   }

@@ -15,7 +15,9 @@
 namespace outrider {
 namespace {
 
-void print(const std::string& key, const std::string& value) { std::printf("%-22s %s\n", key.c_str(), value.c_str()); }
+void print(const std::string& key, const std::string& value) {
+  std::printf("%-22s %s\n", key.c_str(), value.c_str());
+}
 
 void print_machine() {
   int major = 0, minor = 0, patch = 0;
@@ -26,7 +28,8 @@ void print_machine() {
   print("cores", fmt::format("{} usable of {}", usable_cores(), std::thread::hardware_concurrency()));
   print("instruction sets", isas + " (the first is used; --isa pins one)");
   print("ZeroMQ", fmt::format("{}.{}.{}, CURVE {}", major, minor, patch, zmq_has("curve") ? "yes" : "no"));
-  print("MPI", kHasMpi ? "yes: target ranks may be processes (mpirun)" : "no: target ranks are threads of one process");
+  print("MPI", kHasMpi ? "yes: target ranks may be processes (mpirun)"
+                       : "no: target ranks are threads of one process");
   print("CUDA, NCCL", "not in this build; every model runs on the CPU");
 }
 
@@ -35,7 +38,8 @@ int64_t rank_bytes(const ModelConfig& c, Shard shard, int64_t element) {
   const ShardPlan plan(c, shard);
   const int64_t q = plan.query_heads.size() * c.head_dim, kv = plan.kv_heads.size() * c.head_dim;
   const int64_t layer = c.hidden_size * (2 * q + 2 * kv + 3 * plan.mlp_columns.size());
-  return element * (c.num_layers * layer + (c.tie_word_embeddings ? 1 : 2) * plan.vocab.size() * c.hidden_size);
+  return element *
+         (c.num_layers * layer + (c.tie_word_embeddings ? 1 : 2) * plan.vocab.size() * c.hidden_size);
 }
 
 void print_shards(const ModelConfig& config, int tp_size) {
@@ -43,10 +47,11 @@ void print_shards(const ModelConfig& config, int tp_size) {
   for (int r = 0; r < tp_size; ++r) {
     const ShardPlan plan(config, {r, tp_size});
     print(fmt::format("target rank {}", r),
-          fmt::format("query heads [{}, {}), KV heads [{}, {}), MLP columns [{}, {}), vocabulary [{}, {}), {:.1f} MB",
-                      plan.query_heads.begin, plan.query_heads.end, plan.kv_heads.begin, plan.kv_heads.end,
-                      plan.mlp_columns.begin, plan.mlp_columns.end, plan.vocab.begin, plan.vocab.end,
-                      static_cast<double>(rank_bytes(config, {r, tp_size}, element)) / 1e6));
+          fmt::format(
+              "query heads [{}, {}), KV heads [{}, {}), MLP columns [{}, {}), vocabulary [{}, {}), {:.1f} MB",
+              plan.query_heads.begin, plan.query_heads.end, plan.kv_heads.begin, plan.kv_heads.end,
+              plan.mlp_columns.begin, plan.mlp_columns.end, plan.vocab.begin, plan.vocab.end,
+              static_cast<double>(rank_bytes(config, {r, tp_size}, element)) / 1e6));
   }
 }
 
@@ -58,8 +63,10 @@ int fail(const Status& status) {
 }  // namespace
 
 int run_doctor(const RunOptions& options, int ranks) {
-  if (ranks < 0) return fail(invalid_argument(fmt::format("--ranks {}: must be positive, as in mpirun -n", ranks)));
-  if (ranks == 0 && !options.layout.empty()) return fail(invalid_argument("--layout needs --ranks N, as in mpirun -n N"));
+  if (ranks < 0)
+    return fail(invalid_argument(fmt::format("--ranks {}: must be positive, as in mpirun -n", ranks)));
+  if (ranks == 0 && !options.layout.empty())
+    return fail(invalid_argument("--layout needs --ranks N, as in mpirun -n N"));
   std::optional<Topology> topology;
   if (ranks > 0) {
     auto layout = options.layout.empty() ? default_layout(ranks) : parse_layout(options.layout, ranks);

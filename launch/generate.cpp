@@ -33,17 +33,20 @@ struct JobResult {
 using ErrorOf = std::function<Status()>;
 
 // Peers load their models first, which may take minutes; a role that fails says so through `error`.
-Status wait_until_ready(Coordinator& coordinator, size_t workers, std::chrono::seconds timeout, const ErrorOf& error) {
+Status wait_until_ready(Coordinator& coordinator, size_t workers, std::chrono::seconds timeout,
+                        const ErrorOf& error) {
   const auto deadline = Clock::now() + timeout;
   while (true) {
     RETURN_IF_ERROR(error());
     Status status = coordinator.wait_for_peers(workers, Clock::now() + std::chrono::milliseconds(100));
-    if (status.code() != StatusCode::kDeadlineExceeded || !coordinator.protocol().target_status().ok()) return status;
+    if (status.code() != StatusCode::kDeadlineExceeded || !coordinator.protocol().target_status().ok())
+      return status;
     if (Clock::now() >= deadline) return status.in(fmt::format("--startup-timeout {}", timeout.count()));
   }
 }
 
-JobResult run_job(const Job& job, std::unique_ptr<Transport> transport, Output* output, Trace* trace, const ErrorOf& error) {
+JobResult run_job(const Job& job, std::unique_ptr<Transport> transport, Output* output, Trace* trace,
+                  const ErrorOf& error) {
   JobResult result;
   result.generated.resize(job.requests.size());
   std::unordered_map<SequenceId, size_t> index_of;
@@ -75,8 +78,8 @@ JobResult run_job(const Job& job, std::unique_ptr<Transport> transport, Output* 
     result.status = limits.status();
     return result;
   }
-  Coordinator coordinator(std::move(transport), std::move(limits).value(), job.policy, job.prepared.tokenizer.get(),
-                          callbacks, trace);
+  Coordinator coordinator(std::move(transport), std::move(limits).value(), job.policy,
+                          job.prepared.tokenizer.get(), callbacks, trace);
   result.status = wait_until_ready(coordinator, job.drafts ? 1 : 0,
                                    std::chrono::seconds(job.options.startup_timeout_s), error);
   submit_next = [&] {
@@ -106,14 +109,16 @@ JobResult run_local(const Job& job, Output* output, Trace* trace) {
 }
 
 bool same_output(const std::vector<Generated>& a, const std::vector<Generated>& b) {
-  return std::equal(a.begin(), a.end(), b.begin(), b.end(),
-                    [](const Generated& x, const Generated& y) { return x.ids == y.ids && x.text == y.text; });
+  return std::equal(a.begin(), a.end(), b.begin(), b.end(), [](const Generated& x, const Generated& y) {
+    return x.ids == y.ids && x.text == y.text;
+  });
 }
 
 int fail(const Status& status) {
   std::fprintf(stderr, "outrider: %s\n", status.message().c_str());
-  return status.code() == StatusCode::kUnavailable || status.code() == StatusCode::kDeadlineExceeded ? kExitRuntime
-                                                                                                      : kExitUsage;
+  return status.code() == StatusCode::kUnavailable || status.code() == StatusCode::kDeadlineExceeded
+             ? kExitRuntime
+             : kExitUsage;
 }
 
 Result<std::vector<PromptRequest>> requests_of(const RunOptions& options, const Preparation& prepared) {
@@ -125,7 +130,8 @@ Result<std::vector<PromptRequest>> requests_of(const RunOptions& options, const 
     else if (options.chat || loaded.status().code() != StatusCode::kNotFound)
       return loaded.status().in("--model " + options.model);
   }
-  return read_requests(options, *prepared.tokenizer, chat.get(), prepared.max_model_len, prepared.target.vocab_size);
+  return read_requests(options, *prepared.tokenizer, chat.get(), prepared.max_model_len,
+                       prepared.target.vocab_size);
 }
 
 // The coordinator's side of a run, from prompts to report. `mpi` is null in one process.
@@ -134,7 +140,8 @@ Result<int> coordinate(const RunOptions& options, const Preparation& prepared, M
     return invalid_argument("nothing to do: give --prompt TEXT or --prompts FILE.jsonl");
   if (options.prompt && !options.prompts_file.empty())
     return invalid_argument("--prompt and --prompts exclude each other; drop one");
-  if (options.compare_plain && mpi) return unsupported("--compare-plain works in one process; drop it or mpirun");
+  if (options.compare_plain && mpi)
+    return unsupported("--compare-plain works in one process; drop it or mpirun");
   if (options.compare_plain && !options.speculates())
     return invalid_argument("--compare-plain needs a drafter: --draft-model DIR or --drafter ngram");
   ASSIGN_OR_RETURN(const auto policy, parse_gamma_policy(options.policy()));
@@ -159,12 +166,14 @@ Result<int> coordinate(const RunOptions& options, const Preparation& prepared, M
 
   std::optional<PlainComparison> comparison;
   if (plain)
-    comparison = compare_with_plain(plain->totals, result.totals, same_output(plain->generated, result.generated));
+    comparison =
+        compare_with_plain(plain->totals, result.totals, same_output(plain->generated, result.generated));
   if (!options.quiet) std::fputs(screen_report(options, result.totals, comparison).c_str(), stderr);
   if (!options.report_file.empty())
-    RETURN_IF_ERROR(write_file(options.report_file,
-                               json_report(options, prepared, std::move(result.metrics), comparison).dump(2) + "\n")
-                        .in("--report"));
+    RETURN_IF_ERROR(
+        write_file(options.report_file,
+                   json_report(options, prepared, std::move(result.metrics), comparison).dump(2) + "\n")
+            .in("--report"));
   if (traced) RETURN_IF_ERROR(trace.write(options.trace_file).in("--trace"));
 
   bool failed = false;
@@ -187,12 +196,14 @@ int run_generate(const RunOptions& options) {
     std::fputs(list_gamma_policies().c_str(), stdout);
     return kExitOk;
   }
-  if (MpiCluster::launched()) return MpiCluster::run(options, [&](const RunOptions& rank_options, const Preparation& prepared, MpiCluster& mpi) {
-      return report_result(coordinate(rank_options, prepared, &mpi));
-    });
+  if (MpiCluster::launched())
+    return MpiCluster::run(options,
+                           [&](const RunOptions& rank_options, const Preparation& prepared, MpiCluster& mpi) {
+                             return report_result(coordinate(rank_options, prepared, &mpi));
+                           });
   if (!options.layout.empty())
-    return fail(invalid_argument(fmt::format("--layout {}: this is one process; start it with mpirun, or drop the flag",
-                                             options.layout)));
+    return fail(invalid_argument(fmt::format(
+        "--layout {}: this is one process; start it with mpirun, or drop the flag", options.layout)));
   auto prepared = prepare(options);
   if (!prepared.ok()) return fail(prepared.status());
   return report_result(coordinate(options, *prepared, nullptr));

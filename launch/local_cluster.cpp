@@ -7,7 +7,9 @@
 namespace outrider {
 namespace {
 
-int total_threads(const RunOptions& options) { return options.threads > 0 ? options.threads : usable_cores(); }
+int total_threads(const RunOptions& options) {
+  return options.threads > 0 ? options.threads : usable_cores();
+}
 
 }  // namespace
 
@@ -36,7 +38,8 @@ void LocalCluster::start_target() {
 
 void LocalCluster::start_drafter() {
   // Draft and target take turns, so the drafter may use every thread too.
-  const RoleThreads threads{.count = total_threads(options_), .spin = total_threads(options_) <= usable_cores()};
+  const RoleThreads threads{.count = total_threads(options_),
+                            .spin = total_threads(options_) <= usable_cores()};
   std::shared_ptr<Transport> transport = hub_->connect();
   threads_.emplace_back(
       [this, threads, transport] { note(run_draft_worker(options_, prepared_, threads, *transport)); });

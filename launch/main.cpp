@@ -16,8 +16,8 @@
 
 namespace {
 
-// A standard stream that is closed would give its number to the next file that is opened, and text would go there.
-// Read-only for standard output: writing to it stays an error, which is told.
+// A standard stream that is closed would give its number to the next file that is opened, and text would go
+// there. Read-only for standard output: writing to it stays an error, which is told.
 void occupy_standard_streams() {
   for (int fd = 0; fd <= 2; ++fd)
     if (fcntl(fd, F_GETFD) == -1 && open("/dev/null", fd == 2 ? O_WRONLY : O_RDONLY) != fd) std::abort();
@@ -38,11 +38,13 @@ int main(int argc, char** argv) {
       "Examples:\n"
       "  outrider generate --model TARGET --draft-model DRAFT --prompt 'Once upon a time'\n"
       "  outrider generate --model TARGET --drafter ngram --prompts prompts.jsonl --output out.jsonl\n"
-      "  mpirun -n 4 outrider generate --layout coordinator=1,draft=1,target=2 --model ... --draft-model ...\n"
+      "  mpirun -n 4 outrider generate --layout coordinator=1,draft=1,target=2 --model ... --draft-model "
+      "...\n"
       "Exit codes: 0 success, 1 a request failed, 2 bad flag, file or request, 3 a rank or a write failed.");
 
   RunOptions options;
-  CLI::App* generate = app.add_subcommand("generate", "Continue a prompt, or every prompt of a JSON-lines file");
+  CLI::App* generate =
+      app.add_subcommand("generate", "Continue a prompt, or every prompt of a JSON-lines file");
   add_model_options(*generate, options);
   add_generate_options(*generate, options);
   std::string config_file;
@@ -50,7 +52,8 @@ int main(int argc, char** argv) {
 
   RunOptions doctor_options;
   int doctor_ranks = 0;
-  CLI::App* doctor = app.add_subcommand("doctor", "What this machine has, and what a layout would place where");
+  CLI::App* doctor =
+      app.add_subcommand("doctor", "What this machine has, and what a layout would place where");
   doctor->add_option("--ranks", doctor_ranks, "Number of ranks to lay out (as mpirun -n)");
   doctor->add_option("--layout", doctor_options.layout, "Roles by rank, e.g. coordinator=1,draft=1,target=2");
   doctor->add_option("-m,--model", doctor_options.model, "Show what each rank would hold of this model");

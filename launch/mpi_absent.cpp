@@ -13,7 +13,8 @@ bool MpiCluster::launched() {
 }
 
 int MpiCluster::run(const RunOptions&, const Coordinate&) {
-  std::fputs("outrider: started by mpirun, but built without MPI; install Open MPI and build again\n", stderr);
+  std::fputs("outrider: started by mpirun, but built without MPI; install Open MPI and build again\n",
+             stderr);
   return kExitUsage;
 }
 

@@ -25,7 +25,8 @@ std::string RunOptions::policy() const {
 }
 
 void add_model_options(CLI::App& app, RunOptions& o) {
-  app.add_option("-m,--model", o.model, "Target model: a Hugging Face directory (config.json, safetensors, tokenizer)")
+  app.add_option("-m,--model", o.model,
+                 "Target model: a Hugging Face directory (config.json, safetensors, tokenizer)")
       ->envname("OUTRIDER_MODEL")
       ->group("Models");
   app.add_option("--draft-model,-d,--model-draft,--speculative-draft-model-path", o.draft_model,
@@ -41,7 +42,8 @@ void add_model_options(CLI::App& app, RunOptions& o) {
       ->envname("OUTRIDER_TENSOR_PARALLEL_SIZE")
       ->group("Models")
       ->capture_default_str();
-  app.add_option("--draft-tensor-parallel-size", o.draft_tensor_parallel_size, "Must be 1: a draft model is not split")
+  app.add_option("--draft-tensor-parallel-size", o.draft_tensor_parallel_size,
+                 "Must be 1: a draft model is not split")
       ->envname("OUTRIDER_DRAFT_TENSOR_PARALLEL_SIZE")
       ->group("Models")
       ->capture_default_str();
@@ -53,7 +55,8 @@ void add_model_options(CLI::App& app, RunOptions& o) {
       ->envname("OUTRIDER_KV_DTYPE")
       ->group("Models")
       ->capture_default_str();
-  app.add_option("--isa", o.isa, "Instruction set of the kernels; `outrider doctor` lists what this machine has")
+  app.add_option("--isa", o.isa,
+                 "Instruction set of the kernels; `outrider doctor` lists what this machine has")
       ->envname("OUTRIDER_ISA")
       ->group("Models")
       ->capture_default_str();
@@ -61,8 +64,9 @@ void add_model_options(CLI::App& app, RunOptions& o) {
       ->envname("OUTRIDER_MAX_NUM_SEQS")
       ->group("Models")
       ->capture_default_str();
-  app.add_option("--max-model-len", o.max_model_len,
-                 fmt::format("Longest text in tokens; 0: what the model supports, at most {}", kDefaultMaxModelLen))
+  app.add_option(
+         "--max-model-len", o.max_model_len,
+         fmt::format("Longest text in tokens; 0: what the model supports, at most {}", kDefaultMaxModelLen))
       ->envname("OUTRIDER_MAX_MODEL_LEN")
       ->group("Models")
       ->capture_default_str();
@@ -75,12 +79,14 @@ void add_model_options(CLI::App& app, RunOptions& o) {
       ->envname("OUTRIDER_LAYOUT")
       ->group("Models");
   app.add_flag("--allow-remote", o.allow_remote,
-               "Under mpirun on several hosts: the coordinator listens where the others can reach it. Nothing is encrypted "
+               "Under mpirun on several hosts: the coordinator listens where the others can reach it. "
+               "Nothing is encrypted "
                "or authenticated: trusted networks only. Default: loopback")
       ->envname("OUTRIDER_ALLOW_REMOTE")
       ->group("Models");
   app.add_option("--bind-host", o.bind_host,
-                 "With --allow-remote: the coordinator's address to listen on, an IPv4 address of its host. Default: what "
+                 "With --allow-remote: the coordinator's address to listen on, an IPv4 address of its host. "
+                 "Default: what "
                  "its host name resolves to, or its first interface; on one host always loopback")
       ->envname("OUTRIDER_BIND_HOST")
       ->group("Models");
@@ -89,22 +95,29 @@ void add_model_options(CLI::App& app, RunOptions& o) {
 void add_generate_options(CLI::App& app, RunOptions& o) {
   app.add_option("-p,--prompt", o.prompt, "Text to continue")->group("Requests");
   app.add_option("--prompts", o.prompts_file,
-                 "JSON lines, each with `prompt` or `messages`, and optionally seed, max_tokens, stop, temperature, ...")
+                 "JSON lines, each with `prompt` or `messages`, and optionally seed, max_tokens, stop, "
+                 "temperature, ...")
       ->group("Requests");
-  app.add_option("-o,--output", o.output_file, "Write results here as JSON lines instead of to standard output")
+  app.add_option("-o,--output", o.output_file,
+                 "Write results here as JSON lines instead of to standard output")
       ->group("Requests");
   app.add_flag("--chat", o.chat, "Treat the prompt as a user's message and apply the model's chat template")
       ->group("Requests");
-  app.add_option("-n,--max-tokens", o.max_tokens, "Tokens to generate at most")->group("Requests")->capture_default_str();
+  app.add_option("-n,--max-tokens", o.max_tokens, "Tokens to generate at most")
+      ->group("Requests")
+      ->capture_default_str();
   app.add_option("-t,--temperature", o.temperature, "0: greedy")->group("Requests")->capture_default_str();
-  app.add_option("--top-k", o.top_k, "Keep the k best tokens; 0: all")->group("Requests")->capture_default_str();
+  app.add_option("--top-k", o.top_k, "Keep the k best tokens; 0: all")
+      ->group("Requests")
+      ->capture_default_str();
   app.add_option("--top-p", o.top_p, "Keep the best tokens with this much probability")
       ->group("Requests")
       ->capture_default_str();
   app.add_option("--min-p", o.min_p, "Drop tokens less likely than this share of the best")
       ->group("Requests")
       ->capture_default_str();
-  app.add_option("--repetition-penalty", o.repetition_penalty, "Above 1 discourages tokens already in the text")
+  app.add_option("--repetition-penalty", o.repetition_penalty,
+                 "Above 1 discourages tokens already in the text")
       ->group("Requests")
       ->capture_default_str();
   app.add_option("--presence-penalty", o.presence_penalty, "Subtracted once from tokens already generated")
@@ -113,12 +126,14 @@ void add_generate_options(CLI::App& app, RunOptions& o) {
   app.add_option("--frequency-penalty", o.frequency_penalty, "Subtracted per occurrence of a generated token")
       ->group("Requests")
       ->capture_default_str();
-  app.add_option("--logit-bias", o.logit_bias, "ID:V, added to the logit of a token; may be repeated")->group("Requests");
+  app.add_option("--logit-bias", o.logit_bias, "ID:V, added to the logit of a token; may be repeated")
+      ->group("Requests");
   app.add_option("--stop", o.stop, "End before this text; may be repeated")->group("Requests");
   app.add_flag("--ignore-eos", o.ignore_eos, "Go on after end-of-sequence tokens")->group("Requests");
   app.add_option("-s,--seed", o.seed, "Seed of the text; lines of --prompts mix in their number")
       ->check([](const std::string& text) {  // a minus would wrap around
-        return text.starts_with('-') ? fmt::format("{} must be 0 to 18446744073709551615", text) : std::string();
+        return text.starts_with('-') ? fmt::format("{} must be 0 to 18446744073709551615", text)
+                                     : std::string();
       })
       ->group("Requests")
       ->capture_default_str();
@@ -129,9 +144,11 @@ void add_generate_options(CLI::App& app, RunOptions& o) {
                  o.num_speculative_tokens, "Draft length gamma of the fixed policy")
       ->group("Speculation")
       ->capture_default_str();
-  app.add_option("--gamma-policy", o.gamma_policy, "NAME[:key=value,...]; `list` explains them")->group("Speculation");
+  app.add_option("--gamma-policy", o.gamma_policy, "NAME[:key=value,...]; `list` explains them")
+      ->group("Speculation");
   app.add_option("--rule,--rejection-sample-method", o.rule,
-                 "Verification: auto (greedy at temperature 0, else invariant), greedy, invariant, naive, token, block")
+                 "Verification: auto (greedy at temperature 0, else invariant), greedy, invariant, naive, "
+                 "token, block")
       ->group("Speculation")
       ->capture_default_str();
   app.add_option("--q-format", o.q_format, "Draft distribution for token and block: auto, dense or sparse:M")
@@ -142,7 +159,8 @@ void add_generate_options(CLI::App& app, RunOptions& o) {
       ->group("Speculation");
 
   app.add_option("--report", o.report_file, "Write every metric of the run here, as JSON")->group("Reports");
-  app.add_option("--trace", o.trace_file, "Write a Chrome trace here (open it in Perfetto)")->group("Reports");
+  app.add_option("--trace", o.trace_file, "Write a Chrome trace here (open it in Perfetto)")
+      ->group("Reports");
   app.add_flag("-q,--quiet", o.quiet, "No progress and no report on standard error")->group("Reports");
 }
 
@@ -150,10 +168,12 @@ Result<Rule> resolve_rule(const std::string& name, float temperature) {
   const bool greedy = temperature < kGreedyTemperature;
   if (name == "auto") return greedy ? Rule::kGreedy : Rule::kInvariant;
   const auto rule = rule_from_name(name);
-  if (!rule) return invalid_argument(fmt::format("--rule {}: choose auto, greedy, invariant, naive, token or block", name));
+  if (!rule)
+    return invalid_argument(
+        fmt::format("--rule {}: choose auto, greedy, invariant, naive, token or block", name));
   if (*rule == Rule::kGreedy && !greedy)
-    return invalid_argument(fmt::format("--rule greedy means temperature 0, but the temperature is {}; drop one of them",
-                                        temperature));
+    return invalid_argument(fmt::format(
+        "--rule greedy means temperature 0, but the temperature is {}; drop one of them", temperature));
   return greedy ? Rule::kGreedy : *rule;
 }
 
@@ -174,7 +194,8 @@ Result<QFormat> parse_q_format(const std::string& text) {
     const auto m = parse_number<int32_t>(std::string_view(text).substr(7));
     if (m && *m >= 1) return QFormat{.kind = QKind::kSparse, .sparse_m = *m};
   }
-  return invalid_argument(fmt::format("--q-format {}: choose auto, dense or sparse:M with M at least 1", text));
+  return invalid_argument(
+      fmt::format("--q-format {}: choose auto, dense or sparse:M with M at least 1", text));
 }
 
 Result<ModelOptions::Kv> parse_kv_dtype(const std::string& text) {
@@ -207,21 +228,25 @@ Result<SamplingParams> sampling_of(const RunOptions& o) {
 Status check_options(const RunOptions& o) {
   if (o.model.empty()) return invalid_argument("--model is missing: name a Hugging Face model directory");
   if (!is_supported_tp_size(o.tensor_parallel_size))
-    return invalid_argument(fmt::format("--tensor-parallel-size {}: must be 1, 2, 4 or 8", o.tensor_parallel_size));
+    return invalid_argument(
+        fmt::format("--tensor-parallel-size {}: must be 1, 2, 4 or 8", o.tensor_parallel_size));
   if (o.draft_tensor_parallel_size != 1)
-    return unsupported(fmt::format("--draft-tensor-parallel-size {}: a draft model is not split over ranks; use 1",
-                                   o.draft_tensor_parallel_size));
+    return unsupported(
+        fmt::format("--draft-tensor-parallel-size {}: a draft model is not split over ranks; use 1",
+                    o.draft_tensor_parallel_size));
   if (o.drafter == "ngram" && !o.draft_model.empty())
     return invalid_argument("--drafter ngram and --draft-model exclude each other; drop one");
-  if (o.drafter == "model" && o.draft_model.empty()) return invalid_argument("--drafter model needs --draft-model");
-  if (o.threads < 0 || o.threads > 1024) return invalid_argument(fmt::format("--threads {}: must be 0 to 1024", o.threads));
+  if (o.drafter == "model" && o.draft_model.empty())
+    return invalid_argument("--drafter model needs --draft-model");
+  if (o.threads < 0 || o.threads > 1024)
+    return invalid_argument(fmt::format("--threads {}: must be 0 to 1024", o.threads));
   if (o.max_num_seqs < 1 || o.max_num_seqs > 256)
     return invalid_argument(fmt::format("--max-num-seqs {}: must be 1 to 256", o.max_num_seqs));
   if (o.max_model_len < 0) return invalid_argument("--max-model-len must not be negative");
   if (o.startup_timeout_s < 1) return invalid_argument("--startup-timeout must be at least 1 second");
   if (o.num_speculative_tokens < 0 || o.num_speculative_tokens > kMaxSpeculativeTokens)
-    return invalid_argument(fmt::format("--num-speculative-tokens {}: must be 0 to {}", o.num_speculative_tokens,
-                                        kMaxSpeculativeTokens));
+    return invalid_argument(fmt::format("--num-speculative-tokens {}: must be 0 to {}",
+                                        o.num_speculative_tokens, kMaxSpeculativeTokens));
   RETURN_IF_ERROR(parse_q_format(o.q_format).status());
   RETURN_IF_ERROR(parse_kv_dtype(o.kv_dtype).status());
   return {};

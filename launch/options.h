@@ -1,5 +1,5 @@
-// What `outrider generate` was asked to do. Filled from flags, environment and config file; checked before anything
-// is loaded.
+// What `outrider generate` was asked to do. Filled from flags, environment and config file; checked before
+// anything is loaded.
 #pragma once
 
 #include <cstdint>

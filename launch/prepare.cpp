@@ -16,12 +16,14 @@ std::string display_name(const std::string& directory) {
 
 Result<ModelConfig> read_config(const std::string& flag, const std::string& directory) {
   if (!std::filesystem::is_directory(directory))
-    return not_found(fmt::format("{} {}: no such directory; name one that holds config.json, the weights and a tokenizer",
-                                 flag, directory));
+    return not_found(
+        fmt::format("{} {}: no such directory; name one that holds config.json, the weights and a tokenizer",
+                    flag, directory));
   auto config = read_model_config(directory);
   if (!config.ok()) return config.status().in(fmt::format("{} {}", flag, directory));
   // The weights are opened here too, so that a missing shard is told before anything starts.
-  if (auto files = TensorFiles::open(directory); !files.ok()) return files.status().in(fmt::format("{} {}", flag, directory));
+  if (auto files = TensorFiles::open(directory); !files.ok())
+    return files.status().in(fmt::format("{} {}", flag, directory));
   return config;
 }
 
@@ -59,7 +61,8 @@ Result<Preparation> prepare(const RunOptions& options) {
       return same.in(fmt::format("--draft-model {}", options.draft_model));
     p.draft_info.name = display_name(options.draft_model);
     p.draft_info.vocab_size = static_cast<int32_t>(p.draft->vocab_size);
-    p.draft_info.max_context = static_cast<int32_t>(std::min(p.max_model_len, p.draft->max_position_embeddings));
+    p.draft_info.max_context =
+        static_cast<int32_t>(std::min(p.max_model_len, p.draft->max_position_embeddings));
   }
   return p;
 }

@@ -1,5 +1,5 @@
-// Everything that is read and checked before a model is loaded or a process waits for another: configurations,
-// vocabularies, limits.
+// Everything that is read and checked before a model is loaded or a process waits for another:
+// configurations, vocabularies, limits.
 #pragma once
 
 #include <memory>

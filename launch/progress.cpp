@@ -33,9 +33,11 @@ void Progress::update(int64_t done, int64_t total) {
   const double share = static_cast<double>(done) / static_cast<double>(total);
   const double rate = elapsed > 0 ? static_cast<double>(done) / elapsed : 0;
   const double left = rate > 0 ? static_cast<double>(total - done) / rate : 0;
-  const std::string line = fmt::format("{}: {:3.0f} %  {:.2f} of {:.2f} GB  {:.2f} GB/s  {:.0f} s left", what_, 100 * share,
-                                       static_cast<double>(done) / 1e9, static_cast<double>(total) / 1e9, rate / 1e9, left);
-  std::fprintf(stderr, terminal_ ? "\r%s\033[K%s" : "%s%s", line.c_str(), !terminal_ || finished_ ? "\n" : "");
+  const std::string line =
+      fmt::format("{}: {:3.0f} %  {:.2f} of {:.2f} GB  {:.2f} GB/s  {:.0f} s left", what_, 100 * share,
+                  static_cast<double>(done) / 1e9, static_cast<double>(total) / 1e9, rate / 1e9, left);
+  std::fprintf(stderr, terminal_ ? "\r%s\033[K%s" : "%s%s", line.c_str(),
+               !terminal_ || finished_ ? "\n" : "");
 }
 
 }  // namespace outrider

@@ -12,7 +12,9 @@ double tokens_per_second(const Totals& totals) {
   return totals.wall_seconds() > 0 ? static_cast<double>(totals.rounds.emitted) / totals.wall_seconds() : 0;
 }
 
-double per(int64_t sum, int64_t count) { return count > 0 ? static_cast<double>(sum) / static_cast<double>(count) : 0; }
+double per(int64_t sum, int64_t count) {
+  return count > 0 ? static_cast<double>(sum) / static_cast<double>(count) : 0;
+}
 
 // Expected tokens of a round of gamma drafts, each accepted with probability alpha.
 double expected_tokens(double alpha, double gamma) {
@@ -26,7 +28,8 @@ PlainComparison compare_with_plain(const Totals& plain, const Totals& speculativ
   const double verify_step =
       per(speculative.forward_ns + speculative.verify_ns + speculative.commit_ns, speculative.target_passes);
   const double draft = per(speculative.draft_ingest_ns + speculative.draft_ns, speculative.drafts_received);
-  const double gamma = per(speculative.rounds.drafted, speculative.rounds.rounds - speculative.rounds.g0_rounds);
+  const double gamma =
+      per(speculative.rounds.drafted, speculative.rounds.rounds - speculative.rounds.g0_rounds);
   PlainComparison comparison{.plain_tokens_per_second = tokens_per_second(plain),
                              .tokens_per_second = tokens_per_second(speculative),
                              .identical_output = identical_output};
@@ -45,8 +48,8 @@ std::string screen_report(const RunOptions& options, const Totals& totals,
     out += fmt::format(", first token after {:.1f} ms (median)", totals.ttft.percentile_ns(0.5) * 1e-6);
   out += "\n";
   if (options.speculates() && r.drafted > 0) {
-    out += fmt::format("acceptance {:.3f}, {:.2f} tokens per target pass, {} rounds, {} rolled back\n", r.acceptance(),
-                       r.tokens_per_pass(), r.rounds, r.rollbacks);
+    out += fmt::format("acceptance {:.3f}, {:.2f} tokens per target pass, {} rounds, {} rolled back\n",
+                       r.acceptance(), r.tokens_per_pass(), r.rounds, r.rollbacks);
     out += fmt::format("per round: draft {:.3f} ms, verify {:.3f} ms (forward {:.3f}, vocabulary {:.3f})\n",
                        per(totals.draft_ingest_ns + totals.draft_ns, totals.drafts_received) * 1e-6,
                        per(totals.forward_ns + totals.verify_ns, totals.target_passes) * 1e-6,
@@ -54,9 +57,10 @@ std::string screen_report(const RunOptions& options, const Totals& totals,
                        per(totals.verify_ns, totals.target_passes) * 1e-6);
   }
   if (comparison)
-    out += fmt::format("plain decoding {:.1f} tokens/s, speculative {:.1f}: speed-up {:.2f} (predicted {:.2f}), output {}\n",
-                       comparison->plain_tokens_per_second, comparison->tokens_per_second, comparison->speedup(),
-                       comparison->predicted_speedup, comparison->identical_output ? "identical" : "differs");
+    out += fmt::format(
+        "plain decoding {:.1f} tokens/s, speculative {:.1f}: speed-up {:.2f} (predicted {:.2f}), output {}\n",
+        comparison->plain_tokens_per_second, comparison->tokens_per_second, comparison->speedup(),
+        comparison->predicted_speedup, comparison->identical_output ? "identical" : "differs");
   return out;
 }
 

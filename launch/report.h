@@ -19,12 +19,15 @@ struct PlainComparison {
   // algorithms.md 4.2 with the measured acceptance, draft time and verify time, over the measured plain step.
   double predicted_speedup = 0;
 
-  double speedup() const { return plain_tokens_per_second > 0 ? tokens_per_second / plain_tokens_per_second : 0; }
+  double speedup() const {
+    return plain_tokens_per_second > 0 ? tokens_per_second / plain_tokens_per_second : 0;
+  }
 };
 
 PlainComparison compare_with_plain(const Totals& plain, const Totals& speculative, bool identical_output);
 
-std::string screen_report(const RunOptions& options, const Totals& totals, const std::optional<PlainComparison>& comparison);
+std::string screen_report(const RunOptions& options, const Totals& totals,
+                          const std::optional<PlainComparison>& comparison);
 
 // `metrics` as Coordinator::fill_report leaves it.
 nlohmann::json json_report(const RunOptions& options, const Preparation& prepared, nlohmann::json metrics,

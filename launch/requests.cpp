@@ -18,24 +18,40 @@ namespace {
 using nlohmann::json;
 
 constexpr size_t kMaxLineBytes = size_t{4} << 20;
-constexpr const char* kKnownKeys[] = {"prompt",     "messages",           "seed",             "max_tokens",
-                                      "temperature", "top_k",             "top_p",            "min_p",
-                                      "repetition_penalty", "presence_penalty", "frequency_penalty", "logit_bias",
-                                      "stop",       "ignore_eos",         "logprobs",         "rule",
+constexpr const char* kKnownKeys[] = {"prompt",
+                                      "messages",
+                                      "seed",
+                                      "max_tokens",
+                                      "temperature",
+                                      "top_k",
+                                      "top_p",
+                                      "min_p",
+                                      "repetition_penalty",
+                                      "presence_penalty",
+                                      "frequency_penalty",
+                                      "logit_bias",
+                                      "stop",
+                                      "ignore_eos",
+                                      "logprobs",
+                                      "rule",
                                       "id"};
 
 class Reader {
  public:
   Reader(const RunOptions& options, const Tokenizer& tokenizer, const ChatTemplate* chat, int64_t max_context,
          int64_t vocab_size)
-      : options_(options), tokenizer_(tokenizer), chat_(chat), max_context_(max_context), vocab_size_(vocab_size) {}
+      : options_(options),
+        tokenizer_(tokenizer),
+        chat_(chat),
+        max_context_(max_context),
+        vocab_size_(vocab_size) {}
 
   Result<PromptRequest> from_flags() const;
   Result<PromptRequest> from_line(const std::string& text, size_t line) const;
 
  private:
-  Result<PromptRequest> finish(RunOptions options, const std::string& text, SpecialTokens special, size_t line,
-                               std::vector<std::pair<TokenId, float>> bias) const;
+  Result<PromptRequest> finish(RunOptions options, const std::string& text, SpecialTokens special,
+                               size_t line, std::vector<std::pair<TokenId, float>> bias) const;
   Result<std::string> render(const std::vector<ChatMessage>& messages) const;
   Status check(const RunOptions& o, size_t line) const;
 
@@ -69,9 +85,11 @@ Status Reader::check(const RunOptions& o, size_t line) const {
   if (!finite(o.presence_penalty)) return must("presence_penalty", o.presence_penalty, "finite");
   if (!finite(o.frequency_penalty)) return must("frequency_penalty", o.frequency_penalty, "finite");
   if (o.logprobs < -1 || o.logprobs > 100) return must("logprobs", o.logprobs, "0 to 100");
-  if (o.stop.size() > 16) return must("stop", fmt::format("with {} texts", o.stop.size()), "at most 16 texts");
+  if (o.stop.size() > 16)
+    return must("stop", fmt::format("with {} texts", o.stop.size()), "at most 16 texts");
   for (const std::string& stop : o.stop)
-    if (stop.empty() || stop.size() > 1024) return must("stop", fmt::format("of {} bytes", stop.size()), "1 to 1024 bytes");
+    if (stop.empty() || stop.size() > 1024)
+      return must("stop", fmt::format("of {} bytes", stop.size()), "1 to 1024 bytes");
   return {};
 }
 
@@ -80,31 +98,34 @@ Result<std::string> Reader::render(const std::vector<ChatMessage>& messages) con
   return chat_->render(messages, true);
 }
 
-Result<PromptRequest> Reader::finish(RunOptions o, const std::string& text, SpecialTokens special, size_t line,
-                                     std::vector<std::pair<TokenId, float>> bias) const {
+Result<PromptRequest> Reader::finish(RunOptions o, const std::string& text, SpecialTokens special,
+                                     size_t line, std::vector<std::pair<TokenId, float>> bias) const {
   RETURN_IF_ERROR(check(o, line));
   PromptRequest out{.request = {}, .line = line};
   auto sampling = sampling_of(o);
   if (!sampling.ok()) {
     // It names flags; a line has keys.
     const Status wrong = sampling.status();
-    return line > 0 && wrong.message().starts_with("--") ? invalid_argument(wrong.message().substr(2)) : wrong;
+    return line > 0 && wrong.message().starts_with("--") ? invalid_argument(wrong.message().substr(2))
+                                                         : wrong;
   }
   out.request.sampling = std::move(sampling).value();
   auto& params = out.request.sampling;
   params.logit_bias.insert(params.logit_bias.end(), bias.begin(), bias.end());
   for (const auto& [id, value] : params.logit_bias)
     if (id.value() < 0 || id.value() >= vocab_size_)
-      return invalid_argument(fmt::format("{}: id {} is outside the vocabulary; ids are 0 to {}", name_of("logit_bias", line),
-                                          id.value(), vocab_size_ - 1));
+      return invalid_argument(fmt::format("{}: id {} is outside the vocabulary; ids are 0 to {}",
+                                          name_of("logit_bias", line), id.value(), vocab_size_ - 1));
   auto prompt = tokenizer_.encode(text, special);
   if (!prompt.ok()) return prompt.status().in(name_of("prompt", line));
   out.request.prompt = std::move(prompt).value();
   if (out.request.prompt.empty())
-    return invalid_argument("the prompt is empty and this tokenizer adds no beginning-of-sequence token; write a prompt");
+    return invalid_argument(
+        "the prompt is empty and this tokenizer adds no beginning-of-sequence token; write a prompt");
   if (static_cast<int64_t>(out.request.prompt.size()) >= max_context_)
-    return invalid_argument(fmt::format("the prompt has {} tokens, the context {}; shorten it or raise --max-model-len",
-                                        out.request.prompt.size(), max_context_));
+    return invalid_argument(
+        fmt::format("the prompt has {} tokens, the context {}; shorten it or raise --max-model-len",
+                    out.request.prompt.size(), max_context_));
   out.request.max_tokens = o.max_tokens;
   out.request.stop = std::move(o.stop);
   out.request.ignore_eos = o.ignore_eos;
@@ -124,16 +145,21 @@ Status take(const json& object, const char* key, T& to) {
   const auto at = object.find(key);
   if (at == object.end() || at->is_null()) return {};
   constexpr bool is_integer = std::is_integral_v<T> && !std::is_same_v<T, bool>;
-  const bool fits = std::is_same_v<T, bool> ? at->is_boolean() : is_integer ? at->is_number_integer() : at->is_number();
-  const char* const type = std::is_same_v<T, bool> ? "true or false" : is_integer ? "a whole number" : "a number";
-  if (!fits) return invalid_argument(fmt::format("\"{}\" must be {}, not {}", key, type, at->dump().substr(0, 40)));
+  const bool fits = std::is_same_v<T, bool> ? at->is_boolean()
+                    : is_integer            ? at->is_number_integer()
+                                            : at->is_number();
+  const char* const type = std::is_same_v<T, bool> ? "true or false"
+                           : is_integer            ? "a whole number"
+                                                   : "a number";
+  if (!fits)
+    return invalid_argument(fmt::format("\"{}\" must be {}, not {}", key, type, at->dump().substr(0, 40)));
   if constexpr (is_integer) {
     const bool in_range = at->is_number_unsigned()
                               ? at->get<uint64_t>() <= static_cast<uint64_t>(std::numeric_limits<T>::max())
                               : at->get<int64_t>() >= static_cast<int64_t>(std::numeric_limits<T>::min());
     if (!in_range)
-      return invalid_argument(fmt::format("\"{}\" is {}; must be {} to {}", key, at->dump(), std::numeric_limits<T>::min(),
-                                          std::numeric_limits<T>::max()));
+      return invalid_argument(fmt::format("\"{}\" is {}; must be {} to {}", key, at->dump(),
+                                          std::numeric_limits<T>::min(), std::numeric_limits<T>::max()));
   }
   to = at->get<T>();
   return {};
@@ -170,9 +196,11 @@ Result<std::vector<std::pair<TokenId, float>>> take_bias(const json& object) {
 
 Result<std::vector<ChatMessage>> take_messages(const json& list) {
   std::vector<ChatMessage> messages;
-  if (!list.is_array() || list.empty()) return invalid_argument("\"messages\" must be a list of {role, content}");
+  if (!list.is_array() || list.empty())
+    return invalid_argument("\"messages\" must be a list of {role, content}");
   for (const json& m : list) {
-    if (!m.is_object() || !m.contains("role") || !m["role"].is_string() || !m.contains("content") || !m["content"].is_string())
+    if (!m.is_object() || !m.contains("role") || !m["role"].is_string() || !m.contains("content") ||
+        !m["content"].is_string())
       return invalid_argument("\"messages\" must be a list of {role, content}, both texts");
     messages.push_back({m["role"].get<std::string>(), m["content"].get<std::string>()});
   }
@@ -188,8 +216,10 @@ std::string without_line_number(std::string message) {
 
 Status unknown_key(const std::string& key) {
   const std::string_view nearest = nearest_name(kKnownKeys, key);
-  if (!nearest.empty()) return invalid_argument(fmt::format("there is no key \"{}\"; did you mean \"{}\"?", key, nearest));
-  return invalid_argument(fmt::format("there is no key \"{}\"; known are {}", key, fmt::join(kKnownKeys, ", ")));
+  if (!nearest.empty())
+    return invalid_argument(fmt::format("there is no key \"{}\"; did you mean \"{}\"?", key, nearest));
+  return invalid_argument(
+      fmt::format("there is no key \"{}\"; known are {}", key, fmt::join(kKnownKeys, ", ")));
 }
 
 Result<PromptRequest> Reader::from_line(const std::string& text, size_t line) const {
@@ -198,7 +228,8 @@ Result<PromptRequest> Reader::from_line(const std::string& text, size_t line) co
   const json object = std::move(parsed).value();
   if (!object.is_object()) return invalid_argument("not a JSON object; write {\"prompt\": \"...\"}");
   for (const auto& [key, value] : object.items())
-    if (std::find(std::begin(kKnownKeys), std::end(kKnownKeys), key) == std::end(kKnownKeys)) return unknown_key(key);
+    if (std::find(std::begin(kKnownKeys), std::end(kKnownKeys), key) == std::end(kKnownKeys))
+      return unknown_key(key);
 
   RunOptions o = options_;
   o.seed = hash_combine(options_.seed, line);
@@ -233,13 +264,15 @@ Result<PromptRequest> Reader::from_line(const std::string& text, size_t line) co
     ASSIGN_OR_RETURN(const std::string rendered, render(messages));
     request = finish(std::move(o), rendered, SpecialTokens::kOmit, line, std::move(bias));
   } else if (object["prompt"].is_string()) {
-    request = finish(std::move(o), object["prompt"].get<std::string>(), SpecialTokens::kAdd, line, std::move(bias));
+    request =
+        finish(std::move(o), object["prompt"].get<std::string>(), SpecialTokens::kAdd, line, std::move(bias));
   }
   const bool has_id = object.contains("id");
   if (has_id && !object["id"].is_string() && !object["id"].is_number_integer())
     return invalid_argument("\"id\" must be a text or a whole number");
   if (request.ok() && has_id)
-    request->request.client_id = object["id"].is_string() ? object["id"].get<std::string>() : object["id"].dump();
+    request->request.client_id =
+        object["id"].is_string() ? object["id"].get<std::string>() : object["id"].dump();
   return request;
 }
 
@@ -261,7 +294,8 @@ bool next_line(std::istream& file, std::string& text) {
 bool wants_chat(const RunOptions& options) { return options.chat || !options.prompts_file.empty(); }
 
 Result<std::vector<PromptRequest>> read_requests(const RunOptions& options, const Tokenizer& tokenizer,
-                                                 const ChatTemplate* chat, int64_t max_context, int64_t vocab_size) {
+                                                 const ChatTemplate* chat, int64_t max_context,
+                                                 int64_t vocab_size) {
   const Reader reader(options, tokenizer, chat, max_context, vocab_size);
   std::vector<PromptRequest> requests;
   if (options.prompt) {
@@ -272,17 +306,20 @@ Result<std::vector<PromptRequest>> read_requests(const RunOptions& options, cons
   std::error_code ignored;
   std::ifstream file(options.prompts_file);
   if (!file || std::filesystem::is_directory(options.prompts_file, ignored))
-    return not_found(fmt::format("--prompts {}: cannot be read; name a file of JSON lines", options.prompts_file));
+    return not_found(
+        fmt::format("--prompts {}: cannot be read; name a file of JSON lines", options.prompts_file));
   std::string text;
   for (size_t line = 1; next_line(file, text); ++line) {
     if (text.find_first_not_of(" \t\r") == std::string::npos) continue;
     if (text.size() > kMaxLineBytes)
-      return invalid_argument(fmt::format("{}:{}: the line is longer than {} bytes; one request is one line", options.prompts_file, line, kMaxLineBytes));
+      return invalid_argument(fmt::format("{}:{}: the line is longer than {} bytes; one request is one line",
+                                          options.prompts_file, line, kMaxLineBytes));
     auto request = reader.from_line(text, line);
     if (!request.ok()) return request.status().in(fmt::format("{}:{}", options.prompts_file, line));
     requests.push_back(std::move(request).value());
   }
-  if (requests.empty()) return invalid_argument(fmt::format("--prompts {}: no requests in it", options.prompts_file));
+  if (requests.empty())
+    return invalid_argument(fmt::format("--prompts {}: no requests in it", options.prompts_file));
   return requests;
 }
 

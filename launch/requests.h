@@ -18,10 +18,11 @@ struct PromptRequest {
   size_t line = 0;  // 1-based in the file; 0 for --prompt
 };
 
-// Checks every request before the first one runs. `chat` may be null; then messages are refused. Errors name the
-// file, the line and the key.
+// Checks every request before the first one runs. `chat` may be null; then messages are refused. Errors name
+// the file, the line and the key.
 Result<std::vector<PromptRequest>> read_requests(const RunOptions& options, const Tokenizer& tokenizer,
-                                                 const ChatTemplate* chat, int64_t max_context, int64_t vocab_size);
+                                                 const ChatTemplate* chat, int64_t max_context,
+                                                 int64_t vocab_size);
 
 // Whether any request of these options needs a chat template.
 bool wants_chat(const RunOptions& options);

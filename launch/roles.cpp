@@ -14,9 +14,11 @@ constexpr int32_t kMaxRowsPerStep = 512;
 constexpr int32_t kPrefillChunk = 256;
 constexpr int64_t kDraftPrefillRows = 256;
 
-Result<ModelOptions> model_options(const RunOptions& options, const Preparation& prepared, RoleThreads threads) {
+Result<ModelOptions> model_options(const RunOptions& options, const Preparation& prepared,
+                                   RoleThreads threads) {
   ASSIGN_OR_RETURN(const ModelOptions::Kv kv, parse_kv_dtype(options.kv_dtype));
-  // Room for a full block of drafts beyond the longest text, and for a partly filled KV block, in every sequence.
+  // Room for a full block of drafts beyond the longest text, and for a partly filled KV block, in every
+  // sequence.
   const int64_t per_sequence = prepared.max_model_len + kMaxSpeculativeTokens + kBlockTokens;
   return ModelOptions{.threads = threads.count,
                       .spin = threads.spin,
@@ -37,8 +39,8 @@ Status report(Transport* transport, Status status) {
   return status;
 }
 
-Status serve_target(const RunOptions& options, const Preparation& prepared, RoleThreads threads, Collectives& group,
-                    Transport* transport) {
+Status serve_target(const RunOptions& options, const Preparation& prepared, RoleThreads threads,
+                    Collectives& group, Transport* transport) {
   ASSIGN_OR_RETURN(ModelOptions model_opts, model_options(options, prepared, threads));
   Progress progress("loading target", group.rank() == 0 && !options.quiet);
   model_opts.shard = {group.rank(), group.size()};
@@ -46,16 +48,16 @@ Status serve_target(const RunOptions& options, const Preparation& prepared, Role
   model_opts.max_logit_rows = kMaxRowsPerStep;
   model_opts.progress = [&](int64_t done, int64_t total) { progress.update(done, total); };
   ASSIGN_OR_RETURN(const auto model, Model::load(options.model, model_opts, group));
-  TargetWorker worker(*model, group, {.info = prepared.target_info,
-                                      .max_sequences = options.max_num_seqs,
-                                      .generation = new_generation()});
+  TargetWorker worker(
+      *model, group,
+      {.info = prepared.target_info, .max_sequences = options.max_num_seqs, .generation = new_generation()});
   return worker.run(transport);
 }
 
 }  // namespace
 
-Status run_target_rank(const RunOptions& options, const Preparation& prepared, RoleThreads threads, Collectives& group,
-                       Transport* transport) {
+Status run_target_rank(const RunOptions& options, const Preparation& prepared, RoleThreads threads,
+                       Collectives& group, Transport* transport) {
   set_thread_role(fmt::format("target/{}", group.rank()));
   Status status;
   try {
@@ -67,7 +69,8 @@ Status run_target_rank(const RunOptions& options, const Preparation& prepared, R
   return report(transport, std::move(status));
 }
 
-Status run_draft_worker(const RunOptions& options, const Preparation& prepared, RoleThreads threads, Transport& transport) {
+Status run_draft_worker(const RunOptions& options, const Preparation& prepared, RoleThreads threads,
+                        Transport& transport) {
   set_thread_role("draft/0");
   const auto serve = [&]() -> Status {
     const DraftWorkerOptions worker_options{.info = prepared.draft_info,
@@ -76,8 +79,8 @@ Status run_draft_worker(const RunOptions& options, const Preparation& prepared, 
                                             // The target may still be loading.
                                             .join_timeout = std::chrono::seconds(options.startup_timeout_s)};
     if (!options.uses_draft_model()) {
-      const auto drafter = make_ngram_drafter(
-          {.max_sequences = options.max_num_seqs, .max_context = static_cast<int32_t>(prepared.max_model_len)});
+      const auto drafter = make_ngram_drafter({.max_sequences = options.max_num_seqs,
+                                               .max_context = static_cast<int32_t>(prepared.max_model_len)});
       return DraftWorker(*drafter, transport, worker_options).run();
     }
     ASSIGN_OR_RETURN(ModelOptions model_opts, model_options(options, prepared, threads));

@@ -15,13 +15,14 @@ struct RoleThreads {
   bool spin = false;
 };
 
-// Loads this rank's shard and serves until told to leave. `transport` on the leader only. An error was also reported
-// to the coordinator.
-Status run_target_rank(const RunOptions& options, const Preparation& prepared, RoleThreads threads, Collectives& group,
-                       Transport* transport);
+// Loads this rank's shard and serves until told to leave. `transport` on the leader only. An error was also
+// reported to the coordinator.
+Status run_target_rank(const RunOptions& options, const Preparation& prepared, RoleThreads threads,
+                       Collectives& group, Transport* transport);
 
 // Loads the draft model (or none, for n-gram) and serves until told to leave.
-Status run_draft_worker(const RunOptions& options, const Preparation& prepared, RoleThreads threads, Transport& transport);
+Status run_draft_worker(const RunOptions& options, const Preparation& prepared, RoleThreads threads,
+                        Transport& transport);
 
 // The coordinator's limits for these options; the same numbers size the workers' buffers.
 Result<ProtocolOptions> protocol_options(const RunOptions& options, const Preparation& prepared);

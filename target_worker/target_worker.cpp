@@ -42,8 +42,9 @@ void TargetWorker::agree_on_isa() {
   group_.all_gather(std::as_bytes(std::span(&mine, 1)), std::as_writable_bytes(std::span(all)));
   for (size_t r = 0; r < all.size(); ++r)
     if (all[r] != mine)
-      throw std::runtime_error(fmt::format("target rank {} uses {}, rank {} another instruction set; pin one with --isa",
-                                           group_.rank(), isa_name(), r));
+      throw std::runtime_error(
+          fmt::format("target rank {} uses {}, rank {} another instruction set; pin one with --isa",
+                      group_.rank(), isa_name(), r));
 }
 
 Status TargetWorker::join(Transport& transport) {
@@ -56,7 +57,8 @@ Status TargetWorker::join(Transport& transport) {
   while (auto incoming = transport.receive(deadline)) {
     const auto* welcome = std::get_if<Welcome>(&incoming->message);
     if (!welcome) continue;
-    return welcome->accepted ? Status() : invalid_argument("the coordinator refused the target: " + welcome->reason);
+    return welcome->accepted ? Status()
+                             : invalid_argument("the coordinator refused the target: " + welcome->reason);
   }
   return deadline_exceeded("the coordinator did not answer the target within 60 s");
 }
@@ -114,12 +116,14 @@ void TargetWorker::check_state(const StepPlan& plan) const {
   for (const auto& [id, s] : sequences_)
     held += fmt::format(" [sequence {}: committed {}, kv {}, epoch {}]", id.value(), s.ids.size(),
                         model_.kv().length(s.kv), s.epoch.value());
-  throw std::runtime_error(fmt::format("step {}: target rank {} and the coordinator disagree about the state; here:{}",
-                                       plan.step, group_.rank(), held));
+  throw std::runtime_error(
+      fmt::format("step {}: target rank {} and the coordinator disagree about the state; here:{}", plan.step,
+                  group_.rank(), held));
 }
 
 void TargetWorker::open(const Open& open) {
-  CHECK(static_cast<int32_t>(sequences_.size()) < options_.max_sequences, "{} sequences are open", sequences_.size());
+  CHECK(static_cast<int32_t>(sequences_.size()) < options_.max_sequences, "{} sequences are open",
+        sequences_.size());
   Sequence s{.ids = open.ids, .sampling = open.sampling, .kv = model_.kv().create()};
   s.ids.reserve(static_cast<size_t>(model_.max_positions()));
   if (needs_counts(s.sampling)) {
@@ -145,7 +149,8 @@ TargetWorker::Sequence& TargetWorker::sequence(SequenceId id) {
 // All rows in one pass: decode, verify and prefill rows together.
 LogitsShard TargetWorker::forward(const StepPlan& plan) {
   size_t rows = 0;
-  for (const PlanEntry& entry : plan.entries) rows += static_cast<size_t>(entry.input_count) + entry.draft.size();
+  for (const PlanEntry& entry : plan.entries)
+    rows += static_cast<size_t>(entry.input_count) + entry.draft.size();
   tokens_.clear();
   tokens_.reserve(rows);  // slices view it
   slices_.clear();
@@ -153,8 +158,8 @@ LogitsShard TargetWorker::forward(const StepPlan& plan) {
     const Sequence& s = sequence(entry.sequence);
     CHECK(entry.first_input.value() == model_.kv().length(s.kv) && s.epoch == entry.epoch &&
               (entry.base.value() == static_cast<int32_t>(s.ids.size())),
-          "plan {}: sequence {} at base {}, first input {}", plan.step, entry.sequence.value(), entry.base.value(),
-          entry.first_input.value());
+          "plan {}: sequence {} at base {}, first input {}", plan.step, entry.sequence.value(),
+          entry.base.value(), entry.first_input.value());
     const size_t begin = tokens_.size();
     const auto first = s.ids.begin() + entry.first_input.value();
     tokens_.insert(tokens_.end(), first, first + entry.input_count);
@@ -164,7 +169,8 @@ LogitsShard TargetWorker::forward(const StepPlan& plan) {
                        .logit_rows = samples(entry) ? static_cast<int64_t>(entry.draft.size()) + 1 : 0});
   }
   auto logits = model_.forward(slices_);
-  if (!logits.ok()) throw std::runtime_error(logits.status().message());  // the pool was sized for max_sequences
+  if (!logits.ok())
+    throw std::runtime_error(logits.status().message());  // the pool was sized for max_sequences
   return *logits;
 }
 
@@ -207,7 +213,8 @@ void TargetWorker::verify(const StepPlan& plan, const LogitsShard& logits, StepR
 void TargetWorker::commit(const PlanEntry& entry, const VerifyResult& verdict) {
   Sequence& s = sequence(entry.sequence);
   if (verdict.status != VerdictStatus::kOk) {
-    model_.kv().truncate(s.kv, entry.first_input.value());  // as if the pass had not been; the coordinator closes it
+    model_.kv().truncate(
+        s.kv, entry.first_input.value());  // as if the pass had not been; the coordinator closes it
     return;
   }
   const auto accepted = std::span(entry.draft).first(static_cast<size_t>(verdict.accepted_count));

@@ -1,6 +1,6 @@
-// One rank of the target group: replays the coordinator's plans on its shard of the model. The KV manager is a
-// deterministic state machine, so block tables never travel; a hash in every plan tells when two ranks, or a rank and
-// the coordinator, no longer agree. One thread per rank.
+// One rank of the target group: replays the coordinator's plans on its shard of the model. The KV manager is
+// a deterministic state machine, so block tables never travel; a hash in every plan tells when two ranks, or
+// a rank and the coordinator, no longer agree. One thread per rank.
 #pragma once
 
 #include <optional>
@@ -16,9 +16,9 @@
 namespace outrider {
 
 struct TargetOptions {
-  ModelInfo info;               // for Hello; max_context and isa are filled in
-  int32_t max_sequences = 16;   // open at once
-  Generation generation{1};     // of this life of the group
+  ModelInfo info;              // for Hello; max_context and isa are filled in
+  int32_t max_sequences = 16;  // open at once
+  Generation generation{1};    // of this life of the group
 };
 
 class TargetWorker {
@@ -26,8 +26,8 @@ class TargetWorker {
   // `model` and `group` must outlive the worker.
   TargetWorker(Model& model, Collectives& group, TargetOptions options);
 
-  // Serves until told to shut down. Only the leader (rank 0) has a transport, and only it talks outside the group.
-  // Throws CollectiveError when a rank is gone and std::runtime_error when ranks disagree.
+  // Serves until told to shut down. Only the leader (rank 0) has a transport, and only it talks outside the
+  // group. Throws CollectiveError when a rank is gone and std::runtime_error when ranks disagree.
   Status run(Transport* transport);
 
   // One plan: forward, verification, commit. Collective: every rank calls it with the same plan.
@@ -42,7 +42,7 @@ class TargetWorker {
   struct Sequence {
     std::vector<TokenId> ids;  // committed
     SamplingParams sampling;
-    TokenCounts counts;        // kept only when penalties need it
+    TokenCounts counts;  // kept only when penalties need it
     KvHandle kv;
     Epoch epoch;
   };

@@ -20,8 +20,8 @@ T from_float(float value) {
 }
 
 template <class T>
-void store_as(const KvLayerView& layer, int64_t block, int64_t slot, int64_t kv_head, std::span<const float> key,
-              std::span<const float> value) {
+void store_as(const KvLayerView& layer, int64_t block, int64_t slot, int64_t kv_head,
+              std::span<const float> key, std::span<const float> value) {
   const int64_t head = block * layer.kv_heads + kv_head, d = layer.head_dim;
   T* keys = reinterpret_cast<T*>(layer.keys) + head * d * kBlockTokens;
   T* values = reinterpret_cast<T*>(layer.values) + (head * kBlockTokens + slot) * layer.value_stride();
@@ -33,8 +33,8 @@ void store_as(const KvLayerView& layer, int64_t block, int64_t slot, int64_t kv_
 
 }  // namespace
 
-void store_kv(const KvLayerView& layer, int64_t block, int64_t slot, int64_t kv_head, std::span<const float> key,
-              std::span<const float> value) {
+void store_kv(const KvLayerView& layer, int64_t block, int64_t slot, int64_t kv_head,
+              std::span<const float> key, std::span<const float> value) {
   layer.type == KvType::kBFloat16 ? store_as<bf16>(layer, block, slot, kv_head, key, value)
                                   : store_as<float>(layer, block, slot, kv_head, key, value);
 }
@@ -60,7 +60,9 @@ KvCache::Sequence& KvCache::sequence(KvHandle handle) {
         "KV handle {} is not open", handle.index);
   return sequences_[static_cast<size_t>(handle.index)];
 }
-const KvCache::Sequence& KvCache::sequence(KvHandle handle) const { return const_cast<KvCache*>(this)->sequence(handle); }
+const KvCache::Sequence& KvCache::sequence(KvHandle handle) const {
+  return const_cast<KvCache*>(this)->sequence(handle);
+}
 
 KvHandle KvCache::create() {
   for (size_t i = 0; i < sequences_.size(); ++i)
@@ -103,12 +105,13 @@ void KvCache::drop_block(int32_t block) {
 Status KvCache::append(KvHandle handle, int64_t count) {
   Sequence& s = sequence(handle);
   const int64_t have = static_cast<int64_t>(s.blocks.size());
-  const bool shared_tail = s.length % kBlockTokens != 0 && count > 0 &&
-                           references_[static_cast<size_t>(s.blocks[static_cast<size_t>(s.length / kBlockTokens)])] > 1;
+  const bool shared_tail =
+      s.length % kBlockTokens != 0 && count > 0 &&
+      references_[static_cast<size_t>(s.blocks[static_cast<size_t>(s.length / kBlockTokens)])] > 1;
   const int64_t needed = std::max<int64_t>(0, blocks_for(s.length + count) - have) + (shared_tail ? 1 : 0);
   if (needed > free_blocks())
-    return resource_exhausted(fmt::format("KV cache: {} blocks of {} tokens needed, {} of {} free", needed, kBlockTokens,
-                                          free_blocks(), num_blocks()));
+    return resource_exhausted(fmt::format("KV cache: {} blocks of {} tokens needed, {} of {} free", needed,
+                                          kBlockTokens, free_blocks(), num_blocks()));
   if (shared_tail) {
     int32_t& tail = s.blocks[static_cast<size_t>(s.length / kBlockTokens)];
     const int32_t own = take_block();
@@ -116,7 +119,8 @@ Status KvCache::append(KvHandle handle, int64_t count) {
     drop_block(tail);
     tail = own;
   }
-  while (static_cast<int64_t>(s.blocks.size()) < blocks_for(s.length + count)) s.blocks.push_back(take_block());
+  while (static_cast<int64_t>(s.blocks.size()) < blocks_for(s.length + count))
+    s.blocks.push_back(take_block());
   s.length += count;
   return {};
 }
@@ -162,11 +166,14 @@ void KvCache::copy_token(int32_t from_block, int64_t from_slot, int32_t to_block
     for (int64_t h = 0; h < view.kv_heads; ++h) {
       const int64_t from_head = from_block * view.kv_heads + h, to_head = to_block * view.kv_heads + h;
       for (int64_t i = 0; i < view.head_dim; ++i)
-        std::memcpy(view.keys + ((to_head * view.head_dim + i) * kBlockTokens + to_slot) * element_bytes(),
-                    view.keys + ((from_head * view.head_dim + i) * kBlockTokens + from_slot) * element_bytes(), element);
-      std::memcpy(view.values + (to_head * kBlockTokens + to_slot) * view.value_stride() * element_bytes(),
-                  view.values + (from_head * kBlockTokens + from_slot) * view.value_stride() * element_bytes(),
-                  element * static_cast<size_t>(view.head_dim));
+        std::memcpy(
+            view.keys + ((to_head * view.head_dim + i) * kBlockTokens + to_slot) * element_bytes(),
+            view.keys + ((from_head * view.head_dim + i) * kBlockTokens + from_slot) * element_bytes(),
+            element);
+      std::memcpy(
+          view.values + (to_head * kBlockTokens + to_slot) * view.value_stride() * element_bytes(),
+          view.values + (from_head * kBlockTokens + from_slot) * view.value_stride() * element_bytes(),
+          element * static_cast<size_t>(view.head_dim));
     }
   }
 }
@@ -179,12 +186,12 @@ KvLayerView KvCache::layer(int64_t index) {
           .head_dim = shape_.head_dim};
 }
 
-void KvCache::store(int64_t layer_index, KvHandle handle, int64_t position, int64_t kv_head, std::span<const float> key,
-                    std::span<const float> value) {
+void KvCache::store(int64_t layer_index, KvHandle handle, int64_t position, int64_t kv_head,
+                    std::span<const float> key, std::span<const float> value) {
   const Sequence& s = sequence(handle);
   DCHECK(position < s.length, "position {} of {}", position, s.length);
-  store_kv(layer(layer_index), s.blocks[static_cast<size_t>(position / kBlockTokens)], position % kBlockTokens, kv_head,
-           key, value);
+  store_kv(layer(layer_index), s.blocks[static_cast<size_t>(position / kBlockTokens)],
+           position % kBlockTokens, kv_head, key, value);
 }
 
 Status KvCache::check_invariants() const {
@@ -198,8 +205,10 @@ Status KvCache::check_invariants() const {
   if (counted != references_) return malformed("reference counts differ from the block tables");
   std::vector<int32_t> seen(references_.size(), 0);
   for (int32_t block : free_) {
-    if (references_[static_cast<size_t>(block)] != 0) return malformed(fmt::format("block {} is free and in use", block));
-    if (++seen[static_cast<size_t>(block)] > 1) return malformed(fmt::format("block {} is free twice", block));
+    if (references_[static_cast<size_t>(block)] != 0)
+      return malformed(fmt::format("block {} is free and in use", block));
+    if (++seen[static_cast<size_t>(block)] > 1)
+      return malformed(fmt::format("block {} is free twice", block));
   }
   const auto used = std::count_if(references_.begin(), references_.end(), [](int32_t r) { return r > 0; });
   if (used + free_blocks() != num_blocks()) return malformed("a block is lost");
@@ -219,7 +228,8 @@ uint64_t KvCache::content_hash(KvHandle handle) const {
     const KvLayerView view = const_cast<KvCache*>(this)->layer(static_cast<int64_t>(l));
     for (int64_t p = 0; p < s.length; ++p)
       for (int64_t h = 0; h < view.kv_heads; ++h) {
-        const int64_t head = s.blocks[static_cast<size_t>(p / kBlockTokens)] * view.kv_heads + h, slot = p % kBlockTokens;
+        const int64_t head = s.blocks[static_cast<size_t>(p / kBlockTokens)] * view.kv_heads + h,
+                      slot = p % kBlockTokens;
         for (int64_t i = 0; i < view.head_dim; ++i) {
           add(view.keys + ((head * view.head_dim + i) * kBlockTokens + slot) * element);
           add(view.values + ((head * kBlockTokens + slot) * view.value_stride() + i) * element);

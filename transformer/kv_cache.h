@@ -1,7 +1,7 @@
-// Paged key/value cache of one model shard. Sequences own block tables; blocks are reference counted, so a fork
-// shares its prefix and a block with more than one owner is copied before it is written. Everything is planned at
-// start-up: the pool is fixed and append() is the only place that can run out. A deterministic state machine: the
-// same calls give the same tables on every rank. One thread.
+// Paged key/value cache of one model shard. Sequences own block tables; blocks are reference counted, so a
+// fork shares its prefix and a block with more than one owner is copied before it is written. Everything is
+// planned at start-up: the pool is fixed and append() is the only place that can run out. A deterministic
+// state machine: the same calls give the same tables on every rank. One thread.
 #pragma once
 
 #include <cstdint>
@@ -39,18 +39,19 @@ class KvCache {
 
   // Makes room for `count` more tokens. kResourceExhausted leaves the sequence as it was.
   Status append(KvHandle handle, int64_t count);
-  // Forgets everything at positions >= length. Repeating it is a no-op; longer than the sequence is an error of ours.
+  // Forgets everything at positions >= length. Repeating it is a no-op; longer than the sequence is an error
+  // of ours.
   void truncate(KvHandle handle, int64_t length);
-  // After a tree: the KV of `slots` (ascending positions >= length) moves to positions length, length + 1, ...;
-  // the rest of the tail is forgotten.
+  // After a tree: the KV of `slots` (ascending positions >= length) moves to positions length, length + 1,
+  // ...; the rest of the tail is forgotten.
   void compact(KvHandle handle, int64_t length, std::span<const int64_t> slots);
 
   int64_t length(KvHandle handle) const { return sequence(handle).length; }
   const int32_t* block_table(KvHandle handle) const { return sequence(handle).blocks.data(); }
 
   KvLayerView layer(int64_t index);
-  void store(int64_t layer_index, KvHandle handle, int64_t position, int64_t kv_head, std::span<const float> key,
-             std::span<const float> value);
+  void store(int64_t layer_index, KvHandle handle, int64_t position, int64_t kv_head,
+             std::span<const float> key, std::span<const float> value);
 
   int64_t free_blocks() const { return static_cast<int64_t>(free_.size()); }
   int64_t num_blocks() const { return static_cast<int64_t>(references_.size()); }

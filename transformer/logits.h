@@ -7,9 +7,10 @@
 namespace outrider {
 
 struct LogitsShard {
-  TensorView<float, 2> logits;  // [rows, vocab_range.size()]; valid until the next forward; may be overwritten
-  IndexRange vocab_range;       // of this rank
-  int64_t vocab_size = 0;       // of the whole head, padding included
+  TensorView<float, 2>
+      logits;              // [rows, vocab_range.size()]; valid until the next forward; may be overwritten
+  IndexRange vocab_range;  // of this rank
+  int64_t vocab_size = 0;  // of the whole head, padding included
 };
 
 }  // namespace outrider

@@ -18,7 +18,8 @@ std::vector<float> rope_frequencies(const ModelConfig& config) {
       const Llama3RopeScaling& scaling = *config.rope_scaling;
       const auto original = static_cast<float>(scaling.original_max_position_embeddings);
       const auto factor = static_cast<float>(scaling.factor);
-      const auto low = static_cast<float>(scaling.low_freq_factor), high = static_cast<float>(scaling.high_freq_factor);
+      const auto low = static_cast<float>(scaling.low_freq_factor),
+                 high = static_cast<float>(scaling.high_freq_factor);
       const float wavelength = 2 * std::numbers::pi_v<float> / frequency;
       if (wavelength > original / low) {
         frequency /= factor;
@@ -73,8 +74,9 @@ struct Model::Activations {
   std::vector<AttentionRow> attention_rows;
 };
 
-Model::Model(ModelConfig config, const ModelOptions& options, const ShardPlan& plan, Weights weights, KvShape kv_shape,
-             int64_t kv_blocks, int64_t max_positions, std::unique_ptr<ThreadPool> pool, Collectives& collectives)
+Model::Model(ModelConfig config, const ModelOptions& options, const ShardPlan& plan, Weights weights,
+             KvShape kv_shape, int64_t kv_blocks, int64_t max_positions, std::unique_ptr<ThreadPool> pool,
+             Collectives& collectives)
     : config_(std::move(config)),
       options_(options),
       plan_(plan),
@@ -89,33 +91,35 @@ Model::Model(ModelConfig config, const ModelOptions& options, const ShardPlan& p
 
 Model::~Model() = default;
 
-Result<std::unique_ptr<Model>> Model::load(const std::filesystem::path& directory, const ModelOptions& options,
-                                           Collectives& collectives) {
+Result<std::unique_ptr<Model>> Model::load(const std::filesystem::path& directory,
+                                           const ModelOptions& options, Collectives& collectives) {
   CHECK(collectives.size() == options.shard.tp_size && collectives.rank() == options.shard.tp_rank,
-        "collectives of rank {} of {}, shard {} of {}", collectives.rank(), collectives.size(), options.shard.tp_rank,
-        options.shard.tp_size);
+        "collectives of rank {} of {}, shard {} of {}", collectives.rank(), collectives.size(),
+        options.shard.tp_rank, options.shard.tp_size);
   ASSIGN_OR_RETURN(ModelConfig config, read_model_config(directory));
   ASSIGN_OR_RETURN(TensorFiles files, TensorFiles::open(directory));
   const ShardPlan plan(config, options.shard);
   auto loaders = std::make_unique<ThreadPool>(options.threads);
   ASSIGN_OR_RETURN(Weights weights, load_weights(files, config, plan, *loaders, options.progress));
   loaders.reset();
-  const auto useful = static_cast<int>(std::clamp<int64_t>(weights.bytes / options.bytes_per_thread, 1, options.threads));
+  const auto useful =
+      static_cast<int>(std::clamp<int64_t>(weights.bytes / options.bytes_per_thread, 1, options.threads));
   auto pool = std::make_unique<ThreadPool>(useful, options.spin);
 
   const int64_t max_positions = options.max_positions > 0
                                     ? std::min(options.max_positions, config.max_position_embeddings)
                                     : config.max_position_embeddings;
-  const bool bf16_kv = options.kv == ModelOptions::Kv::kBFloat16 ||
-                       (options.kv == ModelOptions::Kv::kAuto && weights.head.type() == WeightType::kBFloat16);
+  const bool bf16_kv =
+      options.kv == ModelOptions::Kv::kBFloat16 ||
+      (options.kv == ModelOptions::Kv::kAuto && weights.head.type() == WeightType::kBFloat16);
   const KvShape kv_shape{.layers = config.num_layers,
                          .kv_heads = plan.kv_heads.size(),
                          .head_dim = config.head_dim,
                          .type = bf16_kv ? KvType::kBFloat16 : KvType::kFloat32};
   const int64_t kv_tokens = options.kv_tokens > 0 ? options.kv_tokens : max_positions;
   return std::unique_ptr<Model>(new Model(std::move(config), options, plan, std::move(weights), kv_shape,
-                                          (kv_tokens + kBlockTokens - 1) / kBlockTokens, max_positions, std::move(pool),
-                                          collectives));
+                                          (kv_tokens + kBlockTokens - 1) / kBlockTokens, max_positions,
+                                          std::move(pool), collectives));
 }
 
 Result<LogitsShard> Model::forward(std::span<const BatchSlice> batch) {
@@ -125,8 +129,9 @@ Result<LogitsShard> Model::forward(std::span<const BatchSlice> batch) {
     rows += static_cast<int64_t>(slice.tokens.size());
     logit_rows += slice.logit_rows;
   }
-  CHECK(rows <= options_.max_rows && logit_rows <= options_.max_logit_rows, "{} rows, {} of them with logits; planned {}, {}",
-        rows, logit_rows, options_.max_rows, options_.max_logit_rows);
+  CHECK(rows <= options_.max_rows && logit_rows <= options_.max_logit_rows,
+        "{} rows, {} of them with logits; planned {}, {}", rows, logit_rows, options_.max_rows,
+        options_.max_logit_rows);
 
   embed(batch, rows);
   for (int64_t layer = 0; layer < config_.num_layers; ++layer) {
@@ -145,7 +150,8 @@ Result<LogitsShard> Model::forward(std::span<const BatchSlice> batch) {
   const auto hidden = act_->last_hidden.rows(logit_rows);
   rms_norm(hidden, weights_.final_norm, static_cast<float>(config_.rms_norm_eps), hidden);
   matmul(*pool_, matmul_scratch_, hidden, weights_.head, act_->logits.rows(logit_rows));
-  return LogitsShard{.logits = act_->logits.rows(logit_rows), .vocab_range = plan_.vocab, .vocab_size = config_.vocab_size};
+  return LogitsShard{
+      .logits = act_->logits.rows(logit_rows), .vocab_range = plan_.vocab, .vocab_size = config_.vocab_size};
 }
 
 Status Model::append_kv(std::span<const BatchSlice> batch) {
@@ -156,7 +162,8 @@ Status Model::append_kv(std::span<const BatchSlice> batch) {
     CHECK(first + count <= max_positions_, "position {} of {}", first + count, max_positions_);
     if (Status status = kv_.append(batch[i].sequence, count); !status.ok()) {
       for (size_t j = 0; j < i; ++j)
-        kv_.truncate(batch[j].sequence, kv_.length(batch[j].sequence) - static_cast<int64_t>(batch[j].tokens.size()));
+        kv_.truncate(batch[j].sequence,
+                     kv_.length(batch[j].sequence) - static_cast<int64_t>(batch[j].tokens.size()));
       return status;
     }
     for (int64_t p = first; p < first + count; ++p)
@@ -173,10 +180,12 @@ void Model::embed(std::span<const BatchSlice> batch, int64_t rows) {
   int64_t row = 0;
   for (const BatchSlice& slice : batch)
     for (TokenId token : slice.tokens) {
-      CHECK(token.value() >= 0 && token.value() < config_.vocab_size, "token {} of {}", token.value(), config_.vocab_size);
+      CHECK(token.value() >= 0 && token.value() < config_.vocab_size, "token {} of {}", token.value(),
+            config_.vocab_size);
       if (plan_.vocab.contains(token.value()))
         for (int64_t i = 0; i < config_.hidden_size; ++i)
-          flat[static_cast<size_t>(row * act_->residual.stride + i)] = table.at(token.value() - plan_.vocab.begin, i);
+          flat[static_cast<size_t>(row * act_->residual.stride + i)] =
+              table.at(token.value() - plan_.vocab.begin, i);
       ++row;
     }
   if (collectives_->size() > 1)
@@ -234,7 +243,8 @@ void Model::prepare_heads(int64_t layer, std::span<const BatchSlice> batch) {
 
 void Model::mlp_block(int64_t layer, int64_t rows) {
   const LayerWeights& w = weights_.layers[static_cast<size_t>(layer)];
-  const auto x = act_->residual.rows(rows), normed = act_->normed.rows(rows), partial = act_->partial.rows(rows);
+  const auto x = act_->residual.rows(rows), normed = act_->normed.rows(rows),
+             partial = act_->partial.rows(rows);
   const int64_t columns = plan_.mlp_columns.size();
   const auto gate = act_->gate_up.slice(rows, 0, columns), up = act_->gate_up.slice(rows, columns, columns);
   rms_norm(x, w.mlp_norm, static_cast<float>(config_.rms_norm_eps), normed);

@@ -1,7 +1,8 @@
 // Pure arithmetic: which part of every tensor a tp_rank owns. Nothing here allocates or communicates.
 //
-// Every contraction that tensor parallelism cuts is cut into 8 leaves, whatever the degree, and the leaves are
-// summed in one balanced tree; rank r of T owns leaves [8r/T, 8(r+1)/T). So T in {1, 2, 4, 8} gives the same bits.
+// Every contraction that tensor parallelism cuts is cut into 8 leaves, whatever the degree, and the leaves
+// are summed in one balanced tree; rank r of T owns leaves [8r/T, 8(r+1)/T). So T in {1, 2, 4, 8} gives the
+// same bits.
 #pragma once
 
 #include <array>
@@ -37,7 +38,8 @@ constexpr IndexRange leaf_units(int64_t units, int leaf) {
 }
 
 constexpr IndexRange shard_leaves(Shard shard) {
-  return {int64_t{kLeaves} * shard.tp_rank / shard.tp_size, int64_t{kLeaves} * (shard.tp_rank + 1) / shard.tp_size};
+  return {int64_t{kLeaves} * shard.tp_rank / shard.tp_size,
+          int64_t{kLeaves} * (shard.tp_rank + 1) / shard.tp_size};
 }
 
 // The units whose leaves this rank owns: contiguous.

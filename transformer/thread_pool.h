@@ -1,4 +1,5 @@
-// A fixed pool of threads for the loops of one model. One owner thread calls parallel_for; it takes part itself.
+// A fixed pool of threads for the loops of one model. One owner thread calls parallel_for; it takes part
+// itself.
 #pragma once
 
 #include <atomic>
@@ -13,8 +14,8 @@ namespace outrider {
 
 class ThreadPool {
  public:
-  // `threads` counts the caller. `spin`: workers watch for the next loop for some microseconds before they sleep;
-  // only sensible while every thread of the machine has a core to itself.
+  // `threads` counts the caller. `spin`: workers watch for the next loop for some microseconds before they
+  // sleep; only sensible while every thread of the machine has a core to itself.
   explicit ThreadPool(int threads, bool spin = false);
   ~ThreadPool();
   ThreadPool(const ThreadPool&) = delete;
@@ -22,8 +23,9 @@ class ThreadPool {
 
   int size() const { return static_cast<int>(workers_.size()) + 1; }
 
-  // Calls body(begin, end) for contiguous parts of [0, count), one part per thread and no part smaller than `grain`
-  // (except the last). How the range is cut never changes a result: every index is computed on its own.
+  // Calls body(begin, end) for contiguous parts of [0, count), one part per thread and no part smaller than
+  // `grain` (except the last). How the range is cut never changes a result: every index is computed on its
+  // own.
   template <class Body>
   void parallel_for(int64_t count, int64_t grain, const Body& body) {
     const int64_t parts = parts_of(count, grain);
@@ -31,9 +33,12 @@ class ThreadPool {
       if (count > 0) body(int64_t{0}, count);
       return;
     }
-    run(count, parts, [](const void* context, int64_t begin, int64_t end) {
-      (*static_cast<const Body*>(context))(begin, end);
-    }, &body);
+    run(
+        count, parts,
+        [](const void* context, int64_t begin, int64_t end) {
+          (*static_cast<const Body*>(context))(begin, end);
+        },
+        &body);
   }
 
  private:
@@ -50,8 +55,8 @@ class ThreadPool {
   Invoke invoke_ = nullptr;
   const void* context_ = nullptr;
 
-  std::atomic<uint64_t> ticket_{0};   // number of loops started
-  std::atomic<int> pending_{0};       // workers that have not finished the loop in flight
+  std::atomic<uint64_t> ticket_{0};  // number of loops started
+  std::atomic<int> pending_{0};      // workers that have not finished the loop in flight
   std::atomic<bool> stopping_{false};
   const bool spin_;
   std::mutex mutex_;

@@ -1,5 +1,6 @@
-// Text <-> tokens of Hugging Face tokenizers (tokenizer.json: byte-level BPE, SentencePiece-style BPE with byte
-// fallback) and SentencePiece models (tokenizer.model). Immutable after load; safe to share between threads.
+// Text <-> tokens of Hugging Face tokenizers (tokenizer.json: byte-level BPE, SentencePiece-style BPE with
+// byte fallback) and SentencePiece models (tokenizer.model). Immutable after load; safe to share between
+// threads.
 #pragma once
 
 #include <cstdint>
@@ -22,8 +23,8 @@ class Tokenizer {
  public:
   virtual ~Tokenizer() = default;
 
-  // Text must be valid UTF-8. kAdd applies the tokenizer's post-processor (BOS where it has one). Special tokens
-  // written out in the text ("<|im_end|>") are recognised as such.
+  // Text must be valid UTF-8. kAdd applies the tokenizer's post-processor (BOS where it has one). Special
+  // tokens written out in the text ("<|im_end|>") are recognised as such.
   virtual Result<std::vector<TokenId>> encode(std::string_view text, SpecialTokens special) const = 0;
   // All text of the ids; special tokens are left out. May contain U+FFFD where ids form no valid UTF-8.
   virtual std::string decode(std::span<const TokenId> ids) const = 0;
@@ -42,14 +43,16 @@ class Tokenizer {
   virtual bool strips_leading_space() const = 0;
 };
 
-// Reads tokenizer.json, else tokenizer.model, else vocab.json and merges.txt, from a model directory. Errors name file
-// and key.
+// Reads tokenizer.json, else tokenizer.model, else vocab.json and merges.txt, from a model directory. Errors
+// name file and key.
 Result<std::unique_ptr<Tokenizer>> load_tokenizer(const std::filesystem::path& model_directory);
 
-// OK, or an error that names the first id whose strings differ. A longer tail of holes or padding is accepted.
+// OK, or an error that names the first id whose strings differ. A longer tail of holes or padding is
+// accepted.
 Status check_same_vocabulary(const Tokenizer& target, const Tokenizer& draft);
 
-// Turns ids into text as they come: emits only whole UTF-8 sequences and equals decode() of all ids at the end.
+// Turns ids into text as they come: emits only whole UTF-8 sequences and equals decode() of all ids at the
+// end.
 class StreamDecoder {
  public:
   explicit StreamDecoder(const Tokenizer& tokenizer) : tokenizer_(&tokenizer) {}
@@ -58,7 +61,7 @@ class StreamDecoder {
 
  private:
   const Tokenizer* tokenizer_;
-  std::string pending_;   // the first bytes of a UTF-8 sequence
+  std::string pending_;  // the first bytes of a UTF-8 sequence
   bool at_start_ = true;
 };
 

@@ -54,7 +54,8 @@ class Loader {
   // Several stored matrices stacked into one packed matrix.
   Result<PackedMatrix> matrix(const std::vector<Part>& parts, std::vector<int64_t> leaves = {});
   void pack(const Part& part, int64_t first_row, PackedMatrix& to);
-  Result<Part> part(const std::string& name, std::vector<int64_t> shape, IndexRange rows, IndexRange columns) const;
+  Result<Part> part(const std::string& name, std::vector<int64_t> shape, IndexRange rows,
+                    IndexRange columns) const;
   Result<LayerWeights> layer(int64_t index);
   Status load_attention(const std::string& prefix, LayerWeights& w);
   Status load_mlp(const std::string& prefix, LayerWeights& w);
@@ -79,7 +80,8 @@ void Loader::advance(int64_t bytes) {
 Result<const TensorInfo*> Loader::tensor(const std::string& name, std::vector<int64_t> shape) const {
   ASSIGN_OR_RETURN(const TensorInfo* info, files_.require(name, shape));
   if (!is_weight_dtype(info->dtype))
-    return unsupported(fmt::format("tensor {} is {}; weights must be F32, BF16 or F16", name, dtype_name(info->dtype)));
+    return unsupported(
+        fmt::format("tensor {} is {}; weights must be F32, BF16 or F16", name, dtype_name(info->dtype)));
   return info;
 }
 
@@ -100,7 +102,8 @@ Result<std::vector<float>> Loader::vector(const std::string& name, int64_t size,
   return values;
 }
 
-Result<Part> Loader::part(const std::string& name, std::vector<int64_t> shape, IndexRange rows, IndexRange columns) const {
+Result<Part> Loader::part(const std::string& name, std::vector<int64_t> shape, IndexRange rows,
+                          IndexRange columns) const {
   ASSIGN_OR_RETURN(const TensorInfo* info, tensor(name, std::move(shape)));
   return Part{info, rows, columns};
 }
@@ -127,10 +130,12 @@ void Loader::pack(const Part& part, int64_t first_row, PackedMatrix& to) {
   pool_.parallel_for(blocks, 4, [&](int64_t begin, int64_t end) {
     for (int64_t block = begin; block < end; ++block) {
       const int64_t last = std::min(part.rows.size(), (block + 1) * kBlock);
-      for (int64_t c = 0; c < part.columns.size(); c += 64)  // columns in chunks, so that the tile stays in cache
+      for (int64_t c = 0; c < part.columns.size();
+           c += 64)  // columns in chunks, so that the tile stays in cache
         for (int64_t r = block * kBlock; r < last; ++r)
           for (int64_t i = c; i < std::min(c + 64, part.columns.size()); ++i)
-            to.set(first_row + r, i, element(tensor, (part.rows.begin + r) * stride + part.columns.begin + i));
+            to.set(first_row + r, i,
+                   element(tensor, (part.rows.begin + r) * stride + part.columns.begin + i));
     }
   });
   const auto width = tensor.data.size() / static_cast<size_t>(std::max<int64_t>(1, tensor.shape[0]));
@@ -177,7 +182,8 @@ Status Loader::load_mlp(const std::string& prefix, LayerWeights& w) {
   ASSIGN_OR_RETURN(w.down, matrix({down}, plan_.mlp_leaf_ends));
   if (config_.mlp_bias) {
     ASSIGN_OR_RETURN(w.gate_up_bias, vector(prefix + "gate_proj.bias", intermediate, columns));
-    ASSIGN_OR_RETURN(const std::vector<float> up_bias, vector(prefix + "up_proj.bias", intermediate, columns));
+    ASSIGN_OR_RETURN(const std::vector<float> up_bias,
+                     vector(prefix + "up_proj.bias", intermediate, columns));
     w.gate_up_bias.insert(w.gate_up_bias.end(), up_bias.begin(), up_bias.end());
     ASSIGN_OR_RETURN(w.down_bias, vector(prefix + "down_proj.bias", hidden, all));
   }
@@ -198,7 +204,8 @@ Result<LayerWeights> Loader::layer(int64_t index) {
 Result<Weights> Loader::load() {
   RETURN_IF_ERROR(choose_type());
   const int64_t hidden = config_.hidden_size;
-  const int64_t q = plan_.query_heads.size() * config_.head_dim, kv = plan_.kv_heads.size() * config_.head_dim;
+  const int64_t q = plan_.query_heads.size() * config_.head_dim,
+                kv = plan_.kv_heads.size() * config_.head_dim;
   const int64_t per_layer = hidden * (2 * q + 2 * kv + 3 * plan_.mlp_columns.size());
   const int64_t heads = config_.tie_word_embeddings ? 1 : 2;
   total_ = (config_.num_layers * per_layer + heads * plan_.vocab.size() * hidden) *
@@ -240,8 +247,8 @@ ShardPlan::ShardPlan(const ModelConfig& config, Shard s)
   mlp_leaf_ends = leaf_ends(mlp_units(config), s, mlp_column);
 }
 
-Result<Weights> load_weights(TensorFiles& files, const ModelConfig& config, const ShardPlan& plan, ThreadPool& pool,
-                             const LoadProgress& progress) {
+Result<Weights> load_weights(TensorFiles& files, const ModelConfig& config, const ShardPlan& plan,
+                             ThreadPool& pool, const LoadProgress& progress) {
   return Loader(files, config, plan, pool, progress).load();
 }
 

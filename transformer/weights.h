@@ -1,5 +1,5 @@
-// The parameters of one tp_rank, packed for the kernels. Only this rank's part of a file is read into memory, and
-// only once: each tensor is packed from the mapped file and its pages are given back.
+// The parameters of one tp_rank, packed for the kernels. Only this rank's part of a file is read into memory,
+// and only once: each tensor is packed from the mapped file and its pages are given back.
 #pragma once
 
 #include <functional>
@@ -14,8 +14,8 @@
 
 namespace outrider {
 
-// Which heads and columns a rank computes. Query heads and columns follow the leaves of shard.h; a KV head is held
-// by every rank whose query heads read it.
+// Which heads and columns a rank computes. Query heads and columns follow the leaves of shard.h; a KV head is
+// held by every rank whose query heads read it.
 struct ShardPlan {
   ShardPlan(const ModelConfig& config, Shard shard);
 
@@ -33,11 +33,11 @@ struct LayerWeights {
   std::vector<float> q_norm, k_norm;            // [head_dim], Qwen3 only
   PackedMatrix qkv;                             // [q + k + v of this rank, hidden]
   std::vector<float> qkv_bias;
-  PackedMatrix o;                               // [hidden, heads of this rank * head_dim]
+  PackedMatrix o;  // [hidden, heads of this rank * head_dim]
   std::vector<float> o_bias;
-  PackedMatrix gate_up;                         // [2 * columns of this rank, hidden]: all gates, then all ups
+  PackedMatrix gate_up;  // [2 * columns of this rank, hidden]: all gates, then all ups
   std::vector<float> gate_up_bias;
-  PackedMatrix down;                            // [hidden, columns of this rank]
+  PackedMatrix down;  // [hidden, columns of this rank]
   std::vector<float> down_bias;
 };
 
@@ -54,7 +54,7 @@ struct Weights {
 // Called now and then with bytes packed so far and in total.
 using LoadProgress = std::function<void(int64_t done, int64_t total)>;
 
-Result<Weights> load_weights(TensorFiles& files, const ModelConfig& config, const ShardPlan& plan, ThreadPool& pool,
-                             const LoadProgress& progress);
+Result<Weights> load_weights(TensorFiles& files, const ModelConfig& config, const ShardPlan& plan,
+                             ThreadPool& pool, const LoadProgress& progress);
 
 }  // namespace outrider

@@ -24,8 +24,8 @@ TEST(Random, KnownAnswersOfTheGenerator) {
   const json vectors = philox_vectors();
   for (const json& row : vectors["known_answers"]) {
     if (row["rounds"] != 10) continue;
-    const r123::Philox4x32::ctr_type counter{
-        {hex32(row["counter"][0]), hex32(row["counter"][1]), hex32(row["counter"][2]), hex32(row["counter"][3])}};
+    const r123::Philox4x32::ctr_type counter{{hex32(row["counter"][0]), hex32(row["counter"][1]),
+                                              hex32(row["counter"][2]), hex32(row["counter"][3])}};
     const r123::Philox4x32::key_type key{{hex32(row["key"][0]), hex32(row["key"][1])}};
     const auto block = r123::Philox4x32()(counter, key);
     for (int i = 0; i < 4; ++i) EXPECT_EQ(block[i], hex32(row["output"][i]));
@@ -60,8 +60,8 @@ TEST(Random, GumbelNoise) {
     const Seed seed{hex(row["seed"])};
     const Position position(row["position"].get<int32_t>());
     for (size_t v = 0; v < row["noise"].size(); ++v)
-      EXPECT_NEAR(draw_gumbel(seed, position, TokenId(static_cast<int32_t>(v))), row["noise"][v].get<double>(),
-                  vectors["gumbel_tolerance"].get<double>());
+      EXPECT_NEAR(draw_gumbel(seed, position, TokenId(static_cast<int32_t>(v))),
+                  row["noise"][v].get<double>(), vectors["gumbel_tolerance"].get<double>());
   }
 }
 
@@ -72,7 +72,8 @@ TEST(Random, UniformOverCells) {
   for (int i = 0; i < kDraws; ++i)
     ++cells[static_cast<size_t>(draw_uniform(Seed{11}, Purpose::kTest, Position(i), Round(3)) * 256)];
   double chi_square = 0;
-  for (int count : cells) chi_square += (count - kDraws / 256.0) * (count - kDraws / 256.0) / (kDraws / 256.0);
+  for (int count : cells)
+    chi_square += (count - kDraws / 256.0) * (count - kDraws / 256.0) / (kDraws / 256.0);
   EXPECT_LT(chi_square, 340);
 }
 

@@ -13,10 +13,10 @@ std::vector<TokenId> tokens(std::initializer_list<int> values) {
 
 TEST(DraftWindow, FullAcceptanceLeavesTwoPending) {
   DraftWindow window(tokens({1, 2, 3}));
-  window.fed(window.pending());       // the prompt,
-  window.fed(tokens({4, 5}));         // and of drafts 4 5 6 all but the last were fed
+  window.fed(window.pending());  // the prompt,
+  window.fed(tokens({4, 5}));    // and of drafts 4 5 6 all but the last were fed
   ASSERT_TRUE(window.advance(Position(7), tokens({4, 5, 6, 7})).ok());  // all accepted, bonus 7
-  EXPECT_EQ(window.keep(), 5);        // nothing is rolled back
+  EXPECT_EQ(window.keep(), 5);                                          // nothing is rolled back
   window.kept(5);
   EXPECT_EQ(window.pending().size(), 2u);
   EXPECT_EQ(window.hash(), prefix_hash(tokens({1, 2, 3, 4, 5, 6, 7})));
@@ -50,10 +50,10 @@ TEST(DraftWindow, RepeatsAndOverlapsAreNoOps) {
 
 TEST(DraftWindow, GapsAndContradictionsAreTold) {
   DraftWindow window(tokens({1, 2, 3}));
-  EXPECT_EQ(window.advance(Position(6), tokens({5, 6})).code(), StatusCode::kMalformed);     // 4 is missing
-  EXPECT_EQ(window.advance(Position(4), tokens({9, 4})).code(), StatusCode::kMalformed);     // position 2 was 3
-  EXPECT_EQ(window.advance(Position(2), {}).code(), StatusCode::kMalformed);                 // committed text shrank
-  EXPECT_EQ(window.advance(Position(1), tokens({1, 2})).code(), StatusCode::kMalformed);     // before the start
+  EXPECT_EQ(window.advance(Position(6), tokens({5, 6})).code(), StatusCode::kMalformed);  // 4 is missing
+  EXPECT_EQ(window.advance(Position(4), tokens({9, 4})).code(), StatusCode::kMalformed);  // position 2 was 3
+  EXPECT_EQ(window.advance(Position(2), {}).code(), StatusCode::kMalformed);  // committed text shrank
+  EXPECT_EQ(window.advance(Position(1), tokens({1, 2})).code(), StatusCode::kMalformed);  // before the start
   EXPECT_EQ(window.committed().size(), 3u);
 }
 

@@ -23,25 +23,34 @@ std::vector<TokenId> random_ids(int count, uint32_t seed) {
 
 struct ModelAndDrafter {
   std::unique_ptr<Collectives> single = make_single_collectives();
-  std::unique_ptr<Model> model =
-      testing::load_or_die(testing::golden_model("qwen3"), {.max_rows = 16, .max_positions = 100, .kv_tokens = 400}, *single);
+  std::unique_ptr<Model> model = testing::load_or_die(
+      testing::golden_model("qwen3"), {.max_rows = 16, .max_positions = 100, .kv_tokens = 400}, *single);
   std::unique_ptr<Drafter> drafter = make_model_drafter(*model, {.max_sequences = 2});
 };
 
-Propose propose(int base, std::vector<TokenId> committed, int gamma, uint32_t round = 1, QKind kind = QKind::kNone) {
-  return {.sequence = kSequence, .round = Round(round), .base = Position(base), .committed = std::move(committed),
-          .gamma = gamma, .q_kind = kind, .sparse_m = 8};
+Propose propose(int base, std::vector<TokenId> committed, int gamma, uint32_t round = 1,
+                QKind kind = QKind::kNone) {
+  return {.sequence = kSequence,
+          .round = Round(round),
+          .base = Position(base),
+          .committed = std::move(committed),
+          .gamma = gamma,
+          .q_kind = kind,
+          .sparse_m = 8};
 }
 
 // Whatever was drafted, accepted, rejected or merely read before: the next draft is that of a fresh worker.
 TEST(ModelDrafter, HistoryLeavesNoTrace) {
   for (const SamplingParams& sampling :
-       {SamplingParams{}, SamplingParams{.rule = Rule::kInvariant, .temperature = 1, .repetition_penalty = 1.2f},
+       {SamplingParams{},
+        SamplingParams{.rule = Rule::kInvariant, .temperature = 1, .repetition_penalty = 1.2f},
         SamplingParams{.rule = Rule::kToken, .temperature = 1, .top_k = 20}}) {
     ModelAndDrafter worker;
     std::mt19937 random(3);
     std::vector<TokenId> truth = random_ids(5, 1);
-    ASSERT_TRUE(worker.drafter->open({.sequence = kSequence, .ids = truth, .prompt_length = 5, .sampling = sampling}).ok());
+    ASSERT_TRUE(
+        worker.drafter->open({.sequence = kSequence, .ids = truth, .prompt_length = 5, .sampling = sampling})
+            .ok());
     const QKind kind = sampling.rule == Rule::kToken ? QKind::kSparse : QKind::kNone;
     std::vector<TokenId> unseen;
     for (uint32_t round = 1; round < 12; ++round) {
@@ -77,14 +86,16 @@ TEST(ModelDrafter, HistoryLeavesNoTrace) {
 TEST(ModelDrafter, StopsAtItsContextAndAtEos) {
   ModelAndDrafter worker;
   const auto prompt = random_ids(98, 4);
-  ASSERT_TRUE(worker.drafter->open({.sequence = kSequence, .ids = prompt, .prompt_length = 98, .sampling = {}}).ok());
+  ASSERT_TRUE(
+      worker.drafter->open({.sequence = kSequence, .ids = prompt, .prompt_length = 98, .sampling = {}}).ok());
   auto draft = worker.drafter->draft(propose(98, {}, 8));
   ASSERT_TRUE(draft.ok());
   EXPECT_EQ(draft->ids.size(), 3u);  // positions 98, 99, and one whose KV is not needed
 
   const auto stopping = make_model_drafter(*worker.model, {.max_sequences = 2, .eos_ids = {draft->ids[1]}});
   worker.drafter->close(kSequence);
-  ASSERT_TRUE(stopping->open({.sequence = kSequence, .ids = prompt, .prompt_length = 98, .sampling = {}}).ok());
+  ASSERT_TRUE(
+      stopping->open({.sequence = kSequence, .ids = prompt, .prompt_length = 98, .sampling = {}}).ok());
   auto cut = stopping->draft(propose(98, {}, 8));
   ASSERT_TRUE(cut.ok());
   EXPECT_TRUE(cut->eos);
@@ -96,7 +107,8 @@ TEST(ModelDrafter, TellsWhatItHolds) {
   EXPECT_EQ(worker.drafter->draft(propose(3, {}, 2)).status().code(), StatusCode::kNotFound);
   EXPECT_EQ(worker.drafter->held(kSequence).committed, Position(0));
   const auto prompt = random_ids(5, 2);
-  ASSERT_TRUE(worker.drafter->open({.sequence = kSequence, .ids = prompt, .prompt_length = 5, .sampling = {}}).ok());
+  ASSERT_TRUE(
+      worker.drafter->open({.sequence = kSequence, .ids = prompt, .prompt_length = 5, .sampling = {}}).ok());
   EXPECT_EQ(worker.drafter->draft(propose(9, {}, 2)).status().code(), StatusCode::kMalformed);
   EXPECT_EQ(worker.drafter->held(kSequence).committed, Position(5));
   EXPECT_EQ(worker.drafter->held(kSequence).hash, prefix_hash(prompt));
@@ -121,7 +133,8 @@ TEST(NgramDrafter, ContinuesTheLastOccurrence) {
 
 TEST(NgramDrafter, NothingToSayIsAnEmptyDraft) {
   const auto drafter = make_ngram_drafter({});
-  ASSERT_TRUE(drafter->open({.sequence = kSequence, .ids = {TokenId(1)}, .prompt_length = 1, .sampling = {}}).ok());
+  ASSERT_TRUE(
+      drafter->open({.sequence = kSequence, .ids = {TokenId(1)}, .prompt_length = 1, .sampling = {}}).ok());
   auto draft = drafter->draft(propose(1, {}, 3));
   ASSERT_TRUE(draft.ok());
   EXPECT_TRUE(draft->ids.empty());

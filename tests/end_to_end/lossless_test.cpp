@@ -1,6 +1,6 @@
-// The promise: speculation never changes the text. Every byte of a run with drafts equals plain decoding of the same
-// target with the same seed (greedy, invariant, naive), or does not depend on ranks, batch and transport (token,
-// block), and the law is the target's.
+// The promise: speculation never changes the text. Every byte of a run with drafts equals plain decoding of
+// the same target with the same seed (greedy, invariant, naive), or does not depend on ranks, batch and
+// transport (token, block), and the law is the target's.
 #include <gtest/gtest.h>
 
 #include <cmath>
@@ -40,20 +40,21 @@ struct Filters {
 };
 
 std::vector<Filters> filter_grid() {
-  std::vector<Filters> grid{{"none", {}},
-                            {"top_k", {.top_k = 12}},
-                            {"top_p", {.top_p = 0.8f}},
-                            {"min_p", {.min_p = 0.05f}},
-                            {"penalties", {.repetition_penalty = 1.3f, .presence_penalty = 0.5f, .frequency_penalty = 0.4f}},
-                            {"bias", {.logit_bias = {{TokenId(7), 4.0f}, {TokenId(9), -100.0f}}}},
-                            {"all",
-                             {.top_k = 40,
-                              .top_p = 0.9f,
-                              .min_p = 0.01f,
-                              .repetition_penalty = 1.2f,
-                              .presence_penalty = 0.2f,
-                              .frequency_penalty = 0.1f,
-                              .logit_bias = {{TokenId(7), 2.0f}}}}};
+  std::vector<Filters> grid{
+      {"none", {}},
+      {"top_k", {.top_k = 12}},
+      {"top_p", {.top_p = 0.8f}},
+      {"min_p", {.min_p = 0.05f}},
+      {"penalties", {.repetition_penalty = 1.3f, .presence_penalty = 0.5f, .frequency_penalty = 0.4f}},
+      {"bias", {.logit_bias = {{TokenId(7), 4.0f}, {TokenId(9), -100.0f}}}},
+      {"all",
+       {.top_k = 40,
+        .top_p = 0.9f,
+        .min_p = 0.01f,
+        .repetition_penalty = 1.2f,
+        .presence_penalty = 0.2f,
+        .frequency_penalty = 0.1f,
+        .logit_bias = {{TokenId(7), 2.0f}}}}};
   if (kSanitized) grid = {grid[0], grid[6]};
   return grid;
 }
@@ -71,7 +72,8 @@ std::vector<std::vector<TokenId>> prompts() {
   return out;
 }
 
-// All requests of the grid for one gamma; the temperature is high enough that drafts are rejected now and then.
+// All requests of the grid for one gamma; the temperature is high enough that drafts are rejected now and
+// then.
 std::vector<Request> grid_requests(const std::vector<Rule>& rules, const std::string& policy) {
   std::vector<Request> requests;
   for (Rule rule : rules)
@@ -90,7 +92,8 @@ std::vector<Request> grid_requests(const std::vector<Rule>& rules, const std::st
 const std::vector<Rule> kMatchRules{Rule::kGreedy, Rule::kInvariant, Rule::kNaive};
 const std::vector<Rule> kPqRules{Rule::kToken, Rule::kBlock};
 
-void expect_same(const std::vector<Finished>& expected, const std::vector<Finished>& actual, const std::string& what) {
+void expect_same(const std::vector<Finished>& expected, const std::vector<Finished>& actual,
+                 const std::string& what) {
   ASSERT_EQ(expected.size(), actual.size());
   size_t different = 0;
   for (size_t i = 0; i < expected.size(); ++i) {
@@ -107,11 +110,16 @@ TEST_P(Lossless, MatchRulesEqualPlainDecoding) {
   const auto expected = plain.run(grid_requests(kMatchRules, ""));
   for (DrafterKind drafter : {DrafterKind::kModel, DrafterKind::kNgram})
     for (int batch : {1, 8}) {
-      TestCluster cluster({.target = kTarget, .draft = draft_model(), .drafter = drafter, .tp_size = GetParam(), .max_num_seqs = batch});
+      TestCluster cluster({.target = kTarget,
+                           .draft = draft_model(),
+                           .drafter = drafter,
+                           .tp_size = GetParam(),
+                           .max_num_seqs = batch});
       for (int gamma : kSanitized ? std::vector{1, 5} : std::vector{1, 3, 5, 8}) {
         const std::string policy = "fixed:gamma=" + std::to_string(gamma);
         expect_same(expected, cluster.run(grid_requests(kMatchRules, policy)),
-                    fmt::format("tp {}, drafter {}, batch {}, gamma {}", GetParam(), static_cast<int>(drafter), batch, gamma));
+                    fmt::format("tp {}, drafter {}, batch {}, gamma {}", GetParam(),
+                                static_cast<int>(drafter), batch, gamma));
       }
       // The test would prove little if no draft had been accepted, or none rejected.
       EXPECT_GT(cluster.totals().rounds.accepted, kEnough);
@@ -133,8 +141,11 @@ TEST_P(Lossless, TokenAndBlockRulesDependOnSeedDrafterAndGammaOnly) {
     for (const char* policy : {"fixed:gamma=3", "heuristic:start=2"}) {
       const auto expected = reference.run(grid_requests(kPqRules, policy));
       for (int batch : {1, 8}) {
-        TestCluster cluster(
-            {.target = kTarget, .draft = draft_model(), .drafter = drafter, .tp_size = GetParam(), .max_num_seqs = batch});
+        TestCluster cluster({.target = kTarget,
+                             .draft = draft_model(),
+                             .drafter = drafter,
+                             .tp_size = GetParam(),
+                             .max_num_seqs = batch});
         expect_same(expected, cluster.run(grid_requests(kPqRules, policy)),
                     fmt::format("tp {}, batch {}, {}", GetParam(), batch, policy));
       }
@@ -149,11 +160,16 @@ INSTANTIATE_TEST_SUITE_P(TensorParallel, Lossless, ::testing::Values(1, 2, 4, 8)
 
 TEST(LosslessTransport, AnyTransportGivesTheSameText) {
   auto requests = [&] {
-    auto all = grid_requests({Rule::kGreedy, Rule::kInvariant, Rule::kNaive, Rule::kToken, Rule::kBlock}, "fixed:gamma=4");
+    auto all = grid_requests({Rule::kGreedy, Rule::kInvariant, Rule::kNaive, Rule::kToken, Rule::kBlock},
+                             "fixed:gamma=4");
     all.resize(std::min<size_t>(all.size(), 60));
     return all;
   };
-  ClusterOptions options{.target = kTarget, .draft = draft_model(), .drafter = DrafterKind::kModel, .tp_size = 2, .max_num_seqs = 4};
+  ClusterOptions options{.target = kTarget,
+                         .draft = draft_model(),
+                         .drafter = DrafterKind::kModel,
+                         .tp_size = 2,
+                         .max_num_seqs = 4};
   TestCluster inproc(options);
   const auto expected = inproc.run(requests());
   for (Wire wire : {Wire::kZmqIpc, Wire::kZmqTcp}) {
@@ -163,10 +179,12 @@ TEST(LosslessTransport, AnyTransportGivesTheSameText) {
   }
 }
 
-// A dense row and a sparse row that hold the same numbers are the same q: with m = the whole vocabulary they are.
+// A dense row and a sparse row that hold the same numbers are the same q: with m = the whole vocabulary they
+// are.
 TEST(LosslessTransport, SparseRowsOfEverythingEqualDenseRows) {
   const auto requests = [] { return grid_requests(kPqRules, "fixed:gamma=4"); };
-  ClusterOptions options{.target = kTarget, .draft = draft_model(), .drafter = DrafterKind::kModel, .max_num_seqs = 4};
+  ClusterOptions options{
+      .target = kTarget, .draft = draft_model(), .drafter = DrafterKind::kModel, .max_num_seqs = 4};
   TestCluster dense(options);
   const auto expected = dense.run(requests());
   options.q_kind = QKind::kSparse;
@@ -179,7 +197,11 @@ TEST(LosslessEnds, EosMaxTokensAndContextCutInsideBlocks) {
   // Every fourth token ends a text, so that blocks are cut at every offset.
   std::vector<TokenId> eos;
   for (int v = 0; v < kVocab; v += 4) eos.emplace_back(v);
-  ClusterOptions options{.target = kTarget, .draft = draft_model(), .drafter = DrafterKind::kNone, .max_context = 40, .eos_ids = eos};
+  ClusterOptions options{.target = kTarget,
+                         .draft = draft_model(),
+                         .drafter = DrafterKind::kNone,
+                         .max_context = 40,
+                         .eos_ids = eos};
   const auto requests = [](bool ignore_eos) {
     auto all = grid_requests({Rule::kInvariant}, "fixed:gamma=5");
     for (size_t i = 0; i < all.size(); ++i) {
@@ -205,7 +227,11 @@ TEST(LosslessEnds, LogprobsAreThoseOfPlainDecoding) {
     return all;
   };
   TestCluster plain({.target = kTarget});
-  TestCluster cluster({.target = kTarget, .draft = draft_model(), .drafter = DrafterKind::kModel, .tp_size = 2, .max_num_seqs = 3});
+  TestCluster cluster({.target = kTarget,
+                       .draft = draft_model(),
+                       .drafter = DrafterKind::kModel,
+                       .tp_size = 2,
+                       .max_num_seqs = 3});
   const auto expected = plain.run(requests()), actual = cluster.run(requests());
   expect_same(expected, actual, "logprobs");
   for (size_t i = 0; i < expected.size(); ++i) {
@@ -215,15 +241,16 @@ TEST(LosslessEnds, LogprobsAreThoseOfPlainDecoding) {
       EXPECT_EQ(actual[i].logprobs[t].chosen.id, actual[i].ids[t]);
       EXPECT_EQ(expected[i].logprobs[t].chosen.logprob, actual[i].logprobs[t].chosen.logprob);
       ASSERT_EQ(actual[i].logprobs[t].top.size(), 3u);
-      for (size_t k = 0; k < 3; ++k) EXPECT_EQ(expected[i].logprobs[t].top[k].id, actual[i].logprobs[t].top[k].id);
+      for (size_t k = 0; k < 3; ++k)
+        EXPECT_EQ(expected[i].logprobs[t].top[k].id, actual[i].logprobs[t].top[k].id);
     }
   }
 }
 
 // The exact probabilities of the first `length` tokens after a prompt, from the model itself, under top-k.
 using Law = std::map<std::vector<int32_t>, double>;
-void extend_law(Model& model, std::vector<TokenId> prefix, size_t prompt, size_t length, float temperature, size_t top_k,
-                double mass, Law& law) {
+void extend_law(Model& model, std::vector<TokenId> prefix, size_t prompt, size_t length, float temperature,
+                size_t top_k, double mass, Law& law) {
   if (prefix.size() == prompt + length) {
     std::vector<int32_t> key;
     for (size_t i = prompt; i < prefix.size(); ++i) key.push_back(prefix[i].value());
@@ -239,7 +266,8 @@ void extend_law(Model& model, std::vector<TokenId> prefix, size_t prompt, size_t
   best.resize(top_k);
   model.kv().release(kv);
   double total = 0;
-  for (const auto& [negative, id] : best) total += std::exp(static_cast<double>((best[0].first - negative) / temperature));
+  for (const auto& [negative, id] : best)
+    total += std::exp(static_cast<double>((best[0].first - negative) / temperature));
   for (const auto& [negative, id] : best) {
     std::vector<TokenId> longer = prefix;
     longer.emplace_back(id);
@@ -248,8 +276,9 @@ void extend_law(Model& model, std::vector<TokenId> prefix, size_t prompt, size_t
   }
 }
 
-// Emitted sequences of the whole pipeline against that law. Cells below 5 expected are merged; the bound is the
-// Wilson-Hilferty quantile for a false alarm in 1e-5 (five rules, fixed seeds: the outcome is reproducible).
+// Emitted sequences of the whole pipeline against that law. Cells below 5 expected are merged; the bound is
+// the Wilson-Hilferty quantile for a false alarm in 1e-5 (five rules, fixed seeds: the outcome is
+// reproducible).
 TEST(LosslessLaw, EmittedSequencesFollowTheTarget) {
   constexpr size_t kLength = 4, kTopK = 4;
   constexpr float kTemperature = 4.0f;
@@ -260,13 +289,18 @@ TEST(LosslessLaw, EmittedSequencesFollowTheTarget) {
   Law law;
   extend_law(*model, prompt, prompt.size(), kLength, kTemperature, kTopK, 1, law);
 
-  TestCluster cluster({.target = kTarget, .draft = draft_model(), .drafter = DrafterKind::kModel, .max_num_seqs = 8});
+  TestCluster cluster(
+      {.target = kTarget, .draft = draft_model(), .drafter = DrafterKind::kModel, .max_num_seqs = 8});
   for (Rule rule : {Rule::kInvariant, Rule::kNaive, Rule::kToken, Rule::kBlock}) {
     std::vector<Request> requests;
     for (int i = 0; i < samples; ++i) {
       Request request{.prompt = prompt, .max_tokens = kLength, .ignore_eos = true};
-      request.sampling = {.rule = rule, .temperature = kTemperature, .top_k = kTopK, .seed = Seed{static_cast<uint64_t>(i) * 7919 + 1}};
-      // The first token comes from the prefill, the other three from drafts of one, or of two (the most that fit).
+      request.sampling = {.rule = rule,
+                          .temperature = kTemperature,
+                          .top_k = kTopK,
+                          .seed = Seed{static_cast<uint64_t>(i) * 7919 + 1}};
+      // The first token comes from the prefill, the other three from drafts of one, or of two (the most that
+      // fit).
       request.gamma = parse_gamma_policy(i % 2 ? "fixed:gamma=1" : "fixed:gamma=4").value();
       requests.push_back(std::move(request));
     }
@@ -295,8 +329,8 @@ TEST(LosslessLaw, EmittedSequencesFollowTheTarget) {
     }
     const double dof = cells - 1, z = 4.265, a = 2 / (9 * dof);  // z: one-sided 1e-5
     const double bound = dof * std::pow(1 - a + z * std::sqrt(a), 3);
-    std::printf("%s: chi-square %.1f on %.0f degrees of freedom, bound %.1f\n", std::string(rule_name(rule)).c_str(),
-                chi_square, dof, bound);
+    std::printf("%s: chi-square %.1f on %.0f degrees of freedom, bound %.1f\n",
+                std::string(rule_name(rule)).c_str(), chi_square, dof, bound);
     EXPECT_GT(cells, 20);
     EXPECT_LT(chi_square, bound) << rule_name(rule);
   }

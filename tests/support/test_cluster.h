@@ -1,5 +1,5 @@
-// A whole engine in this process, over models without text: a coordinator, a target group of threads and a drafter,
-// joined by any transport. What `outrider generate` does, minus files and flags.
+// A whole engine in this process, over models without text: a coordinator, a target group of threads and a
+// drafter, joined by any transport. What `outrider generate` does, minus files and flags.
 #pragma once
 
 #include <map>
@@ -53,7 +53,8 @@ class TestCluster {
     protocol.eos_ids = options_.eos_ids;
     protocol.q_kind = options_.q_kind;
     protocol.sparse_m = options_.sparse_m;
-    protocol.draft_timeout_min = std::chrono::seconds(60);  // a loaded machine must not change which rounds draft
+    protocol.draft_timeout_min =
+        std::chrono::seconds(60);  // a loaded machine must not change which rounds draft
     const CoordinatorCallbacks callbacks{
         .on_emit =
             [this](const Emit& emit) {
@@ -69,8 +70,9 @@ class TestCluster {
               f.metrics = finish.metrics;
             },
     };
-    coordinator_ = std::make_unique<Coordinator>(std::move(coordinator_end), protocol,
-                                                 parse_gamma_policy("fixed:gamma=4").value(), nullptr, callbacks);
+    coordinator_ =
+        std::make_unique<Coordinator>(std::move(coordinator_end), protocol,
+                                      parse_gamma_policy("fixed:gamma=4").value(), nullptr, callbacks);
     const Status ready = coordinator_->wait_for_peers(options_.drafter == DrafterKind::kNone ? 0 : 1,
                                                       Clock::now() + std::chrono::seconds(60));
     EXPECT_TRUE(ready.ok()) << ready.message();
@@ -112,7 +114,8 @@ class TestCluster {
     const std::string bind = options_.wire == Wire::kZmqTcp
                                  ? "tcp://127.0.0.1:*"
                                  : "ipc://" + (std::filesystem::temp_directory_path() /
-                                               ("outrider_test_" + std::to_string(getpid()))).string();
+                                               ("outrider_test_" + std::to_string(getpid())))
+                                                  .string();
     auto server = make_zmq_server(bind);
     if (!server.ok()) throw std::runtime_error(server.status().message());
     endpoint_ = (*server)->endpoint();
@@ -173,12 +176,14 @@ class TestCluster {
         ModelInfo draft_info{.name = "ngram", .vocabulary_fingerprint = 1, .max_context = 4096};
         if (options_.drafter == DrafterKind::kModel) {
           model = load_or_die(directory(options_.draft), model_options({}), *single);
-          drafter = make_model_drafter(*model, {.max_sequences = options_.max_num_seqs, .eos_ids = options_.eos_ids});
+          drafter = make_model_drafter(*model,
+                                       {.max_sequences = options_.max_num_seqs, .eos_ids = options_.eos_ids});
           draft_info = info(*model);
         } else {
           drafter = make_ngram_drafter({.max_sequences = options_.max_num_seqs});
         }
-        DraftWorker worker(*drafter, *transport, {.info = draft_info, .max_sequences = options_.max_num_seqs});
+        DraftWorker worker(*drafter, *transport,
+                           {.info = draft_info, .max_sequences = options_.max_num_seqs});
         const Status status = worker.run();
         EXPECT_TRUE(status.ok()) << status.message();
         if (model) {

@@ -22,8 +22,9 @@
 
 namespace outrider::testing {
 
-inline const std::vector<std::string> kGoldenModels{"llama2",  "llama3.1", "llama3.2",           "llama-bias", "mistral",
-                                                    "qwen2",   "qwen3",    "llama-bias-sharded", "qwen3-bf16", "qwen3-fp16"};
+inline const std::vector<std::string> kGoldenModels{
+    "llama2", "llama3.1", "llama3.2",           "llama-bias", "mistral",
+    "qwen2",  "qwen3",    "llama-bias-sharded", "qwen3-bf16", "qwen3-fp16"};
 
 inline std::filesystem::path golden_model(const std::string& name) {
   return std::filesystem::path(OUTRIDER_SOURCE_DIR) / "tests/goldens/models" / name;
@@ -36,12 +37,14 @@ inline std::unique_ptr<Model> load_or_die(const std::filesystem::path& directory
   return std::move(model).value();
 }
 
-// A copy of a golden model that is somewhat off, for use as a draft: the final norm's weights are scaled by up to
+// A copy of a golden model that is somewhat off, for use as a draft: the final norm's weights are scaled by
+// up to
 // +-`amount`. Removed with its owner.
 class PerturbedModel {
  public:
   PerturbedModel(const std::string& name, float amount)
-      : path_(std::filesystem::temp_directory_path() / fmt::format("outrider_{}_{}_{}", name, getpid(), amount)) {
+      : path_(std::filesystem::temp_directory_path() /
+              fmt::format("outrider_{}_{}_{}", name, getpid(), amount)) {
     std::filesystem::remove_all(path_);
     std::filesystem::copy(golden_model(name), path_);
     const auto file = path_ / "model.safetensors";
@@ -59,7 +62,8 @@ class PerturbedModel {
         std::memcpy(at + i, &value, 4);
       }
     }
-    std::filesystem::permissions(file, std::filesystem::perms::owner_write, std::filesystem::perm_options::add);
+    std::filesystem::permissions(file, std::filesystem::perms::owner_write,
+                                 std::filesystem::perm_options::add);
     std::ofstream(file, std::ios::binary).write(bytes.data(), static_cast<std::streamsize>(bytes.size()));
   }
   ~PerturbedModel() { std::filesystem::remove_all(path_); }

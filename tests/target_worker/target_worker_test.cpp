@@ -89,7 +89,8 @@ TEST(TargetWorker, KvEqualsFreshPrefillAfterEveryVerdict) {
     const KvHandle prefill = fresh.model->kv().create();
     const BatchSlice slice{prefill, std::span(mirror.ids).first(mirror.ids.size() - 1), 0};
     ASSERT_TRUE(fresh.model->forward({&slice, 1}).ok());
-    EXPECT_EQ(rank.worker.kv_content_hash(kSequence), fresh.model->kv().content_hash(prefill)) << "step " << step;
+    EXPECT_EQ(rank.worker.kv_content_hash(kSequence), fresh.model->kv().content_hash(prefill))
+        << "step " << step;
     fresh.model->kv().release(prefill);
 
     // Right up to a random place, then wrong.
@@ -101,7 +102,8 @@ TEST(TargetWorker, KvEqualsFreshPrefillAfterEveryVerdict) {
   }
   EXPECT_GT(accepted, 10);
   EXPECT_GT(rejected, 5);
-  EXPECT_TRUE(rank.worker.step({.step = 99, .state_hash = mirror.hash(), .closes = {kSequence}}).verdicts.empty());
+  EXPECT_TRUE(
+      rank.worker.step({.step = 99, .state_hash = mirror.hash(), .closes = {kSequence}}).verdicts.empty());
   EXPECT_EQ(rank.model->kv().free_blocks(), rank.model->kv().num_blocks());
 }
 
@@ -140,13 +142,16 @@ TEST(TargetWorker, NonFiniteLogitsFailOneRequest) {
                           {.sequence = SequenceId(2), .ids = ids, .prompt_length = 4, .sampling = {}}}};
   plan.opens[0].sampling.logit_bias.push_back({TokenId(3), std::numeric_limits<float>::infinity()});
   for (uint64_t id : {1, 2})
-    plan.entries.push_back({.sequence = SequenceId(id), .round = Round(1), .base = Position(4), .input_count = 4});
+    plan.entries.push_back(
+        {.sequence = SequenceId(id), .round = Round(1), .base = Position(4), .input_count = 4});
   const auto verdicts = rank.worker.step(plan).verdicts;
   ASSERT_EQ(verdicts.size(), 2u);
   EXPECT_EQ(verdicts[0].status, VerdictStatus::kNonFinite);
   EXPECT_EQ(verdicts[1].status, VerdictStatus::kOk);
-  const uint64_t hash = state_hash_term(SequenceId(1), 4, 0, Epoch(0)) + state_hash_term(SequenceId(2), 5, 4, Epoch(0));
-  EXPECT_TRUE(rank.worker.step({.step = 1, .state_hash = hash, .closes = {SequenceId(1), SequenceId(2)}}).verdicts.empty());
+  const uint64_t hash =
+      state_hash_term(SequenceId(1), 4, 0, Epoch(0)) + state_hash_term(SequenceId(2), 5, 4, Epoch(0));
+  EXPECT_TRUE(rank.worker.step({.step = 1, .state_hash = hash, .closes = {SequenceId(1), SequenceId(2)}})
+                  .verdicts.empty());
 }
 
 }  // namespace

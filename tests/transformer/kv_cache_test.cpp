@@ -83,7 +83,9 @@ TEST(KvCache, RandomHistoriesLeakNothing) {
   KvCache kv(kShape, 64);
   std::map<int32_t, KvHandle> open;
   for (int step = 0; step < 4000; ++step) {
-    const auto pick = [&] { return std::next(open.begin(), static_cast<ptrdiff_t>(random() % open.size()))->second; };
+    const auto pick = [&] {
+      return std::next(open.begin(), static_cast<ptrdiff_t>(random() % open.size()))->second;
+    };
     switch (open.empty() ? 0 : random() % 5) {
       case 0: {
         if (open.size() >= 12) break;
@@ -97,7 +99,9 @@ TEST(KvCache, RandomHistoriesLeakNothing) {
         open[h.index] = h;
         break;
       }
-      case 2: (void)kv.append(pick(), random() % 40); break;
+      case 2:
+        (void)kv.append(pick(), random() % 40);
+        break;
       case 3: {
         const KvHandle h = pick();
         kv.truncate(h, static_cast<int64_t>(random() % static_cast<uint32_t>(kv.length(h) + 1)));

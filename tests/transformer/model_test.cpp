@@ -76,7 +76,8 @@ std::vector<float> logits_in_chunks(Model& model, std::span<const TokenId> ids, 
 }
 
 // Full rows, gathered from the ranks' slices.
-std::vector<float> logits_of_group(const std::string& name, int tp_size, std::span<const TokenId> ids, size_t chunk) {
+std::vector<float> logits_of_group(const std::string& name, int tp_size, std::span<const TokenId> ids,
+                                   size_t chunk) {
   std::vector<std::vector<float>> shards(static_cast<size_t>(tp_size));
   run_group(tp_size, [&](Collectives& group) {
     auto model = load_or_die(golden_model(name), {.shard = {group.rank(), tp_size}}, group);
@@ -98,8 +99,8 @@ bool same_bits(const std::vector<float>& a, const std::vector<float>& b) {
 
 class ModelTest : public ::testing::TestWithParam<std::string> {};
 
-// fp32: the goldens themselves are 4e-5 from exact arithmetic, and so may we be. bf16 rounds projection inputs to
-// 8 bits; logits of these models reach about 30, and the difference was measured at 0.18.
+// fp32: the goldens themselves are 4e-5 from exact arithmetic, and so may we be. bf16 rounds projection
+// inputs to 8 bits; logits of these models reach about 30, and the difference was measured at 0.18.
 TEST_P(ModelTest, AgreesWithHuggingFace) {
   auto single = make_single_collectives();
   auto model = load_or_die(golden_model(GetParam()), {}, *single);
@@ -110,7 +111,8 @@ TEST_P(ModelTest, AgreesWithHuggingFace) {
   for (const Golden& golden : goldens) {
     const auto logits = logits_in_chunks(*model, golden.ids, 64);
     ASSERT_EQ(logits.size(), golden.logits.size());
-    for (size_t i = 0; i < logits.size(); ++i) worst = std::max(worst, std::abs(logits[i] - golden.logits[i]));
+    for (size_t i = 0; i < logits.size(); ++i)
+      worst = std::max(worst, std::abs(logits[i] - golden.logits[i]));
   }
   std::printf("%s: largest difference %.2g\n", GetParam().c_str(), static_cast<double>(worst));
   EXPECT_LT(worst, tolerance);
@@ -152,7 +154,8 @@ TEST_P(ModelTest, BitsDoNotDependOnRanks) {
   ASSERT_TRUE(config.ok());
   const auto ids = random_ids(21, config->vocab_size, 3);
   const auto reference = logits_of_group(GetParam(), 1, ids, 5);
-  for (int tp_size : {2, 4, 8}) EXPECT_TRUE(same_bits(reference, logits_of_group(GetParam(), tp_size, ids, 5))) << tp_size;
+  for (int tp_size : {2, 4, 8})
+    EXPECT_TRUE(same_bits(reference, logits_of_group(GetParam(), tp_size, ids, 5))) << tp_size;
 }
 
 // Random accept and reject histories, forks among them: the cache always equals a fresh prefill.

@@ -11,7 +11,8 @@ namespace outrider {
 namespace {
 
 struct Rows {
-  Rows(int64_t rows, int64_t columns) : stride(round_up(columns, kRowPadding)), data(rows * stride), extent{rows, columns} {}
+  Rows(int64_t rows, int64_t columns)
+      : stride(round_up(columns, kRowPadding)), data(rows * stride), extent{rows, columns} {}
   TensorView<float, 2> view() { return {data.data(), extent, {stride, 1}}; }
   TensorView<float, 2> first(int64_t rows) { return {data.data(), {rows, extent[1]}, {stride, 1}}; }
   int64_t stride;
@@ -26,7 +27,8 @@ void randomize(TensorView<float, 2> view, uint32_t seed) {
     for (float& v : view.row(m)) v = normal(random);
 }
 
-PackedMatrix random_matrix(WeightType type, int64_t n, int64_t k, std::vector<int64_t> leaves, uint32_t seed) {
+PackedMatrix random_matrix(WeightType type, int64_t n, int64_t k, std::vector<int64_t> leaves,
+                           uint32_t seed) {
   PackedMatrix matrix(type, n, k, std::move(leaves));
   std::mt19937 random(seed);
   std::normal_distribution<float> normal;
@@ -62,12 +64,14 @@ TEST_P(Matmul, EqualsPlainLoopsAndItselfForAnyRowsAndThreads) {
       for (int64_t i = 0; i < n; ++i) {
         double sum = 0, magnitude = 0;
         for (int64_t j = 0; j < k; ++j) {
-          const float input = type == WeightType::kBFloat16 ? to_float(to_bf16(x.view()(m, j))) : x.view()(m, j);
+          const float input =
+              type == WeightType::kBFloat16 ? to_float(to_bf16(x.view()(m, j))) : x.view()(m, j);
           sum += static_cast<double>(input) * static_cast<double>(weight.at(i, j));
           magnitude += std::abs(static_cast<double>(input) * static_cast<double>(weight.at(i, j)));
         }
         // k roundings of at most 2^-24 of the running sum.
-        EXPECT_NEAR(static_cast<double>(alone.view()(0, i)), sum, magnitude * static_cast<double>(k + 1) * 0x1p-24);
+        EXPECT_NEAR(static_cast<double>(alone.view()(0, i)), sum,
+                    magnitude * static_cast<double>(k + 1) * 0x1p-24);
       }
     }
     for (int64_t rows : {2, 3, 8, 9, 16}) {
@@ -98,7 +102,8 @@ TEST_P(Matmul, LeavesAreOneBalancedTree) {
       for (size_t leaf = r * per_rank; leaf < (r + 1) * per_rank; ++leaf) local.push_back(ends[leaf] - begin);
       PackedMatrix part(type, n, end - begin, local);
       for (int64_t row = 0; row < n; ++row)
-        for (int64_t column = begin; column < end; ++column) part.set(row, column - begin, whole.at(row, column));
+        for (int64_t column = begin; column < end; ++column)
+          part.set(row, column - begin, whole.at(row, column));
       partial.emplace_back(3, n);
       const TensorView<const float, 2> columns(x.view().data() + begin, {3, end - begin}, {x.stride, 1});
       matmul(pool, scratch, columns, part, partial.back().view());
@@ -106,7 +111,8 @@ TEST_P(Matmul, LeavesAreOneBalancedTree) {
     for (size_t width = 1; width < ranks; width *= 2)
       for (size_t r = 0; r < ranks; r += 2 * width)
         for (int64_t i = 0; i < partial[r].data.size(); ++i) partial[r].data[i] += partial[r + width].data[i];
-    for (int64_t m = 0; m < 3; ++m) EXPECT_TRUE(same_bits(partial[0].view().row(m), expected.view().row(m))) << ranks;
+    for (int64_t m = 0; m < 3; ++m)
+      EXPECT_TRUE(same_bits(partial[0].view().row(m), expected.view().row(m))) << ranks;
   }
 }
 
@@ -144,7 +150,8 @@ TEST(SiluMul, BodyAndTailAreOneFunction) {
     silu_mul(g.view(), u.view(), 1);
     one_by_one.push_back(g.view()(0, 0));
     const auto x = static_cast<double>(gate.view()(0, i));
-    EXPECT_NEAR(static_cast<double>(one_by_one.back()), x / (1 + std::exp(-x)) * static_cast<double>(up.view()(0, i)), 1e-5);
+    EXPECT_NEAR(static_cast<double>(one_by_one.back()),
+                x / (1 + std::exp(-x)) * static_cast<double>(up.view()(0, i)), 1e-5);
   }
   silu_mul(gate.view(), up.view(), 37);
   EXPECT_TRUE(same_bits(gate.view().row(0), one_by_one));

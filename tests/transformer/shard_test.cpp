@@ -40,7 +40,8 @@ TEST(Shard, VocabularyOfAnySize) {
 }
 
 TEST(Shard, KvHeadsAreReplicatedWhereNeeded) {
-  // 14 query heads, 2 KV heads, four ranks: heads [0,3) [3,7) [7,10) [10,14), and 0..6 read the first KV head.
+  // 14 query heads, 2 KV heads, four ranks: heads [0,3) [3,7) [7,10) [10,14), and 0..6 read the first KV
+  // head.
   EXPECT_EQ(kv_heads_of(shard_units(14, {0, 4}), 14, 2), (IndexRange{0, 1}));
   EXPECT_EQ(kv_heads_of(shard_units(14, {1, 4}), 14, 2), (IndexRange{0, 1}));
   EXPECT_EQ(kv_heads_of(shard_units(14, {2, 4}), 14, 2), (IndexRange{1, 2}));

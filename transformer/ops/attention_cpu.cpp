@@ -1,9 +1,11 @@
-// Paged attention: any number of query rows, any mix of sequences. Each (row, head) is computed on its own, over
-// absolute positions in order, so batch and chunking cannot change it.
+// Paged attention: any number of query rows, any mix of sequences. Each (row, head) is computed on its own,
+// over absolute positions in order, so batch and chunking cannot change it.
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "transformer/ops/attention_cpu.cpp"
-#include <hwy/foreach_target.h>
+#include <hwy/foreach_target.h>  // first: it re-includes this file for every instruction set
+
 #include <hwy/highway.h>
+
 #include <hwy/contrib/math/math-inl.h>
 
 #include <algorithm>
@@ -59,7 +61,8 @@ HWY_INLINE void score_block(const T* keys, const float* q, int64_t head_dim, flo
   for (int64_t d = 0; d < head_dim; ++d)
     for (int64_t i = 0; i < kVectors; ++i) {
       const V key = load(keys + d * kBlockTokens + i * kLanes);
-      for (int h = 0; h < kHeads; ++h) sum[h][i] = hn::MulAdd(key, hn::Set(F(), q[h * head_dim + d]), sum[h][i]);
+      for (int h = 0; h < kHeads; ++h)
+        sum[h][i] = hn::MulAdd(key, hn::Set(F(), q[h * head_dim + d]), sum[h][i]);
     }
   for (int h = 0; h < kHeads; ++h)
     for (int64_t i = 0; i < kVectors; ++i)
@@ -94,8 +97,8 @@ HWY_INLINE float softmax(float* scores, int64_t positions) {
 
 // acc[h, :] += weights[h, t] * values[t, :] for the positions of one block, in order.
 template <int kHeads, class T>
-HWY_INLINE void add_values(const T* values, int64_t stride, int64_t tokens, const float* weights, int64_t weight_stride,
-                           float* acc) {
+HWY_INLINE void add_values(const T* values, int64_t stride, int64_t tokens, const float* weights,
+                           int64_t weight_stride, float* acc) {
   for (int64_t d = 0; d < stride; d += kLanes) {
     V sum[kHeads];
     for (int h = 0; h < kHeads; ++h) sum[h] = hn::Load(F(), acc + h * stride + d);
@@ -126,7 +129,8 @@ void heads(const AttentionJob& job, int64_t first) {
   for (int64_t t = 0; t < positions; t += kBlockTokens) {
     const int64_t slot = job.row.block_table[t / kBlockTokens] * layer.kv_heads + job.kv_head;
     const T* values = reinterpret_cast<const T*>(layer.values) + slot * kBlockTokens * stride;
-    add_values<kHeads>(values, stride, HWY_MIN(kBlockTokens, positions - t), job.scores + t, job.score_stride, acc);
+    add_values<kHeads>(values, stride, HWY_MIN(kBlockTokens, positions - t), job.scores + t, job.score_stride,
+                       acc);
   }
   for (int h = 0; h < kHeads; ++h)
     for (int64_t i = 0; i < d; ++i) job.out[(first + h) * d + i] = acc[h * stride + i] * norm[h];
@@ -160,8 +164,9 @@ AttentionScratch::AttentionScratch(int threads, int64_t heads_per_kv, int64_t ma
   buffer_ = Buffer<float>(threads * stride_);
 }
 
-void attention(ThreadPool& pool, AttentionScratch& scratch, TensorView<const float, 2> q, const KvLayerView& layer,
-               const AttentionShape& shape, std::span<const AttentionRow> rows, TensorView<float, 2> out) {
+void attention(ThreadPool& pool, AttentionScratch& scratch, TensorView<const float, 2> q,
+               const KvLayerView& layer, const AttentionShape& shape, std::span<const AttentionRow> rows,
+               TensorView<float, 2> out) {
   const int64_t count = static_cast<int64_t>(rows.size()) * layer.kv_heads;
   const int64_t parts = std::min<int64_t>(pool.size(), count);
   pool.parallel_for(parts, 1, [&](int64_t first_part, int64_t last_part) {

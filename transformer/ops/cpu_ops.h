@@ -1,8 +1,8 @@
 // Every CPU op of the forward pass, with formula and shapes. All arithmetic is fp32.
 //
-// Contract: a row of any output depends on that row of the inputs alone. Neither the number of rows, nor how the
-// work is split over threads, nor which columns this rank owns, changes one bit. Each op is compiled for several
-// instruction sets; bits are promised within one of them (isa_name).
+// Contract: a row of any output depends on that row of the inputs alone. Neither the number of rows, nor how
+// the work is split over threads, nor which columns this rank owns, changes one bit. Each op is compiled for
+// several instruction sets; bits are promised within one of them (isa_name).
 #pragma once
 
 #include <cstdint>
@@ -18,8 +18,8 @@
 
 namespace outrider {
 
-// Rows of activations are padded to a multiple of this many floats, and the padding holds zeros or garbage that
-// no result reads; vector code may touch it.
+// Rows of activations are padded to a multiple of this many floats, and the padding holds zeros or garbage
+// that no result reads; vector code may touch it.
 constexpr int64_t kRowPadding = 16;
 
 // The instruction set in use, e.g. "avx512_bf16", "avx3", "avx2".
@@ -35,11 +35,12 @@ struct MatmulScratch {
 
 // out[m, n] = sum over k of x[m, k] * weight[n, k], leaf by leaf, leaves added in one balanced tree.
 // x [M, k], out [M, n]. With bf16 weights x is rounded to bf16 first.
-void matmul(ThreadPool& pool, MatmulScratch& scratch, TensorView<const float, 2> x, const PackedMatrix& weight,
-            TensorView<float, 2> out);
+void matmul(ThreadPool& pool, MatmulScratch& scratch, TensorView<const float, 2> x,
+            const PackedMatrix& weight, TensorView<float, 2> out);
 
 // out[m, :] = x[m, :] / sqrt(mean(x[m, :]^2) + epsilon) * weight       (Zhang & Sennrich 2019)
-void rms_norm(TensorView<const float, 2> x, std::span<const float> weight, float epsilon, TensorView<float, 2> out);
+void rms_norm(TensorView<const float, 2> x, std::span<const float> weight, float epsilon,
+              TensorView<float, 2> out);
 
 // Rotary embedding (Su et al. 2021), halves convention: pair (i, i + d/2) turns by position * frequency[i].
 class RopeTable {
@@ -79,8 +80,8 @@ struct KvLayerView {
 };
 
 // Writes key and value of one token and one head; block_slot = position % kBlockTokens.
-void store_kv(const KvLayerView& layer, int64_t block, int64_t block_slot, int64_t kv_head, std::span<const float> key,
-              std::span<const float> value);
+void store_kv(const KvLayerView& layer, int64_t block, int64_t block_slot, int64_t kv_head,
+              std::span<const float> key, std::span<const float> value);
 
 // One query row: attends to positions [0, position] through its sequence's block table.
 struct AttentionRow {
@@ -89,19 +90,21 @@ struct AttentionRow {
 };
 
 struct AttentionShape {
-  int64_t heads = 0;           // query heads of this rank
-  int64_t first_head = 0;      // index of its first query head in the whole model
-  int64_t first_kv_head = 0;   // index of its first KV head
+  int64_t heads = 0;          // query heads of this rank
+  int64_t first_head = 0;     // index of its first query head in the whole model
+  int64_t first_kv_head = 0;  // index of its first KV head
   int64_t heads_per_kv = 1;
 };
 
-// out[m, h, :] = softmax(q[m, h, :] . K / sqrt(head_dim)) V. q and out [M, heads * head_dim]. Positions are reduced
-// in absolute order, 16 lanes by position % 16.
+// out[m, h, :] = softmax(q[m, h, :] . K / sqrt(head_dim)) V. q and out [M, heads * head_dim]. Positions are
+// reduced in absolute order, 16 lanes by position % 16.
 class AttentionScratch {
  public:
   AttentionScratch() = default;
   AttentionScratch(int threads, int64_t heads_per_kv, int64_t max_positions, int64_t head_dim);
-  std::span<float> of_thread(int64_t part) { return buffer_.span().subspan(static_cast<size_t>(part * stride_), static_cast<size_t>(stride_)); }
+  std::span<float> of_thread(int64_t part) {
+    return buffer_.span().subspan(static_cast<size_t>(part * stride_), static_cast<size_t>(stride_));
+  }
   int64_t positions() const { return positions_; }
 
  private:
@@ -109,7 +112,8 @@ class AttentionScratch {
   int64_t positions_ = 0;
   Buffer<float> buffer_;
 };
-void attention(ThreadPool& pool, AttentionScratch& scratch, TensorView<const float, 2> q, const KvLayerView& layer,
-               const AttentionShape& shape, std::span<const AttentionRow> rows, TensorView<float, 2> out);
+void attention(ThreadPool& pool, AttentionScratch& scratch, TensorView<const float, 2> q,
+               const KvLayerView& layer, const AttentionShape& shape, std::span<const AttentionRow> rows,
+               TensorView<float, 2> out);
 
 }  // namespace outrider

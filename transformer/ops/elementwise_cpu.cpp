@@ -1,9 +1,12 @@
-// Norm, rotary embedding, SwiGLU, residual. Sums keep 16 lanes by index % 16, then one tree; every element-wise
-// function is the same vector code for body and tail, so the place where a shard ends cannot matter.
+// Norm, rotary embedding, SwiGLU, residual. Sums keep 16 lanes by index % 16, then one tree; every
+// element-wise function is the same vector code for body and tail, so the place where a shard ends cannot
+// matter.
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "transformer/ops/elementwise_cpu.cpp"
-#include <hwy/foreach_target.h>
+#include <hwy/foreach_target.h>  // first: it re-includes this file for every instruction set
+
 #include <hwy/highway.h>
+
 #include <hwy/contrib/math/math-inl.h>
 
 #include <cmath>
@@ -73,11 +76,11 @@ HWY_EXPORT(silu_mul_row);
 HWY_EXPORT(add_row);
 HWY_EXPORT(rms_norm_row);
 
-void rms_norm(TensorView<const float, 2> x, std::span<const float> weight, float epsilon, TensorView<float, 2> out) {
+void rms_norm(TensorView<const float, 2> x, std::span<const float> weight, float epsilon,
+              TensorView<float, 2> out) {
   const auto n = static_cast<int64_t>(weight.size());
   CHECK(x.extent(1) >= n && out.extent(1) >= n, "row of {} for {} weights", x.extent(1), n);
-  for (int64_t m = 0; m < x.extent(0); ++m)
-    HWY_DYNAMIC_DISPATCH(rms_norm_row)
+  for (int64_t m = 0; m < x.extent(0); ++m) HWY_DYNAMIC_DISPATCH(rms_norm_row)
   (x.data() + m * x.stride(0), weight.data(), n, epsilon, out.data() + m * out.stride(0));
 }
 
@@ -101,7 +104,8 @@ RopeTable::RopeTable(std::span<const float> frequencies, int64_t positions)
     : pairs_(static_cast<int64_t>(frequencies.size())), cos_(positions * pairs_), sin_(positions * pairs_) {
   for (int64_t p = 0; p < positions; ++p)
     for (int64_t i = 0; i < pairs_; ++i) {
-      // The reference implementation rounds the angle to fp32 before the cosine; at long contexts that is visible.
+      // The reference implementation rounds the angle to fp32 before the cosine; at long contexts that is
+      // visible.
       const float angle = static_cast<float>(p) * frequencies[static_cast<size_t>(i)];
       cos_[p * pairs_ + i] = std::cos(angle);
       sin_[p * pairs_ + i] = std::sin(angle);

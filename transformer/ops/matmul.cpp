@@ -23,7 +23,8 @@ std::string lower(std::string text) {
   return text;
 }
 
-// The Highway targets compiled in that this processor has, best first. Pinning narrows what Highway reports later.
+// The Highway targets compiled in that this processor has, best first. Pinning narrows what Highway reports
+// later.
 const std::vector<int64_t>& highway_targets() {
   static const std::vector<int64_t> all = [] {
     std::vector<int64_t> targets;
@@ -76,11 +77,11 @@ Status pin_isa(const std::string& name) {
   return invalid_argument(fmt::format("--isa {}: not on this machine; it has {}", name, offered));
 }
 
-void matmul(ThreadPool& pool, MatmulScratch& scratch, TensorView<const float, 2> x, const PackedMatrix& weight,
-            TensorView<float, 2> out) {
+void matmul(ThreadPool& pool, MatmulScratch& scratch, TensorView<const float, 2> x,
+            const PackedMatrix& weight, TensorView<float, 2> out) {
   const int64_t rows = x.extent(0), k = weight.k(), padded = weight.padded_k();
-  CHECK(x.extent(1) >= k && out.extent(1) >= weight.n() && out.extent(0) >= rows, "x [{}, {}], weight [{}, {}]", rows,
-        x.extent(1), weight.n(), k);
+  CHECK(x.extent(1) >= k && out.extent(1) >= weight.n() && out.extent(0) >= rows,
+        "x [{}, {}], weight [{}, {}]", rows, x.extent(1), weight.n(), k);
   if (rows == 0 || weight.n() == 0) return;
   if (scratch.rounded.size() < rows * padded) scratch.rounded = Buffer<uint32_t>(rows * padded);
 

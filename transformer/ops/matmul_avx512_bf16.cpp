@@ -1,6 +1,6 @@
-// bf16 weights with the AVX512-BF16 dot product: one instruction multiplies 32 pairs. Debian's Highway has no such
-// operation, hence intrinsics with their own run-time check. Same contract as matmul_cpu.cpp: one accumulator per
-// output, k in order.
+// bf16 weights with the AVX512-BF16 dot product: one instruction multiplies 32 pairs. Debian's Highway has no
+// such operation, hence intrinsics with their own run-time check. Same contract as matmul_cpu.cpp: one
+// accumulator per output, k in order.
 #include "transformer/ops/matmul_kernels.h"
 
 #if defined(__x86_64__)
@@ -35,7 +35,8 @@ TARGET inline void leaf(const uint32_t* tile, const uint32_t* x, int64_t stride,
     const __m512bh w0 = reinterpret_cast<__m512bh>(_mm512_load_si512(weights));
     const __m512bh w1 = reinterpret_cast<__m512bh>(_mm512_load_si512(weights + 16));
     for (int m = 0; m < kRows; ++m) {
-      const __m512bh pair = reinterpret_cast<__m512bh>(_mm512_set1_epi32(static_cast<int>(x[m * stride + k])));
+      const __m512bh pair =
+          reinterpret_cast<__m512bh>(_mm512_set1_epi32(static_cast<int>(x[m * stride + k])));
       block.sum[m][0] = _mm512_dpbf16_ps(block.sum[m][0], w0, pair);
       block.sum[m][1] = _mm512_dpbf16_ps(block.sum[m][1], w1, pair);
     }
@@ -69,7 +70,9 @@ TARGET void tile_rows(const MatmulJob& job, int64_t t, int64_t first_row) {
   }
   const int64_t columns = job.weight->n() - t * kTileColumns;
   const auto mask0 = static_cast<__mmask16>(columns >= 16 ? 0xffff : (1 << columns) - 1);
-  const auto mask1 = static_cast<__mmask16>(columns >= 32 ? 0xffff : columns <= 16 ? 0 : (1 << (columns - 16)) - 1);
+  const auto mask1 = static_cast<__mmask16>(columns >= 32   ? 0xffff
+                                            : columns <= 16 ? 0
+                                                            : (1 << (columns - 16)) - 1);
   for (int m = 0; m < kRows; ++m) {
     float* out = job.out + (first_row + m) * job.out_stride + t * kTileColumns;
     _mm512_mask_storeu_ps(out, mask0, result.sum[m][0]);
@@ -105,7 +108,9 @@ void matmul_tiles_avx512_bf16(const MatmulJob& job, int64_t first_tile, int64_t 
 
 namespace outrider {
 bool cpu_has_avx512_bf16() { return false; }
-void matmul_tiles_avx512_bf16(const MatmulJob&, int64_t, int64_t) { CHECK(false, "no AVX512-BF16 on this processor"); }
+void matmul_tiles_avx512_bf16(const MatmulJob&, int64_t, int64_t) {
+  CHECK(false, "no AVX512-BF16 on this processor");
+}
 }  // namespace outrider
 
 #endif

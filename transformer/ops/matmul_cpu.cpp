@@ -1,8 +1,9 @@
-// matmul for any instruction set, through Highway. Lanes are output columns: every output is one fma chain over k
-// in order, so neither the vector width of the loop over columns nor the number of rows can change it.
+// matmul for any instruction set, through Highway. Lanes are output columns: every output is one fma chain
+// over k in order, so neither the vector width of the loop over columns nor the number of rows can change it.
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "transformer/ops/matmul_cpu.cpp"
-#include <hwy/foreach_target.h>
+#include <hwy/foreach_target.h>  // first: it re-includes this file for every instruction set
+
 #include <hwy/highway.h>
 
 #include "transformer/ops/matmul_kernels.h"

@@ -20,14 +20,15 @@ struct MatmulJob {
   int64_t rows = 0;
 };
 
-void matmul_tiles(const MatmulJob& job, int64_t first_tile, int64_t last_tile);  // Highway: fp32 and bf16 weights
+void matmul_tiles(const MatmulJob& job, int64_t first_tile,
+                  int64_t last_tile);  // Highway: fp32 and bf16 weights
 
 bool cpu_has_avx512_bf16();
 void matmul_tiles_avx512_bf16(const MatmulJob& job, int64_t first_tile, int64_t last_tile);  // bf16 weights
 
-// Leaves are summed as they come, in the balanced tree ((0+1)+(2+3))+((4+5)+(6+7)), by a binary counter of partial
-// sums. Each kernel spells it out: a shared template could not be inlined into code of another instruction set. The
-// number of leaves is a power of two, as every rank's share is.
+// Leaves are summed as they come, in the balanced tree ((0+1)+(2+3))+((4+5)+(6+7)), by a binary counter of
+// partial sums. Each kernel spells it out: a shared template could not be inlined into code of another
+// instruction set. The number of leaves is a power of two, as every rank's share is.
 constexpr int kTreeLevels = 4;
 
 }  // namespace outrider

@@ -1,5 +1,5 @@
-// A weight matrix [n, k] in the layout the CPU kernels stream: tiles of 32 output columns, k in pairs, so that a
-// thread reads one sequential stream and every output keeps its own accumulator. Padding is zero.
+// A weight matrix [n, k] in the layout the CPU kernels stream: tiles of 32 output columns, k in pairs, so
+// that a thread reads one sequential stream and every output keeps its own accumulator. Padding is zero.
 //   bf16: data[tile][k / 2][32][2]      fp32: data[tile][k][32]
 #pragma once
 
@@ -41,8 +41,9 @@ class PackedMatrix {
 
   // Element (row, column) of the matrix, as stored.
   float at(int64_t row, int64_t column) const {
-    return type_ == WeightType::kBFloat16 ? to_float(reinterpret_cast<const bf16*>(data_.data())[offset(row, column)])
-                                          : reinterpret_cast<const float*>(data_.data())[offset(row, column)];
+    return type_ == WeightType::kBFloat16
+               ? to_float(reinterpret_cast<const bf16*>(data_.data())[offset(row, column)])
+               : reinterpret_cast<const float*>(data_.data())[offset(row, column)];
   }
   void set(int64_t row, int64_t column, float value) {
     if (type_ == WeightType::kBFloat16)
