@@ -9,7 +9,7 @@ namespace outrider {
 namespace {
 
 // Long enough to bridge the serial work between two loops of a forward pass, short against a scheduler slice.
-constexpr int kSpins = 400;
+constexpr int kSpins = 1500;
 
 void relax() {
 #if defined(__x86_64__)

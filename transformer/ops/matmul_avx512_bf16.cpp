@@ -24,23 +24,35 @@ struct Block {
 
 constexpr int64_t kPrefetchBytes = 4096;
 
+// The accumulators are a local array: through a reference they might alias the inputs and would live in
+// memory.
 template <int kRows>
-TARGET inline void leaf(const uint32_t* tile, const uint32_t* x, int64_t stride, int64_t begin, int64_t end,
-                        Block<kRows>& block) {
-  for (auto& row : block.sum) row[0] = row[1] = _mm512_setzero_ps();
+TARGET inline Block<kRows> leaf(const uint32_t* tile, const uint32_t* x, int64_t stride, int64_t begin,
+                                int64_t end) {
+  __m512 sum[kRows][2];
+#pragma GCC unroll 8
+  for (int m = 0; m < kRows; ++m) sum[m][0] = sum[m][1] = _mm512_setzero_ps();
   for (int64_t k = begin / 2; k < (end + 1) / 2; ++k) {
     const uint32_t* weights = tile + k * kTileColumns;
     _mm_prefetch(reinterpret_cast<const char*>(weights) + kPrefetchBytes, _MM_HINT_T0);
     _mm_prefetch(reinterpret_cast<const char*>(weights) + kPrefetchBytes + 64, _MM_HINT_T0);
     const __m512bh w0 = reinterpret_cast<__m512bh>(_mm512_load_si512(weights));
     const __m512bh w1 = reinterpret_cast<__m512bh>(_mm512_load_si512(weights + 16));
+#pragma GCC unroll 8
     for (int m = 0; m < kRows; ++m) {
       const __m512bh pair =
           reinterpret_cast<__m512bh>(_mm512_set1_epi32(static_cast<int>(x[m * stride + k])));
-      block.sum[m][0] = _mm512_dpbf16_ps(block.sum[m][0], w0, pair);
-      block.sum[m][1] = _mm512_dpbf16_ps(block.sum[m][1], w1, pair);
+      sum[m][0] = _mm512_dpbf16_ps(sum[m][0], w0, pair);
+      sum[m][1] = _mm512_dpbf16_ps(sum[m][1], w1, pair);
     }
   }
+  Block<kRows> block;
+#pragma GCC unroll 8
+  for (int m = 0; m < kRows; ++m) {
+    block.sum[m][0] = sum[m][0];
+    block.sum[m][1] = sum[m][1];
+  }
+  return block;
 }
 
 template <int kRows>
@@ -50,14 +62,13 @@ TARGET void tile_rows(const MatmulJob& job, int64_t t, int64_t first_row) {
   const auto& ends = job.weight->leaf_ends();
   Block<kRows> result;
   if (ends.size() == 1) {
-    leaf<kRows>(tile, x, job.input_stride, 0, ends[0], result);
+    result = leaf<kRows>(tile, x, job.input_stride, 0, ends[0]);
   } else {
     Block<kRows> levels[kTreeLevels] = {};
     int count = 0, level = 0;
     int64_t begin = 0;
     for (int64_t end : ends) {
-      Block<kRows> sum;
-      leaf<kRows>(tile, x, job.input_stride, begin, end, sum);
+      Block<kRows> sum = leaf<kRows>(tile, x, job.input_stride, begin, end);
       for (level = 0; count >> level & 1; ++level) {
         levels[level] += sum;
         sum = levels[level];
@@ -80,10 +91,26 @@ TARGET void tile_rows(const MatmulJob& job, int64_t t, int64_t first_row) {
   }
 }
 
-template <int kRows>
-TARGET int64_t rows_of(const MatmulJob& job, int64_t t, int64_t m) {
-  for (; m + kRows <= job.rows; m += kRows) tile_rows<kRows>(job, t, m);
-  return m;
+// Up to eight rows share one pass over a tile; more would not fit the registers.
+TARGET void rows_of(const MatmulJob& job, int64_t t, int64_t first, int64_t count) {
+  switch (count) {
+    case 1:
+      return tile_rows<1>(job, t, first);
+    case 2:
+      return tile_rows<2>(job, t, first);
+    case 3:
+      return tile_rows<3>(job, t, first);
+    case 4:
+      return tile_rows<4>(job, t, first);
+    case 5:
+      return tile_rows<5>(job, t, first);
+    case 6:
+      return tile_rows<6>(job, t, first);
+    case 7:
+      return tile_rows<7>(job, t, first);
+    default:
+      return tile_rows<8>(job, t, first);
+  }
 }
 
 }  // namespace
@@ -94,12 +121,8 @@ bool cpu_has_avx512_bf16() {
 }
 
 void matmul_tiles_avx512_bf16(const MatmulJob& job, int64_t first_tile, int64_t last_tile) {
-  for (int64_t t = first_tile; t < last_tile; ++t) {
-    int64_t m = rows_of<8>(job, t, 0);
-    m = rows_of<4>(job, t, m);
-    m = rows_of<2>(job, t, m);
-    rows_of<1>(job, t, m);
-  }
+  for (int64_t t = first_tile; t < last_tile; ++t)
+    for (int64_t m = 0; m < job.rows; m += 8) rows_of(job, t, m, job.rows - m < 8 ? job.rows - m : 8);
 }
 
 }  // namespace outrider
