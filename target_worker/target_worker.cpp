@@ -63,11 +63,20 @@ Status TargetWorker::join(Transport& transport) {
   return deadline_exceeded("the coordinator did not answer the target within 60 s");
 }
 
+// Work may take any time to come, but a coordinator that is gone sends none: silence is answered with
+// heartbeats, and when those cannot be delivered for a while the group ends.
 std::optional<StepPlan> TargetWorker::receive_plan(Transport& transport) {
   constexpr auto kPoll = std::chrono::seconds(1);
+  constexpr int kMaxUndelivered = 10;
+  int undelivered = 0;
   while (true) {
     auto incoming = transport.receive(Clock::now() + kPoll);
-    if (!incoming) continue;
+    if (!incoming) {
+      const Status beat = transport.send(kCoordinatorPeer, Heartbeat{options_.generation});
+      undelivered = beat.code() == StatusCode::kUnavailable ? undelivered + 1 : 0;
+      if (undelivered >= kMaxUndelivered) throw std::runtime_error("the coordinator is gone");
+      continue;
+    }
     if (auto* plan = std::get_if<StepPlan>(&incoming->message)) return std::move(*plan);
     if (std::holds_alternative<Shutdown>(incoming->message)) return std::nullopt;
   }

@@ -154,5 +154,27 @@ TEST(TargetWorker, NonFiniteLogitsFailOneRequest) {
                   .verdicts.empty());
 }
 
+// A coordinator that vanishes without a word does not leave a rank behind.
+TEST(TargetWorker, EndsWhenTheCoordinatorIsGone) {
+  Rank rank;
+  const auto hub = make_inproc_hub();
+  auto coordinator = hub->coordinator_end();
+  const auto leader = hub->connect();
+  std::string end;
+  std::thread thread([&] {
+    try {
+      end = rank.worker.run(leader.get()).message();
+    } catch (const std::exception& error) {
+      end = error.what();
+    }
+  });
+  const auto hello = coordinator->receive(Clock::now() + std::chrono::seconds(10));
+  ASSERT_TRUE(hello.has_value());
+  ASSERT_TRUE(coordinator->send(hello->peer, Welcome{.accepted = true}).ok());
+  coordinator.reset();
+  thread.join();  // after about ten seconds
+  EXPECT_EQ(end, "the coordinator is gone");
+}
+
 }  // namespace
 }  // namespace outrider
