@@ -7,13 +7,15 @@
 #include <map>
 #include <nlohmann/json.hpp>
 
+#include "tests/support/source_dir.h"
+
 namespace outrider {
 namespace {
 
 using nlohmann::json;
 
 json philox_vectors() {
-  std::ifstream file(std::string(OUTRIDER_SOURCE_DIR) + "/tests/vectors/philox.json");
+  std::ifstream file(outrider::source_dir() / "tests/vectors/philox.json");
   return json::parse(file);
 }
 uint64_t hex(const json& text) { return std::stoull(text.get<std::string>(), nullptr, 16); }

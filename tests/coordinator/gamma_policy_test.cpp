@@ -5,6 +5,7 @@
 #include <nlohmann/json.hpp>
 
 #include "coordinator/gamma/policies.h"
+#include "tests/support/source_dir.h"
 
 namespace outrider {
 namespace {
@@ -37,7 +38,7 @@ TEST(GammaPolicy, FixedIsFixed) {
 }
 
 TEST(GammaPolicy, HeuristicMatchesTheReferenceTrace) {
-  std::ifstream file(OUTRIDER_SOURCE_DIR "/tests/vectors/policies.json");
+  std::ifstream file(outrider::source_dir() / "tests/vectors/policies.json");
   const auto trace = nlohmann::json::parse(file)["heuristic"];
   auto policy = make_heuristic_gamma(trace["g0"], trace["gmin"], trace["gmax"]);
   ASSERT_GT(trace["rows"].size(), 20u);

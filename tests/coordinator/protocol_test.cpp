@@ -8,14 +8,13 @@
 #include <sstream>
 
 #include "coordinator/gamma/policies.h"
+#include "tests/support/source_dir.h"
 #include "transcript.h"
 
 namespace outrider {
 namespace {
 
-std::filesystem::path folder() {
-  return std::filesystem::path(OUTRIDER_SOURCE_DIR) / "tests" / "coordinator" / "transcripts";
-}
+std::filesystem::path folder() { return outrider::source_dir() / "tests" / "coordinator" / "transcripts"; }
 
 std::string read(const std::filesystem::path& path) {
   std::ifstream file(path);
@@ -83,8 +82,8 @@ class LockstepTrace : public ::testing::Test {
 };
 
 TEST_F(LockstepTrace, MatchesTheReference) {
-  const auto trace = nlohmann::json::parse(
-      read(std::filesystem::path(OUTRIDER_SOURCE_DIR) / "tests" / "vectors" / "kv_traces.json"));
+  const auto trace =
+      nlohmann::json::parse(read(outrider::source_dir() / "tests" / "vectors" / "kv_traces.json"));
   std::vector<int32_t> gammas;
   for (const auto& round : trace["lockstep"]) gammas.push_back(round["gamma"]);
   protocol_ = std::make_unique<Protocol>(ProtocolOptions{}, [gammas] { return make_replay_gamma(gammas); });

@@ -4,6 +4,7 @@
 #include <nlohmann/json.hpp>
 
 #include "program.h"
+#include "tests/support/source_dir.h"
 
 namespace outrider::testing {
 namespace {
@@ -156,7 +157,7 @@ TEST(BadPair, ATokenizerOfAnotherFamily) {
   const TemporaryDirectory dir;
   const fs::path draft = dir.copy(demo_draft(), "draft");
   write_file(draft / "tokenizer.json",
-             read_file(OUTRIDER_SOURCE_DIR "/tests/goldens/tokenizers/gpt2/tokenizer.json"));
+             read_file(outrider::source_dir() / "tests/goldens/tokenizers/gpt2/tokenizer.json"));
   const Outcome run =
       generate({"--prompt", "x", "--draft-model", draft}, {.limit = std::chrono::seconds(20)});
   EXPECT_EQ(run.code, 2) << run.describe();

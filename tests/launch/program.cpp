@@ -1,4 +1,5 @@
 #include "program.h"
+#include "tests/support/source_dir.h"
 
 #include <fcntl.h>
 #include <poll.h>
@@ -139,8 +140,8 @@ Outcome outrider_program(std::vector<std::string> arguments, const RunSettings& 
   return run_program(std::move(arguments), settings);
 }
 
-std::filesystem::path demo_target() { return OUTRIDER_SOURCE_DIR "/launch/demo_pair/target"; }
-std::filesystem::path demo_draft() { return OUTRIDER_SOURCE_DIR "/launch/demo_pair/draft"; }
+std::filesystem::path demo_target() { return outrider::source_dir() / "launch/demo_pair/target"; }
+std::filesystem::path demo_draft() { return outrider::source_dir() / "launch/demo_pair/draft"; }
 
 Outcome generate(std::vector<std::string> arguments, const RunSettings& settings) {
   arguments.insert(arguments.begin(), {"generate", "--model", demo_target()});

@@ -17,6 +17,7 @@
 #include <vector>
 
 #include "comm/collectives.h"
+#include "tests/support/source_dir.h"
 #include "transformer/model.h"
 #include "transformer/safetensors.h"
 
@@ -27,7 +28,7 @@ inline const std::vector<std::string> kGoldenModels{
     "qwen2",  "qwen3",    "llama-bias-sharded", "qwen3-bf16", "qwen3-fp16"};
 
 inline std::filesystem::path golden_model(const std::string& name) {
-  return std::filesystem::path(OUTRIDER_SOURCE_DIR) / "tests/goldens/models" / name;
+  return outrider::source_dir() / "tests/goldens/models" / name;
 }
 
 inline std::unique_ptr<Model> load_or_die(const std::filesystem::path& directory, const ModelOptions& options,

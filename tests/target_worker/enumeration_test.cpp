@@ -12,6 +12,7 @@
 #include "target_worker/acceptance_rule.h"
 #include "target_worker/rules/decisions.h"
 #include "target_worker/rules/rules.h"
+#include "tests/support/source_dir.h"
 
 namespace outrider {
 namespace {
@@ -214,7 +215,7 @@ double fraction(const json& text) {
 }
 
 TEST(Enumeration, LawsOfTheVectors) {
-  std::ifstream file(std::string(OUTRIDER_SOURCE_DIR) + "/tests/vectors/enumeration.json");
+  std::ifstream file(outrider::source_dir() / "tests/vectors/enumeration.json");
   const json vectors = json::parse(file);
   int checked = 0;
   for (const json& entry : vectors["laws"]) {

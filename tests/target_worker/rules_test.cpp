@@ -8,6 +8,7 @@
 #include "base/random.h"
 #include "target_worker/acceptance_rule.h"
 #include "target_worker/rules/decisions.h"
+#include "tests/support/source_dir.h"
 
 namespace outrider {
 namespace {
@@ -16,7 +17,7 @@ using nlohmann::json;
 
 const json& vectors() {
   static const json parsed = [] {
-    std::ifstream file(std::string(OUTRIDER_SOURCE_DIR) + "/tests/vectors/verify_cases.json");
+    std::ifstream file(outrider::source_dir() / "tests/vectors/verify_cases.json");
     return json::parse(file);
   }();
   return parsed;

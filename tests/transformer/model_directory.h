@@ -9,6 +9,8 @@
 #include <string>
 #include <string_view>
 
+#include "tests/support/source_dir.h"
+
 namespace outrider {
 
 // Removed with everything in it at the end of the test.
@@ -42,11 +44,11 @@ class ModelDirectory {
 inline std::filesystem::path test_data() {
   const char* variable = std::getenv("OUTRIDER_TEST_DATA");
   return variable != nullptr ? std::filesystem::path(variable)
-                             : std::filesystem::path(OUTRIDER_SOURCE_DIR) / ".." / "shared" / "data";
+                             : outrider::source_dir() / ".." / "shared" / "data";
 }
 
 inline std::filesystem::path golden_models() {
-  return std::filesystem::path(OUTRIDER_SOURCE_DIR) / "tests" / "goldens" / "models";
+  return outrider::source_dir() / "tests" / "goldens" / "models";
 }
 
 }  // namespace outrider

@@ -5,6 +5,7 @@
 #include <fstream>
 #include <nlohmann/json.hpp>
 
+#include "tests/support/source_dir.h"
 #include "tests/transformer/sampling/reference.h"
 
 namespace outrider {
@@ -74,7 +75,7 @@ TEST(Filters, EqualTheUnshardedOnesOnAnyNumberOfRanks) {
 }
 
 TEST(Filters, TopPVectors) {
-  std::ifstream file(std::string(OUTRIDER_SOURCE_DIR) + "/tests/vectors/sharded.json");
+  std::ifstream file(outrider::source_dir() / "tests/vectors/sharded.json");
   const auto vectors = nlohmann::json::parse(file);
   ASSERT_GE(vectors["top_p"].size(), 6u);
   for (const auto& entry : vectors["top_p"]) {

@@ -5,6 +5,7 @@
 #include <fstream>
 #include <nlohmann/json.hpp>
 
+#include "tests/support/source_dir.h"
 #include "tests/transformer/sampling/reference.h"
 
 namespace outrider {
@@ -14,7 +15,7 @@ using nlohmann::json;
 
 const json& vectors() {
   static const json parsed = [] {
-    std::ifstream file(std::string(OUTRIDER_SOURCE_DIR) + "/tests/vectors/sharded.json");
+    std::ifstream file(outrider::source_dir() / "tests/vectors/sharded.json");
     return json::parse(file);
   }();
   return parsed;

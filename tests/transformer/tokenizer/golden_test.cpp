@@ -1,5 +1,6 @@
 // Every kind of tokenizer against what the reference libraries made of the same strings
 // (tests/goldens/make_tokenizer_goldens.py).
+#include "tests/support/source_dir.h"
 #include "tests/transformer/tokenizer/tokenizer_fixtures.h"
 
 namespace outrider {
@@ -110,7 +111,7 @@ TEST(SentencePieceSpecials, AreFoundInTextAndLeftOutOfIt) {
 }
 
 TEST(DemoPair, RoundTrips) {
-  const auto directory = std::filesystem::path(OUTRIDER_SOURCE_DIR) / "launch/demo_pair/target";
+  const auto directory = outrider::source_dir() / "launch/demo_pair/target";
   if (!std::filesystem::exists(directory / "tokenizer.json")) GTEST_SKIP() << "no demo pair in " << directory;
   const auto tokenizer = load_or_die(directory);
   EXPECT_EQ(tokenizer->bos(), TokenId(0));

@@ -11,13 +11,14 @@
 #include <string>
 #include <vector>
 
+#include "tests/support/source_dir.h"
 #include "tests/transformer/model_directory.h"
 #include "transformer/tokenizer.h"
 
 namespace outrider {
 
 inline std::filesystem::path golden_directory() {
-  return std::filesystem::path(OUTRIDER_SOURCE_DIR) / "tests/goldens/tokenizers";
+  return outrider::source_dir() / "tests/goldens/tokenizers";
 }
 
 inline std::string read_file(const std::filesystem::path& path) {
