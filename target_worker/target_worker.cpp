@@ -20,7 +20,7 @@ bool samples(const PlanEntry& entry) { return entry.first_input + entry.input_co
 TargetWorker::TargetWorker(Model& model, Collectives& group, TargetOptions options)
     : model_(model), group_(group), options_(std::move(options)), verifier_(group) {
   options_.info.max_context = static_cast<int32_t>(model.max_positions());
-  options_.info.isa = isa_name();
+  options_.info.isa = model.isa();
 }
 
 // Every target rank runs these lines in this order; only the leader talks outside the group.
@@ -37,14 +37,14 @@ Status TargetWorker::run(Transport* transport) {
 // Bits are promised within one instruction set, so a mixed group would diverge silently.
 void TargetWorker::agree_on_isa() {
   uint64_t mine = 0;
-  for (char c : isa_name()) mine = hash_combine(mine, static_cast<unsigned char>(c));
+  for (char c : model_.isa()) mine = hash_combine(mine, static_cast<unsigned char>(c));
   std::vector<uint64_t> all(static_cast<size_t>(group_.size()));
   group_.all_gather(std::as_bytes(std::span(&mine, 1)), std::as_writable_bytes(std::span(all)));
   for (size_t r = 0; r < all.size(); ++r)
     if (all[r] != mine)
       throw std::runtime_error(
           fmt::format("target rank {} uses {}, rank {} another instruction set; pin one with --isa",
-                      group_.rank(), isa_name(), r));
+                      group_.rank(), model_.isa(), r));
 }
 
 Status TargetWorker::join(Transport& transport) {

@@ -1,27 +1,20 @@
-// Paged key/value cache of one model shard. Sequences own block tables; blocks are reference counted, so a
-// fork shares its prefix and a block with more than one owner is copied before it is written. Everything is
-// planned at start-up: the pool is fixed and append() is the only place that can run out. A deterministic
-// state machine: the same calls give the same tables on every rank. One thread.
+// Paged key/value cache of one model shard: the block tables, and whose memory the blocks are is the
+// storage's business. Sequences own block tables; blocks are reference counted, so a fork shares its prefix
+// and a block with more than one owner is copied before it is written. Everything is planned at start-up: the
+// pool is fixed and append() is the only place that can run out. A deterministic state machine: the same
+// calls give the same tables on every rank and on every back-end. One thread.
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <span>
 #include <vector>
 
-#include "base/buffer.h"
 #include "base/status.h"
 #include "base/types.h"
-#include "transformer/ops/cpu_ops.h"
+#include "transformer/kv_shape.h"
 
 namespace outrider {
-
-struct KvShape {
-  int64_t layers = 0;
-  int64_t kv_heads = 0;  // of this rank
-  int64_t head_dim = 0;
-  KvType type = KvType::kFloat32;
-  int64_t block_bytes() const;  // keys and values of one block in all layers
-};
 
 // A sequence inside one KvCache; local to it.
 struct KvHandle {
@@ -29,9 +22,26 @@ struct KvHandle {
   bool operator==(const KvHandle&) const = default;
 };
 
+// One token's place in the pool.
+struct KvSlot {
+  int32_t block = 0;
+  int64_t slot = 0;  // position % kBlockTokens
+};
+
+// The keys and values of all layers: host or device memory. A device storage orders its copies with the
+// kernels by its stream.
+class KvStorage {
+ public:
+  virtual ~KvStorage() = default;
+  virtual void copy_block(int32_t from, int32_t to) = 0;
+  virtual void copy_token(KvSlot from, KvSlot to) = 0;
+  // Hash of keys and values of positions [0, length): equal iff bitwise equal content.
+  virtual uint64_t content_hash(std::span<const int32_t> blocks, int64_t length) const = 0;
+};
+
 class KvCache {
  public:
-  KvCache(const KvShape& shape, int64_t num_blocks);
+  KvCache(std::unique_ptr<KvStorage> storage, int64_t num_blocks);
 
   KvHandle create();
   KvHandle fork(KvHandle parent);  // shares every block, copy-on-write
@@ -48,10 +58,7 @@ class KvCache {
 
   int64_t length(KvHandle handle) const { return sequence(handle).length; }
   const int32_t* block_table(KvHandle handle) const { return sequence(handle).blocks.data(); }
-
-  KvLayerView layer(int64_t index);
-  void store(int64_t layer_index, KvHandle handle, int64_t position, int64_t kv_head,
-             std::span<const float> key, std::span<const float> value);
+  KvSlot slot(KvHandle handle, int64_t position) const { return slot_of(sequence(handle), position); }
 
   int64_t free_blocks() const { return static_cast<int64_t>(free_.size()); }
   int64_t num_blocks() const { return static_cast<int64_t>(references_.size()); }
@@ -69,18 +76,15 @@ class KvCache {
 
   Sequence& sequence(KvHandle handle);
   const Sequence& sequence(KvHandle handle) const;
+  static KvSlot slot_of(const Sequence& s, int64_t position) {
+    return {s.blocks[static_cast<size_t>(position / kBlockTokens)], position % kBlockTokens};
+  }
   int32_t take_block();
   void drop_block(int32_t block);
-  void copy_block(int32_t from, int32_t to);
-  void copy_token(int32_t from_block, int64_t from_slot, int32_t to_block, int64_t to_slot);
-  int64_t key_elements() const { return shape_.kv_heads * shape_.head_dim * kBlockTokens; }
-  int64_t value_elements() const { return shape_.kv_heads * round_up(shape_.head_dim, 16) * kBlockTokens; }
-  int64_t element_bytes() const { return shape_.type == KvType::kBFloat16 ? 2 : 4; }
 
-  KvShape shape_;
-  std::vector<Buffer<std::byte>> keys_, values_;  // per layer, [num_blocks, ...] as KvLayerView says
-  std::vector<int32_t> references_;               // per block
-  std::vector<int32_t> free_;                     // a stack: the last freed is the first used again
+  std::unique_ptr<KvStorage> storage_;
+  std::vector<int32_t> references_;  // per block
+  std::vector<int32_t> free_;        // a stack: the last freed is the first used again
   std::vector<Sequence> sequences_;
 };
 

@@ -1,28 +1,23 @@
 // A decoder-only transformer, or one tensor-parallel shard of it: tokens in, logits out. It knows nothing of
 // requests, drafts or epochs. One owner thread; under tensor parallelism every rank calls forward() with the
-// same batch at the same time.
+// same batch at the same time. Model::load picks the back-end.
 #pragma once
 
 #include <filesystem>
 #include <memory>
 #include <span>
+#include <string>
 
 #include "base/status.h"
-#include "base/types.h"
 #include "comm/collectives.h"
+#include "transformer/batch.h"
 #include "transformer/kv_cache.h"
+#include "transformer/load_progress.h"
 #include "transformer/logits.h"
 #include "transformer/model_config.h"
-#include "transformer/weights.h"
+#include "transformer/shard.h"
 
 namespace outrider {
-
-// Consecutive tokens of one sequence: positions [kv.length(sequence), + tokens.size()).
-struct BatchSlice {
-  KvHandle sequence;
-  std::span<const TokenId> tokens;
-  int64_t logit_rows = 0;  // of the last so many tokens; 0 for a prefill chunk that is not the last
-};
 
 struct ModelOptions {
   Shard shard;
@@ -41,45 +36,23 @@ class Model {
  public:
   static Result<std::unique_ptr<Model>> load(const std::filesystem::path& directory,
                                              const ModelOptions& options, Collectives& collectives);
-  ~Model();
+  virtual ~Model() = default;
 
   // Appends every slice to its sequence's KV and returns the logits of the last logit_rows tokens of each
   // slice, in batch order. kResourceExhausted (no KV blocks) leaves every sequence as it was.
-  Result<LogitsShard> forward(std::span<const BatchSlice> batch);
+  virtual Result<LogitsShard> forward(std::span<const BatchSlice> batch) = 0;
 
-  KvCache& kv() { return kv_; }
-  const ModelConfig& config() const { return config_; }
-  int64_t max_positions() const { return max_positions_; }
-  int64_t max_rows() const { return options_.max_rows; }
-  int64_t max_logit_rows() const { return options_.max_logit_rows; }
-  int64_t weight_bytes() const { return weights_.bytes; }
-
- private:
-  struct Activations;  // [rows, ...], planned at start-up
-
-  Model(ModelConfig config, const ModelOptions& options, const ShardPlan& plan, Weights weights,
-        KvShape kv_shape, int64_t kv_blocks, int64_t max_positions, std::unique_ptr<ThreadPool> pool,
-        Collectives& collectives);
-
-  Status append_kv(std::span<const BatchSlice> batch);
-  void embed(std::span<const BatchSlice> batch, int64_t rows);
-  void attention_block(int64_t layer, std::span<const BatchSlice> batch, int64_t rows);
-  void mlp_block(int64_t layer, int64_t rows);
-  void prepare_heads(int64_t layer, std::span<const BatchSlice> batch);
-  void sum_over_ranks(TensorView<float, 2> partial);
-
-  ModelConfig config_;
-  ModelOptions options_;
-  ShardPlan plan_;
-  Weights weights_;
-  KvCache kv_;
-  int64_t max_positions_;
-  std::unique_ptr<ThreadPool> pool_;
-  Collectives* collectives_;
-  RopeTable rope_;
-  MatmulScratch matmul_scratch_;
-  AttentionScratch attention_scratch_;
-  std::unique_ptr<Activations> act_;
+  virtual KvCache& kv() = 0;
+  virtual const ModelConfig& config() const = 0;
+  virtual int64_t max_positions() const = 0;
+  virtual int64_t max_rows() const = 0;
+  virtual int64_t max_logit_rows() const = 0;
+  virtual int64_t weight_bytes() const = 0;
+  // The kernels in use, e.g. "avx512_bf16" or "cuda sm_90": bits are promised within one of them.
+  virtual std::string isa() const = 0;
 };
+
+// The longest sequence that these options allow for this model.
+int64_t planned_positions(const ModelConfig& config, const ModelOptions& options);
 
 }  // namespace outrider

@@ -2,31 +2,17 @@
 // and only once: each tensor is packed from the mapped file and its pages are given back.
 #pragma once
 
-#include <functional>
 #include <vector>
 
 #include "base/status.h"
+#include "transformer/load_progress.h"
 #include "transformer/model_config.h"
 #include "transformer/ops/packed_matrix.h"
 #include "transformer/safetensors.h"
-#include "transformer/shard.h"
+#include "transformer/shard_plan.h"
 #include "transformer/thread_pool.h"
 
 namespace outrider {
-
-// Which heads and columns a rank computes. Query heads and columns follow the leaves of shard.h; a KV head is
-// held by every rank whose query heads read it.
-struct ShardPlan {
-  ShardPlan(const ModelConfig& config, Shard shard);
-
-  Shard shard;
-  IndexRange query_heads;
-  IndexRange kv_heads;
-  IndexRange mlp_columns;  // of intermediate_size
-  IndexRange vocab;
-  std::vector<int64_t> attention_leaf_ends;  // along this rank's attention output, in columns
-  std::vector<int64_t> mlp_leaf_ends;        // along this rank's part of the intermediate activations
-};
 
 struct LayerWeights {
   std::vector<float> attention_norm, mlp_norm;  // [hidden]
@@ -50,9 +36,6 @@ struct Weights {
 
   const PackedMatrix& embedding_rows() const { return embedding.n() > 0 ? embedding : head; }
 };
-
-// Called now and then with bytes packed so far and in total.
-using LoadProgress = std::function<void(int64_t done, int64_t total)>;
 
 Result<Weights> load_weights(TensorFiles& files, const ModelConfig& config, const ShardPlan& plan,
                              ThreadPool& pool, const LoadProgress& progress);

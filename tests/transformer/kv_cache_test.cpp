@@ -5,13 +5,30 @@
 #include <map>
 #include <random>
 
+#include "transformer/cpu_kv_storage.h"
+
 namespace outrider {
 namespace {
 
 constexpr KvShape kShape{.layers = 2, .kv_heads = 2, .head_dim = 4, .type = KvType::kFloat32};
 
+// The tables over host memory.
+struct HostKv : KvCache {
+  explicit HostKv(int64_t num_blocks) : HostKv(new CpuKvStorage(kShape, num_blocks), num_blocks) {}
+  HostKv(CpuKvStorage* owned, int64_t num_blocks)
+      : KvCache(std::unique_ptr<KvStorage>(owned), num_blocks), storage(*owned) {}
+
+  void store(int64_t layer, KvHandle handle, int64_t position, int64_t head, std::span<const float> key,
+             std::span<const float> value) {
+    const KvSlot at = slot(handle, position);
+    store_kv(storage.layer(layer), at.block, at.slot, head, key, value);
+  }
+
+  CpuKvStorage& storage;
+};
+
 // Writes a value that names (position, tag) into every layer and head.
-void write(KvCache& kv, KvHandle handle, int64_t position, float tag) {
+void write(HostKv& kv, KvHandle handle, int64_t position, float tag) {
   for (int64_t layer = 0; layer < kShape.layers; ++layer)
     for (int64_t head = 0; head < kShape.kv_heads; ++head) {
       const float base = static_cast<float>(position * 8 + layer * 2 + head) + tag * 4096;
@@ -21,7 +38,7 @@ void write(KvCache& kv, KvHandle handle, int64_t position, float tag) {
 }
 
 TEST(KvCache, AppendTruncateRelease) {
-  KvCache kv(kShape, 4);
+  HostKv kv(4);
   const KvHandle a = kv.create();
   ASSERT_TRUE(kv.append(a, 17).ok());
   EXPECT_EQ(kv.free_blocks(), 2);
@@ -36,7 +53,7 @@ TEST(KvCache, AppendTruncateRelease) {
 }
 
 TEST(KvCache, ForkSharesAndCopiesOnWrite) {
-  KvCache kv(kShape, 8);
+  HostKv kv(8);
   const KvHandle a = kv.create();
   ASSERT_TRUE(kv.append(a, 20).ok());
   for (int64_t p = 0; p < 20; ++p) write(kv, a, p, 1);
@@ -59,7 +76,7 @@ TEST(KvCache, ForkSharesAndCopiesOnWrite) {
 }
 
 TEST(KvCache, CompactKeepsTheAcceptedPath) {
-  KvCache kv(kShape, 8), reference(kShape, 8);
+  HostKv kv(8), reference(8);
   const KvHandle a = kv.create(), r = reference.create();
   ASSERT_TRUE(kv.append(a, 24).ok());
   ASSERT_TRUE(reference.append(r, 17).ok());
@@ -80,7 +97,7 @@ TEST(KvCache, CompactKeepsTheAcceptedPath) {
 
 TEST(KvCache, RandomHistoriesLeakNothing) {
   std::mt19937 random(5);
-  KvCache kv(kShape, 64);
+  HostKv kv(64);
   std::map<int32_t, KvHandle> open;
   for (int step = 0; step < 4000; ++step) {
     const auto pick = [&] {

@@ -9,6 +9,7 @@
 #include <random>
 
 #include "tests/support/test_models.h"
+#include "transformer/ops/cpu_ops.h"
 #include "transformer/safetensors.h"
 
 namespace outrider {

@@ -13,6 +13,7 @@
 #include "base/bfloat16.h"
 #include "base/status.h"
 #include "base/tensor_view.h"
+#include "transformer/kv_shape.h"
 #include "transformer/ops/packed_matrix.h"
 #include "transformer/thread_pool.h"
 
@@ -66,10 +67,6 @@ void add_bias(TensorView<float, 2> x, std::span<const float> bias);
 // One layer's keys and values, paged. A block holds kBlockTokens consecutive positions of one sequence:
 //   keys   [block][kv_head][head_dim][kBlockTokens]            (tokens are the vector lanes of a score)
 //   values [block][kv_head][kBlockTokens][round_up(head_dim, 16)]
-constexpr int64_t kBlockTokens = 16;
-
-enum class KvType : uint8_t { kFloat32, kBFloat16 };
-
 struct KvLayerView {
   KvType type = KvType::kFloat32;
   std::byte* keys = nullptr;

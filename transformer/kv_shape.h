@@ -1,0 +1,23 @@
+// Sizes of a paged key/value cache, shared by its tables and by every kind of storage.
+#pragma once
+
+#include <cstdint>
+
+namespace outrider {
+
+constexpr int64_t kBlockTokens = 16;  // consecutive positions of one sequence in a block
+
+constexpr int64_t kv_blocks_for(int64_t tokens) { return (tokens + kBlockTokens - 1) / kBlockTokens; }
+
+enum class KvType : uint8_t { kFloat32, kBFloat16 };
+
+constexpr int64_t element_bytes(KvType type) { return type == KvType::kBFloat16 ? 2 : 4; }
+
+struct KvShape {
+  int64_t layers = 0;
+  int64_t kv_heads = 0;  // of this rank
+  int64_t head_dim = 0;
+  KvType type = KvType::kFloat32;
+};
+
+}  // namespace outrider
