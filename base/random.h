@@ -20,6 +20,7 @@ enum class Purpose : uint32_t {
   kCandidate = 5,
   kPolicy = 6,
   kTest = 7,
+  kSynth = 8,  // weights of `outrider synth`
 };
 
 // The request's 64-bit seed. Never an internal sequence id.

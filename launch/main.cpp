@@ -12,6 +12,7 @@
 #include "launch/doctor.h"
 #include "launch/generate.h"
 #include "launch/mpi_cluster.h"
+#include "launch/synth/synth.h"
 #include "launch/temporary_file.h"
 
 namespace {
@@ -58,6 +59,13 @@ int main(int argc, char** argv) {
   doctor->add_option("--layout", doctor_options.layout, "Roles by rank, e.g. coordinator=1,draft=1,target=2");
   doctor->add_option("-m,--model", doctor_options.model, "Show what each rank would hold of this model");
 
+  SynthOptions synth_options;
+  CLI::App* synth =
+      app.add_subcommand("synth", "Write a target and a draft of any shape, with random weights");
+  add_synth_options(*synth, synth_options);
+  std::string synth_config_file;
+  add_config_layer(*synth, synth_config_file);
+
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {
@@ -70,6 +78,7 @@ int main(int argc, char** argv) {
     return code;
   }
   try {
+    if (*synth) return run_synth(synth_options);
     return *doctor ? run_doctor(doctor_options, doctor_ranks) : run_generate(options);
   } catch (const std::exception& error) {
     std::fprintf(stderr, "outrider: %s\n", error.what());

@@ -1,0 +1,37 @@
+// Shapes of Llama models that `outrider synth` can write, and their config.json.
+#pragma once
+
+#include <cstdint>
+#include <nlohmann/json_fwd.hpp>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "base/status.h"
+
+namespace outrider {
+
+struct SynthShape {
+  int64_t hidden = 0;
+  int64_t layers = 0;
+  int64_t heads = 0;
+  int64_t kv_heads = 0;
+  int64_t head_dim = 0;  // 0: hidden / heads
+  int64_t ffn = 0;
+  int64_t vocab = 0;
+  int64_t max_positions = 0;
+  double rope_theta = 10000;
+  bool llama3_rope = false;  // the scaled rotation of Llama 3.1 and 3.2
+  bool tied = false;         // the head is the embedding
+};
+
+// Names of the presets, smallest first.
+std::vector<std::string> synth_shape_names();
+// An error names the nearest preset.
+Result<SynthShape> synth_shape(const std::string& name);
+// Errors name the flag that makes the shape impossible. Fills in head_dim.
+Status check_synth_shape(SynthShape& shape);
+
+nlohmann::json synth_config(const SynthShape& shape, int64_t layers);
+
+}  // namespace outrider
