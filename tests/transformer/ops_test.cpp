@@ -6,6 +6,7 @@
 #include <random>
 
 #include "transformer/ops/cpu_ops.h"
+#include "transformer/ops/matmul_kernels.h"
 
 namespace outrider {
 namespace {
@@ -74,7 +75,7 @@ TEST_P(Matmul, EqualsPlainLoopsAndItselfForAnyRowsAndThreads) {
                     magnitude * static_cast<double>(k + 1) * 0x1p-24);
       }
     }
-    for (int64_t rows : {2, 3, 8, 9, 16}) {
+    for (int64_t rows : {2, 3, 4, 5, 6, 7, 8, 9, 12, 16}) {
       Rows some(rows, n);
       matmul(one, scratch, x.first(rows), weight, some.view());
       for (int64_t m = 0; m < rows; ++m) EXPECT_TRUE(same_bits(some.view().row(m), together.view().row(m)));
@@ -113,6 +114,24 @@ TEST_P(Matmul, LeavesAreOneBalancedTree) {
         for (int64_t i = 0; i < partial[r].data.size(); ++i) partial[r].data[i] += partial[r + width].data[i];
     for (int64_t m = 0; m < 3; ++m)
       EXPECT_TRUE(same_bits(partial[0].view().row(m), expected.view().row(m))) << ranks;
+  }
+}
+
+// One AVX-512 instruction, or widening and two multiply-adds: whichever is faster here may be used.
+TEST(Bf16Kernels, DotProductInstructionAndMultiplyAddGiveTheSameBits) {
+  if (!isa_has_avx512_bf16()) GTEST_SKIP() << "no AVX512-BF16 on this machine";
+  ThreadPool pool(1);
+  MatmulScratch scratch;
+  const int64_t n = 83, k = 150;
+  PackedMatrix weight = random_matrix(WeightType::kBFloat16, n, k, {20, 40, 60, 60, 90, 120, 148, 150}, 3);
+  for (int64_t row = 0; row < n; row += 3) weight.set(row, row, 0x1p-130f);  // subnormals count as zero
+  for (int64_t rows : {1, 2, 3, 4, 5, 6, 7, 8, 9, 12, 13, 15, 16, 17, 40}) {
+    Rows x(rows, k), a(rows, n), b(rows, n);
+    randomize(x.view(), 8);
+    x.view()(0, 5) = 0x1p-128f;
+    matmul_with(avx512_bf16_kernels(), pool, scratch, x.view(), weight, a.view());
+    matmul_with(highway_kernels(WeightType::kBFloat16), pool, scratch, x.view(), weight, b.view());
+    for (int64_t m = 0; m < rows; ++m) EXPECT_TRUE(same_bits(a.view().row(m), b.view().row(m))) << rows;
   }
 }
 

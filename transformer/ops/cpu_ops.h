@@ -7,13 +7,11 @@
 
 #include <cstdint>
 #include <span>
-#include <string>
-#include <vector>
 
 #include "base/bfloat16.h"
-#include "base/status.h"
 #include "base/tensor_view.h"
 #include "transformer/kv_shape.h"
+#include "transformer/ops/isa.h"
 #include "transformer/ops/packed_matrix.h"
 #include "transformer/thread_pool.h"
 
@@ -22,12 +20,6 @@ namespace outrider {
 // Rows of activations are padded to a multiple of this many floats, and the padding holds zeros or garbage
 // that no result reads; vector code may touch it.
 constexpr int64_t kRowPadding = 16;
-
-// The instruction set in use, e.g. "avx512_bf16", "avx3", "avx2".
-std::string isa_name();
-// Pins it before the first op ("auto" or one of available_isas()); an error names what this machine offers.
-Status pin_isa(const std::string& name);
-std::vector<std::string> available_isas();
 
 // Scratch of matmul: the inputs rounded the way the weights want them. One per model.
 struct MatmulScratch {

@@ -1,34 +1,64 @@
 // Kernels behind matmul(): internal to transformer/ops.
+//
+// A kernel multiplies one leaf: a block of rows by a few tiles, over the columns of that leaf, in order, one
+// accumulator per output. So neither the number of rows nor of tiles can change a bit. The driver
+// (matmul.cpp) adds leaves.
 #pragma once
 
 #include <cstdint>
-#include <span>
 
+#include "transformer/ops/cpu_ops.h"
 #include "transformer/ops/packed_matrix.h"
 
 namespace outrider {
 
-// A block of rows against a range of tiles. `inputs` holds the rows as the kernel wants them:
-//   fp32 weights, and bf16 weights without bf16 instructions: floats, row stride = padded_k
-//   bf16 weights with AVX512-BF16: pairs of bf16 in one uint32, row stride = padded_k / 2
-struct MatmulJob {
-  const PackedMatrix* weight = nullptr;
-  const uint32_t* inputs = nullptr;
-  int64_t input_stride = 0;
-  float* out = nullptr;
-  int64_t out_stride = 0;
-  int64_t rows = 0;
+constexpr int kMaxBlockRows = 16;
+constexpr int kMaxStreams = 4;
+// rows * tiles of one kernel call: what the registers of the widest instruction set hold.
+constexpr int kMaxOutputs = 24;
+
+// How inputs of a block of R rows are laid out, as 32-bit words:
+//   kFloats: [k][R] fp32      kPairs: [k / 2][R] of two bf16
+enum class InputLayout : uint8_t { kFloats, kPairs };
+
+struct LeafJob {
+  const std::byte* tile = nullptr;   // of the first stream, at the leaf's first column
+  int64_t stream_stride = 0;         // bytes from one stream's tile to the next one's
+  const uint32_t* inputs = nullptr;  // of the block, at the leaf's first column
+  int64_t columns = 0;               // of the leaf, even
+  float* sums = nullptr;             // [streams][rows][16], written
+};
+using LeafKernel = void (*)(const LeafJob&);
+
+// The kernels of one weight type and instruction set.
+struct KernelSet {
+  InputLayout layout = InputLayout::kFloats;
+  int max_rows = 0;                           // rows of one block
+  int streams[kMaxBlockRows + 1] = {};        // how many tiles many[rows] reads side by side
+  LeafKernel many[kMaxBlockRows + 1] = {};    // by rows
+  LeafKernel single[kMaxBlockRows + 1] = {};  // the same for one tile
 };
 
-void matmul_tiles(const MatmulJob& job, int64_t first_tile,
-                  int64_t last_tile);  // Highway: fp32 and bf16 weights
+const KernelSet& kernel_set(WeightType type);  // for the instruction set in use
 
-bool cpu_has_avx512_bf16();
-void matmul_tiles_avx512_bf16(const MatmulJob& job, int64_t first_tile, int64_t last_tile);  // bf16 weights
+const KernelSet& highway_kernels(WeightType type);
+const KernelSet& avx512_bf16_kernels();  // kBFloat16 only; CHECKs the processor
 
-// Leaves are summed as they come, in the balanced tree ((0+1)+(2+3))+((4+5)+(6+7)), by a binary counter of
-// partial sums. Each kernel spells it out: a shared template could not be inlined into code of another
-// instruction set. The number of leaves is a power of two, as every rank's share is.
-constexpr int kTreeLevels = 4;
+// matmul() with given kernels: for tests and benches that compare them.
+void matmul_with(const KernelSet& kernels, ThreadPool& pool, MatmulScratch& scratch,
+                 TensorView<const float, 2> x, const PackedMatrix& weight, TensorView<float, 2> out);
+
+// bf16 contractions treat subnormals as zero, as the bf16 dot product of AVX-512 does; so every kernel gives
+// the same bits.
+class FlushSubnormals {
+ public:
+  FlushSubnormals();
+  ~FlushSubnormals();
+  FlushSubnormals(const FlushSubnormals&) = delete;
+  FlushSubnormals& operator=(const FlushSubnormals&) = delete;
+
+ private:
+  unsigned saved_ = 0;
+};
 
 }  // namespace outrider

@@ -1,20 +1,19 @@
-// A weight matrix [n, k] in the layout the CPU kernels stream: tiles of 32 output columns, k in pairs, so
-// that a thread reads one sequential stream and every output keeps its own accumulator. Padding is zero.
-//   bf16: data[tile][k / 2][32][2]      fp32: data[tile][k][32]
+// A weight matrix [n, k] in the layout the CPU kernels stream: tiles of 16 output columns, so that a vector
+// lane is an output and every output keeps its own accumulator. A kernel reads one to four tiles at a time,
+// each from start to end. Padding is zero.
+//   bf16: data[tile][k / 2][16][2]      fp32: data[tile][k][16]
 #pragma once
 
 #include <cstdint>
+#include <span>
 #include <vector>
 
 #include "base/bfloat16.h"
 #include "base/buffer.h"
-#include "base/log.h"
-#include "base/tensor_view.h"
-#include "transformer/shard.h"
 
 namespace outrider {
 
-constexpr int64_t kTileColumns = 32;
+constexpr int64_t kTileColumns = 16;
 
 enum class WeightType : uint8_t { kFloat32, kBFloat16 };
 
@@ -23,18 +22,16 @@ class PackedMatrix {
   PackedMatrix() = default;
   // leaf_ends: where each leaf of this rank ends along k, ascending, the last one k. One leaf when tensor
   // parallelism does not cut this contraction.
-  PackedMatrix(WeightType type, int64_t n, int64_t k, std::vector<int64_t> leaf_ends)
-      : type_(type), n_(n), k_(k), leaf_ends_(std::move(leaf_ends)), data_(tiles() * tile_bytes()) {
-    CHECK(!leaf_ends_.empty() && leaf_ends_.back() == k, "leaves must end at k={}", k);
-    for (int64_t end : leaf_ends_) CHECK(end == k || end % 2 == 0, "a leaf ends at an odd column {}", end);
-  }
+  PackedMatrix(WeightType type, int64_t n, int64_t k, std::vector<int64_t> leaf_ends);
 
   WeightType type() const { return type_; }
   int64_t n() const { return n_; }
   int64_t k() const { return k_; }
   int64_t padded_k() const { return round_up(k_, 2); }
   int64_t tiles() const { return (n_ + kTileColumns - 1) / kTileColumns; }
-  int64_t tile_bytes() const { return padded_k() * kTileColumns * (type_ == WeightType::kBFloat16 ? 2 : 4); }
+  // Bytes of one column of a tile (half a pair for bf16).
+  int64_t column_bytes() const { return kTileColumns * (type_ == WeightType::kBFloat16 ? 2 : 4); }
+  int64_t tile_bytes() const { return padded_k() * column_bytes(); }
   const std::vector<int64_t>& leaf_ends() const { return leaf_ends_; }
   const std::byte* tile(int64_t t) const { return data_.data() + t * tile_bytes(); }
   size_t bytes() const { return data_.bytes(); }

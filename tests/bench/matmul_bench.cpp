@@ -1,0 +1,162 @@
+// One pass over the matrices of a Llama of 1.1 G parameters (hidden 2048, 22 layers, 32 heads, 4 KV heads,
+// ffn 5632, vocabulary 32000), as a forward of `rows` tokens makes it, without the rest of the model.
+//   bytes/s   weights read per second of a pass        share  of the read bandwidth probed before and after
+//   ratio     time of a pass over the time of a pass with one row, taken in turns with it
+// Correctness first: a matrix of the same shape against plain loops, and equal rows for every row count.
+#include <benchmark/benchmark.h>
+
+#include <cmath>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <memory>
+
+#include "tests/bench/read_bandwidth.h"
+#include "transformer/ops/cpu_ops.h"
+
+namespace outrider::bench {
+namespace {
+
+constexpr int64_t kHidden = 2048, kQkv = 2560, kFfn = 5632, kVocab = 32000, kLayers = 22;
+
+// Values in [-1, 1) that look random and cost nothing to make.
+float pseudo(int64_t i) {
+  const auto hash = static_cast<uint32_t>(i) * 2654435761u;
+  return static_cast<float>(static_cast<int32_t>(hash ^ hash >> 15)) * 0x1p-31f;
+}
+
+std::vector<int64_t> eight_leaves(int64_t k) {
+  std::vector<int64_t> ends;
+  for (int64_t i = 1; i <= 8; ++i) ends.push_back(k * i / 8);
+  return ends;
+}
+
+PackedMatrix make_matrix(WeightType type, int64_t n, int64_t k, std::vector<int64_t> leaves) {
+  PackedMatrix matrix(type, n, k, std::move(leaves));
+  for (int64_t row = 0; row < n; ++row)
+    for (int64_t column = 0; column < k; ++column) matrix.set(row, column, pseudo(row * k + column));
+  return matrix;
+}
+
+// The matrices of one forward, in order.
+struct Stack {
+  explicit Stack(WeightType weight_type) : type(weight_type) {
+    for (int64_t i = 0; i < kLayers; ++i) {
+      matrices.push_back(make_matrix(type, kQkv, kHidden, {kHidden}));
+      matrices.push_back(make_matrix(type, kHidden, kHidden, eight_leaves(kHidden)));
+      matrices.push_back(make_matrix(type, 2 * kFfn, kHidden, {kHidden}));
+      matrices.push_back(make_matrix(type, kHidden, kFfn, eight_leaves(kFfn)));
+    }
+    matrices.push_back(make_matrix(type, kVocab, kHidden, {kHidden}));
+    for (const PackedMatrix& m : matrices) bytes += static_cast<int64_t>(m.bytes());
+  }
+  WeightType type;
+  std::vector<PackedMatrix> matrices;
+  int64_t bytes = 0;
+};
+
+struct Rows {
+  Rows(int64_t rows, int64_t columns) : extent{rows, columns}, data(rows * columns) {
+    for (int64_t i = 0; i < data.size(); ++i) data[i] = pseudo(i * 7 + 1);
+  }
+  TensorView<float, 2> first(int64_t rows, int64_t columns) {
+    return {data.data(), {rows, columns}, {extent[1], 1}};
+  }
+  std::array<int64_t, 2> extent;
+  Buffer<float> data;
+};
+
+// One at a time is held: three of them would not fit small machines.
+Stack& stack_of(WeightType type) {
+  static std::unique_ptr<Stack> stack;
+  if (!stack || stack->type != type) {
+    stack.reset();
+    stack = std::make_unique<Stack>(type);
+  }
+  return *stack;
+}
+
+ReadProbe& probe() {
+  static ReadProbe probe;
+  return probe;
+}
+
+double pass_seconds(ThreadPool& pool, MatmulScratch& scratch, const Stack& stack, Rows& x, Rows& out,
+                    int64_t rows) {
+  const double start = seconds_now();
+  for (const PackedMatrix& m : stack.matrices)
+    matmul(pool, scratch, x.first(rows, m.k()), m, out.first(rows, m.n()));
+  return seconds_now() - start;
+}
+
+void BM_Pass(benchmark::State& state, WeightType type) {
+  const auto threads = static_cast<int>(state.range(0));
+  const int64_t rows = state.range(1);
+  ThreadPool pool(threads, true);
+  MatmulScratch scratch;
+  const Stack& stack = stack_of(type);
+  Rows x(rows, kFfn), out(rows, kVocab);
+  double before = probe().bytes_per_second(pool), one = 0, many = 0;
+  pass_seconds(pool, scratch, stack, x, out, rows);
+  for (auto _ : state) {
+    one += pass_seconds(pool, scratch, stack, x, out, 1);
+    const double seconds = pass_seconds(pool, scratch, stack, x, out, rows);
+    many += seconds;
+    state.SetIterationTime(seconds);
+  }
+  before = (before + probe().bytes_per_second(pool)) / 2;
+  const double rate = static_cast<double>(stack.bytes * state.iterations()) / many;
+  state.counters["GB/s"] = rate * 1e-9;
+  state.counters["probe"] = before * 1e-9;
+  state.counters["share"] = rate / before;
+  state.counters["ratio"] = many / one;
+}
+
+bool equals_plain_loops(WeightType type) {
+  ThreadPool pool(1);
+  MatmulScratch scratch;
+  const int64_t n = 320, k = kHidden;
+  const PackedMatrix weight = make_matrix(type, n, k, eight_leaves(k));
+  Rows x(16, k), together(16, n), alone(1, n);
+  matmul(pool, scratch, x.first(16, k), weight, together.first(16, n));
+  for (int64_t m = 0; m < 16; ++m) {
+    const TensorView<const float, 2> row(x.data.data() + m * k, {1, k});
+    matmul(pool, scratch, row, weight, alone.first(1, n));
+    if (std::memcmp(alone.data.data(), together.data.data() + m * n, n * sizeof(float)) != 0) return false;
+    for (int64_t i = 0; i < n; ++i) {
+      double sum = 0;
+      for (int64_t j = 0; j < k; ++j)
+        sum += static_cast<double>(row(0, j)) * static_cast<double>(weight.at(i, j));
+      // Inputs are rounded to 8 bits; the rest is far below.
+      if (std::abs(sum - static_cast<double>(alone.data[i])) > 0x1p-8 * std::sqrt(static_cast<double>(k)))
+        return false;
+    }
+  }
+  return true;
+}
+
+const std::pair<const char*, WeightType> kTypes[]{{"bf16", WeightType::kBFloat16}};
+
+}  // namespace
+}  // namespace outrider::bench
+
+int main(int argc, char** argv) {
+  using namespace outrider::bench;
+  benchmark::Initialize(&argc, argv);
+  if (benchmark::ReportUnrecognizedArguments(argc, argv)) return 1;
+  for (const auto& [name, type] : kTypes) {
+    if (!equals_plain_loops(type)) {
+      std::fprintf(stderr, "matmul_bench: %s differs from plain loops or between row counts\n", name);
+      return 1;
+    }
+    benchmark::RegisterBenchmark((std::string("pass/") + name).c_str(),
+                                 [t = type](benchmark::State& state) { BM_Pass(state, t); })
+        ->ArgNames({"threads", "rows"})
+        ->ArgsProduct({{1, 2}, {1, 2, 4, 8, 16}})
+        ->UseManualTime()
+        ->Iterations(5)
+        ->Unit(benchmark::kMillisecond);
+  }
+  std::printf("instruction set: %s\n", outrider::isa_name().c_str());
+  benchmark::RunSpecifiedBenchmarks();
+}
