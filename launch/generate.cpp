@@ -30,21 +30,6 @@ struct JobResult {
   Status status;
 };
 
-using ErrorOf = std::function<Status()>;
-
-// Peers load their models first, which may take minutes; a role that fails says so through `error`.
-Status wait_until_ready(Coordinator& coordinator, size_t workers, std::chrono::seconds timeout,
-                        const ErrorOf& error) {
-  const auto deadline = Clock::now() + timeout;
-  while (true) {
-    RETURN_IF_ERROR(error());
-    Status status = coordinator.wait_for_peers(workers, Clock::now() + std::chrono::milliseconds(100));
-    if (status.code() != StatusCode::kDeadlineExceeded || !coordinator.protocol().target_status().ok())
-      return status;
-    if (Clock::now() >= deadline) return status.in(fmt::format("--startup-timeout {}", timeout.count()));
-  }
-}
-
 JobResult run_job(const Job& job, std::unique_ptr<Transport> transport, Output* output, Trace* trace,
                   const ErrorOf& error) {
   JobResult result;

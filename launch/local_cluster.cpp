@@ -1,6 +1,7 @@
 #include "launch/local_cluster.h"
 
 #include <algorithm>
+#include <optional>
 
 #include "comm/cores.h"
 
@@ -11,38 +12,88 @@ int total_threads(const RunOptions& options) {
   return options.threads > 0 ? options.threads : usable_cores();
 }
 
+RoleThreads target_threads(const RunOptions& options) {
+  const int ranks = options.tensor_parallel_size;
+  return {.count = std::max(1, total_threads(options) / ranks),
+          .spin = total_threads(options) <= usable_cores() && ranks <= usable_cores()};
+}
+
+// Draft and target take turns, so the drafter may use every thread too.
+RoleThreads draft_threads(const RunOptions& options) {
+  return {.count = total_threads(options), .spin = total_threads(options) <= usable_cores()};
+}
+
+std::vector<std::unique_ptr<Collectives>> make_group(int ranks) {
+  if (ranks > 1) return make_thread_collectives(ranks);
+  std::vector<std::unique_ptr<Collectives>> group;
+  group.push_back(make_single_collectives());
+  return group;
+}
+
+// An exception of a loading thread is an error like others.
+Result<std::unique_ptr<Model>> guarded(const std::function<Result<std::unique_ptr<Model>>()>& load) {
+  try {
+    return load();
+  } catch (const std::exception& error) {
+    return unavailable(error.what());
+  }
+}
+
 }  // namespace
 
-LocalCluster::LocalCluster(const RunOptions& options, const Preparation& prepared)
-    : options_(options), prepared_(prepared), hub_(make_inproc_hub()) {}
+Result<LocalModels> LocalModels::load(const RunOptions& options, const Preparation& prepared) {
+  LocalModels models{.group = make_group(options.tensor_parallel_size), .single = make_single_collectives()};
+  const size_t ranks = models.group.size();
+  std::vector<std::optional<Result<std::unique_ptr<Model>>>> loaded(ranks + 1);  // the last is the draft
+  {
+    std::vector<std::jthread> loaders;
+    for (size_t r = 0; r < ranks; ++r)
+      loaders.emplace_back([&, r] {
+        set_thread_role(fmt::format("target/{}", r));
+        loaded[r] = guarded(
+            [&] { return load_target(options, prepared, target_threads(options), *models.group[r]); });
+      });
+    if (options.uses_draft_model()) {
+      loaded[ranks] =
+          guarded([&] { return load_draft(options, prepared, draft_threads(options), *models.single); });
+    }
+  }
+  for (auto& model : loaded) {
+    if (!model) continue;
+    if (!model->ok()) return model->status();
+    if (&model == &loaded.back())
+      models.draft = std::move(*model).value();
+    else
+      models.target.push_back(std::move(*model).value());
+  }
+  return models;
+}
+
+LocalCluster::LocalCluster(const RunOptions& options, const Preparation& prepared, LocalModels* models)
+    : options_(options), prepared_(prepared), models_(models), hub_(make_inproc_hub()) {}
 
 LocalCluster::~LocalCluster() {
   for (std::thread& thread : threads_) thread.join();
 }
 
 void LocalCluster::start_target() {
-  const int ranks = options_.tensor_parallel_size;
-  const RoleThreads threads{.count = std::max(1, total_threads(options_) / ranks),
-                            .spin = total_threads(options_) <= usable_cores() && ranks <= usable_cores()};
-  if (ranks == 1)
-    group_.push_back(make_single_collectives());
-  else
-    group_ = make_thread_collectives(ranks);
-  for (int r = 0; r < ranks; ++r) {
+  if (!models_) group_ = make_group(options_.tensor_parallel_size);
+  const auto& group = models_ ? models_->group : group_;
+  for (size_t r = 0; r < group.size(); ++r) {
     std::shared_ptr<Transport> transport = r == 0 ? hub_->connect() : nullptr;
-    threads_.emplace_back([this, r, threads, transport] {
-      note(run_target_rank(options_, prepared_, threads, *group_[static_cast<size_t>(r)], transport.get()));
+    Model* const model = models_ ? models_->target[r].get() : nullptr;
+    threads_.emplace_back([this, &rank = *group[r], transport, model] {
+      note(run_target_rank(options_, prepared_, target_threads(options_), rank, transport.get(), model));
     });
   }
 }
 
 void LocalCluster::start_drafter() {
-  // Draft and target take turns, so the drafter may use every thread too.
-  const RoleThreads threads{.count = total_threads(options_),
-                            .spin = total_threads(options_) <= usable_cores()};
   std::shared_ptr<Transport> transport = hub_->connect();
-  threads_.emplace_back(
-      [this, threads, transport] { note(run_draft_worker(options_, prepared_, threads, *transport)); });
+  Model* const model = models_ ? models_->draft.get() : nullptr;
+  threads_.emplace_back([this, transport, model] {
+    note(run_draft_worker(options_, prepared_, draft_threads(options_), *transport, model));
+  });
 }
 
 void LocalCluster::note(const Status& status) {

@@ -10,9 +10,21 @@
 
 namespace outrider {
 
+// Models that outlive a cluster, for programs that run several of them.
+struct LocalModels {
+  std::vector<std::unique_ptr<Collectives>> group;
+  std::vector<std::unique_ptr<Model>> target;  // by tp_rank
+  std::unique_ptr<Collectives> single;
+  std::unique_ptr<Model> draft;  // with --draft-model
+
+  // All at the same time, with the threads they will have in a cluster.
+  static Result<LocalModels> load(const RunOptions& options, const Preparation& prepared);
+};
+
 class LocalCluster {
  public:
-  LocalCluster(const RunOptions& options, const Preparation& prepared);
+  // Every role loads its own model, unless `models` has it; these must outlive the cluster.
+  LocalCluster(const RunOptions& options, const Preparation& prepared, LocalModels* models = nullptr);
   ~LocalCluster();  // every role was told to leave before
 
   std::unique_ptr<Transport> coordinator_end() { return hub_->coordinator_end(); }
@@ -26,6 +38,7 @@ class LocalCluster {
 
   const RunOptions& options_;
   const Preparation& prepared_;
+  LocalModels* const models_;
   std::shared_ptr<InprocHub> hub_;
   std::vector<std::unique_ptr<Collectives>> group_;
   mutable std::mutex mutex_;

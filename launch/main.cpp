@@ -8,6 +8,7 @@
 
 #include "base/log.h"
 #include "base/version.h"
+#include "launch/bench/bench.h"
 #include "launch/command_line.h"
 #include "launch/doctor.h"
 #include "launch/generate.h"
@@ -59,6 +60,12 @@ int main(int argc, char** argv) {
   doctor->add_option("--layout", doctor_options.layout, "Roles by rank, e.g. coordinator=1,draft=1,target=2");
   doctor->add_option("-m,--model", doctor_options.model, "Show what each rank would hold of this model");
 
+  BenchOptions bench_options;
+  CLI::App* bench = app.add_subcommand("bench", "What speculation costs and gains on this machine");
+  add_bench_options(*bench, bench_options);
+  std::string bench_config_file;
+  add_config_layer(*bench, bench_config_file);
+
   SynthOptions synth_options;
   CLI::App* synth =
       app.add_subcommand("synth", "Write a target and a draft of any shape, with random weights");
@@ -78,6 +85,7 @@ int main(int argc, char** argv) {
     return code;
   }
   try {
+    if (*bench) return run_bench(bench_options);
     if (*synth) return run_synth(synth_options);
     return *doctor ? run_doctor(doctor_options, doctor_ranks) : run_generate(options);
   } catch (const std::exception& error) {

@@ -67,4 +67,10 @@ Result<Preparation> prepare(const RunOptions& options) {
   return p;
 }
 
+void limit_context(Preparation& prepared, int64_t max_model_len) {
+  prepared.max_model_len = std::min(prepared.max_model_len, max_model_len);
+  for (ModelInfo* info : {&prepared.target_info, &prepared.draft_info})
+    info->max_context = std::min(info->max_context, static_cast<int32_t>(prepared.max_model_len));
+}
+
 }  // namespace outrider

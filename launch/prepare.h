@@ -23,4 +23,7 @@ struct Preparation {
 // Errors name file, key or flag, and the remedy.
 Result<Preparation> prepare(const RunOptions& options);
 
+// Plans for texts of at most so many tokens; never more than before.
+void limit_context(Preparation& prepared, int64_t max_model_len);
+
 }  // namespace outrider

@@ -16,12 +16,11 @@ double per(int64_t sum, int64_t count) {
   return count > 0 ? static_cast<double>(sum) / static_cast<double>(count) : 0;
 }
 
-// Expected tokens of a round of gamma drafts, each accepted with probability alpha.
+}  // namespace
+
 double expected_tokens(double alpha, double gamma) {
   return alpha >= 1 ? gamma + 1 : (1 - std::pow(alpha, gamma + 1)) / (1 - alpha);
 }
-
-}  // namespace
 
 PlainComparison compare_with_plain(const Totals& plain, const Totals& speculative, bool identical_output) {
   const double plain_step = per(plain.forward_ns + plain.verify_ns + plain.commit_ns, plain.target_passes);

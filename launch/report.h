@@ -11,6 +11,10 @@
 
 namespace outrider {
 
+// Expected tokens of a round of gamma drafts, each accepted with probability alpha (Leviathan et al. 2023,
+// equation 1).
+double expected_tokens(double alpha, double gamma);
+
 // Plain decoding of the same requests, measured in the same program (--compare-plain).
 struct PlainComparison {
   double plain_tokens_per_second = 0;

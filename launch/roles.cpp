@@ -40,28 +40,72 @@ Status report(Transport* transport, Status status) {
 }
 
 Status serve_target(const RunOptions& options, const Preparation& prepared, RoleThreads threads,
-                    Collectives& group, Transport* transport) {
+                    Collectives& group, Transport* transport, Model* loaded) {
+  std::unique_ptr<Model> own;
+  if (!loaded) {
+    ASSIGN_OR_RETURN(own, load_target(options, prepared, threads, group));
+    loaded = own.get();
+  }
+  TargetWorker worker(
+      *loaded, group,
+      {.info = prepared.target_info, .max_sequences = options.max_num_seqs, .generation = new_generation()});
+  return worker.run(transport);
+}
+
+Status serve_drafts(const RunOptions& options, const Preparation& prepared, RoleThreads threads,
+                    Transport& transport, Model* loaded) {
+  const DraftWorkerOptions worker_options{.info = prepared.draft_info,
+                                          .generation = new_generation(),
+                                          .max_sequences = options.max_num_seqs,
+                                          // The target may still be loading.
+                                          .join_timeout = std::chrono::seconds(options.startup_timeout_s)};
+  if (!options.uses_draft_model()) {
+    const auto drafter = make_ngram_drafter(
+        {.max_sequences = options.max_num_seqs, .max_context = static_cast<int32_t>(prepared.max_model_len)});
+    return DraftWorker(*drafter, transport, worker_options).run();
+  }
+  const auto single = make_single_collectives();
+  std::unique_ptr<Model> own;
+  if (!loaded) {
+    ASSIGN_OR_RETURN(own, load_draft(options, prepared, threads, *single));
+    loaded = own.get();
+  }
+  const auto drafter = make_model_drafter(*loaded, {.max_sequences = options.max_num_seqs,
+                                                    .eos_ids = prepared.target.eos,
+                                                    .vocab_size = prepared.target.vocab_size});
+  return DraftWorker(*drafter, transport, worker_options).run();
+}
+
+}  // namespace
+
+Result<std::unique_ptr<Model>> load_target(const RunOptions& options, const Preparation& prepared,
+                                           RoleThreads threads, Collectives& group) {
   ASSIGN_OR_RETURN(ModelOptions model_opts, model_options(options, prepared, threads));
   Progress progress("loading target", group.rank() == 0 && !options.quiet);
   model_opts.shard = {group.rank(), group.size()};
   model_opts.max_rows = kMaxRowsPerStep;
   model_opts.max_logit_rows = kMaxRowsPerStep;
   model_opts.progress = [&](int64_t done, int64_t total) { progress.update(done, total); };
-  ASSIGN_OR_RETURN(const auto model, Model::load(options.model, model_opts, group));
-  TargetWorker worker(
-      *model, group,
-      {.info = prepared.target_info, .max_sequences = options.max_num_seqs, .generation = new_generation()});
-  return worker.run(transport);
+  return Model::load(options.model, model_opts, group);
 }
 
-}  // namespace
+Result<std::unique_ptr<Model>> load_draft(const RunOptions& options, const Preparation& prepared,
+                                          RoleThreads threads, Collectives& single) {
+  ASSIGN_OR_RETURN(ModelOptions model_opts, model_options(options, prepared, threads));
+  Progress progress("loading draft", !options.quiet);
+  model_opts.max_rows = kDraftPrefillRows;
+  model_opts.max_logit_rows = 1;
+  model_opts.max_positions = std::min(prepared.max_model_len, prepared.draft->max_position_embeddings);
+  model_opts.progress = [&](int64_t done, int64_t total) { progress.update(done, total); };
+  return Model::load(options.draft_model, model_opts, single);
+}
 
 Status run_target_rank(const RunOptions& options, const Preparation& prepared, RoleThreads threads,
-                       Collectives& group, Transport* transport) {
+                       Collectives& group, Transport* transport, Model* loaded) {
   set_thread_role(fmt::format("target/{}", group.rank()));
   Status status;
   try {
-    status = serve_target(options, prepared, threads, group, transport);
+    status = serve_target(options, prepared, threads, group, transport, loaded);
   } catch (const std::exception& error) {
     status = unavailable(error.what());
   }
@@ -70,36 +114,24 @@ Status run_target_rank(const RunOptions& options, const Preparation& prepared, R
 }
 
 Status run_draft_worker(const RunOptions& options, const Preparation& prepared, RoleThreads threads,
-                        Transport& transport) {
+                        Transport& transport, Model* loaded) {
   set_thread_role("draft/0");
-  const auto serve = [&]() -> Status {
-    const DraftWorkerOptions worker_options{.info = prepared.draft_info,
-                                            .generation = new_generation(),
-                                            .max_sequences = options.max_num_seqs,
-                                            // The target may still be loading.
-                                            .join_timeout = std::chrono::seconds(options.startup_timeout_s)};
-    if (!options.uses_draft_model()) {
-      const auto drafter = make_ngram_drafter({.max_sequences = options.max_num_seqs,
-                                               .max_context = static_cast<int32_t>(prepared.max_model_len)});
-      return DraftWorker(*drafter, transport, worker_options).run();
-    }
-    ASSIGN_OR_RETURN(ModelOptions model_opts, model_options(options, prepared, threads));
-    Progress progress("loading draft", !options.quiet);
-    model_opts.max_rows = kDraftPrefillRows;
-    model_opts.max_logit_rows = 1;
-    model_opts.max_positions = std::min(prepared.max_model_len, prepared.draft->max_position_embeddings);
-    model_opts.progress = [&](int64_t done, int64_t total) { progress.update(done, total); };
-    const auto single = make_single_collectives();
-    ASSIGN_OR_RETURN(const auto model, Model::load(options.draft_model, model_opts, *single));
-    const auto drafter = make_model_drafter(*model, {.max_sequences = options.max_num_seqs,
-                                                     .eos_ids = prepared.target.eos,
-                                                     .vocab_size = prepared.target.vocab_size});
-    return DraftWorker(*drafter, transport, worker_options).run();
-  };
   try {
-    return report(&transport, serve());
+    return report(&transport, serve_drafts(options, prepared, threads, transport, loaded));
   } catch (const std::exception& error) {
     return report(&transport, unavailable(error.what()));
+  }
+}
+
+Status wait_until_ready(Coordinator& coordinator, size_t workers, std::chrono::seconds timeout,
+                        const ErrorOf& error) {
+  const auto deadline = Clock::now() + timeout;
+  while (true) {
+    RETURN_IF_ERROR(error());
+    Status status = coordinator.wait_for_peers(workers, Clock::now() + std::chrono::milliseconds(100));
+    if (status.code() != StatusCode::kDeadlineExceeded || !coordinator.protocol().target_status().ok())
+      return status;
+    if (Clock::now() >= deadline) return status.in(fmt::format("--startup-timeout {}", timeout.count()));
   }
 }
 

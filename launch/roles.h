@@ -3,9 +3,10 @@
 
 #include "comm/collectives.h"
 #include "comm/transport.h"
-#include "coordinator/protocol.h"
+#include "coordinator/coordinator.h"
 #include "launch/options.h"
 #include "launch/prepare.h"
+#include "transformer/model.h"
 
 namespace outrider {
 
@@ -15,14 +16,23 @@ struct RoleThreads {
   bool spin = false;
 };
 
-// Loads this rank's shard and serves until told to leave. `transport` on the leader only. An error was also
-// reported to the coordinator.
-Status run_target_rank(const RunOptions& options, const Preparation& prepared, RoleThreads threads,
-                       Collectives& group, Transport* transport);
+// This rank's shard of the target, and the draft model (on a group of one).
+Result<std::unique_ptr<Model>> load_target(const RunOptions& options, const Preparation& prepared,
+                                           RoleThreads threads, Collectives& group);
+Result<std::unique_ptr<Model>> load_draft(const RunOptions& options, const Preparation& prepared,
+                                          RoleThreads threads, Collectives& single);
 
-// Loads the draft model (or none, for n-gram) and serves until told to leave.
+// Each loads its model, unless it is given one, and serves until told to leave. An error was also reported to
+// the coordinator. `transport` of the target on the leader only; an n-gram drafter needs no model.
+Status run_target_rank(const RunOptions& options, const Preparation& prepared, RoleThreads threads,
+                       Collectives& group, Transport* transport, Model* loaded = nullptr);
 Status run_draft_worker(const RunOptions& options, const Preparation& prepared, RoleThreads threads,
-                        Transport& transport);
+                        Transport& transport, Model* loaded = nullptr);
+
+using ErrorOf = std::function<Status()>;
+// Peers load their models first, which may take minutes; a role that fails says so through `error`.
+Status wait_until_ready(Coordinator& coordinator, size_t workers, std::chrono::seconds timeout,
+                        const ErrorOf& error);
 
 // The coordinator's limits for these options; the same numbers size the workers' buffers.
 Result<ProtocolOptions> protocol_options(const RunOptions& options, const Preparation& prepared);

@@ -1,0 +1,58 @@
+// Runs prompts through a real cluster in this process, on models that stay loaded, and tells where the time
+// of its rounds went.
+#pragma once
+
+#include <vector>
+
+#include "coordinator/coordinator.h"
+#include "launch/local_cluster.h"
+#include "launch/requests.h"
+
+namespace outrider {
+
+// Seconds of one round. They add up to `wall`.
+struct RoundSeconds {
+  double draft = 0;         // busy drafting, reading what was committed included
+  double transfer = 0;      // messages on their way, threads being woken
+  double forward = 0;       // the target's pass
+  double verification = 0;  // over the vocabulary
+  double commit = 0;        // tokens and KV of the target
+  double idle = 0;          // the coordinator: protocol, scheduling, text
+  double wall = 0;
+
+  RoundSeconds& operator+=(const RoundSeconds& other);
+  RoundSeconds operator/(double count) const;
+  double overhead() const { return transfer + idle; }
+};
+
+// One run over all prompts, one sequence at a time. Rounds are timed from the second decode round on: the one
+// before still carries the prompt (the draft reads it then).
+struct RunTimes {
+  std::vector<std::vector<TokenId>> texts;  // by prompt
+  std::vector<RoundSeconds> rounds;         // timed ones
+  int64_t tokens = 0;                       // of timed rounds
+  double seconds = 0;                       // of timed rounds
+  double first_token_seconds = 0;           // from the call until the first token
+  Totals totals;
+
+  double tokens_per_second() const { return seconds > 0 ? static_cast<double>(tokens) / seconds : 0; }
+  RoundSeconds mean_round() const;
+  double median_overhead() const;
+};
+
+class BenchSession {
+ public:
+  // All three must outlive it.
+  BenchSession(const RunOptions& options, const Preparation& prepared, LocalModels& models)
+      : options_(options), prepared_(prepared), models_(models) {}
+
+  // gamma 0: plain decoding, without a drafter attached.
+  Result<RunTimes> run(const std::vector<PromptRequest>& prompts, int gamma);
+
+ private:
+  const RunOptions& options_;
+  const Preparation& prepared_;
+  LocalModels& models_;
+};
+
+}  // namespace outrider
