@@ -13,7 +13,7 @@
 
 namespace outrider {
 
-constexpr uint32_t kProtocolVersion = 1;
+constexpr uint32_t kProtocolVersion = 2;
 
 // ---- joining and leaving
 // -------------------------------------------------------------------------------------
@@ -72,6 +72,14 @@ struct Close {
 // How draft distributions are sent. Match rules send none.
 enum class QKind : uint8_t { kNone = 0, kDense = 1, kSparse = 2 };
 
+// What a draft worker does while its last draft is verified (outcomes: what the verdict may commit).
+enum class Pipeline : uint8_t {
+  kLockstep = 0,  // nothing
+  kAhead = 1,     // goes on as if everything will be accepted
+  kFanout = 2,    // drafts for the most likely outcomes
+  kAuto = 3,      // for as many outcomes as measured costs and hit rates make worth while
+};
+
 // Draft `gamma` tokens after the committed prefix. Carries every committed token the worker has not seen,
 // also when gamma is 0. A newer Propose for a sequence supersedes an older one.
 struct Propose {
@@ -84,6 +92,8 @@ struct Propose {
   QKind q_kind = QKind::kNone;
   int32_t sparse_m = 0;     // for kSparse: at most this many tokens per row
   int32_t deadline_ms = 0;  // for information: the coordinator stops waiting after this
+  Pipeline pipeline = Pipeline::kLockstep;
+  int32_t fanout = 0;  // outcomes to prepare for at most
 };
 
 // ---- draft worker -> coordinator
@@ -96,6 +106,17 @@ struct QRow {
   std::vector<uint32_t> ids;
   std::vector<uint32_t> weights;
   uint64_t sum = 0;
+};
+
+// What preparing ahead was good for. A prepared draft is the very draft that would have been made, only
+// earlier.
+struct PreparationReport {
+  bool looked_up = false;     // the outcome of this sequence's last draft could have been prepared for
+  bool hit = false;           // ... and at least one of this draft's tokens was ready
+  int32_t used_tokens = 0;    // of this draft: drafted before they were asked for
+  int32_t wasted_tokens = 0;  // drafted ahead and thrown away, all sequences, since the worker's last Draft
+  int32_t outcomes = 0;       // prepared for at the last draft of this sequence
+  int64_t busy_ns = 0;        // time spent preparing, all sequences, since the worker's last Draft
 };
 
 struct Draft {
@@ -111,6 +132,7 @@ struct Draft {
   bool eos = false;       // the block ends early, at an end-of-sequence token
   int64_t ingest_ns = 0;  // time spent on committed tokens, and on drafting
   int64_t draft_ns = 0;
+  PreparationReport preparation;
 };
 
 // ---- coordinator -> leader (tp_rank 0), which broadcasts it in the target group

@@ -70,7 +70,8 @@ void serialize(Archive& archive, Close& m) {
 template <class Archive>
 void serialize(Archive& archive, Propose& m) {
   archive(m.sequence, m.epoch, m.round, m.base, Capped{m.committed, archive.limits().ids}, m.gamma,
-          EnumField<QKind>{m.q_kind, QKind::kSparse}, m.sparse_m, m.deadline_ms);
+          EnumField<QKind>{m.q_kind, QKind::kSparse}, m.sparse_m, m.deadline_ms,
+          EnumField<Pipeline>{m.pipeline, Pipeline::kAuto}, m.fanout);
 }
 
 template <class Archive>
@@ -79,11 +80,16 @@ void serialize(Archive& archive, QRow& m) {
 }
 
 template <class Archive>
+void serialize(Archive& archive, PreparationReport& m) {
+  archive(m.looked_up, m.hit, m.used_tokens, m.wasted_tokens, m.outcomes, m.busy_ns);
+}
+
+template <class Archive>
 void serialize(Archive& archive, Draft& m) {
   const uint64_t tokens = archive.limits().draft_tokens;
   archive(m.sequence, m.epoch, m.round, m.base, Capped{m.ids, tokens}, Capped{m.parents, tokens},
           m.prefix_hash, EnumField<QKind>{m.q_kind, QKind::kSparse}, Capped{m.q, tokens}, m.eos, m.ingest_ns,
-          m.draft_ns);
+          m.draft_ns, m.preparation);
 }
 
 // ---- verification

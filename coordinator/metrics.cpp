@@ -127,6 +127,16 @@ double RequestMetrics::ttft_ms() const {
   return first_token_at ? milliseconds(*first_token_at - submitted_at) : 0.0;
 }
 
+void PreparationTotals::add(const PreparationReport& report) {
+  constexpr int32_t kMost = 1 << 20;  // whatever a worker claims
+  lookups += report.looked_up;
+  hits += report.looked_up && report.hit;
+  used_tokens += std::clamp(report.used_tokens, 0, kMost);
+  wasted_tokens += std::clamp(report.wasted_tokens, 0, kMost);
+  outcomes += std::clamp(report.outcomes, 0, kMost);
+  busy_ns += reported_ns(report.busy_ns);
+}
+
 double Totals::wall_seconds() const {
   if (!first_submit_at || !last_finish_at) return 0;
   return std::chrono::duration<double>(*last_finish_at - *first_submit_at).count();

@@ -85,6 +85,18 @@ struct PhaseTimes {
   void add(const PhaseTimes& other);
 };
 
+// What draft workers prepared while their drafts were verified.
+struct PreparationTotals {
+  int64_t lookups = 0, hits = 0;  // outcomes that could have been prepared for, and that were
+  int64_t used_tokens = 0, wasted_tokens = 0;
+  int64_t outcomes = 0;  // branches, over all lookups
+  int64_t busy_ns = 0;
+  void add(const PreparationReport& report);
+  double hit_rate() const {
+    return lookups > 0 ? static_cast<double>(hits) / static_cast<double>(lookups) : 0;
+  }
+};
+
 struct RequestMetrics {
   Clock::time_point submitted_at{};
   std::optional<Clock::time_point> first_token_at, last_token_at, finished_at;
@@ -113,6 +125,7 @@ struct Totals {
   int64_t draft_deadlines_missed = 0;
   int64_t liveness_timeouts = 0;              // the same under a p/q rule, where giving up must stay rare
   int64_t draft_ingest_ns = 0, draft_ns = 0;  // as workers report them
+  PreparationTotals preparation;
 
   int64_t target_passes = 0;  // plans with entries
   int64_t target_rows = 0;

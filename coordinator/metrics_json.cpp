@@ -66,7 +66,8 @@ void fill_json(const RequestMetrics& metrics, nlohmann::json& out) {
 void fill_json(const Totals& totals, nlohmann::json& out) {
   const double wall_ns = totals.wall_seconds() * 1e9;
   const double target_busy = static_cast<double>(totals.forward_ns + totals.verify_ns + totals.commit_ns);
-  const double draft_busy = static_cast<double>(totals.draft_ingest_ns + totals.draft_ns);
+  const double draft_busy =
+      static_cast<double>(totals.draft_ingest_ns + totals.draft_ns + totals.preparation.busy_ns);
   nlohmann::json finished, dropped;
   for (size_t i = 0; i < totals.finished.size(); ++i)
     finished[std::string(finish_reason_name(static_cast<FinishReason>(i)))] = totals.finished[i];
@@ -97,6 +98,15 @@ void fill_json(const Totals& totals, nlohmann::json& out) {
                    {"liveness_timeouts", totals.liveness_timeouts},
                    {"ingest_ms", static_cast<double>(totals.draft_ingest_ns) * 1e-6},
                    {"draft_ms", static_cast<double>(totals.draft_ns) * 1e-6}};
+  const PreparationTotals& ahead = totals.preparation;
+  out["outcome_cache"] = {
+      {"lookups", ahead.lookups},
+      {"hits", ahead.hits},
+      {"hit_rate", ahead.hit_rate()},
+      {"outcomes_per_lookup", ratio(static_cast<double>(ahead.outcomes), static_cast<double>(ahead.lookups))},
+      {"used_tokens", ahead.used_tokens},
+      {"wasted_tokens", ahead.wasted_tokens},
+      {"prepare_ms", static_cast<double>(ahead.busy_ns) * 1e-6}};
   out["target"] = {{"passes", totals.target_passes},
                    {"rows", totals.target_rows},
                    {"nonfinite_verdicts", totals.nonfinite_verdicts}};

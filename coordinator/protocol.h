@@ -32,6 +32,9 @@ struct ProtocolOptions {
   // How p/q rules get their q.
   QKind q_kind = QKind::kSparse;
   int32_t sparse_m = 64;
+  // What draft workers do while their drafts are verified.
+  Pipeline pipeline = Pipeline::kLockstep;
+  int32_t fanout = 8;  // outcomes prepared for at most, per sequence
 
   // A round waits for its draft this many times the average round (algorithms.md 7.3), within bounds ...
   double draft_timeout_rounds = 3;

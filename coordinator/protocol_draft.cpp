@@ -72,7 +72,9 @@ void Protocol::propose(LiveRequest& live) {
                                 .q_kind = sends_q ? options_.q_kind : QKind::kNone,
                                 .sparse_m = sparse ? options_.sparse_m : 0,
                                 .deadline_ms = static_cast<int32_t>(
-                                    std::chrono::duration_cast<std::chrono::milliseconds>(timeout).count())});
+                                    std::chrono::duration_cast<std::chrono::milliseconds>(timeout).count()),
+                                .pipeline = options_.pipeline,
+                                .fanout = options_.fanout});
   live.link.known = committed;
 }
 
@@ -97,6 +99,7 @@ void Protocol::receive(PeerId peer, Draft& message) {
   message.draft_ns = reported_ns(message.draft_ns);
   totals_.draft_ingest_ns += message.ingest_ns;
   totals_.draft_ns += message.draft_ns;
+  totals_.preparation.add(message.preparation);
   const auto at = live_.find(message.sequence);
   if (at == live_.end() || !at->second->running()) return drop(DropReason::kUnknownSequence);
   LiveRequest& live = *at->second;

@@ -2,8 +2,6 @@
 
 #include <spdlog/spdlog.h>
 
-#include <algorithm>
-
 namespace outrider {
 
 DraftWorker::DraftWorker(Drafter& drafter, Transport& transport, DraftWorkerOptions options)
@@ -11,16 +9,16 @@ DraftWorker::DraftWorker(Drafter& drafter, Transport& transport, DraftWorkerOpti
 
 Status DraftWorker::run() {
   RETURN_IF_ERROR(join());
+  bool idle = true;
   while (!leaving_) {
-    // With work at hand only what has already arrived is looked at: a Close or a newer Propose saves the
-    // drafting.
-    auto incoming = transport_.receive(proposes_.empty() ? Clock::now() + options_.heartbeat : Clock::now());
+    // Between two pieces of work only what has already arrived is looked at: a Propose interrupts
+    // preparation, a Close or a newer Propose saves the drafting.
+    auto incoming = transport_.receive(idle ? Clock::now() + options_.heartbeat : Clock::now());
     if (incoming) {
       handle(incoming->message);
-    } else if (!proposes_.empty()) {
-      const Propose next = std::move(proposes_.front());
-      proposes_.pop_front();
-      answer(next);
+      idle = false;
+    } else {
+      idle = !work();
     }
     beat();
   }
@@ -46,15 +44,16 @@ Status DraftWorker::join() {
       fmt::format("the coordinator did not answer this drafter within {} ms", options_.join_timeout.count()));
 }
 
-void DraftWorker::handle(Message& message) {
-  if (auto* propose = std::get_if<Propose>(&message)) {
-    supersede(std::move(*propose));
+void DraftWorker::handle(const Message& message) {
+  if (const auto* propose = std::get_if<Propose>(&message)) {
+    if (Status status = drafter_.begin(*propose); !status.ok()) {
+      spdlog::debug("sequence {}: {}", propose->sequence.value(), status.message());
+      send(drafter_.held(propose->sequence));
+    }
   } else if (const auto* open = std::get_if<Open>(&message)) {
-    std::erase_if(proposes_, [&](const Propose& old) { return old.sequence == open->sequence; });
     if (Status status = drafter_.open(*open); !status.ok())
       spdlog::warn("sequence {} is not drafted for: {}", open->sequence.value(), status.message());
   } else if (const auto* close = std::get_if<Close>(&message)) {
-    std::erase_if(proposes_, [&](const Propose& old) { return old.sequence == close->sequence; });
     drafter_.close(close->sequence);
   } else if (const auto* welcome = std::get_if<Welcome>(&message); welcome && !welcome->accepted) {
     spdlog::error("the coordinator refused this drafter: {}", welcome->reason);
@@ -64,26 +63,19 @@ void DraftWorker::handle(Message& message) {
   }
 }
 
-// The newer Propose wins, but the committed ids that only the older one carries are kept.
-void DraftWorker::supersede(Propose propose) {
-  const auto older = std::find_if(proposes_.begin(), proposes_.end(),
-                                  [&](const Propose& old) { return old.sequence == propose.sequence; });
-  if (older != proposes_.end()) {
-    if (older->base + static_cast<int32_t>(propose.committed.size()) == propose.base)
-      propose.committed.insert(propose.committed.begin(), older->committed.begin(), older->committed.end());
-    proposes_.erase(older);
+bool DraftWorker::work() {
+  answers_.clear();
+  const bool worked = drafter_.work(answers_);
+  for (DraftAnswer& answer : answers_) {
+    const SequenceId sequence = answer.draft.sequence;
+    if (!answer.status.ok()) {
+      spdlog::debug("sequence {}: {}", sequence.value(), answer.status.message());
+      send(drafter_.held(sequence));
+    } else if (answer.wanted) {
+      send(std::move(answer.draft));
+    }
   }
-  proposes_.push_back(std::move(propose));
-}
-
-void DraftWorker::answer(const Propose& propose) {
-  auto draft = drafter_.draft(propose);
-  if (!draft.ok()) {
-    spdlog::debug("sequence {}: {}", propose.sequence.value(), draft.status().message());
-    send(drafter_.held(propose.sequence));
-  } else if (propose.gamma > 0) {
-    send(std::move(draft).value());
-  }
+  return worked;
 }
 
 // A coordinator that does not take messages looks dead to us as we do to it; it will ask again when it is

@@ -1,8 +1,8 @@
-// The loop of a draft worker: joins a coordinator, answers its Proposes, shows that it is alive. One thread.
+// The loop of a draft worker: joins a coordinator, answers its Proposes, prepares for the next ones, shows
+// that it is alive. One thread.
 #pragma once
 
-#include <deque>
-#include <unordered_map>
+#include <vector>
 
 #include "comm/transport.h"
 #include "draft_worker/drafter.h"
@@ -25,18 +25,21 @@ class DraftWorker {
   // Until told to shut down. An error: refused by the coordinator, or it never answered.
   Status run();
 
+  // The two halves of its life after joining, for those who bring their own loop. work() does one piece, at
+  // most a forward pass, and is false when nothing is left to do.
+  void handle(const Message& message);
+  bool work();
+  bool leaving() const { return leaving_; }
+
  private:
   Status join();
-  void handle(Message& message);
-  void supersede(Propose propose);
-  void answer(const Propose& propose);
   void send(const Message& message);
   void beat();
 
   Drafter& drafter_;
   Transport& transport_;
   DraftWorkerOptions options_;
-  std::deque<Propose> proposes_;  // at most one per sequence: a newer one supersedes
+  std::vector<DraftAnswer> answers_;  // of one piece of work
   Clock::time_point last_sent_{};
   bool leaving_ = false;
 };

@@ -2,12 +2,20 @@
 #pragma once
 
 #include <memory>
+#include <vector>
 
 #include "base/status.h"
 #include "comm/messages.h"
 #include "transformer/model.h"
 
 namespace outrider {
+
+// What came of a round that was begun.
+struct DraftAnswer {
+  Status status;  // not ok: this worker and the coordinator disagree about the sequence; a Resync helps
+  Draft draft;
+  bool wanted = true;  // false: gamma was 0, so nobody waits for it
+};
 
 class Drafter {
  public:
@@ -16,11 +24,15 @@ class Drafter {
   // kResourceExhausted: no room for another sequence. Opening an open sequence starts it afresh.
   virtual Status open(const Open& open) = 0;
   virtual void close(SequenceId sequence) = 0;
-  // Rolls back to the committed text, reads what is new of it, and drafts at most propose.gamma tokens; gamma
-  // 0 only reads. Fewer tokens (or none) is a valid answer: the context ends, or a block ends at an
-  // end-of-sequence token. kNotFound or kMalformed: this worker and the coordinator disagree about the
-  // sequence; a Resync puts it right.
-  virtual Result<Draft> draft(const Propose& propose) = 0;
+  // Takes on a round, in place of one of the same sequence that is under way: rolls back to the committed
+  // text, reads what is new of it, and drafts at most propose.gamma tokens; gamma 0 only reads. Fewer tokens
+  // (or none) is a valid answer: the context ends, or a block ends at an end-of-sequence token. kNotFound or
+  // kMalformed: this worker and the coordinator disagree about the sequence.
+  virtual Status begin(const Propose& propose) = 0;
+  // One piece of work, at most one forward pass: the rounds that were begun, all in one batch, before
+  // anything is prepared for later ones. Appends what got finished to `answers`. False: nothing was left to
+  // do.
+  virtual bool work(std::vector<DraftAnswer>& answers) = 0;
   // What is held of a sequence; nothing known is committed 0.
   virtual Resync held(SequenceId sequence) const = 0;
   virtual int32_t max_context() const = 0;
@@ -31,8 +43,13 @@ struct ModelDrafterOptions {
   std::vector<TokenId> eos_ids;  // a block ends at one of these
   int64_t vocab_size = 0;        // ids that may be drafted; 0: all. Padding that the target lacks is left out
 };
-// A smaller language model with the target's vocabulary. `model` must outlive the drafter.
+// A smaller language model with the target's vocabulary. `model` must outlive the drafter. Preparing for
+// outcomes takes KV blocks: what is not there is not prepared.
 std::unique_ptr<Drafter> make_model_drafter(Model& model, ModelDrafterOptions options);
+
+// The KV tokens that preparing for `outcomes` outcomes of one sequence may take, with drafts of `gamma`
+// tokens.
+int64_t kv_tokens_for_outcomes(int64_t outcomes, int64_t gamma);
 
 struct NgramDrafterOptions {
   int32_t max_sequences = 1024;

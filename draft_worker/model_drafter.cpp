@@ -1,10 +1,7 @@
-#include <algorithm>
-#include <chrono>
-#include <unordered_map>
+#include "draft_worker/model_drafter.h"
 
-#include "draft_worker/draft_window.h"
-#include "draft_worker/drafter.h"
-#include "transformer/sampling/draft_sampler.h"
+#include <algorithm>
+
 #include "transformer/sampling/penalties.h"
 
 namespace outrider {
@@ -15,150 +12,208 @@ int64_t ns_since(std::chrono::steady_clock::time_point start) {
       .count();
 }
 
-class ModelDrafter final : public Drafter {
- public:
-  ModelDrafter(Model& model, ModelDrafterOptions options)
-      : model_(model), options_(std::move(options)), single_(make_single_collectives()), sampler_(*single_) {
-    const int64_t all = model.config().vocab_size;
-    vocab_size_ = options_.vocab_size > 0 ? std::min(options_.vocab_size, all) : all;
-  }
-
-  Status open(const Open& open) override {
-    close(open.sequence);
-    if (static_cast<int32_t>(sequences_.size()) >= options_.max_sequences)
-      return resource_exhausted(fmt::format("the drafter holds {} sequences already", sequences_.size()));
-    Sequence s{.window = DraftWindow(open.ids), .sampling = open.sampling, .kv = model_.kv().create()};
-    if (needs_counts(s.sampling)) {
-      const auto prompt = static_cast<size_t>(open.prompt_length);
-      s.counts.add_prompt(std::span(open.ids).first(prompt));
-      s.counts.add_output(std::span(open.ids).subspan(prompt));
-    }
-    sequences_.emplace(open.sequence, std::move(s));
-    return {};
-  }
-
-  void close(SequenceId sequence) override {
-    const auto at = sequences_.find(sequence);
-    if (at == sequences_.end()) return;
-    model_.kv().release(at->second.kv);
-    sequences_.erase(at);
-  }
-
-  Result<Draft> draft(const Propose& propose) override {
-    const auto at = sequences_.find(propose.sequence);
-    if (at == sequences_.end()) return not_found("sequence is not open");
-    Sequence& s = at->second;
-    const auto known = s.window.committed().size();
-    RETURN_IF_ERROR(s.window.advance(propose.base, propose.committed));
-    if (needs_counts(s.sampling)) s.counts.add_output(s.window.committed().subspan(known));
-    roll_back(s);
-
-    Draft draft{.sequence = propose.sequence,
-                .epoch = propose.epoch,
-                .round = propose.round,
-                .base = propose.base,
-                .prefix_hash = s.window.hash(),
-                .q_kind = propose.q_kind};
-    const int64_t room =
-        model_.max_positions() - propose.base.value() + 1;  // the last drafted token needs no KV
-    const auto gamma = static_cast<int32_t>(std::min<int64_t>(propose.gamma, room));
-    auto start = std::chrono::steady_clock::now();
-    RETURN_IF_ERROR(ingest(s, gamma > 0));
-    draft.ingest_ns = ns_since(start);
-    start = std::chrono::steady_clock::now();
-    RETURN_IF_ERROR(extend(s, propose, gamma, draft));
-    draft.draft_ns = ns_since(start);
-    return draft;
-  }
-
-  Resync held(SequenceId sequence) const override {
-    const auto at = sequences_.find(sequence);
-    if (at == sequences_.end()) return {.sequence = sequence};
-    const DraftWindow& window = at->second.window;
-    return {.sequence = sequence,
-            .committed = Position(static_cast<int32_t>(window.committed().size())),
-            .hash = window.hash()};
-  }
-  int32_t max_context() const override { return static_cast<int32_t>(model_.max_positions()); }
-
- private:
-  struct Sequence {
-    DraftWindow window;
-    SamplingParams sampling;
-    TokenCounts counts;  // kept only when penalties need it
-    KvHandle kv;
-  };
-
-  void roll_back(Sequence& s) {
-    const int64_t keep = s.window.keep();
-    s.window.kept(keep);
-    model_.kv().truncate(s.kv, keep);
-  }
-
-  // Feeds what is pending, in chunks; the last token only when its logits are wanted. They stay in logits_.
-  Status ingest(Sequence& s, bool want_logits) {
-    auto pending = s.window.pending();
-    if (!want_logits && !pending.empty()) pending = pending.first(pending.size() - 1);
-    // A text longer than this model's context is not read further; the coordinator will not ask for drafts of
-    // it.
-    pending = pending.first(
-        std::min<size_t>(pending.size(), static_cast<size_t>(model_.max_positions() - s.window.cached())));
-    while (!pending.empty()) {
-      const auto part =
-          pending.first(std::min<size_t>(pending.size(), static_cast<size_t>(model_.max_rows())));
-      pending = pending.subspan(part.size());
-      RETURN_IF_ERROR(feed(s, part, want_logits && pending.empty()));
-    }
-    return {};
-  }
-
-  Status feed(Sequence& s, std::span<const TokenId> ids, bool want_logits) {
-    const BatchSlice slice{.sequence = s.kv, .tokens = ids, .logit_rows = want_logits ? 1 : 0};
-    ASSIGN_OR_RETURN(logits_, model_.forward({&slice, 1}));
-    s.window.fed(ids);
-    return {};
-  }
-
-  // Draws token i of the block from the logits of the token before it.
-  Status extend(Sequence& s, const Propose& propose, int32_t gamma, Draft& draft) {
-    for (int32_t i = 0; i < gamma; ++i) {
-      if (i > 0) {
-        const TokenId last = draft.ids.back();
-        RETURN_IF_ERROR(feed(s, {&last, 1}, true));
-      }
-      const DraftStep step{.sampling = &s.sampling,
-                           .counts = &s.counts,
-                           .drafted = draft.ids,
-                           .position = propose.base + i,
-                           .round = propose.round,
-                           .sparse_m = propose.q_kind == QKind::kSparse ? propose.sparse_m : 0};
-      const auto row = logits_.logits.row(0).first(static_cast<size_t>(vocab_size_));
-      const auto token = sampler_.sample(row, step, propose.q_kind == QKind::kNone ? nullptr : &q_);
-      if (!token)
-        return malformed(
-            fmt::format("the draft model gave non-finite logits at position {}", step.position.value()));
-      draft.ids.push_back(*token);
-      if (propose.q_kind != QKind::kNone)
-        draft.q.push_back({.ids = q_.ids, .weights = q_.weights, .sum = q_.sum});
-      if (std::find(options_.eos_ids.begin(), options_.eos_ids.end(), *token) != options_.eos_ids.end()) {
-        draft.eos = true;  // a stopping time: it looks at tokens that are sent
-        break;
-      }
-    }
-    return {};
-  }
-
-  Model& model_;
-  ModelDrafterOptions options_;
-  std::unique_ptr<Collectives> single_;
-  DraftSampler sampler_;
-  int64_t vocab_size_ = 0;
-  LogitsShard logits_;
-  IntegerWeights q_;
-  std::unordered_map<SequenceId, Sequence> sequences_;
-};
-
 }  // namespace
+
+ModelDrafter::ModelDrafter(Model& model, ModelDrafterOptions options)
+    : model_(model), options_(std::move(options)), single_(make_single_collectives()), sampler_(*single_) {
+  const int64_t all = model.config().vocab_size;
+  vocab_size_ = options_.vocab_size > 0 ? std::min(options_.vocab_size, all) : all;
+}
+
+Status ModelDrafter::open(const Open& open) {
+  close(open.sequence);
+  if (static_cast<int32_t>(sequences_.size()) >= options_.max_sequences)
+    return resource_exhausted(fmt::format("the drafter holds {} sequences already", sequences_.size()));
+  Sequence s{.window = DraftWindow(open.ids),
+             .sampling = open.sampling,
+             .counts = {},
+             .kv = model_.kv().create(),
+             .job = {},
+             .block = {}};
+  if (needs_counts(s.sampling)) {
+    const auto prompt = static_cast<size_t>(open.prompt_length);
+    s.counts.add_prompt(std::span(open.ids).first(prompt));
+    s.counts.add_output(std::span(open.ids).subspan(prompt));
+  }
+  sequences_.emplace(open.sequence, std::move(s));
+  return {};
+}
+
+void ModelDrafter::close(SequenceId sequence) {
+  const auto at = sequences_.find(sequence);
+  if (at == sequences_.end()) return;
+  drop_block(at->second);
+  model_.kv().release(at->second.kv);
+  sequences_.erase(at);
+}
+
+Status ModelDrafter::begin(const Propose& propose) {
+  const auto at = sequences_.find(propose.sequence);
+  if (at == sequences_.end()) return not_found("sequence is not open");
+  Sequence& s = at->second;
+  const auto known = s.window.committed().size();
+  RETURN_IF_ERROR(s.window.advance(propose.base, propose.committed));
+  if (needs_counts(s.sampling)) s.counts.add_output(s.window.committed().subspan(known));
+  if (!resume(s, propose)) start_fresh(s, propose);
+  // The last drafted token needs no KV.
+  const int64_t room = std::max<int64_t>(0, model_.max_positions() - propose.base.value() + 1);
+  s.job->strand.cut(static_cast<int32_t>(std::min<int64_t>(propose.gamma, room)));
+  // Never all of the committed text: its last token must be fed to get the distribution of the next.
+  roll_back(s, std::min<int64_t>(s.window.cached(), propose.base.value() + s.job->strand.length() - 1));
+  return {};
+}
+
+void ModelDrafter::start_fresh(Sequence& s, const Propose& propose) {
+  const PreparationReport preparation = s.job ? s.job->preparation : PreparationReport{};
+  s.job = Job{.propose = propose,
+              .strand = {.key = {propose.round, propose.q_kind, propose.sparse_m},
+                         .base = propose.base,
+                         .tokens = {},
+                         .q = {},
+                         .guesses = {}},
+              .preparation = preparation};
+  roll_back(s, s.window.keep());
+}
+
+void ModelDrafter::roll_back(Sequence& s, int64_t length) {
+  s.window.kept(length);
+  model_.kv().truncate(s.kv, length);
+}
+
+Resync ModelDrafter::held(SequenceId sequence) const {
+  const auto at = sequences_.find(sequence);
+  if (at == sequences_.end()) return {.sequence = sequence, .epoch = {}, .committed = {}};
+  const DraftWindow& window = at->second.window;
+  return {.sequence = sequence,
+          .epoch = {},
+          .committed = Position(static_cast<int32_t>(window.committed().size())),
+          .hash = window.hash()};
+}
+
+bool ModelDrafter::work(std::vector<DraftAnswer>& answers) {
+  return finish_done(answers) || advance_jobs(answers) || prepare();
+}
+
+// The committed tokens whose KV is missing, then the last drafted token. The last committed one only when
+// something is to be drafted; a text longer than this model's context is not read further.
+std::span<const TokenId> ModelDrafter::next_inputs(const Sequence& s, int64_t rows) const {
+  const Strand& strand = s.job->strand;
+  if (strand.length() > 0) return strand.drafted().last(1);
+  auto pending = s.window.pending();
+  if (strand.limit == 0 && !pending.empty()) pending = pending.first(pending.size() - 1);
+  const int64_t readable = std::min(rows, model_.max_positions() - s.window.cached());
+  return pending.first(
+      static_cast<size_t>(std::clamp<int64_t>(readable, 0, static_cast<int64_t>(pending.size()))));
+}
+
+bool ModelDrafter::is_done(const Sequence& s) const {
+  if (s.job->strand.limit > 0) return s.job->strand.complete();
+  return next_inputs(s, model_.max_rows()).empty();
+}
+
+DraftAnswer ModelDrafter::finish(Sequence& s, Status status) {
+  Job& job = *s.job;
+  const Propose& propose = job.propose;
+  DraftAnswer answer{.status = std::move(status),
+                     .draft = {.sequence = propose.sequence,
+                               .epoch = propose.epoch,
+                               .round = propose.round,
+                               .base = propose.base,
+                               .ids = {job.strand.tokens.begin(), job.strand.tokens.end()},
+                               .parents = {},
+                               .prefix_hash = s.window.hash(),
+                               .q_kind = propose.q_kind,
+                               .q = std::move(job.strand.q),
+                               .eos = job.strand.eos,
+                               .ingest_ns = job.ingest_ns,
+                               .draft_ns = job.draft_ns,
+                               .preparation = job.preparation},
+                     .wanted = propose.gamma > 0};
+  if (answer.wanted && answer.status.ok()) {
+    answer.draft.preparation.wasted_tokens = std::exchange(wasted_tokens_, 0);
+    answer.draft.preparation.busy_ns = std::exchange(prepare_ns_, 0);
+  }
+  if (answer.wanted && answer.status.ok() && !answer.draft.ids.empty())
+    s.block = Block{.key = job.strand.key,
+                    .base = propose.base,
+                    .ids = std::move(job.strand.tokens),
+                    .guesses = std::move(job.strand.guesses),
+                    .pipeline = propose.pipeline,
+                    .fanout = propose.fanout,
+                    .gamma = propose.gamma,
+                    .eos = job.strand.eos,
+                    .bonus_outcomes = {},
+                    .branches = {}};
+  s.job.reset();
+  return answer;
+}
+
+bool ModelDrafter::finish_done(std::vector<DraftAnswer>& answers) {
+  const size_t before = answers.size();
+  for (auto& [id, s] : sequences_)
+    if (s.job && is_done(s)) answers.push_back(finish(s));
+  return answers.size() > before;
+}
+
+// One token of every round that is under way, or a part of a prompt.
+bool ModelDrafter::advance_jobs(std::vector<DraftAnswer>& answers) {
+  slices_.clear();
+  int64_t rows = model_.max_rows(), logit_rows = model_.max_logit_rows();
+  for (auto& [id, s] : sequences_) {
+    if (!s.job || rows == 0 || logit_rows == 0) continue;
+    const auto inputs = next_inputs(s, rows);
+    const bool last = s.job->strand.length() > 0 || inputs.size() == s.window.pending().size();
+    const int64_t wanted = last && s.job->strand.limit > 0 ? 1 : 0;
+    slices_.push_back({.sequence = s.kv, .tokens = inputs, .logit_rows = wanted});
+    rows -= static_cast<int64_t>(inputs.size());
+    logit_rows -= wanted;
+  }
+  if (slices_.empty()) return false;
+
+  const auto start = std::chrono::steady_clock::now();
+  auto logits = model_.forward(slices_);
+  if (!logits.ok() && give_up_branches()) return true;  // room for another try
+  if (logits.ok()) logits_ = *logits;
+  const int64_t share = ns_since(start) / static_cast<int64_t>(slices_.size());
+  int64_t row = 0;
+  size_t at = 0;
+  for (auto& [id, s] : sequences_) {
+    if (at == slices_.size()) break;
+    if (!s.job || slices_[at].sequence != s.kv) continue;
+    const BatchSlice& slice = slices_[at++];
+    Status status = logits.status();
+    if (status.ok()) {
+      (s.job->strand.length() > 0 ? s.job->draft_ns : s.job->ingest_ns) += share;
+      s.window.fed(slice.tokens);
+      if (slice.logit_rows > 0)
+        status = take_row(s, s.job->strand, row++, s.job->propose.pipeline != Pipeline::kLockstep);
+    }
+    if (!status.ok()) answers.push_back(finish(s, std::move(status)));
+  }
+  return true;
+}
+
+// Draws the next token of a strand from the logits of the token before it.
+Status ModelDrafter::take_row(Sequence& s, Strand& strand, int64_t row, bool want_guesses) {
+  const bool sends_q = strand.key.q_kind != QKind::kNone;
+  const DraftStep step{.sampling = &s.sampling,
+                       .counts = &s.counts,
+                       .drafted = strand.tokens,
+                       .position = strand.base + strand.length(),
+                       .round = strand.key.round,
+                       .sparse_m = strand.key.q_kind == QKind::kSparse ? strand.key.sparse_m : 0};
+  const auto logits = logits_row(row);
+  const auto token = sampler_.sample(logits, step, sends_q ? &q_ : nullptr);
+  if (!token)
+    return malformed(
+        fmt::format("the draft model gave non-finite logits at position {}", step.position.value()));
+  if (want_guesses) strand.guesses.push_back(guesser_.guess(logits, s.sampling, step.position));
+  strand.tokens.push_back(*token);
+  if (sends_q) strand.q.push_back({.ids = q_.ids, .weights = q_.weights, .sum = q_.sum});
+  // A stopping time: it looks at tokens that are sent.
+  strand.eos = std::find(options_.eos_ids.begin(), options_.eos_ids.end(), *token) != options_.eos_ids.end();
+  return {};
+}
 
 std::unique_ptr<Drafter> make_model_drafter(Model& model, ModelDrafterOptions options) {
   return std::make_unique<ModelDrafter>(model, std::move(options));

@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <iterator>
 #include <unordered_map>
 
 #include "draft_worker/draft_window.h"
@@ -20,7 +21,31 @@ class NgramDrafter final : public Drafter {
   }
   void close(SequenceId sequence) override { windows_.erase(sequence); }
 
-  Result<Draft> draft(const Propose& propose) override {
+  // Looking up costs next to nothing, so it is done at once; nothing is prepared.
+  Status begin(const Propose& propose) override {
+    ASSIGN_OR_RETURN(Draft draft, look_up(propose));
+    std::erase_if(done_, [&](const DraftAnswer& old) { return old.draft.sequence == propose.sequence; });
+    done_.push_back({.status = {}, .draft = std::move(draft), .wanted = propose.gamma > 0});
+    return {};
+  }
+  bool work(std::vector<DraftAnswer>& answers) override {
+    const bool any = !done_.empty();
+    std::move(done_.begin(), done_.end(), std::back_inserter(answers));
+    done_.clear();
+    return any;
+  }
+
+  Resync held(SequenceId sequence) const override {
+    const auto at = windows_.find(sequence);
+    if (at == windows_.end()) return {.sequence = sequence};
+    return {.sequence = sequence,
+            .committed = Position(static_cast<int32_t>(at->second.committed().size())),
+            .hash = at->second.hash()};
+  }
+  int32_t max_context() const override { return options_.max_context; }
+
+ private:
+  Result<Draft> look_up(const Propose& propose) {
     const auto at = windows_.find(propose.sequence);
     if (at == windows_.end()) return not_found("sequence is not open");
     RETURN_IF_ERROR(at->second.advance(propose.base, propose.committed));
@@ -37,16 +62,6 @@ class NgramDrafter final : public Drafter {
     return draft;
   }
 
-  Resync held(SequenceId sequence) const override {
-    const auto at = windows_.find(sequence);
-    if (at == windows_.end()) return {.sequence = sequence};
-    return {.sequence = sequence,
-            .committed = Position(static_cast<int32_t>(at->second.committed().size())),
-            .hash = at->second.hash()};
-  }
-  int32_t max_context() const override { return options_.max_context; }
-
- private:
   std::vector<TokenId> continuation(std::span<const TokenId> ids, int32_t gamma) const {
     for (int32_t n = options_.max_ngram; n >= options_.min_ngram; --n) {
       if (static_cast<int64_t>(ids.size()) <= n) continue;
@@ -64,6 +79,7 @@ class NgramDrafter final : public Drafter {
 
   NgramDrafterOptions options_;
   std::unordered_map<SequenceId, DraftWindow> windows_;
+  std::vector<DraftAnswer> done_;  // at most one per sequence
 };
 
 }  // namespace

@@ -14,13 +14,15 @@ int total_threads(const RunOptions& options) {
 
 RoleThreads target_threads(const RunOptions& options) {
   const int ranks = options.tensor_parallel_size;
-  return {.count = std::max(1, total_threads(options) / ranks),
+  const int own = std::max(1, total_threads(options) - options.draft_threads);
+  return {.count = std::max(1, own / ranks),
           .spin = total_threads(options) <= usable_cores() && ranks <= usable_cores()};
 }
 
-// Draft and target take turns, so the drafter may use every thread too.
+// In lockstep draft and target take turns, so the drafter may use every thread too.
 RoleThreads draft_threads(const RunOptions& options) {
-  return {.count = total_threads(options), .spin = total_threads(options) <= usable_cores()};
+  return {.count = options.draft_threads > 0 ? options.draft_threads : total_threads(options),
+          .spin = total_threads(options) <= usable_cores()};
 }
 
 std::vector<std::unique_ptr<Collectives>> make_group(int ranks) {

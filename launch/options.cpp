@@ -51,6 +51,13 @@ void add_model_options(CLI::App& app, RunOptions& o) {
       ->envname("OUTRIDER_THREADS")
       ->group("Models")
       ->capture_default_str();
+  app.add_option(
+         "--draft-threads", o.draft_threads,
+         "Threads of the draft model alone, taken from those of the target, so that both can work at the "
+         "same time; 0: all threads, in turns")
+      ->envname("OUTRIDER_DRAFT_THREADS")
+      ->group("Models")
+      ->capture_default_str();
   app.add_option("--kv-dtype", o.kv_dtype, "KV cache: auto (as the weights), fp32 or bf16")
       ->envname("OUTRIDER_KV_DTYPE")
       ->group("Models")
@@ -154,6 +161,18 @@ void add_generate_options(CLI::App& app, RunOptions& o) {
   app.add_option("--q-format", o.q_format, "Draft distribution for token and block: auto, dense or sparse:M")
       ->group("Speculation")
       ->capture_default_str();
+  app.add_option(
+         "--pipeline", o.pipeline,
+         "What the drafter does while its draft is verified: lockstep (nothing), ahead (goes on as if all "
+         "were accepted), fanout (drafts for the likeliest outcomes), auto (as many as pay)")
+      ->check(CLI::IsMember({"lockstep", "ahead", "fanout", "auto"}))
+      ->envname("OUTRIDER_PIPELINE")
+      ->group("Speculation")
+      ->capture_default_str();
+  app.add_option("--fanout-budget", o.fanout_budget, "Outcomes to draft for at most, per sequence")
+      ->envname("OUTRIDER_FANOUT_BUDGET")
+      ->group("Speculation")
+      ->capture_default_str();
   app.add_flag("--compare-plain", o.compare_plain,
                "First decode the same requests without a drafter; compare the text and report the speed-up")
       ->group("Speculation");
@@ -185,6 +204,14 @@ Result<std::pair<TokenId, float>> parse_logit_bias(const std::string& text) {
     if (id && value && *id >= 0 && std::isfinite(*value)) return std::pair{TokenId(*id), *value};
   }
   return invalid_argument(fmt::format("--logit-bias {}: write ID:V, for example 42:-1.5", text));
+}
+
+Result<Pipeline> parse_pipeline(const std::string& name) {
+  if (name == "lockstep") return Pipeline::kLockstep;
+  if (name == "ahead") return Pipeline::kAhead;
+  if (name == "fanout") return Pipeline::kFanout;
+  if (name == "auto") return Pipeline::kAuto;
+  return invalid_argument(fmt::format("--pipeline {}: choose lockstep, ahead, fanout or auto", name));
 }
 
 Result<QFormat> parse_q_format(const std::string& text) {
@@ -240,6 +267,11 @@ Status check_options(const RunOptions& o) {
     return invalid_argument("--drafter model needs --draft-model");
   if (o.threads < 0 || o.threads > 1024)
     return invalid_argument(fmt::format("--threads {}: must be 0 to 1024", o.threads));
+  if (o.draft_threads < 0 || o.draft_threads > 1024)
+    return invalid_argument(fmt::format("--draft-threads {}: must be 0 to 1024", o.draft_threads));
+  if (o.fanout_budget < 1 || o.fanout_budget > kMaxFanoutBudget)
+    return invalid_argument(
+        fmt::format("--fanout-budget {}: must be 1 to {}", o.fanout_budget, kMaxFanoutBudget));
   if (o.max_num_seqs < 1 || o.max_num_seqs > 256)
     return invalid_argument(fmt::format("--max-num-seqs {}: must be 1 to 256", o.max_num_seqs));
   if (o.max_model_len < 0) return invalid_argument("--max-model-len must not be negative");
@@ -247,6 +279,7 @@ Status check_options(const RunOptions& o) {
   if (o.num_speculative_tokens < 0 || o.num_speculative_tokens > kMaxSpeculativeTokens)
     return invalid_argument(fmt::format("--num-speculative-tokens {}: must be 0 to {}",
                                         o.num_speculative_tokens, kMaxSpeculativeTokens));
+  RETURN_IF_ERROR(parse_pipeline(o.pipeline).status());
   RETURN_IF_ERROR(parse_q_format(o.q_format).status());
   RETURN_IF_ERROR(parse_kv_dtype(o.kv_dtype).status());
   return {};

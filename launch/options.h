@@ -25,7 +25,8 @@ struct RunOptions {
   std::string drafter;  // "", "model" or "ngram"
   int tensor_parallel_size = 1;
   int draft_tensor_parallel_size = 1;
-  int threads = 0;  // 0: as many as there are cores
+  int threads = 0;        // 0: as many as there are cores
+  int draft_threads = 0;  // of the draft model alone; 0: those of the target, in turns
   std::string kv_dtype = "auto";
   std::string isa = "auto";
   int max_num_seqs = 8;
@@ -56,6 +57,8 @@ struct RunOptions {
   std::string gamma_policy;  // default: fixed:gamma=<num_speculative_tokens>
   std::string rule = "auto";
   std::string q_format = "auto";
+  std::string pipeline = "lockstep";
+  int fanout_budget = 8;
   bool compare_plain = false;
 
   // Reports.
@@ -71,6 +74,7 @@ struct RunOptions {
 
 constexpr int kDefaultMaxModelLen = 8192;
 constexpr int kMaxSpeculativeTokens = 64;
+constexpr int kMaxFanoutBudget = 64;
 
 void add_model_options(CLI::App& app, RunOptions& options);
 void add_generate_options(CLI::App& app, RunOptions& options);
@@ -89,6 +93,7 @@ struct QFormat {
   QKind kind = QKind::kSparse;
   int32_t sparse_m = 64;
 };
+Result<Pipeline> parse_pipeline(const std::string& name);
 Result<QFormat> parse_q_format(const std::string& text);
 Result<ModelOptions::Kv> parse_kv_dtype(const std::string& text);
 

@@ -13,6 +13,7 @@ namespace {
 constexpr int32_t kMaxRowsPerStep = 512;
 constexpr int32_t kPrefillChunk = 256;
 constexpr int64_t kDraftPrefillRows = 256;
+constexpr int64_t kDraftLogitRows = 32;
 
 Result<ModelOptions> model_options(const RunOptions& options, const Preparation& prepared,
                                    RoleThreads threads) {
@@ -94,7 +95,11 @@ Result<std::unique_ptr<Model>> load_draft(const RunOptions& options, const Prepa
   ASSIGN_OR_RETURN(ModelOptions model_opts, model_options(options, prepared, threads));
   Progress progress("loading draft", !options.quiet);
   model_opts.max_rows = kDraftPrefillRows;
-  model_opts.max_logit_rows = 1;
+  // Every sequence's next token in one pass, or that of the branches prepared for them.
+  model_opts.max_logit_rows = std::max(kDraftLogitRows, int64_t{options.max_num_seqs});
+  if (options.pipeline != "lockstep")
+    model_opts.kv_tokens +=
+        options.max_num_seqs * kv_tokens_for_outcomes(options.fanout_budget, kMaxSpeculativeTokens);
   model_opts.max_positions = std::min(prepared.max_model_len, prepared.draft->max_position_embeddings);
   model_opts.progress = [&](int64_t done, int64_t total) { progress.update(done, total); };
   return Model::load(options.draft_model, model_opts, single);
@@ -149,6 +154,8 @@ Result<ProtocolOptions> protocol_options(const RunOptions& options, const Prepar
   protocol.eos_ids = prepared.target.eos;
   protocol.q_kind = q.kind;
   protocol.sparse_m = q.sparse_m;
+  ASSIGN_OR_RETURN(protocol.pipeline, parse_pipeline(options.pipeline));
+  protocol.fanout = options.fanout_budget;
   return protocol;
 }
 

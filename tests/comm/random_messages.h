@@ -42,6 +42,7 @@ class RandomMessages {
   }
   void fill(Role& value) { value = static_cast<Role>(below(3)); }
   void fill(QKind& value) { value = static_cast<QKind>(below(3)); }
+  void fill(Pipeline& value) { value = static_cast<Pipeline>(below(4)); }
   void fill(VerdictStatus& value) { value = static_cast<VerdictStatus>(below(2)); }
   void fill(Rule& value) { value = static_cast<Rule>(below(5)); }
   template <class Tag, class Rep>
@@ -83,11 +84,15 @@ class RandomMessages {
   void fill(Open& m) { fill_all(m.sequence, m.ids, m.prompt_length, m.sampling); }
   void fill(Close& m) { fill(m.sequence); }
   void fill(Propose& m) {
-    fill_all(m.sequence, m.epoch, m.round, m.base, m.committed, m.gamma, m.q_kind, m.sparse_m, m.deadline_ms);
+    fill_all(m.sequence, m.epoch, m.round, m.base, m.committed, m.gamma, m.q_kind, m.sparse_m, m.deadline_ms,
+             m.pipeline, m.fanout);
+  }
+  void fill(PreparationReport& m) {
+    fill_all(m.looked_up, m.hit, m.used_tokens, m.wasted_tokens, m.outcomes, m.busy_ns);
   }
   void fill(Draft& m) {
     fill_all(m.sequence, m.epoch, m.round, m.base, m.ids, m.parents, m.prefix_hash, m.q_kind, m.q, m.eos,
-             m.ingest_ns, m.draft_ns);
+             m.ingest_ns, m.draft_ns, m.preparation);
   }
   void fill(StepPlan& m) { fill_all(m.step, m.state_hash, m.closes, m.opens, m.entries); }
   void fill(StepResult& m) { fill_all(m.step, m.verdicts, m.forward_ns, m.verify_ns, m.commit_ns); }

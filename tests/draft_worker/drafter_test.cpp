@@ -28,15 +28,26 @@ struct ModelAndDrafter {
   std::unique_ptr<Drafter> drafter = make_model_drafter(*model, {.max_sequences = 2});
 };
 
+// As the loop of a worker would: until the round is answered.
+Result<Draft> draft_now(Drafter& drafter, const Propose& propose) {
+  RETURN_IF_ERROR(drafter.begin(propose));
+  std::vector<DraftAnswer> answers;
+  while (answers.empty()) CHECK(drafter.work(answers), "a round was begun and never answered");
+  RETURN_IF_ERROR(answers[0].status);
+  return std::move(answers[0].draft);
+}
+
 Propose propose(int base, std::vector<TokenId> committed, int gamma, uint32_t round = 1,
-                QKind kind = QKind::kNone) {
+                QKind kind = QKind::kNone, Pipeline pipeline = Pipeline::kLockstep) {
   return {.sequence = kSequence,
           .round = Round(round),
           .base = Position(base),
           .committed = std::move(committed),
           .gamma = gamma,
           .q_kind = kind,
-          .sparse_m = 8};
+          .sparse_m = 8,
+          .pipeline = pipeline,
+          .fanout = 6};
 }
 
 // Whatever was drafted, accepted, rejected or merely read before: the next draft is that of a fresh worker.
@@ -56,7 +67,7 @@ TEST(ModelDrafter, HistoryLeavesNoTrace) {
     for (uint32_t round = 1; round < 12; ++round) {
       const int gamma = static_cast<int>(random() % 6);  // 0 is among them
       const auto base = static_cast<int>(truth.size());
-      auto draft = worker.drafter->draft(propose(base, unseen, gamma, round, kind));
+      auto draft = draft_now(*worker.drafter, propose(base, unseen, gamma, round, kind));
       ASSERT_TRUE(draft.ok()) << draft.status().message();
       EXPECT_EQ(draft->ids.size(), static_cast<size_t>(gamma));
       EXPECT_EQ(draft->prefix_hash, prefix_hash(truth));
@@ -64,7 +75,7 @@ TEST(ModelDrafter, HistoryLeavesNoTrace) {
       ModelAndDrafter fresh;
       Open open{.sequence = kSequence, .ids = truth, .prompt_length = 5, .sampling = sampling};
       ASSERT_TRUE(fresh.drafter->open(open).ok());
-      auto expected = fresh.drafter->draft(propose(base, {}, gamma, round, kind));
+      auto expected = draft_now(*fresh.drafter, propose(base, {}, gamma, round, kind));
       ASSERT_TRUE(expected.ok());
       EXPECT_EQ(draft->ids, expected->ids) << "round " << round;
       ASSERT_EQ(draft->q.size(), expected->q.size());
@@ -83,12 +94,86 @@ TEST(ModelDrafter, HistoryLeavesNoTrace) {
   }
 }
 
+// A draft that was prepared, wholly or in part, is the one that would have been made: tokens, q, everything.
+TEST(ModelDrafter, PreparingLeavesNoTrace) {
+  for (const Pipeline pipeline : {Pipeline::kAhead, Pipeline::kFanout, Pipeline::kAuto})
+    for (const SamplingParams& sampling :
+         {SamplingParams{}, SamplingParams{.rule = Rule::kNaive, .temperature = 1},
+          SamplingParams{.rule = Rule::kInvariant, .temperature = 1, .repetition_penalty = 1.2f},
+          SamplingParams{.rule = Rule::kBlock, .temperature = 0.3f, .top_k = 20, .presence_penalty = 0.5f}}) {
+      ModelAndDrafter worker;
+      std::mt19937 random(7);
+      std::vector<TokenId> truth = random_ids(5, 1), unseen;
+      const Open opened{.sequence = kSequence, .ids = truth, .prompt_length = 5, .sampling = sampling};
+      ASSERT_TRUE(worker.drafter->open(opened).ok());
+      const QKind kind = needs_q(sampling.rule) ? QKind::kSparse : QKind::kNone;
+      int hits = 0, lookups = 0;
+      for (uint32_t round = 1; truth.size() < 90; ++round) {
+        const auto base = static_cast<int>(truth.size());
+        const int gamma = 1 + static_cast<int>(random() % 5);
+        auto draft = draft_now(*worker.drafter, propose(base, unseen, gamma, round, kind, pipeline));
+        ASSERT_TRUE(draft.ok()) << draft.status().message();
+        ModelAndDrafter fresh;
+        ASSERT_TRUE(
+            fresh.drafter
+                ->open({.sequence = kSequence, .ids = truth, .prompt_length = 5, .sampling = sampling})
+                .ok());
+        auto expected = draft_now(*fresh.drafter, propose(base, {}, gamma + 1, round, kind));
+        ASSERT_TRUE(expected.ok());
+        const std::vector<TokenId> likely(expected->ids);  // one token longer than the draft
+        EXPECT_EQ(draft->ids, std::vector<TokenId>(likely.begin(), likely.end() - 1)) << "round " << round;
+        for (size_t i = 0; i < draft->q.size(); ++i) EXPECT_EQ(draft->q[i].weights, expected->q[i].weights);
+        hits += draft->preparation.hit;
+        lookups += draft->preparation.looked_up;
+
+        std::vector<DraftAnswer> answers;
+        for (uint32_t passes = random() % 8; passes > 0; --passes) worker.drafter->work(answers);
+        EXPECT_TRUE(answers.empty());
+        ASSERT_TRUE(worker.model->kv().check_invariants().ok());
+        // Everything accepted and what the model itself would say next, or a rejection somewhere.
+        const bool full = random() % 3 > 0;
+        const size_t accepted = full ? draft->ids.size() : random() % draft->ids.size();
+        unseen.assign(draft->ids.begin(), draft->ids.begin() + static_cast<ptrdiff_t>(accepted));
+        unseen.push_back(full ? likely.back() : random_ids(1, random())[0]);
+        truth.insert(truth.end(), unseen.begin(), unseen.end());
+      }
+      EXPECT_GT(lookups, 10);
+      if (sampling.rule != Rule::kBlock) {
+        EXPECT_GT(hits, 3) << rule_name(sampling.rule);
+      }
+      worker.drafter->close(kSequence);
+      EXPECT_EQ(worker.model->kv().free_blocks(), worker.model->kv().num_blocks());
+    }
+}
+
+// With no block to spare the round itself is never refused because of what was prepared.
+TEST(ModelDrafter, PreparationGivesWayWhenTheCacheIsFull) {
+  const auto single = make_single_collectives();
+  const auto model = testing::load_or_die(testing::golden_model("qwen3"),
+                                          {.max_rows = 16, .max_positions = 100, .kv_tokens = 112}, *single);
+  const auto drafter = make_model_drafter(*model, {.max_sequences = 1});
+  std::vector<TokenId> truth = random_ids(5, 1), unseen;
+  ASSERT_TRUE(drafter->open({.sequence = kSequence, .ids = truth, .prompt_length = 5, .sampling = {}}).ok());
+  std::vector<DraftAnswer> answers;
+  for (uint32_t round = 1; truth.size() < 90; ++round) {
+    auto draft = draft_now(
+        *drafter, propose(static_cast<int>(truth.size()), unseen, 5, round, QKind::kNone, Pipeline::kFanout));
+    ASSERT_TRUE(draft.ok()) << draft.status().message();
+    ASSERT_EQ(draft->ids.size(), 5u);
+    while (drafter->work(answers)) ASSERT_TRUE(model->kv().check_invariants().ok());
+    unseen = draft->ids;
+    unseen.push_back(random_ids(1, round)[0]);
+    truth.insert(truth.end(), unseen.begin(), unseen.end());
+  }
+  EXPECT_TRUE(answers.empty());
+}
+
 TEST(ModelDrafter, StopsAtItsContextAndAtEos) {
   ModelAndDrafter worker;
   const auto prompt = random_ids(98, 4);
   ASSERT_TRUE(
       worker.drafter->open({.sequence = kSequence, .ids = prompt, .prompt_length = 98, .sampling = {}}).ok());
-  auto draft = worker.drafter->draft(propose(98, {}, 8));
+  auto draft = draft_now(*worker.drafter, propose(98, {}, 8));
   ASSERT_TRUE(draft.ok());
   EXPECT_EQ(draft->ids.size(), 3u);  // positions 98, 99, and one whose KV is not needed
 
@@ -96,7 +181,7 @@ TEST(ModelDrafter, StopsAtItsContextAndAtEos) {
   worker.drafter->close(kSequence);
   ASSERT_TRUE(
       stopping->open({.sequence = kSequence, .ids = prompt, .prompt_length = 98, .sampling = {}}).ok());
-  auto cut = stopping->draft(propose(98, {}, 8));
+  auto cut = draft_now(*stopping, propose(98, {}, 8));
   ASSERT_TRUE(cut.ok());
   EXPECT_TRUE(cut->eos);
   EXPECT_LE(cut->ids.size(), 2u);
@@ -104,12 +189,12 @@ TEST(ModelDrafter, StopsAtItsContextAndAtEos) {
 
 TEST(ModelDrafter, TellsWhatItHolds) {
   ModelAndDrafter worker;
-  EXPECT_EQ(worker.drafter->draft(propose(3, {}, 2)).status().code(), StatusCode::kNotFound);
+  EXPECT_EQ(draft_now(*worker.drafter, propose(3, {}, 2)).status().code(), StatusCode::kNotFound);
   EXPECT_EQ(worker.drafter->held(kSequence).committed, Position(0));
   const auto prompt = random_ids(5, 2);
   ASSERT_TRUE(
       worker.drafter->open({.sequence = kSequence, .ids = prompt, .prompt_length = 5, .sampling = {}}).ok());
-  EXPECT_EQ(worker.drafter->draft(propose(9, {}, 2)).status().code(), StatusCode::kMalformed);
+  EXPECT_EQ(draft_now(*worker.drafter, propose(9, {}, 2)).status().code(), StatusCode::kMalformed);
   EXPECT_EQ(worker.drafter->held(kSequence).committed, Position(5));
   EXPECT_EQ(worker.drafter->held(kSequence).hash, prefix_hash(prompt));
   ASSERT_TRUE(worker.drafter->open({.sequence = SequenceId(2), .ids = prompt, .sampling = {}}).ok());
@@ -122,7 +207,7 @@ TEST(NgramDrafter, ContinuesTheLastOccurrence) {
   std::vector<TokenId> ids;
   for (int v : {1, 2, 3, 4, 9, 1, 2, 3, 5, 6, 7, 1, 2, 3}) ids.emplace_back(v);
   ASSERT_TRUE(drafter->open({.sequence = kSequence, .ids = ids, .prompt_length = 14, .sampling = {}}).ok());
-  auto draft = drafter->draft(propose(14, {}, 3, 1, QKind::kDense));
+  auto draft = draft_now(*drafter, propose(14, {}, 3, 1, QKind::kDense));
   ASSERT_TRUE(draft.ok());
   EXPECT_EQ(draft->ids, (std::vector<TokenId>{TokenId(5), TokenId(6), TokenId(7)}));
   EXPECT_EQ(draft->q_kind, QKind::kSparse);  // one-hot, whatever was asked for
@@ -135,7 +220,7 @@ TEST(NgramDrafter, NothingToSayIsAnEmptyDraft) {
   const auto drafter = make_ngram_drafter({});
   ASSERT_TRUE(
       drafter->open({.sequence = kSequence, .ids = {TokenId(1)}, .prompt_length = 1, .sampling = {}}).ok());
-  auto draft = drafter->draft(propose(1, {}, 3));
+  auto draft = draft_now(*drafter, propose(1, {}, 3));
   ASSERT_TRUE(draft.ok());
   EXPECT_TRUE(draft->ids.empty());
   EXPECT_EQ(draft->prefix_hash, prefix_hash(std::vector<TokenId>{TokenId(1)}));

@@ -158,6 +158,44 @@ TEST_P(Lossless, TokenAndBlockRulesDependOnSeedDrafterAndGammaOnly) {
 
 INSTANTIATE_TEST_SUITE_P(TensorParallel, Lossless, ::testing::Values(1, 2, 4, 8));
 
+// What was prepared ahead is what would have been drafted later, so no rule's text can depend on the
+// pipeline.
+class LosslessPipeline : public ::testing::TestWithParam<Pipeline> {};
+
+std::vector<Request> every_third(std::vector<Request> requests) {
+  std::vector<Request> kept;
+  for (size_t i = 0; i < requests.size(); i += 3) kept.push_back(std::move(requests[i]));
+  return kept;
+}
+
+TEST_P(LosslessPipeline, TextIsThatOfPlainDecodingOrOfLockstep) {
+  const auto match = [](const char* policy) { return every_third(grid_requests(kMatchRules, policy)); };
+  const auto pq = [] { return every_third(grid_requests(kPqRules, "heuristic:start=2")); };
+  ClusterOptions options{.target = kTarget, .draft = draft_model(), .drafter = DrafterKind::kModel};
+  TestCluster plain({.target = kTarget});
+  TestCluster lockstep(options);
+  const auto expected_match = plain.run(match(""));
+  const auto expected_pq = lockstep.run(pq());
+  EXPECT_EQ(lockstep.totals().preparation.lookups, 0);
+  options.pipeline = GetParam();
+  int64_t hits = 0;
+  for (const auto& [batch, drafters] : {std::pair{1, 1}, {8, 1}, {8, 2}, {8, 3}}) {
+    options.max_num_seqs = batch;
+    options.drafters = drafters;
+    TestCluster cluster(options);
+    const std::string what = fmt::format("batch {}, {} drafters", batch, drafters);
+    expect_same(expected_match, cluster.run(match("fixed:gamma=4")), what);
+    expect_same(expected_pq, cluster.run(pq()), what + ", p/q rules");
+    EXPECT_GT(cluster.totals().preparation.lookups, kEnough);
+    hits += cluster.totals().preparation.hits;
+  }
+  // How many is a matter of time and cores; protocol_simulation_test has enough of them on any machine.
+  EXPECT_GT(hits, 0);
+}
+
+INSTANTIATE_TEST_SUITE_P(Pipelines, LosslessPipeline,
+                         ::testing::Values(Pipeline::kAhead, Pipeline::kFanout, Pipeline::kAuto));
+
 TEST(LosslessTransport, AnyTransportGivesTheSameText) {
   auto requests = [&] {
     auto all = grid_requests({Rule::kGreedy, Rule::kInvariant, Rule::kNaive, Rule::kToken, Rule::kBlock},

@@ -29,6 +29,9 @@ struct ClusterOptions {
   int32_t sparse_m = 0;
   int64_t max_context = 120;
   std::vector<TokenId> eos_ids;
+  Pipeline pipeline = Pipeline::kLockstep;
+  int32_t fanout = 6;
+  int drafters = 1;
 };
 
 struct Finished {
@@ -44,7 +47,8 @@ class TestCluster {
   explicit TestCluster(const ClusterOptions& options) : options_(options) {
     std::unique_ptr<Transport> coordinator_end = open_wire();
     start_target();
-    if (options_.drafter != DrafterKind::kNone) start_drafter();
+    const int drafters = options_.drafter == DrafterKind::kNone ? 0 : options_.drafters;
+    for (int i = 0; i < drafters; ++i) start_drafter(Generation(static_cast<uint64_t>(i) + 1));
     ProtocolOptions protocol;
     protocol.max_num_seqs = options_.max_num_seqs;
     protocol.max_queued = 1 << 20;
@@ -53,6 +57,8 @@ class TestCluster {
     protocol.eos_ids = options_.eos_ids;
     protocol.q_kind = options_.q_kind;
     protocol.sparse_m = options_.sparse_m;
+    protocol.pipeline = options_.pipeline;
+    protocol.fanout = options_.fanout;
     protocol.draft_timeout_min =
         std::chrono::seconds(60);  // a loaded machine must not change which rounds draft
     const CoordinatorCallbacks callbacks{
@@ -73,8 +79,8 @@ class TestCluster {
     coordinator_ =
         std::make_unique<Coordinator>(std::move(coordinator_end), protocol,
                                       parse_gamma_policy("fixed:gamma=4").value(), nullptr, callbacks);
-    const Status ready = coordinator_->wait_for_peers(options_.drafter == DrafterKind::kNone ? 0 : 1,
-                                                      Clock::now() + std::chrono::seconds(60));
+    const Status ready =
+        coordinator_->wait_for_peers(static_cast<size_t>(drafters), Clock::now() + std::chrono::seconds(60));
     EXPECT_TRUE(ready.ok()) << ready.message();
   }
 
@@ -166,8 +172,8 @@ class TestCluster {
       });
   }
 
-  void start_drafter() {
-    threads_.emplace_back([this] {
+  void start_drafter(Generation generation) {
+    threads_.emplace_back([this, generation] {
       try {
         auto transport = connect();
         std::unique_ptr<Collectives> single = make_single_collectives();
@@ -175,15 +181,18 @@ class TestCluster {
         std::unique_ptr<Drafter> drafter;
         ModelInfo draft_info{.name = "ngram", .vocabulary_fingerprint = 1, .max_context = 4096};
         if (options_.drafter == DrafterKind::kModel) {
-          model = load_or_die(directory(options_.draft), model_options({}), *single);
+          ModelOptions options = model_options({});
+          options.kv_tokens += options_.max_num_seqs * kv_tokens_for_outcomes(options_.fanout, 8);
+          model = load_or_die(directory(options_.draft), options, *single);
           drafter = make_model_drafter(*model,
                                        {.max_sequences = options_.max_num_seqs, .eos_ids = options_.eos_ids});
           draft_info = info(*model);
         } else {
           drafter = make_ngram_drafter({.max_sequences = options_.max_num_seqs});
         }
-        DraftWorker worker(*drafter, *transport,
-                           {.info = draft_info, .max_sequences = options_.max_num_seqs});
+        DraftWorker worker(
+            *drafter, *transport,
+            {.info = draft_info, .generation = generation, .max_sequences = options_.max_num_seqs});
         const Status status = worker.run();
         EXPECT_TRUE(status.ok()) << status.message();
         if (model) {

@@ -1,0 +1,121 @@
+// The drafter with a language model. Rounds of all sequences advance together, one token per forward pass;
+// when none is under way the same machinery extends branches for the likely outcomes of drafts that are being
+// verified. A branch is a copy-on-write fork of its sequence's KV; the Propose that brings its outcome turns
+// it into the round. Internal: drafter.h has the factory.
+#pragma once
+
+#include <chrono>
+#include <map>
+#include <optional>
+
+#include "draft_worker/draft_window.h"
+#include "draft_worker/drafter.h"
+#include "draft_worker/outcome_statistics.h"
+#include "draft_worker/strand.h"
+
+namespace outrider {
+
+class ModelDrafter final : public Drafter {
+ public:
+  ModelDrafter(Model& model, ModelDrafterOptions options);
+
+  Status open(const Open& open) override;
+  void close(SequenceId sequence) override;
+  Status begin(const Propose& propose) override;
+  bool work(std::vector<DraftAnswer>& answers) override;
+  Resync held(SequenceId sequence) const override;
+  int32_t max_context() const override { return static_cast<int32_t>(model_.max_positions()); }
+
+ private:
+  // The round under way.
+  struct Job {
+    Propose propose;
+    Strand strand;
+    PreparationReport preparation;
+    int64_t ingest_ns = 0, draft_ns = 0;
+  };
+  struct Branch {
+    Outcome outcome;
+    Strand strand;
+    std::optional<KvHandle> kv;  // once it was fed
+  };
+  // The last draft, whose verdict is not known, and what is prepared for it.
+  struct Block {
+    StrandKey key;
+    Position base;
+    std::vector<TokenId> ids;
+    std::vector<TokenGuesses> guesses;  // [i]: of token i; [ids.size()]: of the bonus token, once known
+    Pipeline pipeline = Pipeline::kLockstep;
+    int32_t fanout = 0, gamma = 0;
+    bool eos = false;
+    bool planned = false;
+    double full_probability = 0;
+    std::vector<Outcome> bonus_outcomes;  // wait for the guesses of the bonus token
+    std::vector<Branch> branches;
+  };
+  struct Sequence {
+    DraftWindow window;  // of kv
+    SamplingParams sampling;
+    TokenCounts counts;  // of the committed tokens; kept only when penalties need it
+    KvHandle kv;
+    std::optional<Job> job;
+    std::optional<Block> block;
+  };
+  // One row of a preparing pass: the next token of a branch, or (none) the last token of the block.
+  struct PreparationRow {
+    double probability;
+    Sequence* sequence;
+    int32_t branch;
+  };
+
+  // model_drafter.cpp: rounds
+  void roll_back(Sequence& s, int64_t length);
+  void start_fresh(Sequence& s, const Propose& propose);
+  std::span<const TokenId> next_inputs(const Sequence& s, int64_t rows) const;
+  bool is_done(const Sequence& s) const;
+  DraftAnswer finish(Sequence& s, Status status = {});
+  bool finish_done(std::vector<DraftAnswer>& answers);
+  bool advance_jobs(std::vector<DraftAnswer>& answers);
+  Status take_row(Sequence& s, Strand& strand, int64_t row, bool want_guesses);
+  std::span<float> logits_row(int64_t row) {
+    return logits_.logits.row(row).first(static_cast<size_t>(vocab_size_));
+  }
+
+  // outcome_preparation.cpp: branches
+  bool resume(Sequence& s, const Propose& propose);
+  void observe(Sequence& s, std::span<const TokenId> outcome);
+  void adopt(Sequence& s, Branch& branch, const Propose& propose);
+  void drop_block(Sequence& s);
+  void plan(Sequence& s);
+  void add_branch(Sequence& s, const Outcome& outcome);
+  void collect_rows();
+  bool prepare();
+  Status feed_rows();
+  void take_rows();
+  void take_bonus_guesses(Sequence& s, int64_t row);
+  bool give_up_branches();
+  OutcomeStatistics& statistics_of(const Sequence& s) {
+    return statistics_[static_cast<size_t>(s.sampling.rule)];
+  }
+
+  Model& model_;
+  ModelDrafterOptions options_;
+  std::unique_ptr<Collectives> single_;
+  DraftSampler sampler_;
+  TokenGuesser guesser_;
+  int64_t vocab_size_ = 0;
+  LogitsShard logits_;
+  IntegerWeights q_;
+  std::map<SequenceId, Sequence> sequences_;
+  std::array<OutcomeStatistics, 5> statistics_;  // by rule
+
+  int32_t wasted_tokens_ = 0;  // since the last answer
+  int64_t prepare_ns_ = 0;
+
+  // Buffers of one pass.
+  std::vector<BatchSlice> slices_;
+  std::vector<PreparationRow> rows_;
+  std::vector<Outcome> outcomes_;
+};
+
+}  // namespace outrider

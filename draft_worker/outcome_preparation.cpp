@@ -1,0 +1,239 @@
+// The half of the model drafter that works ahead: branches for the outcomes of drafts under verification.
+#include <algorithm>
+
+#include "draft_worker/model_drafter.h"
+#include "transformer/ops/cpu_ops.h"
+#include "transformer/sampling/penalties.h"
+
+namespace outrider {
+namespace {
+
+// More rows than this in one preparing pass would hold up a Propose for too long.
+constexpr size_t kMaxPreparedRows = 32;
+
+}  // namespace
+
+int64_t kv_tokens_for_outcomes(int64_t outcomes, int64_t gamma) {
+  // A branch copies the block it starts in, and its draft may begin anywhere in it.
+  return outcomes * (gamma + 2 * kBlockTokens);
+}
+
+// ---- a verdict is in ------------------------------------------------------------------------------------
+
+// Whether a branch became the round.
+bool ModelDrafter::resume(Sequence& s, const Propose& propose) {
+  s.job.reset();
+  if (!s.block) return false;
+  const auto outcome = s.window.committed().subspan(static_cast<size_t>(s.block->base.value()));
+  observe(s, outcome);
+  PreparationReport preparation{.looked_up = s.block->pipeline != Pipeline::kLockstep && propose.gamma > 0,
+                                .outcomes = static_cast<int32_t>(s.block->branches.size())};
+  const StrandKey key{propose.round, propose.q_kind, propose.sparse_m};
+  const auto branch = std::find_if(s.block->branches.begin(), s.block->branches.end(), [&](const Branch& b) {
+    // Match rules do not draw by round, so a draft prepared for another one is the same.
+    const bool fits = is_match_rule(s.sampling.rule) || b.strand.key == key;
+    return fits && b.strand.length() > 0 && b.strand.outcome_length == outcome.size() &&
+           std::equal(outcome.begin(), outcome.end(), b.strand.tokens.begin());
+  });
+  const bool hit = branch != s.block->branches.end();
+  if (hit) {
+    adopt(s, *branch, propose);
+    preparation.used_tokens = std::min(s.job->strand.length(), propose.gamma);
+    wasted_tokens_ += std::max(0, s.job->strand.length() - propose.gamma);
+  } else {
+    s.job.emplace();
+  }
+  preparation.hit = hit && propose.gamma > 0;
+  s.job->preparation = preparation;
+  drop_block(s);
+  return hit;
+}
+
+void ModelDrafter::observe(Sequence& s, std::span<const TokenId> outcome) {
+  const Block& block = *s.block;
+  const auto common = std::mismatch(block.ids.begin(), block.ids.end(), outcome.begin(), outcome.end()).first;
+  const auto accepted = static_cast<size_t>(common - block.ids.begin());
+  if (outcome.size() != accepted + 1) return;  // not one verdict on this block
+  std::optional<int32_t> rank;
+  if (accepted < block.guesses.size()) {
+    TokenGuesses guesses = block.guesses[accepted];
+    if (accepted < block.ids.size()) guesses.remove(block.ids[accepted]);
+    rank = guesses.rank_of(outcome.back());
+  }
+  statistics_of(s).observe(static_cast<int32_t>(block.ids.size()), static_cast<int32_t>(accepted), rank);
+}
+
+// The branch's KV becomes the sequence's.
+void ModelDrafter::adopt(Sequence& s, Branch& branch, const Propose& propose) {
+  const int64_t shared = s.block->base.value() + branch.outcome.accepted;
+  const int64_t fed = model_.kv().length(*branch.kv) - shared;
+  s.window.kept(shared);
+  s.window.fed(std::span<const TokenId>(branch.strand.tokens)
+                   .subspan(static_cast<size_t>(branch.outcome.accepted), static_cast<size_t>(fed)));
+  model_.kv().release(s.kv);
+  s.kv = *branch.kv;
+  branch.kv.reset();
+  s.job = Job{.propose = propose, .strand = std::move(branch.strand), .preparation = {}};
+  s.job->strand.settle();
+  s.job->strand.key.round = propose.round;
+  branch.strand = {};
+}
+
+void ModelDrafter::drop_block(Sequence& s) {
+  if (!s.block) return;
+  for (Branch& branch : s.block->branches) {
+    wasted_tokens_ += branch.strand.length();
+    if (branch.kv) model_.kv().release(*branch.kv);
+  }
+  s.block.reset();
+}
+
+// ---- while the target verifies --------------------------------------------------------------------------
+
+void ModelDrafter::plan(Sequence& s) {
+  Block& block = *s.block;
+  block.planned = true;
+  const auto gamma = static_cast<int32_t>(block.ids.size());
+  if (block.pipeline == Pipeline::kAhead)
+    outcomes_.assign(1, {.accepted = gamma, .rank = 0, .probability = 1});
+  else
+    statistics_of(s).pick(gamma, block.fanout, outcomes_);
+  for (const Outcome& outcome : outcomes_) {
+    if (outcome.accepted < gamma) {
+      add_branch(s, outcome);
+    } else if (!block.eos) {  // what follows an end of text is not worth guessing
+      block.bonus_outcomes.push_back(outcome);
+      block.full_probability += outcome.probability;
+    }
+  }
+}
+
+void ModelDrafter::add_branch(Sequence& s, const Outcome& outcome) {
+  Block& block = *s.block;
+  const auto accepted = static_cast<size_t>(outcome.accepted);
+  if (accepted >= block.guesses.size()) return;
+  TokenGuesses guesses = block.guesses[accepted];
+  if (accepted < block.ids.size()) guesses.remove(block.ids[accepted]);
+  if (outcome.rank >= guesses.count) return;
+  const TokenId next = guesses.ids[static_cast<size_t>(outcome.rank)];
+  const auto& eos = options_.eos_ids;
+  if (std::find(eos.begin(), eos.end(), next) != eos.end()) return;
+  Branch branch{.outcome = outcome,
+                .strand = {.key = block.key,
+                           .base = block.base + outcome.accepted + 1,
+                           .tokens = {block.ids.begin(), block.ids.begin() + outcome.accepted},
+                           .outcome_length = accepted + 1,
+                           .q = {},
+                           .guesses = {}},
+                .kv = {}};
+  branch.strand.tokens.push_back(next);
+  branch.strand.key.round = block.key.round + 1;
+  const int64_t room = model_.max_positions() - branch.strand.base.value() + 1;
+  branch.strand.limit = static_cast<int32_t>(std::clamp<int64_t>(room, 0, block.gamma));
+  if (branch.strand.limit > 0) block.branches.push_back(std::move(branch));
+}
+
+// The next token of every unfinished branch, the likeliest first.
+void ModelDrafter::collect_rows() {
+  rows_.clear();
+  for (auto& [id, s] : sequences_) {
+    if (s.job || !s.block || s.block->pipeline == Pipeline::kLockstep) continue;
+    if (!s.block->planned) plan(s);
+    Block& block = *s.block;
+    if (!block.bonus_outcomes.empty() && s.window.cached() < model_.max_positions())
+      rows_.push_back({block.full_probability, &s, -1});
+    for (size_t i = 0; i < block.branches.size(); ++i)
+      if (!block.branches[i].strand.complete())
+        rows_.push_back({block.branches[i].outcome.probability, &s, static_cast<int32_t>(i)});
+  }
+  std::stable_sort(rows_.begin(), rows_.end(),
+                   [](const auto& a, const auto& b) { return a.probability > b.probability; });
+  const auto limit = std::min<size_t>(
+      kMaxPreparedRows, static_cast<size_t>(std::min(model_.max_rows(), model_.max_logit_rows())));
+  if (rows_.size() > limit) rows_.resize(limit);
+}
+
+bool ModelDrafter::prepare() {
+  collect_rows();
+  if (rows_.empty()) return false;
+  const auto start = std::chrono::steady_clock::now();
+  if (feed_rows().ok())
+    take_rows();
+  else if (!give_up_branches())
+    for (const PreparationRow& row : rows_) drop_block(*row.sequence);
+  prepare_ns_ +=
+      std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::steady_clock::now() - start).count();
+  return true;
+}
+
+Status ModelDrafter::feed_rows() {
+  slices_.clear();
+  for (const PreparationRow& row : rows_) {  // every fork before the first append
+    if (row.branch < 0) continue;
+    Branch& branch = row.sequence->block->branches[static_cast<size_t>(row.branch)];
+    if (branch.kv) continue;
+    branch.kv = model_.kv().fork(row.sequence->kv);
+    model_.kv().truncate(*branch.kv, row.sequence->block->base.value() + branch.outcome.accepted);
+  }
+  for (const PreparationRow& row : rows_) {
+    Block& block = *row.sequence->block;
+    if (row.branch < 0) {
+      slices_.push_back(
+          {.sequence = row.sequence->kv, .tokens = std::span(block.ids).last(1), .logit_rows = 1});
+      continue;
+    }
+    Branch& branch = block.branches[static_cast<size_t>(row.branch)];
+    slices_.push_back(
+        {.sequence = *branch.kv, .tokens = std::span(branch.strand.tokens).last(1), .logit_rows = 1});
+  }
+  ASSIGN_OR_RETURN(logits_, model_.forward(slices_));
+  return {};
+}
+
+void ModelDrafter::take_rows() {
+  int64_t at = 0;
+  for (const PreparationRow& row : rows_) {
+    Sequence& s = *row.sequence;
+    if (row.branch < 0) {
+      s.window.fed(std::span<const TokenId>(s.block->ids).last(1));
+      take_bonus_guesses(s, at++);
+      continue;
+    }
+    Branch& branch = s.block->branches[static_cast<size_t>(row.branch)];
+    if (!take_row(s, branch.strand, at++, true).ok())
+      branch.strand.cut(0);  // it will fail when it is asked for
+  }
+}
+
+void ModelDrafter::take_bonus_guesses(Sequence& s, int64_t row) {
+  Block& block = *s.block;
+  const auto outcomes = std::exchange(block.bonus_outcomes, {});
+  const bool sends_q = block.key.q_kind != QKind::kNone;
+  const DraftStep step{.sampling = &s.sampling,
+                       .counts = &s.counts,
+                       .drafted = block.ids,
+                       .position = block.base + static_cast<int32_t>(block.ids.size()),
+                       .round = block.key.round,
+                       .sparse_m = 0};
+  const auto logits = logits_row(row);
+  if (!sampler_.sample(logits, step, sends_q ? &q_ : nullptr)) return;
+  TokenGuesses guesses;
+  if (sends_q) guesses.add(bonus_guess(q_, s.sampling, step.position, step.round));
+  for (const TokenId id : guesser_.guess(logits, s.sampling, step.position).view()) guesses.add(id);
+  block.guesses.resize(block.ids.size());
+  block.guesses.push_back(guesses);
+  for (const Outcome& outcome : outcomes) add_branch(s, outcome);
+}
+
+// Rounds need the KV more. False: there was nothing to give up.
+bool ModelDrafter::give_up_branches() {
+  bool gave_up = false;
+  for (auto& [id, s] : sequences_) {
+    if (!s.block) continue;
+    for (Branch& branch : s.block->branches) gave_up |= branch.kv.has_value();
+    drop_block(s);
+  }
+  return gave_up;
+}
+
+}  // namespace outrider

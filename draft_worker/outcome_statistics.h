@@ -1,0 +1,46 @@
+// How verifications ended so far, and so which outcomes of the next one are worth a prepared draft. An
+// outcome is (accepted_count, next token); the token is known by its rank among the draft model's own guesses
+// for that position. Pure; it decides what is prepared, never what is sent.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <optional>
+#include <vector>
+
+namespace outrider {
+
+constexpr int32_t kMaxGuesses = 8;  // of one next token
+
+struct Outcome {
+  int32_t accepted = 0;
+  int32_t rank = 0;  // of the next token among the guesses, 0 is the best
+  double probability = 0;
+};
+
+class OutcomeStatistics {
+ public:
+  // `accepted` of `drafted` tokens were kept. `rank`: of the next token among its guesses, kMaxGuesses if it
+  // was none of them; empty if there were no guesses to compare with.
+  void observe(int32_t drafted, int32_t accepted, std::optional<int32_t> rank);
+
+  // The `budget` most likely outcomes of a draft of `gamma` tokens, best first (algorithms.md 4.4): a number
+  // of guesses that falls geometrically with the position, and a bump at full acceptance.
+  void pick(int32_t gamma, int32_t budget, std::vector<Outcome>& out) const;
+
+  double acceptance() const { return accepted_ / tested_; }
+  double guess_probability(bool full, int32_t rank) const;
+
+ private:
+  // Decayed counts, starting from a prior worth a few observations.
+  struct Ranks {
+    std::array<double, kMaxGuesses> hits;
+    double total;
+  };
+  static Ranks prior();
+
+  double accepted_ = 7, tested_ = 10;
+  Ranks recovery_ = prior(), bonus_ = prior();
+};
+
+}  // namespace outrider

@@ -1,0 +1,45 @@
+// The likeliest tokens of a position, best first, as a draft model sees them: what the target may emit there.
+#pragma once
+
+#include <array>
+#include <optional>
+#include <span>
+#include <vector>
+
+#include "base/sampling_params.h"
+#include "draft_worker/outcome_statistics.h"
+#include "transformer/sampling/draft_sampler.h"
+#include "transformer/sampling/top_tokens.h"
+
+namespace outrider {
+
+struct TokenGuesses {
+  std::array<TokenId, kMaxGuesses> ids{};
+  int32_t count = 0;
+
+  std::span<const TokenId> view() const { return {ids.data(), static_cast<size_t>(count)}; }
+  void add(TokenId id);  // unless it is there, or there is no room
+  // A rejected token cannot be the recovery token.
+  void remove(TokenId id);
+  int32_t rank_of(TokenId id) const;  // kMaxGuesses: it is none of them
+};
+
+class TokenGuesser {
+ public:
+  // `row` as DraftSampler::sample left it, which is overwritten. Under the invariant rule by logit plus the
+  // noise that the target adds too; else by logit.
+  TokenGuesses guess(std::span<float> row, const SamplingParams& params, Position position);
+
+ private:
+  void best_with_noise(std::span<float> row, const SamplingParams& params, Position position,
+                       TokenGuesses& guesses);
+
+  std::vector<float> chunk_max_;
+  TopTokens top_;
+};
+
+// Under p/q rules the target draws a bonus token with a uniform that the drafter can compute as well: its own
+// distribution at that uniform is a good guess. Only a guess: what is drafted does not depend on it.
+TokenId bonus_guess(const IntegerWeights& q, const SamplingParams& params, Position position, Round round);
+
+}  // namespace outrider

@@ -1,0 +1,79 @@
+#include "draft_worker/token_guesses.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <random>
+
+#include "transformer/sampling/gumbel.h"
+
+namespace outrider {
+namespace {
+
+std::vector<float> random_row(uint32_t seed) {
+  std::mt19937 random(seed);
+  std::vector<float> row(300);
+  for (float& logit : row) logit = static_cast<float>(random() % 4000) / 500;
+  row[random() % row.size()] = kMinusInfinity;
+  return row;
+}
+
+// Slow and obvious: all tokens by score.
+std::vector<TokenId> ranked(const std::vector<float>& row, const SamplingParams& params, Position position) {
+  std::vector<std::pair<float, int32_t>> all;
+  for (size_t v = 0; v < row.size(); ++v) {
+    if (row[v] == kMinusInfinity) continue;
+    const auto id = static_cast<int32_t>(v);
+    const float noise = params.rule == Rule::kInvariant
+                            ? static_cast<float>(draw_gumbel(params.seed, position, TokenId(id)))
+                            : 0.0f;
+    all.emplace_back(-(row[v] + noise), id);
+  }
+  std::sort(all.begin(), all.end());
+  std::vector<TokenId> ids;
+  for (const auto& [score, id] : all) ids.emplace_back(id);
+  return ids;
+}
+
+TEST(TokenGuesser, RanksByWhatTheTargetRanksBy) {
+  TokenGuesser guesser;
+  for (const Rule rule : {Rule::kGreedy, Rule::kInvariant, Rule::kToken})
+    for (uint32_t seed = 0; seed < 20; ++seed) {
+      const SamplingParams params{
+          .rule = rule, .temperature = rule == Rule::kGreedy ? 0.0f : 1.0f, .seed = Seed{seed}};
+      auto row = random_row(seed);
+      const auto expected = ranked(row, params, Position(17));
+      const TokenGuesses guesses = guesser.guess(row, params, Position(17));
+      ASSERT_EQ(guesses.count, rule == Rule::kInvariant ? 4 : kMaxGuesses);
+      for (int32_t i = 0; i < guesses.count; ++i)
+        EXPECT_EQ(guesses.ids[static_cast<size_t>(i)], expected[static_cast<size_t>(i)])
+            << rule_name(rule) << " " << seed;
+    }
+}
+
+TEST(TokenGuesser, OffersNoMaskedToken) {
+  std::vector<float> row(100, kMinusInfinity);
+  row[40] = 1;
+  row[7] = 2;
+  TokenGuesser guesser;
+  for (const Rule rule : {Rule::kGreedy, Rule::kInvariant}) {
+    auto copy = row;
+    const SamplingParams params{.rule = rule, .temperature = rule == Rule::kGreedy ? 0.0f : 1.0f};
+    EXPECT_EQ(guesser.guess(copy, params, Position(3)).count, 2);
+  }
+}
+
+TEST(TokenGuesses, AddsOnceAndRemoves) {
+  TokenGuesses guesses;
+  for (int v : {5, 3, 5, 9}) guesses.add(TokenId(v));
+  EXPECT_EQ(guesses.count, 3);
+  EXPECT_EQ(guesses.rank_of(TokenId(9)), 2);
+  guesses.remove(TokenId(3));
+  EXPECT_EQ(guesses.rank_of(TokenId(9)), 1);
+  EXPECT_EQ(guesses.rank_of(TokenId(3)), kMaxGuesses);
+  for (int v = 20; v < 40; ++v) guesses.add(TokenId(v));
+  EXPECT_EQ(guesses.count, kMaxGuesses);
+}
+
+}  // namespace
+}  // namespace outrider
