@@ -6,15 +6,16 @@ if(CCACHE_PROGRAM)
 endif()
 
 # Bits are part of the contract: a*b+c is contracted only where the source says fma.
-add_compile_options(-Wall -Wextra -Wpedantic -Wshadow -Wnon-virtual-dtor -ffp-contract=off
-                    -Wno-missing-field-initializers)  # options are designated initialisers with defaults
+set(options -Wall -Wextra -Wpedantic -Wshadow -Wnon-virtual-dtor -ffp-contract=off
+    -Wno-missing-field-initializers)  # options are designated initialisers with defaults
 if(OUTRIDER_WARNINGS_AS_ERRORS)
-  add_compile_options(-Werror)
+  list(APPEND options -Werror)
 endif()
 if(OUTRIDER_SANITIZE)
-  add_compile_options(-fsanitize=${OUTRIDER_SANITIZE} -fno-omit-frame-pointer -fno-sanitize-recover=all)
+  list(APPEND options -fsanitize=${OUTRIDER_SANITIZE} -fno-omit-frame-pointer -fno-sanitize-recover=all)
   add_link_options(-fsanitize=${OUTRIDER_SANITIZE})
 endif()
+add_compile_options("$<$<COMPILE_LANGUAGE:CXX>:${options}>")
 
 # outrider_library(NAME sources...): one static library per folder; includes are rooted at the source tree.
 function(outrider_library name)

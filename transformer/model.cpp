@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "transformer/cpu_model.h"
+#include "transformer/cuda_backend.h"
 
 namespace outrider {
 
@@ -11,6 +12,7 @@ Result<std::unique_ptr<Model>> Model::load(const std::filesystem::path& director
   CHECK(collectives.size() == options.shard.tp_size && collectives.rank() == options.shard.tp_rank,
         "collectives of rank {} of {}, shard {} of {}", collectives.rank(), collectives.size(),
         options.shard.tp_rank, options.shard.tp_size);
+  if (options.device.kind == Device::Kind::kCuda) return load_cuda_model(directory, options, collectives);
   return CpuModel::load(directory, options, collectives);
 }
 

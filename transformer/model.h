@@ -4,6 +4,7 @@
 #pragma once
 
 #include <filesystem>
+#include <functional>
 #include <memory>
 #include <span>
 #include <string>
@@ -19,7 +20,14 @@
 
 namespace outrider {
 
+struct Device {
+  enum class Kind : uint8_t { kCpu, kCuda } kind = Kind::kCpu;
+  int index = 0;  // of a CUDA device
+  bool operator==(const Device&) const = default;
+};
+
 struct ModelOptions {
+  Device device;
   Shard shard;
   int threads = 1;                              // at most
   int64_t bytes_per_thread = int64_t{2} << 20;  // a thread with fewer weights to read is not worth waking
@@ -30,6 +38,7 @@ struct ModelOptions {
   int64_t kv_tokens = 0;      // capacity of the cache in tokens, over all sequences; 0: one longest sequence
   enum class Kv : uint8_t { kAuto, kFloat32, kBFloat16 } kv = Kv::kAuto;  // auto: as the weights
   LoadProgress progress;
+  std::function<void(const std::string&)> notice;  // what a device is asked for, before it is
 };
 
 class Model {

@@ -1,0 +1,157 @@
+// Owners of CUDA objects, without CUDA's headers: devices, streams, events, graphs, device and pinned memory.
+// Behind it is either the CUDA runtime (cuda_runtime.cpp) or its emulation on the host (emulation/), so that
+// everything built on this header is also tested where there is no GPU. A CUDA error throws CudaError: the
+// environment is broken. Destructors never throw.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <span>
+#include <stdexcept>
+#include <string>
+#include <type_traits>
+#include <utility>
+
+#include "base/status.h"
+
+namespace outrider::cuda {
+
+class CudaError : public std::runtime_error {
+ public:
+  using std::runtime_error::runtime_error;
+};
+
+struct DeviceInfo {
+  std::string name;
+  int major = 0, minor = 0;  // compute capability
+  int multiprocessors = 0;
+  int64_t total_bytes = 0, free_bytes = 0, l2_bytes = 0;
+  std::string arch() const { return fmt::format("sm_{}{}", major, minor); }
+};
+
+// How many devices there are, at least one; otherwise why there is none ("no NVIDIA driver ...").
+Result<int> count_devices();
+DeviceInfo describe_device(int device);
+// "runtime 13.0, driver 13.0", or "runtime 13.0, no driver".
+std::string version_text();
+// Makes `device` current for the calling thread.
+void use_device(int device);
+
+// A stream that somebody owns. Cheap to copy.
+class StreamView {
+ public:
+  StreamView() = default;
+  explicit StreamView(void* handle) : handle_(handle) {}
+  void* handle() const { return handle_; }
+  void synchronize() const;  // throws what the work before it did wrong
+
+ private:
+  void* handle_ = nullptr;
+};
+
+// On the device that is current when it is made; does not wait for the legacy default stream.
+class Stream {
+ public:
+  Stream();
+  ~Stream();
+  Stream(const Stream&) = delete;
+  Stream& operator=(const Stream&) = delete;
+  operator StreamView() const { return view_; }
+  void synchronize() const { view_.synchronize(); }
+
+ private:
+  StreamView view_;
+};
+
+class Event {
+ public:
+  Event();
+  ~Event();
+  Event(const Event&) = delete;
+  Event& operator=(const Event&) = delete;
+  void record(StreamView stream);
+  void synchronize() const;                          // the host waits
+  void hold(StreamView stream) const;                // work queued on `stream` from now on waits
+  double seconds_since(const Event& earlier) const;  // both recorded and done
+
+ private:
+  void* handle_ = nullptr;
+};
+
+// Work that was queued once and is launched as a whole from then on.
+class Graph {
+ public:
+  // `work` queues on `stream` and touches nothing else.
+  Graph(StreamView stream, const std::function<void()>& work);
+  ~Graph();
+  Graph(const Graph&) = delete;
+  Graph& operator=(const Graph&) = delete;
+  void launch(StreamView stream) const;
+
+ private:
+  void* handle_ = nullptr;
+};
+
+namespace detail {
+void* allocate_device(size_t bytes);  // zero-filled
+void free_device(void* memory) noexcept;
+void* allocate_pinned(size_t bytes);  // zero-filled
+void free_pinned(void* memory) noexcept;
+}  // namespace detail
+
+enum class Memory { kDevice, kPinned };
+
+// Owning, zero-filled memory of the current device, or of the host where the device may read and write it.
+template <class T, Memory kind>
+class MemoryOwner {
+  static_assert(std::is_trivially_copyable_v<T>);
+
+ public:
+  MemoryOwner() = default;
+  explicit MemoryOwner(int64_t size) : size_(size) {
+    if (size == 0) return;
+    data_ = static_cast<T*>(kind == Memory::kDevice ? detail::allocate_device(bytes())
+                                                    : detail::allocate_pinned(bytes()));
+  }
+  MemoryOwner(MemoryOwner&& other) noexcept
+      : data_(std::exchange(other.data_, nullptr)), size_(std::exchange(other.size_, 0)) {}
+  MemoryOwner& operator=(MemoryOwner&& other) noexcept {
+    std::swap(data_, other.data_);
+    std::swap(size_, other.size_);
+    return *this;
+  }
+  ~MemoryOwner() {
+    if (!data_) return;
+    if constexpr (kind == Memory::kDevice)
+      detail::free_device(data_);
+    else
+      detail::free_pinned(data_);
+  }
+
+  T* data() const { return data_; }
+  int64_t size() const { return size_; }
+  size_t bytes() const { return static_cast<size_t>(size_) * sizeof(T); }
+  std::span<T> span() const { return {data_, static_cast<size_t>(size_)}; }
+
+ private:
+  T* data_ = nullptr;
+  int64_t size_ = 0;
+};
+
+template <class T>
+using DeviceBuffer = MemoryOwner<T, Memory::kDevice>;  // data() is no address of the host
+template <class T>
+using PinnedBuffer = MemoryOwner<T, Memory::kPinned>;
+
+// Between any two memories, in stream order. Pageable host memory makes it wait.
+void copy_bytes(void* to, const void* from, size_t bytes, StreamView stream);
+void fill_bytes(void* to, int value, size_t bytes, StreamView stream);
+
+template <class T>
+void copy(T* to, const T* from, int64_t count, StreamView stream) {
+  copy_bytes(to, from, static_cast<size_t>(count) * sizeof(T), stream);
+}
+
+}  // namespace outrider::cuda

@@ -1,0 +1,27 @@
+// The language that kernels are written in, and how they are launched. Under nvcc it is CUDA and a few of its
+// instructions; otherwise the emulation of emulation/block.h, which runs every thread of a block as a fiber,
+// with real barriers and shuffled order, so that kernels are tested without a GPU.
+// Rules: shared memory only through shared_memory(); a*b+c is fused only where fmaf says so (-fmad=false).
+#pragma once
+
+#include "base/bfloat16.h"
+#include "base/cuda.h"
+
+namespace outrider::cuda {
+
+struct LaunchShape {
+  unsigned grid_x = 1, grid_y = 1, grid_z = 1;
+  unsigned threads = 128;
+  size_t shared_bytes = 0;
+};
+
+constexpr unsigned kWarp = 32;
+constexpr unsigned kAllLanes = 0xffffffffu;
+
+}  // namespace outrider::cuda
+
+#ifdef __CUDACC__
+#include "base/cuda_device_nvcc.h"
+#else
+#include "base/emulation/block.h"
+#endif

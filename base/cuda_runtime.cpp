@@ -1,0 +1,151 @@
+#include <cuda_runtime.h>
+
+#include <cstring>
+
+#include "base/cuda.h"
+
+namespace outrider::cuda {
+namespace {
+
+void check(cudaError_t error, const char* what) {
+  if (error == cudaSuccess) return;
+  cudaGetLastError();  // not reported twice
+  throw CudaError(
+      fmt::format("CUDA: {} failed: {} ({})", what, cudaGetErrorString(error), cudaGetErrorName(error)));
+}
+
+cudaStream_t stream_of(StreamView view) { return static_cast<cudaStream_t>(view.handle()); }
+cudaEvent_t event_of(void* handle) { return static_cast<cudaEvent_t>(handle); }
+
+}  // namespace
+
+Result<int> count_devices() {
+  int count = 0;
+  const cudaError_t error = cudaGetDeviceCount(&count);
+  cudaGetLastError();
+  if (error == cudaErrorInsufficientDriver) {
+    int driver = 0;
+    cudaDriverGetVersion(&driver);
+    if (driver == 0) return unavailable("no NVIDIA driver (libcuda.so.1 is not found)");
+    return unavailable(fmt::format("the NVIDIA driver is older than this program: {}", version_text()));
+  }
+  if (error != cudaSuccess) return unavailable(cudaGetErrorString(error));
+  if (count == 0) return unavailable("the driver shows no device (CUDA_VISIBLE_DEVICES?)");
+  return count;
+}
+
+DeviceInfo describe_device(int device) {
+  cudaDeviceProp properties{};
+  check(cudaGetDeviceProperties(&properties, device), "reading device properties");
+  use_device(device);
+  size_t free = 0, total = 0;
+  check(cudaMemGetInfo(&free, &total), "asking for free memory");
+  return {.name = properties.name,
+          .major = properties.major,
+          .minor = properties.minor,
+          .multiprocessors = properties.multiProcessorCount,
+          .total_bytes = static_cast<int64_t>(total),
+          .free_bytes = static_cast<int64_t>(free),
+          .l2_bytes = properties.l2CacheSize};
+}
+
+std::string version_text() {
+  int runtime = 0, driver = 0;
+  cudaRuntimeGetVersion(&runtime);
+  cudaDriverGetVersion(&driver);
+  cudaGetLastError();
+  const auto text = [](int v) { return fmt::format("{}.{}", v / 1000, v % 1000 / 10); };
+  return fmt::format("runtime {}, {}", text(runtime), driver == 0 ? "no driver" : "driver " + text(driver));
+}
+
+void use_device(int device) { check(cudaSetDevice(device), "choosing a device"); }
+
+void StreamView::synchronize() const { check(cudaStreamSynchronize(stream_of(*this)), "work on a stream"); }
+
+Stream::Stream() {
+  cudaStream_t stream = nullptr;
+  check(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking), "making a stream");
+  view_ = StreamView(stream);
+}
+Stream::~Stream() { cudaStreamDestroy(stream_of(view_)); }
+
+Event::Event() {
+  cudaEvent_t event = nullptr;
+  check(cudaEventCreate(&event), "making an event");
+  handle_ = event;
+}
+Event::~Event() { cudaEventDestroy(event_of(handle_)); }
+void Event::record(StreamView stream) {
+  check(cudaEventRecord(event_of(handle_), stream_of(stream)), "recording an event");
+}
+void Event::synchronize() const { check(cudaEventSynchronize(event_of(handle_)), "waiting for an event"); }
+void Event::hold(StreamView stream) const {
+  check(cudaStreamWaitEvent(stream_of(stream), event_of(handle_), 0), "holding a stream");
+}
+double Event::seconds_since(const Event& earlier) const {
+  float ms = 0;
+  check(cudaEventElapsedTime(&ms, event_of(earlier.handle_), event_of(handle_)), "timing");
+  return static_cast<double>(ms) / 1000;
+}
+
+Graph::Graph(StreamView stream, const std::function<void()>& work) {
+  check(cudaStreamBeginCapture(stream_of(stream), cudaStreamCaptureModeThreadLocal), "capturing a graph");
+  cudaGraph_t graph = nullptr;
+  try {
+    work();
+  } catch (...) {
+    cudaStreamEndCapture(stream_of(stream), &graph);
+    if (graph) cudaGraphDestroy(graph);
+    throw;
+  }
+  check(cudaStreamEndCapture(stream_of(stream), &graph), "capturing a graph");
+  cudaGraphExec_t executable = nullptr;
+  const cudaError_t error = cudaGraphInstantiate(&executable, graph, 0);
+  cudaGraphDestroy(graph);
+  check(error, "instantiating a graph");
+  handle_ = executable;
+}
+Graph::~Graph() { cudaGraphExecDestroy(static_cast<cudaGraphExec_t>(handle_)); }
+void Graph::launch(StreamView stream) const {
+  check(cudaGraphLaunch(static_cast<cudaGraphExec_t>(handle_), stream_of(stream)), "launching a graph");
+}
+
+namespace detail {
+
+void* allocate_device(size_t bytes) {
+  void* memory = nullptr;
+  const cudaError_t error = cudaMalloc(&memory, bytes);
+  if (error == cudaErrorMemoryAllocation) {
+    cudaGetLastError();
+    size_t free = 0, total = 0;
+    cudaMemGetInfo(&free, &total);
+    throw CudaError(fmt::format("CUDA: {:.2f} GB of device memory wanted, {:.2f} of {:.2f} GB are free",
+                                static_cast<double>(bytes) / 1e9, static_cast<double>(free) / 1e9,
+                                static_cast<double>(total) / 1e9));
+  }
+  check(error, "allocating device memory");
+  // The fill runs on the legacy default stream, which our streams do not wait for.
+  check(cudaMemset(memory, 0, bytes), "clearing device memory");
+  check(cudaStreamSynchronize(cudaStreamLegacy), "clearing device memory");
+  return memory;
+}
+void free_device(void* memory) noexcept { cudaFree(memory); }
+
+void* allocate_pinned(size_t bytes) {
+  void* memory = nullptr;
+  check(cudaHostAlloc(&memory, bytes, cudaHostAllocDefault), "allocating pinned memory");
+  std::memset(memory, 0, bytes);
+  return memory;
+}
+void free_pinned(void* memory) noexcept { cudaFreeHost(memory); }
+
+}  // namespace detail
+
+void copy_bytes(void* to, const void* from, size_t bytes, StreamView stream) {
+  check(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDefault, stream_of(stream)), "copying");
+}
+void fill_bytes(void* to, int value, size_t bytes, StreamView stream) {
+  check(cudaMemsetAsync(to, value, bytes, stream_of(stream)), "filling memory");
+}
+
+}  // namespace outrider::cuda

@@ -1,0 +1,80 @@
+// cuda_device.h on the host. The threads of a block are fibers; each runs until a barrier, in an order that
+// is shuffled anew for every turn, so a missing barrier shows as a wrong result. Shared memory starts as
+// garbage, an asynchronous copy arrives only when it is waited for, and barriers that not all threads reach
+// abort. Blocks run one after another, in order: what passes here may still race between blocks.
+#pragma once
+
+#include <cmath>
+#include <cstring>
+#include <functional>
+#include <tuple>
+
+#include "base/cuda_device.h"
+
+#define __global__
+#define __device__
+#define __host__
+#define __forceinline__ inline
+#define __launch_bounds__(...)
+#define threadIdx (::outrider::cuda::emulation::thread_index())
+#define blockIdx (::outrider::cuda::emulation::block_index())
+#define blockDim (::outrider::cuda::emulation::block_extent())
+#define gridDim (::outrider::cuda::emulation::grid_extent())
+
+namespace outrider::cuda {
+namespace emulation {
+
+// CUDA's own vector type, as far as kernels here use it.
+struct alignas(16) Words4 {
+  uint32_t x, y, z, w;
+};
+
+struct Index3 {
+  unsigned x = 0, y = 0, z = 0;
+};
+Index3 thread_index();
+Index3 block_index();
+Index3 block_extent();
+Index3 grid_extent();
+
+void* shared_bytes();
+// Puts this lane's words where the warp sees them, waits for all lanes, and returns lane l's at [l * 6].
+const uint32_t* exchange(std::span<const uint32_t> words);
+void wait_for_copies(int pending);
+
+void run_blocks(const LaunchShape& shape, const std::function<void()>& thread_body);
+// Runs `work` now, or, while the stream is being captured, keeps it for the graph.
+void enqueue(StreamView stream, std::function<void()> work);
+
+}  // namespace emulation
+
+using uint4 = emulation::Words4;
+
+template <class T = unsigned char>
+T* shared_memory() {
+  return static_cast<T*>(emulation::shared_bytes());
+}
+
+void sync_block();
+void sync_warp();
+float shuffle_xor(float value, int lanes);
+void mma_16x8x16(float (&d)[4], const uint32_t (&a)[4], const uint32_t (&b)[2]);
+void copy_async_16(void* shared, const void* global);
+void copy_async_commit();
+template <int kPending>
+void copy_async_wait() {
+  emulation::wait_for_copies(kPending);
+}
+
+template <class... Parameters, class... Arguments>
+void launch(StreamView stream, const LaunchShape& shape, void (*kernel)(Parameters...),
+            const Arguments&... arguments) {
+  emulation::enqueue(stream, [shape, kernel, values = std::tuple<Parameters...>(arguments...)] {
+    emulation::run_blocks(shape, [&] { std::apply(kernel, values); });
+  });
+}
+
+template <class... Parameters>
+void allow_shared_bytes(void (*)(Parameters...), size_t) {}
+
+}  // namespace outrider::cuda

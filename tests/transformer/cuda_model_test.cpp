@@ -1,0 +1,133 @@
+// The model on a CUDA device, or on its emulation: the suite, and what only this back-end has.
+#include "tests/transformer/model_suite.h"
+#include "transformer/cuda/model.h"
+#include "transformer/cuda_backend.h"
+
+namespace outrider {
+
+Device testing::suite_device() { return {.kind = Device::Kind::kCuda}; }
+std::string testing::no_suite_device() {
+  const auto count = cuda_device_count();
+  return count.ok() ? "" : count.status().message();
+}
+// The emulation takes its time; these differ in everything that its kernels see: sizes, biases, norms, types.
+std::vector<std::string> testing::suite_models() {
+  if (cuda::version_text() != "emulation") return kGoldenModels;
+  return {"llama3.1", "llama-bias", "qwen2", "qwen3-bf16"};
+}
+
+namespace {
+
+using testing::random_ids;
+using testing::same_bits;
+using testing::suite_device;
+
+class CudaModelTest : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    if (const std::string reason = testing::no_suite_device(); !reason.empty()) GTEST_SKIP() << reason;
+  }
+};
+
+// The CPU is another back-end: equal up to rounding only.
+TEST_F(CudaModelTest, AgreesWithTheCpu) {
+  auto single = make_single_collectives();
+  for (const auto& [name, tolerance] :
+       {std::pair<const char*, float>{"qwen2", 1e-4f}, {"qwen3-bf16", 0.2f}}) {
+    const auto ids = random_ids(40, 280, 11);
+    auto cuda = testing::load_or_die(testing::golden_model(name), {.device = suite_device()}, *single);
+    auto cpu = testing::load_or_die(testing::golden_model(name), {}, *single);
+    const auto a = testing::logits_in_chunks(*cuda, ids, 6), b = testing::logits_in_chunks(*cpu, ids, 6);
+    ASSERT_EQ(a.size(), b.size());
+    float worst = 0;
+    for (size_t i = 0; i < a.size(); ++i) worst = std::max(worst, std::abs(a[i] - b[i]));
+    EXPECT_LT(worst, tolerance) << name;
+  }
+}
+
+constexpr int64_t kNoiseVocab = 100;
+ModelConfig noise_config() {
+  return {.hidden_size = 64,
+          .num_layers = 2,
+          .num_heads = 4,
+          .num_kv_heads = 2,
+          .head_dim = 16,
+          .intermediate_size = 96,
+          .vocab_size = kNoiseVocab,
+          .max_position_embeddings = 320};
+}
+
+// A text longer than one attention split, decoded one by one and in chunks across the border.
+TEST_F(CudaModelTest, BitsDoNotDependOnChunksAcrossSplits) {
+  auto single = make_single_collectives();
+  const ModelOptions options{.device = suite_device(), .max_logit_rows = 8, .kv_tokens = 640};
+  const auto model = cuda::CudaModel::of_noise(noise_config(), options, *single).value();
+  const auto ids = random_ids(270, kNoiseVocab, 5);
+  const auto logits_after = [&](std::span<const size_t> chunks) {
+    const KvHandle sequence = model->kv().create();
+    std::vector<float> last;
+    size_t at = 0;
+    for (size_t chunk : chunks) {
+      const BatchSlice slice{sequence, std::span(ids).subspan(at, chunk), 1};
+      last = testing::rows_of(model->forward({&slice, 1}).value().logits);
+      at += chunk;
+    }
+    EXPECT_EQ(at, ids.size());
+    model->kv().release(sequence);
+    return last;
+  };
+  const auto one_step = logits_after(std::vector<size_t>{250, 20});
+  EXPECT_TRUE(same_bits(one_step, logits_after(std::vector<size_t>{250, 3, 4, 1, 9, 1, 1, 1})));
+  EXPECT_TRUE(same_bits(one_step, logits_after(std::vector<size_t>{100, 156, 14})));
+}
+
+TEST_F(CudaModelTest, ForkIsCopiedOnWriteAndCompactMovesTokens) {
+  auto single = make_single_collectives();
+  auto model = testing::load_or_die(testing::golden_model("llama3.2"),
+                                    {.device = suite_device(), .kv_tokens = 256}, *single);
+  const auto ids = random_ids(24, model->config().vocab_size, 8);
+  KvCache& kv = model->kv();
+  const KvHandle a = kv.create();
+  const BatchSlice prefill{a, std::span(ids).first(20), 0};
+  ASSERT_TRUE(model->forward({&prefill, 1}).ok());
+  const uint64_t before = kv.content_hash(a);
+  const KvHandle b = kv.fork(a);
+  EXPECT_EQ(kv.content_hash(b), before);
+  const BatchSlice more{b, std::span(ids).last(4), 1};
+  ASSERT_TRUE(model->forward({&more, 1}).ok());
+  EXPECT_EQ(kv.content_hash(a), before);
+  kv.compact(b, 20, std::vector<int64_t>{20, 21, 22});
+  const BatchSlice same{a, std::span(ids).subspan(20, 3), 0};
+  ASSERT_TRUE(model->forward({&same, 1}).ok());
+  EXPECT_EQ(kv.content_hash(a), kv.content_hash(b));
+  kv.compact(b, 20, std::vector<int64_t>{21});  // slot 21's key and value now stand at 20
+  EXPECT_EQ(kv.length(b), 21);
+  EXPECT_NE(kv.content_hash(b), before);
+}
+
+TEST_F(CudaModelTest, WhatDoesNotFitIsToldBeforeLoading) {
+  auto single = make_single_collectives();
+  std::string notice;
+  const ModelOptions fits{.device = suite_device(),
+                          .notice = [&](const std::string& text) { notice = text; }};
+  ASSERT_TRUE(Model::load(testing::golden_model("llama2"), fits, *single).ok());
+  EXPECT_NE(notice.find("KV cache"), std::string::npos) << notice;
+  const ModelOptions huge{.device = suite_device(), .kv_tokens = int64_t{1} << 34};
+  const auto refused = Model::load(testing::golden_model("llama2"), huge, *single);
+  ASSERT_FALSE(refused.ok());
+  EXPECT_EQ(refused.status().code(), StatusCode::kResourceExhausted);
+  const ModelOptions elsewhere{.device = {.kind = Device::Kind::kCuda, .index = 99}};
+  EXPECT_FALSE(Model::load(testing::golden_model("llama2"), elsewhere, *single).ok());
+}
+
+TEST_F(CudaModelTest, NoiseModelRuns) {
+  auto single = make_single_collectives();
+  auto model = cuda::CudaModel::of_noise(noise_config(), {.device = suite_device()}, *single);
+  ASSERT_TRUE(model.ok()) << model.status().message();
+  const auto logits = testing::logits_in_chunks(**model, random_ids(10, kNoiseVocab, 1), 5);
+  for (float value : logits) ASSERT_TRUE(std::isfinite(value));
+  EXPECT_GT(*std::max_element(logits.begin(), logits.end()), 0);
+}
+
+}  // namespace
+}  // namespace outrider

@@ -1,0 +1,32 @@
+// What changes from step to step - tokens, positions, block tables - in device memory that stays where it is,
+// so that a captured graph serves every step. Filled on the host, sent in one copy.
+#pragma once
+
+#include <span>
+
+#include "base/cuda.h"
+#include "transformer/batch.h"
+#include "transformer/ops/cuda_ops.h"
+
+namespace outrider::cuda {
+
+class BatchInputs {
+ public:
+  // At most max_rows tokens of at most max_rows sequences of at most max_positions tokens.
+  BatchInputs(int64_t max_rows, int64_t max_logit_rows, int64_t max_positions);
+
+  // After append_batch. Waits until the copy before has been read.
+  void send(std::span<const BatchSlice> batch, const KvCache& kv, StreamView stream);
+  const DeviceBatch& device() const { return device_; }
+
+ private:
+  DeviceBatch view(int32_t* base) const;
+
+  int64_t max_rows_, max_logit_rows_, table_stride_;
+  PinnedBuffer<int32_t> staging_;
+  DeviceBuffer<int32_t> memory_;
+  DeviceBatch device_;
+  Event sent_;
+};
+
+}  // namespace outrider::cuda

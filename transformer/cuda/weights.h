@@ -1,0 +1,44 @@
+// The parameters of one tp_rank in device memory. Read from the mapped files once, through two pinned staging
+// buffers, so that reading and copying overlap; the device puts the elements into the order its kernels want.
+#pragma once
+
+#include <vector>
+
+#include "base/cuda.h"
+#include "base/status.h"
+#include "transformer/load_progress.h"
+#include "transformer/model_config.h"
+#include "transformer/ops/cuda_ops.h"
+#include "transformer/shard_plan.h"
+#include "transformer/weight_map.h"
+
+namespace outrider::cuda {
+
+// Vectors that a model lacks are empty: a null pointer.
+struct DeviceLayer {
+  DeviceBuffer<float> attention_norm, mlp_norm, q_norm, k_norm;
+  DeviceBuffer<float> qkv_bias, o_bias, gate_up_bias, down_bias;
+  DeviceMatrix qkv, o, gate_up, down;
+};
+
+struct DeviceWeights {
+  WeightType type = WeightType::kFloat32;
+  DeviceMatrix head, embedding;  // embedding is empty when tied
+  DeviceBuffer<float> final_norm;
+  std::vector<DeviceLayer> layers;
+  int64_t bytes = 0;
+
+  const MatrixView& embedding_rows() const { return embedding.bytes() > 0 ? embedding.view() : head.view(); }
+};
+
+// Of the matrices of one rank; the rest is small.
+int64_t device_weight_bytes(const ModelConfig& config, const ShardPlan& plan, WeightType type);
+
+DeviceWeights upload_weights(const WeightMap& map, StreamView stream, const LoadProgress& progress);
+
+// Reproducible noise in the shapes of `config`: for timing a model whose files are not there. Scaled so that
+// activations stay finite.
+DeviceWeights noise_weights(const ModelConfig& config, const ShardPlan& plan, WeightType type,
+                            StreamView stream);
+
+}  // namespace outrider::cuda

@@ -1,0 +1,89 @@
+// How weights and KV lie in device memory, and in which order a contraction is summed: index arithmetic
+// shared by kernels, loaders and tests.
+//
+// A contraction over k is cut into at most 8 slices. Where tensor parallelism cuts it, the slices of a rank
+// are its leaves (shard.h); elsewhere they are eight runs of 16-column steps, a function of k alone. A slice
+// is one chain of steps from +0; slices are added in the balanced tree. So neither the number of rows, nor of
+// ranks, nor of multiprocessors can change a bit.
+#pragma once
+
+#include <cstdint>
+#include <span>
+
+#ifdef __CUDACC__
+#define OUTRIDER_SHARED_CODE __host__ __device__
+#define OUTRIDER_UNROLL _Pragma("unroll")
+#else
+#define OUTRIDER_SHARED_CODE
+#define OUTRIDER_UNROLL
+#endif
+
+namespace outrider::cuda {
+
+constexpr int kMaxSlices = 8;
+constexpr int kStep = 16;      // columns of one matrix instruction
+constexpr int kTileRows = 16;  // weight rows of one matrix instruction
+constexpr int kTileElements = kTileRows * kStep;
+
+struct Slices {
+  int32_t count = 0;                   // a power of two
+  int32_t begin[kMaxSlices + 1] = {};  // columns; begin[count] = k
+  int32_t first_step[kMaxSlices + 1] =
+      {};  // each slice is padded to whole steps; first_step[count]: all steps
+
+  OUTRIDER_SHARED_CODE int32_t k() const { return begin[count]; }
+  OUTRIDER_SHARED_CODE int32_t steps() const { return first_step[count]; }
+  OUTRIDER_SHARED_CODE int32_t slice_of(int32_t column) const {
+    int32_t s = 0;
+    while (column >= begin[s + 1]) ++s;
+    return s;
+  }
+};
+
+// ends: where each slice ends, ascending, the last one k; a power of two of them.
+Slices slices_from_ends(std::span<const int64_t> ends);
+// Eight slices of whole steps.
+Slices even_slices(int64_t k);
+
+// Element (row, column) of a matrix whose tiles of 16 x 16 are stored as matrix instructions want them: tile
+// by tile along k, in a tile 8 elements for each lane of a warp, in the order of the four registers of
+// operand a.
+OUTRIDER_SHARED_CODE inline int64_t tiled_offset(const Slices& slices, int32_t row, int32_t column) {
+  const int32_t slice = slices.slice_of(column);
+  const int32_t in_slice = column - slices.begin[slice];
+  const int32_t step = slices.first_step[slice] + in_slice / kStep;
+  const int32_t r = row % kTileRows, c = in_slice % kStep;
+  const int32_t lane = r % 8 * 4 + c % 8 / 2;
+  const int32_t word = (r >= 8 ? 1 : 0) + (c >= 8 ? 2 : 0);
+  const int64_t tile = static_cast<int64_t>(row / kTileRows) * slices.steps() + step;
+  return tile * kTileElements + lane * 8 + word * 2 + c % 2;
+}
+
+// fp32 matrices are stored transposed, rows (outputs) fastest.
+OUTRIDER_SHARED_CODE inline int64_t transposed_offset(int64_t padded_rows, int32_t row, int32_t column) {
+  return column * padded_rows + row;
+}
+
+// Balanced tree over neighbours: ((0+1)+(2+3))+((4+5)+(6+7)). count is a power of two. Overwrites values.
+OUTRIDER_SHARED_CODE inline float tree_sum(float (&values)[kMaxSlices], int count) {
+  OUTRIDER_UNROLL
+  for (int width = 1; width < kMaxSlices; width *= 2)
+    if (width < count)
+      for (int i = 0; i < kMaxSlices; i += 2 * width)
+        if (i < count) values[i] = values[i] + values[i + width];
+  return values[0];
+}
+
+// Keys and values of one layer: [block][kv_head][token in block][head_dim].
+OUTRIDER_SHARED_CODE inline int64_t kv_offset(int64_t kv_heads, int64_t block_tokens, int64_t head_dim,
+                                              int64_t block, int64_t head, int64_t token) {
+  return ((block * kv_heads + head) * block_tokens + token) * head_dim;
+}
+
+// Attention cuts the KV at multiples of this many positions, counted from the start of the sequence.
+constexpr int kSplitPositions = 256;
+OUTRIDER_SHARED_CODE inline int32_t split_count(int32_t positions) {
+  return (positions + kSplitPositions - 1) / kSplitPositions;
+}
+
+}  // namespace outrider::cuda

@@ -1,0 +1,150 @@
+// Every CUDA op of the forward pass, with formula and shapes. Pointers are device memory; the stream is
+// given; no op waits or allocates, so all of them can be captured in a graph: what changes between steps
+// (tokens, positions, block tables) is read from DeviceBatch.
+//
+// Contract, as of cpu_ops.h: a row of any output depends on that row of the inputs alone, bit for bit, for
+// any number of rows and any split over ranks.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+
+#include "base/bfloat16.h"
+#include "base/cuda.h"
+#include "transformer/kv_shape.h"
+#include "transformer/ops/cuda_layout.h"
+#include "transformer/ops/packed_matrix.h"
+
+namespace outrider::cuda {
+
+// Activations that feed a projection are bf16 where the weights are, fp32 otherwise; the rest is fp32.
+constexpr int64_t element_bytes(WeightType type) { return type == WeightType::kBFloat16 ? 2 : 4; }
+
+// A weight matrix [n, k] in device memory.
+struct MatrixView {
+  WeightType type = WeightType::kFloat32;
+  void* data = nullptr;
+  int32_t n = 0;
+  int32_t padded_n = 0;
+  Slices slices;
+};
+
+class DeviceMatrix {
+ public:
+  DeviceMatrix() = default;
+  DeviceMatrix(WeightType type, int64_t n, const Slices& slices);
+  const MatrixView& view() const { return view_; }
+  int64_t bytes() const { return memory_.size(); }
+  static int64_t bytes_for(WeightType type, int64_t n, const Slices& slices);
+
+ private:
+  MatrixView view_;
+  DeviceBuffer<std::byte> memory_;
+};
+
+// The rows of one forward. Every pointer stays where it is from step to step.
+struct DeviceBatch {
+  const int32_t* tokens = nullptr;      // [rows]
+  const int32_t* positions = nullptr;   // [rows] absolute
+  const int32_t* row_table = nullptr;   // [rows]: which block table
+  const int32_t* tables = nullptr;      // [sequences][table_stride]: block of positions [16 i, 16 i + 16)
+  const int32_t* logit_rows = nullptr;  // [logit rows]: which rows
+  int64_t table_stride = 0;
+};
+
+struct KvLayer {
+  KvType type = KvType::kFloat32;
+  void* keys = nullptr;  // kv_offset
+  void* values = nullptr;
+  int32_t kv_heads = 0;
+  int32_t head_dim = 0;
+};
+
+// Once per device, before the first matmul.
+void prepare_matmul();
+
+// weights[first_row + r, c] = staged[r, c] for r < rows, all k columns; staged is row-major, of the same
+// type.
+void pack_rows(StreamView stream, const MatrixView& to, int64_t first_row, int64_t rows, const void* staged);
+// Reproducible noise of the given scale instead of weights: for timing without files.
+void fill_noise(StreamView stream, const MatrixView& to, uint64_t seed, float scale);
+
+// out[m, n] = sum over k of x[m, k] * weight[n, k], slice by slice, slices added in the tree. x: bf16 or fp32
+// as the weights; both row-major, strides in elements (x_stride even).
+struct MatmulShape {
+  int64_t rows = 0;
+  int64_t x_stride = 0;
+  int64_t out_stride = 0;
+  int multiprocessors = 1;  // how many blocks are worth launching; no bit depends on it
+};
+void matmul(StreamView stream, const MatmulShape& shape, const void* x, const MatrixView& weight, float* out);
+
+// residual[m, :] = embedding row of tokens[m] where this rank has it, else +0. The table is a matrix as
+// stored for the head.
+void embed(StreamView stream, const DeviceBatch& batch, int64_t rows, const MatrixView& table,
+           int64_t first_token, int64_t hidden, float* residual);
+
+// residual[m, :] += added[m, :] + bias (added and bias may be null), then
+// out[m, :] = residual[m, :] / sqrt(mean(residual[m, :]^2) + epsilon) * weight, rounded to `type`.
+// With `rows_from`, row m is read from row rows_from[m] and residual is not written.
+struct NormArguments {
+  float* residual = nullptr;     // [*, hidden]
+  const float* added = nullptr;  // [*, hidden]
+  const float* bias = nullptr;   // [hidden]
+  const float* weight = nullptr;
+  const int32_t* rows_from = nullptr;
+  void* out = nullptr;  // [rows, hidden]
+  WeightType type = WeightType::kFloat32;
+  int64_t rows = 0;
+  int64_t hidden = 0;
+  float epsilon = 0;
+};
+void add_and_norm(StreamView stream, const NormArguments& arguments);
+
+// In qkv [rows, (q_heads + 2 kv_heads) * head_dim]: adds the bias; normalises every q and k head where there
+// are norm weights (Qwen3); rotates q and k; writes k and v to the cache.
+struct RopeArguments {
+  float* qkv = nullptr;
+  int64_t rows = 0;
+  int32_t q_heads = 0;
+  const float* bias = nullptr;    // may be null
+  const float* q_norm = nullptr;  // [head_dim], may be null
+  const float* k_norm = nullptr;
+  const float* cosines = nullptr;  // [positions, head_dim / 2]
+  const float* sines = nullptr;
+  float epsilon = 0;
+};
+void rotate_and_store(StreamView stream, const DeviceBatch& batch, const KvLayer& layer,
+                      const RopeArguments& arguments);
+
+// out[m, h, :] = softmax(q[m, h, :] . K / sqrt(head_dim)) V over positions [0, positions[m]]. Splits of
+// kSplitPositions absolute positions are reduced apart and combined in ascending order.
+struct AttentionArguments {
+  const float* q = nullptr;  // [rows, q_stride]
+  int64_t q_stride = 0;
+  void* out = nullptr;  // [rows, heads * head_dim] of `out_type`
+  WeightType out_type = WeightType::kFloat32;
+  int64_t rows = 0;
+  int32_t heads = 0;
+  int32_t first_head = 0;     // index of the rank's first query head in the whole model
+  int32_t first_kv_head = 0;  // index of its first KV head
+  int32_t heads_per_kv = 1;
+  int32_t max_positions = 0;   // the grid covers this many; splits beyond a row's end return at once
+  float* workspace = nullptr;  // attention_workspace() floats
+};
+constexpr int64_t kAttentionRows = 32;  // rows that share the workspace; more are done in turns
+int64_t attention_workspace(int64_t heads, int64_t head_dim, int64_t max_positions);
+void attention(StreamView stream, const DeviceBatch& batch, const KvLayer& layer,
+               const AttentionArguments& arguments);
+
+// out[m, i] = silu(gate_up[m, i] + bias[i]) * (gate_up[m, columns + i] + bias[columns + i]), rounded to
+// `type`.
+void silu_mul(StreamView stream, const float* gate_up, const float* bias, int64_t rows, int64_t columns,
+              WeightType type, void* out);
+
+// Copies of KV between blocks (copy-on-write) and between slots (tree compaction), in every layer's memory.
+void copy_kv_block(StreamView stream, const KvLayer& layer, int32_t from, int32_t to);
+void copy_kv_token(StreamView stream, const KvLayer& layer, int32_t from_block, int32_t from_slot,
+                   int32_t to_block, int32_t to_slot);
+
+}  // namespace outrider::cuda

@@ -1,0 +1,196 @@
+// Embedding, residual and norm, rotary embedding with the KV write, SwiGLU, KV copies. Sums run over a fixed
+// number of threads by index and then over one tree, so they are functions of the row alone.
+#include "base/cuda_device.h"
+#include "transformer/ops/cuda_ops.h"
+
+namespace outrider::cuda {
+namespace {
+
+constexpr int kThreads = 256;
+constexpr int kWarps = kThreads / static_cast<int>(kWarp);
+
+template <class T>
+__device__ __forceinline__ T rounded(float value) {
+  if constexpr (sizeof(T) == 2)
+    return to_bf16(value);
+  else
+    return value;
+}
+
+__device__ __forceinline__ float sum_of_warp(float value) {
+  for (int lanes = 16; lanes >= 1; lanes /= 2) value = value + shuffle_xor(value, lanes);
+  return value;
+}
+
+// Every thread gets the sum. Shared memory: kWarps floats.
+__device__ __forceinline__ float sum_of_block(float value) {
+  float* sums = shared_memory<float>();
+  value = sum_of_warp(value);
+  if (threadIdx.x % kWarp == 0) sums[threadIdx.x / kWarp] = value;
+  sync_block();
+  static_assert(kWarps == kMaxSlices);
+  float values[kMaxSlices];
+  OUTRIDER_UNROLL
+  for (int i = 0; i < kMaxSlices; ++i) values[i] = sums[i];
+  return tree_sum(values, kMaxSlices);
+}
+
+__global__ void __launch_bounds__(kThreads) embed_rows(const DeviceBatch batch, const MatrixView table,
+                                                       int32_t first_token, int32_t hidden, float* residual) {
+  const int64_t m = blockIdx.x;
+  const int32_t row = batch.tokens[m] - first_token;
+  const bool here = row >= 0 && row < table.n;
+  for (int i = static_cast<int>(threadIdx.x); i < hidden; i += kThreads) {
+    float value = 0;
+    if (here && table.type == WeightType::kBFloat16)
+      value = to_float(static_cast<const bf16*>(table.data)[tiled_offset(table.slices, row, i)]);
+    else if (here)
+      value = static_cast<const float*>(table.data)[transposed_offset(table.padded_n, row, i)];
+    residual[m * hidden + i] = value;
+  }
+}
+
+template <class T>
+__global__ void __launch_bounds__(kThreads) add_and_norm_rows(const NormArguments a) {
+  const int64_t m = blockIdx.x;
+  const int64_t from = (a.rows_from ? a.rows_from[m] : m) * a.hidden;
+  T* out = static_cast<T*>(a.out) + m * a.hidden;
+  const auto value_at = [&](int64_t i) {
+    float value = a.residual[from + i];
+    if (a.added) value = value + (a.bias ? a.added[from + i] + a.bias[i] : a.added[from + i]);
+    return value;
+  };
+  float sum = 0;
+  for (int64_t i = threadIdx.x; i < a.hidden; i += kThreads) {
+    const float value = value_at(i);
+    sum = fmaf(value, value, sum);
+  }
+  const float scale = 1.0f / sqrtf(sum_of_block(sum) / static_cast<float>(a.hidden) + a.epsilon);
+  for (int64_t i = threadIdx.x; i < a.hidden; i += kThreads) {
+    const float value = value_at(i);
+    if (!a.rows_from) a.residual[from + i] = value;
+    out[i] = rounded<T>(value * scale * a.weight[i]);
+  }
+}
+
+// One warp per token and head; heads are q, then k, then v. kPairs: of dimensions per lane, at most.
+constexpr int kMaxPairs = 4;  // head_dim up to 256
+template <class T>
+__global__ void __launch_bounds__(kThreads)
+    rotate_heads(const DeviceBatch batch, const KvLayer layer, const RopeArguments a) {
+  const int heads = a.q_heads + 2 * layer.kv_heads;
+  const int64_t unit = static_cast<int64_t>(blockIdx.x) * kWarps + threadIdx.x / kWarp;
+  if (unit >= a.rows * heads) return;
+  const int64_t m = unit / heads;
+  const int h = static_cast<int>(unit % heads), lane = static_cast<int>(threadIdx.x % kWarp);
+  const int d = layer.head_dim, pairs = d / 2;
+  const bool is_q = h < a.q_heads, is_v = h >= a.q_heads + layer.kv_heads;
+  float* head = a.qkv + unit * d;
+  const int32_t position = batch.positions[m];
+
+  float low[kMaxPairs], high[kMaxPairs], squares = 0;
+  OUTRIDER_UNROLL
+  for (int j = 0; j < kMaxPairs; ++j) {
+    const int i = lane + j * static_cast<int>(kWarp);
+    low[j] = high[j] = 0;
+    if (i >= pairs) continue;
+    low[j] = a.bias ? head[i] + a.bias[h * d + i] : head[i];
+    high[j] = a.bias ? head[pairs + i] + a.bias[h * d + pairs + i] : head[pairs + i];
+    squares = fmaf(high[j], high[j], fmaf(low[j], low[j], squares));
+  }
+  const float* norm = is_q ? a.q_norm : is_v ? nullptr : a.k_norm;
+  const float scale = 1.0f / sqrtf(sum_of_warp(squares) / static_cast<float>(d) + a.epsilon);
+  T* cache = nullptr;
+  if (!is_q) {
+    const int64_t block =
+        batch.tables[batch.row_table[m] * batch.table_stride + position / static_cast<int32_t>(kBlockTokens)];
+    const int kv_head = h - a.q_heads - (is_v ? layer.kv_heads : 0);
+    cache = static_cast<T*>(is_v ? layer.values : layer.keys) +
+            kv_offset(layer.kv_heads, kBlockTokens, d, block, kv_head, position % kBlockTokens);
+  }
+  OUTRIDER_UNROLL
+  for (int j = 0; j < kMaxPairs; ++j) {
+    const int i = lane + j * static_cast<int>(kWarp);
+    if (i >= pairs) continue;
+    float x = low[j], y = high[j];
+    if (norm) {
+      x = x * scale * norm[i];
+      y = y * scale * norm[pairs + i];
+    }
+    if (!is_v) {
+      const float c = a.cosines[static_cast<int64_t>(position) * pairs + i];
+      const float s = a.sines[static_cast<int64_t>(position) * pairs + i];
+      const float turned = x * c - y * s;
+      y = y * c + x * s;
+      x = turned;
+    }
+    if (is_q) {
+      head[i] = x;
+      head[pairs + i] = y;
+    } else {
+      cache[i] = rounded<T>(x);
+      cache[pairs + i] = rounded<T>(y);
+    }
+  }
+}
+
+template <class T>
+__global__ void __launch_bounds__(kThreads)
+    silu_mul_rows(const float* gate_up, const float* bias, int64_t rows, int64_t columns, T* out) {
+  const int64_t at = static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x;
+  if (at >= rows * columns) return;
+  const int64_t m = at / columns, i = at % columns;
+  float gate = gate_up[m * 2 * columns + i], up = gate_up[m * 2 * columns + columns + i];
+  if (bias) {
+    gate = gate + bias[i];
+    up = up + bias[columns + i];
+  }
+  out[at] = rounded<T>(gate / (1.0f + expf(-gate)) * up);
+}
+
+}  // namespace
+
+void embed(StreamView stream, const DeviceBatch& batch, int64_t rows, const MatrixView& table,
+           int64_t first_token, int64_t hidden, float* residual) {
+  if (rows == 0) return;
+  launch(stream, {.grid_x = static_cast<unsigned>(rows), .threads = kThreads}, &embed_rows, batch, table,
+         static_cast<int32_t>(first_token), static_cast<int32_t>(hidden), residual);
+}
+
+void add_and_norm(StreamView stream, const NormArguments& arguments) {
+  if (arguments.rows == 0) return;
+  const LaunchShape shape{.grid_x = static_cast<unsigned>(arguments.rows),
+                          .threads = kThreads,
+                          .shared_bytes = kWarps * sizeof(float)};
+  if (arguments.type == WeightType::kBFloat16)
+    launch(stream, shape, &add_and_norm_rows<bf16>, arguments);
+  else
+    launch(stream, shape, &add_and_norm_rows<float>, arguments);
+}
+
+void rotate_and_store(StreamView stream, const DeviceBatch& batch, const KvLayer& layer,
+                      const RopeArguments& arguments) {
+  CHECK(layer.head_dim % 2 == 0 && layer.head_dim <= 2 * kMaxPairs * static_cast<int>(kWarp), "head_dim {}",
+        layer.head_dim);
+  const int64_t units = arguments.rows * (arguments.q_heads + 2 * layer.kv_heads);
+  if (units == 0) return;
+  const LaunchShape shape{.grid_x = static_cast<unsigned>((units + kWarps - 1) / kWarps),
+                          .threads = kThreads};
+  if (layer.type == KvType::kBFloat16)
+    launch(stream, shape, &rotate_heads<bf16>, batch, layer, arguments);
+  else
+    launch(stream, shape, &rotate_heads<float>, batch, layer, arguments);
+}
+
+void silu_mul(StreamView stream, const float* gate_up, const float* bias, int64_t rows, int64_t columns,
+              WeightType type, void* out) {
+  if (rows * columns == 0) return;
+  const LaunchShape shape{.grid_x = static_cast<unsigned>((rows * columns + kThreads - 1) / kThreads),
+                          .threads = kThreads};
+  if (type == WeightType::kBFloat16)
+    launch(stream, shape, &silu_mul_rows<bf16>, gate_up, bias, rows, columns, static_cast<bf16*>(out));
+  else
+    launch(stream, shape, &silu_mul_rows<float>, gate_up, bias, rows, columns, static_cast<float*>(out));
+}
+
+}  // namespace outrider::cuda
