@@ -37,8 +37,9 @@ struct Call {
   size_t max_bytes = 0;
 };
 
-// Polls before sleeping: about 10 us, as long as a wake-up takes. Longer spins only hurt on a busy machine.
-constexpr int kSpins = 200;
+// Polls before sleeping, about 60 us: ranks of one forward differ by that much, and a wake-up costs about
+// half.
+constexpr int kSpins = 1000;
 
 void relax() {
 #if defined(__x86_64__)
@@ -46,8 +47,10 @@ void relax() {
 #endif
 }
 
-// Every rank leaves its Call here and sleeps; the last to arrive does all the work and wakes the others. So
-// one operation costs one wake-up per rank, however many ranks share a core.
+// Every rank leaves its Call here; the last to arrive does all the work. The others poll for a while if each
+// has a core of its own, then sleep, so that one operation costs at most one wake-up per rank, however many
+// ranks share a core. Only who sleeps, works or gives up takes the mutex: ranks that arrive together never
+// put each other to sleep over it.
 class ThreadGroup {
  public:
   ThreadGroup(int size, const CollectiveOptions& options)
@@ -56,17 +59,22 @@ class ThreadGroup {
   int size() const { return static_cast<int>(calls_.size()); }
 
   void run(int rank, const Call& call) {
-    std::unique_lock lock(mutex_);
-    throw_if_failed();
-    extend_deadline(rank, call);
+    if (failed_.load(std::memory_order_acquire)) {
+      const std::lock_guard lock(mutex_);
+      throw_if_failed();
+    }
+    const uint64_t round = round_.load(std::memory_order_relaxed);  // cannot change before this rank arrives
+    const Clock::time_point deadline = deadline_of(rank, call);
     calls_[static_cast<size_t>(rank)] = call;
-    if (++arrived_ < size()) return wait(lock);
-    if (const std::string mismatch = find_mismatch(); !mismatch.empty()) fail(mismatch);
-    throw_if_failed();
-    perform();
-    arrived_ = 0;
-    round_.fetch_add(1, std::memory_order_release);
-    lock.unlock();
+    if (arrived_.fetch_add(1, std::memory_order_acq_rel) + 1 < size()) return wait(round, deadline);
+    {
+      const std::lock_guard lock(mutex_);  // a rank that gives up takes its buffers with it: not meanwhile
+      if (const std::string mismatch = find_mismatch(); !mismatch.empty()) fail(mismatch);
+      throw_if_failed();
+      perform();
+      arrived_.store(0, std::memory_order_relaxed);
+      round_.fetch_add(1, std::memory_order_release);
+    }
     wakes_.notify_all();
   }
 
@@ -77,30 +85,30 @@ class ThreadGroup {
 
  private:
   // An operation may take `timeout` from its first rank; one that waits for work, from its root.
-  void extend_deadline(int rank, const Call& call) {
-    const bool waits_for_work = call.operation == Operation::kMessage;
-    if (arrived_ == 0) deadline_ = Clock::time_point::max();
-    if (waits_for_work ? rank == call.root : arrived_ == 0) deadline_ = Clock::now() + options_.timeout;
+  Clock::time_point deadline_of(int rank, const Call& call) const {
+    const bool waits_for_work = call.operation == Operation::kMessage && rank != call.root;
+    return waits_for_work ? Clock::time_point::max() : Clock::now() + options_.timeout;
   }
 
-  void wait(std::unique_lock<std::mutex>& lock) {
-    const uint64_t round = round_.load(std::memory_order_relaxed);
-    if (spin_) {
-      lock.unlock();
-      for (int i = 0; i < kSpins && round_.load(std::memory_order_acquire) == round; ++i) relax();
-      lock.lock();
+  void wait(uint64_t round, Clock::time_point deadline) {
+    const auto over = [&] { return round_.load(std::memory_order_acquire) != round; };
+    for (int i = 0; spin_ && i < kSpins; ++i) {
+      if (over()) return;
+      relax();
     }
-    while (round_.load(std::memory_order_relaxed) == round) {
+    std::unique_lock lock(mutex_);
+    while (!over()) {
       throw_if_failed();
-      if (wakes_.wait_until(lock, deadline_) == std::cv_status::timeout && Clock::now() >= deadline_ &&
-          round_.load(std::memory_order_relaxed) == round)
-        fail(fmt::format("{} of {} ranks arrived within {} ms", arrived_, size(), options_.timeout.count()));
+      if (wakes_.wait_until(lock, deadline) == std::cv_status::timeout && Clock::now() >= deadline && !over())
+        fail(fmt::format("{} of {} ranks arrived within {} ms", arrived_.load(), size(),
+                         options_.timeout.count()));
     }
   }
 
   // The first reason stays. Needs the lock.
   void fail(const std::string& reason) {
     if (failure_.empty()) failure_ = reason;
+    failed_.store(true, std::memory_order_release);
     wakes_.notify_all();
   }
   void throw_if_failed() const {
@@ -181,12 +189,12 @@ class ThreadGroup {
   }
 
   const CollectiveOptions options_;
+  std::vector<Call> calls_;           // each written by its rank, read by the last to arrive
+  std::atomic<int> arrived_ = 0;      // in the operation in progress
+  std::atomic<uint64_t> round_ = 0;   // operations completed
+  std::atomic<bool> failed_ = false;  // failure_ is set
   std::mutex mutex_;
   std::condition_variable wakes_;
-  std::vector<Call> calls_;
-  int arrived_ = 0;
-  std::atomic<uint64_t> round_ = 0;  // operations completed
-  Clock::time_point deadline_;
   std::string failure_;  // once set, the group is finished
   const bool spin_;
 };
