@@ -3,6 +3,7 @@
 
   train.py tokenizer --data DIR --work W             clean the corpora, train the BPE, encode
   train.py target    --data DIR --work W --minutes M train the target (resumes from W/target.pt)
+  train.py grow      --data DIR --work W             deepen the best target so far to the shape below
   train.py draft     --data DIR --work W --minutes M distil the draft on W/target.best.pt (resumes)
   train.py export    --data DIR --work W --out DIR   write OUT/target and OUT/draft (Hugging Face layout)
   train.py report    --data DIR --work W --out DIR   measure the exported pair, print Markdown
@@ -19,7 +20,8 @@ import torch.nn.functional as F
 
 BOS, EOS, VOCAB, MAX_POS, EPS, THETA = 0, 1, 4096, 512, 1e-5, 10000.0
 HELD_NOVELS = ("Doyle_Hound_1902", "Burnett_Garden_1911", "Stevenson_Treasure_1883")
-SHAPES = {"target": (256, 4, 8, 4, 704), "draft": (96, 2, 8, 4, 256)}  # hidden, layers, heads, kv heads, ffn
+SHAPES = {"target": (256, 10, 8, 4, 704), "draft": (96, 2, 8, 4, 256)}  # hidden, layers, heads, kv heads, ffn
+SEEDLING = (256, 4, 8, 4, 704)                                      # the target begins as this; `grow` deepens it
 FINAL = {"target": "target.best.pt", "draft": "draft.pt"}           # the draft aims at acceptance, not at its own held-out loss
 TEXTS = ("stories_train", "stories_held", "novels_train", "novels_held")
 
@@ -215,7 +217,8 @@ def train(a, name, data, draw, loss_of):
     used. Threads take small parts of each batch from a queue: on a shared machine that wastes less than splitting each
     operation between the threads, where the one beside another program is waited for every time."""
     torch.manual_seed(a.seed)
-    model, path = Llama(SHAPES[name]), a.work / f"{name}.pt"
+    path = a.work / f"{name}.pt"
+    model = Llama(torch.load(path)["shape"] if path.exists() else SEEDLING if name == "target" else SHAPES[name])
     hidden = [p for p in model.layers.parameters() if p.dim() == 2]
     rest = [{"params": [model.embed_tokens.weight], "weight_decay": 0.02},
             {"params": [p for p in model.parameters() if p.dim() == 1], "weight_decay": 0.0}]
@@ -225,13 +228,13 @@ def train(a, name, data, draw, loss_of):
     if path.exists():
         ck = torch.load(path)
         model.load_state_dict(ck["model"])
-        for o, s in zip(opts, ck["opts"]):
+        for o, s in zip(opts, ck["opts"]):                          # none after `grow`
             o.load_state_dict(s)
         step, tokens, used, curve = ck["step"], ck["tokens"], ck["used"], ck["curve"]
         data.g.set_state(ck["rng"])
         print(f"resumed at step {step}, {used / 60:.1f} min", flush=True)
     print(f"{name}: {sum(p.numel() for p in model.parameters())} parameters", flush=True)
-    budget, saved, running = a.minutes * 60, used, None
+    budget, saved, running, first, resumed = a.minutes * 60, used, None, step, used
     pool = concurrent.futures.ThreadPoolExecutor(a.threads, initializer=torch.set_num_threads, initargs=(1,))
 
     def part_loss(part, progress, share):
@@ -251,7 +254,7 @@ def train(a, name, data, draw, loss_of):
 
     while used < budget:
         t0, progress = time.time(), used / budget
-        scale = min(1.0, (step + 1) / a.warmup) * (0.02 + 0.49 * (1 + math.cos(math.pi * progress)))
+        scale = min(1.0, (step - first + 1) / a.warmup) * (0.02 + 0.49 * (1 + math.cos(math.pi * progress)))
         for o in opts:
             for g in o.param_groups:
                 g["lr"] = a.lr * scale
@@ -264,7 +267,7 @@ def train(a, name, data, draw, loss_of):
         running = loss if running is None else 0.98 * running + 0.02 * loss
         used += time.time() - t0
         if step % 20 == 0:
-            print(f"step {step} {used / 60:.1f}/{a.minutes} min loss {running:.4f} {tokens / used:.0f} tok/s lr {a.lr * scale:.5f}", flush=True)
+            print(f"step {step} {used / 60:.1f}/{a.minutes} min loss {running:.4f} {(step - first) * a.rows * 256 / (used - resumed):.0f} tok/s lr {a.lr * scale:.5f}", flush=True)
         if used - saved > a.save_every:
             saved = used
             save()
@@ -275,6 +278,30 @@ def cmd_target(a):
     data = Batches(a.work, a.seed)
     train(a, "target", data, lambda progress, rows, length: data.draw(rows, length, a.stories[0] + (a.stories[1] - a.stories[0]) * progress),
           lambda model, b, progress: F.cross_entropy(model(b[:, :-1]).flatten(0, 1), b[:, 1:].flatten()))
+
+
+def cmd_grow(a):
+    """Every layer is repeated behind itself. A copy's output projections start at zero, so that the deeper model computes what
+    the small one did, and its other weights start where they are useful."""
+    torch.manual_seed(a.seed)
+    ck = torch.load(a.work / "target.best.pt")
+    old, model = ck["shape"], Llama(SHAPES["target"])
+    weights = {k: v for k, v in ck["model"].items() if not k.startswith("layers.")}
+    depth, seen = model.shape[1], set()
+    for i in range(depth):
+        source = i * old[1] // depth
+        for k in [k for k in ck["model"] if k.startswith(f"layers.{source}.")]:
+            w = ck["model"][k].clone()
+            if source in seen and k.endswith(("o_proj.weight", "down_proj.weight")):
+                w.zero_()
+            weights[k.replace(f"layers.{source}.", f"layers.{i}.", 1)] = w
+        seen.add(source)
+    model.load_state_dict(weights)
+    shutil.copy(a.work / "target.best.pt", a.work / "target.seedling.pt")
+    (a.work / "target.best.pt").unlink()
+    torch.save({"model": model.state_dict(), "opts": [], "step": ck["step"], "tokens": ck["tokens"], "used": 0.0, "curve": [],
+                "rng": ck["rng"], "shape": model.shape}, a.work / "target.pt")
+    print(f"{old[1]} layers became {depth}: {sum(p.numel() for p in model.parameters())} parameters")
 
 
 def load(work, name):
@@ -399,7 +426,7 @@ def cmd_report(a):
 
 def main():
     ap = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    ap.add_argument("command", choices=("tokenizer", "target", "draft", "export", "report"))
+    ap.add_argument("command", choices=("tokenizer", "target", "grow", "draft", "export", "report"))
     ap.add_argument("--data", required=True, help="directory with tinystories/ and novels/")
     ap.add_argument("--work", required=True, type=pathlib.Path, help="work directory (tokens, checkpoints)")
     ap.add_argument("--out", type=pathlib.Path, help="where target/ and draft/ go (export, report)")
