@@ -9,6 +9,7 @@
 #include "cluster/topology.h"
 #include "comm/cores.h"
 #include "launch/generate.h"
+#include "transformer/cuda_backend.h"
 #include "transformer/ops/cpu_ops.h"
 #include "transformer/weights.h"
 
@@ -30,7 +31,7 @@ void print_machine() {
   print("ZeroMQ", fmt::format("{}.{}.{}, CURVE {}", major, minor, patch, zmq_has("curve") ? "yes" : "no"));
   print("MPI", kHasMpi ? "yes: target ranks may be processes (mpirun)"
                        : "no: target ranks are threads of one process");
-  print("CUDA, NCCL", "not in this build; every model runs on the CPU");
+  for (const std::string& line : describe_cuda()) print("CUDA", line);
 }
 
 // Bytes of the matrices one rank packs.
@@ -71,7 +72,10 @@ int run_doctor(const RunOptions& options, int ranks) {
   if (ranks > 0) {
     auto layout = options.layout.empty() ? default_layout(ranks) : parse_layout(options.layout, ranks);
     if (!layout.ok()) return fail(layout.status());
-    topology.emplace(*layout, std::vector<HostInfo>(static_cast<size_t>(ranks), HostInfo{"this host", 0}));
+    topology.emplace(
+        *layout,
+        std::vector<HostInfo>(static_cast<size_t>(ranks),
+                              HostInfo{"this host", cuda_device_count().ok() ? *cuda_device_count() : 0}));
   }
   std::optional<ModelConfig> config;
   if (!options.model.empty()) {

@@ -12,6 +12,7 @@
 #include "cluster/bootstrap.h"
 #include "comm/cores.h"
 #include "comm/mpi_collectives.h"
+#include "launch/device.h"
 #include "launch/generate.h"
 #include "launch/roles.h"
 
@@ -160,6 +161,7 @@ int MpiCluster::run_rank(const MpiSession& session, const RunOptions& options, c
   if (Status refused = agree(*world, {}); !refused.ok())
     return fail(refused, world->rank() == 0);  // see leave()
   auto context = bootstrap(session.world(), {.layout = options.layout,
+                                             .gpus = gpus_for(options),
                                              .zmq = {.allow_remote = options.allow_remote},
                                              .bind_host = options.bind_host});
   if (!context.ok()) return fail(context.status(), world->rank() == 0);
@@ -170,6 +172,7 @@ int MpiCluster::run_rank(const MpiSession& session, const RunOptions& options, c
 
   RunOptions rank_options = options;
   rank_options.tensor_parallel_size = rank.topology.tp_size();
+  if (rank.self.device != "cpu") rank_options.device = rank.self.device;  // a GPU by local rank
   rank_options.quiet |= !coordinates && !rank.self.is_leader();
   const RoleThreads threads{.count = options.threads > 0 ? options.threads : share_of_cores(*world, rank)};
   const Result<Preparation> prepared = prepare_rank(rank_options, rank.topology);

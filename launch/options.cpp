@@ -62,6 +62,11 @@ void add_model_options(CLI::App& app, RunOptions& o) {
       ->envname("OUTRIDER_KV_DTYPE")
       ->group("Models")
       ->capture_default_str();
+  app.add_option("--device", o.device,
+                 "Where models run: cpu, cuda (workers take the GPUs in turn), cuda:N, or auto (the CPU)")
+      ->envname("OUTRIDER_DEVICE")
+      ->group("Models")
+      ->capture_default_str();
   app.add_option("--isa", o.isa,
                  "Instruction set of the kernels; `outrider doctor` lists what this machine has")
       ->envname("OUTRIDER_ISA")

@@ -29,6 +29,7 @@ struct RunOptions {
   int draft_threads = 0;  // of the draft model alone; 0: those of the target, in turns
   std::string kv_dtype = "auto";
   std::string isa = "auto";
+  std::string device = "auto";  // cpu, cuda, cuda:N; auto: cpu
   int max_num_seqs = 8;
   int max_model_len = 0;  // 0: the model's, at most kDefaultMaxModelLen
   std::string layout;     // under mpirun

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <filesystem>
 
+#include "launch/device.h"
 #include "transformer/ops/cpu_ops.h"
 #include "transformer/safetensors.h"
 
@@ -37,6 +38,7 @@ Result<std::unique_ptr<Tokenizer>> read_tokenizer(const std::string& flag, const
 
 Result<Preparation> prepare(const RunOptions& options) {
   RETURN_IF_ERROR(check_options(options));
+  RETURN_IF_ERROR(check_device(options));
   RETURN_IF_ERROR(pin_isa(options.isa));
   Preparation p;
   ASSIGN_OR_RETURN(p.target, read_config("--model", options.model));

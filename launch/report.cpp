@@ -70,6 +70,7 @@ nlohmann::json json_report(const RunOptions& options, const Preparation& prepare
                       {"vocab_size", prepared.target.vocab_size},
                       {"tensor_parallel_size", options.tensor_parallel_size}};
   report["isa"] = isa_name();
+  report["device"] = options.device;
   report["max_model_len"] = prepared.max_model_len;
   report["max_num_seqs"] = options.max_num_seqs;
   report["threads"] = options.threads;

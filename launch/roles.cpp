@@ -1,9 +1,12 @@
 #include "launch/roles.h"
 
+#include <cstdio>
 #include <exception>
+#include <functional>
 #include <random>
 
 #include "draft_worker/draft_worker.h"
+#include "launch/device.h"
 #include "launch/progress.h"
 #include "target_worker/target_worker.h"
 
@@ -26,6 +29,13 @@ Result<ModelOptions> model_options(const RunOptions& options, const Preparation&
                       .max_positions = prepared.max_model_len,
                       .kv_tokens = options.max_num_seqs * per_sequence,
                       .kv = kv};
+}
+
+// Tells on standard error what a device is asked for.
+std::function<void(const std::string&)> placed(const char* role, const RunOptions& options) {
+  if (options.quiet) return nullptr;
+  return
+      [role](const std::string& text) { std::fprintf(stderr, "outrider: %s on %s\n", role, text.c_str()); };
 }
 
 // One life of a worker: a restarted one is told from the one that died.
@@ -83,6 +93,8 @@ Result<std::unique_ptr<Model>> load_target(const RunOptions& options, const Prep
                                            RoleThreads threads, Collectives& group) {
   ASSIGN_OR_RETURN(ModelOptions model_opts, model_options(options, prepared, threads));
   Progress progress("loading target", group.rank() == 0 && !options.quiet);
+  model_opts.device = device_of_worker(options, group.rank());
+  model_opts.notice = placed("target", options);
   model_opts.shard = {group.rank(), group.size()};
   model_opts.max_rows = kMaxRowsPerStep;
   model_opts.max_logit_rows = kMaxRowsPerStep;
@@ -94,6 +106,8 @@ Result<std::unique_ptr<Model>> load_draft(const RunOptions& options, const Prepa
                                           RoleThreads threads, Collectives& single) {
   ASSIGN_OR_RETURN(ModelOptions model_opts, model_options(options, prepared, threads));
   Progress progress("loading draft", !options.quiet);
+  model_opts.device = device_of_worker(options, options.tensor_parallel_size);
+  model_opts.notice = placed("draft", options);
   model_opts.max_rows = kDraftPrefillRows;
   // Every sequence's next token in one pass, or that of the branches prepared for them.
   model_opts.max_logit_rows = std::max(kDraftLogitRows, int64_t{options.max_num_seqs});

@@ -24,6 +24,7 @@ struct ClusterOptions {
   DrafterKind drafter = DrafterKind::kNone;
   int tp_size = 1;
   int max_num_seqs = 1;
+  Device device;  // of every model
   Wire wire = Wire::kInproc;
   QKind q_kind = QKind::kDense;
   int32_t sparse_m = 0;
@@ -136,7 +137,8 @@ class TestCluster {
   }
 
   ModelOptions model_options(Shard shard) const {
-    return {.shard = shard,
+    return {.device = options_.device,
+            .shard = shard,
             .max_rows = 64,
             .max_logit_rows = 64,
             .max_positions = options_.max_context,

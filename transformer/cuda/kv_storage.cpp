@@ -7,8 +7,8 @@
 
 namespace outrider::cuda {
 
-DeviceKvStorage::DeviceKvStorage(const KvShape& shape, int64_t num_blocks, StreamView stream)
-    : shape_(shape), stream_(stream) {
+DeviceKvStorage::DeviceKvStorage(const KvShape& shape, int64_t num_blocks, int device, StreamView stream)
+    : shape_(shape), device_(device), stream_(stream) {
   for (int64_t i = 0; i < shape.layers; ++i) {
     keys_.emplace_back(num_blocks * block_bytes());
     values_.emplace_back(num_blocks * block_bytes());
@@ -33,10 +33,12 @@ KvLayer DeviceKvStorage::layer(int64_t index) const {
 }
 
 void DeviceKvStorage::copy_block(int32_t from, int32_t to) {
+  use_device(device_);
   for (int64_t i = 0; i < shape_.layers; ++i) copy_kv_block(stream_, layer(i), from, to);
 }
 
 void DeviceKvStorage::copy_token(KvSlot from, KvSlot to) {
+  use_device(device_);
   for (int64_t i = 0; i < shape_.layers; ++i)
     copy_kv_token(stream_, layer(i), from.block, static_cast<int32_t>(from.slot), to.block,
                   static_cast<int32_t>(to.slot));
@@ -44,6 +46,7 @@ void DeviceKvStorage::copy_token(KvSlot from, KvSlot to) {
 
 uint64_t DeviceKvStorage::content_hash(std::span<const int32_t> blocks, int64_t length) const {
   const int64_t row_bytes = shape_.head_dim * outrider::element_bytes(shape_.type);
+  use_device(device_);
   std::vector<std::byte> block(static_cast<size_t>(block_bytes()));
   uint64_t hash = 0;
   const auto add = [&](const DeviceBuffer<std::byte>& memory, int32_t id, int64_t tokens) {

@@ -12,7 +12,8 @@ namespace outrider::cuda {
 
 class DeviceKvStorage final : public KvStorage {
  public:
-  DeviceKvStorage(const KvShape& shape, int64_t num_blocks, StreamView stream);
+  // On the current device.
+  DeviceKvStorage(const KvShape& shape, int64_t num_blocks, int device, StreamView stream);
 
   KvLayer layer(int64_t index) const;
   static int64_t bytes_for(const KvShape& shape, int64_t num_blocks);
@@ -26,6 +27,7 @@ class DeviceKvStorage final : public KvStorage {
   int64_t block_bytes() const;  // keys of one block in one layer; as many for the values
 
   KvShape shape_;
+  int device_;
   StreamView stream_;
   std::vector<DeviceBuffer<std::byte>> keys_, values_;  // per layer, as kv_offset says
 };

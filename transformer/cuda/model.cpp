@@ -154,7 +154,7 @@ Result<std::unique_ptr<Model>> CudaModel::load(const std::filesystem::path& dire
   use_device(options.device.index);
   RETURN_IF_ERROR(plan.check(options));
   auto stream = std::make_unique<Stream>();
-  auto storage = std::make_unique<DeviceKvStorage>(plan.kv, plan.kv_blocks, *stream);
+  auto storage = std::make_unique<DeviceKvStorage>(plan.kv, plan.kv_blocks, options.device.index, *stream);
   DeviceWeights weights = upload_weights(map, *stream, options.progress);
   RETURN_IF_ERROR(files.check_unchanged());
   return std::unique_ptr<Model>(
@@ -167,7 +167,7 @@ Result<std::unique_ptr<CudaModel>> CudaModel::of_noise(const ModelConfig& config
   use_device(options.device.index);
   RETURN_IF_ERROR(plan.check(options));
   auto stream = std::make_unique<Stream>();
-  auto storage = std::make_unique<DeviceKvStorage>(plan.kv, plan.kv_blocks, *stream);
+  auto storage = std::make_unique<DeviceKvStorage>(plan.kv, plan.kv_blocks, options.device.index, *stream);
   DeviceWeights weights = noise_weights(config, plan.shard, plan.type, *stream);
   return std::unique_ptr<CudaModel>(
       new CudaModel(plan, options, collectives, std::move(stream), std::move(weights), std::move(storage)));
