@@ -1,5 +1,7 @@
+#include <algorithm>
 #include <condition_variable>
 #include <deque>
+#include <exception>
 #include <map>
 #include <mutex>
 #include <utility>
@@ -16,6 +18,11 @@ struct Link {
   std::deque<Frame> to_worker;
   std::condition_variable worker_wakes;
   size_t to_coordinator = 0;  // frames of this worker in Hub::inbox
+
+  // While it is lent to the coordinator's thread. Changed only by the two threads in turn: the worker's sets
+  // it and then waits, the coordinator's clears it.
+  const std::function<bool()>* turn = nullptr;
+  std::exception_ptr failure;
 };
 
 struct Hub {
@@ -33,6 +40,14 @@ struct Hub {
 // Generations of one hub: the coordinator's end is 1, worker n is n + 1. The queues cannot repeat a frame.
 FrameEnd frame_end(PeerId peer) { return {0, Generation(peer.value + 1), WireLimits{}}; }
 
+// Waits until `ready` or the deadline; true if ready. Looking does not sleep: a wait that ends at once still
+// arms a timer and lets the core go idle, which costs some 50 microseconds on a virtual machine.
+template <class Ready>
+bool wait(std::condition_variable& wakes, std::unique_lock<std::mutex>& lock, Clock::time_point deadline,
+          Ready ready) {
+  return ready() || (Clock::now() < deadline && wakes.wait_until(lock, deadline, ready));
+}
+
 class CoordinatorEnd final : public Transport {
  public:
   explicit CoordinatorEnd(std::shared_ptr<Hub> hub) : hub_(std::move(hub)) {}
@@ -40,6 +55,7 @@ class CoordinatorEnd final : public Transport {
     const std::lock_guard lock(hub_->mutex);
     hub_->coordinator_gone = true;
     hub_->inbox.clear();
+    for (auto& [peer, link] : hub_->links) link->worker_wakes.notify_one();  // who is lent comes back
   }
 
   Status send(PeerId to, const Message& message) override {
@@ -51,7 +67,7 @@ class CoordinatorEnd final : public Transport {
     if (link->second->to_worker.size() >= hub_->options.high_water_mark)
       return resource_exhausted(fmt::format("worker {} is slow: its queue is full", to.value));
     link->second->to_worker.push_back(std::move(frame));
-    link->second->worker_wakes.notify_one();
+    if (!link->second->turn) link->second->worker_wakes.notify_one();
     frames_.count_sent(message, bytes);
     return {};
   }
@@ -68,10 +84,44 @@ class CoordinatorEnd final : public Transport {
   const TransportStats& stats() const override { return frames_.stats; }
 
  private:
+  bool lent_has_frames() const {
+    return std::any_of(hub_->links.begin(), hub_->links.end(),
+                       [](const auto& item) { return item.second->turn && !item.second->to_worker.empty(); });
+  }
+
+  // One turn for every lent worker, while nothing waits to be read. True if something does now.
+  bool give_turns(std::unique_lock<std::mutex>& lock) {
+    lent_.clear();
+    for (const auto& [peer, link] : hub_->links)
+      if (link->turn) lent_.push_back(link);
+    for (const std::shared_ptr<Link>& link : lent_) {
+      if (!hub_->inbox.empty()) break;
+      lock.unlock();
+      bool stays = false;
+      std::exception_ptr failure;
+      try {
+        stays = (*link->turn)();
+      } catch (...) {
+        failure = std::current_exception();
+      }
+      lock.lock();
+      if (stays) continue;
+      link->failure = failure;
+      link->turn = nullptr;
+      link->worker_wakes.notify_one();
+    }
+    lent_.clear();
+    return !hub_->inbox.empty();
+  }
+
   std::optional<std::pair<PeerId, Frame>> next_frame(Clock::time_point deadline) {
     std::unique_lock lock(hub_->mutex);
-    if (!hub_->coordinator_wakes.wait_until(lock, deadline, [this] { return !hub_->inbox.empty(); }))
-      return std::nullopt;
+    if (!hub_->inbox.empty() || !give_turns(lock)) {
+      const auto wakes = [this] { return !hub_->inbox.empty() || lent_has_frames(); };
+      (void)wait(hub_->coordinator_wakes, lock, deadline, wakes);
+      if (hub_->inbox.empty()) give_turns(lock);
+    }
+    if (hub_->inbox.empty()) return std::nullopt;
     auto arrived = std::move(hub_->inbox.front());
     hub_->inbox.pop_front();
     if (const auto link = hub_->links.find(arrived.first); link != hub_->links.end())
@@ -80,6 +130,7 @@ class CoordinatorEnd final : public Transport {
   }
 
   const std::shared_ptr<Hub> hub_;
+  std::vector<std::shared_ptr<Link>> lent_;  // of one give_turns()
   FrameEnd frames_ = frame_end(kCoordinatorPeer);
 };
 
@@ -117,10 +168,19 @@ class WorkerEnd final : public Transport {
 
   const TransportStats& stats() const override { return frames_.stats; }
 
+  void lend(const std::function<bool()>& turn) {
+    std::unique_lock lock(hub_->mutex);
+    link_->turn = &turn;
+    hub_->coordinator_wakes.notify_one();
+    link_->worker_wakes.wait(lock, [this] { return !link_->turn || hub_->coordinator_gone; });
+    link_->turn = nullptr;
+    if (link_->failure) std::rethrow_exception(std::exchange(link_->failure, nullptr));
+  }
+
  private:
   std::optional<Frame> next_frame(Clock::time_point deadline) {
     std::unique_lock lock(hub_->mutex);
-    if (!link_->worker_wakes.wait_until(lock, deadline, [this] { return !link_->to_worker.empty(); }))
+    if (!wait(link_->worker_wakes, lock, deadline, [this] { return !link_->to_worker.empty(); }))
       return std::nullopt;
     Frame frame = std::move(link_->to_worker.front());
     link_->to_worker.pop_front();
@@ -149,6 +209,12 @@ class InprocHubImpl final : public InprocHub {
     auto link = std::make_shared<Link>();
     hub_->links.emplace(self, link);
     return std::make_unique<WorkerEnd>(hub_, std::move(link), self);
+  }
+
+  void lend(Transport& worker, const std::function<bool()>& turn) override {
+    auto* const end = dynamic_cast<WorkerEnd*>(&worker);
+    CHECK(end, "only a worker of this hub can be lent");
+    end->lend(turn);
   }
 
  private:

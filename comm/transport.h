@@ -5,6 +5,7 @@
 #include <array>
 #include <chrono>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -58,6 +59,13 @@ class InprocHub {
   virtual ~InprocHub() = default;
   virtual std::unique_ptr<Transport> coordinator_end() = 0;  // once
   virtual std::unique_ptr<Transport> connect() = 0;          // once per worker
+
+  // Lends a worker to the coordinator's thread: whenever the coordinator has read all its messages, and
+  // before it would sleep, its receive() calls `turn` there, so that no thread has to be woken for a message
+  // (50 microseconds and more where a core must leave its idle state). Blocks the caller, the worker's own
+  // thread, until `turn` is false, or throws, which is passed on here, or the coordinator is gone. For
+  // workers that would only wait for each other; `turn` takes what has arrived and must not wait.
+  virtual void lend(Transport& worker, const std::function<bool()>& turn) = 0;
 };
 
 struct InprocOptions {

@@ -122,6 +122,8 @@ void Coordinator::shutdown() {
   }
   // A peer that is already gone needs no telling.
   for (const PeerId peer : peers_) (void)transport_->send(peer, Shutdown{});
+  // Workers that are lent to this thread read it now.
+  for (int n = 0; n < kMaxUnread && transport_->receive(Clock::now()); ++n) continue;
 }
 
 void Coordinator::fill_report(nlohmann::json& out) const {

@@ -25,6 +25,17 @@ Status DraftWorker::run() {
   return {};
 }
 
+bool DraftWorker::turn() {
+  bool more = true;
+  while (more && !leaving_) {
+    const auto incoming = transport_.receive(Clock::now());
+    if (incoming) handle(incoming->message);
+    more = incoming || work();
+  }
+  beat();
+  return !leaving_;
+}
+
 Status DraftWorker::join() {
   send(Hello{.role = Role::kDraft,
              .generation = options_.generation,

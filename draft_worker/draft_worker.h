@@ -25,6 +25,11 @@ class DraftWorker {
   // Until told to shut down. An error: refused by the coordinator, or it never answered.
   Status run();
 
+  // The same in turns: join(), then turn() while it is true. A turn does all there is to do and does not
+  // wait.
+  Status join();
+  bool turn();
+
   // The two halves of its life after joining, for those who bring their own loop. work() does one piece, at
   // most a forward pass, and is false when nothing is left to do.
   void handle(const Message& message);
@@ -32,7 +37,6 @@ class DraftWorker {
   bool leaving() const { return leaving_; }
 
  private:
-  Status join();
   void send(const Message& message);
   void beat();
 

@@ -78,6 +78,13 @@ LocalCluster::~LocalCluster() {
   for (std::thread& thread : threads_) thread.join();
 }
 
+Lend LocalCluster::lend() const {
+  const bool in_turns =
+      options_.pipeline == "lockstep" && options_.draft_threads == 0 && options_.tensor_parallel_size == 1;
+  if (!in_turns) return nullptr;
+  return [this](Transport& worker, const std::function<bool()>& turn) { hub_->lend(worker, turn); };
+}
+
 void LocalCluster::start_target() {
   if (!models_) group_ = make_group(options_.tensor_parallel_size);
   const auto& group = models_ ? models_->group : group_;
@@ -85,7 +92,8 @@ void LocalCluster::start_target() {
     std::shared_ptr<Transport> transport = r == 0 ? hub_->connect() : nullptr;
     Model* const model = models_ ? models_->target[r].get() : nullptr;
     threads_.emplace_back([this, &rank = *group[r], transport, model] {
-      note(run_target_rank(options_, prepared_, target_threads(options_), rank, transport.get(), model));
+      note(run_target_rank(options_, prepared_, target_threads(options_), rank, transport.get(), model,
+                           lend()));
     });
   }
 }
@@ -94,7 +102,7 @@ void LocalCluster::start_drafter() {
   std::shared_ptr<Transport> transport = hub_->connect();
   Model* const model = models_ ? models_->draft.get() : nullptr;
   threads_.emplace_back([this, transport, model] {
-    note(run_draft_worker(options_, prepared_, draft_threads(options_), *transport, model));
+    note(run_draft_worker(options_, prepared_, draft_threads(options_), *transport, model, lend()));
   });
 }
 

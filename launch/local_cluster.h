@@ -35,6 +35,8 @@ class LocalCluster {
 
  private:
   void note(const Status& status);
+  // For roles that only wait for each other; null where they work at the same time.
+  Lend lend() const;
 
   const RunOptions& options_;
   const Preparation& prepared_;

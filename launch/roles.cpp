@@ -51,7 +51,7 @@ Status report(Transport* transport, Status status) {
 }
 
 Status serve_target(const RunOptions& options, const Preparation& prepared, RoleThreads threads,
-                    Collectives& group, Transport* transport, Model* loaded) {
+                    Collectives& group, Transport* transport, Model* loaded, const Lend& lend) {
   std::unique_ptr<Model> own;
   if (!loaded) {
     ASSIGN_OR_RETURN(own, load_target(options, prepared, threads, group));
@@ -60,11 +60,26 @@ Status serve_target(const RunOptions& options, const Preparation& prepared, Role
   TargetWorker worker(
       *loaded, group,
       {.info = prepared.target_info, .max_sequences = options.max_num_seqs, .generation = new_generation()});
-  return worker.run(transport);
+  if (!lend) return worker.run(transport);
+  RETURN_IF_ERROR(worker.join(*transport));
+  Status status;
+  lend(*transport, [&] {
+    const auto stays = worker.turn(*transport);
+    status = stays.status();
+    return stays.ok() && *stays;
+  });
+  return status;
+}
+
+Status serve(DraftWorker worker, Transport& transport, const Lend& lend) {
+  if (!lend) return worker.run();
+  RETURN_IF_ERROR(worker.join());
+  lend(transport, [&] { return worker.turn(); });
+  return {};
 }
 
 Status serve_drafts(const RunOptions& options, const Preparation& prepared, RoleThreads threads,
-                    Transport& transport, Model* loaded) {
+                    Transport& transport, Model* loaded, const Lend& lend) {
   const DraftWorkerOptions worker_options{.info = prepared.draft_info,
                                           .generation = new_generation(),
                                           .max_sequences = options.max_num_seqs,
@@ -73,7 +88,7 @@ Status serve_drafts(const RunOptions& options, const Preparation& prepared, Role
   if (!options.uses_draft_model()) {
     const auto drafter = make_ngram_drafter(
         {.max_sequences = options.max_num_seqs, .max_context = static_cast<int32_t>(prepared.max_model_len)});
-    return DraftWorker(*drafter, transport, worker_options).run();
+    return serve(DraftWorker(*drafter, transport, worker_options), transport, lend);
   }
   const auto single = make_single_collectives();
   std::unique_ptr<Model> own;
@@ -84,7 +99,7 @@ Status serve_drafts(const RunOptions& options, const Preparation& prepared, Role
   const auto drafter = make_model_drafter(*loaded, {.max_sequences = options.max_num_seqs,
                                                     .eos_ids = prepared.target.eos,
                                                     .vocab_size = prepared.target.vocab_size});
-  return DraftWorker(*drafter, transport, worker_options).run();
+  return serve(DraftWorker(*drafter, transport, worker_options), transport, lend);
 }
 
 }  // namespace
@@ -120,11 +135,11 @@ Result<std::unique_ptr<Model>> load_draft(const RunOptions& options, const Prepa
 }
 
 Status run_target_rank(const RunOptions& options, const Preparation& prepared, RoleThreads threads,
-                       Collectives& group, Transport* transport, Model* loaded) {
+                       Collectives& group, Transport* transport, Model* loaded, const Lend& lend) {
   set_thread_role(fmt::format("target/{}", group.rank()));
   Status status;
   try {
-    status = serve_target(options, prepared, threads, group, transport, loaded);
+    status = serve_target(options, prepared, threads, group, transport, loaded, lend);
   } catch (const std::exception& error) {
     status = unavailable(error.what());
   }
@@ -133,10 +148,10 @@ Status run_target_rank(const RunOptions& options, const Preparation& prepared, R
 }
 
 Status run_draft_worker(const RunOptions& options, const Preparation& prepared, RoleThreads threads,
-                        Transport& transport, Model* loaded) {
+                        Transport& transport, Model* loaded, const Lend& lend) {
   set_thread_role("draft/0");
   try {
-    return report(&transport, serve_drafts(options, prepared, threads, transport, loaded));
+    return report(&transport, serve_drafts(options, prepared, threads, transport, loaded, lend));
   } catch (const std::exception& error) {
     return report(&transport, unavailable(error.what()));
   }

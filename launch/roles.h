@@ -22,12 +22,17 @@ Result<std::unique_ptr<Model>> load_target(const RunOptions& options, const Prep
 Result<std::unique_ptr<Model>> load_draft(const RunOptions& options, const Preparation& prepared,
                                           RoleThreads threads, Collectives& single);
 
+// Gives a role that has joined to the coordinator's thread (InprocHub::lend) until it is told to leave; null:
+// it serves on its own.
+using Lend = std::function<void(Transport&, const std::function<bool()>& turn)>;
+
 // Each loads its model, unless it is given one, and serves until told to leave. An error was also reported to
 // the coordinator. `transport` of the target on the leader only; an n-gram drafter needs no model.
 Status run_target_rank(const RunOptions& options, const Preparation& prepared, RoleThreads threads,
-                       Collectives& group, Transport* transport, Model* loaded = nullptr);
+                       Collectives& group, Transport* transport, Model* loaded = nullptr,
+                       const Lend& lend = nullptr);
 Status run_draft_worker(const RunOptions& options, const Preparation& prepared, RoleThreads threads,
-                        Transport& transport, Model* loaded = nullptr);
+                        Transport& transport, Model* loaded = nullptr, const Lend& lend = nullptr);
 
 using ErrorOf = std::function<Status()>;
 // Peers load their models first, which may take minutes; a role that fails says so through `error`.

@@ -34,6 +34,16 @@ Status TargetWorker::run(Transport* transport) {
   return {};
 }
 
+Result<bool> TargetWorker::turn(Transport& transport) {
+  CHECK(group_.size() == 1, "turns of a group of {}", group_.size());
+  while (auto incoming = transport.receive(Clock::now())) {
+    if (std::holds_alternative<Shutdown>(incoming->message)) return false;
+    if (const auto* plan = std::get_if<StepPlan>(&incoming->message))
+      RETURN_IF_ERROR(transport.send(kCoordinatorPeer, step(*plan)));
+  }
+  return true;
+}
+
 // Bits are promised within one instruction set, so a mixed group would diverge silently.
 void TargetWorker::agree_on_isa() {
   uint64_t mine = 0;

@@ -30,6 +30,11 @@ class TargetWorker {
   // group. Throws CollectiveError when a rank is gone and std::runtime_error when ranks disagree.
   Status run(Transport* transport);
 
+  // The same in turns, for a group of one rank: join(), then turn() while it is true. A turn takes what has
+  // arrived and does not wait.
+  Status join(Transport& transport);
+  Result<bool> turn(Transport& transport);
+
   // One plan: forward, verification, commit. Collective: every rank calls it with the same plan.
   StepResult step(const StepPlan& plan);
 
@@ -47,7 +52,6 @@ class TargetWorker {
     Epoch epoch;
   };
 
-  Status join(Transport& transport);
   void agree_on_isa();
   std::optional<StepPlan> next_plan(Transport* transport);
   std::optional<StepPlan> receive_plan(Transport& transport);

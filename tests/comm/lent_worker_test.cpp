@@ -1,0 +1,129 @@
+// A worker that is lent to the coordinator's thread (InprocHub::lend): nobody has to be woken for a message.
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <set>
+#include <stdexcept>
+#include <thread>
+
+#include "comm/transport.h"
+
+namespace outrider {
+namespace {
+
+using namespace std::chrono_literals;
+
+// Answers every Heartbeat with one of the next generation; leaves at a Shutdown.
+class LentWorker : public testing::Test {
+ protected:
+  ~LentWorker() override {
+    if (thread_.joinable()) thread_.join();
+  }
+
+  void lend() {
+    thread_ = std::thread([this, worker = std::shared_ptr<Transport>(hub_->connect())] {
+      ASSERT_TRUE(worker->send(kCoordinatorPeer, Heartbeat{Generation(0)}).ok());
+      try {
+        hub_->lend(*worker, [&] { return turn(*worker); });
+      } catch (const std::runtime_error& error) {
+        failure_ = error.what();
+      }
+      back_ = true;
+    });
+    const auto hello = coordinator_->receive(Clock::now() + 10s);
+    ASSERT_TRUE(hello);
+    peer_ = hello->peer;
+  }
+
+  bool turn(Transport& worker) {
+    ++turns_;
+    turn_thread_ = std::this_thread::get_id();
+    while (auto incoming = worker.receive(Clock::now())) {
+      if (std::holds_alternative<Shutdown>(incoming->message)) return false;
+      if (std::holds_alternative<Close>(incoming->message)) throw std::runtime_error("broken");
+      const auto* beat = std::get_if<Heartbeat>(&incoming->message);
+      if (beat && !worker.send(kCoordinatorPeer, Heartbeat{Generation(beat->generation.value() + 1)}).ok())
+        return false;
+    }
+    return true;
+  }
+
+  std::optional<uint64_t> ask(uint64_t question) {
+    if (!coordinator_->send(peer_, Heartbeat{Generation(question)}).ok()) return std::nullopt;
+    const auto answer = coordinator_->receive(Clock::now() + 10s);
+    return answer ? std::optional(std::get<Heartbeat>(answer->message).generation.value()) : std::nullopt;
+  }
+
+  std::shared_ptr<InprocHub> hub_ = make_inproc_hub();
+  std::unique_ptr<Transport> coordinator_ = hub_->coordinator_end();
+  PeerId peer_{};
+  std::thread thread_;
+  std::thread::id turn_thread_;
+  std::atomic<int> turns_{0};
+  std::atomic<bool> back_{false};
+  std::string failure_;
+};
+
+TEST_F(LentWorker, AnswersOnTheCoordinatorsThread) {
+  lend();
+  for (uint64_t i = 1; i < 100; ++i) ASSERT_EQ(ask(i), i + 1);
+  EXPECT_EQ(turn_thread_, std::this_thread::get_id());
+  EXPECT_FALSE(back_);
+  coordinator_.reset();
+}
+
+TEST_F(LentWorker, GetsATurnAlsoWhileNothingArrives) {
+  lend();
+  const int before = turns_;
+  EXPECT_FALSE(coordinator_->receive(Clock::now() + 5ms));
+  EXPECT_GT(turns_, before) << "it could not show that it is alive";
+  coordinator_.reset();
+}
+
+TEST_F(LentWorker, ComesBackWhenItLeaves) {
+  lend();
+  ASSERT_EQ(ask(1), 2u);
+  ASSERT_TRUE(coordinator_->send(peer_, Shutdown{}).ok());
+  EXPECT_FALSE(coordinator_->receive(Clock::now()));
+  thread_.join();
+  EXPECT_TRUE(back_);
+}
+
+TEST_F(LentWorker, ItsExceptionIsItsOwn) {
+  lend();
+  ASSERT_TRUE(coordinator_->send(peer_, Close{}).ok());
+  EXPECT_FALSE(coordinator_->receive(Clock::now() + 5ms));
+  thread_.join();
+  EXPECT_EQ(failure_, "broken");
+}
+
+TEST_F(LentWorker, ComesBackWhenTheCoordinatorIsGone) {
+  lend();
+  coordinator_.reset();
+  thread_.join();
+  EXPECT_TRUE(back_);
+}
+
+TEST_F(LentWorker, TwoOfThemServeOneCoordinator) {
+  lend();
+  std::thread other([this, worker = std::shared_ptr<Transport>(hub_->connect())] {
+    ASSERT_TRUE(worker->send(kCoordinatorPeer, Heartbeat{Generation(0)}).ok());
+    hub_->lend(*worker, [&] { return turn(*worker); });
+  });
+  const auto hello = coordinator_->receive(Clock::now() + 10s);
+  ASSERT_TRUE(hello);
+  ASSERT_TRUE(coordinator_->send(hello->peer, Heartbeat{Generation(70)}).ok());
+  ASSERT_TRUE(coordinator_->send(peer_, Heartbeat{Generation(50)}).ok());
+  std::set<uint64_t> answers;
+  for (int i = 0; i < 2; ++i) {
+    const auto answer = coordinator_->receive(Clock::now() + 10s);
+    ASSERT_TRUE(answer);
+    answers.insert(std::get<Heartbeat>(answer->message).generation.value());
+  }
+  EXPECT_EQ(answers, (std::set<uint64_t>{51, 71}));
+  coordinator_.reset();
+  other.join();
+}
+
+}  // namespace
+}  // namespace outrider
