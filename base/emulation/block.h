@@ -29,6 +29,14 @@ struct alignas(16) Words4 {
   uint32_t x, y, z, w;
 };
 
+}  // namespace emulation
+}  // namespace outrider::cuda
+
+using uint4 = outrider::cuda::emulation::Words4;
+
+namespace outrider::cuda {
+namespace emulation {
+
 struct Index3 {
   unsigned x = 0, y = 0, z = 0;
 };
@@ -47,8 +55,6 @@ void run_blocks(const LaunchShape& shape, const std::function<void()>& thread_bo
 void enqueue(StreamView stream, std::function<void()> work);
 
 }  // namespace emulation
-
-using uint4 = emulation::Words4;
 
 template <class T = unsigned char>
 T* shared_memory() {

@@ -54,40 +54,63 @@ struct Eight<bf16> {
   }
 };
 
+// Two neighbours of a value.
+__device__ __forceinline__ void load_two(const float* from, float (&to)[2]) {
+  to[0] = from[0];
+  to[1] = from[1];
+}
+__device__ __forceinline__ void load_two(const bf16* from, float (&to)[2]) {
+  const uint32_t pair = *reinterpret_cast<const uint32_t*>(from);
+  to[0] = to_float(bf16{static_cast<uint16_t>(pair)});
+  to[1] = to_float(bf16{static_cast<uint16_t>(pair >> 16)});
+}
+
 __device__ __forceinline__ float element(float value) { return value; }
 __device__ __forceinline__ float element(bf16 value) { return to_float(value); }
 
-// scores[h][p] = q[h] . key(p) * scale for the positions of this split, -inf beyond the row's own. One fma
-// chain over head_dim for every score.
+__device__ __forceinline__ void add_dots(const float (&key)[8], const float* q, float (&sums)[kHeads]) {
+  OUTRIDER_UNROLL
+  for (int e = 0; e < 8; ++e) {
+    OUTRIDER_UNROLL
+    for (int h = 0; h < kHeads; ++h) sums[h] = fmaf(key[e], q[h * kMaxHeadDim + e], sums[h]);
+  }
+}
+
+// scores[h][i] = q[h] . key(first + i) * scale for the positions of this split, -inf beyond the row's own.
+// One thread per position, one fma chain over head_dim for every score. Keys come in runs of 64 bytes (bf16),
+// so that enough loads are on their way.
 template <class T>
 __device__ void score(const Launch& l, const int32_t* table, int kv_head, int first, int last, const float* q,
                       float* scores) {
-  const int d = l.layer.head_dim;
-  const float scale = 1.0f / sqrtf(static_cast<float>(d));
-  for (int i = static_cast<int>(threadIdx.x); i < kSplitPositions; i += kThreads) {
-    const int p = first + i;
-    float sums[kHeads] = {};
-    if (p <= last) {
-      const int64_t block = table[p / static_cast<int>(kBlockTokens)];
-      const T* key = static_cast<const T*>(l.layer.keys) +
-                     kv_offset(l.layer.kv_heads, kBlockTokens, d, block, kv_head, p % kBlockTokens);
-      int j = 0;
-      if (d % 8 == 0)
-        for (; j < d; j += 8) {
-          Eight<T> part;
-          part.load(key + j);
-          OUTRIDER_UNROLL
-          for (int e = 0; e < 8; ++e) OUTRIDER_UNROLL
-          for (int h = 0; h < kHeads; ++h)
-            sums[h] = fmaf(part.values[e], q[h * kMaxHeadDim + j + e], sums[h]);
-        }
-      for (; j < d; ++j) OUTRIDER_UNROLL
-      for (int h = 0; h < kHeads; ++h) sums[h] = fmaf(element(key[j]), q[h * kMaxHeadDim + j], sums[h]);
+  static_assert(kSplitPositions == kThreads);
+  const int d = l.layer.head_dim, i = static_cast<int>(threadIdx.x), p = first + i;
+  float sums[kHeads] = {};
+  if (p <= last) {
+    const int64_t block = table[p / static_cast<int>(kBlockTokens)];
+    const T* key = static_cast<const T*>(l.layer.keys) +
+                   kv_offset(l.layer.kv_heads, kBlockTokens, d, block, kv_head, p % kBlockTokens);
+    int j = 0;
+    if (d % 8 == 0) {
+      constexpr int kRun = 4;
+      for (; j + 8 * kRun <= d; j += 8 * kRun) {
+        Eight<T> parts[kRun];
+        OUTRIDER_UNROLL
+        for (int r = 0; r < kRun; ++r) parts[r].load(key + j + 8 * r);
+        OUTRIDER_UNROLL
+        for (int r = 0; r < kRun; ++r) add_dots(parts[r].values, q + j + 8 * r, sums);
+      }
+      for (; j < d; j += 8) {
+        Eight<T> part;
+        part.load(key + j);
+        add_dots(part.values, q + j, sums);
+      }
     }
-    OUTRIDER_UNROLL
-    for (int h = 0; h < kHeads; ++h)
-      scores[h * kSplitPositions + i] = p <= last ? sums[h] * scale : -INFINITY;
+    for (; j < d; ++j) OUTRIDER_UNROLL
+    for (int h = 0; h < kHeads; ++h) sums[h] = fmaf(element(key[j]), q[h * kMaxHeadDim + j], sums[h]);
   }
+  const float scale = 1.0f / sqrtf(static_cast<float>(d));
+  OUTRIDER_UNROLL
+  for (int h = 0; h < kHeads; ++h) scores[h * kSplitPositions + i] = p <= last ? sums[h] * scale : -INFINITY;
 }
 
 // One warp per head, in place: scores -> exp(score - max). Returns max and sum in every lane.
@@ -108,6 +131,44 @@ __device__ void soften(float* scores, float& max, float& sum) {
   for (int lanes = 16; lanes >= 1; lanes /= 2) sum = sum + shuffle_xor(sum, lanes);
 }
 
+// partial[h][j] of each warp = sum over its KV blocks of scores[h][i] * value(first + i)[j]. Warp w takes
+// blocks w, w + 4, ... of the split, every lane two neighbours of head_dim at a time; the warps' sums are
+// added in the tree.
+template <class T>
+__device__ void weigh_values(const Launch& l, const int32_t* table, int kv_head, int first, int count,
+                             const float* scores, float* partials) {
+  const int d = l.layer.head_dim, lane = static_cast<int>(threadIdx.x % kWarp);
+  const int warp = static_cast<int>(threadIdx.x / kWarp);
+  constexpr int kTokens = static_cast<int>(kBlockTokens);
+  for (int j = 2 * lane; j < d; j += 2 * static_cast<int>(kWarp)) {
+    float sums[kHeads][2] = {};
+    for (int begin = warp * kTokens; begin < count; begin += kWarps * kTokens) {
+      const int64_t block = table[(first + begin) / kTokens];
+      const T* values = static_cast<const T*>(l.layer.values) +
+                        kv_offset(l.layer.kv_heads, kBlockTokens, d, block, kv_head, 0) + j;
+      // Beyond the row's position the weights are zero, but the memory may hold anything.
+      float loaded[kTokens][2] = {};
+      OUTRIDER_UNROLL
+      for (int t = 0; t < kTokens; ++t)
+        if (begin + t < count) load_two(values + t * d, loaded[t]);
+      OUTRIDER_UNROLL
+      for (int t = 0; t < kTokens; ++t) {
+        OUTRIDER_UNROLL
+        for (int h = 0; h < kHeads; ++h) {
+          const float weight = scores[h * kSplitPositions + begin + t];
+          sums[h][0] = fmaf(weight, loaded[t][0], sums[h][0]);
+          sums[h][1] = fmaf(weight, loaded[t][1], sums[h][1]);
+        }
+      }
+    }
+    OUTRIDER_UNROLL
+    for (int h = 0; h < kHeads; ++h) {
+      partials[(warp * kHeads + h) * kMaxHeadDim + j] = sums[h][0];
+      partials[(warp * kHeads + h) * kMaxHeadDim + j + 1] = sums[h][1];
+    }
+  }
+}
+
 // Grid: splits, KV heads of this rank, rows.
 template <class T>
 __global__ void __launch_bounds__(kThreads) attend_splits(const Launch l) {
@@ -115,8 +176,9 @@ __global__ void __launch_bounds__(kThreads) attend_splits(const Launch l) {
   const int64_t row = l.first_row + blockIdx.z;
   const int last = l.batch.positions[row], first = split * kSplitPositions;
   if (first > last) return;
-  float* q = shared_memory<float>();         // [kHeads][kMaxHeadDim]
-  float* scores = q + kHeads * kMaxHeadDim;  // [kHeads][kSplitPositions]
+  float* q = shared_memory<float>();                    // [kHeads][kMaxHeadDim]
+  float* scores = q + kHeads * kMaxHeadDim;             // [kHeads][kSplitPositions]
+  float* partials = scores + kHeads * kSplitPositions;  // [kWarps][kHeads][kMaxHeadDim]
   const int d = l.layer.head_dim;
   const int32_t* table = l.batch.tables + l.batch.row_table[row] * l.batch.table_stride;
   const int group = (l.a.first_kv_head + kv_head) * l.a.heads_per_kv - l.a.first_head;
@@ -142,20 +204,15 @@ __global__ void __launch_bounds__(kThreads) attend_splits(const Launch l) {
       to[1] = sum;
     }
     sync_block();
-    for (int j = tid; j < d; j += kThreads) {
-      float sums[kHeads] = {};
-      for (int i = 0; i < count; ++i) {
-        const int p = first + i;
-        const int64_t block = table[p / static_cast<int>(kBlockTokens)];
-        const float value = element(static_cast<const T*>(
-            l.layer
-                .values)[kv_offset(l.layer.kv_heads, kBlockTokens, d, block, kv_head, p % kBlockTokens) + j]);
-        OUTRIDER_UNROLL
-        for (int h = 0; h < kHeads; ++h) sums[h] = fmaf(scores[h * kSplitPositions + i], value, sums[h]);
-      }
+    weigh_values<T>(l, table, kv_head, first, count, scores, partials);
+    sync_block();
+    for (int i = tid; i < kHeads * d; i += kThreads) {
+      const int h = i / d, j = i % d;
+      if (head + h >= end) continue;
+      float values[kMaxSlices];
       OUTRIDER_UNROLL
-      for (int h = 0; h < kHeads; ++h)
-        if (head + h < end) record(l, row - l.first_row, head + h, split)[2 + j] = sums[h];
+      for (int w = 0; w < kWarps; ++w) values[w] = partials[(w * kHeads + h) * kMaxHeadDim + j];
+      record(l, row - l.first_row, head + h, split)[2 + j] = tree_sum(values, kWarps);
     }
     sync_block();
   }
@@ -220,7 +277,7 @@ void attention(StreamView stream, const DeviceBatch& batch, const KvLayer& layer
   CHECK(layer.head_dim <= kMaxHeadDim, "head_dim {}", layer.head_dim);
   if (arguments.heads == 0) return;
   Launch l{.batch = batch, .layer = layer, .a = arguments, .splits = split_count(arguments.max_positions)};
-  constexpr size_t kShared = (kHeads * kMaxHeadDim + kHeads * kSplitPositions) * sizeof(float);
+  constexpr size_t kShared = ((1 + kWarps) * kHeads * kMaxHeadDim + kHeads * kSplitPositions) * sizeof(float);
   for (; l.first_row < arguments.rows; l.first_row += kAttentionRows) {
     const int64_t left = arguments.rows - l.first_row;
     const auto rows = static_cast<unsigned>(left < kAttentionRows ? left : kAttentionRows);

@@ -81,7 +81,7 @@ OUTRIDER_SHARED_CODE inline int64_t kv_offset(int64_t kv_heads, int64_t block_to
 }
 
 // Attention cuts the KV at multiples of this many positions, counted from the start of the sequence.
-constexpr int kSplitPositions = 256;
+constexpr int kSplitPositions = 128;
 OUTRIDER_SHARED_CODE inline int32_t split_count(int32_t positions) {
   return (positions + kSplitPositions - 1) / kSplitPositions;
 }

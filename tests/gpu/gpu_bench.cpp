@@ -1,0 +1,289 @@
+// Timings of one GPU: memory bandwidth, matrix products of 1B and 8B shapes for 1 to 64 rows beside cuBLAS,
+// and whole decode steps of 1B, 3B and 8B shapes with noise for weights. One table on standard output, one
+// JSON file.
+//   gpu_bench [--json FILE] [--seconds N] [--tiny]
+// Exit codes: 0, or 77 and the reason where there is no GPU. --tiny: shapes that the emulation can run.
+#include <chrono>
+#include <cstdio>
+#include <cstring>
+#include <fstream>
+#include <map>
+#include <nlohmann/json.hpp>
+#include <string>
+
+#include "comm/collectives.h"
+#include "tests/gpu/cublas.h"
+#include "tests/gpu/measure.h"
+#include "tests/gpu/read_bandwidth.h"
+#include "transformer/cuda/model.h"
+#include "transformer/cuda_backend.h"
+
+namespace outrider::gpu {
+namespace {
+
+using nlohmann::json;
+
+constexpr int kExitNoGpu = 77;
+
+struct Settings {
+  std::string json_file;
+  double seconds = 240;  // for everything; what does not fit is left out, and said
+  bool tiny = false;
+};
+
+class Bench {
+ public:
+  explicit Bench(const Settings& settings) : settings_(settings), device_(cuda::describe_device(0)) {}
+
+  int run();
+
+ private:
+  bool time_is_up(const std::string& what);
+  void measure_bandwidth();
+  void measure_products(const std::string& name, int64_t n, int64_t k);
+  void measure_steps(const std::string& name, const ModelConfig& config);
+  void write() const;
+
+  Settings settings_;
+  cuda::DeviceInfo device_;
+  std::chrono::steady_clock::time_point start_ = std::chrono::steady_clock::now();
+  cuda::Stream stream_;
+  double read_bandwidth_ = 1;  // bytes per second
+  json report_;
+};
+
+bool Bench::time_is_up(const std::string& what) {
+  const std::chrono::duration<double> used = std::chrono::steady_clock::now() - start_;
+  if (used.count() < settings_.seconds) return false;
+  std::printf("%-28s not run: the time of --seconds is used up\n", what.c_str());
+  report_["not_run"].push_back(what);
+  return true;
+}
+
+void Bench::measure_bandwidth() {
+  const int64_t bytes = settings_.tiny ? int64_t{1} << 20 : int64_t{4} << 30;
+  const cuda::DeviceBuffer<std::byte> from(bytes), to(bytes);
+  const cuda::DeviceBuffer<float> sink(1);
+  const Timing copied =
+      measure(stream_, 10, 1, [&](int) { cuda::copy_bytes(to.data(), from.data(), from.bytes(), stream_); });
+  const Timing read = measure(stream_, 10, 1, [&](int) {
+    read_all(stream_, from.data(), bytes, device_.multiprocessors, sink.data());
+  });
+  read_bandwidth_ = static_cast<double>(bytes) / read.median_s;
+  report_["bandwidth"] = {{"copy_gb_per_s", 2e-9 * static_cast<double>(bytes) / copied.median_s},
+                          {"read_gb_per_s", 1e-9 * read_bandwidth_}};
+  std::printf("copy %.0f GB/s (read + written), read %.0f GB/s\n",
+              2e-9 * static_cast<double>(bytes) / copied.median_s, 1e-9 * read_bandwidth_);
+}
+
+// Copies of the weights that together exceed the L2 cache several times take turns: every read is from
+// memory.
+void Bench::measure_products(const std::string& name, int64_t n, int64_t k) {
+  if (time_is_up("product " + name)) return;
+  const int64_t weight_bytes = n * k * 2;
+  const int copies =
+      settings_.tiny ? 2 : static_cast<int>(std::clamp<int64_t>((int64_t{512} << 20) / weight_bytes, 2, 64));
+  const int calls = settings_.tiny ? 2 : std::max(copies, 8);
+  constexpr int64_t kMostRows = 64;
+  std::vector<cuda::DeviceMatrix> weights;
+  for (int c = 0; c < copies; ++c) {
+    weights.emplace_back(WeightType::kBFloat16, n, cuda::even_slices(k));
+    cuda::fill_noise(stream_, weights.back().view(), static_cast<uint64_t>(c) + 1, 0.02f);
+  }
+  cuda::DeviceMatrix x(WeightType::kBFloat16, kMostRows, cuda::even_slices(k));  // any bf16 noise
+  cuda::fill_noise(stream_, x.view(), 99, 1.0f);
+  const cuda::DeviceBuffer<float> out(kMostRows * n);
+  cuda::prepare_matmul();
+  auto cublas = Cublas::load(stream_);
+  double alone = 0;
+  std::printf("%-28s", fmt::format("{} [{}, {}]", name, n, k).c_str());
+  for (int64_t rows : {1, 2, 4, 8, 9, 12, 16, 32, 64}) {
+    const auto ours = [&](int c) {
+      cuda::matmul(stream_,
+                   {.rows = rows, .x_stride = k, .out_stride = n, .multiprocessors = device_.multiprocessors},
+                   x.view().data, weights[static_cast<size_t>(c % copies)].view(), out.data());
+    };
+    const cuda::Graph graph(stream_, [&] {
+      for (int c = 0; c < calls; ++c) ours(c);
+    });
+    const double seconds = measure(stream_, 15, 1, [&](int) { graph.launch(stream_); }).median_s / calls;
+    if (rows == 1) alone = seconds;
+    const double share = static_cast<double>(weight_bytes) / seconds / read_bandwidth_;
+    json line{{"name", name},
+              {"n", n},
+              {"k", k},
+              {"rows", rows},
+              {"us", seconds * 1e6},
+              {"share_of_read_bandwidth", share},
+              {"t_over_t1", seconds / alone}};
+    if (cublas.ok())
+      line["cublas_us"] =
+          1e6 * measure(stream_, 15, calls, [&](int c) {
+                  (*cublas)->multiply(rows, n, k, x.view().data,
+                                      weights[static_cast<size_t>(c % copies)].view().data, out.data());
+                }).median_s;
+    report_["products"].push_back(line);
+    if (rows == 1 || rows == 8 || rows == 16)
+      std::printf("  M=%-2ld %6.1f us (%.0f %%)%s", static_cast<long>(rows), seconds * 1e6, 100 * share,
+                  cublas.ok() ? fmt::format(" cuBLAS {:.1f}", line["cublas_us"].get<double>()).c_str() : "");
+  }
+  std::printf("\n");
+  if (!cublas.ok()) report_["cublas"] = cublas.status().message();
+}
+
+// One sequence with a context; steps of M rows that are rolled back, as a verification that rejects all is.
+void Bench::measure_steps(const std::string& name, const ModelConfig& config) {
+  for (int64_t context : settings_.tiny ? std::vector<int64_t>{20} : std::vector<int64_t>{128, 2048}) {
+    if (time_is_up(fmt::format("steps {} after {}", name, context))) return;
+    const auto single = make_single_collectives();
+    auto model = cuda::CudaModel::of_noise(
+        config,
+        {.device = {.kind = Device::Kind::kCuda}, .max_logit_rows = 16, .max_positions = context + 32},
+        *single);
+    if (!model.ok()) {
+      std::printf("%-28s not run: %s\n", name.c_str(), model.status().message().c_str());
+      report_["not_run"].push_back(name + ": " + model.status().message());
+      return;
+    }
+    KvCache& kv = (*model)->kv();
+    const KvHandle sequence = kv.create();
+    std::vector<TokenId> ids;
+    for (int64_t i = 0; i < context + 32; ++i)
+      ids.emplace_back(static_cast<int32_t>(i * 7919 % config.vocab_size));
+    const auto prefill_start = std::chrono::steady_clock::now();
+    for (int64_t at = 0; at < context; at += 128) {
+      const BatchSlice slice{
+          sequence,
+          std::span(ids).subspan(static_cast<size_t>(at),
+                                 static_cast<size_t>(std::min<int64_t>(128, context - at))),
+          1};
+      (void)(*model)->forward({&slice, 1}).value();
+    }
+    const std::chrono::duration<double> prefill = std::chrono::steady_clock::now() - prefill_start;
+    double alone = 0;
+    std::printf("%-28s", fmt::format("{} step after {}", name, context).c_str());
+    for (int64_t rows : {1, 2, 3, 4, 5, 6, 7, 8, 9, 12, 16}) {
+      const BatchSlice slice{
+          sequence, std::span(ids).subspan(static_cast<size_t>(context), static_cast<size_t>(rows)), rows};
+      std::vector<double> seconds;
+      for (int r = -3; r < 30; ++r) {
+        const auto start = std::chrono::steady_clock::now();
+        const cuda::DeviceLogits logits = (*model)->forward_on_device({&slice, 1}).value();
+        logits.stream.synchronize();
+        const std::chrono::duration<double> took = std::chrono::steady_clock::now() - start;
+        kv.truncate(sequence, context);
+        if (r >= 0) seconds.push_back(took.count());
+      }
+      const Timing t = summarize(std::move(seconds));
+      if (rows == 1) alone = t.median_s;
+      const double share = static_cast<double>((*model)->weight_bytes()) / t.median_s / read_bandwidth_;
+      report_["steps"].push_back({{"model", name},
+                                  {"context", context},
+                                  {"rows", rows},
+                                  {"ms", t.median_s * 1e3},
+                                  {"spread", t.spread},
+                                  {"share_of_read_bandwidth", share},
+                                  {"t_over_t1", t.median_s / alone},
+                                  {"weight_gb", static_cast<double>((*model)->weight_bytes()) * 1e-9},
+                                  {"prefill_s", prefill.count()}});
+      if (rows == 1 || rows == 8 || rows == 16)
+        std::printf("  M=%-2ld %7.3f ms (%.0f %%, x%.3f)", static_cast<long>(rows), t.median_s * 1e3,
+                    100 * share, t.median_s / alone);
+    }
+    std::printf("\n");
+  }
+}
+
+void Bench::write() const {
+  if (!settings_.json_file.empty()) std::ofstream(settings_.json_file) << report_.dump(1) << "\n";
+}
+
+ModelConfig shape(int64_t hidden, int64_t layers, int64_t heads, int64_t head_dim, int64_t intermediate,
+                  bool tied) {
+  return {.hidden_size = hidden,
+          .num_layers = layers,
+          .num_heads = heads,
+          .num_kv_heads = 8,
+          .head_dim = head_dim,
+          .intermediate_size = intermediate,
+          .vocab_size = 128256,
+          .max_position_embeddings = 8192,
+          .rms_norm_eps = 1e-5,
+          .rope_theta = 500000,
+          .tie_word_embeddings = tied};
+}
+
+int Bench::run() {
+  cuda::use_device(0);
+  report_["device"] = {{"name", device_.name},
+                       {"arch", device_.arch()},
+                       {"multiprocessors", device_.multiprocessors},
+                       {"memory_gb", static_cast<double>(device_.total_bytes) * 1e-9},
+                       {"versions", cuda::version_text()}};
+  std::printf("%s, %s; %% are of the read bandwidth, x is t(M)/t(1)\n", device_.name.c_str(),
+              cuda::version_text().c_str());
+  measure_bandwidth();
+  write();
+  if (settings_.tiny) {
+    measure_products("tiny", 96, 64);
+    ModelConfig tiny = shape(64, 2, 8, 8, 96, true);
+    tiny.vocab_size = 128;
+    measure_steps("tiny", tiny);
+    write();
+    return 0;
+  }
+  const std::map<std::string, ModelConfig> models{{"1B", shape(2048, 16, 32, 64, 8192, true)},
+                                                  {"3B", shape(3072, 28, 24, 128, 8192, true)},
+                                                  {"8B", shape(4096, 32, 32, 128, 14336, false)}};
+  for (const char* name : {"1B", "8B"}) {
+    const ModelConfig& c = models.at(name);
+    const std::string size = name;
+    measure_products(size + " qkv", c.q_size() + 2 * c.kv_size(), c.hidden_size);
+    measure_products(size + " o", c.hidden_size, c.q_size());
+    measure_products(size + " gate_up", 2 * c.intermediate_size, c.hidden_size);
+    measure_products(size + " down", c.hidden_size, c.intermediate_size);
+    measure_products(size + " head", c.vocab_size, c.hidden_size);
+    write();
+  }
+  for (const auto& [name, config] : models) {
+    measure_steps(name, config);
+    write();
+  }
+  return 0;
+}
+
+int main_of(int argc, char** argv) {
+  Settings settings;
+  for (int i = 1; i < argc; ++i) {
+    const std::string flag = argv[i];
+    if (flag == "--tiny")
+      settings.tiny = true;
+    else if (flag == "--json" && i + 1 < argc)
+      settings.json_file = argv[++i];
+    else if (flag == "--seconds" && i + 1 < argc)
+      settings.seconds = std::atof(argv[++i]);
+    else {
+      std::fprintf(stderr, "gpu_bench: %s? usage: gpu_bench [--json FILE] [--seconds N] [--tiny]\n",
+                   flag.c_str());
+      return 2;
+    }
+  }
+  const auto count = cuda_device_count();
+  if (!count.ok()) {
+    std::printf("%s\n", count.status().message().c_str());
+    return kExitNoGpu;
+  }
+  return Bench(settings).run();
+}
+
+}  // namespace
+}  // namespace outrider::gpu
+
+int main(int argc, char** argv) {
+  try {
+    return outrider::gpu::main_of(argc, argv);
+  } catch (const std::exception& error) {
+    std::fprintf(stderr, "gpu_bench: %s\n", error.what());
+    return 3;
+  }
+}
