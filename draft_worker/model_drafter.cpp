@@ -7,10 +7,12 @@
 namespace outrider {
 namespace {
 
-int64_t ns_since(std::chrono::steady_clock::time_point start) {
-  return std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::steady_clock::now() - start)
-      .count();
+using Time = std::chrono::steady_clock::time_point;
+
+int64_t ns_between(Time start, Time end) {
+  return std::chrono::duration_cast<std::chrono::nanoseconds>(end - start).count();
 }
+int64_t ns_since(Time start) { return ns_between(start, std::chrono::steady_clock::now()); }
 
 }  // namespace
 
@@ -64,14 +66,13 @@ Status ModelDrafter::begin(const Propose& propose) {
 }
 
 void ModelDrafter::start_fresh(Sequence& s, const Propose& propose) {
-  const PreparationReport preparation = s.job ? s.job->preparation : PreparationReport{};
-  s.job = Job{.propose = propose,
-              .strand = {.key = {propose.round, propose.q_kind, propose.sparse_m},
-                         .base = propose.base,
-                         .tokens = {},
-                         .q = {},
-                         .guesses = {}},
-              .preparation = preparation};
+  if (!s.job) s.job.emplace();
+  s.job->propose = propose;
+  s.job->strand = {.key = {propose.round, propose.q_kind, propose.sparse_m},
+                   .base = propose.base,
+                   .tokens = {},
+                   .q = {},
+                   .guesses = {}};
   roll_back(s, s.window.keep());
 }
 
@@ -133,6 +134,9 @@ DraftAnswer ModelDrafter::finish(Sequence& s, Status status) {
     answer.draft.preparation.wasted_tokens = std::exchange(wasted_tokens_, 0);
     answer.draft.preparation.busy_ns = std::exchange(prepare_ns_, 0);
   }
+  const auto now = std::chrono::steady_clock::now();
+  if (job.previous_sent_at && answer.wanted && answer.status.ok())
+    policy_.round_took(job.was_prepared, ns_between(*job.previous_sent_at, now));
   if (answer.wanted && answer.status.ok() && !answer.draft.ids.empty())
     s.block = Block{.key = job.strand.key,
                     .base = propose.base,
@@ -142,6 +146,9 @@ DraftAnswer ModelDrafter::finish(Sequence& s, Status status) {
                     .fanout = propose.fanout,
                     .gamma = propose.gamma,
                     .eos = job.strand.eos,
+                    .prepare = propose.pipeline == Pipeline::kAuto ? policy_.prepare_next()
+                                                                   : propose.pipeline != Pipeline::kLockstep,
+                    .sent_at = now,
                     .bonus_outcomes = {},
                     .branches = {}};
   s.job.reset();
@@ -174,7 +181,10 @@ bool ModelDrafter::advance_jobs(std::vector<DraftAnswer>& answers) {
   auto logits = model_.forward(slices_);
   if (!logits.ok() && give_up_branches()) return true;  // room for another try
   if (logits.ok()) logits_ = *logits;
-  const int64_t share = ns_since(start) / static_cast<int64_t>(slices_.size());
+  const auto participants = static_cast<int64_t>(slices_.size());
+  const int64_t share = ns_since(start) / participants;  // of the pass; what follows is a sequence's own
+  const bool one_each = std::all_of(slices_.begin(), slices_.end(),
+                                    [](const BatchSlice& slice) { return slice.tokens.size() == 1; });
   int64_t row = 0;
   size_t at = 0;
   for (auto& [id, s] : sequences_) {
@@ -183,13 +193,16 @@ bool ModelDrafter::advance_jobs(std::vector<DraftAnswer>& answers) {
     const BatchSlice& slice = slices_[at++];
     Status status = logits.status();
     if (status.ok()) {
-      (s.job->strand.length() > 0 ? s.job->draft_ns : s.job->ingest_ns) += share;
+      int64_t& busy_ns = s.job->strand.length() > 0 ? s.job->draft_ns : s.job->ingest_ns;
+      const auto own = std::chrono::steady_clock::now();
       s.window.fed(slice.tokens);
       if (slice.logit_rows > 0)
         status = take_row(s, s.job->strand, row++, s.job->propose.pipeline != Pipeline::kLockstep);
+      busy_ns += share + ns_since(own);
     }
     if (!status.ok()) answers.push_back(finish(s, std::move(status)));
   }
+  if (one_each) policy_.pass_took(participants, ns_since(start));
   return true;
 }
 

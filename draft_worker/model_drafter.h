@@ -11,6 +11,7 @@
 #include "draft_worker/draft_window.h"
 #include "draft_worker/drafter.h"
 #include "draft_worker/outcome_statistics.h"
+#include "draft_worker/preparation_policy.h"
 #include "draft_worker/strand.h"
 
 namespace outrider {
@@ -33,6 +34,9 @@ class ModelDrafter final : public Drafter {
     Strand strand;
     PreparationReport preparation;
     int64_t ingest_ns = 0, draft_ns = 0;
+    // Of the block before it.
+    std::optional<std::chrono::steady_clock::time_point> previous_sent_at;
+    bool was_prepared = false;
   };
   struct Branch {
     Outcome outcome;
@@ -49,6 +53,8 @@ class ModelDrafter final : public Drafter {
     int32_t fanout = 0, gamma = 0;
     bool eos = false;
     bool planned = false;
+    bool prepare = false;  // auto may decide not to
+    std::chrono::steady_clock::time_point sent_at;
     double full_probability = 0;
     std::vector<Outcome> bonus_outcomes;  // wait for the guesses of the bonus token
     std::vector<Branch> branches;
@@ -89,7 +95,9 @@ class ModelDrafter final : public Drafter {
   void plan(Sequence& s);
   void add_branch(Sequence& s, const Outcome& outcome);
   void collect_rows();
+  void limit_rows();
   bool prepare();
+  bool awaits_verdict() const;
   Status feed_rows();
   void take_rows();
   void take_bonus_guesses(Sequence& s, int64_t row);
@@ -108,6 +116,7 @@ class ModelDrafter final : public Drafter {
   IntegerWeights q_;
   std::map<SequenceId, Sequence> sequences_;
   std::array<OutcomeStatistics, 5> statistics_;  // by rule
+  PreparationPolicy policy_;                     // of Pipeline::kAuto
 
   int32_t wasted_tokens_ = 0;  // since the last answer
   int64_t prepare_ns_ = 0;
@@ -115,6 +124,7 @@ class ModelDrafter final : public Drafter {
   // Buffers of one pass.
   std::vector<BatchSlice> slices_;
   std::vector<PreparationRow> rows_;
+  std::vector<double> probabilities_;
   std::vector<Outcome> outcomes_;
 };
 

@@ -1,5 +1,6 @@
 // The half of the model drafter that works ahead: branches for the outcomes of drafts under verification.
 #include <algorithm>
+#include <thread>
 
 #include "draft_worker/model_drafter.h"
 #include "transformer/ops/cpu_ops.h"
@@ -10,6 +11,11 @@ namespace {
 
 // More rows than this in one preparing pass would hold up a Propose for too long.
 constexpr size_t kMaxPreparedRows = 32;
+
+int64_t ns_since(std::chrono::steady_clock::time_point start) {
+  return std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::steady_clock::now() - start)
+      .count();
+}
 
 }  // namespace
 
@@ -24,6 +30,9 @@ int64_t kv_tokens_for_outcomes(int64_t outcomes, int64_t gamma) {
 bool ModelDrafter::resume(Sequence& s, const Propose& propose) {
   s.job.reset();
   if (!s.block) return false;
+  const auto sent_at = s.block->sent_at;
+  const bool was_prepared = s.block->prepare;
+  policy_.verdict_took(ns_since(sent_at));
   const auto outcome = s.window.committed().subspan(static_cast<size_t>(s.block->base.value()));
   observe(s, outcome);
   PreparationReport preparation{.looked_up = s.block->pipeline != Pipeline::kLockstep && propose.gamma > 0,
@@ -45,6 +54,8 @@ bool ModelDrafter::resume(Sequence& s, const Propose& propose) {
   }
   preparation.hit = hit && propose.gamma > 0;
   s.job->preparation = preparation;
+  s.job->previous_sent_at = sent_at;
+  s.job->was_prepared = was_prepared;
   drop_block(s);
   return hit;
 }
@@ -137,7 +148,7 @@ void ModelDrafter::add_branch(Sequence& s, const Outcome& outcome) {
 void ModelDrafter::collect_rows() {
   rows_.clear();
   for (auto& [id, s] : sequences_) {
-    if (s.job || !s.block || s.block->pipeline == Pipeline::kLockstep) continue;
+    if (s.job || !s.block || !s.block->prepare) continue;
     if (!s.block->planned) plan(s);
     Block& block = *s.block;
     if (!block.bonus_outcomes.empty() && s.window.cached() < model_.max_positions())
@@ -151,11 +162,27 @@ void ModelDrafter::collect_rows() {
   const auto limit = std::min<size_t>(
       kMaxPreparedRows, static_cast<size_t>(std::min(model_.max_rows(), model_.max_logit_rows())));
   if (rows_.size() > limit) rows_.resize(limit);
+  limit_rows();
+}
+
+// Under `auto` a pass takes what pays by now.
+void ModelDrafter::limit_rows() {
+  const auto is_auto = [](const PreparationRow& row) {
+    return row.sequence->block->pipeline == Pipeline::kAuto;
+  };
+  if (rows_.empty() || !std::all_of(rows_.begin(), rows_.end(), is_auto)) return;
+  probabilities_.clear();
+  int64_t waited_ns = 0;
+  for (const PreparationRow& row : rows_) {
+    probabilities_.push_back(row.probability);
+    waited_ns = std::max(waited_ns, ns_since(row.sequence->block->sent_at));
+  }
+  rows_.resize(policy_.rows_worth(probabilities_, waited_ns));
 }
 
 bool ModelDrafter::prepare() {
   collect_rows();
-  if (rows_.empty()) return false;
+  if (rows_.empty()) return awaits_verdict();
   const auto start = std::chrono::steady_clock::now();
   if (feed_rows().ok())
     take_rows();
@@ -164,6 +191,17 @@ bool ModelDrafter::prepare() {
   prepare_ns_ +=
       std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::steady_clock::now() - start).count();
   return true;
+}
+
+// Nothing is worth doing, but a verdict is due: the worker looks for it rather than sleep and be woken.
+bool ModelDrafter::awaits_verdict() const {
+  const bool due = std::any_of(sequences_.begin(), sequences_.end(), [&](const auto& item) {
+    const auto& block = item.second.block;
+    return block && block->pipeline != Pipeline::kLockstep &&
+           policy_.verdict_is_due(ns_since(block->sent_at));
+  });
+  if (due) std::this_thread::yield();
+  return due;
 }
 
 Status ModelDrafter::feed_rows() {

@@ -34,18 +34,36 @@ TokenGuesses TokenGuesser::guess(std::span<float> row, const SamplingParams& par
   return guesses;
 }
 
-// The argmax, then that of what is left. The maxima of the chunks stay upper bounds, which is all the search
-// needs. Fewer guesses than elsewhere: each is another pass over the noise.
-void TokenGuesser::best_with_noise(std::span<float> row, const SamplingParams& params, Position position,
-                                   TokenGuesses& guesses) {
-  constexpr int32_t kNoisyGuesses = 4;
+// The best few scores in one pass over the noise, skipping what cannot be among them (see gumbel_argmax).
+void TokenGuesser::best_with_noise(std::span<const float> row, const SamplingParams& params,
+                                   Position position, TokenGuesses& guesses) {
   const Chunks chunks{{0, static_cast<int64_t>(row.size())}};
-  while (guesses.count < kNoisyGuesses) {
-    const RankedToken best = gumbel_argmax(row, chunks, chunk_max_, params.seed, position);
-    if (!best.is_finite()) return;
-    guesses.add(best.id());
-    row[static_cast<size_t>(best.id().value())] = kMinusInfinity;
-  }
+  std::array<RankedToken, kNoisyGuesses> best{};  // descending; none: packed 0
+  const auto visit = [&](int64_t chunk) {
+    const auto missing = [&](float logit) {  // the word that a token of this logit must draw to be among them
+      return best.back().packed == 0 ? 0 : least_word_for_noise(best.back().value() - logit);
+    };
+    const float highest = chunk_max_[static_cast<size_t>(chunk)];
+    if (highest == kMinusInfinity || missing(highest) > UINT32_MAX) return;
+    const auto least = static_cast<uint32_t>(missing(highest));
+    if (!fill_noise_words(params.seed, position, chunk, least, words_)) return;
+    for (int64_t v = chunks.local(chunk).begin; v < chunks.local(chunk).end; ++v) {
+      const float logit = row[static_cast<size_t>(v)];
+      const uint32_t word = words_.of(v);
+      if (word < least || logit == kMinusInfinity || word < missing(logit)) continue;
+      const RankedToken token = RankedToken::of(gumbel_score(logit, word), v);
+      if (token <= best.back()) continue;
+      best.back() = token;
+      for (size_t i = best.size() - 1; i > 0 && best[i] > best[i - 1]; --i) std::swap(best[i], best[i - 1]);
+    }
+  };
+  // A good bound first.
+  const auto first = std::max_element(chunk_max_.begin(), chunk_max_.end()) - chunk_max_.begin();
+  visit(first);
+  for (int64_t chunk = 0; chunk < chunks.count(); ++chunk)
+    if (chunk != first) visit(chunk);
+  for (const RankedToken token : best)
+    if (token.packed != 0) guesses.add(token.id());
 }
 
 TokenId bonus_guess(const IntegerWeights& q, const SamplingParams& params, Position position, Round round) {

@@ -26,16 +26,19 @@ struct TokenGuesses {
 
 class TokenGuesser {
  public:
-  // `row` as DraftSampler::sample left it, which is overwritten. Under the invariant rule by logit plus the
+  // `row` as DraftSampler::sample left it. Under the invariant rule by logit plus the
   // noise that the target adds too; else by logit.
   TokenGuesses guess(std::span<float> row, const SamplingParams& params, Position position);
 
  private:
-  void best_with_noise(std::span<float> row, const SamplingParams& params, Position position,
+  static constexpr int32_t kNoisyGuesses = 4;  // every further one loosens the bound of the search
+
+  void best_with_noise(std::span<const float> row, const SamplingParams& params, Position position,
                        TokenGuesses& guesses);
 
   std::vector<float> chunk_max_;
   TopTokens top_;
+  NoiseWords words_;
 };
 
 // Under p/q rules the target draws a bonus token with a uniform that the drafter can compute as well: its own

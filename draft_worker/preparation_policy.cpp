@@ -1,0 +1,67 @@
+#include "draft_worker/preparation_policy.h"
+
+#include <algorithm>
+
+namespace outrider {
+namespace {
+
+constexpr double kForgetting = 0.98;  // per pass
+constexpr double kEwmaWeight = 0.1;
+constexpr int64_t kTrials = 24;    // first rounds, every third of which goes without
+constexpr int64_t kTryOther = 48;  // later one round in so many goes the other way
+constexpr double kWorthStopping = 0.97;
+
+}  // namespace
+
+void PassCost::observe(int64_t rows, double ns) {
+  const auto x = static_cast<double>(rows);
+  for (double* sum : {&weight_, &x_, &y_, &xx_, &xy_}) *sum *= kForgetting;
+  weight_ += 1;
+  x_ += x;
+  y_ += ns;
+  xx_ += x * x;
+  xy_ += x * ns;
+}
+
+double PassCost::of(int64_t rows) const {
+  if (weight_ == 0) return 0;
+  const double spread = weight_ * xx_ - x_ * x_, mean_x = x_ / weight_, mean_y = y_ / weight_;
+  // Passes of one size say nothing about the slope; a pass never gets cheaper by having more rows.
+  const double slope = spread > 1e-6 * xx_ ? std::max(0.0, (weight_ * xy_ - x_ * y_) / spread) : 0.0;
+  return std::max(mean_y + slope * (static_cast<double>(rows) - mean_x), 0.05 * mean_y);
+}
+
+void PreparationPolicy::average(double* mean, int64_t ns) {
+  if (ns <= 0) return;
+  auto sample = static_cast<double>(ns);
+  if (*mean > 0) sample = std::min(sample, 4 * *mean);  // a request's pause is not a slow round
+  *mean = *mean == 0 ? sample : (1 - kEwmaWeight) * *mean + kEwmaWeight * sample;
+}
+
+bool PreparationPolicy::prepare_next() {
+  if (++rounds_ <= kTrials) return rounds_ % 3 != 0;
+  const bool better = idle_ns_ == 0 || idle_ns_ > kWorthStopping * prepared_ns_;
+  return rounds_ % kTryOther == 0 ? !better : better;
+}
+
+size_t PreparationPolicy::rows_worth(std::span<const double> probabilities, int64_t waited_ns) const {
+  if (!cost_.known() || verdict_ns_ == 0) return probabilities.size();
+  const double token_ns = cost_.of(1);  // what a prepared token saves if its outcome comes true
+  const double remaining = verdict_ns_ - static_cast<double>(waited_ns);
+  size_t best = 0;
+  double best_rate = 0, mass = 0;
+  for (size_t r = 1; r <= probabilities.size(); ++r) {
+    mass += probabilities[r - 1];
+    const double pass_ns = cost_.of(static_cast<int64_t>(r));
+    // A verdict that is overdue may come at any moment: on average it would wait for half the pass.
+    const double delay = remaining > 0 ? std::max(0.0, pass_ns - remaining) : pass_ns / 2;
+    const double rate = (mass * token_ns - delay) / pass_ns;
+    if (rate > best_rate) {
+      best_rate = rate;
+      best = r;
+    }
+  }
+  return best;
+}
+
+}  // namespace outrider

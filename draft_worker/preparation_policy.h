@@ -1,0 +1,53 @@
+// When preparing pays and how much of it, from what was measured: the cost of a forward pass by its rows, the
+// time a verdict takes, and how long rounds last with and without preparing. Pure: times come in as numbers.
+// Nothing here changes what is drafted, only what is ready in advance.
+#pragma once
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <span>
+
+namespace outrider {
+
+// a + b * rows, least squares with forgetting.
+class PassCost {
+ public:
+  void observe(int64_t rows, double ns);
+  double of(int64_t rows) const;
+  bool known() const { return weight_ > 0; }
+
+ private:
+  double weight_ = 0, x_ = 0, y_ = 0, xx_ = 0, xy_ = 0;
+};
+
+class PreparationPolicy {
+ public:
+  void pass_took(int64_t rows, int64_t ns) { cost_.observe(rows, static_cast<double>(ns)); }
+  // From sending a draft until its verdict was known, and until the next draft was sent.
+  void verdict_took(int64_t ns) { average(&verdict_ns_, ns); }
+  void round_took(bool prepared, int64_t ns) { average(prepared ? &prepared_ns_ : &idle_ns_, ns); }
+  // A verdict is expected so soon that sleeping would only delay the answer to it.
+  bool verdict_is_due(int64_t waited_ns) const {
+    constexpr double kLongestLook = 2e6;  // ns: a wake-up costs some 1e5
+    return static_cast<double>(waited_ns) < verdict_ns_ + std::min(verdict_ns_, kLongestLook) &&
+           static_cast<double>(waited_ns) > verdict_ns_ - kLongestLook;
+  }
+
+  // Whether to prepare for the draft that was just sent. Sharing cores or memory with the target can make
+  // preparing a loss; now and then the other choice is tried.
+  bool prepare_next();
+  // How many of the rows, sorted by probability, the next pass takes: those that save most expected time per
+  // time spent. 0: the verdict is so near that the pass would cost more than it saves. `waited_ns`: since the
+  // oldest draft was sent.
+  size_t rows_worth(std::span<const double> probabilities, int64_t waited_ns) const;
+
+ private:
+  static void average(double* mean, int64_t ns);
+
+  PassCost cost_;
+  double verdict_ns_ = 0, prepared_ns_ = 0, idle_ns_ = 0;
+  int64_t rounds_ = 0;
+};
+
+}  // namespace outrider
