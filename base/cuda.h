@@ -28,6 +28,7 @@ struct DeviceInfo {
   int major = 0, minor = 0;  // compute capability
   int multiprocessors = 0;
   int64_t total_bytes = 0, free_bytes = 0, l2_bytes = 0;
+  int64_t shared_bytes = 0;  // that one block may have
   std::string arch() const { return fmt::format("sm_{}{}", major, minor); }
 };
 

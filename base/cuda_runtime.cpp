@@ -46,7 +46,8 @@ DeviceInfo describe_device(int device) {
           .multiprocessors = properties.multiProcessorCount,
           .total_bytes = static_cast<int64_t>(total),
           .free_bytes = static_cast<int64_t>(free),
-          .l2_bytes = properties.l2CacheSize};
+          .l2_bytes = properties.l2CacheSize,
+          .shared_bytes = static_cast<int64_t>(properties.sharedMemPerBlockOptin)};
 }
 
 std::string version_text() {

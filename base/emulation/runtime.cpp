@@ -38,7 +38,8 @@ DeviceInfo describe_device(int) {
           .multiprocessors = 2,
           .total_bytes = int64_t{1} << 34,
           .free_bytes = int64_t{1} << 34,
-          .l2_bytes = 0};
+          .l2_bytes = 0,
+          .shared_bytes = int64_t{227} << 10};
 }
 std::string version_text() { return "emulation"; }
 void use_device(int) {}

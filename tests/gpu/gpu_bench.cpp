@@ -93,14 +93,18 @@ void Bench::measure_products(const std::string& name, int64_t n, int64_t k) {
   cuda::DeviceMatrix x(WeightType::kBFloat16, kMostRows, cuda::even_slices(k));  // any bf16 noise
   cuda::fill_noise(stream_, x.view(), 99, 1.0f);
   const cuda::DeviceBuffer<float> out(kMostRows * n);
-  cuda::prepare_matmul();
+  cuda::prepare_matmul(device_.shared_bytes);
   auto cublas = Cublas::load(stream_);
   double alone = 0;
   std::printf("%-28s", fmt::format("{} [{}, {}]", name, n, k).c_str());
   for (int64_t rows : {1, 2, 4, 8, 9, 12, 16, 32, 64}) {
     const auto ours = [&](int c) {
       cuda::matmul(stream_,
-                   {.rows = rows, .x_stride = k, .out_stride = n, .multiprocessors = device_.multiprocessors},
+                   {.rows = rows,
+                    .x_stride = k,
+                    .out_stride = n,
+                    .multiprocessors = device_.multiprocessors,
+                    .shared_bytes = device_.shared_bytes},
                    x.view().data, weights[static_cast<size_t>(c % copies)].view(), out.data());
     };
     const cuda::Graph graph(stream_, [&] {

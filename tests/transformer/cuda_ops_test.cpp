@@ -51,10 +51,12 @@ class CudaOps : public ::testing::Test {
     const auto count = cuda_device_count();
     if (!count.ok()) GTEST_SKIP() << count.status().message();
     use_device(0);
-    prepare_matmul();
+    info = describe_device(0);
+    prepare_matmul(info.shared_bytes);
     stream = std::make_unique<Stream>();
   }
   std::unique_ptr<Stream> stream;
+  DeviceInfo info;
 };
 
 // One product of a random weight [n, k]; x and results in host memory.
@@ -79,14 +81,19 @@ class Product {
   const std::vector<float>& weight() const { return values_; }
 
   // x [rows, k], already representable in the type. The output is poisoned first.
-  std::vector<float> operator()(const std::vector<float>& x) const {
+  // `shared_bytes` decides whether activations are staged in shared memory.
+  std::vector<float> operator()(const std::vector<float>& x, int64_t shared_bytes = 0) const {
     const int64_t rows = static_cast<int64_t>(x.size()) / std::max<int64_t>(1, k());
-    const int64_t stride = k() + k() % 2;
+    const int64_t stride = round_up(k(), 8);
     std::vector<float> padded(static_cast<size_t>(rows * stride), std::numeric_limits<float>::quiet_NaN());
     for (int64_t m = 0; m < rows; ++m) std::copy_n(x.data() + m * k(), k(), padded.data() + m * stride);
     DeviceBuffer<float> out(rows * n());
     fill_bytes(out.data(), 0xff, out.bytes(), stream_);
-    const MatmulShape shape{.rows = rows, .x_stride = stride, .out_stride = n(), .multiprocessors = 1};
+    const MatmulShape shape{.rows = rows,
+                            .x_stride = stride,
+                            .out_stride = n(),
+                            .multiprocessors = 1,
+                            .shared_bytes = shared_bytes};
     if (type_ == WeightType::kBFloat16) {
       const auto device = to_device(as_bf16(padded), stream_);
       matmul(stream_, shape, device.data(), weight_.view(), out.data());
@@ -125,6 +132,7 @@ std::vector<MatmulCase> matmul_cases() {
     cases.push_back({type, 200, even_slices(272)});  // more tiles than one block's warps
     cases.push_back({type, 33, slices_from_ends(std::vector<int64_t>{0, 24, 24, 56, 80, 90, 120, 142})});
     cases.push_back({type, 96, slices_from_ends(std::vector<int64_t>{64, 104, 104, 180})});
+    cases.push_back({type, 70, slices_from_ends(std::vector<int64_t>{0, 24, 24, 56, 80, 98, 120, 144})});
     cases.push_back({type, 40, slices_from_ends(std::vector<int64_t>{34, 100})});
     cases.push_back({type, 130, slices_from_ends(std::vector<int64_t>{48})});
   }
@@ -139,6 +147,8 @@ TEST_F(CudaOps, MatmulEqualsDoubles) {
       const int64_t k = product.k();
       const auto x = random_inputs(c.type, rows * k, static_cast<uint32_t>(rows));
       const auto out = product(x);
+      const auto staged = product(x, info.shared_bytes);
+      ASSERT_EQ(std::memcmp(out.data(), staged.data(), out.size() * sizeof(float)), 0) << "n " << c.n;
       for (int64_t m = 0; m < rows; ++m)
         for (int64_t n = 0; n < c.n; ++n) {
           double sum = 0, size = 0;
@@ -173,7 +183,7 @@ TEST_F(CudaOps, MatmulColumnsAreIndependent) {
       }
       const int64_t place = static_cast<int64_t>(random() % static_cast<uint32_t>(rows));
       std::copy(row.begin(), row.end(), x.begin() + place * k);
-      const auto out = product(x);
+      const auto out = product(x, rows % 2 ? info.shared_bytes : 0);
       EXPECT_EQ(std::memcmp(out.data() + place * c.n, alone.data(), alone.size() * sizeof(float)), 0)
           << "row " << place << " of " << rows << ", n " << c.n << ", k " << k;
     }

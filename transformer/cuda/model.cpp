@@ -134,7 +134,7 @@ CudaModel::CudaModel(const Plan& plan, const ModelOptions& options, Collectives&
       cosines_(rope_table(rope_frequencies(config_), max_positions_, &std::cos, *stream_)),
       sines_(rope_table(rope_frequencies(config_), max_positions_, &std::sin, *stream_)),
       act_(std::make_unique<Activations>(plan, options, max_positions_)) {
-  prepare_matmul();
+  prepare_matmul(device_.shared_bytes);
   capture_graphs();
 }
 
@@ -257,7 +257,8 @@ void CudaModel::multiply(int64_t rows, const void* x, int64_t x_stride, const De
          {.rows = rows,
           .x_stride = x_stride,
           .out_stride = out_stride,
-          .multiprocessors = device_.multiprocessors},
+          .multiprocessors = device_.multiprocessors,
+          .shared_bytes = device_.shared_bytes},
          x, weight.view(), out);
 }
 

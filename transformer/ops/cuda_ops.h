@@ -60,8 +60,8 @@ struct KvLayer {
   int32_t head_dim = 0;
 };
 
-// Once per device, before the first matmul.
-void prepare_matmul();
+// Once per device, before the first matmul: raises what a block may have of shared memory.
+void prepare_matmul(int64_t shared_bytes);
 
 // weights[first_row + r, c] = staged[r, c] for r < rows, all k columns; staged is row-major, of the same
 // type.
@@ -75,7 +75,9 @@ struct MatmulShape {
   int64_t rows = 0;
   int64_t x_stride = 0;
   int64_t out_stride = 0;
-  int multiprocessors = 1;  // how many blocks are worth launching; no bit depends on it
+  // Of the device, as prepared. No bit depends on them.
+  int multiprocessors = 1;
+  int64_t shared_bytes = 0;
 };
 void matmul(StreamView stream, const MatmulShape& shape, const void* x, const MatrixView& weight, float* out);
 

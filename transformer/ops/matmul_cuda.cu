@@ -8,21 +8,35 @@
 namespace outrider::cuda {
 namespace {
 
-constexpr int kWarps = 8;
-constexpr int kThreads = kWarps * static_cast<int>(kWarp);
+constexpr int kThreads = 256;  // of the simple kernels
 constexpr int kTileBytes = kTileElements * 2;
 // Distance between columns of a partial result in shared memory: lanes of a warp hit 32 banks.
 constexpr int kPartialStride = 20;
 
-// Per number of column tiles (of 8 tokens) in one pass over the weights.
-template <int kColumns>
-struct MmaShape {
-  // Weight tiles in flight for each warp. 11 x 512 B x 8 warps keep 45 KB on their way per block, above the
-  // 26 KB per multiprocessor that 4.8 TB/s and 0.7 us of latency ask for; wide passes are for prompts.
-  static constexpr int kStages = kColumns <= 2 ? 12 : 6;
-  static constexpr int kPartialFloats = kWarps * kColumns * 8 * kPartialStride;
-  static constexpr size_t kSharedBytes =
-      static_cast<size_t>(kWarps) * kStages * kTileBytes + kPartialFloats * sizeof(float);
+// One compiled form of the product: kColumns tiles of 8 tokens in one pass over the weights.
+// Staged: the block keeps all activations in shared memory and 16 warps share them. Otherwise (a long
+// contraction, or many tokens) they come through the caches, and a warp takes two row tiles at a time, so
+// that what it read serves twice. No bit depends on the form.
+template <int kColumns_, bool kStaged_>
+struct MmaForm {
+  static constexpr int kColumns = kColumns_;
+  static constexpr bool kStaged = kStaged_;
+  static constexpr int kTokens = 8 * kColumns;
+  static constexpr int kWarps = kStaged ? 16 : 8;
+  static constexpr int kThreads = kWarps * static_cast<int>(kWarp);
+  static constexpr int kTiles = kStaged || kColumns > 2 ? 1 : 2;  // row tiles of a warp at a time
+  // Copies in flight: 16 x 7 x 512 B or 8 x 5 x 1 KB = 56 or 40 KB for a block, above the 26 KB that 4.8 TB/s
+  // and 0.7 us of latency ask of a multiprocessor.
+  static constexpr int kStages = kStaged ? 8 : 6;
+  static constexpr int kRingWords = kWarps * kStages * kTiles * static_cast<int>(kWarp);  // of 16 bytes
+  static constexpr int kPartialFloats = kWarps * kTiles * kTokens * kPartialStride;
+  static constexpr size_t kFixedBytes = kRingWords * size_t{16} + kPartialFloats * sizeof(float);
+
+  // Elements between the tokens of staged activations: their rows start 4 banks apart.
+  __host__ __device__ static constexpr int64_t staged_stride(int64_t k) { return (k + 63) / 64 * 64 + 8; }
+  static constexpr size_t shared_bytes(int64_t k) {
+    return kFixedBytes + (kStaged ? static_cast<size_t>(kTokens * staged_stride(k)) * sizeof(bf16) : 0);
+  }
 };
 
 struct MmaArguments {
@@ -37,102 +51,150 @@ struct MmaArguments {
   int64_t out_stride = 0;
 };
 
-// Two neighbouring activations, or zeros outside the slice and beyond the last token.
+// Two neighbouring activations, or zeros outside.
 __device__ __forceinline__ uint32_t load_pair(const bf16* x, bool inside) {
   return inside ? *reinterpret_cast<const uint32_t*>(x) : 0u;
 }
 
+// The tokens of this pass, zeros beyond the last, into shared memory; 16 bytes at a time.
+template <class Form>
+__device__ __forceinline__ void stage_tokens(const MmaArguments& a, int first_token, bf16* staged) {
+  const int groups = a.slices.k() / 8;
+  for (int i = static_cast<int>(threadIdx.x); i < Form::kTokens * groups; i += Form::kThreads) {
+    const int token = i / groups, column = i % groups * 8;
+    const bool inside = first_token + token < a.rows;
+    const bf16* from = a.x + (first_token + token) * a.x_stride + column;
+    *reinterpret_cast<uint4*>(staged + token * Form::staged_stride(a.slices.k()) + column) =
+        inside ? *reinterpret_cast<const uint4*>(from) : uint4{};
+  }
+}
+
 // Operand b of one step for every column tile.
-template <int kColumns>
-__device__ __forceinline__ void load_tokens(const MmaArguments& a, int first_token, int slice, int step,
-                                            uint32_t (&b)[kColumns][2]) {
+template <class Form>
+__device__ __forceinline__ void load_step(const MmaArguments& a, const bf16* staged, int first_token,
+                                          int slice, int step, uint32_t (&b)[Form::kColumns][2]) {
   const int lane = static_cast<int>(threadIdx.x % kWarp);
   const int end = a.slices.begin[slice + 1];
   const int column = a.slices.begin[slice] + step * kStep + lane % 4 * 2;
   OUTRIDER_UNROLL
-  for (int c = 0; c < kColumns; ++c) {
-    const int token = first_token + c * 8 + lane / 4;
-    const bf16* x = a.x + token * a.x_stride + column;
-    b[c][0] = load_pair(x, token < a.rows && column < end);
-    b[c][1] = load_pair(x + 8, token < a.rows && column + 8 < end);
+  for (int c = 0; c < Form::kColumns; ++c) {
+    const int token = c * 8 + lane / 4;
+    if constexpr (Form::kStaged) {
+      const bf16* x = staged + token * Form::staged_stride(a.slices.k()) + column;
+      b[c][0] = load_pair(x, column < end);
+      b[c][1] = load_pair(x + 8, column + 8 < end);
+    } else {
+      const bool inside = first_token + token < a.rows;
+      const bf16* x = a.x + (first_token + token) * a.x_stride + column;
+      b[c][0] = load_pair(x, inside && column < end);
+      b[c][1] = load_pair(x + 8, inside && column + 8 < end);
+    }
   }
 }
 
-// A block's eight warps take the slices of 8 / slices row tiles; blocks stride over the tiles. Each lane
-// copies and reads its own 16 bytes of every tile, so the ring of copies needs no barrier.
-template <int kColumns>
-__global__ void __launch_bounds__(kThreads) matmul_mma(const MmaArguments a) {
-  constexpr int kStages = MmaShape<kColumns>::kStages;
-  const int warp = static_cast<int>(threadIdx.x / kWarp), lane = static_cast<int>(threadIdx.x % kWarp);
-  uint4* ring = shared_memory<uint4>() + warp * kStages * static_cast<int>(kWarp) + lane;
-  float* partials =
-      reinterpret_cast<float*>(shared_memory<uint4>() + kWarps * kStages * static_cast<int>(kWarp));
+// The copies of one warp: its slice of tile after tile, kStages - 1 steps ahead of what is multiplied. Each
+// lane copies and reads its own 16 bytes of every tile, so no barrier is needed.
+template <class Form>
+struct WeightRing {
+  uint4* ring = nullptr;           // of this lane; stages kTiles * 32 words apart
+  const uint4* weights = nullptr;  // of this lane and slice, in the first tile
+  int64_t tile_words = 0;          // from one row tile to the next
+  int tiles = 0, steps = 0, stride = 0;
+  int tile = 0, step = 0;  // to be fetched next
 
-  const int slice = warp % a.slices.count;
-  const int tiles_per_block = kWarps / a.slices.count;
-  const int stride = static_cast<int>(gridDim.x) * tiles_per_block;
-  const int steps = a.slices.first_step[slice + 1] - a.slices.first_step[slice];
-  const int first_token = static_cast<int>(blockIdx.y) * kColumns * 8;
-  const int first_tile = static_cast<int>(blockIdx.x) * tiles_per_block;
-
-  // The tile and step that is fetched next, kStages - 1 ahead of the one that is multiplied.
-  int fetch_tile = first_tile + warp / a.slices.count, fetch_step = 0;
-  const uint4* slice_weights = a.weights + static_cast<int64_t>(a.slices.first_step[slice]) * kWarp + lane;
-  const auto fetch = [&](int stage) {
-    if (fetch_tile < a.tiles && steps > 0) {
-      const int64_t tile = static_cast<int64_t>(fetch_tile) * a.slices.steps() + fetch_step;
-      copy_async_16(ring + stage * static_cast<int>(kWarp), slice_weights + tile * kWarp);
-      if (++fetch_step == steps) {
-        fetch_step = 0;
-        fetch_tile += stride;
+  __device__ __forceinline__ uint4* at(int stage, int r) const {
+    return ring + (stage * Form::kTiles + r) * static_cast<int>(kWarp);
+  }
+  __device__ __forceinline__ void fetch(int stage) {
+    if (tile < tiles && steps > 0) {
+      OUTRIDER_UNROLL
+      for (int r = 0; r < Form::kTiles; ++r)
+        if (tile + r < tiles)
+          copy_async_16(at(stage, r), weights + (tile + r) * tile_words + step * static_cast<int>(kWarp));
+      if (++step == steps) {
+        step = 0;
+        tile += stride;
       }
     }
     copy_async_commit();
-  };
+  }
+};
+
+// The warps of a block take the slices of a few row tiles each; blocks stride over the tiles.
+template <class Form>
+__global__ void __launch_bounds__(Form::kThreads) matmul_mma(const MmaArguments a) {
+  constexpr int kColumns = Form::kColumns, kTiles = Form::kTiles, kStages = Form::kStages;
+  const int warp = static_cast<int>(threadIdx.x / kWarp), lane = static_cast<int>(threadIdx.x % kWarp);
+  float* partials = reinterpret_cast<float*>(shared_memory<uint4>() + Form::kRingWords);
+  bf16* staged = reinterpret_cast<bf16*>(partials + Form::kPartialFloats);
+
+  const int slice = warp % a.slices.count, group = warp / a.slices.count;
+  const int block_tiles = Form::kWarps / a.slices.count * kTiles;
+  const int stride = static_cast<int>(gridDim.x) * block_tiles;
+  const int first_tile = static_cast<int>(blockIdx.x) * block_tiles;
+  const int steps = a.slices.first_step[slice + 1] - a.slices.first_step[slice];
+  const int first_token = static_cast<int>(blockIdx.y) * Form::kTokens;
+
+  WeightRing<Form> weights{
+      .ring = shared_memory<uint4>() + warp * kStages * kTiles * static_cast<int>(kWarp) + lane,
+      .weights = a.weights + static_cast<int64_t>(a.slices.first_step[slice]) * kWarp + lane,
+      .tile_words = static_cast<int64_t>(a.slices.steps()) * kWarp,
+      .tiles = a.tiles,
+      .steps = steps,
+      .stride = stride,
+      .tile = first_tile + group * kTiles};
   OUTRIDER_UNROLL
-  for (int stage = 0; stage < kStages - 1; ++stage) fetch(stage);
+  for (int stage = 0; stage < kStages - 1; ++stage) weights.fetch(stage);
+  if constexpr (Form::kStaged) {
+    stage_tokens<Form>(a, first_token, staged);
+    sync_block();
+  }
 
   uint32_t b[kColumns][2], next_b[kColumns][2] = {};
-  if (steps > 0) load_tokens<kColumns>(a, first_token, slice, 0, next_b);
+  if (steps > 0) load_step<Form>(a, staged, first_token, slice, 0, next_b);
   int stage = 0;
   for (int base = first_tile; base < a.tiles; base += stride) {
-    float sum[kColumns][4] = {};
-    const bool has_tile = base + warp / a.slices.count < a.tiles;
+    float sum[kTiles][kColumns][4] = {};
+    const bool has_tile = base + group * kTiles < a.tiles;
     for (int step = 0; has_tile && step < steps; ++step) {
       OUTRIDER_UNROLL
       for (int c = 0; c < kColumns; ++c) {
         b[c][0] = next_b[c][0];
         b[c][1] = next_b[c][1];
       }
-      load_tokens<kColumns>(a, first_token, slice, step + 1 == steps ? 0 : step + 1, next_b);
+      load_step<Form>(a, staged, first_token, slice, step + 1 == steps ? 0 : step + 1, next_b);
       copy_async_wait<kStages - 2>();
-      const uint4 words = ring[stage * static_cast<int>(kWarp)];
-      const uint32_t tile[4] = {words.x, words.y, words.z, words.w};
       OUTRIDER_UNROLL
-      for (int c = 0; c < kColumns; ++c) mma_16x8x16(sum[c], tile, b[c]);
-      fetch(stage == 0 ? kStages - 1 : stage - 1);  // the stage that was read before this one
+      for (int r = 0; r < kTiles; ++r) {
+        const uint4 words = *weights.at(stage, r);
+        const uint32_t tile[4] = {words.x, words.y, words.z, words.w};
+        OUTRIDER_UNROLL
+        for (int c = 0; c < kColumns; ++c) mma_16x8x16(sum[r][c], tile, b[c]);
+      }
+      weights.fetch(stage == 0 ? kStages - 1 : stage - 1);  // the stage that was read before this one
       stage = stage + 1 == kStages ? 0 : stage + 1;
     }
     OUTRIDER_UNROLL
+    for (int r = 0; r < kTiles; ++r) OUTRIDER_UNROLL
     for (int c = 0; c < kColumns; ++c) OUTRIDER_UNROLL
     for (int i = 0; i < 4; ++i) {
       const int column = c * 8 + lane % 4 * 2 + i % 2, row = lane / 4 + (i >= 2 ? 8 : 0);
-      partials[(warp * kColumns * 8 + column) * kPartialStride + row] = sum[c][i];
+      partials[((warp * kTiles + r) * Form::kTokens + column) * kPartialStride + row] = sum[r][c][i];
     }
     sync_block();
-    for (int o = static_cast<int>(threadIdx.x); o < tiles_per_block * kColumns * 8 * kTileRows;
-         o += kThreads) {
-      const int row = o % kTileRows, column = o / kTileRows % (kColumns * 8);
-      const int tile = o / (kTileRows * kColumns * 8);
-      const int n = (base + tile) * kTileRows + row, token = first_token + column;
+    for (int o = static_cast<int>(threadIdx.x); o < block_tiles * Form::kTokens * kTileRows;
+         o += Form::kThreads) {
+      const int row = o % kTileRows, column = o / kTileRows % Form::kTokens;
+      const int t = o / (kTileRows * Form::kTokens);
+      const int n = (base + t) * kTileRows + row, token = first_token + column;
       if (n >= a.n || token >= a.rows) continue;
       float values[kMaxSlices];
       OUTRIDER_UNROLL
-      for (int s = 0; s < kMaxSlices; ++s)
+      for (int s = 0; s < kMaxSlices; ++s) {
+        const int owner = (t / kTiles * a.slices.count + s) * kTiles + t % kTiles;
         values[s] =
-            s < a.slices.count
-                ? partials[((tile * a.slices.count + s) * kColumns * 8 + column) * kPartialStride + row]
-                : 0.0f;
+            s < a.slices.count ? partials[(owner * Form::kTokens + column) * kPartialStride + row] : 0.0f;
+      }
       a.out[token * a.out_stride + n] = tree_sum(values, a.slices.count);
     }
     sync_block();
@@ -140,17 +202,34 @@ __global__ void __launch_bounds__(kThreads) matmul_mma(const MmaArguments a) {
   copy_async_wait<0>();
 }
 
-template <int kColumns>
+template <class Form>
 void launch_mma(StreamView stream, const MatmulShape& shape, const MmaArguments& arguments) {
-  const int tiles_per_block = kWarps / arguments.slices.count;
-  const auto blocks = static_cast<unsigned>((arguments.tiles + tiles_per_block - 1) / tiles_per_block);
-  const auto resident = static_cast<unsigned>(3 * shape.multiprocessors);  // 58 KB each of 228 KB
+  const int block_tiles = Form::kWarps / arguments.slices.count * Form::kTiles;
+  const auto blocks = static_cast<unsigned>((arguments.tiles + block_tiles - 1) / block_tiles);
+  const auto resident = static_cast<unsigned>((Form::kStaged ? 1 : 3) * shape.multiprocessors);
   launch(stream,
          {.grid_x = blocks < resident ? blocks : resident,
-          .grid_y = static_cast<unsigned>((shape.rows + kColumns * 8 - 1) / (kColumns * 8)),
-          .threads = kThreads,
-          .shared_bytes = MmaShape<kColumns>::kSharedBytes},
-         &matmul_mma<kColumns>, arguments);
+          .grid_y = static_cast<unsigned>((shape.rows + Form::kTokens - 1) / Form::kTokens),
+          .threads = Form::kThreads,
+          .shared_bytes = Form::shared_bytes(arguments.slices.k())},
+         &matmul_mma<Form>, arguments);
+}
+
+// Staged where the activations fit beside the ring and can be moved 16 bytes at a time.
+template <int kColumns>
+void launch_skinny(StreamView stream, const MatmulShape& shape, const MmaArguments& arguments) {
+  using Staged = MmaForm<kColumns, true>;
+  const bool aligned = arguments.slices.k() % 8 == 0 && shape.x_stride % 8 == 0;
+  if (aligned && Staged::shared_bytes(arguments.slices.k()) <= static_cast<size_t>(shape.shared_bytes))
+    launch_mma<Staged>(stream, shape, arguments);
+  else
+    launch_mma<MmaForm<kColumns, false>>(stream, shape, arguments);
+}
+
+template <class Form>
+void allow_form(int64_t shared_bytes) {
+  allow_shared_bytes(&matmul_mma<Form>,
+                     Form::kStaged ? static_cast<size_t>(shared_bytes) : Form::shared_bytes(0));
 }
 
 constexpr int kFloatThreads = 128;
@@ -238,10 +317,12 @@ DeviceMatrix::DeviceMatrix(WeightType type, int64_t n, const Slices& slices)
            .slices = slices};
 }
 
-void prepare_matmul() {
-  allow_shared_bytes(&matmul_mma<1>, MmaShape<1>::kSharedBytes);
-  allow_shared_bytes(&matmul_mma<2>, MmaShape<2>::kSharedBytes);
-  allow_shared_bytes(&matmul_mma<8>, MmaShape<8>::kSharedBytes);
+void prepare_matmul(int64_t shared_bytes) {
+  allow_form<MmaForm<1, true>>(shared_bytes);
+  allow_form<MmaForm<2, true>>(shared_bytes);
+  allow_form<MmaForm<1, false>>(shared_bytes);
+  allow_form<MmaForm<2, false>>(shared_bytes);
+  allow_form<MmaForm<8, false>>(shared_bytes);
 }
 
 void pack_rows(StreamView stream, const MatrixView& to, int64_t first_row, int64_t rows, const void* staged) {
@@ -285,11 +366,11 @@ void matmul(StreamView stream, const MatmulShape& shape, const void* x, const Ma
                                .out = out,
                                .out_stride = shape.out_stride};
   if (shape.rows <= 8)
-    launch_mma<1>(stream, shape, arguments);
+    launch_skinny<1>(stream, shape, arguments);
   else if (shape.rows <= 16)
-    launch_mma<2>(stream, shape, arguments);
+    launch_skinny<2>(stream, shape, arguments);
   else
-    launch_mma<8>(stream, shape, arguments);
+    launch_mma<MmaForm<8, false>>(stream, shape, arguments);
 }
 
 }  // namespace outrider::cuda
