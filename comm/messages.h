@@ -80,6 +80,21 @@ enum class Pipeline : uint8_t {
   kAuto = 3,      // for as many outcomes as measured costs and hit rates make worth while
 };
 
+// When a drafter ends its draft early (algorithms.md 5.5). Every rule is a stopping time: it sees the tokens
+// that are sent and the distribution of the next one, never a token that is then withheld.
+enum class StopKind : uint8_t {
+  kNone = 0,
+  kConfidence = 1,  // after a token with q < threshold; it is sent
+  kSvip = 2,        // before a token whose distribution has sqrt(scale * entropy) > threshold
+  kAdaEdl = 3,      // before a token whose distribution has 1 - sqrt(scale * entropy) < threshold
+};
+
+struct StopRule {
+  StopKind kind = StopKind::kNone;
+  float threshold = 0;
+  float scale = 0;  // of the entropy in nats
+};
+
 // Draft `gamma` tokens after the committed prefix. Carries every committed token the worker has not seen,
 // also when gamma is 0. A newer Propose for a sequence supersedes an older one.
 struct Propose {
@@ -94,6 +109,7 @@ struct Propose {
   int32_t deadline_ms = 0;  // for information: the coordinator stops waiting after this
   Pipeline pipeline = Pipeline::kLockstep;
   int32_t fanout = 0;  // outcomes to prepare for at most
+  StopRule stop;       // may end the draft before gamma, never before its first token
 };
 
 // ---- draft worker -> coordinator

@@ -11,6 +11,7 @@
 #include <string>
 #include <vector>
 
+#include "coordinator/cost_model.h"
 #include "coordinator/events.h"
 #include "coordinator/gamma/gamma_policy.h"
 #include "coordinator/live_request.h"
@@ -66,6 +67,7 @@ class Protocol {
   size_t open_requests() const { return queue_.size() + running_; }
   size_t worker_count() const { return workers_.size(); }
   const Totals& totals() const { return totals_; }
+  const CostModel& cost() const { return cost_; }
   // Drafts received and usable, waiting for the next plan.
   int64_t drafts_held() const;
   // For tests and diagnostics; nullptr when unknown.
@@ -96,6 +98,8 @@ class Protocol {
     uint64_t step = 0;
     std::vector<PlannedEntry> entries;
     int32_t rows = 0;
+    int64_t context = 0;    // summed over the entries
+    bool prefills = false;  // some rows are prompt rows, which cost otherwise
     Clock::time_point sent_at;
   };
 
@@ -159,12 +163,14 @@ class Protocol {
   bool waits_for_drafts() const;
   std::vector<LiveRequest*> in_state(RequestState state);
   void plan_entry(LiveRequest& live, int32_t input_count, StepPlan* step);
+  void learn_draft_phase();
 
   // protocol_verdict.cpp: verdicts and commits
   Status check_verdict(const LiveRequest& live, const Verdict& verdict) const;
   Status check_result(const StepResult& result) const;
   void apply_verdict(LiveRequest& live, const PlannedEntry& entry, Verdict& verdict,
-                     const OutstandingPlan& plan, const StepResult& result);
+                     const StepResult& result);
+  void teach(LiveRequest& live, const Verdict& verdict, int32_t emitted);
   std::optional<FinishReason> commit(LiveRequest& live, Verdict& verdict);
   std::optional<FinishReason> reason_to_finish(const LiveRequest& live, TokenId last) const;
   void record(LiveRequest& live, const PlannedEntry& entry, const Verdict& verdict, int32_t emitted,
@@ -194,6 +200,7 @@ class Protocol {
   uint64_t next_step_ = 0;
   std::optional<OutstandingPlan> plan_;
   double round_ewma_ns_ = 0, step_ewma_ns_ = 0;
+  CostModel cost_;
   Totals totals_;
 };
 

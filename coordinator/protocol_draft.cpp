@@ -34,7 +34,9 @@ void Protocol::begin_round(LiveRequest& live) {
     const int32_t limit = gamma_limit(live, *worker);
     const GammaContext context{.limit = limit,
                                .batch_size = static_cast<int32_t>(running_),
-                               .context_length = live.sequence.committed()};
+                               .context_length = live.sequence.committed(),
+                               .cost = &cost_,
+                               .ahead = options_.pipeline != Pipeline::kLockstep};
     round.gamma = std::clamp(live.gamma->next(context), 0, limit);
     const bool readable = live.sequence.committed() <= worker->hello.model.max_context;
     if (round.gamma > 0 || (readable && live.link.known < live.sequence.committed())) propose(live);
@@ -74,7 +76,8 @@ void Protocol::propose(LiveRequest& live) {
                                 .deadline_ms = static_cast<int32_t>(
                                     std::chrono::duration_cast<std::chrono::milliseconds>(timeout).count()),
                                 .pipeline = options_.pipeline,
-                                .fanout = options_.fanout});
+                                .fanout = options_.fanout,
+                                .stop = live.gamma->stop_rule()});
   live.link.known = committed;
 }
 
@@ -127,6 +130,10 @@ void Protocol::receive(PeerId peer, Draft& message) {
     return;
   }
   worker.misses = 0;
+  // The first draft's ingest read the prompt.
+  const auto tokens = static_cast<int32_t>(message.ids.size());
+  const int64_t busy_ns = message.draft_ns + (live.link.fresh ? 0 : message.ingest_ns);
+  cost_.observe_draft(tokens - live.link.fresh, static_cast<double>(busy_ns) * 1e-9);
   live.link.fresh = false;
   live.round.has_draft = true;
   live.round.draft = std::move(message);

@@ -59,6 +59,7 @@ void Protocol::plan() {
                                           options_.max_rows_per_step - plan_->rows});
     if (input_count > 0) plan_entry(*live, input_count, &step);
   }
+  learn_draft_phase();
   for (const SequenceId id : step.closes) live_.at(id)->sequence.target.open = false;
   if (!plan_->entries.empty()) ++totals_.target_passes;
   totals_.target_rows += plan_->rows;
@@ -94,9 +95,29 @@ void Protocol::plan_entry(LiveRequest& live, int32_t input_count, StepPlan* step
                            .q = std::move(round.draft.q)});
   totals_.drafts_used += round.has_draft;
   plan_->rows += input_count + length(round.draft.ids);
+  plan_->context += sequence.committed();
+  plan_->prefills |= first;
   plan_->entries.push_back(
       {.sequence = live.id(), .input_count = input_count, .sampling = sampling, .first = first});
   live.become(RequestState::kVerifying);
+}
+
+// How long this plan's drafts were waited for. Rounds that met a timeout or read a prompt tell nothing about
+// links and workers.
+void Protocol::learn_draft_phase() {
+  int32_t drafts = 0;
+  double wait = 0, longest = 0, total = 0;
+  for (const PlannedEntry& entry : plan_->entries) {
+    const RoundInFlight& round = live_.at(entry.sequence)->round;
+    if (round.gamma == 0) continue;
+    if (!round.has_draft) return;
+    const double busy = static_cast<double>(round.draft.ingest_ns + round.draft.draft_ns) * 1e-9;
+    ++drafts;
+    wait = std::max(wait, std::chrono::duration<double>(round.decided_at - round.begun_at).count());
+    longest = std::max(longest, busy);
+    total += busy;
+  }
+  cost_.observe_draft_phase(drafts, wait, longest, total);
 }
 
 }  // namespace outrider

@@ -59,6 +59,8 @@ void Protocol::receive(PeerId peer, StepResult& message) {
         status.in(fmt::format("the target group broke the protocol: result of step {}", message.step)));
   const OutstandingPlan done = *std::exchange(plan_, std::nullopt);
   average(&step_ewma_ns_, now_ - done.sent_at);
+  if (!done.prefills)
+    cost_.observe_verify(done.rows, done.context, std::chrono::duration<double>(now_ - done.sent_at).count());
   totals_.forward_ns += reported_ns(message.forward_ns);
   totals_.verify_ns += reported_ns(message.verify_ns);
   totals_.commit_ns += reported_ns(message.commit_ns);
@@ -66,7 +68,7 @@ void Protocol::receive(PeerId peer, StepResult& message) {
   for (const PlannedEntry& entry : done.entries) {
     LiveRequest& live = *live_.at(entry.sequence);
     if (entry.sampling) {
-      apply_verdict(live, entry, message.verdicts[at++], done, message);
+      apply_verdict(live, entry, message.verdicts[at++], message);
     } else {
       live.sequence.target_prefilled(entry.input_count);
       if (!live.finished()) live.become(RequestState::kPrefill);
@@ -76,7 +78,7 @@ void Protocol::receive(PeerId peer, StepResult& message) {
 
 // A finished request (cancelled while its pass ran) only follows the target's state until it is closed there.
 void Protocol::apply_verdict(LiveRequest& live, const PlannedEntry& entry, Verdict& verdict,
-                             const OutstandingPlan& plan, const StepResult& result) {
+                             const StepResult& result) {
   if (verdict.status == VerdictStatus::kNonFinite) {  // the pass is undone: C, kv and epoch stay
     ++totals_.nonfinite_verdicts;
     if (!live.finished())
@@ -91,16 +93,24 @@ void Protocol::apply_verdict(LiveRequest& live, const PlannedEntry& entry, Verdi
   const int32_t emitted_before = live.sequence.emitted();
   const auto reason = commit(live, verdict);
   const int32_t emitted = live.sequence.emitted() - emitted_before;
-  live.gamma->update({.drafted = drafted,
-                      .accepted = verdict.accepted_count,
-                      .draft_ns = live.round.draft.ingest_ns + live.round.draft.draft_ns,
-                      .verify_ns = reported_ns(result.forward_ns) + reported_ns(result.verify_ns),
-                      .rows = plan.rows});
+  if (!entry.first) teach(live, verdict, emitted);
   record(live, entry, verdict, emitted, result);
   if (reason) return finish(live, *reason);
   CHECK(live.sequence.committed() == live.sequence.target.committed, "C={} but the target holds {}",
         live.sequence.committed(), live.sequence.target.committed);
   live.become(RequestState::kIdle);
+}
+
+// Tokens beyond the end of the request were never asked for, so their tests count for nothing.
+void Protocol::teach(LiveRequest& live, const Verdict& verdict, int32_t emitted) {
+  const int32_t drafted = length(live.round.draft.ids);
+  const bool cut = emitted <= verdict.accepted_count;
+  live.gamma->update({.proposed = live.round.gamma,
+                      .drafted = cut ? emitted : drafted,
+                      .accepted = cut ? emitted : verdict.accepted_count,
+                      .round_ns = std::chrono::nanoseconds(now_ - live.round.begun_at).count(),
+                      .batch_size = static_cast<int32_t>(running_),
+                      .cost = &cost_});
 }
 
 // Appends accepted tokens and `next` in order, up to the first that ends the request. What lies beyond never

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "draft_worker/stop_rule.h"
 #include "transformer/sampling/penalties.h"
 
 namespace outrider {
@@ -72,7 +73,8 @@ void ModelDrafter::start_fresh(Sequence& s, const Propose& propose) {
                    .base = propose.base,
                    .tokens = {},
                    .q = {},
-                   .guesses = {}};
+                   .guesses = {},
+                   .stop = propose.stop};
   roll_back(s, s.window.keep());
 }
 
@@ -220,11 +222,21 @@ Status ModelDrafter::take_row(Sequence& s, Strand& strand, int64_t row, bool wan
   if (!token)
     return malformed(
         fmt::format("the draft model gave non-finite logits at position {}", step.position.value()));
+  DraftConfidence confidence;
+  if (strand.stop.kind != StopKind::kNone) confidence = confidence_of(logits, *token);
+  if (strand.length() > 0 && stops_before(strand.stop, confidence.entropy)) {
+    // A draw is a function of its key, so to forget it and not to have drawn are the same. The last token of
+    // a draft is never in the cache.
+    strand.stopped = true;
+    roll_back(s, s.window.cached() - 1);
+    return {};
+  }
   if (want_guesses) strand.guesses.push_back(guesser_.guess(logits, s.sampling, step.position));
   strand.tokens.push_back(*token);
   if (sends_q) strand.q.push_back({.ids = q_.ids, .weights = q_.weights, .sum = q_.sum});
   // A stopping time: it looks at tokens that are sent.
   strand.eos = std::find(options_.eos_ids.begin(), options_.eos_ids.end(), *token) != options_.eos_ids.end();
+  strand.stopped = stops_after(strand.stop, confidence.probability);
   return {};
 }
 

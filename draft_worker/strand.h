@@ -30,10 +30,12 @@ struct Strand {
   std::vector<TokenGuesses> guesses;  // by drafted token, when outcomes may be prepared for
   int32_t limit = 0;                  // drafted tokens wanted
   bool eos = false;                   // the last one ends the text, and the block
+  StopRule stop;                      // of a round; what is prepared ahead has its full length
+  bool stopped = false;               // by that rule
 
   std::span<const TokenId> drafted() const { return std::span(tokens).subspan(outcome_length); }
   int32_t length() const { return static_cast<int32_t>(tokens.size() - outcome_length); }
-  bool complete() const { return eos || length() >= limit; }
+  bool complete() const { return eos || stopped || length() >= limit; }
   // The outcome is committed now.
   void settle() {
     tokens.erase(tokens.begin(), tokens.begin() + static_cast<ptrdiff_t>(outcome_length));
@@ -47,7 +49,7 @@ struct Strand {
     tokens.resize(outcome_length + keep);
     q.resize(std::min(q.size(), keep));
     guesses.resize(std::min(guesses.size(), keep));
-    eos = false;
+    eos = stopped = false;
   }
 };
 

@@ -21,7 +21,8 @@ std::optional<Number> parse_number(std::string_view text) {
 }  // namespace
 
 std::string RunOptions::policy() const {
-  return gamma_policy.empty() ? fmt::format("fixed:gamma={}", num_speculative_tokens) : gamma_policy;
+  if (!gamma_policy.empty()) return gamma_policy;
+  return num_speculative_tokens ? fmt::format("fixed:gamma={}", *num_speculative_tokens) : "ewma";
 }
 
 void add_model_options(CLI::App& app, RunOptions& o) {
@@ -153,10 +154,12 @@ void add_generate_options(CLI::App& app, RunOptions& o) {
       ->group("Requests");
 
   app.add_option("-g,--num-speculative-tokens,--draft-max,--spec-draft-n-max,--speculative-num-draft-tokens",
-                 o.num_speculative_tokens, "Draft length gamma of the fixed policy")
-      ->group("Speculation")
-      ->capture_default_str();
-  app.add_option("--gamma-policy", o.gamma_policy, "NAME[:key=value,...]; `list` explains them")
+                 o.num_speculative_tokens, "Draft exactly so many tokens a round (policy fixed); 0: none")
+      ->group("Speculation");
+  app.add_option(
+         "--gamma-policy", o.gamma_policy,
+         "How long drafts get: NAME[:key=value,...]; `list` explains them. Default: ewma, which maximises "
+         "measured tokens per second")
       ->group("Speculation");
   app.add_option("--rule,--rejection-sample-method", o.rule,
                  "Verification: auto (greedy at temperature 0, else invariant), greedy, invariant, naive, "
@@ -281,9 +284,10 @@ Status check_options(const RunOptions& o) {
     return invalid_argument(fmt::format("--max-num-seqs {}: must be 1 to 256", o.max_num_seqs));
   if (o.max_model_len < 0) return invalid_argument("--max-model-len must not be negative");
   if (o.startup_timeout_s < 1) return invalid_argument("--startup-timeout must be at least 1 second");
-  if (o.num_speculative_tokens < 0 || o.num_speculative_tokens > kMaxSpeculativeTokens)
-    return invalid_argument(fmt::format("--num-speculative-tokens {}: must be 0 to {}",
-                                        o.num_speculative_tokens, kMaxSpeculativeTokens));
+  const int pinned = o.num_speculative_tokens.value_or(0);
+  if (pinned < 0 || pinned > kMaxSpeculativeTokens)
+    return invalid_argument(
+        fmt::format("--num-speculative-tokens {}: must be 0 to {}", pinned, kMaxSpeculativeTokens));
   RETURN_IF_ERROR(parse_pipeline(o.pipeline).status());
   RETURN_IF_ERROR(parse_q_format(o.q_format).status());
   RETURN_IF_ERROR(parse_kv_dtype(o.kv_dtype).status());

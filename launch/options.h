@@ -54,8 +54,8 @@ struct RunOptions {
   int logprobs = -1;
 
   // Speculation.
-  int num_speculative_tokens = 5;
-  std::string gamma_policy;  // default: fixed:gamma=<num_speculative_tokens>
+  std::optional<int> num_speculative_tokens;  // pins gamma
+  std::string gamma_policy;                   // default: ewma, unless gamma is pinned
   std::string rule = "auto";
   std::string q_format = "auto";
   std::string pipeline = "lockstep";

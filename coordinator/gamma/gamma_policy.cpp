@@ -45,15 +45,70 @@ Result<GammaArguments> parse_arguments(const GammaPolicyInfo& policy, std::strin
 }  // namespace
 
 const std::vector<GammaPolicyInfo>& gamma_policy_table() {
+  const GammaKey max{"max", "never above", "16"};
+  const GammaKey guard{"guard", "1: plain decoding where no length is predicted to pay; 0: never", "1"};
   static const std::vector<GammaPolicyInfo> table = {
       {"fixed",
        "always the same draft length",
        {{"gamma", "draft length, 0 = plain decoding", "5"}},
        &fixed_gamma_from},
+      {"ewma",
+       "most tokens per second for the decayed acceptance and the measured costs (default)",
+       {max,
+        {"decay", "of what rounds taught, per round", "0.9"},
+        {"prior", "acceptance believed at first", "0.7"},
+        {"prior-tests", "weight of that belief, in tested tokens", "10"},
+        {"switch-gain", "predicted gain before the length changes", "0.02"},
+        {"zero-guard", "rounds in a row without an accepted token that halve gamma; 0: off", "4"}},
+       &ewma_gamma_from},
       {"heuristic",
        "+2 after a fully accepted round, else -1",
-       {{"start", "first draft length", "5"}, {"min", "never below", "1"}, {"max", "never above", "16"}},
+       {{"start", "first draft length", "5"}, {"min", "never below", "1"}, max, guard},
        &heuristic_gamma_from},
+      {"position",
+       "as ewma, with an acceptance of its own for each place in the draft (Beta posteriors)",
+       {max,
+        {"decay", "of what rounds taught, per test of a place", "0.98"},
+        {"explore", "chance of one token more", "0.03125"}},
+       &position_gamma_from},
+      {"confidence",
+       "the draft ends after a token that the drafter gives less than `threshold`",
+       {{"threshold", "probability under the draft model", "0.4"}, max, guard},
+       &confidence_gamma_from},
+      {"svip",
+       "the draft ends before a token with sqrt(scale * entropy) > threshold (Zhang et al. 2024)",
+       {{"threshold", "of the root", "0.3"}, {"scale", "of the entropy in nats", "0.15"}, max, guard},
+       &svip_gamma_from},
+      {"adaedl",
+       "the draft ends before a token with 1 - sqrt(scale * entropy) < threshold (Agrawal et al. 2024)",
+       {{"threshold", "least estimated acceptance", "0.4"},
+        {"scale", "of the entropy in nats", "0.2"},
+        max,
+        guard},
+       &adaedl_gamma_from},
+      {"threshold",
+       "confidence, with a threshold steered to a target share of accepted draft tokens (Zhang et al. 2023)",
+       {{"target", "share of draft tokens to be accepted", "0.9"},
+        {"start", "first threshold", "0.6"},
+        max,
+        guard},
+       &threshold_gamma_from},
+      {"bandit",
+       "upper confidence bounds on measured tokens per second, over lengths 0 1 2 3 4 6 8 12 16",
+       {{"explore", "width of the bounds", "0.3"}, {"discount", "of what rounds taught, per round", "0.99"}},
+       &bandit_gamma_from},
+      {"goodput",
+       "one decision for the batch: the draft tokens most likely to be reached, while they pay (SmartSpec)",
+       {max},
+       &goodput_gamma_from},
+      {"pipelined",
+       "for --pipeline ahead: as many tokens as a verification lasts, one after a rejection; else ewma",
+       {max},
+       &pipelined_gamma_from},
+      {"table",
+       "a draft length for each batch size",
+       {{"steps", "BATCH:GAMMA from that batch size on, separated by '/'", "1:5/8:3/16:1/32:0"}},
+       &table_gamma_from},
       {"replay",
        "draft lengths from a file, one per speculative round; the last one repeats",
        {{"file", "integers, one per line or a JSON array; '#' starts a comment", ""}},
@@ -70,6 +125,17 @@ Result<int32_t> gamma_integer(const GammaArguments& arguments, const std::string
   if (error != std::errc() || rest != text.data() + text.size() || value < low || value > high)
     return invalid_argument(
         fmt::format("gamma policy: {}={} is not an integer in {}..{}", key, text, low, high));
+  return value;
+}
+
+Result<double> gamma_number(const GammaArguments& arguments, const std::string& key, double low,
+                            double high) {
+  const std::string& text = arguments.find(key)->second;
+  double value = 0;
+  const auto [rest, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+  if (error != std::errc() || rest != text.data() + text.size() || !(value >= low && value <= high))
+    return invalid_argument(
+        fmt::format("gamma policy: {}={} is not a number in {}..{}", key, text, low, high));
   return value;
 }
 
@@ -90,11 +156,16 @@ Result<GammaPolicyFactory> parse_gamma_policy(std::string_view text) {
 std::string list_gamma_policies() {
   std::string text;
   for (const GammaPolicyInfo& policy : gamma_policy_table()) {
-    text += fmt::format("{:<10} {}\n", policy.name, policy.summary);
+    text += fmt::format("{:<11} {}\n", policy.name, policy.summary);
     for (const GammaKey& key : policy.keys)
-      text += fmt::format("{:<10}   {}={}  {}\n", "", key.name,
+      text += fmt::format("{:<11}   {}={}  {}\n", "", key.name,
                           key.default_value.empty() ? "..." : key.default_value, key.meaning);
   }
+  text +=
+      "\nPolicies that weigh measured costs decide differently in every run. Greedy, invariant and naive "
+      "text does\n"
+      "not depend on that; token and block text does, in its bytes, not in its law. fixed, replay and every\n"
+      "policy with guard=0 repeat themselves.\n";
   return text;
 }
 

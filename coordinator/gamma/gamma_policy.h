@@ -1,5 +1,6 @@
-// Decides how many tokens to draft next. One instance per sequence, fed only with that sequence's own past
-// rounds, so decisions do not depend on transport, batch or timing of others. One file per policy.
+// Decides how many tokens to draft next. One instance per sequence. Unless a policy says otherwise it is fed
+// only with its sequence's own past rounds and with what rounds cost; it never sees a token that is not yet
+// decided on (algorithms.md section 5). One file per policy.
 #pragma once
 
 #include <cstdint>
@@ -9,6 +10,8 @@
 #include <string_view>
 
 #include "base/status.h"
+#include "comm/messages.h"
+#include "coordinator/cost_model.h"
 
 namespace outrider {
 
@@ -16,17 +19,21 @@ constexpr int32_t kDefaultGammaMax = 16;
 
 struct GammaContext {
   int32_t limit = 0;           // the caller clamps to this anyway: limits of algorithms.md 2.10 and gamma_max
-  int32_t batch_size = 0;      // running sequences
+  int32_t batch_size = 1;      // running sequences
   int32_t context_length = 0;  // C
+  const CostModel* cost = nullptr;  // what rounds cost here; null: nothing is known yet
+  bool ahead = false;               // drafting overlaps verification (--pipeline ahead)
 };
 
-// One verified round. Nothing here is about discarded draft tokens or stale epochs.
+// One verified round. Nothing here is about discarded draft tokens, tokens beyond the end of the request, or
+// stale epochs.
 struct RoundOutcome {
+  int32_t proposed = 0;  // gamma asked of the drafter; 0: a plain round
   int32_t drafted = 0;   // g: tokens that were verified
   int32_t accepted = 0;  // n
-  int64_t draft_ns = 0;  // as the worker measured it
-  int64_t verify_ns = 0;
-  int32_t rows = 0;  // of the whole target pass
+  int64_t round_ns = 0;  // from the decision about gamma to the verdict
+  int32_t batch_size = 1;
+  const CostModel* cost = nullptr;
 };
 
 class GammaPolicy {
@@ -34,6 +41,8 @@ class GammaPolicy {
   virtual ~GammaPolicy() = default;
   virtual int32_t next(const GammaContext& context) = 0;  // >= 0
   virtual void update(const RoundOutcome& outcome) = 0;
+  // Goes with the gamma that next() gave last, and may end the draft before it.
+  virtual StopRule stop_rule() const { return {}; }
 };
 
 using GammaPolicyFactory = std::function<std::unique_ptr<GammaPolicy>()>;

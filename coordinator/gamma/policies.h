@@ -31,18 +31,37 @@ const std::vector<GammaPolicyInfo>& gamma_policy_table();
 Result<int32_t> gamma_integer(const GammaArguments& arguments, const std::string& key, int32_t low,
                               int32_t high);
 
+// The same for a number.
+Result<double> gamma_number(const GammaArguments& arguments, const std::string& key, double low, double high);
+
 // Always g, clamps only.
 std::unique_ptr<GammaPolicy> make_fixed_gamma(int32_t gamma);
 Result<GammaPolicyFactory> fixed_gamma_from(const GammaArguments& arguments);
 
-// +2 after a fully accepted round, else -1. The rule came with the Hugging Face library; cap and floor are
-// ours.
-std::unique_ptr<GammaPolicy> make_heuristic_gamma(int32_t start, int32_t low, int32_t high);
+// +2 after a fully accepted round, else -1. The rule came with the Hugging Face library; cap, floor and guard
+// are ours. It settles near alpha^gamma = 1/3, whatever drafting costs.
+struct HeuristicOptions {
+  int32_t start = 5, min = 1, max = 16;
+  bool guard = true;  // plain_guard.h
+};
+std::unique_ptr<GammaPolicy> make_heuristic_gamma(const HeuristicOptions& options);
 Result<GammaPolicyFactory> heuristic_gamma_from(const GammaArguments& arguments);
 
 // Gammas from a file, one per speculative round; the last one repeats.
 std::unique_ptr<GammaPolicy> make_replay_gamma(std::vector<int32_t> gammas);
 Result<std::vector<int32_t>> read_gamma_file(const std::string& path);
 Result<GammaPolicyFactory> replay_gamma_from(const GammaArguments& arguments);
+
+// One file each; the table says what they do.
+Result<GammaPolicyFactory> ewma_gamma_from(const GammaArguments& arguments);
+Result<GammaPolicyFactory> position_gamma_from(const GammaArguments& arguments);
+Result<GammaPolicyFactory> confidence_gamma_from(const GammaArguments& arguments);
+Result<GammaPolicyFactory> svip_gamma_from(const GammaArguments& arguments);
+Result<GammaPolicyFactory> adaedl_gamma_from(const GammaArguments& arguments);
+Result<GammaPolicyFactory> threshold_gamma_from(const GammaArguments& arguments);
+Result<GammaPolicyFactory> bandit_gamma_from(const GammaArguments& arguments);
+Result<GammaPolicyFactory> goodput_gamma_from(const GammaArguments& arguments);
+Result<GammaPolicyFactory> pipelined_gamma_from(const GammaArguments& arguments);
+Result<GammaPolicyFactory> table_gamma_from(const GammaArguments& arguments);
 
 }  // namespace outrider

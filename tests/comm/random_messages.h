@@ -43,6 +43,7 @@ class RandomMessages {
   void fill(Role& value) { value = static_cast<Role>(below(3)); }
   void fill(QKind& value) { value = static_cast<QKind>(below(3)); }
   void fill(Pipeline& value) { value = static_cast<Pipeline>(below(4)); }
+  void fill(StopKind& value) { value = static_cast<StopKind>(below(4)); }
   void fill(VerdictStatus& value) { value = static_cast<VerdictStatus>(below(2)); }
   void fill(Rule& value) { value = static_cast<Rule>(below(5)); }
   template <class Tag, class Rep>
@@ -85,7 +86,7 @@ class RandomMessages {
   void fill(Close& m) { fill(m.sequence); }
   void fill(Propose& m) {
     fill_all(m.sequence, m.epoch, m.round, m.base, m.committed, m.gamma, m.q_kind, m.sparse_m, m.deadline_ms,
-             m.pipeline, m.fanout);
+             m.pipeline, m.fanout, m.stop.kind, m.stop.threshold, m.stop.scale);
   }
   void fill(PreparationReport& m) {
     fill_all(m.looked_up, m.hit, m.used_tokens, m.wasted_tokens, m.outcomes, m.busy_ns);

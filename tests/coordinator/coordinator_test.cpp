@@ -47,7 +47,8 @@ class CoordinatorLoop : public ::testing::Test {
     if (!callbacks.on_finish)
       callbacks.on_finish = [this](const Finish& finish) { finishes_.push_back(finish); };
     coordinator_ = std::make_unique<Coordinator>(
-        hub_->coordinator_end(), options_, [] { return make_heuristic_gamma(3, 1, 6); }, &tokenizer_,
+        hub_->coordinator_end(), options_,
+        [] { return make_heuristic_gamma({.start = 3, .min = 1, .max = 6, .guard = false}); }, &tokenizer_,
         std::move(callbacks), trace);
   }
 

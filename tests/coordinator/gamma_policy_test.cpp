@@ -40,7 +40,8 @@ TEST(GammaPolicy, FixedIsFixed) {
 TEST(GammaPolicy, HeuristicMatchesTheReferenceTrace) {
   std::ifstream file(outrider::source_dir() / "tests/vectors/policies.json");
   const auto trace = nlohmann::json::parse(file)["heuristic"];
-  auto policy = make_heuristic_gamma(trace["g0"], trace["gmin"], trace["gmax"]);
+  auto policy = make_heuristic_gamma(
+      {.start = trace["g0"], .min = trace["gmin"], .max = trace["gmax"], .guard = false});
   ASSERT_GT(trace["rows"].size(), 20u);
   for (const auto& row : trace["rows"]) {
     EXPECT_EQ(policy->next(kAny), row[0]);

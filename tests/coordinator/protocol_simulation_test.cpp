@@ -37,7 +37,10 @@ Schedule random_schedule(uint64_t seed) {
   schedule.options.liveness_timeout = std::chrono::milliseconds(pick(random, 1, 100));
   schedule.options.max_back_off = std::chrono::milliseconds(pick(random, 1, 100));
   const int32_t gamma = pick(random, 0, 6);
-  schedule.gamma = [gamma] { return gamma == 6 ? make_heuristic_gamma(5, 1, 16) : make_fixed_gamma(gamma); };
+  schedule.gamma = [gamma] {
+    return gamma == 6 ? make_heuristic_gamma({.start = 5, .min = 1, .max = 16, .guard = false})
+                      : make_fixed_gamma(gamma);
+  };
   schedule.workers = pick(random, 0, 3);
   schedule.accuracy = pick(random, 0, 10) / 10.0;
   const int32_t count = pick(random, 1, 6);

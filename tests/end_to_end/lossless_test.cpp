@@ -138,7 +138,7 @@ TEST_P(Lossless, PlainDecodingDoesNotDependOnRanksOrBatch) {
 TEST_P(Lossless, TokenAndBlockRulesDependOnSeedDrafterAndGammaOnly) {
   for (DrafterKind drafter : {DrafterKind::kModel, DrafterKind::kNgram}) {
     TestCluster reference({.target = kTarget, .draft = draft_model(), .drafter = drafter});
-    for (const char* policy : {"fixed:gamma=3", "heuristic:start=2"}) {
+    for (const char* policy : {"fixed:gamma=3", "heuristic:start=2,guard=0"}) {
       const auto expected = reference.run(grid_requests(kPqRules, policy));
       for (int batch : {1, 8}) {
         TestCluster cluster({.target = kTarget,

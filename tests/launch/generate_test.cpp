@@ -141,7 +141,7 @@ TEST(Generate, ComparePlainFindsIdenticalOutput) {
 TEST(Generate, ReportHoldsTheMetrics) {
   const TemporaryDirectory dir;
   const Outcome run =
-      generate(kPrompt + with_draft() + Arguments{"--compare-plain", "--report", dir / "report.json"});
+      generate(kPrompt + with_draft() + Arguments{"-g", "5", "--compare-plain", "--report", dir / "report.json"});
   ASSERT_TRUE(run.succeeded()) << run.describe();
   EXPECT_EQ(dir.entries(), std::vector<std::string>{"report.json"});
   const json report = json::parse(read_file(dir / "report.json"));

@@ -1,0 +1,65 @@
+// What a round costs, fitted online from the coordinator's own clock (algorithms.md 5.3): shared by the draft
+// length policies, the simulator and the reports. Seconds throughout. One owner thread; plain values, no
+// clock.
+#pragma once
+
+#include <cstdint>
+#include <nlohmann/json_fwd.hpp>
+
+namespace outrider {
+
+// Believed until measurements outweigh it. `relative`: only the ratios are meant, and the first measured pass
+// sets the scale.
+struct CostPrior {
+  double base = 1, per_row = 0.01, draft_token = 0.1;
+  double weight = 4;  // of the two pseudo-observations together, in passes
+  bool relative = true;
+};
+
+// t_verify = base + per_row * rows + per_context * (context tokens of all sequences in the pass).
+struct VerifyCost {
+  double base = 0, per_row = 0, per_context = 0;
+};
+
+class CostModel {
+ public:
+  explicit CostModel(const CostPrior& prior = {});
+
+  // One target pass without prefill rows, from plan to result. `context`: summed over its sequences.
+  void observe_verify(int32_t rows, int64_t context, double seconds);
+  // A draft as its worker timed it.
+  void observe_draft(int32_t tokens, double seconds);
+  // One step's drafting: from the first Propose until the last draft was there, with the workers' own busy
+  // times. One draft alone tells the delay of the links; several tell how far workers draft one after
+  // another.
+  void observe_draft_phase(int32_t drafts, double wait, double longest_busy, double total_busy);
+
+  VerifyCost verify() const;
+  double verify_seconds(int32_t rows, int64_t context) const;
+  double draft_token_seconds() const { return draft_token_; }
+  double exchange_seconds() const { return exchange_; }  // links and queues, there and back
+  double serial_share() const { return serial_; }        // 0: a step's drafts run together, 1: one by one
+
+  double draft_phase_seconds(int32_t longest, int32_t total) const;
+  // A round in which each of `batch` sequences of `context` tokens drafts gamma; 0 does not wait for
+  // drafters.
+  double round_seconds(int32_t gamma, int32_t batch, int32_t context) const;
+
+  // Fit and its error, for reports: each pass was predicted before it was learnt from.
+  void fill_json(nlohmann::json& out) const;
+
+ private:
+  void add(double n, double k, double t, double weight);
+  void set_scale(double seconds, int32_t rows);
+
+  CostPrior prior_;
+  bool scaled_;                                     // absolute seconds are known
+  double w_ = 0, n_ = 0, nn_ = 0, t_ = 0, nt_ = 0;  // weighted sums over passes
+  double k_ = 0, kk_ = 0, nk_ = 0, kt_ = 0;
+  double draft_token_, exchange_ = 0, serial_ = 0;
+  bool draft_measured_, exchange_measured_ = false, serial_measured_ = false;
+  int64_t passes_ = 0;
+  double predicted_ = 0, measured_ = 0, absolute_error_ = 0;
+};
+
+}  // namespace outrider

@@ -1,0 +1,110 @@
+#include "coordinator/gamma/goodput.h"
+
+#include <map>
+#include <queue>
+
+#include "coordinator/gamma/acceptance.h"
+#include "coordinator/gamma/policies.h"
+#include "coordinator/gamma/probe_budget.h"
+
+namespace outrider {
+
+GoodputChoice allocate_goodput(std::span<const double> acceptance, std::span<const int32_t> limits,
+                               const CostModel& cost, int64_t context) {
+  struct Candidate {
+    double reach;
+    size_t request;
+    bool operator<(const Candidate& other) const {  // of equals the lower request first
+      return reach != other.reach ? reach < other.reach : request > other.request;
+    }
+  };
+  const VerifyCost verify = cost.verify();
+  const double fixed = verify.base + verify.per_context * static_cast<double>(context);
+  const auto batch = static_cast<int32_t>(acceptance.size());
+  std::vector<int32_t> gammas(acceptance.size(), 0);
+  std::priority_queue<Candidate> heap;
+  for (size_t r = 0; r < acceptance.size(); ++r)
+    if (limits[r] > 0) heap.push({acceptance[r], r});
+  double tokens = batch;
+  int32_t longest = 0, total = 0;
+  GoodputChoice best{gammas, tokens / (fixed + verify.per_row * batch)};
+  while (!heap.empty()) {
+    const auto [reach, r] = heap.top();
+    heap.pop();
+    tokens += reach;
+    longest = std::max(longest, ++gammas[r]);
+    ++total;
+    if (gammas[r] < limits[r]) heap.push({reach * acceptance[r], r});
+    const double rate =
+        tokens / (fixed + verify.per_row * (total + batch) + cost.draft_phase_seconds(longest, total));
+    if (rate > best.rate * (1 + 1e-12)) best = {gammas, rate};
+  }
+  return best;
+}
+
+namespace {
+
+class GoodputGamma;
+
+// The running sequences of one factory. The allocation is made again only after an update.
+struct Batch {
+  std::vector<GoodputGamma*> members;
+  bool stale = true;
+};
+
+class GoodputGamma : public GammaPolicy {
+ public:
+  GoodputGamma(int32_t max, std::shared_ptr<Batch> batch) : max_(max), batch_(std::move(batch)) {}
+  ~GoodputGamma() override {
+    std::erase(batch_->members, this);
+    batch_->stale = true;
+  }
+
+  int32_t next(const GammaContext& context) override {
+    if (!joined_) batch_->members.push_back(this);
+    batch_->stale |= !joined_ || context.limit < gamma_;
+    joined_ = true;
+    limit_ = std::min(max_, context.limit);
+    context_ = context.context_length;
+    if (batch_->stale) allocate(*batch_, cost_of(context.cost));
+    return gamma_ > 0 ? gamma_ : probes_.next(context);
+  }
+
+  void update(const RoundOutcome& outcome) override {
+    if (gamma_ == 0) probes_.update(outcome);
+    acceptance_.update(outcome.drafted, outcome.accepted);
+    batch_->stale = true;
+  }
+
+ private:
+  static void allocate(Batch& batch, const CostModel& cost) {
+    std::vector<double> acceptance;
+    std::vector<int32_t> limits;
+    int64_t context = 0;
+    for (const GoodputGamma* member : batch.members) {
+      acceptance.push_back(member->acceptance_.mean());
+      limits.push_back(member->limit_);
+      context += member->context_;
+    }
+    const GoodputChoice choice = allocate_goodput(acceptance, limits, cost, context);
+    for (size_t i = 0; i < batch.members.size(); ++i) batch.members[i]->gamma_ = choice.gammas[i];
+    batch.stale = false;
+  }
+
+  int32_t max_;
+  std::shared_ptr<Batch> batch_;
+  AcceptanceEwma acceptance_{0.7, 10, 0.9};  // algorithms.md 5.3
+  ProbeBudget probes_;
+  bool joined_ = false;
+  int32_t gamma_ = 0, limit_ = 0, context_ = 0;
+};
+
+}  // namespace
+
+Result<GammaPolicyFactory> goodput_gamma_from(const GammaArguments& arguments) {
+  ASSIGN_OR_RETURN(const int32_t max, gamma_integer(arguments, "max", 1, 1024));
+  const auto batch = std::make_shared<Batch>();
+  return GammaPolicyFactory([max, batch] { return std::make_unique<GoodputGamma>(max, batch); });
+}
+
+}  // namespace outrider

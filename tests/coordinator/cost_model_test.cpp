@@ -1,0 +1,65 @@
+#include "coordinator/cost_model.h"
+
+#include <gtest/gtest.h>
+
+#include <nlohmann/json.hpp>
+
+namespace outrider {
+namespace {
+
+TEST(CostModel, TheFirstPassSetsTheScale) {
+  CostModel cost;
+  const double ratio = cost.draft_token_seconds() / cost.verify_seconds(1, 0);
+  cost.observe_verify(1, 10, 0.004);
+  EXPECT_NEAR(cost.verify_seconds(1, 10), 0.004, 1e-6);
+  EXPECT_NEAR(cost.draft_token_seconds() / cost.verify_seconds(1, 0), ratio, 1e-9);
+  cost.observe_draft(4, 0.002);
+  EXPECT_DOUBLE_EQ(cost.draft_token_seconds(), 0.0005);
+}
+
+TEST(CostModel, LearnsRowsAndContextAndForgets) {
+  CostModel cost;
+  for (int i = 0; i < 400; ++i) {
+    const int rows = 1 + i % 9, context = 100 + 7 * (i % 60);
+    cost.observe_verify(rows, context, 0.010 + 0.0005 * rows + 2e-6 * context);
+  }
+  EXPECT_NEAR(cost.verify_seconds(5, 300), 0.0131, 1e-4);
+  EXPECT_NEAR(cost.verify_seconds(1, 500), 0.0115, 1e-4);
+  for (int i = 0; i < 400; ++i) cost.observe_verify(1 + i % 9, 100, 0.020 + 0.001 * (1 + i % 9));
+  EXPECT_NEAR(cost.verify_seconds(5, 100), 0.025, 1e-4);
+}
+
+// Rows alone explain everything, and the context never moves: it must not be blamed for the base.
+TEST(CostModel, AConstantContextIsNotACost) {
+  CostModel cost;
+  for (int i = 0; i < 200; ++i) cost.observe_verify(1 + i % 5, 1000, 0.010 + 0.001 * (1 + i % 5));
+  EXPECT_EQ(cost.verify().per_context, 0);
+  EXPECT_NEAR(cost.verify_seconds(3, 5000), 0.013, 1e-4);
+}
+
+TEST(CostModel, TellsDelayFromQueueing) {
+  CostModel cost;
+  cost.observe_verify(1, 10, 0.010);
+  cost.observe_draft(4, 0.004);
+  cost.observe_draft_phase(1, 0.006, 0.004, 0.004);
+  EXPECT_NEAR(cost.exchange_seconds(), 0.002, 1e-12);
+  cost.observe_draft_phase(3, 0.014, 0.004, 0.012);  // one after another
+  EXPECT_NEAR(cost.serial_share(), 1, 1e-9);
+  EXPECT_NEAR(cost.draft_phase_seconds(4, 12), 0.014, 1e-9);
+  CostModel parallel;
+  parallel.observe_draft_phase(3, 0.004, 0.004, 0.012);
+  EXPECT_NEAR(parallel.serial_share(), 0, 1e-9);
+}
+
+TEST(CostModel, ReportsHowWellItPredicted) {
+  CostModel cost;
+  for (int i = 0; i < 400; ++i) cost.observe_verify(1 + i % 5, 10, 0.010 + 0.001 * (i % 5));
+  nlohmann::json report;
+  cost.fill_json(report);
+  EXPECT_EQ(report["passes"], 400);
+  EXPECT_NEAR(report["verify_predicted_over_measured"], 1, 0.02);
+  EXPECT_LT(report["verify_mean_absolute_error"], 0.02);
+}
+
+}  // namespace
+}  // namespace outrider
