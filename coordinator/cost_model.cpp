@@ -9,6 +9,8 @@ namespace {
 
 constexpr double kForget = 0.98;                   // algorithms.md 5.3
 constexpr double kPseudoRows[] = {1, 9};           // plain decoding and a usual draft
+constexpr double kDraftPriorWeight = 1;            // one draft of one token
+constexpr double kFurtherRidge = 1e-3;             // relative: in doubt a batch drafts together
 constexpr double kContextRidge = 1e-3;             // of the context term, relative to its own spread
 constexpr double kMinContextSpread = 0.05 * 0.05;  // (deviation / mean)^2 below which context tells nothing
 
@@ -17,8 +19,8 @@ constexpr double kMinContextSpread = 0.05 * 0.05;  // (deviation / mean)^2 below
 CostModel::CostModel(const CostPrior& prior)
     : prior_(prior),
       scaled_(!prior.relative),
-      draft_token_(prior.draft_token),
-      draft_measured_(!prior.relative) {
+      ll_(kDraftPriorWeight),
+      ld_(kDraftPriorWeight * prior.draft_token) {
   for (const double n : kPseudoRows)
     add(n, 0, prior.base + prior.per_row * n, prior.weight / static_cast<double>(std::size(kPseudoRows)));
 }
@@ -39,7 +41,7 @@ void CostModel::set_scale(double seconds, int32_t rows) {
   const double scale = seconds / (prior_.base + prior_.per_row * rows);
   t_ *= scale;
   nt_ *= scale;
-  if (!draft_measured_) draft_token_ *= scale;
+  if (!draft_measured_) ld_ *= scale;
   scaled_ = true;
 }
 
@@ -55,24 +57,31 @@ void CostModel::observe_verify(int32_t rows, int64_t context, double seconds) {
   add(rows, static_cast<double>(context), seconds, 1);
 }
 
-void CostModel::observe_draft(int32_t tokens, double seconds) {
-  if (tokens <= 0 || seconds <= 0) return;
-  const double sample = seconds / tokens;
-  draft_token_ = draft_measured_ ? kForget * draft_token_ + (1 - kForget) * sample : sample;
+void CostModel::observe_draft_phase(int32_t longest, int32_t total, double busy, double wait) {
+  if (longest <= 0 || busy < 0) return;
+  const double l = longest, m = total - longest;
+  if (!draft_measured_ && prior_.relative) ll_ = ld_ = 0;  // a ratio only, and here is something better
+  for (double* sum : {&ll_, &mm_, &lm_, &ld_, &md_}) *sum *= kForget;
+  ll_ += l * l;
+  mm_ += m * m;
+  lm_ += l * m;
+  ld_ += l * busy;
+  md_ += m * busy;
+  const double exchange = std::max(0.0, wait - busy);
+  exchange_ = draft_measured_ ? kForget * exchange_ + (1 - kForget) * exchange : exchange;
   draft_measured_ = true;
 }
 
-void CostModel::observe_draft_phase(int32_t drafts, double wait, double longest_busy, double total_busy) {
-  if (drafts == 1) {
-    const double sample = std::max(0.0, wait - longest_busy);
-    exchange_ = exchange_measured_ ? kForget * exchange_ + (1 - kForget) * sample : sample;
-    exchange_measured_ = true;
-  } else if (drafts > 1 && total_busy > longest_busy) {
-    const double sample =
-        std::clamp((wait - exchange_ - longest_busy) / (total_busy - longest_busy), 0.0, 1.0);
-    serial_ = serial_measured_ ? kForget * serial_ + (1 - kForget) * sample : sample;
-    serial_measured_ = true;
+// Least squares through the origin; both costs >= 0.
+DraftCost CostModel::draft() const {
+  const double mm = mm_ + kFurtherRidge * (mm_ + ll_);
+  const double det = ll_ * mm - lm_ * lm_;
+  if (mm_ > 0 && det > 1e-12 * ll_ * mm) {
+    const DraftCost cost{.per_step = (ld_ * mm - md_ * lm_) / det,
+                         .per_further = (md_ * ll_ - ld_ * lm_) / det};
+    if (cost.per_step >= 0 && cost.per_further >= 0) return cost;
   }
+  return {.per_step = ld_ / ll_, .per_further = 0};
 }
 
 // Weighted least squares with base > 0, slopes >= 0. The context term joins only when contexts differed
@@ -101,7 +110,9 @@ double CostModel::verify_seconds(int32_t rows, int64_t context) const {
 }
 
 double CostModel::draft_phase_seconds(int32_t longest, int32_t total) const {
-  return longest == 0 ? 0 : exchange_ + draft_token_ * (serial_ * total + (1 - serial_) * longest);
+  if (longest == 0) return 0;
+  const DraftCost cost = draft();
+  return exchange_ + cost.per_step * longest + cost.per_further * (total - longest);
 }
 
 double CostModel::round_seconds(int32_t gamma, int32_t batch, int32_t context) const {
@@ -114,9 +125,9 @@ void CostModel::fill_json(nlohmann::json& out) const {
   out = {{"verify_base_ms", cost.base * 1e3},
          {"verify_ms_per_row", cost.per_row * 1e3},
          {"verify_ms_per_1000_context_tokens", cost.per_context * 1e6},
-         {"draft_ms_per_token", draft_token_ * 1e3},
+         {"draft_ms_per_token", draft().per_step * 1e3},
+         {"draft_ms_per_further_token", draft().per_further * 1e3},
          {"exchange_ms", exchange_ * 1e3},
-         {"draft_serial_share", serial_},
          {"draft_measured", draft_measured_},
          {"passes", passes_}};
   if (passes_ == 0) return;

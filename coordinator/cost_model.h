@@ -21,24 +21,27 @@ struct VerifyCost {
   double base = 0, per_row = 0, per_context = 0;
 };
 
+// busy = per_step * longest + per_further * (total - longest): a worker that drafts for all its sequences in
+// one pass has per_further near 0, one that serves them in turn has per_further = per_step.
+struct DraftCost {
+  double per_step = 0, per_further = 0;
+};
+
 class CostModel {
  public:
   explicit CostModel(const CostPrior& prior = {});
 
   // One target pass without prefill rows, from plan to result. `context`: summed over its sequences.
   void observe_verify(int32_t rows, int64_t context, double seconds);
-  // A draft as its worker timed it.
-  void observe_draft(int32_t tokens, double seconds);
-  // One step's drafting: from the first Propose until the last draft was there, with the workers' own busy
-  // times. One draft alone tells the delay of the links; several tell how far workers draft one after
-  // another.
-  void observe_draft_phase(int32_t drafts, double wait, double longest_busy, double total_busy);
+  // One step's drafting: `wait` from the first Propose until the last draft was there, of which the busiest
+  // worker drafted for `busy`; the longest draft and all of them together, in tokens.
+  void observe_draft_phase(int32_t longest, int32_t total, double busy, double wait);
 
   VerifyCost verify() const;
+  DraftCost draft() const;
   double verify_seconds(int32_t rows, int64_t context) const;
-  double draft_token_seconds() const { return draft_token_; }
+  double draft_token_seconds() const { return draft().per_step; }
   double exchange_seconds() const { return exchange_; }  // links and queues, there and back
-  double serial_share() const { return serial_; }        // 0: a step's drafts run together, 1: one by one
 
   double draft_phase_seconds(int32_t longest, int32_t total) const;
   // A round in which each of `batch` sequences of `context` tokens drafts gamma; 0 does not wait for
@@ -56,8 +59,9 @@ class CostModel {
   bool scaled_;                                     // absolute seconds are known
   double w_ = 0, n_ = 0, nn_ = 0, t_ = 0, nt_ = 0;  // weighted sums over passes
   double k_ = 0, kk_ = 0, nk_ = 0, kt_ = 0;
-  double draft_token_, exchange_ = 0, serial_ = 0;
-  bool draft_measured_, exchange_measured_ = false, serial_measured_ = false;
+  double ll_ = 0, mm_ = 0, lm_ = 0, ld_ = 0, md_ = 0;  // drafts: longest, further tokens, busy seconds
+  bool draft_measured_ = false;
+  double exchange_ = 0;
   int64_t passes_ = 0;
   double predicted_ = 0, measured_ = 0, absolute_error_ = 0;
 };

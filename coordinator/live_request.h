@@ -29,6 +29,7 @@ struct RoundInFlight {
   Round number;
   int32_t gamma = 0;  // asked of the worker
   bool has_draft = false;
+  bool read_prompt = false;  // the worker had a prompt to read first
   Draft draft;  // what goes into the plan; empty for a plain row
   Clock::time_point begun_at, decided_at, planned_at;
   Clock::time_point draft_deadline;  // the round goes on without its draft

@@ -201,6 +201,7 @@ class Protocol {
   std::optional<OutstandingPlan> plan_;
   double round_ewma_ns_ = 0, step_ewma_ns_ = 0;
   CostModel cost_;
+  std::vector<std::pair<PeerId, double>> draft_busy_;  // scratch: seconds of one plan, by worker
   Totals totals_;
 };
 

@@ -130,10 +130,7 @@ void Protocol::receive(PeerId peer, Draft& message) {
     return;
   }
   worker.misses = 0;
-  // The first draft's ingest read the prompt.
-  const auto tokens = static_cast<int32_t>(message.ids.size());
-  const int64_t busy_ns = message.draft_ns + (live.link.fresh ? 0 : message.ingest_ns);
-  cost_.observe_draft(tokens - live.link.fresh, static_cast<double>(busy_ns) * 1e-9);
+  live.round.read_prompt = live.link.fresh;
   live.link.fresh = false;
   live.round.has_draft = true;
   live.round.draft = std::move(message);

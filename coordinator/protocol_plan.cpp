@@ -105,19 +105,24 @@ void Protocol::plan_entry(LiveRequest& live, int32_t input_count, StepPlan* step
 // How long this plan's drafts were waited for. Rounds that met a timeout or read a prompt tell nothing about
 // links and workers.
 void Protocol::learn_draft_phase() {
-  int32_t drafts = 0;
-  double wait = 0, longest = 0, total = 0;
+  int32_t longest = 0, total = 0;
+  double wait = 0, busiest = 0;
+  draft_busy_.clear();
   for (const PlannedEntry& entry : plan_->entries) {
-    const RoundInFlight& round = live_.at(entry.sequence)->round;
+    const LiveRequest& live = *live_.at(entry.sequence);
+    const RoundInFlight& round = live.round;
     if (round.gamma == 0) continue;
-    if (!round.has_draft) return;
-    const double busy = static_cast<double>(round.draft.ingest_ns + round.draft.draft_ns) * 1e-9;
-    ++drafts;
+    if (!round.has_draft || round.read_prompt || !live.link.peer) return;
+    longest = std::max(longest, length(round.draft.ids));
+    total += length(round.draft.ids);
     wait = std::max(wait, std::chrono::duration<double>(round.decided_at - round.begun_at).count());
-    longest = std::max(longest, busy);
-    total += busy;
+    auto worker = std::find_if(draft_busy_.begin(), draft_busy_.end(),
+                               [&](const auto& busy) { return busy.first == *live.link.peer; });
+    if (worker == draft_busy_.end()) worker = draft_busy_.insert(worker, {*live.link.peer, 0.0});
+    worker->second += static_cast<double>(round.draft.ingest_ns + round.draft.draft_ns) * 1e-9;
+    busiest = std::max(busiest, worker->second);
   }
-  cost_.observe_draft_phase(drafts, wait, longest, total);
+  cost_.observe_draft_phase(longest, total, busiest, wait);
 }
 
 }  // namespace outrider

@@ -21,6 +21,7 @@ class AcceptanceEwma {
       : accepted_(prior_mean * prior_tests), tested_(prior_tests), decay_(decay) {}
   void update(int32_t drafted, int32_t accepted);
   void forget(double share);  // keeps the mean, drops this share of the evidence
+  double tested() const { return tested_; }
   double mean() const { return std::clamp(accepted_ / tested_, 0.01, 0.99); }
 
  private:

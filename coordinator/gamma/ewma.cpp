@@ -1,61 +1,162 @@
 #include "coordinator/gamma/ewma.h"
 
+#include <cmath>
+
+#include "coordinator/gamma/goodput.h"
 #include "coordinator/gamma/policies.h"
+#include "coordinator/gamma/probe_budget.h"
 
 namespace outrider {
 namespace {
 
-// A new sequence starts where the pair's earlier ones are, with the prior's weight.
-double starting_mean(const EwmaOptions& options, const PairHistory* history) {
-  if (!history) return options.prior_mean;
-  return (options.prior_mean * options.prior_tests + history->accepted) /
-         (options.prior_tests + history->tested);
-}
+constexpr double kTrialShare = 0.01;
+constexpr double kMaxTrials = 4;  // credit for so many: a burst can confirm what one found
+constexpr double kClearGain = 1.5;
+constexpr int32_t kPlainTrialGap = 16;  // steps between them at least, however little they cost
+constexpr int32_t kIdleRounds = 32;     // then one token is tried: the others' drafts are waited for anyway
 
 }  // namespace
 
-EwmaGamma::EwmaGamma(const EwmaOptions& options, std::shared_ptr<PairHistory> history)
-    : options_(options),
-      history_(std::move(history)),
-      acceptance_(starting_mean(options, history_.get()), options.prior_tests, options.decay),
-      tokens_(static_cast<size_t>(options.max) + 1) {}
+EwmaBatch::EwmaBatch(const EwmaOptions& options)
+    : options_(options), shared_(options.prior_mean, options.prior_tests, 1) {}
 
-int32_t EwmaGamma::next(const GammaContext& context) {
-  choose(context);
-  return gamma_ == 0 ? probes_.next(context) : std::min(gamma_, context.limit);
+void EwmaBatch::join(EwmaGamma* member) {
+  members_.push_back(member);
+  stale_ = true;
 }
 
-void EwmaGamma::choose(const GammaContext& context) {
-  const int32_t limit = std::min(options_.max, context.limit);
-  const auto tokens = std::span(tokens_).first(static_cast<size_t>(limit) + 1);
-  for (int32_t g = 0; g <= limit; ++g)
-    tokens[static_cast<size_t>(g)] = expected_tokens(acceptance_.mean(), g);
-  const GammaChoice best = best_gamma(tokens, context);
-  if (gamma_ < 0 || best.rate > (1 + options_.switch_gain) *
-                                    gamma_rate(expected_tokens(acceptance_.mean(), gamma_), gamma_, context))
-    gamma_ = best.gamma;
+void EwmaBatch::leave(EwmaGamma* member) {
+  std::erase(members_, member);
+  stale_ = true;
+}
+
+void EwmaBatch::learn(const RoundOutcome& outcome) {
+  stale_ = true;
+  step_seconds_ = std::max(step_seconds_, static_cast<double>(outcome.round_ns) * 1e-9);
+  ++step_rounds_;
+  step_accepted_ += outcome.accepted;
+  if (outcome.drafted == 0) return;
+  // Decayed once a step, in as many parts as there are sequences.
+  shared_.forget((1 - options_.decay) / static_cast<double>(std::max<size_t>(1, members_.size())));
+  shared_.update(outcome.drafted, outcome.accepted);
+}
+
+void EwmaBatch::decide(const CostModel& cost) {
+  if (!stale_) return;
+  stale_ = false;
+  acceptance_.clear();
+  limits_.clear();
+  int64_t total_context = 0;
+  bool all_chosen = true;
+  for (const EwmaGamma* member : members_) {
+    acceptance_.push_back(member->estimate());
+    limits_.push_back(member->limit_);
+    total_context += member->context_;
+    all_chosen &= member->gamma_ >= 0;
+  }
+  const double plain = cost.verify_seconds(static_cast<int32_t>(members_.size()), total_context);
+  settle_credit(plain);
+  const GoodputChoice best = allocate_goodput(acceptance_, limits_, cost, total_context);
+  if (!all_chosen || best.rate > (1 + options_.switch_gain) * rate_of_present(cost, total_context))
+    for (size_t i = 0; i < members_.size(); ++i) members_[i]->gamma_ = best.gammas[i];
+  consider_trial(cost, plain, best.rate);
+}
+
+double EwmaBatch::rate_of_present(const CostModel& cost, int64_t context) const {
+  double tokens = 0;
+  int32_t longest = 0, total = 0;
+  for (size_t i = 0; i < members_.size(); ++i) {
+    tokens += expected_tokens(acceptance_[i], members_[i]->gamma_);
+    longest = std::max(longest, members_[i]->gamma_);
+    total += members_[i]->gamma_;
+  }
+  const auto rows = total + static_cast<int32_t>(members_.size());
+  return tokens / (cost.verify_seconds(rows, context) + cost.draft_phase_seconds(longest, total));
+}
+
+void EwmaBatch::settle_credit(double plain_seconds) {
+  if (step_rounds_ > 0) {
+    const double tokens = 1 + static_cast<double>(step_accepted_) / step_rounds_;
+    if (trial_ == Trial::kDraft) {
+      credit_ += plain_seconds * tokens - step_seconds_;
+    } else if (trial_ == Trial::kPlain) {
+      credit_ -= std::max(0.0, step_seconds_ - static_cast<double>(step_rounds_) / trial_rate_);
+    } else {
+      credit_ += kTrialShare * step_seconds_;
+    }
+  }
+  step_seconds_ = 0;
+  step_rounds_ = step_accepted_ = 0;
+}
+
+// At gamma 0 a short draft is tried now and then, else a plain step: only so is it known what the other
+// choice costs. All sequences try in the same step, so the wait is paid once and all of them learn.
+void EwmaBatch::consider_trial(const CostModel& cost, double plain_seconds, double best_rate) {
+  const auto batch = static_cast<int32_t>(members_.size());
+  const bool was_off = off_;
+  off_ = std::all_of(members_.begin(), members_.end(), [](const EwmaGamma* m) { return m->gamma_ == 0; });
+  if (off_ != was_off) credit_ = 0;
+  trial_ = Trial::kNone;
+  double extra = 0;
+  if (off_) {
+    extra = cost.verify().per_row * batch * ProbeBudget::kLength +
+            cost.draft_phase_seconds(ProbeBudget::kLength, batch * ProbeBudget::kLength);
+  } else {
+    if (best_rate * plain_seconds > kClearGain * batch) return;  // no error of the fit is so large
+    if (++since_plain_trial_ < kPlainTrialGap) return;
+    extra = std::max(0.0, plain_seconds - batch / best_rate);
+  }
+  credit_ = std::min(credit_, kMaxTrials * extra);
+  if (credit_ <= 0 || credit_ < extra) return;
+  trial_ = off_ ? Trial::kDraft : Trial::kPlain;
+  trial_rate_ = best_rate;
+  since_plain_trial_ = 0;
+}
+
+EwmaGamma::EwmaGamma(const EwmaOptions& options, std::shared_ptr<EwmaBatch> batch)
+    : options_(options),
+      batch_(batch ? std::move(batch) : std::make_shared<EwmaBatch>(options)),
+      acceptance_(batch_->mean(), options.prior_tests, options.decay) {}
+
+EwmaGamma::~EwmaGamma() {
+  if (joined_) batch_->leave(this);
+}
+
+double EwmaGamma::estimate() const {
+  if (batch_->alone()) return acceptance_.mean();
+  const double own = acceptance_.tested();
+  return (own * acceptance_.mean() + options_.shrink * batch_->mean()) / (own + options_.shrink);
+}
+
+int32_t EwmaGamma::next(const GammaContext& context) {
+  limit_ = std::min(options_.max, context.limit);
+  context_ = context.context_length;
+  if (!std::exchange(joined_, true)) batch_->join(this);
+  batch_->decide(cost_of(context.cost));
+  if (batch_->trial() == EwmaBatch::Trial::kDraft) return std::min(ProbeBudget::kLength, limit_);
+  if (batch_->trial() == EwmaBatch::Trial::kPlain) return 0;
+  idle_ = gamma_ == 0 && !batch_->off() ? idle_ + 1 : 0;
+  if (idle_ < kIdleRounds) return std::min(gamma_, limit_);
+  idle_ = 0;
+  return std::min(1, limit_);
 }
 
 void EwmaGamma::update(const RoundOutcome& outcome) {
-  if (gamma_ == 0) probes_.update(outcome);
+  batch_->learn(outcome);
   if (outcome.drafted == 0) return;
   acceptance_.update(outcome.drafted, outcome.accepted);
-  if (history_) {
-    history_->accepted = PairHistory::kDecay * history_->accepted + outcome.accepted;
-    history_->tested =
-        PairHistory::kDecay * history_->tested + outcome.accepted + (outcome.accepted < outcome.drafted);
-  }
   watch_for_collapse(outcome);
 }
 
-// When acceptance falls, tests become rare and the average follows slowly. Four rounds without an accepted
-// token are one in 2000 at acceptance 0.85, so half the evidence is dropped then.
+// When acceptance falls, tests become rare and the average follows slowly. So half the evidence is dropped
+// after a run of rounds without an accepted token that the estimate thinks so unlikely: three rounds at 0.85,
+// fifteen at 0.3.
 void EwmaGamma::watch_for_collapse(const RoundOutcome& outcome) {
   zeros_ = outcome.accepted == 0 ? zeros_ + 1 : 0;
-  if (options_.zero_guard == 0 || zeros_ < options_.zero_guard) return;
+  if (std::pow(1 - acceptance_.mean(), zeros_) >= options_.surprise) return;
   zeros_ = 0;
   acceptance_.forget(0.5);
-  gamma_ = (gamma_ + 1) / 2;
+  if (batch_->alone()) gamma_ = (gamma_ + 1) / 2;
 }
 
 Result<GammaPolicyFactory> ewma_gamma_from(const GammaArguments& arguments) {
@@ -65,9 +166,10 @@ Result<GammaPolicyFactory> ewma_gamma_from(const GammaArguments& arguments) {
   ASSIGN_OR_RETURN(options.prior_mean, gamma_number(arguments, "prior", 0.01, 0.99));
   ASSIGN_OR_RETURN(options.prior_tests, gamma_number(arguments, "prior-tests", 0.1, 1e6));
   ASSIGN_OR_RETURN(options.switch_gain, gamma_number(arguments, "switch-gain", 0, 10));
-  ASSIGN_OR_RETURN(options.zero_guard, gamma_integer(arguments, "zero-guard", 0, 1024));
-  const auto history = std::make_shared<PairHistory>();
-  return GammaPolicyFactory([options, history] { return std::make_unique<EwmaGamma>(options, history); });
+  ASSIGN_OR_RETURN(options.surprise, gamma_number(arguments, "surprise", 0, 1));
+  ASSIGN_OR_RETURN(options.shrink, gamma_number(arguments, "shrink", 0, 1e6));
+  const auto batch = std::make_shared<EwmaBatch>(options);
+  return GammaPolicyFactory([options, batch] { return std::make_unique<EwmaGamma>(options, batch); });
 }
 
 }  // namespace outrider

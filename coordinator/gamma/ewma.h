@@ -1,12 +1,11 @@
-// The default policy (algorithms.md 5.3): decayed acceptance, measured costs, and the length that maximises
-// tokens per second.
+// The default policy (algorithms.md 5.3 and 5.7): decayed acceptance, measured costs, and the lengths that
+// maximise tokens per second of the whole batch. One sequence alone gets the argmax of 5.3.
 #pragma once
 
 #include <memory>
 #include <vector>
 
 #include "coordinator/gamma/acceptance.h"
-#include "coordinator/gamma/probe_budget.h"
 
 namespace outrider {
 
@@ -14,19 +13,57 @@ struct EwmaOptions {
   int32_t max = kDefaultGammaMax;
   double decay = 0.9;
   double prior_mean = 0.7, prior_tests = 10;
-  double switch_gain = 0.02;  // predicted, before the length changes
-  int32_t zero_guard = 4;     // rounds in a row without an accepted token that halve gamma; 0: no guard
+  double switch_gain = 0.02;  // predicted, before lengths change
+  double surprise = 0.005;    // chance of a run of rejections that halves the evidence; 0: never
+  double shrink = 400;        // tests that the others of a batch are worth in a sequence's estimate
 };
 
-// What earlier sequences of the same pair taught; shared by the policies of one factory.
-struct PairHistory {
-  double accepted = 0, tested = 0;
-  static constexpr double kDecay = 0.99;  // per round of any sequence
+class EwmaGamma;
+
+// The sequences of one factory: they wait for each other's drafts and share each pass, so there is one
+// decision for all of them, made again after every step. Also what new sequences start from.
+class EwmaBatch {
+ public:
+  explicit EwmaBatch(const EwmaOptions& options);
+  void join(EwmaGamma* member);
+  void leave(EwmaGamma* member);
+  void decide(const CostModel& cost);  // unless nothing happened since
+  void learn(const RoundOutcome& outcome);
+  double mean() const { return shared_.mean(); }
+  bool off() const { return off_; }
+  enum class Trial { kNone, kDraft, kPlain };
+  Trial trial() const { return trial_; }
+  bool alone() const { return members_.size() < 2; }
+
+ private:
+  void settle_credit(double plain_seconds);
+  double rate_of_present(const CostModel& cost, int64_t context) const;
+  void consider_trial(const CostModel& cost, double plain_seconds, double best_rate);
+
+  EwmaOptions options_;
+  std::vector<EwmaGamma*> members_;
+  AcceptanceEwma shared_;  // of all sequences, decayed by the step
+  bool stale_ = true;
+
+  // Trials of what is not done now have a budget: other steps earn 1 % of their time, a trial is charged what
+  // it lost (algorithms.md section 5, rule 3). Drafts that were accepted pay for themselves.
+  double credit_ = 0;
+  bool off_ = false;  // nobody drafts, trials apart
+  Trial trial_ = Trial::kNone;
+  int32_t since_plain_trial_ = 0;
+  double trial_rate_ = 0;    // of what a plain trial stood in for
+  double step_seconds_ = 0;  // of the step that ended
+  int32_t step_rounds_ = 0, step_accepted_ = 0;
+
+  // Scratch.
+  std::vector<double> acceptance_;
+  std::vector<int32_t> limits_;
 };
 
 class EwmaGamma : public GammaPolicy {
  public:
-  explicit EwmaGamma(const EwmaOptions& options, std::shared_ptr<PairHistory> history = nullptr);
+  explicit EwmaGamma(const EwmaOptions& options, std::shared_ptr<EwmaBatch> batch = nullptr);
+  ~EwmaGamma() override;
   int32_t next(const GammaContext& context) override;
   void update(const RoundOutcome& outcome) override;
 
@@ -34,16 +71,18 @@ class EwmaGamma : public GammaPolicy {
   int32_t chosen() const { return gamma_; }  // without probes
 
  private:
-  void choose(const GammaContext& context);
+  friend class EwmaBatch;
+  double estimate() const;  // own evidence, and that of the batch
   void watch_for_collapse(const RoundOutcome& outcome);
 
   EwmaOptions options_;
-  std::shared_ptr<PairHistory> history_;  // may be null
+  std::shared_ptr<EwmaBatch> batch_;
   AcceptanceEwma acceptance_;
-  ProbeBudget probes_;
-  std::vector<double> tokens_;  // scratch
-  int32_t gamma_ = -1;          // none chosen yet
-  int32_t zeros_ = 0;           // rounds in a row without an accepted token
+  bool joined_ = false;
+  int32_t gamma_ = -1;  // none chosen yet
+  int32_t limit_ = 0, context_ = 0;
+  int32_t zeros_ = 0;  // rounds in a row without an accepted token
+  int32_t idle_ = 0;   // rounds in a row without a draft while others had one
 };
 
 }  // namespace outrider

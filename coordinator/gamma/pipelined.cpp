@@ -12,7 +12,8 @@ namespace {
 
 class PipelinedGamma : public GammaPolicy {
  public:
-  explicit PipelinedGamma(int32_t max) : max_(max), lockstep_({.max = max}) {}
+  PipelinedGamma(int32_t max, std::shared_ptr<EwmaBatch> batch)
+      : max_(max), lockstep_({.max = max}, std::move(batch)) {}
 
   int32_t next(const GammaContext& context) override {
     const int32_t fallback = lockstep_.next(context);
@@ -49,7 +50,8 @@ class PipelinedGamma : public GammaPolicy {
 
 Result<GammaPolicyFactory> pipelined_gamma_from(const GammaArguments& arguments) {
   ASSIGN_OR_RETURN(const int32_t max, gamma_integer(arguments, "max", 1, 1024));
-  return GammaPolicyFactory([max] { return std::make_unique<PipelinedGamma>(max); });
+  const auto batch = std::make_shared<EwmaBatch>(EwmaOptions{.max = max});
+  return GammaPolicyFactory([max, batch] { return std::make_unique<PipelinedGamma>(max, batch); });
 }
 
 }  // namespace outrider

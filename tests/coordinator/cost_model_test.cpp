@@ -13,7 +13,7 @@ TEST(CostModel, TheFirstPassSetsTheScale) {
   cost.observe_verify(1, 10, 0.004);
   EXPECT_NEAR(cost.verify_seconds(1, 10), 0.004, 1e-6);
   EXPECT_NEAR(cost.draft_token_seconds() / cost.verify_seconds(1, 0), ratio, 1e-9);
-  cost.observe_draft(4, 0.002);
+  cost.observe_draft_phase(4, 4, 0.002, 0.002);
   EXPECT_DOUBLE_EQ(cost.draft_token_seconds(), 0.0005);
 }
 
@@ -37,18 +37,25 @@ TEST(CostModel, AConstantContextIsNotACost) {
   EXPECT_NEAR(cost.verify_seconds(3, 5000), 0.013, 1e-4);
 }
 
-TEST(CostModel, TellsDelayFromQueueing) {
+TEST(CostModel, TellsDelayFromDrafting) {
   CostModel cost;
-  cost.observe_verify(1, 10, 0.010);
-  cost.observe_draft(4, 0.004);
-  cost.observe_draft_phase(1, 0.006, 0.004, 0.004);
+  cost.observe_draft_phase(4, 4, 0.004, 0.006);
   EXPECT_NEAR(cost.exchange_seconds(), 0.002, 1e-12);
-  cost.observe_draft_phase(3, 0.014, 0.004, 0.012);  // one after another
-  EXPECT_NEAR(cost.serial_share(), 1, 1e-9);
-  EXPECT_NEAR(cost.draft_phase_seconds(4, 12), 0.014, 1e-9);
-  CostModel parallel;
-  parallel.observe_draft_phase(3, 0.004, 0.004, 0.012);
-  EXPECT_NEAR(parallel.serial_share(), 0, 1e-9);
+  EXPECT_NEAR(cost.draft_phase_seconds(8, 8), 0.010, 1e-9);
+}
+
+// After one batch and one sequence alone it is known whether a worker serves its sequences together or in
+// turn.
+TEST(CostModel, TellsDraftersThatBatchFromThoseThatDoNot) {
+  CostModel together, in_turn;
+  for (int i = 0; i < 50; ++i) together.observe_draft_phase(4, 32, 0.004, 0.004);
+  for (int i = 0; i < 50; ++i) in_turn.observe_draft_phase(4, 32, 0.032, 0.032);
+  together.observe_draft_phase(4, 4, 0.004, 0.004);
+  in_turn.observe_draft_phase(4, 4, 0.004, 0.004);
+  for (const int batch : {1, 4, 8}) {
+    EXPECT_NEAR(together.draft_phase_seconds(4, 4 * batch), 0.004, 2e-4) << batch;
+    EXPECT_NEAR(in_turn.draft_phase_seconds(4, 4 * batch), 0.004 * batch, 2e-3) << batch;
+  }
 }
 
 TEST(CostModel, ReportsHowWellItPredicted) {

@@ -32,7 +32,7 @@ CostModel cost_model(double a, double b, double draft, double weight) {
 TEST(GammaVectors, EwmaEstimatesAndChooses) {
   const json& trace = vectors("policies.json")["ewma"];
   CostModel cost = cost_model(1.0, 0.01, 0.05, 20);
-  EwmaGamma policy({.max = 16, .zero_guard = 0});
+  EwmaGamma policy({.max = 16, .surprise = 0});
   int plain = 0, speculative = 0;
   for (const json& row : trace["rows"]) {
     const int gamma = row[0], accepted = row[1];
@@ -44,7 +44,7 @@ TEST(GammaVectors, EwmaEstimatesAndChooses) {
       EXPECT_EQ(next, gamma);
       ++speculative;
     }
-    if (gamma > 0) cost.observe_draft(1, 0.05);
+    if (gamma > 0) cost.observe_draft_phase(1, 1, 0.05, 0.05);
     cost.observe_verify(gamma + 1, 0, 1.0 + 0.01 * (gamma + 1));
     policy.update({.proposed = gamma, .drafted = gamma, .accepted = accepted, .cost = &cost});
     EXPECT_NEAR(policy.acceptance(), row[2], 1e-12);

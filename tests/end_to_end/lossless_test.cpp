@@ -170,7 +170,7 @@ std::vector<Request> every_third(std::vector<Request> requests) {
 
 TEST_P(LosslessPipeline, TextIsThatOfPlainDecodingOrOfLockstep) {
   const auto match = [](const char* policy) { return every_third(grid_requests(kMatchRules, policy)); };
-  const auto pq = [] { return every_third(grid_requests(kPqRules, "heuristic:start=2")); };
+  const auto pq = [] { return every_third(grid_requests(kPqRules, "heuristic:start=2,guard=0")); };
   ClusterOptions options{.target = kTarget, .draft = draft_model(), .drafter = DrafterKind::kModel};
   TestCluster plain({.target = kTarget});
   TestCluster lockstep(options);
