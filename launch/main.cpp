@@ -13,6 +13,7 @@
 #include "launch/doctor.h"
 #include "launch/generate.h"
 #include "launch/mpi_cluster.h"
+#include "launch/simulate/simulate.h"
 #include "launch/synth/synth.h"
 #include "launch/temporary_file.h"
 
@@ -73,6 +74,9 @@ int main(int argc, char** argv) {
   std::string synth_config_file;
   add_config_layer(*synth, synth_config_file);
 
+  SimulateCommand simulate_command(
+      *app.add_subcommand("simulate", "Policies and layouts on a simulated cluster; needs no model"));
+
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {
@@ -87,6 +91,7 @@ int main(int argc, char** argv) {
   try {
     if (*bench) return run_bench(bench_options);
     if (*synth) return run_synth(synth_options);
+    if (app.got_subcommand("simulate")) return simulate_command.run();
     return *doctor ? run_doctor(doctor_options, doctor_ranks) : run_generate(options);
   } catch (const std::exception& error) {
     std::fprintf(stderr, "outrider: %s\n", error.what());

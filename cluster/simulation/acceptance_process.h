@@ -1,0 +1,44 @@
+// Whether a draft token is accepted, when no model says so. A pure function of (seed, sequence, position in
+// the text, place in the draft): the same token fares the same whatever else is drafted, batched or retried,
+// so two policies on one seed see the same text.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "base/status.h"
+#include "base/types.h"
+
+namespace outrider {
+
+class AcceptanceProcess {
+ public:
+  // Each place in the draft has its rate; the last one holds for all that follow. `spread`: the rate of a
+  // text position is drawn around it, uniformly, so that some tokens are easy and some are hard.
+  static Result<AcceptanceProcess> of_rates(std::vector<double> rates, double spread, uint64_t seed);
+  // The rates that give `tokens` per round on average at draft length `gamma`: an i.i.d. process.
+  static Result<AcceptanceProcess> of_length(double tokens, int32_t gamma, uint64_t seed);
+  // Recorded: a line per sequence with one character per emitted token, 1 if a draft of it was accepted,
+  // 0 if not; '#' starts a comment. Sequences take the lines in turn, and a line repeats when it ends.
+  static Result<AcceptanceProcess> of_trace(const std::string& path, uint64_t seed);
+  // "rates:0.8[/0.7...][,spread=0.1]", "length:3.2[/GAMMA]", "trace:FILE".
+  static Result<AcceptanceProcess> parse(std::string_view text, uint64_t seed);
+
+  // From a time on (the simulator's phases) all rates are those of `next`.
+  double rate(SequenceId sequence, int32_t position, int32_t place) const;
+  bool accepts(SequenceId sequence, int32_t position, int32_t place) const;
+  // How many of `drafted` tokens from text position `base` on.
+  int32_t accepted_count(SequenceId sequence, int32_t base, int32_t drafted) const;
+  std::string describe() const { return description_; }
+
+ private:
+  std::vector<double> rates_;
+  double spread_ = 0;
+  std::vector<std::vector<bool>> trace_;
+  uint64_t seed_ = 0;
+  std::string description_;
+};
+
+}  // namespace outrider

@@ -1,0 +1,99 @@
+#include "cluster/simulation/arrivals.h"
+
+#include <charconv>
+#include <cmath>
+#include <fstream>
+#include <optional>
+#include <random>
+
+namespace outrider {
+namespace {
+
+std::optional<double> number(std::string_view text) {
+  double value = 0;
+  const auto [rest, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+  if (error != std::errc() || rest != text.data() + text.size() || !std::isfinite(value)) return std::nullopt;
+  return value;
+}
+
+Status bad(std::string_view text, std::string_view why) {
+  return invalid_argument(fmt::format(
+      "arrivals '{}': {}; write closed, poisson:RATE, gamma:RATE/CV or azure:FILE[/SPEEDUP]", text, why));
+}
+
+// "2023-11-16 18:15:46.6805900" -> seconds of its day.
+std::optional<double> time_of_day(std::string_view stamp) {
+  if (stamp.size() < 19 || stamp[13] != ':' || stamp[16] != ':') return std::nullopt;
+  const auto hours = number(stamp.substr(11, 2)), minutes = number(stamp.substr(14, 2)),
+             seconds = number(stamp.substr(17));
+  if (!hours || !minutes || !seconds) return std::nullopt;
+  return (*hours * 60 + *minutes) * 60 + *seconds;
+}
+
+Result<std::vector<SimulatedRequest>> read_azure(const std::string& path, double speedup, int32_t requests) {
+  std::ifstream file(path);
+  if (!file) return not_found(fmt::format("{}: cannot be opened", path));
+  std::vector<SimulatedRequest> arrivals;
+  std::string line;
+  std::optional<double> first;
+  for (int at = 1; std::getline(file, line) && static_cast<int32_t>(arrivals.size()) < requests; ++at) {
+    if (!line.empty() && line.back() == '\r') line.pop_back();
+    if (line.empty() || line.starts_with("TIMESTAMP")) continue;
+    const size_t one = line.find(','), two = line.find(',', one + 1);
+    const auto when = time_of_day(std::string_view(line).substr(0, one));
+    const auto prompt =
+        one < two ? number(std::string_view(line).substr(one + 1, two - one - 1)) : std::nullopt;
+    const auto output = two < line.size() ? number(std::string_view(line).substr(two + 1)) : std::nullopt;
+    if (!when || !prompt || !output)
+      return malformed(
+          fmt::format("{}:{}: '{}' is not TIMESTAMP,ContextTokens,GeneratedTokens", path, at, line));
+    if (!first) first = *when;
+    double since = *when - *first;
+    if (since < 0) since += 24 * 3600;  // midnight
+    arrivals.push_back({.arrival_s = since / speedup,
+                        .prompt_tokens = std::max(1, static_cast<int32_t>(*prompt)),
+                        .output_tokens = std::max(1, static_cast<int32_t>(*output))});
+  }
+  if (arrivals.empty()) return malformed(fmt::format("{}: holds no request", path));
+  return arrivals;
+}
+
+}  // namespace
+
+Result<std::vector<SimulatedRequest>> make_arrivals(std::string_view text, int32_t requests,
+                                                    int32_t prompt_tokens, int32_t output_tokens,
+                                                    uint64_t seed) {
+  const size_t colon = text.find(':');
+  const std::string_view kind = text.substr(0, colon);
+  const std::string_view rest = colon == std::string_view::npos ? "" : text.substr(colon + 1);
+  const size_t slash = rest.rfind('/');
+  if (kind == "azure") {
+    const auto speedup =
+        slash == std::string_view::npos ? std::optional<double>() : number(rest.substr(slash + 1));
+    if (speedup && *speedup <= 0) return bad(text, "the speed-up must be positive");
+    return read_azure(std::string(speedup ? rest.substr(0, slash) : rest), speedup.value_or(1), requests);
+  }
+  const SimulatedRequest one{.prompt_tokens = prompt_tokens, .output_tokens = output_tokens};
+  std::vector<SimulatedRequest> arrivals(static_cast<size_t>(requests), one);
+  if (kind == "closed" && rest.empty()) return arrivals;
+  if (kind != "poisson" && kind != "gamma") return bad(text, "unknown kind");
+  const auto rate = number(rest.substr(0, slash));
+  double variation = 1;  // of a Poisson process
+  if (kind == "gamma") {
+    const auto given = slash == std::string_view::npos ? std::nullopt : number(rest.substr(slash + 1));
+    if (!given || *given <= 0) return bad(text, "the coefficient of variation must be positive");
+    variation = *given;
+  }
+  if (!rate || *rate <= 0) return bad(text, "the rate must be a positive number of requests per second");
+  const double shape = 1 / (variation * variation);
+  std::mt19937_64 random(seed);
+  std::gamma_distribution<double> gap(shape, 1 / (shape * *rate));
+  double at = 0;
+  for (SimulatedRequest& arrival : arrivals) {
+    arrival.arrival_s = at;
+    at += gap(random);
+  }
+  return arrivals;
+}
+
+}  // namespace outrider

@@ -1,0 +1,48 @@
+// One direction of a connection: a fixed delay and a bandwidth, in order.
+#pragma once
+
+#include <algorithm>
+#include <variant>
+
+#include "cluster/simulation/event_queue.h"
+#include "comm/messages.h"
+
+namespace outrider {
+
+struct LinkOptions {
+  double delay_s = 0;           // one way
+  double bytes_per_second = 0;  // 0: unlimited
+};
+
+// Of the wire format, to a few bytes: a frame and the lists in it.
+inline size_t wire_bytes(const Message& message) {
+  constexpr size_t kFrame = 96, kId = 4;
+  if (const auto* propose = std::get_if<Propose>(&message)) return kFrame + kId * propose->committed.size();
+  if (const auto* open = std::get_if<Open>(&message)) return kFrame + kId * open->ids.size();
+  const auto* draft = std::get_if<Draft>(&message);
+  if (!draft) return kFrame;
+  size_t q = 0;
+  for (const QRow& row : draft->q) q += 8 + kId * (row.ids.size() + row.weights.size());
+  return kFrame + kId * draft->ids.size() + q;
+}
+
+class Link {
+ public:
+  explicit Link(const LinkOptions& options) : options_(options) {}
+  // When a message that is sent now arrives.
+  SimTime arrival(SimTime now, size_t bytes) {
+    free_at_ = std::max(free_at_, now);
+    if (options_.bytes_per_second > 0)
+      free_at_ += sim_time(static_cast<double>(bytes) / options_.bytes_per_second);
+    bytes_ += bytes;
+    return free_at_ + sim_time(options_.delay_s);
+  }
+  size_t bytes() const { return bytes_; }
+
+ private:
+  LinkOptions options_;
+  SimTime free_at_ = 0;  // the wire is busy until then
+  size_t bytes_ = 0;
+};
+
+}  // namespace outrider

@@ -1,0 +1,22 @@
+// How long one forward pass of a simulated model takes.
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+
+namespace outrider {
+
+// seconds = max(base + per_context * context, compute_per_row * rows) + per_row * rows + overhead: reading
+// the weights and the KV cache, or computing, whichever is longer, and what comes on top. With
+// compute_per_row 0 it is the linear model of algorithms.md 5.3.
+struct PassCost {
+  double base = 0, per_row = 0, per_context = 0, compute_per_row = 0, overhead = 0;
+
+  double seconds(int64_t rows, int64_t context) const {
+    const double r = static_cast<double>(rows);
+    return std::max(base + per_context * static_cast<double>(context), compute_per_row * r) + per_row * r +
+           overhead;
+  }
+};
+
+}  // namespace outrider

@@ -1,0 +1,97 @@
+#include "cluster/simulation/simulated_drafter.h"
+
+#include <cmath>
+
+#include "base/hash.h"
+#include "cluster/simulation/simulated_target.h"
+
+namespace outrider {
+
+void SimulatedDrafter::receive(const Message& message) {
+  if (const auto* open = std::get_if<Open>(&message)) {
+    sequences_[open->sequence] = {
+        .committed = static_cast<int32_t>(open->ids.size()), .hash = prefix_hash(open->ids), .job = {}};
+  } else if (const auto* close = std::get_if<Close>(&message)) {
+    sequences_.erase(close->sequence);
+  } else if (const auto* asked = std::get_if<Propose>(&message)) {
+    propose(*asked);
+  }
+}
+
+void SimulatedDrafter::propose(const Propose& message) {
+  const auto at = sequences_.find(message.sequence);
+  if (at == sequences_.end()) return;
+  Sequence& s = at->second;
+  for (const TokenId id : message.committed) s.hash = extend_prefix_hash(s.hash, id);
+  s.committed = message.base.value();
+  // Tokens drafted before and accepted are in the cache; the last committed one must be fed in any case.
+  s.cached = std::min(s.cached, s.committed - 1);
+  s.job = message;
+  s.drafting = message.gamma > 0;
+  s.drafted = 0;
+  s.ingest_ns = s.draft_ns = 0;
+  // Gamma 0 is read while nobody waits, and next time these tokens are one row more of a pass: free.
+  if (message.gamma == 0) s.cached = s.committed - 1;
+  if (!running_) start_pass();
+}
+
+void SimulatedDrafter::start_pass() {
+  std::vector<SequenceId> taking_part;
+  int64_t rows = 0, context = 0;
+  for (const auto& [id, s] : sequences_) {
+    if (!s.drafting) continue;
+    taking_part.push_back(id);
+    rows += s.drafted > 0 ? 1 : s.committed - s.cached;
+    context += s.committed;
+  }
+  running_ = !taking_part.empty();
+  if (!running_) return;
+  const double seconds = cost_.seconds(rows, context);
+  events_.after(sim_time(seconds),
+                [this, seconds, taking_part = std::move(taking_part)] { end_pass(seconds, taking_part); });
+}
+
+void SimulatedDrafter::end_pass(double seconds, const std::vector<SequenceId>& taking_part) {
+  busy_ += seconds;
+  const int64_t share = static_cast<int64_t>(seconds * 1e9) / static_cast<int64_t>(taking_part.size());
+  for (const SequenceId id : taking_part) {
+    const auto at = sequences_.find(id);
+    if (at == sequences_.end() || !at->second.drafting) continue;
+    Sequence& s = at->second;
+    (s.drafted == 0 ? s.ingest_ns : s.draft_ns) += share;
+    s.cached = s.committed + s.drafted++;
+    if (s.drafted >= s.job.gamma || stops(s)) answer(s);
+  }
+  start_pass();
+}
+
+// The drafter's confidence in a simulated token is its true chance: a calibrated drafter.
+bool SimulatedDrafter::stops(const Sequence& s) const {
+  const StopRule& rule = s.job.stop;
+  if (rule.kind == StopKind::kNone) return false;
+  const auto chance = [&](int32_t place) {
+    return acceptance_->rate(s.job.sequence, s.committed + place, place);
+  };
+  const auto threshold = static_cast<double>(rule.threshold);
+  if (rule.kind == StopKind::kConfidence) return chance(s.drafted - 1) < threshold;
+  // Entropy such that AdaEDL's estimate at its usual scale of 0.2 is the chance.
+  const double root = (1 - chance(s.drafted)) * std::sqrt(static_cast<double>(rule.scale) / 0.2);
+  return rule.kind == StopKind::kSvip ? root > threshold : 1 - root < threshold;
+}
+
+void SimulatedDrafter::answer(Sequence& s) {
+  s.drafting = false;
+  send_(Draft{.sequence = s.job.sequence,
+              .epoch = s.job.epoch,
+              .round = s.job.round,
+              .base = s.job.base,
+              .ids = std::vector<TokenId>(static_cast<size_t>(s.drafted), kSimulatedToken),
+              .parents = {},
+              .prefix_hash = s.hash,
+              .q_kind = QKind::kNone,
+              .q = {},
+              .ingest_ns = s.ingest_ns,
+              .draft_ns = s.draft_ns});
+}
+
+}  // namespace outrider

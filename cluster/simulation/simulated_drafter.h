@@ -1,0 +1,49 @@
+// A draft worker without a model. As the real one it advances the rounds of all its sequences together, one
+// token per pass.
+#pragma once
+
+#include <functional>
+#include <map>
+
+#include "cluster/simulation/acceptance_process.h"
+#include "cluster/simulation/event_queue.h"
+#include "cluster/simulation/pass_cost.h"
+#include "comm/messages.h"
+
+namespace outrider {
+
+class SimulatedDrafter {
+ public:
+  SimulatedDrafter(EventQueue& events, const PassCost& cost, const AcceptanceProcess& acceptance,
+                   std::function<void(Message)> send)
+      : events_(events), cost_(cost), acceptance_(&acceptance), send_(std::move(send)) {}
+
+  void receive(const Message& message);
+  void use(const AcceptanceProcess& acceptance) { acceptance_ = &acceptance; }
+  double busy_seconds() const { return busy_; }
+
+ private:
+  struct Sequence {
+    int32_t committed = 0, cached = 0;
+    uint64_t hash = 0;
+    bool drafting = false;
+    Propose job;
+    int32_t drafted = 0;
+    int64_t ingest_ns = 0, draft_ns = 0;
+  };
+  void propose(const Propose& message);
+  void start_pass();
+  void end_pass(double seconds, const std::vector<SequenceId>& taking_part);
+  void answer(Sequence& sequence);
+  bool stops(const Sequence& sequence) const;
+
+  EventQueue& events_;
+  PassCost cost_;
+  const AcceptanceProcess* acceptance_;
+  std::function<void(Message)> send_;
+  std::map<SequenceId, Sequence> sequences_;
+  bool running_ = false;
+  double busy_ = 0;
+};
+
+}  // namespace outrider

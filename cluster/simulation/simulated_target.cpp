@@ -1,0 +1,28 @@
+#include "cluster/simulation/simulated_target.h"
+
+namespace outrider {
+
+StepResult SimulatedTarget::verify(const StepPlan& plan) {
+  StepResult result{.step = plan.step, .verdicts = {}};
+  int64_t rows = 0, context = 0;
+  for (const PlanEntry& entry : plan.entries) {
+    const auto drafted = static_cast<int32_t>(entry.draft.size());
+    rows += entry.input_count + drafted;
+    context += entry.first_input.value() + entry.input_count;
+    if (entry.first_input.value() + entry.input_count < entry.base.value()) continue;  // a prefill chunk
+    result.verdicts.push_back(
+        {.sequence = entry.sequence,
+         .epoch = entry.epoch,
+         .round = entry.round,
+         .base = entry.base,
+         .accepted_count = acceptance_->accepted_count(entry.sequence, entry.base.value(), drafted),
+         .next = kSimulatedToken,
+         .logprobs = {}});
+  }
+  const double seconds = plan.entries.empty() ? 0 : cost_.seconds(rows, context);
+  busy_ += seconds;
+  result.forward_ns = static_cast<int64_t>(seconds * 1e9 + 0.5);
+  return result;
+}
+
+}  // namespace outrider

@@ -1,0 +1,28 @@
+// A target group that answers StepPlans without a model: verdicts from an acceptance process, time from a
+// cost.
+#pragma once
+
+#include "cluster/simulation/acceptance_process.h"
+#include "cluster/simulation/pass_cost.h"
+#include "comm/messages.h"
+
+namespace outrider {
+
+constexpr TokenId kSimulatedToken{1};  // all text is this
+
+class SimulatedTarget {
+ public:
+  SimulatedTarget(const PassCost& cost, const AcceptanceProcess& acceptance)
+      : cost_(cost), acceptance_(&acceptance) {}
+  // The result says in forward_ns how long the pass took.
+  StepResult verify(const StepPlan& plan);
+  void use(const AcceptanceProcess& acceptance) { acceptance_ = &acceptance; }
+  double busy_seconds() const { return busy_; }
+
+ private:
+  PassCost cost_;
+  const AcceptanceProcess* acceptance_;
+  double busy_ = 0;
+};
+
+}  // namespace outrider

@@ -1,0 +1,200 @@
+#include "launch/simulate/simulate.h"
+
+#include <CLI/CLI.hpp>
+
+#include <chrono>
+#include <fstream>
+#include <nlohmann/json.hpp>
+
+#include "cluster/simulation/hardware.h"
+#include "launch/generate.h"
+#include "launch/output.h"
+#include "launch/simulate/cluster_simulator.h"
+#include "launch/simulate/league.h"
+#include "launch/simulate/theory.h"
+
+namespace outrider {
+namespace {
+
+struct RunFlags {
+  double target_ms = 20, target_row_ms = 0.1, draft_ms = 1, draft_row_ms = 0.01;
+  std::string hardware, draft_hardware, costs;
+  int drafters = 1;
+  double delay_ms = 0, gbit = 0;
+  std::string acceptance = "rates:0.8", gamma_policy = "ewma", arrivals = "closed";
+  int requests = 32, prompt_tokens = 128, output_tokens = 256, max_num_seqs = 8;
+  uint64_t seed = 1;
+  std::string report;
+};
+
+void add_run_flags(CLI::App& app, RunFlags& f) {
+  app.add_option("--target-ms", f.target_ms, "A plain target pass")->capture_default_str();
+  app.add_option("--target-row-ms", f.target_row_ms, "More for each row of the pass")->capture_default_str();
+  app.add_option("--draft-ms", f.draft_ms, "A pass of the draft model")->capture_default_str();
+  app.add_option("--draft-row-ms", f.draft_row_ms, "More for each sequence in it")->capture_default_str();
+  app.add_option("--hardware", f.hardware,
+                 "Instead of --target-ms: GPU:MODEL[:tpN]; `list` shows the presets");
+  app.add_option("--draft-hardware", f.draft_hardware, "Instead of --draft-ms: GPU:MODEL[:tpN]");
+  app.add_option("--costs", f.costs, "Instead of all these: the cost model of a --report FILE of a real run");
+  app.add_option("--drafters", f.drafters, "Draft workers")
+      ->check(CLI::Range(0, 100000))
+      ->capture_default_str();
+  app.add_option("--delay-ms", f.delay_ms, "One way between coordinator and drafters")->capture_default_str();
+  app.add_option("--gbit", f.gbit, "Bandwidth of those links; 0: unlimited")->capture_default_str();
+  app.add_option("--acceptance", f.acceptance,
+                 "rates:0.8/0.7[,spread=S], length:TOKENS[/GAMMA] or trace:FILE")
+      ->capture_default_str();
+  app.add_option("--gamma-policy", f.gamma_policy, "As of generate")->capture_default_str();
+  app.add_option("--arrivals", f.arrivals, "closed, poisson:RATE, gamma:RATE/CV or azure:FILE[/SPEEDUP]")
+      ->capture_default_str();
+  app.add_option("--requests", f.requests, "How many")->check(CLI::Range(1, 10000000))->capture_default_str();
+  app.add_option("--prompt-tokens", f.prompt_tokens)->check(CLI::Range(1, 1 << 20))->capture_default_str();
+  app.add_option("--output-tokens", f.output_tokens)->check(CLI::Range(1, 1 << 20))->capture_default_str();
+  app.add_option("--max-num-seqs", f.max_num_seqs, "Sequences decoded together")
+      ->check(CLI::Range(1, 4096))
+      ->capture_default_str();
+  app.add_option("--seed", f.seed)->capture_default_str();
+  app.add_option("--report", f.report, "Write every metric here, as JSON");
+}
+
+Result<SimulationOptions> costs_from_report(const std::string& path) {
+  std::ifstream file(path);
+  if (!file) return not_found(fmt::format("--costs {}: cannot be opened", path));
+  const auto report = nlohmann::json::parse(file, nullptr, false);
+  const auto pointer = nlohmann::json::json_pointer("/metrics/cost_model");
+  if (report.is_discarded() || !report.contains(pointer))
+    return malformed(fmt::format("--costs {}: holds no metrics.cost_model; write it with --report", path));
+  const auto& cost = report[pointer];
+  const auto seconds = [&](const char* key) { return cost.value(key, 0.0) * 1e-3; };
+  SimulationOptions options;
+  options.target = {.base = seconds("verify_base_ms"),
+                    .per_row = seconds("verify_ms_per_row"),
+                    .per_context = seconds("verify_ms_per_1000_context_tokens") / 1000};
+  options.draft = {.base = seconds("draft_ms_per_token"), .per_row = seconds("draft_ms_per_further_token")};
+  options.draft_link.delay_s = seconds("exchange_ms") / 2;
+  return options;
+}
+
+Result<SimulationOptions> options_of(const RunFlags& f) {
+  SimulationOptions options;
+  options.target = {.base = (f.target_ms - f.target_row_ms) * 1e-3, .per_row = f.target_row_ms * 1e-3};
+  options.draft = {.base = (f.draft_ms - f.draft_row_ms) * 1e-3, .per_row = f.draft_row_ms * 1e-3};
+  options.draft_link = {.delay_s = f.delay_ms * 1e-3, .bytes_per_second = f.gbit * 1e9 / 8};
+  if (!f.costs.empty()) {
+    ASSIGN_OR_RETURN(options, costs_from_report(f.costs));
+  }
+  if (!f.hardware.empty()) {
+    ASSIGN_OR_RETURN(const auto cost, hardware_cost(f.hardware));
+    options.target = cost.pass;
+  }
+  if (!f.draft_hardware.empty()) {
+    ASSIGN_OR_RETURN(const auto cost, hardware_cost(f.draft_hardware));
+    options.draft = cost.pass;
+  }
+  if (options.target.seconds(1, 0) <= 0 || options.draft.seconds(1, 0) <= 0 || f.delay_ms < 0 || f.gbit < 0)
+    return invalid_argument("simulate: passes must take time, and delay and bandwidth must not be negative");
+  options.drafters = f.drafters;
+  options.max_num_seqs = f.max_num_seqs;
+  return options;
+}
+
+std::string screen(const SimulationResult& result, double wall) {
+  const RoundSums& r = result.totals.rounds;
+  const double busy = result.seconds > 0 ? result.target_busy / result.seconds : 0;
+  return fmt::format(
+      "{} tokens in {:.2f} simulated seconds: {:.1f} tokens/s (simulated, no model ran)\n"
+      "acceptance {:.3f}, {:.2f} tokens per target pass, {} rounds, {} of them plain\n"
+      "first token after {:.1f} ms, between bursts {:.2f} ms (medians); target busy {:.0f} %\n"
+      "{:.0f} bytes per emitted token on the draft links; {:.0f} simulated seconds a second\n",
+      r.emitted, result.seconds, result.tokens_per_second(), r.acceptance(), r.tokens_per_pass(), r.rounds,
+      r.g0_rounds, result.totals.ttft.percentile_ns(0.5) * 1e-6,
+      result.totals.bursts.percentile_ns(0.5) * 1e-6, 100 * busy,
+      static_cast<double>(result.bytes) / std::max<double>(1, static_cast<double>(r.emitted)),
+      wall > 0 ? result.seconds / wall : 0);
+}
+
+Status run_one(const RunFlags& f) {
+  ASSIGN_OR_RETURN(const auto options, options_of(f));
+  ASSIGN_OR_RETURN(const auto acceptance, AcceptanceProcess::parse(f.acceptance, f.seed));
+  ASSIGN_OR_RETURN(const auto policy, parse_gamma_policy(f.gamma_policy));
+  ASSIGN_OR_RETURN(const auto arrivals,
+                   make_arrivals(f.arrivals, f.requests, f.prompt_tokens, f.output_tokens, f.seed));
+  const auto start = std::chrono::steady_clock::now();
+  ASSIGN_OR_RETURN(const auto result, ClusterSimulator(options, policy, acceptance).run(arrivals));
+  const double wall = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+  std::fputs(screen(result, wall).c_str(), stdout);
+  if (f.report.empty()) return {};
+  nlohmann::json report{{"simulated", true},
+                        {"acceptance_process", acceptance.describe()},
+                        {"gamma_policy", f.gamma_policy},
+                        {"arrivals", f.arrivals},
+                        {"seed", f.seed},
+                        {"fingerprint", fmt::format("{:016x}", result.fingerprint)},
+                        {"simulated_seconds", result.seconds},
+                        {"tokens_per_second", result.tokens_per_second()}};
+  fill_json(result.totals, report["metrics"]);
+  result.cost.fill_json(report["metrics"]["cost_model"]);
+  return write_file(f.report, report.dump(2) + "\n").in("--report");
+}
+
+Status run_grid(const LeagueOptions& options) {
+  if (options.seeds < 2 || options.tokens < 1 || options.output_tokens < 1)
+    return invalid_argument("simulate grid: at least 2 seeds, and 1 token");
+  ASSIGN_OR_RETURN(const auto rows, run_league(options));
+  std::fputs(league_report(options, rows).c_str(), stdout);
+  return {};
+}
+
+}  // namespace
+
+struct SimulateCommand::State {
+  RunFlags run;
+  LeagueOptions league;
+  CLI::App* run_app = nullptr;
+  CLI::App* theory = nullptr;
+  CLI::App* grid = nullptr;
+};
+
+SimulateCommand::SimulateCommand(CLI::App& app) : state_(std::make_unique<State>()) {
+  app.require_subcommand(1);
+  state_->theory = app.add_subcommand("theory", "The published tables of expected gain, recomputed");
+  state_->run_app = app.add_subcommand("run", "One cluster, one policy, one load");
+  add_run_flags(*state_->run_app, state_->run);
+  LeagueOptions& league = state_->league;
+  state_->grid =
+      app.add_subcommand("grid", "League table of the policies over acceptance x draft cost x batch");
+  state_->grid->add_option("--policies", league.policies, "Separated by spaces; default: all");
+  state_->grid->add_option("--acceptance", league.acceptance)->capture_default_str();
+  state_->grid->add_option("--draft-cost", league.draft_cost, "Of a plain target pass")
+      ->capture_default_str();
+  state_->grid->add_option("--batch", league.batch)->capture_default_str();
+  state_->grid->add_option("--per-row", league.per_row, "Of a plain target pass, for each row more")
+      ->capture_default_str();
+  state_->grid->add_option("--spread", league.spread, "Acceptance varies by text position by so much")
+      ->capture_default_str();
+  state_->grid->add_option("--output-tokens", league.output_tokens)->capture_default_str();
+  state_->grid->add_option("--tokens", league.tokens, "Per cell and seed, at least two requests a place")
+      ->capture_default_str();
+  state_->grid->add_option("--seeds", league.seeds)->capture_default_str();
+  state_->grid->add_option("--threads", league.threads, "0: one per core")->capture_default_str();
+}
+
+SimulateCommand::~SimulateCommand() = default;
+
+int SimulateCommand::run() {
+  Status status;
+  if (*state_->theory) {
+    std::fputs(theory_report().c_str(), stdout);
+  } else if (*state_->grid) {
+    status = run_grid(state_->league);
+  } else if (state_->run.hardware == "list" || state_->run.draft_hardware == "list") {
+    std::fputs(list_hardware().c_str(), stdout);
+  } else {
+    status = run_one(state_->run);
+  }
+  if (status.ok()) return kExitOk;
+  std::fprintf(stderr, "outrider: %s\n", status.message().c_str());
+  return kExitUsage;
+}
+
+}  // namespace outrider
