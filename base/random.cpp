@@ -2,7 +2,7 @@
 
 #include <Random123/philox.h>
 
-#include <cmath>
+#include "base/philox.h"
 
 namespace outrider {
 
@@ -25,7 +25,7 @@ uint64_t draw_u64(Seed seed, Purpose purpose, Position position, Round round, ui
   return static_cast<uint64_t>(block[1]) << 32 | block[0];
 }
 
-double gumbel_from_word(uint32_t word) { return -std::log(-std::log((word + 0.5) * 0x1p-32)); }
+double gumbel_from_word(uint32_t word) { return gumbel_of_word(word); }
 
 double draw_gumbel(Seed seed, Position position, TokenId token) {
   const auto v = static_cast<uint32_t>(token.value());

@@ -1,4 +1,5 @@
 // Token-wise rejection (Leviathan et al. 2023, Alg. 1; Chen et al. 2023, Alg. 2).
+#include "target_worker/rules/decide.h"
 #include "target_worker/rules/decisions.h"
 #include "target_worker/rules/rules.h"
 
@@ -6,7 +7,7 @@ namespace outrider {
 
 int count_token_accepted(std::span<const TestedToken> tests) {
   size_t i = 0;
-  while (i < tests.size() && tests[i].u * tests[i].q < tests[i].p) ++i;
+  while (i < tests.size() && token_accepted(tests[i].p, tests[i].q, tests[i].u)) ++i;
   return static_cast<int>(i);
 }
 

@@ -10,13 +10,7 @@
 #include <cstdint>
 #include <span>
 
-#ifdef __CUDACC__
-#define OUTRIDER_SHARED_CODE __host__ __device__
-#define OUTRIDER_UNROLL _Pragma("unroll")
-#else
-#define OUTRIDER_SHARED_CODE
-#define OUTRIDER_UNROLL
-#endif
+#include "base/shared_code.h"
 
 namespace outrider::cuda {
 

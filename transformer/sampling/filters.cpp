@@ -1,7 +1,6 @@
 #include "transformer/sampling/filters.h"
 
 #include <algorithm>
-#include <cmath>
 
 namespace outrider {
 namespace {
@@ -18,11 +17,6 @@ size_t list_length(const SamplingParams& params) {
 }
 
 }  // namespace
-
-uint64_t top_p_mass(float top_p, uint64_t total) {
-  const double mass = std::ceil(static_cast<double>(top_p) * static_cast<double>(total));
-  return std::clamp<uint64_t>(mass >= 0x1p63 ? total : static_cast<uint64_t>(mass), 1, total);
-}
 
 void ShardFilters::apply(std::span<ShardRow* const> rows) {
   wide_top_p_.clear();

@@ -10,6 +10,7 @@
 
 #include "comm/collectives.h"
 #include "transformer/sampling/shard_row.h"
+#include "transformer/sampling/token_math.h"
 #include "transformer/sampling/top_tokens.h"
 
 namespace outrider {
@@ -68,8 +69,5 @@ class ShardFilters {
   std::array<uint64_t, kBlockTokens> weights_;
   std::array<uint32_t, kBlockTokens> keys_;
 };
-
-// Mass that top-p asks for: ceil(top_p * total), at least 1.
-uint64_t top_p_mass(float top_p, uint64_t total);
 
 }  // namespace outrider

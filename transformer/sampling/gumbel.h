@@ -10,12 +10,9 @@
 #include "base/random.h"
 #include "transformer/sampling/ordered_key.h"
 #include "transformer/sampling/row_kernels.h"
+#include "transformer/sampling/token_math.h"
 
 namespace outrider {
-
-inline float gumbel_score(float scaled_logit, uint32_t word) {
-  return scaled_logit + static_cast<float>(gumbel_from_word(word));
-}
 
 // The largest score and its lowest id (none if every token is masked). `chunk_max` as scale_and_scan leaves
 // it; the row holds no NaN. The result equals that of evaluating every token: chunks are visited best logit

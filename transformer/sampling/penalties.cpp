@@ -3,34 +3,22 @@
 #include <algorithm>
 
 #include "base/log.h"
+#include "transformer/sampling/token_math.h"
 
 namespace outrider {
-namespace {
-
-float penalised(float logit, const SamplingParams& params, bool in_prompt, int32_t in_output) {
-  if (in_prompt || in_output > 0)
-    logit = logit > 0 ? logit / params.repetition_penalty : logit * params.repetition_penalty;
-  if (in_output > 0) {
-    logit -= params.frequency_penalty * static_cast<float>(in_output);
-    logit -= params.presence_penalty;
-  }
-  return logit;
-}
-
-}  // namespace
-
 void apply_penalties(std::span<float> logits, IndexRange range, const SamplingParams& params,
                      const TokenCounts* counts, std::span<const TokenId> drafted) {
   const auto at = [&](TokenId id) -> float& { return logits[static_cast<size_t>(id.value() - range.begin)]; };
   if (needs_counts(params)) {
     CHECK(counts != nullptr, "penalties need the token counts of their sequence");
+    const PenaltyFactors factors = penalty_factors(params);
     // A drafted token gets its penalty once, with committed and drafted occurrences together.
     const auto is_drafted = [&](TokenId id) {
       return std::find(drafted.begin(), drafted.end(), id) != drafted.end();
     };
     for (const TokenCounts::Entry& entry : counts->entries())
       if (range.contains(entry.id.value()) && !is_drafted(entry.id))
-        at(entry.id) = penalised(at(entry.id), params, entry.in_prompt, entry.in_output);
+        at(entry.id) = penalised(at(entry.id), factors, entry.in_prompt, entry.in_output);
     for (size_t i = 0; i < drafted.size(); ++i) {
       const TokenId id = drafted[i];
       if (!range.contains(id.value()) ||
@@ -38,7 +26,7 @@ void apply_penalties(std::span<float> logits, IndexRange range, const SamplingPa
         continue;
       const TokenCounts::Entry committed = counts->find(id);
       const auto times = static_cast<int32_t>(std::count(drafted.begin(), drafted.end(), id));
-      at(id) = penalised(at(id), params, committed.in_prompt, committed.in_output + times);
+      at(id) = penalised(at(id), factors, committed.in_prompt, committed.in_output + times);
     }
   }
   for (const auto& [id, bias] : params.logit_bias)

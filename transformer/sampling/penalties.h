@@ -6,12 +6,17 @@
 
 #include "base/sampling_params.h"
 #include "transformer/sampling/token_counts.h"
+#include "transformer/sampling/token_math.h"
 #include "transformer/shard.h"
 
 namespace outrider {
 
 inline bool needs_counts(const SamplingParams& params) {
   return params.repetition_penalty != 1 || params.presence_penalty != 0 || params.frequency_penalty != 0;
+}
+
+inline PenaltyFactors penalty_factors(const SamplingParams& params) {
+  return {params.repetition_penalty, params.presence_penalty, params.frequency_penalty};
 }
 
 // The rule these parameters really use: a temperature near 0 is greedy, whatever the rule's name.

@@ -4,6 +4,7 @@
 #include <cstring>
 
 #include "transformer/sampling/ordered_key.h"
+#include "transformer/sampling/token_math.h"
 
 // The same source for several instruction sets. Bodies are force-inlined into one wrapper per set; no set
 // fuses a multiplication with an addition, so all of them produce the same bits (tested through
@@ -102,45 +103,6 @@ ALWAYS_INLINE void mask_below_body(std::span<float> row, float cut, int64_t tie_
   for (size_t i = ties; i < row.size(); ++i) row[i] = row[i] > cut ? row[i] : kMinusInfinity;
 }
 
-// round(exp(l - max) * 2^bits) of 8 logits, to nearest even. Range reduction to |r| <= ln(2)/2 with a
-// two-part ln(2) (fdlibm's constants), Taylor to r^13 (remainder below 2^-57): below 1 ulp before the final
-// rounding.
-ALWAYS_INLINE void exp_weights(const F32x8& logits, double max, int bits, U64x8& out) {
-  constexpr double kLog2E = 0x1.71547652b82fep+0;
-  constexpr double kLn2High = 0x1.62e42feep-1;
-  constexpr double kLn2Low = 0x1.a39ef35793c76p-33;
-  constexpr double kRoundToInteger = 0x1.8p52;
-  constexpr double kFloor = -40;  // exp(-40) * 2^44 is 7e-5: weight 0, like everything below it
-  F64x8 x = __builtin_convertvector(logits, F64x8) - max;
-  x = x > kFloor ? x : F64x8{} + kFloor;
-  const F64x8 shifted = x * kLog2E + kRoundToInteger;
-  const F64x8 n = shifted - kRoundToInteger;
-  const F64x8 r = (x - n * kLn2High) - n * kLn2Low;
-  F64x8 p = F64x8{} + 1.0 / 6227020800;
-  p = p * r + 1.0 / 479001600;
-  p = p * r + 1.0 / 39916800;
-  p = p * r + 1.0 / 3628800;
-  p = p * r + 1.0 / 362880;
-  p = p * r + 1.0 / 40320;
-  p = p * r + 1.0 / 5040;
-  p = p * r + 1.0 / 720;
-  p = p * r + 1.0 / 120;
-  p = p * r + 1.0 / 24;
-  p = p * r + 1.0 / 6;
-  p = p * r + 1.0 / 2;
-  p = p * r + 1.0;
-  p = p * r + 1.0;
-  // The low bits of `shifted` hold n; shifted into the exponent field they are a factor of 2^n.
-  U64x8 exponent;
-  std::memcpy(&exponent, &shifted, sizeof exponent);
-  exponent = (exponent << 52) + (static_cast<uint64_t>(1023 + bits) << 52);
-  F64x8 power;
-  std::memcpy(&power, &exponent, sizeof power);
-  const F64x8 rounded = p * power + 0x1p52;  // an integer below 2^52 now stands in the mantissa
-  std::memcpy(&out, &rounded, sizeof out);
-  out &= (uint64_t{1} << 52) - 1;
-}
-
 // Calls use(i, weights, n) for every group of up to 8 elements.
 template <class Use>
 ALWAYS_INLINE void for_each_weights(std::span<const float> row, double max, int bits, Use use) {
@@ -150,13 +112,13 @@ ALWAYS_INLINE void for_each_weights(std::span<const float> row, double max, int 
   int64_t i = 0;
   for (; i + 8 <= n; i += 8) {
     load(row.data() + i, logits);
-    exp_weights(logits, max, bits, weights);
+    exp_weights(__builtin_convertvector(logits, F64x8), max, bits, weights);
     use(i, weights, 8);
   }
   if (i == n) return;
   logits = F32x8{} + kMinusInfinity;
   std::memcpy(&logits, row.data() + i, static_cast<size_t>(n - i) * sizeof(float));
-  exp_weights(logits, max, bits, weights);
+  exp_weights(__builtin_convertvector(logits, F64x8), max, bits, weights);
   use(i, weights, n - i);
 }
 
@@ -190,37 +152,18 @@ ALWAYS_INLINE void fill_draft_weights_body(std::span<const float> row, float max
 ALWAYS_INLINE void fill_residual_body(std::span<const uint64_t> weights, uint64_t total, double ratio,
                                       std::span<const double> q, std::span<uint64_t> residual) {
   const auto z = static_cast<double>(total);
-  for (size_t i = 0; i < weights.size(); ++i) {
-    const double p = static_cast<double>(static_cast<int64_t>(weights[i])) / z;
-    const double excess = (ratio * p - q[i]) * 0x1p60;
-    const double clipped = excess > 0 ? excess : 0;
-    const double rounded = clipped < 0x1p52 ? (clipped + 0x1p52) - 0x1p52 : clipped;  // to nearest even
-    residual[i] = static_cast<uint64_t>(static_cast<int64_t>(rounded));
-  }
+  for (size_t i = 0; i < weights.size(); ++i) residual[i] = residual_weight(weights[i], z, ratio, q[i]);
 }
 
 // Philox4x32-10 of 16 consecutive counters; the same function as draw_block, 16 lanes at a time.
 ALWAYS_INLINE bool fill_noise_words_body(Seed seed, Position position, int64_t chunk, uint32_t threshold,
                                          NoiseWords& words) {
-  constexpr uint64_t kM0 = 0xD2511F53, kM1 = 0xCD9E8D57;
-  constexpr uint32_t kW0 = 0x9E3779B9, kW1 = 0xBB67AE85;
-  const auto key0 = static_cast<uint32_t>(seed.value), key1 = static_cast<uint32_t>(seed.value >> 32);
   const auto first = static_cast<uint32_t>(chunk * 16);
   uint32_t largest = 0;
   for (uint32_t j = 0; j < 16; ++j) {
     uint32_t c0 = first + j, c1 = static_cast<uint32_t>(position.value()), c2 = 0;
     uint32_t c3 = static_cast<uint32_t>(Purpose::kGumbel) << 24;
-    uint32_t k0 = key0, k1 = key1;
-#pragma GCC unroll 10
-    for (int round = 0; round < 10; ++round) {
-      const uint64_t product0 = kM0 * c0, product1 = kM1 * c2;
-      c0 = static_cast<uint32_t>(product1 >> 32) ^ c1 ^ k0;
-      c1 = static_cast<uint32_t>(product1);
-      c2 = static_cast<uint32_t>(product0 >> 32) ^ c3 ^ k1;
-      c3 = static_cast<uint32_t>(product0);
-      k0 += kW0;
-      k1 += kW1;
-    }
+    philox(c0, c1, c2, c3, seed.value);
     words.word[0][j] = c0;
     words.word[1][j] = c1;
     words.word[2][j] = c2;

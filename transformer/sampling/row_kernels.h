@@ -12,6 +12,7 @@
 #include <span>
 
 #include "base/random.h"
+#include "transformer/sampling/token_math.h"
 #include "transformer/shard.h"
 
 namespace outrider {
@@ -48,7 +49,6 @@ void mask_below(std::span<float> row, float cut, int64_t tie_end);
 
 // round(exp(l - max) * 2^44): the weights whose ratios are the probabilities of a row. -inf weighs 0, max
 // 2^44.
-constexpr int kWeightBits = 44;
 void fill_weights(std::span<const float> row, float max, std::span<uint64_t> weights);
 uint64_t sum_weights(std::span<const float> row, float max);
 uint64_t weight_of(float logit, float max);
@@ -58,7 +58,6 @@ constexpr int kDraftWeightBits = 31;
 void fill_draft_weights(std::span<const float> row, float max, std::span<uint32_t> weights);
 
 // Recovery weights round(max(0, ratio * p - q) * 2^60) with p = weight / total.
-constexpr int kResidualBits = 60;
 void fill_residual(std::span<const uint64_t> weights, uint64_t total, double ratio, std::span<const double> q,
                    std::span<uint64_t> residual);
 

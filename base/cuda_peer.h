@@ -1,0 +1,40 @@
+// What ranks need to reach each other's device memory, and to wait for a stream without being stuck in it.
+#pragma once
+
+#include <array>
+#include <cstddef>
+
+#include "base/cuda.h"
+
+namespace outrider::cuda {
+
+// True when everything queued so far is done; throws what it did wrong.
+bool is_done(StreamView stream);
+
+// The device that is current for the calling thread.
+int current_device();
+// Lets kernels of the current device read and write memory of `peer`; no effect for a device itself.
+Status allow_peer(int peer);
+
+// Names device memory for other processes of this machine.
+using MemoryHandle = std::array<std::byte, 64>;
+Result<MemoryHandle> export_memory(void* memory);  // the start of a DeviceBuffer
+
+// Another process's memory, mapped into this one on the current device.
+class ImportedMemory {
+ public:
+  static Result<ImportedMemory> open(const MemoryHandle& handle);
+  ImportedMemory(ImportedMemory&& other) noexcept : data_(std::exchange(other.data_, nullptr)) {}
+  ImportedMemory& operator=(ImportedMemory&& other) noexcept {
+    std::swap(data_, other.data_);
+    return *this;
+  }
+  ~ImportedMemory();
+  void* data() const { return data_; }
+
+ private:
+  explicit ImportedMemory(void* data) : data_(data) {}
+  void* data_ = nullptr;
+};
+
+}  // namespace outrider::cuda

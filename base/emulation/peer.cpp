@@ -1,0 +1,18 @@
+// base/cuda_peer.h on the host: ranks are threads of one process and share all memory.
+#include "base/cuda_peer.h"
+
+namespace outrider::cuda {
+
+bool is_done(StreamView stream) {
+  stream.synchronize();
+  return true;
+}
+int current_device() { return 0; }
+Status allow_peer(int) { return {}; }
+Result<MemoryHandle> export_memory(void*) { return unavailable("the emulation has one process"); }
+Result<ImportedMemory> ImportedMemory::open(const MemoryHandle&) {
+  return unavailable("the emulation has one process");
+}
+ImportedMemory::~ImportedMemory() = default;
+
+}  // namespace outrider::cuda

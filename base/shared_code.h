@@ -1,0 +1,14 @@
+// Marks functions that run on the host and in CUDA kernels alike, so that what both must agree on exists once
+// and is tested on the host. Such a function uses no libm: its bits are the same on both sides.
+#pragma once
+
+#ifdef __CUDACC__
+#define OUTRIDER_SHARED_CODE __host__ __device__
+#define OUTRIDER_UNROLL _Pragma("unroll")
+#else
+#define OUTRIDER_SHARED_CODE
+#define OUTRIDER_UNROLL
+#endif
+
+// Small shared functions inside loops that are compiled for several instruction sets.
+#define OUTRIDER_SHARED_INLINE OUTRIDER_SHARED_CODE inline __attribute__((always_inline))

@@ -1,0 +1,174 @@
+// Device operations over NCCL: all of them are its all-gather, which moves bytes and so cannot change bits;
+// what is summed is summed in our tree. The communicator does not block: every call is polled against a
+// deadline, and a communicator that misses it is aborted.
+#include <algorithm>
+#include <bit>
+#include <chrono>
+#include <cstring>
+#include <thread>
+
+#include "base/cuda_peer.h"
+#include "comm/cuda/nccl_api.h"
+#include "comm/cuda/reduce.h"
+
+namespace outrider::cuda {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+// Polls `done` until it is true or the deadline passes; at first without giving the core away.
+template <class Done>
+bool poll_until(Clock::time_point deadline, Done done) {
+  constexpr int kSpins = 2000;
+  for (int i = 0; !done(); ++i) {
+    if (i < kSpins) continue;
+    if (Clock::now() >= deadline) return false;
+    std::this_thread::sleep_for(std::chrono::microseconds(20));
+  }
+  return true;
+}
+
+class NcclGroup final : public DeviceGroup {
+ public:
+  NcclGroup(const NcclApi& api, Collectives& host, const NcclOptions& options)
+      : api_(api),
+        options_(options),
+        rank_(host.rank()),
+        size_(host.size()),
+        gathered_(options.slot_bytes * host.size()) {}
+  ~NcclGroup() override;
+
+  Status connect(const ncclUniqueId& id);
+
+  int rank() const override { return rank_; }
+  int size() const override { return size_; }
+  std::string name() const override { return "NCCL"; }
+  bool is_capturable() const override { return true; }
+
+  void all_reduce(Reduction reduction, void* values, int64_t count, StreamView stream) override;
+  void all_gather(const void* mine, void* all, int64_t bytes, StreamView stream) override;
+  void wait(StreamView stream) override;
+  void abort() noexcept override;
+
+ private:
+  Clock::time_point deadline() const { return Clock::now() + options_.timeout; }
+  Status settle(ncclResult_t result, const char* what);
+  [[noreturn]] void fail(const std::string& reason) {
+    abort();
+    throw CollectiveError(reason);
+  }
+
+  const NcclApi& api_;
+  const NcclOptions options_;
+  const int rank_, size_;
+  DeviceBuffer<std::byte> gathered_;
+  ncclComm_t comm_ = nullptr;  // null: never made, or aborted
+};
+
+// A call on a communicator that does not block may go on in the background.
+Status NcclGroup::settle(ncclResult_t result, const char* what) {
+  const bool in_time = poll_until(deadline(), [&] {
+    if (result != ncclInProgress) return true;
+    if (api_.async_error(comm_, &result) != ncclSuccess) result = ncclInternalError;
+    return result != ncclInProgress;
+  });
+  if (!in_time)
+    return deadline_exceeded(
+        fmt::format("NCCL: {} did not end within {} ms", what, options_.timeout.count()));
+  if (result != ncclSuccess)
+    return unavailable(fmt::format("NCCL: {} failed: {}", what, api_.error_string(result)));
+  return {};
+}
+
+Status NcclGroup::connect(const ncclUniqueId& id) {
+  ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
+  config.blocking = 0;
+  const ncclResult_t result = api_.init_rank(&comm_, size_, id, rank_, &config);
+  const Status status =
+      comm_ || result == ncclSuccess
+          ? settle(result, "making a communicator")
+          : unavailable(fmt::format("NCCL: making a communicator failed: {}", api_.error_string(result)));
+  if (!status.ok()) abort();
+  return status;
+}
+
+NcclGroup::~NcclGroup() {
+  if (!comm_) return;
+  if (settle(api_.finalize(comm_), "closing a communicator").ok())
+    api_.destroy(comm_);
+  else
+    abort();
+}
+
+void NcclGroup::abort() noexcept {
+  if (comm_) api_.abort(comm_);
+  comm_ = nullptr;
+}
+
+void NcclGroup::all_gather(const void* mine, void* all, int64_t bytes, StreamView stream) {
+  if (!comm_) throw CollectiveError("the group was aborted");
+  if (bytes == 0) return;
+  const ncclResult_t result = api_.all_gather(mine, all, static_cast<size_t>(bytes), ncclInt8, comm_,
+                                              static_cast<cudaStream_t>(stream.handle()));
+  if (const Status status = settle(result, "an all-gather"); !status.ok()) fail(status.message());
+}
+
+void NcclGroup::all_reduce(Reduction reduction, void* values, int64_t count, StreamView stream) {
+  CHECK(reduction != Reduction::kTreeSum || std::has_single_bit(static_cast<unsigned>(size_)),
+        "float sums need 2^k ranks, not {}", size_);
+  const int64_t width = element_bytes(reduction), step = options_.slot_bytes / width;
+  for (int64_t begin = 0; begin < count; begin += step) {
+    auto* at = static_cast<std::byte*>(values) + begin * width;
+    const int64_t n = std::min(step, count - begin);
+    all_gather(at, gathered_.data(), n * width, stream);
+    reduce_gathered(stream, reduction, size_, gathered_.data(), at, n);
+  }
+}
+
+void NcclGroup::wait(StreamView stream) {
+  if (!comm_) throw CollectiveError("the group was aborted");
+  ncclResult_t result = ncclSuccess;
+  const bool in_time = poll_until(deadline(), [&] {
+    if (is_done(stream)) return true;
+    if (api_.async_error(comm_, &result) != ncclSuccess) result = ncclInternalError;
+    return result != ncclSuccess && result != ncclInProgress;
+  });
+  if (!in_time)
+    fail(fmt::format("NCCL: rank {} waited {} ms for its peers", rank_, options_.timeout.count()));
+  if (result != ncclSuccess && result != ncclInProgress)
+    fail(fmt::format("NCCL: {}", api_.error_string(result)));
+}
+
+// The first failure of any rank is everybody's: ranks leave together.
+Status agree(Collectives& host, const Status& mine) {
+  uint64_t failures = mine.ok() ? 0 : 1;
+  host.all_reduce_sum(std::span(&failures, 1));
+  if (failures == 0 || !mine.ok()) return mine;
+  return unavailable(fmt::format("NCCL failed on {} of {} ranks", failures, host.size()));
+}
+
+}  // namespace
+
+Result<std::unique_ptr<DeviceGroup>> make_nccl_group(const NcclApi& api, Collectives& host,
+                                                     const NcclOptions& options) {
+  ncclUniqueId id{};
+  Status status;
+  if (host.rank() == 0)
+    if (const ncclResult_t result = api.get_unique_id(&id); result != ncclSuccess)
+      status = unavailable(fmt::format("NCCL: no unique id: {}", api.error_string(result)));
+  RETURN_IF_ERROR(agree(host, status));
+  host.broadcast(std::as_writable_bytes(std::span(&id, 1)), 0);
+  auto group = std::make_unique<NcclGroup>(api, host, options);
+  RETURN_IF_ERROR(agree(host, group->connect(id)));
+  return std::unique_ptr<DeviceGroup>(std::move(group));
+}
+
+Result<std::unique_ptr<DeviceGroup>> make_nccl_group(Collectives& host, const NcclOptions& options) {
+  if (host.size() > kMaxDeviceRanks)
+    return unsupported(fmt::format("at most {} ranks share sums, not {}", kMaxDeviceRanks, host.size()));
+  const auto api = nccl_api();
+  RETURN_IF_ERROR(agree(host, api.status()));
+  return make_nccl_group(**api, host, options);
+}
+
+}  // namespace outrider::cuda

@@ -1,0 +1,161 @@
+// Ranks that read each other's device memory. See peer_kernels.h for the protocol.
+#include <unistd.h>
+
+#include <algorithm>
+#include <bit>
+#include <cstring>
+#include <fstream>
+#include <vector>
+
+#include "base/cuda_peer.h"
+#include "base/hash.h"
+#include "comm/cuda/peer_kernels.h"
+#include "comm/device_group.h"
+
+namespace outrider::cuda {
+namespace {
+
+// The machine and the process of a rank: what decides how its memory is reached.
+uint64_t machine_id() {
+  uint64_t hash = 0;
+  char name[256] = {};
+  gethostname(name, sizeof name - 1);
+  std::ifstream boot("/proc/sys/kernel/random/boot_id");
+  std::string id;
+  std::getline(boot, id);
+  for (char c : id + name) hash = hash_combine(hash, static_cast<unsigned char>(c));
+  return hash;
+}
+
+// What a rank tells the others; a bare copy of its bytes travels.
+struct Introduction {
+  uint64_t machine = 0;
+  int64_t process = 0;
+  uint64_t address = 0;
+  int32_t device = 0;
+  int32_t exported = 0;  // `handle` is set
+  MemoryHandle handle{};
+};
+
+std::string describe_failure(uint32_t error, int64_t timeout_ms) {
+  if (error == kPeerAborted) return "a rank of the group aborted or was late";
+  return fmt::format("rank {} did not arrive within {} ms", error - 1, timeout_ms);
+}
+
+class PeerGroup final : public DeviceGroup {
+ public:
+  PeerGroup(Collectives& host, const PeerOptions& options)
+      : options_(options), memory_(kPeerHeaderBytes + 2 * options.slot_bytes), error_(1) {
+    view_.rank = host.rank();
+    view_.size = host.size();
+    view_.slot_bytes = options.slot_bytes;
+    view_.timeout_ns = static_cast<uint64_t>(std::chrono::nanoseconds(options.timeout).count());
+    view_.error = error_.data();
+  }
+
+  Status connect(Collectives& host);
+
+  int rank() const override { return view_.rank; }
+  int size() const override { return view_.size; }
+  std::string name() const override { return "peer memory"; }
+  bool is_capturable() const override { return true; }
+
+  void all_reduce(Reduction reduction, void* values, int64_t count, StreamView stream) override {
+    CHECK(reduction != Reduction::kTreeSum || std::has_single_bit(static_cast<unsigned>(size())),
+          "float sums need 2^k ranks, not {}", size());
+    const int64_t step = view_.slot_bytes / element_bytes(reduction);
+    auto* at = static_cast<std::byte*>(values);
+    for (int64_t begin = 0; begin < count; begin += step)
+      peer_reduce(stream, view_, reduction, at + begin * element_bytes(reduction),
+                  std::min(step, count - begin));
+  }
+
+  void all_gather(const void* mine, void* all, int64_t bytes, StreamView stream) override {
+    CHECK(bytes % 4 == 0, "{} bytes", bytes);
+    const int64_t words = bytes / 4, step = view_.slot_bytes / 4;
+    for (int64_t begin = 0; begin < words; begin += step)
+      peer_gather(stream, view_, static_cast<const uint32_t*>(mine) + begin,
+                  static_cast<uint32_t*>(all) + begin, words, std::min(step, words - begin));
+  }
+
+  void wait(StreamView stream) override {
+    stream.synchronize();  // kernels do not wait for ever
+    if (const uint32_t error = *view_.error; error != 0)
+      throw CollectiveError(describe_failure(error, options_.timeout.count()));
+  }
+
+  void abort() noexcept override {
+    try {
+      peer_poison(aside_, view_);
+      aside_.synchronize();
+    } catch (const std::exception&) {  // the device is lost, and with it the group
+    }
+  }
+
+ private:
+  Introduction introduce() const;
+  Status reach(int rank, const Introduction& peer, const Introduction& self);
+
+  const PeerOptions options_;
+  DeviceBuffer<std::byte> memory_;  // PeerHeader, then the slots
+  PinnedBuffer<uint32_t> error_;
+  std::vector<ImportedMemory> imported_;
+  Stream aside_;  // a poisoned word must not queue behind the kernel that waits for it
+  PeerView view_;
+};
+
+Introduction PeerGroup::introduce() const {
+  Introduction self{.machine = machine_id(),
+                    .process = getpid(),
+                    .address = reinterpret_cast<uint64_t>(memory_.data()),
+                    .device = current_device()};
+  if (const auto handle = export_memory(memory_.data()); handle.ok()) {
+    self.handle = *handle;
+    self.exported = 1;
+  }
+  return self;
+}
+
+Status PeerGroup::reach(int rank, const Introduction& peer, const Introduction& self) {
+  std::byte* memory = nullptr;
+  if (peer.machine != self.machine) return unavailable(fmt::format("rank {} is on another machine", rank));
+  if (peer.process == self.process) {
+    RETURN_IF_ERROR(allow_peer(peer.device));
+    memory = reinterpret_cast<std::byte*>(peer.address);
+  } else {
+    if (!peer.exported) return unavailable(fmt::format("rank {} cannot share its device memory", rank));
+    ASSIGN_OR_RETURN(ImportedMemory imported, ImportedMemory::open(peer.handle));
+    memory = static_cast<std::byte*>(imported.data());
+    imported_.push_back(std::move(imported));
+  }
+  view_.headers[rank] = reinterpret_cast<PeerHeader*>(memory);
+  view_.slots[rank] = memory + kPeerHeaderBytes;
+  return {};
+}
+
+Status PeerGroup::connect(Collectives& host) {
+  const Introduction self = introduce();
+  std::vector<Introduction> all(static_cast<size_t>(size()));
+  host.all_gather(std::as_bytes(std::span(&self, 1)), std::as_writable_bytes(std::span(all)));
+  Status status;
+  for (int r = 0; r < size() && status.ok(); ++r)
+    status = reach(r, all[static_cast<size_t>(r)], self).in(fmt::format("peer memory, rank {}", rank()));
+  uint64_t failures = status.ok() ? 0 : 1;
+  host.all_reduce_sum(std::span(&failures, 1));
+  if (failures == 0 || !status.ok()) return status;
+  return unavailable(fmt::format("peer memory: {} of {} ranks cannot reach the others", failures, size()));
+}
+
+}  // namespace
+
+Result<std::unique_ptr<DeviceGroup>> make_peer_group(Collectives& host, const PeerOptions& options) {
+  CHECK(options.slot_bytes > 0 && options.slot_bytes % 16 == 0, "slot_bytes={}", options.slot_bytes);
+  if (host.size() > kMaxDeviceRanks)
+    return unsupported(
+        fmt::format("peer memory serves at most {} ranks, not {}", kMaxDeviceRanks, host.size()));
+  auto group = std::make_unique<PeerGroup>(host, options);
+  RETURN_IF_ERROR(group->connect(host));
+  return std::unique_ptr<DeviceGroup>(std::move(group));
+}
+
+}  // namespace outrider::cuda

@@ -1,0 +1,48 @@
+// One operation of a peer group is one kernel on every rank: each block copies its elements of the input into
+// its rank's slot, publishes the operation's number in every peer's flags, waits for the same block of every
+// peer, and reads all slots. Two slots, by parity: a rank that starts operation n + 2 has seen every peer in
+// n + 1, so nobody still reads what n left in the slot. The number lives in device memory, so that a captured
+// operation counts on.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "base/cuda.h"
+#include "comm/device_group.h"
+
+namespace outrider::cuda {
+
+// Few blocks, so that the kernels of ranks that share a device are resident together, waiting for each other.
+constexpr unsigned kPeerBlocks = 8;
+
+// What one rank owns in device memory, in this order; `slots` follow.
+struct PeerHeader {
+  uint32_t flags[kPeerBlocks][kMaxDeviceRanks];  // written by the peers: the last operation they published
+  uint32_t poison;                               // written by anyone: the group is finished
+  uint32_t operations[kPeerBlocks];              // done by this rank
+};
+constexpr int64_t kPeerHeaderBytes = (static_cast<int64_t>(sizeof(PeerHeader)) + 255) / 256 * 256;
+
+// Why a group is finished, as the pinned error word says it: 0 nothing, kPeerAborted, or 1 + the missing
+// rank.
+constexpr uint32_t kPeerAborted = 1000;
+
+struct PeerView {
+  int32_t rank = 0, size = 1;
+  int64_t slot_bytes = 0;
+  uint64_t timeout_ns = 0;
+  PeerHeader* headers[kMaxDeviceRanks] = {};
+  std::byte* slots[kMaxDeviceRanks] = {};  // [2][slot_bytes]
+  uint32_t* error = nullptr;               // of this rank; pinned host memory
+};
+
+// values[i] = over all ranks; count elements fit into a slot.
+void peer_reduce(StreamView stream, const PeerView& view, Reduction reduction, void* values, int64_t count);
+// all[r * stride + i] = rank r's mine[i]; count words of 4 bytes fit into a slot.
+void peer_gather(StreamView stream, const PeerView& view, const uint32_t* mine, uint32_t* all, int64_t stride,
+                 int64_t count);
+// Finishes the group on every rank.
+void peer_poison(StreamView stream, const PeerView& view);
+
+}  // namespace outrider::cuda

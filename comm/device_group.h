@@ -1,0 +1,78 @@
+// Collective operations on device memory, in stream order, among the ranks of one target group. Every rank
+// queues the same operations with the same sizes in the same order on one stream. Float sums are taken in the
+// balanced tree of collectives.h; a rank that is gone or late past the deadline makes wait() throw
+// CollectiveError on every other rank, and the group is finished. Ranks destroy their groups when all of them
+// are done, which is for the owner to see to: peers may still be reading.
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <memory>
+#include <string>
+
+#include "base/cuda.h"
+#include "base/status.h"
+#include "comm/collectives.h"
+
+namespace outrider::cuda {
+
+enum class Reduction : uint8_t {
+  kTreeSum,  // float; the number of ranks is a power of two
+  kMerge,    // 32-bit words of which all ranks but one hold 0
+  kSum,      // uint64_t
+  kMax,
+  kMin,
+};
+constexpr int64_t element_bytes(Reduction reduction) {
+  return reduction == Reduction::kTreeSum || reduction == Reduction::kMerge ? 4 : 8;
+}
+
+constexpr int kMaxDeviceRanks = 8;
+
+class DeviceGroup {
+ public:
+  virtual ~DeviceGroup() = default;
+  virtual int rank() const = 0;
+  virtual int size() const = 0;
+  virtual std::string name() const = 0;
+  // False: an operation waits for the stream on the host, so it cannot stand in a graph.
+  virtual bool is_capturable() const = 0;
+
+  virtual void all_reduce(Reduction reduction, void* values, int64_t count, StreamView stream) = 0;
+  // all[r * bytes ..) = rank r's bytes, a multiple of 4. `mine` and `all` do not overlap.
+  virtual void all_gather(const void* mine, void* all, int64_t bytes, StreamView stream) = 0;
+
+  // StreamView::synchronize for streams that such operations were queued on.
+  virtual void wait(StreamView stream) = 0;
+  // Makes every pending and later wait() on every rank throw; with NCCL, on other ranks by their deadline.
+  virtual void abort() noexcept = 0;
+};
+
+// Through pinned host memory and the group's ordinary collectives: right everywhere, and the reference. Also
+// for one rank. `host` must outlive it.
+std::unique_ptr<DeviceGroup> make_staged_group(Collectives& host);
+
+// Each rank reads its peers' memory in one kernel: ranks are threads, on one device or several that reach
+// each other, or processes with a device each on one machine. Collective over `host`; a refusal is the same
+// on every rank.
+struct PeerOptions {
+  std::chrono::milliseconds timeout{10'000};  // how long a kernel waits for its peers
+  int64_t slot_bytes = int64_t{1} << 20;      // larger operations take several rounds
+};
+Result<std::unique_ptr<DeviceGroup>> make_peer_group(Collectives& host, const PeerOptions& options = {});
+
+// NCCL, loaded at run time: gathers, then sums in the tree. One device per rank. Collective over `host`; a
+// refusal is the same on every rank.
+struct NcclOptions {
+  std::chrono::milliseconds timeout{60'000};  // of start-up, and of a wait()
+  int64_t slot_bytes = int64_t{1} << 20;      // larger reductions take several rounds
+};
+Result<std::unique_ptr<DeviceGroup>> make_nccl_group(Collectives& host, const NcclOptions& options = {});
+// "NCCL 2.28.9 (libnccl.so.2)", or why there is none.
+std::string describe_nccl();
+
+// The interface of collectives.h over device memory; messages of any length go through `host`. For tests, and
+// for what is small and rare. Both must outlive it.
+std::unique_ptr<Collectives> make_device_collectives(DeviceGroup& group, Collectives& host);
+
+}  // namespace outrider::cuda

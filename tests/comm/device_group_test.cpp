@@ -1,0 +1,157 @@
+// Collectives on device memory: the conformance suite of comm/collectives.h over each of them, and what only
+// they have. Ranks are threads; on a device they share it, or have one each where there are enough.
+#include "comm/device_group.h"
+
+#include <gtest/gtest.h>
+
+#include <functional>
+#include <latch>
+#include <thread>
+
+#include "base/cuda_peer.h"
+#include "tests/comm/collectives_suite.h"
+
+namespace outrider::cuda {
+namespace {
+
+namespace suite = collectives_suite;
+
+enum class Kind { kStaged, kPeer, kNccl };
+
+struct Ranks {
+  Kind kind = Kind::kStaged;
+  int size = 1;
+};
+
+std::string name_of(const Ranks& ranks) {
+  const char* names[] = {"Staged", "Peer", "Nccl"};
+  return names[static_cast<int>(ranks.kind)] + std::to_string(ranks.size);
+}
+
+using Case = std::function<void(DeviceGroup&, Collectives& host)>;
+
+// Calls `run` on every rank of a group. Groups end together, as they must.
+void on_every_rank(const Ranks& ranks, std::chrono::milliseconds timeout, const Case& run) {
+  const auto hosts = make_thread_collectives(ranks.size);
+  std::latch done(ranks.size);
+  std::vector<std::jthread> threads;
+  const int devices = count_devices().value();
+  for (int r = 0; r < ranks.size; ++r)
+    threads.emplace_back([&, r] {
+      use_device(r % devices);
+      Collectives& host = *hosts[static_cast<size_t>(r)];
+      Result<std::unique_ptr<DeviceGroup>> group = Status(StatusCode::kUnsupported, "");
+      if (ranks.kind == Kind::kStaged) group = make_staged_group(host);
+      if (ranks.kind == Kind::kPeer) group = make_peer_group(host, {.timeout = timeout, .slot_bytes = 4096});
+      if (ranks.kind == Kind::kNccl) group = make_nccl_group(host, {.timeout = timeout, .slot_bytes = 4096});
+      EXPECT_TRUE(group.ok()) << group.status().message();
+      if (group.ok()) run(**group, host);
+      done.arrive_and_wait();
+    });
+}
+
+class DeviceGroupTest : public testing::TestWithParam<Ranks> {
+ protected:
+  void SetUp() override {
+    const auto devices = count_devices();
+    if (!devices.ok()) GTEST_SKIP() << "no CUDA device: " << devices.status().message();
+    if (GetParam().kind != Kind::kNccl) return;
+    if (describe_nccl().find("NCCL 2.") != 0) GTEST_SKIP() << describe_nccl();
+    if (version_text() == "emulation") GTEST_SKIP() << "NCCL needs a device";
+    if (GetParam().size > *devices)
+      GTEST_SKIP() << "NCCL wants a device per rank: " << GetParam().size << " ranks, " << *devices;
+  }
+  void run(void (*test)(Collectives&), std::chrono::milliseconds timeout = std::chrono::seconds(5)) {
+    on_every_rank(GetParam(), timeout, [test](DeviceGroup& group, Collectives& host) {
+      test(*make_device_collectives(group, host));
+    });
+  }
+};
+
+TEST_P(DeviceGroupTest, FloatSumsUseTheBalancedTree) { run(&suite::float_sums_use_the_balanced_tree); }
+TEST_P(DeviceGroupTest, IntegersReduce) { run(&suite::integers_reduce); }
+TEST_P(DeviceGroupTest, BytesMove) { run(&suite::bytes_move); }
+TEST_P(DeviceGroupTest, MessagesOfAnyLengthArrive) { run(&suite::messages_of_any_length_arrive); }
+TEST_P(DeviceGroupTest, BarriersWaitForTheLast) { run(&suite::barriers_wait_for_the_last); }
+TEST_P(DeviceGroupTest, AbortReachesEveryone) { run(&suite::abort_reaches_everyone); }
+TEST_P(DeviceGroupTest, ALateRankFailsEveryone) {
+  if (GetParam().size == 1) return;              // nobody to be late for
+  if (GetParam().kind == Kind::kStaged) return;  // the host's, tested there
+  run(&suite::a_late_rank_fails_everyone, suite::kShortTimeout);
+}
+
+// One rank has the row, the others +0; bits survive, also those of -0 and of a NaN's payload.
+TEST_P(DeviceGroupTest, WordsMerge) {
+  on_every_rank(GetParam(), std::chrono::seconds(5), [](DeviceGroup& group, Collectives&) {
+    constexpr int64_t kCount = 2049;
+    Stream stream;
+    PinnedBuffer<uint32_t> words(kCount);
+    DeviceBuffer<uint32_t> memory(kCount);
+    const auto word = [](int64_t i) { return static_cast<uint32_t>(i * 2654435761u) | 0x80000000u; };
+    for (int64_t i = 0; i < kCount; ++i) words.data()[i] = i % group.size() == group.rank() ? word(i) : 0;
+    copy(memory.data(), words.data(), kCount, stream);
+    group.all_reduce(Reduction::kMerge, memory.data(), kCount, stream);
+    copy(words.data(), memory.data(), kCount, stream);
+    group.wait(stream);
+    for (int64_t i = 0; i < kCount; ++i) ASSERT_EQ(words.data()[i], word(i)) << i;
+  });
+}
+
+// Many operations without the host in between, as a decode step queues them; then again as a graph.
+TEST_P(DeviceGroupTest, OperationsQueueAndCapture) {
+  on_every_rank(GetParam(), std::chrono::seconds(5), [](DeviceGroup& group, Collectives& host) {
+    constexpr int64_t kCount = 1500;
+    Stream stream;
+    PinnedBuffer<uint64_t> values(kCount);
+    DeviceBuffer<uint64_t> memory(kCount), gathered(kCount * group.size());
+    const auto ranks = static_cast<uint64_t>(group.size());
+    const auto queue = [&] {  // x -> ranks * x, then every rank sees the same
+      group.all_reduce(Reduction::kSum, memory.data(), kCount, stream);
+      group.all_gather(memory.data(), gathered.data(), 8 * kCount, stream);
+      copy(memory.data(), gathered.data() + kCount * (group.size() - 1), kCount, stream);
+    };
+    for (int64_t i = 0; i < kCount; ++i) values.data()[i] = static_cast<uint64_t>(i);
+    copy(memory.data(), values.data(), kCount, stream);
+    uint64_t factor = 1;
+    for (int i = 0; i < 5; ++i, factor *= ranks) queue();
+    group.wait(stream);
+    if (group.is_capturable()) {
+      Graph graph(stream, queue);
+      host.barrier();
+      for (int i = 0; i < 5; ++i, factor *= ranks) graph.launch(stream);
+      copy(values.data(), memory.data(), kCount, stream);
+      group.wait(stream);
+    } else {
+      copy(values.data(), memory.data(), kCount, stream);
+      group.wait(stream);
+    }
+    for (int64_t i = 0; i < kCount; ++i) ASSERT_EQ(values.data()[i], static_cast<uint64_t>(i) * factor);
+  });
+}
+
+INSTANTIATE_TEST_SUITE_P(Kinds, DeviceGroupTest,
+                         testing::Values(Ranks{Kind::kStaged, 1}, Ranks{Kind::kStaged, 2},
+                                         Ranks{Kind::kStaged, 4}, Ranks{Kind::kPeer, 1},
+                                         Ranks{Kind::kPeer, 2}, Ranks{Kind::kPeer, 4}, Ranks{Kind::kPeer, 8},
+                                         Ranks{Kind::kNccl, 1}, Ranks{Kind::kNccl, 2}, Ranks{Kind::kNccl, 4}),
+                         [](const auto& ranks) { return name_of(ranks.param); });
+
+TEST(PeerGroup, SaysWhoIsMissing) {
+  if (const auto devices = count_devices(); !devices.ok())
+    GTEST_SKIP() << "no CUDA device: " << devices.status().message();
+  on_every_rank({Kind::kPeer, 2}, suite::kShortTimeout, [](DeviceGroup& group, Collectives&) {
+    if (group.rank() == 1) return;
+    DeviceBuffer<uint64_t> value(1);
+    Stream stream;
+    group.all_reduce(Reduction::kMax, value.data(), 1, stream);
+    try {
+      group.wait(stream);
+      ADD_FAILURE() << "rank 1 never came";
+    } catch (const CollectiveError& error) {
+      EXPECT_STREQ(error.what(), "rank 1 did not arrive within 200 ms");
+    }
+  });
+}
+
+}  // namespace
+}  // namespace outrider::cuda
