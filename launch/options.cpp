@@ -5,6 +5,7 @@
 #include <charconv>
 #include <cmath>
 
+#include "cluster/simulation/acceptance_process.h"
 #include "transformer/shard.h"
 
 namespace outrider {
@@ -161,6 +162,12 @@ void add_generate_options(CLI::App& app, RunOptions& o) {
          "How long drafts get: NAME[:key=value,...]; `list` explains them. Default: ewma, which maximises "
          "measured tokens per second")
       ->group("Speculation");
+  app.add_option(
+         "--synthetic-acceptance", o.synthetic_acceptance,
+         "For studies without a matching pair: rates:0.8/0.7[,spread=S], length:TOKENS[/GAMMA] or "
+         "trace:FILE decides what is accepted. All work is done, the text means nothing, nothing ends "
+         "early")
+      ->group("Speculation");
   app.add_option("--rule,--rejection-sample-method", o.rule,
                  "Verification: auto (greedy at temperature 0, else invariant), greedy, invariant, naive, "
                  "token, block")
@@ -289,6 +296,13 @@ Status check_options(const RunOptions& o) {
     return invalid_argument(
         fmt::format("--num-speculative-tokens {}: must be 0 to {}", pinned, kMaxSpeculativeTokens));
   RETURN_IF_ERROR(parse_pipeline(o.pipeline).status());
+  if (!o.synthetic_acceptance.empty()) {
+    RETURN_IF_ERROR(
+        AcceptanceProcess::parse(o.synthetic_acceptance, o.seed).status().in("--synthetic-acceptance"));
+    if (o.logprobs >= 0)
+      return invalid_argument(
+          "--synthetic-acceptance: the tokens are not the model's, so --logprobs has no meaning");
+  }
   RETURN_IF_ERROR(parse_q_format(o.q_format).status());
   RETURN_IF_ERROR(parse_kv_dtype(o.kv_dtype).status());
   return {};

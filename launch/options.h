@@ -56,6 +56,7 @@ struct RunOptions {
   // Speculation.
   std::optional<int> num_speculative_tokens;  // pins gamma
   std::string gamma_policy;                   // default: ewma, unless gamma is pinned
+  std::string synthetic_acceptance;           // not empty: acceptance is not the models'
   std::string rule = "auto";
   std::string q_format = "auto";
   std::string pipeline = "lockstep";

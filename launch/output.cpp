@@ -54,12 +54,16 @@ void Output::write(const std::string& text) {
 }
 
 void Output::stream(const std::string& text) {
-  if (options_->prompt && !file_ && !text.empty()) write(text);
+  if (!options_->prompt || file_ || text.empty()) return;
+  if (!options_->synthetic_acceptance.empty() && !std::exchange(marked_, true))
+    write("[synthetic acceptance: this text means nothing] ");
+  write(text);
 }
 
 nlohmann::json Output::line_of(size_t index, const PromptRequest& request, const Generated& generated) const {
   nlohmann::json line{
       {"index", index}, {"text", generated.text}, {"finish_reason", finish_reason_name(generated.reason)}};
+  if (!options_->synthetic_acceptance.empty()) line["synthetic_acceptance"] = options_->synthetic_acceptance;
   if (!request.request.client_id.empty()) line["id"] = request.request.client_id;
   if (!generated.error.ok()) line["error"] = generated.error.message();
   line["usage"] = {{"prompt_tokens", request.request.prompt.size()},

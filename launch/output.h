@@ -51,7 +51,8 @@ class Output {
   std::optional<TemporaryFile> file_;  // empty: standard output
   std::map<size_t, std::string> waiting_;
   size_t next_ = 0;
-  int error_ = 0;  // errno of the first write that failed
+  bool marked_ = false;  // a streamed synthetic text says so first
+  int error_ = 0;        // errno of the first write that failed
 };
 
 // Writes a whole file, or none.

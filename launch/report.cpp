@@ -46,6 +46,8 @@ std::string screen_report(const RunOptions& options, const Totals& totals,
   if (totals.ttft.count() > 0)
     out += fmt::format(", first token after {:.1f} ms (median)", totals.ttft.percentile_ns(0.5) * 1e-6);
   out += "\n";
+  if (!options.synthetic_acceptance.empty())
+    out += fmt::format("SYNTHETIC ACCEPTANCE {}: the text means nothing\n", options.synthetic_acceptance);
   if (options.speculates() && r.drafted > 0) {
     out += fmt::format("acceptance {:.3f}, {:.2f} tokens per target pass, {} rounds, {} rolled back\n",
                        r.acceptance(), r.tokens_per_pass(), r.rounds, r.rollbacks);
@@ -70,6 +72,7 @@ nlohmann::json json_report(const RunOptions& options, const Preparation& prepare
                       {"vocab_size", prepared.target.vocab_size},
                       {"tensor_parallel_size", options.tensor_parallel_size}};
   report["isa"] = isa_name();
+  if (!options.synthetic_acceptance.empty()) report["synthetic_acceptance"] = options.synthetic_acceptance;
   report["device"] = options.device;
   report["max_model_len"] = prepared.max_model_len;
   report["max_num_seqs"] = options.max_num_seqs;

@@ -129,6 +129,12 @@ Result<PromptRequest> Reader::finish(RunOptions o, const std::string& text, Spec
   out.request.max_tokens = o.max_tokens;
   out.request.stop = std::move(o.stop);
   out.request.ignore_eos = o.ignore_eos;
+  if (!options_.synthetic_acceptance.empty()) {  // the text means nothing, its end neither
+    if (out.request.sampling.logprobs >= 0)
+      return invalid_argument(name_of("logprobs", line) + ": has no meaning with --synthetic-acceptance");
+    out.request.ignore_eos = true;
+    out.request.stop.clear();
+  }
   return out;
 }
 

@@ -57,9 +57,15 @@ Status serve_target(const RunOptions& options, const Preparation& prepared, Role
     ASSIGN_OR_RETURN(own, load_target(options, prepared, threads, group));
     loaded = own.get();
   }
-  TargetWorker worker(
-      *loaded, group,
-      {.info = prepared.target_info, .max_sequences = options.max_num_seqs, .generation = new_generation()});
+  std::optional<AcceptanceProcess> synthetic;
+  if (!options.synthetic_acceptance.empty()) {
+    ASSIGN_OR_RETURN(synthetic, AcceptanceProcess::parse(options.synthetic_acceptance, options.seed));
+  }
+  TargetWorker worker(*loaded, group,
+                      {.info = prepared.target_info,
+                       .max_sequences = options.max_num_seqs,
+                       .generation = new_generation(),
+                       .synthetic_acceptance = synthetic ? &*synthetic : nullptr});
   if (!lend) return worker.run(transport);
   RETURN_IF_ERROR(worker.join(*transport));
   Status status;
@@ -96,9 +102,11 @@ Status serve_drafts(const RunOptions& options, const Preparation& prepared, Role
     ASSIGN_OR_RETURN(own, load_draft(options, prepared, threads, *single));
     loaded = own.get();
   }
-  const auto drafter = make_model_drafter(*loaded, {.max_sequences = options.max_num_seqs,
-                                                    .eos_ids = prepared.target.eos,
-                                                    .vocab_size = prepared.target.vocab_size});
+  const auto drafter = make_model_drafter(
+      *loaded,
+      {.max_sequences = options.max_num_seqs,
+       .eos_ids = options.synthetic_acceptance.empty() ? prepared.target.eos : std::vector<TokenId>(),
+       .vocab_size = prepared.target.vocab_size});
   return serve(DraftWorker(*drafter, transport, worker_options), transport, lend);
 }
 

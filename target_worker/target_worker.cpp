@@ -214,7 +214,10 @@ void TargetWorker::verify(const StepPlan& plan, const LogitsShard& logits, StepR
   size_t next = 0;
   for (const PlanEntry& entry : plan.entries) {
     if (!samples(entry)) continue;
-    const VerifyResult& verdict = verdicts[next++];
+    const VerifyResult& honest = verdicts[next++];
+    std::optional<VerifyResult> synthetic;
+    if (options_.synthetic_acceptance) synthetic = synthetic_verdict(entry, honest);
+    const VerifyResult& verdict = synthetic ? *synthetic : honest;
     result.verdicts.push_back({.sequence = entry.sequence,
                                .epoch = entry.epoch,
                                .round = entry.round,
@@ -226,6 +229,14 @@ void TargetWorker::verify(const StepPlan& plan, const LogitsShard& logits, StepR
     commit(entry, verdict);
   }
   result.commit_ns = ns_since(start);
+}
+
+// `next` stays what the target would have said somewhere in this block: a token of its vocabulary.
+VerifyResult TargetWorker::synthetic_verdict(const PlanEntry& entry, VerifyResult verdict) const {
+  if (verdict.status != VerdictStatus::kOk) return verdict;
+  verdict.accepted_count = options_.synthetic_acceptance->accepted_count(
+      entry.sequence, entry.base.value(), static_cast<int32_t>(entry.draft.size()));
+  return verdict;
 }
 
 // Keeps the accepted drafts' KV; the next token has none yet.

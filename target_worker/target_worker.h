@@ -7,6 +7,7 @@
 #include <unordered_map>
 #include <vector>
 
+#include "cluster/simulation/acceptance_process.h"
 #include "comm/collectives.h"
 #include "comm/messages.h"
 #include "comm/transport.h"
@@ -19,6 +20,10 @@ struct TargetOptions {
   ModelInfo info;              // for Hello; max_context and isa are filled in
   int32_t max_sequences = 16;  // open at once
   Generation generation{1};    // of this life of the group
+  // For studies without a matching pair: not the rule but this process says how many draft tokens are
+  // accepted. All work is done as ever; the text means nothing. Every rank needs the same process. Null:
+  // honest.
+  const AcceptanceProcess* synthetic_acceptance = nullptr;
 };
 
 class TargetWorker {
@@ -61,6 +66,7 @@ class TargetWorker {
   void close(SequenceId sequence);
   LogitsShard forward(const StepPlan& plan);
   void verify(const StepPlan& plan, const LogitsShard& logits, StepResult& result);
+  VerifyResult synthetic_verdict(const PlanEntry& entry, VerifyResult verdict) const;
   void commit(const PlanEntry& entry, const VerifyResult& verdict);
   Sequence& sequence(SequenceId id);
 

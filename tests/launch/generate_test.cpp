@@ -138,10 +138,36 @@ TEST(Generate, ComparePlainFindsIdenticalOutput) {
   }
 }
 
+TEST(Generate, SyntheticAcceptanceIsWhatWasAskedForAndSaysSo) {
+  const TemporaryDirectory dir;
+  const Arguments common = kPrompt + with_draft() + Arguments{"--max-tokens", "101", "-g", "4"};
+  const Outcome all =
+      generate(common + Arguments{"--synthetic-acceptance", "rates:1", "--report", dir / "r.json"});
+  ASSERT_TRUE(all.succeeded()) << all.describe();
+  EXPECT_EQ(all.out.rfind("[synthetic acceptance", 0), 0u) << all.describe();
+  EXPECT_NE(all.err.find("SYNTHETIC ACCEPTANCE"), std::string::npos);
+  json report = json::parse(read_file(dir / "r.json"));
+  EXPECT_EQ(report["synthetic_acceptance"], "rates:1");
+  EXPECT_EQ(report["metrics"]["rounds"]["acceptance_rate"], 1.0);
+  EXPECT_EQ(report["metrics"]["rounds"]["emitted_tokens"], 101);
+  const Outcome none = generate(common + Arguments{"--synthetic-acceptance", "rates:0", "--tp", "2",
+                                                   "--output", dir / "o.jsonl", "--report", dir / "r.json"});
+  ASSERT_TRUE(none.succeeded()) << none.describe();
+  report = json::parse(read_file(dir / "r.json"));
+  EXPECT_EQ(report["metrics"]["rounds"]["acceptance_rate"], 0.0);
+  EXPECT_NE(read_file(dir / "o.jsonl").find("\"synthetic_acceptance\":\"rates:0\""), std::string::npos);
+
+  const Outcome bad = generate(common + Arguments{"--synthetic-acceptance", "rates:1.5"});
+  EXPECT_EQ(bad.code, 2);
+  EXPECT_NE(bad.err.find("--synthetic-acceptance: synthetic acceptance: rate 1.5 is not in 0..1"),
+            std::string::npos)
+      << bad.describe();
+}
+
 TEST(Generate, ReportHoldsTheMetrics) {
   const TemporaryDirectory dir;
-  const Outcome run =
-      generate(kPrompt + with_draft() + Arguments{"-g", "5", "--compare-plain", "--report", dir / "report.json"});
+  const Outcome run = generate(kPrompt + with_draft() +
+                               Arguments{"-g", "5", "--compare-plain", "--report", dir / "report.json"});
   ASSERT_TRUE(run.succeeded()) << run.describe();
   EXPECT_EQ(dir.entries(), std::vector<std::string>{"report.json"});
   const json report = json::parse(read_file(dir / "report.json"));
