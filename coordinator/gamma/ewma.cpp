@@ -11,9 +11,10 @@ namespace {
 
 constexpr double kTrialShare = 0.01;
 constexpr double kMaxTrials = 4;  // credit for so many: a burst can confirm what one found
+// Plain steps are tried where the gain is not clear, and rarely where it is: a wrong fit looks clear, too.
 constexpr double kClearGain = 1.5;
-constexpr int32_t kPlainTrialGap = 16;  // steps between them at least, however little they cost
-constexpr int32_t kIdleRounds = 32;     // then one token is tried: the others' drafts are waited for anyway
+constexpr int32_t kPlainTrialMinGap = 16, kPlainTrialMaxGap = 256;  // steps
+constexpr int32_t kIdleRounds = 32;  // then one token is tried: the others' drafts are waited for anyway
 
 }  // namespace
 
@@ -101,16 +102,16 @@ void EwmaBatch::consider_trial(const CostModel& cost, double plain_seconds, doub
   if (off_) {
     extra = cost.verify().per_row * batch * ProbeBudget::kLength +
             cost.draft_phase_seconds(ProbeBudget::kLength, batch * ProbeBudget::kLength);
-  } else {
-    if (best_rate * plain_seconds > kClearGain * batch) return;  // no error of the fit is so large
-    if (++since_plain_trial_ < kPlainTrialGap) return;
+  } else if (++since_plain_ < kPlainTrialMaxGap) {
+    if (since_plain_ < kPlainTrialMinGap || best_rate * plain_seconds > kClearGain * batch) return;
     extra = std::max(0.0, plain_seconds - batch / best_rate);
   }
   credit_ = std::min(credit_, kMaxTrials * extra);
-  if (credit_ <= 0 || credit_ < extra) return;
+  const bool due = !off_ && since_plain_ >= kPlainTrialMaxGap;
+  if (!options_.trials || (!due && (credit_ <= 0 || credit_ < extra))) return;
   trial_ = off_ ? Trial::kDraft : Trial::kPlain;
   trial_rate_ = best_rate;
-  since_plain_trial_ = 0;
+  since_plain_ = 0;
 }
 
 EwmaGamma::EwmaGamma(const EwmaOptions& options, std::shared_ptr<EwmaBatch> batch)

@@ -16,6 +16,7 @@ struct EwmaOptions {
   double switch_gain = 0.02;  // predicted, before lengths change
   double surprise = 0.005;    // chance of a run of rejections that halves the evidence; 0: never
   double shrink = 400;        // tests that the others of a batch are worth in a sequence's estimate
+  bool trials = true;         // of plain steps and of drafts, whichever is not done now
 };
 
 class EwmaGamma;
@@ -50,9 +51,9 @@ class EwmaBatch {
   double credit_ = 0;
   bool off_ = false;  // nobody drafts, trials apart
   Trial trial_ = Trial::kNone;
-  int32_t since_plain_trial_ = 0;
-  double trial_rate_ = 0;    // of what a plain trial stood in for
-  double step_seconds_ = 0;  // of the step that ended
+  int32_t since_plain_ = 252;  // steps; nothing is known at first, so the first trial is soon
+  double trial_rate_ = 0;      // of what a plain trial stood in for
+  double step_seconds_ = 0;    // of the step that ended
   int32_t step_rounds_ = 0, step_accepted_ = 0;
 
   // Scratch.

@@ -123,7 +123,7 @@ TEST(GammaReaction, GoesDownWithin32RoundsOfAFallInAcceptance) {
     for (int i = 0; i < 32; ++i) rounds.play();
     int32_t drafted = 0;
     for (int i = 0; i < 32; ++i) drafted += rounds.play();
-    EXPECT_LE(drafted, 12) << "seed " << seed;  // a few probes; it was about 190 before
+    EXPECT_LE(drafted, 16) << "seed " << seed;  // a few probes; it was about 190 before
   }
 }
 
