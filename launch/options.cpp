@@ -60,6 +60,17 @@ void add_model_options(CLI::App& app, RunOptions& o) {
       ->envname("OUTRIDER_DRAFT_THREADS")
       ->group("Models")
       ->capture_default_str();
+  app.add_option(
+         "--weight-format", o.weight_format,
+         "Weights in memory: auto (as stored), bf16, int8, or int4 (embedding and head int8); quantised "
+         "while loading, on the CPU")
+      ->envname("OUTRIDER_WEIGHT_FORMAT")
+      ->group("Models")
+      ->capture_default_str();
+  app.add_option("--draft-weight-format", o.draft_weight_format, "The same for the draft model")
+      ->envname("OUTRIDER_DRAFT_WEIGHT_FORMAT")
+      ->group("Models")
+      ->capture_default_str();
   app.add_option("--kv-dtype", o.kv_dtype, "KV cache: auto (as the weights), fp32 or bf16")
       ->envname("OUTRIDER_KV_DTYPE")
       ->group("Models")
@@ -305,6 +316,8 @@ Status check_options(const RunOptions& o) {
   }
   RETURN_IF_ERROR(parse_q_format(o.q_format).status());
   RETURN_IF_ERROR(parse_kv_dtype(o.kv_dtype).status());
+  RETURN_IF_ERROR(parse_weight_format("--weight-format", o.weight_format).status());
+  RETURN_IF_ERROR(parse_weight_format("--draft-weight-format", o.draft_weight_format).status());
   return {};
 }
 

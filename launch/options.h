@@ -27,6 +27,7 @@ struct RunOptions {
   int draft_tensor_parallel_size = 1;
   int threads = 0;        // 0: as many as there are cores
   int draft_threads = 0;  // of the draft model alone; 0: those of the target, in turns
+  std::string weight_format = "auto", draft_weight_format = "auto";
   std::string kv_dtype = "auto";
   std::string isa = "auto";
   std::string device = "auto";  // cpu, cuda, cuda:N; auto: cpu

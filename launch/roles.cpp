@@ -117,6 +117,7 @@ Result<std::unique_ptr<Model>> load_target(const RunOptions& options, const Prep
   ASSIGN_OR_RETURN(ModelOptions model_opts, model_options(options, prepared, threads));
   Progress progress("loading target", group.rank() == 0 && !options.quiet);
   model_opts.device = device_of_worker(options, group.rank());
+  ASSIGN_OR_RETURN(model_opts.weight_format, parse_weight_format("--weight-format", options.weight_format));
   model_opts.notice = placed("target", options);
   model_opts.shard = {group.rank(), group.size()};
   model_opts.max_rows = kMaxRowsPerStep;
@@ -130,6 +131,8 @@ Result<std::unique_ptr<Model>> load_draft(const RunOptions& options, const Prepa
   ASSIGN_OR_RETURN(ModelOptions model_opts, model_options(options, prepared, threads));
   Progress progress("loading draft", !options.quiet);
   model_opts.device = device_of_worker(options, options.tensor_parallel_size);
+  ASSIGN_OR_RETURN(model_opts.weight_format,
+                   parse_weight_format("--draft-weight-format", options.draft_weight_format));
   model_opts.notice = placed("draft", options);
   model_opts.max_rows = kDraftPrefillRows;
   // Every sequence's next token in one pass, or that of the branches prepared for them.

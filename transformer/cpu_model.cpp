@@ -76,13 +76,13 @@ Result<std::unique_ptr<Model>> CpuModel::load(const std::filesystem::path& direc
   ASSIGN_OR_RETURN(TensorFiles files, TensorFiles::open(directory));
   const ShardPlan plan(config, options.shard);
   auto loaders = std::make_unique<ThreadPool>(options.threads);
-  ASSIGN_OR_RETURN(Weights weights, load_weights(files, config, plan, *loaders, options.progress));
+  ASSIGN_OR_RETURN(Weights weights,
+                   load_weights(files, config, plan, {options.weight_format, options.progress}, *loaders));
   loaders.reset();
   const int64_t kv_blocks =
       kv_blocks_for(options.kv_tokens > 0 ? options.kv_tokens : planned_positions(config, options));
-  const bool bf16_kv =
-      options.kv == ModelOptions::Kv::kBFloat16 ||
-      (options.kv == ModelOptions::Kv::kAuto && weights.head.type() == WeightType::kBFloat16);
+  const bool bf16_kv = options.kv == ModelOptions::Kv::kBFloat16 ||
+                       (options.kv == ModelOptions::Kv::kAuto && weights.head.type() != WeightType::kFloat32);
   const KvShape kv_shape{.layers = config.num_layers,
                          .kv_heads = plan.kv_heads.size(),
                          .head_dim = config.head_dim,
@@ -141,9 +141,9 @@ void CpuModel::embed(std::span<const BatchSlice> batch, int64_t rows) {
       CHECK(token.value() >= 0 && token.value() < config_.vocab_size, "token {} of {}", token.value(),
             config_.vocab_size);
       if (plan_.vocab.contains(token.value()))
-        for (int64_t i = 0; i < config_.hidden_size; ++i)
-          flat[static_cast<size_t>(row * act_->residual.stride + i)] =
-              table.at(token.value() - plan_.vocab.begin, i);
+        table.copy_row(token.value() - plan_.vocab.begin,
+                       flat.subspan(static_cast<size_t>(row * act_->residual.stride),
+                                    static_cast<size_t>(config_.hidden_size)));
       ++row;
     }
   if (collectives_->size() > 1)

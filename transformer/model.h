@@ -17,6 +17,7 @@
 #include "transformer/logits.h"
 #include "transformer/model_config.h"
 #include "transformer/shard.h"
+#include "transformer/weight_format.h"
 
 namespace outrider {
 
@@ -36,7 +37,8 @@ struct ModelOptions {
   int64_t max_logit_rows = 64;
   int64_t max_positions = 0;  // longest sequence; 0: what the model supports
   int64_t kv_tokens = 0;      // capacity of the cache in tokens, over all sequences; 0: one longest sequence
-  enum class Kv : uint8_t { kAuto, kFloat32, kBFloat16 } kv = Kv::kAuto;  // auto: as the weights
+  enum class Kv : uint8_t { kAuto, kFloat32, kBFloat16 } kv = Kv::kAuto;  // auto: fp32 with fp32 weights
+  WeightFormat weight_format = WeightFormat::kAuto;
   LoadProgress progress;
   std::function<void(const std::string&)> notice;  // what a device is asked for, before it is
 };

@@ -1,68 +1,92 @@
 #include "transformer/weights.h"
 
 #include <algorithm>
+#include <array>
 
+#include "transformer/ops/pack.h"
 #include "transformer/weight_map.h"
 
 namespace outrider {
 namespace {
 
+enum class MatrixKind { kLayer, kVocabulary };
+
 class Packer {
  public:
-  Packer(WeightType type, int64_t total_bytes, ThreadPool& pool, const LoadProgress& progress)
-      : type_(type), total_(total_bytes), pool_(pool), progress_(progress) {}
+  Packer(const WeightMap& map, const WeightOptions& options, ThreadPool& pool)
+      : float_type_(map.all_bf16 ? WeightType::kBFloat16 : WeightType::kFloat32),
+        total_(map.matrix_elements()),
+        options_(options),
+        pool_(pool) {}
 
-  PackedMatrix matrix(const MatrixSource& source);
+  PackedMatrix matrix(MatrixKind kind, const MatrixSource& source);
   LayerWeights layer(const LayerSources& sources);
 
  private:
-  void pack(const TensorPart& part, int64_t first_row, PackedMatrix& to);
-  void advance(int64_t bytes);
+  WeightType type_of(MatrixKind kind) const;
+  void pack(const std::vector<TensorPart>& parts, PackedMatrix& to);
+  void advance(int64_t elements);
 
-  WeightType type_;
-  int64_t done_ = 0;
-  int64_t total_ = 0;
+  const WeightType float_type_;
+  int64_t done_ = 0, total_ = 0;  // matrix elements
+  const WeightOptions& options_;
   ThreadPool& pool_;
-  const LoadProgress& progress_;
 };
 
-void Packer::advance(int64_t bytes) {
-  done_ += bytes;
-  if (progress_) progress_(std::min(done_, total_), total_);
+void Packer::advance(int64_t elements) {
+  done_ += elements;
+  if (options_.progress) options_.progress(std::min(done_, total_), total_);
 }
 
-PackedMatrix Packer::matrix(const MatrixSource& source) {
+// int4 keeps the vocabulary's matrices in int8: they are a small part of the work, and every token's logits
+// are read straight from one of them.
+WeightType Packer::type_of(MatrixKind kind) const {
+  switch (options_.format) {
+    case WeightFormat::kAuto:
+      return float_type_;
+    case WeightFormat::kBFloat16:
+      return WeightType::kBFloat16;
+    case WeightFormat::kInt8:
+      return WeightType::kInt8;
+    case WeightFormat::kInt4:
+      return kind == MatrixKind::kLayer ? WeightType::kInt4 : WeightType::kInt8;
+  }
+  __builtin_unreachable();
+}
+
+PackedMatrix Packer::matrix(MatrixKind kind, const MatrixSource& source) {
   std::vector<int64_t> leaves = source.leaf_ends;
   if (leaves.empty()) leaves = {source.k()};
-  PackedMatrix packed(type_, source.n(), source.k(), std::move(leaves));
-  int64_t row = 0;
-  for (const TensorPart& p : source.parts) {
-    pack(p, row, packed);
-    row += p.rows.size();
-  }
+  PackedMatrix packed(type_of(kind), source.n(), source.k(), leaves);
+  pack(source.parts, packed);
   return packed;
 }
 
-void Packer::pack(const TensorPart& part, int64_t first_row, PackedMatrix& to) {
+SourceRow source_row(const TensorPart& part, int64_t row) {
   const TensorInfo& tensor = *part.tensor;
-  const int64_t stride = tensor.shape[1];
-  constexpr int64_t kBlock = kTileColumns;
-  const int64_t blocks = (part.rows.size() + kBlock - 1) / kBlock;
-  pool_.parallel_for(blocks, 4, [&](int64_t begin, int64_t end) {
-    for (int64_t block = begin; block < end; ++block) {
-      const int64_t last = std::min(part.rows.size(), (block + 1) * kBlock);
-      for (int64_t c = 0; c < part.columns.size();
-           c += 64)  // columns in chunks, so that the tile stays in cache
-        for (int64_t r = block * kBlock; r < last; ++r)
-          for (int64_t i = c; i < std::min(c + 64, part.columns.size()); ++i)
-            to.set(first_row + r, i,
-                   tensor_element(tensor, (part.rows.begin + r) * stride + part.columns.begin + i));
+  const int64_t first = (part.rows.begin + row) * tensor.shape[1] + part.columns.begin;
+  return {.data = tensor.data.data() + first * dtype_bits(tensor.dtype) / 8, .dtype = tensor.dtype};
+}
+
+void Packer::pack(const std::vector<TensorPart>& parts, PackedMatrix& to) {
+  std::vector<SourceRow> rows;
+  rows.reserve(static_cast<size_t>(round_up(to.n(), kTileColumns)));
+  for (const TensorPart& part : parts)
+    for (int64_t r = 0; r < part.rows.size(); ++r) rows.push_back(source_row(part, r));
+  rows.resize(static_cast<size_t>(round_up(to.n(), kTileColumns)));
+  pool_.parallel_for(to.tiles(), 4, [&](int64_t begin, int64_t end) {
+    for (int64_t tile = begin; tile < end; ++tile) {
+      std::array<SourceRow, kTileColumns> of_tile;
+      std::copy_n(rows.begin() + tile * kTileColumns, kTileColumns, of_tile.begin());
+      pack_tile(to, tile, of_tile);
     }
   });
-  const auto width = tensor.data.size() / static_cast<size_t>(std::max<int64_t>(1, tensor.shape[0]));
-  release_pages(tensor.data.subspan(static_cast<size_t>(part.rows.begin) * width,
-                                    static_cast<size_t>(part.rows.size()) * width));
-  advance(part.elements() * (type_ == WeightType::kBFloat16 ? 2 : 4));
+  for (const TensorPart& part : parts) {
+    const auto width = part.tensor->data.size() / static_cast<size_t>(part.tensor->shape[0]);
+    release_pages(part.tensor->data.subspan(static_cast<size_t>(part.rows.begin) * width,
+                                            static_cast<size_t>(part.rows.size()) * width));
+  }
+  advance(to.n() * to.k());
 }
 
 LayerWeights Packer::layer(const LayerSources& s) {
@@ -70,26 +94,25 @@ LayerWeights Packer::layer(const LayerSources& s) {
           .mlp_norm = read_vector(s.mlp_norm),
           .q_norm = read_vector(s.q_norm),
           .k_norm = read_vector(s.k_norm),
-          .qkv = matrix(s.qkv),
+          .qkv = matrix(MatrixKind::kLayer, s.qkv),
           .qkv_bias = read_vector(s.qkv_bias),
-          .o = matrix(s.o),
+          .o = matrix(MatrixKind::kLayer, s.o),
           .o_bias = read_vector(s.o_bias),
-          .gate_up = matrix(s.gate_up),
+          .gate_up = matrix(MatrixKind::kLayer, s.gate_up),
           .gate_up_bias = read_vector(s.gate_up_bias),
-          .down = matrix(s.down),
+          .down = matrix(MatrixKind::kLayer, s.down),
           .down_bias = read_vector(s.down_bias)};
 }
 
 }  // namespace
 
 Result<Weights> load_weights(TensorFiles& files, const ModelConfig& config, const ShardPlan& plan,
-                             ThreadPool& pool, const LoadProgress& progress) {
+                             const WeightOptions& options, ThreadPool& pool) {
   ASSIGN_OR_RETURN(const WeightMap map, map_weights(files, config, plan));
-  const WeightType type = map.all_bf16 ? WeightType::kBFloat16 : WeightType::kFloat32;
-  Packer packer(type, map.matrix_elements() * (map.all_bf16 ? 2 : 4), pool, progress);
+  Packer packer(map, options, pool);
   Weights weights;
-  if (map.embedding) weights.embedding = packer.matrix(*map.embedding);
-  weights.head = packer.matrix(map.head);
+  if (map.embedding) weights.embedding = packer.matrix(MatrixKind::kVocabulary, *map.embedding);
+  weights.head = packer.matrix(MatrixKind::kVocabulary, map.head);
   for (const LayerSources& sources : map.layers) {
     LayerWeights w = packer.layer(sources);
     weights.bytes += static_cast<int64_t>(w.qkv.bytes() + w.o.bytes() + w.gate_up.bytes() + w.down.bytes());

@@ -11,6 +11,7 @@
 #include "transformer/safetensors.h"
 #include "transformer/shard_plan.h"
 #include "transformer/thread_pool.h"
+#include "transformer/weight_format.h"
 
 namespace outrider {
 
@@ -37,7 +38,12 @@ struct Weights {
   const PackedMatrix& embedding_rows() const { return embedding.n() > 0 ? embedding : head; }
 };
 
+struct WeightOptions {
+  WeightFormat format = WeightFormat::kAuto;
+  LoadProgress progress;
+};
+
 Result<Weights> load_weights(TensorFiles& files, const ModelConfig& config, const ShardPlan& plan,
-                             ThreadPool& pool, const LoadProgress& progress);
+                             const WeightOptions& options, ThreadPool& pool);
 
 }  // namespace outrider

@@ -13,6 +13,7 @@
 
 #include "tests/bench/read_bandwidth.h"
 #include "transformer/ops/cpu_ops.h"
+#include "transformer/ops/pack.h"
 
 namespace outrider::bench {
 namespace {
@@ -31,23 +32,40 @@ std::vector<int64_t> eight_leaves(int64_t k) {
   return ends;
 }
 
-PackedMatrix make_matrix(WeightType type, int64_t n, int64_t k, std::vector<int64_t> leaves) {
-  PackedMatrix matrix(type, n, k, std::move(leaves));
-  for (int64_t row = 0; row < n; ++row)
-    for (int64_t column = 0; column < k; ++column) matrix.set(row, column, pseudo(row * k + column));
+// Rows begin at different places of one pool of bf16 numbers.
+PackedMatrix make_matrix(ThreadPool& pool, WeightType type, int64_t n, int64_t k,
+                         const std::vector<int64_t>& leaves) {
+  static const std::vector<bf16> numbers = [] {
+    std::vector<bf16> values(1 << 18);
+    for (size_t i = 0; i < values.size(); ++i) values[i] = to_bf16(pseudo(static_cast<int64_t>(i)));
+    return values;
+  }();
+  PackedMatrix matrix(type, n, k, leaves);
+  pool.parallel_for(matrix.tiles(), 1, [&](int64_t begin, int64_t end) {
+    for (int64_t tile = begin; tile < end; ++tile) {
+      std::array<SourceRow, kTileColumns> rows;
+      for (int64_t lane = 0; lane < kTileColumns; ++lane) {
+        const auto first = static_cast<size_t>((tile * kTileColumns + lane) * 7919 % (1 << 17));
+        rows[static_cast<size_t>(lane)] = {.data = reinterpret_cast<const std::byte*>(&numbers[first]),
+                                           .dtype = Dtype::kBF16};
+      }
+      pack_tile(matrix, tile, rows);
+    }
+  });
   return matrix;
 }
 
 // The matrices of one forward, in order.
 struct Stack {
   explicit Stack(WeightType weight_type) : type(weight_type) {
+    ThreadPool pool(2);
     for (int64_t i = 0; i < kLayers; ++i) {
-      matrices.push_back(make_matrix(type, kQkv, kHidden, {kHidden}));
-      matrices.push_back(make_matrix(type, kHidden, kHidden, eight_leaves(kHidden)));
-      matrices.push_back(make_matrix(type, 2 * kFfn, kHidden, {kHidden}));
-      matrices.push_back(make_matrix(type, kHidden, kFfn, eight_leaves(kFfn)));
+      matrices.push_back(make_matrix(pool, type, kQkv, kHidden, {kHidden}));
+      matrices.push_back(make_matrix(pool, type, kHidden, kHidden, eight_leaves(kHidden)));
+      matrices.push_back(make_matrix(pool, type, 2 * kFfn, kHidden, {kHidden}));
+      matrices.push_back(make_matrix(pool, type, kHidden, kFfn, eight_leaves(kFfn)));
     }
-    matrices.push_back(make_matrix(type, kVocab, kHidden, {kHidden}));
+    matrices.push_back(make_matrix(pool, type, kVocab, kHidden, {kHidden}));
     for (const PackedMatrix& m : matrices) bytes += static_cast<int64_t>(m.bytes());
   }
   WeightType type;
@@ -116,7 +134,7 @@ bool equals_plain_loops(WeightType type) {
   ThreadPool pool(1);
   MatmulScratch scratch;
   const int64_t n = 320, k = kHidden;
-  const PackedMatrix weight = make_matrix(type, n, k, eight_leaves(k));
+  const PackedMatrix weight = make_matrix(pool, type, n, k, eight_leaves(k));
   Rows x(16, k), together(16, n), alone(1, n);
   matmul(pool, scratch, x.first(16, k), weight, together.first(16, n));
   for (int64_t m = 0; m < 16; ++m) {
@@ -127,7 +145,7 @@ bool equals_plain_loops(WeightType type) {
       double sum = 0;
       for (int64_t j = 0; j < k; ++j)
         sum += static_cast<double>(row(0, j)) * static_cast<double>(weight.at(i, j));
-      // Inputs are rounded to 8 bits; the rest is far below.
+      // Inputs are rounded to 8 bits or so; the rest is far below.
       if (std::abs(sum - static_cast<double>(alone.data[i])) > 0x1p-8 * std::sqrt(static_cast<double>(k)))
         return false;
     }
@@ -135,7 +153,8 @@ bool equals_plain_loops(WeightType type) {
   return true;
 }
 
-const std::pair<const char*, WeightType> kTypes[]{{"bf16", WeightType::kBFloat16}};
+const std::pair<const char*, WeightType> kTypes[]{
+    {"bf16", WeightType::kBFloat16}, {"int8", WeightType::kInt8}, {"int4", WeightType::kInt4}};
 
 }  // namespace
 }  // namespace outrider::bench

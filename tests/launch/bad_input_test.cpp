@@ -85,6 +85,7 @@ INSTANTIATE_TEST_SUITE_P(
         BadFlags{"max_model_len", {"--max-model-len", "100000"}, {"--max-model-len 100000", "512"}},
         BadFlags{"threads", {"--threads", "-1"}, {"--threads -1", "0 to 1024"}},
         BadFlags{"isa", {"--isa", "mmx"}, {"--isa mmx", "scalar"}},
+        BadFlags{"weight_format", {"--weight-format", "int3"}, {"--weight-format int3", "int4"}},
         BadFlags{"kv_dtype", {"--kv-dtype", "int3"}, {"--kv-dtype int3", "bf16"}},
         BadFlags{"unknown_flag",
                  {"--num-speculatve-tokens", "3"},

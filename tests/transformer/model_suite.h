@@ -55,11 +55,12 @@ inline std::vector<float> logits_in_chunks(Model& model, std::span<const TokenId
 
 // Full rows, gathered from the ranks' slices.
 inline std::vector<float> logits_of_group(const std::string& name, int tp_size, std::span<const TokenId> ids,
-                                          size_t chunk) {
+                                          size_t chunk, WeightFormat format = WeightFormat::kAuto) {
   std::vector<std::vector<float>> shards(static_cast<size_t>(tp_size));
   run_group(tp_size, [&](Collectives& group) {
-    auto model =
-        load_or_die(golden_model(name), {.device = suite_device(), .shard = {group.rank(), tp_size}}, group);
+    auto model = load_or_die(
+        golden_model(name),
+        {.device = suite_device(), .shard = {group.rank(), tp_size}, .weight_format = format}, group);
     shards[static_cast<size_t>(group.rank())] = logits_in_chunks(*model, ids, chunk);
   });
   std::vector<float> out;

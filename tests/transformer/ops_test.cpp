@@ -7,6 +7,7 @@
 
 #include "transformer/ops/cpu_ops.h"
 #include "transformer/ops/matmul_kernels.h"
+#include "transformer/ops/pack.h"
 
 namespace outrider {
 namespace {
@@ -28,18 +29,49 @@ void randomize(TensorView<float, 2> view, uint32_t seed) {
     for (float& v : view.row(m)) v = normal(random);
 }
 
-PackedMatrix random_matrix(WeightType type, int64_t n, int64_t k, std::vector<int64_t> leaves,
-                           uint32_t seed) {
-  PackedMatrix matrix(type, n, k, std::move(leaves));
-  std::mt19937 random(seed);
-  std::normal_distribution<float> normal;
-  for (int64_t row = 0; row < n; ++row)
-    for (int64_t column = 0; column < k; ++column) matrix.set(row, column, normal(random));
-  return matrix;
-}
+// Row-major numbers of a matrix, and packing of any columns of them.
+struct Numbers {
+  Numbers(int64_t rows, int64_t columns, uint32_t seed) : n(rows), k(columns) {
+    std::mt19937 random(seed);
+    std::normal_distribution<float> normal;
+    for (int64_t i = 0; i < n * k; ++i) values.push_back(normal(random));
+  }
+  float& at(int64_t row, int64_t column) { return values[static_cast<size_t>(row * k + column)]; }
+  PackedMatrix pack(WeightType type, const std::vector<int64_t>& leaves, int64_t begin = 0) const {
+    PackedMatrix matrix(type, n, leaves.back(), leaves);
+    for (int64_t tile = 0; tile < matrix.tiles(); ++tile) {
+      std::array<SourceRow, kTileColumns> rows;
+      for (int64_t lane = 0; lane < kTileColumns && tile * kTileColumns + lane < n; ++lane)
+        rows[static_cast<size_t>(lane)] = {
+            .data = reinterpret_cast<const std::byte*>(
+                &values[static_cast<size_t>((tile * kTileColumns + lane) * k + begin)]),
+            .dtype = Dtype::kF32};
+      pack_tile(matrix, tile, rows);
+    }
+    return matrix;
+  }
+  int64_t n, k;
+  std::vector<float> values;
+};
 
 bool same_bits(std::span<const float> a, std::span<const float> b) {
   return std::memcmp(a.data(), b.data(), a.size_bytes()) == 0;
+}
+
+// What the kernel multiplies in place of x[j].
+double input(std::span<const float> x, const PackedMatrix& weight, int64_t j) {
+  const float value = x[static_cast<size_t>(j)];
+  if (weight.type() == WeightType::kFloat32) return static_cast<double>(value);
+  if (weight.type() == WeightType::kBFloat16) return static_cast<double>(to_float(to_bf16(value)));
+  for (const PackedMatrix::Group& group : weight.groups()) {
+    if (j >= group.end) continue;
+    float largest = 0;
+    for (int64_t i = group.begin; i < group.end; ++i)
+      largest = std::max(largest, std::abs(x[static_cast<size_t>(i)]));
+    return std::nearbyint(value * (127 / largest)) * static_cast<double>(largest / 127);
+  }
+  ADD_FAILURE() << "column " << j << " is in no group";
+  return 0;
 }
 
 class Matmul : public ::testing::TestWithParam<std::tuple<std::string, WeightType>> {
@@ -53,8 +85,8 @@ TEST_P(Matmul, EqualsPlainLoopsAndItselfForAnyRowsAndThreads) {
   ThreadPool one(1), three(3, true);
   MatmulScratch scratch;
   // n is no multiple of the tile, k is odd once; the large ones are split over threads.
-  for (const auto& [n, k] : {std::pair<int64_t, int64_t>{5, 7}, {33, 64}, {1000, 333}, {70, 2}}) {
-    const PackedMatrix weight = random_matrix(type, n, k, {k}, 3);
+  for (const auto& [n, k] : {std::pair<int64_t, int64_t>{5, 7}, {33, 64}, {300, 333}, {70, 2}}) {
+    const PackedMatrix weight = Numbers(n, k, 3).pack(type, {k});
     Rows x(17, k), together(17, n), alone(1, n);
     randomize(x.view(), 5);
     matmul(three, scratch, x.view(), weight, together.view());
@@ -65,10 +97,9 @@ TEST_P(Matmul, EqualsPlainLoopsAndItselfForAnyRowsAndThreads) {
       for (int64_t i = 0; i < n; ++i) {
         double sum = 0, magnitude = 0;
         for (int64_t j = 0; j < k; ++j) {
-          const float input =
-              type == WeightType::kBFloat16 ? to_float(to_bf16(x.view()(m, j))) : x.view()(m, j);
-          sum += static_cast<double>(input) * static_cast<double>(weight.at(i, j));
-          magnitude += std::abs(static_cast<double>(input) * static_cast<double>(weight.at(i, j)));
+          const double product = input(x.view().row(m), weight, j) * static_cast<double>(weight.at(i, j));
+          sum += product;
+          magnitude += std::abs(product);
         }
         // k roundings of at most 2^-24 of the running sum.
         EXPECT_NEAR(static_cast<double>(alone.view()(0, i)), sum,
@@ -90,7 +121,8 @@ TEST_P(Matmul, LeavesAreOneBalancedTree) {
   MatmulScratch scratch;
   const int64_t n = 40, k = 150;
   const std::vector<int64_t> ends{0, 20, 40, 60, 60, 90, 120, 150};  // two leaves are empty
-  const PackedMatrix whole = random_matrix(type, n, k, ends, 3);
+  const Numbers numbers(n, k, 3);
+  const PackedMatrix whole = numbers.pack(type, ends);
   Rows x(3, k), expected(3, n);
   randomize(x.view(), 6);
   matmul(pool, scratch, x.view(), whole, expected.view());
@@ -101,10 +133,7 @@ TEST_P(Matmul, LeavesAreOneBalancedTree) {
       const int64_t begin = r == 0 ? 0 : ends[r * per_rank - 1], end = ends[(r + 1) * per_rank - 1];
       std::vector<int64_t> local;
       for (size_t leaf = r * per_rank; leaf < (r + 1) * per_rank; ++leaf) local.push_back(ends[leaf] - begin);
-      PackedMatrix part(type, n, end - begin, local);
-      for (int64_t row = 0; row < n; ++row)
-        for (int64_t column = begin; column < end; ++column)
-          part.set(row, column - begin, whole.at(row, column));
+      const PackedMatrix part = numbers.pack(type, local, begin);
       partial.emplace_back(3, n);
       const TensorView<const float, 2> columns(x.view().data() + begin, {3, end - begin}, {x.stride, 1});
       matmul(pool, scratch, columns, part, partial.back().view());
@@ -123,8 +152,9 @@ TEST(Bf16Kernels, DotProductInstructionAndMultiplyAddGiveTheSameBits) {
   ThreadPool pool(1);
   MatmulScratch scratch;
   const int64_t n = 83, k = 150;
-  PackedMatrix weight = random_matrix(WeightType::kBFloat16, n, k, {20, 40, 60, 60, 90, 120, 148, 150}, 3);
-  for (int64_t row = 0; row < n; row += 3) weight.set(row, row, 0x1p-130f);  // subnormals count as zero
+  Numbers numbers(n, k, 3);
+  for (int64_t row = 0; row < n; row += 3) numbers.at(row, row) = 0x1p-130f;  // subnormals count as zero
+  const PackedMatrix weight = numbers.pack(WeightType::kBFloat16, {20, 40, 60, 60, 90, 120, 148, 150});
   for (int64_t rows : {1, 2, 3, 4, 5, 6, 7, 8, 9, 12, 13, 15, 16, 17, 40}) {
     Rows x(rows, k), a(rows, n), b(rows, n);
     randomize(x.view(), 8);
@@ -135,13 +165,53 @@ TEST(Bf16Kernels, DotProductInstructionAndMultiplyAddGiveTheSameBits) {
   }
 }
 
+// Integer sums are exact and the arithmetic on scales is the same, so no instruction set differs from
+// another, but for those without fused multiply-add.
+TEST(IntegerKernels, EveryInstructionSetWithFmaGivesTheSameBits) {
+  ThreadPool pool(1);
+  MatmulScratch scratch;
+  const int64_t n = 83, k = 300;
+  for (WeightType type : {WeightType::kInt8, WeightType::kInt4}) {
+    const PackedMatrix weight = Numbers(n, k, 3).pack(type, {20, 40, 60, 60, 130, 200, 298, 300});
+    for (int64_t rows : {1, 2, 3, 4, 5, 6, 7, 8, 11, 16, 17}) {
+      Rows x(rows, k), expected(rows, n), out(rows, n);
+      randomize(x.view(), 8);
+      matmul(pool, scratch, x.view(), weight, expected.view());
+      for (const std::string& isa : available_isas()) {
+        if (isa == "scalar") continue;
+        ASSERT_TRUE(pin_isa(isa).ok());
+        matmul_with(highway_integer_kernels(type), pool, scratch, x.view(), weight, out.view());
+        for (int64_t m = 0; m < rows; ++m)
+          EXPECT_TRUE(same_bits(out.view().row(m), expected.view().row(m))) << isa << " rows " << rows;
+      }
+      ASSERT_TRUE(pin_isa(available_isas().front()).ok());
+    }
+  }
+}
+
+TEST(IntegerKernels, AnInputThatIsNotFiniteShowsInEveryOutput) {
+  ThreadPool pool(1);
+  MatmulScratch scratch;
+  const PackedMatrix weight = Numbers(20, 100, 3).pack(WeightType::kInt8, {100});
+  for (float bad : {std::nanf(""), INFINITY, -INFINITY}) {
+    Rows x(1, 100), out(1, 20);
+    randomize(x.view(), 8);
+    x.view()(0, 70) = bad;
+    matmul(pool, scratch, x.view(), weight, out.view());
+    for (float value : out.view().row(0)) EXPECT_FALSE(std::isfinite(value));
+  }
+}
+
+std::string instance_name(const ::testing::TestParamInfo<std::tuple<std::string, WeightType>>& instance) {
+  constexpr const char* kNames[]{"_fp32", "_bf16", "_int8", "_int4"};
+  return std::get<0>(instance.param) + kNames[static_cast<int>(std::get<1>(instance.param))];
+}
+
 INSTANTIATE_TEST_SUITE_P(EveryIsa, Matmul,
                          ::testing::Combine(::testing::ValuesIn(available_isas()),
-                                            ::testing::Values(WeightType::kFloat32, WeightType::kBFloat16)),
-                         [](const auto& instance) {
-                           return std::get<0>(instance.param) +
-                                  (std::get<1>(instance.param) == WeightType::kFloat32 ? "_fp32" : "_bf16");
-                         });
+                                            ::testing::Values(WeightType::kFloat32, WeightType::kBFloat16,
+                                                              WeightType::kInt8, WeightType::kInt4)),
+                         instance_name);
 
 TEST(RmsNorm, EqualsItsFormula) {
   Rows x(3, 45), out(3, 45);

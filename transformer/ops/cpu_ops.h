@@ -21,13 +21,16 @@ namespace outrider {
 // that no result reads; vector code may touch it.
 constexpr int64_t kRowPadding = 16;
 
-// Scratch of matmul: the inputs rounded the way the weights want them. One per model.
+// Scratch of matmul: the inputs rounded or quantised the way the weights want them. One per model.
 struct MatmulScratch {
-  Buffer<uint32_t> rounded;
+  Buffer<uint32_t> words;
+  Buffer<float> scales;
+  Buffer<int32_t> offsets;
 };
 
 // out[m, n] = sum over k of x[m, k] * weight[n, k], leaf by leaf, leaves added in one balanced tree.
-// x [M, k], out [M, n]. With bf16 weights x is rounded to bf16 first.
+// x [M, k], out [M, n]. With bf16 weights x is rounded to bf16 first; with int8 or int4 weights to int8, one
+// scale per row and group of columns.
 void matmul(ThreadPool& pool, MatmulScratch& scratch, TensorView<const float, 2> x,
             const PackedMatrix& weight, TensorView<float, 2> out);
 

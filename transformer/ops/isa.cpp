@@ -59,6 +59,15 @@ void choose_highway_target(int64_t target) {
 
 bool isa_has_avx512_bf16() { return use_avx512_bf16(); }
 
+bool isa_has_avx512_vnni() {
+#if defined(__x86_64__)
+  static const bool cpu_has = __builtin_cpu_supports("avx512vnni") && __builtin_cpu_supports("avx512bw");
+  return cpu_has && chosen_highway_target() == HWY_AVX3;
+#else
+  return false;
+#endif
+}
+
 std::string isa_name() {
   return use_avx512_bf16() ? kAvx512Bf16 : lower(hwy::TargetName(chosen_highway_target()));
 }

@@ -16,5 +16,7 @@ std::vector<std::string> available_isas();
 
 // Whether kernels may use the AVX-512 dot products of bf16 pairs.
 bool isa_has_avx512_bf16();
+// And those of int8 quadruples. They are exact, so they change no bit and need no level of their own.
+bool isa_has_avx512_vnni();
 
 }  // namespace outrider

@@ -43,39 +43,45 @@ class LeafTree {
   alignas(64) float levels_[kLevels][kMaxOutputs * kTileColumns];
 };
 
+constexpr int64_t kScaleBytes = kTileColumns * sizeof(bf16);  // of one group of a tile
+
 struct Job {
   const PackedMatrix& weight;
   const KernelSet& kernels;
   const RowBlocks& blocks;
-  const uint32_t* inputs;
+  const MatmulScratch& inputs;
   TensorView<float, 2> out;
 };
 
 // `streams` tiles, `distance` apart, from `tile` on.
 void multiply_group(const Job& job, int64_t tile, int streams, int64_t distance) {
   const PackedMatrix& w = job.weight;
-  const int64_t element_words = job.kernels.layout == InputLayout::kPairs ? 2 : 1;
+  const InputLayout layout = job.kernels.layout;
+  const auto groups = static_cast<int64_t>(w.groups().size());
+  const std::byte* data = w.tile(tile);
   for (int64_t block = 0; block < job.blocks.count; ++block) {
     const auto rows = static_cast<int>(job.blocks.rows_of(block));
-    const uint32_t* inputs = job.inputs + job.blocks.first(block) * w.padded_k() / element_words;
+    const int64_t first_row = job.blocks.first(block);
+    const uint32_t* words = job.inputs.words.data() + first_row * input_words(layout, w.packed_k());
     const LeafKernel kernel = streams == 1 ? job.kernels.single[rows] : job.kernels.many[rows];
     LeafTree tree(int64_t{streams} * rows);
-    int64_t begin = 0;
-    for (int64_t end : w.leaf_ends()) {
-      const int64_t padded_end = end == w.k() && begin < end ? w.padded_k() : end;
-      kernel({.tile = w.tile(tile) + begin * w.column_bytes(),
+    for (const PackedMatrix::Leaf& leaf : w.leaves()) {
+      const int64_t group = first_row * groups + leaf.first_group * rows;
+      kernel({.tile = data + w.bytes_of(leaf.packed),
               .stream_stride = distance * w.tile_bytes(),
-              .inputs = inputs + begin / element_words * rows,
-              .columns = padded_end - begin,
-              .sums = tree.next()});
+              .inputs = words + input_words(layout, leaf.packed) * rows,
+              .columns = leaf.packed_size,
+              .sums = tree.next(),
+              .scales = data + w.scales_offset() + leaf.first_group * kScaleBytes,
+              .input_scales = job.inputs.scales.data() + group,
+              .input_offsets = job.inputs.offsets.data() + group});
       tree.add();
-      begin = end;
     }
     for (int s = 0; s < streams; ++s) {
       const int64_t column = (tile + s * distance) * kTileColumns;
       const auto bytes = static_cast<size_t>(std::min(kTileColumns, w.n() - column)) * sizeof(float);
       for (int m = 0; m < rows; ++m)
-        std::memcpy(job.out.data() + (job.blocks.first(block) + m) * job.out.stride(0) + column,
+        std::memcpy(job.out.data() + (first_row + m) * job.out.stride(0) + column,
                     tree.root() + (s * rows + m) * kTileColumns, bytes);
     }
   }
@@ -95,6 +101,30 @@ constexpr int64_t kMinimumBytes = 64 << 10;
 // The same for inputs: elements.
 constexpr int64_t kMinimumInputs = 16 << 10;
 
+template <class T>
+void reserve(Buffer<T>& buffer, int64_t size) {
+  if (buffer.size() < size) buffer = Buffer<T>(size);
+}
+
+void prepare_inputs(ThreadPool& pool, MatmulScratch& to, TensorView<const float, 2> x,
+                    const PackedMatrix& weight, const RowBlocks& blocks, InputLayout layout) {
+  const auto groups = static_cast<int64_t>(weight.groups().size());
+  reserve(to.words, x.extent(0) * input_words(layout, weight.packed_k()));
+  reserve(to.scales, x.extent(0) * groups);
+  reserve(to.offsets, x.extent(0) * groups);
+  const int64_t grain = std::max<int64_t>(1, kMinimumInputs / x.extent(0));
+  if (is_quantized(weight.type())) {
+    const QuantizedInputs quantized{to.words.data(), to.scales.data(), to.offsets.data()};
+    pool.parallel_for(groups, grain / kMaxGroupColumns, [&](int64_t begin, int64_t end) {
+      quantize_inputs(x, weight, {begin, end}, blocks, layout, quantized);
+    });
+    return;
+  }
+  pool.parallel_for(weight.packed_k() / 2, grain / 2, [&](int64_t begin, int64_t end) {
+    lay_out_inputs(x, weight, {2 * begin, std::min(weight.k(), 2 * end)}, blocks, layout, to.words.data());
+  });
+}
+
 }  // namespace
 
 FlushSubnormals::FlushSubnormals() {
@@ -112,6 +142,8 @@ FlushSubnormals::~FlushSubnormals() {
 }
 
 const KernelSet& kernel_set(WeightType type) {
+  if (is_quantized(type))
+    return isa_has_avx512_vnni() ? avx512_vnni_kernels(type) : highway_integer_kernels(type);
 #if defined(__x86_64__)
   // Measured on Emerald Rapids: 1.3 G dot products a second against 5.5 G multiply-adds.
   static const bool fast_dot_product = !__builtin_cpu_is("intel");
@@ -129,21 +161,13 @@ void matmul(ThreadPool& pool, MatmulScratch& scratch, TensorView<const float, 2>
 
 void matmul_with(const KernelSet& kernels, ThreadPool& pool, MatmulScratch& scratch,
                  TensorView<const float, 2> x, const PackedMatrix& weight, TensorView<float, 2> out) {
-  const int64_t rows = x.extent(0), k = weight.k(), padded = weight.padded_k();
+  const int64_t rows = x.extent(0), k = weight.k();
   CHECK(x.extent(1) >= k && out.extent(1) >= weight.n() && out.extent(0) >= rows,
         "x [{}, {}], weight [{}, {}]", rows, x.extent(1), weight.n(), k);
   if (rows == 0 || weight.n() == 0) return;
-  if (scratch.rounded.size() < rows * padded) scratch.rounded = Buffer<uint32_t>(rows * padded);
-
   const RowBlocks blocks(rows, kernels.max_rows);
-  const bool bf16_weights = weight.type() == WeightType::kBFloat16;
-  pool.parallel_for(padded / 2, std::max<int64_t>(1, kMinimumInputs / (2 * rows)),
-                    [&](int64_t begin, int64_t end) {
-                      lay_out_inputs(x, 2 * begin, std::min(k, 2 * end), blocks, padded, kernels.layout,
-                                     bf16_weights, scratch.rounded.data());
-                    });
-  const Job job{
-      .weight = weight, .kernels = kernels, .blocks = blocks, .inputs = scratch.rounded.data(), .out = out};
+  prepare_inputs(pool, scratch, x, weight, blocks, kernels.layout);
+  const Job job{.weight = weight, .kernels = kernels, .blocks = blocks, .inputs = scratch, .out = out};
   const int64_t grain = std::max<int64_t>(1, kMinimumBytes / std::max<int64_t>(1, weight.tile_bytes()));
   pool.parallel_for(weight.tiles(), grain, [&](int64_t begin, int64_t end) {
     const FlushSubnormals flush;

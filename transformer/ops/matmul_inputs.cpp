@@ -4,6 +4,8 @@
 
 #include <hwy/highway.h>
 
+#include <cstring>
+
 #include "transformer/ops/matmul_inputs.h"
 
 HWY_BEFORE_NAMESPACE();
@@ -39,24 +41,84 @@ HWY_INLINE void read_chunk(const float* x, int64_t count, bool round, uint32_t* 
   }
 }
 
-void lay_out(TensorView<const float, 2> x, int64_t begin, int64_t end, const RowBlocks& blocks,
-             int64_t padded_k, InputLayout layout, bool round, uint32_t* words) {
-  const bool pairs = layout == InputLayout::kPairs;
+void lay_out(TensorView<const float, 2> x, const PackedMatrix& weight, IndexRange columns,
+             const RowBlocks& blocks, InputLayout layout, uint32_t* words) {
+  const bool pairs = layout == InputLayout::kPairs, round = weight.type() == WeightType::kBFloat16;
   HWY_ALIGN uint32_t chunk[kChunk + kLanes];
   for (int64_t block = 0; block < blocks.count; ++block) {
     const int64_t rows = blocks.rows_of(block);
-    uint32_t* to_block = words + blocks.first(block) * (pairs ? padded_k / 2 : padded_k);
-    for (int64_t k = begin; k < end; k += kChunk) {
-      const int64_t count = HWY_MIN(kChunk, end - k), padded = (count + 1) / 2 * 2;
+    uint32_t* to_block = words + blocks.first(block) * input_words(layout, weight.packed_k());
+    for (int64_t k = columns.begin; k < columns.end; k += kChunk) {
+      const int64_t count = HWY_MIN(kChunk, columns.end - k), padded = (count + 1) / 2 * 2;
       for (int64_t m = 0; m < rows; ++m) {
         read_chunk(x.data() + (blocks.first(block) + m) * x.stride(0) + k, count, round, chunk);
         for (int64_t i = count; i < padded; ++i) chunk[i] = 0;
-        if (pairs) {
-          uint32_t* to = to_block + k / 2 * rows + m;
+        uint32_t* to = to_block + input_words(layout, k) * rows + m;
+        if (pairs)
           for (int64_t i = 0; i < padded; i += 2) to[i / 2 * rows] = chunk[i] >> 16 | chunk[i + 1];
-        } else {
-          uint32_t* to = to_block + k * rows + m;
+        else
           for (int64_t i = 0; i < padded; ++i) to[i * rows] = chunk[i];
+      }
+    }
+  }
+}
+
+// Up to kMaxGroupColumns columns of one row -> integers, zero beyond `count`. A NaN or an infinity among them
+// makes the scale NaN, and so every output that reads it.
+HWY_INLINE float quantize_group(const float* x, int64_t count, int8_t* integers, int32_t& sum) {
+  const F f;
+  const hn::RebindToSigned<F> i32;
+  const hn::Rebind<int8_t, F> i8;
+  HWY_ALIGN float values[kMaxGroupColumns + kLanes] = {};
+  for (int64_t i = 0; i < count; ++i) values[i] = x[i];
+  auto best = hn::Zero(f), poison = hn::Zero(f);
+  for (int64_t i = 0; i < kMaxGroupColumns; i += kLanes) {
+    const auto v = hn::Load(f, values + i);
+    best = hn::Max(best, hn::Abs(v));
+    poison = hn::MulAdd(v, hn::Zero(f), poison);
+  }
+  const float largest = hn::GetLane(hn::MaxOfLanes(f, best));
+  const float unit = largest > 1e-30f ? 127 / largest : 0;  // less is noise, and its inverse might overflow
+  auto sums = hn::Zero(i32);
+  for (int64_t i = 0; i < kMaxGroupColumns; i += kLanes) {
+    const auto q = hn::NearestInt(hn::Mul(hn::Load(f, values + i), hn::Set(f, unit)));
+    sums = hn::Add(sums, q);
+    hn::StoreU(hn::DemoteTo(i8, q), i8, integers + i);
+  }
+  sum = hn::GetLane(hn::SumOfLanes(i32, sums));
+  return largest / 127 + hn::GetLane(hn::SumOfLanes(f, poison));
+}
+
+HWY_INLINE uint32_t two_shorts(int8_t low, int8_t high) {
+  return static_cast<uint16_t>(low) | static_cast<uint32_t>(static_cast<uint16_t>(high)) << 16;
+}
+
+void quantize_blocks(TensorView<const float, 2> x, const PackedMatrix& weight, IndexRange groups,
+                     const RowBlocks& blocks, InputLayout layout, const QuantizedInputs& to) {
+  const auto group_count = static_cast<int64_t>(weight.groups().size());
+  const int32_t stored_offset = weight.type() == WeightType::kInt8 ? 128 : 8;
+  HWY_ALIGN int8_t q[kMaxGroupColumns + kLanes];
+  for (int64_t block = 0; block < blocks.count; ++block) {
+    const int64_t rows = blocks.rows_of(block);
+    uint32_t* block_words = to.words + blocks.first(block) * input_words(layout, weight.packed_k());
+    for (int64_t g = groups.begin; g < groups.end; ++g) {
+      const PackedMatrix::Group& group = weight.groups()[static_cast<size_t>(g)];
+      const int64_t count = group.end - group.begin;
+      const int64_t padded = round_up(count, column_alignment(weight.type()));
+      for (int64_t m = 0; m < rows; ++m) {
+        int32_t sum = 0;
+        const int64_t at = (blocks.first(block) * group_count) + g * rows + m;
+        to.scales[at] =
+            quantize_group(x.data() + (blocks.first(block) + m) * x.stride(0) + group.begin, count, q, sum);
+        to.offsets[at] = -stored_offset * sum;
+        uint32_t* words = block_words + input_words(layout, group.packed) * rows + m;
+        for (int64_t i = 0; i < padded; i += 4) {
+          if (layout == InputLayout::kBytes) {
+            std::memcpy(words + i / 4 * rows, q + i, 4);
+          } else {
+            words[i / 2 * rows] = two_shorts(q[i], q[i + 2]);
+            words[(i / 2 + 1) * rows] = two_shorts(q[i + 1], q[i + 3]);
+          }
         }
       }
     }
@@ -71,10 +133,16 @@ HWY_AFTER_NAMESPACE();
 namespace outrider {
 
 HWY_EXPORT(lay_out);
+HWY_EXPORT(quantize_blocks);
 
-void lay_out_inputs(TensorView<const float, 2> x, int64_t begin, int64_t end, const RowBlocks& blocks,
-                    int64_t padded_k, InputLayout layout, bool round, uint32_t* words) {
-  HWY_DYNAMIC_DISPATCH(lay_out)(x, begin, end, blocks, padded_k, layout, round, words);
+void lay_out_inputs(TensorView<const float, 2> x, const PackedMatrix& weight, IndexRange columns,
+                    const RowBlocks& blocks, InputLayout layout, uint32_t* words) {
+  HWY_DYNAMIC_DISPATCH(lay_out)(x, weight, columns, blocks, layout, words);
+}
+
+void quantize_inputs(TensorView<const float, 2> x, const PackedMatrix& weight, IndexRange groups,
+                     const RowBlocks& blocks, InputLayout layout, const QuantizedInputs& to) {
+  HWY_DYNAMIC_DISPATCH(quantize_blocks)(x, weight, groups, blocks, layout, to);
 }
 
 }  // namespace outrider

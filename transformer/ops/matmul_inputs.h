@@ -5,6 +5,7 @@
 
 #include "base/tensor_view.h"
 #include "transformer/ops/matmul_kernels.h"
+#include "transformer/shard.h"
 
 namespace outrider {
 
@@ -18,9 +19,19 @@ struct RowBlocks {
   int64_t rows, count, size;
 };
 
-// Writes columns [begin, end) of every row, end even or the last, rounded to bf16 if asked; a missing odd
-// column is zero. Block b starts at words + first(b) * padded_k * (1 for kFloats, 1/2 for kPairs).
-void lay_out_inputs(TensorView<const float, 2> x, int64_t begin, int64_t end, const RowBlocks& blocks,
-                    int64_t padded_k, InputLayout layout, bool round, uint32_t* words);
+// Writes columns [begin, end) of every row of one leaf, begin even, rounded to bf16 if asked; a missing odd
+// column is zero. Block b starts at words + first(b) * input_words(layout, packed_k).
+void lay_out_inputs(TensorView<const float, 2> x, const PackedMatrix& weight, IndexRange columns,
+                    const RowBlocks& blocks, InputLayout layout, uint32_t* words);
+
+// The inputs of quantised weights: every row is quantised to int8 over the columns of one group of weights,
+// scale = largest magnitude / 127. Block b starts at first(b) * (groups of the matrix) of scales and offsets.
+struct QuantizedInputs {
+  uint32_t* words = nullptr;
+  float* scales = nullptr;
+  int32_t* offsets = nullptr;
+};
+void quantize_inputs(TensorView<const float, 2> x, const PackedMatrix& weight, IndexRange groups,
+                     const RowBlocks& blocks, InputLayout layout, const QuantizedInputs& to);
 
 }  // namespace outrider

@@ -1,7 +1,14 @@
 // A weight matrix [n, k] in the layout the CPU kernels stream: tiles of 16 output columns, so that a vector
 // lane is an output and every output keeps its own accumulator. A kernel reads one to four tiles at a time,
 // each from start to end. Padding is zero.
-//   bf16: data[tile][k / 2][16][2]      fp32: data[tile][k][16]
+//   fp32  data[tile][k][16]
+//   bf16  data[tile][k / 2][16][2]
+//   int8  data[tile][k / 4][16][4] of weight + 128, then scales[tile][group][16] of bf16
+//   int4  data[tile][k / 8][16][4] bytes, then the same scales; byte j holds weights j (low half) and j + 4
+//   of
+//         its eight columns, each + 8
+// Quantised formats are symmetric: a weight is integer * scale, one scale per output and group of columns.
+// Groups start anew at every leaf (shard.h), so that no scale depends on how leaves are spread over ranks.
 #pragma once
 
 #include <cstdint>
@@ -15,53 +22,74 @@ namespace outrider {
 
 constexpr int64_t kTileColumns = 16;
 
-enum class WeightType : uint8_t { kFloat32, kBFloat16 };
+enum class WeightType : uint8_t { kFloat32, kBFloat16, kInt8, kInt4 };
+
+constexpr bool is_quantized(WeightType type) {
+  return type == WeightType::kInt8 || type == WeightType::kInt4;
+}
+
+// Columns that share a scale: 8.25 and 4.5 bits a weight.
+constexpr int64_t group_columns(WeightType type) {
+  return type == WeightType::kInt8 ? 64 : type == WeightType::kInt4 ? 32 : 0;
+}
+constexpr int64_t kMaxGroupColumns = 64;
+
+// Columns are padded to a multiple of this, leaf by leaf.
+constexpr int64_t column_alignment(WeightType type) {
+  return type == WeightType::kInt8 ? 4 : type == WeightType::kInt4 ? 8 : 2;
+}
+
+constexpr int64_t weight_bits(WeightType type) {
+  constexpr int64_t kBits[]{32, 16, 8, 4};
+  return kBits[static_cast<int>(type)];
+}
 
 class PackedMatrix {
  public:
+  // Columns [begin, end) of the matrix stand at [packed, packed + padded size) of a tile.
+  struct Leaf {
+    int64_t begin = 0, end = 0;
+    int64_t packed = 0;
+    int64_t packed_size = 0;
+    int64_t first_group = 0;
+  };
+  struct Group {
+    int64_t begin = 0, end = 0;
+    int64_t packed = 0;
+  };
+
   PackedMatrix() = default;
   // leaf_ends: where each leaf of this rank ends along k, ascending, the last one k. One leaf when tensor
   // parallelism does not cut this contraction.
-  PackedMatrix(WeightType type, int64_t n, int64_t k, std::vector<int64_t> leaf_ends);
+  PackedMatrix(WeightType type, int64_t n, int64_t k, const std::vector<int64_t>& leaf_ends);
 
   WeightType type() const { return type_; }
   int64_t n() const { return n_; }
   int64_t k() const { return k_; }
-  int64_t padded_k() const { return round_up(k_, 2); }
+  int64_t packed_k() const { return packed_k_; }
   int64_t tiles() const { return (n_ + kTileColumns - 1) / kTileColumns; }
-  // Bytes of one column of a tile (half a pair for bf16).
-  int64_t column_bytes() const { return kTileColumns * (type_ == WeightType::kBFloat16 ? 2 : 4); }
-  int64_t tile_bytes() const { return padded_k() * column_bytes(); }
-  const std::vector<int64_t>& leaf_ends() const { return leaf_ends_; }
-  const std::byte* tile(int64_t t) const { return data_.data() + t * tile_bytes(); }
+  // Bytes of `columns` columns of a tile.
+  int64_t bytes_of(int64_t columns) const { return columns * kTileColumns * weight_bits(type_) / 8; }
+  int64_t tile_bytes() const { return tile_bytes_; }
+  int64_t scales_offset() const { return bytes_of(packed_k_); }  // in a tile
+  std::span<const Leaf> leaves() const { return leaves_; }
+  std::span<const Group> groups() const { return groups_; }  // of all leaves in order; none unless quantised
+  const std::byte* tile(int64_t t) const { return data_.data() + t * tile_bytes_; }
+  std::byte* tile(int64_t t) { return data_.data() + t * tile_bytes_; }
   size_t bytes() const { return data_.bytes(); }
 
   // Element (row, column) of the matrix, as stored.
-  float at(int64_t row, int64_t column) const {
-    return type_ == WeightType::kBFloat16
-               ? to_float(reinterpret_cast<const bf16*>(data_.data())[offset(row, column)])
-               : reinterpret_cast<const float*>(data_.data())[offset(row, column)];
-  }
-  void set(int64_t row, int64_t column, float value) {
-    if (type_ == WeightType::kBFloat16)
-      reinterpret_cast<bf16*>(data_.data())[offset(row, column)] = to_bf16(value);
-    else
-      reinterpret_cast<float*>(data_.data())[offset(row, column)] = value;
-  }
+  float at(int64_t row, int64_t column) const;
+  void copy_row(int64_t row, std::span<float> to) const;
 
  private:
-  int64_t offset(int64_t row, int64_t column) const {
-    const int64_t tile_elements = padded_k() * kTileColumns;
-    const int64_t base = row / kTileColumns * tile_elements;
-    const int64_t lane = row % kTileColumns;
-    if (type_ == WeightType::kBFloat16) return base + column / 2 * (2 * kTileColumns) + lane * 2 + column % 2;
-    return base + column * kTileColumns + lane;
-  }
-
   WeightType type_ = WeightType::kFloat32;
   int64_t n_ = 0;
   int64_t k_ = 0;
-  std::vector<int64_t> leaf_ends_{0};
+  int64_t packed_k_ = 0;
+  int64_t tile_bytes_ = 0;
+  std::vector<Leaf> leaves_;
+  std::vector<Group> groups_;
   Buffer<std::byte> data_;
 };
 

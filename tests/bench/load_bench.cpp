@@ -1,0 +1,63 @@
+// Time to load a model directory, from the page cache, per weight format:
+//   OUTRIDER_BENCH_MODEL=DIR load_bench
+// counters: bytes held, bytes/s of them, and the peak of resident memory over the bytes held. The peak of a
+// process never falls, so read it from a run of one format (--benchmark_filter).
+#include <benchmark/benchmark.h>
+
+#include <sys/resource.h>
+
+#include <cstdio>
+#include <cstdlib>
+#include <thread>
+
+#include "transformer/model.h"
+
+namespace outrider::bench {
+namespace {
+
+double peak_bytes() {
+  rusage usage{};
+  getrusage(RUSAGE_SELF, &usage);
+  return static_cast<double>(usage.ru_maxrss) * 1024;
+}
+
+void BM_Load(benchmark::State& state, const std::string& directory, WeightFormat format) {
+  const auto single = make_single_collectives();
+  const ModelOptions options{.threads = static_cast<int>(std::thread::hardware_concurrency()),
+                             .max_rows = 16,
+                             .max_logit_rows = 16,
+                             .max_positions = 512,
+                             .weight_format = format};
+  double bytes = 0;
+  for (auto _ : state) {
+    const auto model = Model::load(directory, options, *single);
+    if (!model.ok()) return state.SkipWithError(model.status().message().c_str());
+    bytes = static_cast<double>((*model)->weight_bytes());
+  }
+  state.counters["bytes"] = bytes;
+  state.counters["bytes/s"] =
+      benchmark::Counter(bytes * static_cast<double>(state.iterations()), benchmark::Counter::kIsRate);
+  state.counters["peak/bytes"] = peak_bytes() / bytes;
+}
+
+}  // namespace
+}  // namespace outrider::bench
+
+int main(int argc, char** argv) {
+  using namespace outrider;
+  benchmark::Initialize(&argc, argv);
+  const char* directory = std::getenv("OUTRIDER_BENCH_MODEL");
+  if (!directory) {
+    std::fprintf(stderr,
+                 "load_bench: set OUTRIDER_BENCH_MODEL to a model directory (outrider synth makes one)\n");
+    return 1;
+  }
+  for (WeightFormat format :
+       {WeightFormat::kAuto, WeightFormat::kBFloat16, WeightFormat::kInt8, WeightFormat::kInt4})
+    benchmark::RegisterBenchmark((std::string("load/") + weight_format_name(format)).c_str(),
+                                 [=](benchmark::State& state) { bench::BM_Load(state, directory, format); })
+        ->Iterations(3)
+        ->UseRealTime()
+        ->Unit(benchmark::kMillisecond);
+  benchmark::RunSpecifiedBenchmarks();
+}

@@ -1,0 +1,20 @@
+#include "transformer/weight_format.h"
+
+#include <fmt/format.h>
+
+namespace outrider {
+namespace {
+
+constexpr const char* kNames[]{"auto", "bf16", "int8", "int4"};
+
+}  // namespace
+
+Result<WeightFormat> parse_weight_format(const std::string& flag, const std::string& name) {
+  for (int i = 0; i < 4; ++i)
+    if (name == kNames[i]) return static_cast<WeightFormat>(i);
+  return invalid_argument(fmt::format("{} {}: choose auto, bf16, int8 or int4", flag, name));
+}
+
+const char* weight_format_name(WeightFormat format) { return kNames[static_cast<int>(format)]; }
+
+}  // namespace outrider
