@@ -13,6 +13,7 @@
 #include "launch/doctor.h"
 #include "launch/generate.h"
 #include "launch/mpi_cluster.h"
+#include "launch/quantize.h"
 #include "launch/simulate/simulate.h"
 #include "launch/synth/synth.h"
 #include "launch/temporary_file.h"
@@ -76,6 +77,9 @@ int main(int argc, char** argv) {
 
   SimulateCommand simulate_command(
       *app.add_subcommand("simulate", "Policies and layouts on a simulated cluster; needs no model"));
+  QuantizeOptions quantize_options;
+  CLI::App* quantize = app.add_subcommand("quantize", "Write a model directory with int8 or int4 weights");
+  add_quantize_options(*quantize, quantize_options);
 
   try {
     app.parse(argc, argv);
@@ -92,6 +96,7 @@ int main(int argc, char** argv) {
     if (*bench) return run_bench(bench_options);
     if (*synth) return run_synth(synth_options);
     if (app.got_subcommand("simulate")) return simulate_command.run();
+    if (*quantize) return run_quantize(quantize_options);
     return *doctor ? run_doctor(doctor_options, doctor_ranks) : run_generate(options);
   } catch (const std::exception& error) {
     std::fprintf(stderr, "outrider: %s\n", error.what());

@@ -211,9 +211,10 @@ Status refuse_other_arithmetic(const JsonObject& config) {
     const std::string method = quantization->is_object()
                                    ? quantization->value("quant_method", json("?")).dump(-1, ' ', true)
                                    : quantization->dump(-1, ' ', true);
-    return refuse(
-        config, "quantization_config",
-        "has quant_method " + method.substr(0, 100) + "; use the model's bf16, fp16 or fp32 weights");
+    if (method != "\"outrider\"")  // ours (quantized_file.h): the tensors themselves say the rest
+      return refuse(
+          config, "quantization_config",
+          "has quant_method " + method.substr(0, 100) + "; use the model's bf16, fp16 or fp32 weights");
   }
   ASSIGN_OR_RETURN(const std::string activation, config.string_or("hidden_act", "silu"));
   if (activation != "silu" && activation != "swish")

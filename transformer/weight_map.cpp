@@ -3,6 +3,7 @@
 #include <cstring>
 
 #include "base/bfloat16.h"
+#include "transformer/quantized_file.h"
 
 namespace outrider {
 namespace {
@@ -10,31 +11,63 @@ namespace {
 class Mapper {
  public:
   Mapper(const TensorFiles& files, const ModelConfig& config, const ShardPlan& plan)
-      : files_(files), config_(config), plan_(plan) {}
+      : files_(files), config_(config), plan_(plan), whole_(config, {}) {}
 
   Result<WeightMap> map() const;
 
  private:
+  // model_leaf_ends: of the whole contraction, where tensor parallelism cuts it.
   Result<TensorPart> matrix(const std::string& name, std::vector<int64_t> shape, IndexRange rows,
-                            IndexRange columns) const;
+                            IndexRange columns, const std::vector<int64_t>& model_leaf_ends = {}) const;
+  Result<TensorPart> integers(const TensorInfo& stored, const std::vector<int64_t>& shape,
+                              std::vector<int64_t> model_leaf_ends) const;
   Result<TensorPart> vector(const std::string& name, int64_t size, IndexRange part) const;
   Result<LayerSources> layer(int64_t index) const;
   Status map_attention(const std::string& prefix, LayerSources& to) const;
   Status map_mlp(const std::string& prefix, LayerSources& to) const;
   bool all_bf16() const;
+  bool has_integers() const;
 
   const TensorFiles& files_;
   const ModelConfig& config_;
   const ShardPlan& plan_;
+  const ShardPlan whole_;  // of one rank
 };
 
+Result<TensorPart> Mapper::integers(const TensorInfo& stored, const std::vector<int64_t>& shape,
+                                    std::vector<int64_t> model_leaf_ends) const {
+  const WeightType type = *stored_type(stored.dtype);
+  if (model_leaf_ends.empty()) model_leaf_ends = {shape[1]};
+  const std::vector<int64_t> scales_shape{shape[0],
+                                          count_groups(type, model_leaf_ends, model_leaf_ends.size())};
+  const std::vector<int64_t> stored_shape{shape[0], stored_columns(type, shape[1])};
+  const TensorInfo* scales = files_.find(stored.name + kScalesSuffix);
+  if (stored.shape != stored_shape || !scales || scales->dtype != Dtype::kBF16 ||
+      scales->shape != scales_shape)
+    return malformed(
+        fmt::format("{} is {} but not as `outrider quantize` writes it: [{}, {}] with BF16 [{}, {}] in "
+                    "{}{}; quantise the original again",
+                    stored.name, dtype_name(stored.dtype), stored_shape[0], stored_shape[1], scales_shape[0],
+                    scales_shape[1], stored.name, kScalesSuffix));
+  const auto leaves = static_cast<size_t>(model_leaf_ends.size() > 1 ? shard_leaves(plan_.shard).begin : 0);
+  return TensorPart{
+      .tensor = &stored, .scales = scales, .first_group = count_groups(type, model_leaf_ends, leaves)};
+}
+
 Result<TensorPart> Mapper::matrix(const std::string& name, std::vector<int64_t> shape, IndexRange rows,
-                                  IndexRange columns) const {
+                                  IndexRange columns, const std::vector<int64_t>& model_leaf_ends) const {
+  if (const TensorInfo* stored = files_.find(name);
+      stored && shape.size() == 2 && stored_type(stored->dtype)) {
+    ASSIGN_OR_RETURN(TensorPart part, integers(*stored, shape, model_leaf_ends));
+    part.rows = rows;
+    part.columns = columns;
+    return part;
+  }
   ASSIGN_OR_RETURN(const TensorInfo* info, files_.require(name, shape));
   if (!is_weight_dtype(info->dtype))
     return unsupported(
         fmt::format("tensor {} is {}; weights must be F32, BF16 or F16", name, dtype_name(info->dtype)));
-  return TensorPart{info, rows, columns};
+  return TensorPart{.tensor = info, .rows = rows, .columns = columns};
 }
 
 Result<TensorPart> Mapper::vector(const std::string& name, int64_t size, IndexRange part) const {
@@ -44,9 +77,15 @@ Result<TensorPart> Mapper::vector(const std::string& name, int64_t size, IndexRa
 bool Mapper::all_bf16() const {
   for (std::string_view name : files_.names()) {
     const TensorInfo* info = files_.find(name);
-    if (info->shape.size() == 2 && info->dtype != Dtype::kBF16) return false;
+    if (info->shape.size() == 2 && info->dtype != Dtype::kBF16 && !stored_type(info->dtype)) return false;
   }
   return true;
+}
+
+bool Mapper::has_integers() const {
+  for (std::string_view name : files_.names())
+    if (stored_type(files_.find(name)->dtype)) return true;
+  return false;
 }
 
 Status Mapper::map_attention(const std::string& prefix, LayerSources& to) const {
@@ -58,7 +97,8 @@ Status Mapper::map_attention(const std::string& prefix, LayerSources& to) const 
   ASSIGN_OR_RETURN(TensorPart k_part, matrix(prefix + "k_proj.weight", {config_.kv_size(), hidden}, kv, all));
   ASSIGN_OR_RETURN(TensorPart v_part, matrix(prefix + "v_proj.weight", {config_.kv_size(), hidden}, kv, all));
   to.qkv = {{q_part, k_part, v_part}, {}};
-  ASSIGN_OR_RETURN(TensorPart o_part, matrix(prefix + "o_proj.weight", {hidden, config_.q_size()}, all, q));
+  ASSIGN_OR_RETURN(TensorPart o_part, matrix(prefix + "o_proj.weight", {hidden, config_.q_size()}, all, q,
+                                             whole_.attention_leaf_ends));
   to.o = {{o_part}, plan_.attention_leaf_ends};
   if (config_.qkv_bias) {
     ASSIGN_OR_RETURN(TensorPart q_bias, vector(prefix + "q_proj.bias", config_.q_size(), q));
@@ -86,8 +126,8 @@ Status Mapper::map_mlp(const std::string& prefix, LayerSources& to) const {
                    matrix(prefix + "gate_proj.weight", {intermediate, hidden}, columns, all));
   ASSIGN_OR_RETURN(TensorPart up, matrix(prefix + "up_proj.weight", {intermediate, hidden}, columns, all));
   to.gate_up = {{gate, up}, {}};
-  ASSIGN_OR_RETURN(TensorPart down,
-                   matrix(prefix + "down_proj.weight", {hidden, intermediate}, all, columns));
+  ASSIGN_OR_RETURN(TensorPart down, matrix(prefix + "down_proj.weight", {hidden, intermediate}, all, columns,
+                                           whole_.mlp_leaf_ends));
   to.down = {{down}, plan_.mlp_leaf_ends};
   if (config_.mlp_bias) {
     ASSIGN_OR_RETURN(TensorPart gate_bias, vector(prefix + "gate_proj.bias", intermediate, columns));
@@ -119,6 +159,7 @@ Result<WeightMap> Mapper::map() const {
   const IndexRange all{0, hidden};
   WeightMap map;
   map.all_bf16 = all_bf16();
+  map.has_integers = has_integers();
   ASSIGN_OR_RETURN(TensorPart embedding, matrix("model.embed_tokens.weight", table, plan_.vocab, all));
   if (config_.tie_word_embeddings) {
     map.head = {{embedding}, {}};

@@ -4,12 +4,11 @@
 #include <array>
 
 #include "transformer/ops/pack.h"
+#include "transformer/quantized_file.h"
 #include "transformer/weight_map.h"
 
 namespace outrider {
 namespace {
-
-enum class MatrixKind { kLayer, kVocabulary };
 
 class Packer {
  public:
@@ -19,11 +18,11 @@ class Packer {
         options_(options),
         pool_(pool) {}
 
-  PackedMatrix matrix(MatrixKind kind, const MatrixSource& source);
-  LayerWeights layer(const LayerSources& sources);
+  Result<PackedMatrix> matrix(MatrixKind kind, const MatrixSource& source);
+  Result<LayerWeights> layer(const LayerSources& sources);
 
  private:
-  WeightType type_of(MatrixKind kind) const;
+  Result<WeightType> type_of(MatrixKind kind, const MatrixSource& source) const;
   void pack(const std::vector<TensorPart>& parts, PackedMatrix& to);
   void advance(int64_t elements);
 
@@ -38,34 +37,44 @@ void Packer::advance(int64_t elements) {
   if (options_.progress) options_.progress(std::min(done_, total_), total_);
 }
 
-// int4 keeps the vocabulary's matrices in int8: they are a small part of the work, and every token's logits
-// are read straight from one of them.
-WeightType Packer::type_of(MatrixKind kind) const {
-  switch (options_.format) {
-    case WeightFormat::kAuto:
-      return float_type_;
-    case WeightFormat::kBFloat16:
-      return WeightType::kBFloat16;
-    case WeightFormat::kInt8:
-      return WeightType::kInt8;
-    case WeightFormat::kInt4:
-      return kind == MatrixKind::kLayer ? WeightType::kInt4 : WeightType::kInt8;
-  }
-  __builtin_unreachable();
+// What is stored, or what was asked for.
+Result<WeightType> Packer::type_of(MatrixKind kind, const MatrixSource& source) const {
+  const WeightType asked =
+      options_.format == WeightFormat::kAuto ? float_type_ : weight_type(options_.format, kind);
+  const TensorInfo& first = *source.parts.front().tensor;
+  const auto stored = stored_type(first.dtype);
+  for (const TensorPart& part : source.parts)
+    if (stored_type(part.tensor->dtype) != stored)
+      return malformed(fmt::format("{} and {} are quantised differently; quantise the original again",
+                                   first.name, part.tensor->name));
+  if (stored && options_.format != WeightFormat::kAuto && *stored != asked)
+    return invalid_argument(fmt::format(
+        "--weight-format {}: {} is stored as {}; leave the flag out, or give the "
+        "original model",
+        weight_format_name(options_.format), first.name, *stored == WeightType::kInt8 ? "int8" : "int4"));
+  return stored.value_or(asked);
 }
 
-PackedMatrix Packer::matrix(MatrixKind kind, const MatrixSource& source) {
+Result<PackedMatrix> Packer::matrix(MatrixKind kind, const MatrixSource& source) {
+  ASSIGN_OR_RETURN(const WeightType type, type_of(kind, source));
   std::vector<int64_t> leaves = source.leaf_ends;
   if (leaves.empty()) leaves = {source.k()};
-  PackedMatrix packed(type_of(kind), source.n(), source.k(), leaves);
+  PackedMatrix packed(type, source.n(), source.k(), leaves);
   pack(source.parts, packed);
   return packed;
 }
 
 SourceRow source_row(const TensorPart& part, int64_t row) {
   const TensorInfo& tensor = *part.tensor;
-  const int64_t first = (part.rows.begin + row) * tensor.shape[1] + part.columns.begin;
-  return {.data = tensor.data.data() + first * dtype_bits(tensor.dtype) / 8, .dtype = tensor.dtype};
+  const auto row_bytes = static_cast<int64_t>(tensor.data.size()) / tensor.shape[0];
+  const int64_t at = part.rows.begin + row;
+  const int64_t bits = tensor.dtype == Dtype::kU8 ? weight_bits(WeightType::kInt4) : dtype_bits(tensor.dtype);
+  SourceRow source{.data = tensor.data.data() + at * row_bytes + part.columns.begin * bits / 8,
+                   .dtype = tensor.dtype};
+  if (part.scales)
+    source.scales = part.scales->data.data() +
+                    (at * part.scales->shape[1] + part.first_group) * static_cast<int64_t>(sizeof(bf16));
+  return source;
 }
 
 void Packer::pack(const std::vector<TensorPart>& parts, PackedMatrix& to) {
@@ -89,32 +98,41 @@ void Packer::pack(const std::vector<TensorPart>& parts, PackedMatrix& to) {
   advance(to.n() * to.k());
 }
 
-LayerWeights Packer::layer(const LayerSources& s) {
-  return {.attention_norm = read_vector(s.attention_norm),
-          .mlp_norm = read_vector(s.mlp_norm),
-          .q_norm = read_vector(s.q_norm),
-          .k_norm = read_vector(s.k_norm),
-          .qkv = matrix(MatrixKind::kLayer, s.qkv),
-          .qkv_bias = read_vector(s.qkv_bias),
-          .o = matrix(MatrixKind::kLayer, s.o),
-          .o_bias = read_vector(s.o_bias),
-          .gate_up = matrix(MatrixKind::kLayer, s.gate_up),
-          .gate_up_bias = read_vector(s.gate_up_bias),
-          .down = matrix(MatrixKind::kLayer, s.down),
-          .down_bias = read_vector(s.down_bias)};
+Result<LayerWeights> Packer::layer(const LayerSources& s) {
+  LayerWeights w{.attention_norm = read_vector(s.attention_norm),
+                 .mlp_norm = read_vector(s.mlp_norm),
+                 .q_norm = read_vector(s.q_norm),
+                 .k_norm = read_vector(s.k_norm),
+                 .qkv_bias = read_vector(s.qkv_bias),
+                 .o_bias = read_vector(s.o_bias),
+                 .gate_up_bias = read_vector(s.gate_up_bias),
+                 .down_bias = read_vector(s.down_bias)};
+  ASSIGN_OR_RETURN(w.qkv, matrix(MatrixKind::kLayer, s.qkv));
+  ASSIGN_OR_RETURN(w.o, matrix(MatrixKind::kLayer, s.o));
+  ASSIGN_OR_RETURN(w.gate_up, matrix(MatrixKind::kLayer, s.gate_up));
+  ASSIGN_OR_RETURN(w.down, matrix(MatrixKind::kLayer, s.down));
+  return w;
 }
 
 }  // namespace
+
+WeightType weight_type(WeightFormat format, MatrixKind kind) {
+  CHECK(format != WeightFormat::kAuto, "auto names no type");
+  if (format == WeightFormat::kBFloat16) return WeightType::kBFloat16;
+  return format == WeightFormat::kInt4 && kind == MatrixKind::kLayer ? WeightType::kInt4 : WeightType::kInt8;
+}
 
 Result<Weights> load_weights(TensorFiles& files, const ModelConfig& config, const ShardPlan& plan,
                              const WeightOptions& options, ThreadPool& pool) {
   ASSIGN_OR_RETURN(const WeightMap map, map_weights(files, config, plan));
   Packer packer(map, options, pool);
   Weights weights;
-  if (map.embedding) weights.embedding = packer.matrix(MatrixKind::kVocabulary, *map.embedding);
-  weights.head = packer.matrix(MatrixKind::kVocabulary, map.head);
+  if (map.embedding) {
+    ASSIGN_OR_RETURN(weights.embedding, packer.matrix(MatrixKind::kVocabulary, *map.embedding));
+  }
+  ASSIGN_OR_RETURN(weights.head, packer.matrix(MatrixKind::kVocabulary, map.head));
   for (const LayerSources& sources : map.layers) {
-    LayerWeights w = packer.layer(sources);
+    ASSIGN_OR_RETURN(LayerWeights w, packer.layer(sources));
     weights.bytes += static_cast<int64_t>(w.qkv.bytes() + w.o.bytes() + w.gate_up.bytes() + w.down.bytes());
     weights.layers.push_back(std::move(w));
   }

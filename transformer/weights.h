@@ -38,6 +38,12 @@ struct Weights {
   const PackedMatrix& embedding_rows() const { return embedding.n() > 0 ? embedding : head; }
 };
 
+enum class MatrixKind : uint8_t { kLayer, kVocabulary };
+
+// int4 keeps the vocabulary's matrices in int8: they are a small part of the work, and every token's logits
+// are read straight from one of them. Not for kAuto.
+WeightType weight_type(WeightFormat format, MatrixKind kind);
+
 struct WeightOptions {
   WeightFormat format = WeightFormat::kAuto;
   LoadProgress progress;

@@ -3,6 +3,7 @@
 
 #include "tests/transformer/model_suite.h"
 #include "transformer/ops/cpu_ops.h"
+#include "transformer/quantized_file.h"
 
 namespace outrider {
 
@@ -11,6 +12,46 @@ std::string testing::no_suite_device() { return ""; }
 std::vector<std::string> testing::suite_models() { return kGoldenModels; }
 
 namespace {
+
+// A directory written by write_quantized loads with the bits of quantising at load, on any number of ranks.
+void expect_stored_equals_quantised_at_load(const std::string& name, WeightFormat format) {
+  const auto original = testing::golden_model(name);
+  const auto stored = std::filesystem::temp_directory_path() /
+                      fmt::format("outrider_stored_{}_{}_{}", name, weight_format_name(format), getpid());
+  std::filesystem::create_directory(stored);
+  std::filesystem::copy_file(original / "config.json", stored / "config.json");
+  const auto config = read_model_config(original);
+  auto files = TensorFiles::open(original);
+  ASSERT_TRUE(config.ok() && files.ok());
+  ThreadPool pool(2);
+  std::FILE* to = std::fopen((stored / "model.safetensors").c_str(), "wb");
+  EXPECT_TRUE(write_quantized(*files, *config, format, pool, {}, to).ok());
+  std::fclose(to);
+  const auto ids = testing::random_ids(20, config->vocab_size, 7);
+  for (int tp_size : {1, 2, 8}) {
+    const auto at_load = testing::logits_of_group(name, tp_size, ids, 7, format);
+    EXPECT_TRUE(testing::same_bits(at_load, testing::logits_of_group(stored.string(), tp_size, ids, 7)))
+        << tp_size;
+    EXPECT_TRUE(
+        testing::same_bits(at_load, testing::logits_of_group(stored.string(), tp_size, ids, 7, format)));
+  }
+  const auto single = make_single_collectives();
+  const auto other = Model::load(stored, {.weight_format = WeightFormat::kBFloat16}, *single);
+  ASSERT_FALSE(other.ok());
+  EXPECT_NE(other.status().message().find("leave the flag out"), std::string::npos)
+      << other.status().message();
+  auto again = TensorFiles::open(stored);
+  to = std::tmpfile();
+  EXPECT_FALSE(write_quantized(*again, *config, format, pool, {}, to).ok()) << "integers quantised once more";
+  std::fclose(to);
+  std::filesystem::remove_all(stored);
+}
+
+TEST(QuantizedFile, LoadsWithTheBitsOfQuantisingAtLoad) {
+  for (const char* name : {"llama2", "qwen2", "qwen3-bf16"})
+    for (WeightFormat format : {WeightFormat::kInt8, WeightFormat::kInt4})
+      expect_stored_equals_quantised_at_load(name, format);
+}
 
 class QuantizedModel : public ::testing::TestWithParam<std::tuple<std::string, WeightFormat>> {};
 

@@ -150,6 +150,8 @@ Result<std::unique_ptr<Model>> CudaModel::load(const std::filesystem::path& dire
   ASSIGN_OR_RETURN(const ModelConfig config, read_model_config(directory));
   ASSIGN_OR_RETURN(TensorFiles files, TensorFiles::open(directory));
   ASSIGN_OR_RETURN(const WeightMap map, map_weights(files, config, ShardPlan(config, options.shard)));
+  if (map.has_integers)
+    return unsupported(directory.string() + ": quantised weights run on the CPU only so far; use the original model");
   const Plan plan(config, options, map.all_bf16 ? WeightType::kBFloat16 : WeightType::kFloat32);
   use_device(options.device.index);
   RETURN_IF_ERROR(plan.check(options));

@@ -1,0 +1,82 @@
+#include "launch/quantize.h"
+
+#include <CLI/CLI.hpp>
+#include <cstdio>
+#include <filesystem>
+#include <nlohmann/json.hpp>
+
+#include "comm/cores.h"
+#include "launch/generate.h"
+#include "launch/output.h"
+#include "launch/progress.h"
+#include "launch/temporary_file.h"
+#include "transformer/json_file.h"
+#include "transformer/quantized_file.h"
+
+namespace outrider {
+namespace {
+
+namespace fs = std::filesystem;
+
+// Weights and their index are written anew; the rest of the directory goes along.
+bool is_copied(const fs::directory_entry& entry) {
+  const std::string name = entry.path().filename().string(), extension = entry.path().extension().string();
+  return entry.is_regular_file() && name != "config.json" && name != "model.safetensors.index.json" &&
+         extension != ".safetensors" && extension != ".bin" && extension != ".pth";
+}
+
+Status write_config(const fs::path& from, const fs::path& to, WeightFormat format) {
+  ASSIGN_OR_RETURN(nlohmann::json config, read_json_file(from, {}));
+  config["quantization_config"] = {{"quant_method", kQuantMethod},
+                                   {"weight_format", weight_format_name(format)}};
+  return write_file(to.string(), config.dump(2) + "\n");
+}
+
+Status quantize(const QuantizeOptions& o) {
+  ASSIGN_OR_RETURN(const WeightFormat format, parse_weight_format("--weight-format", o.weight_format));
+  if (!is_integer(format))
+    return invalid_argument(fmt::format("--weight-format {}: choose int8 or int4", o.weight_format));
+  const fs::path from(o.model), to(o.output);
+  std::error_code error;
+  if (fs::exists(to, error))
+    return invalid_argument(fmt::format("--output {}: exists already; name a new directory", o.output));
+  ASSIGN_OR_RETURN(const ModelConfig config, read_model_config(from));
+  ASSIGN_OR_RETURN(const TensorFiles files, TensorFiles::open(from));
+  if (!fs::create_directories(to, error))
+    return invalid_argument(fmt::format("--output {}: {}", o.output, error.message()));
+  for (const fs::directory_entry& entry : fs::directory_iterator(from))
+    if (is_copied(entry)) fs::copy_file(entry.path(), to / entry.path().filename());
+  RETURN_IF_ERROR(write_config(from / "config.json", to / "config.json", format));
+
+  ThreadPool pool(o.threads > 0 ? o.threads : usable_cores());
+  Progress progress("quantising", !o.quiet);
+  ASSIGN_OR_RETURN(TemporaryFile weights, TemporaryFile::create((to / "model.safetensors").string()));
+  const auto report = [&](int64_t done, int64_t total) { progress.update(done, total); };
+  RETURN_IF_ERROR(write_quantized(files, config, format, pool, report, weights.stream()));
+  return weights.commit();
+}
+
+}  // namespace
+
+void add_quantize_options(CLI::App& app, QuantizeOptions& o) {
+  app.footer(
+      "Example:\n  outrider quantize --model MODEL --weight-format int8 --output MODEL-int8\n"
+      "The new directory gives the same text as MODEL with the same --weight-format.");
+  app.add_option("-m,--model", o.model, "Directory of the model")->required();
+  app.add_option("--weight-format", o.weight_format, "int8, or int4 (embedding and head int8)")
+      ->capture_default_str();
+  app.add_option("-o,--output", o.output, "Directory to create")->required();
+  app.add_option("--threads", o.threads, "0: one per core")
+      ->check(CLI::Range(0, 1024))
+      ->capture_default_str();
+  app.add_flag("-q,--quiet", o.quiet, "No progress on standard error");
+}
+
+int run_quantize(const QuantizeOptions& options) {
+  const Status status = quantize(options);
+  if (status.ok()) return kExitOk;
+  std::fprintf(stderr, "outrider: %s\n", status.message().c_str());
+  return status.code() == StatusCode::kUnavailable ? kExitRuntime : kExitUsage;
+}
+
+}  // namespace outrider

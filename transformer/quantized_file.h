@@ -1,0 +1,47 @@
+// Quantised weights in safetensors, as `outrider quantize` writes them. A matrix NAME of shape [n, k] becomes
+//   NAME         I8 [n, k]            integers of int8, or
+//   NAME         U8 [n, (k + 1) / 2]  int4: columns 2i (low half) and 2i + 1 of every byte, each + 8
+//   NAME.scales  BF16 [n, groups]     weight = integer * scale
+// A group is 64 consecutive columns for int8, 32 for int4. In o_proj and down_proj groups start anew at every
+// one of the 8 leaves of the contraction (shard.h), and the last group of a leaf may be shorter. Everything
+// else is as in the original. config.json gains {"quantization_config": {"quant_method": "outrider", ...}}.
+#pragma once
+
+#include <cstdint>
+#include <cstdio>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "base/status.h"
+#include "transformer/dtype.h"
+#include "transformer/load_progress.h"
+#include "transformer/model_config.h"
+#include "transformer/ops/packed_matrix.h"
+#include "transformer/safetensors.h"
+#include "transformer/thread_pool.h"
+#include "transformer/weight_format.h"
+
+namespace outrider {
+
+constexpr const char* kQuantMethod = "outrider";
+inline const std::string kScalesSuffix = ".scales";
+
+// The format of a stored matrix of integers; nothing for other types.
+constexpr std::optional<WeightType> stored_type(Dtype dtype) {
+  if (dtype == Dtype::kI8) return WeightType::kInt8;
+  if (dtype == Dtype::kU8) return WeightType::kInt4;
+  return std::nullopt;
+}
+inline int64_t stored_columns(WeightType type, int64_t k) {
+  return type == WeightType::kInt8 ? k : (k + 1) / 2;
+}
+// Groups of the first `leaves` leaves.
+int64_t count_groups(WeightType type, const std::vector<int64_t>& leaf_ends, size_t leaves);
+
+// Writes the whole model, quantised, as one safetensors file; the same integers as loading with that format.
+// Refuses a model that is quantised already.
+Status write_quantized(const TensorFiles& files, const ModelConfig& config, WeightFormat format,
+                       ThreadPool& pool, const LoadProgress& progress, std::FILE* to);
+
+}  // namespace outrider
