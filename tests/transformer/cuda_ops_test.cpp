@@ -81,8 +81,10 @@ class Product {
   const std::vector<float>& weight() const { return values_; }
 
   // x [rows, k], already representable in the type. The output is poisoned first.
-  // `shared_bytes` decides whether activations are staged in shared memory.
-  std::vector<float> operator()(const std::vector<float>& x, int64_t shared_bytes = 0) const {
+  // `shared_bytes` decides whether activations are staged in shared memory, and with `multiprocessors` by how
+  // many warps.
+  std::vector<float> operator()(const std::vector<float>& x, int64_t shared_bytes = 0,
+                                int multiprocessors = 1) const {
     const int64_t rows = static_cast<int64_t>(x.size()) / std::max<int64_t>(1, k());
     const int64_t stride = round_up(k(), 8);
     std::vector<float> padded(static_cast<size_t>(rows * stride), std::numeric_limits<float>::quiet_NaN());
@@ -92,7 +94,7 @@ class Product {
     const MatmulShape shape{.rows = rows,
                             .x_stride = stride,
                             .out_stride = n(),
-                            .multiprocessors = 1,
+                            .multiprocessors = multiprocessors,
                             .shared_bytes = shared_bytes};
     if (type_ == WeightType::kBFloat16) {
       const auto device = to_device(as_bf16(padded), stream_);
@@ -147,8 +149,10 @@ TEST_F(CudaOps, MatmulEqualsDoubles) {
       const int64_t k = product.k();
       const auto x = random_inputs(c.type, rows * k, static_cast<uint32_t>(rows));
       const auto out = product(x);
-      const auto staged = product(x, info.shared_bytes);
-      ASSERT_EQ(std::memcmp(out.data(), staged.data(), out.size() * sizeof(float)), 0) << "n " << c.n;
+      for (int multiprocessors : {1, 100}) {
+        const auto staged = product(x, info.shared_bytes, multiprocessors);
+        ASSERT_EQ(std::memcmp(out.data(), staged.data(), out.size() * sizeof(float)), 0) << "n " << c.n;
+      }
       for (int64_t m = 0; m < rows; ++m)
         for (int64_t n = 0; n < c.n; ++n) {
           double sum = 0, size = 0;
@@ -183,7 +187,7 @@ TEST_F(CudaOps, MatmulColumnsAreIndependent) {
       }
       const int64_t place = static_cast<int64_t>(random() % static_cast<uint32_t>(rows));
       std::copy(row.begin(), row.end(), x.begin() + place * k);
-      const auto out = product(x, rows % 2 ? info.shared_bytes : 0);
+      const auto out = product(x, rows % 2 ? info.shared_bytes : 0, static_cast<int>(rows));
       EXPECT_EQ(std::memcmp(out.data() + place * c.n, alone.data(), alone.size() * sizeof(float)), 0)
           << "row " << place << " of " << rows << ", n " << c.n << ", k " << k;
     }

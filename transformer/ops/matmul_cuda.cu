@@ -14,20 +14,20 @@ constexpr int kTileBytes = kTileElements * 2;
 constexpr int kPartialStride = 20;
 
 // One compiled form of the product: kColumns tiles of 8 tokens in one pass over the weights.
-// Staged: the block keeps all activations in shared memory and 16 warps share them. Otherwise (a long
-// contraction, or many tokens) they come through the caches, and a warp takes two row tiles at a time, so
-// that what it read serves twice. No bit depends on the form.
-template <int kColumns_, bool kStaged_>
+// Staged: the block keeps all activations in shared memory and its 8 or 16 warps share them. Otherwise (a
+// long contraction, or many tokens) they come through the caches, and a warp takes two row tiles at a time,
+// so that what it read serves twice. No bit depends on the form.
+template <int kColumns_, int kStagedWarps>
 struct MmaForm {
   static constexpr int kColumns = kColumns_;
-  static constexpr bool kStaged = kStaged_;
+  static constexpr bool kStaged = kStagedWarps > 0;
   static constexpr int kTokens = 8 * kColumns;
-  static constexpr int kWarps = kStaged ? 16 : 8;
+  static constexpr int kWarps = kStaged ? kStagedWarps : 8;
   static constexpr int kThreads = kWarps * static_cast<int>(kWarp);
   static constexpr int kTiles = kStaged || kColumns > 2 ? 1 : 2;  // row tiles of a warp at a time
-  // Copies in flight: 16 x 7 x 512 B or 8 x 5 x 1 KB = 56 or 40 KB for a block, above the 26 KB that 4.8 TB/s
-  // and 0.7 us of latency ask of a multiprocessor.
-  static constexpr int kStages = kStaged ? 8 : 6;
+  // Copies in flight, for a block: 16 x 7 x 512 B, 8 x 11 x 512 B or 8 x 5 x 1 KB, all above the 26 KB
+  // that 4.8 TB/s and 0.7 us of latency ask of a multiprocessor.
+  static constexpr int kStages = !kStaged ? 6 : kWarps == 8 ? 12 : 8;
   static constexpr int kRingWords = kWarps * kStages * kTiles * static_cast<int>(kWarp);  // of 16 bytes
   static constexpr int kPartialFloats = kWarps * kTiles * kTokens * kPartialStride;
   static constexpr size_t kFixedBytes = kRingWords * size_t{16} + kPartialFloats * sizeof(float);
@@ -218,12 +218,18 @@ void launch_mma(StreamView stream, const MatmulShape& shape, const MmaArguments&
 // Staged where the activations fit beside the ring and can be moved 16 bytes at a time.
 template <int kColumns>
 void launch_skinny(StreamView stream, const MatmulShape& shape, const MmaArguments& arguments) {
-  using Staged = MmaForm<kColumns, true>;
   const bool aligned = arguments.slices.k() % 8 == 0 && shape.x_stride % 8 == 0;
-  if (aligned && Staged::shared_bytes(arguments.slices.k()) <= static_cast<size_t>(shape.shared_bytes))
-    launch_mma<Staged>(stream, shape, arguments);
+  const auto fits = [&](size_t bytes) { return aligned && bytes <= static_cast<size_t>(shape.shared_bytes); };
+  using Large = MmaForm<kColumns, 16>;
+  using Small = MmaForm<kColumns, 8>;
+  // A narrow matrix is spread over twice as many blocks, so that no multiprocessor is idle.
+  const int large_blocks = arguments.tiles * arguments.slices.count / Large::kWarps;
+  if (large_blocks >= shape.multiprocessors && fits(Large::shared_bytes(arguments.slices.k())))
+    launch_mma<Large>(stream, shape, arguments);
+  else if (fits(Small::shared_bytes(arguments.slices.k())))
+    launch_mma<Small>(stream, shape, arguments);
   else
-    launch_mma<MmaForm<kColumns, false>>(stream, shape, arguments);
+    launch_mma<MmaForm<kColumns, 0>>(stream, shape, arguments);
 }
 
 template <class Form>
@@ -318,11 +324,13 @@ DeviceMatrix::DeviceMatrix(WeightType type, int64_t n, const Slices& slices)
 }
 
 void prepare_matmul(int64_t shared_bytes) {
-  allow_form<MmaForm<1, true>>(shared_bytes);
-  allow_form<MmaForm<2, true>>(shared_bytes);
-  allow_form<MmaForm<1, false>>(shared_bytes);
-  allow_form<MmaForm<2, false>>(shared_bytes);
-  allow_form<MmaForm<8, false>>(shared_bytes);
+  allow_form<MmaForm<1, 8>>(shared_bytes);
+  allow_form<MmaForm<2, 8>>(shared_bytes);
+  allow_form<MmaForm<1, 16>>(shared_bytes);
+  allow_form<MmaForm<2, 16>>(shared_bytes);
+  allow_form<MmaForm<1, 0>>(shared_bytes);
+  allow_form<MmaForm<2, 0>>(shared_bytes);
+  allow_form<MmaForm<8, 0>>(shared_bytes);
 }
 
 void pack_rows(StreamView stream, const MatrixView& to, int64_t first_row, int64_t rows, const void* staged) {
@@ -370,7 +378,7 @@ void matmul(StreamView stream, const MatmulShape& shape, const void* x, const Ma
   else if (shape.rows <= 16)
     launch_skinny<2>(stream, shape, arguments);
   else
-    launch_mma<MmaForm<8, false>>(stream, shape, arguments);
+    launch_mma<MmaForm<8, 0>>(stream, shape, arguments);
 }
 
 }  // namespace outrider::cuda
