@@ -1,6 +1,8 @@
 // A way to guess the next tokens. Implementations keep their own state per sequence; one thread calls them.
 #pragma once
 
+#include <chrono>
+#include <functional>
 #include <memory>
 #include <vector>
 
@@ -42,6 +44,7 @@ struct ModelDrafterOptions {
   int32_t max_sequences = 16;
   std::vector<TokenId> eos_ids;  // a block ends at one of these
   int64_t vocab_size = 0;        // ids that may be drafted; 0: all. Padding that the target lacks is left out
+  std::function<std::chrono::steady_clock::time_point()> now = std::chrono::steady_clock::now;
 };
 // A smaller language model with the target's vocabulary. `model` must outlive the drafter. Preparing for
 // outcomes takes KV blocks: what is not there is not prepared.

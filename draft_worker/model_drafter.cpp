@@ -8,12 +8,9 @@
 namespace outrider {
 namespace {
 
-using Time = std::chrono::steady_clock::time_point;
-
-int64_t ns_between(Time start, Time end) {
+int64_t ns_between(std::chrono::steady_clock::time_point start, std::chrono::steady_clock::time_point end) {
   return std::chrono::duration_cast<std::chrono::nanoseconds>(end - start).count();
 }
-int64_t ns_since(Time start) { return ns_between(start, std::chrono::steady_clock::now()); }
 
 }  // namespace
 
@@ -78,6 +75,10 @@ void ModelDrafter::start_fresh(Sequence& s, const Propose& propose) {
   roll_back(s, s.window.keep());
 }
 
+int64_t ModelDrafter::ns_since(std::chrono::steady_clock::time_point start) const {
+  return ns_between(start, options_.now());
+}
+
 void ModelDrafter::roll_back(Sequence& s, int64_t length) {
   s.window.kept(length);
   model_.kv().truncate(s.kv, length);
@@ -136,7 +137,7 @@ DraftAnswer ModelDrafter::finish(Sequence& s, Status status) {
     answer.draft.preparation.wasted_tokens = std::exchange(wasted_tokens_, 0);
     answer.draft.preparation.busy_ns = std::exchange(prepare_ns_, 0);
   }
-  const auto now = std::chrono::steady_clock::now();
+  const auto now = options_.now();
   if (job.previous_sent_at && answer.wanted && answer.status.ok())
     policy_.round_took(job.was_prepared, ns_between(*job.previous_sent_at, now));
   if (answer.wanted && answer.status.ok() && !answer.draft.ids.empty())
@@ -179,7 +180,7 @@ bool ModelDrafter::advance_jobs(std::vector<DraftAnswer>& answers) {
   }
   if (slices_.empty()) return false;
 
-  const auto start = std::chrono::steady_clock::now();
+  const auto start = options_.now();
   auto logits = model_.forward(slices_);
   if (!logits.ok() && give_up_branches()) return true;  // room for another try
   if (logits.ok()) logits_ = *logits;
@@ -196,7 +197,7 @@ bool ModelDrafter::advance_jobs(std::vector<DraftAnswer>& answers) {
     Status status = logits.status();
     if (status.ok()) {
       int64_t& busy_ns = s.job->strand.length() > 0 ? s.job->draft_ns : s.job->ingest_ns;
-      const auto own = std::chrono::steady_clock::now();
+      const auto own = options_.now();
       s.window.fed(slice.tokens);
       if (slice.logit_rows > 0)
         status = take_row(s, s.job->strand, row++, s.job->propose.pipeline != Pipeline::kLockstep);

@@ -83,6 +83,7 @@ class ModelDrafter final : public Drafter {
   bool finish_done(std::vector<DraftAnswer>& answers);
   bool advance_jobs(std::vector<DraftAnswer>& answers);
   Status take_row(Sequence& s, Strand& strand, int64_t row, bool want_guesses);
+  int64_t ns_since(std::chrono::steady_clock::time_point start) const;
   std::span<float> logits_row(int64_t row) {
     return logits_.logits.row(row).first(static_cast<size_t>(vocab_size_));
   }

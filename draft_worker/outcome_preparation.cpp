@@ -12,11 +12,6 @@ namespace {
 // More rows than this in one preparing pass would hold up a Propose for too long.
 constexpr size_t kMaxPreparedRows = 32;
 
-int64_t ns_since(std::chrono::steady_clock::time_point start) {
-  return std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::steady_clock::now() - start)
-      .count();
-}
-
 }  // namespace
 
 int64_t kv_tokens_for_outcomes(int64_t outcomes, int64_t gamma) {
@@ -183,13 +178,12 @@ void ModelDrafter::limit_rows() {
 bool ModelDrafter::prepare() {
   collect_rows();
   if (rows_.empty()) return awaits_verdict();
-  const auto start = std::chrono::steady_clock::now();
+  const auto start = options_.now();
   if (feed_rows().ok())
     take_rows();
   else if (!give_up_branches())
     for (const PreparationRow& row : rows_) drop_block(*row.sequence);
-  prepare_ns_ +=
-      std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::steady_clock::now() - start).count();
+  prepare_ns_ += std::chrono::duration_cast<std::chrono::nanoseconds>(options_.now() - start).count();
   return true;
 }
 

@@ -36,6 +36,8 @@ Schedule random_schedule(uint64_t seed) {
   schedule.options.first_draft_timeout = std::chrono::milliseconds(pick(random, 1, 50));
   schedule.options.liveness_timeout = std::chrono::milliseconds(pick(random, 1, 100));
   schedule.options.max_back_off = std::chrono::milliseconds(pick(random, 1, 100));
+  schedule.options.pipeline = static_cast<Pipeline>(pick(random, 0, 3));
+  schedule.options.fanout = pick(random, 1, 8);
   const int32_t gamma = pick(random, 0, 6);
   schedule.gamma = [gamma] {
     return gamma == 6 ? make_heuristic_gamma({.start = 5, .min = 1, .max = 16, .guard = false})
@@ -52,6 +54,8 @@ Schedule random_schedule(uint64_t seed) {
     request.max_tokens = pick(random, 1, 60);
     request.ignore_eos = pick(random, 0, 1) == 1;
     request.sampling.rule = static_cast<Rule>(pick(random, 0, 4));
+    request.sampling.temperature = request.sampling.rule == Rule::kGreedy ? 0.0f : 0.5f;
+    request.sampling.seed = Seed{random()};
     simulated.submit_at_us = pick(random, 0, 3000);
     schedule.requests.push_back(std::move(simulated));
   }
@@ -73,6 +77,7 @@ class ProtocolSimulation : public ::testing::Test {
     ASSERT_TRUE(cluster.run(schedule.requests))
         << "did not end; virtual time " << cluster.virtual_us() << " us";
     ASSERT_EQ(cluster.target().error(), "");
+    ASSERT_EQ(cluster.worker_error(), "");
     size_t emitted = 0;
     for (const auto& [id, outcome] : cluster.outcomes()) {
       check_outcome(schedule.requests[id.value() - 1].request, outcome, cluster.target_failed());
@@ -87,6 +92,8 @@ class ProtocolSimulation : public ::testing::Test {
       EXPECT_EQ(cluster.sequences_at_workers(), 0u);
     }
     accepted_ += cluster.protocol().totals().rounds.accepted;
+    hits_ += cluster.protocol().totals().preparation.hits;
+    misses_ += cluster.protocol().totals().preparation.lookups - cluster.protocol().totals().preparation.hits;
     for (size_t i = 0; i < dropped_.size(); ++i) dropped_[i] += cluster.protocol().totals().drafts_dropped[i];
   }
 
@@ -124,7 +131,7 @@ class ProtocolSimulation : public ::testing::Test {
     EXPECT_EQ(cluster.protocol().open_requests(), 0u);
   }
 
-  int64_t accepted_ = 0;
+  int64_t accepted_ = 0, hits_ = 0, misses_ = 0;
   std::array<int64_t, kDropReasonNames.size()> dropped_{};
 };
 
@@ -133,6 +140,8 @@ constexpr uint64_t kSchedules = 700;  // per test
 TEST_F(ProtocolSimulation, WithoutFaultsNothingIsDropped) {
   for (uint64_t seed = 0; seed < kSchedules && !HasFailure(); ++seed) run(seed, {});
   EXPECT_GT(accepted_, 1000);
+  EXPECT_GT(hits_, 1000);
+  EXPECT_GT(misses_, 1000);
   EXPECT_EQ(std::accumulate(dropped_.begin(), dropped_.end(), int64_t{0}), 0);
 }
 
@@ -157,6 +166,7 @@ TEST_F(ProtocolSimulation, WorkersDieAndComeBack) {
   for (uint64_t seed = 0; seed < kSchedules && !HasFailure(); ++seed)
     run(seed, {.worker_death = 0.1, .silent_death = seed % 2 == 0});
   EXPECT_GT(accepted_, 1000);
+  EXPECT_GT(hits_, 300);
 }
 
 TEST_F(ProtocolSimulation, FullQueues) {

@@ -252,9 +252,10 @@ void SimulatedCluster::send_to_worker(PeerId peer, Message& message) {
   const auto deliver = [this, peer, message] {
     const auto at = workers_.find(peer);
     if (at == workers_.end()) return;
-    auto replies = at->second.handle(message);
-    if (replies.empty()) replies.push_back(Heartbeat{});  // as an idle worker would
-    for (Message& reply : replies) send_from_worker(peer, std::move(reply));
+    at->second.worker.handle(message);
+    send_replies(peer);
+    send_from_worker(peer, Heartbeat{});  // as an idle worker would
+    schedule_work(peer);
   };
   on_link(peer, true, deliver);
   if (is_work && chance(faults_.duplicate)) on_link(peer, true, deliver);
@@ -270,11 +271,46 @@ void SimulatedCluster::send_from_worker(PeerId peer, Message message) {
 }
 
 void SimulatedCluster::worker_joins(PeerId peer) {
-  workers_.insert_or_assign(peer, ToyWorker(accuracy_, &random_));
-  step(MessageReceived{peer, Hello{.role = Role::kDraft,
-                                   .generation = Generation(generation_++),
-                                   .model = toy_info(),
-                                   .max_sequences = 1 + static_cast<int32_t>(random_() % 6)}});
+  const auto room = 1 + static_cast<int32_t>(random_() % 6);
+  DraftingWorker worker(
+      {.accuracy = accuracy_,
+       .max_sequences = room,
+       .spare_blocks = static_cast<int64_t>(random_() % 40),
+       .now = [this] { return at_us(now_us_) + std::chrono::nanoseconds(++clock_calls_); }});
+  const uint64_t life = generation_++;
+  workers_.erase(peer);
+  workers_.emplace(peer, Worker{std::move(worker), life});
+  step(MessageReceived{
+      peer,
+      Hello{
+          .role = Role::kDraft, .generation = Generation(life), .model = toy_info(), .max_sequences = room}});
+}
+
+// A forward pass takes some microseconds, and messages arrive in between.
+void SimulatedCluster::schedule_work(PeerId peer) {
+  const auto at = workers_.find(peer);
+  if (at == workers_.end() || std::exchange(at->second.scheduled, true)) return;
+  after(std::uniform_int_distribution<int64_t>(1, 20)(random_),
+        [this, peer, life = at->second.life] { worker_works(peer, life); });
+}
+
+void SimulatedCluster::worker_works(PeerId peer, uint64_t life) {
+  const auto at = workers_.find(peer);
+  if (at == workers_.end() || at->second.life != life) return;
+  at->second.scheduled = false;
+  const bool more = at->second.worker.work();
+  if (worker_error_.empty()) worker_error_ = at->second.worker.error();
+  send_replies(peer);
+  if (more) schedule_work(peer);
+}
+
+void SimulatedCluster::send_replies(PeerId peer) {
+  const auto at = workers_.find(peer);
+  if (at == workers_.end()) return;
+  for (Message& reply : at->second.worker.take_replies()) {
+    send_from_worker(peer, std::move(reply));  // may be its death
+    if (!workers_.contains(peer)) return;
+  }
 }
 
 // It comes back later, on the same connection or on a new one.
@@ -321,7 +357,7 @@ void SimulatedCluster::corrupt(Draft* draft) {
 
 size_t SimulatedCluster::sequences_at_workers() const {
   size_t count = 0;
-  for (const auto& [peer, worker] : workers_) count += worker.open_sequences();
+  for (const auto& [peer, worker] : workers_) count += worker.worker.open_sequences();
   return count;
 }
 

@@ -1,5 +1,5 @@
-// A toy target and toy draft workers around the production protocol machine, under one event queue and a
-// virtual clock. Everything, faults included, follows from the seed.
+// The production protocol machine and draft workers, and a toy target, under one event queue and a virtual
+// clock. Everything, faults included, follows from the seed.
 #pragma once
 
 #include <map>
@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "coordinator/protocol.h"
+#include "drafting_worker.h"
 
 namespace outrider {
 
@@ -94,6 +95,7 @@ class SimulatedCluster {
   const ToyTarget& target() const { return target_; }
   bool target_failed() const { return target_failed_; }
   size_t sequences_at_workers() const;
+  const std::string& worker_error() const { return worker_error_; }  // of the first violation of any
   int64_t virtual_us() const { return now_us_; }
 
  private:
@@ -115,6 +117,9 @@ class SimulatedCluster {
   void send_to_worker(PeerId peer, Message& message);
   void send_from_worker(PeerId peer, Message message);
   void worker_joins(PeerId peer);
+  void schedule_work(PeerId peer);
+  void worker_works(PeerId peer, uint64_t life);
+  void send_replies(PeerId peer);
   void worker_dies(PeerId peer);
   void corrupt(Draft* draft);
 
@@ -123,7 +128,14 @@ class SimulatedCluster {
   double accuracy_;
   Protocol protocol_;
   ToyTarget target_;
-  std::map<PeerId, ToyWorker> workers_;
+  struct Worker {
+    DraftingWorker worker;
+    uint64_t life;
+    bool scheduled = false;
+  };
+  std::map<PeerId, Worker> workers_;
+  std::string worker_error_;
+  int64_t clock_calls_ = 0;  // time must pass for a worker that measures it
   std::map<SequenceId, SimulatedOutcome> outcomes_;
   std::priority_queue<Arrival, std::vector<Arrival>, std::greater<>> arrivals_;
   uint64_t order_ = 0, next_peer_ = 100, generation_ = 1;

@@ -1,0 +1,61 @@
+#include "drafting_worker.h"
+
+#include "toy_language_model.h"
+#include "toy_model.h"
+
+namespace outrider {
+namespace {
+
+class Outbox final : public Transport {
+ public:
+  Status send(PeerId, const Message& message) override {
+    sent.push_back(message);
+    return {};
+  }
+  std::optional<Incoming> receive(Clock::time_point) override { return std::nullopt; }
+  const TransportStats& stats() const override { return stats_; }
+
+  std::vector<Message> sent;
+
+ private:
+  TransportStats stats_;
+};
+
+}  // namespace
+
+struct DraftingWorker::Parts {
+  explicit Parts(const Options& options)
+      : model(make_toy_language_model(
+            {.accuracy = options.accuracy,
+             .kv_blocks = options.max_sequences * kv_blocks_for(96) + options.spare_blocks})),
+        drafter(make_model_drafter(
+            *model, {.max_sequences = options.max_sequences, .eos_ids = {kToyEos}, .now = options.now})),
+        worker(*drafter, outbox, {.info = {}}) {}
+
+  Outbox outbox;
+  std::unique_ptr<Model> model;
+  std::unique_ptr<Drafter> drafter;
+  DraftWorker worker;
+};
+
+DraftingWorker::DraftingWorker(const Options& options) : parts_(std::make_unique<Parts>(options)) {}
+DraftingWorker::~DraftingWorker() = default;
+DraftingWorker::DraftingWorker(DraftingWorker&&) noexcept = default;
+
+void DraftingWorker::handle(const Message& message) {
+  if (const auto* open = std::get_if<Open>(&message)) open_.insert(open->sequence);
+  if (const auto* close = std::get_if<Close>(&message)) open_.erase(close->sequence);
+  parts_->worker.handle(message);
+}
+
+bool DraftingWorker::work() {
+  const bool worked = parts_->worker.work();
+  const KvCache& kv = parts_->model->kv();
+  if (!kv.check_invariants().ok()) error_ = kv.check_invariants().message();
+  if (open_.empty() && kv.free_blocks() != kv.num_blocks()) error_ = "KV blocks leaked";
+  return worked;
+}
+
+std::vector<Message> DraftingWorker::take_replies() { return std::exchange(parts_->outbox.sent, {}); }
+
+}  // namespace outrider
