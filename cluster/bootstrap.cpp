@@ -73,11 +73,13 @@ struct Listener {
 };
 
 // Several hosts: where the coordinator binds. `addresses` of every rank.
-Result<std::string> remote_host(const BootstrapOptions& options, const Topology& topology,
+Result<std::string> remote_host(const BootstrapOptions& options, const ZmqOptions& zmq,
+                                const Topology& topology,
                                 const std::vector<std::vector<HostAddress>>& addresses) {
-  if (!options.zmq.allow_remote)
+  if (!zmq.curve && !zmq.allow_remote)
     return invalid_argument(
-        "the ranks are on several hosts, so the coordinator must listen where others can reach it, without "
+        "the ranks are on several hosts and this libzmq has no CURVE, so the coordinator would listen "
+        "without "
         "encryption or authentication: pass --allow-remote if the network between the hosts is trusted");
   if (!options.bind_host.empty()) return options.bind_host;
   const RankPlace& self = topology.at(topology.coordinator());
@@ -129,7 +131,7 @@ Result<std::unique_ptr<PrivateDirectory>> start_listening(
     const std::vector<std::vector<HostAddress>>& addresses) {
   std::string host;
   if (!one_host) {
-    ASSIGN_OR_RETURN(host, remote_host(options, context.topology, addresses));
+    ASSIGN_OR_RETURN(host, remote_host(options, zmq, context.topology, addresses));
   }
   ASSIGN_OR_RETURN(Listener listener, listen(options, zmq, host));
   context.transport = std::move(listener.transport);
@@ -148,6 +150,28 @@ Status connect_to_coordinator(RankContext& context, const ZmqOptions& zmq) {
                     client.status().message(), context.self.host));
   ASSIGN_OR_RETURN(context.transport, std::move(client));
   return {};
+}
+
+// Collective. Keys of this job alone, made by the coordinator: one pair for itself, one for its workers. They
+// travel over MPI, whose network the job trusts anyway, and are never in a file, an argument or the
+// environment. Without CURVE in libzmq there are none.
+void hand_out_keys(Collectives& world, int coordinator, ZmqOptions& zmq) {
+  constexpr size_t kKey = 40;
+  CurveKeyPair server;
+  std::string text;
+  if (world.rank() == coordinator) {
+    auto mine = make_curve_key_pair(), workers = make_curve_key_pair();
+    if (mine.ok() && workers.ok()) {
+      server = *mine;
+      text = server.public_key + workers->public_key + workers->secret_key;
+    }
+  }
+  text = broadcast_text(world, std::move(text), coordinator);
+  if (text.size() != 3 * kKey) return;
+  const CurveKeyPair worker{text.substr(kKey, kKey), text.substr(2 * kKey)};
+  zmq.curve = world.rank() == coordinator
+                  ? CurveKeys{.own = server, .server = {}, .allowed = {worker.public_key}}
+                  : CurveKeys{.own = worker, .server = text.substr(0, kKey), .allowed = {}};
 }
 
 uint64_t random_id() {
@@ -209,6 +233,8 @@ Result<RankContext> bootstrap(const MpiComm& world_comm, const BootstrapOptions&
   ZmqOptions zmq = options.zmq;
   zmq.cluster = random_id();
   world->broadcast(std::as_writable_bytes(std::span(&zmq.cluster, 1)), coordinator);
+  // A Unix socket in a private directory needs no keys.
+  if (!one_host || options.wire == BootstrapOptions::Wire::kTcp) hand_out_keys(*world, coordinator, zmq);
   const auto addresses = gather_addresses(*world);
   // Removed on return: a job that mpirun kills leaves nothing behind.
   Result<std::unique_ptr<PrivateDirectory>> directory = std::unique_ptr<PrivateDirectory>();

@@ -20,7 +20,8 @@ struct BootstrapOptions {
   std::string layout;             // --layout, empty: default_layout; rank 0's counts
   int gpus = 0;                   // on this host
   CollectiveOptions collectives;  // of the target group
-  // `cluster` is drawn at random. Ranks on several hosts need `allow_remote`.
+  // `cluster` is drawn at random, and so are keys where TCP is used. Without CURVE in libzmq ranks on several
+  // hosts need `allow_remote`.
   ZmqOptions zmq;
   enum class Wire { kAuto, kTcp } wire = Wire::kAuto;  // kAuto: ipc when all ranks share a host
   // Several hosts: the address or interface the coordinator binds. Empty: choose_address

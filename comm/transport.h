@@ -12,6 +12,7 @@
 #include <variant>
 
 #include "base/status.h"
+#include "comm/curve.h"
 #include "comm/messages.h"
 
 namespace outrider {
@@ -37,6 +38,7 @@ struct TransportStats {
   std::array<uint64_t, kKinds> received_messages{}, received_bytes{};
   uint64_t malformed_frames = 0;  // dropped: bad magic, version, checksum, lengths, values
   uint64_t duplicate_frames = 0;  // dropped: sequence number already seen from that sender and generation
+  uint64_t refused_keys = 0;      // connections of clients that are not on the server's list
 };
 
 class Transport {
@@ -79,8 +81,9 @@ struct ZmqOptions {
   int64_t max_message_bytes = int64_t{64} << 20;
   int high_water_mark = 64;
   uint64_t cluster = 0;  // frames of another cluster id are dropped
-  // Lets a server bind an address other machines can reach. Nothing is encrypted and nobody is authenticated
-  // there: for trusted networks only.
+  // Both ends: encrypts, and lets in only clients whose key the server knows. Without it a server binds
+  // loopback and Unix sockets only, unless allow_remote says that everybody on the network is trusted.
+  std::optional<CurveKeys> curve;
   bool allow_remote = false;
   std::chrono::milliseconds connect_timeout{5000};  // a client gives up if no server answers within this
   std::chrono::milliseconds linger{1000};           // how long a closing end tries to deliver what it sent

@@ -1,7 +1,12 @@
 #include <algorithm>
+#include <array>
+#include <atomic>
 #include <map>
+#include <optional>
 #include <random>
+#include <set>
 #include <string_view>
+#include <thread>
 #include <utility>
 
 #include <zmq.hpp>
@@ -62,17 +67,16 @@ WireLimits limits_of(const ZmqOptions& options) {
   return {.frame_bytes = static_cast<size_t>(options.max_message_bytes)};
 }
 
-Status check_bind_endpoint(const std::string& endpoint, bool allow_remote) {
+Status check_bind_endpoint(const std::string& endpoint, bool safe) {
   if (endpoint.starts_with("ipc://")) return {};
   if (!endpoint.starts_with("tcp://"))
     return invalid_argument(fmt::format("endpoint {}: use tcp://HOST:PORT or ipc://PATH", endpoint));
   const std::string_view host = std::string_view(endpoint).substr(6, endpoint.rfind(':') - 6);
-  if (allow_remote || host.starts_with("127.") || host == "localhost") return {};
-  return invalid_argument(
-      fmt::format("endpoint {}: other machines could reach it and nobody is authenticated; bind 127.0.0.1, "
-                  "or allow remote "
-                  "binding explicitly on a trusted network",
-                  endpoint));
+  if (safe || host.starts_with("127.") || host == "localhost") return {};
+  return invalid_argument(fmt::format(
+      "endpoint {}: other machines could reach it and nobody is authenticated; use keys (`outrider "
+      "keygen`), bind 127.0.0.1, or allow remote binding explicitly on a trusted network",
+      endpoint));
 }
 
 // Milliseconds for zmq_poll, rounded up; bounded so that "no deadline" fits.
@@ -129,6 +133,7 @@ class ZmqEnd : public Transport {
 
   std::optional<Incoming> receive(Clock::time_point deadline) override {
     for (int dropped = 0; dropped < kMaxDropsPastDeadline;) {
+      update_stats();
       zmq::message_t first;
       if (receive_now(socket_, first)) {
         if (auto incoming = accept(std::move(first))) return incoming;
@@ -146,6 +151,7 @@ class ZmqEnd : public Transport {
   std::string endpoint() const override { return endpoint_; }
 
  protected:
+  virtual void update_stats() {}
   // Empty: not for the role (malformed, repeated).
   virtual std::optional<Incoming> accept(zmq::message_t first) = 0;
 
@@ -163,6 +169,55 @@ class ZmqEnd : public Transport {
   std::string endpoint_;
 };
 
+// Answers libzmq's question whether a client's key may enter (RFC 27/ZAP). Without an answer everybody would
+// who knows the server's public key. A thread of its own, because a client must be able to connect while the
+// server's owner computes, or waits for that client.
+class Doorkeeper {
+ public:
+  Doorkeeper(zmq::context_t& context, const std::vector<std::string>& keys)
+      : door_(context, zmq::socket_type::rep) {
+    for (const std::string& key : keys) {
+      std::string bytes(32, '\0');
+      CHECK(zmq_z85_decode(reinterpret_cast<uint8_t*>(bytes.data()), key.c_str()),
+            "a key that was not checked");
+      allowed_.insert(std::move(bytes));
+    }
+    door_.set(zmq::sockopt::linger, 0);
+    door_.bind("inproc://zeromq.zap.01");
+    thread_ = std::jthread([this](const std::stop_token& stop) {
+      while (!stop.stop_requested())
+        if (poll_in(door_, milliseconds{20})) answer();
+    });
+  }
+
+  uint64_t refused() const { return refused_; }
+
+ private:
+  void answer() {
+    zmq::message_t part;
+    if (!receive_now(door_, part)) return;
+    std::vector<std::string> question{part.to_string()};
+    while (part.more() && receive_now(door_, part)) question.push_back(part.to_string());
+    // version, request, domain, address, identity, mechanism, credentials
+    const bool known = question.size() == 7 && question[5] == "CURVE" && allowed_.contains(question[6]);
+    refused_ += !known;
+    const std::array<std::string, 6> reply{"1.0",
+                                           question.size() > 1 ? question[1] : "",
+                                           known ? "200" : "400",
+                                           known ? "OK" : "unknown key",
+                                           "",
+                                           ""};
+    for (size_t i = 0; i < reply.size(); ++i)
+      door_.send(zmq::buffer(reply[i]),
+                 i + 1 < reply.size() ? zmq::send_flags::sndmore : zmq::send_flags::none);
+  }
+
+  zmq::socket_t door_;
+  std::set<std::string> allowed_;  // 32 bytes each
+  std::atomic<uint64_t> refused_ = 0;
+  std::jthread thread_;  // joins before the socket closes
+};
+
 // A worker that was heard of. It is its generation that identifies it: a connection that broke and came back
 // has a new routing id, but is the same peer.
 struct Peer {
@@ -174,7 +229,13 @@ struct Peer {
 
 class ZmqServer final : public ZmqEnd {
  public:
-  explicit ZmqServer(const ZmqOptions& options) : ZmqEnd(zmq::socket_type::router, options) {}
+  explicit ZmqServer(const ZmqOptions& options) : ZmqEnd(zmq::socket_type::router, options) {
+    if (!options.curve) return;
+    doorkeeper_.emplace(context_, options.curve->allowed);
+    socket_.set(zmq::sockopt::zap_domain, "outrider");
+    socket_.set(zmq::sockopt::curve_server, true);
+    socket_.set(zmq::sockopt::curve_secretkey, options.curve->own.secret_key);
+  }
 
   void bind(const std::string& endpoint) {
     socket_.bind(endpoint);
@@ -213,6 +274,10 @@ class ZmqServer final : public ZmqEnd {
     return frames_.deliver(peer.id, std::move(decoded->message), frame.size());
   }
 
+  void update_stats() override {
+    if (doorkeeper_) frames_.stats.refused_keys = doorkeeper_->refused();
+  }
+
   Peer& peer_of(Generation generation) {
     if (const auto known = peers_.find(generation); known != peers_.end()) return known->second;
     if (peers_.size() >= kMaxPeers) forget_most_silent();
@@ -230,6 +295,7 @@ class ZmqServer final : public ZmqEnd {
     peers_.erase(silent);
   }
 
+  std::optional<Doorkeeper> doorkeeper_;
   std::map<Generation, Peer> peers_;
   std::map<PeerId, Generation> generations_;
   uint64_t last_peer_ = 0;  // 0 is kCoordinatorPeer
@@ -246,6 +312,10 @@ class ZmqClient final : public ZmqEnd {
       throw zmq::error_t();
     monitor_.set(zmq::sockopt::linger, 0);
     monitor_.connect(kMonitor);
+    if (!options.curve) return;
+    socket_.set(zmq::sockopt::curve_serverkey, options.curve->server);
+    socket_.set(zmq::sockopt::curve_publickey, options.curve->own.public_key);
+    socket_.set(zmq::sockopt::curve_secretkey, options.curve->own.secret_key);
   }
 
   void connect(const std::string& endpoint) {
@@ -304,20 +374,28 @@ class ZmqClient final : public ZmqEnd {
   std::vector<std::byte> buffer_;
 };
 
-Status check_options(const ZmqOptions& options) {
-  if (options.max_message_bytes >= static_cast<int64_t>(kFrameHeaderBytes) && options.high_water_mark > 0 &&
-      options.linger.count() >= 0)
-    return {};
-  return invalid_argument(
-      "ZeroMQ options: max_message_bytes, high_water_mark and linger must bound something");
+Status check_options(const ZmqOptions& options, bool is_server) {
+  if (options.max_message_bytes < static_cast<int64_t>(kFrameHeaderBytes) || options.high_water_mark <= 0 ||
+      options.linger.count() < 0)
+    return invalid_argument(
+        "ZeroMQ options: max_message_bytes, high_water_mark and linger must bound something");
+  if (!options.curve) return {};
+  const CurveKeys& keys = *options.curve;
+  const auto is_key = [](const std::string& key) { return is_curve_key(key); };
+  if (!is_key(keys.own.public_key) || !is_key(keys.own.secret_key) ||
+      !(is_server ? std::all_of(keys.allowed.begin(), keys.allowed.end(), is_key) : is_key(keys.server)))
+    return invalid_argument(
+        "a key of the connection is not 40 characters of Z85; make keys with `outrider keygen`");
+  if (!zmq_has("curve")) return unsupported("this libzmq was built without CURVE; install one with it");
+  return {};
 }
 
 }  // namespace
 
 Result<std::unique_ptr<Transport>> make_zmq_server(const std::string& bind_endpoint,
                                                    const ZmqOptions& options) {
-  RETURN_IF_ERROR(check_options(options));
-  RETURN_IF_ERROR(check_bind_endpoint(bind_endpoint, options.allow_remote));
+  RETURN_IF_ERROR(check_options(options, true));
+  RETURN_IF_ERROR(check_bind_endpoint(bind_endpoint, options.allow_remote || options.curve));
   auto server = std::make_unique<ZmqServer>(options);
   try {
     server->bind(bind_endpoint);
@@ -330,7 +408,7 @@ Result<std::unique_ptr<Transport>> make_zmq_server(const std::string& bind_endpo
 }
 
 Result<std::unique_ptr<Transport>> make_zmq_client(const std::string& endpoint, const ZmqOptions& options) {
-  RETURN_IF_ERROR(check_options(options));
+  RETURN_IF_ERROR(check_options(options, false));
   auto client = std::make_unique<ZmqClient>(options);
   try {
     client->connect(endpoint);

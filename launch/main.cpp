@@ -12,6 +12,7 @@
 #include "launch/command_line.h"
 #include "launch/doctor.h"
 #include "launch/generate.h"
+#include "launch/keygen.h"
 #include "launch/mpi_cluster.h"
 #include "launch/quantize.h"
 #include "launch/simulate/simulate.h"
@@ -80,6 +81,10 @@ int main(int argc, char** argv) {
   QuantizeOptions quantize_options;
   CLI::App* quantize = app.add_subcommand("quantize", "Write a model directory with int8 or int4 weights");
   add_quantize_options(*quantize, quantize_options);
+  std::string key_file;
+  CLI::App* keygen = app.add_subcommand("keygen", "Make keys for connections that leave the machine");
+  keygen->add_option("-o,--output", key_file, "File to create, mode 0600; the public key goes to FILE.pub")
+      ->required();
 
   try {
     app.parse(argc, argv);
@@ -94,6 +99,7 @@ int main(int argc, char** argv) {
   }
   try {
     if (*bench) return run_bench(bench_options);
+    if (*keygen) return run_keygen(key_file);
     if (*synth) return run_synth(synth_options);
     if (app.got_subcommand("simulate")) return simulate_command.run();
     if (*quantize) return run_quantize(quantize_options);

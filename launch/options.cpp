@@ -103,14 +103,16 @@ void add_model_options(CLI::App& app, RunOptions& o) {
   app.add_option("--layout", o.layout, "Under mpirun: roles by rank, e.g. coordinator=1,draft=1,target=2")
       ->envname("OUTRIDER_LAYOUT")
       ->group("Models");
-  app.add_flag("--allow-remote", o.allow_remote,
-               "Under mpirun on several hosts: the coordinator listens where the others can reach it. "
-               "Nothing is encrypted "
-               "or authenticated: trusted networks only. Default: loopback")
+  app.add_flag(
+         "--allow-remote", o.allow_remote,
+         "Under mpirun on several hosts whose libzmq has no CURVE: the coordinator listens where the others "
+         "can "
+         "reach it all the same. Nothing is encrypted or authenticated then: trusted networks only. With "
+         "CURVE every job makes its own keys and this is not needed")
       ->envname("OUTRIDER_ALLOW_REMOTE")
       ->group("Models");
   app.add_option("--bind-host", o.bind_host,
-                 "With --allow-remote: the coordinator's address to listen on, an IPv4 address of its host. "
+                 "Several hosts: the coordinator's address to listen on, an IPv4 address of its host. "
                  "Default: what "
                  "its host name resolves to, or its first interface; on one host always loopback")
       ->envname("OUTRIDER_BIND_HOST")

@@ -108,27 +108,22 @@ run_job hostname
 alone=$("$outrider" "${request[@]}")
 [ ${#alone} -gt 50 ] || { echo "FAILED: one process generated only '$alone'" >&2; exit 1; }
 
-# Default mapping by node: ranks 0 and 2 live on the left, ranks 1 and 3 on the right. So the coordinator and its
+# Over keys that the job makes for itself. Default mapping by node: ranks 0 and 2 live on the left, ranks 1 and 3 on the right. So the coordinator and its
 # draft worker are apart, and the target group spans both hosts.
-run_job "$outrider" "${request[@]}" --allow-remote
+run_job "$outrider" "${request[@]}"
 [ $code -eq 0 ] && [ "$(cat "$work/text")" = "$alone" ] || fail "the text over two hosts is not that of one process"
 
 # The coordinator on the right, by its own choice of address, and a group of two beside the drafter.
-run_job "$outrider" "${request[@]}" --allow-remote --layout target=2,draft=1,coordinator=1 --bind-host "$right_address"
+run_job "$outrider" "${request[@]}" --layout target=2,draft=1,coordinator=1 --bind-host "$right_address"
 [ $code -eq 0 ] && [ "$(cat "$work/text")" = "$alone" ] || fail "--bind-host: the text is not that of one process"
 
-# Nothing listens on a network unless it was asked to.
-run_job "$outrider" "${request[@]}"
-[ $code -eq 2 ] && [ "$(grep -c -e '--allow-remote' "$work/errors")" -eq 1 ] ||
-  fail "without --allow-remote: expected one message that names it, and exit code 2"
-
 # An address of another host cannot be bound.
-run_job "$outrider" "${request[@]}" --allow-remote --bind-host "$right_address"
+run_job "$outrider" "${request[@]}" --bind-host "$right_address"
 [ $code -eq 2 ] && [ "$(grep -c -e '--bind-host' "$work/errors")" -eq 1 ] ||
   fail "--bind-host of another host: expected one message that names it, and exit code 2"
 
 # Others could not reach the coordinator's loopback address; that is told before anybody waits for them.
-run_job "$outrider" "${request[@]}" --allow-remote --bind-host 127.0.0.1
+run_job "$outrider" "${request[@]}" --bind-host 127.0.0.1
 [ $code -eq 2 ] && [ "$(grep -c -e '--bind-host' "$work/errors")" -eq 1 ] ||
   fail "--bind-host 127.0.0.1: expected one message that names it, and exit code 2"
 

@@ -1,0 +1,106 @@
+#include "comm/curve.h"
+
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <array>
+#include <cerrno>
+#include <cstring>
+#include <fstream>
+
+#include <zmq.h>
+
+namespace outrider {
+namespace {
+
+constexpr size_t kKeyCharacters = 40, kKeyBytes = 32;
+constexpr size_t kMaxKeys = 4096;
+
+std::string trimmed(const std::string& text) {
+  const auto first = text.find_first_not_of(" \t\r");
+  if (first == std::string::npos) return {};
+  return text.substr(first, text.find_last_not_of(" \t\r") - first + 1);
+}
+
+// The value of `name = value`, or nothing. A Z85 key may hold '=' itself, and '#'.
+std::string value_of(const std::string& line, const std::string& name) {
+  const auto equals = line.find('=');
+  if (equals == std::string::npos || trimmed(line.substr(0, equals)) != name) return {};
+  return trimmed(line.substr(equals + 1));
+}
+
+Result<std::vector<std::string>> read_lines(const std::filesystem::path& file) {
+  std::ifstream in(file);
+  if (!in) return not_found(fmt::format("{}: {}", file.string(), std::strerror(errno)));
+  std::vector<std::string> lines;
+  for (std::string line; std::getline(in, line);) {
+    if (lines.size() >= kMaxKeys)
+      return invalid_argument(fmt::format("{}: more than {} lines", file.string(), kMaxKeys));
+    lines.push_back(trimmed(line));
+  }
+  return lines;
+}
+
+}  // namespace
+
+Result<CurveKeyPair> make_curve_key_pair() {
+  std::array<char, kKeyCharacters + 1> public_key{}, secret_key{};
+  if (zmq_curve_keypair(public_key.data(), secret_key.data()) != 0)
+    return unsupported(
+        fmt::format("libzmq cannot make keys: {}; install one with CURVE", zmq_strerror(errno)));
+  return CurveKeyPair{public_key.data(), secret_key.data()};
+}
+
+bool is_curve_key(const std::string& text) {
+  std::array<uint8_t, kKeyBytes> bytes;
+  return text.size() == kKeyCharacters && zmq_z85_decode(bytes.data(), text.c_str()) != nullptr;
+}
+
+Status write_curve_keys(const std::filesystem::path& file, const CurveKeyPair& keys) {
+  const int fd = open(file.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, S_IRUSR | S_IWUSR);
+  if (fd < 0)
+    return invalid_argument(fmt::format("{}: cannot create: {}", file.string(), std::strerror(errno)));
+  std::string text = fmt::format("public = {}\n", keys.public_key);
+  if (!keys.secret_key.empty()) text += fmt::format("secret = {}\n", keys.secret_key);
+  const bool written = write(fd, text.data(), text.size()) == static_cast<ssize_t>(text.size());
+  if (close(fd) == 0 && written) return {};
+  return unavailable(fmt::format("{}: cannot write: {}", file.string(), std::strerror(errno)));
+}
+
+Result<CurveKeyPair> read_curve_keys(const std::filesystem::path& file) {
+  struct stat info {};
+  if (stat(file.c_str(), &info) == 0 && (info.st_mode & (S_IRWXG | S_IRWXO)) != 0)
+    return invalid_argument(
+        fmt::format("{}: others may read this secret key; run chmod 600 {}", file.string(), file.string()));
+  ASSIGN_OR_RETURN(const auto lines, read_lines(file));
+  CurveKeyPair keys;
+  for (const std::string& line : lines) {
+    if (const auto value = value_of(line, "public"); !value.empty()) keys.public_key = value;
+    if (const auto value = value_of(line, "secret"); !value.empty()) keys.secret_key = value;
+  }
+  if (!is_curve_key(keys.public_key) || !is_curve_key(keys.secret_key))
+    return malformed(
+        fmt::format("{}: it needs lines `public = KEY` and `secret = KEY`; make one with "
+                    "`outrider keygen`",
+                    file.string()));
+  return keys;
+}
+
+Result<std::vector<std::string>> read_public_keys(const std::filesystem::path& file) {
+  ASSIGN_OR_RETURN(const auto lines, read_lines(file));
+  std::vector<std::string> keys;
+  for (size_t i = 0; i < lines.size(); ++i) {
+    const std::string& line = lines[i];
+    if (line.empty() || (line[0] == '#' && !is_curve_key(line)) || !value_of(line, "secret").empty())
+      continue;
+    const std::string value = is_curve_key(line) ? line : value_of(line, "public");
+    if (!is_curve_key(value))
+      return malformed(fmt::format("{}, line {}: not a public key", file.string(), i + 1));
+    keys.push_back(value);
+  }
+  if (keys.empty()) return malformed(fmt::format("{}: it holds no public key", file.string()));
+  return keys;
+}
+
+}  // namespace outrider

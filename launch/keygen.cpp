@@ -1,0 +1,29 @@
+#include "launch/keygen.h"
+
+#include <cstdio>
+
+#include "comm/curve.h"
+#include "launch/generate.h"
+
+namespace outrider {
+namespace {
+
+Status keygen(const std::string& file) {
+  ASSIGN_OR_RETURN(const CurveKeyPair keys, make_curve_key_pair());
+  RETURN_IF_ERROR(write_curve_keys(file, keys).in("--output"));
+  return write_curve_keys(file + ".pub", {.public_key = keys.public_key, .secret_key = {}}).in("--output");
+}
+
+}  // namespace
+
+int run_keygen(const std::string& file) {
+  const Status status = keygen(file);
+  if (!status.ok()) {
+    std::fprintf(stderr, "outrider: %s\n", status.message().c_str());
+    return kExitUsage;
+  }
+  std::printf("%s: keep it secret\n%s.pub: give it to the other end\n", file.c_str(), file.c_str());
+  return kExitOk;
+}
+
+}  // namespace outrider

@@ -1,0 +1,128 @@
+// Who gets in: keys, their files, and connections with the right key, a wrong one and none.
+#include "comm/curve.h"
+
+#include <gtest/gtest.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <fstream>
+
+#include "comm/transport.h"
+
+namespace outrider {
+namespace {
+
+using namespace std::chrono_literals;
+
+class Directory {
+ public:
+  Directory() {
+    std::string name = std::filesystem::temp_directory_path() / "outrider-curve-XXXXXX";
+    CHECK(mkdtemp(name.data()) != nullptr);
+    path = name;
+  }
+  ~Directory() { std::filesystem::remove_all(path); }
+  std::filesystem::path path;
+};
+
+TEST(CurveKeys, FilesArePrivateAndNeverOverwritten) {
+  const Directory directory;
+  const auto file = directory.path / "worker.key";
+  const CurveKeyPair keys = make_curve_key_pair().value();
+  ASSERT_TRUE(write_curve_keys(file, keys).ok());
+  struct stat info {};
+  ASSERT_EQ(stat(file.c_str(), &info), 0);
+  EXPECT_EQ(info.st_mode & 0777, 0600u);
+  EXPECT_FALSE(write_curve_keys(file, make_curve_key_pair().value()).ok());
+
+  const CurveKeyPair read = read_curve_keys(file).value();
+  EXPECT_EQ(read.public_key, keys.public_key);
+  EXPECT_EQ(read.secret_key, keys.secret_key);
+  EXPECT_EQ(read_public_keys(file).value(), std::vector<std::string>{keys.public_key});
+  chmod(file.c_str(), 0644);
+  EXPECT_NE(read_curve_keys(file).status().message().find("chmod 600"), std::string::npos);
+}
+
+TEST(CurveKeys, ListsAreCheckedLineByLine) {
+  const Directory directory;
+  const std::string a = make_curve_key_pair().value().public_key,
+                    b = make_curve_key_pair().value().public_key;
+  std::ofstream(directory.path / "good") << "# who may join\n\n" << a << "\npublic = " << b << "\n";
+  EXPECT_EQ(read_public_keys(directory.path / "good").value(), (std::vector<std::string>{a, b}));
+  std::ofstream(directory.path / "bad") << a << "\nnot a key\n";
+  EXPECT_NE(read_public_keys(directory.path / "bad").status().message().find("line 2"), std::string::npos);
+  std::ofstream(directory.path / "empty") << "#\n";
+  EXPECT_FALSE(read_public_keys(directory.path / "empty").ok());
+  EXPECT_EQ(read_public_keys(directory.path / "none").status().code(), StatusCode::kNotFound);
+}
+
+class CurveConnection : public testing::Test {
+ protected:
+  ZmqOptions client_options(const CurveKeyPair& own, const std::string& server) const {
+    return {.curve = CurveKeys{.own = own, .server = server, .allowed = {}}, .connect_timeout = 400ms};
+  }
+  CurveKeyPair server_ = make_curve_key_pair().value(), worker_ = make_curve_key_pair().value();
+  std::unique_ptr<Transport> coordinator_ =
+      make_zmq_server("tcp://127.0.0.1:*",
+                      {.curve = CurveKeys{.own = server_, .server = {}, .allowed = {worker_.public_key}}})
+          .value();
+};
+
+TEST_F(CurveConnection, ARegisteredWorkerTalksBothWays) {
+  // Connects although the server's owner does not look: the handshake is answered aside.
+  auto worker =
+      make_zmq_client(coordinator_->endpoint(), client_options(worker_, server_.public_key)).value();
+  ASSERT_TRUE(worker->send(kCoordinatorPeer, Heartbeat{Generation(5)}).ok());
+  const auto got = coordinator_->receive(Clock::now() + 5s);
+  ASSERT_TRUE(got);
+  EXPECT_EQ(std::get<Heartbeat>(got->message).generation, Generation(5));
+  ASSERT_TRUE(coordinator_->send(got->peer, Shutdown{}).ok());
+  const auto answer = worker->receive(Clock::now() + 5s);
+  ASSERT_TRUE(answer);
+  EXPECT_TRUE(std::holds_alternative<Shutdown>(answer->message));
+  EXPECT_EQ(coordinator_->stats().refused_keys, 0u);
+}
+
+TEST_F(CurveConnection, AnUnknownKeyNeverReachesTheDecoder) {
+  const auto stranger = make_zmq_client(coordinator_->endpoint(),
+                                        client_options(make_curve_key_pair().value(), server_.public_key));
+  EXPECT_EQ(stranger.status().code(), StatusCode::kDeadlineExceeded);
+  EXPECT_FALSE(coordinator_->receive(Clock::now() + 100ms));
+  EXPECT_GT(coordinator_->stats().refused_keys, 0u);
+  EXPECT_EQ(coordinator_->stats().malformed_frames, 0u);
+}
+
+TEST_F(CurveConnection, NeitherDoesAPlainClientOrOneThatExpectsAnotherServer) {
+  const auto plain = make_zmq_client(coordinator_->endpoint(), {.connect_timeout = 400ms});
+  EXPECT_EQ(plain.status().code(), StatusCode::kDeadlineExceeded);
+  const auto misled = make_zmq_client(coordinator_->endpoint(),
+                                      client_options(worker_, make_curve_key_pair().value().public_key));
+  EXPECT_EQ(misled.status().code(), StatusCode::kDeadlineExceeded);
+  EXPECT_FALSE(coordinator_->receive(Clock::now() + 100ms));
+  EXPECT_EQ(coordinator_->stats().malformed_frames, 0u);
+}
+
+TEST_F(CurveConnection, OthersFailingDoNotDisturbAWorker) {
+  auto worker =
+      make_zmq_client(coordinator_->endpoint(), client_options(worker_, server_.public_key)).value();
+  const auto stranger = make_zmq_client(coordinator_->endpoint(), {.connect_timeout = 200ms});
+  EXPECT_FALSE(stranger.ok());
+  ASSERT_TRUE(worker->send(kCoordinatorPeer, Heartbeat{}).ok());
+  EXPECT_TRUE(coordinator_->receive(Clock::now() + 5s));
+}
+
+TEST(CurveOptions, WithKeysAnyAddressMayBeBoundAndBadKeysAreRefused) {
+  const CurveKeyPair own = make_curve_key_pair().value();
+  EXPECT_TRUE(make_zmq_server("tcp://0.0.0.0:*",
+                              {.curve = CurveKeys{.own = own, .server = {}, .allowed = {own.public_key}}})
+                  .ok());
+  EXPECT_FALSE(
+      make_zmq_server("tcp://0.0.0.0:*", {.curve = CurveKeys{.own = own, .server = {}, .allowed = {"short"}}})
+          .ok());
+  EXPECT_FALSE(
+      make_zmq_client("tcp://127.0.0.1:1", {.curve = CurveKeys{.own = own, .server = "", .allowed = {}}})
+          .ok());
+}
+
+}  // namespace
+}  // namespace outrider
