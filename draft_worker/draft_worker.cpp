@@ -2,6 +2,8 @@
 
 #include <spdlog/spdlog.h>
 
+#include <utility>
+
 namespace outrider {
 
 DraftWorker::DraftWorker(Drafter& drafter, Transport& transport, DraftWorkerOptions options)
@@ -62,8 +64,10 @@ void DraftWorker::handle(const Message& message) {
       send(drafter_.held(propose->sequence));
     }
   } else if (const auto* open = std::get_if<Open>(&message)) {
-    if (Status status = drafter_.open(*open); !status.ok())
-      spdlog::warn("sequence {} is not drafted for: {}", open->sequence.value(), status.message());
+    const Status status = drafter_.open(*open);
+    if (!status.ok())  // the coordinator may ask again and again
+      spdlog::log(std::exchange(told_full_, true) ? spdlog::level::debug : spdlog::level::warn,
+                  "sequence {} is not drafted for: {}", open->sequence.value(), status.message());
   } else if (const auto* close = std::get_if<Close>(&message)) {
     drafter_.close(close->sequence);
   } else if (const auto* welcome = std::get_if<Welcome>(&message); welcome && !welcome->accepted) {

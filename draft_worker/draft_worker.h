@@ -46,6 +46,7 @@ class DraftWorker {
   std::vector<DraftAnswer> answers_;  // of one piece of work
   Clock::time_point last_sent_{};
   bool leaving_ = false;
+  bool told_full_ = false;
 };
 
 }  // namespace outrider
