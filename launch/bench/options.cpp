@@ -99,9 +99,9 @@ Status complete_bench_options(BenchOptions& o) {
     return invalid_argument(fmt::format("--gammas: each must be 1 to {}", kMaxBenchGamma));
   if (o.repetitions < 1 || o.repetitions > 1000)
     return invalid_argument(fmt::format("--repetitions {}: must be 1 to 1000", o.repetitions));
-  if (run.max_tokens < 8)
-    return invalid_argument(
-        fmt::format("--max-tokens {}: at least 8 are needed to time rounds", run.max_tokens));
+  if (const int needed = 3 * (o.gammas.back() + 1); run.max_tokens < needed)
+    return invalid_argument(fmt::format("--max-tokens {}: gamma {} needs {} to time whole rounds",
+                                        run.max_tokens, o.gammas.back(), needed));
   if (o.context < 0) return invalid_argument(fmt::format("--context {}: must not be negative", o.context));
   if (!run.layout.empty()) return unsupported("--layout: the bench measures one process; drop it");
   ASSIGN_OR_RETURN(const Rule rule, resolve_rule(run.rule, run.temperature));

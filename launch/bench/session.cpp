@@ -14,13 +14,18 @@ double seconds_of_ns(int64_t ns) { return static_cast<double>(ns) * 1e-9; }
 // rounds are that pass's own.
 class RoundRecorder {
  public:
-  explicit RoundRecorder(RunTimes& times) : times_(times) {}
+  RoundRecorder(RunTimes& times, int gamma) : times_(times), gamma_(gamma) {}
 
-  void begin_request() { seen_ = 0; }
+  void begin_request(int max_tokens) {
+    seen_ = 0;
+    left_ = max_tokens;
+  }
 
   void add(const RoundDone& round, const Totals& totals) {
     const RoundSeconds parts = split(round, totals);
-    if (++seen_ > kUntimedRounds) {
+    const bool whole = left_ > gamma_;  // near its end a text asks for shorter drafts
+    left_ -= round.emitted;
+    if (++seen_ > kUntimedRounds && whole) {
       times_.rounds.push_back(parts);
       times_.tokens += round.emitted;
       times_.seconds += parts.wall;
@@ -46,7 +51,8 @@ class RoundRecorder {
   }
 
   RunTimes& times_;
-  int seen_ = 0;
+  const int gamma_;
+  int seen_ = 0, left_ = 0;
   Clock::time_point last_done_;
   int64_t forward_ns_ = 0, verify_ns_ = 0;
 };
@@ -86,7 +92,7 @@ Result<RunTimes> BenchSession::run(const std::vector<PromptRequest>& prompts, in
   ASSIGN_OR_RETURN(ProtocolOptions limits, protocol_options(options_, prepared_));
   const auto started = Clock::now();
   RunTimes times;
-  RoundRecorder recorder(times);
+  RoundRecorder recorder(times, gamma);
   Status error;
   Coordinator* running = nullptr;
   const CoordinatorCallbacks callbacks{
@@ -113,7 +119,7 @@ Result<RunTimes> BenchSession::run(const std::vector<PromptRequest>& prompts, in
                        [&] { return cluster->error(); });
   for (size_t i = 0; status.ok() && i < prompts.size(); ++i) {
     times.texts.emplace_back();
-    recorder.begin_request();
+    recorder.begin_request(prompts[i].request.max_tokens);
     coordinator.submit(prompts[i].request);
     status = coordinator.run();
     if (status.ok()) status = error;

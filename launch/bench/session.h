@@ -25,8 +25,8 @@ struct RoundSeconds {
   double overhead() const { return transfer + idle; }
 };
 
-// One run over all prompts, one sequence at a time. Rounds are timed from the second decode round on: the one
-// before still carries the prompt (the draft reads it then).
+// One run over all prompts, one sequence at a time. Rounds are timed from the second decode round on, for the
+// draft reads the prompt in the one before, and up to the first whose draft the end of the text cuts short.
 struct RunTimes {
   std::vector<std::vector<TokenId>> texts;  // by prompt
   std::vector<RoundSeconds> rounds;         // timed ones
