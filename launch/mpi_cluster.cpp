@@ -160,10 +160,12 @@ int MpiCluster::run_rank(const MpiSession& session, const RunOptions& options, c
   set_thread_role(fmt::format("rank/{}", world->rank()));
   if (Status refused = agree(*world, {}); !refused.ok())
     return fail(refused, world->rank() == 0);  // see leave()
-  auto context = bootstrap(session.world(), {.layout = options.layout,
-                                             .gpus = gpus_for(options),
-                                             .zmq = {.allow_remote = options.allow_remote},
-                                             .bind_host = options.bind_host});
+  BootstrapOptions meeting;
+  meeting.layout = options.layout;
+  meeting.gpus = gpus_for(options);
+  meeting.bind_host = options.bind_host;
+  meeting.zmq.allow_remote = options.allow_remote;
+  auto context = bootstrap(session.world(), meeting);
   if (!context.ok()) return fail(context.status(), world->rank() == 0);
   RankContext& rank = *context;
   // A rank that hangs holds up the others' end no longer than this has patience.
