@@ -35,6 +35,7 @@ const std::vector<VerifyResult>& ShardedVerifier::verify(std::span<const VerifyR
 }
 
 void ShardedVerifier::lay_out(std::span<const VerifyRequest> requests, const LogitsShard& logits) {
+  CHECK(logits.device_stream == nullptr, "the logits are in device memory");
   const Chunks chunks{logits.vocab_range};
   const auto chunk_count = static_cast<size_t>(chunks.count());
   const auto width = static_cast<size_t>(logits.vocab_range.size());

@@ -9,50 +9,23 @@
 #include <vector>
 
 #include "comm/collectives.h"
-#include "comm/messages.h"
 #include "target_worker/rules/decisions.h"
-#include "transformer/logits.h"
+#include "target_worker/verifier.h"
 #include "transformer/sampling/filters.h"
 #include "transformer/sampling/logprobs.h"
-#include "transformer/sampling/token_counts.h"
 #include "transformer/sampling/weighted_draw.h"
 
 namespace outrider {
 
-// One sequence of a pass. Its logits rows are [first_row, first_row + gamma]; row i follows draft token i.
-struct VerifyRequest {
-  const SamplingParams* sampling = nullptr;
-  Round round{};
-  Position base{};                 // committed length C: the position of draft[0]
-  std::span<const TokenId> draft;  // gamma tokens; none: plain decoding of one token
-  QKind q_kind = QKind::kNone;
-  std::span<const QRow> q;  // token and block rules: gamma rows that passed validate_q_rows
-  int64_t first_row = 0;
-  const TokenCounts* counts = nullptr;  // of the committed tokens; may be null unless there are penalties
-};
-
-struct VerifyResult {
-  VerdictStatus status = VerdictStatus::kOk;  // kNonFinite: a row held NaN or +inf, or nothing above -inf
-  int accepted_count = 0;
-  TokenId next;
-  std::vector<PositionLogprobs> logprobs;  // accepted_count + 1 of them when asked for
-};
-
-struct VerifierStats {
-  uint64_t residual_fallbacks = 0;  // recovery rows without mass: p == q up to rounding
-  uint64_t q_zero_draws = 0;        // draft tokens with q = 0: validate_q_rows was not asked
-};
-
-class ShardedVerifier {
+class ShardedVerifier final : public Verifier {
  public:
   // `group` must outlive the verifier; its ranks call verify() with the same requests and their own shard.
   explicit ShardedVerifier(Collectives& group);
 
-  // One result per request, in order, the same on every rank. Overwrites the logits. Valid until the next
-  // call.
-  const std::vector<VerifyResult>& verify(std::span<const VerifyRequest> requests, const LogitsShard& logits);
-
-  const VerifierStats& stats() const { return stats_; }
+  // The logits are in host memory.
+  const std::vector<VerifyResult>& verify(std::span<const VerifyRequest> requests,
+                                          const LogitsShard& logits) override;
+  const VerifierStats& stats() const override { return stats_; }
 
  private:
   struct Entry {

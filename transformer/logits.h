@@ -11,6 +11,8 @@ struct LogitsShard {
       logits;              // [rows, vocab_range.size()]; valid until the next forward; may be overwritten
   IndexRange vocab_range;  // of this rank
   int64_t vocab_size = 0;  // of the whole head, padding included
+  // A CUDA stream: the logits are in device memory and ready when it is. Null: in host memory.
+  void* device_stream = nullptr;
 };
 
 }  // namespace outrider

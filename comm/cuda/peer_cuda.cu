@@ -58,10 +58,10 @@ __device__ __forceinline__ void exchange_block(const PeerView& view, Store store
   const int64_t parity = (operation & 1) * view.slot_bytes;
   store(view.slots[view.rank] + parity);
   sync_block();
-  if (t < view.size && t != view.rank) {
-    publish(&view.headers[t]->flags[blockIdx.x][view.rank], operation);
-    wait_for_peer(view, t, operation);
-  }
+  const bool has_peer = t < view.size && t != view.rank;
+  if (has_peer) publish(&view.headers[t]->flags[blockIdx.x][view.rank], operation);
+  sync_block();  // nobody waits before all peers are told, or three ranks could wait in a circle
+  if (has_peer) wait_for_peer(view, t, operation);
   sync_block();
   if (t == 0) own.operations[blockIdx.x] = operation;
   load(parity);

@@ -8,7 +8,7 @@
 #include <latch>
 #include <thread>
 
-#include "base/cuda_peer.h"
+#include "comm/cuda/reduce.h"
 #include "tests/comm/collectives_suite.h"
 
 namespace outrider::cuda {
@@ -135,6 +135,24 @@ INSTANTIATE_TEST_SUITE_P(Kinds, DeviceGroupTest,
                                          Ranks{Kind::kPeer, 2}, Ranks{Kind::kPeer, 4}, Ranks{Kind::kPeer, 8},
                                          Ranks{Kind::kNccl, 1}, Ranks{Kind::kNccl, 2}, Ranks{Kind::kNccl, 4}),
                          [](const auto& ranks) { return name_of(ranks.param); });
+
+// Threads of a block publish and wait in any order, a different one on every rank: three ranks that wait
+// before they have told everyone can wait in a circle.
+TEST(PeerGroup, NoOrderOfThreadsWaitsInACircle) {
+  if (const auto devices = count_devices(); !devices.ok())
+    GTEST_SKIP() << "no CUDA device: " << devices.status().message();
+  on_every_rank({Kind::kPeer, 4}, std::chrono::seconds(5), [](DeviceGroup& group, Collectives&) {
+    DeviceBuffer<uint64_t> value(1), other(1);
+    Stream stream;
+    for (int i = 0; i < 50; ++i) {
+      // The emulation shuffles threads anew in every kernel: other work takes the ranks out of step.
+      for (int k = 0; k < (group.rank() * 7 + i) % 5; ++k)
+        reduce_gathered(stream, Reduction::kSum, 1, other.data(), other.data(), 1);
+      group.all_reduce(Reduction::kMax, value.data(), 1, stream);
+    }
+    EXPECT_NO_THROW(group.wait(stream));
+  });
+}
 
 TEST(PeerGroup, SaysWhoIsMissing) {
   if (const auto devices = count_devices(); !devices.ok())

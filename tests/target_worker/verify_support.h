@@ -100,16 +100,14 @@ inline TokenCounts counts_of(const TestRound& round) {
   return counts;
 }
 
-// One pass over all rounds with the vocabulary split over `ranks`; expects every rank to say the same.
-// Row order in the pass is reversed against the requests, so that first_row matters.
-inline std::vector<VerifyResult> verify_sharded(const std::vector<TestRound>& rounds, int ranks,
-                                                VerifierStats* stats = nullptr) {
-  const auto vocab_size = static_cast<int64_t>(rounds.front().vocab_size());
-  std::vector<TokenCounts> counts;
-  std::vector<VerifyRequest> requests;
-  int64_t rows = 0;
+// Requests for one pass over all rounds. Row order in the pass is reversed against the requests, so that
+// first_row matters. They view rounds and counts.
+inline std::vector<VerifyRequest> requests_of(const std::vector<TestRound>& rounds,
+                                              std::vector<TokenCounts>& counts) {
+  std::vector<VerifyRequest> requests(rounds.size());
+  counts.clear();
   for (const TestRound& round : rounds) counts.push_back(counts_of(round));
-  requests.resize(rounds.size());
+  int64_t rows = 0;
   for (size_t i = rounds.size(); i-- > 0;) {
     const TestRound& round = rounds[i];
     requests[i] = {.sampling = &round.params,
@@ -122,15 +120,34 @@ inline std::vector<VerifyResult> verify_sharded(const std::vector<TestRound>& ro
                    .counts = &counts[i]};
     rows += static_cast<int64_t>(round.raw.size());
   }
+  return requests;
+}
+
+// The raw logits of one rank, [rows, range.size()].
+inline std::vector<float> shard_of(const std::vector<TestRound>& rounds,
+                                   const std::vector<VerifyRequest>& requests, int64_t rows,
+                                   IndexRange range) {
+  std::vector<float> shard(static_cast<size_t>(rows * range.size()));
+  for (size_t i = 0; i < rounds.size(); ++i)
+    for (size_t r = 0; r < rounds[i].raw.size(); ++r)
+      std::copy(rounds[i].raw[r].begin() + range.begin, rounds[i].raw[r].begin() + range.end,
+                shard.begin() + (requests[i].first_row + static_cast<int64_t>(r)) * range.size());
+  return shard;
+}
+
+// One pass over all rounds with the vocabulary split over `ranks`; expects every rank to say the same.
+inline std::vector<VerifyResult> verify_sharded(const std::vector<TestRound>& rounds, int ranks,
+                                                VerifierStats* stats = nullptr) {
+  const auto vocab_size = static_cast<int64_t>(rounds.front().vocab_size());
+  std::vector<TokenCounts> counts;
+  const auto requests = requests_of(rounds, counts);
+  int64_t rows = 0;
+  for (const TestRound& round : rounds) rows += static_cast<int64_t>(round.raw.size());
   std::vector<std::vector<VerifyResult>> results(static_cast<size_t>(ranks));
   std::vector<VerifierStats> all_stats(static_cast<size_t>(ranks));
   reference::run_ranks(ranks, [&](Collectives& group) {
     const IndexRange range = vocab_range(vocab_size, {group.rank(), group.size()});
-    std::vector<float> shard(static_cast<size_t>(rows * range.size()));
-    for (size_t i = 0; i < rounds.size(); ++i)
-      for (size_t r = 0; r < rounds[i].raw.size(); ++r)
-        std::copy(rounds[i].raw[r].begin() + range.begin, rounds[i].raw[r].begin() + range.end,
-                  shard.begin() + (requests[i].first_row + static_cast<int64_t>(r)) * range.size());
+    std::vector<float> shard = shard_of(rounds, requests, rows, range);
     ShardedVerifier verifier(group);
     const LogitsShard logits{TensorView<float, 2>(shard.data(), {rows, range.size()}), range, vocab_size};
     results[static_cast<size_t>(group.rank())] = verifier.verify(requests, logits);

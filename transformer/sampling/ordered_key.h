@@ -36,7 +36,9 @@ struct RankedToken {
   }
   OUTRIDER_SHARED_CODE uint32_t key() const { return static_cast<uint32_t>(packed >> 32); }
   OUTRIDER_SHARED_CODE float value() const { return value_of_key(key()); }
-  TokenId id() const { return TokenId(static_cast<int32_t>(0xFFFFFFFF - static_cast<uint32_t>(packed))); }
+  OUTRIDER_SHARED_CODE TokenId id() const {
+    return TokenId(static_cast<int32_t>(0xFFFFFFFF - static_cast<uint32_t>(packed)));
+  }
   // As the best token of a row: false if the row holds a NaN or +inf, or nothing above -inf. Such a row has
   // no distribution and fails its sequence.
   OUTRIDER_SHARED_CODE bool is_finite() const {

@@ -1,0 +1,181 @@
+#include "target_worker/cuda/verify_inputs.h"
+
+#include <algorithm>
+#include <cstring>
+
+#include "base/log.h"
+#include "transformer/sampling/penalties.h"
+#include "transformer/sampling/weighted_draw.h"
+
+namespace outrider::cuda {
+namespace {
+
+Decision decision_of(const VerifyRequest& request) {
+  const Rule rule = effective_rule(*request.sampling);
+  if (rule == Rule::kGreedy || rule == Rule::kInvariant) return Decision::kMatchBest;
+  if (rule == Rule::kNaive || request.draft.empty()) return Decision::kMatchDrawn;
+  return rule == Rule::kToken ? Decision::kToken : Decision::kBlock;
+}
+
+int32_t local_index(TokenId id, IndexRange range) {
+  return range.contains(id.value()) ? static_cast<int32_t>(id.value() - range.begin) : -1;
+}
+
+constexpr size_t aligned(size_t bytes) { return (bytes + 15) / 16 * 16; }
+
+}  // namespace
+
+void VerifyInputs::clear() {
+  rows_.clear();
+  requests_.clear();
+  counted_.clear();
+  biases_.clear();
+  for (auto* list : {&filtered_, &top_k_, &top_p_, &noisy_, &drawn_}) list->clear();
+  words_.clear();
+  word_count_ = 0;
+  q_zero_draws_ = 0;
+}
+
+// Committed tokens of this rank's slice, then every drafted token with its committed counts, then the bias.
+void VerifyInputs::add_penalties(const VerifyRequest& request, IndexRange range, RequestInput& input) {
+  const SamplingParams& params = *request.sampling;
+  input.first_count = static_cast<int32_t>(counted_.size());
+  if (needs_counts(params)) {
+    CHECK(request.counts != nullptr, "penalties need the token counts of their sequence");
+    input.penalised = 1;
+    input.factors = penalty_factors(params);
+    const auto add = [&](const TokenCounts::Entry& entry) {
+      counted_.push_back({.local = local_index(entry.id, range),
+                          .id = entry.id.value(),
+                          .in_prompt = entry.in_prompt,
+                          .in_output = entry.in_output});
+    };
+    for (const TokenCounts::Entry& entry : request.counts->entries())
+      if (range.contains(entry.id.value())) add(entry);
+    input.counts = static_cast<int32_t>(counted_.size()) - input.first_count;
+    input.first_drafted = static_cast<int32_t>(counted_.size());
+    for (TokenId id : request.draft) add(request.counts->find(id));
+  }
+  input.first_bias = static_cast<int32_t>(biases_.size());
+  for (const auto& [id, value] : params.logit_bias)
+    if (range.contains(id.value())) biases_.push_back({local_index(id, range), value});
+  input.biases = static_cast<int32_t>(biases_.size()) - input.first_bias;
+}
+
+// This rank's slice of the draft's distribution at one row.
+void VerifyInputs::add_q(const VerifyRequest& request, int32_t index, IndexRange range, RowInput& row) {
+  const QRow& q = request.q[static_cast<size_t>(index)];
+  row.q_sum = static_cast<double>(q.sum);
+  row.q_draft = QView{q.ids, q.weights, q.sum}.probability(request.draft[static_cast<size_t>(index)]);
+  q_zero_draws_ += row.q_draft == 0;
+  row.sparse = !q.ids.empty();
+  size_t begin = static_cast<size_t>(range.begin), end = static_cast<size_t>(range.end);
+  if (row.sparse) {
+    const auto at = [&](int64_t id) {
+      return static_cast<size_t>(std::lower_bound(q.ids.begin(), q.ids.end(), static_cast<uint32_t>(id)) -
+                                 q.ids.begin());
+    };
+    begin = at(range.begin);
+    end = at(range.end);
+    row.q_ids = word_count_;
+    words_.push_back({std::span(q.ids).subspan(begin, end - begin), static_cast<uint32_t>(range.begin)});
+    word_count_ += static_cast<int64_t>(end - begin);
+  } else {  // weights end where the rest is 0
+    end = std::min(end, q.weights.size());
+    begin = std::min(begin, end);
+  }
+  row.q_count = static_cast<int32_t>(end - begin);
+  row.q_weights = word_count_;
+  words_.push_back({std::span(q.weights).subspan(begin, end - begin)});
+  word_count_ += row.q_count;
+}
+
+void VerifyInputs::add_row(const VerifyRequest& request, int32_t index, IndexRange range) {
+  const SamplingParams& params = *request.sampling;
+  const bool is_last = static_cast<size_t>(index) == request.draft.size();
+  const Decision decision = requests_.back().decision;
+  RowInput row{.logits_row = request.first_row + index,
+               .seed = params.seed.value,
+               .request = static_cast<int32_t>(requests_.size()) - 1,
+               .position = request.base.value() + index,
+               .round = request.round.value(),
+               .draft = is_last ? -1 : request.draft[static_cast<size_t>(index)].value(),
+               .scale = inverse_temperature(params),
+               .top_k = params.top_k,
+               .top_p = params.top_p,
+               .min_p = params.min_p,
+               .noisy = effective_rule(params) == Rule::kInvariant,
+               .filtered = has_filters(params)};
+  const auto r = static_cast<int32_t>(rows_.size());
+  if (row.filtered) {
+    filtered_.push_back(r);
+    if (params.top_k > 0) top_k_.push_back(r);
+    if (params.top_p < 1) top_p_.push_back(r);
+    if (row.noisy) noisy_.push_back(r);
+  }
+  if (decision != Decision::kMatchBest) drawn_.push_back(r);
+  const bool tests_q = decision == Decision::kToken || decision == Decision::kBlock;
+  if (tests_q && !is_last) add_q(request, index, range, row);
+  rows_.push_back(row);
+}
+
+void VerifyInputs::add_request(const VerifyRequest& request, IndexRange range) {
+  RequestInput input{.decision = decision_of(request),
+                     .first_row = static_cast<int32_t>(rows_.size()),
+                     .gamma = static_cast<int32_t>(request.draft.size())};
+  const bool tests_q = input.decision == Decision::kToken || input.decision == Decision::kBlock;
+  CHECK(!tests_q || request.q.size() == request.draft.size(), "{} q rows for {} draft tokens",
+        request.q.size(), request.draft.size());
+  add_penalties(request, range, input);
+  requests_.push_back(input);
+  for (int32_t i = 0; i <= input.gamma; ++i) add_row(request, i, range);
+}
+
+void VerifyInputs::send(std::span<const VerifyRequest> requests, IndexRange range, StreamView stream,
+                        VerifyBatch& batch) {
+  clear();
+  for (const VerifyRequest& request : requests) add_request(request, range);
+
+  size_t bytes = static_cast<size_t>(word_count_) * sizeof(uint32_t);
+  const auto count_bytes = [&](const auto&... arrays) {
+    ((bytes += aligned(arrays.size() * sizeof(arrays[0]))), ...);
+  };
+  count_bytes(rows_, requests_, counted_, biases_, filtered_, top_k_, top_p_, noisy_, drawn_);
+  if (static_cast<int64_t>(bytes) > staging_.size()) {  // rare: twice as much as ever before
+    staging_ = PinnedBuffer<std::byte>(static_cast<int64_t>(2 * bytes));
+    memory_ = DeviceBuffer<std::byte>(static_cast<int64_t>(2 * bytes));
+  }
+
+  size_t at = 0;
+  const auto put = [&](const auto& array, auto*& on_device) {
+    const size_t size = array.size() * sizeof(array[0]);
+    on_device = reinterpret_cast<std::remove_reference_t<decltype(on_device)>>(memory_.data() + at);
+    if (size > 0) std::memcpy(staging_.data() + at, array.data(), size);
+    at += aligned(size);
+  };
+  put(rows_, batch.row);
+  put(requests_, batch.request);
+  put(counted_, batch.counted);
+  put(biases_, batch.biases);
+  put(filtered_, batch.filtered_rows);
+  put(top_k_, batch.top_k_rows);
+  put(top_p_, batch.top_p_rows);
+  put(noisy_, batch.noisy_rows);
+  put(drawn_, batch.drawn_rows);
+  batch.words = reinterpret_cast<const uint32_t*>(memory_.data() + at);
+  auto* words = reinterpret_cast<uint32_t*>(staging_.data() + at);
+  for (const Words& run : words_)
+    words = std::transform(run.from.begin(), run.from.end(), words,
+                           [&](uint32_t word) { return word - run.subtract; });
+
+  batch.rows = static_cast<int32_t>(rows_.size());
+  batch.requests = static_cast<int32_t>(requests_.size());
+  batch.filtered_count = static_cast<int32_t>(filtered_.size());
+  batch.top_k_count = static_cast<int32_t>(top_k_.size());
+  batch.top_p_count = static_cast<int32_t>(top_p_.size());
+  batch.noisy_count = static_cast<int32_t>(noisy_.size());
+  batch.drawn_count = static_cast<int32_t>(drawn_.size());
+  copy(memory_.data(), staging_.data(), static_cast<int64_t>(bytes), stream);
+}
+
+}  // namespace outrider::cuda

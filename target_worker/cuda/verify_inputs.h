@@ -1,0 +1,48 @@
+// What a pass of verification sends to the device, packed into one copy. The host's part of a request: which
+// rows and tokens it is about; every number that depends on a logit is the kernels'.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "target_worker/cuda/verify_batch.h"
+#include "target_worker/verifier.h"
+
+namespace outrider::cuda {
+
+class VerifyInputs {
+ public:
+  // Packs `requests` for the slice `range` of rank `rank`, and queues the copy. The pointers it sets in
+  // `batch` are valid until the next call, which must not come before the copy is done.
+  void send(std::span<const VerifyRequest> requests, IndexRange range, StreamView stream, VerifyBatch& batch);
+
+  // Draft tokens with q = 0 among the last requests.
+  uint64_t q_zero_draws() const { return q_zero_draws_; }
+
+ private:
+  void clear();
+  void add_request(const VerifyRequest& request, IndexRange range);
+  void add_row(const VerifyRequest& request, int32_t index, IndexRange range);
+  void add_penalties(const VerifyRequest& request, IndexRange range, RequestInput& input);
+  void add_q(const VerifyRequest& request, int32_t index, IndexRange range, RowInput& row);
+
+  // A run of q's words, wherever the request holds them; ids become local as they are copied.
+  struct Words {
+    std::span<const uint32_t> from;
+    uint32_t subtract = 0;
+  };
+
+  std::vector<RowInput> rows_;
+  std::vector<RequestInput> requests_;
+  std::vector<CountedToken> counted_;
+  std::vector<Bias> biases_;
+  std::vector<int32_t> filtered_, top_k_, top_p_, noisy_, drawn_;
+  std::vector<Words> words_;
+  int64_t word_count_ = 0;
+  uint64_t q_zero_draws_ = 0;
+  PinnedBuffer<std::byte> staging_;
+  DeviceBuffer<std::byte> memory_;
+};
+
+}  // namespace outrider::cuda

@@ -1,0 +1,50 @@
+// What a verification is asked and what it answers, whoever computes it.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "base/sampling_params.h"
+#include "comm/messages.h"
+#include "transformer/logits.h"
+#include "transformer/sampling/token_counts.h"
+
+namespace outrider {
+
+// One sequence of a pass. Its logits rows are [first_row, first_row + gamma]; row i follows draft token i.
+struct VerifyRequest {
+  const SamplingParams* sampling = nullptr;
+  Round round{};
+  Position base{};                 // committed length C: the position of draft[0]
+  std::span<const TokenId> draft;  // gamma tokens; none: plain decoding of one token
+  QKind q_kind = QKind::kNone;
+  std::span<const QRow> q;  // token and block rules: gamma rows that passed validate_q_rows
+  int64_t first_row = 0;
+  const TokenCounts* counts = nullptr;  // of the committed tokens; may be null unless there are penalties
+};
+
+struct VerifyResult {
+  VerdictStatus status = VerdictStatus::kOk;  // kNonFinite: a row held NaN or +inf, or nothing above -inf
+  int accepted_count = 0;
+  TokenId next;
+  std::vector<PositionLogprobs> logprobs;  // accepted_count + 1 of them when asked for
+};
+
+struct VerifierStats {
+  uint64_t residual_fallbacks = 0;  // recovery rows without mass: p == q up to rounding
+  uint64_t q_zero_draws = 0;        // draft tokens with q = 0: validate_q_rows was not asked
+};
+
+class Verifier {
+ public:
+  virtual ~Verifier() = default;
+  // One result per request, in order, the same on every rank. Overwrites the logits. Valid until the next
+  // call.
+  virtual const std::vector<VerifyResult>& verify(std::span<const VerifyRequest> requests,
+                                                  const LogitsShard& logits) = 0;
+  virtual const VerifierStats& stats() const = 0;
+};
+
+}  // namespace outrider

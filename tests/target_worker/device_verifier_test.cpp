@@ -1,0 +1,168 @@
+// Verification on a CUDA device, or on its emulation: the verdicts of the host's rules, for any number of
+// ranks and however the ranks talk.
+#include "target_worker/cuda/device_verifier.h"
+
+#include <gtest/gtest.h>
+
+#include <latch>
+
+#include "tests/target_worker/verify_support.h"
+
+namespace outrider::cuda {
+namespace {
+
+enum class Link { kStaged, kPeer };
+
+// As verify_sharded of verify_support.h.
+std::vector<VerifyResult> verify_on_device(const std::vector<TestRound>& rounds, int ranks, Link link,
+                                           VerifierStats* stats = nullptr) {
+  const auto vocab_size = static_cast<int64_t>(rounds.front().vocab_size());
+  std::vector<TokenCounts> counts;
+  const auto requests = requests_of(rounds, counts);
+  int64_t rows = 0;
+  for (const TestRound& round : rounds) rows += static_cast<int64_t>(round.raw.size());
+  std::vector<std::vector<VerifyResult>> results(static_cast<size_t>(ranks));
+  std::latch done(ranks);  // groups end together
+  reference::run_ranks(ranks, [&](Collectives& host) {
+    use_device(0);
+    const IndexRange range = vocab_range(vocab_size, {host.rank(), host.size()});
+    const std::vector<float> shard = shard_of(rounds, requests, rows, range);
+    auto group = link == Link::kStaged ? make_staged_group(host) : make_peer_group(host).value();
+    Stream stream;
+    DeviceBuffer<float> memory(rows * range.size());
+    copy(memory.data(), shard.data(), memory.size(), stream);
+    stream.synchronize();
+    DeviceVerifier verifier(*group, host, {.rows = rows, .requests = static_cast<int64_t>(rounds.size())});
+    const LogitsShard logits{TensorView<float, 2>(memory.data(), {rows, range.size()}), range, vocab_size,
+                             StreamView(stream).handle()};
+    results[static_cast<size_t>(host.rank())] = verifier.verify(requests, logits);
+    if (stats != nullptr && host.rank() == 0) *stats = verifier.stats();
+    done.arrive_and_wait();
+  });
+  for (const auto& other : results)
+    for (size_t i = 0; i < rounds.size(); ++i) {
+      EXPECT_EQ(other[i].status, results[0][i].status);
+      EXPECT_EQ(other[i].accepted_count, results[0][i].accepted_count);
+      EXPECT_EQ(other[i].next, results[0][i].next);
+    }
+  return results.front();
+}
+
+void expect_same_logprobs(const std::vector<PositionLogprobs>& a, const std::vector<PositionLogprobs>& b,
+                          const std::string& what) {
+  ASSERT_EQ(a.size(), b.size()) << what;
+  const auto same = [](const TokenLogprob& x, const TokenLogprob& y) {
+    return x.id == y.id && x.logprob == y.logprob;
+  };
+  for (size_t i = 0; i < a.size(); ++i) {
+    EXPECT_TRUE(same(a[i].chosen, b[i].chosen)) << what;
+    EXPECT_TRUE(std::equal(a[i].top.begin(), a[i].top.end(), b[i].top.begin(), b[i].top.end(), same)) << what;
+  }
+}
+
+void expect_host_verdicts(const std::vector<TestRound>& rounds, int ranks, Link link,
+                          const std::string& what) {
+  VerifierStats host_stats, device_stats;
+  const auto expected = verify_sharded(rounds, 1, &host_stats);
+  const auto results = verify_on_device(rounds, ranks, link, &device_stats);
+  for (size_t i = 0; i < rounds.size(); ++i) {
+    const auto text = what + ": request " + std::to_string(i) + " of rule " +
+                      std::string(rule_name(rounds[i].params.rule)) + " on " + std::to_string(ranks) +
+                      " ranks";
+    ASSERT_EQ(results[i].status, expected[i].status) << text;
+    ASSERT_EQ(results[i].accepted_count, expected[i].accepted_count) << text;
+    ASSERT_EQ(results[i].next, expected[i].next) << text;
+    expect_same_logprobs(results[i].logprobs, expected[i].logprobs, text);
+  }
+  ASSERT_EQ(device_stats.residual_fallbacks, host_stats.residual_fallbacks) << what;
+  ASSERT_EQ(device_stats.q_zero_draws, host_stats.q_zero_draws) << what;
+}
+
+class DeviceVerifierTest : public testing::Test {
+ protected:
+  void SetUp() override {
+    if (const auto devices = count_devices(); !devices.ok())
+      GTEST_SKIP() << "no CUDA device: " << devices.status().message();
+  }
+};
+
+class DeviceRule : public DeviceVerifierTest, public testing::WithParamInterface<Rule> {};
+
+TEST_P(DeviceRule, EqualsTheHostOnAnyNumberOfRanks) {
+  std::mt19937_64 rng(200 + static_cast<uint64_t>(GetParam()));
+  const size_t sizes[] = {5, 37, 256, 1031, 4500};  // the last has several parts per rank
+  for (int i = 0; i < 25; ++i) {
+    const auto round = random_round(rng, GetParam(), sizes[i % 5], static_cast<int>(rng() % 6));
+    const std::string pass = "pass " + std::to_string(i);
+    expect_host_verdicts({round}, 1, Link::kStaged, pass);
+    if (i % 4 == 0) expect_host_verdicts({round}, 3, Link::kStaged, pass + " staged");
+    if (i % 4 == 2) expect_host_verdicts({round}, 4, Link::kPeer, pass + " peer");
+    if (HasFatalFailure()) return;
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Rules, DeviceRule,
+                         testing::Values(Rule::kGreedy, Rule::kInvariant, Rule::kNaive, Rule::kToken,
+                                         Rule::kBlock),
+                         [](const auto& rule) { return std::string(rule_name(rule.param)); });
+
+// The whole-row rules, without the sharded verifier of the host in between.
+TEST_F(DeviceVerifierTest, EqualsTheOracle) {
+  std::mt19937_64 rng(17);
+  for (int i = 0; i < 30; ++i) {
+    const auto round = random_round(rng, static_cast<Rule>(i % 5), 300, static_cast<int>(rng() % 5));
+    const RuleOutcome expected = oracle(round);
+    const auto result = verify_on_device({round}, 2, Link::kStaged).front();
+    ASSERT_EQ(result.accepted_count, expected.accepted_count) << i;
+    ASSERT_EQ(result.next, expected.next) << i;
+  }
+}
+
+TEST_F(DeviceVerifierTest, MixedBatchesWithLogprobs) {
+  std::mt19937_64 rng(18);
+  for (int i = 0; i < 12; ++i) {
+    std::vector<TestRound> rounds;
+    for (int n = static_cast<int>(1 + rng() % 7); n > 0; --n) {
+      rounds.push_back(random_round(rng, static_cast<Rule>(rng() % 5), 700, static_cast<int>(rng() % 5)));
+      if (rng() % 3 == 0) rounds.back().params.logprobs = static_cast<int32_t>(rng() % 4);
+    }
+    expect_host_verdicts(rounds, 1 + i % 2, Link::kPeer, "batch " + std::to_string(i));
+    if (HasFatalFailure()) return;
+  }
+}
+
+TEST_F(DeviceVerifierTest, NonFiniteRowsFailTheirSequenceOnly) {
+  std::mt19937_64 rng(19);
+  const float bad_values[] = {std::nanf(""), -std::nanf(""), std::numeric_limits<float>::infinity()};
+  for (int i = 0; i < 16; ++i) {
+    std::vector<TestRound> rounds;
+    for (int rule = 0; rule < 5; ++rule) rounds.push_back(random_round(rng, static_cast<Rule>(rule), 90, 3));
+    TestRound& victim = rounds[static_cast<size_t>(i) % 5];
+    auto& row = victim.raw[rng() % 4];
+    if (i % 4 == 3) {
+      std::fill(row.begin(), row.end(), reference::kMasked);
+      victim.params.logit_bias.clear();
+    } else {
+      row[rng() % 90] = bad_values[i % 4];
+    }
+    expect_host_verdicts(rounds, 1 + i % 3, Link::kStaged, "pass " + std::to_string(i));
+    if (HasFatalFailure()) return;
+  }
+}
+
+// Rows of equal logits: every cut and every draw goes through ties.
+TEST_F(DeviceVerifierTest, TiesAreCutAndDrawnById) {
+  std::mt19937_64 rng(20);
+  for (int i = 0; i < 20; ++i) {
+    TestRound round = random_round(rng, i % 2 ? Rule::kNaive : Rule::kInvariant, 2500, 2);
+    for (auto& row : round.raw)
+      for (float& logit : row) logit = rng() % 3 == 0 ? 1.0f : 0.5f;
+    round.params.top_k = i % 3 ? static_cast<int32_t>(1 + rng() % 2500) : 0;
+    round.params.top_p = i % 3 ? 1 : 0.3f;
+    expect_host_verdicts({round}, 1 + i % 3, Link::kStaged, "pass " + std::to_string(i));
+    if (HasFatalFailure()) return;
+  }
+}
+
+}  // namespace
+}  // namespace outrider::cuda
