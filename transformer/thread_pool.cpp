@@ -11,6 +11,9 @@ namespace {
 // Long enough to bridge the serial work between two loops of a forward pass, short against a scheduler slice.
 constexpr int kSpins = 1500;
 
+// A thread that lost its core for a while leaves the rest of a loop to the others.
+constexpr int64_t kChunksPerThread = 8;
+
 void relax() {
 #if defined(__x86_64__)
   __builtin_ia32_pause();
@@ -23,9 +26,9 @@ ThreadPool::ThreadPool(int threads, bool spin) : spin_(spin) {
   CHECK(threads >= 1, "threads={}", threads);
   const std::string role = thread_role();
   for (int i = 1; i < threads; ++i)
-    workers_.emplace_back([this, i, role] {
+    workers_.emplace_back([this, role] {
       set_thread_role(role);
-      work(i);
+      work();
     });
 }
 
@@ -37,19 +40,23 @@ ThreadPool::~ThreadPool() {
   start_.notify_all();
 }
 
-int64_t ThreadPool::parts_of(int64_t count, int64_t grain) const {
-  return std::min<int64_t>(size(), (count + grain - 1) / std::max<int64_t>(grain, 1));
+int64_t ThreadPool::chunks_of(int64_t count, int64_t grain) const {
+  return std::min<int64_t>(size() == 1 ? 1 : size() * kChunksPerThread,
+                           (count + grain - 1) / std::max<int64_t>(grain, 1));
 }
 
-void ThreadPool::run_part(int64_t part) const {
-  const int64_t begin = count_ * part / parts_;
-  const int64_t end = count_ * (part + 1) / parts_;
-  if (begin < end) invoke_(context_, begin, end);
+void ThreadPool::run_chunks() {
+  for (int64_t chunk; (chunk = next_chunk_.fetch_add(1, std::memory_order_relaxed)) < chunks_;) {
+    const int64_t begin = count_ * chunk / chunks_;
+    const int64_t end = count_ * (chunk + 1) / chunks_;
+    if (begin < end) invoke_(context_, begin, end);
+  }
 }
 
-void ThreadPool::run(int64_t count, int64_t parts, Invoke invoke, const void* context) {
+void ThreadPool::run(int64_t count, int64_t chunks, Invoke invoke, const void* context) {
   count_ = count;
-  parts_ = parts;
+  chunks_ = chunks;
+  next_chunk_.store(0, std::memory_order_relaxed);
   invoke_ = invoke;
   context_ = context;
   pending_.store(static_cast<int>(workers_.size()), std::memory_order_relaxed);
@@ -58,7 +65,7 @@ void ThreadPool::run(int64_t count, int64_t parts, Invoke invoke, const void* co
     ticket_.fetch_add(1, std::memory_order_release);
   }
   start_.notify_all();
-  run_part(0);
+  run_chunks();
   for (int i = 0; spin_ && i < kSpins && pending_.load(std::memory_order_acquire) != 0; ++i) relax();
   if (pending_.load(std::memory_order_acquire) != 0) {
     std::unique_lock lock(mutex_);
@@ -66,7 +73,7 @@ void ThreadPool::run(int64_t count, int64_t parts, Invoke invoke, const void* co
   }
 }
 
-void ThreadPool::work(int index) {
+void ThreadPool::work() {
   uint64_t seen = 0;
   while (true) {
     for (int i = 0; spin_ && i < kSpins && ticket_.load(std::memory_order_acquire) == seen; ++i) relax();
@@ -76,7 +83,7 @@ void ThreadPool::work(int index) {
       if (stopping_) return;
     }
     ++seen;
-    if (index < parts_) run_part(index);
+    run_chunks();
     if (pending_.fetch_sub(1, std::memory_order_acq_rel) == 1) {
       std::lock_guard lock(mutex_);
       done_.notify_one();

@@ -23,18 +23,18 @@ class ThreadPool {
 
   int size() const { return static_cast<int>(workers_.size()) + 1; }
 
-  // Calls body(begin, end) for contiguous parts of [0, count), one part per thread and no part smaller than
-  // `grain` (except the last). How the range is cut never changes a result: every index is computed on its
-  // own.
+  // Calls body(begin, end) for contiguous chunks of [0, count), a few per thread, each taken by whoever is
+  // free, and none smaller than `grain` (but by rounding). How the range is cut never changes a result: every
+  // index is computed on its own.
   template <class Body>
   void parallel_for(int64_t count, int64_t grain, const Body& body) {
-    const int64_t parts = parts_of(count, grain);
-    if (parts <= 1) {
+    const int64_t chunks = chunks_of(count, grain);
+    if (chunks <= 1) {
       if (count > 0) body(int64_t{0}, count);
       return;
     }
     run(
-        count, parts,
+        count, chunks,
         [](const void* context, int64_t begin, int64_t end) {
           (*static_cast<const Body*>(context))(begin, end);
         },
@@ -44,19 +44,20 @@ class ThreadPool {
  private:
   using Invoke = void (*)(const void*, int64_t, int64_t);
 
-  int64_t parts_of(int64_t count, int64_t grain) const;
-  void run(int64_t count, int64_t parts, Invoke invoke, const void* context);
-  void work(int index);
-  void run_part(int64_t part) const;
+  int64_t chunks_of(int64_t count, int64_t grain) const;
+  void run(int64_t count, int64_t chunks, Invoke invoke, const void* context);
+  void work();
+  void run_chunks();
 
   // The loop in flight: written by the owner before `ticket_` changes.
   int64_t count_ = 0;
-  int64_t parts_ = 0;
+  int64_t chunks_ = 0;
   Invoke invoke_ = nullptr;
   const void* context_ = nullptr;
 
-  std::atomic<uint64_t> ticket_{0};  // number of loops started
-  std::atomic<int> pending_{0};      // workers that have not finished the loop in flight
+  std::atomic<int64_t> next_chunk_{0};  // of the loop in flight: the first that nobody has taken
+  std::atomic<uint64_t> ticket_{0};     // number of loops started
+  std::atomic<int> pending_{0};         // workers that have not finished the loop in flight
   std::atomic<bool> stopping_{false};
   const bool spin_;
   std::mutex mutex_;
