@@ -1,0 +1,117 @@
+// Whole forward passes of a model directory, after a context:
+//   OUTRIDER_BENCH_MODEL=DIR model_bench
+// rows tokens of one sequence, logits for all of them, the cache truncated in between.
+//   GB/s   weights read per second of a pass of one row     share  of the read bandwidth probed before and
+//   after ratio  time of a pass over that of one row, taken in turns with it
+#include <benchmark/benchmark.h>
+
+#include <cstdio>
+#include <cstdlib>
+#include <map>
+#include <memory>
+
+#include "tests/bench/read_bandwidth.h"
+#include "transformer/model.h"
+
+namespace outrider::bench {
+namespace {
+
+constexpr int64_t kContext = 512, kMaxRows = 16;
+
+struct Loaded {
+  std::unique_ptr<Collectives> single = make_single_collectives();
+  std::unique_ptr<Model> model;
+  KvHandle sequence;
+};
+
+Result<std::unique_ptr<Loaded>> load(const std::string& directory, WeightFormat format, int threads) {
+  auto loaded = std::make_unique<Loaded>();
+  ASSIGN_OR_RETURN(loaded->model, Model::load(directory,
+                                              {.threads = threads,
+                                               .spin = true,
+                                               .max_rows = 64,
+                                               .max_logit_rows = kMaxRows,
+                                               .max_positions = kContext + kMaxRows,
+                                               .weight_format = format},
+                                              *loaded->single));
+  loaded->sequence = loaded->model->kv().create();
+  const std::vector<TokenId> prompt(64, TokenId(1));
+  for (int64_t i = 0; i < kContext; i += 64) {
+    const BatchSlice slice{loaded->sequence, prompt, 0};
+    RETURN_IF_ERROR(loaded->model->forward({&slice, 1}).status());
+  }
+  return loaded;
+}
+
+double pass_seconds(Loaded& loaded, int64_t rows) {
+  const std::vector<TokenId> tokens(static_cast<size_t>(rows), TokenId(2));
+  const BatchSlice slice{loaded.sequence, tokens, rows};
+  const double start = seconds_now();
+  benchmark::DoNotOptimize(loaded.model->forward({&slice, 1}));
+  const double seconds = seconds_now() - start;
+  loaded.model->kv().truncate(loaded.sequence, kContext);
+  return seconds;
+}
+
+void BM_Forward(benchmark::State& state, const std::string& directory, WeightFormat format) {
+  static ReadProbe probe;
+  static std::unique_ptr<Loaded> loaded;
+  static std::pair<WeightFormat, int> key{WeightFormat::kAuto, 0};
+  const auto threads = static_cast<int>(state.range(0));
+  if (key != std::pair(format, threads)) {
+    loaded.reset();
+    auto fresh = load(directory, format, threads);
+    if (!fresh.ok()) return state.SkipWithError(fresh.status().message().c_str());
+    loaded = std::move(fresh).value();
+    key = {format, threads};
+  }
+  const int64_t rows = state.range(1);
+  ThreadPool pool(threads, true);
+  const double before = probe.bytes_per_second(pool);
+  pass_seconds(*loaded, rows);
+  double one = 0, many = 0;
+  for (auto _ : state) {
+    one += pass_seconds(*loaded, 1);
+    const double seconds = pass_seconds(*loaded, rows);
+    many += seconds;
+    state.SetIterationTime(seconds);
+  }
+  const double bandwidth = (before + probe.bytes_per_second(pool)) / 2;
+  // Of the embedding only one row is read.
+  const auto& config = loaded->model->config();
+  const double embedding = config.tie_word_embeddings
+                               ? 0
+                               : static_cast<double>(config.vocab_size * config.hidden_size) *
+                                     (format == WeightFormat::kBFloat16 ? 2.0 : 1.03125);
+  const double bytes = (static_cast<double>(loaded->model->weight_bytes()) - embedding) *
+                       static_cast<double>(state.iterations());
+  state.counters["GB/s"] = bytes / one * 1e-9;
+  state.counters["probe"] = bandwidth * 1e-9;
+  state.counters["share"] = bytes / one / bandwidth;
+  state.counters["ratio"] = many / one;
+}
+
+}  // namespace
+}  // namespace outrider::bench
+
+int main(int argc, char** argv) {
+  using namespace outrider;
+  benchmark::Initialize(&argc, argv);
+  const char* directory = std::getenv("OUTRIDER_BENCH_MODEL");
+  if (!directory) {
+    std::fprintf(stderr,
+                 "model_bench: set OUTRIDER_BENCH_MODEL to a model directory (outrider synth makes one)\n");
+    return 1;
+  }
+  for (WeightFormat format : {WeightFormat::kBFloat16, WeightFormat::kInt8, WeightFormat::kInt4})
+    for (int threads : {1, 2})
+      benchmark::RegisterBenchmark(
+          (std::string("forward/") + weight_format_name(format)).c_str(),
+          [=](benchmark::State& state) { bench::BM_Forward(state, directory, format); })
+          ->ArgNames({"threads", "rows"})
+          ->ArgsProduct({{threads}, {1, 4, 8, 16}})
+          ->UseManualTime()
+          ->Iterations(5)
+          ->Unit(benchmark::kMillisecond);
+  benchmark::RunSpecifiedBenchmarks();
+}
