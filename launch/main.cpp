@@ -16,6 +16,7 @@
 #include "launch/mpi_cluster.h"
 #include "launch/quantize.h"
 #include "launch/simulate/simulate.h"
+#include "launch/study/study.h"
 #include "launch/synth/synth.h"
 #include "launch/temporary_file.h"
 
@@ -78,6 +79,9 @@ int main(int argc, char** argv) {
 
   SimulateCommand simulate_command(
       *app.add_subcommand("simulate", "Policies and layouts on a simulated cluster; needs no model"));
+  StudyOptions study_options;
+  CLI::App* study = app.add_subcommand("study", "Sweep options of generate as a file says, and report");
+  add_study_options(*study, study_options);
   QuantizeOptions quantize_options;
   CLI::App* quantize = app.add_subcommand("quantize", "Write a model directory with int8 or int4 weights");
   add_quantize_options(*quantize, quantize_options);
@@ -102,6 +106,7 @@ int main(int argc, char** argv) {
     if (*keygen) return run_keygen(key_file);
     if (*synth) return run_synth(synth_options);
     if (app.got_subcommand("simulate")) return simulate_command.run();
+    if (*study) return run_study(study_options);
     if (*quantize) return run_quantize(quantize_options);
     return *doctor ? run_doctor(doctor_options, doctor_ranks) : run_generate(options);
   } catch (const std::exception& error) {

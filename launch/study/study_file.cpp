@@ -1,0 +1,283 @@
+#include "launch/study/study_file.h"
+
+#include <fmt/format.h>
+#include <sys/stat.h>
+
+#include <toml++/toml.h>
+#include <algorithm>
+#include <array>
+#include <charconv>
+#include <filesystem>
+#include <fstream>
+#include <set>
+#include <sstream>
+
+#include "base/nearest.h"
+#include "launch/study/cell_options.h"
+
+namespace outrider {
+namespace {
+
+constexpr std::array<std::string_view, 5> kStudyKeys{"name", "repeats", "cell-timeout-s", "base", "sweep"};
+constexpr std::array<std::string_view, 5> kLengthKeys{"gamma-policy", "num-speculative-tokens", "draft-max",
+                                                      "spec-draft-n-max", "speculative-num-draft-tokens"};
+
+struct Axis {
+  std::string key;
+  std::vector<std::string> values;
+};
+
+bool sets_length(std::string_view key) {
+  return std::find(kLengthKeys.begin(), kLengthKeys.end(), key) != kLengthKeys.end();
+}
+
+// FNV-1a: tells cells apart, protects nothing.
+std::string id_of(const std::vector<std::string>& arguments) {
+  uint64_t hash = 14695981039346656037u;
+  for (const std::string& argument : arguments)
+    for (const char c : argument + '\n') hash = (hash ^ static_cast<unsigned char>(c)) * 1099511628211u;
+  return fmt::format("{:016x}", hash);
+}
+
+class Reader {
+ public:
+  explicit Reader(const std::string& path) : path_(path) {}
+
+  Result<StudyFile> read() {
+    ASSIGN_OR_RETURN(const std::string text, content());
+    toml::table root;
+    try {
+      root = toml::parse(text, path_);
+    } catch (const toml::parse_error& error) {
+      return invalid_argument(
+          fmt::format("{}:{}: {}", path_, error.source().begin.line, std::string(error.description())));
+    }
+    study_.path = path_;
+    study_.name = std::filesystem::path(path_).stem();
+    RETURN_IF_ERROR(top_level(root));
+    if (study_.cells.size() * static_cast<size_t>(study_.repeats) > kMaxStudyRuns)
+      return invalid_argument(fmt::format("{}: {} cells x {} repeats; at most {} runs make a study", path_,
+                                          study_.cells.size(), study_.repeats, kMaxStudyRuns));
+    return std::move(study_);
+  }
+
+ private:
+  Status error(const toml::node& node, const std::string& key, const std::string& what) const {
+    return invalid_argument(fmt::format("{}:{}: {}: {}", path_, node.source().begin.line, key, what));
+  }
+
+  Result<std::string> content() const {
+    struct stat info {};
+    std::ifstream file(path_, std::ios::binary);
+    if (!file || stat(path_.c_str(), &info) != 0 || !S_ISREG(info.st_mode))
+      return invalid_argument(fmt::format("{}: cannot be read; name a study file (TOML)", path_));
+    std::ostringstream text;
+    text << file.rdbuf();
+    return text.str();
+  }
+
+  static std::string dashed(const toml::key& key) {
+    std::string name(key.str());
+    std::replace(name.begin(), name.end(), '_', '-');
+    return name;
+  }
+
+  Status top_level(const toml::table& root) {
+    const toml::node* sweep = nullptr;
+    for (const auto& [toml_key, node] : root) {
+      const std::string key = dashed(toml_key);
+      if (key == "name") {
+        RETURN_IF_ERROR(name(node));
+      } else if (key == "repeats") {
+        RETURN_IF_ERROR(whole(node, key, 1, 1000, study_.repeats));
+      } else if (key == "cell-timeout-s") {
+        RETURN_IF_ERROR(whole(node, key, 1, 86400, study_.cell_timeout_s));
+      } else if (key == "base") {
+        RETURN_IF_ERROR(read_base(node));
+      } else if (key == "sweep") {
+        sweep = &node;
+      } else {
+        const std::string_view nearest = nearest_name(kStudyKeys, key);
+        return error(node, key,
+                     fmt::format("no such key; a study has {}{}", fmt::join(kStudyKeys, ", "),
+                                 nearest.empty() ? "" : fmt::format("; did you mean {}?", nearest)));
+      }
+    }
+    return expand_all(sweep);
+  }
+
+  Status name(const toml::node& node) {
+    const auto value = node.value<std::string>();
+    if (!value || value->empty() || value->find_first_of("/\n") != std::string::npos)
+      return error(node, "name", "must be a text without slashes");
+    study_.name = *value;
+    return {};
+  }
+
+  Status whole(const toml::node& node, const std::string& key, int low, int high, int& to) const {
+    const auto value = node.value_exact<int64_t>();
+    if (!value || *value < low || *value > high)
+      return error(node, key, fmt::format("must be a whole number from {} to {}", low, high));
+    to = static_cast<int>(*value);
+    return {};
+  }
+
+  // A value of an option as the command line would have it.
+  Result<std::string> scalar(const toml::node& node, const std::string& key) const {
+    std::string text;
+    if (const auto* s = node.as_string())
+      text = s->get();
+    else if (const auto* i = node.as_integer())
+      text = fmt::format("{}", i->get());
+    else if (const auto* f = node.as_floating_point())
+      text = fmt::format("{}", f->get());
+    else if (const auto* b = node.as_boolean())
+      text = b->get() ? "true" : "false";
+    else
+      return error(node, key, "must be a text, number, true or false");
+    if (text.find('\n') != std::string::npos)
+      return error(node, key, "must be one line; put longer prompts into a --prompts file");
+    if (const Status fits = check_cell_value(key, text); !fits.ok()) return error(node, key, fits.message());
+    return text;
+  }
+
+  Status read_base(const toml::node& node) {
+    const toml::table* table = node.as_table();
+    if (!table) return error(node, "base", "must be a table: [base]");
+    for (const auto& [toml_key, value] : *table) {
+      const std::string key = dashed(toml_key);
+      if (const Status known = check_cell_key(key); !known.ok()) return error(value, key, known.message());
+      if (!value.is_array()) {
+        ASSIGN_OR_RETURN(const std::string text, scalar(value, key));
+        base_.push_back({key, {text}});
+        continue;
+      }
+      if (!is_repeatable(key))
+        return error(value, key, "takes one value here; lists of alternatives belong to [sweep]");
+      Axis repeated{key, {}};
+      for (const toml::node& element : *value.as_array()) {
+        ASSIGN_OR_RETURN(std::string text, scalar(element, key));
+        repeated.values.push_back(std::move(text));
+      }
+      base_.push_back(std::move(repeated));
+    }
+    return {};
+  }
+
+  Status expand_all(const toml::node* sweep) {
+    if (!sweep) return expand({}, path_ + ": [base]");
+    if (const toml::table* table = sweep->as_table()) return read_sweep(*table);
+    const toml::array* array = sweep->as_array();
+    if (!array || !array->is_array_of_tables()) return error(*sweep, "sweep", "must be a table: [sweep]");
+    for (const toml::node& element : *array) RETURN_IF_ERROR(read_sweep(*element.as_table()));
+    return {};
+  }
+
+  Status read_sweep(const toml::table& table) {
+    std::vector<std::pair<uint32_t, Axis>> lines;  // toml++ sorts keys by name, a reader by line
+    for (const auto& [toml_key, node] : table) {
+      Axis axis{dashed(toml_key), {}};
+      if (const Status known = check_cell_key(axis.key); !known.ok())
+        return error(node, axis.key, known.message());
+      const toml::array* array = node.as_array();
+      if (!array || array->empty()) return error(node, axis.key, "must be a list of values, e.g. [1, 2]");
+      for (const toml::node& element : *array) {
+        ASSIGN_OR_RETURN(std::string text, scalar(element, axis.key));
+        axis.values.push_back(std::move(text));
+      }
+      lines.emplace_back(node.source().begin.line, std::move(axis));
+    }
+    std::sort(lines.begin(), lines.end(), [](const auto& a, const auto& b) { return a.first < b.first; });
+    std::vector<Axis> axes;
+    for (auto& [line, axis] : lines) axes.push_back(std::move(axis));
+    return expand(axes, fmt::format("{}:{}: sweep", path_, table.source().begin.line));
+  }
+
+  // Every combination; the last axis varies fastest.
+  Status expand(const std::vector<Axis>& axes, const std::string& where) {
+    size_t count = 1;
+    for (const Axis& axis : axes) {
+      count *= axis.values.size();
+      if (count > kMaxStudyRuns)
+        return invalid_argument(fmt::format("{}: more than {} cells", where, kMaxStudyRuns));
+      if (std::find(study_.axes.begin(), study_.axes.end(), axis.key) == study_.axes.end())
+        study_.axes.push_back(axis.key);
+    }
+    for (size_t i = 0; i < count; ++i) RETURN_IF_ERROR(add_cell(axes, i, where));
+    return {};
+  }
+
+  Status add_cell(const std::vector<Axis>& axes, size_t index, const std::string& where) {
+    Cell cell;
+    for (size_t a = axes.size(); a-- > 0; index /= axes[a].values.size())
+      cell.values[axes[a].key] = axes[a].values[index % axes[a].values.size()];
+    for (const Axis& option : base_)
+      if (!cell.values.contains(option.key))
+        for (const std::string& value : option.values)
+          cell.arguments.push_back(fmt::format("--{}={}", option.key, value));
+    for (const auto& [key, value] : cell.values) cell.arguments.push_back(fmt::format("--{}={}", key, value));
+    cell.id = id_of(cell.arguments);
+    RETURN_IF_ERROR(check_cell_arguments(cell.arguments).in(fmt::format("{}: {}", where, cell.label())));
+    if (ids_.insert(cell.id).second) study_.cells.push_back(std::move(cell));
+    return {};
+  }
+
+  std::string path_;
+  StudyFile study_;
+  std::vector<Axis> base_;  // key and its value, or values where it repeats
+  std::set<std::string> ids_;
+};
+
+template <class Wanted>
+std::string joined(const Cell& cell, Wanted wanted, const char* otherwise) {
+  std::string text;
+  for (const auto& [key, value] : cell.values)
+    if (wanted(key)) text += fmt::format("{}{} {}", text.empty() ? "" : ", ", key, value);
+  return text.empty() ? otherwise : text;
+}
+
+}  // namespace
+
+std::string Cell::label() const {
+  return joined(
+      *this, [](const std::string&) { return true; }, "the only cell");
+}
+
+std::string Cell::group() const {
+  return joined(
+      *this, [](const std::string& key) { return !sets_length(key); }, "all cells");
+}
+
+std::string Cell::choice() const {
+  for (const auto& [key, value] : values)
+    if (key == "gamma-policy") return value;
+  if (const auto gamma = fixed_gamma()) return fmt::format("fixed:gamma={}", *gamma);
+  return "as in base";
+}
+
+std::optional<int> Cell::fixed_gamma() const {
+  constexpr std::string_view kFixed = "fixed:gamma=";
+  for (const std::string& argument : arguments) {
+    const size_t equals = argument.find('=');
+    const std::string_view key = std::string_view(argument).substr(2, equals - 2);
+    std::string_view value = std::string_view(argument).substr(equals + 1);
+    if (!sets_length(key)) continue;
+    if (key == "gamma-policy") {
+      if (!value.starts_with(kFixed)) return std::nullopt;
+      value.remove_prefix(kFixed.size());
+    }
+    int gamma = 0;
+    const auto [end, bad] = std::from_chars(value.data(), value.data() + value.size(), gamma);
+    if (bad == std::errc() && end == value.data() + value.size()) return gamma;
+  }
+  return std::nullopt;
+}
+
+std::string StudyFile::directory() const {
+  const auto parent = std::filesystem::path(path).parent_path();
+  return parent.empty() ? "." : parent.string();
+}
+
+Result<StudyFile> read_study_file(const std::string& path) { return Reader(path).read(); }
+
+}  // namespace outrider

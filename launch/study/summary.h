@@ -1,0 +1,65 @@
+// What a study found: the figures of every run, and of every cell over its repeats.
+#pragma once
+
+#include <nlohmann/json_fwd.hpp>
+#include <string>
+#include <vector>
+
+#include "launch/bench/results.h"
+#include "launch/study/cell_store.h"
+
+namespace outrider {
+
+// Of one record of a CellStore. Figures that the run did not have are 0.
+struct RunFigures {
+  bool ok = false, synthetic = false;
+  std::string error;      // where not ok
+  std::string identical;  // to plain decoding: "yes", "no", or "" where it was not compared
+  int repeat = 0;
+  double seconds = 0;  // of the whole process
+  double tokens_per_second = 0, plain_tokens_per_second = 0, speedup = 0, predicted_speedup = 0;
+  double acceptance = 0, tokens_per_pass = 0, mean_gamma = 0, bytes_per_accepted = 0;
+  double ttft_p50_ms = 0, itl_p50_ms = 0, itl_p99_ms = 0;
+  double plain_step_ms = 0, row_ms = 0, draft_ms = 0, exchange_ms = 0;  // as the cost model was fitted
+  std::vector<double> position_acceptance;                              // by position in the draft, from 0
+  std::vector<double> gamma_histogram;                                  // rounds by draft length
+};
+RunFigures figures_of(const nlohmann::json& record);
+
+struct CellSummary {
+  Cell cell;
+  std::vector<RunFigures> runs;  // that are there, failed ones included
+
+  // Over successful runs; zeros where there is none.
+  Spread spread(double RunFigures::*figure) const;
+  double median_of(double RunFigures::*figure) const { return spread(figure).median; }
+  bool any_ok() const;
+  // Element by element: means, and sums.
+  std::vector<double> position_acceptance() const;
+  std::vector<double> gamma_histogram() const;
+};
+
+// Cells that differ in the choice of draft length only.
+struct CellGroup {
+  std::string name;
+  std::vector<const CellSummary*> cells;
+  // Highest median tokens/s of the fixed lengths: the best in hindsight. 0 without any.
+  double best_fixed() const;
+  // 4.2 with this group's median acceptance and costs (algorithms.md); 0 where nothing was measured.
+  double theory(int gamma) const;
+};
+
+struct StudySummary {
+  StudyFile study;
+  std::vector<CellSummary> cells;
+  int failed() const;
+  bool synthetic() const;
+  std::vector<CellGroup> groups() const;
+};
+
+StudySummary summarise(const StudyFile& study, const CellStore& store);
+
+std::string study_csv(const StudySummary& summary);
+nlohmann::json study_json(const StudySummary& summary);
+
+}  // namespace outrider
