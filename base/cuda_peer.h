@@ -11,8 +11,9 @@ namespace outrider::cuda {
 // True when everything queued so far is done; throws what it did wrong.
 bool is_done(StreamView stream);
 
-// The device that is current for the calling thread.
+// The device that is current for the calling thread, and its name on this machine, the same in every process.
 int current_device();
+std::string bus_id(int device);
 // Lets kernels of the current device read and write memory of `peer`; no effect for a device itself.
 Status allow_peer(int peer);
 

@@ -34,6 +34,15 @@ int current_device() {
   return device;
 }
 
+std::string bus_id(int device) {
+  char id[32] = {};
+  if (const Status status =
+          status_of(cudaDeviceGetPCIBusId(id, sizeof id, device), "asking for a device's bus");
+      !status.ok())
+    throw CudaError(status.message());
+  return id;
+}
+
 Status allow_peer(int peer) {
   const int self = current_device();
   if (peer == self) return {};

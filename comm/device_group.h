@@ -1,8 +1,8 @@
 // Collective operations on device memory, in stream order, among the ranks of one target group. Every rank
 // queues the same operations with the same sizes in the same order on one stream. Float sums are taken in the
 // balanced tree of collectives.h; a rank that is gone or late past the deadline makes wait() throw
-// CollectiveError on every other rank, and the group is finished. Ranks destroy their groups when all of them
-// are done, which is for the owner to see to: peers may still be reading.
+// CollectiveError on every other rank, and the group is finished. With peers in other processes the
+// destructor waits for theirs, as long as for an operation: they may still be reading.
 #pragma once
 
 #include <chrono>
@@ -35,6 +35,7 @@ class DeviceGroup {
   virtual int rank() const = 0;
   virtual int size() const = 0;
   virtual std::string name() const = 0;
+  virtual int device() const = 0;  // current when the group was made; operations are queued on its streams
   // False: an operation waits for the stream on the host, so it cannot stand in a graph.
   virtual bool is_capturable() const = 0;
 
@@ -53,7 +54,8 @@ class DeviceGroup {
 std::unique_ptr<DeviceGroup> make_staged_group(Collectives& host);
 
 // Each rank reads its peers' memory in one kernel: ranks are threads, on one device or several that reach
-// each other, or processes with a device each on one machine. Collective over `host`; a refusal is the same
+// each other, or processes with a device each on one machine; two processes on one device take turns in time
+// slices, and would wait for each other in vain. Collective over `host`; a refusal is the same
 // on every rank.
 struct PeerOptions {
   std::chrono::milliseconds timeout{10'000};  // how long a kernel waits for its peers
@@ -70,6 +72,9 @@ struct NcclOptions {
 Result<std::unique_ptr<DeviceGroup>> make_nccl_group(Collectives& host, const NcclOptions& options = {});
 // "NCCL 2.28.9 (libnccl.so.2)", or why there is none.
 std::string describe_nccl();
+
+// The fastest of these that works among the ranks: peer memory, NCCL, host memory. Collective over `host`.
+std::unique_ptr<DeviceGroup> connect_devices(Collectives& host);
 
 // The interface of collectives.h over device memory; messages of any length go through `host`. For tests, and
 // for what is small and rare. Both must outlive it.

@@ -11,7 +11,7 @@
 #include "comm/collectives.h"
 #include "comm/messages.h"
 #include "comm/transport.h"
-#include "target_worker/sharded_verifier.h"
+#include "target_worker/verifier.h"
 #include "transformer/model.h"
 
 namespace outrider {
@@ -44,7 +44,7 @@ class TargetWorker {
   StepResult step(const StepPlan& plan);
 
   const Model& model() const { return model_; }
-  const VerifierStats& verifier_stats() const { return verifier_.stats(); }
+  const VerifierStats& verifier_stats() const { return verifier_->stats(); }
   // Of [0, kv length) of an open sequence, for tests.
   uint64_t kv_content_hash(SequenceId sequence) const;
 
@@ -73,7 +73,7 @@ class TargetWorker {
   Model& model_;
   Collectives& group_;
   TargetOptions options_;
-  ShardedVerifier verifier_;
+  std::unique_ptr<Verifier> verifier_;
   std::unordered_map<SequenceId, Sequence> sequences_;
 
   // Buffers of one step.

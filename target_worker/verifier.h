@@ -3,12 +3,14 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
 #include <vector>
 
 #include "base/sampling_params.h"
 #include "comm/messages.h"
 #include "transformer/logits.h"
+#include "transformer/model.h"
 #include "transformer/sampling/token_counts.h"
 
 namespace outrider {
@@ -45,6 +47,12 @@ class Verifier {
   virtual const std::vector<VerifyResult>& verify(std::span<const VerifyRequest> requests,
                                                   const LogitsShard& logits) = 0;
   virtual const VerifierStats& stats() const = 0;
+  // How long the last verify() computed, where that is not how long the call took: on a device the call also
+  // waits for the forward pass.
+  virtual std::optional<int64_t> busy_ns() const { return std::nullopt; }
 };
+
+// The verifier for logits that `model` leaves where it computes them. `requests`: at most, in one pass.
+std::unique_ptr<Verifier> make_verifier(Model& model, Collectives& group, int64_t requests);
 
 }  // namespace outrider

@@ -21,6 +21,10 @@
 
 namespace outrider {
 
+namespace cuda {
+class DeviceGroup;
+}
+
 struct Device {
   enum class Kind : uint8_t { kCpu, kCuda } kind = Kind::kCpu;
   int index = 0;  // of a CUDA device
@@ -52,6 +56,12 @@ class Model {
   // Appends every slice to its sequence's KV and returns the logits of the last logit_rows tokens of each
   // slice, in batch order. kResourceExhausted (no KV blocks) leaves every sequence as it was.
   virtual Result<LogitsShard> forward(std::span<const BatchSlice> batch) = 0;
+
+  // The same, with logits that stay where they were computed (LogitsShard::device_stream), for a verifier
+  // there. Does not wait for a device.
+  virtual Result<LogitsShard> forward_in_place(std::span<const BatchSlice> batch) { return forward(batch); }
+  // What connects the devices of the ranks; null where the model computes on the host.
+  virtual cuda::DeviceGroup* device_group() { return nullptr; }
 
   virtual KvCache& kv() = 0;
   virtual const ModelConfig& config() const = 0;

@@ -8,6 +8,7 @@ bool is_done(StreamView stream) {
   return true;
 }
 int current_device() { return 0; }
+std::string bus_id(int) { return "emulation"; }
 Status allow_peer(int) { return {}; }
 Result<MemoryHandle> export_memory(void*) { return unavailable("the emulation has one process"); }
 Result<ImportedMemory> ImportedMemory::open(const MemoryHandle&) {

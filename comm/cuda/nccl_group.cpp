@@ -43,6 +43,7 @@ class NcclGroup final : public DeviceGroup {
   int rank() const override { return rank_; }
   int size() const override { return size_; }
   std::string name() const override { return "NCCL"; }
+  int device() const override { return device_; }
   bool is_capturable() const override { return true; }
 
   void all_reduce(Reduction reduction, void* values, int64_t count, StreamView stream) override;
@@ -61,6 +62,7 @@ class NcclGroup final : public DeviceGroup {
   const NcclApi& api_;
   const NcclOptions options_;
   const int rank_, size_;
+  const int device_ = current_device();
   DeviceBuffer<std::byte> gathered_;
   ncclComm_t comm_ = nullptr;  // null: never made, or aborted
 };

@@ -107,6 +107,18 @@ __global__ void __launch_bounds__(kThreads)
       });
 }
 
+__global__ void depart_peers(const PeerView view) {
+  const int p = static_cast<int>(threadIdx.x);
+  const PeerHeader& own = *view.headers[view.rank];
+  const bool has_peer = p < view.size && p != view.rank;
+  if (has_peer) publish(&view.headers[p]->departed[view.rank], 1);
+  sync_block();  // as in exchange_block
+  const uint64_t start = nanoseconds();
+  while (has_peer && observe(&own.departed[p]) == 0 && observe(&own.poison) == 0 &&
+         nanoseconds() - start <= view.timeout_ns)
+    pause_briefly();
+}
+
 __global__ void poison_peers(const PeerView view) {
   publish(view.error, kPeerAborted);
   poison_all(view);
@@ -141,6 +153,10 @@ void peer_gather(StreamView stream, const PeerView& view, const uint32_t* mine, 
                  int64_t count) {
   CHECK(count * 4 <= view.slot_bytes, "{} words", count);
   launch(stream, kShape, &gather_peers, view, mine, all, stride, count);
+}
+
+void peer_depart(StreamView stream, const PeerView& view) {
+  launch(stream, {.threads = kMaxDeviceRanks}, &depart_peers, view);
 }
 
 void peer_poison(StreamView stream, const PeerView& view) {

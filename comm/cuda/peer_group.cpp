@@ -15,24 +15,29 @@
 namespace outrider::cuda {
 namespace {
 
+uint64_t hash_of(const std::string& text) {
+  uint64_t hash = 0;
+  for (char c : text) hash = hash_combine(hash, static_cast<unsigned char>(c));
+  return hash;
+}
+
 // The machine and the process of a rank: what decides how its memory is reached.
 uint64_t machine_id() {
-  uint64_t hash = 0;
   char name[256] = {};
   gethostname(name, sizeof name - 1);
   std::ifstream boot("/proc/sys/kernel/random/boot_id");
   std::string id;
   std::getline(boot, id);
-  for (char c : id + name) hash = hash_combine(hash, static_cast<unsigned char>(c));
-  return hash;
+  return hash_of(id + name);
 }
 
 // What a rank tells the others; a bare copy of its bytes travels.
 struct Introduction {
   uint64_t machine = 0;
   int64_t process = 0;
-  uint64_t address = 0;
+  uint64_t memory = 0;  // address of the rank's memory_, for ranks of its process
   int32_t device = 0;
+  uint64_t bus = 0;      // of the device: a hash of its name
   int32_t exported = 0;  // `handle` is set
   MemoryHandle handle{};
 };
@@ -42,10 +47,14 @@ std::string describe_failure(uint32_t error, int64_t timeout_ms) {
   return fmt::format("rank {} did not arrive within {} ms", error - 1, timeout_ms);
 }
 
+using Memory = DeviceBuffer<std::byte>;  // PeerHeader, then the slots
+
 class PeerGroup final : public DeviceGroup {
  public:
   PeerGroup(Collectives& host, const PeerOptions& options)
-      : options_(options), memory_(kPeerHeaderBytes + 2 * options.slot_bytes), error_(1) {
+      : options_(options),
+        memory_(std::make_shared<Memory>(kPeerHeaderBytes + 2 * options.slot_bytes)),
+        error_(1) {
     view_.rank = host.rank();
     view_.size = host.size();
     view_.slot_bytes = options.slot_bytes;
@@ -53,11 +62,21 @@ class PeerGroup final : public DeviceGroup {
     view_.error = error_.data();
   }
 
+  ~PeerGroup() override {
+    try {
+      // Memory of ranks of one process lives as long as any of them; that of other processes does not.
+      if (connected_ && !imported_.empty()) peer_depart(aside_, view_);
+      aside_.synchronize();
+    } catch (const std::exception&) {  // the device is lost, and with it the group
+    }
+  }
+
   Status connect(Collectives& host);
 
   int rank() const override { return view_.rank; }
   int size() const override { return view_.size; }
   std::string name() const override { return "peer memory"; }
+  int device() const override { return device_; }
   bool is_capturable() const override { return true; }
 
   void all_reduce(Reduction reduction, void* values, int64_t count, StreamView stream) override {
@@ -97,7 +116,10 @@ class PeerGroup final : public DeviceGroup {
   Status reach(int rank, const Introduction& peer, const Introduction& self);
 
   const PeerOptions options_;
-  DeviceBuffer<std::byte> memory_;  // PeerHeader, then the slots
+  const int device_ = current_device();
+  bool connected_ = false;
+  const std::shared_ptr<Memory> memory_;
+  std::vector<std::shared_ptr<Memory>> shared_;  // by ranks of this process
   PinnedBuffer<uint32_t> error_;
   std::vector<ImportedMemory> imported_;
   Stream aside_;  // a poisoned word must not queue behind the kernel that waits for it
@@ -107,9 +129,10 @@ class PeerGroup final : public DeviceGroup {
 Introduction PeerGroup::introduce() const {
   Introduction self{.machine = machine_id(),
                     .process = getpid(),
-                    .address = reinterpret_cast<uint64_t>(memory_.data()),
-                    .device = current_device()};
-  if (const auto handle = export_memory(memory_.data()); handle.ok()) {
+                    .memory = reinterpret_cast<uint64_t>(&memory_),
+                    .device = device_,
+                    .bus = hash_of(bus_id(device_))};
+  if (const auto handle = export_memory(memory_->data()); handle.ok()) {
     self.handle = *handle;
     self.exported = 1;
   }
@@ -121,8 +144,11 @@ Status PeerGroup::reach(int rank, const Introduction& peer, const Introduction& 
   if (peer.machine != self.machine) return unavailable(fmt::format("rank {} is on another machine", rank));
   if (peer.process == self.process) {
     RETURN_IF_ERROR(allow_peer(peer.device));
-    memory = reinterpret_cast<std::byte*>(peer.address);
+    shared_.push_back(*reinterpret_cast<const std::shared_ptr<Memory>*>(peer.memory));
+    memory = shared_.back()->data();
   } else {
+    if (peer.bus == self.bus)
+      return unavailable(fmt::format("rank {} is another process on the same device", rank));
     if (!peer.exported) return unavailable(fmt::format("rank {} cannot share its device memory", rank));
     ASSIGN_OR_RETURN(ImportedMemory imported, ImportedMemory::open(peer.handle));
     memory = static_cast<std::byte*>(imported.data());
@@ -142,7 +168,8 @@ Status PeerGroup::connect(Collectives& host) {
     status = reach(r, all[static_cast<size_t>(r)], self).in(fmt::format("peer memory, rank {}", rank()));
   uint64_t failures = status.ok() ? 0 : 1;
   host.all_reduce_sum(std::span(&failures, 1));
-  if (failures == 0 || !status.ok()) return status;
+  connected_ = failures == 0;
+  if (connected_ || !status.ok()) return status;
   return unavailable(fmt::format("peer memory: {} of {} ranks cannot reach the others", failures, size()));
 }
 

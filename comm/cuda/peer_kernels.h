@@ -21,6 +21,7 @@ struct PeerHeader {
   uint32_t flags[kPeerBlocks][kMaxDeviceRanks];  // written by the peers: the last operation they published
   uint32_t poison;                               // written by anyone: the group is finished
   uint32_t operations[kPeerBlocks];              // done by this rank
+  uint32_t departed[kMaxDeviceRanks];            // written by the peers: they will not come here again
 };
 constexpr int64_t kPeerHeaderBytes = (static_cast<int64_t>(sizeof(PeerHeader)) + 255) / 256 * 256;
 
@@ -42,6 +43,8 @@ void peer_reduce(StreamView stream, const PeerView& view, Reduction reduction, v
 // all[r * stride + i] = rank r's mine[i]; count words of 4 bytes fit into a slot.
 void peer_gather(StreamView stream, const PeerView& view, const uint32_t* mine, uint32_t* all, int64_t stride,
                  int64_t count);
+// Returns when all peers are in it too, or the group is finished, or it takes too long.
+void peer_depart(StreamView stream, const PeerView& view);
 // Finishes the group on every rank.
 void peer_poison(StreamView stream, const PeerView& view);
 

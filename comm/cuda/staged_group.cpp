@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <vector>
 
+#include "base/cuda_peer.h"
 #include "comm/device_group.h"
 
 namespace outrider::cuda {
@@ -14,6 +15,7 @@ class StagedGroup final : public DeviceGroup {
   int rank() const override { return host_->rank(); }
   int size() const override { return host_->size(); }
   std::string name() const override { return "host memory"; }
+  int device() const override { return device_; }
   bool is_capturable() const override { return size() == 1; }
 
   void all_reduce(Reduction reduction, void* values, int64_t count, StreamView stream) override {
@@ -70,6 +72,7 @@ class StagedGroup final : public DeviceGroup {
   }
 
   Collectives* host_;
+  int device_ = current_device();
   bool aborted_ = false;  // by this rank; others hear of it from the host's collectives
   PinnedBuffer<std::byte> staging_;
 };
@@ -78,6 +81,14 @@ class StagedGroup final : public DeviceGroup {
 
 std::unique_ptr<DeviceGroup> make_staged_group(Collectives& host) {
   return std::make_unique<StagedGroup>(host);
+}
+
+std::unique_ptr<DeviceGroup> connect_devices(Collectives& host) {
+  if (host.size() > 1) {
+    if (auto peers = make_peer_group(host); peers.ok()) return std::move(peers).value();
+    if (auto nccl = make_nccl_group(host); nccl.ok()) return std::move(nccl).value();
+  }
+  return make_staged_group(host);
 }
 
 }  // namespace outrider::cuda

@@ -66,7 +66,7 @@ struct DeviceVerifier::Memory {
 };
 
 DeviceVerifier::DeviceVerifier(DeviceGroup& group, Collectives& host, const VerifierLimits& limits)
-    : group_(group),
+    : group_((use_device(group.device()), group)),
       limits_(limits),
       memory_(std::make_unique<Memory>(limits.rows, limits.requests, group.size())),
       verdicts_(limits.requests),
@@ -77,6 +77,10 @@ DeviceVerifier::DeviceVerifier(DeviceGroup& group, Collectives& host, const Veri
 }
 
 DeviceVerifier::~DeviceVerifier() = default;
+
+std::optional<int64_t> DeviceVerifier::busy_ns() const {
+  return static_cast<int64_t>(ended_.seconds_since(begun_) * 1e9);
+}
 
 const std::vector<VerifyResult>& DeviceVerifier::verify(std::span<const VerifyRequest> requests,
                                                         const LogitsShard& logits) {
@@ -98,7 +102,9 @@ const std::vector<VerifyResult>& DeviceVerifier::verify(std::span<const VerifyRe
 void DeviceVerifier::prepare(std::span<const VerifyRequest> requests, const LogitsShard& logits) {
   CHECK(logits.device_stream != nullptr, "the logits are in host memory");
   const IndexRange range = logits.vocab_range;
+  use_device(group_.device());
   stream_ = StreamView(logits.device_stream);
+  begun_.record(stream_);
   batch_.logits = logits.logits.data();
   batch_.stride = range.size();
   batch_.width = static_cast<int32_t>(range.size());
@@ -119,7 +125,7 @@ void DeviceVerifier::keep_raw_rows(std::span<const VerifyRequest> requests, cons
   int64_t rows = 0;
   for (const VerifyRequest& request : requests)
     if (request.sampling->logprobs >= 0) rows += static_cast<int64_t>(request.draft.size()) + 1;
-  if (rows * width > raw_.size()) raw_ = PinnedBuffer<float>(2 * rows * width);
+  make_room(raw_, retired_raw_, rows * width);
   float* to = raw_.data();
   for (const VerifyRequest& request : requests) {
     if (request.sampling->logprobs < 0) continue;
@@ -172,6 +178,7 @@ void DeviceVerifier::queue_draws() {
 // The one wait of a pass.
 void DeviceVerifier::fetch(std::span<const VerifyRequest> requests) {
   copy(verdicts_.data(), batch_.verdicts, batch_.requests, stream_);
+  ended_.record(stream_);
   group_.wait(stream_);
   stats_.q_zero_draws += inputs_.q_zero_draws();
   for (size_t e = 0; e < requests.size(); ++e) {

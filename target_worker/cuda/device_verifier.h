@@ -32,6 +32,7 @@ class DeviceVerifier final : public Verifier {
   const std::vector<VerifyResult>& verify(std::span<const VerifyRequest> requests,
                                           const LogitsShard& logits) override;
   const VerifierStats& stats() const override { return stats_; }
+  std::optional<int64_t> busy_ns() const override;
 
  private:
   struct Memory;  // what the kernels work in
@@ -51,8 +52,10 @@ class DeviceVerifier final : public Verifier {
   std::unique_ptr<Memory> memory_;
   VerifyBatch batch_;  // of the pass in progress
   StreamView stream_;
+  Event begun_, ended_;
   PinnedBuffer<Verdict> verdicts_;
   PinnedBuffer<float> raw_;  // rows with log-probabilities, in order
+  std::vector<PinnedBuffer<float>> retired_raw_;
   ShardLogprobs logprobs_;
   std::vector<LogprobQuery> queries_;
   std::vector<VerifyResult> results_;

@@ -141,10 +141,8 @@ void VerifyInputs::send(std::span<const VerifyRequest> requests, IndexRange rang
     ((bytes += aligned(arrays.size() * sizeof(arrays[0]))), ...);
   };
   count_bytes(rows_, requests_, counted_, biases_, filtered_, top_k_, top_p_, noisy_, drawn_);
-  if (static_cast<int64_t>(bytes) > staging_.size()) {  // rare: twice as much as ever before
-    staging_ = PinnedBuffer<std::byte>(static_cast<int64_t>(2 * bytes));
-    memory_ = DeviceBuffer<std::byte>(static_cast<int64_t>(2 * bytes));
-  }
+  make_room(staging_, retired_staging_, static_cast<int64_t>(bytes));
+  make_room(memory_, retired_memory_, static_cast<int64_t>(bytes));
 
   size_t at = 0;
   const auto put = [&](const auto& array, auto*& on_device) {

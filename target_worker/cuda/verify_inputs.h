@@ -11,6 +11,15 @@
 
 namespace outrider::cuda {
 
+// Makes room for `size` elements, twice that if more is needed. What was there before is kept to the end:
+// freeing waits for the device, where a kernel of a peer may be waiting for this rank.
+template <class Buffer>
+void make_room(Buffer& buffer, std::vector<Buffer>& retired, int64_t size) {
+  if (size <= buffer.size()) return;
+  retired.push_back(std::move(buffer));
+  buffer = Buffer(2 * size);
+}
+
 class VerifyInputs {
  public:
   // Packs `requests` for the slice `range` of rank `rank`, and queues the copy. The pointers it sets in
@@ -41,8 +50,11 @@ class VerifyInputs {
   std::vector<Words> words_;
   int64_t word_count_ = 0;
   uint64_t q_zero_draws_ = 0;
-  PinnedBuffer<std::byte> staging_;
-  DeviceBuffer<std::byte> memory_;
+  static constexpr int64_t kUsualBytes = int64_t{4} << 20;
+  PinnedBuffer<std::byte> staging_{kUsualBytes};
+  DeviceBuffer<std::byte> memory_{kUsualBytes};
+  std::vector<PinnedBuffer<std::byte>> retired_staging_;
+  std::vector<DeviceBuffer<std::byte>> retired_memory_;
 };
 
 }  // namespace outrider::cuda

@@ -130,7 +130,7 @@ CudaModel::CudaModel(const Plan& plan, const ModelOptions& options, Collectives&
       storage_(*storage),
       kv_(std::move(storage), plan.kv_blocks),
       inputs_(options.max_rows, options.max_logit_rows, max_positions_),
-      rank_sum_(collectives, options.max_rows * config_.hidden_size),
+      group_(connect_devices(collectives)),
       cosines_(rope_table(rope_frequencies(config_), max_positions_, &std::cos, *stream_)),
       sines_(rope_table(rope_frequencies(config_), max_positions_, &std::sin, *stream_)),
       act_(std::make_unique<Activations>(plan, options, max_positions_)) {
@@ -177,7 +177,7 @@ Result<std::unique_ptr<CudaModel>> CudaModel::of_noise(const ModelConfig& config
 
 // Captured at start-up, so that no step pays for it.
 void CudaModel::capture_graphs() {
-  if (rank_sum_.needed()) return;
+  if (!group_->is_capturable()) return;
   const int64_t last = std::min({kGraphRows, options_.max_rows, options_.max_logit_rows});
   for (int64_t rows = 1; rows <= last; ++rows)
     graphs_[rows] = std::make_unique<Graph>(*stream_, [&] { queue_forward(rows, rows); });
@@ -186,10 +186,18 @@ void CudaModel::capture_graphs() {
 Result<LogitsShard> CudaModel::forward(std::span<const BatchSlice> batch) {
   ASSIGN_OR_RETURN(const DeviceLogits logits, forward_on_device(batch));
   copy(act_->host_logits.data(), logits.data, logits.rows * logits.stride, logits.stream);
-  logits.stream.synchronize();
+  group_->wait(logits.stream);
   return LogitsShard{.logits = TensorView<float, 2>(act_->host_logits.data(), {logits.rows, act_->vocab}),
                      .vocab_range = plan_.vocab,
                      .vocab_size = config_.vocab_size};
+}
+
+Result<LogitsShard> CudaModel::forward_in_place(std::span<const BatchSlice> batch) {
+  ASSIGN_OR_RETURN(const DeviceLogits logits, forward_on_device(batch));
+  return LogitsShard{.logits = TensorView<float, 2>(logits.data, {logits.rows, logits.stride}),
+                     .vocab_range = plan_.vocab,
+                     .vocab_size = config_.vocab_size,
+                     .device_stream = logits.stream.handle()};
 }
 
 Result<DeviceLogits> CudaModel::forward_on_device(std::span<const BatchSlice> batch) {
@@ -237,7 +245,9 @@ void CudaModel::queue_forward(int64_t rows, int64_t logit_rows) {
 void CudaModel::queue_embedding(int64_t rows) {
   embed(*stream_, inputs_.device(), rows, weights_.embedding_rows(), plan_.vocab.begin, config_.hidden_size,
         act_->residual.data());
-  if (rank_sum_.needed()) rank_sum_.merge(act_->residual.data(), rows * config_.hidden_size, *stream_);
+  // One rank has a token's row, the others +0.
+  if (is_split())
+    group_->all_reduce(Reduction::kMerge, act_->residual.data(), rows * config_.hidden_size, *stream_);
 }
 
 // The sum of the previous block joins the residual stream here, in the same pass.
@@ -296,7 +306,8 @@ void CudaModel::queue_attention(int64_t layer, int64_t rows) {
              .max_positions = static_cast<int32_t>(max_positions_),
              .workspace = act_->workspace.data()});
   multiply(rows, act_->attended.data(), act_->q_size, w.o, act_->partial.data(), config_.hidden_size);
-  if (rank_sum_.needed()) rank_sum_.sum(act_->partial.data(), rows * config_.hidden_size, *stream_);
+  if (is_split())
+    group_->all_reduce(Reduction::kTreeSum, act_->partial.data(), rows * config_.hidden_size, *stream_);
 }
 
 void CudaModel::queue_mlp(int64_t layer, int64_t rows) {
@@ -307,7 +318,8 @@ void CudaModel::queue_mlp(int64_t layer, int64_t rows) {
   silu_mul(*stream_, act_->gate_up.data(), w.gate_up_bias.data(), rows, act_->columns, weights_.type,
            act_->activated.data());
   multiply(rows, act_->activated.data(), act_->columns, w.down, act_->partial.data(), config_.hidden_size);
-  if (rank_sum_.needed()) rank_sum_.sum(act_->partial.data(), rows * config_.hidden_size, *stream_);
+  if (is_split())
+    group_->all_reduce(Reduction::kTreeSum, act_->partial.data(), rows * config_.hidden_size, *stream_);
 }
 
 }  // namespace outrider::cuda

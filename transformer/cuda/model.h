@@ -6,9 +6,9 @@
 #include <memory>
 
 #include "base/cuda.h"
+#include "comm/device_group.h"
 #include "transformer/cuda/batch_inputs.h"
 #include "transformer/cuda/kv_storage.h"
-#include "transformer/cuda/rank_sum.h"
 #include "transformer/cuda/weights.h"
 #include "transformer/model.h"
 
@@ -32,6 +32,8 @@ class CudaModel final : public Model {
   ~CudaModel() override;
 
   Result<LogitsShard> forward(std::span<const BatchSlice> batch) override;
+  Result<LogitsShard> forward_in_place(std::span<const BatchSlice> batch) override;
+  DeviceGroup* device_group() override { return group_.get(); }
   // The same without the copy to the host; does not wait.
   Result<DeviceLogits> forward_on_device(std::span<const BatchSlice> batch);
 
@@ -43,7 +45,8 @@ class CudaModel final : public Model {
   int64_t weight_bytes() const override { return weights_.bytes; }
   std::string isa() const override { return "cuda " + device_.arch(); }
 
-  // Steps of up to this many rows are graphs, when one rank computes and every row yields logits.
+  // Steps of up to this many rows are graphs, when the sums over ranks can be captured and every row yields
+  // logits.
   static constexpr int64_t kGraphRows = 16;
 
  private:
@@ -54,6 +57,7 @@ class CudaModel final : public Model {
             std::unique_ptr<Stream> stream, DeviceWeights weights, std::unique_ptr<DeviceKvStorage> storage);
 
   void capture_graphs();
+  bool is_split() const { return group_->size() > 1; }
   void queue_forward(int64_t rows, int64_t logit_rows);
   void queue_embedding(int64_t rows);
   void queue_norm(int64_t rows, const float* added, const float* bias, const float* weight);
@@ -72,7 +76,7 @@ class CudaModel final : public Model {
   DeviceKvStorage& storage_;  // of kv_
   KvCache kv_;
   BatchInputs inputs_;
-  RankSum rank_sum_;
+  std::unique_ptr<DeviceGroup> group_;   // sums partial results over the ranks
   DeviceBuffer<float> cosines_, sines_;  // [positions, head_dim / 2]
   std::unique_ptr<Activations> act_;
   std::map<int64_t, std::unique_ptr<Graph>> graphs_;  // by rows
