@@ -14,9 +14,15 @@ namespace {
 constexpr std::array<const char*, 7> kColours{"#0072b2", "#d55e00", "#009e73", "#cc79a7",
                                               "#b8860b", "#56b4e9", "#000000"};
 // Pixels.
-constexpr double kWidth = 560, kHeight = 320, kLeft = 56, kTop = 34, kBottom = 44, kLegend = 17;
+constexpr double kWidth = 560, kHeight = 320, kLeft = 56, kTop = 46, kBottom = 44, kLegend = 17;
 
 const char* colour_of(int index) { return kColours[static_cast<size_t>(index) % kColours.size()]; }
+
+// Where colours come round again, lines are dotted.
+const char* dash_of(const Series& series) {
+  if (series.kind == Series::Kind::kDashed) return " stroke-dasharray=\"5 4\"";
+  return static_cast<size_t>(series.colour) < kColours.size() ? "" : " stroke-dasharray=\"2 3\"";
+}
 
 // 1, 2 or 5 times a power of ten: about five steps to `most`.
 double step_of(double most) {
@@ -85,7 +91,7 @@ std::string axes(const Chart& chart, const Scale& s) {
 std::string curve(const Series& series, const Scale& s) {
   std::string points;
   for (const Point& p : series.points) points += fmt::format("{:.1f},{:.1f} ", s.x(p.x), s.y(p.y));
-  const char* dash = series.kind == Series::Kind::kDashed ? " stroke-dasharray=\"5 4\"" : "";
+  const char* dash = dash_of(series);
   return fmt::format("<polyline points=\"{}\" fill=\"none\" stroke=\"{}\" stroke-width=\"1.8\"{}/>\n", points,
                      colour_of(series.colour), dash);
 }
@@ -114,7 +120,7 @@ std::string legend(const Chart& chart) {
   std::string out;
   double y = kHeight + 12;
   for (const Series& series : chart.series) {
-    const char* dash = series.kind == Series::Kind::kDashed ? " stroke-dasharray=\"5 4\"" : "";
+    const char* dash = dash_of(series);
     if (series.kind == Series::Kind::kMarks)
       out += diamond(kLeft + 12, y - 4, colour_of(series.colour));
     else
