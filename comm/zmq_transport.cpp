@@ -15,7 +15,9 @@
 
 #if defined(__SANITIZE_THREAD__)
 // libzmq is not instrumented: its lock-free queues look like races.
-extern "C" const char* __tsan_default_suppressions() { return "called_from_lib:libzmq.so\nrace:libzmq.so\n"; }
+extern "C" const char* __tsan_default_suppressions() {
+  return "called_from_lib:libzmq.so\nrace:libzmq.so\ncalled_from_lib:libsodium.so\n";
+}
 #endif
 
 namespace outrider {
