@@ -101,6 +101,17 @@ bool poll_in(zmq::socket_ref socket, milliseconds timeout) {
   }
 }
 
+// Returns when something is there, or some time before the deadline. zmq_poll counts in milliseconds: the
+// last of them passes in short naps, or every deadline would be late by up to one.
+void wait_in(zmq::socket_ref socket, Clock::time_point deadline) {
+  constexpr std::chrono::microseconds kNap{50};
+  const auto left = deadline - Clock::now();
+  if (left > milliseconds{1})
+    poll_in(socket, until(deadline) - milliseconds{1});
+  else if (left.count() > 0)
+    std::this_thread::sleep_for(std::min<Clock::duration>(left, kNap));
+}
+
 // Empty when nothing is there.
 bool receive_now(zmq::socket_t& socket, zmq::message_t& part) {
   try {
@@ -141,9 +152,8 @@ class ZmqEnd : public Transport {
         if (auto incoming = accept(std::move(first))) return incoming;
         dropped += Clock::now() >= deadline;
       } else {
-        const milliseconds timeout = until(deadline);
-        if (timeout.count() == 0) break;
-        poll_in(socket_, timeout);
+        if (Clock::now() >= deadline) break;
+        wait_in(socket_, deadline);
       }
     }
     return std::nullopt;

@@ -5,6 +5,7 @@
 #include <cstdio>
 #include <unordered_map>
 
+#include "comm/emulated_link.h"
 #include "coordinator/coordinator.h"
 #include "launch/local_cluster.h"
 #include "launch/mpi_cluster.h"
@@ -63,6 +64,8 @@ JobResult run_job(const Job& job, std::unique_ptr<Transport> transport, Output* 
     result.status = limits.status();
     return result;
   }
+  if (const std::string& link = job.options.emulate_link; !link.empty())  // checked with the options
+    transport = make_emulated_link(std::move(transport), parse_link_emulation(link).value());
   Coordinator coordinator(std::move(transport), std::move(limits).value(), job.policy,
                           job.prepared.tokenizer.get(), callbacks, trace);
   result.status = wait_until_ready(coordinator, job.drafts ? 1 : 0,
@@ -153,7 +156,8 @@ Result<int> coordinate(const RunOptions& options, const Preparation& prepared, M
   if (plain)
     comparison =
         compare_with_plain(plain->totals, result.totals, same_output(plain->generated, result.generated));
-  if (!options.quiet) std::fputs(screen_report(options, result.totals, comparison).c_str(), stderr);
+  if (!options.quiet)
+    std::fputs(screen_report(options, result.totals, result.metrics, comparison).c_str(), stderr);
   if (!options.report_file.empty())
     RETURN_IF_ERROR(
         write_file(options.report_file,

@@ -6,6 +6,7 @@
 #include <cmath>
 
 #include "cluster/simulation/acceptance_process.h"
+#include "comm/emulated_link.h"
 #include "transformer/shard.h"
 
 namespace outrider {
@@ -201,6 +202,13 @@ void add_generate_options(CLI::App& app, RunOptions& o) {
       ->envname("OUTRIDER_FANOUT_BUDGET")
       ->group("Speculation")
       ->capture_default_str();
+  app.add_option(
+         "--emulate-link", o.emulate_link,
+         "For experiments: a slow or faulty network between coordinator and draft workers, e.g. "
+         "delay=1ms,rate=1gbit (one way; us, ms, s; kbit, mbit, gbit). loss=, duplicate=, corrupt=, reorder= "
+         "with a share of the messages, 0.1 or 10%; links=draft, target (delay and rate only) or all; seed=N")
+      ->envname("OUTRIDER_EMULATE_LINK")
+      ->group("Speculation");
   app.add_flag("--compare-plain", o.compare_plain,
                "First decode the same requests without a drafter; compare the text and report the speed-up")
       ->group("Speculation");
@@ -316,6 +324,7 @@ Status check_options(const RunOptions& o) {
       return invalid_argument(
           "--synthetic-acceptance: the tokens are not the model's, so --logprobs has no meaning");
   }
+  RETURN_IF_ERROR(parse_link_emulation(o.emulate_link).status().in("--emulate-link"));
   RETURN_IF_ERROR(parse_q_format(o.q_format).status());
   RETURN_IF_ERROR(parse_kv_dtype(o.kv_dtype).status());
   RETURN_IF_ERROR(parse_weight_format("--weight-format", o.weight_format).status());

@@ -62,6 +62,7 @@ struct RunOptions {
   std::string q_format = "auto";
   std::string pipeline = "lockstep";
   int fanout_budget = 8;
+  std::string emulate_link;  // not empty: messages are delayed or worse on purpose
   bool compare_plain = false;
 
   // Reports.

@@ -38,7 +38,7 @@ PlainComparison compare_with_plain(const Totals& plain, const Totals& speculativ
   return comparison;
 }
 
-std::string screen_report(const RunOptions& options, const Totals& totals,
+std::string screen_report(const RunOptions& options, const Totals& totals, const nlohmann::json& metrics,
                           const std::optional<PlainComparison>& comparison) {
   const RoundSums& r = totals.rounds;
   std::string out = fmt::format("{} tokens in {:.2f} s: {:.1f} tokens/s", r.emitted, totals.wall_seconds(),
@@ -48,6 +48,7 @@ std::string screen_report(const RunOptions& options, const Totals& totals,
   out += "\n";
   if (!options.synthetic_acceptance.empty())
     out += fmt::format("SYNTHETIC ACCEPTANCE {}: the text means nothing\n", options.synthetic_acceptance);
+  if (!options.emulate_link.empty()) out += fmt::format("emulated link {}\n", options.emulate_link);
   if (options.speculates() && r.drafted > 0) {
     out += fmt::format("acceptance {:.3f}, {:.2f} tokens per target pass, {} rounds, {} rolled back\n",
                        r.acceptance(), r.tokens_per_pass(), r.rounds, r.rollbacks);
@@ -56,6 +57,10 @@ std::string screen_report(const RunOptions& options, const Totals& totals,
                        per(totals.forward_ns + totals.verify_ns, totals.target_passes) * 1e-6,
                        per(totals.forward_ns, totals.target_passes) * 1e-6,
                        per(totals.verify_ns, totals.target_passes) * 1e-6);
+    const auto& kinds = metrics["wire"]["kinds"];
+    out += fmt::format("wire: {:.0f} bytes per accepted token, {:.0f} of them drafts\n",
+                       metrics["wire"]["bytes_per_accepted_token"].get<double>(),
+                       kinds["draft"]["bytes_per_accepted_token"].get<double>());
   }
   if (comparison)
     out += fmt::format(
@@ -73,6 +78,7 @@ nlohmann::json json_report(const RunOptions& options, const Preparation& prepare
                       {"tensor_parallel_size", options.tensor_parallel_size}};
   report["isa"] = isa_name();
   if (!options.synthetic_acceptance.empty()) report["synthetic_acceptance"] = options.synthetic_acceptance;
+  if (!options.emulate_link.empty()) report["emulated_link"] = options.emulate_link;
   report["device"] = options.device;
   report["max_model_len"] = prepared.max_model_len;
   report["max_num_seqs"] = options.max_num_seqs;

@@ -30,10 +30,10 @@ struct PlainComparison {
 
 PlainComparison compare_with_plain(const Totals& plain, const Totals& speculative, bool identical_output);
 
-std::string screen_report(const RunOptions& options, const Totals& totals,
+// `metrics` as Coordinator::fill_report leaves it, in both.
+std::string screen_report(const RunOptions& options, const Totals& totals, const nlohmann::json& metrics,
                           const std::optional<PlainComparison>& comparison);
 
-// `metrics` as Coordinator::fill_report leaves it.
 nlohmann::json json_report(const RunOptions& options, const Preparation& prepared, nlohmann::json metrics,
                            const std::optional<PlainComparison>& comparison);
 

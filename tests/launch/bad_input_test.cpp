@@ -62,6 +62,8 @@ INSTANTIATE_TEST_SUITE_P(
                  {"--drafter ngram", "--draft-model", "drop"}},
         BadFlags{"drafter_unknown", {"--drafter", "oracle"}, {"--drafter", "oracle", "ngram"}},
         BadFlags{"drafter_without_model", {"--drafter", "model"}, {"--drafter model", "--draft-model"}},
+        BadFlags{"link_unit", {"--emulate-link", "delay=1"}, {"--emulate-link: delay=1", "delay=1ms"}},
+        BadFlags{"link_key", {"--emulate-link", "latency=1ms"}, {"--emulate-link", "'latency'", "delay"}},
         BadFlags{"policy_unknown", {"--gamma-policy", "fixd"}, {"'fixd'", "'fixed'", "list"}},
         BadFlags{"policy_key", {"--gamma-policy", "fixed:gama=3"}, {"'gama'", "'gamma'"}},
         BadFlags{"policy_value", {"--gamma-policy", "fixed:gamma=x"}, {"gamma", "x"}},

@@ -54,15 +54,18 @@ TEST_P(SameText, AsPlainDecoding) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Flags, SameText,
-                         ::testing::Values(Arguments{"--drafter", "ngram"},
-                                           with_draft() + Arguments{"--num-speculative-tokens", "1"},
-                                           with_draft() + Arguments{"--num-speculative-tokens", "5"},
-                                           with_draft() + Arguments{"--gamma-policy", "heuristic:start=2"},
-                                           with_draft() + Arguments{"--tensor-parallel-size", "2"},
-                                           with_draft() + Arguments{"--tp", "8", "--threads", "1"},
-                                           with_draft() + Arguments{"--threads", "1"},
-                                           Arguments{"--threads", "1"}));
+INSTANTIATE_TEST_SUITE_P(
+    Flags, SameText,
+    ::testing::Values(Arguments{"--drafter", "ngram"},
+                      with_draft() + Arguments{"--num-speculative-tokens", "1"},
+                      with_draft() + Arguments{"--num-speculative-tokens", "5"},
+                      with_draft() + Arguments{"--gamma-policy", "heuristic:start=2"},
+                      with_draft() + Arguments{"--emulate-link", "delay=1ms,rate=100mbit"},
+                      with_draft() + Arguments{"--pipeline", "fanout", "--draft-threads", "1",
+                                               "--emulate-link", "delay=2ms,links=all"},
+                      with_draft() + Arguments{"--tensor-parallel-size", "2"},
+                      with_draft() + Arguments{"--tp", "8", "--threads", "1"},
+                      with_draft() + Arguments{"--threads", "1"}, Arguments{"--threads", "1"}));
 
 TEST(Generate, SeedDecidesTheSampledText) {
   const auto text = [](const std::string& seed) {
@@ -191,6 +194,8 @@ TEST(Generate, ReportHoldsTheMetrics) {
   EXPECT_EQ(metrics["itl"]["count"], emitted - 1);
   EXPECT_GT(metrics["tokens_per_second"].get<double>(), 0);
   EXPECT_EQ(metrics["requests"]["finished"]["length"], 1);
+
+  EXPECT_NE(run.err.find("bytes per accepted token"), std::string::npos) << run.describe();
 
   // Bytes of each kind of message, and of all of them, over the accepted tokens.
   const json& wire = metrics["wire"];

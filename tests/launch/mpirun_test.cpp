@@ -74,6 +74,13 @@ TEST_F(Mpirun, ThreeRanksHaveADefaultLayout) {
   EXPECT_EQ(split.out, generate({"--prompt", "Once upon a time", "--max-tokens", "24", "--quiet"}).out);
 }
 
+TEST_F(Mpirun, ASlowLinkToTheDrafterChangesNoByte) {
+  const Outcome split = run(
+      3, {"--draft-model", demo_draft(), "--pipeline", "fanout", "--emulate-link", "delay=1ms,rate=1gbit"});
+  ASSERT_TRUE(split.succeeded()) << split.describe();
+  EXPECT_EQ(split.out, generate({"--prompt", "Once upon a time", "--max-tokens", "24", "--quiet"}).out);
+}
+
 TEST_F(Mpirun, AFileOfRequestsGoesToOneOutput) {
   const TemporaryDirectory dir;
   std::string requests;

@@ -8,6 +8,7 @@
 #include <thread>
 #include <vector>
 
+#include "comm/emulated_link.h"
 #include "coordinator/coordinator.h"
 #include "draft_worker/draft_worker.h"
 #include "target_worker/target_worker.h"
@@ -33,6 +34,9 @@ struct ClusterOptions {
   Pipeline pipeline = Pipeline::kLockstep;
   int32_t fanout = 6;
   int drafters = 1;
+  std::string link;  // --emulate-link
+  // A loaded machine must not change which rounds draft.
+  std::chrono::milliseconds draft_timeout{60'000};
 };
 
 struct Finished {
@@ -60,8 +64,11 @@ class TestCluster {
     protocol.sparse_m = options_.sparse_m;
     protocol.pipeline = options_.pipeline;
     protocol.fanout = options_.fanout;
-    protocol.draft_timeout_min =
-        std::chrono::seconds(60);  // a loaded machine must not change which rounds draft
+    protocol.draft_timeout_min = options_.draft_timeout;
+    protocol.first_draft_timeout = options_.draft_timeout;
+    if (!options_.link.empty())
+      coordinator_end =
+          make_emulated_link(std::move(coordinator_end), parse_link_emulation(options_.link).value());
     const CoordinatorCallbacks callbacks{
         .on_emit =
             [this](const Emit& emit) {

@@ -1,0 +1,89 @@
+// The text of --emulate-link.
+#include <algorithm>
+#include <charconv>
+#include <span>
+#include <utility>
+
+#include "comm/emulated_link.h"
+
+namespace outrider {
+namespace {
+
+struct Unit {
+  std::string_view name;
+  double value;
+};
+constexpr Unit kTimes[] = {{"us", 1e3}, {"ms", 1e6}, {"s", 1e9}};
+constexpr Unit kRates[] = {{"kbit", 1e3 / 8}, {"mbit", 1e6 / 8}, {"gbit", 1e9 / 8}};
+constexpr Unit kShares[] = {{"", 1}, {"%", 0.01}};
+constexpr Unit kCounts[] = {{"", 1}};
+
+// A number and one of `units`; empty: it is not.
+std::optional<double> parse_quantity(std::string_view text, std::span<const Unit> units) {
+  double number = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
+  if (error != std::errc() || !(number >= 0 && number <= 1e9)) return std::nullopt;
+  const std::string_view rest(end, static_cast<size_t>(text.data() + text.size() - end));
+  for (const Unit& unit : units)
+    if (rest == unit.name) return number * unit.value;
+  return std::nullopt;
+}
+
+Status parse_links(std::string_view value, LinkEmulation& link) {
+  if (value != "draft" && value != "target" && value != "all")
+    return invalid_argument(fmt::format("links={}: choose draft, target or all", value));
+  link.drafters = value != "target";
+  link.target = value != "draft";
+  return {};
+}
+
+Status parse_key(std::string_view key, std::string_view value, LinkEmulation& link) {
+  const auto read = [&](std::span<const Unit> units, const char* example, double most) -> Result<double> {
+    const auto number = parse_quantity(value, units);
+    if (number && *number <= most) return *number;
+    return invalid_argument(fmt::format("{}={}: write for example {}={}", key, value, key, example));
+  };
+  const std::pair<std::string_view, double*> shares[] = {{"loss", &link.loss},
+                                                         {"duplicate", &link.duplicate},
+                                                         {"corrupt", &link.corrupt},
+                                                         {"reorder", &link.reorder}};
+  for (const auto& [name, share] : shares) {
+    if (key != name) continue;
+    ASSIGN_OR_RETURN(*share, read(kShares, "0.1", 1));
+    return {};
+  }
+  if (key == "delay") {
+    ASSIGN_OR_RETURN(const double ns, read(kTimes, "1ms", 3600e9));
+    link.delay = std::chrono::nanoseconds(static_cast<int64_t>(ns));
+    return {};
+  }
+  if (key == "rate") {
+    ASSIGN_OR_RETURN(link.bytes_per_second, read(kRates, "1gbit", 1e18));
+    return link.bytes_per_second > 0 ? Status() : invalid_argument("rate=0: nothing would ever arrive");
+  }
+  if (key == "seed") {
+    ASSIGN_OR_RETURN(const double seed, read(kCounts, "1", 1e9));
+    link.seed = static_cast<uint64_t>(seed);
+    return {};
+  }
+  if (key == "links") return parse_links(value, link);
+  return invalid_argument(fmt::format(
+      "'{}' is not a key; choose delay, rate, loss, duplicate, corrupt, reorder, links or seed", key));
+}
+
+}  // namespace
+
+Result<LinkEmulation> parse_link_emulation(std::string_view text) {
+  LinkEmulation link;
+  while (!text.empty()) {
+    const std::string_view item = text.substr(0, text.find(','));
+    text.remove_prefix(std::min(text.size(), item.size() + 1));
+    const size_t equals = item.find('=');
+    if (equals == std::string_view::npos)
+      return invalid_argument(fmt::format("'{}': write KEY=VALUE, for example delay=1ms,rate=1gbit", item));
+    RETURN_IF_ERROR(parse_key(item.substr(0, equals), item.substr(equals + 1), link));
+  }
+  return link;
+}
+
+}  // namespace outrider

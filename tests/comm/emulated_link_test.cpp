@@ -1,0 +1,191 @@
+// The emulated network: what it delays, loses and repeats, and what it never touches. Times are only bounded
+// from below, so a busy machine cannot fail a test.
+#include "comm/emulated_link.h"
+
+#include <gtest/gtest.h>
+
+#include <vector>
+
+namespace outrider {
+namespace {
+
+using namespace std::chrono_literals;
+
+TEST(LinkEmulationText, ReadsEveryKeyInItsUnit) {
+  const auto link = parse_link_emulation(
+      "delay=1.5ms,rate=2mbit,loss=0.3,duplicate=10%,corrupt=1,reorder=0.05,links=all,seed=9");
+  ASSERT_TRUE(link.ok()) << link.status().message();
+  EXPECT_EQ(link->delay, 1500us);
+  EXPECT_EQ(link->bytes_per_second, 250'000);
+  EXPECT_EQ(link->loss, 0.3);
+  EXPECT_DOUBLE_EQ(link->duplicate, 0.1);
+  EXPECT_EQ(link->corrupt, 1);
+  EXPECT_EQ(link->reorder, 0.05);
+  EXPECT_TRUE(link->drafters && link->target);
+  EXPECT_EQ(link->seed, 9u);
+  EXPECT_EQ(parse_link_emulation("rate=1gbit")->bytes_per_second, 125e6);
+  EXPECT_FALSE(parse_link_emulation("links=target")->drafters);
+  EXPECT_FALSE(parse_link_emulation("delay=1s")->target);
+}
+
+TEST(LinkEmulationText, AnErrorNamesTheKeyAndAnExample) {
+  const std::pair<const char*, const char*> wrong[] = {
+      {"delay=1", "delay=1ms"}, {"delay=-1ms", "delay=1ms"},   {"rate=1000", "rate=1gbit"},
+      {"rate=0mbit", "rate"},   {"loss=1.2", "loss=0.1"},      {"loss=nan", "loss=0.1"},
+      {"links=some", "target"}, {"delay", "KEY=VALUE"},        {"latency=1ms", "choose delay"},
+      {"delay=1ms,,", "''"},    {"delay=1e300s", "delay=1ms"}, {"loss=", "loss=0.1"}};
+  for (const auto& [text, says] : wrong) {
+    const auto link = parse_link_emulation(text);
+    ASSERT_FALSE(link.ok()) << text;
+    EXPECT_NE(link.status().message().find(says), std::string::npos) << link.status().message();
+  }
+}
+
+// A coordinator behind an emulated link, and one worker that has said hello.
+class EmulatedLink : public ::testing::Test {
+ protected:
+  void open(const std::string& text, Role role = Role::kDraft) {
+    coordinator_ = make_emulated_link(hub_->coordinator_end(), parse_link_emulation(text).value());
+    ASSERT_TRUE(worker_->send(kCoordinatorPeer, Hello{.role = role}).ok());
+    const auto hello = coordinator_->receive(Clock::now() + 10s);
+    ASSERT_TRUE(hello && std::holds_alternative<Hello>(hello->message));
+    peer_ = hello->peer;
+  }
+
+  void propose(uint32_t round) {
+    ASSERT_TRUE(coordinator_->send(peer_, Propose{.sequence = SequenceId(1), .round = Round(round)}).ok());
+  }
+  void draft(uint32_t round, size_t tokens = 0) {
+    const std::vector<TokenId> ids(tokens, TokenId(1));
+    ASSERT_TRUE(
+        worker_->send(kCoordinatorPeer, Draft{.sequence = SequenceId(1), .round = Round(round), .ids = ids})
+            .ok());
+  }
+
+  // Rounds of the drafts that arrive within `patience` of each other.
+  std::vector<uint32_t> arriving_drafts(Clock::duration patience = 100ms) {
+    std::vector<uint32_t> rounds;
+    while (const auto incoming = coordinator_->receive(Clock::now() + patience))
+      rounds.push_back(std::get<Draft>(incoming->message).round.value());
+    return rounds;
+  }
+  // The same for what arrives at the worker.
+  std::vector<uint32_t> arriving_proposals(Clock::duration patience = 100ms) {
+    (void)arriving_drafts(patience);  // the coordinator's thread moves both directions
+    std::vector<uint32_t> rounds;
+    while (const auto incoming = worker_->receive(Clock::now()))
+      rounds.push_back(std::get<Propose>(incoming->message).round.value());
+    return rounds;
+  }
+
+  std::shared_ptr<InprocHub> hub_ = make_inproc_hub();
+  std::unique_ptr<Transport> worker_ = hub_->connect(), coordinator_;
+  PeerId peer_{};
+};
+
+constexpr int kMany = 40;
+
+TEST_F(EmulatedLink, DelaysEachDirectionAndKeepsTheOrder) {
+  open("delay=30ms");
+  auto start = Clock::now();
+  for (uint32_t round = 0; round < 5; ++round) draft(round);
+  const auto first = coordinator_->receive(Clock::now() + 10s);
+  ASSERT_TRUE(first);
+  EXPECT_GE(Clock::now() - start, 30ms);
+  EXPECT_EQ(arriving_drafts(), (std::vector<uint32_t>{1, 2, 3, 4}));
+
+  start = Clock::now();
+  propose(7);
+  propose(8);
+  EXPECT_FALSE(worker_->receive(Clock::now()));
+  EXPECT_FALSE(coordinator_->receive(start + 25ms));
+  EXPECT_FALSE(Clock::now() - start < 30ms && worker_->receive(Clock::now()));
+  EXPECT_EQ(arriving_proposals(), (std::vector<uint32_t>{7, 8}));
+}
+
+TEST_F(EmulatedLink, MessagesQueueForTheRate) {
+  open("delay=10ms,rate=8mbit");  // a byte takes a microsecond
+  const auto start = Clock::now();
+  for (uint32_t round = 0; round < 10; ++round) draft(round, 1000);  // at least 4000 bytes each
+  EXPECT_EQ(arriving_drafts(500ms).size(), 10u);
+  EXPECT_GE(Clock::now() - start, 10ms + 40ms);
+}
+
+TEST_F(EmulatedLink, LosesAShareOfTheRounds) {
+  open("loss=0.3,seed=4");
+  for (uint32_t round = 0; round < kMany; ++round) draft(round);
+  const auto arrived = arriving_drafts();
+  EXPECT_GT(arrived.size(), kMany / 2u);
+  EXPECT_LT(arrived.size(), kMany - 4u);
+  EXPECT_TRUE(std::is_sorted(arrived.begin(), arrived.end()));
+}
+
+TEST_F(EmulatedLink, JoiningLeavingAndClosingAreNeverLost) {
+  open("loss=1,delay=1ms");
+  ASSERT_TRUE(coordinator_->send(peer_, Welcome{.accepted = true}).ok());
+  propose(1);
+  ASSERT_TRUE(coordinator_->send(peer_, Close{SequenceId(1)}).ok());
+  draft(1);
+  EXPECT_EQ(arriving_drafts().size(), 0u);
+  ASSERT_TRUE(coordinator_->send(peer_, Shutdown{}).ok());
+  std::vector<size_t> kinds;
+  while (const auto incoming = worker_->receive(Clock::now())) kinds.push_back(incoming->message.index());
+  EXPECT_EQ(kinds, (std::vector<size_t>{Message(Welcome{}).index(), Message(Close{}).index(),
+                                        Message(Shutdown{}).index()}));
+  ASSERT_TRUE(worker_->send(kCoordinatorPeer, Failure{"end"}).ok());
+  EXPECT_TRUE(coordinator_->receive(Clock::now() + 10s));
+}
+
+TEST_F(EmulatedLink, EveryMessageTwice) {
+  open("duplicate=1");
+  draft(1);
+  draft(2);
+  EXPECT_EQ(arriving_drafts(), (std::vector<uint32_t>{1, 1, 2, 2}));
+  propose(3);
+  EXPECT_EQ(arriving_proposals(), (std::vector<uint32_t>{3, 3}));
+}
+
+TEST_F(EmulatedLink, OvertakingLosesNothing) {
+  open("reorder=0.5,seed=2");
+  std::vector<uint32_t> sent;
+  for (uint32_t round = 0; round < kMany; ++round) {
+    sent.push_back(round);
+    draft(round);
+  }
+  auto arrived = arriving_drafts(500ms);
+  EXPECT_FALSE(std::is_sorted(arrived.begin(), arrived.end()));
+  std::sort(arrived.begin(), arrived.end());
+  EXPECT_EQ(arrived, sent);
+}
+
+TEST_F(EmulatedLink, ACorruptFrameIsDroppedAndCounted) {
+  open("corrupt=1");
+  for (uint32_t round = 0; round < kMany; ++round) draft(round);
+  EXPECT_EQ(arriving_drafts().size(), 0u);
+  EXPECT_EQ(coordinator_->stats().malformed_frames, static_cast<uint64_t>(kMany));
+}
+
+TEST_F(EmulatedLink, TheTargetsLinkIsLeftAloneUnlessAskedFor) {
+  open("delay=10s,loss=1", Role::kTarget);
+  ASSERT_TRUE(worker_->send(kCoordinatorPeer, StepResult{.step = 1}).ok());
+  EXPECT_TRUE(coordinator_->receive(Clock::now() + 5s));
+}
+
+TEST_F(EmulatedLink, TheTargetsLinkIsOnlyEverSlow) {
+  open("delay=20ms,loss=1,links=all", Role::kTarget);
+  const auto start = Clock::now();
+  ASSERT_TRUE(worker_->send(kCoordinatorPeer, StepResult{.step = 1}).ok());
+  EXPECT_TRUE(coordinator_->receive(Clock::now() + 10s));
+  EXPECT_GE(Clock::now() - start, 20ms);
+}
+
+TEST_F(EmulatedLink, APeerThatLeftIsToldToTheNextSender) {
+  open("delay=1ms");
+  propose(1);
+  worker_.reset();
+  EXPECT_TRUE(arriving_drafts(20ms).empty());
+  EXPECT_EQ(coordinator_->send(peer_, Close{SequenceId(1)}).code(), StatusCode::kUnavailable);
+}
+
+}  // namespace
+}  // namespace outrider
