@@ -4,9 +4,7 @@
 #include <unistd.h>
 
 #include <array>
-#include <cstdlib>
 #include <cstring>
-#include <filesystem>
 #include <random>
 #include <vector>
 
@@ -23,6 +21,11 @@ std::string host_name() {
   std::array<char, 256> name{};
   if (gethostname(name.data(), name.size() - 1) != 0) return "localhost";
   return name.data();
+}
+
+uint64_t random_id() {
+  std::random_device device;
+  return uint64_t{device()} << 32 | device();
 }
 
 // The text rank `root` has.
@@ -67,11 +70,6 @@ std::vector<std::vector<HostAddress>> gather_addresses(Collectives& world) {
   return of_rank;
 }
 
-struct Listener {
-  std::unique_ptr<Transport> transport;
-  std::unique_ptr<PrivateDirectory> directory;
-};
-
 // Several hosts: where the coordinator binds. `addresses` of every rank.
 Result<std::string> remote_host(const BootstrapOptions& options, const ZmqOptions& zmq,
                                 const Topology& topology,
@@ -107,36 +105,25 @@ Result<std::unique_ptr<Transport>> listen_remote(const std::string& host, const 
   return server;
 }
 
-// Called by the coordinator. `host` for several hosts.
-Result<Listener> listen(const BootstrapOptions& options, const ZmqOptions& zmq, const std::string& host) {
-  Listener listener;
-  if (!host.empty()) {
-    ASSIGN_OR_RETURN(listener.transport, listen_remote(host, zmq));
-    return listener;
-  }
-  std::string address = "tcp://127.0.0.1:*";
-  if (options.wire == BootstrapOptions::Wire::kAuto) {
-    ASSIGN_OR_RETURN(PrivateDirectory directory, PrivateDirectory::make());
-    listener.directory = std::make_unique<PrivateDirectory>(std::move(directory));
-    address = "ipc://" + listener.directory->path() + "/control";
-  }
-  ASSIGN_OR_RETURN(listener.transport, make_zmq_server(address, zmq));
-  return listener;
-}
-
-// Called by the coordinator: fills its end and the endpoint of `context`. The directory of a Unix socket is
-// needed until everybody is connected.
-Result<std::unique_ptr<PrivateDirectory>> start_listening(
-    RankContext& context, const BootstrapOptions& options, const ZmqOptions& zmq, bool one_host,
-    const std::vector<std::vector<HostAddress>>& addresses) {
-  std::string host;
+// Called by the coordinator: fills its end and the endpoints of `context`.
+Status start_listening(RankContext& context, const BootstrapOptions& options, const ZmqOptions& zmq,
+                       bool one_host, const std::vector<std::vector<HostAddress>>& addresses) {
   if (!one_host) {
-    ASSIGN_OR_RETURN(host, remote_host(options, zmq, context.topology, addresses));
+    ASSIGN_OR_RETURN(const std::string host, remote_host(options, zmq, context.topology, addresses));
+    ASSIGN_OR_RETURN(context.transport, listen_remote(host, zmq));
+  } else {
+    // A name in the abstract namespace, for this user alone: there is no file that could be left behind.
+    const std::string address = options.wire == BootstrapOptions::Wire::kTcp
+                                    ? "tcp://127.0.0.1:*"
+                                    : fmt::format("ipc://@outrider-{:016x}{:016x}", random_id(), random_id());
+    ASSIGN_OR_RETURN(context.transport, make_zmq_server(address, zmq));
   }
-  ASSIGN_OR_RETURN(Listener listener, listen(options, zmq, host));
-  context.transport = std::move(listener.transport);
   context.endpoint = context.transport->endpoint();
-  return std::move(listener.directory);
+  if (options.listen.empty()) return {};
+  auto bound = context.transport->also_listen(options.listen);
+  if (!bound.ok()) return bound.status().in("--listen");
+  context.listen = std::move(bound).value();
+  return {};
 }
 
 // Empty: the coordinator listens at context.endpoint.
@@ -152,31 +139,29 @@ Status connect_to_coordinator(RankContext& context, const ZmqOptions& zmq) {
   return {};
 }
 
-// Collective. Keys of this job alone, made by the coordinator: one pair for itself, one for its workers. They
-// travel over MPI, whose network the job trusts anyway, and are never in a file, an argument or the
-// environment. Without CURVE in libzmq there are none.
+// Collective. Keys of this job alone, made by the coordinator: one pair for itself, unless it has one that
+// others know, and one for its workers. They travel over MPI, whose network the job trusts anyway. Without
+// CURVE in libzmq there are none.
 void hand_out_keys(Collectives& world, int coordinator, ZmqOptions& zmq) {
   constexpr size_t kKey = 40;
-  CurveKeyPair server;
+  CurveKeys mine;
   std::string text;
   if (world.rank() == coordinator) {
-    auto mine = make_curve_key_pair(), workers = make_curve_key_pair();
-    if (mine.ok() && workers.ok()) {
-      server = *mine;
-      text = server.public_key + workers->public_key + workers->secret_key;
+    auto own = make_curve_key_pair(), workers = make_curve_key_pair();
+    if (own.ok() && workers.ok()) {
+      if (zmq.curve) mine = *zmq.curve;
+      if (!zmq.curve) mine.own = *own;
+      mine.allowed.push_back(workers->public_key);
+      text = mine.own.public_key + workers->public_key + workers->secret_key;
     }
   }
   text = broadcast_text(world, std::move(text), coordinator);
   if (text.size() != 3 * kKey) return;
-  const CurveKeyPair worker{text.substr(kKey, kKey), text.substr(2 * kKey)};
-  zmq.curve = world.rank() == coordinator
-                  ? CurveKeys{.own = server, .server = {}, .allowed = {worker.public_key}}
-                  : CurveKeys{.own = worker, .server = text.substr(0, kKey), .allowed = {}};
-}
-
-uint64_t random_id() {
-  std::random_device device;
-  return uint64_t{device()} << 32 | device();
+  if (world.rank() != coordinator) {
+    mine.own = {text.substr(kKey, kKey), text.substr(2 * kKey)};
+    mine.server = text.substr(0, kKey);
+  }
+  zmq.curve = std::move(mine);
 }
 
 }  // namespace
@@ -193,23 +178,6 @@ Status agree(Collectives& world, const Status& mine) {
   return Status(code, mine.ok() ? fmt::format("rank {} could not start: {}", rank, reason) : mine.message());
 }
 
-Result<PrivateDirectory> PrivateDirectory::make() {
-  std::error_code error;
-  const auto parent = std::filesystem::temp_directory_path(error);
-  if (error)
-    return unavailable(fmt::format("no temporary directory: {}; set TMPDIR to one", error.message()));
-  std::string path = parent / "outrider-XXXXXX";
-  if (mkdtemp(path.data()) == nullptr)
-    return unavailable(fmt::format("{}: cannot create a directory: {}; set TMPDIR to one that is writable",
-                                   path, std::strerror(errno)));
-  return PrivateDirectory(path);
-}
-
-PrivateDirectory::~PrivateDirectory() {
-  std::error_code ignored;
-  if (!path_.empty()) std::filesystem::remove_all(path_, ignored);
-}
-
 Result<RankContext> bootstrap(const MpiComm& world_comm, const BootstrapOptions& options) {
   const auto world =
       make_mpi_collectives(world_comm.duplicate(), Waiting::kYield, {.timeout = options.timeout});
@@ -223,24 +191,28 @@ Result<RankContext> bootstrap(const MpiComm& world_comm, const BootstrapOptions&
   Topology topology(layout, gather_hosts(*world, options.gpus));
   const RankPlace self = topology.at(Rank(world->rank()));
   const int coordinator = topology.coordinator().value();
-  RankContext context{
-      .topology = std::move(topology), .self = self, .endpoint = {}, .transport = {}, .collectives = {}};
+  RankContext context{.topology = std::move(topology), .self = self};
 
   MpiComm role_comm = world_comm.split(static_cast<int>(self.role));
   if (self.role == Role::kTarget)
     context.collectives = make_mpi_collectives(std::move(role_comm), waiting, options.collectives);
 
   ZmqOptions zmq = options.zmq;
-  zmq.cluster = random_id();
-  world->broadcast(std::as_writable_bytes(std::span(&zmq.cluster, 1)), coordinator);
-  // A Unix socket in a private directory needs no keys.
-  if (!one_host || options.wire == BootstrapOptions::Wire::kTcp) hand_out_keys(*world, coordinator, zmq);
+  Result<std::optional<CurveKeys>> given = std::optional<CurveKeys>();
+  if (self.role == Role::kCoordinator && options.listen_keys) given = options.listen_keys();
+  RETURN_IF_ERROR(agree(*world, given.status()));
+  zmq.curve = std::move(given).value();
+  // The name of a Unix socket is a secret of this user's; everything else needs keys. So does everybody where
+  // the coordinator has some, because they are its socket's.
+  uint64_t needs_keys = !one_host || options.wire == BootstrapOptions::Wire::kTcp || zmq.curve.has_value();
+  world->broadcast(std::as_writable_bytes(std::span(&needs_keys, 1)), coordinator);
+  if (needs_keys != 0) hand_out_keys(*world, coordinator, zmq);
+  context.curve = zmq.curve;
   const auto addresses = gather_addresses(*world);
-  // Removed on return: a job that mpirun kills leaves nothing behind.
-  Result<std::unique_ptr<PrivateDirectory>> directory = std::unique_ptr<PrivateDirectory>();
+  Status listening;
   if (self.role == Role::kCoordinator)
-    directory = start_listening(context, options, zmq, one_host, addresses);
-  RETURN_IF_ERROR(agree(*world, directory.status()));
+    listening = start_listening(context, options, zmq, one_host, addresses);
+  RETURN_IF_ERROR(agree(*world, listening));
   context.endpoint = broadcast_text(*world, context.endpoint, coordinator);
   RETURN_IF_ERROR(agree(*world, connect_to_coordinator(context, zmq)));
   SPDLOG_DEBUG("rank {} is {}/{} at {}", self.rank.value(), role_name(self.role), self.index,

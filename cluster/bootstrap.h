@@ -4,9 +4,10 @@
 #pragma once
 
 #include <chrono>
+#include <functional>
 #include <memory>
+#include <optional>
 #include <string>
-#include <utility>
 
 #include "base/status.h"
 #include "cluster/topology.h"
@@ -20,9 +21,12 @@ struct BootstrapOptions {
   std::string layout;             // --layout, empty: default_layout; rank 0's counts
   int gpus = 0;                   // on this host
   CollectiveOptions collectives;  // of the target group
-  // `cluster` is drawn at random, and so are keys where TCP is used. Without CURVE in libzmq ranks on several
-  // hosts need `allow_remote`.
+  // Keys are drawn at random where TCP is used. Without CURVE in libzmq ranks on several hosts need
+  // `allow_remote`.
   ZmqOptions zmq;
+  std::string listen;  // where draft workers that are no ranks may join, too; empty: nowhere
+  // The coordinator's keys for them, and theirs, if there are any; called on the coordinator alone.
+  std::function<Result<std::optional<CurveKeys>>()> listen_keys;
   enum class Wire { kAuto, kTcp } wire = Wire::kAuto;  // kAuto: ipc when all ranks share a host
   // Several hosts: the address or interface the coordinator binds. Empty: choose_address
   // (cluster/host_address.h).
@@ -30,25 +34,13 @@ struct BootstrapOptions {
   std::chrono::milliseconds timeout{60'000};  // of each step; a rank may be slow to start
 };
 
-// Where a Unix socket lives: mode 0700, removed with its owner.
-class PrivateDirectory {
- public:
-  static Result<PrivateDirectory> make();
-  PrivateDirectory(PrivateDirectory&& other) noexcept : path_(std::exchange(other.path_, {})) {}
-  PrivateDirectory& operator=(PrivateDirectory&&) = delete;
-  ~PrivateDirectory();
-  const std::string& path() const { return path_; }
-
- private:
-  explicit PrivateDirectory(std::string path) : path_(std::move(path)) {}
-  std::string path_;
-};
-
 // What one rank starts its role with. Must end before the MPI session does.
 struct RankContext {
   Topology topology;
   RankPlace self;
-  std::string endpoint;  // of the coordinator; a Unix socket's name is gone once everybody is connected
+  std::string endpoint;            // of the coordinator
+  std::string listen;              // where others may join; on the coordinator
+  std::optional<CurveKeys> curve;  // of this rank's end
   // Coordinator: its end of every link. Draft workers and the leader: their end. Other target ranks: null.
   std::unique_ptr<Transport> transport;
   std::unique_ptr<Collectives> collectives;  // target ranks only

@@ -31,6 +31,12 @@ struct Hub {
   std::mutex mutex;
   std::deque<std::pair<PeerId, Frame>> inbox;  // the coordinator's
   std::condition_variable coordinator_wakes;
+  std::function<void()> also_wakes;  // where the coordinator waits for more than this hub
+
+  void wake_coordinator() {
+    coordinator_wakes.notify_one();
+    if (also_wakes) also_wakes();
+  }
   bool coordinator_taken = false;
   bool coordinator_gone = false;
   std::map<PeerId, std::shared_ptr<Link>> links;  // workers that are alive
@@ -153,7 +159,7 @@ class WorkerEnd final : public Transport {
       return resource_exhausted("the coordinator is slow: its queue is full");
     hub_->inbox.emplace_back(self_, std::move(frame));
     ++link_->to_coordinator;
-    hub_->coordinator_wakes.notify_one();
+    hub_->wake_coordinator();
     frames_.count_sent(message, bytes);
     return {};
   }
@@ -171,7 +177,7 @@ class WorkerEnd final : public Transport {
   void lend(const std::function<bool()>& turn) {
     std::unique_lock lock(hub_->mutex);
     link_->turn = &turn;
-    hub_->coordinator_wakes.notify_one();
+    hub_->wake_coordinator();
     link_->worker_wakes.wait(lock, [this] { return !link_->turn || hub_->coordinator_gone; });
     link_->turn = nullptr;
     if (link_->failure) std::rethrow_exception(std::exchange(link_->failure, nullptr));
@@ -209,6 +215,11 @@ class InprocHubImpl final : public InprocHub {
     auto link = std::make_shared<Link>();
     hub_->links.emplace(self, link);
     return std::make_unique<WorkerEnd>(hub_, std::move(link), self);
+  }
+
+  void wake_by(std::function<void()> wake) override {
+    const std::lock_guard lock(hub_->mutex);
+    hub_->also_wakes = std::move(wake);
   }
 
   void lend(Transport& worker, const std::function<bool()>& turn) override {

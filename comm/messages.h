@@ -13,7 +13,7 @@
 
 namespace outrider {
 
-constexpr uint32_t kProtocolVersion = 2;
+constexpr uint32_t kProtocolVersion = 3;
 
 // ---- joining and leaving
 // -------------------------------------------------------------------------------------
@@ -24,12 +24,15 @@ enum class Role : uint8_t { kCoordinator = 0, kDraft = 1, kTarget = 2 };
 struct ModelInfo {
   std::string name;                     // for people
   int32_t vocab_size = 0;               // rows of the output head, padding included
-  uint64_t vocabulary_fingerprint = 0;  // of the id -> string table; equal means the ids mean the same
-  int32_t max_context = 0;              // positions the model supports
-  std::string isa;                      // instruction set its kernels use
+  uint64_t vocabulary_fingerprint = 0;  // of the id -> string table; equal means the ids mean the same. 0:
+                                        // any vocabulary will do (n-gram drafters)
+  uint64_t fingerprint = 0;  // of the model; two drafters with the same one draft the same
+  int32_t max_context = 0;   // positions the model supports
+  std::string isa;           // instruction set its kernels use
 };
 
-// First message of a worker, and again after every reconnect.
+// First message of a worker, and again after every reconnect. The version stays the first field: another
+// version's Hello is read as far as that, to be refused in words.
 struct Hello {
   uint32_t protocol_version = kProtocolVersion;
   Role role = Role::kDraft;
@@ -38,10 +41,13 @@ struct Hello {
   int32_t max_sequences = 0;  // how many it can hold at once
 };
 
-// The answer: either the worker is in, or why not.
+// The answer: either the worker is in, and what it drafts for, or why not. These words every version
+// understands.
 struct Welcome {
   bool accepted = false;
   std::string reason;
+  ModelInfo target;              // only when accepted: drafts stay inside its vocabulary ...
+  std::vector<TokenId> eos_ids;  // ... and end at one of these
 };
 
 struct Heartbeat {

@@ -39,6 +39,7 @@ struct TransportStats {
   uint64_t malformed_frames = 0;  // dropped: bad magic, version, checksum, lengths, values
   uint64_t duplicate_frames = 0;  // dropped: sequence number already seen from that sender and generation
   uint64_t refused_keys = 0;      // connections of clients that are not on the server's list
+  uint64_t refused_peers = 0;     // dropped: another connection claimed the identity of a peer that is there
 };
 
 class Transport {
@@ -52,6 +53,10 @@ class Transport {
   virtual const TransportStats& stats() const = 0;
   // Where workers connect to; empty in one process.
   virtual std::string endpoint() const { return {}; }
+  // A server: also listens there, with the same keys. Returns the address that was bound.
+  virtual Result<std::string> also_listen(const std::string& bind_endpoint) {
+    return unsupported(bind_endpoint + ": this end has no socket");
+  }
 };
 
 // In one process: bounded queues of encoded frames. connect() may be called from any thread, each end has one
@@ -61,6 +66,10 @@ class InprocHub {
   virtual ~InprocHub() = default;
   virtual std::unique_ptr<Transport> coordinator_end() = 0;  // once
   virtual std::unique_ptr<Transport> connect() = 0;          // once per worker
+
+  // Calls `wake` too whenever something happened that a waiting coordinator must see; from any thread,
+  // briefly.
+  virtual void wake_by(std::function<void()> wake) = 0;
 
   // Lends a worker to the coordinator's thread: whenever the coordinator has read all its messages, and
   // before it would sleep, its receive() calls `turn` there, so that no thread has to be woken for a message
@@ -87,13 +96,19 @@ struct ZmqOptions {
   bool allow_remote = false;
   std::chrono::milliseconds connect_timeout{5000};  // a client gives up if no server answers within this
   std::chrono::milliseconds linger{1000};           // how long a closing end tries to deliver what it sent
+  int wake_fd = -1;  // receive() comes back early, and empty, while this can be read
 };
 // Binds, e.g. "tcp://127.0.0.1:*" or "ipc:///tmp/dir/control"; endpoint() tells the address that was bound.
 Result<std::unique_ptr<Transport>> make_zmq_server(const std::string& bind_endpoint,
                                                    const ZmqOptions& options = {});
-// Waits until the server answers. A connection that breaks is kUnavailable to send(), and is tried again for
-// as long as the client exists; the server knows a worker that comes back by the same PeerId.
+// Waits until the server answers. kDeadlineExceeded: nobody did; kInvalidArgument: it does not take our keys.
+// A connection that breaks is kUnavailable to send(), and is tried again for as long as the client exists;
+// the server knows a worker that comes back by the same PeerId.
 Result<std::unique_ptr<Transport>> make_zmq_client(const std::string& endpoint,
                                                    const ZmqOptions& options = {});
+
+// The coordinator's end of workers in this process and of those that come over ZeroMQ, in one.
+Result<std::unique_ptr<Transport>> make_joined_end(InprocHub& hub, const std::string& bind_endpoint,
+                                                   ZmqOptions options = {});
 
 }  // namespace outrider

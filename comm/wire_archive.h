@@ -52,6 +52,7 @@ class WireWriter : public cereal::OutputArchive<WireWriter>, public WireError {
     out_.resize(end + bytes);
     std::memcpy(out_.data() + end, data, bytes);
   }
+  void skip_rest() {}
 
  private:
   std::vector<std::byte>& out_;
@@ -71,6 +72,8 @@ class WireReader : public cereal::InputArchive<WireReader>, public WireError {
     std::memcpy(data, in_.data(), bytes);
     in_ = in_.subspan(bytes);
   }
+  // What follows is laid out in a way that is not known here.
+  void skip_rest() { in_ = {}; }
 
  private:
   std::span<const std::byte> in_;

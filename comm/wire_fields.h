@@ -14,18 +14,21 @@ namespace outrider {
 template <class Archive>
 void serialize(Archive& archive, ModelInfo& m) {
   const WireLimits& limits = archive.limits();
-  archive(Capped{m.name, limits.string_bytes}, m.vocab_size, m.vocabulary_fingerprint, m.max_context,
-          Capped{m.isa, limits.string_bytes});
+  archive(Capped{m.name, limits.string_bytes}, m.vocab_size, m.vocabulary_fingerprint, m.fingerprint,
+          m.max_context, Capped{m.isa, limits.string_bytes});
 }
 
 template <class Archive>
 void serialize(Archive& archive, Hello& m) {
-  archive(m.protocol_version, EnumField<Role>{m.role, Role::kTarget}, m.generation, m.model, m.max_sequences);
+  archive(m.protocol_version);
+  if (m.protocol_version != kProtocolVersion) return archive.skip_rest();
+  archive(EnumField<Role>{m.role, Role::kTarget}, m.generation, m.model, m.max_sequences);
 }
 
 template <class Archive>
 void serialize(Archive& archive, Welcome& m) {
   archive(m.accepted, Capped{m.reason, archive.limits().string_bytes});
+  if (m.accepted) archive(m.target, Capped{m.eos_ids, archive.limits().ids});
 }
 
 template <class Archive>

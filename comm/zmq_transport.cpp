@@ -9,6 +9,8 @@
 #include <thread>
 #include <utility>
 
+#include <poll.h>
+#include <unistd.h>
 #include <zmq.hpp>
 
 #include "comm/frame_end.h"
@@ -49,6 +51,7 @@ void set_options(zmq::socket_t& socket, const ZmqOptions& options) {
   socket.set(opt::tcp_keepalive_idle, 5);   // seconds
   socket.set(opt::tcp_keepalive_intvl, 2);  // seconds
   socket.set(opt::tcp_keepalive_cnt, 3);
+  socket.set(opt::tcp_maxrt, 15'000);  // and those where sent data is not acknowledged for so long
   socket.set(opt::backlog, 128);
   socket.set(opt::ipv6, false);
   // Not 1: a client would throw away what it received but did not yet read when its server closes, for
@@ -90,26 +93,31 @@ milliseconds until(Clock::time_point deadline) {
   return std::chrono::ceil<milliseconds>(deadline - now);
 }
 
-// False when interrupted by a signal or nothing came.
-bool poll_in(zmq::socket_ref socket, milliseconds timeout) {
-  zmq::pollitem_t item{socket.handle(), 0, ZMQ_POLLIN, 0};
+// False when interrupted by a signal or nothing came. Also waits for `fd`, unless it is -1.
+bool poll_in(zmq::socket_ref socket, milliseconds timeout, int fd = -1) {
+  zmq::pollitem_t items[] = {{socket.handle(), 0, ZMQ_POLLIN, 0}, {nullptr, fd, ZMQ_POLLIN, 0}};
   try {
-    return zmq::poll(&item, 1, timeout) > 0;
+    return zmq::poll(items, fd < 0 ? 1 : 2, timeout) > 0;
   } catch (const zmq::error_t& error) {
     if (error.num() != EINTR) throw;
     return false;
   }
 }
 
-// Returns when something is there, or some time before the deadline. zmq_poll counts in milliseconds: the
-// last of them passes in short naps, or every deadline would be late by up to one.
-void wait_in(zmq::socket_ref socket, Clock::time_point deadline) {
+// Returns when something is there or `fd` can be read, or some time before the deadline. zmq_poll counts in
+// milliseconds: the last of them passes in short naps, or every deadline would be late by up to one.
+void wait_in(zmq::socket_ref socket, Clock::time_point deadline, int fd) {
   constexpr std::chrono::microseconds kNap{50};
   const auto left = deadline - Clock::now();
   if (left > milliseconds{1})
-    poll_in(socket, until(deadline) - milliseconds{1});
+    poll_in(socket, until(deadline) - milliseconds{1}, fd);
   else if (left.count() > 0)
     std::this_thread::sleep_for(std::min<Clock::duration>(left, kNap));
+}
+
+bool can_read(int fd) {  // -1: never
+  pollfd item{fd, POLLIN, 0};
+  return ::poll(&item, 1, 0) > 0;
 }
 
 // Empty when nothing is there.
@@ -140,7 +148,8 @@ class ZmqEnd : public Transport {
   ZmqEnd(zmq::socket_type type, const ZmqOptions& options)
       : context_(1),
         socket_(context_, type),
-        frames_(options.cluster, random_generation(), limits_of(options)) {
+        frames_(options.cluster, random_generation(), limits_of(options)),
+        wake_fd_(options.wake_fd) {
     set_options(socket_, options);
   }
 
@@ -153,7 +162,8 @@ class ZmqEnd : public Transport {
         dropped += Clock::now() >= deadline;
       } else {
         if (Clock::now() >= deadline) break;
-        wait_in(socket_, deadline);
+        wait_in(socket_, deadline, wake_fd_);
+        if (can_read(wake_fd_)) break;
       }
     }
     return std::nullopt;
@@ -179,6 +189,7 @@ class ZmqEnd : public Transport {
   zmq::socket_t socket_;
   FrameEnd frames_;
   std::string endpoint_;
+  const int wake_fd_;
 };
 
 // Answers libzmq's question whether a client's key may enter (RFC 27/ZAP). Without an answer everybody would
@@ -241,7 +252,12 @@ struct Peer {
 
 class ZmqServer final : public ZmqEnd {
  public:
-  explicit ZmqServer(const ZmqOptions& options) : ZmqEnd(zmq::socket_type::router, options) {
+  explicit ZmqServer(const ZmqOptions& options)
+      : ZmqEnd(zmq::socket_type::router, options),
+        safe_anywhere_(options.allow_remote || options.curve.has_value()) {
+    // A Unix socket in the abstract namespace has no file whose mode says who may connect.
+    const uid_t self = geteuid();
+    zmq_setsockopt(socket_.handle(), ZMQ_IPC_FILTER_UID, &self, sizeof self);
     if (!options.curve) return;
     doorkeeper_.emplace(context_, options.curve->allowed);
     socket_.set(zmq::sockopt::zap_domain, "outrider");
@@ -249,9 +265,18 @@ class ZmqServer final : public ZmqEnd {
     socket_.set(zmq::sockopt::curve_secretkey, options.curve->own.secret_key);
   }
 
-  void bind(const std::string& endpoint) {
-    socket_.bind(endpoint);
-    endpoint_ = socket_.get(zmq::sockopt::last_endpoint);
+  Result<std::string> also_listen(const std::string& bind_endpoint) override {
+    RETURN_IF_ERROR(check_bind_endpoint(bind_endpoint, safe_anywhere_));
+    try {
+      socket_.bind(bind_endpoint);
+    } catch (const zmq::error_t& error) {
+      return invalid_argument(
+          fmt::format("endpoint {}: cannot bind: {}; choose another address, or port * for any",
+                      bind_endpoint, error.what()));
+    }
+    const std::string bound = socket_.get(zmq::sockopt::last_endpoint);
+    if (endpoint_.empty()) endpoint_ = bound;
+    return bound;
   }
 
   Status send(PeerId to, const Message& message) override {
@@ -277,13 +302,39 @@ class ZmqServer final : public ZmqEnd {
     auto decoded = frames_.unpack(bytes_of(frame));
     if (!decoded) return std::nullopt;
     Peer& peer = peer_of(decoded->info.generation);
+    const std::string_view from(route.data<char>(), route.size());
+    if (peer.route != from && is_connected(peer)) return refuse_impostor(from, decoded->message);
     if (!peer.window.accept(decoded->info.sequence_number)) {
       ++frames_.stats.duplicate_frames;
       return std::nullopt;
     }
-    peer.route.assign(route.data<char>(), route.size());
+    peer.route = from;
     peer.last_heard = Clock::now();
     return frames_.deliver(peer.id, std::move(decoded->message), frame.size());
+  }
+
+  // Two connections with one identity: is the first still there? ROUTER knows, and tells whoever sends.
+  bool is_connected(const Peer& peer) { return !peer.route.empty() && try_send(peer.route, Heartbeat{}); }
+
+  std::optional<Incoming> refuse_impostor(std::string_view route, const Message& message) {
+    ++frames_.stats.refused_peers;
+    if (!std::holds_alternative<Hello>(message)) return std::nullopt;
+    try_send(route, Welcome{.accepted = false,
+                            .reason = "another worker with this identity is connected",
+                            .target = {},
+                            .eos_ids = {}});
+    return std::nullopt;
+  }
+
+  bool try_send(std::string_view route, const Message& message) {
+    auto frame = frames_.pack(message);
+    CHECK(frame.ok(), "{}", frame.status().message());
+    try {
+      send_now(socket_, route, *frame);
+      return true;
+    } catch (const zmq::error_t&) {
+      return false;
+    }
   }
 
   void update_stats() override {
@@ -307,6 +358,7 @@ class ZmqServer final : public ZmqEnd {
     peers_.erase(silent);
   }
 
+  const bool safe_anywhere_;
   std::optional<Doorkeeper> doorkeeper_;
   std::map<Generation, Peer> peers_;
   std::map<PeerId, Generation> generations_;
@@ -320,7 +372,8 @@ class ZmqClient final : public ZmqEnd {
       : ZmqEnd(zmq::socket_type::dealer, options), monitor_(context_, zmq::socket_type::pair) {
     constexpr const char* kMonitor = "inproc://connection";
     if (zmq_socket_monitor(socket_.handle(), kMonitor,
-                           ZMQ_EVENT_HANDSHAKE_SUCCEEDED | ZMQ_EVENT_DISCONNECTED) != 0)
+                           ZMQ_EVENT_HANDSHAKE_SUCCEEDED | ZMQ_EVENT_DISCONNECTED |
+                               ZMQ_EVENT_HANDSHAKE_FAILED_AUTH | ZMQ_EVENT_HANDSHAKE_FAILED_PROTOCOL) != 0)
       throw zmq::error_t();
     monitor_.set(zmq::sockopt::linger, 0);
     monitor_.connect(kMonitor);
@@ -335,9 +388,17 @@ class ZmqClient final : public ZmqEnd {
     endpoint_ = endpoint;
   }
 
-  bool wait_until_connected(Clock::time_point deadline) {
-    while (!connected() && Clock::now() < deadline) poll_in(monitor_, until(deadline));
-    return connected_;
+  Status wait_until_connected(Clock::time_point deadline) {
+    while (!connected() && !refused_ && Clock::now() < deadline) poll_in(monitor_, until(deadline));
+    if (connected_) return {};
+    if (refused_)
+      return invalid_argument(
+          fmt::format("endpoint {}: the coordinator there does not take our keys: it needs ours on its list, "
+                      "and we need its "
+                      "public key",
+                      endpoint_));
+    return deadline_exceeded(
+        fmt::format("endpoint {}: no answer; is the coordinator running there?", endpoint_));
   }
 
   Status send(PeerId to, const Message& message) override {
@@ -374,13 +435,14 @@ class ZmqClient final : public ZmqEnd {
       uint16_t number = 0;
       std::memcpy(&number, event.data(), std::min(sizeof number, event.size()));
       connected_ = number == ZMQ_EVENT_HANDSHAKE_SUCCEEDED;
+      refused_ |= number == ZMQ_EVENT_HANDSHAKE_FAILED_AUTH || number == ZMQ_EVENT_HANDSHAKE_FAILED_PROTOCOL;
       if (event.more()) receive_now(monitor_, address);
     }
     return connected_;
   }
 
   zmq::socket_t monitor_;
-  bool connected_ = false;
+  bool connected_ = false, refused_ = false;
   Generation server_;
   ReplayWindow window_;
   std::vector<std::byte> buffer_;
@@ -407,15 +469,8 @@ Status check_options(const ZmqOptions& options, bool is_server) {
 Result<std::unique_ptr<Transport>> make_zmq_server(const std::string& bind_endpoint,
                                                    const ZmqOptions& options) {
   RETURN_IF_ERROR(check_options(options, true));
-  RETURN_IF_ERROR(check_bind_endpoint(bind_endpoint, options.allow_remote || options.curve));
   auto server = std::make_unique<ZmqServer>(options);
-  try {
-    server->bind(bind_endpoint);
-  } catch (const zmq::error_t& error) {
-    return invalid_argument(
-        fmt::format("endpoint {}: cannot bind: {}; choose another address, or port * for any", bind_endpoint,
-                    error.what()));
-  }
+  RETURN_IF_ERROR(server->also_listen(bind_endpoint).status());
   return std::unique_ptr<Transport>(std::move(server));
 }
 
@@ -428,10 +483,7 @@ Result<std::unique_ptr<Transport>> make_zmq_client(const std::string& endpoint, 
     return invalid_argument(
         fmt::format("endpoint {}: {}; use tcp://HOST:PORT or ipc://PATH", endpoint, error.what()));
   }
-  if (!client->wait_until_connected(Clock::now() + options.connect_timeout))
-    return deadline_exceeded(
-        fmt::format("endpoint {}: no answer within {} ms; is the coordinator running there?", endpoint,
-                    options.connect_timeout.count()));
+  RETURN_IF_ERROR(client->wait_until_connected(Clock::now() + options.connect_timeout));
   return std::unique_ptr<Transport>(std::move(client));
 }
 

@@ -3,12 +3,16 @@
 #include <algorithm>
 #include <nlohmann/json.hpp>
 
+#include <spdlog/spdlog.h>
+
 namespace outrider {
 namespace {
 
 constexpr std::chrono::milliseconds kIdlePoll{200};
 constexpr size_t kMaxKnownPeers = 4096;
 constexpr int kMaxUnread = 10'000;
+constexpr int kToldRefusals = 8;
+constexpr std::chrono::milliseconds kProbeInterval{250};
 
 }  // namespace
 
@@ -45,6 +49,7 @@ void Coordinator::handle(Event event) {
 
 void Coordinator::perform(Action& action) {
   if (auto* send = std::get_if<Send>(&action)) {
+    note_refusal(*send);
     const Status status = transport_->send(send->to, send->message);
     if (status.ok()) return;
     if (status.code() == StatusCode::kResourceExhausted)
@@ -68,6 +73,32 @@ void Coordinator::lose(PeerId peer, std::string why) {
   inbox_.push_back(PeerLost{peer, std::move(why)});
 }
 
+// Whoever is refused is told; so are we, as often as a log should hold it.
+void Coordinator::note_refusal(const Send& send) {
+  const auto* welcome = std::get_if<Welcome>(&send.message);
+  if (!welcome || welcome->accepted || ++refusals_ > kToldRefusals) return;
+  spdlog::warn("refused a worker: {}{}", welcome->reason,
+               refusals_ == kToldRefusals ? "; further ones are only counted" : "");
+}
+
+// A process that died has closed its connection, and the next message to it says so: rounds need not wait for
+// their deadlines.
+void Coordinator::probe_workers() {
+  const auto now = Clock::now();
+  if (now < next_probe_) return;
+  next_probe_ = now + kProbeInterval;
+  std::vector<std::pair<PeerId, std::string>> gone;
+  for (const auto& [peer, hello] : hellos_) {
+    const Status status = transport_->send(peer, Heartbeat{});
+    if (status.code() == StatusCode::kUnavailable) gone.emplace_back(peer, status.message());
+  }
+  for (auto& [peer, why] : gone) {
+    membership_.forget(peer);
+    hellos_.erase(peer);
+    handle(PeerLost{peer, std::move(why)});
+  }
+}
+
 // A worker that was lost and speaks again is let in with the Hello it gave.
 void Coordinator::note_sign_of_life(const Incoming& incoming) {
   if (const auto* hello = std::get_if<Hello>(&incoming.message)) {
@@ -76,6 +107,11 @@ void Coordinator::note_sign_of_life(const Incoming& incoming) {
     if (hellos_.size() >= kMaxKnownPeers)
       std::erase_if(hellos_, [this](const auto& item) { return !membership_.is_alive(item.first); });
     hellos_.insert_or_assign(incoming.peer, *hello);
+    return;
+  }
+  if (std::holds_alternative<Shutdown>(incoming.message)) {  // it leaves
+    membership_.forget(incoming.peer);
+    hellos_.erase(incoming.peer);
     return;
   }
   const auto change = membership_.heard(incoming.peer, Clock::now());
@@ -87,9 +123,11 @@ void Coordinator::note_sign_of_life(const Incoming& incoming) {
 void Coordinator::poll(Clock::time_point deadline) {
   if (const auto next = protocol_.next_deadline()) deadline = std::min(deadline, *next);
   if (const auto next = membership_.next_deadline()) deadline = std::min(deadline, *next);
+  if (!hellos_.empty()) deadline = std::min(deadline, std::max(next_probe_, Clock::now()));
   auto incoming = transport_->receive(deadline);
   for (const MembershipChange& change : membership_.expire(Clock::now()))
     if (change.kind == MembershipChange::Kind::kLost) handle(PeerLost{change.peer, "it is silent"});
+  probe_workers();
   if (!incoming) return handle(Tick{});
   if (peers_.size() < kMaxKnownPeers) peers_.insert(incoming->peer);
   note_sign_of_life(*incoming);

@@ -58,6 +58,8 @@ class Coordinator {
   void handle(Event event);
   void perform(Action& action);
   void note_sign_of_life(const Incoming& incoming);
+  void note_refusal(const Send& send);
+  void probe_workers();
   void lose(PeerId peer, std::string why);
 
   std::unique_ptr<Transport> transport_;
@@ -72,6 +74,8 @@ class Coordinator {
   std::set<PeerId> peers_;
   uint64_t next_id_ = 1;
   size_t submitted_ = 0, finished_ = 0;
+  int refusals_ = 0;
+  Clock::time_point next_probe_{};
 };
 
 }  // namespace outrider

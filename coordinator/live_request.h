@@ -2,11 +2,13 @@
 // it.
 #pragma once
 
+#include <map>
 #include <memory>
 #include <optional>
 
 #include "comm/messages.h"
 #include "comm/transport.h"
+#include "coordinator/drafter_choice.h"
 #include "coordinator/gamma/gamma_policy.h"
 #include "coordinator/metrics.h"
 #include "coordinator/request.h"
@@ -27,10 +29,11 @@ struct DraftLink {
 // The round under way.
 struct RoundInFlight {
   Round number;
-  int32_t gamma = 0;  // asked of the worker
+  DrafterKind kind = 0;  // of the worker that was there at its beginning; 0: none
+  int32_t gamma = 0;     // asked of the worker
   bool has_draft = false;
   bool read_prompt = false;  // the worker had a prompt to read first
-  Draft draft;  // what goes into the plan; empty for a plain row
+  Draft draft;               // what goes into the plan; empty for a plain row
   Clock::time_point begun_at, decided_at, planned_at;
   Clock::time_point draft_deadline;  // the round goes on without its draft
   Clock::time_point batch_deadline;  // the others go on without this round
@@ -52,7 +55,10 @@ struct LiveRequest {
   Request request;  // its prompt has moved into the sequence
   Sequence sequence;
   RequestState state = RequestState::kQueued;
-  std::unique_ptr<GammaPolicy> gamma;
+  std::unique_ptr<GammaPolicy> gamma;  // of `kind`, once there was a drafter
+  DrafterKind kind = 0;
+  std::map<DrafterKind, std::unique_ptr<GammaPolicy>> other_gammas;  // of kinds it had before
+  DrafterChoice choice;
   std::unique_ptr<TextStream> text;  // none without a tokenizer
   DraftLink link;
   RoundInFlight round;

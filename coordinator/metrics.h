@@ -6,8 +6,10 @@
 #include <array>
 #include <chrono>
 #include <cstdint>
+#include <map>
 #include <nlohmann/json_fwd.hpp>
 #include <optional>
+#include <string>
 #include <string_view>
 #include <vector>
 
@@ -97,6 +99,15 @@ struct PreparationTotals {
   }
 };
 
+// Of all draft workers of one kind (ModelInfo::fingerprint).
+struct DrafterTotals {
+  std::string name;
+  int64_t joined = 0, lost = 0, left = 0;  // lives that began, broke off, and ended politely
+  int64_t opened = 0;                      // sequences given to a worker; more than requests when they move
+  int64_t rounds = 0, drafted = 0, accepted = 0, emitted = 0;  // with drafts of this kind
+  double round_seconds = 0;
+};
+
 struct RequestMetrics {
   Clock::time_point submitted_at{};
   std::optional<Clock::time_point> first_token_at, last_token_at, finished_at;
@@ -126,12 +137,14 @@ struct Totals {
   int64_t liveness_timeouts = 0;              // the same under a p/q rule, where giving up must stay rare
   int64_t draft_ingest_ns = 0, draft_ns = 0;  // as workers report them
   PreparationTotals preparation;
+  std::map<uint64_t, DrafterTotals> drafters;  // by kind
 
   int64_t target_passes = 0;  // plans with entries
   int64_t target_rows = 0;
   int64_t forward_ns = 0, verify_ns = 0, commit_ns = 0;  // as the leader reports them
   int64_t nonfinite_verdicts = 0;
-  int64_t workers_joined = 0, workers_lost = 0, hellos_refused = 0, resyncs = 0, sends_failed = 0;
+  int64_t workers_joined = 0, workers_lost = 0, workers_left = 0, sequences_moved = 0, hellos_refused = 0,
+          resyncs = 0, sends_failed = 0;
   int64_t unexpected_messages = 0, stale_results = 0;
   std::optional<Clock::time_point> first_submit_at, last_finish_at;
 

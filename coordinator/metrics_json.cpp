@@ -1,4 +1,6 @@
 // The JSON report of metrics.h's sums.
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <nlohmann/json.hpp>
 
@@ -112,9 +114,23 @@ void fill_json(const Totals& totals, nlohmann::json& out) {
                    {"nonfinite_verdicts", totals.nonfinite_verdicts}};
   out["cluster"] = {
       {"workers_joined", totals.workers_joined}, {"workers_lost", totals.workers_lost},
+      {"workers_left", totals.workers_left},     {"sequences_moved", totals.sequences_moved},
       {"hellos_refused", totals.hellos_refused}, {"resyncs", totals.resyncs},
       {"sends_failed", totals.sends_failed},     {"unexpected_messages", totals.unexpected_messages},
       {"stale_results", totals.stale_results}};
+  out["drafters"] = nlohmann::json::array();
+  for (const auto& [kind, drafter] : totals.drafters)
+    out["drafters"].push_back(
+        {{"name", drafter.name},
+         {"fingerprint", fmt::format("{:016x}", kind)},
+         {"joined", drafter.joined},
+         {"lost", drafter.lost},
+         {"left", drafter.left},
+         {"sequences_opened", drafter.opened},
+         {"rounds", drafter.rounds},
+         {"drafted_tokens", drafter.drafted},
+         {"accepted_tokens", drafter.accepted},
+         {"tokens_per_round_second", ratio(static_cast<double>(drafter.emitted), drafter.round_seconds)}});
 }
 
 void fill_json(const TransportStats& stats, const RoundSums& rounds, nlohmann::json& out) {
@@ -135,6 +151,8 @@ void fill_json(const TransportStats& stats, const RoundSums& rounds, nlohmann::j
   out["bytes_per_emitted_token"] = ratio(static_cast<double>(all), static_cast<double>(rounds.emitted));
   out["malformed_frames"] = stats.malformed_frames;
   out["duplicate_frames"] = stats.duplicate_frames;
+  out["refused_keys"] = stats.refused_keys;
+  out["refused_peers"] = stats.refused_peers;
 }
 
 }  // namespace outrider

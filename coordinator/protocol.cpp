@@ -192,7 +192,8 @@ void Protocol::receive(PeerId peer, Failure& message) {
 
 void Protocol::receive(PeerId peer, Shutdown&) {
   if (target_ && target_->peer == peer) return target_lost(unavailable("the target group left"));
-  worker_lost(peer);
+  worker_left(peer);
+  send(peer, Shutdown{});  // goodbye: nothing of what it said is unread, and it may go
 }
 
 void Protocol::on(PeerLost& event) {

@@ -80,11 +80,14 @@ class Protocol {
   };
   struct Worker {
     Hello hello;
+    DrafterKind kind = 0;
     int32_t held = 0;                  // sequences it was given
     int32_t misses = 0;                // rounds in a row that it let down
     bool silent = false;               // nothing was heard from it since the last of them
     Clock::time_point resume_at{};     // left alone until then
     Clock::time_point silent_until{};  // the same while it stays silent
+    double token_ns = 0;               // how long a drafted token is waited for; 0: not known
+    Clock::time_point measured_at{};
     bool usable(Clock::time_point now) const { return now >= (silent ? silent_until : resume_at); }
     std::vector<SequenceId> unsent_closes;  // its queue was full; bounded by what it can hold
   };
@@ -139,10 +142,17 @@ class Protocol {
   Status check_worker(const Hello& hello) const;
   void refuse_hello(PeerId peer, std::string reason);
   void target_lost(Status why);
+  std::optional<DrafterKind> forget_worker(PeerId peer);
   void worker_lost(PeerId peer);
+  void worker_left(PeerId peer);
   void worker_missed(Worker& worker);
+  void worker_answered(Worker& worker, const RoundInFlight& round);
+  double slowness(const Worker& worker) const;
+  DrafterKind kind_of(const Hello& hello) const;
   void assign_workers();
-  std::pair<const PeerId, Worker>* best_worker(int32_t committed);
+  void assign_worker(LiveRequest& live);
+  std::pair<const PeerId, Worker>* best_worker(LiveRequest& live);
+  void use_kind(LiveRequest& live, DrafterKind kind);
   void open_at(PeerId peer, LiveRequest& live);
   void close_at_worker(LiveRequest& live);
   bool needs_resuming(PeerId peer, const Worker& worker) const;
@@ -163,7 +173,7 @@ class Protocol {
   bool waits_for_drafts() const;
   std::vector<LiveRequest*> in_state(RequestState state);
   void plan_entry(LiveRequest& live, int32_t input_count, StepPlan* step);
-  void learn_draft_phase();
+  void learn_draft_phase(std::optional<DrafterKind> kind, CostModel& cost);
 
   // protocol_verdict.cpp: verdicts and commits
   Status check_verdict(const LiveRequest& live, const Verdict& verdict) const;
@@ -176,6 +186,10 @@ class Protocol {
   void record(LiveRequest& live, const PlannedEntry& entry, const Verdict& verdict, int32_t emitted,
               const StepResult& result);
 
+  // One kind alone is all there is to know.
+  const CostModel& cost_of(DrafterKind kind) const {
+    return costs_.size() > 1 && kind != 0 ? costs_.at(kind) : cost_;
+  }
   void send(PeerId to, Message message) { actions_->push_back(Send{to, std::move(message)}); }
   int32_t max_context() const;
 
@@ -191,6 +205,7 @@ class Protocol {
   Status target_status_;  // why there is none, after one was lost
   std::map<PeerId, Worker> workers_;
   std::map<PeerId, Hello> early_workers_;  // said hello before the target; bounded
+  GoodputByKind goodput_;                  // of all sequences
 
   std::deque<SequenceId> queue_;
   int64_t queued_tokens_ = 0;
@@ -200,8 +215,11 @@ class Protocol {
   uint64_t next_step_ = 0;
   std::optional<OutstandingPlan> plan_;
   double round_ewma_ns_ = 0, step_ewma_ns_ = 0;
-  CostModel cost_;
-  std::vector<std::pair<PeerId, double>> draft_busy_;  // scratch: seconds of one plan, by worker
+  CostModel cost_;                                            // whatever drafts
+  std::map<DrafterKind, CostModel> costs_;                    // of every kind that ever joined; bounded
+  std::vector<std::pair<PeerId, double>> draft_busy_;         // scratch: seconds of one plan, by worker
+  std::vector<std::pair<const PeerId, Worker>*> candidates_;  // scratch, as the next
+  std::vector<DrafterKind> kinds_here_;
   Totals totals_;
 };
 

@@ -31,11 +31,12 @@ void Protocol::begin_round(LiveRequest& live) {
   const Worker* worker = worker_of(live);
   const bool usable = worker && live.link.opened && worker->usable(now_);
   if (usable) {
+    round.kind = worker->kind;
     const int32_t limit = gamma_limit(live, *worker);
     const GammaContext context{.limit = limit,
                                .batch_size = static_cast<int32_t>(running_),
                                .context_length = live.sequence.committed(),
-                               .cost = &cost_,
+                               .cost = &cost_of(round.kind),
                                .ahead = options_.pipeline != Pipeline::kLockstep};
     round.gamma = std::clamp(live.gamma->next(context), 0, limit);
     const bool readable = live.sequence.committed() <= worker->hello.model.max_context;
@@ -135,6 +136,7 @@ void Protocol::receive(PeerId peer, Draft& message) {
   live.round.has_draft = true;
   live.round.draft = std::move(message);
   decide(live);
+  worker_answered(worker, live.round);
 }
 
 }  // namespace outrider

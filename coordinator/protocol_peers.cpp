@@ -8,6 +8,8 @@ namespace {
 
 constexpr size_t kMaxEarlyWorkers = 256;  // hellos kept until the target says what its vocabulary is
 constexpr int32_t kMaxResyncsPerRound = 2;
+constexpr size_t kMaxKinds = 32;
+constexpr double kNoticeablySlow = 4;
 
 }  // namespace
 
@@ -29,7 +31,7 @@ void Protocol::receive(PeerId peer, Hello& hello) {
 
 void Protocol::refuse_hello(PeerId peer, std::string reason) {
   ++totals_.hellos_refused;
-  send(peer, Welcome{.accepted = false, .reason = std::move(reason)});
+  send(peer, Welcome{.accepted = false, .reason = std::move(reason), .target = {}, .eos_ids = {}});
 }
 
 // ---- target ---------------------------------------------------------------------------------------------
@@ -37,7 +39,7 @@ void Protocol::refuse_hello(PeerId peer, std::string reason) {
 void Protocol::target_joined(PeerId peer, Hello& hello) {
   if (target_ && target_->hello.generation == hello.generation) {  // the same life on a new connection
     target_->peer = peer;
-    return send(peer, Welcome{.accepted = true, .reason = {}});
+    return send(peer, Welcome{.accepted = true, .reason = {}, .target = {}, .eos_ids = {}});
   }
   if (target_ && target_->peer != peer) return refuse_hello(peer, "a target group has already joined");
   if (hello.model.vocab_size <= 0 || hello.model.max_context <= 1)
@@ -47,7 +49,7 @@ void Protocol::target_joined(PeerId peer, Hello& hello) {
   target_ = Target{peer, std::move(hello)};
   target_status_ = {};
   join_deadline_.reset();
-  send(peer, Welcome{.accepted = true, .reason = {}});
+  send(peer, Welcome{.accepted = true, .reason = {}, .target = {}, .eos_ids = {}});
   for (auto& [early, worker] : std::exchange(early_workers_, {})) worker_joined(early, worker);
 }
 
@@ -67,11 +69,13 @@ void Protocol::target_lost(Status why) {
 
 Status Protocol::check_worker(const Hello& hello) const {
   const ModelInfo& target = target_->hello.model;
-  if (hello.model.vocabulary_fingerprint != target.vocabulary_fingerprint)
-    return invalid_argument(fmt::format(
-        "the vocabulary of draft model '{}' differs from that of target '{}'; use a draft model with the "
-        "target's tokenizer",
-        hello.model.name, target.name));
+  const uint64_t vocabulary = hello.model.vocabulary_fingerprint;
+  if (vocabulary != 0 && vocabulary != target.vocabulary_fingerprint)
+    return invalid_argument(
+        fmt::format("the vocabulary of draft model '{}' ({:016x}) differs from that of target '{}' "
+                    "({:016x}); use a draft "
+                    "model with the target's tokenizer",
+                    hello.model.name, vocabulary, target.name, target.vocabulary_fingerprint));
   if (hello.max_sequences < 1 || hello.model.max_context < 1)
     return invalid_argument(fmt::format("room for {} sequences of {} tokens makes no sense",
                                         hello.max_sequences, hello.model.max_context));
@@ -91,20 +95,50 @@ void Protocol::worker_joined(PeerId peer, Hello& hello) {
     return refuse_hello(peer, status.message());
   }
   worker_lost(peer);
-  workers_[peer] = Worker{.hello = std::move(hello), .unsent_closes = {}};
+  const DrafterKind kind = kind_of(hello);
+  costs_.try_emplace(kind);
+  DrafterTotals& drafter = totals_.drafters[kind];
+  if (drafter.name.empty()) drafter.name = hello.model.name;
+  ++drafter.joined;
   ++totals_.workers_joined;
-  send(peer, Welcome{.accepted = true, .reason = {}});
+  workers_[peer] = Worker{.hello = std::move(hello), .kind = kind, .unsent_closes = {}};
+  send(peer,
+       Welcome{.accepted = true, .reason = {}, .target = target_->hello.model, .eos_ids = options_.eos_ids});
 }
 
-void Protocol::worker_lost(PeerId peer) {
+// Beyond what a pool holds in earnest, all others count as one.
+DrafterKind Protocol::kind_of(const Hello& hello) const {
+  const DrafterKind kind = std::max<uint64_t>(1, hello.model.fingerprint);
+  return costs_.size() < kMaxKinds || costs_.contains(kind) ? kind : 1;
+}
+
+// The kind it was of, if it was a worker.
+std::optional<DrafterKind> Protocol::forget_worker(PeerId peer) {
   early_workers_.erase(peer);
-  if (workers_.erase(peer) == 0) return;
-  ++totals_.workers_lost;
+  const auto at = workers_.find(peer);
+  if (at == workers_.end()) return std::nullopt;
+  const DrafterKind kind = at->second.kind;
+  workers_.erase(at);
   for (auto& [id, live] : live_) {
     if (live->link.peer != peer) continue;
     live->link = {};
     if (live->state == RequestState::kDrafting) go_plain(*live);
   }
+  return kind;
+}
+
+void Protocol::worker_lost(PeerId peer) {
+  const auto kind = forget_worker(peer);
+  if (!kind) return;
+  ++totals_.workers_lost;
+  ++totals_.drafters[*kind].lost;
+}
+
+void Protocol::worker_left(PeerId peer) {
+  const auto kind = forget_worker(peer);
+  if (!kind) return;
+  ++totals_.workers_left;
+  ++totals_.drafters[*kind].left;
 }
 
 Protocol::Worker* Protocol::worker_of(const LiveRequest& live) {
@@ -121,32 +155,85 @@ void Protocol::worker_missed(Worker& worker) {
   worker.silent_until = now_ + options_.max_back_off;
 }
 
-// The one with room that holds the fewest.
-std::pair<const PeerId, Protocol::Worker>* Protocol::best_worker(int32_t committed) {
-  std::pair<const PeerId, Worker>* best = nullptr;
+void Protocol::worker_answered(Worker& worker, const RoundInFlight& round) {
+  if (round.read_prompt || round.draft.ids.empty()) return;
+  const auto waited = std::chrono::nanoseconds(round.decided_at - round.begun_at);
+  const double token_ns = static_cast<double>(waited.count()) / static_cast<double>(round.draft.ids.size());
+  worker.token_ns = worker.token_ns == 0 ? token_ns : 0.8 * worker.token_ns + 0.2 * token_ns;
+  worker.measured_at = now_;
+}
+
+// How many times slower than the fastest of its kind, where that is beyond doubt; else 1. Who was slow once
+// gets another chance after a while.
+double Protocol::slowness(const Worker& worker) const {
+  double fastest = worker.token_ns;
+  for (const auto& [peer, other] : workers_)
+    if (other.kind == worker.kind && other.token_ns > 0) fastest = std::min(fastest, other.token_ns);
+  const bool is_slow = worker.token_ns > kNoticeablySlow * fastest;
+  return is_slow && now_ - worker.measured_at < options_.max_back_off ? worker.token_ns / fastest : 1;
+}
+
+// Where the sequence had best be drafted for: of the kind that suits it the worker that has the least to do,
+// and the one it has unless a move evens things out, because a move costs reading the text again. Null:
+// nobody can.
+std::pair<const PeerId, Protocol::Worker>* Protocol::best_worker(LiveRequest& live) {
+  candidates_.clear();
+  kinds_here_.clear();
   for (auto& candidate : workers_) {
     const Worker& worker = candidate.second;
-    const bool has_room =
-        worker.held < worker.hello.max_sequences && committed < worker.hello.model.max_context;
-    if (!has_room || !worker.usable(now_)) continue;
-    if (!best || worker.held < best->second.held) best = &candidate;
+    const bool has_room = live.link.peer == candidate.first || worker.held < worker.hello.max_sequences;
+    const bool can_read = live.sequence.committed() < worker.hello.model.max_context;
+    if (!has_room || !can_read || !worker.usable(now_)) continue;
+    candidates_.push_back(&candidate);
+    if (std::find(kinds_here_.begin(), kinds_here_.end(), worker.kind) == kinds_here_.end())
+      kinds_here_.push_back(worker.kind);
+  }
+  if (candidates_.empty()) return nullptr;
+  const DrafterKind kind = live.choice.choose(kinds_here_, goodput_);
+  const auto load =
+      [&](const auto* candidate) {  // with this sequence; half a sequence less where it is already
+        const bool has_it = live.link.peer == candidate->first;
+        return (candidate->second.held + (has_it ? -0.5 : 1)) * slowness(candidate->second);
+      };
+  std::pair<const PeerId, Worker>* best = nullptr;
+  for (auto* candidate : candidates_) {
+    if (candidate->second.kind != kind) continue;
+    if (!best || load(candidate) < load(best)) best = candidate;
   }
   return best;
 }
 
-// Sequences that have no worker, or one that fell silent, go where there is room.
+// A sequence's worker changes between its rounds, not while a draft waits for its plan.
 void Protocol::assign_workers() {
+  if (workers_.empty()) return;
   for (auto& [id, live] : live_) {
     if (!live->running() || live->state == RequestState::kDrafting) continue;
     const Worker* current = worker_of(*live);
-    if (current && (!current->silent || current->usable(now_))) continue;
-    auto* best = best_worker(live->sequence.committed());
-    if (!best) continue;
-    close_at_worker(*live);
-    live->link.peer = best->first;
-    ++best->second.held;
-    open_at(best->first, *live);
+    const bool works = current && (!current->silent || current->usable(now_));
+    if (works && (workers_.size() == 1 || live->state == RequestState::kReady)) continue;
+    assign_worker(*live);
   }
+}
+
+void Protocol::assign_worker(LiveRequest& live) {
+  auto* best = best_worker(live);
+  if (!best || live.link.peer == best->first) return;
+  totals_.sequences_moved += live.link.peer.has_value();
+  close_at_worker(live);
+  live.link.peer = best->first;
+  ++best->second.held;
+  use_kind(live, best->second.kind);
+  open_at(best->first, live);
+}
+
+// What a draft length policy learnt of one kind of drafter says nothing about another.
+void Protocol::use_kind(LiveRequest& live, DrafterKind kind) {
+  if (live.kind != kind && live.kind != 0) {
+    live.other_gammas[live.kind] = std::move(live.gamma);
+    live.gamma = std::move(live.other_gammas[kind]);
+    if (!live.gamma) live.gamma = live.request.gamma ? live.request.gamma() : gamma_();
+  }
+  live.kind = kind;
 }
 
 // Also for a sequence the worker already has: Open starts it afresh.
@@ -155,6 +242,7 @@ void Protocol::open_at(PeerId peer, LiveRequest& live) {
   live.link.opened = true;
   live.link.fresh = true;
   live.link.known = live.sequence.committed();
+  ++totals_.drafters[workers_.at(peer).kind].opened;
   send(peer, Open{.sequence = live.id(),
                   .ids = {ids.begin(), ids.end()},
                   .prompt_length = live.sequence.prompt_length(),

@@ -59,7 +59,8 @@ void Protocol::plan() {
                                           options_.max_rows_per_step - plan_->rows});
     if (input_count > 0) plan_entry(*live, input_count, &step);
   }
-  learn_draft_phase();
+  learn_draft_phase({}, cost_);
+  for (auto& [kind, cost] : costs_) learn_draft_phase(kind, cost);
   for (const SequenceId id : step.closes) live_.at(id)->sequence.target.open = false;
   if (!plan_->entries.empty()) ++totals_.target_passes;
   totals_.target_rows += plan_->rows;
@@ -103,15 +104,15 @@ void Protocol::plan_entry(LiveRequest& live, int32_t input_count, StepPlan* step
 }
 
 // How long this plan's drafts were waited for. Rounds that met a timeout or read a prompt tell nothing about
-// links and workers.
-void Protocol::learn_draft_phase() {
+// links and workers. `kind`: only that of its sequences.
+void Protocol::learn_draft_phase(std::optional<DrafterKind> kind, CostModel& cost) {
   int32_t longest = 0, total = 0;
   double wait = 0, busiest = 0;
   draft_busy_.clear();
   for (const PlannedEntry& entry : plan_->entries) {
     const LiveRequest& live = *live_.at(entry.sequence);
     const RoundInFlight& round = live.round;
-    if (round.gamma == 0) continue;
+    if (round.gamma == 0 || (kind && round.kind != *kind)) continue;
     if (!round.has_draft || round.read_prompt || !live.link.peer) return;
     longest = std::max(longest, length(round.draft.ids));
     total += length(round.draft.ids);
@@ -122,7 +123,7 @@ void Protocol::learn_draft_phase() {
     worker->second += static_cast<double>(round.draft.ingest_ns + round.draft.draft_ns) * 1e-9;
     busiest = std::max(busiest, worker->second);
   }
-  cost_.observe_draft_phase(longest, total, busiest, wait);
+  cost.observe_draft_phase(longest, total, busiest, wait);
 }
 
 }  // namespace outrider

@@ -59,8 +59,11 @@ void Protocol::receive(PeerId peer, StepResult& message) {
         status.in(fmt::format("the target group broke the protocol: result of step {}", message.step)));
   const OutstandingPlan done = *std::exchange(plan_, std::nullopt);
   average(&step_ewma_ns_, now_ - done.sent_at);
-  if (!done.prefills)
-    cost_.observe_verify(done.rows, done.context, std::chrono::duration<double>(now_ - done.sent_at).count());
+  if (!done.prefills) {
+    const double seconds = std::chrono::duration<double>(now_ - done.sent_at).count();
+    cost_.observe_verify(done.rows, done.context, seconds);
+    for (auto& [kind, cost] : costs_) cost.observe_verify(done.rows, done.context, seconds);
+  }
   totals_.forward_ns += reported_ns(message.forward_ns);
   totals_.verify_ns += reported_ns(message.verify_ns);
   totals_.commit_ns += reported_ns(message.commit_ns);
@@ -110,7 +113,18 @@ void Protocol::teach(LiveRequest& live, const Verdict& verdict, int32_t emitted)
                       .accepted = cut ? emitted : verdict.accepted_count,
                       .round_ns = std::chrono::nanoseconds(now_ - live.round.begun_at).count(),
                       .batch_size = static_cast<int32_t>(running_),
-                      .cost = &cost_});
+                      .cost = &cost_of(live.round.kind)});
+  if (live.round.kind == 0) return;
+  DrafterTotals& drafter = totals_.drafters[live.round.kind];
+  const double seconds = std::chrono::duration<double>(now_ - live.round.begun_at).count();
+  ++drafter.rounds;
+  drafter.drafted += drafted;
+  drafter.accepted += verdict.accepted_count;
+  drafter.emitted += emitted;
+  drafter.round_seconds += seconds;
+  if (live.round.read_prompt) return;  // once for every sequence and drafter, and no measure of what follows
+  live.choice.add(live.round.kind, emitted, seconds);
+  goodput_[live.round.kind].add(emitted, seconds);
 }
 
 // Appends accepted tokens and `next` in order, up to the first that ends the request. What lies beyond never

@@ -5,14 +5,45 @@
 #include <utility>
 
 namespace outrider {
+namespace {
+
+constexpr std::chrono::milliseconds kGoodbye{1000};  // for the coordinator to hear that a worker leaves
+
+}  // namespace
 
 DraftWorker::DraftWorker(Drafter& drafter, Transport& transport, DraftWorkerOptions options)
     : drafter_(drafter), transport_(transport), options_(std::move(options)) {}
 
+Result<std::optional<Welcome>> join_coordinator(Transport& transport, const DraftWorkerOptions& options) {
+  RETURN_IF_ERROR(transport.send(kCoordinatorPeer, Hello{.role = Role::kDraft,
+                                                         .generation = options.generation,
+                                                         .model = options.info,
+                                                         .max_sequences = options.max_sequences}));
+  const auto deadline = Clock::now() + options.join_timeout;
+  while (auto incoming = transport.receive(deadline)) {
+    if (std::holds_alternative<Shutdown>(incoming->message)) return std::optional<Welcome>();
+    auto* welcome = std::get_if<Welcome>(&incoming->message);
+    if (!welcome) continue;
+    if (!welcome->accepted)
+      return invalid_argument("the coordinator refused this drafter: " + welcome->reason);
+    return std::optional(std::move(*welcome));
+  }
+  return deadline_exceeded(
+      fmt::format("the coordinator did not answer this drafter within {} ms", options.join_timeout.count()));
+}
+
 Status DraftWorker::run() {
   RETURN_IF_ERROR(join());
+  return serve();
+}
+
+Status DraftWorker::serve() {
   bool idle = true;
-  while (!leaving_) {
+  while (stays()) {
+    if (options_.asked_to_leave && options_.asked_to_leave()) {
+      say_goodbye();
+      break;
+    }
     // Between two pieces of work only what has already arrived is looked at: a Propose interrupts
     // preparation, a Close or a newer Propose saves the drafting.
     auto incoming = transport_.receive(idle ? Clock::now() + options_.heartbeat : Clock::now());
@@ -24,37 +55,25 @@ Status DraftWorker::run() {
     }
     beat();
   }
-  return {};
+  return end_;
 }
 
 bool DraftWorker::turn() {
   bool more = true;
-  while (more && !leaving_) {
+  while (more && stays()) {
     const auto incoming = transport_.receive(Clock::now());
     if (incoming) handle(incoming->message);
     more = incoming || work();
   }
   beat();
-  return !leaving_;
+  return stays();
 }
 
 Status DraftWorker::join() {
-  send(Hello{.role = Role::kDraft,
-             .generation = options_.generation,
-             .model = options_.info,
-             .max_sequences = options_.max_sequences});
-  const auto deadline = Clock::now() + options_.join_timeout;
-  while (auto incoming = transport_.receive(deadline)) {
-    if (std::holds_alternative<Shutdown>(incoming->message)) {
-      leaving_ = true;
-      return {};
-    }
-    if (const auto* welcome = std::get_if<Welcome>(&incoming->message))
-      return welcome->accepted ? Status()
-                               : invalid_argument("the coordinator refused this drafter: " + welcome->reason);
-  }
-  return deadline_exceeded(
-      fmt::format("the coordinator did not answer this drafter within {} ms", options_.join_timeout.count()));
+  ASSIGN_OR_RETURN(const auto welcome, join_coordinator(transport_, options_));
+  leaving_ = !welcome;
+  last_sent_ = Clock::now();
+  return {};
 }
 
 void DraftWorker::handle(const Message& message) {
@@ -71,8 +90,7 @@ void DraftWorker::handle(const Message& message) {
   } else if (const auto* close = std::get_if<Close>(&message)) {
     drafter_.close(close->sequence);
   } else if (const auto* welcome = std::get_if<Welcome>(&message); welcome && !welcome->accepted) {
-    spdlog::error("the coordinator refused this drafter: {}", welcome->reason);
-    leaving_ = true;
+    end_ = invalid_argument("the coordinator refused this drafter: " + welcome->reason);
   } else if (std::holds_alternative<Shutdown>(message)) {
     leaving_ = true;
   }
@@ -93,12 +111,20 @@ bool DraftWorker::work() {
   return worked;
 }
 
-// A coordinator that does not take messages looks dead to us as we do to it; it will ask again when it is
-// back.
+// A coordinator whose queue is full will ask again.
 void DraftWorker::send(const Message& message) {
   last_sent_ = Clock::now();
-  if (Status status = transport_.send(kCoordinatorPeer, message); !status.ok())
-    spdlog::debug("not sent: {}", status.message());
+  Status status = transport_.send(kCoordinatorPeer, message);
+  if (!status.ok()) spdlog::debug("not sent: {}", status.message());
+  if (status.code() == StatusCode::kUnavailable && end_.ok()) end_ = std::move(status);
+}
+
+// A connection that closes before its last words were read looks like a death.
+void DraftWorker::say_goodbye() {
+  send(Shutdown{});
+  const auto deadline = Clock::now() + kGoodbye;
+  while (const auto incoming = transport_.receive(deadline))
+    if (std::holds_alternative<Shutdown>(incoming->message)) return;
 }
 
 void DraftWorker::beat() {

@@ -2,6 +2,8 @@
 // that it is alive. One thread.
 #pragma once
 
+#include <functional>
+#include <optional>
 #include <vector>
 
 #include "comm/transport.h"
@@ -15,15 +17,22 @@ struct DraftWorkerOptions {
   int32_t max_sequences = 16;
   std::chrono::milliseconds heartbeat{250};
   std::chrono::milliseconds join_timeout{60'000};
+  std::function<bool()> asked_to_leave;  // looked at between two pieces of work; empty: never
 };
+
+// Says hello and waits for the answer, which is empty if the coordinator is leaving. kInvalidArgument:
+// refused.
+Result<std::optional<Welcome>> join_coordinator(Transport& transport, const DraftWorkerOptions& options);
 
 class DraftWorker {
  public:
   // Both must outlive the worker.
   DraftWorker(Drafter& drafter, Transport& transport, DraftWorkerOptions options);
 
-  // Until told to shut down. An error: refused by the coordinator, or it never answered.
+  // Until told to shut down. An error: refused by the coordinator, it never answered, or it is gone.
   Status run();
+  // The same for who has joined already.
+  Status serve();
 
   // The same in turns: join(), then turn() while it is true. A turn does all there is to do and does not
   // wait.
@@ -39,6 +48,8 @@ class DraftWorker {
  private:
   void send(const Message& message);
   void beat();
+  void say_goodbye();
+  bool stays() const { return !leaving_ && end_.ok(); }
 
   Drafter& drafter_;
   Transport& transport_;
@@ -46,6 +57,7 @@ class DraftWorker {
   std::vector<DraftAnswer> answers_;  // of one piece of work
   Clock::time_point last_sent_{};
   bool leaving_ = false;
+  Status end_;  // not ok: refused, or the coordinator is gone
   bool told_full_ = false;
 };
 

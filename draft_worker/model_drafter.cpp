@@ -20,6 +20,10 @@ ModelDrafter::ModelDrafter(Model& model, ModelDrafterOptions options)
   vocab_size_ = options_.vocab_size > 0 ? std::min(options_.vocab_size, all) : all;
 }
 
+ModelDrafter::~ModelDrafter() {
+  while (!sequences_.empty()) close(sequences_.begin()->first);
+}
+
 Status ModelDrafter::open(const Open& open) {
   close(open.sequence);
   if (static_cast<int32_t>(sequences_.size()) >= options_.max_sequences)

@@ -19,6 +19,7 @@ namespace outrider {
 class ModelDrafter final : public Drafter {
  public:
   ModelDrafter(Model& model, ModelDrafterOptions options);
+  ~ModelDrafter() override;  // the model's cache is empty again
 
   Status open(const Open& open) override;
   void close(SequenceId sequence) override;

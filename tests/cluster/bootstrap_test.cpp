@@ -2,9 +2,6 @@
 #include "cluster/bootstrap.h"
 
 #include <gtest/gtest.h>
-#include <sys/stat.h>
-
-#include <filesystem>
 
 #include "cluster/host_address.h"
 #include "comm/mpi_collectives.h"
@@ -74,17 +71,29 @@ TEST_F(BootstrapTest, DefaultLayoutOverUnixSockets) {
   EXPECT_TRUE(endpoint.starts_with("ipc://")) << endpoint;
 }
 
-TEST_F(BootstrapTest, TheSocketIsPrivateAndRemoved) {
-  std::string path;
+TEST_F(BootstrapTest, OthersMayJoinWhereThatWasAskedFor) {
+  auto options = options_for_tests();
+  options.listen = "tcp://127.0.0.1:*";
+  auto context = bootstrap(mpi_test_world(), options);
+  ASSERT_TRUE(context.ok()) << context.status().message();
+  if (context->self.role != Role::kCoordinator) return exchange_hellos(*context);
+  EXPECT_TRUE(context->listen.starts_with("tcp://127.0.0.1:")) << context->listen;
+  EXPECT_NE(context->listen, context->endpoint);
   {
-    const auto directory = PrivateDirectory::make();
-    ASSERT_TRUE(directory.ok());
-    path = directory->path();
-    struct stat status {};
-    ASSERT_EQ(stat(path.c_str(), &status), 0);
-    EXPECT_EQ(status.st_mode & 0777, 0700u);
+    auto stranger = make_zmq_client(context->listen);
+    ASSERT_TRUE(stranger.ok()) << stranger.status().message();
+    ASSERT_TRUE(stranger.value()->send(kCoordinatorPeer, Shutdown{}).ok());
+    bool heard = false;
+    while (auto incoming = context->transport->receive(Clock::now() + 20s)) {
+      heard |= std::holds_alternative<Shutdown>(incoming->message);
+      if (const auto* hello = std::get_if<Hello>(&incoming->message))
+        EXPECT_TRUE(context->transport
+                        ->send(incoming->peer, Welcome{.accepted = true, .reason = role_name(hello->role)})
+                        .ok());
+      if (heard && context->transport->stats().received_messages[0] == 2) break;
+    }
+    EXPECT_TRUE(heard);
   }
-  EXPECT_FALSE(std::filesystem::exists(path));
 }
 
 TEST_F(BootstrapTest, AnyOrderOfRolesOverTcp) {
@@ -116,12 +125,13 @@ TEST_F(BootstrapTest, ABadLayoutFailsEveryRankAlike) {
 }
 
 TEST_F(BootstrapTest, ACoordinatorThatCannotListenFailsEveryRank) {
-  setenv("TMPDIR", "/nonexistent", 1);
-  const auto context = bootstrap(mpi_test_world(), options_for_tests());
-  unsetenv("TMPDIR");
+  auto options = options_for_tests();
+  options.listen = "tcp://192.0.2.1:*";  // nobody's, and no keys
+  const auto context = bootstrap(mpi_test_world(), options);
   ASSERT_FALSE(context.ok());
-  EXPECT_EQ(context.status().code(), StatusCode::kUnavailable);
-  EXPECT_TRUE(context.status().message().ends_with("set TMPDIR to one")) << context.status().message();
+  EXPECT_EQ(context.status().code(), StatusCode::kInvalidArgument);
+  EXPECT_NE(context.status().message().find("--listen: endpoint tcp://192.0.2.1"), std::string::npos)
+      << context.status().message();
   EXPECT_EQ(context.status().message().starts_with("rank 0 could not start: "), rank() != 0);
 }
 

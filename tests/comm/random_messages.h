@@ -62,7 +62,9 @@ class RandomMessages {
     for (T& value : values) fill(value);
   }
 
-  void fill(ModelInfo& m) { fill_all(m.name, m.vocab_size, m.vocabulary_fingerprint, m.max_context, m.isa); }
+  void fill(ModelInfo& m) {
+    fill_all(m.name, m.vocab_size, m.vocabulary_fingerprint, m.fingerprint, m.max_context, m.isa);
+  }
   void fill(SamplingParams& m) {
     fill_all(m.rule, m.temperature, m.top_k, m.top_p, m.min_p, m.repetition_penalty, m.presence_penalty,
              m.frequency_penalty, m.logit_bias, m.seed.value, m.logprobs);
@@ -77,8 +79,11 @@ class RandomMessages {
     fill_all(m.sequence, m.epoch, m.round, m.base, m.status, m.accepted_count, m.next, m.logprobs);
   }
 
-  void fill(Hello& m) { fill_all(m.protocol_version, m.role, m.generation, m.model, m.max_sequences); }
-  void fill(Welcome& m) { fill_all(m.accepted, m.reason); }
+  void fill(Hello& m) { fill_all(m.role, m.generation, m.model, m.max_sequences); }
+  void fill(Welcome& m) {
+    fill_all(m.accepted, m.reason);
+    if (m.accepted) fill_all(m.target, m.eos_ids);
+  }
   void fill(Heartbeat& m) { fill(m.generation); }
   void fill(Failure& m) { fill(m.message); }
   void fill(Shutdown&) {}

@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 #include <netinet/in.h>
 #include <sys/socket.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include <filesystem>
@@ -45,6 +46,18 @@ Wire make_zmq(const std::string& endpoint, int high_water_mark) {
   return {std::move(server), [bound, options] { return make_zmq_client(bound, options).value(); }};
 }
 
+// Workers in this process and others, at one end; `local` says where those of the test are.
+Wire make_joined(bool local, int high_water_mark) {
+  auto hub = make_inproc_hub({.high_water_mark = static_cast<size_t>(high_water_mark)});
+  ZmqOptions options;
+  options.high_water_mark = high_water_mark;
+  options.linger = 500ms;
+  auto end = make_joined_end(*hub, "tcp://127.0.0.1:*", options).value();
+  const std::string bound = end->endpoint();
+  if (local) return {std::move(end), [hub] { return hub->connect(); }};
+  return {std::move(end), [hub, bound, options] { return make_zmq_client(bound, options).value(); }};
+}
+
 // Private to this process; removed at the end.
 class TemporaryDirectory {
  public:
@@ -61,6 +74,7 @@ class TransportTest : public testing::TestWithParam<std::string> {
  protected:
   Wire make(int high_water_mark = 64) {
     if (GetParam() == "inproc") return make_inproc(high_water_mark);
+    if (GetParam().starts_with("joined")) return make_joined(GetParam() == "joined_near", high_water_mark);
     if (GetParam() == "ipc")
       return make_zmq("ipc://" + (directory_.path / "control").string(), high_water_mark);
     return make_zmq("tcp://127.0.0.1:*", high_water_mark);
@@ -258,7 +272,8 @@ TEST_P(TransportTest, BadMessagesAreRefusedAtTheSender) {
   expect<Failure>(*wire.coordinator);
 }
 
-INSTANTIATE_TEST_SUITE_P(Wires, TransportTest, testing::Values("inproc", "ipc", "tcp"),
+INSTANTIATE_TEST_SUITE_P(Wires, TransportTest,
+                         testing::Values("inproc", "ipc", "tcp", "joined_near", "joined_far"),
                          [](const auto& wire) { return wire.param; });
 
 // ---- ZeroMQ and strangers
@@ -338,6 +353,54 @@ TEST(ZmqTransport, APeerKeepsItsIdAcrossConnections) {
   EXPECT_EQ(first, second);
   EXPECT_NE(first, third);
   EXPECT_TRUE(server.transport->send(first, Shutdown{}).ok());
+}
+
+TEST(ZmqTransport, NobodyTakesOverAnIdentityThatIsThere) {
+  Server server;
+  PeerId peer;
+  {
+    Stranger first(server.transport->endpoint()), second(server.transport->endpoint());
+    first.send(heartbeat_frame(1, 1));
+    expect<Heartbeat>(*server.transport, &peer);
+    second.send(heartbeat_frame(1, 2));
+    EXPECT_FALSE(server.transport->receive(Clock::now() + 50ms));
+    EXPECT_EQ(server.transport->stats().refused_peers, 1u);
+    first.send(heartbeat_frame(1, 3));
+    EXPECT_EQ(expect<Heartbeat>(*server.transport).generation.value(), 3u);
+  }
+  Stranger third(server.transport->endpoint());  // the first is gone
+  third.send(heartbeat_frame(1, 4));
+  EXPECT_EQ(expect<Heartbeat>(*server.transport).generation.value(), 4u);
+}
+
+// In the abstract namespace there is no file whose mode could keep others out.
+TEST(ZmqTransport, ANamelessSocketIsForItsOwnUserOnly) {
+  if (geteuid() != 0) GTEST_SKIP() << "NOT TESTED: only root can become another user";
+  const std::string endpoint = fmt::format("ipc://@outrider-test-{}", getpid());
+  // Before there are threads; this one comes as somebody else, once the server is there.
+  const pid_t other = fork();
+  if (other == 0) {
+    std::this_thread::sleep_for(200ms);
+    if (setuid(65534) != 0) _exit(2);
+    _exit(make_zmq_client(endpoint, {.connect_timeout = 1s}).ok() ? 1 : 0);
+  }
+  const auto server = make_zmq_server(endpoint).value();
+  EXPECT_TRUE(make_zmq_client(endpoint, {.connect_timeout = 1s}).ok());
+  int status = 0;
+  ASSERT_EQ(waitpid(other, &status, 0), other);
+  EXPECT_EQ(status, 0) << "another user could connect";
+}
+
+TEST(ZmqTransport, AServerListensAtSeveralAddresses) {
+  Server server;
+  const std::string further = server.transport->also_listen("tcp://127.0.0.1:*").value();
+  EXPECT_NE(further, server.transport->endpoint());
+  for (const std::string& endpoint : {server.transport->endpoint(), further}) {
+    auto worker = make_zmq_client(endpoint, {.cluster = kCluster}).value();
+    EXPECT_TRUE(worker->send(kCoordinatorPeer, Shutdown{}).ok());
+    expect<Shutdown>(*server.transport);
+  }
+  EXPECT_EQ(server.transport->also_listen("tcp://0.0.0.0:*").status().code(), StatusCode::kInvalidArgument);
 }
 
 TEST(ZmqTransport, RemembersABoundedNumberOfPeers) {

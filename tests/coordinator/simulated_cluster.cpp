@@ -280,10 +280,10 @@ void SimulatedCluster::worker_joins(PeerId peer) {
   const uint64_t life = generation_++;
   workers_.erase(peer);
   workers_.emplace(peer, Worker{std::move(worker), life});
-  step(MessageReceived{
-      peer,
-      Hello{
-          .role = Role::kDraft, .generation = Generation(life), .model = toy_info(), .max_sequences = room}});
+  Hello hello{
+      .role = Role::kDraft, .generation = Generation(life), .model = toy_info(), .max_sequences = room};
+  hello.model.fingerprint = 1 + peer.value % 2;  // two kinds, as far as the coordinator knows
+  step(MessageReceived{peer, std::move(hello)});
 }
 
 // A forward pass takes some microseconds, and messages arrive in between.

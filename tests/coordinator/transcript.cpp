@@ -134,6 +134,7 @@ Event Transcript::parse(Line& line) {
   if (verb == "resync") return parse_resync(line);
   if (verb == "cancel") return Cancel{SequenceId(static_cast<uint64_t>(line.number()))};
   if (verb == "lost") return PeerLost{peer(line.word()), "connection closed"};
+  if (verb == "leave") return MessageReceived{peer(line.word()), Shutdown{}};
   if (verb == "heartbeat") return MessageReceived{peer(line.word()), Heartbeat{}};
   if (verb == "failure") {
     const PeerId from = peer(line.word());

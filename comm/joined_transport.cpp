@@ -1,0 +1,94 @@
+#include <sys/eventfd.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstring>
+#include <utility>
+
+#include "comm/transport.h"
+
+namespace outrider {
+namespace {
+
+// A bell that a thread waiting in poll() hears.
+class Bell {
+ public:
+  Bell() : fd_(eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC)) {
+    CHECK(fd_ >= 0, "eventfd: {}", std::strerror(errno));
+  }
+  ~Bell() { close(fd_); }
+  Bell(const Bell&) = delete;
+  Bell& operator=(const Bell&) = delete;
+
+  int fd() const { return fd_; }
+  void ring() { (void)eventfd_write(fd_, 1); }
+  void hush() {
+    eventfd_t count = 0;
+    (void)eventfd_read(fd_, &count);
+  }
+
+ private:
+  const int fd_;
+};
+
+// Peers of the hub have even ids here, those of the server odd ones.
+class JoinedEnd final : public Transport {
+ public:
+  JoinedEnd(std::shared_ptr<Bell> bell, std::unique_ptr<Transport> local, std::unique_ptr<Transport> remote)
+      : bell_(std::move(bell)), local_(std::move(local)), remote_(std::move(remote)) {}
+
+  Status send(PeerId to, const Message& message) override {
+    return (to.value % 2 == 0 ? *local_ : *remote_).send(PeerId{to.value / 2}, message);
+  }
+
+  // What is near goes first: a flood from outside cannot keep the target waiting.
+  std::optional<Incoming> receive(Clock::time_point deadline) override {
+    while (true) {
+      bell_->hush();
+      if (auto incoming = local_->receive(Clock::now())) return renamed(std::move(*incoming), 0);
+      if (auto incoming = remote_->receive(deadline)) return renamed(std::move(*incoming), 1);
+      if (Clock::now() >= deadline) return std::nullopt;
+    }
+  }
+
+  const TransportStats& stats() const override {
+    const TransportStats& a = local_->stats();
+    const TransportStats& b = remote_->stats();
+    sum_ = b;
+    for (size_t kind = 0; kind < TransportStats::kKinds; ++kind) {
+      sum_.sent_messages[kind] += a.sent_messages[kind];
+      sum_.sent_bytes[kind] += a.sent_bytes[kind];
+      sum_.received_messages[kind] += a.received_messages[kind];
+      sum_.received_bytes[kind] += a.received_bytes[kind];
+    }
+    sum_.malformed_frames += a.malformed_frames;
+    sum_.duplicate_frames += a.duplicate_frames;
+    return sum_;
+  }
+
+  std::string endpoint() const override { return remote_->endpoint(); }
+
+ private:
+  static Incoming renamed(Incoming incoming, uint64_t parity) {
+    incoming.peer.value = incoming.peer.value * 2 + parity;
+    return incoming;
+  }
+
+  const std::shared_ptr<Bell> bell_;
+  const std::unique_ptr<Transport> local_, remote_;
+  mutable TransportStats sum_;
+};
+
+}  // namespace
+
+Result<std::unique_ptr<Transport>> make_joined_end(InprocHub& hub, const std::string& bind_endpoint,
+                                                   ZmqOptions options) {
+  const auto bell = std::make_shared<Bell>();
+  options.wake_fd = bell->fd();
+  ASSIGN_OR_RETURN(auto server, make_zmq_server(bind_endpoint, options));
+  auto local = hub.coordinator_end();
+  hub.wake_by([bell] { bell->ring(); });
+  return std::unique_ptr<Transport>(std::make_unique<JoinedEnd>(bell, std::move(local), std::move(server)));
+}
+
+}  // namespace outrider
