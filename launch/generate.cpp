@@ -21,7 +21,8 @@ struct Job {
   const Preparation& prepared;
   const std::vector<PromptRequest>& requests;
   GammaPolicyFactory policy;
-  bool drafts = false;  // wait for a draft worker
+  int workers = 0;       // draft workers of the run itself; none: plain decoding
+  bool listens = false;  // others may join
 };
 
 struct JobResult {
@@ -68,7 +69,8 @@ JobResult run_job(const Job& job, std::unique_ptr<Transport> transport, Output* 
     transport = make_emulated_link(std::move(transport), parse_link_emulation(link).value());
   Coordinator coordinator(std::move(transport), std::move(limits).value(), job.policy,
                           job.prepared.tokenizer.get(), callbacks, trace);
-  result.status = wait_until_ready(coordinator, job.drafts ? 1 : 0,
+  const int waits_for = job.listens ? job.options.wait_for_draft_workers.value_or(job.workers) : job.workers;
+  result.status = wait_until_ready(coordinator, static_cast<size_t>(waits_for),
                                    std::chrono::seconds(job.options.startup_timeout_s), error);
   submit_next = [&] {
     if (submitted == job.requests.size() || (output && output->failed())) return;
@@ -90,10 +92,15 @@ JobResult run_job(const Job& job, std::unique_ptr<Transport> transport, Output* 
 
 JobResult run_local(const Job& job, Output* output, Trace* trace) {
   LocalCluster cluster(job.options, job.prepared);
-  auto transport = cluster.coordinator_end();
+  auto transport = job.listens ? cluster.listening_end() : cluster.coordinator_end();
+  if (!transport.ok()) {
+    JobResult failed;
+    failed.status = transport.status();
+    return failed;
+  }
   cluster.start_target();
-  if (job.drafts) cluster.start_drafter();
-  return run_job(job, std::move(transport), output, trace, [&] { return cluster.error(); });
+  for (int i = 0; i < job.workers; ++i) cluster.start_drafter();
+  return run_job(job, std::move(transport).value(), output, trace, [&] { return cluster.error(); });
 }
 
 bool same_output(const std::vector<Generated>& a, const std::vector<Generated>& b) {
@@ -131,16 +138,20 @@ Result<int> coordinate(const RunOptions& options, const Preparation& prepared, M
   if (options.compare_plain && mpi)
     return unsupported("--compare-plain works in one process; drop it or mpirun");
   if (options.compare_plain && !options.speculates())
-    return invalid_argument("--compare-plain needs a drafter: --draft-model DIR or --drafter ngram");
+    return invalid_argument(
+        "--compare-plain needs a drafter: --draft-model DIR, --drafter ngram or --listen");
   ASSIGN_OR_RETURN(const auto policy, parse_gamma_policy(options.policy()));
   ASSIGN_OR_RETURN(const auto requests, requests_of(options, prepared));
   ASSIGN_OR_RETURN(Output output, Output::open(options, *prepared.tokenizer));
 
-  const Job job{options, prepared, requests, policy, options.speculates()};
+  const int own_workers = mpi ? mpi->draft_ranks() : options.num_draft_workers;
+  const Job job{
+      options, prepared, requests, policy, options.has_drafter() ? own_workers : 0, !options.listen.empty()};
   std::optional<JobResult> plain;
   if (options.compare_plain) {
     Job plain_job = job;
-    plain_job.drafts = false;
+    plain_job.workers = 0;
+    plain_job.listens = false;
     plain = run_local(plain_job, nullptr, nullptr);
     RETURN_IF_ERROR(plain->status);
   }

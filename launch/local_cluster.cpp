@@ -4,6 +4,7 @@
 #include <optional>
 
 #include "comm/cores.h"
+#include "launch/listener.h"
 
 namespace outrider {
 namespace {
@@ -85,6 +86,15 @@ Lend LocalCluster::lend() const {
   return [this](Transport& worker, const std::function<bool()>& turn) { hub_->lend(worker, turn); };
 }
 
+Result<std::unique_ptr<Transport>> LocalCluster::listening_end() {
+  if (options_.listen.empty()) return coordinator_end();
+  ASSIGN_OR_RETURN(const ZmqOptions zmq, listener_options(options_, prepared_));
+  auto end = make_joined_end(*hub_, options_.listen, zmq);
+  if (!end.ok()) return end.status().in("--listen");
+  tell_where_to_join(options_, end.value()->endpoint());
+  return end;
+}
+
 void LocalCluster::start_target() {
   if (!models_) group_ = make_group(options_.tensor_parallel_size);
   const auto& group = models_ ? models_->group : group_;
@@ -100,8 +110,10 @@ void LocalCluster::start_target() {
 
 void LocalCluster::start_drafter() {
   std::shared_ptr<Transport> transport = hub_->connect();
-  Model* const model = models_ ? models_->draft.get() : nullptr;
-  threads_.emplace_back([this, transport, model] {
+  // Models that outlive the cluster serve one drafter.
+  Model* const model = models_ && drafters_ == 0 ? models_->draft.get() : nullptr;
+  threads_.emplace_back([this, transport, model, index = drafters_++] {
+    set_thread_role(fmt::format("draft/{}", index));
     note(run_draft_worker(options_, prepared_, draft_threads(options_), *transport, model, lend()));
   });
 }

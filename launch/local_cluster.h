@@ -28,8 +28,10 @@ class LocalCluster {
   ~LocalCluster();  // every role was told to leave before
 
   std::unique_ptr<Transport> coordinator_end() { return hub_->coordinator_end(); }
+  // The same, where draft workers may join at --listen, if that was asked for.
+  Result<std::unique_ptr<Transport>> listening_end();
   void start_target();
-  void start_drafter();
+  void start_drafter();  // once for each
   // The first role that failed, if any.
   Status error() const;
 
@@ -46,6 +48,7 @@ class LocalCluster {
   mutable std::mutex mutex_;
   Status error_;
   std::vector<std::thread> threads_;
+  int drafters_ = 0;
 };
 
 }  // namespace outrider

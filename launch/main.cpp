@@ -11,6 +11,7 @@
 #include "launch/bench/bench.h"
 #include "launch/command_line.h"
 #include "launch/doctor.h"
+#include "launch/draft_worker_command.h"
 #include "launch/generate.h"
 #include "launch/keygen.h"
 #include "launch/mpi_cluster.h"
@@ -52,6 +53,7 @@ int main(int argc, char** argv) {
   CLI::App* generate =
       app.add_subcommand("generate", "Continue a prompt, or every prompt of a JSON-lines file");
   add_model_options(*generate, options);
+  add_pool_options(*generate, options);
   add_generate_options(*generate, options);
   std::string config_file;
   add_config_layer(*generate, config_file);
@@ -63,6 +65,12 @@ int main(int argc, char** argv) {
   doctor->add_option("--ranks", doctor_ranks, "Number of ranks to lay out (as mpirun -n)");
   doctor->add_option("--layout", doctor_options.layout, "Roles by rank, e.g. coordinator=1,draft=1,target=2");
   doctor->add_option("-m,--model", doctor_options.model, "Show what each rank would hold of this model");
+
+  DraftWorkerSettings draft_worker_settings;
+  CLI::App* draft_worker = app.add_subcommand("draft-worker", "Join a running job and draft for it");
+  add_draft_worker_options(*draft_worker, draft_worker_settings);
+  std::string draft_worker_config_file;
+  add_config_layer(*draft_worker, draft_worker_config_file);
 
   BenchOptions bench_options;
   CLI::App* bench = app.add_subcommand("bench", "What speculation costs and gains on this machine");
@@ -103,6 +111,7 @@ int main(int argc, char** argv) {
   }
   try {
     if (*bench) return run_bench(bench_options);
+    if (*draft_worker) return run_draft_worker_command(std::move(draft_worker_settings));
     if (*keygen) return run_keygen(key_file);
     if (*synth) return run_synth(synth_options);
     if (app.got_subcommand("simulate")) return simulate_command.run();

@@ -13,7 +13,9 @@
 #include "comm/cores.h"
 #include "comm/mpi_collectives.h"
 #include "launch/device.h"
+#include "launch/draft_child.h"
 #include "launch/generate.h"
+#include "launch/listener.h"
 #include "launch/roles.h"
 
 namespace outrider {
@@ -74,10 +76,10 @@ int share_of_cores(Collectives& world, const RankContext& rank) {
 
 Status check_roles(const RunOptions& options, const Topology& topology) {
   const int drafters = topology.count(Role::kDraft);
-  if (options.speculates() && drafters == 0)
+  if (options.has_drafter() && drafters == 0)
     return invalid_argument(
         "there is a drafter but no draft rank; add draft=1 to --layout and start one rank more");
-  if (!options.speculates() && drafters > 0)
+  if (!options.has_drafter() && drafters > 0)
     return invalid_argument(
         "there is a draft rank but no drafter; add --draft-model DIR or --drafter ngram, or say "
         "draft=0 in --layout");
@@ -104,6 +106,15 @@ class BorrowedTransport final : public Transport {
   Transport& transport_;
 };
 
+Status look_after_drafter(const RunOptions& options, RankContext& rank, RoleThreads threads) {
+  set_thread_role(fmt::format("draft/{}", rank.self.index));
+  DraftChildOptions child;
+  child.endpoint = rank.endpoint;
+  child.curve = rank.curve;
+  child.threads = threads.count;
+  return supervise_draft_child(options, child, *rank.transport);
+}
+
 Result<Preparation> prepare_rank(const RunOptions& options, const Topology& topology) {
   RETURN_IF_ERROR(check_roles(options, topology));
   return prepare(options);
@@ -129,6 +140,8 @@ Status MpiCluster::start() {
 std::unique_ptr<Transport> MpiCluster::take_transport() {
   return std::make_unique<BorrowedTransport>(*state_.rank.transport);
 }
+
+int MpiCluster::draft_ranks() const { return state_.rank.topology.count(Role::kDraft); }
 
 int MpiCluster::leave(const std::string& out, const std::string& error, int code) {
   const MpiSession session;
@@ -165,9 +178,12 @@ int MpiCluster::run_rank(const MpiSession& session, const RunOptions& options, c
   meeting.gpus = gpus_for(options);
   meeting.bind_host = options.bind_host;
   meeting.zmq.allow_remote = options.allow_remote;
+  meeting.listen = options.listen;
+  meeting.listen_keys = [&options] { return listener_keys(options); };
   auto context = bootstrap(session.world(), meeting);
   if (!context.ok()) return fail(context.status(), world->rank() == 0);
   RankContext& rank = *context;
+  if (!rank.listen.empty()) tell_where_to_join(options, rank.listen);
   // A rank that hangs holds up the others' end no longer than this has patience.
   const auto closing = make_mpi_collectives(session.world().duplicate(), Waiting::kYield);
   const bool coordinates = rank.self.role == Role::kCoordinator;
@@ -199,7 +215,7 @@ int MpiCluster::run_rank(const MpiSession& session, const RunOptions& options, c
   if (Status agreed = agree(*world, prepared.status()); !agreed.ok()) return fail(agreed, false);
   const Status status =
       rank.self.role == Role::kDraft
-          ? run_draft_worker(rank_options, *prepared, threads, *rank.transport)
+          ? look_after_drafter(rank_options, rank, threads)
           : run_target_rank(rank_options, *prepared, threads, *rank.collectives, rank.transport.get());
   if (!status.ok()) end_job(status.message());
   closing->barrier();

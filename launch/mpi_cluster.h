@@ -31,6 +31,7 @@ class MpiCluster {
   // anything.
   Status start();
   std::unique_ptr<Transport> take_transport();
+  int draft_ranks() const;
 
  private:
   struct State;

@@ -120,6 +120,35 @@ void add_model_options(CLI::App& app, RunOptions& o) {
       ->group("Models");
 }
 
+void add_pool_options(CLI::App& app, RunOptions& o) {
+  app.add_option(
+         "--num-draft-workers", o.num_draft_workers,
+         "Draft workers in one process, each with a model of its own; they share the sequences. Under "
+         "mpirun it is draft=N in --layout")
+      ->envname("OUTRIDER_NUM_DRAFT_WORKERS")
+      ->group("Draft workers")
+      ->capture_default_str();
+  app.add_option("--listen", o.listen,
+                 "Let draft workers join and leave while the run goes on: tcp://127.0.0.1:PORT, or * for any "
+                 "port, or ipc://PATH. The address is told on standard error; `outrider draft-worker "
+                 "--connect` goes there. Other addresses than loopback need keys")
+      ->envname("OUTRIDER_LISTEN")
+      ->group("Draft workers");
+  app.add_option("--wait-for-draft-workers", o.wait_for_draft_workers,
+                 "Begin when so many have joined, those of the run itself included (default: just those)")
+      ->envname("OUTRIDER_WAIT_FOR_DRAFT_WORKERS")
+      ->group("Draft workers");
+  app.add_option("--curve-secret-key", o.curve_secret_key,
+                 "With --listen: our key file, from `outrider keygen`; workers need its .pub as --server-key")
+      ->envname("OUTRIDER_CURVE_SECRET_KEY")
+      ->group("Draft workers");
+  app.add_option(
+         "--allowed-keys", o.allowed_keys,
+         "With --listen: a file of the public keys of workers that may join, one a line (or one .pub)")
+      ->envname("OUTRIDER_ALLOWED_KEYS")
+      ->group("Draft workers");
+}
+
 void add_generate_options(CLI::App& app, RunOptions& o) {
   app.add_option("-p,--prompt", o.prompt, "Text to continue")->group("Requests");
   app.add_option("--prompts", o.prompts_file,
@@ -288,6 +317,45 @@ Result<SamplingParams> sampling_of(const RunOptions& o) {
   return params;
 }
 
+namespace {
+
+Status check_pool_options(const RunOptions& o) {
+  if (o.num_draft_workers < 1 || o.num_draft_workers > kMaxDraftWorkers)
+    return invalid_argument(
+        fmt::format("--num-draft-workers {}: must be 1 to {}", o.num_draft_workers, kMaxDraftWorkers));
+  if (o.num_draft_workers > 1 && !o.has_drafter())
+    return invalid_argument("--num-draft-workers needs --draft-model DIR or --drafter ngram");
+  const int waits_for = o.wait_for_draft_workers.value_or(0);
+  if (waits_for < 0 || waits_for > kMaxDraftWorkers || (waits_for > 0 && o.listen.empty()))
+    return invalid_argument(fmt::format("--wait-for-draft-workers {}: must be 0 to {}, and needs --listen",
+                                        waits_for, kMaxDraftWorkers));
+  if (o.curve_secret_key.empty() != o.allowed_keys.empty())
+    return invalid_argument(
+        "--curve-secret-key and --allowed-keys go together: our key, and those of the workers");
+  if (!o.curve_secret_key.empty() && o.listen.empty())
+    return invalid_argument("--curve-secret-key needs --listen: nothing else here uses keys from files");
+  return {};
+}
+
+}  // namespace
+
+Status check_drafter_options(const RunOptions& o) {
+  if (o.drafter == "ngram" && !o.draft_model.empty())
+    return invalid_argument("--drafter ngram and --draft-model exclude each other; drop one");
+  if (o.drafter == "model" && o.draft_model.empty())
+    return invalid_argument("--drafter model needs --draft-model");
+  if (o.threads < 0 || o.threads > 1024)
+    return invalid_argument(fmt::format("--threads {}: must be 0 to 1024", o.threads));
+  if (o.fanout_budget < 1 || o.fanout_budget > kMaxFanoutBudget)
+    return invalid_argument(
+        fmt::format("--fanout-budget {}: must be 1 to {}", o.fanout_budget, kMaxFanoutBudget));
+  if (o.max_num_seqs < 1 || o.max_num_seqs > 256)
+    return invalid_argument(fmt::format("--max-num-seqs {}: must be 1 to 256", o.max_num_seqs));
+  if (o.max_model_len < 0) return invalid_argument("--max-model-len must not be negative");
+  RETURN_IF_ERROR(parse_kv_dtype(o.kv_dtype).status());
+  return parse_weight_format("--draft-weight-format", o.draft_weight_format).status();
+}
+
 Status check_options(const RunOptions& o) {
   if (o.model.empty()) return invalid_argument("--model is missing: name a Hugging Face model directory");
   if (!is_supported_tp_size(o.tensor_parallel_size))
@@ -297,20 +365,9 @@ Status check_options(const RunOptions& o) {
     return unsupported(
         fmt::format("--draft-tensor-parallel-size {}: a draft model is not split over ranks; use 1",
                     o.draft_tensor_parallel_size));
-  if (o.drafter == "ngram" && !o.draft_model.empty())
-    return invalid_argument("--drafter ngram and --draft-model exclude each other; drop one");
-  if (o.drafter == "model" && o.draft_model.empty())
-    return invalid_argument("--drafter model needs --draft-model");
-  if (o.threads < 0 || o.threads > 1024)
-    return invalid_argument(fmt::format("--threads {}: must be 0 to 1024", o.threads));
+  RETURN_IF_ERROR(check_drafter_options(o));
   if (o.draft_threads < 0 || o.draft_threads > 1024)
     return invalid_argument(fmt::format("--draft-threads {}: must be 0 to 1024", o.draft_threads));
-  if (o.fanout_budget < 1 || o.fanout_budget > kMaxFanoutBudget)
-    return invalid_argument(
-        fmt::format("--fanout-budget {}: must be 1 to {}", o.fanout_budget, kMaxFanoutBudget));
-  if (o.max_num_seqs < 1 || o.max_num_seqs > 256)
-    return invalid_argument(fmt::format("--max-num-seqs {}: must be 1 to 256", o.max_num_seqs));
-  if (o.max_model_len < 0) return invalid_argument("--max-model-len must not be negative");
   if (o.startup_timeout_s < 1) return invalid_argument("--startup-timeout must be at least 1 second");
   const int pinned = o.num_speculative_tokens.value_or(0);
   if (pinned < 0 || pinned > kMaxSpeculativeTokens)
@@ -326,10 +383,8 @@ Status check_options(const RunOptions& o) {
   }
   RETURN_IF_ERROR(parse_link_emulation(o.emulate_link).status().in("--emulate-link"));
   RETURN_IF_ERROR(parse_q_format(o.q_format).status());
-  RETURN_IF_ERROR(parse_kv_dtype(o.kv_dtype).status());
   RETURN_IF_ERROR(parse_weight_format("--weight-format", o.weight_format).status());
-  RETURN_IF_ERROR(parse_weight_format("--draft-weight-format", o.draft_weight_format).status());
-  return {};
+  return check_pool_options(o);
 }
 
 }  // namespace outrider

@@ -38,6 +38,13 @@ struct RunOptions {
   bool allow_remote = false;  // under mpirun on several hosts: the coordinator listens on the network
   std::string bind_host;      // its address there; empty: what its host name resolves to
 
+  // The pool of draft workers.
+  int num_draft_workers = 1;                  // in one process
+  std::string listen;                         // where further ones may join
+  std::optional<int> wait_for_draft_workers;  // before anything starts; default: those of the run itself
+  std::string curve_secret_key;               // of this end: a file of `outrider keygen`
+  std::string allowed_keys;                   // of the workers that may join: a file
+
   // Requests.
   std::optional<std::string> prompt;
   std::string prompts_file;
@@ -70,7 +77,9 @@ struct RunOptions {
   std::string trace_file;
   bool quiet = false;
 
-  bool speculates() const { return !draft_model.empty() || drafter == "ngram"; }
+  // Of the run itself; others may join it.
+  bool has_drafter() const { return !draft_model.empty() || drafter == "ngram"; }
+  bool speculates() const { return has_drafter() || !listen.empty(); }
   bool uses_draft_model() const { return !draft_model.empty(); }
   // The policy text after defaults.
   std::string policy() const;
@@ -79,12 +88,16 @@ struct RunOptions {
 constexpr int kDefaultMaxModelLen = 8192;
 constexpr int kMaxSpeculativeTokens = 64;
 constexpr int kMaxFanoutBudget = 64;
+constexpr int kMaxDraftWorkers = 64;
 
 void add_model_options(CLI::App& app, RunOptions& options);
+void add_pool_options(CLI::App& app, RunOptions& options);
 void add_generate_options(CLI::App& app, RunOptions& options);
 
 // Everything that can be known to be wrong without opening a file.
 Status check_options(const RunOptions& options);
+// Of them, what concerns a draft worker.
+Status check_drafter_options(const RunOptions& options);
 
 // The sampling parameters that the flags ask for; the rule is resolved.
 Result<SamplingParams> sampling_of(const RunOptions& options);

@@ -4,11 +4,14 @@
 #include <filesystem>
 
 #include "launch/device.h"
+#include "launch/model_fingerprint.h"
 #include "transformer/ops/cpu_ops.h"
 #include "transformer/safetensors.h"
 
 namespace outrider {
 namespace {
+
+constexpr int64_t kNgramContext = 1 << 20;  // its memory is the text itself
 
 std::string display_name(const std::string& directory) {
   const std::filesystem::path path(directory);
@@ -34,7 +37,45 @@ Result<std::unique_ptr<Tokenizer>> read_tokenizer(const std::string& flag, const
   return tokenizer;
 }
 
+// What drafts: --draft-model or the n-gram drafter. Texts get no longer than p.max_model_len. Null: the
+// drafter has no vocabulary of its own.
+Result<std::unique_ptr<Tokenizer>> read_drafter(const RunOptions& options, Preparation& p) {
+  p.draft_info = {.name = "ngram",
+                  .vocab_size = 0,
+                  .vocabulary_fingerprint = 0,
+                  .fingerprint = fingerprint_of_text("ngram"),
+                  .max_context = static_cast<int32_t>(p.max_model_len),
+                  .isa = isa_name()};
+  if (!options.uses_draft_model()) return std::unique_ptr<Tokenizer>();
+  ASSIGN_OR_RETURN(p.draft, read_config("--draft-model", options.draft_model));
+  ASSIGN_OR_RETURN(auto tokenizer, read_tokenizer("--draft-model", options.draft_model));
+  const uint64_t numerics =
+      fingerprint_of_text(fmt::format("{} {} {}", isa_name(), options.draft_weight_format, options.kv_dtype));
+  ASSIGN_OR_RETURN(p.draft_info.fingerprint, fingerprint_of_model(options.draft_model, numerics));
+  p.draft_info.name = display_name(options.draft_model);
+  p.draft_info.vocab_size = static_cast<int32_t>(p.draft->vocab_size);
+  p.draft_info.vocabulary_fingerprint = tokenizer->fingerprint();
+  p.draft_info.max_context =
+      static_cast<int32_t>(std::min(p.max_model_len, p.draft->max_position_embeddings));
+  return tokenizer;
+}
+
 }  // namespace
+
+Result<Preparation> prepare_drafter(const RunOptions& options) {
+  RETURN_IF_ERROR(check_drafter_options(options));
+  if (!options.has_drafter())
+    return invalid_argument("nothing to draft with: give --draft-model DIR or --drafter ngram");
+  RETURN_IF_ERROR(check_device(options));
+  RETURN_IF_ERROR(pin_isa(options.isa));
+  Preparation p;
+  p.max_model_len = options.max_model_len > 0    ? options.max_model_len
+                    : options.uses_draft_model() ? int64_t{kDefaultMaxModelLen}
+                                                 : kNgramContext;
+  ASSIGN_OR_RETURN(p.tokenizer, read_drafter(options, p));
+  if (p.draft) p.max_model_len = std::min(p.max_model_len, p.draft->max_position_embeddings);
+  return p;
+}
 
 Result<Preparation> prepare(const RunOptions& options) {
   RETURN_IF_ERROR(check_options(options));
@@ -54,17 +95,10 @@ Result<Preparation> prepare(const RunOptions& options) {
                    .vocabulary_fingerprint = p.tokenizer->fingerprint(),
                    .max_context = static_cast<int32_t>(p.max_model_len),
                    .isa = isa_name()};
-  p.draft_info = p.target_info;
-  p.draft_info.name = "ngram";
-  if (options.uses_draft_model()) {
-    ASSIGN_OR_RETURN(p.draft, read_config("--draft-model", options.draft_model));
-    ASSIGN_OR_RETURN(const auto draft_tokenizer, read_tokenizer("--draft-model", options.draft_model));
+  ASSIGN_OR_RETURN(const auto draft_tokenizer, read_drafter(options, p));
+  if (draft_tokenizer) {
     if (Status same = check_same_vocabulary(*p.tokenizer, *draft_tokenizer); !same.ok())
       return same.in(fmt::format("--draft-model {}", options.draft_model));
-    p.draft_info.name = display_name(options.draft_model);
-    p.draft_info.vocab_size = static_cast<int32_t>(p.draft->vocab_size);
-    p.draft_info.max_context =
-        static_cast<int32_t>(std::min(p.max_model_len, p.draft->max_position_embeddings));
   }
   return p;
 }

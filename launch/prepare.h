@@ -13,7 +13,7 @@
 namespace outrider {
 
 struct Preparation {
-  ModelConfig target;
+  ModelConfig target;                // not in a draft worker that joins
   std::optional<ModelConfig> draft;  // with --draft-model
   std::unique_ptr<Tokenizer> tokenizer;
   ModelInfo target_info, draft_info;  // for Hello; an n-gram drafter has a draft_info too
@@ -22,6 +22,8 @@ struct Preparation {
 
 // Errors name file, key or flag, and the remedy.
 Result<Preparation> prepare(const RunOptions& options);
+// The same for a draft worker that joins a run of which it knows nothing yet.
+Result<Preparation> prepare_drafter(const RunOptions& options);
 
 // Plans for texts of at most so many tokens; never more than before.
 void limit_context(Preparation& prepared, int64_t max_model_len);

@@ -87,7 +87,8 @@ nlohmann::json json_report(const RunOptions& options, const Preparation& prepare
   report["temperature"] = options.temperature;
   report["seed"] = options.seed;
   if (options.speculates()) {
-    report["draft"] = {{"name", prepared.draft_info.name}, {"q_format", options.q_format}};
+    report["draft"] = {{"name", options.has_drafter() ? prepared.draft_info.name : "joined"},
+                       {"q_format", options.q_format}};
     report["gamma_policy"] = options.policy();
   }
   if (comparison)

@@ -38,12 +38,6 @@ std::function<void(const std::string&)> placed(const char* role, const RunOption
       [role](const std::string& text) { std::fprintf(stderr, "outrider: %s on %s\n", role, text.c_str()); };
 }
 
-// One life of a worker: a restarted one is told from the one that died.
-Generation new_generation() {
-  std::random_device random;
-  return Generation(static_cast<uint64_t>(random()) << 32 | random());
-}
-
 // Tells the coordinator, so that requests end at once and not at a deadline.
 Status report(Transport* transport, Status status) {
   if (!status.ok() && transport) (void)transport->send(kCoordinatorPeer, Failure{status.message()});
@@ -91,26 +85,34 @@ Status serve_drafts(const RunOptions& options, const Preparation& prepared, Role
                                           .max_sequences = options.max_num_seqs,
                                           // The target may still be loading.
                                           .join_timeout = std::chrono::seconds(options.startup_timeout_s)};
-  if (!options.uses_draft_model()) {
-    const auto drafter = make_ngram_drafter(
-        {.max_sequences = options.max_num_seqs, .max_context = static_cast<int32_t>(prepared.max_model_len)});
-    return serve(DraftWorker(*drafter, transport, worker_options), transport, lend);
-  }
   const auto single = make_single_collectives();
   std::unique_ptr<Model> own;
-  if (!loaded) {
+  if (!loaded && options.uses_draft_model()) {
     ASSIGN_OR_RETURN(own, load_draft(options, prepared, threads, *single));
     loaded = own.get();
   }
-  const auto drafter = make_model_drafter(
-      *loaded,
-      {.max_sequences = options.max_num_seqs,
-       .eos_ids = options.synthetic_acceptance.empty() ? prepared.target.eos : std::vector<TokenId>(),
-       .vocab_size = prepared.target.vocab_size});
+  const bool ends = options.synthetic_acceptance.empty();
+  const auto drafter = make_drafter(options, prepared, loaded, prepared.target.vocab_size,
+                                    ends ? prepared.target.eos : std::vector<TokenId>());
   return serve(DraftWorker(*drafter, transport, worker_options), transport, lend);
 }
 
 }  // namespace
+
+std::unique_ptr<Drafter> make_drafter(const RunOptions& options, const Preparation& prepared, Model* model,
+                                      int64_t vocab_size, std::vector<TokenId> eos_ids) {
+  if (!options.uses_draft_model())
+    return make_ngram_drafter(
+        {.max_sequences = options.max_num_seqs, .max_context = static_cast<int32_t>(prepared.max_model_len)});
+  return make_model_drafter(
+      *model,
+      {.max_sequences = options.max_num_seqs, .eos_ids = std::move(eos_ids), .vocab_size = vocab_size});
+}
+
+Generation new_generation() {
+  std::random_device random;
+  return Generation(static_cast<uint64_t>(random()) << 32 | random());
+}
 
 Result<std::unique_ptr<Model>> load_target(const RunOptions& options, const Preparation& prepared,
                                            RoleThreads threads, Collectives& group) {
@@ -160,7 +162,6 @@ Status run_target_rank(const RunOptions& options, const Preparation& prepared, R
 
 Status run_draft_worker(const RunOptions& options, const Preparation& prepared, RoleThreads threads,
                         Transport& transport, Model* loaded, const Lend& lend) {
-  set_thread_role("draft/0");
   try {
     return report(&transport, serve_drafts(options, prepared, threads, transport, loaded, lend));
   } catch (const std::exception& error) {

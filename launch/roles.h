@@ -4,6 +4,7 @@
 #include "comm/collectives.h"
 #include "comm/transport.h"
 #include "coordinator/coordinator.h"
+#include "draft_worker/drafter.h"
 #include "launch/options.h"
 #include "launch/prepare.h"
 #include "transformer/model.h"
@@ -21,6 +22,12 @@ Result<std::unique_ptr<Model>> load_target(const RunOptions& options, const Prep
                                            RoleThreads threads, Collectives& group);
 Result<std::unique_ptr<Model>> load_draft(const RunOptions& options, const Preparation& prepared,
                                           RoleThreads threads, Collectives& single);
+
+// A drafter for a target with this vocabulary; `model` with --draft-model, which must outlive it.
+std::unique_ptr<Drafter> make_drafter(const RunOptions& options, const Preparation& prepared, Model* model,
+                                      int64_t vocab_size, std::vector<TokenId> eos_ids);
+// One life of a worker: a restarted one is told from the one that died.
+Generation new_generation();
 
 // Gives a role that has joined to the coordinator's thread (InprocHub::lend) until it is told to leave; null:
 // it serves on its own.

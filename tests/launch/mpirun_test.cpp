@@ -1,8 +1,12 @@
 // The same program as processes: roles by rank. Skipped where there is no mpirun or no MPI in this build.
 #include <gtest/gtest.h>
 
+#include <csignal>
 #include <cstdio>
+#include <nlohmann/json.hpp>
+#include <thread>
 
+#include "background_process.h"
 #include "program.h"
 
 namespace outrider::testing {
@@ -93,6 +97,71 @@ TEST_F(Mpirun, AFileOfRequestsGoesToOneOutput) {
   EXPECT_EQ(split.out, "");
   EXPECT_EQ(dir.entries(), (Arguments{"in.jsonl", "out.jsonl"}));
   EXPECT_EQ(read_file(dir / "out.jsonl"), generate({"--prompts", file, "--max-tokens", "10", "--quiet"}).out);
+}
+
+TEST_F(Mpirun, TwoDraftRanksShareTheSequences) {
+  const TemporaryDirectory dir;
+  std::string requests;
+  for (const char* prompt : {"One", "Two", "Three", "Four"})
+    requests += std::string("{\"prompt\": \"") + prompt + "\", \"temperature\": 1}\n";
+  const std::string file = dir.write("in.jsonl", requests);
+  const Arguments prompts{"--prompts", file, "--max-tokens", "40"};
+  const Outcome split = run(4,
+                            {"--draft-model", demo_draft(), "--layout", "coordinator=1,draft=2,target=1",
+                             "--report", dir / "report.json"},
+                            prompts);
+  ASSERT_TRUE(split.succeeded()) << split.describe();
+  EXPECT_EQ(split.out, generate({"--prompts", file, "--max-tokens", "40", "--quiet"}).out);
+  EXPECT_EQ(split.err, "");
+  const auto metrics = nlohmann::json::parse(read_file(dir / "report.json"))["metrics"];
+  EXPECT_EQ(metrics["cluster"]["workers_joined"], 2);
+  EXPECT_GT(metrics["rounds"]["accepted_tokens"], 0);
+}
+
+// Draft workers are killed again and again; their ranks, and the job, live on.
+TEST_F(Mpirun, AKilledDraftWorkerGetsASuccessor) {
+  const TemporaryDirectory dir;
+  std::string requests;
+  for (int i = 0; i < 32; ++i)
+    requests += "{\"prompt\": \"Once upon a time\", \"seed\": " + std::to_string(i) + "}\n";
+  const Arguments what{"generate",
+                       "--model",
+                       demo_target(),
+                       "--prompts",
+                       dir.write("in.jsonl", requests),
+                       "--max-tokens",
+                       "320",
+                       "--temperature",
+                       "0.8",
+                       "--ignore-eos",
+                       "--quiet",
+                       "--threads",
+                       "1"};
+  const Outcome plain = outrider_program(what);
+  ASSERT_TRUE(plain.succeeded()) << plain.describe();
+  Arguments arguments{"env",
+                      "OMPI_ALLOW_RUN_AS_ROOT=1",
+                      "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1",
+                      "mpirun",
+                      "--oversubscribe",
+                      "-n",
+                      "4",
+                      outrider_path()};
+  arguments.insert(arguments.end(), what.begin(), what.end());
+  arguments.insert(arguments.end(), {"--draft-model", demo_draft(), "--layout",
+                                     "coordinator=1,draft=2,target=1", "--report", dir / "report.json"});
+  BackgroundProcess job(dir, "job", arguments);
+  int killed = 0;
+  while (!job.ended() && killed < 4) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(700));
+    const auto workers = job.descendants("draft-worker");
+    if (workers.size() == 2 && kill(workers[static_cast<size_t>(killed % 2)], SIGKILL) == 0) ++killed;
+  }
+  EXPECT_EQ(job.wait(), 0) << job.err();
+  EXPECT_EQ(job.out(), plain.out);
+  EXPECT_GE(killed, 1);
+  EXPECT_NE(job.err().find("was ended by signal 9; another starts"), std::string::npos) << job.err();
+  EXPECT_TRUE(job.descendants("draft-worker").empty());
 }
 
 TEST_F(Mpirun, RefusesALayoutOfThreeTargetRanks) {

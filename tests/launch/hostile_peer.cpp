@@ -1,0 +1,174 @@
+#include "hostile_peer.h"
+
+#include <arpa/inet.h>
+#include <netinet/in.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <chrono>
+#include <map>
+#include <random>
+#include <stdexcept>
+#include <vector>
+
+#include <zmq.hpp>
+
+#include "base/hash.h"
+#include "comm/codec.h"
+#include "comm/transport.h"
+
+namespace outrider::testing {
+namespace {
+
+using namespace std::chrono_literals;
+
+std::vector<char> random_bytes(size_t count, uint64_t seed) {
+  std::mt19937_64 random(seed);
+  std::vector<char> bytes(count);
+  for (char& byte : bytes) byte = static_cast<char>(random());
+  return bytes;
+}
+
+int open_connection(const std::string& endpoint) {
+  const int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+  sockaddr_in address{};
+  address.sin_family = AF_INET;
+  address.sin_port = htons(static_cast<uint16_t>(std::stoi(endpoint.substr(endpoint.rfind(':') + 1))));
+  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  if (connect(fd, reinterpret_cast<sockaddr*>(&address), sizeof address) != 0)
+    throw std::runtime_error("cannot connect to " + endpoint);
+  return fd;
+}
+
+// A ZeroMQ client whose frames are its own affair.
+class RawClient {
+ public:
+  explicit RawClient(const std::string& endpoint) : socket_(context_, zmq::socket_type::dealer) {
+    socket_.set(zmq::sockopt::linger, 1000);
+    socket_.set(zmq::sockopt::rcvtimeo, 10'000);
+    socket_.connect(endpoint);
+  }
+  void send(const void* data, size_t size) { socket_.send(zmq::buffer(data, size), zmq::send_flags::none); }
+  void send(const Message& message, uint64_t generation) {
+    const auto frame = encode(message, {.generation = Generation(generation), .sequence_number = ++number_});
+    send(frame.value().data(), frame.value().size());
+  }
+  // Empty after ten seconds.
+  std::optional<Message> receive() {
+    zmq::message_t part;
+    if (!socket_.recv(part)) return std::nullopt;
+    auto decoded = decode({part.data<std::byte>(), part.size()}, 0);
+    if (!decoded.ok()) throw std::runtime_error(decoded.status().message());
+    return std::move(decoded.value().message);
+  }
+  std::string refusal() {
+    while (const auto message = receive()) {
+      const auto* welcome = std::get_if<Welcome>(&*message);
+      if (welcome) return welcome->accepted ? "accepted" : welcome->reason;
+    }
+    return "no answer";
+  }
+
+ private:
+  zmq::context_t context_;
+  zmq::socket_t socket_;
+  uint64_t number_ = 0;
+};
+
+// Accepted anywhere, and never given a sequence: every text is longer than it can read.
+Hello harmless_hello() {
+  Hello hello;
+  hello.generation = Generation(77);
+  hello.model.name = "harmless";
+  hello.model.max_context = 1;
+  hello.max_sequences = 1;
+  return hello;
+}
+
+}  // namespace
+
+void send_random_bytes(const std::string& endpoint, size_t bytes) {
+  const int fd = open_connection(endpoint);
+  const auto data = random_bytes(bytes, 1);
+  for (size_t sent = 0; sent < data.size();) {
+    const ssize_t n = ::send(fd, data.data() + sent, data.size() - sent, MSG_NOSIGNAL);
+    if (n <= 0) break;  // it hung up, as it should
+    sent += static_cast<size_t>(n);
+  }
+  close(fd);
+}
+
+void send_random_frames(const std::string& endpoint, int frames) {
+  RawClient client(endpoint);
+  for (int i = 0; i < frames; ++i) {
+    const auto data = random_bytes(static_cast<size_t>(i) * 7, static_cast<uint64_t>(i));
+    client.send(data.data(), data.size());
+  }
+}
+
+std::string answer_to_version(const std::string& endpoint, uint32_t version) {
+  RawClient client(endpoint);
+  Hello hello = harmless_hello();
+  hello.protocol_version = version;
+  client.send(hello, 1001);
+  return client.refusal();
+}
+
+std::string answer_to_second_with_one_identity(const std::string& endpoint) {
+  constexpr uint64_t kIdentity = 1002;
+  RawClient first(endpoint), second(endpoint);
+  first.send(harmless_hello(), kIdentity);
+  if (const std::string answer = first.refusal(); answer != "accepted") return "first: " + answer;
+  second.send(harmless_hello(), kIdentity);
+  return second.refusal();
+}
+
+bool connection_ends_after(const std::string& endpoint, size_t bytes) {
+  zmq::context_t context;
+  zmq::socket_t socket(context, zmq::socket_type::dealer), monitor(context, zmq::socket_type::pair);
+  socket.set(zmq::sockopt::linger, 0);
+  if (zmq_socket_monitor(socket.handle(), "inproc://end", ZMQ_EVENT_DISCONNECTED) != 0) return false;
+  monitor.set(zmq::sockopt::rcvtimeo, 10'000);
+  monitor.connect("inproc://end");
+  socket.connect(endpoint);
+  const std::vector<char> large(bytes);
+  socket.send(zmq::buffer(large), zmq::send_flags::none);
+  zmq::message_t event;
+  return monitor.recv(event).has_value();
+}
+
+LiarCounts draft_nonsense(const std::string& endpoint, int proposes) {
+  LiarCounts counts;
+  RawClient client(endpoint);
+  constexpr uint64_t kIdentity = 1003;
+  Hello hello = harmless_hello();
+  hello.model.name = "liar";
+  hello.model.fingerprint = 5;
+  hello.model.max_context = 100'000;
+  hello.max_sequences = 4;
+  client.send(hello, kIdentity);
+  std::map<SequenceId, std::vector<TokenId>> texts;
+  while (counts.proposed < proposes) {
+    const auto message = client.receive();
+    if (!message) break;
+    if (const auto* open = std::get_if<Open>(&*message)) texts[open->sequence] = open->ids;
+    const auto* propose = std::get_if<Propose>(&*message);
+    if (!propose) continue;
+    auto& text = texts[propose->sequence];
+    text.insert(text.end(), propose->committed.begin(), propose->committed.end());
+    if (propose->gamma == 0) continue;
+    const bool bad_ids = counts.proposed++ % 2 == 0;
+    Draft draft;
+    draft.sequence = propose->sequence;
+    draft.epoch = propose->epoch;
+    draft.round = propose->round;
+    draft.base = propose->base;
+    draft.prefix_hash = prefix_hash(text) + (bad_ids ? 0 : 1);
+    draft.ids.assign(static_cast<size_t>(propose->gamma), TokenId(bad_ids ? -7 : 5));
+    for (int repeat = 0; repeat < 2; ++repeat, ++counts.sent) client.send(draft, kIdentity);
+  }
+  client.send(Shutdown{}, kIdentity);
+  return counts;
+}
+
+}  // namespace outrider::testing

@@ -1,0 +1,256 @@
+// Draft workers as processes of their own, which join a running job, leave, die, hang, lag and lie. Whatever
+// they do, every request ends with the text of plain decoding, and the report says what happened.
+#include <gtest/gtest.h>
+
+#include <cstdio>
+#include <map>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <thread>
+
+#include "background_process.h"
+#include "hostile_peer.h"
+#include "tests/support/source_dir.h"
+
+namespace outrider::testing {
+namespace {
+
+using namespace std::chrono_literals;
+using Arguments = std::vector<std::string>;
+
+constexpr int kRequests = 32;
+constexpr int kTokens = 240;
+
+class Pool : public ::testing::Test {
+ protected:
+  // Prompts of different lengths; long enough together that faults happen in the middle.
+  static std::string prompts() {
+    std::string lines;
+    for (int i = 0; i < kRequests; ++i) {
+      std::string prompt = "Once upon a time";
+      for (int n = 0; n < i % 5; ++n) prompt += " there was a little dog and";
+      lines += nlohmann::json{{"prompt", prompt}, {"seed", i}}.dump() + "\n";
+    }
+    return lines;
+  }
+
+  Arguments job(const Arguments& more, int max_tokens = kTokens) const {
+    Arguments arguments{outrider_path(),
+                        "generate",
+                        "--model",
+                        demo_target(),
+                        "--prompts",
+                        prompts_,
+                        "--quiet",
+                        "--max-tokens",
+                        std::to_string(max_tokens),
+                        "--temperature",
+                        "0.8",
+                        "--ignore-eos",
+                        "--threads",
+                        "1"};
+    arguments.insert(arguments.end(), more.begin(), more.end());
+    return arguments;
+  }
+
+  // A job where workers may join; waits until it can be joined.
+  BackgroundProcess& start_job(const Arguments& more, int max_tokens = kTokens) {
+    Arguments arguments{"--listen", "tcp://127.0.0.1:*", "--report", dir_ / "report.json"};
+    arguments.insert(arguments.end(), more.begin(), more.end());
+    job_.emplace(dir_, "job", job(arguments, max_tokens));
+    EXPECT_TRUE(job_->says("draft-worker --connect ")) << job_->err();
+    const std::string said = job_->err();
+    const size_t at = said.find("--connect ") + 10;
+    endpoint_ = said.substr(at, said.find(' ', at) - at);
+    return *job_;
+  }
+
+  BackgroundProcess worker(const std::string& name, const Arguments& more = {"--draft-model", demo_draft()}) {
+    Arguments arguments{outrider_path(), "draft-worker", "--connect", endpoint_, "--threads", "1"};
+    arguments.insert(arguments.end(), more.begin(), more.end());
+    return BackgroundProcess(dir_, name, arguments);
+  }
+
+  nlohmann::json metrics() const { return nlohmann::json::parse(read_file(dir_ / "report.json"))["metrics"]; }
+
+  // The job ended well, and wrote what plain decoding writes.
+  void expect_plain_text(const std::string& plain) {
+    ASSERT_EQ(job_->wait(), 0) << job_->err();
+    EXPECT_EQ(job_->out(), plain);
+    EXPECT_EQ(metrics()["requests"]["finished"]["error"], 0);
+  }
+
+  static const std::string& plain(int max_tokens = kTokens) {
+    static std::map<int, std::string> texts;
+    std::string& text = texts[max_tokens];
+    if (!text.empty()) return text;
+    const TemporaryDirectory dir;
+    const Outcome run = generate({"--prompts", dir.write("in.jsonl", prompts()), "--quiet", "--max-tokens",
+                                  std::to_string(max_tokens), "--temperature", "0.8", "--ignore-eos"});
+    EXPECT_TRUE(run.succeeded()) << run.describe();
+    return text = run.out;
+  }
+
+  TemporaryDirectory dir_;
+  std::string prompts_ = dir_.write("prompts.jsonl", prompts());
+  std::string endpoint_;
+  std::optional<BackgroundProcess> job_;
+};
+
+void print_drafters(const nlohmann::json& metrics) {
+  for (const auto& drafter : metrics["drafters"]) std::printf("  %s\n", drafter.dump().c_str());
+  std::printf("  cluster %s\n  wire: malformed %s, refused peers %s\n", metrics["cluster"].dump().c_str(),
+              metrics["wire"]["malformed_frames"].dump().c_str(),
+              metrics["wire"]["refused_peers"].dump().c_str());
+}
+
+TEST_F(Pool, WorkersOfOneProcessShareTheSequences) {
+  Arguments arguments = job({"--draft-model", demo_draft(), "-g", "3", "--num-draft-workers", "3", "--report",
+                             dir_ / "report.json"});
+  arguments.erase(arguments.begin());
+  const Outcome run = outrider_program(arguments);
+  ASSERT_TRUE(run.succeeded()) << run.describe();
+  EXPECT_EQ(run.out, plain());
+  EXPECT_EQ(metrics()["cluster"]["workers_joined"], 3);
+  EXPECT_GT(metrics()["rounds"]["accepted_tokens"], 1000);
+}
+
+TEST_F(Pool, JoinLeaveKillStopAndComeBack) {
+  start_job({"--wait-for-draft-workers", "3", "-g", "3"});
+  BackgroundProcess polite = worker("polite"), killed = worker("killed"), stopped = worker("stopped");
+  ASSERT_TRUE(polite.says("drafts for") && killed.says("drafts for") && stopped.says("drafts for"));
+  BackgroundProcess ngram = worker("ngram", {"--drafter", "ngram"});
+  EXPECT_TRUE(ngram.says("drafts for")) << ngram.err();
+  std::this_thread::sleep_for(200ms);
+  stopped.signal(SIGSTOP);
+  killed.signal(SIGKILL);
+  std::this_thread::sleep_for(100ms);
+  BackgroundProcess successor = worker("successor");
+  EXPECT_TRUE(successor.says("drafts for")) << successor.err();
+  polite.signal(SIGTERM);
+  EXPECT_EQ(polite.wait(), 0) << polite.err();
+  ASSERT_FALSE(job_->ended()) << "the job was too short for its faults";
+  std::this_thread::sleep_for(1s);
+  stopped.signal(SIGCONT);
+  expect_plain_text(plain());
+  EXPECT_EQ(successor.wait(), 0) << successor.err();
+  EXPECT_EQ(stopped.wait(), 0) << stopped.err();
+  EXPECT_EQ(ngram.wait(), 0) << ngram.err();
+  const auto report = metrics();
+  EXPECT_EQ(report["cluster"]["workers_left"], 1);
+  EXPECT_GE(report["cluster"]["workers_lost"], 1);
+  EXPECT_GE(report["cluster"]["workers_joined"], 5);
+  EXPECT_EQ(report["drafters"].size(), 2);  // two kinds
+  for (const auto& drafter : report["drafters"]) EXPECT_GT(drafter["rounds"], 0) << drafter;
+  print_drafters(report);
+}
+
+TEST_F(Pool, AllDieAndDecodingGoesOn) {
+  start_job({"--wait-for-draft-workers", "2", "-g", "3", "--pipeline", "fanout"});
+  BackgroundProcess first = worker("first"), second = worker("second");
+  ASSERT_TRUE(first.says("drafts for") && second.says("drafts for"));
+  std::this_thread::sleep_for(200ms);
+  first.signal(SIGKILL);
+  second.signal(SIGKILL);
+  expect_plain_text(plain());
+  EXPECT_EQ(metrics()["cluster"]["workers_lost"], 2);
+  print_drafters(metrics());
+}
+
+// Runs for a millisecond of every fifty.
+TEST_F(Pool, AWorkerFiftyTimesTooSlowIsNotWaitedFor) {
+  constexpr int kFewTokens = 60;
+  start_job({"--wait-for-draft-workers", "1"}, kFewTokens);
+  BackgroundProcess slow = worker("slow");
+  ASSERT_TRUE(slow.says("drafts for")) << slow.err();
+  while (!job_->ended()) {
+    slow.signal(SIGSTOP);
+    std::this_thread::sleep_for(49ms);
+    slow.signal(SIGCONT);
+    std::this_thread::sleep_for(1ms);
+  }
+  expect_plain_text(plain(kFewTokens));
+  print_drafters(metrics());
+}
+
+TEST_F(Pool, StrangersAndLiarsAreDropped) {
+  start_job({"--wait-for-draft-workers", "1", "-g", "3"});
+  BackgroundProcess honest = worker("honest");
+  ASSERT_TRUE(honest.says("drafts for")) << honest.err();
+  send_random_bytes(endpoint_, 1 << 16);
+  send_random_frames(endpoint_, 200);
+  EXPECT_NE(answer_to_version(endpoint_, 1).find("protocol version 1 is not"), std::string::npos);
+  EXPECT_NE(answer_to_second_with_one_identity(endpoint_).find("identity"), std::string::npos);
+  EXPECT_TRUE(connection_ends_after(endpoint_, size_t{16} << 20));
+  const LiarCounts liar = draft_nonsense(endpoint_, 2);
+  EXPECT_GT(liar.sent, 0);
+  ASSERT_FALSE(job_->ended()) << "the job was too short for its faults";
+  expect_plain_text(plain());
+  EXPECT_EQ(honest.wait(), 0) << honest.err();
+  const auto report = metrics();
+  EXPECT_GE(report["wire"]["malformed_frames"], 200);
+  EXPECT_GE(report["wire"]["refused_peers"], 1);
+  EXPECT_GE(report["cluster"]["hellos_refused"], 1);
+  for (const char* reason : {"bad_ids", "wrong_hash"})
+    EXPECT_GE(report["drafts"]["dropped"][reason], 1) << reason;
+  print_drafters(report);
+  std::printf("  dropped %s\n", report["drafts"]["dropped"].dump().c_str());
+}
+
+TEST_F(Pool, RefusalsSayWhatDiffers) {
+  start_job({"--wait-for-draft-workers", "1"}, 200);
+  const auto draft = dir_.copy(demo_draft(), "foreign");
+  write_file(draft / "tokenizer.json",
+             read_file(outrider::source_dir() / "tests/goldens/tokenizers/gpt2/tokenizer.json"));
+  BackgroundProcess foreign = worker("foreign_worker", {"--draft-model", draft});
+  EXPECT_EQ(foreign.wait(), 2);
+  for (const std::string& said : {foreign.err(), job_->err()})
+    EXPECT_NE(said.find("vocabulary of draft model 'foreign'"), std::string::npos) << said;
+  BackgroundProcess lonely = [&] {
+    Arguments arguments{outrider_path(), "draft-worker", "--connect",   "tcp://127.0.0.1:9",
+                        "--drafter",     "ngram",        "--retry-for", "0"};
+    return BackgroundProcess(dir_, "lonely", arguments);
+  }();
+  EXPECT_EQ(lonely.wait(), 3) << lonely.err();
+  BackgroundProcess idle = worker("idle", {});
+  EXPECT_EQ(idle.wait(), 2);
+  EXPECT_NE(idle.err().find("--draft-model"), std::string::npos) << idle.err();
+  BackgroundProcess right = worker("right");
+  EXPECT_EQ(job_->wait(), 0) << job_->err();
+  EXPECT_EQ(right.wait(), 0) << right.err();
+}
+
+TEST_F(Pool, OnlyListedKeysGetIn) {
+  for (const char* name : {"job", "worker", "stranger"})
+    ASSERT_TRUE(outrider_program({"keygen", "--output", dir_ / (std::string(name) + ".key")}).succeeded());
+  start_job({"--wait-for-draft-workers", "1", "--curve-secret-key", dir_ / "job.key", "--allowed-keys",
+             dir_ / "worker.key.pub"},
+            100);
+  const auto with_key = [&](const std::string& name) {
+    return Arguments{"--drafter",          "ngram",
+                     "--curve-secret-key", dir_ / (name + ".key"),
+                     "--server-key",       dir_ / "job.key.pub"};
+  };
+  BackgroundProcess stranger = worker("stranger", with_key("stranger"));
+  BackgroundProcess plain_worker = worker("plain", {"--drafter", "ngram", "--retry-for", "0"});
+  EXPECT_EQ(stranger.wait(), 2);
+  EXPECT_NE(stranger.err().find("does not take our keys"), std::string::npos) << stranger.err();
+  EXPECT_NE(plain_worker.wait(), 0);
+  BackgroundProcess known = worker("known", with_key("worker"));
+  EXPECT_EQ(job_->wait(), 0) << job_->err();
+  EXPECT_EQ(known.wait(), 0) << known.err();
+  EXPECT_EQ(metrics()["cluster"]["workers_joined"], 1);
+  EXPECT_GE(metrics()["wire"]["refused_keys"], 1);
+}
+
+TEST_F(Pool, OtherAddressesNeedKeys) {
+  Arguments arguments = job({"--listen", "tcp://0.0.0.0:*"});
+  arguments.erase(arguments.begin());
+  const Outcome run = outrider_program(arguments);
+  EXPECT_EQ(run.code, 2) << run.describe();
+  for (const char* part : {"--listen", "keygen", "127.0.0.1"})
+    EXPECT_NE(run.err.find(part), std::string::npos) << run.describe();
+}
+
+}  // namespace
+}  // namespace outrider::testing
