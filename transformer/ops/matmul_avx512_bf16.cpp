@@ -14,7 +14,11 @@
 namespace outrider {
 namespace {
 
-constexpr int streams_of(int rows) { return rows * 4 <= kMaxOutputs ? 4 : rows * 2 <= kMaxOutputs ? 2 : 1; }
+constexpr int kAccumulators = 24;  // of 32 registers
+
+constexpr int streams_of(int rows) {
+  return rows * 4 <= kAccumulators ? 4 : rows * 2 <= kAccumulators ? 2 : 1;
+}
 
 constexpr int64_t kPrefetchBytes = 2048;
 

@@ -24,41 +24,65 @@ HWY_INLINE hn::Vec<U> round_bf16(hn::Vec<U> bits) {
   return hn::And(hn::Add(bits, hn::Add(odd, hn::Set(u, 0x7fff))), hn::Set(u, 0xffff0000u));
 }
 
-// Up to kChunk columns of one row, rounded, as words.
-constexpr int64_t kChunk = 64;
-HWY_INLINE void read_chunk(const float* x, int64_t count, bool round, uint32_t* words) {
+HWY_INLINE hn::Vec<U> load_rounded(const float* x) {
   const U u;
+  const auto v = hn::LoadU(F(), x);
+  const auto is_nan = hn::RebindMask(u, hn::IsNaN(v));
+  return hn::IfThenElse(is_nan, hn::Set(u, 0x7fc00000u), round_bf16(hn::BitCast(u, v)));
+}
+
+// Calls use(pointer to kLanes inputs, index) for `count` inputs; the tail goes through a copy padded by zeros.
+template <class Use>
+HWY_INLINE void for_each_vector(const float* x, int64_t count, Use use) {
+  int64_t i = 0;
+  for (; i + kLanes <= count; i += kLanes) use(x + i, i);
+  if (i == count) return;
   HWY_ALIGN float tail[kLanes] = {};
-  for (int64_t i = 0; i < count; i += kLanes) {
-    const float* from = x + i;
-    if (i + kLanes > count) {
-      for (int64_t j = 0; i + j < count; ++j) tail[j] = x[i + j];
-      from = tail;
-    }
-    const auto bits = hn::BitCast(u, hn::LoadU(F(), from));
-    const auto is_nan = hn::RebindMask(u, hn::IsNaN(hn::LoadU(F(), from)));
-    hn::Store(round ? hn::IfThenElse(is_nan, hn::Set(u, 0x7fc00000u), round_bf16(bits)) : bits, u, words + i);
-  }
+  for (int64_t j = 0; i + j < count; ++j) tail[j] = x[i + j];
+  use(tail, i);
+}
+
+constexpr int64_t kChunk = 64;  // columns that are taken together
+
+// Columns of one row as bf16, side by side; `to` has room for whole vectors.
+HWY_INLINE void round_row(const float* x, int64_t count, uint16_t* to) {
+  const hn::Rebind<int32_t, F> i32;
+  const hn::Rebind<uint16_t, F> u16;
+  for_each_vector(x, count, [&](const float* from, int64_t i) HWY_ATTR {
+    hn::StoreU(hn::DemoteTo(u16, hn::BitCast(i32, hn::ShiftRight<16>(load_rounded(from)))), u16, to + i);
+  });
+}
+
+// Columns of R rows, the rows side by side: words of one column, or of two.
+HWY_INLINE void interleave(const float* x, int64_t count, bool round, bool pairs, int64_t rows,
+                           uint32_t* to) {
+  const U u;
+  HWY_ALIGN uint32_t chunk[kChunk + kLanes];
+  for_each_vector(x, count, [&](const float* from, int64_t i) HWY_ATTR {
+    hn::Store(round ? load_rounded(from) : hn::BitCast(u, hn::LoadU(F(), from)), u, chunk + i);
+  });
+  const int64_t padded = (count + 1) / 2 * 2;
+  if (padded > count) chunk[count] = 0;
+  if (pairs)
+    for (int64_t i = 0; i < padded; i += 2) to[i / 2 * rows] = chunk[i] >> 16 | chunk[i + 1];
+  else
+    for (int64_t i = 0; i < padded; ++i) to[i * rows] = chunk[i];
 }
 
 void lay_out(TensorView<const float, 2> x, const PackedMatrix& weight, IndexRange columns,
              const RowBlocks& blocks, InputLayout layout, uint32_t* words) {
-  const bool pairs = layout == InputLayout::kPairs, round = weight.type() == WeightType::kBFloat16;
-  HWY_ALIGN uint32_t chunk[kChunk + kLanes];
-  for (int64_t block = 0; block < blocks.count; ++block) {
-    const int64_t rows = blocks.rows_of(block);
-    uint32_t* to_block = words + blocks.first(block) * input_words(layout, weight.packed_k());
-    for (int64_t k = columns.begin; k < columns.end; k += kChunk) {
-      const int64_t count = HWY_MIN(kChunk, columns.end - k), padded = (count + 1) / 2 * 2;
-      for (int64_t m = 0; m < rows; ++m) {
-        read_chunk(x.data() + (blocks.first(block) + m) * x.stride(0) + k, count, round, chunk);
-        for (int64_t i = count; i < padded; ++i) chunk[i] = 0;
-        uint32_t* to = to_block + input_words(layout, k) * rows + m;
-        if (pairs)
-          for (int64_t i = 0; i < padded; i += 2) to[i / 2 * rows] = chunk[i] >> 16 | chunk[i + 1];
-        else
-          for (int64_t i = 0; i < padded; ++i) to[i * rows] = chunk[i];
-      }
+  const bool round = weight.type() == WeightType::kBFloat16;
+  const int64_t stride = row_words(layout, weight.packed_k());
+  for (int64_t k = columns.begin; k < columns.end; k += kChunk) {
+    const int64_t count = HWY_MIN(kChunk, columns.end - k);
+    for (int64_t m = 0; m < blocks.rows; ++m) {
+      const float* from = x.data() + m * x.stride(0) + k;
+      const int64_t block = m / blocks.size, first = blocks.first(block), rows = blocks.rows_of(block);
+      if (layout == InputLayout::kPairRows)
+        round_row(from, count, reinterpret_cast<uint16_t*>(words + m * stride) + k);
+      else
+        interleave(from, count, round, layout == InputLayout::kPairs, rows,
+                   words + first * stride + input_words(layout, k) * rows + m - first);
     }
   }
 }
@@ -100,7 +124,8 @@ void quantize_blocks(TensorView<const float, 2> x, const PackedMatrix& weight, I
   HWY_ALIGN int8_t q[kMaxGroupColumns + kLanes];
   for (int64_t block = 0; block < blocks.count; ++block) {
     const int64_t rows = blocks.rows_of(block);
-    uint32_t* block_words = to.words + blocks.first(block) * input_words(layout, weight.packed_k());
+    const int64_t stride = row_words(layout, weight.packed_k());
+    uint32_t* block_words = to.words + blocks.first(block) * stride;
     for (int64_t g = groups.begin; g < groups.end; ++g) {
       const PackedMatrix::Group& group = weight.groups()[static_cast<size_t>(g)];
       const int64_t count = group.end - group.begin;
@@ -111,6 +136,11 @@ void quantize_blocks(TensorView<const float, 2> x, const PackedMatrix& weight, I
         to.scales[at] =
             quantize_group(x.data() + (blocks.first(block) + m) * x.stride(0) + group.begin, count, q, sum);
         to.offsets[at] = -stored_offset * sum;
+        if (layout == InputLayout::kByteRows) {
+          std::memcpy(block_words + m * stride + input_words(layout, group.packed), q,
+                      static_cast<size_t>(padded));
+          continue;
+        }
         uint32_t* words = block_words + input_words(layout, group.packed) * rows + m;
         for (int64_t i = 0; i < padded; i += 4) {
           if (layout == InputLayout::kBytes) {

@@ -20,7 +20,7 @@ struct RowBlocks {
 };
 
 // Writes columns [begin, end) of every row of one leaf, begin even, rounded to bf16 if asked; a missing odd
-// column is zero. Block b starts at words + first(b) * input_words(layout, packed_k).
+// column is zero. Block b starts at words + first(b) * row_words(layout, packed_k).
 void lay_out_inputs(TensorView<const float, 2> x, const PackedMatrix& weight, IndexRange columns,
                     const RowBlocks& blocks, InputLayout layout, uint32_t* words);
 

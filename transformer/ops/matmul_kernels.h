@@ -14,23 +14,43 @@ namespace outrider {
 
 constexpr int kMaxBlockRows = 16;
 constexpr int kMaxStreams = 4;
-// rows * tiles of one kernel call: what the registers of the widest instruction set hold.
-constexpr int kMaxOutputs = 24;
+constexpr int kMaxOutputs = 32;  // rows * tiles of one kernel call
 
 // How inputs of a block of R rows are laid out, as 32-bit words:
 //   kFloats  [k][R] fp32             kPairs   [k / 2][R] of two bf16
 //   kBytes   [k / 4][R] of four int8         kShorts  [k / 4][2][R] of int16 columns 0 and 2, then 1 and 3
-enum class InputLayout : uint8_t { kFloats, kPairs, kBytes, kShorts };
+//   kPairRows  [R][row_words] of two bf16    kByteRows  [R][row_words] of four int8
+enum class InputLayout : uint8_t { kFloats, kPairs, kBytes, kShorts, kPairRows, kByteRows };
+
+constexpr bool keeps_rows(InputLayout layout) { return layout >= InputLayout::kPairRows; }
 
 // Words of one row that hold `columns` columns.
 constexpr int64_t input_words(InputLayout layout, int64_t columns) {
-  return layout == InputLayout::kFloats ? columns : layout == InputLayout::kBytes ? columns / 4 : columns / 2;
+  switch (layout) {
+    case InputLayout::kFloats:
+      return columns;
+    case InputLayout::kBytes:
+    case InputLayout::kByteRows:
+      return columns / 4;
+    default:
+      return columns / 2;
+  }
+}
+
+// From one row to the next, where rows stay whole: an odd number of lines, so that the rows of a block do not
+// all fall into one set of the cache.
+constexpr int64_t row_words(InputLayout layout, int64_t columns) {
+  constexpr int64_t kLineWords = 16;
+  const int64_t words = input_words(layout, columns);
+  return keeps_rows(layout) ? ((words + kLineWords - 1) / kLineWords | 1) * kLineWords : words;
 }
 
 struct LeafJob {
   const std::byte* tile = nullptr;   // of the first stream, at the leaf's first column
   int64_t stream_stride = 0;         // bytes from one stream's tile to the next one's
   const uint32_t* inputs = nullptr;  // of the block, at the leaf's first column
+  int64_t row_stride = 0;            // words, where the layout keeps rows whole
+  int rows = 0;                      // of the block
   int64_t columns = 0;               // of the leaf, with its padding
   float* sums = nullptr;             // [streams][rows][16], written
   // Quantised weights only, from the leaf's first group on:
@@ -47,12 +67,15 @@ struct KernelSet {
   int streams[kMaxBlockRows + 1] = {};        // how many tiles many[rows] reads side by side
   LeafKernel many[kMaxBlockRows + 1] = {};    // by rows
   LeafKernel single[kMaxBlockRows + 1] = {};  // the same for one tile
+  void (*finish)() = nullptr;                 // by every thread after its last leaf of a matmul
 };
 
-const KernelSet& kernel_set(WeightType type);  // for the instruction set in use
+// For the instruction set in use.
+const KernelSet& kernel_set(WeightType type, int64_t rows);
 
 const KernelSet& highway_kernels(WeightType type);
 const KernelSet& highway_integer_kernels(WeightType type);
+const KernelSet& amx_kernels(WeightType type);          // kBFloat16, kInt8; only where isa_has_amx()
 const KernelSet& avx512_bf16_kernels();                 // kBFloat16; only where isa_has_avx512_bf16()
 const KernelSet& avx512_vnni_kernels(WeightType type);  // kInt8, kInt4; only where isa_has_avx512_vnni()
 

@@ -1,0 +1,218 @@
+// bf16 and int8 weights on the matrix unit of x86 (AMX): one instruction multiplies up to 16 rows by 16
+// outputs over 32 columns of bf16 or 64 of int8, so that 16 rows cost hardly more than one and both wait for
+// memory. Weights already lie as the instruction wants them.
+//
+// bf16: of every 32 columns of a leaf the even and the odd products are summed apart, in order, then both
+// sums are added, then to the output. int8: integer sums are exact, and the arithmetic on scales is that of
+// the other kernels, so their bits are too. int4 is left to others: unpacking through memory costs more than
+// the unit saves.
+#include "base/log.h"
+#include "transformer/ops/matmul_kernels.h"
+
+#if defined(__x86_64__)
+// GCC 12 warns of the undefined operand inside its own intrinsics (GCC bug 105593).
+#pragma GCC diagnostic ignored "-Wmaybe-uninitialized"
+#include <immintrin.h>
+
+#include <utility>
+
+#define TARGET __attribute__((target("avx512f,avx512bw,amx-tile,amx-bf16,amx-int8")))
+
+namespace outrider {
+namespace {
+
+constexpr int64_t kLineBytes = 64;                  // of 16 outputs: 2 columns of bf16, 4 of int8
+constexpr int64_t kTileBytes = 16 * kLineBytes;     // what one instruction multiplies
+constexpr int64_t kPrefetchBytes = 2 * kTileBytes;  // ahead of each stream
+
+// The registers: an odd number of columns at a leaf's end has registers of its own shape. Macros, because the
+// intrinsics paste the number into assembler text.
+#define SUMS0 0
+#define SUMS1 1
+#define INPUTS 2
+#define WEIGHTS0 3
+#define WEIGHTS1 4
+#define LAST_INPUTS 5
+#define LAST_WEIGHTS0 6
+#define LAST_WEIGHTS1 7
+
+// Shapes of the registers, in the layout of LDTILECFG (palette 1).
+struct alignas(64) Shapes {
+  // `input_rows` rows of inputs; `lines` of weights in a whole tile, `last_lines` in the last one.
+  Shapes(int input_rows, int64_t lines, int64_t last_lines) {
+    set(SUMS0, input_rows, 16), set(SUMS1, input_rows, 16);
+    set(INPUTS, input_rows, lines), set(LAST_INPUTS, input_rows, last_lines);
+    set(WEIGHTS0, lines, 16), set(WEIGHTS1, lines, 16);
+    set(LAST_WEIGHTS0, last_lines, 16), set(LAST_WEIGHTS1, last_lines, 16);
+  }
+
+ private:
+  void set(int r, int64_t row_count, int64_t words) {
+    if (row_count == 0 || words == 0) return;  // a register that is not used
+    row_bytes[r] = static_cast<uint16_t>(4 * words);
+    rows[r] = static_cast<uint8_t>(row_count);
+  }
+
+  uint8_t palette = 1, start_row = 0, reserved[14] = {};
+  uint16_t row_bytes[16] = {};
+  uint8_t rows[16] = {};
+};
+static_assert(sizeof(Shapes) == 64);
+
+// What this thread's registers are shaped for: loading shapes waits for everything under way, so it is done
+// only where they change.
+thread_local uint32_t loaded_shapes = 0;
+
+TARGET inline void shape_registers(int rows, int64_t lines, int64_t last_lines) {
+  const auto key = static_cast<uint32_t>(rows << 16 | lines << 8 | last_lines);
+  if (key == loaded_shapes) return;
+  const Shapes shapes(rows, lines, last_lines);
+  _tile_loadconfig(&shapes);
+  loaded_shapes = key;
+}
+
+TARGET void release_registers() {
+  _tile_release();
+  loaded_shapes = 0;
+}
+
+TARGET inline void prefetch_tile(const std::byte* weights) {
+#pragma GCC unroll 16
+  for (int64_t line = 0; line < 16; ++line)
+    _mm_prefetch(reinterpret_cast<const char*>(weights) + kPrefetchBytes + line * kLineBytes, _MM_HINT_T0);
+}
+
+// One leaf of one or two tiles of 16 outputs.
+template <int kStreams>
+TARGET void leaf_bf16(const LeafJob& job) {
+  const int64_t lines = job.columns / 2;
+  const int64_t whole = lines / 16, last = lines % 16;
+  shape_registers(job.rows, 16, last);
+  _tile_zero(SUMS0);
+  if constexpr (kStreams == 2) _tile_zero(SUMS1);
+  const std::byte *first = job.tile, *second = first + job.stream_stride;
+  const uint32_t* x = job.inputs;
+  const int64_t stride = job.row_stride * static_cast<int64_t>(sizeof(uint32_t));
+  for (int64_t i = 0; i < whole; ++i, x += 16, first += kTileBytes, second += kTileBytes) {
+    prefetch_tile(first);
+    _tile_loadd(INPUTS, x, stride);
+    _tile_loadd(WEIGHTS0, first, kLineBytes);
+    _tile_dpbf16ps(SUMS0, INPUTS, WEIGHTS0);
+    if constexpr (kStreams == 2) {
+      prefetch_tile(second);
+      _tile_loadd(WEIGHTS1, second, kLineBytes);
+      _tile_dpbf16ps(SUMS1, INPUTS, WEIGHTS1);
+    }
+  }
+  if (last > 0) {
+    _tile_loadd(LAST_INPUTS, x, stride);
+    _tile_loadd(LAST_WEIGHTS0, first, kLineBytes);
+    _tile_dpbf16ps(SUMS0, LAST_INPUTS, LAST_WEIGHTS0);
+    if constexpr (kStreams == 2) {
+      _tile_loadd(LAST_WEIGHTS1, second, kLineBytes);
+      _tile_dpbf16ps(SUMS1, LAST_INPUTS, LAST_WEIGHTS1);
+    }
+  }
+  _tile_stored(SUMS0, job.sums, kLineBytes);
+  if constexpr (kStreams == 2) _tile_stored(SUMS1, job.sums + job.rows * kTileColumns, kLineBytes);
+}
+
+TARGET inline __m512 load_scales(const std::byte* scales) {
+  const __m256i halves = _mm256_load_si256(reinterpret_cast<const __m256i*>(scales));
+  return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(halves), 16));
+}
+
+// One group of columns: integer sums to `sums` [rows][16].
+TARGET inline void multiply_group(const std::byte* weights, const uint32_t* x, int64_t stride, bool last,
+                                  int32_t* sums) {
+  _tile_zero(SUMS0);
+  if (last) {
+    _tile_loadd(LAST_INPUTS, x, stride);
+    _tile_loadd(LAST_WEIGHTS0, weights, kLineBytes);
+    _tile_dpbsud(SUMS0, LAST_INPUTS, LAST_WEIGHTS0);
+  } else {
+    _tile_loadd(INPUTS, x, stride);
+    _tile_loadd(WEIGHTS0, weights, kLineBytes);
+    _tile_dpbsud(SUMS0, INPUTS, WEIGHTS0);
+  }
+  _tile_stored(SUMS0, sums, kLineBytes);
+}
+
+// Groups are taken a few at a time, so that the matrix unit is busy with some while vectors scale others.
+constexpr int64_t kGroupsTogether = 4;
+
+template <int kRows>
+TARGET void leaf_int8(const LeafJob& job) {
+  constexpr int64_t kGroupLines = group_columns(WeightType::kInt8) / 4;
+  static_assert(kGroupLines * kLineBytes == kTileBytes);
+  const int64_t lines = job.columns / 4, groups = (lines + kGroupLines - 1) / kGroupLines;
+  const int64_t last_lines = lines % kGroupLines;
+  shape_registers(kRows, kGroupLines, last_lines);
+  const int64_t stride = job.row_stride * static_cast<int64_t>(sizeof(uint32_t));
+  alignas(64) int32_t integers[kGroupsTogether][kRows * kTileColumns];
+  __m512 sum[kRows];
+#pragma GCC unroll 16
+  for (int m = 0; m < kRows; ++m) sum[m] = _mm512_setzero_ps();
+  for (int64_t begin = 0; begin < groups; begin += kGroupsTogether) {
+    const int64_t end = begin + kGroupsTogether < groups ? begin + kGroupsTogether : groups;
+    for (int64_t g = begin; g < end; ++g) {
+      const std::byte* weights = job.tile + g * kTileBytes;
+      prefetch_tile(weights);
+      multiply_group(weights, job.inputs + g * kGroupLines, stride, g + 1 == groups && last_lines > 0,
+                     integers[g - begin]);
+    }
+    for (int64_t g = begin; g < end; ++g) {
+      const __m512 scales = load_scales(job.scales + g * 32);
+#pragma GCC unroll 16
+      for (int m = 0; m < kRows; ++m) {
+        const __m512i exact = _mm512_add_epi32(_mm512_load_si512(integers[g - begin] + m * kTileColumns),
+                                               _mm512_set1_epi32(job.input_offsets[g * kRows + m]));
+        const __m512 scale = _mm512_mul_ps(scales, _mm512_set1_ps(job.input_scales[g * kRows + m]));
+        sum[m] = _mm512_fmadd_ps(_mm512_cvtepi32_ps(exact), scale, sum[m]);
+      }
+    }
+  }
+#pragma GCC unroll 16
+  for (int m = 0; m < kRows; ++m) _mm512_store_ps(job.sums + m * kTileColumns, sum[m]);
+}
+
+template <int... kRow>
+KernelSet bf16_set(std::integer_sequence<int, kRow...>) {
+  return {.layout = InputLayout::kPairRows,
+          .max_rows = kMaxBlockRows,
+          .streams = {0, 2 + 0 * kRow...},
+          .many = {nullptr, leaf_bf16<2 + 0 * kRow>...},
+          .single = {nullptr, leaf_bf16<1 + 0 * kRow>...},
+          .finish = release_registers};
+}
+
+template <int... kRow>
+KernelSet int8_set(std::integer_sequence<int, kRow...>) {
+  return {.layout = InputLayout::kByteRows,
+          .max_rows = kMaxBlockRows,
+          .streams = {0, 1 + 0 * kRow...},
+          .many = {nullptr, leaf_int8<kRow + 1>...},
+          .single = {nullptr, leaf_int8<kRow + 1>...},
+          .finish = release_registers};
+}
+
+}  // namespace
+
+const KernelSet& amx_kernels(WeightType type) {
+  constexpr auto kRows = std::make_integer_sequence<int, kMaxBlockRows>();
+  static const KernelSet bf16 = bf16_set(kRows), int8 = int8_set(kRows);
+  return type == WeightType::kBFloat16 ? bf16 : int8;
+}
+
+}  // namespace outrider
+
+#else
+
+namespace outrider {
+const KernelSet& amx_kernels(WeightType) {
+  CHECK(false, "no AMX on this processor");
+  __builtin_unreachable();
+}
+}  // namespace outrider
+
+#endif
