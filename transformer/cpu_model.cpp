@@ -65,7 +65,7 @@ CpuModel::CpuModel(ModelConfig config, const ModelOptions& options, Weights weig
       pool_(useful_threads(weights_, options), options.spin),
       collectives_(&collectives),
       rope_(rope_frequencies(config_), max_positions_),
-      attention_scratch_(options.threads, config_.heads_per_kv_head(), max_positions_, config_.head_dim),
+      attention_scratch_(options.threads, max_positions_, config_.head_dim),
       act_(std::make_unique<Activations>(config_, plan_, options)) {}
 
 CpuModel::~CpuModel() = default;
@@ -210,7 +210,7 @@ void CpuModel::mlp_block(int64_t layer, int64_t rows) {
   rms_norm(x, w.mlp_norm, static_cast<float>(config_.rms_norm_eps), normed);
   matmul(pool_, matmul_scratch_, normed, w.gate_up, act_->gate_up.rows(rows));
   add_bias(act_->gate_up.rows(rows), w.gate_up_bias);
-  silu_mul(gate, up, columns);
+  silu_mul(pool_, gate, up, columns);
   matmul(pool_, matmul_scratch_, gate, w.down, partial);
   sum_over_ranks(partial);
   add_bias(partial, w.down_bias);

@@ -3,6 +3,7 @@
 
 #include <cmath>
 #include <cstring>
+#include <map>
 #include <random>
 
 #include "transformer/ops/cpu_ops.h"
@@ -165,6 +166,30 @@ TEST(Bf16Kernels, DotProductInstructionAndMultiplyAddGiveTheSameBits) {
   }
 }
 
+// 32 columns at a time: even and odd products apart, both added, then to the sum. Were the matrix unit's order
+// another on some processor, "amx" would not be one instruction set.
+TEST(Bf16Kernels, TheMatrixUnitAddsInTheOrderThatItsDocumentationSays) {
+  if (!isa_has_amx()) GTEST_SKIP() << "no AMX on this machine";
+  ThreadPool pool(1);
+  MatmulScratch scratch;
+  const int64_t n = 40, k = 140;
+  const PackedMatrix weight = Numbers(n, k, 3).pack(WeightType::kBFloat16, {k});
+  Rows x(3, k), out(3, n);
+  randomize(x.view(), 8);
+  matmul_with(amx_kernels(WeightType::kBFloat16), pool, scratch, x.view(), weight, out.view());
+  for (int64_t m = 0; m < 3; ++m)
+    for (int64_t i = 0; i < n; ++i) {
+      float sum = 0;
+      for (int64_t chunk = 0; chunk < k; chunk += 32) {
+        float parts[2] = {};
+        for (int64_t j = chunk; j < std::min(k, chunk + 32); ++j)
+          parts[j % 2] = std::fma(to_float(to_bf16(x.view()(m, j))), weight.at(i, j), parts[j % 2]);
+        sum += parts[0] + parts[1];
+      }
+      EXPECT_EQ(out.view()(m, i), sum) << m << ", " << i;
+    }
+}
+
 // Integer sums are exact and the arithmetic on scales is the same, so no instruction set differs from
 // another, but for those without fused multiply-add.
 TEST(IntegerKernels, EveryInstructionSetWithFmaGivesTheSameBits) {
@@ -176,13 +201,18 @@ TEST(IntegerKernels, EveryInstructionSetWithFmaGivesTheSameBits) {
     for (int64_t rows : {1, 2, 3, 4, 5, 6, 7, 8, 11, 16, 17}) {
       Rows x(rows, k), expected(rows, n), out(rows, n);
       randomize(x.view(), 8);
-      matmul(pool, scratch, x.view(), weight, expected.view());
+      matmul_with(highway_integer_kernels(type), pool, scratch, x.view(), weight, expected.view());
+      const auto expect_same = [&](const KernelSet& kernels, const std::string& name) {
+        matmul_with(kernels, pool, scratch, x.view(), weight, out.view());
+        for (int64_t m = 0; m < rows; ++m)
+          EXPECT_TRUE(same_bits(out.view().row(m), expected.view().row(m))) << name << " rows " << rows;
+      };
+      if (isa_has_avx512_vnni()) expect_same(avx512_vnni_kernels(type), "vnni");
+      if (isa_has_amx() && type == WeightType::kInt8) expect_same(amx_kernels(type), "amx");
       for (const std::string& isa : available_isas()) {
         if (isa == "scalar") continue;
         ASSERT_TRUE(pin_isa(isa).ok());
-        matmul_with(highway_integer_kernels(type), pool, scratch, x.view(), weight, out.view());
-        for (int64_t m = 0; m < rows; ++m)
-          EXPECT_TRUE(same_bits(out.view().row(m), expected.view().row(m))) << isa << " rows " << rows;
+        expect_same(highway_integer_kernels(type), isa);
       }
       ASSERT_TRUE(pin_isa(available_isas().front()).ok());
     }
@@ -228,6 +258,7 @@ TEST(RmsNorm, EqualsItsFormula) {
 }
 
 TEST(SiluMul, BodyAndTailAreOneFunction) {
+  ThreadPool pool(1);
   Rows gate(1, 37), up(1, 37);
   randomize(gate.view(), 1);
   randomize(up.view(), 2);
@@ -236,14 +267,98 @@ TEST(SiluMul, BodyAndTailAreOneFunction) {
     Rows g(1, 1), u(1, 1);
     g.view()(0, 0) = gate.view()(0, i);
     u.view()(0, 0) = up.view()(0, i);
-    silu_mul(g.view(), u.view(), 1);
+    silu_mul(pool, g.view(), u.view(), 1);
     one_by_one.push_back(g.view()(0, 0));
     const auto x = static_cast<double>(gate.view()(0, i));
     EXPECT_NEAR(static_cast<double>(one_by_one.back()),
                 x / (1 + std::exp(-x)) * static_cast<double>(up.view()(0, i)), 1e-5);
   }
-  silu_mul(gate.view(), up.view(), 37);
+  silu_mul(pool, gate.view(), up.view(), 37);
   EXPECT_TRUE(same_bits(gate.view().row(0), one_by_one));
+}
+
+// Keys and values of two texts in one layer, in blocks that lie anywhere.
+struct Layer {
+  Layer(KvType kv_type, int64_t kv_heads, int64_t head_dim)
+      : type(kv_type),
+        keys(kBlocks * kv_heads * head_dim * kBlockTokens * element_bytes(type)),
+        values(kBlocks * kv_heads * round_up(head_dim, 16) * kBlockTokens * element_bytes(type)),
+        view{type, keys.data(), values.data(), kv_heads, head_dim} {
+    std::mt19937 random(9);
+    std::normal_distribution<float> normal;
+    for (int64_t block = 0; block < kBlocks; ++block)
+      for (int64_t slot = 0; slot < kBlockTokens; ++slot)
+        for (int64_t head = 0; head < kv_heads; ++head) {
+          std::vector<float> key, value;
+          for (int64_t i = 0; i < head_dim; ++i) key.push_back(normal(random)), value.push_back(normal(random));
+          store_kv(view, block, slot, head, key, value);
+          text[{block, slot, head}] = {key, value};
+        }
+  }
+  static constexpr int64_t kBlocks = 12;
+  KvType type;
+  Buffer<std::byte> keys, values;
+  KvLayerView view;
+  std::map<std::array<int64_t, 3>, std::pair<std::vector<float>, std::vector<float>>> text;
+};
+
+float stored(KvType type, float value) { return type == KvType::kFloat32 ? value : to_float(to_bf16(value)); }
+
+void expect_attention(const Layer& layer, const AttentionRow& row, int64_t kv_head, std::span<const float> q,
+                      std::span<const float> out) {
+  std::vector<double> weights, expected(q.size());
+  double total = 0;
+  const auto at = [&](int64_t p) -> const auto& {
+    return layer.text.at({row.block_table[p / kBlockTokens], p % kBlockTokens, kv_head});
+  };
+  for (int64_t p = 0; p <= row.position; ++p) {
+    double score = 0;
+    for (size_t i = 0; i < q.size(); ++i)
+      score += static_cast<double>(q[i]) * static_cast<double>(stored(layer.type, at(p).first[i]));
+    weights.push_back(std::exp(score / std::sqrt(static_cast<double>(q.size()))));
+    total += weights.back();
+  }
+  for (int64_t p = 0; p <= row.position; ++p)
+    for (size_t i = 0; i < q.size(); ++i)
+      expected[i] += weights[static_cast<size_t>(p)] / total *
+                     static_cast<double>(stored(layer.type, at(p).second[i]));
+  for (size_t i = 0; i < q.size(); ++i) EXPECT_NEAR(static_cast<double>(out[i]), expected[i], 1e-5);
+}
+
+// Rows of one text go over keys and values together, whatever their company; heads in groups of any size.
+TEST(Attention, EqualsItsFormulaAndARowAlone) {
+  const std::vector<int32_t> first{3, 0, 7, 5}, second{1, 9, 2, 11};
+  std::vector<AttentionRow> rows;
+  for (int64_t p = 13; p < 34; ++p) rows.push_back({first.data(), p});
+  for (int64_t p : {0, 1, 47, 48, 49, 15, 63}) rows.push_back({second.data(), p});
+  const auto count = static_cast<int64_t>(rows.size());
+  ThreadPool one(1), three(3, true);
+  for (const std::string& isa : available_isas()) {
+    ASSERT_TRUE(pin_isa(isa).ok());
+    for (KvType type : {KvType::kFloat32, KvType::kBFloat16})
+      for (const auto& [kv_heads, heads_per_kv, head_dim] :
+           {std::array<int64_t, 3>{4, 1, 16}, {2, 3, 40}, {1, 8, 64}, {1, 20, 24}}) {
+        const Layer layer(type, kv_heads, head_dim);
+        const int64_t heads = kv_heads * heads_per_kv;
+        Rows q(count, heads * head_dim), out(count, heads * head_dim), alone(1, heads * head_dim);
+        randomize(q.view(), 4);
+        AttentionScratch scratch(3, 4 * kBlockTokens, head_dim);
+        const AttentionShape shape{.heads = heads, .heads_per_kv = heads_per_kv};
+        attention(three, scratch, q.view(), layer.view, shape, rows, out.view());
+        for (int64_t m = 0; m < count; ++m) {
+          const TensorView<const float, 2> row(q.view().row(m).data(), {1, heads * head_dim}, {q.stride, 1});
+          const std::span one_row(&rows[static_cast<size_t>(m)], 1);
+          attention(one, scratch, row, layer.view, shape, one_row, alone.view());
+          EXPECT_TRUE(same_bits(alone.view().row(0), out.view().row(m))) << isa << " row " << m;
+          for (int64_t h = 0; h < heads; ++h) {
+            const auto at = static_cast<size_t>(h * head_dim), size = static_cast<size_t>(head_dim);
+            expect_attention(layer, one_row[0], h / heads_per_kv, row.row(0).subspan(at, size),
+                             out.view().row(m).subspan(at, size));
+          }
+        }
+      }
+  }
+  ASSERT_TRUE(pin_isa(available_isas().front()).ok());
 }
 
 TEST(BFloat16, RoundsToNearestEven) {

@@ -7,6 +7,7 @@
 
 #include <cstdint>
 #include <span>
+#include <vector>
 
 #include "base/bfloat16.h"
 #include "base/tensor_view.h"
@@ -53,7 +54,7 @@ class RopeTable {
 };
 
 // gate[m, i] = silu(gate[m, i]) * up[m, i], for i < n.
-void silu_mul(TensorView<float, 2> gate, TensorView<const float, 2> up, int64_t n);
+void silu_mul(ThreadPool& pool, TensorView<float, 2> gate, TensorView<const float, 2> up, int64_t n);
 
 // x[m, :] += y[m, :]; x[m, :] += bias, where there is one.
 void add_rows(TensorView<float, 2> x, TensorView<const float, 2> y);
@@ -88,22 +89,30 @@ struct AttentionShape {
   int64_t heads_per_kv = 1;
 };
 
-// out[m, h, :] = softmax(q[m, h, :] . K / sqrt(head_dim)) V. q and out [M, heads * head_dim]. Positions are
-// reduced in absolute order, 16 lanes by position % 16.
+// Room for the scores of a few queries a thread, and the list of what they do.
 class AttentionScratch {
  public:
+  static constexpr int kQueries = 16;  // that go over keys and values together
+
+  // Rows [row, row + rows) of one text with query heads [head, head + heads) of this rank.
+  struct Job {
+    int64_t row = 0, rows = 0, kv_head = 0, head = 0, heads = 0;
+  };
+  std::vector<Job> jobs;
+
   AttentionScratch() = default;
-  AttentionScratch(int threads, int64_t heads_per_kv, int64_t max_positions, int64_t head_dim);
+  AttentionScratch(int threads, int64_t max_positions, int64_t head_dim);
   std::span<float> of_thread(int64_t part) {
     return buffer_.span().subspan(static_cast<size_t>(part * stride_), static_cast<size_t>(stride_));
   }
-  int64_t positions() const { return positions_; }
 
  private:
   int64_t stride_ = 0;
-  int64_t positions_ = 0;
   Buffer<float> buffer_;
 };
+
+// out[m, h, :] = softmax(q[m, h, :] . K / sqrt(head_dim)) V. q and out [M, heads * head_dim]. Positions are
+// reduced in absolute order, 16 lanes by position % 16.
 void attention(ThreadPool& pool, AttentionScratch& scratch, TensorView<const float, 2> q,
                const KvLayerView& layer, const AttentionShape& shape, std::span<const AttentionRow> rows,
                TensorView<float, 2> out);

@@ -9,6 +9,7 @@
 
 #include <hwy/contrib/math/math-inl.h>
 
+#include <algorithm>
 #include <cmath>
 #include <cstring>
 
@@ -50,14 +51,18 @@ void add_row(float* x, const float* y, int64_t n) {
 }
 
 void rms_norm_row(const float* x, const float* weight, int64_t n, float epsilon, float* out) {
-  HWY_ALIGN float lanes[16] = {};
+  constexpr int64_t kVectors = 16 / kLanes;
+  HWY_ALIGN float lanes[16];
+  V sum[kVectors];
+  for (V& v : sum) v = hn::Zero(F());
   int64_t i = 0;
   const F f;
   for (; i + 16 <= n; i += 16)
-    for (int64_t j = 0; j < 16; j += kLanes) {
-      const V v = hn::LoadU(f, x + i + j);
-      hn::Store(hn::Add(hn::Load(f, lanes + j), hn::Mul(v, v)), f, lanes + j);
+    for (int64_t j = 0; j < kVectors; ++j) {
+      const V v = hn::LoadU(f, x + i + j * kLanes);
+      sum[j] = hn::Add(sum[j], hn::Mul(v, v));
     }
+  for (int64_t j = 0; j < kVectors; ++j) hn::Store(sum[j], f, lanes + j * kLanes);
   for (int64_t j = 0; i + j < n; ++j) lanes[j] = lanes[j] + x[i + j] * x[i + j];
   for (int width = 8; width >= 1; width /= 2)
     for (int j = 0; j < width; ++j) lanes[j] += lanes[j + width];
@@ -84,9 +89,17 @@ void rms_norm(TensorView<const float, 2> x, std::span<const float> weight, float
   (x.data() + m * x.stride(0), weight.data(), n, epsilon, out.data() + m * out.stride(0));
 }
 
-void silu_mul(TensorView<float, 2> gate, TensorView<const float, 2> up, int64_t n) {
-  for (int64_t m = 0; m < gate.extent(0); ++m)
-    HWY_DYNAMIC_DISPATCH(silu_mul_row)(gate.data() + m * gate.stride(0), up.data() + m * up.stride(0), n);
+void silu_mul(ThreadPool& pool, TensorView<float, 2> gate, TensorView<const float, 2> up, int64_t n) {
+  constexpr int64_t kPiece = 1024;  // columns; a few microseconds of work are four of them
+  const int64_t pieces = (n + kPiece - 1) / kPiece;
+  pool.parallel_for(gate.extent(0) * pieces, 4, [&](int64_t begin, int64_t end) {
+    for (int64_t i = begin; i < end; ++i) {
+      const int64_t m = i / pieces, column = i % pieces * kPiece;
+      HWY_DYNAMIC_DISPATCH(silu_mul_row)
+      (gate.data() + m * gate.stride(0) + column, up.data() + m * up.stride(0) + column,
+       std::min(kPiece, n - column));
+    }
+  });
 }
 
 void add_rows(TensorView<float, 2> x, TensorView<const float, 2> y) {
