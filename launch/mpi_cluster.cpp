@@ -192,7 +192,9 @@ int MpiCluster::run_rank(const MpiSession& session, const RunOptions& options, c
   rank_options.tensor_parallel_size = rank.topology.tp_size();
   if (rank.self.device != "cpu") rank_options.device = rank.self.device;  // a GPU by local rank
   rank_options.quiet |= !coordinates && !rank.self.is_leader();
-  const RoleThreads threads{.count = options.threads > 0 ? options.threads : share_of_cores(*world, rank)};
+  const int cores = share_of_cores(*world, rank);
+  const int count = options.threads > 0 ? options.threads : cores;
+  const RoleThreads threads{.count = count, .spin = count <= cores};
   const Result<Preparation> prepared = prepare_rank(rank_options, rank.topology);
 
   if (coordinates) {
