@@ -190,6 +190,9 @@ void Protocol::receive(PeerId peer, Failure& message) {
   worker_lost(peer);
 }
 
+// Not inline: GCC 12 then takes members of other alternatives for uninitialised ones.
+void Protocol::send(PeerId to, Message message) { actions_->push_back(Send{to, std::move(message)}); }
+
 void Protocol::receive(PeerId peer, Shutdown&) {
   if (target_ && target_->peer == peer) return target_lost(unavailable("the target group left"));
   worker_left(peer);

@@ -190,7 +190,7 @@ class Protocol {
   const CostModel& cost_of(DrafterKind kind) const {
     return costs_.size() > 1 && kind != 0 ? costs_.at(kind) : cost_;
   }
-  void send(PeerId to, Message message) { actions_->push_back(Send{to, std::move(message)}); }
+  void send(PeerId to, Message message);
   int32_t max_context() const;
 
   const ProtocolOptions options_;

@@ -86,10 +86,10 @@ TEST_F(BootstrapTest, OthersMayJoinWhereThatWasAskedFor) {
     bool heard = false;
     while (auto incoming = context->transport->receive(Clock::now() + 20s)) {
       heard |= std::holds_alternative<Shutdown>(incoming->message);
-      if (const auto* hello = std::get_if<Hello>(&incoming->message))
-        EXPECT_TRUE(context->transport
-                        ->send(incoming->peer, Welcome{.accepted = true, .reason = role_name(hello->role)})
-                        .ok());
+      if (const auto* hello = std::get_if<Hello>(&incoming->message)) {
+        const Welcome welcome{.accepted = true, .reason = role_name(hello->role)};
+        EXPECT_TRUE(context->transport->send(incoming->peer, welcome).ok());
+      }
       if (heard && context->transport->stats().received_messages[0] == 2) break;
     }
     EXPECT_TRUE(heard);

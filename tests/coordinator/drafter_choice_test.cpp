@@ -39,7 +39,7 @@ TEST(DrafterChoice, OneKindIsNoChoice) {
 }
 
 TEST(DrafterChoice, TheBetterKindDraftsNearlyAlways) {
-  for (const auto [model, ngram] : {std::pair{3.0, 2.0}, std::pair{1.6, 2.0}}) {
+  for (const auto& [model, ngram] : {std::pair{3.0, 2.0}, std::pair{1.6, 2.0}}) {
     Play play{.rates = {{kModel, model}, {kNgram, ngram}}};
     DrafterChoice choice;
     play.rounds(choice, std::vector{kModel, kNgram}, 3000);
