@@ -38,6 +38,8 @@ class DraftWorker {
   // wait.
   Status join();
   bool turn();
+  // Why it ended, when turn() is false: ok if it was told to.
+  const Status& end() const { return end_; }
 
   // The two halves of its life after joining, for those who bring their own loop. work() does one piece, at
   // most a forward pass, and is false when nothing is left to do.

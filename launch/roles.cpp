@@ -75,7 +75,7 @@ Status serve(DraftWorker worker, Transport& transport, const Lend& lend) {
   if (!lend) return worker.run();
   RETURN_IF_ERROR(worker.join());
   lend(transport, [&] { return worker.turn(); });
-  return {};
+  return worker.end();
 }
 
 Status serve_drafts(const RunOptions& options, const Preparation& prepared, RoleThreads threads,
