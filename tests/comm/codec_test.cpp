@@ -172,6 +172,8 @@ TEST(Codec, SurvivesResealedDamage) {
         const auto decoded = decode(damaged, kCluster);
         if (!decoded.ok()) continue;
         ++accepted;
+        const auto* hello = std::get_if<Hello>(&decoded->message);
+        if (hello && hello->protocol_version != kProtocolVersion) continue;  // the rest is not read
         const auto again = encode(decoded->message, kInfo);
         ASSERT_TRUE(again.ok()) << again.status().message();
         EXPECT_EQ(*again, damaged);
