@@ -7,6 +7,7 @@
 #include <random>
 
 #include "transformer/ops/cpu_ops.h"
+#include "transformer/ops/matmul_inputs.h"
 #include "transformer/ops/matmul_kernels.h"
 #include "transformer/ops/pack.h"
 
@@ -144,6 +145,23 @@ TEST_P(Matmul, LeavesAreOneBalancedTree) {
         for (int64_t i = 0; i < partial[r].data.size(); ++i) partial[r].data[i] += partial[r + width].data[i];
     for (int64_t m = 0; m < 3; ++m)
       EXPECT_TRUE(same_bits(partial[0].view().row(m), expected.view().row(m))) << ranks;
+  }
+}
+
+// Threads take parts of the columns: a part writes its own words, and nothing of a neighbour that was faster.
+TEST(MatmulInputs, PartsMayBeWrittenInAnyOrder) {
+  const int64_t rows = 7, k = 149, cut = 26;
+  const PackedMatrix weight = Numbers(16, k, 3).pack(WeightType::kBFloat16, {k});
+  Rows x(rows, k);
+  randomize(x.view(), 8);
+  const RowBlocks blocks(rows, 4);
+  for (const InputLayout layout : {InputLayout::kFloats, InputLayout::kPairs, InputLayout::kPairRows}) {
+    const auto words = static_cast<size_t>(rows * row_words(layout, weight.packed_k()));
+    std::vector<uint32_t> whole(words), parts(words);
+    lay_out_inputs(x.view(), weight, {0, k}, blocks, layout, whole.data());
+    lay_out_inputs(x.view(), weight, {cut, k}, blocks, layout, parts.data());
+    lay_out_inputs(x.view(), weight, {0, cut}, blocks, layout, parts.data());
+    EXPECT_EQ(whole, parts);
   }
 }
 

@@ -44,13 +44,16 @@ HWY_INLINE void for_each_vector(const float* x, int64_t count, Use use) {
 
 constexpr int64_t kChunk = 64;  // columns that are taken together
 
-// Columns of one row as bf16, side by side; `to` has room for whole vectors.
+// Columns of one row as bf16, side by side, and the zero that completes a pair. Nothing is written beyond: the
+// next columns may be another thread's.
 HWY_INLINE void round_row(const float* x, int64_t count, uint16_t* to) {
   const hn::Rebind<int32_t, F> i32;
   const hn::Rebind<uint16_t, F> u16;
+  HWY_ALIGN uint16_t chunk[kChunk + kLanes];
   for_each_vector(x, count, [&](const float* from, int64_t i) HWY_ATTR {
-    hn::StoreU(hn::DemoteTo(u16, hn::BitCast(i32, hn::ShiftRight<16>(load_rounded(from)))), u16, to + i);
+    hn::StoreU(hn::DemoteTo(u16, hn::BitCast(i32, hn::ShiftRight<16>(load_rounded(from)))), u16, chunk + i);
   });
+  std::memcpy(to, chunk, static_cast<size_t>((count + 1) / 2 * 2) * sizeof *to);
 }
 
 // Columns of R rows, the rows side by side: words of one column, or of two.
