@@ -90,12 +90,16 @@ void multiply_group(const Job& job, int64_t tile, int streams, int64_t distance)
   }
 }
 
+// How many tiles a kernel call reads side by side.
+int streams_of(const KernelSet& kernels, const RowBlocks& blocks) {
+  const int most = kernels.streams[blocks.size];
+  return most == kernels.streams[blocks.rows_of(blocks.count - 1)] ? most : 1;
+}
+
 // A thread's tiles are cut into as many runs as the kernel reads side by side, so that each is one sequential
 // stream.
 void multiply_tiles(const Job& job, int64_t first, int64_t last) {
-  const RowBlocks& blocks = job.blocks;
-  const int most = job.kernels.streams[blocks.size];
-  const int streams = most == job.kernels.streams[blocks.rows_of(blocks.count - 1)] ? most : 1;
+  const int streams = streams_of(job.kernels, job.blocks);
   const int64_t run = (last - first) / streams;
   for (int64_t i = 0; i < run; ++i) multiply_group(job, first + i, streams, run);
   for (int64_t tile = first + run * streams; tile < last; ++tile) multiply_group(job, tile, 1, 0);
@@ -178,10 +182,12 @@ void matmul_with(const KernelSet& kernels, ThreadPool& pool, MatmulScratch& scra
   const RowBlocks blocks(rows, kernels.max_rows);
   prepare_inputs(pool, scratch, x, weight, blocks, kernels.layout);
   const Job job{.weight = weight, .kernels = kernels, .blocks = blocks, .inputs = scratch, .out = out};
-  const int64_t grain = std::max<int64_t>(1, kMinimumBytes / std::max<int64_t>(1, weight.tile_bytes()));
-  pool.parallel_for(weight.tiles(), grain, [&](int64_t begin, int64_t end) {
+  // No tiles are left over between the parts: one alone is read at half the speed.
+  const int64_t together = streams_of(kernels, blocks);
+  const int64_t grain = kMinimumBytes / (together * std::max<int64_t>(1, weight.tile_bytes())) + 1;
+  pool.parallel_for((weight.tiles() + together - 1) / together, grain, [&](int64_t begin, int64_t end) {
     const FlushSubnormals flush;
-    multiply_tiles(job, begin, end);
+    multiply_tiles(job, begin * together, std::min(end * together, weight.tiles()));
     if (kernels.finish) kernels.finish();
   });
 }

@@ -29,21 +29,20 @@ constexpr int64_t kPrefetchBytes = 2 * kTileBytes;  // ahead of each stream
 // intrinsics paste the number into assembler text.
 #define SUMS0 0
 #define SUMS1 1
-#define INPUTS 2
-#define WEIGHTS0 3
-#define WEIGHTS1 4
-#define LAST_INPUTS 5
-#define LAST_WEIGHTS0 6
-#define LAST_WEIGHTS1 7
+#define SUMS2 2
+#define SUMS3 3
+#define INPUTS 4
+#define WEIGHTS 5
+#define LAST_INPUTS 6
+#define LAST_WEIGHTS 7
 
 // Shapes of the registers, in the layout of LDTILECFG (palette 1).
 struct alignas(64) Shapes {
   // `input_rows` rows of inputs; `lines` of weights in a whole tile, `last_lines` in the last one.
   Shapes(int input_rows, int64_t lines, int64_t last_lines) {
-    set(SUMS0, input_rows, 16), set(SUMS1, input_rows, 16);
+    for (int sums : {SUMS0, SUMS1, SUMS2, SUMS3}) set(sums, input_rows, 16);
     set(INPUTS, input_rows, lines), set(LAST_INPUTS, input_rows, last_lines);
-    set(WEIGHTS0, lines, 16), set(WEIGHTS1, lines, 16);
-    set(LAST_WEIGHTS0, last_lines, 16), set(LAST_WEIGHTS1, last_lines, 16);
+    set(WEIGHTS, lines, 16), set(LAST_WEIGHTS, last_lines, 16);
   }
 
  private:
@@ -82,39 +81,55 @@ TARGET inline void prefetch_tile(const std::byte* weights) {
     _mm_prefetch(reinterpret_cast<const char*>(weights) + kPrefetchBytes + line * kLineBytes, _MM_HINT_T0);
 }
 
-// One leaf of one or two tiles of 16 outputs.
+// sums += inputs * weights, for one tile of one stream.
+#define ADD_TILE(sums, inputs, weights, from)      \
+  do {                                             \
+    prefetch_tile(from);                           \
+    _tile_loadd(weights, from, kLineBytes);        \
+    _tile_dpbf16ps(sums, inputs, weights);         \
+  } while (false)
+
+// One leaf of one or of four tiles of 16 outputs: one stream alone does not keep enough lines on their way.
 template <int kStreams>
 TARGET void leaf_bf16(const LeafJob& job) {
-  const int64_t lines = job.columns / 2;
-  const int64_t whole = lines / 16, last = lines % 16;
+  static_assert(kStreams == 1 || kStreams == 4);
+  const int64_t lines = job.columns / 2, whole = lines / 16, last = lines % 16;
   shape_registers(job.rows, 16, last);
   _tile_zero(SUMS0);
-  if constexpr (kStreams == 2) _tile_zero(SUMS1);
-  const std::byte *first = job.tile, *second = first + job.stream_stride;
+  if constexpr (kStreams == 4) {
+    _tile_zero(SUMS1);
+    _tile_zero(SUMS2);
+    _tile_zero(SUMS3);
+  }
+  const std::byte* at = job.tile;
+  const int64_t next = job.stream_stride;
   const uint32_t* x = job.inputs;
   const int64_t stride = job.row_stride * static_cast<int64_t>(sizeof(uint32_t));
-  for (int64_t i = 0; i < whole; ++i, x += 16, first += kTileBytes, second += kTileBytes) {
-    prefetch_tile(first);
+  for (int64_t i = 0; i < whole; ++i, x += 16, at += kTileBytes) {
     _tile_loadd(INPUTS, x, stride);
-    _tile_loadd(WEIGHTS0, first, kLineBytes);
-    _tile_dpbf16ps(SUMS0, INPUTS, WEIGHTS0);
-    if constexpr (kStreams == 2) {
-      prefetch_tile(second);
-      _tile_loadd(WEIGHTS1, second, kLineBytes);
-      _tile_dpbf16ps(SUMS1, INPUTS, WEIGHTS1);
+    ADD_TILE(SUMS0, INPUTS, WEIGHTS, at);
+    if constexpr (kStreams == 4) {
+      ADD_TILE(SUMS1, INPUTS, WEIGHTS, at + next);
+      ADD_TILE(SUMS2, INPUTS, WEIGHTS, at + 2 * next);
+      ADD_TILE(SUMS3, INPUTS, WEIGHTS, at + 3 * next);
     }
   }
   if (last > 0) {
     _tile_loadd(LAST_INPUTS, x, stride);
-    _tile_loadd(LAST_WEIGHTS0, first, kLineBytes);
-    _tile_dpbf16ps(SUMS0, LAST_INPUTS, LAST_WEIGHTS0);
-    if constexpr (kStreams == 2) {
-      _tile_loadd(LAST_WEIGHTS1, second, kLineBytes);
-      _tile_dpbf16ps(SUMS1, LAST_INPUTS, LAST_WEIGHTS1);
+    ADD_TILE(SUMS0, LAST_INPUTS, LAST_WEIGHTS, at);
+    if constexpr (kStreams == 4) {
+      ADD_TILE(SUMS1, LAST_INPUTS, LAST_WEIGHTS, at + next);
+      ADD_TILE(SUMS2, LAST_INPUTS, LAST_WEIGHTS, at + 2 * next);
+      ADD_TILE(SUMS3, LAST_INPUTS, LAST_WEIGHTS, at + 3 * next);
     }
   }
+  const int64_t outputs = job.rows * kTileColumns;
   _tile_stored(SUMS0, job.sums, kLineBytes);
-  if constexpr (kStreams == 2) _tile_stored(SUMS1, job.sums + job.rows * kTileColumns, kLineBytes);
+  if constexpr (kStreams == 4) {
+    _tile_stored(SUMS1, job.sums + outputs, kLineBytes);
+    _tile_stored(SUMS2, job.sums + 2 * outputs, kLineBytes);
+    _tile_stored(SUMS3, job.sums + 3 * outputs, kLineBytes);
+  }
 }
 
 TARGET inline __m512 load_scales(const std::byte* scales) {
@@ -128,12 +143,12 @@ TARGET inline void multiply_group(const std::byte* weights, const uint32_t* x, i
   _tile_zero(SUMS0);
   if (last) {
     _tile_loadd(LAST_INPUTS, x, stride);
-    _tile_loadd(LAST_WEIGHTS0, weights, kLineBytes);
-    _tile_dpbsud(SUMS0, LAST_INPUTS, LAST_WEIGHTS0);
+    _tile_loadd(LAST_WEIGHTS, weights, kLineBytes);
+    _tile_dpbsud(SUMS0, LAST_INPUTS, LAST_WEIGHTS);
   } else {
     _tile_loadd(INPUTS, x, stride);
-    _tile_loadd(WEIGHTS0, weights, kLineBytes);
-    _tile_dpbsud(SUMS0, INPUTS, WEIGHTS0);
+    _tile_loadd(WEIGHTS, weights, kLineBytes);
+    _tile_dpbsud(SUMS0, INPUTS, WEIGHTS);
   }
   _tile_stored(SUMS0, sums, kLineBytes);
 }
@@ -180,8 +195,8 @@ template <int... kRow>
 KernelSet bf16_set(std::integer_sequence<int, kRow...>) {
   return {.layout = InputLayout::kPairRows,
           .max_rows = kMaxBlockRows,
-          .streams = {0, 2 + 0 * kRow...},
-          .many = {nullptr, leaf_bf16<2 + 0 * kRow>...},
+          .streams = {0, 4 + 0 * kRow...},
+          .many = {nullptr, leaf_bf16<4 + 0 * kRow>...},
           .single = {nullptr, leaf_bf16<1 + 0 * kRow>...},
           .finish = release_registers};
 }

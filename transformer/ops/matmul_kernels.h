@@ -14,7 +14,7 @@ namespace outrider {
 
 constexpr int kMaxBlockRows = 16;
 constexpr int kMaxStreams = 4;
-constexpr int kMaxOutputs = 32;  // rows * tiles of one kernel call
+constexpr int kMaxOutputs = 64;  // rows * tiles of one kernel call
 
 // How inputs of a block of R rows are laid out, as 32-bit words:
 //   kFloats  [k][R] fp32             kPairs   [k / 2][R] of two bf16
