@@ -16,64 +16,36 @@ struct Preset {
   SynthShape shape;
 };
 
+constexpr SynthShape llama2(SynthShape shape) {
+  shape.vocab = 32000;
+  shape.max_positions = 2048;
+  return shape;
+}
+
+constexpr SynthShape llama3(SynthShape shape, bool tied) {
+  shape.vocab = 128256;
+  shape.max_positions = 131072;
+  shape.rope_theta = 500000;
+  shape.llama3_rope = true;
+  shape.tied = tied;
+  return shape;
+}
+
 // `tiny` is for tests; 1.1b is TinyLlama's shape, the others are those of Llama 3.2 and 3.1.
+constexpr SynthShape kTiny{.hidden = 128,
+                           .layers = 6,
+                           .heads = 4,
+                           .kv_heads = 2,
+                           .ffn = 320,
+                           .vocab = 1024,
+                           .max_positions = 512};
 constexpr std::array kPresets = {
-    Preset{"tiny",
-           {.hidden = 128,
-            .layers = 6,
-            .heads = 4,
-            .kv_heads = 2,
-            .ffn = 320,
-            .vocab = 1024,
-            .max_positions = 512}},
-    Preset{"100m",
-           {.hidden = 768,
-            .layers = 12,
-            .heads = 12,
-            .kv_heads = 4,
-            .ffn = 2048,
-            .vocab = 32000,
-            .max_positions = 2048}},
-    Preset{"1.1b",
-           {.hidden = 2048,
-            .layers = 22,
-            .heads = 32,
-            .kv_heads = 4,
-            .ffn = 5632,
-            .vocab = 32000,
-            .max_positions = 2048}},
-    Preset{"1b",
-           {.hidden = 2048,
-            .layers = 16,
-            .heads = 32,
-            .kv_heads = 8,
-            .ffn = 8192,
-            .vocab = 128256,
-            .max_positions = 131072,
-            .rope_theta = 500000,
-            .llama3_rope = true,
-            .tied = true}},
-    Preset{"3b",
-           {.hidden = 3072,
-            .layers = 28,
-            .heads = 24,
-            .kv_heads = 8,
-            .ffn = 8192,
-            .vocab = 128256,
-            .max_positions = 131072,
-            .rope_theta = 500000,
-            .llama3_rope = true,
-            .tied = true}},
-    Preset{"8b",
-           {.hidden = 4096,
-            .layers = 32,
-            .heads = 32,
-            .kv_heads = 8,
-            .ffn = 14336,
-            .vocab = 128256,
-            .max_positions = 131072,
-            .rope_theta = 500000,
-            .llama3_rope = true}},
+    Preset{"tiny", kTiny},
+    Preset{"100m", llama2({.hidden = 768, .layers = 12, .heads = 12, .kv_heads = 4, .ffn = 2048})},
+    Preset{"1.1b", llama2({.hidden = 2048, .layers = 22, .heads = 32, .kv_heads = 4, .ffn = 5632})},
+    Preset{"1b", llama3({.hidden = 2048, .layers = 16, .heads = 32, .kv_heads = 8, .ffn = 8192}, true)},
+    Preset{"3b", llama3({.hidden = 3072, .layers = 28, .heads = 24, .kv_heads = 8, .ffn = 8192}, true)},
+    Preset{"8b", llama3({.hidden = 4096, .layers = 32, .heads = 32, .kv_heads = 8, .ffn = 14336}, false)},
 };
 
 Status check_range(const char* flag, int64_t value, int64_t low, int64_t high) {

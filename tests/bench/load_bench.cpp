@@ -6,10 +6,9 @@
 
 #include <sys/resource.h>
 
-#include <cstdio>
-#include <cstdlib>
 #include <thread>
 
+#include "tests/bench/model_main.h"
 #include "transformer/model.h"
 
 namespace outrider::bench {
@@ -45,19 +44,13 @@ void BM_Load(benchmark::State& state, const std::string& directory, WeightFormat
 
 int main(int argc, char** argv) {
   using namespace outrider;
-  benchmark::Initialize(&argc, argv);
-  const char* directory = std::getenv("OUTRIDER_BENCH_MODEL");
-  if (!directory) {
-    std::fprintf(stderr,
-                 "load_bench: set OUTRIDER_BENCH_MODEL to a model directory (outrider synth makes one)\n");
-    return 1;
-  }
-  for (WeightFormat format :
-       {WeightFormat::kAuto, WeightFormat::kBFloat16, WeightFormat::kInt8, WeightFormat::kInt4})
-    benchmark::RegisterBenchmark((std::string("load/") + weight_format_name(format)).c_str(),
-                                 [=](benchmark::State& state) { bench::BM_Load(state, directory, format); })
-        ->Iterations(3)
-        ->UseRealTime()
-        ->Unit(benchmark::kMillisecond);
-  benchmark::RunSpecifiedBenchmarks();
+  return bench::run_on_a_model(argc, argv, [](const std::string& directory) {
+    for (WeightFormat format :
+         {WeightFormat::kAuto, WeightFormat::kBFloat16, WeightFormat::kInt8, WeightFormat::kInt4})
+      benchmark::RegisterBenchmark((std::string("load/") + weight_format_name(format)).c_str(),
+                                   [=](benchmark::State& state) { bench::BM_Load(state, directory, format); })
+          ->Iterations(3)
+          ->UseRealTime()
+          ->Unit(benchmark::kMillisecond);
+  });
 }

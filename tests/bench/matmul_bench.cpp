@@ -2,7 +2,7 @@
 // ffn 5632, vocabulary 32000), as a forward of `rows` tokens makes it, without the rest of the model.
 //   bytes/s   weights read per second of a pass        share  of the read bandwidth probed before and after
 //   ratio     time of a pass over the time of a pass with one row, taken in turns with it
-// Correctness first: a matrix of the same shape against plain loops, and equal rows for every row count.
+// OUTRIDER_BENCH_ISA pins an instruction set. Correctness first: a matrix of the same shape against plain loops, and equal rows for every row count.
 #include <benchmark/benchmark.h>
 
 #include <cmath>
@@ -11,6 +11,7 @@
 #include <cstring>
 #include <memory>
 
+#include "tests/bench/isa_of_environment.h"
 #include "tests/bench/read_bandwidth.h"
 #include "transformer/ops/cpu_ops.h"
 #include "transformer/ops/pack.h"
@@ -163,6 +164,7 @@ int main(int argc, char** argv) {
   using namespace outrider::bench;
   benchmark::Initialize(&argc, argv);
   if (benchmark::ReportUnrecognizedArguments(argc, argv)) return 1;
+  if (!pin_isa_of_environment()) return 1;
   for (const auto& [name, type] : kTypes) {
     if (!equals_plain_loops(type)) {
       std::fprintf(stderr, "matmul_bench: %s differs from plain loops or between row counts\n", name);

@@ -1,15 +1,14 @@
 // Whole forward passes of a model directory, after a context:
-//   OUTRIDER_BENCH_MODEL=DIR model_bench
+//   OUTRIDER_BENCH_MODEL=DIR model_bench     (and OUTRIDER_BENCH_ISA=avx512_bf16, to pin an instruction set)
 // rows tokens of one sequence, logits for all of them, the cache truncated in between.
 //   GB/s   weights read per second of a pass of one row     share  of the read bandwidth probed before and
 //   after ratio  time of a pass over that of one row, taken in turns with it
 #include <benchmark/benchmark.h>
 
-#include <cstdio>
-#include <cstdlib>
 #include <map>
 #include <memory>
 
+#include "tests/bench/model_main.h"
 #include "tests/bench/read_bandwidth.h"
 #include "transformer/model.h"
 
@@ -96,22 +95,16 @@ void BM_Forward(benchmark::State& state, const std::string& directory, WeightFor
 
 int main(int argc, char** argv) {
   using namespace outrider;
-  benchmark::Initialize(&argc, argv);
-  const char* directory = std::getenv("OUTRIDER_BENCH_MODEL");
-  if (!directory) {
-    std::fprintf(stderr,
-                 "model_bench: set OUTRIDER_BENCH_MODEL to a model directory (outrider synth makes one)\n");
-    return 1;
-  }
-  for (WeightFormat format : {WeightFormat::kBFloat16, WeightFormat::kInt8, WeightFormat::kInt4})
-    for (int threads : {1, 2})
-      benchmark::RegisterBenchmark(
-          (std::string("forward/") + weight_format_name(format)).c_str(),
-          [=](benchmark::State& state) { bench::BM_Forward(state, directory, format); })
-          ->ArgNames({"threads", "rows"})
-          ->ArgsProduct({{threads}, {1, 4, 8, 16}})
-          ->UseManualTime()
-          ->Iterations(5)
-          ->Unit(benchmark::kMillisecond);
-  benchmark::RunSpecifiedBenchmarks();
+  return bench::run_on_a_model(argc, argv, [](const std::string& directory) {
+    for (WeightFormat format : {WeightFormat::kBFloat16, WeightFormat::kInt8, WeightFormat::kInt4})
+      for (int threads : {1, 2})
+        benchmark::RegisterBenchmark(
+            (std::string("forward/") + weight_format_name(format)).c_str(),
+            [=](benchmark::State& state) { bench::BM_Forward(state, directory, format); })
+            ->ArgNames({"threads", "rows"})
+            ->ArgsProduct({{threads}, {1, 4, 8, 16}})
+            ->UseManualTime()
+            ->Iterations(5)
+            ->Unit(benchmark::kMillisecond);
+  });
 }
