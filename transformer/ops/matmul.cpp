@@ -152,8 +152,8 @@ FlushSubnormals::~FlushSubnormals() {
 
 const KernelSet& kernel_set(WeightType type, int64_t rows) {
   // Scaling costs the matrix unit's int8 sums a way through memory, which a few rows do not repay (cached
-  // weights, ns per KiB, 4 / 8 / 16 rows: 27 / 31 / 43 against 19 / 43 / 100).
-  constexpr int64_t kFewRows = 5;
+  // weights, ns per KiB, 1 / 4 / 8 / 16 rows: 12 / 14 / 19 / 32 against 7 / 17 / 36 / 82).
+  constexpr int64_t kFewRows = 3;
   if (isa_has_amx() && (type == WeightType::kBFloat16 || (type == WeightType::kInt8 && rows > kFewRows)))
     return amx_kernels(type);
   if (is_quantized(type))
