@@ -91,7 +91,7 @@ int main(int argc, char** argv) {
   CLI::App* study = app.add_subcommand("study", "Sweep options of generate as a file says, and report");
   add_study_options(*study, study_options);
   QuantizeOptions quantize_options;
-  CLI::App* quantize = app.add_subcommand("quantize", "Write a model directory with int8 or int4 weights");
+  CLI::App* quantize = app.add_subcommand("quantize", "Write a model directory with int8, int4 or fp8 weights");
   add_quantize_options(*quantize, quantize_options);
   std::string key_file;
   CLI::App* keygen = app.add_subcommand("keygen", "Make keys for connections that leave the machine");

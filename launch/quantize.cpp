@@ -34,8 +34,8 @@ Status write_config(const fs::path& from, const fs::path& to, WeightFormat forma
 
 Status quantize(const QuantizeOptions& o) {
   ASSIGN_OR_RETURN(const WeightFormat format, parse_weight_format("--weight-format", o.weight_format));
-  if (!is_integer(format))
-    return invalid_argument(fmt::format("--weight-format {}: choose int8 or int4", o.weight_format));
+  if (!is_quantized(format))
+    return invalid_argument(fmt::format("--weight-format {}: choose int8, int4 or fp8", o.weight_format));
   const fs::path from(o.model), to(o.output);
   std::error_code error;
   if (fs::exists(to, error))
@@ -63,7 +63,8 @@ void add_quantize_options(CLI::App& app, QuantizeOptions& o) {
       "Example:\n  outrider quantize --model MODEL --weight-format int8 --output MODEL-int8\n"
       "The new directory gives the same text as MODEL with the same --weight-format.");
   app.add_option("-m,--model", o.model, "Directory of the model")->required();
-  app.add_option("--weight-format", o.weight_format, "int8, or int4 (embedding and head int8)")
+  app.add_option("--weight-format", o.weight_format,
+                 "int8; int4 (embedding and head int8), for CPUs; or fp8, for CUDA devices")
       ->capture_default_str();
   app.add_option("-o,--output", o.output, "Directory to create")->required();
   app.add_option("--threads", o.threads, "0: one per core")

@@ -1,4 +1,4 @@
-// `outrider quantize`: a model directory whose weights are stored as int8 or int4. It gives the same bits as
+// `outrider quantize`: a model directory whose weights are stored as int8, int4 or fp8. It gives the same bits as
 // loading the original with --weight-format, and is smaller and sooner loaded.
 #pragma once
 

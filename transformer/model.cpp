@@ -12,10 +12,6 @@ Result<std::unique_ptr<Model>> Model::load(const std::filesystem::path& director
   CHECK(collectives.size() == options.shard.tp_size && collectives.rank() == options.shard.tp_rank,
         "collectives of rank {} of {}, shard {} of {}", collectives.rank(), collectives.size(),
         options.shard.tp_rank, options.shard.tp_size);
-  if (options.device.kind == Device::Kind::kCuda && is_integer(options.weight_format))
-    return unsupported(
-        fmt::format("--weight-format {}: only on the CPU so far; leave it out or use --device cpu",
-                    weight_format_name(options.weight_format)));
   if (options.device.kind == Device::Kind::kCuda) return load_cuda_model(directory, options, collectives);
   return CpuModel::load(directory, options, collectives);
 }

@@ -63,7 +63,7 @@ std::string header_of(const std::vector<Item>& items) {
       continue;
     }
     const int64_t n = tensor.shape[0], columns = stored_columns(*item.type, tensor.shape[1]);
-    add(tensor.name, *item.type == WeightType::kInt8 ? Dtype::kI8 : Dtype::kU8, {n, columns}, n * columns);
+    add(tensor.name, stored_dtype(*item.type), {n, columns}, n * columns);
     add(tensor.name + kScalesSuffix, Dtype::kBF16, {n, groups_of(item)}, 2 * n * groups_of(item));
   }
   std::string text = header.dump();
@@ -88,7 +88,7 @@ void quantize_row(const Item& item, std::span<const PackedMatrix::Group> groups,
     scales[g] = quantize_group(*item.type, {weights, count}, q);
     for (size_t i = 0; i < count; ++i) {
       const size_t column = static_cast<size_t>(groups[g].begin) + i;
-      if (*item.type == WeightType::kInt8)
+      if (*item.type != WeightType::kInt4)
         integers[column] = static_cast<uint8_t>(q[i]);
       else if (column % 2 == 0)
         integers[column / 2] = static_cast<uint8_t>(q[i] + 8);
@@ -134,10 +134,10 @@ int64_t count_groups(WeightType type, const std::vector<int64_t>& leaf_ends, siz
 
 Status write_quantized(const TensorFiles& files, const ModelConfig& config, WeightFormat format,
                        ThreadPool& pool, const LoadProgress& progress, std::FILE* to) {
-  CHECK(is_integer(format), "format {}", weight_format_name(format));
+  CHECK(is_quantized(format), "format {}", weight_format_name(format));
   ASSIGN_OR_RETURN(const WeightMap map, map_weights(files, config, ShardPlan(config, {})));
-  if (map.has_integers)
-    return invalid_argument("the weights are integers already; quantise the original model");
+  if (map.has_codes)
+    return invalid_argument("the weights are quantised already; quantise the original model");
   const std::vector<Item> items = plan_items(files, map, format);
   const auto total = static_cast<int64_t>(files.total_bytes());
   int64_t done = 0;

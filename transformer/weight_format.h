@@ -9,14 +9,15 @@
 namespace outrider {
 
 enum class WeightFormat : uint8_t {
-  kAuto,  // as the files hold them: int8 or int4 where quantised, bf16 if every matrix is bf16, else fp32
+  kAuto,  // as the files hold them: codes where quantised, bf16 if every matrix is bf16, else fp32
   kBFloat16,
   kInt8,
-  kInt4,  // the matrices of the layers; embedding and head are int8
+  kInt4,    // the matrices of the layers; embedding and head are int8. On CPUs only
+  kFloat8,  // e4m3; on CUDA devices only
 };
 
-constexpr bool is_integer(WeightFormat format) {
-  return format == WeightFormat::kInt8 || format == WeightFormat::kInt4;
+constexpr bool is_quantized(WeightFormat format) {
+  return format != WeightFormat::kAuto && format != WeightFormat::kBFloat16;
 }
 
 // An error names the flag.

@@ -19,14 +19,14 @@ class Mapper {
   // model_leaf_ends: of the whole contraction, where tensor parallelism cuts it.
   Result<TensorPart> matrix(const std::string& name, std::vector<int64_t> shape, IndexRange rows,
                             IndexRange columns, const std::vector<int64_t>& model_leaf_ends = {}) const;
-  Result<TensorPart> integers(const TensorInfo& stored, const std::vector<int64_t>& shape,
+  Result<TensorPart> codes(const TensorInfo& stored, const std::vector<int64_t>& shape,
                               std::vector<int64_t> model_leaf_ends) const;
   Result<TensorPart> vector(const std::string& name, int64_t size, IndexRange part) const;
   Result<LayerSources> layer(int64_t index) const;
   Status map_attention(const std::string& prefix, LayerSources& to) const;
   Status map_mlp(const std::string& prefix, LayerSources& to) const;
   bool all_bf16() const;
-  bool has_integers() const;
+  bool has_codes() const;
 
   const TensorFiles& files_;
   const ModelConfig& config_;
@@ -34,7 +34,7 @@ class Mapper {
   const ShardPlan whole_;  // of one rank
 };
 
-Result<TensorPart> Mapper::integers(const TensorInfo& stored, const std::vector<int64_t>& shape,
+Result<TensorPart> Mapper::codes(const TensorInfo& stored, const std::vector<int64_t>& shape,
                                     std::vector<int64_t> model_leaf_ends) const {
   const WeightType type = *stored_type(stored.dtype);
   if (model_leaf_ends.empty()) model_leaf_ends = {shape[1]};
@@ -58,7 +58,7 @@ Result<TensorPart> Mapper::matrix(const std::string& name, std::vector<int64_t> 
                                   IndexRange columns, const std::vector<int64_t>& model_leaf_ends) const {
   if (const TensorInfo* stored = files_.find(name);
       stored && shape.size() == 2 && stored_type(stored->dtype)) {
-    ASSIGN_OR_RETURN(TensorPart part, integers(*stored, shape, model_leaf_ends));
+    ASSIGN_OR_RETURN(TensorPart part, codes(*stored, shape, model_leaf_ends));
     part.rows = rows;
     part.columns = columns;
     return part;
@@ -82,7 +82,7 @@ bool Mapper::all_bf16() const {
   return true;
 }
 
-bool Mapper::has_integers() const {
+bool Mapper::has_codes() const {
   for (std::string_view name : files_.names())
     if (stored_type(files_.find(name)->dtype)) return true;
   return false;
@@ -159,7 +159,7 @@ Result<WeightMap> Mapper::map() const {
   const IndexRange all{0, hidden};
   WeightMap map;
   map.all_bf16 = all_bf16();
-  map.has_integers = has_integers();
+  map.has_codes = has_codes();
   ASSIGN_OR_RETURN(TensorPart embedding, matrix("model.embed_tokens.weight", table, plan_.vocab, all));
   if (config_.tie_word_embeddings) {
     map.head = {{embedding}, {}};

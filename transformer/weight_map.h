@@ -18,7 +18,7 @@ struct TensorPart {
   const TensorInfo* tensor = nullptr;
   IndexRange rows;
   IndexRange columns;
-  const TensorInfo* scales = nullptr;  // of a matrix of integers (quantized_file.h)
+  const TensorInfo* scales = nullptr;  // of a matrix of codes (quantized_file.h)
   int64_t first_group = 0;             // of `columns` among its scales
   int64_t elements() const { return rows.size() * columns.size(); }
 };
@@ -49,9 +49,9 @@ struct LayerSources {
 };
 
 struct WeightMap {
-  bool all_bf16 = false;      // every matrix of numbers: then nothing need be rounded that they did not round
-  bool has_integers = false;  // some matrix is stored quantised
-  MatrixSource head;          // [vocabulary rows of this rank, hidden]
+  bool all_bf16 = false;   // every matrix of numbers: then nothing need be rounded that they did not round
+  bool has_codes = false;  // some matrix is stored quantised
+  MatrixSource head;       // [vocabulary rows of this rank, hidden]
   std::optional<MatrixSource> embedding;  // the same rows of the embedding; none when tied
   VectorSource final_norm;
   std::vector<LayerSources> layers;

@@ -37,22 +37,12 @@ void Packer::advance(int64_t elements) {
   if (options_.progress) options_.progress(std::min(done_, total_), total_);
 }
 
-// What is stored, or what was asked for.
 Result<WeightType> Packer::type_of(MatrixKind kind, const MatrixSource& source) const {
-  const WeightType asked =
-      options_.format == WeightFormat::kAuto ? float_type_ : weight_type(options_.format, kind);
-  const TensorInfo& first = *source.parts.front().tensor;
-  const auto stored = stored_type(first.dtype);
-  for (const TensorPart& part : source.parts)
-    if (stored_type(part.tensor->dtype) != stored)
-      return malformed(fmt::format("{} and {} are quantised differently; quantise the original again",
-                                   first.name, part.tensor->name));
-  if (stored && options_.format != WeightFormat::kAuto && *stored != asked)
-    return invalid_argument(fmt::format(
-        "--weight-format {}: {} is stored as {}; leave the flag out, or give the "
-        "original model",
-        weight_format_name(options_.format), first.name, *stored == WeightType::kInt8 ? "int8" : "int4"));
-  return stored.value_or(asked);
+  ASSIGN_OR_RETURN(const WeightType type, weight_type(source, options_.format, kind, float_type_));
+  if (type != WeightType::kFloat8) return type;
+  return unsupported(fmt::format(
+      "{}: fp8 weights are for CUDA devices; use --device cuda, or int8 of the original model",
+      options_.format == WeightFormat::kAuto ? source.parts.front().tensor->name : "--weight-format fp8"));
 }
 
 Result<PackedMatrix> Packer::matrix(MatrixKind kind, const MatrixSource& source) {
@@ -119,7 +109,29 @@ Result<LayerWeights> Packer::layer(const LayerSources& s) {
 WeightType weight_type(WeightFormat format, MatrixKind kind) {
   CHECK(format != WeightFormat::kAuto, "auto names no type");
   if (format == WeightFormat::kBFloat16) return WeightType::kBFloat16;
+  if (format == WeightFormat::kFloat8) return WeightType::kFloat8;
   return format == WeightFormat::kInt4 && kind == MatrixKind::kLayer ? WeightType::kInt4 : WeightType::kInt8;
+}
+
+Result<WeightType> weight_type(const MatrixSource& source, WeightFormat format, MatrixKind kind,
+                               WeightType numbers) {
+  const WeightType asked = format == WeightFormat::kAuto ? numbers : weight_type(format, kind);
+  const TensorInfo& first = *source.parts.front().tensor;
+  const auto stored = stored_type(first.dtype);
+  for (const TensorPart& part : source.parts)
+    if (stored_type(part.tensor->dtype) != stored)
+      return malformed(fmt::format("{} and {} are quantised differently; quantise the original again",
+                                   first.name, part.tensor->name));
+  if (stored && format != WeightFormat::kAuto && *stored != asked)
+    return invalid_argument(
+        fmt::format("--weight-format {}: {} is stored as {}; leave the flag out, or give the original model",
+                    weight_format_name(format), first.name, weight_type_name(*stored)));
+  return stored.value_or(asked);
+}
+
+const char* weight_type_name(WeightType type) {
+  constexpr const char* kNames[]{"fp32", "bf16", "int8", "int4", "fp8"};
+  return kNames[static_cast<int>(type)];
 }
 
 Result<Weights> load_weights(TensorFiles& files, const ModelConfig& config, const ShardPlan& plan,

@@ -23,6 +23,7 @@ enum class State : uint8_t { kReady, kAtWarpBarrier, kAtBlockBarrier, kDone };
 struct PendingCopy {
   void* to = nullptr;
   const void* from = nullptr;
+  size_t bytes = 0;
   bool ends_group = false;  // a commit, not a copy
 };
 
@@ -147,7 +148,7 @@ void wait_for_copies(int pending) {
     if (copies.front().ends_group)
       --groups;
     else
-      std::memcpy(copies.front().to, copies.front().from, 16);
+      std::memcpy(copies.front().to, copies.front().from, copies.front().bytes);
 }
 
 void run_blocks(const LaunchShape& shape, const std::function<void()>& thread_body) {
@@ -207,12 +208,30 @@ void mma_16x8x16(float (&d)[4], const uint32_t (&a)[4], const uint32_t (&b)[2]) 
   }
 }
 
-void copy_async_16(void* shared, const void* global) {
-  CHECK(reinterpret_cast<uintptr_t>(shared) % 16 == 0 && reinterpret_cast<uintptr_t>(global) % 16 == 0,
-        "a 16-byte copy that is not aligned");
-  std::memset(shared, emulation::kGarbage, 16);
-  emulation::block().here().copies.push_back({.to = shared, .from = global});
+// Rounded twice, to fp32 and then to bf16: kernels use it where the result is exact.
+uint32_t fma_pairs(uint32_t a, uint32_t b, uint32_t c) {
+  const auto half = [](uint32_t word, int shift) {
+    return to_float(bf16{static_cast<uint16_t>(word >> shift)});
+  };
+  const auto sum = [&](int shift) {
+    return static_cast<uint32_t>(to_bf16(std::fma(half(a, shift), half(b, shift), half(c, shift))).bits);
+  };
+  return sum(0) | sum(16) << 16;
 }
+
+namespace {
+
+void copy_async(void* shared, const void* global, size_t bytes) {
+  CHECK(reinterpret_cast<uintptr_t>(shared) % bytes == 0 && reinterpret_cast<uintptr_t>(global) % bytes == 0,
+        "a copy of {} bytes that is not aligned", bytes);
+  std::memset(shared, emulation::kGarbage, bytes);
+  emulation::block().here().copies.push_back({.to = shared, .from = global, .bytes = bytes});
+}
+
+}  // namespace
+
+void copy_async_16(void* shared, const void* global) { copy_async(shared, global, 16); }
+void copy_async_4(void* shared, const void* global) { copy_async(shared, global, 4); }
 void copy_async_commit() { emulation::block().here().copies.push_back({.ends_group = true}); }
 
 }  // namespace outrider::cuda

@@ -1,5 +1,5 @@
 // The promise on CUDA: with every model on a device, speculation of any length changes no byte, nor does the
-// number of target ranks (threads that share the device). Golden models in fp32 and in bf16.
+// number of target ranks (threads that share the device). Golden models in every format of weights.
 #include <gtest/gtest.h>
 
 #include <random>
@@ -45,7 +45,13 @@ std::vector<std::vector<TokenId>> texts(std::vector<Finished> finished) {
   return ids;
 }
 
-class CudaLossless : public ::testing::TestWithParam<std::string> {
+struct Weights {
+  std::string name;   // of the case
+  std::string model;  // golden
+  WeightFormat format = WeightFormat::kAuto;
+};
+
+class CudaLossless : public ::testing::TestWithParam<Weights> {
  protected:
   void SetUp() override {
     const auto count = cuda_device_count();
@@ -54,34 +60,39 @@ class CudaLossless : public ::testing::TestWithParam<std::string> {
 };
 
 TEST_P(CudaLossless, SpeculationOfAnyLengthEqualsPlainDecoding) {
-  TestCluster plain({.target = GetParam(), .device = kDevice});
+  TestCluster plain({.target = GetParam().model, .device = kDevice, .weight_format = GetParam().format});
   const auto expected = texts(plain.run(some_requests(0)));
   // Of the bf16 fixture the copy is exact: every draft is accepted, and blocks end at their full length.
-  const testing::PerturbedModel draft(GetParam(), 0.2f);
-  TestCluster cluster({.target = GetParam(),
+  const testing::PerturbedModel draft(GetParam().model, 0.2f);
+  TestCluster cluster({.target = GetParam().model,
                        .draft = draft.path(),
                        .drafter = DrafterKind::kModel,
                        .max_num_seqs = 2,
-                       .device = kDevice});
+                       .device = kDevice,
+                       .weight_format = GetParam().format});
   for (int gamma : emulated() ? std::vector{1, 4, 8} : std::vector{1, 2, 3, 4, 5, 6, 7, 8})
     EXPECT_EQ(expected, texts(cluster.run(some_requests(gamma)))) << "gamma " << gamma;
   EXPECT_GT(cluster.totals().rounds.accepted, 20);
 }
 
 TEST_P(CudaLossless, RanksThatShareTheDeviceGiveTheSameText) {
-  TestCluster one({.target = GetParam(), .device = kDevice});
+  TestCluster one({.target = GetParam().model, .device = kDevice, .weight_format = GetParam().format});
   const auto expected = texts(one.run(some_requests(0)));
   for (int tp_size : emulated() ? std::vector{4} : std::vector{2, 4}) {
-    TestCluster cluster(
-        {.target = GetParam(), .drafter = DrafterKind::kNgram, .tp_size = tp_size, .device = kDevice});
+    TestCluster cluster({.target = GetParam().model,
+                         .drafter = DrafterKind::kNgram,
+                         .tp_size = tp_size,
+                         .device = kDevice,
+                         .weight_format = GetParam().format});
     EXPECT_EQ(expected, texts(cluster.run(some_requests(3)))) << "tensor-parallel size " << tp_size;
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Models, CudaLossless, ::testing::Values("qwen3", "qwen3-bf16"),
-                         [](const auto& instance) {
-                           return instance.param == "qwen3" ? std::string("fp32") : std::string("bf16");
-                         });
+INSTANTIATE_TEST_SUITE_P(Models, CudaLossless,
+                         ::testing::Values(Weights{"fp32", "qwen3"}, Weights{"bf16", "qwen3-bf16"},
+                                           Weights{"int8", "qwen3-bf16", WeightFormat::kInt8},
+                                           Weights{"fp8", "qwen3-bf16", WeightFormat::kFloat8}),
+                         [](const auto& instance) { return instance.param.name; });
 
 }  // namespace
 }  // namespace outrider

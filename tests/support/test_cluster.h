@@ -25,7 +25,8 @@ struct ClusterOptions {
   DrafterKind drafter = DrafterKind::kNone;
   int tp_size = 1;
   int max_num_seqs = 1;
-  Device device;  // of every model
+  Device device;                                     // of every model
+  WeightFormat weight_format = WeightFormat::kAuto;  // the same
   Wire wire = Wire::kInproc;
   QKind q_kind = QKind::kDense;
   int32_t sparse_m = 0;
@@ -149,7 +150,8 @@ class TestCluster {
             .max_rows = 64,
             .max_logit_rows = 64,
             .max_positions = options_.max_context,
-            .kv_tokens = options_.max_num_seqs * (options_.max_context + 80)};
+            .kv_tokens = options_.max_num_seqs * (options_.max_context + 80),
+            .weight_format = options_.weight_format};
   }
 
   static ModelInfo info(const Model& model) {

@@ -11,6 +11,7 @@
 #include <random>
 
 #include "transformer/cuda_backend.h"
+#include "transformer/ops/quantize.h"
 
 namespace outrider::cuda {
 namespace {
@@ -59,21 +60,51 @@ class CudaOps : public ::testing::Test {
   DeviceInfo info;
 };
 
+// What a matrix holds of `values` [n, k]: rounded, or quantised by the host's definition.
+std::vector<float> representable(const MatrixView& m, std::vector<float> values) {
+  const Slices& slices = m.slices;
+  if (m.type == WeightType::kBFloat16)
+    for (float& v : values) v = to_float(to_bf16(v));
+  if (!is_quantized(m.type)) return values;
+  int8_t codes[kGroupStep];
+  for (int32_t row = 0; row < m.n; ++row)
+    for (int32_t s = 0; s < slices.count; ++s)
+      for (int32_t begin = slices.begin[s]; begin < slices.begin[s + 1]; begin += kGroupStep) {
+        const int32_t count = std::min(kGroupStep, slices.begin[s + 1] - begin);
+        float* group = values.data() + static_cast<ptrdiff_t>(row) * slices.k() + begin;
+        const float scale = to_float(quantize_group(m.type, {group, static_cast<size_t>(count)}, codes));
+        for (int32_t c = 0; c < count; ++c)
+          group[c] = number_of_code(m.type, static_cast<uint8_t>(codes[c])) * scale;
+      }
+  return values;
+}
+
+// Loads numbers [n, k] the way a model is loaded.
+void fill(const DeviceMatrix& matrix, const std::vector<float>& values, StreamView stream) {
+  const MatrixView& m = matrix.view();
+  if (m.type == WeightType::kBFloat16) {
+    const auto staged = to_device(as_bf16(values), stream);
+    pack_rows(stream, m, 0, m.n, staged.data());
+    stream.synchronize();
+    return;
+  }
+  const auto staged = to_device(values, stream);
+  if (m.type == WeightType::kFloat32)
+    pack_rows(stream, m, 0, m.n, staged.data());
+  else
+    quantize_rows(stream, m, 0, m.n, WeightType::kFloat32, staged.data());
+  stream.synchronize();
+}
+
 // One product of a random weight [n, k]; x and results in host memory.
 class Product {
  public:
-  Product(WeightType type, int64_t n, const Slices& slices, StreamView stream)
-      : type_(type), stream_(stream), weight_(type, n, slices), values_(random_floats(n * slices.k(), 3)) {
-    if (type == WeightType::kBFloat16) {
-      for (float& v : values_) v = to_float(to_bf16(v));
-      const auto staged = to_device(as_bf16(values_), stream);
-      pack_rows(stream, weight_.view(), 0, n, staged.data());
-      stream.synchronize();
-    } else {
-      const auto staged = to_device(values_, stream);
-      pack_rows(stream, weight_.view(), 0, n, staged.data());
-      stream.synchronize();
-    }
+  Product(WeightType type, const Slices& slices, int64_t n, StreamView stream)
+      : Product(type, slices, n, random_floats(n * slices.k(), 3), stream) {}
+  Product(WeightType type, const Slices& slices, int64_t n, const std::vector<float>& values,
+          StreamView stream)
+      : stream_(stream), weight_(type, n, slices), values_(representable(weight_.view(), values)) {
+    fill(weight_, values, stream);
   }
 
   int64_t n() const { return weight_.view().n; }
@@ -96,7 +127,7 @@ class Product {
                             .out_stride = n(),
                             .multiprocessors = multiprocessors,
                             .shared_bytes = shared_bytes};
-    if (type_ == WeightType::kBFloat16) {
+    if (activation_type(weight_.view().type) == WeightType::kBFloat16) {
       const auto device = to_device(as_bf16(padded), stream_);
       matmul(stream_, shape, device.data(), weight_.view(), out.data());
       return to_host(out, stream_);
@@ -107,7 +138,6 @@ class Product {
   }
 
  private:
-  WeightType type_;
   StreamView stream_;
   DeviceMatrix weight_;
   std::vector<float> values_;
@@ -115,10 +145,13 @@ class Product {
 
 std::vector<float> random_inputs(WeightType type, int64_t count, uint32_t seed) {
   auto x = random_floats(count, seed);
-  if (type == WeightType::kBFloat16)
+  if (activation_type(type) == WeightType::kBFloat16)
     for (float& v : x) v = to_float(to_bf16(v));
   return x;
 }
+
+constexpr WeightType kTypes[]{WeightType::kBFloat16, WeightType::kFloat32, WeightType::kInt8,
+                              WeightType::kFloat8};
 
 struct MatmulCase {
   WeightType type;
@@ -128,15 +161,17 @@ struct MatmulCase {
 
 std::vector<MatmulCase> matmul_cases() {
   std::vector<MatmulCase> cases;
-  for (WeightType type : {WeightType::kBFloat16, WeightType::kFloat32}) {
-    cases.push_back({type, 16, even_slices(16)});
-    cases.push_back({type, 50, even_slices(300)});   // tails of rows and of columns
-    cases.push_back({type, 200, even_slices(272)});  // more tiles than one block's warps
-    cases.push_back({type, 33, slices_from_ends(std::vector<int64_t>{0, 24, 24, 56, 80, 90, 120, 142})});
-    cases.push_back({type, 96, slices_from_ends(std::vector<int64_t>{64, 104, 104, 180})});
-    cases.push_back({type, 70, slices_from_ends(std::vector<int64_t>{0, 24, 24, 56, 80, 98, 120, 144})});
-    cases.push_back({type, 40, slices_from_ends(std::vector<int64_t>{34, 100})});
-    cases.push_back({type, 130, slices_from_ends(std::vector<int64_t>{48})});
+  for (WeightType type : kTypes) {
+    const int step = step_columns(type);
+    const auto ends = [&](std::vector<int64_t> columns) { return slices_from_ends(columns, step); };
+    cases.push_back({type, 16, even_slices(16, step)});
+    cases.push_back({type, 50, even_slices(300, step)});   // tails of rows and of columns
+    cases.push_back({type, 200, even_slices(272, step)});  // more tiles than one block's warps
+    cases.push_back({type, 33, ends({0, 24, 24, 56, 80, 90, 120, 142})});
+    cases.push_back({type, 96, ends({64, 104, 104, 180})});
+    cases.push_back({type, 70, ends({0, 24, 24, 56, 80, 98, 120, 144})});
+    cases.push_back({type, 40, ends({34, 100})});
+    cases.push_back({type, 130, ends({48})});
   }
   return cases;
 }
@@ -145,7 +180,7 @@ std::vector<MatmulCase> matmul_cases() {
 TEST_F(CudaOps, MatmulEqualsDoubles) {
   for (const MatmulCase& c : matmul_cases())
     for (int64_t rows : {1, 3, 8, 9, 16, 17, 70}) {
-      const Product product(c.type, c.n, c.slices, *stream);
+      const Product product(c.type, c.slices, c.n, *stream);
       const int64_t k = product.k();
       const auto x = random_inputs(c.type, rows * k, static_cast<uint32_t>(rows));
       const auto out = product(x);
@@ -172,7 +207,7 @@ TEST_F(CudaOps, MatmulEqualsDoubles) {
 // A token's outputs do not depend on how many neighbours it has, nor on what they hold.
 TEST_F(CudaOps, MatmulColumnsAreIndependent) {
   for (const MatmulCase& c : matmul_cases()) {
-    const Product product(c.type, c.n, c.slices, *stream);
+    const Product product(c.type, c.slices, c.n, *stream);
     const int64_t k = product.k();
     const auto row = random_inputs(c.type, k, 7);
     const auto alone = product(row);
@@ -197,34 +232,84 @@ TEST_F(CudaOps, MatmulColumnsAreIndependent) {
 // The halves of a contraction that two ranks compute, added, are the bits of the whole.
 TEST_F(CudaOps, RanksContinueTheTree) {
   const std::vector<int64_t> ends{32, 64, 72, 120, 120, 168, 200, 240};
-  for (WeightType type : {WeightType::kBFloat16, WeightType::kFloat32}) {
-    const int64_t n = 48, k = 240, cut = 120;
-    const Product whole(type, n, slices_from_ends(ends), *stream);
-    const auto x = random_inputs(type, k, 1);
-    const auto expected = whole(x);
+  constexpr int64_t kN = 48, kK = 240, kCut = 120;
+  for (WeightType type : kTypes) {
+    const auto numbers = random_floats(kN * kK, 3);
+    const auto x = random_inputs(type, kK, 1);
+    const auto expected = Product(type, slices_from_ends(ends, step_columns(type)), kN, numbers, *stream)(x);
     std::vector<float> parts[2];
-    for (int half = 0; half < 2; ++half) {
+    for (int64_t half = 0; half < 2; ++half) {
       std::vector<int64_t> own;
-      for (size_t i = 0; i < 4; ++i) own.push_back(ends[static_cast<size_t>(half) * 4 + i] - half * cut);
-      DeviceMatrix weight(type, n, slices_from_ends(own));
-      std::vector<float> values;
-      for (int64_t row = 0; row < n; ++row)
-        for (int64_t i = 0; i < cut; ++i)
-          values.push_back(whole.weight()[static_cast<size_t>(row * k + half * cut + i)]);
-      const std::vector<float> input(x.begin() + half * cut, x.begin() + (half + 1) * cut);
-      DeviceBuffer<float> out(n);
-      const MatmulShape shape{.rows = 1, .x_stride = cut, .out_stride = n};
-      const auto run = [&](const auto& staged, const auto& device_x) {
-        pack_rows(*stream, weight.view(), 0, n, staged.data());
-        matmul(*stream, shape, device_x.data(), weight.view(), out.data());
-        parts[half] = to_host(out, *stream);
-      };
-      if (type == WeightType::kBFloat16)
-        run(to_device(as_bf16(values), *stream), to_device(as_bf16(input), *stream));
-      else
-        run(to_device(values, *stream), to_device(input, *stream));
+      for (size_t i = 0; i < 4; ++i) own.push_back(ends[static_cast<size_t>(half) * 4 + i] - half * kCut);
+      std::vector<float> columns;
+      for (int64_t row = 0; row < kN; ++row)
+        for (int64_t i = 0; i < kCut; ++i)
+          columns.push_back(numbers[static_cast<size_t>(row * kK + half * kCut + i)]);
+      const std::vector<float> input(x.begin() + half * kCut, x.begin() + (half + 1) * kCut);
+      parts[half] = Product(type, slices_from_ends(own, step_columns(type)), kN, columns, *stream)(input);
     }
-    for (size_t i = 0; i < expected.size(); ++i) EXPECT_EQ(expected[i], parts[0][i] + parts[1][i]) << i;
+    for (size_t i = 0; i < expected.size(); ++i)
+      EXPECT_EQ(expected[i], parts[0][i] + parts[1][i]) << i << " of type " << static_cast<int>(type);
+  }
+}
+
+// Bytes in device memory: codes and scales of quantising there, and of loading what the host quantised.
+TEST_F(CudaOps, QuantisingOnTheDeviceIsThatOfTheHost) {
+  constexpr int32_t kN = 37;
+  for (WeightType type : {WeightType::kInt8, WeightType::kFloat8}) {
+    const Slices slices = slices_from_ends(std::vector<int64_t>{0, 24, 120, 250}, kGroupStep);
+    auto values = random_floats(kN * slices.k(), 4);
+    for (size_t i = 0; i < 24; ++i) values[i] = 0;  // a group of zeros
+    values[30] = 1e4f;                              // one that drowns its group
+    const DeviceMatrix matrix(type, kN, slices), loaded(type, kN, slices);
+    fill(matrix, values, *stream);
+    std::vector<uint8_t> codes(values.size());
+    std::vector<bf16> scales;
+    for (int32_t row = 0; row < kN; ++row)
+      for (int32_t s = 0; s < slices.count; ++s)
+        for (int32_t begin = slices.begin[s]; begin < slices.begin[s + 1]; begin += kGroupStep) {
+          const auto at = static_cast<size_t>(row * slices.k() + begin);
+          const auto count = static_cast<size_t>(std::min(kGroupStep, slices.begin[s + 1] - begin));
+          scales.push_back(quantize_group(type, {values.data() + at, count},
+                                          reinterpret_cast<int8_t*>(codes.data() + at)));
+        }
+    const auto staged_codes = to_device(codes, *stream);
+    const auto staged_scales = to_device(scales, *stream);
+    pack_rows(*stream, loaded.view(), 0, kN, staged_codes.data());
+    pack_scales(*stream, loaded.view(), 0, kN, staged_scales.data());
+    std::vector<std::byte> bytes[2];
+    for (const DeviceMatrix* m : {&matrix, &loaded}) {
+      auto& to = bytes[m == &loaded];
+      to.resize(static_cast<size_t>(m->bytes()));
+      copy(to.data(), static_cast<const std::byte*>(m->view().data), m->bytes(), *stream);
+      stream->synchronize();
+    }
+    EXPECT_EQ(bytes[0], bytes[1]) << static_cast<int>(type);
+  }
+}
+
+// Row r holds code r once and zeros elsewhere; token t picks column t.
+TEST_F(CudaOps, EveryCodeIsWidenedExactly) {
+  constexpr int kN = 256, kK = 64;
+  for (WeightType type : {WeightType::kInt8, WeightType::kFloat8}) {
+    const DeviceMatrix weight(type, kN, even_slices(kK, kGroupStep));
+    std::vector<uint8_t> codes(kN * kK);
+    for (size_t row = 0; row < kN; ++row) codes[row * kK + row % kK] = static_cast<uint8_t>(row);
+    const auto staged = to_device(codes, *stream);
+    const auto ones = to_device(std::vector<bf16>(kN, to_bf16(1.0f)), *stream);
+    pack_rows(*stream, weight.view(), 0, kN, staged.data());
+    pack_scales(*stream, weight.view(), 0, kN, ones.data());
+    std::vector<bf16> unit(kK * kK);
+    for (size_t t = 0; t < kK; ++t) unit[t * kK + t] = to_bf16(1.0f);
+    const auto x = to_device(unit, *stream);
+    const DeviceBuffer<float> out(kK * kN);
+    matmul(*stream, {.rows = kK, .x_stride = kK, .out_stride = kN}, x.data(), weight.view(), out.data());
+    const auto got = to_host(out, *stream);
+    for (size_t row = 0; row < kN; ++row) {
+      const float number = number_of_code(type, static_cast<uint8_t>(row));
+      if (std::isnan(number)) continue;
+      EXPECT_EQ(got[row % kK * kN + row], number) << row;
+    }
   }
 }
 
@@ -409,6 +494,21 @@ TEST(CudaLayout, TiledOffsetsAreOneToOne) {
         ++hits[static_cast<size_t>(tiled_offset(slices, row, column))];
     EXPECT_EQ(std::accumulate(hits.begin(), hits.end(), 0), 40 * slices.k());
     for (int hit : hits) EXPECT_LE(hit, 1);
+  }
+}
+
+TEST(CudaLayout, CodesAndScalesHaveTheirOwnPlaces) {
+  const Slices slices = slices_from_ends(std::vector<int64_t>{0, 24, 24, 190}, kGroupStep);
+  constexpr int32_t kRows = 40;
+  std::vector<int> codes(static_cast<size_t>(3 * slices.steps() * kGroupTileBytes));
+  std::vector<int> scales(static_cast<size_t>(3 * slices.steps() * kTileRows));
+  EXPECT_EQ(static_cast<int64_t>(codes.size() + scales.size() * sizeof(bf16)),
+            DeviceMatrix::bytes_for(WeightType::kInt8, kRows, slices));
+  for (int32_t row = 0; row < kRows; ++row) {
+    for (int32_t column = 0; column < slices.k(); ++column)
+      EXPECT_EQ(codes[static_cast<size_t>(code_offset(slices, row, column))]++, 0) << row << " " << column;
+    for (int32_t step = 0; step < slices.steps(); ++step)
+      EXPECT_EQ(scales[static_cast<size_t>(scale_offset(slices, row, step))]++, 0) << row << " " << step;
   }
 }
 

@@ -9,6 +9,7 @@
 #include <mutex>
 #include <random>
 
+#include "transformer/quantized_file.h"
 #include "transformer/safetensors.h"
 
 namespace outrider {
@@ -170,4 +171,47 @@ TEST(ModelForward, FullCacheIsAnErrorAndChangesNothing) {
 }
 
 }  // namespace
+
+void testing::expect_stored_equals_quantised_at_load(const std::string& name, WeightFormat format) {
+  const auto original = golden_model(name);
+  const auto stored = std::filesystem::temp_directory_path() /
+                      fmt::format("outrider_stored_{}_{}_{}", name, weight_format_name(format), getpid());
+  std::filesystem::create_directory(stored);
+  std::filesystem::copy_file(original / "config.json", stored / "config.json");
+  const auto config = read_model_config(original);
+  auto files = TensorFiles::open(original);
+  ASSERT_TRUE(config.ok() && files.ok());
+  ThreadPool pool(2);
+  std::FILE* to = std::fopen((stored / "model.safetensors").c_str(), "wb");
+  EXPECT_TRUE(write_quantized(*files, *config, format, pool, {}, to).ok());
+  std::fclose(to);
+  const auto ids = random_ids(20, config->vocab_size, 7);
+  for (int tp_size : {1, 2, 8}) {
+    const auto at_load = logits_of_group(name, tp_size, ids, 7, format);
+    EXPECT_TRUE(same_bits(at_load, logits_of_group(stored.string(), tp_size, ids, 7))) << tp_size;
+    EXPECT_TRUE(same_bits(at_load, logits_of_group(stored.string(), tp_size, ids, 7, format)));
+  }
+  const auto single = make_single_collectives();
+  const auto other =
+      Model::load(stored, {.device = suite_device(), .weight_format = WeightFormat::kBFloat16}, *single);
+  ASSERT_FALSE(other.ok());
+  EXPECT_NE(other.status().message().find("leave the flag out"), std::string::npos)
+      << other.status().message();
+  auto again = TensorFiles::open(stored);
+  to = std::tmpfile();
+  EXPECT_FALSE(write_quantized(*again, *config, format, pool, {}, to).ok()) << "integers quantised once more";
+  std::fclose(to);
+  std::filesystem::remove_all(stored);
+}
+
+double testing::relative_difference(const std::vector<float>& values, const std::vector<float>& truth) {
+  double differences = 0, squares = 0;
+  for (size_t i = 0; i < truth.size(); ++i) {
+    const auto expected = static_cast<double>(truth[i]);
+    differences += (static_cast<double>(values[i]) - expected) * (static_cast<double>(values[i]) - expected);
+    squares += expected * expected;
+  }
+  return std::sqrt(differences / squares);
+}
+
 }  // namespace outrider

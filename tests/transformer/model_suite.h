@@ -77,4 +77,10 @@ inline bool same_bits(const std::vector<float>& a, const std::vector<float>& b) 
   return a.size() == b.size() && std::memcmp(a.data(), b.data(), a.size() * sizeof(float)) == 0;
 }
 
+// A directory written by write_quantized loads with the bits of quantising at load, on any number of ranks.
+void expect_stored_equals_quantised_at_load(const std::string& name, WeightFormat format);
+
+// Root mean square of the differences over that of `truth`.
+double relative_difference(const std::vector<float>& values, const std::vector<float>& truth);
+
 }  // namespace outrider::testing

@@ -4,6 +4,7 @@
 #include <cmath>
 
 #include "transformer/rope.h"
+#include "transformer/weights.h"
 
 namespace outrider::cuda {
 namespace {
@@ -35,10 +36,11 @@ struct CudaModel::Plan {
            .kv_heads = shard.kv_heads.size(),
            .head_dim = config.head_dim,
            .type = o.kv == ModelOptions::Kv::kBFloat16 ||
-                           (o.kv == ModelOptions::Kv::kAuto && type == WeightType::kBFloat16)
+                           (o.kv == ModelOptions::Kv::kAuto && activation() == WeightType::kBFloat16)
                        ? KvType::kBFloat16
                        : KvType::kFloat32} {}
 
+  WeightType activation() const { return activation_type(type); }
   int64_t weight_bytes() const { return device_weight_bytes(config, shard, type); }
   int64_t kv_bytes() const { return DeviceKvStorage::bytes_for(kv, kv_blocks); }
   int64_t activation_bytes(const ModelOptions& options) const;
@@ -59,14 +61,14 @@ struct CudaModel::Activations {
         columns(p.shard.mlp_columns.size()),
         vocab(p.shard.vocab.size()),
         residual(o.max_rows * p.config.hidden_size),
-        normed(o.max_rows * p.config.hidden_size * element_bytes(p.type)),
+        normed(o.max_rows * p.config.hidden_size * element_bytes(p.activation())),
         qkv(o.max_rows * qkv_size),
-        attended(o.max_rows * q_size * element_bytes(p.type)),
+        attended(o.max_rows * q_size * element_bytes(p.activation())),
         workspace(attention_workspace(p.shard.query_heads.size(), p.config.head_dim, max_positions)),
         gate_up(o.max_rows * 2 * columns),
-        activated(o.max_rows * columns * element_bytes(p.type)),
+        activated(o.max_rows * columns * element_bytes(p.activation())),
         partial(o.max_rows * p.config.hidden_size),
-        last_hidden(o.max_logit_rows * p.config.hidden_size * element_bytes(p.type)),
+        last_hidden(o.max_logit_rows * p.config.hidden_size * element_bytes(p.activation())),
         logits(o.max_logit_rows * vocab),
         host_logits(o.max_logit_rows * vocab) {}
 
@@ -78,7 +80,7 @@ struct CudaModel::Activations {
 
   int64_t q_size, qkv_size, columns, vocab;  // of this rank
   DeviceBuffer<float> residual;              // [rows, hidden]
-  DeviceBuffer<std::byte> normed;            // [rows, hidden] of the weights' type
+  DeviceBuffer<std::byte> normed;            // [rows, hidden] of activation_type
   DeviceBuffer<float> qkv;                   // [rows, q + k + v]
   DeviceBuffer<std::byte> attended;          // [rows, q]
   DeviceBuffer<float> workspace;
@@ -91,7 +93,7 @@ struct CudaModel::Activations {
 };
 
 int64_t CudaModel::Plan::activation_bytes(const ModelOptions& o) const {
-  const int64_t element = element_bytes(type), q = shard.query_heads.size() * config.head_dim;
+  const int64_t element = element_bytes(activation()), q = shard.query_heads.size() * config.head_dim;
   const int64_t per_row = config.hidden_size * (8 + element) + 4 * (q + 2 * kv.kv_heads * config.head_dim) +
                           q * element + shard.mlp_columns.size() * (8 + element);
   return o.max_rows * per_row + o.max_logit_rows * (config.hidden_size * element + 4 * shard.vocab.size()) +
@@ -101,8 +103,10 @@ int64_t CudaModel::Plan::activation_bytes(const ModelOptions& o) const {
 Status CudaModel::Plan::check(const ModelOptions& options) const {
   if (config.head_dim > 256)
     return unsupported(fmt::format("head_dim {}: the CUDA kernels take at most 256", config.head_dim));
-  if (type == WeightType::kBFloat16 && (config.hidden_size % 2 || config.intermediate_size % 2))
-    return unsupported("bf16 weights of an odd hidden_size or intermediate_size: run with --device cpu");
+  if (activation() == WeightType::kBFloat16 && (config.hidden_size % 2 || config.intermediate_size % 2))
+    return unsupported(
+        fmt::format("{} weights of an odd hidden_size or intermediate_size: run with --device cpu",
+                    weight_type_name(type)));
   const DeviceInfo device = describe_device(options.device.index);
   const int64_t needed = weight_bytes() + kv_bytes() + activation_bytes(options);
   const std::string text = fmt::format(
@@ -150,14 +154,13 @@ Result<std::unique_ptr<Model>> CudaModel::load(const std::filesystem::path& dire
   ASSIGN_OR_RETURN(const ModelConfig config, read_model_config(directory));
   ASSIGN_OR_RETURN(TensorFiles files, TensorFiles::open(directory));
   ASSIGN_OR_RETURN(const WeightMap map, map_weights(files, config, ShardPlan(config, options.shard)));
-  if (map.has_integers)
-    return unsupported(directory.string() + ": quantised weights run on the CPU only so far; use the original model");
-  const Plan plan(config, options, map.all_bf16 ? WeightType::kBFloat16 : WeightType::kFloat32);
+  ASSIGN_OR_RETURN(const WeightType type, device_weight_type(map, options.weight_format));
+  const Plan plan(config, options, type);
   use_device(options.device.index);
   RETURN_IF_ERROR(plan.check(options));
   auto stream = std::make_unique<Stream>();
   auto storage = std::make_unique<DeviceKvStorage>(plan.kv, plan.kv_blocks, options.device.index, *stream);
-  DeviceWeights weights = upload_weights(map, *stream, options.progress);
+  DeviceWeights weights = upload_weights(map, type, *stream, options.progress);
   RETURN_IF_ERROR(files.check_unchanged());
   return std::unique_ptr<Model>(
       new CudaModel(plan, options, collectives, std::move(stream), std::move(weights), std::move(storage)));
@@ -165,7 +168,10 @@ Result<std::unique_ptr<Model>> CudaModel::load(const std::filesystem::path& dire
 
 Result<std::unique_ptr<CudaModel>> CudaModel::of_noise(const ModelConfig& config, const ModelOptions& options,
                                                        Collectives& collectives) {
-  const Plan plan(config, options, WeightType::kBFloat16);
+  const Plan plan(config, options,
+                  options.weight_format == WeightFormat::kAuto
+                      ? WeightType::kBFloat16
+                      : weight_type(options.weight_format, MatrixKind::kLayer));
   use_device(options.device.index);
   RETURN_IF_ERROR(plan.check(options));
   auto stream = std::make_unique<Stream>();
@@ -233,7 +239,7 @@ void CudaModel::queue_forward(int64_t rows, int64_t logit_rows) {
                            .weight = weights_.final_norm.data(),
                            .rows_from = inputs_.device().logit_rows,
                            .out = act_->last_hidden.data(),
-                           .type = weights_.type,
+                           .type = activation_type(weights_.type),
                            .rows = logit_rows,
                            .hidden = config_.hidden_size,
                            .epsilon = static_cast<float>(config_.rms_norm_eps)};
@@ -257,7 +263,7 @@ void CudaModel::queue_norm(int64_t rows, const float* added, const float* bias, 
                           .bias = bias,
                           .weight = weight,
                           .out = act_->normed.data(),
-                          .type = weights_.type,
+                          .type = activation_type(weights_.type),
                           .rows = rows,
                           .hidden = config_.hidden_size,
                           .epsilon = static_cast<float>(config_.rms_norm_eps)});
@@ -297,7 +303,7 @@ void CudaModel::queue_attention(int64_t layer, int64_t rows) {
             {.q = act_->qkv.data(),
              .q_stride = act_->qkv_size,
              .out = act_->attended.data(),
-             .out_type = weights_.type,
+             .out_type = activation_type(weights_.type),
              .rows = rows,
              .heads = heads,
              .first_head = static_cast<int32_t>(plan_.query_heads.begin),
@@ -315,8 +321,8 @@ void CudaModel::queue_mlp(int64_t layer, int64_t rows) {
   queue_norm(rows, act_->partial.data(), w.o_bias.data(), w.mlp_norm.data());
   multiply(rows, act_->normed.data(), config_.hidden_size, w.gate_up, act_->gate_up.data(),
            2 * act_->columns);
-  silu_mul(*stream_, act_->gate_up.data(), w.gate_up_bias.data(), rows, act_->columns, weights_.type,
-           act_->activated.data());
+  silu_mul(*stream_, act_->gate_up.data(), w.gate_up_bias.data(), rows, act_->columns,
+           activation_type(weights_.type), act_->activated.data());
   multiply(rows, act_->activated.data(), act_->columns, w.down, act_->partial.data(), config_.hidden_size);
   if (is_split())
     group_->all_reduce(Reduction::kTreeSum, act_->partial.data(), rows * config_.hidden_size, *stream_);

@@ -26,7 +26,7 @@ class CudaModel final : public Model {
  public:
   static Result<std::unique_ptr<Model>> load(const std::filesystem::path& directory,
                                              const ModelOptions& options, Collectives& collectives);
-  // Noise instead of weights.
+  // Noise instead of weights, in bf16 or as options.weight_format says.
   static Result<std::unique_ptr<CudaModel>> of_noise(const ModelConfig& config, const ModelOptions& options,
                                                      Collectives& collectives);
   ~CudaModel() override;

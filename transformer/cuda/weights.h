@@ -10,6 +10,7 @@
 #include "transformer/model_config.h"
 #include "transformer/ops/cuda_ops.h"
 #include "transformer/shard_plan.h"
+#include "transformer/weight_format.h"
 #include "transformer/weight_map.h"
 
 namespace outrider::cuda {
@@ -22,8 +23,8 @@ struct DeviceLayer {
 };
 
 struct DeviceWeights {
-  WeightType type = WeightType::kFloat32;
-  DeviceMatrix head, embedding;  // embedding is empty when tied
+  WeightType type = WeightType::kFloat32;  // of every matrix
+  DeviceMatrix head, embedding;            // embedding is empty when tied
   DeviceBuffer<float> final_norm;
   std::vector<DeviceLayer> layers;
   int64_t bytes = 0;
@@ -31,10 +32,16 @@ struct DeviceWeights {
   const MatrixView& embedding_rows() const { return embedding.bytes() > 0 ? embedding.view() : head.view(); }
 };
 
+// What every matrix becomes on the device: as stored, unless `format` asks for something else. An error names
+// what a device does not take.
+Result<WeightType> device_weight_type(const WeightMap& map, WeightFormat format);
+
 // Of the matrices of one rank; the rest is small.
 int64_t device_weight_bytes(const ModelConfig& config, const ShardPlan& plan, WeightType type);
 
-DeviceWeights upload_weights(const WeightMap& map, StreamView stream, const LoadProgress& progress);
+// type: of device_weight_type. What is not stored so is rounded or quantised on the way.
+DeviceWeights upload_weights(const WeightMap& map, WeightType type, StreamView stream,
+                             const LoadProgress& progress);
 
 // Reproducible noise in the shapes of `config`: for timing a model whose files are not there. Scaled so that
 // activations stay finite.

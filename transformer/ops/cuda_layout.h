@@ -2,8 +2,8 @@
 // shared by kernels, loaders and tests.
 //
 // A contraction over k is cut into at most 8 slices. Where tensor parallelism cuts it, the slices of a rank
-// are its leaves (shard.h); elsewhere they are eight runs of 16-column steps, a function of k alone. A slice
-// is one chain of steps from +0; slices are added in the balanced tree. So neither the number of rows, nor of
+// are its leaves (shard.h); elsewhere they are eight runs of whole steps, a function of k alone. A slice is
+// one chain of steps from +0; slices are added in the balanced tree. So neither the number of rows, nor of
 // ranks, nor of multiprocessors can change a bit.
 #pragma once
 
@@ -18,9 +18,13 @@ constexpr int kMaxSlices = 8;
 constexpr int kStep = 16;      // columns of one matrix instruction
 constexpr int kTileRows = 16;  // weight rows of one matrix instruction
 constexpr int kTileElements = kTileRows * kStep;
+// Weights of eight bits take their steps in groups that share a scale: four instructions.
+constexpr int kGroupStep = 64;
+constexpr int kGroupTileBytes = kTileRows * kGroupStep;
 
 struct Slices {
-  int32_t count = 0;                   // a power of two
+  int32_t count = 0;  // a power of two
+  int32_t step_columns = kStep;
   int32_t begin[kMaxSlices + 1] = {};  // columns; begin[count] = k
   int32_t first_step[kMaxSlices + 1] =
       {};  // each slice is padded to whole steps; first_step[count]: all steps
@@ -32,12 +36,16 @@ struct Slices {
     while (column >= begin[s + 1]) ++s;
     return s;
   }
+  OUTRIDER_SHARED_CODE int32_t step_of(int32_t column) const {
+    const int32_t s = slice_of(column);
+    return first_step[s] + (column - begin[s]) / step_columns;
+  }
 };
 
-// ends: where each slice ends, ascending, the last one k; a power of two of them.
-Slices slices_from_ends(std::span<const int64_t> ends);
+// ends: where each slice ends, ascending, the last one k; a power of two of them. Steps start anew at each.
+Slices slices_from_ends(std::span<const int64_t> ends, int step_columns = kStep);
 // Eight slices of whole steps.
-Slices even_slices(int64_t k);
+Slices even_slices(int64_t k, int step_columns = kStep);
 
 // Element (row, column) of a matrix whose tiles of 16 x 16 are stored as matrix instructions want them: tile
 // by tile along k, in a tile 8 elements for each lane of a warp, in the order of the four registers of
@@ -45,12 +53,33 @@ Slices even_slices(int64_t k);
 OUTRIDER_SHARED_CODE inline int64_t tiled_offset(const Slices& slices, int32_t row, int32_t column) {
   const int32_t slice = slices.slice_of(column);
   const int32_t in_slice = column - slices.begin[slice];
-  const int32_t step = slices.first_step[slice] + in_slice / kStep;
+  const int32_t step = slices.step_of(column);
   const int32_t r = row % kTileRows, c = in_slice % kStep;
   const int32_t lane = r % 8 * 4 + c % 8 / 2;
   const int32_t word = (r >= 8 ? 1 : 0) + (c >= 8 ? 2 : 0);
   const int64_t tile = static_cast<int64_t>(row / kTileRows) * slices.steps() + step;
   return tile * kTileElements + lane * 8 + word * 2 + c % 2;
+}
+
+// The same for codes of eight bits, in steps of kGroupStep: a lane's 16 bytes hold two instructions. Bytes 0
+// and 2 of a word are one register of operand a, bytes 1 and 3 another, so that widening needs no shuffle;
+// and a lane has eight neighbouring columns of its rows, so that its activations are one read of 16 bytes.
+OUTRIDER_SHARED_CODE inline int64_t code_offset(const Slices& slices, int32_t row, int32_t column) {
+  const int32_t slice = slices.slice_of(column);
+  const int32_t in_slice = column - slices.begin[slice];
+  const int32_t step = slices.step_of(column);
+  const int32_t r = row % kTileRows, c = in_slice % kGroupStep;
+  const int32_t lane = r % 8 * 4 + c % 32 / 8;
+  const int32_t word = c % 8 / 4 * 2 + (r >= 8 ? 1 : 0);
+  const int32_t byte = c % 4 == 1 ? 2 : c % 4 == 2 ? 1 : c % 4;
+  const int64_t tile = static_cast<int64_t>(row / kTileRows) * slices.steps() + step;
+  return tile * kGroupTileBytes + c / 32 * 512 + lane * 16 + word * 4 + byte;
+}
+
+// The scale of a row in a step, among the bf16 scales of a matrix: those of rows r and r + 8 are neighbours.
+OUTRIDER_SHARED_CODE inline int64_t scale_offset(const Slices& slices, int32_t row, int32_t step) {
+  const int64_t tile = static_cast<int64_t>(row / kTileRows) * slices.steps() + step;
+  return tile * kTileRows + row % 8 * 2 + (row % kTileRows >= 8 ? 1 : 0);
 }
 
 // fp32 matrices are stored transposed, rows (outputs) fastest.

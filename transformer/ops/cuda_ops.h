@@ -12,35 +12,15 @@
 #include "base/bfloat16.h"
 #include "base/cuda.h"
 #include "transformer/kv_shape.h"
-#include "transformer/ops/cuda_layout.h"
-#include "transformer/ops/packed_matrix.h"
+#include "transformer/ops/device_matrix.h"
 
 namespace outrider::cuda {
 
-// Activations that feed a projection are bf16 where the weights are, fp32 otherwise; the rest is fp32.
-constexpr int64_t element_bytes(WeightType type) { return type == WeightType::kBFloat16 ? 2 : 4; }
-
-// A weight matrix [n, k] in device memory.
-struct MatrixView {
-  WeightType type = WeightType::kFloat32;
-  void* data = nullptr;
-  int32_t n = 0;
-  int32_t padded_n = 0;
-  Slices slices;
-};
-
-class DeviceMatrix {
- public:
-  DeviceMatrix() = default;
-  DeviceMatrix(WeightType type, int64_t n, const Slices& slices);
-  const MatrixView& view() const { return view_; }
-  int64_t bytes() const { return memory_.size(); }
-  static int64_t bytes_for(WeightType type, int64_t n, const Slices& slices);
-
- private:
-  MatrixView view_;
-  DeviceBuffer<std::byte> memory_;
-};
+// Activations that feed a projection are fp32 where the weights are, else bf16; the rest is fp32.
+constexpr WeightType activation_type(WeightType weights) {
+  return weights == WeightType::kFloat32 ? WeightType::kFloat32 : WeightType::kBFloat16;
+}
+constexpr int64_t element_bytes(WeightType type) { return weight_bits(type) / 8; }
 
 // The rows of one forward. Every pointer stays where it is from step to step.
 struct DeviceBatch {
@@ -63,14 +43,9 @@ struct KvLayer {
 // Once per device, before the first matmul: raises what a block may have of shared memory.
 void prepare_matmul(int64_t shared_bytes);
 
-// weights[first_row + r, c] = staged[r, c] for r < rows, all k columns; staged is row-major, of the same
-// type.
-void pack_rows(StreamView stream, const MatrixView& to, int64_t first_row, int64_t rows, const void* staged);
-// Reproducible noise of the given scale instead of weights: for timing without files.
-void fill_noise(StreamView stream, const MatrixView& to, uint64_t seed, float scale);
-
-// out[m, n] = sum over k of x[m, k] * weight[n, k], slice by slice, slices added in the tree. x: bf16 or fp32
-// as the weights; both row-major, strides in elements (x_stride even).
+// out[m, n] = sum over k of x[m, k] * weight[n, k], slice by slice, slices added in the tree; codes are summed
+// group by group, each sum scaled in fp32. x: of activation_type; both row-major, strides in elements (x_stride
+// even).
 struct MatmulShape {
   int64_t rows = 0;
   int64_t x_stride = 0;

@@ -35,18 +35,21 @@ __device__ __forceinline__ float sum_of_block(float value) {
   return tree_sum(values, kMaxSlices);
 }
 
+__device__ __forceinline__ float element_of(const MatrixView& m, int32_t row, int32_t column) {
+  const int64_t at = element_offset(m, row, column);
+  if (m.type == WeightType::kFloat32) return static_cast<const float*>(m.data)[at];
+  if (m.type == WeightType::kBFloat16) return to_float(static_cast<const bf16*>(m.data)[at]);
+  const float number = number_of_code(m.type, static_cast<const uint8_t*>(m.data)[at]);
+  return number * to_float(m.scales[scale_offset(m.slices, row, m.slices.step_of(column))]);
+}
+
 __global__ void __launch_bounds__(kThreads) embed_rows(const DeviceBatch batch, const MatrixView table,
                                                        int32_t first_token, int32_t hidden, float* residual) {
   const int64_t m = blockIdx.x;
   const int32_t row = batch.tokens[m] - first_token;
   const bool here = row >= 0 && row < table.n;
   for (int i = static_cast<int>(threadIdx.x); i < hidden; i += kThreads) {
-    float value = 0;
-    if (here && table.type == WeightType::kBFloat16)
-      value = to_float(static_cast<const bf16*>(table.data)[tiled_offset(table.slices, row, i)]);
-    else if (here)
-      value = static_cast<const float*>(table.data)[transposed_offset(table.padded_n, row, i)];
-    residual[m * hidden + i] = value;
+    residual[m * hidden + i] = here ? element_of(table, row, i) : 0.0f;
   }
 }
 

@@ -1,15 +1,14 @@
-// Skinny matrix products on the device. bf16: tensor cores with the weights as the 16-row operand and tokens
-// as columns, so that 1 and 16 tokens cost the same instructions; a column of an instruction depends on its
-// own token only, and so the number of tokens changes no bit. fp32: one output per thread, for exact
-// fixtures.
+// Skinny matrix products on the device. bf16 and codes of eight bits: tensor cores with the weights as the
+// 16-row operand and tokens as columns, so that 1 and 16 tokens cost the same instructions; a column of an
+// instruction depends on its own token only, and so the number of tokens changes no bit. fp32: one output per
+// thread, for exact fixtures.
 #include "base/cuda_device.h"
 #include "transformer/ops/cuda_ops.h"
+#include "transformer/ops/mma_weights.h"
 
 namespace outrider::cuda {
 namespace {
 
-constexpr int kThreads = 256;  // of the simple kernels
-constexpr int kTileBytes = kTileElements * 2;
 // Distance between columns of a partial result in shared memory: lanes of a warp hit 32 banks.
 constexpr int kPartialStride = 20;
 
@@ -17,30 +16,38 @@ constexpr int kPartialStride = 20;
 // Staged: the block keeps all activations in shared memory and its 8 or 16 warps share them. Otherwise (a
 // long contraction, or many tokens) they come through the caches, and a warp takes two row tiles at a time,
 // so that what it read serves twice. No bit depends on the form.
-template <int kColumns_, int kStagedWarps>
+template <class Weights_, int kColumns_, int kStagedWarps>
 struct MmaForm {
+  using Weights = Weights_;
   static constexpr int kColumns = kColumns_;
   static constexpr bool kStaged = kStagedWarps > 0;
   static constexpr int kTokens = 8 * kColumns;
   static constexpr int kWarps = kStaged ? kStagedWarps : 8;
   static constexpr int kThreads = kWarps * static_cast<int>(kWarp);
   static constexpr int kTiles = kStaged || kColumns > 2 ? 1 : 2;  // row tiles of a warp at a time
-  // Copies in flight, for a block: 16 x 7 x 512 B, 8 x 11 x 512 B or 8 x 5 x 1 KB, all above the 26 KB
-  // that 4.8 TB/s and 0.7 us of latency ask of a multiprocessor.
-  static constexpr int kStages = !kStaged ? 6 : kWarps == 8 ? 12 : 8;
-  static constexpr int kRingWords = kWarps * kStages * kTiles * static_cast<int>(kWarp);  // of 16 bytes
+  // Copies in flight, for a block of bf16: 16 x 7 x 512 B, 8 x 11 x 512 B or 8 x 5 x 1 KB; of codes 16 x 3,
+  // 8 x 5 or 8 x 2 x 2 times 1 KB; all above the 26 KB that 4.8 TB/s and 0.7 us of latency ask of a
+  // multiprocessor.
+  static constexpr int kStages = (!kStaged ? 6 : kWarps == 8 ? 12 : 8) / Weights::kWords;
+  static constexpr int kRingLanes = kWarps * kStages * kTiles * static_cast<int>(kWarp);
+  static constexpr int kRingWords = kRingLanes * Weights::kWords;        // of 16 bytes
+  static constexpr int kRingScales = Weights::kScaled ? kRingLanes : 0;  // of 4 bytes
   static constexpr int kPartialFloats = kWarps * kTiles * kTokens * kPartialStride;
-  static constexpr size_t kFixedBytes = kRingWords * size_t{16} + kPartialFloats * sizeof(float);
+  static constexpr size_t kFixedBytes =
+      kRingWords * size_t{16} + kRingScales * size_t{4} + kPartialFloats * sizeof(float);
 
-  // Elements between the tokens of staged activations: their rows start 4 banks apart.
-  __host__ __device__ static constexpr int64_t staged_stride(int64_t k) { return (k + 63) / 64 * 64 + 8; }
+  // Elements between the tokens of staged activations.
+  __host__ __device__ static constexpr int64_t staged_stride(int64_t k) {
+    return (k + 63) / 64 * 64 + Weights::kRowPadding;
+  }
   static constexpr size_t shared_bytes(int64_t k) {
     return kFixedBytes + (kStaged ? static_cast<size_t>(kTokens * staged_stride(k)) * sizeof(bf16) : 0);
   }
 };
 
 struct MmaArguments {
-  const uint4* weights = nullptr;  // tiles, see tiled_offset
+  const uint4* weights = nullptr;    // tiles, see tiled_offset and code_offset
+  const uint32_t* scales = nullptr;  // of codes: pairs of rows, see scale_offset
   Slices slices;
   int32_t n = 0;
   int32_t tiles = 0;  // of 16 rows
@@ -49,12 +56,8 @@ struct MmaArguments {
   int32_t rows = 0;  // tokens
   float* out = nullptr;
   int64_t out_stride = 0;
+  bool wide = false;  // every slice of every token starts at 16 bytes
 };
-
-// Two neighbouring activations, or zeros outside.
-__device__ __forceinline__ uint32_t load_pair(const bf16* x, bool inside) {
-  return inside ? *reinterpret_cast<const uint32_t*>(x) : 0u;
-}
 
 // The tokens of this pass, zeros beyond the last, into shared memory; 16 bytes at a time.
 template <class Form>
@@ -72,45 +75,51 @@ __device__ __forceinline__ void stage_tokens(const MmaArguments& a, int first_to
 // Operand b of one step for every column tile.
 template <class Form>
 __device__ __forceinline__ void load_step(const MmaArguments& a, const bf16* staged, int first_token,
-                                          int slice, int step, uint32_t (&b)[Form::kColumns][2]) {
-  const int lane = static_cast<int>(threadIdx.x % kWarp);
-  const int end = a.slices.begin[slice + 1];
-  const int column = a.slices.begin[slice] + step * kStep + lane % 4 * 2;
+                                          int slice, int step,
+                                          uint32_t (&b)[Form::kColumns][Form::Weights::kInputs]) {
+  const int begin = step * Form::Weights::kStepColumns;
+  const int columns = a.slices.begin[slice + 1] - a.slices.begin[slice] - begin;
   OUTRIDER_UNROLL
   for (int c = 0; c < Form::kColumns; ++c) {
-    const int token = c * 8 + lane / 4;
-    if constexpr (Form::kStaged) {
-      const bf16* x = staged + token * Form::staged_stride(a.slices.k()) + column;
-      b[c][0] = load_pair(x, column < end);
-      b[c][1] = load_pair(x + 8, column + 8 < end);
-    } else {
-      const bool inside = first_token + token < a.rows;
-      const bf16* x = a.x + (first_token + token) * a.x_stride + column;
-      b[c][0] = load_pair(x, inside && column < end);
-      b[c][1] = load_pair(x + 8, inside && column + 8 < end);
-    }
+    const int token = c * 8 + static_cast<int>(threadIdx.x % kWarp) / 4;
+    const bool inside = Form::kStaged || first_token + token < a.rows;
+    const bf16* x = Form::kStaged ? staged + token * Form::staged_stride(a.slices.k())
+                                  : a.x + (first_token + token) * a.x_stride;
+    Form::Weights::load_inputs(x + a.slices.begin[slice] + begin, inside ? columns : 0, a.wide, b[c]);
   }
 }
 
 // The copies of one warp: its slice of tile after tile, kStages - 1 steps ahead of what is multiplied. Each
-// lane copies and reads its own 16 bytes of every tile, so no barrier is needed.
+// lane copies and reads its own bytes of every tile, so no barrier is needed.
 template <class Form>
 struct WeightRing {
-  uint4* ring = nullptr;           // of this lane; stages kTiles * 32 words apart
-  const uint4* weights = nullptr;  // of this lane and slice, in the first tile
-  int64_t tile_words = 0;          // from one row tile to the next
+  static constexpr int kLanes = static_cast<int>(kWarp), kWords = Form::Weights::kWords;
+
+  uint4* words = nullptr;             // of this lane: [stage][row tile][kWords], a warp's lanes side by side
+  uint32_t* scales = nullptr;         // of this lane: [stage][row tile]
+  const uint4* from_words = nullptr;  // of this lane and slice, in the first tile
+  const uint32_t* from_scales = nullptr;  // the same
+  int64_t tile_steps = 0;                 // from one row tile to the next
   int tiles = 0, steps = 0, stride = 0;
   int tile = 0, step = 0;  // to be fetched next
 
-  __device__ __forceinline__ uint4* at(int stage, int r) const {
-    return ring + (stage * Form::kTiles + r) * static_cast<int>(kWarp);
+  __device__ __forceinline__ uint4* words_at(int stage, int r) const {
+    return words + (stage * Form::kTiles + r) * kWords * kLanes;
+  }
+  __device__ __forceinline__ uint32_t* scales_at(int stage, int r) const {
+    return scales + (stage * Form::kTiles + r) * kLanes;
   }
   __device__ __forceinline__ void fetch(int stage) {
     if (tile < tiles && steps > 0) {
       OUTRIDER_UNROLL
-      for (int r = 0; r < Form::kTiles; ++r)
-        if (tile + r < tiles)
-          copy_async_16(at(stage, r), weights + (tile + r) * tile_words + step * static_cast<int>(kWarp));
+      for (int r = 0; r < Form::kTiles; ++r) {
+        if (tile + r >= tiles) continue;
+        const int64_t at = (tile + r) * tile_steps + step;
+        OUTRIDER_UNROLL
+        for (int w = 0; w < kWords; ++w)
+          copy_async_16(words_at(stage, r) + w * kLanes, from_words + (at * kWords + w) * kLanes);
+        if constexpr (Form::Weights::kScaled) copy_async_4(scales_at(stage, r), from_scales + at * 8);
+      }
       if (++step == steps) {
         step = 0;
         tile += stride;
@@ -123,9 +132,12 @@ struct WeightRing {
 // The warps of a block take the slices of a few row tiles each; blocks stride over the tiles.
 template <class Form>
 __global__ void __launch_bounds__(Form::kThreads) matmul_mma(const MmaArguments a) {
+  using Weights = typename Form::Weights;
   constexpr int kColumns = Form::kColumns, kTiles = Form::kTiles, kStages = Form::kStages;
+  constexpr int kWarpRing = kStages * kTiles * static_cast<int>(kWarp);
   const int warp = static_cast<int>(threadIdx.x / kWarp), lane = static_cast<int>(threadIdx.x % kWarp);
-  float* partials = reinterpret_cast<float*>(shared_memory<uint4>() + Form::kRingWords);
+  auto* ring_scales = reinterpret_cast<uint32_t*>(shared_memory<uint4>() + Form::kRingWords);
+  auto* partials = reinterpret_cast<float*>(ring_scales + Form::kRingScales);
   bf16* staged = reinterpret_cast<bf16*>(partials + Form::kPartialFloats);
 
   const int slice = warp % a.slices.count, group = warp / a.slices.count;
@@ -135,14 +147,16 @@ __global__ void __launch_bounds__(Form::kThreads) matmul_mma(const MmaArguments 
   const int steps = a.slices.first_step[slice + 1] - a.slices.first_step[slice];
   const int first_token = static_cast<int>(blockIdx.y) * Form::kTokens;
 
-  WeightRing<Form> weights{
-      .ring = shared_memory<uint4>() + warp * kStages * kTiles * static_cast<int>(kWarp) + lane,
-      .weights = a.weights + static_cast<int64_t>(a.slices.first_step[slice]) * kWarp + lane,
-      .tile_words = static_cast<int64_t>(a.slices.steps()) * kWarp,
-      .tiles = a.tiles,
-      .steps = steps,
-      .stride = stride,
-      .tile = first_tile + group * kTiles};
+  const int64_t first_step = a.slices.first_step[slice];
+  WeightRing<Form> weights{.words = shared_memory<uint4>() + warp * kWarpRing * Weights::kWords + lane,
+                           .scales = ring_scales + (Weights::kScaled ? warp * kWarpRing + lane : 0),
+                           .from_words = a.weights + first_step * Weights::kWords * kWarp + lane,
+                           .from_scales = Weights::kScaled ? a.scales + first_step * 8 + lane / 4 : nullptr,
+                           .tile_steps = a.slices.steps(),
+                           .tiles = a.tiles,
+                           .steps = steps,
+                           .stride = stride,
+                           .tile = first_tile + group * kTiles};
   OUTRIDER_UNROLL
   for (int stage = 0; stage < kStages - 1; ++stage) weights.fetch(stage);
   if constexpr (Form::kStaged) {
@@ -150,7 +164,7 @@ __global__ void __launch_bounds__(Form::kThreads) matmul_mma(const MmaArguments 
     sync_block();
   }
 
-  uint32_t b[kColumns][2], next_b[kColumns][2] = {};
+  uint32_t b[kColumns][Weights::kInputs], next_b[kColumns][Weights::kInputs] = {};
   if (steps > 0) load_step<Form>(a, staged, first_token, slice, 0, next_b);
   int stage = 0;
   for (int base = first_tile; base < a.tiles; base += stride) {
@@ -158,19 +172,14 @@ __global__ void __launch_bounds__(Form::kThreads) matmul_mma(const MmaArguments 
     const bool has_tile = base + group * kTiles < a.tiles;
     for (int step = 0; has_tile && step < steps; ++step) {
       OUTRIDER_UNROLL
-      for (int c = 0; c < kColumns; ++c) {
-        b[c][0] = next_b[c][0];
-        b[c][1] = next_b[c][1];
-      }
+      for (int c = 0; c < kColumns; ++c) OUTRIDER_UNROLL
+      for (int i = 0; i < Weights::kInputs; ++i) b[c][i] = next_b[c][i];
       load_step<Form>(a, staged, first_token, slice, step + 1 == steps ? 0 : step + 1, next_b);
       copy_async_wait<kStages - 2>();
       OUTRIDER_UNROLL
-      for (int r = 0; r < kTiles; ++r) {
-        const uint4 words = *weights.at(stage, r);
-        const uint32_t tile[4] = {words.x, words.y, words.z, words.w};
-        OUTRIDER_UNROLL
-        for (int c = 0; c < kColumns; ++c) mma_16x8x16(sum[r][c], tile, b[c]);
-      }
+      for (int r = 0; r < kTiles; ++r)
+        Weights::template multiply<kColumns>(weights.words_at(stage, r),
+                                             Weights::kScaled ? *weights.scales_at(stage, r) : 0u, b, sum[r]);
       weights.fetch(stage == 0 ? kStages - 1 : stage - 1);  // the stage that was read before this one
       stage = stage + 1 == kStages ? 0 : stage + 1;
     }
@@ -216,12 +225,12 @@ void launch_mma(StreamView stream, const MatmulShape& shape, const MmaArguments&
 }
 
 // Staged where the activations fit beside the ring and can be moved 16 bytes at a time.
-template <int kColumns>
+template <class Weights, int kColumns>
 void launch_skinny(StreamView stream, const MatmulShape& shape, const MmaArguments& arguments) {
   const bool aligned = arguments.slices.k() % 8 == 0 && shape.x_stride % 8 == 0;
   const auto fits = [&](size_t bytes) { return aligned && bytes <= static_cast<size_t>(shape.shared_bytes); };
-  using Large = MmaForm<kColumns, 16>;
-  using Small = MmaForm<kColumns, 8>;
+  using Large = MmaForm<Weights, kColumns, 16>;
+  using Small = MmaForm<Weights, kColumns, 8>;
   // A narrow matrix is spread over twice as many blocks, so that no multiprocessor is idle.
   const int large_blocks = arguments.tiles * arguments.slices.count / Large::kWarps;
   if (large_blocks >= shape.multiprocessors && fits(Large::shared_bytes(arguments.slices.k())))
@@ -229,13 +238,40 @@ void launch_skinny(StreamView stream, const MatmulShape& shape, const MmaArgumen
   else if (fits(Small::shared_bytes(arguments.slices.k())))
     launch_mma<Small>(stream, shape, arguments);
   else
-    launch_mma<MmaForm<kColumns, 0>>(stream, shape, arguments);
+    launch_mma<MmaForm<Weights, kColumns, 0>>(stream, shape, arguments);
+}
+
+template <class Weights>
+void launch_format(StreamView stream, const MatmulShape& shape, const MmaArguments& arguments) {
+  if (shape.rows <= 8)
+    launch_skinny<Weights, 1>(stream, shape, arguments);
+  else if (shape.rows <= 16)
+    launch_skinny<Weights, 2>(stream, shape, arguments);
+  else
+    launch_mma<MmaForm<Weights, Weights::kManyColumns, 0>>(stream, shape, arguments);
 }
 
 template <class Form>
 void allow_form(int64_t shared_bytes) {
   allow_shared_bytes(&matmul_mma<Form>,
                      Form::kStaged ? static_cast<size_t>(shared_bytes) : Form::shared_bytes(0));
+}
+
+template <class Weights>
+void allow_format(int64_t shared_bytes) {
+  allow_form<MmaForm<Weights, 1, 8>>(shared_bytes);
+  allow_form<MmaForm<Weights, 2, 8>>(shared_bytes);
+  allow_form<MmaForm<Weights, 1, 16>>(shared_bytes);
+  allow_form<MmaForm<Weights, 2, 16>>(shared_bytes);
+  allow_form<MmaForm<Weights, 1, 0>>(shared_bytes);
+  allow_form<MmaForm<Weights, 2, 0>>(shared_bytes);
+  allow_form<MmaForm<Weights, Weights::kManyColumns, 0>>(shared_bytes);
+}
+
+bool starts_at_16_bytes(const Slices& slices, int64_t x_stride) {
+  bool all = x_stride % 8 == 0;
+  for (int s = 0; s < slices.count; ++s) all = all && slices.begin[s] % 8 == 0;
+  return all;
 }
 
 constexpr int kFloatThreads = 128;
@@ -264,89 +300,12 @@ __global__ void __launch_bounds__(kFloatThreads)
     if (first + m < rows) out[(first + m) * out_stride + n] = tree_sum(values[m], w.slices.count);
 }
 
-__device__ __forceinline__ int64_t element_offset(const MatrixView& m, int32_t row, int32_t column) {
-  return m.type == WeightType::kBFloat16 ? tiled_offset(m.slices, row, column)
-                                         : transposed_offset(m.padded_n, row, column);
-}
-
-// One element per thread: loading only.
-template <class T>
-__global__ void pack_elements(const MatrixView to, int64_t first_row, int64_t rows, const T* staged) {
-  const int64_t k = to.slices.k();
-  const int64_t i = static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x;
-  if (i >= rows * k) return;
-  const auto row = static_cast<int32_t>(first_row + i / k), column = static_cast<int32_t>(i % k);
-  static_cast<T*>(to.data)[element_offset(to, row, column)] = staged[i];
-}
-
-// Finaliser of splitmix64, as in base/hash.h.
-__device__ __forceinline__ uint64_t mix(uint64_t x) {
-  x += 0x9e3779b97f4a7c15;
-  x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9;
-  x = (x ^ (x >> 27)) * 0x94d049bb133111eb;
-  return x ^ (x >> 31);
-}
-
-// Uniform in (-scale, scale), by (row, column): independent of layout.
-__global__ void noise_elements(const MatrixView to, uint64_t seed, float scale) {
-  const int64_t k = to.slices.k();
-  const int64_t i = static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x;
-  if (i >= to.n * k) return;
-  const auto word = static_cast<uint32_t>(mix(seed ^ mix(static_cast<uint64_t>(i))) >> 32);
-  const float value = (static_cast<float>(word) * 0x1p-31f - 1.0f) * scale;
-  const int64_t at = element_offset(to, static_cast<int32_t>(i / k), static_cast<int32_t>(i % k));
-  if (to.type == WeightType::kBFloat16)
-    static_cast<bf16*>(to.data)[at] = to_bf16(value);
-  else
-    static_cast<float*>(to.data)[at] = value;
-}
-
-LaunchShape one_thread_each(int64_t elements) {
-  return {.grid_x = static_cast<unsigned>((elements + kThreads - 1) / kThreads), .threads = kThreads};
-}
-
 }  // namespace
 
-int64_t DeviceMatrix::bytes_for(WeightType type, int64_t n, const Slices& slices) {
-  return type == WeightType::kBFloat16
-             ? round_up(n, kTileRows) / kTileRows * slices.steps() * kTileBytes
-             : round_up(n, kWarp) * slices.k() * static_cast<int64_t>(sizeof(float));
-}
-
-DeviceMatrix::DeviceMatrix(WeightType type, int64_t n, const Slices& slices)
-    : memory_(bytes_for(type, n, slices)) {
-  CHECK(type == WeightType::kFloat32 || slices.k() % 2 == 0, "{} columns: bf16 comes in pairs", slices.k());
-  view_ = {.type = type,
-           .data = memory_.data(),
-           .n = static_cast<int32_t>(n),
-           .padded_n = static_cast<int32_t>(round_up(n, kWarp)),
-           .slices = slices};
-}
-
 void prepare_matmul(int64_t shared_bytes) {
-  allow_form<MmaForm<1, 8>>(shared_bytes);
-  allow_form<MmaForm<2, 8>>(shared_bytes);
-  allow_form<MmaForm<1, 16>>(shared_bytes);
-  allow_form<MmaForm<2, 16>>(shared_bytes);
-  allow_form<MmaForm<1, 0>>(shared_bytes);
-  allow_form<MmaForm<2, 0>>(shared_bytes);
-  allow_form<MmaForm<8, 0>>(shared_bytes);
-}
-
-void pack_rows(StreamView stream, const MatrixView& to, int64_t first_row, int64_t rows, const void* staged) {
-  CHECK(first_row >= 0 && first_row + rows <= to.n, "rows [{}, {}) of {}", first_row, first_row + rows, to.n);
-  if (rows * to.slices.k() == 0) return;
-  const LaunchShape shape = one_thread_each(rows * to.slices.k());
-  if (to.type == WeightType::kBFloat16)
-    launch(stream, shape, &pack_elements<bf16>, to, first_row, rows, static_cast<const bf16*>(staged));
-  else
-    launch(stream, shape, &pack_elements<float>, to, first_row, rows, static_cast<const float*>(staged));
-}
-
-void fill_noise(StreamView stream, const MatrixView& to, uint64_t seed, float scale) {
-  if (to.n * to.slices.k() == 0) return;
-  launch(stream, one_thread_each(static_cast<int64_t>(to.n) * to.slices.k()), &noise_elements, to, seed,
-         scale);
+  allow_format<PairWeights>(shared_bytes);
+  allow_format<CodeWeights<WeightType::kInt8>>(shared_bytes);
+  allow_format<CodeWeights<WeightType::kFloat8>>(shared_bytes);
 }
 
 void matmul(StreamView stream, const MatmulShape& shape, const void* x, const MatrixView& weight,
@@ -365,6 +324,7 @@ void matmul(StreamView stream, const MatmulShape& shape, const void* x, const Ma
   }
   CHECK(shape.x_stride % 2 == 0, "x stride {} is odd", shape.x_stride);
   const MmaArguments arguments{.weights = static_cast<const uint4*>(weight.data),
+                               .scales = reinterpret_cast<const uint32_t*>(weight.scales),
                                .slices = weight.slices,
                                .n = weight.n,
                                .tiles = (weight.n + kTileRows - 1) / kTileRows,
@@ -372,13 +332,16 @@ void matmul(StreamView stream, const MatmulShape& shape, const void* x, const Ma
                                .x_stride = shape.x_stride,
                                .rows = static_cast<int32_t>(shape.rows),
                                .out = out,
-                               .out_stride = shape.out_stride};
-  if (shape.rows <= 8)
-    launch_skinny<1>(stream, shape, arguments);
-  else if (shape.rows <= 16)
-    launch_skinny<2>(stream, shape, arguments);
-  else
-    launch_mma<MmaForm<8, 0>>(stream, shape, arguments);
+                               .out_stride = shape.out_stride,
+                               .wide = starts_at_16_bytes(weight.slices, shape.x_stride)};
+  switch (weight.type) {
+    case WeightType::kInt8:
+      return launch_format<CodeWeights<WeightType::kInt8>>(stream, shape, arguments);
+    case WeightType::kFloat8:
+      return launch_format<CodeWeights<WeightType::kFloat8>>(stream, shape, arguments);
+    default:
+      return launch_format<PairWeights>(stream, shape, arguments);
+  }
 }
 
 }  // namespace outrider::cuda

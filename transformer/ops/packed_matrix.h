@@ -7,6 +7,7 @@
 //   int4  data[tile][k / 8][16][4] bytes, then the same scales; byte j holds weights j (low half) and j + 4
 //   of
 //         its eight columns, each + 8
+// (fp8 is computed on CUDA devices only; here it has groups but no kernel.)
 // Quantised formats are symmetric: a weight is integer * scale, one scale per output and group of columns.
 // Groups start anew at every leaf (shard.h), so that no scale depends on how leaves are spread over ranks.
 #pragma once
@@ -22,25 +23,25 @@ namespace outrider {
 
 constexpr int64_t kTileColumns = 16;
 
-enum class WeightType : uint8_t { kFloat32, kBFloat16, kInt8, kInt4 };
+enum class WeightType : uint8_t { kFloat32, kBFloat16, kInt8, kInt4, kFloat8 };
 
 constexpr bool is_quantized(WeightType type) {
-  return type == WeightType::kInt8 || type == WeightType::kInt4;
+  return type == WeightType::kInt8 || type == WeightType::kInt4 || type == WeightType::kFloat8;
 }
 
 // Columns that share a scale: 8.25 and 4.5 bits a weight.
 constexpr int64_t group_columns(WeightType type) {
-  return type == WeightType::kInt8 ? 64 : type == WeightType::kInt4 ? 32 : 0;
+  return type == WeightType::kInt4 ? 32 : is_quantized(type) ? 64 : 0;
 }
 constexpr int64_t kMaxGroupColumns = 64;
 
 // Columns are padded to a multiple of this, leaf by leaf.
 constexpr int64_t column_alignment(WeightType type) {
-  return type == WeightType::kInt8 ? 4 : type == WeightType::kInt4 ? 8 : 2;
+  return type == WeightType::kInt4 ? 8 : is_quantized(type) ? 4 : 2;
 }
 
 constexpr int64_t weight_bits(WeightType type) {
-  constexpr int64_t kBits[]{32, 16, 8, 4};
+  constexpr int64_t kBits[]{32, 16, 8, 4, 8};
   return kBits[static_cast<int>(type)];
 }
 

@@ -4,10 +4,13 @@
 
 #include <hwy/highway.h>
 
+#include <algorithm>
+#include <cmath>
 #include <cstring>
 
 #include "base/log.h"
 #include "transformer/ops/quantize.h"
+#include "transformer/ops/weight_codes.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace outrider {
@@ -57,9 +60,24 @@ namespace outrider {
 
 HWY_EXPORT(quantize);
 
+namespace {
+
+bf16 quantize_float8(std::span<const float> weights, int8_t* codes) {
+  float magnitude = 0;
+  for (float w : weights) magnitude = std::max(magnitude, std::abs(w));
+  const bf16 scale = scale_of_group(WeightType::kFloat8, magnitude);
+  const float inverse = inverse_of_scale(scale);
+  for (size_t i = 0; i < weights.size(); ++i)
+    codes[i] = static_cast<int8_t>(code_of_weight(WeightType::kFloat8, weights[i], inverse));
+  return scale;
+}
+
+}  // namespace
+
 bf16 quantize_group(WeightType type, std::span<const float> weights, int8_t* integers) {
   CHECK(is_quantized(type) && weights.size() <= kMaxGroupColumns, "{} weights of type {}", weights.size(),
         static_cast<int>(type));
+  if (type == WeightType::kFloat8) return quantize_float8(weights, integers);
   return HWY_DYNAMIC_DISPATCH(quantize)(type, weights, integers);
 }
 
