@@ -29,6 +29,8 @@ constexpr int64_t element_bytes(Reduction reduction) {
 
 constexpr int kMaxDeviceRanks = 8;
 
+struct PeerView;
+
 class DeviceGroup {
  public:
   virtual ~DeviceGroup() = default;
@@ -38,6 +40,9 @@ class DeviceGroup {
   virtual int device() const = 0;  // current when the group was made; operations are queued on its streams
   // False: an operation waits for the stream on the host, so it cannot stand in a graph.
   virtual bool is_capturable() const = 0;
+  // For kernels that do an operation of the group themselves (comm/cuda/peer_exchange.h); null where there is
+  // no peer memory. Valid as long as the group.
+  virtual const PeerView* peer_view() const { return nullptr; }
 
   virtual void all_reduce(Reduction reduction, void* values, int64_t count, StreamView stream) = 0;
   // all[r * bytes ..) = rank r's bytes, a multiple of 4. `mine` and `all` do not overlap.

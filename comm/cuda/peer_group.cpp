@@ -78,6 +78,7 @@ class PeerGroup final : public DeviceGroup {
   std::string name() const override { return "peer memory"; }
   int device() const override { return device_; }
   bool is_capturable() const override { return true; }
+  const PeerView* peer_view() const override { return &view_; }
 
   void all_reduce(Reduction reduction, void* values, int64_t count, StreamView stream) override {
     CHECK(reduction != Reduction::kTreeSum || std::has_single_bit(static_cast<unsigned>(size())),

@@ -6,10 +6,14 @@
 
 #include <cmath>
 #include <cstring>
+#include <latch>
 #include <limits>
 #include <numeric>
 #include <random>
 
+#include "comm/cuda/peer_kernels.h"
+#include "comm/device_group.h"
+#include "tests/support/test_models.h"
 #include "transformer/cuda_backend.h"
 #include "transformer/ops/quantize.h"
 
@@ -358,6 +362,57 @@ TEST_F(CudaOps, NormEqualsDoublesAndGathers) {
   for (int64_t i = 0; i < kHidden; ++i) {
     EXPECT_EQ(some[static_cast<size_t>(i)], normed[static_cast<size_t>(3 * kHidden + i)]);
     EXPECT_EQ(some[static_cast<size_t>(kHidden + i)], normed[static_cast<size_t>(i)]);
+  }
+}
+
+// Ranks as threads: what one kernel does over peer memory are the bits of the sum and then the norm. Slots of
+// two rows, so that it takes several rounds; with gathered rows too.
+TEST_F(CudaOps, SumAndNormInOneKernelHasTheBitsOfTwo) {
+  constexpr int64_t kRows = 5, kHidden = 300, kSize = kRows * kHidden;
+  const std::vector<int32_t> gathered{4, 0, 2};
+  const auto residuals = random_floats(kSize, 1);
+  for (int ranks : {2, 4, 8}) {
+    std::latch done(ranks);  // groups end together
+    testing::run_group(ranks, [&](Collectives& host) {
+      use_device(0);
+      const Stream own;
+      const auto group = make_peer_group(host, {.slot_bytes = 2 * kHidden * 4}).value();
+      const auto parts = random_floats(kSize, 10 + static_cast<uint32_t>(host.rank()));
+      const auto bias = to_device(random_floats(kHidden, 2), own);
+      const auto weight = to_device(random_floats(kHidden, 3), own);
+      const auto rows_from = to_device(gathered, own);
+      // Nothing is freed while a peer's kernel may be waiting for us: that would wait for the device.
+      const DeviceBuffer<float> residual(kSize), added(kSize), out(kSize);
+      for (bool gather : {false, true}) {
+        const NormArguments arguments{.residual = residual.data(),
+                                      .added = added.data(),
+                                      .bias = gather ? nullptr : bias.data(),
+                                      .weight = weight.data(),
+                                      .rows_from = gather ? rows_from.data() : nullptr,
+                                      .out = out.data(),
+                                      .rows = gather ? rows_from.size() : kRows,
+                                      .hidden = kHidden,
+                                      .epsilon = 1e-5f};
+        std::vector<float> sums[2], outs[2];
+        for (bool fused : {false, true}) {
+          copy(residual.data(), residuals.data(), kSize, own);
+          copy(added.data(), parts.data(), kSize, own);
+          if (fused) {
+            sum_and_norm(own, *group->peer_view(), arguments);
+          } else {
+            group->all_reduce(Reduction::kTreeSum, added.data(), kSize, own);
+            add_and_norm(own, arguments);
+          }
+          group->wait(own);
+          sums[fused] = to_host(residual, own);
+          outs[fused] = to_host(out, own);
+        }
+        EXPECT_EQ(outs[0], outs[1]) << ranks;
+        EXPECT_TRUE(gather || sums[0] == sums[1]) << ranks;
+        EXPECT_NE(outs[1][0], 0);
+      }
+      done.arrive_and_wait();
+    });
   }
 }
 

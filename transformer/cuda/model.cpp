@@ -243,7 +243,7 @@ void CudaModel::queue_forward(int64_t rows, int64_t logit_rows) {
                            .rows = logit_rows,
                            .hidden = config_.hidden_size,
                            .epsilon = static_cast<float>(config_.rms_norm_eps)};
-  add_and_norm(*stream_, last);
+  queue_sum_and_norm(last, rows);
   multiply(logit_rows, act_->last_hidden.data(), config_.hidden_size, weights_.head, act_->logits.data(),
            act_->vocab);
 }
@@ -256,17 +256,26 @@ void CudaModel::queue_embedding(int64_t rows) {
     group_->all_reduce(Reduction::kMerge, act_->residual.data(), rows * config_.hidden_size, *stream_);
 }
 
-// The sum of the previous block joins the residual stream here, in the same pass.
+// The parts of the previous block are summed over the ranks and join the residual stream, in one kernel where
+// ranks reach each other's memory.
+void CudaModel::queue_sum_and_norm(const NormArguments& arguments, int64_t rows) {
+  if (!is_split() || !arguments.added) return add_and_norm(*stream_, arguments);
+  if (const PeerView* view = group_->peer_view()) return sum_and_norm(*stream_, *view, arguments);
+  group_->all_reduce(Reduction::kTreeSum, act_->partial.data(), rows * config_.hidden_size, *stream_);
+  add_and_norm(*stream_, arguments);
+}
+
 void CudaModel::queue_norm(int64_t rows, const float* added, const float* bias, const float* weight) {
-  add_and_norm(*stream_, {.residual = act_->residual.data(),
-                          .added = added,
-                          .bias = bias,
-                          .weight = weight,
-                          .out = act_->normed.data(),
-                          .type = activation_type(weights_.type),
-                          .rows = rows,
-                          .hidden = config_.hidden_size,
-                          .epsilon = static_cast<float>(config_.rms_norm_eps)});
+  const NormArguments arguments{.residual = act_->residual.data(),
+                                .added = added,
+                                .bias = bias,
+                                .weight = weight,
+                                .out = act_->normed.data(),
+                                .type = activation_type(weights_.type),
+                                .rows = rows,
+                                .hidden = config_.hidden_size,
+                                .epsilon = static_cast<float>(config_.rms_norm_eps)};
+  queue_sum_and_norm(arguments, rows);
 }
 
 void CudaModel::multiply(int64_t rows, const void* x, int64_t x_stride, const DeviceMatrix& weight,
@@ -312,8 +321,6 @@ void CudaModel::queue_attention(int64_t layer, int64_t rows) {
              .max_positions = static_cast<int32_t>(max_positions_),
              .workspace = act_->workspace.data()});
   multiply(rows, act_->attended.data(), act_->q_size, w.o, act_->partial.data(), config_.hidden_size);
-  if (is_split())
-    group_->all_reduce(Reduction::kTreeSum, act_->partial.data(), rows * config_.hidden_size, *stream_);
 }
 
 void CudaModel::queue_mlp(int64_t layer, int64_t rows) {
@@ -324,8 +331,6 @@ void CudaModel::queue_mlp(int64_t layer, int64_t rows) {
   silu_mul(*stream_, act_->gate_up.data(), w.gate_up_bias.data(), rows, act_->columns,
            activation_type(weights_.type), act_->activated.data());
   multiply(rows, act_->activated.data(), act_->columns, w.down, act_->partial.data(), config_.hidden_size);
-  if (is_split())
-    group_->all_reduce(Reduction::kTreeSum, act_->partial.data(), rows * config_.hidden_size, *stream_);
 }
 
 }  // namespace outrider::cuda

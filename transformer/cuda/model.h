@@ -60,6 +60,8 @@ class CudaModel final : public Model {
   bool is_split() const { return group_->size() > 1; }
   void queue_forward(int64_t rows, int64_t logit_rows);
   void queue_embedding(int64_t rows);
+  // rows: of arguments.added.
+  void queue_sum_and_norm(const NormArguments& arguments, int64_t rows);
   void queue_norm(int64_t rows, const float* added, const float* bias, const float* weight);
   void queue_attention(int64_t layer, int64_t rows);
   void queue_mlp(int64_t layer, int64_t rows);

@@ -16,6 +16,8 @@
 
 namespace outrider::cuda {
 
+struct PeerView;  // comm/cuda/peer_kernels.h
+
 // Activations that feed a projection are fp32 where the weights are, else bf16; the rest is fp32.
 constexpr WeightType activation_type(WeightType weights) {
   return weights == WeightType::kFloat32 ? WeightType::kFloat32 : WeightType::kBFloat16;
@@ -43,9 +45,9 @@ struct KvLayer {
 // Once per device, before the first matmul: raises what a block may have of shared memory.
 void prepare_matmul(int64_t shared_bytes);
 
-// out[m, n] = sum over k of x[m, k] * weight[n, k], slice by slice, slices added in the tree; codes are summed
-// group by group, each sum scaled in fp32. x: of activation_type; both row-major, strides in elements (x_stride
-// even).
+// out[m, n] = sum over k of x[m, k] * weight[n, k], slice by slice, slices added in the tree; codes are
+// summed group by group, each sum scaled in fp32. x: of activation_type; both row-major, strides in elements
+// (x_stride even).
 struct MatmulShape {
   int64_t rows = 0;
   int64_t x_stride = 0;
@@ -77,6 +79,9 @@ struct NormArguments {
   float epsilon = 0;
 };
 void add_and_norm(StreamView stream, const NormArguments& arguments);
+// all_reduce(kTreeSum) of `added` over the ranks, then add_and_norm, with their bits, as one operation of the
+// group; `added` itself stays. The residual is written for the rows that are normed.
+void sum_and_norm(StreamView stream, const PeerView& view, const NormArguments& arguments);
 
 // In qkv [rows, (q_heads + 2 kv_heads) * head_dim]: adds the bias; normalises every q and k head where there
 // are norm weights (Qwen3); rotates q and k; writes k and v to the cache.

@@ -2,38 +2,13 @@
 // number of threads by index and then over one tree, so they are functions of the row alone.
 #include "base/cuda_device.h"
 #include "transformer/ops/cuda_ops.h"
+#include "transformer/ops/norm_row.h"
 
 namespace outrider::cuda {
 namespace {
 
-constexpr int kThreads = 256;
-constexpr int kWarps = kThreads / static_cast<int>(kWarp);
-
-template <class T>
-__device__ __forceinline__ T rounded(float value) {
-  if constexpr (sizeof(T) == 2)
-    return to_bf16(value);
-  else
-    return value;
-}
-
-__device__ __forceinline__ float sum_of_warp(float value) {
-  for (int lanes = 16; lanes >= 1; lanes /= 2) value = value + shuffle_xor(value, lanes);
-  return value;
-}
-
-// Every thread gets the sum. Shared memory: kWarps floats.
-__device__ __forceinline__ float sum_of_block(float value) {
-  float* sums = shared_memory<float>();
-  value = sum_of_warp(value);
-  if (threadIdx.x % kWarp == 0) sums[threadIdx.x / kWarp] = value;
-  sync_block();
-  static_assert(kWarps == kMaxSlices);
-  float values[kMaxSlices];
-  OUTRIDER_UNROLL
-  for (int i = 0; i < kMaxSlices; ++i) values[i] = sums[i];
-  return tree_sum(values, kMaxSlices);
-}
+constexpr int kThreads = kNormThreads;
+constexpr int kWarps = kNormWarps;
 
 __device__ __forceinline__ float element_of(const MatrixView& m, int32_t row, int32_t column) {
   const int64_t at = element_offset(m, row, column);
@@ -63,17 +38,9 @@ __global__ void __launch_bounds__(kThreads) add_and_norm_rows(const NormArgument
     if (a.added) value = value + (a.bias ? a.added[from + i] + a.bias[i] : a.added[from + i]);
     return value;
   };
-  float sum = 0;
-  for (int64_t i = threadIdx.x; i < a.hidden; i += kThreads) {
-    const float value = value_at(i);
-    sum = fmaf(value, value, sum);
-  }
-  const float scale = 1.0f / sqrtf(sum_of_block(sum) / static_cast<float>(a.hidden) + a.epsilon);
-  for (int64_t i = threadIdx.x; i < a.hidden; i += kThreads) {
-    const float value = value_at(i);
+  norm_row(a.hidden, a.epsilon, a.weight, shared_memory<float>(), out, value_at, [&](int64_t i, float value) {
     if (!a.rows_from) a.residual[from + i] = value;
-    out[i] = rounded<T>(value * scale * a.weight[i]);
-  }
+  });
 }
 
 // One warp per token and head; heads are q, then k, then v. kPairs: of dimensions per lane, at most.
