@@ -13,39 +13,24 @@ namespace {
 
 enum class Link { kStaged, kPeer };
 
-// As verify_sharded of verify_support.h.
 std::vector<VerifyResult> verify_on_device(const std::vector<TestRound>& rounds, int ranks, Link link,
                                            VerifierStats* stats = nullptr) {
-  const auto vocab_size = static_cast<int64_t>(rounds.front().vocab_size());
-  std::vector<TokenCounts> counts;
-  const auto requests = requests_of(rounds, counts);
-  int64_t rows = 0;
-  for (const TestRound& round : rounds) rows += static_cast<int64_t>(round.raw.size());
-  std::vector<std::vector<VerifyResult>> results(static_cast<size_t>(ranks));
   std::latch done(ranks);  // groups end together
-  reference::run_ranks(ranks, [&](Collectives& host) {
+  return verify_on_ranks(rounds, ranks, stats, [&](RankPass& pass, VerifierStats& own_stats) {
     use_device(0);
-    const IndexRange range = vocab_range(vocab_size, {host.rank(), host.size()});
-    const std::vector<float> shard = shard_of(rounds, requests, rows, range);
-    auto group = link == Link::kStaged ? make_staged_group(host) : make_peer_group(host).value();
+    auto group = link == Link::kStaged ? make_staged_group(pass.group) : make_peer_group(pass.group).value();
     Stream stream;
-    DeviceBuffer<float> memory(rows * range.size());
-    copy(memory.data(), shard.data(), memory.size(), stream);
+    DeviceBuffer<float> memory(static_cast<int64_t>(pass.shard.size()));
+    copy(memory.data(), pass.shard.data(), memory.size(), stream);
     stream.synchronize();
-    DeviceVerifier verifier(*group, host, {.rows = rows, .requests = static_cast<int64_t>(rounds.size())});
-    const LogitsShard logits{TensorView<float, 2>(memory.data(), {rows, range.size()}), range, vocab_size,
-                             StreamView(stream).handle()};
-    results[static_cast<size_t>(host.rank())] = verifier.verify(requests, logits);
-    if (stats != nullptr && host.rank() == 0) *stats = verifier.stats();
+    DeviceVerifier verifier(*group, pass.group,
+                            {.rows = pass.rows, .requests = static_cast<int64_t>(rounds.size())});
+    const auto results =
+        verifier.verify(pass.requests, pass.logits(memory.data(), StreamView(stream).handle()));
+    own_stats = verifier.stats();
     done.arrive_and_wait();
+    return results;
   });
-  for (const auto& other : results)
-    for (size_t i = 0; i < rounds.size(); ++i) {
-      EXPECT_EQ(other[i].status, results[0][i].status);
-      EXPECT_EQ(other[i].accepted_count, results[0][i].accepted_count);
-      EXPECT_EQ(other[i].next, results[0][i].next);
-    }
-  return results.front();
 }
 
 void expect_same_logprobs(const std::vector<PositionLogprobs>& a, const std::vector<PositionLogprobs>& b,

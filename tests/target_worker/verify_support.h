@@ -135,9 +135,25 @@ inline std::vector<float> shard_of(const std::vector<TestRound>& rounds,
   return shard;
 }
 
-// One pass over all rounds with the vocabulary split over `ranks`; expects every rank to say the same.
-inline std::vector<VerifyResult> verify_sharded(const std::vector<TestRound>& rounds, int ranks,
-                                                VerifierStats* stats = nullptr) {
+// What one rank has of a pass.
+struct RankPass {
+  Collectives& group;
+  const std::vector<VerifyRequest>& requests;
+  std::vector<float> shard;  // [rows, range.size()]: raw logits, to be overwritten
+  int64_t rows = 0;
+  IndexRange range;
+  int64_t vocab_size = 0;
+
+  LogitsShard logits(float* data, void* stream = nullptr) const {
+    return {TensorView<float, 2>(data, {rows, range.size()}), range, vocab_size, stream};
+  }
+};
+
+// One pass over all rounds with the vocabulary split over `ranks`, each of which calls `verify(pass, stats)`
+// for its results; expects every rank to say the same.
+template <class Verify>
+std::vector<VerifyResult> verify_on_ranks(const std::vector<TestRound>& rounds, int ranks,
+                                          VerifierStats* stats, Verify verify) {
   const auto vocab_size = static_cast<int64_t>(rounds.front().vocab_size());
   std::vector<TokenCounts> counts;
   const auto requests = requests_of(rounds, counts);
@@ -146,12 +162,10 @@ inline std::vector<VerifyResult> verify_sharded(const std::vector<TestRound>& ro
   std::vector<std::vector<VerifyResult>> results(static_cast<size_t>(ranks));
   std::vector<VerifierStats> all_stats(static_cast<size_t>(ranks));
   reference::run_ranks(ranks, [&](Collectives& group) {
+    const auto rank = static_cast<size_t>(group.rank());
     const IndexRange range = vocab_range(vocab_size, {group.rank(), group.size()});
-    std::vector<float> shard = shard_of(rounds, requests, rows, range);
-    ShardedVerifier verifier(group);
-    const LogitsShard logits{TensorView<float, 2>(shard.data(), {rows, range.size()}), range, vocab_size};
-    results[static_cast<size_t>(group.rank())] = verifier.verify(requests, logits);
-    all_stats[static_cast<size_t>(group.rank())] = verifier.stats();
+    RankPass pass{group, requests, shard_of(rounds, requests, rows, range), rows, range, vocab_size};
+    results[rank] = verify(pass, all_stats[rank]);
   });
   for (const auto& other : results)
     for (size_t i = 0; i < rounds.size(); ++i) {
@@ -161,6 +175,17 @@ inline std::vector<VerifyResult> verify_sharded(const std::vector<TestRound>& ro
     }
   if (stats != nullptr) *stats = all_stats.front();
   return results.front();
+}
+
+// By the host's verifier.
+inline std::vector<VerifyResult> verify_sharded(const std::vector<TestRound>& rounds, int ranks,
+                                                VerifierStats* stats = nullptr) {
+  return verify_on_ranks(rounds, ranks, stats, [](RankPass& pass, VerifierStats& own_stats) {
+    ShardedVerifier verifier(pass.group);
+    const auto results = verifier.verify(pass.requests, pass.logits(pass.shard.data()));
+    own_stats = verifier.stats();
+    return results;
+  });
 }
 
 // q from logits that resemble the target's, as the draft worker makes it: integer weights, dense or the best
