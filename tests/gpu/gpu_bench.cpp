@@ -1,6 +1,6 @@
-// Timings of one GPU: memory bandwidth, matrix products of 1B and 8B shapes for 1 to 64 rows beside cuBLAS,
-// and whole decode steps of 1B, 3B and 8B shapes with noise for weights. One table on standard output, one
-// JSON file.
+// Timings of one GPU: memory bandwidth, matrix products of 1B and 8B shapes for 1 to 256 rows beside cuBLAS,
+// and whole decode steps of 1B, 3B and 8B shapes with noise for weights, in bf16, int8 and fp8. One table on
+// standard output, one JSON file.
 //   gpu_bench [--json FILE] [--seconds N] [--tiny]
 // Exit codes: 0, or 77 and the reason where there is no GPU. --tiny: shapes that the emulation can run.
 #include <chrono>
@@ -17,6 +17,7 @@
 #include "tests/gpu/read_bandwidth.h"
 #include "transformer/cuda/model.h"
 #include "transformer/cuda_backend.h"
+#include "transformer/weights.h"
 
 namespace outrider::gpu {
 namespace {
@@ -31,6 +32,10 @@ struct Settings {
   bool tiny = false;
 };
 
+constexpr std::pair<WeightType, WeightFormat> kFormats[]{{WeightType::kBFloat16, WeightFormat::kBFloat16},
+                                                         {WeightType::kInt8, WeightFormat::kInt8},
+                                                         {WeightType::kFloat8, WeightFormat::kFloat8}};
+
 class Bench {
  public:
   explicit Bench(const Settings& settings) : settings_(settings), device_(cuda::describe_device(0)) {}
@@ -40,8 +45,9 @@ class Bench {
  private:
   bool time_is_up(const std::string& what);
   void measure_bandwidth();
-  void measure_products(const std::string& name, int64_t n, int64_t k);
-  void measure_steps(const std::string& name, const ModelConfig& config);
+  void measure_products(const std::string& name, int64_t n, int64_t k, WeightType type);
+  void measure_steps(const std::string& name, const ModelConfig& config, WeightFormat format,
+                     const std::vector<int64_t>& contexts);
   void write() const;
 
   Settings settings_;
@@ -78,26 +84,29 @@ void Bench::measure_bandwidth() {
 
 // Copies of the weights that together exceed the L2 cache several times take turns: every read is from
 // memory.
-void Bench::measure_products(const std::string& name, int64_t n, int64_t k) {
+void Bench::measure_products(const std::string& name, int64_t n, int64_t k, WeightType type) {
   if (time_is_up("product " + name)) return;
-  const int64_t weight_bytes = n * k * 2;
+  const cuda::Slices slices = cuda::even_slices(k, cuda::step_columns(type));
+  const int64_t weight_bytes = cuda::DeviceMatrix::bytes_for(type, n, slices);
   const int copies =
       settings_.tiny ? 2 : static_cast<int>(std::clamp<int64_t>((int64_t{512} << 20) / weight_bytes, 2, 64));
   const int calls = settings_.tiny ? 2 : std::max(copies, 8);
-  constexpr int64_t kMostRows = 64;
+  constexpr int64_t kMostRows = 256;
   std::vector<cuda::DeviceMatrix> weights;
   for (int c = 0; c < copies; ++c) {
-    weights.emplace_back(WeightType::kBFloat16, n, cuda::even_slices(k));
+    weights.emplace_back(type, n, slices);
     cuda::fill_noise(stream_, weights.back().view(), static_cast<uint64_t>(c) + 1, 0.02f);
   }
   cuda::DeviceMatrix x(WeightType::kBFloat16, kMostRows, cuda::even_slices(k));  // any bf16 noise
   cuda::fill_noise(stream_, x.view(), 99, 1.0f);
   const cuda::DeviceBuffer<float> out(kMostRows * n);
   cuda::prepare_matmul(device_.shared_bytes);
-  auto cublas = Cublas::load(stream_);
+  auto cublas = type == WeightType::kBFloat16 ? Cublas::load(stream_)
+                                              : Result<std::unique_ptr<Cublas>>(unsupported("bf16 only"));
+  const int repetitions = settings_.tiny ? 2 : 15;
   double alone = 0;
   std::printf("%-28s", fmt::format("{} [{}, {}]", name, n, k).c_str());
-  for (int64_t rows : {1, 2, 4, 8, 9, 12, 16, 32, 64}) {
+  for (int64_t rows : {1, 2, 4, 8, 9, 12, 16, 32, 64, 256}) {
     const auto ours = [&](int c) {
       cuda::matmul(stream_,
                    {.rows = rows,
@@ -110,10 +119,12 @@ void Bench::measure_products(const std::string& name, int64_t n, int64_t k) {
     const cuda::Graph graph(stream_, [&] {
       for (int c = 0; c < calls; ++c) ours(c);
     });
-    const double seconds = measure(stream_, 15, 1, [&](int) { graph.launch(stream_); }).median_s / calls;
+    const double seconds =
+        measure(stream_, repetitions, 1, [&](int) { graph.launch(stream_); }).median_s / calls;
     if (rows == 1) alone = seconds;
     const double share = static_cast<double>(weight_bytes) / seconds / read_bandwidth_;
     json line{{"name", name},
+              {"weights", weight_type_name(type)},
               {"n", n},
               {"k", k},
               {"rows", rows},
@@ -131,26 +142,29 @@ void Bench::measure_products(const std::string& name, int64_t n, int64_t k) {
         for (int c = 0; c < calls; ++c) peer(c);
       });
       line["cublas_us"] =
-          1e6 * measure(stream_, 15, 1, [&](int) { peer_graph.launch(stream_); }).median_s / calls;
+          1e6 * measure(stream_, repetitions, 1, [&](int) { peer_graph.launch(stream_); }).median_s / calls;
     }
     report_["products"].push_back(line);
-    if (rows == 1 || rows == 8 || rows == 16)
+    if (rows == 1 || rows == 8 || rows == 16 || rows == 256)
       std::printf("  M=%-2ld %6.1f us (%.0f %%)%s", static_cast<long>(rows), seconds * 1e6, 100 * share,
                   cublas.ok() ? fmt::format(" cuBLAS {:.1f}", line["cublas_us"].get<double>()).c_str() : "");
   }
   std::printf("\n");
-  if (!cublas.ok()) report_["cublas"] = cublas.status().message();
+  if (type == WeightType::kBFloat16 && !cublas.ok()) report_["cublas"] = cublas.status().message();
 }
 
 // One sequence with a context; steps of M rows that are rolled back, as a verification that rejects all is.
-void Bench::measure_steps(const std::string& name, const ModelConfig& config) {
-  for (int64_t context : settings_.tiny ? std::vector<int64_t>{20} : std::vector<int64_t>{128, 2048}) {
+void Bench::measure_steps(const std::string& name, const ModelConfig& config, WeightFormat format,
+                          const std::vector<int64_t>& contexts) {
+  for (int64_t context : contexts) {
     if (time_is_up(fmt::format("steps {} after {}", name, context))) return;
     const auto single = make_single_collectives();
-    auto model = cuda::CudaModel::of_noise(
-        config,
-        {.device = {.kind = Device::Kind::kCuda}, .max_logit_rows = 16, .max_positions = context + 32},
-        *single);
+    auto model = cuda::CudaModel::of_noise(config,
+                                           {.device = {.kind = Device::Kind::kCuda},
+                                            .max_logit_rows = 16,
+                                            .max_positions = context + 32,
+                                            .weight_format = format},
+                                           *single);
     if (!model.ok()) {
       std::printf("%-28s not run: %s\n", name.c_str(), model.status().message().c_str());
       report_["not_run"].push_back(name + ": " + model.status().message());
@@ -171,13 +185,14 @@ void Bench::measure_steps(const std::string& name, const ModelConfig& config) {
       (void)(*model)->forward({&slice, 1}).value();
     }
     const std::chrono::duration<double> prefill = std::chrono::steady_clock::now() - prefill_start;
+    const int warm_ups = settings_.tiny ? 1 : 3, repetitions = settings_.tiny ? 2 : 30;
     double alone = 0;
     std::printf("%-28s", fmt::format("{} step after {}", name, context).c_str());
     for (int64_t rows : {1, 2, 3, 4, 5, 6, 7, 8, 9, 12, 16}) {
       const BatchSlice slice{
           sequence, std::span(ids).subspan(static_cast<size_t>(context), static_cast<size_t>(rows)), rows};
       std::vector<double> seconds;
-      for (int r = -3; r < 30; ++r) {
+      for (int r = -warm_ups; r < repetitions; ++r) {
         const auto start = std::chrono::steady_clock::now();
         const cuda::DeviceLogits logits = (*model)->forward_on_device({&slice, 1}).value();
         logits.stream.synchronize();
@@ -189,6 +204,7 @@ void Bench::measure_steps(const std::string& name, const ModelConfig& config) {
       if (rows == 1) alone = t.median_s;
       const double share = static_cast<double>((*model)->weight_bytes()) / t.median_s / read_bandwidth_;
       report_["steps"].push_back({{"model", name},
+                                  {"weights", weight_format_name(format)},
                                   {"context", context},
                                   {"rows", rows},
                                   {"ms", t.median_s * 1e3},
@@ -236,29 +252,35 @@ int Bench::run() {
   measure_bandwidth();
   write();
   if (settings_.tiny) {
-    measure_products("tiny", 96, 64);
     ModelConfig tiny = shape(64, 2, 8, 8, 96, true);
     tiny.vocab_size = 128;
-    measure_steps("tiny", tiny);
+    for (const auto& [type, format] : kFormats) {
+      measure_products(fmt::format("tiny {}", weight_format_name(format)), 96, 64, type);
+      measure_steps(fmt::format("tiny {}", weight_format_name(format)), tiny, format, {20});
+    }
     write();
     return 0;
   }
   const std::map<std::string, ModelConfig> models{{"1B", shape(2048, 16, 32, 64, 8192, true)},
                                                   {"3B", shape(3072, 28, 24, 128, 8192, true)},
                                                   {"8B", shape(4096, 32, 32, 128, 14336, false)}};
-  for (const char* name : {"1B", "8B"}) {
-    const ModelConfig& c = models.at(name);
-    const std::string size = name;
-    measure_products(size + " qkv", c.q_size() + 2 * c.kv_size(), c.hidden_size);
-    measure_products(size + " o", c.hidden_size, c.q_size());
-    measure_products(size + " gate_up", 2 * c.intermediate_size, c.hidden_size);
-    measure_products(size + " down", c.hidden_size, c.intermediate_size);
-    measure_products(size + " head", c.vocab_size, c.hidden_size);
-    write();
-  }
-  for (const auto& [name, config] : models) {
-    measure_steps(name, config);
-    write();
+  for (const auto& [type, format] : kFormats) {
+    for (const char* name : {"1B", "8B"}) {
+      const ModelConfig& c = models.at(name);
+      const std::string title = fmt::format("{} {} ", name, weight_format_name(format));
+      measure_products(title + "qkv", c.q_size() + 2 * c.kv_size(), c.hidden_size, type);
+      measure_products(title + "o", c.hidden_size, c.q_size(), type);
+      measure_products(title + "gate_up", 2 * c.intermediate_size, c.hidden_size, type);
+      measure_products(title + "down", c.hidden_size, c.intermediate_size, type);
+      measure_products(title + "head", c.vocab_size, c.hidden_size, type);
+      write();
+    }
+    const bool stored = format == WeightFormat::kBFloat16;
+    for (const auto& [name, config] : models) {
+      measure_steps(fmt::format("{} {}", name, weight_format_name(format)), config, format,
+                    stored ? std::vector<int64_t>{128, 2048} : std::vector<int64_t>{128});
+      write();
+    }
   }
   return 0;
 }
