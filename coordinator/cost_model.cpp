@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <nlohmann/json.hpp>
+#include <utility>
 
 namespace outrider {
 namespace {
@@ -12,6 +13,9 @@ constexpr double kPseudoRows[] = {1, 9};           // plain decoding and a usual
 constexpr double kDraftPriorWeight = 1;            // one draft of one token
 constexpr double kFurtherRidge = 1e-3;             // relative: in doubt a batch drafts together
 constexpr double kContextRidge = 1e-3;             // of the context term, relative to its own spread
+constexpr double kMissedPrior = 8;                 // passes that found the line right
+constexpr double kHiccup = 3;                      // times the prediction: once alone it is nobody's cost
+constexpr int64_t kFirstPasses = 16;               // before that everything is believed
 constexpr double kMinContextSpread = 0.05 * 0.05;  // (deviation / mean)^2 below which context tells nothing
 
 }  // namespace
@@ -23,6 +27,7 @@ CostModel::CostModel(const CostPrior& prior)
       ld_(kDraftPriorWeight * prior.draft_token) {
   for (const double n : kPseudoRows)
     add(n, 0, prior.base + prior.per_row * n, prior.weight / static_cast<double>(std::size(kPseudoRows)));
+  refit();
 }
 
 void CostModel::add(double n, double k, double t, double weight) {
@@ -43,6 +48,7 @@ void CostModel::set_scale(double seconds, int32_t rows) {
   nt_ *= scale;
   if (!draft_measured_) ld_ *= scale;
   scaled_ = true;
+  refit();
 }
 
 void CostModel::observe_verify(int32_t rows, int64_t context, double seconds) {
@@ -52,9 +58,44 @@ void CostModel::observe_verify(int32_t rows, int64_t context, double seconds) {
   ++passes_;
   predicted_ += predicted;
   measured_ += seconds;
+  rows_seen_ += rows;
+  context_seen_ += static_cast<double>(context);
   absolute_error_ += std::abs(predicted - seconds);
+  const bool slow = seconds > kHiccup * predicted;
+  if (slow && !std::exchange(was_slow_, true) && passes_ > kFirstPasses) return;
+  was_slow_ = slow;
   for (double* sum : {&w_, &n_, &nn_, &t_, &nt_, &k_, &kk_, &nk_, &kt_}) *sum *= kForget;
   add(rows, static_cast<double>(context), seconds, 1);
+  fit_ = fit();
+  observe_missed(rows, context, seconds);
+}
+
+void CostModel::observe_missed(int32_t rows, int64_t context, double seconds) {
+  for (Missed& missed : missed_) missed = {kForget * missed.weight, kForget * missed.sum};
+  if (rows <= kFewRows) {
+    const double line = fit_.base + fit_.per_row * rows + fit_.per_context * static_cast<double>(context);
+    missed_[static_cast<size_t>(rows)].weight += 1;
+    missed_[static_cast<size_t>(rows)].sum += std::clamp(seconds / line - 1, -0.5, 1.0);
+  }
+  refit();
+}
+
+// Rows that were not tried lie between their neighbours, or are like the last.
+void CostModel::refit() {
+  fit_ = fit();
+  size_t last = 0;
+  for (size_t rows = 1; rows < missed_.size(); ++rows) {
+    const Missed& missed = missed_[rows];
+    if (missed.weight < 0.5) continue;
+    const double now = missed.sum / (missed.weight + kMissedPrior),
+                 before = last == 0 ? now : correction_[last];
+    for (size_t between = last + 1; between <= rows; ++between)
+      correction_[between] =
+          before + (now - before) * static_cast<double>(between - last) / static_cast<double>(rows - last);
+    last = rows;
+  }
+  std::fill(correction_.begin() + static_cast<ptrdiff_t>(last) + 1, correction_.end(),
+            last == 0 ? 0.0 : correction_[last]);
 }
 
 void CostModel::observe_draft_phase(int32_t longest, int32_t total, double busy, double wait) {
@@ -70,6 +111,10 @@ void CostModel::observe_draft_phase(int32_t longest, int32_t total, double busy,
   const double exchange = std::max(0.0, wait - busy);
   exchange_ = draft_measured_ ? kForget * exchange_ + (1 - kForget) * exchange : exchange;
   draft_measured_ = true;
+  ++phases_;
+  drafted_ += l;
+  busy_ += busy;
+  exchanged_ += exchange;
 }
 
 // Least squares through the origin; both costs >= 0.
@@ -86,7 +131,7 @@ DraftCost CostModel::draft() const {
 
 // Weighted least squares with base > 0, slopes >= 0. The context term joins only when contexts differed
 // enough to tell it from the base.
-VerifyCost CostModel::verify() const {
+VerifyCost CostModel::fit() const {
   const double det = w_ * nn_ - n_ * n_;
   const double row_slope = det > 1e-9 * w_ * nn_ ? (w_ * nt_ - n_ * t_) / det : 0;
   VerifyCost cost{.base = 0, .per_row = std::max(0.0, row_slope), .per_context = 0};
@@ -105,8 +150,8 @@ VerifyCost CostModel::verify() const {
 }
 
 double CostModel::verify_seconds(int32_t rows, int64_t context) const {
-  const VerifyCost cost = verify();
-  return cost.base + cost.per_row * rows + cost.per_context * static_cast<double>(context);
+  const double line = fit_.base + fit_.per_row * rows + fit_.per_context * static_cast<double>(context);
+  return rows <= kFewRows ? line * (1 + correction_[static_cast<size_t>(rows)]) : line;
 }
 
 double CostModel::draft_phase_seconds(int32_t longest, int32_t total) const {
@@ -130,7 +175,14 @@ void CostModel::fill_json(nlohmann::json& out) const {
          {"exchange_ms", exchange_ * 1e3},
          {"draft_measured", draft_measured_},
          {"passes", passes_}};
+  if (phases_ > 0)
+    out["mean"]["draft"] = {{"ms_per_token", busy_ / drafted_ * 1e3},
+                            {"exchange_ms", exchanged_ / static_cast<double>(phases_) * 1e3}};
   if (passes_ == 0) return;
+  const auto passes = static_cast<double>(passes_);
+  out["mean"]["verify"] = {{"ms", measured_ / passes * 1e3},
+                           {"rows", rows_seen_ / passes},
+                           {"context_tokens", context_seen_ / passes}};
   out["verify_predicted_over_measured"] = predicted_ / measured_;
   out["verify_mean_absolute_error"] = absolute_error_ / measured_;
 }

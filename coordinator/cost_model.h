@@ -3,6 +3,7 @@
 // clock.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <nlohmann/json_fwd.hpp>
 
@@ -16,7 +17,8 @@ struct CostPrior {
   bool relative = true;
 };
 
-// t_verify = base + per_row * rows + per_context * (context tokens of all sequences in the pass).
+// t_verify = base + per_row * rows + per_context * (context tokens of all sequences in the pass), and for few
+// rows what that missed: kernels have steps.
 struct VerifyCost {
   double base = 0, per_row = 0, per_context = 0;
 };
@@ -37,11 +39,13 @@ class CostModel {
   // worker drafted for `busy`; the longest draft and all of them together, in tokens.
   void observe_draft_phase(int32_t longest, int32_t total, double busy, double wait);
 
-  VerifyCost verify() const;
+  const VerifyCost& verify() const { return fit_; }
   DraftCost draft() const;
   double verify_seconds(int32_t rows, int64_t context) const;
   double draft_token_seconds() const { return draft().per_step; }
   double exchange_seconds() const { return exchange_; }  // links and queues, there and back
+
+  bool draft_known() const { return draft_measured_ || !prior_.relative; }
 
   double draft_phase_seconds(int32_t longest, int32_t total) const;
   // A round in which each of `batch` sequences of `context` tokens drafts gamma; 0 does not wait for
@@ -52,6 +56,15 @@ class CostModel {
   void fill_json(nlohmann::json& out) const;
 
  private:
+  static constexpr int32_t kFewRows = 32;
+  // Decayed passes of so many rows, and the sum of measured / fit - 1 over them.
+  struct Missed {
+    double weight = 0, sum = 0;
+  };
+
+  VerifyCost fit() const;
+  void observe_missed(int32_t rows, int64_t context, double seconds);
+  void refit();
   void add(double n, double k, double t, double weight);
   void set_scale(double seconds, int32_t rows);
 
@@ -62,8 +75,15 @@ class CostModel {
   double ll_ = 0, mm_ = 0, lm_ = 0, ld_ = 0, md_ = 0;  // drafts: longest, further tokens, busy seconds
   bool draft_measured_ = false;
   double exchange_ = 0;
+  VerifyCost fit_;
+  std::array<Missed, kFewRows + 1> missed_{};
+  std::array<double, kFewRows + 1> correction_{};  // by rows; factors less 1
+  bool was_slow_ = false;
   int64_t passes_ = 0;
   double predicted_ = 0, measured_ = 0, absolute_error_ = 0;
+  double rows_seen_ = 0, context_seen_ = 0;  // over all passes, as the seconds before
+  double drafted_ = 0, busy_ = 0, exchanged_ = 0;
+  int64_t phases_ = 0;
 };
 
 }  // namespace outrider

@@ -31,11 +31,10 @@ double gamma_rate(double tokens, int32_t gamma, const GammaContext& context) {
 GammaChoice best_gamma(std::span<const double> tokens, const GammaContext& context) {
   constexpr double kTie = 1e-6;
   const CostModel& cost = cost_of(context.cost);
-  const VerifyCost verify = cost.verify();  // fitted once, not for every gamma
-  const double fixed = verify.base + verify.per_context * context.context_length * context.batch_size;
+  const int64_t tokens_in_cache = int64_t{context.batch_size} * context.context_length;
   GammaChoice best;
   for (int32_t gamma = 0; gamma < static_cast<int32_t>(tokens.size()); ++gamma) {
-    const double seconds = fixed + verify.per_row * context.batch_size * (gamma + 1) +
+    const double seconds = cost.verify_seconds(context.batch_size * (gamma + 1), tokens_in_cache) +
                            cost.draft_phase_seconds(gamma, gamma * context.batch_size);
     const double rate = tokens[static_cast<size_t>(gamma)] / seconds;
     if (gamma == 0 || rate > best.rate * (1 + kTie)) best = {gamma, rate};

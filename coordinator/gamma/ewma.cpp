@@ -10,9 +10,12 @@ namespace outrider {
 namespace {
 
 constexpr double kTrialShare = 0.01;
-constexpr double kMaxTrials = 4;  // credit for so many: a burst can confirm what one found
+constexpr double kMaxStanding = 8;   // plain steps: past gains do not pay for a long loss
+constexpr double kMaxLoss = 2;       // of one step: a hiccup of the machine is not the drafter's fault
+constexpr int32_t kFirstLength = 1;  // until it is known what drafting costs
+constexpr double kMaxTrials = 4;     // credit for so many: a burst can confirm what one found
 // Plain steps are tried where the gain is not clear, and rarely where it is: a wrong fit looks clear, too.
-constexpr double kClearGain = 1.5;
+constexpr double kClearGain = 1.3;
 constexpr int32_t kPlainTrialMinGap = 16, kPlainTrialMaxGap = 256;  // steps
 constexpr int32_t kIdleRounds = 32;  // then one token is tried: the others' drafts are waited for anyway
 
@@ -36,6 +39,9 @@ void EwmaBatch::learn(const RoundOutcome& outcome) {
   step_seconds_ = std::max(step_seconds_, static_cast<double>(outcome.round_ns) * 1e-9);
   ++step_rounds_;
   step_accepted_ += outcome.accepted;
+  step_drafted_ += outcome.proposed;
+  step_read_prompt_ |=
+      outcome.read_prompt && alone();  // in a batch this is what new sequences cost the others
   if (outcome.drafted == 0) return;
   // Decayed once a step, in as many parts as there are sequences.
   shared_.forget((1 - options_.decay) / static_cast<double>(std::max<size_t>(1, members_.size())));
@@ -51,16 +57,23 @@ void EwmaBatch::decide(const CostModel& cost) {
   bool all_chosen = true;
   for (const EwmaGamma* member : members_) {
     acceptance_.push_back(member->estimate());
-    limits_.push_back(member->limit_);
+    limits_.push_back(cost.draft_known() ? member->limit_ : std::min(member->limit_, kFirstLength));
     total_context += member->context_;
     all_chosen &= member->gamma_ >= 0;
   }
   const double plain = cost.verify_seconds(static_cast<int32_t>(members_.size()), total_context);
   settle_credit(plain);
   const GoodputChoice best = allocate_goodput(acceptance_, limits_, cost, total_context);
-  if (!all_chosen || best.rate > (1 + options_.switch_gain) * rate_of_present(cost, total_context))
-    for (size_t i = 0; i < members_.size(); ++i) members_[i]->gamma_ = best.gammas[i];
+  choose(cost, total_context, best, all_chosen);
   consider_trial(cost, plain, best.rate);
+}
+
+void EwmaBatch::choose(const CostModel& cost, int64_t context, const GoodputChoice& best, bool all_chosen) {
+  if (options_.trials && standing_ < 0) {
+    for (EwmaGamma* member : members_) member->gamma_ = 0;
+  } else if (!all_chosen || best.rate > (1 + options_.switch_gain) * rate_of_present(cost, context)) {
+    for (size_t i = 0; i < members_.size(); ++i) members_[i]->gamma_ = best.gammas[i];
+  }
 }
 
 double EwmaBatch::rate_of_present(const CostModel& cost, int64_t context) const {
@@ -76,8 +89,9 @@ double EwmaBatch::rate_of_present(const CostModel& cost, int64_t context) const 
 }
 
 void EwmaBatch::settle_credit(double plain_seconds) {
-  if (step_rounds_ > 0) {
+  if (step_rounds_ > 0 && !step_read_prompt_) {
     const double tokens = 1 + static_cast<double>(step_accepted_) / step_rounds_;
+    settle_standing(plain_seconds, tokens);
     if (trial_ == Trial::kDraft) {
       credit_ += plain_seconds * tokens - step_seconds_;
     } else if (trial_ == Trial::kPlain) {
@@ -87,7 +101,13 @@ void EwmaBatch::settle_credit(double plain_seconds) {
     }
   }
   step_seconds_ = 0;
-  step_rounds_ = step_accepted_ = 0;
+  step_rounds_ = step_accepted_ = step_drafted_ = 0;
+  step_read_prompt_ = false;
+}
+
+void EwmaBatch::settle_standing(double plain_seconds, double tokens) {
+  const double gain = step_drafted_ > 0 ? tokens - step_seconds_ / plain_seconds : kTrialShare;
+  standing_ = std::min(kMaxStanding, standing_ + std::max(gain, -kMaxLoss));
 }
 
 // At gamma 0 a short draft is tried now and then, else a plain step: only so is it known what the other
@@ -146,18 +166,22 @@ void EwmaGamma::update(const RoundOutcome& outcome) {
   batch_->learn(outcome);
   if (outcome.drafted == 0) return;
   acceptance_.update(outcome.drafted, outcome.accepted);
-  watch_for_collapse(outcome);
+  watch_for_change(outcome);
 }
 
-// When acceptance falls, tests become rare and the average follows slowly. So half the evidence is dropped
-// after a run of rounds without an accepted token that the estimate thinks so unlikely: three rounds at 0.85,
-// fifteen at 0.3.
-void EwmaGamma::watch_for_collapse(const RoundOutcome& outcome) {
+// When acceptance falls, tests become rare and the average follows slowly; when it rises, the past weighs. So
+// half the evidence is dropped after a run of rounds without an accepted token, or of tokens without a
+// rejection, that the estimate thinks so unlikely: three rounds at 0.85 or fifteen at 0.3; five tokens at
+// 0.35.
+void EwmaGamma::watch_for_change(const RoundOutcome& outcome) {
   zeros_ = outcome.accepted == 0 ? zeros_ + 1 : 0;
-  if (std::pow(1 - acceptance_.mean(), zeros_) >= options_.surprise) return;
-  zeros_ = 0;
+  streak_ = outcome.accepted == outcome.drafted ? streak_ + outcome.accepted : 0;
+  const bool fell = std::pow(1 - acceptance_.mean(), zeros_) < options_.surprise;
+  const bool rose = std::pow(acceptance_.mean(), streak_) < options_.surprise;
+  if (!fell && !rose) return;
+  zeros_ = streak_ = 0;
   acceptance_.forget(0.5);
-  if (batch_->alone()) gamma_ = (gamma_ + 1) / 2;
+  if (fell && batch_->alone()) gamma_ = (gamma_ + 1) / 2;
 }
 
 Result<GammaPolicyFactory> ewma_gamma_from(const GammaArguments& arguments) {

@@ -6,16 +6,17 @@
 #include <vector>
 
 #include "coordinator/gamma/acceptance.h"
+#include "coordinator/gamma/goodput.h"
 
 namespace outrider {
 
 struct EwmaOptions {
   int32_t max = kDefaultGammaMax;
-  double decay = 0.9;
+  double decay = 0.95;
   double prior_mean = 0.7, prior_tests = 10;
-  double switch_gain = 0.02;  // predicted, before lengths change
-  double surprise = 0.005;    // chance of a run of rejections that halves the evidence; 0: never
-  double shrink = 400;        // tests that the others of a batch are worth in a sequence's estimate
+  double switch_gain = 0.01;  // predicted, before lengths change
+  double surprise = 0.005;    // chance of a run of rounds that halves the evidence; 0: never
+  double shrink = 1000;       // tests that the others of a batch are worth in a sequence's estimate
   bool trials = true;         // of plain steps and of drafts, whichever is not done now
 };
 
@@ -38,6 +39,8 @@ class EwmaBatch {
 
  private:
   void settle_credit(double plain_seconds);
+  void settle_standing(double plain_seconds, double tokens);
+  void choose(const CostModel& cost, int64_t context, const GoodputChoice& best, bool all_chosen);
   double rate_of_present(const CostModel& cost, int64_t context) const;
   void consider_trial(const CostModel& cost, double plain_seconds, double best_rate);
 
@@ -54,7 +57,14 @@ class EwmaBatch {
   int32_t since_plain_ = 252;  // steps; nothing is known at first, so the first trial is soon
   double trial_rate_ = 0;      // of what a plain trial stood in for
   double step_seconds_ = 0;    // of the step that ended
-  int32_t step_rounds_ = 0, step_accepted_ = 0;
+  int32_t step_rounds_ = 0, step_accepted_ = 0, step_drafted_ = 0;
+  bool step_read_prompt_ = false;
+
+  // How far ahead of plain decoding the batch is, in plain steps. While it is behind nobody drafts, trials
+  // apart: so whatever the estimates say, what drafting has lost stays below the start, and 1 % of the plain
+  // steps since.
+  double standing_ = kStartStanding;
+  static constexpr double kStartStanding = 1.5;
 
   // Scratch.
   std::vector<double> acceptance_;
@@ -74,7 +84,7 @@ class EwmaGamma : public GammaPolicy {
  private:
   friend class EwmaBatch;
   double estimate() const;  // own evidence, and that of the batch
-  void watch_for_collapse(const RoundOutcome& outcome);
+  void watch_for_change(const RoundOutcome& outcome);
 
   EwmaOptions options_;
   std::shared_ptr<EwmaBatch> batch_;
@@ -82,8 +92,9 @@ class EwmaGamma : public GammaPolicy {
   bool joined_ = false;
   int32_t gamma_ = -1;  // none chosen yet
   int32_t limit_ = 0, context_ = 0;
-  int32_t zeros_ = 0;  // rounds in a row without an accepted token
-  int32_t idle_ = 0;   // rounds in a row without a draft while others had one
+  int32_t zeros_ = 0;   // rounds in a row without an accepted token
+  int32_t streak_ = 0;  // tokens in a row without a rejection
+  int32_t idle_ = 0;    // rounds in a row without a draft while others had one
 };
 
 }  // namespace outrider

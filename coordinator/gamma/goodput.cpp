@@ -18,8 +18,6 @@ GoodputChoice allocate_goodput(std::span<const double> acceptance, std::span<con
       return reach != other.reach ? reach < other.reach : request > other.request;
     }
   };
-  const VerifyCost verify = cost.verify();
-  const double fixed = verify.base + verify.per_context * static_cast<double>(context);
   const auto batch = static_cast<int32_t>(acceptance.size());
   std::vector<int32_t> gammas(acceptance.size(), 0);
   std::priority_queue<Candidate> heap;
@@ -27,7 +25,7 @@ GoodputChoice allocate_goodput(std::span<const double> acceptance, std::span<con
     if (limits[r] > 0) heap.push({acceptance[r], r});
   double tokens = batch;
   int32_t longest = 0, total = 0;
-  GoodputChoice best{gammas, tokens / (fixed + verify.per_row * batch)};
+  GoodputChoice best{gammas, tokens / cost.verify_seconds(batch, context)};
   while (!heap.empty()) {
     const auto [reach, r] = heap.top();
     heap.pop();
@@ -36,7 +34,7 @@ GoodputChoice allocate_goodput(std::span<const double> acceptance, std::span<con
     ++total;
     if (gammas[r] < limits[r]) heap.push({reach * acceptance[r], r});
     const double rate =
-        tokens / (fixed + verify.per_row * (total + batch) + cost.draft_phase_seconds(longest, total));
+        tokens / (cost.verify_seconds(total + batch, context) + cost.draft_phase_seconds(longest, total));
     if (rate > best.rate * (1 + 1e-12)) best = {gammas, rate};
   }
   return best;

@@ -58,6 +58,28 @@ TEST(CostModel, TellsDraftersThatBatchFromThoseThatDoNot) {
   }
 }
 
+// Kernels have steps: what a line misses is learnt by the number of rows.
+TEST(CostModel, KnowsStepsThatNoLineHas) {
+  CostModel cost;
+  const auto seconds = [](int rows) { return rows < 10 ? 0.010 : 0.016; };
+  for (int i = 0; i < 400; ++i) cost.observe_verify(1 + 2 * (i % 7), 10, seconds(1 + 2 * (i % 7)));
+  for (const int rows : {1, 5, 9, 11, 13})
+    EXPECT_NEAR(cost.verify_seconds(rows, 10), seconds(rows), 0.0018) << rows;
+  const double between = cost.verify_seconds(10, 10);
+  EXPECT_GT(between, cost.verify_seconds(9, 10));
+  EXPECT_LT(between, cost.verify_seconds(11, 10));
+}
+
+TEST(CostModel, OneHiccupIsNobodysCost) {
+  CostModel cost;
+  for (int i = 0; i < 100; ++i) cost.observe_verify(1 + i % 5, 10, 0.010);
+  const double before = cost.verify_seconds(5, 10);
+  cost.observe_verify(5, 10, 0.500);
+  EXPECT_EQ(cost.verify_seconds(5, 10), before);
+  for (int i = 0; i < 30; ++i) cost.observe_verify(1 + i % 5, 10, 0.100);
+  EXPECT_GT(cost.verify_seconds(5, 10), 4 * before) << "what goes on is believed";
+}
+
 TEST(CostModel, ReportsHowWellItPredicted) {
   CostModel cost;
   for (int i = 0; i < 400; ++i) cost.observe_verify(1 + i % 5, 10, 0.010 + 0.001 * (i % 5));

@@ -104,6 +104,22 @@ TEST(GammaReaction, AUselessDrafterCostsOnePercent) {
   }
 }
 
+// From the very first round, when nothing is known: some plain steps are lost at the start, then 1 % to
+// probes.
+TEST(GammaReaction, LearningHasABudget) {
+  for (uint64_t seed = 1; seed <= 10; ++seed)
+    for (const World& world :
+         {World{.alpha = 0.02, .draft = 0.1}, World{.alpha = 0.3, .draft = 0.5},
+          World{.alpha = 0.6, .draft = 2}, World{.alpha = 0.3, .draft = 0.5, .per_row = 0.02, .batch = 32}}) {
+      Rounds rounds("ewma", world, seed);
+      const double plain = 1 + world.per_row * (world.batch - 1);
+      rounds.speedup(500);
+      const double lost = rounds.seconds / plain - rounds.tokens / world.batch;
+      EXPECT_LE(lost, 4 + 0.02 * 500)
+          << "alpha " << world.alpha << " draft " << world.draft << " seed " << seed;
+    }
+}
+
 TEST(GammaReaction, TheDefaultIsNearTheBestFixedLength) {
   for (const double alpha : {0.3, 0.6, 0.8, 0.95})
     for (const double draft : {0.01, 0.1, 0.5}) {

@@ -32,7 +32,7 @@ CostModel cost_model(double a, double b, double draft, double weight) {
 TEST(GammaVectors, EwmaEstimatesAndChooses) {
   const json& trace = vectors("policies.json")["ewma"];
   CostModel cost = cost_model(1.0, 0.01, 0.05, 20);
-  EwmaGamma policy({.max = 16, .surprise = 0, .trials = false});
+  EwmaGamma policy({.max = 16, .decay = 0.9, .switch_gain = 0.02, .surprise = 0, .trials = false});
   int plain = 0, speculative = 0;
   for (const json& row : trace["rows"]) {
     const int gamma = row[0], accepted = row[1];
