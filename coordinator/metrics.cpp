@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <functional>
 
 namespace outrider {
 namespace {
@@ -135,6 +136,55 @@ void PreparationTotals::add(const PreparationReport& report) {
   wasted_tokens += std::clamp(report.wasted_tokens, 0, kMost);
   outcomes += std::clamp(report.outcomes, 0, kMost);
   busy_ns += reported_ns(report.busy_ns);
+}
+
+void PreparationTotals::add(const PreparationTotals& other) {
+  lookups += other.lookups;
+  hits += other.hits;
+  used_tokens += other.used_tokens;
+  wasted_tokens += other.wasted_tokens;
+  outcomes += other.outcomes;
+  busy_ns += other.busy_ns;
+}
+
+void Totals::add(const Totals& other) {
+  for (size_t i = 0; i < finished.size(); ++i) finished[i] += other.finished[i];
+  for (size_t i = 0; i < drafts_dropped.size(); ++i) drafts_dropped[i] += other.drafts_dropped[i];
+  rounds.add(other.rounds);
+  phases.add(other.phases);
+  ttft.add(other.ttft);
+  gaps.add(other.gaps);
+  bursts.add(other.bursts);
+  preparation.add(other.preparation);
+  constexpr int64_t Totals::*kCounts[] = {&Totals::submitted,
+                                          &Totals::refused,
+                                          &Totals::prompt_tokens,
+                                          &Totals::drafts_received,
+                                          &Totals::drafts_used,
+                                          &Totals::proposals,
+                                          &Totals::draft_deadlines_missed,
+                                          &Totals::liveness_timeouts,
+                                          &Totals::draft_ingest_ns,
+                                          &Totals::draft_ns,
+                                          &Totals::target_passes,
+                                          &Totals::target_rows,
+                                          &Totals::forward_ns,
+                                          &Totals::verify_ns,
+                                          &Totals::commit_ns,
+                                          &Totals::nonfinite_verdicts,
+                                          &Totals::workers_joined,
+                                          &Totals::workers_lost,
+                                          &Totals::hellos_refused,
+                                          &Totals::resyncs,
+                                          &Totals::sends_failed,
+                                          &Totals::unexpected_messages,
+                                          &Totals::stale_results};
+  for (const auto count : kCounts) this->*count += other.*count;
+  const auto take = [](auto& mine, const auto& theirs, auto better) {
+    if (theirs && (!mine || better(*theirs, *mine))) mine = theirs;
+  };
+  take(first_submit_at, other.first_submit_at, std::less<>());
+  take(last_finish_at, other.last_finish_at, std::greater<>());
 }
 
 double Totals::wall_seconds() const {

@@ -94,6 +94,7 @@ struct PreparationTotals {
   int64_t outcomes = 0;  // branches, over all lookups
   int64_t busy_ns = 0;
   void add(const PreparationReport& report);
+  void add(const PreparationTotals& other);
   double hit_rate() const {
     return lookups > 0 ? static_cast<double>(hits) / static_cast<double>(lookups) : 0;
   }
@@ -150,6 +151,7 @@ struct Totals {
 
   int64_t dropped(DropReason reason) const { return drafts_dropped[static_cast<size_t>(reason)]; }
   double wall_seconds() const;
+  void add(const Totals& other);  // of another coordinator on the same clock
 };
 
 void fill_json(const RequestMetrics& metrics, nlohmann::json& out);

@@ -3,11 +3,13 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <array>
 #include <charconv>
 #include <cmath>
 #include <fstream>
 
 #include "base/hash.h"
+#include "base/nearest.h"
 
 namespace outrider {
 namespace {
@@ -27,6 +29,43 @@ Result<double> number(std::string_view text, std::string_view what) {
   if (error != std::errc() || rest != text.data() + text.size() || !std::isfinite(value))
     return invalid_argument(fmt::format("synthetic acceptance: '{}' is not {}", text, what));
   return value;
+}
+
+struct RateOptions {
+  double spread = 0, guess = AcceptanceProcess::kDefaultGuess;
+  std::optional<double> hit;
+};
+
+Result<double> chance(std::string_view key, std::string_view text) {
+  ASSIGN_OR_RETURN(const double value, number(text, "a chance"));
+  if (value >= 0 && value <= 1) return value;
+  return invalid_argument(fmt::format("synthetic acceptance: {} {} is not in 0..1", key, value));
+}
+
+// "spread=S,guess=G,hit=H", any of them.
+Result<RateOptions> parse_options(std::string_view text) {
+  constexpr std::array<std::string_view, 3> kKeys = {"spread", "guess", "hit"};
+  RateOptions options;
+  while (!text.empty()) {
+    const std::string_view option = text.substr(0, text.find(','));
+    text.remove_prefix(std::min(text.size(), option.size() + 1));
+    const std::string_view key = option.substr(0, option.find('='));
+    const std::string_view value = option.substr(std::min(option.size(), key.size() + 1));
+    if (key == "spread") {
+      ASSIGN_OR_RETURN(options.spread, number(value, "a spread"));
+    } else if (key == "guess") {
+      ASSIGN_OR_RETURN(options.guess, chance(key, value));
+    } else if (key == "hit") {
+      ASSIGN_OR_RETURN(options.hit, chance(key, value));
+    } else {
+      const auto near = std::min_element(kKeys.begin(), kKeys.end(), [&](auto a, auto b) {
+        return edit_distance(a, key) < edit_distance(b, key);
+      });
+      return invalid_argument(
+          fmt::format("synthetic acceptance: '{}' is not known; did you mean '{}='?", option, *near));
+    }
+  }
+  return options;
 }
 
 }  // namespace
@@ -104,16 +143,13 @@ Result<AcceptanceProcess> AcceptanceProcess::parse(std::string_view text, uint64
     return of_length(tokens, static_cast<int32_t>(gamma), seed);
   }
   if (kind != "rates")
-    return invalid_argument(fmt::format(
-        "synthetic acceptance '{}': write rates:0.8/0.7[,spread=S], length:TOKENS[/GAMMA] or trace:FILE",
-        text));
-  double spread = 0;
+    return invalid_argument(
+        fmt::format("synthetic acceptance '{}': write rates:0.8/0.7[,spread=S][,guess=G|hit=H], "
+                    "length:TOKENS[/GAMMA] or trace:FILE",
+                    text));
+  RateOptions options;
   if (const size_t comma = rest.find(','); comma != std::string_view::npos) {
-    const std::string_view option = rest.substr(comma + 1);
-    if (!option.starts_with("spread="))
-      return invalid_argument(
-          fmt::format("synthetic acceptance: '{}' is not known; did you mean 'spread='?", option));
-    ASSIGN_OR_RETURN(spread, number(option.substr(7), "a spread"));
+    ASSIGN_OR_RETURN(options, parse_options(rest.substr(comma + 1)));
     rest = rest.substr(0, comma);
   }
   std::vector<double> rates;
@@ -123,7 +159,14 @@ Result<AcceptanceProcess> AcceptanceProcess::parse(std::string_view text, uint64
     ASSIGN_OR_RETURN(const double rate, number(item, "a rate"));
     rates.push_back(rate);
   }
-  return of_rates(std::move(rates), spread, seed);
+  ASSIGN_OR_RETURN(AcceptanceProcess process, of_rates(std::move(rates), options.spread, seed));
+  process.guess_ = options.guess;
+  process.hit_ = options.hit;
+  if (options.hit)
+    process.description_ += fmt::format(",hit={}", *options.hit);
+  else if (options.guess != kDefaultGuess)
+    process.description_ += fmt::format(",guess={}", options.guess);
+  return process;
 }
 
 double AcceptanceProcess::rate(SequenceId sequence, int32_t position, int32_t place) const {
@@ -139,6 +182,18 @@ double AcceptanceProcess::rate(SequenceId sequence, int32_t position, int32_t pl
 
 bool AcceptanceProcess::accepts(SequenceId sequence, int32_t position, int32_t place) const {
   return uniform(seed_, sequence, position, 0) < rate(sequence, position, place);
+}
+
+int32_t AcceptanceProcess::next_guess(SequenceId sequence, int32_t base, int32_t accepted,
+                                      int32_t drafted) const {
+  constexpr int32_t kNever = 1 << 20;
+  const int32_t position = base + accepted;
+  const double chance = uniform(seed_, sequence, position, 2);
+  if (hit_) return chance >= *hit_ ? kNever : accepted < drafted ? 1 : 0;
+  if (accepted == drafted && accepts(sequence, position, accepted)) return 0;
+  if (guess_ >= 1) return 1;
+  const double wrong = std::log1p(-chance) / std::log1p(-guess_);
+  return 1 + static_cast<int32_t>(std::min<double>(wrong, kNever));
 }
 
 int32_t AcceptanceProcess::accepted_count(SequenceId sequence, int32_t base, int32_t drafted) const {

@@ -4,6 +4,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -15,6 +16,8 @@ namespace outrider {
 
 class AcceptanceProcess {
  public:
+  static constexpr double kDefaultGuess = 0.5;  // half of what is missing with every further guess
+
   // Each place in the draft has its rate; the last one holds for all that follow. `spread`: the rate of a
   // text position is drawn around it, uniformly, so that some tokens are easy and some are hard.
   static Result<AcceptanceProcess> of_rates(std::vector<double> rates, double spread, uint64_t seed);
@@ -23,12 +26,17 @@ class AcceptanceProcess {
   // Recorded: a line per sequence with one character per emitted token, 1 if a draft of it was accepted,
   // 0 if not; '#' starts a comment. Sequences take the lines in turn, and a line repeats when it ends.
   static Result<AcceptanceProcess> of_trace(const std::string& path, uint64_t seed);
-  // "rates:0.8[/0.7...][,spread=0.1]", "length:3.2[/GAMMA]", "trace:FILE".
+  // "rates:0.8[/0.7...][,spread=0.1][,guess=0.5 or hit=0.7]", "length:3.2[/GAMMA]", "trace:FILE".
   static Result<AcceptanceProcess> parse(std::string_view text, uint64_t seed);
 
   // From a time on (the simulator's phases) all rates are those of `next`.
   double rate(SequenceId sequence, int32_t position, int32_t place) const;
   bool accepts(SequenceId sequence, int32_t position, int32_t place) const;
+  // Which of the drafter's guesses the next token is after so many were accepted, counted from 0. After a
+  // full acceptance it is 0 where a draft would be accepted; each further guess is right with chance `guess`.
+  // Or, with `hit`, as a run measured it: the likeliest token that is left with that chance, else none. Only
+  // drafters that prepare for outcomes care.
+  int32_t next_guess(SequenceId sequence, int32_t base, int32_t accepted, int32_t drafted) const;
   // How many of `drafted` tokens from text position `base` on.
   int32_t accepted_count(SequenceId sequence, int32_t base, int32_t drafted) const;
   std::string describe() const { return description_; }
@@ -36,6 +44,8 @@ class AcceptanceProcess {
  private:
   std::vector<double> rates_;
   double spread_ = 0;
+  double guess_ = kDefaultGuess;
+  std::optional<double> hit_;
   std::vector<std::vector<bool>> trace_;
   uint64_t seed_ = 0;
   std::string description_;

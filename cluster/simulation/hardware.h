@@ -6,7 +6,7 @@
 #include <string_view>
 
 #include "base/status.h"
-#include "cluster/simulation/pass_cost.h"
+#include "cluster/simulation/forward_cost.h"
 
 namespace outrider {
 
@@ -23,7 +23,7 @@ struct ModelPreset {
 };
 
 struct HardwareCost {
-  PassCost pass;
+  ForwardCost pass;
   double weight_bytes_per_gpu = 0;
   double kv_tokens = 0;  // that fit beside the weights, on the whole group
   std::string description;

@@ -1,9 +1,10 @@
 #include "cluster/simulation/simulated_drafter.h"
 
 #include <cmath>
+#include <utility>
 
 #include "base/hash.h"
-#include "cluster/simulation/simulated_target.h"
+#include "cluster/simulation/simulated_text.h"
 
 namespace outrider {
 
@@ -32,7 +33,8 @@ void SimulatedDrafter::propose(const Propose& message) {
   s.ingest_ns = s.draft_ns = 0;
   // Gamma 0 is read while nobody waits, and next time these tokens are one row more of a pass: free.
   if (message.gamma == 0) s.cached = s.committed - 1;
-  if (!running_) start_pass();
+  // What arrives at the same time is read before the pass.
+  if (!std::exchange(running_, true)) events_.after(0, [this] { start_pass(); });
 }
 
 void SimulatedDrafter::start_pass() {
@@ -85,7 +87,7 @@ void SimulatedDrafter::answer(Sequence& s) {
               .epoch = s.job.epoch,
               .round = s.job.round,
               .base = s.job.base,
-              .ids = std::vector<TokenId>(static_cast<size_t>(s.drafted), kSimulatedToken),
+              .ids = std::vector<TokenId>(static_cast<size_t>(s.drafted), kBestGuess),
               .parents = {},
               .prefix_hash = s.hash,
               .q_kind = QKind::kNone,

@@ -1,5 +1,6 @@
-// A draft worker without a model. As the real one it advances the rounds of all its sequences together, one
-// token per pass.
+// A draft worker in lockstep, where it has nothing to decide: as the real one it advances the rounds of all
+// its sequences together, one token per pass. What prepares ahead is the real one,
+// launch/simulate/clocked_drafter.h.
 #pragma once
 
 #include <functional>
@@ -7,20 +8,28 @@
 
 #include "cluster/simulation/acceptance_process.h"
 #include "cluster/simulation/event_queue.h"
-#include "cluster/simulation/pass_cost.h"
+#include "cluster/simulation/forward_cost.h"
 #include "comm/messages.h"
 
 namespace outrider {
 
-class SimulatedDrafter {
+class DrafterOnClock {
  public:
-  SimulatedDrafter(EventQueue& events, const PassCost& cost, const AcceptanceProcess& acceptance,
+  virtual ~DrafterOnClock() = default;
+  virtual void receive(const Message& message) = 0;
+  virtual void use(const AcceptanceProcess& acceptance) = 0;  // from now on; it must outlive this
+  virtual double busy_seconds() const = 0;
+};
+
+class SimulatedDrafter final : public DrafterOnClock {
+ public:
+  SimulatedDrafter(EventQueue& events, const ForwardCost& cost, const AcceptanceProcess& acceptance,
                    std::function<void(Message)> send)
       : events_(events), cost_(cost), acceptance_(&acceptance), send_(std::move(send)) {}
 
-  void receive(const Message& message);
-  void use(const AcceptanceProcess& acceptance) { acceptance_ = &acceptance; }
-  double busy_seconds() const { return busy_; }
+  void receive(const Message& message) override;
+  void use(const AcceptanceProcess& acceptance) override { acceptance_ = &acceptance; }
+  double busy_seconds() const override { return busy_; }
 
  private:
   struct Sequence {
@@ -38,7 +47,7 @@ class SimulatedDrafter {
   bool stops(const Sequence& sequence) const;
 
   EventQueue& events_;
-  PassCost cost_;
+  ForwardCost cost_;
   const AcceptanceProcess* acceptance_;
   std::function<void(Message)> send_;
   std::map<SequenceId, Sequence> sequences_;

@@ -1,5 +1,9 @@
 #include "cluster/simulation/simulated_target.h"
 
+#include <algorithm>
+
+#include "cluster/simulation/simulated_text.h"
+
 namespace outrider {
 
 StepResult SimulatedTarget::verify(const StepPlan& plan) {
@@ -10,14 +14,15 @@ StepResult SimulatedTarget::verify(const StepPlan& plan) {
     rows += entry.input_count + drafted;
     context += entry.first_input.value() + entry.input_count;
     if (entry.first_input.value() + entry.input_count < entry.base.value()) continue;  // a prefill chunk
-    result.verdicts.push_back(
-        {.sequence = entry.sequence,
-         .epoch = entry.epoch,
-         .round = entry.round,
-         .base = entry.base,
-         .accepted_count = acceptance_->accepted_count(entry.sequence, entry.base.value(), drafted),
-         .next = kSimulatedToken,
-         .logprobs = {}});
+    const int32_t accepted = acceptance_->accepted_count(entry.sequence, entry.base.value(), drafted);
+    const int32_t guess = acceptance_->next_guess(entry.sequence, entry.base.value(), accepted, drafted);
+    result.verdicts.push_back({.sequence = entry.sequence,
+                               .epoch = entry.epoch,
+                               .round = entry.round,
+                               .base = entry.base,
+                               .accepted_count = accepted,
+                               .next = TokenId(std::min(guess, kGuesses - 1)),
+                               .logprobs = {}});
   }
   const double seconds = plan.entries.empty() ? 0 : cost_.seconds(rows, context);
   busy_ += seconds;

@@ -3,16 +3,14 @@
 #pragma once
 
 #include "cluster/simulation/acceptance_process.h"
-#include "cluster/simulation/pass_cost.h"
+#include "cluster/simulation/forward_cost.h"
 #include "comm/messages.h"
 
 namespace outrider {
 
-constexpr TokenId kSimulatedToken{1};  // all text is this
-
 class SimulatedTarget {
  public:
-  SimulatedTarget(const PassCost& cost, const AcceptanceProcess& acceptance)
+  SimulatedTarget(const ForwardCost& cost, const AcceptanceProcess& acceptance)
       : cost_(cost), acceptance_(&acceptance) {}
   // The result says in forward_ns how long the pass took.
   StepResult verify(const StepPlan& plan);
@@ -20,7 +18,7 @@ class SimulatedTarget {
   double busy_seconds() const { return busy_; }
 
  private:
-  PassCost cost_;
+  ForwardCost cost_;
   const AcceptanceProcess* acceptance_;
   double busy_ = 0;
 };

@@ -5,6 +5,7 @@
 #include <atomic>
 #include <cmath>
 #include <mutex>
+#include <random>
 #include <thread>
 
 #include "coordinator/gamma/policies.h"
@@ -35,17 +36,23 @@ std::vector<Cell> cells_of(const LeagueOptions& options) {
 // Tokens per second of one policy in one cell.
 Result<double> play(const LeagueOptions& options, const Cell& cell, const std::string& policy,
                     uint64_t seed) {
-  ASSIGN_OR_RETURN(const auto factory, parse_gamma_policy(policy));
   ASSIGN_OR_RETURN(const auto acceptance,
                    AcceptanceProcess::of_rates({cell.acceptance}, options.spread, seed));
   const double row = options.per_row * kPlainPass;
-  SimulationOptions world{
-      .target = {.base = kPlainPass - row, .per_row = row},
-      .draft = {.base = cell.draft_cost * (kPlainPass - row), .per_row = cell.draft_cost * row},
-      .max_num_seqs = cell.batch};
-  const int requests = std::max(2 * cell.batch, options.tokens / options.output_tokens);
-  ASSIGN_OR_RETURN(const auto arrivals, make_arrivals("closed", requests, 16, options.output_tokens, seed));
-  ASSIGN_OR_RETURN(const auto result, ClusterSimulator(world, factory, acceptance).run(arrivals));
+  const SimulationOptions world{
+      .group = {.target = {.base = kPlainPass - row, .per_row = row},
+                .draft = {.base = cell.draft_cost * (kPlainPass - row), .per_row = cell.draft_cost * row},
+                .max_num_seqs = cell.batch},
+      .gamma_policy = policy};
+  const int requests = std::max(3 * cell.batch, options.tokens / options.output_tokens);
+  ASSIGN_OR_RETURN(auto arrivals, make_arrivals("closed", requests, 16, options.output_tokens, seed));
+  // Texts of one length end together in plain decoding alone, which would favour it.
+  std::mt19937_64 random(seed);
+  for (SimulatedRequest& request : arrivals)
+    request.output_tokens +=
+        static_cast<int32_t>(random() % static_cast<uint64_t>(options.output_tokens + 1)) -
+        options.output_tokens / 2;
+  ASSIGN_OR_RETURN(const auto result, ClusterSimulator(world, acceptance).run(arrivals));
   return result.tokens_per_second();
 }
 

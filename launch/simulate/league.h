@@ -15,10 +15,10 @@ struct LeagueOptions {
   std::vector<double> acceptance = {0.3, 0.5, 0.65, 0.8, 0.9, 0.95};
   std::vector<double> draft_cost = {0.01, 0.05, 0.1, 0.2, 0.5};  // of a plain target pass
   std::vector<int> batch = {1, 4, 16, 32};
-  double per_row = 0.02;  // more for each row of a pass, of a plain one
-  double spread = 0;      // acceptance varies by position by so much
-  int output_tokens = 256;
-  int tokens = 4096;  // per cell and seed, at least two requests a place
+  double per_row = 0.02;    // more for each row of a pass, of a plain one
+  double spread = 0;        // acceptance varies by position by so much
+  int output_tokens = 256;  // mean; from half of it to half more
+  int tokens = 4096;        // per cell and seed, at least three requests a place
   int seeds = 3;
   int threads = 0;
 };

@@ -3,14 +3,16 @@
 #include <CLI/CLI.hpp>
 
 #include <chrono>
-#include <fstream>
 #include <nlohmann/json.hpp>
 
 #include "cluster/simulation/hardware.h"
 #include "launch/generate.h"
+#include "launch/options.h"
 #include "launch/output.h"
 #include "launch/simulate/cluster_simulator.h"
 #include "launch/simulate/league.h"
+#include "launch/simulate/measured_costs.h"
+#include "launch/simulate/plan.h"
 #include "launch/simulate/theory.h"
 
 namespace outrider {
@@ -19,7 +21,8 @@ namespace {
 struct RunFlags {
   double target_ms = 20, target_row_ms = 0.1, draft_ms = 1, draft_row_ms = 0.01;
   std::string hardware, draft_hardware, costs;
-  int drafters = 1;
+  int drafters = 1, groups = 1, fanout = 8;
+  std::string pipeline = "lockstep";
   double delay_ms = 0, gbit = 0;
   std::string acceptance = "rates:0.8", gamma_policy = "ewma", arrivals = "closed";
   int requests = 32, prompt_tokens = 128, output_tokens = 256, max_num_seqs = 8;
@@ -36,13 +39,23 @@ void add_run_flags(CLI::App& app, RunFlags& f) {
                  "Instead of --target-ms: GPU:MODEL[:tpN]; `list` shows the presets");
   app.add_option("--draft-hardware", f.draft_hardware, "Instead of --draft-ms: GPU:MODEL[:tpN]");
   app.add_option("--costs", f.costs, "Instead of all these: the cost model of a --report FILE of a real run");
-  app.add_option("--drafters", f.drafters, "Draft workers")
+  app.add_option("--groups", f.groups, "Target groups, each with a coordinator and drafters of its own")
+      ->check(CLI::Range(1, 10000))
+      ->capture_default_str();
+  app.add_option("--drafters", f.drafters, "Draft workers of a group")
       ->check(CLI::Range(0, 100000))
+      ->capture_default_str();
+  app.add_option("--pipeline", f.pipeline, "What drafters do while the target verifies, as of generate")
+      ->check(CLI::IsMember({"lockstep", "ahead", "fanout", "auto"}))
+      ->capture_default_str();
+  app.add_option("--fanout", f.fanout, "Outcomes prepared for at most, per sequence")
+      ->check(CLI::Range(1, 64))
       ->capture_default_str();
   app.add_option("--delay-ms", f.delay_ms, "One way between coordinator and drafters")->capture_default_str();
   app.add_option("--gbit", f.gbit, "Bandwidth of those links; 0: unlimited")->capture_default_str();
   app.add_option("--acceptance", f.acceptance,
-                 "rates:0.8/0.7[,spread=S], length:TOKENS[/GAMMA] or trace:FILE")
+                 "rates:0.8/0.7[,spread=S][,guess=G], length:TOKENS[/GAMMA] or trace:FILE; G: the chance of\n"
+                 "each further guess of a token after a wrong one, for pipelines")
       ->capture_default_str();
   app.add_option("--gamma-policy", f.gamma_policy, "As of generate")->capture_default_str();
   app.add_option("--arrivals", f.arrivals, "closed, poisson:RATE, gamma:RATE/CV or azure:FILE[/SPEEDUP]")
@@ -57,26 +70,8 @@ void add_run_flags(CLI::App& app, RunFlags& f) {
   app.add_option("--report", f.report, "Write every metric here, as JSON");
 }
 
-Result<SimulationOptions> costs_from_report(const std::string& path) {
-  std::ifstream file(path);
-  if (!file) return not_found(fmt::format("--costs {}: cannot be opened", path));
-  const auto report = nlohmann::json::parse(file, nullptr, false);
-  const auto pointer = nlohmann::json::json_pointer("/metrics/cost_model");
-  if (report.is_discarded() || !report.contains(pointer))
-    return malformed(fmt::format("--costs {}: holds no metrics.cost_model; write it with --report", path));
-  const auto& cost = report[pointer];
-  const auto seconds = [&](const char* key) { return cost.value(key, 0.0) * 1e-3; };
-  SimulationOptions options;
-  options.target = {.base = seconds("verify_base_ms"),
-                    .per_row = seconds("verify_ms_per_row"),
-                    .per_context = seconds("verify_ms_per_1000_context_tokens") / 1000};
-  options.draft = {.base = seconds("draft_ms_per_token"), .per_row = seconds("draft_ms_per_further_token")};
-  options.draft_link.delay_s = seconds("exchange_ms") / 2;
-  return options;
-}
-
-Result<SimulationOptions> options_of(const RunFlags& f) {
-  SimulationOptions options;
+Result<GroupOptions> group_of(const RunFlags& f) {
+  GroupOptions options;
   options.target = {.base = (f.target_ms - f.target_row_ms) * 1e-3, .per_row = f.target_row_ms * 1e-3};
   options.draft = {.base = (f.draft_ms - f.draft_row_ms) * 1e-3, .per_row = f.draft_row_ms * 1e-3};
   options.draft_link = {.delay_s = f.delay_ms * 1e-3, .bytes_per_second = f.gbit * 1e9 / 8};
@@ -95,34 +90,41 @@ Result<SimulationOptions> options_of(const RunFlags& f) {
     return invalid_argument("simulate: passes must take time, and delay and bandwidth must not be negative");
   options.drafters = f.drafters;
   options.max_num_seqs = f.max_num_seqs;
+  ASSIGN_OR_RETURN(options.pipeline, parse_pipeline(f.pipeline));
+  options.fanout = f.fanout;
   return options;
 }
 
-std::string screen(const SimulationResult& result, double wall) {
+std::string screen(const SimulationResult& result, int groups, double wall) {
   const RoundSums& r = result.totals.rounds;
-  const double busy = result.seconds > 0 ? result.target_busy / result.seconds : 0;
+  const double busy = result.seconds > 0 ? result.target_busy / result.seconds / groups : 0;
+  const PreparationTotals& ahead = result.totals.preparation;
+  const std::string prepared =
+      ahead.lookups == 0 ? ""
+                         : fmt::format("prepared drafts: {:.0f} % of {} verdicts were prepared for\n",
+                                       100 * ahead.hit_rate(), ahead.lookups);
   return fmt::format(
       "{} tokens in {:.2f} simulated seconds: {:.1f} tokens/s (simulated, no model ran)\n"
-      "acceptance {:.3f}, {:.2f} tokens per target pass, {} rounds, {} of them plain\n"
-      "first token after {:.1f} ms, between bursts {:.2f} ms (medians); target busy {:.0f} %\n"
+      "acceptance {:.3f}, {:.2f} tokens per target pass, {} rounds, {} of them plain\n{}"
+      "first token after {:.1f} ms, between bursts {:.2f} ms (medians); targets busy {:.0f} %\n"
       "{:.0f} bytes per emitted token on the draft links; {:.0f} simulated seconds a second\n",
       r.emitted, result.seconds, result.tokens_per_second(), r.acceptance(), r.tokens_per_pass(), r.rounds,
-      r.g0_rounds, result.totals.ttft.percentile_ns(0.5) * 1e-6,
+      r.g0_rounds, prepared, result.totals.ttft.percentile_ns(0.5) * 1e-6,
       result.totals.bursts.percentile_ns(0.5) * 1e-6, 100 * busy,
       static_cast<double>(result.bytes) / std::max<double>(1, static_cast<double>(r.emitted)),
       wall > 0 ? result.seconds / wall : 0);
 }
 
 Status run_one(const RunFlags& f) {
-  ASSIGN_OR_RETURN(const auto options, options_of(f));
+  ASSIGN_OR_RETURN(const auto group, group_of(f));
   ASSIGN_OR_RETURN(const auto acceptance, AcceptanceProcess::parse(f.acceptance, f.seed));
-  ASSIGN_OR_RETURN(const auto policy, parse_gamma_policy(f.gamma_policy));
   ASSIGN_OR_RETURN(const auto arrivals,
                    make_arrivals(f.arrivals, f.requests, f.prompt_tokens, f.output_tokens, f.seed));
   const auto start = std::chrono::steady_clock::now();
-  ASSIGN_OR_RETURN(const auto result, ClusterSimulator(options, policy, acceptance).run(arrivals));
+  const SimulationOptions options{.group = group, .groups = f.groups, .gamma_policy = f.gamma_policy};
+  ASSIGN_OR_RETURN(const auto result, ClusterSimulator(options, acceptance).run(arrivals));
   const double wall = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
-  std::fputs(screen(result, wall).c_str(), stdout);
+  std::fputs(screen(result, f.groups, wall).c_str(), stdout);
   if (f.report.empty()) return {};
   nlohmann::json report{{"simulated", true},
                         {"acceptance_process", acceptance.describe()},
@@ -134,6 +136,53 @@ Status run_one(const RunFlags& f) {
                         {"tokens_per_second", result.tokens_per_second()}};
   fill_json(result.totals, report["metrics"]);
   result.cost.fill_json(report["metrics"]["cost_model"]);
+  return write_file(f.report, report.dump(2) + "\n").in("--report");
+}
+
+struct PlanFlags {
+  PlanOptions options;
+  double delay_ms = 0.02, gbit = 100;
+  std::string report;
+};
+
+void add_plan_flags(CLI::App& app, PlanFlags& f) {
+  PlanOptions& o = f.options;
+  app.add_option("--devices", o.devices, "GPUs there are")
+      ->check(CLI::Range(1, 100000))
+      ->capture_default_str();
+  app.add_option("--gpu", o.gpu, "A preset of `simulate run --hardware list`")->capture_default_str();
+  app.add_option("--model", o.model, "Target model, a preset")->capture_default_str();
+  app.add_option("--draft-model", o.draft_model, "Draft model, a preset")->capture_default_str();
+  app.add_option("--costs", o.costs, "Instead of these: the --report FILE of a real run on such devices");
+  app.add_option("--target-devices", o.target_devices, "With --costs: devices that run's target had")
+      ->check(CLI::Range(1, 64))
+      ->capture_default_str();
+  app.add_option("--delay-ms", f.delay_ms, "One way between coordinator and drafters")
+      ->check(CLI::NonNegativeNumber)
+      ->capture_default_str();
+  app.add_option("--gbit", f.gbit, "Bandwidth of those links; 0: unlimited")
+      ->check(CLI::NonNegativeNumber)
+      ->capture_default_str();
+  app.add_option("--acceptance", o.acceptance, "As of `simulate run`")->capture_default_str();
+  app.add_option("--arrivals", o.arrivals, "As of `simulate run`")->capture_default_str();
+  app.add_option("--requests", o.requests, "How many")->check(CLI::Range(1, 10000000))->capture_default_str();
+  app.add_option("--prompt-tokens", o.prompt_tokens)->check(CLI::Range(1, 1 << 20))->capture_default_str();
+  app.add_option("--output-tokens", o.output_tokens)->check(CLI::Range(1, 1 << 20))->capture_default_str();
+  app.add_option("--max-num-seqs", o.max_num_seqs, "Texts that a group decodes together, at most")
+      ->check(CLI::Range(1, 4096))
+      ->capture_default_str();
+  app.add_option("--seed", o.seed)->capture_default_str();
+  app.add_option("--threads", o.threads, "0: one per core")->capture_default_str();
+  app.add_option("--report", f.report, "Write the ranking here, as JSON");
+}
+
+Status run_plan(PlanFlags& f) {
+  f.options.draft_link = {.delay_s = f.delay_ms * 1e-3, .bytes_per_second = f.gbit * 1e9 / 8};
+  ASSIGN_OR_RETURN(const Plan plan, make_plan(f.options));
+  std::fputs(plan_report(f.options, plan).c_str(), stdout);
+  if (f.report.empty()) return {};
+  nlohmann::json report;
+  fill_json(f.options, plan, report);
   return write_file(f.report, report.dump(2) + "\n").in("--report");
 }
 
@@ -150,7 +199,9 @@ Status run_grid(const LeagueOptions& options) {
 struct SimulateCommand::State {
   RunFlags run;
   LeagueOptions league;
+  PlanFlags plan;
   CLI::App* run_app = nullptr;
+  CLI::App* plan_app = nullptr;
   CLI::App* theory = nullptr;
   CLI::App* grid = nullptr;
 };
@@ -160,6 +211,9 @@ SimulateCommand::SimulateCommand(CLI::App& app) : state_(std::make_unique<State>
   state_->theory = app.add_subcommand("theory", "The published tables of expected gain, recomputed");
   state_->run_app = app.add_subcommand("run", "One cluster, one policy, one load");
   add_run_flags(*state_->run_app, state_->run);
+  state_->plan_app =
+      app.add_subcommand("plan", "Which layout, pipeline and policy for this hardware and load");
+  add_plan_flags(*state_->plan_app, state_->plan);
   LeagueOptions& league = state_->league;
   state_->grid =
       app.add_subcommand("grid", "League table of the policies over acceptance x draft cost x batch");
@@ -173,7 +227,7 @@ SimulateCommand::SimulateCommand(CLI::App& app) : state_(std::make_unique<State>
   state_->grid->add_option("--spread", league.spread, "Acceptance varies by text position by so much")
       ->capture_default_str();
   state_->grid->add_option("--output-tokens", league.output_tokens)->capture_default_str();
-  state_->grid->add_option("--tokens", league.tokens, "Per cell and seed, at least two requests a place")
+  state_->grid->add_option("--tokens", league.tokens, "Per cell and seed, at least three requests a place")
       ->capture_default_str();
   state_->grid->add_option("--seeds", league.seeds)->capture_default_str();
   state_->grid->add_option("--threads", league.threads, "0: one per core")->capture_default_str();
@@ -187,6 +241,8 @@ int SimulateCommand::run() {
     std::fputs(theory_report().c_str(), stdout);
   } else if (*state_->grid) {
     status = run_grid(state_->league);
+  } else if (*state_->plan_app) {
+    status = run_plan(state_->plan);
   } else if (state_->run.hardware == "list" || state_->run.draft_hardware == "list") {
     std::fputs(list_hardware().c_str(), stdout);
   } else {

@@ -9,7 +9,7 @@ namespace outrider {
 // seconds = max(base + per_context * context, compute_per_row * rows) + per_row * rows + overhead: reading
 // the weights and the KV cache, or computing, whichever is longer, and what comes on top. With
 // compute_per_row 0 it is the linear model of algorithms.md 5.3.
-struct PassCost {
+struct ForwardCost {
   double base = 0, per_row = 0, per_context = 0, compute_per_row = 0, overhead = 0;
 
   double seconds(int64_t rows, int64_t context) const {
