@@ -114,8 +114,9 @@ struct Propose {
   int32_t sparse_m = 0;     // for kSparse: at most this many tokens per row
   int32_t deadline_ms = 0;  // for information: the coordinator stops waiting after this
   Pipeline pipeline = Pipeline::kLockstep;
-  int32_t fanout = 0;  // outcomes to prepare for at most
-  StopRule stop;       // may end the draft before gamma, never before its first token
+  int32_t fanout = 0;        // outcomes to prepare for at most
+  StopRule stop;             // may end the draft before gamma, never before its first token
+  bool wants_guess = false;  // for records: what would have been drafted for the last committed token
 };
 
 // ---- draft worker -> coordinator
@@ -152,6 +153,7 @@ struct Draft {
   QKind q_kind = QKind::kNone;
   std::vector<QRow> q;    // one per id unless kNone
   bool eos = false;       // the block ends early, at an end-of-sequence token
+  TokenId guess{-1};      // of the last committed token, from what stands before it; -1: not known
   int64_t ingest_ns = 0;  // time spent on committed tokens, and on drafting
   int64_t draft_ns = 0;
   PreparationReport preparation;

@@ -76,7 +76,7 @@ void serialize(Archive& archive, Propose& m) {
           EnumField<QKind>{m.q_kind, QKind::kSparse}, m.sparse_m, m.deadline_ms,
           EnumField<Pipeline>{m.pipeline, Pipeline::kAuto}, m.fanout,
           EnumField<StopKind>{m.stop.kind, StopKind::kAdaEdl}, FiniteField{m.stop.threshold},
-          FiniteField{m.stop.scale});
+          FiniteField{m.stop.scale}, m.wants_guess);
 }
 
 template <class Archive>
@@ -93,8 +93,8 @@ template <class Archive>
 void serialize(Archive& archive, Draft& m) {
   const uint64_t tokens = archive.limits().draft_tokens;
   archive(m.sequence, m.epoch, m.round, m.base, Capped{m.ids, tokens}, Capped{m.parents, tokens},
-          m.prefix_hash, EnumField<QKind>{m.q_kind, QKind::kSparse}, Capped{m.q, tokens}, m.eos, m.ingest_ns,
-          m.draft_ns, m.preparation);
+          m.prefix_hash, EnumField<QKind>{m.q_kind, QKind::kSparse}, Capped{m.q, tokens}, m.eos, m.guess,
+          m.ingest_ns, m.draft_ns, m.preparation);
 }
 
 // ---- verification

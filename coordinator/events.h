@@ -2,6 +2,7 @@
 #pragma once
 
 #include <chrono>
+#include <optional>
 #include <string>
 #include <variant>
 #include <vector>
@@ -75,7 +76,14 @@ struct RoundDone {
   int32_t drafted = 0;  // verified
   int32_t accepted_count = 0;
   int32_t emitted = 0;
-  int64_t draft_ns = 0;  // busy time of the worker, ingest included
+  bool eos = false;  // the draft ended at an end-of-sequence token
+  // Whether the worker would have drafted the token before `base`, and whether that ends a text; when asked
+  // for (ProtocolOptions::record_guesses) and known.
+  std::optional<bool> guess_was_right;
+  bool guess_was_eos = false;
+  int64_t draft_ns = 0;    // busy time of the worker, ingest included
+  int64_t prepare_ns = 0;  // busy time of the worker ahead of this round, since its last draft
+  int64_t target_ns = 0;   // busy time of the leader, commit included
   int64_t commit_ns = 0;
   Clock::time_point begun_at, decided_at, planned_at, done_at;
 };

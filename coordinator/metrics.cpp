@@ -28,6 +28,7 @@ void DurationHistogram::add(std::chrono::nanoseconds duration) {
   ++count_;
   const double ns = static_cast<double>(duration.count());
   sum_ns_ += ns;
+  sum_squares_ += ns * ns;
   if (ns < 1) {
     ++zeros_;
     return;
@@ -40,9 +41,17 @@ void DurationHistogram::add(const DurationHistogram& other) {
   zeros_ += other.zeros_;
   count_ += other.count_;
   sum_ns_ += other.sum_ns_;
+  sum_squares_ += other.sum_squares_;
 }
 
 double DurationHistogram::mean_ns() const { return ratio(sum_ns_, static_cast<double>(count_)); }
+
+double DurationHistogram::coefficient_of_variation() const {
+  const double mean = mean_ns();
+  if (mean <= 0) return 0;
+  const double variance = sum_squares_ / static_cast<double>(count_) - mean * mean;
+  return std::sqrt(std::max(0.0, variance)) / mean;
+}
 
 double DurationHistogram::percentile_ns(double q) const {
   const int64_t rank = std::max<int64_t>(1, static_cast<int64_t>(std::ceil(q * static_cast<double>(count_))));
@@ -104,6 +113,16 @@ double RoundSums::tokens_per_pass() const {
 }
 double RoundSums::block_efficiency() const {
   return ratio(static_cast<double>(emitted_speculative), static_cast<double>(rounds - g0_rounds));
+}
+
+int32_t RoundSums::burst_percentile(double q) const {
+  const auto rank = std::max(1.0, std::ceil(q * static_cast<double>(rounds)));
+  int64_t seen = 0;
+  for (size_t size = 0; size < burst_histogram.size(); ++size) {
+    seen += burst_histogram[size];
+    if (static_cast<double>(seen) >= rank) return static_cast<int32_t>(size);
+  }
+  return 0;
 }
 
 void PhaseTimes::add(const PhaseTimes& other) {

@@ -25,6 +25,7 @@ class DurationHistogram {
   void add(const DurationHistogram& other);
   int64_t count() const { return count_; }
   double mean_ns() const;
+  double coefficient_of_variation() const;  // deviation / mean; 0 without samples
   // q in [0, 1]; 0 without samples.
   double percentile_ns(double q) const;
 
@@ -32,7 +33,7 @@ class DurationHistogram {
   static constexpr int kPerOctave = 16;
   std::vector<int64_t> buckets_;
   int64_t zeros_ = 0, count_ = 0;
-  double sum_ns_ = 0;
+  double sum_ns_ = 0, sum_squares_ = 0;
 };
 
 // Times that peers report are only summed and shown; absurd ones must not spoil the sums.
@@ -73,10 +74,11 @@ struct RoundSums {
 
   void add_round(int32_t gamma, int32_t accepted_count, int32_t emitted_count, bool first);
   void add(const RoundSums& other);
-  double acceptance() const;        // sum n / sum t
-  double utilisation() const;       // sum n / sum g
-  double tokens_per_pass() const;   // sum e / passes of this sequence
-  double block_efficiency() const;  // the same over passes with g > 0
+  double acceptance() const;                 // sum n / sum t
+  double utilisation() const;                // sum n / sum g
+  double tokens_per_pass() const;            // sum e / passes of this sequence
+  double block_efficiency() const;           // the same over passes with g > 0
+  int32_t burst_percentile(double q) const;  // tokens of a burst
 };
 
 // Where the time of rounds went. Draft wait and target time overlap between sequences.

@@ -17,6 +17,7 @@ double milliseconds(std::chrono::nanoseconds duration) {
 nlohmann::json percentiles(const DurationHistogram& histogram) {
   return {{"count", histogram.count()},
           {"mean_ms", histogram.mean_ns() * 1e-6},
+          {"coefficient_of_variation", histogram.coefficient_of_variation()},
           {"p50_ms", histogram.percentile_ns(0.50) * 1e-6},
           {"p95_ms", histogram.percentile_ns(0.95) * 1e-6},
           {"p99_ms", histogram.percentile_ns(0.99) * 1e-6}};
@@ -43,6 +44,7 @@ nlohmann::json rounds_json(const RoundSums& sums) {
           {"gamma_histogram", sums.gamma_histogram},
           {"accepted_count_histogram", sums.accepted_histogram},
           {"burst_histogram", sums.burst_histogram},
+          {"burst_p99", sums.burst_percentile(0.99)},
           {"rollbacks", sums.rollbacks},
           {"rolled_back_tokens", sums.rolled_back_tokens}};
 }

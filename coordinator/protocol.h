@@ -37,6 +37,10 @@ struct ProtocolOptions {
   Pipeline pipeline = Pipeline::kLockstep;
   int32_t fanout = 8;  // outcomes prepared for at most, per sequence
 
+  // Match rules: have workers tell what they would have drafted where a fully accepted draft ended, so that a
+  // record of the rounds can be replayed at other lengths. Costs a row of the draft model's head each time.
+  bool record_guesses = false;
+
   // A round waits for its draft this many times the average round (algorithms.md 7.3), within bounds ...
   double draft_timeout_rounds = 3;
   std::chrono::milliseconds draft_timeout_min{250};

@@ -70,19 +70,21 @@ void Protocol::propose(LiveRequest& live) {
   round.draft_deadline = now_ + timeout;
   const bool sends_q = needs_q(live.request.sampling.rule);
   const bool sparse = sends_q && options_.q_kind == QKind::kSparse;
-  send(*live.link.peer, Propose{.sequence = live.id(),
-                                .epoch = live.sequence.epoch(),
-                                .round = round.number,
-                                .base = Position(committed),
-                                .committed = {unseen.begin(), unseen.end()},
-                                .gamma = round.gamma,
-                                .q_kind = sends_q ? options_.q_kind : QKind::kNone,
-                                .sparse_m = sparse ? options_.sparse_m : 0,
-                                .deadline_ms = static_cast<int32_t>(
-                                    std::chrono::duration_cast<std::chrono::milliseconds>(timeout).count()),
-                                .pipeline = options_.pipeline,
-                                .fanout = options_.fanout,
-                                .stop = live.gamma->stop_rule()});
+  send(*live.link.peer,
+       Propose{.sequence = live.id(),
+               .epoch = live.sequence.epoch(),
+               .round = round.number,
+               .base = Position(committed),
+               .committed = {unseen.begin(), unseen.end()},
+               .gamma = round.gamma,
+               .q_kind = sends_q ? options_.q_kind : QKind::kNone,
+               .sparse_m = sparse ? options_.sparse_m : 0,
+               .deadline_ms = static_cast<int32_t>(
+                   std::chrono::duration_cast<std::chrono::milliseconds>(timeout).count()),
+               .pipeline = options_.pipeline,
+               .fanout = options_.fanout,
+               .stop = live.gamma->stop_rule(),
+               .wants_guess = options_.record_guesses && is_match_rule(live.request.sampling.rule)});
   live.link.known = committed;
 }
 

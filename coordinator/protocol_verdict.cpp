@@ -175,20 +175,32 @@ void Protocol::record(LiveRequest& live, const PlannedEntry& entry, const Verdic
   totals_.rounds.add(sums);
   totals_.phases.add(phases);
   if (drafted > 0) average(&round_ewma_ns_, now_ - round.begun_at);
-  actions_->push_back(RoundDone{.request = live.id(),
-                                .round = round.number,
-                                .base = verdict.base,
-                                .step = result.step,
-                                .gamma = round.gamma,
-                                .drafted = drafted,
-                                .accepted_count = verdict.accepted_count,
-                                .emitted = emitted,
-                                .draft_ns = round.draft.ingest_ns + round.draft.draft_ns,
-                                .commit_ns = reported_ns(result.commit_ns),
-                                .begun_at = round.begun_at,
-                                .decided_at = round.decided_at,
-                                .planned_at = round.planned_at,
-                                .done_at = now_});
+  const auto& eos_ids = options_.eos_ids;
+  const TokenId guess = round.draft.guess;
+  std::optional<bool> guess_was_right;
+  if (guess.value() >= 0 && verdict.base.value() > live.sequence.prompt_length())
+    guess_was_right = guess == live.sequence.ids()[static_cast<size_t>(verdict.base.value()) - 1];
+  actions_->push_back(RoundDone{
+      .request = live.id(),
+      .round = round.number,
+      .base = verdict.base,
+      .step = result.step,
+      .gamma = round.gamma,
+      .drafted = drafted,
+      .accepted_count = verdict.accepted_count,
+      .emitted = emitted,
+      .eos = round.draft.eos,
+      .guess_was_right = guess_was_right,
+      .guess_was_eos = std::find(eos_ids.begin(), eos_ids.end(), guess) != eos_ids.end(),
+      .draft_ns = round.draft.ingest_ns + round.draft.draft_ns,
+      .prepare_ns = reported_ns(round.draft.preparation.busy_ns),
+      .target_ns =
+          reported_ns(result.forward_ns) + reported_ns(result.verify_ns) + reported_ns(result.commit_ns),
+      .commit_ns = reported_ns(result.commit_ns),
+      .begun_at = round.begun_at,
+      .decided_at = round.decided_at,
+      .planned_at = round.planned_at,
+      .done_at = now_});
 }
 
 }  // namespace outrider

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstdio>
 #include <fstream>
+#include <map>
 #include <nlohmann/json.hpp>
 
 namespace outrider {
@@ -10,17 +11,20 @@ namespace {
 
 using Json = nlohmann::json;
 
+constexpr int kRounds = 1, kAhead = 2;  // "processes": a track of each per request
+
 // Microseconds since the first round, as the format wants them.
 class SpanWriter {
  public:
   SpanWriter(std::ofstream& file, Clock::time_point zero) : file_(file), zero_(zero) {}
 
-  void span(std::string_view name, const RoundDone& round, Clock::time_point begin, Clock::time_point end) {
+  void span(std::string_view name, const RoundDone& round, Clock::time_point begin, Clock::time_point end,
+            int process = kRounds) {
     if (end <= begin) return;
     write({{"name", name},
            {"cat", "round"},
            {"ph", "X"},
-           {"pid", 1},
+           {"pid", process},
            {"tid", round.request.value()},
            {"ts", microseconds(begin - zero_)},
            {"dur", microseconds(end - begin)},
@@ -33,12 +37,15 @@ class SpanWriter {
              {"accepted_count", round.accepted_count},
              {"emitted", round.emitted}}}});
   }
+  void name_process(int process, std::string_view name) {
+    write({{"name", "process_name"}, {"ph", "M"}, {"pid", process}, {"args", {{"name", name}}}});
+  }
+
+ private:
   void write(const Json& event) {
     file_ << (first_ ? "\n" : ",\n") << event.dump();
     first_ = false;
   }
-
- private:
   static double microseconds(Clock::duration duration) {
     return std::chrono::duration<double, std::micro>(duration).count();
   }
@@ -47,21 +54,39 @@ class SpanWriter {
   bool first_ = true;
 };
 
-// The worker reports only how long it was busy, so both ways of the wire get an equal share of the rest.
+// Peers report only how long they were busy, so both ways of the wire get an equal share of the rest.
+struct Busy {
+  Clock::time_point begin, end;
+};
+Busy busy_within(Clock::time_point from, Clock::time_point to, int64_t busy_ns) {
+  const auto busy = std::min<Clock::duration>(std::chrono::nanoseconds(busy_ns), to - from);
+  const auto begin = from + (to - from - busy) / 2;
+  return {begin, begin + busy};
+}
+
 void write_round(const RoundDone& round, SpanWriter* out) {
-  const auto commit =
-      std::min<Clock::duration>(std::chrono::nanoseconds(round.commit_ns), round.done_at - round.planned_at);
   if (round.gamma > 0) {
-    const Clock::duration waited = round.decided_at - round.begun_at;
-    const auto busy = std::min<Clock::duration>(std::chrono::nanoseconds(round.draft_ns), waited);
-    const auto draft_begin = round.begun_at + (waited - busy) / 2;
-    out->span("transfer", round, round.begun_at, draft_begin);
-    out->span("draft", round, draft_begin, draft_begin + busy);
-    out->span("transfer", round, draft_begin + busy, round.decided_at);
+    const Busy draft = busy_within(round.begun_at, round.decided_at, round.draft_ns);
+    out->span("transfer", round, round.begun_at, draft.begin);
+    out->span("draft", round, draft.begin, draft.end);
+    out->span("transfer", round, draft.end, round.decided_at);
   }
   out->span("wait", round, round.decided_at, round.planned_at);
-  out->span("verify", round, round.planned_at, round.done_at - commit);
-  out->span("commit", round, round.done_at - commit, round.done_at);
+  const Busy target = busy_within(round.planned_at, round.done_at, round.target_ns);
+  const auto commit =
+      std::min<Clock::duration>(std::chrono::nanoseconds(round.commit_ns), target.end - target.begin);
+  out->span("transfer", round, round.planned_at, target.begin);
+  out->span("verify", round, target.begin, target.end - commit);
+  out->span("commit", round, target.end - commit, target.end);
+  out->span("transfer", round, target.end, round.done_at);
+}
+
+// A worker prepares from its last draft on until it is asked again; over links that is longer than it looks
+// from here, by as much at either end.
+void write_preparation(const RoundDone& round, Clock::time_point last_draft, SpanWriter* out) {
+  const Clock::duration busy = std::chrono::nanoseconds(round.prepare_ns);
+  const Clock::duration late = std::max(Clock::duration(0), busy - (round.begun_at - last_draft));
+  out->span("prepare", round, last_draft - late / 2, last_draft - late / 2 + busy, kAhead);
 }
 
 }  // namespace
@@ -82,8 +107,15 @@ Status Trace::write(const std::filesystem::path& path) const {
   file << "{\"displayTimeUnit\":\"ms\",\"otherData\":" << Json{{"dropped_rounds", dropped_}}.dump()
        << ",\"traceEvents\":[";
   SpanWriter writer(file, zero);
-  writer.write({{"name", "process_name"}, {"ph", "M"}, {"pid", 1}, {"args", {{"name", "outrider"}}}});
-  for (const RoundDone& round : rounds_) write_round(round, &writer);
+  writer.name_process(kRounds, "outrider");
+  writer.name_process(kAhead, "drafting ahead");
+  std::map<SequenceId, Clock::time_point> last_draft;
+  for (const RoundDone& round : rounds_) {
+    write_round(round, &writer);
+    const auto before = last_draft.find(round.request);
+    if (before != last_draft.end()) write_preparation(round, before->second, &writer);
+    last_draft[round.request] = round.decided_at;
+  }
   file << "\n]}\n";
   file.close();
   if (!file)

@@ -1,5 +1,6 @@
 // Where the time of every round went, as a Chrome trace (opens in Perfetto and chrome://tracing): one track
-// per request with spans draft, transfer, verify, commit. Bounded in memory; written once, at the end.
+// per request with spans draft, transfer, wait, verify, commit, and beside it one with what was prepared ahead.
+// Bounded in memory; written once, at the end.
 #pragma once
 
 #include <filesystem>
@@ -17,6 +18,7 @@ class Trace {
 
   void add(const RoundDone& round);
   size_t dropped() const { return dropped_; }
+  const std::vector<RoundDone>& rounds() const { return rounds_; }
   // To a temporary file beside `path`, then renamed: a reader sees all of it or nothing.
   Status write(const std::filesystem::path& path) const;
 

@@ -133,6 +133,7 @@ DraftAnswer ModelDrafter::finish(Sequence& s, Status status) {
                                .q_kind = propose.q_kind,
                                .q = std::move(job.strand.q),
                                .eos = job.strand.eos,
+                               .guess = job.guess,
                                .ingest_ns = job.ingest_ns,
                                .draft_ns = job.draft_ns,
                                .preparation = job.preparation},
@@ -177,7 +178,8 @@ bool ModelDrafter::advance_jobs(std::vector<DraftAnswer>& answers) {
     if (!s.job || rows == 0 || logit_rows == 0) continue;
     const auto inputs = next_inputs(s, rows);
     const bool last = s.job->strand.length() > 0 || inputs.size() == s.window.pending().size();
-    const int64_t wanted = last && s.job->strand.limit > 0 ? 1 : 0;
+    int64_t wanted = last && s.job->strand.limit > 0 ? 1 : 0;
+    if (wanted == 1 && logit_rows > 1 && can_guess(s, static_cast<int64_t>(inputs.size()))) wanted = 2;
     slices_.push_back({.sequence = s.kv, .tokens = inputs, .logit_rows = wanted});
     rows -= static_cast<int64_t>(inputs.size());
     logit_rows -= wanted;
@@ -203,6 +205,7 @@ bool ModelDrafter::advance_jobs(std::vector<DraftAnswer>& answers) {
       int64_t& busy_ns = s.job->strand.length() > 0 ? s.job->draft_ns : s.job->ingest_ns;
       const auto own = options_.now();
       s.window.fed(slice.tokens);
+      if (slice.logit_rows > 1) take_guess(s, row++);
       if (slice.logit_rows > 0)
         status = take_row(s, s.job->strand, row++, s.job->propose.pipeline != Pipeline::kLockstep);
       busy_ns += share + ns_since(own);
@@ -211,6 +214,24 @@ bool ModelDrafter::advance_jobs(std::vector<DraftAnswer>& answers) {
   }
   if (one_each) policy_.pass_took(participants, ns_since(start));
   return true;
+}
+
+// Where the last two committed tokens are fed together, the row of the first says what would have been
+// drafted in place of the second. Penalties have counted the second already.
+bool ModelDrafter::can_guess(const Sequence& s, int64_t inputs) const {
+  const Job& job = *s.job;
+  return job.propose.wants_guess && job.guess.value() < 0 && job.strand.length() == 0 && inputs > 1 &&
+         is_match_rule(s.sampling.rule) && !needs_counts(s.sampling);
+}
+
+void ModelDrafter::take_guess(Sequence& s, int64_t row) {
+  const DraftStep step{.sampling = &s.sampling,
+                       .counts = &s.counts,
+                       .drafted = {},
+                       .position = s.job->propose.base - 1,
+                       .round = s.job->propose.round,
+                       .sparse_m = 0};
+  s.job->guess = sampler_.sample(logits_row(row), step, nullptr).value_or(TokenId(-1));
 }
 
 // Draws the next token of a strand from the logits of the token before it.

@@ -34,6 +34,7 @@ class ModelDrafter final : public Drafter {
     Propose propose;
     Strand strand;
     PreparationReport preparation;
+    TokenId guess{-1};  // of the last committed token
     int64_t ingest_ns = 0, draft_ns = 0;
     // Of the block before it.
     std::optional<std::chrono::steady_clock::time_point> previous_sent_at;
@@ -80,6 +81,8 @@ class ModelDrafter final : public Drafter {
   void start_fresh(Sequence& s, const Propose& propose);
   std::span<const TokenId> next_inputs(const Sequence& s, int64_t rows) const;
   bool is_done(const Sequence& s) const;
+  bool can_guess(const Sequence& s, int64_t inputs) const;
+  void take_guess(Sequence& s, int64_t row);
   DraftAnswer finish(Sequence& s, Status status = {});
   bool finish_done(std::vector<DraftAnswer>& answers);
   bool advance_jobs(std::vector<DraftAnswer>& answers);
@@ -92,6 +95,7 @@ class ModelDrafter final : public Drafter {
   // outcome_preparation.cpp: branches
   bool resume(Sequence& s, const Propose& propose);
   void observe(Sequence& s, std::span<const TokenId> outcome);
+  TokenId prepared_guess(const Sequence& s, std::span<const TokenId> outcome) const;
   void adopt(Sequence& s, Branch& branch, const Propose& propose);
   void drop_block(Sequence& s);
   void plan(Sequence& s);

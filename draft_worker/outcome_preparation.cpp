@@ -49,6 +49,7 @@ bool ModelDrafter::resume(Sequence& s, const Propose& propose) {
   }
   preparation.hit = hit && propose.gamma > 0;
   s.job->preparation = preparation;
+  if (propose.wants_guess) s.job->guess = prepared_guess(s, outcome);
   s.job->previous_sent_at = sent_at;
   s.job->was_prepared = was_prepared;
   drop_block(s);
@@ -67,6 +68,17 @@ void ModelDrafter::observe(Sequence& s, std::span<const TokenId> outcome) {
     rank = guesses.rank_of(outcome.back());
   }
   statistics_of(s).observe(static_cast<int32_t>(block.ids.size()), static_cast<int32_t>(accepted), rank);
+}
+
+// What would have been drafted after the block, where preparing found it out and all of the block was
+// accepted.
+TokenId ModelDrafter::prepared_guess(const Sequence& s, std::span<const TokenId> outcome) const {
+  const Block& block = *s.block;
+  const bool full = outcome.size() == block.ids.size() + 1 &&
+                    std::equal(block.ids.begin(), block.ids.end(), outcome.begin());
+  const bool known = full && is_match_rule(s.sampling.rule) && block.guesses.size() > block.ids.size() &&
+                     !block.guesses.back().view().empty();
+  return known ? block.guesses.back().view().front() : TokenId(-1);
 }
 
 // The branch's KV becomes the sequence's.

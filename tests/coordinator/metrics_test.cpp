@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <cmath>
 #include <nlohmann/json.hpp>
 
 namespace outrider {
@@ -72,6 +73,31 @@ TEST(DurationHistogram, ZerosCount) {
   for (int i = 0; i < 4; ++i) histogram.add(milliseconds(1));
   EXPECT_EQ(histogram.percentile_ns(0.5), 0);
   EXPECT_NEAR(histogram.percentile_ns(0.95), 1e6, 5e4);
+}
+
+TEST(DurationHistogram, BurstsShowInTheVariation) {
+  DurationHistogram even, bursts;
+  for (int i = 0; i < 12; ++i) even.add(milliseconds(2));
+  for (int i = 0; i < 4; ++i) {  // the same rate, three tokens at a time
+    bursts.add(milliseconds(6));
+    bursts.add(nanoseconds(0));
+    bursts.add(nanoseconds(0));
+  }
+  EXPECT_NEAR(even.coefficient_of_variation(), 0, 1e-6);
+  EXPECT_NEAR(bursts.coefficient_of_variation(), std::sqrt(2.0), 1e-9);
+  even.add(bursts);
+  EXPECT_NEAR(even.coefficient_of_variation(), 1, 1e-9);
+  EXPECT_EQ(DurationHistogram().coefficient_of_variation(), 0);
+}
+
+TEST(RoundSums, BurstPercentiles) {
+  RoundSums sums;
+  for (int i = 0; i < 98; ++i) sums.add_round(4, 1, 2, false);
+  for (int i = 0; i < 2; ++i) sums.add_round(4, 4, 5, false);
+  EXPECT_EQ(sums.burst_percentile(0.5), 2);
+  EXPECT_EQ(sums.burst_percentile(0.98), 2);
+  EXPECT_EQ(sums.burst_percentile(0.99), 5);
+  EXPECT_EQ(RoundSums().burst_percentile(0.99), 0);
 }
 
 TEST(RequestMetrics, GapsInsideABurstAreZero) {

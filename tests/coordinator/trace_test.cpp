@@ -21,6 +21,7 @@ RoundDone round_at(int64_t begin_ms) {
           .accepted_count = 2,
           .emitted = 3,
           .draft_ns = 6'000'000,
+          .target_ns = 5'000'000,
           .commit_ns = 1'000'000,
           .begun_at = begin,
           .decided_at = begin + milliseconds(10),
@@ -55,7 +56,8 @@ TEST_F(TraceFile, SpansOfARoundCoverItWithoutOverlap) {
     EXPECT_EQ(event["tid"], 3);
     EXPECT_EQ(event["args"]["accepted_count"], 2);
   }
-  EXPECT_EQ(names, (std::vector<std::string>{"transfer", "draft", "transfer", "wait", "verify", "commit"}));
+  EXPECT_EQ(names, (std::vector<std::string>{"transfer", "draft", "transfer", "wait", "transfer", "verify",
+                                             "commit", "transfer"}));
   EXPECT_NEAR(end, 20'000, 1e-6);  // microseconds
   EXPECT_FALSE(std::filesystem::exists(path_.string() + ".tmp"));
 }
@@ -64,7 +66,7 @@ TEST_F(TraceFile, SpansOfARoundCoverItWithoutOverlap) {
 TEST_F(TraceFile, ReportedTimesAreClamped) {
   Trace trace;
   RoundDone round = round_at(0);
-  round.draft_ns = round.commit_ns = int64_t{1} << 60;
+  round.draft_ns = round.target_ns = round.commit_ns = int64_t{1} << 60;
   trace.add(round);
   const nlohmann::json document = written(trace);
   ASSERT_GT(document["traceEvents"].size(), 2u);
@@ -73,6 +75,25 @@ TEST_F(TraceFile, ReportedTimesAreClamped) {
       EXPECT_LE(event["ts"].get<double>() + event["dur"].get<double>(), 20'000.001);
     }
   }
+}
+
+// Drafting ahead overlaps the verification before it, so it has a track of its own.
+TEST_F(TraceFile, PreparationStartsAtTheDraftBeforeIt) {
+  Trace trace;
+  trace.add(round_at(0));
+  RoundDone second = round_at(20);
+  second.prepare_ns = 7'000'000;
+  trace.add(second);
+  const nlohmann::json document = written(trace);
+  int prepared = 0;
+  for (const auto& event : document["traceEvents"]) {
+    if (event["name"] != "prepare") continue;
+    ++prepared;
+    EXPECT_NEAR(event["ts"].get<double>(), 10'000, 1e-6);
+    EXPECT_NEAR(event["dur"].get<double>(), 7'000, 1e-6);
+    EXPECT_NE(event["pid"], 1);
+  }
+  EXPECT_EQ(prepared, 1);
 }
 
 TEST_F(TraceFile, IsBounded) {
