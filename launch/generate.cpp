@@ -11,6 +11,7 @@
 #include "launch/mpi_cluster.h"
 #include "launch/output.h"
 #include "launch/report.h"
+#include "launch/round_record.h"
 
 namespace outrider {
 namespace {
@@ -28,6 +29,7 @@ struct Job {
 struct JobResult {
   std::vector<Generated> generated;
   Totals totals;
+  RecordedCosts costs;
   nlohmann::json metrics;
   Status status;
 };
@@ -86,6 +88,8 @@ JobResult run_job(const Job& job, std::unique_ptr<Transport> transport, Output* 
   }
   coordinator.shutdown();
   result.totals = coordinator.totals();
+  const CostModel& cost = coordinator.protocol().cost();
+  result.costs = {.verify = cost.verify(), .draft = cost.draft(), .exchange = cost.exchange_seconds()};
   coordinator.fill_report(result.metrics);
   return result;
 }
@@ -101,6 +105,30 @@ JobResult run_local(const Job& job, Output* output, Trace* trace) {
   cluster.start_target();
   for (int i = 0; i < job.workers; ++i) cluster.start_drafter();
   return run_job(job, std::move(transport).value(), output, trace, [&] { return cluster.error(); });
+}
+
+// Requests were given their ids in order.
+RoundRecord record_of(const Job& job, const JobResult& result, const Trace& trace) {
+  RoundRecord record{.drafter = job.options.drafter == "ngram" ? "ngram" : "model",
+                     .gamma_policy = job.options.policy(),
+                     .synthetic = !job.options.synthetic_acceptance.empty(),
+                     .max_num_seqs = job.options.max_num_seqs,
+                     .gamma_max = kMaxSpeculativeTokens,
+                     .max_context = static_cast<int32_t>(job.prepared.max_model_len),
+                     .dropped = static_cast<int64_t>(trace.dropped()),
+                     .costs = result.costs,
+                     .requests = {},
+                     .rounds = {}};
+  for (size_t i = 0; i < job.requests.size(); ++i) {
+    const Request& request = job.requests[i].request;
+    record.requests.push_back({.id = static_cast<int64_t>(i) + 1,
+                               .rule = std::string(rule_name(request.sampling.rule)),
+                               .prompt_tokens = static_cast<int32_t>(request.prompt.size()),
+                               .max_tokens = request.max_tokens,
+                               .emitted = static_cast<int32_t>(result.generated[i].ids.size())});
+  }
+  for (const RoundDone& round : trace.rounds()) record.rounds.push_back(RecordedRound::of(round));
+  return record;
 }
 
 bool same_output(const std::vector<Generated>& a, const std::vector<Generated>& b) {
@@ -156,7 +184,8 @@ Result<int> coordinate(const RunOptions& options, const Preparation& prepared, M
     RETURN_IF_ERROR(plain->status);
   }
   Trace trace;
-  Trace* const traced = options.trace_file.empty() ? nullptr : &trace;
+  const bool wanted = !options.trace_file.empty() || !options.record_rounds_file.empty();
+  Trace* const traced = wanted ? &trace : nullptr;
   if (mpi) RETURN_IF_ERROR(mpi->start());
   JobResult result = mpi ? run_job(job, mpi->take_transport(), &output, traced, [] { return Status(); })
                          : run_local(job, &output, traced);
@@ -174,7 +203,10 @@ Result<int> coordinate(const RunOptions& options, const Preparation& prepared, M
         write_file(options.report_file,
                    json_report(options, prepared, std::move(result.metrics), comparison).dump(2) + "\n")
             .in("--report"));
-  if (traced) RETURN_IF_ERROR(trace.write(options.trace_file).in("--trace"));
+  if (!options.trace_file.empty()) RETURN_IF_ERROR(trace.write(options.trace_file).in("--trace"));
+  if (!options.record_rounds_file.empty())
+    RETURN_IF_ERROR(write_file(options.record_rounds_file, format_round_record(record_of(job, result, trace)))
+                        .in("--record-rounds"));
 
   bool failed = false;
   for (size_t i = 0; i < requests.size(); ++i) {

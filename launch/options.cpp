@@ -245,6 +245,13 @@ void add_generate_options(CLI::App& app, RunOptions& o) {
   app.add_option("--report", o.report_file, "Write every metric of the run here, as JSON")->group("Reports");
   app.add_option("--trace", o.trace_file, "Write a Chrome trace here (open it in Perfetto)")
       ->group("Reports");
+  app.add_option(
+         "--record-rounds", o.record_rounds_file,
+         "Write every round here, for `outrider simulate replay`: what other draft lengths would have "
+         "done. Rounds without a draft leave gaps; the drafter guesses once more after each draft that was "
+         "fully "
+         "accepted")
+      ->group("Reports");
   app.add_flag("-q,--quiet", o.quiet, "No progress and no report on standard error")->group("Reports");
 }
 

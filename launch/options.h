@@ -75,6 +75,7 @@ struct RunOptions {
   // Reports.
   std::string report_file;
   std::string trace_file;
+  std::string record_rounds_file;
   bool quiet = false;
 
   // Of the run itself; others may join it.

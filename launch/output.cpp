@@ -38,6 +38,7 @@ Status write_file(const std::string& path, const std::string& content) {
 Result<Output> Output::open(const RunOptions& options, const Tokenizer& tokenizer) {
   RETURN_IF_ERROR(check_writable("--report", options.report_file));
   RETURN_IF_ERROR(check_writable("--trace", options.trace_file));
+  RETURN_IF_ERROR(check_writable("--record-rounds", options.record_rounds_file));
   Output output(options, tokenizer);
   if (options.output_file.empty()) return output;
   auto file = TemporaryFile::create(options.output_file);

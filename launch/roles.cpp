@@ -197,6 +197,7 @@ Result<ProtocolOptions> protocol_options(const RunOptions& options, const Prepar
   protocol.sparse_m = q.sparse_m;
   ASSIGN_OR_RETURN(protocol.pipeline, parse_pipeline(options.pipeline));
   protocol.fanout = options.fanout_budget;
+  protocol.record_guesses = !options.record_rounds_file.empty() && options.synthetic_acceptance.empty();
   return protocol;
 }
 

@@ -13,6 +13,7 @@
 #include "launch/simulate/league.h"
 #include "launch/simulate/measured_costs.h"
 #include "launch/simulate/plan.h"
+#include "launch/simulate/replay_command.h"
 #include "launch/simulate/theory.h"
 
 namespace outrider {
@@ -200,10 +201,12 @@ struct SimulateCommand::State {
   RunFlags run;
   LeagueOptions league;
   PlanFlags plan;
+  ReplayOptions replay;
   CLI::App* run_app = nullptr;
   CLI::App* plan_app = nullptr;
   CLI::App* theory = nullptr;
   CLI::App* grid = nullptr;
+  CLI::App* replay_app = nullptr;
 };
 
 SimulateCommand::SimulateCommand(CLI::App& app) : state_(std::make_unique<State>()) {
@@ -214,6 +217,8 @@ SimulateCommand::SimulateCommand(CLI::App& app) : state_(std::make_unique<State>
   state_->plan_app =
       app.add_subcommand("plan", "Which layout, pipeline and policy for this hardware and load");
   add_plan_flags(*state_->plan_app, state_->plan);
+  state_->replay_app = app.add_subcommand("replay", "Recorded rounds of a real run, through other policies");
+  add_replay_options(*state_->replay_app, state_->replay);
   LeagueOptions& league = state_->league;
   state_->grid =
       app.add_subcommand("grid", "League table of the policies over acceptance x draft cost x batch");
@@ -243,6 +248,8 @@ int SimulateCommand::run() {
     status = run_grid(state_->league);
   } else if (*state_->plan_app) {
     status = run_plan(state_->plan);
+  } else if (*state_->replay_app) {
+    status = run_replay(state_->replay);
   } else if (state_->run.hardware == "list" || state_->run.draft_hardware == "list") {
     std::fputs(list_hardware().c_str(), stdout);
   } else {

@@ -15,7 +15,8 @@ namespace outrider {
 namespace {
 
 // Each cell reports to the study; a layout is for mpirun.
-constexpr std::array<std::string_view, 5> kTaken{"report", "output", "quiet", "trace", "layout"};
+constexpr std::array<std::string_view, 6> kTaken{"report", "output",        "quiet",
+                                                 "trace",  "record-rounds", "layout"};
 
 // The options of `generate`, deaf to the environment: a cell is what its file says.
 struct GenerateOptions {
