@@ -15,6 +15,7 @@
 #include "base/version.h"
 #include "launch/output.h"
 #include "launch/study/cell_process.h"
+#include "launch/study/timeline.h"
 
 namespace outrider {
 namespace {
@@ -75,11 +76,12 @@ std::optional<nlohmann::json> CellStore::load(const Cell& cell, int repeat) cons
 }
 
 Result<nlohmann::json> CellStore::run(const Cell& cell, int repeat, const StudyFile& study) const {
-  const std::string report = directory_ + "/running/report.json", err = directory_ + "/running/stderr";
-  std::filesystem::remove(report);
+  const std::string report = directory_ + "/running/report.json", err = directory_ + "/running/stderr",
+                    trace = directory_ + "/running/trace.json";
+  for (const std::string& old : {report, trace}) std::filesystem::remove(old);
   std::vector<std::string> arguments{"outrider", "generate"};
   arguments.insert(arguments.end(), cell.arguments.begin(), cell.arguments.end());
-  arguments.insert(arguments.end(), {"--quiet", "--report=" + report});
+  arguments.insert(arguments.end(), {"--quiet", "--report=" + report, "--trace=" + trace});
   const CellEnd end = run_cell_process(arguments, study.directory(), err, study.cell_timeout_s);
 
   nlohmann::json record{{"cell", cell.id},     {"repeat", repeat},       {"values", cell.values},
@@ -88,13 +90,15 @@ Result<nlohmann::json> CellStore::run(const Cell& cell, int repeat, const StudyF
   record["report"] = nlohmann::json::parse(content_of(report), nullptr, false);
   const bool ok = end.succeeded() && record["report"].is_object();
   if (!ok) record.erase("report");
+  const auto rounds = nlohmann::json::parse(content_of(trace), nullptr, false);
+  if (ok && rounds.is_object()) record["timeline"] = condensed_trace(rounds);
   record["status"] = ok ? "ok" : "failed";
   if (!ok) {
     const std::string words = last_words(err);
     record["error"] = words.empty() ? end.describe() : end.describe() + ": " + words;
   }
   // Bytes that are no UTF-8 can only come from standard error.
-  const std::string text = record.dump(1, ' ', false, nlohmann::json::error_handler_t::replace);
+  const std::string text = record.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
   RETURN_IF_ERROR(write_file(path_of(cell, repeat), text + "\n"));
   return record;
 }

@@ -1,9 +1,9 @@
 // What a study has finished, on disk: one JSON file per run, complete or absent, so that a study killed at
 // any moment goes on where it was.
 //
-//   DIR/runs/ID.REPEAT.json   cell, arguments, status, seconds, and the report of `generate`
-//   DIR/running/              of the run in progress; emptied at start
-//   DIR/lock                  held while a study works in DIR
+//   DIR/runs/ID.REPEAT.json   cell, arguments, status, seconds, the report of `generate`, when its rounds
+//   were DIR/running/              of the run in progress; emptied at start DIR/lock                  held
+//   while a study works in DIR
 #pragma once
 
 #include <nlohmann/json.hpp>

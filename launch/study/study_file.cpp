@@ -6,7 +6,6 @@
 #include <toml++/toml.h>
 #include <algorithm>
 #include <array>
-#include <charconv>
 #include <filesystem>
 #include <fstream>
 #include <set>
@@ -18,27 +17,8 @@
 namespace outrider {
 namespace {
 
-constexpr std::array<std::string_view, 5> kStudyKeys{"name", "repeats", "cell-timeout-s", "base", "sweep"};
-constexpr std::array<std::string_view, 5> kLengthKeys{"gamma-policy", "num-speculative-tokens", "draft-max",
-                                                      "spec-draft-n-max", "speculative-num-draft-tokens"};
-
-struct Axis {
-  std::string key;
-  std::vector<std::string> values;
-};
-
-bool sets_length(std::string_view key) {
-  return std::find(kLengthKeys.begin(), kLengthKeys.end(), key) != kLengthKeys.end();
-}
-
-// FNV-1a: tells cells apart, protects nothing.
-std::string id_of(const std::vector<std::string>& arguments) {
-  uint64_t hash = 14695981039346656037u;
-  for (const std::string& argument : arguments)
-    for (const char c : argument + '\n') hash = (hash ^ static_cast<unsigned char>(c)) * 1099511628211u;
-  return fmt::format("{:016x}", hash);
-}
-
+constexpr std::array<std::string_view, 6> kStudyKeys{"name",   "repeats", "cell-timeout-s",
+                                                     "x-axis", "base",    "sweep"};
 class Reader {
  public:
   explicit Reader(const std::string& path) : path_(path) {}
@@ -83,7 +63,7 @@ class Reader {
   }
 
   Status top_level(const toml::table& root) {
-    const toml::node* sweep = nullptr;
+    const toml::node *sweep = nullptr, *x_axis = nullptr;
     for (const auto& [toml_key, node] : root) {
       const std::string key = dashed(toml_key);
       if (key == "name") {
@@ -92,6 +72,8 @@ class Reader {
         RETURN_IF_ERROR(whole(node, key, 1, 1000, study_.repeats));
       } else if (key == "cell-timeout-s") {
         RETURN_IF_ERROR(whole(node, key, 1, 86400, study_.cell_timeout_s));
+      } else if (key == "x-axis") {
+        x_axis = &node;
       } else if (key == "base") {
         RETURN_IF_ERROR(read_base(node));
       } else if (key == "sweep") {
@@ -103,7 +85,15 @@ class Reader {
                                  nearest.empty() ? "" : fmt::format("; did you mean {}?", nearest)));
       }
     }
-    return expand_all(sweep);
+    RETURN_IF_ERROR(expand_all(sweep));
+    return x_axis ? read_x_axis(*x_axis) : Status();
+  }
+
+  Status read_x_axis(const toml::node& node) {
+    study_.x_axis = node.value_or(std::string());
+    std::replace(study_.x_axis.begin(), study_.x_axis.end(), '_', '-');
+    if (std::find(study_.axes.begin(), study_.axes.end(), study_.x_axis) != study_.axes.end()) return {};
+    return error(node, "x-axis", fmt::format("must be a swept key: {}", fmt::join(study_.axes, ", ")));
   }
 
   Status name(const toml::node& node) {
@@ -208,15 +198,7 @@ class Reader {
   }
 
   Status add_cell(const std::vector<Axis>& axes, size_t index, const std::string& where) {
-    Cell cell;
-    for (size_t a = axes.size(); a-- > 0; index /= axes[a].values.size())
-      cell.values[axes[a].key] = axes[a].values[index % axes[a].values.size()];
-    for (const Axis& option : base_)
-      if (!cell.values.contains(option.key))
-        for (const std::string& value : option.values)
-          cell.arguments.push_back(fmt::format("--{}={}", option.key, value));
-    for (const auto& [key, value] : cell.values) cell.arguments.push_back(fmt::format("--{}={}", key, value));
-    cell.id = id_of(cell.arguments);
+    Cell cell = make_cell(base_, axes, index);
     RETURN_IF_ERROR(check_cell_arguments(cell.arguments).in(fmt::format("{}: {}", where, cell.label())));
     if (ids_.insert(cell.id).second) study_.cells.push_back(std::move(cell));
     return {};
@@ -228,50 +210,7 @@ class Reader {
   std::set<std::string> ids_;
 };
 
-template <class Wanted>
-std::string joined(const Cell& cell, Wanted wanted, const char* otherwise) {
-  std::string text;
-  for (const auto& [key, value] : cell.values)
-    if (wanted(key)) text += fmt::format("{}{} {}", text.empty() ? "" : ", ", key, value);
-  return text.empty() ? otherwise : text;
-}
-
 }  // namespace
-
-std::string Cell::label() const {
-  return joined(
-      *this, [](const std::string&) { return true; }, "the only cell");
-}
-
-std::string Cell::group() const {
-  return joined(
-      *this, [](const std::string& key) { return !sets_length(key); }, "all cells");
-}
-
-std::string Cell::choice() const {
-  for (const auto& [key, value] : values)
-    if (key == "gamma-policy") return value;
-  if (const auto gamma = fixed_gamma()) return fmt::format("fixed:gamma={}", *gamma);
-  return "as in base";
-}
-
-std::optional<int> Cell::fixed_gamma() const {
-  constexpr std::string_view kFixed = "fixed:gamma=";
-  for (const std::string& argument : arguments) {
-    const size_t equals = argument.find('=');
-    const std::string_view key = std::string_view(argument).substr(2, equals - 2);
-    std::string_view value = std::string_view(argument).substr(equals + 1);
-    if (!sets_length(key)) continue;
-    if (key == "gamma-policy") {
-      if (!value.starts_with(kFixed)) return std::nullopt;
-      value.remove_prefix(kFixed.size());
-    }
-    int gamma = 0;
-    const auto [end, bad] = std::from_chars(value.data(), value.data() + value.size(), gamma);
-    if (bad == std::errc() && end == value.data() + value.size()) return gamma;
-  }
-  return std::nullopt;
-}
 
 std::string StudyFile::directory() const {
   const auto parent = std::filesystem::path(path).parent_path();

@@ -3,6 +3,7 @@
 //   name = "policies"            # default: the file's name
 //   repeats = 3                  # of every cell
 //   cell-timeout-s = 600         # a run that takes longer is marked as failed
+//   x-axis = "temperature"       # a swept key that the report draws tokens/s over; default: none
 //   [base]                       # any options of `generate` by their long names; the same in every cell
 //   model = "../demo_pair/target"
 //   [sweep]                      # each cell is one choice from every list; the last list varies fastest.
@@ -12,34 +13,20 @@
 // Relative paths in values are those seen from the study file's folder.
 #pragma once
 
-#include <map>
-#include <optional>
 #include <string>
 #include <vector>
 
 #include "base/status.h"
+#include "launch/study/cell.h"
 
 namespace outrider {
-
-struct Cell {
-  std::string id;                             // 16 digits made from the arguments: equal runs have equal ones
-  std::vector<std::string> arguments;         // "--key=value"
-  std::map<std::string, std::string> values;  // of the swept keys
-
-  std::string label() const;
-  // Of all swept keys but those that set the draft length: cells of a group differ in nothing else.
-  std::string group() const;
-  // The draft length and nothing but it, e.g. "fixed:gamma=2".
-  std::string choice() const;
-  // The length where it is fixed.
-  std::optional<int> fixed_gamma() const;
-};
 
 struct StudyFile {
   std::string path, name;
   int repeats = 1;
   int cell_timeout_s = 600;
   std::vector<std::string> axes;  // swept keys as they appear
+  std::string x_axis;             // one of them, or empty
   std::vector<Cell> cells;
 
   std::string directory() const;  // of the file

@@ -47,30 +47,8 @@ void read_costs(const Json& cost, RunFigures& run) {
   run.plain_step_ms = number(cost, "/verify_base_ms") + run.row_ms;
   run.draft_ms = number(cost, "/draft_ms_per_token");
   run.exchange_ms = number(cost, "/exchange_ms");
+  run.verify_predicted = number(cost, "/verify_predicted_over_measured");
 }
-
-std::string quoted(const std::string& text) {
-  std::string out = "\"";
-  for (const char c : text) out += c == '"' ? "\"\"" : std::string(1, c);
-  return out + "\"";
-}
-
-struct Column {
-  const char* name;
-  double RunFigures::*figure;
-};
-constexpr Column kColumns[] = {{"seconds", &RunFigures::seconds},
-                               {"tokens_per_second", &RunFigures::tokens_per_second},
-                               {"plain_tokens_per_second", &RunFigures::plain_tokens_per_second},
-                               {"speedup", &RunFigures::speedup},
-                               {"predicted_speedup", &RunFigures::predicted_speedup},
-                               {"acceptance", &RunFigures::acceptance},
-                               {"tokens_per_pass", &RunFigures::tokens_per_pass},
-                               {"mean_gamma", &RunFigures::mean_gamma},
-                               {"bytes_per_accepted_token", &RunFigures::bytes_per_accepted},
-                               {"ttft_p50_ms", &RunFigures::ttft_p50_ms},
-                               {"itl_p50_ms", &RunFigures::itl_p50_ms},
-                               {"itl_p99_ms", &RunFigures::itl_p99_ms}};
 
 }  // namespace
 
@@ -91,7 +69,15 @@ RunFigures figures_of(const Json& record) {
   run.bytes_per_accepted = number(metrics, "/wire/bytes_per_accepted_token");
   run.ttft_p50_ms = number(metrics, "/ttft/p50_ms");
   run.itl_p50_ms = number(metrics, "/itl/p50_ms");
+  run.itl_p95_ms = number(metrics, "/itl/p95_ms");
   run.itl_p99_ms = number(metrics, "/itl/p99_ms");
+  run.itl_variation = number(metrics, "/itl/coefficient_of_variation");
+  run.pause_p50_ms = number(metrics, "/itl_bursts/p50_ms");
+  run.pause_p99_ms = number(metrics, "/itl_bursts/p99_ms");
+  run.burst_p99 = number(metrics, "/rounds/burst_p99");
+  run.target_idle = number(metrics, "/phases/target_idle_share");
+  run.draft_idle = number(metrics, "/phases/draft_idle_share");
+  run.hit_rate = number(metrics, "/outcome_cache/hit_rate");
   read_costs(metrics.value("cost_model", Json::object()), run);
   run.position_acceptance = numbers(metrics, "/rounds/position_acceptance");
   run.gamma_histogram = numbers(metrics, "/rounds/gamma_histogram");
@@ -131,11 +117,20 @@ std::vector<double> CellSummary::gamma_histogram() const {
   return sum;
 }
 
-double CellGroup::best_fixed() const {
-  double best = 0;
-  for (const CellSummary* cell : cells)
-    if (cell->cell.fixed_gamma()) best = std::max(best, cell->median_of(&RunFigures::tokens_per_second));
+const CellSummary* CellGroup::best_fixed() const {
+  const CellSummary* best = nullptr;
+  for (const CellSummary* cell : cells) {
+    if (!cell->cell.fixed_gamma() || !cell->any_ok()) continue;
+    const auto rate = [](const CellSummary& c) { return c.median_of(&RunFigures::tokens_per_second); };
+    if (!best || rate(*cell) > rate(*best)) best = cell;
+  }
   return best;
+}
+
+std::optional<double> CellGroup::regret(const CellSummary& cell) const {
+  const CellSummary* best = best_fixed();
+  if (!best || !cell.any_ok()) return std::nullopt;
+  return 1 - cell.median_of(&RunFigures::tokens_per_second) / best->median_of(&RunFigures::tokens_per_second);
 }
 
 double CellGroup::theory(int gamma) const {
@@ -167,70 +162,62 @@ bool StudySummary::synthetic() const {
   return false;
 }
 
-std::vector<CellGroup> StudySummary::groups() const {
+namespace {
+
+template <class NameOf, class NameWithin>
+std::vector<CellGroup> grouped(const StudySummary& summary, NameOf name_of, NameWithin name_within) {
   std::vector<CellGroup> groups;
-  for (const CellSummary& cell : cells) {
-    const std::string name = cell.cell.group();
+  for (const CellSummary& cell : summary.cells) {
+    const std::string name = name_of(cell.cell);
     auto group =
         std::find_if(groups.begin(), groups.end(), [&](const CellGroup& g) { return g.name == name; });
-    if (group == groups.end()) group = groups.insert(groups.end(), CellGroup{name, {}});
+    if (group == groups.end()) group = groups.insert(groups.end(), CellGroup{name, {}, {}});
     group->cells.push_back(&cell);
+    group->names.push_back(name_within(cell.cell));
   }
   return groups;
 }
 
+std::string setting_of(const Json& report) {
+  const auto text = [&](const char* pointer) { return report.value(Json::json_pointer(pointer), ""); };
+  const std::string draft = text("/draft/name");
+  return fmt::format("Target {}, {}, on {} ({}).", text("/target/name"),
+                     draft.empty() ? "no draft model" : "draft " + draft, text("/device"), text("/isa"));
+}
+
+}  // namespace
+
+std::vector<CellGroup> StudySummary::groups() const {
+  return grouped(
+      *this, [](const Cell& cell) { return cell.group(); }, [](const Cell& cell) { return cell.choice(); });
+}
+
+std::vector<CellGroup> StudySummary::panels() const {
+  const std::string& key = study.x_axis;
+  if (key.empty()) return groups();
+  return grouped(
+      *this,
+      [&](const Cell& cell) {
+        return cell.values.contains(key) ? key + " " + cell.values.at(key) : "no " + key;
+      },
+      [&](const Cell& cell) { return cell.label_without(key); });
+}
+
 StudySummary summarise(const StudyFile& study, const CellStore& store) {
-  StudySummary summary{.study = study, .cells = {}};
+  StudySummary summary{.study = study, .cells = {}, .setting = {}};
   for (const Cell& cell : study.cells) {
-    CellSummary found{.cell = cell, .runs = {}};
-    for (int repeat = 0; repeat < study.repeats; ++repeat)
-      if (const auto record = store.load(cell, repeat)) found.runs.push_back(figures_of(*record));
+    CellSummary found{.cell = cell, .runs = {}, .timeline = {}};
+    for (int repeat = 0; repeat < study.repeats; ++repeat) {
+      const auto record = store.load(cell, repeat);
+      if (!record) continue;
+      found.runs.push_back(figures_of(*record));
+      if (!found.runs.back().ok) continue;
+      if (found.timeline.rounds.empty()) found.timeline = timeline_of(record->value("timeline", Json()));
+      if (summary.setting.empty()) summary.setting = setting_of(record->at("report"));
+    }
     summary.cells.push_back(std::move(found));
   }
   return summary;
-}
-
-std::string study_csv(const StudySummary& summary) {
-  std::string out = "cell,repeat,status";
-  for (const std::string& axis : summary.study.axes) out += "," + axis;
-  for (const Column& column : kColumns) out += fmt::format(",{}", column.name);
-  out += ",identical_output,synthetic,error\n";
-  for (const CellSummary& cell : summary.cells)
-    for (const RunFigures& run : cell.runs) {
-      out += fmt::format("{},{},{}", cell.cell.id, run.repeat, run.ok ? "ok" : "failed");
-      for (const std::string& axis : summary.study.axes) {
-        const auto value = cell.cell.values.find(axis);
-        out += fmt::format(",{}", value == cell.cell.values.end() ? "" : quoted(value->second));
-      }
-      for (const Column& column : kColumns) out += fmt::format(",{:.6g}", run.*column.figure);
-      out += fmt::format(",{},{},{}\n", run.identical, run.synthetic ? "yes" : "no", quoted(run.error));
-    }
-  return out;
-}
-
-Json study_json(const StudySummary& summary) {
-  Json cells = Json::array();
-  for (const CellSummary& cell : summary.cells) {
-    Json runs = Json::array();
-    for (const RunFigures& run : cell.runs) {
-      Json figures{{"repeat", run.repeat}, {"status", run.ok ? "ok" : "failed"}};
-      if (!run.ok) figures["error"] = run.error;
-      for (const Column& column : kColumns) figures[column.name] = run.*column.figure;
-      figures["identical_output"] = run.identical;
-      figures["synthetic"] = run.synthetic;
-      figures["position_acceptance"] = run.position_acceptance;
-      figures["gamma_histogram"] = run.gamma_histogram;
-      runs.push_back(std::move(figures));
-    }
-    cells.push_back({{"cell", cell.cell.id},
-                     {"values", cell.cell.values},
-                     {"arguments", cell.cell.arguments},
-                     {"runs", std::move(runs)}});
-  }
-  return {{"study", summary.study.name},
-          {"repeats", summary.study.repeats},
-          {"axes", summary.study.axes},
-          {"cells", std::move(cells)}};
 }
 
 }  // namespace outrider

@@ -64,6 +64,10 @@ TEST_F(Study, BadFilesAreRefusedByLineAndKey) {
   EXPECT_TRUE(refusal("[sweep]\nseed = 1\n").starts_with("2: seed: must be a list"));
   EXPECT_TRUE(refusal("[sweep]\nseed = [1,\n [2]]\n").starts_with("3: seed: must be a text, number"));
   EXPECT_TRUE(refusal("sweep = 3\n").starts_with("1: sweep: must be a table"));
+  EXPECT_TRUE(refusal(base_table() + "[sweep]\nrecord-rounds = ['x']\n").find("a study sets this itself") !=
+              std::string::npos);
+  const std::string x_axis = refusal("x-axis = 'seeds'\n" + base_table() + "[sweep]\nseed = [1]\n");
+  EXPECT_TRUE(x_axis.starts_with("1: x-axis: must be a swept key: seed")) << x_axis;
 }
 
 TEST_F(Study, APolicyThatDoesNotExistIsRefusedWithTheNearest) {
@@ -205,21 +209,51 @@ std::string first_fault(const std::string& page) {
 }
 
 TEST_F(Study, TheReportIsOneWellFormedPageThatAsksNobody) {
-  const Outcome ran = run(file("name = 'a <b> & \"c\"'\n" + base_table() +
-                               "ignore-eos = true\ncompare-plain = true\nsynthetic-acceptance = 'rates:0.8'\n"
-                               "[sweep]\ngamma-policy = ['fixed:gamma=2', 'fixed:gamma=4', 'ewma']\n"));
+  const Outcome ran =
+      run(file("name = 'a <b> & \"c\"'\n" + base_table() +
+               "ignore-eos = true\ncompare-plain = true\nsynthetic-acceptance = 'rates:0.8'\n"
+               "[sweep]\ngamma-policy = ['fixed:gamma=2', 'fixed:gamma=4', 'ewma']\nseed = [1]\n"));
   ASSERT_EQ(ran.code, 0) << ran.describe();
   const std::string page = read_file(dir_ / "out/report.html");
   EXPECT_EQ(first_fault(page), "");
-  for (const char* outside : {"http", "src=", "href", "url(", "@import", "<script", "<link", "<iframe"})
+  for (const char* outside : {"://", "src=", "href", "url(", "@import", "<script", "<link", "<iframe"})
     EXPECT_EQ(page.find(outside), std::string::npos) << outside;
   for (const char* wanted :
        {"a &lt;b&gt; &amp; &quot;c&quot;", "SYNTHETIC ACCEPTANCE", "Speed-up against draft",
         "theory: lockstep", "Acceptance by position", "Chosen draft lengths", "Tokens per second",
-        "per accepted token", "ewma (at its mean length)"})
+        "per accepted token", "ewma (at its mean length)", "Regret against", "draft length chosen",
+        "Inter-token latency", "tokens per burst", "Draft and verify", "idle ", "All cells"})
     EXPECT_NE(page.find(wanted), std::string::npos) << wanted;
   EXPECT_EQ(page.find("nan"), std::string::npos);
   EXPECT_GE(std::count(page.begin(), page.end(), '\n'), 50);
+}
+
+TEST_F(Study, ASweptAxisIsDrawnWithALinePerChoice) {
+  const Outcome ran = run(file("x-axis = 'max_num_seqs'\n" + base_table() +
+                               "[sweep]\nmax-num-seqs = [1, 2]\ngamma-policy = ['fixed:gamma=2', 'ewma']\n"));
+  ASSERT_EQ(ran.code, 0) << ran.describe();
+  const std::string page = read_file(dir_ / "out/report.html");
+  EXPECT_EQ(first_fault(page), "");
+  EXPECT_NE(page.find("Over the swept axis"), std::string::npos);
+  EXPECT_NE(page.find(">gamma-policy ewma</text>"), std::string::npos);
+  EXPECT_NE(page.find(">max-num-seqs 2</text>"), std::string::npos);  // a panel of what it is compared in
+}
+
+TEST(StudySvg, BarsBelowZeroReachToTheLeft) {
+  const std::string drawn =
+      svg_bars("t", {{.name = "lost", .value = 10}, {.name = "gained", .value = -5}}, " %");
+  EXPECT_NE(drawn.find(">10 %</text>"), std::string::npos) << drawn;
+  EXPECT_NE(drawn.find("text-anchor=\"end\">-5 %</text>"), std::string::npos) << drawn;
+  EXPECT_EQ(svg_bars("t", {}), "");
+}
+
+TEST(StudySvg, AGanttShowsSpansInsideItsStretchOnly) {
+  const Lane lane{.name = "draft", .spans = {{-1, 2, 0}, {20, 30, 1}}, .note = "idle 80 %"};
+  const std::string drawn = svg_gantt("t", 10, {{"cell", {lane}}});
+  EXPECT_NE(drawn.find("fill=\"#0072b2\""), std::string::npos) << drawn;
+  EXPECT_EQ(drawn.find("fill=\"#d55e00\""), std::string::npos) << "a span outside is drawn";
+  EXPECT_NE(drawn.find("idle 80 %"), std::string::npos);
+  EXPECT_EQ(svg_gantt("t", 0, {}), "");
 }
 
 TEST(StudySvg, ShowsNothingOfNothingAndEscapes) {
