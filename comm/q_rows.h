@@ -1,5 +1,5 @@
-// Whether the draft distributions of a Draft are what a verification rule may rely on. Pure; a draft that
-// fails is dropped and counted before it reaches a target rank.
+// Whether the draft distributions of a Draft are what a verification rule may rely on, and how long they are
+// on the wire. Pure; a draft that fails is dropped and counted before it reaches a target rank.
 #pragma once
 
 #include <algorithm>
@@ -48,6 +48,31 @@ inline Status validate_q_rows(QKind kind, std::span<const QRow> rows, std::span<
     RETURN_IF_ERROR(
         validate_q_row(kind, rows[i], drafted[i], vocab_size).in("draft token " + std::to_string(i)));
   return {};
+}
+
+// Bytes that a sparse row of `entries` tokens takes at most on the wire (comm/q_row_fields.h).
+inline int64_t sparse_row_bytes(int64_t entries, int64_t vocab_size) {
+  const auto varint_bytes = [](uint64_t number) {
+    int64_t bytes = 1;
+    while (number >>= 7) ++bytes;
+    return bytes;
+  };
+  // The steps between ids add up to less than the vocabulary, so few of them need a second or third byte.
+  int64_t steps = entries;
+  for (int64_t least = 128; least < vocab_size; least *= 128)
+    steps += std::min(entries, (vocab_size - 1) / least);
+  const auto sum = varint_bytes(static_cast<uint64_t>(entries) << 31);
+  return sum + 2 * varint_bytes(static_cast<uint64_t>(entries)) + steps + 1 + 2 * entries;
+}
+
+// The most tokens of which a sparse row never takes more than `bytes`; at least 1.
+inline int32_t sparse_entries_within(int64_t bytes, int64_t vocab_size) {
+  int64_t entries = 1, too_many = vocab_size + 1;
+  while (too_many - entries > 1) {
+    const int64_t middle = entries + (too_many - entries) / 2;
+    (sparse_row_bytes(middle, vocab_size) <= bytes ? entries : too_many) = middle;
+  }
+  return static_cast<int32_t>(entries);
 }
 
 }  // namespace outrider

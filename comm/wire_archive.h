@@ -131,6 +131,30 @@ void serialize(Archive& archive, FiniteField& field) {
   archive.require(std::isfinite(field.value), "a number that is not finite");
 }
 
+// LEB128: seven bits a byte, the lowest first, in as few bytes as the number needs.
+struct VarintField {
+  uint64_t& value;
+};
+inline void save(WireWriter& writer, const VarintField& field) {
+  uint8_t bytes[10];
+  size_t count = 0;
+  for (uint64_t rest = field.value; count == 0 || rest > 0; rest >>= 7)
+    bytes[count++] = static_cast<uint8_t>((rest & 0x7f) | (rest > 0x7f ? 0x80 : 0));
+  writer.put(bytes, count);
+}
+inline void load(WireReader& reader, VarintField& field) {
+  uint64_t value = 0;
+  uint8_t byte = 0x80;
+  for (int shift = 0; (byte & 0x80) && reader.ok(); shift += 7) {
+    reader.require(shift < 64, "a number of too many bytes");
+    reader.get(&byte, 1);
+    if (!reader.ok()) return;
+    reader.require((shift == 0 || byte != 0) && (shift < 63 || byte <= 1), "a number in the wrong form");
+    value |= uint64_t{byte & 0x7fu} << shift;
+  }
+  if (reader.ok()) field.value = value;
+}
+
 // A string or vector of at most `cap` elements.
 template <class Container>
 struct Capped {

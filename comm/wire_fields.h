@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "comm/messages.h"
+#include "comm/q_row_fields.h"
 #include "comm/wire_archive.h"
 
 namespace outrider {
@@ -77,11 +78,6 @@ void serialize(Archive& archive, Propose& m) {
           EnumField<Pipeline>{m.pipeline, Pipeline::kAuto}, m.fanout,
           EnumField<StopKind>{m.stop.kind, StopKind::kAdaEdl}, FiniteField{m.stop.threshold},
           FiniteField{m.stop.scale}, m.wants_guess);
-}
-
-template <class Archive>
-void serialize(Archive& archive, QRow& m) {
-  archive(Capped{m.ids, archive.limits().ids}, Capped{m.weights, archive.limits().ids}, m.sum);
 }
 
 template <class Archive>

@@ -7,10 +7,14 @@
 
 #include "cluster/simulation/acceptance_process.h"
 #include "comm/emulated_link.h"
+#include "comm/q_rows.h"
 #include "transformer/shard.h"
 
 namespace outrider {
 namespace {
+
+constexpr int64_t kLeastRowBytes = 16;   // a token of any vocabulary
+constexpr int64_t kAutoRowBytes = 1024;  // the entropy of a text does not shrink with the vocabulary
 
 template <class Number>
 std::optional<Number> parse_number(std::string_view text) {
@@ -216,7 +220,11 @@ void add_generate_options(CLI::App& app, RunOptions& o) {
                  "token, block")
       ->group("Speculation")
       ->capture_default_str();
-  app.add_option("--q-format", o.q_format, "Draft distribution for token and block: auto, dense or sparse:M")
+  app.add_option(
+         "--q-format", o.q_format,
+         "Draft distribution for token and block; each form is exact, what it leaves out is never drafted. "
+         "budget:BYTES: the best tokens that fit into so many bytes for each drafted token; sparse:M: the best "
+         "M; dense: all; auto: a budget of 1 % of a dense row of 16 bits, and at least 1024")
       ->group("Speculation")
       ->capture_default_str();
   app.add_option(
@@ -293,8 +301,20 @@ Result<QFormat> parse_q_format(const std::string& text) {
     const auto m = parse_number<int32_t>(std::string_view(text).substr(7));
     if (m && *m >= 1) return QFormat{.kind = QKind::kSparse, .sparse_m = *m};
   }
-  return invalid_argument(
-      fmt::format("--q-format {}: choose auto, dense or sparse:M with M at least 1", text));
+  if (text.starts_with("budget:")) {
+    const auto bytes = parse_number<int64_t>(std::string_view(text).substr(7));
+    if (bytes && *bytes >= kLeastRowBytes) return QFormat{.kind = QKind::kSparse, .bytes = *bytes};
+  }
+  return invalid_argument(fmt::format(
+      "--q-format {}: choose auto, dense, sparse:M with M at least 1, or budget:BYTES with at least {}", text,
+      kLeastRowBytes));
+}
+
+int32_t QFormat::entries(int64_t vocab_size) const {
+  if (kind != QKind::kSparse) return 0;
+  if (sparse_m > 0) return sparse_m;
+  const int64_t dense_bytes = 2 * vocab_size;
+  return sparse_entries_within(bytes > 0 ? bytes : std::max(kAutoRowBytes, dense_bytes / 100), vocab_size);
 }
 
 Result<ModelOptions::Kv> parse_kv_dtype(const std::string& text) {

@@ -10,6 +10,7 @@
 #include <limits>
 #include <random>
 
+#include "comm/q_rows.h"
 #include "tests/comm/random_messages.h"
 
 namespace outrider {
@@ -104,6 +105,62 @@ TEST(Codec, FieldsKeepTheirValues) {
   const Message open =
       Open{.sequence = SequenceId(1), .ids = {TokenId(1)}, .prompt_length = 1, .sampling = sampling};
   EXPECT_EQ(std::get<Open>(decode(frame_of(open), kCluster)->message).sampling, sampling);
+}
+
+QRow round_trip(const QRow& row) {
+  Draft draft;
+  draft.q.push_back(row);
+  return std::get<Draft>(decode(frame_of(draft), kCluster).value().message).q[0];
+}
+
+size_t wire_bytes(const QRow& row) {
+  Draft without, with;
+  with.q.push_back(row);
+  return frame_of(with).size() - frame_of(without).size();
+}
+
+TEST(Codec, QRowsArePackedAndKeepTheirValues) {
+  const QRow rows[] = {
+      {.ids = {5}, .weights = {1}, .sum = 1},
+      {.ids = {0, 1, 127, 255, 128'255}, .weights = {0, 1, 2047, 1u << 31, 3u << 20}, .sum = 9},
+      {.ids = {9, 3, UINT32_MAX, 0}, .weights = {4095}, .sum = UINT64_MAX},  // not sensible
+      {.ids = {}, .weights = {UINT32_MAX, 4097}, .sum = 0}};
+  const size_t bytes[] = {1 + 1 + 1 + 1 + 1 + 2, 1 + 1 + (1 + 1 + 1 + 2 + 3) + 1 + 1 + 5 * 2,
+                          10 + 1 + (1 + 5 + 5 + 1) + 1 + 1 + 4, 1 + 1 + 1 + 1 + 2 * 4};
+  for (size_t i = 0; i < std::size(rows); ++i) {
+    const QRow got = round_trip(rows[i]);
+    EXPECT_EQ(got.ids, rows[i].ids);
+    EXPECT_EQ(got.weights, rows[i].weights);
+    EXPECT_EQ(got.sum, rows[i].sum);
+    EXPECT_EQ(wire_bytes(rows[i]), bytes[i]) << i;
+  }
+}
+
+TEST(Codec, SparseRowsKeepToTheirByteBudget) {
+  std::mt19937 random(6);
+  for (const int64_t vocab : {300, 4096, 32'000, 128'256})
+    for (const int64_t budget : {16, 82, 512, 2565}) {
+      const auto entries = static_cast<uint32_t>(sparse_entries_within(budget, vocab));
+      ASSERT_LE(entries, vocab);
+      QRow spread, packed;  // ids as far apart, and as large, as they can be; and neighbours
+      for (uint32_t i = 0; i < entries; ++i) {
+        spread.ids.push_back(static_cast<uint32_t>((int64_t{i} + 1) * vocab / entries - 1));
+        packed.ids.push_back(i);
+        spread.weights.push_back(1u << 31);
+        packed.weights.push_back(static_cast<uint32_t>(random()) >> 25 << 24);
+      }
+      spread.sum = uint64_t{entries} << 31;
+      if (entries > 1) {
+        EXPECT_LE(wire_bytes(spread), static_cast<size_t>(budget)) << vocab;
+        EXPECT_LE(wire_bytes(packed), static_cast<size_t>(budget)) << vocab;
+      }
+      // Not far below it either.
+      if (entries < vocab) {
+        EXPECT_GT(sparse_row_bytes(entries + 1, vocab), budget);
+      }
+    }
+  EXPECT_EQ(sparse_entries_within(1, 1000), 1);
+  EXPECT_EQ(sparse_entries_within(1 << 20, 1000), 1000);
 }
 
 TEST(Codec, MatchesTheWorkedExample) {

@@ -4,6 +4,7 @@
 #include <functional>
 
 #include "base/log.h"
+#include "base/short_weight.h"
 #include "transformer/sampling/gumbel.h"
 #include "transformer/sampling/penalties.h"
 
@@ -57,6 +58,7 @@ void make_integer_weights(std::span<const float> processed, float max, int32_t s
   q.ids.clear();
   q.weights.resize(processed.size());
   fill_draft_weights(processed, max, q.weights);
+  for (uint32_t& weight : q.weights) weight = round_to_short_weight(weight);
   if (sparse_m > 0) keep_best(static_cast<size_t>(sparse_m), q, scratch);
   q.sum = 0;
   for (uint32_t weight : q.weights) q.sum += weight;

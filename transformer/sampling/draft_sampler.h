@@ -48,7 +48,8 @@ class DraftSampler {
   std::vector<uint64_t> ranked_;
 };
 
-// round(exp(l - max) * 2^31) of every id, or of the best m by (weight desc, id asc); `scratch` is reused.
+// round(exp(l - max) * 2^31), of which 11 significant bits are kept so that it travels in two bytes, of every
+// id or of the best m by (weight desc, id asc); `scratch` is reused.
 void make_integer_weights(std::span<const float> processed, float max, int32_t sparse_m, IntegerWeights& q,
                           std::vector<uint64_t>& scratch);
 // The inverse CDF of those integers.

@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include "base/short_weight.h"
 #include "tests/transformer/sampling/reference.h"
 
 namespace outrider {
@@ -65,6 +66,21 @@ TEST_F(DraftSamplerTest, SparseKeepsTheBestWeights) {
       }
       EXPECT_EQ(sparse.sum, sum);
     }
+  }
+}
+
+// Rounded for the wire by the sampler itself, so that what travels is what was drawn from.
+TEST_F(DraftSamplerTest, EveryWeightTravelsInTwoBytes) {
+  std::mt19937_64 rng(3);
+  const auto row = reference::random_logits(rng, 3000, 6, 4);
+  const float max = *std::max_element(row.begin(), row.end());
+  IntegerWeights q;
+  std::vector<uint64_t> scratch;
+  make_integer_weights(row, max, 0, q, scratch);
+  for (size_t v = 0; v < row.size(); ++v) {
+    EXPECT_TRUE(pack_short_weight(q.weights[v])) << q.weights[v];
+    const double exact = std::exp(static_cast<double>(row[v]) - max) * 0x1p31;
+    EXPECT_NEAR(q.weights[v], exact, 0.51 + exact / 2048);
   }
 }
 
