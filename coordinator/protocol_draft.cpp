@@ -9,9 +9,6 @@ namespace {
 
 // A worker that far behind reads as long as one with a new prompt.
 constexpr int32_t kCatchUpTokens = 64;
-// In plain decoding the worker is told so many tokens at once: a pass over them costs about what one token
-// costs, and a probe finds at most so many unread.
-constexpr int32_t kPlainTokens = 16;
 
 }  // namespace
 
@@ -43,8 +40,7 @@ void Protocol::begin_round(LiveRequest& live) {
                                .ahead = options_.pipeline != Pipeline::kLockstep};
     round.gamma = std::clamp(live.gamma->next(context), 0, limit);
     const bool readable = live.sequence.committed() <= worker->hello.model.max_context;
-    const int32_t unseen = live.sequence.committed() - live.link.known;
-    if (round.gamma > 0 || (readable && unseen >= kPlainTokens)) propose(live);
+    if (round.gamma > 0 || (readable && live.link.known < live.sequence.committed())) propose(live);
   }
   if (round.gamma == 0) return decide(live);
   ++totals_.proposals;
