@@ -191,9 +191,7 @@ TEST_F(Pool, StrangersAndLiarsAreDropped) {
   EXPECT_GE(report["wire"]["malformed_frames"], 200);
   EXPECT_GE(report["wire"]["refused_peers"], 1);
   EXPECT_GE(report["cluster"]["hellos_refused"], 1);
-  // Which lie is met first is chance; its sequences then go to the honest worker, and the next lies find nobody.
-  const auto& dropped = report["drafts"]["dropped"];
-  EXPECT_GE(dropped["bad_ids"].get<int>() + dropped["wrong_hash"].get<int>(), 1) << dropped.dump();
+  EXPECT_GE(report["drafts"]["dropped"]["bad_ids"], 1);  // its sequences then go elsewhere
   print_drafters(report);
   std::printf("  dropped %s\n", report["drafts"]["dropped"].dump().c_str());
 }
