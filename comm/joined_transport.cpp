@@ -41,12 +41,15 @@ class JoinedEnd final : public Transport {
     return (to.value % 2 == 0 ? *local_ : *remote_).send(PeerId{to.value / 2}, message);
   }
 
-  // What is near goes first: a flood from outside cannot keep the target waiting.
+  // In turns: neither a flood from outside nor a target that always has an answer ready is heard alone.
   std::optional<Incoming> receive(Clock::time_point deadline) override {
     while (true) {
       bell_->hush();
-      if (auto incoming = local_->receive(Clock::now())) return renamed(std::move(*incoming), 0);
-      if (auto incoming = remote_->receive(deadline)) return renamed(std::move(*incoming), 1);
+      for (int end = 0; end < 2; ++end) {
+        remote_is_next_ = !remote_is_next_;
+        if (auto incoming = take(remote_is_next_, Clock::now())) return incoming;
+      }
+      if (auto incoming = take(/*remote=*/true, deadline)) return incoming;
       if (Clock::now() >= deadline) return std::nullopt;
     }
   }
@@ -69,13 +72,15 @@ class JoinedEnd final : public Transport {
   std::string endpoint() const override { return remote_->endpoint(); }
 
  private:
-  static Incoming renamed(Incoming incoming, uint64_t parity) {
-    incoming.peer.value = incoming.peer.value * 2 + parity;
+  std::optional<Incoming> take(bool remote, Clock::time_point deadline) {
+    auto incoming = (remote ? *remote_ : *local_).receive(deadline);
+    if (incoming) incoming->peer.value = incoming->peer.value * 2 + (remote ? 1 : 0);
     return incoming;
   }
 
   const std::shared_ptr<Bell> bell_;
   const std::unique_ptr<Transport> local_, remote_;
+  bool remote_is_next_ = false;
   mutable TransportStats sum_;
 };
 

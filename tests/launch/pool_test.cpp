@@ -145,15 +145,20 @@ TEST_F(Pool, JoinLeaveKillStopAndComeBack) {
   print_drafters(report);
 }
 
-TEST_F(Pool, AllDieAndDecodingGoesOn) {
-  start_job({"--wait-for-draft-workers", "2", "-g", "3", "--pipeline", "fanout"});
+TEST_F(Pool, AllDieAndDecodingGoesOnUntilOneComes) {
+  start_job({"--wait-for-draft-workers", "2", "-g", "3"});
   BackgroundProcess first = worker("first"), second = worker("second");
   ASSERT_TRUE(first.says("drafts for") && second.says("drafts for"));
   std::this_thread::sleep_for(200ms);
   first.signal(SIGKILL);
   second.signal(SIGKILL);
+  std::this_thread::sleep_for(200ms);
+  BackgroundProcess third = worker("third");  // comes to a target that decodes without a pause
+  EXPECT_TRUE(third.says("drafts for")) << third.err();
   expect_plain_text(plain());
+  EXPECT_EQ(third.wait(), 0) << third.err();
   EXPECT_EQ(metrics()["cluster"]["workers_lost"], 2);
+  EXPECT_EQ(metrics()["cluster"]["workers_joined"], 3);
   print_drafters(metrics());
 }
 
