@@ -21,8 +21,10 @@ foreach(folder IN LISTS folders)
       if(included IN_LIST folders AND NOT included IN_LIST ${folder}_may)
         list(APPEND violations "${source}: ${line}")
       endif()
-      # A language model knows nothing of requests, drafts or epochs: of comm it may see the collectives only.
-      if(folder STREQUAL "transformer" AND included STREQUAL "comm" AND NOT line MATCHES "comm/(collectives|device_group).h")
+      # A language model knows nothing of requests, drafts or epochs: of comm it may see the collectives only, and
+      # their device side where a kernel is fused with them.
+      if(folder STREQUAL "transformer" AND included STREQUAL "comm"
+         AND NOT line MATCHES "comm/(collectives|device_group|cuda/peer_exchange|cuda/reduce).h")
         list(APPEND violations "${source}: ${line} (transformer may include only the collectives of comm)")
       endif()
       # The coordinator links the tokenizer, not the model.
