@@ -179,17 +179,26 @@ Result<WeightMap> Mapper::map() const {
 
 }  // namespace
 
+int64_t TensorPart::bytes(int64_t row_count) const {
+  const int64_t bits = tensor->dtype == Dtype::kU8 ? weight_bits(WeightType::kInt4) : dtype_bits(tensor->dtype);
+  return row_count * columns.size() * bits / 8;
+}
+
+int64_t MatrixSource::bytes() const {
+  int64_t sum = 0;
+  for (const TensorPart& part : parts) sum += part.bytes(part.rows.size());
+  return sum;
+}
+
 int64_t MatrixSource::n() const {
   int64_t rows = 0;
   for (const TensorPart& part : parts) rows += part.rows.size();
   return rows;
 }
 
-int64_t WeightMap::matrix_elements() const {
-  const auto elements = [](const MatrixSource& m) { return m.n() * m.k(); };
-  int64_t sum = elements(head) + (embedding ? elements(*embedding) : 0);
-  for (const LayerSources& l : layers)
-    sum += elements(l.qkv) + elements(l.o) + elements(l.gate_up) + elements(l.down);
+int64_t WeightMap::matrix_bytes() const {
+  int64_t sum = head.bytes() + (embedding ? embedding->bytes() : 0);
+  for (const LayerSources& l : layers) sum += l.qkv.bytes() + l.o.bytes() + l.gate_up.bytes() + l.down.bytes();
   return sum;
 }
 

@@ -21,6 +21,7 @@ struct TensorPart {
   const TensorInfo* scales = nullptr;  // of a matrix of codes (quantized_file.h)
   int64_t first_group = 0;             // of `columns` among its scales
   int64_t elements() const { return rows.size() * columns.size(); }
+  int64_t bytes(int64_t row_count) const;  // of so many rows in the file, without scales
 };
 
 // Stored matrices stacked into one [n, k].
@@ -29,6 +30,7 @@ struct MatrixSource {
   std::vector<int64_t> leaf_ends;  // along k, where tensor parallelism cuts this contraction; else empty
   int64_t n() const;
   int64_t k() const { return parts.empty() ? 0 : parts.front().columns.size(); }
+  int64_t bytes() const;
 };
 
 // Stored vectors one after the other; empty if the model has none.
@@ -56,7 +58,7 @@ struct WeightMap {
   VectorSource final_norm;
   std::vector<LayerSources> layers;
 
-  int64_t matrix_elements() const;
+  int64_t matrix_bytes() const;
 };
 
 Result<WeightMap> map_weights(const TensorFiles& files, const ModelConfig& config, const ShardPlan& plan);

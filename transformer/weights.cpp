@@ -14,7 +14,7 @@ class Packer {
  public:
   Packer(const WeightMap& map, const WeightOptions& options, ThreadPool& pool)
       : float_type_(map.all_bf16 ? WeightType::kBFloat16 : WeightType::kFloat32),
-        total_(map.matrix_elements()),
+        total_(map.matrix_bytes()),
         options_(options),
         pool_(pool) {}
 
@@ -24,16 +24,16 @@ class Packer {
  private:
   Result<WeightType> type_of(MatrixKind kind, const MatrixSource& source) const;
   void pack(const std::vector<TensorPart>& parts, PackedMatrix& to);
-  void advance(int64_t elements);
+  void advance(int64_t bytes);
 
   const WeightType float_type_;
-  int64_t done_ = 0, total_ = 0;  // matrix elements
+  int64_t done_ = 0, total_ = 0;  // bytes of matrices in the files
   const WeightOptions& options_;
   ThreadPool& pool_;
 };
 
-void Packer::advance(int64_t elements) {
-  done_ += elements;
+void Packer::advance(int64_t bytes) {
+  done_ += bytes;
   if (options_.progress) options_.progress(std::min(done_, total_), total_);
 }
 
@@ -84,8 +84,8 @@ void Packer::pack(const std::vector<TensorPart>& parts, PackedMatrix& to) {
     const auto width = part.tensor->data.size() / static_cast<size_t>(part.tensor->shape[0]);
     release_pages(part.tensor->data.subspan(static_cast<size_t>(part.rows.begin) * width,
                                             static_cast<size_t>(part.rows.size()) * width));
+    advance(part.bytes(part.rows.size()));
   }
-  advance(to.n() * to.k());
 }
 
 Result<LayerWeights> Packer::layer(const LayerSources& s) {

@@ -65,8 +65,8 @@ void stage_scales(const TensorPart& part, int64_t row, int64_t count, std::byte*
 
 class Uploader {
  public:
-  Uploader(WeightType type, int64_t total_elements, StreamView stream, const LoadProgress& progress)
-      : type_(type), total_(total_elements), stream_(stream), progress_(progress) {}
+  Uploader(WeightType type, int64_t total_bytes, StreamView stream, const LoadProgress& progress)
+      : type_(type), total_(total_bytes), stream_(stream), progress_(progress) {}
   ~Uploader() { stream_.synchronize(); }  // the staging memory is still being read
 
   DeviceMatrix matrix(const MatrixSource& source);
@@ -82,7 +82,7 @@ class Uploader {
   void upload(const TensorPart& part, int64_t first_row, const MatrixView& to);
 
   WeightType type_;
-  int64_t done_ = 0, total_ = 0;  // matrix elements
+  int64_t done_ = 0, total_ = 0;  // bytes of matrices in the files
   StreamView stream_;
   const LoadProgress& progress_;
   Staging staging_[2];
@@ -128,7 +128,7 @@ void Uploader::upload(const TensorPart& part, int64_t first_row, const MatrixVie
     s.used = true;
     release_pages(part.tensor->data.subspan(static_cast<size_t>(part.rows.begin + row) * stored_row,
                                             static_cast<size_t>(rows) * stored_row));
-    done_ += rows * part.columns.size();
+    done_ += part.bytes(rows);
     if (progress_) progress_(std::min(done_, total_), total_);
   }
 }
@@ -180,7 +180,7 @@ DeviceWeights upload_weights(const WeightMap& map, WeightType type, StreamView s
                              const LoadProgress& progress) {
   DeviceWeights weights;
   weights.type = type;
-  Uploader uploader(type, map.matrix_elements(), stream, progress);
+  Uploader uploader(type, map.matrix_bytes(), stream, progress);
   if (map.embedding) weights.embedding = uploader.matrix(*map.embedding);
   weights.head = uploader.matrix(map.head);
   weights.final_norm = to_device(read_vector(map.final_norm), stream);
