@@ -263,7 +263,8 @@ void ModelDrafter::take_bonus_guesses(Sequence& s, int64_t row) {
   if (!sampler_.sample(logits, step, sends_q ? &q_ : nullptr)) return;
   TokenGuesses guesses;
   if (sends_q) guesses.add(bonus_guess(q_, s.sampling, step.position, step.round));
-  for (const TokenId id : guesser_.guess(logits, s.sampling, step.position).view()) guesses.add(id);
+  const TokenGuesses likely = guesser_.guess(logits, s.sampling, step.position);
+  for (const TokenId id : likely.view()) guesses.add(id);
   block.guesses.resize(block.ids.size());
   block.guesses.push_back(guesses);
   for (const Outcome& outcome : outcomes) add_branch(s, outcome);

@@ -108,7 +108,8 @@ HWY_INLINE float quantize_group(const float* x, int64_t count, int8_t* integers,
   const float unit = largest > 1e-30f ? 127 / largest : 0;  // less is noise, and its inverse might overflow
   auto sums = hn::Zero(i32);
   for (int64_t i = 0; i < kMaxGroupColumns; i += kLanes) {
-    const auto q = hn::NearestInt(hn::Mul(hn::Load(f, values + i), hn::Set(f, unit)));
+    const auto v = hn::Load(f, values + i);
+    const auto q = hn::NearestInt(hn::IfThenElseZero(hn::IsFinite(v), hn::Mul(v, hn::Set(f, unit))));
     sums = hn::Add(sums, q);
     hn::StoreU(hn::DemoteTo(i8, q), i8, integers + i);
   }
