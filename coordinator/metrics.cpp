@@ -193,12 +193,23 @@ void Totals::add(const Totals& other) {
                                           &Totals::nonfinite_verdicts,
                                           &Totals::workers_joined,
                                           &Totals::workers_lost,
+                                          &Totals::workers_left,
+                                          &Totals::sequences_moved,
                                           &Totals::hellos_refused,
                                           &Totals::resyncs,
                                           &Totals::sends_failed,
                                           &Totals::unexpected_messages,
                                           &Totals::stale_results};
   for (const auto count : kCounts) this->*count += other.*count;
+  for (const auto& [kind, theirs] : other.drafters) {
+    DrafterTotals& mine = drafters[kind];
+    if (mine.name.empty()) mine.name = theirs.name;
+    for (const auto count : {&DrafterTotals::joined, &DrafterTotals::lost, &DrafterTotals::left, &DrafterTotals::opened,
+                             &DrafterTotals::rounds, &DrafterTotals::drafted, &DrafterTotals::accepted,
+                             &DrafterTotals::emitted})
+      mine.*count += theirs.*count;
+    mine.round_seconds += theirs.round_seconds;
+  }
   const auto take = [](auto& mine, const auto& theirs, auto better) {
     if (theirs && (!mine || better(*theirs, *mine))) mine = theirs;
   };

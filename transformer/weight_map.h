@@ -20,7 +20,6 @@ struct TensorPart {
   IndexRange columns;
   const TensorInfo* scales = nullptr;  // of a matrix of codes (quantized_file.h)
   int64_t first_group = 0;             // of `columns` among its scales
-  int64_t elements() const { return rows.size() * columns.size(); }
   int64_t bytes(int64_t row_count) const;  // of so many rows in the file, without scales
 };
 

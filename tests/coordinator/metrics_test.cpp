@@ -58,6 +58,23 @@ TEST(RoundSums, AddIsTheSumOfParts) {
   EXPECT_DOUBLE_EQ(a.acceptance(), both.acceptance());
 }
 
+TEST(Totals, OfSeveralGroupsHoldTheirDraftersToo) {
+  Totals a, b;
+  a.workers_left = 1, b.workers_left = 2;
+  a.sequences_moved = 3, b.sequences_moved = 4;
+  a.drafters[7] = {.name = "model", .joined = 1, .rounds = 10, .accepted = 20, .round_seconds = 0.5};
+  b.drafters[7] = {.name = "model", .joined = 2, .rounds = 5, .accepted = 6, .round_seconds = 0.25};
+  b.drafters[9] = {.name = "ngram", .joined = 1};
+  a.add(b);
+  EXPECT_EQ(a.workers_left, 3);
+  EXPECT_EQ(a.sequences_moved, 7);
+  EXPECT_EQ(a.drafters.at(7).joined, 3);
+  EXPECT_EQ(a.drafters.at(7).rounds, 15);
+  EXPECT_EQ(a.drafters.at(7).accepted, 26);
+  EXPECT_EQ(a.drafters.at(7).round_seconds, 0.75);
+  EXPECT_EQ(a.drafters.at(9).name, "ngram");
+}
+
 TEST(DurationHistogram, PercentilesAreWithinABucket) {
   DurationHistogram histogram;
   for (int i = 1; i <= 1000; ++i) histogram.add(std::chrono::microseconds(i));
