@@ -1,28 +1,18 @@
-#include "comm/transport.h"
-
-#include <arpa/inet.h>
+// Sends and receives, and what becomes of peers that are slow or gone: one suite over every transport.
 #include <gtest/gtest.h>
-#include <netinet/in.h>
-#include <sys/socket.h>
-#include <sys/wait.h>
-#include <unistd.h>
 
 #include <filesystem>
 #include <functional>
 #include <thread>
-#include <zmq.hpp>
 
 #include "comm/codec.h"
-#include "comm/frame_end.h"
+#include "tests/comm/expect_message.h"
 #include "tests/comm/random_messages.h"
 
 namespace outrider {
 namespace {
 
 using namespace std::chrono_literals;
-
-// ---- one suite over every transport
-// --------------------------------------------------------------------------
 
 // A coordinator's end and a way to make workers' ends.
 struct Wire {
@@ -81,19 +71,6 @@ class TransportTest : public testing::TestWithParam<std::string> {
   }
   TemporaryDirectory directory_;
 };
-
-Clock::time_point soon() { return Clock::now() + 5s; }
-
-// The next message, which must come and be a T.
-template <class T>
-T expect(Transport& end, PeerId* from = nullptr) {
-  auto incoming = end.receive(soon());
-  EXPECT_TRUE(incoming.has_value()) << "nothing arrived";
-  if (!incoming) return {};
-  if (from != nullptr) *from = incoming->peer;
-  EXPECT_TRUE(std::holds_alternative<T>(incoming->message)) << kMessageNames[incoming->message.index()];
-  return std::holds_alternative<T>(incoming->message) ? std::get<T>(incoming->message) : T{};
-}
 
 Message failure_of(size_t bytes) { return Failure{std::string(bytes, 'x')}; }
 
@@ -275,191 +252,6 @@ TEST_P(TransportTest, BadMessagesAreRefusedAtTheSender) {
 INSTANTIATE_TEST_SUITE_P(Wires, TransportTest,
                          testing::Values("inproc", "ipc", "tcp", "joined_near", "joined_far"),
                          [](const auto& wire) { return wire.param; });
-
-// ---- ZeroMQ and strangers
-// ------------------------------------------------------------------------------------
-
-constexpr uint64_t kCluster = 77;
-
-struct Server {
-  Server() : transport(make_zmq_server("tcp://127.0.0.1:*", {.cluster = kCluster}).value()) {}
-  std::unique_ptr<Transport> transport;
-};
-
-// A DEALER that sends any bytes it likes.
-class Stranger {
- public:
-  explicit Stranger(const std::string& endpoint) : socket_(context_, zmq::socket_type::dealer) {
-    socket_.set(zmq::sockopt::linger, 1000);
-    socket_.connect(endpoint);
-  }
-  void send(const std::vector<std::byte>& bytes, bool more = false) {
-    socket_.send(zmq::buffer(bytes), more ? zmq::send_flags::sndmore : zmq::send_flags::none);
-  }
-
- private:
-  zmq::context_t context_;
-  zmq::socket_t socket_;
-};
-
-std::vector<std::byte> heartbeat_frame(uint64_t generation, uint64_t number, uint64_t cluster = kCluster) {
-  const FrameInfo info{.cluster = cluster, .generation = Generation(generation), .sequence_number = number};
-  return encode(Heartbeat{Generation(number)}, info).value();
-}
-
-TEST(ZmqTransport, DropsAndCountsGarbage) {
-  Server server;
-  Stranger stranger(server.transport->endpoint());
-  stranger.send({});
-  stranger.send(std::vector<std::byte>(100));
-  stranger.send(heartbeat_frame(1, 1, kCluster + 1));
-  auto damaged = heartbeat_frame(1, 1);
-  damaged.back() ^= std::byte{1};
-  stranger.send(damaged);
-  stranger.send(heartbeat_frame(1, 1), /*more=*/true);
-  stranger.send(heartbeat_frame(1, 2), /*more=*/true);
-  stranger.send(heartbeat_frame(1, 3));  // one message of three parts
-  stranger.send(heartbeat_frame(1, 4));
-  EXPECT_EQ(expect<Heartbeat>(*server.transport).generation.value(), 4u);
-  EXPECT_EQ(server.transport->stats().malformed_frames, 5u);
-  EXPECT_FALSE(server.transport->receive(Clock::now() + 10ms));
-}
-
-TEST(ZmqTransport, DropsAndCountsRepeats) {
-  Server server;
-  Stranger stranger(server.transport->endpoint());
-  for (const uint64_t number : {1, 2, 2, 1, 5, 4, 5, 4, 100, 36, 35, 3, 101})
-    stranger.send(heartbeat_frame(1, number));
-  stranger.send(heartbeat_frame(2, 1));  // another sender's numbers are its own
-  std::vector<uint64_t> heard;
-  for (int i = 0; i < 8; ++i) heard.push_back(expect<Heartbeat>(*server.transport).generation.value());
-  EXPECT_EQ(heard, (std::vector<uint64_t>{1, 2, 5, 4, 100, 36, 101, 1}));
-  EXPECT_EQ(server.transport->stats().duplicate_frames, 6u);
-}
-
-TEST(ZmqTransport, APeerKeepsItsIdAcrossConnections) {
-  Server server;
-  PeerId first, second, third;
-  {
-    Stranger stranger(server.transport->endpoint());
-    stranger.send(heartbeat_frame(1, 1));
-    expect<Heartbeat>(*server.transport, &first);
-  }
-  Stranger stranger(server.transport->endpoint());
-  stranger.send(heartbeat_frame(1, 2));
-  expect<Heartbeat>(*server.transport, &second);
-  stranger.send(heartbeat_frame(2, 1));
-  expect<Heartbeat>(*server.transport, &third);
-  EXPECT_EQ(first, second);
-  EXPECT_NE(first, third);
-  EXPECT_TRUE(server.transport->send(first, Shutdown{}).ok());
-}
-
-TEST(ZmqTransport, NobodyTakesOverAnIdentityThatIsThere) {
-  Server server;
-  PeerId peer;
-  {
-    Stranger first(server.transport->endpoint()), second(server.transport->endpoint());
-    first.send(heartbeat_frame(1, 1));
-    expect<Heartbeat>(*server.transport, &peer);
-    second.send(heartbeat_frame(1, 2));
-    EXPECT_FALSE(server.transport->receive(Clock::now() + 50ms));
-    EXPECT_EQ(server.transport->stats().refused_peers, 1u);
-    first.send(heartbeat_frame(1, 3));
-    EXPECT_EQ(expect<Heartbeat>(*server.transport).generation.value(), 3u);
-  }
-  Stranger third(server.transport->endpoint());  // the first is gone
-  third.send(heartbeat_frame(1, 4));
-  EXPECT_EQ(expect<Heartbeat>(*server.transport).generation.value(), 4u);
-}
-
-// In the abstract namespace there is no file whose mode could keep others out.
-TEST(ZmqTransport, ANamelessSocketIsForItsOwnUserOnly) {
-  if (geteuid() != 0) GTEST_SKIP() << "NOT TESTED: only root can become another user";
-  const std::string endpoint = fmt::format("ipc://@outrider-test-{}", getpid());
-  // Before there are threads; this one comes as somebody else, once the server is there.
-  const pid_t other = fork();
-  if (other == 0) {
-    std::this_thread::sleep_for(200ms);
-    if (setuid(65534) != 0) _exit(2);
-    _exit(make_zmq_client(endpoint, {.connect_timeout = 1s}).ok() ? 1 : 0);
-  }
-  const auto server = make_zmq_server(endpoint).value();
-  EXPECT_TRUE(make_zmq_client(endpoint, {.connect_timeout = 1s}).ok());
-  int status = 0;
-  ASSERT_EQ(waitpid(other, &status, 0), other);
-  EXPECT_EQ(status, 0) << "another user could connect";
-}
-
-TEST(ZmqTransport, AServerListensAtSeveralAddresses) {
-  Server server;
-  const std::string further = server.transport->also_listen("tcp://127.0.0.1:*").value();
-  EXPECT_NE(further, server.transport->endpoint());
-  for (const std::string& endpoint : {server.transport->endpoint(), further}) {
-    auto worker = make_zmq_client(endpoint, {.cluster = kCluster}).value();
-    EXPECT_TRUE(worker->send(kCoordinatorPeer, Shutdown{}).ok());
-    expect<Shutdown>(*server.transport);
-  }
-  EXPECT_EQ(server.transport->also_listen("tcp://0.0.0.0:*").status().code(), StatusCode::kInvalidArgument);
-}
-
-TEST(ZmqTransport, RemembersABoundedNumberOfPeers) {
-  Server server;
-  Stranger stranger(server.transport->endpoint());
-  constexpr uint64_t kSenders = 1100;  // more than the table's 1024
-  PeerId first, last;
-  for (uint64_t generation = 1; generation <= kSenders; ++generation) {
-    stranger.send(heartbeat_frame(generation, 1));
-    expect<Heartbeat>(*server.transport, generation == 1 ? &first : &last);
-  }
-  EXPECT_EQ(server.transport->send(first, Shutdown{}).code(), StatusCode::kUnavailable);
-  EXPECT_TRUE(server.transport->send(last, Shutdown{}).ok());
-}
-
-// Bytes that are not even ZeroMQ.
-TEST(ZmqTransport, SurvivesForeignProtocols) {
-  Server server;
-  const std::string endpoint = server.transport->endpoint();
-  const int fd = socket(AF_INET, SOCK_STREAM, 0);
-  sockaddr_in address{};
-  address.sin_family = AF_INET;
-  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-  address.sin_port = htons(static_cast<uint16_t>(std::stoi(endpoint.substr(endpoint.rfind(':') + 1))));
-  ASSERT_EQ(connect(fd, reinterpret_cast<const sockaddr*>(&address), sizeof address), 0);
-  const std::string request = "GET / HTTP/1.1\r\nHost: localhost\r\n\r\n";
-  EXPECT_EQ(write(fd, request.data(), request.size()), static_cast<ssize_t>(request.size()));
-  auto worker = make_zmq_client(endpoint, {.cluster = kCluster}).value();
-  EXPECT_TRUE(worker->send(kCoordinatorPeer, Shutdown{}).ok());
-  expect<Shutdown>(*server.transport);
-  close(fd);
-}
-
-TEST(ZmqTransport, AnOverlongMessageNeverArrives) {
-  auto server =
-      make_zmq_server("tcp://127.0.0.1:*", {.max_message_bytes = 1000, .cluster = kCluster}).value();
-  Stranger stranger(server->endpoint());
-  stranger.send(heartbeat_frame(1, 1));
-  expect<Heartbeat>(*server);
-  stranger.send(std::vector<std::byte>(100'000));
-  EXPECT_FALSE(server->receive(Clock::now() + 50ms));
-}
-
-TEST(ZmqTransport, BindsLoopbackUnlessToldOtherwise) {
-  for (const char* endpoint : {"tcp://0.0.0.0:*", "tcp://*:*", "inproc://x", "nonsense"}) {
-    const auto server = make_zmq_server(endpoint);
-    EXPECT_EQ(server.status().code(), StatusCode::kInvalidArgument) << endpoint;
-  }
-  EXPECT_TRUE(make_zmq_server("tcp://0.0.0.0:*", {.allow_remote = true}).ok());
-  const auto first = make_zmq_server("tcp://127.0.0.1:*").value();
-  const auto second = make_zmq_server(first->endpoint());
-  EXPECT_EQ(second.status().code(), StatusCode::kInvalidArgument);  // in use
-}
-
-TEST(ZmqTransport, AClientWithoutServerGivesUp) {
-  const auto client = make_zmq_client("ipc:///nonexistent/outrider", {.connect_timeout = 50ms});
-  EXPECT_EQ(client.status().code(), StatusCode::kDeadlineExceeded);
-  EXPECT_EQ(make_zmq_client("nonsense").status().code(), StatusCode::kInvalidArgument);
-}
 
 }  // namespace
 }  // namespace outrider

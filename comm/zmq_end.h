@@ -1,0 +1,65 @@
+// One end of ZeroMQ connections, whoever its peers are: comm/zmq_server.cpp, comm/zmq_client.cpp. Internal to
+// comm.
+#pragma once
+
+#include <optional>
+#include <string>
+
+#include "comm/frame_end.h"
+#include "comm/zmq_socket.h"
+
+namespace outrider {
+
+// One end: a context with one I/O thread and one socket. Subclasses say who the peers are.
+class ZmqEnd : public Transport {
+ public:
+  ZmqEnd(zmq::socket_type type, const ZmqOptions& options)
+      : context_(1),
+        socket_(context_, type),
+        frames_(options.cluster, random_generation(),
+                {.frame_bytes = static_cast<size_t>(options.max_message_bytes)}),
+        wake_fd_(options.wake_fd) {
+    set_socket_options(socket_, options);
+  }
+
+  std::optional<Incoming> receive(Clock::time_point deadline) override {
+    constexpr int kMaxDropsPastDeadline = 64;  // a flood of garbage cannot hold up receive()
+    for (int dropped = 0; dropped < kMaxDropsPastDeadline;) {
+      update_stats();
+      zmq::message_t first;
+      if (receive_now(socket_, first)) {
+        if (auto incoming = accept(std::move(first))) return incoming;
+        dropped += Clock::now() >= deadline;
+      } else {
+        if (Clock::now() >= deadline) break;
+        wait_in(socket_, deadline, wake_fd_);
+        if (can_read(wake_fd_)) break;
+      }
+    }
+    return std::nullopt;
+  }
+
+  const TransportStats& stats() const override { return frames_.stats; }
+  std::string endpoint() const override { return endpoint_; }
+
+ protected:
+  virtual void update_stats() {}
+  // Empty: not for the role (malformed, repeated).
+  virtual std::optional<Incoming> accept(zmq::message_t first) = 0;
+
+  // Reads and drops the remaining parts of a message that has too many.
+  bool drop_extra_parts(bool more) {
+    if (!more) return false;
+    for (zmq::message_t part; more && receive_now(socket_, part);) more = part.more();
+    ++frames_.stats.malformed_frames;
+    return true;
+  }
+
+  zmq::context_t context_;  // outlives the socket
+  zmq::socket_t socket_;
+  FrameEnd frames_;
+  std::string endpoint_;
+  const int wake_fd_;
+};
+
+}  // namespace outrider

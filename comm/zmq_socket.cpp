@@ -1,0 +1,137 @@
+#include "comm/zmq_socket.h"
+
+#include <algorithm>
+#include <random>
+#include <thread>
+
+#include <poll.h>
+
+#include "comm/codec.h"
+
+#if defined(__SANITIZE_THREAD__)
+// libzmq is not instrumented: its lock-free queues look like races.
+extern "C" const char* __tsan_default_suppressions() {
+  return "called_from_lib:libzmq.so\nrace:libzmq.so\ncalled_from_lib:libsodium.so\n";
+}
+#endif
+
+namespace outrider {
+
+using std::chrono::milliseconds;
+
+Status check_zmq_options(const ZmqOptions& options, bool is_server) {
+  if (options.max_message_bytes < static_cast<int64_t>(kFrameHeaderBytes) || options.high_water_mark <= 0 ||
+      options.linger.count() < 0)
+    return invalid_argument(
+        "ZeroMQ options: max_message_bytes, high_water_mark and linger must bound something");
+  if (!options.curve) return {};
+  const CurveKeys& keys = *options.curve;
+  const auto is_key = [](const std::string& key) { return is_curve_key(key); };
+  if (!is_key(keys.own.public_key) || !is_key(keys.own.secret_key) ||
+      !(is_server ? std::all_of(keys.allowed.begin(), keys.allowed.end(), is_key) : is_key(keys.server)))
+    return invalid_argument(
+        "a key of the connection is not 40 characters of Z85; make keys with `outrider keygen`");
+  if (!zmq_has("curve")) return unsupported("this libzmq was built without CURVE; install one with it");
+  return {};
+}
+
+Status check_bind_endpoint(const std::string& endpoint, bool safe) {
+  if (endpoint.starts_with("ipc://")) return {};
+  if (!endpoint.starts_with("tcp://"))
+    return invalid_argument(fmt::format("endpoint {}: use tcp://HOST:PORT or ipc://PATH", endpoint));
+  const std::string_view host = std::string_view(endpoint).substr(6, endpoint.rfind(':') - 6);
+  if (safe || host.starts_with("127.") || host == "localhost") return {};
+  return invalid_argument(fmt::format(
+      "endpoint {}: other machines could reach it and nobody is authenticated; use keys (`outrider "
+      "keygen`), bind 127.0.0.1, or allow remote binding explicitly on a trusted network",
+      endpoint));
+}
+
+void set_socket_options(zmq::socket_t& socket, const ZmqOptions& options) {
+  namespace opt = zmq::sockopt;
+  socket.set(opt::sndhwm, options.high_water_mark);
+  socket.set(opt::rcvhwm, options.high_water_mark);
+  socket.set(opt::sndtimeo, 0);
+  socket.set(opt::rcvtimeo, 0);
+  socket.set(opt::linger, static_cast<int>(options.linger.count()));  // default: close may hang for ever
+  socket.set(opt::maxmsgsize, options.max_message_bytes);
+  socket.set(opt::handshake_ivl, 3000);
+  socket.set(opt::connect_timeout, 3000);
+  socket.set(opt::reconnect_ivl, 100);
+  socket.set(opt::reconnect_ivl_max, 5000);
+  // ZeroMQ's own heartbeats stay off: in libzmq 4.3.4 they abort the process when the peer is gone while its
+  // queue here is full. Roles send heartbeats from the thread that works, and TCP closes half-open
+  // connections.
+  socket.set(opt::heartbeat_ivl, 0);
+  socket.set(opt::tcp_keepalive, 1);
+  socket.set(opt::tcp_keepalive_idle, 5);   // seconds
+  socket.set(opt::tcp_keepalive_intvl, 2);  // seconds
+  socket.set(opt::tcp_keepalive_cnt, 3);
+  socket.set(opt::tcp_maxrt, 15'000);  // and those where sent data is not acknowledged for so long
+  socket.set(opt::backlog, 128);
+  socket.set(opt::ipv6, false);
+  // Not 1: a client would throw away what it received but did not yet read when its server closes, for
+  // instance the Shutdown. ZmqClient itself refuses to send while nobody is connected.
+  socket.set(opt::immediate, false);
+  if (socket.get(opt::type) == ZMQ_ROUTER) {
+    socket.set(opt::router_mandatory, true);  // a dead peer is an error, not silence
+    socket.set(opt::router_handover, false);  // nobody takes over another's routing id
+  }
+}
+
+milliseconds until(Clock::time_point deadline) {
+  const auto now = Clock::now();
+  if (deadline <= now) return milliseconds{0};
+  constexpr auto kHour = std::chrono::hours{1};
+  if (deadline - now > kHour) return kHour;
+  return std::chrono::ceil<milliseconds>(deadline - now);
+}
+
+bool poll_in(zmq::socket_ref socket, milliseconds timeout, int fd) {
+  zmq::pollitem_t items[] = {{socket.handle(), 0, ZMQ_POLLIN, 0}, {nullptr, fd, ZMQ_POLLIN, 0}};
+  try {
+    return zmq::poll(items, fd < 0 ? 1 : 2, timeout) > 0;
+  } catch (const zmq::error_t& error) {
+    if (error.num() != EINTR) throw;
+    return false;
+  }
+}
+
+// zmq_poll counts in milliseconds: the last of them passes in short naps, or every deadline would be late by
+// up to one.
+void wait_in(zmq::socket_ref socket, Clock::time_point deadline, int fd) {
+  constexpr std::chrono::microseconds kNap{50};
+  const auto left = deadline - Clock::now();
+  if (left > milliseconds{1})
+    poll_in(socket, until(deadline) - milliseconds{1}, fd);
+  else if (left.count() > 0)
+    std::this_thread::sleep_for(std::min<Clock::duration>(left, kNap));
+}
+
+bool can_read(int fd) {
+  pollfd item{fd, POLLIN, 0};
+  return ::poll(&item, 1, 0) > 0;
+}
+
+bool receive_now(zmq::socket_t& socket, zmq::message_t& part) {
+  try {
+    return socket.recv(part, zmq::recv_flags::dontwait).has_value();
+  } catch (const zmq::error_t& error) {
+    if (error.num() != EINTR) throw;
+    return false;
+  }
+}
+
+Generation random_generation() {
+  std::random_device device;
+  return Generation(uint64_t{device()} << 32 | device());
+}
+
+bool send_now(zmq::socket_t& socket, std::string_view route, std::span<const std::byte> frame) {
+  if (!route.empty() &&
+      !socket.send(zmq::buffer(route), zmq::send_flags::sndmore | zmq::send_flags::dontwait))
+    return false;
+  return socket.send(zmq::buffer(frame.data(), frame.size()), zmq::send_flags::dontwait).has_value();
+}
+
+}  // namespace outrider

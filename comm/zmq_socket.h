@@ -1,0 +1,43 @@
+// What both ends of a ZeroMQ connection do with their socket: bounded options, sends that never block,
+// receives with a deadline. Internal to comm.
+#pragma once
+
+#include <chrono>
+#include <span>
+#include <string_view>
+
+#include <zmq.hpp>
+
+#include "comm/transport.h"
+
+namespace outrider {
+
+// kInvalidArgument, kUnsupported: what is wrong with these options, in words for who set them.
+Status check_zmq_options(const ZmqOptions& options, bool is_server);
+// `safe`: strangers are kept out, so other machines may reach it.
+Status check_bind_endpoint(const std::string& endpoint, bool safe);
+
+// Every option whose default is unbounded, infinite or surprising, for both ends.
+void set_socket_options(zmq::socket_t& socket, const ZmqOptions& options);
+
+// Milliseconds for zmq_poll, rounded up; bounded so that "no deadline" fits.
+std::chrono::milliseconds until(Clock::time_point deadline);
+// False when interrupted by a signal or nothing came. Also waits for `fd`, unless it is -1.
+bool poll_in(zmq::socket_ref socket, std::chrono::milliseconds timeout, int fd = -1);
+// Returns when something is there or `fd` can be read, or some time before the deadline.
+void wait_in(zmq::socket_ref socket, Clock::time_point deadline, int fd);
+bool can_read(int fd);  // -1: never
+
+// False when nothing is there.
+bool receive_now(zmq::socket_t& socket, zmq::message_t& part);
+// True when the socket took all of it. `route`: whom a ROUTER sends to; empty on other sockets.
+bool send_now(zmq::socket_t& socket, std::string_view route, std::span<const std::byte> frame);
+
+// One life of an end.
+Generation random_generation();
+
+inline std::span<const std::byte> bytes_of(const zmq::message_t& part) {
+  return {part.data<std::byte>(), part.size()};
+}
+
+}  // namespace outrider
