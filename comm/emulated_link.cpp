@@ -20,8 +20,8 @@ bool is_one_of(const Message& message) {
   return (std::holds_alternative<Types>(message) || ...);
 }
 
-// Joining and leaving.
-bool is_exempt(const Message& message) { return is_one_of<Hello, Welcome, Failure, Shutdown>(message); }
+bool joins(const Message& message) { return is_one_of<Hello, Welcome>(message); }
+bool leaves(const Message& message) { return is_one_of<Failure, Shutdown>(message); }
 
 bool may_fail(const Message& message) { return is_one_of<Open, Propose, Draft, Resync, Heartbeat>(message); }
 
@@ -32,7 +32,7 @@ class EmulatedLink final : public Transport {
 
   Status send(PeerId to, const Message& message) override {
     Link* const link = link_of(to);
-    if (!link || is_exempt(message)) return inner_->send(to, message);
+    if (!link || is_exempt(message, *link)) return inner_->send(to, message);
     if (!link->failure.ok()) return std::exchange(link->failure, {});
     put(outgoing_, link->outgoing_free_at, {to, message, frame_bytes(message)});
     release(Clock::now());
@@ -48,10 +48,9 @@ class EmulatedLink final : public Transport {
         if (!pending->empty()) wake = std::min(wake, pending->begin()->first);
       auto incoming = inner_->receive(wake);
       if (!incoming) continue;
-      if (const auto* hello = std::get_if<Hello>(&incoming->message))
-        links_[incoming->peer].role = hello->role;
+      if (const auto* hello = std::get_if<Hello>(&incoming->message)) note_hello(incoming->peer, hello->role);
       Link* const link = link_of(incoming->peer);
-      if (!link || is_exempt(incoming->message)) return incoming;
+      if (!link || is_exempt(incoming->message, *link)) return incoming;
       put(incoming_, link->incoming_free_at, std::move(*incoming));
     } while (Clock::now() < deadline);
     release(Clock::now());
@@ -82,6 +81,24 @@ class EmulatedLink final : public Transport {
     return emulated ? &at->second : nullptr;
   }
 
+  void note_hello(PeerId peer, Role role) {
+    links_[peer].role = role;
+    if (role == Role::kDraft && !first_drafter_at_) first_drafter_at_ = Clock::now();
+  }
+
+  bool is_exempt(const Message& message, const Link& link) const {
+    const auto now = Clock::now();
+    return leaves(message) || (joins(message) && after_partition(now, link) == now);
+  }
+
+  // When what would arrive at `at` does arrive.
+  Clock::time_point after_partition(Clock::time_point at, const Link& link) const {
+    if (link.role != Role::kDraft || !first_drafter_at_) return at;
+    const bool parted =
+        at >= *first_drafter_at_ + options_.partition_from && at < *first_drafter_at_ + options_.partition_to;
+    return parted ? *first_drafter_at_ + options_.partition_to : at;
+  }
+
   bool chance(double share) { return share > 0 && std::uniform_real_distribution<>()(random_) < share; }
 
   // Only a limited link asks how long a message is before it is sent.
@@ -103,14 +120,16 @@ class EmulatedLink final : public Transport {
   }
 
   void put(Pending& pending, Clock::time_point& free_at, Incoming message) {
-    const bool faulty = links_.at(message.peer).role == Role::kDraft && may_fail(message.message);
+    const Link& link = links_.at(message.peer);
+    const bool faulty = link.role == Role::kDraft && may_fail(message.message);
     auto at = transmit(free_at, message.bytes);
     if (pending.size() >= kMaxPending || (faulty && chance(options_.loss))) return;
     if (faulty && chance(options_.corrupt) && !corrupt(message.message)) return;
     if (faulty && chance(options_.reorder))
       at += nanoseconds(std::uniform_int_distribution<int64_t>(0, nanoseconds(kHeldBack).count())(random_));
-    if (faulty && chance(options_.duplicate)) pending.emplace(transmit(free_at, message.bytes), message);
-    pending.emplace(at, std::move(message));
+    if (faulty && chance(options_.duplicate))
+      pending.emplace(after_partition(transmit(free_at, message.bytes), link), message);
+    pending.emplace(after_partition(at, link), std::move(message));
   }
 
   // What a flipped bit makes of it. False: the receiving end would drop the frame.
@@ -144,6 +163,7 @@ class EmulatedLink final : public Transport {
   const LinkEmulation options_;
   std::mt19937_64 random_;
   std::map<PeerId, Link> links_;  // who said hello
+  std::optional<Clock::time_point> first_drafter_at_;
   Pending outgoing_, incoming_;
   uint64_t corrupted_ = 0;
   mutable TransportStats stats_;

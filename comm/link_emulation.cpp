@@ -37,6 +37,17 @@ Status parse_links(std::string_view value, LinkEmulation& link) {
   return {};
 }
 
+Status parse_partition(std::string_view value, LinkEmulation& link) {
+  const size_t dots = value.find("..");
+  const auto from = parse_quantity(value.substr(0, dots), kTimes);
+  const auto to = dots == std::string_view::npos ? from : parse_quantity(value.substr(dots + 2), kTimes);
+  if (!from || !to || *from >= *to || *to > 3600e9)
+    return invalid_argument(fmt::format("partition={}: write for example partition=5s..35s", value));
+  link.partition_from = std::chrono::nanoseconds(static_cast<int64_t>(*from));
+  link.partition_to = std::chrono::nanoseconds(static_cast<int64_t>(*to));
+  return {};
+}
+
 Status parse_key(std::string_view key, std::string_view value, LinkEmulation& link) {
   const auto read = [&](std::span<const Unit> units, const char* example, double most) -> Result<double> {
     const auto number = parse_quantity(value, units);
@@ -67,8 +78,10 @@ Status parse_key(std::string_view key, std::string_view value, LinkEmulation& li
     return {};
   }
   if (key == "links") return parse_links(value, link);
+  if (key == "partition") return parse_partition(value, link);
   return invalid_argument(fmt::format(
-      "'{}' is not a key; choose delay, rate, loss, duplicate, corrupt, reorder, links or seed", key));
+      "'{}' is not a key; choose delay, rate, loss, duplicate, corrupt, reorder, partition, links or seed",
+      key));
 }
 
 }  // namespace

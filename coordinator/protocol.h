@@ -44,7 +44,8 @@ struct ProtocolOptions {
   // A round waits for its draft this many times the average round (algorithms.md 7.3), within bounds ...
   double draft_timeout_rounds = 3;
   std::chrono::milliseconds draft_timeout_min{250};
-  // ... and longer where the worker has a prompt to read first.
+  // ... and at most so much longer where the worker has a prompt to read first, which takes some time per
+  // token.
   std::chrono::milliseconds first_draft_timeout{10'000};
   // Under p/q rules lateness must not decide (algorithms.md 5.5): only a worker that looks dead is given up.
   std::chrono::milliseconds liveness_timeout{30'000};

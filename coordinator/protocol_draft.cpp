@@ -9,6 +9,8 @@ namespace {
 
 // A worker that far behind reads as long as one with a new prompt.
 constexpr int32_t kCatchUpTokens = 64;
+// A worker that takes longer to read is too slow to wait for.
+constexpr std::chrono::milliseconds kReadingTimePerToken{10};
 
 }  // namespace
 
@@ -57,10 +59,11 @@ void Protocol::propose(LiveRequest& live) {
   RoundInFlight& round = live.round;
   const int32_t committed = live.sequence.committed();
   const auto unseen = live.sequence.ids_from(live.link.known);
-  const bool reads_long = live.link.fresh || committed - live.link.known > kCatchUpTokens;
+  const int32_t unread = live.link.fresh ? committed : committed - live.link.known;
   Clock::duration timeout = draft_timeout();
   round.batch_deadline = now_ + timeout;
-  if (reads_long) timeout = std::max<Clock::duration>(timeout, options_.first_draft_timeout);
+  if (live.link.fresh || unread > kCatchUpTokens)
+    timeout += std::min<Clock::duration>(kReadingTimePerToken * unread, options_.first_draft_timeout);
   if (!is_match_rule(live.request.sampling.rule))
     timeout = std::max<Clock::duration>(timeout, options_.liveness_timeout);
   round.draft_deadline = now_ + timeout;

@@ -147,12 +147,15 @@ Protocol::Worker* Protocol::worker_of(const LiveRequest& live) {
   return at == workers_.end() ? nullptr : &at->second;
 }
 
+// The rounds of a batch that an outage lets down together are one miss: those begun before a pause do not
+// lengthen it.
 void Protocol::worker_missed(Worker& worker) {
-  worker.misses = std::min(worker.misses + 1, 20);
   worker.silent = true;
+  worker.silent_until = now_ + options_.max_back_off;
+  if (now_ < worker.resume_at) return;
+  worker.misses = std::min(worker.misses + 1, 20);
   const auto pause = draft_timeout() * (int64_t{1} << worker.misses);
   worker.resume_at = now_ + std::min<Clock::duration>(pause, options_.max_back_off);
-  worker.silent_until = now_ + options_.max_back_off;
 }
 
 void Protocol::worker_answered(Worker& worker, const RoundInFlight& round) {

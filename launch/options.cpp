@@ -216,7 +216,8 @@ void add_generate_options(CLI::App& app, RunOptions& o) {
          "--emulate-link", o.emulate_link,
          "For experiments: a slow or faulty network between coordinator and draft workers, e.g. "
          "delay=1ms,rate=1gbit (one way; us, ms, s; kbit, mbit, gbit). loss=, duplicate=, corrupt=, reorder= "
-         "with a share of the messages, 0.1 or 10%; links=draft, target (delay and rate only) or all; seed=N")
+         "with a share of the messages, 0.1 or 10%; partition=5s..35s: nothing arrives in that time after the "
+         "first worker came; links=draft, target (delay and rate only) or all; seed=N")
       ->envname("OUTRIDER_EMULATE_LINK")
       ->group("Speculation");
   app.add_flag("--compare-plain", o.compare_plain,

@@ -4,6 +4,7 @@
 
 #include <gtest/gtest.h>
 
+#include <thread>
 #include <vector>
 
 namespace outrider {
@@ -24,16 +25,20 @@ TEST(LinkEmulationText, ReadsEveryKeyInItsUnit) {
   EXPECT_TRUE(link->drafters && link->target);
   EXPECT_EQ(link->seed, 9u);
   EXPECT_EQ(parse_link_emulation("rate=1gbit")->bytes_per_second, 125e6);
+  const auto parted = parse_link_emulation("partition=0s..1500ms");
+  EXPECT_EQ(parted->partition_from, 0s);
+  EXPECT_EQ(parted->partition_to, 1500ms);
   EXPECT_FALSE(parse_link_emulation("links=target")->drafters);
   EXPECT_FALSE(parse_link_emulation("delay=1s")->target);
 }
 
 TEST(LinkEmulationText, AnErrorNamesTheKeyAndAnExample) {
   const std::pair<const char*, const char*> wrong[] = {
-      {"delay=1", "delay=1ms"}, {"delay=-1ms", "delay=1ms"},   {"rate=1000", "rate=1gbit"},
-      {"rate=0mbit", "rate"},   {"loss=1.2", "loss=0.1"},      {"loss=nan", "loss=0.1"},
-      {"links=some", "target"}, {"delay", "KEY=VALUE"},        {"latency=1ms", "choose delay"},
-      {"delay=1ms,,", "''"},    {"delay=1e300s", "delay=1ms"}, {"loss=", "loss=0.1"}};
+      {"delay=1", "delay=1ms"},    {"delay=-1ms", "delay=1ms"},     {"rate=1000", "rate=1gbit"},
+      {"rate=0mbit", "rate"},      {"loss=1.2", "loss=0.1"},        {"loss=nan", "loss=0.1"},
+      {"links=some", "target"},    {"delay", "KEY=VALUE"},          {"latency=1ms", "choose delay"},
+      {"delay=1ms,,", "''"},       {"delay=1e300s", "delay=1ms"},   {"loss=", "loss=0.1"},
+      {"partition=3s", "5s..35s"}, {"partition=2s..1s", "5s..35s"}, {"partition=1..2", "5s..35s"}};
   for (const auto& [text, says] : wrong) {
     const auto link = parse_link_emulation(text);
     ASSERT_FALSE(link.ok()) << text;
@@ -143,6 +148,24 @@ TEST_F(EmulatedLink, EveryMessageTwice) {
   EXPECT_EQ(arriving_drafts(), (std::vector<uint32_t>{1, 1, 2, 2}));
   propose(3);
   EXPECT_EQ(arriving_proposals(), (std::vector<uint32_t>{3, 3}));
+}
+
+TEST_F(EmulatedLink, APartitionHoldsEverythingBackUntilItEnds) {
+  const auto start = Clock::now();
+  open("partition=20ms..1s");
+  std::this_thread::sleep_for(30ms);
+  draft(1);
+  ASSERT_TRUE(worker_->send(kCoordinatorPeer, Hello{.role = Role::kDraft}).ok());
+  propose(2);
+  EXPECT_FALSE(worker_->receive(Clock::now()));
+  const auto first = coordinator_->receive(Clock::now() + 10s);
+  EXPECT_GE(Clock::now() - start, 1s);
+  ASSERT_TRUE(first && std::holds_alternative<Draft>(first->message));
+  const auto second = coordinator_->receive(Clock::now() + 10s);
+  EXPECT_TRUE(second && std::holds_alternative<Hello>(second->message));
+  EXPECT_EQ(arriving_proposals(), (std::vector<uint32_t>{2}));
+  draft(3);  // healed
+  EXPECT_EQ(arriving_drafts(), (std::vector<uint32_t>{3}));
 }
 
 TEST_F(EmulatedLink, OvertakingLosesNothing) {

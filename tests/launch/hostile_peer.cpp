@@ -157,14 +157,14 @@ LiarCounts draft_nonsense(const std::string& endpoint, int proposes) {
     auto& text = texts[propose->sequence];
     text.insert(text.end(), propose->committed.begin(), propose->committed.end());
     if (propose->gamma == 0) continue;
-    const bool bad_ids = counts.proposed++ % 2 == 0;
+    const int kind = counts.proposed++ % 3;
     Draft draft;
     draft.sequence = propose->sequence;
     draft.epoch = propose->epoch;
     draft.round = propose->round;
     draft.base = propose->base;
-    draft.prefix_hash = prefix_hash(text) + (bad_ids ? 0 : 1);
-    draft.ids.assign(static_cast<size_t>(propose->gamma), TokenId(bad_ids ? -7 : 5));
+    draft.prefix_hash = prefix_hash(text) + (kind == 2 ? 1 : 0);
+    draft.ids.assign(static_cast<size_t>(propose->gamma), TokenId(kind == 1 ? -7 : 5));
     for (int repeat = 0; repeat < 2; ++repeat, ++counts.sent) client.send(draft, kIdentity);
   }
   client.send(Shutdown{}, kIdentity);

@@ -21,8 +21,8 @@ bool connection_ends_after(const std::string& endpoint, size_t bytes);
 struct LiarCounts {
   int proposed = 0, sent = 0;
 };
-// Joins like a drafter and answers so many Proposes, twice each, with ids outside the vocabulary or drafts for
-// another text.
+// Joins like a drafter and answers so many Proposes, twice each: with tokens that nobody would draft, with ids
+// outside the vocabulary, with drafts for another text, and so on.
 LiarCounts draft_nonsense(const std::string& endpoint, int proposes);
 
 }  // namespace outrider::testing

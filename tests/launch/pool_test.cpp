@@ -3,106 +3,16 @@
 #include <gtest/gtest.h>
 
 #include <cstdio>
-#include <map>
-#include <nlohmann/json.hpp>
-#include <optional>
 #include <thread>
 
-#include "background_process.h"
 #include "hostile_peer.h"
+#include "pool.h"
 #include "tests/support/source_dir.h"
 
 namespace outrider::testing {
 namespace {
 
 using namespace std::chrono_literals;
-using Arguments = std::vector<std::string>;
-
-constexpr int kRequests = 32;
-constexpr int kTokens = 240;
-
-class Pool : public ::testing::Test {
- protected:
-  // Prompts of different lengths; long enough together that faults happen in the middle.
-  static std::string prompts() {
-    std::string lines;
-    for (int i = 0; i < kRequests; ++i) {
-      std::string prompt = "Once upon a time";
-      for (int n = 0; n < i % 5; ++n) prompt += " there was a little dog and";
-      lines += nlohmann::json{{"prompt", prompt}, {"seed", i}}.dump() + "\n";
-    }
-    return lines;
-  }
-
-  Arguments job(const Arguments& more, int max_tokens = kTokens) const {
-    Arguments arguments{outrider_path(),
-                        "generate",
-                        "--model",
-                        demo_target(),
-                        "--prompts",
-                        prompts_,
-                        "--quiet",
-                        "--max-tokens",
-                        std::to_string(max_tokens),
-                        "--temperature",
-                        "0.8",
-                        "--ignore-eos",
-                        "--threads",
-                        "1"};
-    arguments.insert(arguments.end(), more.begin(), more.end());
-    return arguments;
-  }
-
-  // A job where workers may join; waits until it can be joined.
-  BackgroundProcess& start_job(const Arguments& more, int max_tokens = kTokens) {
-    Arguments arguments{"--listen", "tcp://127.0.0.1:*", "--report", dir_ / "report.json"};
-    arguments.insert(arguments.end(), more.begin(), more.end());
-    job_.emplace(dir_, "job", job(arguments, max_tokens));
-    EXPECT_TRUE(job_->says("draft-worker --connect ")) << job_->err();
-    const std::string said = job_->err();
-    const size_t at = said.find("--connect ") + 10;
-    endpoint_ = said.substr(at, said.find(' ', at) - at);
-    return *job_;
-  }
-
-  BackgroundProcess worker(const std::string& name, const Arguments& more = {"--draft-model", demo_draft()}) {
-    Arguments arguments{outrider_path(), "draft-worker", "--connect", endpoint_, "--threads", "1"};
-    arguments.insert(arguments.end(), more.begin(), more.end());
-    return BackgroundProcess(dir_, name, arguments);
-  }
-
-  nlohmann::json metrics() const { return nlohmann::json::parse(read_file(dir_ / "report.json"))["metrics"]; }
-
-  // The job ended well, and wrote what plain decoding writes.
-  void expect_plain_text(const std::string& plain) {
-    ASSERT_EQ(job_->wait(), 0) << job_->err();
-    EXPECT_EQ(job_->out(), plain);
-    EXPECT_EQ(metrics()["requests"]["finished"]["error"], 0);
-  }
-
-  static const std::string& plain(int max_tokens = kTokens) {
-    static std::map<int, std::string> texts;
-    std::string& text = texts[max_tokens];
-    if (!text.empty()) return text;
-    const TemporaryDirectory dir;
-    const Outcome run = generate({"--prompts", dir.write("in.jsonl", prompts()), "--quiet", "--max-tokens",
-                                  std::to_string(max_tokens), "--temperature", "0.8", "--ignore-eos"});
-    EXPECT_TRUE(run.succeeded()) << run.describe();
-    return text = run.out;
-  }
-
-  TemporaryDirectory dir_;
-  std::string prompts_ = dir_.write("prompts.jsonl", prompts());
-  std::string endpoint_;
-  std::optional<BackgroundProcess> job_;
-};
-
-void print_drafters(const nlohmann::json& metrics) {
-  for (const auto& drafter : metrics["drafters"]) std::printf("  %s\n", drafter.dump().c_str());
-  std::printf("  cluster %s\n  wire: malformed %s, refused peers %s\n", metrics["cluster"].dump().c_str(),
-              metrics["wire"]["malformed_frames"].dump().c_str(),
-              metrics["wire"]["refused_peers"].dump().c_str());
-}
 
 TEST_F(Pool, WorkersOfOneProcessShareTheSequences) {
   Arguments arguments = job({"--draft-model", demo_draft(), "-g", "3", "--num-draft-workers", "3", "--report",

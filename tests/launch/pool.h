@@ -1,0 +1,43 @@
+// A job that draft workers may join, and such workers, as processes of their own. For tests of what happens
+// to them.
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include <nlohmann/json.hpp>
+#include <optional>
+
+#include "background_process.h"
+
+namespace outrider::testing {
+
+using Arguments = std::vector<std::string>;
+
+constexpr int kRequests = 32;
+constexpr int kTokens = 240;
+
+class Pool : public ::testing::Test {
+ protected:
+  // Each request's text goes on to `max_tokens`, and is long enough that faults happen in the middle.
+  Arguments job(const Arguments& more, int max_tokens = kTokens) const;
+  // A job where workers may join; waits until it can be joined.
+  BackgroundProcess& start_job(const Arguments& more, int max_tokens = kTokens);
+  BackgroundProcess worker(const std::string& name, const Arguments& more = {"--draft-model", demo_draft()});
+
+  nlohmann::json metrics() const { return nlohmann::json::parse(read_file(dir_ / "report.json"))["metrics"]; }
+  // The job ended well, and wrote what plain decoding writes.
+  void expect_plain_text(const std::string& plain);
+  static const std::string& plain(int max_tokens = kTokens);
+
+  TemporaryDirectory dir_;
+  std::string prompts_ = dir_.write("prompts.jsonl", prompts(kRequests));
+  std::string endpoint_;
+  std::optional<BackgroundProcess> job_;
+
+  // Of different lengths.
+  static std::string prompts(int count);
+};
+
+void print_drafters(const nlohmann::json& metrics);
+
+}  // namespace outrider::testing
