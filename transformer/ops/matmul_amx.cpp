@@ -23,7 +23,7 @@ namespace {
 
 constexpr int64_t kLineBytes = 64;                  // of 16 outputs: 2 columns of bf16, 4 of int8
 constexpr int64_t kTileBytes = 16 * kLineBytes;     // what one instruction multiplies
-constexpr int64_t kPrefetchBytes = 2 * kTileBytes;  // ahead of each stream
+constexpr int64_t kPrefetchBytes = 2 * kTileBytes;  // ahead of a single stream
 
 // The registers: an odd number of columns at a leaf's end has registers of its own shape. Macros, because the
 // intrinsics paste the number into assembler text.
@@ -81,12 +81,24 @@ TARGET inline void prefetch_tile(const std::byte* weights) {
     _mm_prefetch(reinterpret_cast<const char*>(weights) + kPrefetchBytes + line * kLineBytes, _MM_HINT_T0);
 }
 
+// A quarter of what four streams read next, line by line through all of them, each stream a little further ahead
+// than the one before. Asking for one stream's whole tile at once takes up to 13 % longer from memory, and so
+// do larger distances.
+TARGET inline void prefetch_quarter(const std::byte* weights, int64_t next, int64_t quarter) {
+#pragma GCC unroll 4
+  for (int64_t line = 4 * quarter; line < 4 * quarter + 4; ++line)
+#pragma GCC unroll 4
+    for (int64_t stream = 0; stream < 4; ++stream)
+      _mm_prefetch(reinterpret_cast<const char*>(weights) + stream * next +
+                       (line + 6 + 4 * stream) * kLineBytes,
+                   _MM_HINT_T0);
+}
+
 // sums += inputs * weights, for one tile of one stream.
-#define ADD_TILE(sums, inputs, weights, from)      \
-  do {                                             \
-    prefetch_tile(from);                           \
-    _tile_loadd(weights, from, kLineBytes);        \
-    _tile_dpbf16ps(sums, inputs, weights);         \
+#define ADD_TILE(sums, inputs, weights, from) \
+  do {                                        \
+    _tile_loadd(weights, from, kLineBytes);   \
+    _tile_dpbf16ps(sums, inputs, weights);    \
   } while (false)
 
 // One leaf of one or of four tiles of 16 outputs: one stream alone does not keep enough lines on their way.
@@ -107,11 +119,18 @@ TARGET void leaf_bf16(const LeafJob& job) {
   const int64_t stride = job.row_stride * static_cast<int64_t>(sizeof(uint32_t));
   for (int64_t i = 0; i < whole; ++i, x += 16, at += kTileBytes) {
     _tile_loadd(INPUTS, x, stride);
-    ADD_TILE(SUMS0, INPUTS, WEIGHTS, at);
     if constexpr (kStreams == 4) {
+      prefetch_quarter(at, next, 0);
+      ADD_TILE(SUMS0, INPUTS, WEIGHTS, at);
+      prefetch_quarter(at, next, 1);
       ADD_TILE(SUMS1, INPUTS, WEIGHTS, at + next);
+      prefetch_quarter(at, next, 2);
       ADD_TILE(SUMS2, INPUTS, WEIGHTS, at + 2 * next);
+      prefetch_quarter(at, next, 3);
       ADD_TILE(SUMS3, INPUTS, WEIGHTS, at + 3 * next);
+    } else {
+      prefetch_tile(at);
+      ADD_TILE(SUMS0, INPUTS, WEIGHTS, at);
     }
   }
   if (last > 0) {
