@@ -15,7 +15,7 @@ inline double seconds_now() {
   return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
 }
 
-// Sums 1 GiB, far beyond any cache, four streams a thread.
+// Sums 1 GiB, far beyond any cache. Lines are asked for 2 KiB ahead: in order, that reads fastest.
 class ReadProbe {
  public:
   ReadProbe() : data_(kWords) {
@@ -43,16 +43,15 @@ class ReadProbe {
 
   static uint64_t sum(const uint64_t* words, int64_t count) {
     uint64_t lanes[4][8] = {};
-    const int64_t stream = count / 4;
-    for (int64_t i = 0; i < stream; i += 8)
+    for (int64_t i = 0; i < count; i += 32)
       for (int64_t s = 0; s < 4; ++s) {
-        const uint64_t* at = words + s * stream + i;
+        const uint64_t* at = words + i + 8 * s;
         __builtin_prefetch(at + 256);
         for (int64_t j = 0; j < 8; ++j) lanes[s][j] += at[j];
       }
     uint64_t total = 0;
-    for (const auto& stream_lanes : lanes)
-      for (uint64_t lane : stream_lanes) total += lane;
+    for (const auto& line : lanes)
+      for (uint64_t lane : line) total += lane;
     return total;
   }
 

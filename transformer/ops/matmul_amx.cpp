@@ -81,17 +81,17 @@ TARGET inline void prefetch_tile(const std::byte* weights) {
     _mm_prefetch(reinterpret_cast<const char*>(weights) + kPrefetchBytes + line * kLineBytes, _MM_HINT_T0);
 }
 
-// A quarter of what four streams read next, line by line through all of them, each stream a little further ahead
-// than the one before. Asking for one stream's whole tile at once takes up to 13 % longer from memory, and so
-// do larger distances.
+// A quarter of what four streams read next, line by line through all of them, each stream a little further
+// ahead than the one before. Asking for one stream's whole tile at once takes up to 13 % longer from memory,
+// and so do larger distances.
 TARGET inline void prefetch_quarter(const std::byte* weights, int64_t next, int64_t quarter) {
 #pragma GCC unroll 4
   for (int64_t line = 4 * quarter; line < 4 * quarter + 4; ++line)
 #pragma GCC unroll 4
     for (int64_t stream = 0; stream < 4; ++stream)
-      _mm_prefetch(reinterpret_cast<const char*>(weights) + stream * next +
-                       (line + 6 + 4 * stream) * kLineBytes,
-                   _MM_HINT_T0);
+      _mm_prefetch(
+          reinterpret_cast<const char*>(weights) + stream * next + (line + 6 + 4 * stream) * kLineBytes,
+          _MM_HINT_T0);
 }
 
 // sums += inputs * weights, for one tile of one stream.
