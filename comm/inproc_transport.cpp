@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <atomic>
 #include <condition_variable>
 #include <deque>
 #include <exception>
@@ -6,6 +7,7 @@
 #include <mutex>
 #include <utility>
 
+#include "base/relax.h"
 #include "comm/frame_end.h"
 
 namespace outrider {
@@ -13,9 +15,36 @@ namespace {
 
 using Frame = std::vector<std::byte>;
 
+// Frames in order. Guarded by Hub::mutex, but whether there are any can be seen without it: who looks again
+// and again must not keep it from who brings one.
+template <class T>
+class Inbox {
+ public:
+  bool empty() const { return count_.load(std::memory_order_acquire) == 0; }
+  size_t size() const { return frames_.size(); }
+  void push(T frame) {
+    frames_.push_back(std::move(frame));
+    count_.store(frames_.size(), std::memory_order_release);
+  }
+  T pop() {
+    T frame = std::move(frames_.front());
+    frames_.pop_front();
+    count_.store(frames_.size(), std::memory_order_release);
+    return frame;
+  }
+  void clear() {
+    frames_.clear();
+    count_.store(0, std::memory_order_release);
+  }
+
+ private:
+  std::deque<T> frames_;
+  std::atomic<size_t> count_{0};
+};
+
 // Both directions of one worker's link. Everything here is guarded by Hub::mutex.
 struct Link {
-  std::deque<Frame> to_worker;
+  Inbox<Frame> to_worker;
   std::condition_variable worker_wakes;
   size_t to_coordinator = 0;  // frames of this worker in Hub::inbox
 
@@ -29,7 +58,7 @@ struct Hub {
   explicit Hub(const InprocOptions& o) : options(o) {}
   const InprocOptions options;
   std::mutex mutex;
-  std::deque<std::pair<PeerId, Frame>> inbox;  // the coordinator's
+  Inbox<std::pair<PeerId, Frame>> inbox;  // the coordinator's
   std::condition_variable coordinator_wakes;
   std::function<void()> also_wakes;  // where the coordinator waits for more than this hub
 
@@ -54,6 +83,11 @@ bool wait(std::condition_variable& wakes, std::unique_lock<std::mutex>& lock, Cl
   return ready() || (Clock::now() < deadline && wakes.wait_until(lock, deadline, ready));
 }
 
+// How long the coordinator's thread looks for a frame before it sleeps, where a worker is lent to it: the
+// core is that worker's, which has nothing else to do. Who sleeps is woken late, and often on the core of who
+// wakes it, which goes on with its own work.
+constexpr std::chrono::milliseconds kLookBeforeSleeping{1};
+
 class CoordinatorEnd final : public Transport {
  public:
   explicit CoordinatorEnd(std::shared_ptr<Hub> hub) : hub_(std::move(hub)) {}
@@ -72,7 +106,7 @@ class CoordinatorEnd final : public Transport {
     if (link == hub_->links.end()) return unavailable(fmt::format("worker {} is gone", to.value));
     if (link->second->to_worker.size() >= hub_->options.high_water_mark)
       return resource_exhausted(fmt::format("worker {} is slow: its queue is full", to.value));
-    link->second->to_worker.push_back(std::move(frame));
+    link->second->to_worker.push(std::move(frame));
     if (!link->second->turn) link->second->worker_wakes.notify_one();
     frames_.count_sent(message, bytes);
     return {};
@@ -93,6 +127,19 @@ class CoordinatorEnd final : public Transport {
   bool lent_has_frames() const {
     return std::any_of(hub_->links.begin(), hub_->links.end(),
                        [](const auto& item) { return item.second->turn && !item.second->to_worker.empty(); });
+  }
+
+  bool has_lent() const {
+    return std::any_of(hub_->links.begin(), hub_->links.end(),
+                       [](const auto& item) { return item.second->turn != nullptr; });
+  }
+
+  bool look(std::unique_lock<std::mutex>& lock, Clock::time_point deadline) {
+    deadline = std::min(deadline, Clock::now() + kLookBeforeSleeping);
+    lock.unlock();
+    while (hub_->inbox.empty() && Clock::now() < deadline) relax();
+    lock.lock();
+    return !hub_->inbox.empty();
   }
 
   // One turn for every lent worker, while nothing waits to be read. True if something does now.
@@ -124,12 +171,11 @@ class CoordinatorEnd final : public Transport {
     std::unique_lock lock(hub_->mutex);
     if (!hub_->inbox.empty() || !give_turns(lock)) {
       const auto wakes = [this] { return !hub_->inbox.empty() || lent_has_frames(); };
-      (void)wait(hub_->coordinator_wakes, lock, deadline, wakes);
+      if (!has_lent() || !look(lock, deadline)) (void)wait(hub_->coordinator_wakes, lock, deadline, wakes);
       if (hub_->inbox.empty()) give_turns(lock);
     }
     if (hub_->inbox.empty()) return std::nullopt;
-    auto arrived = std::move(hub_->inbox.front());
-    hub_->inbox.pop_front();
+    auto arrived = hub_->inbox.pop();
     if (const auto link = hub_->links.find(arrived.first); link != hub_->links.end())
       --link->second->to_coordinator;
     return arrived;
@@ -157,7 +203,7 @@ class WorkerEnd final : public Transport {
     if (hub_->coordinator_gone) return unavailable("the coordinator is gone");
     if (link_->to_coordinator >= hub_->options.high_water_mark)
       return resource_exhausted("the coordinator is slow: its queue is full");
-    hub_->inbox.emplace_back(self_, std::move(frame));
+    hub_->inbox.push({self_, std::move(frame)});
     ++link_->to_coordinator;
     hub_->wake_coordinator();
     frames_.count_sent(message, bytes);
@@ -185,12 +231,11 @@ class WorkerEnd final : public Transport {
 
  private:
   std::optional<Frame> next_frame(Clock::time_point deadline) {
+    if (link_->to_worker.empty() && deadline <= Clock::now()) return std::nullopt;
     std::unique_lock lock(hub_->mutex);
     if (!wait(link_->worker_wakes, lock, deadline, [this] { return !link_->to_worker.empty(); }))
       return std::nullopt;
-    Frame frame = std::move(link_->to_worker.front());
-    link_->to_worker.pop_front();
-    return frame;
+    return link_->to_worker.pop();
   }
 
   const std::shared_ptr<Hub> hub_;

@@ -7,6 +7,7 @@
 #include <string>
 
 #include "base/log.h"
+#include "base/relax.h"
 #include "comm/collectives.h"
 #include "comm/cores.h"
 
@@ -40,12 +41,6 @@ struct Call {
 // Polls before sleeping, about 60 us: ranks of one forward differ by that much, and a wake-up costs about
 // half.
 constexpr int kSpins = 1000;
-
-void relax() {
-#if defined(__x86_64__)
-  __builtin_ia32_pause();
-#endif
-}
 
 // Every rank leaves its Call here; the last to arrive does all the work. The others poll for a while if each
 // has a core of its own, then sleep, so that one operation costs at most one wake-up per rank, however many

@@ -79,10 +79,9 @@ LocalCluster::~LocalCluster() {
   for (std::thread& thread : threads_) thread.join();
 }
 
-Lend LocalCluster::lend() const {
-  const bool in_turns =
-      options_.pipeline == "lockstep" && options_.draft_threads == 0 && options_.tensor_parallel_size == 1;
-  if (!in_turns) return nullptr;
+Lend LocalCluster::lend(Role role) const {
+  const bool draft_overlaps = options_.pipeline != "lockstep" || options_.draft_threads > 0;
+  if (options_.tensor_parallel_size > 1 || (role == Role::kDraft && draft_overlaps)) return nullptr;
   return [this](Transport& worker, const std::function<bool()>& turn) { hub_->lend(worker, turn); };
 }
 
@@ -103,7 +102,7 @@ void LocalCluster::start_target() {
     Model* const model = models_ ? models_->target[r].get() : nullptr;
     threads_.emplace_back([this, &rank = *group[r], transport, model] {
       note(run_target_rank(options_, prepared_, target_threads(options_), rank, transport.get(), model,
-                           lend()));
+                           lend(Role::kTarget)));
     });
   }
 }
@@ -114,7 +113,8 @@ void LocalCluster::start_drafter() {
   Model* const model = models_ && drafters_ == 0 ? models_->draft.get() : nullptr;
   threads_.emplace_back([this, transport, model, index = drafters_++] {
     set_thread_role(fmt::format("draft/{}", index));
-    note(run_draft_worker(options_, prepared_, draft_threads(options_), *transport, model, lend()));
+    note(run_draft_worker(options_, prepared_, draft_threads(options_), *transport, model,
+                          lend(Role::kDraft)));
   });
 }
 

@@ -37,8 +37,9 @@ class LocalCluster {
 
  private:
   void note(const Status& status);
-  // For roles that only wait for each other; null where they work at the same time.
-  Lend lend() const;
+  // The target shares the coordinator's thread, which has nothing to do while it verifies; so does the
+  // drafter where it never works at the same time. Null: a thread of its own.
+  Lend lend(Role role) const;
 
   const RunOptions& options_;
   const Preparation& prepared_;

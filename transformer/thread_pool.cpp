@@ -4,6 +4,7 @@
 #include <chrono>
 
 #include "base/log.h"
+#include "base/relax.h"
 
 namespace outrider {
 namespace {
@@ -13,12 +14,6 @@ constexpr int kSpins = 1500;
 
 // A thread that lost its core for a while leaves the rest of a loop to the others.
 constexpr int64_t kChunksPerThread = 8;
-
-void relax() {
-#if defined(__x86_64__)
-  __builtin_ia32_pause();
-#endif
-}
 
 }  // namespace
 

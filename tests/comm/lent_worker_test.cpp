@@ -104,6 +104,26 @@ TEST_F(LentWorker, ComesBackWhenTheCoordinatorIsGone) {
   EXPECT_TRUE(back_);
 }
 
+// The coordinator's thread looks for a while before it sleeps; both ends of that while must be heard.
+TEST_F(LentWorker, OthersAreHeardWhileTheCoordinatorLooksAndWhileItSleeps) {
+  lend();
+  std::thread other([worker = std::shared_ptr<Transport>(hub_->connect())] {
+    for (const auto pause : {0ms, 0ms, 20ms, 20ms}) {
+      std::this_thread::sleep_for(pause);
+      ASSERT_TRUE(worker->send(kCoordinatorPeer, Heartbeat{Generation(1)}).ok());
+      ASSERT_TRUE(worker->receive(Clock::now() + 10s));
+    }
+  });
+  for (int i = 0; i < 4; ++i) {
+    const auto beat = coordinator_->receive(Clock::now() + 10s);
+    ASSERT_TRUE(beat) << i;
+    EXPECT_NE(beat->peer.value, peer_.value);
+    ASSERT_TRUE(coordinator_->send(beat->peer, Heartbeat{}).ok());
+  }
+  other.join();
+  coordinator_.reset();
+}
+
 TEST_F(LentWorker, TwoOfThemServeOneCoordinator) {
   lend();
   std::thread other([this, worker = std::shared_ptr<Transport>(hub_->connect())] {

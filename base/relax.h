@@ -1,0 +1,12 @@
+// For loops that wait for another thread by looking: tells the core so.
+#pragma once
+
+namespace outrider {
+
+inline void relax() {
+#if defined(__x86_64__)
+  __builtin_ia32_pause();
+#endif
+}
+
+}  // namespace outrider
