@@ -74,7 +74,6 @@ void ModelDrafter::start_fresh(Sequence& s, const Propose& propose) {
                    .base = propose.base,
                    .tokens = {},
                    .q = {},
-                   .guesses = {},
                    .stop = propose.stop};
   roll_back(s, s.window.keep());
 }
@@ -149,7 +148,6 @@ DraftAnswer ModelDrafter::finish(Sequence& s, Status status) {
     s.block = Block{.key = job.strand.key,
                     .base = propose.base,
                     .ids = std::move(job.strand.tokens),
-                    .guesses = std::move(job.strand.guesses),
                     .pipeline = propose.pipeline,
                     .fanout = propose.fanout,
                     .gamma = propose.gamma,
@@ -157,7 +155,9 @@ DraftAnswer ModelDrafter::finish(Sequence& s, Status status) {
                     .prepare = propose.pipeline == Pipeline::kAuto ? policy_.prepare_next()
                                                                    : propose.pipeline != Pipeline::kLockstep,
                     .sent_at = now,
-                    .bonus_outcomes = {},
+                    .outcomes = {},
+                    .inputs = {},
+                    .guesses = {},
                     .branches = {}};
   s.job.reset();
   return answer;
@@ -206,8 +206,7 @@ bool ModelDrafter::advance_jobs(std::vector<DraftAnswer>& answers) {
       const auto own = options_.now();
       s.window.fed(slice.tokens);
       if (slice.logit_rows > 1) take_guess(s, row++);
-      if (slice.logit_rows > 0)
-        status = take_row(s, s.job->strand, row++, s.job->propose.pipeline != Pipeline::kLockstep);
+      if (slice.logit_rows > 0) status = take_row(s, s.job->strand, row++);
       busy_ns += share + ns_since(own);
     }
     if (!status.ok()) answers.push_back(finish(s, std::move(status)));
@@ -235,7 +234,7 @@ void ModelDrafter::take_guess(Sequence& s, int64_t row) {
 }
 
 // Draws the next token of a strand from the logits of the token before it.
-Status ModelDrafter::take_row(Sequence& s, Strand& strand, int64_t row, bool want_guesses) {
+Status ModelDrafter::take_row(Sequence& s, Strand& strand, int64_t row) {
   const bool sends_q = strand.key.q_kind != QKind::kNone;
   const DraftStep step{.sampling = &s.sampling,
                        .counts = &s.counts,
@@ -257,7 +256,6 @@ Status ModelDrafter::take_row(Sequence& s, Strand& strand, int64_t row, bool wan
     roll_back(s, s.window.cached() - 1);
     return {};
   }
-  if (want_guesses) strand.guesses.push_back(guesser_.guess(logits, s.sampling, step.position));
   strand.tokens.push_back(*token);
   if (sends_q) strand.q.push_back({.ids = q_.ids, .weights = q_.weights, .sum = q_.sum});
   // A stopping time: it looks at tokens that are sent.

@@ -13,6 +13,7 @@
 #include "draft_worker/outcome_statistics.h"
 #include "draft_worker/preparation_policy.h"
 #include "draft_worker/strand.h"
+#include "draft_worker/token_guesses.h"
 
 namespace outrider {
 
@@ -50,15 +51,16 @@ class ModelDrafter final : public Drafter {
     StrandKey key;
     Position base;
     std::vector<TokenId> ids;
-    std::vector<TokenGuesses> guesses;  // [i]: of token i; [ids.size()]: of the bonus token, once known
     Pipeline pipeline = Pipeline::kLockstep;
     int32_t fanout = 0, gamma = 0;
     bool eos = false;
-    bool planned = false;
     bool prepare = false;  // auto may decide not to
     std::chrono::steady_clock::time_point sent_at;
-    double full_probability = 0;
-    std::vector<Outcome> bonus_outcomes;  // wait for the guesses of the bonus token
+    bool planned = false;
+    std::vector<Outcome> outcomes;  // to prepare for, best first, until `inputs` were fed
+    std::vector<TokenId> inputs;    // the last committed token and the block, as far as outcomes need guesses
+    size_t first_guess = 0;  // what inputs[0] is asked for: which token stands after so many of the block
+    std::vector<std::optional<TokenGuesses>> guesses;  // [i]: of token i; [ids.size()]: of the bonus token
     std::vector<Branch> branches;
   };
   struct Sequence {
@@ -69,11 +71,14 @@ class ModelDrafter final : public Drafter {
     std::optional<Job> job;
     std::optional<Block> block;
   };
-  // One row of a preparing pass: the next token of a branch, or (none) the last token of the block.
-  struct PreparationRow {
+  // A part of a preparing pass: the next token of a branch, or (kReadBlock) the tokens of the block once
+  // more, for what the model thinks of those after them.
+  static constexpr int32_t kReadBlock = -1;
+  struct PreparationPart {
     double probability;
     Sequence* sequence;
     int32_t branch;
+    int32_t rows;
   };
 
   // model_drafter.cpp: rounds
@@ -86,7 +91,7 @@ class ModelDrafter final : public Drafter {
   DraftAnswer finish(Sequence& s, Status status = {});
   bool finish_done(std::vector<DraftAnswer>& answers);
   bool advance_jobs(std::vector<DraftAnswer>& answers);
-  Status take_row(Sequence& s, Strand& strand, int64_t row, bool want_guesses);
+  Status take_row(Sequence& s, Strand& strand, int64_t row);
   int64_t ns_since(std::chrono::steady_clock::time_point start) const;
   std::span<float> logits_row(int64_t row) {
     return logits_.logits.row(row).first(static_cast<size_t>(vocab_size_));
@@ -100,13 +105,15 @@ class ModelDrafter final : public Drafter {
   void drop_block(Sequence& s);
   void plan(Sequence& s);
   void add_branch(Sequence& s, const Outcome& outcome);
-  void collect_rows();
-  void limit_rows();
+  int64_t max_prepared_rows() const;
+  void collect_parts();
+  void limit_parts();
   bool prepare();
   bool awaits_verdict() const;
-  Status feed_rows();
-  void take_rows();
-  void take_bonus_guesses(Sequence& s, int64_t row);
+  BatchSlice slice_of(const PreparationPart& part);
+  Status feed_parts();
+  void take_parts();
+  void take_guesses(Sequence& s, int64_t row);
   bool give_up_branches();
   OutcomeStatistics& statistics_of(const Sequence& s) {
     return statistics_[static_cast<size_t>(s.sampling.rule)];
@@ -129,9 +136,8 @@ class ModelDrafter final : public Drafter {
 
   // Buffers of one pass.
   std::vector<BatchSlice> slices_;
-  std::vector<PreparationRow> rows_;
+  std::vector<PreparationPart> parts_;
   std::vector<double> probabilities_;
-  std::vector<Outcome> outcomes_;
 };
 
 }  // namespace outrider

@@ -1,7 +1,7 @@
 // The half of the model drafter that works ahead: branches for the outcomes of drafts under verification.
 #include <algorithm>
-#include <thread>
 
+#include "base/relax.h"
 #include "draft_worker/model_drafter.h"
 #include "transformer/ops/cpu_ops.h"
 #include "transformer/sampling/penalties.h"
@@ -10,7 +10,7 @@ namespace outrider {
 namespace {
 
 // More rows than this in one preparing pass would hold up a Propose for too long.
-constexpr size_t kMaxPreparedRows = 32;
+constexpr int64_t kMaxPreparedRows = 32;
 
 }  // namespace
 
@@ -62,8 +62,8 @@ void ModelDrafter::observe(Sequence& s, std::span<const TokenId> outcome) {
   const auto accepted = static_cast<size_t>(common - block.ids.begin());
   if (outcome.size() != accepted + 1) return;  // not one verdict on this block
   std::optional<int32_t> rank;
-  if (accepted < block.guesses.size()) {
-    TokenGuesses guesses = block.guesses[accepted];
+  if (accepted < block.guesses.size() && block.guesses[accepted]) {
+    TokenGuesses guesses = *block.guesses[accepted];
     if (accepted < block.ids.size()) guesses.remove(block.ids[accepted]);
     rank = guesses.rank_of(outcome.back());
   }
@@ -77,8 +77,8 @@ TokenId ModelDrafter::prepared_guess(const Sequence& s, std::span<const TokenId>
   const bool full = outcome.size() == block.ids.size() + 1 &&
                     std::equal(block.ids.begin(), block.ids.end(), outcome.begin());
   const bool known = full && is_match_rule(s.sampling.rule) && block.guesses.size() > block.ids.size() &&
-                     !block.guesses.back().view().empty();
-  return known ? block.guesses.back().view().front() : TokenId(-1);
+                     block.guesses.back() && !block.guesses.back()->view().empty();
+  return known ? block.guesses.back()->view().front() : TokenId(-1);
 }
 
 // The branch's KV becomes the sequence's.
@@ -108,29 +108,38 @@ void ModelDrafter::drop_block(Sequence& s) {
 
 // ---- while the target verifies --------------------------------------------------------------------------
 
+// Guesses wait until now, when nobody waits for them: the block is fed once more, in one pass, which gives
+// the same bits as token by token.
 void ModelDrafter::plan(Sequence& s) {
   Block& block = *s.block;
   block.planned = true;
   const auto gamma = static_cast<int32_t>(block.ids.size());
+  auto& outcomes = block.outcomes;
   if (block.pipeline == Pipeline::kAhead)
-    outcomes_.assign(1, {.accepted = gamma, .rank = 0, .probability = 1});
+    outcomes.assign(1, {.accepted = gamma, .rank = 0, .probability = 1});
   else
-    statistics_of(s).pick(gamma, block.fanout, outcomes_);
-  for (const Outcome& outcome : outcomes_) {
-    if (outcome.accepted < gamma) {
-      add_branch(s, outcome);
-    } else if (!block.eos) {  // what follows an end of text is not worth guessing
-      block.bonus_outcomes.push_back(outcome);
-      block.full_probability += outcome.probability;
-    }
-  }
+    statistics_of(s).pick(gamma, block.fanout, outcomes);
+  // What follows an end of text is not worth guessing, and what follows the context cannot be.
+  const bool ends = block.eos || block.base.value() + gamma > model_.max_positions();
+  std::erase_if(outcomes, [&](const Outcome& o) { return ends && o.accepted == gamma; });
+  if (outcomes.empty()) return;
+  const auto by_accepted = [](const Outcome& a, const Outcome& b) { return a.accepted < b.accepted; };
+  const auto [first, last] = std::minmax_element(outcomes.begin(), outcomes.end(), by_accepted);
+  const int32_t first_accepted = first->accepted;
+  const int32_t last_accepted =
+      std::min(last->accepted, first_accepted + static_cast<int32_t>(max_prepared_rows()) - 1);
+  std::erase_if(outcomes, [&](const Outcome& o) { return o.accepted > last_accepted; });
+  block.first_guess = static_cast<size_t>(first_accepted);
+  const TokenId before = s.window.committed()[static_cast<size_t>(block.base.value()) - 1];
+  for (int32_t i = first_accepted; i <= last_accepted; ++i)
+    block.inputs.push_back(i == 0 ? before : block.ids[static_cast<size_t>(i) - 1]);
 }
 
 void ModelDrafter::add_branch(Sequence& s, const Outcome& outcome) {
   Block& block = *s.block;
   const auto accepted = static_cast<size_t>(outcome.accepted);
-  if (accepted >= block.guesses.size()) return;
-  TokenGuesses guesses = block.guesses[accepted];
+  if (!block.guesses[accepted]) return;
+  TokenGuesses guesses = *block.guesses[accepted];
   if (accepted < block.ids.size()) guesses.remove(block.ids[accepted]);
   if (outcome.rank >= guesses.count) return;
   const TokenId next = guesses.ids[static_cast<size_t>(outcome.rank)];
@@ -141,8 +150,7 @@ void ModelDrafter::add_branch(Sequence& s, const Outcome& outcome) {
                            .base = block.base + outcome.accepted + 1,
                            .tokens = {block.ids.begin(), block.ids.begin() + outcome.accepted},
                            .outcome_length = accepted + 1,
-                           .q = {},
-                           .guesses = {}},
+                           .q = {}},
                 .kv = {}};
   branch.strand.tokens.push_back(next);
   branch.strand.key.round = block.key.round + 1;
@@ -151,50 +159,59 @@ void ModelDrafter::add_branch(Sequence& s, const Outcome& outcome) {
   if (branch.strand.limit > 0) block.branches.push_back(std::move(branch));
 }
 
-// The next token of every unfinished branch, the likeliest first.
-void ModelDrafter::collect_rows() {
-  rows_.clear();
+int64_t ModelDrafter::max_prepared_rows() const {
+  return std::min({kMaxPreparedRows, model_.max_rows(), model_.max_logit_rows()});
+}
+
+// Blocks to read, and the next token of every unfinished branch; the likeliest first.
+void ModelDrafter::collect_parts() {
+  parts_.clear();
   for (auto& [id, s] : sequences_) {
     if (s.job || !s.block || !s.block->prepare) continue;
     if (!s.block->planned) plan(s);
     Block& block = *s.block;
-    if (!block.bonus_outcomes.empty() && s.window.cached() < model_.max_positions())
-      rows_.push_back({block.full_probability, &s, -1});
+    if (!block.outcomes.empty()) {
+      double probability = 0;
+      for (const Outcome& outcome : block.outcomes) probability += outcome.probability;
+      parts_.push_back({probability, &s, kReadBlock, static_cast<int32_t>(block.inputs.size())});
+    }
     for (size_t i = 0; i < block.branches.size(); ++i)
       if (!block.branches[i].strand.complete())
-        rows_.push_back({block.branches[i].outcome.probability, &s, static_cast<int32_t>(i)});
+        parts_.push_back({block.branches[i].outcome.probability, &s, static_cast<int32_t>(i), 1});
   }
-  std::stable_sort(rows_.begin(), rows_.end(),
+  std::stable_sort(parts_.begin(), parts_.end(),
                    [](const auto& a, const auto& b) { return a.probability > b.probability; });
-  const auto limit = std::min<size_t>(
-      kMaxPreparedRows, static_cast<size_t>(std::min(model_.max_rows(), model_.max_logit_rows())));
-  if (rows_.size() > limit) rows_.resize(limit);
-  limit_rows();
+  int64_t rows = 0;
+  const auto has_no_room = [&](const PreparationPart& part) {
+    return (rows += part.rows) > max_prepared_rows();
+  };
+  parts_.erase(std::find_if(parts_.begin(), parts_.end(), has_no_room), parts_.end());
+  limit_parts();
 }
 
 // Under `auto` a pass takes what pays by now.
-void ModelDrafter::limit_rows() {
-  const auto is_auto = [](const PreparationRow& row) {
-    return row.sequence->block->pipeline == Pipeline::kAuto;
+void ModelDrafter::limit_parts() {
+  const auto is_auto = [](const PreparationPart& part) {
+    return part.sequence->block->pipeline == Pipeline::kAuto;
   };
-  if (rows_.empty() || !std::all_of(rows_.begin(), rows_.end(), is_auto)) return;
+  if (parts_.empty() || !std::all_of(parts_.begin(), parts_.end(), is_auto)) return;
   probabilities_.clear();
   int64_t waited_ns = 0;
-  for (const PreparationRow& row : rows_) {
-    probabilities_.push_back(row.probability);
-    waited_ns = std::max(waited_ns, ns_since(row.sequence->block->sent_at));
+  for (const PreparationPart& part : parts_) {
+    probabilities_.push_back(part.probability);
+    waited_ns = std::max(waited_ns, ns_since(part.sequence->block->sent_at));
   }
-  rows_.resize(policy_.rows_worth(probabilities_, waited_ns));
+  parts_.resize(policy_.rows_worth(probabilities_, waited_ns));
 }
 
 bool ModelDrafter::prepare() {
-  collect_rows();
-  if (rows_.empty()) return awaits_verdict();
+  collect_parts();
+  if (parts_.empty()) return awaits_verdict();
   const auto start = options_.now();
-  if (feed_rows().ok())
-    take_rows();
+  if (feed_parts().ok())
+    take_parts();
   else if (!give_up_branches())
-    for (const PreparationRow& row : rows_) drop_block(*row.sequence);
+    for (const PreparationPart& part : parts_) drop_block(*part.sequence);
   prepare_ns_ += std::chrono::duration_cast<std::chrono::nanoseconds>(options_.now() - start).count();
   return true;
 }
@@ -206,67 +223,70 @@ bool ModelDrafter::awaits_verdict() const {
     return block && block->pipeline != Pipeline::kLockstep &&
            policy_.verdict_is_due(ns_since(block->sent_at));
   });
-  if (due) std::this_thread::yield();
+  if (due) relax();
   return due;
 }
 
-Status ModelDrafter::feed_rows() {
+BatchSlice ModelDrafter::slice_of(const PreparationPart& part) {
+  Sequence& s = *part.sequence;
+  Block& block = *s.block;
+  if (part.branch == kReadBlock) {
+    roll_back(s, block.base.value() + static_cast<int64_t>(block.first_guess) - 1);
+    return {.sequence = s.kv, .tokens = block.inputs, .logit_rows = part.rows};
+  }
+  Branch& branch = block.branches[static_cast<size_t>(part.branch)];
+  if (!branch.kv) {
+    branch.kv = model_.kv().fork(s.kv);
+    model_.kv().truncate(*branch.kv, block.base.value() + branch.outcome.accepted);
+  }
+  return {.sequence = *branch.kv, .tokens = std::span(branch.strand.tokens).last(1), .logit_rows = 1};
+}
+
+Status ModelDrafter::feed_parts() {
   slices_.clear();
-  for (const PreparationRow& row : rows_) {  // every fork before the first append
-    if (row.branch < 0) continue;
-    Branch& branch = row.sequence->block->branches[static_cast<size_t>(row.branch)];
-    if (branch.kv) continue;
-    branch.kv = model_.kv().fork(row.sequence->kv);
-    model_.kv().truncate(*branch.kv, row.sequence->block->base.value() + branch.outcome.accepted);
-  }
-  for (const PreparationRow& row : rows_) {
-    Block& block = *row.sequence->block;
-    if (row.branch < 0) {
-      slices_.push_back(
-          {.sequence = row.sequence->kv, .tokens = std::span(block.ids).last(1), .logit_rows = 1});
-      continue;
-    }
-    Branch& branch = block.branches[static_cast<size_t>(row.branch)];
-    slices_.push_back(
-        {.sequence = *branch.kv, .tokens = std::span(branch.strand.tokens).last(1), .logit_rows = 1});
-  }
+  for (const PreparationPart& part : parts_) slices_.push_back(slice_of(part));
   ASSIGN_OR_RETURN(logits_, model_.forward(slices_));
   return {};
 }
 
-void ModelDrafter::take_rows() {
-  int64_t at = 0;
-  for (const PreparationRow& row : rows_) {
-    Sequence& s = *row.sequence;
-    if (row.branch < 0) {
-      s.window.fed(std::span<const TokenId>(s.block->ids).last(1));
-      take_bonus_guesses(s, at++);
-      continue;
+void ModelDrafter::take_parts() {
+  int64_t row = 0;
+  for (const PreparationPart& part : parts_) {
+    Sequence& s = *part.sequence;
+    if (part.branch == kReadBlock) {
+      s.window.fed(s.block->inputs);
+      take_guesses(s, row);
+    } else if (Strand& strand = s.block->branches[static_cast<size_t>(part.branch)].strand;
+               !take_row(s, strand, row).ok()) {
+      strand.cut(0);  // it will fail when it is asked for
     }
-    Branch& branch = s.block->branches[static_cast<size_t>(row.branch)];
-    if (!take_row(s, branch.strand, at++, true).ok())
-      branch.strand.cut(0);  // it will fail when it is asked for
+    row += part.rows;
   }
 }
 
-void ModelDrafter::take_bonus_guesses(Sequence& s, int64_t row) {
+// From the rows of the block's inputs. One that is not finite ends it: so will the round.
+void ModelDrafter::take_guesses(Sequence& s, int64_t row) {
   Block& block = *s.block;
-  const auto outcomes = std::exchange(block.bonus_outcomes, {});
-  const bool sends_q = block.key.q_kind != QKind::kNone;
-  const DraftStep step{.sampling = &s.sampling,
-                       .counts = &s.counts,
-                       .drafted = block.ids,
-                       .position = block.base + static_cast<int32_t>(block.ids.size()),
-                       .round = block.key.round,
-                       .sparse_m = 0};
-  const auto logits = logits_row(row);
-  if (!sampler_.sample(logits, step, sends_q ? &q_ : nullptr)) return;
-  TokenGuesses guesses;
-  if (sends_q) guesses.add(bonus_guess(q_, s.sampling, step.position, step.round));
-  const TokenGuesses likely = guesser_.guess(logits, s.sampling, step.position);
-  for (const TokenId id : likely.view()) guesses.add(id);
-  block.guesses.resize(block.ids.size());
-  block.guesses.push_back(guesses);
+  const auto outcomes = std::exchange(block.outcomes, {});
+  block.guesses.resize(block.ids.size() + 1);
+  for (size_t i = block.first_guess; i < block.first_guess + block.inputs.size(); ++i) {
+    const DraftStep step{.sampling = &s.sampling,
+                         .counts = &s.counts,
+                         .drafted = std::span(block.ids).first(i),
+                         .position = block.base + static_cast<int32_t>(i),
+                         .round = block.key.round,
+                         .sparse_m = 0};
+    const auto logits = logits_row(row++);
+    const bool draws_bonus = i == block.ids.size() && block.key.q_kind != QKind::kNone;
+    const bool finite = draws_bonus ? sampler_.sample(logits, step, &q_).has_value()
+                                    : sampler_.process(logits, step).has_value();
+    if (!finite) return;
+    TokenGuesses guesses;
+    if (draws_bonus) guesses.add(bonus_guess(q_, s.sampling, step.position, step.round));
+    const TokenGuesses likely = guesser_.guess(logits, s.sampling, step.position);
+    for (const TokenId id : likely.view()) guesses.add(id);
+    block.guesses[i] = guesses;
+  }
   for (const Outcome& outcome : outcomes) add_branch(s, outcome);
 }
 

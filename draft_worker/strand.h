@@ -8,7 +8,6 @@
 #include <vector>
 
 #include "comm/messages.h"
-#include "draft_worker/token_guesses.h"
 #include "transformer/kv_cache.h"
 
 namespace outrider {
@@ -23,15 +22,14 @@ struct StrandKey {
 
 struct Strand {
   StrandKey key;
-  Position base;                      // of the first drafted token
-  std::vector<TokenId> tokens;        // those of an outcome that is not committed, then the drafted ones
-  size_t outcome_length = 0;          // how many of them are the outcome's
-  std::vector<QRow> q;                // by drafted token, unless kNone
-  std::vector<TokenGuesses> guesses;  // by drafted token, when outcomes may be prepared for
-  int32_t limit = 0;                  // drafted tokens wanted
-  bool eos = false;                   // the last one ends the text, and the block
-  StopRule stop;                      // of a round; what is prepared ahead has its full length
-  bool stopped = false;               // by that rule
+  Position base;                // of the first drafted token
+  std::vector<TokenId> tokens;  // those of an outcome that is not committed, then the drafted ones
+  size_t outcome_length = 0;    // how many of them are the outcome's
+  std::vector<QRow> q;          // by drafted token, unless kNone
+  int32_t limit = 0;            // drafted tokens wanted
+  bool eos = false;             // the last one ends the text, and the block
+  StopRule stop;                // of a round; what is prepared ahead has its full length
+  bool stopped = false;         // by that rule
 
   std::span<const TokenId> drafted() const { return std::span(tokens).subspan(outcome_length); }
   int32_t length() const { return static_cast<int32_t>(tokens.size() - outcome_length); }
@@ -48,7 +46,6 @@ struct Strand {
     const auto keep = static_cast<size_t>(limit);
     tokens.resize(outcome_length + keep);
     q.resize(std::min(q.size(), keep));
-    guesses.resize(std::min(guesses.size(), keep));
     eos = stopped = false;
   }
 };

@@ -72,8 +72,7 @@ TokenId draw_token(const IntegerWeights& q, uint64_t bits) {
   return TokenId(static_cast<int32_t>(q.ids.empty() ? i : q.ids[i]));
 }
 
-std::optional<TokenId> DraftSampler::sample(std::span<float> logits, const DraftStep& step,
-                                            IntegerWeights* q) {
+std::optional<RankedToken> DraftSampler::process(std::span<float> logits, const DraftStep& step) {
   const SamplingParams& params = *step.sampling;
   const Rule rule = effective_rule(params);
   const Chunks chunks{{0, static_cast<int64_t>(logits.size())}};
@@ -84,17 +83,27 @@ std::optional<TokenId> DraftSampler::sample(std::span<float> logits, const Draft
   const bool nan = scale_and_scan(logits, chunks, inverse_temperature(params), chunk_max_);
   const RankedToken best = best_logit(row, nan);
   if (!best.is_finite()) return std::nullopt;
-  // Naive accepts an argmax more often than a sample: p(argmax q) against the sum of p q.
-  if (rule == Rule::kGreedy || rule == Rule::kNaive) return best.id();
-
   row.max = best.value();
   ShardRow* const rows[] = {&row};
-  if (has_filters(params)) filters_.apply(rows);
-  if (rule == Rule::kInvariant)
-    return gumbel_argmax(logits, chunks, chunk_max_, params.seed, step.position).id();
+  const bool takes_best = rule == Rule::kGreedy || rule == Rule::kNaive;  // which no filter removes
+  if (!takes_best && has_filters(params)) filters_.apply(rows);
+  return best;
+}
 
+std::optional<TokenId> DraftSampler::sample(std::span<float> logits, const DraftStep& step,
+                                            IntegerWeights* q) {
+  const SamplingParams& params = *step.sampling;
+  const Rule rule = effective_rule(params);
+  const auto best = process(logits, step);
+  if (!best) return std::nullopt;
+  // Naive accepts an argmax more often than a sample: p(argmax q) against the sum of p q.
+  if (rule == Rule::kGreedy || rule == Rule::kNaive) return best->id();
+  if (rule == Rule::kInvariant) {
+    const Chunks chunks{{0, static_cast<int64_t>(logits.size())}};
+    return gumbel_argmax(logits, chunks, chunk_max_, params.seed, step.position).id();
+  }
   CHECK(q != nullptr, "the {} rule needs q", rule_name(rule));
-  make_integer_weights(logits, row.max, step.sparse_m, *q, ranked_);
+  make_integer_weights(logits, best->value(), step.sparse_m, *q, ranked_);
   return draw_token(*q, draw_u64(params.seed, Purpose::kDraft, step.position, step.round));
 }
 

@@ -41,6 +41,8 @@ class DraftSampler {
   // shared noise (q is left alone), under token and block a draw from q. Empty: the row holds NaN or +inf, or
   // nothing above -inf.
   std::optional<TokenId> sample(std::span<float> logits, const DraftStep& step, IntegerWeights* q);
+  // Only what happens to the logits before a token is chosen; the best of them. Empty as for sample().
+  std::optional<RankedToken> process(std::span<float> logits, const DraftStep& step);
 
  private:
   ShardFilters filters_;
