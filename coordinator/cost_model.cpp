@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <cmath>
 #include <nlohmann/json.hpp>
-#include <utility>
 
 namespace outrider {
 namespace {
@@ -14,7 +13,8 @@ constexpr double kDraftPriorWeight = 1;            // one draft of one token
 constexpr double kFurtherRidge = 1e-3;             // relative: in doubt a batch drafts together
 constexpr double kContextRidge = 1e-3;             // of the context term, relative to its own spread
 constexpr double kMissedPrior = 8;                 // passes that found the line right
-constexpr double kHiccup = 3;                      // times the prediction: once alone it is nobody's cost
+constexpr double kHiccup = 1.2;                    // times the prediction; a slower pass counts as so much
+constexpr int32_t kSpell = 32;                     // as many in a row are no hiccups
 constexpr int64_t kFirstPasses = 16;               // before that everything is believed
 constexpr double kMinContextSpread = 0.05 * 0.05;  // (deviation / mean)^2 below which context tells nothing
 
@@ -61,9 +61,8 @@ void CostModel::observe_verify(int32_t rows, int64_t context, double seconds) {
   rows_seen_ += rows;
   context_seen_ += static_cast<double>(context);
   absolute_error_ += std::abs(predicted - seconds);
-  const bool slow = seconds > kHiccup * predicted;
-  if (slow && !std::exchange(was_slow_, true) && passes_ > kFirstPasses) return;
-  was_slow_ = slow;
+  slow_passes_ = seconds > kHiccup * predicted ? slow_passes_ + 1 : 0;
+  if (passes_ > kFirstPasses && slow_passes_ < kSpell) seconds = std::min(seconds, kHiccup * predicted);
   for (double* sum : {&w_, &n_, &nn_, &t_, &nt_, &k_, &kk_, &nk_, &kt_}) *sum *= kForget;
   add(rows, static_cast<double>(context), seconds, 1);
   fit_ = fit();

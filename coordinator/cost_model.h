@@ -10,10 +10,11 @@
 namespace outrider {
 
 // Believed until measurements outweigh it. `relative`: only the ratios are meant, and the first measured pass
-// sets the scale.
+// sets the scale. Light: a pass of one row that nobody measured is a long lever, and where plain decoding is
+// then thought too slow, it is never tried.
 struct CostPrior {
   double base = 1, per_row = 0.01, draft_token = 0.1;
-  double weight = 4;  // of the two pseudo-observations together, in passes
+  double weight = 0.1;  // of the two pseudo-observations together, in passes
   bool relative = true;
 };
 
@@ -45,7 +46,7 @@ class CostModel {
   double draft_token_seconds() const { return draft().per_step; }
   double exchange_seconds() const { return exchange_; }  // links and queues, there and back
 
-  bool draft_known() const { return draft_measured_ || !prior_.relative; }
+  bool draft_known() const { return scaled_ && (draft_measured_ || !prior_.relative); }
 
   double draft_phase_seconds(int32_t longest, int32_t total) const;
   // A round in which each of `batch` sequences of `context` tokens drafts gamma; 0 does not wait for
@@ -78,7 +79,7 @@ class CostModel {
   VerifyCost fit_;
   std::array<Missed, kFewRows + 1> missed_{};
   std::array<double, kFewRows + 1> correction_{};  // by rows; factors less 1
-  bool was_slow_ = false;
+  int32_t slow_passes_ = 0;  // in a row
   int64_t passes_ = 0;
   double predicted_ = 0, measured_ = 0, absolute_error_ = 0;
   double rows_seen_ = 0, context_seen_ = 0;  // over all passes, as the seconds before

@@ -11,7 +11,6 @@ namespace {
 
 constexpr double kTrialShare = 0.01;
 constexpr double kMaxStanding = 8;   // plain steps: past gains do not pay for a long loss
-constexpr double kMaxLoss = 2;       // of one step: a hiccup of the machine is not the drafter's fault
 constexpr int32_t kFirstLength = 1;  // until it is known what drafting costs
 constexpr double kMaxTrials = 4;     // credit for so many: a burst can confirm what one found
 // Plain steps are tried where the gain is not clear, and rarely where it is: a wrong fit looks clear, too.
@@ -36,12 +35,10 @@ void EwmaBatch::leave(EwmaGamma* member) {
 
 void EwmaBatch::learn(const RoundOutcome& outcome) {
   stale_ = true;
-  step_seconds_ = std::max(step_seconds_, static_cast<double>(outcome.round_ns) * 1e-9);
-  ++step_rounds_;
-  step_accepted_ += outcome.accepted;
-  step_drafted_ += outcome.proposed;
-  step_read_prompt_ |=
-      outcome.read_prompt && alone();  // in a batch this is what new sequences cost the others
+  ++step_.rounds;
+  step_.accepted += outcome.accepted;
+  step_.drafted += outcome.proposed;
+  step_.longest = std::max(step_.longest, outcome.proposed);
   if (outcome.drafted == 0) return;
   // Decayed once a step, in as many parts as there are sequences.
   shared_.forget((1 - options_.decay) / static_cast<double>(std::max<size_t>(1, members_.size())));
@@ -62,7 +59,7 @@ void EwmaBatch::decide(const CostModel& cost) {
     all_chosen &= member->gamma_ >= 0;
   }
   const double plain = cost.verify_seconds(static_cast<int32_t>(members_.size()), total_context);
-  settle_credit(plain);
+  settle(cost, plain, total_context);
   const GoodputChoice best = allocate_goodput(acceptance_, limits_, cost, total_context);
   choose(cost, total_context, best, all_chosen);
   consider_trial(cost, plain, best.rate);
@@ -88,26 +85,21 @@ double EwmaBatch::rate_of_present(const CostModel& cost, int64_t context) const 
   return tokens / (cost.verify_seconds(rows, context) + cost.draft_phase_seconds(longest, total));
 }
 
-void EwmaBatch::settle_credit(double plain_seconds) {
-  if (step_rounds_ > 0 && !step_read_prompt_) {
-    const double tokens = 1 + static_cast<double>(step_accepted_) / step_rounds_;
-    settle_standing(plain_seconds, tokens);
-    if (trial_ == Trial::kDraft) {
-      credit_ += plain_seconds * tokens - step_seconds_;
-    } else if (trial_ == Trial::kPlain) {
-      credit_ -= std::max(0.0, step_seconds_ - static_cast<double>(step_rounds_) / trial_rate_);
-    } else {
-      credit_ += kTrialShare * step_seconds_;
-    }
-  }
-  step_seconds_ = 0;
-  step_rounds_ = step_accepted_ = step_drafted_ = 0;
-  step_read_prompt_ = false;
-}
-
-void EwmaBatch::settle_standing(double plain_seconds, double tokens) {
-  const double gain = step_drafted_ > 0 ? tokens - step_seconds_ / plain_seconds : kTrialShare;
-  standing_ = std::min(kMaxStanding, standing_ + std::max(gain, -kMaxLoss));
+// The step that ended, at what it costs by the model and not by the clock: a pass that was held up is not the
+// drafter's fault, and one that is always slow the model knows.
+void EwmaBatch::settle(const CostModel& cost, double plain_seconds, int64_t context) {
+  const Step step = std::exchange(step_, {});
+  if (step.rounds == 0) return;
+  const double seconds = cost.verify_seconds(step.rounds + step.drafted, context) +
+                         cost.draft_phase_seconds(step.longest, step.drafted);
+  const double gain = step.tokens() - seconds / plain_seconds;
+  standing_ = std::min(kMaxStanding, standing_ + (step.drafted > 0 ? gain : kTrialShare));
+  if (trial_ == Trial::kDraft)
+    credit_ += gain * plain_seconds;
+  else if (trial_ == Trial::kPlain)
+    credit_ -= std::max(0.0, seconds - step.rounds / trial_rate_);
+  else
+    credit_ += kTrialShare * seconds;
 }
 
 // At gamma 0 a short draft is tried now and then, else a plain step: only so is it known what the other

@@ -38,8 +38,7 @@ class EwmaBatch {
   bool alone() const { return members_.size() < 2; }
 
  private:
-  void settle_credit(double plain_seconds);
-  void settle_standing(double plain_seconds, double tokens);
+  void settle(const CostModel& cost, double plain_seconds, int64_t context);
   void choose(const CostModel& cost, int64_t context, const GoodputChoice& best, bool all_chosen);
   double rate_of_present(const CostModel& cost, int64_t context) const;
   void consider_trial(const CostModel& cost, double plain_seconds, double best_rate);
@@ -56,9 +55,10 @@ class EwmaBatch {
   Trial trial_ = Trial::kNone;
   int32_t since_plain_ = 252;  // steps; nothing is known at first, so the first trial is soon
   double trial_rate_ = 0;      // of what a plain trial stood in for
-  double step_seconds_ = 0;    // of the step that ended
-  int32_t step_rounds_ = 0, step_accepted_ = 0, step_drafted_ = 0;
-  bool step_read_prompt_ = false;
+  struct Step {                // since the last decision
+    int32_t rounds = 0, accepted = 0, drafted = 0, longest = 0;
+    double tokens() const { return 1 + static_cast<double>(accepted) / rounds; }  // of a sequence
+  } step_;
 
   // How far ahead of plain decoding the batch is, in plain steps. While it is behind nobody drafts, trials
   // apart: so whatever the estimates say, what drafting has lost stays below the start, and 1 % of the plain
