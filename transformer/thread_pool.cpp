@@ -40,10 +40,17 @@ int64_t ThreadPool::chunks_of(int64_t count, int64_t grain) const {
                            (count + grain - 1) / std::max<int64_t>(grain, 1));
 }
 
+// Chunks get smaller and smaller: whoever is done waits for the others' last chunk. Equal ones cost a matmul
+// on two threads 3 to 5 %.
+int64_t ThreadPool::first_of(int64_t chunk) const {
+  if (chunks_ <= size()) return count_ * chunk / chunks_;
+  const int64_t left = chunks_ - chunk;
+  return count_ - count_ * left * left / (chunks_ * chunks_);
+}
+
 void ThreadPool::run_chunks() {
   for (int64_t chunk; (chunk = next_chunk_.fetch_add(1, std::memory_order_relaxed)) < chunks_;) {
-    const int64_t begin = count_ * chunk / chunks_;
-    const int64_t end = count_ * (chunk + 1) / chunks_;
+    const int64_t begin = first_of(chunk), end = first_of(chunk + 1);
     if (begin < end) invoke_(context_, begin, end);
   }
 }

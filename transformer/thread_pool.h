@@ -24,7 +24,7 @@ class ThreadPool {
   int size() const { return static_cast<int>(workers_.size()) + 1; }
 
   // Calls body(begin, end) for contiguous chunks of [0, count), a few per thread, each taken by whoever is
-  // free, and none smaller than `grain` (but by rounding). How the range is cut never changes a result: every
+  // free, on average no smaller than `grain`. How the range is cut never changes a result: every
   // index is computed on its own.
   template <class Body>
   void parallel_for(int64_t count, int64_t grain, const Body& body) {
@@ -45,6 +45,7 @@ class ThreadPool {
   using Invoke = void (*)(const void*, int64_t, int64_t);
 
   int64_t chunks_of(int64_t count, int64_t grain) const;
+  int64_t first_of(int64_t chunk) const;
   void run(int64_t count, int64_t chunks, Invoke invoke, const void* context);
   void work();
   void run_chunks();
