@@ -49,6 +49,10 @@ int fail(const Status& status, bool print) {
   MpiSession::abort_job(kExitRuntime);
 }
 
+// Between two passes other processes have their turn on these cores, and helpers sleep: waking one takes 50
+// to 75 microseconds on a virtual machine, reading this much some milliseconds.
+constexpr int64_t kBytesPerThread = int64_t{16} << 20;
+
 struct Cores {
   cpu_set_t allowed;
   int quota = 0;
@@ -194,7 +198,8 @@ int MpiCluster::run_rank(const MpiSession& session, const RunOptions& options, c
   rank_options.quiet |= !coordinates && !rank.self.is_leader();
   const int cores = share_of_cores(*world, rank);
   const int count = options.threads > 0 ? options.threads : cores;
-  const RoleThreads threads{.count = count, .spin = count <= cores};
+  RoleThreads threads{.count = count, .spin = count <= cores};
+  if (options.threads == 0) threads.bytes_each = kBytesPerThread;
   const Result<Preparation> prepared = prepare_rank(rank_options, rank.topology);
 
   if (coordinates) {

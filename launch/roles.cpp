@@ -25,6 +25,7 @@ Result<ModelOptions> model_options(const RunOptions& options, const Preparation&
   // sequence.
   const int64_t per_sequence = prepared.max_model_len + kMaxSpeculativeTokens + kBlockTokens;
   return ModelOptions{.threads = threads.count,
+                      .bytes_per_thread = threads.bytes_each,
                       .spin = threads.spin,
                       .max_positions = prepared.max_model_len,
                       .kv_tokens = options.max_num_seqs * per_sequence,

@@ -15,6 +15,7 @@ namespace outrider {
 struct RoleThreads {
   int count = 1;
   bool spin = false;
+  int64_t bytes_each = ModelOptions().bytes_per_thread;  // weights that make a thread worth waking
 };
 
 // This rank's shard of the target, and the draft model (on a group of one).
