@@ -151,9 +151,9 @@ FlushSubnormals::~FlushSubnormals() {
 }
 
 const KernelSet& kernel_set(WeightType type, int64_t rows) {
-  // Scaling costs the matrix unit's int8 sums a way through memory, which a few rows do not repay (cached
-  // weights, ns per KiB, 1 / 4 / 8 / 16 rows: 12 / 14 / 19 / 32 against 7 / 17 / 36 / 82).
-  constexpr int64_t kFewRows = 3;
+  // Scaling costs the matrix unit's int8 sums a way through memory, which a few rows do not repay (1.07 GB of
+  // int8 from memory, two threads, ms, 1 / 4 / 6 rows: 35.3 / 36.7 / 37.6 against 33.0 / 35.5 / 38.5).
+  constexpr int64_t kFewRows = 4;
   if (isa_has_amx() && (type == WeightType::kBFloat16 || (type == WeightType::kInt8 && rows > kFewRows)))
     return amx_kernels(type);
   if (is_quantized(type))

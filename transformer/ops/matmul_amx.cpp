@@ -156,58 +156,75 @@ TARGET inline __m512 load_scales(const std::byte* scales) {
   return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(halves), 16));
 }
 
-// One group of columns: integer sums to `sums` [rows][16].
-TARGET inline void multiply_group(const std::byte* weights, const uint32_t* x, int64_t stride, bool last,
-                                  int32_t* sums) {
+// One group of columns of one stream, whose inputs are in their register: integer sums to `sums` [rows][16].
+TARGET inline void multiply_group(const std::byte* weights, bool last, int32_t* sums) {
   _tile_zero(SUMS0);
   if (last) {
-    _tile_loadd(LAST_INPUTS, x, stride);
     _tile_loadd(LAST_WEIGHTS, weights, kLineBytes);
     _tile_dpbsud(SUMS0, LAST_INPUTS, LAST_WEIGHTS);
   } else {
-    _tile_loadd(INPUTS, x, stride);
     _tile_loadd(WEIGHTS, weights, kLineBytes);
     _tile_dpbsud(SUMS0, INPUTS, WEIGHTS);
   }
   _tile_stored(SUMS0, sums, kLineBytes);
 }
 
-// Groups are taken a few at a time, so that the matrix unit is busy with some while vectors scale others.
-constexpr int64_t kGroupsTogether = 4;
+// Four groups are taken together, of one stream or of four, so that the matrix unit is busy with some while
+// vectors scale others.
+constexpr int kGroupsTogether = 4;
 
-template <int kRows>
+template <int kRows, int kStreams>
 TARGET void leaf_int8(const LeafJob& job) {
+  static_assert(kStreams == 1 || kStreams == 4);
   constexpr int64_t kGroupLines = group_columns(WeightType::kInt8) / 4;
   static_assert(kGroupLines * kLineBytes == kTileBytes);
+  constexpr int64_t kSteps = kGroupsTogether / kStreams;
   const int64_t lines = job.columns / 4, groups = (lines + kGroupLines - 1) / kGroupLines;
   const int64_t last_lines = lines % kGroupLines;
   shape_registers(kRows, kGroupLines, last_lines);
   const int64_t stride = job.row_stride * static_cast<int64_t>(sizeof(uint32_t));
   alignas(64) int32_t integers[kGroupsTogether][kRows * kTileColumns];
-  __m512 sum[kRows];
+  __m512 sum[kStreams][kRows];
+#pragma GCC unroll 4
+  for (int s = 0; s < kStreams; ++s)
 #pragma GCC unroll 16
-  for (int m = 0; m < kRows; ++m) sum[m] = _mm512_setzero_ps();
-  for (int64_t begin = 0; begin < groups; begin += kGroupsTogether) {
-    const int64_t end = begin + kGroupsTogether < groups ? begin + kGroupsTogether : groups;
+    for (int m = 0; m < kRows; ++m) sum[s][m] = _mm512_setzero_ps();
+  for (int64_t begin = 0; begin < groups; begin += kSteps) {
+    const int64_t end = begin + kSteps < groups ? begin + kSteps : groups;
     for (int64_t g = begin; g < end; ++g) {
       const std::byte* weights = job.tile + g * kTileBytes;
-      prefetch_tile(weights);
-      multiply_group(weights, job.inputs + g * kGroupLines, stride, g + 1 == groups && last_lines > 0,
-                     integers[g - begin]);
+      const bool last = g + 1 == groups && last_lines > 0;
+      if (last)
+        _tile_loadd(LAST_INPUTS, job.inputs + g * kGroupLines, stride);
+      else
+        _tile_loadd(INPUTS, job.inputs + g * kGroupLines, stride);
+      for (int s = 0; s < kStreams; ++s) {
+        if constexpr (kStreams == 4)
+          prefetch_quarter(weights, job.stream_stride, s);
+        else
+          prefetch_tile(weights);
+        multiply_group(weights + s * job.stream_stride, last, integers[kStreams * (g - begin) + s]);
+      }
     }
     for (int64_t g = begin; g < end; ++g) {
-      const __m512 scales = load_scales(job.scales + g * 32);
+#pragma GCC unroll 4
+      for (int s = 0; s < kStreams; ++s) {
+        const __m512 scales = load_scales(job.scales + s * job.stream_stride + g * 32);
+        const int32_t* sums = integers[kStreams * (g - begin) + s];
 #pragma GCC unroll 16
-      for (int m = 0; m < kRows; ++m) {
-        const __m512i exact = _mm512_add_epi32(_mm512_load_si512(integers[g - begin] + m * kTileColumns),
-                                               _mm512_set1_epi32(job.input_offsets[g * kRows + m]));
-        const __m512 scale = _mm512_mul_ps(scales, _mm512_set1_ps(job.input_scales[g * kRows + m]));
-        sum[m] = _mm512_fmadd_ps(_mm512_cvtepi32_ps(exact), scale, sum[m]);
+        for (int m = 0; m < kRows; ++m) {
+          const __m512i exact = _mm512_add_epi32(_mm512_load_si512(sums + m * kTileColumns),
+                                                 _mm512_set1_epi32(job.input_offsets[g * kRows + m]));
+          const __m512 scale = _mm512_mul_ps(scales, _mm512_set1_ps(job.input_scales[g * kRows + m]));
+          sum[s][m] = _mm512_fmadd_ps(_mm512_cvtepi32_ps(exact), scale, sum[s][m]);
+        }
       }
     }
   }
+#pragma GCC unroll 4
+  for (int s = 0; s < kStreams; ++s)
 #pragma GCC unroll 16
-  for (int m = 0; m < kRows; ++m) _mm512_store_ps(job.sums + m * kTileColumns, sum[m]);
+    for (int m = 0; m < kRows; ++m) _mm512_store_ps(job.sums + (s * kRows + m) * kTileColumns, sum[s][m]);
 }
 
 template <int... kRow>
@@ -224,9 +241,9 @@ template <int... kRow>
 KernelSet int8_set(std::integer_sequence<int, kRow...>) {
   return {.layout = InputLayout::kByteRows,
           .max_rows = kMaxBlockRows,
-          .streams = {0, 1 + 0 * kRow...},
-          .many = {nullptr, leaf_int8<kRow + 1>...},
-          .single = {nullptr, leaf_int8<kRow + 1>...},
+          .streams = {0, 4 + 0 * kRow...},
+          .many = {nullptr, leaf_int8<kRow + 1, 4>...},
+          .single = {nullptr, leaf_int8<kRow + 1, 1>...},
           .finish = release_registers};
 }
 

@@ -17,7 +17,7 @@ namespace outrider {
 namespace {
 
 // Every output has an integer and a float accumulator; the floats may spill, they are touched once a group.
-constexpr int streams_of(int rows) { return rows <= 3 ? 4 : rows <= 6 ? 2 : 1; }
+constexpr int streams_of(int rows) { return rows <= 4 ? 4 : rows <= 8 ? 2 : 1; }
 
 constexpr int64_t kPrefetchBytes = 2048;
 constexpr int64_t kLineBytes = 64;  // a line holds 4 columns of int8, 8 of int4
