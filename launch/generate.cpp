@@ -200,8 +200,10 @@ Result<int> coordinate(const RunOptions& options, const Preparation& prepared, M
     std::fputs(screen_report(options, result.totals, result.metrics, comparison).c_str(), stderr);
   if (!options.report_file.empty())
     RETURN_IF_ERROR(
-        write_file(options.report_file,
-                   json_report(options, prepared, std::move(result.metrics), comparison).dump(2) + "\n")
+        write_file(
+            options.report_file,
+            json_report(options, prepared, result.totals, std::move(result.metrics), comparison).dump(2) +
+                "\n")
             .in("--report"));
   if (!options.trace_file.empty()) RETURN_IF_ERROR(trace.write(options.trace_file).in("--trace"));
   if (!options.record_rounds_file.empty())

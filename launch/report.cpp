@@ -22,6 +22,23 @@ double expected_tokens(double alpha, double gamma) {
   return alpha >= 1 ? gamma + 1 : (1 - std::pow(alpha, gamma + 1)) / (1 - alpha);
 }
 
+std::optional<OverlapComparison> compare_overlap(const Totals& totals) {
+  const RoundSums& r = totals.rounds;
+  const int64_t speculative = r.rounds - r.g0_rounds;
+  const bool alone =
+      totals.target_passes < r.rounds + r.rounds / 8 && r.rounds < totals.target_passes * 9 / 8;
+  if (totals.preparation.lookups == 0 || speculative == 0 || !alone) return std::nullopt;
+  const double draft_token =
+      per(totals.draft_ingest_ns + totals.draft_ns, r.drafted - totals.preparation.used_tokens);
+  const auto waited = totals.phases.draft_wait + totals.phases.plan_wait + totals.phases.verify;
+  return OverlapComparison{
+      .hit_rate = totals.preparation.hit_rate(),
+      .verify = per(totals.forward_ns + totals.verify_ns + totals.commit_ns, totals.target_passes) * 1e-6,
+      .draft = draft_token * per(r.drafted, speculative) * 1e-6,
+      .prepare = per(totals.preparation.busy_ns, totals.preparation.lookups) * 1e-6,
+      .measured = per(std::chrono::nanoseconds(waited).count(), r.rounds) * 1e-6};
+}
+
 PlainComparison compare_with_plain(const Totals& plain, const Totals& speculative, bool identical_output) {
   const double plain_step = per(plain.forward_ns + plain.verify_ns + plain.commit_ns, plain.target_passes);
   const double verify_step =
@@ -57,6 +74,16 @@ std::string screen_report(const RunOptions& options, const Totals& totals, const
                        per(totals.forward_ns + totals.verify_ns, totals.target_passes) * 1e-6,
                        per(totals.forward_ns, totals.target_passes) * 1e-6,
                        per(totals.verify_ns, totals.target_passes) * 1e-6);
+    out += fmt::format("idle: target {:.0f} %, draft workers {:.0f} %\n",
+                       metrics["phases"]["target_idle_share"].get<double>() * 100,
+                       metrics["phases"]["draft_idle_share"].get<double>() * 100);
+    if (const auto overlap = compare_overlap(totals); overlap && options.emulate_link.empty())
+      out += fmt::format(
+          "ahead: {:.0f} % of {} outcomes were prepared; a round took {:.3f} ms, {:.3f} predicted (verify "
+          "{:.3f}, "
+          "prepare {:.3f}, draft {:.3f})\n",
+          overlap->hit_rate * 100, totals.preparation.lookups, overlap->measured, overlap->predicted(),
+          overlap->verify, overlap->prepare, overlap->draft);
     const auto& kinds = metrics["wire"]["kinds"];
     out += fmt::format("wire: {:.0f} bytes per accepted token, {:.0f} of them drafts\n",
                        metrics["wire"]["bytes_per_accepted_token"].get<double>(),
@@ -70,8 +97,8 @@ std::string screen_report(const RunOptions& options, const Totals& totals, const
   return out;
 }
 
-nlohmann::json json_report(const RunOptions& options, const Preparation& prepared, nlohmann::json metrics,
-                           const std::optional<PlainComparison>& comparison) {
+nlohmann::json json_report(const RunOptions& options, const Preparation& prepared, const Totals& totals,
+                           nlohmann::json metrics, const std::optional<PlainComparison>& comparison) {
   nlohmann::json report{{"version", kVersion}, {"metrics", std::move(metrics)}};
   report["target"] = {{"name", prepared.target_info.name},
                       {"vocab_size", prepared.target.vocab_size},
@@ -91,6 +118,10 @@ nlohmann::json json_report(const RunOptions& options, const Preparation& prepare
                        {"q_format", options.q_format}};
     report["gamma_policy"] = options.policy();
   }
+  if (const auto overlap = compare_overlap(totals); overlap && options.emulate_link.empty())
+    report["overlap"] = {{"hit_rate", overlap->hit_rate},  {"verify_ms", overlap->verify},
+                         {"prepare_ms", overlap->prepare}, {"draft_ms", overlap->draft},
+                         {"round_ms", overlap->measured},  {"predicted_round_ms", overlap->predicted()}};
   if (comparison)
     report["comparison"] = {{"plain_tokens_per_second", comparison->plain_tokens_per_second},
                             {"tokens_per_second", comparison->tokens_per_second},

@@ -1,6 +1,7 @@
 // What a run tells about itself: one screen on standard error, everything in a JSON file.
 #pragma once
 
+#include <algorithm>
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <string>
@@ -28,13 +29,27 @@ struct PlainComparison {
   }
 };
 
+// Rounds whose drafts were prepared while the draft before was verified, against algorithms.md 4.4 (pull, no
+// delay) with the hit rate and the costs that were measured while both roles worked. Milliseconds of a round.
+struct OverlapComparison {
+  double hit_rate = 0;
+  double verify = 0, draft = 0, prepare = 0;  // draft: a whole one, as on a miss
+  double measured = 0;
+  double predicted() const {
+    return hit_rate * std::max(verify, prepare) + (1 - hit_rate) * (verify + draft);
+  }
+};
+
+// Empty where the formula says nothing: nothing was prepared, or sequences shared passes.
+std::optional<OverlapComparison> compare_overlap(const Totals& totals);
+
 PlainComparison compare_with_plain(const Totals& plain, const Totals& speculative, bool identical_output);
 
 // `metrics` as Coordinator::fill_report leaves it, in both.
 std::string screen_report(const RunOptions& options, const Totals& totals, const nlohmann::json& metrics,
                           const std::optional<PlainComparison>& comparison);
 
-nlohmann::json json_report(const RunOptions& options, const Preparation& prepared, nlohmann::json metrics,
-                           const std::optional<PlainComparison>& comparison);
+nlohmann::json json_report(const RunOptions& options, const Preparation& prepared, const Totals& totals,
+                           nlohmann::json metrics, const std::optional<PlainComparison>& comparison);
 
 }  // namespace outrider

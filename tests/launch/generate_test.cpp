@@ -1,6 +1,7 @@
 // Text of the demo pair: never which text, always how it relates to other runs.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <nlohmann/json.hpp>
 #include <sstream>
 
@@ -73,6 +74,30 @@ TEST(Generate, SeedDecidesTheSampledText) {
   };
   EXPECT_EQ(text("1"), text("1"));
   EXPECT_NE(text("1"), text("2"));
+}
+
+// What drafting ahead was good for, and what the formula says of it, when sequences have passes of their own.
+TEST(Generate, DraftingAheadIsComparedWithItsFormula) {
+  const TemporaryDirectory dir;
+  const auto overlap_of = [&](const Arguments& more) {
+    const Outcome run = generate(kPrompt + with_draft() + more +
+                                 Arguments{"-g", "3", "--draft-threads", "1", "--report", dir / "r.json"});
+    EXPECT_TRUE(run.succeeded()) << run.describe();
+    const json report = json::parse(read_file(dir / "r.json"));
+    EXPECT_EQ(run.err.find("predicted (verify") != std::string::npos, report.contains("overlap"));
+    EXPECT_NE(run.err.find("idle: target"), std::string::npos);
+    return report.value("overlap", json());
+  };
+  EXPECT_TRUE(overlap_of({"--pipeline", "lockstep"}).is_null());
+  const json overlap = overlap_of({"--pipeline", "fanout"});
+  ASSERT_FALSE(overlap.is_null());
+  const double hits = overlap["hit_rate"], verify = overlap["verify_ms"], draft = overlap["draft_ms"],
+               prepare = overlap["prepare_ms"];
+  EXPECT_GT(hits, 0);
+  EXPECT_LE(hits, 1);
+  EXPECT_GT(overlap["round_ms"], verify);
+  EXPECT_DOUBLE_EQ(overlap["predicted_round_ms"],
+                   hits * std::max(verify, prepare) + (1 - hits) * (verify + draft));
 }
 
 TEST(Generate, MaxTokensBoundsTheText) {
