@@ -7,6 +7,9 @@ namespace {
 
 constexpr double kForgetting = 0.98;  // per pass
 constexpr double kEwmaWeight = 0.1;
+// Times the average: more is a pause of the request, or a hiccup of the machine, not a slow round. One of
+// them must not turn preparing off for the many rounds until it is tried again.
+constexpr double kLongest = 1.5;
 constexpr int64_t kTrials = 24;    // first rounds, every third of which goes without
 constexpr int64_t kTryOther = 48;  // later one round in so many goes the other way
 constexpr double kWorthStopping = 0.97;
@@ -34,7 +37,7 @@ double PassCost::of(int64_t rows) const {
 void PreparationPolicy::average(double* mean, int64_t ns) {
   if (ns <= 0) return;
   auto sample = static_cast<double>(ns);
-  if (*mean > 0) sample = std::min(sample, 4 * *mean);  // a request's pause is not a slow round
+  if (*mean > 0) sample = std::min(sample, kLongest * *mean);
   *mean = *mean == 0 ? sample : (1 - kEwmaWeight) * *mean + kEwmaWeight * sample;
 }
 
