@@ -51,6 +51,7 @@ struct Link {
   // While it is lent to the coordinator's thread. Changed only by the two threads in turn: the worker's sets
   // it and then waits, the coordinator's clears it.
   const std::function<bool()>* turn = nullptr;
+  Clock::time_point last_turn{};
   std::exception_ptr failure;
 };
 
@@ -87,6 +88,9 @@ bool wait(std::condition_variable& wakes, std::unique_lock<std::mutex>& lock, Cl
 // core is that worker's, which has nothing else to do. Who sleeps is woken late, and often on the core of who
 // wakes it, which goes on with its own work.
 constexpr std::chrono::milliseconds kLookBeforeSleeping{1};
+
+// A lent worker gets a turn at least so often. What it was told meanwhile it takes in at once.
+constexpr std::chrono::milliseconds kLongestWait{20};
 
 class CoordinatorEnd final : public Transport {
  public:
@@ -142,13 +146,18 @@ class CoordinatorEnd final : public Transport {
     return !hub_->inbox.empty();
   }
 
-  // One turn for every lent worker, while nothing waits to be read. True if something does now.
+  // One turn for every lent worker, while nothing waits to be read; who waited for long comes first, or a
+  // worker that always has an answer would keep the others from theirs. True if something waits now.
   bool give_turns(std::unique_lock<std::mutex>& lock) {
     lent_.clear();
     for (const auto& [peer, link] : hub_->links)
       if (link->turn) lent_.push_back(link);
+    const auto overdue = Clock::now() - kLongestWait;
+    std::stable_partition(lent_.begin(), lent_.end(),
+                          [&](const auto& link) { return link->last_turn < overdue; });
     for (const std::shared_ptr<Link>& link : lent_) {
       if (!hub_->inbox.empty()) break;
+      link->last_turn = Clock::now();
       lock.unlock();
       bool stays = false;
       std::exception_ptr failure;

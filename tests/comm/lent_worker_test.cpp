@@ -124,6 +124,26 @@ TEST_F(LentWorker, OthersAreHeardWhileTheCoordinatorLooksAndWhileItSleeps) {
   coordinator_.reset();
 }
 
+// The first worker answers whatever it is asked, so something always waits to be read; the other still gets
+// turns.
+TEST_F(LentWorker, ABusyOneDoesNotStarveTheOther) {
+  lend();
+  std::atomic<int> other_turns{0};
+  std::thread other([this, &other_turns, worker = std::shared_ptr<Transport>(hub_->connect())] {
+    ASSERT_TRUE(worker->send(kCoordinatorPeer, Heartbeat{Generation(0)}).ok());
+    hub_->lend(*worker, [&] {
+      ++other_turns;
+      return true;
+    });
+  });
+  ASSERT_TRUE(coordinator_->receive(Clock::now() + 10s));
+  const auto end = Clock::now() + 10s;
+  for (uint64_t i = 1; other_turns < 3 && Clock::now() < end; ++i) ASSERT_EQ(ask(i), i + 1);
+  EXPECT_GE(other_turns, 3);
+  coordinator_.reset();
+  other.join();
+}
+
 TEST_F(LentWorker, TwoOfThemServeOneCoordinator) {
   lend();
   std::thread other([this, worker = std::shared_ptr<Transport>(hub_->connect())] {
