@@ -70,7 +70,18 @@ std::vector<std::vector<HostAddress>> gather_addresses(Collectives& world) {
   return of_rank;
 }
 
-// Several hosts: where the coordinator binds. `addresses` of every rank.
+// Several hosts: the address of `self` that all others reach. `addresses` of every rank.
+Result<std::string> address_for_others(const Topology& topology, const RankPlace& self,
+                                       const std::vector<std::vector<HostAddress>>& addresses) {
+  std::vector<std::vector<HostAddress>> others;
+  for (const RankPlace& place : topology.ranks())
+    if (place.host != self.host) others.push_back(addresses[static_cast<size_t>(place.rank.value())]);
+  const auto& mine = addresses[static_cast<size_t>(self.rank.value())];
+  ASSIGN_OR_RETURN(const HostAddress chosen, choose_address(mine, addresses_of_host_name(), others));
+  return to_string(chosen);
+}
+
+// The same for the coordinator, which must have one.
 Result<std::string> remote_host(const BootstrapOptions& options, const ZmqOptions& zmq,
                                 const Topology& topology,
                                 const std::vector<std::vector<HostAddress>>& addresses) {
@@ -80,13 +91,7 @@ Result<std::string> remote_host(const BootstrapOptions& options, const ZmqOption
         "without "
         "encryption or authentication: pass --allow-remote if the network between the hosts is trusted");
   if (!options.bind_host.empty()) return options.bind_host;
-  const RankPlace& self = topology.at(topology.coordinator());
-  std::vector<std::vector<HostAddress>> others;
-  for (const RankPlace& place : topology.ranks())
-    if (place.host != self.host) others.push_back(addresses[static_cast<size_t>(place.rank.value())]);
-  const auto& mine = addresses[static_cast<size_t>(self.rank.value())];
-  ASSIGN_OR_RETURN(const HostAddress chosen, choose_address(mine, addresses_of_host_name(), others));
-  return to_string(chosen);
+  return address_for_others(topology, topology.at(topology.coordinator()), addresses);
 }
 
 Result<std::unique_ptr<Transport>> listen_remote(const std::string& host, const ZmqOptions& zmq) {
@@ -215,6 +220,11 @@ Result<RankContext> bootstrap(const MpiComm& world_comm, const BootstrapOptions&
   RETURN_IF_ERROR(agree(*world, listening));
   context.endpoint = broadcast_text(*world, context.endpoint, coordinator);
   RETURN_IF_ERROR(agree(*world, connect_to_coordinator(context, zmq)));
+  context.one_host = one_host;
+  if (!one_host && self.role == Role::kTarget) {
+    auto host = address_for_others(context.topology, self, addresses);
+    if (host.ok()) context.host = std::move(host).value();
+  }
   SPDLOG_DEBUG("rank {} is {}/{} at {}", self.rank.value(), role_name(self.role), self.index,
                context.endpoint);
   return context;

@@ -38,8 +38,10 @@ struct BootstrapOptions {
 struct RankContext {
   Topology topology;
   RankPlace self;
-  std::string endpoint;            // of the coordinator
-  std::string listen;              // where others may join; on the coordinator
+  std::string endpoint;  // of the coordinator
+  std::string listen;    // where others may join; on the coordinator
+  bool one_host = true;  // for all ranks
+  std::string host;      // several hosts, target ranks: this one's address for the others; may be empty
   std::optional<CurveKeys> curve;  // of this rank's end
   // Coordinator: its end of every link. Draft workers and the leader: their end. Other target ranks: null.
   std::unique_ptr<Transport> transport;

@@ -13,7 +13,7 @@
 
 namespace outrider {
 
-constexpr uint32_t kProtocolVersion = 3;
+constexpr uint32_t kProtocolVersion = 4;
 
 // ---- joining and leaving
 // -------------------------------------------------------------------------------------
@@ -26,9 +26,22 @@ struct ModelInfo {
   int32_t vocab_size = 0;               // rows of the output head, padding included
   uint64_t vocabulary_fingerprint = 0;  // of the id -> string table; equal means the ids mean the same. 0:
                                         // any vocabulary will do (n-gram drafters)
-  uint64_t fingerprint = 0;  // of the model; two drafters with the same one draft the same
-  int32_t max_context = 0;   // positions the model supports
-  std::string isa;           // instruction set its kernels use
+  uint64_t fingerprint = 0;             // of the model; two drafters with the same one draft the same
+  int32_t max_context = 0;              // positions the model supports
+  std::string isa;                      // instruction set its kernels use
+};
+
+// Where a target rank takes its slice of dense draft distributions.
+struct SliceDoor {
+  std::string endpoint;
+};
+// Those of all ranks, in rank order, and what a draft worker needs to send there. None: q travels in Draft
+// and StepPlan.
+struct SliceDoors {
+  std::vector<SliceDoor> of_rank;
+  uint64_t cluster = 0;                // of the frames
+  std::string server_key;              // CURVE, one for all ranks; empty: not encrypted
+  std::string public_key, secret_key;  // of all draft workers
 };
 
 // First message of a worker, and again after every reconnect. The version stays the first field: another
@@ -39,6 +52,7 @@ struct Hello {
   Generation generation;  // new for every life of the worker
   ModelInfo model;
   int32_t max_sequences = 0;  // how many it can hold at once
+  SliceDoors slices;          // of a target group
 };
 
 // The answer: either the worker is in, and what it drafts for, or why not. These words every version
@@ -48,6 +62,7 @@ struct Welcome {
   std::string reason;
   ModelInfo target;              // only when accepted: drafts stay inside its vocabulary ...
   std::vector<TokenId> eos_ids;  // ... and end at one of these
+  SliceDoors slices;
 };
 
 struct Heartbeat {
@@ -75,8 +90,9 @@ struct Close {
   SequenceId sequence;
 };
 
-// How draft distributions are sent. Match rules send none.
-enum class QKind : uint8_t { kNone = 0, kDense = 1, kSparse = 2 };
+// How draft distributions are sent. Match rules send none. kSlices: dense rows too, but Draft and StepPlan
+// hold none; each target rank gets its slice of them straight from the worker.
+enum class QKind : uint8_t { kNone = 0, kDense = 1, kSparse = 2, kSlices = 3 };
 
 // What a draft worker does while its last draft is verified (outcomes: what the verdict may commit).
 enum class Pipeline : uint8_t {
@@ -151,12 +167,25 @@ struct Draft {
   std::vector<int32_t> parents;  // empty: a chain
   uint64_t prefix_hash = 0;      // of the committed ids [0, base) that were drafted from
   QKind q_kind = QKind::kNone;
-  std::vector<QRow> q;    // one per id unless kNone
-  bool eos = false;       // the block ends early, at an end-of-sequence token
-  TokenId guess{-1};      // of the last committed token, from what stands before it; -1: not known
-  int64_t ingest_ns = 0;  // time spent on committed tokens, and on drafting
+  std::vector<QRow> q;      // one per id unless kNone or kSlices
+  int64_t slice_bytes = 0;  // kSlices: what was sent to the ranks
+  bool eos = false;         // the block ends early, at an end-of-sequence token
+  TokenId guess{-1};        // of the last committed token, from what stands before it; -1: not known
+  int64_t ingest_ns = 0;    // time spent on committed tokens, and on drafting
   int64_t draft_ns = 0;
   PreparationReport preparation;
+};
+
+// ---- draft worker -> every target rank
+// ------------------------------------------------------------------------------------------
+
+// A rank's slice of the draft distributions of a Draft with QKind::kSlices. Row i: weights[j] belongs to id
+// j + the first of the rank's vocabulary range, and is 0 beyond the end; no ids; the sum is the slice's own.
+struct QSlice {
+  SequenceId sequence;
+  Round round;
+  Generation worker;  // as in its Hello
+  std::vector<QRow> rows;
 };
 
 // ---- coordinator -> leader (tp_rank 0), which broadcasts it in the target group
@@ -173,6 +202,7 @@ struct PlanEntry {
   std::vector<TokenId> draft;  // only when sampling
   QKind q_kind = QKind::kNone;
   std::vector<QRow> q;
+  Generation worker;  // kSlices: whose
 };
 
 // Every target rank replays the same plans, so block tables never travel.
@@ -207,6 +237,8 @@ struct Verdict {
   Round round;
   Position base;
   VerdictStatus status = VerdictStatus::kOk;
+  // A slice of q did not reach every rank in time: decided as if there had been no draft.
+  bool draft_lost = false;
   int32_t accepted_count = 0;
   TokenId next;                            // recovery token (accepted_count < gamma) or bonus token
   std::vector<PositionLogprobs> logprobs;  // accepted_count + 1 of them when asked for
@@ -233,11 +265,11 @@ struct Resync {
 
 // The order is the wire's type number: append only.
 using Message = std::variant<Hello, Welcome, Heartbeat, Failure, Shutdown, Open, Close, Propose, Draft,
-                             StepPlan, StepResult, Resync>;
+                             StepPlan, StepResult, Resync, QSlice>;
 
-constexpr const char* kMessageNames[] = {"hello",    "welcome",   "heartbeat",   "failure",
-                                         "shutdown", "open",      "close",       "propose",
-                                         "draft",    "step_plan", "step_result", "resync"};
+constexpr const char* kMessageNames[] = {"hello",       "welcome", "heartbeat", "failure", "shutdown",
+                                         "open",        "close",   "propose",   "draft",   "step_plan",
+                                         "step_result", "resync",  "q_slice"};
 static_assert(std::size(kMessageNames) == std::variant_size_v<Message>);
 
 }  // namespace outrider

@@ -20,16 +20,29 @@ void serialize(Archive& archive, ModelInfo& m) {
 }
 
 template <class Archive>
+void serialize(Archive& archive, SliceDoor& m) {
+  archive(Capped{m.endpoint, archive.limits().string_bytes});
+}
+
+template <class Archive>
+void serialize(Archive& archive, SliceDoors& m) {
+  constexpr uint64_t kMaxRanks = 64;
+  const uint64_t text = archive.limits().string_bytes;
+  archive(Capped{m.of_rank, kMaxRanks}, m.cluster, Capped{m.server_key, text}, Capped{m.public_key, text},
+          Capped{m.secret_key, text});
+}
+
+template <class Archive>
 void serialize(Archive& archive, Hello& m) {
   archive(m.protocol_version);
   if (m.protocol_version != kProtocolVersion) return archive.skip_rest();
-  archive(EnumField<Role>{m.role, Role::kTarget}, m.generation, m.model, m.max_sequences);
+  archive(EnumField<Role>{m.role, Role::kTarget}, m.generation, m.model, m.max_sequences, m.slices);
 }
 
 template <class Archive>
 void serialize(Archive& archive, Welcome& m) {
   archive(m.accepted, Capped{m.reason, archive.limits().string_bytes});
-  if (m.accepted) archive(m.target, Capped{m.eos_ids, archive.limits().ids});
+  if (m.accepted) archive(m.target, Capped{m.eos_ids, archive.limits().ids}, m.slices);
 }
 
 template <class Archive>
@@ -74,7 +87,7 @@ void serialize(Archive& archive, Close& m) {
 template <class Archive>
 void serialize(Archive& archive, Propose& m) {
   archive(m.sequence, m.epoch, m.round, m.base, Capped{m.committed, archive.limits().ids}, m.gamma,
-          EnumField<QKind>{m.q_kind, QKind::kSparse}, m.sparse_m, m.deadline_ms,
+          EnumField<QKind>{m.q_kind, QKind::kSlices}, m.sparse_m, m.deadline_ms,
           EnumField<Pipeline>{m.pipeline, Pipeline::kAuto}, m.fanout,
           EnumField<StopKind>{m.stop.kind, StopKind::kAdaEdl}, FiniteField{m.stop.threshold},
           FiniteField{m.stop.scale}, m.wants_guess);
@@ -89,8 +102,8 @@ template <class Archive>
 void serialize(Archive& archive, Draft& m) {
   const uint64_t tokens = archive.limits().draft_tokens;
   archive(m.sequence, m.epoch, m.round, m.base, Capped{m.ids, tokens}, Capped{m.parents, tokens},
-          m.prefix_hash, EnumField<QKind>{m.q_kind, QKind::kSparse}, Capped{m.q, tokens}, m.eos, m.guess,
-          m.ingest_ns, m.draft_ns, m.preparation);
+          m.prefix_hash, EnumField<QKind>{m.q_kind, QKind::kSlices}, Capped{m.q, tokens}, m.slice_bytes,
+          m.eos, m.guess, m.ingest_ns, m.draft_ns, m.preparation);
 }
 
 // ---- verification
@@ -100,7 +113,12 @@ template <class Archive>
 void serialize(Archive& archive, PlanEntry& m) {
   const uint64_t tokens = archive.limits().draft_tokens;
   archive(m.sequence, m.epoch, m.round, m.base, m.first_input, m.input_count, Capped{m.draft, tokens},
-          EnumField<QKind>{m.q_kind, QKind::kSparse}, Capped{m.q, tokens});
+          EnumField<QKind>{m.q_kind, QKind::kSlices}, Capped{m.q, tokens}, m.worker);
+}
+
+template <class Archive>
+void serialize(Archive& archive, QSlice& m) {
+  archive(m.sequence, m.round, m.worker, Capped{m.rows, archive.limits().draft_tokens});
 }
 
 template <class Archive>
@@ -125,7 +143,7 @@ void serialize(Archive& archive, PositionLogprobs& m) {
 template <class Archive>
 void serialize(Archive& archive, Verdict& m) {
   archive(m.sequence, m.epoch, m.round, m.base, EnumField<VerdictStatus>{m.status, VerdictStatus::kNonFinite},
-          m.accepted_count, m.next, Capped{m.logprobs, archive.limits().draft_tokens + 1});
+          m.draft_lost, m.accepted_count, m.next, Capped{m.logprobs, archive.limits().draft_tokens + 1});
 }
 
 template <class Archive>

@@ -167,7 +167,7 @@ void Coordinator::shutdown() {
 void Coordinator::fill_report(nlohmann::json& out) const {
   fill_json(totals(), out);
   protocol_.cost().fill_json(out["cost_model"]);
-  fill_json(transport_stats(), totals().rounds, out["wire"]);
+  fill_json(transport_stats(), totals(), out["wire"]);
 }
 
 }  // namespace outrider

@@ -11,9 +11,12 @@ bool in_vocabulary(int64_t id, int32_t vocab_size) { return id >= 0 && id < voca
 
 bool has_valid_q(const Draft& draft, const DraftExpectation& expected) {
   if (draft.ids.empty()) return draft.q.empty();
-  // A deterministic drafter sends one-hot sparse rows whatever form was asked for.
-  const bool is_fit =
-      draft.q_kind == expected.q_kind || (expected.q_kind == QKind::kDense && draft.q_kind == QKind::kSparse);
+  const bool is_dense = expected.q_kind == QKind::kDense || expected.q_kind == QKind::kSlices;
+  // Slices are the ranks' to check. A worker that cannot reach them sends whole rows, and a deterministic
+  // drafter one-hot sparse rows whatever form was asked for.
+  if (draft.q_kind == QKind::kSlices) return expected.q_kind == QKind::kSlices && draft.q.empty();
+  const bool is_fit = draft.q_kind == expected.q_kind || (is_dense && draft.q_kind == QKind::kSparse) ||
+                      (is_dense && draft.q_kind == QKind::kDense);
   return is_fit && validate_q_rows(draft.q_kind, draft.q, draft.ids, expected.vocab_size).ok();
 }
 

@@ -34,6 +34,7 @@ struct RoundInFlight {
   bool has_draft = false;
   bool read_prompt = false;  // the worker had a prompt to read first
   Draft draft;               // what goes into the plan; empty for a plain row
+  Generation worker;         // who drafted it
   Clock::time_point begun_at, decided_at, planned_at;
   Clock::time_point draft_deadline;  // the round goes on without its draft
   Clock::time_point batch_deadline;  // the others go on without this round

@@ -185,6 +185,7 @@ void Totals::add(const Totals& other) {
                                           &Totals::liveness_timeouts,
                                           &Totals::draft_ingest_ns,
                                           &Totals::draft_ns,
+                                          &Totals::slice_bytes,
                                           &Totals::target_passes,
                                           &Totals::target_rows,
                                           &Totals::forward_ns,
@@ -204,9 +205,9 @@ void Totals::add(const Totals& other) {
   for (const auto& [kind, theirs] : other.drafters) {
     DrafterTotals& mine = drafters[kind];
     if (mine.name.empty()) mine.name = theirs.name;
-    for (const auto count : {&DrafterTotals::joined, &DrafterTotals::lost, &DrafterTotals::left, &DrafterTotals::opened,
-                             &DrafterTotals::rounds, &DrafterTotals::drafted, &DrafterTotals::accepted,
-                             &DrafterTotals::emitted})
+    for (const auto count :
+         {&DrafterTotals::joined, &DrafterTotals::lost, &DrafterTotals::left, &DrafterTotals::opened,
+          &DrafterTotals::rounds, &DrafterTotals::drafted, &DrafterTotals::accepted, &DrafterTotals::emitted})
       mine.*count += theirs.*count;
     mine.round_seconds += theirs.round_seconds;
   }

@@ -54,12 +54,14 @@ enum class DropReason : uint8_t {
   kTooLong,
   kBadIds,  // outside the target's vocabulary
   kBadQ,
-  kTree,     // only chains are verified
-  kNotUsed,  // good, but its request ended before the plan
+  kTree,          // only chains are verified
+  kNotUsed,       // good, but its request ended before the plan
+  kSliceMissing,  // a target rank did not get its part of q in time
 };
-constexpr std::array<std::string_view, 12> kDropReasonNames = {
+constexpr std::array<std::string_view, 13> kDropReasonNames = {
     "unknown_sequence", "unexpected_sender", "stale_epoch", "stale_round", "duplicate", "wrong_base",
-    "wrong_hash",       "too_long",          "bad_ids",     "bad_q",       "tree",      "not_used"};
+    "wrong_hash",       "too_long",          "bad_ids",     "bad_q",       "tree",      "not_used",
+    "slice_missing"};
 
 // Sums over verified rounds. g drafted, n accepted, t = n + [n < g] tested, e emitted after cuts.
 struct RoundSums {
@@ -139,6 +141,7 @@ struct Totals {
   int64_t draft_deadlines_missed = 0;
   int64_t liveness_timeouts = 0;              // the same under a p/q rule, where giving up must stay rare
   int64_t draft_ingest_ns = 0, draft_ns = 0;  // as workers report them
+  int64_t slice_bytes = 0;                    // of q, from them to the target's ranks
   PreparationTotals preparation;
   std::map<uint64_t, DrafterTotals> drafters;  // by kind
 
@@ -158,7 +161,8 @@ struct Totals {
 
 void fill_json(const RequestMetrics& metrics, nlohmann::json& out);
 void fill_json(const Totals& totals, nlohmann::json& out);
-// Bytes by message kind, also per accepted draft token and per emitted token.
-void fill_json(const TransportStats& stats, const RoundSums& rounds, nlohmann::json& out);
+// Bytes by message kind, also per accepted draft token and per emitted token; those of q_slice, which never
+// pass here, as workers report them.
+void fill_json(const TransportStats& stats, const Totals& totals, nlohmann::json& out);
 
 }  // namespace outrider

@@ -135,21 +135,26 @@ void fill_json(const Totals& totals, nlohmann::json& out) {
          {"tokens_per_round_second", ratio(static_cast<double>(drafter.emitted), drafter.round_seconds)}});
 }
 
-void fill_json(const TransportStats& stats, const RoundSums& rounds, nlohmann::json& out) {
-  uint64_t all = 0;
+void fill_json(const TransportStats& stats, const Totals& totals, nlohmann::json& out) {
+  const RoundSums& rounds = totals.rounds;
+  const auto per_accepted = [&](auto bytes) {
+    return ratio(static_cast<double>(bytes), static_cast<double>(rounds.accepted));
+  };
+  auto all = static_cast<uint64_t>(totals.slice_bytes);
+  if (totals.slice_bytes > 0)
+    out["kinds"]["q_slice"] = {{"sent_bytes", totals.slice_bytes},
+                               {"bytes_per_accepted_token", per_accepted(totals.slice_bytes)}};
   for (size_t kind = 0; kind < TransportStats::kKinds; ++kind) {
     const uint64_t bytes = stats.sent_bytes[kind] + stats.received_bytes[kind];
     all += bytes;
     if (bytes == 0) continue;
-    out["kinds"][kMessageNames[kind]] = {
-        {"sent_messages", stats.sent_messages[kind]},
-        {"sent_bytes", stats.sent_bytes[kind]},
-        {"received_messages", stats.received_messages[kind]},
-        {"received_bytes", stats.received_bytes[kind]},
-        {"bytes_per_accepted_token",
-         ratio(static_cast<double>(bytes), static_cast<double>(rounds.accepted))}};
+    out["kinds"][kMessageNames[kind]] = {{"sent_messages", stats.sent_messages[kind]},
+                                         {"sent_bytes", stats.sent_bytes[kind]},
+                                         {"received_messages", stats.received_messages[kind]},
+                                         {"received_bytes", stats.received_bytes[kind]},
+                                         {"bytes_per_accepted_token", per_accepted(bytes)}};
   }
-  out["bytes_per_accepted_token"] = ratio(static_cast<double>(all), static_cast<double>(rounds.accepted));
+  out["bytes_per_accepted_token"] = per_accepted(all);
   out["bytes_per_emitted_token"] = ratio(static_cast<double>(all), static_cast<double>(rounds.emitted));
   out["malformed_frames"] = stats.malformed_frames;
   out["duplicate_frames"] = stats.duplicate_frames;

@@ -30,7 +30,7 @@ struct ProtocolOptions {
   int32_t gamma_max = kDefaultGammaMax;
   int32_t max_context = 0;  // 0: what the target supports
   std::vector<TokenId> eos_ids;
-  // How p/q rules get their q.
+  // How p/q rules get their q. Dense rows go to the target's ranks in slices where these have doors for them.
   QKind q_kind = QKind::kSparse;
   int32_t sparse_m = 64;
   // What draft workers do while their drafts are verified.
@@ -91,6 +91,7 @@ class Protocol {
     bool silent = false;               // nothing was heard from it since the last of them
     Clock::time_point resume_at{};     // left alone until then
     Clock::time_point silent_until{};  // the same while it stays silent
+    bool slices = true;                // none of its slices of q was lost yet
     double token_ns = 0;               // how long a drafted token is waited for; 0: not known
     Clock::time_point measured_at{};
     bool usable(Clock::time_point now) const { return now >= (silent ? silent_until : resume_at); }
@@ -130,6 +131,7 @@ class Protocol {
   void receive(PeerId peer, Propose&) { unexpected(peer); }
   void receive(PeerId peer, StepPlan&) { unexpected(peer); }
   void receive(PeerId peer, Welcome&) { unexpected(peer); }
+  void receive(PeerId peer, QSlice&) { unexpected(peer); }
   void unexpected(PeerId) { ++totals_.unexpected_messages; }
   Status check_request(const Request& request) const;
   void finish(LiveRequest& live, FinishReason reason, Status error = {});
@@ -168,6 +170,7 @@ class Protocol {
   void begin_round(LiveRequest& live);
   int32_t gamma_limit(const LiveRequest& live, const Worker& worker) const;
   bool should_read(const LiveRequest& live, const Worker& worker) const;
+  QKind q_kind(const LiveRequest& live, const Worker& worker) const;
   void propose(LiveRequest& live);
   void decide(LiveRequest& live);
   void go_plain(LiveRequest& live);
@@ -186,6 +189,7 @@ class Protocol {
   Status check_result(const StepResult& result) const;
   void apply_verdict(LiveRequest& live, const PlannedEntry& entry, Verdict& verdict,
                      const StepResult& result);
+  void lose_draft(LiveRequest& live);
   void teach(LiveRequest& live, const Verdict& verdict, int32_t emitted);
   std::optional<FinishReason> commit(LiveRequest& live, Verdict& verdict);
   std::optional<FinishReason> reason_to_finish(const LiveRequest& live, TokenId last) const;

@@ -26,6 +26,12 @@ int32_t Protocol::gamma_limit(const LiveRequest& live, const Worker& worker) con
                                decode_rows - 1}));
 }
 
+QKind Protocol::q_kind(const LiveRequest& live, const Worker& worker) const {
+  if (!needs_q(live.request.sampling.rule)) return QKind::kNone;
+  const bool has_doors = !target_->hello.slices.of_rank.empty();
+  return options_.q_kind == QKind::kDense && has_doors && worker.slices ? QKind::kSlices : options_.q_kind;
+}
+
 // A policy is asked only when a worker could draft, so its decisions follow the sequence's own rounds.
 void Protocol::begin_round(LiveRequest& live) {
   RoundInFlight& round = live.round;
@@ -76,8 +82,7 @@ void Protocol::propose(LiveRequest& live) {
   if (!is_match_rule(live.request.sampling.rule))
     timeout = std::max<Clock::duration>(timeout, options_.liveness_timeout);
   round.draft_deadline = now_ + timeout;
-  const bool sends_q = needs_q(live.request.sampling.rule);
-  const bool sparse = sends_q && options_.q_kind == QKind::kSparse;
+  const QKind q = q_kind(live, *worker_of(live));
   send(*live.link.peer,
        Propose{.sequence = live.id(),
                .epoch = live.sequence.epoch(),
@@ -85,8 +90,8 @@ void Protocol::propose(LiveRequest& live) {
                .base = Position(committed),
                .committed = {unseen.begin(), unseen.end()},
                .gamma = round.gamma,
-               .q_kind = sends_q ? options_.q_kind : QKind::kNone,
-               .sparse_m = sparse ? options_.sparse_m : 0,
+               .q_kind = q,
+               .sparse_m = q == QKind::kSparse ? options_.sparse_m : 0,
                .deadline_ms = static_cast<int32_t>(
                    std::chrono::duration_cast<std::chrono::milliseconds>(timeout).count()),
                .pipeline = options_.pipeline,
@@ -117,6 +122,7 @@ void Protocol::receive(PeerId peer, Draft& message) {
   message.draft_ns = reported_ns(message.draft_ns);
   totals_.draft_ingest_ns += message.ingest_ns;
   totals_.draft_ns += message.draft_ns;
+  totals_.slice_bytes += std::max<int64_t>(message.slice_bytes, 0);
   totals_.preparation.add(message.preparation);
   const auto at = live_.find(message.sequence);
   if (at == live_.end() || !at->second->running()) return drop(DropReason::kUnknownSequence);
@@ -126,14 +132,13 @@ void Protocol::receive(PeerId peer, Draft& message) {
   if (live.state != RequestState::kDrafting)
     return drop(live.round.has_draft && message.round == live.round.number ? DropReason::kDuplicate
                                                                            : DropReason::kStaleRound);
-  const DraftExpectation expected{
-      .epoch = live.sequence.epoch(),
-      .round = live.round.number,
-      .base = Position(live.sequence.committed()),
-      .prefix_hash = live.sequence.hash(),
-      .gamma = live.round.gamma,
-      .q_kind = needs_q(live.request.sampling.rule) ? options_.q_kind : QKind::kNone,
-      .vocab_size = target_->hello.model.vocab_size};
+  const DraftExpectation expected{.epoch = live.sequence.epoch(),
+                                  .round = live.round.number,
+                                  .base = Position(live.sequence.committed()),
+                                  .prefix_hash = live.sequence.hash(),
+                                  .gamma = live.round.gamma,
+                                  .q_kind = q_kind(live, *worker_of(live)),
+                                  .vocab_size = target_->hello.model.vocab_size};
   const auto reason = check_draft(message, expected);
   if (reason == DropReason::kStaleRound) return drop(*reason);
   Worker& worker = *worker_of(live);
@@ -149,6 +154,7 @@ void Protocol::receive(PeerId peer, Draft& message) {
   live.link.fresh = false;
   live.round.has_draft = true;
   live.round.draft = std::move(message);
+  live.round.worker = worker.hello.generation;
   decide(live);
   worker_answered(worker, live.round);
 }

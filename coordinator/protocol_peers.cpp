@@ -102,8 +102,11 @@ void Protocol::worker_joined(PeerId peer, Hello& hello) {
   ++drafter.joined;
   ++totals_.workers_joined;
   workers_[peer] = Worker{.hello = std::move(hello), .kind = kind, .unsent_closes = {}};
-  send(peer,
-       Welcome{.accepted = true, .reason = {}, .target = target_->hello.model, .eos_ids = options_.eos_ids});
+  send(peer, Welcome{.accepted = true,
+                     .reason = {},
+                     .target = target_->hello.model,
+                     .eos_ids = options_.eos_ids,
+                     .slices = target_->hello.slices});
 }
 
 // Beyond what a pool holds in earnest, all others count as one.

@@ -93,7 +93,8 @@ void Protocol::plan_entry(LiveRequest& live, int32_t input_count, StepPlan* step
                            .input_count = input_count,
                            .draft = round.draft.ids,
                            .q_kind = round.draft.ids.empty() ? QKind::kNone : round.draft.q_kind,
-                           .q = std::move(round.draft.q)});
+                           .q = std::move(round.draft.q),
+                           .worker = round.worker});
   totals_.drafts_used += round.has_draft;
   plan_->rows += input_count + length(round.draft.ids);
   plan_->context += sequence.committed();

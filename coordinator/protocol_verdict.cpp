@@ -23,7 +23,8 @@ Status Protocol::check_verdict(const LiveRequest& live, const Verdict& verdict) 
       verdict.round != round.number || verdict.base != Position(live.sequence.target.committed))
     return malformed("names another round");
   if (verdict.status != VerdictStatus::kOk) return {};
-  if (verdict.accepted_count < 0 || verdict.accepted_count > length(round.draft.ids))
+  const int32_t tested = verdict.draft_lost ? 0 : length(round.draft.ids);
+  if (verdict.accepted_count < 0 || verdict.accepted_count > tested)
     return malformed(fmt::format("accepts {} of {} tokens", verdict.accepted_count, round.draft.ids.size()));
   if (verdict.next.value() < 0 || verdict.next.value() >= target_->hello.model.vocab_size)
     return malformed(fmt::format("next token {} is outside the vocabulary", verdict.next.value()));
@@ -90,6 +91,7 @@ void Protocol::apply_verdict(LiveRequest& live, const PlannedEntry& entry, Verdi
                                      verdict.base.value())));
     return;
   }
+  if (verdict.draft_lost) lose_draft(live);
   const int32_t drafted = length(live.round.draft.ids);
   live.sequence.target_verified(drafted, verdict.accepted_count);
   if (live.finished()) return;
@@ -102,6 +104,16 @@ void Protocol::apply_verdict(LiveRequest& live, const PlannedEntry& entry, Verdi
   CHECK(live.sequence.committed() == live.sequence.target.committed, "C={} but the target holds {}",
         live.sequence.committed(), live.sequence.target.committed);
   live.become(RequestState::kIdle);
+}
+
+// The round went on as a plain one. Slices that do not come once may be cut off for good: from now on this
+// worker's rows pass here.
+void Protocol::lose_draft(LiveRequest& live) {
+  totals_.drafts_used -= live.round.has_draft;
+  drop(DropReason::kSliceMissing);
+  live.round.has_draft = false;
+  live.round.draft.ids.clear();
+  if (Worker* worker = worker_of(live)) worker->slices = false;
 }
 
 // Tokens beyond the end of the request were never asked for, so their tests count for nothing.

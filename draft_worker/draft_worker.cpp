@@ -105,10 +105,22 @@ bool DraftWorker::work() {
       spdlog::debug("sequence {}: {}", sequence.value(), answer.status.message());
       send(drafter_.held(sequence));
     } else if (answer.wanted) {
+      if (answer.draft.q_kind == QKind::kSlices) scatter(answer.draft);
       send(std::move(answer.draft));
     }
   }
   return worked;
+}
+
+// Before the draft itself, so that ranks need not wait long for what a plan promises them.
+void DraftWorker::scatter(Draft& draft) {
+  const int64_t before = options_.slices ? options_.slices->bytes() : 0;
+  if (!options_.slices || !options_.slices->send(draft)) {
+    draft.q_kind = QKind::kDense;
+    return;
+  }
+  draft.slice_bytes = options_.slices->bytes() - before;
+  draft.q.clear();
 }
 
 // A coordinator whose queue is full will ask again.

@@ -8,6 +8,7 @@
 
 #include "comm/transport.h"
 #include "draft_worker/drafter.h"
+#include "draft_worker/slice_sender.h"
 
 namespace outrider {
 
@@ -17,6 +18,7 @@ struct DraftWorkerOptions {
   int32_t max_sequences = 16;
   std::chrono::milliseconds heartbeat{250};
   std::chrono::milliseconds join_timeout{60'000};
+  SliceSender* slices = nullptr;         // to the target's ranks; null: q travels with the draft
   std::function<bool()> asked_to_leave;  // looked at between two pieces of work; empty: never
 };
 
@@ -49,6 +51,7 @@ class DraftWorker {
 
  private:
   void send(const Message& message);
+  void scatter(Draft& draft);
   void beat();
   void say_goodbye();
   bool stays() const { return !leaving_ && end_.ok(); }

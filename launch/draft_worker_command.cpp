@@ -93,19 +93,30 @@ class PoolWorker {
   // One connection and one identity: connects, joins, serves.
   Status live(bool* joined) {
     ASSIGN_OR_RETURN(const auto transport, make_zmq_client(settings_.connect, zmq_));
-    const DraftWorkerOptions options{.info = prepared_.draft_info,
-                                     .generation = new_generation(),
-                                     .max_sequences = settings_.run.max_num_seqs,
-                                     .join_timeout = kJoinTimeout,
-                                     .asked_to_leave = [] { return asked_to_leave != 0; }};
+    DraftWorkerOptions options{.info = prepared_.draft_info,
+                               .generation = new_generation(),
+                               .max_sequences = settings_.run.max_num_seqs,
+                               .join_timeout = kJoinTimeout,
+                               .asked_to_leave = [] { return asked_to_leave != 0; }};
     ASSIGN_OR_RETURN(const auto welcome, join_coordinator(*transport, options));
     if (!welcome) return {};
     *joined = true;
     tell(fmt::format("{} drafts for {} at {}", prepared_.draft_info.name, welcome->target.name,
                      settings_.connect));
+    std::optional<SliceSender> slices = doors_of(*welcome, options.generation);
+    options.slices = slices ? &*slices : nullptr;
     const auto drafter =
         make_drafter(settings_.run, prepared_, model_, welcome->target.vocab_size, welcome->eos_ids);
     return DraftWorker(*drafter, *transport, options).serve();
+  }
+
+  // Empty: q travels with the drafts.
+  std::optional<SliceSender> doors_of(const Welcome& welcome, Generation self) const {
+    if (welcome.slices.of_rank.empty()) return std::nullopt;
+    auto sender = SliceSender::connect(welcome.slices, welcome.target.vocab_size, self, kConnectTimeout);
+    if (sender.ok()) return std::move(sender).value();
+    tell(sender.status().message() + "; dense q goes to the target through the coordinator");
+    return std::nullopt;
   }
 
   void tell(const std::string& text) const {

@@ -119,6 +119,23 @@ Status look_after_drafter(const RunOptions& options, RankContext& rank, RoleThre
   return supervise_draft_child(options, child, *rank.transport);
 }
 
+// Collective over the target group: where dense rows of q come in, each rank's slice at its own door. An
+// emulated link is the coordinator's, so there everything passes it.
+OpenSliceDoor open_doors(const RunOptions& options, const Preparation& prepared, RankContext& rank) {
+  const auto q = parse_q_format(options.q_format);
+  const bool is_dense = q.ok() && q->kind == QKind::kDense;
+  if (!is_dense || !options.emulate_link.empty() || (!rank.one_host && rank.host.empty())) return {};
+  constexpr int64_t kHeaders = 4096;
+  const int64_t width = prepared.target_info.vocab_size / rank.topology.tp_size() + 1;
+  return open_slice_doors(
+      *rank.collectives,
+      {.host = rank.host,
+       .encrypted = rank.curve.has_value(),
+       .allow_remote = options.allow_remote,
+       .max_message_bytes = kHeaders + kMaxSpeculativeTokens * (width * int64_t{sizeof(uint32_t)} + 32),
+       .high_water_mark = 2 * options.max_num_seqs});
+}
+
 Result<Preparation> prepare_rank(const RunOptions& options, const Topology& topology) {
   RETURN_IF_ERROR(check_roles(options, topology));
   return prepare(options);
@@ -223,7 +240,8 @@ int MpiCluster::run_rank(const MpiSession& session, const RunOptions& options, c
   const Status status =
       rank.self.role == Role::kDraft
           ? look_after_drafter(rank_options, rank, threads)
-          : run_target_rank(rank_options, *prepared, threads, *rank.collectives, rank.transport.get());
+          : run_target_rank(rank_options, *prepared, threads, *rank.collectives, rank.transport.get(),
+                            nullptr, nullptr, open_doors(rank_options, *prepared, rank));
   if (!status.ok()) end_job(status.message());
   closing->barrier();
   return kExitOk;

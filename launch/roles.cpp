@@ -46,7 +46,8 @@ Status report(Transport* transport, Status status) {
 }
 
 Status serve_target(const RunOptions& options, const Preparation& prepared, RoleThreads threads,
-                    Collectives& group, Transport* transport, Model* loaded, const Lend& lend) {
+                    Collectives& group, Transport* transport, Model* loaded, const Lend& lend,
+                    OpenSliceDoor door) {
   std::unique_ptr<Model> own;
   if (!loaded) {
     ASSIGN_OR_RETURN(own, load_target(options, prepared, threads, group));
@@ -56,11 +57,16 @@ Status serve_target(const RunOptions& options, const Preparation& prepared, Role
   if (!options.synthetic_acceptance.empty()) {
     ASSIGN_OR_RETURN(synthetic, AcceptanceProcess::parse(options.synthetic_acceptance, options.seed));
   }
-  TargetWorker worker(*loaded, group,
-                      {.info = prepared.target_info,
+  TargetOptions target{.info = prepared.target_info,
                        .max_sequences = options.max_num_seqs,
                        .generation = new_generation(),
-                       .synthetic_acceptance = synthetic ? &*synthetic : nullptr});
+                       .synthetic_acceptance = synthetic ? &*synthetic : nullptr};
+  if (door.own)
+    target.slice_inbox = std::make_shared<SliceInbox>(
+        std::move(door.own),
+        vocab_range(prepared.target_info.vocab_size, {.tp_rank = group.rank(), .tp_size = group.size()}));
+  target.slices = std::move(door.all);
+  TargetWorker worker(*loaded, group, std::move(target));
   if (!lend) return worker.run(transport);
   RETURN_IF_ERROR(worker.join(*transport));
   Status status;
@@ -149,11 +155,12 @@ Result<std::unique_ptr<Model>> load_draft(const RunOptions& options, const Prepa
 }
 
 Status run_target_rank(const RunOptions& options, const Preparation& prepared, RoleThreads threads,
-                       Collectives& group, Transport* transport, Model* loaded, const Lend& lend) {
+                       Collectives& group, Transport* transport, Model* loaded, const Lend& lend,
+                       OpenSliceDoor door) {
   set_thread_role(fmt::format("target/{}", group.rank()));
   Status status;
   try {
-    status = serve_target(options, prepared, threads, group, transport, loaded, lend);
+    status = serve_target(options, prepared, threads, group, transport, loaded, lend, std::move(door));
   } catch (const std::exception& error) {
     status = unavailable(error.what());
   }

@@ -1,6 +1,7 @@
 // The roles of a run, wherever they live: threads of one process, or processes of one mpirun.
 #pragma once
 
+#include "cluster/slice_doors.h"
 #include "comm/collectives.h"
 #include "comm/transport.h"
 #include "coordinator/coordinator.h"
@@ -35,10 +36,11 @@ Generation new_generation();
 using Lend = std::function<void(Transport&, const std::function<bool()>& turn)>;
 
 // Each loads its model, unless it is given one, and serves until told to leave. An error was also reported to
-// the coordinator. `transport` of the target on the leader only; an n-gram drafter needs no model.
+// the coordinator. `transport` of the target on the leader only, `door` where q may come in slices; an n-gram
+// drafter needs no model.
 Status run_target_rank(const RunOptions& options, const Preparation& prepared, RoleThreads threads,
                        Collectives& group, Transport* transport, Model* loaded = nullptr,
-                       const Lend& lend = nullptr);
+                       const Lend& lend = nullptr, OpenSliceDoor door = {});
 Status run_draft_worker(const RunOptions& options, const Preparation& prepared, RoleThreads threads,
                         Transport& transport, Model* loaded = nullptr, const Lend& lend = nullptr);
 

@@ -8,7 +8,10 @@
 namespace outrider {
 namespace {
 
-QView view(const QRow& row) { return {row.ids, row.weights, row.sum}; }
+QView q_of(const VerifyRequest& request, size_t i, IndexRange range) {
+  const QRow& row = request.q[i];
+  return {row.ids, row.weights, row.sum, request.q_kind == QKind::kSlices ? range.begin : 0};
+}
 
 // The maximum over ranks of packed tokens, in one collective.
 void reduce_max(Collectives& group, std::vector<RankedToken>& tokens) {
@@ -145,7 +148,7 @@ RowWeights ShardedVerifier::weights_of_row(const Entry& entry, int index) const 
 RowWeights ShardedVerifier::residual_of_row(const Entry& entry, int index, double ratio) const {
   RowWeights weights = weights_of_row(entry, index);
   weights.residual = true;
-  weights.q = view(entry.request->q[static_cast<size_t>(index)]);
+  weights.q = q_of(*entry.request, static_cast<size_t>(index), weights.range);
   weights.total = entry.totals[static_cast<size_t>(index)];
   weights.ratio = ratio;
   return weights;
@@ -174,8 +177,7 @@ void ShardedVerifier::sum_tested_rows() {
     entry.tests.clear();
     entry.totals.clear();
     for (int i = 0; i < entry.gamma(); ++i, sum += 2) {
-      const QView q = view(request.q[static_cast<size_t>(i)]);
-      const double q_x = q.probability(request.draft[static_cast<size_t>(i)]);
+      const double q_x = probability_of_draft(request, static_cast<size_t>(i));
       stats_.q_zero_draws += q_x == 0;
       entry.totals.push_back(sum[0]);
       entry.tests.push_back(

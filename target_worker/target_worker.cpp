@@ -65,7 +65,8 @@ Status TargetWorker::join(Transport& transport) {
   RETURN_IF_ERROR(transport.send(kCoordinatorPeer, Hello{.role = Role::kTarget,
                                                          .generation = options_.generation,
                                                          .model = options_.info,
-                                                         .max_sequences = options_.max_sequences}));
+                                                         .max_sequences = options_.max_sequences,
+                                                         .slices = options_.slices}));
   constexpr auto kJoinTimeout = std::chrono::seconds(60);
   const auto deadline = Clock::now() + kJoinTimeout;
   while (auto incoming = transport.receive(deadline)) {
@@ -124,6 +125,7 @@ StepResult TargetWorker::step(const StepPlan& plan) {
   auto start = Clock::now();
   const LogitsShard logits = forward(plan);
   result.forward_ns = ns_since(start);
+  gather_q(plan);
   start = Clock::now();
   verify(plan, logits, result);
   result.verify_ns = ns_since(start);
@@ -160,11 +162,13 @@ void TargetWorker::open(const Open& open) {
   }
   const bool is_new = sequences_.emplace(open.sequence, std::move(s)).second;
   CHECK(is_new, "sequence {} is already open", open.sequence.value());
+  if (options_.slice_inbox) options_.slice_inbox->open(open.sequence);
 }
 
 void TargetWorker::close(SequenceId id) {
   model_.kv().release(sequence(id).kv);
   sequences_.erase(id);
+  if (options_.slice_inbox) options_.slice_inbox->close(id);
 }
 
 TargetWorker::Sequence& TargetWorker::sequence(SequenceId id) {
@@ -201,40 +205,57 @@ LogitsShard TargetWorker::forward(const StepPlan& plan) {
   return *logits;
 }
 
+// What came of q in slices while the forward pass ran.
+void TargetWorker::gather_q(const StepPlan& plan) {
+  sliced_.assign(plan.entries.size(), {});
+  const auto is_sliced = [](const PlanEntry& entry) { return entry.q_kind == QKind::kSlices; };
+  if (std::none_of(plan.entries.begin(), plan.entries.end(), is_sliced)) return;
+  CHECK(options_.slice_inbox, "step {}: q comes in slices, and there is no door", plan.step);
+  options_.slice_inbox->gather(plan.entries, group_, Clock::now() + options_.slice_timeout, sliced_);
+}
+
 void TargetWorker::verify(const StepPlan& plan, const LogitsShard& logits, StepResult& result) {
   requests_.clear();
   int64_t row = 0;
-  for (const PlanEntry& entry : plan.entries) {
+  for (size_t e = 0; e < plan.entries.size(); ++e) {
+    const PlanEntry& entry = plan.entries[e];
     if (!samples(entry)) continue;
     const Sequence& s = sequence(entry.sequence);
-    requests_.push_back({.sampling = &s.sampling,
-                         .round = entry.round,
-                         .base = entry.base,
-                         .draft = entry.draft,
-                         .q_kind = entry.q_kind,
-                         .q = entry.q,
-                         .first_row = row,
-                         .counts = &s.counts});
+    const SlicedQ& sliced = sliced_[e];
+    VerifyRequest& request = requests_.emplace_back(VerifyRequest{.sampling = &s.sampling,
+                                                                  .round = entry.round,
+                                                                  .base = entry.base,
+                                                                  .first_row = row,
+                                                                  .counts = &s.counts});
     row += static_cast<int64_t>(entry.draft.size()) + 1;
+    if (sliced.lost) continue;
+    request.draft = entry.draft;
+    request.q_kind = entry.q_kind;
+    request.q = entry.q_kind == QKind::kSlices ? sliced.rows : std::span<const QRow>(entry.q);
+    request.q_drafted = sliced.drafted;
   }
   const auto& verdicts = verifier_->verify(requests_, logits);
   const auto start = Clock::now();
   size_t next = 0;
-  for (const PlanEntry& entry : plan.entries) {
+  for (size_t e = 0; e < plan.entries.size(); ++e) {
+    const PlanEntry& entry = plan.entries[e];
     if (!samples(entry)) continue;
+    const bool lost = sliced_[e].lost;
+    const auto draft = requests_[next].draft;
     const VerifyResult& honest = verdicts[next++];
     std::optional<VerifyResult> synthetic;
-    if (options_.synthetic_acceptance) synthetic = synthetic_verdict(entry, honest);
+    if (options_.synthetic_acceptance && !lost) synthetic = synthetic_verdict(entry, honest);
     const VerifyResult& verdict = synthetic ? *synthetic : honest;
     result.verdicts.push_back({.sequence = entry.sequence,
                                .epoch = entry.epoch,
                                .round = entry.round,
                                .base = entry.base,
                                .status = verdict.status,
+                               .draft_lost = lost,
                                .accepted_count = verdict.accepted_count,
                                .next = verdict.next,
                                .logprobs = verdict.logprobs});
-    commit(entry, verdict);
+    commit(entry, draft, verdict);
   }
   result.commit_ns = ns_since(start);
 }
@@ -248,14 +269,15 @@ VerifyResult TargetWorker::synthetic_verdict(const PlanEntry& entry, VerifyResul
 }
 
 // Keeps the accepted drafts' KV; the next token has none yet.
-void TargetWorker::commit(const PlanEntry& entry, const VerifyResult& verdict) {
+void TargetWorker::commit(const PlanEntry& entry, std::span<const TokenId> draft,
+                          const VerifyResult& verdict) {
   Sequence& s = sequence(entry.sequence);
   if (verdict.status != VerdictStatus::kOk) {
     model_.kv().truncate(
         s.kv, entry.first_input.value());  // as if the pass had not been; the coordinator closes it
     return;
   }
-  const auto accepted = std::span(entry.draft).first(static_cast<size_t>(verdict.accepted_count));
+  const auto accepted = draft.first(static_cast<size_t>(verdict.accepted_count));
   s.ids.insert(s.ids.end(), accepted.begin(), accepted.end());
   s.ids.push_back(verdict.next);
   if (needs_counts(s.sampling)) {
@@ -263,7 +285,7 @@ void TargetWorker::commit(const PlanEntry& entry, const VerifyResult& verdict) {
     s.counts.add_output(verdict.next);
   }
   model_.kv().truncate(s.kv, static_cast<int64_t>(s.ids.size()) - 1);
-  if (verdict.accepted_count < static_cast<int>(entry.draft.size())) ++s.epoch;
+  if (verdict.accepted_count < static_cast<int>(draft.size())) ++s.epoch;
 }
 
 uint64_t TargetWorker::kv_content_hash(SequenceId id) const {

@@ -11,6 +11,7 @@
 #include "comm/collectives.h"
 #include "comm/messages.h"
 #include "comm/transport.h"
+#include "target_worker/slice_inbox.h"
 #include "target_worker/verifier.h"
 #include "transformer/model.h"
 
@@ -24,6 +25,12 @@ struct TargetOptions {
   // accepted. All work is done as ever; the text means nothing. Every rank needs the same process. Null:
   // honest.
   const AcceptanceProcess* synthetic_acceptance = nullptr;
+  // Where this rank's slices of q come in; null on all ranks: nowhere. `slices`: those of all, for the
+  // leader's Hello.
+  std::shared_ptr<SliceInbox> slice_inbox;
+  SliceDoors slices;
+  // A draft whose slices are not all here so long after the forward pass is given up, on every rank.
+  std::chrono::milliseconds slice_timeout{2000};
 };
 
 class TargetWorker {
@@ -56,7 +63,6 @@ class TargetWorker {
     KvHandle kv;
     Epoch epoch;
   };
-
   void agree_on_isa();
   std::optional<StepPlan> next_plan(Transport* transport);
   std::optional<StepPlan> receive_plan(Transport& transport);
@@ -65,9 +71,10 @@ class TargetWorker {
   void open(const Open& open);
   void close(SequenceId sequence);
   LogitsShard forward(const StepPlan& plan);
+  void gather_q(const StepPlan& plan);
   void verify(const StepPlan& plan, const LogitsShard& logits, StepResult& result);
   VerifyResult synthetic_verdict(const PlanEntry& entry, VerifyResult verdict) const;
-  void commit(const PlanEntry& entry, const VerifyResult& verdict);
+  void commit(const PlanEntry& entry, std::span<const TokenId> draft, const VerifyResult& verdict);
   Sequence& sequence(SequenceId id);
 
   Model& model_;
@@ -80,6 +87,7 @@ class TargetWorker {
   std::vector<TokenId> tokens_;
   std::vector<BatchSlice> slices_;
   std::vector<VerifyRequest> requests_;
+  std::vector<SlicedQ> sliced_;  // of every entry
   std::vector<std::byte> frame_;
 };
 

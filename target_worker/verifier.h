@@ -12,6 +12,7 @@
 #include "transformer/logits.h"
 #include "transformer/model.h"
 #include "transformer/sampling/token_counts.h"
+#include "transformer/sampling/weighted_draw.h"
 
 namespace outrider {
 
@@ -23,9 +24,20 @@ struct VerifyRequest {
   std::span<const TokenId> draft;  // gamma tokens; none: plain decoding of one token
   QKind q_kind = QKind::kNone;
   std::span<const QRow> q;  // token and block rules: gamma rows that passed validate_q_rows
+  // kSlices: q holds this rank's slice alone, from the first id of its range on (sums are the whole row's),
+  // and the weight of each draft token, whoever's slice it is in, stands here.
+  std::span<const uint64_t> q_drafted;
   int64_t first_row = 0;
   const TokenCounts* counts = nullptr;  // of the committed tokens; may be null unless there are penalties
 };
+
+// q of draft token i.
+inline double probability_of_draft(const VerifyRequest& request, size_t i) {
+  const QRow& row = request.q[i];
+  if (request.q_kind == QKind::kSlices)
+    return static_cast<double>(request.q_drafted[i]) / static_cast<double>(row.sum);
+  return QView{row.ids, row.weights, row.sum}.probability(request.draft[i]);
+}
 
 struct VerifyResult {
   VerdictStatus status = VerdictStatus::kOk;  // kNonFinite: a row held NaN or +inf, or nothing above -inf

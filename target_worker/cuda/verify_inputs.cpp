@@ -66,10 +66,11 @@ void VerifyInputs::add_penalties(const VerifyRequest& request, IndexRange range,
 void VerifyInputs::add_q(const VerifyRequest& request, int32_t index, IndexRange range, RowInput& row) {
   const QRow& q = request.q[static_cast<size_t>(index)];
   row.q_sum = static_cast<double>(q.sum);
-  row.q_draft = QView{q.ids, q.weights, q.sum}.probability(request.draft[static_cast<size_t>(index)]);
+  row.q_draft = probability_of_draft(request, static_cast<size_t>(index));
   q_zero_draws_ += row.q_draft == 0;
   row.sparse = !q.ids.empty();
-  size_t begin = static_cast<size_t>(range.begin), end = static_cast<size_t>(range.end);
+  const int64_t skipped = request.q_kind == QKind::kSlices ? range.begin : 0;
+  auto begin = static_cast<size_t>(range.begin - skipped), end = static_cast<size_t>(range.end - skipped);
   if (row.sparse) {
     const auto at = [&](int64_t id) {
       return static_cast<size_t>(std::lower_bound(q.ids.begin(), q.ids.end(), static_cast<uint32_t>(id)) -

@@ -277,7 +277,7 @@ TEST(Codec, ChecksCountsBeforeAllocating) {
   StepPlan plan;
   plan.entries.emplace_back();
   frame = frame_of(plan);
-  poke(frame, frame.size() - 8, uint64_t{4000});
+  poke(frame, frame.size() - 16, uint64_t{4000});  // the entry's worker follows
   reseal(frame);
   EXPECT_EQ(error_of(frame), "step_plan: more elements than the frame can hold");
 }

@@ -41,7 +41,7 @@ class RandomMessages {
     for (char& c : value) c = static_cast<char>(engine_());
   }
   void fill(Role& value) { value = static_cast<Role>(below(3)); }
-  void fill(QKind& value) { value = static_cast<QKind>(below(3)); }
+  void fill(QKind& value) { value = static_cast<QKind>(below(4)); }
   void fill(Pipeline& value) { value = static_cast<Pipeline>(below(4)); }
   void fill(StopKind& value) { value = static_cast<StopKind>(below(4)); }
   void fill(VerdictStatus& value) { value = static_cast<VerdictStatus>(below(2)); }
@@ -71,18 +71,22 @@ class RandomMessages {
   }
   void fill(QRow& m) { fill_all(m.ids, m.weights, m.sum); }
   void fill(PlanEntry& m) {
-    fill_all(m.sequence, m.epoch, m.round, m.base, m.first_input, m.input_count, m.draft, m.q_kind, m.q);
+    fill_all(m.sequence, m.epoch, m.round, m.base, m.first_input, m.input_count, m.draft, m.q_kind, m.q,
+             m.worker);
   }
   void fill(TokenLogprob& m) { fill_all(m.id, m.logprob); }
   void fill(PositionLogprobs& m) { fill_all(m.chosen, m.top); }
   void fill(Verdict& m) {
-    fill_all(m.sequence, m.epoch, m.round, m.base, m.status, m.accepted_count, m.next, m.logprobs);
+    fill_all(m.sequence, m.epoch, m.round, m.base, m.status, m.draft_lost, m.accepted_count, m.next,
+             m.logprobs);
   }
 
-  void fill(Hello& m) { fill_all(m.role, m.generation, m.model, m.max_sequences); }
+  void fill(SliceDoor& m) { fill(m.endpoint); }
+  void fill(SliceDoors& m) { fill_all(m.of_rank, m.cluster, m.server_key, m.public_key, m.secret_key); }
+  void fill(Hello& m) { fill_all(m.role, m.generation, m.model, m.max_sequences, m.slices); }
   void fill(Welcome& m) {
     fill_all(m.accepted, m.reason);
-    if (m.accepted) fill_all(m.target, m.eos_ids);
+    if (m.accepted) fill_all(m.target, m.eos_ids, m.slices);
   }
   void fill(Heartbeat& m) { fill(m.generation); }
   void fill(Failure& m) { fill(m.message); }
@@ -97,11 +101,12 @@ class RandomMessages {
     fill_all(m.looked_up, m.hit, m.used_tokens, m.wasted_tokens, m.outcomes, m.busy_ns);
   }
   void fill(Draft& m) {
-    fill_all(m.sequence, m.epoch, m.round, m.base, m.ids, m.parents, m.prefix_hash, m.q_kind, m.q, m.eos,
-             m.guess, m.ingest_ns, m.draft_ns, m.preparation);
+    fill_all(m.sequence, m.epoch, m.round, m.base, m.ids, m.parents, m.prefix_hash, m.q_kind, m.q,
+             m.slice_bytes, m.eos, m.guess, m.ingest_ns, m.draft_ns, m.preparation);
   }
   void fill(StepPlan& m) { fill_all(m.step, m.state_hash, m.closes, m.opens, m.entries); }
   void fill(StepResult& m) { fill_all(m.step, m.verdicts, m.forward_ns, m.verify_ns, m.commit_ns); }
+  void fill(QSlice& m) { fill_all(m.sequence, m.round, m.worker, m.rows); }
   void fill(Resync& m) { fill_all(m.sequence, m.epoch, m.committed, m.hash); }
 
   template <class... Fields>

@@ -139,7 +139,7 @@ TEST(Metrics, JsonNamesDropsAndBytes) {
   stats.received_messages[8] = 1;
   nlohmann::json report, wire;
   fill_json(totals, report);
-  fill_json(stats, totals.rounds, wire);
+  fill_json(stats, totals, wire);
   EXPECT_EQ(report["drafts"]["dropped"]["stale_epoch"], 2);
   EXPECT_DOUBLE_EQ(report["rounds"]["acceptance_rate"], 0.75);
   EXPECT_DOUBLE_EQ(wire["kinds"]["draft"]["bytes_per_accepted_token"], 100);

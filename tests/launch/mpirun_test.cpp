@@ -72,6 +72,42 @@ TEST_F(Mpirun, WritesTheTextOfOneProcess) {
   }
 }
 
+// Each target rank gets its part of q from the draft worker; the coordinator sees none of it.
+TEST_F(Mpirun, DenseQGoesToTheTargetInSlices) {
+  const TemporaryDirectory dir;
+  const Arguments sampling{"--prompt",
+                           "Once upon a time",
+                           "--max-tokens",
+                           "40",
+                           "--temperature",
+                           "1",
+                           "--seed",
+                           "3",
+                           "--rule",
+                           "token",
+                           "-g",
+                           "3",
+                           "--q-format",
+                           "dense",
+                           "--draft-model",
+                           demo_draft(),
+                           "--ignore-eos",
+                           "--quiet"};
+  const std::string expected = generate(sampling).out;
+  for (const char* layout : {"coordinator=1,draft=1,target=1", "coordinator=1,draft=1,target=2"}) {
+    const int ranks = layout == std::string("coordinator=1,draft=1,target=1") ? 3 : 4;
+    const Outcome split = run(ranks, {"--layout", layout, "--report", dir / "report.json"}, sampling);
+    ASSERT_TRUE(split.succeeded()) << split.describe();
+    EXPECT_EQ(split.out, expected);
+    const auto report = nlohmann::json::parse(read_file(dir / "report.json"));
+    const auto& kinds = report["metrics"]["wire"]["kinds"];
+    const int drafted = report["metrics"]["rounds"]["drafted_tokens"];
+    EXPECT_GT(kinds["q_slice"]["sent_bytes"], drafted * 2 * 4096);  // of a vocabulary of 4096
+    EXPECT_LT(kinds["draft"]["received_bytes"], drafted * 400);
+    EXPECT_LT(kinds["step_plan"]["sent_bytes"], drafted * 400);
+  }
+}
+
 TEST_F(Mpirun, ThreeRanksHaveADefaultLayout) {
   const Outcome split = run(3, {"--draft-model", demo_draft()});
   ASSERT_TRUE(split.succeeded()) << split.describe();

@@ -69,7 +69,7 @@ class PoolFaults : public Pool {
 };
 
 TEST_F(PoolFaults, APartitionHeals) {
-  const int64_t from = 500, to = from + outage().count();
+  const int64_t from = 400 + outage().count() / 10, to = from + outage().count();
   start_traced_job(slow_link() + ",partition=" + std::to_string(from) + "ms.." + std::to_string(to) + "ms");
   BackgroundProcess far = worker("far");
   expect_plain_text(plain());

@@ -2,12 +2,14 @@
 // drafter, joined by any transport. What `outrider generate` does, minus files and flags.
 #pragma once
 
+#include <functional>
 #include <map>
 #include <memory>
 #include <string>
 #include <thread>
 #include <vector>
 
+#include "cluster/slice_doors.h"
 #include "comm/emulated_link.h"
 #include "coordinator/coordinator.h"
 #include "draft_worker/draft_worker.h"
@@ -36,6 +38,10 @@ struct ClusterOptions {
   int32_t fanout = 6;
   int drafters = 1;
   std::string link;  // --emulate-link
+  // Dense q in slices: over Unix sockets, or TCP with keys as the wire says. `door`: wraps that of a rank.
+  bool slices = false;
+  std::function<std::unique_ptr<Transport>(int rank, std::unique_ptr<Transport> door)> door;
+  std::chrono::milliseconds slice_timeout{60'000};
   // A loaded machine must not change which rounds draft.
   std::chrono::milliseconds draft_timeout{60'000};
 };
@@ -172,7 +178,9 @@ class TestCluster {
         try {
           auto model = load_or_die(directory(options_.target), model_options({r, options_.tp_size}), group);
           auto transport = r == 0 ? connect() : nullptr;
-          TargetWorker worker(*model, group, {.info = info(*model), .max_sequences = options_.max_num_seqs});
+          TargetOptions target{.info = info(*model), .max_sequences = options_.max_num_seqs};
+          if (options_.slices) open_door(*model, group, target);
+          TargetWorker worker(*model, group, std::move(target));
           const Status status = worker.run(transport.get());
           EXPECT_TRUE(status.ok()) << status.message();
           EXPECT_TRUE(model->kv().check_invariants().ok());
@@ -181,6 +189,20 @@ class TestCluster {
           group.abort();
         }
       });
+  }
+
+  void open_door(const Model& model, Collectives& group, TargetOptions& target) {
+    const bool tcp = options_.wire == Wire::kZmqTcp;
+    OpenSliceDoor door = open_slice_doors(group, {.host = tcp ? "127.0.0.1" : "",
+                                                  .encrypted = tcp,
+                                                  .max_message_bytes = 1 << 20,
+                                                  .high_water_mark = 2 * options_.max_num_seqs});
+    if (!door.own) throw std::runtime_error("no doors for slices");
+    if (options_.door) door.own = options_.door(group.rank(), std::move(door.own));
+    target.slice_inbox = std::make_shared<SliceInbox>(
+        std::move(door.own), vocab_range(model.config().vocab_size, {group.rank(), group.size()}));
+    target.slices = std::move(door.all);
+    target.slice_timeout = options_.slice_timeout;
   }
 
   void start_drafter(Generation generation) {
@@ -201,10 +223,17 @@ class TestCluster {
         } else {
           drafter = make_ngram_drafter({.max_sequences = options_.max_num_seqs});
         }
-        DraftWorker worker(
-            *drafter, *transport,
-            {.info = draft_info, .generation = generation, .max_sequences = options_.max_num_seqs});
-        const Status status = worker.run();
+        DraftWorkerOptions worker{
+            .info = draft_info, .generation = generation, .max_sequences = options_.max_num_seqs};
+        const auto welcome = join_coordinator(*transport, worker).value();
+        if (!welcome) return;
+        std::optional<SliceSender> slices;
+        if (options_.slices)
+          slices = SliceSender::connect(welcome->slices, welcome->target.vocab_size, generation,
+                                        std::chrono::seconds(10))
+                       .value();
+        worker.slices = slices ? &*slices : nullptr;
+        const Status status = DraftWorker(*drafter, *transport, worker).serve();
         EXPECT_TRUE(status.ok()) << status.message();
         if (model) {
           EXPECT_TRUE(model->kv().check_invariants().ok());

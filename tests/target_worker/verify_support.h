@@ -149,8 +149,27 @@ struct RankPass {
   }
 };
 
+// What a rank has of dense rows that came in slices.
+struct SlicedRows {
+  std::vector<QRow> rows;
+  std::vector<uint64_t> drafted;
+};
+inline SlicedRows slice_of(const TestRound& round, IndexRange range) {
+  SlicedRows sliced;
+  for (size_t i = 0; i < round.q.size(); ++i) {
+    const auto& weights = round.q[i].weights;
+    const auto size = static_cast<int64_t>(weights.size());
+    sliced.rows.push_back({.ids = {},
+                           .weights = {weights.begin() + std::min(range.begin, size),
+                                       weights.begin() + std::min(range.end, size)},
+                           .sum = round.q[i].sum});
+    sliced.drafted.push_back(QView{{}, weights, 0}.weight(round.draft[i]));
+  }
+  return sliced;
+}
+
 // One pass over all rounds with the vocabulary split over `ranks`, each of which calls `verify(pass, stats)`
-// for its results; expects every rank to say the same.
+// for its results; expects every rank to say the same. Every other round with dense q brings it in slices.
 template <class Verify>
 std::vector<VerifyResult> verify_on_ranks(const std::vector<TestRound>& rounds, int ranks,
                                           VerifierStats* stats, Verify verify) {
@@ -164,7 +183,16 @@ std::vector<VerifyResult> verify_on_ranks(const std::vector<TestRound>& rounds, 
   reference::run_ranks(ranks, [&](Collectives& group) {
     const auto rank = static_cast<size_t>(group.rank());
     const IndexRange range = vocab_range(vocab_size, {group.rank(), group.size()});
-    RankPass pass{group, requests, shard_of(rounds, requests, rows, range), rows, range, vocab_size};
+    std::vector<VerifyRequest> own = requests;
+    std::vector<SlicedRows> sliced(rounds.size());
+    for (size_t i = 0; i < rounds.size(); i += 2) {
+      if (rounds[i].q_kind != QKind::kDense) continue;
+      sliced[i] = slice_of(rounds[i], range);
+      own[i].q_kind = QKind::kSlices;
+      own[i].q = sliced[i].rows;
+      own[i].q_drafted = sliced[i].drafted;
+    }
+    RankPass pass{group, own, shard_of(rounds, requests, rows, range), rows, range, vocab_size};
     results[rank] = verify(pass, all_stats[rank]);
   });
   for (const auto& other : results)

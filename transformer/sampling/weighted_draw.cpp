@@ -8,7 +8,8 @@ namespace outrider {
 
 uint64_t QView::weight(TokenId id) const {
   const auto v = static_cast<uint32_t>(id.value());
-  if (ids.empty()) return v < weights.size() ? weights[v] : 0;
+  const auto at = static_cast<uint64_t>(id.value() - begin);
+  if (ids.empty()) return at < weights.size() ? weights[at] : 0;
   const auto it = std::lower_bound(ids.begin(), ids.end(), v);
   return it != ids.end() && *it == v ? weights[static_cast<size_t>(it - ids.begin())] : 0;
 }
@@ -18,9 +19,11 @@ void WeightedSampler::fill_q(const RowWeights& row, int64_t begin, size_t count)
   const int64_t first = row.range.begin + begin, last = first + static_cast<int64_t>(count);
   std::fill_n(q_.begin(), count, 0.0);
   if (row.q.ids.empty()) {
-    const int64_t end = std::min(last, static_cast<int64_t>(row.q.weights.size()));
-    for (int64_t v = first; v < end; ++v)
-      q_[static_cast<size_t>(v - first)] = static_cast<double>(row.q.weights[static_cast<size_t>(v)]) / sum;
+    const int64_t begun = row.q.begin;
+    const int64_t end = std::min(last, begun + static_cast<int64_t>(row.q.weights.size()));
+    for (int64_t v = std::max(first, begun); v < end; ++v)
+      q_[static_cast<size_t>(v - first)] =
+          static_cast<double>(row.q.weights[static_cast<size_t>(v - begun)]) / sum;
     return;
   }
   const auto ids = row.q.ids;

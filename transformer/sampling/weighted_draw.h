@@ -13,12 +13,13 @@
 
 namespace outrider {
 
-// A draft distribution over the whole vocabulary: q(v) = weight(v) / sum. Dense: ids is empty and weights[v]
-// belongs to id v (0 beyond its end). Sparse: ids strictly ascending, q = 0 elsewhere.
+// A draft distribution over the whole vocabulary: q(v) = weight(v) / sum. Dense: ids is empty and weights[i]
+// belongs to id begin + i (0 elsewhere). Sparse: ids strictly ascending, q = 0 elsewhere.
 struct QView {
   std::span<const uint32_t> ids;
   std::span<const uint32_t> weights;
   uint64_t sum = 0;
+  int64_t begin = 0;
 
   uint64_t weight(TokenId id) const;
   double probability(TokenId id) const { return static_cast<double>(weight(id)) / static_cast<double>(sum); }

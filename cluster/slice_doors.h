@@ -1,0 +1,31 @@
+// The sockets at which the ranks of a target group take slices of dense draft distributions (QKind::kSlices).
+// Each rank binds its own; draft workers learn from the coordinator where they are, and with which keys. One
+// pair of keys serves all ranks, another all draft workers that the coordinator has let in.
+#pragma once
+
+#include <memory>
+#include <string>
+
+#include "comm/collectives.h"
+#include "comm/transport.h"
+
+namespace outrider {
+
+struct SliceDoorOptions {
+  std::string
+      host;  // this rank's, as others see it; empty: a Unix socket of this user's, all are on one host
+  bool encrypted = false;  // for hosts; without CURVE in libzmq there are no doors, unless allow_remote
+  bool allow_remote = false;
+  int64_t max_message_bytes = 0;
+  int high_water_mark = 0;  // slices that wait to be read, of each worker
+};
+
+struct OpenSliceDoor {
+  std::unique_ptr<Transport> own;  // null: some rank could not open one, and none is used
+  SliceDoors all;
+};
+
+// Collective over the target group.
+OpenSliceDoor open_slice_doors(Collectives& group, const SliceDoorOptions& options);
+
+}  // namespace outrider
