@@ -108,7 +108,10 @@ void CostModel::observe_draft_phase(int32_t longest, int32_t total, double busy,
   ld_ += l * busy;
   md_ += m * busy;
   const double exchange = std::max(0.0, wait - busy);
-  exchange_ = draft_measured_ ? kForget * exchange_ + (1 - kForget) * exchange : exchange;
+  if (phases_ == 1)
+    exchange_ = std::min(exchange_, exchange);
+  else
+    exchange_ = draft_measured_ ? kForget * exchange_ + (1 - kForget) * exchange : exchange;
   draft_measured_ = true;
   ++phases_;
   drafted_ += l;

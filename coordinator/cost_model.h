@@ -46,7 +46,10 @@ class CostModel {
   double draft_token_seconds() const { return draft().per_step; }
   double exchange_seconds() const { return exchange_; }  // links and queues, there and back
 
-  bool draft_known() const { return scaled_ && (draft_measured_ || !prior_.relative); }
+  bool draft_known() const { return scaled_ && ((draft_measured_ && !draft_doubted()) || !prior_.relative); }
+  // One draft that was long on its way is not believed alone: it may have waited for threads and memory that
+  // were used for the first time.
+  bool draft_doubted() const { return phases_ == 1 && exchange_ > 0.5 * fit_.base; }
 
   double draft_phase_seconds(int32_t longest, int32_t total) const;
   // A round in which each of `batch` sequences of `context` tokens drafts gamma; 0 does not wait for
@@ -79,7 +82,7 @@ class CostModel {
   VerifyCost fit_;
   std::array<Missed, kFewRows + 1> missed_{};
   std::array<double, kFewRows + 1> correction_{};  // by rows; factors less 1
-  int32_t slow_passes_ = 0;  // in a row
+  int32_t slow_passes_ = 0;                        // in a row
   int64_t passes_ = 0;
   double predicted_ = 0, measured_ = 0, absolute_error_ = 0;
   double rows_seen_ = 0, context_seen_ = 0;  // over all passes, as the seconds before

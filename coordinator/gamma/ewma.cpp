@@ -66,7 +66,9 @@ void EwmaBatch::decide(const CostModel& cost) {
 }
 
 void EwmaBatch::choose(const CostModel& cost, int64_t context, const GoodputChoice& best, bool all_chosen) {
-  if (options_.trials && standing_ < 0) {
+  if (cost.draft_doubted()) {
+    for (EwmaGamma* member : members_) member->gamma_ = std::min(kFirstLength, member->limit_);
+  } else if (options_.trials && standing_ < 0) {
     for (EwmaGamma* member : members_) member->gamma_ = 0;
   } else if (!all_chosen || best.rate > (1 + options_.switch_gain) * rate_of_present(cost, context)) {
     for (size_t i = 0; i < members_.size(); ++i) members_[i]->gamma_ = best.gammas[i];
@@ -90,10 +92,15 @@ double EwmaBatch::rate_of_present(const CostModel& cost, int64_t context) const 
 void EwmaBatch::settle(const CostModel& cost, double plain_seconds, int64_t context) {
   const Step step = std::exchange(step_, {});
   if (step.rounds == 0) return;
+  if (cost.draft_doubted()) {
+    uncharged_ += step.drafted > 0;
+    return;
+  }
   const double seconds = cost.verify_seconds(step.rounds + step.drafted, context) +
                          cost.draft_phase_seconds(step.longest, step.drafted);
   const double gain = step.tokens() - seconds / plain_seconds;
-  standing_ = std::min(kMaxStanding, standing_ + (step.drafted > 0 ? gain : kTrialShare));
+  const double all = gain * (1 + std::exchange(uncharged_, 0));
+  standing_ = std::min(kMaxStanding, standing_ + (step.drafted > 0 ? all : kTrialShare));
   if (trial_ == Trial::kDraft)
     credit_ += gain * plain_seconds;
   else if (trial_ == Trial::kPlain)

@@ -59,6 +59,7 @@ class EwmaBatch {
     int32_t rounds = 0, accepted = 0, drafted = 0, longest = 0;
     double tokens() const { return 1 + static_cast<double>(accepted) / rounds; }  // of a sequence
   } step_;
+  int32_t uncharged_ = 0;  // drafted steps while their cost is doubted
 
   // How far ahead of plain decoding the batch is, in plain steps. While it is behind nobody drafts, trials
   // apart: so whatever the estimates say, what drafting has lost stays below the start, and 1 % of the plain

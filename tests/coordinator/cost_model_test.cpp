@@ -82,6 +82,23 @@ TEST(CostModel, ASpellIsNobodysCost) {
   EXPECT_GT(cost.verify_seconds(5, 10), 4 * before) << "what goes on is believed";
 }
 
+// The first draft may wait for what is used for the first time; if the second one does too, it is the link.
+TEST(CostModel, OneSlowExchangeIsDoubted) {
+  CostModel cost;
+  cost.observe_verify(1, 10, 0.001);
+  cost.observe_draft_phase(1, 1, 0.0001, 0.0051);
+  EXPECT_TRUE(cost.draft_doubted());
+  EXPECT_FALSE(cost.draft_known());
+  cost.observe_draft_phase(1, 1, 0.0001, 0.0002);
+  EXPECT_TRUE(cost.draft_known());
+  EXPECT_NEAR(cost.exchange_seconds(), 0.0001, 1e-6);
+  CostModel far;
+  far.observe_verify(1, 10, 0.001);
+  for (int i = 0; i < 2; ++i) far.observe_draft_phase(1, 1, 0.0001, 0.0051);
+  EXPECT_TRUE(far.draft_known());
+  EXPECT_NEAR(far.exchange_seconds(), 0.005, 1e-6);
+}
+
 // Nothing has told what one row costs; what was measured says it, not the prior.
 TEST(CostModel, ThePriorDoesNotFlattenWhatWasMeasured) {
   CostModel cost;
