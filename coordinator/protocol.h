@@ -169,7 +169,6 @@ class Protocol {
   // protocol_draft.cpp: gamma, Propose, Draft
   void begin_round(LiveRequest& live);
   int32_t gamma_limit(const LiveRequest& live, const Worker& worker) const;
-  bool should_read(const LiveRequest& live, const Worker& worker) const;
   QKind q_kind(const LiveRequest& live, const Worker& worker) const;
   void propose(LiveRequest& live);
   void decide(LiveRequest& live);

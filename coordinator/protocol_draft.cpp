@@ -9,9 +9,6 @@ namespace {
 
 // A worker that far behind reads as long as one with a new prompt.
 constexpr int32_t kCatchUpTokens = 64;
-// At gamma 0 a worker is told the text in pieces of so many tokens: it reads them together, for little more than
-// one of them costs, and is never further behind when it is asked for a draft.
-constexpr int32_t kPieceTokens = 16;
 // A worker that takes longer to read is too slow to wait for.
 constexpr std::chrono::milliseconds kReadingTimePerToken{10};
 
@@ -50,18 +47,12 @@ void Protocol::begin_round(LiveRequest& live) {
                                .cost = &cost_of(round.kind),
                                .ahead = options_.pipeline != Pipeline::kLockstep};
     round.gamma = std::clamp(live.gamma->next(context), 0, limit);
-    if (round.gamma > 0 || should_read(live, *worker)) propose(live);
+    const bool readable = live.sequence.committed() <= worker->hello.model.max_context;
+    if (round.gamma > 0 || (readable && live.link.known < live.sequence.committed())) propose(live);
   }
   if (round.gamma == 0) return decide(live);
   ++totals_.proposals;
   live.become(RequestState::kDrafting);
-}
-
-// Without being asked for a draft: its prompt at once, the text in pieces.
-bool Protocol::should_read(const LiveRequest& live, const Worker& worker) const {
-  const int32_t committed = live.sequence.committed();
-  return committed <= worker.hello.model.max_context &&
-         (live.sequence.emitted() == 1 || committed - live.link.known >= kPieceTokens);
 }
 
 Clock::duration Protocol::draft_timeout() const {
