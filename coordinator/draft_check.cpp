@@ -15,8 +15,8 @@ bool has_valid_q(const Draft& draft, const DraftExpectation& expected) {
   // Slices are the ranks' to check. A worker that cannot reach them sends whole rows, and a deterministic
   // drafter one-hot sparse rows whatever form was asked for.
   if (draft.q_kind == QKind::kSlices) return expected.q_kind == QKind::kSlices && draft.q.empty();
-  const bool is_fit = draft.q_kind == expected.q_kind || (is_dense && draft.q_kind == QKind::kSparse) ||
-                      (is_dense && draft.q_kind == QKind::kDense);
+  const bool is_whole = draft.q_kind == QKind::kSparse || draft.q_kind == QKind::kDense;
+  const bool is_fit = draft.q_kind == expected.q_kind || (is_dense && is_whole);
   return is_fit && validate_q_rows(draft.q_kind, draft.q, draft.ids, expected.vocab_size).ok();
 }
 

@@ -124,7 +124,6 @@ void Protocol::teach(LiveRequest& live, const Verdict& verdict, int32_t emitted)
                       .drafted = cut ? emitted : drafted,
                       .accepted = cut ? emitted : verdict.accepted_count,
                       .round_ns = std::chrono::nanoseconds(now_ - live.round.begun_at).count(),
-                      .read_prompt = live.round.read_prompt,
                       .batch_size = static_cast<int32_t>(running_),
                       .cost = &cost_of(live.round.kind)});
   if (live.round.kind == 0) return;

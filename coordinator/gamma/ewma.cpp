@@ -99,6 +99,7 @@ void EwmaBatch::settle(const CostModel& cost, double plain_seconds, int64_t cont
   const double seconds = cost.verify_seconds(step.rounds + step.drafted, context) +
                          cost.draft_phase_seconds(step.longest, step.drafted);
   const double gain = step.tokens() - seconds / plain_seconds;
+  // A doubted step cost what the one did that settled the doubt.
   const double all = gain * (1 + std::exchange(uncharged_, 0));
   standing_ = std::min(kMaxStanding, standing_ + (step.drafted > 0 ? all : kTrialShare));
   if (trial_ == Trial::kDraft)

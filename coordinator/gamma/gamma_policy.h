@@ -32,7 +32,6 @@ struct RoundOutcome {
   int32_t drafted = 0;       // g: tokens that were verified
   int32_t accepted = 0;      // n
   int64_t round_ns = 0;      // from the decision about gamma to the verdict
-  bool read_prompt = false;  // the worker had a prompt to read first: the time says nothing about drafting
   int32_t batch_size = 1;
   const CostModel* cost = nullptr;
 };

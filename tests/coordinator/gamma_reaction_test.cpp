@@ -18,6 +18,7 @@ struct World {
   double per_row = 0.01;
   int batch = 1;        // all sequences decide alike
   int spell_every = 0;  // passes; each such spell is 16 passes that take 3 more
+  int slow_drafts = 0;  // the first so many are 5 on their way
 };
 
 // All sequences of a batch, in lockstep. Seconds are of the world; the policies' cost model measures them.
@@ -40,7 +41,8 @@ class Rounds {
     const bool held_up = world.spell_every > 0 && passes_++ % world.spell_every >= world.spell_every - 16;
     const double verify = 1 + world.per_row * (world.batch + total - 1) + (held_up ? 3 : 0);
     const double draft = world.draft * longest;
-    cost_.observe_draft_phase(longest, total, draft, draft);
+    const double exchange = longest > 0 && drafts_++ < world.slow_drafts ? 5 : 0;
+    cost_.observe_draft_phase(longest, total, draft, draft + exchange);
     cost_.observe_verify(world.batch + total, 100 * world.batch, verify);
     last_accepted = 0;
     for (size_t i = 0; i < gammas.size(); ++i) {
@@ -74,7 +76,7 @@ class Rounds {
   GammaPolicyFactory factory_;
   std::vector<std::unique_ptr<GammaPolicy>> policies_;
   std::mt19937_64 random_;
-  int passes_ = 0;
+  int passes_ = 0, drafts_ = 0;
 };
 
 double best_fixed(const World& world) {
@@ -134,8 +136,8 @@ TEST(GammaReaction, TheDefaultIsNearTheBestFixedLength) {
     }
 }
 
-// As on a processor: every row of the pass costs, and four texts of a few hundred tokens are all there is. From
-// the first round on.
+// As on a processor: every row of the pass costs, and four texts of a few hundred tokens are all there is.
+// From the first round on.
 TEST(GammaReaction, SettlesInAFewRoundsWhereRowsAreDear) {
   for (const double alpha : {0.5, 0.7, 0.95}) {
     const World world{.alpha = alpha, .draft = 0.1, .per_row = 0.08, .batch = 4};
@@ -161,6 +163,20 @@ TEST(GammaReaction, ABusyMachineIsNotTheDraftersFault) {
     }
     EXPECT_LE(plain, 80) << "seed " << seed;
     EXPECT_LE(drafted, 800 * 5) << "seed " << seed;
+  }
+}
+
+// The first draft of a run may wait for what is used for the first time; a link is slow every time.
+TEST(GammaReaction, OneSlowFirstDraftDoesNotEndDrafting) {
+  const auto drafted_rounds = [](int slow_drafts, uint64_t seed) {
+    Rounds rounds("ewma", {.alpha = 0.85, .draft = 0.05, .slow_drafts = slow_drafts}, seed);
+    int drafted = 0;
+    for (int i = 0; i < 100; ++i) drafted += rounds.play() > 0;
+    return drafted;
+  };
+  for (uint64_t seed = 1; seed <= 20; ++seed) {
+    EXPECT_GE(drafted_rounds(1, seed), 80) << seed;
+    EXPECT_LE(drafted_rounds(100, seed), 5) << seed;
   }
 }
 
