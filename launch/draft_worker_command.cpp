@@ -147,6 +147,12 @@ Status serve(const DraftWorkerSettings& settings) {
 }  // namespace
 
 void add_draft_worker_options(CLI::App& app, DraftWorkerSettings& s) {
+  app.footer(
+      "Examples, beside `outrider generate --listen ...`, which tells its address:\n"
+      "  outrider draft-worker --connect tcp://127.0.0.1:41017 --draft-model DRAFT\n"
+      "  outrider draft-worker --connect tcp://127.0.0.1:41017 --drafter ngram\n"
+      "Exit codes: 0 asked to leave or the job ended, 2 refused or cannot work, 3 no job for --retry-for "
+      "seconds.");
   RunOptions& o = s.run;
   app.add_option("--connect", s.connect, "Endpoint of the job, as `outrider generate --listen` tells it")
       ->envname("OUTRIDER_CONNECT");

@@ -23,6 +23,13 @@
 
 namespace {
 
+constexpr const char* kGenerateExamples =
+    "Examples:\n"
+    "  outrider generate --model TARGET --draft-model DRAFT --prompt 'Once upon a time'\n"
+    "  outrider generate --model TARGET --drafter ngram --prompts prompts.jsonl --output out.jsonl\n"
+    "  mpirun -n 4 outrider generate --layout coordinator=1,draft=1,target=2 --model ... --draft-model ...\n"
+    "Exit codes: 0 success, 1 a request failed, 2 bad flag, file or request, 3 a rank or a write failed.";
+
 // A standard stream that is closed would give its number to the next file that is opened, and text would go
 // there. Read-only for standard output: writing to it stays an error, which is told.
 void occupy_standard_streams() {
@@ -41,20 +48,13 @@ int main(int argc, char** argv) {
   CLI::App app("Distributed speculative decoding: the target model's own text, sooner.");
   app.set_version_flag("--version", std::string("outrider ") + kVersion);
   app.require_subcommand(1);
-  app.footer(
-      "Examples:\n"
-      "  outrider generate --model TARGET --draft-model DRAFT --prompt 'Once upon a time'\n"
-      "  outrider generate --model TARGET --drafter ngram --prompts prompts.jsonl --output out.jsonl\n"
-      "  mpirun -n 4 outrider generate --layout coordinator=1,draft=1,target=2 --model ... --draft-model "
-      "...\n"
-      "Exit codes: 0 success, 1 a request failed, 2 bad flag, file or request, 3 a rank or a write failed.");
-
   RunOptions options;
   CLI::App* generate =
       app.add_subcommand("generate", "Continue a prompt, or every prompt of a JSON-lines file");
   add_model_options(*generate, options);
   add_pool_options(*generate, options);
   add_generate_options(*generate, options);
+  generate->footer(kGenerateExamples);
   std::string config_file;
   add_config_layer(*generate, config_file);
 
@@ -65,6 +65,10 @@ int main(int argc, char** argv) {
   doctor->add_option("--ranks", doctor_ranks, "Number of ranks to lay out (as mpirun -n)");
   doctor->add_option("--layout", doctor_options.layout, "Roles by rank, e.g. coordinator=1,draft=1,target=2");
   doctor->add_option("-m,--model", doctor_options.model, "Show what each rank would hold of this model");
+  doctor->footer(
+      "Examples:\n"
+      "  outrider doctor\n"
+      "  outrider doctor --ranks 4 --layout coordinator=1,draft=1,target=2 --model TARGET");
 
   DraftWorkerSettings draft_worker_settings;
   CLI::App* draft_worker = app.add_subcommand("draft-worker", "Join a running job and draft for it");
@@ -91,12 +95,22 @@ int main(int argc, char** argv) {
   CLI::App* study = app.add_subcommand("study", "Sweep options of generate as a file says, and report");
   add_study_options(*study, study_options);
   QuantizeOptions quantize_options;
-  CLI::App* quantize = app.add_subcommand("quantize", "Write a model directory with int8, int4 or fp8 weights");
+  CLI::App* quantize =
+      app.add_subcommand("quantize", "Write a model directory with int8, int4 or fp8 weights");
   add_quantize_options(*quantize, quantize_options);
   std::string key_file;
   CLI::App* keygen = app.add_subcommand("keygen", "Make keys for connections that leave the machine");
   keygen->add_option("-o,--output", key_file, "File to create, mode 0600; the public key goes to FILE.pub")
       ->required();
+  keygen->footer(
+      "Examples, both ends of a connection:\n"
+      "  outrider keygen --output job.key\n"
+      "  outrider keygen --output worker.key\n"
+      "  outrider generate --listen 'tcp://10.0.0.1:7000' --curve-secret-key job.key --allowed-keys "
+      "worker.key.pub ...\n"
+      "  outrider draft-worker --connect tcp://10.0.0.1:7000 --curve-secret-key worker.key --server-key "
+      "job.key.pub ...");
+  app.footer(kGenerateExamples);  // last: commands inherit the footer that is there when they are added
 
   try {
     app.parse(argc, argv);

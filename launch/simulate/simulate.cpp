@@ -62,12 +62,16 @@ void add_run_flags(CLI::App& app, RunFlags& f) {
   app.add_option("--arrivals", f.arrivals, "closed, poisson:RATE, gamma:RATE/CV or azure:FILE[/SPEEDUP]")
       ->capture_default_str();
   app.add_option("--requests", f.requests, "How many")->check(CLI::Range(1, 10000000))->capture_default_str();
-  app.add_option("--prompt-tokens", f.prompt_tokens)->check(CLI::Range(1, 1 << 20))->capture_default_str();
-  app.add_option("--output-tokens", f.output_tokens)->check(CLI::Range(1, 1 << 20))->capture_default_str();
+  app.add_option("--prompt-tokens", f.prompt_tokens, "Of each request")
+      ->check(CLI::Range(1, 1 << 20))
+      ->capture_default_str();
+  app.add_option("--output-tokens", f.output_tokens, "Of each request")
+      ->check(CLI::Range(1, 1 << 20))
+      ->capture_default_str();
   app.add_option("--max-num-seqs", f.max_num_seqs, "Sequences decoded together")
       ->check(CLI::Range(1, 4096))
       ->capture_default_str();
-  app.add_option("--seed", f.seed)->capture_default_str();
+  app.add_option("--seed", f.seed, "The same seed gives the same result, bit for bit")->capture_default_str();
   app.add_option("--report", f.report, "Write every metric here, as JSON");
 }
 
@@ -167,12 +171,16 @@ void add_plan_flags(CLI::App& app, PlanFlags& f) {
   app.add_option("--acceptance", o.acceptance, "As of `simulate run`")->capture_default_str();
   app.add_option("--arrivals", o.arrivals, "As of `simulate run`")->capture_default_str();
   app.add_option("--requests", o.requests, "How many")->check(CLI::Range(1, 10000000))->capture_default_str();
-  app.add_option("--prompt-tokens", o.prompt_tokens)->check(CLI::Range(1, 1 << 20))->capture_default_str();
-  app.add_option("--output-tokens", o.output_tokens)->check(CLI::Range(1, 1 << 20))->capture_default_str();
+  app.add_option("--prompt-tokens", o.prompt_tokens, "Of each request")
+      ->check(CLI::Range(1, 1 << 20))
+      ->capture_default_str();
+  app.add_option("--output-tokens", o.output_tokens, "Of each request")
+      ->check(CLI::Range(1, 1 << 20))
+      ->capture_default_str();
   app.add_option("--max-num-seqs", o.max_num_seqs, "Texts that a group decodes together, at most")
       ->check(CLI::Range(1, 4096))
       ->capture_default_str();
-  app.add_option("--seed", o.seed)->capture_default_str();
+  app.add_option("--seed", o.seed, "The same seed gives the same result, bit for bit")->capture_default_str();
   app.add_option("--threads", o.threads, "0: one per core")->capture_default_str();
   app.add_option("--report", f.report, "Write the ranking here, as JSON");
 }
@@ -211,6 +219,17 @@ struct SimulateCommand::State {
 
 SimulateCommand::SimulateCommand(CLI::App& app) : state_(std::make_unique<State>()) {
   app.require_subcommand(1);
+  app.footer(
+      "Examples:\n"
+      "  outrider simulate plan --devices 8 --gpu h100 --model 70b --draft-model 1b\n"
+      "  outrider simulate run --hardware h100:70b:tp4 --draft-hardware h100:1b --pipeline fanout --arrivals "
+      "poisson:2\n"
+      "  outrider simulate run --costs report.json --delay-ms 1     # costs measured by `generate --report "
+      "report.json`\n"
+      "  outrider simulate grid --policies 'ewma fixed:gamma=3'     # against the best fixed length of each "
+      "cell\n"
+      "  outrider simulate replay rounds.jsonl                      # from `generate --record-rounds "
+      "rounds.jsonl`");
   state_->theory = app.add_subcommand("theory", "The published tables of expected gain, recomputed");
   state_->run_app = app.add_subcommand("run", "One cluster, one policy, one load");
   add_run_flags(*state_->run_app, state_->run);
@@ -223,18 +242,21 @@ SimulateCommand::SimulateCommand(CLI::App& app) : state_(std::make_unique<State>
   state_->grid =
       app.add_subcommand("grid", "League table of the policies over acceptance x draft cost x batch");
   state_->grid->add_option("--policies", league.policies, "Separated by spaces; default: all");
-  state_->grid->add_option("--acceptance", league.acceptance)->capture_default_str();
+  state_->grid->add_option("--acceptance", league.acceptance, "Chances that a draft token is accepted")
+      ->capture_default_str();
   state_->grid->add_option("--draft-cost", league.draft_cost, "Of a plain target pass")
       ->capture_default_str();
-  state_->grid->add_option("--batch", league.batch)->capture_default_str();
+  state_->grid->add_option("--batch", league.batch, "Sequences decoded together")->capture_default_str();
   state_->grid->add_option("--per-row", league.per_row, "Of a plain target pass, for each row more")
       ->capture_default_str();
   state_->grid->add_option("--spread", league.spread, "Acceptance varies by text position by so much")
       ->capture_default_str();
-  state_->grid->add_option("--output-tokens", league.output_tokens)->capture_default_str();
+  state_->grid->add_option("--output-tokens", league.output_tokens, "Of a text, on average")
+      ->capture_default_str();
   state_->grid->add_option("--tokens", league.tokens, "Per cell and seed, at least three requests a place")
       ->capture_default_str();
-  state_->grid->add_option("--seeds", league.seeds)->capture_default_str();
+  state_->grid->add_option("--seeds", league.seeds, "How many; the interval of the regret is over them")
+      ->capture_default_str();
   state_->grid->add_option("--threads", league.threads, "0: one per core")->capture_default_str();
 }
 

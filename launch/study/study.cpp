@@ -90,6 +90,12 @@ int refuse(const Status& status, int code) {
 }  // namespace
 
 void add_study_options(CLI::App& app, StudyOptions& o) {
+  app.footer(
+      "Examples:\n"
+      "  outrider study launch/study/policies_demo_pair.toml --dry-run   # what it would run\n"
+      "  outrider study launch/study/policies_demo_pair.toml             # the same command goes on after an "
+      "interruption\n"
+      "Results: report.html, runs.csv and study.json in the --output directory.");
   app.add_option("file", o.file, "Study file (TOML); launch/study/policies_demo_pair.toml is one")
       ->required();
   app.add_option("-o,--output", o.output,

@@ -98,6 +98,17 @@ TEST(Help, TeachesEveryFlagAndGivesExamples) {
     EXPECT_NE(help.out.find(part), std::string::npos) << part;
 }
 
+TEST(Help, EveryCommandShowsExamplesOfItsOwn) {
+  for (const char* command :
+       {"generate", "doctor", "draft-worker", "bench", "synth", "simulate", "study", "quantize", "keygen"}) {
+    const Outcome help = outrider_program({command, "--help"});
+    EXPECT_EQ(help.code, 0) << command;
+    const size_t examples = help.out.find("Example");
+    ASSERT_NE(examples, std::string::npos) << command;
+    EXPECT_NE(help.out.find(std::string("  outrider ") + command, examples), std::string::npos) << help.out;
+  }
+}
+
 TEST(Help, VersionIsOneLine) {
   const Outcome run = outrider_program({"--version"});
   EXPECT_EQ(run.code, 0);
