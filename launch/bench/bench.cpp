@@ -152,7 +152,7 @@ class Bench {
     samples.overhead.push_back(run.median_overhead());
     for (const RoundSeconds& round : run.rounds) samples.rounds += round;
     samples.round_count += static_cast<double>(run.rounds.size());
-    samples.sums.add(run.totals.rounds);
+    samples.sums.add(run.sums);
     samples.identical &= run.texts == texts_;
   }
 

@@ -27,7 +27,7 @@ class RoundRecorder {
     left_ -= round.emitted;
     if (++seen_ > kUntimedRounds && whole) {
       times_.rounds.push_back(parts);
-      times_.tokens += round.emitted;
+      times_.sums.add_round(round.drafted, round.accepted_count, round.emitted, false);
       times_.seconds += parts.wall;
     }
     last_done_ = round.done_at;
@@ -128,7 +128,6 @@ Result<RunTimes> BenchSession::run(const std::vector<PromptRequest>& prompts, in
   cluster
       .reset();  // while its last results can still be delivered: a rank that fails aborts the models' group
   RETURN_IF_ERROR(status);
-  times.totals = coordinator.totals();
   return times;
 }
 

@@ -30,12 +30,11 @@ struct RoundSeconds {
 struct RunTimes {
   std::vector<std::vector<TokenId>> texts;  // by prompt
   std::vector<RoundSeconds> rounds;         // timed ones
-  int64_t tokens = 0;                       // of timed rounds
+  RoundSums sums;                           // of timed rounds
   double seconds = 0;                       // of timed rounds
   double first_token_seconds = 0;           // from the call until the first token
-  Totals totals;
 
-  double tokens_per_second() const { return seconds > 0 ? static_cast<double>(tokens) / seconds : 0; }
+  double tokens_per_second() const { return seconds > 0 ? static_cast<double>(sums.emitted) / seconds : 0; }
   RoundSeconds mean_round() const;
   double median_overhead() const;
 };

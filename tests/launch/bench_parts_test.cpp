@@ -34,7 +34,7 @@ TEST(RunTimes, MeansAndTheMedianOverhead) {
   RunTimes times;
   for (const double transfer : {1.0, 2.0, 9.0})
     times.rounds.push_back({.transfer = transfer, .idle = 1, .wall = transfer + 1});
-  times.tokens = 30;
+  times.sums.emitted = 30;
   times.seconds = 15;
   EXPECT_EQ(times.mean_round().transfer, 4);
   EXPECT_EQ(times.mean_round().wall, 5);
