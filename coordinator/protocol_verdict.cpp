@@ -106,14 +106,15 @@ void Protocol::apply_verdict(LiveRequest& live, const PlannedEntry& entry, Verdi
   live.become(RequestState::kIdle);
 }
 
-// The round went on as a plain one. Slices that do not come once may be cut off for good: from now on this
-// worker's rows pass here.
+// The round went on as a plain one. Slices that do not come once may be cut off for good: from now on the
+// rows of who sent them pass here. The sequence may be another worker's by now.
 void Protocol::lose_draft(LiveRequest& live) {
   totals_.drafts_used -= live.round.has_draft;
   drop(DropReason::kSliceMissing);
   live.round.has_draft = false;
   live.round.draft.ids.clear();
-  if (Worker* worker = worker_of(live)) worker->slices = false;
+  for (auto& [peer, worker] : workers_)
+    if (worker.hello.generation == live.round.worker) worker.slices = false;
 }
 
 // Tokens beyond the end of the request were never asked for, so their tests count for nothing.
