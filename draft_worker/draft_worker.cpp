@@ -105,7 +105,7 @@ bool DraftWorker::work() {
       spdlog::debug("sequence {}: {}", sequence.value(), answer.status.message());
       send(drafter_.held(sequence));
     } else if (answer.wanted) {
-      if (answer.draft.q_kind == QKind::kSlices) scatter(answer.draft);
+      if (answer.draft.q_kind == QKind::kSlices && !answer.draft.ids.empty()) scatter(answer.draft);
       send(std::move(answer.draft));
     }
   }

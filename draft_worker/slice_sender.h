@@ -15,6 +15,9 @@ class SliceSender {
   // Hello.
   static Result<SliceSender> connect(const SliceDoors& slices, int64_t vocab_size, Generation worker,
                                      std::chrono::milliseconds timeout);
+  // The same over what leads to each rank's door.
+  SliceSender(std::vector<std::unique_ptr<Transport>> ranks, int64_t vocab_size, Generation worker)
+      : ranks_(std::move(ranks)), vocab_size_(vocab_size), worker_(worker) {}
 
   // Its own slice of `draft.q` to every rank. False: a rank did not take it, and the draft must travel whole.
   bool send(const Draft& draft);
@@ -22,9 +25,6 @@ class SliceSender {
   int64_t bytes() const;
 
  private:
-  SliceSender(std::vector<std::unique_ptr<Transport>> ranks, int64_t vocab_size, Generation worker)
-      : ranks_(std::move(ranks)), vocab_size_(vocab_size), worker_(worker) {}
-
   std::vector<std::unique_ptr<Transport>> ranks_;
   int64_t vocab_size_;
   Generation worker_;

@@ -64,7 +64,10 @@ Status serve_target(const RunOptions& options, const Preparation& prepared, Role
   if (door.own)
     target.slice_inbox = std::make_shared<SliceInbox>(
         std::move(door.own),
-        vocab_range(prepared.target_info.vocab_size, {.tp_rank = group.rank(), .tp_size = group.size()}));
+        SliceSlotsOptions{.range = vocab_range(prepared.target_info.vocab_size,
+                                               {.tp_rank = group.rank(), .tp_size = group.size()}),
+                          .sequences = options.max_num_seqs,
+                          .rows = kMaxSpeculativeTokens});
   target.slices = std::move(door.all);
   TargetWorker worker(*loaded, group, std::move(target));
   if (!lend) return worker.run(transport);

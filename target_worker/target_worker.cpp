@@ -162,13 +162,13 @@ void TargetWorker::open(const Open& open) {
   }
   const bool is_new = sequences_.emplace(open.sequence, std::move(s)).second;
   CHECK(is_new, "sequence {} is already open", open.sequence.value());
-  if (options_.slice_inbox) options_.slice_inbox->open(open.sequence);
+  if (options_.slice_inbox) options_.slice_inbox->slots().open(open.sequence);
 }
 
 void TargetWorker::close(SequenceId id) {
   model_.kv().release(sequence(id).kv);
   sequences_.erase(id);
-  if (options_.slice_inbox) options_.slice_inbox->close(id);
+  if (options_.slice_inbox) options_.slice_inbox->slots().close(id);
 }
 
 TargetWorker::Sequence& TargetWorker::sequence(SequenceId id) {

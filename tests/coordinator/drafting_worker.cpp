@@ -21,6 +21,26 @@ class Outbox final : public Transport {
   TransportStats stats_;
 };
 
+class Door final : public Transport {
+ public:
+  Door(int rank, const std::function<Status(int rank, const QSlice& slice)>& to_rank)
+      : rank_(rank), to_rank_(to_rank) {}
+  Status send(PeerId, const Message& message) override { return to_rank_(rank_, std::get<QSlice>(message)); }
+  std::optional<Incoming> receive(Clock::time_point) override { return std::nullopt; }
+  const TransportStats& stats() const override { return stats_; }
+
+ private:
+  const int rank_;
+  const std::function<Status(int rank, const QSlice& slice)> to_rank_;
+  TransportStats stats_;
+};
+
+SliceSender make_sender(const DraftingWorker::Options& options) {
+  std::vector<std::unique_ptr<Transport>> doors;
+  for (int r = 0; r < options.ranks; ++r) doors.push_back(std::make_unique<Door>(r, options.to_rank));
+  return {std::move(doors), kToyVocab, options.generation};
+}
+
 }  // namespace
 
 struct DraftingWorker::Parts {
@@ -30,11 +50,13 @@ struct DraftingWorker::Parts {
              .kv_blocks = options.max_sequences * kv_blocks_for(96) + options.spare_blocks})),
         drafter(make_model_drafter(
             *model, {.max_sequences = options.max_sequences, .eos_ids = {kToyEos}, .now = options.now})),
-        worker(*drafter, outbox, {.info = {}}) {}
+        slices(make_sender(options)),
+        worker(*drafter, outbox, {.info = {}, .slices = options.ranks > 0 ? &slices : nullptr}) {}
 
   Outbox outbox;
   std::unique_ptr<Model> model;
   std::unique_ptr<Drafter> drafter;
+  SliceSender slices;
   DraftWorker worker;
 };
 

@@ -17,6 +17,9 @@ class DraftingWorker {
     int32_t max_sequences = 4;
     int64_t spare_blocks = 0;  // beyond what the sequences themselves need
     std::function<Clock::time_point()> now;
+    int ranks = 0;  // of the target, which takes dense q in slices
+    std::function<Status(int rank, const QSlice& slice)> to_rank;
+    Generation generation{1};
   };
   explicit DraftingWorker(const Options& options);
   ~DraftingWorker();

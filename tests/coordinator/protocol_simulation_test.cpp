@@ -18,6 +18,7 @@ struct Schedule {
   std::vector<SimulatedRequest> requests;
   int workers = 1;
   double accuracy = 0.7;
+  int ranks = 0;  // that take slices of dense q; 0: the target has no doors
 };
 
 int32_t pick(std::mt19937_64& random, int32_t low, int32_t high) {
@@ -62,6 +63,22 @@ Schedule random_schedule(uint64_t seed) {
   return schedule;
 }
 
+// The same with dense q in slices, which rules that draw by round send most of the time.
+Schedule random_slices(uint64_t seed) {
+  Schedule schedule = random_schedule(seed);
+  std::mt19937_64 random(seed * 2);
+  schedule.options.q_kind = QKind::kDense;
+  schedule.options.gamma_max = pick(random, 1, 8);
+  schedule.workers = pick(random, 1, 3);
+  schedule.ranks = 1 << pick(random, 0, 3);
+  for (SimulatedRequest& simulated : schedule.requests) {
+    SamplingParams& sampling = simulated.request.sampling;
+    if (pick(random, 0, 4) > 0) sampling.rule = pick(random, 0, 1) == 0 ? Rule::kToken : Rule::kBlock;
+    if (sampling.rule != Rule::kGreedy) sampling.temperature = 0.5f;
+  }
+  return schedule;
+}
+
 std::vector<TokenId> plain(const Request& request) {
   return toy_plain(request.prompt, request.max_tokens, 96, request.ignore_eos);
 }
@@ -69,15 +86,18 @@ std::vector<TokenId> plain(const Request& request) {
 class ProtocolSimulation : public ::testing::Test {
  protected:
   // Runs one schedule; whatever happened, nothing committed may differ from plain decoding.
-  void run(uint64_t seed, const Faults& faults) {
+  void run(uint64_t seed, const Faults& faults) { run(seed, faults, random_schedule(seed)); }
+  void run_slices(uint64_t seed, const Faults& faults) { run(seed, faults, random_slices(seed)); }
+
+  void run(uint64_t seed, const Faults& faults, const Schedule& schedule) {
     SCOPED_TRACE("seed " + std::to_string(seed));
-    const Schedule schedule = random_schedule(seed);
     SimulatedCluster cluster(seed, schedule.options, schedule.gamma, faults, schedule.workers,
-                             schedule.accuracy);
+                             schedule.accuracy, schedule.ranks);
     ASSERT_TRUE(cluster.run(schedule.requests))
         << "did not end; virtual time " << cluster.virtual_us() << " us";
     ASSERT_EQ(cluster.target().error(), "");
     ASSERT_EQ(cluster.worker_error(), "");
+    ASSERT_EQ(cluster.ranks().error(), "");
     size_t emitted = 0;
     for (const auto& [id, outcome] : cluster.outcomes()) {
       check_outcome(schedule.requests[id.value() - 1].request, outcome, cluster.target_failed());
@@ -94,6 +114,7 @@ class ProtocolSimulation : public ::testing::Test {
     accepted_ += cluster.protocol().totals().rounds.accepted;
     hits_ += cluster.protocol().totals().preparation.hits;
     misses_ += cluster.protocol().totals().preparation.lookups - cluster.protocol().totals().preparation.hits;
+    sliced_ += cluster.ranks().used();
     for (size_t i = 0; i < dropped_.size(); ++i) dropped_[i] += cluster.protocol().totals().drafts_dropped[i];
   }
 
@@ -131,7 +152,10 @@ class ProtocolSimulation : public ::testing::Test {
     EXPECT_EQ(cluster.protocol().open_requests(), 0u);
   }
 
+  int64_t dropped(DropReason reason) const { return dropped_[static_cast<size_t>(reason)]; }
+
   int64_t accepted_ = 0, hits_ = 0, misses_ = 0;
+  int64_t sliced_ = 0;  // drafts that were verified by slices
   std::array<int64_t, kDropReasonNames.size()> dropped_{};
 };
 
@@ -195,6 +219,81 @@ TEST_F(ProtocolSimulation, EverythingAtOnce) {
                .nonfinite = 0.01,
                .target_failure = 0.002,
                .cancel = 0.02});
+}
+
+// Dense q in slices. In every schedule: a draft is verified by the distributions it was drawn from, all
+// slices of them, or given up by all ranks.
+TEST_F(ProtocolSimulation, SlicesWithoutFaultsAreAllUsed) {
+  for (uint64_t seed = 0; seed < kSchedules && !HasFailure(); ++seed) run_slices(seed, {});
+  EXPECT_GT(accepted_, 1000);
+  EXPECT_GT(hits_, 1000);
+  EXPECT_GT(sliced_, 5000);
+  EXPECT_EQ(std::accumulate(dropped_.begin(), dropped_.end(), int64_t{0}), 0);
+}
+
+TEST_F(ProtocolSimulation, SlicesThatAreLost) {
+  for (uint64_t seed = 0; seed < kSchedules && !HasFailure(); ++seed)
+    run_slices(seed, {.slices = {.drop = 0.02}});
+  EXPECT_GT(sliced_, 1000);
+  EXPECT_GT(dropped(DropReason::kSliceMissing), 300);
+}
+
+TEST_F(ProtocolSimulation, SlicesOfOneRankThatAreLostOrLate) {
+  for (uint64_t seed = 0; seed < kSchedules && !HasFailure(); ++seed)
+    run_slices(seed,
+               {.slices = {.drop = 0.03, .max_delay_us = 12'000, .only_rank = static_cast<int>(seed % 2)}});
+  EXPECT_GT(sliced_, 1000);
+  EXPECT_GT(dropped(DropReason::kSliceMissing), 100);
+}
+
+// As long as none is lost and none too late, nothing is given up.
+TEST_F(ProtocolSimulation, SlicesThatAreRepeatedAndReordered) {
+  for (uint64_t seed = 0; seed < kSchedules && !HasFailure(); ++seed)
+    run_slices(seed, {.slices = {.duplicate = 0.5, .max_delay_us = 5'000, .reorder = true}});
+  EXPECT_GT(sliced_, 5000);
+  EXPECT_EQ(dropped(DropReason::kSliceMissing), 0);
+}
+
+TEST_F(ProtocolSimulation, SlicesThatAreCorruptOrRefused) {
+  for (uint64_t seed = 0; seed < kSchedules && !HasFailure(); ++seed)
+    run_slices(seed, {.slices = {.corrupt = 0.02, .refuse_send = 0.1}});
+  EXPECT_GT(sliced_, 1000);
+  EXPECT_GT(dropped(DropReason::kSliceMissing), 100);
+}
+
+// Drafts that come too late leave slices behind, which must not pass for those of a later round.
+TEST_F(ProtocolSimulation, SlicesOfStaleDrafts) {
+  for (uint64_t seed = 0; seed < kSchedules && !HasFailure(); ++seed)
+    run_slices(seed, {.drop = 0.1,
+                      .duplicate = 0.2,
+                      .max_delay_us = 30'000,
+                      .reorder = true,
+                      .slices = {.max_delay_us = 9'000, .reorder = true}});
+  EXPECT_GT(sliced_, 1000);
+  EXPECT_GT(dropped(DropReason::kStaleRound), 100);
+}
+
+TEST_F(ProtocolSimulation, SlicesAndEverythingAtOnce) {
+  for (uint64_t seed = 0; seed < kSchedules && !HasFailure(); ++seed)
+    run_slices(seed, {.drop = 0.05,
+                      .duplicate = 0.1,
+                      .corrupt = 0.05,
+                      .refuse_send = 0.05,
+                      .max_delay_us = 5'000,
+                      .reorder = true,
+                      .worker_death = 0.05,
+                      .silent_death = seed % 2 == 0,
+                      .nonfinite = 0.01,
+                      .target_failure = 0.002,
+                      .cancel = 0.02,
+                      .slices = {.drop = 0.02,
+                                 .duplicate = 0.1,
+                                 .corrupt = 0.02,
+                                 .refuse_send = 0.02,
+                                 .max_delay_us = 8'000,
+                                 .reorder = true}});
+  EXPECT_GT(sliced_, 1000);
+  EXPECT_GT(dropped(DropReason::kSliceMissing), 100);
 }
 
 }  // namespace

@@ -12,6 +12,8 @@ namespace {
 constexpr PeerId kTargetPeer{1};
 constexpr int64_t kVirtualLimitUs = int64_t{24} * 3600 * 1'000'000;
 constexpr int kEventLimit = 400'000;
+constexpr int32_t kTargetSequences = 8;
+constexpr int64_t kSliceTimeoutUs = 10'000;
 
 Clock::time_point at_us(int64_t us) { return Clock::time_point(std::chrono::microseconds(us)); }
 
@@ -28,7 +30,7 @@ void ToyTarget::check(bool condition, const char* what) {
   if (!condition && error_.empty()) error_ = what;
 }
 
-StepResult ToyTarget::handle(const StepPlan& plan) {
+StepResult ToyTarget::handle(const StepPlan& plan, const std::set<SequenceId>& lost) {
   check(plan.step == next_step_++, "steps must count up");
   uint64_t hash = 0;
   for (const auto& [id, held] : sequences_)
@@ -48,7 +50,7 @@ StepResult ToyTarget::handle(const StepPlan& plan) {
     check(seen.insert(entry.sequence).second, "two entries of one sequence");
     rows += entry.input_count + static_cast<int32_t>(entry.draft.size());
     if (sequences_.contains(entry.sequence))
-      handle_entry(entry, &result);
+      handle_entry(entry, lost.contains(entry.sequence), &result);
     else
       check(false, "entry of an unknown sequence");
   }
@@ -56,7 +58,7 @@ StepResult ToyTarget::handle(const StepPlan& plan) {
   return result;
 }
 
-void ToyTarget::handle_entry(const PlanEntry& entry, StepResult* result) {
+void ToyTarget::handle_entry(const PlanEntry& entry, bool lost, StepResult* result) {
   Held& held = sequences_.at(entry.sequence);
   const auto committed = static_cast<int32_t>(held.ids.size());
   check(entry.epoch == held.epoch, "epoch");
@@ -70,9 +72,11 @@ void ToyTarget::handle_entry(const PlanEntry& entry, StepResult* result) {
   }
   check(int64_t{entry.round.value()} > held.last_round, "a round number came twice");
   held.last_round = entry.round.value();
-  const auto gamma = static_cast<int32_t>(entry.draft.size());
-  check(committed + gamma < toy_info().max_context, "no room for the draft");
-  check(entry.q.size() == (needs_q(held.sampling.rule) ? entry.draft.size() : 0), "q rows");
+  check(entry.base.value() + static_cast<int32_t>(entry.draft.size()) < toy_info().max_context,
+        "no room for the draft");
+  const bool has_q = needs_q(held.sampling.rule) && entry.q_kind != QKind::kSlices;
+  check(entry.q.size() == (has_q ? entry.draft.size() : 0), "q rows");
+  const auto gamma = lost ? 0 : static_cast<int32_t>(entry.draft.size());
   if (random && std::uniform_real_distribution<>()(*random) < nonfinite_chance) {
     result->verdicts.push_back({.sequence = entry.sequence,
                                 .epoch = entry.epoch,
@@ -94,6 +98,7 @@ void ToyTarget::handle_entry(const PlanEntry& entry, StepResult* result) {
                               .epoch = entry.epoch,
                               .round = entry.round,
                               .base = entry.base,
+                              .draft_lost = lost,
                               .accepted_count = accepted,
                               .next = held.ids.back(),
                               .logprobs = {}});
@@ -152,19 +157,23 @@ std::vector<Message> ToyWorker::propose(const Propose& message) {
 // ---- the cluster ----------------------------------------------------------------------------------------
 
 SimulatedCluster::SimulatedCluster(uint64_t seed, ProtocolOptions options, GammaPolicyFactory gamma,
-                                   Faults faults, int workers, double accuracy)
+                                   Faults faults, int workers, double accuracy, int ranks)
     : random_(seed),
       faults_(faults),
       accuracy_(accuracy),
       protocol_(options, std::move(gamma)),
-      target_(options.max_rows_per_step) {
+      target_(options.max_rows_per_step),
+      ranks_(ranks, kTargetSequences, options.max_rows_per_step) {
   target_.nonfinite_chance = faults.nonfinite;
   target_.random = &random_;
-  after(delay_us(), [this] {
+  SliceDoors doors;
+  doors.of_rank.resize(static_cast<size_t>(ranks));
+  after(delay_us(), [this, doors] {
     step(MessageReceived{kTargetPeer, Hello{.role = Role::kTarget,
                                             .generation = Generation(generation_++),
                                             .model = toy_info(),
-                                            .max_sequences = 8}});
+                                            .max_sequences = kTargetSequences,
+                                            .slices = doors}});
   });
   for (int i = 0; i < workers; ++i) {
     const PeerId peer{next_peer_++};
@@ -177,9 +186,14 @@ void SimulatedCluster::after(int64_t delay, std::function<void()> deliver) {
 }
 
 void SimulatedCluster::on_link(PeerId peer, bool towards, std::function<void()> deliver) {
-  int64_t at = now_us_ + delay_us();
-  if (!faults_.reorder) {
-    int64_t& last = last_us_[{peer, towards}];
+  arrive_at({peer, towards}, faults_.max_delay_us, faults_.reorder, std::move(deliver));
+}
+
+void SimulatedCluster::arrive_at(std::pair<PeerId, int> link, int64_t max_delay_us, bool reorder,
+                                 std::function<void()> deliver) {
+  int64_t at = now_us_ + std::uniform_int_distribution<int64_t>(1, max_delay_us)(random_);
+  if (!reorder) {
+    int64_t& last = last_us_[link];
     at = last = std::max(last + 1, at);
   }
   after(at - now_us_, std::move(deliver));
@@ -226,9 +240,7 @@ void SimulatedCluster::perform(Action& action) {
         after(delay_us(), [this] { step(MessageReceived{kTargetPeer, Failure{"simulated"}}); });
       return;
     }
-    after(50 + delay_us(), [this, result = target_.handle(*plan)] {  // one plan is out at a time
-      if (!target_failed_) step(MessageReceived{kTargetPeer, result});
-    });
+    begin_step(*plan);
   } else if (auto* emit = std::get_if<Emit>(&action)) {
     SimulatedOutcome& outcome = outcomes_.at(emit->request);
     outcome.ids.insert(outcome.ids.end(), emit->ids.begin(), emit->ids.end());
@@ -243,9 +255,57 @@ void SimulatedCluster::perform(Action& action) {
   }
 }
 
+// One plan is out at a time. Its forward pass runs while slices are on their way.
+void SimulatedCluster::begin_step(const StepPlan& plan) {
+  ranks_.begin(plan);
+  const int64_t from_us = now_us_ + 50 + delay_us();
+  verification_ = {.plan = plan, .from_us = from_us, .until_us = from_us + kSliceTimeoutUs};
+  after(from_us - now_us_, [this] { try_verify(); });
+}
+
+// Whenever something has changed: the pass is over, a slice has come, or the time is up.
+void SimulatedCluster::try_verify() {
+  if (!verification_ || now_us_ < verification_->from_us) return;
+  const auto& [plan, from_us, until_us] = *verification_;
+  if (!ranks_.collect(plan.entries) && now_us_ < until_us) {
+    if (now_us_ == from_us) after(until_us - now_us_, [this] { try_verify(); });
+    return;
+  }
+  const StepResult result = target_.handle(plan, ranks_.gather(plan.entries));
+  for (const PlanEntry& entry : plan.entries)
+    for (const Verdict& verdict : result.verdicts)
+      if (verdict.sequence == entry.sequence && verdict.draft_lost) cut_off_.insert(entry.worker);
+  verification_.reset();
+  if (!target_failed_) step(MessageReceived{kTargetPeer, result});
+}
+
+Status SimulatedCluster::send_slice(PeerId peer, int rank, const QSlice& slice) {
+  const SliceFaults none{.max_delay_us = 1};
+  const SliceFaults& faults =
+      faults_.slices.only_rank < 0 || faults_.slices.only_rank == rank ? faults_.slices : none;
+  if (chance(faults.refuse_send) || ranks_.door_is_full(rank)) return resource_exhausted("simulated");
+  ranks_.hand_over(rank, slice);
+  if (chance(faults.drop)) return {};
+  const bool twice = chance(faults.duplicate);
+  for (int i = 0; i < 1 + twice; ++i) {
+    QSlice copy = slice;
+    if (chance(faults.corrupt)) corrupt(&copy);
+    arrive_at({peer, 2 + rank}, faults.max_delay_us, faults.reorder, [this, rank, copy] {
+      ranks_.arrive(rank, copy);
+      try_verify();
+    });
+  }
+  return {};
+}
+
 void SimulatedCluster::send_to_worker(PeerId peer, Message& message) {
   const bool is_work = std::holds_alternative<Propose>(message) || std::holds_alternative<Open>(message) ||
                        std::holds_alternative<Close>(message);
+  if (const auto* propose = std::get_if<Propose>(&message); propose && propose->q_kind == QKind::kSlices) {
+    const auto at = workers_.find(peer);
+    if (at != workers_.end() && cut_off_.contains(Generation(at->second.life)))
+      worker_error_ = "was asked for slices again after some were lost";
+  }
   if (is_work && chance(faults_.refuse_send))
     return after(1, [this, peer, message] { step(SendFailed{peer, message}); });
   if (is_work && chance(faults_.drop)) return;
@@ -272,12 +332,15 @@ void SimulatedCluster::send_from_worker(PeerId peer, Message message) {
 
 void SimulatedCluster::worker_joins(PeerId peer) {
   const auto room = 1 + static_cast<int32_t>(random_() % 6);
+  const uint64_t life = generation_++;
   DraftingWorker worker(
       {.accuracy = accuracy_,
        .max_sequences = room,
        .spare_blocks = static_cast<int64_t>(random_() % 40),
-       .now = [this] { return at_us(now_us_) + std::chrono::nanoseconds(++clock_calls_); }});
-  const uint64_t life = generation_++;
+       .now = [this] { return at_us(now_us_) + std::chrono::nanoseconds(++clock_calls_); },
+       .ranks = ranks_.count(),
+       .to_rank = [this, peer](int rank, const QSlice& slice) { return send_slice(peer, rank, slice); },
+       .generation = Generation(life)});
   workers_.erase(peer);
   workers_.emplace(peer, Worker{std::move(worker), life});
   Hello hello{
@@ -352,6 +415,33 @@ void SimulatedCluster::corrupt(Draft* draft) {
       break;
     default:
       for (TokenId& id : draft->ids) id = TokenId(static_cast<int32_t>(random_() % 80) - 20);
+  }
+}
+
+// Weights that add up to their sum are believed: a worker that was let in may draw from what it likes.
+void SimulatedCluster::corrupt(QSlice* slice) {
+  switch (random_() % 7) {
+    case 0:
+      slice->sequence = SequenceId(random_());
+      break;
+    case 1:
+      slice->round = Round(static_cast<uint32_t>(random_()));
+      break;
+    case 2:
+      slice->worker = Generation(random_());
+      break;
+    case 3:
+      slice->rows.resize(random_() % 100);
+      break;
+    case 4:
+      slice->rows.front().weights.assign(kToyVocab + 1, 1);
+      slice->rows.front().sum = kToyVocab + 1;
+      break;
+    case 5:
+      slice->rows.front().ids = {1};
+      break;
+    default:
+      ++slice->rows.front().sum;
   }
 }
 

@@ -5,11 +5,13 @@
 #include <map>
 #include <queue>
 #include <random>
+#include <set>
 #include <string>
 #include <vector>
 
 #include "coordinator/protocol.h"
 #include "drafting_worker.h"
+#include "simulated_ranks.h"
 
 namespace outrider {
 
@@ -17,7 +19,8 @@ namespace outrider {
 class ToyTarget {
  public:
   explicit ToyTarget(int32_t max_rows) : max_rows_(max_rows) {}
-  StepResult handle(const StepPlan& plan);
+  // `lost`: whose drafts are given up, because a rank misses its slices of q.
+  StepResult handle(const StepPlan& plan, const std::set<SequenceId>& lost = {});
   size_t open_sequences() const { return sequences_.size(); }
   const std::string& error() const { return error_; }  // of the first violation
   double nonfinite_chance = 0;
@@ -32,7 +35,7 @@ class ToyTarget {
     SamplingParams sampling;
   };
   void check(bool condition, const char* what);
-  void handle_entry(const PlanEntry& entry, StepResult* result);
+  void handle_entry(const PlanEntry& entry, bool lost, StepResult* result);
 
   int32_t max_rows_;
   uint64_t next_step_ = 0;
@@ -59,6 +62,14 @@ class ToyWorker {
   std::map<SequenceId, Held> sequences_;
 };
 
+// Of slices on their way to the target's ranks.
+struct SliceFaults {
+  double drop = 0, duplicate = 0, corrupt = 0, refuse_send = 0;
+  int64_t max_delay_us = 200;
+  bool reorder = false;
+  int only_rank = -1;  // the others get everything at once; -1: all ranks are alike
+};
+
 struct Faults {
   double drop = 0, duplicate = 0, corrupt = 0, refuse_send = 0;  // per message on a worker's link
   int64_t max_delay_us = 200;                                    // uniform
@@ -68,6 +79,7 @@ struct Faults {
   double nonfinite = 0;                                          // per verdict
   double target_failure = 0;                                     // per step
   double cancel = 0;                                             // per emission
+  SliceFaults slices;
 };
 
 struct SimulatedRequest {
@@ -85,14 +97,16 @@ struct SimulatedOutcome {
 
 class SimulatedCluster {
  public:
+  // `ranks` of the target have doors for slices of dense q.
   SimulatedCluster(uint64_t seed, ProtocolOptions options, GammaPolicyFactory gamma, Faults faults,
-                   int workers, double accuracy);
+                   int workers, double accuracy, int ranks = 0);
   // Until every request has finished, then until the wire is quiet. False: it did not end within bounds.
   bool run(std::vector<SimulatedRequest> requests);
 
   const std::map<SequenceId, SimulatedOutcome>& outcomes() const { return outcomes_; }
   const Protocol& protocol() const { return protocol_; }
   const ToyTarget& target() const { return target_; }
+  const SimulatedRanks& ranks() const { return ranks_; }
   bool target_failed() const { return target_failed_; }
   size_t sequences_at_workers() const;
   const std::string& worker_error() const { return worker_error_; }  // of the first violation of any
@@ -112,8 +126,14 @@ class SimulatedCluster {
   int64_t delay_us() { return std::uniform_int_distribution<int64_t>(1, faults_.max_delay_us)(random_); }
   // On the link with `peer`, towards it or from it.
   void on_link(PeerId peer, bool towards, std::function<void()> deliver);
+  void arrive_at(std::pair<PeerId, int> link, int64_t max_delay_us, bool reorder,
+                 std::function<void()> deliver);
   void step(Event event);
   void perform(Action& action);
+  void begin_step(const StepPlan& plan);
+  void try_verify();
+  Status send_slice(PeerId peer, int rank, const QSlice& slice);
+  void corrupt(QSlice* slice);
   void send_to_worker(PeerId peer, Message& message);
   void send_from_worker(PeerId peer, Message message);
   void worker_joins(PeerId peer);
@@ -128,6 +148,13 @@ class SimulatedCluster {
   double accuracy_;
   Protocol protocol_;
   ToyTarget target_;
+  SimulatedRanks ranks_;
+  struct Verification {  // of a plan, once the forward pass is over
+    StepPlan plan;
+    int64_t from_us, until_us;  // waits for slices no longer
+  };
+  std::optional<Verification> verification_;
+  std::set<Generation> cut_off_;  // workers of which slices were lost
   struct Worker {
     DraftingWorker worker;
     uint64_t life;
@@ -140,7 +167,7 @@ class SimulatedCluster {
   std::priority_queue<Arrival, std::vector<Arrival>, std::greater<>> arrivals_;
   uint64_t order_ = 0, next_peer_ = 100, generation_ = 1;
   int64_t now_us_ = 0;
-  std::map<std::pair<PeerId, bool>, int64_t> last_us_;  // by peer and direction: latest arrival so far
+  std::map<std::pair<PeerId, int>, int64_t> last_us_;  // by peer and direction: latest arrival so far
   bool target_failed_ = false;
 };
 

@@ -200,7 +200,10 @@ class TestCluster {
     if (!door.own) throw std::runtime_error("no doors for slices");
     if (options_.door) door.own = options_.door(group.rank(), std::move(door.own));
     target.slice_inbox = std::make_shared<SliceInbox>(
-        std::move(door.own), vocab_range(model.config().vocab_size, {group.rank(), group.size()}));
+        std::move(door.own),
+        SliceSlotsOptions{.range = vocab_range(model.config().vocab_size, {group.rank(), group.size()}),
+                          .sequences = options_.max_num_seqs,
+                          .rows = 16});
     target.slices = std::move(door.all);
     target.slice_timeout = options_.slice_timeout;
   }

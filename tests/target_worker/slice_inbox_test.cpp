@@ -32,11 +32,13 @@ PlanEntry entry(uint64_t sequence, uint32_t round, size_t drafted = 1) {
   return entry;
 }
 
+std::vector<uint64_t> weights(const SlicedQ& q) { return {q.drafted.begin(), q.drafted.end()}; }
+
 class Inbox : public ::testing::Test {
  protected:
   Inbox() {
-    inbox_.open(SequenceId(1));
-    inbox_.open(SequenceId(2));
+    inbox_.slots().open(SequenceId(1));
+    inbox_.slots().open(SequenceId(2));
   }
   void send(const QSlice& slice) { ASSERT_TRUE(worker_->send(kCoordinatorPeer, slice).ok()); }
   // In a group of one.
@@ -51,7 +53,7 @@ class Inbox : public ::testing::Test {
 
   std::unique_ptr<Collectives> group_ = make_single_collectives();
   std::shared_ptr<InprocHub> hub_ = make_inproc_hub();
-  SliceInbox inbox_{hub_->coordinator_end(), kRange};
+  SliceInbox inbox_{hub_->coordinator_end(), {.range = kRange, .sequences = 2, .rows = 3}};
   std::unique_ptr<Transport> worker_ = hub_->connect();
 };
 
@@ -64,7 +66,7 @@ TEST_F(Inbox, WaitsForTheSlicesOfAPlan) {
   EXPECT_EQ(sliced[1].rows.size(), 2u);
   EXPECT_EQ(sliced[0].rows[0].weights, (std::vector<uint32_t>{1, 0, 2}));
   EXPECT_EQ(sliced[0].rows[0].sum, 3u);
-  EXPECT_EQ(sliced[0].drafted, std::vector<uint64_t>{1});
+  EXPECT_EQ(weights(sliced[0]), std::vector<uint64_t>{1});
   EXPECT_FALSE(finds(entry(1, 7), 20ms));
 }
 
@@ -90,7 +92,7 @@ TEST_F(Inbox, NewerRoundsReplaceOlderOnesAndNotTheOtherWayRound) {
 TEST_F(Inbox, SequencesThatAreNotOpenHaveNoPlace) {
   send(slice(3, 1));
   EXPECT_FALSE(finds(entry(3, 1)));
-  inbox_.close(SequenceId(1));
+  inbox_.slots().close(SequenceId(1));
   send(slice(1, 5));
   EXPECT_FALSE(finds(entry(1, 5)));
 }
@@ -117,32 +119,30 @@ TEST_F(Inbox, ADraftedTokenWithoutWeightIsALostDraft) {
 // Two ranks of [100, 104) and [104, 108): the second has all of the weight of one row, and misses another.
 TEST(InboxOfRanks, AgreeOnSumsAndOnWhatIsLost) {
   const auto group = make_thread_collectives(2);
-  std::vector<std::vector<SlicedQ>> sliced(2, std::vector<SlicedQ>(2));
   const auto rank = [&](size_t r) {
     const auto hub = make_inproc_hub();
     const auto begin = static_cast<int64_t>(100 + 4 * r);
-    SliceInbox inbox(hub->coordinator_end(), {begin, begin + 4});
+    SliceInbox inbox(hub->coordinator_end(), {.range = {begin, begin + 4}, .sequences = 2, .rows = 3});
     const auto worker = hub->connect();
-    for (const uint64_t sequence : {1, 2}) inbox.open(SequenceId(sequence));
+    for (const uint64_t sequence : {1, 2}) inbox.slots().open(SequenceId(sequence));
     QSlice first = slice(1, 5);
     if (r == 0) first.rows[0] = {};
     EXPECT_TRUE(worker->send(kCoordinatorPeer, first).ok());
     if (r == 0) {
       EXPECT_TRUE(worker->send(kCoordinatorPeer, slice(2, 5)).ok());
     }
+    std::vector<SlicedQ> sliced(2);
     PlanEntry token = entry(1, 5);
     token.draft = {TokenId(106)};
-    inbox.gather(std::vector{token, entry(2, 5)}, *group[r], Clock::now() + 50ms, sliced[r]);
-    EXPECT_EQ(sliced[r][0].rows[0].sum, 3u);
+    inbox.gather(std::vector{token, entry(2, 5)}, *group[r], Clock::now() + 50ms, sliced);
+    EXPECT_FALSE(sliced[0].lost);
+    EXPECT_EQ(sliced[0].rows[0].sum, 3u);
+    EXPECT_EQ(weights(sliced[0]), std::vector<uint64_t>{2});
+    EXPECT_TRUE(sliced[1].lost);
   };
   {
     std::jthread other([&] { rank(1); });
     rank(0);
-  }
-  for (size_t r = 0; r < 2; ++r) {
-    EXPECT_FALSE(sliced[r][0].lost);
-    EXPECT_EQ(sliced[r][0].drafted, std::vector<uint64_t>{2});
-    EXPECT_TRUE(sliced[r][1].lost);
   }
 }
 
