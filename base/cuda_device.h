@@ -15,6 +15,14 @@ struct LaunchShape {
   size_t shared_bytes = 0;
 };
 
+// Unrolls a loop of unknown length by so many, for loads in flight.
+#ifdef __CUDACC__
+#define OUTRIDER_PRAGMA(text) _Pragma(#text)
+#define OUTRIDER_UNROLL_BY(count) OUTRIDER_PRAGMA(unroll count)
+#else
+#define OUTRIDER_UNROLL_BY(count)
+#endif
+
 constexpr unsigned kWarp = 32;
 constexpr unsigned kAllLanes = 0xffffffffu;
 

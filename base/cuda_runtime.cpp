@@ -1,5 +1,6 @@
 #include <cuda_runtime.h>
 
+#include <cstdlib>
 #include <cstring>
 
 #include "base/cuda.h"
@@ -13,6 +14,15 @@ void check(cudaError_t error, const char* what) {
   throw CudaError(
       fmt::format("CUDA: {} failed: {} ({})", what, cudaGetErrorString(error), cudaGetErrorName(error)));
 }
+
+// Ranks that are threads share a device while their kernels wait for each other: no stream may queue behind
+// another's waiting kernel, and no kernel be loaded at its first launch, which may wait for the device. The
+// driver reads both when it starts; set before main, while there is one thread, and only where the user did
+// not.
+[[maybe_unused]] const bool is_environment_set = [] {
+  return setenv("CUDA_DEVICE_MAX_CONNECTIONS", "32", 0) == 0 &&
+         setenv("CUDA_MODULE_LOADING", "EAGER", 0) == 0;
+}();
 
 cudaStream_t stream_of(StreamView view) { return static_cast<cudaStream_t>(view.handle()); }
 cudaEvent_t event_of(void* handle) { return static_cast<cudaEvent_t>(handle); }
@@ -143,9 +153,11 @@ void free_pinned(void* memory) noexcept { cudaFreeHost(memory); }
 }  // namespace detail
 
 void copy_bytes(void* to, const void* from, size_t bytes, StreamView stream) {
+  if (bytes == 0) return;  // pointers may be null
   check(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDefault, stream_of(stream)), "copying");
 }
 void fill_bytes(void* to, int value, size_t bytes, StreamView stream) {
+  if (bytes == 0) return;
   check(cudaMemsetAsync(to, value, bytes, stream_of(stream)), "filling memory");
 }
 

@@ -24,12 +24,10 @@ class DeviceKvStorage final : public KvStorage {
   uint64_t content_hash(std::span<const int32_t> blocks, int64_t length) const override;
 
  private:
-  int64_t block_bytes() const;  // keys of one block in one layer; as many for the values
-
   KvShape shape_;
   int device_;
   StreamView stream_;
-  std::vector<DeviceBuffer<std::byte>> keys_, values_;  // per layer, as kv_offset says
+  std::vector<DeviceBuffer<std::byte>> keys_, values_;  // per layer, as kv_layout.h says
 };
 
 }  // namespace outrider::cuda

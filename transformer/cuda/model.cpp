@@ -43,6 +43,16 @@ struct CudaModel::Plan {
   WeightType activation() const { return activation_type(type); }
   int64_t weight_bytes() const { return device_weight_bytes(config, shard, type); }
   int64_t kv_bytes() const { return DeviceKvStorage::bytes_for(kv, kv_blocks); }
+  AttentionTiles tiles(int64_t shared_bytes, int64_t max_positions) const {
+    const int32_t rows = attention_tile_rows(config.heads_per_kv_head(), config.head_dim, shared_bytes);
+    return {.rows = rows,
+            .turn_rows = attention_turn_rows(shard.query_heads.size(), config.head_dim, max_positions)};
+  }
+  int64_t attention_floats(int64_t max_positions) const {
+    const int64_t heads = shard.query_heads.size();
+    return attention_workspace(attention_turn_rows(heads, config.head_dim, max_positions), heads,
+                               config.head_dim, max_positions);
+  }
   int64_t activation_bytes(const ModelOptions& options) const;
   // An error if the device cannot take it; says what goes where.
   Status check(const ModelOptions& options) const;
@@ -64,7 +74,7 @@ struct CudaModel::Activations {
         normed(o.max_rows * p.config.hidden_size * element_bytes(p.activation())),
         qkv(o.max_rows * qkv_size),
         attended(o.max_rows * q_size * element_bytes(p.activation())),
-        workspace(attention_workspace(p.shard.query_heads.size(), p.config.head_dim, max_positions)),
+        workspace(p.attention_floats(max_positions)),
         gate_up(o.max_rows * 2 * columns),
         activated(o.max_rows * columns * element_bytes(p.activation())),
         partial(o.max_rows * p.config.hidden_size),
@@ -97,7 +107,7 @@ int64_t CudaModel::Plan::activation_bytes(const ModelOptions& o) const {
   const int64_t per_row = config.hidden_size * (8 + element) + 4 * (q + 2 * kv.kv_heads * config.head_dim) +
                           q * element + shard.mlp_columns.size() * (8 + element);
   return o.max_rows * per_row + o.max_logit_rows * (config.hidden_size * element + 4 * shard.vocab.size()) +
-         4 * attention_workspace(shard.query_heads.size(), config.head_dim, planned_positions(config, o));
+         4 * attention_floats(planned_positions(config, o));
 }
 
 Status CudaModel::Plan::check(const ModelOptions& options) const {
@@ -108,6 +118,11 @@ Status CudaModel::Plan::check(const ModelOptions& options) const {
         fmt::format("{} weights of an odd hidden_size or intermediate_size: run with --device cpu",
                     weight_type_name(type)));
   const DeviceInfo device = describe_device(options.device.index);
+  if (kv.type == KvType::kBFloat16 && tiles(device.shared_bytes, 1).rows == 0)
+    return unsupported(
+        fmt::format("{} query heads of {} dimensions share a KV head, too many for a block of this device; "
+                    "run with --device cpu",
+                    config.heads_per_kv_head(), config.head_dim));
   const int64_t needed = weight_bytes() + kv_bytes() + activation_bytes(options);
   const std::string text = fmt::format(
       "device {} ({}, {:.1f} GB free): weights {:.2f} GB, KV cache {:.2f} GB, activations {:.2f} GB",
@@ -133,12 +148,17 @@ CudaModel::CudaModel(const Plan& plan, const ModelOptions& options, Collectives&
       weights_(std::move(weights)),
       storage_(*storage),
       kv_(std::move(storage), plan.kv_blocks),
-      inputs_(options.max_rows, options.max_logit_rows, max_positions_),
+      tiles_(plan.tiles(device_.shared_bytes, max_positions_)),
+      inputs_(options.max_rows, options.max_logit_rows, max_positions_, tiles_),
       group_(connect_devices(collectives)),
       cosines_(rope_table(rope_frequencies(config_), max_positions_, &std::cos, *stream_)),
       sines_(rope_table(rope_frequencies(config_), max_positions_, &std::sin, *stream_)),
       act_(std::make_unique<Activations>(plan, options, max_positions_)) {
   prepare_matmul(device_.shared_bytes);
+  prepare_attention(device_.shared_bytes);
+  if (!group_->is_capturable()) return;
+  if (is_split()) collectives.barrier();  // nobody allocates any more while a peer's kernel waits for it
+  warm_up();
   capture_graphs();
 }
 
@@ -181,9 +201,17 @@ Result<std::unique_ptr<CudaModel>> CudaModel::of_noise(const ModelConfig& config
       new CudaModel(plan, options, collectives, std::move(stream), std::move(weights), std::move(storage)));
 }
 
-// Captured at start-up, so that no step pays for it.
+// A first launch may load code, and NCCL connects at its first operation: nothing to be captured.
+void CudaModel::warm_up() {
+  const KvHandle sequence = kv_.create();
+  const TokenId token(0);
+  const BatchSlice slice{sequence, {&token, 1}, 1};
+  if (const auto logits = forward_on_device({&slice, 1}); logits.ok()) group_->wait(*stream_);
+  kv_.release(sequence);
+}
+
+// At start-up, so that no step pays for it.
 void CudaModel::capture_graphs() {
-  if (!group_->is_capturable()) return;
   const int64_t last = std::min({kGraphRows, options_.max_rows, options_.max_logit_rows});
   for (int64_t rows = 1; rows <= last; ++rows)
     graphs_[rows] = std::make_unique<Graph>(*stream_, [&] { queue_forward(rows, rows); });
@@ -319,7 +347,10 @@ void CudaModel::queue_attention(int64_t layer, int64_t rows) {
              .first_kv_head = static_cast<int32_t>(plan_.kv_heads.begin),
              .heads_per_kv = static_cast<int32_t>(config_.heads_per_kv_head()),
              .max_positions = static_cast<int32_t>(max_positions_),
-             .workspace = act_->workspace.data()});
+             .tile_rows = tiles_.rows,
+             .turn_rows = tiles_.turn_rows,
+             .workspace = act_->workspace.data(),
+             .multiprocessors = device_.multiprocessors});
   multiply(rows, act_->attended.data(), act_->q_size, w.o, act_->partial.data(), config_.hidden_size);
 }
 

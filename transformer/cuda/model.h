@@ -56,6 +56,7 @@ class CudaModel final : public Model {
   CudaModel(const Plan& plan, const ModelOptions& options, Collectives& collectives,
             std::unique_ptr<Stream> stream, DeviceWeights weights, std::unique_ptr<DeviceKvStorage> storage);
 
+  void warm_up();
   void capture_graphs();
   bool is_split() const { return group_->size() > 1; }
   void queue_forward(int64_t rows, int64_t logit_rows);
@@ -77,6 +78,7 @@ class CudaModel final : public Model {
   DeviceWeights weights_;
   DeviceKvStorage& storage_;  // of kv_
   KvCache kv_;
+  AttentionTiles tiles_;
   BatchInputs inputs_;
   std::unique_ptr<DeviceGroup> group_;   // sums partial results over the ranks
   DeviceBuffer<float> cosines_, sines_;  // [positions, head_dim / 2]

@@ -1,4 +1,4 @@
-// How weights and KV lie in device memory, and in which order a contraction is summed: index arithmetic
+// How weights lie in device memory, and in which order a contraction is summed: index arithmetic
 // shared by kernels, loaders and tests.
 //
 // A contraction over k is cut into at most 8 slices. Where tensor parallelism cuts it, the slices of a rank
@@ -47,18 +47,20 @@ Slices slices_from_ends(std::span<const int64_t> ends, int step_columns = kStep)
 // Eight slices of whole steps.
 Slices even_slices(int64_t k, int step_columns = kStep);
 
-// Element (row, column) of a matrix whose tiles of 16 x 16 are stored as matrix instructions want them: tile
-// by tile along k, in a tile 8 elements for each lane of a warp, in the order of the four registers of
-// operand a.
+// Element (row, column) of a tile of 16 x 16 as a matrix instruction wants operand a: 8 elements for each
+// lane of a warp, in the order of its four registers.
+OUTRIDER_SHARED_CODE inline int32_t fragment_offset(int32_t row, int32_t column) {
+  const int32_t lane = row % 8 * 4 + column % 8 / 2;
+  const int32_t word = (row >= 8 ? 1 : 0) + (column >= 8 ? 2 : 0);
+  return lane * 8 + word * 2 + column % 2;
+}
+
+// Element (row, column) of a matrix that is stored in such tiles, tile by tile along k.
 OUTRIDER_SHARED_CODE inline int64_t tiled_offset(const Slices& slices, int32_t row, int32_t column) {
   const int32_t slice = slices.slice_of(column);
   const int32_t in_slice = column - slices.begin[slice];
-  const int32_t step = slices.step_of(column);
-  const int32_t r = row % kTileRows, c = in_slice % kStep;
-  const int32_t lane = r % 8 * 4 + c % 8 / 2;
-  const int32_t word = (r >= 8 ? 1 : 0) + (c >= 8 ? 2 : 0);
-  const int64_t tile = static_cast<int64_t>(row / kTileRows) * slices.steps() + step;
-  return tile * kTileElements + lane * 8 + word * 2 + c % 2;
+  const int64_t tile = static_cast<int64_t>(row / kTileRows) * slices.steps() + slices.step_of(column);
+  return tile * kTileElements + fragment_offset(row % kTileRows, in_slice % kStep);
 }
 
 // The same for codes of eight bits, in steps of kGroupStep: a lane's 16 bytes hold two instructions. Bytes 0
@@ -95,12 +97,6 @@ OUTRIDER_SHARED_CODE inline float tree_sum(float (&values)[kMaxSlices], int coun
       for (int i = 0; i < kMaxSlices; i += 2 * width)
         if (i < count) values[i] = values[i] + values[i + width];
   return values[0];
-}
-
-// Keys and values of one layer: [block][kv_head][token in block][head_dim].
-OUTRIDER_SHARED_CODE inline int64_t kv_offset(int64_t kv_heads, int64_t block_tokens, int64_t head_dim,
-                                              int64_t block, int64_t head, int64_t token) {
-  return ((block * kv_heads + head) * block_tokens + token) * head_dim;
 }
 
 // Attention cuts the KV at multiples of this many positions, counted from the start of the sequence.

@@ -11,8 +11,8 @@
 
 #include "base/bfloat16.h"
 #include "base/cuda.h"
-#include "transformer/kv_shape.h"
 #include "transformer/ops/device_matrix.h"
+#include "transformer/ops/kv_layout.h"
 
 namespace outrider::cuda {
 
@@ -30,20 +30,14 @@ struct DeviceBatch {
   const int32_t* positions = nullptr;   // [rows] absolute
   const int32_t* row_table = nullptr;   // [rows]: which block table
   const int32_t* tables = nullptr;      // [sequences][table_stride]: block of positions [16 i, 16 i + 16)
+  const int32_t* tile_rows = nullptr;   // [rows]: of the attention tile that begins here; 0 inside one
   const int32_t* logit_rows = nullptr;  // [logit rows]: which rows
   int64_t table_stride = 0;
 };
 
-struct KvLayer {
-  KvType type = KvType::kFloat32;
-  void* keys = nullptr;  // kv_offset
-  void* values = nullptr;
-  int32_t kv_heads = 0;
-  int32_t head_dim = 0;
-};
-
-// Once per device, before the first matmul: raises what a block may have of shared memory.
+// Once per device, before the first product or attention: raises what a block may have of shared memory.
 void prepare_matmul(int64_t shared_bytes);
+void prepare_attention(int64_t shared_bytes);
 
 // out[m, n] = sum over k of x[m, k] * weight[n, k], slice by slice, slices added in the tree; codes are
 // summed group by group, each sum scaled in fp32. x: of activation_type; both row-major, strides in elements
@@ -100,7 +94,11 @@ void rotate_and_store(StreamView stream, const DeviceBatch& batch, const KvLayer
                       const RopeArguments& arguments);
 
 // out[m, h, :] = softmax(q[m, h, :] . K / sqrt(head_dim)) V over positions [0, positions[m]]. Splits of
-// kSplitPositions absolute positions are reduced apart and combined in ascending order.
+// kSplitPositions absolute positions are reduced apart, and then combined in an order that depends on their
+// number alone.
+// With KV in bf16 on tensor cores: q and the softmax weights, each as the sum of two bf16, which keep 16
+// bits; keys and values go through once for the rows of a tile (neighbours of one sequence, positions
+// ascending) and all their heads. With KV in fp32 by plain kernels, row by row.
 struct AttentionArguments {
   const float* q = nullptr;  // [rows, q_stride]
   int64_t q_stride = 0;
@@ -112,10 +110,16 @@ struct AttentionArguments {
   int32_t first_kv_head = 0;  // index of its first KV head
   int32_t heads_per_kv = 1;
   int32_t max_positions = 0;   // the grid covers this many; splits beyond a row's end return at once
+  int32_t tile_rows = 1;       // at most, as in the batch
+  int64_t turn_rows = 1;       // rows that share the workspace; more are done in turns. No tile crosses one
   float* workspace = nullptr;  // attention_workspace() floats
+  int multiprocessors = 1;     // no bit depends on it
 };
-constexpr int64_t kAttentionRows = 32;  // rows that share the workspace; more are done in turns
-int64_t attention_workspace(int64_t heads, int64_t head_dim, int64_t max_positions);
+// The most rows of a tile on a device whose blocks may have so much shared memory; 0: it has too little.
+int32_t attention_tile_rows(int64_t heads_per_kv, int64_t head_dim, int64_t shared_bytes);
+// As many rows as fit a workspace that stays in the cache.
+int64_t attention_turn_rows(int64_t heads, int64_t head_dim, int64_t max_positions);
+int64_t attention_workspace(int64_t turn_rows, int64_t heads, int64_t head_dim, int64_t max_positions);
 void attention(StreamView stream, const DeviceBatch& batch, const KvLayer& layer,
                const AttentionArguments& arguments);
 

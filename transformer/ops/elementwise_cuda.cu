@@ -57,6 +57,7 @@ __global__ void __launch_bounds__(kThreads)
   const bool is_q = h < a.q_heads, is_v = h >= a.q_heads + layer.kv_heads;
   float* head = a.qkv + unit * d;
   const int32_t position = batch.positions[m];
+  constexpr auto kTokens = static_cast<int32_t>(kBlockTokens);
 
   float low[kMaxPairs], high[kMaxPairs], squares = 0;
   OUTRIDER_UNROLL
@@ -70,14 +71,14 @@ __global__ void __launch_bounds__(kThreads)
   }
   const float* norm = is_q ? a.q_norm : is_v ? nullptr : a.k_norm;
   const float scale = 1.0f / sqrtf(sum_of_warp(squares) / static_cast<float>(d) + a.epsilon);
-  T* cache = nullptr;
-  if (!is_q) {
-    const int64_t block =
-        batch.tables[batch.row_table[m] * batch.table_stride + position / static_cast<int32_t>(kBlockTokens)];
-    const int kv_head = h - a.q_heads - (is_v ? layer.kv_heads : 0);
-    cache = static_cast<T*>(is_v ? layer.values : layer.keys) +
-            kv_offset(layer.kv_heads, kBlockTokens, d, block, kv_head, position % kBlockTokens);
-  }
+  int32_t block = 0;
+  if (!is_q) block = batch.tables[batch.row_table[m] * batch.table_stride + position / kTokens];
+  const auto store = [&](int32_t i, float value) {
+    const int32_t kv_head = h - a.q_heads - (is_v ? layer.kv_heads : 0), token = position % kTokens;
+    T* to = static_cast<T*>(is_v ? layer.values : layer.keys);
+    to[is_v ? layer.value_offset(block, kv_head, token, i) : layer.key_offset(block, kv_head, token, i)] =
+        rounded<T>(value);
+  };
   OUTRIDER_UNROLL
   for (int j = 0; j < kMaxPairs; ++j) {
     const int i = lane + j * static_cast<int>(kWarp);
@@ -98,8 +99,8 @@ __global__ void __launch_bounds__(kThreads)
       head[i] = x;
       head[pairs + i] = y;
     } else {
-      cache[i] = rounded<T>(x);
-      cache[pairs + i] = rounded<T>(y);
+      store(i, x);
+      store(pairs + i, y);
     }
   }
 }

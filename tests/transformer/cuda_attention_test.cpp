@@ -1,0 +1,245 @@
+// Paged attention on the device against plain loops in double, and its bits over tiles, turns and grids.
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <cstring>
+#include <limits>
+
+#include "tests/transformer/cuda_test_support.h"
+
+namespace outrider::cuda {
+namespace {
+
+struct Shape {
+  KvType type;
+  int32_t head_dim, kv_heads, heads_per_kv;
+};
+
+// Sequences whose blocks are interleaved in the pool, and rows that attend to them. Whatever no row may read
+// is NaN: slots behind the last row's position and blocks of nobody.
+class Attention {
+ public:
+  // Rows: (sequence, position), those of a sequence together and ascending.
+  Attention(const Shape& shape, std::vector<std::pair<int32_t, int32_t>> rows, StreamView stream)
+      : shape_(shape),
+        rows_(std::move(rows)),
+        stream_(stream),
+        host_{.type = shape.type, .kv_heads = shape.kv_heads, .head_dim = shape.head_dim},
+        q_(random_floats(row_count() * heads() * shape.head_dim, 4)) {
+    for (int64_t i = 0; i < kSequences * kTableStride; ++i)
+      tables_.push_back(static_cast<int32_t>(i * 37 % kPoolBlocks));
+    const auto elements = static_cast<size_t>(kPoolBlocks * host_.block_elements());
+    keys_.resize(elements, kNan);
+    values_.resize(elements, kNan);
+    if (shape.type == KvType::kBFloat16) clear_padding();
+    std::mt19937 random(1);
+    std::normal_distribution<float> normal;
+    for (int32_t sequence = 0; sequence < kSequences; ++sequence)
+      for (int32_t p = 0; p <= last_position(sequence); ++p)
+        for (int32_t h = 0; h < shape.kv_heads; ++h)
+          for (int32_t i = 0; i < shape.head_dim; ++i) {
+            key(sequence, h, p, i) = stored(normal(random));
+            value(sequence, h, p, i) = stored(normal(random));
+          }
+    for (auto* memory : {&keys_, &values_}) device_.push_back(to_device(bytes_of(*memory), stream));
+    device_q_ = to_device(q_, stream);
+    device_tables_ = to_device(tables_, stream);
+  }
+
+  int64_t row_count() const { return static_cast<int64_t>(rows_.size()); }
+  int32_t heads() const { return shape_.kv_heads * shape_.heads_per_kv; }
+
+  // tile_rows: at most; no bit may depend on it, nor on the next two. Heads [begin, end): those of a rank.
+  std::vector<float> operator()(int32_t tile_rows, int64_t turn_rows, int multiprocessors) const {
+    return of_heads(0, heads(), tile_rows, turn_rows, multiprocessors);
+  }
+  std::vector<float> of_heads(int32_t begin, int32_t end, int32_t tile_rows, int64_t turn_rows,
+                              int multiprocessors) const;
+  double reference(int64_t row, int32_t head, int32_t dim) const;
+
+ private:
+  static constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
+  static constexpr int32_t kSequences = 2, kPositions = 600;
+  static constexpr int64_t kTableStride = kv_blocks_for(kPositions), kPoolBlocks = 80;
+
+  int32_t last_position(int32_t sequence) const {
+    int32_t last = -1;
+    for (const auto& [own, position] : rows_)
+      if (own == sequence) last = std::max(last, position);
+    return last;
+  }
+  int32_t block_of(int32_t sequence, int32_t position) const {
+    return tables_[static_cast<size_t>(sequence * kTableStride + position / kBlockTokens)];
+  }
+  float& key(int32_t sequence, int32_t head, int32_t p, int32_t dim) {
+    return keys_[static_cast<size_t>(host_.key_offset(block_of(sequence, p), head, p % 16, dim))];
+  }
+  float& value(int32_t sequence, int32_t head, int32_t p, int32_t dim) {
+    return values_[static_cast<size_t>(host_.value_offset(block_of(sequence, p), head, p % 16, dim))];
+  }
+  float stored(float number) const {
+    return shape_.type == KvType::kBFloat16 ? to_float(to_bf16(number)) : number;
+  }
+  // What is behind head_dim in the last tile is never written, so it is as it was allocated.
+  void clear_padding() {
+    const KvLayer padded{.type = shape_.type,
+                         .kv_heads = shape_.kv_heads,
+                         .head_dim = static_cast<int32_t>(host_.dim_tiles() * kStep)};
+    for (int32_t block = 0; block < kPoolBlocks; ++block)
+      for (int32_t h = 0; h < shape_.kv_heads; ++h)
+        for (int32_t t = 0; t < kBlockTokens; ++t)
+          for (int32_t i = shape_.head_dim; i < padded.head_dim; ++i)
+            keys_[static_cast<size_t>(padded.key_offset(block, h, t, i))] =
+                values_[static_cast<size_t>(padded.value_offset(block, h, t, i))] = 0;
+  }
+  std::vector<std::byte> bytes_of(const std::vector<float>& numbers) const {
+    const auto halves = as_bf16(numbers);
+    const auto* from = shape_.type == KvType::kBFloat16 ? reinterpret_cast<const std::byte*>(halves.data())
+                                                        : reinterpret_cast<const std::byte*>(numbers.data());
+    return {from, from + numbers.size() * static_cast<size_t>(outrider::element_bytes(shape_.type))};
+  }
+
+  Shape shape_;
+  std::vector<std::pair<int32_t, int32_t>> rows_;
+  StreamView stream_;
+  KvLayer host_;  // its offsets
+  std::vector<float> q_, keys_, values_;
+  std::vector<int32_t> tables_;
+  std::vector<DeviceBuffer<std::byte>> device_;
+  DeviceBuffer<float> device_q_;
+  DeviceBuffer<int32_t> device_tables_;
+};
+
+std::vector<float> Attention::of_heads(int32_t begin_head, int32_t end_head, int32_t tile_rows,
+                                       int64_t turn_rows, int multiprocessors) const {
+  const int32_t own_heads = end_head - begin_head;
+  std::vector<int32_t> positions, row_table, tiles(rows_.size());
+  for (const auto& [sequence, position] : rows_) {
+    positions.push_back(position);
+    row_table.push_back(sequence);
+  }
+  for (size_t begin = 0, row = 0; row < rows_.size(); ++row) {
+    const bool goes_on = row > 0 && row_table[row] == row_table[row - 1] &&
+                         static_cast<int64_t>(row) % turn_rows != 0 && tiles[begin] < tile_rows;
+    if (!goes_on) begin = row;
+    ++tiles[begin];
+  }
+  const auto device_positions = to_device(positions, stream_), device_rows = to_device(row_table, stream_),
+             device_tiles = to_device(tiles, stream_);
+  const DeviceBatch batch{.positions = device_positions.data(),
+                          .row_table = device_rows.data(),
+                          .tables = device_tables_.data(),
+                          .tile_rows = device_tiles.data(),
+                          .table_stride = kTableStride};
+  KvLayer layer = host_;
+  layer.keys = device_[0].data();
+  layer.values = device_[1].data();
+  const DeviceBuffer<float> workspace(attention_workspace(turn_rows, own_heads, shape_.head_dim, kPositions)),
+      out(row_count() * own_heads * shape_.head_dim);
+  fill_bytes(workspace.data(), 0xff, workspace.bytes(), stream_);
+  attention(stream_, batch, layer,
+            {.q = device_q_.data() + begin_head * shape_.head_dim,
+             .q_stride = heads() * shape_.head_dim,
+             .out = out.data(),
+             .out_type = WeightType::kFloat32,
+             .rows = row_count(),
+             .heads = own_heads,
+             .first_head = begin_head,
+             .heads_per_kv = shape_.heads_per_kv,
+             .max_positions = kPositions,
+             .tile_rows = tile_rows,
+             .turn_rows = turn_rows,
+             .workspace = workspace.data(),
+             .multiprocessors = multiprocessors});
+  return to_host(out, stream_);
+}
+
+double Attention::reference(int64_t row, int32_t head, int32_t dim) const {
+  const auto [sequence, last] = rows_[static_cast<size_t>(row)];
+  const int32_t kv_head = head / shape_.heads_per_kv;
+  std::vector<double> weights;
+  double max = -1e300, sum = 0, result = 0;
+  for (int32_t p = 0; p <= last; ++p) {
+    double score = 0;
+    for (int32_t i = 0; i < shape_.head_dim; ++i)
+      score += static_cast<double>(q_[static_cast<size_t>((row * heads() + head) * shape_.head_dim + i)]) *
+               static_cast<double>(
+                   keys_[static_cast<size_t>(host_.key_offset(block_of(sequence, p), kv_head, p % 16, i))]);
+    weights.push_back(score / std::sqrt(static_cast<double>(shape_.head_dim)));
+    max = std::max(max, weights.back());
+  }
+  for (double& w : weights) sum += w = std::exp(w - max);
+  for (int32_t p = 0; p <= last; ++p)
+    result +=
+        weights[static_cast<size_t>(p)] / sum *
+        static_cast<double>(
+            values_[static_cast<size_t>(host_.value_offset(block_of(sequence, p), kv_head, p % 16, dim))]);
+  return result;
+}
+
+// Rows before, at and after borders of splits; tails of head_dim; more tiles of dimensions than warps.
+constexpr Shape kShapes[]{{KvType::kFloat32, 24, 2, 3},
+                          {KvType::kBFloat16, 24, 2, 3},
+                          {KvType::kBFloat16, 16, 1, 1},
+                          {KvType::kBFloat16, 80, 1, 4},
+                          {KvType::kBFloat16, 144, 1, 7}};
+
+std::vector<std::pair<int32_t, int32_t>> border_rows() {
+  return {{0, 0},   {0, 14},  {0, 15},  {0, 16},  {0, 126}, {0, 127}, {0, 128},
+          {0, 129}, {1, 255}, {1, 256}, {1, 300}, {1, 511}, {1, 512}, {1, 599}};
+}
+
+// Of bf16 KV the queries and weights keep 16 bits; what is left is fp32 arithmetic.
+TEST_F(CudaOps, AttentionEqualsDoubles) {
+  for (const Shape& shape : kShapes) {
+    const Attention attend(shape, border_rows(), *stream);
+    const auto got = attend(8, 64, 1);
+    size_t at = 0;
+    for (int64_t row = 0; row < attend.row_count(); ++row)
+      for (int32_t head = 0; head < attend.heads(); ++head)
+        for (int32_t i = 0; i < shape.head_dim; ++i, ++at)
+          ASSERT_NEAR(static_cast<double>(got[at]), attend.reference(row, head, i),
+                      shape.type == KvType::kBFloat16 ? 2e-5 : 5e-6)
+              << "row " << row << " head " << head << " of head_dim " << shape.head_dim;
+  }
+}
+
+TEST_F(CudaOps, AttentionBitsDependOnNoNeighbour) {
+  for (const Shape& shape : kShapes) {
+    const Attention attend(shape, border_rows(), *stream);
+    const auto alone = attend(1, 64, 1);
+    const int32_t most = attention_tile_rows(shape.heads_per_kv, shape.head_dim, info.shared_bytes);
+    EXPECT_EQ(most, 64 / shape.heads_per_kv);
+    for (const auto& [tile_rows, turn_rows, multiprocessors] :
+         {std::tuple<int32_t, int64_t, int>{most, 64, 132}, {3, 64, 1}, {most, 5, 132}}) {
+      const auto together = attend(tile_rows, turn_rows, multiprocessors);
+      EXPECT_EQ(std::memcmp(alone.data(), together.data(), alone.size() * sizeof(float)), 0)
+          << "tiles of " << tile_rows << ", turns of " << turn_rows << ", head_dim " << shape.head_dim;
+    }
+  }
+}
+
+// A rank may have a part of the heads that share a KV head, when there are more ranks than those.
+TEST_F(CudaOps, AttentionOfSomeHeadsHasTheBitsOfAll) {
+  for (const Shape& shape : {Shape{KvType::kFloat32, 24, 1, 7}, Shape{KvType::kBFloat16, 24, 1, 7}}) {
+    const Attention attend(shape, border_rows(), *stream);
+    const auto all = attend(8, 64, 1), some = attend.of_heads(3, 5, 8, 64, 1);
+    const auto d = static_cast<size_t>(shape.head_dim), row_count = static_cast<size_t>(attend.row_count());
+    for (size_t row = 0; row < row_count; ++row)
+      EXPECT_EQ(std::memcmp(some.data() + row * 2 * d, all.data() + (row * 7 + 3) * d, 2 * d * sizeof(float)),
+                0)
+          << row;
+  }
+}
+
+TEST_F(CudaOps, AttentionTilesFitTheSharedMemory) {
+  EXPECT_EQ(attention_tile_rows(4, 128, int64_t{227} << 10), 16);
+  EXPECT_EQ(attention_tile_rows(8, 128, int64_t{227} << 10), 8);
+  EXPECT_EQ(attention_tile_rows(65, 64, int64_t{227} << 10), 0);
+  const int32_t narrower = attention_tile_rows(1, 256, int64_t{163} << 10);
+  EXPECT_GT(narrower, 0);
+  EXPECT_LT(narrower, 64);
+}
+
+}  // namespace
+}  // namespace outrider::cuda

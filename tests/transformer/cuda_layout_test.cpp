@@ -1,0 +1,72 @@
+// Where weights and KV lie in device memory; runs everywhere.
+#include <gtest/gtest.h>
+
+#include <numeric>
+
+#include "transformer/ops/device_matrix.h"
+#include "transformer/ops/kv_layout.h"
+
+namespace outrider::cuda {
+namespace {
+
+// Every element of the matrix has its own place, and the places fill the tiles up to padding.
+TEST(CudaLayout, TiledOffsetsAreOneToOne) {
+  for (const Slices& slices : {even_slices(300), slices_from_ends(std::vector<int64_t>{0, 24, 24, 90})}) {
+    std::vector<int> hits(
+        static_cast<size_t>(DeviceMatrix::bytes_for(WeightType::kBFloat16, 40, slices) / 2));
+    for (int32_t row = 0; row < 40; ++row)
+      for (int32_t column = 0; column < slices.k(); ++column)
+        ++hits[static_cast<size_t>(tiled_offset(slices, row, column))];
+    EXPECT_EQ(std::accumulate(hits.begin(), hits.end(), 0), 40 * slices.k());
+    for (int hit : hits) EXPECT_LE(hit, 1);
+  }
+}
+
+TEST(CudaLayout, CodesAndScalesHaveTheirOwnPlaces) {
+  const Slices slices = slices_from_ends(std::vector<int64_t>{0, 24, 24, 190}, kGroupStep);
+  constexpr int32_t kRows = 40;
+  std::vector<int> codes(static_cast<size_t>(3 * slices.steps() * kGroupTileBytes));
+  std::vector<int> scales(static_cast<size_t>(3 * slices.steps() * kTileRows));
+  EXPECT_EQ(static_cast<int64_t>(codes.size() + scales.size() * sizeof(bf16)),
+            DeviceMatrix::bytes_for(WeightType::kInt8, kRows, slices));
+  for (int32_t row = 0; row < kRows; ++row) {
+    for (int32_t column = 0; column < slices.k(); ++column)
+      EXPECT_EQ(codes[static_cast<size_t>(code_offset(slices, row, column))]++, 0) << row << " " << column;
+    for (int32_t step = 0; step < slices.steps(); ++step)
+      EXPECT_EQ(scales[static_cast<size_t>(scale_offset(slices, row, step))]++, 0) << row << " " << step;
+  }
+}
+
+TEST(CudaLayout, TreeIsTheOneOverNeighbours) {
+  float v[kMaxSlices] = {1e8f, 1, -1e8f, 1, 1e-3f, 2, 3, 4};
+  const float expected = ((v[0] + v[1]) + (v[2] + v[3])) + ((v[4] + v[5]) + (v[6] + v[7]));
+  float four[kMaxSlices], all[kMaxSlices];
+  std::copy(v, v + 8, four);
+  std::copy(v, v + 8, all);
+  EXPECT_EQ(tree_sum(four, 4), (v[0] + v[1]) + (v[2] + v[3]));
+  EXPECT_EQ(tree_sum(all, 8), expected);
+}
+
+// Padding stays free, and a head's elements stay together.
+TEST(CudaLayout, KeysAndValuesHaveTheirOwnPlaces) {
+  constexpr int32_t kBlocks = 3, kHeads = 2;
+  for (KvType type : {KvType::kFloat32, KvType::kBFloat16})
+    for (int32_t head_dim : {24, 64}) {
+      const KvLayer layer{.type = type, .kv_heads = kHeads, .head_dim = head_dim};
+      for (bool values : {false, true}) {
+        std::vector<int> hits(static_cast<size_t>(kBlocks * layer.block_elements()));
+        for (int32_t block = 0; block < kBlocks; ++block)
+          for (int32_t head = 0; head < kHeads; ++head)
+            for (int32_t token = 0; token < kBlockTokens; ++token)
+              for (int32_t i = 0; i < head_dim; ++i) {
+                const int64_t at = values ? layer.value_offset(block, head, token, i)
+                                          : layer.key_offset(block, head, token, i);
+                EXPECT_EQ(at / layer.head_elements(), block * kHeads + head);
+                EXPECT_EQ(hits[static_cast<size_t>(at)]++, 0) << token << " " << i;
+              }
+      }
+    }
+}
+
+}  // namespace
+}  // namespace outrider::cuda

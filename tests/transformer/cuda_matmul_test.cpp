@@ -1,0 +1,269 @@
+// Matrix products on the device against plain loops in double, and their bits over rows, neighbours and
+// ranks.
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <cstring>
+#include <limits>
+
+#include "tests/transformer/cuda_test_support.h"
+#include "transformer/ops/quantize.h"
+
+namespace outrider::cuda {
+namespace {
+
+// What a matrix holds of `values` [n, k]: rounded, or quantised by the host's definition.
+std::vector<float> representable(const MatrixView& m, std::vector<float> values) {
+  const Slices& slices = m.slices;
+  if (m.type == WeightType::kBFloat16)
+    for (float& v : values) v = to_float(to_bf16(v));
+  if (!is_quantized(m.type)) return values;
+  int8_t codes[kGroupStep];
+  for (int32_t row = 0; row < m.n; ++row)
+    for (int32_t s = 0; s < slices.count; ++s)
+      for (int32_t begin = slices.begin[s]; begin < slices.begin[s + 1]; begin += kGroupStep) {
+        const int32_t count = std::min(kGroupStep, slices.begin[s + 1] - begin);
+        float* group = values.data() + static_cast<ptrdiff_t>(row) * slices.k() + begin;
+        const float scale = to_float(quantize_group(m.type, {group, static_cast<size_t>(count)}, codes));
+        for (int32_t c = 0; c < count; ++c)
+          group[c] = number_of_code(m.type, static_cast<uint8_t>(codes[c])) * scale;
+      }
+  return values;
+}
+
+// Loads numbers [n, k] the way a model is loaded.
+void fill(const DeviceMatrix& matrix, const std::vector<float>& values, StreamView stream) {
+  const MatrixView& m = matrix.view();
+  if (m.type == WeightType::kBFloat16) {
+    const auto staged = to_device(as_bf16(values), stream);
+    pack_rows(stream, m, 0, m.n, staged.data());
+    stream.synchronize();
+    return;
+  }
+  const auto staged = to_device(values, stream);
+  if (m.type == WeightType::kFloat32)
+    pack_rows(stream, m, 0, m.n, staged.data());
+  else
+    quantize_rows(stream, m, 0, m.n, WeightType::kFloat32, staged.data());
+  stream.synchronize();
+}
+
+// One product of a random weight [n, k]; x and results in host memory.
+class Product {
+ public:
+  Product(WeightType type, const Slices& slices, int64_t n, StreamView stream)
+      : Product(type, slices, n, random_floats(n * slices.k(), 3), stream) {}
+  Product(WeightType type, const Slices& slices, int64_t n, const std::vector<float>& values,
+          StreamView stream)
+      : stream_(stream), weight_(type, n, slices), values_(representable(weight_.view(), values)) {
+    fill(weight_, values, stream);
+  }
+
+  int64_t n() const { return weight_.view().n; }
+  int64_t k() const { return weight_.view().slices.k(); }
+  const std::vector<float>& weight() const { return values_; }
+
+  // x [rows, k], already representable in the type. The output is poisoned first.
+  // `shared_bytes` decides whether activations are staged in shared memory, and with `multiprocessors` by how
+  // many warps.
+  std::vector<float> operator()(const std::vector<float>& x, int64_t shared_bytes = 0,
+                                int multiprocessors = 1) const {
+    const int64_t rows = static_cast<int64_t>(x.size()) / std::max<int64_t>(1, k());
+    const int64_t stride = round_up(k(), 8);
+    std::vector<float> padded(static_cast<size_t>(rows * stride), std::numeric_limits<float>::quiet_NaN());
+    for (int64_t m = 0; m < rows; ++m) std::copy_n(x.data() + m * k(), k(), padded.data() + m * stride);
+    DeviceBuffer<float> out(rows * n());
+    fill_bytes(out.data(), 0xff, out.bytes(), stream_);
+    const MatmulShape shape{.rows = rows,
+                            .x_stride = stride,
+                            .out_stride = n(),
+                            .multiprocessors = multiprocessors,
+                            .shared_bytes = shared_bytes};
+    if (activation_type(weight_.view().type) == WeightType::kBFloat16) {
+      const auto device = to_device(as_bf16(padded), stream_);
+      matmul(stream_, shape, device.data(), weight_.view(), out.data());
+      return to_host(out, stream_);
+    }
+    const auto device = to_device(padded, stream_);
+    matmul(stream_, shape, device.data(), weight_.view(), out.data());
+    return to_host(out, stream_);
+  }
+
+ private:
+  StreamView stream_;
+  DeviceMatrix weight_;
+  std::vector<float> values_;
+};
+
+std::vector<float> random_inputs(WeightType type, int64_t count, uint32_t seed) {
+  auto x = random_floats(count, seed);
+  if (activation_type(type) == WeightType::kBFloat16)
+    for (float& v : x) v = to_float(to_bf16(v));
+  return x;
+}
+
+constexpr WeightType kTypes[]{WeightType::kBFloat16, WeightType::kFloat32, WeightType::kInt8,
+                              WeightType::kFloat8};
+
+struct MatmulCase {
+  WeightType type;
+  int64_t n;
+  Slices slices;
+};
+
+std::vector<MatmulCase> matmul_cases() {
+  std::vector<MatmulCase> cases;
+  for (WeightType type : kTypes) {
+    const int step = step_columns(type);
+    const auto ends = [&](std::vector<int64_t> columns) { return slices_from_ends(columns, step); };
+    cases.push_back({type, 16, even_slices(16, step)});
+    cases.push_back({type, 50, even_slices(300, step)});   // tails of rows and of columns
+    cases.push_back({type, 200, even_slices(272, step)});  // more tiles than one block's warps
+    cases.push_back({type, 33, ends({0, 24, 24, 56, 80, 90, 120, 142})});
+    cases.push_back({type, 96, ends({64, 104, 104, 180})});
+    cases.push_back({type, 70, ends({0, 24, 24, 56, 80, 98, 120, 144})});
+    cases.push_back({type, 40, ends({34, 100})});
+    cases.push_back({type, 130, ends({48})});
+  }
+  return cases;
+}
+
+// Products of 8-bit mantissas are exact in fp32; what is left is fp32 summation of up to 300 terms of size 1.
+TEST_F(CudaOps, MatmulEqualsDoubles) {
+  for (const MatmulCase& c : matmul_cases())
+    for (int64_t rows : {1, 3, 8, 9, 16, 17, 70}) {
+      const Product product(c.type, c.slices, c.n, *stream);
+      const int64_t k = product.k();
+      const auto x = random_inputs(c.type, rows * k, static_cast<uint32_t>(rows));
+      const auto out = product(x);
+      for (int multiprocessors : {1, 100}) {
+        const auto staged = product(x, info.shared_bytes, multiprocessors);
+        ASSERT_EQ(std::memcmp(out.data(), staged.data(), out.size() * sizeof(float)), 0) << "n " << c.n;
+      }
+      for (int64_t m = 0; m < rows; ++m)
+        for (int64_t n = 0; n < c.n; ++n) {
+          double sum = 0, size = 0;
+          for (int64_t i = 0; i < k; ++i) {
+            const double term = static_cast<double>(x[static_cast<size_t>(m * k + i)]) *
+                                static_cast<double>(product.weight()[static_cast<size_t>(n * k + i)]);
+            sum += term;
+            size += std::abs(term);
+          }
+          const double got = static_cast<double>(out[static_cast<size_t>(m * c.n + n)]);
+          ASSERT_NEAR(got, sum, 3e-6 * size + 1e-30)
+              << "n " << n << " of " << c.n << ", row " << m << " of " << rows;
+        }
+    }
+}
+
+// A token's outputs do not depend on how many neighbours it has, nor on what they hold.
+TEST_F(CudaOps, MatmulColumnsAreIndependent) {
+  for (const MatmulCase& c : matmul_cases()) {
+    const Product product(c.type, c.slices, c.n, *stream);
+    const int64_t k = product.k();
+    const auto row = random_inputs(c.type, k, 7);
+    const auto alone = product(row);
+    std::mt19937 random(9);
+    for (int64_t rows : {2, 7, 8, 9, 15, 16, 17, 40, 64, 65}) {
+      auto x = random_inputs(c.type, rows * k, static_cast<uint32_t>(rows) + 50);
+      for (int64_t m = 0; m < rows; ++m) {
+        if (m % 3 == 1)
+          x[static_cast<size_t>(m * k + static_cast<int64_t>(random() % static_cast<uint32_t>(k)))] =
+              std::numeric_limits<float>::infinity();
+        if (m % 3 == 2) x[static_cast<size_t>(m * k)] = std::numeric_limits<float>::quiet_NaN();
+      }
+      const int64_t place = static_cast<int64_t>(random() % static_cast<uint32_t>(rows));
+      std::copy(row.begin(), row.end(), x.begin() + place * k);
+      const auto out = product(x, rows % 2 ? info.shared_bytes : 0, static_cast<int>(rows));
+      EXPECT_EQ(std::memcmp(out.data() + place * c.n, alone.data(), alone.size() * sizeof(float)), 0)
+          << "row " << place << " of " << rows << ", n " << c.n << ", k " << k;
+    }
+  }
+}
+
+// The halves of a contraction that two ranks compute, added, are the bits of the whole.
+TEST_F(CudaOps, RanksContinueTheTree) {
+  const std::vector<int64_t> ends{32, 64, 72, 120, 120, 168, 200, 240};
+  constexpr int64_t kN = 48, kK = 240, kCut = 120;
+  for (WeightType type : kTypes) {
+    const auto numbers = random_floats(kN * kK, 3);
+    const auto x = random_inputs(type, kK, 1);
+    const auto expected = Product(type, slices_from_ends(ends, step_columns(type)), kN, numbers, *stream)(x);
+    std::vector<float> parts[2];
+    for (int64_t half = 0; half < 2; ++half) {
+      std::vector<int64_t> own;
+      for (size_t i = 0; i < 4; ++i) own.push_back(ends[static_cast<size_t>(half) * 4 + i] - half * kCut);
+      std::vector<float> columns;
+      for (int64_t row = 0; row < kN; ++row)
+        for (int64_t i = 0; i < kCut; ++i)
+          columns.push_back(numbers[static_cast<size_t>(row * kK + half * kCut + i)]);
+      const std::vector<float> input(x.begin() + half * kCut, x.begin() + (half + 1) * kCut);
+      parts[half] = Product(type, slices_from_ends(own, step_columns(type)), kN, columns, *stream)(input);
+    }
+    for (size_t i = 0; i < expected.size(); ++i)
+      EXPECT_EQ(expected[i], parts[0][i] + parts[1][i]) << i << " of type " << static_cast<int>(type);
+  }
+}
+
+// Bytes in device memory: codes and scales of quantising there, and of loading what the host quantised.
+TEST_F(CudaOps, QuantisingOnTheDeviceIsThatOfTheHost) {
+  constexpr int32_t kN = 37;
+  for (WeightType type : {WeightType::kInt8, WeightType::kFloat8}) {
+    const Slices slices = slices_from_ends(std::vector<int64_t>{0, 24, 120, 250}, kGroupStep);
+    auto values = random_floats(kN * slices.k(), 4);
+    for (size_t i = 0; i < 24; ++i) values[i] = 0;  // a group of zeros
+    values[30] = 1e4f;                              // one that drowns its group
+    const DeviceMatrix matrix(type, kN, slices), loaded(type, kN, slices);
+    fill(matrix, values, *stream);
+    std::vector<uint8_t> codes(values.size());
+    std::vector<bf16> scales;
+    for (int32_t row = 0; row < kN; ++row)
+      for (int32_t s = 0; s < slices.count; ++s)
+        for (int32_t begin = slices.begin[s]; begin < slices.begin[s + 1]; begin += kGroupStep) {
+          const auto at = static_cast<size_t>(row * slices.k() + begin);
+          const auto count = static_cast<size_t>(std::min(kGroupStep, slices.begin[s + 1] - begin));
+          scales.push_back(quantize_group(type, {values.data() + at, count},
+                                          reinterpret_cast<int8_t*>(codes.data() + at)));
+        }
+    const auto staged_codes = to_device(codes, *stream);
+    const auto staged_scales = to_device(scales, *stream);
+    pack_rows(*stream, loaded.view(), 0, kN, staged_codes.data());
+    pack_scales(*stream, loaded.view(), 0, kN, staged_scales.data());
+    std::vector<std::byte> bytes[2];
+    for (const DeviceMatrix* m : {&matrix, &loaded}) {
+      auto& to = bytes[m == &loaded];
+      to.resize(static_cast<size_t>(m->bytes()));
+      copy(to.data(), static_cast<const std::byte*>(m->view().data), m->bytes(), *stream);
+      stream->synchronize();
+    }
+    EXPECT_EQ(bytes[0], bytes[1]) << static_cast<int>(type);
+  }
+}
+
+// Row r holds code r once and zeros elsewhere; token t picks column t.
+TEST_F(CudaOps, EveryCodeIsWidenedExactly) {
+  constexpr int kN = 256, kK = 64;
+  for (WeightType type : {WeightType::kInt8, WeightType::kFloat8}) {
+    const DeviceMatrix weight(type, kN, even_slices(kK, kGroupStep));
+    std::vector<uint8_t> codes(kN * kK);
+    for (size_t row = 0; row < kN; ++row) codes[row * kK + row % kK] = static_cast<uint8_t>(row);
+    const auto staged = to_device(codes, *stream);
+    const auto ones = to_device(std::vector<bf16>(kN, to_bf16(1.0f)), *stream);
+    pack_rows(*stream, weight.view(), 0, kN, staged.data());
+    pack_scales(*stream, weight.view(), 0, kN, ones.data());
+    std::vector<bf16> unit(kK * kK);
+    for (size_t t = 0; t < kK; ++t) unit[t * kK + t] = to_bf16(1.0f);
+    const auto x = to_device(unit, *stream);
+    const DeviceBuffer<float> out(kK * kN);
+    matmul(*stream, {.rows = kK, .x_stride = kK, .out_stride = kN}, x.data(), weight.view(), out.data());
+    const auto got = to_host(out, *stream);
+    for (size_t row = 0; row < kN; ++row) {
+      const float number = number_of_code(type, static_cast<uint8_t>(row));
+      if (std::isnan(number)) continue;
+      EXPECT_EQ(got[row % kK * kN + row], number) << row;
+    }
+  }
+}
+
+}  // namespace
+}  // namespace outrider::cuda

@@ -1,0 +1,142 @@
+// Attention over KV in fp32: one block of threads for each split, KV head and row. For models in fp32 and
+// exact fixtures.
+#include "base/cuda_device.h"
+#include "transformer/ops/attention_splits.h"
+
+namespace outrider::cuda {
+namespace {
+
+constexpr int kThreads = 128;
+constexpr int kWarps = kThreads / static_cast<int>(kWarp);
+constexpr int kHeads = 4;  // query heads that share one read of the keys and values; one warp's softmax each
+static_assert(kHeads == kWarps);
+static_assert(kSplitPositions == kThreads);
+constexpr int kMaxHeadDim = 256;
+
+struct Shared {
+  float* q;         // [kHeads][kMaxHeadDim]
+  float* scores;    // [kHeads][kSplitPositions]
+  float* partials;  // [kWarps][kHeads][kMaxHeadDim]
+};
+constexpr size_t kSharedBytes =
+    ((1 + kWarps) * kHeads * kMaxHeadDim + kHeads * kSplitPositions) * sizeof(float);
+
+// scores[h][i] = q[h] . key(first + i) * scale for the positions of this split, -inf beyond the row's own.
+// One thread per position, one fma chain over head_dim for every score.
+__device__ void score(const KvLayer& layer, const int32_t* table, int kv_head, int first, int last,
+                      const Shared& s) {
+  const int d = layer.head_dim, i = static_cast<int>(threadIdx.x), p = first + i;
+  float sums[kHeads] = {};
+  if (p <= last) {
+    const int32_t block = table[p / static_cast<int>(kBlockTokens)];
+    const float* key = static_cast<const float*>(layer.keys) +
+                       layer.key_offset(block, kv_head, p % static_cast<int>(kBlockTokens), 0);
+    for (int j = 0; j < d; ++j) {
+      const float element = key[j];
+      OUTRIDER_UNROLL
+      for (int h = 0; h < kHeads; ++h) sums[h] = fmaf(element, s.q[h * kMaxHeadDim + j], sums[h]);
+    }
+  }
+  const float scale = 1.0f / sqrtf(static_cast<float>(d));
+  OUTRIDER_UNROLL
+  for (int h = 0; h < kHeads; ++h)
+    s.scores[h * kSplitPositions + i] = p <= last ? sums[h] * scale : -INFINITY;
+}
+
+// One warp per head, in place: scores -> weights. Returns max and sum in every lane.
+__device__ void soften(float* scores, float& max, float& sum) {
+  const int lane = static_cast<int>(threadIdx.x % kWarp);
+  constexpr int kEach = kSplitPositions / static_cast<int>(kWarp);
+  max = -INFINITY;
+  OUTRIDER_UNROLL
+  for (int j = 0; j < kEach; ++j) max = fmaxf(max, scores[j * static_cast<int>(kWarp) + lane]);
+  for (int lanes = 16; lanes >= 1; lanes /= 2) max = fmaxf(max, shuffle_xor(max, lanes));
+  sum = 0;
+  OUTRIDER_UNROLL
+  for (int j = 0; j < kEach; ++j) {
+    float& at = scores[j * static_cast<int>(kWarp) + lane];
+    at = softmax_weight(at, max);
+    sum = sum + at;
+  }
+  for (int lanes = 16; lanes >= 1; lanes /= 2) sum = sum + shuffle_xor(sum, lanes);
+}
+
+// partials[warp][h][j] = sum over the warp's KV blocks of scores[h][i] * value(first + i)[j]. Warp w takes
+// blocks w, w + 4, ... of the split, a lane one of head_dim at a time.
+__device__ void weigh_values(const KvLayer& layer, const int32_t* table, int kv_head, int first, int count,
+                             const Shared& s) {
+  const int d = layer.head_dim, warp = static_cast<int>(threadIdx.x / kWarp);
+  constexpr int kTokens = static_cast<int>(kBlockTokens);
+  for (int j = static_cast<int>(threadIdx.x % kWarp); j < d; j += static_cast<int>(kWarp)) {
+    float sums[kHeads] = {};
+    for (int begin = warp * kTokens; begin < count; begin += kWarps * kTokens) {
+      const float* values = static_cast<const float*>(layer.values) +
+                            layer.value_offset(table[(first + begin) / kTokens], kv_head, 0, j);
+      // Beyond the row's position the weights are zero, but the memory may hold anything.
+      for (int t = 0; t < kTokens && begin + t < count; ++t) OUTRIDER_UNROLL
+      for (int h = 0; h < kHeads; ++h)
+        sums[h] = fmaf(s.scores[h * kSplitPositions + begin + t], values[t * d], sums[h]);
+    }
+    OUTRIDER_UNROLL
+    for (int h = 0; h < kHeads; ++h) s.partials[(warp * kHeads + h) * kMaxHeadDim + j] = sums[h];
+  }
+}
+
+// Grid: splits, KV heads of this rank, rows.
+__global__ void __launch_bounds__(kThreads) attend_rows(const AttentionTurn turn) {
+  const int split = static_cast<int>(blockIdx.x), kv_head = static_cast<int>(blockIdx.y);
+  const int32_t row = turn.first_row + static_cast<int32_t>(blockIdx.z);
+  const int last = turn.batch.positions[row], first = split * kSplitPositions;
+  if (first > last) return;
+  Shared s{.q = shared_memory<float>()};
+  s.scores = s.q + kHeads * kMaxHeadDim;
+  s.partials = s.scores + kHeads * kSplitPositions;
+  const int d = turn.layer.head_dim, end = turn.end_head(kv_head);
+  const int32_t* table = turn.batch.tables + turn.batch.row_table[row] * turn.batch.table_stride;
+  const int count = last - first < kSplitPositions ? last - first + 1 : kSplitPositions;
+  const int tid = static_cast<int>(threadIdx.x), own = tid / static_cast<int>(kWarp);
+
+  for (int head = turn.begin_head(kv_head); head < end; head += kHeads) {
+    for (int i = tid; i < kHeads * d; i += kThreads) {
+      const int h = i / d, j = i % d;
+      s.q[h * kMaxHeadDim + j] = head + h < end ? turn.a.q[row * turn.a.q_stride + (head + h) * d + j] : 0.0f;
+    }
+    sync_block();
+    score(turn.layer, table, kv_head, first, last, s);
+    sync_block();
+    float max = 0, sum = 0;
+    soften(s.scores + own * kSplitPositions, max, sum);
+    if (tid % static_cast<int>(kWarp) == 0 && head + own < end) {
+      float* to = turn.max_and_sum(row, head + own, split);
+      to[0] = max;
+      to[1] = sum;
+    }
+    sync_block();
+    weigh_values(turn.layer, table, kv_head, first, count, s);
+    sync_block();
+    for (int i = tid; i < kHeads * d; i += kThreads) {
+      const int h = i / d, j = i % d;
+      if (head + h >= end) continue;
+      float values[kMaxSlices];
+      OUTRIDER_UNROLL
+      for (int w = 0; w < kWarps; ++w) values[w] = s.partials[(w * kHeads + h) * kMaxHeadDim + j];
+      turn.weighted(row, head + h, split)[j] = tree_sum(values, kWarps);
+    }
+    sync_block();
+  }
+}
+
+}  // namespace
+
+void attend_in_floats(StreamView stream, const AttentionTurn& turn) {
+  CHECK(turn.layer.head_dim <= kMaxHeadDim, "head_dim {}", turn.layer.head_dim);
+  launch(stream,
+         {.grid_x = static_cast<unsigned>(turn.splits),
+          .grid_y = static_cast<unsigned>(turn.layer.kv_heads),
+          .grid_z = static_cast<unsigned>(turn.rows),
+          .threads = kThreads,
+          .shared_bytes = kSharedBytes},
+         &attend_rows, turn);
+}
+
+}  // namespace outrider::cuda

@@ -1,0 +1,50 @@
+// What the kernels of attention share: which rows and heads a launch is about, and where splits leave what
+// they computed for the combination. Included by kernels only.
+#pragma once
+
+#include "base/cuda_device.h"
+#include "transformer/ops/cuda_ops.h"
+
+namespace outrider::cuda {
+
+// One turn: rows [first_row, first_row + rows).
+struct AttentionTurn {
+  DeviceBatch batch;
+  KvLayer layer;
+  AttentionArguments a;
+  int32_t first_row = 0;
+  int32_t rows = 0;
+  int32_t splits = 0;  // room for so many
+
+  // Index of (row, head, split) among the results of splits.
+  OUTRIDER_SHARED_CODE int64_t split_at(int32_t row, int32_t head, int32_t split) const {
+    return (static_cast<int64_t>(row - first_row) * a.heads + head) * splits + split;
+  }
+  // The largest score of a split and the sum of its exponentials, then the weighted values.
+  OUTRIDER_SHARED_CODE float* max_and_sum(int32_t row, int32_t head, int32_t split) const {
+    return a.workspace + 2 * split_at(row, head, split);
+  }
+  OUTRIDER_SHARED_CODE float* weighted(int32_t row, int32_t head, int32_t split) const {
+    return a.workspace + 2 * a.turn_rows * a.heads * splits + split_at(row, head, split) * layer.head_dim;
+  }
+  // The rank's query heads that read KV head `kv_head`.
+  OUTRIDER_SHARED_CODE int32_t begin_head(int32_t kv_head) const {
+    const int32_t begin = (a.first_kv_head + kv_head) * a.heads_per_kv - a.first_head;
+    return begin < 0 ? 0 : begin;
+  }
+  OUTRIDER_SHARED_CODE int32_t end_head(int32_t kv_head) const {
+    const int32_t end = (a.first_kv_head + kv_head + 1) * a.heads_per_kv - a.first_head;
+    return end < a.heads ? end : a.heads;
+  }
+};
+
+// Every split of every row of the turn; KV in bf16 on tensor cores, KV in fp32 by plain kernels.
+void attend_on_tensor_cores(StreamView stream, const AttentionTurn& turn);
+void attend_in_floats(StreamView stream, const AttentionTurn& turn);
+
+// exp(score - max), 0 where there is no score.
+__device__ __forceinline__ float softmax_weight(float score, float max) {
+  return score == -INFINITY ? 0.0f : expf(score - max);
+}
+
+}  // namespace outrider::cuda
