@@ -52,6 +52,13 @@ struct Link {
   // it and then waits, the coordinator's clears it.
   const std::function<bool()>* turn = nullptr;
   Clock::time_point last_turn{};
+  uint64_t waits_since = 0;  // Hub::sent when the first of the frames to the worker came
+
+  // Smaller comes first: who waited for long, then who has something to read, as it was sent.
+  uint64_t turn_order(Clock::time_point overdue) const {
+    if (last_turn < overdue) return 0;
+    return to_worker.empty() ? UINT64_MAX : waits_since;
+  }
   std::exception_ptr failure;
 };
 
@@ -71,6 +78,7 @@ struct Hub {
   bool coordinator_gone = false;
   std::map<PeerId, std::shared_ptr<Link>> links;  // workers that are alive
   uint64_t last_peer = 0;                         // never reused
+  uint64_t sent = 0;                              // frames to workers
 };
 
 // Generations of one hub: the coordinator's end is 1, worker n is n + 1. The queues cannot repeat a frame.
@@ -110,6 +118,8 @@ class CoordinatorEnd final : public Transport {
     if (link == hub_->links.end()) return unavailable(fmt::format("worker {} is gone", to.value));
     if (link->second->to_worker.size() >= hub_->options.high_water_mark)
       return resource_exhausted(fmt::format("worker {} is slow: its queue is full", to.value));
+    ++hub_->sent;
+    if (link->second->to_worker.empty()) link->second->waits_since = hub_->sent;
     link->second->to_worker.push(std::move(frame));
     if (!link->second->turn) link->second->worker_wakes.notify_one();
     frames_.count_sent(message, bytes);
@@ -147,14 +157,16 @@ class CoordinatorEnd final : public Transport {
   }
 
   // One turn for every lent worker, while nothing waits to be read; who waited for long comes first, or a
-  // worker that always has an answer would keep the others from theirs. True if something waits now.
+  // worker that always has an answer would keep the others from theirs. A turn takes in all that came, so
+  // among two of them the order of what was sent is kept. True if something waits now.
   bool give_turns(std::unique_lock<std::mutex>& lock) {
     lent_.clear();
     for (const auto& [peer, link] : hub_->links)
       if (link->turn) lent_.push_back(link);
     const auto overdue = Clock::now() - kLongestWait;
-    std::stable_partition(lent_.begin(), lent_.end(),
-                          [&](const auto& link) { return link->last_turn < overdue; });
+    std::stable_sort(lent_.begin(), lent_.end(), [&](const auto& a, const auto& b) {
+      return a->turn_order(overdue) < b->turn_order(overdue);
+    });
     for (const std::shared_ptr<Link>& link : lent_) {
       if (!hub_->inbox.empty()) break;
       link->last_turn = Clock::now();

@@ -107,8 +107,9 @@ void CostModel::observe_draft_phase(int32_t longest, int32_t total, double busy,
   lm_ += l * m;
   ld_ += l * busy;
   md_ += m * busy;
-  const double exchange = std::max(0.0, wait - busy);
-  if (phases_ == 1)
+  double exchange = std::max(0.0, wait - busy);
+  if (phases_ == 0 && shadows_ > 0) exchange = std::min(exchange, shadow_exchange_);
+  if (phases_ == 1 && shadows_ == 0)
     exchange_ = std::min(exchange_, exchange);
   else
     exchange_ = draft_measured_ ? kForget * exchange_ + (1 - kForget) * exchange : exchange;
@@ -117,6 +118,22 @@ void CostModel::observe_draft_phase(int32_t longest, int32_t total, double busy,
   drafted_ += l;
   busy_ += busy;
   exchanged_ += exchange;
+}
+
+void CostModel::observe_shadow(int32_t tokens, double busy, double wait) {
+  const double exchange = std::max(0.0, wait - busy);
+  const double token = tokens > 0 ? busy / tokens : draft().per_step;
+  if (draft_measured_) {
+    exchange_ = std::min(exchange_, exchange);
+    const double share = std::min(1.0, token / std::max(1e-12, draft().per_step));
+    ld_ *= share;
+    md_ *= share;
+    return;
+  }
+  shadow_exchange_ = shadows_ == 0 ? exchange : std::min(shadow_exchange_, exchange);
+  exchange_ = std::max(0.0, shadow_exchange_ - verify_seconds(1, 0));  // it may have waited for a pass to end
+  ld_ = ll_ * (shadows_ == 0 ? token : std::min(draft().per_step, token));
+  ++shadows_;
 }
 
 // Least squares through the origin; both costs >= 0.

@@ -39,6 +39,10 @@ class CostModel {
   // One step's drafting: `wait` from the first Propose until the last draft was there, of which the busiest
   // worker drafted for `busy`; the longest draft and all of them together, in tokens.
   void observe_draft_phase(int32_t longest, int32_t total, double busy, double wait);
+  // The same of a draft that nobody waited for, and whose reading is not counted. The target was busy
+  // meanwhile, and whoever reads messages perhaps, too: so this is believed until something better is known,
+  // and where it is cheaper than that.
+  void observe_shadow(int32_t tokens, double busy, double wait);
 
   const VerifyCost& verify() const { return fit_; }
   DraftCost draft() const;
@@ -46,10 +50,12 @@ class CostModel {
   double draft_token_seconds() const { return draft().per_step; }
   double exchange_seconds() const { return exchange_; }  // links and queues, there and back
 
-  bool draft_known() const { return scaled_ && ((draft_measured_ && !draft_doubted()) || !prior_.relative); }
+  bool draft_known() const {
+    return scaled_ && (((draft_measured_ || shadows_ > 0) && !draft_doubted()) || !prior_.relative);
+  }
   // One draft that was long on its way is not believed alone: it may have waited for threads and memory that
   // were used for the first time.
-  bool draft_doubted() const { return phases_ == 1 && exchange_ > 0.5 * fit_.base; }
+  bool draft_doubted() const { return phases_ + shadows_ == 1 && exchange_ > 0.5 * fit_.base; }
 
   double draft_phase_seconds(int32_t longest, int32_t total) const;
   // A round in which each of `batch` sequences of `context` tokens drafts gamma; 0 does not wait for
@@ -78,7 +84,7 @@ class CostModel {
   double k_ = 0, kk_ = 0, nk_ = 0, kt_ = 0;
   double ll_ = 0, mm_ = 0, lm_ = 0, ld_ = 0, md_ = 0;  // drafts: longest, further tokens, busy seconds
   bool draft_measured_ = false;
-  double exchange_ = 0;
+  double exchange_ = 0, shadow_exchange_ = 0;
   VerifyCost fit_;
   std::array<Missed, kFewRows + 1> missed_{};
   std::array<double, kFewRows + 1> correction_{};  // by rows; factors less 1
@@ -87,7 +93,7 @@ class CostModel {
   double predicted_ = 0, measured_ = 0, absolute_error_ = 0;
   double rows_seen_ = 0, context_seen_ = 0;  // over all passes, as the seconds before
   double drafted_ = 0, busy_ = 0, exchanged_ = 0;
-  int64_t phases_ = 0;
+  int64_t phases_ = 0, shadows_ = 0;
 };
 
 }  // namespace outrider

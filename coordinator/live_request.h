@@ -17,6 +17,17 @@
 
 namespace outrider {
 
+// A draft that was asked for while its rounds went on without it (GammaPolicy::shadow).
+struct ShadowDraft {
+  Round round;  // the plain one that it was asked for in
+  Epoch epoch;
+  Position base;
+  uint64_t prefix_hash = 0;
+  int32_t gamma = 0;
+  Clock::time_point sent_at, deadline;
+  std::optional<std::vector<TokenId>> ids;  // came; wait for the text to go on past them
+};
+
 // What a draft worker holds of a sequence, as far as we told it.
 struct DraftLink {
   std::optional<PeerId> peer;
@@ -24,6 +35,7 @@ struct DraftLink {
   bool fresh = true;    // no draft came back since Open: it may still be reading the prompt
   int32_t known = 0;    // committed ids it was sent
   int32_t resyncs = 0;  // of this round; bounded
+  std::optional<ShadowDraft> shadow;
 };
 
 // The round under way.

@@ -57,11 +57,22 @@ enum class DropReason : uint8_t {
   kTree,          // only chains are verified
   kNotUsed,       // good, but its request ended before the plan
   kSliceMissing,  // a target rank did not get its part of q in time
+  kShadow,        // asked for to learn from, while rounds went on without it
 };
-constexpr std::array<std::string_view, 13> kDropReasonNames = {
-    "unknown_sequence", "unexpected_sender", "stale_epoch", "stale_round", "duplicate", "wrong_base",
-    "wrong_hash",       "too_long",          "bad_ids",     "bad_q",       "tree",      "not_used",
-    "slice_missing"};
+constexpr std::array<std::string_view, 14> kDropReasonNames = {"unknown_sequence",
+                                                               "unexpected_sender",
+                                                               "stale_epoch",
+                                                               "stale_round",
+                                                               "duplicate",
+                                                               "wrong_base",
+                                                               "wrong_hash",
+                                                               "too_long",
+                                                               "bad_ids",
+                                                               "bad_q",
+                                                               "tree",
+                                                               "not_used",
+                                                               "slice_missing",
+                                                               "shadow"};
 
 // Sums over verified rounds. g drafted, n accepted, t = n + [n < g] tested, e emitted after cuts.
 struct RoundSums {

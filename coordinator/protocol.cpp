@@ -43,6 +43,7 @@ std::optional<Clock::time_point> Protocol::next_deadline() const {
   if (join_deadline_) consider(*join_deadline_);
   if (plan_) consider(plan_->sent_at + step_timeout());
   for (const auto& [id, live] : live_) {
+    if (live->link.shadow && !live->link.shadow->ids) consider(live->link.shadow->deadline);
     if (live->state != RequestState::kDrafting) continue;
     consider(live->round.draft_deadline);
     if (!plan_) consider(live->round.batch_deadline);
@@ -224,6 +225,12 @@ void Protocol::expire() {
         fmt::format("the target group did not answer step {} within {} ms", plan_->step, waited.count())));
   }
   for (auto& [id, live] : live_) {
+    auto& shadow = live->link.shadow;
+    if (shadow && !shadow->ids && now_ >= shadow->deadline) {
+      ++totals_.draft_deadlines_missed;
+      if (Worker* worker = worker_of(*live)) worker_missed(*worker);
+      shadow.reset();
+    }
     if (live->state != RequestState::kDrafting || now_ < live->round.draft_deadline) continue;
     ++totals_.draft_deadlines_missed;
     if (!is_match_rule(live->request.sampling.rule)) ++totals_.liveness_timeouts;

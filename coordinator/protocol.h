@@ -40,6 +40,8 @@ struct ProtocolOptions {
   // Match rules: have workers tell what they would have drafted where a fully accepted draft ended, so that a
   // record of the rounds can be replayed at other lengths. Costs a row of the draft model's head each time.
   bool record_guesses = false;
+  // Verdicts do not depend on tokens (--synthetic-acceptance), so the text says nothing about a draft of it.
+  bool synthetic_acceptance = false;
 
   // A round waits for its draft this many times the average round (algorithms.md 7.3), within bounds ...
   double draft_timeout_rounds = 3;
@@ -83,6 +85,12 @@ class Protocol {
     PeerId peer;
     Hello hello;
   };
+  // Shadow drafts that a worker was asked for at once, as far as they have come.
+  struct ShadowPhase {
+    Clock::time_point sent_at{};
+    int32_t longest = 0;
+    int64_t reading_ns = 0, drafting_ns = 0;
+  };
   struct Worker {
     Hello hello;
     DrafterKind kind = 0;
@@ -91,8 +99,10 @@ class Protocol {
     bool silent = false;               // nothing was heard from it since the last of them
     Clock::time_point resume_at{};     // left alone until then
     Clock::time_point silent_until{};  // the same while it stays silent
-    bool slices = true;                // none of its slices of q was lost yet
-    double token_ns = 0;               // how long a drafted token is waited for; 0: not known
+    std::optional<uint64_t> asked_in;  // the step whose rounds it last drafted for
+    ShadowPhase shadows;
+    bool slices = true;   // none of its slices of q was lost yet
+    double token_ns = 0;  // how long a drafted token is waited for; 0: not known
     Clock::time_point measured_at{};
     bool usable(Clock::time_point now) const { return now >= (silent ? silent_until : resume_at); }
     std::vector<SequenceId> unsent_closes;  // its queue was full; bounded by what it can hold
@@ -170,7 +180,16 @@ class Protocol {
   void begin_round(LiveRequest& live);
   int32_t gamma_limit(const LiveRequest& live, const Worker& worker) const;
   QKind q_kind(const LiveRequest& live, const Worker& worker) const;
-  void propose(LiveRequest& live);
+  GammaContext gamma_context(const LiveRequest& live, const Worker& worker) const;
+  bool reads_along(const LiveRequest& live, const Worker& worker) const;
+  Clock::duration reading_time(const LiveRequest& live) const;
+  void ask(LiveRequest& live);
+  void ask_aside(LiveRequest& live, int32_t gamma);
+  void propose(LiveRequest& live, int32_t gamma, Pipeline pipeline, Clock::duration timeout);
+  bool tests_shadows(const LiveRequest& live) const;
+  void take_shadow(LiveRequest& live, Draft& draft);
+  void learn_shadow(Worker& worker, const LiveRequest& live, const Draft& draft);
+  void compare_shadow(LiveRequest& live);
   void decide(LiveRequest& live);
   void go_plain(LiveRequest& live);
   void drop(DropReason reason) { ++totals_.drafts_dropped[static_cast<size_t>(reason)]; }

@@ -12,6 +12,8 @@ constexpr int32_t kCatchUpTokens = 64;
 // A worker that takes longer to read is too slow to wait for.
 constexpr std::chrono::milliseconds kReadingTimePerToken{10};
 
+int32_t length(const std::vector<TokenId>& ids) { return static_cast<int32_t>(ids.size()); }
+
 }  // namespace
 
 // algorithms.md 2.10, and room in one pass.
@@ -29,6 +31,21 @@ QKind Protocol::q_kind(const LiveRequest& live, const Worker& worker) const {
   return options_.q_kind == QKind::kDense && has_doors && worker.slices ? QKind::kSlices : options_.q_kind;
 }
 
+// Under match rules a round accepts what the target would have written anyway.
+bool Protocol::tests_shadows(const LiveRequest& live) const {
+  return is_match_rule(live.request.sampling.rule) && !options_.synthetic_acceptance;
+}
+
+GammaContext Protocol::gamma_context(const LiveRequest& live, const Worker& worker) const {
+  return {.limit = gamma_limit(live, worker),
+          .batch_size = static_cast<int32_t>(running_),
+          .context_length = live.sequence.committed(),
+          .cost = &cost_of(worker.kind),
+          .ahead = options_.pipeline != Pipeline::kLockstep,
+          .shadows = tests_shadows(live) ? Shadows::kTests : Shadows::kCosts,
+          .shadow_out = live.link.shadow.has_value()};
+}
+
 // A policy is asked only when a worker could draft, so its decisions follow the sequence's own rounds.
 void Protocol::begin_round(LiveRequest& live) {
   RoundInFlight& round = live.round;
@@ -37,22 +54,30 @@ void Protocol::begin_round(LiveRequest& live) {
   round.begun_at = now_;
   live.link.resyncs = 0;
   const Worker* worker = worker_of(live);
-  const bool usable = worker && live.link.opened && worker->usable(now_);
-  if (usable) {
+  if (worker && live.link.opened && worker->usable(now_)) {
     round.kind = worker->kind;
-    const int32_t limit = gamma_limit(live, *worker);
-    const GammaContext context{.limit = limit,
-                               .batch_size = static_cast<int32_t>(running_),
-                               .context_length = live.sequence.committed(),
-                               .cost = &cost_of(round.kind),
-                               .ahead = options_.pipeline != Pipeline::kLockstep};
-    round.gamma = std::clamp(live.gamma->next(context), 0, limit);
-    const bool readable = live.sequence.committed() <= worker->hello.model.max_context;
-    if (round.gamma > 0 || (readable && live.link.known < live.sequence.committed())) propose(live);
+    const GammaContext context = gamma_context(live, *worker);
+    round.gamma = std::clamp(live.gamma->next(context), 0, context.limit);
+    const int32_t shadow = round.gamma > 0 ? 0 : std::min(live.gamma->shadow(), context.limit);
+    if (round.gamma > 0) {
+      ask(live);
+    } else if (shadow > 0 && !live.link.shadow) {
+      ask_aside(live, shadow);
+    } else if (reads_along(live, *worker)) {
+      propose(live, 0, options_.pipeline, draft_timeout());
+    }
   }
   if (round.gamma == 0) return decide(live);
   ++totals_.proposals;
   live.become(RequestState::kDrafting);
+}
+
+// Who drafts for others just now can as well read what this sequence wrote. Else a worker is left asleep, and
+// reads all at once when it is next asked for a draft.
+bool Protocol::reads_along(const LiveRequest& live, const Worker& worker) const {
+  return worker.asked_in && *worker.asked_in + 1 >= next_step_ && !live.link.shadow &&
+         live.link.known < live.sequence.committed() &&
+         live.sequence.committed() <= worker.hello.model.max_context;
 }
 
 Clock::duration Protocol::draft_timeout() const {
@@ -61,31 +86,56 @@ Clock::duration Protocol::draft_timeout() const {
   return std::max<Clock::duration>(options_.draft_timeout_min, scaled);
 }
 
-void Protocol::propose(LiveRequest& live) {
-  RoundInFlight& round = live.round;
+// What a worker gets on top that has a prompt, or much else, to read first.
+Clock::duration Protocol::reading_time(const LiveRequest& live) const {
   const int32_t committed = live.sequence.committed();
-  const auto unseen = live.sequence.ids_from(live.link.known);
   const int32_t unread = live.link.fresh ? committed : committed - live.link.known;
-  Clock::duration timeout = draft_timeout();
-  round.batch_deadline = now_ + timeout;
-  if (live.link.fresh || unread > kCatchUpTokens)
-    timeout += std::min<Clock::duration>(kReadingTimePerToken * unread, options_.first_draft_timeout);
+  if (!live.link.fresh && unread <= kCatchUpTokens) return {};
+  return std::min<Clock::duration>(kReadingTimePerToken * unread, options_.first_draft_timeout);
+}
+
+// For the draft of the round that begins.
+void Protocol::ask(LiveRequest& live) {
+  RoundInFlight& round = live.round;
+  Clock::duration timeout = draft_timeout() + reading_time(live);
   if (!is_match_rule(live.request.sampling.rule))
     timeout = std::max<Clock::duration>(timeout, options_.liveness_timeout);
+  round.batch_deadline = now_ + draft_timeout();
   round.draft_deadline = now_ + timeout;
+  live.link.shadow.reset();
+  worker_of(live)->asked_in = next_step_;
+  propose(live, round.gamma, options_.pipeline, timeout);
+}
+
+void Protocol::ask_aside(LiveRequest& live, int32_t gamma) {
+  const Clock::duration timeout = draft_timeout() + reading_time(live);
+  live.link.shadow = ShadowDraft{.round = live.round.number,
+                                 .epoch = live.sequence.epoch(),
+                                 .base = Position(live.sequence.committed()),
+                                 .prefix_hash = live.sequence.hash(),
+                                 .gamma = gamma,
+                                 .sent_at = now_,
+                                 .deadline = now_ + timeout,
+                                 .ids = {}};
+  propose(live, gamma, Pipeline::kLockstep, timeout);
+}
+
+void Protocol::propose(LiveRequest& live, int32_t gamma, Pipeline pipeline, Clock::duration timeout) {
+  const int32_t committed = live.sequence.committed();
+  const auto unseen = live.sequence.ids_from(live.link.known);
   const QKind q = q_kind(live, *worker_of(live));
   send(*live.link.peer,
        Propose{.sequence = live.id(),
                .epoch = live.sequence.epoch(),
-               .round = round.number,
+               .round = live.round.number,
                .base = Position(committed),
                .committed = {unseen.begin(), unseen.end()},
-               .gamma = round.gamma,
+               .gamma = gamma,
                .q_kind = q,
                .sparse_m = q == QKind::kSparse ? options_.sparse_m : 0,
                .deadline_ms = static_cast<int32_t>(
                    std::chrono::duration_cast<std::chrono::milliseconds>(timeout).count()),
-               .pipeline = options_.pipeline,
+               .pipeline = pipeline,
                .fanout = options_.fanout,
                .stop = live.gamma->stop_rule(),
                .wants_guess = options_.record_guesses && is_match_rule(live.request.sampling.rule)});
@@ -119,6 +169,7 @@ void Protocol::receive(PeerId peer, Draft& message) {
   if (at == live_.end() || !at->second->running()) return drop(DropReason::kUnknownSequence);
   LiveRequest& live = *at->second;
   if (live.link.peer != peer) return drop(DropReason::kUnexpectedSender);
+  if (live.link.shadow && message.round == live.link.shadow->round) return take_shadow(live, message);
   if (message.epoch != live.sequence.epoch()) return drop(DropReason::kStaleEpoch);
   if (live.state != RequestState::kDrafting)
     return drop(live.round.has_draft && message.round == live.round.number ? DropReason::kDuplicate
@@ -148,6 +199,72 @@ void Protocol::receive(PeerId peer, Draft& message) {
   live.round.worker = worker.hello.generation;
   decide(live);
   worker_answered(worker, live.round);
+}
+
+// Its tokens are never verified, only looked at.
+void Protocol::take_shadow(LiveRequest& live, Draft& draft) {
+  ShadowDraft& shadow = *live.link.shadow;
+  if (shadow.ids) return drop(DropReason::kDuplicate);
+  Worker& worker = *worker_of(live);
+  const auto reason = check_draft(draft, {.epoch = shadow.epoch,
+                                          .round = shadow.round,
+                                          .base = shadow.base,
+                                          .prefix_hash = shadow.prefix_hash,
+                                          .gamma = shadow.gamma,
+                                          .q_kind = q_kind(live, worker),
+                                          .vocab_size = target_->hello.model.vocab_size});
+  drop(reason.value_or(DropReason::kShadow));
+  if (reason) {
+    live.link.shadow.reset();
+    worker_missed(worker);
+    if (reason == DropReason::kWrongHash) open_at(*live.link.peer, live);
+    return;
+  }
+  worker.misses = 0;
+  live.link.fresh = false;
+  learn_shadow(worker, live, draft);
+  shadow.ids = std::move(draft.ids);
+  compare_shadow(live);
+}
+
+// What the drafts of one step cost is known with the last of them. The first token of each comes from the
+// pass that reads the text, so the others say what a token costs.
+void Protocol::learn_shadow(Worker& worker, const LiveRequest& live, const Draft& draft) {
+  ShadowPhase& phase = worker.shadows;
+  const Clock::time_point sent_at = live.link.shadow->sent_at;
+  if (phase.sent_at != sent_at) phase = {.sent_at = sent_at};
+  phase.longest = std::max(phase.longest, length(draft.ids));
+  phase.reading_ns += draft.ingest_ns;
+  phase.drafting_ns += draft.draft_ns;
+  const bool more = std::any_of(live_.begin(), live_.end(), [&](const auto& item) {
+    const auto& other = item.second->link;
+    return item.second.get() != &live && other.peer == live.link.peer && other.shadow && !other.shadow->ids &&
+           other.shadow->sent_at == sent_at;
+  });
+  if (more) return;
+  const double wait = std::chrono::duration<double>(now_ - sent_at).count();
+  const double reading = static_cast<double>(phase.reading_ns) * 1e-9;
+  const double drafting = static_cast<double>(phase.drafting_ns) * 1e-9;
+  const double token = phase.longest > 1 ? drafting / (phase.longest - 1) : reading;
+  const double busy = token * phase.longest;
+  const double link = std::max(0.0, wait - reading - drafting);
+  cost_.observe_shadow(phase.longest, busy, busy + link);
+  costs_.at(worker.kind).observe_shadow(phase.longest, busy, busy + link);
+}
+
+// Once the text has gone on past the draft, or otherwise than it.
+void Protocol::compare_shadow(LiveRequest& live) {
+  auto& shadow = live.link.shadow;
+  if (!shadow || !shadow->ids || live.finished()) return;
+  const auto& ids = *shadow->ids;
+  const auto text = live.sequence.ids_from(shadow->base.value());
+  const auto reach = std::min(ids.size(), text.size());
+  const auto accepted = static_cast<size_t>(
+      std::mismatch(ids.begin(), ids.begin() + static_cast<ptrdiff_t>(reach), text.begin()).first -
+      ids.begin());
+  if (accepted == text.size() && accepted < ids.size()) return;  // not written yet
+  live.gamma->observe_shadow(tests_shadows(live) ? length(ids) : 0, static_cast<int32_t>(accepted));
+  shadow.reset();
 }
 
 }  // namespace outrider

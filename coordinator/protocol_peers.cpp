@@ -281,6 +281,7 @@ void Protocol::on(SendFailed& event) {
   const auto found = live_.find(propose ? propose->sequence : open ? open->sequence : SequenceId());
   if (found == live_.end() || found->second->link.peer != event.peer) return;
   found->second->link.opened = false;
+  found->second->link.shadow.reset();
   if (found->second->state == RequestState::kDrafting) go_plain(*found->second);
 }
 
@@ -325,7 +326,8 @@ void Protocol::receive(PeerId peer, Resync& message) {
   } else {
     open_at(peer, live);
   }
-  if (live.state == RequestState::kDrafting) propose(live);
+  live.link.shadow.reset();
+  if (live.state == RequestState::kDrafting) ask(live);
 }
 
 }  // namespace outrider

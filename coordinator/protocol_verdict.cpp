@@ -99,6 +99,7 @@ void Protocol::apply_verdict(LiveRequest& live, const PlannedEntry& entry, Verdi
   const auto reason = commit(live, verdict);
   const int32_t emitted = live.sequence.emitted() - emitted_before;
   if (!entry.first) teach(live, verdict, emitted);
+  compare_shadow(live);
   record(live, entry, verdict, emitted, result);
   if (reason) return finish(live, *reason);
   CHECK(live.sequence.committed() == live.sequence.target.committed, "C={} but the target holds {}",

@@ -99,7 +99,7 @@ class ModelDrafter final : public Drafter {
 
   // outcome_preparation.cpp: branches
   bool resume(Sequence& s, const Propose& propose);
-  void observe(Sequence& s, std::span<const TokenId> outcome);
+  bool observe(Sequence& s, std::span<const TokenId> outcome);
   TokenId prepared_guess(const Sequence& s, std::span<const TokenId> outcome) const;
   void adopt(Sequence& s, Branch& branch, const Propose& propose);
   void drop_block(Sequence& s);

@@ -27,9 +27,8 @@ bool ModelDrafter::resume(Sequence& s, const Propose& propose) {
   if (!s.block) return false;
   const auto sent_at = s.block->sent_at;
   const bool was_prepared = s.block->prepare;
-  policy_.verdict_took(ns_since(sent_at));
   const auto outcome = s.window.committed().subspan(static_cast<size_t>(s.block->base.value()));
-  observe(s, outcome);
+  const bool is_next = observe(s, outcome);
   PreparationReport preparation{.looked_up = s.block->pipeline != Pipeline::kLockstep && propose.gamma > 0,
                                 .outcomes = static_cast<int32_t>(s.block->branches.size())};
   const StrandKey key{propose.round, propose.q_kind, propose.sparse_m};
@@ -50,17 +49,19 @@ bool ModelDrafter::resume(Sequence& s, const Propose& propose) {
   preparation.hit = hit && propose.gamma > 0;
   s.job->preparation = preparation;
   if (propose.wants_guess) s.job->guess = prepared_guess(s, outcome);
-  s.job->previous_sent_at = sent_at;
+  if (is_next) s.job->previous_sent_at = sent_at;
   s.job->was_prepared = was_prepared;
   drop_block(s);
   return hit;
 }
 
-void ModelDrafter::observe(Sequence& s, std::span<const TokenId> outcome) {
+// Whether this is the verdict on the block. Where rounds went on without drafts, there is none.
+bool ModelDrafter::observe(Sequence& s, std::span<const TokenId> outcome) {
   const Block& block = *s.block;
   const auto common = std::mismatch(block.ids.begin(), block.ids.end(), outcome.begin(), outcome.end()).first;
   const auto accepted = static_cast<size_t>(common - block.ids.begin());
-  if (outcome.size() != accepted + 1) return;  // not one verdict on this block
+  if (outcome.size() != accepted + 1) return false;
+  policy_.verdict_took(ns_since(block.sent_at));
   std::optional<int32_t> rank;
   if (accepted < block.guesses.size() && block.guesses[accepted]) {
     TokenGuesses guesses = *block.guesses[accepted];
@@ -68,6 +69,7 @@ void ModelDrafter::observe(Sequence& s, std::span<const TokenId> outcome) {
     rank = guesses.rank_of(outcome.back());
   }
   statistics_of(s).observe(static_cast<int32_t>(block.ids.size()), static_cast<int32_t>(accepted), rank);
+  return true;
 }
 
 // What would have been drafted after the block, where preparing found it out and all of the block was

@@ -208,6 +208,7 @@ Result<ProtocolOptions> protocol_options(const RunOptions& options, const Prepar
   protocol.sparse_m = q.entries(prepared.target.vocab_size);
   ASSIGN_OR_RETURN(protocol.pipeline, parse_pipeline(options.pipeline));
   protocol.fanout = options.fanout_budget;
+  protocol.synthetic_acceptance = !options.synthetic_acceptance.empty();
   protocol.record_guesses = !options.record_rounds_file.empty() && options.synthetic_acceptance.empty();
   return protocol;
 }

@@ -17,6 +17,8 @@ constexpr double kMaxTrials = 4;     // credit for so many: a burst can confirm 
 constexpr double kClearGain = 1.3;
 constexpr int32_t kPlainTrialMinGap = 16, kPlainTrialMaxGap = 256;  // steps
 constexpr int32_t kIdleRounds = 32;  // then one token is tried: the others' drafts are waited for anyway
+constexpr double kLeastShadow =
+    0.25;  // plain steps that a shadow draft is thought to cost at least: wake-ups
 
 }  // namespace
 
@@ -33,16 +35,35 @@ void EwmaBatch::leave(EwmaGamma* member) {
   stale_ = true;
 }
 
+void EwmaBatch::Step::add(int32_t drafted_tokens, int32_t accepted_tokens) {
+  ++rounds;
+  accepted += accepted_tokens;
+  drafted += drafted_tokens;
+  longest = std::max(longest, drafted_tokens);
+}
+
+double EwmaBatch::Step::seconds(const CostModel& cost, int64_t context) const {
+  return cost.verify_seconds(rounds + drafted, context) + cost.draft_phase_seconds(longest, drafted);
+}
+
 void EwmaBatch::learn(const RoundOutcome& outcome) {
   stale_ = true;
-  ++step_.rounds;
-  step_.accepted += outcome.accepted;
-  step_.drafted += outcome.proposed;
-  step_.longest = std::max(step_.longest, outcome.proposed);
-  if (outcome.drafted == 0) return;
+  step_.add(outcome.proposed, outcome.accepted);
+  learn_acceptance(outcome.drafted, outcome.accepted);
+}
+
+void EwmaBatch::learn_shadow(int32_t drafted, int32_t accepted) {
+  stale_ = true;
+  since_draft_ = 0;
+  if (drafted > 0) shadow_.add(drafted, accepted);
+  learn_acceptance(drafted, accepted);
+}
+
+void EwmaBatch::learn_acceptance(int32_t drafted, int32_t accepted) {
+  if (drafted == 0) return;
   // Decayed once a step, in as many parts as there are sequences.
   shared_.forget((1 - options_.decay) / static_cast<double>(std::max<size_t>(1, members_.size())));
-  shared_.update(outcome.drafted, outcome.accepted);
+  shared_.update(drafted, accepted);
 }
 
 void EwmaBatch::decide(const CostModel& cost) {
@@ -52,7 +73,11 @@ void EwmaBatch::decide(const CostModel& cost) {
   limits_.clear();
   int64_t total_context = 0;
   bool all_chosen = true;
+  shadows_ = Shadows::kTests;
+  shadow_out_ = false;
   for (const EwmaGamma* member : members_) {
+    shadows_ = std::min(shadows_, member->shadows_);
+    shadow_out_ |= member->shadow_out_;
     acceptance_.push_back(member->estimate());
     limits_.push_back(cost.draft_known() ? member->limit_ : std::min(member->limit_, kFirstLength));
     total_context += member->context_;
@@ -63,6 +88,7 @@ void EwmaBatch::decide(const CostModel& cost) {
   const GoodputChoice best = allocate_goodput(acceptance_, limits_, cost, total_context);
   choose(cost, total_context, best, all_chosen);
   consider_trial(cost, plain, best.rate);
+  consider_rehearsal(cost);
 }
 
 void EwmaBatch::choose(const CostModel& cost, int64_t context, const GoodputChoice& best, bool all_chosen) {
@@ -92,12 +118,13 @@ double EwmaBatch::rate_of_present(const CostModel& cost, int64_t context) const 
 void EwmaBatch::settle(const CostModel& cost, double plain_seconds, int64_t context) {
   const Step step = std::exchange(step_, {});
   if (step.rounds == 0) return;
+  settle_shadows(cost, context);
+  since_draft_ = step.drafted > 0 ? 0 : std::min(since_draft_ + 1, kRehearsedFor);
   if (cost.draft_doubted()) {
     uncharged_ += step.drafted > 0;
     return;
   }
-  const double seconds = cost.verify_seconds(step.rounds + step.drafted, context) +
-                         cost.draft_phase_seconds(step.longest, step.drafted);
+  const double seconds = step.seconds(cost, context);
   const double gain = step.tokens() - seconds / plain_seconds;
   // A doubted step cost what the one did that settled the doubt.
   const double all = gain * (1 + std::exchange(uncharged_, 0));
@@ -110,6 +137,16 @@ void EwmaBatch::settle(const CostModel& cost, double plain_seconds, int64_t cont
     credit_ += kTrialShare * seconds;
 }
 
+// While drafting is off for what it lost, its shadows count as if they had been rounds, so that it comes back
+// when they gain. All of them together: those that are wrong at once are known to be so first.
+void EwmaBatch::settle_shadows(const CostModel& cost, int64_t context) {
+  if (shadow_out_) return;
+  const Step shadow = std::exchange(shadow_, {});
+  if (shadow.rounds == 0 || standing_ >= 0) return;
+  const double plain = cost.verify_seconds(shadow.rounds, context);
+  standing_ = std::min(0.0, standing_ + shadow.tokens() - shadow.seconds(cost, context) / plain);
+}
+
 // At gamma 0 a short draft is tried now and then, else a plain step: only so is it known what the other
 // choice costs. All sequences try in the same step, so the wait is paid once and all of them learn.
 void EwmaBatch::consider_trial(const CostModel& cost, double plain_seconds, double best_rate) {
@@ -119,7 +156,10 @@ void EwmaBatch::consider_trial(const CostModel& cost, double plain_seconds, doub
   if (off_ != was_off) credit_ = 0;
   trial_ = Trial::kNone;
   double extra = 0;
-  if (off_) {
+  if (off_ && shadow_out_) return;
+  if (off_ && shadows_ == Shadows::kTests) {
+    extra = shadow_seconds(cost, plain_seconds);
+  } else if (off_) {
     extra = cost.verify().per_row * batch * ProbeBudget::kLength +
             cost.draft_phase_seconds(ProbeBudget::kLength, batch * ProbeBudget::kLength);
   } else if (++since_plain_ < kPlainTrialMaxGap) {
@@ -132,6 +172,23 @@ void EwmaBatch::consider_trial(const CostModel& cost, double plain_seconds, doub
   trial_ = off_ ? Trial::kDraft : Trial::kPlain;
   trial_rate_ = best_rate;
   since_plain_ = 0;
+  if (off_ && shadows_ == Shadows::kTests) credit_ -= extra;
+}
+
+// What a shadow draft may take from a target that shares cores with the drafter; the link's time it does not.
+double EwmaBatch::shadow_seconds(const CostModel& cost, double plain_seconds) const {
+  const auto total = static_cast<int32_t>(members_.size()) * ProbeBudget::kLength;
+  const double busy = cost.draft_phase_seconds(ProbeBudget::kLength, total) - cost.exchange_seconds();
+  return std::max(kLeastShadow * plain_seconds, busy);
+}
+
+void EwmaBatch::consider_rehearsal(const CostModel& cost) {
+  const bool drafts =
+      trial_ == Trial::kDraft ||
+      std::any_of(members_.begin(), members_.end(), [](const EwmaGamma* m) { return m->gamma_ > 0; });
+  const bool stranger = since_draft_ >= kRehearsedFor || cost.draft_doubted();
+  const bool in_shadow = trial_ == Trial::kDraft && shadows_ == Shadows::kTests;
+  rehearses_ = options_.trials && shadows_ != Shadows::kNone && drafts && (stranger || in_shadow);
 }
 
 EwmaGamma::EwmaGamma(const EwmaOptions& options, std::shared_ptr<EwmaBatch> batch)
@@ -152,8 +209,11 @@ double EwmaGamma::estimate() const {
 int32_t EwmaGamma::next(const GammaContext& context) {
   limit_ = std::min(options_.max, context.limit);
   context_ = context.context_length;
+  shadows_ = context.shadows;
+  shadow_out_ = context.shadow_out;
   if (!std::exchange(joined_, true)) batch_->join(this);
   batch_->decide(cost_of(context.cost));
+  if (batch_->rehearses()) return 0;
   if (batch_->trial() == EwmaBatch::Trial::kDraft) return std::min(ProbeBudget::kLength, limit_);
   if (batch_->trial() == EwmaBatch::Trial::kPlain) return 0;
   idle_ = gamma_ == 0 && !batch_->off() ? idle_ + 1 : 0;
@@ -164,18 +224,29 @@ int32_t EwmaGamma::next(const GammaContext& context) {
 
 void EwmaGamma::update(const RoundOutcome& outcome) {
   batch_->learn(outcome);
-  if (outcome.drafted == 0) return;
-  acceptance_.update(outcome.drafted, outcome.accepted);
-  watch_for_change(outcome);
+  learn(outcome.drafted, outcome.accepted);
+}
+
+int32_t EwmaGamma::shadow() const { return batch_->rehearses() ? std::min(ProbeBudget::kLength, limit_) : 0; }
+
+void EwmaGamma::observe_shadow(int32_t drafted, int32_t accepted) {
+  batch_->learn_shadow(drafted, accepted);
+  learn(drafted, accepted);
+}
+
+void EwmaGamma::learn(int32_t drafted, int32_t accepted) {
+  if (drafted == 0) return;
+  acceptance_.update(drafted, accepted);
+  watch_for_change(drafted, accepted);
 }
 
 // When acceptance falls, tests become rare and the average follows slowly; when it rises, the past weighs. So
 // half the evidence is dropped after a run of rounds without an accepted token, or of tokens without a
 // rejection, that the estimate thinks so unlikely: three rounds at 0.85 or fifteen at 0.3; five tokens at
 // 0.35.
-void EwmaGamma::watch_for_change(const RoundOutcome& outcome) {
-  zeros_ = outcome.accepted == 0 ? zeros_ + 1 : 0;
-  streak_ = outcome.accepted == outcome.drafted ? streak_ + outcome.accepted : 0;
+void EwmaGamma::watch_for_change(int32_t drafted, int32_t accepted) {
+  zeros_ = accepted == 0 ? zeros_ + 1 : 0;
+  streak_ = accepted == drafted ? streak_ + accepted : 0;
   const bool fell = std::pow(1 - acceptance_.mean(), zeros_) < options_.surprise;
   const bool rose = std::pow(acceptance_.mean(), streak_) < options_.surprise;
   if (!fell && !rose) return;

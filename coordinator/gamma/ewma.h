@@ -31,17 +31,24 @@ class EwmaBatch {
   void leave(EwmaGamma* member);
   void decide(const CostModel& cost);  // unless nothing happened since
   void learn(const RoundOutcome& outcome);
+  void learn_shadow(int32_t drafted, int32_t accepted);
   double mean() const { return shared_.mean(); }
   bool off() const { return off_; }
   enum class Trial { kNone, kDraft, kPlain };
   Trial trial() const { return trial_; }
+  // This step is plain, and everybody makes a shadow draft.
+  bool rehearses() const { return rehearses_; }
   bool alone() const { return members_.size() < 2; }
 
  private:
+  void learn_acceptance(int32_t drafted, int32_t accepted);
   void settle(const CostModel& cost, double plain_seconds, int64_t context);
+  void settle_shadows(const CostModel& cost, int64_t context);
   void choose(const CostModel& cost, int64_t context, const GoodputChoice& best, bool all_chosen);
   double rate_of_present(const CostModel& cost, int64_t context) const;
   void consider_trial(const CostModel& cost, double plain_seconds, double best_rate);
+  void consider_rehearsal(const CostModel& cost);
+  double shadow_seconds(const CostModel& cost, double plain_seconds) const;
 
   EwmaOptions options_;
   std::vector<EwmaGamma*> members_;
@@ -55,11 +62,21 @@ class EwmaBatch {
   Trial trial_ = Trial::kNone;
   int32_t since_plain_ = 252;  // steps; nothing is known at first, so the first trial is soon
   double trial_rate_ = 0;      // of what a plain trial stood in for
-  struct Step {                // since the last decision
+  struct Step {
     int32_t rounds = 0, accepted = 0, drafted = 0, longest = 0;
+    void add(int32_t drafted_tokens, int32_t accepted_tokens);
     double tokens() const { return 1 + static_cast<double>(accepted) / rounds; }  // of a sequence
-  } step_;
+    double seconds(const CostModel& cost, int64_t context) const;
+  } step_, shadow_;        // since the last decision
   int32_t uncharged_ = 0;  // drafted steps while their cost is doubted
+
+  // A drafter that was not heard of for a while is behind with its reading, and may be slow, far or dead. So
+  // it makes a shadow draft before a round waits for it; where that can be tested, trials are nothing else.
+  Shadows shadows_ = Shadows::kNone;  // the least that any sequence can have
+  bool shadow_out_ = false;
+  bool rehearses_ = false;
+  int32_t since_draft_ = kRehearsedFor;  // steps since the last draft or shadow
+  static constexpr int32_t kRehearsedFor = 4;
 
   // How far ahead of plain decoding the batch is, in plain steps. While it is behind nobody drafts, trials
   // apart: so whatever the estimates say, what drafting has lost stays below the start, and 1 % of the plain
@@ -78,6 +95,8 @@ class EwmaGamma : public GammaPolicy {
   ~EwmaGamma() override;
   int32_t next(const GammaContext& context) override;
   void update(const RoundOutcome& outcome) override;
+  int32_t shadow() const override;
+  void observe_shadow(int32_t drafted, int32_t accepted) override;
 
   double acceptance() const { return acceptance_.mean(); }
   int32_t chosen() const { return gamma_; }  // without probes
@@ -85,7 +104,8 @@ class EwmaGamma : public GammaPolicy {
  private:
   friend class EwmaBatch;
   double estimate() const;  // own evidence, and that of the batch
-  void watch_for_change(const RoundOutcome& outcome);
+  void learn(int32_t drafted, int32_t accepted);
+  void watch_for_change(int32_t drafted, int32_t accepted);
 
   EwmaOptions options_;
   std::shared_ptr<EwmaBatch> batch_;
@@ -93,6 +113,8 @@ class EwmaGamma : public GammaPolicy {
   bool joined_ = false;
   int32_t gamma_ = -1;  // none chosen yet
   int32_t limit_ = 0, context_ = 0;
+  Shadows shadows_ = Shadows::kNone;
+  bool shadow_out_ = false;
   int32_t zeros_ = 0;   // rounds in a row without an accepted token
   int32_t streak_ = 0;  // tokens in a row without a rejection
   int32_t idle_ = 0;    // rounds in a row without a draft while others had one

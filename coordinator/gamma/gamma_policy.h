@@ -17,21 +17,30 @@ namespace outrider {
 
 constexpr int32_t kDefaultGammaMax = 16;
 
+// What a draft that no round waits for (GammaPolicy::shadow) can teach about a sequence.
+enum class Shadows : uint8_t {
+  kNone,   // it would not be made
+  kCosts,  // what drafts cost
+  kTests,  // also, whether the text goes on as it says: match rules accept what the target says anyway
+};
+
 struct GammaContext {
   int32_t limit = 0;           // the caller clamps to this anyway: limits of algorithms.md 2.10 and gamma_max
   int32_t batch_size = 1;      // running sequences
   int32_t context_length = 0;  // C
   const CostModel* cost = nullptr;  // what rounds cost here; null: nothing is known yet
   bool ahead = false;               // drafting overlaps verification (--pipeline ahead)
+  Shadows shadows = Shadows::kNone;
+  bool shadow_out = false;  // one is under way; another would not be made
 };
 
 // One verified round. Nothing here is about discarded draft tokens, tokens beyond the end of the request, or
 // stale epochs.
 struct RoundOutcome {
-  int32_t proposed = 0;      // gamma asked of the drafter; 0: a plain round
-  int32_t drafted = 0;       // g: tokens that were verified
-  int32_t accepted = 0;      // n
-  int64_t round_ns = 0;      // from the decision about gamma to the verdict
+  int32_t proposed = 0;  // gamma asked of the drafter; 0: a plain round
+  int32_t drafted = 0;   // g: tokens that were verified
+  int32_t accepted = 0;  // n
+  int64_t round_ns = 0;  // from the decision about gamma to the verdict
   int32_t batch_size = 1;
   const CostModel* cost = nullptr;
 };
@@ -43,6 +52,11 @@ class GammaPolicy {
   virtual void update(const RoundOutcome& outcome) = 0;
   // Goes with the gamma that next() gave last, and may end the draft before it.
   virtual StopRule stop_rule() const { return {}; }
+  // Goes with a gamma of 0 that next() gave last: a draft of so many tokens, made while the target goes on
+  // without it; 0: none.
+  virtual int32_t shadow() const { return 0; }
+  // One came, and the text has gone on past it. `drafted` is 0 where it could not be tested.
+  virtual void observe_shadow(int32_t drafted, int32_t accepted) { (void)drafted, (void)accepted; }
 };
 
 using GammaPolicyFactory = std::function<std::unique_ptr<GammaPolicy>()>;

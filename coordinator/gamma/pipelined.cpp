@@ -17,13 +17,18 @@ class PipelinedGamma : public GammaPolicy {
 
   int32_t next(const GammaContext& context) override {
     const int32_t fallback = lockstep_.next(context);
-    if (!context.ahead || !pays(context)) return fallback;
+    if (!context.ahead || lockstep_.shadow() > 0 || !pays(context)) return fallback;
     return std::min(rejected_ ? 1 : block_, context.limit);
   }
 
   void update(const RoundOutcome& outcome) override {
     lockstep_.update(outcome);
     if (outcome.drafted > 0) rejected_ = outcome.accepted < outcome.drafted;
+  }
+
+  int32_t shadow() const override { return lockstep_.shadow(); }
+  void observe_shadow(int32_t drafted, int32_t accepted) override {
+    lockstep_.observe_shadow(drafted, accepted);
   }
 
  private:

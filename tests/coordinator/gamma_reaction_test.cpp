@@ -19,6 +19,9 @@ struct World {
   int batch = 1;        // all sequences decide alike
   int spell_every = 0;  // passes; each such spell is 16 passes that take 3 more
   int slow_drafts = 0;  // the first so many are 5 on their way
+  double link = 0;      // there and back
+  Shadows shadows = Shadows::kNone;
+  bool answers = true;  // else no shadow draft ever comes
 };
 
 // All sequences of a batch, in lockstep. Seconds are of the world; the policies' cost model measures them.
@@ -33,15 +36,24 @@ class Rounds {
     std::vector<int32_t> gammas, accepted;
     for (auto& policy : policies_) {
       if (!policy) policy = factory_();
-      gammas.push_back(
-          policy->next({.limit = 64, .batch_size = world.batch, .context_length = 100, .cost = &cost_}));
+      gammas.push_back(policy->next({.limit = 64,
+                                     .batch_size = world.batch,
+                                     .context_length = 100,
+                                     .cost = &cost_,
+                                     .shadows = world.shadows,
+                                     .shadow_out = shadow_ > 0}));
+    }
+    if (shadow_ == 0 && policies_[0]->shadow() > 0) {
+      shadow_ = policies_[0]->shadow();
+      shadow_due_ = seconds + shadow_ * world.draft + world.link;
+      ++shadows;
     }
     const int32_t longest = *std::max_element(gammas.begin(), gammas.end());
     const int32_t total = std::accumulate(gammas.begin(), gammas.end(), 0);
     const bool held_up = world.spell_every > 0 && passes_++ % world.spell_every >= world.spell_every - 16;
     const double verify = 1 + world.per_row * (world.batch + total - 1) + (held_up ? 3 : 0);
     const double draft = world.draft * longest;
-    const double exchange = longest > 0 && drafts_++ < world.slow_drafts ? 5 : 0;
+    const double exchange = longest > 0 ? world.link + (drafts_++ < world.slow_drafts ? 5 : 0) : 0;
     cost_.observe_draft_phase(longest, total, draft, draft + exchange);
     cost_.observe_verify(world.batch + total, 100 * world.batch, verify);
     last_accepted = 0;
@@ -57,7 +69,8 @@ class Rounds {
       tokens += count + 1;
       last_accepted = std::max(last_accepted, count);
     }
-    seconds += verify + draft;
+    seconds += verify + draft + (world.link > 0 ? exchange : 0);
+    if (shadow_ > 0 && world.answers && seconds >= shadow_due_) take_shadow();
     return longest;
   }
   // Rate relative to plain decoding in the same world.
@@ -69,14 +82,28 @@ class Rounds {
 
   World world;
   double seconds = 0, tokens = 0;
-  int32_t last_accepted = 0;
+  int32_t last_accepted = 0, shadows = 0;
 
  private:
+  // All sequences', read at the end of a pass.
+  void take_shadow() {
+    const double busy = shadow_ * world.draft;
+    cost_.observe_shadow(shadow_, busy, seconds - shadow_due_ + busy + world.link);
+    for (auto& policy : policies_) {
+      int32_t count = 0;
+      while (count < shadow_ && std::uniform_real_distribution<>()(random_) < world.alpha) ++count;
+      policy->observe_shadow(world.shadows == Shadows::kTests ? shadow_ : 0, count);
+    }
+    shadow_ = 0;
+  }
+
   CostModel cost_;
   GammaPolicyFactory factory_;
   std::vector<std::unique_ptr<GammaPolicy>> policies_;
   std::mt19937_64 random_;
   int passes_ = 0, drafts_ = 0;
+  int32_t shadow_ = 0;  // tokens of the one that is out
+  double shadow_due_ = 0;
 };
 
 double best_fixed(const World& world) {
@@ -178,6 +205,44 @@ TEST(GammaReaction, OneSlowFirstDraftDoesNotEndDrafting) {
     EXPECT_GE(drafted_rounds(1, seed), 80) << seed;
     EXPECT_LE(drafted_rounds(100, seed), 5) << seed;
   }
+}
+
+// Nobody waits for a drafter that has not shown itself, nor for one whose link is known to be too long.
+TEST(GammaReaction, StrangersAndFarDraftersAreNeverWaitedFor) {
+  for (const Shadows shadows : {Shadows::kCosts, Shadows::kTests}) {
+    Rounds silent("ewma", {.alpha = 0.9, .shadows = shadows, .answers = false});
+    Rounds far("ewma", {.alpha = 0.9, .link = 60, .shadows = shadows});
+    for (int i = 0; i < 2000; ++i) {
+      EXPECT_EQ(silent.play(), 0);
+      EXPECT_EQ(far.play(), 0);
+    }
+    EXPECT_EQ(silent.shadows, 1);
+    EXPECT_GT(far.shadows, 1);
+  }
+}
+
+// Where shadows are tested there are no other trials: from the first round on a useless drafter costs what a
+// few drafts lose before it is known for useless, and nothing afterwards.
+TEST(GammaReaction, TrialsInTheShadowLoseNothing) {
+  for (uint64_t seed = 1; seed <= 10; ++seed) {
+    Rounds rounds("ewma", {.alpha = 0.02, .draft = 0.1, .shadows = Shadows::kTests}, seed);
+    rounds.speedup(300);
+    EXPECT_LE(rounds.seconds - rounds.tokens, 3) << seed;
+    EXPECT_GE(rounds.speedup(3000), 0.999) << seed;
+    EXPECT_GT(rounds.shadows, 20) << seed;
+  }
+}
+
+TEST(GammaReaction, ShadowsBringDraftingBack) {
+  for (const Shadows shadows : {Shadows::kCosts, Shadows::kTests})
+    for (uint64_t seed = 1; seed <= 20; ++seed) {
+      Rounds rounds("ewma", {.alpha = 0.02, .draft = 0.1, .shadows = shadows}, seed);
+      for (int i = 0; i < 400; ++i) rounds.play();
+      rounds.world.alpha = 0.9;
+      int32_t gamma = 0;
+      for (int i = 0; i < 300; ++i) gamma = std::max(gamma, rounds.play());
+      EXPECT_GE(gamma, 5) << "seed " << seed;
+    }
 }
 
 TEST(GammaReaction, GoesDownWithin32RoundsOfAFallInAcceptance) {
