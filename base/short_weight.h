@@ -3,9 +3,11 @@
 // float without a sign.
 #pragma once
 
+#include <algorithm>
 #include <bit>
 #include <cstdint>
 #include <optional>
+#include <span>
 
 namespace outrider {
 
@@ -35,6 +37,30 @@ constexpr std::optional<uint32_t> unpack_short_weight(uint16_t packed) {
   if (exponent == 0) return mantissa;
   if (exponent > 32 - kShortWeightMantissa) return std::nullopt;
   return (1u << kShortWeightMantissa | mantissa) << (exponent - 1);
+}
+
+// Many at once, without branches. False: some weight has more bits, and `out` is of no use.
+inline bool pack_short_weights(std::span<const uint32_t> weights, uint16_t* out) {
+  uint32_t cut = 0;
+  for (size_t i = 0; i < weights.size(); ++i) {
+    const int extra = std::max<int>(std::bit_width(weights[i]) - (kShortWeightMantissa + 1), 0);
+    const uint32_t mantissa = weights[i] >> extra;  // with its leading one, which adds one to the exponent
+    cut |= weights[i] ^ mantissa << extra;
+    out[i] = static_cast<uint16_t>((static_cast<uint32_t>(extra) << kShortWeightMantissa) + mantissa);
+  }
+  return cut == 0;
+}
+
+// False: some are no packed weights, and `out` is of no use. `out` has as many elements.
+inline bool unpack_short_weights(std::span<const uint16_t> packed, uint32_t* out) {
+  constexpr uint32_t kOne = 1u << kShortWeightMantissa, kMaxExponent = 32 - kShortWeightMantissa;
+  bool valid = true;
+  for (size_t i = 0; i < packed.size(); ++i) {
+    const uint32_t exponent = packed[i] >> kShortWeightMantissa, normal = exponent != 0;
+    valid &= exponent <= kMaxExponent;
+    out[i] = ((packed[i] & (kOne - 1)) | normal << kShortWeightMantissa) << ((exponent - normal) & 31);
+  }
+  return valid;
 }
 
 }  // namespace outrider

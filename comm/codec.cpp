@@ -80,13 +80,15 @@ Result<std::vector<std::byte>> encode(const Message& message, const FrameInfo& i
   return buffer;
 }
 
-Result<Decoded> decode(std::span<const std::byte> frame, uint64_t cluster, const WireLimits& limits) {
+Result<Decoded> decode(std::span<const std::byte> frame, uint64_t cluster, const WireLimits& limits,
+                       QSlice&& reuse) {
   ASSIGN_OR_RETURN(const Header header, read_header(frame, cluster, limits));
   Decoded decoded{
       .info = {.cluster = header.cluster,
                .generation = Generation(header.generation),
                .sequence_number = header.number},
       .message = message_of_type(header.type, std::make_index_sequence<std::variant_size_v<Message>>{})};
+  if (auto* const slice = std::get_if<QSlice>(&decoded.message)) *slice = std::move(reuse);
   WireReader reader(frame.subspan(kFrameHeaderBytes), limits);
   std::visit([&reader](auto& body) { reader(body); }, decoded.message);
   reader.require(reader.remaining() == 0, "bytes follow the last field");

@@ -67,7 +67,9 @@ struct Decoded {
 Result<std::vector<std::byte>> encode(const Message& message, const FrameInfo& info,
                                       std::vector<std::byte> buffer = {}, const WireLimits& limits = {});
 
-// kMalformed: the reason names the message and the field.
-Result<Decoded> decode(std::span<const std::byte> frame, uint64_t cluster, const WireLimits& limits = {});
+// kMalformed: the reason names the message and the field. A QSlice, the only large message that comes every
+// round, takes the storage of `reuse`.
+Result<Decoded> decode(std::span<const std::byte> frame, uint64_t cluster, const WireLimits& limits = {},
+                       QSlice&& reuse = {});
 
 }  // namespace outrider

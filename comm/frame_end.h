@@ -55,7 +55,7 @@ class FrameEnd {
   }
   // Empty: malformed, and counted as such.
   std::optional<Decoded> unpack(std::span<const std::byte> frame) {
-    Result<Decoded> decoded = decode(frame, info_.cluster, limits_);
+    Result<Decoded> decoded = decode(frame, info_.cluster, limits_, std::move(spare_));
     if (decoded.ok()) return std::move(decoded).value();
     ++stats.malformed_frames;
     SPDLOG_DEBUG("dropped a frame of {} bytes: {}", frame.size(), decoded.status().message());
@@ -67,11 +67,15 @@ class FrameEnd {
     return {.peer = peer, .message = std::move(message), .bytes = bytes};
   }
 
+  // Its storage serves the next one.
+  void recycle(QSlice slice) { spare_ = std::move(slice); }
+
   TransportStats stats;
 
  private:
   FrameInfo info_;
   WireLimits limits_;
+  QSlice spare_;
 };
 
 }  // namespace outrider

@@ -13,7 +13,7 @@
 
 namespace outrider {
 
-constexpr uint32_t kProtocolVersion = 4;
+constexpr uint32_t kProtocolVersion = 5;
 
 // ---- joining and leaving
 // -------------------------------------------------------------------------------------
@@ -179,13 +179,14 @@ struct Draft {
 // ---- draft worker -> every target rank
 // ------------------------------------------------------------------------------------------
 
-// A rank's slice of the draft distributions of a Draft with QKind::kSlices. Row i: weights[j] belongs to id
-// j + the first of the rank's vocabulary range, and is 0 beyond the end; no ids; the sum is the slice's own.
+// A rank's slice of the draft distributions of a Draft with QKind::kSlices: the weights of the ids of its
+// vocabulary range, each in 16 bits (base/short_weight.h).
 struct QSlice {
   SequenceId sequence;
   Round round;
-  Generation worker;  // as in its Hello
-  std::vector<QRow> rows;
+  Generation worker;              // as in its Hello
+  int32_t rows = 0;               // one for each drafted token
+  std::vector<uint16_t> weights;  // [rows, ids of the range]
 };
 
 // ---- coordinator -> leader (tp_rank 0), which broadcasts it in the target group

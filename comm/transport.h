@@ -51,6 +51,8 @@ class Transport {
   // dropped.
   virtual std::optional<Incoming> receive(Clock::time_point deadline) = 0;
   virtual const TransportStats& stats() const = 0;
+  // Gives back a slice that was received: its storage may serve the next one.
+  virtual void recycle(QSlice) {}
   // Where workers connect to; empty in one process.
   virtual std::string endpoint() const { return {}; }
   // A server: also listens there, with the same keys. Returns the address that was bound.

@@ -118,7 +118,7 @@ void serialize(Archive& archive, PlanEntry& m) {
 
 template <class Archive>
 void serialize(Archive& archive, QSlice& m) {
-  archive(m.sequence, m.round, m.worker, Capped{m.rows, archive.limits().draft_tokens});
+  archive(m.sequence, m.round, m.worker, m.rows, Capped{m.weights, archive.limits().frame_bytes / 2});
 }
 
 template <class Archive>

@@ -40,6 +40,7 @@ class ZmqEnd : public Transport {
   }
 
   const TransportStats& stats() const override { return frames_.stats; }
+  void recycle(QSlice slice) override { frames_.recycle(std::move(slice)); }
   std::string endpoint() const override { return endpoint_; }
 
  protected:

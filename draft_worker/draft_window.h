@@ -17,6 +17,11 @@ class DraftWindow {
   explicit DraftWindow(std::vector<TokenId> prompt)
       : committed_(std::move(prompt)), hash_(prefix_hash(committed_)) {}
 
+  void reserve(size_t tokens) {
+    committed_.reserve(tokens);
+    cached_.reserve(tokens);
+  }
+
   // The committed text now ends at `base` with these ids. kMalformed when they do not join what is known: the
   // caller asks for a Resync. Repeating a call is a no-op; what was known is never taken back.
   Status advance(Position base, std::span<const TokenId> ids);

@@ -105,22 +105,34 @@ bool DraftWorker::work() {
       spdlog::debug("sequence {}: {}", sequence.value(), answer.status.message());
       send(drafter_.held(sequence));
     } else if (answer.wanted) {
-      if (answer.draft.q_kind == QKind::kSlices && !answer.draft.ids.empty()) scatter(answer.draft);
-      send(std::move(answer.draft));
+      send_draft(std::move(answer.draft));
+    } else {
+      drafter_.reuse(std::move(answer.draft));
     }
   }
   return worked;
 }
 
-// Before the draft itself, so that ranks need not wait long for what a plan promises them.
-void DraftWorker::scatter(Draft& draft) {
+// Slices before the draft itself, so that ranks need not wait long for what a plan promises them.
+void DraftWorker::send_draft(Draft draft) {
+  std::vector<QRow> scattered;
+  if (draft.q_kind == QKind::kSlices && !draft.ids.empty() && scatter(draft)) scattered.swap(draft.q);
+  Message message(std::move(draft));
+  send(message);
+  auto& sent = std::get<Draft>(message);
+  if (!scattered.empty()) sent.q.swap(scattered);
+  drafter_.reuse(std::move(sent));
+}
+
+// False: its rows must go with the draft.
+bool DraftWorker::scatter(Draft& draft) {
   const int64_t before = options_.slices ? options_.slices->bytes() : 0;
   if (!options_.slices || !options_.slices->send(draft)) {
     draft.q_kind = QKind::kDense;
-    return;
+    return false;
   }
   draft.slice_bytes = options_.slices->bytes() - before;
-  draft.q.clear();
+  return true;
 }
 
 // A coordinator whose queue is full will ask again.

@@ -51,7 +51,8 @@ class DraftWorker {
 
  private:
   void send(const Message& message);
-  void scatter(Draft& draft);
+  void send_draft(Draft draft);
+  bool scatter(Draft& draft);
   void beat();
   void say_goodbye();
   bool stays() const { return !leaving_ && end_.ok(); }

@@ -35,6 +35,8 @@ class Drafter {
   // anything is prepared for later ones. Appends what got finished to `answers`. False: nothing was left to
   // do.
   virtual bool work(std::vector<DraftAnswer>& answers) = 0;
+  // A draft of an answer that is no longer needed: its storage may serve later ones.
+  virtual void reuse(Draft) {}
   // What is held of a sequence; nothing known is committed 0.
   virtual Resync held(SequenceId sequence) const = 0;
   virtual int32_t max_context() const = 0;

@@ -39,6 +39,7 @@ Status ModelDrafter::open(const Open& open) {
     s.counts.add_prompt(std::span(open.ids).first(prompt));
     s.counts.add_output(std::span(open.ids).subspan(prompt));
   }
+  s.window.reserve(static_cast<size_t>(model_.max_positions()));
   sequences_.emplace(open.sequence, std::move(s));
   return {};
 }
@@ -46,6 +47,7 @@ Status ModelDrafter::open(const Open& open) {
 void ModelDrafter::close(SequenceId sequence) {
   const auto at = sequences_.find(sequence);
   if (at == sequences_.end()) return;
+  drop_job(at->second);
   drop_block(at->second);
   model_.kv().release(at->second.kv);
   sequences_.erase(at);
@@ -70,12 +72,16 @@ Status ModelDrafter::begin(const Propose& propose) {
 void ModelDrafter::start_fresh(Sequence& s, const Propose& propose) {
   if (!s.job) s.job.emplace();
   s.job->propose = propose;
-  s.job->strand = {.key = {propose.round, propose.q_kind, propose.sparse_m},
-                   .base = propose.base,
-                   .tokens = {},
-                   .q = {},
-                   .stop = propose.stop};
+  Strand& strand = s.job->strand = storage_.take_strand();
+  strand.key = {propose.round, propose.q_kind, propose.sparse_m};
+  strand.base = propose.base;
+  strand.stop = propose.stop;
   roll_back(s, s.window.keep());
+}
+
+void ModelDrafter::drop_job(Sequence& s) {
+  if (s.job) storage_.give_back(s.job->strand);
+  s.job.reset();
 }
 
 int64_t ModelDrafter::ns_since(std::chrono::steady_clock::time_point start) const {
@@ -120,47 +126,53 @@ bool ModelDrafter::is_done(const Sequence& s) const {
 
 DraftAnswer ModelDrafter::finish(Sequence& s, Status status) {
   Job& job = *s.job;
-  const Propose& propose = job.propose;
   DraftAnswer answer{.status = std::move(status),
-                     .draft = {.sequence = propose.sequence,
-                               .epoch = propose.epoch,
-                               .round = propose.round,
-                               .base = propose.base,
-                               .ids = {job.strand.tokens.begin(), job.strand.tokens.end()},
-                               .parents = {},
-                               .prefix_hash = s.window.hash(),
-                               .q_kind = propose.q_kind,
-                               .q = std::move(job.strand.q),
-                               .eos = job.strand.eos,
-                               .guess = job.guess,
-                               .ingest_ns = job.ingest_ns,
-                               .draft_ns = job.draft_ns,
-                               .preparation = job.preparation},
-                     .wanted = propose.gamma > 0};
+                     .draft = take_draft(job, s.window.hash()),
+                     .wanted = job.propose.gamma > 0};
   if (answer.wanted && answer.status.ok()) {
+    const auto now = options_.now();
     answer.draft.preparation.wasted_tokens = std::exchange(wasted_tokens_, 0);
     answer.draft.preparation.busy_ns = std::exchange(prepare_ns_, 0);
+    if (job.previous_sent_at) policy_.round_took(job.was_prepared, ns_between(*job.previous_sent_at, now));
+    if (!answer.draft.ids.empty()) keep_block(s, answer.draft.ids, now);
   }
-  const auto now = options_.now();
-  if (job.previous_sent_at && answer.wanted && answer.status.ok())
-    policy_.round_took(job.was_prepared, ns_between(*job.previous_sent_at, now));
-  if (answer.wanted && answer.status.ok() && !answer.draft.ids.empty())
-    s.block = Block{.key = job.strand.key,
-                    .base = propose.base,
-                    .ids = std::move(job.strand.tokens),
-                    .pipeline = propose.pipeline,
-                    .fanout = propose.fanout,
-                    .gamma = propose.gamma,
-                    .eos = job.strand.eos,
-                    .prepare = propose.pipeline == Pipeline::kAuto ? policy_.prepare_next()
-                                                                   : propose.pipeline != Pipeline::kLockstep,
-                    .sent_at = now,
-                    .outcomes = {},
-                    .inputs = {},
-                    .guesses = {},
-                    .branches = {}};
-  s.job.reset();
+  drop_job(s);
   return answer;
+}
+
+Draft ModelDrafter::take_draft(Job& job, uint64_t hash) {
+  Draft draft = storage_.take_draft();
+  draft.sequence = job.propose.sequence;
+  draft.epoch = job.propose.epoch;
+  draft.round = job.propose.round;
+  draft.base = job.propose.base;
+  draft.ids.assign(job.strand.tokens.begin(), job.strand.tokens.end());
+  draft.prefix_hash = hash;
+  draft.q_kind = job.propose.q_kind;
+  draft.q.swap(job.strand.q);
+  draft.eos = job.strand.eos;
+  draft.guess = job.guess;
+  draft.ingest_ns = job.ingest_ns;
+  draft.draft_ns = job.draft_ns;
+  draft.preparation = job.preparation;
+  return draft;
+}
+
+// What may be prepared for while the draft is verified.
+void ModelDrafter::keep_block(Sequence& s, std::span<const TokenId> ids,
+                              std::chrono::steady_clock::time_point now) {
+  const Propose& propose = s.job->propose;
+  Block& block = s.block.emplace();
+  block.key = s.job->strand.key;
+  block.base = propose.base;
+  block.ids.assign(ids.begin(), ids.end());
+  block.pipeline = propose.pipeline;
+  block.fanout = propose.fanout;
+  block.gamma = propose.gamma;
+  block.eos = s.job->strand.eos;
+  block.prepare =
+      propose.pipeline == Pipeline::kAuto ? policy_.prepare_next() : propose.pipeline != Pipeline::kLockstep;
+  block.sent_at = now;
 }
 
 bool ModelDrafter::finish_done(std::vector<DraftAnswer>& answers) {
@@ -257,7 +269,12 @@ Status ModelDrafter::take_row(Sequence& s, Strand& strand, int64_t row) {
     return {};
   }
   strand.tokens.push_back(*token);
-  if (sends_q) strand.q.push_back({.ids = q_.ids, .weights = q_.weights, .sum = q_.sum});
+  if (sends_q) {
+    QRow& weights = strand.q.emplace_back(storage_.take_row());
+    weights.sum = q_.sum;
+    weights.ids.swap(q_.ids);
+    weights.weights.swap(q_.weights);
+  }
   // A stopping time: it looks at tokens that are sent.
   strand.eos = std::find(options_.eos_ids.begin(), options_.eos_ids.end(), *token) != options_.eos_ids.end();
   strand.stopped = stops_after(strand.stop, confidence.probability);

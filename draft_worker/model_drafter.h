@@ -13,6 +13,7 @@
 #include "draft_worker/outcome_statistics.h"
 #include "draft_worker/preparation_policy.h"
 #include "draft_worker/strand.h"
+#include "draft_worker/strand_storage.h"
 #include "draft_worker/token_guesses.h"
 
 namespace outrider {
@@ -27,11 +28,19 @@ class ModelDrafter final : public Drafter {
   Status begin(const Propose& propose) override;
   bool work(std::vector<DraftAnswer>& answers) override;
   Resync held(SequenceId sequence) const override;
+  void reuse(Draft draft) override { storage_.give_back(std::move(draft)); }
   int32_t max_context() const override { return static_cast<int32_t>(model_.max_positions()); }
 
  private:
   // The round under way.
   struct Job {
+    void clear() {
+      preparation = {};
+      guess = TokenId(-1);
+      ingest_ns = draft_ns = 0;
+      previous_sent_at.reset();
+      was_prepared = false;
+    }
     Propose propose;
     Strand strand;
     PreparationReport preparation;
@@ -48,6 +57,15 @@ class ModelDrafter final : public Drafter {
   };
   // The last draft, whose verdict is not known, and what is prepared for it.
   struct Block {
+    void clear() {
+      for (auto* list : {&ids, &inputs}) list->clear();
+      outcomes.clear();
+      guesses.clear();
+      branches.clear();
+      planned = false;
+      first_guess = 0;
+    }
+
     StrandKey key;
     Position base;
     std::vector<TokenId> ids;
@@ -68,14 +86,15 @@ class ModelDrafter final : public Drafter {
     SamplingParams sampling;
     TokenCounts counts;  // of the committed tokens; kept only when penalties need it
     KvHandle kv;
-    std::optional<Job> job;
-    std::optional<Block> block;
+    Kept<Job> job;
+    Kept<Block> block;
   };
   // A part of a preparing pass: the next token of a branch, or (kReadBlock) the tokens of the block once
   // more, for what the model thinks of those after them.
   static constexpr int32_t kReadBlock = -1;
   struct PreparationPart {
     double probability;
+    int32_t order;  // among equally likely ones
     Sequence* sequence;
     int32_t branch;
     int32_t rows;
@@ -84,11 +103,14 @@ class ModelDrafter final : public Drafter {
   // model_drafter.cpp: rounds
   void roll_back(Sequence& s, int64_t length);
   void start_fresh(Sequence& s, const Propose& propose);
+  void drop_job(Sequence& s);
   std::span<const TokenId> next_inputs(const Sequence& s, int64_t rows) const;
   bool is_done(const Sequence& s) const;
   bool can_guess(const Sequence& s, int64_t inputs) const;
   void take_guess(Sequence& s, int64_t row);
   DraftAnswer finish(Sequence& s, Status status = {});
+  Draft take_draft(Job& job, uint64_t hash);
+  void keep_block(Sequence& s, std::span<const TokenId> ids, std::chrono::steady_clock::time_point now);
   bool finish_done(std::vector<DraftAnswer>& answers);
   bool advance_jobs(std::vector<DraftAnswer>& answers);
   Status take_row(Sequence& s, Strand& strand, int64_t row);
@@ -107,6 +129,7 @@ class ModelDrafter final : public Drafter {
   void add_branch(Sequence& s, const Outcome& outcome);
   int64_t max_prepared_rows() const;
   void collect_parts();
+  void add_part(double probability, Sequence& s, int32_t branch, int32_t rows);
   void limit_parts();
   bool prepare();
   bool awaits_verdict() const;
@@ -131,6 +154,7 @@ class ModelDrafter final : public Drafter {
   std::array<OutcomeStatistics, 5> statistics_;  // by rule
   PreparationPolicy policy_;                     // of Pipeline::kAuto
 
+  StrandStorage storage_;
   int32_t wasted_tokens_ = 0;  // since the last answer
   int64_t prepare_ns_ = 0;
 
@@ -138,6 +162,7 @@ class ModelDrafter final : public Drafter {
   std::vector<BatchSlice> slices_;
   std::vector<PreparationPart> parts_;
   std::vector<double> probabilities_;
+  std::vector<Outcome> outcomes_;
 };
 
 }  // namespace outrider

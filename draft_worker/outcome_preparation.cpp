@@ -23,7 +23,7 @@ int64_t kv_tokens_for_outcomes(int64_t outcomes, int64_t gamma) {
 
 // Whether a branch became the round.
 bool ModelDrafter::resume(Sequence& s, const Propose& propose) {
-  s.job.reset();
+  drop_job(s);
   if (!s.block) return false;
   const auto sent_at = s.block->sent_at;
   const bool was_prepared = s.block->prepare;
@@ -93,16 +93,18 @@ void ModelDrafter::adopt(Sequence& s, Branch& branch, const Propose& propose) {
   model_.kv().release(s.kv);
   s.kv = *branch.kv;
   branch.kv.reset();
-  s.job = Job{.propose = propose, .strand = std::move(branch.strand), .preparation = {}};
-  s.job->strand.settle();
-  s.job->strand.key.round = propose.round;
-  branch.strand = {};
+  Job& job = s.job.emplace();
+  job.propose = propose;
+  std::swap(job.strand, branch.strand);
+  job.strand.settle();
+  job.strand.key.round = propose.round;
 }
 
 void ModelDrafter::drop_block(Sequence& s) {
   if (!s.block) return;
   for (Branch& branch : s.block->branches) {
     wasted_tokens_ += branch.strand.length();
+    storage_.give_back(branch.strand);
     if (branch.kv) model_.kv().release(*branch.kv);
   }
   s.block.reset();
@@ -147,22 +149,30 @@ void ModelDrafter::add_branch(Sequence& s, const Outcome& outcome) {
   const TokenId next = guesses.ids[static_cast<size_t>(outcome.rank)];
   const auto& eos = options_.eos_ids;
   if (std::find(eos.begin(), eos.end(), next) != eos.end()) return;
-  Branch branch{.outcome = outcome,
-                .strand = {.key = block.key,
-                           .base = block.base + outcome.accepted + 1,
-                           .tokens = {block.ids.begin(), block.ids.begin() + outcome.accepted},
-                           .outcome_length = accepted + 1,
-                           .q = {}},
-                .kv = {}};
-  branch.strand.tokens.push_back(next);
-  branch.strand.key.round = block.key.round + 1;
-  const int64_t room = model_.max_positions() - branch.strand.base.value() + 1;
-  branch.strand.limit = static_cast<int32_t>(std::clamp<int64_t>(room, 0, block.gamma));
-  if (branch.strand.limit > 0) block.branches.push_back(std::move(branch));
+  const Position base = block.base + outcome.accepted + 1;
+  const int64_t room = model_.max_positions() - base.value() + 1;
+  if (room <= 0) return;
+  Strand strand = storage_.take_strand();
+  strand.key = block.key;
+  strand.key.round = block.key.round + 1;
+  strand.base = base;
+  strand.tokens.assign(block.ids.begin(), block.ids.begin() + outcome.accepted);
+  strand.tokens.push_back(next);
+  strand.outcome_length = accepted + 1;
+  strand.limit = static_cast<int32_t>(std::min<int64_t>(room, block.gamma));
+  block.branches.push_back({.outcome = outcome, .strand = std::move(strand), .kv = {}});
 }
 
 int64_t ModelDrafter::max_prepared_rows() const {
   return std::min({kMaxPreparedRows, model_.max_rows(), model_.max_logit_rows()});
+}
+
+void ModelDrafter::add_part(double probability, Sequence& s, int32_t branch, int32_t rows) {
+  parts_.push_back({.probability = probability,
+                    .order = static_cast<int32_t>(parts_.size()),
+                    .sequence = &s,
+                    .branch = branch,
+                    .rows = rows});
 }
 
 // Blocks to read, and the next token of every unfinished branch; the likeliest first.
@@ -175,14 +185,15 @@ void ModelDrafter::collect_parts() {
     if (!block.outcomes.empty()) {
       double probability = 0;
       for (const Outcome& outcome : block.outcomes) probability += outcome.probability;
-      parts_.push_back({probability, &s, kReadBlock, static_cast<int32_t>(block.inputs.size())});
+      add_part(probability, s, kReadBlock, static_cast<int32_t>(block.inputs.size()));
     }
     for (size_t i = 0; i < block.branches.size(); ++i)
       if (!block.branches[i].strand.complete())
-        parts_.push_back({block.branches[i].outcome.probability, &s, static_cast<int32_t>(i), 1});
+        add_part(block.branches[i].outcome.probability, s, static_cast<int32_t>(i), 1);
   }
-  std::stable_sort(parts_.begin(), parts_.end(),
-                   [](const auto& a, const auto& b) { return a.probability > b.probability; });
+  std::sort(parts_.begin(), parts_.end(), [](const PreparationPart& a, const PreparationPart& b) {
+    return a.probability != b.probability ? a.probability > b.probability : a.order < b.order;
+  });
   int64_t rows = 0;
   const auto has_no_room = [&](const PreparationPart& part) {
     return (rows += part.rows) > max_prepared_rows();
@@ -269,7 +280,8 @@ void ModelDrafter::take_parts() {
 // From the rows of the block's inputs. One that is not finite ends it: so will the round.
 void ModelDrafter::take_guesses(Sequence& s, int64_t row) {
   Block& block = *s.block;
-  const auto outcomes = std::exchange(block.outcomes, {});
+  outcomes_.swap(block.outcomes);
+  block.outcomes.clear();
   block.guesses.resize(block.ids.size() + 1);
   for (size_t i = block.first_guess; i < block.first_guess + block.inputs.size(); ++i) {
     const DraftStep step{.sampling = &s.sampling,
@@ -289,7 +301,7 @@ void ModelDrafter::take_guesses(Sequence& s, int64_t row) {
     for (const TokenId id : likely.view()) guesses.add(id);
     block.guesses[i] = guesses;
   }
-  for (const Outcome& outcome : outcomes) add_branch(s, outcome);
+  for (const Outcome& outcome : outcomes_) add_branch(s, outcome);
 }
 
 // Rounds need the KV more. False: there was nothing to give up.

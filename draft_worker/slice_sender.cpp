@@ -1,8 +1,8 @@
 #include "draft_worker/slice_sender.h"
 
 #include <algorithm>
-#include <numeric>
 
+#include "base/short_weight.h"
 #include "transformer/shard.h"
 
 namespace outrider {
@@ -21,13 +21,16 @@ ZmqOptions door_options(const SliceDoors& slices, std::chrono::milliseconds time
   return zmq;
 }
 
-// Of weights that end where the rest is 0.
-void cut(const QRow& whole, IndexRange range, QRow& part) {
-  const auto size = static_cast<int64_t>(whole.weights.size());
-  const auto begin = whole.weights.begin() + std::min(range.begin, size);
-  const auto end = whole.weights.begin() + std::min(range.end, size);
-  part.weights.assign(begin, end);
-  part.sum = std::accumulate(begin, end, uint64_t{0});
+// The weights of `range` in all rows, each of which ends where the rest is 0. False: some do not fit 16 bits.
+bool pack_slice(std::span<const QRow> rows, IndexRange range, std::vector<uint16_t>& out) {
+  const auto width = static_cast<size_t>(range.size());
+  out.assign(rows.size() * width, 0);
+  for (size_t i = 0; i < rows.size(); ++i) {
+    const std::span weights(rows[i].weights);
+    const auto mine = weights.subspan(std::min(weights.size(), static_cast<size_t>(range.begin)));
+    if (!pack_short_weights(mine.first(std::min(mine.size(), width)), out.data() + i * width)) return false;
+  }
+  return true;
 }
 
 }  // namespace
@@ -49,11 +52,10 @@ bool SliceSender::send(const Draft& draft) {
   slice.sequence = draft.sequence;
   slice.round = draft.round;
   slice.worker = worker_;
-  slice.rows.resize(draft.q.size());
+  slice.rows = static_cast<int32_t>(draft.q.size());
   for (size_t r = 0; r < ranks_.size(); ++r) {
     const Shard shard{static_cast<int>(r), static_cast<int>(ranks_.size())};
-    for (size_t i = 0; i < draft.q.size(); ++i)
-      cut(draft.q[i], vocab_range(vocab_size_, shard), slice.rows[i]);
+    if (!pack_slice(draft.q, vocab_range(vocab_size_, shard), slice.weights)) return false;
     if (!ranks_[r]->send(kCoordinatorPeer, message_).ok()) return false;
   }
   return true;

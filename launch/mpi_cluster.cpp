@@ -132,7 +132,7 @@ OpenSliceDoor open_doors(const RunOptions& options, const Preparation& prepared,
       {.host = rank.host,
        .encrypted = rank.curve.has_value(),
        .allow_remote = options.allow_remote,
-       .max_message_bytes = kHeaders + kMaxSpeculativeTokens * (width * int64_t{sizeof(uint32_t)} + 32),
+       .max_message_bytes = kHeaders + kMaxSpeculativeTokens * width * int64_t{sizeof(uint16_t)},
        .high_water_mark = 2 * options.max_num_seqs});
 }
 

@@ -11,9 +11,12 @@ void SliceInbox::gather(std::span<const PlanEntry> entries, Collectives& group, 
 
 bool SliceInbox::collect(std::span<const PlanEntry> entries, Clock::time_point deadline) {
   while (!slots_.complete(entries)) {
-    const auto incoming = door_->receive(deadline);
+    auto incoming = door_->receive(deadline);
     if (!incoming) return false;
-    if (const auto* slice = std::get_if<QSlice>(&incoming->message)) slots_.put(*slice);
+    auto* const slice = std::get_if<QSlice>(&incoming->message);
+    if (!slice) continue;
+    slots_.put(*slice);
+    door_->recycle(std::move(*slice));
   }
   return true;
 }

@@ -4,6 +4,7 @@
 #include <numeric>
 
 #include "base/log.h"
+#include "base/short_weight.h"
 #include "transformer/sampling/weighted_draw.h"
 
 namespace outrider {
@@ -41,10 +42,14 @@ void SliceSlots::put(const QSlice& slice) {
   if (!slot || !fits(slice) || (slot->count > 0 && slice.round < slot->round)) return;
   slot->round = slice.round;
   slot->worker = slice.worker;
-  slot->count = slice.rows.size();
+  slot->count = static_cast<size_t>(slice.rows);
+  const auto width = static_cast<size_t>(range_.size());
   for (size_t i = 0; i < slot->count; ++i) {
-    slot->rows[i].weights.assign(slice.rows[i].weights.begin(), slice.rows[i].weights.end());
-    slot->rows[i].sum = slice.rows[i].sum;
+    QRow& row = slot->rows[i];
+    row.weights.resize(width);
+    if (!unpack_short_weights(std::span(slice.weights).subspan(i * width, width), row.weights.data()))
+      slot->count = 0;
+    row.sum = std::accumulate(row.weights.begin(), row.weights.end(), uint64_t{0});
   }
 }
 
@@ -111,11 +116,8 @@ std::span<QRow> SliceSlots::rows_of(const PlanEntry& entry) {
 }
 
 bool SliceSlots::fits(const QSlice& slice) const {
-  if (slice.rows.size() > slots_.front().rows.size()) return false;
-  return std::all_of(slice.rows.begin(), slice.rows.end(), [this](const QRow& row) {
-    return row.ids.empty() && row.weights.size() <= static_cast<size_t>(range_.size()) &&
-           row.sum == std::accumulate(row.weights.begin(), row.weights.end(), uint64_t{0});
-  });
+  return slice.rows > 0 && static_cast<size_t>(slice.rows) <= slots_.front().rows.size() &&
+         static_cast<int64_t>(slice.weights.size()) == slice.rows * range_.size();
 }
 
 }  // namespace outrider

@@ -29,6 +29,7 @@ KvHandle KvCache::create() {
       return {static_cast<int32_t>(i)};
     }
   sequences_.push_back({.blocks = {}, .length = 0, .open = true});
+  sequences_.back().blocks.reserve(references_.size());  // growing with the text it never allocates
   return {static_cast<int32_t>(sequences_.size() - 1)};
 }
 

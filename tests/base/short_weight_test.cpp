@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <random>
+#include <vector>
 
 namespace outrider {
 namespace {
@@ -37,6 +38,24 @@ TEST(ShortWeight, RoundsToTheNearest) {
   EXPECT_EQ(round_to_short_weight(1u << 31), 1u << 31);
   EXPECT_FALSE(pack_short_weight(4095));
   EXPECT_FALSE(pack_short_weight(UINT32_MAX));
+}
+
+TEST(ShortWeight, ManyAreAsOneByOne) {
+  std::vector<uint16_t> packed(UINT16_MAX + 1), again(packed.size());
+  std::vector<uint32_t> weights(packed.size());
+  for (size_t i = 0; i < packed.size(); ++i) packed[i] = static_cast<uint16_t>(i);
+  EXPECT_FALSE(unpack_short_weights(packed, weights.data()));
+  packed.resize(1024 * 23);  // the rest are none
+  ASSERT_TRUE(unpack_short_weights(packed, weights.data()));
+  weights.resize(packed.size());
+  for (size_t i = 0; i < packed.size(); ++i) ASSERT_EQ(weights[i], unpack_short_weight(packed[i]));
+  ASSERT_TRUE(pack_short_weights(weights, again.data()));
+  again.resize(packed.size());
+  EXPECT_EQ(again, packed);
+  for (const uint32_t long_weight : {2049u, UINT32_MAX, (1u << 31) + 1}) {
+    weights[77] = long_weight;
+    EXPECT_FALSE(pack_short_weights(weights, again.data()));
+  }
 }
 
 }  // namespace

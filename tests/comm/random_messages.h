@@ -106,7 +106,7 @@ class RandomMessages {
   }
   void fill(StepPlan& m) { fill_all(m.step, m.state_hash, m.closes, m.opens, m.entries); }
   void fill(StepResult& m) { fill_all(m.step, m.verdicts, m.forward_ns, m.verify_ns, m.commit_ns); }
-  void fill(QSlice& m) { fill_all(m.sequence, m.round, m.worker, m.rows); }
+  void fill(QSlice& m) { fill_all(m.sequence, m.round, m.worker, m.rows, m.weights); }
   void fill(Resync& m) { fill_all(m.sequence, m.epoch, m.committed, m.hash); }
 
   template <class... Fields>

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <deque>
 
+#include "base/short_weight.h"
 #include "toy_model.h"
 
 namespace outrider {
@@ -10,7 +11,10 @@ namespace {
 
 constexpr size_t kHighWaterMark = 8;  // slices that wait at a door
 
-bool same(const QRow& a, const QRow& b) { return a.ids == b.ids && a.weights == b.weights && a.sum == b.sum; }
+uint32_t weight_of(const QSlice& slice, int64_t width, size_t row, int64_t id) {
+  const auto packed = slice.weights.at(row * static_cast<size_t>(width) + static_cast<size_t>(id));
+  return unpack_short_weight(packed).value();
+}
 
 }  // namespace
 
@@ -52,10 +56,8 @@ void SimulatedRanks::check(bool condition, const char* what) {
 }
 
 void SimulatedRanks::hand_over(int rank, const QSlice& slice) {
-  const auto [at, is_new] = drawn_[{slice.sequence, slice.round, slice.worker}].try_emplace(rank, slice.rows);
-  check(
-      is_new || std::equal(at->second.begin(), at->second.end(), slice.rows.begin(), slice.rows.end(), same),
-      "a worker drew one draft from two distributions");
+  const auto [at, is_new] = drawn_[{slice.sequence, slice.round, slice.worker}].try_emplace(rank, slice);
+  check(is_new || at->second.weights == slice.weights, "a worker drew one draft from two distributions");
 }
 
 bool SimulatedRanks::door_is_full(int rank) const {
@@ -107,19 +109,19 @@ void SimulatedRanks::check_rows(const PlanEntry& entry, size_t rank, const Slice
   if (entry.draft.empty()) return;
   const auto drawn = drawn_.find({entry.sequence, entry.round, entry.worker});
   check(drawn != drawn_.end() && drawn->second.size() == ranks_.size(), "q of a draft that was never sliced");
-  if (!error_.empty()) return;
-  const std::vector<QRow>& mine = drawn->second.at(static_cast<int>(rank));
-  check(q.rows.size() == mine.size() && q.drafted.size() == mine.size(), "another number of rows");
-  for (size_t i = 0; i < mine.size() && error_.empty(); ++i) {
-    const auto id = static_cast<size_t>(entry.draft[i].value());
+  check(q.rows.size() == entry.draft.size() && q.drafted.size() == q.rows.size(), "another number of rows");
+  for (size_t i = 0; i < entry.draft.size() && error_.empty(); ++i) {
     uint64_t sum = 0, drafted = 0;
-    for (const auto& [r, rows] : drawn->second) {
+    for (const auto& [r, slice] : drawn->second) {
       const IndexRange range = vocab_range(kToyVocab, {r, count()});
-      sum += rows[i].sum;
-      const bool has_it = range.begin <= static_cast<int64_t>(id) && static_cast<int64_t>(id) < range.end;
-      if (has_it) drafted = rows[i].weights.at(id - static_cast<size_t>(range.begin));
+      for (int64_t id = 0; id < range.size(); ++id) {
+        const uint32_t weight = weight_of(slice, range.size(), i, id);
+        sum += weight;
+        if (range.begin + id == entry.draft[i].value()) drafted = weight;
+        if (r == static_cast<int>(rank))
+          check(q.rows[i].weights.at(static_cast<size_t>(id)) == weight, "weights of another draft");
+      }
     }
-    check(q.rows[i].weights == mine[i].weights, "weights of another draft");
     check(q.rows[i].sum == sum, "not the sum of the whole row");
     check(q.drafted[i] == drafted, "not the weight of the drafted token");
   }

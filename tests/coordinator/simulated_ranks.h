@@ -41,7 +41,7 @@ class SimulatedRanks {
   void check_rows(const PlanEntry& entry, size_t rank, const SlicedQ& q);
 
   std::vector<std::unique_ptr<Rank>> ranks_;
-  std::map<DraftName, std::map<int, std::vector<QRow>>> drawn_;  // by rank
+  std::map<DraftName, std::map<int, QSlice>> drawn_;  // by rank
   int64_t used_ = 0;
   std::string error_;
 };

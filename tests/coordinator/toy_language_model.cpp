@@ -39,6 +39,7 @@ class ToyLanguageModel final : public Model {
         kv_(std::make_unique<ToyKvStorage>(cells_), options.kv_blocks) {
     config_.vocab_size = kToyVocab;
     config_.max_position_embeddings = options.max_positions;
+    prefix_.reserve(static_cast<size_t>(options.max_positions));
   }
 
   Result<LogitsShard> forward(std::span<const BatchSlice> batch) override {

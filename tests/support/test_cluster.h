@@ -121,6 +121,7 @@ class TestCluster {
   }
 
   const Totals& totals() const { return coordinator_->totals(); }
+  const TransportStats& transport_stats() const { return coordinator_->transport_stats(); }
 
  private:
   std::filesystem::path directory(const std::string& name) const {

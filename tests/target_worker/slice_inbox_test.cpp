@@ -15,11 +15,13 @@ constexpr IndexRange kRange{100, 104};
 constexpr Generation kWorker{9};
 
 QSlice slice(uint64_t sequence, uint32_t round, size_t rows = 1, Generation worker = kWorker) {
-  const QRow row{.ids = {}, .weights = {1, 0, 2}, .sum = 3};
-  return {.sequence = SequenceId(sequence),
-          .round = Round(round),
-          .worker = worker,
-          .rows = std::vector<QRow>(rows, row)};
+  QSlice slice{.sequence = SequenceId(sequence),
+               .round = Round(round),
+               .worker = worker,
+               .rows = static_cast<int32_t>(rows)};
+  for (size_t i = 0; i < rows; ++i)
+    for (const uint16_t weight : {1, 0, 2, 0}) slice.weights.push_back(weight);
+  return slice;
 }
 
 PlanEntry entry(uint64_t sequence, uint32_t round, size_t drafted = 1) {
@@ -64,7 +66,7 @@ TEST_F(Inbox, WaitsForTheSlicesOfAPlan) {
   const auto sliced = gather(entries, 10s);
   ASSERT_FALSE(sliced[0].lost || sliced[1].lost);
   EXPECT_EQ(sliced[1].rows.size(), 2u);
-  EXPECT_EQ(sliced[0].rows[0].weights, (std::vector<uint32_t>{1, 0, 2}));
+  EXPECT_EQ(sliced[0].rows[0].weights, (std::vector<uint32_t>{1, 0, 2, 0}));
   EXPECT_EQ(sliced[0].rows[0].sum, 3u);
   EXPECT_EQ(weights(sliced[0]), std::vector<uint64_t>{1});
   EXPECT_FALSE(finds(entry(1, 7), 20ms));
@@ -98,12 +100,12 @@ TEST_F(Inbox, SequencesThatAreNotOpenHaveNoPlace) {
 }
 
 TEST_F(Inbox, RowsThatDoNotFitAreDropped) {
-  QSlice wide = slice(1, 5), sparse = slice(1, 5), wrong = slice(1, 5);
-  wide.rows[0].weights.assign(5, 1);
-  wide.rows[0].sum = 5;
-  sparse.rows[0].ids = {100, 101, 102};
-  wrong.rows[0].sum = 4;
-  for (const QSlice& bad : {wide, sparse, wrong}) {
+  QSlice wide = slice(1, 5), none = slice(1, 5, 0), many = slice(1, 5, 4), negative = slice(1, 5),
+         no_weight = slice(1, 5);
+  wide.weights.push_back(1);
+  negative.rows = -1;
+  no_weight.weights[1] = UINT16_MAX;
+  for (const QSlice& bad : {wide, none, many, negative, no_weight}) {
     send(bad);
     EXPECT_FALSE(finds(entry(1, 5)));
   }
@@ -126,7 +128,7 @@ TEST(InboxOfRanks, AgreeOnSumsAndOnWhatIsLost) {
     const auto worker = hub->connect();
     for (const uint64_t sequence : {1, 2}) inbox.slots().open(SequenceId(sequence));
     QSlice first = slice(1, 5);
-    if (r == 0) first.rows[0] = {};
+    if (r == 0) first.weights = {0, 0, 0, 0};
     EXPECT_TRUE(worker->send(kCoordinatorPeer, first).ok());
     if (r == 0) {
       EXPECT_TRUE(worker->send(kCoordinatorPeer, slice(2, 5)).ok());
