@@ -2,6 +2,7 @@
 #include <gtest/gtest.h>
 
 #include <numeric>
+#include <tuple>
 
 #include "transformer/ops/device_matrix.h"
 #include "transformer/ops/kv_layout.h"
@@ -23,18 +24,35 @@ TEST(CudaLayout, TiledOffsetsAreOneToOne) {
 }
 
 TEST(CudaLayout, CodesAndScalesHaveTheirOwnPlaces) {
-  const Slices slices = slices_from_ends(std::vector<int64_t>{0, 24, 24, 190}, kGroupStep);
   constexpr int32_t kRows = 40;
-  std::vector<int> codes(static_cast<size_t>(3 * slices.steps() * kGroupTileBytes));
-  std::vector<int> scales(static_cast<size_t>(3 * slices.steps() * kTileRows));
-  EXPECT_EQ(static_cast<int64_t>(codes.size() + scales.size() * sizeof(bf16)),
-            DeviceMatrix::bytes_for(WeightType::kInt8, kRows, slices));
-  for (int32_t row = 0; row < kRows; ++row) {
-    for (int32_t column = 0; column < slices.k(); ++column)
-      EXPECT_EQ(codes[static_cast<size_t>(code_offset(slices, row, column))]++, 0) << row << " " << column;
-    for (int32_t step = 0; step < slices.steps(); ++step)
-      EXPECT_EQ(scales[static_cast<size_t>(scale_offset(slices, row, step))]++, 0) << row << " " << step;
+  for (WeightType type : {WeightType::kInt8, WeightType::kInt4}) {
+    const MatrixView m{.type = type,
+                       .n = kRows,
+                       .slices = slices_from_ends(std::vector<int64_t>{0, 24, 24, 190}, kGroupStep)};
+    const int64_t tile_steps = int64_t{3} * m.slices.steps();
+    std::vector<int> codes(static_cast<size_t>(tile_steps * kGroupTileBytes));
+    std::vector<int> scales(static_cast<size_t>(tile_steps * kTileRows * (kGroupStep / m.group_size())));
+    EXPECT_EQ(static_cast<int64_t>(codes.size()) * weight_bits(type) / 8 +
+                  static_cast<int64_t>(scales.size() * sizeof(bf16)),
+              DeviceMatrix::bytes_for(type, kRows, m.slices));
+    for (int32_t row = 0; row < kRows; ++row) {
+      for (int32_t column = 0; column < m.slices.k(); ++column)
+        EXPECT_EQ(codes[static_cast<size_t>(element_offset(m, row, column))]++, 0) << row << " " << column;
+      for (int32_t g = 0; g < m.groups(); ++g)
+        EXPECT_EQ(scales[static_cast<size_t>(m.scale_at(row, group_at(m.slices, m.group_size(), g)))]++, 0)
+            << row << " " << g;
+    }
   }
+}
+
+// As the files count them: 32 or 64 columns, anew at every leaf.
+TEST(CudaLayout, GroupsStartAnewInEverySlice) {
+  const Slices slices = slices_from_ends(std::vector<int64_t>{0, 70, 70, 174}, kGroupStep);
+  EXPECT_EQ(count_groups(slices, 64), 2 + 2);
+  EXPECT_EQ(count_groups(slices, 32), 3 + 4);
+  const CodeGroup third = group_at(slices, 32, 2), last = group_at(slices, 32, 6);
+  EXPECT_EQ(std::tuple(third.begin, third.count, third.step, third.index), std::tuple(64, 6, 1, 0));
+  EXPECT_EQ(std::tuple(last.begin, last.count, last.step, last.index), std::tuple(166, 8, 3, 1));
 }
 
 TEST(CudaLayout, TreeIsTheOneOverNeighbours) {

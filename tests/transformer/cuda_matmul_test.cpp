@@ -12,23 +12,56 @@
 namespace outrider::cuda {
 namespace {
 
+// What the host makes of numbers [n, k]: codes as the device's functions name them, and scales by row and
+// group.
+struct Quantised {
+  std::vector<uint8_t> codes;  // [n, k]
+  std::vector<bf16> scales;    // [n, groups]
+};
+Quantised quantised(const MatrixView& m, const std::vector<float>& values) {
+  Quantised q{.codes = std::vector<uint8_t>(values.size())};
+  int8_t integers[kGroupStep];
+  for (int32_t row = 0; row < m.n; ++row)
+    for (int32_t g = 0; g < m.groups(); ++g) {
+      const CodeGroup group = group_at(m.slices, m.group_size(), g);
+      const auto at = static_cast<size_t>(row * m.slices.k() + group.begin);
+      const auto count = static_cast<size_t>(group.count);
+      q.scales.push_back(quantize_group(m.type, {values.data() + at, count}, integers));
+      for (size_t c = 0; c < count; ++c)
+        q.codes[at + c] = static_cast<uint8_t>(integers[c] + (m.type == WeightType::kInt4 ? 8 : 0));
+    }
+  return q;
+}
+
 // What a matrix holds of `values` [n, k]: rounded, or quantised by the host's definition.
 std::vector<float> representable(const MatrixView& m, std::vector<float> values) {
-  const Slices& slices = m.slices;
   if (m.type == WeightType::kBFloat16)
     for (float& v : values) v = to_float(to_bf16(v));
   if (!is_quantized(m.type)) return values;
-  int8_t codes[kGroupStep];
+  const Quantised q = quantised(m, values);
   for (int32_t row = 0; row < m.n; ++row)
-    for (int32_t s = 0; s < slices.count; ++s)
-      for (int32_t begin = slices.begin[s]; begin < slices.begin[s + 1]; begin += kGroupStep) {
-        const int32_t count = std::min(kGroupStep, slices.begin[s + 1] - begin);
-        float* group = values.data() + static_cast<ptrdiff_t>(row) * slices.k() + begin;
-        const float scale = to_float(quantize_group(m.type, {group, static_cast<size_t>(count)}, codes));
-        for (int32_t c = 0; c < count; ++c)
-          group[c] = number_of_code(m.type, static_cast<uint8_t>(codes[c])) * scale;
+    for (int32_t g = 0; g < m.groups(); ++g) {
+      const CodeGroup group = group_at(m.slices, m.group_size(), g);
+      for (int32_t c = group.begin; c < group.begin + group.count; ++c) {
+        const auto at = static_cast<size_t>(row * m.slices.k() + c);
+        values[at] = number_of_code(m.type, q.codes[at]) *
+                     to_float(q.scales[static_cast<size_t>(row * m.groups() + g)]);
       }
+    }
   return values;
+}
+
+// Rows of codes as files hold them.
+std::vector<uint8_t> stored(const MatrixView& m, const std::vector<uint8_t>& codes) {
+  if (m.type != WeightType::kInt4) return codes;
+  const auto k = static_cast<size_t>(m.slices.k()),
+             bytes = static_cast<size_t>(row_bytes(m.type, m.slices.k()));
+  std::vector<uint8_t> packed(static_cast<size_t>(m.n) * bytes);
+  for (size_t i = 0; i < codes.size(); ++i) {
+    uint8_t& byte = packed[i / k * bytes + i % k / 2];
+    byte = static_cast<uint8_t>(byte | codes[i] << (i % k % 2 * 4));
+  }
+  return packed;
 }
 
 // Loads numbers [n, k] the way a model is loaded.
@@ -103,7 +136,8 @@ std::vector<float> random_inputs(WeightType type, int64_t count, uint32_t seed) 
 }
 
 constexpr WeightType kTypes[]{WeightType::kBFloat16, WeightType::kFloat32, WeightType::kInt8,
-                              WeightType::kFloat8};
+                              WeightType::kFloat8, WeightType::kInt4};
+constexpr WeightType kCodes[]{WeightType::kInt8, WeightType::kFloat8, WeightType::kInt4};
 
 struct MatmulCase {
   WeightType type;
@@ -208,25 +242,17 @@ TEST_F(CudaOps, RanksContinueTheTree) {
 // Bytes in device memory: codes and scales of quantising there, and of loading what the host quantised.
 TEST_F(CudaOps, QuantisingOnTheDeviceIsThatOfTheHost) {
   constexpr int32_t kN = 37;
-  for (WeightType type : {WeightType::kInt8, WeightType::kFloat8}) {
+  for (WeightType type : kCodes) {
     const Slices slices = slices_from_ends(std::vector<int64_t>{0, 24, 120, 250}, kGroupStep);
     auto values = random_floats(kN * slices.k(), 4);
     for (size_t i = 0; i < 24; ++i) values[i] = 0;  // a group of zeros
     values[30] = 1e4f;                              // one that drowns its group
+    values[130] = -1e4f;
     const DeviceMatrix matrix(type, kN, slices), loaded(type, kN, slices);
     fill(matrix, values, *stream);
-    std::vector<uint8_t> codes(values.size());
-    std::vector<bf16> scales;
-    for (int32_t row = 0; row < kN; ++row)
-      for (int32_t s = 0; s < slices.count; ++s)
-        for (int32_t begin = slices.begin[s]; begin < slices.begin[s + 1]; begin += kGroupStep) {
-          const auto at = static_cast<size_t>(row * slices.k() + begin);
-          const auto count = static_cast<size_t>(std::min(kGroupStep, slices.begin[s + 1] - begin));
-          scales.push_back(quantize_group(type, {values.data() + at, count},
-                                          reinterpret_cast<int8_t*>(codes.data() + at)));
-        }
-    const auto staged_codes = to_device(codes, *stream);
-    const auto staged_scales = to_device(scales, *stream);
+    const Quantised q = quantised(matrix.view(), values);
+    const auto staged_codes = to_device(stored(matrix.view(), q.codes), *stream);
+    const auto staged_scales = to_device(q.scales, *stream);
     pack_rows(*stream, loaded.view(), 0, kN, staged_codes.data());
     pack_scales(*stream, loaded.view(), 0, kN, staged_scales.data());
     std::vector<std::byte> bytes[2];
@@ -243,22 +269,25 @@ TEST_F(CudaOps, QuantisingOnTheDeviceIsThatOfTheHost) {
 // Row r holds code r once and zeros elsewhere; token t picks column t.
 TEST_F(CudaOps, EveryCodeIsWidenedExactly) {
   constexpr int kN = 256, kK = 64;
-  for (WeightType type : {WeightType::kInt8, WeightType::kFloat8}) {
+  for (WeightType type : kCodes) {
     const DeviceMatrix weight(type, kN, even_slices(kK, kGroupStep));
-    std::vector<uint8_t> codes(kN * kK);
-    for (size_t row = 0; row < kN; ++row) codes[row * kK + row % kK] = static_cast<uint8_t>(row);
-    const auto staged = to_device(codes, *stream);
-    const auto ones = to_device(std::vector<bf16>(kN, to_bf16(1.0f)), *stream);
-    pack_rows(*stream, weight.view(), 0, kN, staged.data());
-    pack_scales(*stream, weight.view(), 0, kN, ones.data());
+    const MatrixView& m = weight.view();
+    const auto count = static_cast<size_t>(type == WeightType::kInt4 ? 16 : 256);  // codes there are
+    std::vector<uint8_t> codes(kN * kK, type == WeightType::kInt4 ? 8 : 0);
+    for (size_t row = 0; row < kN; ++row) codes[row * kK + row % kK] = static_cast<uint8_t>(row % count);
+    const auto staged = to_device(stored(m, codes), *stream);
+    const auto ones =
+        to_device(std::vector<bf16>(static_cast<size_t>(kN * m.groups()), to_bf16(1.0f)), *stream);
+    pack_rows(*stream, m, 0, kN, staged.data());
+    pack_scales(*stream, m, 0, kN, ones.data());
     std::vector<bf16> unit(kK * kK);
     for (size_t t = 0; t < kK; ++t) unit[t * kK + t] = to_bf16(1.0f);
     const auto x = to_device(unit, *stream);
     const DeviceBuffer<float> out(kK * kN);
-    matmul(*stream, {.rows = kK, .x_stride = kK, .out_stride = kN}, x.data(), weight.view(), out.data());
+    matmul(*stream, {.rows = kK, .x_stride = kK, .out_stride = kN}, x.data(), m, out.data());
     const auto got = to_host(out, *stream);
     for (size_t row = 0; row < kN; ++row) {
-      const float number = number_of_code(type, static_cast<uint8_t>(row));
+      const float number = number_of_code(type, codes[row * kK + row % kK]);
       if (std::isnan(number)) continue;
       EXPECT_EQ(got[row % kK * kN + row], number) << row;
     }

@@ -65,40 +65,32 @@ TEST_P(CudaCodes, BitsDependOnNothingElseAndLogitsStayClose) {
     EXPECT_TRUE(same_bits(reference, testing::logits_of_group(name, tp_size, ids, 7, format))) << tp_size;
 
   // Activations are bf16, so the original in bf16 is what codes are compared with. Of a group of Gaussian
-  // weights int8 leaves an error of 0.6 % and fp8 one of 2.6 %; those of the matrices on the way add up:
-  // measured up to 0.04 and 0.14.
+  // weights int8 leaves an error of 0.6 %, fp8 one of 2.6 % and int4 one of 8 %; those of the matrices on the
+  // way add up: measured up to 0.04, 0.14 and 0.45.
   auto exact =
       testing::load_or_die(testing::golden_model(name),
                            {.device = suite_device(), .weight_format = WeightFormat::kBFloat16}, *single);
   const double error = testing::relative_difference(reference, testing::logits_in_chunks(*exact, ids, 24));
   std::printf("%s %s: logits off by %.3f of their size\n", name.c_str(), weight_format_name(format), error);
-  EXPECT_LT(error, format == WeightFormat::kInt8 ? 0.08 : 0.3);
+  EXPECT_LT(error, format == WeightFormat::kInt8 ? 0.08 : format == WeightFormat::kFloat8 ? 0.3 : 0.8);
   EXPECT_GT(error, 1e-4) << "not quantised at all?";
   EXPECT_LT(model->weight_bytes(), exact->weight_bytes());
 }
 
 TEST_F(CudaModelTest, StoredCodesLoadWithTheBitsOfQuantisingAtLoad) {
-  for (WeightFormat format : {WeightFormat::kInt8, WeightFormat::kFloat8})
+  for (WeightFormat format : {WeightFormat::kInt8, WeightFormat::kFloat8, WeightFormat::kInt4})
     testing::expect_stored_equals_quantised_at_load("qwen3-bf16", format);
 }
 
 INSTANTIATE_TEST_SUITE_P(Formats, CudaCodes,
                          ::testing::Combine(::testing::Values("qwen3-bf16", "qwen2"),
-                                            ::testing::Values(WeightFormat::kInt8, WeightFormat::kFloat8)),
+                                            ::testing::Values(WeightFormat::kInt8, WeightFormat::kFloat8,
+                                                              WeightFormat::kInt4)),
                          [](const auto& instance) {
                            std::string text = std::get<0>(instance.param);
                            std::replace(text.begin(), text.end(), '-', '_');
                            return text + "_" + weight_format_name(std::get<1>(instance.param));
                          });
-
-TEST_F(CudaModelTest, Int4IsRefusedByName) {
-  auto single = make_single_collectives();
-  const auto model = Model::load(testing::golden_model("qwen2"),
-                                 {.device = suite_device(), .weight_format = WeightFormat::kInt4}, *single);
-  ASSERT_FALSE(model.ok());
-  EXPECT_NE(model.status().message().find("--weight-format int4"), std::string::npos);
-  EXPECT_NE(model.status().message().find("--device cpu"), std::string::npos);
-}
 
 constexpr int64_t kNoiseVocab = 100;
 ModelConfig noise_config() {
@@ -177,11 +169,14 @@ TEST_F(CudaModelTest, WhatDoesNotFitIsToldBeforeLoading) {
 
 TEST_F(CudaModelTest, NoiseModelRuns) {
   auto single = make_single_collectives();
-  auto model = cuda::CudaModel::of_noise(noise_config(), {.device = suite_device()}, *single);
-  ASSERT_TRUE(model.ok()) << model.status().message();
-  const auto logits = testing::logits_in_chunks(**model, random_ids(10, kNoiseVocab, 1), 5);
-  for (float value : logits) ASSERT_TRUE(std::isfinite(value));
-  EXPECT_GT(*std::max_element(logits.begin(), logits.end()), 0);
+  for (WeightFormat format : {WeightFormat::kAuto, WeightFormat::kInt4}) {
+    auto model = cuda::CudaModel::of_noise(noise_config(),
+                                           {.device = suite_device(), .weight_format = format}, *single);
+    ASSERT_TRUE(model.ok()) << model.status().message();
+    const auto logits = testing::logits_in_chunks(**model, random_ids(10, kNoiseVocab, 1), 5);
+    for (float value : logits) ASSERT_TRUE(std::isfinite(value));
+    EXPECT_GT(*std::max_element(logits.begin(), logits.end()), 0);
+  }
 }
 
 }  // namespace

@@ -27,9 +27,9 @@ DeviceBuffer<float> rope_table(const std::vector<float>& frequencies, int64_t po
 }  // namespace
 
 struct CudaModel::Plan {
-  Plan(const ModelConfig& model_config, const ModelOptions& o, WeightType weight_type)
+  Plan(const ModelConfig& model_config, const ModelOptions& o, const DeviceWeightTypes& weight_types)
       : config(model_config),
-        type(weight_type),
+        types(weight_types),
         shard(config, o.shard),
         kv_blocks(kv_blocks_for(o.kv_tokens > 0 ? o.kv_tokens : planned_positions(config, o))),
         kv{.layers = config.num_layers,
@@ -40,8 +40,8 @@ struct CudaModel::Plan {
                        ? KvType::kBFloat16
                        : KvType::kFloat32} {}
 
-  WeightType activation() const { return activation_type(type); }
-  int64_t weight_bytes() const { return device_weight_bytes(config, shard, type); }
+  WeightType activation() const { return types.activation(); }
+  int64_t weight_bytes() const { return device_weight_bytes(config, shard, types); }
   int64_t kv_bytes() const { return DeviceKvStorage::bytes_for(kv, kv_blocks); }
   AttentionTiles tiles(int64_t shared_bytes, int64_t max_positions) const {
     const int32_t rows = attention_tile_rows(config.heads_per_kv_head(), config.head_dim, shared_bytes);
@@ -58,7 +58,7 @@ struct CudaModel::Plan {
   Status check(const ModelOptions& options) const;
 
   ModelConfig config;
-  WeightType type;
+  DeviceWeightTypes types;
   ShardPlan shard;
   int64_t kv_blocks;
   KvShape kv;
@@ -116,7 +116,7 @@ Status CudaModel::Plan::check(const ModelOptions& options) const {
   if (activation() == WeightType::kBFloat16 && (config.hidden_size % 2 || config.intermediate_size % 2))
     return unsupported(
         fmt::format("{} weights of an odd hidden_size or intermediate_size: run with --device cpu",
-                    weight_type_name(type)));
+                    weight_type_name(types.layers)));
   const DeviceInfo device = describe_device(options.device.index);
   if (kv.type == KvType::kBFloat16 && tiles(device.shared_bytes, 1).rows == 0)
     return unsupported(
@@ -174,13 +174,13 @@ Result<std::unique_ptr<Model>> CudaModel::load(const std::filesystem::path& dire
   ASSIGN_OR_RETURN(const ModelConfig config, read_model_config(directory));
   ASSIGN_OR_RETURN(TensorFiles files, TensorFiles::open(directory));
   ASSIGN_OR_RETURN(const WeightMap map, map_weights(files, config, ShardPlan(config, options.shard)));
-  ASSIGN_OR_RETURN(const WeightType type, device_weight_type(map, options.weight_format));
-  const Plan plan(config, options, type);
+  ASSIGN_OR_RETURN(const DeviceWeightTypes types, device_weight_types(map, options.weight_format));
+  const Plan plan(config, options, types);
   use_device(options.device.index);
   RETURN_IF_ERROR(plan.check(options));
   auto stream = std::make_unique<Stream>();
   auto storage = std::make_unique<DeviceKvStorage>(plan.kv, plan.kv_blocks, options.device.index, *stream);
-  DeviceWeights weights = upload_weights(map, type, *stream, options.progress);
+  DeviceWeights weights = upload_weights(map, types, *stream, options.progress);
   RETURN_IF_ERROR(files.check_unchanged());
   return std::unique_ptr<Model>(
       new CudaModel(plan, options, collectives, std::move(stream), std::move(weights), std::move(storage)));
@@ -188,15 +188,12 @@ Result<std::unique_ptr<Model>> CudaModel::load(const std::filesystem::path& dire
 
 Result<std::unique_ptr<CudaModel>> CudaModel::of_noise(const ModelConfig& config, const ModelOptions& options,
                                                        Collectives& collectives) {
-  const Plan plan(config, options,
-                  options.weight_format == WeightFormat::kAuto
-                      ? WeightType::kBFloat16
-                      : weight_type(options.weight_format, MatrixKind::kLayer));
+  const Plan plan(config, options, device_weight_types(options.weight_format));
   use_device(options.device.index);
   RETURN_IF_ERROR(plan.check(options));
   auto stream = std::make_unique<Stream>();
   auto storage = std::make_unique<DeviceKvStorage>(plan.kv, plan.kv_blocks, options.device.index, *stream);
-  DeviceWeights weights = noise_weights(config, plan.shard, plan.type, *stream);
+  DeviceWeights weights = noise_weights(config, plan.shard, plan.types, *stream);
   return std::unique_ptr<CudaModel>(
       new CudaModel(plan, options, collectives, std::move(stream), std::move(weights), std::move(storage)));
 }
@@ -267,7 +264,7 @@ void CudaModel::queue_forward(int64_t rows, int64_t logit_rows) {
                            .weight = weights_.final_norm.data(),
                            .rows_from = inputs_.device().logit_rows,
                            .out = act_->last_hidden.data(),
-                           .type = activation_type(weights_.type),
+                           .type = weights_.types.activation(),
                            .rows = logit_rows,
                            .hidden = config_.hidden_size,
                            .epsilon = static_cast<float>(config_.rms_norm_eps)};
@@ -299,7 +296,7 @@ void CudaModel::queue_norm(int64_t rows, const float* added, const float* bias, 
                                 .bias = bias,
                                 .weight = weight,
                                 .out = act_->normed.data(),
-                                .type = activation_type(weights_.type),
+                                .type = weights_.types.activation(),
                                 .rows = rows,
                                 .hidden = config_.hidden_size,
                                 .epsilon = static_cast<float>(config_.rms_norm_eps)};
@@ -340,7 +337,7 @@ void CudaModel::queue_attention(int64_t layer, int64_t rows) {
             {.q = act_->qkv.data(),
              .q_stride = act_->qkv_size,
              .out = act_->attended.data(),
-             .out_type = activation_type(weights_.type),
+             .out_type = weights_.types.activation(),
              .rows = rows,
              .heads = heads,
              .first_head = static_cast<int32_t>(plan_.query_heads.begin),
@@ -360,7 +357,7 @@ void CudaModel::queue_mlp(int64_t layer, int64_t rows) {
   multiply(rows, act_->normed.data(), config_.hidden_size, w.gate_up, act_->gate_up.data(),
            2 * act_->columns);
   silu_mul(*stream_, act_->gate_up.data(), w.gate_up_bias.data(), rows, act_->columns,
-           activation_type(weights_.type), act_->activated.data());
+           weights_.types.activation(), act_->activated.data());
   multiply(rows, act_->activated.data(), act_->columns, w.down, act_->partial.data(), config_.hidden_size);
 }
 

@@ -22,9 +22,17 @@ struct DeviceLayer {
   DeviceMatrix qkv, o, gate_up, down;
 };
 
+// What the matrices of a model are: those of the layers, and embedding and head. Both take activations of one
+// type.
+struct DeviceWeightTypes {
+  WeightType layers = WeightType::kFloat32;
+  WeightType vocabulary = WeightType::kFloat32;
+  WeightType activation() const { return activation_type(layers); }
+};
+
 struct DeviceWeights {
-  WeightType type = WeightType::kFloat32;  // of every matrix
-  DeviceMatrix head, embedding;            // embedding is empty when tied
+  DeviceWeightTypes types;
+  DeviceMatrix head, embedding;  // embedding is empty when tied
   DeviceBuffer<float> final_norm;
   std::vector<DeviceLayer> layers;
   int64_t bytes = 0;
@@ -32,20 +40,22 @@ struct DeviceWeights {
   const MatrixView& embedding_rows() const { return embedding.bytes() > 0 ? embedding.view() : head.view(); }
 };
 
-// What every matrix becomes on the device: as stored, unless `format` asks for something else. An error names
+// What the matrices become on the device: as stored, unless `format` asks for something else. An error names
 // what a device does not take.
-Result<WeightType> device_weight_type(const WeightMap& map, WeightFormat format);
+Result<DeviceWeightTypes> device_weight_types(const WeightMap& map, WeightFormat format);
+// The same where there are no files: bf16 unless `format` asks for something else.
+DeviceWeightTypes device_weight_types(WeightFormat format);
 
 // Of the matrices of one rank; the rest is small.
-int64_t device_weight_bytes(const ModelConfig& config, const ShardPlan& plan, WeightType type);
+int64_t device_weight_bytes(const ModelConfig& config, const ShardPlan& plan, const DeviceWeightTypes& types);
 
-// type: of device_weight_type. What is not stored so is rounded or quantised on the way.
-DeviceWeights upload_weights(const WeightMap& map, WeightType type, StreamView stream,
+// types: of device_weight_types. What is not stored so is rounded or quantised on the way.
+DeviceWeights upload_weights(const WeightMap& map, const DeviceWeightTypes& types, StreamView stream,
                              const LoadProgress& progress);
 
 // Reproducible noise in the shapes of `config`: for timing a model whose files are not there. Scaled so that
 // activations stay finite.
-DeviceWeights noise_weights(const ModelConfig& config, const ShardPlan& plan, WeightType type,
+DeviceWeights noise_weights(const ModelConfig& config, const ShardPlan& plan, const DeviceWeightTypes& types,
                             StreamView stream);
 
 }  // namespace outrider::cuda

@@ -18,9 +18,9 @@ constexpr int kMaxSlices = 8;
 constexpr int kStep = 16;      // columns of one matrix instruction
 constexpr int kTileRows = 16;  // weight rows of one matrix instruction
 constexpr int kTileElements = kTileRows * kStep;
-// Weights of eight bits take their steps in groups that share a scale: four instructions.
+// Codes take their steps in four instructions: one group that shares a scale, or of four bits two.
 constexpr int kGroupStep = 64;
-constexpr int kGroupTileBytes = kTileRows * kGroupStep;
+constexpr int kGroupTileBytes = kTileRows * kGroupStep;  // of eight bits
 
 struct Slices {
   int32_t count = 0;  // a power of two
@@ -78,10 +78,47 @@ OUTRIDER_SHARED_CODE inline int64_t code_offset(const Slices& slices, int32_t ro
   return tile * kGroupTileBytes + c / 32 * 512 + lane * 16 + word * 4 + byte;
 }
 
-// The scale of a row in a step, among the bf16 scales of a matrix: those of rows r and r + 8 are neighbours.
-OUTRIDER_SHARED_CODE inline int64_t scale_offset(const Slices& slices, int32_t row, int32_t step) {
+// The same for codes of four bits, in halves of bytes: a word of a lane is one instruction. Its halves 0 and
+// 4 are one register of operand a, then 1 and 5, 2 and 6, 3 and 7, so that widening needs no shuffle; the two
+// codes of a byte are columns c and c + 2 of one row.
+OUTRIDER_SHARED_CODE inline int64_t half_byte_offset(const Slices& slices, int32_t row, int32_t column) {
+  const int32_t r = row % kTileRows, c = (column - slices.begin[slices.slice_of(column)]) % kGroupStep;
+  const int32_t lane = r % 8 * 4 + c % 32 / 8, word = c / 32 * 2 + c % 8 / 4;
+  const int32_t half = (c % 4 >= 2 ? 1 : 0) + (r >= 8 ? 2 : 0) + c % 2 * 4;
+  const int64_t tile = static_cast<int64_t>(row / kTileRows) * slices.steps() + slices.step_of(column);
+  return tile * kGroupTileBytes + lane * 32 + word * 8 + half;
+}
+
+// Neighbouring columns of a row that share a scale, counted as files do: from 0 on, anew in every slice. A
+// step has one or two of them.
+struct CodeGroup {
+  int32_t begin = 0, count = 0;  // columns
+  int32_t step = 0, index = 0;   // the index-th of its step
+};
+OUTRIDER_SHARED_CODE inline int32_t groups_of_slice(const Slices& slices, int32_t group_columns, int32_t s) {
+  return (slices.begin[s + 1] - slices.begin[s] + group_columns - 1) / group_columns;
+}
+OUTRIDER_SHARED_CODE inline int32_t count_groups(const Slices& slices, int32_t group_columns) {
+  int32_t groups = 0;
+  for (int32_t s = 0; s < slices.count; ++s) groups += groups_of_slice(slices, group_columns, s);
+  return groups;
+}
+OUTRIDER_SHARED_CODE inline CodeGroup group_at(const Slices& slices, int32_t group_columns, int32_t group) {
+  int32_t s = 0;
+  for (; group >= groups_of_slice(slices, group_columns, s); ++s)
+    group -= groups_of_slice(slices, group_columns, s);
+  const int32_t of_step = slices.step_columns / group_columns;
+  const int32_t begin = slices.begin[s] + group * group_columns, left = slices.begin[s + 1] - begin;
+  return {begin, left < group_columns ? left : group_columns, slices.first_step[s] + group / of_step,
+          group % of_step};
+}
+
+// The scale of a row in a step that has `groups` of them, among the bf16 scales of a matrix: those of rows r
+// and r + 8 are neighbours.
+OUTRIDER_SHARED_CODE inline int64_t scale_offset(const Slices& slices, int32_t row, int32_t step,
+                                                 int32_t groups, int32_t index) {
   const int64_t tile = static_cast<int64_t>(row / kTileRows) * slices.steps() + step;
-  return tile * kTileRows + row % 8 * 2 + (row % kTileRows >= 8 ? 1 : 0);
+  return ((tile * 8 + row % 8) * groups + index) * 2 + (row % kTileRows >= 8 ? 1 : 0);
 }
 
 // fp32 matrices are stored transposed, rows (outputs) fastest.

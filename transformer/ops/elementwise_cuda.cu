@@ -14,8 +14,12 @@ __device__ __forceinline__ float element_of(const MatrixView& m, int32_t row, in
   const int64_t at = element_offset(m, row, column);
   if (m.type == WeightType::kFloat32) return static_cast<const float*>(m.data)[at];
   if (m.type == WeightType::kBFloat16) return to_float(static_cast<const bf16*>(m.data)[at]);
-  const float number = number_of_code(m.type, static_cast<const uint8_t*>(m.data)[at]);
-  return number * to_float(m.scales[scale_offset(m.slices, row, m.slices.step_of(column))]);
+  const auto* codes = static_cast<const uint8_t*>(m.data);
+  const bool is_int4 = m.type == WeightType::kInt4;
+  const auto code = static_cast<uint8_t>(is_int4 ? codes[at / 2] >> (at % 2 * 4) & 15 : codes[at]);
+  const int32_t in_slice = column - m.slices.begin[m.slices.slice_of(column)];
+  const CodeGroup group{.step = m.slices.step_of(column), .index = in_slice % kGroupStep / m.group_size()};
+  return number_of_code(m.type, code) * to_float(m.scales[m.scale_at(row, group)]);
 }
 
 __global__ void __launch_bounds__(kThreads) embed_rows(const DeviceBatch batch, const MatrixView table,

@@ -1,4 +1,4 @@
-// Skinny matrix products on the device. bf16 and codes of eight bits: tensor cores with the weights as the
+// Skinny matrix products on the device. bf16 and codes: tensor cores with the weights as the
 // 16-row operand and tokens as columns, so that 1 and 16 tokens cost the same instructions; a column of an
 // instruction depends on its own token only, and so the number of tokens changes no bit. fp32: one output per
 // thread, for exact fixtures.
@@ -25,13 +25,13 @@ struct MmaForm {
   static constexpr int kWarps = kStaged ? kStagedWarps : 8;
   static constexpr int kThreads = kWarps * static_cast<int>(kWarp);
   static constexpr int kTiles = kStaged || kColumns > 2 ? 1 : 2;  // row tiles of a warp at a time
-  // Copies in flight, for a block of bf16: 16 x 7 x 512 B, 8 x 11 x 512 B or 8 x 5 x 1 KB; of codes 16 x 3,
-  // 8 x 5 or 8 x 2 x 2 times 1 KB; all above the 26 KB that 4.8 TB/s and 0.7 us of latency ask of a
-  // multiprocessor.
+  // Copies in flight, for a block of bf16 or int4: 16 x 7 x 512 B, 8 x 11 x 512 B or 8 x 5 x 1 KB; of eight
+  // bits 16 x 3, 8 x 5 or 8 x 2 x 2 times 1 KB; all above the 26 KB that 4.8 TB/s and 0.7 us of latency ask
+  // of a multiprocessor.
   static constexpr int kStages = (!kStaged ? 6 : kWarps == 8 ? 12 : 8) / Weights::kWords;
   static constexpr int kRingLanes = kWarps * kStages * kTiles * static_cast<int>(kWarp);
   static constexpr int kRingWords = kRingLanes * Weights::kWords;        // of 16 bytes
-  static constexpr int kRingScales = Weights::kScaled ? kRingLanes : 0;  // of 4 bytes
+  static constexpr int kRingScales = kRingLanes * Weights::kScaleWords;  // of 4 bytes
   static constexpr int kPartialFloats = kWarps * kTiles * kTokens * kPartialStride;
   static constexpr size_t kFixedBytes =
       kRingWords * size_t{16} + kRingScales * size_t{4} + kPartialFloats * sizeof(float);
@@ -46,7 +46,7 @@ struct MmaForm {
 };
 
 struct MmaArguments {
-  const uint4* weights = nullptr;    // tiles, see tiled_offset and code_offset
+  const uint4* weights = nullptr;    // tiles, see tiled_offset, code_offset and half_byte_offset
   const uint32_t* scales = nullptr;  // of codes: pairs of rows, see scale_offset
   Slices slices;
   int32_t n = 0;
@@ -96,7 +96,7 @@ struct WeightRing {
   static constexpr int kLanes = static_cast<int>(kWarp), kWords = Form::Weights::kWords;
 
   uint4* words = nullptr;             // of this lane: [stage][row tile][kWords], a warp's lanes side by side
-  uint32_t* scales = nullptr;         // of this lane: [stage][row tile]
+  uint32_t* scales = nullptr;         // of this lane: [stage][row tile][kScaleWords]
   const uint4* from_words = nullptr;  // of this lane and slice, in the first tile
   const uint32_t* from_scales = nullptr;  // the same
   int64_t tile_steps = 0;                 // from one row tile to the next
@@ -107,7 +107,7 @@ struct WeightRing {
     return words + (stage * Form::kTiles + r) * kWords * kLanes;
   }
   __device__ __forceinline__ uint32_t* scales_at(int stage, int r) const {
-    return scales + (stage * Form::kTiles + r) * kLanes;
+    return scales + (stage * Form::kTiles + r) * Form::Weights::kScaleWords * kLanes;
   }
   __device__ __forceinline__ void fetch(int stage) {
     if (tile < tiles && steps > 0) {
@@ -118,7 +118,10 @@ struct WeightRing {
         OUTRIDER_UNROLL
         for (int w = 0; w < kWords; ++w)
           copy_async_16(words_at(stage, r) + w * kLanes, from_words + (at * kWords + w) * kLanes);
-        if constexpr (Form::Weights::kScaled) copy_async_4(scales_at(stage, r), from_scales + at * 8);
+        OUTRIDER_UNROLL
+        for (int w = 0; w < Form::Weights::kScaleWords; ++w)
+          copy_async_4(scales_at(stage, r) + w * kLanes,
+                       from_scales + at * 8 * Form::Weights::kScaleWords + w);
       }
       if (++step == steps) {
         step = 0;
@@ -149,9 +152,9 @@ __global__ void __launch_bounds__(Form::kThreads) matmul_mma(const MmaArguments 
 
   const int64_t first_step = a.slices.first_step[slice];
   WeightRing<Form> weights{.words = shared_memory<uint4>() + warp * kWarpRing * Weights::kWords + lane,
-                           .scales = ring_scales + (Weights::kScaled ? warp * kWarpRing + lane : 0),
+                           .scales = ring_scales + warp * kWarpRing * Weights::kScaleWords + lane,
                            .from_words = a.weights + first_step * Weights::kWords * kWarp + lane,
-                           .from_scales = Weights::kScaled ? a.scales + first_step * 8 + lane / 4 : nullptr,
+                           .from_scales = a.scales + (first_step * 8 + lane / 4) * Weights::kScaleWords,
                            .tile_steps = a.slices.steps(),
                            .tiles = a.tiles,
                            .steps = steps,
@@ -178,8 +181,8 @@ __global__ void __launch_bounds__(Form::kThreads) matmul_mma(const MmaArguments 
       copy_async_wait<kStages - 2>();
       OUTRIDER_UNROLL
       for (int r = 0; r < kTiles; ++r)
-        Weights::template multiply<kColumns>(weights.words_at(stage, r),
-                                             Weights::kScaled ? *weights.scales_at(stage, r) : 0u, b, sum[r]);
+        Weights::template multiply<kColumns>(weights.words_at(stage, r), weights.scales_at(stage, r), b,
+                                             sum[r]);
       weights.fetch(stage == 0 ? kStages - 1 : stage - 1);  // the stage that was read before this one
       stage = stage + 1 == kStages ? 0 : stage + 1;
     }
@@ -306,6 +309,7 @@ void prepare_matmul(int64_t shared_bytes) {
   allow_format<PairWeights>(shared_bytes);
   allow_format<CodeWeights<WeightType::kInt8>>(shared_bytes);
   allow_format<CodeWeights<WeightType::kFloat8>>(shared_bytes);
+  allow_format<HalfByteWeights>(shared_bytes);
 }
 
 void matmul(StreamView stream, const MatmulShape& shape, const void* x, const MatrixView& weight,
@@ -339,6 +343,8 @@ void matmul(StreamView stream, const MatmulShape& shape, const void* x, const Ma
       return launch_format<CodeWeights<WeightType::kInt8>>(stream, shape, arguments);
     case WeightType::kFloat8:
       return launch_format<CodeWeights<WeightType::kFloat8>>(stream, shape, arguments);
+    case WeightType::kInt4:
+      return launch_format<HalfByteWeights>(stream, shape, arguments);
     default:
       return launch_format<PairWeights>(stream, shape, arguments);
   }

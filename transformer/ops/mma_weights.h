@@ -17,8 +17,8 @@ __device__ __forceinline__ uint32_t load_pair(const bf16* x, bool inside) {
 // bf16: a step is one instruction.
 struct PairWeights {
   static constexpr int kStepColumns = kStep;
-  static constexpr int kWords = 1;  // of 16 bytes that a lane copies of a row tile
-  static constexpr bool kScaled = false;
+  static constexpr int kWords = 1;        // of 16 bytes that a lane copies of a row tile
+  static constexpr int kScaleWords = 0;   // that a lane copies of a row tile's scales
   static constexpr int kInputs = 2;       // words that a lane has of a token's activations
   static constexpr int kManyColumns = 8;  // tiles of 8 tokens in one pass of the form for many
   static constexpr int kRowPadding = 8;   // elements, so that a warp's reads of staged tokens hit all banks
@@ -32,7 +32,7 @@ struct PairWeights {
   }
 
   template <int kColumns>
-  __device__ __forceinline__ static void multiply(const uint4* words, uint32_t,
+  __device__ __forceinline__ static void multiply(const uint4* words, const uint32_t*,
                                                   const uint32_t (&b)[kColumns][kInputs],
                                                   float (&sum)[kColumns][4]) {
     const uint4 word = *words;
@@ -42,7 +42,7 @@ struct PairWeights {
   }
 };
 
-// The four codes of a word as bf16: bytes 0 and 2, then 1 and 3. Every step of it is exact.
+// The four codes of eight bits of a word as bf16: bytes 0 and 2, then 1 and 3. Every step of it is exact.
 template <WeightType kType>
 __device__ __forceinline__ void widen(uint32_t codes, uint32_t& even, uint32_t& odd) {
   if constexpr (kType == WeightType::kInt8) {
@@ -62,12 +62,14 @@ __device__ __forceinline__ void widen(uint32_t codes, uint32_t& even, uint32_t& 
   }
 }
 
-// Codes of eight bits: a step is one group of columns, summed apart in four instructions and then scaled.
-template <WeightType kType>
-struct CodeWeights {
+// Two of a word's codes of four bits, in the low halves of its bytes 0 and 2, as bf16: 128 + code, less 136.
+__device__ __forceinline__ uint32_t widen_half_bytes(uint32_t codes) {
+  return fma_pairs((codes & 0x000f000fu) | 0x43004300u, 0x3f803f80u, 0xc308c308u);
+}
+
+// Codes: a step is four instructions over 64 columns, of which a lane has two runs of eight neighbours.
+struct CodeInputs {
   static constexpr int kStepColumns = kGroupStep;
-  static constexpr int kWords = 2;
-  static constexpr bool kScaled = true;
   static constexpr int kInputs = 8;
   static constexpr int kManyColumns = 4;
   static constexpr int kRowPadding = 32;
@@ -91,9 +93,38 @@ struct CodeWeights {
     }
   }
 
+  // Instruction i of the step with its inputs.
+  template <int kColumns>
+  __device__ __forceinline__ static void add_products(int i, const uint32_t (&a)[4],
+                                                      const uint32_t (&b)[kColumns][kInputs],
+                                                      float (&group)[kColumns][4]) {
+    OUTRIDER_UNROLL
+    for (int c = 0; c < kColumns; ++c) {
+      const uint32_t pair[2] = {b[c][i * 2], b[c][i * 2 + 1]};
+      mma_16x8x16(group[c], a, pair);
+    }
+  }
+
   // scales: bf16, of the lane's first row in the low half, of its second in the high half.
   template <int kColumns>
-  __device__ __forceinline__ static void multiply(const uint4* words, uint32_t scales,
+  __device__ __forceinline__ static void add_scaled(uint32_t scales, const float (&group)[kColumns][4],
+                                                    float (&sum)[kColumns][4]) {
+    const float first = to_float(bf16{static_cast<uint16_t>(scales)});
+    const float second = to_float(bf16{static_cast<uint16_t>(scales >> 16)});
+    OUTRIDER_UNROLL
+    for (int c = 0; c < kColumns; ++c) OUTRIDER_UNROLL
+    for (int i = 0; i < 4; ++i) sum[c][i] = fmaf(group[c][i], i < 2 ? first : second, sum[c][i]);
+  }
+};
+
+// Codes of eight bits: a step is one group, summed apart and then scaled.
+template <WeightType kType>
+struct CodeWeights : CodeInputs {
+  static constexpr int kWords = 2;
+  static constexpr int kScaleWords = 1;
+
+  template <int kColumns>
+  __device__ __forceinline__ static void multiply(const uint4* words, const uint32_t* scales,
                                                   const uint32_t (&b)[kColumns][kInputs],
                                                   float (&sum)[kColumns][4]) {
     float group[kColumns][4] = {};
@@ -106,18 +137,35 @@ struct CodeWeights {
         uint32_t a[4];
         widen<kType>(codes[i][0], a[0], a[2]);
         widen<kType>(codes[i][1], a[1], a[3]);
-        OUTRIDER_UNROLL
-        for (int c = 0; c < kColumns; ++c) {
-          const uint32_t pair[2] = {b[c][half * 4 + i * 2], b[c][half * 4 + i * 2 + 1]};
-          mma_16x8x16(group[c], a, pair);
-        }
+        add_products(half * 2 + i, a, b, group);
       }
     }
-    const float first = to_float(bf16{static_cast<uint16_t>(scales)});
-    const float second = to_float(bf16{static_cast<uint16_t>(scales >> 16)});
+    add_scaled(*scales, group, sum);
+  }
+};
+
+// Codes of four bits: a step is two groups.
+struct HalfByteWeights : CodeInputs {
+  static constexpr int kWords = 1;
+  static constexpr int kScaleWords = 2;
+
+  template <int kColumns>
+  __device__ __forceinline__ static void multiply(const uint4* words, const uint32_t* scales,
+                                                  const uint32_t (&b)[kColumns][kInputs],
+                                                  float (&sum)[kColumns][4]) {
+    const uint4 word = *words;
+    const uint32_t codes[4] = {word.x, word.y, word.z, word.w};
     OUTRIDER_UNROLL
-    for (int c = 0; c < kColumns; ++c) OUTRIDER_UNROLL
-    for (int i = 0; i < 4; ++i) sum[c][i] = fmaf(group[c][i], i < 2 ? first : second, sum[c][i]);
+    for (int half = 0; half < 2; ++half) {
+      float group[kColumns][4] = {};
+      OUTRIDER_UNROLL
+      for (int i = half * 2; i < half * 2 + 2; ++i) {
+        const uint32_t a[4] = {widen_half_bytes(codes[i]), widen_half_bytes(codes[i] >> 8),
+                               widen_half_bytes(codes[i] >> 4), widen_half_bytes(codes[i] >> 12)};
+        add_products(i, a, b, group);
+      }
+      add_scaled(scales[half * static_cast<int>(kWarp)], group, sum);
+    }
   }
 };
 
