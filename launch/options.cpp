@@ -40,7 +40,7 @@ void add_model_options(CLI::App& app, RunOptions& o) {
       ->capture_default_str();
   app.add_option(
          "--weight-format", o.weight_format,
-         "Weights in memory: auto (as stored), bf16, int8, int4 (embedding and head int8; CPUs only) or fp8 "
+         "Weights in memory: auto (as stored), bf16, int8, int4 (embedding and head int8) or fp8 "
          "(CUDA only); quantised while loading")
       ->envname("OUTRIDER_WEIGHT_FORMAT")
       ->group("Models")

@@ -64,7 +64,7 @@ void add_quantize_options(CLI::App& app, QuantizeOptions& o) {
       "The new directory gives the same text as MODEL with the same --weight-format.");
   app.add_option("-m,--model", o.model, "Directory of the model")->required();
   app.add_option("--weight-format", o.weight_format,
-                 "int8; int4 (embedding and head int8), for CPUs; or fp8, for CUDA devices")
+                 "int8; int4 (embedding and head int8); or fp8, for CUDA devices")
       ->capture_default_str();
   app.add_option("-o,--output", o.output, "Directory to create")->required();
   app.add_option("--threads", o.threads, "0: one per core")

@@ -15,7 +15,7 @@ Result<WeightFormat> parse_weight_format(const std::string& flag, const std::str
   for (int i = 0; i < static_cast<int>(std::size(kNames)); ++i)
     if (name == kNames[i]) return static_cast<WeightFormat>(i);
   return invalid_argument(
-      fmt::format("{} {}: choose auto, bf16, int8, int4 (CPU) or fp8 (CUDA)", flag, name));
+      fmt::format("{} {}: choose auto, bf16, int8, int4 or fp8 (CUDA)", flag, name));
 }
 
 const char* weight_format_name(WeightFormat format) { return kNames[static_cast<int>(format)]; }

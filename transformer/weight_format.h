@@ -12,7 +12,7 @@ enum class WeightFormat : uint8_t {
   kAuto,  // as the files hold them: codes where quantised, bf16 if every matrix is bf16, else fp32
   kBFloat16,
   kInt8,
-  kInt4,    // the matrices of the layers; embedding and head are int8. On CPUs only
+  kInt4,    // the matrices of the layers; embedding and head are int8
   kFloat8,  // e4m3; on CUDA devices only
 };
 

@@ -24,15 +24,20 @@
 namespace outrider::cuda {
 namespace emulation {
 
-// CUDA's own vector type, as far as kernels here use it.
+// CUDA's own vector types, as far as kernels here use it.
 struct alignas(16) Words4 {
   uint32_t x, y, z, w;
+};
+
+struct alignas(8) Words2 {
+  uint32_t x, y;
 };
 
 }  // namespace emulation
 }  // namespace outrider::cuda
 
 using uint4 = outrider::cuda::emulation::Words4;
+using uint2 = outrider::cuda::emulation::Words2;
 
 namespace outrider::cuda {
 namespace emulation {

@@ -34,7 +34,8 @@ struct Settings {
 
 constexpr std::pair<WeightType, WeightFormat> kFormats[]{{WeightType::kBFloat16, WeightFormat::kBFloat16},
                                                          {WeightType::kInt8, WeightFormat::kInt8},
-                                                         {WeightType::kFloat8, WeightFormat::kFloat8}};
+                                                         {WeightType::kFloat8, WeightFormat::kFloat8},
+                                                         {WeightType::kInt4, WeightFormat::kInt4}};
 
 class Bench {
  public:

@@ -66,13 +66,13 @@ TEST_P(CudaCodes, BitsDependOnNothingElseAndLogitsStayClose) {
 
   // Activations are bf16, so the original in bf16 is what codes are compared with. Of a group of Gaussian
   // weights int8 leaves an error of 0.6 %, fp8 one of 2.6 % and int4 one of 8 %; those of the matrices on the
-  // way add up: measured up to 0.04, 0.14 and 0.45.
+  // way add up: measured up to 0.04, 0.14 and 0.37.
   auto exact =
       testing::load_or_die(testing::golden_model(name),
                            {.device = suite_device(), .weight_format = WeightFormat::kBFloat16}, *single);
   const double error = testing::relative_difference(reference, testing::logits_in_chunks(*exact, ids, 24));
   std::printf("%s %s: logits off by %.3f of their size\n", name.c_str(), weight_format_name(format), error);
-  EXPECT_LT(error, format == WeightFormat::kInt8 ? 0.08 : format == WeightFormat::kFloat8 ? 0.3 : 0.8);
+  EXPECT_LT(error, format == WeightFormat::kInt8 ? 0.08 : format == WeightFormat::kFloat8 ? 0.3 : 0.7);
   EXPECT_GT(error, 1e-4) << "not quantised at all?";
   EXPECT_LT(model->weight_bytes(), exact->weight_bytes());
 }

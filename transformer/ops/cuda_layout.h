@@ -55,12 +55,18 @@ OUTRIDER_SHARED_CODE inline int32_t fragment_offset(int32_t row, int32_t column)
   return lane * 8 + word * 2 + column % 2;
 }
 
+// Which column of operand a holds column c of a bf16 weight's step: those of four neighbours that one lane
+// has, so that its activations are one read of 8 bytes.
+OUTRIDER_SHARED_CODE inline int32_t operand_column(int32_t c) {
+  return c / 4 * 2 + c % 2 + (c % 4 >= 2 ? 8 : 0);
+}
+
 // Element (row, column) of a matrix that is stored in such tiles, tile by tile along k.
 OUTRIDER_SHARED_CODE inline int64_t tiled_offset(const Slices& slices, int32_t row, int32_t column) {
   const int32_t slice = slices.slice_of(column);
   const int32_t in_slice = column - slices.begin[slice];
   const int64_t tile = static_cast<int64_t>(row / kTileRows) * slices.steps() + slices.step_of(column);
-  return tile * kTileElements + fragment_offset(row % kTileRows, in_slice % kStep);
+  return tile * kTileElements + fragment_offset(row % kTileRows, operand_column(in_slice % kStep));
 }
 
 // The same for codes of eight bits, in steps of kGroupStep: a lane's 16 bytes hold two instructions. Bytes 0

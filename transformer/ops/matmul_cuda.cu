@@ -14,8 +14,10 @@ constexpr int kPartialStride = 20;
 
 // One compiled form of the product: kColumns tiles of 8 tokens in one pass over the weights.
 // Staged: the block keeps all activations in shared memory and its 8 or 16 warps share them. Otherwise (a
-// long contraction, or many tokens) they come through the caches, and a warp takes two row tiles at a time,
-// so that what it read serves twice. No bit depends on the form.
+// long contraction, or many tokens) they come through the caches, and a warp takes two or more row tiles at a
+// time, so that what it read serves as often. The form for many tokens takes one set of row tiles in a block,
+// and blocks that differ in their tokens only are neighbours, so that they share reads of the weights. No bit
+// depends on the form.
 template <class Weights_, int kColumns_, int kStagedWarps>
 struct MmaForm {
   using Weights = Weights_;
@@ -24,15 +26,18 @@ struct MmaForm {
   static constexpr int kTokens = 8 * kColumns;
   static constexpr int kWarps = kStaged ? kStagedWarps : 8;
   static constexpr int kThreads = kWarps * static_cast<int>(kWarp);
-  static constexpr int kTiles = kStaged || kColumns > 2 ? 1 : 2;  // row tiles of a warp at a time
+  static constexpr bool kMany = kColumns > 2;
+  static constexpr int kTiles = kStaged ? 1
+                                : kMany ? Weights::kManyTiles
+                                        : 2;  // row tiles of a warp at a time
   // Copies in flight, for a block of bf16 or int4: 16 x 7 x 512 B, 8 x 11 x 512 B or 8 x 5 x 1 KB; of eight
   // bits 16 x 3, 8 x 5 or 8 x 2 x 2 times 1 KB; all above the 26 KB that 4.8 TB/s and 0.7 us of latency ask
   // of a multiprocessor.
-  static constexpr int kStages = (!kStaged ? 6 : kWarps == 8 ? 12 : 8) / Weights::kWords;
+  static constexpr int kStages = kMany ? 3 : (!kStaged ? 6 : kWarps == 8 ? 12 : 8) / Weights::kWords;
   static constexpr int kRingLanes = kWarps * kStages * kTiles * static_cast<int>(kWarp);
-  static constexpr int kRingWords = kRingLanes * Weights::kWords;        // of 16 bytes
-  static constexpr int kRingScales = kRingLanes * Weights::kScaleWords;  // of 4 bytes
-  static constexpr int kPartialFloats = kWarps * kTiles * kTokens * kPartialStride;
+  static constexpr int kRingWords = kRingLanes * Weights::kWords;           // of 16 bytes
+  static constexpr int kRingScales = kRingLanes * Weights::kScaleWords;     // of 4 bytes
+  static constexpr int kPartialFloats = kWarps * kTokens * kPartialStride;  // of one row tile of each warp
   static constexpr size_t kFixedBytes =
       kRingWords * size_t{16} + kRingScales * size_t{4} + kPartialFloats * sizeof(float);
 
@@ -132,6 +137,27 @@ struct WeightRing {
   }
 };
 
+// Adds the slices of one row tile of every group of warps: tile `first_tile` + kTiles g of group g.
+template <class Form>
+__device__ __forceinline__ void combine_slices(const MmaArguments& a, const float* partials, int first_tile,
+                                               int first_token) {
+  const int groups = Form::kWarps / a.slices.count;
+  for (int o = static_cast<int>(threadIdx.x); o < groups * Form::kTokens * kTileRows; o += Form::kThreads) {
+    const int row = o % kTileRows, column = o / kTileRows % Form::kTokens;
+    const int group = o / (kTileRows * Form::kTokens);
+    const int n = (first_tile + group * Form::kTiles) * kTileRows + row, token = first_token + column;
+    if (n >= a.n || token >= a.rows) continue;
+    float values[kMaxSlices];
+    OUTRIDER_UNROLL
+    for (int s = 0; s < kMaxSlices; ++s)
+      values[s] =
+          s < a.slices.count
+              ? partials[((group * a.slices.count + s) * Form::kTokens + column) * kPartialStride + row]
+              : 0.0f;
+    a.out[token * a.out_stride + n] = tree_sum(values, a.slices.count);
+  }
+}
+
 // The warps of a block take the slices of a few row tiles each; blocks stride over the tiles.
 template <class Form>
 __global__ void __launch_bounds__(Form::kThreads) matmul_mma(const MmaArguments a) {
@@ -145,10 +171,10 @@ __global__ void __launch_bounds__(Form::kThreads) matmul_mma(const MmaArguments 
 
   const int slice = warp % a.slices.count, group = warp / a.slices.count;
   const int block_tiles = Form::kWarps / a.slices.count * kTiles;
-  const int stride = static_cast<int>(gridDim.x) * block_tiles;
-  const int first_tile = static_cast<int>(blockIdx.x) * block_tiles;
+  const int stride = Form::kMany ? a.tiles : static_cast<int>(gridDim.x) * block_tiles;
+  const int first_tile = static_cast<int>(Form::kMany ? blockIdx.y : blockIdx.x) * block_tiles;
   const int steps = a.slices.first_step[slice + 1] - a.slices.first_step[slice];
-  const int first_token = static_cast<int>(blockIdx.y) * Form::kTokens;
+  const int first_token = static_cast<int>(Form::kMany ? blockIdx.x : blockIdx.y) * Form::kTokens;
 
   const int64_t first_step = a.slices.first_step[slice];
   WeightRing<Form> weights{.words = shared_memory<uint4>() + warp * kWarpRing * Weights::kWords + lane,
@@ -187,29 +213,17 @@ __global__ void __launch_bounds__(Form::kThreads) matmul_mma(const MmaArguments 
       stage = stage + 1 == kStages ? 0 : stage + 1;
     }
     OUTRIDER_UNROLL
-    for (int r = 0; r < kTiles; ++r) OUTRIDER_UNROLL
-    for (int c = 0; c < kColumns; ++c) OUTRIDER_UNROLL
-    for (int i = 0; i < 4; ++i) {
-      const int column = c * 8 + lane % 4 * 2 + i % 2, row = lane / 4 + (i >= 2 ? 8 : 0);
-      partials[((warp * kTiles + r) * Form::kTokens + column) * kPartialStride + row] = sum[r][c][i];
-    }
-    sync_block();
-    for (int o = static_cast<int>(threadIdx.x); o < block_tiles * Form::kTokens * kTileRows;
-         o += Form::kThreads) {
-      const int row = o % kTileRows, column = o / kTileRows % Form::kTokens;
-      const int t = o / (kTileRows * Form::kTokens);
-      const int n = (base + t) * kTileRows + row, token = first_token + column;
-      if (n >= a.n || token >= a.rows) continue;
-      float values[kMaxSlices];
+    for (int r = 0; r < kTiles; ++r) {
       OUTRIDER_UNROLL
-      for (int s = 0; s < kMaxSlices; ++s) {
-        const int owner = (t / kTiles * a.slices.count + s) * kTiles + t % kTiles;
-        values[s] =
-            s < a.slices.count ? partials[(owner * Form::kTokens + column) * kPartialStride + row] : 0.0f;
+      for (int c = 0; c < kColumns; ++c) OUTRIDER_UNROLL
+      for (int i = 0; i < 4; ++i) {
+        const int column = c * 8 + lane % 4 * 2 + i % 2, row = lane / 4 + (i >= 2 ? 8 : 0);
+        partials[(warp * Form::kTokens + column) * kPartialStride + row] = sum[r][c][i];
       }
-      a.out[token * a.out_stride + n] = tree_sum(values, a.slices.count);
+      sync_block();
+      combine_slices<Form>(a, partials, base + r, first_token);
+      sync_block();
     }
-    sync_block();
   }
   copy_async_wait<0>();
 }
@@ -219,9 +233,12 @@ void launch_mma(StreamView stream, const MatmulShape& shape, const MmaArguments&
   const int block_tiles = Form::kWarps / arguments.slices.count * Form::kTiles;
   const auto blocks = static_cast<unsigned>((arguments.tiles + block_tiles - 1) / block_tiles);
   const auto resident = static_cast<unsigned>((Form::kStaged ? 1 : 3) * shape.multiprocessors);
+  const auto passes = static_cast<unsigned>((shape.rows + Form::kTokens - 1) / Form::kTokens);
   launch(stream,
-         {.grid_x = blocks < resident ? blocks : resident,
-          .grid_y = static_cast<unsigned>((shape.rows + Form::kTokens - 1) / Form::kTokens),
+         {.grid_x = Form::kMany         ? passes
+                    : blocks < resident ? blocks
+                                        : resident,
+          .grid_y = Form::kMany ? blocks : passes,
           .threads = Form::kThreads,
           .shared_bytes = Form::shared_bytes(arguments.slices.k())},
          &matmul_mma<Form>, arguments);

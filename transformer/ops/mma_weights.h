@@ -21,14 +21,21 @@ struct PairWeights {
   static constexpr int kScaleWords = 0;   // that a lane copies of a row tile's scales
   static constexpr int kInputs = 2;       // words that a lane has of a token's activations
   static constexpr int kManyColumns = 8;  // tiles of 8 tokens in one pass of the form for many
-  static constexpr int kRowPadding = 8;   // elements, so that a warp's reads of staged tokens hit all banks
+  static constexpr int kManyTiles = 4;    // row tiles that a warp has in hand there
+  static constexpr int kRowPadding = 16;  // elements, so that a warp's reads of staged tokens hit all banks
 
-  // x: the token's activations of this step, of which `columns` exist.
-  __device__ __forceinline__ static void load_inputs(const bf16* x, int columns, bool,
+  // x: the token's activations of this step, of which `columns` exist. wide: aligned to 16 bytes.
+  __device__ __forceinline__ static void load_inputs(const bf16* x, int columns, bool wide,
                                                      uint32_t (&b)[kInputs]) {
-    const int own = static_cast<int>(threadIdx.x % 4) * 2;
+    const int own = static_cast<int>(threadIdx.x % 4) * 4;
+    if (wide && own + 4 <= columns) {
+      const uint2 four = *reinterpret_cast<const uint2*>(x + own);
+      b[0] = four.x;
+      b[1] = four.y;
+      return;
+    }
     b[0] = load_pair(x + own, own < columns);
-    b[1] = load_pair(x + own + 8, own + 8 < columns);
+    b[1] = load_pair(x + own + 2, own + 2 < columns);
   }
 
   template <int kColumns>
@@ -72,6 +79,7 @@ struct CodeInputs {
   static constexpr int kStepColumns = kGroupStep;
   static constexpr int kInputs = 8;
   static constexpr int kManyColumns = 4;
+  static constexpr int kManyTiles = 2;
   static constexpr int kRowPadding = 32;
 
   // wide: activations are aligned to 16 bytes.
