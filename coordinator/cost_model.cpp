@@ -10,6 +10,8 @@ namespace {
 constexpr double kForget = 0.98;                   // algorithms.md 5.3
 constexpr double kPseudoRows[] = {1, 9};           // plain decoding and a usual draft
 constexpr double kDraftPriorWeight = 1;            // one draft of one token
+constexpr double kFirstPhases = 4;                 // drafts that the first one's way there and back is worth
+constexpr double kShadowWeight = 0.25;             // of a shadow draft's, against all before
 constexpr double kFurtherRidge = 1e-3;             // relative: in doubt a batch drafts together
 constexpr double kContextRidge = 1e-3;             // of the context term, relative to its own spread
 constexpr double kMissedPrior = 8;                 // passes that found the line right
@@ -111,8 +113,11 @@ void CostModel::observe_draft_phase(int32_t longest, int32_t total, double busy,
   if (phases_ == 0 && shadows_ > 0) exchange = std::min(exchange, shadow_exchange_);
   if (phases_ == 1 && shadows_ == 0)
     exchange_ = std::min(exchange_, exchange);
+  else if (draft_measured_)
+    exchange_ +=
+        std::max(1 - kForget, 1 / (kFirstPhases + static_cast<double>(phases_))) * (exchange - exchange_);
   else
-    exchange_ = draft_measured_ ? kForget * exchange_ + (1 - kForget) * exchange : exchange;
+    exchange_ = exchange;
   draft_measured_ = true;
   ++phases_;
   drafted_ += l;
@@ -124,14 +129,15 @@ void CostModel::observe_shadow(int32_t tokens, double busy, double wait) {
   const double exchange = std::max(0.0, wait - busy);
   const double token = tokens > 0 ? busy / tokens : draft().per_step;
   if (draft_measured_) {
-    exchange_ = std::min(exchange_, exchange);
+    const double surely = exchange - verify_seconds(1, 0);  // it may have waited for a pass to end
+    exchange_ += kShadowWeight * (std::min(0.0, exchange - exchange_) + std::max(0.0, surely - exchange_));
     const double share = std::min(1.0, token / std::max(1e-12, draft().per_step));
     ld_ *= share;
     md_ *= share;
     return;
   }
   shadow_exchange_ = shadows_ == 0 ? exchange : std::min(shadow_exchange_, exchange);
-  exchange_ = std::max(0.0, shadow_exchange_ - verify_seconds(1, 0));  // it may have waited for a pass to end
+  exchange_ = std::max(0.0, shadow_exchange_ - verify_seconds(1, 0));
   ld_ = ll_ * (shadows_ == 0 ? token : std::min(draft().per_step, token));
   ++shadows_;
 }

@@ -40,8 +40,8 @@ class CostModel {
   // worker drafted for `busy`; the longest draft and all of them together, in tokens.
   void observe_draft_phase(int32_t longest, int32_t total, double busy, double wait);
   // The same of a draft that nobody waited for, and whose reading is not counted. The target was busy
-  // meanwhile, and whoever reads messages perhaps, too: so this is believed until something better is known,
-  // and where it is cheaper than that.
+  // meanwhile, and whoever reads messages perhaps, too: it stands in for a measurement until there is one,
+  // then it tells whether things have changed.
   void observe_shadow(int32_t tokens, double busy, double wait);
 
   const VerifyCost& verify() const { return fit_; }

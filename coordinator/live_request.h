@@ -17,6 +17,15 @@
 
 namespace outrider {
 
+// The Propose that is out. When its answer is overdue it is sent again, each time a quarter later: it, or the
+// answer, may be lost.
+struct Proposal {
+  Propose message;
+  Clock::duration repeat_after{};  // 0: never
+  Clock::time_point repeat_at{};
+  int32_t repeats = 0;
+};
+
 // A draft that was asked for while its rounds went on without it (GammaPolicy::shadow).
 struct ShadowDraft {
   Round round;  // the plain one that it was asked for in
@@ -36,6 +45,7 @@ struct DraftLink {
   int32_t known = 0;    // committed ids it was sent
   int32_t resyncs = 0;  // of this round; bounded
   std::optional<ShadowDraft> shadow;
+  Proposal proposal;  // means something while a round or a shadow waits for its draft
 };
 
 // The round under way.
@@ -58,6 +68,7 @@ struct LiveRequest {
 
   SequenceId id() const { return sequence.id(); }
   bool finished() const { return state == RequestState::kFinished; }
+  bool awaits_draft() const { return state == RequestState::kDrafting || (link.shadow && !link.shadow->ids); }
   bool running() const { return !finished() && state != RequestState::kQueued; }
   void become(RequestState next) {
     CHECK(may_become(state, next), "request {}: {} -> {}", id().value(), request_state_name(state),

@@ -25,6 +25,7 @@ std::vector<Action> Protocol::step(Event event, Clock::time_point now) {
 // After every event: what time has ended, who may start, and whether the idle target gets a plan.
 void Protocol::pump() {
   expire();
+  repeat_overdue();
   resume_workers();
   admit();
   assign_workers();
@@ -44,6 +45,8 @@ std::optional<Clock::time_point> Protocol::next_deadline() const {
   if (plan_) consider(plan_->sent_at + step_timeout());
   for (const auto& [id, live] : live_) {
     if (live->link.shadow && !live->link.shadow->ids) consider(live->link.shadow->deadline);
+    if (live->awaits_draft() && live->link.proposal.repeat_after.count() > 0)
+      consider(live->link.proposal.repeat_at);
     if (live->state != RequestState::kDrafting) continue;
     consider(live->round.draft_deadline);
     if (!plan_) consider(live->round.batch_deadline);

@@ -123,23 +123,53 @@ void Protocol::ask_aside(LiveRequest& live, int32_t gamma) {
 void Protocol::propose(LiveRequest& live, int32_t gamma, Pipeline pipeline, Clock::duration timeout) {
   const int32_t committed = live.sequence.committed();
   const auto unseen = live.sequence.ids_from(live.link.known);
-  const QKind q = q_kind(live, *worker_of(live));
-  send(*live.link.peer,
-       Propose{.sequence = live.id(),
-               .epoch = live.sequence.epoch(),
-               .round = live.round.number,
-               .base = Position(committed),
-               .committed = {unseen.begin(), unseen.end()},
-               .gamma = gamma,
-               .q_kind = q,
-               .sparse_m = q == QKind::kSparse ? options_.sparse_m : 0,
-               .deadline_ms = static_cast<int32_t>(
-                   std::chrono::duration_cast<std::chrono::milliseconds>(timeout).count()),
-               .pipeline = pipeline,
-               .fanout = options_.fanout,
-               .stop = live.gamma->stop_rule(),
-               .wants_guess = options_.record_guesses && is_match_rule(live.request.sampling.rule)});
+  const Worker& worker = *worker_of(live);
+  const QKind q = q_kind(live, worker);
+  Propose message{.sequence = live.id(),
+                  .epoch = live.sequence.epoch(),
+                  .round = live.round.number,
+                  .base = Position(committed),
+                  .committed = {unseen.begin(), unseen.end()},
+                  .gamma = gamma,
+                  .q_kind = q,
+                  .sparse_m = q == QKind::kSparse ? options_.sparse_m : 0,
+                  .deadline_ms = static_cast<int32_t>(
+                      std::chrono::duration_cast<std::chrono::milliseconds>(timeout).count()),
+                  .pipeline = pipeline,
+                  .fanout = options_.fanout,
+                  .stop = live.gamma->stop_rule(),
+                  .wants_guess = options_.record_guesses && is_match_rule(live.request.sampling.rule)};
+  const Clock::duration repeat_after = gamma > 0 ? repeat_time(worker, gamma) : Clock::duration(0);
+  live.link.proposal = {.message = message, .repeat_after = repeat_after, .repeat_at = now_ + repeat_after};
+  send(*live.link.peer, std::move(message));
   live.link.known = committed;
+}
+
+Clock::duration Protocol::repeat_time(const Worker& worker, int32_t gamma) const {
+  if (worker.usual_ns == 0) return options_.repeat_first;
+  const double ns = worker.usual_ns + gamma * cost_of(worker.kind).draft_token_seconds() * 1e9;
+  return std::max<Clock::duration>(
+      options_.repeat_min, std::chrono::nanoseconds(static_cast<int64_t>(options_.repeat_after_usual * ns)));
+}
+
+// A worker that has it already goes on as it was. One that has sent its draft makes it again, the same.
+void Protocol::repeat_overdue() {
+  for (auto& [id, live] : live_) {
+    Proposal& proposal = live->link.proposal;
+    if (!live->awaits_draft() || proposal.repeat_after.count() == 0 || now_ < proposal.repeat_at) continue;
+    ++proposal.repeats;
+    proposal.repeat_after += proposal.repeat_after / 4;
+    proposal.repeat_at = now_ + proposal.repeat_after;
+    proposal.message.q_kind = q_kind(*live, *worker_of(*live));  // slices may have been lost meanwhile
+    send(*live->link.peer, proposal.message);
+  }
+}
+
+// What was repeated counts for little more than usual, else losses would put off the next repetition.
+void Protocol::note_answer(Worker& worker, const LiveRequest& live, Clock::duration wait) {
+  auto ns = static_cast<double>(std::chrono::nanoseconds(wait).count());
+  if (live.link.proposal.repeats > 0 && worker.usual_ns > 0) ns = std::min(ns, 1.2 * worker.usual_ns);
+  worker.usual_ns = worker.usual_ns == 0 ? ns : 0.8 * worker.usual_ns + 0.2 * ns;
 }
 
 // The round's draft is settled, with or without tokens.
@@ -198,6 +228,7 @@ void Protocol::receive(PeerId peer, Draft& message) {
   live.round.draft = std::move(message);
   live.round.worker = worker.hello.generation;
   decide(live);
+  if (!live.round.read_prompt) note_answer(worker, live, live.round.decided_at - live.round.begun_at);
   worker_answered(worker, live.round);
 }
 
@@ -222,6 +253,7 @@ void Protocol::take_shadow(LiveRequest& live, Draft& draft) {
   }
   worker.misses = 0;
   live.link.fresh = false;
+  note_answer(worker, live, now_ - shadow.sent_at - std::chrono::nanoseconds(draft.ingest_ns));
   learn_shadow(worker, live, draft);
   shadow.ids = std::move(draft.ids);
   compare_shadow(live);

@@ -27,9 +27,10 @@ class Drafter {
   virtual Status open(const Open& open) = 0;
   virtual void close(SequenceId sequence) = 0;
   // Takes on a round, in place of one of the same sequence that is under way: rolls back to the committed
-  // text, reads what is new of it, and drafts at most propose.gamma tokens; gamma 0 only reads. Fewer tokens
-  // (or none) is a valid answer: the context ends, or a block ends at an end-of-sequence token. kNotFound or
-  // kMalformed: this worker and the coordinator disagree about the sequence.
+  // text, reads what is new of it, and drafts at most propose.gamma tokens; gamma 0 only reads. The round
+  // that is under way, once more, changes nothing. Fewer tokens (or none) is a valid answer: the context
+  // ends, or a block ends at an end-of-sequence token. kNotFound or kMalformed: this worker and the
+  // coordinator disagree about the sequence.
   virtual Status begin(const Propose& propose) = 0;
   // One piece of work, at most one forward pass: the rounds that were begun, all in one batch, before
   // anything is prepared for later ones. Appends what got finished to `answers`. False: nothing was left to

@@ -57,6 +57,9 @@ Status ModelDrafter::begin(const Propose& propose) {
   const auto at = sequences_.find(propose.sequence);
   if (at == sequences_.end()) return not_found("sequence is not open");
   Sequence& s = at->second;
+  const bool repeated = s.job && s.job->propose.round == propose.round &&
+                        s.job->propose.base == propose.base && s.job->propose.gamma == propose.gamma;
+  if (repeated) return {};
   const auto known = s.window.committed().size();
   RETURN_IF_ERROR(s.window.advance(propose.base, propose.committed));
   if (needs_counts(s.sampling)) s.counts.add_output(s.window.committed().subspan(known));

@@ -23,7 +23,10 @@ void SimulatedDrafter::propose(const Propose& message) {
   const auto at = sequences_.find(message.sequence);
   if (at == sequences_.end()) return;
   Sequence& s = at->second;
-  for (const TokenId id : message.committed) s.hash = extend_prefix_hash(s.hash, id);
+  if (s.drafting && s.job.round == message.round) return;  // said again
+  const auto told = static_cast<int32_t>(message.committed.size());
+  for (int32_t i = told - (message.base.value() - s.committed); i < told; ++i)
+    s.hash = extend_prefix_hash(s.hash, message.committed[static_cast<size_t>(i)]);
   s.committed = message.base.value();
   // Tokens drafted before and accepted are in the cache; the last committed one must be fed in any case.
   s.cached = std::min(s.cached, s.committed - 1);
