@@ -160,7 +160,7 @@ __device__ __forceinline__ void combine_slices(const MmaArguments& a, const floa
 
 // The warps of a block take the slices of a few row tiles each; blocks stride over the tiles.
 template <class Form>
-__global__ void __launch_bounds__(Form::kThreads) matmul_mma(const MmaArguments a) {
+__global__ void __launch_bounds__(Form::kThreads, 1) matmul_mma(const MmaArguments a) {
   using Weights = typename Form::Weights;
   constexpr int kColumns = Form::kColumns, kTiles = Form::kTiles, kStages = Form::kStages;
   constexpr int kWarpRing = kStages * kTiles * static_cast<int>(kWarp);
@@ -232,7 +232,7 @@ template <class Form>
 void launch_mma(StreamView stream, const MatmulShape& shape, const MmaArguments& arguments) {
   const int block_tiles = Form::kWarps / arguments.slices.count * Form::kTiles;
   const auto blocks = static_cast<unsigned>((arguments.tiles + block_tiles - 1) / block_tiles);
-  const auto resident = static_cast<unsigned>((Form::kStaged ? 1 : 3) * shape.multiprocessors);
+  const auto resident = static_cast<unsigned>((Form::kStaged ? 1 : 2) * shape.multiprocessors);
   const auto passes = static_cast<unsigned>((shape.rows + Form::kTokens - 1) / Form::kTokens);
   launch(stream,
          {.grid_x = Form::kMany         ? passes
