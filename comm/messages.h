@@ -8,12 +8,13 @@
 #include <variant>
 #include <vector>
 
+#include "base/q_row.h"
 #include "base/sampling_params.h"
 #include "base/types.h"
 
 namespace outrider {
 
-constexpr uint32_t kProtocolVersion = 5;
+constexpr uint32_t kProtocolVersion = 6;
 
 // ---- joining and leaving
 // -------------------------------------------------------------------------------------
@@ -127,7 +128,7 @@ struct Propose {
   std::vector<TokenId> committed;  // ids at positions [base - committed.size(), base)
   int32_t gamma = 0;
   QKind q_kind = QKind::kNone;
-  int32_t sparse_m = 0;     // for kSparse: at most this many tokens per row
+  int32_t row_bytes = 0;    // for kSparse: what a row may take on the wire
   int32_t deadline_ms = 0;  // for information: the coordinator stops waiting after this
   Pipeline pipeline = Pipeline::kLockstep;
   int32_t fanout = 0;        // outcomes to prepare for at most
@@ -137,15 +138,6 @@ struct Propose {
 
 // ---- draft worker -> coordinator
 // -----------------------------------------------------------------------------
-
-// The distribution a draft token was sampled from: integer weights, q(v) = weight(v) / sum. The drafter
-// samples from exactly these numbers. Dense: ids is empty, weights[v] for every v. Sparse: ids strictly
-// ascending, all other tokens have q = 0. A deterministic drafter sends one id with weight 1.
-struct QRow {
-  std::vector<uint32_t> ids;
-  std::vector<uint32_t> weights;
-  uint64_t sum = 0;
-};
 
 // What preparing ahead was good for. A prepared draft is the very draft that would have been made, only
 // earlier.

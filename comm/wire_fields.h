@@ -87,7 +87,7 @@ void serialize(Archive& archive, Close& m) {
 template <class Archive>
 void serialize(Archive& archive, Propose& m) {
   archive(m.sequence, m.epoch, m.round, m.base, Capped{m.committed, archive.limits().ids}, m.gamma,
-          EnumField<QKind>{m.q_kind, QKind::kSlices}, m.sparse_m, m.deadline_ms,
+          EnumField<QKind>{m.q_kind, QKind::kSlices}, m.row_bytes, m.deadline_ms,
           EnumField<Pipeline>{m.pipeline, Pipeline::kAuto}, m.fanout,
           EnumField<StopKind>{m.stop.kind, StopKind::kAdaEdl}, FiniteField{m.stop.threshold},
           FiniteField{m.stop.scale}, m.wants_guess);

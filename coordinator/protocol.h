@@ -32,7 +32,7 @@ struct ProtocolOptions {
   std::vector<TokenId> eos_ids;
   // How p/q rules get their q. Dense rows go to the target's ranks in slices where these have doors for them.
   QKind q_kind = QKind::kSparse;
-  int32_t sparse_m = 64;
+  int32_t row_bytes = 1024;  // of each drafted token's row of q, with kSparse
   // What draft workers do while their drafts are verified.
   Pipeline pipeline = Pipeline::kLockstep;
   int32_t fanout = 8;  // outcomes prepared for at most, per sequence

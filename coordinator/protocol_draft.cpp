@@ -132,7 +132,7 @@ void Protocol::propose(LiveRequest& live, int32_t gamma, Pipeline pipeline, Cloc
                   .committed = {unseen.begin(), unseen.end()},
                   .gamma = gamma,
                   .q_kind = q,
-                  .sparse_m = q == QKind::kSparse ? options_.sparse_m : 0,
+                  .row_bytes = q == QKind::kSparse ? options_.row_bytes : 0,
                   .deadline_ms = static_cast<int32_t>(
                       std::chrono::duration_cast<std::chrono::milliseconds>(timeout).count()),
                   .pipeline = pipeline,

@@ -76,7 +76,7 @@ void ModelDrafter::start_fresh(Sequence& s, const Propose& propose) {
   if (!s.job) s.job.emplace();
   s.job->propose = propose;
   Strand& strand = s.job->strand = storage_.take_strand();
-  strand.key = {propose.round, propose.q_kind, propose.sparse_m};
+  strand.key = {propose.round, propose.q_kind, propose.row_bytes};
   strand.base = propose.base;
   strand.stop = propose.stop;
   roll_back(s, s.window.keep());
@@ -244,7 +244,7 @@ void ModelDrafter::take_guess(Sequence& s, int64_t row) {
                        .drafted = {},
                        .position = s.job->propose.base - 1,
                        .round = s.job->propose.round,
-                       .sparse_m = 0};
+                       .row_bytes = 0};
   s.job->guess = sampler_.sample(logits_row(row), step, nullptr).value_or(TokenId(-1));
 }
 
@@ -256,7 +256,7 @@ Status ModelDrafter::take_row(Sequence& s, Strand& strand, int64_t row) {
                        .drafted = strand.tokens,
                        .position = strand.base + strand.length(),
                        .round = strand.key.round,
-                       .sparse_m = strand.key.q_kind == QKind::kSparse ? strand.key.sparse_m : 0};
+                       .row_bytes = strand.key.q_kind == QKind::kSparse ? strand.key.row_bytes : 0};
   const auto logits = logits_row(row);
   const auto token = sampler_.sample(logits, step, sends_q ? &q_ : nullptr);
   if (!token)
@@ -272,12 +272,7 @@ Status ModelDrafter::take_row(Sequence& s, Strand& strand, int64_t row) {
     return {};
   }
   strand.tokens.push_back(*token);
-  if (sends_q) {
-    QRow& weights = strand.q.emplace_back(storage_.take_row());
-    weights.sum = q_.sum;
-    weights.ids.swap(q_.ids);
-    weights.weights.swap(q_.weights);
-  }
+  if (sends_q) std::swap(strand.q.emplace_back(storage_.take_row()), q_);
   // A stopping time: it looks at tokens that are sent.
   strand.eos = std::find(options_.eos_ids.begin(), options_.eos_ids.end(), *token) != options_.eos_ids.end();
   strand.stopped = stops_after(strand.stop, confidence.probability);

@@ -149,7 +149,7 @@ class ModelDrafter final : public Drafter {
   TokenGuesser guesser_;
   int64_t vocab_size_ = 0;
   LogitsShard logits_;
-  IntegerWeights q_;
+  QRow q_;
   std::map<SequenceId, Sequence> sequences_;
   std::array<OutcomeStatistics, 5> statistics_;  // by rule
   PreparationPolicy policy_;                     // of Pipeline::kAuto

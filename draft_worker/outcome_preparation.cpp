@@ -31,7 +31,7 @@ bool ModelDrafter::resume(Sequence& s, const Propose& propose) {
   const bool is_next = observe(s, outcome);
   PreparationReport preparation{.looked_up = s.block->pipeline != Pipeline::kLockstep && propose.gamma > 0,
                                 .outcomes = static_cast<int32_t>(s.block->branches.size())};
-  const StrandKey key{propose.round, propose.q_kind, propose.sparse_m};
+  const StrandKey key{propose.round, propose.q_kind, propose.row_bytes};
   const auto branch = std::find_if(s.block->branches.begin(), s.block->branches.end(), [&](const Branch& b) {
     // Match rules do not draw by round, so a draft prepared for another one is the same.
     const bool fits = is_match_rule(s.sampling.rule) || b.strand.key == key;
@@ -289,7 +289,7 @@ void ModelDrafter::take_guesses(Sequence& s, int64_t row) {
                          .drafted = std::span(block.ids).first(i),
                          .position = block.base + static_cast<int32_t>(i),
                          .round = block.key.round,
-                         .sparse_m = 0};
+                         .row_bytes = 0};
     const auto logits = logits_row(row++);
     const bool draws_bonus = i == block.ids.size() && block.key.q_kind != QKind::kNone;
     const bool finite = draws_bonus ? sampler_.sample(logits, step, &q_).has_value()

@@ -16,7 +16,7 @@ namespace outrider {
 struct StrandKey {
   Round round;
   QKind q_kind = QKind::kNone;
-  int32_t sparse_m = 0;
+  int32_t row_bytes = 0;
   bool operator==(const StrandKey&) const = default;
 };
 

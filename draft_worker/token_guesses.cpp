@@ -66,7 +66,7 @@ void TokenGuesser::best_with_noise(std::span<const float> row, const SamplingPar
     if (token.packed != 0) guesses.add(token.id());
 }
 
-TokenId bonus_guess(const IntegerWeights& q, const SamplingParams& params, Position position, Round round) {
+TokenId bonus_guess(const QRow& q, const SamplingParams& params, Position position, Round round) {
   return draw_token(q, draw_u64(params.seed, Purpose::kResidual, position, round));
 }
 

@@ -43,6 +43,6 @@ class TokenGuesser {
 
 // Under p/q rules the target draws a bonus token with a uniform that the drafter can compute as well: its own
 // distribution at that uniform is a good guess. Only a guess: what is drafted does not depend on it.
-TokenId bonus_guess(const IntegerWeights& q, const SamplingParams& params, Position position, Round round);
+TokenId bonus_guess(const QRow& q, const SamplingParams& params, Position position, Round round);
 
 }  // namespace outrider

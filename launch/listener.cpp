@@ -7,10 +7,10 @@ namespace outrider {
 Result<ZmqOptions> listener_options(const RunOptions& options, const Preparation& prepared) {
   ASSIGN_OR_RETURN(const QFormat q, parse_q_format(options.q_format));
   ZmqOptions zmq;
-  // The longest Open, and a Draft with a dense row for each token.
-  const int64_t q_bytes = q.kind == QKind::kDense
-                              ? prepared.target.vocab_size * kMaxSpeculativeTokens * int64_t{sizeof(uint32_t)}
-                              : 0;
+  // The longest Open, and a Draft with a row of q for each token.
+  const int64_t row_bytes = q.kind == QKind::kDense ? prepared.target.vocab_size * int64_t{sizeof(uint32_t)}
+                                                    : q.row_bytes(prepared.target.vocab_size);
+  const int64_t q_bytes = kMaxSpeculativeTokens * row_bytes;
   zmq.max_message_bytes = (int64_t{1} << 20) + prepared.max_model_len * int64_t{sizeof(TokenId)} + q_bytes;
   ASSIGN_OR_RETURN(zmq.curve, listener_keys(options));
   return zmq;

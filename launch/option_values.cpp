@@ -4,15 +4,14 @@
 
 #include "cluster/simulation/acceptance_process.h"
 #include "comm/emulated_link.h"
-#include "comm/q_rows.h"
 #include "launch/options.h"
 #include "transformer/shard.h"
 
 namespace outrider {
 namespace {
 
-constexpr int64_t kLeastRowBytes = 16;   // a token of any vocabulary
-constexpr int64_t kAutoRowBytes = 1024;  // the entropy of a text does not shrink with the vocabulary
+constexpr int32_t kLeastRowBytes = 16;   // a token of any vocabulary
+constexpr int32_t kAutoRowBytes = 1024;  // the entropy of a text does not shrink with the vocabulary
 
 template <class Number>
 std::optional<Number> parse_number(std::string_view text) {
@@ -62,25 +61,19 @@ Result<Pipeline> parse_pipeline(const std::string& name) {
 
 Result<QFormat> parse_q_format(const std::string& text) {
   if (text == "auto") return QFormat{};
-  if (text == "dense") return QFormat{.kind = QKind::kDense, .sparse_m = 0};
-  if (text.starts_with("sparse:")) {
-    const auto m = parse_number<int32_t>(std::string_view(text).substr(7));
-    if (m && *m >= 1) return QFormat{.kind = QKind::kSparse, .sparse_m = *m};
-  }
+  if (text == "dense") return QFormat{.kind = QKind::kDense};
   if (text.starts_with("budget:")) {
-    const auto bytes = parse_number<int64_t>(std::string_view(text).substr(7));
+    const auto bytes = parse_number<int32_t>(std::string_view(text).substr(7));
     if (bytes && *bytes >= kLeastRowBytes) return QFormat{.kind = QKind::kSparse, .bytes = *bytes};
   }
-  return invalid_argument(fmt::format(
-      "--q-format {}: choose auto, dense, sparse:M with M at least 1, or budget:BYTES with at least {}", text,
-      kLeastRowBytes));
+  return invalid_argument(fmt::format("--q-format {}: choose auto, dense, or budget:BYTES with at least {}",
+                                      text, kLeastRowBytes));
 }
 
-int32_t QFormat::entries(int64_t vocab_size) const {
+int32_t QFormat::row_bytes(int64_t vocab_size) const {
   if (kind != QKind::kSparse) return 0;
-  if (sparse_m > 0) return sparse_m;
   const int64_t dense_bytes = 2 * vocab_size;
-  return sparse_entries_within(bytes > 0 ? bytes : std::max(kAutoRowBytes, dense_bytes / 100), vocab_size);
+  return bytes > 0 ? bytes : std::max(kAutoRowBytes, static_cast<int32_t>(dense_bytes / 100));
 }
 
 Result<ModelOptions::Kv> parse_kv_dtype(const std::string& text) {

@@ -195,9 +195,12 @@ void add_generate_options(CLI::App& app, RunOptions& o) {
       ->capture_default_str();
   app.add_option(
          "--q-format", o.q_format,
-         "Draft distribution for token and block; each form is exact, what it leaves out is never drafted. "
-         "budget:BYTES: the best tokens that fit into so many bytes for each drafted token; sparse:M: the best "
-         "M; dense: all; auto: a budget of 1 % of a dense row of 16 bits, and at least 1024")
+         "Draft distribution for token and block; each form is exact, because the drafter draws from what it "
+         "sends. budget:BYTES: rounded until it fits into so many bytes for each drafted token, the tokens "
+         "that "
+         "are too unlikely to be listed all alike; dense: every token's weight in 16 bits; auto: a budget of "
+         "1 % "
+         "of a dense row, and at least 1024")
       ->group("Speculation")
       ->capture_default_str();
   app.add_option(
@@ -216,7 +219,8 @@ void add_generate_options(CLI::App& app, RunOptions& o) {
          "--emulate-link", o.emulate_link,
          "For experiments: a slow or faulty network between coordinator and draft workers, e.g. "
          "delay=1ms,rate=1gbit (one way; us, ms, s; kbit, mbit, gbit). loss=, duplicate=, corrupt=, reorder= "
-         "with a share of the messages, 0.1 or 10%; partition=5s..35s: nothing arrives in that time after the "
+         "with a share of the messages, 0.1 or 10%; partition=5s..35s: nothing arrives in that time after "
+         "the "
          "first worker came; links=draft, target (delay and rate only) or all; seed=N")
       ->envname("OUTRIDER_EMULATE_LINK")
       ->group("Speculation");

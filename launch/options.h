@@ -109,11 +109,10 @@ Result<std::pair<TokenId, float>> parse_logit_bias(const std::string& text);
 
 struct QFormat {
   QKind kind = QKind::kSparse;
-  int32_t sparse_m = 0;  // as asked for; else
-  int64_t bytes = 0;     // of a drafted token, as asked for; else the default
+  int32_t bytes = 0;  // of a drafted token, as asked for; else the default
 
-  // Tokens of a row for this vocabulary; 0 with kDense.
-  int32_t entries(int64_t vocab_size) const;
+  // What a row may take for this vocabulary; 0 with kDense.
+  int32_t row_bytes(int64_t vocab_size) const;
 };
 Result<Pipeline> parse_pipeline(const std::string& name);
 Result<QFormat> parse_q_format(const std::string& text);

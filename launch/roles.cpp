@@ -205,7 +205,7 @@ Result<ProtocolOptions> protocol_options(const RunOptions& options, const Prepar
   protocol.max_context = static_cast<int32_t>(prepared.max_model_len);
   protocol.eos_ids = prepared.target.eos;
   protocol.q_kind = q.kind;
-  protocol.sparse_m = q.entries(prepared.target.vocab_size);
+  protocol.row_bytes = q.row_bytes(prepared.target.vocab_size);
   ASSIGN_OR_RETURN(protocol.pipeline, parse_pipeline(options.pipeline));
   protocol.fanout = options.fanout_budget;
   protocol.synthetic_acceptance = !options.synthetic_acceptance.empty();

@@ -10,7 +10,8 @@ namespace {
 
 QView q_of(const VerifyRequest& request, size_t i, IndexRange range) {
   const QRow& row = request.q[i];
-  return {row.ids, row.weights, row.sum, request.q_kind == QKind::kSlices ? range.begin : 0};
+  const int64_t begin = request.q_kind == QKind::kSlices ? range.begin : 0;
+  return {row.ids, row.weights, row.sum, begin, row.rest, row.id_end};
 }
 
 // The maximum over ranks of packed tokens, in one collective.

@@ -9,6 +9,7 @@
 
 #include "base/sampling_params.h"
 #include "comm/messages.h"
+#include "comm/q_rows.h"
 #include "transformer/logits.h"
 #include "transformer/model.h"
 #include "transformer/sampling/token_counts.h"
@@ -36,7 +37,7 @@ inline double probability_of_draft(const VerifyRequest& request, size_t i) {
   const QRow& row = request.q[i];
   if (request.q_kind == QKind::kSlices)
     return static_cast<double>(request.q_drafted[i]) / static_cast<double>(row.sum);
-  return QView{row.ids, row.weights, row.sum}.probability(request.draft[i]);
+  return static_cast<double>(weight_in(row, request.draft[i])) / static_cast<double>(row.sum);
 }
 
 struct VerifyResult {

@@ -22,7 +22,8 @@ inline size_t wire_bytes(const Message& message) {
   const auto* draft = std::get_if<Draft>(&message);
   if (!draft) return kFrame;
   size_t q = 0;
-  for (const QRow& row : draft->q) q += 8 + kId * (row.ids.size() + row.weights.size());
+  for (const QRow& row : draft->q)
+    q += 8 + (row.ids.empty() ? 2 * row.weights.size() : 5 * row.ids.size() / 4);
   return kFrame + kId * draft->ids.size() + q;
 }
 

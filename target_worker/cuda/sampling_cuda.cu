@@ -21,7 +21,9 @@ __device__ __forceinline__ double q_of(const VerifyBatch& b, const RowInput& in,
       else
         high = middle;
     }
-    at = low < in.q_count && ids[low] == static_cast<uint32_t>(i) ? low : in.q_count;
+    const bool is_listed = low < in.q_count && ids[low] == static_cast<uint32_t>(i);
+    if (!is_listed) return i < in.q_rest_end ? in.q_rest : 0.0;
+    at = low;
   }
   return at < in.q_count ? static_cast<double>(b.words[in.q_weights + at]) / in.q_sum : 0.0;
 }

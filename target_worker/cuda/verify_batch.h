@@ -35,8 +35,11 @@ struct RowInput {
   float top_p = 1, min_p = 0;
   int32_t noisy = 0;  // the invariant rule
   int32_t filtered = 0;
-  // The draft's distribution at this row: this rank's slice of the weights; `sparse`: with local ids.
+  // The draft's distribution at this row: this rank's slice of the weights; `sparse`: with local ids, and
+  // what every other one below q_rest_end has.
   int32_t sparse = 0;
+  int32_t q_rest_end = 0;
+  double q_rest = 0;
   int32_t q_count = 0;
   int64_t q_weights = 0, q_ids = 0;  // offsets in VerifyBatch::words
   double q_sum = 1, q_draft = 0;     // q_draft: probability of `draft`

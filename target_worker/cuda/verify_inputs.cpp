@@ -78,6 +78,8 @@ void VerifyInputs::add_q(const VerifyRequest& request, int32_t index, IndexRange
     };
     begin = at(range.begin);
     end = at(range.end);
+    row.q_rest = static_cast<double>(q.rest) / row.q_sum;
+    row.q_rest_end = static_cast<int32_t>(std::clamp<int64_t>(q.id_end - range.begin, 0, range.size()));
     row.q_ids = word_count_;
     words_.push_back({std::span(q.ids).subspan(begin, end - begin), static_cast<uint32_t>(range.begin)});
     word_count_ += static_cast<int64_t>(end - begin);

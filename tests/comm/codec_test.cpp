@@ -119,48 +119,87 @@ size_t wire_bytes(const QRow& row) {
   return frame_of(with).size() - frame_of(without).size();
 }
 
+QRow with_sum(QRow row) {
+  row.sum = sum_of(row);
+  return row;
+}
+
 TEST(Codec, QRowsArePackedAndKeepTheirValues) {
   const QRow rows[] = {
-      {.ids = {5}, .weights = {1}, .sum = 1},
-      {.ids = {0, 1, 127, 255, 128'255}, .weights = {0, 1, 2047, 1u << 31, 3u << 20}, .sum = 9},
-      {.ids = {9, 3, UINT32_MAX, 0}, .weights = {4095}, .sum = UINT64_MAX},  // not sensible
-      {.ids = {}, .weights = {UINT32_MAX, 4097}, .sum = 0}};
-  const size_t bytes[] = {1 + 1 + 1 + 1 + 1 + 2, 1 + 1 + (1 + 1 + 1 + 2 + 3) + 1 + 1 + 5 * 2,
-                          10 + 1 + (1 + 5 + 5 + 1) + 1 + 1 + 4, 1 + 1 + 1 + 1 + 2 * 4};
+      // Entry: 6 in the Rice code of parameter 2 (01, 0 and the low bits 10), 1 in Elias' gamma code (0).
+      {.ids = {6}, .weights = {9}},
+      // 10 ids for each: parameter 3. 0, 1 unit: 5 bits; 8, 3 units: 8 bits; 10, 5 units: 10 bits.
+      {.ids = {0, 9, 20}, .weights = {40, 120, 200}, .rest = 2, .id_end = 30},
+      {.ids = {0, 1, 127, 255, 128'255}, .weights = {1, 1, 2047, 1u << 31, 3u << 20}},
+      {.ids = {5, 6}, .weights = {UINT32_MAX, UINT32_MAX}, .rest = UINT32_MAX, .id_end = 1u << 20},
+      {.ids = {}, .weights = {0, UINT32_MAX, 4097}},
+      {.ids = {}, .weights = {0, 1, 2047, 1u << 31, 3u << 20}},
+      {.ids = {}, .weights = {}}};
+  const size_t bytes[] = {1 + 1 + 1 + 1 + 1, 1 + 1 + 1 + 1 + 3, 1 + 3 + 1 + 1 + 27, 1 + 3 + 5 + 5 + 6,
+                          1 + 1 + 1 + 3 * 4, 1 + 1 + 1 + 5 * 2, 1 + 1 + 1};
   for (size_t i = 0; i < std::size(rows); ++i) {
-    const QRow got = round_trip(rows[i]);
-    EXPECT_EQ(got.ids, rows[i].ids);
-    EXPECT_EQ(got.weights, rows[i].weights);
-    EXPECT_EQ(got.sum, rows[i].sum);
-    EXPECT_EQ(wire_bytes(rows[i]), bytes[i]) << i;
+    const QRow row = with_sum(rows[i]), got = round_trip(row);
+    EXPECT_EQ(got.ids, row.ids);
+    EXPECT_EQ(got.weights, row.weights);
+    EXPECT_EQ(got.sum, row.sum);
+    EXPECT_EQ(got.rest, row.rest);
+    EXPECT_EQ(got.id_end, row.id_end);
+    EXPECT_EQ(wire_bytes(row), bytes[i]) << i;
   }
 }
 
-TEST(Codec, SparseRowsKeepToTheirByteBudget) {
-  std::mt19937 random(6);
-  for (const int64_t vocab : {300, 4096, 32'000, 128'256})
-    for (const int64_t budget : {16, 82, 512, 2565}) {
-      const auto entries = static_cast<uint32_t>(sparse_entries_within(budget, vocab));
-      ASSERT_LE(entries, vocab);
-      QRow spread, packed;  // ids as far apart, and as large, as they can be; and neighbours
-      for (uint32_t i = 0; i < entries; ++i) {
-        spread.ids.push_back(static_cast<uint32_t>((int64_t{i} + 1) * vocab / entries - 1));
-        packed.ids.push_back(i);
-        spread.weights.push_back(1u << 31);
-        packed.weights.push_back(static_cast<uint32_t>(random()) >> 25 << 24);
-      }
-      spread.sum = uint64_t{entries} << 31;
-      if (entries > 1) {
-        EXPECT_LE(wire_bytes(spread), static_cast<size_t>(budget)) << vocab;
-        EXPECT_LE(wire_bytes(packed), static_cast<size_t>(budget)) << vocab;
-      }
-      // Not far below it either.
-      if (entries < vocab) {
-        EXPECT_GT(sparse_row_bytes(entries + 1, vocab), budget);
-      }
-    }
-  EXPECT_EQ(sparse_entries_within(1, 1000), 1);
-  EXPECT_EQ(sparse_entries_within(1 << 20, 1000), 1000);
+TEST(Codec, SendsNoRowThatIsNotWellFormed) {
+  for (const QRow& row : {QRow{.ids = {3, 3}, .weights = {1, 1}}, QRow{.ids = {4, 3}, .weights = {1, 1}},
+                          QRow{.ids = {3}, .weights = {0}}, QRow{.ids = {3}, .weights = {1, 1}},
+                          QRow{.ids = {3}, .weights = {1}, .rest = 1, .id_end = 3},
+                          QRow{.ids = {3}, .weights = {1}, .rest = 0, .id_end = 9}}) {
+    Draft draft;
+    draft.q.push_back(row);
+    const auto refused = encode(draft, kInfo);
+    ASSERT_FALSE(refused.ok());
+    EXPECT_EQ(refused.status().message(), "draft: a row of q that is not well-formed");
+  }
+}
+
+// A plan with one row of q: what follows the row is the entry's worker.
+constexpr ptrdiff_t kAfterRow = 8;
+Bytes plan_with(const QRow& row) {
+  StepPlan plan;
+  plan.entries.emplace_back().q.push_back(row);
+  return frame_of(plan);
+}
+
+std::string error_of_row(std::initializer_list<int> row) {
+  Bytes frame = plan_with({});
+  const Bytes after(frame.end() - kAfterRow, frame.end());
+  frame.resize(frame.size() - static_cast<size_t>(kAfterRow) - 3);  // an empty row
+  for (const int byte : row) frame.push_back(static_cast<std::byte>(byte));
+  frame.insert(frame.end(), after.begin(), after.end());
+  reseal(frame);
+  return error_of(frame);
+}
+
+TEST(Codec, RefusesHostileRows) {
+  const auto fails = [](std::initializer_list<int> row, const char* what) {
+    EXPECT_EQ(error_of_row(row), std::string("step_plan: ") + what);
+  };
+  // One id, 6, of 7; rest 0; unit 9.
+  const Bytes frame = plan_with({.ids = {6}, .weights = {9}, .sum = 9});
+  const int good[] = {1, 7, 0, 9, 0b01001};
+  for (size_t i = 0; i < 5; ++i)
+    ASSERT_EQ(frame[frame.size() - static_cast<size_t>(kAfterRow) - 5 + i], static_cast<std::byte>(good[i]));
+  fails({1, 7, 0, 9, 0b11111111, 0b11111111}, "a number beyond its bound");                 // the gap
+  fails({1, 7, 0, 9, 0b01101}, "a number beyond its bound");                                // id 7 of 7
+  fails({1, 7, 0, 9, 0b11111001, 0xff, 0xff, 0xff, 0xff, 0}, "a number beyond its bound");  // the weight
+  fails({1, 7, 0, 9, 0b00001001 | 0x80}, "bits that mean nothing");
+  fails({1, 8, 0, 9, 0b01100}, "a row of q in the wrong form");              // the last id is not 7
+  fails({1, 7, 0, 0, 0b01001}, "a weight of more than 32 bits");             // unit 0
+  fails({1, 7, 0, 9, 0b0011001}, "a row of q in the wrong form");            // 2 units of 9 are 1 of 18
+  fails({8, 7, 0, 9, 0, 0, 0, 0}, "more elements than the frame can hold");  // 8 ids below 7
+  fails({60, 100, 0, 9, 0, 0}, "more elements than the frame can hold");     // 60 entries in 10 bytes
+  fails({1, 0x81, 0x80, 0x40, 0, 9, 0}, "a token id beyond the limit");      // of a million
+  fails({1, 7, 0x80, 0x80, 0x80, 0x80, 0x10, 9, 0b01001}, "a weight of more than 32 bits");  // the rest
+  fails({2, 3, 1, 1, 0b0011}, "a token id beyond the end");
 }
 
 TEST(Codec, MatchesTheWorkedExample) {

@@ -6,7 +6,7 @@
 #include <string>
 #include <type_traits>
 
-#include "comm/messages.h"
+#include "comm/q_rows.h"
 
 namespace outrider {
 
@@ -69,7 +69,22 @@ class RandomMessages {
     fill_all(m.rule, m.temperature, m.top_k, m.top_p, m.min_p, m.repetition_penalty, m.presence_penalty,
              m.frequency_penalty, m.logit_bias, m.seed.value, m.logprobs);
   }
-  void fill(QRow& m) { fill_all(m.ids, m.weights, m.sum); }
+  // Dense or sparse, with and without a rest, and well-formed: others have no form on the wire.
+  void fill(QRow& m) {
+    fill(m.weights);
+    if (!m.weights.empty() && below(2) == 0) {
+      const uint32_t step = static_cast<uint32_t>(1) << below(12), unit = 1 + static_cast<uint32_t>(below(9));
+      uint32_t next = 0;
+      for (uint32_t& weight : m.weights) {
+        m.ids.push_back(next + static_cast<uint32_t>(below(step)));
+        next = m.ids.back() + 1;
+        weight = unit * (1 + static_cast<uint32_t>(below(20)));
+      }
+      if (below(2) == 0)
+        m.rest = 1 + static_cast<uint32_t>(below(3)), m.id_end = next + static_cast<uint32_t>(below(999));
+    }
+    m.sum = sum_of(m);
+  }
   void fill(PlanEntry& m) {
     fill_all(m.sequence, m.epoch, m.round, m.base, m.first_input, m.input_count, m.draft, m.q_kind, m.q,
              m.worker);
@@ -94,7 +109,7 @@ class RandomMessages {
   void fill(Open& m) { fill_all(m.sequence, m.ids, m.prompt_length, m.sampling); }
   void fill(Close& m) { fill(m.sequence); }
   void fill(Propose& m) {
-    fill_all(m.sequence, m.epoch, m.round, m.base, m.committed, m.gamma, m.q_kind, m.sparse_m, m.deadline_ms,
+    fill_all(m.sequence, m.epoch, m.round, m.base, m.committed, m.gamma, m.q_kind, m.row_bytes, m.deadline_ms,
              m.pipeline, m.fanout, m.stop.kind, m.stop.threshold, m.stop.scale, m.wants_guess);
   }
   void fill(PreparationReport& m) {

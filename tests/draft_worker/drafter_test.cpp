@@ -45,7 +45,7 @@ Propose propose(int base, std::vector<TokenId> committed, int gamma, uint32_t ro
           .committed = std::move(committed),
           .gamma = gamma,
           .q_kind = kind,
-          .sparse_m = 8,
+          .row_bytes = 24,
           .pipeline = pipeline,
           .fanout = 6};
 }

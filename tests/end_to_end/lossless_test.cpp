@@ -217,18 +217,21 @@ TEST(LosslessTransport, AnyTransportGivesTheSameText) {
   }
 }
 
-// A dense row and a sparse row that hold the same numbers are the same q: with m = the whole vocabulary they
-// are.
-TEST(LosslessTransport, SparseRowsOfEverythingEqualDenseRows) {
+// Compact rows are packed to few bits on a wire and not in one process, and split over ranks by id.
+TEST(LosslessTransport, CompactRowsGiveTheSameTextOverAnyTransportAndDegree) {
   const auto requests = [] { return grid_requests(kPqRules, "fixed:gamma=4"); };
-  ClusterOptions options{
-      .target = kTarget, .draft = draft_model(), .drafter = DrafterKind::kModel, .max_num_seqs = 4};
-  TestCluster dense(options);
-  const auto expected = dense.run(requests());
-  options.q_kind = QKind::kSparse;
-  options.sparse_m = kVocab;
-  TestCluster sparse(options);
-  expect_same(expected, sparse.run(requests()), "sparse");
+  ClusterOptions options{.target = kTarget,
+                         .draft = draft_model(),
+                         .drafter = DrafterKind::kModel,
+                         .max_num_seqs = 4,
+                         .q_kind = QKind::kSparse,
+                         .row_bytes = 24};
+  TestCluster inproc(options);
+  const auto expected = inproc.run(requests());
+  options.wire = Wire::kZmqIpc;
+  options.tp_size = 2;
+  TestCluster cluster(options);
+  expect_same(expected, cluster.run(requests()), "ipc, 2 ranks");
 }
 
 TEST(LosslessEnds, EosMaxTokensAndContextCutInsideBlocks) {

@@ -52,7 +52,7 @@ INSTANTIATE_TEST_SUITE_P(
                  {"--rule", "greedy", "--temperature", "0.5"},
                  {"--rule greedy", "0.5", "drop"}},
         BadFlags{"rule", {"--rule", "nonsense"}, {"--rule nonsense", "invariant"}},
-        BadFlags{"q_format_zero", {"--q-format", "sparse:0"}, {"--q-format sparse:0", "at least 1"}},
+        BadFlags{"q_format_number", {"--q-format", "budget:x"}, {"--q-format budget:x", "at least 16"}},
         BadFlags{"q_format_budget", {"--q-format", "budget:3"}, {"--q-format budget:3", "at least 16"}},
         BadFlags{"q_format_text", {"--q-format", "thick"}, {"--q-format thick", "dense"}},
         BadFlags{"tp_three", {"--tensor-parallel-size", "3"}, {"--tensor-parallel-size 3", "1, 2, 4 or 8"}},

@@ -31,7 +31,7 @@ struct ClusterOptions {
   WeightFormat weight_format = WeightFormat::kAuto;  // the same
   Wire wire = Wire::kInproc;
   QKind q_kind = QKind::kDense;
-  int32_t sparse_m = 0;
+  int32_t row_bytes = 0;  // with kSparse
   int64_t max_context = 120;
   std::vector<TokenId> eos_ids;
   Pipeline pipeline = Pipeline::kLockstep;
@@ -68,7 +68,7 @@ class TestCluster {
     protocol.prefill_chunk = 16;
     protocol.eos_ids = options_.eos_ids;
     protocol.q_kind = options_.q_kind;
-    protocol.sparse_m = options_.sparse_m;
+    protocol.row_bytes = options_.row_bytes;
     protocol.pipeline = options_.pipeline;
     protocol.fanout = options_.fanout;
     protocol.draft_timeout_min = options_.draft_timeout;

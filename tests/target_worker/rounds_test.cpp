@@ -35,7 +35,7 @@ struct Text {
 struct Toy {
   size_t vocab_size = 50;
   SamplingParams params;
-  int32_t sparse_m = 0;
+  int32_t row_bytes = 0;
   double disagreement = 2;
 };
 
@@ -51,7 +51,7 @@ Text generate(const Toy& toy, const std::vector<TokenId>& prompt, size_t length,
   TokenCounts counts;
   counts.add_prompt(prompt);
   std::vector<float> shard;
-  IntegerWeights weights;
+  QRow weights;
   while (text.ids.size() < prompt.size() + length) {
     const Round round(static_cast<uint32_t>(text.rounds++));
     const Position base(static_cast<int32_t>(text.ids.size()));
@@ -69,16 +69,16 @@ Text generate(const Toy& toy, const std::vector<TokenId>& prompt, size_t length,
                            .drafted = draft,
                            .position = base + i,
                            .round = round,
-                           .sparse_m = toy.sparse_m};
+                           .row_bytes = toy.row_bytes};
       draft.push_back(*drafter.sample(logits, step, &weights));
-      if (needs_q(toy.params.rule)) q.push_back({weights.ids, weights.weights, weights.sum});
+      if (needs_q(toy.params.rule)) q.push_back(weights);
       context.push_back(draft.back());
     }
     const VerifyRequest request{.sampling = &toy.params,
                                 .round = round,
                                 .base = base,
                                 .draft = draft,
-                                .q_kind = toy.sparse_m > 0 ? QKind::kSparse : QKind::kDense,
+                                .q_kind = toy.row_bytes > 0 ? QKind::kSparse : QKind::kDense,
                                 .q = q,
                                 .counts = &counts};
     const LogitsShard logits{TensorView<float, 2>(shard.data(), {planned + 1, range.size()}), range,
@@ -129,9 +129,9 @@ TEST(Rounds, SampledTextsFollowTheTarget) {
   constexpr int kTexts = 20000;
   const std::vector<TokenId> prompt{TokenId(2)};
   for (Rule rule : {Rule::kInvariant, Rule::kNaive, Rule::kToken, Rule::kBlock}) {
-    for (int32_t sparse_m : {0, 3}) {
-      if (sparse_m > 0 && !needs_q(rule)) continue;
-      Toy toy{.vocab_size = 4, .params = {}, .sparse_m = sparse_m, .disagreement = 3};
+    for (int32_t row_bytes : {0, 6}) {
+      if (row_bytes > 0 && !needs_q(rule)) continue;
+      Toy toy{.vocab_size = 4, .params = {}, .row_bytes = row_bytes, .disagreement = 3};
       toy.params.rule = rule;
       toy.params.temperature = 1.5f;
       const auto single = make_single_collectives();
@@ -163,7 +163,7 @@ TEST(Rounds, SampledTextsFollowTheTarget) {
       };
       visit(prompt, 1);
       EXPECT_NEAR(mass, 1, 1e-9);
-      EXPECT_LT(chi_square, 115) << rule_name(rule) << " sparse " << sparse_m;
+      EXPECT_LT(chi_square, 115) << rule_name(rule) << " row of " << row_bytes;
       EXPECT_GT(accepted, kTexts / 10);
     }
   }

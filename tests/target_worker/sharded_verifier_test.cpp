@@ -54,20 +54,22 @@ TEST(ShardedVerifier, MixedBatches) {
   }
 }
 
-// A q of the best m tokens, and the same numbers as a dense row of mostly zeros, are the same distribution.
-TEST(ShardedVerifier, SparseEqualsDenseOfTheSameTruncatedQ) {
+// A q of the best m tokens, with or without a weight of all others, and the same numbers as a dense row are
+// the same distribution.
+TEST(ShardedVerifier, SparseEqualsDenseOfTheSameQ) {
   std::mt19937_64 rng(8);
   for (int i = 0; i < 60; ++i) {
     TestRound sparse = random_round(rng, i % 2 ? Rule::kToken : Rule::kBlock, 400, 4);
     sparse.q_kind = QKind::kSparse;
     for (size_t r = 0; r < sparse.q.size(); ++r) {
       sparse.q[r] = random_q(rng, sparse.raw[r], QKind::kSparse, 1 + rng() % 64);
-      sparse.draft[r] = draw_from(sparse.q[r], rng());
+      sparse.draft[r] = draw_token(sparse.q[r], rng());
     }
     TestRound dense = sparse;
     dense.q_kind = QKind::kDense;
     for (QRow& row : dense.q) {
       std::vector<uint32_t> weights(400, 0);
+      std::fill_n(weights.begin(), row.id_end, row.rest);
       for (size_t k = 0; k < row.ids.size(); ++k) weights[row.ids[k]] = row.weights[k];
       row = {.ids = {}, .weights = weights, .sum = row.sum};
     }

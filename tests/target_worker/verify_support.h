@@ -8,9 +8,11 @@
 #include <vector>
 
 #include "comm/messages.h"
+#include "comm/q_rows.h"
 #include "target_worker/acceptance_rule.h"
 #include "target_worker/sharded_verifier.h"
 #include "tests/transformer/sampling/reference.h"
+#include "transformer/sampling/draft_sampler.h"
 
 namespace outrider {
 
@@ -29,6 +31,7 @@ struct TestRound {                      // everything one request brings to one 
 
 inline std::vector<double> q_of(const QRow& row, size_t vocab_size) {
   std::vector<double> q(vocab_size, 0);
+  std::fill_n(q.begin(), row.id_end, static_cast<double>(row.rest) / static_cast<double>(row.sum));
   for (size_t i = 0; i < row.weights.size(); ++i)
     q[row.ids.empty() ? i : row.ids[i]] = static_cast<double>(row.weights[i]) / static_cast<double>(row.sum);
   return q;
@@ -217,7 +220,7 @@ inline std::vector<VerifyResult> verify_sharded(const std::vector<TestRound>& ro
 }
 
 // q from logits that resemble the target's, as the draft worker makes it: integer weights, dense or the best
-// m.
+// m, and the others alike, or none of them.
 inline QRow random_q(std::mt19937_64& rng, const std::vector<float>& near, QKind kind, size_t m) {
   std::vector<float> row = near;
   std::normal_distribution<float> noise(0, 0.5f);
@@ -235,16 +238,13 @@ inline QRow random_q(std::mt19937_64& rng, const std::vector<float>& near, QKind
     std::sort(ids.begin(), ids.end());
     for (uint32_t id : ids) q.weights.push_back(weights[id]);
     q.ids = ids;
+    if (rng() % 2 == 0) {
+      q.rest = 1 + *std::min_element(q.weights.begin(), q.weights.end()) / 50;
+      q.id_end = static_cast<uint32_t>(row.size() - rng() % (row.size() - ids.back()));
+    }
   }
-  for (uint32_t w : q.weights) q.sum += w;
+  q.sum = sum_of(q);
   return q;
-}
-
-inline TokenId draw_from(const QRow& q, uint64_t bits) {
-  uint64_t target = mulhi64(bits, q.sum);
-  size_t i = 0;
-  while (target >= q.weights[i]) target -= q.weights[i++];
-  return TokenId(static_cast<int32_t>(q.ids.empty() ? i : q.ids[i]));
 }
 
 // A round with everything random: the rule's parameters, filters, penalties, a draft that is often good.
@@ -276,7 +276,7 @@ inline TestRound random_round(std::mt19937_64& rng, Rule rule, size_t vocab_size
     TokenId x = any_token();
     if (round.q_kind != QKind::kNone) {
       round.q.push_back(random_q(rng, processed, round.q_kind, 1 + rng() % 20));
-      x = draw_from(round.q.back(), rng());
+      x = draw_token(round.q.back(), rng());
     } else if (!chance(5)) {
       const Position position = round.base() + i;
       x = rule == Rule::kGreedy ? reference::argmax(processed)

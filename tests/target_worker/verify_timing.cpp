@@ -32,7 +32,7 @@ void time_setting(const Setting& setting, size_t vocab_size, int gamma, int pass
     round.raw.push_back(reference::random_logits(rng, vocab_size, setting.spread, 1e6));
     if (i == gamma) break;
     if (with_q) round.q.push_back(random_q(rng, round.raw.back(), QKind::kSparse, 64));
-    round.draft.push_back(with_q ? draw_from(round.q.back(), rng()) : reference::argmax(round.raw.back()));
+    round.draft.push_back(with_q ? draw_token(round.q.back(), rng()) : reference::argmax(round.raw.back()));
   }
   const auto group = make_single_collectives();
   ShardedVerifier verifier(*group);

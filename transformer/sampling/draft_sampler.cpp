@@ -1,75 +1,36 @@
 #include "transformer/sampling/draft_sampler.h"
 
-#include <algorithm>
-#include <functional>
-
 #include "base/log.h"
+#include "base/q_row.h"
 #include "base/short_weight.h"
+#include "transformer/sampling/compact_row.h"
 #include "transformer/sampling/gumbel.h"
 #include "transformer/sampling/penalties.h"
 
 namespace outrider {
-namespace {
 
-// Packed like RankedToken: the larger weight first, then the lower id.
-uint64_t rank_by_weight(uint32_t weight, size_t id) {
-  return static_cast<uint64_t>(weight) << 32 | (0xFFFFFFFF - static_cast<uint32_t>(id));
-}
-uint32_t weight_of_rank(uint64_t ranked) { return static_cast<uint32_t>(ranked >> 32); }
-uint32_t id_of_rank(uint64_t ranked) { return 0xFFFFFFFF - static_cast<uint32_t>(ranked); }
-
-// A weight that at least m tokens reach: the m-th best of the chunks' best. 1 if there are too few chunks.
-uint32_t weight_floor(std::span<const uint32_t> weights, size_t m, std::vector<uint64_t>& scratch) {
-  const size_t chunk = kChunkTokens;
-  if (weights.size() / chunk <= m) return 1;
-  scratch.clear();
-  for (size_t begin = 0; begin < weights.size(); begin += chunk) {
-    const auto part = weights.subspan(begin, std::min(chunk, weights.size() - begin));
-    scratch.push_back(*std::max_element(part.begin(), part.end()));
-  }
-  const auto nth = scratch.begin() + static_cast<std::ptrdiff_t>(m - 1);
-  std::nth_element(scratch.begin(), nth, scratch.end(), std::greater<>());
-  return std::max(static_cast<uint32_t>(*nth), 1u);
-}
-
-void keep_best(size_t m, IntegerWeights& q, std::vector<uint64_t>& scratch) {
-  const uint32_t floor = weight_floor(q.weights, m, scratch);
-  scratch.clear();
-  for (size_t v = 0; v < q.weights.size(); ++v)
-    if (q.weights[v] >= floor) scratch.push_back(rank_by_weight(q.weights[v], v));
-  if (scratch.size() > m) {
-    std::nth_element(scratch.begin(), scratch.begin() + static_cast<std::ptrdiff_t>(m), scratch.end(),
-                     std::greater<>());
-    scratch.resize(m);
-  }
-  std::sort(scratch.begin(), scratch.end(),
-            [](uint64_t a, uint64_t b) { return id_of_rank(a) < id_of_rank(b); });
-  q.weights.clear();
-  for (uint64_t ranked : scratch) {
-    q.ids.push_back(id_of_rank(ranked));
-    q.weights.push_back(weight_of_rank(ranked));
-  }
-}
-
-}  // namespace
-
-void make_integer_weights(std::span<const float> processed, float max, int32_t sparse_m, IntegerWeights& q,
+void make_integer_weights(std::span<const float> processed, float max, int64_t row_bytes, QRow& q,
                           std::vector<uint64_t>& scratch) {
   q.ids.clear();
+  q.rest = q.id_end = 0;
   q.weights.resize(processed.size());
   fill_draft_weights(processed, max, q.weights);
+  if (row_bytes > 0) return compact_row(row_bytes, q, scratch);
   for (uint32_t& weight : q.weights) weight = round_to_short_weight(weight);
-  if (sparse_m > 0) keep_best(static_cast<size_t>(sparse_m), q, scratch);
-  q.sum = 0;
-  for (uint32_t weight : q.weights) q.sum += weight;
+  q.sum = sum_of(q);
 }
 
-TokenId draw_token(const IntegerWeights& q, uint64_t bits) {
+// The listed tokens come first, then the others.
+TokenId draw_token(const QRow& q, uint64_t bits) {
   CHECK(q.sum > 0, "a draft distribution of {} weights without mass", q.weights.size());
   uint64_t target = mulhi64(bits, q.sum);
-  size_t i = 0;
-  while (target >= q.weights[i]) target -= q.weights[i++];
-  return TokenId(static_cast<int32_t>(q.ids.empty() ? i : q.ids[i]));
+  for (size_t i = 0; i < q.weights.size(); ++i) {
+    if (target < q.weights[i]) return TokenId(static_cast<int32_t>(q.ids.empty() ? i : q.ids[i]));
+    target -= q.weights[i];
+  }
+  uint64_t id = target / q.rest;
+  for (const uint32_t listed : q.ids) id += listed <= id;
+  return TokenId(static_cast<int32_t>(id));
 }
 
 std::optional<RankedToken> DraftSampler::process(std::span<float> logits, const DraftStep& step) {
@@ -90,8 +51,7 @@ std::optional<RankedToken> DraftSampler::process(std::span<float> logits, const 
   return best;
 }
 
-std::optional<TokenId> DraftSampler::sample(std::span<float> logits, const DraftStep& step,
-                                            IntegerWeights* q) {
+std::optional<TokenId> DraftSampler::sample(std::span<float> logits, const DraftStep& step, QRow* q) {
   const SamplingParams& params = *step.sampling;
   const Rule rule = effective_rule(params);
   const auto best = process(logits, step);
@@ -103,7 +63,7 @@ std::optional<TokenId> DraftSampler::sample(std::span<float> logits, const Draft
     return gumbel_argmax(logits, chunks, chunk_max_, params.seed, step.position).id();
   }
   CHECK(q != nullptr, "the {} rule needs q", rule_name(rule));
-  make_integer_weights(logits, best->value(), step.sparse_m, *q, ranked_);
+  make_integer_weights(logits, best->value(), step.row_bytes, *q, ranked_);
   return draw_token(*q, draw_u64(params.seed, Purpose::kDraft, step.position, step.round));
 }
 

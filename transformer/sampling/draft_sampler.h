@@ -7,19 +7,12 @@
 #include <span>
 #include <vector>
 
+#include "base/q_row.h"
 #include "comm/collectives.h"
 #include "transformer/sampling/filters.h"
 #include "transformer/sampling/token_counts.h"
 
 namespace outrider {
-
-// q(v) = weight(v) / sum. Dense: ids is empty, weights[v] for every v. Sparse: ids strictly ascending, others
-// have 0.
-struct IntegerWeights {
-  std::vector<uint32_t> ids;
-  std::vector<uint32_t> weights;
-  uint64_t sum = 0;
-};
 
 // Where in its sequence a row stands.
 struct DraftStep {
@@ -28,7 +21,7 @@ struct DraftStep {
   std::span<const TokenId> drafted;     // the tokens of this draft before this one
   Position position{};                  // of the token to draw
   Round round{};
-  int32_t sparse_m = 0;  // token and block rules: q keeps the best m tokens; 0 keeps all, dense
+  int32_t row_bytes = 0;  // token and block rules: of q on the wire, sparse; 0: dense
 };
 
 class DraftSampler {
@@ -40,7 +33,7 @@ class DraftSampler {
   // padding that the target lacks. Under greedy and naive the argmax, under invariant the argmax with the
   // shared noise (q is left alone), under token and block a draw from q. Empty: the row holds NaN or +inf, or
   // nothing above -inf.
-  std::optional<TokenId> sample(std::span<float> logits, const DraftStep& step, IntegerWeights* q);
+  std::optional<TokenId> sample(std::span<float> logits, const DraftStep& step, QRow* q);
   // Only what happens to the logits before a token is chosen; the best of them. Empty as for sample().
   std::optional<RankedToken> process(std::span<float> logits, const DraftStep& step);
 
@@ -50,11 +43,11 @@ class DraftSampler {
   std::vector<uint64_t> ranked_;
 };
 
-// round(exp(l - max) * 2^31), of which 11 significant bits are kept so that it travels in two bytes, of every
-// id or of the best m by (weight desc, id asc); `scratch` is reused.
-void make_integer_weights(std::span<const float> processed, float max, int32_t sparse_m, IntegerWeights& q,
+// round(exp(l - max) * 2^31) of every id, of which 11 significant bits are kept so that it travels in two
+// bytes; or, if `row_bytes` is not 0, the sparse row made of that (compact_row.h). `scratch` is reused.
+void make_integer_weights(std::span<const float> processed, float max, int64_t row_bytes, QRow& q,
                           std::vector<uint64_t>& scratch);
-// The inverse CDF of those integers.
-TokenId draw_token(const IntegerWeights& q, uint64_t bits);
+// From those integers and 64 uniform bits.
+TokenId draw_token(const QRow& q, uint64_t bits);
 
 }  // namespace outrider

@@ -11,13 +11,16 @@ uint64_t QView::weight(TokenId id) const {
   const auto at = static_cast<uint64_t>(id.value() - begin);
   if (ids.empty()) return at < weights.size() ? weights[at] : 0;
   const auto it = std::lower_bound(ids.begin(), ids.end(), v);
-  return it != ids.end() && *it == v ? weights[static_cast<size_t>(it - ids.begin())] : 0;
+  if (it != ids.end() && *it == v) return weights[static_cast<size_t>(it - ids.begin())];
+  return v < id_end ? rest : 0;
 }
 
 void WeightedSampler::fill_q(const RowWeights& row, int64_t begin, size_t count) {
   const auto sum = static_cast<double>(row.q.sum);
   const int64_t first = row.range.begin + begin, last = first + static_cast<int64_t>(count);
-  std::fill_n(q_.begin(), count, 0.0);
+  const auto others = static_cast<size_t>(std::clamp<int64_t>(row.q.id_end - first, 0, last - first));
+  std::fill_n(q_.begin(), others, static_cast<double>(row.q.rest) / sum);
+  std::fill(q_.begin() + others, q_.begin() + count, 0.0);
   if (row.q.ids.empty()) {
     const int64_t begun = row.q.begin;
     const int64_t end = std::min(last, begun + static_cast<int64_t>(row.q.weights.size()));

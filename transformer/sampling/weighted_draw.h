@@ -14,12 +14,13 @@
 namespace outrider {
 
 // A draft distribution over the whole vocabulary: q(v) = weight(v) / sum. Dense: ids is empty and weights[i]
-// belongs to id begin + i (0 elsewhere). Sparse: ids strictly ascending, q = 0 elsewhere.
+// belongs to id begin + i (0 elsewhere). Sparse: ids strictly ascending; other ids below id_end weigh `rest`.
 struct QView {
   std::span<const uint32_t> ids;
   std::span<const uint32_t> weights;
   uint64_t sum = 0;
   int64_t begin = 0;
+  uint32_t rest = 0, id_end = 0;
 
   uint64_t weight(TokenId id) const;
   double probability(TokenId id) const { return static_cast<double>(weight(id)) / static_cast<double>(sum); }

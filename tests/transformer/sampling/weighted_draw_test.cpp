@@ -101,6 +101,11 @@ TEST(QView, WeightsOfDenseAndSparseRows) {
   EXPECT_EQ(sparse.weight(TokenId(8)), 0u);
   EXPECT_EQ(sparse.weight(TokenId(91)), 0u);
   EXPECT_EQ(sparse.probability(TokenId(3)), 0.25);
+  const QView with_rest{ids, weights, 20 + 2 * 97, 0, 2, 100};
+  EXPECT_EQ(with_rest.weight(TokenId(7)), 6u);
+  EXPECT_EQ(with_rest.weight(TokenId(8)), 2u);
+  EXPECT_EQ(with_rest.weight(TokenId(99)), 2u);
+  EXPECT_EQ(with_rest.weight(TokenId(100)), 0u);
   const QView dense{{}, weights, 20};
   EXPECT_EQ(dense.weight(TokenId(2)), 9u);
   EXPECT_EQ(dense.weight(TokenId(3)), 0u);  // the draft's head is smaller than the target's

@@ -1,0 +1,22 @@
+// Lengths of the codes that pack the entries of a sparse row of q (Rice 1979, Elias 1975).
+#pragma once
+
+#include <bit>
+#include <cstdint>
+
+namespace outrider {
+
+// Numbers around 2^k take k + 1.5 bits or so.
+constexpr int64_t rice_bits(uint32_t number, int k) { return int64_t{number >> k} + 1 + k; }
+
+// Of a number of at least 1, few if it is small: 1, 3, 3, 5, 5, 5, 5, 7, ...
+constexpr int64_t elias_gamma_bits(uint32_t number) { return 2 * std::bit_width(number) - 1; }
+
+// LEB128.
+constexpr int64_t varint_bytes(uint64_t number) { return number == 0 ? 1 : (std::bit_width(number) + 6) / 7; }
+
+// The parameter for the gaps between `count` ids below `id_end`. The longest code of them all, k + 2 bits an
+// id (with a weight of one bit) and id_end >> k more, grows with both.
+constexpr int gap_parameter(uint64_t id_end, uint64_t count) { return std::bit_width(id_end / count) - 1; }
+
+}  // namespace outrider
