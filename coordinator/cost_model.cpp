@@ -125,7 +125,8 @@ void CostModel::observe_draft_phase(int32_t longest, int32_t total, double busy,
   exchanged_ += exchange;
 }
 
-void CostModel::observe_shadow(int32_t tokens, double busy, double wait) {
+void CostModel::observe_shadow(int32_t tokens, double busy, double wait, double reading) {
+  shadow_reading_ += (shadow_reading_ == 0 ? 1 : kShadowWeight) * (reading - shadow_reading_);
   const double exchange = std::max(0.0, wait - busy);
   const double token = tokens > 0 ? busy / tokens : draft().per_step;
   if (draft_measured_) {

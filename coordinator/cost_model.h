@@ -39,15 +39,16 @@ class CostModel {
   // One step's drafting: `wait` from the first Propose until the last draft was there, of which the busiest
   // worker drafted for `busy`; the longest draft and all of them together, in tokens.
   void observe_draft_phase(int32_t longest, int32_t total, double busy, double wait);
-  // The same of a draft that nobody waited for, and whose reading is not counted. The target was busy
-  // meanwhile, and whoever reads messages perhaps, too: it stands in for a measurement until there is one,
-  // then it tells whether things have changed.
-  void observe_shadow(int32_t tokens, double busy, double wait);
+  // The same of a draft that nobody waited for, and whose `reading` of what it had missed is not counted. The
+  // target was busy meanwhile, and whoever reads messages perhaps, too: it stands in for a measurement until
+  // there is one, then it tells whether things have changed.
+  void observe_shadow(int32_t tokens, double busy, double wait, double reading);
 
   const VerifyCost& verify() const { return fit_; }
   DraftCost draft() const;
   double verify_seconds(int32_t rows, int64_t context) const;
   double draft_token_seconds() const { return draft().per_step; }
+  double shadow_reading_seconds() const { return shadow_reading_; }
   double exchange_seconds() const { return exchange_; }  // links and queues, there and back
 
   bool draft_known() const {
@@ -84,7 +85,7 @@ class CostModel {
   double k_ = 0, kk_ = 0, nk_ = 0, kt_ = 0;
   double ll_ = 0, mm_ = 0, lm_ = 0, ld_ = 0, md_ = 0;  // drafts: longest, further tokens, busy seconds
   bool draft_measured_ = false;
-  double exchange_ = 0, shadow_exchange_ = 0;
+  double exchange_ = 0, shadow_exchange_ = 0, shadow_reading_ = 0;
   VerifyCost fit_;
   std::array<Missed, kFewRows + 1> missed_{};
   std::array<double, kFewRows + 1> correction_{};  // by rows; factors less 1

@@ -280,8 +280,8 @@ void Protocol::learn_shadow(Worker& worker, const LiveRequest& live, const Draft
   const double token = phase.longest > 1 ? drafting / (phase.longest - 1) : reading;
   const double busy = token * phase.longest;
   const double link = std::max(0.0, wait - reading - drafting);
-  cost_.observe_shadow(phase.longest, busy, busy + link);
-  costs_.at(worker.kind).observe_shadow(phase.longest, busy, busy + link);
+  cost_.observe_shadow(phase.longest, busy, busy + link, reading);
+  costs_.at(worker.kind).observe_shadow(phase.longest, busy, busy + link, reading);
 }
 
 // Once the text has gone on past the draft, or otherwise than it.

@@ -124,13 +124,14 @@ void EwmaBatch::settle(const CostModel& cost, double plain_seconds, int64_t cont
     uncharged_ += step.drafted > 0;
     return;
   }
+  const bool rehearsed_trial = shadows_ != Shadows::kNone && step.drafted > 0;
   const double seconds = step.seconds(cost, context);
   const double gain = step.tokens() - seconds / plain_seconds;
   // A doubted step cost what the one did that settled the doubt.
   const double all = gain * (1 + std::exchange(uncharged_, 0));
   standing_ = std::min(kMaxStanding, standing_ + (step.drafted > 0 ? all : kTrialShare));
   if (trial_ == Trial::kDraft)
-    credit_ += gain * plain_seconds;
+    credit_ += gain * plain_seconds - (rehearsed_trial ? shadow_seconds(cost, plain_seconds) : 0);
   else if (trial_ == Trial::kPlain)
     credit_ -= std::max(0.0, seconds - step.rounds / trial_rate_);
   else
@@ -162,6 +163,7 @@ void EwmaBatch::consider_trial(const CostModel& cost, double plain_seconds, doub
   } else if (off_) {
     extra = cost.verify().per_row * batch * ProbeBudget::kLength +
             cost.draft_phase_seconds(ProbeBudget::kLength, batch * ProbeBudget::kLength);
+    if (shadows_ == Shadows::kCosts) extra += shadow_seconds(cost, plain_seconds);
   } else if (++since_plain_ < kPlainTrialMaxGap) {
     if (since_plain_ < kPlainTrialMinGap || best_rate * plain_seconds > kClearGain * batch) return;
     extra = std::max(0.0, plain_seconds - batch / best_rate);
@@ -178,8 +180,8 @@ void EwmaBatch::consider_trial(const CostModel& cost, double plain_seconds, doub
 // What a shadow draft may take from a target that shares cores with the drafter; the link's time it does not.
 double EwmaBatch::shadow_seconds(const CostModel& cost, double plain_seconds) const {
   const auto total = static_cast<int32_t>(members_.size()) * ProbeBudget::kLength;
-  const double busy = cost.draft_phase_seconds(ProbeBudget::kLength, total) - cost.exchange_seconds();
-  return std::max(kLeastShadow * plain_seconds, busy);
+  const double drafting = cost.draft_phase_seconds(ProbeBudget::kLength, total) - cost.exchange_seconds();
+  return std::max(kLeastShadow * plain_seconds, drafting + cost.shadow_reading_seconds());
 }
 
 void EwmaBatch::consider_rehearsal(const CostModel& cost) {

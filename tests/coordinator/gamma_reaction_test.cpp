@@ -20,6 +20,7 @@ struct World {
   int spell_every = 0;  // passes; each such spell is 16 passes that take 3 more
   int slow_drafts = 0;  // the first so many are 5 on their way
   double link = 0;      // there and back
+  double reading = 0;   // of a shadow draft
   Shadows shadows = Shadows::kNone;
   bool answers = true;  // else no shadow draft ever comes
 };
@@ -88,7 +89,7 @@ class Rounds {
   // All sequences', read at the end of a pass.
   void take_shadow() {
     const double busy = shadow_ * world.draft;
-    cost_.observe_shadow(shadow_, busy, seconds - shadow_due_ + busy + world.link);
+    cost_.observe_shadow(shadow_, busy, seconds - shadow_due_ + busy + world.link, world.reading);
     for (auto& policy : policies_) {
       int32_t count = 0;
       while (count < shadow_ && std::uniform_real_distribution<>()(random_) < world.alpha) ++count;
@@ -231,6 +232,16 @@ TEST(GammaReaction, TrialsInTheShadowLoseNothing) {
     EXPECT_GE(rounds.speedup(3000), 0.999) << seed;
     EXPECT_GT(rounds.shadows, 20) << seed;
   }
+}
+
+// Where cores are shared the target pays for what drafters read.
+TEST(GammaReaction, ReadingIsPartOfTheBudget) {
+  Rounds rounds("ewma", {.alpha = 0.02, .draft = 0.1, .reading = 3, .shadows = Shadows::kTests});
+  rounds.speedup(1000);  // until it is known for useless
+  rounds.shadows = 0;
+  rounds.speedup(4000);
+  EXPECT_GE(rounds.shadows, 8);
+  EXPECT_LE(rounds.shadows * 3.2, 0.01 * 4000 + 2 * 3.2);
 }
 
 TEST(GammaReaction, ShadowsBringDraftingBack) {
