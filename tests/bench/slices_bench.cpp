@@ -3,9 +3,8 @@
 //   slices_bench TARGET DRAFT [RANKS = 2] [TURNS = 5]
 //   tokens/s, ms a round  medians over the turns (lowest to highest), first tokens included
 //   coordinator           kB a round that it receives and sends; slices: that pass by it
-//   1 Gbit/s              what leaves the draft worker takes so long, whole rows and slices alike; the plan's
-//   way
-//                         from the coordinator to the target is free
+//   1 Gbit/s              what leaves the draft worker takes so long, whole rows and slices alike; the
+//                         coordinator's plan to the target is free
 // Correctness first: both give the same text.
 #include <algorithm>
 #include <condition_variable>
