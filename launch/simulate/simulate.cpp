@@ -226,7 +226,7 @@ SimulateCommand::SimulateCommand(CLI::App& app) : state_(std::make_unique<State>
       "poisson:2\n"
       "  outrider simulate run --costs report.json --delay-ms 1     # costs measured by `generate --report "
       "report.json`\n"
-      "  outrider simulate grid --policies 'ewma fixed:gamma=3'     # against the best fixed length of each "
+      "  outrider simulate grid --policies ewma fixed:gamma=3       # against the best fixed length of each "
       "cell\n"
       "  outrider simulate replay rounds.jsonl                      # from `generate --record-rounds "
       "rounds.jsonl`");
