@@ -4,6 +4,7 @@
 
 #include "base/log.h"
 #include "target_worker/cuda/verify_kernels.h"
+#include "transformer/sampling/cuda/row_steps.h"
 
 namespace outrider::cuda {
 
@@ -151,8 +152,7 @@ void DeviceVerifier::queue_filters() {
 
 // Four bytes of the key, then ties by id.
 void DeviceVerifier::queue_cut(const SearchTask& task) {
-  constexpr int kBytes = 4;
-  for (int byte = 0; byte < kBytes; ++byte) {
+  for (int byte = 0; byte < kKeyBytes; ++byte) {
     count_bins(stream_, batch_, task, byte);
     reduce(Reduction::kSum, batch_.bins, task.count * int64_t{256});
     descend(stream_, batch_, task, byte);

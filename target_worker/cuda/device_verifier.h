@@ -14,7 +14,7 @@
 
 namespace outrider::cuda {
 
-struct SearchTask;  // verify_kernels.h
+struct SearchTask;  // row_steps.h
 
 struct VerifierLimits {
   int64_t rows = 64;  // of logits in one pass

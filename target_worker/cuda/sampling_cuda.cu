@@ -1,15 +1,14 @@
 // Accept tests and draws from integer weights: W = exp(l - max), or the recovery weights.
-#include "base/random.h"
-#include "target_worker/cuda/block_ops.h"
 #include "target_worker/cuda/verify_kernels.h"
 #include "target_worker/rules/decide.h"
+#include "transformer/sampling/cuda/block_ops.h"
 #include "transformer/sampling/ordered_key.h"
 
 namespace outrider::cuda {
 namespace {
 
 // q of one token of this rank's slice.
-__device__ __forceinline__ double q_of(const VerifyBatch& b, const RowInput& in, int32_t i) {
+__device__ __forceinline__ double q_of(const VerifyBatch& b, const TestInput& in, int32_t i) {
   int32_t at = i;
   if (in.sparse) {
     const uint32_t* ids = b.words + in.q_ids;
@@ -43,22 +42,9 @@ __device__ __forceinline__ uint64_t residual_total(const VerifyBatch& b, int32_t
   return sum;
 }
 
-struct Words {
-  uint32_t w[4];
-};
-__device__ __forceinline__ Words draw_words(const RowInput& in, Purpose purpose, uint32_t round) {
-  Words block{{0, static_cast<uint32_t>(in.position), round, static_cast<uint32_t>(purpose) << 24}};
-  philox(block.w[0], block.w[1], block.w[2], block.w[3], in.seed);
-  return block;
-}
 __device__ __forceinline__ double accept_uniform(const RowInput& in) {
   return draw_words(in, Purpose::kAccept, in.round).w[0] * 0x1p-32;
 }
-__device__ __forceinline__ uint64_t uniform_bits(const RowInput& in, Purpose purpose, uint32_t round) {
-  const Words block = draw_words(in, purpose, round);
-  return static_cast<uint64_t>(block.w[1]) << 32 | block.w[0];
-}
-
 __global__ void __launch_bounds__(kThreads) weights_of_part(const VerifyBatch b) {
   const int32_t r = b.drawn_rows[blockIdx.y];
   if (has_failed(b, r)) return;
@@ -74,9 +60,9 @@ __global__ void __launch_bounds__(kThreads) weights_of_row(const VerifyBatch b) 
   if (has_failed(b, r)) return;
   const uint64_t sum = sum_block(thread() < b.parts ? b.part_values[r * kMaxParts + thread()] : 0);
   if (thread() != 0) return;
-  const int32_t draft = b.row[r].draft - b.first_token;
+  const int32_t draft = b.test[r].draft - b.first_token;
   b.sums[2 * r] = sum;
-  b.sums[2 * r + 1] = b.row[r].draft >= 0 && draft >= 0 && draft < b.width
+  b.sums[2 * r + 1] = b.test[r].draft >= 0 && draft >= 0 && draft < b.width
                           ? fixed_weight(logits_of(b, r)[draft], b.max[r])
                           : 0;
 }
@@ -88,7 +74,7 @@ __global__ void __launch_bounds__(kRequestThreads) test_request(const VerifyBatc
   if (e >= b.requests) return;
   const RequestInput& request = b.request[e];
   const int32_t first = request.first_row, gamma = request.gamma;
-  const bool is_block = request.decision == Decision::kBlock;
+  const bool is_block = b.decision[e] == Decision::kBlock;
   for (int32_t i = 0; i <= gamma; ++i) {
     b.residual[first + i] = 0;
     b.ratios[first + i] = 1;
@@ -96,11 +82,12 @@ __global__ void __launch_bounds__(kRequestThreads) test_request(const VerifyBatc
     b.draws[first + i] = {};
   }
   b.accepted[e] = gamma;
-  if (b.failed[e] || !(is_block || request.decision == Decision::kToken)) return;
+  b.fallback[e] = 0;
+  if (b.failed[e] || !(is_block || b.decision[e] == Decision::kToken)) return;
   for (int32_t i = 0; i < gamma; ++i) {
     const int32_t r = first + i;
     const double p = static_cast<double>(total_of(b, r, 1)) / static_cast<double>(total_of(b, r, 0));
-    const double q = b.row[r].q_draft;
+    const double q = b.test[r].q_draft;
     if (is_block) {
       b.residual[r] = 1;
       b.ratios[r + 1] = next_block_ratio(b.ratios[r], p, q);
@@ -123,7 +110,7 @@ struct Recovery {
         total(static_cast<double>(total_of(b, r, 0))),
         ratio(b.ratios[r]) {}
   __device__ uint64_t weight(const VerifyBatch& b, int32_t r, int32_t i) const {
-    return residual_weight(fixed_weight(logits[i], max), total, ratio, q_of(b, b.row[r], i));
+    return residual_weight(fixed_weight(logits[i], max), total, ratio, q_of(b, b.test[r], i));
   }
 };
 
@@ -172,13 +159,13 @@ __global__ void __launch_bounds__(kRequestThreads) plan_request(const VerifyBatc
   if (e >= b.requests || b.failed[e]) return;
   const RequestInput& request = b.request[e];
   const int32_t first = request.first_row;
-  if (request.decision == Decision::kMatchBest) return;
-  if (request.decision == Decision::kMatchDrawn) {
+  if (b.decision[e] == Decision::kMatchBest) return;
+  if (b.decision[e] == Decision::kMatchDrawn) {
     for (int32_t r = first; r <= first + request.gamma; ++r)
       plan_draw(b, r, false, uniform_bits(b.row[r], Purpose::kPlain, 0));
     return;
   }
-  if (request.decision == Decision::kBlock) b.accepted[e] = count_block(b, request);
+  if (b.decision[e] == Decision::kBlock) b.accepted[e] = count_block(b, request);
   const int32_t n = b.accepted[e], r = first + n;
   // Without any mass (rounding; p == q) a recovery falls back to W.
   const bool rejected = n < request.gamma, recovers = rejected && residual_total(b, r) > 0;
@@ -211,15 +198,15 @@ __global__ void __launch_bounds__(kRequestThreads) decide_request(const VerifyBa
     b.verdicts[e] = {.failed = 1};
     return;
   }
-  const bool matches = request.decision == Decision::kMatchBest || request.decision == Decision::kMatchDrawn;
+  const bool matches = b.decision[e] == Decision::kMatchBest || b.decision[e] == Decision::kMatchDrawn;
   int32_t accepted = matches ? 0 : b.accepted[e];
   while (matches && accepted < request.gamma &&
-         target_token(b, request.decision, request.first_row + accepted) ==
-             b.row[request.first_row + accepted].draft)
+         target_token(b, b.decision[e], request.first_row + accepted) ==
+             b.test[request.first_row + accepted].draft)
     ++accepted;
   b.verdicts[e] = {.accepted = accepted,
-                   .next = target_token(b, request.decision, request.first_row + accepted),
-                   .fallback = b.fallback[e]};
+                   .next = target_token(b, b.decision[e], request.first_row + accepted),
+                   .fallback = matches ? 0 : b.fallback[e]};
 }
 
 }  // namespace

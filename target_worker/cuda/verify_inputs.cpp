@@ -27,7 +27,9 @@ constexpr size_t aligned(size_t bytes) { return (bytes + 15) / 16 * 16; }
 
 void VerifyInputs::clear() {
   rows_.clear();
+  tests_.clear();
   requests_.clear();
+  decisions_.clear();
   counted_.clear();
   biases_.clear();
   for (auto* list : {&filtered_, &top_k_, &top_p_, &noisy_, &drawn_}) list->clear();
@@ -63,46 +65,46 @@ void VerifyInputs::add_penalties(const VerifyRequest& request, IndexRange range,
 }
 
 // This rank's slice of the draft's distribution at one row.
-void VerifyInputs::add_q(const VerifyRequest& request, int32_t index, IndexRange range, RowInput& row) {
+void VerifyInputs::add_q(const VerifyRequest& request, int32_t index, IndexRange range, TestInput& test) {
   const QRow& q = request.q[static_cast<size_t>(index)];
-  row.q_sum = static_cast<double>(q.sum);
-  row.q_draft = probability_of_draft(request, static_cast<size_t>(index));
-  q_zero_draws_ += row.q_draft == 0;
-  row.sparse = !q.ids.empty();
+  test.q_sum = static_cast<double>(q.sum);
+  test.q_draft = probability_of_draft(request, static_cast<size_t>(index));
+  q_zero_draws_ += test.q_draft == 0;
+  test.sparse = !q.ids.empty();
   const int64_t skipped = request.q_kind == QKind::kSlices ? range.begin : 0;
   auto begin = static_cast<size_t>(range.begin - skipped), end = static_cast<size_t>(range.end - skipped);
-  if (row.sparse) {
+  if (test.sparse) {
     const auto at = [&](int64_t id) {
       return static_cast<size_t>(std::lower_bound(q.ids.begin(), q.ids.end(), static_cast<uint32_t>(id)) -
                                  q.ids.begin());
     };
     begin = at(range.begin);
     end = at(range.end);
-    row.q_rest = static_cast<double>(q.rest) / row.q_sum;
-    row.q_rest_end = static_cast<int32_t>(std::clamp<int64_t>(q.id_end - range.begin, 0, range.size()));
-    row.q_ids = word_count_;
+    test.q_rest = static_cast<double>(q.rest) / test.q_sum;
+    test.q_rest_end = static_cast<int32_t>(std::clamp<int64_t>(q.id_end - range.begin, 0, range.size()));
+    test.q_ids = word_count_;
     words_.push_back({std::span(q.ids).subspan(begin, end - begin), static_cast<uint32_t>(range.begin)});
     word_count_ += static_cast<int64_t>(end - begin);
   } else {  // weights end where the rest is 0
     end = std::min(end, q.weights.size());
     begin = std::min(begin, end);
   }
-  row.q_count = static_cast<int32_t>(end - begin);
-  row.q_weights = word_count_;
+  test.q_count = static_cast<int32_t>(end - begin);
+  test.q_weights = word_count_;
   words_.push_back({std::span(q.weights).subspan(begin, end - begin)});
-  word_count_ += row.q_count;
+  word_count_ += test.q_count;
 }
 
 void VerifyInputs::add_row(const VerifyRequest& request, int32_t index, IndexRange range) {
   const SamplingParams& params = *request.sampling;
   const bool is_last = static_cast<size_t>(index) == request.draft.size();
-  const Decision decision = requests_.back().decision;
+  const Decision decision = decisions_.back();
   RowInput row{.logits_row = request.first_row + index,
                .seed = params.seed.value,
                .request = static_cast<int32_t>(requests_.size()) - 1,
                .position = request.base.value() + index,
                .round = request.round.value(),
-               .draft = is_last ? -1 : request.draft[static_cast<size_t>(index)].value(),
+               .drafted = index,
                .scale = inverse_temperature(params),
                .top_k = params.top_k,
                .top_p = params.top_p,
@@ -118,19 +120,22 @@ void VerifyInputs::add_row(const VerifyRequest& request, int32_t index, IndexRan
   }
   if (decision != Decision::kMatchBest) drawn_.push_back(r);
   const bool tests_q = decision == Decision::kToken || decision == Decision::kBlock;
-  if (tests_q && !is_last) add_q(request, index, range, row);
+  TestInput test{.draft = is_last ? -1 : request.draft[static_cast<size_t>(index)].value()};
+  if (tests_q && !is_last) add_q(request, index, range, test);
   rows_.push_back(row);
+  tests_.push_back(test);
 }
 
 void VerifyInputs::add_request(const VerifyRequest& request, IndexRange range) {
-  RequestInput input{.decision = decision_of(request),
-                     .first_row = static_cast<int32_t>(rows_.size()),
+  const Decision decision = decision_of(request);
+  RequestInput input{.first_row = static_cast<int32_t>(rows_.size()),
                      .gamma = static_cast<int32_t>(request.draft.size())};
-  const bool tests_q = input.decision == Decision::kToken || input.decision == Decision::kBlock;
+  const bool tests_q = decision == Decision::kToken || decision == Decision::kBlock;
   CHECK(!tests_q || request.q.size() == request.draft.size(), "{} q rows for {} draft tokens",
         request.q.size(), request.draft.size());
   add_penalties(request, range, input);
   requests_.push_back(input);
+  decisions_.push_back(decision);
   for (int32_t i = 0; i <= input.gamma; ++i) add_row(request, i, range);
 }
 
@@ -143,7 +148,8 @@ void VerifyInputs::send(std::span<const VerifyRequest> requests, IndexRange rang
   const auto count_bytes = [&](const auto&... arrays) {
     ((bytes += aligned(arrays.size() * sizeof(arrays[0]))), ...);
   };
-  count_bytes(rows_, requests_, counted_, biases_, filtered_, top_k_, top_p_, noisy_, drawn_);
+  count_bytes(rows_, tests_, requests_, decisions_, counted_, biases_, filtered_, top_k_, top_p_, noisy_,
+              drawn_);
   make_room(staging_, retired_staging_, static_cast<int64_t>(bytes));
   make_room(memory_, retired_memory_, static_cast<int64_t>(bytes));
 
@@ -155,7 +161,9 @@ void VerifyInputs::send(std::span<const VerifyRequest> requests, IndexRange rang
     at += aligned(size);
   };
   put(rows_, batch.row);
+  put(tests_, batch.test);
   put(requests_, batch.request);
+  put(decisions_, batch.decision);
   put(counted_, batch.counted);
   put(biases_, batch.biases);
   put(filtered_, batch.filtered_rows);

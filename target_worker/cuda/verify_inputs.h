@@ -34,7 +34,7 @@ class VerifyInputs {
   void add_request(const VerifyRequest& request, IndexRange range);
   void add_row(const VerifyRequest& request, int32_t index, IndexRange range);
   void add_penalties(const VerifyRequest& request, IndexRange range, RequestInput& input);
-  void add_q(const VerifyRequest& request, int32_t index, IndexRange range, RowInput& row);
+  void add_q(const VerifyRequest& request, int32_t index, IndexRange range, TestInput& test);
 
   // A run of q's words, wherever the request holds them; ids become local as they are copied.
   struct Words {
@@ -43,7 +43,9 @@ class VerifyInputs {
   };
 
   std::vector<RowInput> rows_;
+  std::vector<TestInput> tests_;
   std::vector<RequestInput> requests_;
+  std::vector<Decision> decisions_;
   std::vector<CountedToken> counted_;
   std::vector<Bias> biases_;
   std::vector<int32_t> filtered_, top_k_, top_p_, noisy_, drawn_;

@@ -1,7 +1,7 @@
 // Top-k, top-p and min-p in place: what does not survive becomes -inf. Exactly the tokens that filters.h
 // keeps; the cut is always found byte by byte of the key.
-#include "target_worker/cuda/block_ops.h"
-#include "target_worker/cuda/verify_kernels.h"
+#include "transformer/sampling/cuda/block_ops.h"
+#include "transformer/sampling/cuda/row_steps.h"
 #include "transformer/sampling/ordered_key.h"
 
 namespace outrider::cuda {
@@ -16,8 +16,7 @@ __device__ __forceinline__ uint64_t search_weight(float logit, float max, bool b
 }
 
 // Adds this part to the bins of the tokens that share the bytes known so far.
-__global__ void __launch_bounds__(kThreads)
-    bins_of_part(const VerifyBatch b, const SearchTask task, int byte) {
+__global__ void __launch_bounds__(kThreads) bins_of_part(const RowBatch b, const SearchTask task, int byte) {
   const auto s = static_cast<int32_t>(blockIdx.y);
   const int32_t r = task.rows[s];
   if (has_failed(b, r) || (byte > 0 && b.searches[s].keep_all)) return;
@@ -38,7 +37,7 @@ __global__ void __launch_bounds__(kThreads)
 }
 
 // The bin in which the wanted prefix ends becomes the next byte.
-__global__ void __launch_bounds__(kThreads) choose_bin(const VerifyBatch b, const SearchTask task, int byte) {
+__global__ void __launch_bounds__(kThreads) choose_bin(const RowBatch b, const SearchTask task, int byte) {
   const auto s = static_cast<int32_t>(blockIdx.x);
   const int32_t r = task.rows[s];
   uint64_t& bin = b.bins[s * kBins + thread()];
@@ -58,7 +57,7 @@ __global__ void __launch_bounds__(kThreads) choose_bin(const VerifyBatch b, cons
                      search.prefix << 8 | static_cast<uint32_t>(thread()), search.keep_all};
 }
 
-__global__ void __launch_bounds__(kThreads) ties_of_part(const VerifyBatch b, const SearchTask task) {
+__global__ void __launch_bounds__(kThreads) ties_of_part(const RowBatch b, const SearchTask task) {
   const auto s = static_cast<int32_t>(blockIdx.y);
   const int32_t r = task.rows[s];
   const float* logits = logits_of(b, r);
@@ -69,7 +68,7 @@ __global__ void __launch_bounds__(kThreads) ties_of_part(const VerifyBatch b, co
   if (thread() == 0) b.part_values[r * kMaxParts + static_cast<int32_t>(blockIdx.x)] = count;
 }
 
-__global__ void __launch_bounds__(kThreads) sum_ties(const VerifyBatch b, const SearchTask task) {
+__global__ void __launch_bounds__(kThreads) sum_ties(const RowBatch b, const SearchTask task) {
   const auto s = static_cast<int32_t>(blockIdx.x);
   const uint64_t count =
       sum_block(thread() < b.parts ? b.part_values[task.rows[s] * kMaxParts + thread()] : 0);
@@ -77,7 +76,7 @@ __global__ void __launch_bounds__(kThreads) sum_ties(const VerifyBatch b, const 
 }
 
 // Tokens at the cut have one logit and so one weight: as many stay as are needed, lowest ids first.
-__global__ void __launch_bounds__(kThreads) find_tie_end(const VerifyBatch b, const SearchTask task) {
+__global__ void __launch_bounds__(kThreads) find_tie_end(const RowBatch b, const SearchTask task) {
   const auto s = static_cast<int32_t>(blockIdx.x);
   const int32_t r = task.rows[s];
   const Search search = b.searches[s];
@@ -99,7 +98,7 @@ __global__ void __launch_bounds__(kThreads) find_tie_end(const VerifyBatch b, co
   if (thread() == 0) b.tie_ends[s] = end;
 }
 
-__global__ void __launch_bounds__(kThreads) cut_part(const VerifyBatch b, const SearchTask task) {
+__global__ void __launch_bounds__(kThreads) cut_part(const RowBatch b, const SearchTask task) {
   const auto s = static_cast<int32_t>(blockIdx.y);
   if (b.searches[s].keep_all) return;
   float* logits = logits_of(b, task.rows[s]);
@@ -112,7 +111,7 @@ __global__ void __launch_bounds__(kThreads) cut_part(const VerifyBatch b, const 
 }
 
 // p >= min_p * p_max: the best token weighs 2^44, and renormalising changes no ratio.
-__global__ void __launch_bounds__(kThreads) min_p_of_part(const VerifyBatch b) {
+__global__ void __launch_bounds__(kThreads) min_p_of_part(const RowBatch b) {
   const int32_t r = b.filtered_rows[blockIdx.y];
   if (has_failed(b, r) || !(b.row[r].min_p > 0)) return;
   float* logits = logits_of(b, r);
@@ -124,25 +123,25 @@ __global__ void __launch_bounds__(kThreads) min_p_of_part(const VerifyBatch b) {
 
 }  // namespace
 
-void count_bins(StreamView stream, const VerifyBatch& b, const SearchTask& task, int byte) {
+void count_bins(StreamView stream, const RowBatch& b, const SearchTask& task, int byte) {
   launch(stream, parts_by_rows(b, task.count), &bins_of_part, b, task, byte);
 }
 
-void descend(StreamView stream, const VerifyBatch& b, const SearchTask& task, int byte) {
+void descend(StreamView stream, const RowBatch& b, const SearchTask& task, int byte) {
   launch(stream, one_block_each(task.count), &choose_bin, b, task, byte);
 }
 
-void count_ties(StreamView stream, const VerifyBatch& b, const SearchTask& task) {
+void count_ties(StreamView stream, const RowBatch& b, const SearchTask& task) {
   launch(stream, parts_by_rows(b, task.count), &ties_of_part, b, task);
   launch(stream, one_block_each(task.count), &sum_ties, b, task);
 }
 
-void cut(StreamView stream, const VerifyBatch& b, const SearchTask& task) {
+void cut(StreamView stream, const RowBatch& b, const SearchTask& task) {
   launch(stream, one_block_each(task.count), &find_tie_end, b, task);
   launch(stream, parts_by_rows(b, task.count), &cut_part, b, task);
 }
 
-void cut_min_p(StreamView stream, const VerifyBatch& b) {
+void cut_min_p(StreamView stream, const RowBatch& b) {
   launch(stream, parts_by_rows(b, b.filtered_count), &min_p_of_part, b);
 }
 

@@ -3,7 +3,8 @@
 #pragma once
 
 #include "base/cuda_device.h"
-#include "target_worker/cuda/verify_batch.h"
+#include "base/random.h"
+#include "transformer/sampling/cuda/row_batch.h"
 
 namespace outrider::cuda {
 
@@ -101,19 +102,33 @@ __device__ __forceinline__ int32_t find_token(const uint64_t* parts, int32_t par
 
 // The tokens of this block's part that belong to this thread: use(local index).
 template <class Use>
-__device__ __forceinline__ void for_each_token(const VerifyBatch& b, Use use) {
+__device__ __forceinline__ void for_each_token(const RowBatch& b, Use use) {
   const int32_t begin = static_cast<int32_t>(blockIdx.x) * kPartTokens;
   for (int32_t i = begin + thread(); i < begin + kPartTokens && i < b.width; i += kThreads) use(i);
 }
 
-__device__ __forceinline__ float* logits_of(const VerifyBatch& b, int32_t row) {
+__device__ __forceinline__ float* logits_of(const RowBatch& b, int32_t row) {
   return b.logits + b.row[row].logits_row * b.stride;
 }
-__device__ __forceinline__ bool has_failed(const VerifyBatch& b, int32_t row) {
+__device__ __forceinline__ bool has_failed(const RowBatch& b, int32_t row) {
   return b.failed[b.row[row].request] != 0;
 }
 
-inline LaunchShape parts_by_rows(const VerifyBatch& b, int32_t rows) {
+// Draws of random.h at a row.
+struct Words {
+  uint32_t w[4];
+};
+__device__ __forceinline__ Words draw_words(const RowInput& in, Purpose purpose, uint32_t round) {
+  Words block{{0, static_cast<uint32_t>(in.position), round, static_cast<uint32_t>(purpose) << 24}};
+  philox(block.w[0], block.w[1], block.w[2], block.w[3], in.seed);
+  return block;
+}
+__device__ __forceinline__ uint64_t uniform_bits(const RowInput& in, Purpose purpose, uint32_t round) {
+  const Words block = draw_words(in, purpose, round);
+  return static_cast<uint64_t>(block.w[1]) << 32 | block.w[0];
+}
+
+inline LaunchShape parts_by_rows(const RowBatch& b, int32_t rows) {
   return {.grid_x = static_cast<unsigned>(b.parts),
           .grid_y = static_cast<unsigned>(rows),
           .threads = kThreads,

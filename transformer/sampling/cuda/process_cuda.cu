@@ -1,7 +1,7 @@
 // From raw logits to the best token of every row: penalties, bias, temperature, noise, maximum.
 #include "base/random.h"
-#include "target_worker/cuda/block_ops.h"
-#include "target_worker/cuda/verify_kernels.h"
+#include "transformer/sampling/cuda/block_ops.h"
+#include "transformer/sampling/cuda/row_steps.h"
 #include "transformer/sampling/ordered_key.h"
 
 namespace outrider::cuda {
@@ -34,12 +34,12 @@ __device__ __forceinline__ void add_biases(const Bias* biases, int32_t count, fl
 }
 
 // A drafted token gets its penalty once, with committed and drafted occurrences together.
-__global__ void __launch_bounds__(kThreads) penalise_block(const VerifyBatch b) {
+__global__ void __launch_bounds__(kThreads) penalise_block(const RowBatch b) {
   const auto r = static_cast<int32_t>(blockIdx.x);
   const RequestInput& request = b.request[b.row[r].request];
   float* logits = logits_of(b, r);
   if (request.penalised) {
-    const int32_t before = r - request.first_row;  // drafted tokens in front of this row
+    const int32_t before = b.row[r].drafted;
     const CountedToken* drafted = b.counted + request.first_drafted;
     for (int32_t c = thread(); c < request.counts; c += kThreads) {
       const CountedToken token = b.counted[request.first_count + c];
@@ -58,7 +58,7 @@ __global__ void __launch_bounds__(kThreads) penalise_block(const VerifyBatch b) 
 
 // This thread's best token of the block's part. Tokens of one Philox block belong to one thread.
 template <bool kScale>
-__device__ __forceinline__ uint64_t best_of_thread(const VerifyBatch& b, const RowInput& in, float* logits,
+__device__ __forceinline__ uint64_t best_of_thread(const RowBatch& b, const RowInput& in, float* logits,
                                                    bool noisy) {
   const int32_t begin = static_cast<int32_t>(blockIdx.x) * kPartTokens;
   const int32_t end = begin + kPartTokens < b.width ? begin + kPartTokens : b.width;
@@ -84,7 +84,7 @@ __device__ __forceinline__ uint64_t best_of_thread(const VerifyBatch& b, const R
   return best;
 }
 
-__global__ void __launch_bounds__(kThreads) scale_part(const VerifyBatch b) {
+__global__ void __launch_bounds__(kThreads) scale_part(const RowBatch b) {
   const auto r = static_cast<int32_t>(blockIdx.y);
   const RowInput& in = b.row[r];
   const uint64_t best =
@@ -92,7 +92,7 @@ __global__ void __launch_bounds__(kThreads) scale_part(const VerifyBatch b) {
   if (thread() == 0) b.part_values[r * kMaxParts + static_cast<int32_t>(blockIdx.x)] = best;
 }
 
-__global__ void __launch_bounds__(kThreads) noise_part(const VerifyBatch b) {
+__global__ void __launch_bounds__(kThreads) noise_part(const RowBatch b) {
   const int32_t r = b.noisy_rows[blockIdx.y];
   if (has_failed(b, r)) return;
   const uint64_t best = max_block(best_of_thread<false>(b, b.row[r], logits_of(b, r), true));
@@ -100,14 +100,14 @@ __global__ void __launch_bounds__(kThreads) noise_part(const VerifyBatch b) {
 }
 
 // rows: null for all of them.
-__global__ void __launch_bounds__(kThreads) best_of_parts(const VerifyBatch b, const int32_t* rows) {
+__global__ void __launch_bounds__(kThreads) best_of_parts(const RowBatch b, const int32_t* rows) {
   const int32_t r = rows ? rows[blockIdx.x] : static_cast<int32_t>(blockIdx.x);
   if (rows && has_failed(b, r)) return;
   const uint64_t best = max_block(thread() < b.parts ? b.part_values[r * kMaxParts + thread()] : 0);
   if (thread() == 0) b.best[r] = best;
 }
 
-__global__ void __launch_bounds__(kRequestThreads) settle_requests(const VerifyBatch b) {
+__global__ void __launch_bounds__(kRequestThreads) settle_requests(const RowBatch b) {
   const int32_t e = request_of_thread();
   if (e >= b.requests) return;
   const RequestInput& request = b.request[e];
@@ -118,25 +118,24 @@ __global__ void __launch_bounds__(kRequestThreads) settle_requests(const VerifyB
     b.max[r] = best.value();
   }
   b.failed[e] = failed;
-  b.fallback[e] = 0;
 }
 
 }  // namespace
 
-void penalise_rows(StreamView stream, const VerifyBatch& b) {
+void penalise_rows(StreamView stream, const RowBatch& b) {
   launch(stream, one_block_each(b.rows), &penalise_block, b);
 }
 
-void scale_and_rank(StreamView stream, const VerifyBatch& b) {
+void scale_and_rank(StreamView stream, const RowBatch& b) {
   launch(stream, parts_by_rows(b, b.rows), &scale_part, b);
   launch(stream, one_block_each(b.rows), &best_of_parts, b, static_cast<const int32_t*>(nullptr));
 }
 
-void settle_best(StreamView stream, const VerifyBatch& b) {
+void settle_best(StreamView stream, const RowBatch& b) {
   launch(stream, one_thread_each(b.requests), &settle_requests, b);
 }
 
-void rank_with_noise(StreamView stream, const VerifyBatch& b) {
+void rank_with_noise(StreamView stream, const RowBatch& b) {
   launch(stream, parts_by_rows(b, b.noisy_count), &noise_part, b);
   launch(stream, one_block_each(b.noisy_count), &best_of_parts, b, b.noisy_rows);
 }

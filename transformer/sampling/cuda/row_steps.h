@@ -1,0 +1,35 @@
+// The steps from raw logits to the tokens that filters leave, and the best of them, in the order in which
+// they are queued. On a vocabulary that is split over ranks collectives stand between them where
+// ShardedVerifier has them; one rank needs none. Rows of a failed request are passed over. Every step is the
+// one of the host, token by token (token_math.h), so the integers are equal.
+#pragma once
+
+#include "base/cuda.h"
+#include "transformer/sampling/cuda/row_batch.h"
+
+namespace outrider::cuda {
+
+// Penalties and bias, in place.
+void penalise_rows(StreamView stream, const RowBatch& batch);
+// Temperature, in place; best[row] = this rank's best token, with noise where noise decides at once.
+void scale_and_rank(StreamView stream, const RowBatch& batch);
+// After best is the group's: which requests failed, and the maximum of every row.
+void settle_best(StreamView stream, const RowBatch& batch);
+
+// Filters. A search over rows[count] by count (top-k) or mass (top-p): for each byte of the key count_bins,
+// the group's sum of bins, descend; then count_ties, the group's ties in all_ties, cut.
+struct SearchTask {
+  const int32_t* rows = nullptr;
+  int32_t count = 0;
+  bool by_mass = false;
+};
+constexpr int kKeyBytes = 4;
+void count_bins(StreamView stream, const RowBatch& batch, const SearchTask& task, int byte);
+void descend(StreamView stream, const RowBatch& batch, const SearchTask& task, int byte);
+void count_ties(StreamView stream, const RowBatch& batch, const SearchTask& task);
+void cut(StreamView stream, const RowBatch& batch, const SearchTask& task);
+void cut_min_p(StreamView stream, const RowBatch& batch);
+// best[row] of filtered rows under the invariant rule, again.
+void rank_with_noise(StreamView stream, const RowBatch& batch);
+
+}  // namespace outrider::cuda
