@@ -21,6 +21,18 @@ constexpr uint32_t round_to_short_weight(uint32_t weight) {
   return (weight + half) >> extra << extra;
 }
 
+// The two ways for weights that are known to have no more bits, and for what was packed.
+constexpr uint16_t short_weight_bits(uint32_t weight) {
+  const int extra = std::max<int>(std::bit_width(weight) - (kShortWeightMantissa + 1), 0);
+  // The mantissa's leading one adds one to the exponent.
+  return static_cast<uint16_t>((static_cast<uint32_t>(extra) << kShortWeightMantissa) + (weight >> extra));
+}
+constexpr uint32_t weight_of_short_bits(uint16_t packed) {
+  const uint32_t exponent = packed >> kShortWeightMantissa, normal = exponent != 0;
+  const uint32_t mantissa = packed & ((1u << kShortWeightMantissa) - 1);
+  return (mantissa | normal << kShortWeightMantissa) << ((exponent - normal) & 31);
+}
+
 // Empty: it has more significant bits.
 constexpr std::optional<uint16_t> pack_short_weight(uint32_t weight) {
   const int extra = std::bit_width(weight) - (kShortWeightMantissa + 1);
@@ -44,21 +56,19 @@ inline bool pack_short_weights(std::span<const uint32_t> weights, uint16_t* out)
   uint32_t cut = 0;
   for (size_t i = 0; i < weights.size(); ++i) {
     const int extra = std::max<int>(std::bit_width(weights[i]) - (kShortWeightMantissa + 1), 0);
-    const uint32_t mantissa = weights[i] >> extra;  // with its leading one, which adds one to the exponent
-    cut |= weights[i] ^ mantissa << extra;
-    out[i] = static_cast<uint16_t>((static_cast<uint32_t>(extra) << kShortWeightMantissa) + mantissa);
+    cut |= weights[i] ^ weights[i] >> extra << extra;
+    out[i] = short_weight_bits(weights[i]);
   }
   return cut == 0;
 }
 
 // False: some are no packed weights, and `out` is of no use. `out` has as many elements.
 inline bool unpack_short_weights(std::span<const uint16_t> packed, uint32_t* out) {
-  constexpr uint32_t kOne = 1u << kShortWeightMantissa, kMaxExponent = 32 - kShortWeightMantissa;
+  constexpr uint32_t kMaxExponent = 32 - kShortWeightMantissa;
   bool valid = true;
   for (size_t i = 0; i < packed.size(); ++i) {
-    const uint32_t exponent = packed[i] >> kShortWeightMantissa, normal = exponent != 0;
-    valid &= exponent <= kMaxExponent;
-    out[i] = ((packed[i] & (kOne - 1)) | normal << kShortWeightMantissa) << ((exponent - normal) & 31);
+    valid &= packed[i] >> kShortWeightMantissa <= kMaxExponent;
+    out[i] = weight_of_short_bits(packed[i]);
   }
   return valid;
 }

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "draft_worker/stop_rule.h"
+#include "transformer/sampling/confidence.h"
 #include "transformer/sampling/penalties.h"
 
 namespace outrider {

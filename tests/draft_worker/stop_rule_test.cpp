@@ -6,6 +6,8 @@
 #include <limits>
 #include <vector>
 
+#include "transformer/sampling/confidence.h"
+
 namespace outrider {
 namespace {
 

@@ -53,8 +53,7 @@ void fill_weights(std::span<const float> row, float max, std::span<uint64_t> wei
 uint64_t sum_weights(std::span<const float> row, float max);
 uint64_t weight_of(float logit, float max);
 
-// round(exp(l - max) * 2^31): weights of a draft distribution, small enough to travel as 32 bits.
-constexpr int kDraftWeightBits = 31;
+// draft_weight of every element.
 void fill_draft_weights(std::span<const float> row, float max, std::span<uint32_t> weights);
 
 // Recovery weights round(max(0, ratio * p - q) * 2^60) with p = weight / total.

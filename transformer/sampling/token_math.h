@@ -60,6 +60,22 @@ OUTRIDER_SHARED_CODE inline uint64_t fixed_weight(float logit, float max) {
   return weight;
 }
 
+// round(exp(l - max) * 2^31): a draft distribution's weight, small enough to travel as 32 bits.
+constexpr int kDraftWeightBits = 31;
+OUTRIDER_SHARED_CODE inline uint32_t draft_weight(float logit, float max) {
+  uint64_t weight;
+  exp_weights(static_cast<double>(logit), static_cast<double>(max), kDraftWeightBits, weight);
+  return static_cast<uint32_t>(weight);
+}
+
+// W * (max - l), rounded: what a token adds to the moment that a row's entropy is made of. W falls faster
+// than max - l rises, so a row's moment is below 2^62.
+OUTRIDER_SHARED_CODE inline uint64_t entropy_moment(uint64_t weight, float logit, float max) {
+  if (weight == 0) return 0;  // and -inf has no difference
+  const double below = static_cast<double>(max) - static_cast<double>(logit);
+  return static_cast<uint64_t>(static_cast<int64_t>(weight) * below + 0.5);
+}
+
 // Recovery weight round(max(0, ratio * p - q) * 2^60), to nearest even, with p = weight / total.
 constexpr int kResidualBits = 60;
 OUTRIDER_SHARED_INLINE uint64_t residual_weight(uint64_t weight, double total, double ratio, double q) {

@@ -1,0 +1,197 @@
+// Draws on a CUDA device, or on its emulation: bit for bit the host sampler's from the same logits - tokens,
+// weights of q and confidence - step after step, whatever else is drawn beside them.
+#include "transformer/sampling/cuda/device_draws.h"
+
+#include <gtest/gtest.h>
+
+#include "tests/transformer/sampling/reference.h"
+
+namespace outrider::cuda {
+namespace {
+
+constexpr int64_t kSteps = 4, kPadding = 5;
+
+// A row that draws, and what the host needs to draw the same.
+struct TestRow {
+  SamplingParams params;
+  TokenCounts counts;
+  std::vector<TokenId> drafted;  // grows as the host draws
+  Position position;
+  Round round;
+  int32_t steps = 1;
+
+  DraftStep step() const {
+    return {.sampling = &params, .counts = &counts, .drafted = drafted, .position = position, .round = round};
+  }
+};
+
+TestRow random_row(std::mt19937_64& rng, Rule rule, size_t width) {
+  const auto chance = [&](int one_in) { return rng() % static_cast<uint64_t>(one_in) == 0; };
+  const auto any_token = [&] { return TokenId(static_cast<int32_t>(rng() % width)); };
+  const auto pick = [&](std::vector<float> values) { return values[rng() % values.size()]; };
+  TestRow row;
+  row.params.rule = rule;
+  row.params.seed = Seed{rng()};
+  row.params.temperature = rule == Rule::kGreedy || chance(9) ? 0 : pick({0.3f, 0.7f, 1, 1.7f});
+  if (chance(3)) row.params.top_k = static_cast<int32_t>(1 + rng() % (width + 3));
+  if (chance(3)) row.params.top_p = pick({0.05f, 0.5f, 0.9f, 0.999f});
+  if (chance(4)) row.params.min_p = pick({0.01f, 0.2f, 1});
+  if (chance(3)) row.params.repetition_penalty = pick({0.8f, 1.3f});
+  if (chance(4)) row.params.presence_penalty = pick({-1, 0.7f});
+  if (chance(4)) row.params.frequency_penalty = pick({-0.2f, 0.4f});
+  if (chance(4)) row.params.logit_bias = {{any_token(), 3.5f}, {any_token(), -100}};
+  for (uint64_t n = rng() % 9; n > 0; --n) row.counts.add_output(any_token());
+  for (uint64_t n = rng() % 4; n > 0; --n) row.drafted.push_back(any_token());
+  row.position = Position(static_cast<int32_t>(rng() % 5000));
+  row.round = Round(static_cast<uint32_t>(rng() % 100));
+  row.steps = static_cast<int32_t>(1 + rng() % kSteps);
+  return row;
+}
+
+// Ties are common in coarse rows. Ids that may not be drawn are the best of all.
+std::vector<float> random_logits(std::mt19937_64& rng, int64_t rows, int64_t width) {
+  std::vector<float> logits;
+  for (int64_t r = 0; r < rows; ++r) {
+    const auto row =
+        reference::random_logits(rng, static_cast<size_t>(width), rng() % 2 ? 3 : 0.5, rng() % 2 ? 4 : 1e6);
+    logits.insert(logits.end(), row.begin(), row.end());
+    logits.insert(logits.end(), kPadding, 100.0f);
+    if (rng() % 7 == 0) logits[logits.size() - kPadding - 1] = kMinusInfinity;
+  }
+  return logits;
+}
+
+class DeviceDrawsTest : public testing::Test {
+ protected:
+  void SetUp() override {
+    if (const auto devices = count_devices(); !devices.ok())
+      GTEST_SKIP() << "no CUDA device: " << devices.status().message();
+    use_device(0);
+  }
+
+  // Draws all rows to their end on the device, and on the host from the same logits.
+  void compare(std::mt19937_64& rng, std::vector<TestRow>& rows, int64_t width, bool measures, float poison) {
+    std::stable_sort(rows.begin(), rows.end(),
+                     [](const TestRow& a, const TestRow& b) { return a.steps > b.steps; });
+    const auto count = static_cast<int64_t>(rows.size());
+    Stream stream;
+    DeviceBuffer<float> memory(count * (width + kPadding));
+    DeviceDraws draws({.rows = count,
+                       .steps = kSteps,
+                       .width = width,
+                       .stride = width + kPadding,
+                       .q_rows = count * kSteps,
+                       .counted = count * 20,
+                       .biases = 2 * count},
+                      memory.data());
+    // At the first step a row's logits may be anywhere.
+    std::vector<DrawRow> sent;
+    for (int64_t r = 0; r < count; ++r)
+      sent.push_back({.first = rows[r].step(), .logits_row = (r + 1) % count, .steps = rows[r].steps});
+    ASSERT_TRUE(draws.takes(sent));
+    draws.send(sent, measures, stream);
+    std::vector<std::vector<float>> logits;
+    for (int64_t step = 0; step < kSteps; ++step) {
+      logits.push_back(random_logits(rng, count, width));
+      if (poison != 0) logits.back()[rng() % logits.back().size()] = poison;
+      const auto active =
+          std::count_if(rows.begin(), rows.end(), [&](const TestRow& r) { return r.steps > step; });
+      copy(memory.data(), logits.back().data(), memory.size(), stream);
+      if (active > 0) draws.queue_step(active, stream);
+    }
+    draws.queue_fetch(kSteps, stream);
+    stream.synchronize();
+    for (int64_t r = 0; r < count; ++r)
+      for (int64_t step = 0; step < rows[r].steps; ++step) {
+        const auto at = (step == 0 ? (r + 1) % count : r) * (width + kPadding);
+        ASSERT_NO_FATAL_FAILURE(
+            expect_host_draw(draws, rows[r], r, step,
+                             std::span(logits[step]).subspan(at, static_cast<size_t>(width)), measures));
+      }
+  }
+
+  void expect_host_draw(const DeviceDraws& draws, TestRow& row, int64_t r, int64_t step,
+                        std::span<const float> raw, bool measures) {
+    std::vector<float> logits(raw.begin(), raw.end());
+    QRow expected, q;
+    const auto token = sampler_.sample(logits, row.step(), &expected);
+    const auto what = "rule " + std::string(rule_name(row.params.rule)) + ", row " + std::to_string(r) +
+                      ", step " + std::to_string(step);
+    ASSERT_EQ(draws.token(r, step), token.value_or(TokenId(-1))) << what;
+    row.drafted.push_back(token.value_or(TokenId(0)));
+    row.position = row.position + 1;
+    if (!token) {
+      ++failed_;
+      return;
+    }
+    if (measures) {
+      const auto [entropy, probability] = confidence_of(logits, *token);
+      EXPECT_EQ(draws.confidence(r, step).entropy, entropy) << what;
+      EXPECT_EQ(draws.confidence(r, step).probability, probability) << what;
+    }
+    if (expected.sum == 0) return;  // no rule with q
+    draws.read_q(r, step, q);
+    ASSERT_EQ(q.weights, expected.weights) << what;
+    EXPECT_EQ(q.sum, expected.sum) << what;
+    ++weighed_;
+  }
+
+  std::unique_ptr<Collectives> single_ = make_single_collectives();
+  DraftSampler sampler_{*single_};
+  int failed_ = 0, weighed_ = 0;
+};
+
+TEST_F(DeviceDrawsTest, EqualTheHostSampler) {
+  std::mt19937_64 rng(5);
+  const int64_t widths[] = {5, 37, 1031, 4500};  // the last has several parts
+  for (int i = 0; i < 40; ++i) {
+    const int64_t width = widths[i % 4];
+    std::vector<TestRow> rows;
+    for (uint64_t n = 1 + rng() % 6; n > 0; --n)
+      rows.push_back(random_row(rng, static_cast<Rule>(rng() % 5), static_cast<size_t>(width)));
+    ASSERT_NO_FATAL_FAILURE(compare(rng, rows, width, i % 2 == 0, 0));
+  }
+  EXPECT_EQ(failed_, 0);
+  EXPECT_GT(weighed_, 30);
+}
+
+TEST_F(DeviceDrawsTest, RowsThatAreNotFiniteFailAlone) {
+  std::mt19937_64 rng(6);
+  for (int i = 0; i < 12; ++i) {
+    std::vector<TestRow> rows;
+    for (int r = 0; r < 5; ++r) rows.push_back(random_row(rng, static_cast<Rule>(r), 37));
+    const float infinity = std::numeric_limits<float>::infinity();
+    ASSERT_NO_FATAL_FAILURE(
+        compare(rng, rows, 37, true, i % 2 ? infinity : std::numeric_limits<float>::quiet_NaN()));
+  }
+  EXPECT_GT(failed_, 5);
+}
+
+// What was not planned is left to the host.
+TEST_F(DeviceDrawsTest, TakesNoMoreThanPlanned) {
+  DeviceBuffer<float> memory(50);
+  const DeviceDraws draws(
+      {.rows = 2, .steps = 3, .width = 10, .stride = 10, .q_rows = 3, .counted = 6, .biases = 1},
+      memory.data());
+  TokenCounts counts;
+  for (int id = 0; id < 4; ++id) counts.add_output(TokenId(id));
+  SamplingParams greedy, token{.rule = Rule::kToken, .temperature = 1}, penalised{.presence_penalty = 1},
+      biased{.logit_bias = {{TokenId(1), 1.0f}, {TokenId(2), 1.0f}}};
+  const auto takes = [&](const SamplingParams& params, size_t rows, int32_t steps, int32_t row_bytes = 0) {
+    const DrawRow row{.first = {.sampling = &params, .counts = &counts, .row_bytes = row_bytes},
+                      .steps = steps};
+    return draws.takes(std::vector(rows, row));
+  };
+  EXPECT_TRUE(takes(greedy, 2, 3));
+  EXPECT_FALSE(takes(greedy, 3, 1));
+  EXPECT_FALSE(takes(greedy, 1, 4));
+  EXPECT_TRUE(takes(token, 1, 3));
+  EXPECT_FALSE(takes(token, 2, 2));
+  EXPECT_FALSE(takes(token, 1, 1, 64));  // compact rows
+  EXPECT_TRUE(takes(penalised, 1, 2));
+  EXPECT_FALSE(takes(penalised, 1, 3));
+  EXPECT_FALSE(takes(biased, 1, 1));
+}
+
+}  // namespace
+}  // namespace outrider::cuda
