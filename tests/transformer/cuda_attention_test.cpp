@@ -232,6 +232,80 @@ TEST_F(CudaOps, AttentionOfSomeHeadsHasTheBitsOfAll) {
   }
 }
 
+// Three rows of one sequence in one tile, whose keys and values are written as a forward pass does.
+class NewRows {
+ public:
+  explicit NewRows(StreamView stream)
+      : stream_(stream),
+        batch_ints_(to_device(std::vector<int32_t>{0, 1, 2, 0, 0, 0, kRows, 0, 0, 0}, stream)),
+        cosines_(to_device(std::vector<float>(kRows * kDim / 2, 1.0f), stream)),
+        sines_(kRows * kDim / 2),
+        keys_(kBlockTokens * kDim),
+        values_(kBlockTokens * kDim),
+        workspace_(attention_workspace(kRows, 1, kDim, kRows)),
+        out_(kRows * kDim) {}
+
+  // Row 2's value number 5 is `value`.
+  std::vector<float> operator()(float value) const {
+    auto qkv = random_floats(kRows * 3 * kDim, 8);
+    qkv[2 * 3 * kDim + 2 * kDim + 5] = value;
+    const auto device_qkv = to_device(qkv, stream_);
+    const int32_t* ints = batch_ints_.data();
+    const DeviceBatch batch{.positions = ints,
+                            .row_table = ints + 3,
+                            .tables = ints + 9,
+                            .tile_rows = ints + 6,
+                            .table_stride = 1};
+    const KvLayer layer{.type = KvType::kBFloat16,
+                        .keys = keys_.data(),
+                        .values = values_.data(),
+                        .kv_heads = 1,
+                        .head_dim = kDim};
+    rotate_and_store(stream_, batch, layer,
+                     {.qkv = device_qkv.data(),
+                      .rows = kRows,
+                      .q_heads = 1,
+                      .cosines = cosines_.data(),
+                      .sines = sines_.data()});
+    attention(stream_, batch, layer,
+              {.q = device_qkv.data(),
+               .q_stride = 3 * kDim,
+               .out = out_.data(),
+               .out_type = WeightType::kFloat32,
+               .rows = kRows,
+               .heads = 1,
+               .max_positions = kRows,
+               .tile_rows = kRows,
+               .turn_rows = kRows,
+               .workspace = workspace_.data()});
+    return to_host(out_, stream_);
+  }
+
+  static constexpr int32_t kRows = 3, kDim = 32;
+
+ private:
+  StreamView stream_;
+  DeviceBuffer<int32_t> batch_ints_;  // positions, row_table, tile_rows, the table
+  DeviceBuffer<float> cosines_, sines_;
+  DeviceBuffer<bf16> keys_, values_;
+  DeviceBuffer<float> workspace_, out_;
+};
+
+// Rows of a tile have the values of later rows before them, with weights of 0, and 0 times infinity is not 0.
+TEST_F(CudaOps, ValuesThatAreNotFiniteReachOnlyTheRowsThatAttendToThem) {
+  const NewRows attend(*stream);
+  const auto finite = attend(1.0f);
+  constexpr size_t kEarlier = size_t{2} * NewRows::kDim;
+  for (float value :
+       {std::numeric_limits<float>::infinity(), std::numeric_limits<float>::quiet_NaN(), 3.4e38f}) {
+    const auto got = attend(value);  // the last one is infinite as bf16
+    EXPECT_EQ(std::memcmp(got.data(), finite.data(), kEarlier * sizeof(float)), 0) << value;
+    for (size_t i = kEarlier; i < got.size(); ++i) EXPECT_TRUE(std::isnan(got[i])) << value;
+  }
+  const auto again = attend(1.0f);
+  EXPECT_EQ(std::memcmp(again.data(), finite.data(), finite.size() * sizeof(float)), 0);
+}
+
 TEST_F(CudaOps, AttentionTilesFitTheSharedMemory) {
   EXPECT_EQ(attention_tile_rows(4, 128, int64_t{227} << 10), 16);
   EXPECT_EQ(attention_tile_rows(8, 128, int64_t{227} << 10), 8);

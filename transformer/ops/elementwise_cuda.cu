@@ -47,8 +47,18 @@ __global__ void __launch_bounds__(kThreads) add_and_norm_rows(const NormArgument
   });
 }
 
-// One warp per token and head; heads are q, then k, then v. kPairs: of dimensions per lane, at most.
-constexpr int kMaxPairs = 4;  // head_dim up to 256
+__device__ __forceinline__ bool is_finite(bf16 value) { return (value.bits & 0x7f80) != 0x7f80; }
+
+// Whether all of a value head is finite as bf16: asked by the warp that stores it, and by that of its key.
+__device__ __forceinline__ bool is_finite_head(const float* head, const float* bias, int d) {
+  float lost = 0;
+  for (int i = static_cast<int>(threadIdx.x % kWarp); i < d; i += static_cast<int>(kWarp))
+    if (!is_finite(to_bf16(bias ? head[i] + bias[i] : head[i]))) lost = 1;
+  return sum_of_warp(lost) == 0;
+}
+
+// One warp per token and head; heads are q, then k, then v.
+constexpr int kMaxPairs = 4;  // of dimensions per lane, at most: head_dim up to 256
 template <class T>
 __global__ void __launch_bounds__(kThreads)
     rotate_heads(const DeviceBatch batch, const KvLayer layer, const RopeArguments a) {
@@ -77,7 +87,16 @@ __global__ void __launch_bounds__(kThreads)
   const float scale = 1.0f / sqrtf(sum_of_warp(squares) / static_cast<float>(d) + a.epsilon);
   int32_t block = 0;
   if (!is_q) block = batch.tables[batch.row_table[m] * batch.table_stride + position / kTokens];
+  // Rows of one attention tile share the values of the last of them, with weights of 0 where they come later:
+  // values in the cache are finite, and one that is not makes its key NaN instead, which reaches only the
+  // rows that attend to it.
+  bool is_lost = false;
+  if (sizeof(T) == sizeof(bf16) && !is_q) {
+    const int to_value = is_v ? 0 : layer.kv_heads * d;
+    is_lost = !is_finite_head(head + to_value, a.bias ? a.bias + h * d + to_value : nullptr, d);
+  }
   const auto store = [&](int32_t i, float value) {
+    if (is_lost) value = is_v ? 0.0f : NAN;
     const int32_t kv_head = h - a.q_heads - (is_v ? layer.kv_heads : 0), token = position % kTokens;
     T* to = static_cast<T*>(is_v ? layer.values : layer.keys);
     to[is_v ? layer.value_offset(block, kv_head, token, i) : layer.key_offset(block, kv_head, token, i)] =
