@@ -37,7 +37,11 @@ Result<int> count_devices() {
     int driver = 0;
     cudaDriverGetVersion(&driver);
     if (driver == 0) return unavailable("no NVIDIA driver (libcuda.so.1 is not found)");
-    return unavailable(fmt::format("the NVIDIA driver is older than this program: {}", version_text()));
+    return unavailable(
+        fmt::format("the NVIDIA driver is older than this program ({}): update it, or put the folder of a "
+                    "newer libcuda.so.1 "
+                    "(package cuda-compat-{}-{}) into LD_LIBRARY_PATH",
+                    version_text(), CUDART_VERSION / 1000, CUDART_VERSION % 1000 / 10));
   }
   if (error != cudaSuccess) return unavailable(cudaGetErrorString(error));
   if (count == 0) return unavailable("the driver shows no device (CUDA_VISIBLE_DEVICES?)");
@@ -115,6 +119,8 @@ Graph::Graph(StreamView stream, const std::function<void()>& work) {
   cudaGraphDestroy(graph);
   check(error, "instantiating a graph");
   handle_ = executable;
+  // Now, and not at the first launch, when a peer's kernel may already be waiting.
+  check(cudaGraphUpload(executable, stream_of(stream)), "uploading a graph");
 }
 Graph::~Graph() { cudaGraphExecDestroy(static_cast<cudaGraphExec_t>(handle_)); }
 void Graph::launch(StreamView stream) const {

@@ -13,6 +13,9 @@ struct LogitsShard {
   int64_t vocab_size = 0;  // of the whole head, padding included
   // A CUDA stream: the logits are in device memory and ready when it is. Null: in host memory.
   void* device_stream = nullptr;
+  // With logits on the device: host memory of the same shape that the device writes fast, for whoever wants
+  // rows there.
+  float* host_room = nullptr;
 };
 
 }  // namespace outrider

@@ -64,6 +64,7 @@ class PeerGroup final : public DeviceGroup {
 
   ~PeerGroup() override {
     try {
+      use_device(device_);  // whoever ends it
       // Memory of ranks of one process lives as long as any of them; that of other processes does not.
       if (connected_ && !imported_.empty()) peer_depart(aside_, view_);
       aside_.synchronize();
@@ -106,6 +107,7 @@ class PeerGroup final : public DeviceGroup {
 
   void abort() noexcept override {
     try {
+      use_device(device_);
       peer_poison(aside_, view_);
       aside_.synchronize();
     } catch (const std::exception&) {  // the device is lost, and with it the group

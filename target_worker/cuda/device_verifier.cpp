@@ -96,7 +96,7 @@ const std::vector<VerifyResult>& DeviceVerifier::verify(std::span<const VerifyRe
   if (batch_.drawn_count > 0) queue_draws();
   decide(stream_, batch_);
   fetch(requests);
-  report_logprobs(requests, logits.vocab_range);
+  report_logprobs(requests, logits);
   return results_;
 }
 
@@ -123,16 +123,11 @@ void DeviceVerifier::prepare(std::span<const VerifyRequest> requests, const Logi
 // What log-probabilities are about, before it is overwritten.
 void DeviceVerifier::keep_raw_rows(std::span<const VerifyRequest> requests, const LogitsShard& logits) {
   const int64_t width = batch_.stride;
-  int64_t rows = 0;
-  for (const VerifyRequest& request : requests)
-    if (request.sampling->logprobs >= 0) rows += static_cast<int64_t>(request.draft.size()) + 1;
-  make_room(raw_, retired_raw_, rows * width);
-  float* to = raw_.data();
   for (const VerifyRequest& request : requests) {
     if (request.sampling->logprobs < 0) continue;
-    const int64_t count = (static_cast<int64_t>(request.draft.size()) + 1) * width;
-    copy(to, logits.logits.data() + request.first_row * width, count, stream_);
-    to += count;
+    const int64_t at = request.first_row * width;
+    copy(logits.host_room + at, logits.logits.data() + at,
+         (static_cast<int64_t>(request.draft.size()) + 1) * width, stream_);
   }
 }
 
@@ -193,23 +188,22 @@ void DeviceVerifier::fetch(std::span<const VerifyRequest> requests) {
   }
 }
 
-void DeviceVerifier::report_logprobs(std::span<const VerifyRequest> requests, IndexRange range) {
+void DeviceVerifier::report_logprobs(std::span<const VerifyRequest> requests, const LogitsShard& logits) {
   queries_.clear();
-  float* raw = raw_.data();
-  const auto width = static_cast<size_t>(range.size());
+  const auto width = static_cast<size_t>(logits.vocab_range.size());
   for (size_t e = 0; e < requests.size(); ++e) {
     const VerifyRequest& request = requests[e];
     if (request.sampling->logprobs < 0) continue;
+    float* raw = logits.host_room + static_cast<size_t>(request.first_row) * width;
     const VerifyResult& result = results_[e];
     for (int i = 0; result.status == VerdictStatus::kOk && i <= result.accepted_count; ++i)
       queries_.push_back(
           {.raw = {raw + static_cast<size_t>(i) * width, width},
            .chosen = i < result.accepted_count ? request.draft[static_cast<size_t>(i)] : result.next,
            .top = request.sampling->logprobs});
-    raw += (request.draft.size() + 1) * width;
   }
   if (queries_.empty()) return;
-  auto row = logprobs_.compute(queries_, Chunks{range}).begin();
+  auto row = logprobs_.compute(queries_, Chunks{logits.vocab_range}).begin();
   auto query = queries_.begin();
   for (size_t e = 0; e < requests.size(); ++e) {
     VerifyResult& result = results_[e];

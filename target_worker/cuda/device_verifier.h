@@ -28,7 +28,7 @@ class DeviceVerifier final : public Verifier {
   DeviceVerifier(DeviceGroup& group, Collectives& host, const VerifierLimits& limits);
   ~DeviceVerifier() override;
 
-  // The logits are on the device (LogitsShard::device_stream).
+  // The logits are on the device (LogitsShard::device_stream). Rows with log-probabilities go to host_room.
   const std::vector<VerifyResult>& verify(std::span<const VerifyRequest> requests,
                                           const LogitsShard& logits) override;
   const VerifierStats& stats() const override { return stats_; }
@@ -43,7 +43,7 @@ class DeviceVerifier final : public Verifier {
   void queue_cut(const SearchTask& task);
   void queue_draws();
   void fetch(std::span<const VerifyRequest> requests);
-  void report_logprobs(std::span<const VerifyRequest> requests, IndexRange range);
+  void report_logprobs(std::span<const VerifyRequest> requests, const LogitsShard& logits);
   void reduce(Reduction reduction, uint64_t* values, int64_t count);
 
   DeviceGroup& group_;
@@ -54,8 +54,6 @@ class DeviceVerifier final : public Verifier {
   StreamView stream_;
   Event begun_, ended_;
   PinnedBuffer<Verdict> verdicts_;
-  PinnedBuffer<float> raw_;  // rows with log-probabilities, in order
-  std::vector<PinnedBuffer<float>> retired_raw_;
   ShardLogprobs logprobs_;
   std::vector<LogprobQuery> queries_;
   std::vector<VerifyResult> results_;

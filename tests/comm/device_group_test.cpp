@@ -63,7 +63,9 @@ class DeviceGroupTest : public testing::TestWithParam<Ranks> {
   }
   void run(void (*test)(Collectives&), std::chrono::milliseconds timeout = std::chrono::seconds(5)) {
     on_every_rank(GetParam(), timeout, [test](DeviceGroup& group, Collectives& host) {
-      test(*make_device_collectives(group, host));
+      const auto collectives = make_device_collectives(group, host);
+      host.barrier();  // nobody allocates any more while a peer's kernel waits for it
+      test(*collectives);
     });
   }
 };
@@ -82,11 +84,12 @@ TEST_P(DeviceGroupTest, ALateRankFailsEveryone) {
 
 // One rank has the row, the others +0; bits survive, also those of -0 and of a NaN's payload.
 TEST_P(DeviceGroupTest, WordsMerge) {
-  on_every_rank(GetParam(), std::chrono::seconds(5), [](DeviceGroup& group, Collectives&) {
+  on_every_rank(GetParam(), std::chrono::seconds(5), [](DeviceGroup& group, Collectives& host) {
     constexpr int64_t kCount = 2049;
     Stream stream;
     PinnedBuffer<uint32_t> words(kCount);
     DeviceBuffer<uint32_t> memory(kCount);
+    host.barrier();
     const auto word = [](int64_t i) { return static_cast<uint32_t>(i * 2654435761u) | 0x80000000u; };
     for (int64_t i = 0; i < kCount; ++i) words.data()[i] = i % group.size() == group.rank() ? word(i) : 0;
     copy(memory.data(), words.data(), kCount, stream);
@@ -104,6 +107,7 @@ TEST_P(DeviceGroupTest, OperationsQueueAndCapture) {
     Stream stream;
     PinnedBuffer<uint64_t> values(kCount);
     DeviceBuffer<uint64_t> memory(kCount), gathered(kCount * group.size());
+    host.barrier();
     const auto ranks = static_cast<uint64_t>(group.size());
     const auto queue = [&] {  // x -> ranks * x, then every rank sees the same
       group.all_reduce(Reduction::kSum, memory.data(), kCount, stream);
@@ -141,9 +145,10 @@ INSTANTIATE_TEST_SUITE_P(Kinds, DeviceGroupTest,
 TEST(PeerGroup, NoOrderOfThreadsWaitsInACircle) {
   if (const auto devices = count_devices(); !devices.ok())
     GTEST_SKIP() << "no CUDA device: " << devices.status().message();
-  on_every_rank({Kind::kPeer, 4}, std::chrono::seconds(5), [](DeviceGroup& group, Collectives&) {
+  on_every_rank({Kind::kPeer, 4}, std::chrono::seconds(5), [](DeviceGroup& group, Collectives& host) {
     DeviceBuffer<uint64_t> value(1), other(1);
     Stream stream;
+    host.barrier();
     for (int i = 0; i < 50; ++i) {
       // The emulation shuffles threads anew in every kernel: other work takes the ranks out of step.
       for (int k = 0; k < (group.rank() * 7 + i) % 5; ++k)

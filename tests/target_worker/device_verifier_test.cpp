@@ -25,8 +25,11 @@ std::vector<VerifyResult> verify_on_device(const std::vector<TestRound>& rounds,
     stream.synchronize();
     DeviceVerifier verifier(*group, pass.group,
                             {.rows = pass.rows, .requests = static_cast<int64_t>(rounds.size())});
-    const auto results =
-        verifier.verify(pass.requests, pass.logits(memory.data(), StreamView(stream).handle()));
+    LogitsShard logits = pass.logits(memory.data(), StreamView(stream).handle());
+    const PinnedBuffer<float> room(memory.size());
+    logits.host_room = room.data();
+    pass.group.barrier();  // nobody allocates any more while a peer's kernel waits for it
+    const auto results = verifier.verify(pass.requests, logits);
     own_stats = verifier.stats();
     done.arrive_and_wait();
     return results;

@@ -78,6 +78,7 @@ TEST_F(CudaOps, SumAndNormInOneKernelHasTheBitsOfTwo) {
       const auto rows_from = to_device(gathered, own);
       // Nothing is freed while a peer's kernel may be waiting for us: that would wait for the device.
       const DeviceBuffer<float> residual(kSize), added(kSize), out(kSize);
+      host.barrier();
       for (bool gather : {false, true}) {
         const NormArguments arguments{.residual = residual.data(),
                                       .added = added.data(),

@@ -160,6 +160,7 @@ CudaModel::CudaModel(const Plan& plan, const ModelOptions& options, Collectives&
   if (is_split()) collectives.barrier();  // nobody allocates any more while a peer's kernel waits for it
   warm_up();
   capture_graphs();
+  if (is_split()) collectives.barrier();  // the same: graphs take memory when they are made
 }
 
 CudaModel::~CudaModel() {
@@ -228,7 +229,8 @@ Result<LogitsShard> CudaModel::forward_in_place(std::span<const BatchSlice> batc
   return LogitsShard{.logits = TensorView<float, 2>(logits.data, {logits.rows, logits.stride}),
                      .vocab_range = plan_.vocab,
                      .vocab_size = config_.vocab_size,
-                     .device_stream = logits.stream.handle()};
+                     .device_stream = logits.stream.handle(),
+                     .host_room = act_->host_logits.data()};
 }
 
 Result<DeviceLogits> CudaModel::forward_on_device(std::span<const BatchSlice> batch) {

@@ -1,6 +1,7 @@
 #include "transformer/cuda/weights.h"
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <cstring>
 #include <optional>
@@ -11,7 +12,7 @@
 namespace outrider::cuda {
 namespace {
 
-constexpr int64_t kStagingBytes = int64_t{32} << 20;  // of each of two: long enough to hide a copy's start
+constexpr int64_t kStagingBytes = int64_t{16} << 20;  // of each of two: long enough to hide a copy's start
 
 Slices slices_of(WeightType type, int64_t k, const std::vector<int64_t>& leaf_ends) {
   return leaf_ends.empty() ? even_slices(k, step_columns(type))
@@ -73,6 +74,7 @@ class Uploader {
   ~Uploader() { stream_.synchronize(); }  // the staging memory is still being read
 
   DeviceMatrix matrix(WeightType type, const MatrixSource& source);
+  std::shared_ptr<void> staging() const { return staging_; }
 
  private:
   struct Staging {
@@ -87,8 +89,8 @@ class Uploader {
   int64_t done_ = 0, total_ = 0;  // bytes of matrices in the files
   StreamView stream_;
   const LoadProgress& progress_;
-  Staging staging_[2];
-  int next_ = 0;
+  std::shared_ptr<std::array<Staging, 2>> staging_ = std::make_shared<std::array<Staging, 2>>();
+  size_t next_ = 0;
 };
 
 DeviceMatrix Uploader::matrix(WeightType type, const MatrixSource& source) {
@@ -111,7 +113,7 @@ void Uploader::upload(const TensorPart& part, int64_t first_row, const MatrixVie
   const auto stored_row = part.tensor->data.size() / static_cast<size_t>(part.tensor->shape[0]);
   for (int64_t row = 0; row < part.rows.size(); row += rows_at_once) {
     const int64_t rows = std::min(rows_at_once, part.rows.size() - row);
-    Staging& s = staging_[next_ ^= 1];
+    Staging& s = (*staging_)[next_ ^= 1];
     if (s.used) s.free.synchronize();
     const int64_t scales_at = round_up(rows * bytes_of_row, 2);
     for (int64_t r = 0; r < rows; ++r) {
@@ -215,6 +217,7 @@ DeviceWeights upload_weights(const WeightMap& map, const DeviceWeightTypes& type
     weights.layers.push_back(std::move(l));
   }
   count_bytes(weights);
+  weights.staging = uploader.staging();
   return weights;
 }
 

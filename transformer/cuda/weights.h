@@ -2,6 +2,7 @@
 // buffers, so that reading and copying overlap; the device puts the elements into the order its kernels want.
 #pragma once
 
+#include <memory>
 #include <vector>
 
 #include "base/cuda.h"
@@ -36,6 +37,9 @@ struct DeviceWeights {
   DeviceBuffer<float> final_norm;
   std::vector<DeviceLayer> layers;
   int64_t bytes = 0;
+  // What loading needed. Freeing device or pinned memory waits for the device, where kernels of ranks that
+  // loaded faster may be waiting for each other; so it is kept.
+  std::shared_ptr<void> staging;
 
   const MatrixView& embedding_rows() const { return embedding.bytes() > 0 ? embedding.view() : head.view(); }
 };
