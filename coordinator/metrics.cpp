@@ -181,6 +181,7 @@ void Totals::add(const Totals& other) {
                                           &Totals::drafts_received,
                                           &Totals::drafts_used,
                                           &Totals::proposals,
+                                          &Totals::proposals_repeated,
                                           &Totals::draft_deadlines_missed,
                                           &Totals::liveness_timeouts,
                                           &Totals::draft_ingest_ns,

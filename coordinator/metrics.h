@@ -148,7 +148,8 @@ struct Totals {
   int64_t drafts_received = 0;  // == drafts_used + sum of drafts_dropped + drafts held for the next plan
   int64_t drafts_used = 0;      // went into a StepPlan
   std::array<int64_t, kDropReasonNames.size()> drafts_dropped{};
-  int64_t proposals = 0;  // with gamma > 0
+  int64_t proposals = 0;           // with gamma > 0
+  int64_t proposals_repeated = 0;  // sent again, because the draft was overdue
   int64_t draft_deadlines_missed = 0;
   int64_t liveness_timeouts = 0;              // the same under a p/q rule, where giving up must stay rare
   int64_t draft_ingest_ns = 0, draft_ns = 0;  // as workers report them

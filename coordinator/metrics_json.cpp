@@ -98,6 +98,7 @@ void fill_json(const Totals& totals, nlohmann::json& out) {
                    {"used", totals.drafts_used},
                    {"dropped", dropped},
                    {"proposals", totals.proposals},
+                   {"repeated", totals.proposals_repeated},
                    {"deadlines_missed", totals.draft_deadlines_missed},
                    {"liveness_timeouts", totals.liveness_timeouts},
                    {"ingest_ms", static_cast<double>(totals.draft_ingest_ns) * 1e-6},

@@ -11,6 +11,7 @@
 #include <string>
 #include <vector>
 
+#include "coordinator/answer_time.h"
 #include "coordinator/cost_model.h"
 #include "coordinator/events.h"
 #include "coordinator/gamma/gamma_policy.h"
@@ -46,10 +47,9 @@ struct ProtocolOptions {
   // A round waits for its draft this many times the average round (algorithms.md 7.3), within bounds ...
   double draft_timeout_rounds = 3;
   std::chrono::milliseconds draft_timeout_min{250};
-  // A Propose is sent again when its Draft is not there after so many times the usual, but no sooner than
-  // this, and while nothing is usual yet after repeat_first.
-  double repeat_after_usual = 4;
-  std::chrono::milliseconds repeat_min{3}, repeat_first{20};
+  // A Propose is sent again when its Draft is overdue (AnswerTime), but no sooner than this, and while nothing
+  // is usual yet after repeat_first.
+  std::chrono::milliseconds repeat_min{1}, repeat_first{20};
   // ... and at most so much longer where the worker has a prompt to read first, which takes some time per
   // token.
   std::chrono::milliseconds first_draft_timeout{10'000};
@@ -105,7 +105,7 @@ class Protocol {
     Clock::time_point silent_until{};  // the same while it stays silent
     std::optional<uint64_t> asked_in;  // the step whose rounds it last drafted for
     ShadowPhase shadows;
-    double usual_ns = 0;  // from a Propose to its Draft; 0: not known
+    AnswerTime answer_time;
     bool slices = true;   // none of its slices of q was lost yet
     double token_ns = 0;  // how long a drafted token is waited for; 0: not known
     Clock::time_point measured_at{};
@@ -189,7 +189,6 @@ class Protocol {
   bool reads_along(const LiveRequest& live, const Worker& worker) const;
   Clock::duration reading_time(const LiveRequest& live) const;
   void ask(LiveRequest& live);
-  void note_answer(Worker& worker, const LiveRequest& live, Clock::duration wait);
   Clock::duration repeat_time(const Worker& worker, int32_t gamma) const;
   void repeat_overdue();
   void ask_aside(LiveRequest& live, int32_t gamma);

@@ -146,10 +146,10 @@ void Protocol::propose(LiveRequest& live, int32_t gamma, Pipeline pipeline, Cloc
 }
 
 Clock::duration Protocol::repeat_time(const Worker& worker, int32_t gamma) const {
-  if (worker.usual_ns == 0) return options_.repeat_first;
-  const double ns = worker.usual_ns + gamma * cost_of(worker.kind).draft_token_seconds() * 1e9;
-  return std::max<Clock::duration>(
-      options_.repeat_min, std::chrono::nanoseconds(static_cast<int64_t>(options_.repeat_after_usual * ns)));
+  if (!worker.answer_time.known()) return options_.repeat_first;
+  const auto drafting = std::chrono::nanoseconds(
+      static_cast<int64_t>(gamma * cost_of(worker.kind).draft_token_seconds() * 1e9));
+  return std::max<Clock::duration>(options_.repeat_min, worker.answer_time.overdue() + drafting);
 }
 
 // A worker that has it already goes on as it was. One that has sent its draft makes it again, the same.
@@ -158,18 +158,12 @@ void Protocol::repeat_overdue() {
     Proposal& proposal = live->link.proposal;
     if (!live->awaits_draft() || proposal.repeat_after.count() == 0 || now_ < proposal.repeat_at) continue;
     ++proposal.repeats;
+    ++totals_.proposals_repeated;
     proposal.repeat_after += proposal.repeat_after / 4;
     proposal.repeat_at = now_ + proposal.repeat_after;
     proposal.message.q_kind = q_kind(*live, *worker_of(*live));  // slices may have been lost meanwhile
     send(*live->link.peer, proposal.message);
   }
-}
-
-// What was repeated counts for little more than usual, else losses would put off the next repetition.
-void Protocol::note_answer(Worker& worker, const LiveRequest& live, Clock::duration wait) {
-  auto ns = static_cast<double>(std::chrono::nanoseconds(wait).count());
-  if (live.link.proposal.repeats > 0 && worker.usual_ns > 0) ns = std::min(ns, 1.2 * worker.usual_ns);
-  worker.usual_ns = worker.usual_ns == 0 ? ns : 0.8 * worker.usual_ns + 0.2 * ns;
 }
 
 // The round's draft is settled, with or without tokens.
@@ -228,7 +222,8 @@ void Protocol::receive(PeerId peer, Draft& message) {
   live.round.draft = std::move(message);
   live.round.worker = worker.hello.generation;
   decide(live);
-  if (!live.round.read_prompt) note_answer(worker, live, live.round.decided_at - live.round.begun_at);
+  if (!live.round.read_prompt)
+    worker.answer_time.observe(live.round.decided_at - live.round.begun_at, live.link.proposal.repeats > 0);
   worker_answered(worker, live.round);
 }
 
@@ -253,7 +248,8 @@ void Protocol::take_shadow(LiveRequest& live, Draft& draft) {
   }
   worker.misses = 0;
   live.link.fresh = false;
-  note_answer(worker, live, now_ - shadow.sent_at - std::chrono::nanoseconds(draft.ingest_ns));
+  worker.answer_time.observe(now_ - shadow.sent_at - std::chrono::nanoseconds(draft.ingest_ns),
+                             live.link.proposal.repeats > 0);
   learn_shadow(worker, live, draft);
   shadow.ids = std::move(draft.ids);
   compare_shadow(live);
