@@ -80,9 +80,11 @@ void free_pinned(void* memory) noexcept { std::free(memory); }
 }  // namespace detail
 
 void copy_bytes(void* to, const void* from, size_t bytes, StreamView stream) {
+  if (bytes == 0) return;  // nothing has no address
   emulation::enqueue(stream, [=] { std::memmove(to, from, bytes); });
 }
 void fill_bytes(void* to, int value, size_t bytes, StreamView stream) {
+  if (bytes == 0) return;
   emulation::enqueue(stream, [=] { std::memset(to, value, bytes); });
 }
 
