@@ -2,6 +2,7 @@
 // ahead of them by what was drafted. Rolling back is finding out how far the two agree. Pure; ids only.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <span>
 #include <vector>
@@ -25,6 +26,11 @@ class DraftWindow {
   // The committed text now ends at `base` with these ids. kMalformed when they do not join what is known: the
   // caller asks for a Resync. Repeating a call is a no-op; what was known is never taken back.
   Status advance(Position base, std::span<const TokenId> ids);
+
+  // Whether an Open with these ids says nothing new.
+  bool knows(std::span<const TokenId> ids) const {
+    return ids.size() <= committed_.size() && std::equal(ids.begin(), ids.end(), committed_.begin());
+  }
 
   // How many leading tokens of the cache still hold: the common prefix of cache and committed text, but never
   // all of it, since the last committed token must be fed to get the distribution of the next.

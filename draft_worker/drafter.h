@@ -23,7 +23,8 @@ class Drafter {
  public:
   virtual ~Drafter() = default;
 
-  // kResourceExhausted: no room for another sequence. Opening an open sequence starts it afresh.
+  // kResourceExhausted: no room for another sequence. Opening an open sequence starts it afresh, unless that
+  // text is known: such an Open came late or twice, and a round that is under way goes on.
   virtual Status open(const Open& open) = 0;
   virtual void close(SequenceId sequence) = 0;
   // Takes on a round, in place of one of the same sequence that is under way: rolls back to the committed

@@ -26,6 +26,9 @@ ModelDrafter::~ModelDrafter() {
 }
 
 Status ModelDrafter::open(const Open& open) {
+  if (const auto at = sequences_.find(open.sequence);
+      at != sequences_.end() && at->second.window.knows(open.ids))
+    return {};
   close(open.sequence);
   if (static_cast<int32_t>(sequences_.size()) >= options_.max_sequences)
     return resource_exhausted(fmt::format("the drafter holds {} sequences already", sequences_.size()));

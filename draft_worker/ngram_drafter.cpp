@@ -13,9 +13,11 @@ class NgramDrafter final : public Drafter {
   explicit NgramDrafter(NgramDrafterOptions options) : options_(options) {}
 
   Status open(const Open& open) override {
-    if (!windows_.contains(open.sequence) && static_cast<int32_t>(windows_.size()) >= options_.max_sequences)
+    const auto at = windows_.find(open.sequence);
+    if (at == windows_.end() && static_cast<int32_t>(windows_.size()) >= options_.max_sequences)
       return resource_exhausted(
           fmt::format("the n-gram drafter holds {} sequences already", windows_.size()));
+    if (at != windows_.end() && at->second.knows(open.ids)) return {};
     windows_.insert_or_assign(open.sequence, DraftWindow(open.ids));
     return {};
   }

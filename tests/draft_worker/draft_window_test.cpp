@@ -48,6 +48,15 @@ TEST(DraftWindow, RepeatsAndOverlapsAreNoOps) {
   EXPECT_EQ(window.committed().size(), 6u);
 }
 
+TEST(DraftWindow, KnowsEveryPrefixOfTheCommittedText) {
+  const DraftWindow window(tokens({1, 2, 3}));
+  EXPECT_TRUE(window.knows(tokens({})));
+  EXPECT_TRUE(window.knows(tokens({1, 2})));
+  EXPECT_TRUE(window.knows(tokens({1, 2, 3})));
+  EXPECT_FALSE(window.knows(tokens({1, 2, 3, 4})));
+  EXPECT_FALSE(window.knows(tokens({1, 9})));
+}
+
 TEST(DraftWindow, GapsAndContradictionsAreTold) {
   DraftWindow window(tokens({1, 2, 3}));
   EXPECT_EQ(window.advance(Position(6), tokens({5, 6})).code(), StatusCode::kMalformed);  // 4 is missing

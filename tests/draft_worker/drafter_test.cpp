@@ -202,6 +202,27 @@ TEST(ModelDrafter, TellsWhatItHolds) {
             StatusCode::kResourceExhausted);
 }
 
+// An Open that was held up, or sent again for a Resync, reaches a worker that drafts already.
+TEST(EveryDrafter, AnOpenThatSaysNothingNewLeavesTheRoundUnderWay) {
+  ModelAndDrafter with_model;
+  const auto ngram = make_ngram_drafter({});
+  for (Drafter* drafter : {with_model.drafter.get(), ngram.get()}) {
+    const auto prompt = random_ids(5, 2);
+    const Open open{.sequence = kSequence, .ids = prompt, .prompt_length = 5, .sampling = {}};
+    ASSERT_TRUE(drafter->open(open).ok());
+    ASSERT_TRUE(drafter->begin(propose(6, {TokenId(7)}, 3)).ok());
+    ASSERT_TRUE(drafter->open(open).ok());
+    std::vector<DraftAnswer> answers;
+    while (drafter->work(answers) && answers.empty()) continue;
+    ASSERT_EQ(answers.size(), 1u);
+    EXPECT_EQ(answers[0].draft.base, Position(6));
+    EXPECT_EQ(drafter->held(kSequence).committed, Position(6));
+
+    ASSERT_TRUE(drafter->open({.sequence = kSequence, .ids = random_ids(4, 3), .sampling = {}}).ok());
+    EXPECT_EQ(drafter->held(kSequence).hash, prefix_hash(random_ids(4, 3))) << "another text starts afresh";
+  }
+}
+
 TEST(NgramDrafter, ContinuesTheLastOccurrence) {
   const auto drafter = make_ngram_drafter({});
   std::vector<TokenId> ids;
