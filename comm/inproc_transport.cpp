@@ -107,7 +107,10 @@ class CoordinatorEnd final : public Transport {
     const std::lock_guard lock(hub_->mutex);
     hub_->coordinator_gone = true;
     hub_->inbox.clear();
-    for (auto& [peer, link] : hub_->links) link->worker_wakes.notify_one();  // who is lent comes back
+    for (auto& [peer, link] : hub_->links) {  // who is lent comes back
+      link->to_worker.push(frames_.pack(Shutdown{}).value());
+      link->worker_wakes.notify_one();
+    }
   }
 
   Status send(PeerId to, const Message& message) override {

@@ -85,7 +85,7 @@ struct InprocOptions {
   size_t high_water_mark = 64;  // frames on their way from one end to another, each direction
 };
 // A worker whose Transport is destroyed is gone: sends to it are kUnavailable, frames it sent still arrive.
-// So is a coordinator: a worker notices when it sends its next message.
+// So is a coordinator: a worker notices when it sends its next message, or reads the Shutdown it left behind.
 std::shared_ptr<InprocHub> make_inproc_hub(const InprocOptions& options = {});
 
 struct ZmqOptions {

@@ -40,6 +40,7 @@ Status TargetWorker::run(Transport* transport) {
 
 Result<bool> TargetWorker::turn(Transport& transport) {
   CHECK(group_.size() == 1, "turns of a group of {}", group_.size());
+  if (leaving_) return false;
   while (auto incoming = transport.receive(Clock::now())) {
     if (std::holds_alternative<Shutdown>(incoming->message)) return false;
     if (const auto* plan = std::get_if<StepPlan>(&incoming->message))
@@ -70,6 +71,8 @@ Status TargetWorker::join(Transport& transport) {
   constexpr auto kJoinTimeout = std::chrono::seconds(60);
   const auto deadline = Clock::now() + kJoinTimeout;
   while (auto incoming = transport.receive(deadline)) {
+    leaving_ = std::holds_alternative<Shutdown>(incoming->message);
+    if (leaving_) return {};
     const auto* welcome = std::get_if<Welcome>(&incoming->message);
     if (!welcome) continue;
     return welcome->accepted ? Status()
@@ -84,7 +87,7 @@ std::optional<StepPlan> TargetWorker::receive_plan(Transport& transport) {
   constexpr auto kPoll = std::chrono::seconds(1);
   constexpr int kMaxUndelivered = 10;
   int undelivered = 0;
-  while (true) {
+  while (!leaving_) {
     auto incoming = transport.receive(Clock::now() + kPoll);
     if (!incoming) {
       const Status beat = transport.send(kCoordinatorPeer, Heartbeat{options_.generation});
@@ -93,8 +96,9 @@ std::optional<StepPlan> TargetWorker::receive_plan(Transport& transport) {
       continue;
     }
     if (auto* plan = std::get_if<StepPlan>(&incoming->message)) return std::move(*plan);
-    if (std::holds_alternative<Shutdown>(incoming->message)) return std::nullopt;
+    leaving_ = std::holds_alternative<Shutdown>(incoming->message);
   }
+  return std::nullopt;
 }
 
 // The leader's next message, on every rank; empty at shutdown.

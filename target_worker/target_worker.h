@@ -82,6 +82,7 @@ class TargetWorker {
   TargetOptions options_;
   std::unique_ptr<Verifier> verifier_;
   std::unordered_map<SequenceId, Sequence> sequences_;
+  bool leaving_ = false;  // the leader was told to shut down, perhaps before it was welcomed
 
   // Buffers of one step.
   std::vector<TokenId> tokens_;

@@ -221,7 +221,9 @@ TEST_P(TransportTest, ACoordinatorThatIsGoneIsNoticed) {
   ASSERT_TRUE(worker->send(kCoordinatorPeer, Shutdown{}).ok());
   expect<Shutdown>(*wire.coordinator);
   wire.coordinator.reset();
-  EXPECT_EQ(send_until_refused(*worker, kCoordinatorPeer, Shutdown{}).code(), StatusCode::kUnavailable);
+  EXPECT_EQ(send_until_refused(*worker, kCoordinatorPeer, Heartbeat{}).code(), StatusCode::kUnavailable);
+  const bool in_process = GetParam() == "inproc" || GetParam() == "joined_near";
+  if (in_process) expect<Shutdown>(*worker);  // so who waits for a word need not send one
   EXPECT_FALSE(worker->receive(Clock::now() + 10ms));
 }
 

@@ -3,7 +3,9 @@
 
 #include <gtest/gtest.h>
 
+#include <future>
 #include <random>
+#include <utility>
 
 #include "base/hash.h"
 #include "tests/support/test_models.h"
@@ -154,26 +156,59 @@ TEST(TargetWorker, NonFiniteLogitsFailOneRequest) {
                   .verdicts.empty());
 }
 
+// Welcomes the leader, then never says a word again, and takes none.
+class VanishedCoordinator final : public Transport {
+ public:
+  Status send(PeerId, const Message& message) override {
+    if (std::holds_alternative<Hello>(message)) return {};
+    ++undelivered;
+    return unavailable("nobody is there");
+  }
+  std::optional<Incoming> receive(Clock::time_point) override {
+    if (std::exchange(welcomed_, true)) return std::nullopt;
+    return Incoming{kCoordinatorPeer, Welcome{.accepted = true}};
+  }
+  const TransportStats& stats() const override { return stats_; }
+  int undelivered = 0;
+
+ private:
+  bool welcomed_ = false;
+  TransportStats stats_;
+};
+
 // A coordinator that vanishes without a word does not leave a rank behind.
 TEST(TargetWorker, EndsWhenTheCoordinatorIsGone) {
   Rank rank;
-  const auto hub = make_inproc_hub();
-  auto coordinator = hub->coordinator_end();
-  const auto leader = hub->connect();
+  VanishedCoordinator coordinator;
   std::string end;
-  std::thread thread([&] {
-    try {
-      end = rank.worker.run(leader.get()).message();
-    } catch (const std::exception& error) {
-      end = error.what();
-    }
-  });
-  const auto hello = coordinator->receive(Clock::now() + std::chrono::seconds(10));
-  ASSERT_TRUE(hello.has_value());
-  ASSERT_TRUE(coordinator->send(hello->peer, Welcome{.accepted = true}).ok());
-  coordinator.reset();
-  thread.join();  // after about ten seconds
+  try {
+    end = rank.worker.run(&coordinator).message();
+  } catch (const std::exception& error) {
+    end = error.what();
+  }
   EXPECT_EQ(end, "the coordinator is gone");
+  EXPECT_EQ(coordinator.undelivered, 10);
+}
+
+// Told to leave before it was welcomed: the job failed elsewhere while this rank still loaded.
+TEST(TargetWorker, ShutdownInPlaceOfAWelcomeEndsIt) {
+  for (const bool in_turns : {false, true}) {
+    Rank rank;
+    const auto hub = make_inproc_hub();
+    auto coordinator = hub->coordinator_end();
+    const auto leader = hub->connect();
+    auto told = std::async(std::launch::async, [&] {
+      const auto hello = coordinator->receive(Clock::now() + std::chrono::seconds(10));
+      return hello && coordinator->send(hello->peer, Shutdown{}).ok();
+    });
+    if (in_turns) {
+      EXPECT_TRUE(rank.worker.join(*leader).ok());
+      EXPECT_FALSE(rank.worker.turn(*leader).value());
+    } else {
+      EXPECT_TRUE(rank.worker.run(leader.get()).ok());
+    }
+    EXPECT_TRUE(told.get());
+  }
 }
 
 }  // namespace
