@@ -50,6 +50,9 @@ class Transport {
   // The next well-formed message from any peer, or empty at the deadline. Malformed frames are counted and
   // dropped.
   virtual std::optional<Incoming> receive(Clock::time_point deadline) = 0;
+  // From now on receive() looks again and again for so long before it sleeps, for an owner whose core nobody
+  // else needs: to be woken takes tens of microseconds, and may move it to another core.
+  virtual void keep_looking(std::chrono::microseconds) {}
   virtual const TransportStats& stats() const = 0;
   // Gives back a slice that was received: its storage may serve the next one.
   virtual void recycle(QSlice) {}

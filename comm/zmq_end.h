@@ -24,6 +24,7 @@ class ZmqEnd : public Transport {
 
   std::optional<Incoming> receive(Clock::time_point deadline) override {
     constexpr int kMaxDropsPastDeadline = 64;  // a flood of garbage cannot hold up receive()
+    const auto sleep_from = looking_.count() > 0 ? Clock::now() + looking_ : Clock::time_point();
     for (int dropped = 0; dropped < kMaxDropsPastDeadline;) {
       update_stats();
       zmq::message_t first;
@@ -31,14 +32,16 @@ class ZmqEnd : public Transport {
         if (auto incoming = accept(std::move(first))) return incoming;
         dropped += Clock::now() >= deadline;
       } else {
-        if (Clock::now() >= deadline) break;
-        wait_in(socket_, deadline, wake_fd_);
+        const auto now = Clock::now();
+        if (now >= deadline) break;
+        if (now >= sleep_from) wait_in(socket_, deadline, wake_fd_);
         if (can_read(wake_fd_)) break;
       }
     }
     return std::nullopt;
   }
 
+  void keep_looking(std::chrono::microseconds time) override { looking_ = time; }
   const TransportStats& stats() const override { return frames_.stats; }
   void recycle(QSlice slice) override { frames_.recycle(std::move(slice)); }
   std::string endpoint() const override { return endpoint_; }
@@ -61,6 +64,7 @@ class ZmqEnd : public Transport {
   FrameEnd frames_;
   std::string endpoint_;
   const int wake_fd_;
+  std::chrono::microseconds looking_{0};
 };
 
 }  // namespace outrider

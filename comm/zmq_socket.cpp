@@ -1,8 +1,8 @@
 #include "comm/zmq_socket.h"
 
 #include <algorithm>
+#include <iterator>
 #include <random>
-#include <thread>
 
 #include <poll.h>
 
@@ -79,33 +79,36 @@ void set_socket_options(zmq::socket_t& socket, const ZmqOptions& options) {
   }
 }
 
+namespace {
+constexpr std::chrono::hours kHour{1};
+}  // namespace
+
 milliseconds until(Clock::time_point deadline) {
   const auto now = Clock::now();
   if (deadline <= now) return milliseconds{0};
-  constexpr auto kHour = std::chrono::hours{1};
   if (deadline - now > kHour) return kHour;
   return std::chrono::ceil<milliseconds>(deadline - now);
 }
 
-bool poll_in(zmq::socket_ref socket, milliseconds timeout, int fd) {
-  zmq::pollitem_t items[] = {{socket.handle(), 0, ZMQ_POLLIN, 0}, {nullptr, fd, ZMQ_POLLIN, 0}};
+bool poll_in(zmq::socket_ref socket, milliseconds timeout) {
+  zmq::pollitem_t items[] = {{socket.handle(), 0, ZMQ_POLLIN, 0}};
   try {
-    return zmq::poll(items, fd < 0 ? 1 : 2, timeout) > 0;
+    return zmq::poll(items, 1, timeout) > 0;
   } catch (const zmq::error_t& error) {
     if (error.num() != EINTR) throw;
     return false;
   }
 }
 
-// zmq_poll counts in milliseconds: the last of them passes in short naps, or every deadline would be late by
-// up to one.
+// Not zmq_poll, which counts in milliseconds. A socket's descriptor is readable when its state may have
+// changed since it was last found empty.
 void wait_in(zmq::socket_ref socket, Clock::time_point deadline, int fd) {
-  constexpr std::chrono::microseconds kNap{50};
-  const auto left = deadline - Clock::now();
-  if (left > milliseconds{1})
-    poll_in(socket, until(deadline) - milliseconds{1}, fd);
-  else if (left.count() > 0)
-    std::this_thread::sleep_for(std::min<Clock::duration>(left, kNap));
+  const auto left = std::clamp<Clock::duration>(deadline - Clock::now(), Clock::duration(0), kHour);
+  const auto seconds = std::chrono::floor<std::chrono::seconds>(left);
+  const timespec timeout{.tv_sec = seconds.count(),
+                         .tv_nsec = std::chrono::nanoseconds(left - seconds).count()};
+  pollfd items[] = {{socket.get(zmq::sockopt::fd), POLLIN, 0}, {fd, POLLIN, 0}};  // -1: not looked at
+  ppoll(items, std::size(items), &timeout, nullptr);
 }
 
 bool can_read(int fd) {

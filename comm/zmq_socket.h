@@ -22,9 +22,10 @@ void set_socket_options(zmq::socket_t& socket, const ZmqOptions& options);
 
 // Milliseconds for zmq_poll, rounded up; bounded so that "no deadline" fits.
 std::chrono::milliseconds until(Clock::time_point deadline);
-// False when interrupted by a signal or nothing came. Also waits for `fd`, unless it is -1.
-bool poll_in(zmq::socket_ref socket, std::chrono::milliseconds timeout, int fd = -1);
-// Returns when something is there or `fd` can be read, or some time before the deadline.
+// False when interrupted by a signal or nothing came.
+bool poll_in(zmq::socket_ref socket, std::chrono::milliseconds timeout);
+// For a socket that was just found empty. Returns at the deadline, when something may have come, when `fd`
+// can be read (-1: never), or when interrupted by a signal.
 void wait_in(zmq::socket_ref socket, Clock::time_point deadline, int fd);
 bool can_read(int fd);  // -1: never
 

@@ -215,7 +215,7 @@ int MpiCluster::run_rank(const MpiSession& session, const RunOptions& options, c
   rank_options.quiet |= !coordinates && !rank.self.is_leader();
   const int cores = share_of_cores(*world, rank);
   const int count = options.threads > 0 ? options.threads : cores;
-  RoleThreads threads{.count = count, .spin = count <= cores};
+  RoleThreads threads{.count = count, .spin = count <= cores, .cores = cores};
   if (options.threads == 0) threads.bytes_each = kBytesPerThread;
   const Result<Preparation> prepared = prepare_rank(rank_options, rank.topology);
 

@@ -17,6 +17,8 @@ constexpr int32_t kMaxRowsPerStep = 512;
 constexpr int32_t kPrefillChunk = 256;
 constexpr int64_t kDraftPrefillRows = 256;
 constexpr int64_t kDraftLogitRows = 32;
+// Longer than the coordinator takes from a result to the next plan.
+constexpr std::chrono::microseconds kBetweenPlans{200};
 
 Result<ModelOptions> model_options(const RunOptions& options, const Preparation& prepared,
                                    RoleThreads threads) {
@@ -69,6 +71,7 @@ Status serve_target(const RunOptions& options, const Preparation& prepared, Role
                           .sequences = options.max_num_seqs,
                           .rows = kMaxSpeculativeTokens});
   target.slices = std::move(door.all);
+  if (transport && loaded->threads() < threads.cores) transport->keep_looking(kBetweenPlans);
   TargetWorker worker(*loaded, group, std::move(target));
   if (!lend) return worker.run(transport);
   RETURN_IF_ERROR(worker.join(*transport));

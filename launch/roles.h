@@ -16,6 +16,7 @@ namespace outrider {
 struct RoleThreads {
   int count = 1;
   bool spin = false;
+  int cores = 0;  // that it may count on, where other processes have theirs among them, too; 0: not known
   int64_t bytes_each = ModelOptions().bytes_per_thread;  // weights that make a thread worth waking
 };
 

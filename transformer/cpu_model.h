@@ -25,6 +25,7 @@ class CpuModel final : public Model {
   int64_t max_rows() const override { return options_.max_rows; }
   int64_t max_logit_rows() const override { return options_.max_logit_rows; }
   int64_t weight_bytes() const override { return weights_.bytes; }
+  int threads() const override { return pool_.size(); }
   std::string isa() const override { return isa_name(); }
 
  private:

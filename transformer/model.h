@@ -69,6 +69,7 @@ class Model {
   virtual int64_t max_rows() const = 0;
   virtual int64_t max_logit_rows() const = 0;
   virtual int64_t weight_bytes() const = 0;
+  virtual int threads() const { return 1; }  // that a pass keeps busy on the host
   // The kernels in use, e.g. "avx512_bf16" or "cuda sm_90": bits are promised within one of them.
   virtual std::string isa() const = 0;
 };

@@ -97,8 +97,9 @@ class Bench:
                    "1", "--report", self.report, "--output", os.devnull]
         if condition.ranks:
             layout = "coordinator=1,target=1" + (",draft=1" if drafter else "")
-            command = ["mpirun", "--allow-run-as-root", "--oversubscribe", "-n", str(layout.count("=")), *command, "--layout",
-                       layout]
+            # mpirun binds two ranks to a core each, and three to none.
+            command = ["mpirun", "--allow-run-as-root", "--oversubscribe", "--bind-to", "none", "-n", str(layout.count("=")),
+                       *command, "--layout", layout]
         return command + self.drafter(drafter)
 
     def rate(self):

@@ -141,6 +141,17 @@ TEST(ZmqTransport, AServerListensAtSeveralAddresses) {
   EXPECT_EQ(server.transport->also_listen("tcp://0.0.0.0:*").status().code(), StatusCode::kInvalidArgument);
 }
 
+TEST(ZmqTransport, OneThatKeepsLookingKeepsItsDeadlines) {
+  Server server;
+  server.transport->keep_looking(1h);
+  Stranger stranger(server.transport->endpoint());
+  stranger.send(heartbeat_frame(1, 1));
+  EXPECT_EQ(expect<Heartbeat>(*server.transport).generation.value(), 1u);
+  const auto deadline = Clock::now() + 20ms;
+  EXPECT_FALSE(server.transport->receive(deadline));
+  EXPECT_GE(Clock::now(), deadline);
+}
+
 TEST(ZmqTransport, RemembersABoundedNumberOfPeers) {
   Server server;
   Stranger stranger(server.transport->endpoint());
