@@ -19,6 +19,7 @@ ModelDrafter::ModelDrafter(Model& model, ModelDrafterOptions options)
     : model_(model), options_(std::move(options)), single_(make_single_collectives()), sampler_(*single_) {
   const int64_t all = model.config().vocab_size;
   vocab_size_ = options_.vocab_size > 0 ? std::min(options_.vocab_size, all) : all;
+  runner_ = model.make_runner(vocab_size_);
 }
 
 ModelDrafter::~ModelDrafter() {
@@ -111,7 +112,7 @@ Resync ModelDrafter::held(SequenceId sequence) const {
 }
 
 bool ModelDrafter::work(std::vector<DraftAnswer>& answers) {
-  return finish_done(answers) || advance_jobs(answers) || prepare();
+  return finish_done(answers) || (runner_ && run_jobs(answers)) || advance_jobs(answers) || prepare();
 }
 
 // The committed tokens whose KV is missing, then the last drafted token. The last committed one only when
@@ -189,19 +190,25 @@ bool ModelDrafter::finish_done(std::vector<DraftAnswer>& answers) {
   return answers.size() > before;
 }
 
+// What a round reads next, of so many rows and rows of logits: one row where a token is drawn, two where the
+// one before it is guessed, too.
+BatchSlice ModelDrafter::next_slice(const Sequence& s, int64_t rows, int64_t logit_rows) const {
+  const auto inputs = next_inputs(s, rows);
+  const bool last = s.job->strand.length() > 0 || inputs.size() == s.window.pending().size();
+  int64_t wanted = last && s.job->strand.limit > 0 ? 1 : 0;
+  if (wanted == 1 && logit_rows > 1 && can_guess(s, static_cast<int64_t>(inputs.size()))) wanted = 2;
+  return {.sequence = s.kv, .tokens = inputs, .logit_rows = wanted};
+}
+
 // One token of every round that is under way, or a part of a prompt.
 bool ModelDrafter::advance_jobs(std::vector<DraftAnswer>& answers) {
   slices_.clear();
   int64_t rows = model_.max_rows(), logit_rows = model_.max_logit_rows();
   for (auto& [id, s] : sequences_) {
     if (!s.job || rows == 0 || logit_rows == 0) continue;
-    const auto inputs = next_inputs(s, rows);
-    const bool last = s.job->strand.length() > 0 || inputs.size() == s.window.pending().size();
-    int64_t wanted = last && s.job->strand.limit > 0 ? 1 : 0;
-    if (wanted == 1 && logit_rows > 1 && can_guess(s, static_cast<int64_t>(inputs.size()))) wanted = 2;
-    slices_.push_back({.sequence = s.kv, .tokens = inputs, .logit_rows = wanted});
-    rows -= static_cast<int64_t>(inputs.size());
-    logit_rows -= wanted;
+    slices_.push_back(next_slice(s, rows, logit_rows));
+    rows -= static_cast<int64_t>(slices_.back().tokens.size());
+    logit_rows -= slices_.back().logit_rows;
   }
   if (slices_.empty()) return false;
 
@@ -243,44 +250,59 @@ bool ModelDrafter::can_guess(const Sequence& s, int64_t inputs) const {
 }
 
 void ModelDrafter::take_guess(Sequence& s, int64_t row) {
-  const DraftStep step{.sampling = &s.sampling,
-                       .counts = &s.counts,
-                       .drafted = {},
-                       .position = s.job->propose.base - 1,
-                       .round = s.job->propose.round,
-                       .row_bytes = 0};
-  s.job->guess = sampler_.sample(logits_row(row), step, nullptr).value_or(TokenId(-1));
+  s.job->guess = sampler_.sample(logits_row(row), guess_step(s), nullptr).value_or(TokenId(-1));
+}
+
+DraftStep ModelDrafter::guess_step(const Sequence& s) const {
+  return {.sampling = &s.sampling,
+          .counts = &s.counts,
+          .drafted = {},
+          .position = s.job->propose.base - 1,
+          .round = s.job->propose.round,
+          .row_bytes = 0};
+}
+
+DraftStep ModelDrafter::next_step(const Sequence& s, const Strand& strand) const {
+  return {.sampling = &s.sampling,
+          .counts = &s.counts,
+          .drafted = strand.tokens,
+          .position = strand.base + strand.length(),
+          .round = strand.key.round,
+          .row_bytes = strand.key.q_kind == QKind::kSparse ? strand.key.row_bytes : 0};
+}
+
+Status ModelDrafter::not_finite(const Strand& strand) const {
+  return malformed(fmt::format("the draft model gave non-finite logits at position {}",
+                               strand.base.value() + strand.length()));
 }
 
 // Draws the next token of a strand from the logits of the token before it.
 Status ModelDrafter::take_row(Sequence& s, Strand& strand, int64_t row) {
   const bool sends_q = strand.key.q_kind != QKind::kNone;
-  const DraftStep step{.sampling = &s.sampling,
-                       .counts = &s.counts,
-                       .drafted = strand.tokens,
-                       .position = strand.base + strand.length(),
-                       .round = strand.key.round,
-                       .row_bytes = strand.key.q_kind == QKind::kSparse ? strand.key.row_bytes : 0};
   const auto logits = logits_row(row);
-  const auto token = sampler_.sample(logits, step, sends_q ? &q_ : nullptr);
-  if (!token)
-    return malformed(
-        fmt::format("the draft model gave non-finite logits at position {}", step.position.value()));
+  const auto token = sampler_.sample(logits, next_step(s, strand), sends_q ? &q_ : nullptr);
+  if (!token) return not_finite(strand);
   DraftConfidence confidence;
   if (strand.stop.kind != StopKind::kNone) confidence = confidence_of(logits, *token);
+  if (add_token(s, strand, *token, confidence) && sends_q)
+    std::swap(strand.q.emplace_back(storage_.take_row()), q_);
+  return {};
+}
+
+// False: the stop rule ends the draft before it.
+bool ModelDrafter::add_token(Sequence& s, Strand& strand, TokenId token, const DraftConfidence& confidence) {
   if (strand.length() > 0 && stops_before(strand.stop, confidence.entropy)) {
     // A draw is a function of its key, so to forget it and not to have drawn are the same. The last token of
     // a draft is never in the cache.
     strand.stopped = true;
     roll_back(s, s.window.cached() - 1);
-    return {};
+    return false;
   }
-  strand.tokens.push_back(*token);
-  if (sends_q) std::swap(strand.q.emplace_back(storage_.take_row()), q_);
+  strand.tokens.push_back(token);
   // A stopping time: it looks at tokens that are sent.
-  strand.eos = std::find(options_.eos_ids.begin(), options_.eos_ids.end(), *token) != options_.eos_ids.end();
+  strand.eos = std::find(options_.eos_ids.begin(), options_.eos_ids.end(), token) != options_.eos_ids.end();
   strand.stopped = stops_after(strand.stop, confidence.probability);
-  return {};
+  return true;
 }
 
 std::unique_ptr<Drafter> make_model_drafter(Model& model, ModelDrafterOptions options) {

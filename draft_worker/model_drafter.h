@@ -15,6 +15,7 @@
 #include "draft_worker/strand.h"
 #include "draft_worker/strand_storage.h"
 #include "draft_worker/token_guesses.h"
+#include "transformer/token_runner.h"
 
 namespace outrider {
 
@@ -101,6 +102,11 @@ class ModelDrafter final : public Drafter {
   };
 
   // model_drafter.cpp: rounds
+  BatchSlice next_slice(const Sequence& s, int64_t rows, int64_t logit_rows) const;
+  DraftStep next_step(const Sequence& s, const Strand& strand) const;
+  DraftStep guess_step(const Sequence& s) const;
+  bool add_token(Sequence& s, Strand& strand, TokenId token, const DraftConfidence& confidence);
+  Status not_finite(const Strand& strand) const;
   void roll_back(Sequence& s, int64_t length);
   void start_fresh(Sequence& s, const Propose& propose);
   void drop_job(Sequence& s);
@@ -118,6 +124,12 @@ class ModelDrafter final : public Drafter {
   std::span<float> logits_row(int64_t row) {
     return logits_.logits.row(row).first(static_cast<size_t>(vocab_size_));
   }
+
+  // job_runs.cpp: rounds whose tokens the model's device draws
+  bool run_jobs(std::vector<DraftAnswer>& answers);
+  void collect_runs();
+  void share_time(int64_t total_ns);
+  Status take_run(Sequence& s, size_t run);
 
   // outcome_preparation.cpp: branches
   bool resume(Sequence& s, const Propose& propose);
@@ -142,11 +154,19 @@ class ModelDrafter final : public Drafter {
     return statistics_[static_cast<size_t>(s.sampling.rule)];
   }
 
+  // A sequence's part of a run.
+  struct RunPart {
+    Sequence* sequence;
+    bool drafts_on;  // it had tokens already
+    bool failed = false;
+  };
+
   Model& model_;
   ModelDrafterOptions options_;
   std::unique_ptr<Collectives> single_;
   DraftSampler sampler_;
   TokenGuesser guesser_;
+  std::unique_ptr<TokenRunner> runner_;  // null: every row of logits comes to the host
   int64_t vocab_size_ = 0;
   LogitsShard logits_;
   QRow q_;
@@ -160,6 +180,8 @@ class ModelDrafter final : public Drafter {
 
   // Buffers of one pass.
   std::vector<BatchSlice> slices_;
+  std::vector<TokenRun> runs_;
+  std::vector<RunPart> run_parts_;  // of runs_
   std::vector<PreparationPart> parts_;
   std::vector<double> probabilities_;
   std::vector<Outcome> outcomes_;

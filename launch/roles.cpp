@@ -152,6 +152,7 @@ Result<std::unique_ptr<Model>> load_draft(const RunOptions& options, const Prepa
   model_opts.max_rows = kDraftPrefillRows;
   // Every sequence's next token in one pass, or that of the branches prepared for them.
   model_opts.max_logit_rows = std::max(kDraftLogitRows, int64_t{options.max_num_seqs});
+  model_opts.run_sequences = options.max_num_seqs;
   if (options.pipeline != "lockstep")
     model_opts.kv_tokens +=
         options.max_num_seqs * kv_tokens_for_outcomes(options.fanout_budget, kMaxSpeculativeTokens);

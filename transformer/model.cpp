@@ -4,6 +4,7 @@
 
 #include "transformer/cpu_model.h"
 #include "transformer/cuda_backend.h"
+#include "transformer/token_runner.h"
 
 namespace outrider {
 
@@ -15,6 +16,8 @@ Result<std::unique_ptr<Model>> Model::load(const std::filesystem::path& director
   if (options.device.kind == Device::Kind::kCuda) return load_cuda_model(directory, options, collectives);
   return CpuModel::load(directory, options, collectives);
 }
+
+std::unique_ptr<TokenRunner> Model::make_runner(int64_t) { return nullptr; }
 
 int64_t planned_positions(const ModelConfig& config, const ModelOptions& options) {
   return options.max_positions > 0 ? std::min(options.max_positions, config.max_position_embeddings)

@@ -25,6 +25,8 @@ namespace cuda {
 class DeviceGroup;
 }
 
+class TokenRunner;
+
 struct Device {
   enum class Kind : uint8_t { kCpu, kCuda } kind = Kind::kCpu;
   int index = 0;  // of a CUDA device
@@ -40,6 +42,7 @@ struct ModelOptions {
   int64_t max_rows = 256;                       // tokens in one forward
   int64_t max_logit_rows = 64;
   int64_t max_positions = 0;  // longest sequence; 0: what the model supports
+  int64_t run_sequences = 0;  // for how many at a time make_runner() plans; 0: there is no runner
   int64_t kv_tokens = 0;      // capacity of the cache in tokens, over all sequences; 0: one longest sequence
   enum class Kv : uint8_t { kAuto, kFloat32, kBFloat16 } kv = Kv::kAuto;  // auto: fp32 with fp32 weights
   WeightFormat weight_format = WeightFormat::kAuto;
@@ -62,6 +65,10 @@ class Model {
   virtual Result<LogitsShard> forward_in_place(std::span<const BatchSlice> batch) { return forward(batch); }
   // What connects the devices of the ranks; null where the model computes on the host.
   virtual cuda::DeviceGroup* device_group() { return nullptr; }
+
+  // Draws tokens with ids below `vocab_size` where the logits are (token_runner.h); null where that is the
+  // host. One for a model, made at start-up.
+  virtual std::unique_ptr<TokenRunner> make_runner(int64_t vocab_size);
 
   virtual KvCache& kv() = 0;
   virtual const ModelConfig& config() const = 0;

@@ -24,6 +24,9 @@ class BatchInputs {
   // After append_batch. Waits until the copy before has been read.
   void send(std::span<const BatchSlice> batch, const KvCache& kv, StreamView stream);
   const DeviceBatch& device() const { return device_; }
+  // Where a kernel puts what it knows better than the host.
+  int32_t* tokens() const { return memory_.data(); }
+  int32_t* positions() const { return memory_.data() + max_rows_; }
 
  private:
   DeviceBatch view(int32_t* base) const;

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "transformer/cuda/token_runner.h"
 #include "transformer/rope.h"
 #include "transformer/weights.h"
 
@@ -54,6 +55,11 @@ struct CudaModel::Plan {
                                config.head_dim, max_positions);
   }
   int64_t activation_bytes(const ModelOptions& options) const;
+  int64_t draw_bytes(const ModelOptions& options) const {
+    if (options.run_sequences == 0) return 0;
+    return DeviceDraws::bytes_for(
+        run_limits(options.run_sequences, config.vocab_size, kv_blocks * kBlockTokens));
+  }
   // An error if the device cannot take it; says what goes where.
   Status check(const ModelOptions& options) const;
 
@@ -123,11 +129,12 @@ Status CudaModel::Plan::check(const ModelOptions& options) const {
         fmt::format("{} query heads of {} dimensions share a KV head, too many for a block of this device; "
                     "run with --device cpu",
                     config.heads_per_kv_head(), config.head_dim));
-  const int64_t needed = weight_bytes() + kv_bytes() + activation_bytes(options);
+  const int64_t working = activation_bytes(options) + draw_bytes(options);
+  const int64_t needed = weight_bytes() + kv_bytes() + working;
   const std::string text = fmt::format(
       "device {} ({}, {:.1f} GB free): weights {:.2f} GB, KV cache {:.2f} GB, activations {:.2f} GB",
       options.device.index, device.name, gigabytes(device.free_bytes), gigabytes(weight_bytes()),
-      gigabytes(kv_bytes()), gigabytes(activation_bytes(options)));
+      gigabytes(kv_bytes()), gigabytes(working));
   if (needed > device.free_bytes)
     return resource_exhausted(
         text +
@@ -162,6 +169,8 @@ CudaModel::CudaModel(const Plan& plan, const ModelOptions& options, Collectives&
   capture_graphs();
   if (is_split()) collectives.barrier();  // the same: graphs take memory when they are made
 }
+
+float* CudaModel::logits() const { return act_->logits.data(); }
 
 CudaModel::~CudaModel() {
   try {
@@ -245,13 +254,22 @@ Result<DeviceLogits> CudaModel::forward_on_device(std::span<const BatchSlice> ba
   use_device(options_.device.index);
   RETURN_IF_ERROR(append_batch(kv_, batch, max_positions_));
   inputs_.send(batch, kv_, *stream_);
+  queue_pass(rows, logit_rows);
+  return DeviceLogits{
+      .data = act_->logits.data(), .rows = logit_rows, .stride = act_->vocab, .stream = *stream_};
+}
+
+void CudaModel::queue_pass(int64_t rows, int64_t logit_rows) {
   const auto graph = graphs_.find(rows);
   if (graph != graphs_.end() && logit_rows == rows)
     graph->second->launch(*stream_);
   else
     queue_forward(rows, logit_rows);
-  return DeviceLogits{
-      .data = act_->logits.data(), .rows = logit_rows, .stride = act_->vocab, .stream = *stream_};
+}
+
+std::unique_ptr<TokenRunner> CudaModel::make_runner(int64_t vocab_size) {
+  if (options_.run_sequences == 0 || is_split()) return nullptr;
+  return std::make_unique<CudaTokenRunner>(*this, vocab_size);
 }
 
 void CudaModel::queue_forward(int64_t rows, int64_t logit_rows) {

@@ -37,6 +37,8 @@ class CudaModel final : public Model {
   // The same without the copy to the host; does not wait.
   Result<DeviceLogits> forward_on_device(std::span<const BatchSlice> batch);
 
+  std::unique_ptr<TokenRunner> make_runner(int64_t vocab_size) override;
+
   KvCache& kv() override { return kv_; }
   const ModelConfig& config() const override { return config_; }
   int64_t max_positions() const override { return max_positions_; }
@@ -50,6 +52,8 @@ class CudaModel final : public Model {
   static constexpr int64_t kGraphRows = 16;
 
  private:
+  friend class CudaTokenRunner;  // queues passes of its own
+
   struct Activations;  // device memory, planned at start-up
   struct Plan;         // what a model will take, before it takes it
 
@@ -59,6 +63,9 @@ class CudaModel final : public Model {
   void warm_up();
   void capture_graphs();
   bool is_split() const { return group_->size() > 1; }
+  float* logits() const;
+  // queue_forward, as a graph where there is one.
+  void queue_pass(int64_t rows, int64_t logit_rows);
   void queue_forward(int64_t rows, int64_t logit_rows);
   void queue_embedding(int64_t rows);
   // rows: of arguments.added.

@@ -121,10 +121,9 @@ void DeviceDraws::send(std::span<const DrawRow> rows, bool measures, StreamView 
   rows_.send(stream);
   requests_.send(stream);
   states_.send(stream);
-  if (counted_.size > 0) counted_.send(stream);
-  if (biases_.size > 0) biases_.send(stream);
-  for (const auto* list : {&filtered_, &top_k_, &top_p_, &noisy_})
-    if (list->size > 0) list->send(stream);
+  counted_.send(stream);
+  biases_.send(stream);
+  for (const auto* list : {&filtered_, &top_k_, &top_p_, &noisy_}) list->send(stream);
 }
 
 void DeviceDraws::add_row(const DrawRow& row) {

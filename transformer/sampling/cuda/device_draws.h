@@ -65,7 +65,9 @@ class DeviceDraws {
     explicit Sent(int64_t capacity) : host(capacity), device(capacity) {}
     void clear() { size = 0; }
     void push(const T& value) { host.data()[size++] = value; }
-    void send(StreamView stream) const { copy(device.data(), host.data(), size, stream); }
+    void send(StreamView stream) const {
+      if (size > 0) copy(device.data(), host.data(), size, stream);
+    }
 
     PinnedBuffer<T> host;
     DeviceBuffer<T> device;

@@ -1,0 +1,199 @@
+// Drafts on a CUDA device, or on its emulation: a drafter whose tokens are drawn there gives what one gives
+// that brings every row of logits to the host - tokens, q, guesses, ends - for every rule, filter and stop
+// rule, with several sequences side by side, and holds the same text afterwards.
+#include <gtest/gtest.h>
+
+#include <random>
+
+#include "draft_worker/drafter.h"
+#include "tests/support/test_models.h"
+#include "transformer/cuda_backend.h"
+#include "transformer/token_runner.h"
+
+namespace outrider {
+namespace {
+
+constexpr int kSequences = 3;
+
+// A model that counts how often logits came to the host.
+class CountingModel final : public Model {
+ public:
+  CountingModel(const std::string& name, ModelOptions options, Collectives& single)
+      : model_(testing::load_or_die(testing::golden_model(name), options, single)) {}
+
+  Result<LogitsShard> forward(std::span<const BatchSlice> batch) override {
+    ++forwards;
+    return model_->forward(batch);
+  }
+  std::unique_ptr<TokenRunner> make_runner(int64_t vocab_size) override {
+    return model_->make_runner(vocab_size);
+  }
+  KvCache& kv() override { return model_->kv(); }
+  const ModelConfig& config() const override { return model_->config(); }
+  int64_t max_positions() const override { return model_->max_positions(); }
+  int64_t max_rows() const override { return model_->max_rows(); }
+  int64_t max_logit_rows() const override { return model_->max_logit_rows(); }
+  int64_t weight_bytes() const override { return model_->weight_bytes(); }
+  std::string isa() const override { return model_->isa(); }
+
+  int forwards = 0;
+
+ private:
+  std::unique_ptr<Model> model_;
+};
+
+struct Worker {
+  Worker(const std::string& name, int64_t run_sequences, std::vector<TokenId> eos)
+      : model(name,
+              {.device = {.kind = Device::Kind::kCuda},
+               .max_rows = 24,
+               .max_positions = 80,
+               .run_sequences = run_sequences,
+               .kv_tokens = 320},
+              *single),
+        drafter(make_model_drafter(
+            model, {.max_sequences = kSequences, .eos_ids = std::move(eos), .vocab_size = 250})) {}
+
+  // Everything that was begun, in the order of the sequences.
+  std::vector<DraftAnswer> work(size_t rounds) {
+    std::vector<DraftAnswer> answers;
+    while (answers.size() < rounds) CHECK(drafter->work(answers), "a round was begun and never answered");
+    std::sort(answers.begin(), answers.end(),
+              [](const DraftAnswer& a, const DraftAnswer& b) { return a.draft.sequence < b.draft.sequence; });
+    return answers;
+  }
+
+  std::unique_ptr<Collectives> single = make_single_collectives();
+  CountingModel model;
+  std::unique_ptr<Drafter> drafter;
+};
+
+struct TestSequence {
+  SamplingParams sampling;
+  StopRule stop;
+  std::vector<TokenId> truth, unseen;
+};
+
+std::vector<TokenId> random_ids(std::mt19937& random, int count) {
+  std::vector<TokenId> ids;
+  for (int i = 0; i < count; ++i) ids.emplace_back(static_cast<int32_t>(random() % 250));
+  return ids;
+}
+
+SamplingParams random_sampling(std::mt19937& random, Rule rule, bool filters) {
+  SamplingParams sampling{.rule = rule,
+                          .temperature = rule == Rule::kGreedy ? 0.0f : 0.5f + random() % 3 * 0.4f};
+  sampling.seed = Seed{random()};
+  if (filters && random() % 2) sampling.top_k = 20;
+  if (filters && random() % 2) sampling.top_p = 0.9f;
+  if (filters && random() % 3 == 0) sampling.min_p = 0.02f;
+  if (random() % 3 == 0) sampling.repetition_penalty = 1.2f;
+  if (random() % 3 == 0) sampling.logit_bias = {{TokenId(7), 2.0f}};
+  return sampling;
+}
+
+void expect_same(const Draft& a, const Draft& b, const std::string& what) {
+  EXPECT_EQ(a.sequence, b.sequence) << what;
+  EXPECT_EQ(a.ids, b.ids) << what;
+  EXPECT_EQ(a.prefix_hash, b.prefix_hash) << what;
+  EXPECT_EQ(a.eos, b.eos) << what;
+  EXPECT_EQ(a.guess, b.guess) << what;
+  ASSERT_EQ(a.q.size(), b.q.size()) << what;
+  for (size_t i = 0; i < a.q.size(); ++i) {
+    EXPECT_EQ(a.q[i].weights, b.q[i].weights) << what;
+    EXPECT_EQ(a.q[i].ids, b.q[i].ids) << what;
+    EXPECT_EQ(a.q[i].sum, b.q[i].sum) << what;
+  }
+}
+
+StopRule stop_rule(int kind) {
+  if (kind == 0) return {.kind = StopKind::kSvip, .threshold = 0.8f, .scale = 0.15f};
+  if (kind == 1) return {.kind = StopKind::kConfidence, .threshold = 0.02f};
+  return {};
+}
+
+class DeviceRuns : public ::testing::TestWithParam<QKind> {
+ protected:
+  void SetUp() override {
+    if (const auto count = cuda_device_count(); !count.ok()) GTEST_SKIP() << count.status().message();
+  }
+};
+
+TEST_P(DeviceRuns, DraftWhatTheHostDrafts) {
+  std::vector<TokenId> eos;
+  for (int32_t id = 3; id < 250; id += 12) eos.emplace_back(id);
+  Worker host("qwen2", 0, eos), device("qwen2", kSequences, eos);
+  ASSERT_EQ(host.model.make_runner(10), nullptr);
+  std::mt19937 random(11);
+  std::vector<TestSequence> sequences(kSequences);
+  const std::vector<Rule> rules = GetParam() != QKind::kNone
+                                      ? std::vector{Rule::kToken, Rule::kBlock, Rule::kToken}
+                                      : std::vector{Rule::kGreedy, Rule::kInvariant, Rule::kNaive};
+  int drafted = 0, ends = 0, guesses = 0;
+  // The first without filters: steps are graphs. The last with stop rules.
+  for (int text = 0; text < 3; ++text) {
+    for (int i = 0; i < kSequences; ++i) {
+      TestSequence& s = sequences[static_cast<size_t>(i)];
+      s = {.sampling = random_sampling(random, rules[static_cast<size_t>(i)], text > 0)};
+      s.truth = random_ids(random, 1 + static_cast<int>(random() % 30));  // more rows than fit a pass
+      if (text == 2) s.stop = stop_rule(i);
+      const Open open{.sequence = SequenceId(static_cast<uint64_t>(i)),
+                      .ids = s.truth,
+                      .prompt_length = static_cast<int32_t>(s.truth.size()),
+                      .sampling = s.sampling};
+      for (Worker* worker : {&host, &device}) ASSERT_TRUE(worker->drafter->open(open).ok());
+    }
+    for (uint32_t round = 1; round < 6; ++round) {
+      const std::string what = "text " + std::to_string(text) + ", round " + std::to_string(round);
+      for (int i = 0; i < kSequences; ++i) {
+        const TestSequence& s = sequences[static_cast<size_t>(i)];
+        const Propose propose{.sequence = SequenceId(static_cast<uint64_t>(i)),
+                              .round = Round(round),
+                              .base = Position(static_cast<int32_t>(s.truth.size())),
+                              .committed = s.unseen,
+                              .gamma = static_cast<int32_t>(random() % 7),  // 0 is among them
+                              .q_kind = GetParam(),
+                              .row_bytes = 24,
+                              .stop = s.stop,
+                              .wants_guess = true};
+        for (Worker* worker : {&host, &device}) ASSERT_TRUE(worker->drafter->begin(propose).ok());
+      }
+      const auto expected = host.work(kSequences), answers = device.work(kSequences);
+      for (size_t i = 0; i < answers.size(); ++i) {
+        ASSERT_TRUE(expected[i].status.ok() && answers[i].status.ok()) << answers[i].status.message();
+        const Draft& draft = answers[i].draft;
+        ASSERT_NO_FATAL_FAILURE(expect_same(draft, expected[i].draft, what));
+        drafted += static_cast<int>(draft.ids.size());
+        ends += draft.eos;
+        guesses += draft.guess.value() >= 0;
+        const size_t accepted = random() % 2 ? draft.ids.size() : random() % (draft.ids.size() + 1);
+        TestSequence& s = sequences[i];
+        s.unseen.assign(draft.ids.begin(), draft.ids.begin() + static_cast<ptrdiff_t>(accepted));
+        s.unseen.push_back(random_ids(random, 1)[0]);
+        s.truth.insert(s.truth.end(), s.unseen.begin(), s.unseen.end());
+      }
+      ASSERT_TRUE(device.model.kv().check_invariants().ok());
+      EXPECT_EQ(device.model.kv().free_blocks(), host.model.kv().free_blocks()) << what;
+    }
+    for (int i = 0; i < kSequences; ++i)
+      for (Worker* worker : {&host, &device}) worker->drafter->close(SequenceId(static_cast<uint64_t>(i)));
+    EXPECT_EQ(device.model.kv().free_blocks(), device.model.kv().num_blocks());
+    for (TestSequence& s : sequences) s.unseen.clear();
+  }
+  EXPECT_GT(drafted, 60);
+  EXPECT_GT(ends, 0);
+  if (GetParam() == QKind::kNone) {
+    EXPECT_GT(guesses, 3);
+  }
+  // Compact rows are made on the host.
+  if (GetParam() == QKind::kSparse) {
+    EXPECT_GT(device.model.forwards, 0);
+  } else {
+    EXPECT_EQ(device.model.forwards, 0);
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Kinds, DeviceRuns, ::testing::Values(QKind::kNone, QKind::kDense, QKind::kSparse));
+
+}  // namespace
+}  // namespace outrider
