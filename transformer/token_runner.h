@@ -22,7 +22,7 @@ class TokenRunner {
  public:
   virtual ~TokenRunner() = default;
 
-  // Whether run() can do these. Not: compact rows of q, or more than was planned.
+  // Whether run() can do these: no more than was planned.
   virtual bool takes(std::span<const TokenRun> runs) = 0;
   // Appends the inputs, and all tokens drawn but the last, to every sequence's KV. kResourceExhausted (no KV
   // blocks) leaves every sequence as it was. `measures`: for confidence().
@@ -34,7 +34,7 @@ class TokenRunner {
   virtual bool failed(size_t run) const = 0;
   virtual TokenId guess(size_t run) const = 0;  // -1: none
   virtual DraftConfidence confidence(size_t run, size_t token) const = 0;
-  // Under rules with q: the dense row that the token was drawn from.
+  // Under rules with q: the row that the token was drawn from.
   virtual void read_q(size_t run, size_t token, QRow& q) const = 0;
   // How long reading the inputs and drawing the first tokens took.
   virtual int64_t first_ns() const = 0;

@@ -1,13 +1,12 @@
 #include "transformer/sampling/compact_row.h"
 
 #include <algorithm>
-#include <cmath>
 #include <functional>
 #include <numeric>
 
-#include "base/bit_codes.h"
 #include "base/log.h"
 #include "base/q_row.h"
+#include "transformer/sampling/compact_units.h"
 #include "transformer/sampling/shard_row.h"
 
 namespace outrider {
@@ -55,31 +54,12 @@ void keep_best(size_t m, QRow& row, std::vector<uint64_t>& scratch) {
   }
 }
 
-// How many tokens of one unit each fit into `bits`, wherever in the vocabulary they are; at least 1.
-uint64_t entries_within(int64_t bits, uint64_t vocab_size) {
-  uint64_t entries = 1, too_many = vocab_size + 1;
-  while (too_many - entries > 1) {
-    const uint64_t middle = entries + (too_many - entries) / 2;
-    const int k = gap_parameter(vocab_size, middle);
-    const auto most = middle * static_cast<uint64_t>(k + 2) + (vocab_size >> k);
-    (static_cast<int64_t>(most) <= bits ? entries : too_many) = middle;
-  }
-  return entries;
-}
-
 constexpr uint32_t kLargestWeight = uint32_t{1} << 31;
-
-// Units from the largest weight down to 1, eight to an octave.
-constexpr int kUnits = 31 * 8;
-uint32_t unit_at(int index) {
-  return static_cast<uint32_t>((uint64_t{8} + (index & 7)) << (index >> 3) >> 3);
-}
-uint32_t units_of(uint32_t weight, uint32_t unit) { return (weight + unit / 2) / unit; }
 
 // Of the row on the wire, but for the fields in front, when tokens of less than half a unit are left out.
 // `id_end`: 0 if it is one more than the last id that is listed.
 int64_t bits_of(const QRow& best, uint32_t unit, uint64_t id_end) {
-  const uint32_t least = unit - unit / 2;
+  const uint32_t least = least_listed(unit);
   uint64_t count = 0, last = 0;
   for (size_t i = 0; i < best.ids.size(); ++i) {
     const bool is_listed = best.weights[i] >= least;
@@ -113,18 +93,11 @@ uint64_t list(uint32_t unit, QRow& best) {
   return mass;
 }
 
-// Lets the tokens that are not listed weigh 1 each, and a unit as much more as makes `mass` of `total` the
-// listed tokens' share.
+// Lets the tokens that are not listed weigh 1 each, and a unit as much more as `mass` of `total` asks for.
 void share_rest(uint64_t mass, uint64_t total, uint32_t id_end, QRow& row) {
-  constexpr uint32_t kMostPerUnit = (1 << 14) - 1;  // two bytes; what is left is next to nothing then
   const auto units = std::accumulate(row.weights.begin(), row.weights.end(), uint64_t{0});
   const uint32_t largest = *std::max_element(row.weights.begin(), row.weights.end());
-  const auto others = static_cast<double>(id_end - row.ids.size());
-  const double weight =
-      static_cast<double>(mass) * others /
-      (static_cast<double>(std::max<uint64_t>(total - mass, 1)) * static_cast<double>(units));
-  const uint32_t most = std::min(kMostPerUnit, UINT32_MAX / largest);
-  const auto per_unit = static_cast<uint32_t>(std::clamp(std::round(weight), 1.0, static_cast<double>(most)));
+  const uint32_t per_unit = weight_of_unit(mass, total, units, largest, id_end - row.ids.size());
   for (uint32_t& listed : row.weights) listed *= per_unit;
   row.rest = 1;
   row.id_end = id_end;
@@ -140,13 +113,12 @@ void compact_row(int64_t row_bytes, QRow& row, std::vector<uint64_t>& scratch) {
   const bool has_rest = 2 * zeros < vocab_size;
   const uint64_t id_end = has_rest ? vocab_size : 0;
 
-  // The end of the ids, the others' weight (1 or 0), and how much a unit weighs.
-  const int64_t bits = 8 * (row_bytes - varint_bytes(vocab_size) - 1 - 2);
-  keep_best(entries_within(bits - 8 * varint_bytes(vocab_size), vocab_size), row, scratch);
+  const CompactBudget budget = compact_budget(row_bytes, vocab_size);
+  keep_best(budget.entries, row, scratch);
   int fits = kUnits, too_fine = -1;  // those tokens with a unit each do fit
   while (fits - too_fine > 1) {
     const int middle = too_fine + (fits - too_fine) / 2;
-    (bits_of(row, unit_at(middle), id_end) <= bits ? fits : too_fine) = middle;
+    (bits_of(row, unit_at(middle), id_end) <= budget.bits ? fits : too_fine) = middle;
   }
   const uint64_t mass = list(unit_at(fits), row);
   if (has_rest) share_rest(mass, total, static_cast<uint32_t>(id_end), row);

@@ -18,10 +18,16 @@ struct TestRow {
   std::vector<TokenId> drafted;  // grows as the host draws
   Position position;
   Round round;
+  int32_t row_bytes = 0;
   int32_t steps = 1;
 
   DraftStep step() const {
-    return {.sampling = &params, .counts = &counts, .drafted = drafted, .position = position, .round = round};
+    return {.sampling = &params,
+            .counts = &counts,
+            .drafted = drafted,
+            .position = position,
+            .round = round,
+            .row_bytes = row_bytes};
   }
 };
 
@@ -44,6 +50,9 @@ TestRow random_row(std::mt19937_64& rng, Rule rule, size_t width) {
   for (uint64_t n = rng() % 4; n > 0; --n) row.drafted.push_back(any_token());
   row.position = Position(static_cast<int32_t>(rng() % 5000));
   row.round = Round(static_cast<uint32_t>(rng() % 100));
+  // Wider compact rows of small vocabularies are no smaller than dense ones.
+  if (needs_q(rule) && width > 1000 && chance(2))
+    row.row_bytes = static_cast<int32_t>(pick({16, 40, width / 20.0f, width / 12.0f}));
   row.steps = static_cast<int32_t>(1 + rng() % kSteps);
   return row;
 }
@@ -132,19 +141,23 @@ class DeviceDrawsTest : public testing::Test {
     if (expected.sum == 0) return;  // no rule with q
     draws.read_q(r, step, q);
     ASSERT_EQ(q.weights, expected.weights) << what;
+    EXPECT_EQ(q.ids, expected.ids) << what;
     EXPECT_EQ(q.sum, expected.sum) << what;
-    ++weighed_;
+    EXPECT_EQ(q.rest, expected.rest) << what;
+    EXPECT_EQ(q.id_end, expected.id_end) << what;
+    ++(q.ids.empty() ? dense_ : compact_);
+    with_rest_ += q.rest > 0;
   }
 
   std::unique_ptr<Collectives> single_ = make_single_collectives();
   DraftSampler sampler_{*single_};
-  int failed_ = 0, weighed_ = 0;
+  int failed_ = 0, dense_ = 0, compact_ = 0, with_rest_ = 0;
 };
 
 TEST_F(DeviceDrawsTest, EqualTheHostSampler) {
   std::mt19937_64 rng(5);
   const int64_t widths[] = {5, 37, 1031, 4500};  // the last has several parts
-  for (int i = 0; i < 40; ++i) {
+  for (int i = 0; i < 60; ++i) {
     const int64_t width = widths[i % 4];
     std::vector<TestRow> rows;
     for (uint64_t n = 1 + rng() % 6; n > 0; --n)
@@ -152,7 +165,9 @@ TEST_F(DeviceDrawsTest, EqualTheHostSampler) {
     ASSERT_NO_FATAL_FAILURE(compare(rng, rows, width, i % 2 == 0, 0));
   }
   EXPECT_EQ(failed_, 0);
-  EXPECT_GT(weighed_, 30);
+  EXPECT_GT(dense_, 30);
+  EXPECT_GT(compact_, 30);
+  EXPECT_GT(with_rest_, 10);
 }
 
 TEST_F(DeviceDrawsTest, RowsThatAreNotFiniteFailAlone) {
@@ -187,7 +202,7 @@ TEST_F(DeviceDrawsTest, TakesNoMoreThanPlanned) {
   EXPECT_FALSE(takes(greedy, 1, 4));
   EXPECT_TRUE(takes(token, 1, 3));
   EXPECT_FALSE(takes(token, 2, 2));
-  EXPECT_FALSE(takes(token, 1, 1, 64));  // compact rows
+  EXPECT_FALSE(takes(token, 1, 1, 64));  // larger than a dense row
   EXPECT_TRUE(takes(penalised, 1, 2));
   EXPECT_FALSE(takes(penalised, 1, 3));
   EXPECT_FALSE(takes(biased, 1, 1));

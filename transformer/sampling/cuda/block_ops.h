@@ -53,21 +53,30 @@ __device__ __forceinline__ uint64_t max_block(uint64_t value) {
   return reduce_block(value, [](uint64_t a, uint64_t b) { return a > b ? a : b; });
 }
 
-// The sum over the threads before this one (Hillis and Steele 1986).
-__device__ __forceinline__ uint64_t sum_before(uint64_t value) {
+// The combination over the threads before this one, `none` for the first (Hillis and Steele 1986).
+template <class Combine>
+__device__ __forceinline__ uint64_t scan_before(uint64_t value, uint64_t none, Combine combine) {
   uint64_t* values = shared_memory<BlockMemory>()->values;
   const int t = thread();
   uint64_t sum = value;
   values[t] = sum;
   sync_block();
   for (int distance = 1; distance < kThreads; distance *= 2) {
-    const uint64_t left = t >= distance ? values[t - distance] : 0;
+    const uint64_t left = t >= distance ? values[t - distance] : none;
     sync_block();
-    sum += left;
+    sum = combine(left, sum);
     values[t] = sum;
     sync_block();
   }
-  return sum - value;
+  const uint64_t before = t > 0 ? values[t - 1] : none;
+  sync_block();
+  return before;
+}
+__device__ __forceinline__ uint64_t sum_before(uint64_t value) {
+  return scan_before(value, 0, [](uint64_t a, uint64_t b) { return a + b; });
+}
+__device__ __forceinline__ uint64_t max_before(uint64_t value) {
+  return scan_before(value, 0, [](uint64_t a, uint64_t b) { return a > b ? a : b; });
 }
 
 // The thread whose share covers `target`, and what is left of the target there; index -1 if none does.

@@ -4,6 +4,7 @@
 
 #include "base/log.h"
 #include "base/short_weight.h"
+#include "transformer/sampling/compact_units.h"
 #include "transformer/sampling/cuda/row_steps.h"
 #include "transformer/sampling/penalties.h"
 
@@ -18,7 +19,19 @@ bool takes_best(const SamplingParams& params) {
   const Rule rule = effective_rule(params);
   return rule == Rule::kGreedy || rule == Rule::kNaive;
 }
-int64_t q_rows_of(const DrawRow& row) { return draws_from_weights(*row.first.sampling) ? row.steps : 0; }
+// Of one row of q. Ids are of four bytes where a kernel writes them.
+int64_t dense_bytes(int64_t width) { return (2 * width + 7) / 8 * 8; }
+int64_t compact_bytes(int64_t entries) { return 8 * entries; }
+// What a compact row may list at most, so that it takes no more than a dense one.
+int64_t most_entries(int64_t width) { return dense_bytes(width) / compact_bytes(1); }
+CompactBudget budget_of(const DrawRow& row, int64_t width) {
+  return compact_budget(row.first.row_bytes, static_cast<uint64_t>(width));
+}
+int64_t q_bytes_of(const DrawRow& row, int64_t width) {
+  if (!draws_from_weights(*row.first.sampling)) return 0;
+  if (row.first.row_bytes == 0) return dense_bytes(width);
+  return compact_bytes(static_cast<int64_t>(budget_of(row, width).entries));
+}
 
 // Room for the committed tokens, and for all that will have been drafted.
 int64_t counted_of(const DrawRow& row) {
@@ -31,6 +44,16 @@ CountedToken counted_token(const TokenCounts::Entry& entry) {
           .id = entry.id.value(),
           .in_prompt = entry.in_prompt,
           .in_output = entry.in_output};
+}
+
+void queue_cut(const SearchTask& task, const RowBatch& batch, StreamView stream) {
+  if (task.count == 0) return;
+  for (int byte = 0; byte < kKeyBytes; ++byte) {
+    count_bins(stream, batch, task, byte);
+    descend(stream, batch, task, byte);
+  }
+  count_ties(stream, batch, task);
+  cut(stream, batch, task);
 }
 
 }  // namespace
@@ -46,6 +69,8 @@ DeviceDraws::DeviceDraws(const DrawLimits& limits, float* logits)
       top_k_(limits.rows),
       top_p_(limits.rows),
       noisy_(limits.rows),
+      compact_(limits.rows),
+      selections_(limits.rows),
       part_values_(limits.rows * kMaxParts),
       q_parts_(limits.rows * kMaxParts),
       moment_parts_(2 * limits.rows * kMaxParts),
@@ -56,7 +81,11 @@ DeviceDraws::DeviceDraws(const DrawLimits& limits, float* logits)
       failed_(limits.rows),
       tie_ends_(limits.rows),
       searches_(limits.rows),
-      q_(limits.q_rows * limits.width),
+      q_(limits.q_rows * dense_bytes(limits.width)),
+      ranks_(limits.rows * limits.width),
+      zeros_(limits.rows * kMaxParts),
+      entries_(2 * limits.rows * most_entries(limits.width)),
+      compact_choices_(limits.rows),
       drawn_on_device_(limits.rows * limits.steps),
       host_q_(q_.size()),
       drawn_(drawn_on_device_.size()) {
@@ -83,14 +112,21 @@ DeviceDraws::DeviceDraws(const DrawLimits& limits, float* logits)
   batch_.moment_parts = moment_parts_.data();
   batch_.drawn = drawn_on_device_.data();
   batch_.drawn_stride = static_cast<int32_t>(limits.rows);
+  batch_.ranks = ranks_.data();
+  batch_.zeros = zeros_.data();
+  batch_.entries = entries_.data();
+  batch_.most_entries = static_cast<int32_t>(most_entries(limits.width));
+  batch_.compact = compact_choices_.data();
+  batch_.compact_rows = compact_.device.data();
 }
 
 int64_t DeviceDraws::bytes_for(const DrawLimits& limits) {
   constexpr int64_t kWord = sizeof(uint64_t);
-  const int64_t per_row = sizeof(RowInput) + sizeof(RequestInput) + sizeof(DrawState) + sizeof(Search) +
-                          kWord * (4 * kMaxParts + kBins + 4) + 4 * sizeof(int32_t) +
-                          limits.steps * sizeof(Drawn);
-  return limits.rows * per_row + limits.q_rows * limits.width * static_cast<int64_t>(sizeof(uint16_t)) +
+  const int64_t per_row = 2 * sizeof(RowInput) + sizeof(RequestInput) + sizeof(DrawState) + sizeof(Search) +
+                          sizeof(DrawBatch::Choice) + kWord * (5 * kMaxParts + kBins + 4) +
+                          7 * sizeof(int32_t) + limits.steps * sizeof(Drawn) + limits.width * sizeof(float) +
+                          compact_bytes(most_entries(limits.width));
+  return limits.rows * per_row + limits.q_rows * dense_bytes(limits.width) +
          limits.counted * static_cast<int64_t>(sizeof(CountedToken)) +
          limits.biases * static_cast<int64_t>(sizeof(Bias));
 }
@@ -98,13 +134,14 @@ int64_t DeviceDraws::bytes_for(const DrawLimits& limits) {
 bool DeviceDraws::takes(std::span<const DrawRow> rows) const {
   int64_t q = 0, counted = 0, biases = 0;
   for (const DrawRow& row : rows) {
-    if (row.first.row_bytes > 0 || row.steps > limits_.steps) return false;
-    q += q_rows_of(row);
+    const int64_t q_bytes = q_bytes_of(row, limits_.width);
+    if (row.steps > limits_.steps || q_bytes > dense_bytes(limits_.width)) return false;
+    q += row.steps * q_bytes;
     counted += counted_of(row);
     biases += static_cast<int64_t>(row.first.sampling->logit_bias.size());
   }
-  return static_cast<int64_t>(rows.size()) <= limits_.rows && q <= limits_.q_rows &&
-         counted <= limits_.counted && biases <= limits_.biases;
+  return static_cast<int64_t>(rows.size()) <= limits_.rows && q <= q_.size() && counted <= limits_.counted &&
+         biases <= limits_.biases;
 }
 
 void DeviceDraws::send(std::span<const DrawRow> rows, bool measures, StreamView stream) {
@@ -114,7 +151,8 @@ void DeviceDraws::send(std::span<const DrawRow> rows, bool measures, StreamView 
   states_.clear();
   counted_.clear();
   biases_.clear();
-  for (auto* list : {&filtered_, &top_k_, &top_p_, &noisy_}) list->clear();
+  for (auto* list : {&filtered_, &top_k_, &top_p_, &noisy_, &compact_}) list->clear();
+  selections_.clear();
   measures_ = measures;
   q_used_ = 0;
   for (const DrawRow& row : rows) add_row(row);
@@ -123,7 +161,8 @@ void DeviceDraws::send(std::span<const DrawRow> rows, bool measures, StreamView 
   states_.send(stream);
   counted_.send(stream);
   biases_.send(stream);
-  for (const auto* list : {&filtered_, &top_k_, &top_p_, &noisy_}) list->send(stream);
+  for (const auto* list : {&filtered_, &top_k_, &top_p_, &noisy_, &compact_}) list->send(stream);
+  if (compact_.size > 0) selections_.send(stream);
 }
 
 void DeviceDraws::add_row(const DrawRow& row) {
@@ -153,8 +192,25 @@ void DeviceDraws::add_row(const DrawRow& row) {
   add_penalties(row, request);
   rows_.push(input);
   requests_.push(request);
-  states_.push({.weighs = draws_from_weights(params), .first_q = static_cast<int32_t>(q_used_)});
-  q_used_ += q_rows_of(row);
+  add_q(row);
+}
+
+void DeviceDraws::add_q(const DrawRow& row) {
+  const auto r = static_cast<int32_t>(states_.size);
+  DrawState state{.first_q = q_used_, .q_stride = q_bytes_of(row, limits_.width)};
+  RowInput selection{.logits_row = r, .request = r};
+  if (state.q_stride > 0 && row.first.row_bytes > 0) {
+    const CompactBudget budget = budget_of(row, limits_.width);
+    state.kept = KeptQ::kCompact;
+    state.budget_bits = budget.bits;
+    state.most_entries = selection.top_k = static_cast<int32_t>(budget.entries);
+    compact_.push(r);
+  } else if (state.q_stride > 0) {
+    state.kept = KeptQ::kDense;
+  }
+  states_.push(state);
+  selections_.push(selection);
+  q_used_ += row.steps * state.q_stride;
 }
 
 // Committed tokens, then every drafted one with its committed counts and room for those to come; the bias.
@@ -190,36 +246,42 @@ void DeviceDraws::queue_step(int64_t rows, StreamView stream) {
   settle_best(stream, batch);
   if (filtered_.size > 0) queue_filters(rows, stream);
   if (limits_.q_rows > 0) weigh_rows(stream, batch);
+  if (compact_.size > 0) queue_compact(rows, stream);
   if (measures_) measure_rows(stream, batch);
   draw_rows(stream, batch, measures_);
 }
 
+SearchTask DeviceDraws::task_of(const Sent<int32_t>& list, int64_t rows, bool by_mass) {
+  const int32_t* begin = list.host.data();
+  const auto count = std::lower_bound(begin, begin + list.size, static_cast<int32_t>(rows)) - begin;
+  return {list.device.data(), static_cast<int32_t>(count), by_mass};
+}
+
 void DeviceDraws::queue_filters(int64_t rows, StreamView stream) {
-  const auto task = [&](const Sent<int32_t>& list, bool by_mass = false) {
-    const int32_t* begin = list.host.data();
-    const auto count = std::lower_bound(begin, begin + list.size, static_cast<int32_t>(rows)) - begin;
-    return SearchTask{list.device.data(), static_cast<int32_t>(count), by_mass};
-  };
   DrawBatch batch = batch_of(rows);
-  const SearchTask filtered = task(filtered_), noisy = task(noisy_);
+  const SearchTask filtered = task_of(filtered_, rows), noisy = task_of(noisy_, rows);
   batch.filtered_rows = filtered.rows;
   batch.filtered_count = filtered.count;
   batch.noisy_rows = noisy.rows;
   batch.noisy_count = noisy.count;
-  queue_cut(task(top_k_), batch, stream);
-  queue_cut(task(top_p_, true), batch, stream);
+  queue_cut(task_of(top_k_, rows), batch, stream);
+  queue_cut(task_of(top_p_, rows, true), batch, stream);
   if (filtered.count > 0) cut_min_p(stream, batch);
   if (noisy.count > 0) rank_with_noise(stream, batch);
 }
 
-void DeviceDraws::queue_cut(const SearchTask& task, const DrawBatch& batch, StreamView stream) {
+void DeviceDraws::queue_compact(int64_t rows, StreamView stream) {
+  const SearchTask task = task_of(compact_, rows);
   if (task.count == 0) return;
-  for (int byte = 0; byte < kKeyBytes; ++byte) {
-    count_bins(stream, batch, task, byte);
-    descend(stream, batch, task, byte);
-  }
-  count_ties(stream, batch, task);
-  cut(stream, batch, task);
+  DrawBatch batch = batch_of(rows);
+  batch.compact_count = task.count;
+  rank_weights(stream, batch);
+  RowBatch selection = batch;
+  selection.row = selections_.device.data();
+  selection.logits = batch.ranks;
+  selection.stride = limits_.width;
+  queue_cut(task, selection, stream);
+  draw_compact_rows(stream, batch);
 }
 
 void DeviceDraws::queue_feed(int64_t rows, int32_t* tokens, int32_t* positions, StreamView stream) {
@@ -228,7 +290,7 @@ void DeviceDraws::queue_feed(int64_t rows, int32_t* tokens, int32_t* positions, 
 
 void DeviceDraws::queue_fetch(int64_t steps, StreamView stream) {
   copy(drawn_.data(), drawn_on_device_.data(), steps * limits_.rows, stream);
-  if (q_used_ > 0) copy(host_q_.data(), q_.data(), q_used_ * limits_.width, stream);
+  if (q_used_ > 0) copy(host_q_.data(), q_.data(), q_used_, stream);
 }
 
 DraftConfidence DeviceDraws::confidence(int64_t row, int64_t step) const {
@@ -237,14 +299,23 @@ DraftConfidence DeviceDraws::confidence(int64_t row, int64_t step) const {
 }
 
 void DeviceDraws::read_q(int64_t row, int64_t step, QRow& q) const {
-  const int64_t first = states_.host.data()[row].first_q + step;
-  const auto width = static_cast<size_t>(limits_.width);
-  const std::span<const uint16_t> packed(host_q_.data() + first * limits_.width, width);
+  const DrawState& state = states_.host.data()[row];
+  const std::byte* kept = host_q_.data() + state.first_q + step * state.q_stride;
+  const QHead& head = drawn(row, step).q;
+  q.sum = head.sum;
+  q.rest = head.rest;
+  q.id_end = head.id_end;
+  if (state.kept == KeptQ::kCompact) {
+    const auto* ids = reinterpret_cast<const uint32_t*>(kept);
+    const uint32_t* weights = ids + state.most_entries;
+    q.ids.assign(ids, ids + head.entries);
+    q.weights.assign(weights, weights + head.entries);
+    return;
+  }
+  const std::span packed(reinterpret_cast<const uint16_t*>(kept), static_cast<size_t>(limits_.width));
   q.ids.clear();
-  q.rest = q.id_end = 0;
-  q.weights.resize(width);
+  q.weights.resize(packed.size());
   CHECK(unpack_short_weights(packed, q.weights.data()), "weights of a kernel that are none");
-  q.sum = drawn(row, step).q_sum;
 }
 
 }  // namespace outrider::cuda

@@ -8,7 +8,7 @@ namespace outrider::cuda {
 namespace {
 
 __device__ __forceinline__ uint16_t* q_of(const DrawBatch& b, const DrawState& state) {
-  return b.q + static_cast<int64_t>(state.first_q + state.step) * b.width;
+  return reinterpret_cast<uint16_t*>(b.q + state.first_q + state.step * state.q_stride);
 }
 
 __device__ __forceinline__ uint64_t sum_parts(const DrawBatch& b, const uint64_t* parts, int stride = 1) {
@@ -17,7 +17,7 @@ __device__ __forceinline__ uint64_t sum_parts(const DrawBatch& b, const uint64_t
 
 __global__ void __launch_bounds__(kThreads) weigh_part(const DrawBatch b) {
   const auto r = static_cast<int32_t>(blockIdx.y);
-  if (!b.state[r].weighs || has_failed(b, r)) return;
+  if (b.state[r].kept != KeptQ::kDense || has_failed(b, r)) return;
   const float* logits = logits_of(b, r);
   uint16_t* q = q_of(b, b.state[r]);
   uint64_t sum = 0;
@@ -77,11 +77,15 @@ __global__ void __launch_bounds__(kThreads) draw_row(const DrawBatch b, bool mea
       drawn.mass = sum_parts(b, b.moment_parts + 2 * r * kMaxParts, 2);
       drawn.moment = sum_parts(b, b.moment_parts + 2 * r * kMaxParts + 1, 2);
     }
-    if (b.state[r].weighs) {
-      drawn.q_sum = sum_parts(b, b.q_parts + r * kMaxParts);
-      drawn.id = draw_from_weights(b, r, drawn.q_sum);
-    } else {
+    const KeptQ kept = b.state[r].kept;
+    if (kept == KeptQ::kNone) {
       drawn.id = RankedToken{b.best[r]}.id().value();
+    } else if (kept == KeptQ::kDense) {
+      drawn.q.sum = sum_parts(b, b.q_parts + r * kMaxParts);
+      drawn.id = draw_from_weights(b, r, drawn.q.sum);
+    } else {
+      drawn.q = b.compact[r].q;
+      drawn.id = b.compact[r].id;
     }
     drawn.weight = fixed_weight(logits_of(b, r)[drawn.id], b.max[r]);
     count_drafted(b, r, drawn.id);

@@ -1,0 +1,216 @@
+// compact_row.h on the device, and the draw from what it made; bit for bit the host's. The tokens that the
+// row may list are found by the cut that filters make, on numbers that are ordered like the weights.
+#include "transformer/sampling/compact_units.h"
+#include "transformer/sampling/cuda/block_ops.h"
+#include "transformer/sampling/cuda/draw_batch.h"
+#include "transformer/sampling/ordered_key.h"
+
+namespace outrider::cuda {
+namespace {
+
+// A finite number for every weight from 1 to 2^31, ordered like it; -0 would be equal to +0.
+constexpr uint32_t kFirstKey = kMinusInfinityKey + 1, kZeroKey = 0x80000000;
+__device__ __forceinline__ float rank_of_weight(uint32_t weight) {
+  if (weight == 0) return kMinusInfinity;
+  const uint32_t key = kFirstKey + weight;
+  return value_of_key(key + (key >= kZeroKey - 1));
+}
+__device__ __forceinline__ uint32_t weight_of_rank(float rank) {
+  const uint32_t key = ordered_key(rank);
+  return key - (key >= kZeroKey) - kFirstKey;
+}
+
+__device__ __forceinline__ float* ranks_of(const DrawBatch& b, int32_t r) {
+  return b.ranks + static_cast<int64_t>(r) * b.width;
+}
+__device__ __forceinline__ uint32_t* entries_of(const DrawBatch& b, int32_t r) {
+  return b.entries + 2 * static_cast<int64_t>(r) * b.most_entries;
+}
+
+__global__ void __launch_bounds__(kThreads) rank_part(const DrawBatch b) {
+  const int32_t r = b.compact_rows[blockIdx.y];
+  if (has_failed(b, r)) return;
+  const float* logits = logits_of(b, r);
+  float* ranks = ranks_of(b, r);
+  uint64_t sum = 0, zeros = 0;
+  for_each_token(b, [&](int32_t i) {
+    const uint32_t weight = draft_weight(logits[i], b.max[r]);
+    ranks[i] = rank_of_weight(weight);
+    sum += weight;
+    zeros += weight == 0;
+  });
+  sum = sum_block(sum);
+  zeros = sum_block(zeros);
+  const int32_t part = r * kMaxParts + static_cast<int32_t>(blockIdx.x);
+  if (thread() == 0) {
+    b.q_parts[part] = sum;
+    b.zeros[part] = zeros;
+  }
+}
+
+__global__ void __launch_bounds__(kThreads) count_part(const DrawBatch b) {
+  const int32_t r = b.compact_rows[blockIdx.y];
+  if (has_failed(b, r)) return;
+  const float* ranks = ranks_of(b, r);
+  uint64_t count = 0;
+  for_each_token(b, [&](int32_t i) { count += ranks[i] != kMinusInfinity; });
+  count = sum_block(count);
+  if (thread() == 0) b.part_values[r * kMaxParts + static_cast<int32_t>(blockIdx.x)] = count;
+}
+
+// The tokens that the cut left, in the order of their ids.
+__global__ void __launch_bounds__(kThreads) gather_part(const DrawBatch b) {
+  const int32_t r = b.compact_rows[blockIdx.y];
+  if (has_failed(b, r)) return;
+  const float* ranks = ranks_of(b, r);
+  const bool is_before = thread() < static_cast<int>(blockIdx.x);
+  const uint64_t first = sum_block(is_before ? b.part_values[r * kMaxParts + thread()] : 0);
+  const int32_t begin = static_cast<int32_t>(blockIdx.x) * kPartTokens + thread() * kTokensPerThread;
+  const int32_t end = begin + kTokensPerThread < b.width ? begin + kTokensPerThread : b.width;
+  uint64_t count = 0;
+  for (int32_t i = begin; i < end; ++i) count += ranks[i] != kMinusInfinity;
+  uint64_t at = first + sum_before(count);
+  uint32_t *ids = entries_of(b, r), *weights = ids + b.most_entries;
+  for (int32_t i = begin; i < end; ++i) {
+    if (ranks[i] == kMinusInfinity) continue;
+    ids[at] = static_cast<uint32_t>(i);
+    weights[at++] = weight_of_rank(ranks[i]);
+  }
+}
+
+// A thread's share of the gathered tokens: neighbours.
+struct Share {
+  const uint32_t *ids, *weights;
+  int32_t begin, end;
+};
+
+// Of the row on the wire, when tokens of less than half a unit are left out; the host's bits_of.
+__device__ int64_t bits_of(const Share& share, uint32_t unit, uint64_t id_end) {
+  const uint32_t least = least_listed(unit);
+  uint64_t count = 0, last = 0;  // last: one more than the id
+  for (int32_t i = share.begin; i < share.end; ++i) {
+    if (share.weights[i] < least) continue;
+    ++count;
+    last = share.ids[i] + 1;
+  }
+  auto next = static_cast<uint32_t>(max_before(last));
+  count = sum_block(count);
+  last = max_block(last);
+  const int k = gap_parameter(id_end > 0 ? id_end : last, count);
+  int64_t bits = 0;
+  for (int32_t i = share.begin; i < share.end; ++i) {
+    if (share.weights[i] < least) continue;
+    bits += rice_bits(share.ids[i] - next, k) + elias_gamma_bits(units_of(share.weights[i], unit));
+    next = share.ids[i] + 1;
+  }
+  return 8 * varint_bytes(count) + static_cast<int64_t>(sum_block(static_cast<uint64_t>(bits)));
+}
+
+// The smallest unit that fits.
+__device__ uint32_t fitting_unit(const Share& share, int64_t budget_bits, uint64_t id_end) {
+  int fits = kUnits, too_fine = -1;
+  while (fits - too_fine > 1) {
+    const int middle = too_fine + (fits - too_fine) / 2;
+    (bits_of(share, unit_at(middle), id_end) <= budget_bits ? fits : too_fine) = middle;
+  }
+  return unit_at(fits);
+}
+
+// The index-th id of those that are not listed: as many more as there are listed ones before it.
+__device__ uint32_t unlisted_id(const uint32_t* ids, int32_t count, uint64_t index) {
+  int32_t low = 0, high = count;
+  while (low < high) {
+    const int32_t middle = (low + high) / 2;
+    if (ids[middle] - static_cast<uint32_t>(middle) <= index)
+      low = middle + 1;
+    else
+      high = middle;
+  }
+  return static_cast<uint32_t>(index) + static_cast<uint32_t>(low);
+}
+
+// From the listed tokens in the order of their ids, then the others. `first`, `count`: this thread's.
+__device__ void draw(const DrawBatch& b, int32_t r, const uint32_t* ids, const uint32_t* weights,
+                     uint64_t first, uint64_t count, const QHead& q) {
+  const RowInput& in = b.row[r];
+  const uint64_t target = multiply_high(uniform_bits(in, Purpose::kDraft, in.round), q.sum);
+  uint64_t share = 0;
+  for (uint64_t i = first; i < first + count; ++i) share += weights[i];
+  const uint64_t listed = sum_block(share);
+  const Found found = find_share(share, target);
+  uint32_t id = 0;
+  if (found.index == thread()) {
+    uint64_t at = first;
+    for (uint64_t rest = found.rest; weights[at] <= rest; ++at) rest -= weights[at];
+    id = ids[at];
+  } else if (found.index < 0 && thread() == 0) {
+    id = unlisted_id(ids, q.entries, (target - listed) / q.rest);
+  } else {
+    return;
+  }
+  b.compact[r] = {q, static_cast<int32_t>(id)};
+}
+
+__global__ void __launch_bounds__(kThreads) fit_row(const DrawBatch b) {
+  const int32_t r = b.compact_rows[blockIdx.x];
+  if (has_failed(b, r)) return;
+  const auto sum_parts = [&](const uint64_t* parts) {
+    return sum_block(thread() < b.parts ? parts[r * kMaxParts + thread()] : 0);
+  };
+  const uint64_t total = sum_parts(b.q_parts), zeros = sum_parts(b.zeros);
+  const auto gathered = static_cast<int32_t>(sum_parts(b.part_values));
+  const DrawState& state = b.state[r];
+  const bool has_rest = 2 * zeros < static_cast<uint64_t>(b.width);
+  const uint32_t id_end = has_rest ? static_cast<uint32_t>(b.width) : 0;
+
+  const uint32_t* entries = entries_of(b, r);
+  const int32_t each = (gathered + kThreads - 1) / kThreads, begin = thread() * each;
+  const Share share{entries, entries + b.most_entries, begin,
+                    begin + each < gathered ? begin + each : gathered};
+  const uint32_t unit = fitting_unit(share, state.budget_bits, id_end);
+
+  uint64_t count = 0, mass = 0, units = 0, largest = 0;
+  for (int32_t i = share.begin; i < share.end; ++i) {
+    const uint32_t own = units_of(share.weights[i], unit);
+    if (own == 0) continue;
+    ++count;
+    mass += share.weights[i];
+    units += own;
+    largest = own > largest ? own : largest;
+  }
+  const uint64_t first = sum_before(count);
+  mass = sum_block(mass);
+  units = sum_block(units);
+  largest = max_block(largest);
+  QHead q{.entries = static_cast<int32_t>(sum_block(count)), .rest = has_rest, .id_end = id_end};
+  const uint64_t others = has_rest ? id_end - static_cast<uint64_t>(q.entries) : 0;
+  const uint32_t per_unit =
+      has_rest ? weight_of_unit(mass, total, units, static_cast<uint32_t>(largest), others) : 1;
+  q.sum = units * per_unit + others;
+
+  auto* ids = reinterpret_cast<uint32_t*>(b.q + state.first_q + state.step * state.q_stride);
+  uint32_t* weights = ids + state.most_entries;
+  uint64_t at = first;
+  for (int32_t i = share.begin; i < share.end; ++i) {
+    const uint32_t own = units_of(share.weights[i], unit);
+    if (own == 0) continue;
+    ids[at] = share.ids[i];
+    weights[at++] = own * per_unit;
+  }
+  sync_block();  // the row is whole
+  draw(b, r, ids, weights, first, count, q);
+}
+
+}  // namespace
+
+void rank_weights(StreamView stream, const DrawBatch& b) {
+  launch(stream, parts_by_rows(b, b.compact_count), &rank_part, b);
+}
+
+void draw_compact_rows(StreamView stream, const DrawBatch& b) {
+  launch(stream, parts_by_rows(b, b.compact_count), &count_part, b);
+  launch(stream, parts_by_rows(b, b.compact_count), &gather_part, b);
+  launch(stream, one_block_each(b.compact_count), &fit_row, b);
+}
+
+}  // namespace outrider::cuda
