@@ -44,18 +44,25 @@ void use_device(int device);
 class StreamView {
  public:
   StreamView() = default;
-  explicit StreamView(void* handle) : handle_(handle) {}
+  explicit StreamView(void* handle, bool overlaps = false) : handle_(handle), overlaps_(overlaps) {}
   void* handle() const { return handle_; }
+  bool overlaps() const { return overlaps_; }
   void synchronize() const;  // throws what the work before it did wrong
 
  private:
   void* handle_ = nullptr;
+  bool overlaps_ = false;
 };
+
+// In which order a stream runs kernels: each after the one in front of it, or, for those that can
+// (LaunchShape::early), from its last steps on. Kernels of ranks that share a device and wait for each other
+// stay in turn: one that is only resident takes the place that a peer's needs.
+enum class KernelOrder { kInTurn, kOverlapping };
 
 // On the device that is current when it is made; does not wait for the legacy default stream.
 class Stream {
  public:
-  Stream();
+  explicit Stream(KernelOrder order = KernelOrder::kInTurn);
   ~Stream();
   Stream(const Stream&) = delete;
   Stream& operator=(const Stream&) = delete;

@@ -13,6 +13,9 @@ struct LaunchShape {
   unsigned grid_x = 1, grid_y = 1, grid_z = 1;
   unsigned threads = 128;
   size_t shared_bytes = 0;
+  // On a stream that overlaps, the kernel may be started before the one in front of it has ended. Every
+  // thread of it then calls await_inputs() before it reads what others wrote, or writes anything.
+  bool early = false;
 };
 
 // Unrolls a loop of unknown length by so many, for loads in flight.

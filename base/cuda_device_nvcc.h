@@ -52,25 +52,59 @@ __device__ __forceinline__ void copy_async_wait() {
   asm volatile("cp.async.wait_group %0;" ::"n"(kPending) : "memory");
 }
 
+// Of a kernel that was started early (LaunchShape): waits until the kernels in front of it have ended, and
+// what they wrote can be read. Then the next one may be started: it will wait for this one. (PTX ISA,
+// griddepcontrol: nothing where the launch did not ask for it.)
+__device__ __forceinline__ void await_inputs() {
+#if __CUDA_ARCH__ >= 900
+  asm volatile("griddepcontrol.wait;" ::: "memory");
+  asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
+#endif
+}
+
+// Blocks that meet: what this thread wrote, or saw written before a barrier, is seen by who increments later,
+// and by whoever it meets at a barrier after that. Returns the count before.
+__device__ __forceinline__ uint32_t arrive(uint32_t* counter) {
+  uint32_t before;
+  asm volatile("atom.acq_rel.gpu.global.add.u32 %0, [%1], 1;" : "=r"(before) : "l"(counter) : "memory");
+  return before;
+}
+__device__ __forceinline__ uint4 load_of_others(const void* from) {
+  return __ldcg(static_cast<const uint4*>(from));  // never from this multiprocessor's cache
+}
+__device__ __forceinline__ uint32_t of_first_lane(uint32_t value) { return __shfl_sync(kAllLanes, value, 0); }
+
+inline void check_kernel(cudaError_t error, const char* what) {
+  if (error == cudaSuccess) return;
+  cudaGetLastError();  // not reported twice
+  throw CudaError(std::string("CUDA: ") + what + " failed: " + cudaGetErrorString(error) +
+                  (error == cudaErrorNoKernelImageForDevice
+                       ? " (compile with -DOUTRIDER_CUDA_ARCHITECTURES for this device)"
+                       : ""));
+}
+
 template <class... Parameters, class... Arguments>
 void launch(StreamView stream, const LaunchShape& shape, void (*kernel)(Parameters...),
             const Arguments&... arguments) {
-  const dim3 grid(shape.grid_x, shape.grid_y, shape.grid_z);
-  kernel<<<grid, shape.threads, shape.shared_bytes, static_cast<cudaStream_t>(stream.handle())>>>(
-      arguments...);
-  const cudaError_t error = cudaGetLastError();
-  if (error != cudaSuccess)
-    throw CudaError(std::string("CUDA: launching a kernel failed: ") + cudaGetErrorString(error));
+  cudaLaunchAttribute early{};
+  early.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+  early.val.programmaticStreamSerializationAllowed = 1;
+  cudaLaunchConfig_t config{};
+  config.gridDim = dim3(shape.grid_x, shape.grid_y, shape.grid_z);
+  config.blockDim = dim3(shape.threads);
+  config.dynamicSmemBytes = shape.shared_bytes;
+  config.stream = static_cast<cudaStream_t>(stream.handle());
+  config.attrs = &early;
+  config.numAttrs = shape.early && stream.overlaps() ? 1 : 0;
+  check_kernel(cudaLaunchKernelEx(&config, kernel, arguments...), "launching a kernel");
 }
 
 // Kernels that want more than 48 KB of shared memory ask once, for the current device.
 template <class... Parameters>
 void allow_shared_bytes(void (*kernel)(Parameters...), size_t bytes) {
-  const cudaError_t error =
-      cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(bytes));
-  if (error != cudaSuccess)
-    throw CudaError(std::string("CUDA: raising a kernel's shared memory failed: ") +
-                    cudaGetErrorString(error));
+  check_kernel(
+      cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(bytes)),
+      "raising a kernel's shared memory");
 }
 
 }  // namespace outrider::cuda

@@ -77,10 +77,14 @@ void use_device(int device) { check(cudaSetDevice(device), "choosing a device");
 
 void StreamView::synchronize() const { check(cudaStreamSynchronize(stream_of(*this)), "work on a stream"); }
 
-Stream::Stream() {
+Stream::Stream(KernelOrder order) {
   cudaStream_t stream = nullptr;
   check(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking), "making a stream");
-  view_ = StreamView(stream);
+  int device = 0, major = 0;
+  check(cudaGetDevice(&device), "asking for the device");
+  check(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device), "asking for the device");
+  constexpr int kFirstThatOverlaps = 9;
+  view_ = StreamView(stream, order == KernelOrder::kOverlapping && major >= kFirstThatOverlaps);
 }
 Stream::~Stream() { cudaStreamDestroy(stream_of(view_)); }
 

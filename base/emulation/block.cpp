@@ -32,6 +32,7 @@ struct Thread {
   Fiber fiber;
   State state = State::kDone;
   int exchanges = 0;
+  bool has_inputs = false;
   std::deque<PendingCopy> copies;
 };
 
@@ -112,10 +113,14 @@ void Block::run() {
   for (unsigned t = 0; t < shape.threads; ++t) {
     threads[t]->state = State::kReady;
     threads[t]->exchanges = 0;
+    threads[t]->has_inputs = false;
     threads[t]->copies.clear();
   }
   while (run_ready() || release()) {
   }
+  for (unsigned t = 0; t < shape.threads; ++t)
+    CHECK(!shape.early || threads[t]->has_inputs,
+          "thread {} of a kernel that may start early waited for nothing", t);
   for (unsigned t = 0; t < shape.threads; ++t)
     CHECK(threads[t]->state == State::kDone, "block ({}, {}, {}): thread {} waits at a barrier alone",
           index.x, index.y, index.z, t);
@@ -187,6 +192,9 @@ float shuffle_xor(float value, int lanes) {
   std::memcpy(&value, all + (lane ^ static_cast<unsigned>(lanes)) * emulation::kWords, 4);
   return value;
 }
+
+uint32_t of_first_lane(uint32_t value) { return emulation::exchange({&value, 1})[0]; }
+void await_inputs() { emulation::block().here().has_inputs = true; }
 
 // The layout of fragments is the one of the PTX ISA. The hardware's order of additions is not documented;
 // here the sum of a step is exact.

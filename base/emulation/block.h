@@ -74,6 +74,10 @@ uint32_t fma_pairs(uint32_t a, uint32_t b, uint32_t c);
 void copy_async_16(void* shared, const void* global);
 void copy_async_4(void* shared, const void* global);
 void copy_async_commit();
+void await_inputs();
+inline uint32_t arrive(uint32_t* counter) { return (*counter)++; }  // blocks take turns
+inline uint4 load_of_others(const void* from) { return *static_cast<const uint4*>(from); }
+uint32_t of_first_lane(uint32_t value);
 template <int kPending>
 void copy_async_wait() {
   emulation::wait_for_copies(kPending);

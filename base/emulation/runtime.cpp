@@ -47,7 +47,7 @@ void use_device(int) {}
 void StreamView::synchronize() const {
   CHECK(!stream_of(*this).capture, "a stream under capture is not waited for");
 }
-Stream::Stream() : view_(new EmulatedStream) {}
+Stream::Stream(KernelOrder order) : view_(new EmulatedStream, order == KernelOrder::kOverlapping) {}
 Stream::~Stream() { delete static_cast<EmulatedStream*>(view_.handle()); }
 
 Event::Event() : handle_(new Time) {}

@@ -46,15 +46,16 @@ class Bench {
  private:
   bool time_is_up(const std::string& what);
   void measure_bandwidth();
+  void measure_launches();
   void measure_products(const std::string& name, int64_t n, int64_t k, WeightType type);
   void measure_steps(const std::string& name, const ModelConfig& config, WeightFormat format,
-                     const std::vector<int64_t>& contexts);
+                     const std::vector<int64_t>& contexts, bool overlap = true);
   void write() const;
 
   Settings settings_;
   cuda::DeviceInfo device_;
   std::chrono::steady_clock::time_point start_ = std::chrono::steady_clock::now();
-  cuda::Stream stream_;
+  cuda::Stream stream_{cuda::KernelOrder::kOverlapping};
   double read_bandwidth_ = 1;  // bytes per second
   json report_;
 };
@@ -83,6 +84,28 @@ void Bench::measure_bandwidth() {
               2e-9 * static_cast<double>(bytes) / copied.median_s, 1e-9 * read_bandwidth_);
 }
 
+// What a kernel costs that has next to nothing to do, in a graph of many: alone, and overlapping.
+void Bench::measure_launches() {
+  constexpr int kKernels = 200;
+  constexpr int64_t kColumns = 64;
+  const cuda::DeviceBuffer<float> in(2 * kColumns), out(kColumns);
+  std::printf("%-28s", "kernel in a graph");
+  for (const auto& [name, order] : {std::pair{"in turn", cuda::KernelOrder::kInTurn},
+                                    std::pair{"overlapping", cuda::KernelOrder::kOverlapping}}) {
+    const cuda::Stream stream(order);
+    const cuda::Graph graph(stream, [&] {
+      for (int i = 0; i < kKernels; ++i)
+        cuda::silu_mul(stream, in.data(), nullptr, 1, kColumns, WeightType::kFloat32, out.data());
+    });
+    const double us =
+        1e6 * measure(stream, settings_.tiny ? 2 : 20, 1, [&](int) { graph.launch(stream); }).median_s /
+        kKernels;
+    report_["kernel_us"][name] = us;
+    std::printf("  %s %.2f us", name, us);
+  }
+  std::printf("\n");
+}
+
 // Copies of the weights that together exceed the L2 cache several times take turns: every read is from
 // memory.
 void Bench::measure_products(const std::string& name, int64_t n, int64_t k, WeightType type) {
@@ -98,6 +121,8 @@ void Bench::measure_products(const std::string& name, int64_t n, int64_t k, Weig
     weights.emplace_back(type, n, slices);
     cuda::fill_noise(stream_, weights.back().view(), static_cast<uint64_t>(c) + 1, 0.02f);
   }
+  const cuda::DeviceBuffer<float> split_parts(cuda::kSplitFloats);
+  const cuda::DeviceBuffer<uint32_t> split_arrived(cuda::kSplitTiles);
   cuda::DeviceMatrix x(WeightType::kBFloat16, kMostRows, cuda::even_slices(k));  // any bf16 noise
   cuda::fill_noise(stream_, x.view(), 99, 1.0f);
   const cuda::DeviceBuffer<float> out(kMostRows * n);
@@ -113,6 +138,7 @@ void Bench::measure_products(const std::string& name, int64_t n, int64_t k, Weig
                    {.rows = rows,
                     .x_stride = k,
                     .out_stride = n,
+                    .split = {split_parts.data(), split_arrived.data()},
                     .multiprocessors = device_.multiprocessors,
                     .shared_bytes = device_.shared_bytes},
                    x.view().data, weights[static_cast<size_t>(c % copies)].view(), out.data());
@@ -156,7 +182,7 @@ void Bench::measure_products(const std::string& name, int64_t n, int64_t k, Weig
 
 // One sequence with a context; steps of M rows that are rolled back, as a verification that rejects all is.
 void Bench::measure_steps(const std::string& name, const ModelConfig& config, WeightFormat format,
-                          const std::vector<int64_t>& contexts) {
+                          const std::vector<int64_t>& contexts, bool overlap) {
   for (int64_t context : contexts) {
     if (time_is_up(fmt::format("steps {} after {}", name, context))) return;
     const auto single = make_single_collectives();
@@ -164,7 +190,8 @@ void Bench::measure_steps(const std::string& name, const ModelConfig& config, We
                                            {.device = {.kind = Device::Kind::kCuda},
                                             .max_logit_rows = 16,
                                             .max_positions = context + 32,
-                                            .weight_format = format},
+                                            .weight_format = format,
+                                            .overlap_kernels = overlap},
                                            *single);
     if (!model.ok()) {
       std::printf("%-28s not run: %s\n", name.c_str(), model.status().message().c_str());
@@ -206,6 +233,7 @@ void Bench::measure_steps(const std::string& name, const ModelConfig& config, We
       const double share = static_cast<double>((*model)->weight_bytes()) / t.median_s / read_bandwidth_;
       report_["steps"].push_back({{"model", name},
                                   {"weights", weight_format_name(format)},
+                                  {"overlapping_kernels", overlap},
                                   {"context", context},
                                   {"rows", rows},
                                   {"ms", t.median_s * 1e3},
@@ -251,6 +279,7 @@ int Bench::run() {
   std::printf("%s, %s; %% are of the read bandwidth, x is t(M)/t(1)\n", device_.name.c_str(),
               cuda::version_text().c_str());
   measure_bandwidth();
+  measure_launches();
   write();
   if (settings_.tiny) {
     ModelConfig tiny = shape(64, 2, 8, 8, 96, true);
@@ -280,6 +309,7 @@ int Bench::run() {
     for (const auto& [name, config] : models) {
       measure_steps(fmt::format("{} {}", name, weight_format_name(format)), config, format,
                     stored ? std::vector<int64_t>{128, 2048} : std::vector<int64_t>{128});
+      if (stored) measure_steps(name + " in turn", config, format, {128}, false);
       write();
     }
   }

@@ -189,7 +189,8 @@ std::vector<std::pair<int32_t, int32_t>> border_rows() {
           {0, 129}, {1, 255}, {1, 256}, {1, 300}, {1, 511}, {1, 512}, {1, 599}};
 }
 
-// Of bf16 KV the queries and weights keep 16 bits; what is left is fp32 arithmetic.
+// Of bf16 KV the queries and weights keep 16 bits, and tensor cores cut off what does not fit 24 bits of the
+// largest term; what is left is fp32 arithmetic.
 TEST_F(CudaOps, AttentionEqualsDoubles) {
   for (const Shape& shape : kShapes) {
     const Attention attend(shape, border_rows(), *stream);
@@ -199,7 +200,7 @@ TEST_F(CudaOps, AttentionEqualsDoubles) {
       for (int32_t head = 0; head < attend.heads(); ++head)
         for (int32_t i = 0; i < shape.head_dim; ++i, ++at)
           ASSERT_NEAR(static_cast<double>(got[at]), attend.reference(row, head, i),
-                      shape.type == KvType::kBFloat16 ? 2e-5 : 5e-6)
+                      shape.type == KvType::kBFloat16 ? 4e-5 : 5e-6)
               << "row " << row << " head " << head << " of head_dim " << shape.head_dim;
   }
 }

@@ -101,6 +101,16 @@ class Product {
   // many warps.
   std::vector<float> operator()(const std::vector<float>& x, int64_t shared_bytes = 0,
                                 int multiprocessors = 1) const {
+    return run(x, shared_bytes, multiprocessors, {});
+  }
+  // The contraction split over blocks, where the shape allows it.
+  std::vector<float> split(const std::vector<float>& x, int64_t shared_bytes) const {
+    return run(x, shared_bytes, 1, {split_parts_.data(), split_arrived_.data()});
+  }
+
+ private:
+  std::vector<float> run(const std::vector<float>& x, int64_t shared_bytes, int multiprocessors,
+                         const SplitRoom& split) const {
     const int64_t rows = static_cast<int64_t>(x.size()) / std::max<int64_t>(1, k());
     const int64_t stride = round_up(k(), 8);
     std::vector<float> padded(static_cast<size_t>(rows * stride), std::numeric_limits<float>::quiet_NaN());
@@ -110,6 +120,7 @@ class Product {
     const MatmulShape shape{.rows = rows,
                             .x_stride = stride,
                             .out_stride = n(),
+                            .split = split,
                             .multiprocessors = multiprocessors,
                             .shared_bytes = shared_bytes};
     if (activation_type(weight_.view().type) == WeightType::kBFloat16) {
@@ -122,10 +133,11 @@ class Product {
     return to_host(out, stream_);
   }
 
- private:
   StreamView stream_;
   DeviceMatrix weight_;
   std::vector<float> values_;
+  DeviceBuffer<float> split_parts_{kSplitFloats};
+  DeviceBuffer<uint32_t> split_arrived_{kSplitTiles};
 };
 
 std::vector<float> random_inputs(WeightType type, int64_t count, uint32_t seed) {
@@ -173,6 +185,10 @@ TEST_F(CudaOps, MatmulEqualsDoubles) {
       for (int multiprocessors : {1, 100}) {
         const auto staged = product(x, info.shared_bytes, multiprocessors);
         ASSERT_EQ(std::memcmp(out.data(), staged.data(), out.size() * sizeof(float)), 0) << "n " << c.n;
+      }
+      for (int again = 0; again < 2; ++again) {  // its counters are as they were
+        const auto split = product.split(x, info.shared_bytes);
+        ASSERT_EQ(std::memcmp(out.data(), split.data(), out.size() * sizeof(float)), 0) << "n " << c.n;
       }
       for (int64_t m = 0; m < rows; ++m)
         for (int64_t n = 0; n < c.n; ++n) {

@@ -128,6 +128,23 @@ TEST_F(CudaModelTest, BitsDoNotDependOnChunksAcrossSplits) {
   EXPECT_TRUE(same_bits(one_step, logits_after(std::vector<size_t>{100, 156, 14})));
 }
 
+// A kernel that is started early waits for what it reads: the bits of kernels in turn.
+TEST_F(CudaModelTest, KernelsThatOverlapChangeNoBit) {
+  auto single = make_single_collectives();
+  const auto ids = random_ids(40, kNoiseVocab, 6);
+  std::vector<float> logits[2];
+  for (bool overlap : {false, true}) {
+    const auto model = cuda::CudaModel::of_noise(
+                           noise_config(), {.device = suite_device(), .overlap_kernels = overlap}, *single)
+                           .value();
+    for (size_t chunk : {1u, 7u, 40u}) {
+      const auto part = testing::logits_in_chunks(*model, ids, chunk);
+      logits[overlap].insert(logits[overlap].end(), part.begin(), part.end());
+    }
+  }
+  EXPECT_TRUE(same_bits(logits[0], logits[1]));
+}
+
 TEST_F(CudaModelTest, ForkIsCopiedOnWriteAndCompactMovesTokens) {
   auto single = make_single_collectives();
   auto model = testing::load_or_die(testing::golden_model("llama3.2"),

@@ -25,6 +25,11 @@ DeviceBuffer<float> rope_table(const std::vector<float>& frequencies, int64_t po
   return table;
 }
 
+std::unique_ptr<Stream> make_stream(const ModelOptions& options) {
+  const bool overlaps = options.overlap_kernels && options.shard.tp_size == 1;
+  return std::make_unique<Stream>(overlaps ? KernelOrder::kOverlapping : KernelOrder::kInTurn);
+}
+
 }  // namespace
 
 struct CudaModel::Plan {
@@ -84,14 +89,16 @@ struct CudaModel::Activations {
         gate_up(o.max_rows * 2 * columns),
         activated(o.max_rows * columns * element_bytes(p.activation())),
         partial(o.max_rows * p.config.hidden_size),
+        split_parts(p.activation() == WeightType::kBFloat16 ? kSplitFloats : 0),
+        split_arrived(p.activation() == WeightType::kBFloat16 ? kSplitTiles : 0),
         last_hidden(o.max_logit_rows * p.config.hidden_size * element_bytes(p.activation())),
         logits(o.max_logit_rows * vocab),
         host_logits(o.max_logit_rows * vocab) {}
 
   int64_t bytes() const {
     return static_cast<int64_t>(residual.bytes() + normed.bytes() + qkv.bytes() + attended.bytes() +
-                                workspace.bytes() + gate_up.bytes() + activated.bytes() + partial.bytes() +
-                                last_hidden.bytes() + logits.bytes());
+                                workspace.bytes() + split_parts.bytes() + gate_up.bytes() +
+                                activated.bytes() + partial.bytes() + last_hidden.bytes() + logits.bytes());
   }
 
   int64_t q_size, qkv_size, columns, vocab;  // of this rank
@@ -100,9 +107,11 @@ struct CudaModel::Activations {
   DeviceBuffer<float> qkv;                   // [rows, q + k + v]
   DeviceBuffer<std::byte> attended;          // [rows, q]
   DeviceBuffer<float> workspace;
-  DeviceBuffer<float> gate_up;          // [rows, gates, then ups]
-  DeviceBuffer<std::byte> activated;    // [rows, columns]
-  DeviceBuffer<float> partial;          // [rows, hidden]: this rank's leaves, then the sum over ranks
+  DeviceBuffer<float> gate_up;        // [rows, gates, then ups]
+  DeviceBuffer<std::byte> activated;  // [rows, columns]
+  DeviceBuffer<float> partial;        // [rows, hidden]: this rank's leaves, then the sum over ranks
+  DeviceBuffer<float> split_parts;    // SplitRoom
+  DeviceBuffer<uint32_t> split_arrived;
   DeviceBuffer<std::byte> last_hidden;  // [logit rows, hidden]
   DeviceBuffer<float> logits;           // [logit rows, vocabulary of this rank]
   PinnedBuffer<float> host_logits;
@@ -113,7 +122,7 @@ int64_t CudaModel::Plan::activation_bytes(const ModelOptions& o) const {
   const int64_t per_row = config.hidden_size * (8 + element) + 4 * (q + 2 * kv.kv_heads * config.head_dim) +
                           q * element + shard.mlp_columns.size() * (8 + element);
   return o.max_rows * per_row + o.max_logit_rows * (config.hidden_size * element + 4 * shard.vocab.size()) +
-         4 * attention_floats(planned_positions(config, o));
+         4 * (attention_floats(planned_positions(config, o)) + kSplitFloats);
 }
 
 Status CudaModel::Plan::check(const ModelOptions& options) const {
@@ -188,7 +197,7 @@ Result<std::unique_ptr<Model>> CudaModel::load(const std::filesystem::path& dire
   const Plan plan(config, options, types);
   use_device(options.device.index);
   RETURN_IF_ERROR(plan.check(options));
-  auto stream = std::make_unique<Stream>();
+  auto stream = make_stream(options);
   auto storage = std::make_unique<DeviceKvStorage>(plan.kv, plan.kv_blocks, options.device.index, *stream);
   DeviceWeights weights = upload_weights(map, types, *stream, options.progress);
   RETURN_IF_ERROR(files.check_unchanged());
@@ -201,7 +210,7 @@ Result<std::unique_ptr<CudaModel>> CudaModel::of_noise(const ModelConfig& config
   const Plan plan(config, options, device_weight_types(options.weight_format));
   use_device(options.device.index);
   RETURN_IF_ERROR(plan.check(options));
-  auto stream = std::make_unique<Stream>();
+  auto stream = make_stream(options);
   auto storage = std::make_unique<DeviceKvStorage>(plan.kv, plan.kv_blocks, options.device.index, *stream);
   DeviceWeights weights = noise_weights(config, plan.shard, plan.types, *stream);
   return std::unique_ptr<CudaModel>(
@@ -329,6 +338,7 @@ void CudaModel::multiply(int64_t rows, const void* x, int64_t x_stride, const De
          {.rows = rows,
           .x_stride = x_stride,
           .out_stride = out_stride,
+          .split = {act_->split_parts.data(), act_->split_arrived.data()},
           .multiprocessors = device_.multiprocessors,
           .shared_bytes = device_.shared_bytes},
          x, weight.view(), out);

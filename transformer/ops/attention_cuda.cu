@@ -39,6 +39,7 @@ __global__ void __launch_bounds__(kThreads) combine_splits(const AttentionTurn t
   const int head = static_cast<int>(blockIdx.x), d = turn.layer.head_dim;
   const int32_t row = turn.first_row + static_cast<int32_t>(blockIdx.y);
   const int splits = split_count(turn.batch.positions[row] + 1);
+  await_inputs();
   float* factors = shared_memory<float>() + kNormWarps;
   const float* results = turn.max_and_sum(row, head, 0);
   const float* weighted = turn.weighted(row, head, 0);
@@ -79,11 +80,11 @@ void attention(StreamView stream, const DeviceBatch& batch, const KvLayer& layer
       attend_on_tensor_cores(stream, turn);
     else
       attend_in_floats(stream, turn);
-    const LaunchShape combine{
-        .grid_x = static_cast<unsigned>(arguments.heads),
-        .grid_y = static_cast<unsigned>(turn.rows),
-        .threads = kThreads,
-        .shared_bytes = (kNormWarps + static_cast<size_t>(turn.splits)) * sizeof(float)};
+    const LaunchShape combine{.grid_x = static_cast<unsigned>(arguments.heads),
+                              .grid_y = static_cast<unsigned>(turn.rows),
+                              .threads = kThreads,
+                              .shared_bytes = (kNormWarps + static_cast<size_t>(turn.splits)) * sizeof(float),
+                              .early = true};
     if (arguments.out_type == WeightType::kBFloat16)
       launch(stream, combine, &combine_splits<bf16>, turn);
     else

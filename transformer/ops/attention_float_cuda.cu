@@ -84,6 +84,7 @@ __device__ void weigh_values(const KvLayer& layer, const int32_t* table, int kv_
 
 // Grid: splits, KV heads of this rank, rows.
 __global__ void __launch_bounds__(kThreads) attend_rows(const AttentionTurn turn) {
+  await_inputs();
   const int split = static_cast<int>(blockIdx.x), kv_head = static_cast<int>(blockIdx.y);
   const int32_t row = turn.first_row + static_cast<int32_t>(blockIdx.z);
   const int last = turn.batch.positions[row], first = split * kSplitPositions;
@@ -135,7 +136,8 @@ void attend_in_floats(StreamView stream, const AttentionTurn& turn) {
           .grid_y = static_cast<unsigned>(turn.layer.kv_heads),
           .grid_z = static_cast<unsigned>(turn.rows),
           .threads = kThreads,
-          .shared_bytes = kSharedBytes},
+          .shared_bytes = kSharedBytes,
+          .early = true},
          &attend_rows, turn);
 }
 

@@ -157,29 +157,35 @@ __device__ __forceinline__ void multiply_keys(const Room& room, const Shared& s,
   }
 }
 
-// Scales and masks; then every column's maximum over this warp's positions.
-__device__ __forceinline__ void find_maxima(const Shared& s, float scale, int column_tiles, Scores& scores) {
-  const int g = lane_index() / 4, t = lane_index() % 4;
+// The columns of which this lane has scores: use(tile, side, column), column = 8 tile + 2 t + side.
+template <class Use>
+__device__ __forceinline__ void for_each_column(int column_tiles, Use use) {
   OUTRIDER_UNROLL
   for (int c = 0; c < kColumnTiles; ++c) {
     if (c >= column_tiles) continue;
     OUTRIDER_UNROLL
-    for (int side = 0; side < 2; ++side) {
-      const int column = c * 8 + t * 2 + side, last = s.last[column];
-      float max = -INFINITY;
-      OUTRIDER_UNROLL
-      for (int j = 0; j < kWarpBlocks; ++j) OUTRIDER_UNROLL
-      for (int half = 0; half < 2; ++half) {
-        float& score = scores[j][c][half * 2 + side];
-        const int position = (warp_index() + j * kWarps) * kStep + g + half * 8;
-        score = position <= last ? score * scale : -INFINITY;
-        max = fmaxf(max, score);
-      }
-      for (int lanes = 4; lanes < static_cast<int>(kWarp); lanes *= 2)
-        max = fmaxf(max, shuffle_xor(max, lanes));
-      if (g == 0) s.maxima[warp_index() * kColumns + column] = max;
-    }
+    for (int side = 0; side < 2; ++side) use(c, side, c * 8 + lane_index() % 4 * 2 + side);
   }
+}
+
+// Scales and masks; then every column's maximum over this warp's positions.
+__device__ __forceinline__ void find_maxima(const Shared& s, float scale, int column_tiles, Scores& scores) {
+  const int g = lane_index() / 4;
+  for_each_column(column_tiles, [&](int c, int side, int column) {
+    const int last = s.last[column];
+    float max = -INFINITY;
+    OUTRIDER_UNROLL
+    for (int j = 0; j < kWarpBlocks; ++j) OUTRIDER_UNROLL
+    for (int half = 0; half < 2; ++half) {
+      float& score = scores[j][c][half * 2 + side];
+      const int position = (warp_index() + j * kWarps) * kStep + g + half * 8;
+      score = position <= last ? score * scale : -INFINITY;
+      max = fmaxf(max, score);
+    }
+    for (int lanes = 4; lanes < static_cast<int>(kWarp); lanes *= 2)
+      max = fmaxf(max, shuffle_xor(max, lanes));
+    if (g == 0) s.maxima[warp_index() * kColumns + column] = max;
+  });
 }
 
 __device__ __forceinline__ float max_of_warps(const Shared& s, int column) {
@@ -197,35 +203,29 @@ __device__ __forceinline__ float sum_of_warps(const Shared& s, int column) {
 // Scores become weights: their sums, and operand b of the product with the values.
 __device__ __forceinline__ void soften(const Room& room, const Shared& s, int blocks, int column_tiles,
                                        Scores& scores) {
-  const int g = lane_index() / 4, t = lane_index() % 4;
-  OUTRIDER_UNROLL
-  for (int c = 0; c < kColumnTiles; ++c) {
-    if (c >= column_tiles) continue;
+  const int g = lane_index() / 4;
+  for_each_column(column_tiles, [&](int c, int side, int column) {
+    const float max = max_of_warps(s, column);
+    float sum = 0;
     OUTRIDER_UNROLL
-    for (int side = 0; side < 2; ++side) {
-      const int in_tile = t * 2 + side, column = c * 8 + in_tile;
-      const float max = max_of_warps(s, column);
-      float sum = 0;
-      OUTRIDER_UNROLL
-      for (int j = 0; j < kWarpBlocks; ++j) {
-        const float low = softmax_weight(scores[j][c][side], max);
-        const float high = softmax_weight(scores[j][c][side + 2], max);
-        sum = sum + (low + high);
-        const int block = warp_index() + j * kWarps;
-        if (block >= blocks) continue;
-        // Tokens g and g + 8 are columns 2 g and 2 g + 1 of the values (value_column): word g % 4 of the
-        // lanes' first or second register.
-        uint32_t nearest = 0, rest = 0;
-        halve(low, high, nearest, rest);
-        auto* words = reinterpret_cast<uint32_t*>(s.weights + (block * room.column_tiles + c) * room.lanes() +
-                                                  in_tile * 4 + g % 4);
-        words[g / 4] = nearest;
-        words[2 + g / 4] = rest;
-      }
-      for (int lanes = 4; lanes < static_cast<int>(kWarp); lanes *= 2) sum = sum + shuffle_xor(sum, lanes);
-      if (g == 0) s.sums[warp_index() * kColumns + column] = sum;
+    for (int j = 0; j < kWarpBlocks; ++j) {
+      const float low = softmax_weight(scores[j][c][side], max);
+      const float high = softmax_weight(scores[j][c][side + 2], max);
+      sum = sum + (low + high);
+      const int block = warp_index() + j * kWarps;
+      if (block >= blocks) continue;
+      // Tokens g and g + 8 are columns 2 g and 2 g + 1 of the values (value_column): word g % 4 of the
+      // lanes' first or second register.
+      uint32_t nearest = 0, rest = 0;
+      halve(low, high, nearest, rest);
+      auto* words = reinterpret_cast<uint32_t*>(s.weights + (block * room.column_tiles + c) * room.lanes() +
+                                                column % 8 * 4 + g % 4);
+      words[g / 4] = nearest;
+      words[2 + g / 4] = rest;
     }
-  }
+    for (int lanes = 4; lanes < static_cast<int>(kWarp); lanes *= 2) sum = sum + shuffle_xor(sum, lanes);
+    if (g == 0) s.sums[warp_index() * kColumns + column] = sum;
+  });
 }
 
 // A word of values at tokens t and t + 8 of a block of which `count` tokens count: memory behind the tile's
@@ -289,6 +289,7 @@ __device__ __forceinline__ Tile tile_of(const AttentionTurn& turn, int32_t row, 
 __global__ void __launch_bounds__(kThreads, 2) attend_tiles(const AttentionTurn turn, const Room room) {
   const Tile tile =
       tile_of(turn, turn.first_row + static_cast<int32_t>(blockIdx.z), static_cast<int>(blockIdx.y));
+  await_inputs();  // the batch itself was there long before
   int split = static_cast<int>(blockIdx.x);
   if (tile.columns == 0 || split * kSplitPositions > tile.last) return;
   const Shared s(room);
@@ -347,7 +348,8 @@ void attend_on_tensor_cores(StreamView stream, const AttentionTurn& turn) {
           .grid_y = static_cast<unsigned>(turn.layer.kv_heads),
           .grid_z = static_cast<unsigned>(turn.rows),
           .threads = kThreads,
-          .shared_bytes = static_cast<size_t>(room.bytes())},
+          .shared_bytes = static_cast<size_t>(room.bytes()),
+          .early = true},
          &attend_tiles, turn, room);
 }
 

@@ -42,10 +42,20 @@ void prepare_attention(int64_t shared_bytes);
 // out[m, n] = sum over k of x[m, k] * weight[n, k], slice by slice, slices added in the tree; codes are
 // summed group by group, each sum scaled in fp32. x: of activation_type; both row-major, strides in elements
 // (x_stride even).
+constexpr int64_t kSplitTokens = 16, kSplitTiles = 512;
+// Room for products whose contraction is split over blocks: they have at most so many tokens and tiles of
+// weight rows. Of one stream; counters are 0 between products.
+struct SplitRoom {
+  float* partials = nullptr;    // kSplitFloats of them; null: no such products
+  uint32_t* arrived = nullptr;  // [kSplitTiles]
+};
+constexpr int64_t kSplitFloats = kMaxSlices * kSplitTokens * kSplitTiles * kTileRows;
+
 struct MatmulShape {
   int64_t rows = 0;
   int64_t x_stride = 0;
   int64_t out_stride = 0;
+  SplitRoom split;
   // Of the device, as prepared. No bit depends on them.
   int multiprocessors = 1;
   int64_t shared_bytes = 0;

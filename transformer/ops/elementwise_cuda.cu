@@ -22,18 +22,20 @@ __device__ __forceinline__ float element_of(const MatrixView& m, int32_t row, in
   return number_of_code(m.type, code) * to_float(m.scales[m.scale_at(row, group)]);
 }
 
+// Grid: rows, elements.
 __global__ void __launch_bounds__(kThreads) embed_rows(const DeviceBatch batch, const MatrixView table,
                                                        int32_t first_token, int32_t hidden, float* residual) {
   const int64_t m = blockIdx.x;
   const int32_t row = batch.tokens[m] - first_token;
   const bool here = row >= 0 && row < table.n;
-  for (int i = static_cast<int>(threadIdx.x); i < hidden; i += kThreads) {
-    residual[m * hidden + i] = here ? element_of(table, row, i) : 0.0f;
-  }
+  const auto i = static_cast<int32_t>(blockIdx.y * kThreads + threadIdx.x);
+  if (i < hidden) residual[m * hidden + i] = here ? element_of(table, row, i) : 0.0f;
 }
 
 template <class T>
 __global__ void __launch_bounds__(kThreads) add_and_norm_rows(const NormArguments a) {
+  const NormWeights weights(a.weight, a.hidden);
+  await_inputs();
   const int64_t m = blockIdx.x;
   const int64_t from = (a.rows_from ? a.rows_from[m] : m) * a.hidden;
   T* out = static_cast<T*>(a.out) + m * a.hidden;
@@ -42,7 +44,7 @@ __global__ void __launch_bounds__(kThreads) add_and_norm_rows(const NormArgument
     if (a.added) value = value + (a.bias ? a.added[from + i] + a.bias[i] : a.added[from + i]);
     return value;
   };
-  norm_row(a.hidden, a.epsilon, a.weight, shared_memory<float>(), out, value_at, [&](int64_t i, float value) {
+  norm_row(a.hidden, a.epsilon, weights, shared_memory<float>(), out, value_at, [&](int64_t i, float value) {
     if (!a.rows_from) a.residual[from + i] = value;
   });
 }
@@ -60,18 +62,29 @@ __device__ __forceinline__ bool is_finite_head(const float* head, const float* b
 // One warp per token and head; heads are q, then k, then v.
 constexpr int kMaxPairs = 4;  // of dimensions per lane, at most: head_dim up to 256
 template <class T>
-__global__ void __launch_bounds__(kThreads)
+__global__ void __launch_bounds__(kThreads, 1)
     rotate_heads(const DeviceBatch batch, const KvLayer layer, const RopeArguments a) {
   const int heads = a.q_heads + 2 * layer.kv_heads;
   const int64_t unit = static_cast<int64_t>(blockIdx.x) * kWarps + threadIdx.x / kWarp;
-  if (unit >= a.rows * heads) return;
-  const int64_t m = unit / heads;
+  const bool exists = unit < a.rows * heads;
+  const int64_t m = exists ? unit / heads : 0;
   const int h = static_cast<int>(unit % heads), lane = static_cast<int>(threadIdx.x % kWarp);
   const int d = layer.head_dim, pairs = d / 2;
   const bool is_q = h < a.q_heads, is_v = h >= a.q_heads + layer.kv_heads;
   float* head = a.qkv + unit * d;
   const int32_t position = batch.positions[m];
   constexpr auto kTokens = static_cast<int32_t>(kBlockTokens);
+  int32_t block = 0;
+  if (!is_q) block = batch.tables[batch.row_table[m] * batch.table_stride + position / kTokens];
+  float cosines[kMaxPairs], sines[kMaxPairs];
+  OUTRIDER_UNROLL
+  for (int j = 0; j < kMaxPairs; ++j) {
+    const int i = lane + j * static_cast<int>(kWarp);
+    cosines[j] = i < pairs ? a.cosines[static_cast<int64_t>(position) * pairs + i] : 0.0f;
+    sines[j] = i < pairs ? a.sines[static_cast<int64_t>(position) * pairs + i] : 0.0f;
+  }
+  await_inputs();  // the batch itself was there long before
+  if (!exists) return;
 
   float low[kMaxPairs], high[kMaxPairs], squares = 0;
   OUTRIDER_UNROLL
@@ -85,8 +98,6 @@ __global__ void __launch_bounds__(kThreads)
   }
   const float* norm = is_q ? a.q_norm : is_v ? nullptr : a.k_norm;
   const float scale = 1.0f / sqrtf(sum_of_warp(squares) / static_cast<float>(d) + a.epsilon);
-  int32_t block = 0;
-  if (!is_q) block = batch.tables[batch.row_table[m] * batch.table_stride + position / kTokens];
   // Rows of one attention tile share the values of the last of them, with weights of 0 where they come later:
   // values in the cache are finite, and one that is not makes its key NaN instead, which reaches only the
   // rows that attend to it.
@@ -112,10 +123,8 @@ __global__ void __launch_bounds__(kThreads)
       y = y * scale * norm[pairs + i];
     }
     if (!is_v) {
-      const float c = a.cosines[static_cast<int64_t>(position) * pairs + i];
-      const float s = a.sines[static_cast<int64_t>(position) * pairs + i];
-      const float turned = x * c - y * s;
-      y = y * c + x * s;
+      const float turned = x * cosines[j] - y * sines[j];
+      y = y * cosines[j] + x * sines[j];
       x = turned;
     }
     if (is_q) {
@@ -131,6 +140,7 @@ __global__ void __launch_bounds__(kThreads)
 template <class T>
 __global__ void __launch_bounds__(kThreads)
     silu_mul_rows(const float* gate_up, const float* bias, int64_t rows, int64_t columns, T* out) {
+  await_inputs();
   const int64_t at = static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x;
   if (at >= rows * columns) return;
   const int64_t m = at / columns, i = at % columns;
@@ -147,15 +157,20 @@ __global__ void __launch_bounds__(kThreads)
 void embed(StreamView stream, const DeviceBatch& batch, int64_t rows, const MatrixView& table,
            int64_t first_token, int64_t hidden, float* residual) {
   if (rows == 0) return;
-  launch(stream, {.grid_x = static_cast<unsigned>(rows), .threads = kThreads}, &embed_rows, batch, table,
-         static_cast<int32_t>(first_token), static_cast<int32_t>(hidden), residual);
+  launch(stream,
+         {.grid_x = static_cast<unsigned>(rows),
+          .grid_y = static_cast<unsigned>((hidden + kThreads - 1) / kThreads),
+          .threads = kThreads},
+         &embed_rows, batch, table, static_cast<int32_t>(first_token), static_cast<int32_t>(hidden),
+         residual);
 }
 
 void add_and_norm(StreamView stream, const NormArguments& arguments) {
   if (arguments.rows == 0) return;
   const LaunchShape shape{.grid_x = static_cast<unsigned>(arguments.rows),
                           .threads = kThreads,
-                          .shared_bytes = kWarps * sizeof(float)};
+                          .shared_bytes = kWarps * sizeof(float),
+                          .early = true};
   if (arguments.type == WeightType::kBFloat16)
     launch(stream, shape, &add_and_norm_rows<bf16>, arguments);
   else
@@ -168,8 +183,8 @@ void rotate_and_store(StreamView stream, const DeviceBatch& batch, const KvLayer
         layer.head_dim);
   const int64_t units = arguments.rows * (arguments.q_heads + 2 * layer.kv_heads);
   if (units == 0) return;
-  const LaunchShape shape{.grid_x = static_cast<unsigned>((units + kWarps - 1) / kWarps),
-                          .threads = kThreads};
+  const LaunchShape shape{
+      .grid_x = static_cast<unsigned>((units + kWarps - 1) / kWarps), .threads = kThreads, .early = true};
   if (layer.type == KvType::kBFloat16)
     launch(stream, shape, &rotate_heads<bf16>, batch, layer, arguments);
   else
@@ -180,7 +195,8 @@ void silu_mul(StreamView stream, const float* gate_up, const float* bias, int64_
               WeightType type, void* out) {
   if (rows * columns == 0) return;
   const LaunchShape shape{.grid_x = static_cast<unsigned>((rows * columns + kThreads - 1) / kThreads),
-                          .threads = kThreads};
+                          .threads = kThreads,
+                          .early = true};
   if (type == WeightType::kBFloat16)
     launch(stream, shape, &silu_mul_rows<bf16>, gate_up, bias, rows, columns, static_cast<bf16*>(out));
   else

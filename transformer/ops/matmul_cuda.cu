@@ -4,6 +4,7 @@
 // thread, for exact fixtures.
 #include "base/cuda_device.h"
 #include "transformer/ops/cuda_ops.h"
+#include "transformer/ops/mma_ring.h"
 #include "transformer/ops/mma_weights.h"
 
 namespace outrider::cuda {
@@ -41,38 +42,22 @@ struct MmaForm {
   static constexpr size_t kFixedBytes =
       kRingWords * size_t{16} + kRingScales * size_t{4} + kPartialFloats * sizeof(float);
 
-  // Elements between the tokens of staged activations.
-  __host__ __device__ static constexpr int64_t staged_stride(int64_t k) {
-    return (k + 63) / 64 * 64 + Weights::kRowPadding;
-  }
   static constexpr size_t shared_bytes(int64_t k) {
-    return kFixedBytes + (kStaged ? static_cast<size_t>(kTokens * staged_stride(k)) * sizeof(bf16) : 0);
+    return kFixedBytes +
+           (kStaged ? static_cast<size_t>(kTokens * staged_stride<Weights>(k)) * sizeof(bf16) : 0);
   }
-};
-
-struct MmaArguments {
-  const uint4* weights = nullptr;    // tiles, see tiled_offset, code_offset and half_byte_offset
-  const uint32_t* scales = nullptr;  // of codes: pairs of rows, see scale_offset
-  Slices slices;
-  int32_t n = 0;
-  int32_t tiles = 0;  // of 16 rows
-  const bf16* x = nullptr;
-  int64_t x_stride = 0;
-  int32_t rows = 0;  // tokens
-  float* out = nullptr;
-  int64_t out_stride = 0;
-  bool wide = false;  // every slice of every token starts at 16 bytes
 };
 
 // The tokens of this pass, zeros beyond the last, into shared memory; 16 bytes at a time.
 template <class Form>
 __device__ __forceinline__ void stage_tokens(const MmaArguments& a, int first_token, bf16* staged) {
   const int groups = a.slices.k() / 8;
+  OUTRIDER_UNROLL_BY(8)
   for (int i = static_cast<int>(threadIdx.x); i < Form::kTokens * groups; i += Form::kThreads) {
     const int token = i / groups, column = i % groups * 8;
     const bool inside = first_token + token < a.rows;
     const bf16* from = a.x + (first_token + token) * a.x_stride + column;
-    *reinterpret_cast<uint4*>(staged + token * Form::staged_stride(a.slices.k()) + column) =
+    *reinterpret_cast<uint4*>(staged + token * staged_stride<typename Form::Weights>(a.slices.k()) + column) =
         inside ? *reinterpret_cast<const uint4*>(from) : uint4{};
   }
 }
@@ -88,54 +73,11 @@ __device__ __forceinline__ void load_step(const MmaArguments& a, const bf16* sta
   for (int c = 0; c < Form::kColumns; ++c) {
     const int token = c * 8 + static_cast<int>(threadIdx.x % kWarp) / 4;
     const bool inside = Form::kStaged || first_token + token < a.rows;
-    const bf16* x = Form::kStaged ? staged + token * Form::staged_stride(a.slices.k())
+    const bf16* x = Form::kStaged ? staged + token * staged_stride<typename Form::Weights>(a.slices.k())
                                   : a.x + (first_token + token) * a.x_stride;
     Form::Weights::load_inputs(x + a.slices.begin[slice] + begin, inside ? columns : 0, a.wide, b[c]);
   }
 }
-
-// The copies of one warp: its slice of tile after tile, kStages - 1 steps ahead of what is multiplied. Each
-// lane copies and reads its own bytes of every tile, so no barrier is needed.
-template <class Form>
-struct WeightRing {
-  static constexpr int kLanes = static_cast<int>(kWarp), kWords = Form::Weights::kWords;
-
-  uint4* words = nullptr;             // of this lane: [stage][row tile][kWords], a warp's lanes side by side
-  uint32_t* scales = nullptr;         // of this lane: [stage][row tile][kScaleWords]
-  const uint4* from_words = nullptr;  // of this lane and slice, in the first tile
-  const uint32_t* from_scales = nullptr;  // the same
-  int64_t tile_steps = 0;                 // from one row tile to the next
-  int tiles = 0, steps = 0, stride = 0;
-  int tile = 0, step = 0;  // to be fetched next
-
-  __device__ __forceinline__ uint4* words_at(int stage, int r) const {
-    return words + (stage * Form::kTiles + r) * kWords * kLanes;
-  }
-  __device__ __forceinline__ uint32_t* scales_at(int stage, int r) const {
-    return scales + (stage * Form::kTiles + r) * Form::Weights::kScaleWords * kLanes;
-  }
-  __device__ __forceinline__ void fetch(int stage) {
-    if (tile < tiles && steps > 0) {
-      OUTRIDER_UNROLL
-      for (int r = 0; r < Form::kTiles; ++r) {
-        if (tile + r >= tiles) continue;
-        const int64_t at = (tile + r) * tile_steps + step;
-        OUTRIDER_UNROLL
-        for (int w = 0; w < kWords; ++w)
-          copy_async_16(words_at(stage, r) + w * kLanes, from_words + (at * kWords + w) * kLanes);
-        OUTRIDER_UNROLL
-        for (int w = 0; w < Form::Weights::kScaleWords; ++w)
-          copy_async_4(scales_at(stage, r) + w * kLanes,
-                       from_scales + at * 8 * Form::Weights::kScaleWords + w);
-      }
-      if (++step == steps) {
-        step = 0;
-        tile += stride;
-      }
-    }
-    copy_async_commit();
-  }
-};
 
 // Adds the slices of one row tile of every group of warps: tile `first_tile` + kTiles g of group g.
 template <class Form>
@@ -163,7 +105,6 @@ template <class Form>
 __global__ void __launch_bounds__(Form::kThreads, 1) matmul_mma(const MmaArguments a) {
   using Weights = typename Form::Weights;
   constexpr int kColumns = Form::kColumns, kTiles = Form::kTiles, kStages = Form::kStages;
-  constexpr int kWarpRing = kStages * kTiles * static_cast<int>(kWarp);
   const int warp = static_cast<int>(threadIdx.x / kWarp), lane = static_cast<int>(threadIdx.x % kWarp);
   auto* ring_scales = reinterpret_cast<uint32_t*>(shared_memory<uint4>() + Form::kRingWords);
   auto* partials = reinterpret_cast<float*>(ring_scales + Form::kRingScales);
@@ -176,18 +117,11 @@ __global__ void __launch_bounds__(Form::kThreads, 1) matmul_mma(const MmaArgumen
   const int steps = a.slices.first_step[slice + 1] - a.slices.first_step[slice];
   const int first_token = static_cast<int>(Form::kMany ? blockIdx.x : blockIdx.y) * Form::kTokens;
 
-  const int64_t first_step = a.slices.first_step[slice];
-  WeightRing<Form> weights{.words = shared_memory<uint4>() + warp * kWarpRing * Weights::kWords + lane,
-                           .scales = ring_scales + warp * kWarpRing * Weights::kScaleWords + lane,
-                           .from_words = a.weights + first_step * Weights::kWords * kWarp + lane,
-                           .from_scales = a.scales + (first_step * 8 + lane / 4) * Weights::kScaleWords,
-                           .tile_steps = a.slices.steps(),
-                           .tiles = a.tiles,
-                           .steps = steps,
-                           .stride = stride,
-                           .tile = first_tile + group * kTiles};
+  auto weights =
+      ring_of_warp<Form>(a, shared_memory<uint4>(), ring_scales, slice, first_tile + group * kTiles, stride);
   OUTRIDER_UNROLL
   for (int stage = 0; stage < kStages - 1; ++stage) weights.fetch(stage);
+  await_inputs();
   if constexpr (Form::kStaged) {
     stage_tokens<Form>(a, first_token, staged);
     sync_block();
@@ -240,7 +174,8 @@ void launch_mma(StreamView stream, const MatmulShape& shape, const MmaArguments&
                                         : resident,
           .grid_y = Form::kMany ? blocks : passes,
           .threads = Form::kThreads,
-          .shared_bytes = Form::shared_bytes(arguments.slices.k())},
+          .shared_bytes = Form::shared_bytes(arguments.slices.k()),
+          .early = true},
          &matmul_mma<Form>, arguments);
 }
 
@@ -300,6 +235,7 @@ constexpr int kFloatRows = 4;  // tokens that share a read of the weights
 __global__ void __launch_bounds__(kFloatThreads)
     matmul_float(const MatrixView w, const float* x, int64_t x_stride, int32_t rows, float* out,
                  int64_t out_stride) {
+  await_inputs();
   const int n = static_cast<int>(blockIdx.x * kFloatThreads + threadIdx.x);
   if (n >= w.n) return;
   const int first = static_cast<int>(blockIdx.y) * kFloatRows;
@@ -327,6 +263,7 @@ void prepare_matmul(int64_t shared_bytes) {
   allow_format<CodeWeights<WeightType::kInt8>>(shared_bytes);
   allow_format<CodeWeights<WeightType::kFloat8>>(shared_bytes);
   allow_format<HalfByteWeights>(shared_bytes);
+  prepare_matmul_split(shared_bytes);
 }
 
 void matmul(StreamView stream, const MatmulShape& shape, const void* x, const MatrixView& weight,
@@ -338,7 +275,8 @@ void matmul(StreamView stream, const MatmulShape& shape, const void* x, const Ma
     launch(stream,
            {.grid_x = static_cast<unsigned>((weight.n + kFloatThreads - 1) / kFloatThreads),
             .grid_y = static_cast<unsigned>((shape.rows + kFloatRows - 1) / kFloatRows),
-            .threads = kFloatThreads},
+            .threads = kFloatThreads,
+            .early = true},
            &matmul_float, weight, static_cast<const float*>(x), shape.x_stride,
            static_cast<int32_t>(shape.rows), out, shape.out_stride);
     return;
@@ -355,6 +293,7 @@ void matmul(StreamView stream, const MatmulShape& shape, const void* x, const Ma
                                .out = out,
                                .out_stride = shape.out_stride,
                                .wide = starts_at_16_bytes(weight.slices, shape.x_stride)};
+  if (matmul_split(stream, shape, weight.type, arguments)) return;
   switch (weight.type) {
     case WeightType::kInt8:
       return launch_format<CodeWeights<WeightType::kInt8>>(stream, shape, arguments);

@@ -35,22 +35,57 @@ __device__ __forceinline__ float sum_of_block(float value, float* sums) {
   return tree_sum(values, kMaxSlices);
 }
 
-// out[i] = value(i) / sqrt(mean(value^2) + epsilon) * weight[i]. `value` is asked twice for every i, by the
-// same thread; `keep` gets it the second time.
+// A thread's elements threadIdx.x + j * kNormThreads for j < kNormHeld, in registers, so that all of their
+// reads are under way at once; those of longer rows are read when they are wanted.
+#ifdef __CUDACC__
+constexpr int kNormHeld = 32;
+#else
+constexpr int kNormHeld = 1;  // both ways, with the emulation's short rows
+#endif
+template <class Value>
+__device__ __forceinline__ void hold(int64_t size, float (&held)[kNormHeld], Value value) {
+  OUTRIDER_UNROLL
+  for (int j = 0; j < kNormHeld; ++j) {
+    const int64_t i = threadIdx.x + int64_t{j} * kNormThreads;
+    held[j] = i < size ? value(i) : 0.0f;
+  }
+}
+
+// The weights of a row; they wait for nothing.
+struct NormWeights {
+  const float* weight;
+  float held[kNormHeld];
+
+  __device__ __forceinline__ NormWeights(const float* from, int64_t hidden) : weight(from) {
+    hold(hidden, held, [&](int64_t i) { return from[i]; });
+  }
+};
+
+// out[i] = value(i) / sqrt(mean(value^2) + epsilon) * weight[i]. `value` is asked once or twice for every i,
+// by the same thread; `keep` gets it in the end.
 template <class T, class Value, class Keep>
-__device__ __forceinline__ void norm_row(int64_t hidden, float epsilon, const float* weight, float* sums,
-                                         T* out, Value value, Keep keep) {
-  float sum = 0;
-  for (int64_t i = threadIdx.x; i < hidden; i += kNormThreads) {
+__device__ __forceinline__ void norm_row(int64_t hidden, float epsilon, const NormWeights& weights,
+                                         float* sums, T* out, Value value, Keep keep) {
+  float held[kNormHeld], sum = 0;
+  hold(hidden, held, value);
+  OUTRIDER_UNROLL
+  for (int j = 0; j < kNormHeld; ++j) sum = fmaf(held[j], held[j], sum);  // beyond the row +0 changes nothing
+  const int64_t behind = threadIdx.x + int64_t{kNormHeld} * kNormThreads;
+  for (int64_t i = behind; i < hidden; i += kNormThreads) {
     const float v = value(i);
     sum = fmaf(v, v, sum);
   }
   const float scale = 1.0f / sqrtf(sum_of_block(sum, sums) / static_cast<float>(hidden) + epsilon);
-  for (int64_t i = threadIdx.x; i < hidden; i += kNormThreads) {
-    const float v = value(i);
+  const auto store = [&](int64_t i, float v, float weight) {
     keep(i, v);
-    out[i] = rounded<T>(v * scale * weight[i]);
+    out[i] = rounded<T>(v * scale * weight);
+  };
+  OUTRIDER_UNROLL
+  for (int j = 0; j < kNormHeld; ++j) {
+    const int64_t i = threadIdx.x + int64_t{j} * kNormThreads;
+    if (i < hidden) store(i, held[j], weights.held[j]);
   }
+  for (int64_t i = behind; i < hidden; i += kNormThreads) store(i, value(i), weights.weight[i]);
 }
 
 }  // namespace outrider::cuda

@@ -14,6 +14,7 @@ namespace {
 template <class T>
 __global__ void __launch_bounds__(kNormThreads)
     sum_and_norm_rows(const PeerView view, const NormArguments a) {
+  const NormWeights weights(a.weight, a.hidden);
   auto* sums = shared_memory<float>();
   const auto row_of = [&](int64_t m) { return (a.rows_from ? a.rows_from[m] : m) * a.hidden; };
   exchange_block(
@@ -33,7 +34,7 @@ __global__ void __launch_bounds__(kNormThreads)
             residual[i] = residual[i] + (a.bias ? sum + a.bias[i] : sum);
           }
           norm_row(
-              a.hidden, a.epsilon, a.weight, sums, static_cast<T*>(a.out) + m * a.hidden,
+              a.hidden, a.epsilon, weights, sums, static_cast<T*>(a.out) + m * a.hidden,
               [&](int64_t i) { return residual[i]; }, [](int64_t, float) {});
           sync_block();  // the sums are free for the next row
         }
