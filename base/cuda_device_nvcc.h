@@ -72,6 +72,7 @@ __device__ __forceinline__ uint32_t arrive(uint32_t* counter) {
 __device__ __forceinline__ uint4 load_of_others(const void* from) {
   return __ldcg(static_cast<const uint4*>(from));  // never from this multiprocessor's cache
 }
+__device__ __forceinline__ int32_t load_of_others(const int32_t* from) { return __ldcg(from); }
 __device__ __forceinline__ uint32_t of_first_lane(uint32_t value) { return __shfl_sync(kAllLanes, value, 0); }
 
 inline void check_kernel(cudaError_t error, const char* what) {

@@ -77,6 +77,7 @@ void copy_async_commit();
 void await_inputs();
 inline uint32_t arrive(uint32_t* counter) { return (*counter)++; }  // blocks take turns
 inline uint4 load_of_others(const void* from) { return *static_cast<const uint4*>(from); }
+inline int32_t load_of_others(const int32_t* from) { return *from; }
 uint32_t of_first_lane(uint32_t value);
 template <int kPending>
 void copy_async_wait() {

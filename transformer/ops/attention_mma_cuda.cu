@@ -274,14 +274,16 @@ __device__ __forceinline__ void multiply_values(const AttentionTurn& turn, const
   }
 }
 
+// Before await_inputs(): the batch was written several kernels ago, but perhaps after this multiprocessor last
+// read it.
 __device__ __forceinline__ Tile tile_of(const AttentionTurn& turn, int32_t row, int32_t kv_head) {
-  const int32_t rows = turn.batch.tile_rows[row];
+  const int32_t rows = load_of_others(turn.batch.tile_rows + row);
   Tile tile{.row = row, .kv_head = kv_head, .first_head = turn.begin_head(kv_head)};
   tile.heads = turn.end_head(kv_head) - tile.first_head;
   if (rows == 0 || tile.heads <= 0) return tile;
   tile.columns = rows * tile.heads;
-  tile.last = turn.batch.positions[row + rows - 1];
-  tile.table = turn.batch.tables + turn.batch.row_table[row] * turn.batch.table_stride;
+  tile.last = load_of_others(turn.batch.positions + row + rows - 1);
+  tile.table = turn.batch.tables + load_of_others(turn.batch.row_table + row) * turn.batch.table_stride;
   return tile;
 }
 

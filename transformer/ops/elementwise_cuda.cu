@@ -72,10 +72,13 @@ __global__ void __launch_bounds__(kThreads, 1)
   const int d = layer.head_dim, pairs = d / 2;
   const bool is_q = h < a.q_heads, is_v = h >= a.q_heads + layer.kv_heads;
   float* head = a.qkv + unit * d;
-  const int32_t position = batch.positions[m];
+  // As in attention: written several kernels ago, but perhaps after this multiprocessor last read it.
+  const int32_t position = load_of_others(batch.positions + m);
   constexpr auto kTokens = static_cast<int32_t>(kBlockTokens);
   int32_t block = 0;
-  if (!is_q) block = batch.tables[batch.row_table[m] * batch.table_stride + position / kTokens];
+  if (!is_q)
+    block = load_of_others(batch.tables + load_of_others(batch.row_table + m) * batch.table_stride +
+                           position / kTokens);
   float cosines[kMaxPairs], sines[kMaxPairs];
   OUTRIDER_UNROLL
   for (int j = 0; j < kMaxPairs; ++j) {
