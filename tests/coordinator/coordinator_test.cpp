@@ -8,9 +8,10 @@
 #include <thread>
 
 #include "coordinator/gamma/policies.h"
-#include "simulated_cluster.h"
 #include "toy_model.h"
+#include "toy_target.h"
 #include "toy_tokenizer.h"
+#include "toy_worker.h"
 
 namespace outrider {
 namespace {
@@ -57,10 +58,8 @@ class CoordinatorLoop : public ::testing::Test {
   void add_target(int fail_at_step = -1) {
     threads_.emplace_back([end = hub_->connect(), rows = options_.max_rows_per_step, fail_at_step] {
       ToyTarget target(rows);
-      const Hello hello{.role = Role::kTarget,
-                        .generation = Generation(1),
-                        .model = toy_model_info(),
-                        .max_sequences = 8};
+      const Hello hello{
+          .role = Role::kTarget, .generation = Generation(1), .model = toy_model_info(), .max_sequences = 8};
       if (!end->send(kCoordinatorPeer, hello).ok()) return;
       while (auto incoming = end->receive(Clock::now() + std::chrono::seconds(20))) {
         if (std::holds_alternative<Shutdown>(incoming->message)) return;

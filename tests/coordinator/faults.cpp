@@ -1,0 +1,62 @@
+#include "faults.h"
+
+namespace outrider {
+
+void corrupt(Draft& draft, std::mt19937_64& random) {
+  switch (random() % 10) {
+    case 0:
+      draft.epoch = Epoch(static_cast<uint32_t>(random()));
+      break;
+    case 1:
+      draft.round = Round(static_cast<uint32_t>(random()));
+      break;
+    case 2:
+      draft.base = Position(static_cast<int32_t>(random()));
+      break;
+    case 3:
+      draft.prefix_hash = random();
+      break;
+    case 4:
+      draft.sequence = SequenceId(random() % 9);
+      break;
+    case 5:
+      draft.ids.assign(50, TokenId(1));
+      break;
+    case 6:
+      draft.parents.assign(draft.ids.size(), 0);
+      break;
+    case 7:
+      draft.q.push_back({.ids = {99999}, .weights = {0, 0}, .sum = 3});
+      break;
+    case 8:
+      draft.ingest_ns = draft.draft_ns = static_cast<int64_t>(random());
+      break;
+    default:
+      for (TokenId& id : draft.ids) id = TokenId(static_cast<int32_t>(random() % 80) - 20);
+  }
+}
+
+// Other weights are believed: a worker that was let in may draw from what it likes.
+void corrupt(QSlice& slice, std::mt19937_64& random) {
+  switch (random() % 6) {
+    case 0:
+      slice.sequence = SequenceId(random());
+      break;
+    case 1:
+      slice.round = Round(static_cast<uint32_t>(random()));
+      break;
+    case 2:
+      slice.worker = Generation(random());
+      break;
+    case 3:
+      slice.rows = static_cast<int32_t>(random());
+      break;
+    case 4:
+      slice.weights.resize(random() % 100);
+      break;
+    default:
+      slice.weights.front() = UINT16_MAX;
+  }
+}
+
+}  // namespace outrider

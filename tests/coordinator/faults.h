@@ -1,0 +1,36 @@
+// What may go wrong in a simulated run, and how often; where it is decided: simulated_cluster.cpp.
+#pragma once
+
+#include <cstdint>
+#include <random>
+
+#include "comm/messages.h"
+
+namespace outrider {
+
+// Of slices on their way to the target's ranks.
+struct SliceFaults {
+  double drop = 0, duplicate = 0, corrupt = 0, refuse_send = 0;
+  int64_t max_delay_us = 200;
+  bool reorder = false;
+  int only_rank = -1;  // the others get everything at once; -1: all ranks are alike
+};
+
+struct Faults {
+  double drop = 0, duplicate = 0, corrupt = 0, refuse_send = 0;  // per message on a worker's link
+  int64_t max_delay_us = 200;                                    // uniform
+  bool reorder = false;                                          // else each direction of a link is ordered
+  double worker_death = 0;                                       // per draft
+  bool silent_death = false;                                     // the coordinator is not told
+  double nonfinite = 0;                                          // per verdict
+  double target_failure = 0;                                     // per step
+  double cancel = 0;                                             // per emission
+  SliceFaults slices;
+};
+
+// One field of it becomes something else. The frame's checksum is taken to be right: these are lies, not
+// noise.
+void corrupt(Draft& draft, std::mt19937_64& random);
+void corrupt(QSlice& slice, std::mt19937_64& random);
+
+}  // namespace outrider
