@@ -48,9 +48,10 @@ void CostModel::set_scale(double seconds, int32_t rows) {
   const double scale = seconds / (prior_.base + prior_.per_row * rows);
   t_ *= scale;
   nt_ *= scale;
-  if (!draft_measured_) ld_ *= scale;
+  if (!draft_measured_ && shadows_ == 0) ld_ *= scale;  // what a shadow measured is in seconds already
   scaled_ = true;
   refit();
+  if (!draft_measured_ && shadows_ > 0) settle_shadow_exchange();
 }
 
 void CostModel::observe_verify(int32_t rows, int64_t context, double seconds) {
@@ -138,9 +139,14 @@ void CostModel::observe_shadow(int32_t tokens, double busy, double wait, double 
     return;
   }
   shadow_exchange_ = shadows_ == 0 ? exchange : std::min(shadow_exchange_, exchange);
-  exchange_ = std::max(0.0, shadow_exchange_ - verify_seconds(1, 0));
+  settle_shadow_exchange();
   ld_ = ll_ * (shadows_ == 0 ? token : std::min(draft().per_step, token));
   ++shadows_;
+}
+
+// It may have waited for a pass to end.
+void CostModel::settle_shadow_exchange() {
+  exchange_ = std::max(0.0, shadow_exchange_ - verify_seconds(1, 0));
 }
 
 // Least squares through the origin; both costs >= 0.

@@ -78,6 +78,7 @@ class CostModel {
   void refit();
   void add(double n, double k, double t, double weight);
   void set_scale(double seconds, int32_t rows);
+  void settle_shadow_exchange();
 
   CostPrior prior_;
   bool scaled_;                                     // absolute seconds are known

@@ -17,6 +17,15 @@ TEST(CostModel, TheFirstPassSetsTheScale) {
   EXPECT_DOUBLE_EQ(cost.draft_token_seconds(), 0.0005);
 }
 
+// A drafter beside the first pass may be done before it.
+TEST(CostModel, AShadowBeforeTheFirstPassKeepsItsSeconds) {
+  CostModel cost;
+  cost.observe_shadow(2, 0.010, 0.013, 0.020);
+  cost.observe_verify(1, 10, 0.001);
+  EXPECT_DOUBLE_EQ(cost.draft_token_seconds(), 0.005);
+  EXPECT_NEAR(cost.exchange_seconds(), 0.003 - cost.verify_seconds(1, 0), 1e-9);
+}
+
 TEST(CostModel, LearnsRowsAndContextAndForgets) {
   CostModel cost;
   for (int i = 0; i < 400; ++i) {
