@@ -21,6 +21,8 @@
 
 namespace outrider {
 
+class AcceptanceProcess;
+
 struct ProtocolOptions {
   int32_t max_num_seqs = 16;                     // running at once; the target's own limit also holds
   int32_t max_queued = 1024;                     // requests waiting; more are refused
@@ -41,8 +43,9 @@ struct ProtocolOptions {
   // Match rules: have workers tell what they would have drafted where a fully accepted draft ended, so that a
   // record of the rounds can be replayed at other lengths. Costs a row of the draft model's head each time.
   bool record_guesses = false;
-  // Verdicts do not depend on tokens (--synthetic-acceptance), so the text says nothing about a draft of it.
-  bool synthetic_acceptance = false;
+  // Verdicts are not the models' (--synthetic-acceptance), so the text says nothing about a shadow draft.
+  // Null: they are.
+  std::shared_ptr<const AcceptanceProcess> synthetic_acceptance;
 
   // A round waits for its draft this many times the average round (algorithms.md 7.3), within bounds ...
   double draft_timeout_rounds = 3;
@@ -197,6 +200,7 @@ class Protocol {
   void take_shadow(LiveRequest& live, Draft& draft);
   void learn_shadow(Worker& worker, const LiveRequest& live, const Draft& draft);
   void compare_shadow(LiveRequest& live);
+  std::optional<int32_t> accepted_of(const ShadowDraft& shadow, const Sequence& sequence) const;
   void decide(LiveRequest& live);
   void go_plain(LiveRequest& live);
   void drop(DropReason reason) { ++totals_.drafts_dropped[static_cast<size_t>(reason)]; }

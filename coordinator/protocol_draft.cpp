@@ -1,6 +1,7 @@
 // The first half of a round: gamma, Propose, Draft (algorithms.md 7.2).
 #include <algorithm>
 
+#include "cluster/simulation/acceptance_process.h"
 #include "coordinator/draft_check.h"
 #include "coordinator/protocol.h"
 
@@ -33,7 +34,7 @@ QKind Protocol::q_kind(const LiveRequest& live, const Worker& worker) const {
 
 // Under match rules a round accepts what the target would have written anyway.
 bool Protocol::tests_shadows(const LiveRequest& live) const {
-  return is_match_rule(live.request.sampling.rule) && !options_.synthetic_acceptance;
+  return is_match_rule(live.request.sampling.rule);
 }
 
 GammaContext Protocol::gamma_context(const LiveRequest& live, const Worker& worker) const {
@@ -280,19 +281,27 @@ void Protocol::learn_shadow(Worker& worker, const LiveRequest& live, const Draft
   costs_.at(worker.kind).observe_shadow(phase.longest, busy, busy + link, reading);
 }
 
-// Once the text has gone on past the draft, or otherwise than it.
 void Protocol::compare_shadow(LiveRequest& live) {
   auto& shadow = live.link.shadow;
   if (!shadow || !shadow->ids || live.finished()) return;
-  const auto& ids = *shadow->ids;
-  const auto text = live.sequence.ids_from(shadow->base.value());
+  const auto accepted = accepted_of(*shadow, live.sequence);
+  if (!accepted) return;
+  live.gamma->observe_shadow(tests_shadows(live) ? length(*shadow->ids) : 0, *accepted);
+  shadow.reset();
+}
+
+// Known once the text has gone on past the draft, or otherwise than it.
+std::optional<int32_t> Protocol::accepted_of(const ShadowDraft& shadow, const Sequence& sequence) const {
+  const auto& ids = *shadow.ids;
+  if (options_.synthetic_acceptance)
+    return options_.synthetic_acceptance->accepted_count(sequence.id(), shadow.base.value(), length(ids));
+  const auto text = sequence.ids_from(shadow.base.value());
   const auto reach = std::min(ids.size(), text.size());
   const auto accepted = static_cast<size_t>(
       std::mismatch(ids.begin(), ids.begin() + static_cast<ptrdiff_t>(reach), text.begin()).first -
       ids.begin());
-  if (accepted == text.size() && accepted < ids.size()) return;  // not written yet
-  live.gamma->observe_shadow(tests_shadows(live) ? length(ids) : 0, static_cast<int32_t>(accepted));
-  shadow.reset();
+  if (accepted == text.size() && accepted < ids.size()) return std::nullopt;
+  return static_cast<int32_t>(accepted);
 }
 
 }  // namespace outrider

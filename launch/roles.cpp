@@ -212,7 +212,11 @@ Result<ProtocolOptions> protocol_options(const RunOptions& options, const Prepar
   protocol.row_bytes = q.row_bytes(prepared.target.vocab_size);
   ASSIGN_OR_RETURN(protocol.pipeline, parse_pipeline(options.pipeline));
   protocol.fanout = options.fanout_budget;
-  protocol.synthetic_acceptance = !options.synthetic_acceptance.empty();
+  if (!options.synthetic_acceptance.empty()) {
+    ASSIGN_OR_RETURN(AcceptanceProcess process,
+                     AcceptanceProcess::parse(options.synthetic_acceptance, options.seed));
+    protocol.synthetic_acceptance = std::make_shared<AcceptanceProcess>(std::move(process));
+  }
   protocol.record_guesses = !options.record_rounds_file.empty() && options.synthetic_acceptance.empty();
   return protocol;
 }

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <numeric>
 
+#include "cluster/simulation/acceptance_process.h"
 #include "coordinator/gamma/policies.h"
 #include "simulated_cluster.h"
 #include "toy_model.h"
@@ -38,6 +39,25 @@ class ShadowyGamma final : public GammaPolicy {
 
  private:
   int32_t rounds_ = 0;
+};
+
+// Plain rounds with shadow drafts, and what was learnt from these.
+class ShadowsOnly final : public GammaPolicy {
+ public:
+  struct Learnt {
+    int32_t drafted = 0, accepted = 0;
+  };
+  explicit ShadowsOnly(Learnt* learnt) : learnt_(learnt) {}
+  int32_t next(const GammaContext&) override { return 0; }
+  void update(const RoundOutcome&) override {}
+  int32_t shadow() const override { return 2; }
+  void observe_shadow(int32_t drafted, int32_t accepted) override {
+    learnt_->drafted += drafted;
+    learnt_->accepted += accepted;
+  }
+
+ private:
+  Learnt* learnt_;
 };
 
 int32_t pick(std::mt19937_64& random, int32_t low, int32_t high) {
@@ -319,6 +339,34 @@ TEST_F(ProtocolSimulation, SlicesAndEverythingAtOnce) {
                                  .reorder = true}});
   EXPECT_GT(sliced_, 1000);
   EXPECT_GT(dropped(DropReason::kSliceMissing), 100);
+}
+
+// With synthetic acceptance rounds accept what its process says, whatever the text, and so do shadows.
+TEST(ShadowDrafts, TeachWhatRoundsWouldAccept) {
+  for (const char* rates : {"", "rates:1", "rates:0"}) {
+    SCOPED_TRACE(rates);
+    ShadowsOnly::Learnt learnt;
+    ProtocolOptions options;
+    if (*rates != '\0')
+      options.synthetic_acceptance =
+          std::make_shared<AcceptanceProcess>(AcceptanceProcess::parse(rates, 1).value());
+    SimulatedCluster cluster(
+        1, options, [&learnt] { return std::make_unique<ShadowsOnly>(&learnt); }, Faults{}, 1, 0.5);
+    SimulatedRequest simulated;
+    simulated.request.prompt = {TokenId(1), TokenId(2)};
+    simulated.request.max_tokens = 60;
+    simulated.request.ignore_eos = true;
+    simulated.request.sampling.rule = Rule::kGreedy;
+    ASSERT_TRUE(cluster.run({simulated}));
+    EXPECT_GT(learnt.drafted, 10);
+    const double share = static_cast<double>(learnt.accepted) / learnt.drafted;
+    if (*rates == '\0') {
+      EXPECT_GT(share, 0);
+      EXPECT_LT(share, 1);
+    } else {
+      EXPECT_EQ(share, rates == std::string("rates:1") ? 1 : 0);
+    }
+  }
 }
 
 }  // namespace
