@@ -6,13 +6,16 @@ namespace outrider {
 namespace {
 
 constexpr double kForgetting = 0.98;  // per pass
-constexpr double kEwmaWeight = 0.1;
+// Of one more against the average of many. A round that hits takes half as long as one that misses, so means
+// of few rounds differ by chance; a verdict is much like the one before.
+constexpr double kRoundWeight = 0.04, kVerdictWeight = 0.1;
 // Times the average: more is a pause of the request, or a hiccup of the machine, not a slow round. One of
 // them must not turn preparing off for the many rounds until it is tried again.
 constexpr double kLongest = 1.5;
-constexpr int64_t kTrials = 24;    // first rounds, every third of which goes without
-constexpr int64_t kTryOther = 48;  // later one round in so many goes the other way
-constexpr double kWorthStopping = 0.97;
+constexpr int64_t kTrials = 24;  // first rounds, every sixth of which goes without
+// Later one round in so many goes the other way.
+constexpr int64_t kTryPreparing = 48, kTryWithout = 96;
+constexpr double kWorthStopping = 0.95;
 
 }  // namespace
 
@@ -34,23 +37,29 @@ double PassCost::of(int64_t rows) const {
   return std::max(mean_y + slope * (static_cast<double>(rows) - mean_x), 0.05 * mean_y);
 }
 
-void PreparationPolicy::average(double* mean, int64_t ns) {
-  if (ns <= 0) return;
-  auto sample = static_cast<double>(ns);
-  if (*mean > 0) sample = std::min(sample, kLongest * *mean);
-  *mean = *mean == 0 ? sample : (1 - kEwmaWeight) * *mean + kEwmaWeight * sample;
+void PreparationPolicy::Mean::add(int64_t sample, double least_weight) {
+  if (sample <= 0) return;
+  auto capped = static_cast<double>(sample);
+  if (samples > 0) capped = std::min(capped, kLongest * ns);
+  ns += std::max(least_weight, 1.0 / static_cast<double>(++samples)) * (capped - ns);
+}
+
+void PreparationPolicy::verdict_took(int64_t ns) { verdict_.add(ns, kVerdictWeight); }
+
+void PreparationPolicy::round_took(bool prepared, int64_t ns) {
+  (prepared ? prepared_ : idle_).add(ns, kRoundWeight);
 }
 
 bool PreparationPolicy::prepare_next() {
-  if (++rounds_ <= kTrials) return rounds_ % 3 != 0;
-  const bool better = idle_ns_ == 0 || idle_ns_ > kWorthStopping * prepared_ns_;
-  return rounds_ % kTryOther == 0 ? !better : better;
+  if (++rounds_ <= kTrials) return rounds_ % 6 != 0;
+  const bool better = idle_.samples == 0 || idle_.ns > kWorthStopping * prepared_.ns;
+  return rounds_ % (better ? kTryWithout : kTryPreparing) == 0 ? !better : better;
 }
 
 size_t PreparationPolicy::rows_worth(std::span<const double> probabilities, int64_t waited_ns) const {
-  if (!cost_.known() || verdict_ns_ == 0) return probabilities.size();
+  if (!cost_.known() || verdict_.samples == 0) return probabilities.size();
   const double token_ns = cost_.of(1);  // what a prepared token saves if its outcome comes true
-  const double remaining = verdict_ns_ - static_cast<double>(waited_ns);
+  const double remaining = verdict_.ns - static_cast<double>(waited_ns);
   size_t best = 0;
   double best_rate = 0, mass = 0;
   for (size_t r = 1; r <= probabilities.size(); ++r) {

@@ -25,13 +25,13 @@ class PreparationPolicy {
  public:
   void pass_took(int64_t rows, int64_t ns) { cost_.observe(rows, static_cast<double>(ns)); }
   // From sending a draft until its verdict was known, and until the next draft was sent.
-  void verdict_took(int64_t ns) { average(&verdict_ns_, ns); }
-  void round_took(bool prepared, int64_t ns) { average(prepared ? &prepared_ns_ : &idle_ns_, ns); }
+  void verdict_took(int64_t ns);
+  void round_took(bool prepared, int64_t ns);
   // A verdict is expected so soon that sleeping would only delay the answer to it.
   bool verdict_is_due(int64_t waited_ns) const {
     constexpr double kLongestLook = 2e6;  // ns: a wake-up costs some 1e5
-    return static_cast<double>(waited_ns) < verdict_ns_ + std::min(verdict_ns_, kLongestLook) &&
-           static_cast<double>(waited_ns) > verdict_ns_ - kLongestLook;
+    return static_cast<double>(waited_ns) < verdict_.ns + std::min(verdict_.ns, kLongestLook) &&
+           static_cast<double>(waited_ns) > verdict_.ns - kLongestLook;
   }
 
   // Whether to prepare for the draft that was just sent. Sharing cores or memory with the target can make
@@ -43,10 +43,15 @@ class PreparationPolicy {
   size_t rows_worth(std::span<const double> probabilities, int64_t waited_ns) const;
 
  private:
-  static void average(double* mean, int64_t ns);
+  // Of all samples while they are few, then of the latest.
+  struct Mean {
+    double ns = 0;
+    int64_t samples = 0;
+    void add(int64_t sample, double least_weight);
+  };
 
   PassCost cost_;
-  double verdict_ns_ = 0, prepared_ns_ = 0, idle_ns_ = 0;
+  Mean verdict_, prepared_, idle_;
   int64_t rounds_ = 0;
 };
 

@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <random>
 #include <vector>
 
 namespace outrider {
@@ -72,6 +73,22 @@ TEST(PreparationPolicy, AHiccupDoesNotStopIt) {
     policy.round_took(prepares, round % 100 == 50 ? 5'000'000 : prepares ? 900'000 : 1'000'000);
   }
   EXPECT_GT(prepared, 950);
+}
+
+// Rounds that hit take half as long as those that miss, and half of them do: means of a few say now this, now
+// that of preparing, which gains a tenth.
+TEST(PreparationPolicy, ChanceDoesNotStopIt) {
+  int prepared = 0;
+  std::mt19937 random(1);
+  for (int run = 0; run < 20; ++run) {
+    PreparationPolicy policy;
+    for (int round = 0; round < 500; ++round) {
+      const bool prepares = policy.prepare_next();
+      prepared += prepares;
+      policy.round_took(prepares, !prepares ? 840'000 : random() % 2 == 0 ? 500'000 : 1'000'000);
+    }
+  }
+  EXPECT_GT(prepared, 20 * 485);
 }
 
 }  // namespace
