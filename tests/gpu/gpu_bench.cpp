@@ -17,6 +17,7 @@
 #include "tests/gpu/read_bandwidth.h"
 #include "transformer/cuda/model.h"
 #include "transformer/cuda_backend.h"
+#include "transformer/token_runner.h"
 #include "transformer/weights.h"
 
 namespace outrider::gpu {
@@ -50,6 +51,7 @@ class Bench {
   void measure_products(const std::string& name, int64_t n, int64_t k, WeightType type);
   void measure_steps(const std::string& name, const ModelConfig& config, WeightFormat format,
                      const std::vector<int64_t>& contexts, bool overlap = true);
+  void measure_drafts(const std::string& name, const ModelConfig& config, WeightFormat format);
   void write() const;
 
   Settings settings_;
@@ -250,6 +252,55 @@ void Bench::measure_steps(const std::string& name, const ModelConfig& config, We
   }
 }
 
+// Drafts of 8 tokens after a context, whose tokens are drawn on the device: how long a token takes, wait and
+// copies included.
+void Bench::measure_drafts(const std::string& name, const ModelConfig& config, WeightFormat format) {
+  if (time_is_up("drafts " + name)) return;
+  constexpr int64_t kContext = 128;
+  constexpr int32_t kTokens = 8;
+  const auto single = make_single_collectives();
+  const ModelOptions options{.device = {.kind = Device::Kind::kCuda},
+                             .max_positions = kContext + kTokens,
+                             .run_sequences = 1,
+                             .weight_format = format};
+  auto model = cuda::CudaModel::of_noise(config, options, *single);
+  if (!model.ok()) return report_["not_run"].push_back(name + ": " + model.status().message());
+  const auto runner = (*model)->make_runner(config.vocab_size);
+  const std::vector<TokenId> text(kContext, TokenId(1));
+  const KvHandle sequence = (*model)->kv().create();
+  const BatchSlice prefill{sequence, std::span(text).first(kContext - 1), 1};
+  (void)(*model)->forward({&prefill, 1}).value();
+  std::printf("%-28s", (name + " drafts").c_str());
+  const auto compact = static_cast<int32_t>(config.vocab_size / 50);  // the default
+  for (const auto& [title, rule, row_bytes] : {std::tuple{"greedy", Rule::kGreedy, 0},
+                                               {"invariant", Rule::kInvariant, 0},
+                                               {"dense q", Rule::kToken, 0},
+                                               {"compact q", Rule::kToken, compact}}) {
+    const SamplingParams params{.rule = rule, .temperature = rule == Rule::kGreedy ? 0.0f : 1.0f};
+    const TokenRun run{.sequence = sequence,
+                       .inputs = std::span(text).last(1),
+                       .first = {.sampling = &params, .position = Position(kContext), .row_bytes = row_bytes},
+                       .count = kTokens};
+    if (!runner->takes({&run, 1})) continue;  // the vocabulary is too small for compact rows
+    std::vector<double> seconds;
+    for (int r = -2; r < (settings_.tiny ? 1 : 30); ++r) {
+      const auto start = std::chrono::steady_clock::now();
+      CHECK(runner->run({&run, 1}, false).ok() && !runner->failed(0), "a draft failed");
+      const std::chrono::duration<double> took = std::chrono::steady_clock::now() - start;
+      (*model)->kv().truncate(sequence, kContext - 1);
+      if (r >= 0) seconds.push_back(took.count());
+    }
+    const Timing t = summarize(std::move(seconds));
+    report_["drafts"].push_back({{"model", name},
+                                 {"kind", title},
+                                 {"tokens", kTokens},
+                                 {"ms_per_token", t.median_s * 1e3 / kTokens},
+                                 {"spread", t.spread}});
+    std::printf("  %s %.3f ms/token", title, t.median_s * 1e3 / kTokens);
+  }
+  std::printf("\n");
+}
+
 void Bench::write() const {
   if (!settings_.json_file.empty()) std::ofstream(settings_.json_file) << report_.dump(1) << "\n";
 }
@@ -287,6 +338,7 @@ int Bench::run() {
     for (const auto& [type, format] : kFormats) {
       measure_products(fmt::format("tiny {}", weight_format_name(format)), 96, 64, type);
       measure_steps(fmt::format("tiny {}", weight_format_name(format)), tiny, format, {20});
+      measure_drafts(fmt::format("tiny {}", weight_format_name(format)), tiny, format);
     }
     write();
     return 0;
@@ -310,6 +362,7 @@ int Bench::run() {
       measure_steps(fmt::format("{} {}", name, weight_format_name(format)), config, format,
                     stored ? std::vector<int64_t>{128, 2048} : std::vector<int64_t>{128});
       if (stored) measure_steps(name + " in turn", config, format, {128}, false);
+      if (name == "1B") measure_drafts(fmt::format("1B {}", weight_format_name(format)), config, format);
       write();
     }
   }
