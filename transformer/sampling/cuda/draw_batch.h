@@ -48,9 +48,10 @@ struct DrawBatch : RowBatch {
   // Compact rows: a list of them, and what they are made in.
   const int32_t* compact_rows = nullptr;
   int32_t compact_count = 0;
-  float* ranks = nullptr;       // [rows, width]: numbers in the order of the weights
-  uint64_t* zeros = nullptr;    // [rows, kMaxParts]: tokens without weight
-  uint32_t* entries = nullptr;  // [rows, 2, most_entries]: the best tokens' ids, then their weights
+  const RowInput* selections = nullptr;  // [rows]: the cut of a row's ranks
+  float* ranks = nullptr;                // [rows, width]: numbers in the order of the weights
+  uint64_t* zeros = nullptr;             // [rows, kMaxParts]: tokens without weight
+  uint32_t* entries = nullptr;           // [rows, 2, most_entries]: the best tokens' ids, then their weights
   int32_t most_entries = 0;
   struct Choice {
     QHead q;
