@@ -59,7 +59,7 @@ __global__ void __launch_bounds__(kThreads) combine_splits(const AttentionTurn t
 }  // namespace
 
 int64_t attention_turn_rows(int64_t heads, int64_t head_dim, int64_t max_positions) {
-  constexpr int64_t kWorkspaceFloats = int64_t{8} << 20, kLeast = 16, kMost = 256;
+  constexpr int64_t kWorkspaceFloats = int64_t{8} << 20, kLeast = 16, kMost = kMaxTurnRows;
   const int64_t row = attention_workspace(1, std::max<int64_t>(heads, 1), head_dim, max_positions);
   return std::clamp(kWorkspaceFloats / row, kLeast, kMost);
 }

@@ -35,9 +35,11 @@ struct Room {
   }
   __host__ __device__ int value_words() const { return kSplitBlocks * dim_tiles * lanes(); }
   __host__ __device__ int q_words() const { return dim_tiles * column_tiles * lanes(); }
-  // Behind the words: the warps' maxima and sums, and the last position of every column in this split.
+  // Behind the words: the warps' maxima and sums, the last position of every column in this split, and the
+  // list of the turn's splits.
   __host__ __device__ int64_t bytes() const {
-    return int64_t{16} * (key_words() + value_words() + q_words()) + int64_t{4} * (2 * kWarps + 1) * kColumns;
+    return int64_t{16} * (key_words() + value_words() + q_words()) +
+           int64_t{4} * ((2 * kWarps + 1) * kColumns + kMaxTurnRows);
   }
 };
 
@@ -49,6 +51,7 @@ struct Shared {
   float* maxima;   // [warp][column]
   float* sums;     // [warp][column]
   int* last;       // [column]: of the row, relative to the split; negative where it ends before
+  int* ends;       // [row of the turn]: splits of the tiles that begin there or before
 
   __device__ __forceinline__ explicit Shared(const Room& room) {
     keys = weights = shared_memory<uint4>();
@@ -57,6 +60,7 @@ struct Shared {
     maxima = reinterpret_cast<float*>(q + room.q_words());
     sums = maxima + kWarps * kColumns;
     last = reinterpret_cast<int*>(sums + kWarps * kColumns);
+    ends = last + kColumns;
   }
 };
 
@@ -287,24 +291,71 @@ __device__ __forceinline__ Tile tile_of(const AttentionTurn& turn, int32_t row, 
   return tile;
 }
 
-// Grid: splits in turns, KV heads of this rank, rows; a row in which no tile begins has nothing to do.
+// Fills ends: the sum over rows of the splits of tiles that begin there (Hillis and Steele 1986).
+__device__ __forceinline__ void list_splits(const AttentionTurn& turn, int* ends) {
+  constexpr int kEach = kMaxTurnRows / kThreads;
+  const int tid = static_cast<int>(threadIdx.x);
+  int sums[kEach];
+  OUTRIDER_UNROLL
+  for (int j = 0; j < kEach; ++j) {
+    const int r = tid + j * kThreads;
+    const int32_t row = turn.first_row + r, rows = r < turn.rows ? turn.batch.tile_rows[row] : 0;
+    ends[r] = sums[j] = rows > 0 ? split_count(turn.batch.positions[row + rows - 1] + 1) : 0;
+  }
+  sync_block();
+  for (int distance = 1; distance < turn.rows; distance *= 2) {
+    OUTRIDER_UNROLL
+    for (int j = 0; j < kEach; ++j)
+      if (tid + j * kThreads >= distance) sums[j] += ends[tid + j * kThreads - distance];
+    sync_block();
+    OUTRIDER_UNROLL
+    for (int j = 0; j < kEach; ++j) ends[tid + j * kThreads] = sums[j];
+    sync_block();
+  }
+}
+
+// One split of one tile for one KV head: neighbours have the same tile and head.
+struct Item {
+  int32_t row, kv_head, split;
+};
+__device__ __forceinline__ Item item_at(const AttentionTurn& turn, const int* ends, int index) {
+  const int kv_heads = turn.layer.kv_heads;
+  int low = 0, high = turn.rows - 1;  // the first row whose end is behind it
+  while (low < high) {
+    const int middle = (low + high) / 2;
+    if (ends[middle] * kv_heads > index)
+      high = middle;
+    else
+      low = middle + 1;
+  }
+  const int before = low > 0 ? ends[low - 1] : 0, splits = ends[low] - before;
+  const int in_tile = index - before * kv_heads;
+  return {turn.first_row + low, in_tile / splits, in_tile % splits};
+}
+
+// Blocks share the splits of a turn evenly, each a run of them: how many there are is known on the device
+// only.
 __global__ void __launch_bounds__(kThreads, 2) attend_tiles(const AttentionTurn turn, const Room room) {
-  const Tile tile =
-      tile_of(turn, turn.first_row + static_cast<int32_t>(blockIdx.z), static_cast<int>(blockIdx.y));
-  await_inputs();  // the batch itself was there long before
-  int split = static_cast<int>(blockIdx.x);
-  if (tile.columns == 0 || split * kSplitPositions > tile.last) return;
   const Shared s(room);
-  const int column_tiles = (tile.columns + 7) / 8;
+  list_splits(turn, s.ends);  // the batch itself was there long before
+  await_inputs();
+  const auto items = static_cast<int64_t>(s.ends[turn.rows - 1]) * turn.layer.kv_heads;
+  const auto first = static_cast<int>(items * blockIdx.x / gridDim.x);
+  const auto end = static_cast<int>(items * (blockIdx.x + 1) / gridDim.x);
   const float scale = 1.0f / sqrtf(static_cast<float>(turn.layer.head_dim));
   const int tid = static_cast<int>(threadIdx.x);
-  for (bool first = true; split * kSplitPositions <= tile.last; split += static_cast<int>(gridDim.x)) {
+  Tile tile{.row = -1};
+  for (int index = first; index < end; ++index) {
+    const Item item = item_at(turn, s.ends, index);
+    const bool is_new = item.row != tile.row || item.kv_head != tile.kv_head;
+    if (is_new) tile = tile_of(turn, item.row, item.kv_head);
+    if (tile.columns == 0) continue;  // the rank has none of this KV head's query heads
+    const int column_tiles = (tile.columns + 7) / 8, split = item.split;
     const int begin = split * kSplitPositions, left = tile.last - begin + 1;
     const int positions = left < kSplitPositions ? left : kSplitPositions;
     const int blocks = (positions + kStep - 1) / kStep;
     fetch(turn, tile, room, s, split * kSplitBlocks, blocks);
-    if (first) stage_queries(turn, tile, room, s.q);
-    first = false;
+    if (is_new) stage_queries(turn, tile, room, s.q);
     for (int c = tid; c < kColumns; c += kThreads)
       s.last[c] = c < tile.columns ? turn.batch.positions[tile.row_of(c)] - begin : -1;
     sync_block();
@@ -343,12 +394,10 @@ void attend_on_tensor_cores(StreamView stream, const AttentionTurn& turn) {
   const Room room{.dim_tiles = turn.layer.dim_tiles(), .column_tiles = (rows * turn.a.heads_per_kv + 7) / 8};
   CHECK(turn.a.tile_rows > 0 && room.column_tiles <= kColumnTiles, "{} rows of {} heads", rows,
         turn.a.heads_per_kv);
-  // Enough blocks that the few which are not empty fill the device.
-  const int wanted = 32 * turn.a.multiprocessors / (turn.layer.kv_heads * turn.rows);
+  CHECK(turn.rows <= kMaxTurnRows, "{} rows in a turn", turn.rows);
+  const int64_t items = int64_t{turn.splits} * turn.layer.kv_heads * turn.rows;  // at most
   launch(stream,
-         {.grid_x = static_cast<unsigned>(std::clamp(wanted, 1, turn.splits)),
-          .grid_y = static_cast<unsigned>(turn.layer.kv_heads),
-          .grid_z = static_cast<unsigned>(turn.rows),
+         {.grid_x = static_cast<unsigned>(std::min<int64_t>(items, 2 * turn.a.multiprocessors)),
           .threads = kThreads,
           .shared_bytes = static_cast<size_t>(room.bytes()),
           .early = true},

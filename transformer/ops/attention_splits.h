@@ -7,6 +7,8 @@
 
 namespace outrider::cuda {
 
+constexpr int32_t kMaxTurnRows = 256;
+
 // One turn: rows [first_row, first_row + rows).
 struct AttentionTurn {
   DeviceBatch batch;
