@@ -278,20 +278,19 @@ __device__ __forceinline__ void multiply_values(const AttentionTurn& turn, const
   }
 }
 
-// Before await_inputs(): the batch was written several kernels ago, but perhaps after this multiprocessor last
-// read it.
 __device__ __forceinline__ Tile tile_of(const AttentionTurn& turn, int32_t row, int32_t kv_head) {
-  const int32_t rows = load_of_others(turn.batch.tile_rows + row);
+  const int32_t rows = turn.batch.tile_rows[row];
   Tile tile{.row = row, .kv_head = kv_head, .first_head = turn.begin_head(kv_head)};
   tile.heads = turn.end_head(kv_head) - tile.first_head;
   if (rows == 0 || tile.heads <= 0) return tile;
   tile.columns = rows * tile.heads;
-  tile.last = load_of_others(turn.batch.positions + row + rows - 1);
-  tile.table = turn.batch.tables + load_of_others(turn.batch.row_table + row) * turn.batch.table_stride;
+  tile.last = turn.batch.positions[row + rows - 1];
+  tile.table = turn.batch.tables + turn.batch.row_table[row] * turn.batch.table_stride;
   return tile;
 }
 
-// Fills ends: the sum over rows of the splits of tiles that begin there (Hillis and Steele 1986).
+// Fills ends: the sum over rows of the splits of tiles that begin there (Hillis and Steele 1986). Before
+// await_inputs(): the batch was written several kernels ago, but perhaps after this multiprocessor last read it.
 __device__ __forceinline__ void list_splits(const AttentionTurn& turn, int* ends) {
   constexpr int kEach = kMaxTurnRows / kThreads;
   const int tid = static_cast<int>(threadIdx.x);
@@ -299,8 +298,9 @@ __device__ __forceinline__ void list_splits(const AttentionTurn& turn, int* ends
   OUTRIDER_UNROLL
   for (int j = 0; j < kEach; ++j) {
     const int r = tid + j * kThreads;
-    const int32_t row = turn.first_row + r, rows = r < turn.rows ? turn.batch.tile_rows[row] : 0;
-    ends[r] = sums[j] = rows > 0 ? split_count(turn.batch.positions[row + rows - 1] + 1) : 0;
+    const int32_t row = turn.first_row + r, rows = r < turn.rows ? load_of_others(turn.batch.tile_rows + row) : 0;
+    ends[r] = sums[j] =
+        rows > 0 ? split_count(load_of_others(turn.batch.positions + row + rows - 1) + 1) : 0;
   }
   sync_block();
   for (int distance = 1; distance < turn.rows; distance *= 2) {
@@ -337,7 +337,7 @@ __device__ __forceinline__ Item item_at(const AttentionTurn& turn, const int* en
 // only.
 __global__ void __launch_bounds__(kThreads, 2) attend_tiles(const AttentionTurn turn, const Room room) {
   const Shared s(room);
-  list_splits(turn, s.ends);  // the batch itself was there long before
+  list_splits(turn, s.ends);
   await_inputs();
   const auto items = static_cast<int64_t>(s.ends[turn.rows - 1]) * turn.layer.kv_heads;
   const auto first = static_cast<int>(items * blockIdx.x / gridDim.x);
