@@ -33,5 +33,8 @@ function(outrider_test name)
   if(NOT ARG_TIMEOUT)
     set(ARG_TIMEOUT 300)
   endif()
+  if(OUTRIDER_SANITIZE)  # instrumented code takes 5 to 20 times as long
+    math(EXPR ARG_TIMEOUT "6 * ${ARG_TIMEOUT}")
+  endif()
   set_tests_properties(${name} PROPERTIES TIMEOUT ${ARG_TIMEOUT})
 endfunction()

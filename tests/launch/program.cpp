@@ -19,6 +19,12 @@ namespace {
 using Clock = std::chrono::steady_clock;
 using std::chrono::milliseconds;
 
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+constexpr int kPatience = 6;  // as that of ctest: cmake/outrider.cmake
+#else
+constexpr int kPatience = 1;
+#endif
+
 struct Pipe {
   Pipe() {
     int ends[2];
@@ -119,7 +125,7 @@ Outcome run_program(std::vector<std::string> argv, const RunSettings& settings) 
       signalled = Clock::now();
       sent = true;
     }
-    if (Clock::now() - start > settings.limit) {
+    if (Clock::now() - start > kPatience * settings.limit) {
       outcome.hung = true;
       kill(-pid, SIGKILL);
       waitpid(pid, &status, 0);

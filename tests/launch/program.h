@@ -21,8 +21,7 @@ struct RunSettings {
   Stdin in = Stdin::kEmpty;
   int signal = 0;  // sent once `signal_when` exists
   std::filesystem::path signal_when;
-  std::chrono::seconds limit{
-      60};  // then the program counts as hanging and is killed; generous for sanitizers
+  std::chrono::seconds limit{60};  // then the program counts as hanging and is killed; longer if sanitized
 };
 
 struct Outcome {
