@@ -38,7 +38,7 @@ template <class T>
 __global__ void __launch_bounds__(kThreads) combine_splits(const AttentionTurn turn) {
   const int head = static_cast<int>(blockIdx.x), d = turn.layer.head_dim;
   const int32_t row = turn.first_row + static_cast<int32_t>(blockIdx.y);
-  const int splits = split_count(turn.batch.positions[row] + 1);
+  const int splits = split_count(load_of_others(turn.batch.positions + row) + 1);  // as in attend_tiles
   await_inputs();
   float* factors = shared_memory<float>() + kNormWarps;
   const float* results = turn.max_and_sum(row, head, 0);
