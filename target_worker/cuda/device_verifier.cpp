@@ -69,6 +69,7 @@ struct DeviceVerifier::Memory {
 DeviceVerifier::DeviceVerifier(DeviceGroup& group, Collectives& host, const VerifierLimits& limits)
     : group_((use_device(group.device()), group)),
       limits_(limits),
+      inputs_(limits.q_words),
       memory_(std::make_unique<Memory>(limits.rows, limits.requests, group.size())),
       verdicts_(limits.requests),
       logprobs_(host) {

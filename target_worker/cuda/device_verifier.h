@@ -19,6 +19,7 @@ struct SearchTask;  // row_steps.h
 struct VerifierLimits {
   int64_t rows = 64;  // of logits in one pass
   int64_t requests = 64;
+  int64_t q_words = 0;  // weights of q in one pass that room is made for at once; more is made when needed
 };
 
 class DeviceVerifier final : public Verifier {

@@ -22,6 +22,9 @@ void make_room(Buffer& buffer, std::vector<Buffer>& retired, int64_t size) {
 
 class VerifyInputs {
  public:
+  explicit VerifyInputs(int64_t q_words)
+      : staging_(kUsualBytes + q_words * int64_t{sizeof(uint32_t)}), memory_(staging_.size()) {}
+
   // Packs `requests` for the slice `range` of rank `rank`, and queues the copy. The pointers it sets in
   // `batch` are valid until the next call, which must not come before the copy is done.
   void send(std::span<const VerifyRequest> requests, IndexRange range, StreamView stream, VerifyBatch& batch);
@@ -53,8 +56,8 @@ class VerifyInputs {
   int64_t word_count_ = 0;
   uint64_t q_zero_draws_ = 0;
   static constexpr int64_t kUsualBytes = int64_t{4} << 20;
-  PinnedBuffer<std::byte> staging_{kUsualBytes};
-  DeviceBuffer<std::byte> memory_{kUsualBytes};
+  PinnedBuffer<std::byte> staging_;
+  DeviceBuffer<std::byte> memory_;
   std::vector<PinnedBuffer<std::byte>> retired_staging_;
   std::vector<DeviceBuffer<std::byte>> retired_memory_;
 };
