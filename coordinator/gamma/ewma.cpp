@@ -10,6 +10,7 @@ namespace outrider {
 namespace {
 
 constexpr double kTrialShare = 0.01;
+constexpr int32_t kRarest = 4;  // trials of drafts that found nothing so many times in a row are so much rarer
 constexpr double kMaxStanding = 8;   // plain steps: past gains do not pay for a long loss
 constexpr int32_t kFirstLength = 1;  // until it is known what drafting costs
 constexpr double kMaxTrials = 4;     // credit for so many: a burst can confirm what one found
@@ -135,7 +136,7 @@ void EwmaBatch::settle(const CostModel& cost, double plain_seconds, int64_t cont
   else if (trial_ == Trial::kPlain)
     credit_ -= std::max(0.0, seconds - step.rounds / trial_rate_);
   else
-    credit_ += kTrialShare * seconds;
+    credit_ += kTrialShare / (off_ ? std::clamp(fruitless_, 1, kRarest) : 1) * seconds;
 }
 
 // While drafting is off for what it lost, its shadows count as if they had been rounds, so that it comes back
@@ -155,6 +156,7 @@ void EwmaBatch::consider_trial(const CostModel& cost, double plain_seconds, doub
   const bool was_off = off_;
   off_ = std::all_of(members_.begin(), members_.end(), [](const EwmaGamma* m) { return m->gamma_ == 0; });
   if (off_ != was_off) credit_ = 0;
+  if (!off_) fruitless_ = 0;
   trial_ = Trial::kNone;
   double extra = 0;
   if (off_ && shadow_out_) return;
@@ -172,6 +174,7 @@ void EwmaBatch::consider_trial(const CostModel& cost, double plain_seconds, doub
   const bool due = !off_ && since_plain_ >= kPlainTrialMaxGap;
   if (!options_.trials || (!due && (credit_ <= 0 || credit_ < extra))) return;
   trial_ = off_ ? Trial::kDraft : Trial::kPlain;
+  fruitless_ += off_;
   trial_rate_ = best_rate;
   since_plain_ = 0;
   if (off_ && shadows_ == Shadows::kTests) credit_ -= extra;

@@ -55,11 +55,13 @@ class EwmaBatch {
   AcceptanceEwma shared_;  // of all sequences, decayed by the step
   bool stale_ = true;
 
-  // Trials of what is not done now have a budget: other steps earn 1 % of their time, a trial is charged what
-  // it lost (algorithms.md section 5, rule 3). Drafts that were accepted pay for themselves.
+  // Trials of what is not done now have a budget: other steps earn 1 % of their time, down to a quarter of that
+  // after trials of drafts that found nothing, since all that was written must be read for one; a trial is
+  // charged what it lost (algorithms.md section 5, rule 3). Drafts that were accepted pay for themselves.
   double credit_ = 0;
   bool off_ = false;  // nobody drafts, trials apart
   Trial trial_ = Trial::kNone;
+  int32_t fruitless_ = 0;      // trials of drafts in a row after which nobody drafted
   int32_t since_plain_ = 252;  // steps; nothing is known at first, so the first trial is soon
   double trial_rate_ = 0;      // of what a plain trial stood in for
   struct Step {

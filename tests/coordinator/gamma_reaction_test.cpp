@@ -234,14 +234,14 @@ TEST(GammaReaction, TrialsInTheShadowLoseNothing) {
   }
 }
 
-// Where cores are shared the target pays for what drafters read.
+// Where cores are shared the target pays for what drafters read. Trials that never find anything get rare.
 TEST(GammaReaction, ReadingIsPartOfTheBudget) {
   Rounds rounds("ewma", {.alpha = 0.02, .draft = 0.1, .reading = 3, .shadows = Shadows::kTests});
   rounds.speedup(1000);  // until it is known for useless
   rounds.shadows = 0;
   rounds.speedup(4000);
-  EXPECT_GE(rounds.shadows, 8);
-  EXPECT_LE(rounds.shadows * 3.2, 0.01 * 4000 + 2 * 3.2);
+  EXPECT_GE(rounds.shadows, 3);
+  EXPECT_LE(rounds.shadows * 3.2, 0.0025 * 4000 + 2 * 3.2);
 }
 
 TEST(GammaReaction, ShadowsBringDraftingBack) {
