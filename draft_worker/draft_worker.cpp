@@ -135,12 +135,21 @@ bool DraftWorker::scatter(Draft& draft) {
   return true;
 }
 
-// A coordinator whose queue is full will ask again.
+// A coordinator whose queue is full will ask again. One that has gone may have told us to go too: that it
+// went is seen before what it said is read.
 void DraftWorker::send(const Message& message) {
   last_sent_ = Clock::now();
   Status status = transport_.send(kCoordinatorPeer, message);
   if (!status.ok()) spdlog::debug("not sent: {}", status.message());
-  if (status.code() == StatusCode::kUnavailable && end_.ok()) end_ = std::move(status);
+  if (status.code() != StatusCode::kUnavailable || !stays()) return;
+  leaving_ = shutdown_arrived();
+  if (!leaving_) end_ = std::move(status);
+}
+
+bool DraftWorker::shutdown_arrived() {
+  while (const auto incoming = transport_.receive(Clock::now()))
+    if (std::holds_alternative<Shutdown>(incoming->message)) return true;
+  return false;
 }
 
 // A connection that closes before its last words were read looks like a death.

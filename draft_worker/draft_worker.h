@@ -53,6 +53,7 @@ class DraftWorker {
   void send(const Message& message);
   void send_draft(Draft draft);
   bool scatter(Draft& draft);
+  bool shutdown_arrived();
   void beat();
   void say_goodbye();
   bool stays() const { return !leaving_ && end_.ok(); }

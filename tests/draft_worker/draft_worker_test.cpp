@@ -1,0 +1,88 @@
+// How a draft worker's loop ends.
+#include "draft_worker/draft_worker.h"
+
+#include <gtest/gtest.h>
+
+#include <functional>
+#include <string>
+#include <thread>
+#include <utility>
+
+#include "comm/transport.h"
+
+namespace outrider::testing {
+namespace {
+
+// Has one answer to give, after `meanwhile`.
+class OneAnswer final : public Drafter {
+ public:
+  explicit OneAnswer(std::function<void()> meanwhile) : meanwhile_(std::move(meanwhile)) {}
+  Status open(const Open&) override { return {}; }
+  void close(SequenceId) override {}
+  Status begin(const Propose&) override { return {}; }
+  bool work(std::vector<DraftAnswer>& answers) override {
+    if (!meanwhile_) return false;
+    std::exchange(meanwhile_, {})();
+    answers.emplace_back();
+    return true;
+  }
+  Resync held(SequenceId) const override { return {}; }
+  int32_t max_context() const override { return 1; }
+
+ private:
+  std::function<void()> meanwhile_;
+};
+
+class EndOfDraftWorker : public ::testing::TestWithParam<std::string> {
+ protected:
+  void SetUp() override {
+    if (GetParam() == "inproc") {
+      const auto hub = make_inproc_hub();
+      coordinator_ = hub->coordinator_end();
+      worker_ = hub->connect();
+    } else {
+      coordinator_ = make_zmq_server("tcp://127.0.0.1:*").value();
+      worker_ = make_zmq_client(coordinator_->endpoint()).value();
+    }
+    ASSERT_TRUE(worker_->send(kCoordinatorPeer, Hello{}).ok());
+    const auto hello = coordinator_->receive(Clock::now() + std::chrono::seconds(10));
+    ASSERT_TRUE(hello);
+    peer_ = hello->peer;
+  }
+
+  // Returns when the worker would notice.
+  void coordinator_goes() {
+    coordinator_.reset();
+    while (worker_->send(kCoordinatorPeer, Heartbeat{}).code() != StatusCode::kUnavailable)
+      std::this_thread::yield();
+  }
+
+  std::unique_ptr<Transport> coordinator_, worker_;
+  PeerId peer_;
+};
+
+TEST_P(EndOfDraftWorker, ToldToGoWhileItDrafts) {
+  OneAnswer drafter([this] {
+    ASSERT_TRUE(coordinator_->send(peer_, Heartbeat{}).ok());
+    ASSERT_TRUE(coordinator_->send(peer_, Shutdown{}).ok());
+    coordinator_goes();
+  });
+  const Status end = DraftWorker(drafter, *worker_, {}).serve();
+  EXPECT_TRUE(end.ok()) << end.message();
+}
+
+// In one process the end of a coordinator is its Shutdown, however it comes about.
+TEST_P(EndOfDraftWorker, TheCoordinatorBreaksWhileItDrafts) {
+  OneAnswer drafter([this] {
+    ASSERT_TRUE(coordinator_->send(peer_, Heartbeat{}).ok());
+    coordinator_goes();
+  });
+  const Status end = DraftWorker(drafter, *worker_, {}).serve();
+  EXPECT_EQ(end.code(), GetParam() == "inproc" ? StatusCode::kOk : StatusCode::kUnavailable);
+}
+
+INSTANTIATE_TEST_SUITE_P(Carriers, EndOfDraftWorker, ::testing::Values("inproc", "zeromq"),
+                         [](const auto& carrier) { return carrier.param; });
+
+}  // namespace
+}  // namespace outrider::testing
