@@ -20,15 +20,15 @@ Result<DeviceChoice> parse_device(const std::string& text) {
   return invalid_argument(fmt::format("--device {}: choose cpu, cuda, cuda:N or auto", text));
 }
 
-Status check_device(const RunOptions& options) {
-  ASSIGN_OR_RETURN(const DeviceChoice choice, parse_device(options.device));
-  if (choice.kind == Device::Kind::kCpu) return {};
+Result<DeviceChoice> check_device(const std::string& text) {
+  ASSIGN_OR_RETURN(const DeviceChoice choice, parse_device(text));
+  if (choice.kind == Device::Kind::kCpu) return choice;
   const auto count = cuda_device_count();
-  if (!count.ok()) return invalid_argument("--device " + options.device + ": " + count.status().message());
+  if (!count.ok()) return invalid_argument("--device " + text + ": " + count.status().message());
   if (choice.index && *choice.index >= *count)
     return invalid_argument(fmt::format("--device {}: this machine has {} CUDA device{}, numbered from 0",
-                                        options.device, *count, *count == 1 ? "" : "s"));
-  return {};
+                                        text, *count, *count == 1 ? "" : "s"));
+  return choice;
 }
 
 int gpus_for(const RunOptions& options) {

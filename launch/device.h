@@ -16,8 +16,8 @@ struct DeviceChoice {
 
 // "cpu", "cuda", "cuda:N", or "auto", which is cpu: a GPU is asked for by name.
 Result<DeviceChoice> parse_device(const std::string& text);
-// The device can be had. An error names --device and the remedy.
-Status check_device(const RunOptions& options);
+// parse_device of what can be had. An error names --device and the remedy.
+Result<DeviceChoice> check_device(const std::string& text);
 // The GPUs of this machine that workers may take; 0 on the CPU.
 int gpus_for(const RunOptions& options);
 // Worker 0, 1, ... of one process: target ranks first, then the drafter. After check_device.

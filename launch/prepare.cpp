@@ -66,7 +66,7 @@ Result<Preparation> prepare_drafter(const RunOptions& options) {
   RETURN_IF_ERROR(check_drafter_options(options));
   if (!options.has_drafter())
     return invalid_argument("nothing to draft with: give --draft-model DIR or --drafter ngram");
-  RETURN_IF_ERROR(check_device(options));
+  RETURN_IF_ERROR(check_device(options.device).status());
   RETURN_IF_ERROR(pin_isa(options.isa));
   Preparation p;
   p.max_model_len = options.max_model_len > 0    ? options.max_model_len
@@ -79,7 +79,7 @@ Result<Preparation> prepare_drafter(const RunOptions& options) {
 
 Result<Preparation> prepare(const RunOptions& options) {
   RETURN_IF_ERROR(check_options(options));
-  RETURN_IF_ERROR(check_device(options));
+  RETURN_IF_ERROR(check_device(options.device).status());
   RETURN_IF_ERROR(pin_isa(options.isa));
   Preparation p;
   ASSIGN_OR_RETURN(p.target, read_config("--model", options.model));

@@ -25,7 +25,9 @@ class Calibrator {
  private:
   Result<std::unique_ptr<Model>> load(const SynthModel& model) {
     if (options_.interrupted()) return unavailable("interrupted");
-    return Model::load(model.directory, probe_model_options(options_.probe, options_.threads), *single_);
+    ModelOptions model_options = probe_model_options(options_.probe, options_.threads);
+    model_options.device = options_.device;
+    return Model::load(model.directory, model_options, *single_);
   }
 
   Status set_final_gain(double gain) {

@@ -15,7 +15,8 @@ struct Calibration {
   double entropy = 2.5;  // nats
   int64_t layers = 0;    // of the target
   int64_t draft_layers = 0;
-  int threads = 1;
+  Device device;
+  int threads = 1;  // on the CPU
   ProbeOptions probe;
   std::function<void(const std::string&)> tell;  // one line per step, for people
   std::function<bool()> interrupted;

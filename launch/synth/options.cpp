@@ -39,6 +39,10 @@ void add_synth_options(CLI::App& app, SynthOptions& o) {
       ->capture_default_str();
   app.add_option("-s,--seed", o.seed, "The same seed and flags give the same files")->capture_default_str();
   app.add_option("--threads", o.threads, "0: one per core")->capture_default_str();
+  app.add_option("--device", o.device,
+                 "Where the pair runs while it is tuned: cpu, cuda or cuda:N. What it measures there differs "
+                 "in the last digits, and so do its files")
+      ->capture_default_str();
   app.add_flag("--force", o.force, "Replace an --output that an earlier synth wrote");
   app.add_flag("-q,--quiet", o.quiet, "No progress on standard error");
 }

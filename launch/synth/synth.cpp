@@ -10,6 +10,7 @@
 #include <nlohmann/json.hpp>
 
 #include "comm/cores.h"
+#include "launch/device.h"
 #include "launch/generate.h"
 #include "launch/progress.h"
 #include "launch/synth/calibrate.h"
@@ -143,6 +144,7 @@ nlohmann::json record_of(const SynthOptions& o, const Calibrated& c) {
 
 Result<Calibrated> synthesise(const SynthOptions& options) {
   ASSIGN_OR_RETURN(const SynthShape shape, check_synth_options(options));
+  ASSIGN_OR_RETURN(const DeviceChoice device, check_device(options.device));
   ASSIGN_OR_RETURN(PartialDirectory directory, PartialDirectory::create(options.output, options.force));
   const fs::path target_path = directory.path() / "target", draft_path = directory.path() / "draft";
   RETURN_IF_ERROR(check_space(
@@ -156,6 +158,7 @@ Result<Calibrated> synthesise(const SynthOptions& options) {
                           .entropy = options.entropy,
                           .layers = shape.layers,
                           .draft_layers = options.draft_layers,
+                          .device = {.kind = device.kind, .index = device.index.value_or(0)},
                           .threads = options.threads > 0 ? options.threads : usable_cores(),
                           .probe = {.temperature = options.temperature, .seed = {options.seed}}};
   calibration.tell = [&](const std::string& line) {

@@ -27,6 +27,7 @@ struct SynthOptions {
   double entropy = 2.5;
   uint64_t seed = 0;
   int threads = 0;  // 0: one per core
+  std::string device = "cpu";
   bool force = false;
   bool quiet = false;
 };

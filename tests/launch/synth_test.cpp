@@ -86,6 +86,8 @@ TEST_F(Synth, BadFlagsAreNamed) {
   EXPECT_NE(message({"--acceptance", "1"}).find("--acceptance 1"), std::string::npos);
   EXPECT_NE(message({"--entropy", "9"}).find("--entropy 9"), std::string::npos);
   EXPECT_NE(message({"--kv-heads", "3"}).find("--kv-heads 3: must divide"), std::string::npos);
+  EXPECT_NE(message({"--device", "tpu"}).find("--device tpu: choose"), std::string::npos);
+  EXPECT_NE(message({"--device", "cuda:99"}).find("--device cuda:99: "), std::string::npos);
   EXPECT_NE(message({"--shape", "1.1"}).find("did you mean 1.1b?"), std::string::npos);
   EXPECT_TRUE(dir_.entries().empty());
 }
