@@ -125,11 +125,13 @@ class ModelDrafter final : public Drafter {
     return logits_.logits.row(row).first(static_cast<size_t>(vocab_size_));
   }
 
-  // job_runs.cpp: rounds whose tokens the model's device draws
+  // device_runs.cpp: rounds and branches whose tokens the model's device draws
   bool run_jobs(std::vector<DraftAnswer>& answers);
   void collect_runs();
   void share_time(int64_t total_ns);
   Status take_run(Sequence& s, size_t run);
+  bool collect_branch_runs();
+  Status run_branches();
 
   // outcome_preparation.cpp: branches
   bool resume(Sequence& s, const Propose& propose);
@@ -146,7 +148,7 @@ class ModelDrafter final : public Drafter {
   bool prepare();
   bool awaits_verdict() const;
   BatchSlice slice_of(const PreparationPart& part);
-  Status feed_parts();
+  Status extend_parts();
   void take_parts();
   void take_guesses(Sequence& s, int64_t row);
   bool give_up_branches();

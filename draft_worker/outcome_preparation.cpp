@@ -14,6 +14,10 @@ constexpr int64_t kMaxPreparedRows = 32;
 
 }  // namespace
 
+int64_t runs_at_a_time(int64_t sequences, int64_t outcomes) {
+  return std::max(sequences, std::min(kMaxPreparedRows, sequences * outcomes));
+}
+
 int64_t kv_tokens_for_outcomes(int64_t outcomes, int64_t gamma) {
   // A branch copies the block it starts in, and its draft may begin anywhere in it.
   return outcomes * (gamma + 2 * kBlockTokens);
@@ -221,9 +225,7 @@ bool ModelDrafter::prepare() {
   collect_parts();
   if (parts_.empty()) return awaits_verdict();
   const auto start = options_.now();
-  if (feed_parts().ok())
-    take_parts();
-  else if (!give_up_branches())
+  if (!extend_parts().ok() && !give_up_branches())
     for (const PreparationPart& part : parts_) drop_block(*part.sequence);
   prepare_ns_ += std::chrono::duration_cast<std::chrono::nanoseconds>(options_.now() - start).count();
   return true;
@@ -255,10 +257,13 @@ BatchSlice ModelDrafter::slice_of(const PreparationPart& part) {
   return {.sequence = *branch.kv, .tokens = std::span(branch.strand.tokens).last(1), .logit_rows = 1};
 }
 
-Status ModelDrafter::feed_parts() {
+// One pass.
+Status ModelDrafter::extend_parts() {
+  if (runner_ && collect_branch_runs()) return run_branches();
   slices_.clear();
   for (const PreparationPart& part : parts_) slices_.push_back(slice_of(part));
   ASSIGN_OR_RETURN(logits_, model_.forward(slices_));
+  take_parts();
   return {};
 }
 

@@ -152,10 +152,10 @@ Result<std::unique_ptr<Model>> load_draft(const RunOptions& options, const Prepa
   model_opts.max_rows = kDraftPrefillRows;
   // Every sequence's next token in one pass, or that of the branches prepared for them.
   model_opts.max_logit_rows = std::max(kDraftLogitRows, int64_t{options.max_num_seqs});
-  model_opts.run_sequences = options.max_num_seqs;
-  if (options.pipeline != "lockstep")
-    model_opts.kv_tokens +=
-        options.max_num_seqs * kv_tokens_for_outcomes(options.fanout_budget, kMaxSpeculativeTokens);
+  const int64_t outcomes = options.pipeline == "lockstep" ? 0 : options.fanout_budget;
+  model_opts.run_sequences = runs_at_a_time(options.max_num_seqs, outcomes);
+  if (outcomes > 0)
+    model_opts.kv_tokens += options.max_num_seqs * kv_tokens_for_outcomes(outcomes, kMaxSpeculativeTokens);
   model_opts.max_positions = std::min(prepared.max_model_len, prepared.draft->max_position_embeddings);
   model_opts.progress = [&](int64_t done, int64_t total) { progress.update(done, total); };
   return Model::load(options.draft_model, model_opts, single);

@@ -131,7 +131,7 @@ class DeviceRuns : public ::testing::TestWithParam<QKind> {
 TEST_P(DeviceRuns, DraftWhatTheHostDrafts) {
   std::vector<TokenId> eos;
   for (int32_t id = 3; id < 250; id += 12) eos.emplace_back(id);
-  Worker host("qwen2", 0, eos), device("qwen2", kSequences, eos);
+  Worker host("qwen2", 0, eos), device("qwen2", runs_at_a_time(kSequences, 3), eos);
   ASSERT_EQ(host.model.make_runner(10), nullptr);
   std::mt19937 random(11);
   std::vector<TestSequence> sequences(kSequences);
@@ -139,6 +139,7 @@ TEST_P(DeviceRuns, DraftWhatTheHostDrafts) {
                                       ? std::vector{Rule::kToken, Rule::kBlock, Rule::kToken}
                                       : std::vector{Rule::kGreedy, Rule::kInvariant, Rule::kNaive};
   int drafted = 0, ends = 0, guesses = 0, hits = 0;
+  int branch_runs = 0;  // preparing passes whose logits stayed where they were
   // The first without filters: steps are graphs. The next with branches, the last with stop rules.
   std::array<size_t, kSequences> gammas{};
   for (int text = 0; text < 3; ++text) {
@@ -195,8 +196,12 @@ TEST_P(DeviceRuns, DraftWhatTheHostDrafts) {
       }
       // The next rounds may start from branches.
       std::vector<DraftAnswer> none;
-      for (uint32_t passes = random() % 4; passes > 0; --passes)
-        for (Worker* worker : {&host, &device}) worker->drafter->work(none);
+      for (uint32_t passes = random() % 4; passes > 0; --passes) {
+        host.drafter->work(none);
+        const int before = device.model.forwards;
+        const bool worked = device.drafter->work(none);
+        branch_runs += worked && device.model.forwards == before;
+      }
       EXPECT_TRUE(none.empty());
       ASSERT_TRUE(device.model.kv().check_invariants().ok());
       if (!branches) {
@@ -213,6 +218,7 @@ TEST_P(DeviceRuns, DraftWhatTheHostDrafts) {
   EXPECT_GT(drafted, 60);
   EXPECT_GT(ends, 0);
   EXPECT_GT(hits, 0);
+  EXPECT_GT(branch_runs, 0);
   if (GetParam() == QKind::kNone) {
     EXPECT_GT(guesses, 3);
   }

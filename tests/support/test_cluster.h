@@ -220,7 +220,7 @@ class TestCluster {
         if (options_.drafter == DrafterKind::kModel) {
           ModelOptions options = model_options({});
           options.kv_tokens += options_.max_num_seqs * kv_tokens_for_outcomes(options_.fanout, 8);
-          options.run_sequences = options_.max_num_seqs;
+          options.run_sequences = runs_at_a_time(options_.max_num_seqs, options_.fanout);
           model = load_or_die(directory(options_.draft), options, *single);
           drafter = make_model_drafter(*model,
                                        {.max_sequences = options_.max_num_seqs, .eos_ids = options_.eos_ids});

@@ -1,6 +1,7 @@
 // The half of the model drafter for models that draw tokens where they compute: rounds advance by as many
-// tokens at a time as nobody has to look at.
+// tokens at a time as nobody has to look at, branches by one, so that a Propose waits for no more.
 #include <algorithm>
+#include <functional>
 
 #include "draft_worker/model_drafter.h"
 #include "draft_worker/stop_rule.h"
@@ -88,6 +89,43 @@ void ModelDrafter::share_time(int64_t total_ns) {
   const bool one_each =
       std::all_of(runs_.begin(), runs_.end(), [](const TokenRun& run) { return run.inputs.size() == 1; });
   if (one_each) policy_.pass_took(parts, total_ns / steps);
+}
+
+// Keeps of a preparing pass the branches the device can extend. False: blocks are to be read first, whose
+// guesses the host makes, or these branches are the host's.
+bool ModelDrafter::collect_branch_runs() {
+  const auto reads = [](const PreparationPart& part) { return part.branch == kReadBlock; };
+  if (std::any_of(parts_.begin(), parts_.end(), reads)) {
+    std::erase_if(parts_, std::not_fn(reads));
+    return false;
+  }
+  runs_.clear();
+  for (const PreparationPart& part : parts_) {
+    const BatchSlice slice = slice_of(part);
+    const Sequence& s = *part.sequence;
+    const Strand& strand = s.block->branches[static_cast<size_t>(part.branch)].strand;
+    runs_.push_back(
+        {.sequence = slice.sequence, .inputs = slice.tokens, .first = next_step(s, strand), .count = 1});
+  }
+  while (!runs_.empty() && !runner_->takes(runs_)) runs_.pop_back();  // the likeliest are in front
+  if (runs_.empty()) return false;
+  parts_.resize(runs_.size());
+  return true;
+}
+
+Status ModelDrafter::run_branches() {
+  RETURN_IF_ERROR(runner_->run(runs_, false));
+  for (size_t i = 0; i < parts_.size(); ++i) {
+    Sequence& s = *parts_[i].sequence;
+    Strand& strand = s.block->branches[static_cast<size_t>(parts_[i].branch)].strand;
+    if (runner_->failed(i)) {
+      strand.cut(0);  // it will fail when it is asked for
+      continue;
+    }
+    add_token(s, strand, runner_->tokens(i)[0], {});
+    if (strand.key.q_kind != QKind::kNone) runner_->read_q(i, 0, strand.q.emplace_back(storage_.take_row()));
+  }
+  return {};
 }
 
 }  // namespace outrider
