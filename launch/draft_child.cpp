@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "launch/generate.h"
+#include "launch/own_program.h"
 
 namespace outrider {
 namespace {
@@ -104,8 +105,8 @@ class Child {
     for (std::string& argument : arguments_) argv.push_back(argument.data());
     argv.push_back(nullptr);
     // Not fork(): an MPI process with registered memory must not be copied.
-    const int error =
-        posix_spawn(&pid_, "/proc/self/exe", nullptr, nullptr, argv.data(), child_environment().data());
+    const int error = posix_spawn(&pid_, own_program().c_str(), nullptr, nullptr, argv.data(),
+                                  child_environment().data());
     if (error == 0) return {};
     pid_ = 0;
     return unavailable(fmt::format("cannot start a draft worker: {}", std::strerror(error)));

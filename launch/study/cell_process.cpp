@@ -12,6 +12,8 @@
 #include <string_view>
 #include <thread>
 
+#include "launch/own_program.h"
+
 namespace outrider {
 namespace {
 
@@ -36,7 +38,7 @@ std::vector<char*> environment() {
 }
 
 // In the child: only async-signal-safe calls.
-[[noreturn]] void become_cell(pid_t parent, char* const* argv, char* const* env, const char* directory,
+[[noreturn]] void become_cell(pid_t parent, const char* program, char* const* argv, char* const* env, const char* directory,
                               const char* error_file) {
   setpgid(0, 0);  // Ctrl-C ends the study, and only through that the cell
   prctl(PR_SET_PDEATHSIG, SIGKILL);
@@ -44,7 +46,7 @@ std::vector<char*> environment() {
   const int err = open(error_file, O_WRONLY | O_CREAT | O_TRUNC, 0666);
   const bool ready = getppid() == parent && nothing >= 0 && err >= 0 && dup2(nothing, 0) == 0 &&
                      dup2(nothing, 1) == 1 && dup2(err, 2) == 2 && chdir(directory) == 0;
-  if (ready) execve("/proc/self/exe", argv, env);
+  if (ready) execve(program, argv, env);
   _exit(127);
 }
 
@@ -59,11 +61,12 @@ std::string CellEnd::describe() const {
 CellEnd run_cell_process(std::vector<std::string> arguments, const std::string& directory,
                          const std::string& error_file, int timeout_s) {
   const auto argv = pointers(arguments), env = environment();
+  const std::string program = own_program();
   const pid_t parent = getpid();
   const auto start = Clock::now();
   const auto elapsed = [start] { return Clock::now() - start; };
   const pid_t pid = fork();
-  if (pid == 0) become_cell(parent, argv.data(), env.data(), directory.c_str(), error_file.c_str());
+  if (pid == 0) become_cell(parent, program.c_str(), argv.data(), env.data(), directory.c_str(), error_file.c_str());
   if (pid < 0) throw std::runtime_error("no process can be started (fork)");
 
   CellEnd end;
