@@ -4,21 +4,15 @@
 #include <cmath>
 #include <cstdlib>
 #include <filesystem>
-#include <fstream>
 
 #include "cluster/simulation/acceptance_process.h"
 #include "cluster/simulation/arrivals.h"
 #include "cluster/simulation/hardware.h"
 #include "tests/support/source_dir.h"
+#include "tests/support/temporary_directory.h"
 
 namespace outrider {
 namespace {
-
-std::filesystem::path write_temporary(const std::string& name, const std::string& text) {
-  const auto path = std::filesystem::path(testing::TempDir()) / name;
-  std::ofstream(path) << text;
-  return path;
-}
 
 // ---- hardware -------------------------------------------------------------------------------------------
 
@@ -103,15 +97,17 @@ TEST(Arrivals, BadOnesAreTold) {
     EXPECT_NE(told(text).find("write closed, poisson:RATE, gamma:RATE/CV or azure:FILE"), std::string::npos)
         << text;
   EXPECT_NE(told("azure:/no/such/file").find("cannot be opened"), std::string::npos);
-  const auto bad = write_temporary(
+  const TemporaryDirectory directory;
+  const auto bad = directory.write(
       "bad_trace.csv", "TIMESTAMP,ContextTokens,GeneratedTokens\n2023-11-16 18:15:46.6,374,44\nnonsense\n");
   EXPECT_NE(told("azure:" + bad.string()).find("bad_trace.csv:3: 'nonsense' is not TIMESTAMP"),
             std::string::npos);
 }
 
 TEST(Arrivals, ATraceGivesTimesAndLengths) {
+  const TemporaryDirectory directory;
   const auto path =
-      write_temporary("trace.csv",
+      directory.write("trace.csv",
                       "TIMESTAMP,ContextTokens,GeneratedTokens\r\n2023-11-16 23:59:59.5,374,44\r\n"
                       "2023-11-17 00:00:01.5,10,0\r\n");
   const auto arrivals = make_arrivals("azure:" + path.string() + "/2", 9, 1, 1, 1).value();
@@ -174,12 +170,13 @@ TEST(Acceptance, BadDescriptionsNameTheNearestKey) {
 }
 
 TEST(Acceptance, ARecordedTraceIsReplayed) {
-  const auto path = write_temporary("accepted.txt", "# two texts\n1101\n0\n");
+  const TemporaryDirectory directory;
+  const auto path = directory.write("accepted.txt", "# two texts\n1101\n0\n");
   const auto process = AcceptanceProcess::parse("trace:" + path.string(), 1).value();
   EXPECT_EQ(process.accepted_count(SequenceId(0), 0, 8), 2);
   EXPECT_EQ(process.accepted_count(SequenceId(0), 3, 8), 3) << "the line repeats";
   EXPECT_EQ(process.accepted_count(SequenceId(1), 5, 8), 0);
-  const auto bad = write_temporary("bad_accepted.txt", "11x\n");
+  const auto bad = directory.write("bad_accepted.txt", "11x\n");
   EXPECT_NE(
       AcceptanceProcess::parse("trace:" + bad.string(), 1).status().message().find(":1: 'x' is neither"),
       std::string::npos);

@@ -1,11 +1,11 @@
 #include <gtest/gtest.h>
 
-#include <filesystem>
 #include <fstream>
 #include <nlohmann/json.hpp>
 
 #include "coordinator/gamma/policies.h"
 #include "tests/support/source_dir.h"
+#include "tests/support/temporary_directory.h"
 
 namespace outrider {
 namespace {
@@ -19,14 +19,8 @@ std::string error_of(std::string_view text) {
 
 class GammaFile : public ::testing::Test {
  protected:
-  std::string write(const std::string& text) {
-    std::ofstream(path_) << text;
-    return path_.string();
-  }
-  void TearDown() override { std::filesystem::remove(path_); }
-  const std::filesystem::path path_ =
-      std::filesystem::path(::testing::TempDir()) /
-      (std::string("gammas_") + ::testing::UnitTest::GetInstance()->current_test_info()->name() + ".txt");
+  std::string write(const std::string& text) { return directory_.write("gammas.txt", text); }
+  const TemporaryDirectory directory_;
 };
 
 TEST(GammaPolicy, FixedIsFixed) {

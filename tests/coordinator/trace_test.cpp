@@ -5,6 +5,8 @@
 #include <fstream>
 #include <nlohmann/json.hpp>
 
+#include "tests/support/temporary_directory.h"
+
 namespace outrider {
 namespace {
 
@@ -37,9 +39,8 @@ class TraceFile : public ::testing::Test {
     std::ifstream file(path_);
     return nlohmann::json::parse(file);
   }
-  void TearDown() override { std::filesystem::remove(path_); }
-  const std::filesystem::path path_ =
-      std::filesystem::path(::testing::TempDir()) / "outrider_trace_test.json";
+  const TemporaryDirectory directory_;
+  const std::filesystem::path path_ = directory_ / "trace.json";
 };
 
 TEST_F(TraceFile, SpansOfARoundCoverItWithoutOverlap) {

@@ -154,39 +154,6 @@ Outcome generate(std::vector<std::string> arguments, const RunSettings& settings
   return outrider_program(std::move(arguments), settings);
 }
 
-TemporaryDirectory::TemporaryDirectory() {
-  std::string name = (std::filesystem::temp_directory_path() / "outrider_test_XXXXXX").string();
-  if (!mkdtemp(name.data())) throw std::runtime_error("mkdtemp " + name);
-  path_ = name;
-}
-
-TemporaryDirectory::~TemporaryDirectory() {
-  std::error_code ignored;
-  std::filesystem::remove_all(path_, ignored);
-}
-
-std::string TemporaryDirectory::write(const std::string& name, const std::string& content) const {
-  write_file(path_ / name, content);
-  return path_ / name;
-}
-
-std::filesystem::path TemporaryDirectory::copy(const std::filesystem::path& directory,
-                                               const std::string& name) const {
-  std::filesystem::copy(directory, path_ / name);
-  for (const auto& entry : std::filesystem::directory_iterator(path_ / name))
-    std::filesystem::permissions(entry, std::filesystem::perms::owner_write,
-                                 std::filesystem::perm_options::add);
-  return path_ / name;
-}
-
-std::vector<std::string> TemporaryDirectory::entries() const {
-  std::vector<std::string> names;
-  for (const auto& entry : std::filesystem::directory_iterator(path_))
-    names.push_back(entry.path().filename());
-  std::sort(names.begin(), names.end());
-  return names;
-}
-
 std::string read_file(const std::filesystem::path& path) {
   std::ifstream file(path, std::ios::binary);
   std::ostringstream text;

@@ -8,6 +8,8 @@
 #include <string>
 #include <vector>
 
+#include "tests/support/temporary_directory.h"
+
 namespace outrider::testing {
 
 // How the program's standard streams are connected.
@@ -46,24 +48,6 @@ std::filesystem::path demo_target();
 std::filesystem::path demo_draft();
 // `generate --model <demo target> ...`.
 Outcome generate(std::vector<std::string> arguments, const RunSettings& settings = {});
-
-// A directory of its own, removed at the end.
-class TemporaryDirectory {
- public:
-  TemporaryDirectory();
-  ~TemporaryDirectory();
-  const std::filesystem::path& path() const { return path_; }
-  std::filesystem::path operator/(const std::string& name) const { return path_ / name; }
-  // Creates a file and returns its path.
-  std::string write(const std::string& name, const std::string& content) const;
-  // A copy of a model directory that may be changed.
-  std::filesystem::path copy(const std::filesystem::path& directory, const std::string& name) const;
-  // Names of what is in it, sorted.
-  std::vector<std::string> entries() const;
-
- private:
-  std::filesystem::path path_;
-};
 
 std::string read_file(const std::filesystem::path& path);
 void write_file(const std::filesystem::path& path, const std::string& content);

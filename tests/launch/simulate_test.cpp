@@ -2,8 +2,6 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
-#include <filesystem>
-#include <fstream>
 #include <nlohmann/json.hpp>
 #include <tuple>
 
@@ -16,6 +14,7 @@
 #include "launch/simulate/measured_costs.h"
 #include "launch/simulate/plan.h"
 #include "launch/simulate/theory.h"
+#include "tests/support/temporary_directory.h"
 
 namespace outrider {
 namespace {
@@ -290,8 +289,8 @@ TEST(MeasuredCosts, MeansSetTheLevelAndTheFitTheSlope) {
     cost.observe_verify(1 + i % 5, 10, 2 * (0.010 + 0.001 * (i % 5)));  // a slow spell
   nlohmann::json report;
   cost.fill_json(report["metrics"]["cost_model"]);
-  const auto path = std::filesystem::path(testing::TempDir()) / "report.json";
-  std::ofstream(path) << report;
+  const TemporaryDirectory directory;
+  const auto path = directory.write("report.json", report.dump());
   const auto costs = costs_from_report(path).value();
   EXPECT_NEAR(costs.target.seconds(3, 10), 1.5 * 0.012, 1e-4);
   EXPECT_NEAR(costs.target.per_row, 0.002, 1e-4);

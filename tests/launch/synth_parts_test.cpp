@@ -1,9 +1,7 @@
 // The parts of `outrider synth`: draws, vocabulary, shapes.
 #include <gtest/gtest.h>
-#include <unistd.h>
 
 #include <cmath>
-#include <filesystem>
 #include <fstream>
 #include <nlohmann/json.hpp>
 
@@ -11,26 +9,12 @@
 #include "launch/synth/shape.h"
 #include "launch/synth/vocabulary.h"
 #include "launch/synth/weight_file.h"
+#include "tests/support/temporary_directory.h"
 #include "transformer/safetensors.h"
 #include "transformer/tokenizer.h"
 
 namespace outrider {
 namespace {
-
-namespace fs = std::filesystem;
-
-class Scratch {
- public:
-  Scratch() : path_(fs::temp_directory_path() / fmt::format("outrider-synth-test-{}", getpid())) {
-    fs::create_directories(path_);
-  }
-  ~Scratch() { fs::remove_all(path_); }
-  fs::path operator/(const char* name) const { return path_ / name; }
-  const fs::path& path() const { return path_; }
-
- private:
-  fs::path path_;
-};
 
 std::vector<bf16> draw(uint64_t seed, int32_t tensor, int64_t first, size_t count) {
   std::vector<bf16> out(count);
@@ -70,8 +54,8 @@ TEST(RandomWeights, DoNotDependOnHowTheTensorIsCut) {
 }
 
 TEST(WeightFile, IsReadBackAndItsConstantsCanBeSet) {
-  const Scratch scratch;
-  const fs::path path = scratch / "model.safetensors";
+  const TemporaryDirectory scratch;
+  const std::filesystem::path path = scratch / "model.safetensors";
   const std::vector<SynthTensor> tensors{
       {.name = "random", .shape = {3, 50}, .stream = 5, .deviation = 0.5},
       {.name = "gain", .shape = {4}, .constant = 1},
@@ -98,7 +82,7 @@ TEST(WeightFile, WhereNothingCanBeWrittenIsToldByName) {
 }
 
 TEST(SynthVocabulary, HasTheSizeAskedAndReadsEveryText) {
-  const Scratch scratch;
+  const TemporaryDirectory scratch;
   for (const int64_t size : {kMinSynthVocabulary, int64_t{1000}, int64_t{128256}}) {
     std::ofstream(scratch / "tokenizer.json") << synth_tokenizer(size).dump();
     std::ofstream(scratch / "tokenizer_config.json") << synth_tokenizer_config(512).dump();

@@ -133,11 +133,8 @@ class TestCluster {
       hub_ = make_inproc_hub();
       return hub_->coordinator_end();
     }
-    const std::string bind = options_.wire == Wire::kZmqTcp
-                                 ? "tcp://127.0.0.1:*"
-                                 : "ipc://" + (std::filesystem::temp_directory_path() /
-                                               ("outrider_test_" + std::to_string(getpid())))
-                                                  .string();
+    const std::string bind =
+        options_.wire == Wire::kZmqTcp ? "tcp://127.0.0.1:*" : "ipc://" + (directory_ / "control").string();
     auto server = make_zmq_server(bind);
     if (!server.ok()) throw std::runtime_error(server.status().message());
     endpoint_ = (*server)->endpoint();
@@ -251,6 +248,7 @@ class TestCluster {
 
   ClusterOptions options_;
   std::shared_ptr<InprocHub> hub_;
+  const TemporaryDirectory directory_;  // of a socket
   std::string endpoint_;
   std::vector<std::unique_ptr<Collectives>> group_;
   std::map<SequenceId, Finished> finished_;

@@ -3,8 +3,6 @@
 
 #include <gtest/gtest.h>
 
-#include <unistd.h>
-
 #include <cstring>
 #include <exception>
 #include <filesystem>
@@ -18,6 +16,7 @@
 
 #include "comm/collectives.h"
 #include "tests/support/source_dir.h"
+#include "tests/support/temporary_directory.h"
 #include "transformer/model.h"
 #include "transformer/safetensors.h"
 
@@ -39,15 +38,10 @@ inline std::unique_ptr<Model> load_or_die(const std::filesystem::path& directory
 }
 
 // A copy of a golden model that is somewhat off, for use as a draft: the final norm's weights are scaled by
-// up to
-// +-`amount`. Removed with its owner.
+// up to +-`amount`. Removed with its owner.
 class PerturbedModel {
  public:
-  PerturbedModel(const std::string& name, float amount)
-      : path_(std::filesystem::temp_directory_path() /
-              fmt::format("outrider_{}_{}_{}", name, getpid(), amount)) {
-    std::filesystem::remove_all(path_);
-    std::filesystem::copy(golden_model(name), path_);
+  PerturbedModel(const std::string& name, float amount) : path_(directory_.copy(golden_model(name), name)) {
     const auto file = path_ / "model.safetensors";
     std::ifstream in(file, std::ios::binary);
     std::vector<char> bytes((std::istreambuf_iterator<char>(in)), {});
@@ -63,17 +57,13 @@ class PerturbedModel {
         std::memcpy(at + i, &value, 4);
       }
     }
-    std::filesystem::permissions(file, std::filesystem::perms::owner_write,
-                                 std::filesystem::perm_options::add);
     std::ofstream(file, std::ios::binary).write(bytes.data(), static_cast<std::streamsize>(bytes.size()));
   }
-  ~PerturbedModel() { std::filesystem::remove_all(path_); }
-  PerturbedModel(const PerturbedModel&) = delete;
-  PerturbedModel& operator=(const PerturbedModel&) = delete;
   std::string path() const { return path_.string(); }
 
  private:
-  std::filesystem::path path_;
+  const TemporaryDirectory directory_;
+  const std::filesystem::path path_;
 };
 
 // Runs `body(rank's collectives)` on tp_size threads; an exception of any rank fails the test.

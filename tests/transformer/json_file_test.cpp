@@ -4,7 +4,7 @@
 
 #include <nlohmann/json.hpp>
 
-#include "tests/transformer/model_directory.h"
+#include "tests/support/temporary_directory.h"
 
 namespace outrider {
 namespace {
@@ -47,7 +47,7 @@ TEST(JsonFile, BrokenTextIsAnErrorWithItsPlace) {
 }
 
 TEST(JsonFile, FilesThatAreMissingOrPointersAreNamed) {
-  const ModelDirectory directory;
+  const TemporaryDirectory directory;
   EXPECT_EQ(read_json_file(directory / "none.json").status().code(), StatusCode::kNotFound);
   EXPECT_EQ(read_json_file(directory.path()).status().code(), StatusCode::kInvalidArgument);
   const auto pointer =

@@ -4,7 +4,8 @@
 
 #include <nlohmann/json.hpp>
 
-#include "tests/transformer/model_directory.h"
+#include "tests/support/temporary_directory.h"
+#include "tests/transformer/test_data.h"
 
 namespace outrider {
 namespace {
@@ -44,7 +45,7 @@ json without(json config, const std::string& key) {
 }
 
 Result<ModelConfig> read(const json& config, const std::string& generation_config = "") {
-  const ModelDirectory directory;
+  const TemporaryDirectory directory;
   directory.write("config.json", config.dump());
   if (!generation_config.empty()) directory.write("generation_config.json", generation_config);
   return read_model_config(directory.path());
@@ -239,7 +240,7 @@ TEST(ModelConfig, EosIsTheUnionOfBothFiles) {
 }
 
 TEST(ModelConfig, MissingOrBrokenFiles) {
-  const ModelDirectory directory;
+  const TemporaryDirectory directory;
   EXPECT_EQ(read_model_config(directory / "nowhere").status().code(), StatusCode::kNotFound);
   EXPECT_EQ(read_model_config(directory.path()).status().code(), StatusCode::kNotFound);
   directory.write("config.json", "[]");

@@ -9,6 +9,7 @@
 #include <mutex>
 #include <random>
 
+#include "tests/support/temporary_directory.h"
 #include "transformer/quantized_file.h"
 #include "transformer/safetensors.h"
 
@@ -174,9 +175,8 @@ TEST(ModelForward, FullCacheIsAnErrorAndChangesNothing) {
 
 void testing::expect_stored_equals_quantised_at_load(const std::string& name, WeightFormat format) {
   const auto original = golden_model(name);
-  const auto stored = std::filesystem::temp_directory_path() /
-                      fmt::format("outrider_stored_{}_{}_{}", name, weight_format_name(format), getpid());
-  std::filesystem::create_directory(stored);
+  const TemporaryDirectory directory;
+  const std::filesystem::path& stored = directory.path();
   std::filesystem::copy_file(original / "config.json", stored / "config.json");
   const auto config = read_model_config(original);
   auto files = TensorFiles::open(original);
@@ -201,7 +201,6 @@ void testing::expect_stored_equals_quantised_at_load(const std::string& name, We
   to = std::tmpfile();
   EXPECT_FALSE(write_quantized(*again, *config, format, pool, {}, to).ok()) << "integers quantised once more";
   std::fclose(to);
-  std::filesystem::remove_all(stored);
 }
 
 double testing::relative_difference(const std::vector<float>& values, const std::vector<float>& truth) {

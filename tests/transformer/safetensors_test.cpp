@@ -9,7 +9,8 @@
 #include <map>
 #include <random>
 
-#include "tests/transformer/model_directory.h"
+#include "tests/support/temporary_directory.h"
+#include "tests/transformer/test_data.h"
 
 namespace outrider {
 namespace {
@@ -173,7 +174,7 @@ TEST(Safetensors, FlippedBytesNeverLeaveTheFile) {
 }
 
 TEST(SafetensorsFile, GitLfsPointerIsNamedWithItsRemedy) {
-  const ModelDirectory directory;
+  const TemporaryDirectory directory;
   const auto path = directory.write(
       "model.safetensors", "version https://git-lfs.github.com/spec/v1\noid sha256:abc\nsize 4976698672\n");
   const auto result = SafetensorsFile::open(path);
@@ -183,7 +184,7 @@ TEST(SafetensorsFile, GitLfsPointerIsNamedWithItsRemedy) {
 }
 
 TEST(SafetensorsFile, FilesThatAreNoneAndFilesThatChange) {
-  const ModelDirectory directory;
+  const TemporaryDirectory directory;
   EXPECT_EQ(SafetensorsFile::open(directory / "none").status().code(), StatusCode::kNotFound);
   EXPECT_EQ(SafetensorsFile::open(directory.path()).status().code(), StatusCode::kInvalidArgument);
   EXPECT_EQ(SafetensorsFile::open(directory.write("empty", "")).status().code(), StatusCode::kMalformed);
@@ -207,7 +208,7 @@ std::string tensor_file(const std::string& name, char value) {
 constexpr const char* kIndexName = "model.safetensors.index.json";
 
 TEST(TensorFiles, OneFileIsPreferredToAnIndex) {
-  const ModelDirectory directory;
+  const TemporaryDirectory directory;
   directory.write("model.safetensors", tensor_file("a", 1));
   directory.write(kIndexName, "broken");
   const TensorFiles files = TensorFiles::open(directory.path()).value();
@@ -217,7 +218,7 @@ TEST(TensorFiles, OneFileIsPreferredToAnIndex) {
 }
 
 TEST(TensorFiles, ShardsAreJoinedByTheIndex) {
-  const ModelDirectory directory;
+  const TemporaryDirectory directory;
   directory.write("one.safetensors", tensor_file("a", 1));
   directory.write("two.safetensors", tensor_file("b", 2));
   directory.write(kIndexName,
@@ -238,7 +239,7 @@ TEST(TensorFiles, ShardsAreJoinedByTheIndex) {
 }
 
 TEST(TensorFiles, OtherDtypesAreNoWeights) {
-  const ModelDirectory directory;
+  const TemporaryDirectory directory;
   directory.write("model.safetensors",
                   make_file(R"({"a":{"dtype":"I32","shape":[1],"data_offsets":[0,4]}})", 4));
   const TensorFiles files = TensorFiles::open(directory.path()).value();
@@ -247,7 +248,7 @@ TEST(TensorFiles, OtherDtypesAreNoWeights) {
 }
 
 TEST(TensorFiles, AnIndexThatLiesIsAnError) {
-  const ModelDirectory directory;
+  const TemporaryDirectory directory;
   directory.write("one.safetensors", tensor_file("a", 1));
   directory.write("two.safetensors", tensor_file("a", 2));
   directory.write("three.safetensors", tensor_file("b", 3));
@@ -278,7 +279,7 @@ TEST(TensorFiles, AnIndexThatLiesIsAnError) {
 }
 
 TEST(TensorFiles, DirectoriesWithoutWeightsSayWhatTheyHave) {
-  const ModelDirectory directory;
+  const TemporaryDirectory directory;
   EXPECT_EQ(TensorFiles::open(directory / "nowhere").status().code(), StatusCode::kNotFound);
   EXPECT_EQ(TensorFiles::open(directory.path()).status().code(), StatusCode::kNotFound);
   directory.write("pytorch_model.bin", "x");
@@ -297,7 +298,7 @@ int64_t resident_file_bytes() {
 
 TEST(ReleasePages, ReturnsMemoryAndKeepsTheBytes) {
   constexpr int64_t kBytes = 32 << 20;
-  const ModelDirectory directory;
+  const TemporaryDirectory directory;
   const auto path = directory.write(
       "f", make_file(R"({"t":{"dtype":"U8","shape":[33554432],"data_offsets":[0,33554432]}})", kBytes));
   const SafetensorsFile file = SafetensorsFile::open(path).value();

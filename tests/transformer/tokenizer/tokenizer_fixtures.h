@@ -12,7 +12,8 @@
 #include <vector>
 
 #include "tests/support/source_dir.h"
-#include "tests/transformer/model_directory.h"
+#include "tests/support/temporary_directory.h"
+#include "tests/transformer/test_data.h"
 #include "transformer/tokenizer.h"
 
 namespace outrider {
@@ -68,7 +69,7 @@ class ModelFiles {
   const std::filesystem::path& path() const { return directory_.path(); }
 
  private:
-  ModelDirectory directory_;
+  TemporaryDirectory directory_;
 };
 
 }  // namespace outrider
