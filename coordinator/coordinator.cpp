@@ -135,7 +135,8 @@ void Coordinator::poll(Clock::time_point deadline) {
 }
 
 Status Coordinator::run() {
-  while (finished_ < submitted_) poll(Clock::now() + kIdlePoll);
+  const auto asked_to_stop = [&] { return callbacks_.asked_to_stop && callbacks_.asked_to_stop(); };
+  while (finished_ < submitted_ && !asked_to_stop()) poll(Clock::now() + kIdlePoll);
   return protocol_.target_status();
 }
 

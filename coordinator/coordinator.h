@@ -20,6 +20,7 @@ struct CoordinatorCallbacks {
   std::function<void(const Emit&)> on_emit;
   std::function<void(const Finish&)> on_finish;
   std::function<void(const RoundDone&)> on_round;
+  std::function<bool()> asked_to_stop;  // looked at by run() several times a second
 };
 
 // A draft worker reads a long prompt in silence, so its silence is judged more patiently than its heartbeat
@@ -38,8 +39,8 @@ class Coordinator {
   SequenceId submit(Request request);
   void cancel(SequenceId id);
 
-  // Serves until every submitted request has finished. An error is the target's end; each request also
-  // learned it.
+  // Serves until every submitted request has finished, or it is asked to stop. An error is the target's end;
+  // each request also learned it.
   Status run();
   // Handles what arrives until `deadline`, at most one message. For servers that have more to do.
   void poll(Clock::time_point deadline);

@@ -13,6 +13,7 @@
 #include "comm/cores.h"
 #include "draft_worker/draft_worker.h"
 #include "launch/generate.h"
+#include "launch/interrupt.h"
 #include "launch/roles.h"
 
 namespace outrider {
@@ -26,15 +27,7 @@ constexpr milliseconds kFirstPause{50}, kLongestPause{1000};
 constexpr milliseconds kConnectTimeout{1000};
 constexpr milliseconds kJoinTimeout{10'000};
 
-volatile std::sig_atomic_t asked_to_leave = 0;
-
-// The first signal asks politely, the second ends the process as it always does.
-void leave_on_signals() {
-  struct sigaction action {};
-  action.sa_handler = [](int) { asked_to_leave = 1; };
-  action.sa_flags = SA_RESETHAND;
-  for (const int signal : {SIGINT, SIGTERM, SIGHUP}) sigaction(signal, &action, nullptr);
-}
+bool asked_to_leave() { return noted_signal() != 0; }
 
 // A parent that has died already sends no more signals.
 bool follow_parent(pid_t parent) { return prctl(PR_SET_PDEATHSIG, SIGKILL) == 0 && getppid() == parent; }
@@ -73,14 +66,16 @@ class PoolWorker {
   // Until asked to leave, the job's end, a refusal, or too long a time without a coordinator.
   Status run() {
     auto alone_since = Clock::now();
-    for (int attempt = 0; !asked_to_leave; ++attempt) {
+    for (int attempt = 0; !asked_to_leave(); ++attempt) {
       bool joined = false;
       const Status status = live(&joined);
+      if (status.ok() && !asked_to_leave()) tell("the job has ended");
       if (status.ok() || status.code() == StatusCode::kInvalidArgument) return status;
       if (joined) {
         alone_since = Clock::now();
         attempt = 0;
-        tell(status.message() + "; trying again");
+        tell(fmt::format("{}; looking for it for {} s (--retry-for)", status.message(),
+                         settings_.retry_for_s));
       }
       if (Clock::now() - alone_since >= std::chrono::seconds(settings_.retry_for_s))
         return status.in(fmt::format("--retry-for {}", settings_.retry_for_s));
@@ -97,7 +92,7 @@ class PoolWorker {
                                .generation = new_generation(),
                                .max_sequences = settings_.run.max_num_seqs,
                                .join_timeout = kJoinTimeout,
-                               .asked_to_leave = [] { return asked_to_leave != 0; }};
+                               .asked_to_leave = asked_to_leave};
     ASSIGN_OR_RETURN(const auto welcome, join_coordinator(*transport, options));
     if (!welcome) return {};
     *joined = true;
@@ -140,7 +135,7 @@ Status serve(const DraftWorkerSettings& settings) {
     const int threads = settings.run.threads > 0 ? settings.run.threads : usable_cores();
     ASSIGN_OR_RETURN(model, load_draft(settings.run, prepared, {.count = threads}, *single));
   }
-  leave_on_signals();
+  note_first_signal();
   return PoolWorker(settings, prepared, std::move(zmq), model.get()).run();
 }
 

@@ -1,12 +1,12 @@
 #include "launch/generate.h"
 
 #include <algorithm>
-#include <csignal>
 #include <cstdio>
 #include <unordered_map>
 
 #include "comm/emulated_link.h"
 #include "coordinator/coordinator.h"
+#include "launch/interrupt.h"
 #include "launch/local_cluster.h"
 #include "launch/mpi_cluster.h"
 #include "launch/output.h"
@@ -34,6 +34,11 @@ struct JobResult {
   Status status;
 };
 
+Status unless_interrupted(const Status& status) {
+  return noted_signal() != 0 ? unavailable("interrupted") : status;
+}
+
+// A signal ends a run at once, unless workers have joined that must be told.
 JobResult run_job(const Job& job, std::unique_ptr<Transport> transport, Output* output, Trace* trace,
                   const ErrorOf& error) {
   JobResult result;
@@ -61,6 +66,7 @@ JobResult run_job(const Job& job, std::unique_ptr<Transport> transport, Output* 
             if (output) output->result(index, job.requests[index], g);
             submit_next();
           },
+      .asked_to_stop = [] { return noted_signal() != 0; },
   };
   auto limits = protocol_options(job.options, job.prepared);
   if (!limits.ok()) {
@@ -69,11 +75,13 @@ JobResult run_job(const Job& job, std::unique_ptr<Transport> transport, Output* 
   }
   if (const std::string& link = job.options.emulate_link; !link.empty())  // checked with the options
     transport = make_emulated_link(std::move(transport), parse_link_emulation(link).value());
+  if (job.listens) note_first_signal();
   Coordinator coordinator(std::move(transport), std::move(limits).value(), job.policy,
                           job.prepared.tokenizer.get(), callbacks, trace);
   const int waits_for = job.listens ? job.options.wait_for_draft_workers.value_or(job.workers) : job.workers;
   result.status = wait_until_ready(coordinator, static_cast<size_t>(waits_for),
-                                   std::chrono::seconds(job.options.startup_timeout_s), error);
+                                   std::chrono::seconds(job.options.startup_timeout_s),
+                                   [&] { return unless_interrupted(error()); });
   submit_next = [&] {
     if (submitted == job.requests.size() || (output && output->failed())) return;
     // Ids are given in order, and a refused request finishes before submit() returns.
@@ -84,7 +92,7 @@ JobResult run_job(const Job& job, std::unique_ptr<Transport> transport, Output* 
   };
   if (result.status.ok()) {
     for (int i = 0; i < 2 * job.options.max_num_seqs; ++i) submit_next();
-    result.status = coordinator.run();
+    result.status = unless_interrupted(coordinator.run());
   }
   coordinator.shutdown();
   result.totals = coordinator.totals();
@@ -104,7 +112,10 @@ JobResult run_local(const Job& job, Output* output, Trace* trace) {
   }
   cluster.start_target();
   for (int i = 0; i < job.workers; ++i) cluster.start_drafter();
-  return run_job(job, std::move(transport).value(), output, trace, [&] { return cluster.error(); });
+  JobResult result =
+      run_job(job, std::move(transport).value(), output, trace, [&] { return cluster.error(); });
+  end_as_noted();
+  return result;
 }
 
 // Requests were given their ids in order.

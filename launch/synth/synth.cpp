@@ -3,7 +3,6 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <csignal>
 #include <cstdio>
 #include <filesystem>
 #include <fstream>
@@ -12,6 +11,7 @@
 #include "comm/cores.h"
 #include "launch/device.h"
 #include "launch/generate.h"
+#include "launch/interrupt.h"
 #include "launch/progress.h"
 #include "launch/synth/calibrate.h"
 #include "launch/synth/vocabulary.h"
@@ -25,19 +25,7 @@ namespace fs = std::filesystem;
 constexpr const char* kRecord = "synth.json";  // marks what may be replaced
 
 // A signal ends the writing at its next step, so that what is unfinished can be removed.
-std::atomic<bool> interrupted{false};
-static_assert(std::atomic<bool>::is_always_lock_free);
-std::atomic<int> interrupting_signal{0};
-
-extern "C" void note_interrupt(int signal) {
-  interrupting_signal = signal;
-  interrupted = true;
-}
-
-void catch_signals() {
-  for (const int signal : {SIGINT, SIGTERM, SIGHUP})
-    if (std::signal(signal, note_interrupt) == SIG_IGN) std::signal(signal, SIG_IGN);  // nohup
-}
+bool interrupted() { return noted_signal() != 0; }
 
 // A directory under a temporary name beside its own, removed unless it was given that name.
 class PartialDirectory {
@@ -128,7 +116,7 @@ Result<SynthWeightFile> write_model(const SynthOptions& options, const SynthShap
       {.seed = {options.seed},
        .threads = options.threads > 0 ? options.threads : usable_cores(),
        .progress = [&](int64_t done, int64_t total) { progress.update(done, total); },
-       .interrupted = &interrupted});
+       .interrupted = interrupted});
 }
 
 nlohmann::json record_of(const SynthOptions& o, const Calibrated& c) {
@@ -164,13 +152,13 @@ Result<Calibrated> synthesise(const SynthOptions& options) {
   calibration.tell = [&](const std::string& line) {
     if (!options.quiet) std::fprintf(stderr, "%s\n", line.c_str());
   };
-  calibration.interrupted = [] { return interrupted.load(); };
+  calibration.interrupted = interrupted;
   ASSIGN_OR_RETURN(const Calibrated calibrated,
                    calibrate({target_path, &target}, {draft_path, &draft}, calibration));
   RETURN_IF_ERROR(write_text(directory.path() / kRecord, record_of(options, calibrated).dump(2) + "\n"));
   RETURN_IF_ERROR(target.sync());
   RETURN_IF_ERROR(draft.sync());
-  if (interrupted) return unavailable("interrupted");
+  if (interrupted()) return unavailable("interrupted");
   RETURN_IF_ERROR(directory.commit());
   return calibrated;
 }
@@ -179,14 +167,10 @@ Result<Calibrated> synthesise(const SynthOptions& options) {
 
 int run_synth(const SynthOptions& options) {
   set_thread_role("synth");
-  catch_signals();
+  note_first_signal();
   const auto done = synthesise(options);
   if (!done.ok()) {
-    if (const int signal = interrupting_signal;
-        signal != 0) {  // everything is removed: end as it ends others
-      std::signal(signal, SIG_DFL);
-      std::raise(signal);
-    }
+    end_as_noted();  // everything is removed
     std::fprintf(stderr, "outrider: %s\n", done.status().message().c_str());
     return done.status().code() == StatusCode::kInvalidArgument ? kExitUsage : kExitRuntime;
   }

@@ -3,6 +3,7 @@
 #include <fcntl.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <cerrno>
 #include <cstring>
 #include <map>
@@ -125,7 +126,7 @@ Status SynthWeightFile::write_tensors(const std::vector<SynthTensor>& tensors,
       const auto out = std::span(weights).first(static_cast<size_t>(part.count));
       fill_normal(*part.table, options.seed, part.tensor->stream, part.first, out);
       Status wrote = write_at(out.data(), out.size_bytes(), part.offset);
-      if (wrote.ok() && options.interrupted && *options.interrupted) wrote = unavailable("interrupted");
+      if (wrote.ok() && options.interrupted && options.interrupted()) wrote = unavailable("interrupted");
       if (!wrote.ok()) {
         const std::lock_guard lock(mutex);
         if (status.ok()) status = std::move(wrote);

@@ -1,7 +1,6 @@
 // Writes a model.safetensors of random weights, a few megabytes in memory at a time.
 #pragma once
 
-#include <atomic>
 #include <filesystem>
 #include <functional>
 #include <string>
@@ -35,7 +34,7 @@ struct SynthWriteOptions {
   Seed seed;
   int threads = 1;
   std::function<void(int64_t done, int64_t total)> progress;  // bytes; called from one thread
-  const std::atomic<bool>* interrupted = nullptr;             // ends the writing with kUnavailable
+  std::function<bool()> interrupted;                          // ends the writing with kUnavailable
 };
 
 class SynthWeightFile {

@@ -39,6 +39,7 @@ BackgroundProcess::BackgroundProcess(const TemporaryDirectory& directory, const 
   const int err = open(err_.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644);
   pid_ = fork();
   if (pid_ == 0) {
+    heed_signals();
     dup2(open("/dev/null", O_RDONLY), 0);
     dup2(out, 1);
     dup2(err, 2);

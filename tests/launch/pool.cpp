@@ -45,10 +45,14 @@ BackgroundProcess& Pool::start_job(const Arguments& more, int max_tokens) {
   return *job_;
 }
 
-BackgroundProcess Pool::worker(const std::string& name, const Arguments& more) {
+Arguments Pool::worker_arguments(const Arguments& more) const {
   Arguments arguments{outrider_path(), "draft-worker", "--connect", endpoint_, "--threads", "1"};
   arguments.insert(arguments.end(), more.begin(), more.end());
-  return BackgroundProcess(dir_, name, arguments);
+  return arguments;
+}
+
+BackgroundProcess Pool::worker(const std::string& name, const Arguments& more) {
+  return BackgroundProcess(dir_, name, worker_arguments(more));
 }
 
 void Pool::expect_plain_text(const std::string& plain) {

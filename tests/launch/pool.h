@@ -22,6 +22,7 @@ class Pool : public ::testing::Test {
   Arguments job(const Arguments& more, int max_tokens = kTokens) const;
   // A job where workers may join; waits until it can be joined.
   BackgroundProcess& start_job(const Arguments& more, int max_tokens = kTokens);
+  Arguments worker_arguments(const Arguments& more) const;
   BackgroundProcess worker(const std::string& name, const Arguments& more = {"--draft-model", demo_draft()});
 
   nlohmann::json metrics() const { return nlohmann::json::parse(read_file(dir_ / "report.json"))["metrics"]; }

@@ -72,6 +72,27 @@ TEST_F(Pool, AllDieAndDecodingGoesOnUntilOneComes) {
   print_drafters(metrics());
 }
 
+// Nobody looks for a job that was ended on purpose, nor leaves because a terminal was closed that it
+// outlives.
+TEST_F(Pool, AnInterruptedJobSaysGoodbye) {
+  prompts_ = dir_.write("many.jsonl", prompts(5000));  // minutes
+  for (const int signal : {SIGINT, SIGTERM}) {
+    start_job({"--wait-for-draft-workers", "2", "-g", "3"});
+    BackgroundProcess model = worker("model");
+    Arguments arguments = worker_arguments({"--drafter", "ngram"});
+    arguments.insert(arguments.begin(), "nohup");
+    BackgroundProcess ngram(dir_, "ngram", arguments);
+    ASSERT_TRUE(model.says("drafts for") && ngram.says("drafts for")) << model.err() << ngram.err();
+    ngram.signal(SIGHUP);
+    job_->signal(signal);
+    EXPECT_EQ(job_->wait(), 128 + signal) << job_->err();
+    for (BackgroundProcess* worker : {&model, &ngram}) {
+      EXPECT_EQ(worker->wait(), 0) << worker->err();
+      EXPECT_NE(worker->err().find("the job has ended"), std::string::npos) << worker->err();
+    }
+  }
+}
+
 // Runs for a millisecond of every fifty.
 TEST_F(Pool, AWorkerFiftyTimesTooSlowIsNotWaitedFor) {
   constexpr int kFewTokens = 60;

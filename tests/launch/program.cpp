@@ -64,7 +64,7 @@ std::vector<char*> pointers(std::vector<std::string>& strings) {
 
 // In the child; only async-signal-safe calls.
 void connect(const RunSettings& settings, const Pipe& out, const Pipe& err) {
-  std::signal(SIGPIPE, SIG_DFL);
+  heed_signals();
   if (settings.in == Stdin::kClosed)
     close(0);
   else
@@ -85,6 +85,10 @@ void drain(Pipe& pipe, std::string& to, bool leave_after_first_byte) {
 }
 
 }  // namespace
+
+void heed_signals() {
+  for (const int signal : {SIGINT, SIGTERM, SIGHUP, SIGPIPE}) std::signal(signal, SIG_DFL);
+}
 
 std::string Outcome::describe() const {
   std::ostringstream text;

@@ -38,6 +38,9 @@ struct Outcome {
   std::string describe() const;
 };
 
+// In a child: tests may run where signals are ignored, under nohup or in the background of a script.
+void heed_signals();
+
 // argv[0] is looked up in PATH.
 Outcome run_program(std::vector<std::string> argv, const RunSettings& settings = {});
 // The program under test.
