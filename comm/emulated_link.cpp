@@ -32,7 +32,11 @@ class EmulatedLink final : public Transport {
 
   Status send(PeerId to, const Message& message) override {
     Link* const link = link_of(to);
-    if (!link || is_exempt(message, *link)) return inner_->send(to, message);
+    if (!link) return inner_->send(to, message);
+    if (is_exempt(message, *link)) {
+      note_welcome(*link, message);
+      return inner_->send(to, message);
+    }
     if (!link->failure.ok()) return std::exchange(link->failure, {});
     put(outgoing_, link->outgoing_free_at, {to, message, frame_bytes(message)});
     release(Clock::now());
@@ -81,9 +85,13 @@ class EmulatedLink final : public Transport {
     return emulated ? &at->second : nullptr;
   }
 
-  void note_hello(PeerId peer, Role role) {
-    links_[peer].role = role;
-    if (role == Role::kDraft && !first_drafter_at_) first_drafter_at_ = Clock::now();
+  void note_hello(PeerId peer, Role role) { links_[peer].role = role; }
+
+  // From here on there is work, whatever the target's start took.
+  void note_welcome(const Link& link, const Message& message) {
+    const auto* welcome = std::get_if<Welcome>(&message);
+    if (welcome && welcome->accepted && link.role == Role::kDraft && !first_drafter_at_)
+      first_drafter_at_ = Clock::now();
   }
 
   bool is_exempt(const Message& message, const Link& link) const {

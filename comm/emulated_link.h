@@ -25,7 +25,7 @@ struct LinkEmulation {
   double corrupt = 0;    // arrive with a bit flipped
   double reorder = 0;    // are held back by up to 20 ms, so that later ones overtake
   uint64_t seed = 0;
-  // Between the coordinator and every draft worker, counted from when the first of them came.
+  // Between the coordinator and every draft worker, counted from when the first of them was let in.
   std::chrono::nanoseconds partition_from{0}, partition_to{0};
   bool drafters = true;  // the links it is about; faults only ever happen to those of draft workers
   bool target = false;

@@ -168,6 +168,8 @@ TEST_F(EmulatedLink, EveryMessageTwice) {
 TEST_F(EmulatedLink, APartitionHoldsEverythingBackUntilItEnds) {
   const auto start = Clock::now();
   open("partition=20ms..1s");
+  ASSERT_TRUE(coordinator_->send(peer_, Welcome{.accepted = true}).ok());
+  ASSERT_TRUE(worker_->receive(Clock::now() + 10s));
   std::this_thread::sleep_for(30ms);
   draft(1);
   ASSERT_TRUE(worker_->send(kCoordinatorPeer, Hello{.role = Role::kDraft}).ok());

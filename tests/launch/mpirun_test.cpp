@@ -189,7 +189,7 @@ TEST_F(Mpirun, AKilledDraftWorkerGetsASuccessor) {
   BackgroundProcess job(dir, "job", arguments);
   int killed = 0;
   while (!job.ended() && killed < 4) {
-    std::this_thread::sleep_for(std::chrono::milliseconds(700));
+    std::this_thread::sleep_for(std::chrono::milliseconds(300));
     const auto workers = job.descendants("draft-worker");
     if (workers.size() == 2 && kill(workers[static_cast<size_t>(killed % 2)], SIGKILL) == 0) ++killed;
   }

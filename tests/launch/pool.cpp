@@ -45,6 +45,12 @@ BackgroundProcess& Pool::start_job(const Arguments& more, int max_tokens) {
   return *job_;
 }
 
+BackgroundProcess& Pool::start_long_job(const Arguments& more) {
+  Arguments arguments{"--emulate-link", "delay=5ms,links=target"};
+  arguments.insert(arguments.end(), more.begin(), more.end());
+  return start_job(arguments, kLongJobTokens);
+}
+
 Arguments Pool::worker_arguments(const Arguments& more) const {
   Arguments arguments{outrider_path(), "draft-worker", "--connect", endpoint_, "--threads", "1"};
   arguments.insert(arguments.end(), more.begin(), more.end());

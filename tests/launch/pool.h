@@ -15,6 +15,7 @@ using Arguments = std::vector<std::string>;
 
 constexpr int kRequests = 32;
 constexpr int kTokens = 240;
+constexpr int kLongJobTokens = 160;
 
 class Pool : public ::testing::Test {
  protected:
@@ -22,6 +23,9 @@ class Pool : public ::testing::Test {
   Arguments job(const Arguments& more, int max_tokens = kTokens) const;
   // A job where workers may join; waits until it can be joined.
   BackgroundProcess& start_job(const Arguments& more, int max_tokens = kTokens);
+  // One whose steps take at least 10 ms: some 300 of them outlast what happens meanwhile on any machine.
+  // Workers' links are left alone.
+  BackgroundProcess& start_long_job(const Arguments& more);
   Arguments worker_arguments(const Arguments& more) const;
   BackgroundProcess worker(const std::string& name, const Arguments& more = {"--draft-model", demo_draft()});
 

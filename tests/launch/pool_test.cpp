@@ -26,7 +26,7 @@ TEST_F(Pool, WorkersOfOneProcessShareTheSequences) {
 }
 
 TEST_F(Pool, JoinLeaveKillStopAndComeBack) {
-  start_job({"--wait-for-draft-workers", "3", "-g", "3"});
+  start_long_job({"--wait-for-draft-workers", "3", "-g", "3"});
   BackgroundProcess polite = worker("polite"), killed = worker("killed"), stopped = worker("stopped");
   ASSERT_TRUE(polite.says("drafts for") && killed.says("drafts for") && stopped.says("drafts for"));
   BackgroundProcess ngram = worker("ngram", {"--drafter", "ngram"});
@@ -42,7 +42,7 @@ TEST_F(Pool, JoinLeaveKillStopAndComeBack) {
   ASSERT_FALSE(job_->ended()) << "the job was too short for its faults";
   std::this_thread::sleep_for(1s);
   stopped.signal(SIGCONT);
-  expect_plain_text(plain());
+  expect_plain_text(plain(kLongJobTokens));
   EXPECT_EQ(successor.wait(), 0) << successor.err();
   EXPECT_EQ(stopped.wait(), 0) << stopped.err();
   EXPECT_EQ(ngram.wait(), 0) << ngram.err();
@@ -56,7 +56,7 @@ TEST_F(Pool, JoinLeaveKillStopAndComeBack) {
 }
 
 TEST_F(Pool, AllDieAndDecodingGoesOnUntilOneComes) {
-  start_job({"--wait-for-draft-workers", "2", "-g", "3"});
+  start_long_job({"--wait-for-draft-workers", "2", "-g", "3"});
   BackgroundProcess first = worker("first"), second = worker("second");
   ASSERT_TRUE(first.says("drafts for") && second.says("drafts for"));
   std::this_thread::sleep_for(200ms);
@@ -65,7 +65,7 @@ TEST_F(Pool, AllDieAndDecodingGoesOnUntilOneComes) {
   std::this_thread::sleep_for(200ms);
   BackgroundProcess third = worker("third");  // comes to a target that decodes without a pause
   EXPECT_TRUE(third.says("drafts for")) << third.err();
-  expect_plain_text(plain());
+  expect_plain_text(plain(kLongJobTokens));
   EXPECT_EQ(third.wait(), 0) << third.err();
   EXPECT_EQ(metrics()["cluster"]["workers_lost"], 2);
   EXPECT_EQ(metrics()["cluster"]["workers_joined"], 3);
@@ -110,7 +110,7 @@ TEST_F(Pool, AWorkerFiftyTimesTooSlowIsNotWaitedFor) {
 }
 
 TEST_F(Pool, StrangersAndLiarsAreDropped) {
-  start_job({"--wait-for-draft-workers", "1", "-g", "3"});
+  start_long_job({"--wait-for-draft-workers", "1", "-g", "3"});
   BackgroundProcess honest = worker("honest");
   ASSERT_TRUE(honest.says("drafts for")) << honest.err();
   send_random_bytes(endpoint_, 1 << 16);
@@ -121,7 +121,7 @@ TEST_F(Pool, StrangersAndLiarsAreDropped) {
   const LiarCounts liar = draft_nonsense(endpoint_, 2);
   EXPECT_GT(liar.sent, 0);
   ASSERT_FALSE(job_->ended()) << "the job was too short for its faults";
-  expect_plain_text(plain());
+  expect_plain_text(plain(kLongJobTokens));
   EXPECT_EQ(honest.wait(), 0) << honest.err();
   const auto report = metrics();
   EXPECT_GE(report["wire"]["malformed_frames"], 200);
