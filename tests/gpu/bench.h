@@ -1,0 +1,46 @@
+// What the parts of gpu_bench share: its settings, the device and its stream, and the report they add to.
+// Each part prints its lines of the table.
+#pragma once
+
+#include <chrono>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <vector>
+
+#include "base/cuda.h"
+#include "transformer/cuda_backend.h"
+#include "transformer/model_config.h"
+#include "transformer/weights.h"
+
+namespace outrider::gpu {
+
+struct Settings {
+  std::string json_file;
+  double seconds = 240;  // for everything; what does not fit is left out, and said
+  bool tiny = false;     // shapes that the emulation can run
+};
+
+struct Bench {
+  // Prints and notes what does not run.
+  bool time_is_up(const std::string& what);
+  void write() const;
+
+  const Settings settings;
+  const cuda::DeviceInfo device = cuda::describe_device(0);
+  const std::chrono::steady_clock::time_point start = std::chrono::steady_clock::now();
+  const cuda::Stream stream{cuda::KernelOrder::kOverlapping};
+  double read_bandwidth = 1;  // bytes per second; of measure_bandwidth, and what shares are of
+  nlohmann::json report;
+};
+
+// memory_timings.cpp
+void measure_bandwidth(Bench& bench);
+void measure_launches(Bench& bench);
+// product_timings.cpp
+void measure_products(Bench& bench, const std::string& name, int64_t n, int64_t k, WeightType type);
+// model_timings.cpp
+void measure_steps(Bench& bench, const std::string& name, const ModelConfig& config, WeightFormat format,
+                   const std::vector<int64_t>& contexts, bool overlap = true);
+void measure_drafts(Bench& bench, const std::string& name, const ModelConfig& config, WeightFormat format);
+
+}  // namespace outrider::gpu
