@@ -103,7 +103,7 @@ TEST(Slices, ADraftIsGivenUpByAllRanksIfOneMissesItsSlice) {
     ClusterOptions options = with_draft();
     options.slices = true;
     options.tp_size = ranks;
-    options.slice_timeout = std::chrono::milliseconds(50);
+    options.slice_timeout = std::chrono::milliseconds(500);  // of the one slice; others are there long before
     options.door = [](int rank, std::unique_ptr<Transport> door) -> std::unique_ptr<Transport> {
       if (rank != 1) return door;
       return std::make_unique<LeakyDoor>(std::move(door), 7, 7);

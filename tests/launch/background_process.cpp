@@ -76,7 +76,7 @@ bool BackgroundProcess::ended() {
 }
 
 bool BackgroundProcess::says(const std::string& text, std::chrono::seconds limit) {
-  const auto deadline = Clock::now() + limit;
+  const auto deadline = Clock::now() + kPatience * limit;
   while (Clock::now() < deadline) {
     const bool over = ended();  // before looking, so that its last words count
     if (err().find(text) != std::string::npos) return true;
@@ -102,7 +102,7 @@ std::vector<pid_t> BackgroundProcess::descendants(const std::string& argument) c
 }
 
 int BackgroundProcess::wait(std::chrono::seconds limit) {
-  const auto deadline = Clock::now() + limit;
+  const auto deadline = Clock::now() + kPatience * limit;
   while (!ended() && Clock::now() < deadline) std::this_thread::sleep_for(kLook);
   return code_;
 }

@@ -19,12 +19,6 @@ namespace {
 using Clock = std::chrono::steady_clock;
 using std::chrono::milliseconds;
 
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-constexpr int kPatience = 6;  // as that of ctest: cmake/outrider.cmake
-#else
-constexpr int kPatience = 1;
-#endif
-
 struct Pipe {
   Pipe() {
     int ends[2];

@@ -12,6 +12,13 @@
 
 namespace outrider::testing {
 
+// Every wait is so many times longer, as that of ctest: cmake/outrider.cmake.
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+constexpr int kPatience = 6;
+#else
+constexpr int kPatience = 1;
+#endif
+
 // How the program's standard streams are connected.
 enum class Stdout { kCaptured, kClosed, kFullDisk, kReaderLeaves };
 enum class Stdin { kEmpty, kClosed };
@@ -23,7 +30,7 @@ struct RunSettings {
   Stdin in = Stdin::kEmpty;
   int signal = 0;  // sent once `signal_when` exists
   std::filesystem::path signal_when;
-  std::chrono::seconds limit{60};  // then the program counts as hanging and is killed; longer if sanitized
+  std::chrono::seconds limit{60};  // then the program counts as hanging and is killed; times kPatience
 };
 
 struct Outcome {
