@@ -83,6 +83,7 @@ class Event {
   void synchronize() const;                          // the host waits
   void hold(StreamView stream) const;                // work queued on `stream` from now on waits
   double seconds_since(const Event& earlier) const;  // both recorded and done
+  void* handle() const { return handle_; }
 
  private:
   void* handle_ = nullptr;

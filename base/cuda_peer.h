@@ -10,6 +10,8 @@ namespace outrider::cuda {
 
 // True when everything queued so far is done; throws what it did wrong.
 bool is_done(StreamView stream);
+// The same of what was queued before the event was recorded.
+bool is_done(const Event& event);
 
 // The device that is current for the calling thread, and its name on this machine, the same in every process.
 int current_device();

@@ -14,10 +14,7 @@ Status status_of(cudaError_t error, const char* what) {
       fmt::format("CUDA: {} failed: {} ({})", what, cudaGetErrorString(error), cudaGetErrorName(error)));
 }
 
-}  // namespace
-
-bool is_done(StreamView stream) {
-  const cudaError_t error = cudaStreamQuery(static_cast<cudaStream_t>(stream.handle()));
+bool is_success(cudaError_t error) {
   if (error == cudaErrorNotReady) {
     cudaGetLastError();
     return false;
@@ -25,6 +22,15 @@ bool is_done(StreamView stream) {
   if (const Status status = status_of(error, "work on a stream"); !status.ok())
     throw CudaError(status.message());
   return true;
+}
+
+}  // namespace
+
+bool is_done(StreamView stream) {
+  return is_success(cudaStreamQuery(static_cast<cudaStream_t>(stream.handle())));
+}
+bool is_done(const Event& event) {
+  return is_success(cudaEventQuery(static_cast<cudaEvent_t>(event.handle())));
 }
 
 int current_device() {

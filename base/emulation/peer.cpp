@@ -3,10 +3,6 @@
 
 namespace outrider::cuda {
 
-bool is_done(StreamView stream) {
-  stream.synchronize();
-  return true;
-}
 int current_device() { return 0; }
 std::string bus_id(int) { return "emulation"; }
 Status allow_peer(int) { return {}; }

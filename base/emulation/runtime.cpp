@@ -1,10 +1,15 @@
-// base/cuda.h on the host: device memory is host memory, streams do their work at once.
+// base/cuda.h on the host: device memory is host memory, streams do their work at once, unless they are held
+// up (emulation::hold_up).
 #include <chrono>
 #include <cstdlib>
 #include <cstring>
+#include <deque>
+#include <thread>
 #include <vector>
 
+#include "base/cuda_peer.h"
 #include "base/emulation/block.h"
+#include "base/emulation/stream.h"
 
 namespace outrider::cuda {
 namespace {
@@ -13,6 +18,8 @@ using Work = std::vector<std::function<void()>>;
 
 struct EmulatedStream {
   Work* capture = nullptr;
+  std::deque<std::function<bool()>> held;  // steps that are not done: each is tried until it returns true
+  uint64_t done = 0;                       // of the steps that were ever held
 };
 
 EmulatedStream& stream_of(StreamView view) {
@@ -20,7 +27,20 @@ EmulatedStream& stream_of(StreamView view) {
   return *static_cast<EmulatedStream*>(view.handle());
 }
 
+// What the stream can do by now.
+void advance(EmulatedStream& stream) {
+  for (; !stream.held.empty() && stream.held.front()(); ++stream.done) stream.held.pop_front();
+}
+
 using Time = std::chrono::steady_clock::time_point;
+
+struct EmulatedEvent {
+  Time time;
+  EmulatedStream* stream = nullptr;
+  uint64_t steps = 0;  // of the stream that came before
+};
+
+EmulatedEvent& event_of(const Event& event) { return *static_cast<EmulatedEvent*>(event.handle()); }
 
 void* allocate(size_t bytes) {
   void* memory = std::calloc(1, bytes);
@@ -46,18 +66,34 @@ void use_device(int) {}
 
 void StreamView::synchronize() const {
   CHECK(!stream_of(*this).capture, "a stream under capture is not waited for");
+  while (!is_done(*this)) std::this_thread::yield();
 }
 Stream::Stream(KernelOrder order) : view_(new EmulatedStream, order == KernelOrder::kOverlapping) {}
 Stream::~Stream() { delete static_cast<EmulatedStream*>(view_.handle()); }
 
-Event::Event() : handle_(new Time) {}
-Event::~Event() { delete static_cast<Time*>(handle_); }
-void Event::record(StreamView) { *static_cast<Time*>(handle_) = std::chrono::steady_clock::now(); }
-void Event::synchronize() const {}
-void Event::hold(StreamView) const {}
+Event::Event() : handle_(new EmulatedEvent) {}
+Event::~Event() { delete static_cast<EmulatedEvent*>(handle_); }
+void Event::record(StreamView view) {
+  EmulatedStream& stream = stream_of(view);
+  event_of(*this) = {std::chrono::steady_clock::now(), &stream, stream.done + stream.held.size()};
+}
+void Event::synchronize() const {
+  while (!is_done(*this)) std::this_thread::yield();
+}
+void Event::hold(StreamView) const { synchronize(); }
 double Event::seconds_since(const Event& earlier) const {
-  return std::chrono::duration<double>(*static_cast<Time*>(handle_) - *static_cast<Time*>(earlier.handle_))
-      .count();
+  return std::chrono::duration<double>(event_of(*this).time - event_of(earlier).time).count();
+}
+
+bool is_done(StreamView view) {
+  EmulatedStream& stream = stream_of(view);
+  advance(stream);
+  return stream.held.empty();
+}
+bool is_done(const Event& event) {
+  const EmulatedEvent& e = event_of(event);
+  if (e.stream) advance(*e.stream);
+  return !e.stream || e.stream->done >= e.steps;
 }
 
 Graph::Graph(StreamView stream, const std::function<void()>& work) {
@@ -90,10 +126,18 @@ void fill_bytes(void* to, int value, size_t bytes, StreamView stream) {
 
 namespace emulation {
 void enqueue(StreamView stream, std::function<void()> work) {
-  if (Work* capture = stream_of(stream).capture)
-    capture->push_back(std::move(work));
-  else
+  EmulatedStream& s = stream_of(stream);
+  advance(s);
+  if (s.capture)
+    s.capture->push_back(std::move(work));
+  else if (s.held.empty())
     work();
+  else
+    s.held.push_back([work = std::move(work)] { return work(), true; });
+}
+
+void hold_up(StreamView stream, std::function<bool()> done) {
+  stream_of(stream).held.push_back(std::move(done));
 }
 }  // namespace emulation
 

@@ -7,6 +7,8 @@
 #include <vector>
 
 #include "base/cuda_device.h"
+#include "base/cuda_peer.h"
+#include "base/emulation/stream.h"
 
 namespace outrider::cuda {
 namespace {
@@ -130,6 +132,25 @@ TEST(CudaEmulation, GraphsKeepTheirWork) {
   in[3] = 5;
   graph.launch(stream);
   EXPECT_EQ(out[0], 36);
+}
+
+TEST(CudaEmulation, WorkBehindSomebodyElsesIsHeldUp) {
+  const Stream stream;
+  Event before, after;
+  bool over = false;
+  const int from = 7;
+  int to = 0;
+  before.record(stream);
+  emulation::hold_up(stream, [&] { return over; });
+  copy(&to, &from, 1, stream);
+  after.record(stream);
+  EXPECT_TRUE(is_done(before));
+  EXPECT_FALSE(is_done(after) || is_done(stream));
+  EXPECT_EQ(to, 0);
+  over = true;
+  after.synchronize();
+  EXPECT_EQ(to, 7);
+  EXPECT_TRUE(is_done(stream));
 }
 
 }  // namespace
