@@ -64,6 +64,12 @@ Result<std::unique_ptr<Transport>> bind(const SliceDoorOptions& options, const S
   return make_zmq_server(endpoint, zmq);
 }
 
+std::vector<Text> gather(Collectives& group, const Text& mine) {
+  std::vector<Text> all(static_cast<size_t>(group.size()));
+  group.all_gather(std::as_bytes(std::span(&mine, 1)), std::as_writable_bytes(std::span(all)));
+  return all;
+}
+
 }  // namespace
 
 OpenSliceDoor open_slice_doors(Collectives& group, const SliceDoorOptions& options) {
@@ -76,10 +82,10 @@ OpenSliceDoor open_slice_doors(Collectives& group, const SliceDoorOptions& optio
   } else {
     spdlog::warn("no slices of q: {}", bound.status().message());
   }
-  std::vector<Text> all(static_cast<size_t>(group.size()));
-  group.all_gather(std::as_bytes(std::span(&mine, 1)), std::as_writable_bytes(std::span(all)));
+  const std::vector<Text> all = gather(group, mine), gpus = gather(group, text_of(options.gpu));
   if (std::any_of(all.begin(), all.end(), [](const Text& text) { return text[0] == 0; })) return {};
-  for (const Text& text : all) door.all.of_rank.push_back({text.data()});
+  for (size_t r = 0; r < all.size(); ++r)
+    door.all.of_rank.push_back({.endpoint = all[r].data(), .gpu = gpus[r].data()});
   door.all.cluster = secrets.cluster;
   door.all.server_key = secrets.server_public.data();
   door.all.public_key = secrets.worker_public.data();

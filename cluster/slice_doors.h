@@ -18,6 +18,7 @@ struct SliceDoorOptions {
   bool allow_remote = false;
   int64_t max_message_bytes = 0;
   int high_water_mark = 0;  // slices that wait to be read, of each worker
+  std::string gpu;          // of this rank, for SliceDoor
 };
 
 struct OpenSliceDoor {

@@ -14,7 +14,7 @@
 
 namespace outrider {
 
-constexpr uint32_t kProtocolVersion = 6;
+constexpr uint32_t kProtocolVersion = 7;
 
 // ---- joining and leaving
 // -------------------------------------------------------------------------------------
@@ -35,6 +35,7 @@ struct ModelInfo {
 // Where a target rank takes its slice of dense draft distributions.
 struct SliceDoor {
   std::string endpoint;
+  std::string gpu;  // and its host, if rows may also come from device to device (comm/row_link.h)
 };
 // Those of all ranks, in rank order, and what a draft worker needs to send there. None: q travels in Draft
 // and StepPlan.
@@ -161,6 +162,7 @@ struct Draft {
   QKind q_kind = QKind::kNone;
   std::vector<QRow> q;      // one per id unless kNone or kSlices
   int64_t slice_bytes = 0;  // kSlices: what was sent to the ranks
+  int64_t link_bytes = 0;   // of that, from device to device
   bool eos = false;         // the block ends early, at an end-of-sequence token
   TokenId guess{-1};        // of the last committed token, from what stands before it; -1: not known
   int64_t ingest_ns = 0;    // time spent on committed tokens, and on drafting
@@ -179,6 +181,24 @@ struct QSlice {
   Generation worker;              // as in its Hello
   int32_t rows = 0;               // one for each drafted token
   std::vector<uint16_t> weights;  // [rows, ids of the range]
+};
+
+// A worker with a GPU of its own has begun to make a communicator with the ranks (comm/row_link.h). A rank
+// that cannot take part, now or later, answers with Failure.
+struct LinkOffer {
+  Generation worker;  // as in its Hello
+  std::string id;     // names it
+};
+
+// In place of a QSlice: a worker's next transfer through its communicator, `number` 1, 2, ..., and what ranks
+// need to know of rows that lie on a device.
+struct QTransfer {
+  SequenceId sequence;
+  Round round;
+  Generation worker;
+  uint64_t number = 0;
+  std::vector<uint64_t> sums;     // of whole rows, one for each drafted token
+  std::vector<uint64_t> drafted;  // weights of the drafted tokens
 };
 
 // ---- coordinator -> leader (tp_rank 0), which broadcasts it in the target group
@@ -232,6 +252,7 @@ struct Verdict {
   VerdictStatus status = VerdictStatus::kOk;
   // A slice of q did not reach every rank in time: decided as if there had been no draft.
   bool draft_lost = false;
+  bool link_lost = false;  // ... because the worker's communicator ended, of which the worker knows
   int32_t accepted_count = 0;
   TokenId next;                            // recovery token (accepted_count < gamma) or bonus token
   std::vector<PositionLogprobs> logprobs;  // accepted_count + 1 of them when asked for
@@ -258,11 +279,11 @@ struct Resync {
 
 // The order is the wire's type number: append only.
 using Message = std::variant<Hello, Welcome, Heartbeat, Failure, Shutdown, Open, Close, Propose, Draft,
-                             StepPlan, StepResult, Resync, QSlice>;
+                             StepPlan, StepResult, Resync, QSlice, LinkOffer, QTransfer>;
 
-constexpr const char* kMessageNames[] = {"hello",       "welcome", "heartbeat", "failure", "shutdown",
-                                         "open",        "close",   "propose",   "draft",   "step_plan",
-                                         "step_result", "resync",  "q_slice"};
+constexpr const char* kMessageNames[] = {"hello",       "welcome", "heartbeat", "failure",    "shutdown",
+                                         "open",        "close",   "propose",   "draft",      "step_plan",
+                                         "step_result", "resync",  "q_slice",   "link_offer", "q_transfer"};
 static_assert(std::size(kMessageNames) == std::variant_size_v<Message>);
 
 }  // namespace outrider

@@ -21,7 +21,8 @@ void serialize(Archive& archive, ModelInfo& m) {
 
 template <class Archive>
 void serialize(Archive& archive, SliceDoor& m) {
-  archive(Capped{m.endpoint, archive.limits().string_bytes});
+  const uint64_t text = archive.limits().string_bytes;
+  archive(Capped{m.endpoint, text}, Capped{m.gpu, text});
 }
 
 template <class Archive>
@@ -103,7 +104,7 @@ void serialize(Archive& archive, Draft& m) {
   const uint64_t tokens = archive.limits().draft_tokens;
   archive(m.sequence, m.epoch, m.round, m.base, Capped{m.ids, tokens}, Capped{m.parents, tokens},
           m.prefix_hash, EnumField<QKind>{m.q_kind, QKind::kSlices}, Capped{m.q, tokens}, m.slice_bytes,
-          m.eos, m.guess, m.ingest_ns, m.draft_ns, m.preparation);
+          m.link_bytes, m.eos, m.guess, m.ingest_ns, m.draft_ns, m.preparation);
 }
 
 // ---- verification
@@ -119,6 +120,17 @@ void serialize(Archive& archive, PlanEntry& m) {
 template <class Archive>
 void serialize(Archive& archive, QSlice& m) {
   archive(m.sequence, m.round, m.worker, m.rows, Capped{m.weights, archive.limits().frame_bytes / 2});
+}
+
+template <class Archive>
+void serialize(Archive& archive, LinkOffer& m) {
+  archive(m.worker, Capped{m.id, archive.limits().string_bytes});
+}
+
+template <class Archive>
+void serialize(Archive& archive, QTransfer& m) {
+  const uint64_t tokens = archive.limits().draft_tokens;
+  archive(m.sequence, m.round, m.worker, m.number, Capped{m.sums, tokens}, Capped{m.drafted, tokens});
 }
 
 template <class Archive>
@@ -143,7 +155,8 @@ void serialize(Archive& archive, PositionLogprobs& m) {
 template <class Archive>
 void serialize(Archive& archive, Verdict& m) {
   archive(m.sequence, m.epoch, m.round, m.base, EnumField<VerdictStatus>{m.status, VerdictStatus::kNonFinite},
-          m.draft_lost, m.accepted_count, m.next, Capped{m.logprobs, archive.limits().draft_tokens + 1});
+          m.draft_lost, m.link_lost, m.accepted_count, m.next,
+          Capped{m.logprobs, archive.limits().draft_tokens + 1});
 }
 
 template <class Archive>

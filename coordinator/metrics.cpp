@@ -187,6 +187,7 @@ void Totals::add(const Totals& other) {
                                           &Totals::draft_ingest_ns,
                                           &Totals::draft_ns,
                                           &Totals::slice_bytes,
+                                          &Totals::link_bytes,
                                           &Totals::target_passes,
                                           &Totals::target_rows,
                                           &Totals::forward_ns,

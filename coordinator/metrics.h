@@ -154,6 +154,7 @@ struct Totals {
   int64_t liveness_timeouts = 0;              // the same under a p/q rule, where giving up must stay rare
   int64_t draft_ingest_ns = 0, draft_ns = 0;  // as workers report them
   int64_t slice_bytes = 0;                    // of q, from them to the target's ranks
+  int64_t link_bytes = 0;                     // of that, from device to device
   PreparationTotals preparation;
   std::map<uint64_t, DrafterTotals> drafters;  // by kind
 

@@ -144,6 +144,7 @@ void fill_json(const TransportStats& stats, const Totals& totals, nlohmann::json
   auto all = static_cast<uint64_t>(totals.slice_bytes);
   if (totals.slice_bytes > 0)
     out["kinds"]["q_slice"] = {{"sent_bytes", totals.slice_bytes},
+                               {"device_to_device_bytes", totals.link_bytes},
                                {"bytes_per_accepted_token", per_accepted(totals.slice_bytes)}};
   for (size_t kind = 0; kind < TransportStats::kKinds; ++kind) {
     const uint64_t bytes = stats.sent_bytes[kind] + stats.received_bytes[kind];

@@ -150,6 +150,8 @@ class Protocol {
   void receive(PeerId peer, StepPlan&) { unexpected(peer); }
   void receive(PeerId peer, Welcome&) { unexpected(peer); }
   void receive(PeerId peer, QSlice&) { unexpected(peer); }
+  void receive(PeerId peer, LinkOffer&) { unexpected(peer); }
+  void receive(PeerId peer, QTransfer&) { unexpected(peer); }
   void unexpected(PeerId) { ++totals_.unexpected_messages; }
   Status check_request(const Request& request) const;
   void finish(LiveRequest& live, FinishReason reason, Status error = {});
@@ -218,7 +220,7 @@ class Protocol {
   Status check_result(const StepResult& result) const;
   void apply_verdict(LiveRequest& live, const PlannedEntry& entry, Verdict& verdict,
                      const StepResult& result);
-  void lose_draft(LiveRequest& live);
+  void lose_draft(LiveRequest& live, bool link_lost);
   void teach(LiveRequest& live, const Verdict& verdict, int32_t emitted);
   std::optional<FinishReason> commit(LiveRequest& live, Verdict& verdict);
   std::optional<FinishReason> reason_to_finish(const LiveRequest& live, TokenId last) const;

@@ -189,6 +189,7 @@ void Protocol::receive(PeerId peer, Draft& message) {
   totals_.draft_ingest_ns += message.ingest_ns;
   totals_.draft_ns += message.draft_ns;
   totals_.slice_bytes += std::clamp<int64_t>(message.slice_bytes, 0, int64_t{1} << 32);
+  totals_.link_bytes += std::clamp<int64_t>(message.link_bytes, 0, int64_t{1} << 32);
   totals_.preparation.add(message.preparation);
   const auto at = live_.find(message.sequence);
   if (at == live_.end() || !at->second->running()) return drop(DropReason::kUnknownSequence);

@@ -91,7 +91,7 @@ void Protocol::apply_verdict(LiveRequest& live, const PlannedEntry& entry, Verdi
                                      verdict.base.value())));
     return;
   }
-  if (verdict.draft_lost) lose_draft(live);
+  if (verdict.draft_lost) lose_draft(live, verdict.link_lost);
   const int32_t drafted = length(live.round.draft.ids);
   live.sequence.target_verified(drafted, verdict.accepted_count);
   if (live.finished()) return;
@@ -108,14 +108,15 @@ void Protocol::apply_verdict(LiveRequest& live, const PlannedEntry& entry, Verdi
 }
 
 // The round went on as a plain one. Slices that do not come once may be cut off for good: from now on the
-// rows of who sent them pass here. The sequence may be another worker's by now.
-void Protocol::lose_draft(LiveRequest& live) {
+// rows of who sent them pass here, unless they were under way from device to device: then it takes its
+// sockets. The sequence may be another worker's by now.
+void Protocol::lose_draft(LiveRequest& live, bool link_lost) {
   totals_.drafts_used -= live.round.has_draft;
   drop(DropReason::kSliceMissing);
   live.round.has_draft = false;
   live.round.draft.ids.clear();
   for (auto& [peer, worker] : workers_)
-    if (worker.hello.generation == live.round.worker) worker.slices = false;
+    if (worker.hello.generation == live.round.worker) worker.slices &= link_lost;
 }
 
 // Tokens beyond the end of the request were never asked for, so their tests count for nothing.

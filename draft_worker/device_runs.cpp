@@ -4,6 +4,7 @@
 #include <functional>
 
 #include "draft_worker/model_drafter.h"
+#include "draft_worker/row_sender.h"
 #include "draft_worker/stop_rule.h"
 
 namespace outrider {
@@ -25,6 +26,7 @@ bool ModelDrafter::run_jobs(std::vector<DraftAnswer>& answers) {
     run_parts_[i].failed = !status.ok();
     if (!status.ok()) answers.push_back(finish(*run_parts_[i].sequence, status));
   }
+  if (options_.rows) options_.rows->settle();  // the next run overwrites what was read
   if (ran.ok()) share_time(ns_since(start));
   return true;
 }
@@ -48,6 +50,8 @@ void ModelDrafter::collect_runs() {
                      .inputs = slice.tokens,
                      .first = next_step(s, strand),
                      .count = slice.logit_rows > 0 ? strand.limit - strand.length() : 0,
+                     .q_stays = options_.rows && strand.key.q_kind == QKind::kSlices &&
+                                options_.rows->reserve(id, strand.limit),
                      .guesses = slice.logit_rows > 1});
     run_parts_.push_back({.sequence = &s, .drafts_on = strand.length() > 0});
   }
@@ -65,11 +69,21 @@ Status ModelDrafter::take_run(Sequence& s, size_t run) {
   for (size_t i = 0; i < tokens.size() && !strand.complete(); ++i) {
     if (i > 0) s.window.fed(tokens.subspan(i - 1, 1));
     if (!add_token(s, strand, tokens[i], measures ? runner_->confidence(run, i) : DraftConfidence{})) break;
-    if (strand.key.q_kind != QKind::kNone)
-      runner_->read_q(run, i, strand.q.emplace_back(storage_.take_row()));
+    if (strand.key.q_kind != QKind::kNone) take_q(s, strand, run, i);
   }
   model_.kv().truncate(s.kv, s.window.cached());
   return runner_->failed(run) && !strand.complete() ? not_finite(strand) : Status();
+}
+
+void ModelDrafter::take_q(const Sequence& s, Strand& strand, size_t run, size_t token) {
+  QRow& q = strand.q.emplace_back(storage_.take_row());
+  if (!runs_[run].q_stays) return runner_->read_q(run, token, q);
+  const DeviceRow row = runner_->device_row(run, token);
+  q.ids.clear();
+  q.weights.clear();
+  q.sum = row.sum;
+  q.rest = q.id_end = 0;
+  options_.rows->keep(s.job->propose.sequence, strand.key.round, strand.q.size() - 1, row);
 }
 
 // A round that just began reads its text up to the first token.

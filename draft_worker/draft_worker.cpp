@@ -127,11 +127,13 @@ void DraftWorker::send_draft(Draft draft) {
 // False: its rows must go with the draft.
 bool DraftWorker::scatter(Draft& draft) {
   const int64_t before = options_.slices ? options_.slices->bytes() : 0;
+  const int64_t linked_before = options_.slices ? options_.slices->link_bytes() : 0;
   if (!options_.slices || !options_.slices->send(draft)) {
     draft.q_kind = QKind::kDense;
     return false;
   }
   draft.slice_bytes = options_.slices->bytes() - before;
+  draft.link_bytes = options_.slices->link_bytes() - linked_before;
   return true;
 }
 

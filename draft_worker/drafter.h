@@ -12,6 +12,8 @@
 
 namespace outrider {
 
+class RowSender;
+
 // What came of a round that was begun.
 struct DraftAnswer {
   Status status;  // not ok: this worker and the coordinator disagree about the sequence; a Resync helps
@@ -49,6 +51,9 @@ struct ModelDrafterOptions {
   std::vector<TokenId> eos_ids;  // a block ends at one of these
   int64_t vocab_size = 0;        // ids that may be drafted; 0: all. Padding that the target lacks is left out
   std::function<std::chrono::steady_clock::time_point()> now = std::chrono::steady_clock::now;
+  // Rows of q that a device draws from may stay there until they are sent. Null: none do. Must outlive the
+  // drafter.
+  RowSender* rows = nullptr;
 };
 // A smaller language model with the target's vocabulary. `model` must outlive the drafter. Preparing for
 // outcomes takes KV blocks: what is not there is not prepared.

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "draft_worker/row_sender.h"
 #include "draft_worker/stop_rule.h"
 #include "transformer/sampling/confidence.h"
 #include "transformer/sampling/penalties.h"
@@ -20,6 +21,8 @@ ModelDrafter::ModelDrafter(Model& model, ModelDrafterOptions options)
   const int64_t all = model.config().vocab_size;
   vocab_size_ = options_.vocab_size > 0 ? std::min(options_.vocab_size, all) : all;
   runner_ = model.make_runner(vocab_size_);
+  if (options_.rows && options_.rows->vocab_size() != vocab_size_)
+    options_.rows = nullptr;  // rows end too soon
 }
 
 ModelDrafter::~ModelDrafter() {
@@ -54,6 +57,7 @@ void ModelDrafter::close(SequenceId sequence) {
   if (at == sequences_.end()) return;
   drop_job(at->second);
   drop_block(at->second);
+  if (options_.rows) options_.rows->drop(sequence);
   model_.kv().release(at->second.kv);
   sequences_.erase(at);
 }

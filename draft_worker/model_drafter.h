@@ -130,6 +130,7 @@ class ModelDrafter final : public Drafter {
   void collect_runs();
   void share_time(int64_t total_ns);
   Status take_run(Sequence& s, size_t run);
+  void take_q(const Sequence& s, Strand& strand, size_t run, size_t token);
   bool collect_branch_runs();
   Status run_branches();
 

@@ -47,7 +47,12 @@ Result<SliceSender> SliceSender::connect(const SliceDoors& slices, int64_t vocab
   return SliceSender(std::move(ranks), vocab_size, worker);
 }
 
-bool SliceSender::send(const Draft& draft) {
+void SliceSender::use_links(RowLinks links) {
+  rows_ = std::make_unique<RowSender>(std::move(links), vocab_size_, worker_);
+}
+
+bool SliceSender::send(Draft& draft) {
+  if (rows_ && rows_->send(draft, ranks_)) return true;
   QSlice& slice = std::get<QSlice>(message_);
   slice.sequence = draft.sequence;
   slice.round = draft.round;
@@ -62,7 +67,7 @@ bool SliceSender::send(const Draft& draft) {
 }
 
 int64_t SliceSender::bytes() const {
-  int64_t sum = 0;
+  int64_t sum = link_bytes();
   for (const auto& rank : ranks_)
     for (const uint64_t bytes : rank->stats().sent_bytes) sum += static_cast<int64_t>(bytes);
   return sum;

@@ -12,9 +12,11 @@
 
 #include "comm/cores.h"
 #include "draft_worker/draft_worker.h"
+#include "launch/device.h"
 #include "launch/generate.h"
 #include "launch/interrupt.h"
 #include "launch/roles.h"
+#include "launch/row_links.h"
 
 namespace outrider {
 namespace {
@@ -100,8 +102,9 @@ class PoolWorker {
                      settings_.connect));
     std::optional<SliceSender> slices = doors_of(*welcome, options.generation);
     options.slices = slices ? &*slices : nullptr;
-    const auto drafter =
-        make_drafter(settings_.run, prepared_, model_, welcome->target.vocab_size, welcome->eos_ids);
+    if (slices) use_links(*welcome, *slices);
+    const auto drafter = make_drafter(settings_.run, prepared_, model_, welcome->target.vocab_size,
+                                      welcome->eos_ids, slices ? slices->rows() : nullptr);
     return DraftWorker(*drafter, *transport, options).serve();
   }
 
@@ -112,6 +115,20 @@ class PoolWorker {
     if (sender.ok()) return std::move(sender).value();
     tell(sender.status().message() + "; dense q goes to the target through the coordinator");
     return std::nullopt;
+  }
+
+  void use_links(const Welcome& welcome, SliceSender& slices) const {
+    if (!model_) return;
+    const Device device = device_of_worker(settings_.run, 0);
+    const std::string gpu = linkable_gpu(device);
+    // What mpirun started has its traffic among hosts anyway; who joined with a key has not.
+    const bool trusted = settings_.parent != 0 || on_one_host(welcome.slices, gpu);
+    if (!may_link(welcome.slices, gpu) || !trusted) return;
+    constexpr int kMostDrafts = 8;  // under way; more of them take the sockets
+    auto links = make_links(device, welcome.slices, welcome.target.vocab_size, -1,
+                            std::min(2 * settings_.run.max_num_seqs, kMostDrafts));
+    if (links.ok()) return slices.use_links(std::move(links).value());
+    tell(links.status().message() + "; dense q goes to the target by sockets");
   }
 
   void tell(const std::string& text) const {

@@ -17,6 +17,7 @@
 #include "launch/generate.h"
 #include "launch/listener.h"
 #include "launch/roles.h"
+#include "launch/row_links.h"
 
 namespace outrider {
 namespace {
@@ -133,7 +134,8 @@ OpenSliceDoor open_doors(const RunOptions& options, const Preparation& prepared,
        .encrypted = rank.curve.has_value(),
        .allow_remote = options.allow_remote,
        .max_message_bytes = kHeaders + kMaxSpeculativeTokens * width * int64_t{sizeof(uint16_t)},
-       .high_water_mark = 2 * options.max_num_seqs});
+       .high_water_mark = 2 * options.max_num_seqs,
+       .gpu = linkable_gpu(device_of_worker(options, rank.collectives->rank()))});
 }
 
 Result<Preparation> prepare_rank(const RunOptions& options, const Topology& topology) {

@@ -88,6 +88,13 @@ std::string screen_report(const RunOptions& options, const Totals& totals, const
     out += fmt::format("wire: {:.0f} bytes per accepted token, {:.0f} of them drafts\n",
                        metrics["wire"]["bytes_per_accepted_token"].get<double>(),
                        kinds["draft"]["bytes_per_accepted_token"].get<double>());
+    if (kinds.contains("q_slice")) {
+      const auto& slices = kinds["q_slice"];
+      const double all = slices["sent_bytes"].get<double>(),
+                   linked = slices["device_to_device_bytes"].get<double>();
+      out += fmt::format("q: {:.1f} MB in slices, {:.0f} % of them from device to device\n", all / 1e6,
+                         100 * linked / all);
+    }
   }
   if (comparison)
     out += fmt::format(

@@ -1,5 +1,7 @@
 #include "launch/roles.h"
 
+#include <spdlog/spdlog.h>
+
 #include <cstdio>
 #include <exception>
 #include <functional>
@@ -8,6 +10,7 @@
 #include "draft_worker/draft_worker.h"
 #include "launch/device.h"
 #include "launch/progress.h"
+#include "launch/row_links.h"
 #include "target_worker/target_worker.h"
 
 namespace outrider {
@@ -47,6 +50,17 @@ Status report(Transport* transport, Status status) {
   return status;
 }
 
+// Empty: rows come to the door.
+RowLinks links_of_rank(const RunOptions& options, const Preparation& prepared, int rank,
+                       const SliceDoors& doors) {
+  if (!ranks_have_links(doors)) return {};
+  auto links = make_links(device_of_worker(options, rank), doors, prepared.target_info.vocab_size, rank,
+                          options.max_num_seqs + 1);
+  if (links.ok()) return std::move(links).value();
+  spdlog::warn("rows of q will not come from device to device: {}", links.status().message());
+  return {};
+}
+
 Status serve_target(const RunOptions& options, const Preparation& prepared, RoleThreads threads,
                     Collectives& group, Transport* transport, Model* loaded, const Lend& lend,
                     OpenSliceDoor door) {
@@ -68,8 +82,10 @@ Status serve_target(const RunOptions& options, const Preparation& prepared, Role
         std::move(door.own),
         SliceSlotsOptions{.range = vocab_range(prepared.target_info.vocab_size,
                                                {.tp_rank = group.rank(), .tp_size = group.size()}),
+                          .rank = group.rank(),
                           .sequences = options.max_num_seqs,
-                          .rows = kMaxSpeculativeTokens});
+                          .rows = kMaxSpeculativeTokens},
+        links_of_rank(options, prepared, group.rank(), door.all));
   target.slices = std::move(door.all);
   if (transport && loaded->threads() < threads.cores) transport->keep_looking(kBetweenPlans);
   TargetWorker worker(*loaded, group, std::move(target));
@@ -113,13 +129,14 @@ Status serve_drafts(const RunOptions& options, const Preparation& prepared, Role
 }  // namespace
 
 std::unique_ptr<Drafter> make_drafter(const RunOptions& options, const Preparation& prepared, Model* model,
-                                      int64_t vocab_size, std::vector<TokenId> eos_ids) {
+                                      int64_t vocab_size, std::vector<TokenId> eos_ids, RowSender* rows) {
   if (!options.uses_draft_model())
     return make_ngram_drafter(
         {.max_sequences = options.max_num_seqs, .max_context = static_cast<int32_t>(prepared.max_model_len)});
-  return make_model_drafter(
-      *model,
-      {.max_sequences = options.max_num_seqs, .eos_ids = std::move(eos_ids), .vocab_size = vocab_size});
+  return make_model_drafter(*model, {.max_sequences = options.max_num_seqs,
+                                     .eos_ids = std::move(eos_ids),
+                                     .vocab_size = vocab_size,
+                                     .rows = rows});
 }
 
 Generation new_generation() {

@@ -26,9 +26,11 @@ Result<std::unique_ptr<Model>> load_target(const RunOptions& options, const Prep
 Result<std::unique_ptr<Model>> load_draft(const RunOptions& options, const Preparation& prepared,
                                           RoleThreads threads, Collectives& single);
 
-// A drafter for a target with this vocabulary; `model` with --draft-model, which must outlive it.
+// A drafter for a target with this vocabulary; `model` with --draft-model, and `rows`, where rows of q may
+// stay on its device, must outlive it.
 std::unique_ptr<Drafter> make_drafter(const RunOptions& options, const Preparation& prepared, Model* model,
-                                      int64_t vocab_size, std::vector<TokenId> eos_ids);
+                                      int64_t vocab_size, std::vector<TokenId> eos_ids,
+                                      RowSender* rows = nullptr);
 // One life of a worker: a restarted one is told from the one that died.
 Generation new_generation();
 

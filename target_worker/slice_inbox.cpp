@@ -1,24 +1,52 @@
 #include "target_worker/slice_inbox.h"
 
+#include <thread>
+
 namespace outrider {
+
+void SliceInbox::look() {
+  if (!has_links_) return;
+  links_.forget_ended();
+  while (auto incoming = door_->receive(Clock::now())) take(*incoming);
+  links_.look(*door_, slots_);
+}
 
 void SliceInbox::gather(std::span<const PlanEntry> entries, Collectives& group, Clock::time_point deadline,
                         std::span<SlicedQ> sliced) {
   (void)collect(entries, deadline);  // who misses what comes out of the sums
   group.all_reduce_sum(slots_.tally(entries));
   slots_.settle(entries, group.size(), sliced);
+  for (size_t e = 0; e < entries.size(); ++e)
+    if (sliced[e].link_lost) links_.end(entries[e].worker, *door_, slots_);
 }
 
+// Links are asked again and again: nothing wakes who waits for them.
 bool SliceInbox::collect(std::span<const PlanEntry> entries, Clock::time_point deadline) {
-  while (!slots_.complete(entries)) {
-    auto incoming = door_->receive(deadline);
-    if (!incoming) return false;
-    auto* const slice = std::get_if<QSlice>(&incoming->message);
-    if (!slice) continue;
-    slots_.put(*slice);
-    door_->recycle(std::move(*slice));
+  constexpr int kSpins = 200;
+  constexpr std::chrono::microseconds kPause{20};
+  for (int i = 0; !slots_.complete(entries); ++i) {
+    if (has_links_) links_.look(*door_, slots_);
+    const auto now = Clock::now();
+    auto incoming = door_->receive(has_links_ ? now : deadline);
+    if (incoming)
+      take(*incoming);
+    else if (now >= deadline || !has_links_)
+      return slots_.complete(entries);
+    else if (i >= kSpins)
+      std::this_thread::sleep_for(kPause);
   }
   return true;
+}
+
+void SliceInbox::take(Incoming& incoming) {
+  if (auto* const slice = std::get_if<QSlice>(&incoming.message)) {
+    slots_.put(*slice);
+    door_->recycle(std::move(*slice));
+  } else if (const auto* offer = std::get_if<LinkOffer>(&incoming.message)) {
+    links_.join(*offer, incoming.peer, *door_, slots_);
+  } else if (const auto* transfer = std::get_if<QTransfer>(&incoming.message)) {
+    links_.receive(*transfer, incoming.peer, *door_, slots_);
+  }
 }
 
 }  // namespace outrider

@@ -7,28 +7,41 @@
 
 #include "comm/collectives.h"
 #include "comm/transport.h"
+#include "target_worker/slice_links.h"
 #include "target_worker/slice_slots.h"
 
 namespace outrider {
 
 class SliceInbox {
  public:
-  // `door`: what draft workers connect to.
-  SliceInbox(std::unique_ptr<Transport> door, const SliceSlotsOptions& options)
-      : door_(std::move(door)), slots_(options) {}
+  // `door`: what draft workers connect to. `links`: from their devices to this rank's, with a slot more than
+  // there are sequences; empty: none.
+  SliceInbox(std::unique_ptr<Transport> door, const SliceSlotsOptions& options, RowLinks links = {})
+      : door_(std::move(door)),
+        slots_(options),
+        has_links_(static_cast<bool>(links.join)),
+        links_(std::move(links)) {}
+
+  // What came for earlier plans is no longer needed. Takes what has arrived, dropped drafts too, so that no
+  // worker's transfers wait for long. Before every forward pass.
+  void look();
 
   // Collective. Waits for the slices of the entries of kSlices, until the deadline; then all ranks add up
   // what they hold. Fills `sliced` at the places of these entries.
   void gather(std::span<const PlanEntry> entries, Collectives& group, Clock::time_point deadline,
               std::span<SlicedQ> sliced);
 
-  // Its first half, for those who add up by themselves: whether all slices are here.
+  // Its first half, for those who add up by themselves: whether nothing is missing.
   bool collect(std::span<const PlanEntry> entries, Clock::time_point deadline);
   SliceSlots& slots() { return slots_; }
 
  private:
+  void take(Incoming& incoming);
+
   const std::unique_ptr<Transport> door_;
   SliceSlots slots_;
+  const bool has_links_;
+  SliceLinks links_;
 };
 
 }  // namespace outrider

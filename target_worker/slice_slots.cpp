@@ -12,16 +12,21 @@ namespace {
 
 bool is_sliced(const PlanEntry& entry) { return entry.q_kind == QKind::kSlices && !entry.draft.empty(); }
 
+// A rank that has the slice of an entry, and one that was told of a transfer, in the integer that counts
+// both.
+constexpr uint64_t kHere = 1, kTold = uint64_t{1} << 32;
+
 // Of one entry among the integers.
 size_t tally_size(const PlanEntry& entry) { return 1 + 2 * entry.draft.size(); }
 
 }  // namespace
 
 SliceSlots::SliceSlots(const SliceSlotsOptions& options)
-    : range_(options.range), slots_(static_cast<size_t>(options.sequences)) {
+    : range_(options.range), is_leader_(options.rank == 0), slots_(static_cast<size_t>(options.sequences)) {
   for (Slot& slot : slots_) {
     slot.rows.resize(static_cast<size_t>(options.rows));
     for (QRow& row : slot.rows) row.weights.reserve(static_cast<size_t>(range_.size()));
+    slot.drafted.reserve(slot.rows.size());
   }
   integers_.reserve(slots_.size() * (1 + 2 * static_cast<size_t>(options.rows)));
 }
@@ -37,12 +42,23 @@ void SliceSlots::close(SequenceId sequence) {
   if (Slot* const slot = find(sequence)) slot->sequence.reset();
 }
 
+// Not of a sequence that has ended, nor of a round before the newest.
+bool SliceSlots::takes(Slot* slot, Round round) const {
+  return slot && (slot->count == 0 || round >= slot->round);
+}
+
+void SliceSlots::take(Slot& slot, Round round, Generation worker, size_t rows) const {
+  slot.round = round;
+  slot.worker = worker;
+  slot.count = rows;
+  slot.link = Slot::Link::kNone;
+  slot.on_device = nullptr;
+}
+
 void SliceSlots::put(const QSlice& slice) {
-  Slot* const slot = find(slice.sequence);  // none: of a sequence that has ended
-  if (!slot || !fits(slice) || (slot->count > 0 && slice.round < slot->round)) return;
-  slot->round = slice.round;
-  slot->worker = slice.worker;
-  slot->count = static_cast<size_t>(slice.rows);
+  Slot* const slot = find(slice.sequence);
+  if (!takes(slot, slice.round) || !fits(slice)) return;
+  take(*slot, slice.round, slice.worker, static_cast<size_t>(slice.rows));
   const auto width = static_cast<size_t>(range_.size());
   for (size_t i = 0; i < slot->count; ++i) {
     QRow& row = slot->rows[i];
@@ -53,27 +69,58 @@ void SliceSlots::put(const QSlice& slice) {
   }
 }
 
+int32_t SliceSlots::announce(const QTransfer& transfer) {
+  Slot* const slot = find(transfer.sequence);
+  if (!takes(slot, transfer.round)) return static_cast<int32_t>(slots_.size());
+  take(*slot, transfer.round, transfer.worker, transfer.sums.size());
+  slot->link = Slot::Link::kComing;
+  slot->drafted = transfer.drafted;
+  for (size_t i = 0; i < slot->count; ++i) {
+    slot->rows[i].weights.clear();
+    slot->rows[i].sum = transfer.sums[i];
+  }
+  return static_cast<int32_t>(slot - slots_.data());
+}
+
+void SliceSlots::arrived(int32_t index, const QTransfer& transfer, const uint16_t* rows) {
+  if (static_cast<size_t>(index) >= slots_.size()) return;
+  Slot& slot = slots_[static_cast<size_t>(index)];
+  if (slot.link != Slot::Link::kComing || slot.sequence != transfer.sequence ||
+      slot.round != transfer.round || slot.worker != transfer.worker)
+    return;
+  slot.link = rows ? Slot::Link::kHere : Slot::Link::kLost;
+  slot.on_device = rows;
+}
+
 bool SliceSlots::complete(std::span<const PlanEntry> entries) const {
-  const auto is_here = [this](const PlanEntry& entry) {
-    return std::any_of(slots_.begin(), slots_.end(), [&](const Slot& slot) { return slot.holds(entry); });
+  const auto is_settled = [this](const PlanEntry& entry) {
+    return std::any_of(slots_.begin(), slots_.end(), [&](const Slot& slot) {
+      return slot.is_of(entry) && slot.link != Slot::Link::kComing;
+    });
   };
   return std::all_of(entries.begin(), entries.end(),
-                     [&](const PlanEntry& entry) { return !is_sliced(entry) || is_here(entry); });
+                     [&](const PlanEntry& entry) { return !is_sliced(entry) || is_settled(entry); });
 }
 
 std::span<uint64_t> SliceSlots::tally(std::span<const PlanEntry> entries) {
   integers_.clear();
   for (const PlanEntry& entry : entries) {
     if (!is_sliced(entry)) continue;
-    const auto rows = rows_of(entry);
+    const Slot* const slot = find(entry);
     const size_t begin = integers_.size(), drafted = entry.draft.size();
     integers_.resize(begin + tally_size(entry));
-    if (rows.empty()) continue;
+    if (!slot) continue;
     uint64_t* const mine = integers_.data() + begin;
-    mine[0] = 1;
+    const bool by_link = slot->link != Slot::Link::kNone;
+    const bool is_here = !by_link || slot->link == Slot::Link::kHere;
+    mine[0] = (is_here ? kHere : 0) + (by_link ? kTold : 0);
+    // All ranks were told the same of rows that came by a link: one says it.
+    if (!is_here || (by_link && !is_leader_)) continue;
     for (size_t i = 0; i < drafted; ++i) {
-      mine[1 + i] = rows[i].sum;
-      mine[1 + drafted + i] = QView{{}, rows[i].weights, rows[i].sum, range_.begin}.weight(entry.draft[i]);
+      const QRow& row = slot->rows[i];
+      mine[1 + i] = row.sum;
+      mine[1 + drafted + i] =
+          by_link ? slot->drafted[i] : QView{{}, row.weights, row.sum, range_.begin}.weight(entry.draft[i]);
     }
   }
   return integers_;
@@ -87,12 +134,16 @@ void SliceSlots::settle(std::span<const PlanEntry> entries, int ranks, std::span
     SlicedQ& q = sliced[e];
     q.drafted = {sums + 1 + drafted, drafted};
     // Nothing is drafted that q has no weight for.
-    q.lost = sums[0] != static_cast<uint64_t>(ranks) ||
+    const auto all = static_cast<uint64_t>(ranks), told = sums[0] / kTold;
+    q.lost = sums[0] % kTold != all || (told != 0 && told != all) ||
              std::find(q.drafted.begin(), q.drafted.end(), 0u) != q.drafted.end();
+    q.link_lost = q.lost && told != 0;
     if (!q.lost) {
-      const auto rows = rows_of(entries[e]);
+      Slot& slot = *find(entries[e]);
+      const auto rows = std::span(slot.rows).first(drafted);
       for (size_t i = 0; i < drafted; ++i) rows[i].sum = sums[1 + i];
       q.rows = rows;
+      q.on_device = slot.on_device;
     }
     sums += tally_size(entries[e]);
   }
@@ -104,15 +155,15 @@ SliceSlots::Slot* SliceSlots::find(SequenceId sequence) {
   return at == slots_.end() ? nullptr : &*at;
 }
 
-bool SliceSlots::Slot::holds(const PlanEntry& entry) const {
+bool SliceSlots::Slot::is_of(const PlanEntry& entry) const {
   return sequence == entry.sequence && round == entry.round && worker == entry.worker &&
          count == entry.draft.size();
 }
 
-std::span<QRow> SliceSlots::rows_of(const PlanEntry& entry) {
+SliceSlots::Slot* SliceSlots::find(const PlanEntry& entry) {
   const auto at =
-      std::find_if(slots_.begin(), slots_.end(), [&](const Slot& slot) { return slot.holds(entry); });
-  return at == slots_.end() ? std::span<QRow>() : std::span(at->rows).first(at->count);
+      std::find_if(slots_.begin(), slots_.end(), [&](const Slot& slot) { return slot.is_of(entry); });
+  return at == slots_.end() ? nullptr : &*at;
 }
 
 bool SliceSlots::fits(const QSlice& slice) const {

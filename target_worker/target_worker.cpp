@@ -126,6 +126,7 @@ StepResult TargetWorker::step(const StepPlan& plan) {
   StepResult result{.step = plan.step};
   if (plan.entries.empty()) return result;
 
+  if (options_.slice_inbox) options_.slice_inbox->look();
   auto start = Clock::now();
   const LogitsShard logits = forward(plan);
   result.forward_ns = ns_since(start);
@@ -237,6 +238,7 @@ void TargetWorker::verify(const StepPlan& plan, const LogitsShard& logits, StepR
     request.q_kind = entry.q_kind;
     request.q = entry.q_kind == QKind::kSlices ? sliced.rows : std::span<const QRow>(entry.q);
     request.q_drafted = sliced.drafted;
+    request.q_on_device = sliced.on_device;
   }
   const auto& verdicts = verifier_->verify(requests_, logits);
   const auto start = Clock::now();
@@ -256,6 +258,7 @@ void TargetWorker::verify(const StepPlan& plan, const LogitsShard& logits, StepR
                                .base = entry.base,
                                .status = verdict.status,
                                .draft_lost = lost,
+                               .link_lost = sliced_[e].link_lost,
                                .accepted_count = verdict.accepted_count,
                                .next = verdict.next,
                                .logprobs = verdict.logprobs});

@@ -28,6 +28,9 @@ struct VerifyRequest {
   // kSlices: q holds this rank's slice alone, from the first id of its range on (sums are the whole row's),
   // and the weight of each draft token, whoever's slice it is in, stands here.
   std::span<const uint64_t> q_drafted;
+  // kSlices: not null where the slice is on the device already, [gamma, ids of the range] weights in 16 bits;
+  // then q has only the sums.
+  const uint16_t* q_on_device = nullptr;
   int64_t first_row = 0;
   const TokenCounts* counts = nullptr;  // of the committed tokens; may be null unless there are penalties
 };

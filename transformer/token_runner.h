@@ -6,6 +6,7 @@
 
 #include "transformer/batch.h"
 #include "transformer/sampling/confidence.h"
+#include "transformer/sampling/device_row.h"
 #include "transformer/sampling/draft_sampler.h"
 
 namespace outrider {
@@ -15,6 +16,7 @@ struct TokenRun {
   std::span<const TokenId> inputs;  // at least one; read first
   DraftStep first;                  // of the token that is drawn after them
   int32_t count = 0;                // tokens to draw; 0: inputs are read, no more
+  bool q_stays = false;             // rows of q are asked for by device_row()
   bool guesses = false;             // also what would be drawn after the input before the last, drafted empty
 };
 
@@ -36,6 +38,8 @@ class TokenRunner {
   virtual DraftConfidence confidence(size_t run, size_t token) const = 0;
   // Under rules with q: the row that the token was drawn from.
   virtual void read_q(size_t run, size_t token, QRow& q) const = 0;
+  // The same where it lies, if it is dense; until the next run.
+  virtual DeviceRow device_row(size_t run, size_t token) const = 0;
   // How long reading the inputs and drawing the first tokens took.
   virtual int64_t first_ns() const = 0;
 };

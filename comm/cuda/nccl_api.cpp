@@ -21,7 +21,9 @@ Result<NcclApi> load(const char* name) {
       find(library, "ncclCommGetAsyncError", api.async_error) &&
       find(library, "ncclCommFinalize", api.finalize) && find(library, "ncclCommDestroy", api.destroy) &&
       find(library, "ncclCommAbort", api.abort) && find(library, "ncclGetErrorString", api.error_string) &&
-      find(library, "ncclAllGather", api.all_gather))
+      find(library, "ncclAllGather", api.all_gather) && find(library, "ncclGroupStart", api.group_start) &&
+      find(library, "ncclGroupEnd", api.group_end) && find(library, "ncclSend", api.send) &&
+      find(library, "ncclRecv", api.receive))
     return api;
   const std::string reason = dlerror();
   dlclose(library);

@@ -9,6 +9,7 @@
 
 #include "base/status.h"
 #include "comm/device_group.h"
+#include "comm/row_link.h"
 
 namespace outrider::cuda {
 
@@ -22,6 +23,10 @@ struct NcclApi {
   decltype(&ncclCommAbort) abort = nullptr;
   decltype(&ncclGetErrorString) error_string = nullptr;
   decltype(&ncclAllGather) all_gather = nullptr;
+  decltype(&ncclGroupStart) group_start = nullptr;
+  decltype(&ncclGroupEnd) group_end = nullptr;
+  decltype(&ncclSend) send = nullptr;
+  decltype(&ncclRecv) receive = nullptr;
   std::string library;
 };
 
@@ -30,5 +35,6 @@ Result<const NcclApi*> nccl_api();
 
 Result<std::unique_ptr<DeviceGroup>> make_nccl_group(const NcclApi& api, Collectives& host,
                                                      const NcclOptions& options);
+RowLinks nccl_row_links(const NcclApi& api, int device, const RowLinkOptions& options);
 
 }  // namespace outrider::cuda

@@ -1,4 +1,5 @@
 // Accept tests and draws from integer weights: W = exp(l - max), or the recovery weights.
+#include "base/short_weight.h"
 #include "target_worker/cuda/verify_kernels.h"
 #include "target_worker/rules/decide.h"
 #include "transformer/sampling/cuda/block_ops.h"
@@ -9,6 +10,7 @@ namespace {
 
 // q of one token of this rank's slice.
 __device__ __forceinline__ double q_of(const VerifyBatch& b, const TestInput& in, int32_t i) {
+  if (in.q_short) return static_cast<double>(weight_of_short_bits(in.q_short[i])) / in.q_sum;
   int32_t at = i;
   if (in.sparse) {
     const uint32_t* ids = b.words + in.q_ids;

@@ -20,7 +20,8 @@ struct TestInput {
   int32_t sparse = 0;
   int32_t q_rest_end = 0;
   int32_t q_count = 0;
-  int64_t q_weights = 0, q_ids = 0;  // offsets in VerifyBatch::words
+  int64_t q_weights = 0, q_ids = 0;   // offsets in VerifyBatch::words
+  const uint16_t* q_short = nullptr;  // not null: the weights are here, in 16 bits
   double q_rest = 0;
   double q_sum = 1, q_draft = 0;  // q_draft: probability of `draft`
 };

@@ -70,6 +70,10 @@ void VerifyInputs::add_q(const VerifyRequest& request, int32_t index, IndexRange
   test.q_sum = static_cast<double>(q.sum);
   test.q_draft = probability_of_draft(request, static_cast<size_t>(index));
   q_zero_draws_ += test.q_draft == 0;
+  if (request.q_on_device) {
+    test.q_short = request.q_on_device + index * range.size();
+    return;
+  }
   test.sparse = !q.ids.empty();
   const int64_t skipped = request.q_kind == QKind::kSlices ? range.begin : 0;
   auto begin = static_cast<size_t>(range.begin - skipped), end = static_cast<size_t>(range.end - skipped);

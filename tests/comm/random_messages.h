@@ -92,11 +92,11 @@ class RandomMessages {
   void fill(TokenLogprob& m) { fill_all(m.id, m.logprob); }
   void fill(PositionLogprobs& m) { fill_all(m.chosen, m.top); }
   void fill(Verdict& m) {
-    fill_all(m.sequence, m.epoch, m.round, m.base, m.status, m.draft_lost, m.accepted_count, m.next,
-             m.logprobs);
+    fill_all(m.sequence, m.epoch, m.round, m.base, m.status, m.draft_lost, m.link_lost, m.accepted_count,
+             m.next, m.logprobs);
   }
 
-  void fill(SliceDoor& m) { fill(m.endpoint); }
+  void fill(SliceDoor& m) { fill_all(m.endpoint, m.gpu); }
   void fill(SliceDoors& m) { fill_all(m.of_rank, m.cluster, m.server_key, m.public_key, m.secret_key); }
   void fill(Hello& m) { fill_all(m.role, m.generation, m.model, m.max_sequences, m.slices); }
   void fill(Welcome& m) {
@@ -117,11 +117,13 @@ class RandomMessages {
   }
   void fill(Draft& m) {
     fill_all(m.sequence, m.epoch, m.round, m.base, m.ids, m.parents, m.prefix_hash, m.q_kind, m.q,
-             m.slice_bytes, m.eos, m.guess, m.ingest_ns, m.draft_ns, m.preparation);
+             m.slice_bytes, m.link_bytes, m.eos, m.guess, m.ingest_ns, m.draft_ns, m.preparation);
   }
   void fill(StepPlan& m) { fill_all(m.step, m.state_hash, m.closes, m.opens, m.entries); }
   void fill(StepResult& m) { fill_all(m.step, m.verdicts, m.forward_ns, m.verify_ns, m.commit_ns); }
   void fill(QSlice& m) { fill_all(m.sequence, m.round, m.worker, m.rows, m.weights); }
+  void fill(LinkOffer& m) { fill_all(m.worker, m.id); }
+  void fill(QTransfer& m) { fill_all(m.sequence, m.round, m.worker, m.number, m.sums, m.drafted); }
   void fill(Resync& m) { fill_all(m.sequence, m.epoch, m.committed, m.hash); }
 
   template <class... Fields>

@@ -42,9 +42,16 @@ struct ClusterOptions {
   bool slices = false;
   std::function<std::unique_ptr<Transport>(int rank, std::unique_ptr<Transport> door)> door;
   std::chrono::milliseconds slice_timeout{60'000};
+  // Besides, from device to device; `links` makes an end's.
+  std::function<RowLinks(RowLinkOptions end)> links;
+  // Wraps that of a drafter.
+  std::function<std::unique_ptr<Transport>(std::unique_ptr<Transport> transport)> drafter_wire;
   // A loaded machine must not change which rounds draft.
   std::chrono::milliseconds draft_timeout{60'000};
 };
+
+// A draft worker that throws it has died.
+struct WorkerDeath {};
 
 struct Finished {
   std::vector<TokenId> ids;
@@ -200,30 +207,36 @@ class TestCluster {
     target.slice_inbox = std::make_shared<SliceInbox>(
         std::move(door.own),
         SliceSlotsOptions{.range = vocab_range(model.config().vocab_size, {group.rank(), group.size()}),
+                          .rank = group.rank(),
                           .sequences = options_.max_num_seqs,
-                          .rows = 16});
+                          .rows = 16},
+        links(model.config().vocab_size, 1 + group.rank(), options_.max_num_seqs + 1));
     target.slices = std::move(door.all);
     target.slice_timeout = options_.slice_timeout;
+  }
+
+  RowLinks links(int64_t vocab_size, int rank, int32_t slots) const {
+    if (!options_.links) return {};
+    RowLinkOptions link{.bounds = {0}, .rank = rank, .rows = 16, .slots = slots};
+    for (int r = 0; r < options_.tp_size; ++r)
+      link.bounds.push_back(vocab_range(vocab_size, {r, options_.tp_size}).end);
+    return options_.links(link);
   }
 
   void start_drafter(Generation generation) {
     threads_.emplace_back([this, generation] {
       try {
         auto transport = connect();
+        if (options_.drafter_wire) transport = options_.drafter_wire(std::move(transport));
         std::unique_ptr<Collectives> single = make_single_collectives();
         std::unique_ptr<Model> model;
-        std::unique_ptr<Drafter> drafter;
         ModelInfo draft_info{.name = "ngram", .vocabulary_fingerprint = 1, .max_context = 4096};
         if (options_.drafter == DrafterKind::kModel) {
           ModelOptions options = model_options({});
           options.kv_tokens += options_.max_num_seqs * kv_tokens_for_outcomes(options_.fanout, 8);
           options.run_sequences = runs_at_a_time(options_.max_num_seqs, options_.fanout);
           model = load_or_die(directory(options_.draft), options, *single);
-          drafter = make_model_drafter(*model,
-                                       {.max_sequences = options_.max_num_seqs, .eos_ids = options_.eos_ids});
           draft_info = info(*model);
-        } else {
-          drafter = make_ngram_drafter({.max_sequences = options_.max_num_seqs});
         }
         DraftWorkerOptions worker{
             .info = draft_info, .generation = generation, .max_sequences = options_.max_num_seqs};
@@ -234,17 +247,25 @@ class TestCluster {
           slices = SliceSender::connect(welcome->slices, welcome->target.vocab_size, generation,
                                         std::chrono::seconds(10))
                        .value();
+        if (slices && options_.links) slices->use_links(links(welcome->target.vocab_size, 0, kLinkSlots));
         worker.slices = slices ? &*slices : nullptr;
+        const auto drafter = model ? make_model_drafter(*model, {.max_sequences = options_.max_num_seqs,
+                                                                 .eos_ids = options_.eos_ids,
+                                                                 .rows = slices ? slices->rows() : nullptr})
+                                   : make_ngram_drafter({.max_sequences = options_.max_num_seqs});
         const Status status = DraftWorker(*drafter, *transport, worker).serve();
         EXPECT_TRUE(status.ok()) << status.message();
         if (model) {
           EXPECT_TRUE(model->kv().check_invariants().ok());
         }
+      } catch (const WorkerDeath&) {
       } catch (const std::exception& error) {
         ADD_FAILURE() << "draft worker: " << error.what();
       }
     });
   }
+
+  static constexpr int32_t kLinkSlots = 3;  // fewer than drafts may be under way
 
   ClusterOptions options_;
   std::shared_ptr<InprocHub> hub_;

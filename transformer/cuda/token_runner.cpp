@@ -139,7 +139,9 @@ Status CudaTokenRunner::run(std::span<const TokenRun> runs, bool measures) {
   if (!rows_.empty()) draws_.queue_step(static_cast<int64_t>(rows_.size()), stream);
   first_drawn_.record(stream);
   queue_steps(runs);
-  if (!order_.empty() && order_.front().count > 0) draws_.queue_fetch(order_.front().count, stream);
+  const bool wants_q =
+      std::any_of(runs.begin(), runs.end(), [](const TokenRun& r) { return weighs(r) && !r.q_stays; });
+  if (!order_.empty() && order_.front().count > 0) draws_.queue_fetch(order_.front().count, wants_q, stream);
   model_.group_->wait(stream);
   collect(runs);
   return {};

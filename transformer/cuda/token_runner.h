@@ -29,6 +29,9 @@ class CudaTokenRunner final : public TokenRunner {
   TokenId guess(size_t run) const override { return results_[run].guess; }
   DraftConfidence confidence(size_t run, size_t token) const override;
   void read_q(size_t run, size_t token, QRow& q) const override;
+  DeviceRow device_row(size_t run, size_t token) const override {
+    return draws_.device_row(results_[run].row, static_cast<int64_t>(token));
+  }
   int64_t first_ns() const override;
 
  private:

@@ -108,7 +108,7 @@ class DeviceDrawsTest : public testing::Test {
       copy(memory.data(), logits.back().data(), memory.size(), stream);
       if (active > 0) draws.queue_step(active, stream);
     }
-    draws.queue_fetch(kSteps, stream);
+    draws.queue_fetch(kSteps, true, stream);
     stream.synchronize();
     for (int64_t r = 0; r < count; ++r)
       for (int64_t step = 0; step < rows[r].steps; ++step) {

@@ -130,14 +130,21 @@ void DeviceDraws::queue_feed(int64_t rows, int32_t* tokens, int32_t* positions, 
   feed_rows(stream, batch_of(rows), tokens, positions);
 }
 
-void DeviceDraws::queue_fetch(int64_t steps, StreamView stream) {
+void DeviceDraws::queue_fetch(int64_t steps, bool wants_q, StreamView stream) {
   copy(drawn_.data(), drawn_on_device_.data(), steps * limits_.rows, stream);
-  if (inputs_.q_bytes() > 0) copy(host_q_.data(), q_.data(), inputs_.q_bytes(), stream);
+  if (wants_q && inputs_.q_bytes() > 0) copy(host_q_.data(), q_.data(), inputs_.q_bytes(), stream);
 }
 
 DraftConfidence DeviceDraws::confidence(int64_t row, int64_t step) const {
   const Drawn& d = drawn(row, step);
   return confidence_of({.mass = d.mass, .moment = d.moment, .drawn = d.weight});
+}
+
+DeviceRow DeviceDraws::device_row(int64_t row, int64_t step) const {
+  const DrawState& state = inputs_.state(row);
+  const QHead& head = drawn(row, step).q;
+  return {reinterpret_cast<const uint16_t*>(q_.data() + state.first_q + step * state.q_stride), head.sum,
+          head.drawn};
 }
 
 void DeviceDraws::read_q(int64_t row, int64_t step, QRow& q) const {

@@ -8,6 +8,7 @@
 #include "base/cuda.h"
 #include "transformer/sampling/confidence.h"
 #include "transformer/sampling/cuda/draw_inputs.h"
+#include "transformer/sampling/device_row.h"
 
 namespace outrider::cuda {
 
@@ -33,13 +34,16 @@ class DeviceDraws {
   // The tokens drawn last, as inputs of a forward pass.
   void queue_feed(int64_t rows, int32_t* tokens, int32_t* positions, StreamView stream);
 
-  // Brings what `steps` steps drew to the host: valid once the stream was waited for, until the next send().
-  void queue_fetch(int64_t steps, StreamView stream);
+  // Brings what `steps` steps drew to the host, and the rows of q if they are wanted there: valid once the
+  // stream was waited for, until the next send().
+  void queue_fetch(int64_t steps, bool wants_q, StreamView stream);
   // -1: the row was not finite.
   TokenId token(int64_t row, int64_t step) const { return TokenId(drawn(row, step).id); }
   DraftConfidence confidence(int64_t row, int64_t step) const;
   // What a draw under a rule with q was drawn from.
   void read_q(int64_t row, int64_t step, QRow& q) const;
+  // The same where it lies, if it is dense.
+  DeviceRow device_row(int64_t row, int64_t step) const;
 
  private:
   const Drawn& drawn(int64_t row, int64_t step) const { return drawn_.data()[step * limits_.rows + row]; }

@@ -27,6 +27,7 @@ struct QHead {
   int32_t entries = 0;  // compact
   uint32_t rest = 0;
   uint32_t id_end = 0;
+  uint32_t drawn = 0;  // dense: the weight of the token drawn from it
 };
 
 struct Drawn {

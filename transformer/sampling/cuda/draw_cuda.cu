@@ -83,6 +83,7 @@ __global__ void __launch_bounds__(kThreads) draw_row(const DrawBatch b, bool mea
     } else if (kept == KeptQ::kDense) {
       drawn.q.sum = sum_parts(b, b.q_parts + r * kMaxParts);
       drawn.id = draw_from_weights(b, r, drawn.q.sum);
+      drawn.q.drawn = weight_of_short_bits(q_of(b, b.state[r])[drawn.id]);
     } else {
       drawn.q = b.compact[r].q;
       drawn.id = b.compact[r].id;

@@ -1,0 +1,68 @@
+// A draft worker's end of the link by which its rows of q go to the target's ranks from device to device
+// (comm/row_link.h). It is offered with the first draft, and until it is ready, when all its slots are under
+// way, and after it ended, rows must go another way. Never waits. One thread.
+#pragma once
+
+#include <memory>
+#include <vector>
+
+#include "comm/row_link.h"
+#include "comm/transport.h"
+#include "transformer/sampling/device_row.h"
+
+namespace outrider {
+
+class RowSender {
+ public:
+  // `vocab_size`: of the target. `worker`: as in its Hello.
+  RowSender(RowLinks links, int64_t vocab_size, Generation worker)
+      : links_(std::move(links)), vocab_size_(vocab_size), worker_(worker) {}
+
+  // Rows may stay on the device they were drawn on, and have no weights in the draft then. First a place for
+  // a draft of the sequence, of so many rows; false: there is none.
+  bool reserve(SequenceId sequence, int32_t rows);
+  // Then row i of its draft of that round, which is read until settle().
+  void keep(SequenceId sequence, Round round, size_t i, const DeviceRow& row);
+  void settle();
+  void drop(SequenceId sequence);  // its draft will not be sent
+
+  // `doors`: to every rank. False: nothing was sent, or some rank may have heard of a transfer that will not
+  // be. Rows that had stayed on the device are in the draft then.
+  bool send(Draft& draft, std::span<const std::unique_ptr<Transport>> doors);
+  // Of rows, so far.
+  int64_t bytes() const { return bytes_; }
+  int64_t vocab_size() const { return vocab_size_; }
+
+ private:
+  using Doors = std::span<const std::unique_ptr<Transport>>;
+  Status offer(Doors doors);
+  bool is_ready(Doors doors);
+  // A draft that is being made, or a transfer under way.
+  struct Slot {
+    std::optional<SequenceId> sequence;  // it is reserved for
+    Round round;
+    std::vector<DeviceRow> rows;  // that were kept, by their place; null: not
+    uint64_t transfer = 0;        // the last from this slot
+  };
+  Slot* kept_for(SequenceId sequence);
+  Slot* free_slot();
+  Slot* filled_slot(Draft& draft);
+  bool pack(const Draft& draft, Slot& slot);
+  void bring_home(Draft& draft);
+  bool pass(const Draft& draft, Slot& slot, Doors doors);
+  bool announce(const Draft& draft, const Slot& slot, Doors doors);
+  int32_t index_of(const Slot& slot) const { return static_cast<int32_t>(&slot - slots_.data()); }
+  void give_up(const std::string& reason);
+
+  const RowLinks links_;
+  const int64_t vocab_size_;
+  const Generation worker_;
+  std::unique_ptr<RowLink> link_;  // null: not offered yet, or nobody made one
+  bool offered_ = false, given_up_ = false;
+  std::vector<Slot> slots_;
+  uint64_t transfers_ = 0;
+  int64_t bytes_ = 0;
+  Message message_ = QTransfer();  // its storage is used again
+};
+
+}  // namespace outrider

@@ -1,0 +1,48 @@
+// A rank's ends of the links by which draft workers with a GPU of their own send rows of q to it
+// (comm/row_link.h). One thread. Nothing here waits.
+#pragma once
+
+#include <deque>
+#include <map>
+
+#include "comm/row_link.h"
+#include "comm/transport.h"
+#include "target_worker/slice_slots.h"
+
+namespace outrider {
+
+class SliceLinks {
+ public:
+  explicit SliceLinks(RowLinks links) : links_(std::move(links)) {}
+
+  // A worker's offer, and its transfers in their order, from whom `from` is at the door. Where that ends a
+  // link, or there is none, the worker hears of it.
+  void join(const LinkOffer& offer, PeerId from, Transport& door, SliceSlots& slots);
+  void receive(const QTransfer& transfer, PeerId from, Transport& door, SliceSlots& slots);
+
+  // Tells the slots what has arrived, and what will not.
+  void look(Transport& door, SliceSlots& slots);
+  // Of no use to other ranks any more.
+  void end(Generation worker, Transport& door, SliceSlots& slots);
+  // Links that ended. What came by them is overwritten from now on.
+  void forget_ended();
+
+ private:
+  struct Expected {
+    QTransfer transfer;
+    int32_t slot;
+  };
+  struct Link {
+    PeerId worker;
+    std::unique_ptr<RowLink> rows;
+    uint64_t announced = 0, done = 0;  // transfers
+    std::deque<Expected> expected;     // those that are not done
+    bool ended = false;
+  };
+  void end(Link& link, const std::string& reason, Transport& door, SliceSlots& slots);
+
+  const RowLinks links_;
+  std::map<Generation, Link> of_worker_;
+};
+
+}  // namespace outrider

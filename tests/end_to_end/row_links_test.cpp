@@ -1,0 +1,207 @@
+// Dense q from the draft worker's device straight to those of the target's ranks: the text of rows that go
+// through sockets, whatever becomes of the link. Models on the emulation, NCCL a stand-in.
+#include <gtest/gtest.h>
+
+#include "tests/support/fake_nccl.h"
+#include "tests/support/test_cluster.h"
+
+namespace outrider {
+namespace {
+
+using namespace std::chrono_literals;
+
+using testing::ClusterOptions;
+using testing::DrafterKind;
+using testing::fake_nccl;
+using testing::Finished;
+using testing::TestCluster;
+using testing::Wire;
+
+constexpr const char* kTarget = "qwen3";
+constexpr int kMaxTokens = 16;
+
+std::vector<Request> requests(int count) {
+  std::vector<Request> all;
+  for (int i = 0; i < count; ++i)
+    for (const Rule rule : {Rule::kToken, Rule::kBlock}) {
+      Request request{.prompt = {TokenId(10 + i), TokenId(12), TokenId(11)}, .max_tokens = kMaxTokens};
+      request.sampling.rule = rule;
+      request.sampling.temperature = 1.5f;
+      if (i % 2 == 1) request.sampling.top_k = 40;
+      request.sampling.seed = Seed{static_cast<uint64_t>(i)};
+      request.ignore_eos = true;
+      all.push_back(std::move(request));
+    }
+  return all;
+}
+
+ClusterOptions on_devices(int ranks, int batch) {
+  static const testing::PerturbedModel draft(kTarget, 0.2f);
+  ClusterOptions options{
+      .target = kTarget, .draft = draft.path(), .drafter = DrafterKind::kModel, .max_num_seqs = batch};
+  options.device = {.kind = Device::Kind::kCuda};
+  options.tp_size = ranks;
+  options.wire = Wire::kZmqIpc;
+  options.slices = true;
+  return options;
+}
+
+// An end of links of the stand-in, with these limits.
+std::function<RowLinks(RowLinkOptions)> links(std::chrono::milliseconds timeout = 60s,
+                                              std::chrono::milliseconds connect_timeout = 60s) {
+  return [=](RowLinkOptions end) {
+    end.timeout = timeout;
+    end.connect_timeout = connect_timeout;
+    return cuda::nccl_row_links(testing::fake_nccl_api(), 0, end);
+  };
+}
+
+const std::vector<Finished>& expected() {
+  static const std::vector<Finished> texts = [] {
+    ClusterOptions options = on_devices(1, 2);
+    options.slices = false;
+    return TestCluster(options).run(requests(4));
+  }();
+  return texts;
+}
+
+void expect_the_text(const std::vector<Finished>& actual) {
+  ASSERT_LE(actual.size(), expected().size());
+  for (size_t i = 0; i < actual.size(); ++i) {
+    EXPECT_TRUE(actual[i].error.ok()) << actual[i].error.message();
+    EXPECT_EQ(expected()[i].ids, actual[i].ids) << "request " << i;
+  }
+}
+
+void expect_whole(const std::vector<Finished>& finished) {
+  for (const Finished& f : finished) {
+    EXPECT_TRUE(f.error.ok()) << f.error.message();
+    EXPECT_EQ(f.ids.size(), static_cast<size_t>(kMaxTokens));
+  }
+}
+
+// Both are bytes of rows that reached somebody or were given up.
+int64_t socket_bytes(const Totals& totals) { return totals.slice_bytes - totals.link_bytes; }
+
+class RowLinksTest : public ::testing::Test {
+ protected:
+  void SetUp() override { fake_nccl().reset(); }
+  void TearDown() override {
+    EXPECT_EQ(fake_nccl().mismatched, 0);
+    EXPECT_EQ(fake_nccl().made, fake_nccl().aborted);
+  }
+};
+
+TEST_F(RowLinksTest, GiveTheTextOfWholeRows) {
+  for (const auto& [ranks, batch] : {std::pair(1, 1), {1, 4}, {2, 4}, {4, 2}}) {
+    SCOPED_TRACE(fmt::format("{} ranks, batch {}", ranks, batch));
+    ClusterOptions options = on_devices(ranks, batch);
+    options.links = links();
+    options.drafters = ranks == 2 ? 2 : 1;
+    options.pipeline =
+        ranks == 4 ? Pipeline::kFanout : Pipeline::kLockstep;  // rows of the host among those of the device
+    TestCluster cluster(options);
+    expect_the_text(cluster.run(requests(4)));
+    EXPECT_EQ(cluster.totals().dropped(DropReason::kSliceMissing), 0);
+    EXPECT_GT(cluster.totals().link_bytes, 604 * cluster.totals().rounds.drafted / 2);
+  }
+}
+
+// What the coordinator never heard of, and what it heard of twice, passes too, and nobody waits for it.
+TEST_F(RowLinksTest, DraftsThatAreDroppedPassUnused) {
+  ClusterOptions options = on_devices(2, 4);
+  options.links = links();
+  options.link = "loss=0.2,duplicate=0.1,seed=4";
+  TestCluster cluster(options);
+  expect_the_text(cluster.run(requests(2)));
+  EXPECT_GT(cluster.totals().proposals_repeated, 0);
+  EXPECT_GT(cluster.totals().link_bytes, 0);
+}
+
+TEST_F(RowLinksTest, UntilEverybodyHasJoinedSocketsCarry) {
+  fake_nccl().init_hangs = true;
+  ClusterOptions options = on_devices(2, 2);
+  options.links = links(60s, 200ms);
+  TestCluster cluster(options);
+  expect_the_text(cluster.run(requests(4)));
+  EXPECT_EQ(cluster.totals().link_bytes, 0);
+  EXPECT_GT(socket_bytes(cluster.totals()), 0);
+  EXPECT_EQ(cluster.totals().dropped(DropReason::kSliceMissing), 0);
+}
+
+// The worker's end breaks while no rows are under way that a plan names: nothing is lost at all.
+TEST_F(RowLinksTest, AnErrorOfTheWorkersEndTurnsItToItsSockets) {
+  fake_nccl().fail_after = 6;
+  ClusterOptions options = on_devices(2, 1);
+  options.links = links();
+  TestCluster cluster(options);
+  expect_the_text(cluster.run(requests(4)));
+  EXPECT_GT(cluster.totals().link_bytes, 0);
+  EXPECT_GT(socket_bytes(cluster.totals()), 0);
+}
+
+// All ranks give the draft up and end the link; the worker hears of it.
+void expect_fall_back(ClusterOptions options) {
+  options.links = links();
+  options.slice_timeout = 100ms;
+  TestCluster cluster(options);
+  expect_whole(cluster.run(requests(4)));
+  const Totals& totals = cluster.totals();
+  EXPECT_GE(totals.dropped(DropReason::kSliceMissing), 1);
+  EXPECT_LE(totals.dropped(DropReason::kSliceMissing), 2 * options.max_num_seqs);
+  EXPECT_GT(totals.link_bytes, 0);
+  EXPECT_GT(socket_bytes(totals), 604 * totals.rounds.drafted / 4);  // most of them
+  int64_t dropped = 0;
+  for (const int64_t count : totals.drafts_dropped) dropped += count;
+  EXPECT_EQ(totals.drafts_received, totals.drafts_used + dropped);
+}
+
+TEST_F(RowLinksTest, RowsThatNeverComeEndTheLinkOnAllRanks) {
+  fake_nccl().mute_after = 4;
+  for (const int ranks : {1, 2}) expect_fall_back(on_devices(ranks, 2));
+}
+
+TEST_F(RowLinksTest, SoDoesOneRankThatGetsNothing) {
+  fake_nccl().deaf_rank = 2;
+  expect_fall_back(on_devices(2, 1));
+}
+
+// Dies right after it sent its n-th Draft.
+class MortalWire final : public Transport {
+ public:
+  MortalWire(std::unique_ptr<Transport> inner, int drafts) : inner_(std::move(inner)), drafts_(drafts) {}
+  Status send(PeerId to, const Message& message) override {
+    Status status = inner_->send(to, message);
+    if (std::holds_alternative<Draft>(message) && --drafts_ == 0) throw testing::WorkerDeath();
+    return status;
+  }
+  std::optional<Incoming> receive(Clock::time_point deadline) override { return inner_->receive(deadline); }
+  const TransportStats& stats() const override { return inner_->stats(); }
+
+ private:
+  const std::unique_ptr<Transport> inner_;
+  int drafts_;
+};
+
+// Its last rows are announced, and the coordinator may have planned them; they never come. The others' links
+// and the requests go on.
+TEST_F(RowLinksTest, AWorkerThatDiesWithItsRowsUnderWayDisturbsNobody) {
+  ClusterOptions options = on_devices(2, 2);
+  options.links = links();
+  options.slice_timeout = 100ms;
+  options.drafters = 2;
+  std::atomic<int> made{0};
+  options.drafter_wire = [&](std::unique_ptr<Transport> wire) -> std::unique_ptr<Transport> {
+    if (made++ > 0) return wire;
+    return std::make_unique<MortalWire>(std::move(wire), 12);
+  };
+  TestCluster cluster(options);
+  expect_whole(cluster.run(requests(6)));
+  const Totals& totals = cluster.totals();
+  EXPECT_EQ(totals.workers_lost, 1);
+  EXPECT_LE(totals.dropped(DropReason::kSliceMissing), 2);
+  EXPECT_GT(totals.link_bytes, 604 * totals.rounds.drafted / 2);
+}
+
+}  // namespace
+}  // namespace outrider

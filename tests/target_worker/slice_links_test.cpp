@@ -1,0 +1,174 @@
+// A rank's ends of links: which transfers it takes part in, and what comes of those that fail.
+#include "target_worker/slice_links.h"
+
+#include <gtest/gtest.h>
+
+#include "target_worker/slice_inbox.h"
+
+namespace outrider {
+namespace {
+
+using namespace std::chrono_literals;
+
+constexpr IndexRange kRange{100, 104};
+constexpr Generation kWorker{9};
+
+// What was asked of it. Slots have numbers for addresses.
+struct ScriptedLink final : RowLink {
+  LinkState now = LinkState::kReady;
+  std::string why;
+  uint64_t over = 0;
+  std::vector<std::pair<int32_t, int32_t>> transfers;  // slot, rows
+  std::array<uint16_t, 8> memory{};
+
+  LinkState state() override { return now; }
+  const std::string& reason() const override { return why; }
+  void abort(std::string reason) override { now = LinkState::kBroken, why = std::move(reason); }
+  bool accepts() override { return true; }
+  void transfer(int32_t at, int32_t rows) override { transfers.emplace_back(at, rows); }
+  uint64_t done() const override { return over; }
+  const uint16_t* slot(int32_t at) const override { return &memory.at(static_cast<size_t>(at)); }
+  std::span<uint16_t> host_slot(int32_t) override { return {}; }
+  void fill(int32_t, int32_t) override {}
+  void keep(int32_t, int32_t, const uint16_t*) override {}
+  void settle() override {}
+  void fetch(int32_t, int32_t) override {}
+};
+
+PlanEntry entry(uint64_t sequence, size_t drafted = 1) {
+  PlanEntry entry;
+  entry.sequence = SequenceId(sequence);
+  entry.round = Round(5);
+  entry.draft.assign(drafted, TokenId(100));
+  entry.q_kind = QKind::kSlices;
+  entry.worker = kWorker;
+  return entry;
+}
+
+QTransfer transfer(uint64_t sequence, uint64_t number, size_t rows = 1) {
+  return {.sequence = SequenceId(sequence),
+          .round = Round(5),
+          .worker = kWorker,
+          .number = number,
+          .sums = std::vector<uint64_t>(rows, 30),
+          .drafted = std::vector<uint64_t>(rows, 4)};
+}
+
+class SliceLinksTest : public ::testing::Test {
+ protected:
+  SliceLinksTest() {
+    for (const uint64_t sequence : {1, 2}) inbox_->slots().open(SequenceId(sequence));
+    send(LinkOffer{.worker = kWorker, .id = "it"});
+    inbox_->look();
+  }
+  RowLinks links() {
+    return {.new_id = {},
+            .join = [this](const std::string&) -> Result<std::unique_ptr<RowLink>> {
+              auto link = std::make_unique<ScriptedLink>();
+              link_ = link.get();
+              return std::unique_ptr<RowLink>(std::move(link));
+            },
+            .rows = 3,
+            .slots = 3};
+  }
+  void send(const Message& message) { ASSERT_TRUE(worker_->send(kCoordinatorPeer, message).ok()); }
+  SlicedQ gather(const PlanEntry& entry, Clock::duration patience = 60s) {
+    std::vector<SlicedQ> sliced(1);
+    inbox_->gather(std::span(&entry, 1), *group_, Clock::now() + patience, sliced);
+    return sliced[0];
+  }
+  bool worker_was_told() {
+    while (const auto incoming = worker_->receive(Clock::now() + 10s))
+      if (std::holds_alternative<Failure>(incoming->message)) return true;
+    return false;
+  }
+
+  ScriptedLink* link_ = nullptr;
+  std::unique_ptr<Collectives> group_ = make_single_collectives();
+  std::shared_ptr<InprocHub> hub_ = make_inproc_hub();
+  std::unique_ptr<SliceInbox> inbox_ = std::make_unique<SliceInbox>(
+      hub_->coordinator_end(), SliceSlotsOptions{.range = kRange, .rank = 0, .sequences = 2, .rows = 3},
+      links());
+  std::unique_ptr<Transport> worker_ = hub_->connect();
+};
+
+TEST_F(SliceLinksTest, RowsAreUsedWhereTheyLand) {
+  send(transfer(2, 1, 2));
+  inbox_->look();
+  link_->over = 1;
+  const SlicedQ q = gather(entry(2, 2));
+  ASSERT_FALSE(q.lost);
+  EXPECT_EQ(q.on_device, link_->slot(1));
+  EXPECT_EQ(q.rows[1].sum, 30u);
+  EXPECT_EQ(q.drafted[1], 4u);
+}
+
+// Of a sequence that has ended, of a draft that is not planned, and one that is.
+TEST_F(SliceLinksTest, EveryTransferHasItsTurn) {
+  send(transfer(7, 1));
+  send(transfer(1, 2, 3));
+  send(transfer(2, 3));
+  inbox_->look();
+  EXPECT_EQ(link_->transfers, (std::vector<std::pair<int32_t, int32_t>>{{2, 1}, {0, 3}, {1, 1}}));
+  link_->over = 3;
+  EXPECT_FALSE(gather(entry(2)).lost);
+}
+
+TEST_F(SliceLinksTest, ADeadlineEndsTheLink) {
+  send(transfer(1, 1));
+  const SlicedQ q = gather(entry(1), 20ms);
+  EXPECT_TRUE(q.lost && q.link_lost);
+  EXPECT_EQ(link_->now, LinkState::kBroken);
+  EXPECT_TRUE(worker_was_told());
+  // What was announced before the worker heard of it: nobody waits for a minute.
+  send(transfer(1, 2));
+  inbox_->look();
+  EXPECT_TRUE(gather(entry(1)).link_lost);
+  EXPECT_TRUE(worker_was_told());
+}
+
+TEST_F(SliceLinksTest, ABrokenLinkIsNotWaitedFor) {
+  send(transfer(1, 1));
+  inbox_->look();
+  link_->abort("gone");
+  EXPECT_TRUE(gather(entry(1)).link_lost);
+  EXPECT_TRUE(worker_was_told());
+}
+
+TEST_F(SliceLinksTest, WhatCannotBeEndsTheLink) {
+  QTransfer late = transfer(1, 2), none = transfer(1, 1, 0), many = transfer(1, 1, 4),
+            uneven = transfer(1, 1), weightless = transfer(1, 1), heavy = transfer(1, 1);
+  uneven.drafted.clear();
+  weightless.drafted[0] = 0;
+  heavy.drafted[0] = 31;
+  uint64_t next = kWorker.value();
+  for (QTransfer bad : {late, none, many, uneven, weightless, heavy}) {
+    bad.worker = Generation(++next);
+    send(LinkOffer{.worker = bad.worker, .id = "it"});
+    send(bad);
+    inbox_->look();
+    EXPECT_TRUE(link_->transfers.empty());
+    EXPECT_EQ(link_->now, LinkState::kBroken);
+    EXPECT_TRUE(worker_was_told());
+  }
+}
+
+// One rank got the rows by the link, another by its door: their sums do not mean the same.
+TEST(SliceSlots, RanksWithRowsOfDifferentWaysGiveTheDraftUp) {
+  const std::vector<PlanEntry> entries{entry(1)};
+  SliceSlots first({.range = kRange, .rank = 0, .sequences = 1, .rows = 3});
+  SliceSlots second({.range = {104, 108}, .rank = 1, .sequences = 1, .rows = 3});
+  for (SliceSlots* slots : {&first, &second}) slots->open(SequenceId(1));
+  const std::array<uint16_t, 4> memory{};
+  first.arrived(first.announce(transfer(1, 1)), transfer(1, 1), memory.data());
+  second.put(
+      {.sequence = SequenceId(1), .round = Round(5), .worker = kWorker, .rows = 1, .weights = {1, 2, 3, 4}});
+  const auto sums = first.tally(entries), others = second.tally(entries);
+  for (size_t i = 0; i < sums.size(); ++i) sums[i] += others[i];
+  std::vector<SlicedQ> sliced(1);
+  first.settle(entries, 2, sliced);
+  EXPECT_TRUE(sliced[0].lost && sliced[0].link_lost);
+}
+
+}  // namespace
+}  // namespace outrider
