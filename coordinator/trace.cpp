@@ -1,8 +1,6 @@
 #include "coordinator/trace.h"
 
 #include <algorithm>
-#include <cstdio>
-#include <fstream>
 #include <map>
 #include <nlohmann/json.hpp>
 
@@ -16,7 +14,7 @@ constexpr int kRounds = 1, kAhead = 2;  // "processes": a track of each per requ
 // Microseconds since the first round, as the format wants them.
 class SpanWriter {
  public:
-  SpanWriter(std::ofstream& file, Clock::time_point zero) : file_(file), zero_(zero) {}
+  SpanWriter(std::FILE* file, Clock::time_point zero) : file_(file), zero_(zero) {}
 
   void span(std::string_view name, const RoundDone& round, Clock::time_point begin, Clock::time_point end,
             int process = kRounds) {
@@ -43,13 +41,14 @@ class SpanWriter {
 
  private:
   void write(const Json& event) {
-    file_ << (first_ ? "\n" : ",\n") << event.dump();
+    std::fputs(first_ ? "\n" : ",\n", file_);
+    std::fputs(event.dump().c_str(), file_);
     first_ = false;
   }
   static double microseconds(Clock::duration duration) {
     return std::chrono::duration<double, std::micro>(duration).count();
   }
-  std::ofstream& file_;
+  std::FILE* file_;
   Clock::time_point zero_;
   bool first_ = true;
 };
@@ -98,14 +97,11 @@ void Trace::add(const RoundDone& round) {
     ++dropped_;
 }
 
-Status Trace::write(const std::filesystem::path& path) const {
-  const std::filesystem::path temporary = path.string() + ".tmp";
-  std::ofstream file(temporary);
-  if (!file) return not_found(fmt::format("trace file {}: cannot be written", temporary.string()));
+void Trace::write(std::FILE* file) const {
   Clock::time_point zero = Clock::time_point::max();
   for (const RoundDone& round : rounds_) zero = std::min(zero, round.begun_at);
-  file << "{\"displayTimeUnit\":\"ms\",\"otherData\":" << Json{{"dropped_rounds", dropped_}}.dump()
-       << ",\"traceEvents\":[";
+  const std::string other = Json{{"dropped_rounds", dropped_}}.dump();
+  std::fprintf(file, "{\"displayTimeUnit\":\"ms\",\"otherData\":%s,\"traceEvents\":[", other.c_str());
   SpanWriter writer(file, zero);
   writer.name_process(kRounds, "outrider");
   writer.name_process(kAhead, "drafting ahead");
@@ -116,15 +112,7 @@ Status Trace::write(const std::filesystem::path& path) const {
     if (before != last_draft.end()) write_preparation(round, before->second, &writer);
     last_draft[round.request] = round.decided_at;
   }
-  file << "\n]}\n";
-  file.close();
-  if (!file)
-    return resource_exhausted(
-        fmt::format("trace file {}: writing failed; is the disk full?", temporary.string()));
-  std::error_code error;
-  std::filesystem::rename(temporary, path, error);
-  if (error) return not_found(fmt::format("trace file {}: {}", path.string(), error.message()));
-  return {};
+  std::fputs("\n]}\n", file);
 }
 
 }  // namespace outrider

@@ -1,9 +1,9 @@
 // Where the time of every round went, as a Chrome trace (opens in Perfetto and chrome://tracing): one track
-// per request with spans draft, transfer, wait, verify, commit, and beside it one with what was prepared ahead.
-// Bounded in memory; written once, at the end.
+// per request with spans draft, transfer, wait, verify, commit, and beside it one with what was prepared
+// ahead. Bounded in memory; written once, at the end.
 #pragma once
 
-#include <filesystem>
+#include <cstdio>
 #include <string_view>
 #include <vector>
 
@@ -19,8 +19,8 @@ class Trace {
   void add(const RoundDone& round);
   size_t dropped() const { return dropped_; }
   const std::vector<RoundDone>& rounds() const { return rounds_; }
-  // To a temporary file beside `path`, then renamed: a reader sees all of it or nothing.
-  Status write(const std::filesystem::path& path) const;
+  // Whether it was written is told by ferror() and fclose().
+  void write(std::FILE* file) const;
 
  private:
   size_t max_rounds_;

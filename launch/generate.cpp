@@ -148,6 +148,12 @@ bool same_output(const std::vector<Generated>& a, const std::vector<Generated>& 
   });
 }
 
+Status write_trace(const std::string& path, const Trace& trace) {
+  ASSIGN_OR_RETURN(TemporaryFile file, TemporaryFile::create(path));
+  trace.write(file.stream());
+  return file.commit();
+}
+
 int fail(const Status& status) {
   std::fprintf(stderr, "outrider: %s\n", status.message().c_str());
   return status.code() == StatusCode::kUnavailable || status.code() == StatusCode::kDeadlineExceeded
@@ -216,7 +222,7 @@ Result<int> coordinate(const RunOptions& options, const Preparation& prepared, M
             json_report(options, prepared, result.totals, std::move(result.metrics), comparison).dump(2) +
                 "\n")
             .in("--report"));
-  if (!options.trace_file.empty()) RETURN_IF_ERROR(trace.write(options.trace_file).in("--trace"));
+  if (!options.trace_file.empty()) RETURN_IF_ERROR(write_trace(options.trace_file, trace).in("--trace"));
   if (!options.record_rounds_file.empty())
     RETURN_IF_ERROR(write_file(options.record_rounds_file, format_round_record(record_of(job, result, trace)))
                         .in("--record-rounds"));

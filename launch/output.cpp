@@ -24,7 +24,7 @@ Status named(const std::string& flag, const Status& status) {
 
 // Nothing is left there; what was there stays.
 Status check_writable(const std::string& flag, const std::string& path) {
-  return path.empty() ? Status() : named(flag, TemporaryFile::create(path).status());
+  return path.empty() ? Status() : named(flag, TemporaryFile::check(path));
 }
 
 }  // namespace

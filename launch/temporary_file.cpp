@@ -26,6 +26,30 @@ std::string cannot_be_written(const std::string& path) {
   return fmt::format("{}: cannot be written: {}", path, std::strerror(errno));
 }
 
+Status unwritable(const std::string& path) {
+  return not_found(cannot_be_written(path) + "; choose a path in a directory that exists and is yours");
+}
+
+struct Destination {
+  std::string path;
+  bool in_place = false;
+};
+
+// Follows symbolic links by hand, because /dev/stdout ends in a link of /proc that can only be opened.
+Result<Destination> destination_of(const std::string& path) {
+  namespace fs = std::filesystem;
+  std::error_code ignored;
+  if (fs::is_directory(path, ignored)) return not_found(path + ": is a directory; name a file in it");
+  fs::path at = path;
+  constexpr int kMostLinks = 40;  // as the kernel; a circle of links fails when it is opened
+  for (int i = 0; i < kMostLinks && fs::is_symlink(at, ignored); ++i) {
+    const fs::path folder = fs::canonical(fs::absolute(at).parent_path(), ignored);
+    if (folder.string().starts_with("/proc/")) return Destination{at, true};
+    at = folder / fs::read_symlink(at, ignored);
+  }
+  return Destination{at, fs::exists(at, ignored) && !fs::is_regular_file(at, ignored)};
+}
+
 }  // namespace
 
 void remove_temporary_file_on_signals() {
@@ -33,40 +57,51 @@ void remove_temporary_file_on_signals() {
     if (std::signal(signal, remove_and_die) == SIG_IGN) std::signal(signal, SIG_IGN);  // nohup
 }
 
-TemporaryFile::TemporaryFile(const std::string& path)
+TemporaryFile::TemporaryFile(const std::string& path, bool in_place)
     : path_(path),
-      name_(std::make_unique<const std::string>(fmt::format("{}.{}.partial", path, getpid()))),
-      file_(std::fopen(name_->c_str(), "w"), &std::fclose) {
-  if (file_) remove_on_signal.store(name_->c_str());
+      name_(in_place ? nullptr
+                     : std::make_unique<const std::string>(fmt::format("{}.{}.partial", path, getpid()))),
+      // Appending, because standard output may be a file that already holds something.
+      file_(in_place ? std::fopen(path.c_str(), "a") : std::fopen(name_->c_str(), "w"), &std::fclose) {
+  if (file_ && name_) remove_on_signal.store(name_->c_str());
 }
 
-TemporaryFile::~TemporaryFile() {
-  if (!name_ || !file_) return;  // moved from, never opened or committed
-  std::remove(name_->c_str());
+void TemporaryFile::forget() {
   const char* mine = name_->c_str();
   remove_on_signal.compare_exchange_strong(mine, nullptr);
 }
 
+TemporaryFile::~TemporaryFile() {
+  if (!name_ || !file_) return;  // moved from, never opened, committed or in place
+  std::remove(name_->c_str());
+  forget();
+}
+
 Result<TemporaryFile> TemporaryFile::create(const std::string& path) {
-  std::error_code ignored;
-  if (std::filesystem::is_directory(path, ignored))
-    return not_found(path + ": is a directory; name a file in it");
-  TemporaryFile file(path);
-  if (!file.file_)
-    return not_found(cannot_be_written(path) + "; choose a path in a directory that exists and is yours");
+  ASSIGN_OR_RETURN(const Destination to, destination_of(path));
+  TemporaryFile file(to.path, to.in_place);
+  if (!file.file_) return unwritable(path);
   return file;
+}
+
+Status TemporaryFile::check(const std::string& path) {
+  ASSIGN_OR_RETURN(const Destination to, destination_of(path));
+  if (!to.in_place) return create(path).status();
+  return access(to.path.c_str(), W_OK) == 0 ? Status() : unwritable(path);  // opening a pipe would wait
 }
 
 Status TemporaryFile::commit() {
   const bool written = std::ferror(file_.get()) == 0;
   const bool closed = std::fclose(file_.release()) == 0;
-  Status status;
-  if (!written || !closed || std::rename(name_->c_str(), path_.c_str()) != 0) {
-    status = unavailable(cannot_be_written(path_));
-    std::remove(name_->c_str());
+  if (written && closed && (!name_ || std::rename(name_->c_str(), path_.c_str()) == 0)) {
+    if (name_) forget();
+    return {};
   }
-  const char* mine = name_->c_str();
-  remove_on_signal.compare_exchange_strong(mine, nullptr);
+  const Status status = unavailable(cannot_be_written(path_));
+  if (name_) {
+    std::remove(name_->c_str());
+    forget();
+  }
   return status;
 }
 

@@ -1,5 +1,7 @@
 // A file that appears complete or not at all: written under a temporary name beside its own, renamed at the
-// end, removed when the run fails or is interrupted.
+// end, removed when the run fails or is interrupted. What is no regular file (a device, a pipe, /dev/stdout)
+// is written in place: a rename would take its name away from it. Of a symbolic link, what it points to is
+// written.
 #pragma once
 
 #include <cstdio>
@@ -14,6 +16,8 @@ class TemporaryFile {
  public:
   // kNotFound names what is wrong with the path.
   static Result<TemporaryFile> create(const std::string& path);
+  // Whether create() would succeed; leaves nothing behind.
+  static Status check(const std::string& path);
   TemporaryFile(TemporaryFile&&) = default;
   TemporaryFile& operator=(TemporaryFile&&) = delete;
   ~TemporaryFile();
@@ -23,10 +27,12 @@ class TemporaryFile {
   Status commit();
 
  private:
-  explicit TemporaryFile(const std::string& path);
+  TemporaryFile(const std::string& path, bool in_place);
+  void forget();  // a signal need no longer remove it
 
-  std::string path_;
-  std::unique_ptr<const std::string> name_;  // its address is known to the signal handler
+  std::string path_;  // the final one, links followed
+  // The temporary one; null if written in place. Its address is known to the signal handler.
+  std::unique_ptr<const std::string> name_;
   std::unique_ptr<std::FILE, int (*)(std::FILE*)> file_;
 };
 

@@ -8,7 +8,6 @@
 #include <thread>
 
 #include "coordinator/gamma/policies.h"
-#include "tests/support/temporary_directory.h"
 #include "toy_model.h"
 #include "toy_target.h"
 #include "toy_tokenizer.h"
@@ -135,10 +134,7 @@ TEST_F(CoordinatorLoop, SpeculativeOutputIsPlainOutput) {
   coordinator_->fill_report(report);
   EXPECT_EQ(report["rounds"]["emitted_tokens"], 240);
   EXPECT_GT(report["wire"]["kinds"]["draft"]["received_bytes"], 0);
-  const TemporaryDirectory directory;
-  const auto path = directory / "trace.json";
-  EXPECT_TRUE(trace.write(path).ok());
-  EXPECT_GT(std::filesystem::file_size(path), 1000u);
+  EXPECT_GT(trace.rounds().size(), 10u);
 }
 
 TEST_F(CoordinatorLoop, AWorkerThatVanishesChangesNothing) {

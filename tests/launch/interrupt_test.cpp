@@ -111,5 +111,32 @@ TEST(Streams, ClosedOutputIsAnErrorUnlessAFileIsWritten) {
       << "text went into a file that took the closed stream's number";
 }
 
+// A rename would put a regular file in the place of a device, a pipe or a link.
+TEST(Streams, WhatIsNoRegularFileIsWrittenInPlace) {
+  const TemporaryDirectory dir;
+  std::filesystem::create_symlink("/dev/full", dir / "full");
+  const Outcome full = generate({"--prompt", "x", "--max-tokens", "4", "--quiet", "--output", dir / "full"});
+  EXPECT_EQ(full.code, 3) << full.describe();
+  EXPECT_NE(full.err.find("No space left"), std::string::npos) << full.describe();
+  EXPECT_TRUE(std::filesystem::is_symlink(dir / "full"));
+
+  dir.write("real.jsonl", "from yesterday\n");
+  std::filesystem::create_symlink("real.jsonl", dir / "link");
+  EXPECT_TRUE(generate({"--prompt", "x", "--max-tokens", "4", "--output", dir / "link"}).succeeded());
+  EXPECT_TRUE(std::filesystem::is_symlink(dir / "link"));
+  EXPECT_EQ(read_file(dir / "real.jsonl").front(), '{');
+
+  // Behind what standard output already holds.
+  std::filesystem::create_symlink("/proc/self/fd/1", dir / "stdout");
+  const Outcome out = run_program({"sh", "-c", "echo first > got; exec \"$@\" >> got", "sh", outrider_path(),
+                                   "generate", "--model", demo_target(), "--prompt", "x", "--max-tokens", "4",
+                                   "--quiet", "--output", dir / "stdout", "--trace", "/dev/fd/2"},
+                                  {.directory = dir.path()});
+  EXPECT_EQ(out.code, 0) << out.describe();
+  EXPECT_TRUE(read_file(dir / "got").starts_with("first\n{")) << read_file(dir / "got");
+  EXPECT_NE(out.err.find("traceEvents"), std::string::npos) << out.describe();
+  EXPECT_EQ(dir.entries(), (Arguments{"full", "got", "link", "real.jsonl", "stdout"}));
+}
+
 }  // namespace
 }  // namespace outrider::testing
