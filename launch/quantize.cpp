@@ -8,6 +8,7 @@
 #include "comm/cores.h"
 #include "launch/generate.h"
 #include "launch/output.h"
+#include "launch/partial_directory.h"
 #include "launch/progress.h"
 #include "launch/temporary_file.h"
 #include "transformer/json_file.h"
@@ -42,18 +43,22 @@ Status quantize(const QuantizeOptions& o) {
     return invalid_argument(fmt::format("--output {}: exists already; name a new directory", o.output));
   ASSIGN_OR_RETURN(const ModelConfig config, read_model_config(from));
   ASSIGN_OR_RETURN(const TensorFiles files, TensorFiles::open(from));
-  if (!fs::create_directories(to, error))
-    return invalid_argument(fmt::format("--output {}: {}", o.output, error.message()));
+  ASSIGN_OR_RETURN(PartialDirectory directory, PartialDirectory::create(to));
   for (const fs::directory_entry& entry : fs::directory_iterator(from))
-    if (is_copied(entry)) fs::copy_file(entry.path(), to / entry.path().filename());
-  RETURN_IF_ERROR(write_config(from / "config.json", to / "config.json", format));
+    if (is_copied(entry) && !fs::copy_file(entry.path(), directory.path() / entry.path().filename(), error))
+      return unavailable(
+          fmt::format("--output {}: {}: {}", o.output, entry.path().filename().string(), error.message()));
+  RETURN_IF_ERROR(
+      write_config(from / "config.json", directory.path() / "config.json", format).in("--output"));
 
   ThreadPool pool(o.threads > 0 ? o.threads : usable_cores());
   Progress progress("quantising", !o.quiet);
-  ASSIGN_OR_RETURN(TemporaryFile weights, TemporaryFile::create((to / "model.safetensors").string()));
+  ASSIGN_OR_RETURN(TemporaryFile weights,
+                   TemporaryFile::create((directory.path() / "model.safetensors").string()));
   const auto report = [&](int64_t done, int64_t total) { progress.update(done, total); };
   RETURN_IF_ERROR(write_quantized(files, config, format, pool, report, weights.stream()));
-  return weights.commit();
+  RETURN_IF_ERROR(weights.commit().in("--output"));
+  return directory.commit();
 }
 
 }  // namespace

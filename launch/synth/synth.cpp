@@ -1,7 +1,5 @@
 #include "launch/synth/synth.h"
 
-#include <unistd.h>
-
 #include <algorithm>
 #include <cstdio>
 #include <filesystem>
@@ -12,6 +10,7 @@
 #include "launch/device.h"
 #include "launch/generate.h"
 #include "launch/interrupt.h"
+#include "launch/partial_directory.h"
 #include "launch/progress.h"
 #include "launch/synth/calibrate.h"
 #include "launch/synth/vocabulary.h"
@@ -27,50 +26,19 @@ constexpr const char* kRecord = "synth.json";  // marks what may be replaced
 // A signal ends the writing at its next step, so that what is unfinished can be removed.
 bool interrupted() { return noted_signal() != 0; }
 
-// A directory under a temporary name beside its own, removed unless it was given that name.
-class PartialDirectory {
- public:
-  static Result<PartialDirectory> create(const fs::path& path, bool force) {
-    PartialDirectory directory(path);
-    std::error_code error;
-    if (fs::exists(path, error)) {
-      if (!force)
-        return invalid_argument(
-            fmt::format("--output {}: exists; choose another, or replace it with --force", path.string()));
-      if (!fs::is_regular_file(path / kRecord, error))
-        return invalid_argument(fmt::format(
-            "--output {}: exists and was not written by synth; --force replaces only what synth wrote",
-            path.string()));
-    }
-    for (const char* part : {"target", "draft"})
-      if (!fs::create_directories(directory.temporary_ / part, error))
-        return unavailable(fmt::format("--output {}: cannot be created: {}", path.string(), error.message()));
-    return directory;
-  }
-  PartialDirectory(PartialDirectory&&) = default;
-  ~PartialDirectory() {
-    std::error_code ignored;
-    if (!temporary_.empty()) fs::remove_all(temporary_, ignored);
-  }
-
-  const fs::path& path() const { return temporary_; }
-
-  Status commit() {
-    std::error_code error;
-    fs::remove_all(final_, error);
-    if (!error) fs::rename(temporary_, final_, error);
-    if (error)
-      return unavailable(
-          fmt::format("--output {}: cannot be replaced: {}", final_.string(), error.message()));
-    temporary_.clear();
-    return {};
-  }
-
- private:
-  explicit PartialDirectory(const fs::path& path)
-      : final_(path), temporary_(fmt::format("{}.{}.partial", path.string(), getpid())) {}
-  fs::path final_, temporary_;
-};
+// What exists already is replaced with --force, if it is our own.
+Status check_output(const fs::path& path, bool force) {
+  std::error_code error;
+  if (!fs::exists(path, error)) return {};
+  if (!force)
+    return invalid_argument(
+        fmt::format("--output {}: exists; choose another, or replace it with --force", path.string()));
+  if (!fs::is_regular_file(path / kRecord, error))
+    return invalid_argument(fmt::format(
+        "--output {}: exists and was not written by synth; --force replaces only what synth wrote",
+        path.string()));
+  return {};
+}
 
 Status write_text(const fs::path& path, const std::string& text) {
   std::ofstream file(path, std::ios::binary);
@@ -133,8 +101,12 @@ nlohmann::json record_of(const SynthOptions& o, const Calibrated& c) {
 Result<Calibrated> synthesise(const SynthOptions& options) {
   ASSIGN_OR_RETURN(const SynthShape shape, check_synth_options(options));
   ASSIGN_OR_RETURN(const DeviceChoice device, check_device(options.device));
-  ASSIGN_OR_RETURN(PartialDirectory directory, PartialDirectory::create(options.output, options.force));
+  RETURN_IF_ERROR(check_output(options.output, options.force));
+  ASSIGN_OR_RETURN(PartialDirectory directory, PartialDirectory::create(options.output));
   const fs::path target_path = directory.path() / "target", draft_path = directory.path() / "draft";
+  for (const fs::path& path : {target_path, draft_path})
+    if (std::error_code error; !fs::create_directory(path, error))
+      return unavailable(fmt::format("--output {}: {}", options.output, error.message()));
   RETURN_IF_ERROR(check_space(
       directory.path(), bytes_of(synth_tensors(shape, shape.layers, options.draft_layers)) +
                             bytes_of(synth_tensors(shape, options.draft_layers, options.draft_layers))));

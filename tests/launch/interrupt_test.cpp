@@ -138,5 +138,16 @@ TEST(Streams, WhatIsNoRegularFileIsWrittenInPlace) {
   EXPECT_EQ(dir.entries(), (Arguments{"full", "got", "link", "real.jsonl", "stdout"}));
 }
 
+// A limit on the size of files is the full disk that a test can have.
+TEST(Streams, AModelThatCannotBeWrittenIsNotLeftHalf) {
+  const TemporaryDirectory dir;
+  const Outcome run = run_program({"sh", "-c", "ulimit -f 64; trap '' XFSZ; exec \"$@\"", "sh",
+                                   outrider_path(), "quantize", "--model", demo_target(), "--output", "int8"},
+                                  {.directory = dir.path()});
+  EXPECT_EQ(run.code, 3) << run.describe();
+  EXPECT_NE(run.err.find("outrider: --output int8: "), std::string::npos) << run.describe();
+  EXPECT_EQ(dir.entries(), Arguments{});
+}
+
 }  // namespace
 }  // namespace outrider::testing

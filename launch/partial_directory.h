@@ -1,0 +1,29 @@
+// A directory that appears complete or not at all: filled under a temporary name beside its own, renamed at
+// the end, removed when the work fails. A program that is killed leaves it under the temporary name.
+#pragma once
+
+#include <filesystem>
+
+#include "base/status.h"
+
+namespace outrider {
+
+class PartialDirectory {
+ public:
+  // Parents are created. kUnavailable names --output and the reason.
+  static Result<PartialDirectory> create(const std::filesystem::path& path);
+  PartialDirectory(PartialDirectory&& other) noexcept;
+  PartialDirectory& operator=(PartialDirectory&&) = delete;
+  ~PartialDirectory();
+
+  const std::filesystem::path& path() const { return temporary_; }
+  // In place of what has its name.
+  Status commit();
+
+ private:
+  explicit PartialDirectory(const std::filesystem::path& path);
+
+  std::filesystem::path final_, temporary_;  // the latter is empty once it is gone
+};
+
+}  // namespace outrider
