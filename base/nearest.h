@@ -24,11 +24,12 @@ inline size_t edit_distance(std::string_view a, std::string_view b) {
   return row[b.size()];
 }
 
-// Empty where nothing is near: a far-fetched guess misleads more than it helps.
+// Empty where nothing is near: a far-fetched guess misleads more than it helps. At least half of a short name
+// must be right.
 template <class Names>
 std::string_view nearest_name(const Names& known, std::string_view name) {
   std::string_view best;
-  size_t least = std::max<size_t>(2, name.size() / 3) + 1;
+  size_t least = std::max(std::min<size_t>(2, name.size() / 2), name.size() / 3) + 1;
   for (const std::string_view candidate : known) {
     const size_t distance = edit_distance(candidate, name);
     if (distance < least) best = candidate;

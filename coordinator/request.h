@@ -19,7 +19,6 @@ struct Request {
   std::vector<std::string> stop;  // emission ends before the first of these texts
   bool ignore_eos = false;
   GammaPolicyFactory gamma;  // empty: the coordinator's default policy
-  std::string client_id;     // for people: which line, connection or caller this belongs to
 };
 
 // kQueued -> kPrefill -> kReady -> kDrafting -> kReady -> kVerifying -> kIdle -> (next round) ... ->

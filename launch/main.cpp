@@ -30,6 +30,17 @@ constexpr const char* kGenerateExamples =
     "  mpirun -n 4 outrider generate --layout coordinator=1,draft=1,target=2 --model ... --draft-model ...\n"
     "Exit codes: 0 success, 1 a request failed, 2 bad flag, file or request, 3 a rank or a write failed.";
 
+constexpr const char* kRequestFormat =
+    R"(A line of --prompts is {"prompt": "..."}, or for the chat template
+  {"messages": [{"role": "user", "content": "..."}]}
+Besides, instead of the flag of that name: seed, max_tokens, temperature, top_k, top_p, min_p, stop (a text or
+a list), ignore_eos, repetition_penalty, presence_penalty, frequency_penalty, logit_bias ({"ID": V}), logprobs,
+rule; and id, which comes back with the result. All lines are checked before the first one runs.
+Results come in the order of the requests, a line each:
+  index, id, text, token_ids, finish_reason (stop, length, cancelled or error), error,
+  usage {prompt_tokens, completion_tokens}, logprobs [{id, token, logprob, top}]
+)";
+
 // A standard stream that is closed would give its number to the next file that is opened, and text would go
 // there. Read-only for standard output: writing to it stays an error, which is told.
 void occupy_standard_streams() {
@@ -54,7 +65,7 @@ int main(int argc, char** argv) {
   add_model_options(*generate, options);
   add_pool_options(*generate, options);
   add_generate_options(*generate, options);
-  generate->footer(kGenerateExamples);
+  generate->footer(std::string(kRequestFormat) + kGenerateExamples);
   std::string config_file;
   add_config_layer(*generate, config_file);
 

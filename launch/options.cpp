@@ -1,6 +1,7 @@
 #include "launch/options.h"
 
 #include <CLI/CLI.hpp>
+#include <charconv>
 
 namespace outrider {
 
@@ -38,10 +39,9 @@ void add_model_options(CLI::App& app, RunOptions& o) {
       ->envname("OUTRIDER_DRAFT_THREADS")
       ->group("Models")
       ->capture_default_str();
-  app.add_option(
-         "--weight-format", o.weight_format,
-         "Weights in memory: auto (as stored), bf16, int8, int4 (embedding and head int8) or fp8 "
-         "(CUDA only); quantised while loading")
+  app.add_option("--weight-format", o.weight_format,
+                 "Weights in memory: auto (as stored), bf16, int8, int4 (embedding and head int8) or fp8 "
+                 "(CUDA only); quantised while loading")
       ->envname("OUTRIDER_WEIGHT_FORMAT")
       ->group("Models")
       ->capture_default_str();
@@ -129,11 +129,12 @@ void add_pool_options(CLI::App& app, RunOptions& o) {
 void add_generate_options(CLI::App& app, RunOptions& o) {
   app.add_option("-p,--prompt", o.prompt, "Text to continue")->group("Requests");
   app.add_option("--prompts", o.prompts_file,
-                 "JSON lines, each with `prompt` or `messages`, and optionally seed, max_tokens, stop, "
-                 "temperature, ...")
+                 "A file of requests, one JSON object a line (below); - reads standard input")
       ->group("Requests");
-  app.add_option("-o,--output", o.output_file,
-                 "Write results here as JSON lines instead of to standard output")
+  app.add_option(
+         "-o,--output", o.output_file,
+         "Write results here as JSON lines, all of them or nothing; - is standard output, which has JSON "
+         "lines anyway with --prompts")
       ->group("Requests");
   app.add_flag("--chat", o.chat, "Treat the prompt as a user's message and apply the model's chat template")
       ->group("Requests");
@@ -165,9 +166,13 @@ void add_generate_options(CLI::App& app, RunOptions& o) {
   app.add_option("--stop", o.stop, "End before this text; may be repeated")->group("Requests");
   app.add_flag("--ignore-eos", o.ignore_eos, "Go on after end-of-sequence tokens")->group("Requests");
   app.add_option("-s,--seed", o.seed, "Seed of the text; lines of --prompts mix in their number")
-      ->check([](const std::string& text) {  // a minus would wrap around
-        return text.starts_with('-') ? fmt::format("{} must be 0 to 18446744073709551615", text)
-                                     : std::string();
+      ->check([](const std::string& text) {  // a minus would wrap around, too much be cut
+        uint64_t seed = 0;
+        const char* const end = text.data() + text.size();
+        const auto [rest, error] = std::from_chars(text.data(), end, seed);
+        return error == std::errc() && rest == end
+                   ? std::string()
+                   : fmt::format("{} must be 0 to 18446744073709551615", text);
       })
       ->group("Requests")
       ->capture_default_str();

@@ -6,9 +6,11 @@
 namespace outrider {
 namespace {
 
+// The token as text, not as its vocabulary writes it; special tokens add none, so these by their name.
 nlohmann::json logprob_json(const TokenLogprob& token, const Tokenizer& tokenizer) {
   return {{"id", token.id.value()},
-          {"token", std::string(tokenizer.token(token.id))},
+          {"token", tokenizer.is_special(token.id) ? std::string(tokenizer.token(token.id))
+                                                   : tokenizer.token_bytes(token.id)},
           {"logprob", token.logprob}};
 }
 
@@ -40,7 +42,7 @@ Result<Output> Output::open(const RunOptions& options, const Tokenizer& tokenize
   RETURN_IF_ERROR(check_writable("--trace", options.trace_file));
   RETURN_IF_ERROR(check_writable("--record-rounds", options.record_rounds_file));
   Output output(options, tokenizer);
-  if (options.output_file.empty()) return output;
+  if (options.output_file.empty() || options.output_file == "-") return output;
   auto file = TemporaryFile::create(options.output_file);
   if (!file.ok()) return named("--output", file.status());
   output.file_.emplace(std::move(file).value());
@@ -55,7 +57,7 @@ void Output::write(const std::string& text) {
 }
 
 void Output::stream(const std::string& text) {
-  if (!options_->prompt || file_ || text.empty()) return;
+  if (!is_streamed() || text.empty()) return;
   if (!options_->synthetic_acceptance.empty() && !std::exchange(marked_, true))
     write("[synthetic acceptance: this text means nothing] ");
   write(text);
@@ -65,7 +67,7 @@ nlohmann::json Output::line_of(size_t index, const PromptRequest& request, const
   nlohmann::json line{
       {"index", index}, {"text", generated.text}, {"finish_reason", finish_reason_name(generated.reason)}};
   if (!options_->synthetic_acceptance.empty()) line["synthetic_acceptance"] = options_->synthetic_acceptance;
-  if (!request.request.client_id.empty()) line["id"] = request.request.client_id;
+  if (!request.id.is_null()) line["id"] = request.id;
   if (!generated.error.ok()) line["error"] = generated.error.message();
   line["usage"] = {{"prompt_tokens", request.request.prompt.size()},
                    {"completion_tokens", generated.ids.size()}};
@@ -85,7 +87,7 @@ nlohmann::json Output::line_of(size_t index, const PromptRequest& request, const
 // A streamed text ends with one newline of ours; what failed before its first token leaves standard output
 // empty.
 void Output::result(size_t index, const PromptRequest& request, const Generated& generated) {
-  const bool streamed = options_->prompt && !file_;
+  const bool streamed = is_streamed();
   if (streamed && (generated.reason != FinishReason::kError || !generated.text.empty())) write("\n");
   if (streamed && options_->logprobs < 0) return;
   waiting_[index] = dump(line_of(index, request, generated)) + "\n";

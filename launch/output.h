@@ -43,6 +43,8 @@ class Output {
  private:
   Output(const RunOptions& options, const Tokenizer& tokenizer)
       : options_(&options), tokenizer_(&tokenizer) {}
+  // Plain text instead of JSON lines.
+  bool is_streamed() const { return options_->prompt && options_->output_file.empty(); }
   void write(const std::string& text);
   nlohmann::json line_of(size_t index, const PromptRequest& request, const Generated& generated) const;
 

@@ -66,6 +66,11 @@ std::string screen_report(const RunOptions& options, const Totals& totals, const
   if (!options.synthetic_acceptance.empty())
     out += fmt::format("SYNTHETIC ACCEPTANCE {}: the text means nothing\n", options.synthetic_acceptance);
   if (!options.emulate_link.empty()) out += fmt::format("emulated link {}\n", options.emulate_link);
+  if (options.speculates() && r.drafted == 0 && totals.workers_joined == 0)
+    out += "nothing was drafted: no draft worker joined\n";
+  else if (options.speculates() && r.drafted == 0 && options.num_speculative_tokens != 0)
+    out += fmt::format("nothing was drafted: --gamma-policy {} saw no gain in it; -g N drafts all the same\n",
+                       options.policy());
   if (options.speculates() && r.drafted > 0) {
     out += fmt::format("acceptance {:.3f}, {:.2f} tokens per target pass, {} rounds, {} rolled back\n",
                        r.acceptance(), r.tokens_per_pass(), r.rounds, r.rollbacks);

@@ -6,6 +6,7 @@
 #include <cmath>
 #include <filesystem>
 #include <fstream>
+#include <iostream>
 #include <nlohmann/json.hpp>
 
 #include "base/hash.h"
@@ -54,6 +55,8 @@ class Reader {
                                size_t line, std::vector<std::pair<TokenId, float>> bias) const;
   Result<std::string> render(const std::vector<ChatMessage>& messages) const;
   Status check(const RunOptions& o, size_t line) const;
+  // Whether it may be --max-model-len, not the model, that limits the context.
+  bool context_may_grow() const { return options_.max_model_len > 0 || max_context_ == kDefaultMaxModelLen; }
 
   const RunOptions& options_;
   const Tokenizer& tokenizer_;
@@ -123,9 +126,9 @@ Result<PromptRequest> Reader::finish(RunOptions o, const std::string& text, Spec
     return invalid_argument(
         "the prompt is empty and this tokenizer adds no beginning-of-sequence token; write a prompt");
   if (static_cast<int64_t>(out.request.prompt.size()) >= max_context_)
-    return invalid_argument(
-        fmt::format("the prompt has {} tokens, the context {}; shorten it or raise --max-model-len",
-                    out.request.prompt.size(), max_context_));
+    return invalid_argument(fmt::format("the prompt has {} tokens, the context {}; shorten it{}",
+                                        out.request.prompt.size(), max_context_,
+                                        context_may_grow() ? " or raise --max-model-len" : ""));
   out.request.max_tokens = o.max_tokens;
   out.request.stop = std::move(o.stop);
   out.request.ignore_eos = o.ignore_eos;
@@ -276,9 +279,7 @@ Result<PromptRequest> Reader::from_line(const std::string& text, size_t line) co
   const bool has_id = object.contains("id");
   if (has_id && !object["id"].is_string() && !object["id"].is_number_integer())
     return invalid_argument("\"id\" must be a text or a whole number");
-  if (request.ok() && has_id)
-    request->request.client_id =
-        object["id"].is_string() ? object["id"].get<std::string>() : object["id"].dump();
+  if (request.ok() && has_id) request->id = object["id"];
   return request;
 }
 
@@ -309,19 +310,22 @@ Result<std::vector<PromptRequest>> read_requests(const RunOptions& options, cons
     requests.push_back(std::move(request));
     return requests;
   }
+  const bool from_standard_input = options.prompts_file == "-";
+  const std::string name = from_standard_input ? "standard input" : options.prompts_file;
   std::error_code ignored;
-  std::ifstream file(options.prompts_file);
+  std::ifstream file;
+  if (!from_standard_input) file.open(options.prompts_file);
   if (!file || std::filesystem::is_directory(options.prompts_file, ignored))
     return not_found(
         fmt::format("--prompts {}: cannot be read; name a file of JSON lines", options.prompts_file));
   std::string text;
-  for (size_t line = 1; next_line(file, text); ++line) {
+  for (size_t line = 1; next_line(from_standard_input ? std::cin : file, text); ++line) {
     if (text.find_first_not_of(" \t\r") == std::string::npos) continue;
     if (text.size() > kMaxLineBytes)
       return invalid_argument(fmt::format("{}:{}: the line is longer than {} bytes; one request is one line",
-                                          options.prompts_file, line, kMaxLineBytes));
+                                          name, line, kMaxLineBytes));
     auto request = reader.from_line(text, line);
-    if (!request.ok()) return request.status().in(fmt::format("{}:{}", options.prompts_file, line));
+    if (!request.ok()) return request.status().in(fmt::format("{}:{}", name, line));
     requests.push_back(std::move(request).value());
   }
   if (requests.empty())

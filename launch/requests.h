@@ -1,6 +1,7 @@
 // Requests from the command line or a JSON-lines file, turned into tokens.
 #pragma once
 
+#include <nlohmann/json.hpp>
 #include <optional>
 #include <string>
 #include <vector>
@@ -15,7 +16,8 @@ namespace outrider {
 // One line of --prompts, or the --prompt.
 struct PromptRequest {
   Request request;
-  size_t line = 0;  // 1-based in the file; 0 for --prompt
+  size_t line = 0;    // 1-based in the file; 0 for --prompt
+  nlohmann::json id;  // the line's own, as it was written; null without one
 };
 
 // Checks every request before the first one runs. `chat` may be null; then messages are refused. Errors name

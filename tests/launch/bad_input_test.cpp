@@ -84,6 +84,7 @@ INSTANTIATE_TEST_SUITE_P(
         BadFlags{"logprobs", {"--logprobs", "1000"}, {"--logprobs 1000", "0 to 100"}},
         BadFlags{"stop_empty", {"--stop="}, {"--stop"}},
         BadFlags{"seed", {"--seed", "-1"}, {"--seed", "-1"}},
+        BadFlags{"seed_huge", {"--seed", "18446744073709551616"}, {"--seed", "18446744073709551616"}},
         BadFlags{"max_num_seqs", {"--max-num-seqs", "0"}, {"--max-num-seqs 0", "1 to 256"}},
         BadFlags{"max_model_len", {"--max-model-len", "100000"}, {"--max-model-len 100000", "512"}},
         BadFlags{"threads", {"--threads", "-1"}, {"--threads -1", "0 to 1024"}},
@@ -130,7 +131,7 @@ TEST(BadInput, PromptThatIsNotUtf8) {
 TEST(BadInput, PromptLongerThanTheContext) {
   std::string words;
   for (int i = 0; i < 600; ++i) words += "word ";
-  expect_refused(generate({"--prompt", words}, {.limit = kSoon}), {"tokens", "512", "shorten"});
+  expect_refused(generate({"--prompt", words}, {.limit = kSoon}), {"tokens", "512; shorten it\n"});
   expect_refused(
       generate({"--prompt", "one two three four five six", "--max-model-len", "4"}, {.limit = kSoon}),
       {"the context 4", "--max-model-len"});
@@ -174,6 +175,7 @@ INSTANTIATE_TEST_SUITE_P(
         BadLine{"unknown_key", R"({"promt": "x"})", {"\"promt\"", "did you mean \"prompt\"?"}},
         BadLine{
             "unknown_key_far", R"({"prompt": "x", "best_of_breed": 3})", {"\"best_of_breed\"", "max_tokens"}},
+        BadLine{"unknown_key_short", R"({"prompt": "x", "n": 3})", {"\"n\"; known are prompt,"}},
         BadLine{"openai_key", R"({"prompt": "x", "max_token": 3})", {"\"max_token\"", "\"max_tokens\""}},
         BadLine{"prompt_number", R"({"prompt": 3})", {"\"prompt\"", "text"}},
         BadLine{"max_tokens_text",

@@ -134,6 +134,9 @@ TEST(Generate, LogprobsFollowTheTextAndAreOrdered) {
     EXPECT_GE(position["top"][0]["logprob"], position["top"][1]["logprob"]);
     EXPECT_GE(position["top"][1]["logprob"], position["top"][2]["logprob"]);
   }
+  std::string text;
+  for (const json& position : line["logprobs"]) text += position["token"].get<std::string>();
+  EXPECT_EQ(text, line["text"]) << "tokens are told as text";
 }
 
 TEST(Generate, LogitBiasForcesAToken) {

@@ -54,7 +54,7 @@ TEST_F(Requests, KeepTheirOrderAndTheirOwnParameters) {
   EXPECT_EQ(lines[0]["usage"]["completion_tokens"], 60);
   EXPECT_EQ(lines[1]["id"], "short");
   EXPECT_LE(lines[1]["usage"]["completion_tokens"], 2);
-  EXPECT_EQ(lines[2]["id"], "12");
+  EXPECT_EQ(lines[2]["id"], 12) << "a number stays one";
   ASSERT_TRUE(lines[2].contains("logprobs"));
   EXPECT_EQ(lines[2]["logprobs"].size(), lines[2]["token_ids"].size());
   EXPECT_EQ(lines[2]["logprobs"][0]["top"].size(), 2u);
@@ -142,6 +142,24 @@ TEST_F(Requests, PromptsCanComeFromAPipe) {
                                            demo_target().string() + "' --prompts /dev/stdin --quiet"});
   ASSERT_TRUE(outcome.succeeded()) << outcome.describe();
   EXPECT_EQ(lines_of(outcome.out).size(), 1u);
+}
+
+TEST_F(Requests, ADashIsStandardInputAndOutput) {
+  const std::string file = dir_.write("in.jsonl", "{\"prompt\": \"A\", \"max_tokens\": 2}\n");
+  const auto from_standard_input = [&](const std::string& path) {
+    return run_program({"sh", "-c", "exec \"$@\" < '" + path + "'", "sh", outrider_path(), "generate",
+                        "--model", demo_target(), "--prompts", "-", "--quiet"},
+                       {.directory = dir_.path()});
+  };
+  EXPECT_EQ(lines_of(from_standard_input(file).out), run(file, {}));
+  const Outcome bad = from_standard_input(dir_.write("bad.jsonl", "\n{}\n"));
+  EXPECT_EQ(bad.code, 2);
+  EXPECT_NE(bad.err.find("standard input:2: "), std::string::npos) << bad.describe();
+
+  const Outcome one = generate({"--prompt", "A", "--max-tokens", "2", "--output", "-", "--quiet"},
+                               {.directory = dir_.path()});
+  EXPECT_EQ(lines_of(one.out).at(0)["token_ids"], run(file, {}).at(0)["token_ids"]);
+  EXPECT_EQ(dir_.entries(), (std::vector<std::string>{"bad.jsonl", "in.jsonl"})) << "no file is called -";
 }
 
 }  // namespace

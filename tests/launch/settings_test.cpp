@@ -94,7 +94,7 @@ TEST(Help, TeachesEveryFlagAndGivesExamples) {
   EXPECT_EQ(help.err, "");
   for (const char* part : {"Models:", "Requests:", "Speculation:", "Reports:", "--num-speculative-tokens",
                            "--gamma-policy", "--rule", "greedy", "invariant", "--layout", "OUTRIDER_MODEL",
-                           "--config", "--trace", "--compare-plain"})
+                           "--config", "--trace", "--compare-plain", "repetition_penalty", "finish_reason"})
     EXPECT_NE(help.out.find(part), std::string::npos) << part;
 }
 
