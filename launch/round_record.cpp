@@ -137,7 +137,8 @@ Result<RoundRecord> read_round_record(const std::string& path) {
         return fault("not a record of rounds; write one with `generate --record-rounds FILE`");
       }
     } catch (const Json::exception& error) {
-      return fault(error.what());
+      const std::string why = error.what();  // "[json.exception...] why": the bracket helps nobody
+      return fault("not a record of rounds: " + why.substr(why.find("] ") + 2));
     }
   }
   if (record.rounds.empty()) return malformed(fmt::format("{}: holds no round", path));

@@ -84,7 +84,10 @@ Result<std::vector<SimulatedRequest>> make_arrivals(std::string_view text, int32
     if (!given || *given <= 0) return bad(text, "the coefficient of variation must be positive");
     variation = *given;
   }
-  if (!rate || *rate <= 0) return bad(text, "the rate must be a positive number of requests per second");
+  // Slower ones leave the 292 years of a clock of nanoseconds.
+  constexpr double kLeastRate = 1e-6, kMostRate = 1e9;
+  if (!rate || *rate < kLeastRate || *rate > kMostRate)
+    return bad(text, fmt::format("the rate must be {} to {} requests per second", kLeastRate, kMostRate));
   const double shape = 1 / (variation * variation);
   std::mt19937_64 random(seed);
   std::gamma_distribution<double> gap(shape, 1 / (shape * *rate));

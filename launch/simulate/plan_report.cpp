@@ -58,6 +58,9 @@ std::string explain(const PlanRow& row, const PlanRow& best) {
                : fmt::format("{:.2f} tokens a pass from drafts of {:.1f}; targets busy {}, drafters {}",
                              row.tokens_per_pass, row.mean_gamma, percent(row.target_busy),
                              percent(row.draft_busy));
+  if (row.layout.drafters == 0 && best.layout.drafters == 0)
+    return fmt::format("plain as well: {} x {:.1f} ms a pass, there {} x {:.1f}", row.layout.groups,
+                       row.pass_ms, best.layout.groups, best.pass_ms);
   if (row.layout.drafters == 0)
     return fmt::format("one token a pass; the other needs {:.2f} times fewer passes", best.tokens_per_pass);
   if (best.layout.drafters == 0)

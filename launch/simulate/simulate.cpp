@@ -19,6 +19,18 @@
 namespace outrider {
 namespace {
 
+// As CLI::Range, which lets NaN pass.
+CLI::Validator number_in(double least, double most) {
+  return {[=](const std::string& text) {
+            double value = 0;
+            const bool fits = CLI::detail::lexical_cast(text, value) && value >= least && value <= most;
+            return fits ? std::string() : fmt::format("{} must be {} to {}", text, least, most);
+          },
+          ""};
+}
+CLI::Validator milliseconds() { return number_in(0, 1e7); }
+CLI::Validator gigabits() { return number_in(0, 1e6); }
+
 struct RunFlags {
   double target_ms = 20, target_row_ms = 0.1, draft_ms = 1, draft_row_ms = 0.01;
   std::string hardware, draft_hardware, costs;
@@ -32,10 +44,18 @@ struct RunFlags {
 };
 
 void add_run_flags(CLI::App& app, RunFlags& f) {
-  app.add_option("--target-ms", f.target_ms, "A plain target pass")->capture_default_str();
-  app.add_option("--target-row-ms", f.target_row_ms, "More for each row of the pass")->capture_default_str();
-  app.add_option("--draft-ms", f.draft_ms, "A pass of the draft model")->capture_default_str();
-  app.add_option("--draft-row-ms", f.draft_row_ms, "More for each sequence in it")->capture_default_str();
+  app.add_option("--target-ms", f.target_ms, "A plain target pass")
+      ->check(milliseconds())
+      ->capture_default_str();
+  app.add_option("--target-row-ms", f.target_row_ms, "More for each row of the pass")
+      ->check(milliseconds())
+      ->capture_default_str();
+  app.add_option("--draft-ms", f.draft_ms, "A pass of the draft model")
+      ->check(milliseconds())
+      ->capture_default_str();
+  app.add_option("--draft-row-ms", f.draft_row_ms, "More for each sequence in it")
+      ->check(milliseconds())
+      ->capture_default_str();
   app.add_option("--hardware", f.hardware,
                  "Instead of --target-ms: GPU:MODEL[:tpN]; `list` shows the presets");
   app.add_option("--draft-hardware", f.draft_hardware, "Instead of --draft-ms: GPU:MODEL[:tpN]");
@@ -52,8 +72,13 @@ void add_run_flags(CLI::App& app, RunFlags& f) {
   app.add_option("--fanout", f.fanout, "Outcomes prepared for at most, per sequence")
       ->check(CLI::Range(1, 64))
       ->capture_default_str();
-  app.add_option("--delay-ms", f.delay_ms, "One way between coordinator and drafters")->capture_default_str();
-  app.add_option("--gbit", f.gbit, "Bandwidth of those links; 0: unlimited")->capture_default_str();
+  app.add_option("--delay-ms", f.delay_ms,
+                 "One way between coordinator and drafters; with --costs more than that run had")
+      ->check(milliseconds())
+      ->capture_default_str();
+  app.add_option("--gbit", f.gbit, "Bandwidth of those links; 0: unlimited")
+      ->check(gigabits())
+      ->capture_default_str();
   app.add_option("--acceptance", f.acceptance,
                  "rates:0.8/0.7[,spread=S][,guess=G], length:TOKENS[/GAMMA] or trace:FILE; G: the chance of\n"
                  "each further guess of a token after a wrong one, for pipelines")
@@ -79,10 +104,11 @@ Result<GroupOptions> group_of(const RunFlags& f) {
   GroupOptions options;
   options.target = {.base = (f.target_ms - f.target_row_ms) * 1e-3, .per_row = f.target_row_ms * 1e-3};
   options.draft = {.base = (f.draft_ms - f.draft_row_ms) * 1e-3, .per_row = f.draft_row_ms * 1e-3};
-  options.draft_link = {.delay_s = f.delay_ms * 1e-3, .bytes_per_second = f.gbit * 1e9 / 8};
   if (!f.costs.empty()) {
     ASSIGN_OR_RETURN(options, costs_from_report(f.costs));
   }
+  options.draft_link.delay_s += f.delay_ms * 1e-3;
+  options.draft_link.bytes_per_second = f.gbit * 1e9 / 8;
   if (!f.hardware.empty()) {
     ASSIGN_OR_RETURN(const auto cost, hardware_cost(f.hardware));
     options.target = cost.pass;
@@ -91,8 +117,8 @@ Result<GroupOptions> group_of(const RunFlags& f) {
     ASSIGN_OR_RETURN(const auto cost, hardware_cost(f.draft_hardware));
     options.draft = cost.pass;
   }
-  if (options.target.seconds(1, 0) <= 0 || options.draft.seconds(1, 0) <= 0 || f.delay_ms < 0 || f.gbit < 0)
-    return invalid_argument("simulate: passes must take time, and delay and bandwidth must not be negative");
+  if (options.target.seconds(1, 0) <= 0 || options.draft.seconds(1, 0) <= 0)
+    return invalid_argument("simulate: passes must take time: --target-ms and --draft-ms above 0");
   options.drafters = f.drafters;
   options.max_num_seqs = f.max_num_seqs;
   ASSIGN_OR_RETURN(options.pipeline, parse_pipeline(f.pipeline));
@@ -163,10 +189,10 @@ void add_plan_flags(CLI::App& app, PlanFlags& f) {
       ->check(CLI::Range(1, 64))
       ->capture_default_str();
   app.add_option("--delay-ms", f.delay_ms, "One way between coordinator and drafters")
-      ->check(CLI::NonNegativeNumber)
+      ->check(milliseconds())
       ->capture_default_str();
   app.add_option("--gbit", f.gbit, "Bandwidth of those links; 0: unlimited")
-      ->check(CLI::NonNegativeNumber)
+      ->check(gigabits())
       ->capture_default_str();
   app.add_option("--acceptance", o.acceptance, "As of `simulate run`")->capture_default_str();
   app.add_option("--arrivals", o.arrivals, "As of `simulate run`")->capture_default_str();
@@ -245,9 +271,13 @@ SimulateCommand::SimulateCommand(CLI::App& app) : state_(std::make_unique<State>
   state_->grid->add_option("--acceptance", league.acceptance, "Chances that a draft token is accepted")
       ->capture_default_str();
   state_->grid->add_option("--draft-cost", league.draft_cost, "Of a plain target pass")
+      ->check(number_in(1e-6, 1e3))
       ->capture_default_str();
-  state_->grid->add_option("--batch", league.batch, "Sequences decoded together")->capture_default_str();
+  state_->grid->add_option("--batch", league.batch, "Sequences decoded together")
+      ->check(CLI::Range(1, 4096))
+      ->capture_default_str();
   state_->grid->add_option("--per-row", league.per_row, "Of a plain target pass, for each row more")
+      ->check(number_in(0, 0.99))
       ->capture_default_str();
   state_->grid->add_option("--spread", league.spread, "Acceptance varies by text position by so much")
       ->capture_default_str();
