@@ -84,8 +84,8 @@ Status check(const Layout& layout, int world_size) {
     return invalid_argument(fmt::format("target={}: a target group has 1, 2, 4 or 8 ranks", targets));
   if (world_of(layout) != world_size)
     return invalid_argument(
-        fmt::format("{} names {} ranks, but {} were started; start with -n {} or change the layout",
-                    to_text(layout), world_of(layout), world_size, world_of(layout)));
+        fmt::format("it names {0} ranks, but {1} were started; start with -n {0} or change the layout",
+                    world_of(layout), world_size));
   return {};
 }
 

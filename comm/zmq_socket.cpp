@@ -43,7 +43,7 @@ Status check_bind_endpoint(const std::string& endpoint, bool safe) {
   if (safe || host.starts_with("127.") || host == "localhost") return {};
   return invalid_argument(fmt::format(
       "endpoint {}: other machines could reach it and nobody is authenticated; use keys (`outrider "
-      "keygen`), bind 127.0.0.1, or allow remote binding explicitly on a trusted network",
+      "keygen`) or bind 127.0.0.1",
       endpoint));
 }
 

@@ -20,6 +20,12 @@ std::vector<std::string> long_names(const CLI::App& command) {
   return names;
 }
 
+std::vector<std::string> command_names(const CLI::App& app) {
+  std::vector<std::string> names;
+  for (const CLI::App* command : app.get_subcommands({})) names.push_back(command->get_name());
+  return names;
+}
+
 std::string did_you_mean(std::string_view nearest) {
   return nearest.empty() ? "" : fmt::format("; did you mean {}?", nearest);
 }
@@ -62,11 +68,12 @@ void read_config(CLI::App& command, const std::string& path) {
 
 std::string explain_extras(const CLI::App& command) {
   const std::vector<std::string> extras = command.remaining(true);
+  if (extras.empty())
+    return fmt::format("flags stand behind the command: outrider {} --flag ...", command.get_name());
   const auto flag =
       std::find_if(extras.begin(), extras.end(), [](const std::string& e) { return e.starts_with("-"); });
   if (flag == extras.end())
-    return fmt::format("\"{}\" belongs to no flag; put quotes around a text with spaces",
-                       extras.empty() ? "" : extras.front());
+    return fmt::format("\"{}\" belongs to no flag; put quotes around a text with spaces", extras.front());
   const std::string name = flag->substr(0, flag->find('='));
   const auto names = long_names(command);
   return fmt::format("there is no flag {}{}", name, did_you_mean(nearest_name(names, name)));
@@ -79,9 +86,10 @@ void add_config_layer(CLI::App& command, std::string& config_file) {
     option->allow_extra_args(false);  // a flag that may be repeated takes one value each time
     if (option->get_expected_max() <= 1) option->multi_option_policy(CLI::MultiOptionPolicy::TakeLast);
   }
-  command.add_option(
-      "--config", config_file,
-      "TOML file with any of these options by their long names. Flags and OUTRIDER_ variables go before it");
+  command.add_option("--config", config_file,
+                     "TOML file with any of these options by their long names. Flags override OUTRIDER_ "
+                     "variables, and these "
+                     "the file");
   // CLI11 itself lets the file win over the environment, and reads it for the main command only. It calls
   // this after the command line and the environment are in.
   command.parse_complete_callback([&command, &config_file] {
@@ -93,16 +101,18 @@ std::string explain_parse_error(const CLI::App& app, const CLI::ParseError& erro
   const auto commands = app.get_subcommands();  // those that were named
   if (!commands.empty()) {
     const CLI::App& command = *commands.front();
+    if (const auto names = command_names(command); !names.empty() && command.get_subcommands().empty())
+      return fmt::format("outrider: {}: say what to do: {}. `outrider {} --help` explains them.\n",
+                         command.get_name(), fmt::join(names, " or "), command.get_name());
     const bool extras = error.get_exit_code() == static_cast<int>(CLI::ExitCodes::ExtrasError);
     return fmt::format("outrider: {}\n`outrider {} --help` explains every flag.\n",
                        extras ? explain_extras(command) : error.what(), command.get_name());
   }
-  std::vector<std::string> names;
-  for (const CLI::App* command : app.get_subcommands({})) names.push_back(command->get_name());
+  const std::vector<std::string> names = command_names(app);
   if (argc < 2 || argv[1][0] == '-')
     return fmt::format("outrider: say what to do first: {}. `outrider --help` explains them.\n",
                        fmt::join(names, " or "));
-  return fmt::format("outrider: there is no command {}{} `outrider --help` shows all.\n", argv[1],
+  return fmt::format("outrider: there is no command {}{}. `outrider --help` shows all.\n", argv[1],
                      did_you_mean(nearest_name(names, argv[1])));
 }
 

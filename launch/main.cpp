@@ -100,8 +100,9 @@ int main(int argc, char** argv) {
   std::string synth_config_file;
   add_config_layer(*synth, synth_config_file);
 
-  SimulateCommand simulate_command(
-      *app.add_subcommand("simulate", "Policies and layouts on a simulated cluster; needs no model"));
+  CLI::App* simulate =
+      app.add_subcommand("simulate", "Policies and layouts on a simulated cluster; needs no model");
+  SimulateCommand simulate_command(*simulate);
   StudyOptions study_options;
   CLI::App* study = app.add_subcommand("study", "Sweep options of generate as a file says, and report");
   add_study_options(*study, study_options);
@@ -134,12 +135,18 @@ int main(int argc, char** argv) {
     std::fputs(refusal.str().c_str(), stderr);
     return code;
   }
+  if (MpiCluster::launched())
+    for (const CLI::App* alone : {bench, synth, simulate, study, quantize, keygen})
+      if (*alone)
+        return MpiCluster::leave(
+            "", fmt::format("outrider: {} is one process; start it without mpirun\n", alone->get_name()),
+            kExitUsage);
   try {
     if (*bench) return run_bench(bench_options);
     if (*draft_worker) return run_draft_worker_command(std::move(draft_worker_settings));
     if (*keygen) return run_keygen(key_file);
     if (*synth) return run_synth(synth_options);
-    if (app.got_subcommand("simulate")) return simulate_command.run();
+    if (*simulate) return simulate_command.run();
     if (*study) return run_study(study_options);
     if (*quantize) return run_quantize(quantize_options);
     return *doctor ? run_doctor(doctor_options, doctor_ranks) : run_generate(options);

@@ -162,9 +162,8 @@ Status check_shards_exist(const std::filesystem::path& directory, const std::set
   }
   if (missing.empty()) return {};
   return not_found(
-      fmt::format("{}: missing, as are {} more of the {} files in model.safetensors.index.json; "
-                  "download them",
-                  (directory / missing.front()).string(), missing.size() - 1, shards.size()));
+      fmt::format("{}: missing; {} of the {} files in model.safetensors.index.json are: download them",
+                  (directory / missing.front()).string(), missing.size(), shards.size()));
 }
 
 }  // namespace

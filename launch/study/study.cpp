@@ -30,11 +30,23 @@ std::vector<Run> schedule(const StudyFile& study) {
   return runs;
 }
 
+// For a shell, where it has to be quoted.
+std::string quoted(const std::string& argument) {
+  constexpr std::string_view kPlain =
+      "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_=./:,+@%";
+  if (argument.find_first_not_of(kPlain) == std::string::npos) return argument;
+  std::string out = "'";
+  for (const char c : argument) out += c == '\'' ? std::string("'\\''") : std::string(1, c);
+  return out + "'";
+}
+
 std::string list_cells(const StudyFile& study) {
   std::string out;
-  for (const Cell& cell : study.cells)
-    out += fmt::format("{}  {}\n    outrider generate {}\n", cell.id, cell.label(),
-                       fmt::join(cell.arguments, " "));
+  for (const Cell& cell : study.cells) {
+    out += fmt::format("{}  {}\n    outrider generate", cell.id, cell.label());
+    for (const std::string& argument : cell.arguments) out.append(" ").append(quoted(argument));
+    out += "\n";
+  }
   return out + fmt::format("{} cells x {} repeats = {} runs in {}\n", study.cells.size(), study.repeats,
                            study.cells.size() * static_cast<size_t>(study.repeats), study.directory());
 }

@@ -56,8 +56,7 @@ TEST(Topology, BadLayoutsNameTheFlagAndTheRemedy) {
       {"target=0,draft=3", 4, "--layout target=0,draft=3: target=0: a target group has 1, 2, 4 or 8 ranks"},
       {"draft=3", 4, "--layout draft=3: target=0: a target group has 1, 2, 4 or 8 ranks"},
       {"target=2,draft=1", 5,
-       "--layout target=2,draft=1: coordinator=1,target=2,draft=1 names 4 ranks, but 5 were started; start "
-       "with -n 4 or "
+       "--layout target=2,draft=1: it names 4 ranks, but 5 were started; start with -n 4 or "
        "change the layout"},
   };
   for (const auto& bad : kCases) {

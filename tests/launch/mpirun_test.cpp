@@ -217,6 +217,12 @@ TEST_F(Mpirun, RefusesADraftModelWithoutADraftRank) {
 
 TEST_F(Mpirun, RefusesADraftRankWithoutADrafter) { expect_refused(run(3, {}), {"draft", "--draft-model"}); }
 
+TEST_F(Mpirun, CommandsOfOneProcessAreRefused) {
+  const Outcome bench = run_program({"mpirun", "-n", "2", "--oversubscribe", "--allow-run-as-root",
+                                     outrider_path(), "bench", "--repetitions", "1"});
+  expect_refused(bench, {"bench is one process", "without mpirun"});
+}
+
 TEST_F(Mpirun, BadInputIsToldOnce) {
   expect_refused(run(3, {"--drafter", "ngram", "--rule", "nonsense"}), {"--rule nonsense"});
   expect_refused(run(3, {"--drafter", "ngram", "--top-pp", "1"}), {"--top-pp", "did you mean --top-p?"});

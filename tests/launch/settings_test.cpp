@@ -109,6 +109,11 @@ TEST(Help, EveryCommandShowsExamplesOfItsOwn) {
   }
 }
 
+TEST(Help, AFlagInFrontOfTheCommandIsExplained) {
+  expect_error(outrider_program({"--quiet", "generate"}), {"behind the command", "outrider generate"});
+  expect_error(outrider_program({"simulate"}), {"simulate", "plan", "grid", "--help"});
+}
+
 TEST(Help, VersionIsOneLine) {
   const Outcome run = outrider_program({"--version"});
   EXPECT_EQ(run.code, 0);

@@ -266,7 +266,7 @@ TEST(TensorFiles, AnIndexThatLiesIsAnError) {
          "two.safetensors: holds a, which the index puts in one");
   expect(R"({"a":"one.safetensors","c":"three.safetensors"})", "three.safetensors: c is missing");
   expect(R"({"a":"one.safetensors","b":"four.safetensors","c":"five.safetensors"})",
-         "five.safetensors: missing, as are 1 more of the 3 files");
+         "five.safetensors: missing; 2 of the 3 files");
   expect(R"({"a":"one.safetensors","a":"two.safetensors"})", "\"a\" appears twice");
   for (const char* name :
        {"../one.safetensors", "/etc/passwd", "x/one.safetensors", "..", ".", "", "a\\\\b", "a\\u0000b"})
@@ -355,7 +355,7 @@ TEST(SafetensorsFile, PublishedFiles) {
       test_data() / "configs/llama3-70B-162shards/model-00001-of-00162.safetensors.lfs-pointer");
   EXPECT_NE(pointer.status().message().find("git lfs pull"), std::string::npos);
   const Status missing = TensorFiles::open(test_data() / "configs/llama3-70B-162shards").status();
-  EXPECT_NE(missing.message().find("model-00001-of-00162.safetensors: missing, as are 161 more of the 162"),
+  EXPECT_NE(missing.message().find("model-00001-of-00162.safetensors: missing; 162 of the 162"),
             std::string::npos)
       << missing.message();
 }
