@@ -129,8 +129,8 @@ struct Propose {
   std::vector<TokenId> committed;  // ids at positions [base - committed.size(), base)
   int32_t gamma = 0;
   QKind q_kind = QKind::kNone;
-  int32_t row_bytes = 0;    // for kSparse: what a row may take on the wire
-  int32_t deadline_ms = 0;  // for information: the coordinator stops waiting after this
+  int32_t row_bytes = 0;      // for kSparse: what a row may take on the wire
+  int32_t sent_after_us = 0;  // of one that is sent again: so long after the first. Draft returns it
   Pipeline pipeline = Pipeline::kLockstep;
   int32_t fanout = 0;        // outcomes to prepare for at most
   StopRule stop;             // may end the draft before gamma, never before its first token
@@ -160,12 +160,13 @@ struct Draft {
   std::vector<int32_t> parents;  // empty: a chain
   uint64_t prefix_hash = 0;      // of the committed ids [0, base) that were drafted from
   QKind q_kind = QKind::kNone;
-  std::vector<QRow> q;      // one per id unless kNone or kSlices
-  int64_t slice_bytes = 0;  // kSlices: what was sent to the ranks
-  int64_t link_bytes = 0;   // of that, from device to device
-  bool eos = false;         // the block ends early, at an end-of-sequence token
-  TokenId guess{-1};        // of the last committed token, from what stands before it; -1: not known
-  int64_t ingest_ns = 0;    // time spent on committed tokens, and on drafting
+  std::vector<QRow> q;        // one per id unless kNone or kSlices
+  int64_t slice_bytes = 0;    // kSlices: what was sent to the ranks
+  int64_t link_bytes = 0;     // of that, from device to device
+  bool eos = false;           // the block ends early, at an end-of-sequence token
+  TokenId guess{-1};          // of the last committed token, from what stands before it; -1: not known
+  int32_t sent_after_us = 0;  // of the Propose that it answers
+  int64_t ingest_ns = 0;      // time spent on committed tokens, and on drafting
   int64_t draft_ns = 0;
   PreparationReport preparation;
 };

@@ -88,7 +88,7 @@ void serialize(Archive& archive, Close& m) {
 template <class Archive>
 void serialize(Archive& archive, Propose& m) {
   archive(m.sequence, m.epoch, m.round, m.base, Capped{m.committed, archive.limits().ids}, m.gamma,
-          EnumField<QKind>{m.q_kind, QKind::kSlices}, m.row_bytes, m.deadline_ms,
+          EnumField<QKind>{m.q_kind, QKind::kSlices}, m.row_bytes, m.sent_after_us,
           EnumField<Pipeline>{m.pipeline, Pipeline::kAuto}, m.fanout,
           EnumField<StopKind>{m.stop.kind, StopKind::kAdaEdl}, FiniteField{m.stop.threshold},
           FiniteField{m.stop.scale}, m.wants_guess);
@@ -104,7 +104,7 @@ void serialize(Archive& archive, Draft& m) {
   const uint64_t tokens = archive.limits().draft_tokens;
   archive(m.sequence, m.epoch, m.round, m.base, Capped{m.ids, tokens}, Capped{m.parents, tokens},
           m.prefix_hash, EnumField<QKind>{m.q_kind, QKind::kSlices}, Capped{m.q, tokens}, m.slice_bytes,
-          m.link_bytes, m.eos, m.guess, m.ingest_ns, m.draft_ns, m.preparation);
+          m.link_bytes, m.eos, m.guess, m.sent_after_us, m.ingest_ns, m.draft_ns, m.preparation);
 }
 
 // ---- verification

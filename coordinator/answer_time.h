@@ -1,10 +1,11 @@
-// How long a worker takes from a Propose to its Draft, and from when on that is overdue: the smoothed mean and
-// deviation of TCP's retransmission timer (RFC 6298).
+// How long it takes from a Propose to its Draft, apart from the drafting, and from when on that is overdue:
+// the smoothed mean and deviation of TCP's retransmission timer (RFC 6298).
 #pragma once
 
 #include <algorithm>
 #include <chrono>
 #include <cmath>
+#include <utility>
 
 #include "comm/transport.h"
 
@@ -12,17 +13,17 @@ namespace outrider {
 
 class AnswerTime {
  public:
-  // What was asked for again counts for little more than usual, else losses would put off the next repetition.
-  void observe(Clock::duration wait, bool repeated) {
-    double ns = std::chrono::duration<double, std::nano>(wait).count();
-    if (!known()) {
-      mean_ = ns;
-      deviation_ = ns / 2;
-      return;
-    }
-    if (repeated) ns = std::min(ns, 1.2 * mean_);
+  // Since the Propose that was answered, not since the first, which may have been lost. One that was held up
+  // counts for twice the usual at most.
+  void observe(Clock::duration exchange) {
+    if (!std::exchange(measured_, true)) return begin(exchange);
+    const double ns = std::min(nanoseconds(exchange), 2 * mean_);
     deviation_ += (std::abs(ns - mean_) - deviation_) / 4;
     mean_ += (ns - mean_) / 8;
+  }
+  // Of a draft that nobody waited for: believed until one was waited for.
+  void suppose(Clock::duration exchange) {
+    if (!measured_ && (!known() || nanoseconds(exchange) < mean_)) begin(exchange);
   }
   bool known() const { return mean_ > 0; }
   Clock::duration overdue() const {
@@ -30,6 +31,15 @@ class AnswerTime {
   }
 
  private:
+  static double nanoseconds(Clock::duration exchange) {
+    return std::max(1.0, std::chrono::duration<double, std::nano>(exchange).count());
+  }
+  void begin(Clock::duration exchange) {
+    mean_ = nanoseconds(exchange);
+    deviation_ = mean_ / 2;
+  }
+
+  bool measured_ = false;
   double mean_ = 0, deviation_ = 0;  // ns
 };
 

@@ -17,10 +17,12 @@
 
 namespace outrider {
 
-// The Propose that is out. When its answer is overdue it is sent again, each time a quarter later: it, or the
+// The Propose that is out. When its answer is overdue it is sent again, each time an eighth later: it, or the
 // answer, may be lost.
 struct Proposal {
   Propose message;
+  Clock::time_point sent_at{};     // first
+  bool guessed = false;            // when it is overdue, for want of answers
   Clock::duration repeat_after{};  // 0: never
   Clock::time_point repeat_at{};
   int32_t repeats = 0;

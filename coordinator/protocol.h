@@ -50,9 +50,9 @@ struct ProtocolOptions {
   // A round waits for its draft this many times the average round (algorithms.md 7.3), within bounds ...
   double draft_timeout_rounds = 3;
   std::chrono::milliseconds draft_timeout_min{250};
-  // A Propose is sent again when its Draft is overdue (AnswerTime), but no sooner than this, and while nothing
-  // is usual yet after repeat_first.
-  std::chrono::milliseconds repeat_min{1}, repeat_first{20};
+  // A Propose is sent again when its Draft is overdue (AnswerTime), but no sooner than this, and while
+  // nothing is usual yet after repeat_first.
+  std::chrono::microseconds repeat_min{500}, repeat_first{20'000};
   // ... and at most so much longer where the worker has a prompt to read first, which takes some time per
   // token.
   std::chrono::milliseconds first_draft_timeout{10'000};
@@ -195,12 +195,13 @@ class Protocol {
   Clock::duration reading_time(const LiveRequest& live) const;
   void ask(LiveRequest& live);
   Clock::duration repeat_time(const Worker& worker, int32_t gamma) const;
+  Clock::duration lost_time(const Proposal& proposal, const Draft& draft) const;
   void repeat_overdue();
   void ask_aside(LiveRequest& live, int32_t gamma);
-  void propose(LiveRequest& live, int32_t gamma, Pipeline pipeline, Clock::duration timeout);
+  void propose(LiveRequest& live, int32_t gamma, Pipeline pipeline);
   bool tests_shadows(const LiveRequest& live) const;
   void take_shadow(LiveRequest& live, Draft& draft);
-  void learn_shadow(Worker& worker, const LiveRequest& live, const Draft& draft);
+  void learn_shadow(Worker& worker, const LiveRequest& live, const Draft& draft, Clock::duration waited);
   void compare_shadow(LiveRequest& live);
   std::optional<int32_t> accepted_of(const ShadowDraft& shadow, const Sequence& sequence) const;
   void decide(LiveRequest& live);

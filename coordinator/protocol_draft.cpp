@@ -15,6 +15,10 @@ constexpr std::chrono::milliseconds kReadingTimePerToken{10};
 
 int32_t length(const std::vector<TokenId>& ids) { return static_cast<int32_t>(ids.size()); }
 
+Clock::duration busy_time(const Draft& draft) {
+  return std::chrono::nanoseconds(draft.ingest_ns + draft.draft_ns);
+}
+
 }  // namespace
 
 // algorithms.md 2.10, and room in one pass.
@@ -65,7 +69,7 @@ void Protocol::begin_round(LiveRequest& live) {
     } else if (shadow > 0 && !live.link.shadow) {
       ask_aside(live, shadow);
     } else if (reads_along(live, *worker)) {
-      propose(live, 0, options_.pipeline, draft_timeout());
+      propose(live, 0, options_.pipeline);
     }
   }
   if (round.gamma == 0) return decide(live);
@@ -95,17 +99,17 @@ Clock::duration Protocol::reading_time(const LiveRequest& live) const {
   return std::min<Clock::duration>(kReadingTimePerToken * unread, options_.first_draft_timeout);
 }
 
-// For the draft of the round that begins.
+// For the draft of the round that begins, or again when the worker had lost track.
 void Protocol::ask(LiveRequest& live) {
   RoundInFlight& round = live.round;
   Clock::duration timeout = draft_timeout() + reading_time(live);
   if (!is_match_rule(live.request.sampling.rule))
     timeout = std::max<Clock::duration>(timeout, options_.liveness_timeout);
-  round.batch_deadline = now_ + draft_timeout();
-  round.draft_deadline = now_ + timeout;
+  round.batch_deadline = round.begun_at + draft_timeout();
+  round.draft_deadline = round.begun_at + timeout;
   live.link.shadow.reset();
   worker_of(live)->asked_in = next_step_;
-  propose(live, round.gamma, options_.pipeline, timeout);
+  propose(live, round.gamma, options_.pipeline);
 }
 
 void Protocol::ask_aside(LiveRequest& live, int32_t gamma) {
@@ -118,10 +122,10 @@ void Protocol::ask_aside(LiveRequest& live, int32_t gamma) {
                                  .sent_at = now_,
                                  .deadline = now_ + timeout,
                                  .ids = {}};
-  propose(live, gamma, Pipeline::kLockstep, timeout);
+  propose(live, gamma, Pipeline::kLockstep);
 }
 
-void Protocol::propose(LiveRequest& live, int32_t gamma, Pipeline pipeline, Clock::duration timeout) {
+void Protocol::propose(LiveRequest& live, int32_t gamma, Pipeline pipeline) {
   const int32_t committed = live.sequence.committed();
   const auto unseen = live.sequence.ids_from(live.link.known);
   const Worker& worker = *worker_of(live);
@@ -134,14 +138,16 @@ void Protocol::propose(LiveRequest& live, int32_t gamma, Pipeline pipeline, Cloc
                   .gamma = gamma,
                   .q_kind = q,
                   .row_bytes = q == QKind::kSparse ? options_.row_bytes : 0,
-                  .deadline_ms = static_cast<int32_t>(
-                      std::chrono::duration_cast<std::chrono::milliseconds>(timeout).count()),
                   .pipeline = pipeline,
                   .fanout = options_.fanout,
                   .stop = live.gamma->stop_rule(),
                   .wants_guess = options_.record_guesses && is_match_rule(live.request.sampling.rule)};
   const Clock::duration repeat_after = gamma > 0 ? repeat_time(worker, gamma) : Clock::duration(0);
-  live.link.proposal = {.message = message, .repeat_after = repeat_after, .repeat_at = now_ + repeat_after};
+  live.link.proposal = {.message = message,
+                        .sent_at = now_,
+                        .guessed = !worker.answer_time.known(),
+                        .repeat_after = repeat_after,
+                        .repeat_at = now_ + repeat_after};
   send(*live.link.peer, std::move(message));
   live.link.known = committed;
 }
@@ -160,11 +166,18 @@ void Protocol::repeat_overdue() {
     if (!live->awaits_draft() || proposal.repeat_after.count() == 0 || now_ < proposal.repeat_at) continue;
     ++proposal.repeats;
     ++totals_.proposals_repeated;
-    proposal.repeat_after += proposal.repeat_after / 4;
+    proposal.repeat_after += proposal.repeat_after / 8;
     proposal.repeat_at = now_ + proposal.repeat_after;
     proposal.message.q_kind = q_kind(*live, *worker_of(*live));  // slices may have been lost meanwhile
+    proposal.message.sent_after_us = static_cast<int32_t>(
+        std::chrono::duration_cast<std::chrono::microseconds>(now_ - proposal.sent_at).count());
     send(*live->link.peer, proposal.message);
   }
+}
+
+// Until the Propose was sent that this answers.
+Clock::duration Protocol::lost_time(const Proposal& proposal, const Draft& draft) const {
+  return std::chrono::microseconds(std::clamp(draft.sent_after_us, 0, proposal.message.sent_after_us));
 }
 
 // The round's draft is settled, with or without tokens.
@@ -225,7 +238,8 @@ void Protocol::receive(PeerId peer, Draft& message) {
   live.round.worker = worker.hello.generation;
   decide(live);
   if (!live.round.read_prompt)
-    worker.answer_time.observe(live.round.decided_at - live.round.begun_at, live.link.proposal.repeats > 0);
+    worker.answer_time.observe(now_ - live.link.proposal.sent_at - busy_time(live.round.draft) -
+                               lost_time(live.link.proposal, live.round.draft));
   worker_answered(worker, live.round);
 }
 
@@ -250,16 +264,20 @@ void Protocol::take_shadow(LiveRequest& live, Draft& draft) {
   }
   worker.misses = 0;
   live.link.fresh = false;
-  worker.answer_time.observe(now_ - shadow.sent_at - std::chrono::nanoseconds(draft.ingest_ns),
-                             live.link.proposal.repeats > 0);
-  learn_shadow(worker, live, draft);
+  const Clock::duration lost = lost_time(live.link.proposal, draft), waited = now_ - shadow.sent_at;
+  // It may have waited for a pass to end, where the reader of messages is busy with it.
+  const auto pass = std::chrono::duration<double>(cost_.verify_seconds(1, 0));
+  worker.answer_time.suppose(waited - lost - busy_time(draft) -
+                             std::chrono::duration_cast<Clock::duration>(pass));
+  learn_shadow(worker, live, draft, live.link.proposal.guessed ? waited - lost : waited);
   shadow.ids = std::move(draft.ids);
   compare_shadow(live);
 }
 
-// What the drafts of one step cost is known with the last of them. The first token of each comes from the
-// pass that reads the text, so the others say what a token costs.
-void Protocol::learn_shadow(Worker& worker, const LiveRequest& live, const Draft& draft) {
+// What the drafts of one step cost is known with the last of them, which came after `waited`. The first token
+// of each comes from the pass that reads the text, so the others say what a token costs.
+void Protocol::learn_shadow(Worker& worker, const LiveRequest& live, const Draft& draft,
+                            Clock::duration waited) {
   ShadowPhase& phase = worker.shadows;
   const Clock::time_point sent_at = live.link.shadow->sent_at;
   if (phase.sent_at != sent_at) phase = {.sent_at = sent_at};
@@ -272,7 +290,7 @@ void Protocol::learn_shadow(Worker& worker, const LiveRequest& live, const Draft
            other.shadow->sent_at == sent_at;
   });
   if (more) return;
-  const double wait = std::chrono::duration<double>(now_ - sent_at).count();
+  const double wait = std::chrono::duration<double>(waited).count();
   const double reading = static_cast<double>(phase.reading_ns) * 1e-9;
   const double drafting = static_cast<double>(phase.drafting_ns) * 1e-9;
   const double token = phase.longest > 1 ? drafting / (phase.longest - 1) : reading;

@@ -7,7 +7,8 @@ namespace outrider {
 namespace {
 
 constexpr size_t kMaxEarlyWorkers = 256;  // hellos kept until the target says what its vocabulary is
-constexpr int32_t kMaxResyncsPerRound = 2;
+// Where messages are lost a few are usual: of an Open, and again of its repetition.
+constexpr int32_t kMaxResyncsPerRound = 16;
 constexpr size_t kMaxKinds = 32;
 constexpr double kNoticeablySlow = 4;
 

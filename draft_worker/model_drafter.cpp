@@ -164,6 +164,7 @@ Draft ModelDrafter::take_draft(Job& job, uint64_t hash) {
   draft.q.swap(job.strand.q);
   draft.eos = job.strand.eos;
   draft.guess = job.guess;
+  draft.sent_after_us = job.propose.sent_after_us;
   draft.ingest_ns = job.ingest_ns;
   draft.draft_ns = job.draft_ns;
   draft.preparation = job.preparation;

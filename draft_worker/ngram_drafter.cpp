@@ -25,6 +25,10 @@ class NgramDrafter final : public Drafter {
 
   // Looking up costs next to nothing, so it is done at once; nothing is prepared.
   Status begin(const Propose& propose) override {
+    const bool repeated = std::any_of(done_.begin(), done_.end(), [&](const DraftAnswer& answer) {
+      return answer.draft.sequence == propose.sequence && answer.draft.round == propose.round;
+    });
+    if (repeated) return {};
     ASSIGN_OR_RETURN(Draft draft, look_up(propose));
     std::erase_if(done_, [&](const DraftAnswer& old) { return old.draft.sequence == propose.sequence; });
     done_.push_back({.status = {}, .draft = std::move(draft), .wanted = propose.gamma > 0});
@@ -57,7 +61,8 @@ class NgramDrafter final : public Drafter {
                 .base = propose.base,
                 .ids = continuation(at->second.committed(), propose.gamma),
                 .prefix_hash = at->second.hash(),
-                .q_kind = propose.q_kind == QKind::kNone ? QKind::kNone : QKind::kSparse};
+                .q_kind = propose.q_kind == QKind::kNone ? QKind::kNone : QKind::kSparse,
+                .sent_after_us = propose.sent_after_us};
     if (draft.q_kind != QKind::kNone)
       for (TokenId id : draft.ids)
         draft.q.push_back({.ids = {static_cast<uint32_t>(id.value())}, .weights = {1}, .sum = 1});

@@ -1,7 +1,9 @@
-// One direction of a connection: a fixed delay and a bandwidth, in order.
+// One direction of a connection: a fixed delay and a bandwidth, in order, and a share of messages that are
+// lost.
 #pragma once
 
 #include <algorithm>
+#include <random>
 #include <variant>
 
 #include "cluster/simulation/event_queue.h"
@@ -12,6 +14,8 @@ namespace outrider {
 struct LinkOptions {
   double delay_s = 0;           // one way
   double bytes_per_second = 0;  // 0: unlimited
+  double loss = 0;              // of the messages that a round can do without: Propose, Draft, Resync
+  uint64_t seed = 1;            // which of them
 };
 
 // Of the wire format, to a few bytes: a frame and the lists in it.
@@ -29,7 +33,14 @@ inline size_t wire_bytes(const Message& message) {
 
 class Link {
  public:
-  explicit Link(const LinkOptions& options) : options_(options) {}
+  // `number`: links that differ in it lose different messages.
+  explicit Link(const LinkOptions& options, uint64_t number = 0)
+      : options_(options), random_(options.seed * 1'000'003 + number) {}
+  bool loses(const Message& message) {
+    const bool can_miss = std::holds_alternative<Propose>(message) ||
+                          std::holds_alternative<Draft>(message) || std::holds_alternative<Resync>(message);
+    return can_miss && options_.loss > 0 && std::uniform_real_distribution<>()(random_) < options_.loss;
+  }
   // When a message that is sent now arrives.
   SimTime arrival(SimTime now, size_t bytes) {
     free_at_ = std::max(free_at_, now);
@@ -42,6 +53,7 @@ class Link {
 
  private:
   LinkOptions options_;
+  std::mt19937_64 random_;
   SimTime free_at_ = 0;  // the wire is busy until then
   size_t bytes_ = 0;
 };

@@ -25,6 +25,11 @@ void SimulatedDrafter::propose(const Propose& message) {
   Sequence& s = at->second;
   if (s.drafting && s.job.round == message.round) return;  // said again
   const auto told = static_cast<int32_t>(message.committed.size());
+  if (told < message.base.value() - s.committed)  // what told of the ids between was lost
+    return send_(Resync{.sequence = message.sequence,
+                        .epoch = message.epoch,
+                        .committed = Position(s.committed),
+                        .hash = s.hash});
   for (int32_t i = told - (message.base.value() - s.committed); i < told; ++i)
     s.hash = extend_prefix_hash(s.hash, message.committed[static_cast<size_t>(i)]);
   s.committed = message.base.value();
@@ -95,6 +100,7 @@ void SimulatedDrafter::answer(Sequence& s) {
               .prefix_hash = s.hash,
               .q_kind = QKind::kNone,
               .q = {},
+              .sent_after_us = s.job.sent_after_us,
               .ingest_ns = s.ingest_ns,
               .draft_ns = s.draft_ns});
 }

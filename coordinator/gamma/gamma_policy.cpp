@@ -100,7 +100,8 @@ const std::vector<GammaPolicyInfo>& gamma_policy_table() {
        {{"explore", "width of the bounds", "0.3"}, {"discount", "of what rounds taught, per round", "0.99"}},
        &bandit_gamma_from},
       {"goodput",
-       "one decision for the batch: the draft tokens most likely to be reached, while they pay (SmartSpec)",
+       "for the batch, the draft tokens most likely to be reached (SmartSpec); ewma is this, with shared "
+       "evidence",
        {max},
        &goodput_gamma_from},
       {"pipelined",

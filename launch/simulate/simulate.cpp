@@ -36,7 +36,7 @@ struct RunFlags {
   std::string hardware, draft_hardware, costs;
   int drafters = 1, groups = 1, fanout = 8;
   std::string pipeline = "lockstep";
-  double delay_ms = 0, gbit = 0;
+  double delay_ms = 0, gbit = 0, loss = 0;
   std::string acceptance = "rates:0.8", gamma_policy = "ewma", arrivals = "closed";
   int requests = 32, prompt_tokens = 128, output_tokens = 256, max_num_seqs = 8;
   uint64_t seed = 1;
@@ -79,6 +79,10 @@ void add_run_flags(CLI::App& app, RunFlags& f) {
   app.add_option("--gbit", f.gbit, "Bandwidth of those links; 0: unlimited")
       ->check(gigabits())
       ->capture_default_str();
+  app.add_option("--loss", f.loss,
+                 "Share of the drafts, and of the messages that ask for them, that get lost")
+      ->check(CLI::Range(0.0, 0.95))
+      ->capture_default_str();
   app.add_option("--acceptance", f.acceptance,
                  "rates:0.8/0.7[,spread=S][,guess=G], length:TOKENS[/GAMMA] or trace:FILE; G: the chance of\n"
                  "each further guess of a token after a wrong one, for pipelines")
@@ -109,6 +113,8 @@ Result<GroupOptions> group_of(const RunFlags& f) {
   }
   options.draft_link.delay_s += f.delay_ms * 1e-3;
   options.draft_link.bytes_per_second = f.gbit * 1e9 / 8;
+  options.draft_link.loss = f.loss;
+  options.draft_link.seed = f.seed;
   if (!f.hardware.empty()) {
     ASSIGN_OR_RETURN(const auto cost, hardware_cost(f.hardware));
     options.target = cost.pass;

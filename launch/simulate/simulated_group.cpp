@@ -53,10 +53,12 @@ SimulatedGroup::SimulatedGroup(EventQueue& events, const GroupOptions& options, 
 }
 
 void SimulatedGroup::add_drafter(PeerId peer, const AcceptanceProcess& acceptance, int32_t longest_text) {
-  Drafter& drafter =
-      drafters_.emplace(peer, Drafter{Link(options_.draft_link), Link(options_.draft_link), nullptr})
-          .first->second;
+  Drafter& drafter = drafters_
+                         .emplace(peer, Drafter{Link(options_.draft_link, 2 * peer.value),
+                                                Link(options_.draft_link, 2 * peer.value + 1), nullptr})
+                         .first->second;
   auto answer = [this, peer, &drafter](Message message) {
+    if (drafter.from.loses(message)) return;
     const SimTime at = drafter.from.arrival(events_.now(), wire_bytes(message));
     events_.at(at, [this, peer, message = std::move(message)]() mutable {
       step(MessageReceived{peer, std::move(message)});
@@ -122,6 +124,7 @@ void SimulatedGroup::send(const Send& send) {
     return;
   }
   Drafter& drafter = drafters_.at(send.to);
+  if (drafter.to.loses(send.message)) return;
   events_.at(drafter.to.arrival(events_.now(), bytes),
              [worker = drafter.worker.get(), message = send.message] { worker->receive(message); });
 }

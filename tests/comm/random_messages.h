@@ -109,15 +109,17 @@ class RandomMessages {
   void fill(Open& m) { fill_all(m.sequence, m.ids, m.prompt_length, m.sampling); }
   void fill(Close& m) { fill(m.sequence); }
   void fill(Propose& m) {
-    fill_all(m.sequence, m.epoch, m.round, m.base, m.committed, m.gamma, m.q_kind, m.row_bytes, m.deadline_ms,
-             m.pipeline, m.fanout, m.stop.kind, m.stop.threshold, m.stop.scale, m.wants_guess);
+    fill_all(m.sequence, m.epoch, m.round, m.base, m.committed, m.gamma, m.q_kind, m.row_bytes,
+             m.sent_after_us, m.pipeline, m.fanout, m.stop.kind, m.stop.threshold, m.stop.scale,
+             m.wants_guess);
   }
   void fill(PreparationReport& m) {
     fill_all(m.looked_up, m.hit, m.used_tokens, m.wasted_tokens, m.outcomes, m.busy_ns);
   }
   void fill(Draft& m) {
     fill_all(m.sequence, m.epoch, m.round, m.base, m.ids, m.parents, m.prefix_hash, m.q_kind, m.q,
-             m.slice_bytes, m.link_bytes, m.eos, m.guess, m.ingest_ns, m.draft_ns, m.preparation);
+             m.slice_bytes, m.link_bytes, m.eos, m.guess, m.sent_after_us, m.ingest_ns, m.draft_ns,
+             m.preparation);
   }
   void fill(StepPlan& m) { fill_all(m.step, m.state_hash, m.closes, m.opens, m.entries); }
   void fill(StepResult& m) { fill_all(m.step, m.verdicts, m.forward_ns, m.verify_ns, m.commit_ns); }

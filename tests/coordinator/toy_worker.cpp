@@ -39,6 +39,7 @@ std::vector<Message> ToyWorker::propose(const Propose& message) {
               .prefix_hash = prefix_hash(held.ids),
               .q_kind = message.q_kind,
               .q = {},
+              .sent_after_us = message.sent_after_us,
               .ingest_ns = 1000,
               .draft_ns = 5000};
   std::vector<TokenId> ids = held.ids;

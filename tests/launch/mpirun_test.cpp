@@ -143,8 +143,8 @@ TEST_F(Mpirun, TwoDraftRanksShareTheSequences) {
   const std::string file = dir.write("in.jsonl", requests);
   const Arguments prompts{"--prompts", file, "--max-tokens", "40"};
   const Outcome split = run(4,
-                            {"--draft-model", demo_draft(), "--layout", "coordinator=1,draft=2,target=1", "-g",
-                             "3", "--report", dir / "report.json"},
+                            {"--draft-model", demo_draft(), "--layout", "coordinator=1,draft=2,target=1",
+                             "-g", "3", "--report", dir / "report.json"},
                             prompts);
   ASSERT_TRUE(split.succeeded()) << split.describe();
   EXPECT_EQ(split.out, generate({"--prompts", file, "--max-tokens", "40", "--quiet"}).out);
