@@ -271,13 +271,14 @@ void Protocol::on(SendFailed& event) {
     return target_lost(unavailable("the target group takes no messages"));
   const auto at = workers_.find(event.peer);
   if (at == workers_.end()) return;
+  const auto* propose = std::get_if<Propose>(&event.message);
+  if (propose && propose->sent_after_us > 0) return;  // its queue is full of what was said again
   worker_missed(at->second);
   if (const auto* close = std::get_if<Close>(&event.message)) {
     at->second.unsent_closes.push_back(close->sequence);
     ++at->second.held;  // it still has the sequence
     return;
   }
-  const auto* propose = std::get_if<Propose>(&event.message);
   const auto* open = std::get_if<Open>(&event.message);
   const auto found = live_.find(propose ? propose->sequence : open ? open->sequence : SequenceId());
   if (found == live_.end() || found->second->link.peer != event.peer) return;
