@@ -161,19 +161,6 @@ int fail(const Status& status) {
              : kExitUsage;
 }
 
-Result<std::vector<PromptRequest>> requests_of(const RunOptions& options, const Preparation& prepared) {
-  std::unique_ptr<ChatTemplate> chat;
-  if (wants_chat(options)) {
-    auto loaded = load_chat_template(options.model);
-    if (loaded.ok())
-      chat = std::move(loaded).value();
-    else if (options.chat || loaded.status().code() != StatusCode::kNotFound)
-      return loaded.status().in("--model " + options.model);
-  }
-  return read_requests(options, *prepared.tokenizer, chat.get(), prepared.max_model_len,
-                       prepared.target.vocab_size);
-}
-
 // The coordinator's side of a run, from prompts to report. `mpi` is null in one process.
 Result<int> coordinate(const RunOptions& options, const Preparation& prepared, MpiCluster* mpi) {
   if (!options.prompt && options.prompts_file.empty())
@@ -186,7 +173,9 @@ Result<int> coordinate(const RunOptions& options, const Preparation& prepared, M
     return invalid_argument(
         "--compare-plain needs a drafter: --draft-model DIR, --drafter ngram or --listen");
   ASSIGN_OR_RETURN(const auto policy, parse_gamma_policy(options.policy()));
-  ASSIGN_OR_RETURN(const auto requests, requests_of(options, prepared));
+  ASSIGN_OR_RETURN(const auto requests,
+                   read_requests(options, *prepared.tokenizer, load_chat_template(options.model),
+                                 prepared.max_model_len, prepared.target.vocab_size));
   ASSIGN_OR_RETURN(Output output, Output::open(options, *prepared.tokenizer));
 
   const int own_workers = mpi ? mpi->draft_ranks() : options.num_draft_workers;

@@ -39,8 +39,8 @@ constexpr const char* kKnownKeys[] = {"prompt",
 
 class Reader {
  public:
-  Reader(const RunOptions& options, const Tokenizer& tokenizer, const ChatTemplate* chat, int64_t max_context,
-         int64_t vocab_size)
+  Reader(const RunOptions& options, const Tokenizer& tokenizer,
+         const Result<std::unique_ptr<ChatTemplate>>& chat, int64_t max_context, int64_t vocab_size)
       : options_(options),
         tokenizer_(tokenizer),
         chat_(chat),
@@ -60,7 +60,7 @@ class Reader {
 
   const RunOptions& options_;
   const Tokenizer& tokenizer_;
-  const ChatTemplate* chat_;
+  const Result<std::unique_ptr<ChatTemplate>>& chat_;
   const int64_t max_context_;
   const int64_t vocab_size_;
 };
@@ -97,8 +97,10 @@ Status Reader::check(const RunOptions& o, size_t line) const {
 }
 
 Result<std::string> Reader::render(const std::vector<ChatMessage>& messages) const {
-  if (!chat_) return unsupported("the model has no chat template; send a prompt instead of messages");
-  return chat_->render(messages, true);
+  if (chat_.status().code() == StatusCode::kNotFound && !options_.chat)
+    return unsupported("the model has no chat template; send a prompt instead of messages");
+  if (!chat_.ok()) return chat_.status().in("--model " + options_.model);
+  return (*chat_)->render(messages, true);
 }
 
 Result<PromptRequest> Reader::finish(RunOptions o, const std::string& text, SpecialTokens special,
@@ -298,11 +300,9 @@ bool next_line(std::istream& file, std::string& text) {
 
 }  // namespace
 
-bool wants_chat(const RunOptions& options) { return options.chat || !options.prompts_file.empty(); }
-
 Result<std::vector<PromptRequest>> read_requests(const RunOptions& options, const Tokenizer& tokenizer,
-                                                 const ChatTemplate* chat, int64_t max_context,
-                                                 int64_t vocab_size) {
+                                                 const Result<std::unique_ptr<ChatTemplate>>& chat,
+                                                 int64_t max_context, int64_t vocab_size) {
   const Reader reader(options, tokenizer, chat, max_context, vocab_size);
   std::vector<PromptRequest> requests;
   if (options.prompt) {

@@ -20,13 +20,10 @@ struct PromptRequest {
   nlohmann::json id;  // the line's own, as it was written; null without one
 };
 
-// Checks every request before the first one runs. `chat` may be null; then messages are refused. Errors name
-// the file, the line and the key.
+// Checks every request before the first one runs. `chat`: the model's, or why there is none, which only those
+// who need it are told. Errors name the file, the line and the key.
 Result<std::vector<PromptRequest>> read_requests(const RunOptions& options, const Tokenizer& tokenizer,
-                                                 const ChatTemplate* chat, int64_t max_context,
-                                                 int64_t vocab_size);
-
-// Whether any request of these options needs a chat template.
-bool wants_chat(const RunOptions& options);
+                                                 const Result<std::unique_ptr<ChatTemplate>>& chat,
+                                                 int64_t max_context, int64_t vocab_size);
 
 }  // namespace outrider

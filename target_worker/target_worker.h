@@ -51,7 +51,6 @@ class TargetWorker {
   StepResult step(const StepPlan& plan);
 
   const Model& model() const { return model_; }
-  const VerifierStats& verifier_stats() const { return verifier_->stats(); }
   // Of [0, kv length) of an open sequence, for tests.
   uint64_t kv_content_hash(SequenceId sequence) const;
 

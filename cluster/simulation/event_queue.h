@@ -20,7 +20,6 @@ class EventQueue {
  public:
   SimTime now() const { return now_; }
   bool empty() const { return events_.empty(); }
-  SimTime next_at() const { return events_.top().at; }
   void at(SimTime when, std::function<void()> action) {
     CHECK(when >= now_, "an event at {} in the past of {}", when, now_);
     events_.push({when, order_++, std::move(action)});

@@ -77,12 +77,13 @@ class Bench {
 
   Result<std::vector<PromptRequest>> read_prompts() {
     RunOptions run = options_.run;
+    const auto chat = load_chat_template(run.model);
     if (run.prompt || !run.prompts_file.empty())
-      return read_requests(run, *prepared_.tokenizer, nullptr, max_len(), vocab());
+      return read_requests(run, *prepared_.tokenizer, chat, max_len(), vocab());
     std::vector<PromptRequest> prompts;
     for (const char* text : kDefaultPrompts) {
       run.prompt = text;
-      ASSIGN_OR_RETURN(auto one, read_requests(run, *prepared_.tokenizer, nullptr, max_len(), vocab()));
+      ASSIGN_OR_RETURN(auto one, read_requests(run, *prepared_.tokenizer, chat, max_len(), vocab()));
       prompts.push_back(std::move(one.front()));
     }
     return prompts;

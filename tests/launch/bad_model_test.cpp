@@ -165,5 +165,21 @@ TEST(BadPair, ATokenizerOfAnotherFamily) {
     EXPECT_NE(run.err.find(part), std::string::npos) << part << run.describe();
 }
 
+// Of no interest to those who send prompts.
+TEST(BadChatTemplate, IsToldToThoseWhoNeedIt) {
+  TemporaryDirectory dir;
+  const fs::path model = dir.copy(demo_target(), "model");
+  write_file(model / "chat_template.jinja", "{% for message in %}");
+  const auto generate = [&](const char* line) {
+    return outrider_program({"generate", "--model", model, "--max-tokens", "2", "--quiet", "--prompts",
+                             dir.write("in.jsonl", line)});
+  };
+  EXPECT_EQ(generate(R"({"prompt": "x"})").code, 0);
+  const Outcome refused = generate(R"({"messages": [{"role": "user", "content": "x"}]})");
+  EXPECT_EQ(refused.code, 2);
+  for (const char* part : {"in.jsonl:1", "--model", "chat_template.jinja"})
+    EXPECT_NE(refused.err.find(part), std::string::npos) << refused.describe();
+}
+
 }  // namespace
 }  // namespace outrider::testing
