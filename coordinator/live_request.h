@@ -18,7 +18,7 @@
 namespace outrider {
 
 // The Propose that is out. When its answer is overdue it is sent again, each time an eighth later: it, or the
-// answer, may be lost. After some times it is each time twice as late.
+// answer, may be lost.
 struct Proposal {
   Propose message;
   Clock::time_point sent_at{};     // first

@@ -13,9 +13,6 @@ constexpr int32_t kCatchUpTokens = 64;
 // A worker that takes longer to read is too slow to wait for.
 constexpr std::chrono::milliseconds kReadingTimePerToken{10};
 
-// So many repetitions of a Propose are meant for losses. If none is answered, the worker is held up.
-constexpr int32_t kSoonRepeats = 6;
-
 int32_t length(const std::vector<TokenId>& ids) { return static_cast<int32_t>(ids.size()); }
 
 Clock::duration busy_time(const Draft& draft) {
@@ -169,8 +166,7 @@ void Protocol::repeat_overdue() {
     if (!live->awaits_draft() || proposal.repeat_after.count() == 0 || now_ < proposal.repeat_at) continue;
     ++proposal.repeats;
     ++totals_.proposals_repeated;
-    proposal.repeat_after +=
-        proposal.repeats <= kSoonRepeats ? proposal.repeat_after / 8 : proposal.repeat_after;
+    proposal.repeat_after += proposal.repeat_after / 8;
     proposal.repeat_at = now_ + proposal.repeat_after;
     proposal.message.q_kind = q_kind(*live, *worker_of(*live));  // slices may have been lost meanwhile
     proposal.message.sent_after_us = static_cast<int32_t>(
