@@ -75,6 +75,17 @@ __device__ __forceinline__ uint4 load_of_others(const void* from) {
 __device__ __forceinline__ int32_t load_of_others(const int32_t* from) { return __ldcg(from); }
 __device__ __forceinline__ uint32_t of_first_lane(uint32_t value) { return __shfl_sync(kAllLanes, value, 0); }
 
+// Whether await_inputs() is in the code that devices from 9.0 on run. Machine code of older ones is not; the
+// driver compiles it anew for a newer device, and then nothing would wait.
+constexpr bool kWaitsForInputs = [] {
+  bool is_there = false, all_are_new = true;
+  for (int arch : {__CUDA_ARCH_LIST__}) {  // 900 is 9.0
+    is_there = is_there || arch / 100 == 9;
+    all_are_new = all_are_new && arch >= 900;
+  }
+  return is_there || all_are_new;
+}();
+
 inline void check_kernel(cudaError_t error, const char* what) {
   if (error == cudaSuccess) return;
   cudaGetLastError();  // not reported twice
@@ -96,7 +107,7 @@ void launch(StreamView stream, const LaunchShape& shape, void (*kernel)(Paramete
   config.dynamicSmemBytes = shape.shared_bytes;
   config.stream = static_cast<cudaStream_t>(stream.handle());
   config.attrs = &early;
-  config.numAttrs = shape.early && stream.overlaps() ? 1 : 0;
+  config.numAttrs = kWaitsForInputs && shape.early && stream.overlaps() ? 1 : 0;
   check_kernel(cudaLaunchKernelEx(&config, kernel, arguments...), "launching a kernel");
 }
 

@@ -71,7 +71,12 @@ class Uploader {
  public:
   Uploader(int64_t total_bytes, StreamView stream, const LoadProgress& progress)
       : total_(total_bytes), stream_(stream), progress_(progress) {}
-  ~Uploader() { stream_.synchronize(); }  // the staging memory is still being read
+  ~Uploader() {
+    try {
+      stream_.synchronize();           // the staging memory is still being read
+    } catch (const std::exception&) {  // the next call on the device fails as well, and says why
+    }
+  }
 
   DeviceMatrix matrix(WeightType type, const MatrixSource& source);
   std::shared_ptr<void> staging() const { return staging_; }
