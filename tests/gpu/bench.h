@@ -3,6 +3,7 @@
 #pragma once
 
 #include <chrono>
+#include <functional>
 #include <nlohmann/json.hpp>
 #include <string>
 #include <vector>
@@ -23,6 +24,8 @@ struct Settings {
 struct Bench {
   // Prints and notes what does not run.
   bool time_is_up(const std::string& what);
+  // What `part` throws is printed and noted: one that fails must not hide the others.
+  void attempt(const std::string& what, const std::function<void()>& part);
   void write() const;
 
   const Settings settings;

@@ -2,7 +2,8 @@
 // and whole decode steps of 1B, 3B and 8B shapes with noise for weights, in bf16, int8 and fp8. One table on
 // standard output, one JSON file.
 //   gpu_bench [--json FILE] [--seconds N] [--tiny]
-// Exit codes: 0, or 77 and the reason where there is no GPU. --tiny: shapes that the emulation can run.
+// Exit codes: 0, 3 where something failed (the rest is measured all the same), or 77 and the reason where
+// there is no GPU. --tiny: shapes that the emulation can run.
 #include <cstdio>
 #include <cstdlib>
 #include <fstream>
@@ -20,13 +21,22 @@ bool Bench::time_is_up(const std::string& what) {
   return true;
 }
 
+void Bench::attempt(const std::string& what, const std::function<void()>& part) {
+  try {
+    part();
+  } catch (const std::exception& error) {
+    std::printf("\n%-28s failed: %s\n", what.c_str(), error.what());
+    report["failed"].push_back(what + ": " + error.what());
+  }
+}
+
 void Bench::write() const {
   if (!settings.json_file.empty()) std::ofstream(settings.json_file) << report.dump(1) << "\n";
 }
 
 namespace {
 
-constexpr int kExitNoGpu = 77;
+constexpr int kExitNoGpu = 77, kExitFailed = 3;
 
 constexpr std::pair<WeightType, WeightFormat> kFormats[]{{WeightType::kBFloat16, WeightFormat::kBFloat16},
                                                          {WeightType::kInt8, WeightFormat::kInt8},
@@ -48,6 +58,11 @@ ModelConfig shape(int64_t hidden, int64_t layers, int64_t heads, int64_t head_di
           .tie_word_embeddings = tied};
 }
 
+int finish(const Bench& bench) {
+  bench.write();
+  return bench.report.contains("failed") ? kExitFailed : 0;
+}
+
 int run(Bench& bench) {
   cuda::use_device(0);
   bench.report["device"] = {{"name", bench.device.name},
@@ -58,18 +73,20 @@ int run(Bench& bench) {
   std::printf("%s, %s; %% are of the read bandwidth, x is t(M)/t(1)\n", bench.device.name.c_str(),
               cuda::version_text().c_str());
   measure_bandwidth(bench);
-  measure_launches(bench);
+  bench.attempt("kernel in a graph", [&] { measure_launches(bench); });
   bench.write();
   if (bench.settings.tiny) {
     ModelConfig tiny = shape(64, 2, 8, 8, 96, true);
     tiny.vocab_size = 128;
     for (const auto& [type, format] : kFormats) {
-      measure_products(bench, fmt::format("tiny {}", weight_format_name(format)), 96, 64, type);
-      measure_steps(bench, fmt::format("tiny {}", weight_format_name(format)), tiny, format, {20});
-      measure_drafts(bench, fmt::format("tiny {}", weight_format_name(format)), tiny, format);
+      const std::string title = fmt::format("tiny {}", weight_format_name(format));
+      bench.attempt(title, [&] {
+        measure_products(bench, title, 96, 64, type);
+        measure_steps(bench, title, tiny, format, {20});
+        measure_drafts(bench, title, tiny, format);
+      });
     }
-    bench.write();
-    return 0;
+    return finish(bench);
   }
   const std::map<std::string, ModelConfig> models{{"1B", shape(2048, 16, 32, 64, 8192, true)},
                                                   {"3B", shape(3072, 28, 24, 128, 8192, true)},
@@ -77,25 +94,32 @@ int run(Bench& bench) {
   for (const auto& [type, format] : kFormats) {
     for (const char* name : {"1B", "8B"}) {
       const ModelConfig& c = models.at(name);
-      const std::string title = fmt::format("{} {} ", name, weight_format_name(format));
-      measure_products(bench, title + "qkv", c.q_size() + 2 * c.kv_size(), c.hidden_size, type);
-      measure_products(bench, title + "o", c.hidden_size, c.q_size(), type);
-      measure_products(bench, title + "gate_up", 2 * c.intermediate_size, c.hidden_size, type);
-      measure_products(bench, title + "down", c.hidden_size, c.intermediate_size, type);
-      measure_products(bench, title + "head", c.vocab_size, c.hidden_size, type);
+      const auto product = [&](const char* matrix, int64_t n, int64_t k) {
+        const std::string title = fmt::format("{} {} {}", name, weight_format_name(format), matrix);
+        bench.attempt(title, [&] { measure_products(bench, title, n, k, type); });
+      };
+      product("qkv", c.q_size() + 2 * c.kv_size(), c.hidden_size);
+      product("o", c.hidden_size, c.q_size());
+      product("gate_up", 2 * c.intermediate_size, c.hidden_size);
+      product("down", c.hidden_size, c.intermediate_size);
+      product("head", c.vocab_size, c.hidden_size);
       bench.write();
     }
     const bool stored = format == WeightFormat::kBFloat16;
     for (const auto& [name, config] : models) {
-      measure_steps(bench, fmt::format("{} {}", name, weight_format_name(format)), config, format,
-                    stored ? std::vector<int64_t>{128, 2048} : std::vector<int64_t>{128});
-      if (stored) measure_steps(bench, name + " in turn", config, format, {128}, false);
+      const std::string title = fmt::format("{} {}", name, weight_format_name(format));
+      const auto steps = [&](const std::string& what, const std::vector<int64_t>& contexts, bool overlap) {
+        bench.attempt(what + " steps",
+                      [&] { measure_steps(bench, what, config, format, contexts, overlap); });
+      };
+      steps(title, stored ? std::vector<int64_t>{128, 2048} : std::vector<int64_t>{128}, true);
+      if (stored) steps(name + " in turn", {128}, false);
       if (name == "1B")
-        measure_drafts(bench, fmt::format("1B {}", weight_format_name(format)), config, format);
+        bench.attempt(title + " drafts", [&] { measure_drafts(bench, title, config, format); });
       bench.write();
     }
   }
-  return 0;
+  return finish(bench);
 }
 
 int main_of(int argc, char** argv) {
@@ -131,6 +155,6 @@ int main(int argc, char** argv) {
     return outrider::gpu::main_of(argc, argv);
   } catch (const std::exception& error) {
     std::fprintf(stderr, "gpu_bench: %s\n", error.what());
-    return 3;
+    return outrider::gpu::kExitFailed;
   }
 }

@@ -123,7 +123,8 @@ void measure_drafts(Bench& bench, const std::string& name, const ModelConfig& co
     std::vector<double> seconds;
     for (int r = -2; r < (bench.settings.tiny ? 1 : 30); ++r) {
       const auto start = std::chrono::steady_clock::now();
-      CHECK(runner->run({&run, 1}, false).ok() && !runner->failed(0), "a draft failed");
+      const Status status = runner->run({&run, 1}, false);
+      if (!status.ok() || runner->failed(0)) throw std::runtime_error("a draft failed: " + status.message());
       const std::chrono::duration<double> took = std::chrono::steady_clock::now() - start;
       (*model)->kv().truncate(sequence, kContext - 1);
       if (r >= 0) seconds.push_back(took.count());
