@@ -21,13 +21,18 @@ class AnswerTime {
     deviation_ += (std::abs(ns - mean_) - deviation_) / 4;
     mean_ += (ns - mean_) / 8;
   }
+  // A Propose was sent again: in vain if the first was answered all the same. This settles where two are in vain
+  // for five lost messages: hardly any where nothing is lost, and no longer waits where much is.
+  void repeated(bool in_vain) { patience_ = std::clamp(patience_ + (in_vain ? 0.25 : -0.1), 0.0, 1.0); }
   // Of a draft that nobody waited for: believed until one was waited for.
   void suppose(Clock::duration exchange) {
     if (!measured_ && (!known() || nanoseconds(exchange) < mean_)) begin(exchange);
   }
   bool known() const { return mean_ > 0; }
-  Clock::duration overdue() const {
-    return std::chrono::nanoseconds(static_cast<int64_t>(mean_ + std::max(4 * deviation_, mean_ / 4)));
+  // After a Propose whose draft takes `drafting` to make.
+  Clock::duration overdue(Clock::duration drafting) const {
+    const double usual = mean_ + std::max(4 * deviation_, mean_ / 4) + static_cast<double>(drafting.count());
+    return std::chrono::nanoseconds(static_cast<int64_t>(usual * (1 + patience_)));
   }
 
  private:
@@ -41,6 +46,7 @@ class AnswerTime {
 
   bool measured_ = false;
   double mean_ = 0, deviation_ = 0;  // ns
+  double patience_ = 0;              // share of the usual time that is waited on top
 };
 
 }  // namespace outrider

@@ -156,7 +156,7 @@ Clock::duration Protocol::repeat_time(const Worker& worker, int32_t gamma) const
   if (!worker.answer_time.known()) return options_.repeat_first;
   const auto drafting = std::chrono::nanoseconds(
       static_cast<int64_t>(gamma * cost_of(worker.kind).draft_token_seconds() * 1e9));
-  return std::max<Clock::duration>(options_.repeat_min, worker.answer_time.overdue() + drafting);
+  return std::max<Clock::duration>(options_.repeat_min, worker.answer_time.overdue(drafting));
 }
 
 // A worker that has it already goes on as it was. One that has sent its draft makes it again, the same.
@@ -237,9 +237,12 @@ void Protocol::receive(PeerId peer, Draft& message) {
   live.round.draft = std::move(message);
   live.round.worker = worker.hello.generation;
   decide(live);
-  if (!live.round.read_prompt)
-    worker.answer_time.observe(now_ - live.link.proposal.sent_at - busy_time(live.round.draft) -
-                               lost_time(live.link.proposal, live.round.draft));
+  if (!live.round.read_prompt) {
+    const Proposal& proposal = live.link.proposal;
+    const Clock::duration lost = lost_time(proposal, live.round.draft);
+    worker.answer_time.observe(now_ - proposal.sent_at - busy_time(live.round.draft) - lost);
+    if (proposal.repeats > 0) worker.answer_time.repeated(lost == Clock::duration(0));
+  }
   worker_answered(worker, live.round);
 }
 
