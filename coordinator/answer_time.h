@@ -21,8 +21,8 @@ class AnswerTime {
     deviation_ += (std::abs(ns - mean_) - deviation_) / 4;
     mean_ += (ns - mean_) / 8;
   }
-  // A Propose was sent again: in vain if the first was answered all the same. This settles where two are in vain
-  // for five lost messages: hardly any where nothing is lost, and no longer waits where much is.
+  // A Propose was sent again: in vain if the first was answered all the same. This settles where two are in
+  // vain for five lost messages: hardly any where nothing is lost, and no longer waits where much is.
   void repeated(bool in_vain) { patience_ = std::clamp(patience_ + (in_vain ? 0.25 : -0.1), 0.0, 1.0); }
   // Of a draft that nobody waited for: believed until one was waited for.
   void suppose(Clock::duration exchange) {
