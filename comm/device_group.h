@@ -71,8 +71,9 @@ Result<std::unique_ptr<DeviceGroup>> make_peer_group(Collectives& host, const Pe
 // NCCL, loaded at run time: gathers, then sums in the tree. One device per rank. Collective over `host`; a
 // refusal is the same on every rank.
 struct NcclOptions {
-  std::chrono::milliseconds timeout{60'000};  // of start-up, and of a wait()
-  int64_t slot_bytes = int64_t{1} << 20;      // larger reductions take several rounds
+  std::chrono::milliseconds start_timeout{60'000};  // the library's first use loads all of its kernels
+  std::chrono::milliseconds timeout{60'000};        // of a wait()
+  int64_t slot_bytes = int64_t{1} << 20;            // larger reductions take several rounds
 };
 Result<std::unique_ptr<DeviceGroup>> make_nccl_group(Collectives& host, const NcclOptions& options = {});
 // "NCCL 2.28.9 (libnccl.so.2)", or why there is none.

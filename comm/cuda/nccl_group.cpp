@@ -52,8 +52,7 @@ class NcclGroup final : public DeviceGroup {
   void abort() noexcept override;
 
  private:
-  Clock::time_point deadline() const { return Clock::now() + options_.timeout; }
-  Status settle(ncclResult_t result, const char* what);
+  Status settle(ncclResult_t result, const char* what, std::chrono::milliseconds limit);
   [[noreturn]] void fail(const std::string& reason) {
     abort();
     throw CollectiveError(reason);
@@ -68,15 +67,14 @@ class NcclGroup final : public DeviceGroup {
 };
 
 // A call on a communicator that does not block may go on in the background.
-Status NcclGroup::settle(ncclResult_t result, const char* what) {
-  const bool in_time = poll_until(deadline(), [&] {
+Status NcclGroup::settle(ncclResult_t result, const char* what, std::chrono::milliseconds limit) {
+  const bool in_time = poll_until(Clock::now() + limit, [&] {
     if (result != ncclInProgress) return true;
     if (api_.async_error(comm_, &result) != ncclSuccess) result = ncclInternalError;
     return result != ncclInProgress;
   });
   if (!in_time)
-    return deadline_exceeded(
-        fmt::format("NCCL: {} did not end within {} ms", what, options_.timeout.count()));
+    return deadline_exceeded(fmt::format("NCCL: {} did not end within {} ms", what, limit.count()));
   if (result != ncclSuccess)
     return unavailable(fmt::format("NCCL: {} failed: {}", what, api_.error_string(result)));
   return {};
@@ -88,7 +86,7 @@ Status NcclGroup::connect(const ncclUniqueId& id) {
   const ncclResult_t result = api_.init_rank(&comm_, size_, id, rank_, &config);
   const Status status =
       comm_ || result == ncclSuccess
-          ? settle(result, "making a communicator")
+          ? settle(result, "making a communicator", options_.start_timeout)
           : unavailable(fmt::format("NCCL: making a communicator failed: {}", api_.error_string(result)));
   if (!status.ok()) abort();
   return status;
@@ -96,7 +94,7 @@ Status NcclGroup::connect(const ncclUniqueId& id) {
 
 NcclGroup::~NcclGroup() {
   if (!comm_) return;
-  if (settle(api_.finalize(comm_), "closing a communicator").ok())
+  if (settle(api_.finalize(comm_), "closing a communicator", options_.timeout).ok())
     api_.destroy(comm_);
   else
     abort();
@@ -112,7 +110,8 @@ void NcclGroup::all_gather(const void* mine, void* all, int64_t bytes, StreamVie
   if (bytes == 0) return;
   const ncclResult_t result = api_.all_gather(mine, all, static_cast<size_t>(bytes), ncclInt8, comm_,
                                               static_cast<cudaStream_t>(stream.handle()));
-  if (const Status status = settle(result, "an all-gather"); !status.ok()) fail(status.message());
+  if (const Status status = settle(result, "an all-gather", options_.timeout); !status.ok())
+    fail(status.message());
 }
 
 void NcclGroup::all_reduce(Reduction reduction, void* values, int64_t count, StreamView stream) {
@@ -130,7 +129,7 @@ void NcclGroup::all_reduce(Reduction reduction, void* values, int64_t count, Str
 void NcclGroup::wait(StreamView stream) {
   if (!comm_) throw CollectiveError("the group was aborted");
   ncclResult_t result = ncclSuccess;
-  const bool in_time = poll_until(deadline(), [&] {
+  const bool in_time = poll_until(Clock::now() + options_.timeout, [&] {
     if (is_done(stream)) return true;
     if (api_.async_error(comm_, &result) != ncclSuccess) result = ncclInternalError;
     return result != ncclSuccess && result != ncclInProgress;

@@ -64,10 +64,14 @@ class NcclGroupTest : public testing::Test {
     const auto hosts = make_thread_collectives(2);
     std::vector<std::jthread> threads;
     for (const auto& host : hosts)
-      threads.emplace_back([&] { use(make_nccl_group(api_, *host, {.timeout = timeout_, .slot_bytes = 64})); });
+      threads.emplace_back([&] {
+        use(make_nccl_group(api_, *host,
+                            {.start_timeout = start_timeout_, .timeout = timeout_, .slot_bytes = 64}));
+      });
   }
   const NcclApi api_ = made_up();
-  std::chrono::milliseconds timeout_{20'000};  // of what is to succeed, also on a busy machine
+  // Of what is to succeed, also on a busy machine.
+  std::chrono::milliseconds start_timeout_{20'000}, timeout_{20'000};
 };
 
 TEST_F(NcclGroupTest, StartsInTheBackgroundAndSums) {
@@ -90,13 +94,23 @@ TEST_F(NcclGroupTest, StartsInTheBackgroundAndSums) {
 
 TEST_F(NcclGroupTest, AStartThatHangsIsAborted) {
   behaviour().polls_until_ready = -1;
-  timeout_ = 200ms;
+  start_timeout_ = 200ms;
   on_two_ranks([](auto group) {
     ASSERT_FALSE(group.ok());
     EXPECT_EQ(group.status().code(), StatusCode::kDeadlineExceeded) << group.status().message();
   });
   EXPECT_EQ(behaviour().aborted, 2);
   EXPECT_EQ(behaviour().destroyed, 0);
+}
+
+// A short limit for operations is none for the start.
+TEST_F(NcclGroupTest, TheStartHasALimitOfItsOwn) {
+  behaviour().polls_until_ready = 5000;
+  timeout_ = 1ms;
+  on_two_ranks([](auto group) {
+    ASSERT_TRUE(group.ok()) << group.status().message();
+    behaviour().polls_until_ready = 0;  // closing is an operation
+  });
 }
 
 TEST_F(NcclGroupTest, AnErrorAbortsAndFinishesTheGroup) {
