@@ -8,9 +8,9 @@
 #include "launch/bench/machine.h"
 #include "launch/bench/results.h"
 #include "launch/bench/verify_curve.h"
+#include "launch/device.h"
 #include "launch/generate.h"
 #include "launch/output.h"
-#include "transformer/ops/cpu_ops.h"
 
 namespace outrider {
 namespace {
@@ -19,10 +19,17 @@ constexpr const char* kDefaultPrompts[] = {"Once upon a time", "The little dog w
 constexpr int kCurveRows = 16;
 
 int threads_of(const RunOptions& run) { return run.threads > 0 ? run.threads : usable_cores(); }
+bool computes_on_device(const RunOptions& run) {
+  const auto choice = parse_device(run.device);
+  return choice.ok() && choice->kind == Device::Kind::kCuda;
+}
 
 class Bench {
  public:
-  explicit Bench(BenchOptions options) : options_(std::move(options)), probe_(threads_of(options_.run)) {}
+  explicit Bench(BenchOptions options)
+      : options_(std::move(options)),
+        on_device_(computes_on_device(options_.run)),
+        probe_(threads_of(options_.run)) {}
 
   Status run() {
     RETURN_IF_ERROR(set_up());
@@ -132,7 +139,9 @@ class Bench {
     return {};
   }
 
-  void probe() { bandwidths_.push_back(probe_.measure()); }
+  void probe() {
+    if (!on_device_) bandwidths_.push_back(probe_.measure());
+  }
 
   Status take_turn() {
     probe();
@@ -179,10 +188,12 @@ class Bench {
     r.context = options_.context;
     r.temperature = static_cast<double>(options_.run.temperature);
     r.machine = {.threads = threads_of(options_.run),
-                 .isa = isa_name(),
-                 .bandwidth = Spread::of(bandwidths_),
-                 .bandwidth_before = bandwidths_.front(),
-                 .bandwidth_after = bandwidths_.back()};
+                 .isa = models_.target.front()->isa(),
+                 .bandwidth = Spread::of(bandwidths_)};
+    if (!on_device_) {
+      r.machine.bandwidth_before = bandwidths_.front();
+      r.machine.bandwidth_after = bandwidths_.back();
+    }
     const double one = curve_->seconds(1);
     for (const int rows : curve_->rows())
       r.curve.push_back({rows, curve_->seconds(rows), curve_->seconds(rows) / one});
@@ -197,6 +208,7 @@ class Bench {
       r.runs.push_back(std::move(run));
     }
     sum_memory();
+    if (on_device_) return;
     r.decode_bandwidth_share =
         r.decode_bytes_per_token * r.plain.tokens_per_second.median / r.machine.bandwidth.median;
     r.forward_bandwidth_share = r.decode_bytes_per_token / r.plain.round.forward / r.machine.bandwidth.median;
@@ -246,6 +258,7 @@ class Bench {
   }
 
   BenchOptions options_;
+  const bool on_device_;  // models compute there, and no host memory is what they wait for
   ReadProbe probe_;
   Preparation prepared_;
   std::vector<PromptRequest> prompts_;

@@ -70,6 +70,7 @@ void add_bench_options(CLI::App& app, BenchOptions& o) {
       "which\n"
       "                   as many threads of this machine read memory, probed in this run between the "
       "measurements\n"
+      "                   (with --device cuda: those bytes per second)\n"
       "  t(M)/t(1)        time of one target pass over M tokens of one text, against one token\n"
       "  predicted        (1 - a^(g+1)) / (1 - a) tokens per round for acceptance a, over the cost of a "
       "round "

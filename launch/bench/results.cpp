@@ -41,18 +41,30 @@ json run_json(const GammaResult& r) {
 std::string machine_lines(const BenchResults& r) {
   const MachineResult& m = r.machine;
   const auto context = r.context > 0 ? fmt::format(" after {} tokens of context", r.context) : std::string();
-  return fmt::format(
-      "{} with {}: {} prompts, {} tokens each{}, temperature {:g}, {} turns, {} threads, {}\n"
-      "read bandwidth        {:.1f} GB/s ({:.1f} to {:.1f} over the run)\n"
-      "plain decoding        {:.1f} tokens/s, {:.0f} % of the read bandwidth ({:.0f} % in the forward pass)\n"
-      "start to first token  {:.2f} s\n"
-      "peak memory           {:.1f} MB = {:.2f} of weights ({:.1f} MB) plus KV ({:.1f} MB)\n",
-      r.target, r.draft, r.prompts, r.tokens, context, r.temperature, r.repetitions, m.threads, m.isa,
-      m.bandwidth.median * 1e-9, m.bandwidth.low * 1e-9, m.bandwidth.high * 1e-9,
-      r.plain.tokens_per_second.median, 100 * r.decode_bandwidth_share, 100 * r.forward_bandwidth_share,
-      r.startup_seconds, static_cast<double>(r.peak_memory_bytes) * 1e-6,
-      static_cast<double>(r.peak_memory_bytes) / static_cast<double>(r.weight_bytes + r.kv_bytes),
-      static_cast<double>(r.weight_bytes) * 1e-6, static_cast<double>(r.kv_bytes) * 1e-6);
+  const std::string title = fmt::format(
+      "{} with {}: {} prompts, {} tokens each{}, temperature {:g}, {} turns, {} threads, {}\n", r.target,
+      r.draft, r.prompts, r.tokens, context, r.temperature, r.repetitions, m.threads, m.isa);
+  if (!m.is_host())
+    return title + fmt::format(
+                       "plain decoding        {:.1f} tokens/s, {:.1f} GB/s of weights and KV\n"
+                       "start to first token  {:.2f} s\n"
+                       "on the device         weights ({:.1f} MB) plus KV ({:.1f} MB)\n",
+                       r.plain.tokens_per_second.median,
+                       r.decode_bytes_per_token * r.plain.tokens_per_second.median * 1e-9, r.startup_seconds,
+                       static_cast<double>(r.weight_bytes) * 1e-6, static_cast<double>(r.kv_bytes) * 1e-6);
+  return title +
+         fmt::format(
+             "read bandwidth        {:.1f} GB/s ({:.1f} to {:.1f} over the run)\n"
+             "plain decoding        {:.1f} tokens/s, {:.0f} % of the read bandwidth ({:.0f} % in the forward "
+             "pass)\n"
+             "start to first token  {:.2f} s\n"
+             "peak memory           {:.1f} MB = {:.2f} of weights ({:.1f} MB) plus KV ({:.1f} MB)\n",
+             m.bandwidth.median * 1e-9, m.bandwidth.low * 1e-9, m.bandwidth.high * 1e-9,
+             r.plain.tokens_per_second.median, 100 * r.decode_bandwidth_share,
+             100 * r.forward_bandwidth_share, r.startup_seconds,
+             static_cast<double>(r.peak_memory_bytes) * 1e-6,
+             static_cast<double>(r.peak_memory_bytes) / static_cast<double>(r.weight_bytes + r.kv_bytes),
+             static_cast<double>(r.weight_bytes) * 1e-6, static_cast<double>(r.kv_bytes) * 1e-6);
 }
 
 std::string curve_table(const BenchResults& r) {
@@ -124,38 +136,38 @@ json bench_json(const BenchResults& r) {
   for (const CurveResult& point : r.curve)
     curve.push_back({{"rows", point.rows}, {"seconds", point.seconds}, {"ratio", point.ratio}});
   for (const GammaResult& run : r.runs) runs.push_back(run_json(run));
-  return {{"version", kVersion},
-          {"target", r.target},
-          {"draft", r.draft},
-          {"prompts", r.prompts},
-          {"tokens", r.tokens},
-          {"repetitions", r.repetitions},
-          {"context", r.context},
-          {"temperature", r.temperature},
-          {"machine",
-           {{"threads", r.machine.threads},
-            {"isa", r.machine.isa},
-            {"read_bandwidth_bytes_per_s", r.machine.bandwidth.median},
-            {"read_bandwidth_spread", spread_json(r.machine.bandwidth)},
-            {"read_bandwidth_before", r.machine.bandwidth_before},
-            {"read_bandwidth_after", r.machine.bandwidth_after}}},
-          {"decode",
-           {{"tokens_per_s", r.plain.tokens_per_second.median},
-            {"tokens_per_s_spread", spread_json(r.plain.tokens_per_second)},
-            {"bytes_per_token", r.decode_bytes_per_token},
-            {"bandwidth_share", r.decode_bandwidth_share},
-            {"forward_bandwidth_share", r.forward_bandwidth_share},
-            {"round_seconds", round_json(r.plain.round)},
-            {"overhead_seconds_median", r.plain.overhead_median}}},
-          {"verify_curve", curve},
-          {"draft_step_seconds", r.draft_step_seconds},
-          {"runs", runs},
-          {"best_gamma", r.best().gamma},
-          {"round_seconds", round_json(r.best().round)},
-          {"startup_seconds", r.startup_seconds},
-          {"peak_memory_bytes", r.peak_memory_bytes},
-          {"weight_bytes", r.weight_bytes},
-          {"kv_bytes", r.kv_bytes}};
+  json out{{"version", kVersion},
+           {"target", r.target},
+           {"draft", r.draft},
+           {"prompts", r.prompts},
+           {"tokens", r.tokens},
+           {"repetitions", r.repetitions},
+           {"context", r.context},
+           {"temperature", r.temperature},
+           {"machine", {{"threads", r.machine.threads}, {"isa", r.machine.isa}}},
+           {"decode",
+            {{"tokens_per_s", r.plain.tokens_per_second.median},
+             {"tokens_per_s_spread", spread_json(r.plain.tokens_per_second)},
+             {"bytes_per_token", r.decode_bytes_per_token},
+             {"round_seconds", round_json(r.plain.round)},
+             {"overhead_seconds_median", r.plain.overhead_median}}},
+           {"verify_curve", curve},
+           {"draft_step_seconds", r.draft_step_seconds},
+           {"runs", runs},
+           {"best_gamma", r.best().gamma},
+           {"round_seconds", round_json(r.best().round)},
+           {"startup_seconds", r.startup_seconds},
+           {"weight_bytes", r.weight_bytes},
+           {"kv_bytes", r.kv_bytes}};
+  if (!r.machine.is_host()) return out;
+  out["machine"].update({{"read_bandwidth_bytes_per_s", r.machine.bandwidth.median},
+                         {"read_bandwidth_spread", spread_json(r.machine.bandwidth)},
+                         {"read_bandwidth_before", r.machine.bandwidth_before},
+                         {"read_bandwidth_after", r.machine.bandwidth_after}});
+  out["decode"].update({{"bandwidth_share", r.decode_bandwidth_share},
+                        {"forward_bandwidth_share", r.forward_bandwidth_share}});
+  out["peak_memory_bytes"] = r.peak_memory_bytes;
+  return out;
 }
 
 // The JSON, flattened: one figure per line.

@@ -18,8 +18,11 @@ struct Spread {
 struct MachineResult {
   int threads = 0;
   std::string isa;
-  Spread bandwidth;  // bytes per second, over every probe of the run
+  // Bytes per second, over every probe of the run; 0 where models compute on a device, which reads its own
+  // memory.
+  Spread bandwidth;
   double bandwidth_before = 0, bandwidth_after = 0;
+  bool is_host() const { return bandwidth.median > 0; }
 };
 
 struct CurveResult {
@@ -47,7 +50,7 @@ struct BenchResults {
   std::vector<GammaResult> runs;
   std::vector<CurveResult> curve;
   double draft_step_seconds = 0;
-  double decode_bytes_per_token = 0, decode_bandwidth_share = 0, forward_bandwidth_share = 0;
+  double decode_bytes_per_token = 0, decode_bandwidth_share = 0, forward_bandwidth_share = 0;  // shares: host
   double startup_seconds = 0;
   int64_t peak_memory_bytes = 0, weight_bytes = 0, kv_bytes = 0;
 

@@ -4,6 +4,8 @@
 #include <chrono>
 #include <thread>
 
+#include "comm/device_group.h"
+
 namespace outrider {
 namespace {
 
@@ -32,7 +34,8 @@ class TimedText {
     const BatchSlice slice{
         .sequence = handle_, .tokens = ids, .logit_rows = static_cast<int64_t>(ids.size())};
     const auto start = std::chrono::steady_clock::now();
-    RETURN_IF_ERROR(model_.forward({&slice, 1}).status());
+    ASSIGN_OR_RETURN(const LogitsShard logits, model_.forward_in_place({&slice, 1}));
+    if (logits.device_stream) model_.device_group()->wait(cuda::StreamView(logits.device_stream));
     const std::chrono::duration<double> took = std::chrono::steady_clock::now() - start;
     model_.kv().truncate(handle_, length);
     return took.count();

@@ -73,5 +73,24 @@ TEST(BenchResults, TheBestRunIsTheOneShown) {
   EXPECT_NE(bench_tables(results).find("| 2 | 0.000 |"), std::string::npos);
 }
 
+// A device reads its own memory: nothing is said of the host's.
+TEST(BenchResults, OnADeviceTheHostsMemoryIsNotTheMeasure) {
+  BenchResults results;
+  results.curve = {{1, 0.004, 1}};
+  results.runs.emplace_back();
+  results.machine.isa = "cuda sm_90";
+  results.plain.tokens_per_second.median = 200;
+  results.decode_bytes_per_token = 15e9;
+  const std::string tables = bench_tables(results);
+  EXPECT_NE(tables.find("200.0 tokens/s, 3000.0 GB/s of weights and KV"), std::string::npos) << tables;
+  EXPECT_EQ(tables.find("read bandwidth"), std::string::npos);
+  const nlohmann::json json = bench_json(results);
+  EXPECT_EQ(json["machine"]["isa"], "cuda sm_90");
+  EXPECT_FALSE(json["decode"].contains("bandwidth_share"));
+  EXPECT_FALSE(json.contains("peak_memory_bytes"));
+  results.machine.bandwidth.median = 33e9;
+  EXPECT_TRUE(bench_json(results)["machine"].contains("read_bandwidth_bytes_per_s"));
+}
+
 }  // namespace
 }  // namespace outrider
