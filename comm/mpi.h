@@ -46,6 +46,8 @@ class MpiSession {
 
   // The number of ranks mpirun or srun started, without initialising MPI; empty when nobody did.
   static std::optional<int> launched_size();
+  // This process among them; 0 where nobody tells.
+  static int launched_rank();
 
   // Collective. All ranks of the job.
   MpiComm world() const;

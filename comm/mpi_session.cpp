@@ -80,6 +80,12 @@ MpiSession::MpiSession() {
 
 MpiSession::~MpiSession() { MPI_Finalize(); }
 
+int MpiSession::launched_rank() {
+  for (const char* name : {"OMPI_COMM_WORLD_RANK", "PMI_RANK", "PMIX_RANK"})
+    if (const char* value = std::getenv(name)) return std::atoi(value);
+  return 0;
+}
+
 std::optional<int> MpiSession::launched_size() {
   // Open MPI, MPICH and others (PMI), Slurm with PMIx.
   for (const char* name : {"OMPI_COMM_WORLD_SIZE", "PMI_SIZE"})

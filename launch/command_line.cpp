@@ -1,14 +1,14 @@
 #include "launch/command_line.h"
 
 #include <fmt/format.h>
-#include <sys/stat.h>
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
-#include <fstream>
+#include <cstring>
 #include <vector>
 
 #include "base/nearest.h"
+#include "launch/config_file.h"
 
 namespace outrider {
 namespace {
@@ -26,44 +26,21 @@ std::vector<std::string> command_names(const CLI::App& app) {
   return names;
 }
 
+constexpr std::string_view kPrefix = "OUTRIDER_";
+
+// What follows the prefix: of variables that options read, of that of base/log.cpp, and of those that scripts
+// read, or set for others that they start.
+std::vector<std::string> variable_names(const CLI::App& app) {
+  std::vector<std::string> names{"LOG", "BUILD", "SOURCE_DIR", "TARGETS"};
+  for (const CLI::App* command : app.get_subcommands({}))
+    for (const CLI::Option* option : command->get_options())
+      if (const std::string name = option->get_envname(); name.starts_with(kPrefix))
+        names.push_back(name.substr(kPrefix.size()));
+  return names;
+}
+
 std::string did_you_mean(std::string_view nearest) {
   return nearest.empty() ? "" : fmt::format("; did you mean {}?", nearest);
-}
-
-// One `key = value` of the file, unless the command line or the environment has it. Python's underscores are
-// accepted.
-void apply(CLI::App& command, const CLI::ConfigItem& item) {
-  std::string key = item.name;
-  std::replace(key.begin(), key.end(), '_', '-');
-  const bool here = item.parents.empty() || item.parents == std::vector<std::string>{command.get_name()};
-  CLI::Option* const option =
-      here && key != "help" && key != "config" ? command.get_option_no_throw("--" + key) : nullptr;
-  if (!option) {
-    const auto names = long_names(command);
-    std::string_view nearest = nearest_name(names, "--" + key);
-    if (!nearest.empty()) nearest.remove_prefix(2);
-    throw CLI::FileError(fmt::format("there is no option {}{}", item.fullname(), did_you_mean(nearest)));
-  }
-  if (option->count() > 0) return;
-  if (option->get_expected_min() == 0)
-    option->add_result(option->get_flag_value(key, CLI::ConfigTOML().to_flag(item)));
-  else
-    option->add_result(item.inputs);
-  option->run_callback();
-}
-
-void read_config(CLI::App& command, const std::string& path) {
-  // CLI11's reader takes anything for a file, and a directory for an empty one.
-  struct stat info {};
-  std::ifstream file(path);
-  if (!file || stat(path.c_str(), &info) != 0 || !S_ISREG(info.st_mode))
-    throw CLI::FileError(fmt::format("--config {}: cannot be read; name a TOML file", path));
-  try {
-    for (const CLI::ConfigItem& item : CLI::ConfigTOML().from_config(file))
-      if (item.name != "++" && item.name != "--") apply(command, item);  // section marks
-  } catch (const CLI::Error& error) {
-    throw CLI::FileError(fmt::format("--config {}: {}", path, error.what()));
-  }
 }
 
 std::string explain_extras(const CLI::App& command) {
@@ -75,11 +52,15 @@ std::string explain_extras(const CLI::App& command) {
   if (flag == extras.end())
     return fmt::format("\"{}\" belongs to no flag; put quotes around a text with spaces", extras.front());
   const std::string name = flag->substr(0, flag->find('='));
-  const auto names = long_names(command);
-  return fmt::format("there is no flag {}{}", name, did_you_mean(nearest_name(names, name)));
+  return fmt::format("there is no flag {}{}", name, did_you_mean(nearest_flag(command, name)));
 }
 
 }  // namespace
+
+std::string nearest_flag(const CLI::App& command, const std::string& name) {
+  const auto names = long_names(command);
+  return std::string(nearest_name(names, name));
+}
 
 void add_config_layer(CLI::App& command, std::string& config_file) {
   for (CLI::Option* option : command.get_options()) {
@@ -88,13 +69,30 @@ void add_config_layer(CLI::App& command, std::string& config_file) {
   }
   command.add_option("--config", config_file,
                      "TOML file with any of these options by their long names. Flags override OUTRIDER_ "
-                     "variables, and these "
-                     "the file");
+                     "variables, and these the file");
   // CLI11 itself lets the file win over the environment, and reads it for the main command only. It calls
   // this after the command line and the environment are in.
   command.parse_complete_callback([&command, &config_file] {
-    if (!config_file.empty()) read_config(command, config_file);
+    if (config_file.empty()) return;
+    const Status applied = apply_config_file(command, config_file);
+    if (!applied.ok()) throw CLI::FileError("--config " + applied.message());
   });
+}
+
+std::string explain_unread_variables(const CLI::App& app, const char* const* environment) {
+  const std::vector<std::string> known = variable_names(app);
+  std::string text;
+  for (const char* const* entry = environment; *entry; ++entry) {
+    const std::string_view variable(*entry, std::strcspn(*entry, "="));
+    if (!variable.starts_with(kPrefix)) continue;
+    const std::string_view name = variable.substr(kPrefix.size());
+    if (std::find(known.begin(), known.end(), name) != known.end()) continue;
+    const std::string_view nearest = nearest_name(known, name);
+    text += fmt::format("outrider: warning: {} is set, but nothing reads it{}\n", variable,
+                        nearest.empty() ? "; --help tells the variables there are"
+                                        : fmt::format("; did you mean {}{}?", kPrefix, nearest));
+  }
+  return text;
 }
 
 std::string explain_parse_error(const CLI::App& app, const CLI::ParseError& error, int argc, char** argv) {

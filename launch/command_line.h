@@ -14,6 +14,12 @@ namespace outrider {
 // Adds --config to a command whose options are all there. A repeated single-valued flag means its last value.
 void add_config_layer(CLI::App& command, std::string& config_file);
 
+// The long flag of the command that was probably meant, or nothing.
+std::string nearest_flag(const CLI::App& command, const std::string& name);
+
+// For people: a line for each OUTRIDER_ variable that no option of any command reads.
+std::string explain_unread_variables(const CLI::App& app, const char* const* environment);
+
 // For people: names the flag, and the nearest one that exists. `command_line` is what main was given.
 std::string explain_parse_error(const CLI::App& app, const CLI::ParseError& error, int argc, char** argv);
 

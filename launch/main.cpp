@@ -1,5 +1,6 @@
 // The `outrider` program: parses the command line and hands over.
 #include <fcntl.h>
+#include <unistd.h>
 
 #include <CLI/CLI.hpp>
 #include <csignal>
@@ -135,6 +136,7 @@ int main(int argc, char** argv) {
     std::fputs(refusal.str().c_str(), stderr);
     return code;
   }
+  if (MpiCluster::is_first()) std::fputs(explain_unread_variables(app, environ).c_str(), stderr);
   if (MpiCluster::launched())
     for (const CLI::App* alone : {bench, synth, simulate, study, quantize, keygen})
       if (*alone)

@@ -12,6 +12,8 @@ bool MpiCluster::launched() {
   return size != nullptr && std::atoi(size) > 1;
 }
 
+bool MpiCluster::is_first() { return true; }
+
 int MpiCluster::run(const RunOptions&, const Coordinate&) {
   std::fputs("outrider: started by mpirun, but built without MPI; install Open MPI and build again\n",
              stderr);

@@ -153,6 +153,7 @@ struct MpiCluster::State {
 };
 
 bool MpiCluster::launched() { return MpiSession::launched_size().value_or(1) > 1; }
+bool MpiCluster::is_first() { return !launched() || MpiSession::launched_rank() == 0; }
 
 Status MpiCluster::start() {
   Status agreed = agree(state_.world, {});

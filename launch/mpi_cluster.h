@@ -18,6 +18,8 @@ class MpiCluster {
  public:
   // Whether mpirun (or srun) started this process as one of several ranks.
   static bool launched();
+  // Whether this process tells what all of them see: rank 0, or the only one.
+  static bool is_first();
 
   using Coordinate = std::function<int(const RunOptions&, const Preparation&, MpiCluster&)>;
   // Runs this rank's role and returns its exit code; `coordinate` is called on the coordinator's rank.

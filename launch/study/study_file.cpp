@@ -1,18 +1,15 @@
 #include "launch/study/study_file.h"
 
 #include <fmt/format.h>
-#include <sys/stat.h>
 
-#include <toml++/toml.h>
 #include <algorithm>
 #include <array>
 #include <filesystem>
-#include <fstream>
 #include <set>
-#include <sstream>
 
 #include "base/nearest.h"
 #include "launch/study/cell_options.h"
+#include "launch/toml_file.h"
 
 namespace outrider {
 namespace {
@@ -24,14 +21,7 @@ class Reader {
   explicit Reader(const std::string& path) : path_(path) {}
 
   Result<StudyFile> read() {
-    ASSIGN_OR_RETURN(const std::string text, content());
-    toml::table root;
-    try {
-      root = toml::parse(text, path_);
-    } catch (const toml::parse_error& error) {
-      return invalid_argument(
-          fmt::format("{}:{}: {}", path_, error.source().begin.line, std::string(error.description())));
-    }
+    ASSIGN_OR_RETURN(const toml::table root, read_toml(path_));
     study_.path = path_;
     study_.name = std::filesystem::path(path_).stem();
     RETURN_IF_ERROR(top_level(root));
@@ -42,26 +32,6 @@ class Reader {
   }
 
  private:
-  Status error(const toml::node& node, const std::string& key, const std::string& what) const {
-    return invalid_argument(fmt::format("{}:{}: {}: {}", path_, node.source().begin.line, key, what));
-  }
-
-  Result<std::string> content() const {
-    struct stat info {};
-    std::ifstream file(path_, std::ios::binary);
-    if (!file || stat(path_.c_str(), &info) != 0 || !S_ISREG(info.st_mode))
-      return invalid_argument(fmt::format("{}: cannot be read; name a study file (TOML)", path_));
-    std::ostringstream text;
-    text << file.rdbuf();
-    return text.str();
-  }
-
-  static std::string dashed(const toml::key& key) {
-    std::string name(key.str());
-    std::replace(name.begin(), name.end(), '_', '-');
-    return name;
-  }
-
   Status top_level(const toml::table& root) {
     const toml::node *sweep = nullptr, *x_axis = nullptr;
     for (const auto& [toml_key, node] : root) {
@@ -80,9 +50,9 @@ class Reader {
         sweep = &node;
       } else {
         const std::string_view nearest = nearest_name(kStudyKeys, key);
-        return error(node, key,
-                     fmt::format("no such key; a study has {}{}", fmt::join(kStudyKeys, ", "),
-                                 nearest.empty() ? "" : fmt::format("; did you mean {}?", nearest)));
+        return toml_error(node, key,
+                          fmt::format("no such key; a study has {}{}", fmt::join(kStudyKeys, ", "),
+                                      nearest.empty() ? "" : fmt::format("; did you mean {}?", nearest)));
       }
     }
     RETURN_IF_ERROR(expand_all(sweep));
@@ -93,13 +63,13 @@ class Reader {
     study_.x_axis = node.value_or(std::string());
     std::replace(study_.x_axis.begin(), study_.x_axis.end(), '_', '-');
     if (std::find(study_.axes.begin(), study_.axes.end(), study_.x_axis) != study_.axes.end()) return {};
-    return error(node, "x-axis", fmt::format("must be a swept key: {}", fmt::join(study_.axes, ", ")));
+    return toml_error(node, "x-axis", fmt::format("must be a swept key: {}", fmt::join(study_.axes, ", ")));
   }
 
   Status name(const toml::node& node) {
     const auto value = node.value<std::string>();
     if (!value || value->empty() || value->find_first_of("/\n") != std::string::npos)
-      return error(node, "name", "must be a text without slashes");
+      return toml_error(node, "name", "must be a text without slashes");
     study_.name = *value;
     return {};
   }
@@ -107,43 +77,36 @@ class Reader {
   Status whole(const toml::node& node, const std::string& key, int low, int high, int& to) const {
     const auto value = node.value_exact<int64_t>();
     if (!value || *value < low || *value > high)
-      return error(node, key, fmt::format("must be a whole number from {} to {}", low, high));
+      return toml_error(node, key, fmt::format("must be a whole number from {} to {}", low, high));
     to = static_cast<int>(*value);
     return {};
   }
 
   // A value of an option as the command line would have it.
   Result<std::string> scalar(const toml::node& node, const std::string& key) const {
-    std::string text;
-    if (const auto* s = node.as_string())
-      text = s->get();
-    else if (const auto* i = node.as_integer())
-      text = fmt::format("{}", i->get());
-    else if (const auto* f = node.as_floating_point())
-      text = fmt::format("{}", f->get());
-    else if (const auto* b = node.as_boolean())
-      text = b->get() ? "true" : "false";
-    else
-      return error(node, key, "must be a text, number, true or false");
-    if (text.find('\n') != std::string::npos)
-      return error(node, key, "must be one line; put longer prompts into a --prompts file");
-    if (const Status fits = check_cell_value(key, text); !fits.ok()) return error(node, key, fits.message());
-    return text;
+    const auto text = scalar_text(node);
+    if (!text) return toml_error(node, key, "must be a text, number, true or false");
+    if (text->find('\n') != std::string::npos)
+      return toml_error(node, key, "must be one line; put longer prompts into a --prompts file");
+    if (const Status fits = check_cell_value(key, *text); !fits.ok())
+      return toml_error(node, key, fits.message());
+    return *text;
   }
 
   Status read_base(const toml::node& node) {
     const toml::table* table = node.as_table();
-    if (!table) return error(node, "base", "must be a table: [base]");
+    if (!table) return toml_error(node, "base", "must be a table: [base]");
     for (const auto& [toml_key, value] : *table) {
       const std::string key = dashed(toml_key);
-      if (const Status known = check_cell_key(key); !known.ok()) return error(value, key, known.message());
+      if (const Status known = check_cell_key(key); !known.ok())
+        return toml_error(value, key, known.message());
       if (!value.is_array()) {
         ASSIGN_OR_RETURN(const std::string text, scalar(value, key));
         base_.push_back({key, {text}});
         continue;
       }
       if (!is_repeatable(key))
-        return error(value, key, "takes one value here; lists of alternatives belong to [sweep]");
+        return toml_error(value, key, "takes one value here; lists of alternatives belong to [sweep]");
       Axis repeated{key, {}};
       for (const toml::node& element : *value.as_array()) {
         ASSIGN_OR_RETURN(std::string text, scalar(element, key));
@@ -158,7 +121,8 @@ class Reader {
     if (!sweep) return expand({}, path_ + ": [base]");
     if (const toml::table* table = sweep->as_table()) return read_sweep(*table);
     const toml::array* array = sweep->as_array();
-    if (!array || !array->is_array_of_tables()) return error(*sweep, "sweep", "must be a table: [sweep]");
+    if (!array || !array->is_array_of_tables())
+      return toml_error(*sweep, "sweep", "must be a table: [sweep]");
     for (const toml::node& element : *array) RETURN_IF_ERROR(read_sweep(*element.as_table()));
     return {};
   }
@@ -168,9 +132,10 @@ class Reader {
     for (const auto& [toml_key, node] : table) {
       Axis axis{dashed(toml_key), {}};
       if (const Status known = check_cell_key(axis.key); !known.ok())
-        return error(node, axis.key, known.message());
+        return toml_error(node, axis.key, known.message());
       const toml::array* array = node.as_array();
-      if (!array || array->empty()) return error(node, axis.key, "must be a list of values, e.g. [1, 2]");
+      if (!array || array->empty())
+        return toml_error(node, axis.key, "must be a list of values, e.g. [1, 2]");
       for (const toml::node& element : *array) {
         ASSIGN_OR_RETURN(std::string text, scalar(element, axis.key));
         axis.values.push_back(std::move(text));

@@ -30,15 +30,16 @@ class Mpirun : public ::testing::Test {
   }
 
   static Outcome run(int ranks, const Arguments& more,
-                     const Arguments& prompt = {"--prompt", "Once upon a time", "--max-tokens", "24"}) {
+                     const Arguments& prompt = {"--prompt", "Once upon a time", "--max-tokens", "24"},
+                     std::map<std::string, std::string> env = {}) {
     Arguments arguments{"mpirun",   "--oversubscribe", "-n",          std::to_string(ranks), outrider_path(),
                         "generate", "--model",         demo_target(), "--threads",           "1",
                         "--quiet"};
     arguments.insert(arguments.end(), prompt.begin(), prompt.end());
     arguments.insert(arguments.end(), more.begin(), more.end());
     // Containers and CI run as root, which Open MPI allows only when told twice.
-    return run_program(arguments,
-                       {.env = {{"OMPI_ALLOW_RUN_AS_ROOT", "1"}, {"OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1"}}});
+    env.insert({{"OMPI_ALLOW_RUN_AS_ROOT", "1"}, {"OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1"}});
+    return run_program(arguments, {.env = env});
   }
 
   // The message comes once: not from every rank.
@@ -221,6 +222,14 @@ TEST_F(Mpirun, CommandsOfOneProcessAreRefused) {
   const Outcome bench = run_program({"mpirun", "-n", "2", "--oversubscribe", "--allow-run-as-root",
                                      outrider_path(), "bench", "--repetitions", "1"});
   expect_refused(bench, {"bench is one process", "without mpirun"});
+}
+
+TEST_F(Mpirun, AVariableThatNobodyReadsIsToldOnce) {
+  const Outcome told = run(2, {}, {"--prompt", "x", "--max-tokens", "2"}, {{"OUTRIDER_THREAD", "1"}});
+  EXPECT_TRUE(told.succeeded()) << told.describe();
+  EXPECT_EQ(
+      told.err,
+      "outrider: warning: OUTRIDER_THREAD is set, but nothing reads it; did you mean OUTRIDER_THREADS?\n");
 }
 
 TEST_F(Mpirun, BadInputIsToldOnce) {

@@ -69,11 +69,51 @@ TEST_F(Settings, ABadFileIsToldWithItsNameAndKey) {
   const auto run = [&](const std::string& file) { return generate({"--prompt", "x", "--config", file}); };
   expect_error(run(dir_ / "none.toml"), {"--config", "none.toml", "cannot be read"});
   expect_error(run(dir_.path()), {"--config", "cannot be read"});
-  expect_error(run(dir_.write("a.toml", "max-tokns = 3\n")),
-               {"a.toml", "max-tokns", "did you mean max-tokens?"});
-  expect_error(run(dir_.write("b.toml", "max-tokens = \"many\"\n")), {"b.toml", "--max-tokens", "many"});
-  expect_error(run(dir_.write("c.toml", "drafter = \"oracle\"\n")), {"c.toml", "--drafter", "oracle"});
+  const auto refused = [&](const std::string& content, const std::string& says) {
+    expect_error(run(dir_.write("c.toml", content)), {"--config " + (dir_ / "c.toml").string() + ":" + says});
+  };
+  refused("max-tokns = 3\n",
+          "1: max-tokns: `outrider generate` has no such option; did you mean max-tokens?");
+  refused("# many\nmax-tokens = \"many\"\n", "2: max-tokens: must be a whole number");
+  refused("max-tokens = \"3\"\n", "1: max-tokens: must be a whole number");
+  refused("max-tokens = 3.5\n", "1: max-tokens: must be a whole number");
+  refused("max-tokens = 3000000000\n", "1: max-tokens: ");
+  refused("top-p = \"low\"\n", "1: top-p: must be a number");
+  refused("drafter = \"oracle\"\n", "1: drafter: oracle not in");
+  refused("draft-model = 7\n", "1: draft-model: must be a text in quotes");
+  refused("quiet = 1\n", "1: quiet: must be true or false");
+  refused("stop = [\"a\",\n 7]\n", "2: stop: must be a text in quotes, or a list of them");
+  refused("rule = [\"greedy\"]\n", "1: rule: must be a text in quotes");
+  refused("tensor_parallel_size = 2\n\ntp = 1\n", "3: tp: is there twice");
+  refused("[bench]\nmax-tokens = 3\n", "1: bench: `outrider generate` has no such option");
+  refused("config = \"other.toml\"\n", "1: config: ");
+  refused("\nmax-tokens = 3 4\n", "2: ");
+  refused("\n\ndraft-model = /models/draft\n", "3: ");
+  refused("[generate\n", "1: ");
+  refused("max-tokens = 3\nmax-tokens = 4\n", "2: ");
   expect_error(run(dir_.write("d.toml", "top-p = 7\n")), {"--top-p 7", "at most 1"});
+}
+
+TEST_F(Settings, AFileMayNameItsCommand) {
+  EXPECT_EQ(
+      max_num_seqs({"--config", dir_.write("c.toml", "[generate]\nmax-num-seqs = 3\nmax-tokens = 2\n")}), 3);
+}
+
+TEST_F(Settings, AVariableThatNobodyReadsIsTold) {
+  const auto told = [](const std::map<std::string, std::string>& env) {
+    const Outcome run = generate({"--prompt", "x", "--max-tokens", "2", "--quiet"}, {.env = env});
+    EXPECT_TRUE(run.succeeded()) << run.describe();
+    return run.err;
+  };
+  EXPECT_EQ(told({{"OUTRIDER_MAX_NUM_SEQ", "4"}}),
+            "outrider: warning: OUTRIDER_MAX_NUM_SEQ is set, but nothing reads it; did you mean "
+            "OUTRIDER_MAX_NUM_SEQS?\n");
+  EXPECT_EQ(
+      told({{"OUTRIDER_QUANTUM", "4"}}),
+      "outrider: warning: OUTRIDER_QUANTUM is set, but nothing reads it; --help tells the variables there "
+      "are\n");
+  EXPECT_EQ(told({{"OUTRIDER_RETRY_FOR", "4"}, {"OUTRIDER_LOG", "warn"}, {"OUTRIDER_SOURCE_DIR", "/"}}), "")
+      << "other commands, the log and our scripts read these";
 }
 
 TEST_F(Settings, ABadVariableIsToldWithItsFlag) {

@@ -1,0 +1,24 @@
+// TOML files that people write: those of --config and of studies. Errors name file, line and key.
+#pragma once
+
+#include <toml++/toml.h>
+
+#include <optional>
+#include <string>
+
+#include "base/status.h"
+
+namespace outrider {
+
+Result<toml::table> read_toml(const std::string& path);
+
+// "FILE:LINE: KEY: what"; the node knows file and line.
+Status toml_error(const toml::node& node, const std::string& key, const std::string& what);
+
+// Keys are names of flags; Python's underscores are accepted.
+std::string dashed(const toml::key& key);
+
+// A text, number, true or false as the command line would have it.
+std::optional<std::string> scalar_text(const toml::node& node);
+
+}  // namespace outrider
