@@ -44,7 +44,7 @@ JobResult run_job(const Job& job, std::unique_ptr<Transport> transport, Output* 
   JobResult result;
   result.generated.resize(job.requests.size());
   std::unordered_map<SequenceId, size_t> index_of;
-  size_t submitted = 0;
+  size_t submitted = 0, finished = 0;
   std::function<void()> submit_next;  // a file may hold more requests than a queue should
   const CoordinatorCallbacks callbacks{
       .on_emit =
@@ -62,7 +62,7 @@ JobResult run_job(const Job& job, std::unique_ptr<Transport> transport, Output* 
             g.reason = finish.reason;
             g.error = finish.error;
             g.metrics = finish.metrics;
-            g.finished = true;
+            ++finished;
             if (output) output->result(index, job.requests[index], g);
             submit_next();
           },
@@ -92,7 +92,8 @@ JobResult run_job(const Job& job, std::unique_ptr<Transport> transport, Output* 
   };
   if (result.status.ok()) {
     for (int i = 0; i < 2 * job.options.max_num_seqs; ++i) submit_next();
-    result.status = unless_interrupted(coordinator.run());
+    result.status = coordinator.run();
+    if (finished < submitted) result.status = unless_interrupted(result.status);
   }
   coordinator.shutdown();
   result.totals = coordinator.totals();
@@ -112,10 +113,7 @@ JobResult run_local(const Job& job, Output* output, Trace* trace) {
   }
   cluster.start_target();
   for (int i = 0; i < job.workers; ++i) cluster.start_drafter();
-  JobResult result =
-      run_job(job, std::move(transport).value(), output, trace, [&] { return cluster.error(); });
-  end_as_noted();
-  return result;
+  return run_job(job, std::move(transport).value(), output, trace, [&] { return cluster.error(); });
 }
 
 // Requests were given their ids in order.
@@ -195,8 +193,10 @@ Result<int> coordinate(const RunOptions& options, const Preparation& prepared, M
   if (mpi) RETURN_IF_ERROR(mpi->start());
   JobResult result = mpi ? run_job(job, mpi->take_transport(), &output, traced, [] { return Status(); })
                          : run_local(job, &output, traced);
-  RETURN_IF_ERROR(result.status);
-  RETURN_IF_ERROR(output.close());
+  if (const Status whole = result.status.ok() ? output.close() : result.status; !whole.ok()) {
+    output.give_up(requests.size());
+    return whole;
+  }
 
   std::optional<PlainComparison> comparison;
   if (plain)
@@ -246,7 +246,9 @@ int run_generate(const RunOptions& options) {
         "--layout {}: this is one process; start it with mpirun, or drop the flag", options.layout)));
   auto prepared = prepare(options);
   if (!prepared.ok()) return fail(prepared.status());
-  return report_result(coordinate(options, *prepared, nullptr));
+  const int code = report_result(coordinate(options, *prepared, nullptr));
+  end_as_noted();
+  return code;
 }
 
 }  // namespace outrider

@@ -133,7 +133,8 @@ void add_generate_options(CLI::App& app, RunOptions& o) {
       ->group("Requests");
   app.add_option(
          "-o,--output", o.output_file,
-         "Write results here as JSON lines, all of them or nothing; - is standard output, which has JSON "
+         "Write results here as JSON lines. The file appears when all are there; of a run that fails or is "
+         "interrupted, FILE.PID.partial keeps those that were finished. - is standard output, which has JSON "
          "lines anyway with --prompts")
       ->group("Requests");
   app.add_flag("--chat", o.chat, "Treat the prompt as a user's message and apply the model's chat template")

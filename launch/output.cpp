@@ -3,6 +3,8 @@
 #include <cerrno>
 #include <cstring>
 
+#include "launch/interrupt.h"
+
 namespace outrider {
 namespace {
 
@@ -46,14 +48,24 @@ Result<Output> Output::open(const RunOptions& options, const Tokenizer& tokenize
   auto file = TemporaryFile::create(options.output_file);
   if (!file.ok()) return named("--output", file.status());
   output.file_.emplace(std::move(file).value());
+  if (!options.quiet && output.keeps_results())
+    for (const std::string& other : output.file_->others())
+      std::fprintf(stderr,
+                   "outrider: %s has the first results of a run that did not come to its end, or is still at "
+                   "it; this run begins anew and leaves that file alone\n",
+                   other.c_str());
   return output;
 }
 
 void Output::write(const std::string& text) {
+  if (failed()) return;
   std::FILE* const to = file_ ? file_->stream() : stdout;
   errno = 0;
   const bool written = std::fwrite(text.data(), 1, text.size(), to) == text.size() && std::fflush(to) == 0;
-  if (!written && error_ == 0) error_ = errno != 0 ? errno : EIO;
+  if (written)
+    bytes_ += static_cast<int64_t>(text.size());
+  else
+    error_ = errno != 0 ? errno : EIO;
 }
 
 void Output::stream(const std::string& text) {
@@ -91,10 +103,22 @@ void Output::result(size_t index, const PromptRequest& request, const Generated&
   if (streamed && (generated.reason != FinishReason::kError || !generated.text.empty())) write("\n");
   if (streamed && options_->logprobs < 0) return;
   waiting_[index] = dump(line_of(index, request, generated)) + "\n";
+  finished_ += generated.error.ok() ? 1 : 0;
+  if (finished_ == 1 && keeps_results()) {
+    file_->keep();
+    note_first_signal();  // so that results behind one that is still missing get out too
+  }
   for (auto at = waiting_.find(next_); at != waiting_.end(); at = waiting_.find(++next_)) {
     write(at->second);
     waiting_.erase(at);
   }
+}
+
+void Output::give_up(size_t requests) {
+  if (finished_ == 0 || !keeps_results()) return;
+  for (const auto& [index, line] : waiting_) write(line);
+  std::fprintf(stderr, "outrider: %zu of %zu requests were finished; their results are in %s\n", finished_,
+               requests, file_->leave(bytes_).c_str());
 }
 
 Status Output::close() {

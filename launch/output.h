@@ -1,5 +1,6 @@
-// Where generated text goes. Standard output carries only continuations (or JSON lines); a file appears
-// complete or not at all.
+// Where generated text goes. Standard output carries only continuations (or JSON lines); a file appears under
+// its name when it is complete. Until then, and when the run ends before, its finished results are in a file
+// whose name says that there should be more.
 #pragma once
 
 #include <map>
@@ -22,7 +23,6 @@ struct Generated {
   FinishReason reason = FinishReason::kStop;
   Status error;
   RequestMetrics metrics;
-  bool finished = false;
 };
 
 class Output {
@@ -39,12 +39,15 @@ class Output {
   bool failed() const { return error_ != 0; }
   // Gives the output file its name. An error if any text did not get out.
   Status close();
+  // Instead, or after close() failed: leaves what is finished under the temporary name, and tells it.
+  void give_up(size_t requests);
 
  private:
   Output(const RunOptions& options, const Tokenizer& tokenizer)
       : options_(&options), tokenizer_(&tokenizer) {}
   // Plain text instead of JSON lines.
   bool is_streamed() const { return options_->prompt && options_->output_file.empty(); }
+  bool keeps_results() const { return file_ && file_->is_temporary(); }
   void write(const std::string& text);
   nlohmann::json line_of(size_t index, const PromptRequest& request, const Generated& generated) const;
 
@@ -53,6 +56,8 @@ class Output {
   std::optional<TemporaryFile> file_;  // empty: standard output
   std::map<size_t, std::string> waiting_;
   size_t next_ = 0;
+  size_t finished_ = 0;  // without errors
+  int64_t bytes_ = 0;    // written, whole lines
   bool marked_ = false;  // a streamed synthetic text says so first
   int error_ = 0;        // errno of the first write that failed
 };

@@ -1,5 +1,6 @@
 #include "launch/temporary_file.h"
 
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <atomic>
@@ -21,6 +22,8 @@ extern "C" void remove_and_die(int signal) {
   std::signal(signal, SIG_DFL);
   std::raise(signal);
 }
+
+constexpr std::string_view kEnding = ".partial";
 
 std::string cannot_be_written(const std::string& path) {
   return fmt::format("{}: cannot be written: {}", path, std::strerror(errno));
@@ -60,10 +63,13 @@ void remove_temporary_file_on_signals() {
 TemporaryFile::TemporaryFile(const std::string& path, bool in_place)
     : path_(path),
       name_(in_place ? nullptr
-                     : std::make_unique<const std::string>(fmt::format("{}.{}.partial", path, getpid()))),
+                     : std::make_unique<const std::string>(fmt::format("{}.{}{}", path, getpid(), kEnding))),
       // Appending, because standard output may be a file that already holds something.
       file_(in_place ? std::fopen(path.c_str(), "a") : std::fopen(name_->c_str(), "w"), &std::fclose) {
-  if (file_ && name_) remove_on_signal.store(name_->c_str());
+  if (!file_ || !name_) return;
+  remove_on_signal.store(name_->c_str());
+  struct stat replaced {};
+  if (stat(path.c_str(), &replaced) == 0) (void)fchmod(fileno(file_.get()), replaced.st_mode & 0777);
 }
 
 void TemporaryFile::forget() {
@@ -71,10 +77,14 @@ void TemporaryFile::forget() {
   remove_on_signal.compare_exchange_strong(mine, nullptr);
 }
 
-TemporaryFile::~TemporaryFile() {
-  if (!name_ || !file_) return;  // moved from, never opened, committed or in place
+void TemporaryFile::remove() {
+  if (kept_) return;
   std::remove(name_->c_str());
   forget();
+}
+
+TemporaryFile::~TemporaryFile() {
+  if (name_ && file_) remove();  // else moved from, never opened, committed, left or in place
 }
 
 Result<TemporaryFile> TemporaryFile::create(const std::string& path) {
@@ -98,11 +108,35 @@ Status TemporaryFile::commit() {
     return {};
   }
   const Status status = unavailable(cannot_be_written(path_));
-  if (name_) {
-    std::remove(name_->c_str());
-    forget();
-  }
+  if (name_) remove();
   return status;
+}
+
+void TemporaryFile::keep() {
+  kept_ = true;
+  forget();
+}
+
+std::string TemporaryFile::leave(int64_t bytes) {
+  file_.reset();  // what it still had to write may be cut again
+  (void)truncate(name_->c_str(), bytes);
+  return *name_;
+}
+
+std::vector<std::string> TemporaryFile::others() const {
+  namespace fs = std::filesystem;
+  std::vector<std::string> found;
+  const fs::path folder = fs::path(path_).parent_path();
+  std::error_code error;
+  fs::directory_iterator at(folder.empty() ? "." : folder, error);
+  for (; !error && at != fs::directory_iterator(); at.increment(error)) {
+    const std::string path = (folder / at->path().filename()).string();
+    const std::string_view rest = std::string_view(path).substr(std::min(path.size(), path_.size()));
+    const bool fits = path.starts_with(path_) && rest.starts_with(".") && rest.ends_with(kEnding) &&
+                      rest.find_first_not_of("0123456789", 1) == rest.size() - kEnding.size();
+    if (fits && path != *name_) found.push_back(path);
+  }
+  return found;
 }
 
 }  // namespace outrider

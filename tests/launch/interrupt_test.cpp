@@ -1,7 +1,8 @@
 // Ends that nobody planned: signals, readers that leave, full disks, closed streams.
 #include <gtest/gtest.h>
 
-#include <set>
+#include <nlohmann/json.hpp>
+#include <sstream>
 
 #include "program.h"
 
@@ -11,53 +12,85 @@ namespace {
 using Arguments = std::vector<std::string>;
 
 // A run of many seconds: it is interrupted long before its end.
-std::string many_requests() {
+std::string many_requests(int max_tokens = 400) {
   std::string text;
   for (int i = 0; i < 3000; ++i)
-    text += "{\"prompt\": \"Once upon a time\", \"max_tokens\": 400, \"ignore_eos\": true}\n";
+    text += "{\"prompt\": \"Once upon a time\", \"ignore_eos\": true, \"max_tokens\": " +
+            std::to_string(max_tokens) + "}\n";
   return text;
 }
 
 class Interrupt : public ::testing::TestWithParam<int> {
  protected:
+  // A run with --output that gets the signal when its temporary file is there ("-e"), or has bytes in it
+  // ("-s").
+  Outcome interrupted(const char* when, const std::string& requests, const Arguments& more = {}) {
+    std::filesystem::create_directory(output_);
+    // The shell becomes the program, so that its process id, part of the temporary name, is known.
+    const std::string command = std::string("echo $$ > pid; (while [ ! ") + when +
+                                " out/out.jsonl.$$.partial ]; do sleep 0.01; done; : > ready) & exec \"$@\"";
+    Arguments arguments{"sh",
+                        "-c",
+                        command,
+                        "sh",
+                        outrider_path(),
+                        "generate",
+                        "--model",
+                        demo_target(),
+                        "--draft-model",
+                        demo_draft(),
+                        "--prompts",
+                        dir_.write("in.jsonl", requests),
+                        "--output",
+                        "out/out.jsonl",
+                        "--quiet"};
+    arguments.insert(arguments.end(), more.begin(), more.end());
+    const Outcome run = run_program(
+        arguments, {.directory = dir_.path(), .signal = GetParam(), .signal_when = dir_ / "ready"});
+    EXPECT_FALSE(run.hung);
+    EXPECT_EQ(run.signal, GetParam()) << run.describe();
+    EXPECT_LT(run.after_signal.count(), 20'000) << run.describe();  // the run would take minutes
+    EXPECT_EQ(run.out, "");
+    return run;
+  }
   TemporaryDirectory dir_;
+  const std::filesystem::path output_ = dir_ / "out";
 };
 
-// A file that the run itself creates shows that it began. The name of the temporary one is found by listing.
-TEST_P(Interrupt, EndsAtOnceAndLeavesNoOutput) {
-  const std::string requests = dir_.write("in.jsonl", many_requests());
-  const std::filesystem::path output = dir_ / "out";
-  std::filesystem::create_directory(output);
-  // The shell becomes the program, so that its process id, part of the temporary name, is known.
-  const std::string command = "echo $$ > '" + (dir_ / "pid").string() + "'; exec \"$@\"";
-  Arguments arguments{"sh",
-                      "-c",
-                      command,
-                      "sh",
-                      outrider_path(),
-                      "generate",
-                      "--model",
-                      demo_target(),
-                      "--draft-model",
-                      demo_draft(),
-                      "--prompts",
-                      requests,
-                      "--output",
-                      output / "out.jsonl",
-                      "--quiet"};
-  RunSettings settings{.signal = GetParam(), .signal_when = output / "ready"};
-  // Results flow once the temporary file has bytes in it.
-  arguments[2] =
-      "echo $$ > pid; (while [ ! -s out/out.jsonl.$$.partial ]; do sleep 0.01; done; : > out/ready) & exec "
-      "\"$@\"";
-  settings.directory = dir_.path();
-  const Outcome run = run_program(arguments, settings);
-  EXPECT_FALSE(run.hung);
-  EXPECT_TRUE(run.signal == GetParam() || run.code > 0) << run.describe();
-  EXPECT_LT(run.after_signal.count(), 20'000) << run.describe();  // the run would take minutes
-  EXPECT_EQ(run.out, "");
-  std::filesystem::remove(output / "ready");
-  EXPECT_TRUE(std::filesystem::is_empty(output)) << "a partial output was left";
+TEST_P(Interrupt, EndsAtOnceAndLeavesNothingWhereNothingIsFinished) {
+  const Outcome run = interrupted("-e", "{\"prompt\": \"x\", \"max_tokens\": 400, \"ignore_eos\": true}\n",
+                                  {"--emulate-link", "delay=1s", "-g", "1"});
+  EXPECT_EQ(run.err, "");
+  EXPECT_TRUE(std::filesystem::is_empty(output_)) << "a partial output was left";
+}
+
+// In a file whose name says that it is not whole.
+TEST_P(Interrupt, KeepsWhatIsFinished) {
+  const Outcome run = interrupted("-s", many_requests());
+  std::string pid = read_file(dir_ / "pid");
+  pid.pop_back();
+  const std::string partial = "out/out.jsonl." + pid + ".partial", kept = read_file(dir_ / partial);
+  EXPECT_EQ(std::distance(std::filesystem::directory_iterator(output_), {}), 1);
+  size_t results = 0;
+  std::istringstream lines(kept);
+  for (std::string line; std::getline(lines, line); ++results)
+    EXPECT_EQ(nlohmann::json::parse(line)["finish_reason"], "length");
+  EXPECT_GT(results, 0u);
+  EXPECT_LT(results, 3000u);
+  EXPECT_TRUE(kept.ends_with("}\n"));
+  EXPECT_NE(run.err.find(std::to_string(results) + " of 3000 requests were finished; their results are in "),
+            std::string::npos)
+      << run.describe();
+  EXPECT_NE(run.err.find(partial), std::string::npos) << run.describe();
+
+  const Outcome again = generate({"--prompt", "x", "--max-tokens", "4", "--output", "out/out.jsonl"},
+                                 {.directory = dir_.path()});
+  EXPECT_TRUE(again.succeeded()) << again.describe();
+  EXPECT_NE(again.err.find(partial + " has the first results of a run that did not come to its end"),
+            std::string::npos)
+      << again.describe();
+  EXPECT_EQ(read_file(dir_ / partial), kept);
+  EXPECT_EQ(read_file(output_ / "out.jsonl").front(), '{');
 }
 
 INSTANTIATE_TEST_SUITE_P(
@@ -111,6 +144,37 @@ TEST(Streams, ClosedOutputIsAnErrorUnlessAFileIsWritten) {
       << "text went into a file that took the closed stream's number";
 }
 
+// A limit on the size of files is the full disk that a test can have.
+TEST(Streams, AFullDiskLeavesTheResultsThatFit) {
+  const TemporaryDirectory dir;
+  dir.write("in.jsonl", many_requests(20));
+  const Outcome run =
+      run_program({"sh", "-c", "ulimit -f 16; trap '' XFSZ; exec \"$@\"", "sh", outrider_path(), "generate",
+                   "--model", demo_target(), "--prompts", "in.jsonl", "--output", "out.jsonl", "--quiet"},
+                  {.directory = dir.path()});
+  EXPECT_EQ(run.code, 3) << run.describe();
+  EXPECT_NE(run.err.find("--output out.jsonl: cannot be written: File too large"), std::string::npos)
+      << run.describe();
+  const Arguments entries = dir.entries();
+  ASSERT_EQ(entries.size(), 2u) << run.describe();
+  EXPECT_NE(run.err.find("of 3000 requests were finished; their results are in " + entries[1]),
+            std::string::npos)
+      << run.describe();
+  EXPECT_TRUE(entries[1].ends_with(".partial"));
+  const std::string kept = read_file(dir / entries[1]);
+  EXPECT_GT(kept.size(), 1024u);
+  EXPECT_TRUE(kept.ends_with("}\n")) << "half a line";
+}
+
+TEST(Streams, AFileThatIsReplacedPassesItsModeOn) {
+  const TemporaryDirectory dir;
+  const auto mode = std::filesystem::perms(0660);
+  std::filesystem::permissions(dir.write("o.jsonl", "from yesterday\n"), mode);
+  ASSERT_TRUE(generate({"--prompt", "x", "--max-tokens", "4", "--output", dir / "o.jsonl"}).succeeded());
+  EXPECT_EQ(read_file(dir / "o.jsonl").front(), '{');
+  EXPECT_EQ(std::filesystem::status(dir / "o.jsonl").permissions(), mode);
+}
+
 // A rename would put a regular file in the place of a device, a pipe or a link.
 TEST(Streams, WhatIsNoRegularFileIsWrittenInPlace) {
   const TemporaryDirectory dir;
@@ -138,7 +202,6 @@ TEST(Streams, WhatIsNoRegularFileIsWrittenInPlace) {
   EXPECT_EQ(dir.entries(), (Arguments{"full", "got", "link", "real.jsonl", "stdout"}));
 }
 
-// A limit on the size of files is the full disk that a test can have.
 TEST(Streams, AModelThatCannotBeWrittenIsNotLeftHalf) {
   const TemporaryDirectory dir;
   const Outcome run = run_program({"sh", "-c", "ulimit -f 64; trap '' XFSZ; exec \"$@\"", "sh",

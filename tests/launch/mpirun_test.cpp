@@ -224,6 +224,38 @@ TEST_F(Mpirun, CommandsOfOneProcessAreRefused) {
   expect_refused(bench, {"bench is one process", "without mpirun"});
 }
 
+// Ctrl-C: mpirun passes it on, and kills who is not gone in a second.
+TEST_F(Mpirun, AnInterruptKeepsWhatIsFinished) {
+  const TemporaryDirectory dir;
+  std::string requests;
+  for (int i = 0; i < 3000; ++i)
+    requests += R"({"prompt": "Once upon a time", "max_tokens": 30})"
+                "\n";
+  const std::string output = dir / "out.jsonl", prompts = dir.write("in.jsonl", requests);
+  BackgroundProcess job(dir, "job",
+                        {"env", "OMPI_ALLOW_RUN_AS_ROOT=1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1", "mpirun",
+                         "--oversubscribe", "-n", "2", outrider_path(), "generate", "--model", demo_target(),
+                         "--prompts", prompts, "--output", output});
+  std::string partial;
+  const auto deadline = std::chrono::steady_clock::now() + kPatience * std::chrono::seconds(60);
+  while (std::chrono::steady_clock::now() < deadline && (partial.empty() || read_file(partial).empty())) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(10));
+    for (const auto& entry : std::filesystem::directory_iterator(dir.path()))
+      if (entry.path().extension() == ".partial") partial = entry.path();
+  }
+  ASSERT_FALSE(partial.empty()) << job.err();
+  job.signal(SIGINT);
+  EXPECT_GT(job.wait(), 0);
+  EXPECT_FALSE(std::filesystem::exists(output));
+  const std::string kept = read_file(partial);
+  EXPECT_EQ(nlohmann::json::parse(kept.substr(0, kept.find('\n')))["finish_reason"], "length");
+
+  const Outcome again = generate({"--prompt", "x", "--max-tokens", "4", "--output", output});
+  EXPECT_TRUE(again.succeeded()) << again.describe();
+  EXPECT_NE(again.err.find(partial + " has the first results"), std::string::npos) << again.describe();
+  EXPECT_EQ(read_file(partial), kept);
+}
+
 TEST_F(Mpirun, AVariableThatNobodyReadsIsToldOnce) {
   const Outcome told = run(2, {}, {"--prompt", "x", "--max-tokens", "2"}, {{"OUTRIDER_THREAD", "1"}});
   EXPECT_TRUE(told.succeeded()) << told.describe();
