@@ -205,12 +205,11 @@ Result<int> coordinate(const RunOptions& options, const Preparation& prepared, M
   if (!options.quiet)
     std::fputs(screen_report(options, result.totals, result.metrics, comparison).c_str(), stderr);
   if (!options.report_file.empty())
-    RETURN_IF_ERROR(
-        write_file(
-            options.report_file,
-            json_report(options, prepared, result.totals, std::move(result.metrics), comparison).dump(2) +
-                "\n")
-            .in("--report"));
+    RETURN_IF_ERROR(write_file(options.report_file, json_report(options, prepared, requests, result.totals,
+                                                                std::move(result.metrics), comparison)
+                                                            .dump(2) +
+                                                        "\n")
+                        .in("--report"));
   if (!options.trace_file.empty()) RETURN_IF_ERROR(write_trace(options.trace_file, trace).in("--trace"));
   if (!options.record_rounds_file.empty())
     RETURN_IF_ERROR(write_file(options.record_rounds_file, format_round_record(record_of(job, result, trace)))

@@ -221,8 +221,14 @@ int MpiCluster::run_rank(const MpiSession& session, const RunOptions& options, c
   RoleThreads threads{.count = count, .spin = count <= cores, .cores = cores};
   if (options.threads == 0) threads.bytes_each = kBytesPerThread;
   const Result<Preparation> prepared = prepare_rank(rank_options, rank.topology);
+  std::vector<int> threads_of(static_cast<size_t>(world->size()));
+  world->all_gather(std::as_bytes(std::span(&count, 1)), std::as_writable_bytes(std::span(threads_of)));
 
   if (coordinates) {
+    // For the report, which speaks of the target.
+    const RankPlace& leader = rank.topology.at(rank.topology.leader());
+    rank_options.threads = threads_of[static_cast<size_t>(leader.rank.value())];
+    if (leader.device != "cpu") rank_options.device = leader.device;
     State state{*world, rank};
     MpiCluster cluster(state);
     const int code = prepared.ok() ? coordinate(rank_options, *prepared, cluster) : kExitUsage;

@@ -1,8 +1,11 @@
 #include "launch/report.h"
 
 #include <cmath>
+#include <set>
 
 #include "base/version.h"
+#include "comm/cores.h"
+#include "launch/device.h"
 #include "transformer/ops/cpu_ops.h"
 
 namespace outrider {
@@ -14,6 +17,24 @@ double tokens_per_second(const Totals& totals) {
 
 double per(int64_t sum, int64_t count) {
   return count > 0 ? static_cast<double>(sum) / static_cast<double>(count) : 0;
+}
+
+// What all requests have, or a list of what they have.
+template <class Of>
+nlohmann::json used(const std::vector<PromptRequest>& requests, Of of) {
+  std::set<decltype(of(requests[0].request.sampling))> values;
+  for (const PromptRequest& request : requests) values.insert(of(request.request.sampling));
+  return values.size() == 1 ? nlohmann::json(*values.begin()) : nlohmann::json(values);
+}
+
+std::string q_format_used(const RunOptions& options, const Preparation& prepared,
+                          const std::vector<PromptRequest>& requests) {
+  const bool any = std::any_of(requests.begin(), requests.end(), [](const PromptRequest& request) {
+    return needs_q(request.request.sampling.rule);
+  });
+  if (!any) return "none";
+  const int32_t bytes = parse_q_format(options.q_format).value().row_bytes(prepared.target.vocab_size);
+  return bytes > 0 ? fmt::format("budget:{}", bytes) : "dense";
 }
 
 }  // namespace
@@ -109,7 +130,8 @@ std::string screen_report(const RunOptions& options, const Totals& totals, const
   return out;
 }
 
-nlohmann::json json_report(const RunOptions& options, const Preparation& prepared, const Totals& totals,
+nlohmann::json json_report(const RunOptions& options, const Preparation& prepared,
+                           const std::vector<PromptRequest>& requests, const Totals& totals,
                            nlohmann::json metrics, const std::optional<PlainComparison>& comparison) {
   nlohmann::json report{{"version", kVersion}, {"metrics", std::move(metrics)}};
   report["target"] = {{"name", prepared.target_info.name},
@@ -118,16 +140,17 @@ nlohmann::json json_report(const RunOptions& options, const Preparation& prepare
   report["isa"] = isa_name();
   if (!options.synthetic_acceptance.empty()) report["synthetic_acceptance"] = options.synthetic_acceptance;
   if (!options.emulate_link.empty()) report["emulated_link"] = options.emulate_link;
-  report["device"] = options.device;
+  const Device device = device_of_worker(options, 0);  // of the target's first rank
+  report["device"] = device.kind == Device::Kind::kCpu ? "cpu" : fmt::format("cuda:{}", device.index);
   report["max_model_len"] = prepared.max_model_len;
   report["max_num_seqs"] = options.max_num_seqs;
-  report["threads"] = options.threads;
-  report["rule"] = options.rule;
-  report["temperature"] = options.temperature;
+  report["threads"] = options.threads > 0 ? options.threads : usable_cores();
+  report["rule"] = used(requests, [](const SamplingParams& s) { return std::string(rule_name(s.rule)); });
+  report["temperature"] = used(requests, [](const SamplingParams& s) { return s.temperature; });
   report["seed"] = options.seed;
   if (options.speculates()) {
     report["draft"] = {{"name", options.has_drafter() ? prepared.draft_info.name : "joined"},
-                       {"q_format", options.q_format}};
+                       {"q_format", q_format_used(options, prepared, requests)}};
     report["gamma_policy"] = options.policy();
   }
   if (const auto overlap = compare_overlap(totals); overlap && options.emulate_link.empty())

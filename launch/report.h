@@ -5,10 +5,12 @@
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "coordinator/metrics.h"
 #include "launch/options.h"
 #include "launch/prepare.h"
+#include "launch/requests.h"
 
 namespace outrider {
 
@@ -49,7 +51,9 @@ PlainComparison compare_with_plain(const Totals& plain, const Totals& speculativ
 std::string screen_report(const RunOptions& options, const Totals& totals, const nlohmann::json& metrics,
                           const std::optional<PlainComparison>& comparison);
 
-nlohmann::json json_report(const RunOptions& options, const Preparation& prepared, const Totals& totals,
+// Says what ran: `auto`, 0 and what requests ask for themselves are resolved.
+nlohmann::json json_report(const RunOptions& options, const Preparation& prepared,
+                           const std::vector<PromptRequest>& requests, const Totals& totals,
                            nlohmann::json metrics, const std::optional<PlainComparison>& comparison);
 
 }  // namespace outrider

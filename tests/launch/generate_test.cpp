@@ -236,6 +236,30 @@ TEST(Generate, ReportHoldsTheMetrics) {
               0);
   }
 }
+TEST(Generate, ReportSaysWhatRan) {
+  const TemporaryDirectory dir;
+  const auto report = [&](const Arguments& more) {
+    const Outcome run =
+        generate(with_draft() + kQuiet + Arguments{"--max-tokens", "4", "--report", dir / "r"} + more);
+    EXPECT_TRUE(run.succeeded()) << run.describe();
+    return json::parse(read_file(dir / "r"));
+  };
+  json said = report(kPrompt);
+  EXPECT_GE(said["threads"], 1);
+  EXPECT_EQ(said["device"], "cpu");
+  EXPECT_EQ(said["rule"], "greedy");
+  EXPECT_EQ(said["temperature"], 0);
+  EXPECT_EQ(said["draft"]["q_format"], "none");
+
+  said =
+      report({"--prompts", dir.write("in", "{\"prompt\": \"a\", \"temperature\": 1}\n{\"prompt\": \"b\"}\n"),
+              "--rule", "token", "--threads", "1"});
+  EXPECT_EQ(said["threads"], 1);
+  EXPECT_EQ(said["rule"], (json{"greedy", "token"}));
+  EXPECT_EQ(said["temperature"], (json{0, 1}));
+  EXPECT_EQ(said["draft"]["q_format"], "budget:1024");
+}
+
 
 TEST(Generate, TraceIsAChromeTrace) {
   const TemporaryDirectory dir;

@@ -256,6 +256,14 @@ TEST_F(Mpirun, AnInterruptKeepsWhatIsFinished) {
   EXPECT_EQ(read_file(partial), kept);
 }
 
+TEST_F(Mpirun, TheReportSpeaksOfTheTarget) {
+  const TemporaryDirectory dir;
+  ASSERT_TRUE(run(2, {"--threads", "0", "--report", dir / "r.json"}).succeeded());
+  const auto report = nlohmann::json::parse(read_file(dir / "r.json"));
+  EXPECT_GE(report["threads"], 1);
+  EXPECT_EQ(report["device"], "cpu");
+}
+
 TEST_F(Mpirun, AVariableThatNobodyReadsIsToldOnce) {
   const Outcome told = run(2, {}, {"--prompt", "x", "--max-tokens", "2"}, {{"OUTRIDER_THREAD", "1"}});
   EXPECT_TRUE(told.succeeded()) << told.describe();
