@@ -58,9 +58,13 @@ bool is_curve_key(const std::string& text) {
 }
 
 Status write_curve_keys(const std::filesystem::path& file, const CurveKeyPair& keys) {
-  const int fd = open(file.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, S_IRUSR | S_IWUSR);
+  const mode_t mode = keys.secret_key.empty() ? 0666 : 0600;  // less the umask
+  const int fd = open(file.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, mode);
   if (fd < 0)
-    return invalid_argument(fmt::format("{}: cannot create: {}", file.string(), std::strerror(errno)));
+    return invalid_argument(
+        fmt::format("{}: cannot be created: {}; {}", file.string(), std::strerror(errno),
+                    errno == EEXIST ? "a key may be in use: choose another name, or remove the file first"
+                                    : "choose a path in a directory that exists and is yours"));
   std::string text = fmt::format("public = {}\n", keys.public_key);
   if (!keys.secret_key.empty()) text += fmt::format("secret = {}\n", keys.secret_key);
   const bool written = write(fd, text.data(), text.size()) == static_cast<ssize_t>(text.size());

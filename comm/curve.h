@@ -25,7 +25,8 @@ struct CurveKeys {
 Result<CurveKeyPair> make_curve_key_pair();
 bool is_curve_key(const std::string& text);
 
-// A file of lines `public = KEY` and, mode 0600, `secret = KEY`. An existing file is never overwritten.
+// A file of lines `public = KEY` and `secret = KEY`, mode 0600; one without a secret is for everybody. An
+// existing file is never overwritten.
 Status write_curve_keys(const std::filesystem::path& file, const CurveKeyPair& keys);
 // Refuses a file that others can read.
 Result<CurveKeyPair> read_curve_keys(const std::filesystem::path& file);

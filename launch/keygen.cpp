@@ -11,7 +11,9 @@ namespace {
 Status keygen(const std::string& file) {
   ASSIGN_OR_RETURN(const CurveKeyPair keys, make_curve_key_pair());
   RETURN_IF_ERROR(write_curve_keys(file, keys).in("--output"));
-  return write_curve_keys(file + ".pub", {.public_key = keys.public_key, .secret_key = {}}).in("--output");
+  const Status shared = write_curve_keys(file + ".pub", {.public_key = keys.public_key, .secret_key = {}});
+  if (!shared.ok()) std::remove(file.c_str());  // a key alone would be in the way of the next attempt
+  return shared.in("--output");
 }
 
 }  // namespace

@@ -168,6 +168,26 @@ TEST(Help, GammaPoliciesAreListedWithTheirKeys) {
     EXPECT_NE(run.out.find(part), std::string::npos) << part;
 }
 
+TEST(Keygen, MakesASecretAndWhatMayBeReadByAll) {
+  const TemporaryDirectory dir;
+  const auto keygen = [&] {
+    return run_program(
+        {"sh", "-c", "umask 022; exec \"$@\"", "sh", outrider_path(), "keygen", "--output", dir / "a.key"});
+  };
+  ASSERT_TRUE(keygen().succeeded());
+  const auto mode = [&](const char* name) {
+    return static_cast<int>(std::filesystem::status(dir / name).permissions());
+  };
+  EXPECT_EQ(mode("a.key"), 0600);
+  EXPECT_EQ(mode("a.key.pub"), 0644);
+  expect_error(keygen(),
+               {"a.key: cannot be created: File exists", "choose another name, or remove the file"});
+
+  std::filesystem::remove(dir / "a.key");
+  expect_error(keygen(), {"a.key.pub: cannot be created: File exists"});
+  EXPECT_EQ(dir.entries(), Arguments{"a.key.pub"}) << "half a pair";
+}
+
 TEST(Doctor, DescribesTheMachine) {
   const Outcome run = outrider_program({"doctor"});
   EXPECT_EQ(run.code, 0) << run.describe();
