@@ -62,12 +62,6 @@ const LiveRequest* Protocol::find(SequenceId id) const {
   return at == live_.end() ? nullptr : at->second.get();
 }
 
-int64_t Protocol::drafts_held() const {
-  return std::count_if(live_.begin(), live_.end(), [](const auto& item) {
-    return item.second->state == RequestState::kReady && item.second->round.has_draft;
-  });
-}
-
 // ---- requests -------------------------------------------------------------------------------------------
 
 int32_t Protocol::max_context() const {

@@ -77,13 +77,10 @@ class Protocol {
 
   bool has_target() const { return target_.has_value(); }
   const Status& target_status() const { return target_status_; }  // why there is none, after one was lost
-  bool awaits_result() const { return plan_.has_value(); }
   size_t open_requests() const { return queue_.size() + running_; }
   size_t worker_count() const { return workers_.size(); }
   const Totals& totals() const { return totals_; }
   const CostModel& cost() const { return cost_; }
-  // Drafts received and usable, waiting for the next plan.
-  int64_t drafts_held() const;
   // For tests and diagnostics; nullptr when unknown.
   const LiveRequest* find(SequenceId id) const;
 

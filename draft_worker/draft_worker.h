@@ -47,7 +47,6 @@ class DraftWorker {
   // most a forward pass, and is false when nothing is left to do.
   void handle(const Message& message);
   bool work();
-  bool leaving() const { return leaving_; }
 
  private:
   void send(const Message& message);

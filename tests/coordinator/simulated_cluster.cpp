@@ -49,8 +49,7 @@ bool SimulatedCluster::run(std::vector<SimulatedRequest> requests) {
   }
   for (int events = 0; events < kEventLimit && network_.now_us() < kVirtualLimitUs; ++events) {
     const auto deadline = protocol_.next_deadline();
-    const bool anything_open = protocol_.open_requests() > 0 || protocol_.awaits_result();
-    if (network_.is_quiet() && !(deadline && anything_open)) return true;
+    if (network_.is_quiet() && !(deadline && protocol_.open_requests() > 0)) return true;
     const int64_t deadline_us =
         deadline ? std::chrono::ceil<std::chrono::microseconds>(deadline->time_since_epoch()).count()
                  : INT64_MAX;
