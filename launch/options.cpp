@@ -84,15 +84,14 @@ void add_model_options(CLI::App& app, RunOptions& o) {
   app.add_flag(
          "--allow-remote", o.allow_remote,
          "Under mpirun on several hosts whose libzmq has no CURVE: the coordinator listens where the others "
-         "can "
-         "reach it all the same. Nothing is encrypted or authenticated then: trusted networks only. With "
+         "can reach it all the same. Nothing is encrypted or authenticated then: trusted networks only. With "
          "CURVE every job makes its own keys and this is not needed")
       ->envname("OUTRIDER_ALLOW_REMOTE")
       ->group("Models");
   app.add_option("--bind-host", o.bind_host,
                  "Several hosts: the coordinator's address to listen on, an IPv4 address of its host. "
-                 "Default: what "
-                 "its host name resolves to, or its first interface; on one host always loopback")
+                 "Default: what its host name resolves to, or its first interface; on one host always "
+                 "loopback")
       ->envname("OUTRIDER_BIND_HOST")
       ->group("Models");
 }
@@ -203,10 +202,8 @@ void add_generate_options(CLI::App& app, RunOptions& o) {
          "--q-format", o.q_format,
          "Draft distribution for token and block; each form is exact, because the drafter draws from what it "
          "sends. budget:BYTES: rounded until it fits into so many bytes for each drafted token, the tokens "
-         "that "
-         "are too unlikely to be listed all alike; dense: every token's weight in 16 bits; auto: a budget of "
-         "1 % "
-         "of a dense row, and at least 1024")
+         "that are too unlikely to be listed all alike; dense: every token's weight in 16 bits; auto: a "
+         "budget of 1 % of a dense row, and at least 1024")
       ->group("Speculation")
       ->capture_default_str();
   app.add_option(
@@ -226,8 +223,7 @@ void add_generate_options(CLI::App& app, RunOptions& o) {
          "For experiments: a slow or faulty network between coordinator and draft workers, e.g. "
          "delay=1ms,rate=1gbit (one way; us, ms, s; kbit, mbit, gbit). loss=, duplicate=, corrupt=, reorder= "
          "with a share of the messages, 0.1 or 10%; partition=5s..35s: nothing arrives in that time after "
-         "the "
-         "first worker came; links=draft, target (delay and rate only) or all; seed=N")
+         "the first worker came; links=draft, target (delay and rate only) or all; seed=N")
       ->envname("OUTRIDER_EMULATE_LINK")
       ->group("Speculation");
   app.add_flag("--compare-plain", o.compare_plain,
@@ -239,9 +235,8 @@ void add_generate_options(CLI::App& app, RunOptions& o) {
       ->group("Reports");
   app.add_option(
          "--record-rounds", o.record_rounds_file,
-         "Write every round here, for `outrider simulate replay`: what other draft lengths would have "
-         "done. Rounds without a draft leave gaps; the drafter guesses once more after each draft that was "
-         "fully "
+         "Write every round here, for `outrider simulate replay`: what other draft lengths would have done. "
+         "Rounds without a draft leave gaps; the drafter guesses once more after each draft that was fully "
          "accepted")
       ->group("Reports");
   app.add_flag("-q,--quiet", o.quiet, "No progress and no report on standard error")->group("Reports");

@@ -106,8 +106,7 @@ std::string screen_report(const RunOptions& options, const Totals& totals, const
     if (const auto overlap = compare_overlap(totals); overlap && options.emulate_link.empty())
       out += fmt::format(
           "ahead: {:.0f} % of {} outcomes were prepared; a round took {:.3f} ms, {:.3f} predicted (verify "
-          "{:.3f}, "
-          "prepare {:.3f}, draft {:.3f})\n",
+          "{:.3f}, prepare {:.3f}, draft {:.3f})\n",
           overlap->hit_rate * 100, totals.preparation.lookups, overlap->measured, overlap->predicted(),
           overlap->verify, overlap->prepare, overlap->draft);
     const auto& kinds = metrics["wire"]["kinds"];

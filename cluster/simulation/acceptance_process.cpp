@@ -27,7 +27,7 @@ Result<double> number(std::string_view text, std::string_view what) {
   double value = 0;
   const auto [rest, error] = std::from_chars(text.data(), text.data() + text.size(), value);
   if (error != std::errc() || rest != text.data() + text.size() || !std::isfinite(value))
-    return invalid_argument(fmt::format("synthetic acceptance: '{}' is not {}", text, what));
+    return invalid_argument(fmt::format("'{}' is not {}", text, what));
   return value;
 }
 
@@ -39,7 +39,7 @@ struct RateOptions {
 Result<double> chance(std::string_view key, std::string_view text) {
   ASSIGN_OR_RETURN(const double value, number(text, "a chance"));
   if (value >= 0 && value <= 1) return value;
-  return invalid_argument(fmt::format("synthetic acceptance: {} {} is not in 0..1", key, value));
+  return invalid_argument(fmt::format("{} {} is not in 0..1", key, value));
 }
 
 // "spread=S,guess=G,hit=H", any of them.
@@ -61,8 +61,7 @@ Result<RateOptions> parse_options(std::string_view text) {
       const auto near = std::min_element(kKeys.begin(), kKeys.end(), [&](auto a, auto b) {
         return edit_distance(a, key) < edit_distance(b, key);
       });
-      return invalid_argument(
-          fmt::format("synthetic acceptance: '{}' is not known; did you mean '{}='?", option, *near));
+      return invalid_argument(fmt::format("'{}' is not known; did you mean '{}='?", option, *near));
     }
   }
   return options;
@@ -72,12 +71,11 @@ Result<RateOptions> parse_options(std::string_view text) {
 
 Result<AcceptanceProcess> AcceptanceProcess::of_rates(std::vector<double> rates, double spread,
                                                       uint64_t seed) {
-  if (rates.empty()) return invalid_argument("synthetic acceptance: no rate is given");
+  if (rates.empty()) return invalid_argument("no rate is given");
   for (const double rate : rates)
-    if (!(rate >= 0 && rate <= 1))
-      return invalid_argument(fmt::format("synthetic acceptance: rate {} is not in 0..1", rate));
+    if (!(rate >= 0 && rate <= 1)) return invalid_argument(fmt::format("rate {} is not in 0..1", rate));
   if (!(spread >= 0 && spread <= 0.5))
-    return invalid_argument(fmt::format("synthetic acceptance: spread {} is not in 0..0.5", spread));
+    return invalid_argument(fmt::format("spread {} is not in 0..0.5", spread));
   AcceptanceProcess process;
   process.rates_ = std::move(rates);
   process.spread_ = spread;
@@ -91,8 +89,7 @@ Result<AcceptanceProcess> AcceptanceProcess::of_rates(std::vector<double> rates,
 Result<AcceptanceProcess> AcceptanceProcess::of_length(double tokens, int32_t gamma, uint64_t seed) {
   if (gamma < 1 || !(tokens >= 1 && tokens <= gamma + 1))
     return invalid_argument(
-        fmt::format("synthetic acceptance: {} tokens per round at draft length {} is outside 1..{}", tokens,
-                    gamma, gamma + 1));
+        fmt::format("{} tokens per round at draft length {} is outside 1..{}", tokens, gamma, gamma + 1));
   double low = 0, high = 1;
   for (int i = 0; i < 60; ++i) {
     const double alpha = (low + high) / 2;
@@ -144,7 +141,7 @@ Result<AcceptanceProcess> AcceptanceProcess::parse(std::string_view text, uint64
   }
   if (kind != "rates")
     return invalid_argument(
-        fmt::format("synthetic acceptance '{}': write rates:0.8/0.7[,spread=S][,guess=G|hit=H], "
+        fmt::format("'{}': write rates:0.8/0.7[,spread=S][,guess=G|hit=H], "
                     "length:TOKENS[/GAMMA] or trace:FILE",
                     text));
   RateOptions options;

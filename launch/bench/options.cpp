@@ -73,8 +73,7 @@ void add_bench_options(CLI::App& app, BenchOptions& o) {
       "                   (with --device cuda: those bytes per second)\n"
       "  t(M)/t(1)        time of one target pass over M tokens of one text, against one token\n"
       "  predicted        (1 - a^(g+1)) / (1 - a) tokens per round for acceptance a, over the cost of a "
-      "round "
-      "without\n"
+      "round without\n"
       "                   any protocol or scheduling: draft time, t(g+1) and verification\n"
       "  transfer, idle   a round's time between the roles, and the coordinator's own\n"
       "Text is compared with plain decoding before anything is timed; where it differs the run fails.");

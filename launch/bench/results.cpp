@@ -94,9 +94,10 @@ std::string run_table(const BenchResults& r) {
 
 std::string round_table(const BenchResults& r) {
   std::string out =
-      "\n| ms per round | draft | transfer | verify forward | verification | commit | idle | wall | transfer "
-      "+ "
-      "idle, median |\n|---|---|---|---|---|---|---|---|---|\n";
+      "\n"
+      "| ms per round | draft | transfer | verify forward | verification | commit | idle | wall | transfer + "
+      "idle, median |\n"
+      "|---|---|---|---|---|---|---|---|---|\n";
   const auto line = [&](const GammaResult& g) {
     const RoundSeconds& s = g.round;
     out += fmt::format("| {} | {:.3f} | {:.3f} | {:.3f} | {:.3f} | {:.3f} | {:.3f} | {:.3f} | {:.3f} |\n",

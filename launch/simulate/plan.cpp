@@ -84,11 +84,12 @@ Result<std::vector<Candidate>> layouts(const PlanOptions& options, std::vector<s
 
 Result<PlanRow> play(const PlanOptions& options, const Candidate& candidate,
                      const std::vector<SimulatedRequest>& requests) {
-  ASSIGN_OR_RETURN(const auto acceptance, AcceptanceProcess::parse(options.acceptance, options.seed));
+  const auto acceptance = AcceptanceProcess::parse(options.acceptance, options.seed);
+  if (!acceptance.ok()) return acceptance.status().in("--acceptance");
   SimulationOptions world{
       .group = candidate.group, .groups = candidate.layout.groups, .gamma_policy = candidate.policy};
   ASSIGN_OR_RETURN(world.group.pipeline, parse_pipeline(candidate.pipeline));
-  ASSIGN_OR_RETURN(const auto result, ClusterSimulator(world, acceptance).run(requests));
+  ASSIGN_OR_RETURN(const auto result, ClusterSimulator(world, *acceptance).run(requests));
   const RoundSums& rounds = result.totals.rounds;
   const int drafters = candidate.layout.groups * candidate.layout.drafters;
   return PlanRow{.layout = candidate.layout,

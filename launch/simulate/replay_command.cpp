@@ -64,11 +64,12 @@ std::string table(const std::vector<Row>& rows) {
 std::string explanation(const RoundRecord& record, const std::vector<std::string>& caveats) {
   const RecordedCosts& c = record.costs;
   std::string out = fmt::format(
-      "\n{} requests recorded with {}, up to {} at once. Rounds: {}\n"
+      "\n"
+      "{} requests recorded with {}, up to {} at once. Rounds: {}\n"
       "Times are not measured but from the costs which that run fitted: a target pass {:.3f} ms and {:.4f} "
-      "ms "
-      "a row,\na draft token {:.4f} ms, exchange {:.4f} ms. Gaps: tested tokens that the record does not "
-      "cover, drawn at its acceptance.\n",
+      "ms a row,\n"
+      "a draft token {:.4f} ms, exchange {:.4f} ms. Gaps: tested tokens that the record does not cover, "
+      "drawn at its acceptance.\n",
       record.requests.size(), record.gamma_policy, record.max_num_seqs,
       caveats.empty() ? "exactly those of real runs, but for gaps." : "not exact.", c.verify.base * 1e3,
       c.verify.per_row * 1e3, c.draft.per_step * 1e3, c.exchange * 1e3);

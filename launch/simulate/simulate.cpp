@@ -154,7 +154,9 @@ std::string screen(const SimulationResult& result, int groups, double wall) {
 
 Status run_one(const RunFlags& f) {
   ASSIGN_OR_RETURN(const auto group, group_of(f));
-  ASSIGN_OR_RETURN(const auto acceptance, AcceptanceProcess::parse(f.acceptance, f.seed));
+  const auto parsed = AcceptanceProcess::parse(f.acceptance, f.seed);
+  if (!parsed.ok()) return parsed.status().in("--acceptance");
+  const AcceptanceProcess& acceptance = parsed.value();
   ASSIGN_OR_RETURN(const auto arrivals,
                    make_arrivals(f.arrivals, f.requests, f.prompt_tokens, f.output_tokens, f.seed));
   const auto start = std::chrono::steady_clock::now();

@@ -46,8 +46,7 @@ std::string introduction(const StudySummary& s) {
   for (const CellSummary& cell : s.cells) there += cell.runs.size();
   std::string out = fmt::format(
       "<p>{} cells, {} of {} runs finished, {} of them failed. {} Written by outrider {}. Figures are "
-      "medians "
-      "over repeats; whiskers reach from the lowest to the highest.</p>\n",
+      "medians over repeats; whiskers reach from the lowest to the highest.</p>\n",
       s.cells.size(), there, s.cells.size() * static_cast<size_t>(s.study.repeats), s.failed(),
       escaped(s.setting), kVersion);
   if (s.synthetic())

@@ -190,8 +190,7 @@ TEST(Generate, SyntheticAcceptanceIsWhatWasAskedForAndSaysSo) {
 
   const Outcome bad = generate(common + Arguments{"--synthetic-acceptance", "rates:1.5"});
   EXPECT_EQ(bad.code, 2);
-  EXPECT_NE(bad.err.find("--synthetic-acceptance: synthetic acceptance: rate 1.5 is not in 0..1"),
-            std::string::npos)
+  EXPECT_NE(bad.err.find("--synthetic-acceptance: rate 1.5 is not in 0..1"), std::string::npos)
       << bad.describe();
 }
 
@@ -236,6 +235,7 @@ TEST(Generate, ReportHoldsTheMetrics) {
               0);
   }
 }
+
 TEST(Generate, ReportSaysWhatRan) {
   const TemporaryDirectory dir;
   const auto report = [&](const Arguments& more) {
@@ -259,7 +259,6 @@ TEST(Generate, ReportSaysWhatRan) {
   EXPECT_EQ(said["temperature"], (json{0, 1}));
   EXPECT_EQ(said["draft"]["q_format"], "budget:1024");
 }
-
 
 TEST(Generate, TraceIsAChromeTrace) {
   const TemporaryDirectory dir;
