@@ -4,6 +4,7 @@
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
+#include <cstdlib>
 #include <cstring>
 #include <vector>
 
@@ -55,6 +56,17 @@ std::string explain_extras(const CLI::App& command) {
   return fmt::format("there is no flag {}{}", name, did_you_mean(nearest_flag(command, name)));
 }
 
+// " (from OUTRIDER_X)", if what is wrong with an option came from there.
+std::string source_of(const CLI::App& command, std::string_view error) {
+  for (const CLI::Option* option : command.get_options()) {
+    const char* const value = std::getenv(option->get_envname().c_str());
+    if (value && option->results() == std::vector<std::string>{value} &&
+        error.find(option->get_name()) != std::string_view::npos)
+      return fmt::format(" (from {})", option->get_envname());
+  }
+  return "";
+}
+
 }  // namespace
 
 std::string nearest_flag(const CLI::App& command, const std::string& name) {
@@ -103,14 +115,15 @@ std::string explain_parse_error(const CLI::App& app, const CLI::ParseError& erro
       return fmt::format("outrider: {}: say what to do: {}. `outrider {} --help` explains them.\n",
                          command.get_name(), fmt::join(names, " or "), command.get_name());
     const bool extras = error.get_exit_code() == static_cast<int>(CLI::ExitCodes::ExtrasError);
-    return fmt::format("outrider: {}\n`outrider {} --help` explains every flag.\n",
-                       extras ? explain_extras(command) : error.what(), command.get_name());
+    return fmt::format("outrider: {}{}\n`outrider {} --help` explains every flag.\n",
+                       extras ? explain_extras(command) : error.what(), source_of(command, error.what()),
+                       command.get_name());
   }
   const std::vector<std::string> names = command_names(app);
   if (argc < 2 || argv[1][0] == '-')
     return fmt::format("outrider: say what to do first: {}. `outrider --help` explains them.\n",
                        fmt::join(names, " or "));
-  return fmt::format("outrider: there is no command {}{}. `outrider --help` shows all.\n", argv[1],
+  return fmt::format("outrider: there is no command {}{}\n`outrider --help` shows all.\n", argv[1],
                      did_you_mean(nearest_name(names, argv[1])));
 }
 

@@ -235,7 +235,9 @@ Status unknown_key(const std::string& key) {
 
 Result<PromptRequest> Reader::from_line(const std::string& text, size_t line) const {
   auto parsed = parse_json(text, "not JSON", {.max_bytes = kMaxLineBytes, .max_depth = 16});
-  if (!parsed.ok()) return malformed(without_line_number(parsed.status().message()));
+  if (!parsed.ok())
+    return malformed(without_line_number(parsed.status().message()) +
+                     "; each line is a whole request: {\"prompt\": \"...\"}");
   const json object = std::move(parsed).value();
   if (!object.is_object()) return invalid_argument("not a JSON object; write {\"prompt\": \"...\"}");
   for (const auto& [key, value] : object.items())

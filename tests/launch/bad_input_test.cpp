@@ -231,7 +231,7 @@ INSTANTIATE_TEST_SUITE_P(
         BadLine{"twice", R"({"prompt": "x", "prompt": "y"})", {"\"prompt\"", "twice"}},
         BadLine{"cut", R"({"prompt": "x")", {"not JSON", "column 15"}},
         BadLine{"not_an_object", R"(["x"])", {"not a JSON object"}},
-        BadLine{"bare_text", "Once upon a time", {"not JSON", "column 1"}},
+        BadLine{"bare_text", "Once upon a time", {"not JSON", "column 1", "each line is a whole request"}},
         BadLine{"not_utf8", "{\"prompt\": \"caf\xe9\"}", {"not JSON", "UTF-8"}},
         BadLine{"deep", "{\"prompt\": " + std::string(50, '[') + std::string(50, ']') + "}", {"nested"}},
         BadLine{

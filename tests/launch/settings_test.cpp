@@ -117,7 +117,10 @@ TEST_F(Settings, AVariableThatNobodyReadsIsTold) {
 }
 
 TEST_F(Settings, ABadVariableIsToldWithItsFlag) {
-  expect_error(generate({"--prompt", "x"}, {.env = {{"OUTRIDER_THREADS", "many"}}}), {"--threads", "many"});
+  expect_error(generate({"--prompt", "x"}, {.env = {{"OUTRIDER_THREADS", "many"}}}),
+               {"--threads", "many (from OUTRIDER_THREADS)"});
+  expect_error(generate({"--prompt", "x", "--threads", "few"}, {.env = {{"OUTRIDER_THREADS", "many"}}}),
+               {"--threads = few\n"});
   expect_error(generate({"--prompt", "x"}, {.env = {{"OUTRIDER_DRAFTER", "oracle"}}}),
                {"--drafter", "oracle"});
 }
