@@ -2,6 +2,7 @@
 
 #include <cerrno>
 #include <cstring>
+#include <filesystem>
 
 #include "launch/interrupt.h"
 
@@ -31,6 +32,28 @@ Status check_writable(const std::string& flag, const std::string& path) {
   return path.empty() ? Status() : named(flag, TemporaryFile::check(path));
 }
 
+// A file that is read, or written twice, would be lost under what is written last.
+Status check_distinct(const RunOptions& o) {
+  namespace fs = std::filesystem;
+  std::map<fs::path, std::string> flags;
+  for (const auto& [flag, path] : {std::pair{"--prompts", &o.prompts_file},
+                                   {"--output", &o.output_file},
+                                   {"--report", &o.report_file},
+                                   {"--trace", &o.trace_file},
+                                   {"--record-rounds", &o.record_rounds_file}}) {
+    std::error_code ignored;
+    const bool is_stream =
+        *path == "-" || (fs::exists(*path, ignored) && !fs::is_regular_file(*path, ignored));
+    if (path->empty() || is_stream) continue;
+    const auto [other, is_new] =
+        flags.emplace(fs::weakly_canonical(fs::absolute(*path, ignored), ignored), flag);
+    if (!is_new)
+      return invalid_argument(
+          fmt::format("{} {}: is the file of {} too; choose another one", flag, *path, other->second));
+  }
+  return {};
+}
+
 }  // namespace
 
 Status write_file(const std::string& path, const std::string& content) {
@@ -40,6 +63,7 @@ Status write_file(const std::string& path, const std::string& content) {
 }
 
 Result<Output> Output::open(const RunOptions& options, const Tokenizer& tokenizer) {
+  RETURN_IF_ERROR(check_distinct(options));
   RETURN_IF_ERROR(check_writable("--report", options.report_file));
   RETURN_IF_ERROR(check_writable("--trace", options.trace_file));
   RETURN_IF_ERROR(check_writable("--record-rounds", options.record_rounds_file));
@@ -50,10 +74,11 @@ Result<Output> Output::open(const RunOptions& options, const Tokenizer& tokenize
   output.file_.emplace(std::move(file).value());
   if (!options.quiet && output.keeps_results())
     for (const std::string& other : output.file_->others())
-      std::fprintf(stderr,
-                   "outrider: %s has the first results of a run that did not come to its end, or is still at "
-                   "it; this run begins anew and leaves that file alone\n",
-                   other.c_str());
+      std::fprintf(
+          stderr,
+          "outrider: %s keeps what another run has finished, which did not come to its end or is still at "
+          "it; this run begins anew and leaves that file alone\n",
+          other.c_str());
   return output;
 }
 

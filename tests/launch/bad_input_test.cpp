@@ -102,6 +102,9 @@ INSTANTIATE_TEST_SUITE_P(
         BadFlags{"output_directory_missing",
                  {"--output", "/no/such/dir/o.jsonl"},
                  {"--output /no/such/dir/o.jsonl", "cannot be written", "directory"}},
+        BadFlags{"one_file_for_two",
+                 {"--output", "o", "--report", "./o"},
+                 {"--report ./o: is the file of --output too", "choose another"}},
         BadFlags{"output_is_directory", {"--output", "/tmp"}, {"--output", "/tmp", "is a directory"}},
         BadFlags{"report_directory_missing",
                  {"--report", "/no/such/dir/r.json", "--output", "o"},
@@ -167,6 +170,18 @@ TEST_P(BadLineTest, IsRefusedWithItsNumber) {
   expect_refused(run, GetParam().says);
   EXPECT_NE(run.err.find("in.jsonl:3: "), std::string::npos) << run.describe();
   EXPECT_EQ(dir.entries(), Arguments{"in.jsonl"}) << "a file was left behind";
+}
+
+TEST(BadPrompts, AreNotReplacedByTheirResults) {
+  const TemporaryDirectory dir;
+  const std::string requests = "{\"prompt\": \"fine\"}\n", file = dir.write("in.jsonl", requests);
+  std::filesystem::create_symlink("in.jsonl", dir / "link");
+  for (const char* output : {"in.jsonl", "link"}) {
+    expect_refused(
+        generate({"--prompts", file, "--output", output}, {.directory = dir.path(), .limit = kSoon}),
+        {std::string("--output ") + output + ": is the file of --prompts too"});
+    EXPECT_EQ(read_file(file), requests);
+  }
 }
 
 INSTANTIATE_TEST_SUITE_P(

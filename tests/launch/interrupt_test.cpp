@@ -86,8 +86,7 @@ TEST_P(Interrupt, KeepsWhatIsFinished) {
   const Outcome again = generate({"--prompt", "x", "--max-tokens", "4", "--output", "out/out.jsonl"},
                                  {.directory = dir_.path()});
   EXPECT_TRUE(again.succeeded()) << again.describe();
-  EXPECT_NE(again.err.find(partial + " has the first results of a run that did not come to its end"),
-            std::string::npos)
+  EXPECT_NE(again.err.find(partial + " keeps what another run has finished"), std::string::npos)
       << again.describe();
   EXPECT_EQ(read_file(dir_ / partial), kept);
   EXPECT_EQ(read_file(output_ / "out.jsonl").front(), '{');
