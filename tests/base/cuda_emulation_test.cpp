@@ -38,6 +38,17 @@ TEST(CudaEmulation, MissingBarrierShows) {
   EXPECT_GT(wrong_mirrors(&mirror<false>), 0);
 }
 
+#if defined(__SANITIZE_ADDRESS__)
+void write_word(int64_t at) { shared_memory<float>()[at] = 1; }
+
+TEST(CudaEmulation, SharedMemoryEndsWhereItEnds) {
+  const Stream stream;
+  const LaunchShape shape{.threads = 1, .shared_bytes = 5 * sizeof(float)};
+  launch(stream, shape, &write_word, int64_t{4});
+  EXPECT_DEATH(launch(stream, shape, &write_word, int64_t{5}), "heap-buffer-overflow");
+}
+#endif
+
 template <bool kWithWait>
 void copy_through_shared(const uint32_t* from, uint32_t* to) {
   auto* words = shared_memory<uint32_t>();
