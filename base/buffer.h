@@ -6,6 +6,8 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <cstdlib>
+#include <cstring>
 #include <new>
 #include <span>
 #include <type_traits>
@@ -20,13 +22,7 @@ class Buffer {
  public:
   Buffer() = default;
   explicit Buffer(int64_t size) : size_(size) {
-    if (size == 0) return;
-    void* memory =
-        mmap(nullptr, bytes(), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-    if (memory == MAP_FAILED) throw std::bad_alloc();
-    constexpr size_t kHugePage = size_t{2} << 20;
-    if (bytes() >= 2 * kHugePage) madvise(memory, bytes(), MADV_HUGEPAGE);
-    data_ = static_cast<T*>(memory);
+    if (size != 0) data_ = static_cast<T*>(take(bytes()));
   }
   Buffer(Buffer&& other) noexcept
       : data_(std::exchange(other.data_, nullptr)), size_(std::exchange(other.size_, 0)) {}
@@ -36,7 +32,7 @@ class Buffer {
     return *this;
   }
   ~Buffer() {
-    if (data_) munmap(data_, bytes());
+    if (data_) give_back(data_, bytes());
   }
 
   T* data() { return data_; }
@@ -49,6 +45,25 @@ class Buffer {
   std::span<const T> span() const { return {data_, static_cast<size_t>(size_)}; }
 
  private:
+#if defined(__SANITIZE_ADDRESS__)  // it watches the bounds of what its own allocator gave, and of no mapping
+  static void* take(size_t bytes) {
+    void* memory = nullptr;
+    if (posix_memalign(&memory, 64, bytes) != 0) throw std::bad_alloc();
+    return std::memset(memory, 0, bytes);
+  }
+  static void give_back(void* memory, size_t) { std::free(memory); }
+#else
+  static void* take(size_t bytes) {
+    void* memory =
+        mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (memory == MAP_FAILED) throw std::bad_alloc();
+    constexpr size_t kHugePage = size_t{2} << 20;
+    if (bytes >= 2 * kHugePage) madvise(memory, bytes, MADV_HUGEPAGE);
+    return memory;
+  }
+  static void give_back(void* memory, size_t bytes) { munmap(memory, bytes); }
+#endif
+
   T* data_ = nullptr;
   int64_t size_ = 0;
 };
