@@ -7,7 +7,8 @@ Makes three pairs of models (25 MB in all that runs; target 17 MB, so that it st
 accepted 8 times in 10, another whose draft guesses a different target's text (never accepted), and a draft that takes fifty
 times as long. Plain decoding, without any drafter, of the same target with the same threads and the same kind of processes runs
 before and after every condition, and a condition's figure is its rate over the mean of these two: slow spells of the machine
-then cancel. Medians, lowest and highest of the repetitions. Needs Open MPI, and a machine that does nothing else.
+then cancel. Medians, lowest and highest of the repetitions, and their mean with its standard error, which says what so many
+repetitions can tell. Needs Open MPI, and a machine that does nothing else.
 """
 import argparse
 import json
@@ -155,9 +156,11 @@ def main():
                 after = bench.plain(condition)
                 shares[condition.name].append(rate / ((before[kind] + after) / 2))
                 before[kind] = after
-    print("%-50s of plain (lowest to highest)" % "")
+    print("%-50s of plain (lowest to highest), mean +- standard error" % "")
     for name, values in shares.items():
-        print("%-50s %.3f (%.3f to %.3f)" % (name, statistics.median(values), min(values), max(values)))
+        error = statistics.stdev(values) / len(values) ** 0.5 if len(values) > 1 else float("nan")
+        print("%-50s %.3f (%.3f to %.3f), %.3f +- %.3f" %
+              (name, statistics.median(values), min(values), max(values), statistics.mean(values), error))
 
 
 if __name__ == "__main__":
