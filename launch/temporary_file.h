@@ -1,7 +1,7 @@
 // A file that appears complete or not at all: written under a temporary name beside its own, renamed at the
-// end, removed when the run fails or is interrupted. What is no regular file (a device, a pipe, /dev/stdout)
-// is written in place: a rename would take its name away from it. Of a symbolic link, what it points to is
-// written. A file that is replaced passes its mode on.
+// end, removed when the run fails or is interrupted, unless it is to be kept. What is no regular file (a
+// device, a pipe, /dev/stdout) is written in place: a rename would take its name away from it. Of a symbolic
+// link, what it points to is written. A file that is replaced passes its mode on.
 #pragma once
 
 #include <cstdio>
