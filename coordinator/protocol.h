@@ -216,6 +216,7 @@ class Protocol {
   // protocol_verdict.cpp: verdicts and commits
   Status check_verdict(const LiveRequest& live, const Verdict& verdict) const;
   Status check_result(const StepResult& result) const;
+  void learn_round_time(const RoundInFlight& round, bool prefills);
   void apply_verdict(LiveRequest& live, const PlannedEntry& entry, Verdict& verdict,
                      const StepResult& result);
   void lose_draft(LiveRequest& live, bool link_lost);
@@ -254,6 +255,7 @@ class Protocol {
   uint64_t next_step_ = 0;
   std::optional<OutstandingPlan> plan_;
   double round_ewma_ns_ = 0, step_ewma_ns_ = 0;
+  bool had_ordinary_round_ = false;                           // with a draft and no prompt rows
   CostModel cost_;                                            // whatever drafts
   std::map<DrafterKind, CostModel> costs_;                    // of every kind that ever joined; bounded
   std::vector<std::pair<PeerId, double>> draft_busy_;         // scratch: seconds of one plan, by worker

@@ -73,11 +73,21 @@ void Protocol::receive(PeerId peer, StepResult& message) {
     LiveRequest& live = *live_.at(entry.sequence);
     if (entry.sampling) {
       apply_verdict(live, entry, message.verdicts[at++], message);
+      learn_round_time(live.round, done.prefills);
     } else {
       live.sequence.target_prefilled(entry.input_count);
       if (!live.finished()) live.become(RequestState::kPrefill);
     }
   }
+}
+
+// For the deadlines of rounds to come. A round in which the target or the worker reads prompts is much
+// longer: those before the first without them are forgotten with it.
+void Protocol::learn_round_time(const RoundInFlight& round, bool prefills) {
+  if (round.draft.ids.empty()) return;
+  const bool ordinary = !prefills && !round.read_prompt;
+  if (ordinary && !std::exchange(had_ordinary_round_, true)) round_ewma_ns_ = 0;
+  average(&round_ewma_ns_, now_ - round.begun_at);
 }
 
 // A finished request (cancelled while its pass ran) only follows the target's state until it is closed there.
@@ -188,7 +198,6 @@ void Protocol::record(LiveRequest& live, const PlannedEntry& entry, const Verdic
   live.metrics.phases.add(phases);
   totals_.rounds.add(sums);
   totals_.phases.add(phases);
-  if (drafted > 0) average(&round_ewma_ns_, now_ - round.begun_at);
   const auto& eos_ids = options_.eos_ids;
   const TokenId guess = round.draft.guess;
   std::optional<bool> guess_was_right;
