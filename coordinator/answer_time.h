@@ -28,6 +28,9 @@ class AnswerTime {
   void suppose(Clock::duration exchange) {
     if (!measured_ && (!known() || nanoseconds(exchange) < mean_)) begin(exchange);
   }
+  // Whether the first Propose, or its answer, was.
+  void lost(bool was) { lost_ += ((was ? 1 : 0) - lost_) / 16; }
+  bool much_is_lost() const { return lost_ > 0.1; }
   bool known() const { return mean_ > 0; }
   // After a Propose whose draft takes `drafting` to make.
   Clock::duration overdue(Clock::duration drafting) const {
@@ -46,6 +49,7 @@ class AnswerTime {
 
   bool measured_ = false;
   double mean_ = 0, deviation_ = 0;  // ns
+  double lost_ = 0;                  // share of late exchanges
   double patience_ = 0;              // share of the usual time that is waited on top
 };
 

@@ -22,6 +22,7 @@ namespace outrider {
 struct Proposal {
   Propose message;
   Clock::time_point sent_at{};     // first
+  int32_t unread = 0;              // tokens to be read first, where they are many
   bool guessed = false;            // when it is overdue, for want of answers
   Clock::duration repeat_after{};  // 0: never
   Clock::time_point repeat_at{};

@@ -106,8 +106,9 @@ class Protocol {
     std::optional<uint64_t> asked_in;  // the step whose rounds it last drafted for
     ShadowPhase shadows;
     AnswerTime answer_time;
-    bool slices = true;   // none of its slices of q was lost yet
-    double token_ns = 0;  // how long a drafted token is waited for; 0: not known
+    bool slices = true;        // none of its slices of q was lost yet
+    double token_ns = 0;       // how long a drafted token is waited for; 0: not known
+    double read_token_ns = 0;  // how long it reads a committed one; 0: not known
     Clock::time_point measured_at{};
     bool usable(Clock::time_point now) const { return now >= (silent ? silent_until : resume_at); }
     std::vector<SequenceId> unsent_closes;  // its queue was full; bounded by what it can hold
@@ -189,9 +190,12 @@ class Protocol {
   QKind q_kind(const LiveRequest& live, const Worker& worker) const;
   GammaContext gamma_context(const LiveRequest& live, const Worker& worker) const;
   bool reads_along(const LiveRequest& live, const Worker& worker) const;
+  int32_t unread(const LiveRequest& live) const;
   Clock::duration reading_time(const LiveRequest& live) const;
   void ask(LiveRequest& live);
   Clock::duration repeat_time(const Worker& worker, int32_t gamma) const;
+  Clock::duration expected_reading(const Worker& worker, int32_t unread) const;
+  void learn_reading(Worker& worker, const Proposal& proposal, const Draft& draft);
   Clock::duration lost_time(const Proposal& proposal, const Draft& draft) const;
   void repeat_overdue();
   void ask_aside(LiveRequest& live, int32_t gamma);
@@ -255,6 +259,7 @@ class Protocol {
   uint64_t next_step_ = 0;
   std::optional<OutstandingPlan> plan_;
   double round_ewma_ns_ = 0, step_ewma_ns_ = 0;
+  double prompt_ns_ = 0, prompt_rows_ = 0;                    // of the target's passes with prompt rows
   bool had_ordinary_round_ = false;                           // with a draft and no prompt rows
   CostModel cost_;                                            // whatever drafts
   std::map<DrafterKind, CostModel> costs_;                    // of every kind that ever joined; bounded

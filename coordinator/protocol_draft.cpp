@@ -91,12 +91,16 @@ Clock::duration Protocol::draft_timeout() const {
   return std::max<Clock::duration>(options_.draft_timeout_min, scaled);
 }
 
+// Tokens that a worker has to read before it drafts; 0: so few that its usual times hold.
+int32_t Protocol::unread(const LiveRequest& live) const {
+  const int32_t committed = live.sequence.committed();
+  if (live.link.fresh) return committed;
+  return committed - live.link.known > kCatchUpTokens ? committed - live.link.known : 0;
+}
+
 // What a worker gets on top that has a prompt, or much else, to read first.
 Clock::duration Protocol::reading_time(const LiveRequest& live) const {
-  const int32_t committed = live.sequence.committed();
-  const int32_t unread = live.link.fresh ? committed : committed - live.link.known;
-  if (!live.link.fresh && unread <= kCatchUpTokens) return {};
-  return std::min<Clock::duration>(kReadingTimePerToken * unread, options_.first_draft_timeout);
+  return std::min<Clock::duration>(kReadingTimePerToken * unread(live), options_.first_draft_timeout);
 }
 
 // For the draft of the round that begins, or again when the worker had lost track.
@@ -129,6 +133,7 @@ void Protocol::propose(LiveRequest& live, int32_t gamma, Pipeline pipeline) {
   const int32_t committed = live.sequence.committed();
   const auto unseen = live.sequence.ids_from(live.link.known);
   const Worker& worker = *worker_of(live);
+  const int32_t unread_count = unread(live);
   const QKind q = q_kind(live, worker);
   Propose message{.sequence = live.id(),
                   .epoch = live.sequence.epoch(),
@@ -145,9 +150,10 @@ void Protocol::propose(LiveRequest& live, int32_t gamma, Pipeline pipeline) {
   const Clock::duration repeat_after = gamma > 0 ? repeat_time(worker, gamma) : Clock::duration(0);
   live.link.proposal = {.message = message,
                         .sent_at = now_,
+                        .unread = unread_count,
                         .guessed = !worker.answer_time.known(),
                         .repeat_after = repeat_after,
-                        .repeat_at = now_ + repeat_after};
+                        .repeat_at = now_ + repeat_after + expected_reading(worker, unread_count)};
   send(*live.link.peer, std::move(message));
   live.link.known = committed;
 }
@@ -157,6 +163,21 @@ Clock::duration Protocol::repeat_time(const Worker& worker, int32_t gamma) const
   const auto drafting = std::chrono::nanoseconds(
       static_cast<int64_t>(gamma * cost_of(worker.kind).draft_token_seconds() * 1e9));
   return std::max<Clock::duration>(options_.repeat_min, worker.answer_time.overdue(drafting));
+}
+
+// Who has not read much yet is thought to read as fast as the target. Where much is lost nothing is waited
+// for: to repeat some in vain costs less than to miss one for so long.
+Clock::duration Protocol::expected_reading(const Worker& worker, int32_t unread) const {
+  if (unread <= kCatchUpTokens || worker.answer_time.much_is_lost()) return {};
+  const double token_ns = worker.read_token_ns > 0 ? worker.read_token_ns : prompt_ns_ / prompt_rows_;
+  return std::chrono::nanoseconds(static_cast<int64_t>(unread * token_ns));
+}
+
+// A pass that reads little costs what any pass does. One that answers a repetition may have read before the
+// first answer, which was lost.
+void Protocol::learn_reading(Worker& worker, const Proposal& proposal, const Draft& draft) {
+  if (proposal.unread <= kCatchUpTokens || draft.sent_after_us > 0) return;
+  worker.read_token_ns = static_cast<double>(draft.ingest_ns) / proposal.unread;
 }
 
 // A worker that has it already goes on as it was. One that has sent its draft makes it again, the same.
@@ -231,6 +252,7 @@ void Protocol::receive(PeerId peer, Draft& message) {
     return;
   }
   worker.misses = 0;
+  learn_reading(worker, live.link.proposal, message);
   live.round.read_prompt = live.link.fresh;
   live.link.fresh = false;
   live.round.has_draft = true;
@@ -242,6 +264,7 @@ void Protocol::receive(PeerId peer, Draft& message) {
     const Clock::duration lost = lost_time(proposal, live.round.draft);
     worker.answer_time.observe(now_ - proposal.sent_at - busy_time(live.round.draft) - lost);
     if (proposal.repeats > 0) worker.answer_time.repeated(lost == Clock::duration(0));
+    worker.answer_time.lost(lost > Clock::duration(0));
   }
   worker_answered(worker, live.round);
 }
@@ -266,10 +289,12 @@ void Protocol::take_shadow(LiveRequest& live, Draft& draft) {
     return;
   }
   worker.misses = 0;
+  learn_reading(worker, live.link.proposal, draft);
   live.link.fresh = false;
   const Clock::duration lost = lost_time(live.link.proposal, draft), waited = now_ - shadow.sent_at;
   // It may have waited for a pass to end, where the reader of messages is busy with it.
   const auto pass = std::chrono::duration<double>(cost_.verify_seconds(1, 0));
+  worker.answer_time.lost(lost > Clock::duration(0));
   worker.answer_time.suppose(waited - lost - busy_time(draft) -
                              std::chrono::duration_cast<Clock::duration>(pass));
   learn_shadow(worker, live, draft, live.link.proposal.guessed ? waited - lost : waited);

@@ -60,7 +60,10 @@ void Protocol::receive(PeerId peer, StepResult& message) {
         status.in(fmt::format("the target group broke the protocol: result of step {}", message.step)));
   const OutstandingPlan done = *std::exchange(plan_, std::nullopt);
   average(&step_ewma_ns_, now_ - done.sent_at);
-  if (!done.prefills) {
+  if (done.prefills) {
+    prompt_ns_ += static_cast<double>(std::chrono::nanoseconds(now_ - done.sent_at).count());
+    prompt_rows_ += done.rows;
+  } else {
     const double seconds = std::chrono::duration<double>(now_ - done.sent_at).count();
     cost_.observe_verify(done.rows, done.context, seconds);
     for (auto& [kind, cost] : costs_) cost.observe_verify(done.rows, done.context, seconds);

@@ -217,6 +217,21 @@ TEST(Simulator, LostMessagesCostLittle) {
   }
 }
 
+// A prompt of 3000 tokens takes a drafter 150 ms, and it is not asked again meanwhile.
+TEST(Simulator, ADrafterThatReadsIsLeftToRead) {
+  const GroupOptions options{.target = {.base = 0.02, .per_row = 2e-4},
+                             .draft = {.base = 2e-3, .per_row = 5e-5},
+                             .draft_link = {.delay_s = 2e-4},
+                             .max_num_seqs = 1};
+  const auto acceptance = AcceptanceProcess::of_rates({0.8}, 0, 1).value();
+  const auto arrivals = make_arrivals("closed", 4, 3000, 100, 1).value();
+  for (const std::string policy : {"fixed:gamma=3", "ewma"}) {
+    const auto result =
+        ClusterSimulator({.group = options, .gamma_policy = policy}, acceptance).run(arrivals).value();
+    EXPECT_LE(result.totals.proposals_repeated, 1) << policy;
+  }
+}
+
 // Ten drafters and a batch: drafts of one worker share its passes.
 TEST(Simulator, DrafterTimeIsSharedByABatch) {
   const GroupOptions options{
