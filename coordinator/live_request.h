@@ -17,8 +17,8 @@
 
 namespace outrider {
 
-// The Propose that is out. When its answer is overdue it is sent again, each time an eighth later: it, or the
-// answer, may be lost.
+// The Propose that is out. When its answer is overdue it is sent again, after many times each an eighth
+// later: it, or the answer, may be lost.
 struct Proposal {
   Propose message;
   Clock::time_point sent_at{};     // first

@@ -10,6 +10,8 @@ namespace {
 
 // A worker that far behind reads as long as one with a new prompt.
 constexpr int32_t kCatchUpTokens = 64;
+// Of a Propose, before they become rarer: where half of all messages are lost, one in a hundred needs more.
+constexpr int32_t kRepeatsAtOnePace = 16;
 // A worker that takes longer to read is too slow to wait for.
 constexpr std::chrono::milliseconds kReadingTimePerToken{10};
 
@@ -187,7 +189,7 @@ void Protocol::repeat_overdue() {
     if (!live->awaits_draft() || proposal.repeat_after.count() == 0 || now_ < proposal.repeat_at) continue;
     ++proposal.repeats;
     ++totals_.proposals_repeated;
-    proposal.repeat_after += proposal.repeat_after / 8;
+    if (proposal.repeats > kRepeatsAtOnePace) proposal.repeat_after += proposal.repeat_after / 8;
     proposal.repeat_at = now_ + proposal.repeat_after;
     proposal.message.q_kind = q_kind(*live, *worker_of(*live));  // slices may have been lost meanwhile
     proposal.message.sent_after_us = static_cast<int32_t>(

@@ -212,8 +212,8 @@ TEST(Simulator, LostMessagesCostLittle) {
     const double plain = 1 / 8e-4;
     EXPECT_GT(simulate(options, "fixed:gamma=3", 0.8, 400, 4, seed).tokens_per_second(), 1.1 * plain);
     EXPECT_GT(simulate(options, "ewma", 0.8, 400, 4, seed).tokens_per_second(), 0.98 * plain);
-    options.draft_link.loss = 0.5;  // one try in four succeeds: repetitions must not get much rarer
-    EXPECT_GT(simulate(options, "fixed:gamma=3", 0.8, 400, 4, seed).tokens_per_second(), 0.4 * plain);
+    options.draft_link.loss = 0.5;  // one try in four succeeds: repetitions must not get rarer soon
+    EXPECT_GT(simulate(options, "fixed:gamma=3", 0.8, 400, 4, seed).tokens_per_second(), 0.65 * plain);
   }
 }
 
