@@ -161,8 +161,13 @@ void Coordinator::shutdown() {
   }
   // A peer that is already gone needs no telling.
   for (const PeerId peer : peers_) (void)transport_->send(peer, Shutdown{});
-  // Workers that are lent to this thread read it now.
-  for (int n = 0; n < kMaxUnread && transport_->receive(Clock::now()); ++n) continue;
+  // Workers that are lent to this thread read it now. Who says hello meanwhile would look for another job
+  // like this one if nobody answered.
+  for (int n = 0; n < kMaxUnread; ++n) {
+    const auto incoming = transport_->receive(Clock::now());
+    if (!incoming) break;
+    if (std::holds_alternative<Hello>(incoming->message)) (void)transport_->send(incoming->peer, Shutdown{});
+  }
 }
 
 void Coordinator::fill_report(nlohmann::json& out) const {

@@ -167,6 +167,34 @@ TEST_F(CoordinatorLoop, AFailingTargetEndsEveryRequestWithAnError) {
   }
 }
 
+// A door where somebody who had just connected says hello after everybody was told to go.
+class LastVisitor final : public Transport {
+ public:
+  explicit LastVisitor(std::vector<PeerId>& told) : told_(told) {}
+  Status send(PeerId to, const Message& message) override {
+    if (std::holds_alternative<Shutdown>(message)) told_.push_back(to);
+    return {};
+  }
+  std::optional<Incoming> receive(Clock::time_point) override {
+    constexpr int kVisit = 2;
+    if (++calls_ != kVisit) return std::nullopt;
+    return Incoming{PeerId{7}, Hello{.role = Role::kDraft, .generation = {}, .model = toy_model_info()}};
+  }
+  const TransportStats& stats() const override { return stats_; }
+
+ private:
+  std::vector<PeerId>& told_;
+  int calls_ = 0;
+  TransportStats stats_;
+};
+
+TEST(CoordinatorShutdown, WhoSaysHelloAtTheLastMomentIsToldToGo) {
+  std::vector<PeerId> told;
+  Coordinator(std::make_unique<LastVisitor>(told), {}, [] { return make_fixed_gamma(1); }, nullptr, {})
+      .shutdown();
+  EXPECT_EQ(told, std::vector<PeerId>{PeerId{7}});
+}
+
 TEST_F(CoordinatorLoop, WithoutATargetTheWaitIsBounded) {
   options_.target_join_timeout = milliseconds(50);
   start();
