@@ -136,6 +136,7 @@ int main(int argc, char** argv) {
     std::fputs(refusal.str().c_str(), stderr);
     return code;
   }
+  if (*doctor && !MpiCluster::is_first()) return kExitOk;  // what the first rank finds is told, once
   if (MpiCluster::is_first()) std::fputs(explain_unread_variables(app, environ).c_str(), stderr);
   if (MpiCluster::launched())
     for (const CLI::App* alone : {bench, synth, simulate, study, quantize, keygen})

@@ -273,6 +273,16 @@ TEST_F(Mpirun, AVariableThatNobodyReadsIsToldOnce) {
       "outrider: warning: OUTRIDER_THREAD is set, but nothing reads it; did you mean OUTRIDER_THREADS?\n");
 }
 
+TEST_F(Mpirun, TheDoctorSpeaksOnce) {
+  const Outcome told =
+      run_program({"mpirun", "--oversubscribe", "-n", "2", outrider_path(), "doctor"},
+                  {.env = {{"OMPI_ALLOW_RUN_AS_ROOT", "1"}, {"OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1"}}});
+  EXPECT_TRUE(told.succeeded()) << told.describe();
+  const size_t at = told.out.find("instruction sets");
+  EXPECT_NE(at, std::string::npos) << told.describe();
+  EXPECT_EQ(told.out.find("instruction sets", at + 1), std::string::npos) << told.describe();
+}
+
 TEST_F(Mpirun, BadInputIsToldOnce) {
   expect_refused(run(3, {"--drafter", "ngram", "--rule", "nonsense"}), {"--rule nonsense"});
   expect_refused(run(3, {"--drafter", "ngram", "--top-pp", "1"}), {"--top-pp", "did you mean --top-p?"});
