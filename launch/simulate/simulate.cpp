@@ -15,6 +15,7 @@
 #include "launch/simulate/plan.h"
 #include "launch/simulate/replay_command.h"
 #include "launch/simulate/theory.h"
+#include "launch/temporary_file.h"
 
 namespace outrider {
 namespace {
@@ -152,7 +153,13 @@ std::string screen(const SimulationResult& result, int groups, double wall) {
       wall > 0 ? result.seconds / wall : 0);
 }
 
+// Before any work, as of generate.
+Status check_report(const std::string& path) {
+  return path.empty() ? Status() : TemporaryFile::check(path).in("--report");
+}
+
 Status run_one(const RunFlags& f) {
+  RETURN_IF_ERROR(check_report(f.report));
   ASSIGN_OR_RETURN(const auto group, group_of(f));
   const auto parsed = AcceptanceProcess::parse(f.acceptance, f.seed);
   if (!parsed.ok()) return parsed.status().in("--acceptance");
@@ -220,6 +227,7 @@ void add_plan_flags(CLI::App& app, PlanFlags& f) {
 }
 
 Status run_plan(PlanFlags& f) {
+  RETURN_IF_ERROR(check_report(f.report));
   f.options.draft_link = {.delay_s = f.delay_ms * 1e-3, .bytes_per_second = f.gbit * 1e9 / 8};
   ASSIGN_OR_RETURN(const Plan plan, make_plan(f.options));
   std::fputs(plan_report(f.options, plan).c_str(), stdout);

@@ -18,7 +18,8 @@ TEST(SimulateCommand, RefusesNumbersThatCannotBe) {
       {"run", "--target-row-ms", "x"}, {"run", "--arrivals", "poisson:1e-300"},
       {"plan", "--delay-ms", "nan"},   {"plan", "--gbit", "-1"},
       {"grid", "--draft-cost", "nan"}, {"grid", "--batch", "0"},
-      {"grid", "--per-row", "nan"},
+      {"grid", "--per-row", "nan"},    {"run", "--report", "/no/such/directory/r.json"},
+      {"plan", "--report", "/tmp"},
   };
   for (Arguments arguments : kBad) {
     const std::string flag = arguments[1].substr(2), value = arguments[2];
