@@ -9,11 +9,13 @@
 namespace outrider {
 namespace {
 
+// "; did you mean 'NAME'?", or nothing.
 template <class T>
-const T& nearest(const std::vector<T>& known, std::string_view name) {
-  return *std::min_element(known.begin(), known.end(), [&](const T& a, const T& b) {
-    return edit_distance(a.name, name) < edit_distance(b.name, name);
-  });
+std::string did_you_mean(const std::vector<T>& known, std::string_view name) {
+  std::vector<std::string_view> names;
+  for (const T& k : known) names.push_back(k.name);
+  const std::string_view nearest = nearest_name(names, name);
+  return nearest.empty() ? "" : fmt::format("; did you mean '{}'?", nearest);
 }
 
 Result<GammaArguments> parse_arguments(const GammaPolicyInfo& policy, std::string_view text) {
@@ -27,8 +29,8 @@ Result<GammaArguments> parse_arguments(const GammaPolicyInfo& policy, std::strin
     const std::string key(item.substr(0, equals));
     if (std::none_of(policy.keys.begin(), policy.keys.end(),
                      [&](const GammaKey& k) { return k.name == key; }))
-      return invalid_argument(fmt::format("gamma policy '{}' has no key '{}'; did you mean '{}'?",
-                                          policy.name, key, nearest(policy.keys, key).name));
+      return invalid_argument(fmt::format("gamma policy '{}' has no key '{}'{} ('list' shows all)",
+                                          policy.name, key, did_you_mean(policy.keys, key)));
     if (!arguments.emplace(key, item.substr(equals + 1)).second)
       return invalid_argument(fmt::format("gamma policy '{}': key '{}' is given twice", policy.name, key));
   }
@@ -150,8 +152,7 @@ Result<GammaPolicyFactory> parse_gamma_policy(std::string_view text) {
       std::find_if(table.begin(), table.end(), [&](const GammaPolicyInfo& p) { return p.name == name; });
   if (policy == table.end())
     return invalid_argument(
-        fmt::format("there is no gamma policy '{}'; did you mean '{}'? ('list' shows all)", name,
-                    nearest(table, name).name));
+        fmt::format("there is no gamma policy '{}'{} ('list' shows all)", name, did_you_mean(table, name)));
   ASSIGN_OR_RETURN(const GammaArguments arguments, parse_arguments(*policy, rest));
   return policy->make(arguments);
 }
