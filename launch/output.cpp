@@ -129,19 +129,25 @@ void Output::result(size_t index, const PromptRequest& request, const Generated&
   if (streamed && options_->logprobs < 0) return;
   waiting_[index] = dump(line_of(index, request, generated)) + "\n";
   finished_ += generated.error.ok() ? 1 : 0;
-  if (finished_ == 1 && keeps_results()) {
-    file_->keep();
-    note_first_signal();  // so that results behind one that is still missing get out too
-  }
+  // So that results behind one that is still missing get out too.
+  if (finished_ == 1 && keeps_results()) note_first_signal();
   for (auto at = waiting_.find(next_); at != waiting_.end(); at = waiting_.find(++next_)) {
     write(at->second);
     waiting_.erase(at);
   }
+  keep_results();
+}
+
+// A second signal ends the program at once, and leaves what is written, if anything is.
+void Output::keep_results() {
+  if (finished_ > 0 && bytes_ > 0 && keeps_results()) file_->keep();
 }
 
 void Output::give_up(size_t requests) {
   if (finished_ == 0 || !keeps_results()) return;
   for (const auto& [index, line] : waiting_) write(line);
+  if (bytes_ == 0) return;  // the disk is full
+  keep_results();
   std::fprintf(stderr, "outrider: %zu of %zu requests were finished; their results are in %s\n", finished_,
                requests, file_->leave(bytes_).c_str());
 }

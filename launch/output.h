@@ -49,6 +49,7 @@ class Output {
   bool is_streamed() const { return options_->prompt && options_->output_file.empty(); }
   bool keeps_results() const { return file_ && file_->is_temporary(); }
   void write(const std::string& text);
+  void keep_results();
   nlohmann::json line_of(size_t index, const PromptRequest& request, const Generated& generated) const;
 
   const RunOptions* options_;
