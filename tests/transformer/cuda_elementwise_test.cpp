@@ -61,7 +61,7 @@ TEST_F(CudaOps, NormEqualsDoublesAndGathers) {
 }
 
 // Ranks as threads: what one kernel does over peer memory are the bits of the sum and then the norm. Slots of
-// two rows, so that it takes several rounds; with gathered rows too.
+// four rows, so that it takes several rounds and the emulation's blocks several rows; with gathered rows too.
 TEST_F(CudaOps, SumAndNormInOneKernelHasTheBitsOfTwo) {
   constexpr int64_t kRows = 5, kHidden = 300, kSize = kRows * kHidden;
   const std::vector<int32_t> gathered{4, 0, 2};
@@ -71,7 +71,7 @@ TEST_F(CudaOps, SumAndNormInOneKernelHasTheBitsOfTwo) {
     testing::run_group(ranks, [&](Collectives& host) {
       use_device(0);
       const Stream own;
-      const auto group = make_peer_group(host, {.slot_bytes = 2 * kHidden * 4}).value();
+      const auto group = make_peer_group(host, {.slot_bytes = 4 * kHidden * 4}).value();
       const auto parts = random_floats(kSize, 10 + static_cast<uint32_t>(host.rank()));
       const auto bias = to_device(random_floats(kHidden, 2), own);
       const auto weight = to_device(random_floats(kHidden, 3), own);
