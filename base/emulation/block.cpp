@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "base/emulation/fiber.h"
+#include "base/emulation/races.h"
 #include "base/log.h"
 
 namespace outrider::cuda {
@@ -18,7 +19,7 @@ constexpr unsigned kMaxThreads = 1024;
 constexpr size_t kWords = 6;  // the most one lane gives to a warp at once: fragments of an mma
 constexpr int kGarbage = 0xcd;
 
-enum class State : uint8_t { kReady, kAtWarpBarrier, kAtBlockBarrier, kDone };
+enum class State : uint8_t { kReady, kAtExchange, kAtWarpBarrier, kAtBlockBarrier, kDone };
 
 struct PendingCopy {
   void* to = nullptr;
@@ -49,7 +50,7 @@ struct Block {
   std::vector<std::unique_ptr<Thread>> threads;
   std::vector<Warp> warps;
   std::vector<unsigned> order;
-  std::unique_ptr<unsigned char, decltype(&std::free)> shared{nullptr, &std::free};
+  std::unique_ptr<unsigned char, decltype(&races::free_shared)> shared{nullptr, &races::free_shared};
   std::minstd_rand random{1};
 
   Thread& here() { return *threads[current]; }
@@ -84,6 +85,7 @@ bool Block::run_ready() {
     if (threads[t]->state != State::kReady) continue;
     any = true;
     current = t;
+    races::resume(t);
     threads[t]->fiber.resume();
   }
   return any;
@@ -103,8 +105,14 @@ bool Block::release() {
     return waits;
   };
   bool any = open(0, shape.threads, State::kAtBlockBarrier);
-  for (unsigned w = 0; w < shape.threads; w += kWarp)
-    any |= open(w, std::min(w + kWarp, shape.threads), State::kAtWarpBarrier);
+  if (any) races::block_met();
+  for (unsigned w = 0; w < shape.threads; w += kWarp) {
+    const unsigned end = std::min(w + kWarp, shape.threads);
+    any |= open(w, end, State::kAtExchange);  // values only: it orders no accesses to memory
+    if (!open(w, end, State::kAtWarpBarrier)) continue;
+    races::warp_met(w / kWarp);
+    any = true;
+  }
   return any;
 }
 
@@ -116,8 +124,10 @@ void Block::run() {
     threads[t]->has_inputs = false;
     threads[t]->copies.clear();
   }
+  races::begin_block((index.z * shape.grid_y + index.y) * shape.grid_x + index.x);
   while (run_ready() || release()) {
   }
+  races::end_block();
   for (unsigned t = 0; t < shape.threads; ++t)
     CHECK(!shape.early || threads[t]->has_inputs,
           "thread {} of a kernel that may start early waited for nothing", t);
@@ -142,7 +152,7 @@ const uint32_t* exchange(std::span<const uint32_t> words) {
   CHECK(words.size() <= kWords, "{} words", words.size());
   uint32_t* buffer = b.warps[b.current / kWarp].words[b.here().exchanges++ % 2];
   std::copy(words.begin(), words.end(), buffer + b.current % kWarp * kWords);
-  b.wait(State::kAtWarpBarrier);
+  b.wait(State::kAtExchange);
   return buffer;
 }
 
@@ -150,13 +160,15 @@ void wait_for_copies(int pending) {
   auto& copies = block().here().copies;
   int64_t groups = std::count_if(copies.begin(), copies.end(), [](const auto& c) { return c.ends_group; });
   for (; groups > pending; copies.pop_front())
-    if (copies.front().ends_group)
+    if (copies.front().ends_group) {
       --groups;
-    else
+    } else {
       std::memcpy(copies.front().to, copies.front().from, copies.front().bytes);
+      races::copy_arrives(copies.front().to, copies.front().bytes);
+    }
 }
 
-void run_blocks(const LaunchShape& shape, const std::function<void()>& thread_body) {
+void run_blocks(const void* kernel, const LaunchShape& shape, const std::function<void()>& thread_body) {
   Block& b = block();
   CHECK(shape.threads > 0 && shape.threads <= kMaxThreads && shape.grid_x > 0 && shape.grid_y > 0 &&
             shape.grid_z > 0 && shape.grid_y < 65536 && shape.grid_z < 65536,
@@ -168,9 +180,8 @@ void run_blocks(const LaunchShape& shape, const std::function<void()>& thread_bo
   b.warps.resize((shape.threads + kWarp - 1) / kWarp);
   b.order.resize(shape.threads);
   std::iota(b.order.begin(), b.order.end(), 0u);
-  void* shared = nullptr;  // of the very size, so that AddressSanitizer sees what is behind it
-  if (posix_memalign(&shared, 128, shape.shared_bytes) != 0) throw std::bad_alloc();
-  b.shared.reset(static_cast<unsigned char*>(shared));
+  b.shared.reset(static_cast<unsigned char*>(races::allocate_shared(shape.shared_bytes)));
+  races::begin_kernel(kernel, shape.early, shape.threads);
   for (unsigned z = 0; z < shape.grid_z; ++z)
     for (unsigned y = 0; y < shape.grid_y; ++y)
       for (unsigned x = 0; x < shape.grid_x; ++x) {
@@ -194,7 +205,10 @@ float shuffle_xor(float value, int lanes) {
 }
 
 uint32_t of_first_lane(uint32_t value) { return emulation::exchange({&value, 1})[0]; }
-void await_inputs() { emulation::block().here().has_inputs = true; }
+void await_inputs() {
+  emulation::block().here().has_inputs = true;
+  emulation::races::await_inputs();
+}
 
 // The layout of fragments is the one of the PTX ISA. The hardware's order of additions is not documented;
 // here the sum of a step is exact.
@@ -229,17 +243,22 @@ uint32_t fma_pairs(uint32_t a, uint32_t b, uint32_t c) {
 
 namespace {
 
-void copy_async(void* shared, const void* global, size_t bytes) {
+void copy_async(void* shared, const void* global, size_t bytes, const void* code) {
   CHECK(reinterpret_cast<uintptr_t>(shared) % bytes == 0 && reinterpret_cast<uintptr_t>(global) % bytes == 0,
         "a copy of {} bytes that is not aligned", bytes);
   std::memset(shared, emulation::kGarbage, bytes);
+  emulation::races::copy_begins(shared, global, bytes, code);
   emulation::block().here().copies.push_back({.to = shared, .from = global, .bytes = bytes});
 }
 
 }  // namespace
 
-void copy_async_16(void* shared, const void* global) { copy_async(shared, global, 16); }
-void copy_async_4(void* shared, const void* global) { copy_async(shared, global, 4); }
+void copy_async_16(void* shared, const void* global) {
+  copy_async(shared, global, 16, __builtin_return_address(0));
+}
+void copy_async_4(void* shared, const void* global) {
+  copy_async(shared, global, 4, __builtin_return_address(0));
+}
 void copy_async_commit() { emulation::block().here().copies.push_back({.ends_group = true}); }
 
 }  // namespace outrider::cuda

@@ -1,9 +1,12 @@
 // cuda_device.h on the host. The threads of a block are fibers; each runs until a barrier, in an order that
 // is shuffled anew for every turn, so a missing barrier shows as a wrong result. Shared memory starts as
 // garbage, an asynchronous copy arrives only when it is waited for, and barriers that not all threads reach
-// abort. Blocks run one after another, in order: what passes here may still race between blocks.
+// abort. Blocks run one after another, in order, and so do kernels: what passes here may still race. For that
+// tests/races compiles the same kernels so that every load and store is reported, and races.cpp finds those
+// that nothing orders on a device.
 #pragma once
 
+#include <atomic>
 #include <cmath>
 #include <cstring>
 #include <functional>
@@ -55,7 +58,7 @@ void* shared_bytes();
 const uint32_t* exchange(std::span<const uint32_t> words);
 void wait_for_copies(int pending);
 
-void run_blocks(const LaunchShape& shape, const std::function<void()>& thread_body);
+void run_blocks(const void* kernel, const LaunchShape& shape, const std::function<void()>& thread_body);
 // Runs `work` now, or, while the stream is being captured, keeps it for the graph.
 void enqueue(StreamView stream, std::function<void()> work);
 
@@ -75,7 +78,9 @@ void copy_async_16(void* shared, const void* global);
 void copy_async_4(void* shared, const void* global);
 void copy_async_commit();
 void await_inputs();
-inline uint32_t arrive(uint32_t* counter) { return (*counter)++; }  // blocks take turns
+inline uint32_t arrive(uint32_t* counter) {
+  return std::atomic_ref(*counter).fetch_add(1, std::memory_order_acq_rel);
+}
 inline uint4 load_of_others(const void* from) { return *static_cast<const uint4*>(from); }
 inline int32_t load_of_others(const int32_t* from) { return *from; }
 uint32_t of_first_lane(uint32_t value);
@@ -88,7 +93,7 @@ template <class... Parameters, class... Arguments>
 void launch(StreamView stream, const LaunchShape& shape, void (*kernel)(Parameters...),
             const Arguments&... arguments) {
   emulation::enqueue(stream, [shape, kernel, values = std::tuple<Parameters...>(arguments...)] {
-    emulation::run_blocks(shape, [&] { std::apply(kernel, values); });
+    emulation::run_blocks(reinterpret_cast<const void*>(kernel), shape, [&] { std::apply(kernel, values); });
   });
 }
 

@@ -1,25 +1,28 @@
 // base/cuda.h on the host: device memory is host memory, streams do their work at once, unless they are held
 // up (emulation::hold_up).
 #include <chrono>
-#include <cstdlib>
 #include <cstring>
 #include <deque>
+#include <optional>
 #include <thread>
 #include <vector>
 
 #include "base/cuda_peer.h"
 #include "base/emulation/block.h"
+#include "base/emulation/races.h"
 #include "base/emulation/stream.h"
 
 namespace outrider::cuda {
 namespace {
 
+namespace races = emulation::races;
 using Work = std::vector<std::function<void()>>;
 
 struct EmulatedStream {
   Work* capture = nullptr;
   std::deque<std::function<bool()>> held;  // steps that are not done: each is tried until it returns true
   uint64_t done = 0;                       // of the steps that were ever held
+  uint32_t id = races::open_stream();
 };
 
 EmulatedStream& stream_of(StreamView view) {
@@ -37,15 +40,26 @@ using Time = std::chrono::steady_clock::time_point;
 struct EmulatedEvent {
   Time time;
   EmulatedStream* stream = nullptr;
-  uint64_t steps = 0;  // of the stream that came before
+  uint64_t steps = 0;                  // of the stream that came before
+  std::optional<races::Clock> before;  // unless some were held up
 };
 
 EmulatedEvent& event_of(const Event& event) { return *static_cast<EmulatedEvent*>(event.handle()); }
 
-void* allocate(size_t bytes) {
-  void* memory = std::calloc(1, bytes);
-  if (!memory) throw std::bad_alloc();
-  return memory;
+bool has_happened(const EmulatedEvent& event) {
+  if (event.stream) advance(*event.stream);
+  return !event.stream || event.stream->done >= event.steps;
+}
+
+races::Clock clock_of(const EmulatedEvent& event) {
+  if (!event.stream) return {};
+  return event.before ? *event.before : races::clock_of(event.stream->id);
+}
+
+void run(const EmulatedStream& stream, const std::function<void()>& work) {
+  races::begin_operation(stream.id);
+  work();
+  races::end_operation();
 }
 
 }  // namespace
@@ -75,12 +89,18 @@ Event::Event() : handle_(new EmulatedEvent) {}
 Event::~Event() { delete static_cast<EmulatedEvent*>(handle_); }
 void Event::record(StreamView view) {
   EmulatedStream& stream = stream_of(view);
-  event_of(*this) = {std::chrono::steady_clock::now(), &stream, stream.done + stream.held.size()};
+  EmulatedEvent& event = event_of(*this);
+  event = {std::chrono::steady_clock::now(), &stream, stream.done + stream.held.size(), {}};
+  if (stream.held.empty()) event.before = races::clock_of(stream.id);
 }
 void Event::synchronize() const {
   while (!is_done(*this)) std::this_thread::yield();
 }
-void Event::hold(StreamView) const { synchronize(); }
+void Event::hold(StreamView stream) const {
+  const EmulatedEvent& event = event_of(*this);
+  while (!has_happened(event)) std::this_thread::yield();
+  races::hold(stream_of(stream).id, clock_of(event));
+}
 double Event::seconds_since(const Event& earlier) const {
   return std::chrono::duration<double>(event_of(*this).time - event_of(earlier).time).count();
 }
@@ -88,12 +108,14 @@ double Event::seconds_since(const Event& earlier) const {
 bool is_done(StreamView view) {
   EmulatedStream& stream = stream_of(view);
   advance(stream);
-  return stream.held.empty();
+  if (!stream.held.empty()) return false;
+  races::host_waited(races::clock_of(stream.id));
+  return true;
 }
 bool is_done(const Event& event) {
-  const EmulatedEvent& e = event_of(event);
-  if (e.stream) advance(*e.stream);
-  return !e.stream || e.stream->done >= e.steps;
+  if (!has_happened(event_of(event))) return false;
+  races::host_waited(clock_of(event_of(event)));
+  return true;
 }
 
 Graph::Graph(StreamView stream, const std::function<void()>& work) {
@@ -109,19 +131,26 @@ void Graph::launch(StreamView stream) const {
 }
 
 namespace detail {
-void* allocate_device(size_t bytes) { return allocate(bytes); }
-void free_device(void* memory) noexcept { std::free(memory); }
-void* allocate_pinned(size_t bytes) { return allocate(bytes); }
-void free_pinned(void* memory) noexcept { std::free(memory); }
+void* allocate_device(size_t bytes) { return races::allocate(Memory::kDevice, bytes); }
+void free_device(void* memory) noexcept { races::free_memory(memory); }
+void* allocate_pinned(size_t bytes) { return races::allocate(Memory::kPinned, bytes); }
+void free_pinned(void* memory) noexcept { races::free_memory(memory); }
 }  // namespace detail
 
 void copy_bytes(void* to, const void* from, size_t bytes, StreamView stream) {
   if (bytes == 0) return;  // nothing has no address
-  emulation::enqueue(stream, [=] { std::memmove(to, from, bytes); });
+  emulation::enqueue(stream, [=] {
+    std::memmove(to, from, bytes);
+    races::read(from, bytes);
+    races::written(to, bytes);
+  });
 }
 void fill_bytes(void* to, int value, size_t bytes, StreamView stream) {
   if (bytes == 0) return;
-  emulation::enqueue(stream, [=] { std::memset(to, value, bytes); });
+  emulation::enqueue(stream, [=] {
+    std::memset(to, value, bytes);
+    races::written(to, bytes);
+  });
 }
 
 namespace emulation {
@@ -131,9 +160,9 @@ void enqueue(StreamView stream, std::function<void()> work) {
   if (s.capture)
     s.capture->push_back(std::move(work));
   else if (s.held.empty())
-    work();
+    run(s, work);
   else
-    s.held.push_back([work = std::move(work)] { return work(), true; });
+    s.held.push_back([&s, work = std::move(work)] { return run(s, work), true; });
 }
 
 void hold_up(StreamView stream, std::function<bool()> done) {

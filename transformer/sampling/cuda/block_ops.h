@@ -28,7 +28,7 @@ __device__ __forceinline__ void atomic_add(uint64_t* to, uint64_t value) {
 #ifdef __CUDACC__
   atomicAdd(reinterpret_cast<unsigned long long*>(to), static_cast<unsigned long long>(value));
 #else
-  *to += value;  // blocks of the emulation take turns
+  std::atomic_ref(*to).fetch_add(value, std::memory_order_relaxed);
 #endif
 }
 
