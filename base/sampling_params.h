@@ -56,4 +56,11 @@ struct SamplingParams {
 
 constexpr float kGreedyTemperature = 1e-5f;
 
+// Tokens are drawn from the softmax of logits / temperature: nothing else is done to these.
+inline bool is_plain_softmax(const SamplingParams& p) {
+  return p.temperature >= kGreedyTemperature && p.top_k <= 0 && p.top_p >= 1 && p.min_p <= 0 &&
+         p.repetition_penalty == 1 && p.presence_penalty == 0 && p.frequency_penalty == 0 &&
+         p.logit_bias.empty();
+}
+
 }  // namespace outrider

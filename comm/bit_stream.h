@@ -1,5 +1,5 @@
 // Numbers of any width in a frame, the lowest bit first, and the codes of base/bit_codes.h. Only
-// comm/q_row_fields.h includes this.
+// comm/q_row_fields.h and comm/hidden_row_fields.h include this.
 #pragma once
 
 #include <algorithm>
@@ -22,6 +22,14 @@ class BitWriter {
     put_unary(static_cast<uint32_t>(below));
     put(number & ((uint32_t{1} << below) - 1), below);
   }
+  void put(uint64_t bits, int count) {  // at most 33
+    window_ |= bits << held_;
+    held_ += count;
+    const int whole = held_ / 8;
+    writer_.put(&window_, static_cast<size_t>(whole));
+    window_ >>= 8 * whole;
+    held_ %= 8;
+  }
   // The rest of the last byte becomes zeros.
   void finish() {
     if (held_ > 0) put(0, 8 - held_);
@@ -31,14 +39,6 @@ class BitWriter {
   void put_unary(uint32_t ones) {
     for (; ones >= 32; ones -= 32) put(UINT32_MAX, 32);
     put((uint64_t{1} << ones) - 1, static_cast<int>(ones) + 1);
-  }
-  void put(uint64_t bits, int count) {  // at most 33
-    window_ |= bits << held_;
-    held_ += count;
-    const int whole = held_ / 8;
-    writer_.put(&window_, static_cast<size_t>(whole));
-    window_ >>= 8 * whole;
-    held_ %= 8;
   }
 
   WireWriter& writer_;
@@ -61,6 +61,13 @@ class BitReader {
     const uint32_t number = uint32_t{1} << below | take(below);
     return reader_.ok() ? number : 1;
   }
+  uint32_t take(int count) {  // at most 32
+    while (held_ < count && reader_.ok()) fill();
+    if (!reader_.ok()) return 0;
+    const auto bits = static_cast<uint32_t>(window_ & ((uint64_t{1} << count) - 1));
+    drop(count);
+    return bits;
+  }
   void finish() { reader_.require(window_ == 0, "bits that mean nothing"); }
 
  private:
@@ -78,13 +85,6 @@ class BitReader {
       fill();
     }
     return 0;
-  }
-  uint32_t take(int count) {  // at most 32
-    while (held_ < count && reader_.ok()) fill();
-    if (!reader_.ok()) return 0;
-    const auto bits = static_cast<uint32_t>(window_ & ((uint64_t{1} << count) - 1));
-    drop(count);
-    return bits;
   }
   void fill() {
     uint8_t byte = 0;

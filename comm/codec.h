@@ -15,6 +15,7 @@
 //     vector         = count:u64 count*element
 //     struct         = its fields
 //     QRow           = packed, see comm/q_row_fields.h
+//     vector<HiddenRow> = the same, see comm/hidden_row_fields.h
 //
 // Heartbeat{generation 7} of cluster 5, sent by generation 9 as its first frame (56 bytes):
 //

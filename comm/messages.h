@@ -8,13 +8,14 @@
 #include <variant>
 #include <vector>
 
+#include "base/hidden_row.h"
 #include "base/q_row.h"
 #include "base/sampling_params.h"
 #include "base/types.h"
 
 namespace outrider {
 
-constexpr uint32_t kProtocolVersion = 7;
+constexpr uint32_t kProtocolVersion = 8;
 
 // ---- joining and leaving
 // -------------------------------------------------------------------------------------
@@ -53,8 +54,9 @@ struct Hello {
   Role role = Role::kDraft;
   Generation generation;  // new for every life of the worker
   ModelInfo model;
-  int32_t max_sequences = 0;  // how many it can hold at once
-  SliceDoors slices;          // of a target group
+  int32_t max_sequences = 0;      // how many it can hold at once
+  SliceDoors slices;              // of a target group
+  uint64_t head_fingerprint = 0;  // of the draft model's output head, if q may be kHidden (draft_head.h)
 };
 
 // The answer: either the worker is in, and what it drafts for, or why not. These words every version
@@ -93,8 +95,9 @@ struct Close {
 };
 
 // How draft distributions are sent. Match rules send none. kSlices: dense rows too, but Draft and StepPlan
-// hold none; each target rank gets its slice of them straight from the worker.
-enum class QKind : uint8_t { kNone = 0, kDense = 1, kSparse = 2, kSlices = 3 };
+// hold none; each target rank gets its slice of them straight from the worker. kHidden: the states that the
+// dense rows are made from, with the output head that both ends have.
+enum class QKind : uint8_t { kNone = 0, kDense = 1, kSparse = 2, kSlices = 3, kHidden = 4 };
 
 // What a draft worker does while its last draft is verified (outcomes: what the verdict may commit).
 enum class Pipeline : uint8_t {
@@ -130,6 +133,7 @@ struct Propose {
   int32_t gamma = 0;
   QKind q_kind = QKind::kNone;
   int32_t row_bytes = 0;      // for kSparse: what a row may take on the wire
+  int32_t code_bits = 0;      // for kHidden: of an element of a state
   int32_t sent_after_us = 0;  // of one that is sent again: so long after the first. Draft returns it
   Pipeline pipeline = Pipeline::kLockstep;
   int32_t fanout = 0;        // outcomes to prepare for at most
@@ -160,13 +164,14 @@ struct Draft {
   std::vector<int32_t> parents;  // empty: a chain
   uint64_t prefix_hash = 0;      // of the committed ids [0, base) that were drafted from
   QKind q_kind = QKind::kNone;
-  std::vector<QRow> q;        // one per id unless kNone or kSlices
-  int64_t slice_bytes = 0;    // kSlices: what was sent to the ranks
-  int64_t link_bytes = 0;     // of that, from device to device
-  bool eos = false;           // the block ends early, at an end-of-sequence token
-  TokenId guess{-1};          // of the last committed token, from what stands before it; -1: not known
-  int32_t sent_after_us = 0;  // of the Propose that it answers
-  int64_t ingest_ns = 0;      // time spent on committed tokens, and on drafting
+  std::vector<QRow> q;            // one per id with kDense and kSparse
+  std::vector<HiddenRow> hidden;  // one per id with kHidden
+  int64_t slice_bytes = 0;        // kSlices: what was sent to the ranks
+  int64_t link_bytes = 0;         // of that, from device to device
+  bool eos = false;               // the block ends early, at an end-of-sequence token
+  TokenId guess{-1};              // of the last committed token, from what stands before it; -1: not known
+  int32_t sent_after_us = 0;      // of the Propose that it answers
+  int64_t ingest_ns = 0;          // time spent on committed tokens, and on drafting
   int64_t draft_ns = 0;
   PreparationReport preparation;
 };
@@ -215,8 +220,9 @@ struct PlanEntry {
   int32_t input_count = 0;  // first_input + input_count == base: sample; less: a prefill chunk, no verdict
   std::vector<TokenId> draft;  // only when sampling
   QKind q_kind = QKind::kNone;
-  std::vector<QRow> q;
-  Generation worker;  // kSlices: whose
+  std::vector<QRow> q;            // as in Draft
+  std::vector<HiddenRow> hidden;  // the same
+  Generation worker;              // kSlices: whose
 };
 
 // Every target rank replays the same plans, so block tables never travel.

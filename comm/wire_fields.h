@@ -3,6 +3,7 @@
 
 #include <utility>
 
+#include "comm/hidden_row_fields.h"
 #include "comm/messages.h"
 #include "comm/q_row_fields.h"
 #include "comm/wire_archive.h"
@@ -37,7 +38,8 @@ template <class Archive>
 void serialize(Archive& archive, Hello& m) {
   archive(m.protocol_version);
   if (m.protocol_version != kProtocolVersion) return archive.skip_rest();
-  archive(EnumField<Role>{m.role, Role::kTarget}, m.generation, m.model, m.max_sequences, m.slices);
+  archive(EnumField<Role>{m.role, Role::kTarget}, m.generation, m.model, m.max_sequences, m.slices,
+          m.head_fingerprint);
 }
 
 template <class Archive>
@@ -88,10 +90,24 @@ void serialize(Archive& archive, Close& m) {
 template <class Archive>
 void serialize(Archive& archive, Propose& m) {
   archive(m.sequence, m.epoch, m.round, m.base, Capped{m.committed, archive.limits().ids}, m.gamma,
-          EnumField<QKind>{m.q_kind, QKind::kSlices}, m.row_bytes, m.sent_after_us,
+          EnumField<QKind>{m.q_kind, QKind::kHidden}, m.row_bytes, m.code_bits, m.sent_after_us,
           EnumField<Pipeline>{m.pipeline, Pipeline::kAuto}, m.fanout,
           EnumField<StopKind>{m.stop.kind, StopKind::kAdaEdl}, FiniteField{m.stop.threshold},
           FiniteField{m.stop.scale}, m.wants_guess);
+}
+
+// The rows of a draft, in the one form that its kind has.
+template <class Message>
+struct QRowsField {
+  Message& m;
+};
+template <class Archive, class Message>
+void serialize(Archive& archive, QRowsField<Message>& field) {
+  const uint64_t tokens = archive.limits().draft_tokens;
+  auto& m = field.m;
+  archive(EnumField<QKind>{m.q_kind, QKind::kHidden});
+  archive.require(m.q_kind == QKind::kHidden ? m.q.empty() : m.hidden.empty(), "rows of another kind of q");
+  m.q_kind == QKind::kHidden ? archive(HiddenRowsField{m.hidden}) : archive(Capped{m.q, tokens});
 }
 
 template <class Archive>
@@ -103,8 +119,8 @@ template <class Archive>
 void serialize(Archive& archive, Draft& m) {
   const uint64_t tokens = archive.limits().draft_tokens;
   archive(m.sequence, m.epoch, m.round, m.base, Capped{m.ids, tokens}, Capped{m.parents, tokens},
-          m.prefix_hash, EnumField<QKind>{m.q_kind, QKind::kSlices}, Capped{m.q, tokens}, m.slice_bytes,
-          m.link_bytes, m.eos, m.guess, m.sent_after_us, m.ingest_ns, m.draft_ns, m.preparation);
+          m.prefix_hash, QRowsField<Draft>{m}, m.slice_bytes, m.link_bytes, m.eos, m.guess, m.sent_after_us,
+          m.ingest_ns, m.draft_ns, m.preparation);
 }
 
 // ---- verification
@@ -114,7 +130,7 @@ template <class Archive>
 void serialize(Archive& archive, PlanEntry& m) {
   const uint64_t tokens = archive.limits().draft_tokens;
   archive(m.sequence, m.epoch, m.round, m.base, m.first_input, m.input_count, Capped{m.draft, tokens},
-          EnumField<QKind>{m.q_kind, QKind::kSlices}, Capped{m.q, tokens}, m.worker);
+          QRowsField<PlanEntry>{m}, m.worker);
 }
 
 template <class Archive>

@@ -1,6 +1,7 @@
 #include "coordinator/draft_check.h"
 
 #include <algorithm>
+#include <cmath>
 
 #include "comm/q_rows.h"
 
@@ -9,8 +10,18 @@ namespace {
 
 bool in_vocabulary(int64_t id, int32_t vocab_size) { return id >= 0 && id < vocab_size; }
 
+// Whether they belong to the drafted tokens is the ranks' to check.
+bool has_valid_states(const Draft& draft) {
+  const auto is_valid = [](const HiddenRow& row) {
+    return !row.codes.empty() && std::isnormal(row.scale) && row.scale > 0 && std::isfinite(row.max);
+  };
+  return draft.q.empty() && draft.hidden.size() == draft.ids.size() &&
+         std::all_of(draft.hidden.begin(), draft.hidden.end(), is_valid);
+}
+
 bool has_valid_q(const Draft& draft, const DraftExpectation& expected) {
-  if (draft.ids.empty()) return draft.q.empty();
+  if (draft.ids.empty()) return draft.q.empty() && draft.hidden.empty();
+  if (draft.q_kind == QKind::kHidden) return expected.q_kind == QKind::kHidden && has_valid_states(draft);
   const bool is_dense = expected.q_kind == QKind::kDense || expected.q_kind == QKind::kSlices;
   // Slices are the ranks' to check. A worker that cannot reach them sends whole rows, and a deterministic
   // drafter one-hot sparse rows whatever form was asked for.

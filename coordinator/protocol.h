@@ -36,6 +36,8 @@ struct ProtocolOptions {
   // How p/q rules get their q. Dense rows go to the target's ranks in slices where these have doors for them.
   QKind q_kind = QKind::kSparse;
   int32_t row_bytes = 1024;  // of each drafted token's row of q, with kSparse
+  // Of an element of a state, with kHidden; what cannot be sent so is sent as kSparse.
+  int32_t code_bits = 4;
   // What draft workers do while their drafts are verified.
   Pipeline pipeline = Pipeline::kLockstep;
   int32_t fanout = 8;  // outcomes prepared for at most, per sequence
@@ -188,6 +190,8 @@ class Protocol {
   void begin_round(LiveRequest& live);
   int32_t gamma_limit(const LiveRequest& live, const Worker& worker) const;
   QKind q_kind(const LiveRequest& live, const Worker& worker) const;
+  bool sends_states(const LiveRequest& live, const Worker& worker) const;
+  void ask_for_q(const LiveRequest& live, const Worker& worker, Propose& message) const;
   GammaContext gamma_context(const LiveRequest& live, const Worker& worker) const;
   bool reads_along(const LiveRequest& live, const Worker& worker) const;
   int32_t unread(const LiveRequest& live) const;

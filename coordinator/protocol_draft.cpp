@@ -32,10 +32,23 @@ int32_t Protocol::gamma_limit(const LiveRequest& live, const Worker& worker) con
                                decode_rows - 1}));
 }
 
+// Both ends make q of the logits alone, with the same head. Rows behind filters are short as they are.
+bool Protocol::sends_states(const LiveRequest& live, const Worker& worker) const {
+  const uint64_t head = target_->hello.head_fingerprint;
+  return head != 0 && worker.hello.head_fingerprint == head && is_plain_softmax(live.request.sampling);
+}
+
 QKind Protocol::q_kind(const LiveRequest& live, const Worker& worker) const {
   if (!needs_q(live.request.sampling.rule)) return QKind::kNone;
+  if (options_.q_kind == QKind::kHidden) return sends_states(live, worker) ? QKind::kHidden : QKind::kSparse;
   const bool has_doors = !target_->hello.slices.of_rank.empty();
   return options_.q_kind == QKind::kDense && has_doors && worker.slices ? QKind::kSlices : options_.q_kind;
+}
+
+void Protocol::ask_for_q(const LiveRequest& live, const Worker& worker, Propose& message) const {
+  message.q_kind = q_kind(live, worker);
+  message.row_bytes = message.q_kind == QKind::kSparse ? options_.row_bytes : 0;
+  message.code_bits = message.q_kind == QKind::kHidden ? options_.code_bits : 0;
 }
 
 // Under match rules a round accepts what the target would have written anyway.
@@ -136,19 +149,17 @@ void Protocol::propose(LiveRequest& live, int32_t gamma, Pipeline pipeline) {
   const auto unseen = live.sequence.ids_from(live.link.known);
   const Worker& worker = *worker_of(live);
   const int32_t unread_count = unread(live);
-  const QKind q = q_kind(live, worker);
   Propose message{.sequence = live.id(),
                   .epoch = live.sequence.epoch(),
                   .round = live.round.number,
                   .base = Position(committed),
                   .committed = {unseen.begin(), unseen.end()},
                   .gamma = gamma,
-                  .q_kind = q,
-                  .row_bytes = q == QKind::kSparse ? options_.row_bytes : 0,
                   .pipeline = pipeline,
                   .fanout = options_.fanout,
                   .stop = live.gamma->stop_rule(),
                   .wants_guess = options_.record_guesses && is_match_rule(live.request.sampling.rule)};
+  ask_for_q(live, worker, message);
   const Clock::duration repeat_after = gamma > 0 ? repeat_time(worker, gamma) : Clock::duration(0);
   live.link.proposal = {.message = message,
                         .sent_at = now_,
@@ -191,7 +202,7 @@ void Protocol::repeat_overdue() {
     ++totals_.proposals_repeated;
     if (proposal.repeats > kRepeatsAtOnePace) proposal.repeat_after += proposal.repeat_after / 8;
     proposal.repeat_at = now_ + proposal.repeat_after;
-    proposal.message.q_kind = q_kind(*live, *worker_of(*live));  // slices may have been lost meanwhile
+    ask_for_q(*live, *worker_of(*live), proposal.message);  // slices may have been lost meanwhile
     proposal.message.sent_after_us = static_cast<int32_t>(
         std::chrono::duration_cast<std::chrono::microseconds>(now_ - proposal.sent_at).count());
     send(*live->link.peer, proposal.message);

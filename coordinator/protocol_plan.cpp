@@ -94,6 +94,7 @@ void Protocol::plan_entry(LiveRequest& live, int32_t input_count, StepPlan* step
                            .draft = round.draft.ids,
                            .q_kind = round.draft.ids.empty() ? QKind::kNone : round.draft.q_kind,
                            .q = std::move(round.draft.q),
+                           .hidden = std::move(round.draft.hidden),
                            .worker = round.worker});
   totals_.drafts_used += round.has_draft;
   plan_->rows += input_count + length(round.draft.ids);

@@ -122,14 +122,21 @@ void Protocol::apply_verdict(LiveRequest& live, const PlannedEntry& entry, Verdi
 
 // The round went on as a plain one. Slices that do not come once may be cut off for good: from now on the
 // rows of who sent them pass here, unless they were under way from device to device: then it takes its
-// sockets. The sequence may be another worker's by now.
+// sockets. Nor is a worker asked for states again whose states were no good. The sequence may be another
+// worker's by now.
 void Protocol::lose_draft(LiveRequest& live, bool link_lost) {
+  const bool hidden = live.round.draft.q_kind == QKind::kHidden;
   totals_.drafts_used -= live.round.has_draft;
-  drop(DropReason::kSliceMissing);
+  drop(hidden ? DropReason::kBadQ : DropReason::kSliceMissing);
   live.round.has_draft = false;
   live.round.draft.ids.clear();
-  for (auto& [peer, worker] : workers_)
-    if (worker.hello.generation == live.round.worker) worker.slices &= link_lost;
+  for (auto& [peer, worker] : workers_) {
+    if (worker.hello.generation != live.round.worker) continue;
+    if (hidden)
+      worker.hello.head_fingerprint = 0;
+    else
+      worker.slices &= link_lost;
+  }
 }
 
 // Tokens beyond the end of the request were never asked for, so their tests count for nothing.

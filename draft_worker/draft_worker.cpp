@@ -18,7 +18,8 @@ Result<std::optional<Welcome>> join_coordinator(Transport& transport, const Draf
   RETURN_IF_ERROR(transport.send(kCoordinatorPeer, Hello{.role = Role::kDraft,
                                                          .generation = options.generation,
                                                          .model = options.info,
-                                                         .max_sequences = options.max_sequences}));
+                                                         .max_sequences = options.max_sequences,
+                                                         .head_fingerprint = options.head_fingerprint}));
   const auto deadline = Clock::now() + options.join_timeout;
   while (auto incoming = transport.receive(deadline)) {
     if (std::holds_alternative<Shutdown>(incoming->message)) return std::optional<Welcome>();

@@ -16,6 +16,7 @@ struct DraftWorkerOptions {
   ModelInfo info;  // for Hello
   Generation generation{1};
   int32_t max_sequences = 16;
+  uint64_t head_fingerprint = 0;  // of the head that the drafter has; 0: none
   std::chrono::milliseconds heartbeat{250};
   std::chrono::milliseconds join_timeout{60'000};
   SliceSender* slices = nullptr;         // to the target's ranks; null: q travels with the draft

@@ -12,6 +12,7 @@
 
 namespace outrider {
 
+class DraftHead;
 class RowSender;
 
 // What came of a round that was begun.
@@ -54,6 +55,9 @@ struct ModelDrafterOptions {
   // Rows of q that a device draws from may stay there until they are sent. Null: none do. Must outlive the
   // drafter.
   RowSender* rows = nullptr;
+  // Of this model, with the ids that may be drafted: for QKind::kHidden. Null: not offered. Must outlive the
+  // drafter, and the model must compute on the host.
+  const DraftHead* head = nullptr;
 };
 // A smaller language model with the target's vocabulary. `model` must outlive the drafter. Preparing for
 // outcomes takes KV blocks: what is not there is not prepared.

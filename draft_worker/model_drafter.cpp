@@ -1,6 +1,7 @@
 #include "draft_worker/model_drafter.h"
 
 #include <algorithm>
+#include <cmath>
 
 #include "draft_worker/row_sender.h"
 #include "draft_worker/stop_rule.h"
@@ -23,6 +24,13 @@ ModelDrafter::ModelDrafter(Model& model, ModelDrafterOptions options)
   runner_ = model.make_runner(vocab_size_);
   if (options_.rows && options_.rows->vocab_size() != vocab_size_)
     options_.rows = nullptr;  // rows end too soon
+  if (options_.head) {
+    const IndexRange ids = options_.head->ids();
+    CHECK(!runner_ && ids.begin == 0 && ids.end >= vocab_size_ &&
+              options_.head->hidden_size() == model.config().hidden_size,
+          "a head of another model, or on a device");
+    head_logits_.resize(static_cast<size_t>(vocab_size_));
+  }
 }
 
 ModelDrafter::~ModelDrafter() {
@@ -65,6 +73,9 @@ void ModelDrafter::close(SequenceId sequence) {
 Status ModelDrafter::begin(const Propose& propose) {
   const auto at = sequences_.find(propose.sequence);
   if (at == sequences_.end()) return not_found("sequence is not open");
+  if (propose.q_kind == QKind::kHidden &&
+      (!options_.head || propose.code_bits < kLeastHiddenBits || propose.code_bits > kMostHiddenBits))
+    return unsupported(fmt::format("states of {} bits", propose.code_bits));
   Sequence& s = at->second;
   const bool repeated = s.job && s.job->propose.round == propose.round &&
                         s.job->propose.base == propose.base && s.job->propose.gamma == propose.gamma;
@@ -85,7 +96,7 @@ void ModelDrafter::start_fresh(Sequence& s, const Propose& propose) {
   if (!s.job) s.job.emplace();
   s.job->propose = propose;
   Strand& strand = s.job->strand = storage_.take_strand();
-  strand.key = {propose.round, propose.q_kind, propose.row_bytes};
+  strand.key = {propose.round, propose.q_kind, propose.row_bytes, propose.code_bits};
   strand.base = propose.base;
   strand.stop = propose.stop;
   roll_back(s, s.window.keep());
@@ -162,6 +173,7 @@ Draft ModelDrafter::take_draft(Job& job, uint64_t hash) {
   draft.prefix_hash = hash;
   draft.q_kind = job.propose.q_kind;
   draft.q.swap(job.strand.q);
+  draft.hidden.swap(job.strand.hidden);
   draft.eos = job.strand.eos;
   draft.guess = job.guess;
   draft.sent_after_us = job.propose.sent_after_us;
@@ -202,7 +214,10 @@ BatchSlice ModelDrafter::next_slice(const Sequence& s, int64_t rows, int64_t log
   const bool last = s.job->strand.length() > 0 || inputs.size() == s.window.pending().size();
   int64_t wanted = last && s.job->strand.limit > 0 ? 1 : 0;
   if (wanted == 1 && logit_rows > 1 && can_guess(s, static_cast<int64_t>(inputs.size()))) wanted = 2;
-  return {.sequence = s.kv, .tokens = inputs, .logit_rows = wanted};
+  return {.sequence = s.kv,
+          .tokens = inputs,
+          .logit_rows = wanted,
+          .hidden_only = s.job->strand.key.q_kind == QKind::kHidden};
 }
 
 // One token of every round that is under way, or a part of a prompt.
@@ -281,16 +296,33 @@ Status ModelDrafter::not_finite(const Strand& strand) const {
                                strand.base.value() + strand.length()));
 }
 
+// What tokens are drawn from: the model's own, or those of its quantised state, which is kept in hidden_. A
+// state that is not finite has logits that are not.
+std::span<float> ModelDrafter::logits_row(const StrandKey& key, int64_t row) {
+  if (key.q_kind != QKind::kHidden) return logits_row(row);
+  if (options_.head->quantize(logits_.hidden.row(row), key.code_bits, hidden_))
+    options_.head->logits({&hidden_, 1}, {0, vocab_size_}, {head_logits_.data(), {1, vocab_size_}},
+                          head_scratch_);
+  else
+    std::fill(head_logits_.begin(), head_logits_.end(), NAN);
+  return head_logits_;
+}
+
 // Draws the next token of a strand from the logits of the token before it.
 Status ModelDrafter::take_row(Sequence& s, Strand& strand, int64_t row) {
   const bool sends_q = strand.key.q_kind != QKind::kNone;
-  const auto logits = logits_row(row);
+  const auto logits = logits_row(strand.key, row);
   const auto token = sampler_.sample(logits, next_step(s, strand), sends_q ? &q_ : nullptr);
   if (!token) return not_finite(strand);
   DraftConfidence confidence;
   if (strand.stop.kind != StopKind::kNone) confidence = confidence_of(logits, *token);
-  if (add_token(s, strand, *token, confidence) && sends_q)
+  if (!add_token(s, strand, *token, confidence) || !sends_q) return {};
+  if (strand.key.q_kind == QKind::kHidden) {
+    hidden_.max = sampler_.max();
+    std::swap(strand.hidden.emplace_back(storage_.take_hidden_row()), hidden_);
+  } else {
     std::swap(strand.q.emplace_back(storage_.take_row()), q_);
+  }
   return {};
 }
 

@@ -15,6 +15,7 @@
 #include "draft_worker/strand.h"
 #include "draft_worker/strand_storage.h"
 #include "draft_worker/token_guesses.h"
+#include "transformer/draft_head.h"
 #include "transformer/token_runner.h"
 
 namespace outrider {
@@ -124,6 +125,7 @@ class ModelDrafter final : public Drafter {
   std::span<float> logits_row(int64_t row) {
     return logits_.logits.row(row).first(static_cast<size_t>(vocab_size_));
   }
+  std::span<float> logits_row(const StrandKey& key, int64_t row);
 
   // device_runs.cpp: rounds and branches whose tokens the model's device draws
   bool run_jobs(std::vector<DraftAnswer>& answers);
@@ -173,6 +175,10 @@ class ModelDrafter final : public Drafter {
   int64_t vocab_size_ = 0;
   LogitsShard logits_;
   QRow q_;
+  // Of a row that travels as its state: that state, and the logits made of it.
+  HiddenRow hidden_;
+  std::vector<float> head_logits_;
+  DraftHead::Scratch head_scratch_;
   std::map<SequenceId, Sequence> sequences_;
   std::array<OutcomeStatistics, 5> statistics_;  // by rule
   PreparationPolicy policy_;                     // of Pipeline::kAuto

@@ -35,7 +35,7 @@ bool ModelDrafter::resume(Sequence& s, const Propose& propose) {
   const bool is_next = observe(s, outcome);
   PreparationReport preparation{.looked_up = s.block->pipeline != Pipeline::kLockstep && propose.gamma > 0,
                                 .outcomes = static_cast<int32_t>(s.block->branches.size())};
-  const StrandKey key{propose.round, propose.q_kind, propose.row_bytes};
+  const StrandKey key{propose.round, propose.q_kind, propose.row_bytes, propose.code_bits};
   const auto branch = std::find_if(s.block->branches.begin(), s.block->branches.end(), [&](const Branch& b) {
     // Match rules do not draw by round, so a draft prepared for another one is the same.
     const bool fits = is_match_rule(s.sampling.rule) || b.strand.key == key;
@@ -247,14 +247,20 @@ BatchSlice ModelDrafter::slice_of(const PreparationPart& part) {
   Block& block = *s.block;
   if (part.branch == kReadBlock) {
     roll_back(s, block.base.value() + static_cast<int64_t>(block.first_guess) - 1);
-    return {.sequence = s.kv, .tokens = block.inputs, .logit_rows = part.rows};
+    return {.sequence = s.kv,
+            .tokens = block.inputs,
+            .logit_rows = part.rows,
+            .hidden_only = block.key.q_kind == QKind::kHidden};
   }
   Branch& branch = block.branches[static_cast<size_t>(part.branch)];
   if (!branch.kv) {
     branch.kv = model_.kv().fork(s.kv);
     model_.kv().truncate(*branch.kv, block.base.value() + branch.outcome.accepted);
   }
-  return {.sequence = *branch.kv, .tokens = std::span(branch.strand.tokens).last(1), .logit_rows = 1};
+  return {.sequence = *branch.kv,
+          .tokens = std::span(branch.strand.tokens).last(1),
+          .logit_rows = 1,
+          .hidden_only = block.key.q_kind == QKind::kHidden};
 }
 
 // One pass.
@@ -295,7 +301,7 @@ void ModelDrafter::take_guesses(Sequence& s, int64_t row) {
                          .position = block.base + static_cast<int32_t>(i),
                          .round = block.key.round,
                          .row_bytes = 0};
-    const auto logits = logits_row(row++);
+    const auto logits = logits_row(block.key, row++);
     const bool draws_bonus = i == block.ids.size() && block.key.q_kind != QKind::kNone;
     const bool finite = draws_bonus ? sampler_.sample(logits, step, &q_).has_value()
                                     : sampler_.process(logits, step).has_value();

@@ -16,20 +16,21 @@ namespace outrider {
 struct StrandKey {
   Round round;
   QKind q_kind = QKind::kNone;
-  int32_t row_bytes = 0;
+  int32_t row_bytes = 0, code_bits = 0;
   bool operator==(const StrandKey&) const = default;
 };
 
 struct Strand {
   StrandKey key;
-  Position base;                // of the first drafted token
-  std::vector<TokenId> tokens;  // those of an outcome that is not committed, then the drafted ones
-  size_t outcome_length = 0;    // how many of them are the outcome's
-  std::vector<QRow> q;          // by drafted token, unless kNone
-  int32_t limit = 0;            // drafted tokens wanted
-  bool eos = false;             // the last one ends the text, and the block
-  StopRule stop;                // of a round; what is prepared ahead has its full length
-  bool stopped = false;         // by that rule
+  Position base;                  // of the first drafted token
+  std::vector<TokenId> tokens;    // those of an outcome that is not committed, then the drafted ones
+  size_t outcome_length = 0;      // how many of them are the outcome's
+  std::vector<QRow> q;            // by drafted token, unless kNone or kHidden
+  std::vector<HiddenRow> hidden;  // the same for kHidden
+  int32_t limit = 0;              // drafted tokens wanted
+  bool eos = false;               // the last one ends the text, and the block
+  StopRule stop;                  // of a round; what is prepared ahead has its full length
+  bool stopped = false;           // by that rule
 
   std::span<const TokenId> drafted() const { return std::span(tokens).subspan(outcome_length); }
   int32_t length() const { return static_cast<int32_t>(tokens.size() - outcome_length); }
@@ -46,6 +47,7 @@ struct Strand {
     const auto keep = static_cast<size_t>(limit);
     tokens.resize(outcome_length + keep);
     q.resize(std::min(q.size(), keep));
+    hidden.resize(std::min(hidden.size(), keep));
     eos = stopped = false;
   }
 };

@@ -36,23 +36,30 @@ class StrandStorage {
   // Empty, as far as a reader sees.
   Strand take_strand() { return take(strands_); }
   QRow take_row() { return take(rows_); }
+  HiddenRow take_hidden_row() { return take(hidden_rows_); }
   Draft take_draft() { return take(drafts_); }
 
   void give_back(Strand& strand) {
     if (strand.tokens.capacity() == 0) return;  // it went elsewhere
-    give_back(strand.q);
-    Strand empty{.base = {}, .tokens = std::move(strand.tokens), .q = std::move(strand.q)};
+    give_back(strand.q, rows_);
+    give_back(strand.hidden, hidden_rows_);
+    Strand empty{.base = {},
+                 .tokens = std::move(strand.tokens),
+                 .q = std::move(strand.q),
+                 .hidden = std::move(strand.hidden)};
     empty.tokens.clear();
     strands_.push_back(std::move(empty));
     strand = {};
   }
   void give_back(Draft draft) {
     if (draft.ids.capacity() == 0) return;
-    give_back(draft.q);
+    give_back(draft.q, rows_);
+    give_back(draft.hidden, hidden_rows_);
     Draft empty;
     empty.ids = std::move(draft.ids);
     empty.ids.clear();
     empty.q = std::move(draft.q);
+    empty.hidden = std::move(draft.hidden);
     drafts_.push_back(std::move(empty));
   }
 
@@ -64,13 +71,15 @@ class StrandStorage {
     from.pop_back();
     return value;
   }
-  void give_back(std::vector<QRow>& rows) {
-    for (QRow& row : rows) rows_.push_back(std::move(row));
+  template <class T>
+  static void give_back(std::vector<T>& rows, std::vector<T>& to) {
+    for (T& row : rows) to.push_back(std::move(row));
     rows.clear();
   }
 
   std::vector<Strand> strands_;
   std::vector<QRow> rows_;
+  std::vector<HiddenRow> hidden_rows_;
   std::vector<Draft> drafts_;
 };
 

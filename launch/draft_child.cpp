@@ -82,6 +82,8 @@ std::vector<std::string> child_arguments(const RunOptions& o, const DraftChildOp
                                      std::to_string(o.fanout_budget),
                                      "--draft-weight-format",
                                      o.draft_weight_format,
+                                     "--q-format",
+                                     o.q_format,
                                      "--quiet"};
   const auto add = [&](const char* flag, const std::string& value) {
     arguments.insert(arguments.end(), {flag, value});

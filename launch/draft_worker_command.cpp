@@ -62,8 +62,9 @@ Result<ZmqOptions> connection_options(const DraftWorkerSettings& settings) {
 
 class PoolWorker {
  public:
-  PoolWorker(const DraftWorkerSettings& settings, const Preparation& prepared, ZmqOptions zmq, Model* model)
-      : settings_(settings), prepared_(prepared), zmq_(std::move(zmq)), model_(model) {}
+  PoolWorker(const DraftWorkerSettings& settings, const Preparation& prepared, ZmqOptions zmq, Model* model,
+             const DraftHead* head)
+      : settings_(settings), prepared_(prepared), zmq_(std::move(zmq)), model_(model), head_(head) {}
 
   // Until asked to leave, the job's end, a refusal, or too long a time without a coordinator.
   Status run() {
@@ -93,6 +94,7 @@ class PoolWorker {
     DraftWorkerOptions options{.info = prepared_.draft_info,
                                .generation = new_generation(),
                                .max_sequences = settings_.run.max_num_seqs,
+                               .head_fingerprint = head_ ? head_->fingerprint() : 0,
                                .join_timeout = kJoinTimeout,
                                .asked_to_leave = asked_to_leave};
     ASSIGN_OR_RETURN(const auto welcome, join_coordinator(*transport, options));
@@ -104,7 +106,7 @@ class PoolWorker {
     options.slices = slices ? &*slices : nullptr;
     if (slices) use_links(*welcome, *slices);
     const auto drafter = make_drafter(settings_.run, prepared_, model_, welcome->target.vocab_size,
-                                      welcome->eos_ids, slices ? slices->rows() : nullptr);
+                                      welcome->eos_ids, head_, slices ? slices->rows() : nullptr);
     return DraftWorker(*drafter, *transport, options).serve();
   }
 
@@ -139,6 +141,7 @@ class PoolWorker {
   const Preparation& prepared_;
   const ZmqOptions zmq_;
   Model* const model_;
+  const DraftHead* const head_;  // null: no states are sent
 };
 
 Status serve(const DraftWorkerSettings& settings) {
@@ -148,12 +151,16 @@ Status serve(const DraftWorkerSettings& settings) {
   ASSIGN_OR_RETURN(const Preparation prepared, prepare_drafter(settings.run));
   const auto single = make_single_collectives();
   std::unique_ptr<Model> model;
+  std::shared_ptr<const DraftHead> head;
   if (settings.run.uses_draft_model()) {
-    const int threads = settings.run.threads > 0 ? settings.run.threads : usable_cores();
-    ASSIGN_OR_RETURN(model, load_draft(settings.run, prepared, {.count = threads}, *single));
+    const RoleThreads threads{.count = settings.run.threads > 0 ? settings.run.threads : usable_cores()};
+    ASSIGN_OR_RETURN(model, load_draft(settings.run, prepared, threads, *single));
+    ASSIGN_OR_RETURN(head, load_draft_head(settings.run, {0, prepared.draft->vocab_size}, threads));
   }
   note_first_signal();
-  return PoolWorker(settings, prepared, std::move(zmq), model.get()).run();
+  return PoolWorker(settings, prepared, std::move(zmq), model.get(),
+                    offered_head(settings.run, 0, head.get()))
+      .run();
 }
 
 }  // namespace
@@ -201,6 +208,11 @@ void add_draft_worker_options(CLI::App& app, DraftWorkerSettings& s) {
       ->capture_default_str();
   app.add_option("--draft-weight-format", o.draft_weight_format, "auto (as stored), bf16, int8 or int4")
       ->envname("OUTRIDER_DRAFT_WEIGHT_FORMAT")
+      ->capture_default_str();
+  app.add_option(
+         "--q-format", o.q_format,
+         "hidden: have the model's output head ready, in int8, for jobs with --q-format hidden; the job "
+         "decides what is sent")
       ->capture_default_str();
   app.add_option("--kv-dtype", o.kv_dtype, "KV cache: auto (as the weights), fp32 or bf16")
       ->envname("OUTRIDER_KV_DTYPE")

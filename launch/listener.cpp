@@ -1,5 +1,6 @@
 #include "launch/listener.h"
 
+#include <algorithm>
 #include <cstdio>
 
 namespace outrider {
@@ -8,8 +9,11 @@ Result<ZmqOptions> listener_options(const RunOptions& options, const Preparation
   ASSIGN_OR_RETURN(const QFormat q, parse_q_format(options.q_format));
   ZmqOptions zmq;
   // The longest Open, and a Draft with a row of q for each token.
-  const int64_t row_bytes = q.kind == QKind::kDense ? prepared.target.vocab_size * int64_t{sizeof(uint32_t)}
-                                                    : q.row_bytes(prepared.target.vocab_size);
+  constexpr int64_t kStateHeader = 16;
+  const int64_t state_bytes = q.kind == QKind::kHidden ? prepared.draft->hidden_size + kStateHeader : 0;
+  const int64_t row_bytes = q.kind == QKind::kDense
+                                ? prepared.target.vocab_size * int64_t{sizeof(uint32_t)}
+                                : std::max<int64_t>(q.row_bytes(prepared.target.vocab_size), state_bytes);
   const int64_t q_bytes = kMaxSpeculativeTokens * row_bytes;
   zmq.max_message_bytes = (int64_t{1} << 20) + prepared.max_model_len * int64_t{sizeof(TokenId)} + q_bytes;
   ASSIGN_OR_RETURN(zmq.curve, listener_keys(options));

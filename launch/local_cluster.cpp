@@ -42,6 +42,12 @@ Result<std::unique_ptr<Model>> guarded(const std::function<Result<std::unique_pt
   }
 }
 
+// One for all roles, whatever their ids.
+Result<std::shared_ptr<const DraftHead>> load_whole_head(const RunOptions& options,
+                                                         const Preparation& prepared) {
+  return load_draft_head(options, {0, prepared.target.vocab_size}, {.count = total_threads(options)});
+}
+
 }  // namespace
 
 Result<LocalModels> LocalModels::load(const RunOptions& options, const Preparation& prepared) {
@@ -69,6 +75,7 @@ Result<LocalModels> LocalModels::load(const RunOptions& options, const Preparati
     else
       models.target.push_back(std::move(*model).value());
   }
+  ASSIGN_OR_RETURN(models.head, load_whole_head(options, prepared));
   return models;
 }
 
@@ -97,12 +104,15 @@ Result<std::unique_ptr<Transport>> LocalCluster::listening_end() {
 void LocalCluster::start_target() {
   if (!models_) group_ = make_group(options_.tensor_parallel_size);
   const auto& group = models_ ? models_->group : group_;
+  auto head = models_ ? models_->head : load_whole_head(options_, prepared_);
+  if (!head.ok()) return note(head.status());
+  head_ = std::move(head).value();
   for (size_t r = 0; r < group.size(); ++r) {
     std::shared_ptr<Transport> transport = r == 0 ? hub_->connect() : nullptr;
     Model* const model = models_ ? models_->target[r].get() : nullptr;
     threads_.emplace_back([this, &rank = *group[r], transport, model] {
-      note(run_target_rank(options_, prepared_, target_threads(options_), rank, transport.get(), model,
-                           lend(Role::kTarget)));
+      note(run_target_rank(options_, prepared_, target_threads(options_), rank, transport.get(),
+                           {model, head_}, lend(Role::kTarget)));
     });
   }
 }
@@ -113,7 +123,7 @@ void LocalCluster::start_drafter() {
   Model* const model = models_ && drafters_ == 0 ? models_->draft.get() : nullptr;
   threads_.emplace_back([this, transport, model, index = drafters_++] {
     set_thread_role(fmt::format("draft/{}", index));
-    note(run_draft_worker(options_, prepared_, draft_threads(options_), *transport, model,
+    note(run_draft_worker(options_, prepared_, draft_threads(options_), *transport, {model, head_},
                           lend(Role::kDraft)));
   });
 }

@@ -15,7 +15,8 @@ struct LocalModels {
   std::vector<std::unique_ptr<Collectives>> group;
   std::vector<std::unique_ptr<Model>> target;  // by tp_rank
   std::unique_ptr<Collectives> single;
-  std::unique_ptr<Model> draft;  // with --draft-model
+  std::unique_ptr<Model> draft;           // with --draft-model
+  std::shared_ptr<const DraftHead> head;  // with --q-format hidden
 
   // All at the same time, with the threads they will have in a cluster.
   static Result<LocalModels> load(const RunOptions& options, const Preparation& prepared);
@@ -50,6 +51,7 @@ class LocalCluster {
   Status error_;
   std::vector<std::thread> threads_;
   int drafters_ = 0;
+  std::shared_ptr<const DraftHead> head_;  // of all roles; null: none, or not loaded
 };
 
 }  // namespace outrider

@@ -249,8 +249,8 @@ int MpiCluster::run_rank(const MpiSession& session, const RunOptions& options, c
   const Status status =
       rank.self.role == Role::kDraft
           ? look_after_drafter(rank_options, rank, threads)
-          : run_target_rank(rank_options, *prepared, threads, *rank.collectives, rank.transport.get(),
-                            nullptr, nullptr, open_doors(rank_options, *prepared, rank));
+          : run_target_rank(rank_options, *prepared, threads, *rank.collectives, rank.transport.get(), {},
+                            nullptr, open_doors(rank_options, *prepared, rank));
   if (!status.ok()) end_job(status.message());
   closing->barrier();
   return kExitOk;

@@ -1,4 +1,5 @@
 // What the values of options mean, and which of them go together.
+#include <algorithm>
 #include <charconv>
 #include <cmath>
 
@@ -66,14 +67,30 @@ Result<QFormat> parse_q_format(const std::string& text) {
     const auto bytes = parse_number<int32_t>(std::string_view(text).substr(7));
     if (bytes && *bytes >= kLeastRowBytes) return QFormat{.kind = QKind::kSparse, .bytes = *bytes};
   }
-  return invalid_argument(fmt::format("--q-format {}: choose auto, dense, or budget:BYTES with at least {}",
-                                      text, kLeastRowBytes));
+  if (text == "hidden") return QFormat{.kind = QKind::kHidden};
+  if (text.starts_with("hidden:")) {
+    const auto bits = parse_number<int32_t>(std::string_view(text).substr(7));
+    if (bits && *bits >= kLeastHiddenBits && *bits <= kMostHiddenBits)
+      return QFormat{.kind = QKind::kHidden, .bits = *bits};
+  }
+  return invalid_argument(fmt::format(
+      "--q-format {}: choose auto, dense, budget:BYTES with at least {}, or hidden:BITS with {} to {}", text,
+      kLeastRowBytes, kLeastHiddenBits, kMostHiddenBits));
 }
 
 int32_t QFormat::row_bytes(int64_t vocab_size) const {
-  if (kind != QKind::kSparse) return 0;
+  if (kind == QKind::kDense) return 0;
   const int64_t dense_bytes = 2 * vocab_size;
   return bytes > 0 ? bytes : std::max(kAutoRowBytes, static_cast<int32_t>(dense_bytes / 100));
+}
+
+// As many as a hundredth of a dense row has room for, beside what else travels with a token; states cost
+// little then, and acceptance the more the larger the vocabulary is.
+int32_t QFormat::code_bits(int64_t vocab_size, int64_t hidden_size) const {
+  constexpr int64_t kLeast = 4, kOtherBytes = 30;
+  const int64_t dense_bytes = 2 * vocab_size, room = 8 * (dense_bytes / 100 - kOtherBytes);
+  return bits > 0 ? bits
+                  : static_cast<int32_t>(std::clamp<int64_t>(room / hidden_size, kLeast, kMostHiddenBits));
 }
 
 Result<ModelOptions::Kv> parse_kv_dtype(const std::string& text) {
@@ -139,6 +156,7 @@ Status check_drafter_options(const RunOptions& o) {
     return invalid_argument(fmt::format("--max-num-seqs {}: must be 1 to 256", o.max_num_seqs));
   if (o.max_model_len < 0) return invalid_argument("--max-model-len must not be negative");
   RETURN_IF_ERROR(parse_kv_dtype(o.kv_dtype).status());
+  RETURN_IF_ERROR(parse_q_format(o.q_format).status());
   return parse_weight_format("--draft-weight-format", o.draft_weight_format).status();
 }
 
@@ -168,7 +186,11 @@ Status check_options(const RunOptions& o) {
           "--synthetic-acceptance: the tokens are not the model's, so --logprobs has no meaning");
   }
   RETURN_IF_ERROR(parse_link_emulation(o.emulate_link).status().in("--emulate-link"));
-  RETURN_IF_ERROR(parse_q_format(o.q_format).status());
+  if (parse_q_format(o.q_format)->kind == QKind::kHidden && !o.uses_draft_model())
+    return invalid_argument(
+        fmt::format("--q-format {} needs --draft-model, also for draft workers that join: the target makes q "
+                    "with the draft model's output head; name that model, or use --q-format auto",
+                    o.q_format));
   RETURN_IF_ERROR(parse_weight_format("--weight-format", o.weight_format).status());
   return check_pool_options(o);
 }

@@ -202,8 +202,12 @@ void add_generate_options(CLI::App& app, RunOptions& o) {
          "--q-format", o.q_format,
          "Draft distribution for token and block; each form is exact, because the drafter draws from what it "
          "sends. budget:BYTES: rounded until it fits into so many bytes for each drafted token, the tokens "
-         "that are too unlikely to be listed all alike; dense: every token's weight in 16 bits; auto: a "
-         "budget of 1 % of a dense row, and at least 1024")
+         "that are too unlikely to be listed all alike; dense: every token's weight in 16 bits; "
+         "hidden[:BITS]: the draft model's hidden state in 3 to 7 bits an element, of which the target makes "
+         "every weight with the draft model's output head (in memory in int8 at both ends); at least 4 bits, "
+         "and more where 1 % of a dense row has room; requests with filters, penalties or biases, and drafts "
+         "on CUDA devices, take auto; auto: a budget of 1 % of "
+         "a dense row, and at least 1024")
       ->group("Speculation")
       ->capture_default_str();
   app.add_option(

@@ -110,9 +110,12 @@ Result<std::pair<TokenId, float>> parse_logit_bias(const std::string& text);
 struct QFormat {
   QKind kind = QKind::kSparse;
   int32_t bytes = 0;  // of a drafted token, as asked for; else the default
+  int32_t bits = 0;   // of an element of a state, as asked for; else the default
 
-  // What a row may take for this vocabulary; 0 with kDense.
+  // What a row may take for this vocabulary; with kHidden those that cannot be sent as states, with kDense 0.
   int32_t row_bytes(int64_t vocab_size) const;
+  // Of an element of a state of this size.
+  int32_t code_bits(int64_t vocab_size, int64_t hidden_size) const;
 };
 Result<Pipeline> parse_pipeline(const std::string& name);
 Result<QFormat> parse_q_format(const std::string& text);

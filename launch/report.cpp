@@ -33,8 +33,18 @@ std::string q_format_used(const RunOptions& options, const Preparation& prepared
     return needs_q(request.request.sampling.rule);
   });
   if (!any) return "none";
-  const int32_t bytes = parse_q_format(options.q_format).value().row_bytes(prepared.target.vocab_size);
-  return bytes > 0 ? fmt::format("budget:{}", bytes) : "dense";
+  const QFormat format = parse_q_format(options.q_format).value();
+  if (format.kind == QKind::kDense) return "dense";
+  const std::string budget = fmt::format("budget:{}", format.row_bytes(prepared.target.vocab_size));
+  bool some_states = false, some_rows = false;
+  for (const PromptRequest& request : requests)
+    if (const SamplingParams& sampling = request.request.sampling; needs_q(sampling.rule))
+      (is_plain_softmax(sampling) ? some_states : some_rows) = true;
+  const bool drafts_on_host = parse_device(options.device)->kind == Device::Kind::kCpu;
+  if (format.kind != QKind::kHidden || !drafts_on_host || !some_states) return budget;
+  const std::string hidden =
+      fmt::format("hidden:{}", format.code_bits(prepared.target.vocab_size, prepared.draft->hidden_size));
+  return some_rows ? hidden + " or " + budget : hidden;
 }
 
 }  // namespace

@@ -62,12 +62,17 @@ RowLinks links_of_rank(const RunOptions& options, const Preparation& prepared, i
 }
 
 Status serve_target(const RunOptions& options, const Preparation& prepared, RoleThreads threads,
-                    Collectives& group, Transport* transport, Model* loaded, const Lend& lend,
+                    Collectives& group, Transport* transport, Loaded loaded, const Lend& lend,
                     OpenSliceDoor door) {
+  const IndexRange ids =
+      vocab_range(prepared.target_info.vocab_size, {.tp_rank = group.rank(), .tp_size = group.size()});
   std::unique_ptr<Model> own;
-  if (!loaded) {
+  if (!loaded.model) {
     ASSIGN_OR_RETURN(own, load_target(options, prepared, threads, group));
-    loaded = own.get();
+    loaded.model = own.get();
+  }
+  if (!loaded.head) {
+    ASSIGN_OR_RETURN(loaded.head, load_draft_head(options, ids, threads));
   }
   std::optional<AcceptanceProcess> synthetic;
   if (!options.synthetic_acceptance.empty()) {
@@ -78,17 +83,17 @@ Status serve_target(const RunOptions& options, const Preparation& prepared, Role
                        .generation = new_generation(),
                        .synthetic_acceptance = synthetic ? &*synthetic : nullptr};
   if (door.own)
-    target.slice_inbox = std::make_shared<SliceInbox>(
-        std::move(door.own),
-        SliceSlotsOptions{.range = vocab_range(prepared.target_info.vocab_size,
-                                               {.tp_rank = group.rank(), .tp_size = group.size()}),
-                          .rank = group.rank(),
-                          .sequences = options.max_num_seqs,
-                          .rows = kMaxSpeculativeTokens},
-        links_of_rank(options, prepared, group.rank(), door.all));
+    target.slice_inbox =
+        std::make_shared<SliceInbox>(std::move(door.own),
+                                     SliceSlotsOptions{.range = ids,
+                                                       .rank = group.rank(),
+                                                       .sequences = options.max_num_seqs,
+                                                       .rows = kMaxSpeculativeTokens},
+                                     links_of_rank(options, prepared, group.rank(), door.all));
   target.slices = std::move(door.all);
-  if (transport && loaded->threads() < threads.cores) transport->keep_looking(kBetweenPlans);
-  TargetWorker worker(*loaded, group, std::move(target));
+  target.head = std::move(loaded.head);
+  if (transport && loaded.model->threads() < threads.cores) transport->keep_looking(kBetweenPlans);
+  TargetWorker worker(*loaded.model, group, std::move(target));
   if (!lend) return worker.run(transport);
   RETURN_IF_ERROR(worker.join(*transport));
   Status status;
@@ -108,35 +113,52 @@ Status serve(DraftWorker worker, Transport& transport, const Lend& lend) {
 }
 
 Status serve_drafts(const RunOptions& options, const Preparation& prepared, RoleThreads threads,
-                    Transport& transport, Model* loaded, const Lend& lend) {
-  const DraftWorkerOptions worker_options{.info = prepared.draft_info,
-                                          .generation = new_generation(),
-                                          .max_sequences = options.max_num_seqs,
-                                          // The target may still be loading.
-                                          .join_timeout = std::chrono::seconds(options.startup_timeout_s)};
+                    Transport& transport, Loaded loaded, const Lend& lend) {
+  DraftWorkerOptions worker_options{.info = prepared.draft_info,
+                                    .generation = new_generation(),
+                                    .max_sequences = options.max_num_seqs,
+                                    // The target may still be loading.
+                                    .join_timeout = std::chrono::seconds(options.startup_timeout_s)};
   const auto single = make_single_collectives();
   std::unique_ptr<Model> own;
-  if (!loaded && options.uses_draft_model()) {
+  if (!loaded.model && options.uses_draft_model()) {
     ASSIGN_OR_RETURN(own, load_draft(options, prepared, threads, *single));
-    loaded = own.get();
+    loaded.model = own.get();
   }
+  const DraftHead* const head = offered_head(options, options.tensor_parallel_size, loaded.head.get());
+  if (head) worker_options.head_fingerprint = head->fingerprint();
   const bool ends = options.synthetic_acceptance.empty();
-  const auto drafter = make_drafter(options, prepared, loaded, prepared.target.vocab_size,
-                                    ends ? prepared.target.eos : std::vector<TokenId>());
+  const auto drafter = make_drafter(options, prepared, loaded.model, prepared.target.vocab_size,
+                                    ends ? prepared.target.eos : std::vector<TokenId>(), head);
   return serve(DraftWorker(*drafter, transport, worker_options), transport, lend);
 }
 
 }  // namespace
 
 std::unique_ptr<Drafter> make_drafter(const RunOptions& options, const Preparation& prepared, Model* model,
-                                      int64_t vocab_size, std::vector<TokenId> eos_ids, RowSender* rows) {
+                                      int64_t vocab_size, std::vector<TokenId> eos_ids, const DraftHead* head,
+                                      RowSender* rows) {
   if (!options.uses_draft_model())
     return make_ngram_drafter(
         {.max_sequences = options.max_num_seqs, .max_context = static_cast<int32_t>(prepared.max_model_len)});
   return make_model_drafter(*model, {.max_sequences = options.max_num_seqs,
                                      .eos_ids = std::move(eos_ids),
                                      .vocab_size = vocab_size,
-                                     .rows = rows});
+                                     .rows = rows,
+                                     .head = head});
+}
+
+const DraftHead* offered_head(const RunOptions& options, int worker, const DraftHead* head) {
+  return device_of_worker(options, worker).kind == Device::Kind::kCpu ? head : nullptr;
+}
+
+Result<std::shared_ptr<const DraftHead>> load_draft_head(const RunOptions& options, IndexRange ids,
+                                                         RoleThreads threads) {
+  ASSIGN_OR_RETURN(const QFormat q, parse_q_format(options.q_format));
+  if (q.kind != QKind::kHidden || !options.uses_draft_model()) return std::shared_ptr<const DraftHead>();
+  auto head = DraftHead::load(options.draft_model, ids, threads.count);
+  if (!head.ok()) return head.status().in(fmt::format("--q-format {}", options.q_format));
+  return std::make_shared<const DraftHead>(std::move(head).value());
 }
 
 Generation new_generation() {
@@ -179,12 +201,13 @@ Result<std::unique_ptr<Model>> load_draft(const RunOptions& options, const Prepa
 }
 
 Status run_target_rank(const RunOptions& options, const Preparation& prepared, RoleThreads threads,
-                       Collectives& group, Transport* transport, Model* loaded, const Lend& lend,
+                       Collectives& group, Transport* transport, Loaded loaded, const Lend& lend,
                        OpenSliceDoor door) {
   set_thread_role(fmt::format("target/{}", group.rank()));
   Status status;
   try {
-    status = serve_target(options, prepared, threads, group, transport, loaded, lend, std::move(door));
+    status =
+        serve_target(options, prepared, threads, group, transport, std::move(loaded), lend, std::move(door));
   } catch (const std::exception& error) {
     status = unavailable(error.what());
   }
@@ -193,9 +216,9 @@ Status run_target_rank(const RunOptions& options, const Preparation& prepared, R
 }
 
 Status run_draft_worker(const RunOptions& options, const Preparation& prepared, RoleThreads threads,
-                        Transport& transport, Model* loaded, const Lend& lend) {
+                        Transport& transport, Loaded loaded, const Lend& lend) {
   try {
-    return report(&transport, serve_drafts(options, prepared, threads, transport, loaded, lend));
+    return report(&transport, serve_drafts(options, prepared, threads, transport, std::move(loaded), lend));
   } catch (const std::exception& error) {
     return report(&transport, unavailable(error.what()));
   }
@@ -227,6 +250,8 @@ Result<ProtocolOptions> protocol_options(const RunOptions& options, const Prepar
   protocol.eos_ids = prepared.target.eos;
   protocol.q_kind = q.kind;
   protocol.row_bytes = q.row_bytes(prepared.target.vocab_size);
+  if (q.kind == QKind::kHidden)
+    protocol.code_bits = q.code_bits(prepared.target.vocab_size, prepared.draft->hidden_size);
   ASSIGN_OR_RETURN(protocol.pipeline, parse_pipeline(options.pipeline));
   protocol.fanout = options.fanout_budget;
   if (!options.synthetic_acceptance.empty()) {

@@ -8,6 +8,7 @@
 #include "draft_worker/drafter.h"
 #include "launch/options.h"
 #include "launch/prepare.h"
+#include "transformer/draft_head.h"
 #include "transformer/model.h"
 
 namespace outrider {
@@ -26,10 +27,17 @@ Result<std::unique_ptr<Model>> load_target(const RunOptions& options, const Prep
 Result<std::unique_ptr<Model>> load_draft(const RunOptions& options, const Preparation& prepared,
                                           RoleThreads threads, Collectives& single);
 
-// A drafter for a target with this vocabulary; `model` with --draft-model, and `rows`, where rows of q may
-// stay on its device, must outlive it.
+// With --q-format hidden the draft model's output head, the rows of these ids; else null.
+Result<std::shared_ptr<const DraftHead>> load_draft_head(const RunOptions& options, IndexRange ids,
+                                                         RoleThreads threads);
+
+// `head`, if worker 0, 1, ... (device.h) drafts where it can use it: not on a device.
+const DraftHead* offered_head(const RunOptions& options, int worker, const DraftHead* head);
+
+// A drafter for a target with this vocabulary; `model` with --draft-model, its `head`, if it may send states,
+// and `rows`, where rows of q may stay on its device, must outlive it.
 std::unique_ptr<Drafter> make_drafter(const RunOptions& options, const Preparation& prepared, Model* model,
-                                      int64_t vocab_size, std::vector<TokenId> eos_ids,
+                                      int64_t vocab_size, std::vector<TokenId> eos_ids, const DraftHead* head,
                                       RowSender* rows = nullptr);
 // One life of a worker: a restarted one is told from the one that died.
 Generation new_generation();
@@ -38,14 +46,20 @@ Generation new_generation();
 // it serves on its own.
 using Lend = std::function<void(Transport&, const std::function<bool()>& turn)>;
 
+// What a role need not load itself.
+struct Loaded {
+  Model* model = nullptr;
+  std::shared_ptr<const DraftHead> head;
+};
+
 // Each loads its model, unless it is given one, and serves until told to leave. An error was also reported to
 // the coordinator. `transport` of the target on the leader only, `door` where q may come in slices; an n-gram
 // drafter needs no model.
 Status run_target_rank(const RunOptions& options, const Preparation& prepared, RoleThreads threads,
-                       Collectives& group, Transport* transport, Model* loaded = nullptr,
+                       Collectives& group, Transport* transport, Loaded loaded = {},
                        const Lend& lend = nullptr, OpenSliceDoor door = {});
 Status run_draft_worker(const RunOptions& options, const Preparation& prepared, RoleThreads threads,
-                        Transport& transport, Model* loaded = nullptr, const Lend& lend = nullptr);
+                        Transport& transport, Loaded loaded = {}, const Lend& lend = nullptr);
 
 using ErrorOf = std::function<Status()>;
 // Peers load their models first, which may take minutes; a role that fails says so through `error`.

@@ -13,8 +13,8 @@
 
 namespace outrider {
 
-// What all ranks agree on about an entry of kSlices that drafts something. Both spans are valid until the
-// next tally.
+// What all ranks agree on about an entry of kSlices, or kHidden, that drafts something. Both spans are valid
+// until the next tally.
 struct SlicedQ {
   bool lost = false;                    // some rank misses its slice
   bool link_lost = false;               // ... which was on its way from device to device

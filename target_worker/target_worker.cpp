@@ -14,6 +14,11 @@ int64_t ns_since(Clock::time_point start) {
   return std::chrono::duration_cast<std::chrono::nanoseconds>(Clock::now() - start).count();
 }
 
+bool has_q(const StepPlan& plan, QKind kind) {
+  return std::any_of(plan.entries.begin(), plan.entries.end(),
+                     [kind](const PlanEntry& entry) { return entry.q_kind == kind; });
+}
+
 bool samples(const PlanEntry& entry) { return entry.first_input + entry.input_count == entry.base; }
 
 }  // namespace
@@ -25,11 +30,14 @@ TargetWorker::TargetWorker(Model& model, Collectives& group, TargetOptions optio
       verifier_(make_verifier(model, group, options_.max_sequences)) {
   options_.info.max_context = static_cast<int32_t>(model.max_positions());
   options_.info.isa = model.isa();
+  if (options_.head)
+    hidden_rows_.emplace(options_.head, vocab_range(model.config().vocab_size, {group.rank(), group.size()}),
+                         model.max_logit_rows());
 }
 
 // Every target rank runs these lines in this order; only the leader talks outside the group.
 Status TargetWorker::run(Transport* transport) {
-  agree_on_isa();
+  agree_on_setup();
   if (transport) RETURN_IF_ERROR(join(*transport));
   while (const auto plan = next_plan(transport)) {
     StepResult result = step(*plan);
@@ -49,25 +57,29 @@ Result<bool> TargetWorker::turn(Transport& transport) {
   return true;
 }
 
-// Bits are promised within one instruction set, so a mixed group would diverge silently.
-void TargetWorker::agree_on_isa() {
-  uint64_t mine = 0;
+// Bits are promised within one instruction set, so a mixed group would diverge silently. So would one with
+// different heads.
+void TargetWorker::agree_on_setup() {
+  uint64_t mine = options_.head ? options_.head->fingerprint() : 0;
   for (char c : model_.isa()) mine = hash_combine(mine, static_cast<unsigned char>(c));
   std::vector<uint64_t> all(static_cast<size_t>(group_.size()));
   group_.all_gather(std::as_bytes(std::span(&mine, 1)), std::as_writable_bytes(std::span(all)));
   for (size_t r = 0; r < all.size(); ++r)
     if (all[r] != mine)
       throw std::runtime_error(
-          fmt::format("target rank {} uses {}, rank {} another instruction set; pin one with --isa",
+          fmt::format("target rank {} uses {}, rank {} another instruction set or draft model; pin one with "
+                      "--isa, or copy the other",
                       group_.rank(), model_.isa(), r));
 }
 
 Status TargetWorker::join(Transport& transport) {
-  RETURN_IF_ERROR(transport.send(kCoordinatorPeer, Hello{.role = Role::kTarget,
-                                                         .generation = options_.generation,
-                                                         .model = options_.info,
-                                                         .max_sequences = options_.max_sequences,
-                                                         .slices = options_.slices}));
+  RETURN_IF_ERROR(transport.send(
+      kCoordinatorPeer, Hello{.role = Role::kTarget,
+                              .generation = options_.generation,
+                              .model = options_.info,
+                              .max_sequences = options_.max_sequences,
+                              .slices = options_.slices,
+                              .head_fingerprint = options_.head ? options_.head->fingerprint() : 0}));
   constexpr auto kJoinTimeout = std::chrono::seconds(60);
   const auto deadline = Clock::now() + kJoinTimeout;
   while (auto incoming = transport.receive(deadline)) {
@@ -132,6 +144,7 @@ StepResult TargetWorker::step(const StepPlan& plan) {
   result.forward_ns = ns_since(start);
   gather_q(plan);
   start = Clock::now();
+  make_q(plan);
   verify(plan, logits, result);
   result.verify_ns = ns_since(start);
   if (const auto busy = verifier_->busy_ns(); busy && !requests_.empty()) {  // the rest was the forward pass
@@ -213,10 +226,18 @@ LogitsShard TargetWorker::forward(const StepPlan& plan) {
 // What came of q in slices while the forward pass ran.
 void TargetWorker::gather_q(const StepPlan& plan) {
   sliced_.assign(plan.entries.size(), {});
-  const auto is_sliced = [](const PlanEntry& entry) { return entry.q_kind == QKind::kSlices; };
-  if (std::none_of(plan.entries.begin(), plan.entries.end(), is_sliced)) return;
+  if (!has_q(plan, QKind::kSlices)) return;
   CHECK(options_.slice_inbox, "step {}: q comes in slices, and there is no door", plan.step);
   options_.slice_inbox->gather(plan.entries, group_, Clock::now() + options_.slice_timeout, sliced_);
+}
+
+// The same of states, from which this rank makes its own.
+void TargetWorker::make_q(const StepPlan& plan) {
+  if (!has_q(plan, QKind::kHidden)) return;
+  CHECK(hidden_rows_, "step {}: q comes as states, and there is no head", plan.step);
+  sampling_.clear();
+  for (const PlanEntry& entry : plan.entries) sampling_.push_back(&sequence(entry.sequence).sampling);
+  hidden_rows_->gather(plan.entries, sampling_, group_, sliced_);
 }
 
 void TargetWorker::verify(const StepPlan& plan, const LogitsShard& logits, StepResult& result) {
@@ -235,8 +256,9 @@ void TargetWorker::verify(const StepPlan& plan, const LogitsShard& logits, StepR
     row += static_cast<int64_t>(entry.draft.size()) + 1;
     if (sliced.lost) continue;
     request.draft = entry.draft;
-    request.q_kind = entry.q_kind;
-    request.q = entry.q_kind == QKind::kSlices ? sliced.rows : std::span<const QRow>(entry.q);
+    const bool is_sliced = entry.q_kind == QKind::kSlices || entry.q_kind == QKind::kHidden;
+    request.q_kind = is_sliced ? QKind::kSlices : entry.q_kind;
+    request.q = is_sliced ? sliced.rows : std::span<const QRow>(entry.q);
     request.q_drafted = sliced.drafted;
     request.q_on_device = sliced.on_device;
   }

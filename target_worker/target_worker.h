@@ -11,6 +11,7 @@
 #include "comm/collectives.h"
 #include "comm/messages.h"
 #include "comm/transport.h"
+#include "target_worker/hidden_rows.h"
 #include "target_worker/slice_inbox.h"
 #include "target_worker/verifier.h"
 #include "transformer/model.h"
@@ -29,6 +30,8 @@ struct TargetOptions {
   // leader's Hello.
   std::shared_ptr<SliceInbox> slice_inbox;
   SliceDoors slices;
+  // Of the draft model, with this rank's ids: states may come for q. On all ranks or on none.
+  std::shared_ptr<const DraftHead> head;
   // A draft whose slices are not all here so long after the forward pass is given up, on every rank.
   std::chrono::milliseconds slice_timeout{2000};
 };
@@ -62,7 +65,7 @@ class TargetWorker {
     KvHandle kv;
     Epoch epoch;
   };
-  void agree_on_isa();
+  void agree_on_setup();
   std::optional<StepPlan> next_plan(Transport* transport);
   std::optional<StepPlan> receive_plan(Transport& transport);
 
@@ -71,6 +74,7 @@ class TargetWorker {
   void close(SequenceId sequence);
   LogitsShard forward(const StepPlan& plan);
   void gather_q(const StepPlan& plan);
+  void make_q(const StepPlan& plan);
   void verify(const StepPlan& plan, const LogitsShard& logits, StepResult& result);
   VerifyResult synthetic_verdict(const PlanEntry& entry, VerifyResult verdict) const;
   void commit(const PlanEntry& entry, std::span<const TokenId> draft, const VerifyResult& verdict);
@@ -80,6 +84,7 @@ class TargetWorker {
   Collectives& group_;
   TargetOptions options_;
   std::unique_ptr<Verifier> verifier_;
+  std::optional<HiddenRows> hidden_rows_;  // with a head
   std::unordered_map<SequenceId, Sequence> sequences_;
   bool leaving_ = false;  // the leader was told to shut down, perhaps before it was welcomed
 
@@ -87,7 +92,8 @@ class TargetWorker {
   std::vector<TokenId> tokens_;
   std::vector<BatchSlice> slices_;
   std::vector<VerifyRequest> requests_;
-  std::vector<SlicedQ> sliced_;  // of every entry
+  std::vector<SlicedQ> sliced_;                  // of every entry
+  std::vector<const SamplingParams*> sampling_;  // the same
   std::vector<std::byte> frame_;
 };
 

@@ -13,7 +13,8 @@ namespace outrider {
 struct BatchSlice {
   KvHandle sequence;
   std::span<const TokenId> tokens;
-  int64_t logit_rows = 0;  // of the last so many tokens; 0 for a prefill chunk that is not the last
+  int64_t logit_rows = 0;    // of the last so many tokens; 0 for a prefill chunk that is not the last
+  bool hidden_only = false;  // nobody reads these rows' logits, but LogitsShard::hidden
 };
 
 struct BatchRows {

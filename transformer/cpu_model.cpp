@@ -116,9 +116,12 @@ Result<LogitsShard> CpuModel::forward(std::span<const BatchSlice> batch) {
   }
   const auto hidden = act_->last_hidden.rows(logit_rows);
   rms_norm(hidden, weights_.final_norm, static_cast<float>(config_.rms_norm_eps), hidden);
-  matmul(pool_, matmul_scratch_, hidden, weights_.head, act_->logits.rows(logit_rows));
-  return LogitsShard{
-      .logits = act_->logits.rows(logit_rows), .vocab_range = plan_.vocab, .vocab_size = config_.vocab_size};
+  if (std::any_of(batch.begin(), batch.end(), [](const BatchSlice& slice) { return !slice.hidden_only; }))
+    matmul(pool_, matmul_scratch_, hidden, weights_.head, act_->logits.rows(logit_rows));
+  return LogitsShard{.logits = act_->logits.rows(logit_rows),
+                     .vocab_range = plan_.vocab,
+                     .vocab_size = config_.vocab_size,
+                     .hidden = hidden};
 }
 
 void CpuModel::locate_rows(std::span<const BatchSlice> batch) {

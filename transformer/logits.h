@@ -16,6 +16,9 @@ struct LogitsShard {
   // With logits on the device: host memory of the same shape that the device writes fast, for whoever wants
   // rows there.
   float* host_room = nullptr;
+  // [rows, hidden_size]: what the head was applied to, as valid as the logits. Empty where logits are on a
+  // device.
+  TensorView<float, 2> hidden;
 };
 
 }  // namespace outrider

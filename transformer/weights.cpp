@@ -54,19 +54,6 @@ Result<PackedMatrix> Packer::matrix(MatrixKind kind, const MatrixSource& source)
   return packed;
 }
 
-SourceRow source_row(const TensorPart& part, int64_t row) {
-  const TensorInfo& tensor = *part.tensor;
-  const auto row_bytes = static_cast<int64_t>(tensor.data.size()) / tensor.shape[0];
-  const int64_t at = part.rows.begin + row;
-  const int64_t bits = tensor.dtype == Dtype::kU8 ? weight_bits(WeightType::kInt4) : dtype_bits(tensor.dtype);
-  SourceRow source{.data = tensor.data.data() + at * row_bytes + part.columns.begin * bits / 8,
-                   .dtype = tensor.dtype};
-  if (part.scales)
-    source.scales = part.scales->data.data() +
-                    (at * part.scales->shape[1] + part.first_group) * static_cast<int64_t>(sizeof(bf16));
-  return source;
-}
-
 void Packer::pack(const std::vector<TensorPart>& parts, PackedMatrix& to) {
   std::vector<SourceRow> rows;
   rows.reserve(static_cast<size_t>(round_up(to.n(), kTileColumns)));
@@ -105,6 +92,19 @@ Result<LayerWeights> Packer::layer(const LayerSources& s) {
 }
 
 }  // namespace
+
+SourceRow source_row(const TensorPart& part, int64_t row) {
+  const TensorInfo& tensor = *part.tensor;
+  const auto row_bytes = static_cast<int64_t>(tensor.data.size()) / tensor.shape[0];
+  const int64_t at = part.rows.begin + row;
+  const int64_t bits = tensor.dtype == Dtype::kU8 ? weight_bits(WeightType::kInt4) : dtype_bits(tensor.dtype);
+  SourceRow source{.data = tensor.data.data() + at * row_bytes + part.columns.begin * bits / 8,
+                   .dtype = tensor.dtype};
+  if (part.scales)
+    source.scales = part.scales->data.data() +
+                    (at * part.scales->shape[1] + part.first_group) * static_cast<int64_t>(sizeof(bf16));
+  return source;
+}
 
 WeightType weight_type(WeightFormat format, MatrixKind kind) {
   CHECK(format != WeightFormat::kAuto, "auto names no type");

@@ -7,6 +7,7 @@
 #include "base/status.h"
 #include "transformer/load_progress.h"
 #include "transformer/model_config.h"
+#include "transformer/ops/pack.h"
 #include "transformer/ops/packed_matrix.h"
 #include "transformer/safetensors.h"
 #include "transformer/shard_plan.h"
@@ -49,6 +50,9 @@ WeightType weight_type(WeightFormat format, MatrixKind kind);
 Result<WeightType> weight_type(const MatrixSource& source, WeightFormat format, MatrixKind kind,
                                WeightType numbers);
 const char* weight_type_name(WeightType type);  // "int8"
+
+// Row `row` of a mapped part.
+SourceRow source_row(const TensorPart& part, int64_t row);
 
 struct WeightOptions {
   WeightFormat format = WeightFormat::kAuto;

@@ -202,6 +202,71 @@ TEST(Codec, RefusesHostileRows) {
   fails({2, 3, 1, 1, 0b0011}, "a token id beyond the end");
 }
 
+Draft with_states(std::vector<HiddenRow> rows) {
+  return {.q_kind = QKind::kHidden, .hidden = std::move(rows)};
+}
+
+TEST(Codec, HiddenStatesArePackedAndKeepTheirValues) {
+  const std::vector<HiddenRow> lists[] = {{{.scale = 0.5f, .max = -3.25f, .codes = {1, -1, 1}}},
+                                          {{.scale = 1.5f, .max = 0, .codes = {15, -15, 1, -3, 5}},
+                                           {.scale = 0, .max = 7, .codes = {1, 3, 5, 7, 9}}},
+                                          {{.scale = 0x1p-126f, .max = 1e38f, .codes = {127, -127, 1}}},
+                                          {}};
+  // One byte for each count; bits and width; scale, maximum and 3 * 1, 5 * 4 or 3 * 7 bits.
+  const size_t bytes[] = {1 + 2 + (6 + 1), 1 + 2 + 2 * (6 + 3), 1 + 2 + (6 + 3), 1};
+  const size_t empty = frame_of(Draft{}).size() - sizeof(uint64_t);  // without the count of q
+  for (size_t i = 0; i < std::size(lists); ++i) {
+    const Bytes frame = frame_of(with_states(lists[i]));
+    EXPECT_EQ(frame.size(), empty + bytes[i]) << i;
+    const auto got = std::get<Draft>(decode(frame, kCluster).value().message).hidden;
+    ASSERT_EQ(got.size(), lists[i].size());
+    for (size_t r = 0; r < got.size(); ++r) {
+      EXPECT_EQ(got[r].scale, lists[i][r].scale);
+      EXPECT_EQ(got[r].max, lists[i][r].max);
+      EXPECT_EQ(got[r].codes, lists[i][r].codes);
+    }
+  }
+}
+
+TEST(Codec, SendsNoHiddenStateThatIsNotWellFormed) {
+  const HiddenRow good{.scale = 1, .codes = {1}};
+  for (const HiddenRow& bad :
+       {HiddenRow{.scale = 1, .codes = {2}}, HiddenRow{.scale = 1, .codes = {-128}}, HiddenRow{.scale = 1},
+        HiddenRow{.scale = 0.1f, .codes = {1}}, HiddenRow{.scale = INFINITY, .codes = {1}},
+        HiddenRow{.scale = 1, .max = INFINITY, .codes = {1}}, HiddenRow{.scale = 1, .codes = {1, 1}}}) {
+    const auto refused = encode(with_states({good, bad}), kInfo);
+    ASSERT_FALSE(refused.ok());
+    EXPECT_EQ(refused.status().message(), "draft: a state that is not well-formed");
+  }
+  EXPECT_FALSE(encode(Draft{.hidden = {good}}, kInfo).ok());
+  EXPECT_FALSE(encode(Draft{.q_kind = QKind::kHidden, .q = {{}}}, kInfo).ok());
+}
+
+TEST(Codec, RefusesHostileHiddenStates) {
+  StepPlan plan;
+  plan.entries.push_back({.q_kind = QKind::kHidden, .hidden = {{.scale = 1, .codes = {15, -15, 3}}}});
+  const Bytes good = frame_of(plan);
+  const size_t rows = good.size() - static_cast<size_t>(kAfterRow) - (1 + 1 + 1 + 2 + 4 + 2);
+  ASSERT_EQ(good[rows], std::byte{1});
+  ASSERT_EQ(good[rows + 1], std::byte{4});
+  using Poke = std::pair<size_t, int>;
+  const auto fails = [&](const std::vector<Poke>& bytes, const char* what) {
+    Bytes frame = good;
+    for (const auto& [at, byte] : bytes) frame[rows + at] = static_cast<std::byte>(byte);
+    reseal(frame);
+    EXPECT_EQ(error_of(frame), std::string("step_plan: ") + what);
+  };
+  fails({Poke{0, 3}}, "more elements than the frame can hold");
+  fails({Poke{1, 8}}, "codes of so many bits");
+  fails({Poke{1, 0}}, "codes of so many bits");
+  fails({Poke{2, 0}}, "more elements than the limit");
+  fails({Poke{2, 127}}, "more elements than the frame can hold");
+  fails({Poke{3, 0x80}, Poke{4, 0x7f}}, "a number that is not finite");  // the scale
+  fails({Poke{7, 0x80}, Poke{8, 0x7f}}, "a number that is not finite");  // the maximum
+  fails({Poke{9, 0x77}, Poke{10, 0x08}}, "states in the wrong form");    // -1, -1, 1: a bit is enough
+  fails({Poke{10, 0xff}}, "bits that mean nothing");
+}
+
 TEST(Codec, MatchesTheWorkedExample) {
   const Bytes frame = frame_of(Heartbeat{Generation(7)});
   const uint8_t expected[] = {0x4f, 0x54, 0x52, 0x44, 1, 0, 2, 0, 8, 0, 0, 0, 0, 0, 0, 0, 5, 0, 0, 0,

@@ -6,6 +6,7 @@
 #include <string>
 #include <type_traits>
 
+#include "base/bfloat16.h"
 #include "comm/q_rows.h"
 
 namespace outrider {
@@ -41,7 +42,7 @@ class RandomMessages {
     for (char& c : value) c = static_cast<char>(engine_());
   }
   void fill(Role& value) { value = static_cast<Role>(below(3)); }
-  void fill(QKind& value) { value = static_cast<QKind>(below(4)); }
+  void fill(QKind& value) { value = static_cast<QKind>(below(5)); }
   void fill(Pipeline& value) { value = static_cast<Pipeline>(below(4)); }
   void fill(StopKind& value) { value = static_cast<StopKind>(below(4)); }
   void fill(VerdictStatus& value) { value = static_cast<VerdictStatus>(below(2)); }
@@ -85,9 +86,26 @@ class RandomMessages {
     }
     m.sum = sum_of(m);
   }
+  void fill(std::vector<HiddenRow>& rows) {
+    rows.resize(below(6));
+    const auto width = 1 + below(80), levels = uint64_t{2} << below(7);
+    for (HiddenRow& row : rows) {
+      row.scale = to_float(to_bf16(0x1p-20f * static_cast<float>(1 + below(1 << 24))));
+      fill(row.max);
+      row.codes.resize(width);
+      for (int8_t& code : row.codes) code = static_cast<int8_t>(2 * below(levels) + 1 - levels);
+    }
+  }
+  // In the form that the kind has.
+  template <class M>
+  void fill_q(M& m) {
+    fill(m.q_kind);
+    m.q_kind == QKind::kHidden ? fill(m.hidden) : fill(m.q);
+  }
   void fill(PlanEntry& m) {
-    fill_all(m.sequence, m.epoch, m.round, m.base, m.first_input, m.input_count, m.draft, m.q_kind, m.q,
-             m.worker);
+    fill_all(m.sequence, m.epoch, m.round, m.base, m.first_input, m.input_count, m.draft);
+    fill_q(m);
+    fill(m.worker);
   }
   void fill(TokenLogprob& m) { fill_all(m.id, m.logprob); }
   void fill(PositionLogprobs& m) { fill_all(m.chosen, m.top); }
@@ -98,7 +116,9 @@ class RandomMessages {
 
   void fill(SliceDoor& m) { fill_all(m.endpoint, m.gpu); }
   void fill(SliceDoors& m) { fill_all(m.of_rank, m.cluster, m.server_key, m.public_key, m.secret_key); }
-  void fill(Hello& m) { fill_all(m.role, m.generation, m.model, m.max_sequences, m.slices); }
+  void fill(Hello& m) {
+    fill_all(m.role, m.generation, m.model, m.max_sequences, m.slices, m.head_fingerprint);
+  }
   void fill(Welcome& m) {
     fill_all(m.accepted, m.reason);
     if (m.accepted) fill_all(m.target, m.eos_ids, m.slices);
@@ -109,7 +129,7 @@ class RandomMessages {
   void fill(Open& m) { fill_all(m.sequence, m.ids, m.prompt_length, m.sampling); }
   void fill(Close& m) { fill(m.sequence); }
   void fill(Propose& m) {
-    fill_all(m.sequence, m.epoch, m.round, m.base, m.committed, m.gamma, m.q_kind, m.row_bytes,
+    fill_all(m.sequence, m.epoch, m.round, m.base, m.committed, m.gamma, m.q_kind, m.row_bytes, m.code_bits,
              m.sent_after_us, m.pipeline, m.fanout, m.stop.kind, m.stop.threshold, m.stop.scale,
              m.wants_guess);
   }
@@ -117,8 +137,9 @@ class RandomMessages {
     fill_all(m.looked_up, m.hit, m.used_tokens, m.wasted_tokens, m.outcomes, m.busy_ns);
   }
   void fill(Draft& m) {
-    fill_all(m.sequence, m.epoch, m.round, m.base, m.ids, m.parents, m.prefix_hash, m.q_kind, m.q,
-             m.slice_bytes, m.link_bytes, m.eos, m.guess, m.sent_after_us, m.ingest_ns, m.draft_ns,
+    fill_all(m.sequence, m.epoch, m.round, m.base, m.ids, m.parents, m.prefix_hash);
+    fill_q(m);
+    fill_all(m.slice_bytes, m.link_bytes, m.eos, m.guess, m.sent_after_us, m.ingest_ns, m.draft_ns,
              m.preparation);
   }
   void fill(StepPlan& m) { fill_all(m.step, m.state_hash, m.closes, m.opens, m.entries); }

@@ -54,6 +54,8 @@ INSTANTIATE_TEST_SUITE_P(
         BadFlags{"rule", {"--rule", "nonsense"}, {"--rule nonsense", "invariant"}},
         BadFlags{"q_format_number", {"--q-format", "budget:x"}, {"--q-format budget:x", "at least 16"}},
         BadFlags{"q_format_budget", {"--q-format", "budget:3"}, {"--q-format budget:3", "at least 16"}},
+        BadFlags{"q_format_bits", {"--q-format", "hidden:8"}, {"--q-format hidden:8", "3 to 7"}},
+        BadFlags{"q_format_head", {"--q-format", "hidden"}, {"--q-format hidden", "--draft-model"}},
         BadFlags{"q_format_text", {"--q-format", "thick"}, {"--q-format thick", "dense"}},
         BadFlags{"tp_three", {"--tensor-parallel-size", "3"}, {"--tensor-parallel-size 3", "1, 2, 4 or 8"}},
         BadFlags{

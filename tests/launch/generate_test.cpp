@@ -259,6 +259,10 @@ TEST(Generate, ReportSaysWhatRan) {
   EXPECT_EQ(said["rule"], (json{"greedy", "token"}));
   EXPECT_EQ(said["temperature"], (json{0, 1}));
   EXPECT_EQ(said["draft"]["q_format"], "budget:1024");
+
+  const Arguments hidden{"--prompt", "a", "--temperature", "1", "--rule", "token", "--q-format", "hidden"};
+  EXPECT_EQ(report(hidden)["draft"]["q_format"], "hidden:4");
+  EXPECT_EQ(report(hidden + Arguments{"--top-p", "0.9"})["draft"]["q_format"], "budget:1024");
 }
 
 TEST(Generate, TraceIsAChromeTrace) {

@@ -109,6 +109,42 @@ TEST_F(Mpirun, DenseQGoesToTheTargetInSlices) {
   }
 }
 
+// Every target process has its part of the draft's head, and the draft worker all of it.
+TEST_F(Mpirun, HiddenStatesGiveTheTextOfOneProcess) {
+  const TemporaryDirectory dir;
+  const Arguments sampling{"--prompt",
+                           "Once upon a time",
+                           "--max-tokens",
+                           "40",
+                           "--temperature",
+                           "1",
+                           "--seed",
+                           "3",
+                           "--rule",
+                           "block",
+                           "-g",
+                           "3",
+                           "--q-format",
+                           "hidden",
+                           "--ignore-eos",
+                           "--quiet",
+                           "--draft-model",
+                           demo_draft()};
+  const std::string expected = generate(sampling).out;
+  const Outcome split =
+      run(4, {"--layout", "coordinator=1,draft=1,target=2", "--report", dir / "report.json"}, sampling);
+  ASSERT_TRUE(split.succeeded()) << split.describe();
+  EXPECT_EQ(split.out, expected);
+  const auto report = nlohmann::json::parse(read_file(dir / "report.json"));
+  EXPECT_EQ(report["draft"]["q_format"], "hidden:4");
+  const int drafts = report["metrics"]["drafts"]["received"],
+            drafted = report["metrics"]["rounds"]["drafted_tokens"];
+  EXPECT_GT(drafted, 0);
+  // 96 codes of 4 bits, scale and maximum.
+  EXPECT_LT(report["metrics"]["wire"]["kinds"]["draft"]["received_bytes"],
+            drafts * 200 + drafted * (48 + 6 + 4));
+}
+
 TEST_F(Mpirun, ThreeRanksHaveADefaultLayout) {
   const Outcome split = run(3, {"--draft-model", demo_draft()});
   ASSERT_TRUE(split.succeeded()) << split.describe();

@@ -31,7 +31,9 @@ struct ClusterOptions {
   WeightFormat weight_format = WeightFormat::kAuto;  // the same
   Wire wire = Wire::kInproc;
   QKind q_kind = QKind::kDense;
-  int32_t row_bytes = 0;  // with kSparse
+  int32_t row_bytes = 0;      // with kSparse
+  int32_t code_bits = 4;      // with kHidden
+  std::string drafters_head;  // with kHidden: of this model instead of `draft`
   int64_t max_context = 120;
   std::vector<TokenId> eos_ids;
   Pipeline pipeline = Pipeline::kLockstep;
@@ -76,6 +78,7 @@ class TestCluster {
     protocol.eos_ids = options_.eos_ids;
     protocol.q_kind = options_.q_kind;
     protocol.row_bytes = options_.row_bytes;
+    protocol.code_bits = options_.code_bits;
     protocol.pipeline = options_.pipeline;
     protocol.fanout = options_.fanout;
     protocol.draft_timeout_min = options_.draft_timeout;
@@ -185,6 +188,8 @@ class TestCluster {
           auto transport = r == 0 ? connect() : nullptr;
           TargetOptions target{.info = info(*model), .max_sequences = options_.max_num_seqs};
           if (options_.slices) open_door(*model, group, target);
+          target.head =
+              head_of(options_.draft, vocab_range(model->config().vocab_size, {r, options_.tp_size}));
           TargetWorker worker(*model, group, std::move(target));
           const Status status = worker.run(transport.get());
           EXPECT_TRUE(status.ok()) << status.message();
@@ -194,6 +199,11 @@ class TestCluster {
           group.abort();
         }
       });
+  }
+
+  std::shared_ptr<const DraftHead> head_of(const std::string& model, IndexRange ids) const {
+    if (options_.q_kind != QKind::kHidden) return nullptr;
+    return std::make_shared<const DraftHead>(DraftHead::load(directory(model), ids, 1).value());
   }
 
   void open_door(const Model& model, Collectives& group, TargetOptions& target) {
@@ -230,6 +240,7 @@ class TestCluster {
         if (options_.drafter_wire) transport = options_.drafter_wire(std::move(transport));
         std::unique_ptr<Collectives> single = make_single_collectives();
         std::unique_ptr<Model> model;
+        std::shared_ptr<const DraftHead> head;
         ModelInfo draft_info{.name = "ngram", .vocabulary_fingerprint = 1, .max_context = 4096};
         if (options_.drafter == DrafterKind::kModel) {
           ModelOptions options = model_options({});
@@ -237,9 +248,12 @@ class TestCluster {
           options.run_sequences = runs_at_a_time(options_.max_num_seqs, options_.fanout);
           model = load_or_die(directory(options_.draft), options, *single);
           draft_info = info(*model);
+          head = head_of(options_.drafters_head.empty() ? options_.draft : options_.drafters_head,
+                         {0, model->config().vocab_size});
         }
         DraftWorkerOptions worker{
             .info = draft_info, .generation = generation, .max_sequences = options_.max_num_seqs};
+        if (head) worker.head_fingerprint = head->fingerprint();
         const auto welcome = join_coordinator(*transport, worker).value();
         if (!welcome) return;
         std::optional<SliceSender> slices;
@@ -251,7 +265,8 @@ class TestCluster {
         worker.slices = slices ? &*slices : nullptr;
         const auto drafter = model ? make_model_drafter(*model, {.max_sequences = options_.max_num_seqs,
                                                                  .eos_ids = options_.eos_ids,
-                                                                 .rows = slices ? slices->rows() : nullptr})
+                                                                 .rows = slices ? slices->rows() : nullptr,
+                                                                 .head = head.get()})
                                    : make_ngram_drafter({.max_sequences = options_.max_num_seqs});
         const Status status = DraftWorker(*drafter, *transport, worker).serve();
         EXPECT_TRUE(status.ok()) << status.message();

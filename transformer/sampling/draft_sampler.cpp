@@ -44,7 +44,7 @@ std::optional<RankedToken> DraftSampler::process(std::span<float> logits, const 
   const bool nan = scale_and_scan(logits, chunks, inverse_temperature(params), chunk_max_);
   const RankedToken best = best_logit(row, nan);
   if (!best.is_finite()) return std::nullopt;
-  row.max = best.value();
+  row.max = max_ = best.value();
   ShardRow* const rows[] = {&row};
   const bool takes_best = rule == Rule::kGreedy || rule == Rule::kNaive;  // which no filter removes
   if (!takes_best && has_filters(params)) filters_.apply(rows);

@@ -36,10 +36,13 @@ class DraftSampler {
   std::optional<TokenId> sample(std::span<float> logits, const DraftStep& step, QRow* q);
   // Only what happens to the logits before a token is chosen; the best of them. Empty as for sample().
   std::optional<RankedToken> process(std::span<float> logits, const DraftStep& step);
+  // The largest of the logits that were last processed.
+  float max() const { return max_; }
 
  private:
   ShardFilters filters_;
   std::vector<float> chunk_max_;
+  float max_ = 0;
   std::vector<uint64_t> ranked_;
 };
 

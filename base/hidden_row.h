@@ -1,0 +1,19 @@
+// The draft distribution of one token as the state it was computed from: who holds the draft model's output
+// head (transformer/draft_head.h) makes the same integer weights of it.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+namespace outrider {
+
+constexpr int kLeastHiddenBits = 3, kMostHiddenBits = 7;
+
+// Element i of the state is codes[i] * scale. Codes are odd: levels lie half a step on either side of zero.
+struct HiddenRow {
+  float scale = 0;            // half a step; a bfloat16's value
+  float max = 0;              // the largest processed logit: weights are relative to it
+  std::vector<int8_t> codes;  // [hidden size]
+};
+
+}  // namespace outrider
