@@ -2,7 +2,6 @@
 
 #include <algorithm>
 
-#include "base/short_weight.h"
 #include "transformer/sampling/penalties.h"
 #include "transformer/sampling/row_kernels.h"
 #include "transformer/sampling/weighted_draw.h"
@@ -96,8 +95,7 @@ bool HiddenRows::make_row(const HiddenRow& state, float inverse_temperature, std
     return false;
   row.weights.resize(logits.size());
   fill_draft_weights(logits, state.max, row.weights);
-  row.sum = 0;
-  for (uint32_t& weight : row.weights) row.sum += weight = round_to_short_weight(weight);
+  row.sum = shorten_weights(row.weights);
   return true;
 }
 

@@ -2,7 +2,6 @@
 
 #include "base/log.h"
 #include "base/q_row.h"
-#include "base/short_weight.h"
 #include "transformer/sampling/compact_row.h"
 #include "transformer/sampling/gumbel.h"
 #include "transformer/sampling/penalties.h"
@@ -16,8 +15,7 @@ void make_integer_weights(std::span<const float> processed, float max, int64_t r
   q.weights.resize(processed.size());
   fill_draft_weights(processed, max, q.weights);
   if (row_bytes > 0) return compact_row(row_bytes, q, scratch);
-  for (uint32_t& weight : q.weights) weight = round_to_short_weight(weight);
-  q.sum = sum_of(q);
+  q.sum = shorten_weights(q.weights);
 }
 
 // The listed tokens come first, then the others.

@@ -3,6 +3,7 @@
 #include <bit>
 #include <cstring>
 
+#include "base/short_weight.h"
 #include "transformer/sampling/ordered_key.h"
 #include "transformer/sampling/token_math.h"
 
@@ -45,6 +46,7 @@ using F32x16 = float __attribute__((vector_size(64)));
 using I32x16 = int32_t __attribute__((vector_size(64)));
 using F32x8 = float __attribute__((vector_size(32)));
 using F64x8 = double __attribute__((vector_size(64)));
+using U32x8 = uint32_t __attribute__((vector_size(32)));
 using U64x8 = uint64_t __attribute__((vector_size(64)));
 
 ALWAYS_INLINE void load(const float* from, F32x16& to) { std::memcpy(&to, from, sizeof to); }
@@ -149,6 +151,35 @@ ALWAYS_INLINE void fill_draft_weights_body(std::span<const float> row, float max
       });
 }
 
+// As doubles, whose mantissas have 42 bits more than short weights: with an exponent of 2^52 an integer is
+// one, and one becomes an integer, as in exp_weights.
+ALWAYS_INLINE uint64_t shorten_weights_body(std::span<uint32_t> weights) {
+  constexpr int kExtra = 52 - kShortWeightMantissa;
+  U64x8 sum{};
+  size_t i = 0;
+  for (; i + 8 <= weights.size(); i += 8) {
+    U32x8 few;
+    std::memcpy(&few, weights.data() + i, sizeof few);
+    U64x8 bits = __builtin_convertvector(few, U64x8) | std::bit_cast<uint64_t>(0x1p52);
+    F64x8 numbers;
+    std::memcpy(&numbers, &bits, sizeof numbers);
+    numbers -= 0x1p52;
+    std::memcpy(&bits, &numbers, sizeof bits);
+    bits = (bits + (uint64_t{1} << (kExtra - 1))) >> kExtra << kExtra;
+    std::memcpy(&numbers, &bits, sizeof numbers);
+    numbers += 0x1p52;
+    std::memcpy(&bits, &numbers, sizeof bits);
+    bits &= (uint64_t{1} << 52) - 1;
+    sum += bits;
+    few = __builtin_convertvector(bits, U32x8);
+    std::memcpy(weights.data() + i, &few, sizeof few);
+  }
+  uint64_t total = 0;
+  for (int j = 0; j < 8; ++j) total += sum[j];
+  for (; i < weights.size(); ++i) total += weights[i] = round_to_short_weight(weights[i]);
+  return total;
+}
+
 ALWAYS_INLINE void fill_residual_body(std::span<const uint64_t> weights, uint64_t total, double ratio,
                                       std::span<const double> q, std::span<uint64_t> residual) {
   const auto z = static_cast<double>(total);
@@ -185,6 +216,7 @@ FOR_EACH_ISA(void, fill_weights, (std::span<const float> row, float max, std::sp
 FOR_EACH_ISA(uint64_t, sum_weights, (std::span<const float> row, float max), (row, max))
 FOR_EACH_ISA(void, fill_draft_weights, (std::span<const float> row, float max, std::span<uint32_t> weights),
              (row, max, weights))
+FOR_EACH_ISA(uint64_t, shorten_weights, (std::span<uint32_t> weights), (weights))
 FOR_EACH_ISA(void, fill_residual,
              (std::span<const uint64_t> weights, uint64_t total, double ratio, std::span<const double> q,
               std::span<uint64_t> residual),

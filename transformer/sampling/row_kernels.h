@@ -56,6 +56,9 @@ uint64_t weight_of(float logit, float max);
 // draft_weight of every element.
 void fill_draft_weights(std::span<const float> row, float max, std::span<uint32_t> weights);
 
+// round_to_short_weight of every element; their sum.
+uint64_t shorten_weights(std::span<uint32_t> weights);
+
 // Recovery weights round(max(0, ratio * p - q) * 2^60) with p = weight / total.
 void fill_residual(std::span<const uint64_t> weights, uint64_t total, double ratio, std::span<const double> q,
                    std::span<uint64_t> residual);

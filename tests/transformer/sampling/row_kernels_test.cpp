@@ -4,6 +4,7 @@
 
 #include <cstring>
 
+#include "base/short_weight.h"
 #include "tests/transformer/sampling/reference.h"
 #include "transformer/sampling/ordered_key.h"
 
@@ -19,6 +20,7 @@ void DECLARE(mask_below, (std::span<float>, float, int64_t));
 void DECLARE(fill_weights, (std::span<const float>, float, std::span<uint64_t>));
 uint64_t DECLARE(sum_weights, (std::span<const float>, float));
 void DECLARE(fill_draft_weights, (std::span<const float>, float, std::span<uint32_t>));
+uint64_t DECLARE(shorten_weights, (std::span<uint32_t>));
 void DECLARE(fill_residual,
              (std::span<const uint64_t>, uint64_t, double, std::span<const double>, std::span<uint64_t>));
 bool DECLARE(fill_noise_words, (Seed, Position, int64_t, uint32_t, NoiseWords&));
@@ -31,9 +33,9 @@ namespace {
 // Everything a variant computes on one row, as one string of bytes.
 struct Outputs {
   std::vector<float> scaled, chunk_max, masked;
-  std::vector<uint32_t> keys, draft_weights;
+  std::vector<uint32_t> keys, draft_weights, short_weights;
   std::vector<uint64_t> weights, residual;
-  uint64_t sum = 0;
+  uint64_t sum = 0, short_sum = 0;
   NoiseWords words{};
   bool nan = false, reached = false;
   bool operator==(const Outputs& other) const {
@@ -41,7 +43,8 @@ struct Outputs {
       return a.size() == b.size() && std::memcmp(a.data(), b.data(), a.size() * sizeof a[0]) == 0;
     };
     return same(scaled, other.scaled) && same(chunk_max, other.chunk_max) && same(masked, other.masked) &&
-           keys == other.keys && draft_weights == other.draft_weights && weights == other.weights &&
+           keys == other.keys && draft_weights == other.draft_weights &&
+           short_weights == other.short_weights && short_sum == other.short_sum && weights == other.weights &&
            residual == other.residual && sum == other.sum && words.word == other.words.word &&
            nan == other.nan && reached == other.reached;
   }
@@ -59,6 +62,8 @@ struct Outputs {
     isa::fill_keys_##isa_name(row, out.keys);                                                       \
     out.draft_weights.resize(row.size());                                                           \
     isa::fill_draft_weights_##isa_name(row, max, out.draft_weights);                                \
+    out.short_weights = out.draft_weights;                                                          \
+    out.short_sum = isa::shorten_weights_##isa_name(out.short_weights);                             \
     out.weights.resize(row.size());                                                                 \
     isa::fill_weights_##isa_name(row, max, out.weights);                                            \
     out.sum = isa::sum_weights_##isa_name(row, max);                                                \
@@ -93,6 +98,21 @@ TEST(RowKernels, InstructionSetsAgreeBitForBit) {
   if (compared == 0) GTEST_SKIP() << "this processor has neither AVX2 nor AVX-512: nothing to compare";
 }
 #endif
+
+TEST(RowKernels, ShortWeightsAreRoundedOneByOne) {
+  std::mt19937_64 rng(8);
+  std::vector<uint32_t> weights{0,    1,    2047, 2048,     2049,           2050,
+                                2051, 4094, 4095, 1u << 31, (1u << 31) - 1, 0xFFEu << 12};
+  for (int i = 0; i < 20000; ++i) weights.push_back(static_cast<uint32_t>(rng() >> (33 + rng() % 31)));
+  for (int bits = 12; bits <= 31; ++bits)  // ties, and what is one off them
+    for (const int off : {-1, 0, 1})
+      weights.push_back((1u << (bits - 1)) + (1u << (bits - 12)) * 3 + static_cast<uint32_t>(off));
+  std::vector<uint32_t> expected = weights;
+  uint64_t sum = 0;
+  for (uint32_t& weight : expected) sum += weight = round_to_short_weight(weight);
+  EXPECT_EQ(shorten_weights(weights), sum);
+  EXPECT_EQ(weights, expected);
+}
 
 TEST(RowKernels, WeightsAreRoundedExponentials) {
   std::mt19937_64 rng(1);
