@@ -1,95 +1,113 @@
 #include "transformer/sampling/compact_row.h"
 
 #include <algorithm>
-#include <functional>
 #include <numeric>
 
 #include "base/log.h"
 #include "base/q_row.h"
 #include "transformer/sampling/compact_units.h"
-#include "transformer/sampling/shard_row.h"
+#include "transformer/sampling/row_kernels.h"
 
 namespace outrider {
 namespace {
 
-// Packed like RankedToken: the larger weight first, then the lower id.
-uint64_t rank_by_weight(uint32_t weight, size_t id) {
-  return static_cast<uint64_t>(weight) << 32 | (0xFFFFFFFF - static_cast<uint32_t>(id));
-}
-uint32_t weight_of_rank(uint64_t ranked) { return static_cast<uint32_t>(ranked >> 32); }
-uint32_t id_of_rank(uint64_t ranked) { return 0xFFFFFFFF - static_cast<uint32_t>(ranked); }
+constexpr uint32_t kLargestWeight = uint32_t{1} << 31;
 
-// A weight that at least m tokens reach: the m-th best of the chunks' best. 1 if there are too few chunks.
-uint32_t weight_floor(std::span<const uint32_t> weights, size_t m, std::vector<uint64_t>& scratch) {
-  const size_t chunk = kChunkTokens;
-  if (weights.size() / chunk <= m) return 1;
-  scratch.clear();
-  for (size_t begin = 0; begin < weights.size(); begin += chunk) {
-    const auto part = weights.subspan(begin, std::min(chunk, weights.size() - begin));
-    scratch.push_back(*std::max_element(part.begin(), part.end()));
+// A weight that at least m of these reach, and as few more as there can be; 1 if fewer have any.
+uint32_t reached_by(size_t m, std::span<const uint32_t> weights) {
+  uint32_t least = 1, too_much = kLargestWeight + 1;
+  while (too_much - least > 1) {
+    const uint32_t middle = least + (too_much - least) / 2;
+    const size_t count = count_at_least(weights, middle);
+    if (count == m) return middle;
+    (count > m ? least : too_much) = middle;
   }
-  const auto nth = scratch.begin() + static_cast<std::ptrdiff_t>(m - 1);
-  std::nth_element(scratch.begin(), nth, scratch.end(), std::greater<>());
-  return std::max(static_cast<uint32_t>(*nth), 1u);
+  return least;
+}
+
+// Leaves the tokens of at least that weight. No branch depends on a weight: half of them would be
+// mispredicted.
+void keep_at_least(uint32_t least, QRow& row) {
+  size_t kept = 0;
+  for (size_t i = 0; i < row.ids.size(); ++i) {
+    const uint32_t weight = row.weights[i];
+    row.ids[kept] = row.ids[i];
+    row.weights[kept] = weight;
+    kept += weight >= least;
+  }
+  row.ids.resize(kept);
+  row.weights.resize(kept);
+}
+
+// The same of a dense row, which becomes a sparse one. `maxima`: of its runs.
+void gather_at_least(uint32_t least, std::span<const uint32_t> maxima, QRow& row) {
+  size_t kept = 0;
+  row.ids.resize(count_at_least(row.weights, least) + 1);  // one for the tokens after the last that is kept
+  for (size_t run = 0; run < maxima.size(); ++run) {
+    if (maxima[run] < least) continue;
+    const size_t end = std::min((run + 1) * kRunTokens, row.weights.size());
+    for (size_t v = run * kRunTokens; v < end; ++v) {
+      const uint32_t weight = row.weights[v];
+      row.ids[kept] = static_cast<uint32_t>(v);
+      row.weights[kept] = weight;
+      kept += weight >= least;
+    }
+  }
+  row.ids.resize(kept);
+  row.weights.resize(kept);
 }
 
 // The best m of a dense row's tokens that have any weight, by (weight desc, id asc), in the order of their
 // ids.
-void keep_best(size_t m, QRow& row, std::vector<uint64_t>& scratch) {
-  const uint32_t floor = weight_floor(row.weights, m, scratch);
-  scratch.clear();
-  for (size_t v = 0; v < row.weights.size(); ++v)
-    if (row.weights[v] >= floor) scratch.push_back(rank_by_weight(row.weights[v], v));
-  if (scratch.size() > m) {
-    std::nth_element(scratch.begin(), scratch.begin() + static_cast<std::ptrdiff_t>(m), scratch.end(),
-                     std::greater<>());
-    scratch.resize(m);
-  }
-  std::sort(scratch.begin(), scratch.end(),
-            [](uint64_t a, uint64_t b) { return id_of_rank(a) < id_of_rank(b); });
-  row.weights.clear();
-  for (uint64_t ranked : scratch) {
-    row.ids.push_back(id_of_rank(ranked));
-    row.weights.push_back(weight_of_rank(ranked));
-  }
+void keep_best(size_t m, QRow& row, std::vector<uint32_t>& maxima) {
+  maxima.resize((row.weights.size() + kRunTokens - 1) / kRunTokens);
+  fill_run_maxima(row.weights, maxima);
+  // What m runs reach, at least m tokens do, and hardly more in a large vocabulary.
+  gather_at_least(reached_by(m, maxima.size() > m ? maxima : row.weights), maxima, row);
+  if (row.ids.size() <= m) return;
+  const uint32_t least = reached_by(m, row.weights);
+  keep_at_least(least, row);
+  for (size_t i = row.ids.size(), too_many = i - m; too_many > 0;)
+    if (row.weights[--i] == least) row.weights[i] = 0, --too_many;
+  keep_at_least(1, row);
 }
 
-constexpr uint32_t kLargestWeight = uint32_t{1} << 31;
-
-// Of the row on the wire, but for the fields in front, when tokens of less than half a unit are left out.
-// `id_end`: 0 if it is one more than the last id that is listed.
-int64_t bits_of(const QRow& best, uint32_t unit, uint64_t id_end) {
+// Whether the row on the wire, but for the fields in front, fits when tokens of less than half a unit are
+// left out. `id_end`: 0 if it is one more than the last id that is listed.
+bool fits(int64_t budget_bits, const QRow& best, uint32_t unit, uint64_t id_end,
+          std::vector<uint32_t>& listed) {
   const uint32_t least = least_listed(unit);
-  uint64_t count = 0, last = 0;
-  for (size_t i = 0; i < best.ids.size(); ++i) {
-    const bool is_listed = best.weights[i] >= least;
-    count += is_listed;
-    last = is_listed ? best.ids[i] : last;
+  const size_t count = count_at_least(best.weights, least);
+  size_t last = best.ids.size() - 1;
+  while (best.weights[last] < least) --last;
+  const int k = gap_parameter(id_end > 0 ? id_end : best.ids[last] + uint64_t{1}, count);
+  // All but gaps >> k. Elias' codes without a division: 1 bit, and 2 more for each j > 0 with 2^j units.
+  int64_t bits = 8 * varint_bytes(count) + static_cast<int64_t>(count) * (k + 2);
+  for (uint64_t units = 2; bits <= budget_bits && units * unit - unit / 2 <= kLargestWeight; units *= 2)
+    bits += 2 * static_cast<int64_t>(
+                    count_at_least(best.weights, static_cast<uint32_t>(units * unit - unit / 2)));
+
+  // Each gap >> k is more than gap / 2^k - 1, so that their sum often tells.
+  const auto gaps = static_cast<int64_t>(best.ids[last] + 1 - count);
+  if (bits + (gaps >> k) <= budget_bits) return true;
+  if (bits > budget_bits || bits + (gaps >> k) - static_cast<int64_t>(count) >= budget_bits) return false;
+  listed.resize(best.ids.size());
+  size_t kept = 0;
+  for (size_t i = 0; i <= last; ++i) {
+    listed[kept] = best.ids[i];
+    kept += best.weights[i] >= least;
   }
-  const int k = gap_parameter(id_end > 0 ? id_end : last + 1, count);
-  int64_t bits = 8 * varint_bytes(count);
-  uint32_t next = 0;
-  for (size_t i = 0; i < best.ids.size(); ++i) {
-    if (best.weights[i] < least) continue;
-    bits += rice_bits(best.ids[i] - next, k) + elias_gamma_bits(units_of(best.weights[i], unit));
-    next = best.ids[i] + 1;
-  }
-  return bits;
+  bits += listed[0] >> k;
+  for (size_t i = 1; i < count; ++i) bits += (listed[i] - listed[i - 1] - 1) >> k;
+  return bits <= budget_bits;
 }
 
-// Leaves the listed tokens with their units; returns the sum of their weights before.
+// Turns the weights of tokens of at least half a unit into units, and leaves those; returns the sum of their
+// weights before.
 uint64_t list(uint32_t unit, QRow& best) {
-  uint64_t mass = 0;
-  size_t kept = 0;
-  for (size_t i = 0; i < best.ids.size(); ++i) {
-    const uint32_t units = units_of(best.weights[i], unit);
-    if (units == 0) continue;
-    mass += best.weights[i];
-    best.ids[kept] = best.ids[i];
-    best.weights[kept++] = units;
-  }
-  best.ids.resize(kept);
-  best.weights.resize(kept);
+  keep_at_least(least_listed(unit), best);
+  const auto mass = std::accumulate(best.weights.begin(), best.weights.end(), uint64_t{0});
+  for (uint32_t& weight : best.weights) weight = units_of(weight, unit);
   return mass;
 }
 
@@ -105,22 +123,22 @@ void share_rest(uint64_t mass, uint64_t total, uint32_t id_end, QRow& row) {
 
 }  // namespace
 
-void compact_row(int64_t row_bytes, QRow& row, std::vector<uint64_t>& scratch) {
+void compact_row(int64_t row_bytes, QRow& row, std::vector<uint32_t>& scratch) {
   const uint64_t vocab_size = row.weights.size();
   const auto total = std::accumulate(row.weights.begin(), row.weights.end(), uint64_t{0});
-  CHECK(total >= kLargestWeight, "weights that add up to {} have none of 2^31", total);
-  const auto zeros = static_cast<uint64_t>(std::count(row.weights.begin(), row.weights.end(), 0u));
-  const bool has_rest = 2 * zeros < vocab_size;
+  const bool has_rest = 2 * count_at_least(row.weights, 1) > vocab_size;
   const uint64_t id_end = has_rest ? vocab_size : 0;
 
   const CompactBudget budget = compact_budget(row_bytes, vocab_size);
   keep_best(budget.entries, row, scratch);
-  int fits = kUnits, too_fine = -1;  // those tokens with a unit each do fit
-  while (fits - too_fine > 1) {
-    const int middle = too_fine + (fits - too_fine) / 2;
-    (bits_of(row, unit_at(middle), id_end) <= budget.bits ? fits : too_fine) = middle;
+  CHECK(count_at_least(row.weights, kLargestWeight) > 0, "weights that add up to {}, but none is 2^31",
+        total);
+  int coarse = kUnits, too_fine = -1;  // those tokens with a unit each do fit
+  while (coarse - too_fine > 1) {
+    const int middle = too_fine + (coarse - too_fine) / 2;
+    (fits(budget.bits, row, unit_at(middle), id_end, scratch) ? coarse : too_fine) = middle;
   }
-  const uint64_t mass = list(unit_at(fits), row);
+  const uint64_t mass = list(unit_at(coarse), row);
   if (has_rest) share_rest(mass, total, static_cast<uint32_t>(id_end), row);
   row.sum = sum_of(row);
 }

@@ -15,6 +15,6 @@ namespace outrider {
 // that fits; a token is listed from half a unit on, because what it costs most bytes for is its id. Where
 // filters removed most of the vocabulary nothing is left for the others. A function of its arguments alone;
 // `scratch` is reused.
-void compact_row(int64_t row_bytes, QRow& row, std::vector<uint64_t>& scratch);
+void compact_row(int64_t row_bytes, QRow& row, std::vector<uint32_t>& scratch);
 
 }  // namespace outrider

@@ -9,7 +9,7 @@
 namespace outrider {
 
 void make_integer_weights(std::span<const float> processed, float max, int64_t row_bytes, QRow& q,
-                          std::vector<uint64_t>& scratch) {
+                          std::vector<uint32_t>& scratch) {
   q.ids.clear();
   q.rest = q.id_end = 0;
   q.weights.resize(processed.size());
@@ -61,7 +61,7 @@ std::optional<TokenId> DraftSampler::sample(std::span<float> logits, const Draft
     return gumbel_argmax(logits, chunks, chunk_max_, params.seed, step.position).id();
   }
   CHECK(q != nullptr, "the {} rule needs q", rule_name(rule));
-  make_integer_weights(logits, best->value(), step.row_bytes, *q, ranked_);
+  make_integer_weights(logits, best->value(), step.row_bytes, *q, scratch_);
   return draw_token(*q, draw_u64(params.seed, Purpose::kDraft, step.position, step.round));
 }
 

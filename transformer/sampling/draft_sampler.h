@@ -43,13 +43,13 @@ class DraftSampler {
   ShardFilters filters_;
   std::vector<float> chunk_max_;
   float max_ = 0;
-  std::vector<uint64_t> ranked_;
+  std::vector<uint32_t> scratch_;
 };
 
 // round(exp(l - max) * 2^31) of every id, of which 11 significant bits are kept so that it travels in two
 // bytes; or, if `row_bytes` is not 0, the sparse row made of that (compact_row.h). `scratch` is reused.
 void make_integer_weights(std::span<const float> processed, float max, int64_t row_bytes, QRow& q,
-                          std::vector<uint64_t>& scratch);
+                          std::vector<uint32_t>& scratch);
 // From those integers and 64 uniform bits.
 TokenId draw_token(const QRow& q, uint64_t bits);
 

@@ -180,6 +180,24 @@ ALWAYS_INLINE uint64_t shorten_weights_body(std::span<uint32_t> weights) {
   return total;
 }
 
+ALWAYS_INLINE size_t count_at_least_body(std::span<const uint32_t> weights, uint32_t least) {
+  uint32_t count = 0;
+  for (const uint32_t weight : weights) count += weight >= least;
+  return count;
+}
+
+ALWAYS_INLINE void fill_run_maxima_body(std::span<const uint32_t> weights, std::span<uint32_t> maxima) {
+  const size_t whole = weights.size() / kRunTokens;
+  for (size_t run = 0; run < whole; ++run) {
+    uint32_t largest = 0;
+    for (size_t j = 0; j < kRunTokens; ++j) largest = std::max(largest, weights[run * kRunTokens + j]);
+    maxima[run] = largest;
+  }
+  if (whole == maxima.size()) return;
+  const auto rest = weights.subspan(whole * kRunTokens);
+  maxima[whole] = *std::max_element(rest.begin(), rest.end());
+}
+
 ALWAYS_INLINE void fill_residual_body(std::span<const uint64_t> weights, uint64_t total, double ratio,
                                       std::span<const double> q, std::span<uint64_t> residual) {
   const auto z = static_cast<double>(total);
@@ -217,6 +235,9 @@ FOR_EACH_ISA(uint64_t, sum_weights, (std::span<const float> row, float max), (ro
 FOR_EACH_ISA(void, fill_draft_weights, (std::span<const float> row, float max, std::span<uint32_t> weights),
              (row, max, weights))
 FOR_EACH_ISA(uint64_t, shorten_weights, (std::span<uint32_t> weights), (weights))
+FOR_EACH_ISA(size_t, count_at_least, (std::span<const uint32_t> weights, uint32_t least), (weights, least))
+FOR_EACH_ISA(void, fill_run_maxima, (std::span<const uint32_t> weights, std::span<uint32_t> maxima),
+             (weights, maxima))
 FOR_EACH_ISA(void, fill_residual,
              (std::span<const uint64_t> weights, uint64_t total, double ratio, std::span<const double> q,
               std::span<uint64_t> residual),

@@ -59,6 +59,13 @@ void fill_draft_weights(std::span<const float> row, float max, std::span<uint32_
 // round_to_short_weight of every element; their sum.
 uint64_t shorten_weights(std::span<uint32_t> weights);
 
+// How many weights are at least `least`.
+size_t count_at_least(std::span<const uint32_t> weights, uint32_t least);
+
+// The largest weight of every run of kRunTokens; the last run may be shorter.
+constexpr size_t kRunTokens = 16;
+void fill_run_maxima(std::span<const uint32_t> weights, std::span<uint32_t> maxima);
+
 // Recovery weights round(max(0, ratio * p - q) * 2^60) with p = weight / total.
 void fill_residual(std::span<const uint64_t> weights, uint64_t total, double ratio, std::span<const double> q,
                    std::span<uint64_t> residual);

@@ -8,6 +8,7 @@
 #include "comm/codec.h"
 #include "comm/q_rows.h"
 #include "tests/transformer/sampling/reference.h"
+#include "transformer/sampling/compact_units.h"
 #include "transformer/sampling/draft_sampler.h"
 
 namespace outrider {
@@ -15,8 +16,60 @@ namespace {
 
 QRow row_of(const std::vector<float>& logits, int64_t row_bytes) {
   QRow row;
-  std::vector<uint64_t> scratch;
+  std::vector<uint32_t> scratch;
   make_integer_weights(logits, *std::max_element(logits.begin(), logits.end()), row_bytes, row, scratch);
+  return row;
+}
+
+// The definition: one sort, and the code lengths of every unit from the units themselves.
+QRow plain_compact_row(int64_t row_bytes, const std::vector<uint32_t>& weights) {
+  const uint64_t vocab_size = weights.size();
+  std::vector<uint32_t> best;
+  for (uint32_t v = 0; v < vocab_size; ++v)
+    if (weights[v] > 0) best.push_back(v);
+  const bool has_rest = 2 * best.size() > vocab_size;
+  std::stable_sort(best.begin(), best.end(), [&](uint32_t a, uint32_t b) { return weights[a] > weights[b]; });
+  const CompactBudget budget = compact_budget(row_bytes, vocab_size);
+  best.resize(std::min<size_t>(best.size(), budget.entries));
+  std::sort(best.begin(), best.end());
+
+  const auto listed_with = [&](uint32_t unit) {
+    QRow row;
+    for (const uint32_t v : best) {
+      if (units_of(weights[v], unit) == 0) continue;
+      row.ids.push_back(v);
+      row.weights.push_back(units_of(weights[v], unit));
+    }
+    return row;
+  };
+  const auto bits_with = [&](uint32_t unit) {
+    const QRow row = listed_with(unit);
+    const int k = gap_parameter(has_rest ? vocab_size : row.ids.back() + uint64_t{1}, row.ids.size());
+    int64_t bits = 8 * varint_bytes(row.ids.size());
+    for (size_t i = 0; i < row.ids.size(); ++i)
+      bits += rice_bits(i == 0 ? row.ids[0] : row.ids[i] - row.ids[i - 1] - 1, k) +
+              elias_gamma_bits(row.weights[i]);
+    return bits;
+  };
+  int fits = kUnits, too_fine = -1;
+  while (fits - too_fine > 1) {
+    const int middle = too_fine + (fits - too_fine) / 2;
+    (bits_with(unit_at(middle)) <= budget.bits ? fits : too_fine) = middle;
+  }
+
+  QRow row = listed_with(unit_at(fits));
+  if (has_rest) {
+    uint64_t mass = 0, total = 0;
+    for (const uint32_t v : row.ids) mass += weights[v];
+    for (const uint32_t weight : weights) total += weight;
+    const uint32_t per_unit =
+        weight_of_unit(mass, total, sum_of(row), *std::max_element(row.weights.begin(), row.weights.end()),
+                       vocab_size - row.ids.size());
+    for (uint32_t& weight : row.weights) weight *= per_unit;
+    row.rest = 1;
+    row.id_end = static_cast<uint32_t>(vocab_size);
+  }
+  row.sum = sum_of(row);
   return row;
 }
 
@@ -58,6 +111,48 @@ TEST(CompactRow, FitsItsBytesAndListsTheBestTokens) {
         EXPECT_GE(least, most_left_out);
       }
     }
+}
+
+// A row of weights up to 2^31, the largest of them somewhere.
+using MakeWeight = uint32_t (*)(std::mt19937_64&);
+std::vector<uint32_t> random_weights(std::mt19937_64& rng, size_t vocab_size, MakeWeight make) {
+  std::vector<uint32_t> weights(vocab_size);
+  std::generate(weights.begin(), weights.end(), [&] { return make(rng); });
+  weights[rng() % vocab_size] = uint32_t{1} << 31;
+  return weights;
+}
+
+TEST(CompactRow, IsTheDefinitionsBitForBit) {
+  const MakeWeight kinds[] = {
+      [](std::mt19937_64&) { return uint32_t{1} << 31; },                               // flat
+      [](std::mt19937_64&) { return 12345u; },                                          // one peak
+      [](std::mt19937_64&) { return 0u; },                                              // all removed
+      [](std::mt19937_64& r) { return static_cast<uint32_t>(r() >> 33); },              // no tail
+      [](std::mt19937_64& r) { return static_cast<uint32_t>(r() >> 33 >> r() % 31); },  // a long tail
+      // mostly zeros
+      [](std::mt19937_64& r) { return r() % 8 ? 0u : static_cast<uint32_t>(r() >> 33 >> r() % 31); },
+      [](std::mt19937_64& r) { return static_cast<uint32_t>(r() % 4); },        // ties, with neighbours
+      [](std::mt19937_64& r) { return static_cast<uint32_t>(r() % 3 << 20); },  // ties
+      [](std::mt19937_64& r) { return r() % 9 ? 1u : static_cast<uint32_t>(r() % 5 << 13); }  // and a tail
+  };
+  std::mt19937_64 rng(5);
+  std::vector<uint32_t> scratch;
+  for (const auto& [vocab_size, turns] :
+       {std::pair{1, 2}, {2, 4}, {17, 40}, {1000, 5}, {4096, 5}, {128256, 1}})
+    for (const MakeWeight make : kinds)
+      for (int turn = 0; turn < turns; ++turn) {
+        const auto weights = random_weights(rng, static_cast<size_t>(vocab_size), make);
+        for (const int64_t row_bytes : {12, 20, 82, 300, 1024, 2565, 4096}) {
+          const QRow expected = plain_compact_row(row_bytes, weights);
+          QRow row{.weights = weights};
+          compact_row(row_bytes, row, scratch);
+          ASSERT_EQ(row.ids, expected.ids) << vocab_size << " in " << row_bytes;
+          ASSERT_EQ(row.weights, expected.weights) << vocab_size << " in " << row_bytes;
+          ASSERT_EQ(row.sum, expected.sum);
+          ASSERT_EQ(row.rest, expected.rest);
+          ASSERT_EQ(row.id_end, expected.id_end);
+        }
+      }
 }
 
 // Distributions like a language model's: the r-th best token has a share of about 1 / r^1.3.

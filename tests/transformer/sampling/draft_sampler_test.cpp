@@ -45,7 +45,7 @@ TEST_F(DraftSamplerTest, EveryWeightTravelsInTwoBytes) {
   const auto row = reference::random_logits(rng, 3000, 6, 4);
   const float max = *std::max_element(row.begin(), row.end());
   QRow q;
-  std::vector<uint64_t> scratch;
+  std::vector<uint32_t> scratch;
   make_integer_weights(row, max, 0, q, scratch);
   for (size_t v = 0; v < row.size(); ++v) {
     EXPECT_TRUE(pack_short_weight(q.weights[v])) << q.weights[v];

@@ -21,6 +21,8 @@ void DECLARE(fill_weights, (std::span<const float>, float, std::span<uint64_t>))
 uint64_t DECLARE(sum_weights, (std::span<const float>, float));
 void DECLARE(fill_draft_weights, (std::span<const float>, float, std::span<uint32_t>));
 uint64_t DECLARE(shorten_weights, (std::span<uint32_t>));
+size_t DECLARE(count_at_least, (std::span<const uint32_t>, uint32_t));
+void DECLARE(fill_run_maxima, (std::span<const uint32_t>, std::span<uint32_t>));
 void DECLARE(fill_residual,
              (std::span<const uint64_t>, uint64_t, double, std::span<const double>, std::span<uint64_t>));
 bool DECLARE(fill_noise_words, (Seed, Position, int64_t, uint32_t, NoiseWords&));
@@ -33,9 +35,9 @@ namespace {
 // Everything a variant computes on one row, as one string of bytes.
 struct Outputs {
   std::vector<float> scaled, chunk_max, masked;
-  std::vector<uint32_t> keys, draft_weights, short_weights;
+  std::vector<uint32_t> keys, draft_weights, short_weights, run_maxima;
   std::vector<uint64_t> weights, residual;
-  uint64_t sum = 0, short_sum = 0;
+  uint64_t sum = 0, short_sum = 0, reached_count = 0;
   NoiseWords words{};
   bool nan = false, reached = false;
   bool operator==(const Outputs& other) const {
@@ -43,10 +45,10 @@ struct Outputs {
       return a.size() == b.size() && std::memcmp(a.data(), b.data(), a.size() * sizeof a[0]) == 0;
     };
     return same(scaled, other.scaled) && same(chunk_max, other.chunk_max) && same(masked, other.masked) &&
-           keys == other.keys && draft_weights == other.draft_weights &&
-           short_weights == other.short_weights && short_sum == other.short_sum && weights == other.weights &&
-           residual == other.residual && sum == other.sum && words.word == other.words.word &&
-           nan == other.nan && reached == other.reached;
+           keys == other.keys && draft_weights == other.draft_weights && run_maxima == other.run_maxima &&
+           reached_count == other.reached_count && short_weights == other.short_weights &&
+           short_sum == other.short_sum && weights == other.weights && residual == other.residual &&
+           sum == other.sum && words.word == other.words.word && nan == other.nan && reached == other.reached;
   }
 };
 
@@ -64,6 +66,9 @@ struct Outputs {
     isa::fill_draft_weights_##isa_name(row, max, out.draft_weights);                                \
     out.short_weights = out.draft_weights;                                                          \
     out.short_sum = isa::shorten_weights_##isa_name(out.short_weights);                             \
+    out.reached_count = isa::count_at_least_##isa_name(out.draft_weights, out.draft_weights[0]);    \
+    out.run_maxima.resize((row.size() + kRunTokens - 1) / kRunTokens);                              \
+    isa::fill_run_maxima_##isa_name(out.draft_weights, out.run_maxima);                             \
     out.weights.resize(row.size());                                                                 \
     isa::fill_weights_##isa_name(row, max, out.weights);                                            \
     out.sum = isa::sum_weights_##isa_name(row, max);                                                \
@@ -146,6 +151,23 @@ TEST(RowKernels, EveryElementIsComputedAlike) {
     uint64_t sum = 0;
     for (size_t i = begin; i < row.size(); ++i) sum += whole[i];
     ASSERT_EQ(sum_weights(std::span(row).subspan(begin), 9), sum);
+  }
+}
+
+TEST(RowKernels, CountsAndMaximaOfAnyLength) {
+  std::mt19937_64 rng(4);
+  for (size_t size = 0; size < 300; ++size) {
+    std::vector<uint32_t> weights(size);
+    for (uint32_t& weight : weights) weight = static_cast<uint32_t>(rng() >> (32 + rng() % 32));
+    for (const uint32_t least : {0u, 1u, size == 0 ? 7u : weights[size / 2], 0x80000000u, UINT32_MAX})
+      ASSERT_EQ(count_at_least(weights, least),
+                static_cast<size_t>(std::count_if(weights.begin(), weights.end(),
+                                                  [least](uint32_t weight) { return weight >= least; })));
+    std::vector<uint32_t> maxima((size + kRunTokens - 1) / kRunTokens), expected(maxima.size());
+    for (size_t v = 0; v < size; ++v)
+      expected[v / kRunTokens] = std::max(expected[v / kRunTokens], weights[v]);
+    fill_run_maxima(weights, maxima);
+    ASSERT_EQ(maxima, expected);
   }
 }
 
