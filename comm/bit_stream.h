@@ -4,6 +4,8 @@
 
 #include <algorithm>
 #include <bit>
+#include <cstring>
+#include <span>
 
 #include "comm/wire_archive.h"
 
@@ -13,32 +15,27 @@ class BitWriter {
  public:
   explicit BitWriter(WireWriter& writer) : writer_(writer) {}
 
-  void put_rice(uint32_t number, int k) {
-    put_unary(number >> k);
-    put(number & ((uint32_t{1} << k) - 1), k);
-  }
+  void put_rice(uint32_t number, int k) { put_code(number >> k, number & ((uint32_t{1} << k) - 1), k); }
   void put_elias_gamma(uint32_t number) {
     const int below = std::bit_width(number) - 1;
-    put_unary(static_cast<uint32_t>(below));
-    put(number & ((uint32_t{1} << below) - 1), below);
+    put_code(static_cast<uint32_t>(below), number & ((uint32_t{1} << below) - 1), below);
   }
-  void put(uint64_t bits, int count) {  // at most 33
+  void put(uint64_t bits, int count) {  // at most 63
     window_ |= bits << held_;
     held_ += count;
-    const int whole = held_ / 8;
-    writer_.put(&window_, static_cast<size_t>(whole));
-    window_ >>= 8 * whole;
-    held_ %= 8;
+    if (held_ < 64) return;
+    writer_.put(&window_, sizeof window_);
+    held_ -= 64;
+    window_ = bits >> (count - held_);
   }
   // The rest of the last byte becomes zeros.
-  void finish() {
-    if (held_ > 0) put(0, 8 - held_);
-  }
+  void finish() { writer_.put(&window_, static_cast<size_t>((held_ + 7) / 8)); }
 
  private:
-  void put_unary(uint32_t ones) {
+  // Ones, a zero, and `count` bits.
+  void put_code(uint32_t ones, uint64_t bits, int count) {
     for (; ones >= 32; ones -= 32) put(UINT32_MAX, 32);
-    put((uint64_t{1} << ones) - 1, static_cast<int>(ones) + 1);
+    put(((uint64_t{1} << ones) - 1) | bits << (ones + 1), static_cast<int>(ones) + 1 + count);
   }
 
   WireWriter& writer_;
@@ -46,7 +43,7 @@ class BitWriter {
   int held_ = 0;
 };
 
-// Reads no byte before it needs one of its bits. After an error every number is 0 or 1.
+// Leaves the bytes behind its last bit to others. After an error every number is 0 or 1.
 class BitReader {
  public:
   explicit BitReader(WireReader& reader) : reader_(reader) {}
@@ -62,13 +59,17 @@ class BitReader {
     return reader_.ok() ? number : 1;
   }
   uint32_t take(int count) {  // at most 32
-    while (held_ < count && reader_.ok()) fill();
+    if (held_ < count) fill();
+    reader_.require(held_ >= count, "cut short");
     if (!reader_.ok()) return 0;
     const auto bits = static_cast<uint32_t>(window_ & ((uint64_t{1} << count) - 1));
     drop(count);
     return bits;
   }
-  void finish() { reader_.require(window_ == 0, "bits that mean nothing"); }
+  void finish() {
+    reader_.require((window_ & ((uint64_t{1} << held_ % 8) - 1)) == 0, "bits that mean nothing");
+    reader_.skip(at_ - static_cast<size_t>(held_ / 8));
+  }
 
  private:
   uint32_t unary(uint32_t most) {
@@ -83,14 +84,23 @@ class BitReader {
       }
       drop(run);
       fill();
+      reader_.require(held_ > 0, "cut short");
     }
     return 0;
   }
+  // From then on at least 56 bits are held, or all that are left.
   void fill() {
-    uint8_t byte = 0;
-    reader_.get(&byte, 1);
-    window_ |= uint64_t{byte} << held_;
-    held_ += 8;
+    const std::span<const std::byte> rest = reader_.rest();
+    if (rest.size() - at_ >= sizeof window_) {
+      uint64_t next = 0;
+      std::memcpy(&next, rest.data() + at_, sizeof next);
+      window_ |= next << held_;  // with bits that are not held yet, and come again
+      at_ += static_cast<size_t>((63 - held_) / 8);
+      held_ |= 56;
+      return;
+    }
+    for (; held_ < 56 && at_ < rest.size(); held_ += 8)
+      window_ |= static_cast<uint64_t>(rest[at_++]) << held_;
   }
   void drop(int count) {
     window_ >>= count;
@@ -98,6 +108,7 @@ class BitReader {
   }
 
   WireReader& reader_;
+  size_t at_ = 0;  // in the reader's rest, behind the bits that are held
   uint64_t window_ = 0;
   int held_ = 0;
 };

@@ -68,10 +68,12 @@ inline void load_dense(WireReader& reader, std::vector<uint32_t>& weights) {
 }
 
 inline void save_sparse(WireWriter& writer, const QRow& row) {
-  uint64_t count = row.ids.size(), rest = row.rest, unit = 0;
+  uint64_t count = row.ids.size(), rest = row.rest;
+  uint32_t divisor = 0;
   uint64_t id_end = row.rest > 0 ? row.id_end : uint64_t{row.ids.back()} + 1;
   for (const uint32_t weight : row.weights)
-    if (unit == 0 || weight % unit != 0) unit = std::gcd(unit, weight);
+    if (divisor == 0 || weight % divisor != 0) divisor = std::gcd(divisor, weight);
+  uint64_t unit = divisor;
   writer.require(id_end <= writer.limits().ids, "a token id beyond the limit");
   writer.require(is_sparse_row(row), "a row of q that is not well-formed");
   if (!writer.ok()) return;
@@ -81,7 +83,7 @@ inline void save_sparse(WireWriter& writer, const QRow& row) {
   uint32_t next = 0;
   for (size_t i = 0; i < row.ids.size(); ++i) {
     bits.put_rice(row.ids[i] - next, k);
-    bits.put_elias_gamma(row.weights[i] / static_cast<uint32_t>(unit));
+    bits.put_elias_gamma(row.weights[i] / divisor);
     next = row.ids[i] + 1;
   }
   bits.finish();

@@ -72,6 +72,9 @@ class WireReader : public cereal::InputArchive<WireReader>, public WireError {
     std::memcpy(data, in_.data(), bytes);
     in_ = in_.subspan(bytes);
   }
+  // What was not read yet, and bytes of it that were read there.
+  std::span<const std::byte> rest() const { return in_; }
+  void skip(size_t bytes) { in_ = in_.subspan(bytes); }
   // What follows is laid out in a way that is not known here.
   void skip_rest() { in_ = {}; }
 

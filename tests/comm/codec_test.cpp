@@ -5,11 +5,13 @@
 #define XXH_INLINE_ALL
 #include <xxhash.h>
 
+#include <bit>
 #include <cmath>
 #include <cstring>
 #include <limits>
 #include <random>
 
+#include "base/bit_codes.h"
 #include "comm/q_rows.h"
 #include "tests/comm/random_messages.h"
 
@@ -148,6 +150,65 @@ TEST(Codec, QRowsArePackedAndKeepTheirValues) {
   }
 }
 
+// A plan with one row of q: what follows the row is the entry's worker.
+constexpr ptrdiff_t kAfterRow = 8;
+Bytes plan_with(const QRow& row) {
+  StepPlan plan;
+  plan.entries.emplace_back().q.push_back(row);
+  return frame_of(plan);
+}
+
+// The bits of a sparse row's entries, one by one.
+std::vector<bool> plain_bits(const QRow& row, uint64_t id_end, uint32_t unit) {
+  std::vector<bool> bits;
+  const auto put = [&](uint32_t ones, uint32_t number, int count) {
+    bits.insert(bits.end(), ones, true);
+    bits.push_back(false);
+    for (int i = 0; i < count; ++i) bits.push_back(number >> i & 1);
+  };
+  const int k = gap_parameter(id_end, row.ids.size());
+  uint32_t next = 0;
+  for (size_t i = 0; i < row.ids.size(); ++i) {
+    const uint32_t gap = row.ids[i] - next, units = row.weights[i] / unit;
+    put(gap >> k, gap, k);
+    put(static_cast<uint32_t>(std::bit_width(units) - 1), units, std::bit_width(units) - 1);
+    next = row.ids[i] + 1;
+  }
+  return bits;
+}
+
+TEST(Codec, PacksEntriesOfAnyLengthBitForBit) {
+  std::mt19937_64 rng(8);
+  for (int turn = 0; turn < 300; ++turn) {
+    QRow row;
+    const int most_gap = 1 + static_cast<int>(rng() % 12), most_weight = 1 + static_cast<int>(rng() % 32);
+    const auto up_to = [&](int bits) {
+      return static_cast<uint32_t>(rng() >> 32 >> (32 - rng() % bits - 1));
+    };
+    uint32_t next = 0;
+    for (size_t i = 0, count = 1 + rng() % 200; i < count; ++i) {
+      row.ids.push_back(next + (rng() % 50 == 0 ? 3000 : up_to(most_gap)));
+      next = row.ids.back() + 1;
+      row.weights.push_back(std::max(1u, up_to(most_weight)));
+    }
+    row.weights.back() = 1;  // the unit
+    row.sum = sum_of(row);
+    Draft draft;
+    draft.q = {row, {.ids = {6}, .weights = {9}, .sum = 9}, row};
+    const auto got = decode(frame_of(draft), kCluster);
+    ASSERT_TRUE(got.ok());
+    for (const size_t at : {0, 2}) {
+      ASSERT_EQ(std::get<Draft>(got->message).q[at].ids, row.ids);
+      ASSERT_EQ(std::get<Draft>(got->message).q[at].weights, row.weights);
+    }
+    const Bytes frame = plan_with(row);
+    const auto bits = plain_bits(row, next, 1);
+    const size_t begin = frame.size() - static_cast<size_t>(kAfterRow) - (bits.size() + 7) / 8;
+    for (size_t i = 0; i < (bits.size() + 7) / 8 * 8; ++i)
+      ASSERT_EQ((static_cast<int>(frame[begin + i / 8]) >> i % 8 & 1) == 1, i < bits.size() && bits[i]) << i;
+  }
+}
+
 TEST(Codec, SendsNoRowThatIsNotWellFormed) {
   for (const QRow& row : {QRow{.ids = {3, 3}, .weights = {1, 1}}, QRow{.ids = {4, 3}, .weights = {1, 1}},
                           QRow{.ids = {3}, .weights = {0}}, QRow{.ids = {3}, .weights = {1, 1}},
@@ -161,18 +222,10 @@ TEST(Codec, SendsNoRowThatIsNotWellFormed) {
   }
 }
 
-// A plan with one row of q: what follows the row is the entry's worker.
-constexpr ptrdiff_t kAfterRow = 8;
-Bytes plan_with(const QRow& row) {
-  StepPlan plan;
-  plan.entries.emplace_back().q.push_back(row);
-  return frame_of(plan);
-}
-
-std::string error_of_row(std::initializer_list<int> row) {
+std::string error_of_row(std::initializer_list<int> row, ptrdiff_t bytes_after = kAfterRow) {
   Bytes frame = plan_with({});
-  const Bytes after(frame.end() - kAfterRow, frame.end());
-  frame.resize(frame.size() - static_cast<size_t>(kAfterRow) - 3);  // an empty row
+  const Bytes after(frame.end() - kAfterRow, frame.end() - kAfterRow + bytes_after);
+  frame.erase(frame.end() - kAfterRow - 3, frame.end());  // an empty row
   for (const int byte : row) frame.push_back(static_cast<std::byte>(byte));
   frame.insert(frame.end(), after.begin(), after.end());
   reseal(frame);
@@ -182,6 +235,9 @@ std::string error_of_row(std::initializer_list<int> row) {
 TEST(Codec, RefusesHostileRows) {
   const auto fails = [](std::initializer_list<int> row, const char* what) {
     EXPECT_EQ(error_of_row(row), std::string("step_plan: ") + what);
+  };
+  const auto is_cut_short = [](std::initializer_list<int> row) {
+    EXPECT_EQ(error_of_row(row, 0), "step_plan: cut short");
   };
   // One id, 6, of 7; rest 0; unit 9.
   const Bytes frame = plan_with({.ids = {6}, .weights = {9}, .sum = 9});
@@ -200,6 +256,10 @@ TEST(Codec, RefusesHostileRows) {
   fails({1, 0x81, 0x80, 0x40, 0, 9, 0}, "a token id beyond the limit");      // of a million
   fails({1, 7, 0x80, 0x80, 0x80, 0x80, 0x10, 9, 0b01001}, "a weight of more than 32 bits");  // the rest
   fails({2, 3, 1, 1, 0b0011}, "a token id beyond the end");
+  // Nothing behind the row, and not all bits of a gap (of a million ids) or of a weight.
+  is_cut_short({2, 0x80, 0x80, 0x40, 1, 1, 0x01, 0xff});
+  is_cut_short({1, 0x80, 0x80, 0x40, 1, 1, 0, 0});
+  is_cut_short({1, 7, 0x81, 0x80, 0x40, 1, 0b11111001, 0b00001111});
 }
 
 Draft with_states(std::vector<HiddenRow> rows) {
