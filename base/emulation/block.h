@@ -2,8 +2,8 @@
 // is shuffled anew for every turn, so a missing barrier shows as a wrong result. Shared memory starts as
 // garbage, an asynchronous copy arrives only when it is waited for, and barriers that not all threads reach
 // abort. Blocks run one after another, in order, and so do kernels: what passes here may still race. For that
-// tests/races compiles the same kernels so that every load and store is reported, and races.cpp finds those
-// that nothing orders on a device.
+// tests/races compiles the same kernels so that every load and store is reported, and the race checker
+// (races.h) finds those that nothing orders on a device.
 #pragma once
 
 #include <atomic>

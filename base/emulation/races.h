@@ -1,5 +1,6 @@
-// What the emulation tells the race checker (races.cpp), which knows from it what is ordered on a device and
-// finds accesses that are not. Linked with races_absent.cpp, the emulation runs unchecked.
+// What the emulation tells the race checker (race_order.cpp, race_shadow.cpp), which knows from it what is
+// ordered on a device and finds accesses that are not. Linked with races_absent.cpp, the emulation runs
+// unchecked.
 #pragma once
 
 #include <cstddef>
