@@ -185,9 +185,11 @@ void DraftHead::logits(std::span<const HiddenRow> rows, IndexRange ids, TensorVi
                     end = std::min(local.end, (tile + 1) * kDotLanes);
       for (int64_t s = 0; s < n; ++s) {
         const float scale = some[static_cast<size_t>(s)].scale;
-        const int32_t* const dot = dots + s * kDotLanes - tile * kDotLanes;
-        float* const out = logits.row(first + s).data() - local.begin;
-        for (int64_t i = begin; i < end; ++i) out[i] = static_cast<float>(dot[i]) * scales_[i] * scale;
+        const int32_t* const dot = dots + s * kDotLanes;
+        const auto out = logits.row(first + s);
+        for (int64_t i = begin; i < end; ++i)
+          out[static_cast<size_t>(i - local.begin)] =
+              static_cast<float>(dot[i - tile * kDotLanes]) * scales_[i] * scale;
       }
     }
   }
