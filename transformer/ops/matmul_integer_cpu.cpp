@@ -9,6 +9,7 @@
 
 #include <utility>
 
+#include "transformer/ops/byte_quads-inl.h"
 #include "transformer/ops/matmul_kernels.h"
 
 HWY_BEFORE_NAMESPACE();
@@ -17,8 +18,6 @@ namespace HWY_NAMESPACE {
 
 namespace hn = hwy::HWY_NAMESPACE;
 using F = hn::CappedTag<float, 16>;
-using I32 = hn::RebindToSigned<F>;
-using U32 = hn::RebindToUnsigned<F>;
 using V = hn::Vec<F>;
 constexpr int64_t kLanes = hn::MaxLanes(F());
 constexpr int kVectors = kTileColumns / kLanes;
@@ -26,33 +25,6 @@ constexpr int kMaxRows = kLanes >= 16 ? 8 : kLanes >= 8 ? 4 : 1;
 constexpr int one_stream(int) { return 1; }
 constexpr int64_t kLineWords = kTileColumns;  // a line: one word of every output
 constexpr int64_t kScaleBytes = kTileColumns * sizeof(bf16);
-
-// sum + low * low + high * high of the two 16-bit halves of each lane.
-HWY_INLINE hn::Vec<I32> dot_pairs(hn::Vec<U32> a, hn::Vec<U32> b, hn::Vec<I32> sum) {
-#if HWY_TARGET == HWY_SCALAR
-  const auto half = [](hn::Vec<U32> v, int shift) {
-    return static_cast<int32_t>(static_cast<int16_t>(hn::GetLane(v) >> shift));
-  };
-  return hn::Set(I32(), hn::GetLane(sum) + half(a, 0) * half(b, 0) + half(a, 16) * half(b, 16));
-#else
-  const hn::Repartition<int16_t, F> i16;
-  hn::Vec<I32> rest = hn::Zero(I32());  // x86 leaves it alone; others split the sum over both
-  sum = hn::ReorderWidenMulAccumulate(I32(), hn::BitCast(i16, a), hn::BitCast(i16, b), sum, rest);
-  return hn::RearrangeToOddPlusEven(sum, rest);
-#endif
-}
-
-// acc += four columns: the bytes of `quad` times the words of kShorts inputs.
-template <int kRows>
-HWY_INLINE void add_quad(hn::Vec<U32> quad, const uint32_t* x, hn::Vec<I32> (&acc)[kRows]) {
-  const U32 u;
-  const auto mask = hn::Set(u, 0x00ff00ffu);
-  const auto even = hn::And(quad, mask), odd = hn::And(hn::ShiftRight<8>(quad), mask);
-  for (int m = 0; m < kRows; ++m) {
-    acc[m] = dot_pairs(even, hn::Set(u, x[m]), acc[m]);
-    acc[m] = dot_pairs(odd, hn::Set(u, x[kRows + m]), acc[m]);
-  }
-}
 
 HWY_INLINE V load_scales(const std::byte* scales) {
   const hn::Rebind<uint16_t, F> u16;
