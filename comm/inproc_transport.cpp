@@ -51,13 +51,14 @@ struct Link {
   // While it is lent to the coordinator's thread. Changed only by the two threads in turn: the worker's sets
   // it and then waits, the coordinator's clears it.
   const std::function<bool()>* turn = nullptr;
-  Clock::time_point last_turn{};
+  Clock::time_point last_turn{};  // when it ended: a long one does not make its worker wait
   uint64_t waits_since = 0;  // Hub::sent when the first of the frames to the worker came
 
-  // Smaller comes first: who waited for long, then who has something to read, as it was sent.
-  uint64_t turn_order(Clock::time_point overdue) const {
-    if (last_turn < overdue) return 0;
-    return to_worker.empty() ? UINT64_MAX : waits_since;
+  // Smaller comes first: who waited for long, the longest first, then who has something to read, as it was
+  // sent.
+  std::pair<Clock::time_point, uint64_t> turn_order(Clock::time_point overdue) const {
+    if (last_turn < overdue) return {last_turn, 0};
+    return {overdue, to_worker.empty() ? UINT64_MAX : waits_since};
   }
   std::exception_ptr failure;
 };
@@ -172,7 +173,6 @@ class CoordinatorEnd final : public Transport {
     });
     for (const std::shared_ptr<Link>& link : lent_) {
       if (!hub_->inbox.empty()) break;
-      link->last_turn = Clock::now();
       lock.unlock();
       bool stays = false;
       std::exception_ptr failure;
@@ -182,6 +182,7 @@ class CoordinatorEnd final : public Transport {
         failure = std::current_exception();
       }
       lock.lock();
+      link->last_turn = Clock::now();
       if (stays) continue;
       link->failure = failure;
       link->turn = nullptr;

@@ -39,6 +39,8 @@ class LentWorker : public testing::Test {
   bool turn(Transport& worker) {
     ++turns_;
     turn_thread_ = std::this_thread::get_id();
+    for (const auto end = Clock::now() + turn_takes_; Clock::now() < end;) {
+    }
     while (auto incoming = worker.receive(Clock::now())) {
       if (std::holds_alternative<Shutdown>(incoming->message)) return false;
       if (std::holds_alternative<Close>(incoming->message)) throw std::runtime_error("broken");
@@ -60,6 +62,7 @@ class LentWorker : public testing::Test {
   PeerId peer_{};
   std::thread thread_;
   std::thread::id turn_thread_;
+  std::chrono::milliseconds turn_takes_{0};
   std::atomic<int> turns_{0};
   std::atomic<bool> back_{false};
   std::string failure_;
@@ -141,6 +144,28 @@ TEST_F(LentWorker, ABusyOneDoesNotStarveTheOther) {
   const auto end = Clock::now() + 60s;
   for (uint64_t i = 1; other_turns < 3 && Clock::now() < end; ++i) ASSERT_EQ(ask(i), i + 1);
   EXPECT_GE(other_turns, 3);
+  coordinator_.reset();
+  other.join();
+}
+
+// The same where a turn takes longer than anybody should wait, as the passes of a large target do: whoever
+// does nothing meanwhile waits for longer.
+TEST_F(LentWorker, OneWithLongTurnsDoesNotStarveTheOther) {
+  turn_takes_ = 25ms;
+  lend();
+  std::atomic<int> other_turns{0};
+  std::thread other([this, &other_turns, worker = std::shared_ptr<Transport>(hub_->connect())] {
+    ASSERT_TRUE(worker->send(kCoordinatorPeer, Heartbeat{Generation(0)}).ok());
+    hub_->lend(*worker, [&] {
+      ++other_turns;
+      return true;
+    });
+  });
+  ASSERT_TRUE(coordinator_->receive(Clock::now() + 10s));
+  for (int i = 0; other_turns == 0 && i < 100; ++i) ASSERT_TRUE(ask(1));  // from here on it is lent
+  const int before = other_turns;
+  for (uint64_t i = 0; i < 10; ++i) ASSERT_EQ(ask(i), i + 1);
+  EXPECT_GE(other_turns - before, 9);
   coordinator_.reset();
   other.join();
 }
