@@ -45,7 +45,7 @@ class Bench {
   }
 
  private:
-  // Everything of one draft length, over all turns.
+  // Everything of one policy, over all turns.
   struct Samples {
     std::vector<double> tokens_per_second, speedup, overhead;
     RoundSeconds rounds;
@@ -70,7 +70,7 @@ class Bench {
     ASSIGN_OR_RETURN(models_, LocalModels::load(run, prepared_));
     session_.emplace(run, prepared_, models_);
     const auto loaded = Clock::now();
-    ASSIGN_OR_RETURN(const RunTimes first, session_->run({prompts_.front()}, options_.gammas.front()));
+    ASSIGN_OR_RETURN(const RunTimes first, session_->run({prompts_.front()}, BenchPolicy::fixed(options_.gammas.front())));
     results_.startup_seconds =
         std::chrono::duration<double>(loaded - started).count() + first.first_token_seconds;
     RETURN_IF_ERROR(lengthen_prompts());
@@ -119,7 +119,7 @@ class Bench {
       if (ids.size() >= wanted) continue;
       PromptRequest longer = prompt;
       longer.request.max_tokens = static_cast<int32_t>(wanted - ids.size());
-      ASSIGN_OR_RETURN(const RunTimes run, session_->run({longer}, 0));
+      ASSIGN_OR_RETURN(const RunTimes run, session_->run({longer}, BenchPolicy::fixed(0)));
       ids.insert(ids.end(), run.texts.front().begin(), run.texts.front().end());
     }
     return {};
@@ -128,13 +128,13 @@ class Bench {
   // Equal bytes before any time: also the warm-up of everything that is timed.
   Status check_texts() {
     tell("checking texts");
-    ASSIGN_OR_RETURN(const RunTimes plain, session_->run(prompts_, 0));
+    ASSIGN_OR_RETURN(const RunTimes plain, session_->run(prompts_, BenchPolicy::fixed(0)));
     texts_ = plain.texts;
-    for (const int gamma : options_.gammas) {
-      ASSIGN_OR_RETURN(const RunTimes run, session_->run(prompts_, gamma));
+    for (const BenchPolicy& policy : policies()) {
+      ASSIGN_OR_RETURN(const RunTimes run, session_->run(prompts_, policy));
       if (run.texts != texts_)
-        return malformed(
-            fmt::format("with gamma {} the text differs from plain decoding: nothing was timed", gamma));
+        return malformed(fmt::format("with {} the text differs from plain decoding: nothing was timed",
+                                     policy.policy));
     }
     return {};
   }
@@ -146,17 +146,25 @@ class Bench {
   Status take_turn() {
     probe();
     RETURN_IF_ERROR(curve_->turn());
-    ASSIGN_OR_RETURN(const RunTimes plain, session_->run(prompts_, 0));
-    add(0, plain, plain);
-    for (const int gamma : options_.gammas) {
-      ASSIGN_OR_RETURN(const RunTimes run, session_->run(prompts_, gamma));
-      add(gamma, run, plain);
+    ASSIGN_OR_RETURN(const RunTimes plain, session_->run(prompts_, BenchPolicy::fixed(0)));
+    add(BenchPolicy::fixed(0), plain, plain);
+    for (const BenchPolicy& policy : policies()) {
+      ASSIGN_OR_RETURN(const RunTimes run, session_->run(prompts_, policy));
+      add(policy, run, plain);
     }
     return {};
   }
 
-  void add(int gamma, const RunTimes& run, const RunTimes& plain) {
-    Samples& samples = samples_[gamma];
+  // Everything but plain decoding: what is asked for, then what a user gets who asks for nothing.
+  std::vector<BenchPolicy> policies() const {
+    std::vector<BenchPolicy> all;
+    for (const int gamma : options_.gammas) all.push_back(BenchPolicy::fixed(gamma));
+    all.push_back({.policy = options_.run.policy(), .longest = options_.gammas.back()});
+    return all;
+  }
+
+  void add(const BenchPolicy& policy, const RunTimes& run, const RunTimes& plain) {
+    Samples& samples = samples_[policy.policy];
     samples.tokens_per_second.push_back(run.tokens_per_second());
     samples.speedup.push_back(run.tokens_per_second() / plain.tokens_per_second());
     samples.overhead.push_back(run.median_overhead());
@@ -166,15 +174,15 @@ class Bench {
     samples.identical &= run.texts == texts_;
   }
 
-  GammaResult result_of(int gamma) const {
-    const Samples& samples = samples_.at(gamma);
-    return {.gamma = gamma,
+  GammaResult result_of(const BenchPolicy& policy) const {
+    const Samples& samples = samples_.at(policy.policy);
+    return {.gamma = policy.longest,
             .tokens_per_second = Spread::of(samples.tokens_per_second),
             .speedup = Spread::of(samples.speedup),
             .acceptance_rate = samples.sums.acceptance(),
             .tokens_per_pass = samples.sums.block_efficiency(),
             .identical_output = samples.identical,
-            .round = samples.rounds / samples.round_count,
+            .round = samples.rounds / std::max(1.0, samples.round_count),  // long drafts may leave none
             .overhead_median = median(samples.overhead)};
   }
 
@@ -198,15 +206,17 @@ class Bench {
     for (const int rows : curve_->rows())
       r.curve.push_back({rows, curve_->seconds(rows), curve_->seconds(rows) / one});
     r.draft_step_seconds = curve_->draft_step_seconds();
-    r.plain = result_of(0);
+    r.plain = result_of(BenchPolicy::fixed(0));
     const double plain_step = one + r.plain.round.verification + r.plain.round.commit;
     for (const int gamma : options_.gammas) {
-      GammaResult run = result_of(gamma);
+      GammaResult run = result_of(BenchPolicy::fixed(gamma));
       const double round =
           run.round.draft + curve_->seconds(gamma + 1) + run.round.verification + run.round.commit;
       run.predicted_speedup = predicted_speedup(run.acceptance_rate, gamma, round, plain_step);
       r.runs.push_back(std::move(run));
     }
+    r.policy = options_.run.policy();
+    r.by_policy = result_of(policies().back());
     sum_memory();
     if (on_device_) return;
     r.decode_bandwidth_share =
@@ -251,9 +261,9 @@ class Bench {
           write_file(options_.run.report_file, bench_json(results_).dump(2) + "\n").in("--report"));
     if (!options_.csv_file.empty())
       RETURN_IF_ERROR(write_file(options_.csv_file, bench_csv(results_)).in("--csv"));
-    for (const GammaResult& run : results_.runs)
-      if (!run.identical_output)
-        return malformed(fmt::format("with gamma {} a timed text differed from plain decoding", run.gamma));
+    for (const BenchPolicy& policy : policies())
+      if (!samples_.at(policy.policy).identical)
+        return malformed(fmt::format("with {} a timed text differed from plain decoding", policy.policy));
     return {};
   }
 
@@ -267,7 +277,7 @@ class Bench {
   std::optional<VerifyCurve> curve_;
   std::vector<std::vector<TokenId>> texts_;  // of plain decoding, by prompt
   std::vector<double> bandwidths_;
-  std::map<int, Samples> samples_;  // by gamma
+  std::map<std::string, Samples> samples_;  // by policy
   BenchResults results_;
 };
 

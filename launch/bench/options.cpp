@@ -76,6 +76,7 @@ void add_bench_options(CLI::App& app, BenchOptions& o) {
       "round without\n"
       "                   any protocol or scheduling: draft time, t(g+1) and verification\n"
       "  transfer, idle   a round's time between the roles, and the coordinator's own\n"
+      "  ewma             lengths as the default policy chooses them, which learns anew in every turn\n"
       "Text is compared with plain decoding before anything is timed; where it differs the run fails.");
 }
 

@@ -24,18 +24,24 @@ json round_json(const RoundSeconds& r) {
           {"wall", r.wall}};
 }
 
-json run_json(const GammaResult& r) {
-  return {{"gamma", r.gamma},
-          {"tokens_per_s", r.tokens_per_second.median},
+// Without what only one length has.
+json policy_json(const GammaResult& r) {
+  return {{"tokens_per_s", r.tokens_per_second.median},
           {"tokens_per_s_spread", spread_json(r.tokens_per_second)},
           {"speedup", r.speedup.median},
           {"speedup_spread", spread_json(r.speedup)},
-          {"predicted_speedup", r.predicted_speedup},
           {"acceptance_rate", r.acceptance_rate},
           {"tokens_per_target_pass", r.tokens_per_pass},
           {"identical_output", r.identical_output},
           {"round_seconds", round_json(r.round)},
           {"overhead_seconds_median", r.overhead_median}};
+}
+
+json run_json(const GammaResult& r) {
+  json run = policy_json(r);
+  run["gamma"] = r.gamma;
+  run["predicted_speedup"] = r.predicted_speedup;
+  return run;
 }
 
 std::string machine_lines(const BenchResults& r) {
@@ -84,11 +90,15 @@ std::string run_table(const BenchResults& r) {
   out += fmt::format("| plain | | 1.00 | {:.1f} ({:.1f} to {:.1f}) | 1.00 | | |\n",
                      r.plain.tokens_per_second.median, r.plain.tokens_per_second.low,
                      r.plain.tokens_per_second.high);
+  const auto line = [&](const std::string& name, const GammaResult& g, const std::string& predicted) {
+    out += fmt::format("| {} | {:.3f} | {:.2f} | {:.1f} ({:.1f} to {:.1f}) | {:.2f} | {} | {} |\n", name,
+                       g.acceptance_rate, g.tokens_per_pass, g.tokens_per_second.median,
+                       g.tokens_per_second.low, g.tokens_per_second.high, g.speedup.median, predicted,
+                       g.identical_output ? "yes" : "NO");
+  };
   for (const GammaResult& g : r.runs)
-    out += fmt::format("| {} | {:.3f} | {:.2f} | {:.1f} ({:.1f} to {:.1f}) | {:.2f} | {:.2f} | {} |\n",
-                       g.gamma, g.acceptance_rate, g.tokens_per_pass, g.tokens_per_second.median,
-                       g.tokens_per_second.low, g.tokens_per_second.high, g.speedup.median,
-                       g.predicted_speedup, g.identical_output ? "yes" : "NO");
+    line(std::to_string(g.gamma), g, fmt::format("{:.2f}", g.predicted_speedup));
+  line(r.policy, r.by_policy, "");
   return out;
 }
 
@@ -98,15 +108,15 @@ std::string round_table(const BenchResults& r) {
       "| ms per round | draft | transfer | verify forward | verification | commit | idle | wall | transfer + "
       "idle, median |\n"
       "|---|---|---|---|---|---|---|---|---|\n";
-  const auto line = [&](const GammaResult& g) {
+  const auto line = [&](const std::string& name, const GammaResult& g) {
     const RoundSeconds& s = g.round;
     out += fmt::format("| {} | {:.3f} | {:.3f} | {:.3f} | {:.3f} | {:.3f} | {:.3f} | {:.3f} | {:.3f} |\n",
-                       g.gamma == 0 ? "plain" : fmt::format("gamma {}", g.gamma), s.draft * 1e3,
-                       s.transfer * 1e3, s.forward * 1e3, s.verification * 1e3, s.commit * 1e3, s.idle * 1e3,
-                       s.wall * 1e3, g.overhead_median * 1e3);
+                       name, s.draft * 1e3, s.transfer * 1e3, s.forward * 1e3, s.verification * 1e3,
+                       s.commit * 1e3, s.idle * 1e3, s.wall * 1e3, g.overhead_median * 1e3);
   };
-  line(r.plain);
-  for (const GammaResult& g : r.runs) line(g);
+  line("plain", r.plain);
+  for (const GammaResult& g : r.runs) line(fmt::format("gamma {}", g.gamma), g);
+  line(r.policy, r.by_policy);
   return out;
 }
 
@@ -155,6 +165,8 @@ json bench_json(const BenchResults& r) {
            {"verify_curve", curve},
            {"draft_step_seconds", r.draft_step_seconds},
            {"runs", runs},
+           {"policy", r.policy},
+           {"by_policy", policy_json(r.by_policy)},
            {"best_gamma", r.best().gamma},
            {"round_seconds", round_json(r.best().round)},
            {"startup_seconds", r.startup_seconds},

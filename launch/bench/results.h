@@ -30,9 +30,9 @@ struct CurveResult {
   double seconds = 0, ratio = 0;
 };
 
-// Plain decoding (gamma 0) or speculation of one length.
+// Plain decoding (gamma 0), speculation of one length, or of lengths that a policy chooses.
 struct GammaResult {
-  int gamma = 0;
+  int gamma = 0;  // of one length
   Spread tokens_per_second, speedup;  // speed-up: against plain decoding in the same turn
   double predicted_speedup = 0;
   double acceptance_rate = 0, tokens_per_pass = 0;
@@ -47,14 +47,16 @@ struct BenchResults {
   double temperature = 0;
   MachineResult machine;
   GammaResult plain;
-  std::vector<GammaResult> runs;
+  std::vector<GammaResult> runs;  // of one length each
+  std::string policy;             // the default one
+  GammaResult by_policy;          // without a prediction
   std::vector<CurveResult> curve;
   double draft_step_seconds = 0;
   double decode_bytes_per_token = 0, decode_bandwidth_share = 0, forward_bandwidth_share = 0;  // shares: host
   double startup_seconds = 0;
   int64_t peak_memory_bytes = 0, weight_bytes = 0, kv_bytes = 0;
 
-  // The run with the highest speed-up.
+  // The length with the highest speed-up.
   const GammaResult& best() const;
 };
 

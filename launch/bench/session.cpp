@@ -14,7 +14,7 @@ double seconds_of_ns(int64_t ns) { return static_cast<double>(ns) * 1e-9; }
 // rounds are that pass's own.
 class RoundRecorder {
  public:
-  RoundRecorder(RunTimes& times, int gamma) : times_(times), gamma_(gamma) {}
+  RoundRecorder(RunTimes& times, int longest) : times_(times), longest_(longest) {}
 
   void begin_request(int max_tokens) {
     seen_ = 0;
@@ -23,7 +23,7 @@ class RoundRecorder {
 
   void add(const RoundDone& round, const Totals& totals) {
     const RoundSeconds parts = split(round, totals);
-    const bool whole = left_ > gamma_;  // near its end a text asks for shorter drafts
+    const bool whole = left_ > longest_;  // near its end a text asks for shorter drafts
     left_ -= round.emitted;
     if (++seen_ > kUntimedRounds && whole) {
       times_.rounds.push_back(parts);
@@ -51,7 +51,7 @@ class RoundRecorder {
   }
 
   RunTimes& times_;
-  const int gamma_;
+  const int longest_;
   int seen_ = 0, left_ = 0;
   Clock::time_point last_done_;
   int64_t forward_ns_ = 0, verify_ns_ = 0;
@@ -87,12 +87,17 @@ double RunTimes::median_overhead() const {
   return median(std::move(overheads));
 }
 
-Result<RunTimes> BenchSession::run(const std::vector<PromptRequest>& prompts, int gamma) {
-  ASSIGN_OR_RETURN(const auto policy, parse_gamma_policy(fmt::format("fixed:gamma={}", gamma)));
+BenchPolicy BenchPolicy::fixed(int gamma) {
+  return {.policy = fmt::format("fixed:gamma={}", gamma), .longest = gamma};
+}
+
+Result<RunTimes> BenchSession::run(const std::vector<PromptRequest>& prompts, const BenchPolicy& asked) {
+  ASSIGN_OR_RETURN(const auto policy, parse_gamma_policy(asked.policy));
+  const bool drafts = asked.longest > 0;
   ASSIGN_OR_RETURN(ProtocolOptions limits, protocol_options(options_, prepared_));
   const auto started = Clock::now();
   RunTimes times;
-  RoundRecorder recorder(times, gamma);
+  RoundRecorder recorder(times, asked.longest);
   Status error;
   Coordinator* running = nullptr;
   const CoordinatorCallbacks callbacks{
@@ -113,9 +118,9 @@ Result<RunTimes> BenchSession::run(const std::vector<PromptRequest>& prompts, in
                           callbacks);
   running = &coordinator;
   cluster->start_target();
-  if (gamma > 0) cluster->start_drafter();
+  if (drafts) cluster->start_drafter();
   Status status =
-      wait_until_ready(coordinator, gamma > 0 ? 1 : 0, std::chrono::seconds(options_.startup_timeout_s),
+      wait_until_ready(coordinator, drafts ? 1 : 0, std::chrono::seconds(options_.startup_timeout_s),
                        [&] { return cluster->error(); });
   for (size_t i = 0; status.ok() && i < prompts.size(); ++i) {
     times.texts.emplace_back();

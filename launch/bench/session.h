@@ -2,6 +2,7 @@
 // of its rounds went.
 #pragma once
 
+#include <string>
 #include <vector>
 
 #include "coordinator/coordinator.h"
@@ -39,14 +40,21 @@ struct RunTimes {
   double median_overhead() const;
 };
 
+// What decides draft lengths in a run, and the longest draft that it asks for away from a text's end; 0: plain
+// decoding, without a drafter attached.
+struct BenchPolicy {
+  std::string policy;
+  int longest = 0;
+  static BenchPolicy fixed(int gamma);
+};
+
 class BenchSession {
  public:
   // All three must outlive it.
   BenchSession(const RunOptions& options, const Preparation& prepared, LocalModels& models)
       : options_(options), prepared_(prepared), models_(models) {}
 
-  // gamma 0: plain decoding, without a drafter attached.
-  Result<RunTimes> run(const std::vector<PromptRequest>& prompts, int gamma);
+  Result<RunTimes> run(const std::vector<PromptRequest>& prompts, const BenchPolicy& policy);
 
  private:
   const RunOptions& options_;

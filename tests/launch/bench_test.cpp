@@ -57,6 +57,9 @@ TEST(Bench, ReportsEverythingAboutTheDemoPairWithoutAnyFlag) {
     EXPECT_NEAR(sum_of_parts(one["round_seconds"]), one["round_seconds"]["wall"].get<double>(), 1e-7);
   }
   EXPECT_EQ(report["runs"][1]["gamma"], 3);
+  EXPECT_EQ(report["policy"], "ewma");
+  EXPECT_TRUE(report["by_policy"]["identical_output"]);
+  EXPECT_GT(report["by_policy"]["speedup"].get<double>(), 0);
   EXPECT_NE(read_file(dir / "r.csv").find("\nruns.1.gamma,3\n"), std::string::npos);
 }
 
