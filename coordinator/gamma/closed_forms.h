@@ -1,15 +1,12 @@
-// Expected speed-up over plain decoding in closed form (algorithms.md section 4). Time unit: one plain target
-// step. alpha: chance that a tested draft token is accepted, independent of all else.
+// Expected speed-up over plain decoding in closed form. Time unit: one plain target step. alpha: chance that a
+// tested draft token is accepted, independent of all else.
 #pragma once
 
 #include <cstdint>
 
 namespace outrider {
 
-// 4.1: tokens of a round without a bonus token; with one it is expected_tokens().
-double expected_tokens_without_bonus(double alpha, int32_t gamma);
-
-// 4.2: rho draft step, delay one way, per_token extra verify time of a draft token.
+// rho: draft step, delay: one way, per_token: extra verify time of a draft token.
 double lockstep_speedup(double alpha, int32_t gamma, double rho, double delay, double per_token);
 struct BestGamma {
   int32_t gamma = 0;
@@ -19,17 +16,7 @@ struct BestGamma {
 // optimum is ahead of its neighbour by only 7e-7.
 BestGamma best_lockstep_gamma(double alpha, double rho, double delay, double per_token, int32_t limit = 64);
 
-// 4.3: block drafting time, verify time.
-double ahead_blocks_speedup(double alpha, int32_t gamma, double draft, double verify, double delay);
+// Blocks drafted ahead, the first token of the next one tested by the bonus token. draft: time of a block.
 double ahead_carry_speedup(double alpha, int32_t gamma, double draft, double verify, double delay);
-// The target restarts as soon as `first` tokens are there; `per_pass` = verify / rho tokens arrive in a pass.
-double ahead_continuous_speedup(double alpha, int32_t first, int32_t per_pass, double rho, double verify,
-                                double delay);
-
-// 4.4: hit rate and time to prepare the outcomes.
-double cache_pull_speedup(double alpha, int32_t gamma, double hit, double draft, double verify,
-                          double prepare, double delay);
-double cache_push_speedup(double alpha, int32_t gamma, double hit, double draft, double verify,
-                          double prepare, double delay);
 
 }  // namespace outrider

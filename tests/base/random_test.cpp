@@ -22,25 +22,21 @@ uint64_t hex(const json& text) { return std::stoull(text.get<std::string>(), nul
 uint32_t hex32(const json& text) { return static_cast<uint32_t>(hex(text)); }
 
 TEST(Random, KnownAnswersOfTheGenerator) {
-  int checked = 0;
   const json vectors = philox_vectors();
+  ASSERT_GE(vectors["known_answers"].size(), 3u);
   for (const json& row : vectors["known_answers"]) {
-    if (row["rounds"] != 10) continue;
     const r123::Philox4x32::ctr_type counter{{hex32(row["counter"][0]), hex32(row["counter"][1]),
                                               hex32(row["counter"][2]), hex32(row["counter"][3])}};
     const r123::Philox4x32::key_type key{{hex32(row["key"][0]), hex32(row["key"][1])}};
     const auto block = r123::Philox4x32()(counter, key);
     for (int i = 0; i < 4; ++i) EXPECT_EQ(block[i], hex32(row["output"][i]));
-    ++checked;
   }
-  EXPECT_GE(checked, 3);
 }
 
 TEST(Random, CounterLayout) {
-  int checked = 0;
   const json vectors = philox_vectors();
+  ASSERT_GE(vectors["layout"].size(), 7u);
   for (const json& row : vectors["layout"]) {
-    if (row["sample"] != 0) continue;
     const Seed seed{hex(row["seed"])};
     const auto purpose = static_cast<Purpose>(row["purpose_tag"].get<uint32_t>());
     const Position position(row["position"].get<int32_t>());
@@ -50,15 +46,13 @@ TEST(Random, CounterLayout) {
     for (int i = 0; i < 4; ++i) EXPECT_EQ(block[i], hex32(row["output"][i]));
     EXPECT_EQ(draw_uniform(seed, purpose, position, round, index), row["u32_half_open"].get<double>());
     EXPECT_EQ(draw_u64(seed, purpose, position, round, index), hex(row["u64"]));
-    ++checked;
   }
-  EXPECT_GE(checked, 5);
 }
 
 TEST(Random, GumbelNoise) {
   const json vectors = philox_vectors();
+  ASSERT_GE(vectors["gumbel"].size(), 2u);
   for (const json& row : vectors["gumbel"]) {
-    if (row["sample"] != 0) continue;
     const Seed seed{hex(row["seed"])};
     const Position position(row["position"].get<int32_t>());
     for (size_t v = 0; v < row["noise"].size(); ++v)

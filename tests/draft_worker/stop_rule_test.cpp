@@ -18,8 +18,8 @@ std::vector<float> logits_of(const std::vector<double>& q) {
   return logits;
 }
 
-// Cases, entropies and decisions of tests/vectors/policies.json: entropy_stop.
-TEST(StopRule, EntropyRulesMatchTheReference) {
+// Entropies -sum p ln p, and decisions by hand.
+TEST(StopRule, EntropyRulesOnKnownDistributions) {
   struct Case {
     std::vector<double> q;
     double entropy;
