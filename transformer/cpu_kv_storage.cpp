@@ -67,23 +67,6 @@ void CpuKvStorage::copy_block(int32_t from, int32_t to) {
   }
 }
 
-void CpuKvStorage::copy_token(KvSlot from, KvSlot to) {
-  const int64_t element = element_bytes(shape_.type);
-  for (int64_t l = 0; l < shape_.layers; ++l) {
-    const KvLayerView view = layer(l);
-    for (int64_t h = 0; h < view.kv_heads; ++h) {
-      const int64_t from_head = from.block * view.kv_heads + h, to_head = to.block * view.kv_heads + h;
-      for (int64_t i = 0; i < view.head_dim; ++i)
-        std::memcpy(view.keys + ((to_head * view.head_dim + i) * kBlockTokens + to.slot) * element,
-                    view.keys + ((from_head * view.head_dim + i) * kBlockTokens + from.slot) * element,
-                    static_cast<size_t>(element));
-      std::memcpy(view.values + (to_head * kBlockTokens + to.slot) * view.value_stride() * element,
-                  view.values + (from_head * kBlockTokens + from.slot) * view.value_stride() * element,
-                  static_cast<size_t>(element * view.head_dim));
-    }
-  }
-}
-
 uint64_t CpuKvStorage::content_hash(std::span<const int32_t> blocks, int64_t length) const {
   uint64_t hash = 0;
   const int64_t element = element_bytes(shape_.type);

@@ -16,7 +16,6 @@ class CpuKvStorage final : public KvStorage {
   KvLayerView layer(int64_t index) const;
 
   void copy_block(int32_t from, int32_t to) override;
-  void copy_token(KvSlot from, KvSlot to) override;
   uint64_t content_hash(std::span<const int32_t> blocks, int64_t length) const override;
 
  private:

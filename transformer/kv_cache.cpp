@@ -94,17 +94,6 @@ void KvCache::truncate(KvHandle handle, int64_t length) {
   s.length = length;
 }
 
-void KvCache::compact(KvHandle handle, int64_t length, std::span<const int64_t> slots) {
-  Sequence& s = sequence(handle);
-  int64_t to = length;
-  for (int64_t from : slots) {
-    CHECK(from >= to && from < s.length, "slot {} of [{}, {})", from, to, s.length);
-    if (from != to) storage_->copy_token(slot_of(s, from), slot_of(s, to));
-    ++to;
-  }
-  truncate(handle, to);
-}
-
 Status KvCache::check_invariants() const {
   std::vector<int32_t> counted(references_.size(), 0);
   for (const Sequence& s : sequences_) {

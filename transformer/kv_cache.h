@@ -34,7 +34,6 @@ class KvStorage {
  public:
   virtual ~KvStorage() = default;
   virtual void copy_block(int32_t from, int32_t to) = 0;
-  virtual void copy_token(KvSlot from, KvSlot to) = 0;
   // Hash of keys and values of positions [0, length): equal iff bitwise equal content.
   virtual uint64_t content_hash(std::span<const int32_t> blocks, int64_t length) const = 0;
 };
@@ -52,13 +51,12 @@ class KvCache {
   // Forgets everything at positions >= length. Repeating it is a no-op; longer than the sequence is an error
   // of ours.
   void truncate(KvHandle handle, int64_t length);
-  // After a tree: the KV of `slots` (ascending positions >= length) moves to positions length, length + 1,
-  // ...; the rest of the tail is forgotten.
-  void compact(KvHandle handle, int64_t length, std::span<const int64_t> slots);
 
   int64_t length(KvHandle handle) const { return sequence(handle).length; }
   const int32_t* block_table(KvHandle handle) const { return sequence(handle).blocks.data(); }
-  KvSlot slot(KvHandle handle, int64_t position) const { return slot_of(sequence(handle), position); }
+  KvSlot slot(KvHandle handle, int64_t position) const {
+    return {block_table(handle)[position / kBlockTokens], position % kBlockTokens};
+  }
 
   int64_t free_blocks() const { return static_cast<int64_t>(free_.size()); }
   int64_t num_blocks() const { return static_cast<int64_t>(references_.size()); }
@@ -76,9 +74,6 @@ class KvCache {
 
   Sequence& sequence(KvHandle handle);
   const Sequence& sequence(KvHandle handle) const;
-  static KvSlot slot_of(const Sequence& s, int64_t position) {
-    return {s.blocks[static_cast<size_t>(position / kBlockTokens)], position % kBlockTokens};
-  }
   int32_t take_block();
   void drop_block(int32_t block);
 

@@ -16,7 +16,6 @@ class ToyKvStorage final : public KvStorage {
   void copy_block(int32_t from, int32_t to) override {
     cells_[static_cast<size_t>(to)] = cells_[static_cast<size_t>(from)];
   }
-  void copy_token(KvSlot from, KvSlot to) override { cell(to) = cell(from); }
   uint64_t content_hash(std::span<const int32_t> blocks, int64_t length) const override {
     uint64_t hash = kEmptyPrefixHash;
     for (int64_t i = 0; i < length; ++i)
@@ -25,7 +24,6 @@ class ToyKvStorage final : public KvStorage {
                                          [static_cast<size_t>(i % kBlockTokens)]);
     return hash;
   }
-  TokenId& cell(KvSlot at) { return cells_[static_cast<size_t>(at.block)][static_cast<size_t>(at.slot)]; }
 
  private:
   Cells& cells_;

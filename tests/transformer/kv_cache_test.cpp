@@ -75,26 +75,6 @@ TEST(KvCache, ForkSharesAndCopiesOnWrite) {
   EXPECT_TRUE(kv.check_invariants().ok());
 }
 
-TEST(KvCache, CompactKeepsTheAcceptedPath) {
-  HostKv kv(8), reference(8);
-  const KvHandle a = kv.create(), r = reference.create();
-  ASSERT_TRUE(kv.append(a, 24).ok());
-  ASSERT_TRUE(reference.append(r, 17).ok());
-  for (int64_t p = 0; p < 24; ++p) write(kv, a, p, 1);
-  for (int64_t p = 0; p < 14; ++p) write(reference, r, p, 1);
-  const std::vector<int64_t> path{14, 17, 22};
-  for (size_t i = 0; i < path.size(); ++i)  // the token of slot 17 now lives at position 15, ...
-    for (int64_t layer = 0; layer < 2; ++layer)
-      for (int64_t head = 0; head < 2; ++head) {
-        const float base = static_cast<float>(path[i] * 8 + layer * 2 + head) + 4096;
-        const std::vector<float> key(4, base), value(4, -base);
-        reference.store(layer, r, 14 + static_cast<int64_t>(i), head, key, value);
-      }
-  kv.compact(a, 14, path);
-  EXPECT_EQ(kv.length(a), 17);
-  EXPECT_EQ(kv.content_hash(a), reference.content_hash(r));
-}
-
 TEST(KvCache, RandomHistoriesLeakNothing) {
   std::mt19937 random(5);
   HostKv kv(64);

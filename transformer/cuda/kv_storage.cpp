@@ -45,13 +45,6 @@ void DeviceKvStorage::copy_block(int32_t from, int32_t to) {
   for (int64_t i = 0; i < shape_.layers; ++i) copy_kv_block(stream_, layer(i), from, to);
 }
 
-void DeviceKvStorage::copy_token(KvSlot from, KvSlot to) {
-  use_device(device_);
-  for (int64_t i = 0; i < shape_.layers; ++i)
-    copy_kv_token(stream_, layer(i), from.block, static_cast<int32_t>(from.slot), to.block,
-                  static_cast<int32_t>(to.slot));
-}
-
 uint64_t DeviceKvStorage::content_hash(std::span<const int32_t> blocks, int64_t length) const {
   const KvLayer layer = layer_of(shape_);
   const int64_t element = outrider::element_bytes(shape_.type), bytes = bytes_of_block(shape_);

@@ -19,7 +19,6 @@ class DeviceKvStorage final : public KvStorage {
   static int64_t bytes_for(const KvShape& shape, int64_t num_blocks);
 
   void copy_block(int32_t from, int32_t to) override;
-  void copy_token(KvSlot from, KvSlot to) override;
   // Brings the blocks to the host: for tests.
   uint64_t content_hash(std::span<const int32_t> blocks, int64_t length) const override;
 

@@ -138,9 +138,7 @@ void attention(StreamView stream, const DeviceBatch& batch, const KvLayer& layer
 void silu_mul(StreamView stream, const float* gate_up, const float* bias, int64_t rows, int64_t columns,
               WeightType type, void* out);
 
-// Copies of KV between blocks (copy-on-write) and between slots (tree compaction), in every layer's memory.
+// Copies the KV of a block (copy-on-write) in a layer's memory.
 void copy_kv_block(StreamView stream, const KvLayer& layer, int32_t from, int32_t to);
-void copy_kv_token(StreamView stream, const KvLayer& layer, int32_t from_block, int32_t from_slot,
-                   int32_t to_block, int32_t to_slot);
 
 }  // namespace outrider::cuda

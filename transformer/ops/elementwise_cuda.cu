@@ -1,4 +1,4 @@
-// Embedding, residual and norm, rotary embedding with the KV write, SwiGLU, KV copies. Sums run over a fixed
+// Embedding, residual and norm, rotary embedding with the KV write, SwiGLU. Sums run over a fixed
 // number of threads by index and then over one tree, so they are functions of the row alone.
 #include "base/cuda_device.h"
 #include "transformer/ops/cuda_ops.h"

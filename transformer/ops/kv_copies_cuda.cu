@@ -18,21 +18,6 @@ __global__ void __launch_bounds__(kThreads)
   values[to * size + i] = values[from * size + i];
 }
 
-// Grid: KV heads.
-template <class T>
-__global__ void __launch_bounds__(kThreads)
-    copy_token_elements(const KvLayer layer, int32_t from_block, int32_t from_slot, int32_t to_block,
-                        int32_t to_slot) {
-  const auto head = static_cast<int32_t>(blockIdx.x);
-  auto *keys = static_cast<T*>(layer.keys), *values = static_cast<T*>(layer.values);
-  for (int32_t i = static_cast<int32_t>(threadIdx.x); i < layer.head_dim; i += kThreads) {
-    keys[layer.key_offset(to_block, head, to_slot, i)] =
-        keys[layer.key_offset(from_block, head, from_slot, i)];
-    values[layer.value_offset(to_block, head, to_slot, i)] =
-        values[layer.value_offset(from_block, head, from_slot, i)];
-  }
-}
-
 }  // namespace
 
 void copy_kv_block(StreamView stream, const KvLayer& layer, int32_t from, int32_t to) {
@@ -44,16 +29,6 @@ void copy_kv_block(StreamView stream, const KvLayer& layer, int32_t from, int32_
     launch(stream, shape, &copy_block_elements<bf16>, layer, from, to);
   else
     launch(stream, shape, &copy_block_elements<float>, layer, from, to);
-}
-
-void copy_kv_token(StreamView stream, const KvLayer& layer, int32_t from_block, int32_t from_slot,
-                   int32_t to_block, int32_t to_slot) {
-  if (layer.kv_heads == 0) return;
-  const LaunchShape shape{.grid_x = static_cast<unsigned>(layer.kv_heads), .threads = kThreads};
-  if (layer.type == KvType::kBFloat16)
-    launch(stream, shape, &copy_token_elements<bf16>, layer, from_block, from_slot, to_block, to_slot);
-  else
-    launch(stream, shape, &copy_token_elements<float>, layer, from_block, from_slot, to_block, to_slot);
 }
 
 }  // namespace outrider::cuda
