@@ -82,8 +82,4 @@ std::string describe_nccl();
 // The fastest of these that works among the ranks: peer memory, NCCL, host memory. Collective over `host`.
 std::unique_ptr<DeviceGroup> connect_devices(Collectives& host);
 
-// The interface of collectives.h over device memory; messages of any length go through `host`. For tests, and
-// for what is small and rare. Both must outlive it.
-std::unique_ptr<Collectives> make_device_collectives(DeviceGroup& group, Collectives& host);
-
 }  // namespace outrider::cuda

@@ -1,12 +1,17 @@
-// The interface of comm/collectives.h over device memory.
+// The interface of comm/collectives.h over a group's device memory, so that its conformance suite can run
+// there.
+#pragma once
+
+#include <algorithm>
 #include <cstring>
+#include <vector>
 
 #include "base/log.h"
 #include "comm/device_group.h"
 
 namespace outrider::cuda {
-namespace {
 
+// Messages of any length go through `host`. Both must outlive it.
 class DeviceCollectives final : public Collectives {
  public:
   // Freeing device memory waits for the device, where a peer's kernel may be waiting for us: room from the
@@ -86,11 +91,5 @@ class DeviceCollectives final : public Collectives {
   PinnedBuffer<std::byte> staging_;
   std::vector<std::byte> gathered_;
 };
-
-}  // namespace
-
-std::unique_ptr<Collectives> make_device_collectives(DeviceGroup& group, Collectives& host) {
-  return std::make_unique<DeviceCollectives>(group, host);
-}
 
 }  // namespace outrider::cuda

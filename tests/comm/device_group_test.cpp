@@ -10,6 +10,7 @@
 
 #include "comm/cuda/reduce.h"
 #include "tests/comm/collectives_suite.h"
+#include "tests/comm/device_collectives.h"
 
 namespace outrider::cuda {
 namespace {
@@ -63,9 +64,9 @@ class DeviceGroupTest : public testing::TestWithParam<Ranks> {
   }
   void run(void (*test)(Collectives&), std::chrono::milliseconds timeout = std::chrono::seconds(5)) {
     on_every_rank(GetParam(), timeout, [test](DeviceGroup& group, Collectives& host) {
-      const auto collectives = make_device_collectives(group, host);
+      DeviceCollectives collectives(group, host);
       host.barrier();  // nobody allocates any more while a peer's kernel waits for it
-      test(*collectives);
+      test(collectives);
     });
   }
 };
