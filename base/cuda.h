@@ -81,7 +81,6 @@ class Event {
   Event& operator=(const Event&) = delete;
   void record(StreamView stream);
   void synchronize() const;                          // the host waits
-  void hold(StreamView stream) const;                // work queued on `stream` from now on waits
   double seconds_since(const Event& earlier) const;  // both recorded and done
   void* handle() const { return handle_; }
 

@@ -98,9 +98,6 @@ void Event::record(StreamView stream) {
   check(cudaEventRecord(event_of(handle_), stream_of(stream)), "recording an event");
 }
 void Event::synchronize() const { check(cudaEventSynchronize(event_of(handle_)), "waiting for an event"); }
-void Event::hold(StreamView stream) const {
-  check(cudaStreamWaitEvent(stream_of(stream), event_of(handle_), 0), "holding a stream");
-}
 double Event::seconds_since(const Event& earlier) const {
   float ms = 0;
   check(cudaEventElapsedTime(&ms, event_of(earlier.handle_), event_of(handle_)), "timing");

@@ -103,11 +103,6 @@ Clock clock_of(uint32_t stream) {
   const std::lock_guard lock(mutex());
   return shared().streams[stream].clock;
 }
-void hold(uint32_t stream, const Clock& clock) {
-  const std::lock_guard lock(mutex());
-  join(shared().streams[stream].clock, clock);
-  join(shared().streams[stream].settled, clock);
-}
 void host_waited(const Clock& clock) {
   const std::lock_guard lock(mutex());
   join(shared().host, clock);

@@ -21,9 +21,8 @@ void free_shared(void* memory) noexcept;
 // Of each stream the last operation that comes before; streams are numbered.
 using Clock = std::vector<uint32_t>;
 uint32_t open_stream();
-Clock clock_of(uint32_t stream);           // everything that ran on it
-void hold(uint32_t stream, const Clock&);  // what runs on it from now on comes after
-void host_waited(const Clock&);            // what the host does from now on comes after
+Clock clock_of(uint32_t stream);  // everything that ran on it
+void host_waited(const Clock&);   // what the host does from now on comes after
 
 // One kernel, copy or fill of a stream, run by the calling thread.
 void begin_operation(uint32_t stream);

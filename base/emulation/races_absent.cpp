@@ -23,7 +23,6 @@ void free_shared(void* memory) noexcept { std::free(memory); }
 
 uint32_t open_stream() { return 0; }
 Clock clock_of(uint32_t) { return {}; }
-void hold(uint32_t, const Clock&) {}
 void host_waited(const Clock&) {}
 void begin_operation(uint32_t) {}
 void end_operation() {}

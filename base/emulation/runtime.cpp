@@ -96,11 +96,6 @@ void Event::record(StreamView view) {
 void Event::synchronize() const {
   while (!is_done(*this)) std::this_thread::yield();
 }
-void Event::hold(StreamView stream) const {
-  const EmulatedEvent& event = event_of(*this);
-  while (!has_happened(event)) std::this_thread::yield();
-  races::hold(stream_of(stream).id, clock_of(event));
-}
 double Event::seconds_since(const Event& earlier) const {
   return std::chrono::duration<double>(event_of(*this).time - event_of(earlier).time).count();
 }

@@ -233,13 +233,11 @@ TEST(Races, BlocksThatWriteTheSameWord) {
 }
 
 TEST(Races, StreamsSideBySide) {
-  const auto run = [](bool held) {
+  const auto run = [](bool awaited) {
     return found_in([&](StreamView s, uint32_t* w) {
       const Stream other;
-      Event written;
       launch(s, {.threads = 1}, &write_word, w);
-      written.record(s);
-      if (held) written.hold(other);
+      if (awaited) s.synchronize();
       launch(other, {.threads = 1}, &write_word, w);
       other.synchronize();
     });
