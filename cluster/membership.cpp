@@ -51,11 +51,6 @@ bool Membership::is_alive(PeerId peer) const {
   return known != members_.end() && known->second.alive;
 }
 
-size_t Membership::alive() const {
-  return static_cast<size_t>(
-      std::count_if(members_.begin(), members_.end(), [](const auto& entry) { return entry.second.alive; }));
-}
-
 // Gives up the place of whoever was lost longest ago.
 bool Membership::make_room() {
   if (members_.size() < options_.max_members) return true;

@@ -46,7 +46,6 @@ class Membership {
   // When expire() may next have something to say; empty if nobody is alive.
   std::optional<Time> next_deadline() const;
   bool is_alive(PeerId peer) const;
-  size_t alive() const;
 
  private:
   struct Member {

@@ -75,7 +75,6 @@ Result<HardwareCost> hardware_cost(std::string_view text) {
                .per_context = kv_token / bandwidth,
                .compute_per_row = 2 * model.parameters / (gpu.flops * kComputeEfficiency * tp),
                .overhead = model.layers * (kLayerSeconds + (tp > 1 ? 2 * kAllReduceSeconds : 0))},
-      .weight_bytes_per_gpu = weights / tp,
       .kv_tokens = room / kv_token,
       .description = {}};
   cost.description = fmt::format("{} on {} x {}: {:.2f} ms a plain step, room for {:.0f} KV tokens",

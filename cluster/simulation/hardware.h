@@ -24,7 +24,6 @@ struct ModelPreset {
 
 struct HardwareCost {
   ForwardCost pass;
-  double weight_bytes_per_gpu = 0;
   double kv_tokens = 0;  // that fit beside the weights, on the whole group
   std::string description;
 };

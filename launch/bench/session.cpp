@@ -75,12 +75,6 @@ RoundSeconds RoundSeconds::operator/(double count) const {
           commit / count, idle / count,     wall / count};
 }
 
-RoundSeconds RunTimes::mean_round() const {
-  RoundSeconds sum;
-  for (const RoundSeconds& round : rounds) sum += round;
-  return rounds.empty() ? sum : sum / static_cast<double>(rounds.size());
-}
-
 double RunTimes::median_overhead() const {
   std::vector<double> overheads;
   for (const RoundSeconds& round : rounds) overheads.push_back(round.overhead());

@@ -36,7 +36,6 @@ struct RunTimes {
   double first_token_seconds = 0;           // from the call until the first token
 
   double tokens_per_second() const { return seconds > 0 ? static_cast<double>(sums.emitted) / seconds : 0; }
-  RoundSeconds mean_round() const;
   double median_overhead() const;
 };
 

@@ -20,7 +20,6 @@ TEST(Hardware, APlainStepReadsTheWeightsOnce) {
   const auto cost = hardware_cost("h100:70b:tp4").value();
   // 141 GB over four times 80 % of 3.35 TB/s, and 80 layers of 5 us and two all-reduces of 10 us.
   EXPECT_NEAR(cost.pass.seconds(1, 0), 141.1e9 / (4 * 0.8 * 3.35e12) + 80 * 25e-6, 2e-5);
-  EXPECT_NEAR(cost.weight_bytes_per_gpu, 35.3e9, 0.1e9);
   EXPECT_GT(cost.kv_tokens, 100'000);
 }
 
