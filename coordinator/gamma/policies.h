@@ -48,8 +48,6 @@ std::unique_ptr<GammaPolicy> make_heuristic_gamma(const HeuristicOptions& option
 Result<GammaPolicyFactory> heuristic_gamma_from(const GammaArguments& arguments);
 
 // Gammas from a file, one per speculative round; the last one repeats.
-std::unique_ptr<GammaPolicy> make_replay_gamma(std::vector<int32_t> gammas);
-Result<std::vector<int32_t>> read_gamma_file(const std::string& path);
 Result<GammaPolicyFactory> replay_gamma_from(const GammaArguments& arguments);
 
 // One file each; the table says what they do.

@@ -47,13 +47,6 @@ Status read_line(std::string_view line, std::vector<int32_t>* gammas) {
   return {};
 }
 
-}  // namespace
-
-std::unique_ptr<GammaPolicy> make_replay_gamma(std::vector<int32_t> gammas) {
-  CHECK(!gammas.empty(), "nothing to replay");
-  return std::make_unique<ReplayGamma>(std::make_shared<const std::vector<int32_t>>(std::move(gammas)));
-}
-
 // A JSON array of integers and plain lines of integers read the same way.
 Result<std::vector<int32_t>> read_gamma_file(const std::string& path) {
   std::ifstream file(path);
@@ -69,6 +62,8 @@ Result<std::vector<int32_t>> read_gamma_file(const std::string& path) {
     return malformed(fmt::format("{}: holds no draft length; write one integer per line", path));
   return gammas;
 }
+
+}  // namespace
 
 Result<GammaPolicyFactory> replay_gamma_from(const GammaArguments& arguments) {
   ASSIGN_OR_RETURN(std::vector<int32_t> gammas, read_gamma_file(arguments.find("file")->second));

@@ -7,8 +7,9 @@
 #include <nlohmann/json.hpp>
 #include <sstream>
 
-#include "coordinator/gamma/policies.h"
+#include "coordinator/gamma/gamma_policy.h"
 #include "tests/support/source_dir.h"
+#include "tests/support/temporary_directory.h"
 #include "transcript.h"
 
 namespace outrider {
@@ -84,9 +85,12 @@ class LockstepTrace : public ::testing::Test {
 TEST_F(LockstepTrace, MatchesTheReference) {
   const auto trace =
       nlohmann::json::parse(read(outrider::source_dir() / "tests" / "vectors" / "kv_traces.json"));
-  std::vector<int32_t> gammas;
-  for (const auto& round : trace["lockstep"]) gammas.push_back(round["gamma"]);
-  protocol_ = std::make_unique<Protocol>(ProtocolOptions{}, [gammas] { return make_replay_gamma(gammas); });
+  std::string gammas;
+  for (const auto& round : trace["lockstep"]) gammas += round["gamma"].dump() + "\n";
+  const TemporaryDirectory directory;
+  const auto file = directory.write("gammas.txt", gammas);
+  protocol_ = std::make_unique<Protocol>(ProtocolOptions{},
+                                         parse_gamma_policy("replay:file=" + file.string()).value());
   const ModelInfo model{
       .name = "m", .vocab_size = 100, .vocabulary_fingerprint = 1, .max_context = 500, .isa = ""};
   step(MessageReceived{PeerId{1},
