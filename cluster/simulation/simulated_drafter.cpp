@@ -80,7 +80,7 @@ bool SimulatedDrafter::stops(const Sequence& s) const {
   const StopRule& rule = s.job.stop;
   if (rule.kind == StopKind::kNone) return false;
   const auto chance = [&](int32_t place) {
-    return acceptance_->rate(s.job.sequence, s.committed + place, place);
+    return acceptance_.rate(s.job.sequence, s.committed + place, place);
   };
   const auto threshold = static_cast<double>(rule.threshold);
   if (rule.kind == StopKind::kConfidence) return chance(s.drafted - 1) < threshold;

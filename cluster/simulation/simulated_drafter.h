@@ -17,7 +17,6 @@ class DrafterOnClock {
  public:
   virtual ~DrafterOnClock() = default;
   virtual void receive(const Message& message) = 0;
-  virtual void use(const AcceptanceProcess& acceptance) = 0;  // from now on; it must outlive this
   virtual double busy_seconds() const = 0;
 };
 
@@ -25,10 +24,9 @@ class SimulatedDrafter final : public DrafterOnClock {
  public:
   SimulatedDrafter(EventQueue& events, const ForwardCost& cost, const AcceptanceProcess& acceptance,
                    std::function<void(Message)> send)
-      : events_(events), cost_(cost), acceptance_(&acceptance), send_(std::move(send)) {}
+      : events_(events), cost_(cost), acceptance_(acceptance), send_(std::move(send)) {}
 
   void receive(const Message& message) override;
-  void use(const AcceptanceProcess& acceptance) override { acceptance_ = &acceptance; }
   double busy_seconds() const override { return busy_; }
 
  private:
@@ -48,7 +46,7 @@ class SimulatedDrafter final : public DrafterOnClock {
 
   EventQueue& events_;
   ForwardCost cost_;
-  const AcceptanceProcess* acceptance_;
+  const AcceptanceProcess& acceptance_;
   std::function<void(Message)> send_;
   std::map<SequenceId, Sequence> sequences_;
   bool running_ = false;

@@ -14,8 +14,8 @@ StepResult SimulatedTarget::verify(const StepPlan& plan) {
     rows += entry.input_count + drafted;
     context += entry.first_input.value() + entry.input_count;
     if (entry.first_input.value() + entry.input_count < entry.base.value()) continue;  // a prefill chunk
-    const int32_t accepted = acceptance_->accepted_count(entry.sequence, entry.base.value(), drafted);
-    const int32_t guess = acceptance_->next_guess(entry.sequence, entry.base.value(), accepted, drafted);
+    const int32_t accepted = acceptance_.accepted_count(entry.sequence, entry.base.value(), drafted);
+    const int32_t guess = acceptance_.next_guess(entry.sequence, entry.base.value(), accepted, drafted);
     result.verdicts.push_back({.sequence = entry.sequence,
                                .epoch = entry.epoch,
                                .round = entry.round,

@@ -11,15 +11,14 @@ namespace outrider {
 class SimulatedTarget {
  public:
   SimulatedTarget(const ForwardCost& cost, const AcceptanceProcess& acceptance)
-      : cost_(cost), acceptance_(&acceptance) {}
+      : cost_(cost), acceptance_(acceptance) {}
   // The result says in forward_ns how long the pass took.
   StepResult verify(const StepPlan& plan);
-  void use(const AcceptanceProcess& acceptance) { acceptance_ = &acceptance; }
   double busy_seconds() const { return busy_; }
 
  private:
   ForwardCost cost_;
-  const AcceptanceProcess* acceptance_;
+  const AcceptanceProcess& acceptance_;
   double busy_ = 0;
 };
 

@@ -26,7 +26,6 @@ class ClockedDrafter final : public DrafterOnClock {
   ~ClockedDrafter() override;
 
   void receive(const Message& message) override;
-  void use(const AcceptanceProcess&) override {}  // what is accepted is the target's business
   double busy_seconds() const override { return busy_; }
 
  private:

@@ -9,6 +9,7 @@ namespace outrider {
 namespace {
 
 constexpr int64_t kEventLimit = int64_t{1} << 40;
+constexpr double kSecondsLimit = 1e9;  // virtual
 
 }  // namespace
 
@@ -22,10 +23,6 @@ Status ClusterSimulator::make_groups(const std::vector<SimulatedRequest>& reques
     groups_.push_back(std::make_unique<SimulatedGroup>(events_, options_.group, std::move(gamma), acceptance_,
                                                        longest, [this](Action& action) { perform(action); }));
   }
-  for (const SimulationStep& change : steps_)
-    events_.at(sim_time(change.at_s), [this, &change] {
-      for (auto& group : groups_) group->use(change.acceptance);
-    });
   return {};
 }
 
@@ -41,13 +38,12 @@ void ClusterSimulator::submit(SequenceId id, const SimulatedRequest& asked) {
   (*least)->step(Submit{id, std::move(request)});
 }
 
-Result<SimulationResult> ClusterSimulator::run(const std::vector<SimulatedRequest>& requests,
-                                               double limit_s) {
+Result<SimulationResult> ClusterSimulator::run(const std::vector<SimulatedRequest>& requests) {
   RETURN_IF_ERROR(make_groups(requests));
   uint64_t id = 1;
   for (const SimulatedRequest& asked : requests)
     events_.at(sim_time(asked.arrival_s), [this, asked, id = SequenceId(id++)] { submit(id, asked); });
-  while (finished_ < requests.size() && error_.ok() && sim_seconds(events_.now()) < limit_s &&
+  while (finished_ < requests.size() && error_.ok() && sim_seconds(events_.now()) < kSecondsLimit &&
          result_.events < kEventLimit) {
     CHECK(!events_.empty(), "{} of {} requests finished and nothing happens", finished_, requests.size());
     ++result_.events;
@@ -71,7 +67,6 @@ void ClusterSimulator::perform(Action& action) {
     for (const int64_t part : {static_cast<int64_t>(done->request.value()), int64_t{done->drafted},
                                int64_t{done->accepted_count}, int64_t{events_.now()}})
       result_.fingerprint = hash_combine(result_.fingerprint, static_cast<uint64_t>(part));
-    if (on_round_) on_round_(*done, sim_seconds(events_.now()));
   } else if (const auto* finish = std::get_if<Finish>(&action)) {
     ++finished_;
     last_finish_ = events_.now();

@@ -32,22 +32,13 @@ struct SimulationResult {
   }
 };
 
-// A change of the world at a time: acceptance from there on.
-struct SimulationStep {
-  double at_s = 0;
-  AcceptanceProcess acceptance;
-};
-
 class ClusterSimulator {
  public:
-  // `acceptance` and `steps` must outlive this.
-  ClusterSimulator(SimulationOptions options, const AcceptanceProcess& acceptance,
-                   const std::vector<SimulationStep>& steps = {})
-      : options_(std::move(options)), acceptance_(acceptance), steps_(steps) {}
-  // Called for every round, with the virtual time of its verdict.
-  void on_round(std::function<void(const RoundDone&, double)> callback) { on_round_ = std::move(callback); }
-  // Until every request has finished, or `limit_s` of virtual time has passed. Once.
-  Result<SimulationResult> run(const std::vector<SimulatedRequest>& requests, double limit_s = 1e9);
+  // `acceptance` must outlive this.
+  ClusterSimulator(SimulationOptions options, const AcceptanceProcess& acceptance)
+      : options_(std::move(options)), acceptance_(acceptance) {}
+  // Until every request has finished, within bounds of events and virtual time. Once.
+  Result<SimulationResult> run(const std::vector<SimulatedRequest>& requests);
 
  private:
   Status make_groups(const std::vector<SimulatedRequest>& requests);
@@ -56,10 +47,8 @@ class ClusterSimulator {
 
   SimulationOptions options_;
   const AcceptanceProcess& acceptance_;
-  const std::vector<SimulationStep>& steps_;
   EventQueue events_;
   std::vector<std::unique_ptr<SimulatedGroup>> groups_;
-  std::function<void(const RoundDone&, double)> on_round_;
   SimulationResult result_;
   Status error_;
   size_t finished_ = 0;

@@ -78,11 +78,6 @@ void SimulatedGroup::add_drafter(PeerId peer, const AcceptanceProcess& acceptanc
   step(MessageReceived{peer, hello(Role::kDraft, peer.value, options_)});
 }
 
-void SimulatedGroup::use(const AcceptanceProcess& acceptance) {
-  target_.use(acceptance);
-  for (auto& [peer, drafter] : drafters_) drafter.worker->use(acceptance);
-}
-
 double SimulatedGroup::draft_busy() const {
   double seconds = 0;
   for (const auto& [peer, drafter] : drafters_) seconds += drafter.worker->busy_seconds();

@@ -34,7 +34,6 @@ class SimulatedGroup {
                  const AcceptanceProcess& acceptance, int32_t longest_text, OnAction on_action);
 
   void step(Event event);
-  void use(const AcceptanceProcess& acceptance);
   size_t open_requests() const { return protocol_.open_requests(); }
   const Protocol& protocol() const { return protocol_; }
   double target_busy() const { return target_.busy_seconds(); }

@@ -243,27 +243,6 @@ TEST(Simulator, DrafterTimeIsSharedByABatch) {
   EXPECT_NEAR(result.tokens_per_second() / (16 * per_sequence), 0.9, 0.1);  // the slowest sequence ends alone
 }
 
-TEST(Simulator, FallsInAcceptanceAreFollowed) {
-  const GroupOptions options{.target = {.base = kStep}, .draft = {.base = 2e-3}};
-  const auto good = AcceptanceProcess::of_rates({0.9}, 0, 3).value();
-  const std::vector<SimulationStep> steps{
-      {.at_s = 10, .acceptance = AcceptanceProcess::of_rates({0.02}, 0, 3).value()}};
-  ClusterSimulator simulator({.group = options}, good, steps);
-  int rounds_after = 0, last_speculative = 0;
-  double drafted_late = 0;
-  simulator.on_round([&](const RoundDone& round, double at) {
-    if (at < 10) return;
-    ++rounds_after;
-    if (round.gamma > 2) last_speculative = rounds_after;
-    if (rounds_after > 32) drafted_late += round.gamma;
-  });
-  const auto result = simulator.run(make_arrivals("closed", 1, 8, 8000, 1).value()).value();
-  EXPECT_GT(rounds_after, 500);
-  EXPECT_LE(last_speculative, 32);
-  EXPECT_LT(drafted_late / rounds_after, 0.1);
-  EXPECT_GT(result.totals.rounds.g0_rounds, 400);
-}
-
 TEST(Plan, RanksWhatFitsAndSaysWhy) {
   PlanOptions options;
   options.devices = 5;
