@@ -5,6 +5,7 @@
 #include <string>
 
 #include "transformer/chat_template/builtins.h"
+#include "transformer/chat_template/nesting.h"
 #include "transformer/chat_template/syntax.h"
 
 namespace outrider::chat_template {
@@ -25,17 +26,6 @@ class Evaluator {
   // The text that the macro's body prints; implemented by what runs statements.
   virtual Result<Value> call_macro(const Macro& macro, const Arguments& arguments, int line) = 0;
 
-  // Counts evaluation depth while it lives.
-  class Nesting {
-   public:
-    explicit Nesting(int& depth) : depth_(depth) { ++depth_; }
-    ~Nesting() { --depth_; }
-    Nesting(const Nesting&) = delete;
-    Nesting& operator=(const Nesting&) = delete;
-
-   private:
-    int& depth_;
-  };
   Status check_depth(int line) const;
 
   Budget budget_;

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "transformer/chat_template/lexer.h"
+#include "transformer/chat_template/nesting.h"
 #include "transformer/chat_template/syntax.h"
 
 namespace outrider::chat_template {
@@ -27,17 +28,6 @@ class ExpressionParser {
   Result<ExpressionPtr> disjunction();      // without the inline if: what `for x in` takes
   Result<ExpressionPtr> expression_list();  // "a, b" is a tuple
 
-  // Counts nesting while it lives; the parser and all that walk its tree are recursive.
-  class Nesting {
-   public:
-    explicit Nesting(int& depth) : depth_(depth) { ++depth_; }
-    ~Nesting() { --depth_; }
-    Nesting(const Nesting&) = delete;
-    Nesting& operator=(const Nesting&) = delete;
-
-   private:
-    int& depth_;
-  };
   int& depth() { return depth_; }
   Status check_depth() const;
 

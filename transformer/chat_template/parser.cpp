@@ -28,7 +28,7 @@ class Parser {
   // Statements up to a tag with one of the names, whose name is the next token then; or, without names, to
   // the end.
   Result<Block> block_until(std::initializer_list<const char*> names) {
-    const ExpressionParser::Nesting nesting(in_.depth());
+    const Nesting nesting(in_.depth());
     RETURN_IF_ERROR(in_.check_depth());
     Block block;
     for (;;) {
