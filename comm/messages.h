@@ -107,8 +107,8 @@ enum class Pipeline : uint8_t {
   kAuto = 3,      // for as many outcomes as measured costs and hit rates make worth while
 };
 
-// When a drafter ends its draft early (algorithms.md 5.5). Every rule is a stopping time: it sees the tokens
-// that are sent and the distribution of the next one, never a token that is then withheld.
+// When a drafter ends its draft early. Every rule is a stopping time: it sees the tokens that are sent and
+// the distribution of the next one, never a token that is then withheld.
 enum class StopKind : uint8_t {
   kNone = 0,
   kConfidence = 1,  // after a token with q < threshold; it is sent

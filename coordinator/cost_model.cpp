@@ -7,7 +7,7 @@
 namespace outrider {
 namespace {
 
-constexpr double kForget = 0.98;                   // algorithms.md 5.3
+constexpr double kForget = 0.98;                   // of what was measured, at the next measurement
 constexpr double kPseudoRows[] = {1, 9};           // plain decoding and a usual draft
 constexpr double kDraftPriorWeight = 1;            // one draft of one token
 constexpr double kFirstPhases = 4;                 // drafts that the first one's way there and back is worth

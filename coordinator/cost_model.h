@@ -1,6 +1,5 @@
-// What a round costs, fitted online from the coordinator's own clock (algorithms.md 5.3): shared by the draft
-// length policies, the simulator and the reports. Seconds throughout. One owner thread; plain values, no
-// clock.
+// What a round costs, fitted online from the coordinator's own clock: shared by the draft length policies,
+// the simulator and the reports. Seconds throughout. One owner thread; plain values, no clock.
 #pragma once
 
 #include <array>

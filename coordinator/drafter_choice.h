@@ -1,7 +1,7 @@
 // Which kind of drafter a sequence gets where several kinds are there (a model and n-grams, say): the one
 // that brought it the most tokens per second, the others being tried again from time to time. Looks at rounds
-// that are over and at nothing else, so that no choice depends on a token still to be tested
-// (algorithms.md 5.5). Pure.
+// that are over and at nothing else, so that no choice depends on a token still to be
+// tested. Pure.
 #pragma once
 
 #include <cstdint>

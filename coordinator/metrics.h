@@ -1,5 +1,5 @@
-// What a run measured, as plain sums (algorithms.md section 6). Filled by the protocol machine from the times
-// it is given; bounded in memory however long the run.
+// What a run measured, as plain sums. Filled by the protocol machine from the times it is given; bounded in
+// memory however long the run.
 #pragma once
 
 #include <algorithm>

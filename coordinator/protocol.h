@@ -49,7 +49,7 @@ struct ProtocolOptions {
   // Null: they are.
   std::shared_ptr<const AcceptanceProcess> synthetic_acceptance;
 
-  // A round waits for its draft this many times the average round (algorithms.md 7.3), within bounds ...
+  // A round waits for its draft this many times the average round, within bounds ...
   double draft_timeout_rounds = 3;
   std::chrono::milliseconds draft_timeout_min{250};
   // A Propose is sent again when its Draft is overdue (AnswerTime), but no sooner than this, and while
@@ -58,7 +58,8 @@ struct ProtocolOptions {
   // ... and at most so much longer where the worker has a prompt to read first, which takes some time per
   // token.
   std::chrono::milliseconds first_draft_timeout{10'000};
-  // Under p/q rules lateness must not decide (algorithms.md 5.5): only a worker that looks dead is given up.
+  // Under p/q rules lateness must not decide, it may hang on the tokens: only a worker that looks dead is
+  // given up.
   std::chrono::milliseconds liveness_timeout{30'000};
   // After k misses in a row a worker is left alone for 2^k timeouts, at most this long; so long at once if it
   // is silent. A slow or dead worker thus costs a falling share of the time.

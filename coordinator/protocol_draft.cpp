@@ -1,4 +1,4 @@
-// The first half of a round: gamma, Propose, Draft (algorithms.md 7.2).
+// The first half of a round: gamma, Propose, Draft.
 #include <algorithm>
 
 #include "cluster/simulation/acceptance_process.h"
@@ -23,7 +23,7 @@ Clock::duration busy_time(const Draft& draft) {
 
 }  // namespace
 
-// algorithms.md 2.10, and room in one pass.
+// What the request may still emit, the context of both models, and room in one pass.
 int32_t Protocol::gamma_limit(const LiveRequest& live, const Worker& worker) const {
   const int32_t committed = live.sequence.committed();
   const int32_t decode_rows = options_.max_rows_per_step - options_.max_rows_per_step / 4;

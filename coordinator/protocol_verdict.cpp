@@ -1,4 +1,4 @@
-// The second half of a round: verdicts in, tokens committed and streamed (algorithms.md 7.2).
+// The second half of a round: verdicts in, tokens committed and streamed.
 #include <algorithm>
 
 #include "coordinator/protocol.h"

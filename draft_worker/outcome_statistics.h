@@ -24,7 +24,7 @@ class OutcomeStatistics {
   // was none of them; empty if there were no guesses to compare with.
   void observe(int32_t drafted, int32_t accepted, std::optional<int32_t> rank);
 
-  // The `budget` most likely outcomes of a draft of `gamma` tokens, best first (algorithms.md 4.4): a number
+  // The `budget` most likely outcomes of a draft of `gamma` tokens, best first: a number
   // of guesses that falls geometrically with the position, and a bump at full acceptance.
   void pick(int32_t gamma, int32_t budget, std::vector<Outcome>& out) const;
 

@@ -1,4 +1,4 @@
-// Whether a draft ends before its full length (algorithms.md 5.5). The coordinator chooses the rule, Propose
+// Whether a draft ends before its full length. The coordinator chooses the rule, Propose
 // carries it. A token that was drawn is always sent: under the p/q rules withholding one biases the output.
 #pragma once
 

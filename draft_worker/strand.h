@@ -1,7 +1,6 @@
 // A text that is being extended token by token: a round's draft, or one prepared for an outcome of the round
 // before it. The same extension either way, which is what makes a prepared draft exact: it is a function of
-// the text before it, the round and the request, and of nothing else (algorithms.md 4.4). Internal to the
-// model drafter.
+// the text before it, the round and the request, and of nothing else. Internal to the model drafter.
 #pragma once
 
 #include <span>

@@ -23,7 +23,7 @@ struct PlainComparison {
   double plain_tokens_per_second = 0;
   double tokens_per_second = 0;
   bool identical_output = false;
-  // algorithms.md 4.2 with the measured acceptance, draft time and verify time, over the measured plain step.
+  // Lockstep with the measured acceptance, draft time and verify time, over the measured plain step.
   double predicted_speedup = 0;
 
   double speedup() const {
@@ -31,8 +31,8 @@ struct PlainComparison {
   }
 };
 
-// Rounds whose drafts were prepared while the draft before was verified, against algorithms.md 4.4 (pull, no
-// delay) with the hit rate and the costs that were measured while both roles worked. Milliseconds of a round.
+// Rounds whose drafts were prepared while the draft before was verified, against the closed form with the hit
+// rate and the costs that were measured while both roles worked. Milliseconds of a round.
 struct OverlapComparison {
   double hit_rate = 0;
   double verify = 0, draft = 0, prepare = 0;  // draft: a whole one, as on a miss

@@ -1,6 +1,6 @@
-// Upper confidence bounds on measured tokens per second (algorithms.md 5.6). The reward is a ratio of sums,
-// not a mean of per-round rates. The arms' history is shared by all sequences of one factory: a request alone
-// is too short to try nine lengths.
+// Upper confidence bounds on measured tokens per second. The reward is a ratio of sums, not a mean of
+// per-round rates. The arms' history is shared by all sequences of one factory: a request alone is too short
+// to try nine lengths.
 #include <array>
 #include <cmath>
 

@@ -1,5 +1,5 @@
 // A fixed schedule from batch size to gamma, with gamma 0 at the top: what engines offer whose users profile
-// by hand (algorithms.md 5.7).
+// by hand.
 #include <charconv>
 
 #include "coordinator/gamma/policies.h"

@@ -1,5 +1,5 @@
-// The default policy (algorithms.md 5.3 and 5.7): decayed acceptance, measured costs, and the lengths that
-// maximise tokens per second of the whole batch. One sequence alone gets the argmax of 5.3.
+// The default policy: decayed acceptance, measured costs, and the lengths that maximise tokens per second of
+// the whole batch.
 #pragma once
 
 #include <memory>
@@ -57,7 +57,7 @@ class EwmaBatch {
 
   // Trials of what is not done now have a budget: other steps earn 1 % of their time, down to a quarter of that
   // after trials of drafts that found nothing, since all that was written must be read for one; a trial is
-  // charged what it lost (algorithms.md section 5, rule 3). Drafts that were accepted pay for themselves.
+  // charged what it lost. Drafts that were accepted pay for themselves.
   double credit_ = 0;
   bool off_ = false;  // nobody drafts, trials apart
   Trial trial_ = Trial::kNone;

@@ -1,6 +1,6 @@
 // Decides how many tokens to draft next. One instance per sequence. Unless a policy says otherwise it is fed
 // only with its sequence's own past rounds and with what rounds cost; it never sees a token that is not yet
-// decided on (algorithms.md section 5). One file per policy.
+// decided on: a stopping time, else the p/q rules would be biased. One file per policy.
 #pragma once
 
 #include <cstdint>
@@ -25,9 +25,9 @@ enum class Shadows : uint8_t {
 };
 
 struct GammaContext {
-  int32_t limit = 0;           // the caller clamps to this anyway: limits of algorithms.md 2.10 and gamma_max
-  int32_t batch_size = 1;      // running sequences
-  int32_t context_length = 0;  // C
+  int32_t limit = 0;                // the caller clamps to this anyway: Protocol::gamma_limit
+  int32_t batch_size = 1;           // running sequences
+  int32_t context_length = 0;       // C
   const CostModel* cost = nullptr;  // what rounds cost here; null: nothing is known yet
   bool ahead = false;               // drafting overlaps verification (--pipeline ahead)
   Shadows shadows = Shadows::kNone;

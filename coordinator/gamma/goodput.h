@@ -1,4 +1,4 @@
-// One decision for the whole batch (SmartSpec / TurboSpec; algorithms.md 5.7): which sequences' next draft
+// One decision for the whole batch (SmartSpec / TurboSpec): which sequences' next draft
 // tokens are worth their place in the pass.
 #pragma once
 

@@ -1,4 +1,4 @@
-// PEARL-like lengths for drafting ahead (algorithms.md 5.8): a block takes as long to draft as to verify, and
+// PEARL-like lengths for drafting ahead: a block takes as long to draft as to verify, and
 // after a rejection the first token goes alone, so that the target can start. Where drafting waits for the
 // verdict, or acceptance is below what draft-ahead needs, it is the ewma policy.
 #include <cmath>

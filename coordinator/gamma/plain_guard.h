@@ -18,7 +18,7 @@ class PlainGuard {
  private:
   bool enabled_;
   bool off_ = false;
-  AcceptanceEwma acceptance_{0.7, 10, 0.9};  // as the ewma policy, algorithms.md 5.3
+  AcceptanceEwma acceptance_{0.7, 10, 0.9};  // as the ewma policy
   ProbeBudget probes_;
 };
 

@@ -1,4 +1,4 @@
-// Acceptance by position (algorithms.md 5.4): one Beta posterior for each place in the draft.
+// Acceptance by position: one Beta posterior for each place in the draft.
 #pragma once
 
 #include <vector>

@@ -1,7 +1,7 @@
-// How a policy at gamma 0 finds out that drafting pays again, without ever paying much for it (algorithms.md
-// section 5, rule 3): plain rounds earn 1 % of their time, a probe runs when the credit covers what it is
-// predicted to cost, and is charged what it really cost. A probe that was accepted paid for itself, so the
-// next one follows at once; a useless or very slow drafter costs at most about 1 %.
+// How a policy at gamma 0 finds out that drafting pays again, without ever paying much for it: plain rounds
+// earn 1 % of their time, a probe runs when the credit covers what it is predicted to cost, and is charged
+// what it really cost. A probe that was accepted paid for itself, so the next one follows at once; a useless
+// or very slow drafter costs at most about 1 %.
 #pragma once
 
 #include "coordinator/gamma/gamma_policy.h"

@@ -1,4 +1,4 @@
-// Policies that end a draft where the drafter itself is in doubt (algorithms.md 5.5). The rule travels in
+// Policies that end a draft where the drafter itself is in doubt. The rule travels in
 // Propose and is evaluated in draft_worker/stop_rule.h; here is only how long a draft may get at most.
 #include "coordinator/gamma/plain_guard.h"
 #include "coordinator/gamma/policies.h"

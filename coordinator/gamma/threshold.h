@@ -1,5 +1,5 @@
 // Confidence stopping whose threshold is steered towards a target share of accepted draft tokens
-// (Draft & Verify, Zhang et al. 2023; algorithms.md 5.5).
+// (Draft & Verify, Zhang et al. 2023).
 #pragma once
 
 #include "coordinator/gamma/plain_guard.h"

@@ -1,4 +1,4 @@
-// `outrider simulate theory`: the published tables of expected gain, recomputed (algorithms.md section 4).
+// `outrider simulate theory`: the published tables of expected gain, recomputed.
 #pragma once
 
 #include <string>

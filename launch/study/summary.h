@@ -56,7 +56,7 @@ struct CellGroup {
   const CellSummary* best_fixed() const;
   // Share of tokens/s lost against it; below 0: faster. Empty without it or without this cell's figure.
   std::optional<double> regret(const CellSummary& cell) const;
-  // 4.2 with this group's median acceptance and costs (algorithms.md); 0 where nothing was measured.
+  // Speed-up of lockstep by this group's median acceptance and costs; 0 where nothing was measured.
   double theory(int gamma) const;
 };
 
