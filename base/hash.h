@@ -19,7 +19,7 @@ constexpr uint64_t mix64(uint64_t x) {
 
 constexpr uint64_t hash_combine(uint64_t hash, uint64_t value) { return mix64(hash ^ mix64(value)); }
 
-// Hash of ids[0..n); extend(hash_of_prefix(a), b) == hash_of_prefix(a + b).
+// Hash of ids[0..n); extend_prefix_hash(prefix_hash(a), b) == prefix_hash(a + b).
 constexpr uint64_t kEmptyPrefixHash = 0x6f75747269646572;
 constexpr uint64_t extend_prefix_hash(uint64_t hash, TokenId id) {
   return hash_combine(hash, static_cast<uint32_t>(id.value()));

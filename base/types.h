@@ -34,7 +34,6 @@ using SequenceId = StrongInt<struct SequenceIdTag, uint64_t>;
 using Epoch = StrongInt<struct EpochTag, uint32_t>;  // per sequence; bumped by every rejection
 using Round = StrongInt<struct RoundTag, uint32_t>;  // per sequence; never repeats, gamma 0 counts too
 using Rank = StrongInt<struct RankTag, int32_t>;
-using BlockId = StrongInt<struct BlockIdTag, int32_t>;         // a KV block of one worker
 using Generation = StrongInt<struct GenerationTag, uint64_t>;  // one life of one worker
 
 }  // namespace outrider

@@ -77,7 +77,6 @@ OUTRIDER_SHARED_CODE inline uint64_t entropy_moment(uint64_t weight, float logit
 }
 
 // Recovery weight round(max(0, ratio * p - q) * 2^60), to nearest even, with p = weight / total.
-constexpr int kResidualBits = 60;
 OUTRIDER_SHARED_INLINE uint64_t residual_weight(uint64_t weight, double total, double ratio, double q) {
   const double p = static_cast<double>(static_cast<int64_t>(weight)) / total;
   const double excess = (ratio * p - q) * 0x1p60;
