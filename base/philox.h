@@ -1,5 +1,5 @@
 // Philox4x32-10 (Salmon et al. 2011) and Gumbel noise as functions that kernels share with the host. random.h
-// has the same draws by seed, purpose and position.
+// draws by seed, purpose and position.
 #pragma once
 
 #include <bit>

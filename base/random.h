@@ -1,4 +1,4 @@
-// Counter-based random draws: Philox4x32-10 (Salmon et al. 2011, Random123). There is no generator state:
+// Counter-based random draws: Philox4x32-10 (philox.h). There is no generator state:
 // a draw is a pure function of (request seed, position, round, purpose, index), so batching, rank count,
 // retries and restarts cannot change it. Layout of key and counter: see draw_block.
 #pragma once
@@ -17,7 +17,6 @@ enum class Purpose : uint32_t {
   kAccept = 2,
   kResidual = 3,  // recovery and bonus tokens
   kPlain = 4,     // plain decoding and the naive rule; round is 0
-  kCandidate = 5,
   kPolicy = 6,
   kTest = 7,
   kSynth = 8,  // weights of `outrider synth`
@@ -29,7 +28,7 @@ struct Seed {
   bool operator==(const Seed&) const = default;
 };
 
-// key = seed; counter = (index, position, round, purpose << 24 | sample_id).
+// key = seed; counter = (index, position, round, purpose << 24).
 std::array<uint32_t, 4> draw_block(Seed seed, Purpose purpose, Position position, Round round,
                                    uint32_t index = 0);
 
@@ -39,16 +38,7 @@ double draw_uniform(Seed seed, Purpose purpose, Position position, Round round, 
 // 64 uniform bits: word 1 in the upper half, word 0 in the lower.
 uint64_t draw_u64(Seed seed, Purpose purpose, Position position, Round round, uint32_t index = 0);
 
-// Gumbel noise from one 32-bit word: -ln(-ln((word + 0.5) * 2^-32)).
-double gumbel_from_word(uint32_t word);
-
 // Noise of token v at a position: word v & 3 of block v >> 2.
 double draw_gumbel(Seed seed, Position position, TokenId token);
-
-// High 64 bits of a * b: maps 64 random bits onto [0, b) without division.
-constexpr uint64_t mulhi64(uint64_t a, uint64_t b) {
-  __extension__ using uint128 = unsigned __int128;
-  return static_cast<uint64_t>((static_cast<uint128>(a) * b) >> 64);
-}
 
 }  // namespace outrider

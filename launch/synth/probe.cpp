@@ -4,6 +4,7 @@
 #include <cmath>
 
 #include "base/log.h"
+#include "base/philox.h"
 #include "launch/synth/vocabulary.h"
 #include "transformer/sampling/gumbel.h"
 #include "transformer/sampling/shard_row.h"
@@ -104,8 +105,8 @@ Result<ProbeText> sample_text(Model& model, const ProbeOptions& options) {
     cached.emplace_back(model);
     const uint64_t random =
         draw_u64(options.seed, Purpose::kSynth, Position(-1), Round(0), static_cast<uint32_t>(s));
-    text.push_back(
-        {TokenId(kSynthBos), TokenId(static_cast<int32_t>(mulhi64(random, static_cast<uint64_t>(vocab))))});
+    text.push_back({TokenId(kSynthBos),
+                    TokenId(static_cast<int32_t>(multiply_high(random, static_cast<uint64_t>(vocab))))});
   }
   std::vector<float> chunk_max;
   for (int64_t length = kProbePrompt; length < options.length; ++length) {

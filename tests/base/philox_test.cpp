@@ -5,25 +5,8 @@
 #include <cmath>
 #include <random>
 
-#include "base/random.h"
-
 namespace outrider {
 namespace {
-
-// random.h draws through Random123.
-TEST(Philox, IsTheGeneratorOfAllOtherDraws) {
-  std::mt19937_64 rng(1);
-  for (int i = 0; i < 2000; ++i) {
-    const Seed seed{rng()};
-    const auto index = static_cast<uint32_t>(rng()), round = static_cast<uint32_t>(rng());
-    const auto position = static_cast<int32_t>(rng() >> 34);
-    const auto expected = draw_block(seed, Purpose::kAccept, Position(position), Round(round), index);
-    uint32_t block[] = {index, static_cast<uint32_t>(position), round,
-                        static_cast<uint32_t>(Purpose::kAccept) << 24};
-    philox(block[0], block[1], block[2], block[3], seed.value);
-    for (size_t k = 0; k < 4; ++k) ASSERT_EQ(block[k], expected[k]);
-  }
-}
 
 TEST(NaturalLog, IsWithinTwoUnitsOfTheLastPlace) {
   std::mt19937_64 rng(2);
@@ -57,7 +40,6 @@ TEST(Gumbel, AgreesWithTheLibrary) {
 TEST(MultiplyHigh, IsTheUpperHalf) {
   EXPECT_EQ(multiply_high(~uint64_t{0}, ~uint64_t{0}), ~uint64_t{0} - 1);
   EXPECT_EQ(multiply_high(uint64_t{1} << 63, 10), 5u);
-  EXPECT_EQ(multiply_high(12345, 99), mulhi64(12345, 99));
 }
 
 }  // namespace

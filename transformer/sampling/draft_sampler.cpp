@@ -1,6 +1,7 @@
 #include "transformer/sampling/draft_sampler.h"
 
 #include "base/log.h"
+#include "base/philox.h"
 #include "base/q_row.h"
 #include "transformer/sampling/compact_row.h"
 #include "transformer/sampling/gumbel.h"
@@ -21,7 +22,7 @@ void make_integer_weights(std::span<const float> processed, float max, int64_t r
 // The listed tokens come first, then the others.
 TokenId draw_token(const QRow& q, uint64_t bits) {
   CHECK(q.sum > 0, "a draft distribution of {} weights without mass", q.weights.size());
-  uint64_t target = mulhi64(bits, q.sum);
+  uint64_t target = multiply_high(bits, q.sum);
   for (size_t i = 0; i < q.weights.size(); ++i) {
     if (target < q.weights[i]) return TokenId(static_cast<int32_t>(q.ids.empty() ? i : q.ids[i]));
     target -= q.weights[i];

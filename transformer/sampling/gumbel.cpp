@@ -4,6 +4,8 @@
 #include <cmath>
 #include <vector>
 
+#include "base/philox.h"
+
 namespace outrider {
 namespace {
 
@@ -17,7 +19,7 @@ uint64_t bisect_word(double noise) {
   uint64_t low = 0, high = kNoWord;
   while (low < high) {
     const uint64_t middle = (low + high) / 2;
-    if (gumbel_from_word(static_cast<uint32_t>(middle)) >= noise)
+    if (gumbel_of_word(static_cast<uint32_t>(middle)) >= noise)
       high = middle;
     else
       low = middle + 1;

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "base/log.h"
+#include "base/philox.h"
 
 namespace outrider {
 
@@ -96,7 +97,7 @@ int WeightedSampler::draw(std::span<WeightedDraw> draws) {
   for (size_t d = 0; d < draws.size(); ++d) {
     const uint64_t total = group_mass(d, draws.size());
     CHECK(total > 0, "draw {} of {} has no weight at all", d, draws.size());
-    uint64_t target = mulhi64(draws[d].bits, total);
+    uint64_t target = multiply_high(draws[d].bits, total);
     size_t owner = 0;
     while (target >= all_[owner * draws.size() + d]) target -= all_[owner++ * draws.size() + d];
     if (static_cast<int>(owner) == group_.rank())

@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include "base/philox.h"
 #include "tests/transformer/sampling/reference.h"
 
 namespace outrider {
@@ -48,11 +49,11 @@ TEST(Gumbel, BoundsOfTheNoise) {
   for (double noise = -3.2; noise < 22.8; noise += 0.0137) {
     const uint64_t word = least_word_for_noise(noise);
     if (word > 0) {
-      EXPECT_LT(gumbel_from_word(static_cast<uint32_t>(word - 1)), noise)
+      EXPECT_LT(gumbel_of_word(static_cast<uint32_t>(word - 1)), noise)
           << noise;  // nothing above is excluded
     }
     if (word < uint64_t{1} << 32) {
-      EXPECT_GT(gumbel_from_word(static_cast<uint32_t>(word)), noise - 0.0626) << noise;
+      EXPECT_GT(gumbel_of_word(static_cast<uint32_t>(word)), noise - 0.0626) << noise;
     }
   }
 }

@@ -12,6 +12,7 @@
 #include <thread>
 #include <vector>
 
+#include "base/philox.h"
 #include "base/sampling_params.h"
 #include "comm/collectives.h"
 #include "transformer/sampling/row_kernels.h"
@@ -106,7 +107,7 @@ inline TokenId gumbel_argmax(const std::vector<float>& row, Seed seed, Position 
 }
 
 inline TokenId inverse_cdf(const std::vector<uint64_t>& w, uint64_t bits) {
-  const uint64_t target = mulhi64(bits, sum(w));
+  const uint64_t target = multiply_high(bits, sum(w));
   uint64_t cumulative = 0;
   for (size_t v = 0; v < w.size(); ++v)
     if ((cumulative += w[v]) > target) return TokenId(static_cast<int32_t>(v));
