@@ -6,6 +6,7 @@
 
 #include "comm/emulated_link.h"
 #include "coordinator/coordinator.h"
+#include "launch/finished_results.h"
 #include "launch/interrupt.h"
 #include "launch/local_cluster.h"
 #include "launch/mpi_cluster.h"
@@ -21,6 +22,7 @@ struct Job {
   const RunOptions& options;
   const Preparation& prepared;
   const std::vector<PromptRequest>& requests;
+  const FinishedResults& finished;  // requests that need not run
   GammaPolicyFactory policy;
   int workers = 0;       // draft workers of the run itself; none: plain decoding
   bool listens = false;  // others may join
@@ -38,13 +40,23 @@ Status unless_interrupted(const Status& status) {
   return noted_signal() != 0 ? unavailable("interrupted") : status;
 }
 
+// From `next` on, to the first request that must run.
+size_t take_over_finished(const Job& job, size_t next, Output* output) {
+  for (; next < job.requests.size(); ++next) {
+    std::optional<std::string> line = job.finished.line_for(job.requests[next], next);
+    if (!line) break;
+    if (output) output->finished_line(next, std::move(*line));
+  }
+  return next;
+}
+
 // A signal ends a run at once, unless workers have joined that must be told.
 JobResult run_job(const Job& job, std::unique_ptr<Transport> transport, Output* output, Trace* trace,
                   const ErrorOf& error) {
   JobResult result;
   result.generated.resize(job.requests.size());
   std::unordered_map<SequenceId, size_t> index_of;
-  size_t submitted = 0, finished = 0;
+  size_t next = 0, submitted = 0, finished = 0;
   std::function<void()> submit_next;  // a file may hold more requests than a queue should
   const CoordinatorCallbacks callbacks{
       .on_emit =
@@ -83,12 +95,13 @@ JobResult run_job(const Job& job, std::unique_ptr<Transport> transport, Output* 
                                    std::chrono::seconds(job.options.startup_timeout_s),
                                    [&] { return unless_interrupted(error()); });
   submit_next = [&] {
-    if (submitted == job.requests.size() || (output && output->failed())) return;
+    next = take_over_finished(job, next, output);
+    if (next == job.requests.size() || (output && output->failed())) return;
     // Ids are given in order, and a refused request finishes before submit() returns.
-    const SequenceId expected(submitted + 1);
-    index_of[expected] = submitted;
-    const SequenceId id = coordinator.submit(job.requests[submitted++].request);
-    CHECK(id == expected, "request {} got id {}", submitted - 1, id.value());
+    const SequenceId expected(++submitted);
+    index_of[expected] = next;
+    const SequenceId id = coordinator.submit(job.requests[next++].request);
+    CHECK(id == expected, "request {} got id {}", next - 1, id.value());
   };
   if (result.status.ok()) {
     for (int i = 0; i < 2 * job.options.max_num_seqs; ++i) submit_next();
@@ -146,6 +159,26 @@ bool same_output(const std::vector<Generated>& a, const std::vector<Generated>& 
   });
 }
 
+// What compares or records whole runs has nothing to say of half of one.
+Status check_resume(const RunOptions& o) {
+  if (o.resume_file.empty()) return {};
+  if (o.prompts_file.empty())
+    return invalid_argument("--resume needs --prompts, whose results it takes over");
+  if (o.compare_plain) return invalid_argument("--resume and --compare-plain exclude each other; drop one");
+  if (!o.record_rounds_file.empty())
+    return invalid_argument("--resume and --record-rounds exclude each other; drop one");
+  return {};
+}
+
+void tell_what_is_finished(const RunOptions& options, const std::vector<PromptRequest>& requests,
+                           const FinishedResults& finished) {
+  const auto found = std::count_if(requests.begin(), requests.end(), [&](const PromptRequest& request) {
+    return finished.has(request.fingerprint);
+  });
+  std::fprintf(stderr, "outrider: %ld of %zu requests are finished in %s\n", static_cast<long>(found),
+               requests.size(), options.resume_file.c_str());
+}
+
 Status write_trace(const std::string& path, const Trace& trace) {
   ASSIGN_OR_RETURN(TemporaryFile file, TemporaryFile::create(path));
   trace.write(file.stream());
@@ -171,14 +204,27 @@ Result<int> coordinate(const RunOptions& options, const Preparation& prepared, M
     return invalid_argument(
         "--compare-plain needs a drafter: --draft-model DIR, --drafter ngram or --listen");
   ASSIGN_OR_RETURN(const auto policy, parse_gamma_policy(options.policy()));
-  ASSIGN_OR_RETURN(const auto requests,
+  RETURN_IF_ERROR(check_resume(options));
+  ASSIGN_OR_RETURN(auto requests,
                    read_requests(options, *prepared.tokenizer, load_chat_template(options.model),
                                  prepared.max_model_len, prepared.target.vocab_size));
+  ASSIGN_OR_RETURN(const auto fingerprint, RequestFingerprints::of(options));
+  for (PromptRequest& request : requests) request.fingerprint = fingerprint(request.request);
+  FinishedResults finished;
+  if (!options.resume_file.empty()) {
+    ASSIGN_OR_RETURN(finished, FinishedResults::read(options.resume_file));
+    if (!options.quiet) tell_what_is_finished(options, requests, finished);
+  }
   ASSIGN_OR_RETURN(Output output, Output::open(options, *prepared.tokenizer));
 
   const int own_workers = mpi ? mpi->draft_ranks() : options.num_draft_workers;
-  const Job job{
-      options, prepared, requests, policy, options.has_drafter() ? own_workers : 0, !options.listen.empty()};
+  const Job job{options,
+                prepared,
+                requests,
+                finished,
+                policy,
+                options.has_drafter() ? own_workers : 0,
+                !options.listen.empty()};
   std::optional<JobResult> plain;
   if (options.compare_plain) {
     Job plain_job = job;

@@ -38,7 +38,8 @@ Besides, instead of the flag of that name: seed, max_tokens, temperature, top_k,
 a list), ignore_eos, repetition_penalty, presence_penalty, frequency_penalty, logit_bias ({"ID": V}), logprobs,
 rule; and id, which comes back with the result. All lines are checked before the first one runs.
 Results come in the order of the requests, a line each:
-  index, id, text, token_ids, finish_reason (stop, length, cancelled or error), error,
+  index, id, text, token_ids, finish_reason (stop, length, cancelled or error), error, request (tells for
+  --resume what the text depends on),
   usage {prompt_tokens, completion_tokens}, logprobs [{id, token, logprob, top}]
 )";
 

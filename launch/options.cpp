@@ -136,6 +136,10 @@ void add_generate_options(CLI::App& app, RunOptions& o) {
          "interrupted, FILE.PID.partial keeps those that were finished. - is standard output, which has JSON "
          "lines anyway with --prompts")
       ->group("Requests");
+  app.add_option("--resume", o.resume_file,
+                 "Results of an earlier run, its --output or the .partial that is left of it: what is finished "
+                 "there, of the same prompt, parameters and model, is taken over and not generated again")
+      ->group("Requests");
   app.add_flag("--chat", o.chat, "Treat the prompt as a user's message and apply the model's chat template")
       ->group("Requests");
   app.add_option("-n,--max-tokens", o.max_tokens, "Tokens to generate at most")

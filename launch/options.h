@@ -49,6 +49,7 @@ struct RunOptions {
   std::optional<std::string> prompt;
   std::string prompts_file;
   std::string output_file;
+  std::string resume_file;  // results of an earlier run
   bool chat = false;
   int max_tokens = 128;
   float temperature = 0;

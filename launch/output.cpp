@@ -4,6 +4,7 @@
 #include <cstring>
 #include <filesystem>
 
+#include "launch/finished_results.h"
 #include "launch/interrupt.h"
 
 namespace outrider {
@@ -38,6 +39,7 @@ Status check_distinct(const RunOptions& o) {
   std::map<fs::path, std::string> flags;
   for (const auto& [flag, path] : {std::pair{"--prompts", &o.prompts_file},
                                    {"--output", &o.output_file},
+                                   {"--resume", &o.resume_file},
                                    {"--report", &o.report_file},
                                    {"--trace", &o.trace_file},
                                    {"--record-rounds", &o.record_rounds_file}}) {
@@ -77,7 +79,7 @@ Result<Output> Output::open(const RunOptions& options, const Tokenizer& tokenize
       std::fprintf(
           stderr,
           "outrider: %s keeps what another run has finished, which did not come to its end or is still at "
-          "it; this run begins anew and leaves that file alone\n",
+          "it; this run leaves that file alone (--resume takes results over)\n",
           other.c_str());
   return output;
 }
@@ -106,6 +108,7 @@ nlohmann::json Output::line_of(size_t index, const PromptRequest& request, const
   if (!options_->synthetic_acceptance.empty()) line["synthetic_acceptance"] = options_->synthetic_acceptance;
   if (!request.id.is_null()) line["id"] = request.id;
   if (!generated.error.ok()) line["error"] = generated.error.message();
+  line["request"] = format_fingerprint(request.fingerprint);
   line["usage"] = {{"prompt_tokens", request.request.prompt.size()},
                    {"completion_tokens", generated.ids.size()}};
   auto& ids = line["token_ids"] = nlohmann::json::array();
@@ -127,8 +130,14 @@ void Output::result(size_t index, const PromptRequest& request, const Generated&
   const bool streamed = is_streamed();
   if (streamed && (generated.reason != FinishReason::kError || !generated.text.empty())) write("\n");
   if (streamed && options_->logprobs < 0) return;
-  waiting_[index] = dump(line_of(index, request, generated)) + "\n";
-  finished_ += generated.error.ok() ? 1 : 0;
+  add_line(index, dump(line_of(index, request, generated)) + "\n", generated.error.ok());
+}
+
+void Output::finished_line(size_t index, std::string line) { add_line(index, std::move(line), true); }
+
+void Output::add_line(size_t index, std::string line, bool finished) {
+  waiting_[index] = std::move(line);
+  finished_ += finished ? 1 : 0;
   // So that results behind one that is still missing get out too.
   if (finished_ == 1 && keeps_results()) note_first_signal();
   for (auto at = waiting_.find(next_); at != waiting_.end(); at = waiting_.find(++next_)) {

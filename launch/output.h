@@ -35,6 +35,8 @@ class Output {
   void stream(const std::string& text);
   // Results in the order of the requests, each as soon as all before it are there.
   void result(size_t index, const PromptRequest& request, const Generated& generated);
+  // The same of a result that an earlier run left, as its line.
+  void finished_line(size_t index, std::string line);
   // Whether a write failed: nobody reads any more, or the disk is full. More work would be in vain.
   bool failed() const { return error_ != 0; }
   // Gives the output file its name. An error if any text did not get out.
@@ -49,6 +51,7 @@ class Output {
   bool is_streamed() const { return options_->prompt && options_->output_file.empty(); }
   bool keeps_results() const { return file_ && file_->is_temporary(); }
   void write(const std::string& text);
+  void add_line(size_t index, std::string line, bool finished);
   void keep_results();
   nlohmann::json line_of(size_t index, const PromptRequest& request, const Generated& generated) const;
 

@@ -18,6 +18,7 @@ struct PromptRequest {
   Request request;
   size_t line = 0;    // 1-based in the file; 0 for --prompt
   nlohmann::json id;  // the line's own, as it was written; null without one
+  uint64_t fingerprint = 0;  // RequestFingerprints
 };
 
 // Checks every request before the first one runs. `chat`: the model's, or why there is none, which only those

@@ -110,6 +110,87 @@ TEST_F(Requests, OutputFileHoldsTheSameLines) {
       << "no temporary file is left";
 }
 
+std::string first_lines(const std::string& text, int count) {
+  size_t end = 0;
+  for (int i = 0; i < count; ++i) end = text.find('\n', end) + 1;
+  return text.substr(0, end);
+}
+
+TEST_F(Requests, ResumedOutputIsThatOfOneRun) {
+  const std::string file = dir_.write("in.jsonl", mixed_requests()), whole = dir_ / "whole.jsonl";
+  const std::vector<std::string> draft{"--draft-model", demo_draft()};
+  ASSERT_TRUE(generate({"--prompts", file, "--output", whole, "--quiet"}).succeeded());
+  const std::string expected = read_file(whole);
+  // What a run leaves that is killed while it writes its fourth result.
+  const std::string left = dir_.write("left.jsonl", first_lines(expected, 3) + "{\"finish_reason\": \"st");
+  const Outcome resumed =
+      generate({"--prompts", file, "--draft-model", demo_draft(), "--resume", left, "--output",
+                dir_ / "resumed.jsonl", "--report", dir_ / "report.json"});
+  ASSERT_TRUE(resumed.succeeded()) << resumed.describe();
+  EXPECT_NE(resumed.err.find("3 of 6 requests are finished in " + left), std::string::npos)
+      << resumed.describe();
+  EXPECT_EQ(read_file(dir_ / "resumed.jsonl"), expected);
+  const json metrics = json::parse(read_file(dir_ / "report.json"))["metrics"];
+  EXPECT_EQ(metrics["requests"]["submitted"], 3);
+
+  const Outcome again = generate({"--prompts", file, "--resume", whole, "--quiet"});
+  ASSERT_TRUE(again.succeeded()) << again.describe();
+  EXPECT_EQ(again.out, expected) << "nothing is left to do";
+}
+
+TEST_F(Requests, ResumingTakesOnlyWhatIsTheSameRequest) {
+  const json asked{{"prompt", "One day"}, {"max_tokens", 6}, {"seed", 5}, {"temperature", 0.9}};
+  const std::string left = dir_ / "left.jsonl", file = dir_ / "other.jsonl";
+  ASSERT_TRUE(generate({"--prompts", dir_.write("in.jsonl", asked.dump() + "\n"), "--output", left, "-q"})
+                  .succeeded());
+  for (const json& change : std::vector<json>{{{"seed", 6}},
+                                              {{"temperature", 0.8}},
+                                              {{"max_tokens", 7}},
+                                              {{"stop", "."}},
+                                              {{"ignore_eos", true}},
+                                              {{"logprobs", 1}},
+                                              {{"logit_bias", {{"5", 1}}}},
+                                              {{"top_k", 7}},
+                                              {{"rule", "naive"}},
+                                              {{"prompt", "One night"}}}) {
+    json request = asked;
+    request.update(change);
+    dir_.write("other.jsonl", request.dump() + "\n");
+    const Outcome run = generate({"--prompts", file, "--resume", left});
+    EXPECT_NE(run.err.find("0 of 1 requests are finished"), std::string::npos) << change << run.describe();
+  }
+  const Outcome quantised =
+      generate({"--prompts", dir_ / "in.jsonl", "--resume", left, "--weight-format", "int8"});
+  EXPECT_NE(quantised.err.find("0 of 1 requests are finished"), std::string::npos) << quantised.describe();
+
+  // Elsewhere in the file, and under a name of its own.
+  json named = asked;
+  named["id"] = "mine";
+  dir_.write("other.jsonl", json{{"prompt", "Tom"}, {"max_tokens", 2}}.dump() + "\n" + named.dump() + "\n");
+  const auto lines = run(file, {"--resume", left});
+  ASSERT_EQ(lines.size(), 2u);
+  EXPECT_EQ(lines[1]["index"], 1);
+  EXPECT_EQ(lines[1]["id"], "mine");
+  EXPECT_EQ(lines[1]["text"], lines_of(read_file(left))[0]["text"]);
+}
+
+TEST_F(Requests, WhatCannotBeResumedIsToldBeforeAnythingRuns) {
+  const std::string file = dir_.write("in.jsonl", mixed_requests());
+  const std::string junk = dir_.write("junk.jsonl", "{\"text\": \"x\"}\n");
+  const std::string torn = dir_.write("torn.jsonl", "{\"text\": \n{}\n");
+  for (const auto& [flags, what] : std::vector<std::pair<std::vector<std::string>, std::string>>{
+           {{"--prompts", file, "--resume", junk}, "junk.jsonl:1: not a result"},
+           {{"--prompts", file, "--resume", torn}, "torn.jsonl:1"},
+           {{"--prompts", file, "--resume", dir_ / "none"}, "cannot be read"},
+           {{"--prompts", file, "--resume", dir_.path()}, "cannot be read"},
+           {{"--prompt", "x", "--resume", junk}, "--resume needs --prompts"},
+           {{"--prompts", file, "--resume", junk, "--record-rounds", dir_ / "r"}, "--record-rounds"}}) {
+    const Outcome outcome = generate(flags);
+    EXPECT_EQ(outcome.code, 2) << outcome.describe();
+    EXPECT_NE(outcome.err.find(what), std::string::npos) << outcome.describe();
+  }
+}
+
 TEST_F(Requests, OutputFileOfARunThatFailsStaysWhatItWas) {
   const std::string file = dir_.write("in.jsonl", "{\"prompt\": \"x\", \"top_p\": 5}\n");
   dir_.write("out.jsonl", "from yesterday\n");
