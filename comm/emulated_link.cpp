@@ -1,6 +1,7 @@
 #include "comm/emulated_link.h"
 
 #include <algorithm>
+#include <atomic>
 #include <map>
 #include <random>
 #include <utility>
@@ -51,6 +52,7 @@ class EmulatedLink final : public Transport {
       for (const Pending* pending : {&outgoing_, &incoming_})
         if (!pending->empty()) wake = std::min(wake, pending->begin()->first);
       auto incoming = inner_->receive(wake);
+      if (!incoming && woken_->exchange(false)) break;
       if (!incoming) continue;
       if (const auto* hello = std::get_if<Hello>(&incoming->message)) note_hello(incoming->peer, hello->role);
       Link* const link = link_of(incoming->peer);
@@ -59,6 +61,13 @@ class EmulatedLink final : public Transport {
     } while (Clock::now() < deadline);
     release(Clock::now());
     return take_arrived(Clock::now());
+  }
+
+  std::function<void()> waker() override {
+    return [woken = woken_, wake = inner_->waker()] {
+      *woken = true;
+      wake();
+    };
   }
 
   const TransportStats& stats() const override {
@@ -171,6 +180,7 @@ class EmulatedLink final : public Transport {
 
   const std::unique_ptr<Transport> inner_;
   const LinkEmulation options_;
+  const std::shared_ptr<std::atomic<bool>> woken_ = std::make_shared<std::atomic<bool>>(false);
   std::mt19937_64 random_;
   std::map<PeerId, Link> links_;  // who said hello
   std::optional<Clock::time_point> first_drafter_at_;

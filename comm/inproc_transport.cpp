@@ -75,6 +75,7 @@ struct Hub {
     coordinator_wakes.notify_one();
     if (also_wakes) also_wakes();
   }
+  std::atomic<bool> woken{false};  // by Transport::waker(), and not yet told
   bool coordinator_taken = false;
   bool coordinator_gone = false;
   std::map<PeerId, std::shared_ptr<Link>> links;  // workers that are alive
@@ -97,6 +98,9 @@ bool wait(std::condition_variable& wakes, std::unique_lock<std::mutex>& lock, Cl
 // core is that worker's, which has nothing else to do. Who sleeps is woken late, and often on the core of who
 // wakes it, which goes on with its own work.
 constexpr std::chrono::milliseconds kLookBeforeSleeping{1};
+
+// But not where nothing has come for so long: an idle server leaves the core to others.
+constexpr std::chrono::milliseconds kIdleAfter{20};
 
 // A lent worker gets a turn at least so often. What it was told meanwhile it takes in at once.
 constexpr std::chrono::milliseconds kLongestWait{20};
@@ -139,6 +143,14 @@ class CoordinatorEnd final : public Transport {
     return std::nullopt;
   }
 
+  std::function<void()> waker() override {
+    return [hub = hub_] {
+      const std::lock_guard lock(hub->mutex);
+      hub->woken = true;
+      hub->wake_coordinator();
+    };
+  }
+
   const TransportStats& stats() const override { return frames_.stats; }
 
  private:
@@ -153,11 +165,12 @@ class CoordinatorEnd final : public Transport {
   }
 
   bool look(std::unique_lock<std::mutex>& lock, Clock::time_point deadline) {
-    deadline = std::min(deadline, Clock::now() + kLookBeforeSleeping);
+    const auto now = Clock::now();
+    deadline = std::min(deadline, now < last_frame_ + kIdleAfter ? now + kLookBeforeSleeping : now);
     lock.unlock();
-    while (hub_->inbox.empty() && Clock::now() < deadline) relax();
+    while (hub_->inbox.empty() && !hub_->woken && Clock::now() < deadline) relax();
     lock.lock();
-    return !hub_->inbox.empty();
+    return !hub_->inbox.empty() || hub_->woken;
   }
 
   // One turn for every lent worker, while nothing waits to be read; who waited for long comes first, or a
@@ -195,12 +208,16 @@ class CoordinatorEnd final : public Transport {
   std::optional<std::pair<PeerId, Frame>> next_frame(Clock::time_point deadline) {
     std::unique_lock lock(hub_->mutex);
     if (!hub_->inbox.empty() || !give_turns(lock)) {
-      const auto wakes = [this] { return !hub_->inbox.empty() || lent_has_frames(); };
+      const auto wakes = [this] { return !hub_->inbox.empty() || hub_->woken || lent_has_frames(); };
       if (!has_lent() || !look(lock, deadline)) (void)wait(hub_->coordinator_wakes, lock, deadline, wakes);
       if (hub_->inbox.empty()) give_turns(lock);
     }
-    if (hub_->inbox.empty()) return std::nullopt;
+    if (hub_->inbox.empty()) {
+      hub_->woken = false;
+      return std::nullopt;
+    }
     auto arrived = hub_->inbox.pop();
+    last_frame_ = Clock::now();
     if (const auto link = hub_->links.find(arrived.first); link != hub_->links.end())
       --link->second->to_coordinator;
     return arrived;
@@ -208,6 +225,7 @@ class CoordinatorEnd final : public Transport {
 
   const std::shared_ptr<Hub> hub_;
   std::vector<std::shared_ptr<Link>> lent_;  // of one give_turns()
+  Clock::time_point last_frame_{};
   FrameEnd frames_ = frame_end(kCoordinatorPeer);
 };
 

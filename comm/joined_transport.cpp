@@ -1,8 +1,4 @@
-#include <sys/eventfd.h>
-#include <unistd.h>
-
-#include <cerrno>
-#include <cstring>
+#include <atomic>
 #include <utility>
 
 #include "comm/transport.h"
@@ -10,48 +6,34 @@
 namespace outrider {
 namespace {
 
-// A bell that a thread waiting in poll() hears.
-class Bell {
- public:
-  Bell() : fd_(eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC)) {
-    CHECK(fd_ >= 0, "eventfd: {}", std::strerror(errno));
-  }
-  ~Bell() { close(fd_); }
-  Bell(const Bell&) = delete;
-  Bell& operator=(const Bell&) = delete;
-
-  int fd() const { return fd_; }
-  void ring() { (void)eventfd_write(fd_, 1); }
-  void hush() {
-    eventfd_t count = 0;
-    (void)eventfd_read(fd_, &count);
-  }
-
- private:
-  const int fd_;
-};
-
 // Peers of the hub have even ids here, those of the server odd ones.
 class JoinedEnd final : public Transport {
  public:
-  JoinedEnd(std::shared_ptr<Bell> bell, std::unique_ptr<Transport> local, std::unique_ptr<Transport> remote)
-      : bell_(std::move(bell)), local_(std::move(local)), remote_(std::move(remote)) {}
+  JoinedEnd(std::unique_ptr<Transport> local, std::unique_ptr<Transport> remote)
+      : local_(std::move(local)), remote_(std::move(remote)) {}
 
   Status send(PeerId to, const Message& message) override {
     return (to.value % 2 == 0 ? *local_ : *remote_).send(PeerId{to.value / 2}, message);
   }
 
-  // In turns: neither a flood from outside nor a target that always has an answer ready is heard alone.
+  // In turns: neither a flood from outside nor a target that always has an answer ready is heard alone. The
+  // remote end is the one that waits, and the hub wakes it.
   std::optional<Incoming> receive(Clock::time_point deadline) override {
     while (true) {
-      bell_->hush();
       for (int end = 0; end < 2; ++end) {
         remote_is_next_ = !remote_is_next_;
         if (auto incoming = take(remote_is_next_, Clock::now())) return incoming;
       }
       if (auto incoming = take(/*remote=*/true, deadline)) return incoming;
-      if (Clock::now() >= deadline) return std::nullopt;
+      if (woken_->exchange(false) || Clock::now() >= deadline) return std::nullopt;
     }
+  }
+
+  std::function<void()> waker() override {
+    return [woken = woken_, wake = remote_->waker()] {
+      *woken = true;
+      wake();
+    };
   }
 
   const TransportStats& stats() const override {
@@ -78,8 +60,8 @@ class JoinedEnd final : public Transport {
     return incoming;
   }
 
-  const std::shared_ptr<Bell> bell_;
   const std::unique_ptr<Transport> local_, remote_;
+  const std::shared_ptr<std::atomic<bool>> woken_ = std::make_shared<std::atomic<bool>>(false);
   bool remote_is_next_ = false;
   mutable TransportStats sum_;
 };
@@ -87,13 +69,11 @@ class JoinedEnd final : public Transport {
 }  // namespace
 
 Result<std::unique_ptr<Transport>> make_joined_end(InprocHub& hub, const std::string& bind_endpoint,
-                                                   ZmqOptions options) {
-  const auto bell = std::make_shared<Bell>();
-  options.wake_fd = bell->fd();
+                                                   const ZmqOptions& options) {
   ASSIGN_OR_RETURN(auto server, make_zmq_server(bind_endpoint, options));
   auto local = hub.coordinator_end();
-  hub.wake_by([bell] { bell->ring(); });
-  return std::unique_ptr<Transport>(std::make_unique<JoinedEnd>(bell, std::move(local), std::move(server)));
+  hub.wake_by(server->waker());
+  return std::unique_ptr<Transport>(std::make_unique<JoinedEnd>(std::move(local), std::move(server)));
 }
 
 }  // namespace outrider

@@ -23,7 +23,7 @@ constexpr int kAbortTag = 0;
 constexpr int kTags = 30'000;  // operations are numbered modulo this; MPI promises tags up to 32767
 
 // Polls, then yields, then sleeps: never longer than a sixteenth of the wait so far, so that sleeping costs
-// little latency, and a millisecond at most.
+// little latency, and a millisecond at most; five where nobody has wanted anything for a second.
 class Patience {
  public:
   Patience(Waiting waiting, microseconds before_sleep)
@@ -38,7 +38,8 @@ class Patience {
     if (waited < before_sleep_) {
       sched_yield();
     } else {
-      std::this_thread::sleep_for(std::clamp(waited / 16, microseconds{20}, microseconds{1000}));
+      const microseconds most{waited < std::chrono::seconds(1) ? 1000 : 5000};
+      std::this_thread::sleep_for(std::clamp(waited / 16, microseconds{20}, most));
     }
   }
 

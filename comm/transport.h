@@ -50,6 +50,9 @@ class Transport {
   // The next well-formed message from any peer, or empty at the deadline. Malformed frames are counted and
   // dropped.
   virtual std::optional<Incoming> receive(Clock::time_point deadline) = 0;
+  // Of a coordinator's end: makes the receive() that waits, or the next one that would, come back at once and
+  // empty. To be called from any thread, also when this is gone. Empty: nobody needs to wake this one.
+  virtual std::function<void()> waker() { return {}; }
   // From now on receive() looks again and again for so long before it sleeps, for an owner whose core nobody
   // else needs: to be woken takes tens of microseconds, and may move it to another core.
   virtual void keep_looking(std::chrono::microseconds) {}
@@ -101,7 +104,6 @@ struct ZmqOptions {
   bool allow_remote = false;
   std::chrono::milliseconds connect_timeout{5000};  // a client gives up if no server answers within this
   std::chrono::milliseconds linger{1000};           // how long a closing end tries to deliver what it sent
-  int wake_fd = -1;  // receive() comes back early, and empty, while this can be read
 };
 // Binds, e.g. "tcp://127.0.0.1:*" or "ipc:///tmp/dir/control"; endpoint() tells the address that was bound.
 Result<std::unique_ptr<Transport>> make_zmq_server(const std::string& bind_endpoint,
@@ -114,6 +116,6 @@ Result<std::unique_ptr<Transport>> make_zmq_client(const std::string& endpoint,
 
 // The coordinator's end of workers in this process and of those that come over ZeroMQ, in one.
 Result<std::unique_ptr<Transport>> make_joined_end(InprocHub& hub, const std::string& bind_endpoint,
-                                                   ZmqOptions options = {});
+                                                   const ZmqOptions& options = {});
 
 }  // namespace outrider

@@ -5,6 +5,7 @@
 #include <optional>
 #include <string>
 
+#include "comm/bell.h"
 #include "comm/frame_end.h"
 #include "comm/zmq_socket.h"
 
@@ -17,8 +18,7 @@ class ZmqEnd : public Transport {
       : context_(1),
         socket_(context_, type),
         frames_(options.cluster, random_generation(),
-                {.frame_bytes = static_cast<size_t>(options.max_message_bytes)}),
-        wake_fd_(options.wake_fd) {
+                {.frame_bytes = static_cast<size_t>(options.max_message_bytes)}) {
     set_socket_options(socket_, options);
   }
 
@@ -34,13 +34,16 @@ class ZmqEnd : public Transport {
       } else {
         const auto now = Clock::now();
         if (now >= deadline) break;
-        if (now >= sleep_from) wait_in(socket_, deadline, wake_fd_);
-        if (can_read(wake_fd_)) break;
+        if (now >= sleep_from) wait_in(socket_, deadline, bell_->fd());
+        if (bell_->heard()) break;
       }
     }
     return std::nullopt;
   }
 
+  std::function<void()> waker() override {
+    return [bell = bell_] { bell->ring(); };
+  }
   void keep_looking(std::chrono::microseconds time) override { looking_ = time; }
   const TransportStats& stats() const override { return frames_.stats; }
   void recycle(QSlice slice) override { frames_.recycle(std::move(slice)); }
@@ -63,7 +66,7 @@ class ZmqEnd : public Transport {
   zmq::socket_t socket_;
   FrameEnd frames_;
   std::string endpoint_;
-  const int wake_fd_;
+  const std::shared_ptr<Bell> bell_ = std::make_shared<Bell>();
   std::chrono::microseconds looking_{0};
 };
 

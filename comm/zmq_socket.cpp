@@ -107,13 +107,8 @@ void wait_in(zmq::socket_ref socket, Clock::time_point deadline, int fd) {
   const auto seconds = std::chrono::floor<std::chrono::seconds>(left);
   const timespec timeout{.tv_sec = seconds.count(),
                          .tv_nsec = std::chrono::nanoseconds(left - seconds).count()};
-  pollfd items[] = {{socket.get(zmq::sockopt::fd), POLLIN, 0}, {fd, POLLIN, 0}};  // -1: not looked at
+  pollfd items[] = {{socket.get(zmq::sockopt::fd), POLLIN, 0}, {fd, POLLIN, 0}};
   ppoll(items, std::size(items), &timeout, nullptr);
-}
-
-bool can_read(int fd) {
-  pollfd item{fd, POLLIN, 0};
-  return ::poll(&item, 1, 0) > 0;
 }
 
 bool receive_now(zmq::socket_t& socket, zmq::message_t& part) {

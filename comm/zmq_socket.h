@@ -25,9 +25,8 @@ std::chrono::milliseconds until(Clock::time_point deadline);
 // False when interrupted by a signal or nothing came.
 bool poll_in(zmq::socket_ref socket, std::chrono::milliseconds timeout);
 // For a socket that was just found empty. Returns at the deadline, when something may have come, when `fd`
-// can be read (-1: never), or when interrupted by a signal.
+// can be read, or when interrupted by a signal.
 void wait_in(zmq::socket_ref socket, Clock::time_point deadline, int fd);
-bool can_read(int fd);  // -1: never
 
 // False when nothing is there.
 bool receive_now(zmq::socket_t& socket, zmq::message_t& part);

@@ -99,6 +99,21 @@ void Coordinator::probe_workers() {
   }
 }
 
+void Coordinator::probe_target() {
+  const auto target = protocol_.target();
+  if (!target) return;
+  const Status status = transport_->send(*target, Heartbeat{});
+  if (status.code() == StatusCode::kUnavailable) handle(PeerLost{*target, status.message()});
+}
+
+// Those that are gone need no telling, and over months they may be many.
+void Coordinator::note_peer(PeerId peer) {
+  if (peers_.size() >= kMaxKnownPeers)
+    std::erase_if(
+        peers_, [this](PeerId known) { return !membership_.is_alive(known) && protocol_.target() != known; });
+  if (peers_.size() < kMaxKnownPeers) peers_.insert(peer);
+}
+
 // A worker that was lost and speaks again is let in with the Hello it gave.
 void Coordinator::note_sign_of_life(const Incoming& incoming) {
   if (const auto* hello = std::get_if<Hello>(&incoming.message)) {
@@ -129,7 +144,7 @@ void Coordinator::poll(Clock::time_point deadline) {
     if (change.kind == MembershipChange::Kind::kLost) handle(PeerLost{change.peer, "it is silent"});
   probe_workers();
   if (!incoming) return handle(Tick{});
-  if (peers_.size() < kMaxKnownPeers) peers_.insert(incoming->peer);
+  note_peer(incoming->peer);
   note_sign_of_life(*incoming);
   handle(MessageReceived{incoming->peer, std::move(incoming->message)});
 }

@@ -46,8 +46,14 @@ class Coordinator {
   void poll(Clock::time_point deadline);
   // Waits for the target and `workers` draft workers.
   Status wait_for_peers(size_t workers, Clock::time_point deadline);
+  // Finds out whether the target is still connected, where nothing was sent to it for a while; if not,
+  // requests end. Not for every poll: it answers nothing, and its queue is short.
+  void probe_target();
   // Tells every peer that ever spoke to leave.
   void shutdown();
+
+  // Ends a poll() early, from any thread.
+  std::function<void()> waker() const { return transport_->waker(); }
 
   const Totals& totals() const { return protocol_.totals(); }
   const Protocol& protocol() const { return protocol_; }
@@ -58,6 +64,7 @@ class Coordinator {
  private:
   void handle(Event event);
   void perform(Action& action);
+  void note_peer(PeerId peer);
   void note_sign_of_life(const Incoming& incoming);
   void note_refusal(const Send& send);
   void probe_workers();

@@ -24,6 +24,17 @@ void add_all(std::vector<int64_t>* to, const std::vector<int64_t>& from) {
 
 }  // namespace
 
+// The class that the bound itself is in counts: a sample may be a little above it.
+int64_t DurationHistogram::count_up_to(std::chrono::nanoseconds bound) const {
+  if (bound.count() < 0) return 0;
+  const auto end = bound.count() < 1 ? size_t{0} : class_of(static_cast<double>(bound.count())) + 1;
+  int64_t count = zeros_;
+  for (size_t i = 0; i < std::min(end, buckets_.size()); ++i) count += buckets_[i];
+  return count;
+}
+
+size_t DurationHistogram::class_of(double ns) { return static_cast<size_t>(std::log2(ns) * kPerOctave); }
+
 void DurationHistogram::add(std::chrono::nanoseconds duration) {
   ++count_;
   const double ns = static_cast<double>(duration.count());
@@ -33,7 +44,7 @@ void DurationHistogram::add(std::chrono::nanoseconds duration) {
     ++zeros_;
     return;
   }
-  count_at(&buckets_, static_cast<int32_t>(std::log2(ns) * kPerOctave));
+  count_at(&buckets_, static_cast<int32_t>(class_of(ns)));
 }
 
 void DurationHistogram::add(const DurationHistogram& other) {
@@ -174,6 +185,7 @@ void Totals::add(const Totals& other) {
   ttft.add(other.ttft);
   gaps.add(other.gaps);
   bursts.add(other.bursts);
+  e2e.add(other.e2e);
   preparation.add(other.preparation);
   constexpr int64_t Totals::*kCounts[] = {&Totals::submitted,
                                           &Totals::refused,

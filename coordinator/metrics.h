@@ -24,6 +24,9 @@ class DurationHistogram {
   void add(std::chrono::nanoseconds duration);
   void add(const DurationHistogram& other);
   int64_t count() const { return count_; }
+  double sum_ns() const { return sum_ns_; }
+  // Samples that are at most this, those within 4 % of it perhaps wrongly.
+  int64_t count_up_to(std::chrono::nanoseconds bound) const;
   double mean_ns() const;
   double coefficient_of_variation() const;  // deviation / mean; 0 without samples
   // q in [0, 1]; 0 without samples.
@@ -31,6 +34,7 @@ class DurationHistogram {
 
  private:
   static constexpr int kPerOctave = 16;
+  static size_t class_of(double ns);  // at least 1
   std::vector<int64_t> buckets_;
   int64_t zeros_ = 0, count_ = 0;
   double sum_ns_ = 0, sum_squares_ = 0;
@@ -143,6 +147,7 @@ struct Totals {
   RoundSums rounds;
   PhaseTimes phases;
   DurationHistogram ttft, gaps, bursts;
+  DurationHistogram e2e;  // of requests that ended with kStop or kLength, from their submission
   int64_t prompt_tokens = 0;
 
   int64_t drafts_received = 0;  // == drafts_used + sum of drafts_dropped + drafts held for the next plan

@@ -94,6 +94,7 @@ void fill_json(const Totals& totals, nlohmann::json& out) {
   out["ttft"] = percentiles(totals.ttft);
   out["itl"] = percentiles(totals.gaps);
   out["itl_bursts"] = percentiles(totals.bursts);
+  out["e2e"] = percentiles(totals.e2e);
   out["drafts"] = {{"received", totals.drafts_received},
                    {"used", totals.drafts_used},
                    {"dropped", dropped},

@@ -165,6 +165,8 @@ void Protocol::finish(LiveRequest& live, FinishReason reason, Status error) {
   ++totals_.finished[static_cast<size_t>(reason)];
   totals_.gaps.add(live.metrics.gaps);
   totals_.bursts.add(live.metrics.bursts);
+  if (reason == FinishReason::kStop || reason == FinishReason::kLength)
+    totals_.e2e.add(now_ - live.metrics.submitted_at);
   if (live.metrics.first_token_at) totals_.ttft.add(*live.metrics.first_token_at - live.metrics.submitted_at);
   actions_->push_back(
       Finish{.request = live.id(), .reason = reason, .error = std::move(error), .metrics = live.metrics});

@@ -79,8 +79,11 @@ class Protocol {
   std::optional<Clock::time_point> next_deadline() const;
 
   bool has_target() const { return target_.has_value(); }
+  std::optional<PeerId> target() const { return target_ ? std::optional(target_->peer) : std::nullopt; }
   const Status& target_status() const { return target_status_; }  // why there is none, after one was lost
   size_t open_requests() const { return queue_.size() + running_; }
+  size_t running_requests() const { return running_; }
+  int64_t queued_tokens() const { return queued_tokens_; }  // prompt tokens waiting
   size_t worker_count() const { return workers_.size(); }
   const Totals& totals() const { return totals_; }
   const CostModel& cost() const { return cost_; }

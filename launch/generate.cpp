@@ -4,8 +4,8 @@
 #include <cstdio>
 #include <unordered_map>
 
-#include "comm/emulated_link.h"
 #include "coordinator/coordinator.h"
+#include "launch/coordinator_run.h"
 #include "launch/finished_results.h"
 #include "launch/interrupt.h"
 #include "launch/local_cluster.h"
@@ -80,16 +80,13 @@ JobResult run_job(const Job& job, std::unique_ptr<Transport> transport, Output* 
           },
       .asked_to_stop = [] { return noted_signal() != 0; },
   };
-  auto limits = protocol_options(job.options, job.prepared);
-  if (!limits.ok()) {
-    result.status = limits.status();
+  auto made = make_coordinator(job.options, job.prepared, std::move(transport), job.policy, callbacks, trace);
+  if (!made.ok()) {
+    result.status = made.status();
     return result;
   }
-  if (const std::string& link = job.options.emulate_link; !link.empty())  // checked with the options
-    transport = make_emulated_link(std::move(transport), parse_link_emulation(link).value());
+  Coordinator& coordinator = **made;
   if (job.listens) note_first_signal();
-  Coordinator coordinator(std::move(transport), std::move(limits).value(), job.policy,
-                          job.prepared.tokenizer.get(), callbacks, trace);
   const int waits_for = job.listens ? job.options.wait_for_draft_workers.value_or(job.workers) : job.workers;
   result.status = wait_until_ready(coordinator, static_cast<size_t>(waits_for),
                                    std::chrono::seconds(job.options.startup_timeout_s),
@@ -118,14 +115,12 @@ JobResult run_job(const Job& job, std::unique_ptr<Transport> transport, Output* 
 
 JobResult run_local(const Job& job, Output* output, Trace* trace) {
   LocalCluster cluster(job.options, job.prepared);
-  auto transport = job.listens ? cluster.listening_end() : cluster.coordinator_end();
+  auto transport = cluster.start(job.workers, job.listens);
   if (!transport.ok()) {
     JobResult failed;
     failed.status = transport.status();
     return failed;
   }
-  cluster.start_target();
-  for (int i = 0; i < job.workers; ++i) cluster.start_drafter();
   return run_job(job, std::move(transport).value(), output, trace, [&] { return cluster.error(); });
 }
 
@@ -177,19 +172,6 @@ void tell_what_is_finished(const RunOptions& options, const std::vector<PromptRe
   });
   std::fprintf(stderr, "outrider: %ld of %zu requests are finished in %s\n", static_cast<long>(found),
                requests.size(), options.resume_file.c_str());
-}
-
-Status write_trace(const std::string& path, const Trace& trace) {
-  ASSIGN_OR_RETURN(TemporaryFile file, TemporaryFile::create(path));
-  trace.write(file.stream());
-  return file.commit();
-}
-
-int fail(const Status& status) {
-  std::fprintf(stderr, "outrider: %s\n", status.message().c_str());
-  return status.code() == StatusCode::kUnavailable || status.code() == StatusCode::kDeadlineExceeded
-             ? kExitRuntime
-             : kExitUsage;
 }
 
 // The coordinator's side of a run, from prompts to report. `mpi` is null in one process.
@@ -271,8 +253,6 @@ Result<int> coordinate(const RunOptions& options, const Preparation& prepared, M
   return failed ? kExitRequestFailed : kExitOk;
 }
 
-int report_result(const Result<int>& code) { return code.ok() ? *code : fail(code.status()); }
-
 }  // namespace
 
 int run_generate(const RunOptions& options) {
@@ -281,18 +261,8 @@ int run_generate(const RunOptions& options) {
     std::fputs(list_gamma_policies().c_str(), stdout);
     return kExitOk;
   }
-  if (MpiCluster::launched())
-    return MpiCluster::run(options,
-                           [&](const RunOptions& rank_options, const Preparation& prepared, MpiCluster& mpi) {
-                             return report_result(coordinate(rank_options, prepared, &mpi));
-                           });
-  if (!options.layout.empty())
-    return fail(invalid_argument(fmt::format(
-        "--layout {}: this is one process; start it with mpirun, or drop the flag", options.layout)));
-  auto prepared = prepare(options);
-  if (!prepared.ok()) return fail(prepared.status());
-  const int code = report_result(coordinate(options, *prepared, nullptr));
-  end_as_noted();
+  const int code = run_coordinator(options, coordinate);
+  if (!MpiCluster::launched()) end_as_noted();
   return code;
 }
 

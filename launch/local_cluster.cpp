@@ -128,6 +128,14 @@ void LocalCluster::start_drafter() {
   });
 }
 
+Result<std::unique_ptr<Transport>> LocalCluster::start(int drafters, bool listens) {
+  auto end = listens ? listening_end() : coordinator_end();
+  if (!end.ok()) return end;
+  start_target();
+  for (int i = 0; i < drafters; ++i) start_drafter();
+  return end;
+}
+
 void LocalCluster::note(const Status& status) {
   std::lock_guard lock(mutex_);
   if (error_.ok()) error_ = status;

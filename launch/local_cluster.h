@@ -33,6 +33,8 @@ class LocalCluster {
   Result<std::unique_ptr<Transport>> listening_end();
   void start_target();
   void start_drafter();  // once for each
+  // All at once: the target, so many drafters, and the end that joins them; `listens`: the listening one.
+  Result<std::unique_ptr<Transport>> start(int drafters, bool listens);
   // The first role that failed, if any.
   Status error() const;
 

@@ -17,6 +17,7 @@
 #include "launch/keygen.h"
 #include "launch/mpi_cluster.h"
 #include "launch/quantize.h"
+#include "launch/serve/serve.h"
 #include "launch/simulate/simulate.h"
 #include "launch/study/study.h"
 #include "launch/synth/synth.h"
@@ -42,6 +43,22 @@ Results come in the order of the requests, a line each:
   --resume what the text depends on),
   usage {prompt_tokens, completion_tokens}, logprobs [{id, token, logprob, top}]
 )";
+
+constexpr const char* kServeExamples =
+    R"(Examples:
+  outrider serve --model TARGET --draft-model DRAFT
+  curl http://127.0.0.1:8000/v1/completions -H 'Content-Type: application/json'
+       -d '{"prompt": "Once upon a time", "max_tokens": 64, "temperature": 0}'
+  curl -N http://127.0.0.1:8000/v1/chat/completions -H 'Content-Type: application/json'
+       -d '{"messages": [{"role": "user", "content": "Tell me a story"}], "stream": true}'
+  curl http://127.0.0.1:8000/health     200 when requests can be served, 503 while loading, draining or failed
+  curl http://127.0.0.1:8000/metrics    counters for Prometheus
+  outrider serve --model TARGET --host 0.0.0.0 --api-key-file key.txt    clients send Authorization: Bearer KEY
+  mpirun -n 4 outrider serve --layout coordinator=1,draft=1,target=2 --model ... --draft-model ...
+      To drain, signal the coordinator's process, or give mpirun --mca odls_base_sigkill_timeout SECONDS:
+      it kills its ranks one second after a signal of its own.
+Flags under Requests are what a request gets that does not say.
+Exit codes: 0 after SIGTERM or SIGINT, 2 bad flag or file, 3 the port is taken, or a rank failed.)";
 
 // A standard stream that is closed would give its number to the next file that is opened, and text would go
 // there. Read-only for standard output: writing to it stays an error, which is told.
@@ -70,6 +87,13 @@ int main(int argc, char** argv) {
   generate->footer(std::string(kRequestFormat) + kGenerateExamples);
   std::string config_file;
   add_config_layer(*generate, config_file);
+
+  ServeOptions serve_options;
+  CLI::App* serve = app.add_subcommand("serve", "Answer requests over HTTP, as OpenAI's API does");
+  add_serve_options(*serve, serve_options);
+  serve->footer(kServeExamples);
+  std::string serve_config_file;
+  add_config_layer(*serve, serve_config_file);
 
   RunOptions doctor_options;
   int doctor_ranks = 0;
@@ -153,6 +177,7 @@ int main(int argc, char** argv) {
     if (*simulate) return simulate_command.run();
     if (*study) return run_study(study_options);
     if (*quantize) return run_quantize(quantize_options);
+    if (*serve) return run_serve(serve_options);
     return *doctor ? run_doctor(doctor_options, doctor_ranks) : run_generate(options);
   } catch (const std::exception& error) {
     std::fprintf(stderr, "outrider: %s\n", error.what());

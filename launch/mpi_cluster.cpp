@@ -104,6 +104,7 @@ class BorrowedTransport final : public Transport {
   std::optional<Incoming> receive(Clock::time_point deadline) override {
     return transport_.receive(deadline);
   }
+  std::function<void()> waker() override { return transport_.waker(); }
   const TransportStats& stats() const override { return transport_.stats(); }
   std::string endpoint() const override { return transport_.endpoint(); }
 

@@ -125,26 +125,7 @@ void add_pool_options(CLI::App& app, RunOptions& o) {
       ->group("Draft workers");
 }
 
-void add_generate_options(CLI::App& app, RunOptions& o) {
-  app.add_option("-p,--prompt", o.prompt, "Text to continue")->group("Requests");
-  app.add_option("--prompts", o.prompts_file,
-                 "A file of requests, one JSON object a line (below); - reads standard input")
-      ->group("Requests");
-  app.add_option(
-         "-o,--output", o.output_file,
-         "Write results here as JSON lines. The file appears when all are there; of a run that fails or is "
-         "interrupted, FILE.PID.partial keeps those that were finished. - is standard output, which has JSON "
-         "lines anyway with --prompts")
-      ->group("Requests");
-  app.add_option("--resume", o.resume_file,
-                 "Results of an earlier run, its --output or the .partial that is left of it: what is finished "
-                 "there, of the same prompt, parameters and model, is taken over and not generated again")
-      ->group("Requests");
-  app.add_flag("--chat", o.chat, "Treat the prompt as a user's message and apply the model's chat template")
-      ->group("Requests");
-  app.add_option("-n,--max-tokens", o.max_tokens, "Tokens to generate at most")
-      ->group("Requests")
-      ->capture_default_str();
+void add_sampling_options(CLI::App& app, RunOptions& o) {
   app.add_option("-t,--temperature", o.temperature, "0: greedy")->group("Requests")->capture_default_str();
   app.add_option("--top-k", o.top_k, "Keep the k best tokens; 0: all")
       ->group("Requests")
@@ -165,24 +146,9 @@ void add_generate_options(CLI::App& app, RunOptions& o) {
   app.add_option("--frequency-penalty", o.frequency_penalty, "Subtracted per occurrence of a generated token")
       ->group("Requests")
       ->capture_default_str();
-  app.add_option("--logit-bias", o.logit_bias, "ID:V, added to the logit of a token; may be repeated")
-      ->group("Requests");
-  app.add_option("--stop", o.stop, "End before this text; may be repeated")->group("Requests");
-  app.add_flag("--ignore-eos", o.ignore_eos, "Go on after end-of-sequence tokens")->group("Requests");
-  app.add_option("-s,--seed", o.seed, "Seed of the text; lines of --prompts mix in their number")
-      ->check([](const std::string& text) {  // a minus would wrap around, too much be cut
-        uint64_t seed = 0;
-        const char* const end = text.data() + text.size();
-        const auto [rest, error] = std::from_chars(text.data(), end, seed);
-        return error == std::errc() && rest == end
-                   ? std::string()
-                   : fmt::format("{} must be 0 to 18446744073709551615", text);
-      })
-      ->group("Requests")
-      ->capture_default_str();
-  app.add_option("--logprobs", o.logprobs, "Report the log-probability of every token and of the N best ones")
-      ->group("Requests");
+}
 
+void add_speculation_options(CLI::App& app, RunOptions& o) {
   app.add_option("-g,--num-speculative-tokens,--draft-max,--spec-draft-n-max,--speculative-num-draft-tokens",
                  o.num_speculative_tokens, "Draft exactly so many tokens a round (policy fixed); 0: none")
       ->group("Speculation");
@@ -234,20 +200,66 @@ void add_generate_options(CLI::App& app, RunOptions& o) {
          "the first worker came; links=draft, target (delay and rate only) or all; seed=N")
       ->envname("OUTRIDER_EMULATE_LINK")
       ->group("Speculation");
+}
+
+void add_report_options(CLI::App& app, RunOptions& o) {
+  app.add_option("--report", o.report_file, "Write every metric of the run here, as JSON")->group("Reports");
+  app.add_option("--trace", o.trace_file, "Write a Chrome trace here (open it in Perfetto)")
+      ->group("Reports");
+  app.add_flag("-q,--quiet", o.quiet, "No progress and no report on standard error")->group("Reports");
+}
+
+void add_generate_options(CLI::App& app, RunOptions& o) {
+  app.add_option("-p,--prompt", o.prompt, "Text to continue")->group("Requests");
+  app.add_option("--prompts", o.prompts_file,
+                 "A file of requests, one JSON object a line (below); - reads standard input")
+      ->group("Requests");
+  app.add_option(
+         "-o,--output", o.output_file,
+         "Write results here as JSON lines. The file appears when all are there; of a run that fails or is "
+         "interrupted, FILE.PID.partial keeps those that were finished. - is standard output, which has JSON "
+         "lines anyway with --prompts")
+      ->group("Requests");
+  app.add_option("--resume", o.resume_file,
+                 "Results of an earlier run, its --output or the .partial that is left of it: what is finished "
+                 "there, of the same prompt, parameters and model, is taken over and not generated again")
+      ->group("Requests");
+  app.add_flag("--chat", o.chat, "Treat the prompt as a user's message and apply the model's chat template")
+      ->group("Requests");
+  app.add_option("-n,--max-tokens", o.max_tokens, "Tokens to generate at most")
+      ->group("Requests")
+      ->capture_default_str();
+  add_sampling_options(app, o);
+  app.add_option("--logit-bias", o.logit_bias, "ID:V, added to the logit of a token; may be repeated")
+      ->group("Requests");
+  app.add_option("--stop", o.stop, "End before this text; may be repeated")->group("Requests");
+  app.add_flag("--ignore-eos", o.ignore_eos, "Go on after end-of-sequence tokens")->group("Requests");
+  app.add_option("-s,--seed", o.seed, "Seed of the text; lines of --prompts mix in their number")
+      ->check([](const std::string& text) {  // a minus would wrap around, too much be cut
+        uint64_t seed = 0;
+        const char* const end = text.data() + text.size();
+        const auto [rest, error] = std::from_chars(text.data(), end, seed);
+        return error == std::errc() && rest == end
+                   ? std::string()
+                   : fmt::format("{} must be 0 to 18446744073709551615", text);
+      })
+      ->group("Requests")
+      ->capture_default_str();
+  app.add_option("--logprobs", o.logprobs, "Report the log-probability of every token and of the N best ones")
+      ->group("Requests");
+
+  add_speculation_options(app, o);
   app.add_flag("--compare-plain", o.compare_plain,
                "First decode the same requests without a drafter; compare the text and report the speed-up")
       ->group("Speculation");
 
-  app.add_option("--report", o.report_file, "Write every metric of the run here, as JSON")->group("Reports");
-  app.add_option("--trace", o.trace_file, "Write a Chrome trace here (open it in Perfetto)")
-      ->group("Reports");
+  add_report_options(app, o);
   app.add_option(
          "--record-rounds", o.record_rounds_file,
          "Write every round here, for `outrider simulate replay`: what other draft lengths would have done. "
          "Rounds without a draft leave gaps; the drafter guesses once more after each draft that was fully "
          "accepted")
       ->group("Reports");
-  app.add_flag("-q,--quiet", o.quiet, "No progress and no report on standard error")->group("Reports");
 }
 
 }  // namespace outrider

@@ -94,7 +94,10 @@ constexpr int kMaxDraftWorkers = 64;
 
 void add_model_options(CLI::App& app, RunOptions& options);
 void add_pool_options(CLI::App& app, RunOptions& options);
-void add_generate_options(CLI::App& app, RunOptions& options);
+void add_sampling_options(CLI::App& app, RunOptions& options);
+void add_speculation_options(CLI::App& app, RunOptions& options);
+void add_report_options(CLI::App& app, RunOptions& options);
+void add_generate_options(CLI::App& app, RunOptions& options);  // the last three, and requests
 
 // Everything that can be known to be wrong without opening a file.
 Status check_options(const RunOptions& options);

@@ -64,6 +64,12 @@ Status write_file(const std::string& path, const std::string& content) {
   return file.commit();
 }
 
+Status write_trace(const std::string& path, const Trace& trace) {
+  ASSIGN_OR_RETURN(TemporaryFile file, TemporaryFile::create(path));
+  trace.write(file.stream());
+  return file.commit();
+}
+
 Result<Output> Output::open(const RunOptions& options, const Tokenizer& tokenizer) {
   RETURN_IF_ERROR(check_distinct(options));
   RETURN_IF_ERROR(check_writable("--report", options.report_file));

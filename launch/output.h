@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "coordinator/events.h"
+#include "coordinator/trace.h"
 #include "launch/requests.h"
 #include "launch/temporary_file.h"
 
@@ -68,5 +69,7 @@ class Output {
 
 // Writes a whole file, or none.
 Status write_file(const std::string& path, const std::string& content);
+// The same for a trace.
+Status write_trace(const std::string& path, const Trace& trace);
 
 }  // namespace outrider

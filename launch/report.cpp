@@ -139,9 +139,8 @@ std::string screen_report(const RunOptions& options, const Totals& totals, const
   return out;
 }
 
-nlohmann::json json_report(const RunOptions& options, const Preparation& prepared,
-                           const std::vector<PromptRequest>& requests, const Totals& totals,
-                           nlohmann::json metrics, const std::optional<PlainComparison>& comparison) {
+nlohmann::json json_report(const RunOptions& options, const Preparation& prepared, const Totals& totals,
+                           nlohmann::json metrics) {
   nlohmann::json report{{"version", kVersion}, {"metrics", std::move(metrics)}};
   report["target"] = {{"name", prepared.target_info.name},
                       {"vocab_size", prepared.target.vocab_size},
@@ -154,18 +153,25 @@ nlohmann::json json_report(const RunOptions& options, const Preparation& prepare
   report["max_model_len"] = prepared.max_model_len;
   report["max_num_seqs"] = options.max_num_seqs;
   report["threads"] = options.threads > 0 ? options.threads : usable_cores();
-  report["rule"] = used(requests, [](const SamplingParams& s) { return std::string(rule_name(s.rule)); });
-  report["temperature"] = used(requests, [](const SamplingParams& s) { return s.temperature; });
-  report["seed"] = options.seed;
   if (options.speculates()) {
-    report["draft"] = {{"name", options.has_drafter() ? prepared.draft_info.name : "joined"},
-                       {"q_format", q_format_used(options, prepared, requests)}};
+    report["draft"]["name"] = options.has_drafter() ? prepared.draft_info.name : "joined";
     report["gamma_policy"] = options.policy();
   }
   if (const auto overlap = compare_overlap(totals); overlap && options.emulate_link.empty())
     report["overlap"] = {{"hit_rate", overlap->hit_rate},  {"verify_ms", overlap->verify},
                          {"prepare_ms", overlap->prepare}, {"draft_ms", overlap->draft},
                          {"round_ms", overlap->measured},  {"predicted_round_ms", overlap->predicted()}};
+  return report;
+}
+
+nlohmann::json json_report(const RunOptions& options, const Preparation& prepared,
+                           const std::vector<PromptRequest>& requests, const Totals& totals,
+                           nlohmann::json metrics, const std::optional<PlainComparison>& comparison) {
+  nlohmann::json report = json_report(options, prepared, totals, std::move(metrics));
+  report["rule"] = used(requests, [](const SamplingParams& s) { return std::string(rule_name(s.rule)); });
+  report["temperature"] = used(requests, [](const SamplingParams& s) { return s.temperature; });
+  report["seed"] = options.seed;
+  if (options.speculates()) report["draft"]["q_format"] = q_format_used(options, prepared, requests);
   if (comparison)
     report["comparison"] = {{"plain_tokens_per_second", comparison->plain_tokens_per_second},
                             {"tokens_per_second", comparison->tokens_per_second},

@@ -51,7 +51,10 @@ PlainComparison compare_with_plain(const Totals& plain, const Totals& speculativ
 std::string screen_report(const RunOptions& options, const Totals& totals, const nlohmann::json& metrics,
                           const std::optional<PlainComparison>& comparison);
 
-// Says what ran: `auto`, 0 and what requests ask for themselves are resolved.
+// Of a run whose requests nobody kept. Says what ran: `auto` and 0 are resolved.
+nlohmann::json json_report(const RunOptions& options, const Preparation& prepared, const Totals& totals,
+                           nlohmann::json metrics);
+// Also what the requests asked for.
 nlohmann::json json_report(const RunOptions& options, const Preparation& prepared,
                            const std::vector<PromptRequest>& requests, const Totals& totals,
                            nlohmann::json metrics, const std::optional<PlainComparison>& comparison);

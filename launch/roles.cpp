@@ -7,6 +7,7 @@
 #include <functional>
 #include <random>
 
+#include "comm/emulated_link.h"
 #include "draft_worker/draft_worker.h"
 #include "launch/device.h"
 #include "launch/progress.h"
@@ -234,6 +235,17 @@ Status wait_until_ready(Coordinator& coordinator, size_t workers, std::chrono::s
       return status;
     if (Clock::now() >= deadline) return status.in(fmt::format("--startup-timeout {}", timeout.count()));
   }
+}
+
+Result<std::unique_ptr<Coordinator>> make_coordinator(const RunOptions& options, const Preparation& prepared,
+                                                      std::unique_ptr<Transport> transport,
+                                                      GammaPolicyFactory policy,
+                                                      CoordinatorCallbacks callbacks, Trace* trace) {
+  ASSIGN_OR_RETURN(ProtocolOptions limits, protocol_options(options, prepared));
+  if (!options.emulate_link.empty())  // checked with the options
+    transport = make_emulated_link(std::move(transport), parse_link_emulation(options.emulate_link).value());
+  return std::make_unique<Coordinator>(std::move(transport), std::move(limits), std::move(policy),
+                                       prepared.tokenizer.get(), std::move(callbacks), trace);
 }
 
 Result<ProtocolOptions> protocol_options(const RunOptions& options, const Preparation& prepared) {

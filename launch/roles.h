@@ -66,6 +66,12 @@ using ErrorOf = std::function<Status()>;
 Status wait_until_ready(Coordinator& coordinator, size_t workers, std::chrono::seconds timeout,
                         const ErrorOf& error);
 
+// Behind --emulate-link, if that was asked for. `prepared` must outlive it.
+Result<std::unique_ptr<Coordinator>> make_coordinator(const RunOptions& options, const Preparation& prepared,
+                                                      std::unique_ptr<Transport> transport,
+                                                      GammaPolicyFactory policy,
+                                                      CoordinatorCallbacks callbacks, Trace* trace);
+
 // The coordinator's limits for these options; the same numbers size the workers' buffers.
 Result<ProtocolOptions> protocol_options(const RunOptions& options, const Preparation& prepared);
 

@@ -131,6 +131,17 @@ TEST_F(EmulatedLink, MessagesQueueForTheRate) {
   EXPECT_GE(Clock::now() - start, 10ms + 40ms);
 }
 
+// A wait would end with the message.
+TEST_F(EmulatedLink, AWakerEndsAWaitForAMessageUnderWay) {
+  open("delay=60s");
+  ASSERT_TRUE(worker_->send(kCoordinatorPeer, Heartbeat{}).ok());
+  const auto wake = coordinator_->waker();
+  for (int i = 0; i < 10; ++i) {
+    const std::jthread other(wake);
+    EXPECT_FALSE(coordinator_->receive(Clock::now() + 1h));
+  }
+}
+
 TEST_F(EmulatedLink, LosesAShareOfTheRounds) {
   open("loss=0.3,seed=4");
   for (uint32_t round = 0; round < kMany; ++round) draft(round);

@@ -100,6 +100,28 @@ TEST_P(TransportTest, CarriesEveryMessageBothWays) {
   EXPECT_EQ(wire.coordinator->stats().malformed_frames, 0u);
 }
 
+// The waits would take an hour.
+TEST_P(TransportTest, AWakerEndsAWait) {
+  Wire wire = make();
+  const auto wake = wire.coordinator->waker();
+  for (int i = 0; i < 50; ++i) {
+    const std::jthread other(wake);
+    EXPECT_FALSE(wire.coordinator->receive(Clock::now() + 1h));
+  }
+  wake();
+  wake();
+  EXPECT_FALSE(wire.coordinator->receive(Clock::now() + 1h)) << "it comes before the wait";
+
+  const auto worker = wire.connect();
+  ASSERT_TRUE(worker->send(kCoordinatorPeer, Heartbeat{}).ok());
+  wake();
+  auto incoming = wire.coordinator->receive(soon());
+  if (!incoming) incoming = wire.coordinator->receive(soon());
+  EXPECT_TRUE(incoming) << "and takes no message's place";
+  wire.coordinator.reset();
+  wake();
+}
+
 TEST_P(TransportTest, TellsWorkersApartAndKeepsTheirOrder) {
   Wire wire = make();
   constexpr uint64_t kMessages = 50;

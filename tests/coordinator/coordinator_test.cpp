@@ -167,6 +167,46 @@ TEST_F(CoordinatorLoop, AFailingTargetEndsEveryRequestWithAnError) {
   }
 }
 
+TEST_F(CoordinatorLoop, ATargetThatVanishedIsFoundByAProbe) {
+  start();
+  auto target = hub_->connect();
+  ASSERT_TRUE(target->send(kCoordinatorPeer, Hello{.role = Role::kTarget, .model = toy_model_info()}).ok());
+  ASSERT_TRUE(coordinator_->wait_for_peers(0, Clock::now() + std::chrono::seconds(20)).ok());
+  coordinator_->submit(request(1));
+  coordinator_->probe_target();
+  EXPECT_TRUE(finishes_.empty());
+  target.reset();  // with the plan
+  coordinator_->probe_target();
+  ASSERT_EQ(finishes_.size(), 1u);
+  EXPECT_EQ(finishes_[0].error.code(), StatusCode::kUnavailable);
+  EXPECT_EQ(coordinator_->protocol().target_status().code(), StatusCode::kUnavailable);
+  coordinator_->probe_target();  // of nobody
+}
+
+// A server's requests are without end.
+TEST_F(CoordinatorLoop, NothingStaysOfRequestsThatFinished) {
+  start();
+  add_target();
+  add_worker();
+  ASSERT_TRUE(coordinator_->wait_for_peers(1, Clock::now() + std::chrono::seconds(20)).ok());
+  std::vector<SequenceId> ids;
+  for (int32_t i = 0; i < 100; ++i) {
+    ids.push_back(coordinator_->submit(request(1 + i % 7, 1 + i % 5)));
+    if (i % 3 == 0) coordinator_->cancel(ids.back());
+    if (i % 10 == 9) {
+      ASSERT_TRUE(coordinator_->run().ok());
+    }
+  }
+  const auto stays = [&](SequenceId id) { return coordinator_->protocol().find(id) != nullptr; };
+  const auto end = Clock::now() + std::chrono::seconds(20);
+  while (std::any_of(ids.begin(), ids.end(), stays) && Clock::now() < end)
+    coordinator_->poll(Clock::now() + milliseconds(1));  // the target is told to close the last ones
+  EXPECT_TRUE(std::none_of(ids.begin(), ids.end(), stays));
+  EXPECT_EQ(coordinator_->protocol().open_requests(), 0u);
+  EXPECT_EQ(coordinator_->protocol().running_requests(), 0u);
+  EXPECT_EQ(coordinator_->protocol().queued_tokens(), 0);
+}
+
 // A door where somebody who had just connected says hello after everybody was told to go.
 class LastVisitor final : public Transport {
  public:

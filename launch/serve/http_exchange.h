@@ -1,0 +1,68 @@
+// What the two ends of one answer share: who writes it, on any thread, and the connection, on that of the
+// sockets.
+#pragma once
+
+#include <boost/asio/io_context.hpp>
+#include <boost/asio/post.hpp>
+#include <functional>
+#include <mutex>
+#include <utility>
+
+namespace outrider {
+
+// Hands tasks to the thread of the sockets for as long as there is one; answers may outlive it. Thread-safe.
+class SocketThread {
+ public:
+  explicit SocketThread(boost::asio::io_context& context) : context_(&context) {}
+
+  void post(std::function<void()> task) {
+    const std::lock_guard lock(mutex_);
+    if (context_) boost::asio::post(*context_, std::move(task));
+  }
+  void close() {
+    const std::lock_guard lock(mutex_);
+    context_ = nullptr;
+  }
+
+ private:
+  std::mutex mutex_;
+  boost::asio::io_context* context_;  // guarded; null once it is gone
+};
+
+// Whether the client still waits for this answer. Thread-safe.
+class HttpExchange {
+ public:
+  void on_gone(std::function<void()> gone) {
+    {
+      const std::lock_guard lock(mutex_);
+      if (state_ == State::kOpen) gone_ = std::move(gone);
+      if (state_ != State::kGone) return;
+    }
+    gone();
+  }
+  // Whichever is called first counts.
+  void complete() { end(State::kComplete); }
+  void leave() {
+    if (const auto gone = end(State::kGone)) gone();
+  }
+  bool is_gone() const {
+    const std::lock_guard lock(mutex_);
+    return state_ == State::kGone;
+  }
+
+ private:
+  enum class State { kOpen, kComplete, kGone };
+
+  std::function<void()> end(State state) {
+    const std::lock_guard lock(mutex_);
+    if (state_ != State::kOpen) return {};
+    state_ = state;
+    return std::exchange(gone_, {});
+  }
+
+  mutable std::mutex mutex_;
+  State state_ = State::kOpen;  // guarded, as what follows
+  std::function<void()> gone_;
+};
+
+}  // namespace outrider

@@ -1,0 +1,79 @@
+// HTTP/1.1 as far as the API needs it: whole requests in, whole replies or server-sent events out, with
+// limits on everything a stranger may send (sizes, times, connections). Knows nothing of models.
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "base/status.h"
+
+namespace outrider {
+
+struct HttpRequest {
+  std::string method;         // "GET", which HEAD is too: the server leaves the body out
+  std::string path;           // without the query
+  std::string host;           // as sent, with the port
+  std::string content_type;   // as sent; empty without one
+  std::string authorization;  // the same
+  std::string body;
+};
+
+using HttpHeaders = std::vector<std::pair<std::string, std::string>>;
+
+// The answer to one request, to be given once, from any thread, at any time, by one thread after the other; a
+// client that has left is answered in vain. One that is dropped unanswered is answered with 500, one that is
+// dropped in the middle of a stream breaks off.
+class HttpReply {
+ public:
+  virtual ~HttpReply() = default;
+  virtual void send(int status, std::string_view content_type, std::string body,
+                    const HttpHeaders& headers = {}) = 0;
+
+  // Or a stream of events: begin, any number of events ("data: ...\n\n"; `data` without line breaks), end.
+  virtual void begin_events() = 0;
+  virtual void event(std::string data) = 0;
+  virtual void end_events() = 0;
+
+  // Runs `task` on the thread of the sockets, in order, for a caller who has no time to write the answer
+  // itself. Not at all once the client has left.
+  virtual void later(std::function<void()> task) = 0;
+
+  // Called once, on the thread of the sockets, or in the server's destructor, if the client leaves, or reads
+  // too slowly, before the answer is complete; at once if it has left already.
+  virtual void on_gone(std::function<void()> gone) = 0;
+};
+
+// Called on one of the server's threads, not on that of the sockets: it may take its time (a long prompt is
+// tokenised there), but others wait for that thread too.
+using HttpHandler = std::function<void(HttpRequest, std::shared_ptr<HttpReply>)>;
+
+struct HttpLimits {
+  size_t header_bytes = 8 << 10;
+  size_t body_bytes = 1 << 20;
+  int connections = 256;
+  size_t unsent_bytes = 1 << 20;                  // of events; a client that lets more gather is cut off
+  std::chrono::milliseconds header_time{10'000};  // from the first byte, or the connection, to the last one
+  std::chrono::milliseconds body_time{30'000};    // from the headers to the last byte
+  std::chrono::milliseconds idle_time{60'000};    // between requests of a connection
+  std::chrono::milliseconds write_time{30'000};   // without a byte taken
+};
+
+class HttpServer {
+ public:
+  // Listens, and answers from then on. Errors name --host and --port, and who may hold the port.
+  static Result<std::unique_ptr<HttpServer>> start(const std::string& host, uint16_t port,
+                                                   const HttpLimits& limits, HttpHandler handler);
+  virtual ~HttpServer() = default;          // closes every connection, then joins its threads
+  virtual std::string address() const = 0;  // "http://127.0.0.1:8000": with port 0, the one that was given
+  // No new connections; those that are open live on, without further requests. When all answers are sent, or
+  // after `limit`, returns.
+  virtual void drain(std::chrono::milliseconds limit) = 0;
+};
+
+}  // namespace outrider

@@ -1,0 +1,338 @@
+// `outrider serve` under hostile, impatient and too many clients, and when it is told to stop.
+#include <gtest/gtest.h>
+#include <sys/stat.h>
+
+#include <functional>
+#include <nlohmann/json.hpp>
+#include <thread>
+#include <tuple>
+
+#include "served_program.h"
+
+namespace outrider::testing {
+namespace {
+
+using nlohmann::json;
+
+const json kShort{{"prompt", "Once upon a time"}, {"max_tokens", 5}, {"temperature", 0}};
+
+// So many texts of so many tokens, one after the other where there is one place.
+json endless(int n) {
+  return {
+      {"prompt", "Once upon a time"}, {"max_tokens", 400}, {"n", n}, {"ignore_eos", true}, {"stream", true}};
+}
+
+json error_of(const HttpAnswer& answer) {
+  const json body = json::parse(answer.body, nullptr, false);
+  EXPECT_TRUE(body.is_object() && body.contains("error")) << answer.status << " " << answer.body;
+  return body.is_object() ? body["error"] : json();
+}
+
+// Whether it comes true, for what only the program's own clock brings about.
+bool until(const std::function<bool()>& holds) {
+  const auto deadline = std::chrono::steady_clock::now() + kPatience * std::chrono::seconds(30);
+  while (!holds()) {
+    if (std::chrono::steady_clock::now() > deadline) return false;
+    std::this_thread::sleep_for(std::chrono::milliseconds(10));
+  }
+  return true;
+}
+
+struct Hostile {
+  const char* name;
+  std::string body;
+  std::string param;  // that the error names; empty: none, *: any
+  int status = 400;
+};
+
+std::string repeated(const std::string& text, int times) {
+  std::string all;
+  for (int i = 0; i < times; ++i) all += text;
+  return all;
+}
+
+std::vector<Hostile> hostile_bodies() {
+  const std::string rest = R"(, "prompt": "x", "max_tokens": 2})";
+  return {
+      {"n", R"({"n": 1000000000)" + rest, "n"},
+      {"n_overflow", R"({"n": 99999999999999999999)" + rest, "n"},
+      {"n_fraction", R"({"n": 1.5)" + rest, "n"},
+      {"max_tokens", R"({"max_tokens": -1, "prompt": "x"})", "max_tokens"},
+      {"max_tokens_zero", R"({"max_tokens": 0, "prompt": "x"})", "max_tokens"},
+      {"max_tokens_large", R"({"max_tokens": 4294967296, "prompt": "x"})", "max_tokens"},
+      {"seed", R"({"seed": -1)" + rest, "seed"},
+      {"temperature", R"({"temperature": "hot")" + rest, "temperature"},
+      {"temperature_huge", R"({"temperature": 1e39)" + rest, "temperature"},
+      {"infinite", R"({"temperature": 1e999)" + rest, ""},
+      {"nan", R"({"temperature": NaN)" + rest, ""},
+      {"top_p", R"({"top_p": 0)" + rest, "top_p"},
+      {"top_k", R"({"top_k": -1)" + rest, "top_k"},
+      {"logprobs", R"({"logprobs": 101)" + rest, "logprobs"},
+      {"echo_logprobs", R"({"logprobs": 1, "echo": true)" + rest, "echo"},
+      {"best_of", R"({"best_of": 3)" + rest, "best_of"},
+      {"rule", R"({"rule": "best")" + rest, "rule"},
+      {"bias_id", R"({"logit_bias": {"4096": 1})" + rest, "logit_bias"},
+      {"bias_key", R"({"logit_bias": {"a": 1})" + rest, "logit_bias"},
+      {"stop_empty", R"({"stop": "")" + rest, "stop"},
+      {"stop_many", R"({"stop": ["a")" + repeated(R"(, "a")", 20) + "]" + rest, "stop"},
+      {"stop_list", R"({"stop": ["a")" + repeated(R"(, "aaaaaaaaaaaaaaaa")", 500'000) + "]" + rest, "", 413},
+      {"stop_long", R"({"stop": ")" + std::string(100'000, 'a') + "\"" + rest, "stop"},
+      {"stream_options", R"({"stream_options": {"include_usage": true})" + rest, "stream_options"},
+      {"suffix", R"({"suffix": "y")" + rest, "suffix"},
+      {"tools", R"({"tools": [{}])" + rest, "tools"},
+      {"format", R"({"response_format": {"type": "json_object"})" + rest, "response_format"},
+      {"min_tokens", R"({"min_tokens": 5)" + rest, "min_tokens"},
+      {"unknown", R"({"temprature": 1)" + rest, "temprature"},
+      {"chat_field", R"({"messages": [])" + rest, "messages"},
+      {"model", R"({"model": "gpt-4")" + rest, "model", 404},
+      {"no_prompt", R"({"max_tokens": 2})", "prompt"},
+      {"prompt_type", R"({"prompt": {"a": 1}})", "prompt"},
+      {"prompt_none", R"({"prompt": []})", "prompt"},
+      {"prompt_no_ids", R"({"prompt": [[]]})", "prompt"},
+      {"prompt_mixed", R"({"prompt": [1, "a"]})", "prompt"},
+      {"prompt_id", R"({"prompt": [4096]})", "prompt"},
+      {"prompt_negative", R"({"prompt": [-1]})", "prompt"},
+      {"prompt_many", R"({"prompt": ["a")" + repeated(R"(, "a")", 128) + "]}", "prompt"},
+      {"prompt_long", R"({"prompt": ")" + repeated("dog ", 1000) + "\"}", "prompt"},
+      {"deep", repeated(R"({"a":)", 100'000), ""},
+      {"deep_list", R"({"prompt": )" + std::string(100'000, '['), ""},
+      {"duplicate", R"({"n": 1, "n": 2)" + rest, ""},
+      {"utf8", "{\"prompt\": \"\xff\xfe\"}", ""},
+      {"surrogate", R"({"prompt": "\ud800"})", ""},
+      {"cut", R"({"prompt": "x)", ""},
+      {"trailing", R"({"prompt": "x"} x)", ""},
+      {"empty", "", ""},
+      {"list", "[1]", ""},
+      {"text", "\"x\"", ""},
+      {"long_key", "{\"" + std::string(500'000, 'k') + "\": 1}", "*"}};
+}
+
+// Hundreds of refusals, and a stream that knows nothing of them.
+TEST(ServeFaults, HostileBodiesAreRefusedByNameAndDisturbNobody) {
+  ServedProgram server({"--draft-model", demo_draft(), "--quiet"});
+  const json whole{{"prompt", "Once upon a time"}, {"max_tokens", 200}, {"seed", 1}, {"ignore_eos", true}};
+  const json expected = server.complete(whole)["choices"][0]["text"];
+  json streamed = whole;
+  streamed["stream"] = true;
+  HttpClient other = server.client();
+  other.send(post_text("/v1/completions", streamed.dump()));
+  for (const Hostile& hostile : hostile_bodies()) {
+    SCOPED_TRACE(hostile.name);
+    const HttpAnswer answer = server.client().post("/v1/completions", hostile.body);
+    EXPECT_EQ(answer.status, hostile.status) << answer.body;
+    const json error = error_of(answer);
+    EXPECT_LT(error["message"].get<std::string>().size(), 1000u);
+    EXPECT_GT(error["message"].get<std::string>().size(), 10u);
+    if (hostile.param == "*") continue;
+    EXPECT_EQ(error["param"], hostile.param.empty() ? json() : json(hostile.param)) << error;
+  }
+  ASSERT_EQ(other.head().status, 200);
+  EXPECT_EQ(text_of(read_events(other)), expected);
+  EXPECT_EQ(server.complete(kShort)["usage"]["completion_tokens"], 5);
+  EXPECT_EQ(error_of(server.post("/v1/completions", {{"prompt", std::string(3000, 'x')}}))["code"],
+            "context_length_exceeded");
+}
+
+TEST(ServeFaults, TokenEndpointsAreAsStrict) {
+  ServedProgram server({"--quiet"});
+  for (const auto& [path, body, param] :
+       {std::tuple{"/tokenize", R"({"prompt": 1})", "prompt"},
+        {"/tokenize", R"({"model": "demo"})", "prompt"},
+        {"/tokenize", R"({"prompt": "x", "messages": [{"role": "user", "content": "x"}]})", "prompt"},
+        {"/tokenize", R"({"prompt": "x", "add_special_token": false})", "add_special_token"},
+        {"/tokenize", R"({"prompt": "x", "model": "gpt-4"})", "model"},
+        {"/detokenize", R"({"tokens": [4096]})", "tokens"},
+        {"/detokenize", R"({"tokens": ["a"]})", "tokens"},
+        {"/detokenize", R"({})", "tokens"}}) {
+    const HttpAnswer answer = server.client().post(path, body);
+    EXPECT_EQ(answer.status, std::string(param) == "model" ? 404 : 400) << body;
+    EXPECT_EQ(error_of(answer)["param"], param) << answer.body;
+  }
+}
+
+// What `generate` marks, replies mark too: with chosen acceptance the text is not the model's.
+TEST(ServeFaults, SyntheticTextsSaySo) {
+  ServedProgram server({"--draft-model", demo_draft(), "--synthetic-acceptance", "rates:0.8", "--quiet"});
+  EXPECT_EQ(server.complete(kShort)["synthetic_acceptance"], "rates:0.8");
+}
+
+// Nulls and what changes nothing are accepted, whoever sends them.
+TEST(ServeFaults, FieldsThatChangeNothingAreAccepted) {
+  ServedProgram server({"--quiet"});
+  json body = kShort;
+  const json expected = server.complete(body)["choices"];
+  body.update({{"user", "somebody"},
+               {"metadata", {{"a", "b"}}},
+               {"store", false},
+               {"suffix", nullptr},
+               {"unheard_of", nullptr},
+               {"best_of", 1},
+               {"n", nullptr},
+               {"tools", json::array()},
+               {"response_format", {{"type", "text"}}},
+               {"min_tokens", 0},
+               {"skip_special_tokens", true},
+               {"length_penalty", 1.0},
+               {"stop", nullptr},
+               {"logit_bias", nullptr},
+               {"stream_options", nullptr}});
+  EXPECT_EQ(server.complete(body)["choices"], expected);
+}
+
+TEST(ServeFaults, WhoLeavesFreesThePlace) {
+  ServedProgram server({"--max-num-seqs", "1", "--quiet"});
+  for (const bool rudely : {false, true}) {
+    HttpClient client = server.client();
+    client.send(post_text("/v1/completions", endless(16).dump()));
+    ASSERT_EQ(client.head().status, 200);
+    ASSERT_TRUE(client.event().has_value());
+    rudely ? client.reset() : client.leave();
+    EXPECT_EQ(server.complete(kShort)["usage"]["completion_tokens"], 5) << "behind sixteen texts";
+  }
+  const std::string metrics = server.client().get("/metrics").body;
+  EXPECT_NE(metrics.find("finished_reason=\"length\"} 2\n"), std::string::npos) << metrics;
+}
+
+TEST(ServeFaults, AThousandClientsThatLeaveTakeNothingWithThem) {
+  ServedProgram server({"--draft-model", demo_draft(), "--max-queued-requests", "2000", "--quiet"});
+  const json whole{{"prompt", "Once upon a time"}, {"max_tokens", 400}, {"seed", 1}, {"ignore_eos", true}};
+  const json expected = server.complete(whole)["choices"][0]["text"];
+  json streamed = whole;
+  streamed["stream"] = true;
+  HttpClient patient = server.client();
+  patient.send(post_text("/v1/completions", streamed.dump()));
+  for (int i = 0; i < 1000; ++i) server.client().send(post_text("/v1/completions", endless(1).dump()));
+  ASSERT_EQ(patient.head().status, 200);
+  EXPECT_EQ(text_of(read_events(patient)), expected);
+  EXPECT_EQ(server.complete(kShort)["usage"]["completion_tokens"], 5);
+}
+
+// Sixteen texts need more than one place and one in the queue: none of them is begun.
+TEST(ServeFaults, AFullQueueSaysWhenToComeBack) {
+  ServedProgram server({"--max-num-seqs", "1", "--max-queued-requests", "1", "--quiet"});
+  const HttpAnswer answer = server.post("/v1/completions", endless(16));
+  EXPECT_EQ(answer.status, 429);
+  EXPECT_EQ(answer.headers.at("retry-after"), "1");
+  EXPECT_EQ(error_of(answer)["type"], "rate_limit_error");
+  EXPECT_EQ(server.complete(kShort)["usage"]["completion_tokens"], 5);
+}
+
+TEST(ServeFaults, OnlyTheKeyOpens) {
+  const TemporaryDirectory directory;
+  const std::string file = directory.write("key", "correct-horse\n");
+  chmod(file.c_str(), 0600);
+  ServedProgram server({"--api-key-file", file, "--quiet"});
+  const auto with = [&](const std::string& authorization) {
+    const std::string header = authorization.empty() ? "" : "Authorization: " + authorization + "\r\n";
+    return server.client().post("/v1/completions", kShort.dump(), header);
+  };
+  for (const char* wrong : {"", "Bearer", "Bearer ", "Bearer wrong", "Bearer correct-hors",
+                            "Bearer correct-horse2", "Basic correct-horse", "correct-horse"}) {
+    const HttpAnswer answer = with(wrong);
+    EXPECT_EQ(answer.status, 401) << wrong;
+    EXPECT_EQ(answer.headers.at("www-authenticate"), "Bearer");
+    EXPECT_EQ(error_of(answer)["code"], "invalid_api_key");
+  }
+  EXPECT_EQ(with("Bearer correct-horse").status, 200);
+  EXPECT_EQ(with("bearer correct-horse").status, 200);
+  HttpClient client = server.client();
+  client.send("GET /health HTTP/1.1\r\nHost: service.example\r\n\r\n");
+  EXPECT_EQ(client.answer().status, 200);
+  for (const char* closed : {"/v1/models", "/metrics", "/version", "/tokenize", "/nowhere"})
+    EXPECT_EQ(client.get(closed).status, 401) << closed;
+  for (const char* open : {"/health", "/ping"}) EXPECT_EQ(client.get(open).status, 200) << open;
+}
+
+// Its name was made to point to this machine (DNS rebinding); a key keeps it out too, so then any name will
+// do.
+TEST(ServeFaults, AWebPageCannotAskUnderAnotherName) {
+  ServedProgram server({"--quiet"});
+  const auto ask = [&](const std::string& host) {
+    HttpClient client = server.client();
+    client.send("GET /v1/models HTTP/1.1\r\nHost: " + host + "\r\n\r\n");
+    return client.answer();
+  };
+  for (const char* own : {"localhost", "LOCALHOST:8000", "127.0.0.1:8000", "[::1]:8000", "my.localhost"})
+    EXPECT_EQ(ask(own).status, 200) << own;
+  for (const char* other : {"evil.example", "evil.example:8000", "localhost.evil.example"}) {
+    const HttpAnswer answer = ask(other);
+    EXPECT_EQ(answer.status, 403) << other;
+    EXPECT_EQ(error_of(answer)["type"], "permission_error");
+  }
+}
+
+TEST(ServeFaults, HealthFollowsTheEngine) {
+  ServedProgram server({"--listen", "tcp://127.0.0.1:*", "--wait-for-draft-workers", "1"},
+                       ServedProgram::Wait::kNot);
+  ASSERT_TRUE(server.process().says("tcp://127.0.0.1:")) << server.process().err();
+  const HttpAnswer loading = server.client().get("/health");
+  EXPECT_EQ(loading.status, 503);
+  EXPECT_EQ(error_of(loading)["message"], "Loading model");
+  EXPECT_EQ(server.post("/v1/completions", kShort).status, 503);
+  EXPECT_EQ(server.client().get("/v1/models").status, 200);
+
+  const std::string said = server.process().err();
+  const size_t begin = said.find("tcp://127.0.0.1:");
+  const std::string address = said.substr(begin, said.find_first_not_of("0123456789", begin + 16) - begin);
+  const TemporaryDirectory directory;
+  BackgroundProcess worker(directory, "worker",
+                           {outrider_path(), "draft-worker", "--connect", address, "--drafter", "ngram"});
+  ASSERT_TRUE(server.process().says("outrider: serving")) << server.process().err();
+  const json ready = json::parse(server.client().get("/health").body);
+  EXPECT_EQ(ready["draft_workers"], 1);
+  EXPECT_EQ(ready["degraded"], false);
+  EXPECT_EQ(server.complete(kShort)["usage"]["completion_tokens"], 5);
+
+  worker.signal(SIGKILL);
+  worker.wait();
+  EXPECT_TRUE(until([&] { return json::parse(server.client().get("/health").body)["degraded"] == true; }));
+  EXPECT_EQ(server.complete(kShort)["usage"]["completion_tokens"], 5) << "at plain speed";
+}
+
+TEST(ServeFaults, SigtermLetsTextsEnd) {
+  ServedProgram server({"--max-num-seqs", "2", "--quiet"});
+  HttpClient client = server.client();
+  client.send(post_text("/v1/completions", endless(2).dump()));
+  ASSERT_EQ(client.head().status, 200);
+  ASSERT_TRUE(client.event().has_value());
+  server.process().signal(SIGTERM);
+  const Events events = read_events(client);
+  EXPECT_TRUE(events.is_done);
+  EXPECT_EQ(server.process().wait(), 0) << server.process().err();
+}
+
+TEST(ServeFaults, TextsThatDoNotEndInTimeBreakOffWithAnError) {
+  ServedProgram server({"--max-num-seqs", "1", "--drain-timeout", "0", "--quiet"});
+  HttpClient client = server.client();
+  client.send(post_text("/v1/completions", endless(16).dump()));
+  ASSERT_EQ(client.head().status, 200);
+  ASSERT_TRUE(client.event().has_value());
+  server.process().signal(SIGTERM);
+  const Events events = read_events(client);
+  EXPECT_FALSE(events.is_done) << "no [DONE] behind an error";
+  EXPECT_TRUE(client.ended_well());
+  ASSERT_TRUE(events.chunks.back().contains("error")) << events.chunks.back();
+  EXPECT_EQ(events.chunks.back()["error"]["type"], "unavailable_error");
+  EXPECT_EQ(server.process().wait(), 0) << server.process().err();
+}
+
+TEST(ServeFaults, WhoWaitsForAWholeReplyIsToldThatTheServerStops) {
+  ServedProgram server({"--max-num-seqs", "1", "--drain-timeout", "0", "--quiet"});
+  HttpClient client = server.client();
+  json whole = endless(16);
+  whole["stream"] = false;
+  client.send(post_text("/v1/completions", whole.dump()));
+  ASSERT_TRUE(until([&] {
+    return server.client()
+               .get("/metrics")
+               .body.find("outrider_num_requests_running{model_name=\"demo\"} 1\n") != std::string::npos;
+  }));
+  server.process().signal(SIGTERM);
+  const HttpAnswer answer = client.answer();
+  EXPECT_EQ(answer.status, 503);
+  EXPECT_NE(error_of(answer)["message"].get<std::string>().find("stops"), std::string::npos);
+  EXPECT_EQ(server.process().wait(), 0) << server.process().err();
+}
+
+}  // namespace
+}  // namespace outrider::testing
