@@ -51,6 +51,19 @@ class LentWorker : public testing::Test {
     return true;
   }
 
+  // Another one, which does nothing with its turns.
+  std::thread lend_one_that_counts(std::atomic<int>& turns) {
+    std::thread other([this, &turns, worker = std::shared_ptr<Transport>(hub_->connect())] {
+      ASSERT_TRUE(worker->send(kCoordinatorPeer, Heartbeat{Generation(0)}).ok());
+      hub_->lend(*worker, [&turns] {
+        ++turns;
+        return true;
+      });
+    });
+    EXPECT_TRUE(coordinator_->receive(Clock::now() + 10s));
+    return other;
+  }
+
   std::optional<uint64_t> ask(uint64_t question) {
     if (!coordinator_->send(peer_, Heartbeat{Generation(question)}).ok()) return std::nullopt;
     const auto answer = coordinator_->receive(Clock::now() + 10s);
@@ -133,14 +146,7 @@ TEST_F(LentWorker, OthersAreHeardWhileTheCoordinatorLooksAndWhileItSleeps) {
 TEST_F(LentWorker, ABusyOneDoesNotStarveTheOther) {
   lend();
   std::atomic<int> other_turns{0};
-  std::thread other([this, &other_turns, worker = std::shared_ptr<Transport>(hub_->connect())] {
-    ASSERT_TRUE(worker->send(kCoordinatorPeer, Heartbeat{Generation(0)}).ok());
-    hub_->lend(*worker, [&] {
-      ++other_turns;
-      return true;
-    });
-  });
-  ASSERT_TRUE(coordinator_->receive(Clock::now() + 10s));
+  std::thread other = lend_one_that_counts(other_turns);
   const auto end = Clock::now() + 60s;
   for (uint64_t i = 1; other_turns < 3 && Clock::now() < end; ++i) ASSERT_EQ(ask(i), i + 1);
   EXPECT_GE(other_turns, 3);
@@ -154,14 +160,7 @@ TEST_F(LentWorker, OneWithLongTurnsDoesNotStarveTheOther) {
   turn_takes_ = 25ms;
   lend();
   std::atomic<int> other_turns{0};
-  std::thread other([this, &other_turns, worker = std::shared_ptr<Transport>(hub_->connect())] {
-    ASSERT_TRUE(worker->send(kCoordinatorPeer, Heartbeat{Generation(0)}).ok());
-    hub_->lend(*worker, [&] {
-      ++other_turns;
-      return true;
-    });
-  });
-  ASSERT_TRUE(coordinator_->receive(Clock::now() + 10s));
+  std::thread other = lend_one_that_counts(other_turns);
   for (int i = 0; other_turns == 0 && i < 100; ++i) ASSERT_TRUE(ask(1));  // from here on it is lent
   const int before = other_turns;
   for (uint64_t i = 0; i < 10; ++i) ASSERT_EQ(ask(i), i + 1);
