@@ -3,9 +3,11 @@
 // Request is built of it (request_builder.h).
 #pragma once
 
+#include <array>
 #include <nlohmann/json.hpp>
 #include <span>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -22,7 +24,22 @@ const nlohmann::json* find_field(const nlohmann::json& object, const char* key);
 template <class T>
 Status take(const nlohmann::json& object, const char* key, T& to);
 
-// What every kind of request may say about how its tokens are drawn and where it ends.
+// What every kind of request may say about how its tokens are drawn and where it ends, read by
+// take_sampling, take_bias and, as they mean different things, by who takes "logprobs".
+constexpr std::array<std::string_view, 14> kSamplingFields = {"max_tokens",
+                                                              "temperature",
+                                                              "seed",
+                                                              "stop",
+                                                              "top_p",
+                                                              "top_k",
+                                                              "min_p",
+                                                              "repetition_penalty",
+                                                              "presence_penalty",
+                                                              "frequency_penalty",
+                                                              "logit_bias",
+                                                              "ignore_eos",
+                                                              "logprobs",
+                                                              "rule"};
 Status take_sampling(const nlohmann::json& object, RunOptions& to);
 Result<LogitBias> take_bias(const nlohmann::json& object);
 // [{role, content}]; a content is a text or a list of parts {"type": "text", "text": ...}, joined by line

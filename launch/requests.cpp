@@ -18,23 +18,13 @@ namespace {
 using nlohmann::json;
 
 constexpr size_t kMaxLineBytes = size_t{4} << 20;
-constexpr std::string_view kKnownKeys[] = {"prompt",
-                                           "messages",
-                                           "seed",
-                                           "max_tokens",
-                                           "temperature",
-                                           "top_k",
-                                           "top_p",
-                                           "min_p",
-                                           "repetition_penalty",
-                                           "presence_penalty",
-                                           "frequency_penalty",
-                                           "logit_bias",
-                                           "stop",
-                                           "ignore_eos",
-                                           "logprobs",
-                                           "rule",
-                                           "id"};
+
+// A line's keys: those of a request, and who it is.
+std::vector<std::string_view> known_keys() {
+  std::vector<std::string_view> keys{"prompt", "messages", "id"};
+  keys.insert(keys.end(), kSamplingFields.begin(), kSamplingFields.end());
+  return keys;
+}
 
 using Names = RequestBuilder::Names;
 
@@ -83,9 +73,9 @@ Result<PromptRequest> Reader::from_line(const std::string& text, size_t line) co
                      "; each line is a whole request: {\"prompt\": \"...\"}");
   const json object = std::move(parsed).value();
   if (!object.is_object()) return invalid_argument("not a JSON object; write {\"prompt\": \"...\"}");
+  const std::vector<std::string_view> known = known_keys();
   for (const auto& [key, value] : object.items())
-    if (std::find(std::begin(kKnownKeys), std::end(kKnownKeys), key) == std::end(kKnownKeys))
-      return unknown_key(kKnownKeys, key);
+    if (std::find(known.begin(), known.end(), key) == known.end()) return unknown_key(known, key);
 
   RunOptions o = options_;
   o.seed = hash_combine(options_.seed, line);

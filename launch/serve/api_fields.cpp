@@ -4,30 +4,15 @@
 #include <array>
 #include <nlohmann/json.hpp>
 
+#include "launch/request_fields.h"
+
 namespace outrider {
 namespace {
 
 using nlohmann::json;
 
-constexpr std::array<std::string_view, 19> kCommon = {"model",
-                                                      "n",
-                                                      "stream",
-                                                      "stream_options",
-                                                      "seed",
-                                                      "rule",
-                                                      "max_tokens",
-                                                      "temperature",
-                                                      "top_k",
-                                                      "top_p",
-                                                      "min_p",
-                                                      "repetition_penalty",
-                                                      "logit_bias",
-                                                      "stop",
-                                                      "logprobs",
-                                                      "presence_penalty",
-                                                      "ignore_eos",
-                                                      "best_of",
-                                                      "frequency_penalty"};
+// Beside kSamplingFields.
+constexpr std::array<std::string_view, 5> kCommon = {"model", "n", "best_of", "stream", "stream_options"};
 constexpr std::array<std::string_view, 2> kCompletionOnly = {"prompt", "echo"};
 constexpr std::array<std::string_view, 3> kChatOnly = {"messages", "max_completion_tokens", "top_logprobs"};
 
@@ -91,8 +76,9 @@ Status check_neutral(const Neutral& field, const json& value) {
 }  // namespace
 
 Status check_fields(ApiKind kind, const json& body) {
-  std::vector<std::string_view> known(kCommon.begin(), kCommon.end());
+  std::vector<std::string_view> known(kSamplingFields.begin(), kSamplingFields.end());
   const auto add = [&](const auto& more) { known.insert(known.end(), more.begin(), more.end()); };
+  add(kCommon);
   kind == ApiKind::kChat ? add(kChatOnly) : add(kCompletionOnly);
   for (const auto& [key, value] : body.items()) {
     if (value.is_null() || holds(known, key) || holds(kHarmless, key)) continue;
