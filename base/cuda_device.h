@@ -34,5 +34,5 @@ constexpr unsigned kAllLanes = 0xffffffffu;
 #ifdef __CUDACC__
 #include "base/cuda_device_nvcc.h"
 #else
-#include "base/emulation/block.h"
+#include "tests/emulation/block.h"
 #endif

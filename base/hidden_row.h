@@ -1,5 +1,5 @@
 // The draft distribution of one token as the state it was computed from: who holds the draft model's output
-// head (transformer/draft_head.h) makes the same integer weights of it.
+// head (transformer/model/draft_head.h) makes the same integer weights of it.
 #pragma once
 
 #include <cstdint>

@@ -17,7 +17,7 @@
 #include "coordinator/gamma/gamma_policy.h"
 #include "coordinator/live_request.h"
 #include "coordinator/metrics.h"
-#include "transformer/tokenizer.h"
+#include "transformer/tokenizer/tokenizer.h"
 
 namespace outrider {
 

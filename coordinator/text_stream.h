@@ -7,7 +7,7 @@
 #include <string_view>
 #include <vector>
 
-#include "transformer/tokenizer.h"
+#include "transformer/tokenizer/tokenizer.h"
 
 namespace outrider {
 

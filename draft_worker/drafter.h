@@ -8,7 +8,7 @@
 
 #include "base/status.h"
 #include "comm/messages.h"
-#include "transformer/model.h"
+#include "transformer/model/model.h"
 
 namespace outrider {
 

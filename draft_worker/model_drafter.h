@@ -15,8 +15,8 @@
 #include "draft_worker/strand.h"
 #include "draft_worker/strand_storage.h"
 #include "draft_worker/token_guesses.h"
-#include "transformer/draft_head.h"
-#include "transformer/token_runner.h"
+#include "transformer/model/draft_head.h"
+#include "transformer/model/token_runner.h"
 
 namespace outrider {
 

@@ -3,7 +3,7 @@
 
 #include "base/relax.h"
 #include "draft_worker/model_drafter.h"
-#include "transformer/ops/cpu_ops.h"
+#include "transformer/ops/cpu/cpu_ops.h"
 #include "transformer/sampling/penalties.h"
 
 namespace outrider {

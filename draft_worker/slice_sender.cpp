@@ -3,7 +3,7 @@
 #include <algorithm>
 
 #include "base/short_weight.h"
-#include "transformer/shard.h"
+#include "transformer/model/shard.h"
 
 namespace outrider {
 namespace {

@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "comm/messages.h"
-#include "transformer/kv_cache.h"
+#include "transformer/kv/kv_cache.h"
 
 namespace outrider {
 

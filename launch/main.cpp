@@ -8,20 +8,20 @@
 #include <sstream>
 
 #include "base/log.h"
+#include "base/program/temporary_file.h"
 #include "base/version.h"
-#include "launch/bench/bench.h"
-#include "launch/command_line.h"
-#include "launch/doctor.h"
-#include "launch/draft_worker_command.h"
-#include "launch/generate.h"
-#include "launch/keygen.h"
-#include "launch/mpi_cluster.h"
-#include "launch/quantize.h"
-#include "launch/serve/serve.h"
-#include "launch/simulate/simulate.h"
-#include "launch/study/study.h"
-#include "launch/synth/synth.h"
-#include "launch/temporary_file.h"
+#include "lab/bench/bench.h"
+#include "lab/simulate/simulate.h"
+#include "lab/study/study.h"
+#include "lab/synth/synth.h"
+#include "launch/commands/doctor.h"
+#include "launch/commands/draft_worker_command.h"
+#include "launch/commands/generate.h"
+#include "launch/commands/keygen.h"
+#include "launch/commands/quantize.h"
+#include "serve/serve.h"
+#include "start/flags/command_line.h"
+#include "start/mpi_cluster.h"
 
 namespace {
 

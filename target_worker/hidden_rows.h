@@ -10,7 +10,7 @@
 
 #include "comm/collectives.h"
 #include "target_worker/slice_slots.h"
-#include "transformer/draft_head.h"
+#include "transformer/model/draft_head.h"
 
 namespace outrider {
 

@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "comm/messages.h"
-#include "transformer/shard.h"
+#include "transformer/model/shard.h"
 
 namespace outrider {
 

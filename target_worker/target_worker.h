@@ -14,7 +14,7 @@
 #include "target_worker/hidden_rows.h"
 #include "target_worker/slice_inbox.h"
 #include "target_worker/verifier.h"
-#include "transformer/model.h"
+#include "transformer/model/model.h"
 
 namespace outrider {
 

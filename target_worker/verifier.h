@@ -10,8 +10,8 @@
 #include "base/sampling_params.h"
 #include "comm/messages.h"
 #include "comm/q_rows.h"
-#include "transformer/logits.h"
-#include "transformer/model.h"
+#include "transformer/model/logits.h"
+#include "transformer/model/model.h"
 #include "transformer/sampling/token_counts.h"
 #include "transformer/sampling/weighted_draw.h"
 

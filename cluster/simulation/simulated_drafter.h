@@ -1,6 +1,6 @@
 // A draft worker in lockstep, where it has nothing to decide: as the real one it advances the rounds of all
 // its sequences together, one token per pass. What prepares ahead is the real one,
-// launch/simulate/clocked_drafter.h.
+// lab/simulate/clocked_drafter.h.
 #pragma once
 
 #include <functional>

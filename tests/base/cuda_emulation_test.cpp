@@ -8,7 +8,7 @@
 
 #include "base/cuda_device.h"
 #include "base/cuda_peer.h"
-#include "base/emulation/stream.h"
+#include "tests/emulation/stream.h"
 
 namespace outrider::cuda {
 namespace {

@@ -9,7 +9,7 @@
 #include <thread>
 
 #include "tests/bench/model_main.h"
-#include "transformer/model.h"
+#include "transformer/model/model.h"
 
 namespace outrider::bench {
 namespace {

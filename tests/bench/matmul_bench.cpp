@@ -2,7 +2,8 @@
 // ffn 5632, vocabulary 32000), as a forward of `rows` tokens makes it, without the rest of the model.
 //   bytes/s   weights read per second of a pass        share  of the read bandwidth probed before and after
 //   ratio     time of a pass over the time of a pass with one row, taken in turns with it
-// OUTRIDER_BENCH_ISA pins an instruction set. Correctness first: a matrix of the same shape against plain loops, and equal rows for every row count.
+// OUTRIDER_BENCH_ISA pins an instruction set. Correctness first: a matrix of the same shape against plain
+// loops, and equal rows for every row count.
 #include <benchmark/benchmark.h>
 
 #include <cmath>
@@ -13,8 +14,8 @@
 
 #include "tests/bench/isa_of_environment.h"
 #include "tests/bench/read_bandwidth.h"
-#include "transformer/ops/cpu_ops.h"
-#include "transformer/ops/pack.h"
+#include "transformer/ops/cpu/cpu_ops.h"
+#include "transformer/ops/cpu/pack.h"
 
 namespace outrider::bench {
 namespace {

@@ -10,7 +10,7 @@
 
 #include "tests/bench/model_main.h"
 #include "tests/bench/read_bandwidth.h"
-#include "transformer/model.h"
+#include "transformer/model/model.h"
 
 namespace outrider::bench {
 namespace {

@@ -59,7 +59,7 @@ CONDITIONS = [
 def arguments():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--outrider", default=os.path.join(ROOT, "build/release/outrider"))
-    parser.add_argument("--prompts", default=os.path.join(ROOT, "launch/study/openings.jsonl"), help="its first four lines")
+    parser.add_argument("--prompts", default=os.path.join(ROOT, "lab/study/openings.jsonl"), help="its first four lines")
     parser.add_argument("--repetitions", type=int, default=3)
     parser.add_argument("--only", default="", help="conditions whose name has this regular expression")
     parser.add_argument("--keep", help="make the pairs here, and use those that are here already")

@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "base/buffer.h"
-#include "transformer/thread_pool.h"
+#include "transformer/model/thread_pool.h"
 
 namespace outrider::bench {
 

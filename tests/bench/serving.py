@@ -20,7 +20,7 @@ def arguments():
     parser.add_argument("--outrider", default=os.path.join(ROOT, "build/release/outrider"))
     parser.add_argument("--model", default=os.path.join(ROOT, "launch/demo_pair/target"))
     parser.add_argument("--draft-model", default=os.path.join(ROOT, "launch/demo_pair/draft"))
-    parser.add_argument("--prompts", default=os.path.join(ROOT, "launch/study/openings.jsonl"))
+    parser.add_argument("--prompts", default=os.path.join(ROOT, "lab/study/openings.jsonl"))
     parser.add_argument("--clients", type=int, nargs="+", default=[1, 2, 4, 8])
     parser.add_argument("--requests", type=int, default=4, help="of each client")
     parser.add_argument("--max-tokens", type=int, default=128)

@@ -5,7 +5,7 @@
 
 #include <memory>
 
-#include "transformer/model.h"
+#include "transformer/model/model.h"
 
 namespace outrider {
 

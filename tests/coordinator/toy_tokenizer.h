@@ -2,7 +2,7 @@
 // "?".
 #pragma once
 
-#include "transformer/tokenizer.h"
+#include "transformer/tokenizer/tokenizer.h"
 
 namespace outrider {
 

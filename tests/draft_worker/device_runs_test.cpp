@@ -7,8 +7,8 @@
 
 #include "draft_worker/drafter.h"
 #include "tests/support/test_models.h"
-#include "transformer/cuda_backend.h"
-#include "transformer/token_runner.h"
+#include "transformer/model/cuda_backend.h"
+#include "transformer/model/token_runner.h"
 
 namespace outrider {
 namespace {

@@ -5,7 +5,7 @@
 #include <random>
 
 #include "tests/support/test_cluster.h"
-#include "transformer/cuda_backend.h"
+#include "transformer/model/cuda_backend.h"
 
 namespace outrider {
 namespace {

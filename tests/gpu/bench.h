@@ -9,9 +9,9 @@
 #include <vector>
 
 #include "base/cuda.h"
-#include "transformer/cuda_backend.h"
-#include "transformer/model_config.h"
-#include "transformer/weights.h"
+#include "transformer/files/model_config.h"
+#include "transformer/model/cuda_backend.h"
+#include "transformer/model/weights.h"
 
 namespace outrider::gpu {
 

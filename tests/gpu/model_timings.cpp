@@ -4,8 +4,8 @@
 #include "comm/collectives.h"
 #include "tests/gpu/bench.h"
 #include "tests/gpu/measure.h"
-#include "transformer/cuda/model.h"
-#include "transformer/token_runner.h"
+#include "transformer/model/cuda/model.h"
+#include "transformer/model/token_runner.h"
 
 namespace outrider::gpu {
 namespace {

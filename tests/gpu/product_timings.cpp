@@ -4,7 +4,7 @@
 #include "tests/gpu/bench.h"
 #include "tests/gpu/cublas.h"
 #include "tests/gpu/measure.h"
-#include "transformer/cuda/model.h"
+#include "transformer/model/cuda/model.h"
 
 namespace outrider::gpu {
 namespace {

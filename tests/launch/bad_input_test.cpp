@@ -2,7 +2,7 @@
 // and the remedy, nothing on standard output and no file left behind.
 #include <gtest/gtest.h>
 
-#include "program.h"
+#include "tests/support/program.h"
 
 namespace outrider::testing {
 namespace {

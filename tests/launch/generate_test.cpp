@@ -5,7 +5,7 @@
 #include <nlohmann/json.hpp>
 #include <sstream>
 
-#include "program.h"
+#include "tests/support/program.h"
 
 namespace outrider::testing {
 namespace {

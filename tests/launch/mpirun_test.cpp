@@ -6,8 +6,8 @@
 #include <nlohmann/json.hpp>
 #include <thread>
 
-#include "background_process.h"
-#include "program.h"
+#include "tests/support/background_process.h"
+#include "tests/support/program.h"
 
 namespace outrider::testing {
 namespace {

@@ -7,7 +7,7 @@
 #include <nlohmann/json.hpp>
 #include <optional>
 
-#include "background_process.h"
+#include "tests/support/background_process.h"
 
 namespace outrider::testing {
 

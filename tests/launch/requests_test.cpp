@@ -4,7 +4,7 @@
 #include <nlohmann/json.hpp>
 #include <sstream>
 
-#include "program.h"
+#include "tests/support/program.h"
 
 namespace outrider::testing {
 namespace {
@@ -123,9 +123,8 @@ TEST_F(Requests, ResumedOutputIsThatOfOneRun) {
   const std::string expected = read_file(whole);
   // What a run leaves that is killed while it writes its fourth result.
   const std::string left = dir_.write("left.jsonl", first_lines(expected, 3) + "{\"finish_reason\": \"st");
-  const Outcome resumed =
-      generate({"--prompts", file, "--draft-model", demo_draft(), "--resume", left, "--output",
-                dir_ / "resumed.jsonl", "--report", dir_ / "report.json"});
+  const Outcome resumed = generate({"--prompts", file, "--draft-model", demo_draft(), "--resume", left,
+                                    "--output", dir_ / "resumed.jsonl", "--report", dir_ / "report.json"});
   ASSERT_TRUE(resumed.succeeded()) << resumed.describe();
   EXPECT_NE(resumed.err.find("3 of 6 requests are finished in " + left), std::string::npos)
       << resumed.describe();

@@ -3,7 +3,7 @@
 
 #include <nlohmann/json.hpp>
 
-#include "program.h"
+#include "tests/support/program.h"
 
 namespace outrider::testing {
 namespace {

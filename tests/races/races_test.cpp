@@ -8,7 +8,7 @@
 #include "base/cuda_device.h"
 #include "base/cuda_flags.h"
 #include "base/cuda_peer.h"
-#include "base/emulation/races.h"
+#include "tests/emulation/races.h"
 
 namespace outrider::cuda {
 namespace {

@@ -1,7 +1,7 @@
 // Fails every test in which the race checker found something.
 #include <gtest/gtest.h>
 
-#include "base/emulation/races.h"
+#include "tests/emulation/races.h"
 
 namespace outrider::cuda {
 namespace {

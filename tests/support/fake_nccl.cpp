@@ -8,7 +8,7 @@
 #include <mutex>
 #include <vector>
 
-#include "base/emulation/stream.h"
+#include "tests/emulation/stream.h"
 
 namespace outrider::testing {
 namespace {

@@ -17,8 +17,8 @@
 #include "comm/collectives.h"
 #include "tests/support/source_dir.h"
 #include "tests/support/temporary_directory.h"
-#include "transformer/model.h"
-#include "transformer/safetensors.h"
+#include "transformer/files/safetensors.h"
+#include "transformer/model/model.h"
 
 namespace outrider::testing {
 

@@ -4,7 +4,7 @@
 #include <numeric>
 #include <tuple>
 
-#include "transformer/ops/device_matrix.h"
+#include "transformer/ops/cuda/device_matrix.h"
 #include "transformer/ops/kv_layout.h"
 
 namespace outrider::cuda {

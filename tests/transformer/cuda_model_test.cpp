@@ -1,7 +1,7 @@
 // The model on a CUDA device, or on its emulation: the suite, and what only this back-end has.
 #include "tests/transformer/model_suite.h"
-#include "transformer/cuda/model.h"
-#include "transformer/cuda_backend.h"
+#include "transformer/model/cuda/model.h"
+#include "transformer/model/cuda_backend.h"
 
 namespace outrider {
 

@@ -8,8 +8,8 @@
 #include <random>
 #include <vector>
 
-#include "transformer/cuda_backend.h"
-#include "transformer/ops/cuda_ops.h"
+#include "transformer/model/cuda_backend.h"
+#include "transformer/ops/cuda/cuda_ops.h"
 
 namespace outrider::cuda {
 

@@ -1,6 +1,6 @@
 // Quantised states and the int8 head: the same bits as plain loops give, and as little error as theory
 // allows.
-#include "transformer/draft_head.h"
+#include "transformer/model/draft_head.h"
 
 #include <gtest/gtest.h>
 
@@ -8,9 +8,9 @@
 #include <random>
 
 #include "tests/support/test_models.h"
-#include "transformer/ops/isa.h"
-#include "transformer/quantized_file.h"
-#include "transformer/weight_map.h"
+#include "transformer/files/quantized_file.h"
+#include "transformer/files/weight_map.h"
+#include "transformer/ops/cpu/isa.h"
 
 namespace outrider {
 namespace {

@@ -1,4 +1,4 @@
-#include "transformer/json_file.h"
+#include "transformer/files/json_file.h"
 
 #include <gtest/gtest.h>
 

@@ -1,11 +1,11 @@
-#include "transformer/kv_cache.h"
+#include "transformer/kv/kv_cache.h"
 
 #include <gtest/gtest.h>
 
 #include <map>
 #include <random>
 
-#include "transformer/cpu_kv_storage.h"
+#include "transformer/kv/cpu_kv_storage.h"
 
 namespace outrider {
 namespace {

@@ -1,4 +1,4 @@
-#include "transformer/model_config.h"
+#include "transformer/files/model_config.h"
 
 #include <gtest/gtest.h>
 

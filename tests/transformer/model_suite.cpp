@@ -10,8 +10,8 @@
 #include <random>
 
 #include "tests/support/temporary_directory.h"
-#include "transformer/quantized_file.h"
-#include "transformer/safetensors.h"
+#include "transformer/files/quantized_file.h"
+#include "transformer/files/safetensors.h"
 
 namespace outrider {
 namespace {

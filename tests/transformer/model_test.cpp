@@ -1,8 +1,8 @@
 // The model on the CPU: the suite, and every instruction set.
-#include "transformer/model.h"
+#include "transformer/model/model.h"
 
 #include "tests/transformer/model_suite.h"
-#include "transformer/ops/cpu_ops.h"
+#include "transformer/ops/cpu/cpu_ops.h"
 
 namespace outrider {
 

@@ -6,10 +6,10 @@
 #include <map>
 #include <random>
 
-#include "transformer/ops/cpu_ops.h"
-#include "transformer/ops/matmul_inputs.h"
-#include "transformer/ops/matmul_kernels.h"
-#include "transformer/ops/pack.h"
+#include "transformer/ops/cpu/cpu_ops.h"
+#include "transformer/ops/cpu/matmul_inputs.h"
+#include "transformer/ops/cpu/matmul_kernels.h"
+#include "transformer/ops/cpu/pack.h"
 
 namespace outrider {
 namespace {
@@ -184,8 +184,8 @@ TEST(Bf16Kernels, DotProductInstructionAndMultiplyAddGiveTheSameBits) {
   }
 }
 
-// 32 columns at a time: even and odd products apart, both added, then to the sum. Were the matrix unit's order
-// another on some processor, "amx" would not be one instruction set.
+// 32 columns at a time: even and odd products apart, both added, then to the sum. Were the matrix unit's
+// order another on some processor, "amx" would not be one instruction set.
 TEST(Bf16Kernels, TheMatrixUnitAddsInTheOrderThatItsDocumentationSays) {
   if (!isa_has_amx()) GTEST_SKIP() << "no AMX on this machine";
   ThreadPool pool(1);
@@ -308,7 +308,8 @@ struct Layer {
       for (int64_t slot = 0; slot < kBlockTokens; ++slot)
         for (int64_t head = 0; head < kv_heads; ++head) {
           std::vector<float> key, value;
-          for (int64_t i = 0; i < head_dim; ++i) key.push_back(normal(random)), value.push_back(normal(random));
+          for (int64_t i = 0; i < head_dim; ++i)
+            key.push_back(normal(random)), value.push_back(normal(random));
           store_kv(view, block, slot, head, key, value);
           text[{block, slot, head}] = {key, value};
         }
@@ -338,8 +339,8 @@ void expect_attention(const Layer& layer, const AttentionRow& row, int64_t kv_he
   }
   for (int64_t p = 0; p <= row.position; ++p)
     for (size_t i = 0; i < q.size(); ++i)
-      expected[i] += weights[static_cast<size_t>(p)] / total *
-                     static_cast<double>(stored(layer.type, at(p).second[i]));
+      expected[i] +=
+          weights[static_cast<size_t>(p)] / total * static_cast<double>(stored(layer.type, at(p).second[i]));
   for (size_t i = 0; i < q.size(); ++i) EXPECT_NEAR(static_cast<double>(out[i]), expected[i], 1e-5);
 }
 

@@ -1,4 +1,4 @@
-#include "transformer/safetensors.h"
+#include "transformer/files/safetensors.h"
 
 #include <gtest/gtest.h>
 #include <unistd.h>

@@ -1,8 +1,8 @@
-#include "transformer/shard.h"
+#include "transformer/model/shard.h"
 
 #include <gtest/gtest.h>
 
-#include "transformer/weights.h"
+#include "transformer/model/weights.h"
 
 namespace outrider {
 namespace {

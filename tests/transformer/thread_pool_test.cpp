@@ -1,5 +1,5 @@
 // Every index of every loop is done exactly once, whoever takes it.
-#include "transformer/thread_pool.h"
+#include "transformer/model/thread_pool.h"
 
 #include <gtest/gtest.h>
 

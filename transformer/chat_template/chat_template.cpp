@@ -1,10 +1,10 @@
-#include "transformer/chat_template.h"
+#include "transformer/chat_template/chat_template.h"
 
 #include <nlohmann/json.hpp>
 
 #include "transformer/chat_template/interpreter.h"
 #include "transformer/chat_template/syntax.h"
-#include "transformer/json_file.h"
+#include "transformer/files/json_file.h"
 #include "transformer/tokenizer/json_view.h"
 #include "transformer/tokenizer/tokenizer_config.h"
 #include "transformer/tokenizer/utf8.h"

@@ -3,7 +3,7 @@
 #pragma once
 
 #include "base/cuda_device.h"
-#include "transformer/ops/cuda_ops.h"
+#include "transformer/ops/cuda/cuda_ops.h"
 
 namespace outrider::cuda {
 

@@ -7,8 +7,8 @@
 
 #include <cstdint>
 
-#include "transformer/kv_shape.h"
-#include "transformer/ops/cuda_layout.h"
+#include "transformer/kv/kv_shape.h"
+#include "transformer/ops/cuda/cuda_layout.h"
 
 namespace outrider::cuda {
 

@@ -3,7 +3,7 @@
 #pragma once
 
 #include "base/cuda_device.h"
-#include "transformer/ops/cuda_layout.h"
+#include "transformer/ops/cuda/cuda_layout.h"
 
 namespace outrider::cuda {
 

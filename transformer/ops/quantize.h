@@ -1,11 +1,11 @@
-// Symmetric quantisation of weights: the one definition behind loading, `outrider quantize` and tests. Devices
-// quantise by weight_codes.h, with the same bits.
+// Symmetric quantisation of weights: the one definition behind loading, `outrider quantize` and tests.
+// Devices quantise by weight_codes.h, with the same bits.
 #pragma once
 
 #include <cstdint>
 #include <span>
 
-#include "transformer/ops/packed_matrix.h"
+#include "transformer/ops/cpu/packed_matrix.h"
 
 namespace outrider {
 

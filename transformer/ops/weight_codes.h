@@ -9,7 +9,7 @@
 #include "base/bfloat16.h"
 #include "base/float8.h"
 #include "base/shared_code.h"
-#include "transformer/ops/packed_matrix.h"
+#include "transformer/ops/cpu/packed_matrix.h"
 
 namespace outrider {
 

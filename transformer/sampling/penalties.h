@@ -5,9 +5,9 @@
 #include <span>
 
 #include "base/sampling_params.h"
+#include "transformer/model/shard.h"
 #include "transformer/sampling/token_counts.h"
 #include "transformer/sampling/token_math.h"
-#include "transformer/shard.h"
 
 namespace outrider {
 

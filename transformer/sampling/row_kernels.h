@@ -12,8 +12,8 @@
 #include <span>
 
 #include "base/random.h"
+#include "transformer/model/shard.h"
 #include "transformer/sampling/token_math.h"
-#include "transformer/shard.h"
 
 namespace outrider {
 

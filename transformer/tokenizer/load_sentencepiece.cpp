@@ -1,5 +1,5 @@
 // tokenizer.model: a SentencePiece BPE model as Llama 2 and Mistral ship it.
-#include "transformer/json_file.h"
+#include "transformer/files/json_file.h"
 #include "transformer/tokenizer/loaders.h"
 #include "transformer/tokenizer/pipeline_tokenizer.h"
 #include "transformer/tokenizer/sentencepiece_bpe.h"

@@ -5,7 +5,7 @@
 #include <memory>
 
 #include "base/status.h"
-#include "transformer/tokenizer.h"
+#include "transformer/tokenizer/tokenizer.h"
 
 namespace outrider {
 

@@ -6,11 +6,11 @@
 #include <vector>
 
 #include "base/status.h"
-#include "transformer/tokenizer.h"
 #include "transformer/tokenizer/added_tokens.h"
 #include "transformer/tokenizer/decoder.h"
 #include "transformer/tokenizer/normalizer.h"
 #include "transformer/tokenizer/pretokenizer.h"
+#include "transformer/tokenizer/tokenizer.h"
 #include "transformer/tokenizer/vocabulary.h"
 #include "transformer/tokenizer/word_model.h"
 

@@ -1,6 +1,6 @@
 #include <algorithm>
 
-#include "transformer/tokenizer.h"
+#include "transformer/tokenizer/tokenizer.h"
 
 namespace outrider {
 namespace {

@@ -1,4 +1,4 @@
-#include "transformer/tokenizer.h"
+#include "transformer/tokenizer/tokenizer.h"
 #include "transformer/tokenizer/utf8.h"
 
 namespace outrider {

@@ -1,5 +1,5 @@
 #include "transformer/tokenizer/tokenizer_config.h"
-#include "transformer/json_file.h"
+#include "transformer/files/json_file.h"
 
 #include <charconv>
 #include <nlohmann/json.hpp>

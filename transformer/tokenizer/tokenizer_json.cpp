@@ -1,7 +1,7 @@
 // tokenizer.json of the Hugging Face tokenizers library, model type BPE.
 #include <nlohmann/json.hpp>
 
-#include "transformer/json_file.h"
+#include "transformer/files/json_file.h"
 #include "transformer/tokenizer/bpe_model.h"
 #include "transformer/tokenizer/json_view.h"
 #include "transformer/tokenizer/loaders.h"

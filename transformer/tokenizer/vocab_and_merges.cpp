@@ -1,7 +1,7 @@
 // The files of GPT-2 (Radford et al. 2019): vocab.json maps tokens to ids, merges.txt has one merge per line.
 #include <nlohmann/json.hpp>
 
-#include "transformer/json_file.h"
+#include "transformer/files/json_file.h"
 #include "transformer/tokenizer/bpe_model.h"
 #include "transformer/tokenizer/json_view.h"
 #include "transformer/tokenizer/loaders.h"

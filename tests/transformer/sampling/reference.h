@@ -15,8 +15,8 @@
 #include "base/philox.h"
 #include "base/sampling_params.h"
 #include "comm/collectives.h"
+#include "transformer/model/shard.h"
 #include "transformer/sampling/row_kernels.h"
-#include "transformer/shard.h"
 
 namespace outrider::reference {
 

@@ -1,6 +1,6 @@
 // Where a model's chat template is found.
 #include "tests/transformer/tokenizer/tokenizer_fixtures.h"
-#include "transformer/chat_template.h"
+#include "transformer/chat_template/chat_template.h"
 
 namespace outrider {
 namespace {

@@ -1,6 +1,6 @@
 // Templates against Jinja as transformers sets it up (tests/goldens/make_tokenizer_goldens.py).
 #include "tests/transformer/tokenizer/tokenizer_fixtures.h"
-#include "transformer/chat_template.h"
+#include "transformer/chat_template/chat_template.h"
 
 namespace outrider {
 namespace {

@@ -2,7 +2,7 @@
 #include <chrono>
 
 #include "tests/transformer/tokenizer/tokenizer_fixtures.h"
-#include "transformer/chat_template.h"
+#include "transformer/chat_template/chat_template.h"
 
 namespace outrider {
 namespace {

@@ -14,7 +14,7 @@
 #include "tests/support/source_dir.h"
 #include "tests/support/temporary_directory.h"
 #include "tests/transformer/test_data.h"
-#include "transformer/tokenizer.h"
+#include "transformer/tokenizer/tokenizer.h"
 
 namespace outrider {
 

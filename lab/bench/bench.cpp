@@ -1,0 +1,303 @@
+#include "lab/bench/bench.h"
+
+#include <algorithm>
+#include <cstdio>
+#include <nlohmann/json.hpp>
+
+#include "base/program/exit_codes.h"
+#include "comm/cores.h"
+#include "lab/bench/machine.h"
+#include "lab/bench/results.h"
+#include "lab/bench/verify_curve.h"
+#include "requests/output.h"
+#include "start/device.h"
+
+namespace outrider {
+namespace {
+
+constexpr const char* kDefaultPrompts[] = {"Once upon a time", "The little dog was", "One day, a girl"};
+constexpr int kCurveRows = 16;
+
+int threads_of(const RunOptions& run) { return run.threads > 0 ? run.threads : usable_cores(); }
+bool computes_on_device(const RunOptions& run) {
+  const auto choice = parse_device(run.device);
+  return choice.ok() && choice->kind == Device::Kind::kCuda;
+}
+
+class Bench {
+ public:
+  explicit Bench(BenchOptions options)
+      : options_(std::move(options)),
+        on_device_(computes_on_device(options_.run)),
+        probe_(threads_of(options_.run)) {}
+
+  Status run() {
+    RETURN_IF_ERROR(set_up());
+    RETURN_IF_ERROR(check_texts());
+    results_.peak_memory_bytes = peak_memory_bytes();
+    for (int turn = 0; turn < options_.repetitions; ++turn) {
+      tell(fmt::format("turn {} of {}", turn + 1, options_.repetitions));
+      RETURN_IF_ERROR(take_turn());
+    }
+    probe();
+    summarise();
+    return write();
+  }
+
+ private:
+  // Everything of one policy, over all turns.
+  struct Samples {
+    std::vector<double> tokens_per_second, speedup, overhead;
+    RoundSeconds rounds;
+    double round_count = 0;
+    RoundSums sums;
+    bool identical = true;
+  };
+
+  void tell(const std::string& line) const {
+    if (!options_.run.quiet) std::fprintf(stderr, "%s\n", line.c_str());
+  }
+
+  Status set_up() {
+    RunOptions& run = options_.run;
+    probe();
+    probe_.release();
+    reset_peak_memory();
+    const auto started = Clock::now();
+    ASSIGN_OR_RETURN(prepared_, prepare(run));
+    ASSIGN_OR_RETURN(prompts_, read_prompts());
+    RETURN_IF_ERROR(plan_context());
+    ASSIGN_OR_RETURN(models_, LocalModels::load(run, prepared_));
+    session_.emplace(run, prepared_, models_);
+    const auto loaded = Clock::now();
+    ASSIGN_OR_RETURN(const RunTimes first,
+                     session_->run({prompts_.front()}, BenchPolicy::fixed(options_.gammas.front())));
+    results_.startup_seconds =
+        std::chrono::duration<double>(loaded - started).count() + first.first_token_seconds;
+    RETURN_IF_ERROR(lengthen_prompts());
+    std::vector<int> rows;
+    for (int m = 1; m <= kCurveRows; ++m) rows.push_back(m);
+    for (const int gamma : options_.gammas)
+      if (gamma + 1 > kCurveRows) rows.push_back(gamma + 1);
+    curve_.emplace(models_, prompts_.front().request.prompt, std::move(rows));
+    return {};
+  }
+
+  Result<std::vector<PromptRequest>> read_prompts() {
+    RunOptions run = options_.run;
+    const auto chat = load_chat_template(run.model);
+    if (run.prompt || !run.prompts_file.empty())
+      return read_requests(run, *prepared_.tokenizer, chat, max_len(), vocab());
+    std::vector<PromptRequest> prompts;
+    for (const char* text : kDefaultPrompts) {
+      run.prompt = text;
+      ASSIGN_OR_RETURN(auto one, read_requests(run, *prepared_.tokenizer, chat, max_len(), vocab()));
+      prompts.push_back(std::move(one.front()));
+    }
+    return prompts;
+  }
+  int64_t max_len() const { return prepared_.max_model_len; }
+  int64_t vocab() const { return prepared_.target.vocab_size; }
+
+  // Buffers are planned for the texts that will be, as memory is reported.
+  Status plan_context() {
+    int64_t longest = options_.context;
+    for (const PromptRequest& prompt : prompts_)
+      longest = std::max<int64_t>(longest, static_cast<int64_t>(prompt.request.prompt.size()));
+    longest += options_.run.max_tokens;
+    if (longest > max_len())
+      return invalid_argument(
+          fmt::format("prompts and --max-tokens need {} positions, the model has {}", longest, max_len()));
+    if (options_.run.max_model_len == 0) limit_context(prepared_, longest + kCurveRows);
+    return {};
+  }
+
+  // The target's own text, so that acceptance there is that of real use.
+  Status lengthen_prompts() {
+    for (PromptRequest& prompt : prompts_) {
+      const auto wanted = static_cast<size_t>(options_.context);
+      auto& ids = prompt.request.prompt;
+      if (ids.size() >= wanted) continue;
+      PromptRequest longer = prompt;
+      longer.request.max_tokens = static_cast<int32_t>(wanted - ids.size());
+      ASSIGN_OR_RETURN(const RunTimes run, session_->run({longer}, BenchPolicy::fixed(0)));
+      ids.insert(ids.end(), run.texts.front().begin(), run.texts.front().end());
+    }
+    return {};
+  }
+
+  // Equal bytes before any time: also the warm-up of everything that is timed.
+  Status check_texts() {
+    tell("checking texts");
+    ASSIGN_OR_RETURN(const RunTimes plain, session_->run(prompts_, BenchPolicy::fixed(0)));
+    texts_ = plain.texts;
+    for (const BenchPolicy& policy : policies()) {
+      ASSIGN_OR_RETURN(const RunTimes run, session_->run(prompts_, policy));
+      if (run.texts != texts_)
+        return malformed(
+            fmt::format("with {} the text differs from plain decoding: nothing was timed", policy.policy));
+    }
+    return {};
+  }
+
+  void probe() {
+    if (!on_device_) bandwidths_.push_back(probe_.measure());
+  }
+
+  Status take_turn() {
+    probe();
+    RETURN_IF_ERROR(curve_->turn());
+    ASSIGN_OR_RETURN(const RunTimes plain, session_->run(prompts_, BenchPolicy::fixed(0)));
+    add(BenchPolicy::fixed(0), plain, plain);
+    for (const BenchPolicy& policy : policies()) {
+      ASSIGN_OR_RETURN(const RunTimes run, session_->run(prompts_, policy));
+      add(policy, run, plain);
+    }
+    return {};
+  }
+
+  // Everything but plain decoding: what is asked for, then what a user gets who asks for nothing.
+  std::vector<BenchPolicy> policies() const {
+    std::vector<BenchPolicy> all;
+    for (const int gamma : options_.gammas) all.push_back(BenchPolicy::fixed(gamma));
+    all.push_back({.policy = options_.run.policy(), .longest = options_.gammas.back()});
+    return all;
+  }
+
+  void add(const BenchPolicy& policy, const RunTimes& run, const RunTimes& plain) {
+    Samples& samples = samples_[policy.policy];
+    samples.tokens_per_second.push_back(run.tokens_per_second());
+    samples.speedup.push_back(run.tokens_per_second() / plain.tokens_per_second());
+    samples.overhead.push_back(run.median_overhead());
+    for (const RoundSeconds& round : run.rounds) samples.rounds += round;
+    samples.round_count += static_cast<double>(run.rounds.size());
+    samples.sums.add(run.sums);
+    samples.identical &= run.texts == texts_;
+  }
+
+  GammaResult result_of(const BenchPolicy& policy) const {
+    const Samples& samples = samples_.at(policy.policy);
+    return {.gamma = policy.longest,
+            .tokens_per_second = Spread::of(samples.tokens_per_second),
+            .speedup = Spread::of(samples.speedup),
+            .acceptance_rate = samples.sums.acceptance(),
+            .tokens_per_pass = samples.sums.block_efficiency(),
+            .identical_output = samples.identical,
+            .round = samples.rounds / std::max(1.0, samples.round_count),  // long drafts may leave none
+            .overhead_median = median(samples.overhead)};
+  }
+
+  void summarise() {
+    BenchResults& r = results_;
+    r.target = prepared_.target_info.name;
+    r.draft = prepared_.draft_info.name;
+    r.prompts = static_cast<int>(prompts_.size());
+    r.tokens = options_.run.max_tokens;
+    r.repetitions = options_.repetitions;
+    r.context = options_.context;
+    r.temperature = static_cast<double>(options_.run.temperature);
+    r.machine = {.threads = threads_of(options_.run),
+                 .isa = models_.target.front()->isa(),
+                 .bandwidth = Spread::of(bandwidths_)};
+    if (!on_device_) {
+      r.machine.bandwidth_before = bandwidths_.front();
+      r.machine.bandwidth_after = bandwidths_.back();
+    }
+    const double one = curve_->seconds(1);
+    for (const int rows : curve_->rows())
+      r.curve.push_back({rows, curve_->seconds(rows), curve_->seconds(rows) / one});
+    r.draft_step_seconds = curve_->draft_step_seconds();
+    r.plain = result_of(BenchPolicy::fixed(0));
+    const double plain_step = one + r.plain.round.verification + r.plain.round.commit;
+    for (const int gamma : options_.gammas) {
+      GammaResult run = result_of(BenchPolicy::fixed(gamma));
+      const double round =
+          run.round.draft + curve_->seconds(gamma + 1) + run.round.verification + run.round.commit;
+      run.predicted_speedup = predicted_speedup(run.acceptance_rate, gamma, round, plain_step);
+      r.runs.push_back(std::move(run));
+    }
+    r.policy = options_.run.policy();
+    r.by_policy = result_of(policies().back());
+    sum_memory();
+    if (on_device_) return;
+    r.decode_bandwidth_share =
+        r.decode_bytes_per_token * r.plain.tokens_per_second.median / r.machine.bandwidth.median;
+    r.forward_bandwidth_share = r.decode_bytes_per_token / r.plain.round.forward / r.machine.bandwidth.median;
+  }
+
+  void sum_memory() {
+    BenchResults& r = results_;
+    const auto bytes_of_kv = [&](const ModelConfig& config, int64_t positions) {
+      const int64_t element = options_.run.kv_dtype == "fp32" || config.torch_dtype == Dtype::kF32 ? 4 : 2;
+      return 2 * element * config.num_layers * config.kv_size() * positions;
+    };
+    double target_bytes = 0;
+    for (const auto& model : models_.target) target_bytes += static_cast<double>(model->weight_bytes());
+    r.weight_bytes = static_cast<int64_t>(target_bytes);
+    for (const auto& model : models_.target)
+      r.kv_bytes += bytes_of_kv(prepared_.target, model->kv().num_blocks() * kBlockTokens) /
+                    static_cast<int64_t>(models_.target.size());
+    if (models_.draft) {
+      r.weight_bytes += models_.draft->weight_bytes();
+      r.kv_bytes += bytes_of_kv(*prepared_.draft, models_.draft->kv().num_blocks() * kBlockTokens);
+    }
+    // One token reads every weight but the embedding, of which it reads one row, and the KV of the text.
+    const ModelConfig& config = prepared_.target;
+    const int64_t element = config.torch_dtype == Dtype::kF32 ? 4 : 2;
+    const int64_t embedding =
+        config.tie_word_embeddings ? 0 : config.vocab_size * config.hidden_size * element;
+    int64_t context = 0;
+    for (const PromptRequest& prompt : prompts_)
+      context += static_cast<int64_t>(prompt.request.prompt.size());
+    context = context / static_cast<int64_t>(prompts_.size()) + options_.run.max_tokens / 2;
+    r.decode_bytes_per_token =
+        target_bytes - static_cast<double>(embedding) + static_cast<double>(bytes_of_kv(config, context));
+  }
+
+  Status write() const {
+    std::fputs(bench_tables(results_).c_str(), stdout);
+    if (std::fflush(stdout) != 0) return unavailable("standard output cannot be written");
+    if (!options_.run.report_file.empty())
+      RETURN_IF_ERROR(
+          write_file(options_.run.report_file, bench_json(results_).dump(2) + "\n").in("--report"));
+    if (!options_.csv_file.empty())
+      RETURN_IF_ERROR(write_file(options_.csv_file, bench_csv(results_)).in("--csv"));
+    for (const BenchPolicy& policy : policies())
+      if (!samples_.at(policy.policy).identical)
+        return malformed(fmt::format("with {} a timed text differed from plain decoding", policy.policy));
+    return {};
+  }
+
+  BenchOptions options_;
+  const bool on_device_;  // models compute there, and no host memory is what they wait for
+  ReadProbe probe_;
+  Preparation prepared_;
+  std::vector<PromptRequest> prompts_;
+  LocalModels models_;
+  std::optional<BenchSession> session_;
+  std::optional<VerifyCurve> curve_;
+  std::vector<std::vector<TokenId>> texts_;  // of plain decoding, by prompt
+  std::vector<double> bandwidths_;
+  std::map<std::string, Samples> samples_;  // by policy
+  BenchResults results_;
+};
+
+}  // namespace
+
+int run_bench(BenchOptions options) {
+  set_thread_role("coordinator");
+  Status status = complete_bench_options(options);
+  if (status.ok()) status = Bench(std::move(options)).run();
+  if (status.ok()) return kExitOk;
+  std::fprintf(stderr, "outrider: %s\n", status.message().c_str());
+  switch (status.code()) {
+    case StatusCode::kInvalidArgument:
+    case StatusCode::kNotFound:
+    case StatusCode::kUnsupported:
+      return kExitUsage;
+    default:
+      return kExitRuntime;
+  }
+}
+
+}  // namespace outrider

@@ -1,0 +1,27 @@
+// `outrider bench`: what speculation costs and gains on this machine, for a pair and a set of prompts. All
+// that is compared is measured in one run, in turns, on the same loaded models.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "start/flags/options.h"
+
+namespace outrider {
+
+struct BenchOptions {
+  RunOptions run;
+  std::vector<int> gammas{1, 2, 3, 4, 6, 8};
+  int repetitions = 5;
+  int context = 0;  // tokens that every prompt is lengthened to; 0: as it is
+  std::string csv_file;
+};
+
+void add_bench_options(CLI::App& app, BenchOptions& options);
+// Fills in what was left open: the demo pair, prompts, limits.
+Status complete_bench_options(BenchOptions& options);
+
+// Returns the exit code; errors were printed.
+int run_bench(BenchOptions options);
+
+}  // namespace outrider

@@ -1,0 +1,118 @@
+#include <CLI/CLI.hpp>
+#include <algorithm>
+#include <filesystem>
+
+#include "lab/bench/bench.h"
+
+namespace outrider {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr int kMaxBenchGamma = 32;
+
+// Beside the sources: from there, or from the build directory this program lies in.
+std::optional<fs::path> find_demo_pair() {
+  std::error_code error;
+  const fs::path program = fs::read_symlink("/proc/self/exe", error);
+  for (const fs::path& root : {fs::path("."), program.parent_path() / "../.."}) {
+    const fs::path pair = root / "launch/demo_pair";
+    if (fs::is_regular_file(pair / "target/model.safetensors", error) &&
+        fs::is_regular_file(pair / "draft/model.safetensors", error))
+      return pair.lexically_normal();
+  }
+  return std::nullopt;
+}
+
+}  // namespace
+
+void add_bench_options(CLI::App& app, BenchOptions& o) {
+  o.run.max_tokens = 64;
+  o.run.max_num_seqs = 1;
+  add_model_options(app, o.run);
+  app.add_option("-p,--prompt", o.run.prompt, "Text to continue; default: the beginnings of three stories")
+      ->group("What is measured");
+  app.add_option("--prompts", o.run.prompts_file, "JSON lines, as of `generate`")->group("What is measured");
+  app.add_option("-n,--max-tokens", o.run.max_tokens, "Tokens to generate for each prompt")
+      ->group("What is measured")
+      ->capture_default_str();
+  app.add_option("--context", o.context,
+                 "Lengthen every prompt to this many tokens, with text of the target; 0: measure it as it is")
+      ->group("What is measured")
+      ->capture_default_str();
+  app.add_option("-t,--temperature", o.run.temperature, "0: greedy")
+      ->group("What is measured")
+      ->capture_default_str();
+  app.add_option("--top-k", o.run.top_k, "As of `generate`")->group("What is measured");
+  app.add_option("--top-p", o.run.top_p, "As of `generate`")->group("What is measured");
+  app.add_option("--rule", o.run.rule,
+                 "auto, greedy, invariant or naive: rules under which the text must equal plain decoding")
+      ->group("What is measured")
+      ->capture_default_str();
+  app.add_option("-s,--seed", o.run.seed, "Seed of the text")->group("What is measured");
+  app.add_option("-g,--gammas", o.gammas, "Draft lengths to measure, e.g. 1,2,4")
+      ->delimiter(',')
+      ->group("What is measured")
+      ->capture_default_str();
+  app.add_option("-r,--repetitions", o.repetitions, "Turns of all measurements; medians are reported")
+      ->group("What is measured")
+      ->capture_default_str();
+  app.add_option("--report", o.run.report_file, "Write everything here, as JSON")->group("Reports");
+  app.add_option("--csv", o.csv_file, "Write the tables here, one figure per line")->group("Reports");
+  app.add_flag("-q,--quiet", o.run.quiet, "No progress on standard error")->group("Reports");
+  app.footer(
+      "Examples:\n"
+      "  outrider bench                                          # the demo pair\n"
+      "  outrider bench --model TARGET --draft-model DRAFT --context 256 --temperature 1 --report r.json\n"
+      "What the columns mean:\n"
+      "  plain decoding   the same engine without a drafter, one sequence\n"
+      "  bandwidth share  bytes of weights and KV read per token, times tokens per second, over the speed at "
+      "which\n"
+      "                   as many threads of this machine read memory, probed in this run between the "
+      "measurements\n"
+      "                   (with --device cuda: those bytes per second)\n"
+      "  t(M)/t(1)        time of one target pass over M tokens of one text, against one token\n"
+      "  predicted        (1 - a^(g+1)) / (1 - a) tokens per round for acceptance a, over the cost of a "
+      "round without\n"
+      "                   any protocol or scheduling: draft time, t(g+1) and verification\n"
+      "  transfer, idle   a round's time between the roles, and the coordinator's own\n"
+      "  ewma             lengths as the default policy chooses them, which learns anew in every turn\n"
+      "Text is compared with plain decoding before anything is timed; where it differs the run fails.");
+}
+
+Status complete_bench_options(BenchOptions& o) {
+  RunOptions& run = o.run;
+  if (run.model.empty() != (run.draft_model.empty() && run.drafter != "ngram"))
+    return invalid_argument(run.model.empty()
+                                ? "--model is missing: a drafter alone cannot be measured"
+                                : "--draft-model is missing: name one, or --drafter ngram; neither it nor "
+                                  "--model measures the demo pair");
+  if (run.model.empty()) {
+    const auto pair = find_demo_pair();
+    if (!pair) return not_found("the demo pair is not here; name models with --model DIR --draft-model DIR");
+    run.model = *pair / "target";
+    run.draft_model = *pair / "draft";
+  }
+  if (o.gammas.empty()) return invalid_argument("--gammas: name at least one draft length");
+  std::sort(o.gammas.begin(), o.gammas.end());
+  o.gammas.erase(std::unique(o.gammas.begin(), o.gammas.end()), o.gammas.end());
+  if (o.gammas.front() < 1 || o.gammas.back() > kMaxBenchGamma)
+    return invalid_argument(fmt::format("--gammas: each must be 1 to {}", kMaxBenchGamma));
+  if (o.repetitions < 1 || o.repetitions > 1000)
+    return invalid_argument(fmt::format("--repetitions {}: must be 1 to 1000", o.repetitions));
+  if (const int needed = 3 * (o.gammas.back() + 1); run.max_tokens < needed)
+    return invalid_argument(fmt::format("--max-tokens {}: gamma {} needs {} to time whole rounds",
+                                        run.max_tokens, o.gammas.back(), needed));
+  if (o.context < 0) return invalid_argument(fmt::format("--context {}: must not be negative", o.context));
+  if (!run.layout.empty()) return unsupported("--layout: the bench measures one process; drop it");
+  ASSIGN_OR_RETURN(const Rule rule, resolve_rule(run.rule, run.temperature));
+  if (!is_match_rule(rule))
+    return invalid_argument(fmt::format(
+        "--rule {}: its text may differ from plain decoding, and the bench compares; choose auto, greedy, "
+        "invariant or naive",
+        run.rule));
+  run.ignore_eos = true;
+  return {};
+}
+
+}  // namespace outrider

@@ -1,0 +1,198 @@
+#include "lab/bench/results.h"
+
+#include <algorithm>
+#include <nlohmann/json.hpp>
+
+#include "base/version.h"
+#include "lab/bench/verify_curve.h"
+#include "requests/report.h"
+
+namespace outrider {
+namespace {
+
+using nlohmann::json;
+
+json spread_json(const Spread& s) { return {{"median", s.median}, {"low", s.low}, {"high", s.high}}; }
+
+json round_json(const RoundSeconds& r) {
+  return {{"draft", r.draft},
+          {"transfer", r.transfer},
+          {"verify_forward", r.forward},
+          {"verification", r.verification},
+          {"commit", r.commit},
+          {"idle", r.idle},
+          {"wall", r.wall}};
+}
+
+// Without what only one length has.
+json policy_json(const GammaResult& r) {
+  return {{"tokens_per_s", r.tokens_per_second.median},
+          {"tokens_per_s_spread", spread_json(r.tokens_per_second)},
+          {"speedup", r.speedup.median},
+          {"speedup_spread", spread_json(r.speedup)},
+          {"acceptance_rate", r.acceptance_rate},
+          {"tokens_per_target_pass", r.tokens_per_pass},
+          {"identical_output", r.identical_output},
+          {"round_seconds", round_json(r.round)},
+          {"overhead_seconds_median", r.overhead_median}};
+}
+
+json run_json(const GammaResult& r) {
+  json run = policy_json(r);
+  run["gamma"] = r.gamma;
+  run["predicted_speedup"] = r.predicted_speedup;
+  return run;
+}
+
+std::string machine_lines(const BenchResults& r) {
+  const MachineResult& m = r.machine;
+  const auto context = r.context > 0 ? fmt::format(" after {} tokens of context", r.context) : std::string();
+  const std::string title = fmt::format(
+      "{} with {}: {} prompts, {} tokens each{}, temperature {:g}, {} turns, {} threads, {}\n", r.target,
+      r.draft, r.prompts, r.tokens, context, r.temperature, r.repetitions, m.threads, m.isa);
+  if (!m.is_host())
+    return title + fmt::format(
+                       "plain decoding        {:.1f} tokens/s, {:.1f} GB/s of weights and KV\n"
+                       "start to first token  {:.2f} s\n"
+                       "on the device         weights ({:.1f} MB) plus KV ({:.1f} MB)\n",
+                       r.plain.tokens_per_second.median,
+                       r.decode_bytes_per_token * r.plain.tokens_per_second.median * 1e-9, r.startup_seconds,
+                       static_cast<double>(r.weight_bytes) * 1e-6, static_cast<double>(r.kv_bytes) * 1e-6);
+  return title +
+         fmt::format(
+             "read bandwidth        {:.1f} GB/s ({:.1f} to {:.1f} over the run)\n"
+             "plain decoding        {:.1f} tokens/s, {:.0f} % of the read bandwidth ({:.0f} % in the forward "
+             "pass)\n"
+             "start to first token  {:.2f} s\n"
+             "peak memory           {:.1f} MB = {:.2f} of weights ({:.1f} MB) plus KV ({:.1f} MB)\n",
+             m.bandwidth.median * 1e-9, m.bandwidth.low * 1e-9, m.bandwidth.high * 1e-9,
+             r.plain.tokens_per_second.median, 100 * r.decode_bandwidth_share,
+             100 * r.forward_bandwidth_share, r.startup_seconds,
+             static_cast<double>(r.peak_memory_bytes) * 1e-6,
+             static_cast<double>(r.peak_memory_bytes) / static_cast<double>(r.weight_bytes + r.kv_bytes),
+             static_cast<double>(r.weight_bytes) * 1e-6, static_cast<double>(r.kv_bytes) * 1e-6);
+}
+
+std::string curve_table(const BenchResults& r) {
+  std::string out = "\n| rows M | t(M), ms | t(M)/t(1) |\n|---|---|---|\n";
+  for (const CurveResult& point : r.curve)
+    out += fmt::format("| {} | {:.3f} | {:.2f} |\n", point.rows, point.seconds * 1e3, point.ratio);
+  if (r.draft_step_seconds > 0)
+    out += fmt::format("| draft step | {:.3f} | {:.3f} |\n", r.draft_step_seconds * 1e3,
+                       r.draft_step_seconds / r.curve.front().seconds);
+  return out;
+}
+
+std::string run_table(const BenchResults& r) {
+  std::string out =
+      "\n| gamma | acceptance | tokens per pass | tokens/s (lowest to highest) | speed-up | predicted | "
+      "identical output |\n|---|---|---|---|---|---|---|\n";
+  out += fmt::format("| plain | | 1.00 | {:.1f} ({:.1f} to {:.1f}) | 1.00 | | |\n",
+                     r.plain.tokens_per_second.median, r.plain.tokens_per_second.low,
+                     r.plain.tokens_per_second.high);
+  const auto line = [&](const std::string& name, const GammaResult& g, const std::string& predicted) {
+    out +=
+        fmt::format("| {} | {:.3f} | {:.2f} | {:.1f} ({:.1f} to {:.1f}) | {:.2f} | {} | {} |\n", name,
+                    g.acceptance_rate, g.tokens_per_pass, g.tokens_per_second.median, g.tokens_per_second.low,
+                    g.tokens_per_second.high, g.speedup.median, predicted, g.identical_output ? "yes" : "NO");
+  };
+  for (const GammaResult& g : r.runs)
+    line(std::to_string(g.gamma), g, fmt::format("{:.2f}", g.predicted_speedup));
+  line(r.policy, r.by_policy, "");
+  return out;
+}
+
+std::string round_table(const BenchResults& r) {
+  std::string out =
+      "\n"
+      "| ms per round | draft | transfer | verify forward | verification | commit | idle | wall | transfer + "
+      "idle, median |\n"
+      "|---|---|---|---|---|---|---|---|---|\n";
+  const auto line = [&](const std::string& name, const GammaResult& g) {
+    const RoundSeconds& s = g.round;
+    out += fmt::format("| {} | {:.3f} | {:.3f} | {:.3f} | {:.3f} | {:.3f} | {:.3f} | {:.3f} | {:.3f} |\n",
+                       name, s.draft * 1e3, s.transfer * 1e3, s.forward * 1e3, s.verification * 1e3,
+                       s.commit * 1e3, s.idle * 1e3, s.wall * 1e3, g.overhead_median * 1e3);
+  };
+  line("plain", r.plain);
+  for (const GammaResult& g : r.runs) line(fmt::format("gamma {}", g.gamma), g);
+  line(r.policy, r.by_policy);
+  return out;
+}
+
+}  // namespace
+
+Spread Spread::of(const std::vector<double>& values) {
+  if (values.empty()) return {};
+  const auto [low, high] = std::minmax_element(values.begin(), values.end());
+  return {.median = outrider::median(values), .low = *low, .high = *high};
+}
+
+const GammaResult& BenchResults::best() const {
+  return *std::max_element(runs.begin(), runs.end(), [](const GammaResult& a, const GammaResult& b) {
+    return a.speedup.median < b.speedup.median;
+  });
+}
+
+double predicted_speedup(double acceptance, int gamma, double round_seconds, double plain_seconds) {
+  return round_seconds > 0 ? expected_tokens(acceptance, gamma) * plain_seconds / round_seconds : 0;
+}
+
+std::string bench_tables(const BenchResults& results) {
+  return machine_lines(results) + curve_table(results) + run_table(results) + round_table(results);
+}
+
+json bench_json(const BenchResults& r) {
+  json curve = json::array(), runs = json::array();
+  for (const CurveResult& point : r.curve)
+    curve.push_back({{"rows", point.rows}, {"seconds", point.seconds}, {"ratio", point.ratio}});
+  for (const GammaResult& run : r.runs) runs.push_back(run_json(run));
+  json out{{"version", kVersion},
+           {"target", r.target},
+           {"draft", r.draft},
+           {"prompts", r.prompts},
+           {"tokens", r.tokens},
+           {"repetitions", r.repetitions},
+           {"context", r.context},
+           {"temperature", r.temperature},
+           {"machine", {{"threads", r.machine.threads}, {"isa", r.machine.isa}}},
+           {"decode",
+            {{"tokens_per_s", r.plain.tokens_per_second.median},
+             {"tokens_per_s_spread", spread_json(r.plain.tokens_per_second)},
+             {"bytes_per_token", r.decode_bytes_per_token},
+             {"round_seconds", round_json(r.plain.round)},
+             {"overhead_seconds_median", r.plain.overhead_median}}},
+           {"verify_curve", curve},
+           {"draft_step_seconds", r.draft_step_seconds},
+           {"runs", runs},
+           {"policy", r.policy},
+           {"by_policy", policy_json(r.by_policy)},
+           {"best_gamma", r.best().gamma},
+           {"round_seconds", round_json(r.best().round)},
+           {"startup_seconds", r.startup_seconds},
+           {"weight_bytes", r.weight_bytes},
+           {"kv_bytes", r.kv_bytes}};
+  if (!r.machine.is_host()) return out;
+  out["machine"].update({{"read_bandwidth_bytes_per_s", r.machine.bandwidth.median},
+                         {"read_bandwidth_spread", spread_json(r.machine.bandwidth)},
+                         {"read_bandwidth_before", r.machine.bandwidth_before},
+                         {"read_bandwidth_after", r.machine.bandwidth_after}});
+  out["decode"].update({{"bandwidth_share", r.decode_bandwidth_share},
+                        {"forward_bandwidth_share", r.forward_bandwidth_share}});
+  out["peak_memory_bytes"] = r.peak_memory_bytes;
+  return out;
+}
+
+// The JSON, flattened: one figure per line.
+std::string bench_csv(const BenchResults& results) {
+  std::string out = "figure,value\n";
+  const json flat = bench_json(results).flatten();
+  for (const auto& [path, value] : flat.items()) {
+    std::string name = path.substr(1);
+    std::replace(name.begin(), name.end(), '/', '.');
+    out += fmt::format("{},{}\n", name, value.dump());
+  }
+  return out;
+}
+
+}  // namespace outrider

@@ -1,0 +1,70 @@
+// What a bench found, and how it is shown: tables for people, JSON and CSV for programs.
+#pragma once
+
+#include <nlohmann/json_fwd.hpp>
+#include <string>
+#include <vector>
+
+#include "lab/bench/session.h"
+
+namespace outrider {
+
+// A figure of every turn.
+struct Spread {
+  double median = 0, low = 0, high = 0;
+  static Spread of(const std::vector<double>& values);
+};
+
+struct MachineResult {
+  int threads = 0;
+  std::string isa;
+  // Bytes per second, over every probe of the run; 0 where models compute on a device, which reads its own
+  // memory.
+  Spread bandwidth;
+  double bandwidth_before = 0, bandwidth_after = 0;
+  bool is_host() const { return bandwidth.median > 0; }
+};
+
+struct CurveResult {
+  int rows = 0;
+  double seconds = 0, ratio = 0;
+};
+
+// Plain decoding (gamma 0), speculation of one length, or of lengths that a policy chooses.
+struct GammaResult {
+  int gamma = 0;                      // of one length
+  Spread tokens_per_second, speedup;  // speed-up: against plain decoding in the same turn
+  double predicted_speedup = 0;
+  double acceptance_rate = 0, tokens_per_pass = 0;
+  bool identical_output = false;
+  RoundSeconds round;          // means
+  double overhead_median = 0;  // of transfer and idle
+};
+
+struct BenchResults {
+  std::string target, draft;
+  int prompts = 0, tokens = 0, repetitions = 0, context = 0;
+  double temperature = 0;
+  MachineResult machine;
+  GammaResult plain;
+  std::vector<GammaResult> runs;  // of one length each
+  std::string policy;             // the default one
+  GammaResult by_policy;          // without a prediction
+  std::vector<CurveResult> curve;
+  double draft_step_seconds = 0;
+  double decode_bytes_per_token = 0, decode_bandwidth_share = 0, forward_bandwidth_share = 0;  // shares: host
+  double startup_seconds = 0;
+  int64_t peak_memory_bytes = 0, weight_bytes = 0, kv_bytes = 0;
+
+  // The length with the highest speed-up.
+  const GammaResult& best() const;
+};
+
+// Expected tokens of a round over the cost of a round, in plain steps of `plain_seconds`.
+double predicted_speedup(double acceptance, int gamma, double round_seconds, double plain_seconds);
+
+std::string bench_tables(const BenchResults& results);
+nlohmann::json bench_json(const BenchResults& results);
+std::string bench_csv(const BenchResults& results);
+
+}  // namespace outrider

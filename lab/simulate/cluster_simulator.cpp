@@ -1,0 +1,78 @@
+#include "lab/simulate/cluster_simulator.h"
+
+#include <algorithm>
+
+#include "base/hash.h"
+#include "cluster/simulation/simulated_text.h"
+
+namespace outrider {
+namespace {
+
+constexpr int64_t kEventLimit = int64_t{1} << 40;
+constexpr double kSecondsLimit = 1e9;  // virtual
+
+}  // namespace
+
+Status ClusterSimulator::make_groups(const std::vector<SimulatedRequest>& requests) {
+  int32_t longest = 1;
+  for (const SimulatedRequest& asked : requests)
+    longest = std::max(longest, asked.prompt_tokens + asked.output_tokens);
+  for (int32_t i = 0; i < options_.groups; ++i) {
+    // A policy's sequences learn from each other, within a group.
+    ASSIGN_OR_RETURN(auto gamma, parse_gamma_policy(options_.gamma_policy));
+    groups_.push_back(std::make_unique<SimulatedGroup>(events_, options_.group, std::move(gamma), acceptance_,
+                                                       longest, [this](Action& action) { perform(action); }));
+  }
+  return {};
+}
+
+// To the group with the fewest open requests.
+void ClusterSimulator::submit(SequenceId id, const SimulatedRequest& asked) {
+  Request request;
+  request.prompt.assign(static_cast<size_t>(asked.prompt_tokens), kBestGuess);
+  request.max_tokens = asked.output_tokens;
+  request.ignore_eos = true;
+  const auto least = std::min_element(groups_.begin(), groups_.end(), [](const auto& a, const auto& b) {
+    return a->open_requests() < b->open_requests();
+  });
+  (*least)->step(Submit{id, std::move(request)});
+}
+
+Result<SimulationResult> ClusterSimulator::run(const std::vector<SimulatedRequest>& requests) {
+  RETURN_IF_ERROR(make_groups(requests));
+  uint64_t id = 1;
+  for (const SimulatedRequest& asked : requests)
+    events_.at(sim_time(asked.arrival_s), [this, asked, id = SequenceId(id++)] { submit(id, asked); });
+  while (finished_ < requests.size() && error_.ok() && sim_seconds(events_.now()) < kSecondsLimit &&
+         result_.events < kEventLimit) {
+    CHECK(!events_.empty(), "{} of {} requests finished and nothing happens", finished_, requests.size());
+    ++result_.events;
+    events_.run_next();
+  }
+  RETURN_IF_ERROR(error_);
+  result_.cost = groups_.front()->protocol().cost();
+  for (const auto& group : groups_) {
+    result_.totals.add(group->protocol().totals());
+    result_.target_busy += group->target_busy();
+    result_.draft_busy += group->draft_busy();
+    result_.bytes += group->draft_bytes();
+  }
+  const SimTime end = finished_ == requests.size() ? last_finish_ : events_.now();
+  result_.seconds = requests.empty() ? 0 : sim_seconds(end) - requests.front().arrival_s;
+  return result_;
+}
+
+void ClusterSimulator::perform(Action& action) {
+  if (const auto* done = std::get_if<RoundDone>(&action)) {
+    for (const int64_t part : {static_cast<int64_t>(done->request.value()), int64_t{done->drafted},
+                               int64_t{done->accepted_count}, int64_t{events_.now()}})
+      result_.fingerprint = hash_combine(result_.fingerprint, static_cast<uint64_t>(part));
+  } else if (const auto* finish = std::get_if<Finish>(&action)) {
+    ++finished_;
+    last_finish_ = events_.now();
+    if (finish->reason == FinishReason::kError && error_.ok())
+      error_ = finish->error.in(fmt::format("simulated request {}", finish->request.value()));
+  }
+}
+
+}  // namespace outrider

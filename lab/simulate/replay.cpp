@@ -1,0 +1,211 @@
+#include "lab/simulate/replay.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <deque>
+#include <memory>
+
+#include "base/hash.h"
+#include "base/sampling_params.h"
+
+namespace outrider {
+namespace {
+
+// Of a step in which sequences draft together and are verified together.
+struct StepCost {
+  int32_t rows = 0, longest = 0, total = 0;
+  int64_t context = 0;
+};
+
+double draft_seconds(const RecordedCosts& costs, const StepCost& step) {
+  return costs.draft.per_step * step.longest + costs.draft.per_further * (step.total - step.longest);
+}
+
+double verify_seconds(const RecordedCosts& costs, const StepCost& step) {
+  return costs.verify.base + costs.verify.per_row * step.rows +
+         costs.verify.per_context * static_cast<double>(step.context);
+}
+
+double recorded_acceptance(const RoundRecord& record) {
+  RoundSums sums;
+  for (const RecordedRound& r : record.rounds) sums.add_round(r.drafted, r.accepted, r.emitted, false);
+  return sums.acceptance();
+}
+
+class Replay {
+ public:
+  Replay(const RoundRecord& record, const GammaPolicyFactory& policy)
+      : record_(record), policy_(policy), chance_(recorded_acceptance(record)) {
+    std::map<int64_t, std::unique_ptr<RecordedText>> by_id;
+    for (const RecordedRequest& request : record.requests)
+      by_id[request.id] = std::make_unique<RecordedText>(request, record.max_context);
+    for (const RecordedRound& round : record.rounds) by_id.at(round.request)->add(round);
+    for (auto& [id, text] : by_id)
+      if (text->request().emitted > 0) waiting_.push_back(std::move(text));
+  }
+
+  ReplayResult run() {
+    admit();
+    while (!live_.empty()) {
+      step();
+      std::erase_if(live_, [](const Live& live) { return live.base >= live.text->end(); });
+      admit();
+    }
+    return std::move(result_);
+  }
+
+ private:
+  struct Live {
+    std::unique_ptr<RecordedText> text;
+    std::unique_ptr<GammaPolicy> policy;
+    int32_t base = 0;
+    int32_t asked = 0;
+    RecordedRound round;
+  };
+
+  // The round that ends the prefill commits one token and is nobody's choice.
+  void admit() {
+    while (!waiting_.empty() && live_.size() < static_cast<size_t>(record_.max_num_seqs)) {
+      Live live{.text = std::move(waiting_.front()), .policy = policy_(), .round = {}};
+      waiting_.pop_front();
+      const RecordedRequest& request = live.text->request();
+      live.base = request.prompt_tokens + 1;
+      result_.rounds.push_back({.request = request.id, .base = request.prompt_tokens, .emitted = 1});
+      if (live.base < live.text->end()) live_.push_back(std::move(live));
+    }
+  }
+
+  void step() {
+    StepCost step;
+    for (Live& live : live_) {
+      choose(live);
+      step.rows += live.round.drafted + 1;
+      step.context += live.base;
+      step.longest = std::max(step.longest, live.round.drafted);
+      step.total += live.round.drafted;
+    }
+    const double busy = draft_seconds(record_.costs, step), verify = verify_seconds(record_.costs, step);
+    const double wait = step.longest > 0 ? busy + record_.costs.exchange : 0;
+    cost_.observe_draft_phase(step.longest, step.total, busy, wait);
+    cost_.observe_verify(step.rows, step.context, verify);
+    result_.seconds += wait + verify;
+    for (Live& live : live_) finish(live, wait + verify);
+  }
+
+  void choose(Live& live) {
+    const int32_t limit = live.text->limit(live.base, record_.gamma_max);
+    live.asked = std::clamp(live.policy->next({.limit = limit,
+                                               .batch_size = static_cast<int32_t>(live_.size()),
+                                               .context_length = live.base,
+                                               .cost = &cost_}),
+                            0, limit);
+    if (live.asked > 0) result_.stops_early |= live.policy->stop_rule().kind != StopKind::kNone;
+    live.round = live.text->round(live.base, live.asked, chance_, result_.gaps);
+  }
+
+  void finish(Live& live, double seconds) {
+    const RecordedRound& r = live.round;
+    const bool cut = r.emitted <= r.accepted;  // as Protocol::teach
+    live.policy->update({.proposed = live.asked,
+                         .drafted = cut ? r.emitted : r.drafted,
+                         .accepted = cut ? r.emitted : r.accepted,
+                         .round_ns = static_cast<int64_t>(seconds * 1e9),
+                         .batch_size = static_cast<int32_t>(live_.size()),
+                         .cost = &cost_});
+    result_.sums.add_round(r.drafted, r.accepted, r.emitted, false);
+    live.base += r.emitted;
+    result_.rounds.push_back(r);
+  }
+
+  const RoundRecord& record_;
+  const GammaPolicyFactory& policy_;
+  const double chance_;
+  CostModel cost_;  // learns from the replay as the coordinator's does from a run
+  std::deque<std::unique_ptr<RecordedText>> waiting_;
+  std::vector<Live> live_;
+  ReplayResult result_;
+};
+
+}  // namespace
+
+RecordedText::RecordedText(const RecordedRequest& request, int32_t max_context)
+    : request_(request),
+      max_context_(max_context),
+      guesses_(static_cast<size_t>(request.emitted), Guess::kUnknown) {}
+
+void RecordedText::know(int32_t position, Guess guess) {
+  const int32_t at = position - request_.prompt_tokens;
+  if (at >= 0 && at < request_.emitted) guesses_[static_cast<size_t>(at)] = guess;
+}
+
+Guess RecordedText::at(int32_t position) const {
+  const int32_t at = position - request_.prompt_tokens;
+  return at >= 0 && at < request_.emitted ? guesses_[static_cast<size_t>(at)] : Guess::kUnknown;
+}
+
+void RecordedText::add(const RecordedRound& round) {
+  for (int32_t i = 0; i < round.accepted; ++i) know(round.base + i, Guess::kRight);
+  if (round.accepted < round.drafted) {
+    know(round.base + round.accepted, Guess::kWrong);
+    if (round.eos) rejected_[round.base + round.accepted] = round.drafted - round.accepted;
+  } else if (round.eos && round.drafted > 0) {
+    know(round.base + round.drafted - 1, Guess::kRightAndEnds);
+  }
+  if (round.guess != Guess::kUnknown) know(round.base - 1, round.guess);
+}
+
+int32_t RecordedText::limit(int32_t base, int32_t gamma_max) const {
+  const int32_t emitted = base - request_.prompt_tokens;
+  return std::max(0, std::min({gamma_max, request_.max_tokens - emitted - 1, max_context_ - base - 1}));
+}
+
+RecordedRound RecordedText::round(int32_t base, int32_t gamma, double chance_at_gaps, int64_t& gaps) const {
+  RecordedRound out{.request = request_.id, .base = base, .gamma = gamma, .drafted = gamma};
+  bool right = true;
+  while (out.accepted < out.drafted && right) {
+    const int32_t position = base + out.accepted;
+    Guess guess = at(position);
+    if (guess == Guess::kUnknown) {
+      ++gaps;
+      const uint64_t bits = hash_combine(static_cast<uint64_t>(request_.id), static_cast<uint64_t>(position));
+      guess = static_cast<double>(bits >> 11) * 0x1.0p-53 < chance_at_gaps ? Guess::kRight : Guess::kWrong;
+    }
+    right = guess != Guess::kWrong;
+    if (guess == Guess::kRightAndEnds) out.drafted = out.accepted + 1, out.eos = true;
+    out.accepted += right;
+  }
+  if (const auto ends = rejected_.find(base + out.accepted);
+      ends != rejected_.end() && out.accepted < out.drafted && out.accepted + ends->second <= out.drafted) {
+    out.drafted = out.accepted + ends->second;
+    out.eos = true;
+  }
+  out.emitted = std::min(out.accepted + 1, end() - base);
+  return out;
+}
+
+ReplayResult replay(const RoundRecord& record, const GammaPolicyFactory& policy) {
+  return Replay(record, policy).run();
+}
+
+std::vector<std::string> replay_caveats(const RoundRecord& record) {
+  std::vector<std::string> out;
+  for (const RecordedRequest& request : record.requests) {
+    const auto rule = rule_from_name(request.rule);
+    if (rule && is_match_rule(*rule)) continue;
+    out.push_back(
+        fmt::format("rule {}: a token is accepted by a draw that another round would draw anew, so "
+                    "this is one likely course, not what would have happened",
+                    request.rule));
+    break;
+  }
+  if (record.drafter == "ngram")
+    out.push_back("drafter ngram: what it drafts depends on where a draft begins, not on the text alone");
+  if (record.synthetic)
+    out.push_back("synthetic acceptance: what a draft's place decides is taken from the recorded place");
+  if (record.dropped > 0)
+    out.push_back(fmt::format("{} rounds found no room in the record and are gaps", record.dropped));
+  return out;
+}
+
+}  // namespace outrider

@@ -1,0 +1,137 @@
+#include "lab/simulate/simulated_group.h"
+
+#include "cluster/simulation/simulated_text.h"
+#include "lab/simulate/clocked_drafter.h"
+
+namespace outrider {
+namespace {
+
+constexpr PeerId kTarget{1};
+constexpr uint64_t kFirstDrafter = 2;
+
+Clock::time_point clock_time(SimTime at) { return Clock::time_point(std::chrono::nanoseconds(at)); }
+
+Hello hello(Role role, uint64_t generation, const GroupOptions& options) {
+  return {.role = role,
+          .generation = Generation(generation),
+          .model = {.name = "simulated",
+                    .vocab_size = kGuesses,
+                    .vocabulary_fingerprint = 1,
+                    .max_context = options.max_context,
+                    .isa = "none"},
+          .max_sequences = options.max_num_seqs};
+}
+
+ProtocolOptions protocol_options(const GroupOptions& options) {
+  ProtocolOptions protocol;
+  protocol.max_num_seqs = options.max_num_seqs;
+  protocol.max_queued = 1 << 24;
+  protocol.max_queued_tokens = int64_t{1} << 40;
+  protocol.max_rows_per_step = std::max(512, 2 * options.max_num_seqs * (kDefaultGammaMax + 1));
+  protocol.max_context = options.max_context;
+  protocol.pipeline = options.pipeline;
+  protocol.fanout = options.fanout;
+  // Simulated drafters do not die, and slow ones are what is studied: nobody gives up on them.
+  protocol.draft_timeout_min = std::chrono::minutes(10);
+  return protocol;
+}
+
+}  // namespace
+
+SimulatedGroup::SimulatedGroup(EventQueue& events, const GroupOptions& options, GammaPolicyFactory gamma,
+                               const AcceptanceProcess& acceptance, int32_t longest_text, OnAction on_action)
+    : events_(events),
+      options_(options),
+      protocol_(protocol_options(options), std::move(gamma)),
+      target_(options.target, acceptance),
+      to_target_(options.target_link),
+      from_target_(options.target_link),
+      on_action_(std::move(on_action)) {
+  step(MessageReceived{kTarget, hello(Role::kTarget, 1, options)});
+  for (int32_t i = 0; i < options.drafters; ++i)
+    add_drafter(PeerId{kFirstDrafter + static_cast<uint64_t>(i)}, acceptance, longest_text);
+}
+
+void SimulatedGroup::add_drafter(PeerId peer, const AcceptanceProcess& acceptance, int32_t longest_text) {
+  Drafter& drafter = drafters_
+                         .emplace(peer, Drafter{Link(options_.draft_link, 2 * peer.value),
+                                                Link(options_.draft_link, 2 * peer.value + 1), nullptr})
+                         .first->second;
+  auto answer = [this, peer, &drafter](Message message) {
+    if (drafter.from.loses(message)) return;
+    const SimTime at = drafter.from.arrival(events_.now(), wire_bytes(message));
+    events_.at(at, [this, peer, message = std::move(message)]() mutable {
+      step(MessageReceived{peer, std::move(message)});
+    });
+  };
+  if (options_.pipeline == Pipeline::kLockstep)
+    drafter.worker =
+        std::make_unique<SimulatedDrafter>(events_, options_.draft, acceptance, std::move(answer));
+  else
+    drafter.worker =
+        std::make_unique<ClockedDrafter>(events_,
+                                         ClockedDrafterOptions{.cost = options_.draft,
+                                                               .max_sequences = options_.max_num_seqs,
+                                                               .max_context = longest_text,
+                                                               .fanout = options_.fanout},
+                                         std::move(answer));
+  step(MessageReceived{peer, hello(Role::kDraft, peer.value, options_)});
+}
+
+double SimulatedGroup::draft_busy() const {
+  double seconds = 0;
+  for (const auto& [peer, drafter] : drafters_) seconds += drafter.worker->busy_seconds();
+  return seconds;
+}
+
+int64_t SimulatedGroup::draft_bytes() const {
+  size_t bytes = 0;
+  for (const auto& [peer, drafter] : drafters_) bytes += drafter.to.bytes() + drafter.from.bytes();
+  return static_cast<int64_t>(bytes);
+}
+
+void SimulatedGroup::step(Event event) {
+  for (Action& action : protocol_.step(std::move(event), clock_time(events_.now()))) {
+    if (const auto* message = std::get_if<Send>(&action))
+      send(*message);
+    else
+      on_action_(action);
+  }
+  arm_tick();
+}
+
+// At most one tick waits in the queue; the protocol's deadlines move with every step.
+void SimulatedGroup::arm_tick() {
+  const auto deadline = protocol_.next_deadline();
+  if (!deadline || deadline->time_since_epoch().count() >= tick_at_) return;
+  tick_at_ = deadline->time_since_epoch().count();
+  events_.at(tick_at_, [this, at = tick_at_] {
+    if (at != tick_at_) return;
+    tick_at_ = INT64_MAX;
+    step(Tick{});
+  });
+}
+
+void SimulatedGroup::send(const Send& send) {
+  const size_t bytes = wire_bytes(send.message);
+  if (send.to == kTarget) {
+    if (const auto* plan = std::get_if<StepPlan>(&send.message)) send_to_target(*plan, bytes);
+    return;
+  }
+  Drafter& drafter = drafters_.at(send.to);
+  if (drafter.to.loses(send.message)) return;
+  events_.at(drafter.to.arrival(events_.now(), bytes),
+             [worker = drafter.worker.get(), message = send.message] { worker->receive(message); });
+}
+
+void SimulatedGroup::send_to_target(const StepPlan& plan, size_t bytes) {
+  constexpr size_t kResultBytes = 96;
+  const SimTime arrival = to_target_.arrival(events_.now(), bytes);
+  StepResult result = target_.verify(plan);  // one plan is out at a time, so its time may be known now
+  const SimTime done = arrival + result.forward_ns;
+  events_.at(from_target_.arrival(done, kResultBytes), [this, result = std::move(result)]() mutable {
+    step(MessageReceived{kTarget, std::move(result)});
+  });
+}
+
+}  // namespace outrider

@@ -1,0 +1,40 @@
+// What a study has finished, on disk: one JSON file per run, complete or absent, so that a study killed at
+// any moment goes on where it was.
+//
+//   DIR/runs/ID.REPEAT.json   cell, arguments, status, seconds, the report of `generate`, when its rounds
+//   were DIR/running/              of the run in progress; emptied at start DIR/lock                  held
+//   while a study works in DIR
+#pragma once
+
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <string>
+
+#include "lab/study/study_file.h"
+
+namespace outrider {
+
+class CellStore {
+ public:
+  // Creates DIR. kUnavailable while another study works there.
+  static Result<CellStore> open(const std::string& directory);
+  CellStore(CellStore&& other) noexcept;
+  CellStore& operator=(CellStore&&) = delete;
+  ~CellStore();
+
+  // The record of a finished run; empty if there is none.
+  std::optional<nlohmann::json> load(const Cell& cell, int repeat) const;
+  // Runs the cell, whatever its end, and stores the record. An error only if that cannot be written.
+  Result<nlohmann::json> run(const Cell& cell, int repeat, const StudyFile& study) const;
+
+  const std::string& directory() const { return directory_; }
+
+ private:
+  CellStore(std::string directory, int lock) : directory_(std::move(directory)), lock_(lock) {}
+  std::string path_of(const Cell& cell, int repeat) const;
+
+  std::string directory_;  // absolute
+  int lock_;
+};
+
+}  // namespace outrider

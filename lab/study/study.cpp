@@ -1,0 +1,140 @@
+#include "lab/study/study.h"
+
+#include <fmt/format.h>
+
+#include <CLI/CLI.hpp>
+#include <cstdio>
+
+#include "base/program/exit_codes.h"
+#include "lab/report/html_report.h"
+#include "lab/study/cell_store.h"
+#include "lab/study/summary.h"
+#include "requests/output.h"
+
+namespace outrider {
+namespace {
+
+struct Run {
+  const Cell* cell;
+  int repeat;
+};
+
+// Repeat by repeat, so that slow drift of the machine meets every cell; every other one backwards, so that it
+// does not favour those in front.
+std::vector<Run> schedule(const StudyFile& study) {
+  std::vector<Run> runs;
+  const size_t cells = study.cells.size();
+  for (int repeat = 0; repeat < study.repeats; ++repeat)
+    for (size_t i = 0; i < cells; ++i)
+      runs.push_back({&study.cells[repeat % 2 == 0 ? i : cells - 1 - i], repeat});
+  return runs;
+}
+
+// For a shell, where it has to be quoted.
+std::string quoted(const std::string& argument) {
+  constexpr std::string_view kPlain =
+      "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_=./:,+@%";
+  if (argument.find_first_not_of(kPlain) == std::string::npos) return argument;
+  std::string out = "'";
+  for (const char c : argument) out += c == '\'' ? std::string("'\\''") : std::string(1, c);
+  return out + "'";
+}
+
+std::string list_cells(const StudyFile& study) {
+  std::string out;
+  for (const Cell& cell : study.cells) {
+    out += fmt::format("{}  {}\n    outrider generate", cell.id, cell.label());
+    for (const std::string& argument : cell.arguments) out.append(" ").append(quoted(argument));
+    out += "\n";
+  }
+  return out + fmt::format("{} cells x {} repeats = {} runs in {}\n", study.cells.size(), study.repeats,
+                           study.cells.size() * static_cast<size_t>(study.repeats), study.directory());
+}
+
+std::string outcome_of(const nlohmann::json& record) {
+  const RunFigures run = figures_of(record);
+  if (!run.ok) return "FAILED: " + run.error;
+  return run.speedup > 0 ? fmt::format("{:.1f} tokens/s, speed-up {:.2f}", run.tokens_per_second, run.speedup)
+                         : fmt::format("{:.1f} tokens/s", run.tokens_per_second);
+}
+
+std::string clock_of(double seconds) {
+  const int s = static_cast<int>(seconds + 0.5);
+  return fmt::format("{}:{:02}:{:02}", s / 3600, s / 60 % 60, s % 60);
+}
+
+// Runs what is not there yet.
+Status run_missing(const StudyFile& study, const CellStore& store, const StudyOptions& options) {
+  const std::vector<Run> all = schedule(study);
+  std::vector<Run> missing;
+  for (const Run& run : all) {
+    const auto record = store.load(*run.cell, run.repeat);
+    if (!record || (options.retry_failed && (*record)["status"] != "ok")) missing.push_back(run);
+  }
+  if (!options.quiet && missing.size() < all.size())
+    fmt::print(stderr, "{} of {} runs are there already\n", all.size() - missing.size(), all.size());
+  double seconds = 0;
+  for (size_t i = 0; i < missing.size(); ++i) {
+    ASSIGN_OR_RETURN(const auto record, store.run(*missing[i].cell, missing[i].repeat, study));
+    seconds += record["seconds"].get<double>();
+    const double left = seconds / static_cast<double>(i + 1) * static_cast<double>(missing.size() - i - 1);
+    if (!options.quiet)
+      fmt::print(stderr, "[{}/{}] {}, repeat {}: {}; {} left\n", i + 1, missing.size(),
+                 missing[i].cell->label(), missing[i].repeat + 1, outcome_of(record), clock_of(left));
+  }
+  return {};
+}
+
+Status write_reports(const StudySummary& summary, const CellStore& store) {
+  const std::string& dir = store.directory();
+  RETURN_IF_ERROR(write_file(dir + "/runs.csv", study_csv(summary)));
+  RETURN_IF_ERROR(write_file(dir + "/study.json", study_json(summary).dump(1) + "\n"));
+  RETURN_IF_ERROR(write_file(dir + "/report.html", html_report(summary)));
+  fmt::print("{0}/report.html\n{0}/runs.csv\n{0}/study.json\n", dir);
+  return {};
+}
+
+int refuse(const Status& status, int code) {
+  fmt::print(stderr, "outrider: {}\n", status.message());
+  return code;
+}
+
+}  // namespace
+
+void add_study_options(CLI::App& app, StudyOptions& o) {
+  app.footer(
+      "Examples:\n"
+      "  outrider study lab/study/policies_demo_pair.toml --dry-run   # what it would run\n"
+      "  outrider study lab/study/policies_demo_pair.toml             # the same command goes on after an "
+      "interruption\n"
+      "Results: report.html, runs.csv and study.json in the --output directory.");
+  app.add_option("file", o.file, "Study file (TOML); lab/study/policies_demo_pair.toml is one")->required();
+  app.add_option("-o,--output", o.output,
+                 "Directory of results; an unfinished study there goes on. Default: NAME.study");
+  app.add_flag("--dry-run", o.dry_run, "List the cells; run nothing, write nothing");
+  app.add_flag("--report-only", o.report_only, "Write the reports of what is there; run nothing");
+  app.add_flag("--retry-failed", o.retry_failed, "Run failed cells again");
+  app.add_flag("-q,--quiet", o.quiet, "No progress on standard error");
+}
+
+int run_study(const StudyOptions& options) {
+  const auto study = read_study_file(options.file);
+  if (!study.ok()) return refuse(study.status(), kExitUsage);
+  if (options.dry_run) {
+    fmt::print("{}", list_cells(study.value()));
+    return kExitOk;
+  }
+  const auto store = CellStore::open(options.output.empty() ? study.value().name + ".study" : options.output);
+  if (!store.ok()) return refuse(store.status(), kExitUsage);
+  if (!options.report_only)
+    if (const Status ran = run_missing(study.value(), store.value(), options); !ran.ok())
+      return refuse(ran, kExitRuntime);
+  const StudySummary summary = summarise(study.value(), store.value());
+  if (const Status written = write_reports(summary, store.value()); !written.ok())
+    return refuse(written, kExitRuntime);
+  const int failed = summary.failed();
+  if (failed > 0) fmt::print(stderr, "outrider: {} runs failed; the report tells why\n", failed);
+  return failed > 0 ? kExitRequestFailed : kExitOk;
+}
+
+}  // namespace outrider

@@ -1,0 +1,23 @@
+// `outrider study FILE.toml`: runs what a study file lists, each run a process of its own, and reports on it.
+#pragma once
+
+#include <string>
+
+namespace CLI {
+class App;
+}
+
+namespace outrider {
+
+struct StudyOptions {
+  std::string file;
+  std::string output;  // directory; empty: NAME.study
+  bool dry_run = false, report_only = false, retry_failed = false, quiet = false;
+};
+
+void add_study_options(CLI::App& app, StudyOptions& options);
+
+// Returns the exit code (launch/commands/generate.h; kExitRequestFailed: a cell failed); errors were printed.
+int run_study(const StudyOptions& options);
+
+}  // namespace outrider

@@ -1,0 +1,223 @@
+#include "lab/study/summary.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <nlohmann/json.hpp>
+
+#include "coordinator/gamma/closed_forms.h"
+
+namespace outrider {
+namespace {
+
+using Json = nlohmann::json;
+
+double number(const Json& from, const char* pointer) {
+  const Json::json_pointer at(pointer);
+  return from.contains(at) && from.at(at).is_number() ? from.at(at).get<double>() : 0;
+}
+
+std::vector<double> numbers(const Json& from, const char* pointer) {
+  const Json::json_pointer at(pointer);
+  std::vector<double> out;
+  if (from.contains(at) && from.at(at).is_array())
+    for (const Json& value : from.at(at)) out.push_back(value.is_number() ? value.get<double>() : 0);
+  return out;
+}
+
+// Rounds of length 0 count: a policy that mostly stays off has a small mean.
+double mean_length(const std::vector<double>& histogram) {
+  double rounds = 0, tokens = 0;
+  for (size_t gamma = 0; gamma < histogram.size(); ++gamma) {
+    rounds += histogram[gamma];
+    tokens += histogram[gamma] * static_cast<double>(gamma);
+  }
+  return rounds > 0 ? tokens / rounds : 0;
+}
+
+void read_comparison(const Json& comparison, RunFigures& run) {
+  run.plain_tokens_per_second = number(comparison, "/plain_tokens_per_second");
+  run.speedup = number(comparison, "/speedup");
+  run.predicted_speedup = number(comparison, "/predicted_speedup");
+  run.identical = comparison.value("identical_output", false) ? "yes" : "no";
+}
+
+void read_costs(const Json& cost, RunFigures& run) {
+  run.row_ms = number(cost, "/verify_ms_per_row");
+  run.plain_step_ms = number(cost, "/verify_base_ms") + run.row_ms;
+  run.draft_ms = number(cost, "/draft_ms_per_token");
+  run.exchange_ms = number(cost, "/exchange_ms");
+  run.verify_predicted = number(cost, "/verify_predicted_over_measured");
+}
+
+}  // namespace
+
+RunFigures figures_of(const Json& record) {
+  RunFigures run;
+  run.ok = record.value("status", "") == "ok";
+  run.error = record.value("error", "");
+  run.repeat = record.value("repeat", 0);
+  run.seconds = number(record, "/seconds");
+  if (!run.ok) return run;
+  const Json& report = record.at("report");
+  run.synthetic = report.contains("synthetic_acceptance");
+  if (report.contains("comparison")) read_comparison(report["comparison"], run);
+  const Json metrics = report.value("metrics", Json::object());
+  run.tokens_per_second = number(metrics, "/tokens_per_second");
+  run.acceptance = number(metrics, "/rounds/acceptance_rate");
+  run.tokens_per_pass = number(metrics, "/rounds/tokens_per_target_pass");
+  run.bytes_per_accepted = number(metrics, "/wire/bytes_per_accepted_token");
+  run.ttft_p50_ms = number(metrics, "/ttft/p50_ms");
+  run.itl_p50_ms = number(metrics, "/itl/p50_ms");
+  run.itl_p95_ms = number(metrics, "/itl/p95_ms");
+  run.itl_p99_ms = number(metrics, "/itl/p99_ms");
+  run.itl_variation = number(metrics, "/itl/coefficient_of_variation");
+  run.pause_p50_ms = number(metrics, "/itl_bursts/p50_ms");
+  run.pause_p99_ms = number(metrics, "/itl_bursts/p99_ms");
+  run.burst_p99 = number(metrics, "/rounds/burst_p99");
+  run.target_idle = number(metrics, "/phases/target_idle_share");
+  run.draft_idle = number(metrics, "/phases/draft_idle_share");
+  run.hit_rate = number(metrics, "/outcome_cache/hit_rate");
+  read_costs(metrics.value("cost_model", Json::object()), run);
+  run.position_acceptance = numbers(metrics, "/rounds/position_acceptance");
+  run.gamma_histogram = numbers(metrics, "/rounds/gamma_histogram");
+  run.mean_gamma = mean_length(run.gamma_histogram);
+  return run;
+}
+
+bool CellSummary::any_ok() const {
+  return std::any_of(runs.begin(), runs.end(), [](const RunFigures& run) { return run.ok; });
+}
+
+Spread CellSummary::spread(double RunFigures::*figure) const {
+  std::vector<double> values;
+  for (const RunFigures& run : runs)
+    if (run.ok) values.push_back(run.*figure);
+  return values.empty() ? Spread{} : Spread::of(values);
+}
+
+std::vector<double> CellSummary::position_acceptance() const {
+  std::vector<double> sum, count;
+  for (const RunFigures& run : runs) {
+    sum.resize(std::max(sum.size(), run.position_acceptance.size()));
+    count.resize(sum.size());
+    for (size_t i = 0; i < run.position_acceptance.size(); ++i)
+      sum[i] += run.position_acceptance[i], count[i] += 1;
+  }
+  for (size_t i = 0; i < sum.size(); ++i) sum[i] /= count[i];
+  return sum;
+}
+
+std::vector<double> CellSummary::gamma_histogram() const {
+  std::vector<double> sum;
+  for (const RunFigures& run : runs) {
+    sum.resize(std::max(sum.size(), run.gamma_histogram.size()));
+    for (size_t i = 0; i < run.gamma_histogram.size(); ++i) sum[i] += run.gamma_histogram[i];
+  }
+  return sum;
+}
+
+const CellSummary* CellGroup::best_fixed() const {
+  const CellSummary* best = nullptr;
+  for (const CellSummary* cell : cells) {
+    if (!cell->cell.fixed_gamma() || !cell->any_ok()) continue;
+    const auto rate = [](const CellSummary& c) { return c.median_of(&RunFigures::tokens_per_second); };
+    if (!best || rate(*cell) > rate(*best)) best = cell;
+  }
+  return best;
+}
+
+std::optional<double> CellGroup::regret(const CellSummary& cell) const {
+  const CellSummary* best = best_fixed();
+  if (!best || !cell.any_ok()) return std::nullopt;
+  return 1 - cell.median_of(&RunFigures::tokens_per_second) / best->median_of(&RunFigures::tokens_per_second);
+}
+
+double CellGroup::theory(int gamma) const {
+  const auto median_over_cells = [&](double RunFigures::*figure) {
+    std::vector<double> values;
+    for (const CellSummary* cell : cells)
+      if (const double value = cell->median_of(figure); value > 0) values.push_back(value);
+    return values.empty() ? 0 : Spread::of(values).median;
+  };
+  const double plain = median_over_cells(&RunFigures::plain_step_ms);
+  const double alpha = median_over_cells(&RunFigures::acceptance);
+  if (plain <= 0 || alpha <= 0) return 0;
+  return lockstep_speedup(std::min(alpha, 0.9999), gamma, median_over_cells(&RunFigures::draft_ms) / plain,
+                          median_over_cells(&RunFigures::exchange_ms) / 2 / plain,
+                          median_over_cells(&RunFigures::row_ms) / plain);
+}
+
+int StudySummary::failed() const {
+  int count = 0;
+  for (const CellSummary& cell : cells)
+    for (const RunFigures& run : cell.runs) count += !run.ok;
+  return count;
+}
+
+bool StudySummary::synthetic() const {
+  for (const CellSummary& cell : cells)
+    for (const RunFigures& run : cell.runs)
+      if (run.synthetic) return true;
+  return false;
+}
+
+namespace {
+
+template <class NameOf, class NameWithin>
+std::vector<CellGroup> grouped(const StudySummary& summary, NameOf name_of, NameWithin name_within) {
+  std::vector<CellGroup> groups;
+  for (const CellSummary& cell : summary.cells) {
+    const std::string name = name_of(cell.cell);
+    auto group =
+        std::find_if(groups.begin(), groups.end(), [&](const CellGroup& g) { return g.name == name; });
+    if (group == groups.end()) group = groups.insert(groups.end(), CellGroup{name, {}, {}});
+    group->cells.push_back(&cell);
+    group->names.push_back(name_within(cell.cell));
+  }
+  return groups;
+}
+
+std::string setting_of(const Json& report) {
+  const auto text = [&](const char* pointer) { return report.value(Json::json_pointer(pointer), ""); };
+  const std::string draft = text("/draft/name");
+  return fmt::format("Target {}, {}, on {} ({}).", text("/target/name"),
+                     draft.empty() ? "no draft model" : "draft " + draft, text("/device"), text("/isa"));
+}
+
+}  // namespace
+
+std::vector<CellGroup> StudySummary::groups() const {
+  return grouped(
+      *this, [](const Cell& cell) { return cell.group(); }, [](const Cell& cell) { return cell.choice(); });
+}
+
+std::vector<CellGroup> StudySummary::panels() const {
+  const std::string& key = study.x_axis;
+  if (key.empty()) return groups();
+  return grouped(
+      *this,
+      [&](const Cell& cell) {
+        return cell.values.contains(key) ? key + " " + cell.values.at(key) : "no " + key;
+      },
+      [&](const Cell& cell) { return cell.label_without(key); });
+}
+
+StudySummary summarise(const StudyFile& study, const CellStore& store) {
+  StudySummary summary{.study = study, .cells = {}, .setting = {}};
+  for (const Cell& cell : study.cells) {
+    CellSummary found{.cell = cell, .runs = {}, .timeline = {}};
+    for (int repeat = 0; repeat < study.repeats; ++repeat) {
+      const auto record = store.load(cell, repeat);
+      if (!record) continue;
+      found.runs.push_back(figures_of(*record));
+      if (!found.runs.back().ok) continue;
+      if (found.timeline.rounds.empty()) found.timeline = timeline_of(record->value("timeline", Json()));
+      if (summary.setting.empty()) summary.setting = setting_of(record->at("report"));
+    }
+    summary.cells.push_back(std::move(found));
+  }
+  return summary;
+}
+
+}  // namespace outrider

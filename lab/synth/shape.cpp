@@ -1,0 +1,117 @@
+#include "lab/synth/shape.h"
+
+#include <fmt/ranges.h>
+
+#include <array>
+#include <nlohmann/json.hpp>
+
+#include "base/nearest.h"
+#include "lab/synth/vocabulary.h"
+
+namespace outrider {
+namespace {
+
+struct Preset {
+  const char* name;
+  SynthShape shape;
+};
+
+constexpr SynthShape llama2(SynthShape shape) {
+  shape.vocab = 32000;
+  shape.max_positions = 2048;
+  return shape;
+}
+
+constexpr SynthShape llama3(SynthShape shape, bool tied) {
+  shape.vocab = 128256;
+  shape.max_positions = 131072;
+  shape.rope_theta = 500000;
+  shape.llama3_rope = true;
+  shape.tied = tied;
+  return shape;
+}
+
+// `tiny` is for tests; 1.1b is TinyLlama's shape, the others are those of Llama 3.2 and 3.1.
+constexpr SynthShape kTiny{
+    .hidden = 128, .layers = 6, .heads = 4, .kv_heads = 2, .ffn = 320, .vocab = 1024, .max_positions = 512};
+constexpr std::array kPresets = {
+    Preset{"tiny", kTiny},
+    Preset{"100m", llama2({.hidden = 768, .layers = 12, .heads = 12, .kv_heads = 4, .ffn = 2048})},
+    Preset{"1.1b", llama2({.hidden = 2048, .layers = 22, .heads = 32, .kv_heads = 4, .ffn = 5632})},
+    Preset{"1b", llama3({.hidden = 2048, .layers = 16, .heads = 32, .kv_heads = 8, .ffn = 8192}, true)},
+    Preset{"3b", llama3({.hidden = 3072, .layers = 28, .heads = 24, .kv_heads = 8, .ffn = 8192}, true)},
+    Preset{"8b", llama3({.hidden = 4096, .layers = 32, .heads = 32, .kv_heads = 8, .ffn = 14336}, false)},
+};
+
+Status check_range(const char* flag, int64_t value, int64_t low, int64_t high) {
+  if (value >= low && value <= high) return {};
+  return invalid_argument(fmt::format("{} {}: must be {} to {}", flag, value, low, high));
+}
+
+}  // namespace
+
+std::vector<std::string> synth_shape_names() {
+  std::vector<std::string> names;
+  for (const Preset& preset : kPresets) names.emplace_back(preset.name);
+  return names;
+}
+
+Result<SynthShape> synth_shape(const std::string& name) {
+  for (const Preset& preset : kPresets)
+    if (name == preset.name) return preset.shape;
+  const auto names = synth_shape_names();
+  const std::string_view nearest = nearest_name(names, name);
+  return invalid_argument(fmt::format("--shape {}: there are {}{}", name, fmt::join(names, ", "),
+                                      nearest.empty() ? "" : fmt::format("; did you mean {}?", nearest)));
+}
+
+Status check_synth_shape(SynthShape& s) {
+  RETURN_IF_ERROR(check_range("--hidden", s.hidden, 16, 65536));
+  RETURN_IF_ERROR(check_range("--layers", s.layers, 2, 1024));
+  RETURN_IF_ERROR(check_range("--heads", s.heads, 1, 1024));
+  RETURN_IF_ERROR(check_range("--kv-heads", s.kv_heads, 1, s.heads));
+  RETURN_IF_ERROR(check_range("--ffn", s.ffn, 16, 1 << 20));
+  RETURN_IF_ERROR(check_range("--vocab", s.vocab, kMinSynthVocabulary, kMaxSynthVocabulary));
+  RETURN_IF_ERROR(check_range("--max-positions", s.max_positions, 128, 1 << 20));
+  if (s.heads % s.kv_heads != 0)
+    return invalid_argument(fmt::format("--kv-heads {}: must divide --heads {}", s.kv_heads, s.heads));
+  if (s.head_dim == 0 && s.hidden % s.heads != 0)
+    return invalid_argument(fmt::format(
+        "--hidden {} is no multiple of --heads {}; choose another, or give --head-dim", s.hidden, s.heads));
+  if (s.head_dim == 0) s.head_dim = s.hidden / s.heads;
+  if (s.head_dim % 2 != 0)
+    return invalid_argument(fmt::format("--head-dim {}: must be even, for the rotation", s.head_dim));
+  return check_range("--head-dim", s.head_dim, 8, 1024);
+}
+
+nlohmann::json synth_config(const SynthShape& s, int64_t layers) {
+  nlohmann::json config{{"architectures", {"LlamaForCausalLM"}},
+                        {"model_type", "llama"},
+                        {"hidden_size", s.hidden},
+                        {"num_hidden_layers", layers},
+                        {"num_attention_heads", s.heads},
+                        {"num_key_value_heads", s.kv_heads},
+                        {"head_dim", s.head_dim},
+                        {"intermediate_size", s.ffn},
+                        {"vocab_size", s.vocab},
+                        {"max_position_embeddings", s.max_positions},
+                        {"rms_norm_eps", 1e-5},
+                        {"rope_theta", s.rope_theta},
+                        {"rope_scaling", nullptr},
+                        {"hidden_act", "silu"},
+                        {"attention_bias", false},
+                        {"mlp_bias", false},
+                        {"tie_word_embeddings", s.tied},
+                        {"bos_token_id", kSynthBos},
+                        {"eos_token_id", kSynthEos},
+                        {"torch_dtype", "bfloat16"}};
+  if (s.llama3_rope)
+    config["rope_scaling"] = {{"rope_type", "llama3"},
+                              {"factor", 32.0},
+                              {"low_freq_factor", 1.0},
+                              {"high_freq_factor", 4.0},
+                              {"original_max_position_embeddings", 8192}};
+  return config;
+}
+
+}  // namespace outrider

@@ -1,0 +1,42 @@
+// `outrider synth`: a target and a draft of any Llama shape with random weights, made to agree as often and
+// to be as sure as asked. Speed depends on shapes, acceptance and entropy, not on what the weights have
+// learned: such a pair gives honest figures at any scale, without a download.
+#pragma once
+
+#include <optional>
+#include <string>
+
+#include "lab/synth/shape.h"
+
+namespace CLI {
+class App;
+}
+
+namespace outrider {
+
+struct SynthOptions {
+  std::string output;
+  std::string shape = "1.1b";
+  // What differs from the preset.
+  std::optional<int64_t> hidden, layers, heads, kv_heads, head_dim, ffn, vocab, max_positions;
+  bool tied = false;
+
+  int64_t draft_layers = 1;
+  double acceptance = 0.8;
+  double temperature = 1;
+  double entropy = 2.5;
+  uint64_t seed = 0;
+  int threads = 0;  // 0: one per core
+  std::string device = "cpu";
+  bool force = false;
+  bool quiet = false;
+};
+
+void add_synth_options(CLI::App& app, SynthOptions& options);
+// The shape after flags; everything that can be known to be wrong before anything is written.
+Result<SynthShape> check_synth_options(const SynthOptions& options);
+
+// Returns the exit code; errors were printed.
+int run_synth(const SynthOptions& options);
+
+}  // namespace outrider

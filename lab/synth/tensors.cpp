@@ -1,0 +1,69 @@
+// Which tensors a synthesised Llama has, and how large their weights are.
+//
+// Every projection keeps the size of what it is given (deviation 1 / sqrt(inputs)), so queries, keys and
+// values of normalised inputs are standard normal, and so are the logits of a head whose final norm has gain
+// 1. The exceptions:
+// - The MLP's output is brought back to about 1, E[(silu(a) b)^2] being 0.36 for normal a and b.
+// - Attention adds half an embedding in the lower layers: each token still says more than the text before
+//   it, or the distributions of one text would all be alike.
+// - In the upper layers attention adds little, for what it adds is shared by neighbouring positions and fades
+//   with the length of the text; acceptance should do neither.
+// - A tied embedding has the head's scale, far below what the first layer adds, so a token does not predict
+//   itself.
+#include <cmath>
+
+#include "lab/synth/weight_file.h"
+
+namespace outrider {
+namespace {
+
+constexpr double kSiluProduct = 0.6;  // root of that 0.36
+constexpr double kUpperAttention = 0.1;
+constexpr int32_t kStreamsPerLayer = 16;
+
+double keep_size(int64_t inputs) { return 1 / std::sqrt(static_cast<double>(inputs)); }
+
+}  // namespace
+
+int64_t SynthTensor::count() const {
+  int64_t product = 1;
+  for (const int64_t extent : shape) product *= extent;
+  return product;
+}
+
+std::vector<std::string> synth_layer_gains(int64_t layer) {
+  const std::string prefix = fmt::format("model.layers.{}.", layer);
+  return {prefix + "input_layernorm.weight", prefix + "post_attention_layernorm.weight"};
+}
+
+std::vector<SynthTensor> synth_tensors(const SynthShape& s, int64_t layers, int64_t shared_layers) {
+  const int64_t q = s.heads * s.head_dim, kv = s.kv_heads * s.head_dim;
+  const double embedding = s.tied ? keep_size(s.hidden) : 1;
+  std::vector<SynthTensor> tensors;
+  const auto random = [&](std::string name, int64_t rows, int64_t columns, int32_t stream, double deviation) {
+    tensors.push_back(
+        {.name = std::move(name), .shape = {rows, columns}, .stream = stream, .deviation = deviation});
+  };
+  const auto gain = [&](std::string name, int64_t size) {
+    tensors.push_back({.name = std::move(name), .shape = {size}, .constant = 1});
+  };
+  random("model.embed_tokens.weight", s.vocab, s.hidden, 0, embedding);
+  for (int64_t layer = 0; layer < layers; ++layer) {
+    const std::string prefix = fmt::format("model.layers.{}.", layer);
+    const auto stream = static_cast<int32_t>((layer + 1) * kStreamsPerLayer);
+    const double attention = layer < shared_layers ? 0.5 * embedding : kUpperAttention;
+    for (const std::string& name : synth_layer_gains(layer)) gain(name, s.hidden);
+    random(prefix + "self_attn.q_proj.weight", q, s.hidden, stream, keep_size(s.hidden));
+    random(prefix + "self_attn.k_proj.weight", kv, s.hidden, stream + 1, keep_size(s.hidden));
+    random(prefix + "self_attn.v_proj.weight", kv, s.hidden, stream + 2, keep_size(s.hidden));
+    random(prefix + "self_attn.o_proj.weight", s.hidden, q, stream + 3, attention * keep_size(q));
+    random(prefix + "mlp.gate_proj.weight", s.ffn, s.hidden, stream + 4, keep_size(s.hidden));
+    random(prefix + "mlp.up_proj.weight", s.ffn, s.hidden, stream + 5, keep_size(s.hidden));
+    random(prefix + "mlp.down_proj.weight", s.hidden, s.ffn, stream + 6, keep_size(s.ffn) / kSiluProduct);
+  }
+  gain(kSynthFinalNorm, s.hidden);
+  if (!s.tied) random("lm_head.weight", s.vocab, s.hidden, 1, keep_size(s.hidden));
+  return tensors;
+}
+
+}  // namespace outrider

@@ -1,0 +1,244 @@
+#include "launch/commands/draft_worker_command.h"
+
+#include <sys/prctl.h>
+#include <unistd.h>
+
+#include <CLI/CLI.hpp>
+#include <algorithm>
+#include <csignal>
+#include <cstdio>
+#include <random>
+#include <thread>
+
+#include "base/program/exit_codes.h"
+#include "base/program/interrupt.h"
+#include "comm/cores.h"
+#include "draft_worker/draft_worker.h"
+#include "start/device.h"
+#include "start/roles.h"
+#include "start/row_links.h"
+
+namespace outrider {
+namespace {
+
+using std::chrono::milliseconds;
+
+// After a connection that broke: quickly at first, then at most once in this time.
+constexpr milliseconds kFirstPause{50}, kLongestPause{1000};
+// Each attempt is a new socket, so that a wrong address or a dead route is not held on to.
+constexpr milliseconds kConnectTimeout{1000};
+constexpr milliseconds kJoinTimeout{10'000};
+
+bool asked_to_leave() { return noted_signal() != 0; }
+
+// A parent that has died already sends no more signals.
+bool follow_parent(pid_t parent) { return prctl(PR_SET_PDEATHSIG, SIGKILL) == 0 && getppid() == parent; }
+
+// The pause before attempt n after a break, and up to a quarter more, so that workers do not come back
+// together.
+milliseconds pause_before(int attempt) {
+  const auto pause = std::min(kFirstPause * (int64_t{1} << std::min(attempt, 10)), kLongestPause);
+  std::random_device random;
+  return pause + pause * (random() % 256) / 1024;
+}
+
+Result<ZmqOptions> connection_options(const DraftWorkerSettings& settings) {
+  ZmqOptions zmq;
+  zmq.connect_timeout = kConnectTimeout;
+  if (settings.curve_secret_key.empty() != settings.server_key.empty())
+    return invalid_argument(
+        "--curve-secret-key and --server-key go together: our key, and the job's public one");
+  if (settings.curve_secret_key.empty()) return zmq;
+  auto own = read_curve_keys(settings.curve_secret_key);
+  if (!own.ok()) return own.status().in("--curve-secret-key");
+  auto server = read_public_keys(settings.server_key);
+  if (!server.ok()) return server.status().in("--server-key");
+  CurveKeys keys;
+  keys.own = std::move(own).value();
+  keys.server = server->front();
+  zmq.curve = std::move(keys);
+  return zmq;
+}
+
+class PoolWorker {
+ public:
+  PoolWorker(const DraftWorkerSettings& settings, const Preparation& prepared, ZmqOptions zmq, Model* model,
+             const DraftHead* head)
+      : settings_(settings), prepared_(prepared), zmq_(std::move(zmq)), model_(model), head_(head) {}
+
+  // Until asked to leave, the job's end, a refusal, or too long a time without a coordinator.
+  Status run() {
+    auto alone_since = Clock::now();
+    for (int attempt = 0; !asked_to_leave(); ++attempt) {
+      bool joined = false;
+      const Status status = live(&joined);
+      if (status.ok() && !asked_to_leave()) tell("the job has ended");
+      if (status.ok() || status.code() == StatusCode::kInvalidArgument) return status;
+      if (joined) {
+        alone_since = Clock::now();
+        attempt = 0;
+        tell(fmt::format("{}; looking for it for {} s (--retry-for)", status.message(),
+                         settings_.retry_for_s));
+      }
+      if (Clock::now() - alone_since >= std::chrono::seconds(settings_.retry_for_s))
+        return status.in(fmt::format("--retry-for {}", settings_.retry_for_s));
+      std::this_thread::sleep_for(pause_before(attempt));
+    }
+    return {};
+  }
+
+ private:
+  // One connection and one identity: connects, joins, serves.
+  Status live(bool* joined) {
+    ASSIGN_OR_RETURN(const auto transport, make_zmq_client(settings_.connect, zmq_));
+    DraftWorkerOptions options{.info = prepared_.draft_info,
+                               .generation = new_generation(),
+                               .max_sequences = settings_.run.max_num_seqs,
+                               .head_fingerprint = head_ ? head_->fingerprint() : 0,
+                               .join_timeout = kJoinTimeout,
+                               .asked_to_leave = asked_to_leave};
+    ASSIGN_OR_RETURN(const auto welcome, join_coordinator(*transport, options));
+    if (!welcome) return {};
+    *joined = true;
+    tell(fmt::format("{} drafts for {} at {}", prepared_.draft_info.name, welcome->target.name,
+                     settings_.connect));
+    std::optional<SliceSender> slices = doors_of(*welcome, options.generation);
+    options.slices = slices ? &*slices : nullptr;
+    if (slices) use_links(*welcome, *slices);
+    const auto drafter = make_drafter(settings_.run, prepared_, model_, welcome->target.vocab_size,
+                                      welcome->eos_ids, head_, slices ? slices->rows() : nullptr);
+    return DraftWorker(*drafter, *transport, options).serve();
+  }
+
+  // Empty: q travels with the drafts.
+  std::optional<SliceSender> doors_of(const Welcome& welcome, Generation self) const {
+    if (welcome.slices.of_rank.empty()) return std::nullopt;
+    auto sender = SliceSender::connect(welcome.slices, welcome.target.vocab_size, self, kConnectTimeout);
+    if (sender.ok()) return std::move(sender).value();
+    tell(sender.status().message() + "; dense q goes to the target through the coordinator");
+    return std::nullopt;
+  }
+
+  void use_links(const Welcome& welcome, SliceSender& slices) const {
+    if (!model_) return;
+    const Device device = device_of_worker(settings_.run, 0);
+    const std::string gpu = linkable_gpu(device);
+    // What mpirun started has its traffic among hosts anyway; who joined with a key has not.
+    const bool trusted = settings_.parent != 0 || on_one_host(welcome.slices, gpu);
+    if (!may_link(welcome.slices, gpu) || !trusted) return;
+    constexpr int kMostDrafts = 8;  // under way; more of them take the sockets
+    auto links = make_links(device, welcome.slices, welcome.target.vocab_size, -1,
+                            std::min(2 * settings_.run.max_num_seqs, kMostDrafts));
+    if (links.ok()) return slices.use_links(std::move(links).value());
+    tell(links.status().message() + "; dense q goes to the target by sockets");
+  }
+
+  void tell(const std::string& text) const {
+    if (!settings_.run.quiet) std::fprintf(stderr, "outrider: draft worker %d: %s\n", getpid(), text.c_str());
+  }
+
+  const DraftWorkerSettings& settings_;
+  const Preparation& prepared_;
+  const ZmqOptions zmq_;
+  Model* const model_;
+  const DraftHead* const head_;  // null: no states are sent
+};
+
+Status serve(const DraftWorkerSettings& settings) {
+  if (settings.connect.empty())
+    return invalid_argument("--connect is missing: name the endpoint that `outrider generate --listen` told");
+  ASSIGN_OR_RETURN(ZmqOptions zmq, connection_options(settings));
+  ASSIGN_OR_RETURN(const Preparation prepared, prepare_drafter(settings.run));
+  const auto single = make_single_collectives();
+  std::unique_ptr<Model> model;
+  std::shared_ptr<const DraftHead> head;
+  if (settings.run.uses_draft_model()) {
+    const RoleThreads threads{.count = settings.run.threads > 0 ? settings.run.threads : usable_cores()};
+    ASSIGN_OR_RETURN(model, load_draft(settings.run, prepared, threads, *single));
+    ASSIGN_OR_RETURN(head, load_draft_head(settings.run, {0, prepared.draft->vocab_size}, threads));
+  }
+  note_first_signal();
+  return PoolWorker(settings, prepared, std::move(zmq), model.get(),
+                    offered_head(settings.run, 0, head.get()))
+      .run();
+}
+
+}  // namespace
+
+void add_draft_worker_options(CLI::App& app, DraftWorkerSettings& s) {
+  app.footer(
+      "Examples, beside `outrider generate --listen ...`, which tells its address:\n"
+      "  outrider draft-worker --connect tcp://127.0.0.1:41017 --draft-model DRAFT\n"
+      "  outrider draft-worker --connect tcp://127.0.0.1:41017 --drafter ngram\n"
+      "Exit codes: 0 asked to leave or the job ended, 2 refused or cannot work, 3 no job for --retry-for "
+      "seconds.");
+  RunOptions& o = s.run;
+  app.add_option("--connect", s.connect, "Endpoint of the job, as `outrider generate --listen` tells it")
+      ->envname("OUTRIDER_CONNECT");
+  app.add_option("--draft-model,-d", o.draft_model, "Draft model: a directory, with the target's tokenizer")
+      ->envname("OUTRIDER_DRAFT_MODEL");
+  app.add_option("--drafter", o.drafter, "ngram: draft by looking up the text's own past, no model needed")
+      ->check(CLI::IsMember({"model", "ngram"}))
+      ->envname("OUTRIDER_DRAFTER");
+  app.add_option(
+         "--curve-secret-key", s.curve_secret_key,
+         "Key file of this worker, from `outrider keygen`; the job needs its .pub among its --allowed-keys")
+      ->envname("OUTRIDER_CURVE_SECRET_KEY");
+  app.add_option("--server-key", s.server_key, "The job's public key: the .pub file of its key")
+      ->envname("OUTRIDER_SERVER_KEY");
+  app.add_option(
+         "--retry-for", s.retry_for_s,
+         "Seconds without a coordinator, at the start or after a broken connection, until it gives up")
+      ->envname("OUTRIDER_RETRY_FOR")
+      ->check(CLI::Range(0, 1'000'000))
+      ->capture_default_str();
+  app.add_option("--max-num-seqs", o.max_num_seqs, "Sequences it drafts for at most")
+      ->envname("OUTRIDER_MAX_NUM_SEQS")
+      ->capture_default_str();
+  app.add_option("--max-model-len", o.max_model_len,
+                 "Longest text in tokens; 0: what the draft model supports")
+      ->envname("OUTRIDER_MAX_MODEL_LEN")
+      ->capture_default_str();
+  app.add_option("--fanout-budget", o.fanout_budget,
+                 "Outcomes there is room to prepare for, per sequence, if the job asks for it")
+      ->envname("OUTRIDER_FANOUT_BUDGET")
+      ->capture_default_str();
+  app.add_option("--threads", o.threads, "Threads for arithmetic; 0: one per core")
+      ->envname("OUTRIDER_THREADS")
+      ->capture_default_str();
+  app.add_option("--draft-weight-format", o.draft_weight_format, "auto (as stored), bf16, int8 or int4")
+      ->envname("OUTRIDER_DRAFT_WEIGHT_FORMAT")
+      ->capture_default_str();
+  app.add_option(
+         "--q-format", o.q_format,
+         "hidden: have the model's output head ready, in int8, for jobs with --q-format hidden; the job "
+         "decides what is sent")
+      ->capture_default_str();
+  app.add_option("--kv-dtype", o.kv_dtype, "KV cache: auto (as the weights), fp32 or bf16")
+      ->envname("OUTRIDER_KV_DTYPE")
+      ->capture_default_str();
+  app.add_option("--device", o.device, "Where the model runs: cpu, cuda, cuda:N, or auto (the CPU)")
+      ->envname("OUTRIDER_DEVICE")
+      ->capture_default_str();
+  app.add_option("--isa", o.isa,
+                 "Instruction set of the kernels; `outrider doctor` lists what this machine has")
+      ->envname("OUTRIDER_ISA")
+      ->capture_default_str();
+  app.add_option("--parent", s.parent, "Leave when this process, the one that started us, ends");
+  app.add_flag("-q,--quiet", o.quiet, "Nothing on standard error but errors");
+}
+
+int run_draft_worker_command(DraftWorkerSettings settings) {
+  set_thread_role("draft");
+  settings.run.tensor_parallel_size = 0;  // no target here: the first GPU is ours
+  settings.run.pipeline = "auto";         // the job decides; there is room for whatever it asks
+  if (settings.parent != 0 && !follow_parent(settings.parent)) return kExitOk;
+  const Status status = serve(settings);
+  if (status.ok()) return kExitOk;
+  std::fprintf(stderr, "outrider: draft worker: %s\n", status.message().c_str());
+  const bool gone =
+      status.code() == StatusCode::kUnavailable || status.code() == StatusCode::kDeadlineExceeded;
+  return gone ? kExitRuntime : kExitUsage;
+}
+
+}  // namespace outrider

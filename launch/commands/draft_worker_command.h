@@ -1,0 +1,25 @@
+// `outrider draft-worker`: joins a running job, drafts for it, and leaves when told, asked or alone for too
+// long.
+#pragma once
+
+#include <string>
+
+#include "start/flags/options.h"
+
+namespace outrider {
+
+struct DraftWorkerSettings {
+  RunOptions run;  // what concerns a drafter
+  std::string connect;
+  std::string curve_secret_key, server_key;
+  int retry_for_s = 60;
+  int parent = 0;  // leave when this process, which started us, ends; 0: it does not matter
+};
+
+void add_draft_worker_options(CLI::App& app, DraftWorkerSettings& settings);
+
+// Returns the exit code: kExitOk when it was asked to leave or the job ended, kExitUsage when it cannot work
+// or was refused, kExitRuntime when there was no coordinator for too long.
+int run_draft_worker_command(DraftWorkerSettings settings);
+
+}  // namespace outrider

@@ -1,0 +1,270 @@
+#include "launch/commands/generate.h"
+
+#include <algorithm>
+#include <cstdio>
+#include <unordered_map>
+
+#include "base/program/exit_codes.h"
+#include "base/program/interrupt.h"
+#include "coordinator/coordinator.h"
+#include "requests/finished_results.h"
+#include "requests/output.h"
+#include "requests/report.h"
+#include "requests/round_record.h"
+#include "start/coordinator_run.h"
+#include "start/local_cluster.h"
+#include "start/mpi_cluster.h"
+
+namespace outrider {
+namespace {
+
+// Everything one run of the coordinator needs besides its transport.
+struct Job {
+  const RunOptions& options;
+  const Preparation& prepared;
+  const std::vector<PromptRequest>& requests;
+  const FinishedResults& finished;  // requests that need not run
+  GammaPolicyFactory policy;
+  int workers = 0;       // draft workers of the run itself; none: plain decoding
+  bool listens = false;  // others may join
+};
+
+struct JobResult {
+  std::vector<Generated> generated;
+  Totals totals;
+  RecordedCosts costs;
+  nlohmann::json metrics;
+  Status status;
+};
+
+Status unless_interrupted(const Status& status) {
+  return noted_signal() != 0 ? unavailable("interrupted") : status;
+}
+
+// From `next` on, to the first request that must run.
+size_t take_over_finished(const Job& job, size_t next, Output* output) {
+  for (; next < job.requests.size(); ++next) {
+    std::optional<std::string> line = job.finished.line_for(job.requests[next], next);
+    if (!line) break;
+    if (output) output->finished_line(next, std::move(*line));
+  }
+  return next;
+}
+
+// A signal ends a run at once, unless workers have joined that must be told.
+JobResult run_job(const Job& job, std::unique_ptr<Transport> transport, Output* output, Trace* trace,
+                  const ErrorOf& error) {
+  JobResult result;
+  result.generated.resize(job.requests.size());
+  std::unordered_map<SequenceId, size_t> index_of;
+  size_t next = 0, submitted = 0, finished = 0;
+  std::function<void()> submit_next;  // a file may hold more requests than a queue should
+  const CoordinatorCallbacks callbacks{
+      .on_emit =
+          [&](const Emit& emit) {
+            Generated& g = result.generated[index_of.at(emit.request)];
+            g.text += emit.text;
+            g.ids.insert(g.ids.end(), emit.ids.begin(), emit.ids.end());
+            g.logprobs.insert(g.logprobs.end(), emit.logprobs.begin(), emit.logprobs.end());
+            if (output) output->stream(emit.text);
+          },
+      .on_finish =
+          [&](const Finish& finish) {
+            const size_t index = index_of.at(finish.request);
+            Generated& g = result.generated[index];
+            g.reason = finish.reason;
+            g.error = finish.error;
+            g.metrics = finish.metrics;
+            ++finished;
+            if (output) output->result(index, job.requests[index], g);
+            submit_next();
+          },
+      .asked_to_stop = [] { return noted_signal() != 0; },
+  };
+  auto made = make_coordinator(job.options, job.prepared, std::move(transport), job.policy, callbacks, trace);
+  if (!made.ok()) {
+    result.status = made.status();
+    return result;
+  }
+  Coordinator& coordinator = **made;
+  if (job.listens) note_first_signal();
+  const int waits_for = job.listens ? job.options.wait_for_draft_workers.value_or(job.workers) : job.workers;
+  result.status = wait_until_ready(coordinator, static_cast<size_t>(waits_for),
+                                   std::chrono::seconds(job.options.startup_timeout_s),
+                                   [&] { return unless_interrupted(error()); });
+  submit_next = [&] {
+    next = take_over_finished(job, next, output);
+    if (next == job.requests.size() || (output && output->failed())) return;
+    // Ids are given in order, and a refused request finishes before submit() returns.
+    const SequenceId expected(++submitted);
+    index_of[expected] = next;
+    const SequenceId id = coordinator.submit(job.requests[next++].request);
+    CHECK(id == expected, "request {} got id {}", next - 1, id.value());
+  };
+  if (result.status.ok()) {
+    for (int i = 0; i < 2 * job.options.max_num_seqs; ++i) submit_next();
+    result.status = coordinator.run();
+    if (finished < submitted) result.status = unless_interrupted(result.status);
+  }
+  coordinator.shutdown();
+  result.totals = coordinator.totals();
+  const CostModel& cost = coordinator.protocol().cost();
+  result.costs = {.verify = cost.verify(), .draft = cost.draft(), .exchange = cost.exchange_seconds()};
+  coordinator.fill_report(result.metrics);
+  return result;
+}
+
+JobResult run_local(const Job& job, Output* output, Trace* trace) {
+  LocalCluster cluster(job.options, job.prepared);
+  auto transport = cluster.start(job.workers, job.listens);
+  if (!transport.ok()) {
+    JobResult failed;
+    failed.status = transport.status();
+    return failed;
+  }
+  return run_job(job, std::move(transport).value(), output, trace, [&] { return cluster.error(); });
+}
+
+// Requests were given their ids in order.
+RoundRecord record_of(const Job& job, const JobResult& result, const Trace& trace) {
+  RoundRecord record{.drafter = job.options.drafter == "ngram" ? "ngram" : "model",
+                     .gamma_policy = job.options.policy(),
+                     .synthetic = !job.options.synthetic_acceptance.empty(),
+                     .max_num_seqs = job.options.max_num_seqs,
+                     .gamma_max = kMaxSpeculativeTokens,
+                     .max_context = static_cast<int32_t>(job.prepared.max_model_len),
+                     .dropped = static_cast<int64_t>(trace.dropped()),
+                     .costs = result.costs,
+                     .requests = {},
+                     .rounds = {}};
+  for (size_t i = 0; i < job.requests.size(); ++i) {
+    const Request& request = job.requests[i].request;
+    record.requests.push_back({.id = static_cast<int64_t>(i) + 1,
+                               .rule = std::string(rule_name(request.sampling.rule)),
+                               .prompt_tokens = static_cast<int32_t>(request.prompt.size()),
+                               .max_tokens = request.max_tokens,
+                               .emitted = static_cast<int32_t>(result.generated[i].ids.size())});
+  }
+  for (const RoundDone& round : trace.rounds()) record.rounds.push_back(RecordedRound::of(round));
+  return record;
+}
+
+bool same_output(const std::vector<Generated>& a, const std::vector<Generated>& b) {
+  return std::equal(a.begin(), a.end(), b.begin(), b.end(), [](const Generated& x, const Generated& y) {
+    return x.ids == y.ids && x.text == y.text;
+  });
+}
+
+// What compares or records whole runs has nothing to say of half of one.
+Status check_resume(const RunOptions& o) {
+  if (o.resume_file.empty()) return {};
+  if (o.prompts_file.empty())
+    return invalid_argument("--resume needs --prompts, whose results it takes over");
+  if (o.compare_plain) return invalid_argument("--resume and --compare-plain exclude each other; drop one");
+  if (!o.record_rounds_file.empty())
+    return invalid_argument("--resume and --record-rounds exclude each other; drop one");
+  return {};
+}
+
+void tell_what_is_finished(const RunOptions& options, const std::vector<PromptRequest>& requests,
+                           const FinishedResults& finished) {
+  const auto found = std::count_if(requests.begin(), requests.end(), [&](const PromptRequest& request) {
+    return finished.has(request.fingerprint);
+  });
+  std::fprintf(stderr, "outrider: %ld of %zu requests are finished in %s\n", static_cast<long>(found),
+               requests.size(), options.resume_file.c_str());
+}
+
+// The coordinator's side of a run, from prompts to report. `mpi` is null in one process.
+Result<int> coordinate(const RunOptions& options, const Preparation& prepared, MpiCluster* mpi) {
+  if (!options.prompt && options.prompts_file.empty())
+    return invalid_argument("nothing to do: give --prompt TEXT or --prompts FILE.jsonl");
+  if (options.prompt && !options.prompts_file.empty())
+    return invalid_argument("--prompt and --prompts exclude each other; drop one");
+  if (options.compare_plain && mpi)
+    return unsupported("--compare-plain works in one process; drop it or mpirun");
+  if (options.compare_plain && !options.speculates())
+    return invalid_argument(
+        "--compare-plain needs a drafter: --draft-model DIR, --drafter ngram or --listen");
+  ASSIGN_OR_RETURN(const auto policy, parse_gamma_policy(options.policy()));
+  RETURN_IF_ERROR(check_resume(options));
+  ASSIGN_OR_RETURN(auto requests,
+                   read_requests(options, *prepared.tokenizer, load_chat_template(options.model),
+                                 prepared.max_model_len, prepared.target.vocab_size));
+  ASSIGN_OR_RETURN(const auto fingerprint, RequestFingerprints::of(options));
+  for (PromptRequest& request : requests) request.fingerprint = fingerprint(request.request);
+  FinishedResults finished;
+  if (!options.resume_file.empty()) {
+    ASSIGN_OR_RETURN(finished, FinishedResults::read(options.resume_file));
+    if (!options.quiet) tell_what_is_finished(options, requests, finished);
+  }
+  ASSIGN_OR_RETURN(Output output, Output::open(options, *prepared.tokenizer));
+
+  const int own_workers = mpi ? mpi->draft_ranks() : options.num_draft_workers;
+  const Job job{options,
+                prepared,
+                requests,
+                finished,
+                policy,
+                options.has_drafter() ? own_workers : 0,
+                !options.listen.empty()};
+  std::optional<JobResult> plain;
+  if (options.compare_plain) {
+    Job plain_job = job;
+    plain_job.workers = 0;
+    plain_job.listens = false;
+    plain = run_local(plain_job, nullptr, nullptr);
+    RETURN_IF_ERROR(plain->status);
+  }
+  Trace trace;
+  const bool wanted = !options.trace_file.empty() || !options.record_rounds_file.empty();
+  Trace* const traced = wanted ? &trace : nullptr;
+  if (mpi) RETURN_IF_ERROR(mpi->start());
+  JobResult result = mpi ? run_job(job, mpi->take_transport(), &output, traced, [] { return Status(); })
+                         : run_local(job, &output, traced);
+  if (const Status whole = result.status.ok() ? output.close() : result.status; !whole.ok()) {
+    output.give_up(requests.size());
+    return whole;
+  }
+
+  std::optional<PlainComparison> comparison;
+  if (plain)
+    comparison =
+        compare_with_plain(plain->totals, result.totals, same_output(plain->generated, result.generated));
+  if (!options.quiet)
+    std::fputs(screen_report(options, result.totals, result.metrics, comparison).c_str(), stderr);
+  if (!options.report_file.empty())
+    RETURN_IF_ERROR(write_file(options.report_file, json_report(options, prepared, requests, result.totals,
+                                                                std::move(result.metrics), comparison)
+                                                            .dump(2) +
+                                                        "\n")
+                        .in("--report"));
+  if (!options.trace_file.empty()) RETURN_IF_ERROR(write_trace(options.trace_file, trace).in("--trace"));
+  if (!options.record_rounds_file.empty())
+    RETURN_IF_ERROR(write_file(options.record_rounds_file, format_round_record(record_of(job, result, trace)))
+                        .in("--record-rounds"));
+
+  bool failed = false;
+  for (size_t i = 0; i < requests.size(); ++i) {
+    const Generated& g = result.generated[i];
+    if (g.reason != FinishReason::kError) continue;
+    failed = true;
+    std::fprintf(stderr, "outrider: request %zu: %s\n", i, g.error.message().c_str());
+  }
+  return failed ? kExitRequestFailed : kExitOk;
+}
+
+}  // namespace
+
+int run_generate(const RunOptions& options) {
+  set_thread_role("coordinator");
+  if (options.gamma_policy == "list") {
+    std::fputs(list_gamma_policies().c_str(), stdout);
+    return kExitOk;
+  }
+  const int code = run_coordinator(options, coordinate);
+  if (!MpiCluster::launched()) end_as_noted();
+  return code;
+}
+
+}  // namespace outrider

@@ -1,0 +1,11 @@
+// `outrider generate`: text for a prompt or a file of prompts, with or without a drafter.
+#pragma once
+
+#include "start/flags/options.h"
+
+namespace outrider {
+
+// In one process, or as one rank of an mpirun. Returns the exit code; errors were printed.
+int run_generate(const RunOptions& options);
+
+}  // namespace outrider

@@ -1,0 +1,31 @@
+#include "launch/commands/keygen.h"
+
+#include <cstdio>
+
+#include "base/program/exit_codes.h"
+#include "comm/curve.h"
+
+namespace outrider {
+namespace {
+
+Status keygen(const std::string& file) {
+  ASSIGN_OR_RETURN(const CurveKeyPair keys, make_curve_key_pair());
+  RETURN_IF_ERROR(write_curve_keys(file, keys).in("--output"));
+  const Status shared = write_curve_keys(file + ".pub", {.public_key = keys.public_key, .secret_key = {}});
+  if (!shared.ok()) std::remove(file.c_str());  // a key alone would be in the way of the next attempt
+  return shared.in("--output");
+}
+
+}  // namespace
+
+int run_keygen(const std::string& file) {
+  const Status status = keygen(file);
+  if (!status.ok()) {
+    std::fprintf(stderr, "outrider: %s\n", status.message().c_str());
+    return kExitUsage;
+  }
+  std::printf("%s: keep it secret\n%s.pub: give it to the other end\n", file.c_str(), file.c_str());
+  return kExitOk;
+}
+
+}  // namespace outrider

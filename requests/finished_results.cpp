@@ -1,0 +1,103 @@
+#include "requests/finished_results.h"
+
+#include <bit>
+#include <charconv>
+#include <filesystem>
+#include <fstream>
+
+#include "base/hash.h"
+#include "start/device.h"
+#include "start/model_fingerprint.h"
+#include "transformer/files/json_file.h"
+#include "transformer/ops/cpu/cpu_ops.h"
+
+namespace outrider {
+namespace {
+
+constexpr size_t kMaxLineBytes = size_t{256} << 20;  // a long text with many log-probabilities
+
+uint64_t of_number(uint64_t hash, float value) { return hash_combine(hash, std::bit_cast<uint32_t>(value)); }
+
+uint64_t of_sampling(uint64_t hash, const SamplingParams& p) {
+  hash = hash_combine(hash, static_cast<uint64_t>(p.rule));
+  hash = hash_combine(hash, static_cast<uint64_t>(p.top_k));
+  hash = hash_combine(hash, static_cast<uint64_t>(p.logprobs));
+  hash = hash_combine(hash, p.seed.value);
+  for (const float value :
+       {p.temperature, p.top_p, p.min_p, p.repetition_penalty, p.presence_penalty, p.frequency_penalty})
+    hash = of_number(hash, value);
+  hash = hash_combine(hash, p.logit_bias.size());
+  for (const auto& [id, value] : p.logit_bias)
+    hash = of_number(hash_combine(hash, static_cast<uint64_t>(id.value())), value);
+  return hash;
+}
+
+std::optional<uint64_t> parse_fingerprint(const nlohmann::json& line) {
+  const auto at = line.find("request");
+  if (at == line.end() || !at->is_string()) return std::nullopt;
+  const auto& text = at->get_ref<const std::string&>();
+  uint64_t value = 0;
+  const auto [rest, error] = std::from_chars(text.data(), text.data() + text.size(), value, 16);
+  if (error != std::errc() || rest != text.data() + text.size()) return std::nullopt;
+  return value;
+}
+
+bool is_finished(const nlohmann::json& line) {
+  const auto at = line.find("finish_reason");
+  return at != line.end() &&
+         (*at == finish_reason_name(FinishReason::kStop) || *at == finish_reason_name(FinishReason::kLength));
+}
+
+}  // namespace
+
+Result<RequestFingerprints> RequestFingerprints::of(const RunOptions& o) {
+  const uint64_t numerics = fingerprint_of_text(fmt::format(
+      "{} {} {} {} {}", isa_name(), o.weight_format, o.kv_dtype,
+      parse_device(o.device)->kind == Device::Kind::kCpu ? "cpu" : "cuda", o.synthetic_acceptance));
+  ASSIGN_OR_RETURN(const uint64_t model, fingerprint_of_model(o.model, numerics));
+  return RequestFingerprints(model);
+}
+
+uint64_t RequestFingerprints::operator()(const Request& request) const {
+  uint64_t hash = hash_combine(model_, prefix_hash(request.prompt));
+  hash = of_sampling(hash, request.sampling);
+  hash = hash_combine(hash, static_cast<uint64_t>(request.max_tokens));
+  hash = hash_combine(hash, request.ignore_eos ? 1 : 0);
+  for (const std::string& stop : request.stop) hash = hash_combine(hash, fingerprint_of_text(stop));
+  return hash;
+}
+
+std::string format_fingerprint(uint64_t fingerprint) { return fmt::format("{:016x}", fingerprint); }
+
+Result<FinishedResults> FinishedResults::read(const std::string& path) {
+  std::ifstream file(path);
+  std::error_code ignored;
+  if (!file || std::filesystem::is_directory(path, ignored))
+    return not_found(fmt::format(
+        "--resume {}: cannot be read; name the --output of an earlier run, or its .partial", path));
+  FinishedResults results;
+  std::string text;
+  for (size_t number = 1; std::getline(file, text); ++number) {
+    if (file.eof()) break;  // the line has no end: it was being written
+    const std::string where = fmt::format("--resume {}:{}", path, number);
+    ASSIGN_OR_RETURN(const nlohmann::json line,
+                     parse_json(text, where, {.max_bytes = kMaxLineBytes, .max_depth = 16}));
+    const std::optional<uint64_t> fingerprint = line.is_object() ? parse_fingerprint(line) : std::nullopt;
+    if (!fingerprint)
+      return invalid_argument(where + ": not a result with a \"request\"; name a file that --output wrote");
+    if (is_finished(line)) results.line_of_.emplace(*fingerprint, text);
+  }
+  return results;
+}
+
+std::optional<std::string> FinishedResults::line_for(const PromptRequest& request, size_t index) const {
+  const auto found = line_of_.find(request.fingerprint);
+  if (found == line_of_.end()) return std::nullopt;
+  nlohmann::json line = nlohmann::json::parse(found->second);
+  line["index"] = index;
+  line.erase("id");
+  if (!request.id.is_null()) line["id"] = request.id;
+  return line.dump() + "\n";
+}
+
+}  // namespace outrider

@@ -1,0 +1,45 @@
+// Results that an earlier run of the same requests left behind (--resume): recognised by what their text
+// depends on, not by their place in a file.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <unordered_map>
+
+#include "requests/requests.h"
+#include "start/flags/options.h"
+
+namespace outrider {
+
+// Of the prompt's ids, every parameter of the request, and the model with its numerics. Equal ones have equal
+// texts, or under rules whose text depends on drafts, texts of one law.
+class RequestFingerprints {
+ public:
+  static Result<RequestFingerprints> of(const RunOptions& options);
+  uint64_t operator()(const Request& request) const;
+
+ private:
+  explicit RequestFingerprints(uint64_t model) : model_(model) {}
+  uint64_t model_;
+};
+
+// As results show it.
+std::string format_fingerprint(uint64_t fingerprint);
+
+class FinishedResults {
+ public:
+  FinishedResults() = default;
+  // Lines of --output, or of what is left of it. Those that ended with an error are not finished, nor is a
+  // last line without its end. Errors name the file and the line.
+  static Result<FinishedResults> read(const std::string& path);
+
+  bool has(uint64_t fingerprint) const { return line_of_.contains(fingerprint); }
+  // The result as a line for place `index` of a new file; empty: there is none.
+  std::optional<std::string> line_for(const PromptRequest& request, size_t index) const;
+
+ private:
+  std::unordered_map<uint64_t, std::string> line_of_;
+};
+
+}  // namespace outrider

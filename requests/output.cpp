@@ -1,0 +1,178 @@
+#include "requests/output.h"
+
+#include <cerrno>
+#include <cstring>
+#include <filesystem>
+
+#include "base/program/interrupt.h"
+#include "requests/finished_results.h"
+
+namespace outrider {
+namespace {
+
+// The token as text, not as its vocabulary writes it; special tokens add none, so these by their name.
+nlohmann::json logprob_json(const TokenLogprob& token, const Tokenizer& tokenizer) {
+  return {{"id", token.id.value()},
+          {"token", tokenizer.is_special(token.id) ? std::string(tokenizer.token(token.id))
+                                                   : tokenizer.token_bytes(token.id)},
+          {"logprob", token.logprob}};
+}
+
+// Text from a model may hold half a character at a cut: written as U+FFFD, never refused.
+std::string dump(const nlohmann::json& json) {
+  return json.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
+}
+
+// "--output PATH: why", from "PATH: why".
+Status named(const std::string& flag, const Status& status) {
+  return status.ok() ? status : Status(status.code(), flag + " " + status.message());
+}
+
+// Nothing is left there; what was there stays.
+Status check_writable(const std::string& flag, const std::string& path) {
+  return path.empty() ? Status() : named(flag, TemporaryFile::check(path));
+}
+
+// A file that is read, or written twice, would be lost under what is written last.
+Status check_distinct(const RunOptions& o) {
+  namespace fs = std::filesystem;
+  std::map<fs::path, std::string> flags;
+  for (const auto& [flag, path] : {std::pair{"--prompts", &o.prompts_file},
+                                   {"--output", &o.output_file},
+                                   {"--resume", &o.resume_file},
+                                   {"--report", &o.report_file},
+                                   {"--trace", &o.trace_file},
+                                   {"--record-rounds", &o.record_rounds_file}}) {
+    std::error_code ignored;
+    const bool is_stream =
+        *path == "-" || (fs::exists(*path, ignored) && !fs::is_regular_file(*path, ignored));
+    if (path->empty() || is_stream) continue;
+    const auto [other, is_new] =
+        flags.emplace(fs::weakly_canonical(fs::absolute(*path, ignored), ignored), flag);
+    if (!is_new)
+      return invalid_argument(
+          fmt::format("{} {}: is the file of {} too; choose another one", flag, *path, other->second));
+  }
+  return {};
+}
+
+}  // namespace
+
+Status write_file(const std::string& path, const std::string& content) {
+  ASSIGN_OR_RETURN(TemporaryFile file, TemporaryFile::create(path));
+  std::fwrite(content.data(), 1, content.size(), file.stream());
+  return file.commit();
+}
+
+Status write_trace(const std::string& path, const Trace& trace) {
+  ASSIGN_OR_RETURN(TemporaryFile file, TemporaryFile::create(path));
+  trace.write(file.stream());
+  return file.commit();
+}
+
+Result<Output> Output::open(const RunOptions& options, const Tokenizer& tokenizer) {
+  RETURN_IF_ERROR(check_distinct(options));
+  RETURN_IF_ERROR(check_writable("--report", options.report_file));
+  RETURN_IF_ERROR(check_writable("--trace", options.trace_file));
+  RETURN_IF_ERROR(check_writable("--record-rounds", options.record_rounds_file));
+  Output output(options, tokenizer);
+  if (options.output_file.empty() || options.output_file == "-") return output;
+  auto file = TemporaryFile::create(options.output_file);
+  if (!file.ok()) return named("--output", file.status());
+  output.file_.emplace(std::move(file).value());
+  if (!options.quiet && output.keeps_results())
+    for (const std::string& other : output.file_->others())
+      std::fprintf(
+          stderr,
+          "outrider: %s keeps what another run has finished, which did not come to its end or is still at "
+          "it; this run leaves that file alone (--resume takes results over)\n",
+          other.c_str());
+  return output;
+}
+
+void Output::write(const std::string& text) {
+  if (failed()) return;
+  std::FILE* const to = file_ ? file_->stream() : stdout;
+  errno = 0;
+  const bool written = std::fwrite(text.data(), 1, text.size(), to) == text.size() && std::fflush(to) == 0;
+  if (written)
+    bytes_ += static_cast<int64_t>(text.size());
+  else
+    error_ = errno != 0 ? errno : EIO;
+}
+
+void Output::stream(const std::string& text) {
+  if (!is_streamed() || text.empty()) return;
+  if (!options_->synthetic_acceptance.empty() && !std::exchange(marked_, true))
+    write("[synthetic acceptance: this text means nothing] ");
+  write(text);
+}
+
+nlohmann::json Output::line_of(size_t index, const PromptRequest& request, const Generated& generated) const {
+  nlohmann::json line{
+      {"index", index}, {"text", generated.text}, {"finish_reason", finish_reason_name(generated.reason)}};
+  if (!options_->synthetic_acceptance.empty()) line["synthetic_acceptance"] = options_->synthetic_acceptance;
+  if (!request.id.is_null()) line["id"] = request.id;
+  if (!generated.error.ok()) line["error"] = generated.error.message();
+  line["request"] = format_fingerprint(request.fingerprint);
+  line["usage"] = {{"prompt_tokens", request.request.prompt.size()},
+                   {"completion_tokens", generated.ids.size()}};
+  auto& ids = line["token_ids"] = nlohmann::json::array();
+  for (TokenId id : generated.ids) ids.push_back(id.value());
+  if (request.request.sampling.logprobs < 0) return line;
+  auto& logprobs = line["logprobs"] = nlohmann::json::array();
+  for (const PositionLogprobs& position : generated.logprobs) {
+    nlohmann::json entry = logprob_json(position.chosen, *tokenizer_);
+    entry["top"] = nlohmann::json::array();
+    for (const TokenLogprob& token : position.top) entry["top"].push_back(logprob_json(token, *tokenizer_));
+    logprobs.push_back(std::move(entry));
+  }
+  return line;
+}
+
+// A streamed text ends with one newline of ours; what failed before its first token leaves standard output
+// empty.
+void Output::result(size_t index, const PromptRequest& request, const Generated& generated) {
+  const bool streamed = is_streamed();
+  if (streamed && (generated.reason != FinishReason::kError || !generated.text.empty())) write("\n");
+  if (streamed && options_->logprobs < 0) return;
+  add_line(index, dump(line_of(index, request, generated)) + "\n", generated.error.ok());
+}
+
+void Output::finished_line(size_t index, std::string line) { add_line(index, std::move(line), true); }
+
+void Output::add_line(size_t index, std::string line, bool finished) {
+  waiting_[index] = std::move(line);
+  finished_ += finished ? 1 : 0;
+  // So that results behind one that is still missing get out too.
+  if (finished_ == 1 && keeps_results()) note_first_signal();
+  for (auto at = waiting_.find(next_); at != waiting_.end(); at = waiting_.find(++next_)) {
+    write(at->second);
+    waiting_.erase(at);
+  }
+  keep_results();
+}
+
+// A second signal ends the program at once, and leaves what is written, if anything is.
+void Output::keep_results() {
+  if (finished_ > 0 && bytes_ > 0 && keeps_results()) file_->keep();
+}
+
+void Output::give_up(size_t requests) {
+  if (finished_ == 0 || !keeps_results()) return;
+  for (const auto& [index, line] : waiting_) write(line);
+  if (bytes_ == 0) return;  // the disk is full
+  keep_results();
+  std::fprintf(stderr, "outrider: %zu of %zu requests were finished; their results are in %s\n", finished_,
+               requests, file_->leave(bytes_).c_str());
+}
+
+Status Output::close() {
+  if (failed())
+    return unavailable(fmt::format("{}: cannot be written: {}",
+                                   file_ ? "--output " + options_->output_file : "standard output",
+                                   std::strerror(error_)));
+  return file_ ? named("--output", file_->commit()) : Status();
+}
+
+}  // namespace outrider

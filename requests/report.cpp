@@ -1,0 +1,184 @@
+#include "requests/report.h"
+
+#include <cmath>
+#include <set>
+
+#include "base/version.h"
+#include "comm/cores.h"
+#include "start/device.h"
+#include "transformer/ops/cpu/cpu_ops.h"
+
+namespace outrider {
+namespace {
+
+double tokens_per_second(const Totals& totals) {
+  return totals.wall_seconds() > 0 ? static_cast<double>(totals.rounds.emitted) / totals.wall_seconds() : 0;
+}
+
+double per(int64_t sum, int64_t count) {
+  return count > 0 ? static_cast<double>(sum) / static_cast<double>(count) : 0;
+}
+
+// What all requests have, or a list of what they have.
+template <class Of>
+nlohmann::json used(const std::vector<PromptRequest>& requests, Of of) {
+  std::set<decltype(of(requests[0].request.sampling))> values;
+  for (const PromptRequest& request : requests) values.insert(of(request.request.sampling));
+  return values.size() == 1 ? nlohmann::json(*values.begin()) : nlohmann::json(values);
+}
+
+std::string q_format_used(const RunOptions& options, const Preparation& prepared,
+                          const std::vector<PromptRequest>& requests) {
+  const bool any = std::any_of(requests.begin(), requests.end(), [](const PromptRequest& request) {
+    return needs_q(request.request.sampling.rule);
+  });
+  if (!any) return "none";
+  const QFormat format = parse_q_format(options.q_format).value();
+  if (format.kind == QKind::kDense) return "dense";
+  const std::string budget = fmt::format("budget:{}", format.row_bytes(prepared.target.vocab_size));
+  bool some_states = false, some_rows = false;
+  for (const PromptRequest& request : requests)
+    if (const SamplingParams& sampling = request.request.sampling; needs_q(sampling.rule))
+      (is_plain_softmax(sampling) ? some_states : some_rows) = true;
+  const bool drafts_on_host = parse_device(options.device)->kind == Device::Kind::kCpu;
+  if (format.kind != QKind::kHidden || !drafts_on_host || !some_states) return budget;
+  const std::string hidden =
+      fmt::format("hidden:{}", format.code_bits(prepared.target.vocab_size, prepared.draft->hidden_size));
+  return some_rows ? hidden + " or " + budget : hidden;
+}
+
+}  // namespace
+
+double expected_tokens(double alpha, double gamma) {
+  return alpha >= 1 ? gamma + 1 : (1 - std::pow(alpha, gamma + 1)) / (1 - alpha);
+}
+
+std::optional<OverlapComparison> compare_overlap(const Totals& totals) {
+  const RoundSums& r = totals.rounds;
+  const int64_t speculative = r.rounds - r.g0_rounds;
+  const bool alone =
+      totals.target_passes < r.rounds + r.rounds / 8 && r.rounds < totals.target_passes * 9 / 8;
+  if (totals.preparation.lookups == 0 || speculative == 0 || !alone) return std::nullopt;
+  const double draft_token =
+      per(totals.draft_ingest_ns + totals.draft_ns, r.drafted - totals.preparation.used_tokens);
+  const auto waited = totals.phases.draft_wait + totals.phases.plan_wait + totals.phases.verify;
+  return OverlapComparison{
+      .hit_rate = totals.preparation.hit_rate(),
+      .verify = per(totals.forward_ns + totals.verify_ns + totals.commit_ns, totals.target_passes) * 1e-6,
+      .draft = draft_token * per(r.drafted, speculative) * 1e-6,
+      .prepare = per(totals.preparation.busy_ns, totals.preparation.lookups) * 1e-6,
+      .measured = per(std::chrono::nanoseconds(waited).count(), r.rounds) * 1e-6};
+}
+
+PlainComparison compare_with_plain(const Totals& plain, const Totals& speculative, bool identical_output) {
+  const double plain_step = per(plain.forward_ns + plain.verify_ns + plain.commit_ns, plain.target_passes);
+  const double verify_step =
+      per(speculative.forward_ns + speculative.verify_ns + speculative.commit_ns, speculative.target_passes);
+  const double draft = per(speculative.draft_ingest_ns + speculative.draft_ns, speculative.drafts_received);
+  const double gamma =
+      per(speculative.rounds.drafted, speculative.rounds.rounds - speculative.rounds.g0_rounds);
+  PlainComparison comparison{.plain_tokens_per_second = tokens_per_second(plain),
+                             .tokens_per_second = tokens_per_second(speculative),
+                             .identical_output = identical_output};
+  if (verify_step + draft > 0)
+    comparison.predicted_speedup =
+        expected_tokens(speculative.rounds.acceptance(), gamma) * plain_step / (verify_step + draft);
+  return comparison;
+}
+
+std::string screen_report(const RunOptions& options, const Totals& totals, const nlohmann::json& metrics,
+                          const std::optional<PlainComparison>& comparison) {
+  const RoundSums& r = totals.rounds;
+  std::string out = fmt::format("{} tokens in {:.2f} s: {:.1f} tokens/s", r.emitted, totals.wall_seconds(),
+                                tokens_per_second(totals));
+  if (totals.ttft.count() > 0)
+    out += fmt::format(", first token after {:.1f} ms (median)", totals.ttft.percentile_ns(0.5) * 1e-6);
+  out += "\n";
+  if (!options.synthetic_acceptance.empty())
+    out += fmt::format("SYNTHETIC ACCEPTANCE {}: the text means nothing\n", options.synthetic_acceptance);
+  if (!options.emulate_link.empty()) out += fmt::format("emulated link {}\n", options.emulate_link);
+  if (options.speculates() && r.drafted == 0 && totals.workers_joined == 0)
+    out += "nothing was drafted: no draft worker joined\n";
+  else if (options.speculates() && r.drafted == 0 && options.num_speculative_tokens != 0)
+    out += fmt::format("nothing was drafted: --gamma-policy {} saw no gain in it; -g N drafts all the same\n",
+                       options.policy());
+  if (options.speculates() && r.drafted > 0) {
+    out += fmt::format("acceptance {:.3f}, {:.2f} tokens per target pass, {} rounds, {} rolled back\n",
+                       r.acceptance(), r.tokens_per_pass(), r.rounds, r.rollbacks);
+    out += fmt::format("per round: draft {:.3f} ms, verify {:.3f} ms (forward {:.3f}, vocabulary {:.3f})\n",
+                       per(totals.draft_ingest_ns + totals.draft_ns, totals.drafts_received) * 1e-6,
+                       per(totals.forward_ns + totals.verify_ns, totals.target_passes) * 1e-6,
+                       per(totals.forward_ns, totals.target_passes) * 1e-6,
+                       per(totals.verify_ns, totals.target_passes) * 1e-6);
+    out += fmt::format("idle: target {:.0f} %, draft workers {:.0f} %\n",
+                       metrics["phases"]["target_idle_share"].get<double>() * 100,
+                       metrics["phases"]["draft_idle_share"].get<double>() * 100);
+    if (const auto overlap = compare_overlap(totals); overlap && options.emulate_link.empty())
+      out += fmt::format(
+          "ahead: {:.0f} % of {} outcomes were prepared; a round took {:.3f} ms, {:.3f} predicted (verify "
+          "{:.3f}, prepare {:.3f}, draft {:.3f})\n",
+          overlap->hit_rate * 100, totals.preparation.lookups, overlap->measured, overlap->predicted(),
+          overlap->verify, overlap->prepare, overlap->draft);
+    const auto& kinds = metrics["wire"]["kinds"];
+    out += fmt::format("wire: {:.0f} bytes per accepted token, {:.0f} of them drafts\n",
+                       metrics["wire"]["bytes_per_accepted_token"].get<double>(),
+                       kinds["draft"]["bytes_per_accepted_token"].get<double>());
+    if (kinds.contains("q_slice")) {
+      const auto& slices = kinds["q_slice"];
+      const double all = slices["sent_bytes"].get<double>(),
+                   linked = slices["device_to_device_bytes"].get<double>();
+      out += fmt::format("q: {:.1f} MB in slices, {:.0f} % of them from device to device\n", all / 1e6,
+                         100 * linked / all);
+    }
+  }
+  if (comparison)
+    out += fmt::format(
+        "plain decoding {:.1f} tokens/s, speculative {:.1f}: speed-up {:.2f} (predicted {:.2f}), output {}\n",
+        comparison->plain_tokens_per_second, comparison->tokens_per_second, comparison->speedup(),
+        comparison->predicted_speedup, comparison->identical_output ? "identical" : "differs");
+  return out;
+}
+
+nlohmann::json json_report(const RunOptions& options, const Preparation& prepared, const Totals& totals,
+                           nlohmann::json metrics) {
+  nlohmann::json report{{"version", kVersion}, {"metrics", std::move(metrics)}};
+  report["target"] = {{"name", prepared.target_info.name},
+                      {"vocab_size", prepared.target.vocab_size},
+                      {"tensor_parallel_size", options.tensor_parallel_size}};
+  report["isa"] = isa_name();
+  if (!options.synthetic_acceptance.empty()) report["synthetic_acceptance"] = options.synthetic_acceptance;
+  if (!options.emulate_link.empty()) report["emulated_link"] = options.emulate_link;
+  const Device device = device_of_worker(options, 0);  // of the target's first rank
+  report["device"] = device.kind == Device::Kind::kCpu ? "cpu" : fmt::format("cuda:{}", device.index);
+  report["max_model_len"] = prepared.max_model_len;
+  report["max_num_seqs"] = options.max_num_seqs;
+  report["threads"] = options.threads > 0 ? options.threads : usable_cores();
+  if (options.speculates()) {
+    report["draft"]["name"] = options.has_drafter() ? prepared.draft_info.name : "joined";
+    report["gamma_policy"] = options.policy();
+  }
+  if (const auto overlap = compare_overlap(totals); overlap && options.emulate_link.empty())
+    report["overlap"] = {{"hit_rate", overlap->hit_rate},  {"verify_ms", overlap->verify},
+                         {"prepare_ms", overlap->prepare}, {"draft_ms", overlap->draft},
+                         {"round_ms", overlap->measured},  {"predicted_round_ms", overlap->predicted()}};
+  return report;
+}
+
+nlohmann::json json_report(const RunOptions& options, const Preparation& prepared,
+                           const std::vector<PromptRequest>& requests, const Totals& totals,
+                           nlohmann::json metrics, const std::optional<PlainComparison>& comparison) {
+  nlohmann::json report = json_report(options, prepared, totals, std::move(metrics));
+  report["rule"] = used(requests, [](const SamplingParams& s) { return std::string(rule_name(s.rule)); });
+  report["temperature"] = used(requests, [](const SamplingParams& s) { return s.temperature; });
+  report["seed"] = options.seed;
+  if (options.speculates()) report["draft"]["q_format"] = q_format_used(options, prepared, requests);
+  if (comparison)
+    report["comparison"] = {{"plain_tokens_per_second", comparison->plain_tokens_per_second},
+                            {"tokens_per_second", comparison->tokens_per_second},
+                            {"speedup", comparison->speedup()},
+                            {"predicted_speedup", comparison->predicted_speedup},
+                            {"identical_output", comparison->identical_output}};
+  return report;
+}
+
+}  // namespace outrider

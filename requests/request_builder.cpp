@@ -1,0 +1,108 @@
+#include "requests/request_builder.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+
+namespace outrider {
+namespace {
+
+using Names = RequestBuilder::Names;
+
+std::string name_of(std::string key, Names names) {
+  if (names == Names::kKeys) return fmt::format("\"{}\"", key);
+  std::replace(key.begin(), key.end(), '_', '-');
+  return "--" + key;
+}
+
+// A message that begins with a flag of one word, with the key instead.
+Status with_names(const Status& status, Names names) {
+  if (names == Names::kFlags || !status.message().starts_with("--")) return status;
+  const std::string& text = status.message();
+  const size_t end = std::min(text.find(' '), text.size());
+  return {status.code(), fmt::format("\"{}\"{}", text.substr(2, end - 2), text.substr(end))};
+}
+
+}  // namespace
+
+Status RequestBuilder::check(const RunOptions& o, Names names) const {
+  const auto must = [&](const char* key, auto value, const char* rule) {
+    return invalid_argument(fmt::format("{} {}: must be {}", name_of(key, names), value, rule));
+  };
+  const auto finite = [](float v) { return std::isfinite(v); };
+  if (o.max_tokens < 1) return must("max_tokens", o.max_tokens, "at least 1");
+  if (!finite(o.temperature) || o.temperature < 0 || o.temperature > 100)
+    return must("temperature", o.temperature, "0 to 100");
+  if (o.top_k < 0) return must("top_k", o.top_k, "0 (off) or more");
+  if (!(o.top_p > 0 && o.top_p <= 1)) return must("top_p", o.top_p, "above 0 and at most 1");
+  if (!(o.min_p >= 0 && o.min_p <= 1)) return must("min_p", o.min_p, "0 to 1");
+  if (!finite(o.repetition_penalty) || o.repetition_penalty <= 0)
+    return must("repetition_penalty", o.repetition_penalty, "above 0; 1 is off");
+  if (!finite(o.presence_penalty)) return must("presence_penalty", o.presence_penalty, "finite");
+  if (!finite(o.frequency_penalty)) return must("frequency_penalty", o.frequency_penalty, "finite");
+  if (o.logprobs < -1 || o.logprobs > 100) return must("logprobs", o.logprobs, "0 to 100");
+  if (o.stop.size() > 16)
+    return must("stop", fmt::format("with {} texts", o.stop.size()), "at most 16 texts");
+  for (const std::string& stop : o.stop)
+    if (stop.empty() || stop.size() > 1024)
+      return must("stop", fmt::format("of {} bytes", stop.size()), "1 to 1024 bytes");
+  return {};
+}
+
+Result<Request> RequestBuilder::build(RunOptions o, const LogitBias& bias, Names names) const {
+  RETURN_IF_ERROR(check(o, names));
+  auto sampling = sampling_of(o);
+  if (!sampling.ok()) return with_names(sampling.status(), names);
+  Request request{.prompt = {}, .sampling = std::move(sampling).value(), .gamma = {}};
+  auto& params = request.sampling;
+  params.logit_bias.insert(params.logit_bias.end(), bias.begin(), bias.end());
+  for (const auto& [id, value] : params.logit_bias)
+    if (id.value() < 0 || id.value() >= vocab_size_)
+      return invalid_argument(fmt::format("{}: id {} is outside the vocabulary; ids are 0 to {}",
+                                          name_of("logit_bias", names), id.value(), vocab_size_ - 1));
+  request.max_tokens = o.max_tokens;
+  request.stop = std::move(o.stop);
+  request.ignore_eos = o.ignore_eos;
+  if (!options_.synthetic_acceptance.empty()) {  // the text means nothing, its end neither
+    if (params.logprobs >= 0)
+      return invalid_argument(name_of("logprobs", names) + ": has no meaning with --synthetic-acceptance");
+    request.ignore_eos = true;
+    request.stop.clear();
+  }
+  return request;
+}
+
+Result<std::string> RequestBuilder::render(const std::vector<ChatMessage>& messages,
+                                           bool add_generation_prompt) const {
+  if (chat_.status().code() == StatusCode::kNotFound && !options_.chat)
+    return unsupported("the model has no chat template; send a prompt instead of messages");
+  if (!chat_.ok()) return chat_.status().in("--model " + options_.model);
+  return (*chat_)->render(messages, add_generation_prompt);
+}
+
+Result<std::vector<TokenId>> RequestBuilder::encode(std::string_view text, SpecialTokens special,
+                                                    Names names) const {
+  auto ids = tokenizer_.encode(text, special);
+  if (!ids.ok()) return ids.status().in(name_of("prompt", names));
+  return ids;
+}
+
+Status RequestBuilder::set_prompt(Request& request, std::vector<TokenId> prompt) const {
+  if (prompt.empty())
+    return invalid_argument(
+        "the prompt is empty and this tokenizer adds no beginning-of-sequence token; write a prompt");
+  for (const TokenId id : prompt)
+    if (id.value() < 0 || id.value() >= vocab_size_)
+      return invalid_argument(
+          fmt::format("the prompt has id {}, which is outside the vocabulary; ids are 0 to {}", id.value(),
+                      vocab_size_ - 1));
+  if (static_cast<int64_t>(prompt.size()) >= max_context_)
+    return resource_exhausted(fmt::format("the prompt has {} tokens, the context {}; shorten it{}",
+                                          prompt.size(), max_context_,
+                                          context_may_grow() ? " or raise --max-model-len" : ""));
+  request.prompt = std::move(prompt);
+  return {};
+}
+
+}  // namespace outrider

@@ -1,0 +1,159 @@
+#include "requests/request_fields.h"
+
+#include <fmt/format.h>
+
+#include <charconv>
+#include <cmath>
+#include <limits>
+#include <type_traits>
+
+#include "base/nearest.h"
+
+namespace outrider {
+
+using nlohmann::json;
+
+const json* find_field(const json& object, const char* key) {
+  const auto at = object.find(key);
+  return at == object.end() || at->is_null() ? nullptr : &*at;
+}
+
+template <class T>
+Status take(const json& object, const char* key, T& to) {
+  const json* const at = find_field(object, key);
+  if (!at) return {};
+  constexpr bool is_text = std::is_same_v<T, std::string>;
+  constexpr bool is_integer = std::is_integral_v<T> && !std::is_same_v<T, bool>;
+  const bool fits = is_text                   ? at->is_string()
+                    : std::is_same_v<T, bool> ? at->is_boolean()
+                    : is_integer              ? at->is_number_integer()
+                                              : at->is_number();
+  const char* const type = is_text                   ? "a text"
+                           : std::is_same_v<T, bool> ? "true or false"
+                           : is_integer              ? "a whole number"
+                                                     : "a number";
+  if (!fits)
+    return invalid_argument(fmt::format("\"{}\" must be {}, not {}", key, type, at->dump().substr(0, 40)));
+  if constexpr (is_integer) {
+    const bool in_range = at->is_number_unsigned()
+                              ? at->get<uint64_t>() <= static_cast<uint64_t>(std::numeric_limits<T>::max())
+                              : at->get<int64_t>() >= static_cast<int64_t>(std::numeric_limits<T>::min());
+    if (!in_range)
+      return invalid_argument(fmt::format("\"{}\" is {}; must be {} to {}", key, at->dump(),
+                                          std::numeric_limits<T>::min(), std::numeric_limits<T>::max()));
+  }
+  to = at->get<T>();
+  return {};
+}
+template Status take(const json&, const char*, std::string&);
+template Status take(const json&, const char*, bool&);
+template Status take(const json&, const char*, int&);
+template Status take(const json&, const char*, uint64_t&);
+template Status take(const json&, const char*, float&);
+
+namespace {
+
+Status take_stop(const json& object, std::vector<std::string>& stop) {
+  const json* const at = find_field(object, "stop");
+  if (!at) return {};
+  stop.clear();
+  if (at->is_string()) {
+    stop.push_back(at->get<std::string>());
+    return {};
+  }
+  if (!at->is_array()) return invalid_argument("\"stop\" must be a text or a list of texts");
+  for (const json& item : *at) {
+    if (!item.is_string()) return invalid_argument("\"stop\" must be a text or a list of texts");
+    stop.push_back(item.get<std::string>());
+  }
+  return {};
+}
+
+Result<std::string> take_parts(const json& parts) {
+  std::string text;
+  for (const json& part : parts) {
+    const json* const type = part.is_object() ? find_field(part, "type") : nullptr;
+    if (!type || *type != "text")
+      return unsupported(
+          fmt::format("\"messages\": a content part of type {} is not understood; parts must be {{\"type\": "
+                      "\"text\", \"text\": ...}}",
+                      type ? type->dump().substr(0, 40) : "none"));
+    const json* const line = find_field(part, "text");
+    if (!line || !line->is_string())
+      return invalid_argument("\"messages\": a part of type \"text\" has no \"text\"");
+    if (!text.empty()) text += '\n';
+    text += line->get_ref<const std::string&>();
+  }
+  return text;
+}
+
+}  // namespace
+
+Status take_sampling(const json& object, RunOptions& to) {
+  RETURN_IF_ERROR(take(object, "seed", to.seed));
+  RETURN_IF_ERROR(take(object, "max_tokens", to.max_tokens));
+  RETURN_IF_ERROR(take(object, "temperature", to.temperature));
+  RETURN_IF_ERROR(take(object, "top_k", to.top_k));
+  RETURN_IF_ERROR(take(object, "top_p", to.top_p));
+  RETURN_IF_ERROR(take(object, "min_p", to.min_p));
+  RETURN_IF_ERROR(take(object, "repetition_penalty", to.repetition_penalty));
+  RETURN_IF_ERROR(take(object, "presence_penalty", to.presence_penalty));
+  RETURN_IF_ERROR(take(object, "frequency_penalty", to.frequency_penalty));
+  RETURN_IF_ERROR(take(object, "ignore_eos", to.ignore_eos));
+  RETURN_IF_ERROR(take(object, "rule", to.rule));
+  return take_stop(object, to.stop);
+}
+
+Result<LogitBias> take_bias(const json& object) {
+  LogitBias bias;
+  const json* const at = find_field(object, "logit_bias");
+  if (!at) return bias;
+  if (!at->is_object()) return invalid_argument("\"logit_bias\" must be an object of id: value");
+  for (const auto& [key, value] : at->items()) {
+    int32_t id = -1;
+    const auto [end, error] = std::from_chars(key.data(), key.data() + key.size(), id);
+    const float v = value.is_number() ? value.get<float>() : NAN;
+    if (error != std::errc() || end != key.data() + key.size() || id < 0 || !std::isfinite(v))
+      return invalid_argument(
+          fmt::format("\"logit_bias\" {}: {}: must be id: value, for example \"42\": -1.5", key.substr(0, 40),
+                      value.dump().substr(0, 40)));
+    bias.emplace_back(TokenId(id), v);
+  }
+  return bias;
+}
+
+Result<std::vector<ChatMessage>> take_messages(const json& list) {
+  constexpr const char* kForm = "\"messages\" must be a list of {role, content}";
+  std::vector<ChatMessage> messages;
+  if (!list.is_array() || list.empty()) return invalid_argument(kForm);
+  for (const json& m : list) {
+    if (!m.is_object()) return invalid_argument(kForm);
+    const json *role = find_field(m, "role"), *content = find_field(m, "content");
+    if (!role || !role->is_string() || !content || (!content->is_string() && !content->is_array()))
+      return invalid_argument(fmt::format("{}, both texts", kForm));
+    for (const auto& [key, value] : m.items())
+      if (key != "role" && key != "content" && !value.is_null())
+        return unsupported(fmt::format("\"messages\": \"{}\" of a message is not understood; leave it out",
+                                       key.substr(0, 40)));
+    ChatMessage message{role->get<std::string>(), {}};
+    if (content->is_string()) {
+      message.content = content->get<std::string>();
+    } else {
+      ASSIGN_OR_RETURN(message.content, take_parts(*content));
+    }
+    messages.push_back(std::move(message));
+  }
+  return messages;
+}
+
+Status unknown_key(std::span<const std::string_view> known, const std::string& key) {
+  constexpr size_t kLongestShown = 60;  // a stranger's key may be a megabyte
+  if (key.size() > kLongestShown)
+    return invalid_argument(fmt::format("there is no key \"{}...\"", key.substr(0, kLongestShown)));
+  const std::string_view nearest = nearest_name(known, key);
+  if (!nearest.empty())
+    return invalid_argument(fmt::format("there is no key \"{}\"; did you mean \"{}\"?", key, nearest));
+  return invalid_argument(fmt::format("there is no key \"{}\"; known are {}", key, fmt::join(known, ", ")));
+}
+
+}  // namespace outrider

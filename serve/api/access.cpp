@@ -1,0 +1,66 @@
+#include "serve/api/access.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+
+namespace outrider {
+namespace {
+
+// How long it takes must not tell how much of a guess is right.
+bool equal_in_constant_time(std::string_view secret, std::string_view guess) {
+  unsigned difference = secret.size() == guess.size() ? 0 : 1;
+  for (size_t i = 0; i < guess.size(); ++i)
+    difference |= static_cast<unsigned char>(guess[i] ^ secret[i % secret.size()]);
+  return difference == 0;
+}
+
+std::string lower(std::string_view text) {
+  std::string out(text);
+  std::transform(out.begin(), out.end(), out.begin(),
+                 [](char c) { return c >= 'A' && c <= 'Z' ? static_cast<char>(c - 'A' + 'a') : c; });
+  return out;
+}
+
+// A page may post a form anywhere, but JSON only where the server says that it may.
+bool is_json(const std::string& content_type) {
+  std::string type = lower(content_type.substr(0, content_type.find(';')));
+  type.erase(std::remove(type.begin(), type.end(), ' '), type.end());
+  return type == "application/json";
+}
+
+// A page whose name was made to point to this machine may ask it whatever it likes, but under that name.
+bool is_local_name(const std::string& host) {
+  const std::string name = lower(host.substr(0, host.rfind(':')));
+  const bool is_address = name.starts_with('[') || name.find_first_not_of("0123456789.") == std::string::npos;
+  return is_address || name == "localhost" || name.ends_with(".localhost");
+}
+
+}  // namespace
+
+bool ApiAccess::has_key(const HttpRequest& request) const {
+  constexpr std::string_view kScheme = "bearer ";
+  const std::string_view sent = request.authorization;
+  return lower(sent.substr(0, kScheme.size())) == kScheme &&
+         equal_in_constant_time(api_key_, sent.substr(kScheme.size()));
+}
+
+std::optional<ApiError> ApiAccess::refusal(const HttpRequest& request, bool needs_key) const {
+  if (!api_key_.empty() && needs_key && !has_key(request))
+    return ApiError{.status = 401,
+                    .message = "send the server's key as a header: Authorization: Bearer KEY",
+                    .param = {},
+                    .code = "invalid_api_key"};
+  if (api_key_.empty() && is_loopback_ && !is_local_name(request.host))
+    return ApiError{.status = 403,
+                    .message = fmt::format("the Host header says {}, but only this machine may ask: write "
+                                           "localhost, or start the server with --api-key-file",
+                                           request.host.substr(0, 100)),
+                    .param = {},
+                    .code = {}};
+  if (request.method == "POST" && !is_json(request.content_type))
+    return ApiError{.status = 415, .message = "send Content-Type: application/json", .param = {}, .code = {}};
+  return std::nullopt;
+}
+
+}  // namespace outrider

@@ -1,0 +1,228 @@
+#include "serve/api/api.h"
+
+#include <algorithm>
+#include <chrono>
+#include <random>
+
+#include "base/version.h"
+#include "serve/api/access.h"
+#include "serve/api/answer.h"
+#include "serve/api/format.h"
+#include "serve/api/request.h"
+#include "serve/metrics_text.h"
+#include "serve/serve.h"
+
+namespace outrider {
+namespace {
+
+using nlohmann::json;
+
+constexpr const char* kJson = "application/json";
+
+// The field that an error is about stands in quotes.
+std::string param_of(const std::string& message) {
+  const size_t begin = message.find('"');
+  const size_t end = begin == std::string::npos ? begin : message.find('"', begin + 1);
+  return end == std::string::npos ? "" : message.substr(begin + 1, end - begin - 1);
+}
+
+// What is wrong with a request, before the engine has seen it.
+ApiError request_error(const Status& status) {
+  if (status.code() == StatusCode::kNotFound)
+    return {.status = 404, .message = status.message(), .param = "model", .code = "model_not_found"};
+  const bool is_too_long = status.code() == StatusCode::kResourceExhausted;
+  const bool names_field = status.code() != StatusCode::kMalformed;
+  return {.status = 400,
+          .message = status.message(),
+          .param = names_field ? param_of(status.message()) : "",
+          .code = is_too_long ? "context_length_exceeded" : ""};
+}
+
+uint64_t random_seed() {
+  std::random_device random;
+  return uint64_t{random()} << 32 | random();
+}
+
+class ServedApi final : public Api {
+ public:
+  ServedApi(const ServeOptions& options, const Preparation& prepared,
+            Result<std::unique_ptr<ChatTemplate>> chat, std::string api_key, Engine& engine)
+      : options_(options),
+        prepared_(prepared),
+        chat_(std::move(chat)),
+        access_(std::move(api_key), is_loopback(options.host)),
+        engine_(engine),
+        builder_(options.run, *prepared.tokenizer, chat_, prepared.max_model_len, prepared.target.vocab_size),
+        models_(options.served_model_names),
+        started_(std::chrono::system_clock::now()) {
+    if (models_.empty()) models_.push_back(options.run.model);
+  }
+
+  void handle(HttpRequest request, std::shared_ptr<HttpReply> reply) override;
+
+ private:
+  using Shared = std::shared_ptr<HttpReply>;
+  struct Route {
+    std::string_view path, method;
+    bool is_open;  // to those without the key
+    void (ServedApi::*answer)(const HttpRequest&, const Shared&);
+  };
+  static const Route kRoutes[];
+
+  void health(const HttpRequest&, const Shared& reply);
+  void version(const HttpRequest&, const Shared& reply);
+  void models(const HttpRequest& request, const Shared& reply);
+  void metrics(const HttpRequest&, const Shared& reply);
+  void tokenize(const HttpRequest& request, const Shared& reply);
+  void detokenize(const HttpRequest& request, const Shared& reply);
+  void completions(const HttpRequest& request, const Shared& reply) {
+    complete(ApiKind::kCompletion, request, reply);
+  }
+  void chat_completions(const HttpRequest& request, const Shared& reply) {
+    complete(ApiKind::kChat, request, reply);
+  }
+  void complete(ApiKind kind, const HttpRequest& request, const Shared& reply);
+  Result<ApiRequest> read(ApiKind kind, const std::string& body) const;
+  Result<json> tokenized(const std::string& body) const;
+  Result<json> detokenized(const std::string& body) const;
+  json model_json(const std::string& name) const;
+  static void send(HttpReply& reply, const Result<json>& body) {
+    body.ok() ? reply.send(200, kJson, dump_reply(*body)) : send_error(reply, request_error(body.status()));
+  }
+
+  const ServeOptions& options_;
+  const Preparation& prepared_;
+  const Result<std::unique_ptr<ChatTemplate>> chat_;
+  const ApiAccess access_;
+  Engine& engine_;
+  const RequestBuilder builder_;
+  std::vector<std::string> models_;
+  const std::chrono::system_clock::time_point started_;
+};
+
+const ServedApi::Route ServedApi::kRoutes[] = {
+    {"/health", "GET", true, &ServedApi::health},
+    {"/ping", "GET", true, &ServedApi::health},
+    {"/version", "GET", false, &ServedApi::version},
+    {"/metrics", "GET", false, &ServedApi::metrics},
+    {"/v1/models", "GET", false, &ServedApi::models},
+    {"/v1/completions", "POST", false, &ServedApi::completions},
+    {"/v1/chat/completions", "POST", false, &ServedApi::chat_completions},
+    {"/tokenize", "POST", false, &ServedApi::tokenize},
+    {"/detokenize", "POST", false, &ServedApi::detokenize},
+};
+
+void ServedApi::handle(HttpRequest request, Shared reply) {
+  const auto route = std::find_if(std::begin(kRoutes), std::end(kRoutes),
+                                  [&](const Route& r) { return r.path == request.path; });
+  const bool is_known = route != std::end(kRoutes);
+  if (const auto refusal = access_.refusal(request, !is_known || !route->is_open))
+    return send_error(*reply, *refusal);
+  if (!is_known)
+    return send_error(
+        *reply, {.status = 404, .message = fmt::format("there is no {} here", request.path.substr(0, 100))});
+  const std::string allowed = fmt::format("{}, OPTIONS", route->method == "GET" ? "GET, HEAD" : "POST");
+  if (request.method == "OPTIONS") return reply->send(204, "", "", {{"Allow", allowed}});
+  if (request.method != route->method)
+    return send_error(
+        *reply,
+        {.status = 405,
+         .message = fmt::format("{} takes {}, not {}", route->path, route->method, request.method)},
+        {{"Allow", allowed}});
+  (this->*route->answer)(request, reply);
+}
+
+void ServedApi::health(const HttpRequest&, const Shared& reply) {
+  const EngineStatus status = engine_.status();
+  switch (status.state) {
+    case EngineState::kReady: {
+      const int64_t workers = engine_.numbers().draft_workers;
+      return send(*reply, json{{"status", "ok"},
+                               {"draft_workers", workers},
+                               {"degraded", options_.run.speculates() && workers == 0}});
+    }
+    case EngineState::kLoading:
+      return send_error(*reply, {.status = 503, .message = "Loading model", .code = "loading"});
+    case EngineState::kDraining:
+      return send_error(*reply, {.status = 503, .message = "the server stops", .code = "draining"});
+    case EngineState::kFailed:
+      return send_error(*reply, {.status = 503, .message = status.reason, .code = "failed"});
+  }
+}
+
+void ServedApi::version(const HttpRequest&, const Shared& reply) {
+  send(*reply, json{{"version", kVersion}});
+}
+
+json ServedApi::model_json(const std::string& name) const {
+  const auto age = std::chrono::duration_cast<std::chrono::seconds>(started_.time_since_epoch());
+  return {{"id", name},
+          {"object", "model"},
+          {"created", age.count()},
+          {"owned_by", "outrider"},
+          {"root", options_.run.model},
+          {"max_model_len", prepared_.max_model_len}};
+}
+
+void ServedApi::models(const HttpRequest&, const Shared& reply) {
+  json list = json::array();
+  for (const std::string& name : models_) list.push_back(model_json(name));
+  send(*reply, json{{"object", "list"}, {"data", std::move(list)}});
+}
+
+void ServedApi::metrics(const HttpRequest&, const Shared& reply) {
+  reply->send(200, "text/plain; version=0.0.4; charset=utf-8",
+              metrics_text(engine_.numbers(), models_.front(), options_.metrics_compat_vllm));
+}
+
+Result<json> ServedApi::tokenized(const std::string& text) const {
+  ASSIGN_OR_RETURN(const json body, read_body(text));
+  RETURN_IF_ERROR(read_model(body, models_).status());
+  ASSIGN_OR_RETURN(const auto ids, read_tokenize(body, builder_));
+  json tokens = json::array();
+  for (const TokenId id : ids) tokens.push_back(id.value());
+  return json{
+      {"tokens", std::move(tokens)}, {"count", ids.size()}, {"max_model_len", prepared_.max_model_len}};
+}
+
+Result<json> ServedApi::detokenized(const std::string& text) const {
+  ASSIGN_OR_RETURN(const json body, read_body(text));
+  RETURN_IF_ERROR(read_model(body, models_).status());
+  ASSIGN_OR_RETURN(const auto ids, read_detokenize(body, builder_));
+  return json{{"prompt", prepared_.tokenizer->decode(ids)}};
+}
+
+void ServedApi::tokenize(const HttpRequest& request, const Shared& reply) {
+  send(*reply, tokenized(request.body));
+}
+void ServedApi::detokenize(const HttpRequest& request, const Shared& reply) {
+  send(*reply, detokenized(request.body));
+}
+
+Result<ApiRequest> ServedApi::read(ApiKind kind, const std::string& text) const {
+  ASSIGN_OR_RETURN(const json body, read_body(text));
+  const ApiDefaults defaults{.run = options_.run, .models = models_, .seed = random_seed()};
+  return read_api_request(kind, body, defaults, builder_);
+}
+
+void ServedApi::complete(ApiKind kind, const HttpRequest& request, const Shared& reply) {
+  if (const EngineStatus status = engine_.status(); status.state == EngineState::kLoading)
+    return send_error(*reply, {.status = 503, .message = "Loading model", .code = "loading"},
+                      {{"Retry-After", "5"}});
+  auto read_request = read(kind, request.body);
+  if (!read_request.ok()) return send_error(*reply, request_error(read_request.status()));
+  const auto answer =
+      std::make_shared<ApiAnswer>(std::move(read_request).value(), reply, *prepared_.tokenizer);
+  reply->later([answer, &engine = engine_] { answer->submit(engine); });
+}
+
+}  // namespace
+
+Result<std::unique_ptr<Api>> make_api(const ServeOptions& options, const Preparation& prepared,
+                                      Result<std::unique_ptr<ChatTemplate>> chat, std::string api_key,
+                                      Engine& engine) {
+  return std::unique_ptr<Api>(
+      std::make_unique<ServedApi>(options, prepared, std::move(chat), std::move(api_key), engine));
+}
+
+}  // namespace outrider

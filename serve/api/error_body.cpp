@@ -1,0 +1,43 @@
+#include "serve/api/error_body.h"
+
+#include <nlohmann/json.hpp>
+
+namespace outrider {
+namespace {
+
+std::string_view error_type(int status) {
+  switch (status) {
+    case 401:
+      return "authentication_error";
+    case 403:
+      return "permission_error";
+    case 404:
+      return "not_found_error";
+    case 429:
+      return "rate_limit_error";
+    case 503:
+      return "unavailable_error";
+    default:
+      return status >= 500 ? "server_error" : "invalid_request_error";
+  }
+}
+
+nlohmann::json text_or_null(const std::string& text) {
+  return text.empty() ? nlohmann::json() : nlohmann::json(text);
+}
+
+}  // namespace
+
+std::string error_body(const ApiError& error) {
+  return dump_reply({{"error",
+                      {{"message", error.message},
+                       {"type", error_type(error.status)},
+                       {"param", text_or_null(error.param)},
+                       {"code", text_or_null(error.code)}}}});
+}
+
+std::string dump_reply(const nlohmann::json& json) {
+  return json.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
+}
+
+}  // namespace outrider

@@ -1,0 +1,92 @@
+#include "serve/api/fields.h"
+
+#include <algorithm>
+#include <array>
+#include <nlohmann/json.hpp>
+
+#include "requests/request_fields.h"
+
+namespace outrider {
+namespace {
+
+using nlohmann::json;
+
+// Beside kSamplingFields.
+constexpr std::array<std::string_view, 5> kCommon = {"model", "n", "best_of", "stream", "stream_options"};
+constexpr std::array<std::string_view, 2> kCompletionOnly = {"prompt", "echo"};
+constexpr std::array<std::string_view, 3> kChatOnly = {"messages", "max_completion_tokens", "top_logprobs"};
+
+// They change no text.
+constexpr std::array<std::string_view, 10> kHarmless = {
+    "user",       "metadata",   "store",    "service_tier",       "prompt_cache_key", "safety_identifier",
+    "cache_salt", "request_id", "priority", "parallel_tool_calls"};
+
+// Asked for by other clients; only these values can be honoured.
+struct Neutral {
+  const char* key;
+  const char* values;  // a list
+};
+constexpr Neutral kNeutral[] = {{"suffix", R"([""])"},
+                                {"tools", "[[]]"},
+                                {"tool_choice", R"(["none", "auto"])"},
+                                {"functions", "[[]]"},
+                                {"function_call", R"(["none", "auto"])"},
+                                {"response_format", R"([{"type": "text"}])"},
+                                {"modalities", R"([["text"]])"},
+                                {"audio", "[]"},
+                                {"prediction", "[]"},
+                                {"web_search_options", "[]"},
+                                {"reasoning_effort", "[]"},
+                                {"verbosity", "[]"},
+                                {"min_tokens", "[0]"},
+                                {"length_penalty", "[1]"},
+                                {"use_beam_search", "[false]"},
+                                {"stop_token_ids", "[[]]"},
+                                {"include_stop_str_in_output", "[false]"},
+                                {"skip_special_tokens", "[true]"},
+                                {"spaces_between_special_tokens", "[true]"},
+                                {"detokenize", "[true]"},
+                                {"prompt_logprobs", "[]"},
+                                {"truncate_prompt_tokens", "[]"},
+                                {"return_token_ids", "[false]"},
+                                {"add_generation_prompt", "[true]"},
+                                {"continue_final_message", "[false]"},
+                                {"chat_template", "[]"},
+                                {"chat_template_kwargs", "[{}]"},
+                                {"documents", "[[]]"},
+                                {"guided_json", "[]"},
+                                {"guided_regex", "[]"},
+                                {"guided_choice", "[]"},
+                                {"guided_grammar", "[]"},
+                                {"logits_processors", "[[]]"}};
+
+template <class List>
+bool holds(const List& list, std::string_view key) {
+  return std::find(list.begin(), list.end(), key) != list.end();
+}
+
+Status check_neutral(const Neutral& field, const json& value) {
+  const json values = json::parse(field.values);
+  if (std::find(values.begin(), values.end(), value) != values.end()) return {};
+  std::string remedy = "leave it out";
+  if (!values.empty()) remedy += ", or send " + values[0].dump();
+  return unsupported(fmt::format("\"{}\" is not supported; {}", field.key, remedy));
+}
+
+}  // namespace
+
+Status check_fields(ApiKind kind, const json& body) {
+  std::vector<std::string_view> known(kSamplingFields.begin(), kSamplingFields.end());
+  const auto add = [&](const auto& more) { known.insert(known.end(), more.begin(), more.end()); };
+  add(kCommon);
+  kind == ApiKind::kChat ? add(kChatOnly) : add(kCompletionOnly);
+  for (const auto& [key, value] : body.items()) {
+    if (value.is_null() || holds(known, key) || holds(kHarmless, key)) continue;
+    const auto neutral = std::find_if(std::begin(kNeutral), std::end(kNeutral),
+                                      [&](const Neutral& field) { return field.key == key; });
+    RETURN_IF_ERROR(neutral != std::end(kNeutral) ? check_neutral(*neutral, value) : unknown_key(known, key));
+  }
+  return {};
+}
+
+}  // namespace outrider

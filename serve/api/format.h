@@ -1,0 +1,25 @@
+// Parts of replies in the shapes that OpenAI's and vLLM's clients read.
+#pragma once
+
+#include <cstdint>
+#include <nlohmann/json_fwd.hpp>
+#include <span>
+
+#include "comm/messages.h"
+#include "coordinator/metrics.h"
+#include "transformer/tokenizer/tokenizer.h"
+
+namespace outrider {
+
+// {tokens, token_logprobs, top_logprobs, text_offset}. `offset`: characters of the text so far; moved past
+// these tokens.
+nlohmann::json completion_logprobs(std::span<const PositionLogprobs> positions, const Tokenizer& tokenizer,
+                                   int64_t& offset);
+// {content: [{token, logprob, bytes, top_logprobs}]}.
+nlohmann::json chat_logprobs(std::span<const PositionLogprobs> positions, const Tokenizer& tokenizer);
+
+nlohmann::json usage_json(int64_t prompt_tokens, int64_t completion_tokens);
+// {speculative_decoding: {...}} with vLLM's names.
+nlohmann::json speculation_json(const RoundSums& rounds);
+
+}  // namespace outrider

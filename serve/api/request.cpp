@@ -1,0 +1,247 @@
+#include "serve/api/request.h"
+
+#include <algorithm>
+#include <nlohmann/json.hpp>
+
+#include "base/hash.h"
+#include "serve/api/fields.h"
+#include "transformer/files/json_file.h"
+
+namespace outrider {
+namespace {
+
+using nlohmann::json;
+using Names = RequestBuilder::Names;
+
+constexpr int kDefaultMaxTokens = 16;  // of completions, as OpenAI's
+
+struct Prompt {
+  std::vector<TokenId> ids;
+  std::string text;  // for echo
+};
+
+Status take_range(const json& body, const char* key, int least, int most, int& to) {
+  RETURN_IF_ERROR(take(body, key, to));
+  if (to < least || to > most)
+    return invalid_argument(fmt::format("\"{}\" {}: must be {} to {}", key, to, least, most));
+  return {};
+}
+
+Status check_known(std::span<const std::string_view> known, const json& object) {
+  for (const auto& [key, value] : object.items())
+    if (!value.is_null() && std::find(known.begin(), known.end(), key) == known.end())
+      return unknown_key(known, key);
+  return {};
+}
+
+Status read_stream(const json& body, ApiRequest& to) {
+  RETURN_IF_ERROR(take(body, "stream", to.stream));
+  const json* const options = find_field(body, "stream_options");
+  if (!options) return {};
+  if (!options->is_object()) return invalid_argument("\"stream_options\" must be an object");
+  if (!to.stream) return invalid_argument("\"stream_options\" needs \"stream\": true");
+  constexpr std::string_view kKnown[] = {"include_usage", "continuous_usage_stats", "include_obfuscation"};
+  bool pads = false;
+  RETURN_IF_ERROR(check_known(kKnown, *options).in("\"stream_options\""));
+  RETURN_IF_ERROR(take(*options, "include_usage", to.include_usage));
+  RETURN_IF_ERROR(take(*options, "continuous_usage_stats", to.continuous_usage));
+  RETURN_IF_ERROR(take(*options, "include_obfuscation", pads));
+  return pads ? unsupported("\"stream_options\": \"include_obfuscation\" is not supported; leave it out")
+              : Status();
+}
+
+// Completions give a number, chats a truth value and a number.
+Status read_logprobs(ApiKind kind, const json& body, int& logprobs) {
+  logprobs = -1;
+  if (kind == ApiKind::kCompletion)
+    return find_field(body, "logprobs") ? take_range(body, "logprobs", 0, 100, logprobs) : Status();
+  bool wanted = false;
+  int top = 0;
+  RETURN_IF_ERROR(take(body, "logprobs", wanted));
+  RETURN_IF_ERROR(take_range(body, "top_logprobs", 0, 100, top));
+  if (top > 0 && !wanted) return invalid_argument("\"top_logprobs\" needs \"logprobs\": true");
+  if (wanted) logprobs = top;
+  return {};
+}
+
+// 0: not said.
+Status read_max_tokens(ApiKind kind, const json& body, int& max_tokens) {
+  max_tokens = 0;
+  int newer = 0;
+  RETURN_IF_ERROR(take(body, "max_tokens", max_tokens));
+  if (find_field(body, "max_tokens") && max_tokens < 1)
+    return invalid_argument(fmt::format("\"max_tokens\" {}: must be at least 1", max_tokens));
+  if (kind == ApiKind::kCompletion) return {};
+  RETURN_IF_ERROR(take(body, "max_completion_tokens", newer));
+  if (!find_field(body, "max_completion_tokens")) return {};
+  if (newer < 1)
+    return invalid_argument(fmt::format("\"max_completion_tokens\" {}: must be at least 1", newer));
+  if (max_tokens > 0 && max_tokens != newer)
+    return invalid_argument(fmt::format(
+        "\"max_completion_tokens\" {} and \"max_tokens\" {} differ; send one of them", newer, max_tokens));
+  max_tokens = newer;
+  return {};
+}
+
+Result<std::vector<TokenId>> read_ids(const json& list, const char* key, int64_t vocab_size) {
+  std::vector<TokenId> ids;
+  const Status wrong = invalid_argument(
+      fmt::format("\"{}\": token ids must be whole numbers from 0 to {}", key, vocab_size - 1));
+  if (!list.is_array()) return wrong;
+  for (const json& item : list) {
+    if (!item.is_number_unsigned() || item.get<uint64_t>() >= static_cast<uint64_t>(vocab_size)) return wrong;
+    ids.emplace_back(item.get<int32_t>());
+  }
+  return ids;
+}
+
+Result<Prompt> text_prompt(const json& text, const RequestBuilder& builder) {
+  Prompt prompt{.ids = {}, .text = text.get<std::string>()};
+  ASSIGN_OR_RETURN(prompt.ids, builder.encode(prompt.text, SpecialTokens::kAdd, Names::kKeys));
+  return prompt;
+}
+
+Result<Prompt> ids_prompt(const json& list, const RequestBuilder& builder) {
+  Prompt prompt;
+  ASSIGN_OR_RETURN(prompt.ids, read_ids(list, "prompt", builder.vocab_size()));
+  prompt.text = builder.tokenizer().decode(prompt.ids);
+  return prompt;
+}
+
+// A text, a list of texts, a list of ids, or a list of lists of ids.
+Result<std::vector<Prompt>> read_prompts(const json& body, const RequestBuilder& builder) {
+  const json* const prompt = find_field(body, "prompt");
+  if (!prompt) return invalid_argument("\"prompt\" is missing");
+  const bool is_one =
+      prompt->is_string() || (prompt->is_array() && !prompt->empty() && (*prompt)[0].is_number());
+  const json list = is_one ? json::array({*prompt}) : *prompt;
+  if (!list.is_array() || list.empty())
+    return invalid_argument("\"prompt\" must be a text, a list of texts, or token ids");
+  if (list.size() > kMaxApiRequests)
+    return invalid_argument(
+        fmt::format("\"prompt\" is a list of {}; send at most {} at once", list.size(), kMaxApiRequests));
+  std::vector<Prompt> prompts;
+  for (const json& item : list) {
+    if (!item.is_string() && !item.is_array())
+      return invalid_argument("\"prompt\" must be a text, a list of texts, or token ids");
+    ASSIGN_OR_RETURN(Prompt read, item.is_string() ? text_prompt(item, builder) : ids_prompt(item, builder));
+    prompts.push_back(std::move(read));
+  }
+  return prompts;
+}
+
+Result<std::vector<TokenId>> read_conversation(const json& body, bool add_generation_prompt,
+                                               const RequestBuilder& builder) {
+  const json* const list = find_field(body, "messages");
+  if (!list) return invalid_argument("\"messages\" is missing");
+  ASSIGN_OR_RETURN(const auto messages, take_messages(*list));
+  auto text = builder.render(messages, add_generation_prompt);
+  if (!text.ok()) return text.status().in("\"messages\"");
+  return builder.encode(*text, SpecialTokens::kOmit, Names::kKeys);
+}
+
+Result<std::vector<Prompt>> read_chat(const json& body, const RequestBuilder& builder) {
+  Prompt prompt;
+  ASSIGN_OR_RETURN(prompt.ids, read_conversation(body, true, builder));
+  return std::vector<Prompt>{std::move(prompt)};
+}
+
+Result<Request> read_parameters(ApiKind kind, const json& body, const ApiDefaults& defaults, int& max_tokens,
+                                const RequestBuilder& builder) {
+  RunOptions parameters = defaults.run;
+  parameters.seed = defaults.seed;
+  RETURN_IF_ERROR(take_sampling(body, parameters));
+  RETURN_IF_ERROR(read_logprobs(kind, body, parameters.logprobs));
+  RETURN_IF_ERROR(read_max_tokens(kind, body, max_tokens));
+  parameters.max_tokens = max_tokens > 0 ? max_tokens : kDefaultMaxTokens;
+  ASSIGN_OR_RETURN(const LogitBias bias, take_bias(body));
+  return builder.build(std::move(parameters), bias, Names::kKeys);
+}
+
+// Choice 0 draws as a request of its own would.
+Seed seed_of(Seed seed, int choice) {
+  return choice == 0 ? seed : Seed{hash_combine(seed.value, static_cast<uint64_t>(choice))};
+}
+
+}  // namespace
+
+Result<json> read_body(const std::string& body) {
+  ASSIGN_OR_RETURN(json object, parse_json(body, "the body is not JSON that can be read"));
+  if (!object.is_object()) return invalid_argument("the body is not a JSON object");
+  return object;
+}
+
+Result<std::string> read_model(const json& body, const std::vector<std::string>& models) {
+  std::string model = models.front();
+  RETURN_IF_ERROR(take(body, "model", model));
+  if (std::find(models.begin(), models.end(), model) == models.end())
+    return not_found(fmt::format("there is no \"model\" {}; GET /v1/models lists those that are served",
+                                 model.substr(0, 100)));
+  return model;
+}
+
+Result<std::vector<TokenId>> read_tokenize(const json& body, const RequestBuilder& builder) {
+  constexpr std::string_view kPrompt[] = {"model", "prompt", "add_special_tokens"};
+  constexpr std::string_view kMessages[] = {"model", "messages", "add_generation_prompt"};
+  if (find_field(body, "messages")) {
+    bool add_generation_prompt = true;
+    RETURN_IF_ERROR(check_known(kMessages, body));
+    RETURN_IF_ERROR(take(body, "add_generation_prompt", add_generation_prompt));
+    return read_conversation(body, add_generation_prompt, builder);
+  }
+  std::string text;
+  bool add_special_tokens = true;
+  RETURN_IF_ERROR(check_known(kPrompt, body));
+  if (!find_field(body, "prompt")) return invalid_argument("write either \"prompt\" or \"messages\"");
+  RETURN_IF_ERROR(take(body, "prompt", text));
+  RETURN_IF_ERROR(take(body, "add_special_tokens", add_special_tokens));
+  return builder.encode(text, add_special_tokens ? SpecialTokens::kAdd : SpecialTokens::kOmit, Names::kKeys);
+}
+
+Result<std::vector<TokenId>> read_detokenize(const json& body, const RequestBuilder& builder) {
+  constexpr std::string_view kKnown[] = {"model", "tokens"};
+  RETURN_IF_ERROR(check_known(kKnown, body));
+  const json* const tokens = find_field(body, "tokens");
+  return tokens ? read_ids(*tokens, "tokens", builder.vocab_size())
+                : invalid_argument("\"tokens\" is missing");
+}
+
+Result<ApiRequest> read_api_request(ApiKind kind, const json& body, const ApiDefaults& defaults,
+                                    const RequestBuilder& builder) {
+  ApiRequest out{.kind = kind, .model = {}, .synthetic_acceptance = defaults.run.synthetic_acceptance};
+  RETURN_IF_ERROR(check_fields(kind, body));
+  ASSIGN_OR_RETURN(out.model, read_model(body, defaults.models));
+  RETURN_IF_ERROR(read_stream(body, out));
+  int n = 1, max_tokens = 0;
+  bool echo = false;
+  RETURN_IF_ERROR(take_range(body, "n", 1, kMaxChoices, n));
+  int best_of = n;
+  RETURN_IF_ERROR(take(body, "best_of", best_of));
+  if (best_of != n) return unsupported(fmt::format("\"best_of\" {}: must be n, which is {}", best_of, n));
+  RETURN_IF_ERROR(take(body, "echo", echo));
+  ASSIGN_OR_RETURN(const Request parameters, read_parameters(kind, body, defaults, max_tokens, builder));
+  if (echo && parameters.sampling.logprobs >= 0)
+    return unsupported("\"echo\" together with \"logprobs\" is not supported; drop one of them");
+  ASSIGN_OR_RETURN(auto prompts,
+                   kind == ApiKind::kChat ? read_chat(body, builder) : read_prompts(body, builder));
+  if (prompts.size() * static_cast<size_t>(n) > kMaxApiRequests)
+    return invalid_argument(fmt::format("\"n\" {} times {} prompts: at most {} texts at once", n,
+                                        prompts.size(), kMaxApiRequests));
+  for (Prompt& prompt : prompts) {
+    Request request = parameters;
+    out.prompt_tokens += static_cast<int64_t>(prompt.ids.size());
+    RETURN_IF_ERROR(builder.set_prompt(request, std::move(prompt.ids))
+                        .in(kind == ApiKind::kChat ? "\"messages\"" : "\"prompt\""));
+    if (max_tokens == 0 && kind == ApiKind::kChat)
+      request.max_tokens =
+          static_cast<int32_t>(builder.max_context() - static_cast<int64_t>(request.prompt.size()));
+    for (int i = 0; i < n; ++i) {
+      out.requests.push_back(request);
+      out.requests.back().sampling.seed = seed_of(parameters.sampling.seed, i);
+      if (echo) out.echo.push_back(prompt.text);
+    }
+  }
+  return out;
+}
+
+}  // namespace outrider

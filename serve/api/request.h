@@ -1,0 +1,51 @@
+// The body of a completion or chat completion, checked and made requests of the engine: one for each choice.
+#pragma once
+
+#include <nlohmann/json_fwd.hpp>
+#include <string>
+#include <vector>
+
+#include "requests/request_builder.h"
+
+namespace outrider {
+
+enum class ApiKind { kCompletion, kChat };
+
+struct ApiRequest {
+  ApiKind kind = ApiKind::kCompletion;
+  std::string model;              // as the client called it
+  std::vector<Request> requests;  // all choices of the first prompt, then of the next
+  std::vector<std::string> echo;  // one per request: what its text begins with; empty without echo
+  int64_t prompt_tokens = 0;      // of every prompt, once
+  bool stream = false;
+  bool include_usage = false;        // a last event of a stream tells it,
+  bool continuous_usage = false;     // and every other one what it is so far
+  std::string synthetic_acceptance;  // the server's, if it has one
+};
+
+constexpr int kMaxChoices = 16;          // n
+constexpr size_t kMaxApiRequests = 128;  // prompts times n
+
+struct ApiDefaults {
+  const RunOptions& run;  // of fields that a request leaves out
+  const std::vector<std::string>& models;
+  uint64_t seed = 0;  // the same
+};
+
+// A body of at most so many bytes, as every endpoint reads it: strict JSON, an object, at most 32 levels
+// deep.
+Result<nlohmann::json> read_body(const std::string& body);
+// The model that a request names, or the first. kNotFound: it is not served.
+Result<std::string> read_model(const nlohmann::json& body, const std::vector<std::string>& models);
+
+// Errors name the field in quotes. kNotFound: the model is not served. kResourceExhausted: a prompt is longer
+// than the context.
+Result<ApiRequest> read_api_request(ApiKind kind, const nlohmann::json& body, const ApiDefaults& defaults,
+                                    const RequestBuilder& builder);
+
+// What /tokenize is to tell: of "prompt", or of "messages".
+Result<std::vector<TokenId>> read_tokenize(const nlohmann::json& body, const RequestBuilder& builder);
+// The "tokens" of /detokenize.
+Result<std::vector<TokenId>> read_detokenize(const nlohmann::json& body, const RequestBuilder& builder);
+
+}  // namespace outrider

@@ -1,0 +1,215 @@
+#include "serve/coordinator_engine.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <utility>
+
+namespace outrider {
+namespace {
+
+// A copy of all sums takes some microseconds.
+constexpr std::chrono::milliseconds kBetweenCounts{100};
+constexpr int kMostPatience = 5;  // stall limits, even if the process was stopped for an hour once
+
+std::string_view why_not_ready(EngineState state) {
+  switch (state) {
+    case EngineState::kLoading:
+      return "the models are being loaded; try again later";
+    case EngineState::kDraining:
+      return "the server is shutting down";
+    default:
+      return "the target group failed";
+  }
+}
+
+}  // namespace
+
+// ---- any thread -----------------------------------------------------------------------------------------
+
+Result<std::vector<Ticket>> CoordinatorEngine::submit_all(std::vector<Submission> submissions) {
+  const auto count = static_cast<int64_t>(submissions.size());
+  int64_t tokens = 0;
+  for (const Submission& s : submissions) tokens += static_cast<int64_t>(s.request.prompt.size());
+  const std::lock_guard lock(mutex_);
+  if (const EngineStatus now = status_now(); now.state != EngineState::kReady)
+    return unavailable(now.reason.empty() ? std::string(why_not_ready(now.state)) : now.reason);
+  if (Status room = check_room(count, tokens); !room.ok()) {
+    numbers_.refused += count;
+    return room;
+  }
+  if (open_ == 0) moved_at_ = Clock::now();  // there was nothing to do before
+  open_ += count;
+  handed_tokens_ += tokens;
+  std::vector<Ticket> tickets;
+  for (Submission& s : submissions) {
+    tickets.push_back(Ticket{++last_ticket_});
+    handed_.push_back({tickets.back(), std::move(s.request), std::move(s.sink)});
+  }
+  wake_();
+  return tickets;
+}
+
+Status CoordinatorEngine::check_room(int64_t requests, int64_t prompt_tokens) const {
+  const int64_t waiting = open_ - limits_.max_num_seqs, tokens = handed_tokens_ + queued_tokens_;
+  if (waiting + requests <= 0) return {};
+  if (waiting + requests <= limits_.max_queued_requests &&
+      tokens + prompt_tokens <= limits_.max_queued_tokens)
+    return {};
+  return resource_exhausted(fmt::format(
+      "{} requests with {} prompt tokens wait already, and this asks for {} more with {}; try again "
+      "later, or raise --max-queued-requests or --max-queued-tokens",
+      std::max<int64_t>(waiting, 0), tokens, requests, prompt_tokens));
+}
+
+void CoordinatorEngine::cancel(Ticket ticket) {
+  const std::lock_guard lock(mutex_);
+  const auto at =
+      std::find_if(handed_.begin(), handed_.end(), [&](const Handover& h) { return h.ticket == ticket; });
+  if (at != handed_.end())
+    at->cancelled = true;
+  else
+    cancelled_.push_back(ticket);
+  if (wake_) wake_();
+}
+
+EngineStatus CoordinatorEngine::status() const {
+  const std::lock_guard lock(mutex_);
+  return status_now();
+}
+
+EngineStatus CoordinatorEngine::status_now() const {
+  const bool serves = state_ == EngineState::kReady || state_ == EngineState::kDraining;
+  const auto still = Clock::now() - moved_at_;
+  const auto patience = std::clamp<Clock::duration>(2 * longest_turn_, limits_.stall_limit,
+                                                    kMostPatience * limits_.stall_limit);
+  if (!serves || open_ == 0 || still <= patience) return {state_, reason_};
+  const auto seconds = std::chrono::duration_cast<std::chrono::seconds>(still).count();
+  return {EngineState::kFailed,
+          fmt::format("the engine holds {} requests and has not moved for {} s; see what its threads do, or "
+                      "start it again",
+                      open_, seconds)};
+}
+
+EngineNumbers CoordinatorEngine::numbers() const {
+  const std::lock_guard lock(mutex_);
+  EngineNumbers numbers = numbers_;
+  numbers.waiting = open_ - numbers.running;
+  return numbers;
+}
+
+// ---- the engine's thread --------------------------------------------------------------------------------
+
+CoordinatorCallbacks CoordinatorEngine::callbacks() {
+  return {.on_emit = [this](const Emit& emit) { requests_.at(emit.request).sink->emitted(emit); },
+          .on_finish = [this](const Finish& finish) { on_finish(finish); }};
+}
+
+Status CoordinatorEngine::serve(Coordinator& coordinator, const std::function<bool()>& asked_to_drain,
+                                std::chrono::milliseconds drain_limit) {
+  begin(coordinator);
+  const Status& target = coordinator.protocol().target_status();
+  std::optional<Clock::time_point> drained_by;
+  while (target.ok()) {
+    if (!drained_by && asked_to_drain()) {
+      become(EngineState::kDraining);
+      drained_by = Clock::now() + drain_limit;
+      coordinator.probe_target();  // mpirun asks everybody to end when a rank has died
+    }
+    take_over();
+    if (drained_by && Clock::now() >= *drained_by) cancel_all();
+    if (drained_by && requests_.empty()) break;
+    coordinator.poll(std::min(Clock::now() + limits_.look_up, drained_by.value_or(Clock::time_point::max())));
+    note_progress();
+  }
+  if (!target.ok()) become(EngineState::kFailed, target.message());
+  take_over();  // who came in between is refused
+  note_progress();
+  const std::lock_guard lock(mutex_);
+  wake_ = nullptr;
+  coordinator_ = nullptr;
+  return target;
+}
+
+void CoordinatorEngine::begin(Coordinator& coordinator) {
+  coordinator_ = &coordinator;
+  note_progress();
+  const std::lock_guard lock(mutex_);
+  wake_ = coordinator.waker();
+  state_ = EngineState::kReady;
+}
+
+void CoordinatorEngine::become(EngineState state, std::string reason) {
+  const std::lock_guard lock(mutex_);
+  state_ = state;
+  reason_ = std::move(reason);
+}
+
+void CoordinatorEngine::take_over() {
+  std::vector<Handover> handed;
+  std::vector<Ticket> cancelled;
+  {
+    const std::lock_guard lock(mutex_);
+    handed.swap(handed_);
+    cancelled.swap(cancelled_);
+  }
+  if (handed.empty() && cancelled.empty()) return;
+  int64_t tokens = 0;
+  for (Handover& handover : handed) {
+    tokens += static_cast<int64_t>(handover.request.prompt.size());
+    start(handover);
+  }
+  for (const Ticket ticket : cancelled) cancel_now(ticket);
+  note_progress();
+  const std::lock_guard lock(mutex_);
+  handed_tokens_ -= tokens;
+}
+
+// One that was cancelled before it began costs the target nothing.
+void CoordinatorEngine::start(Handover& handover) {
+  if (handover.cancelled) {
+    note_progress(1);
+    return handover.sink->finished({.reason = FinishReason::kCancelled, .error = {}, .metrics = {}});
+  }
+  // Ids are given in order, and a refused request finishes before submit() returns.
+  const SequenceId expected(++started_);
+  requests_.emplace(expected, OpenRequest{handover.ticket, std::move(handover.sink)});
+  const SequenceId id = coordinator_->submit(std::move(handover.request));
+  CHECK(id == expected, "request {} got id {}", started_, id.value());
+}
+
+void CoordinatorEngine::cancel_now(Ticket ticket) {
+  const auto at = std::find_if(requests_.begin(), requests_.end(),
+                               [&](const auto& item) { return item.second.ticket == ticket; });
+  if (at != requests_.end()) coordinator_->cancel(at->first);
+}
+
+void CoordinatorEngine::cancel_all() {
+  std::vector<SequenceId> ids;
+  for (const auto& [id, request] : requests_) ids.push_back(id);
+  for (const SequenceId id : ids) coordinator_->cancel(id);
+}
+
+void CoordinatorEngine::on_finish(const Finish& finish) {
+  const auto request = requests_.extract(finish.request);
+  note_progress(1);  // who is told now may look at the numbers at once
+  request.mapped().sink->finished(finish);
+}
+
+void CoordinatorEngine::note_progress(int64_t finished) {
+  const Protocol& protocol = coordinator_->protocol();
+  const auto now = Clock::now();
+  const std::lock_guard lock(mutex_);
+  if (open_ > 0) longest_turn_ = std::max(longest_turn_, now - moved_at_);
+  moved_at_ = now;
+  open_ -= finished;
+  queued_tokens_ = protocol.queued_tokens();
+  numbers_.running = static_cast<int64_t>(protocol.running_requests());
+  numbers_.draft_workers = static_cast<int64_t>(protocol.worker_count());
+  if (open_ > 0 && now - counted_at_ < kBetweenCounts) return;
+  counted_at_ = now;
+  numbers_.totals = protocol.totals();
+  numbers_.wire = coordinator_->transport_stats();
+}
+
+}  // namespace outrider

@@ -1,0 +1,85 @@
+// The engine over a coordinator. Whoever's thread calls serve() is the engine's until that returns.
+#pragma once
+
+#include <mutex>
+#include <unordered_map>
+#include <vector>
+
+#include "coordinator/coordinator.h"
+#include "serve/engine.h"
+
+namespace outrider {
+
+struct EngineLimits {
+  int64_t max_num_seqs = 8;  // decoded together: so many never wait
+  int64_t max_queued_requests = 128;
+  int64_t max_queued_tokens = int64_t{1} << 20;  // of prompts that wait
+  // An engine that holds requests and did nothing for so long hangs, and is well again when it moves. Passes
+  // may run on its thread: one that ever took long gives others twice its time. A target with a thread of
+  // its own is given up sooner (ProtocolOptions::step_timeout_min).
+  std::chrono::milliseconds stall_limit{120'000};
+  std::chrono::milliseconds look_up{200};  // asked_to_drain is looked at at least so often
+};
+
+class CoordinatorEngine final : public Engine {
+ public:
+  explicit CoordinatorEngine(const EngineLimits& limits) : limits_(limits) {}
+
+  Result<std::vector<Ticket>> submit_all(std::vector<Submission> submissions) override;
+  void cancel(Ticket ticket) override;
+  EngineStatus status() const override;
+  EngineNumbers numbers() const override;
+
+  // For the one coordinator that this engine will serve.
+  CoordinatorCallbacks callbacks();
+  // Takes requests until `asked_to_drain`, which is called here. Then those that are open are finished, or
+  // cancelled after `drain_limit`. An error: the target group is gone, and every request was told.
+  Status serve(Coordinator& coordinator, const std::function<bool()>& asked_to_drain,
+               std::chrono::milliseconds drain_limit);
+
+ private:
+  struct Handover {
+    Ticket ticket{};
+    Request request;
+    std::shared_ptr<RequestSink> sink;
+    bool cancelled = false;
+  };
+  struct OpenRequest {
+    Ticket ticket{};
+    std::shared_ptr<RequestSink> sink;
+  };
+
+  void begin(Coordinator& coordinator);
+  void become(EngineState state, std::string reason = {});
+  void take_over();
+  void start(Handover& handover);
+  void cancel_now(Ticket ticket);
+  void cancel_all();
+  void on_finish(const Finish& finish);
+  void note_progress(int64_t finished = 0);
+  EngineStatus status_now() const;
+  Status check_room(int64_t requests, int64_t prompt_tokens) const;
+
+  const EngineLimits limits_;
+
+  // The engine's thread only.
+  Coordinator* coordinator_ = nullptr;  // while it serves
+  std::unordered_map<SequenceId, OpenRequest> requests_;
+  uint64_t started_ = 0;
+
+  mutable std::mutex mutex_;  // guards what follows; nothing is called with it but `wake_`
+  std::function<void()> wake_;
+  EngineState state_ = EngineState::kLoading;
+  std::string reason_;
+  uint64_t last_ticket_ = 0;
+  std::vector<Handover> handed_;
+  std::vector<Ticket> cancelled_;
+  int64_t open_ = 0;           // handed over and not finished
+  int64_t handed_tokens_ = 0;  // of prompts that the coordinator has not seen
+  int64_t queued_tokens_ = 0;  // of those that wait there
+  EngineNumbers numbers_;      // a moment old
+  Clock::time_point counted_at_{}, moved_at_{};
+  Clock::duration longest_turn_{0};
+};
+
+}  // namespace outrider

@@ -1,0 +1,111 @@
+// One client's connection: bytes in, requests out, answers back, everything against a deadline. Lives on the
+// thread of the sockets, and as long as something is awaited of its client.
+#pragma once
+
+#include <array>
+#include <boost/asio/ip/tcp.hpp>
+#include <boost/asio/steady_timer.hpp>
+#include <chrono>
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+
+#include "serve/http/exchange.h"
+#include "serve/http/server.h"
+
+namespace outrider {
+
+class HttpParser;  // Boost.Beast's, which few files should have to read
+
+class HttpConnection : public std::enable_shared_from_this<HttpConnection> {
+ public:
+  using Clock = std::chrono::steady_clock;
+
+  // Whom it tells; outlives it.
+  class Owner {
+   public:
+    virtual ~Owner() = default;
+    virtual void asked(HttpRequest request, std::shared_ptr<HttpReply> reply,
+                       std::shared_ptr<const HttpExchange> exchange) = 0;
+    virtual void answered() = 0;
+    virtual void closed(HttpConnection& connection) = 0;
+  };
+
+  HttpConnection(boost::asio::ip::tcp::socket socket, const HttpLimits& limits, Owner& owner,
+                 std::shared_ptr<SocketThread> thread);
+  ~HttpConnection();
+
+  void start();
+  // Instead: says that there are too many, and closes.
+  void refuse();
+  // Answers what is being answered, and nothing more.
+  void finish();
+  void close();
+
+  bool is_answering() const { return phase_ == Phase::kAnswer; }
+  // Since when nothing but the beginning of a request, or a goodbye, is awaited of the client.
+  std::optional<Clock::time_point> idle_since() const;
+
+  // By the HttpReply of `exchange`, on this thread; in vain when that is over.
+  void send(const HttpExchange* exchange, int status, std::string_view content_type, std::string body,
+            const HttpHeaders& headers);
+  void begin_events(const HttpExchange* exchange);
+  void event(const HttpExchange* exchange, const std::string& data);
+  void end_events(const HttpExchange* exchange);
+  void drop(const HttpExchange* exchange);
+
+ private:
+  enum class Phase {
+    kIdle,      // between requests
+    kHeader,    // its first bytes are here, or the connection is new
+    kBody,      // the headers are
+    kAnswer,    // asked; a read stays pending, to notice a client that leaves
+    kFarewell,  // all is written; what still arrives is thrown away, or a reset would overtake the answer
+    kClosed,
+  };
+
+  void read();
+  void on_read(const boost::system::error_code& error, size_t bytes);
+  void advance();
+  bool parse();
+  bool accept_header();
+  void ask();
+  void fail(int status, const std::string& message);
+  void enter(Phase phase);
+  void await(std::chrono::milliseconds limit);
+  void on_deadline();
+
+  void write(std::string_view bytes);
+  void flush();
+  void on_written(const boost::system::error_code& error, size_t bytes);
+  void after_answer();
+  void cut_off();
+  void end_answer();
+  std::string head(int status, std::string_view content_type, const HttpHeaders& headers) const;
+
+  const HttpLimits& limits_;
+  Owner& owner_;
+  const std::shared_ptr<SocketThread> thread_;
+  boost::asio::ip::tcp::socket socket_;
+  boost::asio::steady_timer read_timer_, write_timer_;
+  Phase phase_ = Phase::kHeader;
+  Clock::time_point phase_since_ = Clock::now();
+
+  std::array<char, 8192> chunk_;
+  bool reading_ = false;
+  std::string inbox_;  // read and not parsed; of further requests while one is answered
+  std::unique_ptr<HttpParser> parser_;
+  bool is_head_ = false;                    // asked for the headers alone
+  bool is_chunked_ = false;                 // events are sent as chunks: HTTP/1.1
+  bool keep_alive_ = false;                 // after this answer
+  bool has_begun_ = false;                  // headers of the answer are out
+  bool is_complete_ = false;                // the answer is; its last bytes may be unsent
+  std::shared_ptr<HttpExchange> exchange_;  // while the answer is not complete
+
+  std::string sending_, unsent_;  // being written, from sent_ on; to be written after it
+  size_t sent_ = 0;
+  bool writing_ = false;
+};
+
+}  // namespace outrider

@@ -1,0 +1,233 @@
+#include "serve/http/server.h"
+
+#include <fmt/format.h>
+
+#include <boost/asio/io_context.hpp>
+#include <boost/asio/ip/tcp.hpp>
+#include <boost/asio/steady_timer.hpp>
+#include <condition_variable>
+#include <deque>
+#include <future>
+#include <mutex>
+#include <set>
+#include <thread>
+
+#include "serve/http/connection.h"
+
+namespace outrider {
+namespace {
+
+namespace asio = boost::asio;
+using asio::ip::tcp;
+using boost::system::error_code;
+
+constexpr int kBacklog = 128;
+constexpr std::chrono::milliseconds kAcceptPause{100};
+// A connection that was silent for so long makes room for a new one.
+constexpr std::chrono::seconds kPatience{1};
+
+struct Job {
+  HttpRequest request;
+  std::shared_ptr<HttpReply> reply;
+  std::shared_ptr<const HttpExchange> exchange;
+};
+
+// Runs the handler, one request after the other. There are never more than connections.
+class HandlerThread {
+ public:
+  explicit HandlerThread(HttpHandler handler) : handler_(std::move(handler)), thread_([this] { run(); }) {}
+  ~HandlerThread() {
+    {
+      const std::lock_guard lock(mutex_);
+      stopped_ = true;
+    }
+    changed_.notify_one();
+    thread_.join();
+  }
+
+  void add(Job job) {
+    {
+      const std::lock_guard lock(mutex_);
+      jobs_.push_back(std::move(job));
+    }
+    changed_.notify_one();
+  }
+
+ private:
+  void run() {
+    set_thread_role("api");
+    for (;;) {
+      std::unique_lock lock(mutex_);
+      changed_.wait(lock, [&] { return stopped_ || !jobs_.empty(); });
+      if (stopped_) return;
+      Job job = std::move(jobs_.front());
+      jobs_.pop_front();
+      lock.unlock();
+      if (!job.exchange->is_gone()) handler_(std::move(job.request), std::move(job.reply));
+    }
+  }
+
+  const HttpHandler handler_;
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  std::deque<Job> jobs_;  // guarded, as what follows
+  bool stopped_ = false;
+  std::thread thread_;
+};
+
+class AsioServer final : public HttpServer, public HttpConnection::Owner {
+ public:
+  AsioServer(const HttpLimits& limits, HttpHandler handler)
+      : limits_(limits), acceptor_(context_), accept_timer_(context_), handlers_(std::move(handler)) {}
+  ~AsioServer() override;
+
+  Status listen(const std::string& host, uint16_t port);
+  void run();
+  std::string address() const override { return address_; }
+  void drain(std::chrono::milliseconds limit) override;
+
+ private:
+  void accept();
+  void admit(tcp::socket socket);
+  bool make_room();
+  void asked(HttpRequest request, std::shared_ptr<HttpReply> reply,
+             std::shared_ptr<const HttpExchange> exchange) override {
+    handlers_.add({std::move(request), std::move(reply), std::move(exchange)});
+  }
+  void answered() override { tell_if_drained(); }
+  void closed(HttpConnection& connection) override {
+    connections_.erase(connection.shared_from_this());
+    tell_if_drained();
+  }
+  void tell_if_drained();
+
+  const HttpLimits limits_;
+  // Not told that one thread runs it: it would put what that thread posts behind what others post later, and
+  // a reply that another thread lets go of would seem to be dropped before it is sent.
+  asio::io_context context_;
+  const std::shared_ptr<SocketThread> thread_ = std::make_shared<SocketThread>(context_);
+  tcp::acceptor acceptor_;
+  asio::steady_timer accept_timer_;
+  std::set<std::shared_ptr<HttpConnection>> connections_;
+  std::shared_ptr<std::promise<void>> drained_;  // while somebody waits for it
+  std::string address_;
+  HandlerThread handlers_;
+  std::thread sockets_;
+};
+
+AsioServer::~AsioServer() {
+  context_.stop();
+  if (sockets_.joinable()) sockets_.join();
+  while (!connections_.empty()) (*connections_.begin())->close();
+  thread_->close();
+}
+
+Status why_not(const std::string& host, uint16_t port, const error_code& error) {
+  const std::string flags = fmt::format("--host {} --port {}", host, port);
+  if (error == asio::error::address_in_use)
+    return unavailable(flags +
+                       ": another program listens there, perhaps an earlier `outrider serve`; stop it, "
+                       "or choose another port (0: any that is free)");
+  if (error == asio::error::access_denied)
+    return invalid_argument(flags + ": ports below 1024 need privileges; choose a higher one");
+  return invalid_argument(
+      fmt::format("{}: cannot listen there: {}; name an address of this machine", flags, error.message()));
+}
+
+Status AsioServer::listen(const std::string& host, uint16_t port) {
+  error_code error;
+  const auto found =
+      tcp::resolver(context_).resolve(host, std::to_string(port), tcp::resolver::passive, error);
+  if (error || found.empty()) return why_not(host, port, error);
+  const tcp::endpoint endpoint = found.begin()->endpoint();
+  acceptor_.open(endpoint.protocol(), error);
+  if (!error) acceptor_.set_option(tcp::acceptor::reuse_address(true), error);
+  if (!error) acceptor_.bind(endpoint, error);
+  if (!error) acceptor_.listen(kBacklog, error);
+  if (error) return why_not(host, port, error);
+  const tcp::endpoint at = acceptor_.local_endpoint();
+  const std::string name = at.address().to_string();
+  address_ = fmt::format("http://{}:{}", at.address().is_v6() ? "[" + name + "]" : name, at.port());
+  return {};
+}
+
+void AsioServer::run() {
+  accept();
+  sockets_ = std::thread([this] {
+    set_thread_role("http");
+    const auto work = asio::make_work_guard(context_);
+    context_.run();
+  });
+}
+
+void AsioServer::accept() {
+  acceptor_.async_accept([this](const error_code& error, tcp::socket socket) {
+    if (!acceptor_.is_open()) return;
+    if (!error) {
+      admit(std::move(socket));
+      return accept();
+    }
+    // No descriptors left, most likely: the client waits on, and to ask again at once would help nobody.
+    accept_timer_.expires_after(kAcceptPause);
+    accept_timer_.async_wait([this](const error_code& cancelled) {
+      if (!cancelled && acceptor_.is_open()) accept();
+    });
+  });
+}
+
+// Those that are told to come back later stay for a moment too; beyond twice the limit nobody is told.
+void AsioServer::admit(tcp::socket socket) {
+  const auto limit = static_cast<size_t>(limits_.connections);
+  const bool is_room = connections_.size() < limit || make_room();
+  if (!is_room && connections_.size() >= 2 * limit) return;
+  const auto connection = std::make_shared<HttpConnection>(std::move(socket), limits_, *this, thread_);
+  connections_.insert(connection);
+  if (is_room)
+    connection->start();
+  else
+    connection->refuse();
+}
+
+bool AsioServer::make_room() {
+  const auto latest = HttpConnection::Clock::now() - kPatience;
+  std::shared_ptr<HttpConnection> idlest;
+  for (const auto& connection : connections_) {
+    const auto since = connection->idle_since();
+    if (since && *since < latest && (!idlest || *since < *idlest->idle_since())) idlest = connection;
+  }
+  if (idlest) idlest->close();
+  return idlest != nullptr;
+}
+
+void AsioServer::drain(std::chrono::milliseconds limit) {
+  auto drained = std::make_shared<std::promise<void>>();
+  auto done = drained->get_future();
+  thread_->post([this, drained] {
+    drained_ = drained;
+    error_code ignored;
+    acceptor_.close(ignored);
+    accept_timer_.cancel();
+    for (const auto& connection : std::vector(connections_.begin(), connections_.end())) connection->finish();
+    tell_if_drained();
+  });
+  done.wait_for(limit);
+}
+
+void AsioServer::tell_if_drained() {
+  if (!drained_) return;
+  for (const auto& connection : connections_)
+    if (connection->is_answering()) return;
+  std::exchange(drained_, nullptr)->set_value();
+}
+
+}  // namespace
+
+Result<std::unique_ptr<HttpServer>> HttpServer::start(const std::string& host, uint16_t port,
+                                                      const HttpLimits& limits, HttpHandler handler) {
+  auto server = std::make_unique<AsioServer>(limits, std::move(handler));
+  RETURN_IF_ERROR(server->listen(host, port));
+  server->run();
+  return std::unique_ptr<HttpServer>(std::move(server));
+}
+
+}  // namespace outrider

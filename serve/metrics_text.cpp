@@ -1,0 +1,177 @@
+#include "serve/metrics_text.h"
+
+#include <fmt/format.h>
+
+#include <array>
+#include <string_view>
+
+namespace outrider {
+namespace {
+
+// Seconds. Samples are kept in classes 4 % wide, so one this close to a bound may be counted on its other
+// side.
+constexpr std::array kBounds{0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1,  0.25,
+                             0.5,    1.0,   2.5,    5.0,   10.0, 25.0,  50.0, 100., 1000.};
+
+std::string escaped(const std::string& value) {
+  std::string out;
+  for (const char c : value) {
+    if (c == '\\' || c == '"') out += '\\';
+    c == '\n' ? out += "\\n" : out += c;
+  }
+  return out;
+}
+
+double seconds(int64_t ns) { return static_cast<double>(ns) * 1e-9; }
+
+// One metric after the other, each with its description.
+class Writer {
+ public:
+  Writer(std::string prefix, const std::string& model)
+      : prefix_(std::move(prefix)), model_(fmt::format("model_name=\"{}\"", escaped(model))) {}
+
+  template <class Number>
+  void counter(std::string_view name, std::string_view help, Number value) {
+    begin(name, "counter", help);
+    sample(name, "", value);
+  }
+  void gauge(std::string_view name, std::string_view help, int64_t value) {
+    begin(name, "gauge", help);
+    sample(name, "", value);
+  }
+  void begin(std::string_view name, std::string_view type, std::string_view help) {
+    text_ += fmt::format("# HELP {0}{1} {2}\n# TYPE {0}{1} {3}\n", prefix_, name, help, type);
+  }
+  // `label`: name="value", or nothing.
+  template <class Number>
+  void sample(std::string_view name, std::string_view label, Number value) {
+    text_ +=
+        fmt::format("{}{}{{{}{}{}}} {}\n", prefix_, name, model_, label.empty() ? "" : ",", label, value);
+  }
+  // [i] is the sample whose label has the value i.
+  void counters(std::string_view name, std::string_view help, std::string_view label,
+                const std::vector<int64_t>& values) {
+    begin(name, "counter", help);
+    for (size_t i = 0; i < values.size(); ++i) sample(name, fmt::format("{}=\"{}\"", label, i), values[i]);
+  }
+  void histogram(std::string_view name, std::string_view help, const DurationHistogram& durations) {
+    begin(name, "histogram", help);
+    const std::string bucket = fmt::format("{}_bucket", name);
+    for (const double bound : kBounds)
+      sample(bucket, fmt::format("le=\"{}\"", bound),
+             durations.count_up_to(std::chrono::nanoseconds(static_cast<int64_t>(bound * 1e9))));
+    sample(bucket, "le=\"+Inf\"", durations.count());
+    sample(fmt::format("{}_sum", name), "", durations.sum_ns() * 1e-9);
+    sample(fmt::format("{}_count", name), "", durations.count());
+  }
+  std::string take() { return std::move(text_); }
+
+ private:
+  const std::string prefix_, model_;
+  std::string text_;
+};
+
+int64_t finished(const Totals& totals, FinishReason reason) {
+  return totals.finished[static_cast<size_t>(reason)];
+}
+
+// What other servers count too, by vLLM's names.
+std::string common_metrics(const EngineNumbers& numbers, Writer out) {
+  const Totals& totals = numbers.totals;
+  const RoundSums& rounds = totals.rounds;
+  out.gauge("num_requests_running", "Requests that are being decoded.", numbers.running);
+  out.gauge("num_requests_waiting", "Requests that wait for a place.", numbers.waiting);
+  out.counter("prompt_tokens_total", "Prompt tokens of requests that began.", totals.prompt_tokens);
+  out.counter("generation_tokens_total", "Tokens that were generated.", rounds.emitted);
+  out.begin("request_success_total", "counter", "Requests that ended, but for errors.");
+  for (const auto& [reason, name] : {std::pair{FinishReason::kStop, "stop"},
+                                     {FinishReason::kLength, "length"},
+                                     {FinishReason::kCancelled, "abort"}})
+    out.sample("request_success_total", fmt::format("finished_reason=\"{}\"", name),
+               finished(totals, reason));
+  out.counter("spec_decode_num_drafts_total", "Drafts that were verified.", rounds.rounds - rounds.g0_rounds);
+  out.counter("spec_decode_num_draft_tokens_total", "Their tokens.", rounds.drafted);
+  out.counter("spec_decode_num_accepted_tokens_total", "Of these, the accepted ones.", rounds.accepted);
+  out.counters("spec_decode_num_accepted_tokens_per_pos_total", "The same, by position in the draft.",
+               "position", rounds.position_accepted);
+  out.histogram("time_to_first_token_seconds", "From submission.", totals.ttft);
+  out.histogram("inter_token_latency_seconds", "Between tokens; zero between those of one burst.",
+                totals.gaps);
+  out.histogram("e2e_request_latency_seconds", "Of requests that ended with stop or length.", totals.e2e);
+  return out.take();
+}
+
+void write_drafting(const EngineNumbers& numbers, Writer& out) {
+  const Totals& totals = numbers.totals;
+  const RoundSums& rounds = totals.rounds;
+  out.counters("spec_decode_num_tested_tokens_per_pos_total",
+               "Draft tokens that the target looked at, by position: those behind a rejected one are not.",
+               "position", rounds.position_tested);
+  out.counters("rounds_total", "Verified rounds, by the length of their draft.", "draft_tokens",
+               rounds.gamma_histogram);
+  out.counter("rollbacks_total", "Rounds whose draft was not accepted whole.", rounds.rollbacks);
+  out.counter("rolled_back_tokens_total", "Tokens that they threw away.", rounds.rolled_back_tokens);
+  out.counter("drafts_received_total", "Drafts that arrived.", totals.drafts_received);
+  out.begin("drafts_discarded_total", "counter", "Drafts that were not verified, by reason.");
+  for (size_t i = 0; i < kDropReasonNames.size(); ++i)
+    out.sample("drafts_discarded_total", fmt::format("reason=\"{}\"", kDropReasonNames[i]),
+               totals.drafts_dropped[i]);
+  out.counter("draft_deadlines_missed_total", "Drafts that were not waited for.",
+              totals.draft_deadlines_missed);
+  out.counter("draft_seconds_total", "Busy time of draft workers, as they tell.",
+              seconds(totals.draft_ingest_ns + totals.draft_ns));
+  out.gauge("draft_workers", "Draft workers that are here.", numbers.draft_workers);
+  out.begin("draft_worker_events_total", "counter", "Draft workers that joined, left, were lost or refused.");
+  for (const auto& [event, count] : {std::pair{"joined", totals.workers_joined},
+                                     {"left", totals.workers_left},
+                                     {"lost", totals.workers_lost},
+                                     {"refused", totals.hellos_refused}})
+    out.sample("draft_worker_events_total", fmt::format("event=\"{}\"", event), count);
+  out.counter("sequences_moved_total", "Sequences that changed their draft worker.", totals.sequences_moved);
+}
+
+void write_target(const EngineNumbers& numbers, Writer& out) {
+  const Totals& totals = numbers.totals;
+  out.counter("target_passes_total", "Forward passes of the target.", totals.target_passes);
+  out.counter("target_rows_total", "Their rows.", totals.target_rows);
+  out.begin("target_seconds_total", "counter", "Busy time of the target, by what it did.");
+  for (const auto& [part, ns] :
+       {std::pair{"forward", totals.forward_ns}, {"verify", totals.verify_ns}, {"commit", totals.commit_ns}})
+    out.sample("target_seconds_total", fmt::format("part=\"{}\"", part), seconds(ns));
+  out.counter("nonfinite_verdicts_total", "Requests that failed because logits were not finite.",
+              totals.nonfinite_verdicts);
+}
+
+void write_wire(const TransportStats& wire, Writer& out) {
+  uint64_t sent = 0, received = 0;
+  for (size_t kind = 0; kind < TransportStats::kKinds; ++kind) {
+    sent += wire.sent_bytes[kind];
+    received += wire.received_bytes[kind];
+  }
+  out.counter("sent_bytes_total", "To workers.", sent);
+  out.counter("received_bytes_total", "From workers.", received);
+  out.counter("malformed_frames_total", "Dropped: no frame of ours, or damaged.", wire.malformed_frames);
+  out.counter("duplicate_frames_total", "Dropped: here before.", wire.duplicate_frames);
+}
+
+}  // namespace
+
+// Colons belong to the rules of who collects, says Prometheus; vLLM's names have them all the same.
+std::string metrics_text(const EngineNumbers& numbers, const std::string& model, bool vllm_names) {
+  std::string text = common_metrics(numbers, Writer("outrider_", model));
+  Writer own("outrider_", model);
+  own.begin("requests_finished_total", "counter", "Requests that ended, by reason.");
+  for (const FinishReason reason :
+       {FinishReason::kStop, FinishReason::kLength, FinishReason::kError, FinishReason::kCancelled})
+    own.sample("requests_finished_total", fmt::format("reason=\"{}\"", finish_reason_name(reason)),
+               finished(numbers.totals, reason));
+  own.counter("requests_refused_total", "Requests that found no room in the queue.", numbers.refused);
+  write_drafting(numbers, own);
+  write_target(numbers, own);
+  write_wire(numbers.wire, own);
+  text += own.take();
+  if (vllm_names) text += common_metrics(numbers, Writer("vllm:", model));
+  return text;
+}
+
+}  // namespace outrider

@@ -1,0 +1,36 @@
+#include "start/coordinator_run.h"
+
+#include <fmt/format.h>
+
+#include <cstdio>
+
+#include "base/program/exit_codes.h"
+
+namespace outrider {
+namespace {
+
+int fail(const Status& status) {
+  std::fprintf(stderr, "outrider: %s\n", status.message().c_str());
+  return status.code() == StatusCode::kUnavailable || status.code() == StatusCode::kDeadlineExceeded
+             ? kExitRuntime
+             : kExitUsage;
+}
+
+int tell(const Result<int>& code) { return code.ok() ? *code : fail(code.status()); }
+
+}  // namespace
+
+int run_coordinator(const RunOptions& options, const CoordinatorSide& coordinate) {
+  if (MpiCluster::launched())
+    return MpiCluster::run(options,
+                           [&](const RunOptions& rank_options, const Preparation& prepared, MpiCluster& mpi) {
+                             return tell(coordinate(rank_options, prepared, &mpi));
+                           });
+  if (!options.layout.empty())
+    return fail(invalid_argument(fmt::format(
+        "--layout {}: this is one process; start it with mpirun, or drop the flag", options.layout)));
+  const auto prepared = prepare(options);
+  return prepared.ok() ? tell(coordinate(options, *prepared, nullptr)) : fail(prepared.status());
+}
+
+}  // namespace outrider

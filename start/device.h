@@ -1,0 +1,26 @@
+// --device: where models run, and which of several GPUs a worker takes.
+#pragma once
+
+#include <optional>
+#include <string>
+
+#include "base/status.h"
+#include "start/flags/options.h"
+
+namespace outrider {
+
+struct DeviceChoice {
+  Device::Kind kind = Device::Kind::kCpu;
+  std::optional<int> index;  // cuda:N; without it workers take the GPUs in turn
+};
+
+// "cpu", "cuda", "cuda:N", or "auto", which is cpu: a GPU is asked for by name.
+Result<DeviceChoice> parse_device(const std::string& text);
+// parse_device of what can be had. An error names --device and the remedy.
+Result<DeviceChoice> check_device(const std::string& text);
+// The GPUs of this machine that workers may take; 0 on the CPU.
+int gpus_for(const RunOptions& options);
+// Worker 0, 1, ... of one process: target ranks first, then the drafter. After check_device.
+Device device_of_worker(const RunOptions& options, int worker);
+
+}  // namespace outrider

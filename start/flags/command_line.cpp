@@ -1,0 +1,131 @@
+#include "start/flags/command_line.h"
+
+#include <fmt/format.h>
+
+#include <CLI/CLI.hpp>
+#include <algorithm>
+#include <cstdlib>
+#include <cstring>
+#include <vector>
+
+#include "base/nearest.h"
+#include "start/flags/config_file.h"
+
+namespace outrider {
+namespace {
+
+std::vector<std::string> long_names(const CLI::App& command) {
+  std::vector<std::string> names;
+  for (const CLI::Option* option : command.get_options())
+    for (const std::string& name : option->get_lnames()) names.push_back("--" + name);
+  return names;
+}
+
+std::vector<std::string> command_names(const CLI::App& app) {
+  std::vector<std::string> names;
+  for (const CLI::App* command : app.get_subcommands({})) names.push_back(command->get_name());
+  return names;
+}
+
+constexpr std::string_view kPrefix = "OUTRIDER_";
+
+// What follows the prefix: of variables that options read, of that of base/log.cpp, and of those that
+// scripts, tests and benches read, or set for what they start.
+std::vector<std::string> variable_names(const CLI::App& app) {
+  std::vector<std::string> names{"LOG",         "BUILD",     "SOURCE_DIR",  "TARGETS",    "TEST_DATA",
+                                 "TEST_OUTAGE", "BENCH_ISA", "BENCH_MODEL", "AZURE_TRACE"};
+  for (const CLI::App* command : app.get_subcommands({}))
+    for (const CLI::Option* option : command->get_options())
+      if (const std::string name = option->get_envname(); name.starts_with(kPrefix))
+        names.push_back(name.substr(kPrefix.size()));
+  return names;
+}
+
+std::string did_you_mean(std::string_view nearest) {
+  return nearest.empty() ? "" : fmt::format("; did you mean {}?", nearest);
+}
+
+std::string explain_extras(const CLI::App& command) {
+  const std::vector<std::string> extras = command.remaining(true);
+  if (extras.empty())
+    return fmt::format("flags stand behind the command: outrider {} --flag ...", command.get_name());
+  const auto flag =
+      std::find_if(extras.begin(), extras.end(), [](const std::string& e) { return e.starts_with("-"); });
+  if (flag == extras.end())
+    return fmt::format("\"{}\" belongs to no flag; put quotes around a text with spaces", extras.front());
+  const std::string name = flag->substr(0, flag->find('='));
+  return fmt::format("there is no flag {}{}", name, did_you_mean(nearest_flag(command, name)));
+}
+
+// " (from OUTRIDER_X)", if what is wrong with an option came from there.
+std::string source_of(const CLI::App& command, std::string_view error) {
+  for (const CLI::Option* option : command.get_options()) {
+    const char* const value = std::getenv(option->get_envname().c_str());
+    if (value && option->results() == std::vector<std::string>{value} &&
+        error.find(option->get_name()) != std::string_view::npos)
+      return fmt::format(" (from {})", option->get_envname());
+  }
+  return "";
+}
+
+}  // namespace
+
+std::string nearest_flag(const CLI::App& command, const std::string& name) {
+  const auto names = long_names(command);
+  return std::string(nearest_name(names, name));
+}
+
+void add_config_layer(CLI::App& command, std::string& config_file) {
+  for (CLI::Option* option : command.get_options()) {
+    option->allow_extra_args(false);  // a flag that may be repeated takes one value each time
+    if (option->get_expected_max() <= 1) option->multi_option_policy(CLI::MultiOptionPolicy::TakeLast);
+  }
+  command.add_option("--config", config_file,
+                     "TOML file with any of these options by their long names. Flags override OUTRIDER_ "
+                     "variables, and these the file");
+  // CLI11 itself lets the file win over the environment, and reads it for the main command only. It calls
+  // this after the command line and the environment are in.
+  command.parse_complete_callback([&command, &config_file] {
+    if (config_file.empty()) return;
+    const Status applied = apply_config_file(command, config_file);
+    if (!applied.ok()) throw CLI::FileError("--config " + applied.message());
+  });
+}
+
+std::string explain_unread_variables(const CLI::App& app, const char* const* environment) {
+  const std::vector<std::string> known = variable_names(app);
+  std::string text;
+  for (const char* const* entry = environment; *entry; ++entry) {
+    const std::string_view variable(*entry, std::strcspn(*entry, "="));
+    if (!variable.starts_with(kPrefix)) continue;
+    const std::string_view name = variable.substr(kPrefix.size());
+    if (std::find(known.begin(), known.end(), name) != known.end()) continue;
+    const std::string_view nearest = nearest_name(known, name);
+    text += fmt::format("outrider: warning: {} is set, but nothing reads it{}\n", variable,
+                        nearest.empty() ? "; --help tells the variables there are"
+                                        : fmt::format("; did you mean {}{}?", kPrefix, nearest));
+  }
+  return text;
+}
+
+std::string explain_parse_error(const CLI::App& app, const CLI::ParseError& error, int argc, char** argv) {
+  const auto commands = app.get_subcommands();  // those that were named
+  if (!commands.empty()) {
+    const CLI::App& command = *commands.front();
+    if (const auto names = command_names(command); !names.empty() && command.get_subcommands().empty())
+      return fmt::format("outrider: {}: say what to do: {}. `outrider {} --help` explains them.\n",
+                         command.get_name(), fmt::join(names, " or "), command.get_name());
+    const bool extras = error.get_exit_code() == static_cast<int>(CLI::ExitCodes::ExtrasError);
+    return fmt::format("outrider: {}{}\n`outrider {} --help` explains every flag.\n",
+                       extras ? explain_extras(command) : error.what(), source_of(command, error.what()),
+                       command.get_name());
+  }
+  const std::vector<std::string> names = command_names(app);
+  if (argc < 2 || argv[1][0] == '-')
+    return fmt::format("outrider: say what to do first: {}. `outrider --help` explains them.\n",
+                       fmt::join(names, " or "));
+  return fmt::format("outrider: there is no command {}{}\n`outrider --help` shows all.\n", argv[1],
+                     did_you_mean(nearest_name(names, argv[1])));
+}
+
+}  // namespace outrider

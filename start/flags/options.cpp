@@ -1,0 +1,266 @@
+#include "start/flags/options.h"
+
+#include <CLI/CLI.hpp>
+#include <charconv>
+
+namespace outrider {
+
+void add_model_options(CLI::App& app, RunOptions& o) {
+  app.add_option("-m,--model", o.model,
+                 "Target model: a Hugging Face directory (config.json, safetensors, tokenizer)")
+      ->envname("OUTRIDER_MODEL")
+      ->group("Models");
+  app.add_option("--draft-model,-d,--model-draft,--speculative-draft-model-path", o.draft_model,
+                 "Draft model with the same tokenizer. Without any drafter it is plain decoding")
+      ->envname("OUTRIDER_DRAFT_MODEL")
+      ->group("Models");
+  app.add_option("--drafter", o.drafter, "ngram: draft by looking up the text's own past, no model needed")
+      ->check(CLI::IsMember({"model", "ngram"}))
+      ->envname("OUTRIDER_DRAFTER")
+      ->group("Models");
+  app.add_option("--tensor-parallel-size,--tp", o.tensor_parallel_size,
+                 "Target ranks: 1, 2, 4 or 8. The text does not depend on it")
+      ->envname("OUTRIDER_TENSOR_PARALLEL_SIZE")
+      ->group("Models")
+      ->capture_default_str();
+  app.add_option("--draft-tensor-parallel-size", o.draft_tensor_parallel_size,
+                 "Must be 1: a draft model is not split")
+      ->envname("OUTRIDER_DRAFT_TENSOR_PARALLEL_SIZE")
+      ->group("Models")
+      ->capture_default_str();
+  app.add_option("--threads", o.threads, "Threads of this process for arithmetic; 0: one per core")
+      ->envname("OUTRIDER_THREADS")
+      ->group("Models")
+      ->capture_default_str();
+  app.add_option(
+         "--draft-threads", o.draft_threads,
+         "Threads of the draft model alone, taken from those of the target, so that both can work at the "
+         "same time; 0: all threads, in turns")
+      ->envname("OUTRIDER_DRAFT_THREADS")
+      ->group("Models")
+      ->capture_default_str();
+  app.add_option("--weight-format", o.weight_format,
+                 "Weights in memory: auto (as stored), bf16, int8, int4 (embedding and head int8) or fp8 "
+                 "(CUDA only); quantised while loading")
+      ->envname("OUTRIDER_WEIGHT_FORMAT")
+      ->group("Models")
+      ->capture_default_str();
+  app.add_option("--draft-weight-format", o.draft_weight_format, "The same for the draft model")
+      ->envname("OUTRIDER_DRAFT_WEIGHT_FORMAT")
+      ->group("Models")
+      ->capture_default_str();
+  app.add_option("--kv-dtype", o.kv_dtype, "KV cache: auto (as the weights), fp32 or bf16")
+      ->envname("OUTRIDER_KV_DTYPE")
+      ->group("Models")
+      ->capture_default_str();
+  app.add_option("--device", o.device,
+                 "Where models run: cpu, cuda (workers take the GPUs in turn), cuda:N, or auto (the CPU)")
+      ->envname("OUTRIDER_DEVICE")
+      ->group("Models")
+      ->capture_default_str();
+  app.add_option("--isa", o.isa,
+                 "Instruction set of the kernels; `outrider doctor` lists what this machine has")
+      ->envname("OUTRIDER_ISA")
+      ->group("Models")
+      ->capture_default_str();
+  app.add_option("--max-num-seqs", o.max_num_seqs, "Sequences decoded together")
+      ->envname("OUTRIDER_MAX_NUM_SEQS")
+      ->group("Models")
+      ->capture_default_str();
+  app.add_option(
+         "--max-model-len", o.max_model_len,
+         fmt::format("Longest text in tokens; 0: what the model supports, at most {}", kDefaultMaxModelLen))
+      ->envname("OUTRIDER_MAX_MODEL_LEN")
+      ->group("Models")
+      ->capture_default_str();
+  app.add_option("--startup-timeout", o.startup_timeout_s,
+                 "Seconds until every role must have loaded its model and joined")
+      ->envname("OUTRIDER_STARTUP_TIMEOUT")
+      ->group("Models")
+      ->capture_default_str();
+  app.add_option("--layout", o.layout, "Under mpirun: roles by rank, e.g. coordinator=1,draft=1,target=2")
+      ->envname("OUTRIDER_LAYOUT")
+      ->group("Models");
+  app.add_flag(
+         "--allow-remote", o.allow_remote,
+         "Under mpirun on several hosts whose libzmq has no CURVE: the coordinator listens where the others "
+         "can reach it all the same. Nothing is encrypted or authenticated then: trusted networks only. With "
+         "CURVE every job makes its own keys and this is not needed")
+      ->envname("OUTRIDER_ALLOW_REMOTE")
+      ->group("Models");
+  app.add_option("--bind-host", o.bind_host,
+                 "Several hosts: the coordinator's address to listen on, an IPv4 address of its host. "
+                 "Default: what its host name resolves to, or its first interface; on one host always "
+                 "loopback")
+      ->envname("OUTRIDER_BIND_HOST")
+      ->group("Models");
+}
+
+void add_pool_options(CLI::App& app, RunOptions& o) {
+  app.add_option(
+         "--num-draft-workers", o.num_draft_workers,
+         "Draft workers in one process, each with a model of its own; they share the sequences. Under "
+         "mpirun it is draft=N in --layout")
+      ->envname("OUTRIDER_NUM_DRAFT_WORKERS")
+      ->group("Draft workers")
+      ->capture_default_str();
+  app.add_option("--listen", o.listen,
+                 "Let draft workers join and leave while the run goes on: tcp://127.0.0.1:PORT, or * for any "
+                 "port, or ipc://PATH. The address is told on standard error; `outrider draft-worker "
+                 "--connect` goes there. Other addresses than loopback need keys")
+      ->envname("OUTRIDER_LISTEN")
+      ->group("Draft workers");
+  app.add_option("--wait-for-draft-workers", o.wait_for_draft_workers,
+                 "Begin when so many have joined, those of the run itself included (default: just those)")
+      ->envname("OUTRIDER_WAIT_FOR_DRAFT_WORKERS")
+      ->group("Draft workers");
+  app.add_option("--curve-secret-key", o.curve_secret_key,
+                 "With --listen: our key file, from `outrider keygen`; workers need its .pub as --server-key")
+      ->envname("OUTRIDER_CURVE_SECRET_KEY")
+      ->group("Draft workers");
+  app.add_option(
+         "--allowed-keys", o.allowed_keys,
+         "With --listen: a file of the public keys of workers that may join, one a line (or one .pub)")
+      ->envname("OUTRIDER_ALLOWED_KEYS")
+      ->group("Draft workers");
+}
+
+void add_sampling_options(CLI::App& app, RunOptions& o) {
+  app.add_option("-t,--temperature", o.temperature, "0: greedy")->group("Requests")->capture_default_str();
+  app.add_option("--top-k", o.top_k, "Keep the k best tokens; 0: all")
+      ->group("Requests")
+      ->capture_default_str();
+  app.add_option("--top-p", o.top_p, "Keep the best tokens with this much probability")
+      ->group("Requests")
+      ->capture_default_str();
+  app.add_option("--min-p", o.min_p, "Drop tokens less likely than this share of the best")
+      ->group("Requests")
+      ->capture_default_str();
+  app.add_option("--repetition-penalty", o.repetition_penalty,
+                 "Above 1 discourages tokens already in the text")
+      ->group("Requests")
+      ->capture_default_str();
+  app.add_option("--presence-penalty", o.presence_penalty, "Subtracted once from tokens already generated")
+      ->group("Requests")
+      ->capture_default_str();
+  app.add_option("--frequency-penalty", o.frequency_penalty, "Subtracted per occurrence of a generated token")
+      ->group("Requests")
+      ->capture_default_str();
+}
+
+void add_speculation_options(CLI::App& app, RunOptions& o) {
+  app.add_option("-g,--num-speculative-tokens,--draft-max,--spec-draft-n-max,--speculative-num-draft-tokens",
+                 o.num_speculative_tokens, "Draft exactly so many tokens a round (policy fixed); 0: none")
+      ->group("Speculation");
+  app.add_option(
+         "--gamma-policy", o.gamma_policy,
+         "How long drafts get: NAME[:key=value,...]; `list` explains them. Default: ewma, which maximises "
+         "measured tokens per second")
+      ->group("Speculation");
+  app.add_option(
+         "--synthetic-acceptance", o.synthetic_acceptance,
+         "For studies without a matching pair: rates:0.8/0.7[,spread=S], length:TOKENS[/GAMMA] or "
+         "trace:FILE decides what is accepted. All work is done, the text means nothing, nothing ends "
+         "early")
+      ->group("Speculation");
+  app.add_option("--rule,--rejection-sample-method", o.rule,
+                 "Verification: auto (greedy at temperature 0, else invariant), greedy, invariant, naive, "
+                 "token, block")
+      ->group("Speculation")
+      ->capture_default_str();
+  app.add_option(
+         "--q-format", o.q_format,
+         "Draft distribution for token and block; each form is exact, because the drafter draws from what it "
+         "sends. budget:BYTES: rounded until it fits into so many bytes for each drafted token, the tokens "
+         "that are too unlikely to be listed all alike; dense: every token's weight in 16 bits; "
+         "hidden[:BITS]: the draft model's hidden state in 3 to 7 bits an element, of which the target makes "
+         "every weight with the draft model's output head (in memory in int8 at both ends); at least 4 bits, "
+         "and more where 1 % of a dense row has room; requests with filters, penalties or biases, and drafts "
+         "on CUDA devices, take auto; auto: a budget of 1 % of "
+         "a dense row, and at least 1024")
+      ->group("Speculation")
+      ->capture_default_str();
+  app.add_option(
+         "--pipeline", o.pipeline,
+         "What the drafter does while its draft is verified: lockstep (nothing), ahead (goes on as if all "
+         "were accepted), fanout (drafts for the likeliest outcomes), auto (as many as pay)")
+      ->check(CLI::IsMember({"lockstep", "ahead", "fanout", "auto"}))
+      ->envname("OUTRIDER_PIPELINE")
+      ->group("Speculation")
+      ->capture_default_str();
+  app.add_option("--fanout-budget", o.fanout_budget, "Outcomes to draft for at most, per sequence")
+      ->envname("OUTRIDER_FANOUT_BUDGET")
+      ->group("Speculation")
+      ->capture_default_str();
+  app.add_option(
+         "--emulate-link", o.emulate_link,
+         "For experiments: a slow or faulty network between coordinator and draft workers, e.g. "
+         "delay=1ms,rate=1gbit (one way; us, ms, s; kbit, mbit, gbit). loss=, duplicate=, corrupt=, reorder= "
+         "with a share of the messages, 0.1 or 10%; partition=5s..35s: nothing arrives in that time after "
+         "the first worker came; links=draft, target (delay and rate only) or all; seed=N")
+      ->envname("OUTRIDER_EMULATE_LINK")
+      ->group("Speculation");
+}
+
+void add_report_options(CLI::App& app, RunOptions& o) {
+  app.add_option("--report", o.report_file, "Write every metric of the run here, as JSON")->group("Reports");
+  app.add_option("--trace", o.trace_file, "Write a Chrome trace here (open it in Perfetto)")
+      ->group("Reports");
+  app.add_flag("-q,--quiet", o.quiet, "No progress and no report on standard error")->group("Reports");
+}
+
+void add_generate_options(CLI::App& app, RunOptions& o) {
+  app.add_option("-p,--prompt", o.prompt, "Text to continue")->group("Requests");
+  app.add_option("--prompts", o.prompts_file,
+                 "A file of requests, one JSON object a line (below); - reads standard input")
+      ->group("Requests");
+  app.add_option(
+         "-o,--output", o.output_file,
+         "Write results here as JSON lines. The file appears when all are there; of a run that fails or is "
+         "interrupted, FILE.PID.partial keeps those that were finished. - is standard output, which has JSON "
+         "lines anyway with --prompts")
+      ->group("Requests");
+  app.add_option(
+         "--resume", o.resume_file,
+         "Results of an earlier run, its --output or the .partial that is left of it: what is finished "
+         "there, of the same prompt, parameters and model, is taken over and not generated again")
+      ->group("Requests");
+  app.add_flag("--chat", o.chat, "Treat the prompt as a user's message and apply the model's chat template")
+      ->group("Requests");
+  app.add_option("-n,--max-tokens", o.max_tokens, "Tokens to generate at most")
+      ->group("Requests")
+      ->capture_default_str();
+  add_sampling_options(app, o);
+  app.add_option("--logit-bias", o.logit_bias, "ID:V, added to the logit of a token; may be repeated")
+      ->group("Requests");
+  app.add_option("--stop", o.stop, "End before this text; may be repeated")->group("Requests");
+  app.add_flag("--ignore-eos", o.ignore_eos, "Go on after end-of-sequence tokens")->group("Requests");
+  app.add_option("-s,--seed", o.seed, "Seed of the text; lines of --prompts mix in their number")
+      ->check([](const std::string& text) {  // a minus would wrap around, too much be cut
+        uint64_t seed = 0;
+        const char* const end = text.data() + text.size();
+        const auto [rest, error] = std::from_chars(text.data(), end, seed);
+        return error == std::errc() && rest == end
+                   ? std::string()
+                   : fmt::format("{} must be 0 to 18446744073709551615", text);
+      })
+      ->group("Requests")
+      ->capture_default_str();
+  app.add_option("--logprobs", o.logprobs, "Report the log-probability of every token and of the N best ones")
+      ->group("Requests");
+
+  add_speculation_options(app, o);
+  app.add_flag("--compare-plain", o.compare_plain,
+               "First decode the same requests without a drafter; compare the text and report the speed-up")
+      ->group("Speculation");
+
+  add_report_options(app, o);
+  app.add_option(
+         "--record-rounds", o.record_rounds_file,
+         "Write every round here, for `outrider simulate replay`: what other draft lengths would have done. "
+         "Rounds without a draft leave gaps; the drafter guesses once more after each draft that was fully "
+         "accepted")
+      ->group("Reports");
+}
+
+}  // namespace outrider

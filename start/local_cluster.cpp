@@ -1,0 +1,149 @@
+#include "start/local_cluster.h"
+
+#include <algorithm>
+#include <optional>
+
+#include "comm/cores.h"
+#include "start/listener.h"
+
+namespace outrider {
+namespace {
+
+int total_threads(const RunOptions& options) {
+  return options.threads > 0 ? options.threads : usable_cores();
+}
+
+RoleThreads target_threads(const RunOptions& options) {
+  const int ranks = options.tensor_parallel_size;
+  const int own = std::max(1, total_threads(options) - options.draft_threads);
+  return {.count = std::max(1, own / ranks),
+          .spin = total_threads(options) <= usable_cores() && ranks <= usable_cores()};
+}
+
+// In lockstep draft and target take turns, so the drafter may use every thread too.
+RoleThreads draft_threads(const RunOptions& options) {
+  return {.count = options.draft_threads > 0 ? options.draft_threads : total_threads(options),
+          .spin = total_threads(options) <= usable_cores()};
+}
+
+std::vector<std::unique_ptr<Collectives>> make_group(int ranks) {
+  if (ranks > 1) return make_thread_collectives(ranks);
+  std::vector<std::unique_ptr<Collectives>> group;
+  group.push_back(make_single_collectives());
+  return group;
+}
+
+// An exception of a loading thread is an error like others.
+Result<std::unique_ptr<Model>> guarded(const std::function<Result<std::unique_ptr<Model>>()>& load) {
+  try {
+    return load();
+  } catch (const std::exception& error) {
+    return unavailable(error.what());
+  }
+}
+
+// One for all roles, whatever their ids.
+Result<std::shared_ptr<const DraftHead>> load_whole_head(const RunOptions& options,
+                                                         const Preparation& prepared) {
+  return load_draft_head(options, {0, prepared.target.vocab_size}, {.count = total_threads(options)});
+}
+
+}  // namespace
+
+Result<LocalModels> LocalModels::load(const RunOptions& options, const Preparation& prepared) {
+  LocalModels models{.group = make_group(options.tensor_parallel_size), .single = make_single_collectives()};
+  const size_t ranks = models.group.size();
+  std::vector<std::optional<Result<std::unique_ptr<Model>>>> loaded(ranks + 1);  // the last is the draft
+  {
+    std::vector<std::jthread> loaders;
+    for (size_t r = 0; r < ranks; ++r)
+      loaders.emplace_back([&, r] {
+        set_thread_role(fmt::format("target/{}", r));
+        loaded[r] = guarded(
+            [&] { return load_target(options, prepared, target_threads(options), *models.group[r]); });
+      });
+    if (options.uses_draft_model()) {
+      loaded[ranks] =
+          guarded([&] { return load_draft(options, prepared, draft_threads(options), *models.single); });
+    }
+  }
+  for (auto& model : loaded) {
+    if (!model) continue;
+    if (!model->ok()) return model->status();
+    if (&model == &loaded.back())
+      models.draft = std::move(*model).value();
+    else
+      models.target.push_back(std::move(*model).value());
+  }
+  ASSIGN_OR_RETURN(models.head, load_whole_head(options, prepared));
+  return models;
+}
+
+LocalCluster::LocalCluster(const RunOptions& options, const Preparation& prepared, LocalModels* models)
+    : options_(options), prepared_(prepared), models_(models), hub_(make_inproc_hub()) {}
+
+LocalCluster::~LocalCluster() {
+  for (std::thread& thread : threads_) thread.join();
+}
+
+Lend LocalCluster::lend(Role role) const {
+  const bool draft_overlaps = options_.pipeline != "lockstep" || options_.draft_threads > 0;
+  if (options_.tensor_parallel_size > 1 || (role == Role::kDraft && draft_overlaps)) return nullptr;
+  return [this](Transport& worker, const std::function<bool()>& turn) { hub_->lend(worker, turn); };
+}
+
+Result<std::unique_ptr<Transport>> LocalCluster::listening_end() {
+  if (options_.listen.empty()) return coordinator_end();
+  ASSIGN_OR_RETURN(const ZmqOptions zmq, listener_options(options_, prepared_));
+  auto end = make_joined_end(*hub_, options_.listen, zmq);
+  if (!end.ok()) return end.status().in("--listen");
+  tell_where_to_join(options_, end.value()->endpoint());
+  return end;
+}
+
+void LocalCluster::start_target() {
+  if (!models_) group_ = make_group(options_.tensor_parallel_size);
+  const auto& group = models_ ? models_->group : group_;
+  auto head = models_ ? models_->head : load_whole_head(options_, prepared_);
+  if (!head.ok()) return note(head.status());
+  head_ = std::move(head).value();
+  for (size_t r = 0; r < group.size(); ++r) {
+    std::shared_ptr<Transport> transport = r == 0 ? hub_->connect() : nullptr;
+    Model* const model = models_ ? models_->target[r].get() : nullptr;
+    threads_.emplace_back([this, &rank = *group[r], transport, model] {
+      note(run_target_rank(options_, prepared_, target_threads(options_), rank, transport.get(),
+                           {model, head_}, lend(Role::kTarget)));
+    });
+  }
+}
+
+void LocalCluster::start_drafter() {
+  std::shared_ptr<Transport> transport = hub_->connect();
+  // Models that outlive the cluster serve one drafter.
+  Model* const model = models_ && drafters_ == 0 ? models_->draft.get() : nullptr;
+  threads_.emplace_back([this, transport, model, index = drafters_++] {
+    set_thread_role(fmt::format("draft/{}", index));
+    note(run_draft_worker(options_, prepared_, draft_threads(options_), *transport, {model, head_},
+                          lend(Role::kDraft)));
+  });
+}
+
+Result<std::unique_ptr<Transport>> LocalCluster::start(int drafters, bool listens) {
+  auto end = listens ? listening_end() : coordinator_end();
+  if (!end.ok()) return end;
+  start_target();
+  for (int i = 0; i < drafters; ++i) start_drafter();
+  return end;
+}
+
+void LocalCluster::note(const Status& status) {
+  std::lock_guard lock(mutex_);
+  if (error_.ok()) error_ = status;
+}
+
+Status LocalCluster::error() const {
+  std::lock_guard lock(mutex_);
+  return error_;
+}
+
+}  // namespace outrider

@@ -1,0 +1,59 @@
+// Every role as a thread of this process, joined by in-memory queues; neither MPI nor ZeroMQ is touched.
+#pragma once
+
+#include <memory>
+#include <mutex>
+#include <thread>
+#include <vector>
+
+#include "start/roles.h"
+
+namespace outrider {
+
+// Models that outlive a cluster, for programs that run several of them.
+struct LocalModels {
+  std::vector<std::unique_ptr<Collectives>> group;
+  std::vector<std::unique_ptr<Model>> target;  // by tp_rank
+  std::unique_ptr<Collectives> single;
+  std::unique_ptr<Model> draft;           // with --draft-model
+  std::shared_ptr<const DraftHead> head;  // with --q-format hidden
+
+  // All at the same time, with the threads they will have in a cluster.
+  static Result<LocalModels> load(const RunOptions& options, const Preparation& prepared);
+};
+
+class LocalCluster {
+ public:
+  // Every role loads its own model, unless `models` has it; these must outlive the cluster.
+  LocalCluster(const RunOptions& options, const Preparation& prepared, LocalModels* models = nullptr);
+  ~LocalCluster();  // every role was told to leave before
+
+  std::unique_ptr<Transport> coordinator_end() { return hub_->coordinator_end(); }
+  // The same, where draft workers may join at --listen, if that was asked for.
+  Result<std::unique_ptr<Transport>> listening_end();
+  void start_target();
+  void start_drafter();  // once for each
+  // All at once: the target, so many drafters, and the end that joins them; `listens`: the listening one.
+  Result<std::unique_ptr<Transport>> start(int drafters, bool listens);
+  // The first role that failed, if any.
+  Status error() const;
+
+ private:
+  void note(const Status& status);
+  // The target shares the coordinator's thread, which has nothing to do while it verifies; so does the
+  // drafter where it never works at the same time. Null: a thread of its own.
+  Lend lend(Role role) const;
+
+  const RunOptions& options_;
+  const Preparation& prepared_;
+  LocalModels* const models_;
+  std::shared_ptr<InprocHub> hub_;
+  std::vector<std::unique_ptr<Collectives>> group_;
+  mutable std::mutex mutex_;
+  Status error_;
+  std::vector<std::thread> threads_;
+  int drafters_ = 0;
+  std::shared_ptr<const DraftHead> head_;  // of all roles; null: none, or not loaded
+};
+
+}  // namespace outrider

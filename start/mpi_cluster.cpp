@@ -1,0 +1,260 @@
+#include "start/mpi_cluster.h"
+
+#include <sched.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cstdio>
+#include <string_view>
+#include <thread>
+#include <vector>
+
+#include "base/program/exit_codes.h"
+#include "cluster/bootstrap.h"
+#include "comm/cores.h"
+#include "comm/mpi_collectives.h"
+#include "start/device.h"
+#include "start/draft_child.h"
+#include "start/listener.h"
+#include "start/roles.h"
+#include "start/row_links.h"
+
+namespace outrider {
+namespace {
+
+constexpr std::chrono::minutes kReadingTime{10};  // the coordinator reads its prompts while the others wait
+
+// Collective, and every rank's first step, whatever its command line says.
+std::unique_ptr<Collectives> everybody(const MpiSession& session) {
+  return make_mpi_collectives(session.world().duplicate(), Waiting::kYield, {.timeout = kReadingTime});
+}
+
+int exit_code_of(const Status& status) {
+  if (status.ok()) return kExitOk;
+  return status.code() == StatusCode::kUnavailable || status.code() == StatusCode::kDeadlineExceeded
+             ? kExitRuntime
+             : kExitUsage;
+}
+
+// What everybody agreed on is printed by one rank, and returned by all: mpirun passes on the first code it
+// sees.
+int fail(const Status& status, bool print) {
+  if (print) std::fprintf(stderr, "outrider: %s\n", status.message().c_str());
+  return exit_code_of(status);
+}
+
+// mpirun ends every rank as soon as one fails, so the coordinator first gets the time to tell its requests.
+[[noreturn]] void end_job(const std::string& reason) {
+  std::fprintf(stderr, "outrider: %s: %s\n", thread_role().c_str(), reason.c_str());
+  std::this_thread::sleep_for(std::chrono::seconds(2));
+  MpiSession::abort_job(kExitRuntime);
+}
+
+// Between two passes other processes have their turn on these cores, and helpers sleep: waking one takes 50
+// to 75 microseconds on a virtual machine, reading this much some milliseconds.
+constexpr int64_t kBytesPerThread = int64_t{16} << 20;
+
+struct Cores {
+  cpu_set_t allowed;
+  int quota = 0;
+};
+
+// Collective. How many of its cores a rank may count on: those of its affinity mask, shared with the target
+// ranks of its host whose masks overlap. Draft and target take turns, so a draft rank takes nothing away.
+int share_of_cores(Collectives& world, const RankContext& rank) {
+  Cores mine{.allowed = {}, .quota = quota_cores()};
+  CPU_ZERO(&mine.allowed);
+  if (sched_getaffinity(0, sizeof mine.allowed, &mine.allowed) != 0) CPU_SET(0, &mine.allowed);
+  std::vector<Cores> all(static_cast<size_t>(world.size()));
+  world.all_gather(std::as_bytes(std::span(&mine, 1)), std::as_writable_bytes(std::span(all)));
+  int on_host = 0, overlapping = 0;
+  for (const RankPlace& place : rank.topology.ranks()) {
+    if (place.host != rank.self.host || place.role != Role::kTarget) continue;
+    cpu_set_t both;
+    CPU_AND(&both, &mine.allowed, &all[static_cast<size_t>(place.rank.value())].allowed);
+    ++on_host;
+    overlapping += CPU_COUNT(&both) > 0;
+  }
+  const int bound = CPU_COUNT(&mine.allowed) / std::max(1, overlapping);
+  return std::max(1, std::min(bound, mine.quota / std::max(1, on_host)));
+}
+
+Status check_roles(const RunOptions& options, const Topology& topology) {
+  const int drafters = topology.count(Role::kDraft);
+  if (options.has_drafter() && drafters == 0)
+    return invalid_argument(
+        "there is a drafter but no draft rank; add draft=1 to --layout and start one rank more");
+  if (!options.has_drafter() && drafters > 0)
+    return invalid_argument(
+        "there is a draft rank but no drafter; add --draft-model DIR or --drafter ngram, or say "
+        "draft=0 in --layout");
+  if (options.tensor_parallel_size > 1 && options.tensor_parallel_size != topology.tp_size())
+    return invalid_argument(
+        fmt::format("--tensor-parallel-size {} but there are {} target ranks; drop the flag",
+                    options.tensor_parallel_size, topology.tp_size()));
+  return {};
+}
+
+// The coordinator's socket outlives its coordinator: workers may still answer the last message before
+// Shutdown, and would take a closed socket for a crash.
+class BorrowedTransport final : public Transport {
+ public:
+  explicit BorrowedTransport(Transport& transport) : transport_(transport) {}
+  Status send(PeerId to, const Message& message) override { return transport_.send(to, message); }
+  std::optional<Incoming> receive(Clock::time_point deadline) override {
+    return transport_.receive(deadline);
+  }
+  std::function<void()> waker() override { return transport_.waker(); }
+  const TransportStats& stats() const override { return transport_.stats(); }
+  std::string endpoint() const override { return transport_.endpoint(); }
+
+ private:
+  Transport& transport_;
+};
+
+Status look_after_drafter(const RunOptions& options, RankContext& rank, RoleThreads threads) {
+  set_thread_role(fmt::format("draft/{}", rank.self.index));
+  DraftChildOptions child;
+  child.endpoint = rank.endpoint;
+  child.curve = rank.curve;
+  child.threads = threads.count;
+  return supervise_draft_child(options, child, *rank.transport);
+}
+
+// Collective over the target group: where dense rows of q come in, each rank's slice at its own door. An
+// emulated link is the coordinator's, so there everything passes it.
+OpenSliceDoor open_doors(const RunOptions& options, const Preparation& prepared, RankContext& rank) {
+  const auto q = parse_q_format(options.q_format);
+  const bool is_dense = q.ok() && q->kind == QKind::kDense;
+  if (!is_dense || !options.emulate_link.empty() || (!rank.one_host && rank.host.empty())) return {};
+  constexpr int64_t kHeaders = 4096;
+  const int64_t width = prepared.target_info.vocab_size / rank.topology.tp_size() + 1;
+  return open_slice_doors(
+      *rank.collectives,
+      {.host = rank.host,
+       .encrypted = rank.curve.has_value(),
+       .allow_remote = options.allow_remote,
+       .max_message_bytes = kHeaders + kMaxSpeculativeTokens * width * int64_t{sizeof(uint16_t)},
+       .high_water_mark = 2 * options.max_num_seqs,
+       .gpu = linkable_gpu(device_of_worker(options, rank.collectives->rank()))});
+}
+
+Result<Preparation> prepare_rank(const RunOptions& options, const Topology& topology) {
+  RETURN_IF_ERROR(check_roles(options, topology));
+  return prepare(options);
+}
+
+}  // namespace
+
+struct MpiCluster::State {
+  Collectives& world;
+  RankContext& rank;
+  // kRefused: another rank cannot start, and all know. kRunning: all have input they can work with.
+  enum class Phase { kPreparing, kRefused, kRunning } phase = Phase::kPreparing;
+};
+
+bool MpiCluster::launched() { return MpiSession::launched_size().value_or(1) > 1; }
+bool MpiCluster::is_first() { return !launched() || MpiSession::launched_rank() == 0; }
+
+Status MpiCluster::start() {
+  Status agreed = agree(state_.world, {});
+  state_.phase = agreed.ok() ? State::Phase::kRunning : State::Phase::kRefused;
+  return agreed;
+}
+
+std::unique_ptr<Transport> MpiCluster::take_transport() {
+  return std::make_unique<BorrowedTransport>(*state_.rank.transport);
+}
+
+int MpiCluster::draft_ranks() const { return state_.rank.topology.count(Role::kDraft); }
+
+int MpiCluster::leave(const std::string& out, const std::string& error, int code) {
+  const MpiSession session;
+  const auto world = everybody(session);
+  // Rank 0 may have to tell it for us, as a part of its own message.
+  constexpr std::string_view kPrefix = "outrider: ";
+  std::string_view reason = error;
+  if (reason.starts_with(kPrefix)) reason.remove_prefix(kPrefix.size());
+  if (reason.ends_with('\n')) reason.remove_suffix(1);
+  (void)agree(*world, invalid_argument(std::string(reason)));
+  if (world->rank() == 0) {
+    std::fputs(out.c_str(), stdout);
+    std::fputs(error.c_str(), stderr);
+  }
+  return code;
+}
+
+int MpiCluster::run(const RunOptions& options, const Coordinate& coordinate) {
+  const MpiSession session;
+  try {
+    return run_rank(session, options, coordinate);
+  } catch (const std::exception& error) {
+    end_job(error.what());  // others may wait for this rank
+  }
+}
+
+int MpiCluster::run_rank(const MpiSession& session, const RunOptions& options, const Coordinate& coordinate) {
+  const auto world = everybody(session);
+  set_thread_role(fmt::format("rank/{}", world->rank()));
+  if (Status refused = agree(*world, {}); !refused.ok())
+    return fail(refused, world->rank() == 0);  // see leave()
+  BootstrapOptions meeting;
+  meeting.layout = options.layout;
+  meeting.gpus = gpus_for(options);
+  meeting.bind_host = options.bind_host;
+  meeting.zmq.allow_remote = options.allow_remote;
+  meeting.listen = options.listen;
+  meeting.listen_keys = [&options] { return listener_keys(options); };
+  auto context = bootstrap(session.world(), meeting);
+  if (!context.ok()) return fail(context.status(), world->rank() == 0);
+  RankContext& rank = *context;
+  if (!rank.listen.empty()) tell_where_to_join(options, rank.listen);
+  // A rank that hangs holds up the others' end no longer than this has patience.
+  const auto closing = make_mpi_collectives(session.world().duplicate(), Waiting::kYield);
+  const bool coordinates = rank.self.role == Role::kCoordinator;
+
+  RunOptions rank_options = options;
+  rank_options.tensor_parallel_size = rank.topology.tp_size();
+  if (rank.self.device != "cpu") rank_options.device = rank.self.device;  // a GPU by local rank
+  rank_options.quiet |= !coordinates && !rank.self.is_leader();
+  const int cores = share_of_cores(*world, rank);
+  const int count = options.threads > 0 ? options.threads : cores;
+  RoleThreads threads{.count = count, .spin = count <= cores, .cores = cores};
+  if (options.threads == 0) threads.bytes_each = kBytesPerThread;
+  const Result<Preparation> prepared = prepare_rank(rank_options, rank.topology);
+  std::vector<int> threads_of(static_cast<size_t>(world->size()));
+  world->all_gather(std::as_bytes(std::span(&count, 1)), std::as_writable_bytes(std::span(threads_of)));
+
+  if (coordinates) {
+    // For the report, which speaks of the target.
+    const RankPlace& leader = rank.topology.at(rank.topology.leader());
+    rank_options.threads = threads_of[static_cast<size_t>(leader.rank.value())];
+    if (leader.device != "cpu") rank_options.device = leader.device;
+    State state{*world, rank};
+    MpiCluster cluster(state);
+    const int code = prepared.ok() ? coordinate(rank_options, *prepared, cluster) : kExitUsage;
+    if (state.phase == State::Phase::kRunning) {
+      if (code == kExitRuntime) {  // whoever failed may never come to an end
+        std::fflush(nullptr);
+        MpiSession::abort_job(code);
+      }
+      closing->barrier();
+    }
+    if (state.phase != State::Phase::kPreparing) return code;
+    // It has told what is wrong with its input; everybody goes home.
+    const auto kind = code == kExitRuntime ? StatusCode::kUnavailable : StatusCode::kInvalidArgument;
+    const Status agreed = agree(*world, prepared.ok() ? Status(kind, "") : prepared.status());
+    return prepared.ok() ? code : fail(agreed, true);
+  }
+  if (Status agreed = agree(*world, prepared.status()); !agreed.ok()) return fail(agreed, false);
+  const Status status =
+      rank.self.role == Role::kDraft
+          ? look_after_drafter(rank_options, rank, threads)
+          : run_target_rank(rank_options, *prepared, threads, *rank.collectives, rank.transport.get(), {},
+                            nullptr, open_doors(rank_options, *prepared, rank));
+  if (!status.ok()) end_job(status.message());
+  closing->barrier();
+  return kExitOk;
+}
+
+}  // namespace outrider

@@ -1,0 +1,45 @@
+// One rank of `mpirun outrider generate`: finds its role and serves it. MPI carries the target group's
+// collectives and the rendezvous; roles talk over ZeroMQ.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <string>
+
+#include "comm/transport.h"
+#include "start/flags/options.h"
+#include "start/prepare.h"
+
+namespace outrider {
+
+class MpiSession;
+
+class MpiCluster {
+ public:
+  // Whether mpirun (or srun) started this process as one of several ranks.
+  static bool launched();
+  // Whether this process tells what all of them see: rank 0, or the only one.
+  static bool is_first();
+
+  using Coordinate = std::function<int(const RunOptions&, const Preparation&, MpiCluster&)>;
+  // Runs this rank's role and returns its exit code; `coordinate` is called on the coordinator's rank.
+  static int run(const RunOptions& options, const Coordinate& coordinate);
+
+  // For a rank whose command line was refused (or was --help): `out` and `error` are printed once, by rank 0,
+  // and a refusal on any rank ends the job. Returns `code`.
+  static int leave(const std::string& out, const std::string& error, int code);
+
+  // On the coordinator: input is checked; the other ranks may load. Until then a bad flag costs nobody
+  // anything.
+  Status start();
+  std::unique_ptr<Transport> take_transport();
+  int draft_ranks() const;
+
+ private:
+  struct State;
+  explicit MpiCluster(State& state) : state_(state) {}
+  static int run_rank(const MpiSession& session, const RunOptions& options, const Coordinate& coordinate);
+  State& state_;
+};
+
+}  // namespace outrider

@@ -1,0 +1,112 @@
+#include "start/prepare.h"
+
+#include <algorithm>
+#include <filesystem>
+
+#include "start/device.h"
+#include "start/model_fingerprint.h"
+#include "transformer/files/safetensors.h"
+#include "transformer/ops/cpu/cpu_ops.h"
+
+namespace outrider {
+namespace {
+
+constexpr int64_t kNgramContext = 1 << 20;  // its memory is the text itself
+
+std::string display_name(const std::string& directory) {
+  const std::filesystem::path path(directory);
+  return (path.has_filename() ? path : path.parent_path()).filename().string();
+}
+
+Result<ModelConfig> read_config(const std::string& flag, const std::string& directory) {
+  if (!std::filesystem::is_directory(directory))
+    return not_found(
+        fmt::format("{} {}: no such directory; name one that holds config.json, the weights and a tokenizer",
+                    flag, directory));
+  auto config = read_model_config(directory);
+  if (!config.ok()) return config.status().in(fmt::format("{} {}", flag, directory));
+  // The weights are opened here too, so that a missing shard is told before anything starts.
+  if (auto files = TensorFiles::open(directory); !files.ok())
+    return files.status().in(fmt::format("{} {}", flag, directory));
+  return config;
+}
+
+Result<std::unique_ptr<Tokenizer>> read_tokenizer(const std::string& flag, const std::string& directory) {
+  auto tokenizer = load_tokenizer(directory);
+  if (!tokenizer.ok()) return tokenizer.status().in(fmt::format("{} {}", flag, directory));
+  return tokenizer;
+}
+
+// What drafts: --draft-model or the n-gram drafter. Texts get no longer than p.max_model_len. Null: the
+// drafter has no vocabulary of its own.
+Result<std::unique_ptr<Tokenizer>> read_drafter(const RunOptions& options, Preparation& p) {
+  p.draft_info = {.name = "ngram",
+                  .vocab_size = 0,
+                  .vocabulary_fingerprint = 0,
+                  .fingerprint = fingerprint_of_text("ngram"),
+                  .max_context = static_cast<int32_t>(p.max_model_len),
+                  .isa = isa_name()};
+  if (!options.uses_draft_model()) return std::unique_ptr<Tokenizer>();
+  ASSIGN_OR_RETURN(p.draft, read_config("--draft-model", options.draft_model));
+  ASSIGN_OR_RETURN(auto tokenizer, read_tokenizer("--draft-model", options.draft_model));
+  const uint64_t numerics =
+      fingerprint_of_text(fmt::format("{} {} {}", isa_name(), options.draft_weight_format, options.kv_dtype));
+  ASSIGN_OR_RETURN(p.draft_info.fingerprint, fingerprint_of_model(options.draft_model, numerics));
+  p.draft_info.name = display_name(options.draft_model);
+  p.draft_info.vocab_size = static_cast<int32_t>(p.draft->vocab_size);
+  p.draft_info.vocabulary_fingerprint = tokenizer->fingerprint();
+  p.draft_info.max_context =
+      static_cast<int32_t>(std::min(p.max_model_len, p.draft->max_position_embeddings));
+  return tokenizer;
+}
+
+}  // namespace
+
+Result<Preparation> prepare_drafter(const RunOptions& options) {
+  RETURN_IF_ERROR(check_drafter_options(options));
+  if (!options.has_drafter())
+    return invalid_argument("nothing to draft with: give --draft-model DIR or --drafter ngram");
+  RETURN_IF_ERROR(check_device(options.device).status());
+  RETURN_IF_ERROR(pin_isa(options.isa));
+  Preparation p;
+  p.max_model_len = options.max_model_len > 0    ? options.max_model_len
+                    : options.uses_draft_model() ? int64_t{kDefaultMaxModelLen}
+                                                 : kNgramContext;
+  ASSIGN_OR_RETURN(p.tokenizer, read_drafter(options, p));
+  if (p.draft) p.max_model_len = std::min(p.max_model_len, p.draft->max_position_embeddings);
+  return p;
+}
+
+Result<Preparation> prepare(const RunOptions& options) {
+  RETURN_IF_ERROR(check_options(options));
+  RETURN_IF_ERROR(check_device(options.device).status());
+  RETURN_IF_ERROR(pin_isa(options.isa));
+  Preparation p;
+  ASSIGN_OR_RETURN(p.target, read_config("--model", options.model));
+  ASSIGN_OR_RETURN(p.tokenizer, read_tokenizer("--model", options.model));
+  if (options.max_model_len > p.target.max_position_embeddings)
+    return invalid_argument(fmt::format("--max-model-len {}: the model supports {}", options.max_model_len,
+                                        p.target.max_position_embeddings));
+  p.max_model_len = options.max_model_len > 0
+                        ? options.max_model_len
+                        : std::min<int64_t>(p.target.max_position_embeddings, kDefaultMaxModelLen);
+  p.target_info = {.name = display_name(options.model),
+                   .vocab_size = static_cast<int32_t>(p.target.vocab_size),
+                   .vocabulary_fingerprint = p.tokenizer->fingerprint(),
+                   .max_context = static_cast<int32_t>(p.max_model_len),
+                   .isa = isa_name()};
+  ASSIGN_OR_RETURN(const auto draft_tokenizer, read_drafter(options, p));
+  if (draft_tokenizer) {
+    if (Status same = check_same_vocabulary(*p.tokenizer, *draft_tokenizer); !same.ok())
+      return same.in(fmt::format("--draft-model {}", options.draft_model));
+  }
+  return p;
+}
+
+void limit_context(Preparation& prepared, int64_t max_model_len) {
+  prepared.max_model_len = std::min(prepared.max_model_len, max_model_len);
+  for (ModelInfo* info : {&prepared.target_info, &prepared.draft_info})
+    info->max_context = std::min(info->max_context, static_cast<int32_t>(prepared.max_model_len));
+}
+
+}  // namespace outrider

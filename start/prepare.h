@@ -1,0 +1,31 @@
+// Everything that is read and checked before a model is loaded or a process waits for another:
+// configurations, vocabularies, limits.
+#pragma once
+
+#include <memory>
+#include <optional>
+
+#include "comm/messages.h"
+#include "start/flags/options.h"
+#include "transformer/files/model_config.h"
+#include "transformer/tokenizer/tokenizer.h"
+
+namespace outrider {
+
+struct Preparation {
+  ModelConfig target;                // not in a draft worker that joins
+  std::optional<ModelConfig> draft;  // with --draft-model
+  std::unique_ptr<Tokenizer> tokenizer;
+  ModelInfo target_info, draft_info;  // for Hello; an n-gram drafter has a draft_info too
+  int64_t max_model_len = 0;
+};
+
+// Errors name file, key or flag, and the remedy.
+Result<Preparation> prepare(const RunOptions& options);
+// The same for a draft worker that joins a run of which it knows nothing yet.
+Result<Preparation> prepare_drafter(const RunOptions& options);
+
+// Plans for texts of at most so many tokens; never more than before.
+void limit_context(Preparation& prepared, int64_t max_model_len);
+
+}  // namespace outrider

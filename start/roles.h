@@ -1,0 +1,78 @@
+// The roles of a run, wherever they live: threads of one process, or processes of one mpirun.
+#pragma once
+
+#include "cluster/slice_doors.h"
+#include "comm/collectives.h"
+#include "comm/transport.h"
+#include "coordinator/coordinator.h"
+#include "draft_worker/drafter.h"
+#include "start/flags/options.h"
+#include "start/prepare.h"
+#include "transformer/model/draft_head.h"
+#include "transformer/model/model.h"
+
+namespace outrider {
+
+// How the threads of one process are shared out.
+struct RoleThreads {
+  int count = 1;
+  bool spin = false;
+  int cores = 0;  // that it may count on, where other processes have theirs among them, too; 0: not known
+  int64_t bytes_each = ModelOptions().bytes_per_thread;  // weights that make a thread worth waking
+};
+
+// This rank's shard of the target, and the draft model (on a group of one).
+Result<std::unique_ptr<Model>> load_target(const RunOptions& options, const Preparation& prepared,
+                                           RoleThreads threads, Collectives& group);
+Result<std::unique_ptr<Model>> load_draft(const RunOptions& options, const Preparation& prepared,
+                                          RoleThreads threads, Collectives& single);
+
+// With --q-format hidden the draft model's output head, the rows of these ids; else null.
+Result<std::shared_ptr<const DraftHead>> load_draft_head(const RunOptions& options, IndexRange ids,
+                                                         RoleThreads threads);
+
+// `head`, if worker 0, 1, ... (device.h) drafts where it can use it: not on a device.
+const DraftHead* offered_head(const RunOptions& options, int worker, const DraftHead* head);
+
+// A drafter for a target with this vocabulary; `model` with --draft-model, its `head`, if it may send states,
+// and `rows`, where rows of q may stay on its device, must outlive it.
+std::unique_ptr<Drafter> make_drafter(const RunOptions& options, const Preparation& prepared, Model* model,
+                                      int64_t vocab_size, std::vector<TokenId> eos_ids, const DraftHead* head,
+                                      RowSender* rows = nullptr);
+// One life of a worker: a restarted one is told from the one that died.
+Generation new_generation();
+
+// Gives a role that has joined to the coordinator's thread (InprocHub::lend) until it is told to leave; null:
+// it serves on its own.
+using Lend = std::function<void(Transport&, const std::function<bool()>& turn)>;
+
+// What a role need not load itself.
+struct Loaded {
+  Model* model = nullptr;
+  std::shared_ptr<const DraftHead> head;
+};
+
+// Each loads its model, unless it is given one, and serves until told to leave. An error was also reported to
+// the coordinator. `transport` of the target on the leader only, `door` where q may come in slices; an n-gram
+// drafter needs no model.
+Status run_target_rank(const RunOptions& options, const Preparation& prepared, RoleThreads threads,
+                       Collectives& group, Transport* transport, Loaded loaded = {},
+                       const Lend& lend = nullptr, OpenSliceDoor door = {});
+Status run_draft_worker(const RunOptions& options, const Preparation& prepared, RoleThreads threads,
+                        Transport& transport, Loaded loaded = {}, const Lend& lend = nullptr);
+
+using ErrorOf = std::function<Status()>;
+// Peers load their models first, which may take minutes; a role that fails says so through `error`.
+Status wait_until_ready(Coordinator& coordinator, size_t workers, std::chrono::seconds timeout,
+                        const ErrorOf& error);
+
+// Behind --emulate-link, if that was asked for. `prepared` must outlive it.
+Result<std::unique_ptr<Coordinator>> make_coordinator(const RunOptions& options, const Preparation& prepared,
+                                                      std::unique_ptr<Transport> transport,
+                                                      GammaPolicyFactory policy,
+                                                      CoordinatorCallbacks callbacks, Trace* trace);
+
+// The coordinator's limits for these options; the same numbers size the workers' buffers.
+Result<ProtocolOptions> protocol_options(const RunOptions& options, const Preparation& prepared);
+
+}  // namespace outrider

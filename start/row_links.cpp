@@ -1,0 +1,44 @@
+#include "start/row_links.h"
+
+#include <algorithm>
+#include <set>
+
+#include "transformer/model/shard.h"
+
+namespace outrider {
+namespace {
+
+constexpr int32_t kRows = 16;  // of a slot; longer drafts take the sockets
+
+}  // namespace
+
+std::string linkable_gpu(const Device& device) {
+  if (device.kind != Device::Kind::kCuda) return {};
+  const auto gpu = cuda::linkable_device(device.index);
+  return gpu.ok() ? *gpu : "";
+}
+
+bool ranks_have_links(const SliceDoors& doors) { return may_link(doors, "a device of nobody"); }
+
+bool may_link(const SliceDoors& doors, const std::string& gpu) {
+  std::set<std::string> taken{"", gpu};
+  return !gpu.empty() && !doors.of_rank.empty() &&
+         std::all_of(doors.of_rank.begin(), doors.of_rank.end(),
+                     [&](const SliceDoor& door) { return taken.insert(door.gpu).second; });
+}
+
+bool on_one_host(const SliceDoors& doors, const std::string& gpu) {
+  const std::string host = gpu.substr(0, gpu.find('/') + 1);
+  return std::all_of(doors.of_rank.begin(), doors.of_rank.end(),
+                     [&](const SliceDoor& door) { return door.gpu.starts_with(host); });
+}
+
+Result<RowLinks> make_links(const Device& device, const SliceDoors& doors, int64_t vocab_size, int rank,
+                            int drafts) {
+  RowLinkOptions end{.bounds = {0}, .rank = 1 + rank, .rows = kRows, .slots = drafts};
+  const auto ranks = static_cast<int>(doors.of_rank.size());
+  for (int r = 0; r < ranks; ++r) end.bounds.push_back(vocab_range(vocab_size, {r, ranks}).end);
+  return cuda::nccl_row_links(device.index, end);
+}
+
+}  // namespace outrider

@@ -1,0 +1,114 @@
+#include "tests/emulation/fiber.h"
+
+#include <ucontext.h>
+#include <csetjmp>
+
+#include <new>
+
+#include "base/buffer.h"
+
+#if defined(__SANITIZE_ADDRESS__)
+#include <sanitizer/common_interface_defs.h>
+#elif defined(__SANITIZE_THREAD__)
+#include <sanitizer/tsan_interface.h>
+#endif
+
+namespace outrider::cuda::emulation {
+namespace {
+constexpr int64_t kStackBytes = 64 << 10;
+}
+
+// A fiber starts by swapcontext. Later switches save and restore registers with _setjmp and _longjmp, which
+// leave the signal mask alone: swapcontext makes two system calls a switch. The sanitizers follow
+// swapcontext, so there it stays.
+struct Fiber::Contexts {
+  ucontext_t outside{}, inside{};
+  jmp_buf outside_jump{}, inside_jump{};
+  Buffer<std::byte> stack{kStackBytes};
+  Body body = nullptr;
+  void* argument = nullptr;
+  bool started = false;
+#if defined(__SANITIZE_ADDRESS__)
+  const void* outside_stack = nullptr;
+  size_t outside_bytes = 0;
+  void* outside_fake = nullptr;
+  void* inside_fake = nullptr;
+#elif defined(__SANITIZE_THREAD__)
+  void* tsan_fiber = __tsan_create_fiber(0);
+  void* tsan_outside = nullptr;
+#endif
+
+  static void enter(unsigned high, unsigned low) {
+    auto* self = reinterpret_cast<Contexts*>(static_cast<uintptr_t>(high) << 32 | low);
+#if defined(__SANITIZE_ADDRESS__)
+    __sanitizer_finish_switch_fiber(nullptr, &self->outside_stack, &self->outside_bytes);
+#endif
+    self->body(self->argument);
+    __builtin_unreachable();
+  }
+};
+
+Fiber::Fiber(Body body, void* argument) : contexts_(std::make_unique<Contexts>()) {
+  Contexts& c = *contexts_;
+  c.body = body;
+  c.argument = argument;
+  getcontext(&c.inside);
+  c.inside.uc_stack.ss_sp = c.stack.data();
+  c.inside.uc_stack.ss_size = kStackBytes;
+  const auto self = reinterpret_cast<uintptr_t>(&c);
+  makecontext(&c.inside, reinterpret_cast<void (*)()>(&Contexts::enter), 2, static_cast<unsigned>(self >> 32),
+              static_cast<unsigned>(self));
+}
+
+Fiber::~Fiber() {
+#if defined(__SANITIZE_THREAD__)
+  __tsan_destroy_fiber(contexts_->tsan_fiber);
+#endif
+}
+
+#if defined(__SANITIZE_ADDRESS__)
+
+void Fiber::resume() {
+  Contexts& c = *contexts_;
+  __sanitizer_start_switch_fiber(&c.outside_fake, c.stack.data(), kStackBytes);
+  swapcontext(&c.outside, &c.inside);
+  __sanitizer_finish_switch_fiber(c.outside_fake, nullptr, nullptr);
+}
+void Fiber::yield() {
+  Contexts& c = *contexts_;
+  __sanitizer_start_switch_fiber(&c.inside_fake, c.outside_stack, c.outside_bytes);
+  swapcontext(&c.inside, &c.outside);
+  __sanitizer_finish_switch_fiber(c.inside_fake, &c.outside_stack, &c.outside_bytes);
+}
+
+#elif defined(__SANITIZE_THREAD__)
+
+void Fiber::resume() {
+  Contexts& c = *contexts_;
+  c.tsan_outside = __tsan_get_current_fiber();
+  __tsan_switch_to_fiber(c.tsan_fiber, 0);
+  swapcontext(&c.outside, &c.inside);
+}
+void Fiber::yield() {
+  Contexts& c = *contexts_;
+  __tsan_switch_to_fiber(c.tsan_outside, 0);
+  swapcontext(&c.inside, &c.outside);
+}
+
+#else
+
+void Fiber::resume() {
+  Contexts& c = *contexts_;
+  if (_setjmp(c.outside_jump) != 0) return;
+  if (c.started) _longjmp(c.inside_jump, 1);
+  c.started = true;
+  swapcontext(&c.outside, &c.inside);
+}
+void Fiber::yield() {
+  Contexts& c = *contexts_;
+  if (_setjmp(c.inside_jump) == 0) _longjmp(c.outside_jump, 1);
+}
+
+#endif
+
+}  // namespace outrider::cuda::emulation

@@ -1,0 +1,168 @@
+// base/cuda.h on the host: device memory is host memory, streams do their work at once, unless they are held
+// up (emulation::hold_up).
+#include <chrono>
+#include <cstring>
+#include <deque>
+#include <optional>
+#include <thread>
+#include <vector>
+
+#include "base/cuda_peer.h"
+#include "tests/emulation/block.h"
+#include "tests/emulation/races.h"
+#include "tests/emulation/stream.h"
+
+namespace outrider::cuda {
+namespace {
+
+namespace races = emulation::races;
+using Work = std::vector<std::function<void()>>;
+
+struct EmulatedStream {
+  Work* capture = nullptr;
+  std::deque<std::function<bool()>> held;  // steps that are not done: each is tried until it returns true
+  uint64_t done = 0;                       // of the steps that were ever held
+  uint32_t id = races::open_stream();
+};
+
+EmulatedStream& stream_of(StreamView view) {
+  CHECK(view.handle(), "the default stream is not used");
+  return *static_cast<EmulatedStream*>(view.handle());
+}
+
+// What the stream can do by now.
+void advance(EmulatedStream& stream) {
+  for (; !stream.held.empty() && stream.held.front()(); ++stream.done) stream.held.pop_front();
+}
+
+using Time = std::chrono::steady_clock::time_point;
+
+struct EmulatedEvent {
+  Time time;
+  EmulatedStream* stream = nullptr;
+  uint64_t steps = 0;                  // of the stream that came before
+  std::optional<races::Clock> before;  // unless some were held up
+};
+
+EmulatedEvent& event_of(const Event& event) { return *static_cast<EmulatedEvent*>(event.handle()); }
+
+bool has_happened(const EmulatedEvent& event) {
+  if (event.stream) advance(*event.stream);
+  return !event.stream || event.stream->done >= event.steps;
+}
+
+races::Clock clock_of(const EmulatedEvent& event) {
+  if (!event.stream) return {};
+  return event.before ? *event.before : races::clock_of(event.stream->id);
+}
+
+void run(const EmulatedStream& stream, const std::function<void()>& work) {
+  races::begin_operation(stream.id);
+  work();
+  races::end_operation();
+}
+
+}  // namespace
+
+Result<int> count_devices() { return 1; }
+DeviceInfo describe_device(int) {
+  return {.name = "emulation on the host",
+          .major = 0,
+          .minor = 0,
+          .multiprocessors = 2,
+          .total_bytes = int64_t{1} << 34,
+          .free_bytes = int64_t{1} << 34,
+          .l2_bytes = 0,
+          .shared_bytes = int64_t{227} << 10};
+}
+std::string version_text() { return "emulation"; }
+void use_device(int) {}
+
+void StreamView::synchronize() const {
+  CHECK(!stream_of(*this).capture, "a stream under capture is not waited for");
+  while (!is_done(*this)) std::this_thread::yield();
+}
+Stream::Stream(KernelOrder order) : view_(new EmulatedStream, order == KernelOrder::kOverlapping) {}
+Stream::~Stream() { delete static_cast<EmulatedStream*>(view_.handle()); }
+
+Event::Event() : handle_(new EmulatedEvent) {}
+Event::~Event() { delete static_cast<EmulatedEvent*>(handle_); }
+void Event::record(StreamView view) {
+  EmulatedStream& stream = stream_of(view);
+  EmulatedEvent& event = event_of(*this);
+  event = {std::chrono::steady_clock::now(), &stream, stream.done + stream.held.size(), {}};
+  if (stream.held.empty()) event.before = races::clock_of(stream.id);
+}
+void Event::synchronize() const {
+  while (!is_done(*this)) std::this_thread::yield();
+}
+double Event::seconds_since(const Event& earlier) const {
+  return std::chrono::duration<double>(event_of(*this).time - event_of(earlier).time).count();
+}
+
+bool is_done(StreamView view) {
+  EmulatedStream& stream = stream_of(view);
+  advance(stream);
+  if (!stream.held.empty()) return false;
+  races::host_waited(races::clock_of(stream.id));
+  return true;
+}
+bool is_done(const Event& event) {
+  if (!has_happened(event_of(event))) return false;
+  races::host_waited(clock_of(event_of(event)));
+  return true;
+}
+
+Graph::Graph(StreamView stream, const std::function<void()>& work) {
+  auto captured = std::make_unique<Work>();
+  stream_of(stream).capture = captured.get();
+  work();
+  stream_of(stream).capture = nullptr;
+  handle_ = captured.release();
+}
+Graph::~Graph() { delete static_cast<Work*>(handle_); }
+void Graph::launch(StreamView stream) const {
+  for (const auto& step : *static_cast<Work*>(handle_)) emulation::enqueue(stream, step);
+}
+
+namespace detail {
+void* allocate_device(size_t bytes) { return races::allocate(Memory::kDevice, bytes); }
+void free_device(void* memory) noexcept { races::free_memory(memory); }
+void* allocate_pinned(size_t bytes) { return races::allocate(Memory::kPinned, bytes); }
+void free_pinned(void* memory) noexcept { races::free_memory(memory); }
+}  // namespace detail
+
+void copy_bytes(void* to, const void* from, size_t bytes, StreamView stream) {
+  if (bytes == 0) return;  // nothing has no address
+  emulation::enqueue(stream, [=] {
+    std::memmove(to, from, bytes);
+    races::read(from, bytes);
+    races::written(to, bytes);
+  });
+}
+void fill_bytes(void* to, int value, size_t bytes, StreamView stream) {
+  if (bytes == 0) return;
+  emulation::enqueue(stream, [=] {
+    std::memset(to, value, bytes);
+    races::written(to, bytes);
+  });
+}
+
+namespace emulation {
+void enqueue(StreamView stream, std::function<void()> work) {
+  EmulatedStream& s = stream_of(stream);
+  advance(s);
+  if (s.capture)
+    s.capture->push_back(std::move(work));
+  else if (s.held.empty())
+    run(s, work);
+  else
+    s.held.push_back([&s, work = std::move(work)] { return run(s, work), true; });
+}
+
+void hold_up(StreamView stream, std::function<bool()> done) {
+  stream_of(stream).held.push_back(std::move(done));
+}
+}  // namespace emulation
+
+}  // namespace outrider::cuda

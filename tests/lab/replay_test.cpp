@@ -1,0 +1,233 @@
+// Recorded rounds: what a record says, and that replaying it at another draft length is what a real run does.
+#include "lab/simulate/replay.h"
+
+#include <gtest/gtest.h>
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <array>
+#include <nlohmann/json.hpp>
+
+#include "tests/support/program.h"
+
+namespace outrider::testing {
+namespace {
+
+GammaPolicyFactory policy(const std::string& text) {
+  auto parsed = parse_gamma_policy(text);
+  EXPECT_TRUE(parsed.ok()) << parsed.status().message();
+  return parsed.value();
+}
+
+RoundRecord record_of(std::vector<RecordedRound> rounds, int32_t emitted) {
+  return {
+      .drafter = "model",
+      .gamma_policy = "fixed:gamma=4",
+      .gamma_max = 16,
+      .max_context = 1000,
+      .costs = {.verify = {.base = 0.009, .per_row = 0.001}, .draft = {.per_step = 0.002}, .exchange = 0.001},
+      .requests =
+          {{.id = 1, .rule = "greedy", .prompt_tokens = 10, .max_tokens = emitted, .emitted = emitted}},
+      .rounds = std::move(rounds)};
+}
+
+using Shape = std::array<int32_t, 4>;  // base, drafted, accepted, emitted
+std::vector<Shape> shapes(const std::vector<RecordedRound>& rounds) {
+  std::vector<Shape> out;
+  for (const RecordedRound& r : rounds) out.push_back({r.base, r.drafted, r.accepted, r.emitted});
+  return out;
+}
+
+// Tokens 11.. of the text: right right wrong | right right right right wrong(guess) | right wrong.
+const std::vector<RecordedRound> kRounds{
+    {.request = 1, .base = 10, .emitted = 1},
+    {.request = 1, .base = 11, .gamma = 4, .drafted = 4, .accepted = 2, .emitted = 3},
+    {.request = 1, .base = 14, .gamma = 4, .drafted = 4, .accepted = 4, .emitted = 5},
+    {.request = 1,
+     .base = 19,
+     .gamma = 4,
+     .drafted = 4,
+     .accepted = 1,
+     .emitted = 2,
+     .guess = Guess::kWrong}};
+
+TEST(Replay, AnotherLengthMeetsTheSameText) {
+  const RoundRecord record = record_of(kRounds, 11);
+  const ReplayResult same = replay(record, policy("fixed:gamma=4"));
+  EXPECT_EQ(same.gaps, 0);
+  EXPECT_EQ(
+      shapes(same.rounds),
+      (std::vector<Shape>{{10, 0, 0, 1}, {11, 4, 2, 3}, {14, 4, 4, 5}, {19, 1, 1, 2}}));  // room for 2 more
+  const ReplayResult shorter = replay(record, policy("fixed:gamma=2"));
+  EXPECT_EQ(shorter.gaps, 0);
+  EXPECT_EQ(shapes(shorter.rounds),
+            (std::vector<Shape>{{10, 0, 0, 1}, {11, 2, 2, 3}, {14, 2, 2, 3}, {17, 2, 1, 2}, {19, 1, 1, 2}}));
+  // verify 0.009 + rows of 0.001; drafts of 0.002 a token and 0.001 for the exchange
+  EXPECT_NEAR(shorter.seconds, 3 * (0.012 + 0.005) + 0.011 + 0.003, 1e-12);
+  EXPECT_EQ(shorter.sums.emitted, 10);
+  const ReplayResult plain = replay(record, policy("fixed:gamma=0"));
+  EXPECT_NEAR(plain.seconds, 10 * 0.010, 1e-12);
+  EXPECT_TRUE(replay_caveats(record).empty());
+}
+
+TEST(Replay, WhatNoRoundTestedIsAGapAndCounted) {
+  std::vector<RecordedRound> rounds = kRounds;
+  rounds.back().guess = Guess::kUnknown;
+  const ReplayResult longer = replay(record_of(rounds, 11), policy("fixed:gamma=6"));
+  EXPECT_EQ(longer.gaps, 1);  // position 18, behind the four that were accepted
+  const ReplayResult same = replay(record_of(rounds, 11), policy("fixed:gamma=4"));
+  EXPECT_EQ(same.gaps, 0);
+  const ReplayResult again = replay(record_of(rounds, 11), policy("fixed:gamma=6"));
+  EXPECT_EQ(again.rounds, longer.rounds);
+}
+
+TEST(Replay, ADraftEndsWhereItsDrafterSawAnEnd) {
+  std::vector<RecordedRound> rounds{
+      {.request = 1, .base = 10, .emitted = 1},
+      // wrong at 12, and the drafter went on to an end of text at 13
+      {.request = 1, .base = 11, .gamma = 6, .drafted = 3, .accepted = 1, .emitted = 2, .eos = true},
+      // an end of text that the target took, and went on
+      {.request = 1, .base = 13, .gamma = 6, .drafted = 2, .accepted = 2, .emitted = 3, .eos = true}};
+  const ReplayResult r = replay(record_of(rounds, 6), policy("fixed:gamma=4"));
+  EXPECT_EQ(shapes(r.rounds), (std::vector<Shape>{{10, 0, 0, 1}, {11, 3, 1, 2}, {13, 2, 2, 3}}));
+  const ReplayResult two = replay(record_of(rounds, 6), policy("fixed:gamma=2"));
+  EXPECT_EQ(shapes(two.rounds), (std::vector<Shape>{{10, 0, 0, 1}, {11, 2, 1, 2}, {13, 2, 2, 3}}));
+}
+
+TEST(Replay, SaysWhereItIsNotExact) {
+  RoundRecord record = record_of(kRounds, 11);
+  record.requests[0].rule = "token";
+  record.drafter = "ngram";
+  record.synthetic = true;
+  EXPECT_EQ(replay_caveats(record).size(), 3u);
+  EXPECT_TRUE(replay(record, policy("confidence")).stops_early);
+  EXPECT_FALSE(replay(record, policy("ewma")).stops_early);
+}
+
+class Recorded : public ::testing::Test {
+ protected:
+  // A run of many texts, and its record.
+  RoundRecord run(const std::string& gamma_policy, std::vector<std::string> more) const {
+    const std::string file = dir_ / "rounds.jsonl";
+    std::vector<std::string> arguments{"--draft-model",   demo_draft(),
+                                       "--prompts",       openings(),
+                                       "--max-tokens",    "48",
+                                       "--max-num-seqs",  "4",
+                                       "--gamma-policy",  gamma_policy,
+                                       "--record-rounds", file,
+                                       "--output",        dir_ / "text.jsonl",
+                                       "--quiet"};
+    arguments.insert(arguments.end(), more.begin(), more.end());
+    const Outcome ran = generate(arguments);
+    EXPECT_EQ(ran.code, 0) << ran.describe();
+    auto record = read_round_record(file);
+    EXPECT_TRUE(record.ok()) << record.status().message();
+    return std::move(record).value();
+  }
+  static std::string openings() {
+    return (demo_target().parent_path().parent_path() / "study" / "openings.jsonl").string();
+  }
+  TemporaryDirectory dir_;
+};
+
+// The rounds of one text in order. What a run says of its guesses is no part of its course.
+std::vector<RecordedRound> course(const std::vector<RecordedRound>& rounds, int64_t request) {
+  std::vector<RecordedRound> out;
+  for (RecordedRound round : rounds) {
+    round.guess = Guess::kUnknown;
+    if (round.request == request) out.push_back(round);
+  }
+  std::sort(out.begin(), out.end(), [](const auto& a, const auto& b) { return a.base < b.base; });
+  return out;
+}
+
+RoundRecord only(const RoundRecord& record, const RecordedRequest& request) {
+  RoundRecord out = record;
+  out.requests = {request};
+  std::erase_if(out.rounds, [&](const RecordedRound& r) { return r.request != request.id; });
+  return out;
+}
+
+// Behind a rejected token nothing is promised but its number: the record may not reach as far.
+void forgive_ends_behind_rejections(std::vector<RecordedRound>& replayed,
+                                    const std::vector<RecordedRound>& real) {
+  for (size_t i = 0; i < std::min(replayed.size(), real.size()); ++i)
+    if (real[i].eos && real[i].accepted < real[i].drafted && replayed[i].accepted == real[i].accepted)
+      replayed[i].drafted = real[i].drafted, replayed[i].eos = true;
+}
+
+TEST_F(Recorded, AReplayAtASmallerLengthIsTheRealRun) {
+  const std::vector<std::vector<std::string>> kRuns{
+      {"--temperature", "0", "--ignore-eos"},
+      {"--temperature", "0.7", "--seed", "3"},
+      {"--temperature", "0.9", "--rule", "naive", "--ignore-eos"},
+      {"--temperature", "0", "--pipeline", "ahead"}};
+  for (const auto& more : kRuns) {
+    const RoundRecord record = run("fixed:gamma=8", more);
+    for (const int gamma : {1, 3, 5}) {
+      const std::string name = fmt::format("fixed:gamma={}", gamma);
+      const RoundRecord real = run(name, more);
+      ASSERT_EQ(real.requests.size(), 16u);
+      size_t compared = 0;
+      for (const RecordedRequest& request : record.requests) {
+        const ReplayResult replayed = replay(only(record, request), policy(name));
+        if (replayed.gaps > 0) continue;  // a text may end right behind a fully accepted draft
+        ++compared;
+        const auto expected = course(real.rounds, request.id);
+        auto got = course(replayed.rounds, request.id);
+        forgive_ends_behind_rejections(got, expected);
+        EXPECT_EQ(got, expected) << name << ", " << fmt::format("{}", fmt::join(more, " "));
+      }
+      EXPECT_GE(compared, 13u) << name << ", " << fmt::format("{}", fmt::join(more, " "));
+    }
+  }
+}
+
+TEST_F(Recorded, PenaltiesAndPlainRoundsLeaveGaps) {
+  const RoundRecord penalised = run("fixed:gamma=2", {"--temperature", "0", "--repetition-penalty", "1.1"});
+  EXPECT_GT(replay(penalised, policy("fixed:gamma=4")).gaps, 50);
+  const RoundRecord plain = run("fixed:gamma=0", {"--temperature", "0"});
+  EXPECT_EQ(replay(plain, policy("fixed:gamma=1")).gaps, replay(plain, policy("fixed:gamma=1")).sums.tested);
+}
+
+TEST_F(Recorded, TheCommandComparesPolicies) {
+  run("fixed:gamma=6", {"--temperature", "0"});
+  const Outcome out =
+      outrider_program({"simulate", "replay", dir_ / "rounds.jsonl", "--report", dir_ / "r.json"});
+  ASSERT_EQ(out.code, 0) << out.describe();
+  EXPECT_NE(out.out.find("exactly those of real runs"), std::string::npos) << out.out;
+  const auto report = nlohmann::json::parse(read_file(dir_ / "r.json"));
+  EXPECT_TRUE(report["exact"].get<bool>());
+  EXPECT_GE(report["policies"].size(), 12u);
+  for (const auto& row : report["policies"]) EXPECT_GT(row["tokens_per_second"].get<double>(), 0) << row;
+  const Outcome unknown =
+      outrider_program({"simulate", "replay", dir_ / "rounds.jsonl", "--policies", "ewna"});
+  EXPECT_EQ(unknown.code, 2);
+  EXPECT_NE(unknown.err.find("ewma"), std::string::npos) << unknown.err;
+}
+
+TEST_F(Recorded, BadRecordsAreRefusedByLine) {
+  const std::string good = format_round_record(record_of(kRounds, 11));
+  const auto refusal = [&](const std::string& text) {
+    const auto read = read_round_record(dir_.write("bad.jsonl", text));
+    EXPECT_FALSE(read.ok());
+    return read.ok() ? std::string() : read.status().message();
+  };
+  ASSERT_TRUE(read_round_record(dir_.write("good.jsonl", good)).ok());
+  EXPECT_EQ(read_round_record(dir_ / "good.jsonl").value().rounds, kRounds);
+  EXPECT_NE(refusal("").find("holds no round"), std::string::npos);
+  EXPECT_NE(refusal("{\"a\":1}\n").find("bad.jsonl:1: not a record of rounds"), std::string::npos);
+  EXPECT_NE(refusal(good + "{\"round\":[1,2]}\n").find("bad.jsonl:7: a round has 8 numbers"),
+            std::string::npos);
+  EXPECT_NE(refusal(good + "{\"round\":[1,11,2,3,0,1,0,-1]}\n").find(":7: these numbers fit no round"),
+            std::string::npos);
+  EXPECT_NE(refusal(good + "{\"round\":[9,11,2,2,0,1,0,-1]}\n").find("request 9 is not described"),
+            std::string::npos);
+  EXPECT_NE(refusal(good + "rubbish\n").find("bad.jsonl:7: "), std::string::npos);
+  EXPECT_EQ(read_round_record(dir_ / "absent").status().code(), StatusCode::kNotFound);
+}
+
+}  // namespace
+}  // namespace outrider::testing

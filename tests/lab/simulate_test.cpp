@@ -1,0 +1,341 @@
+// The simulator against closed forms, against itself, and against bad input.
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <nlohmann/json.hpp>
+#include <tuple>
+
+#include "cluster/simulation/simulated_text.h"
+#include "coordinator/gamma/acceptance.h"
+#include "coordinator/gamma/closed_forms.h"
+#include "lab/simulate/clocked_drafter.h"
+#include "lab/simulate/cluster_simulator.h"
+#include "lab/simulate/league.h"
+#include "lab/simulate/measured_costs.h"
+#include "lab/simulate/plan.h"
+#include "lab/simulate/theory.h"
+#include "tests/support/temporary_directory.h"
+
+namespace outrider {
+namespace {
+
+constexpr double kStep = 0.010;  // a plain pass
+
+SimulationResult simulate(const GroupOptions& group, const std::string& policy, double alpha, int32_t tokens,
+                          int32_t requests = 1, uint64_t seed = 1) {
+  const auto acceptance = AcceptanceProcess::of_rates({alpha}, 0, seed).value();
+  const auto arrivals = make_arrivals("closed", requests, 8, tokens, seed).value();
+  return ClusterSimulator({.group = group, .gamma_policy = policy}, acceptance).run(arrivals).value();
+}
+
+// The closed form with delay and with dearer verification. 40,000 tokens: the standard error of the rate is
+// about 0.5 %, and the seed is fixed.
+TEST(Simulator, AgreesWithTheClosedFormOfLockstep) {
+  struct Case {
+    double alpha;
+    int gamma;
+    double rho, delay, per_token;
+  };
+  for (const Case& c :
+       {Case{0.8, 5, 0.05, 0, 0}, Case{0.7, 4, 0.1, 0.2, 0.02}, Case{0.9, 8, 0.02, 0.05, 0.01},
+        Case{0.5, 3, 0.2, 0, 0.05}, Case{0.95, 12, 0.01, 0.1, 0}, Case{0.3, 1, 0.5, 0, 0}}) {
+    const double row = c.per_token * kStep;
+    const GroupOptions options{.target = {.base = kStep - row, .per_row = row},
+                               .draft = {.base = c.rho * kStep},
+                               .draft_link = {.delay_s = c.delay * kStep}};
+    const auto result = simulate(options, fmt::format("fixed:gamma={}", c.gamma), c.alpha, 40'000);
+    const double speedup = result.tokens_per_second() * kStep;
+    EXPECT_NEAR(speedup / lockstep_speedup(c.alpha, c.gamma, c.rho, c.delay, c.per_token), 1, 0.02)
+        << c.alpha << " " << c.gamma;
+    EXPECT_NEAR(result.totals.rounds.acceptance(), c.alpha, 0.015);
+  }
+}
+
+// The engine's own preparation, at the hit rate that it reached: a hit hides the drafting behind the round.
+// Verification lasts long enough for everything that is prepared.
+TEST(Simulator, AgreesWithTheClosedFormOfTheOutcomeCache) {
+  struct Case {
+    double alpha;
+    int gamma;
+    double rho, delay;
+  };
+  for (const Case& c :
+       {Case{0.8, 4, 0.1, 0}, Case{0.8, 6, 0.1, 0.2}, Case{0.6, 3, 0.05, 0.1}, Case{0.9, 7, 0.1, 0.5}}) {
+    const GroupOptions options{.target = {.base = kStep},
+                               .draft = {.base = c.rho * kStep},
+                               .draft_link = {.delay_s = c.delay * kStep},
+                               .max_num_seqs = 1,
+                               .pipeline = Pipeline::kFanout,
+                               .fanout = 16};
+    const auto result = simulate(options, fmt::format("fixed:gamma={}", c.gamma), c.alpha, 4000, 5);
+    const PreparationTotals& ahead = result.totals.preparation;
+    EXPECT_GT(ahead.hit_rate(), 0.5);
+    EXPECT_GT(ahead.lookups, result.totals.rounds.rounds * 9 / 10);
+    const double expected =
+        expected_tokens(c.alpha, c.gamma) / (1 + 2 * c.delay + (1 - ahead.hit_rate()) * c.gamma * c.rho);
+    EXPECT_NEAR(result.tokens_per_second() * kStep / expected, 1, 0.02) << c.alpha << " " << c.gamma;
+    EXPECT_GT(result.tokens_per_second() * kStep,
+              1.05 * lockstep_speedup(c.alpha, c.gamma, c.rho, c.delay, 0));
+  }
+}
+
+// Drafting ahead as the engine has it: the first token of what was drafted ahead is
+// tested by the bonus token, so blocks after the first are one longer.
+TEST(Simulator, AgreesWithTheClosedFormOfDraftAhead) {
+  for (const auto& [alpha, gamma, rho] :
+       {std::tuple(0.8, 6, 0.1), std::tuple(0.9, 9, 0.1), std::tuple(0.6, 3, 0.2)}) {
+    const GroupOptions options{.target = {.base = kStep},
+                               .draft = {.base = rho * kStep},
+                               .max_num_seqs = 1,
+                               .pipeline = Pipeline::kAhead};
+    const auto result = simulate(options, fmt::format("fixed:gamma={}", gamma), alpha, 4000, 5);
+    const double draft = gamma * rho, goes_on = std::pow(alpha, gamma + 1);
+    const double expected =
+        1 / (1 - alpha) / (draft + 1 + std::max(1.0, draft + rho) * goes_on / (1 - goes_on));
+    EXPECT_NEAR(result.tokens_per_second() * kStep / expected, 1, 0.02) << alpha << " " << gamma;
+    EXPECT_NEAR(result.totals.preparation.hit_rate(), goes_on, 0.02);
+    EXPECT_NEAR(expected / ahead_carry_speedup(alpha, gamma, draft, 1, 0), 1, 0.06);
+  }
+}
+
+// The cheap drafter of lockstep takes the time of the production worker: two texts, drafts of two lengths.
+TEST(Simulator, BothDraftersTakeTheSameTimeInLockstep) {
+  const ForwardCost cost{.base = 1e-3, .per_row = 1e-4};
+  const auto acceptance = AcceptanceProcess::of_rates({0.8}, 0, 1).value();
+  EventQueue one, two;
+  std::vector<std::pair<SimTime, size_t>> simulated, production;
+  SimulatedDrafter cheap(one, cost, acceptance, [&](Message message) {
+    simulated.emplace_back(one.now(), std::get<Draft>(message).ids.size());
+  });
+  ClockedDrafter real(two, {.cost = cost}, [&](Message message) {
+    production.emplace_back(two.now(), std::get<Draft>(message).ids.size());
+  });
+  const auto play = [](EventQueue& events, DrafterOnClock& drafter) {
+    const std::vector<TokenId> prompt(9, kBestGuess);
+    for (uint64_t id : {1, 2})
+      drafter.receive(Open{.sequence = SequenceId(id), .ids = prompt, .prompt_length = 9, .sampling = {}});
+    for (int32_t id : {1, 2})
+      drafter.receive(Propose{.sequence = SequenceId(static_cast<uint64_t>(id)),
+                              .epoch = Epoch(0),
+                              .round = Round(1),
+                              .base = Position(9),
+                              .committed = {},
+                              .gamma = 2 * id,
+                              .stop = {}});
+    while (!events.empty()) events.run_next();
+  };
+  play(one, cheap);
+  play(two, real);
+  ASSERT_EQ(simulated.size(), 2u);
+  EXPECT_EQ(simulated, production);
+  EXPECT_DOUBLE_EQ(cheap.busy_seconds(), real.busy_seconds());
+}
+
+TEST(Simulator, EveryPipelineRunsABatchToItsEnd) {
+  for (const Pipeline pipeline : {Pipeline::kAhead, Pipeline::kFanout, Pipeline::kAuto}) {
+    const GroupOptions options{.target = {.base = kStep, .per_row = 2e-4},
+                               .draft = {.base = 1e-3, .per_row = 1e-4},
+                               .drafters = 2,
+                               .draft_link = {.delay_s = 1e-3},
+                               .max_num_seqs = 4,
+                               .pipeline = pipeline};
+    const auto one = simulate(options, "ewma", 0.8, 300, 12), two = simulate(options, "ewma", 0.8, 300, 12);
+    EXPECT_EQ(one.totals.rounds.emitted, 12 * 300);
+    EXPECT_EQ(one.fingerprint, two.fingerprint);
+    EXPECT_EQ(one.totals.resyncs, 0);
+    EXPECT_GT(one.totals.preparation.hits, 0);
+  }
+}
+
+TEST(Simulator, GroupsShareTheArrivals) {
+  const auto acceptance = AcceptanceProcess::of_rates({0.8}, 0, 1).value();
+  const auto arrivals = make_arrivals("poisson:40", 200, 16, 64, 1).value();
+  const GroupOptions group{.target = {.base = kStep}, .draft = {.base = 1e-3}, .max_num_seqs = 2};
+  const auto run = [&](int groups) {
+    return ClusterSimulator({.group = group, .groups = groups, .gamma_policy = "fixed:gamma=4"}, acceptance)
+        .run(arrivals)
+        .value();
+  };
+  const auto one = run(1), four = run(4);
+  EXPECT_EQ(one.totals.rounds.emitted, 200 * 64);
+  EXPECT_EQ(four.totals.rounds.emitted, 200 * 64);
+  EXPECT_EQ(four.totals.submitted, 200);
+  // One group is overloaded; four are not.
+  EXPECT_LT(four.seconds, 0.5 * one.seconds);
+  EXPECT_LT(four.totals.ttft.percentile_ns(0.5), 0.1 * one.totals.ttft.percentile_ns(0.5));
+}
+
+TEST(Simulator, AnUnknownPolicyIsAnErrorNotACrash) {
+  const auto acceptance = AcceptanceProcess::of_rates({0.8}, 0, 1).value();
+  EXPECT_FALSE(ClusterSimulator({.gamma_policy = "ewmaa"}, acceptance).run({}).ok());
+}
+
+TEST(Simulator, PlainDecodingTakesAStepAToken) {
+  const auto result =
+      simulate({.target = {.base = kStep}, .draft = {.base = 0.001}}, "fixed:gamma=0", 0.9, 1000);
+  EXPECT_NEAR(result.tokens_per_second() * kStep, 1, 1e-3);
+  EXPECT_EQ(result.draft_busy, 0);
+}
+
+TEST(Simulator, TheSameSeedGivesTheSameBits) {
+  const GroupOptions options{.target = {.base = kStep, .per_row = 1e-4},
+                             .draft = {.base = 1e-3, .per_row = 1e-5},
+                             .drafters = 3,
+                             .draft_link = {.delay_s = 1e-3, .bytes_per_second = 1e8}};
+  for (const char* policy : {"ewma", "goodput", "bandit", "threshold", "position"}) {
+    const auto one = simulate(options, policy, 0.8, 200, 40), two = simulate(options, policy, 0.8, 200, 40);
+    EXPECT_EQ(one.fingerprint, two.fingerprint) << policy;
+    EXPECT_EQ(one.seconds, two.seconds);
+    EXPECT_NE(one.fingerprint, simulate(options, policy, 0.8, 200, 40, 2).fingerprint);
+  }
+}
+
+TEST(Simulator, ThePolicySeesTheCostsThatWereSet) {
+  const GroupOptions options{
+      .target = {.base = kStep, .per_row = 5e-4}, .draft = {.base = 1e-3}, .draft_link = {.delay_s = 2e-3}};
+  const auto result = simulate(options, "ewma", 0.8, 4000);
+  const VerifyCost verify = result.cost.verify();
+  EXPECT_NEAR(verify.base, kStep, 2e-4);
+  EXPECT_NEAR(verify.per_row, 5e-4, 5e-5);
+  EXPECT_NEAR(result.cost.draft_phase_seconds(6, 6), 6e-3 + 4e-3, 2e-4);
+}
+
+// Every round's messages are lost by half (30 % each way). What a loss costs is the time until the Propose is
+// sent again, which is learnt from answers that were not waited for in vain: who pins gamma still gains, and
+// the default policy never loses. A pair of 0.8 and 0.085 ms.
+TEST(Simulator, LostMessagesCostLittle) {
+  for (const uint64_t seed : {1, 2, 3, 4, 5}) {
+    GroupOptions options{.target = {.base = 7.7e-4, .per_row = 3e-5},
+                         .draft = {.base = 8.2e-5, .per_row = 3e-6},
+                         .draft_link = {.delay_s = 7e-5, .loss = 0.3, .seed = seed},
+                         .max_num_seqs = 1};
+    const double plain = 1 / 8e-4;
+    EXPECT_GT(simulate(options, "fixed:gamma=3", 0.8, 400, 4, seed).tokens_per_second(), 1.1 * plain);
+    EXPECT_GT(simulate(options, "ewma", 0.8, 400, 4, seed).tokens_per_second(), 0.98 * plain);
+    options.draft_link.loss = 0.5;  // one try in four succeeds: repetitions must not get rarer soon
+    EXPECT_GT(simulate(options, "fixed:gamma=3", 0.8, 400, 4, seed).tokens_per_second(), 0.65 * plain);
+  }
+}
+
+// A prompt of 3000 tokens takes a drafter 150 ms, and it is not asked again meanwhile.
+TEST(Simulator, ADrafterThatReadsIsLeftToRead) {
+  const GroupOptions options{.target = {.base = 0.02, .per_row = 2e-4},
+                             .draft = {.base = 2e-3, .per_row = 5e-5},
+                             .draft_link = {.delay_s = 2e-4},
+                             .max_num_seqs = 1};
+  const auto acceptance = AcceptanceProcess::of_rates({0.8}, 0, 1).value();
+  const auto arrivals = make_arrivals("closed", 4, 3000, 100, 1).value();
+  for (const std::string policy : {"fixed:gamma=3", "ewma"}) {
+    const auto result =
+        ClusterSimulator({.group = options, .gamma_policy = policy}, acceptance).run(arrivals).value();
+    EXPECT_LE(result.totals.proposals_repeated, 1) << policy;
+  }
+}
+
+// Ten drafters and a batch: drafts of one worker share its passes.
+TEST(Simulator, DrafterTimeIsSharedByABatch) {
+  const GroupOptions options{
+      .target = {.base = kStep}, .draft = {.base = 1e-3}, .drafters = 1, .max_num_seqs = 16};
+  const auto result = simulate(options, "fixed:gamma=4", 0.8, 400, 16);
+  // Rounds of 4 draft passes and one target pass, however many sequences take part.
+  const double round = kStep + 4e-3;
+  const double per_sequence = expected_tokens(0.8, 4) / round;
+  EXPECT_NEAR(result.tokens_per_second() / (16 * per_sequence), 0.9, 0.1);  // the slowest sequence ends alone
+}
+
+TEST(Plan, RanksWhatFitsAndSaysWhy) {
+  PlanOptions options;
+  options.devices = 5;
+  options.requests = 1;
+  options.output_tokens = 128;
+  const Plan plan = make_plan(options).value();
+  ASSERT_GT(plan.rows.size(), 20u);
+  // 141 GB fit on two devices of 80 GB with little room, and not on one.
+  ASSERT_EQ(plan.impossible.size(), 1u);
+  EXPECT_NE(plan.impossible[0].find("do not fit in 1 x"), std::string::npos) << plan.impossible[0];
+  bool has_plain = false;
+  for (const PlanRow& row : plan.rows) {
+    EXPECT_FALSE(row.reason.empty());
+    EXPECT_LE(row.layout.devices(), 5);
+    EXPECT_LE(row.tokens_per_second, 1.011 * plan.rows.front().tokens_per_second);
+    EXPECT_GT(row.target_busy, 0);
+    EXPECT_LE(row.target_busy, 1.0001);
+    has_plain |= row.layout.drafters == 0 && row.tokens_per_pass == 1;
+  }
+  EXPECT_TRUE(has_plain);
+  EXPECT_GT(plan.rows.front().layout.drafters, 0) << "acceptance 0.8 and a 1B draft pay for a 70B target";
+  EXPECT_NE(plan_report(options, plan).find("Take "), std::string::npos);
+  options.threads = 1;
+  EXPECT_EQ(plan_report(options, make_plan(options).value()), plan_report(options, plan));
+}
+
+TEST(Plan, ADraftThatIsNeverAcceptedIsNotAdvised) {
+  PlanOptions options;
+  options.devices = 2;
+  options.model = "8b";
+  options.acceptance = "rates:0.02";
+  options.requests = 12;
+  options.output_tokens = 48;
+  const Plan plan = make_plan(options).value();
+  EXPECT_EQ(plan.rows.front().layout.drafters, 0);
+  EXPECT_EQ(plan.rows.front().reason, "no drafter pays for its device here");
+}
+
+TEST(Plan, ImpossibleHardwareIsAnErrorThatNamesIt) {
+  const auto told = [](PlanOptions options) { return make_plan(options).status().message(); };
+  EXPECT_NE(told({.devices = 1}).find("do not fit"), std::string::npos);
+  EXPECT_NE(told({.gpu = "h10"}).find("did you mean 'h100'?"), std::string::npos);
+  EXPECT_NE(told({.draft_model = "2b"}).find("no model preset '2b'"), std::string::npos);
+  EXPECT_NE(told({.acceptance = "rates:2"}).find("rate 2 is not in 0..1"), std::string::npos);
+  EXPECT_NE(told({.costs = "/no/such/report"}).find("/no/such/report: cannot be opened"), std::string::npos);
+}
+
+TEST(MeasuredCosts, MeansSetTheLevelAndTheFitTheSlope) {
+  CostModel cost;
+  for (int i = 0; i < 300; ++i) {
+    cost.observe_verify(1 + i % 5, 10, 0.010 + 0.001 * (i % 5));
+    cost.observe_draft_phase(4, 4, 0.002, 0.003);
+  }
+  for (int i = 0; i < 300; ++i)
+    cost.observe_verify(1 + i % 5, 10, 2 * (0.010 + 0.001 * (i % 5)));  // a slow spell
+  nlohmann::json report;
+  cost.fill_json(report["metrics"]["cost_model"]);
+  const TemporaryDirectory directory;
+  const auto path = directory.write("report.json", report.dump());
+  const auto costs = costs_from_report(path).value();
+  EXPECT_NEAR(costs.target.seconds(3, 10), 1.5 * 0.012, 1e-4);
+  EXPECT_NEAR(costs.target.per_row, 0.002, 1e-4);
+  EXPECT_NEAR(costs.draft.seconds(1, 0), 0.0005, 1e-6);
+  EXPECT_NEAR(costs.draft_link.delay_s, 0.0005, 1e-6);
+}
+
+TEST(League, TheDefaultPolicyIsNearTheBestFixedLengthInASmallGrid) {
+  LeagueOptions options;
+  options.policies = {"ewma", "fixed:gamma=5"};
+  options.acceptance = {0.3, 0.8, 0.95};
+  options.draft_cost = {0.02, 0.2, 0.5};
+  options.batch = {1, 8};
+  options.seeds = 2;
+  const auto rows = run_league(options).value();
+  ASSERT_EQ(rows.front().policy, "ewma");
+  EXPECT_LT(rows.front().regret, 0.02);
+  EXPECT_GE(rows.front().worst_over_plain, 0.98);
+  EXPECT_GT(rows.back().regret, 0.1);
+  EXPECT_FALSE(run_league({.policies = {"ewmaa"}}).ok());
+}
+
+TEST(Theory, ThePublishedTablesToThePrintedDigits) {
+  const std::string report = theory_report();
+  for (const char* row :
+       {"0.50    1.88  1.97  1.99  2.00", "0.70    2.53  2.94  3.14  3.27", "0.80    2.95  3.69  4.16  4.57",
+        "0.90    3.44  4.69  5.70  6.86", "0.95    3.71  5.30  6.73  8.62"})
+    EXPECT_NE(report.find(row), std::string::npos) << row << "\n" << report;
+  for (const char* entry :
+       {"7 / 2.30", "6 / 2.17", "4 / 1.92",  "3 / 1.67",  "2 / 1.40",  "1 / 1.07",  "9 / 2.97", "8 / 2.76",
+        "6 / 2.35", "4 / 1.98", "3 / 1.58",  "1 / 1.13",  "14 / 4.23", "11 / 3.82", "8 / 3.09", "6 / 2.47",
+        "4 / 1.87", "2 / 1.22", "24 / 7.49", "19 / 6.37", "13 / 4.67", "10 / 3.43", "7 / 2.37", "3 / 1.38"})
+    EXPECT_NE(report.find(entry), std::string::npos) << entry << "\n" << report;
+}
+
+}  // namespace
+}  // namespace outrider

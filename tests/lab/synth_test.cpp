@@ -1,0 +1,115 @@
+// `outrider synth` as a user meets it.
+#include <gtest/gtest.h>
+
+#include <nlohmann/json.hpp>
+
+#include "tests/support/program.h"
+
+namespace outrider::testing {
+namespace {
+
+using nlohmann::json;
+using Arguments = std::vector<std::string>;
+
+Outcome synth(const std::filesystem::path& output, const Arguments& more = {},
+              const RunSettings& settings = {}) {
+  Arguments arguments{"synth", "--shape", "tiny", "--output", output.string()};
+  arguments.insert(arguments.end(), more.begin(), more.end());
+  return outrider_program(arguments, settings);
+}
+
+class Synth : public ::testing::Test {
+ protected:
+  TemporaryDirectory dir_;
+};
+
+TEST_F(Synth, WritesAPairThatAgreesAsAsked) {
+  const Outcome run = synth(dir_ / "pair", {"--acceptance", "0.7"});
+  ASSERT_TRUE(run.succeeded()) << run.describe();
+  EXPECT_NE(run.out.find("acceptance 0."), std::string::npos) << run.describe();
+  const json record = json::parse(read_file(dir_ / "pair/synth.json"));
+  // About 6000 choices at 384 positions; 0.06 is some four deviations, and the seed is fixed.
+  EXPECT_NEAR(record["measured"]["acceptance"].get<double>(), 0.7, 0.06);
+  EXPECT_NEAR(record["measured"]["entropy"].get<double>(), 2.5, 0.3);
+
+  const Outcome generated =
+      outrider_program({"generate", "--model", dir_ / "pair/target", "--draft-model", dir_ / "pair/draft",
+                        "--prompt", "Once", "--max-tokens", "400", "--ignore-eos", "--temperature", "1", "-g",
+                        "3", "--compare-plain", "--report", dir_ / "report.json"});
+  ASSERT_TRUE(generated.succeeded()) << generated.describe();
+  const json report = json::parse(read_file(dir_ / "report.json"));
+  EXPECT_TRUE(report["comparison"]["identical_output"]);
+  EXPECT_NEAR(report["metrics"]["rounds"]["acceptance_rate"].get<double>(), 0.7, 0.12);
+}
+
+TEST_F(Synth, SameSeedSameFiles) {
+  ASSERT_TRUE(synth(dir_ / "a", {"--threads", "1", "--quiet"}).succeeded());
+  ASSERT_TRUE(synth(dir_ / "b", {"--threads", "3", "--quiet"}).succeeded());
+  ASSERT_TRUE(synth(dir_ / "c", {"--seed", "5", "--quiet"}).succeeded());
+  for (const char* part : {"target/model.safetensors", "draft/model.safetensors", "target/tokenizer.json"})
+    EXPECT_EQ(read_file(dir_ / "a" / part), read_file(dir_ / "b" / part)) << part;
+  EXPECT_NE(read_file(dir_ / "a/target/model.safetensors"), read_file(dir_ / "c/target/model.safetensors"));
+}
+
+TEST_F(Synth, GreedyAndTiedAndSeveralDraftLayers) {
+  const Outcome run = synth(dir_ / "pair", {"--temperature", "0", "--tied", "--draft-layers", "2", "--layers",
+                                            "5", "--heads", "8", "--vocab", "700", "--acceptance", "0.6"});
+  ASSERT_TRUE(run.succeeded()) << run.describe();
+  EXPECT_NEAR(json::parse(read_file(dir_ / "pair/synth.json"))["measured"]["acceptance"].get<double>(), 0.6,
+              0.1);
+  const json config = json::parse(read_file(dir_ / "pair/draft/config.json"));
+  EXPECT_EQ(config["num_hidden_layers"], 2);
+  EXPECT_EQ(config["tie_word_embeddings"], true);
+}
+
+TEST_F(Synth, ReplacesOnlyWhatItWroteAndOnlyWhenForced) {
+  ASSERT_TRUE(synth(dir_ / "pair", {"--quiet"}).succeeded());
+  const Outcome again = synth(dir_ / "pair");
+  EXPECT_EQ(again.code, 2);
+  EXPECT_NE(again.err.find("--force"), std::string::npos) << again.describe();
+  EXPECT_TRUE(synth(dir_ / "pair", {"--force", "--seed", "2", "--quiet"}).succeeded());
+  std::filesystem::create_directory(dir_ / "mine");
+  dir_.write("mine/precious", "text");
+  const Outcome foreign = synth(dir_ / "mine", {"--force"});
+  EXPECT_EQ(foreign.code, 2);
+  EXPECT_EQ(read_file(dir_ / "mine/precious"), "text");
+  EXPECT_EQ(dir_.entries(), (Arguments{"mine", "pair"})) << "something unfinished was left";
+}
+
+TEST_F(Synth, BadFlagsAreNamed) {
+  const auto message = [&](const Arguments& flags) {
+    const Outcome run = synth(dir_ / "pair", flags);
+    EXPECT_EQ(run.code, 2) << run.describe();
+    return run.err;
+  };
+  EXPECT_NE(message({"--draft-layers", "6"}).find("--draft-layers 6: must be 1 to 5"), std::string::npos);
+  EXPECT_NE(message({"--acceptance", "1"}).find("--acceptance 1"), std::string::npos);
+  EXPECT_NE(message({"--entropy", "9"}).find("--entropy 9"), std::string::npos);
+  EXPECT_NE(message({"--kv-heads", "3"}).find("--kv-heads 3: must divide"), std::string::npos);
+  EXPECT_NE(message({"--device", "tpu"}).find("--device tpu: choose"), std::string::npos);
+  EXPECT_NE(message({"--device", "cuda:99"}).find("--device cuda:99: "), std::string::npos);
+  EXPECT_NE(message({"--shape", "1.1"}).find("did you mean 1.1b?"), std::string::npos);
+  EXPECT_TRUE(dir_.entries().empty());
+}
+
+TEST_F(Synth, WhereNoDirectoryCanBeMadeIsTold) {
+  dir_.write("file", "");
+  const Outcome run = synth(dir_ / "file/pair");
+  EXPECT_EQ(run.code, 3);
+  EXPECT_NE(run.err.find("file/pair"), std::string::npos) << run.describe();
+}
+
+TEST_F(Synth, AnInterruptLeavesNothing) {
+  // The shell becomes the program, so that its process id, part of the temporary name, is known.
+  const std::string out = (dir_ / "pair").string();
+  const std::string command =
+      "ln -s " + out + ".$$.partial/draft/model.safetensors " + (dir_ / "begun").string() + "; exec \"$@\"";
+  const Outcome run = run_program(
+      {"sh", "-c", command, "sh", outrider_path(), "synth", "--shape", "100m", "--output", out, "--quiet"},
+      {.signal = SIGTERM, .signal_when = dir_ / "begun"});
+  EXPECT_EQ(run.signal, SIGTERM) << run.describe();
+  EXPECT_EQ(dir_.entries(), Arguments{"begun"});
+}
+
+}  // namespace
+}  // namespace outrider::testing

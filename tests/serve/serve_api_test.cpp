@@ -1,0 +1,208 @@
+// What a request's body becomes, and the shapes of replies, without a server.
+#include <gtest/gtest.h>
+
+#include <nlohmann/json.hpp>
+
+#include "serve/api/error_body.h"
+#include "serve/api/fields.h"
+#include "serve/api/format.h"
+#include "serve/api/request.h"
+#include "start/prepare.h"
+#include "tests/support/source_dir.h"
+
+namespace outrider {
+namespace {
+
+using nlohmann::json;
+
+class ServeApi : public ::testing::Test {
+ protected:
+  ServeApi() {
+    options_.model = (source_dir() / "launch/demo_pair/target").string();
+    options_.temperature = 0.5;  // what requests get that do not say
+    prepared_ = prepare(options_).value();
+  }
+
+  Result<ApiRequest> read(const json& body, ApiKind kind = ApiKind::kCompletion) const {
+    const RequestBuilder builder(options_, *prepared_.tokenizer, chat_, prepared_.max_model_len,
+                                 prepared_.target.vocab_size);
+    return read_api_request(kind, body, {.run = options_, .models = models_, .seed = 77}, builder);
+  }
+  std::string error(const json& body, ApiKind kind = ApiKind::kCompletion) const {
+    return read(body, kind).status().message();
+  }
+  TokenId id(const std::string& token) const { return prepared_.tokenizer->find(token).value(); }
+
+  RunOptions options_;
+  Preparation prepared_;
+  std::vector<std::string> models_{"demo", "other"};
+  Result<std::unique_ptr<ChatTemplate>> chat_ = parse_chat_template(
+      "{% for m in messages %}[{{ m['role'] }}]{{ m['content'] }}{% endfor %}", "<s>", "</s>");
+};
+
+TEST_F(ServeApi, WhatIsLeftOutIsTheServersDefault) {
+  const ApiRequest api = read({{"prompt", "x"}}).value();
+  EXPECT_EQ(api.model, "demo");
+  ASSERT_EQ(api.requests.size(), 1u);
+  const Request& request = api.requests[0];
+  EXPECT_EQ(request.max_tokens, 16);
+  EXPECT_EQ(request.sampling.temperature, 0.5f);
+  EXPECT_EQ(request.sampling.rule, Rule::kInvariant);
+  EXPECT_EQ(request.sampling.seed, Seed{77});
+  EXPECT_EQ(request.sampling.logprobs, -1);
+  EXPECT_FALSE(api.stream);
+  EXPECT_EQ(api.prompt_tokens, static_cast<int64_t>(request.prompt.size()));
+  EXPECT_EQ(read({{"prompt", "x"}, {"model", "other"}})->model, "other");
+}
+
+TEST_F(ServeApi, EveryParameterArrives) {
+  const ApiRequest api = read({{"prompt", "x"},
+                               {"max_tokens", 9},
+                               {"temperature", 0.25},
+                               {"top_k", 7},
+                               {"top_p", 0.5},
+                               {"min_p", 0.125},
+                               {"repetition_penalty", 1.5},
+                               {"presence_penalty", 0.75},
+                               {"frequency_penalty", -0.5},
+                               {"logit_bias", {{"42", -1.5}}},
+                               {"stop", "end"},
+                               {"seed", 18446744073709551615u},
+                               {"logprobs", 4},
+                               {"ignore_eos", true},
+                               {"rule", "block"},
+                               {"stream", true},
+                               {"stream_options", {{"include_usage", true}}}})
+                             .value();
+  const Request& request = api.requests[0];
+  EXPECT_EQ(request.max_tokens, 9);
+  EXPECT_EQ(request.stop, std::vector<std::string>{"end"});
+  EXPECT_TRUE(request.ignore_eos);
+  EXPECT_EQ(request.sampling, (SamplingParams{.rule = Rule::kBlock,
+                                              .temperature = 0.25,
+                                              .top_k = 7,
+                                              .top_p = 0.5,
+                                              .min_p = 0.125,
+                                              .repetition_penalty = 1.5,
+                                              .presence_penalty = 0.75,
+                                              .frequency_penalty = -0.5,
+                                              .logit_bias = {{TokenId(42), -1.5f}},
+                                              .seed = Seed{UINT64_MAX},
+                                              .logprobs = 4}));
+  EXPECT_TRUE(api.stream && api.include_usage);
+}
+
+TEST_F(ServeApi, ChoicesDrawWithSeedsOfTheirOwn) {
+  const ApiRequest api = read({{"prompt", {"a", "b"}}, {"n", 3}, {"seed", 5}}).value();
+  ASSERT_EQ(api.requests.size(), 6u);
+  for (size_t i = 0; i < 6; ++i) {
+    EXPECT_EQ(api.requests[i].prompt, api.requests[i / 3 * 3].prompt);
+    EXPECT_EQ(api.requests[i].sampling.seed, api.requests[i % 3].sampling.seed)
+        << "the same for every prompt";
+  }
+  EXPECT_EQ(api.requests[0].sampling.seed, Seed{5});
+  EXPECT_NE(api.requests[1].sampling.seed, api.requests[0].sampling.seed);
+  EXPECT_NE(api.requests[2].sampling.seed, api.requests[1].sampling.seed);
+  EXPECT_NE(api.requests[0].prompt, api.requests[3].prompt);
+  EXPECT_EQ(read({{"prompt", json::array_t(128, "a")}})->requests.size(), 128u);
+  EXPECT_NE(error({{"prompt", json::array_t(9, "a")}, {"n", 16}}).find("at most 128"), std::string::npos);
+}
+
+TEST_F(ServeApi, ChatsCountTokensAndLogprobsInTheirOwnWay) {
+  json body{{"messages", {{{"role", "user"}, {"content", "hello"}}}}};
+  const auto chat = [&] { return read(body, ApiKind::kChat).value().requests[0]; };
+  const Request plain = chat();
+  EXPECT_EQ(plain.max_tokens, prepared_.max_model_len - static_cast<int64_t>(plain.prompt.size()));
+  EXPECT_EQ(prepared_.tokenizer->decode(plain.prompt), "[user]hello");
+  EXPECT_EQ(plain.sampling.logprobs, -1);
+  body.update({{"logprobs", true}, {"max_completion_tokens", 7}});
+  EXPECT_EQ(chat().sampling.logprobs, 0);
+  EXPECT_EQ(chat().max_tokens, 7);
+  body["top_logprobs"] = 5;
+  EXPECT_EQ(chat().sampling.logprobs, 5);
+  body["max_tokens"] = 8;
+  EXPECT_NE(error(body, ApiKind::kChat).find("differ"), std::string::npos);
+  body["max_tokens"] = 7;
+  body["logprobs"] = false;
+  EXPECT_NE(error(body, ApiKind::kChat).find("\"top_logprobs\" needs"), std::string::npos);
+}
+
+TEST_F(ServeApi, MessagesAreTextsOrListsOfTexts) {
+  const auto content = [&](json value) {
+    return json{{"messages", {{{"role", "user"}, {"content", std::move(value)}, {"name", nullptr}}}}};
+  };
+  const json parts = {{{"type", "text"}, {"text", "a"}}, {{"type", "text"}, {"text", "b"}}};
+  const ApiRequest api = read(content(parts), ApiKind::kChat).value();
+  EXPECT_EQ(prepared_.tokenizer->decode(api.requests[0].prompt), "[user]a\nb");
+  for (const json& wrong :
+       {json(5), json(nullptr), json{{{"type", "image_url"}}}, json{{{"type", "text"}}}, json{"a"}, json{1}})
+    EXPECT_TRUE(error(content(wrong), ApiKind::kChat).starts_with("\"messages\"")) << wrong;
+  json named = content("a");
+  named["messages"][0]["tool_calls"] = json::array();
+  EXPECT_NE(error(named, ApiKind::kChat).find("tool_calls"), std::string::npos);
+  for (const json& wrong : {json::array(), json("a"), json{1}, json{json::object()}})
+    EXPECT_TRUE(error({{"messages", wrong}}, ApiKind::kChat).starts_with("\"messages\"")) << wrong;
+}
+
+TEST_F(ServeApi, FieldsAreKnownOrRefusedByName) {
+  const auto refusal = [](ApiKind kind, const json& body) { return check_fields(kind, body).message(); };
+  EXPECT_EQ(refusal(ApiKind::kChat, {{"tool_choice", "auto"}, {"user", "me"}, {"anything", nullptr}}), "");
+  EXPECT_EQ(refusal(ApiKind::kChat, {{"tools", {1}}}),
+            "\"tools\" is not supported; leave it out, or send []");
+  EXPECT_EQ(refusal(ApiKind::kChat, {{"audio", {1}}}), "\"audio\" is not supported; leave it out");
+  EXPECT_NE(refusal(ApiKind::kChat, {{"prompt", "x"}}), "") << "not of chats";
+  EXPECT_NE(refusal(ApiKind::kCompletion, {{"top_logprobs", 1}}), "") << "not of completions";
+  EXPECT_EQ(refusal(ApiKind::kCompletion, {{"max_token", 1}}),
+            "there is no key \"max_token\"; did you mean \"max_tokens\"?");
+}
+
+// Bytes of a character that several tokens share belong to no text alone.
+TEST_F(ServeApi, TokensThatAreNoCharactersShowTheirBytes) {
+  const TokenId first = id("Ã"), second = id("©");  // 0xc3 0xa9, as byte-level vocabularies write them
+  const TokenId once = prepared_.tokenizer->encode(" time", SpecialTokens::kOmit)->front();
+  ASSERT_EQ(prepared_.tokenizer->token_bytes(first), "\xc3");
+  std::vector<PositionLogprobs> positions(4);
+  positions[0] = {.chosen = {once, -0.5f}, .top = {{once, -0.5f}}};
+  positions[1] = {.chosen = {first, -1.0f}, .top = {{once, -0.25f}}};
+  positions[2] = {.chosen = {second, -2.0f}, .top = {}};
+  positions[3] = {.chosen = {id("</s>"), -3.0f}, .top = {}};
+  int64_t offset = 0;
+  const json completion = completion_logprobs(positions, *prepared_.tokenizer, offset);
+  EXPECT_EQ(completion["tokens"], (json{" time", "bytes:\\xc3", "bytes:\\xa9", "</s>"}));
+  EXPECT_EQ(completion["text_offset"], (json{0, 5, 6, 6})) << "in characters";
+  EXPECT_EQ(offset, 6);
+  EXPECT_EQ(completion["top_logprobs"][1], (json{{"bytes:\\xc3", -1.0f}, {" time", -0.25f}}));
+  const json chat = chat_logprobs(positions, *prepared_.tokenizer)["content"];
+  EXPECT_EQ(chat[1]["bytes"], json{0xc3});
+  EXPECT_EQ(chat[1]["top_logprobs"][0]["token"], " time");
+  EXPECT_EQ(chat[3]["bytes"], (json{'<', '/', 's', '>'}));
+}
+
+TEST(ServeFormat, SpeculationCountsRoundsWithDraftsOnly) {
+  RoundSums rounds;
+  rounds.add_round(0, 0, 1, true);
+  rounds.add_round(4, 3, 4, false);
+  rounds.add_round(2, 2, 3, false);
+  rounds.add_round(3, 0, 1, false);
+  EXPECT_EQ(speculation_json(rounds)["speculative_decoding"],
+            (json{{"num_spec_tokens", 4},
+                  {"num_spec_steps", 3},
+                  {"num_draft_tokens", 9},
+                  {"num_accepted_draft_tokens", 5},
+                  {"mean_acceptance_length", 1 + 5.0 / 3},
+                  {"draft_acceptance_rate", 5.0 / 9},
+                  {"acceptance_histogram", {1, 0, 1, 1, 0}}}));
+  EXPECT_EQ(speculation_json({})["speculative_decoding"]["mean_acceptance_length"], 1);
+}
+
+TEST(ServeFormat, ErrorsAreValidJsonWhateverTheyQuote) {
+  const json body = json::parse(error_body({.status = 404, .message = "no \"\xff\n", .param = "model"}));
+  EXPECT_EQ(body, (json{{"error",
+                         {{"message", "no \"\xef\xbf\xbd\n"},
+                          {"type", "not_found_error"},
+                          {"param", "model"},
+                          {"code", nullptr}}}}));
+}
+
+}  // namespace
+}  // namespace outrider

@@ -1,0 +1,137 @@
+// What `outrider serve` makes of its flags before it opens anything, and what it says while it runs.
+#include <gtest/gtest.h>
+
+#include <CLI/CLI.hpp>
+#include <filesystem>
+
+#include "serve/activity_log.h"
+#include "serve/serve.h"
+#include "tests/support/temporary_directory.h"
+
+namespace outrider {
+namespace {
+
+namespace fs = std::filesystem;
+
+ServeOptions parsed(std::vector<std::string> arguments) {
+  CLI::App app;
+  ServeOptions options;
+  add_serve_options(app, options);
+  std::reverse(arguments.begin(), arguments.end());  // CLI11 wants them so
+  app.parse(arguments);
+  return options;
+}
+
+TEST(ServeOptions, AServersDefaults) {
+  const ServeOptions options = parsed({});
+  EXPECT_EQ(options.host, "127.0.0.1");
+  EXPECT_EQ(options.port, 8000);
+  EXPECT_EQ(options.run.temperature, 1);
+  EXPECT_FALSE(options.metrics_compat_vllm);
+  EXPECT_EQ(RunOptions().temperature, 0) << "those of generate stay";
+}
+
+TEST(ServeOptions, TakesTheFlagsOfModelsPoolAndSpeculation) {
+  const ServeOptions options = parsed({"--model",
+                                       "m",
+                                       "--port",
+                                       "0",
+                                       "--served-model-name",
+                                       "a",
+                                       "--served-model-name",
+                                       "b",
+                                       "--metrics-compat",
+                                       "vllm",
+                                       "--listen",
+                                       "tcp://127.0.0.1:*",
+                                       "--gamma-policy",
+                                       "fixed:gamma=3",
+                                       "--pipeline",
+                                       "ahead",
+                                       "--temperature",
+                                       "0.5",
+                                       "--max-queued-requests",
+                                       "7"});
+  EXPECT_EQ(options.served_model_names, (std::vector<std::string>{"a", "b"}));
+  EXPECT_EQ(options.port, 0);
+  EXPECT_TRUE(options.metrics_compat_vllm);
+  EXPECT_EQ(options.run.pipeline, "ahead");
+  EXPECT_EQ(options.run.temperature, 0.5f);
+  EXPECT_EQ(options.max_queued_requests, 7);
+}
+
+TEST(ServeOptions, RefusesWhatMakesNoSense) {
+  for (const std::vector<std::string>& wrong :
+       std::vector<std::vector<std::string>>{{"--port", "65536"},
+                                             {"--port", "-1"},
+                                             {"--metrics-compat", "tgi"},
+                                             {"--max-queued-requests", "-1"},
+                                             {"--drain-timeout", "-1"},
+                                             {"--prompt", "x"},
+                                             {"--max-tokens", "5"},
+                                             {"--output", "x"}})
+    EXPECT_THROW(parsed(wrong), CLI::ParseError) << wrong[0] << " " << wrong[1];
+  EXPECT_NE(check_serve_options(parsed({"--served-model-name", ""})).message().find("--served-model-name"),
+            std::string::npos);
+  EXPECT_NE(check_serve_options(parsed({"--report", "/nowhere/at/all.json"})).message().find("--report"),
+            std::string::npos);
+  EXPECT_TRUE(check_serve_options(parsed({})).ok());
+}
+
+class ApiKeyFile : public ::testing::Test {
+ protected:
+  Result<std::string> read(std::string_view content, fs::perms mode = fs::perms::owner_read) {
+    const fs::path file = directory_.write("key", content);
+    fs::permissions(file, mode);
+    auto key = read_api_key(file);
+    fs::remove(file);
+    return key;
+  }
+  TemporaryDirectory directory_;
+};
+
+TEST_F(ApiKeyFile, HoldsOneLine) {
+  EXPECT_EQ(read_api_key("").value(), "") << "no file, no key";
+  EXPECT_EQ(read("secret\n").value(), "secret");
+  EXPECT_EQ(read("secret").value(), "secret");
+  EXPECT_EQ(read("secret\r\n").value(), "secret");
+}
+
+TEST_F(ApiKeyFile, IsRefusedByNameAndNeverShown) {
+  for (const std::string_view wrong : {"", "\n", "two words\n", "secret\nmore\n",
+                                       "s\xc3\xa9"
+                                       "cret\n"}) {
+    const auto key = read(wrong);
+    ASSERT_FALSE(key.ok()) << wrong;
+    EXPECT_NE(key.status().message().find("--api-key-file"), std::string::npos);
+    EXPECT_EQ(key.status().message().find("cret"), std::string::npos) << "it is secret";
+  }
+  EXPECT_FALSE(read(std::string(5000, 'x')).ok());
+  EXPECT_NE(read("secret\n", fs::perms::owner_read | fs::perms::group_read).status().message().find("chmod"),
+            std::string::npos);
+  EXPECT_FALSE(read_api_key(directory_ / "none").ok());
+}
+
+TEST(ServeOptions, WarnsWhereStrangersMayAsk) {
+  for (const char* host : {"127.0.0.1", "127.1.2.3", "localhost", "::1"})
+    EXPECT_EQ(explain_exposure({.host = host}), "") << host;
+  for (const char* host : {"0.0.0.0", "::", "10.1.2.3", "example.org", "127.evil.example.org"})
+    EXPECT_NE(explain_exposure({.host = host}).find("WARNING"), std::string::npos) << host;
+  EXPECT_EQ(explain_exposure({.host = "0.0.0.0", .api_key_file = "key"}), "");
+}
+
+TEST(ActivityLine, TellsWhatHappenedSinceTheLast) {
+  EngineNumbers before, now{.running = 2, .waiting = 5};
+  before.totals.rounds.add_round(4, 4, 5, false);
+  now.totals.rounds = before.totals.rounds;
+  now.totals.prompt_tokens = 30;
+  EXPECT_EQ(activity_line(before, now, 10), "2 running, 5 waiting; 0.0 tokens/s, prompts 3.0 tokens/s");
+  now.totals.rounds.add_round(4, 1, 2, false);
+  now.totals.rounds.add_round(2, 2, 3, false);
+  EXPECT_EQ(activity_line(before, now, 10),
+            "2 running, 5 waiting; 0.5 tokens/s, prompts 3.0 tokens/s; acceptance 0.750, 2.50 tokens per "
+            "target pass");
+}
+
+}  // namespace
+}  // namespace outrider

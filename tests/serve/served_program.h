@@ -1,0 +1,45 @@
+// `outrider serve` with the demo pair, as a process of its own on a port of its own.
+#pragma once
+
+#include <nlohmann/json.hpp>
+#include <string>
+#include <vector>
+
+#include "http_client.h"
+#include "tests/support/background_process.h"
+
+namespace outrider::testing {
+
+class ServedProgram {
+ public:
+  enum class Wait { kForReady, kNot };
+
+  // With --model of the demo pair, unless `flags` have one.
+  explicit ServedProgram(std::vector<std::string> flags = {}, Wait wait = Wait::kForReady);
+
+  HttpClient client() { return HttpClient(port_); }
+  // Of one request on a connection of its own.
+  HttpAnswer post(const std::string& path, const nlohmann::json& body) {
+    return client().post(path, body.dump());
+  }
+  // The reply's JSON; the status must be 200.
+  nlohmann::json ask(const std::string& path, const nlohmann::json& body);
+  nlohmann::json complete(const nlohmann::json& body) { return ask("/v1/completions", body); }
+  BackgroundProcess& process() { return process_; }
+
+ private:
+  const TemporaryDirectory directory_;
+  const uint16_t port_;
+  BackgroundProcess process_;
+};
+
+// A stream's events: JSON but for the last one, which is "[DONE]" when all went well.
+struct Events {
+  std::vector<nlohmann::json> chunks;
+  bool is_done = false;  // [DONE] came, and then the proper end
+};
+Events read_events(HttpClient& client);
+// What the chunks of one choice add up to.
+std::string text_of(const Events& events, int choice = 0);
+
+}  // namespace outrider::testing

@@ -1,0 +1,67 @@
+#include "transformer/files/dtype.h"
+
+#include <array>
+
+namespace outrider {
+namespace {
+
+struct Row {
+  Dtype dtype;
+  std::string_view name;  // of the safetensors format
+  int bits;
+};
+
+// In the order of the enum. Names and sizes: safetensors/src/tensor.rs, release 0.7.
+constexpr std::array kRows = {
+    Row{Dtype::kF32, "F32", 32},
+    Row{Dtype::kBF16, "BF16", 16},
+    Row{Dtype::kF16, "F16", 16},
+    Row{Dtype::kF64, "F64", 64},
+    Row{Dtype::kI64, "I64", 64},
+    Row{Dtype::kI32, "I32", 32},
+    Row{Dtype::kI16, "I16", 16},
+    Row{Dtype::kI8, "I8", 8},
+    Row{Dtype::kU64, "U64", 64},
+    Row{Dtype::kU32, "U32", 32},
+    Row{Dtype::kU16, "U16", 16},
+    Row{Dtype::kU8, "U8", 8},
+    Row{Dtype::kBool, "BOOL", 8},
+    Row{Dtype::kC64, "C64", 64},
+    Row{Dtype::kF8E4M3, "F8_E4M3", 8},
+    Row{Dtype::kF8E5M2, "F8_E5M2", 8},
+    Row{Dtype::kF8E4M3Fnuz, "F8_E4M3FNUZ", 8},
+    Row{Dtype::kF8E5M2Fnuz, "F8_E5M2FNUZ", 8},
+    Row{Dtype::kF8E8M0, "F8_E8M0", 8},
+    Row{Dtype::kF6E2M3, "F6_E2M3", 6},
+    Row{Dtype::kF6E3M2, "F6_E3M2", 6},
+    Row{Dtype::kF4, "F4", 4},
+};
+static_assert(kRows.size() == static_cast<size_t>(Dtype::kF4) + 1);
+static_assert([] {
+  for (size_t i = 0; i < kRows.size(); ++i)
+    if (kRows[i].dtype != static_cast<Dtype>(i)) return false;
+  return true;
+}());
+
+}  // namespace
+
+int dtype_bits(Dtype dtype) { return kRows[static_cast<size_t>(dtype)].bits; }
+std::string_view dtype_name(Dtype dtype) { return kRows[static_cast<size_t>(dtype)].name; }
+
+std::optional<Dtype> dtype_from_safetensors(std::string_view name) {
+  for (const Row& row : kRows)
+    if (row.name == name) return row.dtype;
+  return std::nullopt;
+}
+
+std::optional<Dtype> dtype_from_torch(std::string_view name) {
+  constexpr std::string_view kPrefix = "torch.";
+  if (name.starts_with(kPrefix)) name.remove_prefix(kPrefix.size());
+  if (name == "float32" || name == "float") return Dtype::kF32;
+  if (name == "bfloat16") return Dtype::kBF16;
+  if (name == "float16" || name == "half") return Dtype::kF16;
+  if (name == "float64" || name == "double") return Dtype::kF64;
+  return std::nullopt;
+}
+
+}  // namespace outrider

@@ -1,0 +1,201 @@
+#include "transformer/files/json_file.h"
+
+#include <cmath>
+#include <fstream>
+#include <nlohmann/json.hpp>
+#include <system_error>
+#include <utility>
+#include <vector>
+
+namespace outrider {
+namespace {
+
+using nlohmann::json;
+
+// Builds a json value from parser events. The library's own builder has no depth limit and lets the last of
+// two equal keys win.
+class BoundedBuilder final : public nlohmann::json_sax<json> {
+ public:
+  explicit BoundedBuilder(int max_depth) : max_depth_(max_depth) {}
+
+  json take() { return std::move(root_); }
+  const std::string& error() const { return error_; }
+
+  bool null() override { return place(nullptr); }
+  bool boolean(bool value) override { return place(value); }
+  bool number_integer(int64_t value) override { return place(value); }
+  bool number_unsigned(uint64_t value) override { return place(value); }
+  bool number_float(double value, const std::string&) override { return place(value); }
+  bool string(std::string& value) override { return place(std::move(value)); }
+  bool binary(json::binary_t&) override { return fail("binary value"); }
+  bool start_object(size_t) override { return open(json::object()); }
+  bool start_array(size_t) override { return open(json::array()); }
+  bool end_object() override { return close(); }
+  bool end_array() override { return close(); }
+  bool key(std::string& name) override {
+    const auto [member, inserted] = open_.back()->get_ref<json::object_t&>().emplace(name, nullptr);
+    if (!inserted) return fail(fmt::format("key \"{}\" appears twice in one object", name.substr(0, 200)));
+    member_ = &member->second;
+    return true;
+  }
+  bool parse_error(size_t, const std::string&, const json::exception& error) override {
+    // "[json.exception.parse_error.101] parse error at line 1, ...": the bracket helps nobody.
+    std::string text = error.what();
+    if (const size_t bracket = text.find("] "); bracket != std::string::npos) text.erase(0, bracket + 2);
+    return fail(text.substr(0, 300));
+  }
+
+ private:
+  bool fail(std::string why) {
+    error_ = std::move(why);
+    return false;
+  }
+  json* put(json value) {
+    if (open_.empty()) {
+      root_ = std::move(value);
+      return &root_;
+    }
+    if (open_.back()->is_array())
+      return &open_.back()->get_ref<json::array_t&>().emplace_back(std::move(value));
+    *member_ = std::move(value);
+    return member_;
+  }
+  bool place(json value) {
+    put(std::move(value));
+    return true;
+  }
+  bool open(json container) {
+    if (static_cast<int>(open_.size()) >= max_depth_)
+      return fail(fmt::format("nested more than {} levels deep", max_depth_));
+    open_.push_back(put(std::move(container)));
+    return true;
+  }
+  bool close() {
+    open_.pop_back();
+    return true;
+  }
+
+  int max_depth_;
+  json root_;
+  std::vector<json*> open_;  // containers being filled; stable, since only the innermost one grows
+  json* member_ = nullptr;   // where the value of the last key goes
+  std::string error_;
+};
+
+}  // namespace
+
+Result<json> parse_json(std::string_view text, const std::string& name, JsonLimits limits) {
+  if (text.size() > limits.max_bytes)
+    return malformed(fmt::format("{}: {} bytes, more than the {} this file may have", name, text.size(),
+                                 limits.max_bytes));
+  BoundedBuilder builder(limits.max_depth);
+  if (!json::sax_parse(text.begin(), text.end(), &builder))
+    return malformed(fmt::format("{}: {}", name, builder.error()));
+  return builder.take();
+}
+
+Result<std::string> read_text_file(const std::filesystem::path& path, size_t max_bytes) {
+  std::error_code error;
+  const auto status = std::filesystem::status(path, error);
+  if (!std::filesystem::exists(status)) return not_found(path.string() + ": no such file");
+  if (!std::filesystem::is_regular_file(status))
+    return invalid_argument(path.string() + ": not a regular file");
+  const uintmax_t size = std::filesystem::file_size(path, error);
+  if (error) return invalid_argument(path.string() + ": " + error.message());
+  if (size > max_bytes)
+    return malformed(
+        fmt::format("{}: {} bytes, more than the {} this file may have", path.string(), size, max_bytes));
+  std::string text(size, '\0');
+  std::ifstream file(path, std::ios::binary);
+  if (!file) return invalid_argument(path.string() + ": cannot be opened; check its permissions");
+  if (!file.read(text.data(), static_cast<std::streamsize>(size)))
+    return malformed(path.string() + ": became shorter while it was read");
+  if (is_git_lfs_pointer(text)) return git_lfs_pointer_error(path.string());
+  return text;
+}
+
+Result<json> read_json_file(const std::filesystem::path& path, JsonLimits limits) {
+  ASSIGN_OR_RETURN(const std::string text, read_text_file(path, limits.max_bytes));
+  return parse_json(text, path.string(), limits);
+}
+
+// https://github.com/git-lfs/git-lfs/blob/main/docs/spec.md: the version line comes first and starts like
+// this.
+bool is_git_lfs_pointer(std::string_view start_of_file) {
+  return start_of_file.starts_with("version https://git-lfs.github.com/spec/");
+}
+
+Status git_lfs_pointer_error(const std::string& name) {
+  return invalid_argument(name +
+                          ": is a git-lfs pointer, not the file itself; run `git lfs pull` in its directory");
+}
+
+Result<JsonObject> JsonObject::view(const json& value, std::string where) {
+  if (!value.is_object()) return invalid_argument(where + ": must be an object, not " + value.type_name());
+  return JsonObject(value, std::move(where));
+}
+
+Status JsonObject::wrong(const std::string& key, const std::string& what) const {
+  return invalid_argument(fmt::format("{}: \"{}\" {}", where_, key, what));
+}
+
+const json* JsonObject::find(const std::string& key) const {
+  const auto member = value_->find(key);
+  return member == value_->end() || member->is_null() ? nullptr : &*member;
+}
+
+Result<int64_t> JsonObject::integer(const std::string& key, Range range) const {
+  const json* value = find(key);
+  if (value == nullptr) return wrong(key, "is missing");
+  if (!value->is_number_integer())
+    return wrong(key, fmt::format("must be an integer, not {}", value->type_name()));
+  const bool too_large = value->is_number_unsigned() && value->get<uint64_t>() > uint64_t{INT64_MAX};
+  const int64_t number = too_large ? INT64_MAX : value->get<int64_t>();
+  if (too_large || number < range.min || number > range.max)
+    return wrong(key, fmt::format("is {}; must be between {} and {}", value->dump(), range.min, range.max));
+  return number;
+}
+
+Result<double> JsonObject::number(const std::string& key, double min, double max) const {
+  const json* value = find(key);
+  if (value == nullptr) return wrong(key, "is missing");
+  if (!value->is_number()) return wrong(key, fmt::format("must be a number, not {}", value->type_name()));
+  const double number = value->get<double>();
+  if (!(number >= min && number <= max))
+    return wrong(key, fmt::format("is {}; must be between {} and {}", number, min, max));
+  return number;
+}
+
+Result<std::string> JsonObject::string(const std::string& key) const {
+  const json* value = find(key);
+  if (value == nullptr) return wrong(key, "is missing");
+  if (!value->is_string()) return wrong(key, fmt::format("must be a string, not {}", value->type_name()));
+  return value->get<std::string>();
+}
+
+Result<int64_t> JsonObject::integer_or(const std::string& key, int64_t fallback, Range range) const {
+  return has(key) ? integer(key, range) : Result<int64_t>(fallback);
+}
+Result<double> JsonObject::number_or(const std::string& key, double fallback, double min, double max) const {
+  return has(key) ? number(key, min, max) : Result<double>(fallback);
+}
+Result<std::string> JsonObject::string_or(const std::string& key, const std::string& fallback) const {
+  return has(key) ? string(key) : Result<std::string>(fallback);
+}
+
+Result<bool> JsonObject::boolean_or(const std::string& key, bool fallback) const {
+  const json* value = find(key);
+  if (value == nullptr) return fallback;
+  if (!value->is_boolean())
+    return wrong(key, fmt::format("must be true or false, not {}", value->type_name()));
+  return value->get<bool>();
+}
+
+Result<std::optional<JsonObject>> JsonObject::object(const std::string& key) const {
+  const json* value = find(key);
+  if (value == nullptr) return std::optional<JsonObject>();
+  ASSIGN_OR_RETURN(JsonObject nested, view(*value, fmt::format("{}: \"{}\"", where_, key)));
+  return std::optional<JsonObject>(std::move(nested));
+}
+
+}  // namespace outrider

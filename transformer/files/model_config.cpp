@@ -1,0 +1,302 @@
+#include "transformer/files/model_config.h"
+
+#include <algorithm>
+#include <array>
+#include <nlohmann/json.hpp>
+#include <string>
+
+#include "transformer/files/json_file.h"
+
+namespace outrider {
+namespace {
+
+using nlohmann::json;
+
+constexpr JsonLimits kConfigLimits{.max_bytes = size_t{8} << 20, .max_depth = 16};
+
+// Generous beyond any published model, and small enough that no product of two of them leaves 64 bits.
+constexpr int64_t kMaxWidth = int64_t{1} << 20;
+constexpr int64_t kMaxLayers = 4096;
+constexpr int64_t kMaxVocab = int64_t{1} << 24;
+constexpr int64_t kMaxPositions = int64_t{1} << 30;
+
+struct FamilyRow {
+  ModelFamily family;
+  std::string_view model_type;
+  std::string_view architecture;
+};
+constexpr std::array kFamilies = {
+    FamilyRow{ModelFamily::kLlama, "llama", "LlamaForCausalLM"},
+    FamilyRow{ModelFamily::kMistral, "mistral", "MistralForCausalLM"},
+    FamilyRow{ModelFamily::kQwen2, "qwen2", "Qwen2ForCausalLM"},
+    FamilyRow{ModelFamily::kQwen3, "qwen3", "Qwen3ForCausalLM"},
+};
+
+Status refuse(const JsonObject& config, const std::string& key, const std::string& what) {
+  return unsupported(fmt::format("{}: \"{}\" {}", config.where(), key, what));
+}
+
+// "architectures" decides; "model_type" stands in where it is missing, and must not contradict it.
+Result<ModelFamily> read_family(const JsonObject& config) {
+  constexpr const char* kSupported =
+      "; supported are LlamaForCausalLM, MistralForCausalLM, Qwen2ForCausalLM and Qwen3ForCausalLM";
+  ASSIGN_OR_RETURN(const std::string type, config.string_or("model_type", ""));
+  const FamilyRow* found = nullptr;
+  if (const json* list = config.find("architectures")) {
+    if (!list->is_array() || list->size() != 1 || !list->front().is_string())
+      return config.wrong("architectures", "must be a list of one name");
+    const std::string name = list->front().get<std::string>();
+    for (const FamilyRow& row : kFamilies)
+      if (row.architecture == name) found = &row;
+    if (found == nullptr) return refuse(config, "architectures", "is " + name + kSupported);
+    if (!type.empty() && type != found->model_type)
+      return config.wrong("model_type", fmt::format("is {}, but \"architectures\" says {}", type, name));
+  } else {
+    if (type.empty()) return config.wrong("architectures", "is missing, and so is \"model_type\"");
+    for (const FamilyRow& row : kFamilies)
+      if (row.model_type == type) found = &row;
+    if (found == nullptr) return refuse(config, "model_type", "is " + type + kSupported);
+  }
+  return found->family;
+}
+
+Status read_sizes(const JsonObject& config, ModelConfig& out) {
+  ASSIGN_OR_RETURN(out.hidden_size, config.integer("hidden_size", {1, kMaxWidth}));
+  ASSIGN_OR_RETURN(out.num_layers, config.integer("num_hidden_layers", {1, kMaxLayers}));
+  ASSIGN_OR_RETURN(out.num_heads, config.integer("num_attention_heads", {1, kMaxWidth}));
+  ASSIGN_OR_RETURN(out.intermediate_size, config.integer("intermediate_size", {1, kMaxWidth}));
+  ASSIGN_OR_RETURN(out.vocab_size, config.integer("vocab_size", {1, kMaxVocab}));
+  ASSIGN_OR_RETURN(out.max_position_embeddings,
+                   config.integer("max_position_embeddings", {1, kMaxPositions}));
+  ASSIGN_OR_RETURN(out.num_kv_heads, config.integer_or("num_key_value_heads", out.num_heads, {1, kMaxWidth}));
+  if (out.num_heads % out.num_kv_heads != 0)
+    return config.wrong(
+        "num_key_value_heads",
+        fmt::format("is {}, which does not divide the {} attention heads", out.num_kv_heads, out.num_heads));
+  ASSIGN_OR_RETURN(out.rms_norm_eps, config.number_or("rms_norm_eps", 1e-6, 1e-30, 1));
+  return {};
+}
+
+Status read_head_dim(const JsonObject& config, ModelConfig& out) {
+  if (config.has("head_dim")) {
+    ASSIGN_OR_RETURN(out.head_dim, config.integer("head_dim", {2, 4096}));
+  } else if (out.family == ModelFamily::kQwen3) {
+    out.head_dim = 128;  // the class default: Qwen3 never derives it
+  } else {
+    if (out.hidden_size % out.num_heads != 0)
+      return config.wrong("hidden_size",
+                          fmt::format("is {}, not a multiple of the {} attention heads, and there "
+                                      "is no \"head_dim\"",
+                                      out.hidden_size, out.num_heads));
+    out.head_dim = out.hidden_size / out.num_heads;
+  }
+  if (out.head_dim % 2 != 0 || out.head_dim > 4096)
+    return config.wrong("head_dim", fmt::format("is {}; must be even and at most 4096", out.head_dim));
+  if (out.q_size() > kMaxWidth)
+    return config.wrong("num_attention_heads",
+                        fmt::format("times head_dim is {}; at most {}", out.q_size(), kMaxWidth));
+  return {};
+}
+
+// Which projections have a bias, and whether q and k are normalised, is fixed by the family's code in
+// transformers except for Llama's and Qwen3's attention_bias (q, k, v and o together) and Llama's mlp_bias.
+Status read_biases(const JsonObject& config, ModelConfig& out) {
+  ASSIGN_OR_RETURN(const bool attention_bias, config.boolean_or("attention_bias", false));
+  ASSIGN_OR_RETURN(const bool mlp_bias, config.boolean_or("mlp_bias", false));
+  const bool is_llama = out.family == ModelFamily::kLlama;
+  const bool is_qwen3 = out.family == ModelFamily::kQwen3;
+  if (attention_bias && out.family == ModelFamily::kMistral)
+    return refuse(config, "attention_bias", "is true, but Mistral's attention has no bias");
+  if (mlp_bias && !is_llama)
+    return refuse(config, "mlp_bias",
+                  fmt::format("is true, but {}'s MLP has no bias", family_name(out.family)));
+  out.o_bias = attention_bias && (is_llama || is_qwen3);
+  out.qkv_bias = out.o_bias || out.family == ModelFamily::kQwen2;
+  out.mlp_bias = mlp_bias;
+  out.qk_norm = is_qwen3;
+  ASSIGN_OR_RETURN(out.tie_word_embeddings, config.boolean_or("tie_word_embeddings", false));
+  return {};
+}
+
+Result<Llama3RopeScaling> read_llama3_scaling(const JsonObject& rope) {
+  Llama3RopeScaling out;
+  ASSIGN_OR_RETURN(out.factor, rope.number("factor", 1, 1e6));
+  ASSIGN_OR_RETURN(out.low_freq_factor, rope.number("low_freq_factor", 1e-6, 1e6));
+  ASSIGN_OR_RETURN(out.high_freq_factor, rope.number("high_freq_factor", 1e-6, 1e6));
+  ASSIGN_OR_RETURN(out.original_max_position_embeddings,
+                   rope.integer("original_max_position_embeddings", {1, kMaxPositions}));
+  if (out.high_freq_factor <= out.low_freq_factor)
+    return rope.wrong("high_freq_factor", "must be larger than \"low_freq_factor\"");
+  return out;
+}
+
+// "default" and "llama3"; `rope` is rope_scaling, or rope_parameters of newer files.
+Status read_rope_type(const JsonObject& rope, ModelConfig& out) {
+  const std::string key = rope.has("rope_type") ? "rope_type" : "type";  // old files say "type"
+  ASSIGN_OR_RETURN(const std::string type, rope.string_or(key, "default"));
+  if (type == "llama3") {
+    ASSIGN_OR_RETURN(out.rope_scaling, read_llama3_scaling(rope));
+  } else if (type != "default") {
+    return refuse(rope, key,
+                  "is " + type +
+                      "; supported are default and llama3. Where the scaling only extends the trained "
+                      "context, remove it and set \"max_position_embeddings\" to the trained length");
+  }
+  return {};
+}
+
+Status refuse_partial_rotation(const JsonObject& object) {
+  ASSIGN_OR_RETURN(const double factor, object.number_or("partial_rotary_factor", 1, 0, 1));
+  if (factor != 1)
+    return refuse(object, "partial_rotary_factor",
+                  fmt::format("is {}; only whole heads are rotated here", factor));
+  return {};
+}
+
+// Older files: rope_theta and rope_scaling. Newer ones: both inside rope_parameters.
+Status read_rope(const JsonObject& config, ModelConfig& out) {
+  RETURN_IF_ERROR(refuse_partial_rotation(config));
+  ASSIGN_OR_RETURN(out.rope_theta, config.number_or("rope_theta", 10000, 1, 1e12));
+  ASSIGN_OR_RETURN(const auto scaling, config.object("rope_scaling"));
+  ASSIGN_OR_RETURN(const auto parameters, config.object("rope_parameters"));
+  if (parameters) {
+    if (parameters->has("full_attention") || parameters->has("sliding_attention"))
+      return refuse(config, "rope_parameters",
+                    "differ by layer type; one rotation for all layers is supported");
+    RETURN_IF_ERROR(refuse_partial_rotation(*parameters));
+    ASSIGN_OR_RETURN(out.rope_theta, parameters->number_or("rope_theta", out.rope_theta, 1, 1e12));
+    return read_rope_type(*parameters, out);
+  }
+  return scaling ? read_rope_type(*scaling, out) : Status();
+}
+
+// Whether some layer is declared to see only a window.
+Result<bool> has_sliding_layer(const JsonObject& config, const ModelConfig& out) {
+  if (const json* types = config.find("layer_types")) {
+    bool slides = false;
+    if (!types->is_array()) return config.wrong("layer_types", "must be a list");
+    for (const json& type : *types) {
+      if (type == "sliding_attention")
+        slides = true;
+      else if (type != "full_attention")
+        return refuse(
+            config, "layer_types",
+            "has " + type.dump(-1, ' ', true).substr(0, 100) + "; only full_attention is supported");
+    }
+    return slides;
+  }
+  if (out.family == ModelFamily::kLlama) return false;
+  if (out.family == ModelFamily::kMistral) return true;  // every layer, if there is a window at all
+  ASSIGN_OR_RETURN(const bool use, config.boolean_or("use_sliding_window", false));
+  ASSIGN_OR_RETURN(const int64_t full_layers, config.integer_or("max_window_layers", 28, {0, kMaxLayers}));
+  return use && full_layers < out.num_layers;
+}
+
+// A window that is never shorter than the context changes nothing.
+Status refuse_sliding_window(const JsonObject& config, const ModelConfig& out, bool has_null_window) {
+  ASSIGN_OR_RETURN(const bool slides, has_sliding_layer(config, out));
+  if (!slides || has_null_window) return {};
+  // 4096 is the default of the Mistral and Qwen classes where the key is missing.
+  ASSIGN_OR_RETURN(const int64_t window, config.integer_or("sliding_window", 4096, {1, kMaxPositions}));
+  if (window >= out.max_position_embeddings) return {};
+  return refuse(
+      config, "sliding_window",
+      fmt::format("is {} tokens of {}; sliding windows are not supported. To use the model within its "
+                  "window, set \"max_position_embeddings\" to {}",
+                  window, out.max_position_embeddings, window));
+}
+
+Status refuse_other_arithmetic(const JsonObject& config) {
+  if (const json* quantization = config.find("quantization_config")) {
+    const std::string method = quantization->is_object()
+                                   ? quantization->value("quant_method", json("?")).dump(-1, ' ', true)
+                                   : quantization->dump(-1, ' ', true);
+    if (method != "\"outrider\"")  // ours (quantized_file.h): the tensors themselves say the rest
+      return refuse(
+          config, "quantization_config",
+          "has quant_method " + method.substr(0, 100) + "; use the model's bf16, fp16 or fp32 weights");
+  }
+  ASSIGN_OR_RETURN(const std::string activation, config.string_or("hidden_act", "silu"));
+  if (activation != "silu" && activation != "swish")
+    return refuse(config, "hidden_act", "is " + activation + "; only silu is supported");
+  for (const char* key : {"num_local_experts", "num_experts", "n_routed_experts", "moe_intermediate_size"})
+    if (config.has(key))
+      return refuse(config, key, "marks a mixture of experts; only dense models are supported");
+  if (config.has("draft_vocab_size"))
+    return refuse(config, "draft_vocab_size",
+                  "marks an EAGLE draft head, which is no language model of its own");
+  return {};
+}
+
+// An integer, a list of them, or nothing.
+Status add_eos(const JsonObject& object, ModelConfig& out) {
+  const json* value = object.find("eos_token_id");
+  if (value == nullptr) return {};
+  const json list = value->is_array() ? *value : json::array({*value});
+  for (const json& id : list) {
+    if (!id.is_number_unsigned() || id.get<uint64_t>() >= static_cast<uint64_t>(out.vocab_size))
+      return object.wrong("eos_token_id",
+                          fmt::format("must hold ids below the vocabulary's size, {}", out.vocab_size));
+    const TokenId token(id.get<int32_t>());
+    if (std::find(out.eos.begin(), out.eos.end(), token) == out.eos.end()) out.eos.push_back(token);
+  }
+  return {};
+}
+
+Status read_special_ids(const JsonObject& config, const std::filesystem::path& directory, ModelConfig& out) {
+  RETURN_IF_ERROR(add_eos(config, out));
+  if (config.has("bos_token_id")) {
+    ASSIGN_OR_RETURN(const int64_t bos, config.integer("bos_token_id", {0, out.vocab_size - 1}));
+    out.bos = TokenId(static_cast<int32_t>(bos));
+  }
+  const std::filesystem::path path = directory / "generation_config.json";
+  const Result<json> generation = read_json_file(path, kConfigLimits);
+  if (!generation.ok())
+    return generation.status().code() == StatusCode::kNotFound ? Status() : generation.status();
+  ASSIGN_OR_RETURN(const JsonObject object, JsonObject::view(*generation, path.string()));
+  return add_eos(object, out);
+}
+
+Status read_dtype(const JsonObject& config, ModelConfig& out) {
+  const std::string key = config.has("dtype") ? "dtype" : "torch_dtype";  // renamed in transformers 4.56
+  ASSIGN_OR_RETURN(const std::string name, config.string_or(key, ""));
+  out.torch_dtype = dtype_from_torch(name);
+  if (!name.empty() && !out.torch_dtype)
+    return refuse(config, key, "is " + name + "; supported are float32, bfloat16 and float16");
+  return {};
+}
+
+Result<json> read_config_json(const std::filesystem::path& directory) {
+  std::error_code error;
+  if (!std::filesystem::is_directory(directory, error))
+    return not_found(directory.string() + ": no such directory; give the directory of a Hugging Face model");
+  Result<json> root = read_json_file(directory / "config.json", kConfigLimits);
+  if (!root.ok() && root.status().code() == StatusCode::kNotFound)
+    return not_found((directory / "config.json").string() +
+                     ": no such file; give the directory of a Hugging Face model (GGUF files are not read)");
+  return root;
+}
+
+}  // namespace
+
+std::string_view family_name(ModelFamily family) { return kFamilies[static_cast<size_t>(family)].model_type; }
+
+Result<ModelConfig> read_model_config(const std::filesystem::path& model_directory) {
+  ASSIGN_OR_RETURN(const json root, read_config_json(model_directory));
+  ASSIGN_OR_RETURN(const JsonObject config,
+                   JsonObject::view(root, (model_directory / "config.json").string()));
+  ModelConfig out;
+  ASSIGN_OR_RETURN(out.family, read_family(config));
+  RETURN_IF_ERROR(refuse_other_arithmetic(config));
+  RETURN_IF_ERROR(read_sizes(config, out));
+  RETURN_IF_ERROR(read_head_dim(config, out));
+  RETURN_IF_ERROR(read_biases(config, out));
+  RETURN_IF_ERROR(read_rope(config, out));
+  const bool has_null_window = root.contains("sliding_window") && root["sliding_window"].is_null();
+  RETURN_IF_ERROR(refuse_sliding_window(config, out, has_null_window));
+  RETURN_IF_ERROR(read_special_ids(config, model_directory, out));
+  RETURN_IF_ERROR(read_dtype(config, out));
+  return out;
+}
+
+}  // namespace outrider

@@ -1,0 +1,68 @@
+// Which tensors of a model directory, and which parts of them, make up each weight of one tp_rank. Names and
+// shapes are checked here, once for every back-end; nothing is read yet.
+#pragma once
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "base/status.h"
+#include "transformer/files/model_config.h"
+#include "transformer/files/safetensors.h"
+#include "transformer/model/shard_plan.h"
+
+namespace outrider {
+
+// Rows and columns of a stored matrix. Vectors have one row.
+struct TensorPart {
+  const TensorInfo* tensor = nullptr;
+  IndexRange rows;
+  IndexRange columns;
+  const TensorInfo* scales = nullptr;      // of a matrix of codes (quantized_file.h)
+  int64_t first_group = 0;                 // of `columns` among its scales
+  int64_t bytes(int64_t row_count) const;  // of so many rows in the file, without scales
+};
+
+// Stored matrices stacked into one [n, k].
+struct MatrixSource {
+  std::vector<TensorPart> parts;
+  std::vector<int64_t> leaf_ends;  // along k, where tensor parallelism cuts this contraction; else empty
+  int64_t n() const;
+  int64_t k() const { return parts.empty() ? 0 : parts.front().columns.size(); }
+  int64_t bytes() const;
+};
+
+// Stored vectors one after the other; empty if the model has none.
+using VectorSource = std::vector<TensorPart>;
+std::vector<float> read_vector(const VectorSource& source);
+
+struct LayerSources {
+  VectorSource attention_norm, mlp_norm;  // [hidden]
+  VectorSource q_norm, k_norm;            // [head_dim], Qwen3 only
+  MatrixSource qkv;                       // [q + k + v of this rank, hidden]
+  VectorSource qkv_bias;
+  MatrixSource o;  // [hidden, heads of this rank * head_dim]
+  VectorSource o_bias;
+  MatrixSource gate_up;  // [2 * columns of this rank, hidden]: all gates, then all ups
+  VectorSource gate_up_bias;
+  MatrixSource down;  // [hidden, columns of this rank]
+  VectorSource down_bias;
+};
+
+struct WeightMap {
+  bool all_bf16 = false;   // every matrix of numbers: then nothing need be rounded that they did not round
+  bool has_codes = false;  // some matrix is stored quantised
+  MatrixSource head;       // [vocabulary rows of this rank, hidden]
+  std::optional<MatrixSource> embedding;  // the same rows of the embedding; none when tied
+  VectorSource final_norm;
+  std::vector<LayerSources> layers;
+
+  int64_t matrix_bytes() const;
+};
+
+Result<WeightMap> map_weights(const TensorFiles& files, const ModelConfig& config, const ShardPlan& plan);
+
+// Element `index` of a tensor that is_weight_dtype.
+float tensor_element(const TensorInfo& tensor, int64_t index);
+
+}  // namespace outrider

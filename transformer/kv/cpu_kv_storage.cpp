@@ -1,0 +1,93 @@
+#include "transformer/kv/cpu_kv_storage.h"
+
+#include <cstring>
+
+#include "base/hash.h"
+
+namespace outrider {
+namespace {
+
+template <class T>
+T from_float(float value) {
+  if constexpr (std::is_same_v<T, bf16>)
+    return to_bf16(value);
+  else
+    return value;
+}
+
+template <class T>
+void store_as(const KvLayerView& layer, int64_t block, int64_t slot, int64_t kv_head,
+              std::span<const float> key, std::span<const float> value) {
+  const int64_t head = block * layer.kv_heads + kv_head, d = layer.head_dim;
+  T* keys = reinterpret_cast<T*>(layer.keys) + head * d * kBlockTokens;
+  T* values = reinterpret_cast<T*>(layer.values) + (head * kBlockTokens + slot) * layer.value_stride();
+  for (int64_t i = 0; i < d; ++i) {
+    keys[i * kBlockTokens + slot] = from_float<T>(key[static_cast<size_t>(i)]);
+    values[i] = from_float<T>(value[static_cast<size_t>(i)]);
+  }
+}
+
+}  // namespace
+
+void store_kv(const KvLayerView& layer, int64_t block, int64_t slot, int64_t kv_head,
+              std::span<const float> key, std::span<const float> value) {
+  layer.type == KvType::kBFloat16 ? store_as<bf16>(layer, block, slot, kv_head, key, value)
+                                  : store_as<float>(layer, block, slot, kv_head, key, value);
+}
+
+CpuKvStorage::CpuKvStorage(const KvShape& shape, int64_t num_blocks) : shape_(shape) {
+  for (int64_t i = 0; i < shape.layers; ++i) {
+    keys_.emplace_back(num_blocks * key_bytes());
+    values_.emplace_back(num_blocks * value_bytes());
+  }
+}
+
+int64_t CpuKvStorage::key_bytes() const {
+  return shape_.kv_heads * shape_.head_dim * kBlockTokens * element_bytes(shape_.type);
+}
+int64_t CpuKvStorage::value_bytes() const {
+  return shape_.kv_heads * round_up(shape_.head_dim, 16) * kBlockTokens * element_bytes(shape_.type);
+}
+
+KvLayerView CpuKvStorage::layer(int64_t index) const {
+  return {.type = shape_.type,
+          .keys = keys_[static_cast<size_t>(index)].data(),
+          .values = values_[static_cast<size_t>(index)].data(),
+          .kv_heads = shape_.kv_heads,
+          .head_dim = shape_.head_dim};
+}
+
+void CpuKvStorage::copy_block(int32_t from, int32_t to) {
+  const auto keys = static_cast<size_t>(key_bytes()), values = static_cast<size_t>(value_bytes());
+  for (size_t i = 0; i < keys_.size(); ++i) {
+    std::memcpy(keys_[i].data() + keys * static_cast<size_t>(to),
+                keys_[i].data() + keys * static_cast<size_t>(from), keys);
+    std::memcpy(values_[i].data() + values * static_cast<size_t>(to),
+                values_[i].data() + values * static_cast<size_t>(from), values);
+  }
+}
+
+uint64_t CpuKvStorage::content_hash(std::span<const int32_t> blocks, int64_t length) const {
+  uint64_t hash = 0;
+  const int64_t element = element_bytes(shape_.type);
+  const auto add = [&](const std::byte* at) {
+    uint32_t bits = 0;
+    std::memcpy(&bits, at, static_cast<size_t>(element));
+    hash = hash_combine(hash, bits);
+  };
+  for (int64_t l = 0; l < shape_.layers; ++l) {
+    const KvLayerView view = layer(l);
+    for (int64_t p = 0; p < length; ++p)
+      for (int64_t h = 0; h < view.kv_heads; ++h) {
+        const int64_t head = blocks[static_cast<size_t>(p / kBlockTokens)] * view.kv_heads + h,
+                      slot = p % kBlockTokens;
+        for (int64_t i = 0; i < view.head_dim; ++i) {
+          add(view.keys + ((head * view.head_dim + i) * kBlockTokens + slot) * element);
+          add(view.values + ((head * kBlockTokens + slot) * view.value_stride() + i) * element);
+        }
+      }
+  }
+  return hash;
+}
+
+}  // namespace outrider

@@ -1,0 +1,32 @@
+// Keys and values in device memory; the block tables stay on the host (KvCache). Copies are ordered with the
+// kernels by the model's stream.
+#pragma once
+
+#include <vector>
+
+#include "base/cuda.h"
+#include "transformer/kv/kv_cache.h"
+#include "transformer/ops/cuda/cuda_ops.h"
+
+namespace outrider::cuda {
+
+class DeviceKvStorage final : public KvStorage {
+ public:
+  // On the current device.
+  DeviceKvStorage(const KvShape& shape, int64_t num_blocks, int device, StreamView stream);
+
+  KvLayer layer(int64_t index) const;
+  static int64_t bytes_for(const KvShape& shape, int64_t num_blocks);
+
+  void copy_block(int32_t from, int32_t to) override;
+  // Brings the blocks to the host: for tests.
+  uint64_t content_hash(std::span<const int32_t> blocks, int64_t length) const override;
+
+ private:
+  KvShape shape_;
+  int device_;
+  StreamView stream_;
+  std::vector<DeviceBuffer<std::byte>> keys_, values_;  // per layer, as kv_layout.h says
+};
+
+}  // namespace outrider::cuda

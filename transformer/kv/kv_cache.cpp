@@ -1,0 +1,123 @@
+#include "transformer/kv/kv_cache.h"
+
+#include <algorithm>
+
+#include "base/log.h"
+
+namespace outrider {
+
+KvCache::KvCache(std::unique_ptr<KvStorage> storage, int64_t num_blocks)
+    : storage_(std::move(storage)), references_(static_cast<size_t>(num_blocks), 0) {
+  free_.reserve(static_cast<size_t>(num_blocks));
+  for (int64_t b = num_blocks; b-- > 0;) free_.push_back(static_cast<int32_t>(b));
+}
+
+KvCache::Sequence& KvCache::sequence(KvHandle handle) {
+  CHECK(handle.index >= 0 && handle.index < static_cast<int32_t>(sequences_.size()) &&
+            sequences_[static_cast<size_t>(handle.index)].open,
+        "KV handle {} is not open", handle.index);
+  return sequences_[static_cast<size_t>(handle.index)];
+}
+const KvCache::Sequence& KvCache::sequence(KvHandle handle) const {
+  return const_cast<KvCache*>(this)->sequence(handle);
+}
+
+KvHandle KvCache::create() {
+  for (size_t i = 0; i < sequences_.size(); ++i)
+    if (!sequences_[i].open) {
+      sequences_[i].open = true;
+      return {static_cast<int32_t>(i)};
+    }
+  sequences_.push_back({.blocks = {}, .length = 0, .open = true});
+  sequences_.back().blocks.reserve(references_.size());  // growing with the text it never allocates
+  return {static_cast<int32_t>(sequences_.size() - 1)};
+}
+
+KvHandle KvCache::fork(KvHandle parent) {
+  const KvHandle child = create();
+  Sequence& to = sequence(child);
+  const Sequence& from = sequence(parent);
+  to.blocks = from.blocks;
+  to.length = from.length;
+  for (int32_t block : to.blocks) ++references_[static_cast<size_t>(block)];
+  return child;
+}
+
+void KvCache::release(KvHandle handle) {
+  truncate(handle, 0);
+  sequence(handle).open = false;
+}
+
+int32_t KvCache::take_block() {
+  const int32_t block = free_.back();
+  free_.pop_back();
+  references_[static_cast<size_t>(block)] = 1;
+  return block;
+}
+
+void KvCache::drop_block(int32_t block) {
+  int32_t& count = references_[static_cast<size_t>(block)];
+  CHECK(count > 0, "block {} is free", block);
+  if (--count == 0) free_.push_back(block);
+}
+
+Status KvCache::append(KvHandle handle, int64_t count) {
+  Sequence& s = sequence(handle);
+  const int64_t have = static_cast<int64_t>(s.blocks.size());
+  const bool shared_tail =
+      s.length % kBlockTokens != 0 && count > 0 &&
+      references_[static_cast<size_t>(s.blocks[static_cast<size_t>(s.length / kBlockTokens)])] > 1;
+  const int64_t needed = std::max<int64_t>(0, kv_blocks_for(s.length + count) - have) + (shared_tail ? 1 : 0);
+  if (needed > free_blocks())
+    return resource_exhausted(fmt::format("KV cache: {} blocks of {} tokens needed, {} of {} free", needed,
+                                          kBlockTokens, free_blocks(), num_blocks()));
+  if (shared_tail) {
+    int32_t& tail = s.blocks[static_cast<size_t>(s.length / kBlockTokens)];
+    const int32_t own = take_block();
+    storage_->copy_block(tail, own);
+    drop_block(tail);
+    tail = own;
+  }
+  while (static_cast<int64_t>(s.blocks.size()) < kv_blocks_for(s.length + count))
+    s.blocks.push_back(take_block());
+  s.length += count;
+  return {};
+}
+
+void KvCache::truncate(KvHandle handle, int64_t length) {
+  Sequence& s = sequence(handle);
+  CHECK(length >= 0 && length <= s.length, "truncate to {} of {}", length, s.length);
+  while (static_cast<int64_t>(s.blocks.size()) > kv_blocks_for(length)) {
+    drop_block(s.blocks.back());
+    s.blocks.pop_back();
+  }
+  s.length = length;
+}
+
+Status KvCache::check_invariants() const {
+  std::vector<int32_t> counted(references_.size(), 0);
+  for (const Sequence& s : sequences_) {
+    if (!s.open && !s.blocks.empty()) return malformed("a closed sequence owns blocks");
+    if (s.open && static_cast<int64_t>(s.blocks.size()) != kv_blocks_for(s.length))
+      return malformed(fmt::format("{} blocks for {} tokens", s.blocks.size(), s.length));
+    for (int32_t block : s.blocks) ++counted[static_cast<size_t>(block)];
+  }
+  if (counted != references_) return malformed("reference counts differ from the block tables");
+  std::vector<int32_t> seen(references_.size(), 0);
+  for (int32_t block : free_) {
+    if (references_[static_cast<size_t>(block)] != 0)
+      return malformed(fmt::format("block {} is free and in use", block));
+    if (++seen[static_cast<size_t>(block)] > 1)
+      return malformed(fmt::format("block {} is free twice", block));
+  }
+  const auto used = std::count_if(references_.begin(), references_.end(), [](int32_t r) { return r > 0; });
+  if (used + free_blocks() != num_blocks()) return malformed("a block is lost");
+  return {};
+}
+
+uint64_t KvCache::content_hash(KvHandle handle) const {
+  const Sequence& s = sequence(handle);
+  return storage_->content_hash(s.blocks, s.length);
+}
+
+}  // namespace outrider

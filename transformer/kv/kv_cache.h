@@ -1,0 +1,86 @@
+// Paged key/value cache of one model shard: the block tables, and whose memory the blocks are is the
+// storage's business. Sequences own block tables; blocks are reference counted, so a fork shares its prefix
+// and a block with more than one owner is copied before it is written. Everything is planned at start-up: the
+// pool is fixed and append() is the only place that can run out. A deterministic state machine: the same
+// calls give the same tables on every rank and on every back-end. One thread.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "base/status.h"
+#include "base/types.h"
+#include "transformer/kv/kv_shape.h"
+
+namespace outrider {
+
+// A sequence inside one KvCache; local to it.
+struct KvHandle {
+  int32_t index = -1;
+  bool operator==(const KvHandle&) const = default;
+};
+
+// One token's place in the pool.
+struct KvSlot {
+  int32_t block = 0;
+  int64_t slot = 0;  // position % kBlockTokens
+};
+
+// The keys and values of all layers: host or device memory. A device storage orders its copies with the
+// kernels by its stream.
+class KvStorage {
+ public:
+  virtual ~KvStorage() = default;
+  virtual void copy_block(int32_t from, int32_t to) = 0;
+  // Hash of keys and values of positions [0, length): equal iff bitwise equal content.
+  virtual uint64_t content_hash(std::span<const int32_t> blocks, int64_t length) const = 0;
+};
+
+class KvCache {
+ public:
+  KvCache(std::unique_ptr<KvStorage> storage, int64_t num_blocks);
+
+  KvHandle create();
+  KvHandle fork(KvHandle parent);  // shares every block, copy-on-write
+  void release(KvHandle handle);   // the handle is dead afterwards
+
+  // Makes room for `count` more tokens. kResourceExhausted leaves the sequence as it was.
+  Status append(KvHandle handle, int64_t count);
+  // Forgets everything at positions >= length. Repeating it is a no-op; longer than the sequence is an error
+  // of ours.
+  void truncate(KvHandle handle, int64_t length);
+
+  int64_t length(KvHandle handle) const { return sequence(handle).length; }
+  const int32_t* block_table(KvHandle handle) const { return sequence(handle).blocks.data(); }
+  KvSlot slot(KvHandle handle, int64_t position) const {
+    return {block_table(handle)[position / kBlockTokens], position % kBlockTokens};
+  }
+
+  int64_t free_blocks() const { return static_cast<int64_t>(free_.size()); }
+  int64_t num_blocks() const { return static_cast<int64_t>(references_.size()); }
+  // Sum of references equals those of the tables, free blocks have none, nothing is both or neither.
+  Status check_invariants() const;
+  // Hash of keys and values of [0, length) of one sequence: equal iff bitwise equal content.
+  uint64_t content_hash(KvHandle handle) const;
+
+ private:
+  struct Sequence {
+    std::vector<int32_t> blocks;
+    int64_t length = 0;
+    bool open = false;
+  };
+
+  Sequence& sequence(KvHandle handle);
+  const Sequence& sequence(KvHandle handle) const;
+  int32_t take_block();
+  void drop_block(int32_t block);
+
+  std::unique_ptr<KvStorage> storage_;
+  std::vector<int32_t> references_;  // per block
+  std::vector<int32_t> free_;        // a stack: the last freed is the first used again
+  std::vector<Sequence> sequences_;
+};
+
+}  // namespace outrider

@@ -1,0 +1,29 @@
+// What one forward pass sees: consecutive tokens of some sequences.
+#pragma once
+
+#include <span>
+
+#include "base/status.h"
+#include "base/types.h"
+#include "transformer/kv/kv_cache.h"
+
+namespace outrider {
+
+// Consecutive tokens of one sequence: positions [kv.length(sequence), + tokens.size()).
+struct BatchSlice {
+  KvHandle sequence;
+  std::span<const TokenId> tokens;
+  int64_t logit_rows = 0;    // of the last so many tokens; 0 for a prefill chunk that is not the last
+  bool hidden_only = false;  // nobody reads these rows' logits, but LogitsShard::hidden
+};
+
+struct BatchRows {
+  int64_t rows = 0;
+  int64_t logit_rows = 0;
+};
+BatchRows count_rows(std::span<const BatchSlice> batch);
+
+// Makes room for every slice in its sequence. kResourceExhausted leaves every sequence as it was.
+Status append_batch(KvCache& kv, std::span<const BatchSlice> batch, int64_t max_positions);
+
+}  // namespace outrider

@@ -1,0 +1,228 @@
+#include "transformer/model/cpu_model.h"
+
+#include <algorithm>
+#include <cstring>
+
+#include "transformer/model/rope.h"
+
+namespace outrider {
+namespace {
+
+struct Matrix {
+  Matrix(int64_t row_count, int64_t column_count)
+      : columns(column_count), stride(round_up(column_count, kRowPadding)), data(row_count * stride) {}
+  TensorView<float, 2> rows(int64_t count) { return {data.data(), {count, columns}, {stride, 1}}; }
+  // Columns [first, first + count) of the first `rows` rows.
+  TensorView<float, 2> slice(int64_t row_count, int64_t first, int64_t count) {
+    return {data.data() + first, {row_count, count}, {stride, 1}};
+  }
+  // The rows with their padding: contiguous.
+  std::span<float> flat(int64_t count) { return {data.data(), static_cast<size_t>(count * stride)}; }
+
+  int64_t columns, stride;
+  Buffer<float> data;
+};
+
+int useful_threads(const Weights& weights, const ModelOptions& options) {
+  return static_cast<int>(std::clamp<int64_t>(weights.bytes / options.bytes_per_thread, 1, options.threads));
+}
+
+}  // namespace
+
+struct CpuModel::Activations {
+  Activations(const ModelConfig& c, const ShardPlan& p, const ModelOptions& o)
+      : residual(o.max_rows, c.hidden_size),
+        normed(o.max_rows, c.hidden_size),
+        qkv(o.max_rows, (p.query_heads.size() + 2 * p.kv_heads.size()) * c.head_dim),
+        attended(o.max_rows, p.query_heads.size() * c.head_dim),
+        gate_up(o.max_rows, 2 * p.mlp_columns.size()),
+        partial(o.max_rows, c.hidden_size),
+        last_hidden(o.max_logit_rows, c.hidden_size),
+        logits(o.max_logit_rows, p.vocab.size()) {
+    attention_rows.reserve(static_cast<size_t>(o.max_rows));
+  }
+
+  Matrix residual;     // [rows, hidden]
+  Matrix normed;       // [rows, hidden]
+  Matrix qkv;          // [rows, q + k + v of this rank]
+  Matrix attended;     // [rows, q of this rank]
+  Matrix gate_up;      // [rows, gates, then ups of this rank]
+  Matrix partial;      // [rows, hidden]: this rank's leaves, then the sum over ranks
+  Matrix last_hidden;  // [logit rows, hidden]
+  Matrix logits;       // [logit rows, vocabulary of this rank]
+  std::vector<AttentionRow> attention_rows;
+};
+
+CpuModel::CpuModel(ModelConfig config, const ModelOptions& options, Weights weights, Collectives& collectives,
+                   std::unique_ptr<CpuKvStorage> storage, int64_t kv_blocks)
+    : config_(std::move(config)),
+      options_(options),
+      plan_(config_, options.shard),
+      weights_(std::move(weights)),
+      storage_(*storage),
+      kv_(std::move(storage), kv_blocks),
+      max_positions_(planned_positions(config_, options)),
+      pool_(useful_threads(weights_, options), options.spin),
+      collectives_(&collectives),
+      rope_(rope_frequencies(config_), max_positions_),
+      attention_scratch_(options.threads, max_positions_, config_.head_dim),
+      act_(std::make_unique<Activations>(config_, plan_, options)) {}
+
+CpuModel::~CpuModel() = default;
+
+Result<std::unique_ptr<Model>> CpuModel::load(const std::filesystem::path& directory,
+                                              const ModelOptions& options, Collectives& collectives) {
+  ASSIGN_OR_RETURN(ModelConfig config, read_model_config(directory));
+  ASSIGN_OR_RETURN(TensorFiles files, TensorFiles::open(directory));
+  const ShardPlan plan(config, options.shard);
+  auto loaders = std::make_unique<ThreadPool>(options.threads);
+  ASSIGN_OR_RETURN(Weights weights,
+                   load_weights(files, config, plan, {options.weight_format, options.progress}, *loaders));
+  loaders.reset();
+  const int64_t kv_blocks =
+      kv_blocks_for(options.kv_tokens > 0 ? options.kv_tokens : planned_positions(config, options));
+  const bool bf16_kv = options.kv == ModelOptions::Kv::kBFloat16 ||
+                       (options.kv == ModelOptions::Kv::kAuto && weights.head.type() != WeightType::kFloat32);
+  const KvShape kv_shape{.layers = config.num_layers,
+                         .kv_heads = plan.kv_heads.size(),
+                         .head_dim = config.head_dim,
+                         .type = bf16_kv ? KvType::kBFloat16 : KvType::kFloat32};
+  auto storage = std::make_unique<CpuKvStorage>(kv_shape, kv_blocks);
+  return std::unique_ptr<Model>(new CpuModel(std::move(config), options, std::move(weights), collectives,
+                                             std::move(storage), kv_blocks));
+}
+
+Result<LogitsShard> CpuModel::forward(std::span<const BatchSlice> batch) {
+  const auto [rows, logit_rows] = count_rows(batch);
+  CHECK(rows <= options_.max_rows && logit_rows <= options_.max_logit_rows,
+        "{} rows, {} of them with logits; planned {}, {}", rows, logit_rows, options_.max_rows,
+        options_.max_logit_rows);
+  RETURN_IF_ERROR(append_batch(kv_, batch, max_positions_));
+  locate_rows(batch);
+
+  embed(batch, rows);
+  for (int64_t layer = 0; layer < config_.num_layers; ++layer) {
+    attention_block(layer, batch, rows);
+    mlp_block(layer, rows);
+  }
+
+  int64_t row = 0, out = 0;
+  for (const BatchSlice& slice : batch) {
+    row += static_cast<int64_t>(slice.tokens.size());
+    for (int64_t i = row - slice.logit_rows; i < row; ++i, ++out)
+      std::memcpy(act_->last_hidden.data.data() + out * act_->last_hidden.stride,
+                  act_->residual.data.data() + i * act_->residual.stride,
+                  static_cast<size_t>(config_.hidden_size) * sizeof(float));
+  }
+  const auto hidden = act_->last_hidden.rows(logit_rows);
+  rms_norm(hidden, weights_.final_norm, static_cast<float>(config_.rms_norm_eps), hidden);
+  if (std::any_of(batch.begin(), batch.end(), [](const BatchSlice& slice) { return !slice.hidden_only; }))
+    matmul(pool_, matmul_scratch_, hidden, weights_.head, act_->logits.rows(logit_rows));
+  return LogitsShard{.logits = act_->logits.rows(logit_rows),
+                     .vocab_range = plan_.vocab,
+                     .vocab_size = config_.vocab_size,
+                     .hidden = hidden};
+}
+
+void CpuModel::locate_rows(std::span<const BatchSlice> batch) {
+  act_->attention_rows.clear();
+  for (const BatchSlice& slice : batch) {
+    const int64_t end = kv_.length(slice.sequence);
+    for (int64_t p = end - static_cast<int64_t>(slice.tokens.size()); p < end; ++p)
+      act_->attention_rows.push_back({.block_table = kv_.block_table(slice.sequence), .position = p});
+  }
+}
+
+// Every rank copies the rows it owns; the others contribute zero bits, so the integer sum is the row itself.
+void CpuModel::embed(std::span<const BatchSlice> batch, int64_t rows) {
+  const PackedMatrix& table = weights_.embedding_rows();
+  const auto flat = act_->residual.flat(rows);
+  std::fill(flat.begin(), flat.end(), 0.0f);
+  int64_t row = 0;
+  for (const BatchSlice& slice : batch)
+    for (TokenId token : slice.tokens) {
+      CHECK(token.value() >= 0 && token.value() < config_.vocab_size, "token {} of {}", token.value(),
+            config_.vocab_size);
+      if (plan_.vocab.contains(token.value()))
+        table.copy_row(token.value() - plan_.vocab.begin,
+                       flat.subspan(static_cast<size_t>(row * act_->residual.stride),
+                                    static_cast<size_t>(config_.hidden_size)));
+      ++row;
+    }
+  if (collectives_->size() > 1)
+    collectives_->all_reduce_sum(std::span(reinterpret_cast<uint64_t*>(flat.data()), flat.size() / 2));
+}
+
+void CpuModel::attention_block(int64_t layer, std::span<const BatchSlice> batch, int64_t rows) {
+  const LayerWeights& w = weights_.layers[static_cast<size_t>(layer)];
+  const auto x = act_->residual.rows(rows), normed = act_->normed.rows(rows), qkv = act_->qkv.rows(rows);
+  rms_norm(x, w.attention_norm, static_cast<float>(config_.rms_norm_eps), normed);
+  matmul(pool_, matmul_scratch_, normed, w.qkv, qkv);
+  add_bias(qkv, w.qkv_bias);
+  prepare_heads(layer, batch);
+
+  const auto q = act_->qkv.slice(rows, 0, plan_.query_heads.size() * config_.head_dim);
+  const AttentionShape shape{.heads = plan_.query_heads.size(),
+                             .first_head = plan_.query_heads.begin,
+                             .first_kv_head = plan_.kv_heads.begin,
+                             .heads_per_kv = config_.heads_per_kv_head()};
+  const auto attended = act_->attended.rows(rows), partial = act_->partial.rows(rows);
+  attention(pool_, attention_scratch_, q, storage_.layer(layer), shape, act_->attention_rows, attended);
+  matmul(pool_, matmul_scratch_, attended, w.o, partial);
+  sum_over_ranks(partial);
+  add_bias(partial, w.o_bias);
+  add_rows(x, partial);
+}
+
+// Normalises (Qwen3) and rotates q and k in place, then writes k and v to the cache.
+void CpuModel::prepare_heads(int64_t layer, std::span<const BatchSlice> batch) {
+  const LayerWeights& w = weights_.layers[static_cast<size_t>(layer)];
+  const int64_t d = config_.head_dim, q_heads = plan_.query_heads.size(), kv_heads = plan_.kv_heads.size();
+  const auto epsilon = static_cast<float>(config_.rms_norm_eps);
+  const KvLayerView keys_and_values = storage_.layer(layer);
+  const auto heads_of = [&](float* first, int64_t count) { return TensorView<float, 2>(first, {count, d}); };
+  int64_t row = 0;
+  for (const BatchSlice& slice : batch) {
+    const auto count = static_cast<int64_t>(slice.tokens.size());
+    const int64_t first = kv_.length(slice.sequence) - count;
+    for (int64_t i = 0; i < count; ++i, ++row) {
+      float* q = act_->qkv.data.data() + row * act_->qkv.stride;
+      float* k = q + q_heads * d;
+      float* v = k + kv_heads * d;
+      if (config_.qk_norm) {
+        rms_norm(heads_of(q, q_heads), w.q_norm, epsilon, heads_of(q, q_heads));
+        rms_norm(heads_of(k, kv_heads), w.k_norm, epsilon, heads_of(k, kv_heads));
+      }
+      const auto size = static_cast<size_t>(d);
+      const KvSlot at = kv_.slot(slice.sequence, first + i);
+      for (int64_t h = 0; h < q_heads; ++h) rope_.rotate({q + h * d, size}, first + i);
+      for (int64_t h = 0; h < kv_heads; ++h) {
+        rope_.rotate({k + h * d, size}, first + i);
+        store_kv(keys_and_values, at.block, at.slot, h, {k + h * d, size}, {v + h * d, size});
+      }
+    }
+  }
+}
+
+void CpuModel::mlp_block(int64_t layer, int64_t rows) {
+  const LayerWeights& w = weights_.layers[static_cast<size_t>(layer)];
+  const auto x = act_->residual.rows(rows), normed = act_->normed.rows(rows),
+             partial = act_->partial.rows(rows);
+  const int64_t columns = plan_.mlp_columns.size();
+  const auto gate = act_->gate_up.slice(rows, 0, columns), up = act_->gate_up.slice(rows, columns, columns);
+  rms_norm(x, w.mlp_norm, static_cast<float>(config_.rms_norm_eps), normed);
+  matmul(pool_, matmul_scratch_, normed, w.gate_up, act_->gate_up.rows(rows));
+  add_bias(act_->gate_up.rows(rows), w.gate_up_bias);
+  silu_mul(pool_, gate, up, columns);
+  matmul(pool_, matmul_scratch_, gate, w.down, partial);
+  sum_over_ranks(partial);
+  add_bias(partial, w.down_bias);
+  add_rows(x, partial);
+}
+
+// The tree over ranks continues the tree over this rank's leaves.
+void CpuModel::sum_over_ranks(TensorView<float, 2> partial) {
+  if (collectives_->size() > 1) collectives_->all_reduce_sum(act_->partial.flat(partial.extent(0)));
+}
+
+}  // namespace outrider

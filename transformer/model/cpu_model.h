@@ -1,0 +1,59 @@
+// The model on the CPU.
+#pragma once
+
+#include <filesystem>
+#include <memory>
+
+#include "transformer/kv/cpu_kv_storage.h"
+#include "transformer/model/model.h"
+#include "transformer/model/weights.h"
+#include "transformer/ops/cpu/cpu_ops.h"
+
+namespace outrider {
+
+class CpuModel final : public Model {
+ public:
+  static Result<std::unique_ptr<Model>> load(const std::filesystem::path& directory,
+                                             const ModelOptions& options, Collectives& collectives);
+  ~CpuModel() override;
+
+  Result<LogitsShard> forward(std::span<const BatchSlice> batch) override;
+
+  KvCache& kv() override { return kv_; }
+  const ModelConfig& config() const override { return config_; }
+  int64_t max_positions() const override { return max_positions_; }
+  int64_t max_rows() const override { return options_.max_rows; }
+  int64_t max_logit_rows() const override { return options_.max_logit_rows; }
+  int64_t weight_bytes() const override { return weights_.bytes; }
+  int threads() const override { return pool_.size(); }
+  std::string isa() const override { return isa_name(); }
+
+ private:
+  struct Activations;  // [rows, ...], planned at start-up
+
+  CpuModel(ModelConfig config, const ModelOptions& options, Weights weights, Collectives& collectives,
+           std::unique_ptr<CpuKvStorage> storage, int64_t kv_blocks);
+
+  void locate_rows(std::span<const BatchSlice> batch);
+  void embed(std::span<const BatchSlice> batch, int64_t rows);
+  void attention_block(int64_t layer, std::span<const BatchSlice> batch, int64_t rows);
+  void mlp_block(int64_t layer, int64_t rows);
+  void prepare_heads(int64_t layer, std::span<const BatchSlice> batch);
+  void sum_over_ranks(TensorView<float, 2> partial);
+
+  ModelConfig config_;
+  ModelOptions options_;
+  ShardPlan plan_;
+  Weights weights_;
+  CpuKvStorage& storage_;  // of kv_
+  KvCache kv_;
+  int64_t max_positions_;
+  ThreadPool pool_;
+  Collectives* collectives_;
+  RopeTable rope_;
+  MatmulScratch matmul_scratch_;
+  AttentionScratch attention_scratch_;
+  std::unique_ptr<Activations> act_;
+};
+
+}  // namespace outrider

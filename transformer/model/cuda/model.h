@@ -1,0 +1,96 @@
+// The model on one CUDA device. Decode and verify steps are captured as one graph for each number of rows.
+#pragma once
+
+#include <filesystem>
+#include <map>
+#include <memory>
+
+#include "base/cuda.h"
+#include "comm/device_group.h"
+#include "transformer/kv/cuda_kv_storage.h"
+#include "transformer/model/cuda/batch_inputs.h"
+#include "transformer/model/cuda/weights.h"
+#include "transformer/model/model.h"
+
+namespace outrider::cuda {
+
+// Logits that stay on the device, for verification there.
+struct DeviceLogits {
+  float* data = nullptr;  // [rows, stride]; ready when `stream` is
+  int64_t rows = 0;
+  int64_t stride = 0;
+  StreamView stream;
+};
+
+class CudaModel final : public Model {
+ public:
+  static Result<std::unique_ptr<Model>> load(const std::filesystem::path& directory,
+                                             const ModelOptions& options, Collectives& collectives);
+  // Noise instead of weights, in bf16 or as options.weight_format says.
+  static Result<std::unique_ptr<CudaModel>> of_noise(const ModelConfig& config, const ModelOptions& options,
+                                                     Collectives& collectives);
+  ~CudaModel() override;
+
+  Result<LogitsShard> forward(std::span<const BatchSlice> batch) override;
+  Result<LogitsShard> forward_in_place(std::span<const BatchSlice> batch) override;
+  DeviceGroup* device_group() override { return group_.get(); }
+  // The same without the copy to the host; does not wait.
+  Result<DeviceLogits> forward_on_device(std::span<const BatchSlice> batch);
+
+  std::unique_ptr<TokenRunner> make_runner(int64_t vocab_size) override;
+
+  KvCache& kv() override { return kv_; }
+  const ModelConfig& config() const override { return config_; }
+  int64_t max_positions() const override { return max_positions_; }
+  int64_t max_rows() const override { return options_.max_rows; }
+  int64_t max_logit_rows() const override { return options_.max_logit_rows; }
+  int64_t weight_bytes() const override { return weights_.bytes; }
+  std::string isa() const override { return "cuda " + device_.arch(); }
+
+  // Steps of up to this many rows are graphs, when the sums over ranks can be captured and every row yields
+  // logits.
+  static constexpr int64_t kGraphRows = 16;
+
+ private:
+  friend class CudaTokenRunner;  // queues passes of its own
+
+  struct Activations;  // device memory, planned at start-up
+  struct Plan;         // what a model will take, before it takes it
+
+  CudaModel(const Plan& plan, const ModelOptions& options, Collectives& collectives,
+            std::unique_ptr<Stream> stream, DeviceWeights weights, std::unique_ptr<DeviceKvStorage> storage);
+
+  void warm_up();
+  void capture_graphs();
+  bool is_split() const { return group_->size() > 1; }
+  float* logits() const;
+  // queue_forward, as a graph where there is one.
+  void queue_pass(int64_t rows, int64_t logit_rows);
+  void queue_forward(int64_t rows, int64_t logit_rows);
+  void queue_embedding(int64_t rows);
+  // rows: of arguments.added.
+  void queue_sum_and_norm(const NormArguments& arguments, int64_t rows);
+  void queue_norm(int64_t rows, const float* added, const float* bias, const float* weight);
+  void queue_attention(int64_t layer, int64_t rows);
+  void queue_mlp(int64_t layer, int64_t rows);
+  void multiply(int64_t rows, const void* x, int64_t x_stride, const DeviceMatrix& weight, float* out,
+                int64_t out_stride);
+
+  ModelConfig config_;
+  ModelOptions options_;
+  ShardPlan plan_;
+  int64_t max_positions_;
+  DeviceInfo device_;
+  std::unique_ptr<Stream> stream_;
+  DeviceWeights weights_;
+  DeviceKvStorage& storage_;  // of kv_
+  KvCache kv_;
+  AttentionTiles tiles_;
+  BatchInputs inputs_;
+  std::unique_ptr<DeviceGroup> group_;   // sums partial results over the ranks
+  DeviceBuffer<float> cosines_, sines_;  // [positions, head_dim / 2]
+  std::unique_ptr<Activations> act_;
+  std::map<int64_t, std::unique_ptr<Graph>> graphs_;  // by rows
+};
+
+}  // namespace outrider::cuda

@@ -1,0 +1,268 @@
+#include "transformer/model/cuda/weights.h"
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <cstring>
+#include <optional>
+
+#include "transformer/files/quantized_file.h"
+#include "transformer/model/weights.h"
+
+namespace outrider::cuda {
+namespace {
+
+constexpr int64_t kStagingBytes = int64_t{16} << 20;  // of each of two: long enough to hide a copy's start
+
+Slices slices_of(WeightType type, int64_t k, const std::vector<int64_t>& leaf_ends) {
+  return leaf_ends.empty() ? even_slices(k, step_columns(type))
+                           : slices_from_ends(leaf_ends, step_columns(type));
+}
+
+DeviceBuffer<float> to_device(std::span<const float> values, StreamView stream) {
+  DeviceBuffer<float> buffer(static_cast<int64_t>(values.size()));
+  copy(buffer.data(), values.data(), buffer.size(), stream);
+  stream.synchronize();  // the host vector goes away
+  return buffer;
+}
+
+bool is_stored_as(const TensorInfo& tensor, WeightType type) {
+  return is_quantized(type) ? tensor.dtype == stored_dtype(type)
+                            : tensor.dtype == (type == WeightType::kBFloat16 ? Dtype::kBF16 : Dtype::kF32);
+}
+
+// The type in which rows of a tensor travel to a matrix of `type`: as it, or as the numbers to be quantised.
+WeightType staged_type(const TensorInfo& tensor, WeightType type) {
+  if (!is_quantized(type) || is_stored_as(tensor, type)) return type;
+  return tensor.dtype == Dtype::kBF16 ? WeightType::kBFloat16 : WeightType::kFloat32;
+}
+
+// Row `row` of a part, as elements of `type`.
+void stage_row(const TensorPart& part, int64_t row, WeightType type, std::byte* to) {
+  const TensorInfo& tensor = *part.tensor;
+  const int64_t count = part.columns.size();
+  if (is_stored_as(tensor, type)) {
+    const int64_t stored_row = static_cast<int64_t>(tensor.data.size()) / tensor.shape[0];
+    CHECK(type != WeightType::kInt4 || part.columns.begin % 2 == 0, "column {}", part.columns.begin);
+    std::memcpy(
+        to, tensor.data.data() + (part.rows.begin + row) * stored_row + row_bytes(type, part.columns.begin),
+        static_cast<size_t>(row_bytes(type, count)));
+    return;
+  }
+  CHECK(!is_quantized(type), "the device quantises");
+  const int64_t first = (part.rows.begin + row) * tensor.shape[1] + part.columns.begin;
+  for (int64_t i = 0; i < count; ++i) {
+    const float value = tensor_element(tensor, first + i);
+    if (type == WeightType::kFloat32)
+      std::memcpy(to + i * 4, &value, 4);
+    else
+      reinterpret_cast<bf16*>(to)[i] = to_bf16(value);
+  }
+}
+
+// The scales of a row of codes that this rank has.
+void stage_scales(const TensorPart& part, int64_t row, int64_t count, std::byte* to) {
+  const TensorInfo& scales = *part.scales;
+  const int64_t first = (part.rows.begin + row) * scales.shape[1] + part.first_group;
+  std::memcpy(to, scales.data.data() + first * 2, static_cast<size_t>(count) * 2);
+}
+
+class Uploader {
+ public:
+  Uploader(int64_t total_bytes, StreamView stream, const LoadProgress& progress)
+      : total_(total_bytes), stream_(stream), progress_(progress) {}
+  ~Uploader() {
+    try {
+      stream_.synchronize();           // the staging memory is still being read
+    } catch (const std::exception&) {  // the next call on the device fails as well, and says why
+    }
+  }
+
+  DeviceMatrix matrix(WeightType type, const MatrixSource& source);
+  std::shared_ptr<void> staging() const { return staging_; }
+
+ private:
+  struct Staging {
+    PinnedBuffer<std::byte> host{kStagingBytes};
+    DeviceBuffer<std::byte> device{kStagingBytes};
+    Event free;
+    bool used = false;
+  };
+
+  void upload(const TensorPart& part, int64_t first_row, const MatrixView& to);
+
+  int64_t done_ = 0, total_ = 0;  // bytes of matrices in the files
+  StreamView stream_;
+  const LoadProgress& progress_;
+  std::shared_ptr<std::array<Staging, 2>> staging_ = std::make_shared<std::array<Staging, 2>>();
+  size_t next_ = 0;
+};
+
+DeviceMatrix Uploader::matrix(WeightType type, const MatrixSource& source) {
+  DeviceMatrix matrix(type, source.n(), slices_of(type, source.k(), source.leaf_ends));
+  int64_t row = 0;
+  for (const TensorPart& part : source.parts) {
+    upload(part, row, matrix.view());
+    row += part.rows.size();
+  }
+  return matrix;
+}
+
+void Uploader::upload(const TensorPart& part, int64_t first_row, const MatrixView& to) {
+  const WeightType staged = staged_type(*part.tensor, to.type);
+  const int64_t bytes_of_row = row_bytes(staged, part.columns.size());
+  const int64_t scales = is_quantized(staged) ? to.groups() : 0;
+  if (bytes_of_row == 0) return;
+  const int64_t rows_at_once = (kStagingBytes - 1) / (bytes_of_row + scales * 2);  // 1: for the scales' place
+  CHECK(rows_at_once > 0, "a row of {} bytes", bytes_of_row);
+  const auto stored_row = part.tensor->data.size() / static_cast<size_t>(part.tensor->shape[0]);
+  for (int64_t row = 0; row < part.rows.size(); row += rows_at_once) {
+    const int64_t rows = std::min(rows_at_once, part.rows.size() - row);
+    Staging& s = (*staging_)[next_ ^= 1];
+    if (s.used) s.free.synchronize();
+    const int64_t scales_at = round_up(rows * bytes_of_row, 2);
+    for (int64_t r = 0; r < rows; ++r) {
+      stage_row(part, row + r, staged, s.host.data() + r * bytes_of_row);
+      if (scales > 0) stage_scales(part, row + r, scales, s.host.data() + scales_at + r * scales * 2);
+    }
+    copy(s.device.data(), s.host.data(), scales_at + rows * scales * 2, stream_);
+    if (staged == to.type)
+      pack_rows(stream_, to, first_row + row, rows, s.device.data());
+    else
+      quantize_rows(stream_, to, first_row + row, rows, staged, s.device.data());
+    if (scales > 0)
+      pack_scales(stream_, to, first_row + row, rows,
+                  reinterpret_cast<const bf16*>(s.device.data() + scales_at));
+    s.free.record(stream_);
+    s.used = true;
+    release_pages(part.tensor->data.subspan(static_cast<size_t>(part.rows.begin + row) * stored_row,
+                                            static_cast<size_t>(rows) * stored_row));
+    done_ += part.bytes(rows);
+    if (progress_) progress_(std::min(done_, total_), total_);
+  }
+}
+
+void count_bytes(DeviceWeights& weights) {
+  weights.bytes = weights.head.bytes() + weights.embedding.bytes();
+  for (const DeviceLayer& l : weights.layers)
+    weights.bytes += l.qkv.bytes() + l.o.bytes() + l.gate_up.bytes() + l.down.bytes();
+}
+
+}  // namespace
+
+Result<DeviceWeightTypes> device_weight_types(const WeightMap& map, WeightFormat format) {
+  const WeightType numbers = map.all_bf16 ? WeightType::kBFloat16 : WeightType::kFloat32;
+  std::optional<WeightType> vocabulary, layers;
+  // All matrices of a kind are alike.
+  const auto add = [&](MatrixKind kind, std::optional<WeightType>& type,
+                       const MatrixSource& source) -> Status {
+    ASSIGN_OR_RETURN(const WeightType own, weight_type(source, format, kind, numbers));
+    if (type.value_or(own) != own)
+      return unsupported(
+          fmt::format("{} would be {} and other matrices {}; quantise the original model again",
+                      source.parts.front().tensor->name, weight_type_name(own), weight_type_name(*type)));
+    type = own;
+    return {};
+  };
+  RETURN_IF_ERROR(add(MatrixKind::kVocabulary, vocabulary, map.head));
+  if (map.embedding) RETURN_IF_ERROR(add(MatrixKind::kVocabulary, vocabulary, *map.embedding));
+  for (const LayerSources& l : map.layers)
+    for (const MatrixSource* source : {&l.qkv, &l.o, &l.gate_up, &l.down})
+      RETURN_IF_ERROR(add(MatrixKind::kLayer, layers, *source));
+  const DeviceWeightTypes types{layers.value_or(*vocabulary), *vocabulary};
+  if (types.activation() != activation_type(types.vocabulary))
+    return unsupported(fmt::format("{} is {} and the layers are {}; quantise the original model again",
+                                   map.head.parts.front().tensor->name, weight_type_name(types.vocabulary),
+                                   weight_type_name(types.layers)));
+  return types;
+}
+
+DeviceWeightTypes device_weight_types(WeightFormat format) {
+  if (format == WeightFormat::kAuto) format = WeightFormat::kBFloat16;
+  return {weight_type(format, MatrixKind::kLayer), weight_type(format, MatrixKind::kVocabulary)};
+}
+
+int64_t device_weight_bytes(const ModelConfig& c, const ShardPlan& plan, const DeviceWeightTypes& types) {
+  const int64_t q = plan.query_heads.size() * c.head_dim, kv = plan.kv_heads.size() * c.head_dim;
+  const int64_t columns = plan.mlp_columns.size();
+  const auto bytes_as = [](WeightType type, int64_t n, int64_t k, const std::vector<int64_t>& ends) {
+    return DeviceMatrix::bytes_for(type, n, slices_of(type, k, ends));
+  };
+  const auto bytes = [&](int64_t n, int64_t k, const std::vector<int64_t>& ends = {}) {
+    return bytes_as(types.layers, n, k, ends);
+  };
+  const int64_t layer = bytes(q + 2 * kv, c.hidden_size) + bytes(c.hidden_size, q, plan.attention_leaf_ends) +
+                        bytes(2 * columns, c.hidden_size) + bytes(c.hidden_size, columns, plan.mlp_leaf_ends);
+  return c.num_layers * layer +
+         (c.tie_word_embeddings ? 1 : 2) * bytes_as(types.vocabulary, plan.vocab.size(), c.hidden_size, {});
+}
+
+DeviceWeights upload_weights(const WeightMap& map, const DeviceWeightTypes& types, StreamView stream,
+                             const LoadProgress& progress) {
+  DeviceWeights weights;
+  weights.types = types;
+  Uploader uploader(map.matrix_bytes(), stream, progress);
+  if (map.embedding) weights.embedding = uploader.matrix(types.vocabulary, *map.embedding);
+  weights.head = uploader.matrix(types.vocabulary, map.head);
+  weights.final_norm = to_device(read_vector(map.final_norm), stream);
+  for (const LayerSources& s : map.layers) {
+    DeviceLayer l;
+    l.attention_norm = to_device(read_vector(s.attention_norm), stream);
+    l.mlp_norm = to_device(read_vector(s.mlp_norm), stream);
+    l.q_norm = to_device(read_vector(s.q_norm), stream);
+    l.k_norm = to_device(read_vector(s.k_norm), stream);
+    l.qkv_bias = to_device(read_vector(s.qkv_bias), stream);
+    l.o_bias = to_device(read_vector(s.o_bias), stream);
+    l.gate_up_bias = to_device(read_vector(s.gate_up_bias), stream);
+    l.down_bias = to_device(read_vector(s.down_bias), stream);
+    l.qkv = uploader.matrix(types.layers, s.qkv);
+    l.o = uploader.matrix(types.layers, s.o);
+    l.gate_up = uploader.matrix(types.layers, s.gate_up);
+    l.down = uploader.matrix(types.layers, s.down);
+    weights.layers.push_back(std::move(l));
+  }
+  count_bytes(weights);
+  weights.staging = uploader.staging();
+  return weights;
+}
+
+DeviceWeights noise_weights(const ModelConfig& c, const ShardPlan& plan, const DeviceWeightTypes& types,
+                            StreamView stream) {
+  const int64_t q = plan.query_heads.size() * c.head_dim, kv = plan.kv_heads.size() * c.head_dim;
+  uint64_t seed = 0;
+  const auto matrix_as = [&](WeightType type, int64_t n, int64_t k, const std::vector<int64_t>& ends) {
+    DeviceMatrix m(type, n, slices_of(type, k, ends));
+    fill_noise(stream, m.view(), ++seed, 1.0f / std::sqrt(static_cast<float>(std::max<int64_t>(k, 1))));
+    return m;
+  };
+  const auto matrix = [&](int64_t n, int64_t k, const std::vector<int64_t>& ends = {}) {
+    return matrix_as(types.layers, n, k, ends);
+  };
+  const auto ones = [&](int64_t size) {
+    return to_device(std::vector<float>(static_cast<size_t>(size), 1.0f), stream);
+  };
+  DeviceWeights weights;
+  weights.types = types;
+  weights.head = matrix_as(types.vocabulary, plan.vocab.size(), c.hidden_size, {});
+  if (!c.tie_word_embeddings)
+    weights.embedding = matrix_as(types.vocabulary, plan.vocab.size(), c.hidden_size, {});
+  weights.final_norm = ones(c.hidden_size);
+  for (int64_t i = 0; i < c.num_layers; ++i) {
+    DeviceLayer l;
+    l.attention_norm = ones(c.hidden_size);
+    l.mlp_norm = ones(c.hidden_size);
+    if (c.qk_norm) {
+      l.q_norm = ones(c.head_dim);
+      l.k_norm = ones(c.head_dim);
+    }
+    l.qkv = matrix(q + 2 * kv, c.hidden_size);
+    l.o = matrix(c.hidden_size, q, plan.attention_leaf_ends);
+    l.gate_up = matrix(2 * plan.mlp_columns.size(), c.hidden_size);
+    l.down = matrix(c.hidden_size, plan.mlp_columns.size(), plan.mlp_leaf_ends);
+    weights.layers.push_back(std::move(l));
+  }
+  count_bytes(weights);
+  return weights;
+}
+
+}  // namespace outrider::cuda

@@ -1,0 +1,27 @@
+#include "transformer/model/model.h"
+
+#include <algorithm>
+
+#include "transformer/model/cpu_model.h"
+#include "transformer/model/cuda_backend.h"
+#include "transformer/model/token_runner.h"
+
+namespace outrider {
+
+Result<std::unique_ptr<Model>> Model::load(const std::filesystem::path& directory,
+                                           const ModelOptions& options, Collectives& collectives) {
+  CHECK(collectives.size() == options.shard.tp_size && collectives.rank() == options.shard.tp_rank,
+        "collectives of rank {} of {}, shard {} of {}", collectives.rank(), collectives.size(),
+        options.shard.tp_rank, options.shard.tp_size);
+  if (options.device.kind == Device::Kind::kCuda) return load_cuda_model(directory, options, collectives);
+  return CpuModel::load(directory, options, collectives);
+}
+
+std::unique_ptr<TokenRunner> Model::make_runner(int64_t) { return nullptr; }
+
+int64_t planned_positions(const ModelConfig& config, const ModelOptions& options) {
+  return options.max_positions > 0 ? std::min(options.max_positions, config.max_position_embeddings)
+                                   : config.max_position_embeddings;
+}
+
+}  // namespace outrider

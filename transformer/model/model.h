@@ -1,0 +1,88 @@
+// A decoder-only transformer, or one tensor-parallel shard of it: tokens in, logits out. It knows nothing of
+// requests, drafts or epochs. One owner thread; under tensor parallelism every rank calls forward() with the
+// same batch at the same time. Model::load picks the back-end.
+#pragma once
+
+#include <filesystem>
+#include <functional>
+#include <memory>
+#include <span>
+#include <string>
+
+#include "base/status.h"
+#include "comm/collectives.h"
+#include "transformer/files/model_config.h"
+#include "transformer/files/weight_format.h"
+#include "transformer/kv/kv_cache.h"
+#include "transformer/model/batch.h"
+#include "transformer/model/load_progress.h"
+#include "transformer/model/logits.h"
+#include "transformer/model/shard.h"
+
+namespace outrider {
+
+namespace cuda {
+class DeviceGroup;
+}
+
+class TokenRunner;
+
+struct Device {
+  enum class Kind : uint8_t { kCpu, kCuda } kind = Kind::kCpu;
+  int index = 0;  // of a CUDA device
+  bool operator==(const Device&) const = default;
+};
+
+struct ModelOptions {
+  Device device;
+  Shard shard;
+  int threads = 1;                              // at most
+  int64_t bytes_per_thread = int64_t{2} << 20;  // a thread with fewer weights to read is not worth waking
+  bool spin = false;                            // see ThreadPool
+  int64_t max_rows = 256;                       // tokens in one forward
+  int64_t max_logit_rows = 64;
+  int64_t max_positions = 0;  // longest sequence; 0: what the model supports
+  int64_t run_sequences = 0;  // for how many at a time make_runner() plans; 0: there is no runner
+  int64_t kv_tokens = 0;      // capacity of the cache in tokens, over all sequences; 0: one longest sequence
+  enum class Kv : uint8_t { kAuto, kFloat32, kBFloat16 } kv = Kv::kAuto;  // auto: fp32 with fp32 weights
+  WeightFormat weight_format = WeightFormat::kAuto;
+  bool overlap_kernels = true;  // a device starts a kernel while the one before it ends; no bit depends on it
+  LoadProgress progress;
+  std::function<void(const std::string&)> notice;  // what a device is asked for, before it is
+};
+
+class Model {
+ public:
+  static Result<std::unique_ptr<Model>> load(const std::filesystem::path& directory,
+                                             const ModelOptions& options, Collectives& collectives);
+  virtual ~Model() = default;
+
+  // Appends every slice to its sequence's KV and returns the logits of the last logit_rows tokens of each
+  // slice, in batch order. kResourceExhausted (no KV blocks) leaves every sequence as it was.
+  virtual Result<LogitsShard> forward(std::span<const BatchSlice> batch) = 0;
+
+  // The same, with logits that stay where they were computed (LogitsShard::device_stream), for a verifier
+  // there. Does not wait for a device.
+  virtual Result<LogitsShard> forward_in_place(std::span<const BatchSlice> batch) { return forward(batch); }
+  // What connects the devices of the ranks; null where the model computes on the host.
+  virtual cuda::DeviceGroup* device_group() { return nullptr; }
+
+  // Draws tokens with ids below `vocab_size` where the logits are (token_runner.h); null where that is the
+  // host. One for a model, made at start-up.
+  virtual std::unique_ptr<TokenRunner> make_runner(int64_t vocab_size);
+
+  virtual KvCache& kv() = 0;
+  virtual const ModelConfig& config() const = 0;
+  virtual int64_t max_positions() const = 0;
+  virtual int64_t max_rows() const = 0;
+  virtual int64_t max_logit_rows() const = 0;
+  virtual int64_t weight_bytes() const = 0;
+  virtual int threads() const { return 1; }  // that a pass keeps busy on the host
+  // The kernels in use, e.g. "avx512_bf16" or "cuda sm_90": bits are promised within one of them.
+  virtual std::string isa() const = 0;
+};
+
+// The longest sequence that these options allow for this model.
+int64_t planned_positions(const ModelConfig& config, const ModelOptions& options);
+
+}  // namespace outrider

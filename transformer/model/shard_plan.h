@@ -1,0 +1,25 @@
+// What one tp_rank computes of a model: pure arithmetic on its sizes, the same for every back-end.
+#pragma once
+
+#include <vector>
+
+#include "transformer/files/model_config.h"
+#include "transformer/model/shard.h"
+
+namespace outrider {
+
+// Which heads and columns a rank computes. Query heads and columns follow the leaves of shard.h; a KV head is
+// held by every rank whose query heads read it.
+struct ShardPlan {
+  ShardPlan(const ModelConfig& config, Shard shard);
+
+  Shard shard;
+  IndexRange query_heads;
+  IndexRange kv_heads;
+  IndexRange mlp_columns;  // of intermediate_size
+  IndexRange vocab;
+  std::vector<int64_t> attention_leaf_ends;  // along this rank's attention output, in columns
+  std::vector<int64_t> mlp_leaf_ends;        // along this rank's part of the intermediate activations
+};
+
+}  // namespace outrider

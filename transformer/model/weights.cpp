@@ -1,0 +1,157 @@
+#include "transformer/model/weights.h"
+
+#include <algorithm>
+#include <array>
+
+#include "transformer/files/quantized_file.h"
+#include "transformer/files/weight_map.h"
+#include "transformer/ops/cpu/pack.h"
+
+namespace outrider {
+namespace {
+
+class Packer {
+ public:
+  Packer(const WeightMap& map, const WeightOptions& options, ThreadPool& pool)
+      : float_type_(map.all_bf16 ? WeightType::kBFloat16 : WeightType::kFloat32),
+        total_(map.matrix_bytes()),
+        options_(options),
+        pool_(pool) {}
+
+  Result<PackedMatrix> matrix(MatrixKind kind, const MatrixSource& source);
+  Result<LayerWeights> layer(const LayerSources& sources);
+
+ private:
+  Result<WeightType> type_of(MatrixKind kind, const MatrixSource& source) const;
+  void pack(const std::vector<TensorPart>& parts, PackedMatrix& to);
+  void advance(int64_t bytes);
+
+  const WeightType float_type_;
+  int64_t done_ = 0, total_ = 0;  // bytes of matrices in the files
+  const WeightOptions& options_;
+  ThreadPool& pool_;
+};
+
+void Packer::advance(int64_t bytes) {
+  done_ += bytes;
+  if (options_.progress) options_.progress(std::min(done_, total_), total_);
+}
+
+Result<WeightType> Packer::type_of(MatrixKind kind, const MatrixSource& source) const {
+  ASSIGN_OR_RETURN(const WeightType type, weight_type(source, options_.format, kind, float_type_));
+  if (type != WeightType::kFloat8) return type;
+  return unsupported(fmt::format(
+      "{}: fp8 weights are for CUDA devices; use --device cuda, or int8 of the original model",
+      options_.format == WeightFormat::kAuto ? source.parts.front().tensor->name : "--weight-format fp8"));
+}
+
+Result<PackedMatrix> Packer::matrix(MatrixKind kind, const MatrixSource& source) {
+  ASSIGN_OR_RETURN(const WeightType type, type_of(kind, source));
+  std::vector<int64_t> leaves = source.leaf_ends;
+  if (leaves.empty()) leaves = {source.k()};
+  PackedMatrix packed(type, source.n(), source.k(), leaves);
+  pack(source.parts, packed);
+  return packed;
+}
+
+void Packer::pack(const std::vector<TensorPart>& parts, PackedMatrix& to) {
+  std::vector<SourceRow> rows;
+  rows.reserve(static_cast<size_t>(round_up(to.n(), kTileColumns)));
+  for (const TensorPart& part : parts)
+    for (int64_t r = 0; r < part.rows.size(); ++r) rows.push_back(source_row(part, r));
+  rows.resize(static_cast<size_t>(round_up(to.n(), kTileColumns)));
+  pool_.parallel_for(to.tiles(), 4, [&](int64_t begin, int64_t end) {
+    for (int64_t tile = begin; tile < end; ++tile) {
+      std::array<SourceRow, kTileColumns> of_tile;
+      std::copy_n(rows.begin() + tile * kTileColumns, kTileColumns, of_tile.begin());
+      pack_tile(to, tile, of_tile);
+    }
+  });
+  for (const TensorPart& part : parts) {
+    const auto width = part.tensor->data.size() / static_cast<size_t>(part.tensor->shape[0]);
+    release_pages(part.tensor->data.subspan(static_cast<size_t>(part.rows.begin) * width,
+                                            static_cast<size_t>(part.rows.size()) * width));
+    advance(part.bytes(part.rows.size()));
+  }
+}
+
+Result<LayerWeights> Packer::layer(const LayerSources& s) {
+  LayerWeights w{.attention_norm = read_vector(s.attention_norm),
+                 .mlp_norm = read_vector(s.mlp_norm),
+                 .q_norm = read_vector(s.q_norm),
+                 .k_norm = read_vector(s.k_norm),
+                 .qkv_bias = read_vector(s.qkv_bias),
+                 .o_bias = read_vector(s.o_bias),
+                 .gate_up_bias = read_vector(s.gate_up_bias),
+                 .down_bias = read_vector(s.down_bias)};
+  ASSIGN_OR_RETURN(w.qkv, matrix(MatrixKind::kLayer, s.qkv));
+  ASSIGN_OR_RETURN(w.o, matrix(MatrixKind::kLayer, s.o));
+  ASSIGN_OR_RETURN(w.gate_up, matrix(MatrixKind::kLayer, s.gate_up));
+  ASSIGN_OR_RETURN(w.down, matrix(MatrixKind::kLayer, s.down));
+  return w;
+}
+
+}  // namespace
+
+SourceRow source_row(const TensorPart& part, int64_t row) {
+  const TensorInfo& tensor = *part.tensor;
+  const auto row_bytes = static_cast<int64_t>(tensor.data.size()) / tensor.shape[0];
+  const int64_t at = part.rows.begin + row;
+  const int64_t bits = tensor.dtype == Dtype::kU8 ? weight_bits(WeightType::kInt4) : dtype_bits(tensor.dtype);
+  SourceRow source{.data = tensor.data.data() + at * row_bytes + part.columns.begin * bits / 8,
+                   .dtype = tensor.dtype};
+  if (part.scales)
+    source.scales = part.scales->data.data() +
+                    (at * part.scales->shape[1] + part.first_group) * static_cast<int64_t>(sizeof(bf16));
+  return source;
+}
+
+WeightType weight_type(WeightFormat format, MatrixKind kind) {
+  CHECK(format != WeightFormat::kAuto, "auto names no type");
+  if (format == WeightFormat::kBFloat16) return WeightType::kBFloat16;
+  if (format == WeightFormat::kFloat8) return WeightType::kFloat8;
+  return format == WeightFormat::kInt4 && kind == MatrixKind::kLayer ? WeightType::kInt4 : WeightType::kInt8;
+}
+
+Result<WeightType> weight_type(const MatrixSource& source, WeightFormat format, MatrixKind kind,
+                               WeightType numbers) {
+  const WeightType asked = format == WeightFormat::kAuto ? numbers : weight_type(format, kind);
+  const TensorInfo& first = *source.parts.front().tensor;
+  const auto stored = stored_type(first.dtype);
+  for (const TensorPart& part : source.parts)
+    if (stored_type(part.tensor->dtype) != stored)
+      return malformed(fmt::format("{} and {} are quantised differently; quantise the original again",
+                                   first.name, part.tensor->name));
+  if (stored && format != WeightFormat::kAuto && *stored != asked)
+    return invalid_argument(
+        fmt::format("--weight-format {}: {} is stored as {}; leave the flag out, or give the original model",
+                    weight_format_name(format), first.name, weight_type_name(*stored)));
+  return stored.value_or(asked);
+}
+
+const char* weight_type_name(WeightType type) {
+  constexpr const char* kNames[]{"fp32", "bf16", "int8", "int4", "fp8"};
+  return kNames[static_cast<int>(type)];
+}
+
+Result<Weights> load_weights(TensorFiles& files, const ModelConfig& config, const ShardPlan& plan,
+                             const WeightOptions& options, ThreadPool& pool) {
+  ASSIGN_OR_RETURN(const WeightMap map, map_weights(files, config, plan));
+  Packer packer(map, options, pool);
+  Weights weights;
+  if (map.embedding) {
+    ASSIGN_OR_RETURN(weights.embedding, packer.matrix(MatrixKind::kVocabulary, *map.embedding));
+  }
+  ASSIGN_OR_RETURN(weights.head, packer.matrix(MatrixKind::kVocabulary, map.head));
+  for (const LayerSources& sources : map.layers) {
+    ASSIGN_OR_RETURN(LayerWeights w, packer.layer(sources));
+    weights.bytes += static_cast<int64_t>(w.qkv.bytes() + w.o.bytes() + w.gate_up.bytes() + w.down.bytes());
+    weights.layers.push_back(std::move(w));
+  }
+  weights.final_norm = read_vector(map.final_norm);
+  weights.bytes += static_cast<int64_t>(weights.head.bytes() + weights.embedding.bytes());
+  RETURN_IF_ERROR(files.check_unchanged());
+  return weights;
+}
+
+}  // namespace outrider

@@ -1,0 +1,65 @@
+// The parameters of one tp_rank, packed for the kernels. Only this rank's part of a file is read into memory,
+// and only once: each tensor is packed from the mapped file and its pages are given back.
+#pragma once
+
+#include <vector>
+
+#include "base/status.h"
+#include "transformer/files/model_config.h"
+#include "transformer/files/safetensors.h"
+#include "transformer/files/weight_format.h"
+#include "transformer/files/weight_map.h"
+#include "transformer/model/load_progress.h"
+#include "transformer/model/shard_plan.h"
+#include "transformer/model/thread_pool.h"
+#include "transformer/ops/cpu/pack.h"
+#include "transformer/ops/cpu/packed_matrix.h"
+
+namespace outrider {
+
+struct LayerWeights {
+  std::vector<float> attention_norm, mlp_norm;  // [hidden]
+  std::vector<float> q_norm, k_norm;            // [head_dim], Qwen3 only
+  PackedMatrix qkv;                             // [q + k + v of this rank, hidden]
+  std::vector<float> qkv_bias;
+  PackedMatrix o;  // [hidden, heads of this rank * head_dim]
+  std::vector<float> o_bias;
+  PackedMatrix gate_up;  // [2 * columns of this rank, hidden]: all gates, then all ups
+  std::vector<float> gate_up_bias;
+  PackedMatrix down;  // [hidden, columns of this rank]
+  std::vector<float> down_bias;
+};
+
+struct Weights {
+  PackedMatrix head;       // [vocabulary rows of this rank, hidden]
+  PackedMatrix embedding;  // the same rows of the embedding; empty when tied (then the head is read)
+  std::vector<float> final_norm;
+  std::vector<LayerWeights> layers;
+  int64_t bytes = 0;
+
+  const PackedMatrix& embedding_rows() const { return embedding.n() > 0 ? embedding : head; }
+};
+
+enum class MatrixKind : uint8_t { kLayer, kVocabulary };
+
+// int4 keeps the vocabulary's matrices in int8: they are a small part of the work, and every token's logits
+// are read straight from one of them. Not for kAuto.
+WeightType weight_type(WeightFormat format, MatrixKind kind);
+// Of a mapped matrix: as stored, else as asked for, else `numbers`. An error if it is stored in another
+// format than is asked for.
+Result<WeightType> weight_type(const MatrixSource& source, WeightFormat format, MatrixKind kind,
+                               WeightType numbers);
+const char* weight_type_name(WeightType type);  // "int8"
+
+// Row `row` of a mapped part.
+SourceRow source_row(const TensorPart& part, int64_t row);
+
+struct WeightOptions {
+  WeightFormat format = WeightFormat::kAuto;
+  LoadProgress progress;
+};
+
+Result<Weights> load_weights(TensorFiles& files, const ModelConfig& config, const ShardPlan& plan,
+                             const WeightOptions& options, ThreadPool& pool);
+
+}  // namespace outrider

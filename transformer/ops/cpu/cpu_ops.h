@@ -1,0 +1,120 @@
+// Every CPU op of the forward pass, with formula and shapes. All arithmetic is fp32.
+//
+// Contract: a row of any output depends on that row of the inputs alone. Neither the number of rows, nor how
+// the work is split over threads, nor which columns this rank owns, changes one bit. Each op is compiled for
+// several instruction sets; bits are promised within one of them (isa_name).
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "base/bfloat16.h"
+#include "base/tensor_view.h"
+#include "transformer/kv/kv_shape.h"
+#include "transformer/model/thread_pool.h"
+#include "transformer/ops/cpu/isa.h"
+#include "transformer/ops/cpu/packed_matrix.h"
+
+namespace outrider {
+
+// Rows of activations are padded to a multiple of this many floats, and the padding holds zeros or garbage
+// that no result reads; vector code may touch it.
+constexpr int64_t kRowPadding = 16;
+
+// Scratch of matmul: the inputs rounded or quantised the way the weights want them. One per model.
+struct MatmulScratch {
+  Buffer<uint32_t> words;
+  Buffer<float> scales;
+  Buffer<int32_t> offsets;
+};
+
+// out[m, n] = sum over k of x[m, k] * weight[n, k], leaf by leaf, leaves added in one balanced tree.
+// x [M, k], out [M, n]. With bf16 weights x is rounded to bf16 first; with int8 or int4 weights to int8, one
+// scale per row and group of columns.
+void matmul(ThreadPool& pool, MatmulScratch& scratch, TensorView<const float, 2> x,
+            const PackedMatrix& weight, TensorView<float, 2> out);
+
+// out[m, :] = x[m, :] / sqrt(mean(x[m, :]^2) + epsilon) * weight       (Zhang & Sennrich 2019)
+void rms_norm(TensorView<const float, 2> x, std::span<const float> weight, float epsilon,
+              TensorView<float, 2> out);
+
+// Rotary embedding (Su et al. 2021), halves convention: pair (i, i + d/2) turns by position * frequency[i].
+class RopeTable {
+ public:
+  RopeTable() = default;
+  // frequencies: one per pair, head_dim / 2 of them.
+  RopeTable(std::span<const float> frequencies, int64_t positions);
+  // Rotates one head in place.
+  void rotate(std::span<float> head, int64_t position) const;
+
+ private:
+  int64_t pairs_ = 0;
+  Buffer<float> cos_, sin_;  // [positions, pairs]
+};
+
+// gate[m, i] = silu(gate[m, i]) * up[m, i], for i < n.
+void silu_mul(ThreadPool& pool, TensorView<float, 2> gate, TensorView<const float, 2> up, int64_t n);
+
+// x[m, :] += y[m, :]; x[m, :] += bias, where there is one.
+void add_rows(TensorView<float, 2> x, TensorView<const float, 2> y);
+void add_bias(TensorView<float, 2> x, std::span<const float> bias);
+
+// One layer's keys and values, paged. A block holds kBlockTokens consecutive positions of one sequence:
+//   keys   [block][kv_head][head_dim][kBlockTokens]            (tokens are the vector lanes of a score)
+//   values [block][kv_head][kBlockTokens][round_up(head_dim, 16)]
+struct KvLayerView {
+  KvType type = KvType::kFloat32;
+  std::byte* keys = nullptr;
+  std::byte* values = nullptr;
+  int64_t kv_heads = 0;
+  int64_t head_dim = 0;
+  int64_t value_stride() const { return round_up(head_dim, 16); }
+};
+
+// Writes key and value of one token and one head; block_slot = position % kBlockTokens.
+void store_kv(const KvLayerView& layer, int64_t block, int64_t block_slot, int64_t kv_head,
+              std::span<const float> key, std::span<const float> value);
+
+// One query row: attends to positions [0, position] through its sequence's block table.
+struct AttentionRow {
+  const int32_t* block_table = nullptr;  // block of positions [16 i, 16 i + 16)
+  int64_t position = 0;
+};
+
+struct AttentionShape {
+  int64_t heads = 0;          // query heads of this rank
+  int64_t first_head = 0;     // index of its first query head in the whole model
+  int64_t first_kv_head = 0;  // index of its first KV head
+  int64_t heads_per_kv = 1;
+};
+
+// Room for the scores of a few queries a thread, and the list of what they do.
+class AttentionScratch {
+ public:
+  static constexpr int kQueries = 16;  // that go over keys and values together
+
+  // Rows [row, row + rows) of one text with query heads [head, head + heads) of this rank.
+  struct Job {
+    int64_t row = 0, rows = 0, kv_head = 0, head = 0, heads = 0;
+  };
+  std::vector<Job> jobs;
+
+  AttentionScratch() = default;
+  AttentionScratch(int threads, int64_t max_positions, int64_t head_dim);
+  std::span<float> of_thread(int64_t part) {
+    return buffer_.span().subspan(static_cast<size_t>(part * stride_), static_cast<size_t>(stride_));
+  }
+
+ private:
+  int64_t stride_ = 0;
+  Buffer<float> buffer_;
+};
+
+// out[m, h, :] = softmax(q[m, h, :] . K / sqrt(head_dim)) V. q and out [M, heads * head_dim]. Positions are
+// reduced in absolute order, 16 lanes by position % 16.
+void attention(ThreadPool& pool, AttentionScratch& scratch, TensorView<const float, 2> q,
+               const KvLayerView& layer, const AttentionShape& shape, std::span<const AttentionRow> rows,
+               TensorView<float, 2> out);
+
+}  // namespace outrider

@@ -1,0 +1,195 @@
+// Chooses the kernels, prepares the inputs once, splits the tiles over the threads and adds the leaves.
+#include <algorithm>
+#include <cstring>
+
+#include "transformer/ops/cpu/cpu_ops.h"
+#include "transformer/ops/cpu/matmul_inputs.h"
+#include "transformer/ops/cpu/matmul_kernels.h"
+
+#if defined(__x86_64__)
+#include <xmmintrin.h>
+#endif
+
+namespace outrider {
+namespace {
+
+// Leaves are summed as they come, in the balanced tree ((0+1)+(2+3))+((4+5)+(6+7)), by a binary counter of
+// partial sums. Their number is a power of two, as every rank's share is.
+class LeafTree {
+ public:
+  explicit LeafTree(int64_t outputs) : size_(outputs * kTileColumns) {}
+
+  // Where the next leaf's sums go.
+  float* next() { return sum_; }
+  void add() {
+    float* sum = sum_;
+    int level = 0;
+    for (; count_ >> level & 1; ++level) {
+      for (int64_t i = 0; i < size_; ++i) levels_[level][i] += sum[i];
+      sum = levels_[level];
+    }
+    if (sum != levels_[level]) std::memcpy(levels_[level], sum, static_cast<size_t>(size_) * sizeof(float));
+    ++count_;
+    root_ = levels_[level];
+  }
+  const float* root() const { return root_; }
+
+ private:
+  static constexpr int kLevels = 4;
+  int64_t size_;
+  int count_ = 0;
+  const float* root_ = nullptr;
+  alignas(64) float sum_[kMaxOutputs * kTileColumns];
+  alignas(64) float levels_[kLevels][kMaxOutputs * kTileColumns];
+};
+
+constexpr int64_t kScaleBytes = kTileColumns * sizeof(bf16);  // of one group of a tile
+
+struct Job {
+  const PackedMatrix& weight;
+  const KernelSet& kernels;
+  const RowBlocks& blocks;
+  const MatmulScratch& inputs;
+  TensorView<float, 2> out;
+};
+
+// `streams` tiles, `distance` apart, from `tile` on.
+void multiply_group(const Job& job, int64_t tile, int streams, int64_t distance) {
+  const PackedMatrix& w = job.weight;
+  const InputLayout layout = job.kernels.layout;
+  const auto groups = static_cast<int64_t>(w.groups().size());
+  const std::byte* data = w.tile(tile);
+  for (int64_t block = 0; block < job.blocks.count; ++block) {
+    const auto rows = static_cast<int>(job.blocks.rows_of(block));
+    const int64_t first_row = job.blocks.first(block);
+    const int64_t row_stride = row_words(layout, w.packed_k());
+    const uint32_t* words = job.inputs.words.data() + first_row * row_stride;
+    const LeafKernel kernel = streams == 1 ? job.kernels.single[rows] : job.kernels.many[rows];
+    LeafTree tree(int64_t{streams} * rows);
+    for (const PackedMatrix::Leaf& leaf : w.leaves()) {
+      const int64_t group = first_row * groups + leaf.first_group * rows;
+      kernel({.tile = data + w.bytes_of(leaf.packed),
+              .stream_stride = distance * w.tile_bytes(),
+              .inputs = words + input_words(layout, leaf.packed) * (keeps_rows(layout) ? 1 : rows),
+              .row_stride = row_stride,
+              .rows = rows,
+              .columns = leaf.packed_size,
+              .sums = tree.next(),
+              .scales = data + w.scales_offset() + leaf.first_group * kScaleBytes,
+              .input_scales = job.inputs.scales.data() + group,
+              .input_offsets = job.inputs.offsets.data() + group});
+      tree.add();
+    }
+    for (int s = 0; s < streams; ++s) {
+      const int64_t column = (tile + s * distance) * kTileColumns;
+      const auto bytes = static_cast<size_t>(std::min(kTileColumns, w.n() - column)) * sizeof(float);
+      for (int m = 0; m < rows; ++m)
+        std::memcpy(job.out.data() + (first_row + m) * job.out.stride(0) + column,
+                    tree.root() + (s * rows + m) * kTileColumns, bytes);
+    }
+  }
+}
+
+// How many tiles a kernel call reads side by side.
+int streams_of(const KernelSet& kernels, const RowBlocks& blocks) {
+  const int most = kernels.streams[blocks.size];
+  return most == kernels.streams[blocks.rows_of(blocks.count - 1)] ? most : 1;
+}
+
+// A thread's tiles are cut into as many runs as the kernel reads side by side, so that each is one sequential
+// stream.
+void multiply_tiles(const Job& job, int64_t first, int64_t last) {
+  const int streams = streams_of(job.kernels, job.blocks);
+  const int64_t run = (last - first) / streams;
+  for (int64_t i = 0; i < run; ++i) multiply_group(job, first + i, streams, run);
+  for (int64_t tile = first + run * streams; tile < last; ++tile) multiply_group(job, tile, 1, 0);
+}
+
+// A part of less than this many bytes is done before another thread has woken up.
+constexpr int64_t kMinimumBytes = 64 << 10;
+// The same for inputs: elements.
+constexpr int64_t kMinimumInputs = 16 << 10;
+
+template <class T>
+void reserve(Buffer<T>& buffer, int64_t size) {
+  if (buffer.size() < size) buffer = Buffer<T>(size);
+}
+
+void prepare_inputs(ThreadPool& pool, MatmulScratch& to, TensorView<const float, 2> x,
+                    const PackedMatrix& weight, const RowBlocks& blocks, InputLayout layout) {
+  const auto groups = static_cast<int64_t>(weight.groups().size());
+  reserve(to.words, x.extent(0) * row_words(layout, weight.packed_k()));
+  reserve(to.scales, x.extent(0) * groups);
+  reserve(to.offsets, x.extent(0) * groups);
+  const int64_t grain = std::max<int64_t>(1, kMinimumInputs / x.extent(0));
+  if (is_quantized(weight.type())) {
+    const QuantizedInputs quantized{to.words.data(), to.scales.data(), to.offsets.data()};
+    pool.parallel_for(groups, grain / kMaxGroupColumns, [&](int64_t begin, int64_t end) {
+      quantize_inputs(x, weight, {begin, end}, blocks, layout, quantized);
+    });
+    return;
+  }
+  pool.parallel_for(weight.packed_k() / 2, grain / 2, [&](int64_t begin, int64_t end) {
+    lay_out_inputs(x, weight, {2 * begin, std::min(weight.k(), 2 * end)}, blocks, layout, to.words.data());
+  });
+}
+
+}  // namespace
+
+FlushSubnormals::FlushSubnormals() {
+#if defined(__x86_64__)
+  constexpr unsigned kDenormalsAreZero = 0x40, kFlushToZero = 0x8000;
+  saved_ = _mm_getcsr();
+  _mm_setcsr(saved_ | kDenormalsAreZero | kFlushToZero);
+#endif
+}
+
+FlushSubnormals::~FlushSubnormals() {
+#if defined(__x86_64__)
+  _mm_setcsr(saved_);
+#endif
+}
+
+const KernelSet& kernel_set(WeightType type, int64_t rows) {
+  // Scaling costs the matrix unit's int8 sums a way through memory, which a few rows do not repay (1.07 GB of
+  // int8 from memory, two threads, ms, 1 / 4 / 6 rows: 35.3 / 36.7 / 37.6 against 33.0 / 35.5 / 38.5).
+  constexpr int64_t kFewRows = 4;
+  if (isa_has_amx() && (type == WeightType::kBFloat16 || (type == WeightType::kInt8 && rows > kFewRows)))
+    return amx_kernels(type);
+  if (is_quantized(type))
+    return isa_has_avx512_vnni() ? avx512_vnni_kernels(type) : highway_integer_kernels(type);
+#if defined(__x86_64__)
+  // Measured on Emerald Rapids: 1.3 G dot products a second against 5.5 G multiply-adds.
+  static const bool fast_dot_product = !__builtin_cpu_is("intel");
+#else
+  constexpr bool fast_dot_product = false;
+#endif
+  const bool dot_product = type == WeightType::kBFloat16 && fast_dot_product && isa_has_avx512_bf16();
+  return dot_product ? avx512_bf16_kernels() : highway_kernels(type);
+}
+
+void matmul(ThreadPool& pool, MatmulScratch& scratch, TensorView<const float, 2> x,
+            const PackedMatrix& weight, TensorView<float, 2> out) {
+  matmul_with(kernel_set(weight.type(), x.extent(0)), pool, scratch, x, weight, out);
+}
+
+void matmul_with(const KernelSet& kernels, ThreadPool& pool, MatmulScratch& scratch,
+                 TensorView<const float, 2> x, const PackedMatrix& weight, TensorView<float, 2> out) {
+  const int64_t rows = x.extent(0), k = weight.k();
+  CHECK(x.extent(1) >= k && out.extent(1) >= weight.n() && out.extent(0) >= rows,
+        "x [{}, {}], weight [{}, {}]", rows, x.extent(1), weight.n(), k);
+  if (rows == 0 || weight.n() == 0) return;
+  const RowBlocks blocks(rows, kernels.max_rows);
+  prepare_inputs(pool, scratch, x, weight, blocks, kernels.layout);
+  const Job job{.weight = weight, .kernels = kernels, .blocks = blocks, .inputs = scratch, .out = out};
+  // No tiles are left over between the parts: one alone is read at half the speed.
+  const int64_t together = streams_of(kernels, blocks);
+  const int64_t grain = kMinimumBytes / (together * std::max<int64_t>(1, weight.tile_bytes())) + 1;
+  pool.parallel_for((weight.tiles() + together - 1) / together, grain, [&](int64_t begin, int64_t end) {
+    const FlushSubnormals flush;
+    multiply_tiles(job, begin * together, std::min(end * together, weight.tiles()));
+    if (kernels.finish) kernels.finish();
+  });
+}
+
+}  // namespace outrider

@@ -1,0 +1,141 @@
+#include "transformer/ops/cpu/pack.h"
+
+#include <algorithm>
+#include <cstring>
+
+#include "base/log.h"
+#include "transformer/ops/quantize.h"
+
+namespace outrider {
+namespace {
+
+using Rows = std::array<SourceRow, kTileColumns>;
+
+// 16 words of each of 16 rows, transposed: the rows of a tile side by side. Four by four, so that the
+// compiler keeps a block in registers.
+void transpose_words(const uint32_t (&rows)[kTileColumns][16], int64_t count, uint32_t* to) {
+  using Words = uint32_t __attribute__((vector_size(16)));
+  uint32_t whole[16 * kTileColumns];
+  uint32_t* out = count == 16 ? to : whole;
+  for (int64_t lane = 0; lane < kTileColumns; lane += 4)
+    for (int64_t i = 0; i < 16; i += 4) {
+      Words r[4];
+      for (int64_t j = 0; j < 4; ++j) std::memcpy(&r[j], &rows[lane + j][i], sizeof(Words));
+      const Words a = __builtin_shufflevector(r[0], r[1], 0, 4, 1, 5),
+                  b = __builtin_shufflevector(r[2], r[3], 0, 4, 1, 5);
+      const Words c = __builtin_shufflevector(r[0], r[1], 2, 6, 3, 7),
+                  d = __builtin_shufflevector(r[2], r[3], 2, 6, 3, 7);
+      const Words columns[4]{
+          __builtin_shufflevector(a, b, 0, 1, 4, 5), __builtin_shufflevector(a, b, 2, 3, 6, 7),
+          __builtin_shufflevector(c, d, 0, 1, 4, 5), __builtin_shufflevector(c, d, 2, 3, 6, 7)};
+      for (int64_t j = 0; j < 4; ++j)
+        std::memcpy(out + (i + j) * kTileColumns + lane, &columns[j], sizeof(Words));
+    }
+  if (out != to) std::memcpy(to, whole, static_cast<size_t>(count * kTileColumns) * sizeof(uint32_t));
+}
+
+// One leaf of fp32 or bf16 weights: words of one column, or of two.
+void pack_words(const Rows& rows, const PackedMatrix::Leaf& leaf, bool pairs, uint32_t* to) {
+  constexpr int64_t kWords = 16;
+  const int64_t columns_per_chunk = pairs ? 2 * kWords : kWords;
+  uint32_t words[kTileColumns][kWords] = {};
+  float floats[2 * kWords];
+  for (int64_t c = leaf.begin; c < leaf.end; c += columns_per_chunk) {
+    const int64_t count = std::min(columns_per_chunk, leaf.end - c);
+    for (size_t lane = 0; lane < rows.size(); ++lane) {
+      const SourceRow& row = rows[lane];
+      if (!row.data) continue;
+      if (count < columns_per_chunk) std::memset(words[lane], 0, sizeof words[lane]);
+      const auto bytes = static_cast<size_t>(count) * (pairs ? 2 : 4);
+      if (row.dtype == (pairs ? Dtype::kBF16 : Dtype::kF32)) {
+        std::memcpy(words[lane], row.data + static_cast<size_t>(c) * (pairs ? 2 : 4), bytes);
+        continue;
+      }
+      read_floats(row, c, {floats, static_cast<size_t>(count)});
+      if (!pairs) {
+        std::memcpy(words[lane], floats, bytes);
+      } else {
+        auto* halves = reinterpret_cast<bf16*>(words[lane]);
+        for (int64_t i = 0; i < count; ++i) halves[i] = to_bf16(floats[i]);
+      }
+    }
+    const int64_t packed = leaf.packed + c - leaf.begin, used = pairs ? (count + 1) / 2 : round_up(count, 2);
+    transpose_words(words, used, to + (pairs ? packed / 2 : packed) * kTileColumns);
+  }
+}
+
+// Integers and scale of one group of one row.
+bf16 read_group(const SourceRow& row, WeightType type, const PackedMatrix::Group& group, size_t group_index,
+                int8_t* integers) {
+  const auto count = static_cast<size_t>(group.end - group.begin);
+  if (!row.data) return {};
+  if (!row.scales) {
+    float floats[kMaxGroupColumns];
+    read_floats(row, group.begin, {floats, count});
+    return quantize_group(type, {floats, count}, integers);
+  }
+  if (type == WeightType::kInt8) {
+    std::memcpy(integers, row.data + group.begin, count);
+  } else {
+    const auto* bytes = reinterpret_cast<const uint8_t*>(row.data) + group.begin / 2;
+    for (size_t i = 0; i < count; ++i)
+      integers[i] = static_cast<int8_t>((i % 2 == 0 ? bytes[i / 2] & 15 : bytes[i / 2] >> 4) - 8);
+  }
+  bf16 scale;
+  std::memcpy(&scale, row.scales + group_index * sizeof scale, sizeof scale);
+  return scale;
+}
+
+void pack_integers(const Rows& rows, const PackedMatrix& matrix, std::byte* tile) {
+  const WeightType type = matrix.type();
+  auto* data = reinterpret_cast<uint8_t*>(tile);
+  auto* scales = reinterpret_cast<bf16*>(tile + matrix.scales_offset());
+  for (size_t g = 0; g < matrix.groups().size(); ++g) {
+    const PackedMatrix::Group& group = matrix.groups()[g];
+    uint8_t* to = data + matrix.bytes_of(group.packed);
+    for (size_t lane = 0; lane < rows.size(); ++lane) {
+      int8_t integers[kMaxGroupColumns] = {};  // columns that pad a group are zero
+      scales[g * kTileColumns + lane] = read_group(rows[lane], type, group, g, integers);
+      const int64_t padded = round_up(group.end - group.begin, column_alignment(type));
+      uint8_t* column = to + lane * 4;
+      if (type == WeightType::kInt8)
+        for (int64_t i = 0; i < padded; i += 4, column += 4 * kTileColumns)
+          for (int64_t j = 0; j < 4; ++j) column[j] = static_cast<uint8_t>(integers[i + j] + 128);
+      else
+        for (int64_t i = 0; i < padded; i += 8, column += 4 * kTileColumns)
+          for (int64_t j = 0; j < 4; ++j)
+            column[j] = static_cast<uint8_t>((integers[i + j] + 8) | (integers[i + j + 4] + 8) << 4);
+    }
+  }
+}
+
+}  // namespace
+
+void read_floats(const SourceRow& row, int64_t begin, std::span<float> to) {
+  const std::byte* from = row.data + begin * dtype_bits(row.dtype) / 8;
+  if (row.dtype == Dtype::kF32) {
+    std::memcpy(to.data(), from, to.size_bytes());
+    return;
+  }
+  CHECK(is_weight_dtype(row.dtype), "{} is no number format", dtype_name(row.dtype));
+  uint16_t halves[kMaxGroupColumns];
+  for (size_t done = 0; done < to.size(); done += kMaxGroupColumns, from += sizeof halves) {
+    const auto part = to.subspan(done, std::min<size_t>(kMaxGroupColumns, to.size() - done));
+    std::memcpy(halves, from, part.size() * sizeof(uint16_t));
+    if (row.dtype == Dtype::kBF16)
+      for (size_t i = 0; i < part.size(); ++i) part[i] = to_float(bf16{halves[i]});
+    else
+      for (size_t i = 0; i < part.size(); ++i) part[i] = half_to_float(halves[i]);
+  }
+}
+
+void pack_tile(PackedMatrix& to, int64_t tile, const Rows& rows) {
+  for (const SourceRow& row : rows)
+    CHECK(!row.scales || row.dtype == (to.type() == WeightType::kInt8 ? Dtype::kI8 : Dtype::kU8),
+          "{} into weight type {}", dtype_name(row.dtype), static_cast<int>(to.type()));
+  if (is_quantized(to.type())) return pack_integers(rows, to, to.tile(tile));
+  for (const PackedMatrix::Leaf& leaf : to.leaves())
+    pack_words(rows, leaf, to.type() == WeightType::kBFloat16, reinterpret_cast<uint32_t*>(to.tile(tile)));
+}
+
+}  // namespace outrider

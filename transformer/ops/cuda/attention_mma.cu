@@ -1,0 +1,363 @@
+// Attention over KV in bf16 on tensor cores. A block takes one split of the KV for one tile: some
+// neighbouring rows of a sequence with all heads that share a KV head are the columns of its instructions, so
+// keys and values are read once for all of them. Scores are products with the keys as the 16-row operand,
+// weighted values with the values' dimensions. A column depends on its own row and head alone, and every
+// chain of additions has its order from positions and dimensions, so no bit depends on what else is in a
+// tile.
+//
+// Warps share a split by positions for the scores and by dimensions for the values: each reads its own keys
+// and values, by copies of its own lanes, and the weights go through shared memory.
+#include <algorithm>
+
+#include "base/cuda_device.h"
+#include "transformer/ops/cuda/attention_items.h"
+
+namespace outrider::cuda {
+namespace {
+
+constexpr int kWarps = 4;
+constexpr int kThreads = kWarps * static_cast<int>(kWarp);
+constexpr int kSplitBlocks = kSplitPositions / static_cast<int>(kBlockTokens);
+constexpr int kWarpBlocks = kSplitBlocks / kWarps;  // KV blocks whose scores a warp computes
+constexpr int kColumnTiles = 8;                     // of 8 columns, at most
+constexpr int kColumns = 8 * kColumnTiles;
+constexpr int kDimTiles = 2;  // tiles of dimensions that a warp has in hand at a time
+
+// Shared memory, in words of 16 bytes: a lane's part of an operand. Weights take the place of the keys.
+struct Room {
+  int dim_tiles = 0;
+  int column_tiles = 0;
+
+  __host__ __device__ int lanes() const { return static_cast<int>(kWarp); }
+  __host__ __device__ int key_words() const {
+    const int widest = dim_tiles > column_tiles ? dim_tiles : column_tiles;
+    return kSplitBlocks * widest * lanes();
+  }
+  __host__ __device__ int value_words() const { return kSplitBlocks * dim_tiles * lanes(); }
+  __host__ __device__ int q_words() const { return dim_tiles * column_tiles * lanes(); }
+  // Behind the words: the warps' maxima and sums, the last position of every column in this split, and the
+  // list of the turn's splits.
+  __host__ __device__ int64_t bytes() const {
+    return int64_t{16} * (key_words() + value_words() + q_words()) +
+           int64_t{4} * ((2 * kWarps + 1) * kColumns + kMaxTurnRows);
+  }
+};
+
+struct Shared {
+  uint4* keys;     // [KV block][dim tile][lane]
+  uint4* weights;  // [KV block][column tile][lane], in the same place
+  uint4* values;   // [KV block][dim tile][lane]
+  uint4* q;        // [dim tile][column tile][lane]
+  float* maxima;   // [warp][column]
+  float* sums;     // [warp][column]
+  int* last;       // [column]: of the row, relative to the split; negative where it ends before
+  int* ends;       // [row of the turn]: splits of the tiles that begin there or before
+
+  __device__ __forceinline__ explicit Shared(const Room& room) {
+    keys = weights = shared_memory<uint4>();
+    values = keys + room.key_words();
+    q = values + room.value_words();
+    maxima = reinterpret_cast<float*>(q + room.q_words());
+    sums = maxima + kWarps * kColumns;
+    last = reinterpret_cast<int*>(sums + kWarps * kColumns);
+    ends = last + kColumns;
+  }
+};
+
+// What a block works on, the same in all its threads.
+struct Tile {
+  int32_t row = 0;         // the first one
+  int32_t kv_head = 0;     // of this rank
+  int32_t first_head = 0;  // query heads of this rank
+  int32_t heads = 0;
+  int32_t columns = 0;  // rows * heads; column c is row c / heads, head c % heads
+  int32_t last = 0;     // position of the last row
+  const int32_t* table = nullptr;
+
+  __device__ __forceinline__ int32_t row_of(int column) const { return row + column / heads; }
+  __device__ __forceinline__ int32_t head_of(int column) const { return first_head + column % heads; }
+};
+
+__device__ __forceinline__ int warp_index() { return static_cast<int>(threadIdx.x / kWarp); }
+__device__ __forceinline__ int lane_index() { return static_cast<int>(threadIdx.x % kWarp); }
+
+// Two numbers as two pairs of bf16: what is nearest, and what is left of it.
+__device__ __forceinline__ void halve(float first, float second, uint32_t& high, uint32_t& low) {
+  const bf16 a = to_bf16(first), b = to_bf16(second);
+  const bf16 c = to_bf16(first - to_float(a)), d = to_bf16(second - to_float(b));
+  high = a.bits | static_cast<uint32_t>(b.bits) << 16;
+  low = c.bits | static_cast<uint32_t>(d.bits) << 16;
+}
+
+// d += operand a . (high + low), low first: the small terms.
+__device__ __forceinline__ void multiply_halves(float (&d)[4], const uint4& a, const uint4& b) {
+  const uint32_t rows[4] = {a.x, a.y, a.z, a.w}, high[2] = {b.x, b.y}, low[2] = {b.z, b.w};
+  mma_16x8x16(d, rows, low);
+  mma_16x8x16(d, rows, high);
+}
+
+// The queries as operand b: of column 8 c + lane / 4 the dimensions 2 t, 2 t + 1, + 8, with t = lane % 4.
+__device__ __forceinline__ void stage_queries(const AttentionTurn& turn, const Tile& tile, const Room& room,
+                                              uint4* q) {
+  const int d = turn.layer.head_dim;
+  for (int i = static_cast<int>(threadIdx.x); i < room.q_words(); i += kThreads) {
+    const int lane = i % static_cast<int>(kWarp), c = i / static_cast<int>(kWarp) % room.column_tiles;
+    const int dim = i / static_cast<int>(kWarp) / room.column_tiles * kStep + lane % 4 * 2;
+    const int column = c * 8 + lane / 4;
+    uint4 word{};
+    if (column < tile.columns) {
+      const float* from = turn.a.q + tile.row_of(column) * turn.a.q_stride + tile.head_of(column) * d;
+      if (dim < d) halve(from[dim], from[dim + 1], word.x, word.z);  // head_dim is even
+      if (dim + 8 < d) halve(from[dim + 8], from[dim + 9], word.y, word.w);
+    }
+    q[i] = word;
+  }
+}
+
+// Keys of this warp's KV blocks, then values of its dimensions; two groups of copies.
+__device__ __forceinline__ void fetch(const AttentionTurn& turn, const Tile& tile, const Room& room,
+                                      const Shared& s, int first_block, int blocks) {
+  const auto word = [&](const void* data, int block) {
+    const auto* elements = static_cast<const bf16*>(data) +
+                           turn.layer.head_offset(tile.table[first_block + block], tile.kv_head);
+    return reinterpret_cast<const uint4*>(elements) + lane_index();
+  };
+  for (int block = warp_index(); block < blocks; block += kWarps) {
+    const uint4* from = word(turn.layer.keys, block);
+    uint4* to = s.keys + block * room.dim_tiles * room.lanes() + lane_index();
+    for (int t = 0; t < room.dim_tiles; ++t) copy_async_16(to + t * room.lanes(), from + t * room.lanes());
+  }
+  copy_async_commit();
+  for (int block = 0; block < blocks; ++block) {
+    const uint4* from = word(turn.layer.values, block);
+    uint4* to = s.values + block * room.dim_tiles * room.lanes() + lane_index();
+    for (int t = warp_index(); t < room.dim_tiles; t += kWarps)
+      copy_async_16(to + t * room.lanes(), from + t * room.lanes());
+  }
+  copy_async_commit();
+}
+
+// Of this warp's blocks: scores[j][c][i] of position g + (i >= 2 ? 8 : 0) of block warp + j kWarps and column
+// 8 c + 2 t + i % 2, with g = lane / 4 and t = lane % 4.
+using Scores = float[kWarpBlocks][kColumnTiles][4];
+
+__device__ __forceinline__ void multiply_keys(const Room& room, const Shared& s, int blocks, int column_tiles,
+                                              Scores& scores) {
+  for (int t = 0; t < room.dim_tiles; ++t) {
+    uint4 keys[kWarpBlocks] = {};
+    OUTRIDER_UNROLL
+    for (int j = 0; j < kWarpBlocks; ++j) {
+      const int block = warp_index() + j * kWarps;
+      if (block < blocks) keys[j] = s.keys[(block * room.dim_tiles + t) * room.lanes() + lane_index()];
+    }
+    OUTRIDER_UNROLL
+    for (int c = 0; c < kColumnTiles; ++c) {
+      if (c >= column_tiles) continue;
+      const uint4 q = s.q[(t * room.column_tiles + c) * room.lanes() + lane_index()];
+      OUTRIDER_UNROLL
+      for (int j = 0; j < kWarpBlocks; ++j)
+        if (warp_index() + j * kWarps < blocks) multiply_halves(scores[j][c], keys[j], q);
+    }
+  }
+}
+
+// The columns of which this lane has scores: use(tile, side, column), column = 8 tile + 2 t + side.
+template <class Use>
+__device__ __forceinline__ void for_each_column(int column_tiles, Use use) {
+  OUTRIDER_UNROLL
+  for (int c = 0; c < kColumnTiles; ++c) {
+    if (c >= column_tiles) continue;
+    OUTRIDER_UNROLL
+    for (int side = 0; side < 2; ++side) use(c, side, c * 8 + lane_index() % 4 * 2 + side);
+  }
+}
+
+// Scales and masks; then every column's maximum over this warp's positions.
+__device__ __forceinline__ void find_maxima(const Shared& s, float scale, int column_tiles, Scores& scores) {
+  const int g = lane_index() / 4;
+  for_each_column(column_tiles, [&](int c, int side, int column) {
+    const int last = s.last[column];
+    float max = -INFINITY;
+    OUTRIDER_UNROLL
+    for (int j = 0; j < kWarpBlocks; ++j) OUTRIDER_UNROLL
+    for (int half = 0; half < 2; ++half) {
+      float& score = scores[j][c][half * 2 + side];
+      const int position = (warp_index() + j * kWarps) * kStep + g + half * 8;
+      score = position <= last ? score * scale : -INFINITY;
+      max = fmaxf(max, score);
+    }
+    for (int lanes = 4; lanes < static_cast<int>(kWarp); lanes *= 2)
+      max = fmaxf(max, shuffle_xor(max, lanes));
+    if (g == 0) s.maxima[warp_index() * kColumns + column] = max;
+  });
+}
+
+__device__ __forceinline__ float max_of_warps(const Shared& s, int column) {
+  float max = s.maxima[column];
+  OUTRIDER_UNROLL
+  for (int w = 1; w < kWarps; ++w) max = fmaxf(max, s.maxima[w * kColumns + column]);
+  return max;
+}
+__device__ __forceinline__ float sum_of_warps(const Shared& s, int column) {
+  static_assert(kWarps == 4);
+  const float* sums = s.sums + column;
+  return (sums[0] + sums[kColumns]) + (sums[2 * kColumns] + sums[3 * kColumns]);
+}
+
+// Scores become weights: their sums, and operand b of the product with the values.
+__device__ __forceinline__ void soften(const Room& room, const Shared& s, int blocks, int column_tiles,
+                                       Scores& scores) {
+  const int g = lane_index() / 4;
+  for_each_column(column_tiles, [&](int c, int side, int column) {
+    const float max = max_of_warps(s, column);
+    float sum = 0;
+    OUTRIDER_UNROLL
+    for (int j = 0; j < kWarpBlocks; ++j) {
+      const float low = softmax_weight(scores[j][c][side], max);
+      const float high = softmax_weight(scores[j][c][side + 2], max);
+      sum = sum + (low + high);
+      const int block = warp_index() + j * kWarps;
+      if (block >= blocks) continue;
+      // Tokens g and g + 8 are columns 2 g and 2 g + 1 of the values (value_column): word g % 4 of the
+      // lanes' first or second register.
+      uint32_t nearest = 0, rest = 0;
+      halve(low, high, nearest, rest);
+      auto* words = reinterpret_cast<uint32_t*>(s.weights + (block * room.column_tiles + c) * room.lanes() +
+                                                column % 8 * 4 + g % 4);
+      words[g / 4] = nearest;
+      words[2 + g / 4] = rest;
+    }
+    for (int lanes = 4; lanes < static_cast<int>(kWarp); lanes *= 2) sum = sum + shuffle_xor(sum, lanes);
+    if (g == 0) s.sums[warp_index() * kColumns + column] = sum;
+  });
+}
+
+// A word of values at tokens t and t + 8 of a block of which `count` tokens count: memory behind the tile's
+// last position may hold anything, and 0 times anything is not 0.
+__device__ __forceinline__ uint32_t mask_tokens(uint32_t pair, int t, int count) {
+  return (t < count ? pair & 0xffffu : 0u) | (t + 8 < count ? pair & 0xffff0000u : 0u);
+}
+__device__ __forceinline__ uint4 mask_tokens(const uint4& words, int count) {
+  const int t = lane_index() % 4;
+  return {mask_tokens(words.x, t, count), mask_tokens(words.y, t, count), mask_tokens(words.z, t + 4, count),
+          mask_tokens(words.w, t + 4, count)};
+}
+
+// weighted[d] of every column: one chain over the split's KV blocks for each.
+__device__ __forceinline__ void multiply_values(const AttentionTurn& turn, const Tile& tile, const Room& room,
+                                                const Shared& s, int split, int positions, int column_tiles) {
+  const int blocks = (positions + kStep - 1) / kStep, g = lane_index() / 4, t = lane_index() % 4;
+  for (int first = warp_index(); first < room.dim_tiles; first += kDimTiles * kWarps) {
+    float sums[kDimTiles][kColumnTiles][4] = {};
+    for (int block = 0; block < blocks; ++block) {
+      const int count = positions - block * kStep;
+      uint4 values[kDimTiles] = {};
+      OUTRIDER_UNROLL
+      for (int j = 0; j < kDimTiles; ++j) {
+        if (first + j * kWarps >= room.dim_tiles) continue;
+        values[j] = s.values[(block * room.dim_tiles + first + j * kWarps) * room.lanes() + lane_index()];
+        if (count < kStep) values[j] = mask_tokens(values[j], count);
+      }
+      OUTRIDER_UNROLL
+      for (int c = 0; c < kColumnTiles; ++c) {
+        if (c >= column_tiles) continue;
+        const uint4 weights = s.weights[(block * room.column_tiles + c) * room.lanes() + lane_index()];
+        OUTRIDER_UNROLL
+        for (int j = 0; j < kDimTiles; ++j)
+          if (first + j * kWarps < room.dim_tiles) multiply_halves(sums[j][c], values[j], weights);
+      }
+    }
+    OUTRIDER_UNROLL
+    for (int j = 0; j < kDimTiles; ++j) OUTRIDER_UNROLL
+    for (int c = 0; c < kColumnTiles; ++c) OUTRIDER_UNROLL
+    for (int i = 0; i < 4; ++i) {
+      const int column = c * 8 + t * 2 + i % 2, dim = (first + j * kWarps) * kStep + g + (i >= 2 ? 8 : 0);
+      if (column < tile.columns && dim < turn.layer.head_dim && s.last[column] >= 0)
+        turn.weighted(tile.row_of(column), tile.head_of(column), split)[dim] = sums[j][c][i];
+    }
+  }
+}
+
+__device__ __forceinline__ Tile tile_of(const AttentionTurn& turn, int32_t row, int32_t kv_head) {
+  const int32_t rows = turn.batch.tile_rows[row];
+  Tile tile{.row = row, .kv_head = kv_head, .first_head = turn.begin_head(kv_head)};
+  tile.heads = turn.end_head(kv_head) - tile.first_head;
+  if (rows == 0 || tile.heads <= 0) return tile;
+  tile.columns = rows * tile.heads;
+  tile.last = turn.batch.positions[row + rows - 1];
+  tile.table = turn.batch.tables + turn.batch.row_table[row] * turn.batch.table_stride;
+  return tile;
+}
+
+// Blocks share the splits of a turn evenly, each a run of them: how many there are is known on the device
+// only.
+__global__ void __launch_bounds__(kThreads, 2) attend_tiles(const AttentionTurn turn, const Room room) {
+  const Shared s(room);
+  list_splits<kThreads>(turn, s.ends);
+  await_inputs();
+  const auto items = static_cast<int64_t>(s.ends[turn.rows - 1]) * turn.layer.kv_heads;
+  const auto first = static_cast<int>(items * blockIdx.x / gridDim.x);
+  const auto end = static_cast<int>(items * (blockIdx.x + 1) / gridDim.x);
+  const float scale = 1.0f / sqrtf(static_cast<float>(turn.layer.head_dim));
+  const int tid = static_cast<int>(threadIdx.x);
+  Tile tile{.row = -1};
+  for (int index = first; index < end; ++index) {
+    const Item item = item_at(turn, s.ends, index);
+    const bool is_new = item.row != tile.row || item.kv_head != tile.kv_head;
+    if (is_new) tile = tile_of(turn, item.row, item.kv_head);
+    if (tile.columns == 0) continue;  // the rank has none of this KV head's query heads
+    const int column_tiles = (tile.columns + 7) / 8, split = item.split;
+    const int begin = split * kSplitPositions, left = tile.last - begin + 1;
+    const int positions = left < kSplitPositions ? left : kSplitPositions;
+    const int blocks = (positions + kStep - 1) / kStep;
+    fetch(turn, tile, room, s, split * kSplitBlocks, blocks);
+    if (is_new) stage_queries(turn, tile, room, s.q);
+    for (int c = tid; c < kColumns; c += kThreads)
+      s.last[c] = c < tile.columns ? turn.batch.positions[tile.row_of(c)] - begin : -1;
+    sync_block();
+    copy_async_wait<1>();
+    Scores scores = {};
+    multiply_keys(room, s, blocks, column_tiles, scores);
+    find_maxima(s, scale, column_tiles, scores);
+    sync_block();  // maxima are there, and nobody reads keys any more
+    soften(room, s, blocks, column_tiles, scores);
+    copy_async_wait<0>();
+    sync_block();
+    if (tid < tile.columns && s.last[tid] >= 0) {
+      float* to = turn.max_and_sum(tile.row_of(tid), tile.head_of(tid), split);
+      to[0] = max_of_warps(s, tid);
+      to[1] = sum_of_warps(s, tid);
+    }
+    multiply_values(turn, tile, room, s, split, positions, column_tiles);
+    sync_block();  // the next split's keys take the place of the weights
+  }
+}
+
+}  // namespace
+
+int32_t attention_tile_rows(int64_t heads_per_kv, int64_t head_dim, int64_t shared_bytes) {
+  Room room{.dim_tiles = static_cast<int>((head_dim + kStep - 1) / kStep), .column_tiles = kColumnTiles};
+  while (room.column_tiles > 0 && room.bytes() > shared_bytes) --room.column_tiles;
+  return static_cast<int32_t>(room.column_tiles * 8 / heads_per_kv);
+}
+
+void prepare_attention(int64_t shared_bytes) {
+  allow_shared_bytes(&attend_tiles, static_cast<size_t>(shared_bytes));
+}
+
+void attend_on_tensor_cores(StreamView stream, const AttentionTurn& turn) {
+  const int32_t rows = std::min(turn.rows, turn.a.tile_rows);
+  const Room room{.dim_tiles = turn.layer.dim_tiles(), .column_tiles = (rows * turn.a.heads_per_kv + 7) / 8};
+  CHECK(turn.a.tile_rows > 0 && room.column_tiles <= kColumnTiles, "{} rows of {} heads", rows,
+        turn.a.heads_per_kv);
+  CHECK(turn.rows <= kMaxTurnRows, "{} rows in a turn", turn.rows);
+  const int64_t items = int64_t{turn.splits} * turn.layer.kv_heads * turn.rows;  // at most
+  launch(stream,
+         {.grid_x = static_cast<unsigned>(std::min<int64_t>(items, 2 * turn.a.multiprocessors)),
+          .threads = kThreads,
+          .shared_bytes = static_cast<size_t>(room.bytes()),
+          .early = true},
+         &attend_tiles, turn, room);
+}
+
+}  // namespace outrider::cuda

@@ -1,0 +1,144 @@
+// Every CUDA op of the forward pass, with formula and shapes. Pointers are device memory; the stream is
+// given; no op waits or allocates, so all of them can be captured in a graph: what changes between steps
+// (tokens, positions, block tables) is read from DeviceBatch.
+//
+// Contract, as of cpu_ops.h: a row of any output depends on that row of the inputs alone, bit for bit, for
+// any number of rows and any split over ranks.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+
+#include "base/bfloat16.h"
+#include "base/cuda.h"
+#include "transformer/ops/cuda/device_matrix.h"
+#include "transformer/ops/kv_layout.h"
+
+namespace outrider::cuda {
+
+struct PeerView;  // comm/cuda/peer_kernels.h
+
+// Activations that feed a projection are fp32 where the weights are, else bf16; the rest is fp32.
+constexpr WeightType activation_type(WeightType weights) {
+  return weights == WeightType::kFloat32 ? WeightType::kFloat32 : WeightType::kBFloat16;
+}
+constexpr int64_t element_bytes(WeightType type) { return weight_bits(type) / 8; }
+
+// The rows of one forward. Every pointer stays where it is from step to step.
+struct DeviceBatch {
+  const int32_t* tokens = nullptr;      // [rows]
+  const int32_t* positions = nullptr;   // [rows] absolute
+  const int32_t* row_table = nullptr;   // [rows]: which block table
+  const int32_t* tables = nullptr;      // [sequences][table_stride]: block of positions [16 i, 16 i + 16)
+  const int32_t* tile_rows = nullptr;   // [rows]: of the attention tile that begins here; 0 inside one
+  const int32_t* logit_rows = nullptr;  // [logit rows]: which rows
+  int64_t table_stride = 0;
+};
+
+// Once per device, before the first product or attention: raises what a block may have of shared memory.
+void prepare_matmul(int64_t shared_bytes);
+void prepare_attention(int64_t shared_bytes);
+
+// out[m, n] = sum over k of x[m, k] * weight[n, k], slice by slice, slices added in the tree; codes are
+// summed group by group, each sum scaled in fp32. x: of activation_type; both row-major, strides in elements
+// (x_stride even).
+constexpr int64_t kSplitTokens = 16, kSplitTiles = 512;
+// Room for products whose contraction is split over blocks: they have at most so many tokens and tiles of
+// weight rows. Of one stream; counters are 0 between products.
+struct SplitRoom {
+  float* partials = nullptr;    // kSplitFloats of them; null: no such products
+  uint32_t* arrived = nullptr;  // [kSplitTiles]
+};
+constexpr int64_t kSplitFloats = kMaxSlices * kSplitTokens * kSplitTiles * kTileRows;
+
+struct MatmulShape {
+  int64_t rows = 0;
+  int64_t x_stride = 0;
+  int64_t out_stride = 0;
+  SplitRoom split;
+  // Of the device, as prepared. No bit depends on them.
+  int multiprocessors = 1;
+  int64_t shared_bytes = 0;
+};
+void matmul(StreamView stream, const MatmulShape& shape, const void* x, const MatrixView& weight, float* out);
+
+// residual[m, :] = embedding row of tokens[m] where this rank has it, else +0. The table is a matrix as
+// stored for the head.
+void embed(StreamView stream, const DeviceBatch& batch, int64_t rows, const MatrixView& table,
+           int64_t first_token, int64_t hidden, float* residual);
+
+// residual[m, :] += added[m, :] + bias (added and bias may be null), then
+// out[m, :] = residual[m, :] / sqrt(mean(residual[m, :]^2) + epsilon) * weight, rounded to `type`.
+// With `rows_from`, row m is read from row rows_from[m] and residual is not written.
+struct NormArguments {
+  float* residual = nullptr;     // [*, hidden]
+  const float* added = nullptr;  // [*, hidden]
+  const float* bias = nullptr;   // [hidden]
+  const float* weight = nullptr;
+  const int32_t* rows_from = nullptr;
+  void* out = nullptr;  // [rows, hidden]
+  WeightType type = WeightType::kFloat32;
+  int64_t rows = 0;
+  int64_t hidden = 0;
+  float epsilon = 0;
+};
+void add_and_norm(StreamView stream, const NormArguments& arguments);
+// all_reduce(kTreeSum) of `added` over the ranks, then add_and_norm, with their bits, as one operation of the
+// group; `added` itself stays. The residual is written for the rows that are normed.
+void sum_and_norm(StreamView stream, const PeerView& view, const NormArguments& arguments);
+
+// In qkv [rows, (q_heads + 2 kv_heads) * head_dim]: adds the bias; normalises every q and k head where there
+// are norm weights (Qwen3); rotates q and k; writes k and v to the cache.
+struct RopeArguments {
+  float* qkv = nullptr;
+  int64_t rows = 0;
+  int32_t q_heads = 0;
+  const float* bias = nullptr;    // may be null
+  const float* q_norm = nullptr;  // [head_dim], may be null
+  const float* k_norm = nullptr;
+  const float* cosines = nullptr;  // [positions, head_dim / 2]
+  const float* sines = nullptr;
+  float epsilon = 0;
+};
+void rotate_and_store(StreamView stream, const DeviceBatch& batch, const KvLayer& layer,
+                      const RopeArguments& arguments);
+
+// out[m, h, :] = softmax(q[m, h, :] . K / sqrt(head_dim)) V over positions [0, positions[m]]. Splits of
+// kSplitPositions absolute positions are reduced apart, and then combined in an order that depends on their
+// number alone.
+// With KV in bf16 on tensor cores: q and the softmax weights, each as the sum of two bf16, which keep 16
+// bits; keys and values go through once for the rows of a tile (neighbours of one sequence, positions
+// ascending) and all their heads. With KV in fp32 by plain kernels, row by row.
+struct AttentionArguments {
+  const float* q = nullptr;  // [rows, q_stride]
+  int64_t q_stride = 0;
+  void* out = nullptr;  // [rows, heads * head_dim] of `out_type`
+  WeightType out_type = WeightType::kFloat32;
+  int64_t rows = 0;
+  int32_t heads = 0;
+  int32_t first_head = 0;     // index of the rank's first query head in the whole model
+  int32_t first_kv_head = 0;  // index of its first KV head
+  int32_t heads_per_kv = 1;
+  int32_t max_positions = 0;   // the grid covers this many; splits beyond a row's end return at once
+  int32_t tile_rows = 1;       // at most, as in the batch
+  int64_t turn_rows = 1;       // rows that share the workspace; more are done in turns. No tile crosses one
+  float* workspace = nullptr;  // attention_workspace() floats
+  int multiprocessors = 1;     // no bit depends on it
+};
+// The most rows of a tile on a device whose blocks may have so much shared memory; 0: it has too little.
+int32_t attention_tile_rows(int64_t heads_per_kv, int64_t head_dim, int64_t shared_bytes);
+// As many rows as fit a workspace that stays in the cache.
+int64_t attention_turn_rows(int64_t heads, int64_t head_dim, int64_t max_positions);
+int64_t attention_workspace(int64_t turn_rows, int64_t heads, int64_t head_dim, int64_t max_positions);
+void attention(StreamView stream, const DeviceBatch& batch, const KvLayer& layer,
+               const AttentionArguments& arguments);
+
+// out[m, i] = silu(gate_up[m, i] + bias[i]) * (gate_up[m, columns + i] + bias[columns + i]), rounded to
+// `type`.
+void silu_mul(StreamView stream, const float* gate_up, const float* bias, int64_t rows, int64_t columns,
+              WeightType type, void* out);
+
+// Copies the KV of a block (copy-on-write) in a layer's memory.
+void copy_kv_block(StreamView stream, const KvLayer& layer, int32_t from, int32_t to);
+
+}  // namespace outrider::cuda

@@ -1,0 +1,209 @@
+// Embedding, residual and norm, rotary embedding with the KV write, SwiGLU. Sums run over a fixed
+// number of threads by index and then over one tree, so they are functions of the row alone.
+#include "base/cuda_device.h"
+#include "transformer/ops/cuda/cuda_ops.h"
+#include "transformer/ops/norm_row.h"
+
+namespace outrider::cuda {
+namespace {
+
+constexpr int kThreads = kNormThreads;
+constexpr int kWarps = kNormWarps;
+
+__device__ __forceinline__ float element_of(const MatrixView& m, int32_t row, int32_t column) {
+  const int64_t at = element_offset(m, row, column);
+  if (m.type == WeightType::kFloat32) return static_cast<const float*>(m.data)[at];
+  if (m.type == WeightType::kBFloat16) return to_float(static_cast<const bf16*>(m.data)[at]);
+  const auto* codes = static_cast<const uint8_t*>(m.data);
+  const bool is_int4 = m.type == WeightType::kInt4;
+  const auto code = static_cast<uint8_t>(is_int4 ? codes[at / 2] >> (at % 2 * 4) & 15 : codes[at]);
+  const int32_t in_slice = column - m.slices.begin[m.slices.slice_of(column)];
+  const CodeGroup group{.step = m.slices.step_of(column), .index = in_slice % kGroupStep / m.group_size()};
+  return number_of_code(m.type, code) * to_float(m.scales[m.scale_at(row, group)]);
+}
+
+// Grid: rows, elements.
+__global__ void __launch_bounds__(kThreads) embed_rows(const DeviceBatch batch, const MatrixView table,
+                                                       int32_t first_token, int32_t hidden, float* residual) {
+  const int64_t m = blockIdx.x;
+  const int32_t row = batch.tokens[m] - first_token;
+  const bool here = row >= 0 && row < table.n;
+  const auto i = static_cast<int32_t>(blockIdx.y * kThreads + threadIdx.x);
+  if (i < hidden) residual[m * hidden + i] = here ? element_of(table, row, i) : 0.0f;
+}
+
+template <class T>
+__global__ void __launch_bounds__(kThreads) add_and_norm_rows(const NormArguments a) {
+  const NormWeights weights(a.weight, a.hidden);
+  await_inputs();
+  const int64_t m = blockIdx.x;
+  const int64_t from = (a.rows_from ? a.rows_from[m] : m) * a.hidden;
+  T* out = static_cast<T*>(a.out) + m * a.hidden;
+  const auto value_at = [&](int64_t i) {
+    float value = a.residual[from + i];
+    if (a.added) value = value + (a.bias ? a.added[from + i] + a.bias[i] : a.added[from + i]);
+    return value;
+  };
+  norm_row(a.hidden, a.epsilon, weights, shared_memory<float>(), out, value_at, [&](int64_t i, float value) {
+    if (!a.rows_from) a.residual[from + i] = value;
+  });
+}
+
+__device__ __forceinline__ bool is_finite(bf16 value) { return (value.bits & 0x7f80) != 0x7f80; }
+
+// Whether all of a value head is finite as bf16: asked by the warp that stores it, and by that of its key.
+__device__ __forceinline__ bool is_finite_head(const float* head, const float* bias, int d) {
+  float lost = 0;
+  for (int i = static_cast<int>(threadIdx.x % kWarp); i < d; i += static_cast<int>(kWarp))
+    if (!is_finite(to_bf16(bias ? head[i] + bias[i] : head[i]))) lost = 1;
+  return sum_of_warp(lost) == 0;
+}
+
+// One warp per token and head; heads are q, then k, then v.
+constexpr int kMaxPairs = 4;  // of dimensions per lane, at most: head_dim up to 256
+template <class T>
+__global__ void __launch_bounds__(kThreads, 1)
+    rotate_heads(const DeviceBatch batch, const KvLayer layer, const RopeArguments a) {
+  const int heads = a.q_heads + 2 * layer.kv_heads;
+  const int64_t unit = static_cast<int64_t>(blockIdx.x) * kWarps + threadIdx.x / kWarp;
+  const bool exists = unit < a.rows * heads;
+  const int64_t m = exists ? unit / heads : 0;
+  const int h = static_cast<int>(unit % heads), lane = static_cast<int>(threadIdx.x % kWarp);
+  const int d = layer.head_dim, pairs = d / 2;
+  const bool is_q = h < a.q_heads, is_v = h >= a.q_heads + layer.kv_heads;
+  float* head = a.qkv + unit * d;
+  // As in attention: written several kernels ago, but perhaps after this multiprocessor last read it.
+  const int32_t position = load_of_others(batch.positions + m);
+  constexpr auto kTokens = static_cast<int32_t>(kBlockTokens);
+  int32_t block = 0;
+  if (!is_q)
+    block = load_of_others(batch.tables + load_of_others(batch.row_table + m) * batch.table_stride +
+                           position / kTokens);
+  float cosines[kMaxPairs], sines[kMaxPairs];
+  OUTRIDER_UNROLL
+  for (int j = 0; j < kMaxPairs; ++j) {
+    const int i = lane + j * static_cast<int>(kWarp);
+    cosines[j] = i < pairs ? a.cosines[static_cast<int64_t>(position) * pairs + i] : 0.0f;
+    sines[j] = i < pairs ? a.sines[static_cast<int64_t>(position) * pairs + i] : 0.0f;
+  }
+  await_inputs();  // the batch itself was there long before
+  if (!exists) return;
+
+  float low[kMaxPairs], high[kMaxPairs], squares = 0;
+  OUTRIDER_UNROLL
+  for (int j = 0; j < kMaxPairs; ++j) {
+    const int i = lane + j * static_cast<int>(kWarp);
+    low[j] = high[j] = 0;
+    if (i >= pairs) continue;
+    low[j] = a.bias ? head[i] + a.bias[h * d + i] : head[i];
+    high[j] = a.bias ? head[pairs + i] + a.bias[h * d + pairs + i] : head[pairs + i];
+    squares = fmaf(high[j], high[j], fmaf(low[j], low[j], squares));
+  }
+  const float* norm = is_q ? a.q_norm : is_v ? nullptr : a.k_norm;
+  const float scale = 1.0f / sqrtf(sum_of_warp(squares) / static_cast<float>(d) + a.epsilon);
+  // Rows of one attention tile share the values of the last of them, with weights of 0 where they come later:
+  // values in the cache are finite, and one that is not makes its key NaN instead, which reaches only the
+  // rows that attend to it.
+  bool is_lost = false;
+  if (sizeof(T) == sizeof(bf16) && !is_q) {
+    const int to_value = is_v ? 0 : layer.kv_heads * d;
+    is_lost = !is_finite_head(head + to_value, a.bias ? a.bias + h * d + to_value : nullptr, d);
+  }
+  const auto store = [&](int32_t i, float value) {
+    if (is_lost) value = is_v ? 0.0f : NAN;
+    const int32_t kv_head = h - a.q_heads - (is_v ? layer.kv_heads : 0), token = position % kTokens;
+    T* to = static_cast<T*>(is_v ? layer.values : layer.keys);
+    to[is_v ? layer.value_offset(block, kv_head, token, i) : layer.key_offset(block, kv_head, token, i)] =
+        rounded<T>(value);
+  };
+  OUTRIDER_UNROLL
+  for (int j = 0; j < kMaxPairs; ++j) {
+    const int i = lane + j * static_cast<int>(kWarp);
+    if (i >= pairs) continue;
+    float x = low[j], y = high[j];
+    if (norm) {
+      x = x * scale * norm[i];
+      y = y * scale * norm[pairs + i];
+    }
+    if (!is_v) {
+      const float turned = x * cosines[j] - y * sines[j];
+      y = y * cosines[j] + x * sines[j];
+      x = turned;
+    }
+    if (is_q) {
+      head[i] = x;
+      head[pairs + i] = y;
+    } else {
+      store(i, x);
+      store(pairs + i, y);
+    }
+  }
+}
+
+template <class T>
+__global__ void __launch_bounds__(kThreads)
+    silu_mul_rows(const float* gate_up, const float* bias, int64_t rows, int64_t columns, T* out) {
+  await_inputs();
+  const int64_t at = static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x;
+  if (at >= rows * columns) return;
+  const int64_t m = at / columns, i = at % columns;
+  float gate = gate_up[m * 2 * columns + i], up = gate_up[m * 2 * columns + columns + i];
+  if (bias) {
+    gate = gate + bias[i];
+    up = up + bias[columns + i];
+  }
+  out[at] = rounded<T>(gate / (1.0f + expf(-gate)) * up);
+}
+
+}  // namespace
+
+void embed(StreamView stream, const DeviceBatch& batch, int64_t rows, const MatrixView& table,
+           int64_t first_token, int64_t hidden, float* residual) {
+  if (rows == 0) return;
+  launch(stream,
+         {.grid_x = static_cast<unsigned>(rows),
+          .grid_y = static_cast<unsigned>((hidden + kThreads - 1) / kThreads),
+          .threads = kThreads},
+         &embed_rows, batch, table, static_cast<int32_t>(first_token), static_cast<int32_t>(hidden),
+         residual);
+}
+
+void add_and_norm(StreamView stream, const NormArguments& arguments) {
+  if (arguments.rows == 0) return;
+  const LaunchShape shape{.grid_x = static_cast<unsigned>(arguments.rows),
+                          .threads = kThreads,
+                          .shared_bytes = kWarps * sizeof(float),
+                          .early = true};
+  if (arguments.type == WeightType::kBFloat16)
+    launch(stream, shape, &add_and_norm_rows<bf16>, arguments);
+  else
+    launch(stream, shape, &add_and_norm_rows<float>, arguments);
+}
+
+void rotate_and_store(StreamView stream, const DeviceBatch& batch, const KvLayer& layer,
+                      const RopeArguments& arguments) {
+  CHECK(layer.head_dim % 2 == 0 && layer.head_dim <= 2 * kMaxPairs * static_cast<int>(kWarp), "head_dim {}",
+        layer.head_dim);
+  const int64_t units = arguments.rows * (arguments.q_heads + 2 * layer.kv_heads);
+  if (units == 0) return;
+  const LaunchShape shape{
+      .grid_x = static_cast<unsigned>((units + kWarps - 1) / kWarps), .threads = kThreads, .early = true};
+  if (layer.type == KvType::kBFloat16)
+    launch(stream, shape, &rotate_heads<bf16>, batch, layer, arguments);
+  else
+    launch(stream, shape, &rotate_heads<float>, batch, layer, arguments);
+}
+
+void silu_mul(StreamView stream, const float* gate_up, const float* bias, int64_t rows, int64_t columns,
+              WeightType type, void* out) {
+  if (rows * columns == 0) return;
+  const LaunchShape shape{.grid_x = static_cast<unsigned>((rows * columns + kThreads - 1) / kThreads),
+                          .threads = kThreads,
+                          .early = true};
+  if (type == WeightType::kBFloat16)
+    launch(stream, shape, &silu_mul_rows<bf16>, gate_up, bias, rows, columns, static_cast<bf16*>(out));
+  else
+    launch(stream, shape, &silu_mul_rows<float>, gate_up, bias, rows, columns, static_cast<float*>(out));
+}
+
+}  // namespace outrider::cuda

@@ -1,0 +1,309 @@
+// Skinny matrix products on the device. bf16 and codes: tensor cores with the weights as the
+// 16-row operand and tokens as columns, so that 1 and 16 tokens cost the same instructions; a column of an
+// instruction depends on its own token only, and so the number of tokens changes no bit. fp32: one output per
+// thread, for exact fixtures.
+#include "base/cuda_device.h"
+#include "transformer/ops/cuda/cuda_ops.h"
+#include "transformer/ops/cuda/mma_ring.h"
+#include "transformer/ops/cuda/mma_weights.h"
+
+namespace outrider::cuda {
+namespace {
+
+// Distance between columns of a partial result in shared memory: lanes of a warp hit 32 banks.
+constexpr int kPartialStride = 20;
+
+// One compiled form of the product: kColumns tiles of 8 tokens in one pass over the weights.
+// Staged: the block keeps all activations in shared memory and its 8 or 16 warps share them. Otherwise (a
+// long contraction, or many tokens) they come through the caches, and a warp takes two or more row tiles at a
+// time, so that what it read serves as often. The form for many tokens takes one set of row tiles in a block,
+// and blocks that differ in their tokens only are neighbours, so that they share reads of the weights. No bit
+// depends on the form.
+template <class Weights_, int kColumns_, int kStagedWarps>
+struct MmaForm {
+  using Weights = Weights_;
+  static constexpr int kColumns = kColumns_;
+  static constexpr bool kStaged = kStagedWarps > 0;
+  static constexpr int kTokens = 8 * kColumns;
+  static constexpr int kWarps = kStaged ? kStagedWarps : 8;
+  static constexpr int kThreads = kWarps * static_cast<int>(kWarp);
+  static constexpr bool kMany = kColumns > 2;
+  static constexpr int kTiles = kStaged ? 1
+                                : kMany ? Weights::kManyTiles
+                                        : 2;  // row tiles of a warp at a time
+  // Copies in flight, for a block of bf16 or int4: 16 x 7 x 512 B, 8 x 11 x 512 B or 8 x 5 x 1 KB; of eight
+  // bits 16 x 3, 8 x 5 or 8 x 2 x 2 times 1 KB; all above the 26 KB that 4.8 TB/s and 0.7 us of latency ask
+  // of a multiprocessor.
+  static constexpr int kStages = kMany ? 3 : (!kStaged ? 6 : kWarps == 8 ? 12 : 8) / Weights::kWords;
+  static constexpr int kRingLanes = kWarps * kStages * kTiles * static_cast<int>(kWarp);
+  static constexpr int kRingWords = kRingLanes * Weights::kWords;           // of 16 bytes
+  static constexpr int kRingScales = kRingLanes * Weights::kScaleWords;     // of 4 bytes
+  static constexpr int kPartialFloats = kWarps * kTokens * kPartialStride;  // of one row tile of each warp
+  static constexpr size_t kFixedBytes =
+      kRingWords * size_t{16} + kRingScales * size_t{4} + kPartialFloats * sizeof(float);
+
+  static constexpr size_t shared_bytes(int64_t k) {
+    return kFixedBytes +
+           (kStaged ? static_cast<size_t>(kTokens * staged_stride<Weights>(k)) * sizeof(bf16) : 0);
+  }
+};
+
+// The tokens of this pass, zeros beyond the last, into shared memory; 16 bytes at a time.
+template <class Form>
+__device__ __forceinline__ void stage_tokens(const MmaArguments& a, int first_token, bf16* staged) {
+  const int groups = a.slices.k() / 8;
+  OUTRIDER_UNROLL_BY(8)
+  for (int i = static_cast<int>(threadIdx.x); i < Form::kTokens * groups; i += Form::kThreads) {
+    const int token = i / groups, column = i % groups * 8;
+    const bool inside = first_token + token < a.rows;
+    const bf16* from = a.x + (first_token + token) * a.x_stride + column;
+    *reinterpret_cast<uint4*>(staged + token * staged_stride<typename Form::Weights>(a.slices.k()) + column) =
+        inside ? *reinterpret_cast<const uint4*>(from) : uint4{};
+  }
+}
+
+// Operand b of one step for every column tile.
+template <class Form>
+__device__ __forceinline__ void load_step(const MmaArguments& a, const bf16* staged, int first_token,
+                                          int slice, int step,
+                                          uint32_t (&b)[Form::kColumns][Form::Weights::kInputs]) {
+  const int begin = step * Form::Weights::kStepColumns;
+  const int columns = a.slices.begin[slice + 1] - a.slices.begin[slice] - begin;
+  OUTRIDER_UNROLL
+  for (int c = 0; c < Form::kColumns; ++c) {
+    const int token = c * 8 + static_cast<int>(threadIdx.x % kWarp) / 4;
+    const bool inside = Form::kStaged || first_token + token < a.rows;
+    const bf16* x = Form::kStaged ? staged + token * staged_stride<typename Form::Weights>(a.slices.k())
+                                  : a.x + (first_token + token) * a.x_stride;
+    Form::Weights::load_inputs(x + a.slices.begin[slice] + begin, inside ? columns : 0, a.wide, b[c]);
+  }
+}
+
+// Adds the slices of one row tile of every group of warps: tile `first_tile` + kTiles g of group g.
+template <class Form>
+__device__ __forceinline__ void combine_slices(const MmaArguments& a, const float* partials, int first_tile,
+                                               int first_token) {
+  const int groups = Form::kWarps / a.slices.count;
+  for (int o = static_cast<int>(threadIdx.x); o < groups * Form::kTokens * kTileRows; o += Form::kThreads) {
+    const int row = o % kTileRows, column = o / kTileRows % Form::kTokens;
+    const int group = o / (kTileRows * Form::kTokens);
+    const int n = (first_tile + group * Form::kTiles) * kTileRows + row, token = first_token + column;
+    if (n >= a.n || token >= a.rows) continue;
+    float values[kMaxSlices];
+    OUTRIDER_UNROLL
+    for (int s = 0; s < kMaxSlices; ++s)
+      values[s] =
+          s < a.slices.count
+              ? partials[((group * a.slices.count + s) * Form::kTokens + column) * kPartialStride + row]
+              : 0.0f;
+    a.out[token * a.out_stride + n] = tree_sum(values, a.slices.count);
+  }
+}
+
+// The warps of a block take the slices of a few row tiles each; blocks stride over the tiles.
+template <class Form>
+__global__ void __launch_bounds__(Form::kThreads, 1) matmul_mma(const MmaArguments a) {
+  using Weights = typename Form::Weights;
+  constexpr int kColumns = Form::kColumns, kTiles = Form::kTiles, kStages = Form::kStages;
+  const int warp = static_cast<int>(threadIdx.x / kWarp), lane = static_cast<int>(threadIdx.x % kWarp);
+  auto* ring_scales = reinterpret_cast<uint32_t*>(shared_memory<uint4>() + Form::kRingWords);
+  auto* partials = reinterpret_cast<float*>(ring_scales + Form::kRingScales);
+  bf16* staged = reinterpret_cast<bf16*>(partials + Form::kPartialFloats);
+
+  const int slice = warp % a.slices.count, group = warp / a.slices.count;
+  const int block_tiles = Form::kWarps / a.slices.count * kTiles;
+  const int stride = Form::kMany ? a.tiles : static_cast<int>(gridDim.x) * block_tiles;
+  const int first_tile = static_cast<int>(Form::kMany ? blockIdx.y : blockIdx.x) * block_tiles;
+  const int steps = a.slices.first_step[slice + 1] - a.slices.first_step[slice];
+  const int first_token = static_cast<int>(Form::kMany ? blockIdx.x : blockIdx.y) * Form::kTokens;
+
+  auto weights =
+      ring_of_warp<Form>(a, shared_memory<uint4>(), ring_scales, slice, first_tile + group * kTiles, stride);
+  OUTRIDER_UNROLL
+  for (int stage = 0; stage < kStages - 1; ++stage) weights.fetch(stage);
+  await_inputs();
+  if constexpr (Form::kStaged) {
+    stage_tokens<Form>(a, first_token, staged);
+    sync_block();
+  }
+
+  uint32_t b[kColumns][Weights::kInputs], next_b[kColumns][Weights::kInputs] = {};
+  if (steps > 0) load_step<Form>(a, staged, first_token, slice, 0, next_b);
+  int stage = 0;
+  for (int base = first_tile; base < a.tiles; base += stride) {
+    float sum[kTiles][kColumns][4] = {};
+    const bool has_tile = base + group * kTiles < a.tiles;
+    for (int step = 0; has_tile && step < steps; ++step) {
+      OUTRIDER_UNROLL
+      for (int c = 0; c < kColumns; ++c) OUTRIDER_UNROLL
+      for (int i = 0; i < Weights::kInputs; ++i) b[c][i] = next_b[c][i];
+      load_step<Form>(a, staged, first_token, slice, step + 1 == steps ? 0 : step + 1, next_b);
+      copy_async_wait<kStages - 2>();
+      OUTRIDER_UNROLL
+      for (int r = 0; r < kTiles; ++r)
+        Weights::template multiply<kColumns>(weights.words_at(stage, r), weights.scales_at(stage, r), b,
+                                             sum[r]);
+      weights.fetch(stage == 0 ? kStages - 1 : stage - 1);  // the stage that was read before this one
+      stage = stage + 1 == kStages ? 0 : stage + 1;
+    }
+    OUTRIDER_UNROLL
+    for (int r = 0; r < kTiles; ++r) {
+      OUTRIDER_UNROLL
+      for (int c = 0; c < kColumns; ++c) OUTRIDER_UNROLL
+      for (int i = 0; i < 4; ++i) {
+        const int column = c * 8 + lane % 4 * 2 + i % 2, row = lane / 4 + (i >= 2 ? 8 : 0);
+        partials[(warp * Form::kTokens + column) * kPartialStride + row] = sum[r][c][i];
+      }
+      sync_block();
+      combine_slices<Form>(a, partials, base + r, first_token);
+      sync_block();
+    }
+  }
+  copy_async_wait<0>();
+}
+
+template <class Form>
+void launch_mma(StreamView stream, const MatmulShape& shape, const MmaArguments& arguments) {
+  const int block_tiles = Form::kWarps / arguments.slices.count * Form::kTiles;
+  const auto blocks = static_cast<unsigned>((arguments.tiles + block_tiles - 1) / block_tiles);
+  const auto resident = static_cast<unsigned>((Form::kStaged ? 1 : 2) * shape.multiprocessors);
+  const auto passes = static_cast<unsigned>((shape.rows + Form::kTokens - 1) / Form::kTokens);
+  launch(stream,
+         {.grid_x = Form::kMany         ? passes
+                    : blocks < resident ? blocks
+                                        : resident,
+          .grid_y = Form::kMany ? blocks : passes,
+          .threads = Form::kThreads,
+          .shared_bytes = Form::shared_bytes(arguments.slices.k()),
+          .early = true},
+         &matmul_mma<Form>, arguments);
+}
+
+// Staged where the activations fit beside the ring and can be moved 16 bytes at a time.
+template <class Weights, int kColumns>
+void launch_skinny(StreamView stream, const MatmulShape& shape, const MmaArguments& arguments) {
+  const bool aligned = arguments.slices.k() % 8 == 0 && shape.x_stride % 8 == 0;
+  const auto fits = [&](size_t bytes) { return aligned && bytes <= static_cast<size_t>(shape.shared_bytes); };
+  using Large = MmaForm<Weights, kColumns, 16>;
+  using Small = MmaForm<Weights, kColumns, 8>;
+  // A narrow matrix is spread over twice as many blocks, so that no multiprocessor is idle.
+  const int large_blocks = arguments.tiles * arguments.slices.count / Large::kWarps;
+  if (large_blocks >= shape.multiprocessors && fits(Large::shared_bytes(arguments.slices.k())))
+    launch_mma<Large>(stream, shape, arguments);
+  else if (fits(Small::shared_bytes(arguments.slices.k())))
+    launch_mma<Small>(stream, shape, arguments);
+  else
+    launch_mma<MmaForm<Weights, kColumns, 0>>(stream, shape, arguments);
+}
+
+template <class Weights>
+void launch_format(StreamView stream, const MatmulShape& shape, const MmaArguments& arguments) {
+  if (shape.rows <= 8)
+    launch_skinny<Weights, 1>(stream, shape, arguments);
+  else if (shape.rows <= 16)
+    launch_skinny<Weights, 2>(stream, shape, arguments);
+  else
+    launch_mma<MmaForm<Weights, Weights::kManyColumns, 0>>(stream, shape, arguments);
+}
+
+template <class Form>
+void allow_form(int64_t shared_bytes) {
+  allow_shared_bytes(&matmul_mma<Form>,
+                     Form::kStaged ? static_cast<size_t>(shared_bytes) : Form::shared_bytes(0));
+}
+
+template <class Weights>
+void allow_format(int64_t shared_bytes) {
+  allow_form<MmaForm<Weights, 1, 8>>(shared_bytes);
+  allow_form<MmaForm<Weights, 2, 8>>(shared_bytes);
+  allow_form<MmaForm<Weights, 1, 16>>(shared_bytes);
+  allow_form<MmaForm<Weights, 2, 16>>(shared_bytes);
+  allow_form<MmaForm<Weights, 1, 0>>(shared_bytes);
+  allow_form<MmaForm<Weights, 2, 0>>(shared_bytes);
+  allow_form<MmaForm<Weights, Weights::kManyColumns, 0>>(shared_bytes);
+}
+
+bool starts_at_16_bytes(const Slices& slices, int64_t x_stride) {
+  bool all = x_stride % 8 == 0;
+  for (int s = 0; s < slices.count; ++s) all = all && slices.begin[s] % 8 == 0;
+  return all;
+}
+
+constexpr int kFloatThreads = 128;
+constexpr int kFloatRows = 4;  // tokens that share a read of the weights
+
+__global__ void __launch_bounds__(kFloatThreads)
+    matmul_float(const MatrixView w, const float* x, int64_t x_stride, int32_t rows, float* out,
+                 int64_t out_stride) {
+  await_inputs();
+  const int n = static_cast<int>(blockIdx.x * kFloatThreads + threadIdx.x);
+  if (n >= w.n) return;
+  const int first = static_cast<int>(blockIdx.y) * kFloatRows;
+  const auto* column = static_cast<const float*>(w.data) + n;
+  float values[kFloatRows][kMaxSlices] = {};
+  OUTRIDER_UNROLL
+  for (int s = 0; s < kMaxSlices; ++s) {
+    if (s >= w.slices.count) continue;
+    for (int k = w.slices.begin[s]; k < w.slices.begin[s + 1]; ++k) {
+      const float weight = column[static_cast<int64_t>(k) * w.padded_n];
+      OUTRIDER_UNROLL
+      for (int m = 0; m < kFloatRows; ++m)
+        if (first + m < rows) values[m][s] = fmaf(weight, x[(first + m) * x_stride + k], values[m][s]);
+    }
+  }
+  OUTRIDER_UNROLL
+  for (int m = 0; m < kFloatRows; ++m)
+    if (first + m < rows) out[(first + m) * out_stride + n] = tree_sum(values[m], w.slices.count);
+}
+
+}  // namespace
+
+void prepare_matmul(int64_t shared_bytes) {
+  allow_format<PairWeights>(shared_bytes);
+  allow_format<CodeWeights<WeightType::kInt8>>(shared_bytes);
+  allow_format<CodeWeights<WeightType::kFloat8>>(shared_bytes);
+  allow_format<HalfByteWeights>(shared_bytes);
+  prepare_matmul_split(shared_bytes);
+}
+
+void matmul(StreamView stream, const MatmulShape& shape, const void* x, const MatrixView& weight,
+            float* out) {
+  if (shape.rows == 0 || weight.n == 0) return;
+  CHECK(shape.x_stride >= weight.slices.k() && shape.out_stride >= weight.n, "x stride {}, out stride {}",
+        shape.x_stride, shape.out_stride);
+  if (weight.type == WeightType::kFloat32) {
+    launch(stream,
+           {.grid_x = static_cast<unsigned>((weight.n + kFloatThreads - 1) / kFloatThreads),
+            .grid_y = static_cast<unsigned>((shape.rows + kFloatRows - 1) / kFloatRows),
+            .threads = kFloatThreads,
+            .early = true},
+           &matmul_float, weight, static_cast<const float*>(x), shape.x_stride,
+           static_cast<int32_t>(shape.rows), out, shape.out_stride);
+    return;
+  }
+  CHECK(shape.x_stride % 2 == 0, "x stride {} is odd", shape.x_stride);
+  const MmaArguments arguments{.weights = static_cast<const uint4*>(weight.data),
+                               .scales = reinterpret_cast<const uint32_t*>(weight.scales),
+                               .slices = weight.slices,
+                               .n = weight.n,
+                               .tiles = (weight.n + kTileRows - 1) / kTileRows,
+                               .x = static_cast<const bf16*>(x),
+                               .x_stride = shape.x_stride,
+                               .rows = static_cast<int32_t>(shape.rows),
+                               .out = out,
+                               .out_stride = shape.out_stride,
+                               .wide = starts_at_16_bytes(weight.slices, shape.x_stride)};
+  if (matmul_split(stream, shape, weight.type, arguments)) return;
+  switch (weight.type) {
+    case WeightType::kInt8:
+      return launch_format<CodeWeights<WeightType::kInt8>>(stream, shape, arguments);
+    case WeightType::kFloat8:
+      return launch_format<CodeWeights<WeightType::kFloat8>>(stream, shape, arguments);
+    case WeightType::kInt4:
+      return launch_format<HalfByteWeights>(stream, shape, arguments);
+    default:
+      return launch_format<PairWeights>(stream, shape, arguments);
+  }
+}
+
+}  // namespace outrider::cuda

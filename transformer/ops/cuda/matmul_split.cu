@@ -1,0 +1,201 @@
+// Skinny products of matrices with few rows: a block takes one slice of the contraction for eight row tiles,
+// so it needs only the slice's activations, and there are enough blocks for every multiprocessor. Each warp
+// leaves its tile's part in memory; the one that comes last adds the slices, by index, in the tree. The bits
+// are those of matmul_cuda.cu.
+#include <algorithm>
+
+#include "base/cuda_device.h"
+#include "transformer/ops/cuda/cuda_ops.h"
+#include "transformer/ops/cuda/mma_ring.h"
+#include "transformer/ops/cuda/mma_weights.h"
+
+namespace outrider::cuda {
+namespace {
+
+template <class Weights_, int kColumns_>
+struct SplitForm {
+  using Weights = Weights_;
+  static constexpr int kColumns = kColumns_, kTokens = 8 * kColumns;
+  static constexpr int kWarps = 8, kThreads = kWarps * static_cast<int>(kWarp);
+  static constexpr int kTiles = 1;
+  static constexpr int kStages = 12 / Weights::kWords;  // 45 KB of a block's weights under way
+  static constexpr int kRingLanes = kWarps * kStages * static_cast<int>(kWarp);
+  static constexpr int kRingWords = kRingLanes * Weights::kWords;        // of 16 bytes
+  static constexpr int kRingScales = kRingLanes * Weights::kScaleWords;  // of 4 bytes
+
+  static size_t shared_bytes(int64_t columns) {
+    return kRingWords * size_t{16} + kRingScales * size_t{4} +
+           static_cast<size_t>(kTokens * staged_stride<Weights>(columns)) * sizeof(bf16);
+  }
+};
+
+// The tokens' activations of one slice, zeros beyond the last token, into shared memory.
+template <class Form>
+__device__ __forceinline__ void stage_slice(const MmaArguments& a, int begin, int columns, int64_t stride,
+                                            bf16* staged) {
+  const int groups = columns / 8;
+  OUTRIDER_UNROLL_BY(4)
+  for (int i = static_cast<int>(threadIdx.x); i < Form::kTokens * groups; i += Form::kThreads) {
+    const int token = i / groups, column = i % groups * 8;
+    const bf16* from = a.x + token * a.x_stride + begin + column;
+    *reinterpret_cast<uint4*>(staged + token * stride + column) =
+        token < a.rows ? *reinterpret_cast<const uint4*>(from) : uint4{};
+  }
+}
+
+// Where the slices of a product meet: partials [slice][token][row of weights], and for every tile how many
+// slices have come.
+template <class Form>
+struct Meeting {
+  float* partials = nullptr;
+  uint32_t* arrived = nullptr;
+  int32_t padded_n = 0;
+
+  __device__ __forceinline__ float* at(int slice, int token, int tile) const {
+    return partials + (static_cast<int64_t>(slice) * Form::kTokens + token) * padded_n + tile * kTileRows;
+  }
+  // Of a warp whose part is written: whether all others' of this tile are too.
+  __device__ __forceinline__ bool is_last(int tile, int slices) const {
+    const bool is_first_lane = threadIdx.x % kWarp == 0;
+    sync_warp();
+    uint32_t before = 0;
+    if (is_first_lane) before = arrive(arrived + tile);
+    if (of_first_lane(before) + 1 < static_cast<uint32_t>(slices)) return false;
+    if (is_first_lane) arrived[tile] = 0;  // for the next product
+    sync_warp();
+    return true;
+  }
+};
+
+// out of one tile: its slices' parts added in the tree, four rows by a lane.
+template <class Form>
+__device__ __forceinline__ void combine_tile(const MmaArguments& a, const Meeting<Form>& meeting, int tile) {
+  constexpr int kQuads = kTileRows / 4;
+  for (int o = static_cast<int>(threadIdx.x % kWarp); o < a.rows * kQuads; o += static_cast<int>(kWarp)) {
+    const int token = o / kQuads, row = o % kQuads * 4;
+    uint4 parts[kMaxSlices] = {};
+    OUTRIDER_UNROLL
+    for (int s = 0; s < kMaxSlices; ++s)
+      if (s < a.slices.count) parts[s] = load_of_others(meeting.at(s, token, tile) + row);
+    OUTRIDER_UNROLL
+    for (int i = 0; i < 4; ++i) {
+      float values[kMaxSlices];
+      OUTRIDER_UNROLL
+      for (int s = 0; s < kMaxSlices; ++s)
+        values[s] = std::bit_cast<float>(i == 0   ? parts[s].x
+                                         : i == 1 ? parts[s].y
+                                         : i == 2 ? parts[s].z
+                                                  : parts[s].w);
+      const int n = tile * kTileRows + row + i;
+      if (n < a.n) a.out[token * a.out_stride + n] = tree_sum(values, a.slices.count);
+    }
+  }
+}
+
+// Grid: groups of eight tiles, slices.
+template <class Form>
+__global__ void __launch_bounds__(Form::kThreads, 2)
+    multiply_slice(const MmaArguments a, const Meeting<Form> meeting) {
+  using Weights = typename Form::Weights;
+  constexpr int kColumns = Form::kColumns, kStages = Form::kStages;
+  const int warp = static_cast<int>(threadIdx.x / kWarp), lane = static_cast<int>(threadIdx.x % kWarp);
+  const int slice = static_cast<int>(blockIdx.y), tile = static_cast<int>(blockIdx.x) * Form::kWarps + warp;
+  auto* words = shared_memory<uint4>();
+  auto* scales = reinterpret_cast<uint32_t*>(words + Form::kRingWords);
+  auto* staged = reinterpret_cast<bf16*>(scales + Form::kRingScales);
+  const int begin = a.slices.begin[slice], columns = a.slices.begin[slice + 1] - begin;
+  const int64_t stride = staged_stride<Weights>(columns);
+
+  auto weights = ring_of_warp<Form>(a, words, scales, slice, tile, a.tiles);
+  OUTRIDER_UNROLL
+  for (int stage = 0; stage < kStages - 1; ++stage) weights.fetch(stage);
+  await_inputs();
+  stage_slice<Form>(a, begin, columns, stride, staged);
+  sync_block();
+  if (tile >= a.tiles) return;
+
+  float sum[kColumns][4] = {};
+  for (int step = 0, stage = 0; step < weights.steps; ++step) {
+    uint32_t b[kColumns][Weights::kInputs];
+    OUTRIDER_UNROLL
+    for (int c = 0; c < kColumns; ++c)
+      Weights::load_inputs(staged + (c * 8 + lane / 4) * stride + step * Weights::kStepColumns,
+                           columns - step * Weights::kStepColumns, true, b[c]);
+    copy_async_wait<kStages - 2>();
+    Weights::template multiply<kColumns>(weights.words_at(stage, 0), weights.scales_at(stage, 0), b, sum);
+    weights.fetch(stage == 0 ? kStages - 1 : stage - 1);  // the stage that was read before this one
+    stage = stage + 1 == kStages ? 0 : stage + 1;
+  }
+  copy_async_wait<0>();
+  OUTRIDER_UNROLL
+  for (int c = 0; c < kColumns; ++c) OUTRIDER_UNROLL
+  for (int i = 0; i < 4; ++i) {
+    const int token = c * 8 + lane % 4 * 2 + i % 2, row = lane / 4 + (i >= 2 ? 8 : 0);
+    if (token < a.rows) meeting.at(slice, token, tile)[row] = sum[c][i];
+  }
+  if (meeting.is_last(tile, a.slices.count)) combine_tile<Form>(a, meeting, tile);
+}
+
+int64_t longest(const Slices& slices) {
+  int64_t columns = 0;
+  for (int s = 0; s < slices.count; ++s)
+    columns = std::max<int64_t>(columns, slices.begin[s + 1] - slices.begin[s]);
+  return columns;
+}
+
+template <class Weights, int kColumns>
+bool launch_split(StreamView stream, const MatmulShape& shape, const MmaArguments& a) {
+  using Form = SplitForm<Weights, kColumns>;
+  const size_t bytes = Form::shared_bytes(longest(a.slices));
+  if (bytes > static_cast<size_t>(shape.shared_bytes)) return false;
+  const Meeting<Form> meeting{
+      .partials = shape.split.partials, .arrived = shape.split.arrived, .padded_n = a.tiles * kTileRows};
+  launch(stream,
+         {.grid_x = static_cast<unsigned>((a.tiles + Form::kWarps - 1) / Form::kWarps),
+          .grid_y = static_cast<unsigned>(a.slices.count),
+          .threads = Form::kThreads,
+          .shared_bytes = bytes,
+          .early = true},
+         &multiply_slice<Form>, a, meeting);
+  return true;
+}
+
+template <class Weights>
+bool launch_columns(StreamView stream, const MatmulShape& shape, const MmaArguments& a) {
+  return shape.rows <= 8 ? launch_split<Weights, 1>(stream, shape, a)
+                         : launch_split<Weights, 2>(stream, shape, a);
+}
+
+template <class Weights>
+void allow_columns(int64_t shared_bytes) {
+  allow_shared_bytes(&multiply_slice<SplitForm<Weights, 1>>, static_cast<size_t>(shared_bytes));
+  allow_shared_bytes(&multiply_slice<SplitForm<Weights, 2>>, static_cast<size_t>(shared_bytes));
+}
+
+}  // namespace
+
+void prepare_matmul_split(int64_t shared_bytes) {
+  allow_columns<PairWeights>(shared_bytes);
+  allow_columns<CodeWeights<WeightType::kInt8>>(shared_bytes);
+  allow_columns<CodeWeights<WeightType::kFloat8>>(shared_bytes);
+  allow_columns<HalfByteWeights>(shared_bytes);
+}
+
+bool matmul_split(StreamView stream, const MatmulShape& shape, WeightType type,
+                  const MmaArguments& arguments) {
+  const bool takes = shape.split.partials && shape.rows <= kSplitTokens && arguments.tiles <= kSplitTiles &&
+                     arguments.wide && arguments.slices.k() % 8 == 0;
+  if (!takes) return false;
+  switch (type) {
+    case WeightType::kInt8:
+      return launch_columns<CodeWeights<WeightType::kInt8>>(stream, shape, arguments);
+    case WeightType::kFloat8:
+      return launch_columns<CodeWeights<WeightType::kFloat8>>(stream, shape, arguments);
+    case WeightType::kInt4:
+      return launch_columns<HalfByteWeights>(stream, shape, arguments);
+    default:
+      return launch_columns<PairWeights>(stream, shape, arguments);
+  }
+}
+
+}  // namespace outrider::cuda

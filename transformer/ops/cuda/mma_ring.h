@@ -1,0 +1,98 @@
+// What the kernels of matrix products share: their arguments, and how a warp keeps copies of weights under
+// way. Included by kernels only.
+#pragma once
+
+#include "base/cuda_device.h"
+#include "transformer/ops/cuda/cuda_layout.h"
+
+namespace outrider::cuda {
+
+struct MmaArguments {
+  const uint4* weights = nullptr;    // tiles, see tiled_offset, code_offset and half_byte_offset
+  const uint32_t* scales = nullptr;  // of codes: pairs of rows, see scale_offset
+  Slices slices;
+  int32_t n = 0;
+  int32_t tiles = 0;  // of 16 rows
+  const bf16* x = nullptr;
+  int64_t x_stride = 0;
+  int32_t rows = 0;  // tokens
+  float* out = nullptr;
+  int64_t out_stride = 0;
+  bool wide = false;  // every slice of every token starts at 16 bytes
+};
+
+// Elements between the tokens of staged activations of so many columns.
+template <class Weights>
+OUTRIDER_SHARED_CODE constexpr int64_t staged_stride(int64_t columns) {
+  return (columns + 63) / 64 * 64 + Weights::kRowPadding;
+}
+
+// The copies of one warp: its slice of tile after tile, kStages - 1 steps ahead of what is multiplied. Each
+// lane copies and reads its own bytes of every tile, so no barrier is needed.
+template <class Form>
+struct WeightRing {
+  static constexpr int kLanes = static_cast<int>(kWarp), kWords = Form::Weights::kWords;
+
+  uint4* words = nullptr;             // of this lane: [stage][row tile][kWords], a warp's lanes side by side
+  uint32_t* scales = nullptr;         // of this lane: [stage][row tile][kScaleWords]
+  const uint4* from_words = nullptr;  // of this lane and slice, in the first tile
+  const uint32_t* from_scales = nullptr;  // the same
+  int64_t tile_steps = 0;                 // from one row tile to the next
+  int tiles = 0, steps = 0, stride = 0;
+  int tile = 0, step = 0;  // to be fetched next
+
+  __device__ __forceinline__ uint4* words_at(int stage, int r) const {
+    return words + (stage * Form::kTiles + r) * kWords * kLanes;
+  }
+  __device__ __forceinline__ uint32_t* scales_at(int stage, int r) const {
+    return scales + (stage * Form::kTiles + r) * Form::Weights::kScaleWords * kLanes;
+  }
+  __device__ __forceinline__ void fetch(int stage) {
+    if (tile < tiles && steps > 0) {
+      OUTRIDER_UNROLL
+      for (int r = 0; r < Form::kTiles; ++r) {
+        if (tile + r >= tiles) continue;
+        const int64_t at = (tile + r) * tile_steps + step;
+        OUTRIDER_UNROLL
+        for (int w = 0; w < kWords; ++w)
+          copy_async_16(words_at(stage, r) + w * kLanes, from_words + (at * kWords + w) * kLanes);
+        OUTRIDER_UNROLL
+        for (int w = 0; w < Form::Weights::kScaleWords; ++w)
+          copy_async_4(scales_at(stage, r) + w * kLanes,
+                       from_scales + at * 8 * Form::Weights::kScaleWords + w);
+      }
+      if (++step == steps) {
+        step = 0;
+        tile += stride;
+      }
+    }
+    copy_async_commit();
+  }
+};
+
+// The ring of warp `warp` in shared memory that begins with `words` and `scales`, from tile `tile` on.
+template <class Form>
+__device__ __forceinline__ WeightRing<Form> ring_of_warp(const MmaArguments& a, uint4* words,
+                                                         uint32_t* scales, int slice, int tile, int stride) {
+  using Weights = typename Form::Weights;
+  constexpr int kLanes = static_cast<int>(kWarp), kWarpRing = Form::kStages * Form::kTiles * kLanes;
+  const int warp = static_cast<int>(threadIdx.x / kWarp), lane = static_cast<int>(threadIdx.x % kWarp);
+  const int64_t first_step = a.slices.first_step[slice];
+  return {.words = words + warp * kWarpRing * Weights::kWords + lane,
+          .scales = scales + warp * kWarpRing * Weights::kScaleWords + lane,
+          .from_words = a.weights + first_step * Weights::kWords * kLanes + lane,
+          .from_scales = a.scales + (first_step * 8 + lane / 4) * Weights::kScaleWords,
+          .tile_steps = a.slices.steps(),
+          .tiles = a.tiles,
+          .steps = a.slices.first_step[slice + 1] - a.slices.first_step[slice],
+          .stride = stride,
+          .tile = tile};
+}
+
+// Products of few rows of weights, at most 16 tokens: matmul_split_cuda.cu. False where it does not take
+// them.
+bool matmul_split(StreamView stream, const MatmulShape& shape, WeightType type,
+                  const MmaArguments& arguments);
+void prepare_matmul_split(int64_t shared_bytes);
+
+}  // namespace outrider::cuda

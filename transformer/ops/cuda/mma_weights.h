@@ -1,0 +1,180 @@
+// How matmul_mma (matmul_cuda.cu) holds one step of weights and of activations, for each format of weights:
+// what a lane copies, which of a token's activations it wants, and how the step is multiplied. Included by
+// kernels only.
+#pragma once
+
+#include "base/cuda_device.h"
+#include "transformer/ops/cpu/packed_matrix.h"
+#include "transformer/ops/cuda/cuda_layout.h"
+
+namespace outrider::cuda {
+
+// Two neighbouring activations, or zeros outside.
+__device__ __forceinline__ uint32_t load_pair(const bf16* x, bool inside) {
+  return inside ? *reinterpret_cast<const uint32_t*>(x) : 0u;
+}
+
+// bf16: a step is one instruction.
+struct PairWeights {
+  static constexpr int kStepColumns = kStep;
+  static constexpr int kWords = 1;        // of 16 bytes that a lane copies of a row tile
+  static constexpr int kScaleWords = 0;   // that a lane copies of a row tile's scales
+  static constexpr int kInputs = 2;       // words that a lane has of a token's activations
+  static constexpr int kManyColumns = 8;  // tiles of 8 tokens in one pass of the form for many
+  static constexpr int kManyTiles = 4;    // row tiles that a warp has in hand there
+  static constexpr int kRowPadding = 16;  // elements, so that a warp's reads of staged tokens hit all banks
+
+  // x: the token's activations of this step, of which `columns` exist. wide: aligned to 16 bytes.
+  __device__ __forceinline__ static void load_inputs(const bf16* x, int columns, bool wide,
+                                                     uint32_t (&b)[kInputs]) {
+    const int own = static_cast<int>(threadIdx.x % 4) * 4;
+    if (wide && own + 4 <= columns) {
+      const uint2 four = *reinterpret_cast<const uint2*>(x + own);
+      b[0] = four.x;
+      b[1] = four.y;
+      return;
+    }
+    b[0] = load_pair(x + own, own < columns);
+    b[1] = load_pair(x + own + 2, own + 2 < columns);
+  }
+
+  template <int kColumns>
+  __device__ __forceinline__ static void multiply(const uint4* words, const uint32_t*,
+                                                  const uint32_t (&b)[kColumns][kInputs],
+                                                  float (&sum)[kColumns][4]) {
+    const uint4 word = *words;
+    const uint32_t a[4] = {word.x, word.y, word.z, word.w};
+    OUTRIDER_UNROLL
+    for (int c = 0; c < kColumns; ++c) mma_16x8x16(sum[c], a, b[c]);
+  }
+};
+
+// The four codes of eight bits of a word as bf16: bytes 0 and 2, then 1 and 3. Every step of it is exact.
+template <WeightType kType>
+__device__ __forceinline__ void widen(uint32_t codes, uint32_t& even, uint32_t& odd) {
+  if constexpr (kType == WeightType::kInt8) {
+    // 128 + the low seven bits, less 128, or 256 where the sign is set.
+    const auto number = [](uint32_t bytes) {
+      return fma_pairs((bytes & 0x007f007fu) | 0x43004300u, 0x3f803f80u, (bytes & 0x00800080u) | 0xc300c300u);
+    };
+    even = number(codes);
+    odd = number(codes >> 8);
+  } else {
+    // Exponent and mantissa of e4m3 in those of bf16 are 2^-120 times the number, subnormals too.
+    const auto number = [](uint32_t bytes) {  // in the high half of each half word
+      return fma_pairs((bytes & 0x80008000u) | (bytes >> 4 & 0x07f007f0u), 0x7b807b80u, 0);
+    };
+    even = number(codes << 8);
+    odd = number(codes);
+  }
+}
+
+// Two of a word's codes of four bits, in the low halves of its bytes 0 and 2, as bf16: 128 + code, less 136.
+__device__ __forceinline__ uint32_t widen_half_bytes(uint32_t codes) {
+  return fma_pairs((codes & 0x000f000fu) | 0x43004300u, 0x3f803f80u, 0xc308c308u);
+}
+
+// Codes: a step is four instructions over 64 columns, of which a lane has two runs of eight neighbours.
+struct CodeInputs {
+  static constexpr int kStepColumns = kGroupStep;
+  static constexpr int kInputs = 8;
+  static constexpr int kManyColumns = 4;
+  static constexpr int kManyTiles = 2;
+  static constexpr int kRowPadding = 32;
+
+  // wide: activations are aligned to 16 bytes.
+  __device__ __forceinline__ static void load_inputs(const bf16* x, int columns, bool wide,
+                                                     uint32_t (&b)[kInputs]) {
+    OUTRIDER_UNROLL
+    for (int half = 0; half < 2; ++half) {
+      const int own = half * 32 + static_cast<int>(threadIdx.x % 4) * 8;
+      if (wide && own + 8 <= columns) {
+        const uint4 eight = *reinterpret_cast<const uint4*>(x + own);
+        b[half * 4] = eight.x;
+        b[half * 4 + 1] = eight.y;
+        b[half * 4 + 2] = eight.z;
+        b[half * 4 + 3] = eight.w;
+        continue;
+      }
+      OUTRIDER_UNROLL
+      for (int i = 0; i < 4; ++i) b[half * 4 + i] = load_pair(x + own + i * 2, own + i * 2 < columns);
+    }
+  }
+
+  // Instruction i of the step with its inputs.
+  template <int kColumns>
+  __device__ __forceinline__ static void add_products(int i, const uint32_t (&a)[4],
+                                                      const uint32_t (&b)[kColumns][kInputs],
+                                                      float (&group)[kColumns][4]) {
+    OUTRIDER_UNROLL
+    for (int c = 0; c < kColumns; ++c) {
+      const uint32_t pair[2] = {b[c][i * 2], b[c][i * 2 + 1]};
+      mma_16x8x16(group[c], a, pair);
+    }
+  }
+
+  // scales: bf16, of the lane's first row in the low half, of its second in the high half.
+  template <int kColumns>
+  __device__ __forceinline__ static void add_scaled(uint32_t scales, const float (&group)[kColumns][4],
+                                                    float (&sum)[kColumns][4]) {
+    const float first = to_float(bf16{static_cast<uint16_t>(scales)});
+    const float second = to_float(bf16{static_cast<uint16_t>(scales >> 16)});
+    OUTRIDER_UNROLL
+    for (int c = 0; c < kColumns; ++c) OUTRIDER_UNROLL
+    for (int i = 0; i < 4; ++i) sum[c][i] = fmaf(group[c][i], i < 2 ? first : second, sum[c][i]);
+  }
+};
+
+// Codes of eight bits: a step is one group, summed apart and then scaled.
+template <WeightType kType>
+struct CodeWeights : CodeInputs {
+  static constexpr int kWords = 2;
+  static constexpr int kScaleWords = 1;
+
+  template <int kColumns>
+  __device__ __forceinline__ static void multiply(const uint4* words, const uint32_t* scales,
+                                                  const uint32_t (&b)[kColumns][kInputs],
+                                                  float (&sum)[kColumns][4]) {
+    float group[kColumns][4] = {};
+    OUTRIDER_UNROLL
+    for (int half = 0; half < 2; ++half) {
+      const uint4 word = words[half * static_cast<int>(kWarp)];
+      const uint32_t codes[2][2] = {{word.x, word.y}, {word.z, word.w}};
+      OUTRIDER_UNROLL
+      for (int i = 0; i < 2; ++i) {
+        uint32_t a[4];
+        widen<kType>(codes[i][0], a[0], a[2]);
+        widen<kType>(codes[i][1], a[1], a[3]);
+        add_products(half * 2 + i, a, b, group);
+      }
+    }
+    add_scaled(*scales, group, sum);
+  }
+};
+
+// Codes of four bits: a step is two groups.
+struct HalfByteWeights : CodeInputs {
+  static constexpr int kWords = 1;
+  static constexpr int kScaleWords = 2;
+
+  template <int kColumns>
+  __device__ __forceinline__ static void multiply(const uint4* words, const uint32_t* scales,
+                                                  const uint32_t (&b)[kColumns][kInputs],
+                                                  float (&sum)[kColumns][4]) {
+    const uint4 word = *words;
+    const uint32_t codes[4] = {word.x, word.y, word.z, word.w};
+    OUTRIDER_UNROLL
+    for (int half = 0; half < 2; ++half) {
+      float group[kColumns][4] = {};
+      OUTRIDER_UNROLL
+      for (int i = half * 2; i < half * 2 + 2; ++i) {
+        const uint32_t a[4] = {widen_half_bytes(codes[i]), widen_half_bytes(codes[i] >> 8),
+                               widen_half_bytes(codes[i] >> 4), widen_half_bytes(codes[i] >> 12)};
+        add_products(i, a, b, group);
+      }
+      add_scaled(scales[half * static_cast<int>(kWarp)], group, sum);
+    }
+  }
+};
+
+}  // namespace outrider::cuda

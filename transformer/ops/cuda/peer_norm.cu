@@ -1,0 +1,71 @@
+// The sum over ranks, the residual and the norm in one kernel, over peer memory.
+#include <algorithm>
+
+#include "comm/cuda/peer_exchange.h"
+#include "comm/cuda/reduce.h"
+#include "transformer/ops/cuda/cuda_ops.h"
+#include "transformer/ops/norm_row.h"
+
+namespace outrider::cuda {
+namespace {
+
+// Blocks take rows in turns, and exchange their own: what a block of one rank stores, the same block of the
+// others reads.
+template <class T>
+__global__ void __launch_bounds__(kNormThreads)
+    sum_and_norm_rows(const PeerView view, const NormArguments a) {
+  const NormWeights weights(a.weight, a.hidden);
+  auto* sums = shared_memory<float>();
+  const auto row_of = [&](int64_t m) { return (a.rows_from ? a.rows_from[m] : m) * a.hidden; };
+  exchange_block(
+      view, reinterpret_cast<uint32_t*>(sums + kNormWarps),
+      [&](std::byte* slot) {
+        for (int64_t m = blockIdx.x; m < a.rows; m += kExchangeBlocks)
+          for (int64_t i = threadIdx.x; i < a.hidden; i += kNormThreads)
+            reinterpret_cast<float*>(slot)[m * a.hidden + i] = a.added[row_of(m) + i];
+      },
+      [&](int64_t parity) {
+        for (int64_t m = blockIdx.x; m < a.rows; m += kExchangeBlocks) {
+          float* residual = a.residual + row_of(m);
+          for (int64_t i = threadIdx.x; i < a.hidden; i += kNormThreads) {
+            float parts[kMaxDeviceRanks];
+            load_peers(view, parity, m * a.hidden + i, parts);
+            const float sum = combine_ranks<Reduction::kTreeSum>(parts, view.size);
+            residual[i] = residual[i] + (a.bias ? sum + a.bias[i] : sum);
+          }
+          norm_row(
+              a.hidden, a.epsilon, weights, sums, static_cast<T*>(a.out) + m * a.hidden,
+              [&](int64_t i) { return residual[i]; }, [](int64_t, float) {});
+          sync_block();  // the sums are free for the next row
+        }
+      });
+}
+
+}  // namespace
+
+void sum_and_norm(StreamView stream, const PeerView& view, const NormArguments& arguments) {
+  const int64_t row_bytes = arguments.hidden * static_cast<int64_t>(sizeof(float));
+  const int64_t rows_at_once = view.slot_bytes / row_bytes;
+  CHECK(rows_at_once > 0 && arguments.added, "rows of {} bytes in slots of {}", row_bytes, view.slot_bytes);
+  const LaunchShape shape{.grid_x = kExchangeBlocks,
+                          .threads = kNormThreads,
+                          .shared_bytes = kNormWarps * sizeof(float) + sizeof(uint32_t)};
+  for (int64_t first = 0; first < arguments.rows; first += rows_at_once) {
+    NormArguments part = arguments;
+    part.rows = std::min(rows_at_once, arguments.rows - first);
+    part.out =
+        static_cast<std::byte*>(arguments.out) + first * arguments.hidden * element_bytes(arguments.type);
+    if (arguments.rows_from) {
+      part.rows_from = arguments.rows_from + first;
+    } else {
+      part.residual = arguments.residual + first * arguments.hidden;
+      part.added = arguments.added + first * arguments.hidden;
+    }
+    if (arguments.type == WeightType::kBFloat16)
+      launch(stream, shape, &sum_and_norm_rows<bf16>, view, part);
+    else
+      launch(stream, shape, &sum_and_norm_rows<float>, view, part);
+  }
+}
+
+}  // namespace outrider::cuda
