@@ -8,6 +8,7 @@
 #include <sstream>
 
 #include "base/log.h"
+#include "base/program/exit_codes.h"
 #include "base/program/temporary_file.h"
 #include "base/version.h"
 #include "lab/bench/bench.h"
