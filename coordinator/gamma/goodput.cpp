@@ -91,7 +91,7 @@ class GoodputGamma : public GammaPolicy {
 
   int32_t max_;
   std::shared_ptr<Batch> batch_;
-  AcceptanceEwma acceptance_{0.7, 10, 0.9};  // as the ewma policy
+  AcceptanceEwma acceptance_;
   ProbeBudget probes_;
   bool joined_ = false;
   int32_t gamma_ = 0, limit_ = 0, context_ = 0;

@@ -18,7 +18,7 @@ class PlainGuard {
  private:
   bool enabled_;
   bool off_ = false;
-  AcceptanceEwma acceptance_{0.7, 10, 0.9};  // as the ewma policy
+  AcceptanceEwma acceptance_;
   ProbeBudget probes_;
 };
 

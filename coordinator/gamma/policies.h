@@ -20,6 +20,7 @@ struct GammaKey {
 struct GammaPolicyInfo {
   std::string name;
   std::string summary;
+  std::string source;  // who published it; docs/policies.md has the reasons for its constants
   std::vector<GammaKey> keys;
   // Every key is present, with its default where none was given.
   Result<GammaPolicyFactory> (*make)(const GammaArguments& arguments);
