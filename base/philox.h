@@ -47,6 +47,11 @@ OUTRIDER_SHARED_CODE inline double natural_log(double x) {
   return k * kLn2High + (2 * s + (tail + k * kLn2Low));
 }
 
+// In [0, 1): the upper 53 of 64 bits, which is as fine as a double can be all over it.
+OUTRIDER_SHARED_CODE inline double unit_interval(uint64_t bits) {
+  return static_cast<double>(static_cast<int64_t>(bits >> 11)) * 0x1p-53;
+}
+
 // -ln(-ln((word + 0.5) * 2^-32)).
 OUTRIDER_SHARED_CODE inline double gumbel_of_word(uint32_t word) {
   return -natural_log(-natural_log((word + 0.5) * 0x1p-32));

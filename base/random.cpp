@@ -13,7 +13,7 @@ std::array<uint32_t, 4> draw_block(Seed seed, Purpose purpose, Position position
 }
 
 double draw_uniform(Seed seed, Purpose purpose, Position position, Round round, uint32_t index) {
-  return draw_block(seed, purpose, position, round, index)[0] * 0x1p-32;
+  return unit_interval(draw_u64(seed, purpose, position, round, index));
 }
 
 uint64_t draw_u64(Seed seed, Purpose purpose, Position position, Round round, uint32_t index) {

@@ -32,13 +32,14 @@ struct Seed {
 std::array<uint32_t, 4> draw_block(Seed seed, Purpose purpose, Position position, Round round,
                                    uint32_t index = 0);
 
-// Uniform in [0, 1): the first word of the block times 2^-32.
-double draw_uniform(Seed seed, Purpose purpose, Position position, Round round, uint32_t index = 0);
-
 // 64 uniform bits: word 1 in the upper half, word 0 in the lower.
 uint64_t draw_u64(Seed seed, Purpose purpose, Position position, Round round, uint32_t index = 0);
 
-// Noise of token v at a position: word v & 3 of block v >> 2.
+// Uniform in [0, 1), of their upper 53 bits: it is below a probability with that probability, but for 2^-53.
+double draw_uniform(Seed seed, Purpose purpose, Position position, Round round, uint32_t index = 0);
+
+// Noise of token v at a position: word v & 3 of block v >> 2. It has 2^32 values, from -3.13 to 22.87, so one
+// draw alone tells probabilities apart to 2^-32 and no finer.
 double draw_gumbel(Seed seed, Position position, TokenId token);
 
 }  // namespace outrider

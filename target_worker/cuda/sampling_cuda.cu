@@ -45,7 +45,7 @@ __device__ __forceinline__ uint64_t residual_total(const VerifyBatch& b, int32_t
 }
 
 __device__ __forceinline__ double accept_uniform(const RowInput& in) {
-  return draw_words(in, Purpose::kAccept, in.round).w[0] * 0x1p-32;
+  return unit_interval(uniform_bits(in, Purpose::kAccept, in.round));
 }
 __global__ void __launch_bounds__(kThreads) weights_of_part(const VerifyBatch b) {
   const int32_t r = b.drawn_rows[blockIdx.y];

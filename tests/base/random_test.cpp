@@ -44,7 +44,7 @@ TEST(Random, CounterLayout) {
     const auto index = row["index"].get<uint32_t>();
     const auto block = draw_block(seed, purpose, position, round, index);
     for (int i = 0; i < 4; ++i) EXPECT_EQ(block[i], hex32(row["output"][i]));
-    EXPECT_EQ(draw_uniform(seed, purpose, position, round, index), row["u32_half_open"].get<double>());
+    EXPECT_EQ(draw_uniform(seed, purpose, position, round, index), row["u53_half_open"].get<double>());
     EXPECT_EQ(draw_u64(seed, purpose, position, round, index), hex(row["u64"]));
   }
 }
