@@ -2,6 +2,12 @@
 
 namespace outrider {
 
+FaultCounts& FaultCounts::operator+=(const FaultCounts& more) {
+  drop += more.drop, duplicate += more.duplicate, corrupt += more.corrupt, refuse_send += more.refuse_send;
+  worker_death += more.worker_death, target_failure += more.target_failure, cancel += more.cancel;
+  return *this;
+}
+
 void corrupt(Draft& draft, std::mt19937_64& random) {
   switch (random() % 10) {
     case 0:

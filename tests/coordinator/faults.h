@@ -28,6 +28,14 @@ struct Faults {
   SliceFaults slices;
 };
 
+// How often each of them struck.
+struct FaultCounts {
+  int64_t drop = 0, duplicate = 0, corrupt = 0, refuse_send = 0;
+  int64_t worker_death = 0, target_failure = 0, cancel = 0;
+
+  FaultCounts& operator+=(const FaultCounts& more);
+};
+
 // One field of it becomes something else. The frame's checksum is taken to be right: these are lies, not
 // noise.
 void corrupt(Draft& draft, std::mt19937_64& random);

@@ -19,7 +19,7 @@ struct Schedule {
   std::vector<SimulatedRequest> requests;
   int workers = 1;
   double accuracy = 0.7;
-  int ranks = 0;  // that take slices of dense q; 0: the target has no doors
+  int ranks = 0;         // that take slices of dense q; 0: the target has no doors
   bool shadows = false;  // drafts that rounds do not wait for, some of which come to nothing
 };
 
@@ -143,6 +143,7 @@ class ProtocolSimulation : public ::testing::Test {
     size_t emitted = 0;
     for (const auto& [id, outcome] : cluster.outcomes()) {
       check_outcome(schedule.requests[id.value() - 1].request, outcome, cluster.target_failed());
+      ++finished_[static_cast<size_t>(outcome.finish.reason)];
       emitted += outcome.ids.size();
     }
     check_totals(cluster, emitted);
@@ -153,6 +154,8 @@ class ProtocolSimulation : public ::testing::Test {
     if (nothing_lost && faults.duplicate == 0 && faults.refuse_send == 0) {
       EXPECT_EQ(cluster.sequences_at_workers(), 0u);
     }
+    struck_ += cluster.struck();
+    slices_struck_ += cluster.slices_struck();
     accepted_ += cluster.protocol().totals().rounds.accepted;
     hits_ += cluster.protocol().totals().preparation.hits;
     misses_ += cluster.protocol().totals().preparation.lookups - cluster.protocol().totals().preparation.hits;
@@ -196,11 +199,14 @@ class ProtocolSimulation : public ::testing::Test {
     EXPECT_EQ(cluster.protocol().open_requests(), 0u);
   }
 
+  int64_t finished(FinishReason reason) const { return finished_[static_cast<size_t>(reason)]; }
   int64_t dropped(DropReason reason) const { return dropped_[static_cast<size_t>(reason)]; }
 
   int64_t accepted_ = 0, hits_ = 0, misses_ = 0, dropped_unshadowed_ = 0;
   int64_t sliced_ = 0;  // drafts that were verified by slices
   std::array<int64_t, kDropReasonNames.size()> dropped_{};
+  std::array<int64_t, 4> finished_{};  // requests, by FinishReason
+  FaultCounts struck_, slices_struck_;
 };
 
 constexpr uint64_t kSchedules = 700;  // per test
@@ -217,6 +223,8 @@ TEST_F(ProtocolSimulation, WithoutFaultsNothingIsDropped) {
 TEST_F(ProtocolSimulation, LossDuplicationAndReordering) {
   for (uint64_t seed = 0; seed < kSchedules && !HasFailure(); ++seed)
     run(seed, {.drop = 0.2, .duplicate = 0.3, .max_delay_us = 30'000, .reorder = true});
+  EXPECT_GT(struck_.drop, 10'000);
+  EXPECT_GT(struck_.duplicate, 10'000);
   EXPECT_GT(accepted_, 1000);
   EXPECT_GT(dropped_[static_cast<size_t>(DropReason::kStaleRound)], 0);
   EXPECT_GT(dropped_[static_cast<size_t>(DropReason::kStaleEpoch)], 0);
@@ -225,6 +233,7 @@ TEST_F(ProtocolSimulation, LossDuplicationAndReordering) {
 
 TEST_F(ProtocolSimulation, CorruptFields) {
   for (uint64_t seed = 0; seed < kSchedules && !HasFailure(); ++seed) run(seed, {.corrupt = 0.4});
+  EXPECT_GT(struck_.corrupt, 1000);
   for (const DropReason reason :
        {DropReason::kWrongBase, DropReason::kWrongHash, DropReason::kTooLong, DropReason::kBadIds,
         DropReason::kBadQ, DropReason::kTree, DropReason::kUnknownSequence, DropReason::kUnexpectedSender})
@@ -234,21 +243,30 @@ TEST_F(ProtocolSimulation, CorruptFields) {
 TEST_F(ProtocolSimulation, WorkersDieAndComeBack) {
   for (uint64_t seed = 0; seed < kSchedules && !HasFailure(); ++seed)
     run(seed, {.worker_death = 0.1, .silent_death = seed % 2 == 0});
+  EXPECT_GT(struck_.worker_death, 500);
   EXPECT_GT(accepted_, 1000);
   EXPECT_GT(hits_, 300);
 }
 
 TEST_F(ProtocolSimulation, FullQueues) {
   for (uint64_t seed = 0; seed < kSchedules && !HasFailure(); ++seed) run(seed, {.refuse_send = 0.2});
+  EXPECT_GT(struck_.refuse_send, 1000);
   EXPECT_GT(accepted_, 500);
 }
 
 TEST_F(ProtocolSimulation, CancelledRequests) {
   for (uint64_t seed = 0; seed < kSchedules && !HasFailure(); ++seed) run(seed, {.cancel = 0.1});
+  EXPECT_GT(struck_.cancel, 500);
+  EXPECT_GT(finished(FinishReason::kCancelled), struck_.cancel / 2);  // others end while it is on its way
+  EXPECT_GT(finished(FinishReason::kLength), 100);
+  EXPECT_EQ(finished(FinishReason::kError), 0);
 }
 
 TEST_F(ProtocolSimulation, TargetFailuresAreLoud) {
   for (uint64_t seed = 0; seed < kSchedules && !HasFailure(); ++seed) run(seed, {.target_failure = 0.03});
+  EXPECT_GT(struck_.target_failure, 200);
+  EXPECT_GT(finished(FinishReason::kError), struck_.target_failure);  // of one or more requests each
+  EXPECT_GT(finished(FinishReason::kLength), 100);
 }
 
 TEST_F(ProtocolSimulation, EverythingAtOnce) {
@@ -264,6 +282,11 @@ TEST_F(ProtocolSimulation, EverythingAtOnce) {
                .nonfinite = 0.01,
                .target_failure = 0.002,
                .cancel = 0.02});
+  EXPECT_GT(accepted_, 500);
+  for (const int64_t count : {struck_.drop, struck_.duplicate, struck_.corrupt, struck_.refuse_send,
+                              struck_.worker_death, struck_.target_failure, struck_.cancel})
+    EXPECT_GT(count, 10);
+  for (const int64_t count : finished_) EXPECT_GT(count, 10);
 }
 
 // Dense q in slices. In every schedule: a draft is verified by the distributions it was drawn from, all
@@ -279,6 +302,7 @@ TEST_F(ProtocolSimulation, SlicesWithoutFaultsAreAllUsed) {
 TEST_F(ProtocolSimulation, SlicesThatAreLost) {
   for (uint64_t seed = 0; seed < kSchedules && !HasFailure(); ++seed)
     run_slices(seed, {.slices = {.drop = 0.02}});
+  EXPECT_GT(slices_struck_.drop, 300);
   EXPECT_GT(sliced_, 1000);
   EXPECT_GT(dropped(DropReason::kSliceMissing), 300);
 }
@@ -295,6 +319,7 @@ TEST_F(ProtocolSimulation, SlicesOfOneRankThatAreLostOrLate) {
 TEST_F(ProtocolSimulation, SlicesThatAreRepeatedAndReordered) {
   for (uint64_t seed = 0; seed < kSchedules && !HasFailure(); ++seed)
     run_slices(seed, {.slices = {.duplicate = 0.5, .max_delay_us = 5'000, .reorder = true}});
+  EXPECT_GT(slices_struck_.duplicate, 5000);
   EXPECT_GT(sliced_, 5000);
   EXPECT_EQ(dropped(DropReason::kSliceMissing), 0);
 }
@@ -302,6 +327,8 @@ TEST_F(ProtocolSimulation, SlicesThatAreRepeatedAndReordered) {
 TEST_F(ProtocolSimulation, SlicesThatAreCorruptOrRefused) {
   for (uint64_t seed = 0; seed < kSchedules && !HasFailure(); ++seed)
     run_slices(seed, {.slices = {.corrupt = 0.02, .refuse_send = 0.1}});
+  EXPECT_GT(slices_struck_.corrupt, 300);
+  EXPECT_GT(slices_struck_.refuse_send, 300);
   EXPECT_GT(sliced_, 1000);
   EXPECT_GT(dropped(DropReason::kSliceMissing), 100);
 }

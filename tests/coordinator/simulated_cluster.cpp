@@ -71,7 +71,7 @@ void SimulatedCluster::perform(Action& action) {
     if (send->to != kTargetPeer) return send_to_worker(send->to, send->message);
     const auto* plan = std::get_if<StepPlan>(&send->message);
     if (!plan || target_failed_) return;
-    if (chance(faults_.target_failure)) {
+    if (strikes(faults_.target_failure, struck_.target_failure)) {
       target_failed_ = true;
       if (chance(0.5))  // else it hangs, and the step deadline tells
         network_.after(delay_us(), [this] { step(MessageReceived{kTargetPeer, Failure{"simulated"}}); });
@@ -82,7 +82,7 @@ void SimulatedCluster::perform(Action& action) {
     SimulatedOutcome& outcome = outcomes_.at(emit->request);
     outcome.ids.insert(outcome.ids.end(), emit->ids.begin(), emit->ids.end());
     outcome.text += emit->text;
-    if (outcome.cancel_sent || !chance(faults_.cancel)) return;
+    if (outcome.cancel_sent || !strikes(faults_.cancel, struck_.cancel)) return;
     outcome.cancel_sent = true;
     network_.after(delay_us(), [this, id = emit->request] { step(Cancel{id}); });
   } else if (auto* finish = std::get_if<Finish>(&action)) {
@@ -120,13 +120,14 @@ Status SimulatedCluster::send_slice(PeerId peer, int rank, const QSlice& slice) 
   const SliceFaults none{.max_delay_us = 1};
   const SliceFaults& faults =
       faults_.slices.only_rank < 0 || faults_.slices.only_rank == rank ? faults_.slices : none;
-  if (chance(faults.refuse_send) || ranks_.door_is_full(rank)) return resource_exhausted("simulated");
+  if (strikes(faults.refuse_send, slices_struck_.refuse_send) || ranks_.door_is_full(rank))
+    return resource_exhausted("simulated");
   ranks_.hand_over(rank, slice);
-  if (chance(faults.drop)) return {};
-  const bool twice = chance(faults.duplicate);
+  if (strikes(faults.drop, slices_struck_.drop)) return {};
+  const bool twice = strikes(faults.duplicate, slices_struck_.duplicate);
   for (int i = 0; i < 1 + twice; ++i) {
     QSlice copy = slice;
-    if (chance(faults.corrupt)) corrupt(copy, random_);
+    if (strikes(faults.corrupt, slices_struck_.corrupt)) corrupt(copy, random_);
     const auto arrives = [this, rank, copy] {
       ranks_.arrive(rank, copy);
       try_verify();
@@ -144,9 +145,9 @@ void SimulatedCluster::send_to_worker(PeerId peer, Message& message) {
     if (at != workers_.end() && cut_off_.contains(Generation(at->second.life)))
       worker_error_ = "was asked for slices again after some were lost";
   }
-  if (is_work && chance(faults_.refuse_send))
+  if (is_work && strikes(faults_.refuse_send, struck_.refuse_send))
     return network_.after(1, [this, peer, message] { step(SendFailed{peer, message}); });
-  if (is_work && chance(faults_.drop)) return;
+  if (is_work && strikes(faults_.drop, struck_.drop)) return;
   const auto deliver = [this, peer, message] {
     const auto at = workers_.find(peer);
     if (at == workers_.end()) return;
@@ -156,16 +157,19 @@ void SimulatedCluster::send_to_worker(PeerId peer, Message& message) {
     schedule_work(peer);
   };
   carry(VirtualNetwork::to_worker(peer), deliver);
-  if (is_work && chance(faults_.duplicate)) carry(VirtualNetwork::to_worker(peer), deliver);
+  if (is_work && strikes(faults_.duplicate, struck_.duplicate))
+    carry(VirtualNetwork::to_worker(peer), deliver);
 }
 
 void SimulatedCluster::send_from_worker(PeerId peer, Message message) {
-  if (std::holds_alternative<Draft>(message) && chance(faults_.worker_death)) worker_dies(peer);
-  if (chance(faults_.drop)) return;
-  if (auto* draft = std::get_if<Draft>(&message); draft && chance(faults_.corrupt)) corrupt(*draft, random_);
+  if (std::holds_alternative<Draft>(message) && strikes(faults_.worker_death, struck_.worker_death))
+    worker_dies(peer);
+  if (strikes(faults_.drop, struck_.drop)) return;
+  if (auto* draft = std::get_if<Draft>(&message); draft && strikes(faults_.corrupt, struck_.corrupt))
+    corrupt(*draft, random_);
   const auto deliver = [this, peer, message] { step(MessageReceived{peer, message}); };
   carry(VirtualNetwork::from_worker(peer), deliver);
-  if (chance(faults_.duplicate)) carry(VirtualNetwork::from_worker(peer), deliver);
+  if (strikes(faults_.duplicate, struck_.duplicate)) carry(VirtualNetwork::from_worker(peer), deliver);
 }
 
 void SimulatedCluster::worker_joins(PeerId peer) {

@@ -45,12 +45,19 @@ class SimulatedCluster {
   const ToyTarget& target() const { return target_; }
   const SimulatedRanks& ranks() const { return ranks_; }
   bool target_failed() const { return target_failed_; }
+  const FaultCounts& struck() const { return struck_; }
+  const FaultCounts& slices_struck() const { return slices_struck_; }
   size_t sequences_at_workers() const;
   const std::string& worker_error() const { return worker_error_; }  // of the first violation of any
   int64_t virtual_us() const { return network_.now_us(); }
 
  private:
   bool chance(double p) { return std::uniform_real_distribution<>()(random_) < p; }
+  bool strikes(double p, int64_t& count) {
+    const bool yes = chance(p);
+    count += yes;
+    return yes;
+  }
   int64_t delay_us() { return std::uniform_int_distribution<int64_t>(1, faults_.max_delay_us)(random_); }
   void carry(VirtualNetwork::Link link, std::function<void()> arrives);
   void step(Event event);
@@ -69,6 +76,7 @@ class SimulatedCluster {
   std::mt19937_64 random_;
   VirtualNetwork network_;
   Faults faults_;
+  FaultCounts struck_, slices_struck_;
   double accuracy_;
   Protocol protocol_;
   ToyTarget target_;
