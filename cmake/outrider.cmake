@@ -24,17 +24,32 @@ function(outrider_library name)
   target_include_directories(outrider_${name} PUBLIC ${PROJECT_SOURCE_DIR} ${PROJECT_BINARY_DIR}/generated)
 endfunction()
 
-# outrider_test(NAME SOURCES files... LIBRARIES libs... [TIMEOUT seconds]): one GoogleTest program, one ctest entry.
+# outrider_test(NAME SOURCES files... LIBRARIES libs... [TIMEOUT seconds] [SHARDS n] [QUICK]): one GoogleTest program, one
+# ctest entry, or n that share its tests. QUICK: one of `launch/test --quick`, which build little and run in seconds.
 function(outrider_test name)
-  cmake_parse_arguments(ARG "" "TIMEOUT" "SOURCES;LIBRARIES" ${ARGN})
+  cmake_parse_arguments(ARG "QUICK" "TIMEOUT;SHARDS" "SOURCES;LIBRARIES" ${ARGN})
   add_executable(${name} ${ARG_SOURCES})
   target_link_libraries(${name} PRIVATE ${ARG_LIBRARIES} outrider_test_source_dir GTest::gtest GTest::gtest_main)
-  add_test(NAME ${name} COMMAND ${name})
   if(NOT ARG_TIMEOUT)
     set(ARG_TIMEOUT 300)
   endif()
   if(OUTRIDER_SANITIZE)  # instrumented code takes 5 to 20 times as long
     math(EXPR ARG_TIMEOUT "6 * ${ARG_TIMEOUT}")
   endif()
-  set_tests_properties(${name} PROPERTIES TIMEOUT ${ARG_TIMEOUT})
+  if(ARG_SHARDS)
+    math(EXPR last "${ARG_SHARDS} - 1")
+    foreach(shard RANGE ${last})
+      add_test(NAME ${name}_${shard} COMMAND ${name})
+      set_tests_properties(${name}_${shard} PROPERTIES TIMEOUT ${ARG_TIMEOUT}
+        ENVIRONMENT "GTEST_TOTAL_SHARDS=${ARG_SHARDS};GTEST_SHARD_INDEX=${shard}"
+        FAIL_REGULAR_EXPRESSION " 0 tests from")
+    endforeach()
+  else()
+    add_test(NAME ${name} COMMAND ${name})
+    set_tests_properties(${name} PROPERTIES TIMEOUT ${ARG_TIMEOUT})
+  endif()
+  if(ARG_QUICK)
+    set_tests_properties(${name} PROPERTIES LABELS quick)
+    add_dependencies(quick_tests ${name})
+  endif()
 endfunction()
