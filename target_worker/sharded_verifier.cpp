@@ -57,7 +57,8 @@ void ShardedVerifier::lay_out(std::span<const VerifyRequest> requests, const Log
     entry.rule = effective_rule(*request.sampling);
     entry.first_row = rows_.size();
     entry.first_raw = raw_rows;
-    entry.failed = false;
+    entry.gamma = static_cast<int>(request.draft.size());
+    entry.rows = entry.gamma + 1;
     CHECK(!entry.tests_q() || request.q.size() == request.draft.size(), "{} q rows for {} draft tokens",
           request.q.size(), request.draft.size());
     for (size_t i = 0; i <= request.draft.size(); ++i)
@@ -75,7 +76,7 @@ void ShardedVerifier::process_rows() {
   best_.resize(rows_.size());
   for (Entry& entry : std::span(entries_).first(entry_count_)) {
     const VerifyRequest& request = *entry.request;
-    for (int i = 0; i <= entry.gamma(); ++i) {
+    for (int i = 0; i < entry.rows; ++i) {
       ShardRow& row = rows_[entry.first_row + static_cast<size_t>(i)];
       if (request.sampling->logprobs >= 0)
         std::copy(row.logits.begin(), row.logits.end(),
@@ -104,12 +105,12 @@ void ShardedVerifier::reduce_best() {
   reduce_max(group_, best_);
   for (size_t e = 0; e < entry_count_; ++e) {
     Entry& entry = entries_[e];
-    for (int i = 0; i <= entry.gamma(); ++i) {
-      const size_t at = entry.first_row + static_cast<size_t>(i);
-      entry.failed |= !best_[at].is_finite();
-      rows_[at].max = best_[at].value();
-    }
-    results_[e].status = entry.failed ? VerdictStatus::kNonFinite : VerdictStatus::kOk;
+    const auto best = std::span(best_).subspan(entry.first_row, static_cast<size_t>(entry.rows));
+    for (size_t i = 0; i < best.size(); ++i) rows_[entry.first_row + i].max = best[i].value();
+    const auto bad = std::find_if(best.begin(), best.end(), [](RankedToken b) { return !b.is_finite(); });
+    entry.rows = static_cast<int>(bad - best.begin());
+    entry.gamma = std::min(entry.gamma, entry.rows);
+    results_[e].status = entry.failed() ? VerdictStatus::kNonFinite : VerdictStatus::kOk;
     results_[e].accepted_count = 0;
     results_[e].next = TokenId();
     results_[e].logprobs.clear();
@@ -119,8 +120,8 @@ void ShardedVerifier::reduce_best() {
 void ShardedVerifier::filter_rows() {
   filtered_.clear();
   for (Entry& entry : std::span(entries_).first(entry_count_)) {
-    if (entry.failed || !has_filters(*entry.request->sampling)) continue;
-    for (int i = 0; i <= entry.gamma(); ++i)
+    if (entry.failed() || !has_filters(*entry.request->sampling)) continue;
+    for (int i = 0; i < entry.rows; ++i)
       filtered_.push_back(&rows_[entry.first_row + static_cast<size_t>(i)]);
   }
   filters_.apply(filtered_);
@@ -129,8 +130,9 @@ void ShardedVerifier::filter_rows() {
   noisy_.clear();
   const auto for_each_noisy_row = [this](auto&& use) {
     for (Entry& entry : std::span(entries_).first(entry_count_)) {
-      if (entry.failed || entry.rule != Rule::kInvariant || !has_filters(*entry.request->sampling)) continue;
-      for (int i = 0; i <= entry.gamma(); ++i) use(entry, entry.first_row + static_cast<size_t>(i), i);
+      if (entry.failed() || entry.rule != Rule::kInvariant || !has_filters(*entry.request->sampling))
+        continue;
+      for (int i = 0; i < entry.rows; ++i) use(entry, entry.first_row + static_cast<size_t>(i), i);
     }
   };
   for_each_noisy_row([&](const Entry& entry, size_t row, int index) {
@@ -159,8 +161,8 @@ RowWeights ShardedVerifier::residual_of_row(const Entry& entry, int index, doubl
 void ShardedVerifier::sum_tested_rows() {
   integers_.clear();
   for (Entry& entry : std::span(entries_).first(entry_count_)) {
-    if (entry.failed || !entry.tests_q()) continue;
-    for (int i = 0; i < entry.gamma(); ++i) {
+    if (entry.failed() || !entry.tests_q()) continue;
+    for (int i = 0; i < entry.gamma; ++i) {
       const RowWeights row = weights_of_row(entry, i);
       const int64_t x = entry.request->draft[static_cast<size_t>(i)].value();
       integers_.push_back(sampler_.local_mass(row));
@@ -173,11 +175,11 @@ void ShardedVerifier::sum_tested_rows() {
   group_.all_reduce_sum(std::span(integers_));
   const uint64_t* sum = integers_.data();
   for (Entry& entry : std::span(entries_).first(entry_count_)) {
-    if (entry.failed || !entry.tests_q()) continue;
+    if (entry.failed() || !entry.tests_q()) continue;
     const VerifyRequest& request = *entry.request;
     entry.tests.clear();
     entry.totals.clear();
-    for (int i = 0; i < entry.gamma(); ++i, sum += 2) {
+    for (int i = 0; i < entry.gamma; ++i, sum += 2) {
       const double q_x = probability_of_draft(request, static_cast<size_t>(i));
       stats_.q_zero_draws += q_x == 0;
       entry.totals.push_back(sum[0]);
@@ -193,9 +195,9 @@ void ShardedVerifier::sum_tested_rows() {
 void ShardedVerifier::sum_block_residuals() {
   integers_.clear();
   for (Entry& entry : std::span(entries_).first(entry_count_)) {
-    if (entry.failed || !entry.tests_q() || entry.rule != Rule::kBlock) continue;
+    if (entry.failed() || !entry.tests_q() || entry.rule != Rule::kBlock) continue;
     block_ratios(entry.tests, entry.ratios);
-    for (int i = 0; i < entry.gamma(); ++i)
+    for (int i = 0; i < entry.gamma; ++i)
       integers_.push_back(
           sampler_.local_mass(residual_of_row(entry, i, entry.ratios[static_cast<size_t>(i)])));
   }
@@ -203,9 +205,9 @@ void ShardedVerifier::sum_block_residuals() {
   group_.all_reduce_sum(std::span(integers_));
   const uint64_t* sum = integers_.data();
   for (Entry& entry : std::span(entries_).first(entry_count_)) {
-    if (entry.failed || !entry.tests_q() || entry.rule != Rule::kBlock) continue;
+    if (entry.failed() || !entry.tests_q() || entry.rule != Rule::kBlock) continue;
     entry.residual_mass.clear();
-    for (int i = 0; i < entry.gamma(); ++i)
+    for (int i = 0; i < entry.gamma; ++i)
       entry.residual_mass.push_back(static_cast<double>(*sum++) * 0x1p-60);
   }
 }
@@ -216,12 +218,12 @@ void ShardedVerifier::choose_tokens() {
   draws_.clear();
   for (size_t e = 0; e < entry_count_; ++e) {
     Entry& entry = entries_[e];
-    if (entry.failed) continue;
+    if (entry.failed()) continue;
     const VerifyRequest& request = *entry.request;
     const Seed seed = request.sampling->seed;
     entry.first_draw = draws_.size();
     if (entry.draws_whole_rows()) {
-      for (int i = 0; i <= entry.gamma(); ++i)
+      for (int i = 0; i < entry.rows; ++i)
         draws_.push_back({.row = weights_of_row(entry, i),
                           .bits = draw_u64(seed, Purpose::kPlain, request.base + i, Round(0))});
     } else if (entry.tests_q()) {
@@ -230,37 +232,42 @@ void ShardedVerifier::choose_tokens() {
                           : count_token_accepted(entry.tests);
       const double ratio = block ? entry.ratios[static_cast<size_t>(n)] : 1.0;
       results_[e].accepted_count = n;
-      draws_.push_back(
-          {.row = n == entry.gamma() ? weights_of_row(entry, n) : residual_of_row(entry, n, ratio),
-           .bits = draw_u64(seed, Purpose::kResidual, request.base + n, request.round)});
+      if (n < entry.rows)
+        draws_.push_back(
+            {.row = n == entry.gamma ? weights_of_row(entry, n) : residual_of_row(entry, n, ratio),
+             .bits = draw_u64(seed, Purpose::kResidual, request.base + n, request.round)});
     }
   }
   stats_.residual_fallbacks += static_cast<uint64_t>(sampler_.draw(draws_));
   for (size_t e = 0; e < entry_count_; ++e) {
     Entry& entry = entries_[e];
-    if (entry.failed) continue;
-    if (entry.tests_q())
-      results_[e].next = draws_[entry.first_draw].token;
-    else
-      finish_matches(entry, results_[e]);
+    if (entry.failed()) continue;
+    VerifyResult& result = results_[e];
+    if (!entry.tests_q())
+      finish_matches(entry, result);
+    else if (result.accepted_count < entry.rows)
+      result.next = draws_[entry.first_draw].token;
+    if (result.accepted_count == entry.rows)  // its last token stands, and nothing is known behind it
+      result.next = entry.request->draft[static_cast<size_t>(--result.accepted_count)];
   }
 }
 
 // The target's own choice of every row is known: keep the draft tokens that agree.
 void ShardedVerifier::finish_matches(Entry& entry, VerifyResult& result) {
   targets_.clear();
-  for (int i = 0; i <= entry.gamma(); ++i)
+  for (int i = 0; i < entry.rows; ++i)
     targets_.push_back(entry.draws_whole_rows() ? draws_[entry.first_draw + static_cast<size_t>(i)].token
                                                 : best_[entry.first_row + static_cast<size_t>(i)].id());
-  result.accepted_count = count_matches(entry.request->draft, targets_);
-  result.next = targets_[static_cast<size_t>(result.accepted_count)];
+  result.accepted_count =
+      count_matches(entry.request->draft.first(static_cast<size_t>(entry.gamma)), targets_);
+  if (result.accepted_count < entry.rows) result.next = targets_[static_cast<size_t>(result.accepted_count)];
 }
 
 void ShardedVerifier::report_logprobs() {
   queries_.clear();
   for (size_t e = 0; e < entry_count_; ++e) {
     const Entry& entry = entries_[e];
-    if (entry.failed || entry.request->sampling->logprobs < 0) continue;
+    if (entry.failed() || entry.request->sampling->logprobs < 0) continue;
     const VerifyResult& result = results_[e];
     const size_t width = rows_[entry.first_row].logits.size();
     for (int i = 0; i <= result.accepted_count; ++i)
@@ -273,7 +280,7 @@ void ShardedVerifier::report_logprobs() {
   auto row = logprobs_.compute(queries_, rows_.front().chunks).begin();
   auto query = queries_.begin();
   for (size_t e = 0; e < entry_count_; ++e) {
-    if (entries_[e].failed || entries_[e].request->sampling->logprobs < 0) continue;
+    if (entries_[e].failed() || entries_[e].request->sampling->logprobs < 0) continue;
     for (int i = 0; i <= results_[e].accepted_count; ++i, ++row, ++query) {
       PositionLogprobs& position = results_[e].logprobs.emplace_back();
       position.chosen = {query->chosen, row->chosen};

@@ -37,11 +37,12 @@ class ShardedVerifier final : public Verifier {
     std::vector<TestedToken> tests;
     std::vector<uint64_t> totals;  // sum of W of the tested rows
     std::vector<double> ratios, residual_mass;
-    bool failed = false;
+    // The rows in front of the first that is not finite, and the draft tokens that they can test.
+    int rows = 0, gamma = 0;
 
-    int gamma() const { return static_cast<int>(request->draft.size()); }
-    bool tests_q() const { return needs_q(rule) && gamma() > 0; }
-    bool draws_whole_rows() const { return rule == Rule::kNaive || (needs_q(rule) && gamma() == 0); }
+    bool failed() const { return rows == 0; }
+    bool tests_q() const { return needs_q(rule) && gamma > 0; }
+    bool draws_whole_rows() const { return rule == Rule::kNaive || (needs_q(rule) && gamma == 0); }
   };
 
   void lay_out(std::span<const VerifyRequest> requests, const LogitsShard& logits);

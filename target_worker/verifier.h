@@ -44,7 +44,9 @@ inline double probability_of_draft(const VerifyRequest& request, size_t i) {
 }
 
 struct VerifyResult {
-  VerdictStatus status = VerdictStatus::kOk;  // kNonFinite: a row held NaN or +inf, or nothing above -inf
+  // kNonFinite: the first row held NaN or +inf, or nothing above -inf. A later row of that kind matters only
+  // if the text comes to it: the accepted token in front of it is `next`, so that it is a first row then.
+  VerdictStatus status = VerdictStatus::kOk;
   int accepted_count = 0;
   TokenId next;
   std::vector<PositionLogprobs> logprobs;  // accepted_count + 1 of them when asked for

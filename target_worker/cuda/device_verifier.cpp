@@ -23,7 +23,7 @@ struct DeviceVerifier::Memory {
         chosen(rows),
         max(rows),
         ratios(rows),
-        failed(requests),
+        finite_rows(requests),
         tie_ends(rows),
         residual(rows),
         accepted(requests),
@@ -46,7 +46,7 @@ struct DeviceVerifier::Memory {
     b.chosen = chosen.data();
     b.max = max.data();
     b.ratios = ratios.data();
-    b.failed = failed.data();
+    b.finite_rows = finite_rows.data();
     b.tie_ends = tie_ends.data();
     b.residual = residual.data();
     b.accepted = accepted.data();
@@ -60,7 +60,7 @@ struct DeviceVerifier::Memory {
       residual_sums, all_residual_sums, chosen;
   DeviceBuffer<float> max;
   DeviceBuffer<double> ratios;
-  DeviceBuffer<int32_t> failed, tie_ends, residual, accepted, fallback;
+  DeviceBuffer<int32_t> finite_rows, tie_ends, residual, accepted, fallback;
   DeviceBuffer<Search> searches;
   DeviceBuffer<Draw> draws;
   DeviceBuffer<Verdict> verdicts;

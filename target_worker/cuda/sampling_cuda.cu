@@ -44,6 +44,12 @@ __device__ __forceinline__ uint64_t residual_total(const VerifyBatch& b, int32_t
   return sum;
 }
 
+// Draft tokens that finite rows can test.
+__device__ __forceinline__ int32_t tested_count(const VerifyBatch& b, int32_t e) {
+  const int32_t gamma = b.request[e].gamma, finite = b.finite_rows[e];
+  return gamma < finite ? gamma : finite;
+}
+
 __device__ __forceinline__ double accept_uniform(const RowInput& in) {
   return unit_interval(uniform_bits(in, Purpose::kAccept, in.round));
 }
@@ -83,10 +89,11 @@ __global__ void __launch_bounds__(kRequestThreads) test_request(const VerifyBatc
     b.chosen[first + i] = 0;
     b.draws[first + i] = {};
   }
-  b.accepted[e] = gamma;
+  const int32_t tested = tested_count(b, e);
+  b.accepted[e] = tested;
   b.fallback[e] = 0;
-  if (b.failed[e] || !(is_block || b.decision[e] == Decision::kToken)) return;
-  for (int32_t i = 0; i < gamma; ++i) {
+  if (!(is_block || b.decision[e] == Decision::kToken)) return;
+  for (int32_t i = 0; i < tested; ++i) {
     const int32_t r = first + i;
     const double p = static_cast<double>(total_of(b, r, 1)) / static_cast<double>(total_of(b, r, 0));
     const double q = b.test[r].q_draft;
@@ -134,11 +141,11 @@ __global__ void __launch_bounds__(kThreads) residual_of_row(const VerifyBatch b)
   if (thread() == 0) b.residual_sums[r] = sum;
 }
 
-__device__ int32_t count_block(const VerifyBatch& b, const RequestInput& request) {
+__device__ int32_t count_block(const VerifyBatch& b, int32_t first, int32_t tested) {
   int32_t accepted = 0;
-  for (int32_t i = 1; i <= request.gamma; ++i) {  // no early exit: the last success wins
-    const int32_t r = request.first_row + i;
-    const bool whole = i == request.gamma;
+  for (int32_t i = 1; i <= tested; ++i) {  // no early exit: the last success wins
+    const int32_t r = first + i;
+    const bool whole = i == tested;
     const double mass = whole ? 0 : static_cast<double>(residual_total(b, r)) * 0x1p-60;
     if (block_accepted(accept_uniform(b.row[r - 1]), b.ratios[r], mass, whole)) accepted = i;
   }
@@ -158,19 +165,19 @@ __device__ void plan_draw(const VerifyBatch& b, int32_t r, bool residual, uint64
 
 __global__ void __launch_bounds__(kRequestThreads) plan_request(const VerifyBatch b) {
   const int32_t e = request_of_thread();
-  if (e >= b.requests || b.failed[e]) return;
-  const RequestInput& request = b.request[e];
-  const int32_t first = request.first_row;
+  if (e >= b.requests) return;
+  const int32_t first = b.request[e].first_row, finite = b.finite_rows[e], tested = tested_count(b, e);
   if (b.decision[e] == Decision::kMatchBest) return;
   if (b.decision[e] == Decision::kMatchDrawn) {
-    for (int32_t r = first; r <= first + request.gamma; ++r)
+    for (int32_t r = first; r < first + finite; ++r)
       plan_draw(b, r, false, uniform_bits(b.row[r], Purpose::kPlain, 0));
     return;
   }
-  if (b.decision[e] == Decision::kBlock) b.accepted[e] = count_block(b, request);
+  if (b.decision[e] == Decision::kBlock) b.accepted[e] = count_block(b, first, tested);
   const int32_t n = b.accepted[e], r = first + n;
+  if (n == finite) return;  // nothing is known behind the last token
   // Without any mass (rounding; p == q) a recovery falls back to W.
-  const bool rejected = n < request.gamma, recovers = rejected && residual_total(b, r) > 0;
+  const bool rejected = n < tested, recovers = rejected && residual_total(b, r) > 0;
   b.fallback[e] = rejected && !recovers;
   plan_draw(b, r, recovers, uniform_bits(b.row[r], Purpose::kResidual, b.row[r].round));
 }
@@ -195,20 +202,23 @@ __device__ __forceinline__ int32_t target_token(const VerifyBatch& b, Decision d
 __global__ void __launch_bounds__(kRequestThreads) decide_request(const VerifyBatch b) {
   const int32_t e = request_of_thread();
   if (e >= b.requests) return;
-  const RequestInput& request = b.request[e];
-  if (b.failed[e]) {
+  const int32_t first = b.request[e].first_row, finite = b.finite_rows[e], tested = tested_count(b, e);
+  if (finite == 0) {
     b.verdicts[e] = {.failed = 1};
     return;
   }
   const bool matches = b.decision[e] == Decision::kMatchBest || b.decision[e] == Decision::kMatchDrawn;
   int32_t accepted = matches ? 0 : b.accepted[e];
-  while (matches && accepted < request.gamma &&
-         target_token(b, b.decision[e], request.first_row + accepted) ==
-             b.test[request.first_row + accepted].draft)
+  while (matches && accepted < tested &&
+         target_token(b, b.decision[e], first + accepted) == b.test[first + accepted].draft)
     ++accepted;
-  b.verdicts[e] = {.accepted = accepted,
-                   .next = target_token(b, b.decision[e], request.first_row + accepted),
-                   .fallback = matches ? 0 : b.fallback[e]};
+  // The last token stands, and nothing is known behind it.
+  const bool is_cut = accepted == finite;
+  if (is_cut) --accepted;
+  b.verdicts[e] = {
+      .accepted = accepted,
+      .next = is_cut ? b.test[first + accepted].draft : target_token(b, b.decision[e], first + accepted),
+      .fallback = matches ? 0 : b.fallback[e]};
 }
 
 }  // namespace

@@ -27,7 +27,7 @@ struct TestInput {
 };
 
 struct Verdict {
-  int32_t failed = 0;  // a row held NaN or +inf, or nothing above -inf
+  int32_t failed = 0;  // VerdictStatus::kNonFinite
   int32_t accepted = 0;
   int32_t next = -1;
   int32_t fallback = 0;  // the recovery row had no mass

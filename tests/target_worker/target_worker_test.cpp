@@ -156,6 +156,40 @@ TEST(TargetWorker, NonFiniteLogitsFailOneRequest) {
                   .verdicts.empty());
 }
 
+// Every text with a token in its output fails, and plain decoding says so at the second one. Drafts change
+// neither when, nor what was written before, nor the cache.
+TEST(TargetWorker, ADraftWithoutLogitsBehindItFailsWherePlainDecodingDoes) {
+  Mirror prompt{.ids = random_ids(9, 1)};
+  const SamplingParams sampling{
+      .rule = Rule::kGreedy, .temperature = 0, .presence_penalty = -std::numeric_limits<float>::infinity()};
+  TokenId likeliest;
+  for (int tokens_of_the_text : {-1, 0, 1}) {
+    Rank rank, fresh;
+    std::vector<TokenId> draft;
+    if (tokens_of_the_text >= 0) draft = {likeliest, TokenId(5)};
+    if (tokens_of_the_text == 0) draft.front() = TokenId(likeliest.value() == 7 ? 8 : 7);
+    StepPlan plan = plan_of(prompt, 0, draft, 9);
+    plan.state_hash = 0;
+    plan.opens.push_back(
+        {.sequence = kSequence, .ids = prompt.ids, .prompt_length = 9, .sampling = sampling});
+    const Verdict verdict = rank.worker.step(plan).verdicts.at(0);
+    ASSERT_EQ(verdict.status, VerdictStatus::kOk);
+    EXPECT_EQ(verdict.accepted_count, 0);
+    if (draft.empty()) likeliest = verdict.next;
+    EXPECT_EQ(verdict.next, likeliest);
+    const KvHandle prefill = fresh.model->kv().create();
+    const BatchSlice slice{prefill, prompt.ids, 0};
+    ASSERT_TRUE(fresh.model->forward({&slice, 1}).ok());
+    EXPECT_EQ(rank.worker.kv_content_hash(kSequence), fresh.model->kv().content_hash(prefill));
+    Mirror mirror = prompt;
+    mirror.ids.push_back(likeliest);
+    mirror.kv = 9;
+    if (!draft.empty()) ++mirror.epoch;
+    EXPECT_EQ(rank.worker.step(plan_of(mirror, 1, {TokenId(3)}, 1)).verdicts.at(0).status,
+              VerdictStatus::kNonFinite);
+  }
+}
+
 // Welcomes the leader, then never says a word again, and takes none.
 class VanishedCoordinator final : public Transport {
  public:

@@ -4,7 +4,11 @@
 
 #include <gtest/gtest.h>
 
+#include <cmath>
+#include <limits>
+#include <optional>
 #include <random>
+#include <string>
 #include <vector>
 
 #include "comm/messages.h"
@@ -94,6 +98,22 @@ inline RuleOutcome oracle(const TestRound& round) {
   Rule rule = round.params.temperature < kGreedyTemperature ? Rule::kGreedy : round.params.rule;
   if (needs_q(rule) && round.draft.empty()) rule = Rule::kNaive;  // plain decoding of one token
   return acceptance_rule(rule).decide({.draft = round.draft, .logits = logits, .p = p, .q = q}, draws);
+}
+
+// The same of a round in which row `bad` has no distribution: the tokens in front of it are tested, and what
+// they say stands. Where all of them are accepted the last is the next token, and the row behind it is the
+// next round's first. Empty: it is this round's first.
+inline std::optional<RuleOutcome> oracle_before(const TestRound& round, size_t bad) {
+  if (bad == 0) return std::nullopt;
+  TestRound finite = round;
+  finite.raw[bad] = finite.raw[bad - 1];  // what stands there must not matter
+  finite.raw.resize(bad + 1);
+  finite.draft.resize(bad);
+  if (!finite.q.empty()) finite.q.resize(bad);
+  RuleOutcome outcome = oracle(finite);
+  if (outcome.accepted_count == static_cast<int>(bad))
+    outcome = {outcome.accepted_count - 1, round.draft[bad - 1]};
+  return outcome;
 }
 
 inline TokenCounts counts_of(const TestRound& round) {
@@ -288,6 +308,53 @@ inline TestRound random_round(std::mt19937_64& rng, Rule rule, size_t vocab_size
     round.draft.push_back(x);
   }
   return round;
+}
+
+// Takes the distribution of one of the round's rows away, and returns which.
+inline size_t damage(std::mt19937_64& rng, TestRound& round) {
+  const float bad_values[] = {std::nanf(""), -std::nanf(""), std::numeric_limits<float>::infinity()};
+  const size_t bad = rng() % round.raw.size();
+  auto& row = round.raw[bad];
+  if (const size_t kind = rng() % 4; kind < 3) {
+    row[rng() % row.size()] = bad_values[kind];
+  } else {
+    std::fill(row.begin(), row.end(), reference::kMasked);
+    round.params.logit_bias.clear();
+  }
+  return bad;
+}
+
+// A row without a distribution matters to its own request only, on every rank, wherever the bad number sits,
+// and only if the tokens in front of it are accepted.
+template <class Verify>
+void expect_damage_contained(uint64_t seed, int passes, std::vector<int> rank_counts, Verify verify) {
+  std::mt19937_64 rng(seed);
+  int failed = 0, cut = 0, unharmed = 0;
+  for (int i = 0; i < passes; ++i) {
+    std::vector<TestRound> rounds;
+    for (int rule = 0; rule < 5; ++rule) rounds.push_back(random_round(rng, static_cast<Rule>(rule), 90, 4));
+    const size_t victim = static_cast<size_t>(i) % 5;
+    const size_t bad = damage(rng, rounds[victim]);
+    for (int ranks : rank_counts) {
+      const std::vector<VerifyResult> results = verify(rounds, ranks);
+      for (size_t r = 0; r < rounds.size(); ++r) {
+        const auto expected = r == victim ? oracle_before(rounds[r], bad) : oracle(rounds[r]);
+        const std::string text = "pass " + std::to_string(i) + ", request " + std::to_string(r) + ", row " +
+                                 std::to_string(bad) + ", " + std::to_string(ranks) + " ranks";
+        ASSERT_EQ(results[r].status, expected ? VerdictStatus::kOk : VerdictStatus::kNonFinite) << text;
+        if (!expected) {
+          ++failed;
+          continue;
+        }
+        ASSERT_EQ(results[r].accepted_count, expected->accepted_count) << text;
+        ASSERT_EQ(results[r].next, expected->next) << text;
+        if (r == victim) ++(static_cast<size_t>(expected->accepted_count) + 1 == bad ? cut : unharmed);
+      }
+    }
+  }
+  EXPECT_GT(failed, 0);
+  EXPECT_GT(cut, 0);
+  EXPECT_GT(unharmed, 0);
 }
 
 }  // namespace outrider

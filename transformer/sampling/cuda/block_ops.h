@@ -119,8 +119,10 @@ __device__ __forceinline__ void for_each_token(const RowBatch& b, Use use) {
 __device__ __forceinline__ float* logits_of(const RowBatch& b, int32_t row) {
   return b.logits + b.row[row].logits_row * b.stride;
 }
+// The row, or one in front of it, is not finite.
 __device__ __forceinline__ bool has_failed(const RowBatch& b, int32_t row) {
-  return b.failed[b.row[row].request] != 0;
+  const int32_t e = b.row[row].request;
+  return row - b.request[e].first_row >= b.finite_rows[e];
 }
 
 // Draws of random.h at a row.

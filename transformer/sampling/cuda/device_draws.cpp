@@ -32,7 +32,7 @@ DeviceDraws::DeviceDraws(const DrawLimits& limits, float* logits)
       bins_(limits.rows * kBins),
       ties_(limits.rows),
       max_(limits.rows),
-      failed_(limits.rows),
+      finite_rows_(limits.rows),
       tie_ends_(limits.rows),
       searches_(limits.rows),
       q_(limits.q_rows * limits.q_row_bytes()),
@@ -52,7 +52,7 @@ DeviceDraws::DeviceDraws(const DrawLimits& limits, float* logits)
   batch_.part_values = part_values_.data();
   batch_.best = best_.data();
   batch_.max = max_.data();
-  batch_.failed = failed_.data();
+  batch_.finite_rows = finite_rows_.data();
   batch_.searches = searches_.data();
   batch_.bins = bins_.data();
   batch_.ties = batch_.all_ties = ties_.data();

@@ -58,7 +58,7 @@ class DeviceDraws {
 
   DeviceBuffer<uint64_t> part_values_, q_parts_, moment_parts_, best_, bins_, ties_;
   DeviceBuffer<float> max_;
-  DeviceBuffer<int32_t> failed_, tie_ends_;
+  DeviceBuffer<int32_t> finite_rows_, tie_ends_;
   DeviceBuffer<Search> searches_;
   DeviceBuffer<std::byte> q_;
   DeviceBuffer<float> ranks_;

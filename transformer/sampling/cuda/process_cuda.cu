@@ -111,13 +111,13 @@ __global__ void __launch_bounds__(kRequestThreads) settle_requests(const RowBatc
   const int32_t e = request_of_thread();
   if (e >= b.requests) return;
   const RequestInput& request = b.request[e];
-  bool failed = false;
-  for (int32_t r = request.first_row; r <= request.first_row + request.gamma; ++r) {
-    const RankedToken best{b.best[r]};
-    failed |= !best.is_finite();
-    b.max[r] = best.value();
+  int32_t finite = request.gamma + 1;
+  for (int32_t i = request.gamma; i >= 0; --i) {
+    const RankedToken best{b.best[request.first_row + i]};
+    if (!best.is_finite()) finite = i;
+    b.max[request.first_row + i] = best.value();
   }
-  b.failed[e] = failed;
+  b.finite_rows[e] = finite;
 }
 
 }  // namespace

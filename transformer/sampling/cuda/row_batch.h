@@ -83,7 +83,7 @@ struct RowBatch {
   uint64_t* part_values = nullptr;  // [rows, kMaxParts]: best tokens, ties, then masses of W
   uint64_t* best = nullptr;         // RankedToken
   float* max = nullptr;
-  int32_t* failed = nullptr;  // [requests]
+  int32_t* finite_rows = nullptr;  // [requests]: in front of the first that is not
   Search* searches = nullptr;
   uint64_t* bins = nullptr;      // [rows, 256]
   uint64_t* ties = nullptr;      // this rank's tokens at the cut

@@ -13,7 +13,7 @@ namespace outrider::cuda {
 void penalise_rows(StreamView stream, const RowBatch& batch);
 // Temperature, in place; best[row] = this rank's best token, with noise where noise decides at once.
 void scale_and_rank(StreamView stream, const RowBatch& batch);
-// After best is the group's: which requests failed, and the maximum of every row.
+// After best is the group's: how many rows of each request are finite, and the maximum of every row.
 void settle_best(StreamView stream, const RowBatch& batch);
 
 // Filters. A search over rows[count] by count (top-k) or mass (top-p): for each byte of the key count_bins,
