@@ -59,8 +59,12 @@ struct ModelDrafterOptions {
   // drafter, and the model must compute on the host.
   const DraftHead* head = nullptr;
 };
-// A smaller language model with the target's vocabulary. `model` must outlive the drafter. Preparing for
-// outcomes takes KV blocks: what is not there is not prepared.
+// What a draft model reads in place of an id that only its target has (ModelOptions::stand_in). Drafting goes
+// on behind it, as if this token stood there.
+inline constexpr TokenId kDraftStandIn{0};
+// A smaller language model with the target's vocabulary, of which it may lack ids at the end, if it was
+// loaded with a stand-in for them, or have more. `model` must outlive the drafter. Preparing for outcomes
+// takes KV blocks: what is not there is not prepared.
 std::unique_ptr<Drafter> make_model_drafter(Model& model, ModelDrafterOptions options);
 
 // The KV tokens that preparing for `outcomes` outcomes of one sequence may take, with drafts of `gamma`

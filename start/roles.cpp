@@ -197,6 +197,7 @@ Result<std::unique_ptr<Model>> load_draft(const RunOptions& options, const Prepa
   if (outcomes > 0)
     model_opts.kv_tokens += options.max_num_seqs * kv_tokens_for_outcomes(outcomes, kMaxSpeculativeTokens);
   model_opts.max_positions = std::min(prepared.max_model_len, prepared.draft->max_position_embeddings);
+  model_opts.stand_in = kDraftStandIn;
   model_opts.progress = [&](int64_t done, int64_t total) { progress.update(done, total); };
   return Model::load(options.draft_model, model_opts, single);
 }

@@ -245,6 +245,7 @@ class TestCluster {
         if (options_.drafter == DrafterKind::kModel) {
           ModelOptions options = model_options({});
           options.kv_tokens += options_.max_num_seqs * kv_tokens_for_outcomes(options_.fanout, 8);
+          options.stand_in = kDraftStandIn;
           options.run_sequences = runs_at_a_time(options_.max_num_seqs, options_.fanout);
           model = load_or_die(directory(options_.draft), options, *single);
           draft_info = info(*model);
@@ -265,6 +266,7 @@ class TestCluster {
         worker.slices = slices ? &*slices : nullptr;
         const auto drafter = model ? make_model_drafter(*model, {.max_sequences = options_.max_num_seqs,
                                                                  .eos_ids = options_.eos_ids,
+                                                                 .vocab_size = welcome->target.vocab_size,
                                                                  .rows = slices ? slices->rows() : nullptr,
                                                                  .head = head.get()})
                                    : make_ngram_drafter({.max_sequences = options_.max_num_seqs});

@@ -120,7 +120,7 @@ TEST_F(DeviceVerifierTest, MixedBatchesWithLogprobs) {
 }
 
 TEST_F(DeviceVerifierTest, ARowWithoutADistributionMattersOnlyWhereTheTextComesToIt) {
-  expect_damage_contained(19, 60, {1, 3}, [](const std::vector<TestRound>& rounds, int ranks) {
+  expect_damage_contained(19, 20, {1, 3}, [](const std::vector<TestRound>& rounds, int ranks) {
     return verify_on_device(rounds, ranks, Link::kStaged);
   });
 }

@@ -13,6 +13,12 @@ BatchRows count_rows(std::span<const BatchSlice> batch) {
   return count;
 }
 
+TokenId EmbeddedIds::readable(TokenId id) const {
+  if (id.value() >= 0 && id.value() < vocab_size) return id;
+  CHECK(stand_in, "token {} of {}", id.value(), vocab_size);
+  return *stand_in;
+}
+
 Status append_batch(KvCache& kv, std::span<const BatchSlice> batch, int64_t max_positions) {
   for (size_t i = 0; i < batch.size(); ++i) {
     const auto count = static_cast<int64_t>(batch[i].tokens.size());

@@ -136,13 +136,13 @@ void CpuModel::locate_rows(std::span<const BatchSlice> batch) {
 // Every rank copies the rows it owns; the others contribute zero bits, so the integer sum is the row itself.
 void CpuModel::embed(std::span<const BatchSlice> batch, int64_t rows) {
   const PackedMatrix& table = weights_.embedding_rows();
+  const EmbeddedIds ids{config_.vocab_size, options_.stand_in};
   const auto flat = act_->residual.flat(rows);
   std::fill(flat.begin(), flat.end(), 0.0f);
   int64_t row = 0;
   for (const BatchSlice& slice : batch)
-    for (TokenId token : slice.tokens) {
-      CHECK(token.value() >= 0 && token.value() < config_.vocab_size, "token {} of {}", token.value(),
-            config_.vocab_size);
+    for (TokenId id : slice.tokens) {
+      const TokenId token = ids.readable(id);
       if (plan_.vocab.contains(token.value()))
         table.copy_row(token.value() - plan_.vocab.begin,
                        flat.subspan(static_cast<size_t>(row * act_->residual.stride),

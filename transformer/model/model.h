@@ -6,6 +6,7 @@
 #include <filesystem>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 
@@ -46,6 +47,7 @@ struct ModelOptions {
   int64_t kv_tokens = 0;      // capacity of the cache in tokens, over all sequences; 0: one longest sequence
   enum class Kv : uint8_t { kAuto, kFloat32, kBFloat16 } kv = Kv::kAuto;  // auto: fp32 with fp32 weights
   WeightFormat weight_format = WeightFormat::kAuto;
+  std::optional<TokenId> stand_in;  // EmbeddedIds: a draft's, whose target may have more tokens
   bool overlap_kernels = true;  // a device starts a kernel while the one before it ends; no bit depends on it
   LoadProgress progress;
   std::function<void(const std::string&)> notice;  // what a device is asked for, before it is

@@ -8,11 +8,12 @@ namespace outrider::cuda {
 
 // In one piece: tokens, positions, row_table, tile_rows, logit_rows, tables.
 BatchInputs::BatchInputs(int64_t max_rows, int64_t max_logit_rows, int64_t max_positions,
-                         const AttentionTiles& tiles)
+                         const AttentionTiles& tiles, EmbeddedIds ids)
     : max_rows_(max_rows),
       max_logit_rows_(max_logit_rows),
       table_stride_(kv_blocks_for(max_positions)),
       tiles_(tiles),
+      ids_(ids),
       staging_(4 * max_rows + max_logit_rows + max_rows * table_stride_),
       memory_(staging_.size()),
       device_(view(memory_.data())) {}
@@ -49,7 +50,7 @@ void BatchInputs::send(std::span<const BatchSlice> batch, const KvCache& kv, Str
                 tables + static_cast<int64_t>(s) * table_stride_);
     tile_slice(row, count, tile_rows);
     for (int32_t i = 0; i < count; ++i, ++row) {
-      tokens[row] = slice.tokens[static_cast<size_t>(i)].value();
+      tokens[row] = ids_.readable(slice.tokens[static_cast<size_t>(i)]).value();
       positions[row] = static_cast<int32_t>(length) - count + i;
       row_table[row] = static_cast<int32_t>(s);
       if (i >= count - slice.logit_rows) *logit_rows++ = row;

@@ -19,7 +19,8 @@ struct AttentionTiles {
 class BatchInputs {
  public:
   // At most max_rows tokens of at most max_rows sequences of at most max_positions tokens.
-  BatchInputs(int64_t max_rows, int64_t max_logit_rows, int64_t max_positions, const AttentionTiles& tiles);
+  BatchInputs(int64_t max_rows, int64_t max_logit_rows, int64_t max_positions, const AttentionTiles& tiles,
+              EmbeddedIds ids);
 
   // After append_batch. Waits until the copy before has been read.
   void send(std::span<const BatchSlice> batch, const KvCache& kv, StreamView stream);
@@ -35,6 +36,7 @@ class BatchInputs {
 
   int64_t max_rows_, max_logit_rows_, table_stride_;
   AttentionTiles tiles_;
+  EmbeddedIds ids_;
   PinnedBuffer<int32_t> staging_;
   DeviceBuffer<int32_t> memory_;
   DeviceBatch device_;

@@ -165,7 +165,8 @@ CudaModel::CudaModel(const Plan& plan, const ModelOptions& options, Collectives&
       storage_(*storage),
       kv_(std::move(storage), plan.kv_blocks),
       tiles_(plan.tiles(device_.shared_bytes, max_positions_)),
-      inputs_(options.max_rows, options.max_logit_rows, max_positions_, tiles_),
+      inputs_(options.max_rows, options.max_logit_rows, max_positions_, tiles_,
+              {config_.vocab_size, options.stand_in}),
       group_(connect_devices(collectives)),
       cosines_(rope_table(rope_frequencies(config_), max_positions_, &std::cos, *stream_)),
       sines_(rope_table(rope_frequencies(config_), max_positions_, &std::sin, *stream_)),
@@ -256,10 +257,6 @@ Result<DeviceLogits> CudaModel::forward_on_device(std::span<const BatchSlice> ba
   CHECK(rows <= options_.max_rows && logit_rows <= options_.max_logit_rows,
         "{} rows, {} of them with logits; planned {}, {}", rows, logit_rows, options_.max_rows,
         options_.max_logit_rows);
-  for (const BatchSlice& slice : batch)
-    for (TokenId token : slice.tokens)
-      CHECK(token.value() >= 0 && token.value() < config_.vocab_size, "token {} of {}", token.value(),
-            config_.vocab_size);
   use_device(options_.device.index);
   RETURN_IF_ERROR(append_batch(kv_, batch, max_positions_));
   inputs_.send(batch, kv_, *stream_);

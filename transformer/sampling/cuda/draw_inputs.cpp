@@ -159,7 +159,7 @@ void DrawInputs::add_penalties(const DrawRow& row, RequestInput& request) {
     request.penalised = 1;
     request.factors = penalty_factors(params);
     for (const auto& entry : row.first.counts->entries())
-      if (entry.id.value() < limits_.width) counted_.push(counted_token(entry));
+      if (entry.id.value() >= 0 && entry.id.value() < limits_.width) counted_.push(counted_token(entry));
     request.counts = static_cast<int32_t>(counted_.size) - request.first_count;
     request.first_drafted = static_cast<int32_t>(counted_.size);
     for (TokenId id : row.first.drafted) counted_.push(counted_token(row.first.counts->find(id)));
