@@ -34,8 +34,8 @@ Result<std::vector<Ticket>> CoordinatorEngine::submit_all(std::vector<Submission
   const std::lock_guard lock(mutex_);
   if (const EngineStatus now = status_now(); now.state != EngineState::kReady)
     return unavailable(now.reason.empty() ? std::string(why_not_ready(now.state)) : now.reason);
-  if (Status room = check_room(count, tokens); !room.ok()) {
-    numbers_.refused += count;
+  if (Status room = check_room({count, tokens}); !room.ok()) {
+    if (room.code() == StatusCode::kResourceExhausted) numbers_.refused += count;
     return room;
   }
   if (open_ == 0) moved_at_ = Clock::now();  // there was nothing to do before
@@ -50,16 +50,28 @@ Result<std::vector<Ticket>> CoordinatorEngine::submit_all(std::vector<Submission
   return tickets;
 }
 
-Status CoordinatorEngine::check_room(int64_t requests, int64_t prompt_tokens) const {
-  const int64_t waiting = open_ - limits_.max_num_seqs, tokens = handed_tokens_ + queued_tokens_;
-  if (waiting + requests <= 0) return {};
-  if (waiting + requests <= limits_.max_queued_requests &&
-      tokens + prompt_tokens <= limits_.max_queued_tokens)
-    return {};
+Status CoordinatorEngine::check_room(const Load& more) const {
+  const Load now{open_, handed_tokens_ + queued_tokens_};
+  if (has_room({now.requests + more.requests, now.prompt_tokens + more.prompt_tokens})) return {};
+  if (!has_room(more))
+    return invalid_argument(fmt::format(
+        "{} texts of {} prompt tokens together are more than an idle server takes, whose limits are {} texts "
+        "(--max-num-seqs {} and --max-queued-requests {}) and, where some of them wait, {} prompt tokens "
+        "(--max-queued-tokens); ask for fewer at once, or shorten the prompt",
+        more.requests, more.prompt_tokens, limits_.max_num_seqs + limits_.max_queued_requests,
+        limits_.max_num_seqs, limits_.max_queued_requests, limits_.max_queued_tokens));
   return resource_exhausted(fmt::format(
       "{} requests with {} prompt tokens wait already, and this asks for {} more with {}; try again "
       "later, or raise --max-queued-requests or --max-queued-tokens",
-      std::max<int64_t>(waiting, 0), tokens, requests, prompt_tokens));
+      std::max<int64_t>(now.requests - limits_.max_num_seqs, 0), now.prompt_tokens, more.requests,
+      more.prompt_tokens));
+}
+
+// Prompt tokens count only where somebody waits.
+bool CoordinatorEngine::has_room(const Load& all) const {
+  const int64_t waiting = all.requests - limits_.max_num_seqs;
+  return waiting <= 0 ||
+         (waiting <= limits_.max_queued_requests && all.prompt_tokens <= limits_.max_queued_tokens);
 }
 
 void CoordinatorEngine::cancel(Ticket ticket) {

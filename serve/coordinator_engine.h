@@ -49,6 +49,10 @@ class CoordinatorEngine final : public Engine {
     std::shared_ptr<RequestSink> sink;
   };
 
+  struct Load {
+    int64_t requests = 0, prompt_tokens = 0;
+  };
+
   void begin(Coordinator& coordinator);
   void become(EngineState state, std::string reason = {});
   void take_over();
@@ -58,7 +62,8 @@ class CoordinatorEngine final : public Engine {
   void on_finish(const Finish& finish);
   void note_progress(int64_t finished = 0);
   EngineStatus status_now() const;
-  Status check_room(int64_t requests, int64_t prompt_tokens) const;
+  Status check_room(const Load& more) const;
+  bool has_room(const Load& all) const;
 
   const EngineLimits limits_;
 

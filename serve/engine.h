@@ -58,8 +58,9 @@ class Engine {
  public:
   virtual ~Engine() = default;
 
-  // Takes all or none. kResourceExhausted: too many requests, or prompt tokens, wait already. kUnavailable:
-  // not kReady. Other errors, of a request that the target cannot take, are told by finished().
+  // Takes all or none. kResourceExhausted: too many requests, or prompt tokens, wait already.
+  // kInvalidArgument: there would be no room for these if nobody else were there. kUnavailable: not kReady.
+  // Other errors, of a request that the target cannot take, are told by finished().
   virtual Result<std::vector<Ticket>> submit_all(std::vector<Submission> submissions) = 0;
   Result<Ticket> submit(Request request, std::shared_ptr<RequestSink> sink) {
     std::vector<Submission> one;

@@ -7,6 +7,7 @@
 #include <sstream>
 
 #include "base/program/exit_codes.h"
+#include "launch/commands/generate.h"
 #include "requests/requests.h"
 #include "served_pair.h"
 #include "tests/support/temporary_directory.h"
@@ -193,6 +194,51 @@ TEST(ServeEngine, RefusesWhatFindsNoRoomInTheQueue) {
   served.submit(prompt_of_1, late);
   EXPECT_EQ(late->wait_for_end().reason, FinishReason::kLength);
   EXPECT_EQ(late->ends(), 1);
+}
+
+// To come back later would not help.
+TEST(ServeEngine, WhatAnIdleServerCouldNeverTakeIsNotForLater) {
+  RunOptions options = demo_pair();
+  options.max_num_seqs = 1;
+  const EngineLimits limits{.max_num_seqs = 1, .max_queued_requests = 2, .max_queued_tokens = 100};
+  ServedPair served(options, {.limits = limits});
+  const auto submit = [&](int count, size_t prompt_tokens, std::vector<std::shared_ptr<Client>>& clients) {
+    std::vector<Submission> all;
+    for (int i = 0; i < count; ++i) {
+      Request request = served.request("Once", 1);
+      request.prompt.resize(prompt_tokens, request.prompt.front());
+      all.push_back({std::move(request), clients.emplace_back(new_client())});
+    }
+    return served.engine().submit_all(std::move(all)).status();
+  };
+  std::vector<std::shared_ptr<Client>> refused, taken;
+  const auto expect_refusal = [&](int count, size_t prompt_tokens, const std::string& flag) {
+    const Status status = submit(count, prompt_tokens, refused);
+    EXPECT_EQ(status.code(), StatusCode::kInvalidArgument) << status.message();
+    EXPECT_NE(status.message().find(flag), std::string::npos) << status.message();
+  };
+  for (const bool busy : {false, true}) {
+    SCOPED_TRACE(busy);
+    const auto blocker = new_client();
+    Gate gate(*blocker);
+    if (busy) {
+      served.submit(served.request("Once upon a time", 4), blocker);
+      gate.wait_until_reached();
+    }
+    expect_refusal(3, 34, "102 prompt tokens");
+    expect_refusal(2, 51, "--max-queued-tokens");
+    expect_refusal(4, 1, "--max-queued-requests 2");
+    if (busy) {
+      EXPECT_EQ(submit(3, 33, refused).code(), StatusCode::kResourceExhausted);
+      gate.open();
+      EXPECT_EQ(blocker->wait_for_end().reason, FinishReason::kLength);
+    }
+  }
+  EXPECT_EQ(served.engine().numbers().refused, 3);
+  EXPECT_TRUE(submit(3, 33, taken).ok());
+  for (const auto& client : taken) EXPECT_EQ(client->wait_for_end().reason, FinishReason::kLength);
+  EXPECT_TRUE(submit(1, 300, taken).ok()) << "who waits for nobody is not measured";
+  EXPECT_EQ(taken.back()->wait_for_end().reason, FinishReason::kLength);
 }
 
 TEST(ServeEngine, WhatTheTargetCannotTakeEndsWithAnError) {

@@ -8,6 +8,7 @@
 #include <tuple>
 
 #include "served_program.h"
+#include "tests/support/cut_vocabulary.h"
 
 namespace outrider::testing {
 namespace {
@@ -36,6 +37,20 @@ bool until(const std::function<bool()>& holds) {
     std::this_thread::sleep_for(std::chrono::milliseconds(10));
   }
   return true;
+}
+
+// Where draft workers may join a server with --listen.
+std::string address_told_by(ServedProgram& server) {
+  const std::string said = server.process().err();
+  const size_t begin = said.find("tcp://127.0.0.1:");
+  return said.substr(begin, said.find_first_not_of("0123456789", begin + 16) - begin);
+}
+
+// Tokens so far.
+int64_t drafted_by(ServedProgram& server) {
+  const std::string text = server.client().get("/metrics").body;
+  const size_t at = text.find("\noutrider_spec_decode_num_draft_tokens_total{");
+  return at == std::string::npos ? -1 : std::stoll(text.substr(text.find("} ", at) + 2));
 }
 
 struct Hostile {
@@ -207,13 +222,34 @@ TEST(ServeFaults, AThousandClientsThatLeaveTakeNothingWithThem) {
   EXPECT_EQ(server.complete(kShort)["usage"]["completion_tokens"], 5);
 }
 
-// Sixteen texts need more than one place and one in the queue: none of them is begun.
 TEST(ServeFaults, AFullQueueSaysWhenToComeBack) {
   ServedProgram server({"--max-num-seqs", "1", "--max-queued-requests", "1", "--quiet"});
-  const HttpAnswer answer = server.post("/v1/completions", endless(16));
-  EXPECT_EQ(answer.status, 429);
-  EXPECT_EQ(answer.headers.at("retry-after"), "1");
-  EXPECT_EQ(error_of(answer)["type"], "rate_limit_error");
+  {
+    HttpClient two = server.client();
+    two.send(post_text("/v1/completions", endless(2).dump()));
+    ASSERT_EQ(two.head().status, 200);
+    const HttpAnswer answer = server.post("/v1/completions", kShort);
+    EXPECT_EQ(answer.status, 429);
+    EXPECT_EQ(answer.headers.at("retry-after"), "1");
+    EXPECT_EQ(error_of(answer)["type"], "rate_limit_error");
+  }
+  EXPECT_TRUE(until([&] { return server.post("/v1/completions", kShort).status == 200; }));
+}
+
+// Sixteen texts need more than one place and one in the queue, today and tomorrow.
+TEST(ServeFaults, WhatAnIdleServerCouldNeverTakeIsABadRequest) {
+  ServedProgram server(
+      {"--max-num-seqs", "1", "--max-queued-requests", "3", "--max-queued-tokens", "30", "--quiet"});
+  const HttpAnswer many = server.post("/v1/completions", endless(16));
+  EXPECT_EQ(many.status, 400);
+  EXPECT_FALSE(many.headers.contains("retry-after"));
+  EXPECT_EQ(error_of(many)["type"], "invalid_request_error");
+  EXPECT_NE(error_of(many)["message"].get<std::string>().find("--max-queued-requests 3"), std::string::npos);
+  json long_twice = endless(2);
+  long_twice["prompt"] = repeated("dog ", 20);
+  const HttpAnswer tokens = server.post("/v1/completions", long_twice);
+  EXPECT_EQ(tokens.status, 400);
+  EXPECT_NE(error_of(tokens)["message"].get<std::string>().find("--max-queued-tokens"), std::string::npos);
   EXPECT_EQ(server.complete(kShort)["usage"]["completion_tokens"], 5);
 }
 
@@ -271,12 +307,10 @@ TEST(ServeFaults, HealthFollowsTheEngine) {
   EXPECT_EQ(server.post("/v1/completions", kShort).status, 503);
   EXPECT_EQ(server.client().get("/v1/models").status, 200);
 
-  const std::string said = server.process().err();
-  const size_t begin = said.find("tcp://127.0.0.1:");
-  const std::string address = said.substr(begin, said.find_first_not_of("0123456789", begin + 16) - begin);
   const TemporaryDirectory directory;
-  BackgroundProcess worker(directory, "worker",
-                           {outrider_path(), "draft-worker", "--connect", address, "--drafter", "ngram"});
+  BackgroundProcess worker(
+      directory, "worker",
+      {outrider_path(), "draft-worker", "--connect", address_told_by(server), "--drafter", "ngram"});
   ASSERT_TRUE(server.process().says("outrider: serving")) << server.process().err();
   const json ready = json::parse(server.client().get("/health").body);
   EXPECT_EQ(ready["draft_workers"], 1);
@@ -287,6 +321,48 @@ TEST(ServeFaults, HealthFollowsTheEngine) {
   worker.wait();
   EXPECT_TRUE(until([&] { return json::parse(server.client().get("/health").body)["degraded"] == true; }));
   EXPECT_EQ(server.complete(kShort)["usage"]["completion_tokens"], 5) << "at plain speed";
+}
+
+// A draft whose head has fewer rows than the target's, as a thread of the server and as a process: ids that
+// it lacks come in prompts, by a bias, and in what the target writes.
+TEST(ServeFaults, IdsThatTheDraftLacksDisturbNobody) {
+  const CutVocabulary draft(demo_draft(), 3500);
+  std::vector<json> requests;
+  for (const json& prompt : {json{4095}, json{4095, 11, 3500}, json{12, 4000, 14}})
+    for (const double temperature : {0.0, 1.0})
+      for (const bool biased : {false, true}) {
+        json request{{"prompt", prompt},
+                     {"seed", 7},
+                     {"max_tokens", 24},
+                     {"temperature", temperature},
+                     {"ignore_eos", true}};
+        if (biased) request["logit_bias"] = {{"4090", 12}, {"3499", 9}};
+        requests.push_back(std::move(request));
+      }
+  const auto answers = [&](ServedProgram& server) {
+    json texts = json::array();
+    for (const json& request : requests) texts.push_back(server.complete(request)["choices"][0]["text"]);
+    return texts;
+  };
+  ServedProgram plain({"--quiet"});
+  const json expected = answers(plain);
+  {
+    ServedProgram server({"--draft-model", draft.path(), "--num-speculative-tokens", "4", "--quiet"});
+    EXPECT_EQ(answers(server), expected);
+    EXPECT_GT(drafted_by(server), 100);
+  }
+  ServedProgram server(
+      {"--listen", "tcp://127.0.0.1:*", "--wait-for-draft-workers", "1", "--num-speculative-tokens", "4"},
+      ServedProgram::Wait::kNot);
+  ASSERT_TRUE(server.process().says("tcp://127.0.0.1:")) << server.process().err();
+  const TemporaryDirectory directory;
+  BackgroundProcess worker(
+      directory, "worker",
+      {outrider_path(), "draft-worker", "--connect", address_told_by(server), "--draft-model", draft.path()});
+  ASSERT_TRUE(server.process().says("outrider: serving")) << server.process().err();
+  EXPECT_EQ(answers(server), expected);
+  EXPECT_GT(drafted_by(server), 100);
+  EXPECT_FALSE(worker.ended()) << worker.err();
 }
 
 TEST(ServeFaults, SigtermLetsTextsEnd) {
