@@ -124,10 +124,6 @@ Status start_listening(RankContext& context, const BootstrapOptions& options, co
     ASSIGN_OR_RETURN(context.transport, make_zmq_server(address, zmq));
   }
   context.endpoint = context.transport->endpoint();
-  if (options.listen.empty()) return {};
-  auto bound = context.transport->also_listen(options.listen);
-  if (!bound.ok()) return bound.status().in("--listen");
-  context.listen = std::move(bound).value();
   return {};
 }
 
@@ -144,9 +140,8 @@ Status connect_to_coordinator(RankContext& context, const ZmqOptions& zmq) {
   return {};
 }
 
-// Collective. Keys of this job alone, made by the coordinator: one pair for itself, unless it has one that
-// others know, and one for its workers. They travel over MPI, whose network the job trusts anyway. Without
-// CURVE in libzmq there are none.
+// Collective. Keys of this job alone, made by the coordinator: one pair for itself and one for its workers.
+// They travel over MPI, whose network the job trusts anyway. Without CURVE in libzmq there are none.
 void hand_out_keys(Collectives& world, int coordinator, ZmqOptions& zmq) {
   constexpr size_t kKey = 40;
   CurveKeys mine;
@@ -154,8 +149,7 @@ void hand_out_keys(Collectives& world, int coordinator, ZmqOptions& zmq) {
   if (world.rank() == coordinator) {
     auto own = make_curve_key_pair(), workers = make_curve_key_pair();
     if (own.ok() && workers.ok()) {
-      if (zmq.curve) mine = *zmq.curve;
-      if (!zmq.curve) mine.own = *own;
+      mine.own = *own;
       mine.allowed.push_back(workers->public_key);
       text = mine.own.public_key + workers->public_key + workers->secret_key;
     }
@@ -203,15 +197,8 @@ Result<RankContext> bootstrap(const MpiComm& world_comm, const BootstrapOptions&
     context.collectives = make_mpi_collectives(std::move(role_comm), waiting, options.collectives);
 
   ZmqOptions zmq = options.zmq;
-  Result<std::optional<CurveKeys>> given = std::optional<CurveKeys>();
-  if (self.role == Role::kCoordinator && options.listen_keys) given = options.listen_keys();
-  RETURN_IF_ERROR(agree(*world, given.status()));
-  zmq.curve = std::move(given).value();
-  // The name of a Unix socket is a secret of this user's; everything else needs keys. So does everybody where
-  // the coordinator has some, because they are its socket's.
-  uint64_t needs_keys = !one_host || options.wire == BootstrapOptions::Wire::kTcp || zmq.curve.has_value();
-  world->broadcast(std::as_writable_bytes(std::span(&needs_keys, 1)), coordinator);
-  if (needs_keys != 0) hand_out_keys(*world, coordinator, zmq);
+  // The name of a Unix socket is a secret of this user's; everything else needs keys.
+  if (!one_host || options.wire == BootstrapOptions::Wire::kTcp) hand_out_keys(*world, coordinator, zmq);
   context.curve = zmq.curve;
   const auto addresses = gather_addresses(*world);
   Status listening;

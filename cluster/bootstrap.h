@@ -4,7 +4,6 @@
 #pragma once
 
 #include <chrono>
-#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -24,9 +23,6 @@ struct BootstrapOptions {
   // Keys are drawn at random where TCP is used. Without CURVE in libzmq ranks on several hosts need
   // `allow_remote`.
   ZmqOptions zmq;
-  std::string listen;  // where draft workers that are no ranks may join, too; empty: nowhere
-  // The coordinator's keys for them, and theirs, if there are any; called on the coordinator alone.
-  std::function<Result<std::optional<CurveKeys>>()> listen_keys;
   enum class Wire { kAuto, kTcp } wire = Wire::kAuto;  // kAuto: ipc when all ranks share a host
   // Several hosts: the address or interface the coordinator binds. Empty: choose_address
   // (cluster/host_address.h).
@@ -39,7 +35,6 @@ struct RankContext {
   Topology topology;
   RankPlace self;
   std::string endpoint;  // of the coordinator
-  std::string listen;    // where others may join; on the coordinator
   bool one_host = true;  // for all ranks
   std::string host;      // several hosts, target ranks: this one's address for the others; may be empty
   std::optional<CurveKeys> curve;  // of this rank's end

@@ -1,44 +1,48 @@
 #include <atomic>
 #include <utility>
 
-#include "comm/transport.h"
+#include "comm/zmq_end.h"
 
 namespace outrider {
 namespace {
 
-// Peers of the hub have even ids here, those of the server odd ones.
+// Peers inside have even ids here, those outside odd ones.
 class JoinedEnd final : public Transport {
  public:
-  JoinedEnd(std::unique_ptr<Transport> local, std::unique_ptr<Transport> remote)
-      : local_(std::move(local)), remote_(std::move(remote)) {}
+  JoinedEnd(std::unique_ptr<Transport> inside, std::unique_ptr<ZmqEnd> outside)
+      : inside_(std::move(inside)), outside_(std::move(outside)) {
+    outside_->wake_by(inside_->ready_fd());
+  }
 
   Status send(PeerId to, const Message& message) override {
-    return (to.value % 2 == 0 ? *local_ : *remote_).send(PeerId{to.value / 2}, message);
+    return to.value % 2 == 0 ? inside_->send(PeerId{to.value / 2}, message)
+                             : outside_->send(PeerId{to.value / 2}, message);
   }
 
   // In turns: neither a flood from outside nor a target that always has an answer ready is heard alone. The
-  // remote end is the one that waits, and the hub wakes it.
+  // outer end is the one that waits, and the inner one wakes it.
   std::optional<Incoming> receive(Clock::time_point deadline) override {
     while (true) {
       for (int end = 0; end < 2; ++end) {
-        remote_is_next_ = !remote_is_next_;
-        if (auto incoming = take(remote_is_next_, Clock::now())) return incoming;
+        outside_is_next_ = !outside_is_next_;
+        if (auto incoming = take(outside_is_next_ ? Door::kOutside : Door::kInside, Clock::now()))
+          return incoming;
       }
-      if (auto incoming = take(/*remote=*/true, deadline)) return incoming;
+      if (auto incoming = take(Door::kOutside, deadline)) return incoming;
       if (woken_->exchange(false) || Clock::now() >= deadline) return std::nullopt;
     }
   }
 
   std::function<void()> waker() override {
-    return [woken = woken_, wake = remote_->waker()] {
+    return [woken = woken_, wake = outside_->waker()] {
       *woken = true;
       wake();
     };
   }
 
   const TransportStats& stats() const override {
-    const TransportStats& a = local_->stats();
-    const TransportStats& b = remote_->stats();
+    const TransportStats& a = inside_->stats();
+    const TransportStats& b = outside_->stats();
     sum_ = b;
     for (size_t kind = 0; kind < TransportStats::kKinds; ++kind) {
       sum_.sent_messages[kind] += a.sent_messages[kind];
@@ -48,21 +52,28 @@ class JoinedEnd final : public Transport {
     }
     sum_.malformed_frames += a.malformed_frames;
     sum_.duplicate_frames += a.duplicate_frames;
+    sum_.refused_keys += a.refused_keys;
+    sum_.refused_peers += a.refused_peers;
+    sum_.hung_up += a.hung_up;
     return sum_;
   }
 
-  std::string endpoint() const override { return remote_->endpoint(); }
+  std::string endpoint() const override { return outside_->endpoint(); }
 
  private:
-  std::optional<Incoming> take(bool remote, Clock::time_point deadline) {
-    auto incoming = (remote ? *remote_ : *local_).receive(deadline);
-    if (incoming) incoming->peer.value = incoming->peer.value * 2 + (remote ? 1 : 0);
+  std::optional<Incoming> take(Door door, Clock::time_point deadline) {
+    const bool outside = door == Door::kOutside;
+    auto incoming = outside ? outside_->receive(deadline) : inside_->receive(deadline);
+    if (!incoming) return incoming;
+    incoming->peer.value = incoming->peer.value * 2 + (outside ? 1 : 0);
+    incoming->door = door;
     return incoming;
   }
 
-  const std::unique_ptr<Transport> local_, remote_;
+  const std::unique_ptr<Transport> inside_;
+  const std::unique_ptr<ZmqEnd> outside_;
   const std::shared_ptr<std::atomic<bool>> woken_ = std::make_shared<std::atomic<bool>>(false);
-  bool remote_is_next_ = false;
+  bool outside_is_next_ = false;
   mutable TransportStats sum_;
 };
 
@@ -70,10 +81,17 @@ class JoinedEnd final : public Transport {
 
 Result<std::unique_ptr<Transport>> make_joined_end(InprocHub& hub, const std::string& bind_endpoint,
                                                    const ZmqOptions& options) {
-  ASSIGN_OR_RETURN(auto server, make_zmq_server(bind_endpoint, options));
-  auto local = hub.coordinator_end();
-  hub.wake_by(server->waker());
-  return std::unique_ptr<Transport>(std::make_unique<JoinedEnd>(std::move(local), std::move(server)));
+  ASSIGN_OR_RETURN(auto outside, open_zmq_server(bind_endpoint, options));
+  hub.wake_by(outside->waker());
+  return std::unique_ptr<Transport>(std::make_unique<JoinedEnd>(hub.coordinator_end(), std::move(outside)));
+}
+
+Result<std::unique_ptr<Transport>> make_joined_end(std::unique_ptr<Transport> inside,
+                                                   const std::string& bind_endpoint,
+                                                   const ZmqOptions& options) {
+  CHECK(inside->ready_fd() >= 0, "nothing would wake the end outside");
+  ASSIGN_OR_RETURN(auto outside, open_zmq_server(bind_endpoint, options));
+  return std::unique_ptr<Transport>(std::make_unique<JoinedEnd>(std::move(inside), std::move(outside)));
 }
 
 }  // namespace outrider

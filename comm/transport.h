@@ -26,10 +26,15 @@ struct PeerId {
 };
 constexpr PeerId kCoordinatorPeer{0};
 
+// Where a peer came in. Inside are those that the job itself started, outside (--listen) is whoever knocks,
+// or has a listed key. What a peer may be follows from its door, never from what it says.
+enum class Door : uint8_t { kInside, kOutside };
+
 struct Incoming {
   PeerId peer;
   Message message;
   size_t bytes = 0;  // of its frame
+  Door door = Door::kInside;
 };
 
 struct TransportStats {
@@ -39,7 +44,9 @@ struct TransportStats {
   uint64_t malformed_frames = 0;  // dropped: bad magic, version, checksum, lengths, values
   uint64_t duplicate_frames = 0;  // dropped: sequence number already seen from that sender and generation
   uint64_t refused_keys = 0;      // connections of clients that are not on the server's list
-  uint64_t refused_peers = 0;     // dropped: another connection claimed the identity of a peer that is there
+  uint64_t refused_peers =
+      0;                 // dropped: a second connection of one identity, a second identity of one connection
+  uint64_t hung_up = 0;  // connections closed because of OutsideLimits
 };
 
 class Transport {
@@ -61,10 +68,9 @@ class Transport {
   virtual void recycle(QSlice) {}
   // Where workers connect to; empty in one process.
   virtual std::string endpoint() const { return {}; }
-  // A server: also listens there, with the same keys. Returns the address that was bound.
-  virtual Result<std::string> also_listen(const std::string& bind_endpoint) {
-    return unsupported(bind_endpoint + ": this end has no socket");
-  }
+  // Can be read when receive(), which found nothing a moment ago, may find something. -1: there is no such
+  // descriptor.
+  virtual int ready_fd() const { return -1; }
 };
 
 // In one process: bounded queues of encoded frames. connect() may be called from any thread, each end has one
@@ -94,6 +100,16 @@ struct InprocOptions {
 // So is a coordinator: a worker notices when it sends its next message, or reads the Shutdown it left behind.
 std::shared_ptr<InprocHub> make_inproc_hub(const InprocOptions& options = {});
 
+// A server whose door is outside. A peer is a stranger until it is sent a Welcome that accepts it, and a
+// member from then on. Beyond a number, strangers go that were silent longest; beyond bytes, the connection
+// that holds the most is closed. Bytes are those that came over TCP and were not read yet: ZeroMQ bounds
+// messages, but not the parts of one that is never complete.
+struct OutsideLimits {
+  size_t strangers = 128, peers = 384;
+  int64_t stranger_bytes = int64_t{1} << 20;  // of all strangers together
+  int64_t member_bytes = int64_t{64} << 20;   // of all members together
+};
+
 struct ZmqOptions {
   int64_t max_message_bytes = int64_t{64} << 20;
   int high_water_mark = 64;
@@ -102,6 +118,7 @@ struct ZmqOptions {
   // loopback and Unix sockets only, unless allow_remote says that everybody on the network is trusted.
   std::optional<CurveKeys> curve;
   bool allow_remote = false;
+  std::optional<OutsideLimits> outside;
   std::chrono::milliseconds connect_timeout{5000};  // a client gives up if no server answers within this
   std::chrono::milliseconds linger{1000};           // how long a closing end tries to deliver what it sent
 };
@@ -114,8 +131,13 @@ Result<std::unique_ptr<Transport>> make_zmq_server(const std::string& bind_endpo
 Result<std::unique_ptr<Transport>> make_zmq_client(const std::string& endpoint,
                                                    const ZmqOptions& options = {});
 
-// The coordinator's end of workers in this process and of those that come over ZeroMQ, in one.
+// The coordinator's end of the job's own roles, in this process or (`inside`, a ZeroMQ server) others, and of
+// those that come to a door outside, in one. endpoint() is that door's, and its keys, peers and limits are
+// its own.
 Result<std::unique_ptr<Transport>> make_joined_end(InprocHub& hub, const std::string& bind_endpoint,
+                                                   const ZmqOptions& options = {});
+Result<std::unique_ptr<Transport>> make_joined_end(std::unique_ptr<Transport> inside,
+                                                   const std::string& bind_endpoint,
                                                    const ZmqOptions& options = {});
 
 }  // namespace outrider

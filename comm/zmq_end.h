@@ -34,8 +34,8 @@ class ZmqEnd : public Transport {
       } else {
         const auto now = Clock::now();
         if (now >= deadline) break;
-        if (now >= sleep_from) wait_in(socket_, deadline, bell_->fd());
-        if (bell_->heard()) break;
+        if (now >= sleep_from) wait_in(socket_, deadline, {bell_->fd(), other_fd_});
+        if (bell_->heard() || can_be_read(other_fd_)) break;
       }
     }
     return std::nullopt;
@@ -48,6 +48,9 @@ class ZmqEnd : public Transport {
   const TransportStats& stats() const override { return frames_.stats; }
   void recycle(QSlice slice) override { frames_.recycle(std::move(slice)); }
   std::string endpoint() const override { return endpoint_; }
+  int ready_fd() const override { return socket_.get(zmq::sockopt::fd); }
+  // receive() comes back empty, too, when `fd` can be read. -1: nothing to look at.
+  void wake_by(int fd) { other_fd_ = fd; }
 
  protected:
   virtual void update_stats() {}
@@ -68,6 +71,10 @@ class ZmqEnd : public Transport {
   std::string endpoint_;
   const std::shared_ptr<Bell> bell_ = std::make_shared<Bell>();
   std::chrono::microseconds looking_{0};
+  int other_fd_ = -1;
 };
+
+// make_zmq_server for those who wait for something else, too.
+Result<std::unique_ptr<ZmqEnd>> open_zmq_server(const std::string& bind_endpoint, const ZmqOptions& options);
 
 }  // namespace outrider

@@ -3,21 +3,25 @@
 
 #include <algorithm>
 #include <map>
+#include <tuple>
 #include <utility>
 
 #include "comm/zmq_doorkeeper.h"
 #include "comm/zmq_end.h"
+#include "comm/zmq_watch.h"
 
 namespace outrider {
 namespace {
 
-constexpr size_t kMaxPeers = 1024;  // beyond it the one that was silent longest is forgotten
+constexpr size_t kMaxPeers = 1024;  // of a door inside
 
 // A worker that was heard of. It is its generation that identifies it: a connection that broke and came back
-// has a new routing id, but is the same peer.
+// has a new routing id, but is the same peer. A connection has one peer.
 struct Peer {
   PeerId id;
   std::string route;  // ROUTER's id of its latest connection
+  int fd = -1;        // the same for ConnectionWatch
+  bool is_member = false;
   ReplayWindow window;
   Clock::time_point last_heard;
 };
@@ -26,7 +30,10 @@ class ZmqServer final : public ZmqEnd {
  public:
   explicit ZmqServer(const ZmqOptions& options)
       : ZmqEnd(zmq::socket_type::router, options),
-        safe_anywhere_(options.allow_remote || options.curve.has_value()) {
+        safe_anywhere_(options.allow_remote || options.curve.has_value()),
+        max_peers_(options.outside ? options.outside->peers : kMaxPeers),
+        max_strangers_(options.outside ? options.outside->strangers : kMaxPeers) {
+    if (options.outside) watch_.emplace(context_, socket_, *options.outside);
     // A Unix socket in the abstract namespace has no file whose mode says who may connect.
     const uid_t self = geteuid();
     zmq_setsockopt(socket_.handle(), ZMQ_IPC_FILTER_UID, &self, sizeof self);
@@ -37,7 +44,7 @@ class ZmqServer final : public ZmqEnd {
     socket_.set(zmq::sockopt::curve_secretkey, options.curve->own.secret_key);
   }
 
-  Result<std::string> also_listen(const std::string& bind_endpoint) override {
+  Status listen(const std::string& bind_endpoint) {
     RETURN_IF_ERROR(check_bind_endpoint(bind_endpoint, safe_anywhere_));
     try {
       socket_.bind(bind_endpoint);
@@ -46,21 +53,23 @@ class ZmqServer final : public ZmqEnd {
           fmt::format("endpoint {}: cannot bind: {}; choose another address, or port * for any",
                       bind_endpoint, error.what()));
     }
-    const std::string bound = socket_.get(zmq::sockopt::last_endpoint);
-    if (endpoint_.empty()) endpoint_ = bound;
-    return bound;
+    endpoint_ = socket_.get(zmq::sockopt::last_endpoint);
+    return {};
   }
 
   Status send(PeerId to, const Message& message) override {
     const auto generation = generations_.find(to);
     if (generation == generations_.end()) return unavailable(fmt::format("no worker {}", to.value));
+    Peer& peer = peers_.at(generation->second);
     ASSIGN_OR_RETURN(buffer_, frames_.pack(message, std::move(buffer_)));
     try {
-      if (!send_now(socket_, peers_.at(generation->second).route, buffer_))
+      if (!send_now(socket_, peer.route, buffer_))
         return resource_exhausted(fmt::format("worker {} is slow: its queue is full", to.value));
     } catch (const zmq::error_t& error) {
+      peer.is_member = false;
       return unavailable(fmt::format("worker {} is gone: {}", to.value, error.what()));
     }
+    if (const auto* welcome = std::get_if<Welcome>(&message)) set_member(peer, welcome->accepted);
     frames_.count_sent(message, buffer_.size());
     return {};
   }
@@ -70,19 +79,45 @@ class ZmqServer final : public ZmqEnd {
     zmq::message_t frame;
     const bool complete = route.more() && receive_now(socket_, frame);
     if (!complete) ++frames_.stats.malformed_frames;
+    if (watch_ && complete) watch_->note_read(fd_of(frame));
     if (!complete || drop_extra_parts(frame.more())) return std::nullopt;
     auto decoded = frames_.unpack(bytes_of(frame));
     if (!decoded) return std::nullopt;
-    Peer& peer = peer_of(decoded->info.generation);
+    const Generation generation = decoded->info.generation;
     const std::string_view from(route.data<char>(), route.size());
-    if (peer.route != from && is_connected(peer)) return refuse_impostor(from, decoded->message);
+    const auto speaks_for = routes_.find(from);
+    if (speaks_for != routes_.end() && speaks_for->second != generation) {
+      ++frames_.stats.refused_peers;
+      return std::nullopt;
+    }
+    Peer& peer = peer_of(generation);
+    if (speaks_for == routes_.end()) {
+      if (is_connected(peer)) return refuse_impostor(from, decoded->message);
+      move_to(peer, generation, from, fd_of(frame));
+    }
     if (!peer.window.accept(decoded->info.sequence_number)) {
       ++frames_.stats.duplicate_frames;
       return std::nullopt;
     }
-    peer.route = from;
     peer.last_heard = Clock::now();
     return frames_.deliver(peer.id, std::move(decoded->message), frame.size());
+  }
+
+  // -1: not known. ZeroMQ calls this deprecated, and offers nothing else that leads from a message to its
+  // connection.
+  static int fd_of(zmq::message_t& frame) { return zmq_msg_get(frame.handle(), ZMQ_SRCFD); }
+
+  void move_to(Peer& peer, Generation generation, std::string_view route, int fd) {
+    routes_.erase(peer.route);
+    routes_.emplace(route, generation);
+    peer.route = route;
+    peer.fd = fd;
+    if (watch_ && peer.is_member) watch_->note_member(fd, true);
+  }
+
+  void set_member(Peer& peer, bool is_member) {
+    peer.is_member = is_member;
+    if (watch_) watch_->note_member(peer.fd, is_member);
   }
 
   // Two connections with one identity: is the first still there? ROUTER knows, and tells whoever sends.
@@ -111,28 +146,43 @@ class ZmqServer final : public ZmqEnd {
 
   void update_stats() override {
     if (doorkeeper_) frames_.stats.refused_keys = doorkeeper_->refused();
+    if (watch_) frames_.stats.hung_up = watch_->closed();
   }
 
   Peer& peer_of(Generation generation) {
     if (const auto known = peers_.find(generation); known != peers_.end()) return known->second;
-    if (peers_.size() >= kMaxPeers) forget_most_silent();
+    make_room();
     const PeerId id{++last_peer_};
     generations_.emplace(id, generation);
     return peers_.emplace(generation, Peer{.id = id, .route = {}, .window = {}, .last_heard = {}})
         .first->second;
   }
 
-  void forget_most_silent() {
-    const auto silent = std::min_element(peers_.begin(), peers_.end(), [](const auto& a, const auto& b) {
-      return a.second.last_heard < b.second.last_heard;
-    });
-    generations_.erase(silent->second.id);
-    peers_.erase(silent);
+  // Strangers only ever push out strangers, and those that are gone first. Members that take part are fewer
+  // than `max_peers_`, and are heard.
+  void make_room() {
+    const auto strangers =
+        std::count_if(peers_.begin(), peers_.end(), [](const auto& item) { return !item.second.is_member; });
+    if (static_cast<size_t>(strangers) < max_strangers_ && peers_.size() < max_peers_) return;
+    std::optional<std::tuple<bool, bool, Clock::time_point>> least;
+    auto first = peers_.begin();
+    for (auto at = peers_.begin(); at != peers_.end(); ++at) {
+      const std::tuple worth(at->second.is_member, is_connected(at->second), at->second.last_heard);
+      if (least && worth >= *least) continue;
+      least = worth;
+      first = at;
+    }
+    routes_.erase(first->second.route);
+    generations_.erase(first->second.id);
+    peers_.erase(first);
   }
 
   const bool safe_anywhere_;
+  const size_t max_peers_, max_strangers_;
   std::optional<Doorkeeper> doorkeeper_;
+  std::optional<ConnectionWatch> watch_;
   std::map<Generation, Peer> peers_;
+  std::map<std::string, Generation, std::less<>> routes_;
   std::map<PeerId, Generation> generations_;
   uint64_t last_peer_ = 0;  // 0 is kCoordinatorPeer
   std::vector<std::byte> buffer_;
@@ -140,11 +190,16 @@ class ZmqServer final : public ZmqEnd {
 
 }  // namespace
 
-Result<std::unique_ptr<Transport>> make_zmq_server(const std::string& bind_endpoint,
-                                                   const ZmqOptions& options) {
+Result<std::unique_ptr<ZmqEnd>> open_zmq_server(const std::string& bind_endpoint, const ZmqOptions& options) {
   RETURN_IF_ERROR(check_zmq_options(options, true));
   auto server = std::make_unique<ZmqServer>(options);
-  RETURN_IF_ERROR(server->also_listen(bind_endpoint).status());
+  RETURN_IF_ERROR(server->listen(bind_endpoint));
+  return std::unique_ptr<ZmqEnd>(std::move(server));
+}
+
+Result<std::unique_ptr<Transport>> make_zmq_server(const std::string& bind_endpoint,
+                                                   const ZmqOptions& options) {
+  ASSIGN_OR_RETURN(auto server, open_zmq_server(bind_endpoint, options));
   return std::unique_ptr<Transport>(std::move(server));
 }
 

@@ -102,13 +102,18 @@ bool poll_in(zmq::socket_ref socket, milliseconds timeout) {
 
 // Not zmq_poll, which counts in milliseconds. A socket's descriptor is readable when its state may have
 // changed since it was last found empty.
-void wait_in(zmq::socket_ref socket, Clock::time_point deadline, int fd) {
+void wait_in(zmq::socket_ref socket, Clock::time_point deadline, std::array<int, 2> fds) {
   const auto left = std::clamp<Clock::duration>(deadline - Clock::now(), Clock::duration(0), kHour);
   const auto seconds = std::chrono::floor<std::chrono::seconds>(left);
   const timespec timeout{.tv_sec = seconds.count(),
                          .tv_nsec = std::chrono::nanoseconds(left - seconds).count()};
-  pollfd items[] = {{socket.get(zmq::sockopt::fd), POLLIN, 0}, {fd, POLLIN, 0}};
+  pollfd items[] = {{socket.get(zmq::sockopt::fd), POLLIN, 0}, {fds[0], POLLIN, 0}, {fds[1], POLLIN, 0}};
   ppoll(items, std::size(items), &timeout, nullptr);
+}
+
+bool can_be_read(int fd) {
+  pollfd item{fd, POLLIN, 0};
+  return fd >= 0 && poll(&item, 1, 0) > 0;
 }
 
 bool receive_now(zmq::socket_t& socket, zmq::message_t& part) {

@@ -2,6 +2,7 @@
 // receives with a deadline. Internal to comm.
 #pragma once
 
+#include <array>
 #include <chrono>
 #include <span>
 #include <string_view>
@@ -24,9 +25,10 @@ void set_socket_options(zmq::socket_t& socket, const ZmqOptions& options);
 std::chrono::milliseconds until(Clock::time_point deadline);
 // False when interrupted by a signal or nothing came.
 bool poll_in(zmq::socket_ref socket, std::chrono::milliseconds timeout);
-// For a socket that was just found empty. Returns at the deadline, when something may have come, when `fd`
-// can be read, or when interrupted by a signal.
-void wait_in(zmq::socket_ref socket, Clock::time_point deadline, int fd);
+// For a socket that was just found empty. Returns at the deadline, when something may have come, when one of
+// `fds` can be read (-1: none), or when interrupted by a signal.
+void wait_in(zmq::socket_ref socket, Clock::time_point deadline, std::array<int, 2> fds);
+bool can_be_read(int fd);
 
 // False when nothing is there.
 bool receive_now(zmq::socket_t& socket, zmq::message_t& part);

@@ -9,7 +9,7 @@ namespace outrider {
 namespace {
 
 constexpr std::chrono::milliseconds kIdlePoll{200};
-constexpr size_t kMaxKnownPeers = 4096;
+constexpr size_t kMaxKnownPeers = 1024;
 constexpr int kMaxUnread = 10'000;
 constexpr int kToldRefusals = 8;
 constexpr std::chrono::milliseconds kProbeInterval{250};
@@ -114,16 +114,22 @@ void Coordinator::note_peer(PeerId peer) {
   if (peers_.size() < kMaxKnownPeers) peers_.insert(peer);
 }
 
-// A worker that was lost and speaks again is let in with the Hello it gave.
-void Coordinator::note_sign_of_life(const Incoming& incoming) {
-  if (const auto* hello = std::get_if<Hello>(&incoming.message)) {
-    if (hello->role != Role::kDraft) return;
-    (void)membership_.hello(incoming.peer, hello->generation, Clock::now());
-    if (hellos_.size() >= kMaxKnownPeers)
-      std::erase_if(hellos_, [this](const auto& item) { return !membership_.is_alive(item.first); });
-    hellos_.insert_or_assign(incoming.peer, *hello);
+// Of a draft worker, once the protocol has answered it: who was refused leaves nothing here.
+void Coordinator::note_hello(PeerId peer, Hello hello) {
+  if (!protocol_.has_worker(peer)) {
+    membership_.forget(peer);
+    hellos_.erase(peer);
     return;
   }
+  (void)membership_.hello(peer, hello.generation, Clock::now());
+  if (hellos_.size() >= kMaxKnownPeers)
+    std::erase_if(hellos_, [this](const auto& item) { return !membership_.is_alive(item.first); });
+  hello.slices = {};
+  hellos_.insert_or_assign(peer, std::move(hello));
+}
+
+// Of any message but Hello. A worker that was lost and speaks again is let in with the Hello it gave.
+void Coordinator::note_sign_of_life(const Incoming& incoming) {
   if (std::holds_alternative<Shutdown>(incoming.message)) {  // it leaves
     membership_.forget(incoming.peer);
     hellos_.erase(incoming.peer);
@@ -144,9 +150,15 @@ void Coordinator::poll(Clock::time_point deadline) {
     if (change.kind == MembershipChange::Kind::kLost) handle(PeerLost{change.peer, "it is silent"});
   probe_workers();
   if (!incoming) return handle(Tick{});
-  note_peer(incoming->peer);
-  note_sign_of_life(*incoming);
-  handle(MessageReceived{incoming->peer, std::move(incoming->message)});
+  const PeerId peer = incoming->peer;
+  if (incoming->door == Door::kInside) note_peer(peer);
+  std::optional<Hello> hello;
+  if (const auto* said = std::get_if<Hello>(&incoming->message); !said)
+    note_sign_of_life(*incoming);
+  else if (said->role == Role::kDraft)
+    hello = *said;
+  handle(MessageReceived{peer, std::move(incoming->message), incoming->door});
+  if (hello) note_hello(peer, std::move(*hello));
 }
 
 Status Coordinator::run() {
@@ -174,6 +186,7 @@ void Coordinator::shutdown() {
     if (!incoming) break;
     peers_.insert(incoming->peer);
   }
+  for (const auto& [peer, hello] : hellos_) peers_.insert(peer);
   // A peer that is already gone needs no telling.
   for (const PeerId peer : peers_) (void)transport_->send(peer, Shutdown{});
   // Workers that are lent to this thread read it now. Who says hello meanwhile would look for another job

@@ -49,7 +49,7 @@ class Coordinator {
   // Finds out whether the target is still connected, where nothing was sent to it for a while; if not,
   // requests end. Not for every poll: it answers nothing, and its queue is short.
   void probe_target();
-  // Tells every peer that ever spoke to leave.
+  // Tells all that take part to leave, and those inside that ever spoke.
   void shutdown();
 
   // Ends a poll() early, from any thread.
@@ -66,6 +66,7 @@ class Coordinator {
   void perform(Action& action);
   void note_peer(PeerId peer);
   void note_sign_of_life(const Incoming& incoming);
+  void note_hello(PeerId peer, Hello hello);
   void note_refusal(const Send& send);
   void probe_workers();
   void lose(PeerId peer, std::string why);
@@ -79,7 +80,7 @@ class Coordinator {
       hellos_;               // of members, to let one that was lost in again; bounded as the membership is
   std::deque<Event> inbox_;  // from callbacks and failed sends; empty between polls
   bool handling_ = false;
-  std::set<PeerId> peers_;
+  std::set<PeerId> peers_;  // inside
   uint64_t next_id_ = 1;
   size_t submitted_ = 0, finished_ = 0;
   int refusals_ = 0;

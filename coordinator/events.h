@@ -27,6 +27,7 @@ struct Cancel {
 struct MessageReceived {
   PeerId peer;
   Message message;
+  Door door = Door::kInside;
 };
 // The transport or the membership gave this peer up.
 struct PeerLost {

@@ -163,6 +163,7 @@ void fill_json(const TransportStats& stats, const Totals& totals, nlohmann::json
   out["duplicate_frames"] = stats.duplicate_frames;
   out["refused_keys"] = stats.refused_keys;
   out["refused_peers"] = stats.refused_peers;
+  out["hung_up"] = stats.hung_up;
 }
 
 }  // namespace outrider

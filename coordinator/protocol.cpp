@@ -180,6 +180,9 @@ void Protocol::sweep() {
 // ---- messages -------------------------------------------------------------------------------------------
 
 void Protocol::on(MessageReceived& event) {
+  if (const auto* hello = std::get_if<Hello>(&event.message);
+      hello && hello->role == Role::kTarget && event.door == Door::kOutside)
+    return refuse_hello(event.peer, "only the job itself starts its target group; connect as a draft worker");
   if (const auto at = workers_.find(event.peer); at != workers_.end()) at->second.silent = false;
   std::visit([&](auto& message) { receive(event.peer, message); }, event.message);
 }

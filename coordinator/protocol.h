@@ -85,6 +85,8 @@ class Protocol {
   size_t running_requests() const { return running_; }
   int64_t queued_tokens() const { return queued_tokens_; }  // prompt tokens waiting
   size_t worker_count() const { return workers_.size(); }
+  // A draft worker that was let in, or that waits for the target.
+  bool has_worker(PeerId peer) const { return workers_.contains(peer) || early_workers_.contains(peer); }
   const Totals& totals() const { return totals_; }
   const CostModel& cost() const { return cost_; }
   // For tests and diagnostics; nullptr when unknown.

@@ -6,7 +6,8 @@
 namespace outrider {
 namespace {
 
-constexpr size_t kMaxEarlyWorkers = 256;  // hellos kept until the target says what its vocabulary is
+constexpr size_t kMaxEarlyWorkers = 128;  // hellos kept until the target says what its vocabulary is
+constexpr size_t kMaxWorkers = 256;
 // Where messages are lost a few are usual: of an Open, and again of its repetition.
 constexpr int32_t kMaxResyncsPerRound = 16;
 constexpr size_t kMaxKinds = 32;
@@ -85,6 +86,7 @@ Status Protocol::check_worker(const Hello& hello) const {
 
 // A worker that says hello again lost what it held: its sequences are opened afresh.
 void Protocol::worker_joined(PeerId peer, Hello& hello) {
+  hello.slices = {};  // a target group's
   if (!target_) {
     if (early_workers_.size() >= kMaxEarlyWorkers && !early_workers_.contains(peer))
       return refuse_hello(peer, "too many workers wait for the target group");
@@ -96,6 +98,8 @@ void Protocol::worker_joined(PeerId peer, Hello& hello) {
     return refuse_hello(peer, status.message());
   }
   worker_lost(peer);
+  if (workers_.size() >= kMaxWorkers)
+    return refuse_hello(peer, fmt::format("there are {} draft workers already", workers_.size()));
   const DrafterKind kind = kind_of(hello);
   costs_.try_emplace(kind);
   DrafterTotals& drafter = totals_.drafters[kind];

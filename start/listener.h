@@ -1,4 +1,4 @@
-// The endpoint of a run where draft workers may join (--listen).
+// The door outside: the endpoint of a run where draft workers may join (--listen).
 #pragma once
 
 #include "comm/transport.h"
@@ -7,11 +7,11 @@
 
 namespace outrider {
 
-// Keys from their files, and how large a message of a worker may be.
-Result<ZmqOptions> listener_options(const RunOptions& options, const Preparation& prepared);
-// Of them, the keys alone; none without --curve-secret-key.
-Result<std::optional<CurveKeys>> listener_keys(const RunOptions& options);
-// On standard error, also when --quiet: with port * nobody could know otherwise.
-void tell_where_to_join(const RunOptions& options, const std::string& endpoint);
+// The coordinator's end of the roles inside and of those that come to that endpoint, in one. Tells the
+// address on standard error, also when --quiet: with port * nobody could know otherwise.
+Result<std::unique_ptr<Transport>> open_to_others(const RunOptions& options, const Preparation& prepared,
+                                                  InprocHub& inside);
+Result<std::unique_ptr<Transport>> open_to_others(const RunOptions& options, const Preparation& prepared,
+                                                  std::unique_ptr<Transport> inside);
 
 }  // namespace outrider

@@ -94,11 +94,7 @@ Lend LocalCluster::lend(Role role) const {
 
 Result<std::unique_ptr<Transport>> LocalCluster::listening_end() {
   if (options_.listen.empty()) return coordinator_end();
-  ASSIGN_OR_RETURN(const ZmqOptions zmq, listener_options(options_, prepared_));
-  auto end = make_joined_end(*hub_, options_.listen, zmq);
-  if (!end.ok()) return end.status().in("--listen");
-  tell_where_to_join(options_, end.value()->endpoint());
-  return end;
+  return open_to_others(options_, prepared_, *hub_);
 }
 
 void LocalCluster::start_target() {

@@ -139,9 +139,13 @@ OpenSliceDoor open_doors(const RunOptions& options, const Preparation& prepared,
        .gpu = linkable_gpu(device_of_worker(options, rank.collectives->rank()))});
 }
 
-Result<Preparation> prepare_rank(const RunOptions& options, const Topology& topology) {
-  RETURN_IF_ERROR(check_roles(options, topology));
-  return prepare(options);
+Result<Preparation> prepare_rank(const RunOptions& options, RankContext& rank) {
+  RETURN_IF_ERROR(check_roles(options, rank.topology));
+  ASSIGN_OR_RETURN(Preparation prepared, prepare(options));
+  if (rank.self.role == Role::kCoordinator && !options.listen.empty()) {
+    ASSIGN_OR_RETURN(rank.transport, open_to_others(options, prepared, std::move(rank.transport)));
+  }
+  return prepared;
 }
 
 }  // namespace
@@ -203,12 +207,9 @@ int MpiCluster::run_rank(const MpiSession& session, const RunOptions& options, c
   meeting.gpus = gpus_for(options);
   meeting.bind_host = options.bind_host;
   meeting.zmq.allow_remote = options.allow_remote;
-  meeting.listen = options.listen;
-  meeting.listen_keys = [&options] { return listener_keys(options); };
   auto context = bootstrap(session.world(), meeting);
   if (!context.ok()) return fail(context.status(), world->rank() == 0);
   RankContext& rank = *context;
-  if (!rank.listen.empty()) tell_where_to_join(options, rank.listen);
   // A rank that hangs holds up the others' end no longer than this has patience.
   const auto closing = make_mpi_collectives(session.world().duplicate(), Waiting::kYield);
   const bool coordinates = rank.self.role == Role::kCoordinator;
@@ -221,7 +222,7 @@ int MpiCluster::run_rank(const MpiSession& session, const RunOptions& options, c
   const int count = options.threads > 0 ? options.threads : cores;
   RoleThreads threads{.count = count, .spin = count <= cores, .cores = cores};
   if (options.threads == 0) threads.bytes_each = kBytesPerThread;
-  const Result<Preparation> prepared = prepare_rank(rank_options, rank.topology);
+  const Result<Preparation> prepared = prepare_rank(rank_options, rank);
   std::vector<int> threads_of(static_cast<size_t>(world->size()));
   world->all_gather(std::as_bytes(std::span(&count, 1)), std::as_writable_bytes(std::span(threads_of)));
 

@@ -71,31 +71,6 @@ TEST_F(BootstrapTest, DefaultLayoutOverUnixSockets) {
   EXPECT_TRUE(endpoint.starts_with("ipc://")) << endpoint;
 }
 
-TEST_F(BootstrapTest, OthersMayJoinWhereThatWasAskedFor) {
-  auto options = options_for_tests();
-  options.listen = "tcp://127.0.0.1:*";
-  auto context = bootstrap(mpi_test_world(), options);
-  ASSERT_TRUE(context.ok()) << context.status().message();
-  if (context->self.role != Role::kCoordinator) return exchange_hellos(*context);
-  EXPECT_TRUE(context->listen.starts_with("tcp://127.0.0.1:")) << context->listen;
-  EXPECT_NE(context->listen, context->endpoint);
-  {
-    auto stranger = make_zmq_client(context->listen);
-    ASSERT_TRUE(stranger.ok()) << stranger.status().message();
-    ASSERT_TRUE(stranger.value()->send(kCoordinatorPeer, Shutdown{}).ok());
-    bool heard = false;
-    while (auto incoming = context->transport->receive(Clock::now() + 20s)) {
-      heard |= std::holds_alternative<Shutdown>(incoming->message);
-      if (const auto* hello = std::get_if<Hello>(&incoming->message)) {
-        const Welcome welcome{.accepted = true, .reason = role_name(hello->role)};
-        EXPECT_TRUE(context->transport->send(incoming->peer, welcome).ok());
-      }
-      if (heard && context->transport->stats().received_messages[0] == 2) break;
-    }
-    EXPECT_TRUE(heard);
-  }
-}
-
 TEST_F(BootstrapTest, AnyOrderOfRolesOverTcp) {
   auto options = options_for_tests();
   options.wire = BootstrapOptions::Wire::kTcp;
@@ -122,17 +97,6 @@ TEST_F(BootstrapTest, ABadLayoutFailsEveryRankAlike) {
   options.layout = "target=3";
   const auto context = bootstrap(mpi_test_world(), options);
   EXPECT_EQ(context.status().message(), "--layout target=3: target=3: a target group has 1, 2, 4 or 8 ranks");
-}
-
-TEST_F(BootstrapTest, ACoordinatorThatCannotListenFailsEveryRank) {
-  auto options = options_for_tests();
-  options.listen = "tcp://192.0.2.1:*";  // nobody's, and no keys
-  const auto context = bootstrap(mpi_test_world(), options);
-  ASSERT_FALSE(context.ok());
-  EXPECT_EQ(context.status().code(), StatusCode::kInvalidArgument);
-  EXPECT_NE(context.status().message().find("--listen: endpoint tcp://192.0.2.1"), std::string::npos)
-      << context.status().message();
-  EXPECT_EQ(context.status().message().starts_with("rank 0 could not start: "), rank() != 0);
 }
 
 TEST_F(BootstrapTest, AFailureOfOneRankIsEverybodys) {

@@ -11,6 +11,7 @@
 
 #include "comm/codec.h"
 #include "tests/comm/expect_message.h"
+#include "tests/launch/hostile_peer.h"
 
 namespace outrider {
 namespace {
@@ -68,10 +69,12 @@ TEST(ZmqTransport, DropsAndCountsRepeats) {
   Stranger stranger(server.transport->endpoint());
   for (const uint64_t number : {1, 2, 2, 1, 5, 4, 5, 4, 100, 36, 35, 3, 101})
     stranger.send(heartbeat_frame(1, number));
-  stranger.send(heartbeat_frame(2, 1));  // another sender's numbers are its own
+  Stranger other(server.transport->endpoint());
+  other.send(heartbeat_frame(2, 1));  // another sender's numbers are its own
   std::vector<uint64_t> heard;
   for (int i = 0; i < 8; ++i) heard.push_back(expect<Heartbeat>(*server.transport).generation.value());
-  EXPECT_EQ(heard, (std::vector<uint64_t>{1, 2, 5, 4, 100, 36, 101, 1}));
+  std::sort(heard.begin(), heard.end());  // of two connections
+  EXPECT_EQ(heard, (std::vector<uint64_t>{1, 1, 2, 4, 5, 36, 100, 101}));
   EXPECT_EQ(server.transport->stats().duplicate_frames, 6u);
 }
 
@@ -86,7 +89,8 @@ TEST(ZmqTransport, APeerKeepsItsIdAcrossConnections) {
   Stranger stranger(server.transport->endpoint());
   stranger.send(heartbeat_frame(1, 2));
   expect<Heartbeat>(*server.transport, &second);
-  stranger.send(heartbeat_frame(2, 1));
+  Stranger other(server.transport->endpoint());
+  other.send(heartbeat_frame(2, 1));
   expect<Heartbeat>(*server.transport, &third);
   EXPECT_EQ(first, second);
   EXPECT_NE(first, third);
@@ -134,16 +138,30 @@ TEST(ZmqTransport, ANamelessSocketIsForItsOwnUserOnly) {
   EXPECT_EQ(status, 0) << "another user could connect";
 }
 
-TEST(ZmqTransport, AServerListensAtSeveralAddresses) {
+// Two servers in one end: each peer is known by the door it came through, whatever it says, and each door
+// wakes the one that waits.
+TEST(ZmqTransport, ADoorOutsideIsNotTheOneInside) {
   Server server;
-  const std::string further = server.transport->also_listen("tcp://127.0.0.1:*").value();
-  EXPECT_NE(further, server.transport->endpoint());
-  for (const std::string& endpoint : {server.transport->endpoint(), further}) {
-    auto worker = make_zmq_client(endpoint, {.cluster = kCluster}).value();
-    EXPECT_TRUE(worker->send(kCoordinatorPeer, Shutdown{}).ok());
-    expect<Shutdown>(*server.transport);
+  const std::string inside = server.transport->endpoint();
+  const auto end =
+      make_joined_end(std::move(server.transport), "tcp://127.0.0.1:*", {.cluster = kCluster}).value();
+  ASSERT_NE(end->endpoint(), inside);
+  for (const Door door : {Door::kInside, Door::kOutside, Door::kInside}) {
+    auto worker =
+        make_zmq_client(door == Door::kInside ? inside : end->endpoint(), {.cluster = kCluster}).value();
+    std::jthread late([&] {
+      std::this_thread::sleep_for(50ms);
+      EXPECT_TRUE(worker->send(kCoordinatorPeer, Hello{.role = Role::kTarget}).ok());
+    });
+    const auto incoming = end->receive(soon());
+    ASSERT_TRUE(incoming);
+    EXPECT_EQ(incoming->door, door);
+    EXPECT_TRUE(end->send(incoming->peer, Shutdown{}).ok());
+    expect<Shutdown>(*worker);
   }
-  EXPECT_EQ(server.transport->also_listen("tcp://0.0.0.0:*").status().code(), StatusCode::kInvalidArgument);
+  auto taken = make_zmq_server("tcp://127.0.0.1:*").value();
+  EXPECT_EQ(make_joined_end(std::move(taken), "tcp://0.0.0.0:*").status().code(),
+            StatusCode::kInvalidArgument);
 }
 
 TEST(ZmqTransport, OneThatKeepsLookingKeepsItsDeadlines) {
@@ -157,17 +175,68 @@ TEST(ZmqTransport, OneThatKeepsLookingKeepsItsDeadlines) {
   EXPECT_GE(Clock::now(), deadline);
 }
 
-TEST(ZmqTransport, RemembersABoundedNumberOfPeers) {
+TEST(ZmqTransport, AConnectionSpeaksForOnePeer) {
   Server server;
   Stranger stranger(server.transport->endpoint());
+  PeerId first, again;
+  stranger.send(heartbeat_frame(1, 1));
+  expect<Heartbeat>(*server.transport, &first);
+  constexpr uint64_t kIdentities = 2000;
+  for (uint64_t generation = 2; generation <= kIdentities; ++generation)
+    stranger.send(heartbeat_frame(generation, 1));
+  stranger.send(heartbeat_frame(1, 2));
+  EXPECT_EQ(expect<Heartbeat>(*server.transport, &again).generation.value(), 2u);
+  EXPECT_EQ(first, again);
+  EXPECT_EQ(server.transport->stats().refused_peers, kIdentities - 1);
+}
+
+TEST(ZmqTransport, RemembersABoundedNumberOfPeers) {
+  Server server;
   constexpr uint64_t kSenders = 1100;  // more than the table's 1024
   PeerId first, last;
   for (uint64_t generation = 1; generation <= kSenders; ++generation) {
+    Stranger stranger(server.transport->endpoint());
     stranger.send(heartbeat_frame(generation, 1));
     expect<Heartbeat>(*server.transport, generation == 1 ? &first : &last);
   }
-  EXPECT_EQ(server.transport->send(first, Shutdown{}).code(), StatusCode::kUnavailable);
-  EXPECT_TRUE(server.transport->send(last, Shutdown{}).ok());
+  EXPECT_EQ(server.transport->send(first, Shutdown{}).message(), fmt::format("no worker {}", first.value));
+  EXPECT_NE(server.transport->send(last, Shutdown{}).message(), fmt::format("no worker {}", last.value));
+}
+
+TEST(ZmqTransport, StrangersNeverPushOutAMember) {
+  constexpr OutsideLimits kFew{.strangers = 4, .peers = 8};
+  const auto server = make_zmq_server("tcp://127.0.0.1:*", {.cluster = kCluster, .outside = kFew}).value();
+  Stranger member(server->endpoint());
+  PeerId peer, later;
+  member.send(heartbeat_frame(1, 1));
+  expect<Heartbeat>(*server, &peer);
+  ASSERT_TRUE(server->send(peer, Welcome{.accepted = true}).ok());
+  std::vector<std::unique_ptr<Stranger>> strangers;
+  for (uint64_t generation = 2; generation <= 60; ++generation) {
+    strangers.push_back(std::make_unique<Stranger>(server->endpoint()));
+    strangers.back()->send(heartbeat_frame(generation, 1));
+    expect<Heartbeat>(*server);
+  }
+  member.send(heartbeat_frame(1, 2));
+  while (expect<Heartbeat>(*server, &later).generation.value() != 2) continue;  // some come again
+  EXPECT_EQ(later, peer);
+  EXPECT_TRUE(server->send(peer, Heartbeat{}).ok());
+  EXPECT_GE(server->stats().hung_up, strangers.size() - kFew.strangers);
+}
+
+// ZeroMQ bounds parts, and gives nobody a message before its last part. Its sender must be cut off all the
+// same.
+TEST(ZmqTransport, AMessageThatNeverEndsIsCutOff) {
+  const auto server =
+      make_zmq_server("tcp://127.0.0.1:*", {.cluster = kCluster, .outside = OutsideLimits{}}).value();
+  Stranger honest(server->endpoint());
+  honest.send(heartbeat_frame(1, 1));
+  expect<Heartbeat>(*server);
+  constexpr size_t kLimit = size_t{8} << 30;
+  EXPECT_LT(testing::send_endless_message(server->endpoint(), size_t{1} << 20, kLimit), kLimit);
+  honest.send(heartbeat_frame(1, 2));
+  expect<Heartbeat>(*server);
+  EXPECT_EQ(server->stats().hung_up, 1u);
 }
 
 // Bytes that are not even ZeroMQ.

@@ -149,7 +149,8 @@ Event Transcript::parse(Line& line) {
 
 Event Transcript::parse_hello(Line& line) {
   const std::string name = line.word();
-  Hello hello{.role = name == "target" ? Role::kTarget : Role::kDraft,
+  const bool says_target = name == "target" || line.is("role", "target");
+  Hello hello{.role = says_target ? Role::kTarget : Role::kDraft,
               .generation = Generation(generation_++),
               .model = {}};
   hello.protocol_version = static_cast<uint32_t>(line.setting("version", kProtocolVersion));
@@ -159,7 +160,7 @@ Event Transcript::parse_hello(Line& line) {
                  .max_context = static_cast<int32_t>(line.setting("context", 100)),
                  .isa = "none"};
   hello.max_sequences = static_cast<int32_t>(line.setting("sequences", 8));
-  return MessageReceived{peer(name), hello};
+  return MessageReceived{peer(name), hello, line.is("door", "outside") ? Door::kOutside : Door::kInside};
 }
 
 Event Transcript::parse_submit(Line& line) {

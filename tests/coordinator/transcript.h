@@ -7,7 +7,8 @@
 //   name
 //     > welcome draft               an action the machine must answer with; all of them, in order
 //
-// Events: hello PEER [version=V vocabulary=F sequences=N], submit ID ids... [key=value...], cancel ID, lost
+// Events: hello PEER [version=V vocabulary=F sequences=N role=target door=outside],
+// submit ID ids... [key=value...], cancel ID, lost
 // PEER, heartbeat PEER, failure PEER TEXT, resync PEER ID length=N [hash=bad], refused PEER (the last message
 // to it bounced), tick, draft PEER ID ids... [epoch= round= base= hash=bad parents q=bad] (as last proposed
 // unless given), result [ID accepted next]... [ID nonfinite].

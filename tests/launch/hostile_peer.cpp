@@ -3,10 +3,12 @@
 #include <arpa/inet.h>
 #include <netinet/in.h>
 #include <sys/socket.h>
+#include <sys/time.h>
 #include <unistd.h>
 
 #include <chrono>
 #include <map>
+#include <memory>
 #include <random>
 #include <stdexcept>
 #include <vector>
@@ -43,7 +45,13 @@ int open_connection(const std::string& endpoint) {
 // A ZeroMQ client whose frames are its own affair.
 class RawClient {
  public:
-  explicit RawClient(const std::string& endpoint) : socket_(context_, zmq::socket_type::dealer) {
+  explicit RawClient(const std::string& endpoint, const std::optional<CurveKeys>& keys = {})
+      : socket_(context_, zmq::socket_type::dealer) {
+    if (keys) {
+      socket_.set(zmq::sockopt::curve_serverkey, keys->server);
+      socket_.set(zmq::sockopt::curve_publickey, keys->own.public_key);
+      socket_.set(zmq::sockopt::curve_secretkey, keys->own.secret_key);
+    }
     socket_.set(zmq::sockopt::linger, 1000);
     socket_.set(zmq::sockopt::rcvtimeo, 10'000);
     socket_.connect(endpoint);
@@ -114,6 +122,17 @@ std::string answer_to_version(const std::string& endpoint, uint32_t version) {
   return client.refusal();
 }
 
+std::string answer_to_target(const std::string& endpoint, const std::optional<CurveKeys>& keys) {
+  static uint64_t identity = 10'000;  // a new one each time
+  RawClient client(endpoint, keys);
+  Hello hello = harmless_hello();
+  hello.role = Role::kTarget;
+  hello.model.vocab_size = 512;
+  hello.model.max_context = 4096;
+  client.send(hello, ++identity);
+  return client.refusal();
+}
+
 std::string answer_to_second_with_one_identity(const std::string& endpoint) {
   constexpr uint64_t kIdentity = 1002;
   RawClient first(endpoint), second(endpoint);
@@ -121,6 +140,54 @@ std::string answer_to_second_with_one_identity(const std::string& endpoint) {
   if (const std::string answer = first.refusal(); answer != "accepted") return "first: " + answer;
   second.send(harmless_hello(), kIdentity);
   return second.refusal();
+}
+
+void beat_as_many(const std::string& endpoint, int identities, int connections) {
+  RawClient client(endpoint);
+  for (int i = 0; i < identities; ++i) client.send(Heartbeat{}, 2000 + static_cast<uint64_t>(i));
+  std::vector<std::unique_ptr<RawClient>> clients;
+  for (int i = 0; i < connections; ++i) {
+    clients.push_back(std::make_unique<RawClient>(endpoint));
+    clients.back()->send(Heartbeat{}, 1'000'000 + static_cast<uint64_t>(i));
+  }
+}
+
+void say_large_hellos(const std::string& endpoint, int hellos) {
+  Hello hello = harmless_hello();
+  hello.model.vocabulary_fingerprint = 1;  // nobody's: it is refused, once there is a target
+  hello.slices.of_rank.assign(64, {.endpoint = std::string(4000, 'e'), .gpu = std::string(2000, 'g')});
+  for (int i = 0; i < hellos; ++i) RawClient(endpoint).send(hello, 3'000'000 + static_cast<uint64_t>(i));
+}
+
+size_t send_endless_message(const std::string& endpoint, size_t part_bytes, size_t limit) {
+  const int fd = open_connection(endpoint);
+  const timeval patience{.tv_sec = 2, .tv_usec = 0};  // nobody reads any more
+  setsockopt(fd, SOL_SOCKET, SO_SNDTIMEO, &patience, sizeof patience);
+  // ZMTP 3.0 without encryption: greeting, READY, and then parts that say that more will come.
+  std::string greeting = std::string("\xff\0\0\0\0\0\0\0\0\x7f\x03\0NULL", 16);
+  greeting.resize(64);
+  const std::string ready(
+      "\x04\x1c\x05READY\x0bSocket-Type\0\0\0\x06"
+      "DEALER",
+      30);
+  constexpr size_t kLongFrom = 256;
+  const int size_bits = part_bytes < kLongFrom ? 8 : 64;
+  std::string part(1, part_bytes < kLongFrom ? '\x01' : '\x03');
+  for (int shift = size_bits - 8; shift >= 0; shift -= 8)
+    part += static_cast<char>(part_bytes >> shift & 0xff);
+  part.resize(part.size() + part_bytes, 'x');
+  std::string parts;
+  while (parts.size() < size_t{1} << 16) parts += part;
+  size_t sent = 0;
+  for (std::string_view left = greeting; sent < limit;) {
+    const ssize_t n = ::send(fd, left.data(), left.size(), MSG_NOSIGNAL);
+    if (n <= 0) break;  // it hung up
+    sent += static_cast<size_t>(n);
+    left.remove_prefix(static_cast<size_t>(n));
+    if (left.empty()) left = sent == greeting.size() ? std::string_view(ready) : std::string_view(parts);
+  }
+  close(fd);
+  return sent;
 }
 
 bool connection_ends_after(const std::string& endpoint, size_t bytes) {

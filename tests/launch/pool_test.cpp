@@ -132,6 +132,33 @@ TEST_F(Pool, StrangersAndLiarsAreDropped) {
   std::printf("  dropped %s\n", report["drafts"]["dropped"].dump().c_str());
 }
 
+// The address is told before models are loaded: whoever knocks then is first.
+TEST_F(Pool, AStrangerIsNeverTheTarget) {
+  start_job({"--wait-for-draft-workers", "1"}, kLongJobTokens);
+  EXPECT_NE(answer_to_target(endpoint_).find("target group"), std::string::npos);
+  BackgroundProcess honest = worker("honest");
+  ASSERT_TRUE(honest.says("drafts for")) << honest.err();
+  EXPECT_NE(answer_to_target(endpoint_).find("target group"), std::string::npos);
+  expect_plain_text(plain(kLongJobTokens));
+  EXPECT_EQ(honest.wait(), 0) << honest.err();
+  EXPECT_EQ(metrics()["cluster"]["hellos_refused"], 2);
+}
+
+TEST_F(Pool, StrangersByTheThousandPushOutNobody) {
+  start_long_job({"--wait-for-draft-workers", "1", "-g", "3"});
+  BackgroundProcess honest = worker("honest");
+  ASSERT_TRUE(honest.says("drafts for")) << honest.err();
+  beat_as_many(endpoint_, 5000, 200);
+  ASSERT_FALSE(job_->ended()) << "the job was too short for its faults";
+  expect_plain_text(plain(kLongJobTokens));
+  EXPECT_EQ(honest.wait(), 0) << honest.err();
+  const auto report = metrics();
+  EXPECT_EQ(report["cluster"]["workers_joined"], 1);
+  EXPECT_EQ(report["cluster"]["workers_lost"], 0);
+  EXPECT_GE(report["wire"]["refused_peers"], 1000);  // what was still unread at the end does not count
+  EXPECT_GE(report["wire"]["hung_up"], 1);
+}
+
 TEST_F(Pool, RefusalsSayWhatDiffers) {
   start_job({"--wait-for-draft-workers", "1"}, 200);
   const auto draft = dir_.copy(demo_draft(), "foreign");
@@ -171,6 +198,9 @@ TEST_F(Pool, OnlyListedKeysGetIn) {
   EXPECT_EQ(stranger.wait(), 2);
   EXPECT_NE(stranger.err().find("does not take our keys"), std::string::npos) << stranger.err();
   EXPECT_NE(plain_worker.wait(), 0);
+  CurveKeys listed{.own = {}, .server = read_curve_keys(dir_ / "job.key")->public_key, .allowed = {}};
+  listed.own = read_curve_keys(dir_ / "worker.key").value();
+  EXPECT_NE(answer_to_target(endpoint_, listed).find("target group"), std::string::npos);
   BackgroundProcess known = worker("known", with_key("worker"));
   EXPECT_EQ(job_->wait(), 0) << job_->err();
   EXPECT_EQ(known.wait(), 0) << known.err();

@@ -86,6 +86,12 @@ bool BackgroundProcess::says(const std::string& text, std::chrono::seconds limit
   return false;
 }
 
+size_t BackgroundProcess::peak_memory() const {
+  const std::string status = read_file("/proc/" + std::to_string(pid_) + "/status");
+  const size_t at = status.find("VmHWM:");
+  return at == std::string::npos ? 0 : std::stoull(status.substr(at + 6)) * 1024;
+}
+
 std::vector<pid_t> BackgroundProcess::descendants(const std::string& argument) const {
   std::vector<pid_t> found, left{pid_};
   while (!left.empty()) {

@@ -28,6 +28,8 @@ class BackgroundProcess {
   int wait(std::chrono::seconds limit = std::chrono::seconds(120));
   std::string out() const { return read_file(out_); }
   std::string err() const { return read_file(err_); }
+  // The most memory it ever had, in bytes.
+  size_t peak_memory() const;
   // Processes it started, and those started by them, whose arguments hold `argument`.
   std::vector<pid_t> descendants(const std::string& argument) const;
 
