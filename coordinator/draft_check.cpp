@@ -19,16 +19,24 @@ bool has_valid_states(const Draft& draft) {
          std::all_of(draft.hidden.begin(), draft.hidden.end(), is_valid);
 }
 
-bool has_valid_q(const Draft& draft, const DraftExpectation& expected) {
-  if (draft.ids.empty()) return draft.q.empty() && draft.hidden.empty();
-  if (draft.q_kind == QKind::kHidden) return expected.q_kind == QKind::kHidden && has_valid_states(draft);
-  const bool is_dense = expected.q_kind == QKind::kDense || expected.q_kind == QKind::kSlices;
+bool has_form(const Draft& draft, QKind asked_for) {
+  if (draft.q_kind == QKind::kHidden) return asked_for == QKind::kHidden;
+  const bool is_dense = asked_for == QKind::kDense || asked_for == QKind::kSlices;
   // Slices are the ranks' to check. A worker that cannot reach them sends whole rows, and a deterministic
   // drafter one-hot sparse rows whatever form was asked for.
-  if (draft.q_kind == QKind::kSlices) return expected.q_kind == QKind::kSlices && draft.q.empty();
+  if (draft.q_kind == QKind::kSlices) return asked_for == QKind::kSlices;
   const bool is_whole = draft.q_kind == QKind::kSparse || draft.q_kind == QKind::kDense;
-  const bool is_fit = draft.q_kind == expected.q_kind || (is_dense && is_whole);
-  return is_fit && validate_q_rows(draft.q_kind, draft.q, draft.ids, expected.vocab_size).ok();
+  return draft.q_kind == asked_for || (is_dense && is_whole);
+}
+
+bool has_valid_q(const Draft& draft, const DraftExpectation& expected) {
+  if (draft.ids.empty()) return draft.q.empty() && draft.hidden.empty();
+  const auto& asked_for = expected.q_kinds;
+  if (std::none_of(asked_for.begin(), asked_for.end(), [&](QKind kind) { return has_form(draft, kind); }))
+    return false;
+  if (draft.q_kind == QKind::kHidden) return has_valid_states(draft);
+  if (draft.q_kind == QKind::kSlices) return draft.q.empty();
+  return validate_q_rows(draft.q_kind, draft.q, draft.ids, expected.vocab_size).ok();
 }
 
 }  // namespace

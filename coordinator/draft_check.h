@@ -2,6 +2,7 @@
 // result.
 #pragma once
 
+#include <array>
 #include <optional>
 
 #include "comm/messages.h"
@@ -16,7 +17,9 @@ struct DraftExpectation {
   Position base;  // C
   uint64_t prefix_hash = 0;
   int32_t gamma = 0;
-  QKind q_kind = QKind::kNone;
+  // What was asked for, first and last: it changes where a draft was lost, and what answers the first may be
+  // under way.
+  std::array<QKind, 2> q_kinds{};
   int32_t vocab_size = 0;  // of the target
 };
 

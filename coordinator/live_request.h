@@ -2,6 +2,7 @@
 // it.
 #pragma once
 
+#include <array>
 #include <map>
 #include <memory>
 #include <optional>
@@ -21,12 +22,15 @@ namespace outrider {
 // later: it, or the answer, may be lost.
 struct Proposal {
   Propose message;
-  Clock::time_point sent_at{};     // first
-  int32_t unread = 0;              // tokens to be read first, where they are many
-  bool guessed = false;            // when it is overdue, for want of answers
-  Clock::duration repeat_after{};  // 0: never
+  QKind first_q_kind = QKind::kNone;  // asked for in this round first; `message` says what was asked for last
+  Clock::time_point sent_at{};        // first
+  int32_t unread = 0;                 // tokens to be read first, where they are many
+  bool guessed = false;               // when it is overdue, for want of answers
+  Clock::duration repeat_after{};     // 0: never
   Clock::time_point repeat_at{};
   int32_t repeats = 0;
+
+  std::array<QKind, 2> q_kinds() const { return {first_q_kind, message.q_kind}; }
 };
 
 // A draft that was asked for while its rounds went on without it (GammaPolicy::shadow).

@@ -160,8 +160,13 @@ void Protocol::propose(LiveRequest& live, int32_t gamma, Pipeline pipeline) {
                   .stop = live.gamma->stop_rule(),
                   .wants_guess = options_.record_guesses && is_match_rule(live.request.sampling.rule)};
   ask_for_q(live, worker, message);
+  // A worker that lost track is asked again in the same round, and its first answer may be under way.
+  const Proposal& last = live.link.proposal;
+  const bool again = last.message.sequence == message.sequence && last.message.round == message.round;
+  const QKind first_q_kind = again ? last.first_q_kind : message.q_kind;
   const Clock::duration repeat_after = gamma > 0 ? repeat_time(worker, gamma) : Clock::duration(0);
   live.link.proposal = {.message = message,
+                        .first_q_kind = first_q_kind,
                         .sent_at = now_,
                         .unread = unread_count,
                         .guessed = !worker.answer_time.known(),
@@ -252,7 +257,7 @@ void Protocol::receive(PeerId peer, Draft& message) {
                                   .base = Position(live.sequence.committed()),
                                   .prefix_hash = live.sequence.hash(),
                                   .gamma = live.round.gamma,
-                                  .q_kind = q_kind(live, *worker_of(live)),
+                                  .q_kinds = live.link.proposal.q_kinds(),
                                   .vocab_size = target_->hello.model.vocab_size};
   const auto reason = check_draft(message, expected);
   if (reason == DropReason::kStaleRound) return drop(*reason);
@@ -292,7 +297,7 @@ void Protocol::take_shadow(LiveRequest& live, Draft& draft) {
                                           .base = shadow.base,
                                           .prefix_hash = shadow.prefix_hash,
                                           .gamma = shadow.gamma,
-                                          .q_kind = q_kind(live, worker),
+                                          .q_kinds = live.link.proposal.q_kinds(),
                                           .vocab_size = target_->hello.model.vocab_size});
   drop(reason.value_or(DropReason::kShadow));
   if (reason) {

@@ -166,5 +166,109 @@ TEST_F(LockstepTrace, MatchesTheReference) {
   EXPECT_EQ(protocol_->totals().rounds.rolled_back_tokens, rolled_back);
 }
 
+// ---- the form of q --------------------------------------------------------------------------------------
+
+// Two sequences of one worker, whose second draft is under way while the first one's q gets lost.
+class LostQ : public ::testing::Test {
+ protected:
+  static constexpr PeerId kTarget{1}, kWorker{2};
+  static constexpr SequenceId kFirst{1}, kSecond{2};
+
+  void begin(QKind kind) {
+    ProtocolOptions options;
+    options.q_kind = kind;
+    protocol_ = std::make_unique<Protocol>(options, parse_gamma_policy("fixed:gamma=1").value());
+    const ModelInfo model{
+        .name = "m", .vocab_size = 4, .vocabulary_fingerprint = 1, .max_context = 500, .isa = ""};
+    Hello hello{.role = Role::kTarget, .model = model, .max_sequences = 4, .head_fingerprint = 5};
+    if (kind == QKind::kDense) hello.slices.of_rank.resize(1);
+    step(0, MessageReceived{kTarget, hello});
+    hello.role = Role::kDraft;
+    hello.generation = Generation(9);
+    step(0, MessageReceived{kWorker, hello});
+    Request request;
+    request.prompt = {TokenId(1)};
+    request.sampling.rule = Rule::kToken;
+    request.sampling.temperature = 1;
+    step(0, Submit{kFirst, request});
+    step(0, Submit{kSecond, request});
+    step(1, result(false));  // the prompt of the first
+    answer(1, kFirst);
+    step(1, result(false));  // its first draft, and the prompt of the second
+    ASSERT_EQ(proposed_.size(), 2u);
+    answer(1, kFirst);
+    step(1000, Tick{});  // the second is not waited for any longer
+    ASSERT_EQ(plan_.entries.size(), 1u);
+    step(1, result(true));
+  }
+  void step(int ms, Event event) {
+    now_ += std::chrono::milliseconds(ms);
+    for (const Action& action : protocol_->step(std::move(event), now_)) {
+      const auto* send = std::get_if<Send>(&action);
+      if (const auto* plan = send ? std::get_if<StepPlan>(&send->message) : nullptr) plan_ = *plan;
+      if (const auto* propose = send ? std::get_if<Propose>(&send->message) : nullptr)
+        proposed_.insert_or_assign(propose->sequence, *propose);
+    }
+  }
+  Event result(bool lost) const {
+    StepResult result{.step = plan_.step};
+    for (const PlanEntry& entry : plan_.entries)
+      result.verdicts.push_back({.sequence = entry.sequence,
+                                 .epoch = entry.epoch,
+                                 .round = entry.round,
+                                 .base = entry.base,
+                                 .draft_lost = lost && !entry.draft.empty(),
+                                 .next = TokenId(1),
+                                 .logprobs = {}});
+    return MessageReceived{kTarget, result};
+  }
+  void answer(int ms, SequenceId sequence) { answer(ms, proposed_.at(sequence)); }
+  void answer(int ms, const Propose& propose) {
+    Draft draft{.sequence = propose.sequence,
+                .epoch = propose.epoch,
+                .round = propose.round,
+                .base = propose.base,
+                .ids = {TokenId(2)},
+                .prefix_hash = protocol_->find(propose.sequence)->sequence.hash(),
+                .q_kind = propose.q_kind,
+                .sent_after_us = propose.sent_after_us};
+    if (propose.q_kind == QKind::kHidden) draft.hidden = {{.scale = 1, .max = 1, .codes = {1, 3}}};
+    if (propose.q_kind == QKind::kDense) draft.q = {{.ids = {}, .weights = {1, 1, 1, 1}, .sum = 4}};
+    if (propose.q_kind == QKind::kSparse) draft.q = {{.ids = {2}, .weights = {1}, .sum = 1}};
+    step(ms, MessageReceived{kWorker, draft});
+  }
+  // What was asked for the second sequence, before its Propose was repeated.
+  void expect_used(QKind asked, QKind asked_from_now_on) {
+    const auto& totals = protocol_->totals();
+    EXPECT_EQ(proposed_.at(kFirst).q_kind, asked_from_now_on);
+    EXPECT_EQ(totals.dropped(DropReason::kBadQ), asked == QKind::kHidden ? 1 : 0);  // the lost one
+    EXPECT_EQ(protocol_->find(kSecond)->round.draft.q_kind, asked);
+    EXPECT_TRUE(protocol_->find(kSecond)->round.has_draft);
+  }
+
+  Clock::time_point now_{};
+  std::unique_ptr<Protocol> protocol_;
+  StepPlan plan_;
+  std::map<SequenceId, Propose> proposed_;
+};
+
+TEST_F(LostQ, ADraftUnderWayIsWhatWasAskedFor) {
+  for (const auto& [option, asked, then] : {std::tuple(QKind::kDense, QKind::kSlices, QKind::kDense),
+                                            std::tuple(QKind::kHidden, QKind::kHidden, QKind::kSparse)}) {
+    for (const bool repeated : {false, true}) {
+      SCOPED_TRACE(fmt::format("asked for {}, repeated {}", static_cast<int>(asked), repeated));
+      proposed_.clear();
+      begin(option);
+      Propose propose = proposed_.at(kSecond);
+      propose.q_kind = asked;
+      propose.sent_after_us = 0;
+      if (repeated) step(2000, Tick{});
+      EXPECT_EQ(proposed_.at(kSecond).q_kind == then, repeated);
+      answer(1, propose);
+      expect_used(asked, then);
+    }
+  }
+}
+
 }  // namespace
 }  // namespace outrider
