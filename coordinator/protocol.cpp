@@ -235,8 +235,10 @@ void Protocol::expire() {
     }
     if (live->state != RequestState::kDrafting || now_ < live->round.draft_deadline) continue;
     ++totals_.draft_deadlines_missed;
-    if (!is_match_rule(live->request.sampling.rule)) ++totals_.liveness_timeouts;
-    if (Worker* worker = worker_of(*live)) worker_missed(*worker);
+    const bool may_be_late = is_match_rule(live->request.sampling.rule);
+    if (!may_be_late) ++totals_.liveness_timeouts;
+    if (Worker* worker = worker_of(*live))
+      worker_missed(*worker, may_be_late ? draft_timeout() : liveness_timeout());
     go_plain(*live);
   }
 }

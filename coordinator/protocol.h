@@ -59,10 +59,12 @@ struct ProtocolOptions {
   // token.
   std::chrono::milliseconds first_draft_timeout{10'000};
   // Under p/q rules lateness must not decide, it may hang on the tokens: only a worker that looks dead is
-  // given up.
+  // given up, after so many average rounds or plain passes, within bounds that know nothing of tokens either.
+  double liveness_rounds = 50;
+  std::chrono::milliseconds liveness_timeout_min{5'000};
   std::chrono::milliseconds liveness_timeout{30'000};
-  // After k misses in a row a worker is left alone for 2^k timeouts, at most this long; so long at once if it
-  // is silent. A slow or dead worker thus costs a falling share of the time.
+  // After k misses in a row a worker is left alone for 2^k of the times that were waited, at most this long;
+  // so long at once if it is silent. A slow or dead worker thus costs a falling share of the time.
   std::chrono::milliseconds max_back_off{32'000};
   // A silent target ends every request: max(this, 50 average steps).
   std::chrono::milliseconds step_timeout_min{60'000};
@@ -178,7 +180,8 @@ class Protocol {
   std::optional<DrafterKind> forget_worker(PeerId peer);
   void worker_lost(PeerId peer);
   void worker_left(PeerId peer);
-  void worker_missed(Worker& worker);
+  void worker_missed(Worker& worker) { worker_missed(worker, draft_timeout()); }
+  void worker_missed(Worker& worker, Clock::duration waited);
   void worker_answered(Worker& worker, const RoundInFlight& round);
   double slowness(const Worker& worker) const;
   DrafterKind kind_of(const Hello& hello) const;
@@ -219,6 +222,7 @@ class Protocol {
   void go_plain(LiveRequest& live);
   void drop(DropReason reason) { ++totals_.drafts_dropped[static_cast<size_t>(reason)]; }
   Clock::duration draft_timeout() const;
+  Clock::duration liveness_timeout() const;
 
   // protocol_plan.cpp: the StepPlan
   void plan();

@@ -106,6 +106,16 @@ Clock::duration Protocol::draft_timeout() const {
   return std::max<Clock::duration>(options_.draft_timeout_min, scaled);
 }
 
+// A round is worth about what its drafts save, some passes of the target: not half a minute of waiting for a
+// worker that says that it is there and never drafts. Far beyond any difference between one draft and
+// another.
+Clock::duration Protocol::liveness_timeout() const {
+  const double usual_ns = std::max(round_ewma_ns_, step_ewma_ns_);
+  const auto scaled = std::chrono::nanoseconds(static_cast<int64_t>(options_.liveness_rounds * usual_ns));
+  return std::min<Clock::duration>(options_.liveness_timeout,
+                                   std::max<Clock::duration>(options_.liveness_timeout_min, scaled));
+}
+
 // Tokens that a worker has to read before it drafts; 0: so few that its usual times hold.
 int32_t Protocol::unread(const LiveRequest& live) const {
   const int32_t committed = live.sequence.committed();
@@ -123,7 +133,8 @@ void Protocol::ask(LiveRequest& live) {
   RoundInFlight& round = live.round;
   Clock::duration timeout = draft_timeout() + reading_time(live);
   if (!is_match_rule(live.request.sampling.rule))
-    timeout = std::max<Clock::duration>(timeout, options_.liveness_timeout);
+    timeout = std::max(timeout, std::min<Clock::duration>(liveness_timeout() + reading_time(live),
+                                                          options_.liveness_timeout));
   round.batch_deadline = round.begun_at + draft_timeout();
   round.draft_deadline = round.begun_at + timeout;
   live.link.shadow.reset();

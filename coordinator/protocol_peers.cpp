@@ -156,13 +156,13 @@ Protocol::Worker* Protocol::worker_of(const LiveRequest& live) {
 }
 
 // The rounds of a batch that an outage lets down together are one miss: those begun before a pause do not
-// lengthen it.
-void Protocol::worker_missed(Worker& worker) {
+// lengthen it. The pause follows from what was waited for, so that the share of time that is lost falls.
+void Protocol::worker_missed(Worker& worker, Clock::duration waited) {
   worker.silent = true;
   worker.silent_until = now_ + options_.max_back_off;
   if (now_ < worker.resume_at) return;
   worker.misses = std::min(worker.misses + 1, 20);
-  const auto pause = draft_timeout() * (int64_t{1} << worker.misses);
+  const auto pause = waited * (int64_t{1} << worker.misses);
   worker.resume_at = now_ + std::min<Clock::duration>(pause, options_.max_back_off);
 }
 

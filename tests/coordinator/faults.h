@@ -22,6 +22,7 @@ struct Faults {
   bool reorder = false;                                          // else each direction of a link is ordered
   double worker_death = 0;                                       // per draft
   bool silent_death = false;                                     // the coordinator is not told
+  bool mute = false;                                             // workers send everything but drafts
   double nonfinite = 0;                                          // per verdict
   double target_failure = 0;                                     // per step
   double cancel = 0;                                             // per emission

@@ -368,6 +368,33 @@ TEST_F(ProtocolSimulation, SlicesAndEverythingAtOnce) {
   EXPECT_GT(dropped(DropReason::kSliceMissing), 100);
 }
 
+// Under rules that wait for a draft whatever it costs, a worker that is there and never drafts is given up
+// soon, and asked ever more rarely.
+TEST(Mute, AWorkerThatOnlySaysThatItIsThereCostsSeconds) {
+  for (const Rule rule : {Rule::kToken, Rule::kBlock}) {
+    ProtocolOptions options;
+    options.max_num_seqs = 2;
+    Faults faults{.max_delay_us = 40'000, .mute = true};
+    SimulatedCluster cluster(
+        1, options, [] { return make_fixed_gamma(4); }, faults, 1, 0.5);
+    std::vector<SimulatedRequest> requests(9);
+    for (size_t i = 0; i < requests.size(); ++i) {
+      Request& request = requests[i].request;
+      request.prompt = {TokenId(static_cast<int32_t>(i)), TokenId(2)};
+      request.max_tokens = 60;
+      request.ignore_eos = true;
+      request.sampling.rule = rule;
+      request.sampling.temperature = 0.5f;
+    }
+    ASSERT_TRUE(cluster.run(requests));
+    for (const auto& [id, outcome] : cluster.outcomes())
+      EXPECT_EQ(outcome.ids, plain(requests[id.value() - 1].request));
+    EXPECT_GT(cluster.protocol().totals().liveness_timeouts, 0);
+    EXPECT_LE(cluster.protocol().totals().liveness_timeouts, 4);
+    EXPECT_LT(cluster.virtual_us(), 20'000'000);
+  }
+}
+
 // With synthetic acceptance rounds accept what its process says, whatever the text, and so do shadows.
 TEST(ShadowDrafts, TeachWhatRoundsWouldAccept) {
   for (const char* rates : {"", "rates:1", "rates:0"}) {

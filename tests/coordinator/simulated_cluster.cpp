@@ -164,6 +164,7 @@ void SimulatedCluster::send_to_worker(PeerId peer, Message& message) {
 void SimulatedCluster::send_from_worker(PeerId peer, Message message) {
   if (std::holds_alternative<Draft>(message) && strikes(faults_.worker_death, struck_.worker_death))
     worker_dies(peer);
+  if (std::holds_alternative<Draft>(message) && faults_.mute) return;
   if (strikes(faults_.drop, struck_.drop)) return;
   if (auto* draft = std::get_if<Draft>(&message); draft && strikes(faults_.corrupt, struck_.corrupt))
     corrupt(*draft, random_);
