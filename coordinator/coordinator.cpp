@@ -52,10 +52,10 @@ void Coordinator::perform(Action& action) {
     note_refusal(*send);
     const Status status = transport_->send(send->to, send->message);
     if (status.ok()) return;
-    if (status.code() == StatusCode::kResourceExhausted)
-      inbox_.push_back(SendFailed{send->to, std::move(send->message)});
-    else
+    if (status.code() == StatusCode::kUnavailable)
       lose(send->to, status.message());
+    else
+      inbox_.push_back(SendFailed{send->to, std::move(send->message), status.message()});
   } else if (auto* emit = std::get_if<Emit>(&action)) {
     if (callbacks_.on_emit) callbacks_.on_emit(*emit);
   } else if (auto* finish = std::get_if<Finish>(&action)) {
@@ -157,7 +157,7 @@ void Coordinator::poll(Clock::time_point deadline) {
     note_sign_of_life(*incoming);
   else if (said->role == Role::kDraft)
     hello = *said;
-  handle(MessageReceived{peer, std::move(incoming->message), incoming->door});
+  handle(MessageReceived{peer, std::move(incoming->message), incoming->door, incoming->bytes});
   if (hello) note_hello(peer, std::move(*hello));
 }
 

@@ -28,16 +28,19 @@ struct MessageReceived {
   PeerId peer;
   Message message;
   Door door = Door::kInside;
+  size_t bytes = 0;  // of its frame, where it came in one
 };
 // The transport or the membership gave this peer up.
 struct PeerLost {
   PeerId peer;
   std::string why;
 };
-// A Send that the transport refused because the peer is slow; the message comes back.
+// A Send that the transport refused, because the peer is slow or no frame can hold it; the message comes
+// back.
 struct SendFailed {
   PeerId peer;
   Message message;
+  std::string why;
 };
 // Time passed: next_deadline() is here.
 struct Tick {};

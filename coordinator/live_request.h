@@ -62,12 +62,16 @@ struct RoundInFlight {
   int32_t gamma = 0;     // asked of the worker
   bool has_draft = false;
   bool read_prompt = false;  // the worker had a prompt to read first
+  size_t draft_bytes = 0;    // of its frame
   Draft draft;               // what goes into the plan; empty for a plain row
   Generation worker;         // who drafted it
   Clock::time_point begun_at, decided_at, planned_at;
   Clock::time_point draft_deadline;  // the round goes on without its draft
   Clock::time_point batch_deadline;  // the others go on without this round
 };
+
+// A StepPlan's frame takes no more than this, and for each entry so much and the frames of Open and Draft.
+constexpr size_t kPlanBytes = 256, kPlanEntryBytes = 128;
 
 struct LiveRequest {
   LiveRequest(SequenceId id, Request asked)
@@ -83,6 +87,14 @@ struct LiveRequest {
     state = next;
   }
 
+  Open open() const {
+    const auto ids = sequence.ids();
+    return {.sequence = id(),
+            .ids = {ids.begin(), ids.end()},
+            .prompt_length = sequence.prompt_length(),
+            .sampling = request.sampling};
+  }
+
   Request request;  // its prompt has moved into the sequence
   Sequence sequence;
   RequestState state = RequestState::kQueued;
@@ -94,6 +106,7 @@ struct LiveRequest {
   DraftLink link;
   RoundInFlight round;
   Clock::time_point ready_at{};
+  size_t open_bytes = 0;  // of the frame of the prompt's Open
   RequestMetrics metrics;
 };
 

@@ -4,6 +4,12 @@
 #include <algorithm>
 
 namespace outrider {
+namespace {
+
+constexpr auto kMaxContext =
+    static_cast<int32_t>(WireLimits{}.ids);  // a list of ids in a message holds no more
+
+}  // namespace
 
 Protocol::Protocol(ProtocolOptions options, GammaPolicyFactory gamma, const Tokenizer* tokenizer)
     : options_(std::move(options)), gamma_(std::move(gamma)), tokenizer_(tokenizer) {
@@ -66,7 +72,8 @@ const LiveRequest* Protocol::find(SequenceId id) const {
 
 int32_t Protocol::max_context() const {
   const int32_t supported = target_->hello.model.max_context;
-  return options_.max_context > 0 ? std::min(options_.max_context, supported) : supported;
+  const int32_t possible = std::min(supported, kMaxContext);
+  return options_.max_context > 0 ? std::min(options_.max_context, possible) : possible;
 }
 
 Status Protocol::check_request(const Request& request) const {
@@ -83,7 +90,8 @@ Status Protocol::check_request(const Request& request) const {
 }
 
 // What can only be known once the target is there.
-Status Protocol::check_fits(const Sequence& sequence) const {
+Status Protocol::check_fits(LiveRequest& live) const {
+  const Sequence& sequence = live.sequence;
   const int32_t vocab_size = target_->hello.model.vocab_size;
   for (const TokenId id : sequence.ids()) {
     if (id.value() < 0 || id.value() >= vocab_size)
@@ -93,6 +101,13 @@ Status Protocol::check_fits(const Sequence& sequence) const {
   if (sequence.committed() >= max_context())
     return invalid_argument(fmt::format("a prompt of {} tokens leaves no room in a context of {}; shorten it",
                                         sequence.committed(), max_context()));
+  const auto open = encode(live.open(), {});
+  if (!open.ok()) return open.status().in("the request cannot be sent to the target group");
+  live.open_bytes = open->size();
+  if (kPlanBytes + kPlanEntryBytes + live.open_bytes > options_.max_bytes_per_step)
+    return invalid_argument(fmt::format(
+        "a prompt of {} tokens and {} biases does not fit a message of {} bytes", sequence.committed(),
+        live.request.sampling.logit_bias.size(), options_.max_bytes_per_step));
   return {};
 }
 
@@ -132,7 +147,7 @@ void Protocol::admit() {
     places = std::min(places, static_cast<size_t>(target_->hello.max_sequences));
   while (!queue_.empty() && running_ < places) {
     LiveRequest& live = *live_.at(queue_.front());
-    if (Status status = check_fits(live.sequence); !status.ok()) {
+    if (Status status = check_fits(live); !status.ok()) {
       finish(live, FinishReason::kError, std::move(status));
       continue;
     }
@@ -184,6 +199,7 @@ void Protocol::on(MessageReceived& event) {
       hello && hello->role == Role::kTarget && event.door == Door::kOutside)
     return refuse_hello(event.peer, "only the job itself starts its target group; connect as a draft worker");
   if (const auto at = workers_.find(event.peer); at != workers_.end()) at->second.silent = false;
+  frame_bytes_ = event.bytes;
   std::visit([&](auto& message) { receive(event.peer, message); }, event.message);
 }
 

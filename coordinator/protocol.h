@@ -11,6 +11,7 @@
 #include <string>
 #include <vector>
 
+#include "comm/codec.h"
 #include "coordinator/answer_time.h"
 #include "coordinator/cost_model.h"
 #include "coordinator/events.h"
@@ -28,8 +29,9 @@ struct ProtocolOptions {
   int32_t max_queued = 1024;                     // requests waiting; more are refused
   int64_t max_queued_tokens = int64_t{4} << 20;  // prompt tokens waiting
   int32_t max_rows_per_step =
-      512;                      // decode, verify and prefill rows of one pass; a quarter is kept for prefill
-  int32_t prefill_chunk = 256;  // prompt tokens of one sequence per pass
+      512;  // decode, verify and prefill rows of one pass; a quarter is kept for prefill
+  size_t max_bytes_per_step = WireLimits{}.frame_bytes;  // what one StepPlan may take, and the same quarter
+  int32_t prefill_chunk = 256;                           // prompt tokens of one sequence per pass
   int32_t gamma_max = kDefaultGammaMax;
   int32_t max_context = 0;  // 0: what the target supports
   std::vector<TokenId> eos_ids;
@@ -133,6 +135,7 @@ class Protocol {
     uint64_t step = 0;
     std::vector<PlannedEntry> entries;
     int32_t rows = 0;
+    size_t bytes = 0;       // of its frame at most
     int64_t context = 0;    // summed over the entries
     bool prefills = false;  // some rows are prompt rows, which cost otherwise
     Clock::time_point sent_at;
@@ -149,7 +152,7 @@ class Protocol {
   void receive(PeerId peer, Failure& message);
   void receive(PeerId peer, Shutdown& message);
   void receive(PeerId peer, Heartbeat&) { (void)peer; }  // the loop's membership reads these
-  void receive(PeerId peer, Draft& message);
+  void receive(PeerId peer, Draft& message);             // of `frame_bytes_`
   void receive(PeerId peer, StepResult& message);
   void receive(PeerId peer, Resync& message);
   void receive(PeerId peer, Open&) { unexpected(peer); }
@@ -164,7 +167,7 @@ class Protocol {
   Status check_request(const Request& request) const;
   void finish(LiveRequest& live, FinishReason reason, Status error = {});
   void refuse(Submit& event, Status error);
-  Status check_fits(const Sequence& sequence) const;
+  Status check_fits(LiveRequest& live) const;
   Clock::duration step_timeout() const;
   void pump();
   void expire();
@@ -227,6 +230,7 @@ class Protocol {
   // protocol_plan.cpp: the StepPlan
   void plan();
   bool waits_for_drafts() const;
+  size_t decode_bytes() const { return options_.max_bytes_per_step - options_.max_bytes_per_step / 4; }
   std::vector<LiveRequest*> in_state(RequestState state);
   void plan_entry(LiveRequest& live, int32_t input_count, StepPlan* step);
   void learn_draft_phase(std::optional<DrafterKind> kind, CostModel& cost);
@@ -257,6 +261,7 @@ class Protocol {
 
   Clock::time_point now_{};
   std::vector<Action>* actions_ = nullptr;  // of the step that runs
+  size_t frame_bytes_ = 0;                  // of the message that it received
 
   std::optional<Clock::time_point> join_deadline_;  // set while no target is there
   std::optional<Target> target_;

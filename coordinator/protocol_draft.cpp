@@ -270,7 +270,8 @@ void Protocol::receive(PeerId peer, Draft& message) {
                                   .gamma = live.round.gamma,
                                   .q_kinds = live.link.proposal.q_kinds(),
                                   .vocab_size = target_->hello.model.vocab_size};
-  const auto reason = check_draft(message, expected);
+  auto reason = check_draft(message, expected);
+  if (!reason && kPlanBytes + kPlanEntryBytes + frame_bytes_ > decode_bytes()) reason = DropReason::kTooLong;
   if (reason == DropReason::kStaleRound) return drop(*reason);
   Worker& worker = *worker_of(live);
   if (reason) {  // this round's answer, and unusable: nothing better will come
@@ -286,6 +287,7 @@ void Protocol::receive(PeerId peer, Draft& message) {
   live.link.fresh = false;
   live.round.has_draft = true;
   live.round.draft = std::move(message);
+  live.round.draft_bytes = frame_bytes_;
   live.round.worker = worker.hello.generation;
   decide(live);
   if (!live.round.read_prompt) {

@@ -249,15 +249,11 @@ void Protocol::use_kind(LiveRequest& live, DrafterKind kind) {
 
 // Also for a sequence the worker already has: Open starts it afresh.
 void Protocol::open_at(PeerId peer, LiveRequest& live) {
-  const auto ids = live.sequence.ids();
   live.link.opened = true;
   live.link.fresh = true;
   live.link.known = live.sequence.committed();
   ++totals_.drafters[workers_.at(peer).kind].opened;
-  send(peer, Open{.sequence = live.id(),
-                  .ids = {ids.begin(), ids.end()},
-                  .prompt_length = live.sequence.prompt_length(),
-                  .sampling = live.request.sampling});
+  send(peer, live.open());
 }
 
 void Protocol::close_at_worker(LiveRequest& live) {
@@ -272,7 +268,8 @@ void Protocol::close_at_worker(LiveRequest& live) {
 void Protocol::on(SendFailed& event) {
   ++totals_.sends_failed;
   if (target_ && target_->peer == event.peer)
-    return target_lost(unavailable("the target group takes no messages"));
+    return target_lost(
+        unavailable("the target group takes no messages" + (event.why.empty() ? "" : ": " + event.why)));
   const auto at = workers_.find(event.peer);
   if (at == workers_.end()) return;
   const auto* propose = std::get_if<Propose>(&event.message);

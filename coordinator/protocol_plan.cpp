@@ -8,6 +8,13 @@ namespace {
 
 int32_t length(const std::vector<TokenId>& ids) { return static_cast<int32_t>(ids.size()); }
 
+// Of what goes into the plan's frame for a sequence, at most: the Draft's frame held as much.
+size_t entry_bytes(const LiveRequest& live) {
+  const bool has_draft = live.state == RequestState::kReady && live.round.has_draft;
+  return kPlanEntryBytes + (has_draft ? live.round.draft_bytes : 0) +
+         (live.sequence.target.open ? 0 : live.open_bytes);
+}
+
 }  // namespace
 
 // Lockstep: a batch verifies together, so the idle target waits for drafts that are on their way.
@@ -45,18 +52,25 @@ void Protocol::plan() {
     if (!live->finished() || !live->sequence.target.open) continue;
     step.closes.push_back(id);
   }
-  plan_ = OutstandingPlan{.step = step.step, .entries = {}, .rows = 0, .sent_at = now_};
+  plan_ = OutstandingPlan{.step = step.step,
+                          .entries = {},
+                          .rows = 0,
+                          .bytes = kPlanBytes + step.closes.size() * sizeof(uint64_t),
+                          .sent_at = now_};
   const int32_t decode_rows =
       options_.max_rows_per_step - (prefill.empty() ? 0 : options_.max_rows_per_step / 4);
+  const size_t decode_bytes = prefill.empty() ? options_.max_bytes_per_step : this->decode_bytes();
   for (LiveRequest* live : ready) {
     const int32_t input_count = live->sequence.committed() - live->sequence.target.kv_length;
     if (plan_->rows + input_count + length(live->round.draft.ids) > decode_rows) continue;
+    if (plan_->bytes + entry_bytes(*live) > decode_bytes) continue;
     plan_entry(*live, input_count, &step);
   }
   for (LiveRequest* live : prefill) {
     const int32_t kv_length = live->sequence.target.open ? live->sequence.target.kv_length : 0;
     const int32_t input_count = std::min({live->sequence.committed() - kv_length, options_.prefill_chunk,
                                           options_.max_rows_per_step - plan_->rows});
+    if (plan_->bytes + entry_bytes(*live) > options_.max_bytes_per_step) continue;
     if (input_count > 0) plan_entry(*live, input_count, &step);
   }
   learn_draft_phase({}, cost_);
@@ -69,12 +83,10 @@ void Protocol::plan() {
 
 void Protocol::plan_entry(LiveRequest& live, int32_t input_count, StepPlan* step) {
   Sequence& sequence = live.sequence;
+  const size_t bytes = entry_bytes(live);
   if (!sequence.target.open) {
     sequence.target_opened();
-    step->opens.push_back({.sequence = live.id(),
-                           .ids = {sequence.ids().begin(), sequence.ids().end()},
-                           .prompt_length = sequence.prompt_length(),
-                           .sampling = live.request.sampling});
+    step->opens.push_back(live.open());
   }
   const bool first = live.state == RequestState::kPrefill;
   const bool sampling = sequence.target.kv_length + input_count == sequence.committed();
@@ -97,6 +109,7 @@ void Protocol::plan_entry(LiveRequest& live, int32_t input_count, StepPlan* step
                            .hidden = std::move(round.draft.hidden),
                            .worker = round.worker});
   totals_.drafts_used += round.has_draft;
+  plan_->bytes += bytes;
   plan_->rows += input_count + length(round.draft.ids);
   plan_->context += sequence.committed();
   plan_->prefills |= first;

@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <atomic>
+#include <limits>
 #include <nlohmann/json.hpp>
 #include <thread>
 
@@ -18,9 +19,9 @@ namespace {
 
 using std::chrono::milliseconds;
 
-ModelInfo toy_model_info(uint64_t fingerprint = 7) {
+ModelInfo toy_model_info(uint64_t fingerprint = 7, int32_t vocabulary = kToyVocab) {
   return {.name = "toy",
-          .vocab_size = kToyVocab,
+          .vocab_size = vocabulary,
           .vocabulary_fingerprint = fingerprint,
           .max_context = 96,
           .isa = ""};
@@ -40,7 +41,10 @@ class CoordinatorLoop : public ::testing::Test {
     for (std::thread& thread : threads_) thread.join();
   }
 
-  void start(CoordinatorCallbacks callbacks = {}, Trace* trace = nullptr) {
+  void start(
+      CoordinatorCallbacks callbacks = {}, Trace* trace = nullptr, GammaPolicyFactory gamma = [] {
+        return make_heuristic_gamma({.start = 3, .min = 1, .max = 6, .guard = false});
+      }) {
     if (!callbacks.on_emit) {
       callbacks.on_emit = [this](const Emit& emit) {
         auto& ids = ids_[emit.request];
@@ -49,17 +53,17 @@ class CoordinatorLoop : public ::testing::Test {
     }
     if (!callbacks.on_finish)
       callbacks.on_finish = [this](const Finish& finish) { finishes_.push_back(finish); };
-    coordinator_ = std::make_unique<Coordinator>(
-        hub_->coordinator_end(), options_,
-        [] { return make_heuristic_gamma({.start = 3, .min = 1, .max = 6, .guard = false}); }, &tokenizer_,
-        std::move(callbacks), trace);
+    coordinator_ = std::make_unique<Coordinator>(hub_->coordinator_end(), options_, std::move(gamma),
+                                                 &tokenizer_, std::move(callbacks), trace);
   }
 
   void add_target(int fail_at_step = -1) {
-    threads_.emplace_back([end = hub_->connect(), rows = options_.max_rows_per_step, fail_at_step] {
+    threads_.emplace_back([this, end = hub_->connect(), rows = options_.max_rows_per_step, fail_at_step] {
       ToyTarget target(rows);
-      const Hello hello{
-          .role = Role::kTarget, .generation = Generation(1), .model = toy_model_info(), .max_sequences = 8};
+      const Hello hello{.role = Role::kTarget,
+                        .generation = Generation(1),
+                        .model = toy_model_info(7, vocabulary_),
+                        .max_sequences = 32};
       if (!end->send(kCoordinatorPeer, hello).ok()) return;
       while (auto incoming = end->receive(Clock::now() + std::chrono::seconds(20))) {
         if (std::holds_alternative<Shutdown>(incoming->message)) return;
@@ -80,11 +84,11 @@ class CoordinatorLoop : public ::testing::Test {
   void add_worker(int drafts = 1'000'000, uint64_t fingerprint = 7) {
     threads_.emplace_back([this, end = hub_->connect(), drafts, fingerprint]() mutable {
       std::mt19937_64 random(11);
-      ToyWorker worker(0.8, &random);
+      ToyWorker worker(0.8, &random, vocabulary_);
       const Hello hello{.role = Role::kDraft,
                         .generation = Generation(2),
-                        .model = toy_model_info(fingerprint),
-                        .max_sequences = 8};
+                        .model = toy_model_info(fingerprint, vocabulary_),
+                        .max_sequences = 32};
       if (!end->send(kCoordinatorPeer, hello).ok()) return;
       while (auto incoming = end->receive(Clock::now() + std::chrono::seconds(20))) {
         if (std::holds_alternative<Shutdown>(incoming->message)) return;
@@ -111,6 +115,7 @@ class CoordinatorLoop : public ::testing::Test {
 
   std::shared_ptr<InprocHub> hub_;
   ProtocolOptions options_;
+  int32_t vocabulary_ = kToyVocab;
   ToyTokenizer tokenizer_;
   std::unique_ptr<Coordinator> coordinator_;
   std::vector<std::thread> threads_;
@@ -149,6 +154,48 @@ TEST_F(CoordinatorLoop, AWorkerThatVanishesChangesNothing) {
   EXPECT_EQ(ids_[a], plain(1));
   EXPECT_EQ(ids_[b], plain(2));
   EXPECT_EQ(coordinator_->totals().workers_lost + coordinator_->totals().draft_deadlines_missed > 0, true);
+}
+
+// Dense rows of q for 16 tokens of a vocabulary of 128k are 4 MiB a sequence, and a frame holds 64: the plans
+// of a large batch are cut, and nobody's request ends.
+TEST_F(CoordinatorLoop, DraftsThatDoNotFitOneFrameGoInSeveralPlans) {
+  constexpr int32_t kVocabulary = 131'072, kGamma = 16, kSequences = 28;
+  options_.q_kind = QKind::kDense;
+  options_.max_num_seqs = kSequences;
+  options_.gamma_max = kGamma;
+  options_.draft_timeout_min = milliseconds(20'000);  // all drafts of a round wait for each other
+  vocabulary_ = kVocabulary;
+  start({}, nullptr, [] { return make_fixed_gamma(kGamma); });
+  add_target();
+  add_worker();
+  ASSERT_TRUE(coordinator_->wait_for_peers(1, Clock::now() + std::chrono::seconds(20)).ok());
+  std::vector<SequenceId> requests;
+  for (int32_t i = 0; i < kSequences; ++i) {
+    Request asked = request(i + 1, kGamma + 2);
+    asked.sampling.rule = Rule::kToken;
+    asked.sampling.temperature = 1;
+    requests.push_back(coordinator_->submit(asked));
+  }
+  EXPECT_TRUE(coordinator_->run().ok());
+  for (int32_t i = 0; i < kSequences; ++i)
+    EXPECT_EQ(ids_[requests[static_cast<size_t>(i)]], plain(i + 1, kGamma + 2));
+  EXPECT_GE(coordinator_->totals().drafts_used, kSequences);
+}
+
+// A request that no message can carry is refused; the others go on.
+TEST_F(CoordinatorLoop, ARequestThatCannotBeSentEndsAlone) {
+  start();
+  add_target();
+  ASSERT_TRUE(coordinator_->wait_for_peers(0, Clock::now() + std::chrono::seconds(20)).ok());
+  Request unsendable = request(1);
+  unsendable.sampling.temperature = std::numeric_limits<float>::quiet_NaN();
+  const SequenceId bad = coordinator_->submit(unsendable), good = coordinator_->submit(request(2));
+  EXPECT_TRUE(coordinator_->run().ok());
+  EXPECT_EQ(ids_[good], plain(2));
+  EXPECT_TRUE(ids_[bad].empty());
+  ASSERT_EQ(finishes_.size(), 2u);
+  EXPECT_EQ(finishes_[0].request, bad);
+  EXPECT_EQ(finishes_[0].error.code(), StatusCode::kInvalidArgument);
 }
 
 TEST_F(CoordinatorLoop, AFailingTargetEndsEveryRequestWithAnError) {

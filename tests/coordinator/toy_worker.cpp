@@ -49,6 +49,10 @@ std::vector<Message> ToyWorker::propose(const Propose& message) {
     draft.ids.push_back(ids.back());
     if (message.q_kind == QKind::kSparse)
       draft.q.push_back({.ids = {static_cast<uint32_t>(ids.back().value())}, .weights = {1}, .sum = 1});
+    if (message.q_kind == QKind::kDense)
+      draft.q.push_back({.ids = {},
+                         .weights = std::vector<uint32_t>(static_cast<size_t>(vocabulary_), 1),
+                         .sum = static_cast<uint64_t>(vocabulary_)});
     draft.eos = ids.back() == kToyEos;
   }
   return {std::move(draft)};

@@ -7,13 +7,16 @@
 #include <vector>
 
 #include "comm/messages.h"
+#include "toy_model.h"
 
 namespace outrider {
 
 // Drafts from the toy model, right with the given chance.
 class ToyWorker {
  public:
-  ToyWorker(double accuracy, std::mt19937_64* random) : accuracy_(accuracy), random_(random) {}
+  // `vocabulary`: of its dense rows of q.
+  ToyWorker(double accuracy, std::mt19937_64* random, int32_t vocabulary = kToyVocab)
+      : accuracy_(accuracy), random_(random), vocabulary_(vocabulary) {}
   std::vector<Message> handle(const Message& message);
   size_t open_sequences() const { return sequences_.size(); }
 
@@ -26,6 +29,7 @@ class ToyWorker {
 
   double accuracy_;
   std::mt19937_64* random_;
+  int32_t vocabulary_;
   std::map<SequenceId, Held> sequences_;
 };
 
