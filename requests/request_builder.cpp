@@ -74,11 +74,11 @@ Result<Request> RequestBuilder::build(RunOptions o, const LogitBias& bias, Names
 }
 
 Result<std::string> RequestBuilder::render(const std::vector<ChatMessage>& messages,
-                                           bool add_generation_prompt) const {
+                                           const ChatOptions& options) const {
   if (chat_.status().code() == StatusCode::kNotFound && !options_.chat)
     return unsupported("the model has no chat template; send a prompt instead of messages");
   if (!chat_.ok()) return chat_.status().in("--model " + options_.model);
-  return (*chat_)->render(messages, add_generation_prompt);
+  return (*chat_)->render(messages, options);
 }
 
 Result<std::vector<TokenId>> RequestBuilder::encode(std::string_view text, SpecialTokens special,

@@ -34,8 +34,7 @@ class RequestBuilder {
   // A request without a prompt.
   Result<Request> build(RunOptions parameters, const LogitBias& bias, Names names) const;
   // The text of a conversation; encode it without special tokens, for the template has written its own.
-  Result<std::string> render(const std::vector<ChatMessage>& messages,
-                             bool add_generation_prompt = true) const;
+  Result<std::string> render(const std::vector<ChatMessage>& messages, const ChatOptions& options = {}) const;
   Result<std::vector<TokenId>> encode(std::string_view text, SpecialTokens special, Names names) const;
   // kResourceExhausted: more tokens than the context has.
   Status set_prompt(Request& request, std::vector<TokenId> prompt) const;

@@ -135,7 +135,7 @@ Result<std::vector<TokenId>> read_conversation(const json& body, bool add_genera
   const json* const list = find_field(body, "messages");
   if (!list) return invalid_argument("\"messages\" is missing");
   ASSIGN_OR_RETURN(const auto messages, take_messages(*list));
-  auto text = builder.render(messages, add_generation_prompt);
+  auto text = builder.render(messages, {.add_generation_prompt = add_generation_prompt});
   if (!text.ok()) return text.status().in("\"messages\"");
   return builder.encode(*text, SpecialTokens::kOmit, Names::kKeys);
 }

@@ -45,8 +45,9 @@ Value list_item(const List& list, int64_t index) {
 
 Result<std::optional<int64_t>> slice_bound(const Value* value) {
   if (value == nullptr || value->is_none()) return std::optional<int64_t>();
-  if (value->as<int64_t>() == nullptr) return invalid_argument("slice bounds must be integers");
-  return std::optional<int64_t>(*value->as<int64_t>());
+  const auto bound = as_integer(*value);
+  if (!bound) return invalid_argument("slice bounds must be integers");
+  return bound;
 }
 
 // Python's rule: indices from the end, then clamped.
@@ -65,10 +66,16 @@ Result<List> elements_of(const Value& value, Budget& budget) {
     RETURN_IF_ERROR(budget.bytes(value.list()->size() * sizeof(Value)));
     return *value.list();
   }
+  if (Iterator* iterator = value.iterator()) {
+    RETURN_IF_ERROR(budget.bytes(iterator->items.size() * sizeof(Value)));
+    List rest(iterator->items.begin() + static_cast<ptrdiff_t>(iterator->next), iterator->items.end());
+    iterator->next = iterator->items.size();
+    return rest;
+  }
   if (value.map() == nullptr) return invalid_argument(fmt::format("a {} has no elements", value.type_name()));
   RETURN_IF_ERROR(budget.bytes(value.map()->entries.size() * sizeof(Value)));
   List keys;
-  for (const auto& [key, unused] : value.map()->entries) keys.emplace_back(key);
+  for (const auto& [key, unused] : value.map()->entries) keys.push_back(key);
   return keys;
 }
 
@@ -78,8 +85,15 @@ Result<bool> contains(const Value& container, const Value& element, Budget& budg
   if (container.list() != nullptr)
     return std::any_of(container.list()->begin(), container.list()->end(),
                        [&](const Value& v) { return equal(v, element); });
-  if (container.map() != nullptr)
-    return element.string() != nullptr && container.map()->find(*element.string()) != nullptr;
+  if (container.map() != nullptr) {
+    RETURN_IF_ERROR(check_key(element));
+    return container.map()->find_key(element) != nullptr;
+  }
+  if (Iterator* iterator = container.iterator()) {  // read up to the element
+    while (iterator->next < iterator->items.size())
+      if (equal(iterator->items[iterator->next++], element)) return true;
+    return false;
+  }
   if (container.string() == nullptr)
     return invalid_argument(fmt::format("'in' needs a container, not {}", container.type_name()));
   if (element.string() == nullptr)
@@ -88,26 +102,44 @@ Result<bool> contains(const Value& container, const Value& element, Budget& budg
   return container.string()->find(*element.string()) != std::string::npos;
 }
 
-Value attribute_of(const Value& object, const std::string& name) {
-  if (const Loop* loop = object.as<Loop>()) return loop_attribute(*loop, name);
-  if (const Map* fields = object.fields())
+// As Python's getattr(): methods and fields, no keys of dicts.
+Value python_attribute(const Value& object, const std::string& name) {
+  if (const Loop* loop = object.as<Loop>(); loop != nullptr && !has_method(object, name))
+    return loop_attribute(*loop, name);
+  if (const Fields* fields = object.fields())
     if (const Value* value = fields->find(name)) return *value;
+  if (object.list() != nullptr && object.sequence() == Sequence::kGroup &&
+      (name == "grouper" || name == "list"))
+    return (*object.list())[name == "list"];
+  if (has_method(object, name)) return Method{std::make_shared<const Value>(object), name};
   return Undefined{name};
 }
 
+Value attribute_of(const Value& object, const std::string& name) {
+  Value attribute = python_attribute(object, name);
+  if (!attribute.is_undefined() || object.map() == nullptr || hides_method(object, name)) return attribute;
+  const Value* value = object.map()->find(name);
+  return value != nullptr ? *value : attribute;
+}
+
 Result<Value> item_of(const Value& object, const Value& key, Budget& budget) {
-  if (key.string() != nullptr && object.list() == nullptr) return attribute_of(object, *key.string());
-  if (key.as<int64_t>() == nullptr) return Value(Undefined{"item"});
-  if (object.list() != nullptr) return list_item(*object.list(), *key.as<int64_t>());
+  if (object.map() != nullptr)
+    if (const Value* value = object.map()->find_key(key)) return *value;
+  if (key.string() != nullptr) return python_attribute(object, *key.string());
+  const auto index = as_integer(key);
+  if (!index) return Value(Undefined{"item"});
+  if (object.list() != nullptr && object.sequence() != Sequence::kView)
+    return list_item(*object.list(), *index);
   if (object.string() == nullptr) return Value(Undefined{"item"});
   ASSIGN_OR_RETURN(const List characters, characters_of(*object.string(), budget));
-  return list_item(characters, *key.as<int64_t>());
+  return list_item(characters, *index);
 }
 
 Result<Value> slice_of(const Value& object, const Value* start, const Value* stop, const Value* step,
                        Budget& budget) {
-  if (object.list() == nullptr && object.string() == nullptr)
-    return invalid_argument(fmt::format("a {} has no slices", object.type_name()));
+  // Jinja asks for an item, finds none, and goes on with nothing.
+  if ((object.list() == nullptr || object.sequence() == Sequence::kView) && object.string() == nullptr)
+    return Value(Undefined{"slice"});
   ASSIGN_OR_RETURN(const auto from, slice_bound(start));
   ASSIGN_OR_RETURN(const auto to, slice_bound(stop));
   ASSIGN_OR_RETURN(const auto given_step, slice_bound(step));
@@ -120,7 +152,7 @@ Result<Value> slice_of(const Value& object, const Value* start, const Value* sto
   const int64_t last = clamp_bound(to, by > 0 ? size : -1, size, low, high);
   List out;
   for (int64_t i = first; by > 0 ? i < last : i > last; i += by) out.push_back(all[static_cast<size_t>(i)]);
-  if (object.list() != nullptr) return Value(std::move(out));
+  if (object.list() != nullptr) return Value(std::move(out), object.sequence());
   std::string text;
   for (const Value& character : out) text += *character.string();
   return Value(std::move(text));

@@ -41,9 +41,25 @@ Result<std::string> Arguments::text(size_t position, std::string_view keyword) c
 Result<int64_t> Arguments::integer_or(size_t position, std::string_view keyword, int64_t if_absent) const {
   const Value* value = find(position, keyword);
   if (value == nullptr) return if_absent;
-  if (value->as<int64_t>() == nullptr)
-    return invalid_argument(fmt::format("argument '{}' must be an integer", keyword));
-  return *value->as<int64_t>();
+  const auto integer = as_integer(*value);
+  if (!integer) return invalid_argument(fmt::format("argument '{}' must be an integer", keyword));
+  return *integer;
+}
+
+bool Arguments::is_true(size_t position, std::string_view keyword) const {
+  const Value* value = find(position, keyword);
+  return value != nullptr && value->is_true();
+}
+
+Status Arguments::check(std::span<const std::string_view> names) const {
+  if (!names.empty() && names.back() == "*") return {};
+  if (positional.size() > names.size())
+    return invalid_argument(
+        fmt::format("takes at most {} arguments, not {}", names.size(), positional.size()));
+  for (const auto& [name, value] : keywords)
+    if (std::find(names.begin(), names.end(), name) == names.end())
+      return invalid_argument(fmt::format("has no argument '{}'", name));
+  return {};
 }
 
 }  // namespace outrider::chat_template

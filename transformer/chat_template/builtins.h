@@ -2,7 +2,11 @@
 // no line.
 #pragma once
 
+#include <chrono>
 #include <cstdint>
+#include <map>
+#include <optional>
+#include <span>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -38,11 +42,14 @@ struct Arguments {
   std::vector<std::pair<std::string, Value>> keywords;
 
   size_t count() const { return positional.size() + keywords.size(); }
+  // That there are no more than `names` of them, and keywords are among these.
+  Status check(std::span<const std::string_view> names) const;
   // By position or, if given there instead, by keyword; null if absent.
   const Value* find(size_t position, std::string_view keyword) const;
   Result<std::string> text(size_t position,
                            std::string_view keyword) const;  // an error if absent or no string
   Result<int64_t> integer_or(size_t position, std::string_view keyword, int64_t if_absent) const;
+  bool is_true(size_t position, std::string_view keyword) const;  // given, and true
 };
 
 Result<Value> apply_filter(const std::string& name, const Value& operand, const Arguments& arguments,
@@ -55,18 +62,48 @@ Result<Value> call_method(const Value& object, const std::string& name, const Ar
 // Elements of a list, keys of a map, characters of a string; nothing of undefined.
 Result<List> elements_of(const Value& value, Budget& budget);
 Result<bool> contains(const Value& container, const Value& element, Budget& budget);
-Value attribute_of(const Value& object, const std::string& name);  // undefined if there is none
+// What Jinja makes of object.name, undefined if there is none: a method or field, else what a dict has under
+// the name.
+Value attribute_of(const Value& object, const std::string& name);
+Value python_attribute(const Value& object, const std::string& name);  // the former only
+bool has_method(const Value& object, const std::string& name);
+bool hides_method(const Value& object, const std::string& name);  // one that would change the object
+// object[key]: what a dict or list has there, else as python_attribute().
 Result<Value> item_of(const Value& object, const Value& key, Budget& budget);
 // object[start:stop:step] with null for what is left out.
 Result<Value> slice_of(const Value& object, const Value* start, const Value* stop, const Value* step,
                        Budget& budget);
 Result<int64_t> length_of(const Value& value);
+std::optional<int64_t> as_integer(const Value& value);  // of int and bool
+// left + right and the like, as in Python.
+Result<Value> calculate(const std::string& symbol, const Value& left, const Value& right, Budget& budget);
+// range(), dict(), raise_exception() and strftime_now().
+Result<Value> call_function(Builtin function, const Arguments& arguments,
+                            std::chrono::system_clock::time_point now, Budget& budget);
+Result<Map> dict_of(const Arguments& arguments, Budget& budget);
+
+struct Filter {
+  Result<Value> (*function)(const Value&, const Arguments&, Budget&);
+  std::vector<std::string_view> parameters;  // Jinja's names; "*" is any number
+};
+using FilterTable = std::map<std::string, Filter, std::less<>>;
+const FilterTable& text_filters();
+const FilterTable& sequence_filters();
+bool is_filter(const std::string& name);
+bool is_test(const std::string& name);
 
 // Python's str methods; the characters are codepoints.
 constexpr size_t kMaxStripSet = 256;  // bytes
+bool is_python_space(char32_t c);
+List split_lines(const std::string& text);  // without their ends
 std::string strip(std::string_view text, const std::string* characters, bool left, bool right);
 std::string change_case(std::string_view text, bool upper);
 std::string capitalize(std::string_view text);
+Result<Value> string_method(const std::string& text, const std::string& name, const Arguments& arguments,
+                            Budget& budget);
+// "%s and %5.2f" % (a, b) and "{} and {name}".format(...).
+Result<std::string> format_percent(const std::string& form, const List& values, Budget& budget);
+Result<std::string> format_braces(const std::string& form, const Arguments& arguments, Budget& budget);
 Result<std::string> replace(const std::string& text, const std::string& from, const std::string& to,
                             int64_t count, Budget& budget);
 

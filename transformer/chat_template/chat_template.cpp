@@ -1,7 +1,9 @@
 #include "transformer/chat_template/chat_template.h"
 
+#include <map>
 #include <nlohmann/json.hpp>
 
+#include "transformer/chat_template/builtins.h"
 #include "transformer/chat_template/interpreter.h"
 #include "transformer/chat_template/syntax.h"
 #include "transformer/files/json_file.h"
@@ -12,39 +14,185 @@
 namespace outrider {
 namespace {
 
+using chat_template::Fields;
 using chat_template::List;
 using chat_template::Map;
+using chat_template::strip;
 using chat_template::Value;
 
 constexpr size_t kMaxSourceBytes = 256 * 1024;
+constexpr size_t kMaxKeys = 1024;  // of an object from outside; keys are searched linearly
 constexpr const char* kTemplateFile = "chat_template.jinja";
 constexpr const char* kConfigFile = "tokenizer_config.json";
 
+// A copy of JSON from outside, whose depth its reader has bounded.
+Result<Value> value_of(const nlohmann::json& json) {
+  if (json.is_null()) return Value(chat_template::None{});
+  if (json.is_boolean()) return Value(json.get<bool>());
+  if (json.is_number_float()) return Value(json.get<double>());
+  if (json.is_number_unsigned() && json.get<uint64_t>() > INT64_MAX)
+    return invalid_argument(fmt::format("{} is out of range", json.dump()));
+  if (json.is_number()) return Value(json.get<int64_t>());
+  if (json.is_string()) {
+    if (find_invalid_utf8(json.get_ref<const std::string&>()))
+      return invalid_argument("a text is not valid UTF-8");
+    return Value(json.get<std::string>());
+  }
+  if (json.is_array()) {
+    List list;
+    for (const auto& element : json) {
+      ASSIGN_OR_RETURN(Value value, value_of(element));
+      list.push_back(std::move(value));
+    }
+    return Value(std::move(list));
+  }
+  if (json.size() > kMaxKeys)
+    return invalid_argument(fmt::format("an object of more than {} keys", kMaxKeys));
+  Map map;
+  for (const auto& [key, element] : json.items()) {
+    if (find_invalid_utf8(key)) return invalid_argument("a key is not valid UTF-8");
+    ASSIGN_OR_RETURN(Value value, value_of(element));
+    map.set(key, std::move(value));
+  }
+  return Value(std::move(map));
+}
+
+Value list_of_parts(const std::vector<std::string>& parts) {
+  List list;
+  for (const std::string& part : parts) {
+    Map map;
+    map.set("type", Value(std::string("text")));
+    map.set("text", Value(part));
+    list.emplace_back(std::move(map));
+  }
+  return Value(std::move(list));
+}
+
+std::string concatenated(const std::vector<std::string>& parts) {
+  std::string text;
+  for (const std::string& part : parts) text += part;
+  return text;
+}
+
+Value message_value(const ChatMessage& message, Value content) {
+  Map map;
+  map.set("role", Value(message.role));
+  map.set("content", std::move(content));
+  if (message.name) map.set("name", Value(*message.name));
+  return Value(std::move(map));
+}
+
+Status check_messages(const std::vector<ChatMessage>& messages) {
+  for (size_t i = 0; i < messages.size(); ++i) {
+    const ChatMessage& message = messages[i];
+    bool valid = !find_invalid_utf8(message.role) && !find_invalid_utf8(message.content) &&
+                 !find_invalid_utf8(message.name.value_or(""));
+    for (const std::string& part : message.parts) valid = valid && !find_invalid_utf8(part);
+    if (!valid) return invalid_argument(fmt::format("message {} is not valid UTF-8", i));
+  }
+  return {};
+}
+
+// As transformers does it: the last text is marked, and what the template prints is cut at the mark. A
+// template that trims the text takes the blank from the mark, and then blanks in front of it go too.
+constexpr std::string_view kMark = "CONTINUE_FINAL_MESSAGE_TAG",
+                           kMarkWithBlank = "CONTINUE_FINAL_MESSAGE_TAG ";
+
+std::string& last_text(ChatMessage& message) {
+  return message.parts.empty() ? message.content : message.parts.back();
+}
+
+Result<std::string> cut_at_mark(std::string rendered, const std::string& last_text) {
+  const size_t at = rendered.rfind(kMark);
+  if (at == std::string::npos || rendered.find(strip(last_text, nullptr, true, true)) == std::string::npos)
+    return invalid_argument(
+        "\"continue_final_message\": this model's chat template does not print the last message's "
+        "content as it is, so it cannot be continued");
+  const bool keeps_blanks = std::string_view(rendered).substr(at).starts_with(kMarkWithBlank);
+  rendered.resize(at);
+  return keeps_blanks ? rendered : strip(rendered, nullptr, false, true);
+}
+
 class ParsedTemplate : public ChatTemplate {
  public:
-  ParsedTemplate(chat_template::Block syntax, Map variables)
+  ParsedTemplate(chat_template::Block syntax, Fields variables)
       : syntax_(std::move(syntax)), variables_(std::move(variables)) {}
 
   Result<std::string> render(const std::vector<ChatMessage>& messages,
-                             bool add_generation_prompt) const override {
+                             const ChatOptions& options) const override {
+    RETURN_IF_ERROR(check_messages(messages));
+    if (!options.continue_final_message) return print(messages, options);
+    if (options.add_generation_prompt)
+      return invalid_argument(
+          "\"continue_final_message\" and \"add_generation_prompt\" exclude each other; send one");
+    if (messages.empty()) return invalid_argument("\"continue_final_message\" needs a message to continue");
+    std::vector<ChatMessage> marked = messages;
+    std::string& last = last_text(marked.back());
+    const std::string unmarked = last;
+    last += kMarkWithBlank;
+    ASSIGN_OR_RETURN(std::string text, print(marked, options));
+    return cut_at_mark(std::move(text), unmarked);
+  }
+
+ private:
+  Result<std::string> print(const std::vector<ChatMessage>& messages, const ChatOptions& options) const {
+    ASSIGN_OR_RETURN(Fields variables, variables_of(options));
+    std::map<std::string, bool> takes_lists;  // by role
     List list;
-    for (size_t i = 0; i < messages.size(); ++i) {
-      const ChatMessage& message = messages[i];
-      if (find_invalid_utf8(message.role) || find_invalid_utf8(message.content))
-        return invalid_argument(fmt::format("message {} is not valid UTF-8", i));
-      list.emplace_back(Map{{{"role", Value(message.role)}, {"content", Value(message.content)}}});
+    for (const ChatMessage& message : messages) {
+      Value content(message.content);
+      if (!message.parts.empty()) {
+        const auto [at, is_new] = takes_lists.try_emplace(message.role);
+        if (is_new) at->second = prints_parts(message.role, variables, options);
+        content = at->second ? list_of_parts(message.parts) : Value(concatenated(message.parts));
+      }
+      list.push_back(message_value(message, std::move(content)));
     }
-    Map variables = variables_;
-    variables.set("messages", Value(std::move(list)));
-    variables.set("add_generation_prompt", Value(add_generation_prompt));
-    auto text = chat_template::render(syntax_, variables);
+    auto text = run(std::move(variables), std::move(list), options);
     if (!text.ok()) return text.status().in("chat template");
     return text;
   }
 
- private:
+  Result<Fields> variables_of(const ChatOptions& options) const {
+    if (options.variables.size() > kMaxKeys)
+      return invalid_argument(fmt::format("more than {} variables of the template", kMaxKeys));
+    Fields variables = variables_;
+    for (const auto& [name, json] : options.variables.items()) {
+      for (const char* reserved :
+           {"messages", "tools", "documents", "add_generation_prompt", "continue_final_message"})
+        if (name == reserved)
+          return invalid_argument(fmt::format("\"{}\" is set by the request itself", name));
+      auto value = value_of(json);
+      const Status status = value.ok() ? chat_template::Budget::check_size(*value) : value.status();
+      if (!status.ok()) return status.in("\"" + name + "\"");
+      variables.set(name, std::move(*value));
+    }
+    return variables;
+  }
+
+  Result<std::string> run(Fields variables, List messages, const ChatOptions& options) const {
+    variables.set("messages", Value(std::move(messages)));
+    variables.set("add_generation_prompt", Value(options.add_generation_prompt));
+    return chat_template::render(syntax_, variables, options.now.value_or(std::chrono::system_clock::now()));
+  }
+
+  // Whether the template prints the texts of all parts of such a message, as a short conversation shows. A
+  // line break within a text tells them from a list that is printed as a whole, which escapes it.
+  bool prints_parts(const std::string& role, const Fields& variables, const ChatOptions& options) const {
+    const std::string texts[] = {"first\npart", "second\npart"};
+    const Value user = message_value({"user", ""}, Value(std::string("x")));
+    const Value probe = message_value({role, ""}, list_of_parts({texts[0], texts[1]}));
+    const auto text = run(variables,
+                          role == "user"                            ? List{probe}
+                          : role == "system" || role == "developer" ? List{probe, user}
+                                                                    : List{user, probe},
+                          options);
+    return text.ok() && text->find(texts[0]) != std::string::npos &&
+           text->find(texts[1]) != std::string::npos;
+  }
+
   chat_template::Block syntax_;
-  Map variables_;
+  Fields variables_;
 };
 
 // A string, or [{"name": "default", "template": "..."}, ...].
@@ -83,7 +231,7 @@ Result<std::unique_ptr<ChatTemplate>> parse_chat_template(const std::string& sou
   if (const auto offset = find_invalid_utf8(source))
     return malformed(fmt::format("the chat template is not valid UTF-8 at byte {}", *offset));
   ASSIGN_OR_RETURN(chat_template::Block syntax, chat_template::parse(source));
-  Map variables;
+  Fields variables;
   if (!bos_token.empty()) variables.set("bos_token", Value(bos_token));
   if (!eos_token.empty()) variables.set("eos_token", Value(eos_token));
   // What transformers passes where there are none.

@@ -1,9 +1,12 @@
-// Renders a Hugging Face chat template: the subset of Jinja that the supported families use, with limits on
-// steps, output and recursion. Templates come from model files and are not trusted.
+// Renders a Hugging Face chat template: the Jinja that model files use, as transformers sets it up, with
+// limits on steps, output and recursion. Templates come from model files and are not trusted.
 #pragma once
 
+#include <chrono>
 #include <filesystem>
 #include <memory>
+#include <nlohmann/json.hpp>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -14,14 +17,28 @@ namespace outrider {
 struct ChatMessage {
   std::string role;
   std::string content;
+  // The texts of a content that came in parts; `content` is empty then. A template that prints parts of this
+  // role gets the list, any other their concatenation.
+  std::vector<std::string> parts = {};
+  std::optional<std::string> name = {};
+};
+
+struct ChatOptions {
+  // End with the header of the assistant's turn.
+  bool add_generation_prompt = true;
+  // End within the last message, which the model goes on with. Not together with add_generation_prompt.
+  bool continue_final_message = false;
+  // More variables of the template, an object. They may replace bos_token and eos_token.
+  nlohmann::json variables = nlohmann::json::object();
+  // What strftime_now() tells; absent: the time of the rendering.
+  std::optional<std::chrono::system_clock::time_point> now = {};
 };
 
 class ChatTemplate {
  public:
   virtual ~ChatTemplate() = default;
-  // add_generation_prompt: end with the header of the assistant's turn.
   virtual Result<std::string> render(const std::vector<ChatMessage>& messages,
-                                     bool add_generation_prompt) const = 0;
+                                     const ChatOptions& options) const = 0;
 };
 
 // From chat_template.jinja or tokenizer_config.json's "chat_template" (string, or list with a "default"

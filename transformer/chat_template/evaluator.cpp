@@ -10,8 +10,6 @@ namespace {
 
 using Kind = Expression::Kind;
 
-constexpr int64_t kMaxRange = 100'000;  // as Jinja's sandbox
-
 std::string name_of(const Expression& e) { return e.name.empty() ? "the value" : e.name; }
 
 Status undefined_error(const Value& value) {
@@ -51,7 +49,9 @@ Result<Value> Evaluator::dispatch(const Expression& e, const Scope& scope) {
       return value != nullptr ? *value : Value(Undefined{e.name});
     }
     case Kind::kList:
-      return list(e, scope);
+      return list(e, Sequence::kList, scope);
+    case Kind::kTuple:
+      return list(e, Sequence::kTuple, scope);
     case Kind::kDict:
       return dict(e, scope);
     case Kind::kAttribute:
@@ -61,7 +61,7 @@ Result<Value> Evaluator::dispatch(const Expression& e, const Scope& scope) {
     case Kind::kSlice:
       return slice(e, scope);
     case Kind::kCall:
-      return call(e, scope);
+      return call(e, scope, nullptr);
     case Kind::kFilter: {
       ASSIGN_OR_RETURN(const Value value, operand(e, 0, scope));
       ASSIGN_OR_RETURN(const Arguments given, arguments(e, scope));
@@ -82,6 +82,7 @@ Result<Value> Evaluator::dispatch(const Expression& e, const Scope& scope) {
     case Kind::kPlus: {
       ASSIGN_OR_RETURN(Value value, operand(e, 0, scope));
       RETURN_IF_ERROR(to_number(value).status());
+      if (const auto integer = as_integer(value)) return Value(*integer);  // +true is 1
       return value;
     }
     case Kind::kAnd:
@@ -103,14 +104,14 @@ Result<Value> Evaluator::operand(const Expression& e, size_t index, const Scope&
   return evaluate(*e.operands[index], scope);
 }
 
-Result<Value> Evaluator::list(const Expression& e, const Scope& scope) {
+Result<Value> Evaluator::list(const Expression& e, Sequence kind, const Scope& scope) {
   List out;
   for (size_t i = 0; i < e.operands.size(); ++i) {
     ASSIGN_OR_RETURN(Value value, operand(e, i, scope));
     out.push_back(std::move(value));
   }
   RETURN_IF_ERROR(budget_.bytes(out.size() * sizeof(Value)));
-  return Value(std::move(out));
+  return Value(std::move(out), kind);
 }
 
 Result<Value> Evaluator::dict(const Expression& e, const Scope& scope) {
@@ -118,9 +119,9 @@ Result<Value> Evaluator::dict(const Expression& e, const Scope& scope) {
   Map out;
   for (size_t i = 0; i < e.operands.size(); i += 2) {
     ASSIGN_OR_RETURN(const Value key, operand(e, i, scope));
-    if (key.string() == nullptr) return unsupported("a dict key that is no string");
+    RETURN_IF_ERROR(check_key(key));
     ASSIGN_OR_RETURN(Value value, operand(e, i + 1, scope));
-    out.set(*key.string(), std::move(value));
+    out.set_key(key, std::move(value));
   }
   RETURN_IF_ERROR(budget_.bytes(out.entries.size() * sizeof(Value)));
   return Value(std::move(out));
@@ -130,12 +131,14 @@ Result<Value> Evaluator::attribute(const Expression& e, const Scope& scope) {
   ASSIGN_OR_RETURN(const Value object, operand(e, 0, scope));
   if (object.is_undefined()) return undefined_error(object);
   if (object.fields() != nullptr) RETURN_IF_ERROR(budget_.work(64 * object.fields()->entries.size()));
+  if (object.map() != nullptr) RETURN_IF_ERROR(budget_.work(64 * object.map()->entries.size()));
   return attribute_of(object, e.name);
 }
 
 Result<Value> Evaluator::item(const Expression& e, const Scope& scope) {
   ASSIGN_OR_RETURN(const Value object, operand(e, 0, scope));
   if (object.is_undefined()) return undefined_error(object);
+  if (object.map() != nullptr) RETURN_IF_ERROR(budget_.work(64 * object.map()->entries.size()));
   ASSIGN_OR_RETURN(const Value key, operand(e, 1, scope));
   return item_of(object, key, budget_);
 }
@@ -221,6 +224,7 @@ Result<Value> Evaluator::conditional(const Expression& e, const Scope& scope) {
 
 Result<Value> Evaluator::negative(const Expression& e, const Scope& scope) {
   ASSIGN_OR_RETURN(const Value value, operand(e, 0, scope));
+  if (const double* number = value.as<double>()) return Value(-*number);
   return calculate("-", Value(int64_t{0}), value, budget_);
 }
 
@@ -237,59 +241,38 @@ Result<Arguments> Evaluator::arguments(const Expression& e, const Scope& scope) 
   return out;
 }
 
-Result<Value> Evaluator::call(const Expression& e, const Scope& scope) {
+Result<Value> Evaluator::call(const Expression& e, const Scope& scope, const Value* caller) {
   const Expression& callee = *e.operands[0];
-  Value object;
-  if (callee.kind == Kind::kAttribute) {
-    ASSIGN_OR_RETURN(object, operand(callee, 0, scope));
-    // A field that was set to a macro, else a method.
-    const Map* fields = object.as<Map*>() != nullptr ? object.fields() : nullptr;
-    if (fields == nullptr || fields->find(callee.name) == nullptr) {
-      ASSIGN_OR_RETURN(const Arguments given, arguments(e, scope));
-      return call_method(object, callee.name, given, budget_);
-    }
-  }
   ASSIGN_OR_RETURN(const Value function, operand(e, 0, scope));
-  ASSIGN_OR_RETURN(const Arguments given, arguments(e, scope));
-  if (const auto* macro = function.as<const Macro*>()) return call_macro(**macro, given, e.line);
-  if (const auto* builtin = function.as<Builtin>()) return call_builtin(*builtin, given);
+  ASSIGN_OR_RETURN(Arguments given, arguments(e, scope));
+  if (caller != nullptr) given.keywords.emplace_back("caller", *caller);
+  if (const auto* macro = function.as<MacroRef>()) return call_macro(*macro, given, e.line);
+  if (const auto* method = function.as<Method>())
+    return call_method(*method->object, method->name, given, budget_);
+  if (const auto* builtin = function.as<Builtin>())
+    return *builtin == Builtin::kNamespace ? make_namespace(given)
+                                           : call_function(*builtin, given, now_, budget_);
+  if (function.is_undefined() && callee.kind == Kind::kAttribute) {
+    ASSIGN_OR_RETURN(const Value object, operand(callee, 0, scope));
+    if (hides_method(object, callee.name))
+      return invalid_argument(fmt::format("method '{}' would change a {}, and templates may not", callee.name,
+                                          object.type_name()));
+    return unsupported(fmt::format("method '{}' of a {}", callee.name, object.type_name()));
+  }
   if (function.is_undefined()) return unsupported(fmt::format("function '{}' is not known", name_of(callee)));
   return invalid_argument(fmt::format("'{}' is a {}, not a function", name_of(callee), function.type_name()));
 }
 
-Result<Value> Evaluator::call_builtin(Builtin builtin, const Arguments& given) {
-  if (builtin == Builtin::kRange) return range(given);
-  if (builtin == Builtin::kRaiseException) {
-    ASSIGN_OR_RETURN(const std::string message, given.text(0, "message"));
-    return invalid_argument("the chat template refuses: " + message);
+Result<Value> Evaluator::make_namespace(const Arguments& given) {
+  ASSIGN_OR_RETURN(const Map map, dict_of(given, budget_));
+  Fields fields;
+  for (const auto& [key, value] : map.entries) {
+    if (key.string() == nullptr) return unsupported("a field of a namespace that is no name");
+    if (key.string()->starts_with('_'))
+      return invalid_argument("fields of a namespace must not begin with '_'");
+    fields.set(*key.string(), value);
   }
-  if (!given.positional.empty()) return unsupported("positional arguments of namespace() or dict()");
-  if (given.keywords.size() > 256) return resource_exhausted("more than 256 arguments");
-  Map fields;
-  for (const auto& [name, value] : given.keywords) fields.set(name, value);
-  RETURN_IF_ERROR(budget_.bytes(fields.entries.size() * sizeof(Value) + sizeof(Map)));
-  if (builtin == Builtin::kDict) return Value(std::move(fields));
   return Value::of_namespace(&namespaces_.emplace_back(std::move(fields)));
-}
-
-Result<Value> Evaluator::range(const Arguments& given) {
-  int64_t bounds[3] = {0, 0, 1};
-  if (given.positional.empty() || given.positional.size() > 3)
-    return invalid_argument("range() takes 1 to 3 integers");
-  for (size_t i = 0; i < given.positional.size(); ++i) {
-    ASSIGN_OR_RETURN(bounds[i], given.integer_or(i, "", 0));
-  }
-  if (given.positional.size() == 1) std::swap(bounds[0], bounds[1]);
-  const auto [start, stop, step] = bounds;
-  if (step == 0) return invalid_argument("range() with step 0");
-  if (std::max({std::abs(start / 2), std::abs(stop / 2), std::abs(step / 2)}) > INT64_MAX / 8)
-    return resource_exhausted("range() of numbers that large");
-  if ((step > 0 ? stop - start : start - stop) / std::abs(step) >= kMaxRange)
-    return resource_exhausted(fmt::format("range() of more than {} numbers", kMaxRange));
-  List out;
-  for (int64_t i = start; step > 0 ? i < stop : i > stop; i += step) out.emplace_back(i);
-  RETURN_IF_ERROR(budget_.bytes(out.size() * sizeof(Value)));
-  return Value(std::move(out));
 }
 
 }  // namespace outrider::chat_template

@@ -1,6 +1,7 @@
 // Expressions to values, and the scopes they are evaluated in.
 #pragma once
 
+#include <chrono>
 #include <deque>
 #include <string>
 
@@ -13,18 +14,21 @@ namespace outrider::chat_template {
 // Variables of one block; inner scopes see outer ones, but set only their own.
 struct Scope {
   const Scope* outer = nullptr;
-  Map variables = {};
+  Fields variables = {};
   const Value* find(const std::string& name) const;
 };
 
 class Evaluator {
  public:
+  explicit Evaluator(std::chrono::system_clock::time_point now) : now_(now) {}
   virtual ~Evaluator() = default;
   Result<Value> evaluate(const Expression& expression, const Scope& scope);
 
  protected:
   // The text that the macro's body prints; implemented by what runs statements.
-  virtual Result<Value> call_macro(const Macro& macro, const Arguments& arguments, int line) = 0;
+  virtual Result<Value> call_macro(const MacroRef& macro, const Arguments& arguments, int line) = 0;
+  // `caller`: what a macro finds under that name, if not null.
+  Result<Value> call(const Expression& e, const Scope& scope, const Value* caller);
 
   Status check_depth(int line) const;
 
@@ -34,7 +38,7 @@ class Evaluator {
  private:
   Result<Value> dispatch(const Expression& e, const Scope& scope);
   Result<Value> operand(const Expression& e, size_t index, const Scope& scope);
-  Result<Value> list(const Expression& e, const Scope& scope);
+  Result<Value> list(const Expression& e, Sequence kind, const Scope& scope);
   Result<Value> dict(const Expression& e, const Scope& scope);
   Result<Value> slice(const Expression& e, const Scope& scope);
   Result<Value> attribute(const Expression& e, const Scope& scope);
@@ -45,16 +49,12 @@ class Evaluator {
   Result<Value> concatenation(const Expression& e, const Scope& scope);
   Result<Value> conditional(const Expression& e, const Scope& scope);
   Result<Value> negative(const Expression& e, const Scope& scope);
-  Result<Value> call(const Expression& e, const Scope& scope);
-  Result<Value> call_builtin(Builtin builtin, const Arguments& arguments);
-  Result<Value> range(const Arguments& arguments);
+  Result<Value> make_namespace(const Arguments& arguments);
   Result<Arguments> arguments(const Expression& e, const Scope& scope);
   Result<bool> holds(const std::string& symbol, const Value& left, const Value& right);
 
-  std::deque<Map> namespaces_;  // values refer to them, so they live as long as the rendering
+  const std::chrono::system_clock::time_point now_;
+  std::deque<Fields> namespaces_;  // values refer to them, so they live as long as the rendering
 };
-
-// left + right and the like, as in Python.
-Result<Value> calculate(const std::string& symbol, const Value& left, const Value& right, Budget& budget);
 
 }  // namespace outrider::chat_template

@@ -89,13 +89,27 @@ Result<ExpressionPtr> ExpressionParser::expression() {
 Result<ExpressionPtr> ExpressionParser::expression_list() {
   ASSIGN_OR_RETURN(ExpressionPtr first, expression());
   if (!peek().is_operator(",")) return first;
-  ExpressionPtr tuple = make_with(Kind::kList, std::move(first));
+  ExpressionPtr tuple = make_with(Kind::kTuple, std::move(first));
   while (accept_operator(",")) {
     if (peek().kind == Token::Kind::kTagEnd || peek().is_operator(")")) break;
     ASSIGN_OR_RETURN(ExpressionPtr next, expression());
     tuple->operands.push_back(std::move(next));
   }
   return tuple;
+}
+
+Result<ExpressionPtr> ExpressionParser::filters_of(const char* variable) {
+  ExpressionPtr operand = make(Kind::kVariable, peek().line, variable);
+  if (!peek().is_operator("|")) {
+    ASSIGN_OR_RETURN(operand, filter(std::move(operand)));
+  }
+  return add_filters(std::move(operand));
+}
+
+bool ExpressionParser::names_since(size_t position, const char* name) const {
+  for (size_t i = position; i < at_; ++i)
+    if (tokens_[i].is_name(name)) return true;
+  return false;
 }
 
 Result<ExpressionPtr> ExpressionParser::joined_by_name(Kind kind, const char* name, Rule operand) {
@@ -177,11 +191,8 @@ Result<ExpressionPtr> ExpressionParser::concatenation() {
 Result<ExpressionPtr> ExpressionParser::product() {
   return joined_by_operators(Kind::kArithmetic, {"*", "/", "//", "%"}, &ExpressionParser::power);
 }
-
 Result<ExpressionPtr> ExpressionParser::power() {
-  ASSIGN_OR_RETURN(ExpressionPtr operand, unary());
-  if (peek().is_operator("**")) return unsupported_at(peek().line, "operator '**'");
-  return operand;
+  return joined_by_operators(Kind::kArithmetic, {"**"}, &ExpressionParser::unary);
 }
 
 // Filters bind looser than signs: -x|abs is (-x)|abs.
@@ -356,7 +367,7 @@ Result<ExpressionPtr> ExpressionParser::primary() {
 }
 
 Result<ExpressionPtr> ExpressionParser::parenthesised() {
-  if (accept_operator(")")) return make(Kind::kList, peek().line);
+  if (accept_operator(")")) return make(Kind::kTuple, peek().line);
   ASSIGN_OR_RETURN(ExpressionPtr inner, expression_list());
   RETURN_IF_ERROR(expect_operator(")"));
   return inner;

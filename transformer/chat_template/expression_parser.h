@@ -27,6 +27,12 @@ class ExpressionParser {
   Result<ExpressionPtr> expression();
   Result<ExpressionPtr> disjunction();      // without the inline if: what `for x in` takes
   Result<ExpressionPtr> expression_list();  // "a, b" is a tuple
+  // "trim | upper" or "| trim | upper", of the variable.
+  Result<ExpressionPtr> filters_of(const char* variable);
+
+  size_t position() const { return at_; }
+  bool names_since(size_t position,
+                   const char* name) const;  // whether a token from there to here is the name
 
   int& depth() { return depth_; }
   Status check_depth() const;

@@ -37,8 +37,9 @@ class Lexer {
       add_text(tag, mark);
       if (tag == in_.size()) break;
       advance(tag + 2 + (mark == '-' || mark == '+' ? 1 : 0));
-      RETURN_IF_ERROR(in_[tag + 1] == '#'
-                          ? comment()
+      RETURN_IF_ERROR(in_[tag + 1] == '#' ? comment()
+                      : in_[tag + 1] == '%' && starts_raw()
+                          ? raw()
                           : in_tag(in_[tag + 1] == '%' ? Kind::kTagBegin : Kind::kPrintBegin));
     }
     add(Kind::kEnd);
@@ -93,6 +94,38 @@ class Lexer {
     const char mark = end > at_ && (in_[end - 1] == '-' || in_[end - 1] == '+') ? in_[end - 1] : '\0';
     end_tag(mark != '\0' ? end - 1 : end, mark, /*takes_newline=*/true);
     return {};
+  }
+
+  // After "{%": whether the tag is one word and ends there; `end` is then where "%}" or its mark is.
+  bool is_tag_of(std::string_view word, size_t at, size_t& end) const {
+    while (at < in_.size() && is_space(in_[at])) ++at;
+    if (!in_.substr(at).starts_with(word)) return false;
+    at += word.size();
+    while (at < in_.size() && is_space(in_[at])) ++at;
+    end = at;
+    return in_.substr(at).starts_with("%}") || in_.substr(at).starts_with("-%}") ||
+           in_.substr(at).starts_with("+%}");
+  }
+  bool starts_raw() const {
+    size_t end = 0;
+    return is_tag_of("raw", at_, end);
+  }
+
+  // {% raw %}: text up to {% endraw %}, whatever it holds.
+  Status raw() {
+    const int begin_line = line_;
+    size_t end = 0;
+    is_tag_of("raw", at_, end);
+    end_tag(end, in_[end] == '%' ? '\0' : in_[end], /*takes_newline=*/false);
+    for (size_t tag = in_.find("{%", at_); tag != std::string_view::npos; tag = in_.find("{%", tag + 2)) {
+      const char mark =
+          tag + 2 < in_.size() && (in_[tag + 2] == '-' || in_[tag + 2] == '+') ? in_[tag + 2] : '\0';
+      if (!is_tag_of("endraw", tag + (mark != '\0' ? 3 : 2), end)) continue;
+      add_text(tag, mark);
+      end_tag(end, in_[end] == '%' ? '\0' : in_[end], /*takes_newline=*/true);
+      return {};
+    }
+    return error_at(begin_line, "{% raw %} without {% endraw %}");
   }
 
   Status in_tag(Kind begin) {
@@ -160,6 +193,13 @@ class Lexer {
     if (end + 1 < in_.size() && in_[end] == '.' && is_digit(in_[end + 1])) {
       is_float = true;
       for (++end; end < in_.size() && is_digit(in_[end]);) ++end;
+    }
+    if (end + 1 < in_.size() && (in_[end] == 'e' || in_[end] == 'E')) {
+      const size_t sign = in_[end + 1] == '-' || in_[end + 1] == '+' ? 1 : 0;
+      if (end + 1 + sign < in_.size() && is_digit(in_[end + 1 + sign])) {
+        is_float = true;
+        for (end += 1 + sign; end < in_.size() && is_digit(in_[end]);) ++end;
+      }
     }
     if (end < in_.size() && (starts_name(in_[end])))
       return unsupported_at(line_, "number with letters in it");

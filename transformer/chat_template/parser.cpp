@@ -81,7 +81,10 @@ class Parser {
     if (name == "macro") return macro(line);
     if (name == "break" || name == "continue")
       return loop_control(name == "break" ? Kind::kBreak : Kind::kContinue, line);
-    if (name == "generation") return generation(line);
+    if (name == "generation") return wrapper(Kind::kBlock, "endgeneration", line);
+    if (name == "filter") return filter_block(line);
+    if (name == "call") return call_block(line);
+    if (name == "with") return with_statement(line);
     return unsupported_at(line, fmt::format("{{% {} %}} here", name));
   }
 
@@ -105,18 +108,34 @@ class Parser {
     return out;
   }
 
-  // Names to assign to: "a" or "a, b".
-  Status targets(Statement& statement) {
+  // What is assigned to: "a" or "a, (b, c)".
+  Result<Target> targets() {
+    const Nesting nesting(in_.depth());
+    RETURN_IF_ERROR(in_.check_depth());
+    Target several;
+    bool is_tuple = false;
     do {
-      ASSIGN_OR_RETURN(std::string name, in_.expect_identifier());
-      statement.targets.push_back(std::move(name));
+      if (several.parts.size() > 0 &&
+          (in_.peek().is_name("in") || in_.peek().is_operator(")") || in_.peek().is_operator("=")))
+        break;
+      Target one;
+      if (in_.accept_operator("(")) {
+        ASSIGN_OR_RETURN(one, targets());
+        RETURN_IF_ERROR(in_.expect_operator(")"));
+      } else {
+        ASSIGN_OR_RETURN(one.name, in_.expect_identifier());
+      }
+      several.parts.push_back(std::move(one));
+      is_tuple = is_tuple || in_.peek().is_operator(",");
     } while (in_.accept_operator(","));
-    return {};
+    if (is_tuple) return several;
+    Target only = std::move(several.parts.front());
+    return only;
   }
 
   Result<StatementPtr> for_statement(int line) {
     StatementPtr out = make(Kind::kFor, line);
-    RETURN_IF_ERROR(targets(*out));
+    ASSIGN_OR_RETURN(out->target, targets());
     if (!in_.accept_name("in")) return in_.unexpected();
     ASSIGN_OR_RETURN(out->expression, in_.disjunction());
     if (in_.accept_name("if")) {
@@ -137,8 +156,8 @@ class Parser {
 
   Result<StatementPtr> set_statement(int line) {
     StatementPtr out = make(Kind::kSet, line);
-    RETURN_IF_ERROR(targets(*out));
-    if (in_.accept_operator(".")) {
+    ASSIGN_OR_RETURN(out->target, targets());
+    if (out->target.parts.empty() && in_.accept_operator(".")) {
       out->kind = Kind::kSetField;
       ASSIGN_OR_RETURN(out->text, in_.expect_identifier());
     }
@@ -147,12 +166,74 @@ class Parser {
       RETURN_IF_ERROR(end_of_tag());
       return out;
     }
-    if (in_.peek().is_operator("|")) return unsupported_at(line, "a filtered {% set %} block");
-    if (out->kind == Kind::kSetField || out->targets.size() > 1) return in_.unexpected();
+    if (out->kind == Kind::kSetField || !out->target.parts.empty()) return in_.unexpected();
+    out->kind = Kind::kSetBlock;
+    if (in_.peek().is_operator("|")) {
+      ASSIGN_OR_RETURN(out->expression, in_.filters_of(kBlockText));
+    }
+    RETURN_IF_ERROR(rest_of(*out, "endset"));
+    return out;
+  }
+
+  // The end of the tag, the body, and the closing tag.
+  Status rest_of(Statement& statement, const char* closing) {
     RETURN_IF_ERROR(end_of_tag());
-    ASSIGN_OR_RETURN(out->body, block_until({"endset"}));
+    const int outer_loops = std::exchange(loops_, 0);  // no break out of a block that is captured
+    ASSIGN_OR_RETURN(statement.body, block_until({closing}));
+    loops_ = outer_loops;
+    return closing_tag();
+  }
+
+  Result<StatementPtr> filter_block(int line) {
+    StatementPtr out = make(Kind::kFilterBlock, line);
+    ASSIGN_OR_RETURN(out->expression, in_.filters_of(kBlockText));
+    RETURN_IF_ERROR(rest_of(*out, "endfilter"));
+    return out;
+  }
+
+  Result<StatementPtr> with_statement(int line) {
+    StatementPtr out = make(Kind::kWith, line);
+    while (in_.peek().kind != Token::Kind::kTagEnd) {
+      if (!out->settings.empty() && !in_.accept_operator(",")) return in_.unexpected();
+      Target target;
+      ASSIGN_OR_RETURN(target.name, in_.expect_identifier());
+      RETURN_IF_ERROR(in_.expect_operator("="));
+      ASSIGN_OR_RETURN(ExpressionPtr value, in_.expression());
+      out->settings.emplace_back(std::move(target), std::move(value));
+    }
+    RETURN_IF_ERROR(end_of_tag());
+    ASSIGN_OR_RETURN(out->body, block_until({"endwith"}));
     RETURN_IF_ERROR(closing_tag());
     return out;
+  }
+
+  // The parameters after "(", up to and with ")".
+  Status parameters(Macro& macro) {
+    while (!in_.accept_operator(")")) {
+      ASSIGN_OR_RETURN(std::string parameter, in_.expect_identifier());
+      ExpressionPtr value;
+      if (in_.accept_operator("=")) {
+        ASSIGN_OR_RETURN(value, in_.expression());
+      } else if (!macro.defaults.empty() && macro.defaults.back()) {
+        return in_.unexpected().in("a parameter without a default after one with");
+      }
+      macro.parameters.push_back(std::move(parameter));
+      macro.defaults.push_back(std::move(value));
+      if (!in_.accept_operator(",") && !in_.peek().is_operator(")")) return in_.unexpected();
+    }
+    return {};
+  }
+
+  Status macro_body(Macro& macro, const char* closing) {
+    RETURN_IF_ERROR(end_of_tag());
+    const int outer_loops = std::exchange(loops_, 0);
+    const size_t begin = in_.position();
+    ASSIGN_OR_RETURN(macro.body, block_until({closing}));
+    loops_ = outer_loops;
+    macro.takes_varargs = in_.names_since(begin, "varargs");
+    macro.takes_kwargs = in_.names_since(begin, "kwargs");
+    macro.takes_caller = in_.names_since(begin, "caller");
+    return closing_tag();
   }
 
   Result<StatementPtr> macro(int line) {
@@ -160,21 +241,19 @@ class Parser {
     out->macro = std::make_unique<Macro>();
     ASSIGN_OR_RETURN(out->macro->name, in_.expect_identifier());
     RETURN_IF_ERROR(in_.expect_operator("("));
-    while (!in_.accept_operator(")")) {
-      ASSIGN_OR_RETURN(std::string parameter, in_.expect_identifier());
-      ExpressionPtr value;
-      if (in_.accept_operator("=")) {
-        ASSIGN_OR_RETURN(value, in_.expression());
-      }
-      out->macro->parameters.push_back(std::move(parameter));
-      out->macro->defaults.push_back(std::move(value));
-      if (!in_.accept_operator(",") && !in_.peek().is_operator(")")) return in_.unexpected();
-    }
-    RETURN_IF_ERROR(end_of_tag());
-    const int outer_loops = std::exchange(loops_, 0);
-    ASSIGN_OR_RETURN(out->macro->body, block_until({"endmacro"}));
-    loops_ = outer_loops;
-    RETURN_IF_ERROR(closing_tag());
+    RETURN_IF_ERROR(parameters(*out->macro));
+    RETURN_IF_ERROR(macro_body(*out->macro, "endmacro"));
+    return out;
+  }
+
+  Result<StatementPtr> call_block(int line) {
+    StatementPtr out = make(Kind::kCallBlock, line);
+    out->macro = std::make_unique<Macro>();
+    out->macro->name = "caller";
+    if (in_.accept_operator("(")) RETURN_IF_ERROR(parameters(*out->macro));
+    ASSIGN_OR_RETURN(out->expression, in_.expression());
+    if (out->expression->kind != Expression::Kind::kCall) return error_at(line, "{% call %} needs a call");
+    RETURN_IF_ERROR(macro_body(*out->macro, "endcall"));
     return out;
   }
 
@@ -184,12 +263,10 @@ class Parser {
     return make(kind, line);
   }
 
-  // Marks the assistant's text for training; renders as its content.
-  Result<StatementPtr> generation(int line) {
-    StatementPtr out = make(Kind::kBlock, line);
-    RETURN_IF_ERROR(end_of_tag());
-    ASSIGN_OR_RETURN(out->body, block_until({"endgeneration"}));
-    RETURN_IF_ERROR(closing_tag());
+  // {% generation %} marks the assistant's text for training; renders as its content.
+  Result<StatementPtr> wrapper(Kind kind, const char* closing, int line) {
+    StatementPtr out = make(kind, line);
+    RETURN_IF_ERROR(rest_of(*out, closing));
     return out;
   }
 

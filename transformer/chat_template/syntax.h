@@ -18,7 +18,8 @@ struct Expression {
   enum class Kind {
     kConstant,   // constant
     kVariable,   // name
-    kList,       // operands; also tuples
+    kList,       // operands
+    kTuple,      // operands
     kDict,       // operands: key, value, key, value, ...
     kAttribute,  // operands[0].name
     kItem,       // operands[0][operands[1]]
@@ -50,23 +51,39 @@ using Block = std::vector<std::unique_ptr<Statement>>;
 
 struct Macro {
   std::string name;
+  // Its body reads varargs or kwargs, what is given beyond the parameters, or caller, the body of a call
+  // block.
+  bool takes_varargs = false, takes_kwargs = false, takes_caller = false;
   std::vector<std::string> parameters;
   std::vector<ExpressionPtr> defaults;  // by parameter, null where there is none
   Block body;
 };
 
+// What is assigned to: a name, or several targets for the elements of a value.
+struct Target {
+  std::string name;
+  std::vector<Target> parts = {};
+};
+
+// The variable that stands for the text of a block in the filters of {% set x | f %} and {% filter f %}.
+constexpr const char* kBlockText = "the text of the block";
+
 struct Statement {
   enum class Kind {
-    kText,      // text
-    kPrint,     // expression
-    kIf,        // branches; a null condition is the else
-    kFor,       // for targets in expression if condition: body, else: alternative
-    kSet,       // targets = expression; or targets[0] = what body prints, if expression is null
-    kSetField,  // targets[0].text = expression
-    kMacro,     // macro
+    kText,         // text
+    kPrint,        // expression
+    kIf,           // branches; a null condition is the else
+    kFor,          // for target in expression if condition: body, else: alternative
+    kSet,          // target = expression
+    kSetBlock,     // target = what body prints; then, unless null, expression of it
+    kSetField,     // target.text = expression
+    kMacro,        // macro
+    kCallBlock,    // prints expression, a call whose callee's caller() is macro
+    kFilterBlock,  // prints expression of what body prints
+    kWith,         // body, with settings
     kBreak,
     kContinue,
-    kBlock,  // body: {% generation %}
+    kBlock,  // body, with variables of its own: {% generation %}
   };
   struct Branch {
     ExpressionPtr condition;
@@ -76,7 +93,8 @@ struct Statement {
   int line;
   std::string text = {};
   ExpressionPtr expression = {}, condition = {};
-  std::vector<std::string> targets = {};
+  Target target = {};
+  std::vector<std::pair<Target, ExpressionPtr>> settings = {};
   std::vector<Branch> branches = {};
   Block body = {}, alternative = {};
   std::unique_ptr<Macro> macro = {};

@@ -1,149 +1,78 @@
 #include "transformer/chat_template/value.h"
 
 #include <algorithm>
-#include <cmath>
 
 namespace outrider::chat_template {
-namespace {
 
-std::string float_text(double value) {
-  if (std::isinf(value)) return value > 0 ? "inf" : "-inf";
-  if (std::isnan(value)) return "nan";
-  std::string text = fmt::format("{}", value);
-  return text.find_first_of(".e") == std::string::npos ? text + ".0" : text;
-}
-
-std::string quote(const std::string& text) {
-  std::string out = "\"";
-  for (const char c : text) {
-    switch (c) {
-      case '"':
-        out += "\\\"";
-        break;
-      case '\\':
-        out += "\\\\";
-        break;
-      case '\n':
-        out += "\\n";
-        break;
-      case '\r':
-        out += "\\r";
-        break;
-      case '\t':
-        out += "\\t";
-        break;
-      case '\f':
-        out += "\\f";
-        break;
-      case '\b':
-        out += "\\b";
-        break;
-      default:
-        if (static_cast<uint8_t>(c) < 0x20)
-          out += fmt::format("\\u{:04x}", static_cast<uint8_t>(c));
-        else
-          out += c;
-    }
-  }
-  return out + '"';
-}
-
-class JsonWriter {
- public:
-  explicit JsonWriter(int indent) : indent_(indent) {}
-  std::string take() { return std::move(out_); }
-
-  Status write(const Value& value, int level) {
-    if (out_.size() > kMaxJsonBytes)
-      return resource_exhausted(fmt::format("JSON of more than {} bytes", kMaxJsonBytes));
-    if (value.list() != nullptr) return container('[', *value.list(), ']', level);
-    if (value.map() != nullptr) return container('{', value.map()->entries, '}', level);
-    if (value.is_none())
-      out_ += "null";
-    else if (const bool* b = value.as<bool>())
-      out_ += *b ? "true" : "false";
-    else if (value.string() != nullptr)
-      out_ += quote(*value.string());
-    else if (const int64_t* i = value.as<int64_t>())
-      out_ += std::to_string(*i);
-    else if (const double* d = value.as<double>())
-      out_ += float_text(*d);
-    else
-      return invalid_argument(fmt::format("{} has no JSON form", value.type_name()));
-    return {};
-  }
-
- private:
-  Status item(const Value& value, int level) { return write(value, level); }
-  Status item(const std::pair<std::string, Value>& entry, int level) {
-    out_ += quote(entry.first) + ": ";
-    return write(entry.second, level);
-  }
-  template <class Items>
-  Status container(char open, const Items& items, char close, int level) {
-    out_ += open;
-    bool first = true;
-    for (const auto& element : items) {
-      if (!first) out_ += indent_ < 0 ? ", " : ",";
-      first = false;
-      new_line(level + 1);
-      RETURN_IF_ERROR(item(element, level + 1));
-    }
-    if (!items.empty()) new_line(level);
-    out_ += close;
-    return {};
-  }
-  void new_line(int level) {
-    if (indent_ >= 0) out_ += '\n' + std::string(static_cast<size_t>(indent_ * level), ' ');
-  }
-
-  int indent_;
-  std::string out_;
-};
-
-}  // namespace
-
-const Value* Map::find(std::string_view key) const {
+const Value* Fields::find(std::string_view wanted) const {
   for (const auto& [name, value] : entries)
-    if (name == key) return &value;
+    if (name == wanted) return &value;
   return nullptr;
 }
 
-void Map::set(std::string_view key, Value value) {
+void Fields::set(std::string_view wanted, Value value) {
   for (auto& [name, old] : entries)
-    if (name == key) {
+    if (name == wanted) {
       old = std::move(value);
       return;
     }
-  entries.emplace_back(key, std::move(value));
+  entries.emplace_back(wanted, std::move(value));
 }
+
+const Value* Map::find(std::string_view wanted) const {
+  for (const auto& [key, value] : entries)
+    if (key.string() != nullptr && *key.string() == wanted) return &value;
+  return nullptr;
+}
+
+const Value* Map::find_key(const Value& wanted) const {
+  if (wanted.string() != nullptr) return find(std::string_view(*wanted.string()));
+  for (const auto& [key, value] : entries)
+    if (equal(key, wanted)) return &value;
+  return nullptr;
+}
+
+void Map::set_key(Value key, Value value) {
+  if (const Value* old = find_key(key))
+    *const_cast<Value*>(old) = std::move(value);
+  else
+    entries.emplace_back(std::move(key), std::move(value));
+}
+
+void Map::set(std::string_view key, Value value) { set_key(Value(std::string(key)), std::move(value)); }
 
 Value::Value(std::string s) : weight_(kOwnWeight + s.size()) {
   state_ = std::make_shared<const std::string>(std::move(s));
 }
 
-Value::Value(List list) {
+void Value::weigh(const List& list) {
   for (const Value& element : list) {
     depth_ = std::max(depth_, element.depth());
     weight_ += element.weight();
   }
   ++depth_;
+}
+
+Value::Value(List list, Sequence kind) : sequence_(kind) {
+  weigh(list);
   state_ = std::make_shared<const List>(std::move(list));
+}
+
+Value::Value(Iterator iterator) {
+  weigh(iterator.items);
+  state_ = std::make_shared<Iterator>(std::move(iterator));
 }
 
 Value::Value(Map map) {
   for (const auto& [key, value] : map.entries) {
-    depth_ = std::max(depth_, value.depth());
-    weight_ += key.size() + value.weight();
+    depth_ = std::max({depth_, key.depth(), value.depth()});
+    weight_ += key.weight() + value.weight();
   }
   ++depth_;
   state_ = std::make_shared<const Map>(std::move(map));
 }
 
-const Map* Value::fields() const {
-  if (const auto* ns = as<Map*>()) return *ns;
-  return map();
-}
+bool Value::is_callable() const { return as<MacroRef>() || as<Method>() || as<Builtin>(); }
 
 bool Value::is_true() const {
   if (is_undefined() || is_none()) return false;
@@ -157,9 +86,11 @@ bool Value::is_true() const {
 }
 
 const char* Value::type_name() const {
-  constexpr const char* kNames[] = {"undefined", "none", "bool",      "int",  "float", "string",
-                                    "list",      "dict", "namespace", "loop", "macro", "function"};
-  return kNames[state_.index()];
+  constexpr const char* kNames[] = {"undefined", "none",  "bool",   "int",       "float",
+                                    "string",    "list",  "dict",   "namespace", "generator",
+                                    "loop",      "macro", "method", "function"};
+  constexpr const char* kSequences[] = {"list", "tuple", "tuple", "range", "view of a dict"};
+  return list() != nullptr ? kSequences[static_cast<size_t>(sequence_)] : kNames[state_.index()];
 }
 
 Result<double> to_number(const Value& value) {
@@ -169,22 +100,30 @@ Result<double> to_number(const Value& value) {
   return invalid_argument(fmt::format("a number is needed, not {}", value.type_name()));
 }
 
+namespace {
+
+bool is_number(const Value& value) { return value.as<bool>() || value.as<int64_t>() || value.as<double>(); }
+
+}  // namespace
+
 bool equal(const Value& a, const Value& b) {
-  if (a.as<int64_t>() && b.as<int64_t>()) return *a.as<int64_t>() == *b.as<int64_t>();
-  const auto x = to_number(a), y = to_number(b);
-  if (x.ok() && y.ok()) return *x == *y;
   if (a.string() != nullptr && b.string() != nullptr) return *a.string() == *b.string();
+  if (a.as<int64_t>() && b.as<int64_t>()) return *a.as<int64_t>() == *b.as<int64_t>();
+  if (is_number(a) && is_number(b)) return *to_number(a) == *to_number(b);
   if (a.list() != nullptr && b.list() != nullptr)
-    return std::equal(a.list()->begin(), a.list()->end(), b.list()->begin(), b.list()->end(), equal);
+    return a.sequence() == b.sequence() &&
+           std::equal(a.list()->begin(), a.list()->end(), b.list()->begin(), b.list()->end(), equal);
   if (a.map() != nullptr && b.map() != nullptr) {
     if (a.map()->entries.size() != b.map()->entries.size()) return false;
     for (const auto& [key, value] : a.map()->entries) {
-      const Value* other = b.map()->find(key);
+      const Value* other = b.map()->find_key(key);
       if (other == nullptr || !equal(value, *other)) return false;
     }
     return true;
   }
-  if (a.as<Map*>() && b.as<Map*>()) return *a.as<Map*>() == *b.as<Map*>();
+  if (a.fields() != nullptr) return a.fields() == b.fields();
+  if (a.iterator() != nullptr) return a.iterator() == b.iterator();
+  if (a.as<Builtin>() && b.as<Builtin>()) return *a.as<Builtin>() == *b.as<Builtin>();
   return (a.is_none() && b.is_none()) || (a.is_undefined() && b.is_undefined());
 }
 
@@ -192,26 +131,26 @@ Result<int> compare(const Value& a, const Value& b) {
   if (a.string() != nullptr && b.string() != nullptr) return a.string()->compare(*b.string());
   if (a.as<int64_t>() && b.as<int64_t>())
     return (*a.as<int64_t>() > *b.as<int64_t>()) - (*a.as<int64_t>() < *b.as<int64_t>());
-  const auto x = to_number(a), y = to_number(b);
-  if (!x.ok() || !y.ok())
-    return invalid_argument(fmt::format("{} and {} have no order", a.type_name(), b.type_name()));
-  return (*x > *y) - (*x < *y);
+  if (is_number(a) && is_number(b)) return (*to_number(a) > *to_number(b)) - (*to_number(a) < *to_number(b));
+  const bool ordered = a.sequence() == Sequence::kList || a.sequence() == Sequence::kTuple;
+  if (a.list() != nullptr && b.list() != nullptr && a.sequence() == b.sequence() && ordered) {
+    const List &x = *a.list(), &y = *b.list();
+    for (size_t i = 0; i < std::min(x.size(), y.size()); ++i)
+      if (!equal(x[i], y[i])) return compare(x[i], y[i]);
+    return (x.size() > y.size()) - (x.size() < y.size());
+  }
+  for (const Value* value : {&a, &b})
+    if (value->is_undefined())
+      return invalid_argument(fmt::format("'{}' is undefined", value->as<Undefined>()->name));
+  return invalid_argument(fmt::format("{} and {} have no order", a.type_name(), b.type_name()));
 }
 
-Result<std::string> to_text(const Value& value) {
-  if (value.is_undefined()) return std::string();
-  if (value.is_none()) return std::string("None");
-  if (const bool* b = value.as<bool>()) return std::string(*b ? "True" : "False");
-  if (value.string() != nullptr) return *value.string();
-  if (const int64_t* i = value.as<int64_t>()) return std::to_string(*i);
-  if (const double* d = value.as<double>()) return float_text(*d);
-  return unsupported(fmt::format("text of a {}", value.type_name()));
-}
-
-Result<std::string> to_json(const Value& value, int indent) {
-  JsonWriter writer(indent);
-  RETURN_IF_ERROR(writer.write(value, 0));
-  return writer.take();
+Status check_key(const Value& key) {
+  if (key.map() != nullptr || (key.list() != nullptr && key.sequence() == Sequence::kList))
+    return invalid_argument(fmt::format("a {} cannot be the key of a dict", key.type_name()));
+  if (key.list() != nullptr)
+    for (const Value& element : *key.list()) RETURN_IF_ERROR(check_key(element));
+  return {};
 }
 
 }  // namespace outrider::chat_template

@@ -36,6 +36,9 @@ bool is_word_character(char32_t codepoint);  // \w of Unicode regular expression
 // Simple case mappings: one character to one.
 char32_t to_upper(char32_t codepoint);
 char32_t to_lower(char32_t codepoint);
+bool is_letter(char32_t codepoint);  // categories L*
+bool is_printable(
+    char32_t codepoint);  // no control, format, surrogate, private, unassigned or separator; U+0020 is
 bool is_numeric(char32_t codepoint);  // categories Nd, Nl, No
 
 enum class NormalForm { kNfc, kNfd, kNfkc, kNfkd };

@@ -8,7 +8,7 @@ namespace {
 std::string render(const ModelFiles& files) {
   const auto loaded = load_chat_template(files.path());
   if (!loaded.ok()) return "error: " + loaded.status().message();
-  const auto text = (*loaded)->render({{"user", "Hi"}}, true);
+  const auto text = (*loaded)->render({{"user", "Hi"}}, {.add_generation_prompt = true});
   return text.ok() ? *text : "error: " + text.status().message();
 }
 

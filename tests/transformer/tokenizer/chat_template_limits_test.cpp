@@ -10,7 +10,7 @@ namespace {
 Status run(const std::string& source) {
   auto parsed = parse_chat_template(source, "<s>", "</s>");
   if (!parsed.ok()) return parsed.status();
-  return (*parsed)->render({{"user", "hello"}}, true).status();
+  return (*parsed)->render({{"user", "hello"}}, {.add_generation_prompt = true}).status();
 }
 
 std::string repeat(const std::string& unit, int times) {
@@ -72,6 +72,20 @@ const Hostile kHostile[] = {
     {"DivideOverflow", "{{ (-9223372036854775807 - 1) // -1 }}"},
     {"HugeNumber", "{{ 99999999999999999999 }}"},
     {"NotUtf8", "\xC3("},
+    {"EndlessCallBlock", "{% macro m() %}{% call m() %}{% endcall %}{% endmacro %}{{ m() }}"},
+    {"DoublingText",
+     "{% set ns = namespace(x=[1]) %}{% for i in range(50) %}{% set ns.x = [ns.x, ns.x] %}{% endfor %}"
+     "{{ ns.x }}"},
+    {"DoublingFormat", kDoubling + "{% set ns.x = '%s%s' % (ns.x, ns.x) %}{% endfor %}"},
+    {"DoublingBraces", kDoubling + "{% set ns.x = '{0}{0}'.format(ns.x) %}{% endfor %}"},
+    {"DoublingBlock", kDoubling + "{% set ns.x %}{{ ns.x }}{{ ns.x }}{% endset %}{% endfor %}"},
+    {"HugePower", "{{ 10 ** 10000000000 }}"},
+    {"HugeWidth", "{{ '%999999999d' % 1 }}"},
+    {"HugePadding", "{{ 'a'.center(999999999) }}"},
+    {"HugeIndent", "{{ 'a'|indent(999999999, true) }}"},
+    {"HugeSlices", "{{ [1]|slice(999999999)|list }}"},
+    {"QuadraticUnique", "{% set a = range(99999)|list %}{{ a|unique|list|length }}"},
+    {"DeepTarget", "{% for " + repeat("(", 10000) + "a in x %}{% endfor %}"},
     {"SetsMessageField", "{% set messages.x = 1 %}"},
 };
 
@@ -85,6 +99,20 @@ TEST(ChatTemplateLimits, AllowLongFlatExpressions) {
   EXPECT_TRUE(run(repeat("{% if 1 %}{% elif 0 %}x{% endif %}", 5000)).ok());
 }
 
+TEST(ChatTemplateLimits, VariablesOfARequestAreFew) {
+  const auto parsed = parse_chat_template("{{ x | length }}", "", "");
+  ASSERT_TRUE(parsed.ok());
+  nlohmann::json many;
+  for (int i = 0; i < 2000; ++i) many[std::to_string(i)] = i;
+  nlohmann::json deep = 1;
+  for (int i = 0; i < 100; ++i) deep = nlohmann::json::array({deep});
+  for (const nlohmann::json& variables :
+       {many, nlohmann::json{{"x", many}}, nlohmann::json{{"x", deep}}, nlohmann::json{{"x", "\xFF"}},
+        nlohmann::json{{"x", {{"\xFF", 1}}}}})
+    EXPECT_FALSE((*parsed)->render({{"user", "x"}}, {.variables = variables}).ok());
+  EXPECT_EQ((*parsed)->render({{"user", "x"}}, {.variables = {{"x", {1, 2}}}}).value(), "2");
+}
+
 TEST(ChatTemplateLimits, AllowLargeConversations) {
   const auto parsed = parse_chat_template(
       "{% for m in messages %}{{ m.role + ': ' + m.content.strip() + '\\n' }}{% if '</think>' in m.content "
@@ -92,7 +120,7 @@ TEST(ChatTemplateLimits, AllowLargeConversations) {
       "", "");
   ASSERT_TRUE(parsed.ok());
   const std::vector<ChatMessage> messages(100, {"user", std::string(30'000, 'y')});
-  const auto text = (*parsed)->render(messages, false);
+  const auto text = (*parsed)->render(messages, {.add_generation_prompt = false});
   ASSERT_TRUE(text.ok()) << text.status().message();
   EXPECT_EQ(text->size(), 100u * 30'007);
 }
@@ -104,6 +132,11 @@ TEST(ChatTemplateLimits, DamagedTemplatesNeverCrash) {
   for (const auto& snippet : goldens["snippets"])
     source += snippet["source"].get<std::string>().substr(0, 120);
   source.resize(3000);
+  const auto constructs = read_json(source_dir() / "tests/goldens/chat_templates.json");
+  for (const auto& snippet : constructs["snippets"]) {
+    const std::string whole = snippet["source"];
+    for (size_t size = 0; size < whole.size(); size += 2) (void)run(whole.substr(0, size));
+  }
   for (size_t size = 0; size < source.size(); size += 3) (void)run(source.substr(0, size));
   std::string damaged = source.substr(0, 600);
   for (size_t i = 0; i < damaged.size(); ++i)
