@@ -36,6 +36,8 @@ constexpr const char* kGenerateExamples =
 constexpr const char* kRequestFormat =
     R"(A line of --prompts is {"prompt": "..."}, or for the chat template
   {"messages": [{"role": "user", "content": "..."}]}
+and with it add_generation_prompt, continue_final_message, which leaves the last message open, and
+chat_template_kwargs, an object of the template's variables, such as the date that some templates print.
 Besides, instead of the flag of that name: seed, max_tokens, temperature, top_k, top_p, min_p, stop (a text or
 a list), ignore_eos, repetition_penalty, presence_penalty, frequency_penalty, logit_bias ({"ID": V}), logprobs,
 rule; and id, which comes back with the result. All lines are checked before the first one runs.

@@ -42,9 +42,15 @@ constexpr std::array<std::string_view, 14> kSamplingFields = {"max_tokens",
                                                               "rule"};
 Status take_sampling(const nlohmann::json& object, RunOptions& to);
 Result<LogitBias> take_bias(const nlohmann::json& object);
-// [{role, content}]; a content is a text or a list of parts {"type": "text", "text": ...}, joined by line
-// breaks.
-Result<std::vector<ChatMessage>> take_messages(const nlohmann::json& list);
+// What a request may say about "messages", a list of {role, content, name}. A content is a text or a list of
+// parts, {"type": "text", "text": ...}.
+constexpr std::array<std::string_view, 4> kChatFields = {"messages", "add_generation_prompt",
+                                                         "continue_final_message", "chat_template_kwargs"};
+struct Conversation {
+  std::vector<ChatMessage> messages;
+  ChatOptions options;
+};
+Result<Conversation> take_conversation(const nlohmann::json& object);
 
 // That there is no such key, and which one was probably meant.
 Status unknown_key(std::span<const std::string_view> known, const std::string& key);

@@ -21,7 +21,8 @@ constexpr size_t kMaxLineBytes = size_t{4} << 20;
 
 // A line's keys: those of a request, and who it is.
 std::vector<std::string_view> known_keys() {
-  std::vector<std::string_view> keys{"prompt", "messages", "id"};
+  std::vector<std::string_view> keys{"prompt", "id"};
+  keys.insert(keys.end(), kChatFields.begin(), kChatFields.end());
   keys.insert(keys.end(), kSamplingFields.begin(), kSamplingFields.end());
   return keys;
 }
@@ -85,15 +86,16 @@ Result<PromptRequest> Reader::from_line(const std::string& text, size_t line) co
 
   const bool has_prompt = object.contains("prompt"), has_messages = object.contains("messages");
   if (has_prompt == has_messages) return invalid_argument("write either \"prompt\" or \"messages\"");
+  for (const std::string_view key : kChatFields)
+    if (!has_messages && object.contains(key))
+      return invalid_argument(fmt::format("\"{}\" needs \"messages\"", key));
   Result<PromptRequest> request = invalid_argument("\"prompt\" must be a text");
   if (has_messages || (o.chat && object["prompt"].is_string())) {
-    std::vector<ChatMessage> messages;
+    Conversation chat{.messages = {{"user", object.value("prompt", "")}}, .options = {}};
     if (has_messages) {
-      ASSIGN_OR_RETURN(messages, take_messages(object["messages"]));
-    } else {
-      messages = {{"user", object["prompt"].get<std::string>()}};
+      ASSIGN_OR_RETURN(chat, take_conversation(object));
     }
-    ASSIGN_OR_RETURN(const std::string rendered, builder_.render(messages));
+    ASSIGN_OR_RETURN(const std::string rendered, builder_.render(chat.messages, chat.options));
     request = finish(std::move(o), bias, rendered, SpecialTokens::kOmit, line);
   } else if (object["prompt"].is_string()) {
     request = finish(std::move(o), bias, object["prompt"].get<std::string>(), SpecialTokens::kAdd, line);

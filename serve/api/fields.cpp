@@ -14,7 +14,8 @@ using nlohmann::json;
 // Beside kSamplingFields.
 constexpr std::array<std::string_view, 5> kCommon = {"model", "n", "best_of", "stream", "stream_options"};
 constexpr std::array<std::string_view, 2> kCompletionOnly = {"prompt", "echo"};
-constexpr std::array<std::string_view, 3> kChatOnly = {"messages", "max_completion_tokens", "top_logprobs"};
+// Beside kChatFields.
+constexpr std::array<std::string_view, 2> kChatOnly = {"max_completion_tokens", "top_logprobs"};
 
 // They change no text.
 constexpr std::array<std::string_view, 10> kHarmless = {
@@ -49,10 +50,11 @@ constexpr Neutral kNeutral[] = {{"suffix", R"([""])"},
                                 {"prompt_logprobs", "[]"},
                                 {"truncate_prompt_tokens", "[]"},
                                 {"return_token_ids", "[false]"},
+                                // Of completions; chats honour these three.
                                 {"add_generation_prompt", "[true]"},
                                 {"continue_final_message", "[false]"},
-                                {"chat_template", "[]"},
                                 {"chat_template_kwargs", "[{}]"},
+                                {"chat_template", "[]"},
                                 {"documents", "[[]]"},
                                 {"guided_json", "[]"},
                                 {"guided_regex", "[]"},
@@ -79,7 +81,12 @@ Status check_fields(ApiKind kind, const json& body) {
   std::vector<std::string_view> known(kSamplingFields.begin(), kSamplingFields.end());
   const auto add = [&](const auto& more) { known.insert(known.end(), more.begin(), more.end()); };
   add(kCommon);
-  kind == ApiKind::kChat ? add(kChatOnly) : add(kCompletionOnly);
+  if (kind == ApiKind::kChat) {
+    add(kChatFields);
+    add(kChatOnly);
+  } else {
+    add(kCompletionOnly);
+  }
   for (const auto& [key, value] : body.items()) {
     if (value.is_null() || holds(known, key) || holds(kHarmless, key)) continue;
     const auto neutral = std::find_if(std::begin(kNeutral), std::end(kNeutral),

@@ -130,19 +130,16 @@ Result<std::vector<Prompt>> read_prompts(const json& body, const RequestBuilder&
   return prompts;
 }
 
-Result<std::vector<TokenId>> read_conversation(const json& body, bool add_generation_prompt,
-                                               const RequestBuilder& builder) {
-  const json* const list = find_field(body, "messages");
-  if (!list) return invalid_argument("\"messages\" is missing");
-  ASSIGN_OR_RETURN(const auto messages, take_messages(*list));
-  auto text = builder.render(messages, {.add_generation_prompt = add_generation_prompt});
+Result<std::vector<TokenId>> read_conversation(const json& body, const RequestBuilder& builder) {
+  ASSIGN_OR_RETURN(const Conversation chat, take_conversation(body));
+  auto text = builder.render(chat.messages, chat.options);
   if (!text.ok()) return text.status().in("\"messages\"");
   return builder.encode(*text, SpecialTokens::kOmit, Names::kKeys);
 }
 
 Result<std::vector<Prompt>> read_chat(const json& body, const RequestBuilder& builder) {
   Prompt prompt;
-  ASSIGN_OR_RETURN(prompt.ids, read_conversation(body, true, builder));
+  ASSIGN_OR_RETURN(prompt.ids, read_conversation(body, builder));
   return std::vector<Prompt>{std::move(prompt)};
 }
 
@@ -182,12 +179,11 @@ Result<std::string> read_model(const json& body, const std::vector<std::string>&
 
 Result<std::vector<TokenId>> read_tokenize(const json& body, const RequestBuilder& builder) {
   constexpr std::string_view kPrompt[] = {"model", "prompt", "add_special_tokens"};
-  constexpr std::string_view kMessages[] = {"model", "messages", "add_generation_prompt"};
   if (find_field(body, "messages")) {
-    bool add_generation_prompt = true;
-    RETURN_IF_ERROR(check_known(kMessages, body));
-    RETURN_IF_ERROR(take(body, "add_generation_prompt", add_generation_prompt));
-    return read_conversation(body, add_generation_prompt, builder);
+    std::vector<std::string_view> known(kChatFields.begin(), kChatFields.end());
+    known.emplace_back("model");
+    RETURN_IF_ERROR(check_known(known, body));
+    return read_conversation(body, builder);
   }
   std::string text;
   bool add_special_tokens = true;

@@ -127,13 +127,43 @@ TEST_F(ServeApi, ChatsCountTokensAndLogprobsInTheirOwnWay) {
   EXPECT_NE(error(body, ApiKind::kChat).find("\"top_logprobs\" needs"), std::string::npos);
 }
 
+TEST_F(ServeApi, ChatsSayHowTheTemplateIsRendered) {
+  chat_ = parse_chat_template(
+      "{% for m in messages %}[{{ m.name or m.role }}]{{ m.content }}.{% endfor %}{{ mode }}"
+      "{% if add_generation_prompt %}>{% endif %}",
+      "", "");
+  json body{{"messages",
+             {{{"role", "user"}, {"content", "hello"}, {"name", "Ann"}},
+              {{"role", "assistant"}, {"content", "Well"}}}}};
+  const auto text = [&] {
+    const auto api = read(body, ApiKind::kChat);
+    return api.ok() ? prepared_.tokenizer->decode(api->requests[0].prompt) : api.status().message();
+  };
+  EXPECT_EQ(text(), "[Ann]hello.[assistant]Well.>");
+  body["chat_template_kwargs"] = {{"mode", "fast"}};
+  EXPECT_EQ(text(), "[Ann]hello.[assistant]Well.fast>");
+  body["add_generation_prompt"] = false;
+  EXPECT_EQ(text(), "[Ann]hello.[assistant]Well.fast");
+  body["continue_final_message"] = true;
+  EXPECT_EQ(text(), "[Ann]hello.[assistant]Well");
+  body.erase("add_generation_prompt");
+  EXPECT_EQ(text(), "[Ann]hello.[assistant]Well");
+  body["add_generation_prompt"] = true;
+  EXPECT_NE(text().find("exclude each other"), std::string::npos) << text();
+  body["add_generation_prompt"] = false;
+  body["chat_template_kwargs"] = 5;
+  EXPECT_TRUE(text().starts_with("\"chat_template_kwargs\"")) << text();
+  EXPECT_NE(error({{"prompt", "x"}, {"continue_final_message", true}}).find("continue_final_message"),
+            std::string::npos);
+}
+
 TEST_F(ServeApi, MessagesAreTextsOrListsOfTexts) {
   const auto content = [&](json value) {
     return json{{"messages", {{{"role", "user"}, {"content", std::move(value)}, {"name", nullptr}}}}};
   };
   const json parts = {{{"type", "text"}, {"text", "a"}}, {{"type", "text"}, {"text", "b"}}};
   const ApiRequest api = read(content(parts), ApiKind::kChat).value();
-  EXPECT_EQ(prepared_.tokenizer->decode(api.requests[0].prompt), "[user]a\nb");
+  EXPECT_EQ(prepared_.tokenizer->decode(api.requests[0].prompt), "[user]ab");
   for (const json& wrong :
        {json(5), json(nullptr), json{{{"type", "image_url"}}}, json{{{"type", "text"}}}, json{"a"}, json{1}})
     EXPECT_TRUE(error(content(wrong), ApiKind::kChat).starts_with("\"messages\"")) << wrong;

@@ -256,8 +256,14 @@ TEST(ServeChat, RendersMessagesAndAnswersAsTheAssistant) {
   EXPECT_EQ(reply["object"], "chat.completion");
   EXPECT_EQ(reply["choices"][0]["message"]["role"], "assistant");
   EXPECT_EQ(reply["choices"][0]["message"]["content"], expected);
-  const json parts = json::array({{{"type", "text"}, {"text", "Once upon a"}}});
+  const json parts = {{{"type", "text"}, {"text", "Once upon"}}, {{"type", "text"}, {"text", " a"}}};
   EXPECT_EQ(server.ask("/v1/chat/completions", chat(parts))["choices"][0]["message"]["content"], expected);
+  json continued = chat("Once upon a time");
+  continued["continue_final_message"] = true;
+  EXPECT_EQ(server.ask("/v1/chat/completions", continued)["choices"][0]["message"]["content"], expected);
+  EXPECT_EQ(server.ask("/tokenize",
+                       {{"messages", continued["messages"]}, {"continue_final_message", true}})["tokens"],
+            ids);
 
   json streamed = body;
   streamed["stream"] = true;
