@@ -24,8 +24,8 @@
 //   01 00 00 00 00 00 00 00  XX XX XX XX XX XX XX XX     sequence number, checksum
 //   07 00 00 00 00 00 00 00                              payload
 //
-// Well-formed is not the same as sensible: ids inside the vocabulary, q rows that add up and the like are
-// checked by the role that uses them.
+// Well-formed is not the same as sensible: ids inside the vocabulary, lengths that fit each other and the
+// like are checked by who receives (comm/message_check.h), q rows that add up by comm/q_rows.h.
 #pragma once
 
 #include <cstddef>

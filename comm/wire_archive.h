@@ -1,7 +1,7 @@
 // Cereal archives for frames: a writer into a byte vector and a reader that trusts no count. Only codec.cpp
-// includes this. Cereal's own binary archives resize containers to whatever count the bytes claim (12 bytes
-// could ask for a gigabyte), and its pointer and polymorphic support builds objects the sender chose; neither
-// is reachable from here.
+// includes this, and tests that go through all fields. Cereal's own binary archives resize containers to
+// whatever count the bytes claim (12 bytes could ask for a gigabyte), and its pointer and polymorphic support
+// builds objects the sender chose; neither is reachable from here.
 #pragma once
 
 #include <bit>

@@ -1,4 +1,5 @@
-// The order of each message's fields on the wire, and the limit of each list. Only codec.cpp includes this.
+// The order of each message's fields on the wire, and the limit of each list. Only codec.cpp includes this,
+// and tests that go through all fields.
 #pragma once
 
 #include <utility>

@@ -3,6 +3,8 @@
 
 #include <algorithm>
 
+#include "comm/message_check.h"
+
 namespace outrider {
 namespace {
 
@@ -205,7 +207,7 @@ void Protocol::on(MessageReceived& event) {
 
 void Protocol::receive(PeerId peer, Failure& message) {
   if (target_ && target_->peer == peer)
-    return target_lost(unavailable("the target group failed: " + message.message));
+    return target_lost(unavailable("the target group failed: " + legible(message.message)));
   worker_lost(peer);
 }
 

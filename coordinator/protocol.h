@@ -236,6 +236,7 @@ class Protocol {
   void learn_draft_phase(std::optional<DrafterKind> kind, CostModel& cost);
 
   // protocol_verdict.cpp: verdicts and commits
+  Status check_logprobs(const PositionLogprobs& at, TokenId token, int32_t most) const;
   Status check_verdict(const LiveRequest& live, const Verdict& verdict) const;
   Status check_result(const StepResult& result) const;
   void learn_round_time(const RoundInFlight& round, bool prefills);

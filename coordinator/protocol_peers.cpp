@@ -1,6 +1,7 @@
 // Who takes part: joining, leaving, which worker drafts for which sequence.
 #include <algorithm>
 
+#include "comm/message_check.h"
 #include "coordinator/protocol.h"
 
 namespace outrider {
@@ -20,6 +21,7 @@ void Protocol::receive(PeerId peer, Hello& hello) {
     return refuse_hello(peer,
                         fmt::format("protocol version {} is not {}; install the same release on both ends",
                                     hello.protocol_version, kProtocolVersion));
+  for (std::string* text : {&hello.model.name, &hello.model.isa}) *text = legible(*text);
   switch (hello.role) {
     case Role::kTarget:
       return target_joined(peer, hello);

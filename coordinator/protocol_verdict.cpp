@@ -1,5 +1,6 @@
 // The second half of a round: verdicts in, tokens committed and streamed.
 #include <algorithm>
+#include <limits>
 
 #include "coordinator/protocol.h"
 
@@ -17,6 +18,18 @@ int32_t length(const std::vector<TokenId>& ids) { return static_cast<int32_t>(id
 
 }  // namespace
 
+Status Protocol::check_logprobs(const PositionLogprobs& at, TokenId token, int32_t most) const {
+  const int32_t vocab_size = target_->hello.model.vocab_size;
+  const auto is_bad = [&](const TokenLogprob& t) {
+    return t.id.value() < 0 || t.id.value() >= vocab_size || t.logprob > std::numeric_limits<float>::max();
+  };
+  if (at.chosen.id != token || is_bad(at.chosen) || std::any_of(at.top.begin(), at.top.end(), is_bad) ||
+      at.top.size() > static_cast<size_t>(most))
+    return malformed(fmt::format("brings logprobs of token {} and {} others that cannot be of token {}",
+                                 at.chosen.id.value(), at.top.size(), token.value()));
+  return {};
+}
+
 Status Protocol::check_verdict(const LiveRequest& live, const Verdict& verdict) const {
   const RoundInFlight& round = live.round;
   if (verdict.sequence != live.id() || verdict.epoch != live.sequence.target.epoch ||
@@ -32,6 +45,11 @@ Status Protocol::check_verdict(const LiveRequest& live, const Verdict& verdict) 
       live.request.sampling.logprobs >= 0 ? static_cast<size_t>(verdict.accepted_count) + 1 : 0;
   if (verdict.logprobs.size() != wanted)
     return malformed(fmt::format("brings {} logprobs instead of {}", verdict.logprobs.size(), wanted));
+  for (size_t i = 0; i < wanted; ++i) {
+    const auto accepted = static_cast<size_t>(verdict.accepted_count);
+    const TokenId token = i < accepted ? round.draft.ids[i] : verdict.next;
+    RETURN_IF_ERROR(check_logprobs(verdict.logprobs[i], token, live.request.sampling.logprobs));
+  }
   return {};
 }
 

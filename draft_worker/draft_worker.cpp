@@ -2,17 +2,31 @@
 
 #include <spdlog/spdlog.h>
 
+#include <algorithm>
 #include <utility>
 
 namespace outrider {
 namespace {
 
 constexpr std::chrono::milliseconds kGoodbye{1000};  // for the coordinator to hear that a worker leaves
+constexpr std::chrono::milliseconds kLook{100};      // between two looks at whether to leave
+
+bool asked_to_leave(const DraftWorkerOptions& options) {
+  return options.asked_to_leave && options.asked_to_leave();
+}
+
+Status refused(const Welcome& welcome) {
+  return invalid_argument("the coordinator refused this drafter: " + legible(welcome.reason));
+}
 
 }  // namespace
 
 DraftWorker::DraftWorker(Drafter& drafter, Transport& transport, DraftWorkerOptions options)
-    : drafter_(drafter), transport_(transport), options_(std::move(options)) {}
+    : drafter_(drafter),
+      transport_(transport),
+      options_(std::move(options)),
+      limits_{.vocab_size = options_.vocab_size,
+              .max_context = std::max(options_.info.max_context, drafter.max_context())} {}
 
 Result<std::optional<Welcome>> join_coordinator(Transport& transport, const DraftWorkerOptions& options) {
   RETURN_IF_ERROR(transport.send(kCoordinatorPeer, Hello{.role = Role::kDraft,
@@ -21,12 +35,15 @@ Result<std::optional<Welcome>> join_coordinator(Transport& transport, const Draf
                                                          .max_sequences = options.max_sequences,
                                                          .head_fingerprint = options.head_fingerprint}));
   const auto deadline = Clock::now() + options.join_timeout;
-  while (auto incoming = transport.receive(deadline)) {
+  while (Clock::now() < deadline) {  // whatever else is said meanwhile
+    if (asked_to_leave(options)) return std::optional<Welcome>();
+    auto incoming = transport.receive(std::min(deadline, Clock::now() + kLook));
+    if (!incoming) continue;
     if (std::holds_alternative<Shutdown>(incoming->message)) return std::optional<Welcome>();
     auto* welcome = std::get_if<Welcome>(&incoming->message);
     if (!welcome) continue;
-    if (!welcome->accepted)
-      return invalid_argument("the coordinator refused this drafter: " + welcome->reason);
+    if (!welcome->accepted) return refused(*welcome);
+    RETURN_IF_ERROR(check(*welcome));
     return std::optional(std::move(*welcome));
   }
   return deadline_exceeded(
@@ -41,7 +58,7 @@ Status DraftWorker::run() {
 Status DraftWorker::serve() {
   bool idle = true;
   while (stays()) {
-    if (options_.asked_to_leave && options_.asked_to_leave()) {
+    if (asked_to_leave(options_)) {
       say_goodbye();
       break;
     }
@@ -73,11 +90,13 @@ bool DraftWorker::turn() {
 Status DraftWorker::join() {
   ASSIGN_OR_RETURN(const auto welcome, join_coordinator(transport_, options_));
   leaving_ = !welcome;
+  if (welcome) limits_.vocab_size = welcome->target.vocab_size;
   last_sent_ = Clock::now();
   return {};
 }
 
 void DraftWorker::handle(const Message& message) {
+  if (Status status = check_from_job(message, limits_); !status.ok()) return leave(std::move(status));
   if (const auto* propose = std::get_if<Propose>(&message)) {
     if (Status status = drafter_.begin(*propose); !status.ok()) {
       spdlog::debug("sequence {}: {}", propose->sequence.value(), status.message());
@@ -91,7 +110,7 @@ void DraftWorker::handle(const Message& message) {
   } else if (const auto* close = std::get_if<Close>(&message)) {
     drafter_.close(close->sequence);
   } else if (const auto* welcome = std::get_if<Welcome>(&message); welcome && !welcome->accepted) {
-    end_ = invalid_argument("the coordinator refused this drafter: " + welcome->reason);
+    end_ = refused(*welcome);
   } else if (std::holds_alternative<Shutdown>(message)) {
     leaving_ = true;
   }
@@ -149,6 +168,12 @@ void DraftWorker::send(const Message& message) {
   if (!leaving_) end_ = std::move(status);
 }
 
+// Who says such a thing once is broken, or lies, and its other messages would be worth as little.
+void DraftWorker::leave(Status why) {
+  send(Failure{"this worker leaves: " + why.message()});
+  if (stays()) end_ = why.in("the job broke the protocol");
+}
+
 bool DraftWorker::shutdown_arrived() {
   while (const auto incoming = transport_.receive(Clock::now()))
     if (std::holds_alternative<Shutdown>(incoming->message)) return true;
@@ -159,8 +184,10 @@ bool DraftWorker::shutdown_arrived() {
 void DraftWorker::say_goodbye() {
   send(Shutdown{});
   const auto deadline = Clock::now() + kGoodbye;
-  while (const auto incoming = transport_.receive(deadline))
-    if (std::holds_alternative<Shutdown>(incoming->message)) return;
+  while (Clock::now() < deadline) {
+    const auto incoming = transport_.receive(deadline);
+    if (!incoming || std::holds_alternative<Shutdown>(incoming->message)) return;
+  }
 }
 
 void DraftWorker::beat() {

@@ -6,6 +6,7 @@
 #include <optional>
 #include <vector>
 
+#include "comm/message_check.h"
 #include "comm/transport.h"
 #include "draft_worker/drafter.h"
 #include "draft_worker/slice_sender.h"
@@ -16,15 +17,16 @@ struct DraftWorkerOptions {
   ModelInfo info;  // for Hello
   Generation generation{1};
   int32_t max_sequences = 16;
-  uint64_t head_fingerprint = 0;  // of the head that the drafter has; 0: none
+  int64_t vocab_size = MessageLimits{}.vocab_size;  // of the target, for who has joined already
+  uint64_t head_fingerprint = 0;                    // of the head that the drafter has; 0: none
   std::chrono::milliseconds heartbeat{250};
   std::chrono::milliseconds join_timeout{60'000};
   SliceSender* slices = nullptr;         // to the target's ranks; null: q travels with the draft
   std::function<bool()> asked_to_leave;  // looked at between two pieces of work; empty: never
 };
 
-// Says hello and waits for the answer, which is empty if the coordinator is leaving. kInvalidArgument:
-// refused.
+// Says hello and waits for the answer, which is empty if the coordinator is leaving, or the worker is asked
+// to. kInvalidArgument: refused. kMalformed: the answer makes no sense.
 Result<std::optional<Welcome>> join_coordinator(Transport& transport, const DraftWorkerOptions& options);
 
 class DraftWorker {
@@ -32,7 +34,8 @@ class DraftWorker {
   // Both must outlive the worker.
   DraftWorker(Drafter& drafter, Transport& transport, DraftWorkerOptions options);
 
-  // Until told to shut down. An error: refused by the coordinator, it never answered, or it is gone.
+  // Until told to shut down. An error: refused by the coordinator, it never answered, or it is gone; or,
+  // kMalformed, it said what makes no sense (comm/message_check.h), and was told so with a Failure.
   Status run();
   // The same for who has joined already.
   Status serve();
@@ -53,6 +56,7 @@ class DraftWorker {
   void send(const Message& message);
   void send_draft(Draft draft);
   bool scatter(Draft& draft);
+  void leave(Status why);
   bool shutdown_arrived();
   void beat();
   void say_goodbye();
@@ -61,6 +65,7 @@ class DraftWorker {
   Drafter& drafter_;
   Transport& transport_;
   DraftWorkerOptions options_;
+  MessageLimits limits_;
   std::vector<DraftAnswer> answers_;  // of one piece of work
   Clock::time_point last_sent_{};
   bool leaving_ = false;

@@ -77,6 +77,9 @@ Status ModelDrafter::begin(const Propose& propose) {
       (!options_.head || propose.code_bits < kLeastHiddenBits || propose.code_bits > kMostHiddenBits))
     return unsupported(fmt::format("states of {} bits", propose.code_bits));
   Sequence& s = at->second;
+  if ((propose.q_kind != QKind::kNone) != needs_q(effective_rule(s.sampling)))
+    return unsupported(fmt::format("q of kind {} under the {} rule", static_cast<int>(propose.q_kind),
+                                   rule_name(effective_rule(s.sampling))));
   const bool repeated = s.job && s.job->propose.round == propose.round &&
                         s.job->propose.base == propose.base && s.job->propose.gamma == propose.gamma;
   if (repeated) return {};

@@ -6,6 +6,7 @@
 
 #include "base/log.h"
 #include "base/short_weight.h"
+#include "comm/message_check.h"
 
 namespace outrider {
 
@@ -57,13 +58,17 @@ bool RowSender::pass(const Draft& draft, Slot& slot, Doors doors) {
   return true;
 }
 
-// Ranks answer when something is wrong, and only then.
+// Ranks answer when something is wrong, and only then: one that goes on and on is not listened to.
 bool RowSender::is_ready(Doors doors) {
   if (!std::exchange(offered_, true))
     if (const Status status = offer(doors); !status.ok()) give_up(status.message());
+  constexpr int kMostWords = 16;
   for (const auto& door : doors)
-    while (const auto incoming = door->receive(Clock::now()))
-      if (const auto* failure = std::get_if<Failure>(&incoming->message)) give_up(failure->message);
+    for (int i = 0; i < kMostWords; ++i) {
+      const auto incoming = door->receive(Clock::now());
+      if (!incoming) break;
+      if (const auto* failure = std::get_if<Failure>(&incoming->message)) give_up(legible(failure->message));
+    }
   if (!link_ || given_up_) return false;
   const LinkState state = link_->state();
   if (state == LinkState::kBroken) give_up(link_->reason());

@@ -38,10 +38,12 @@ bool pack_slice(std::span<const QRow> rows, IndexRange range, std::vector<uint16
 Result<SliceSender> SliceSender::connect(const SliceDoors& slices, int64_t vocab_size, Generation worker,
                                          std::chrono::milliseconds timeout) {
   std::vector<std::unique_ptr<Transport>> ranks;
+  const auto deadline = Clock::now() + timeout;
   if (!is_supported_tp_size(static_cast<int>(slices.of_rank.size())))
     return malformed(fmt::format("the target has doors for {} ranks", slices.of_rank.size()));
   for (const SliceDoor& door : slices.of_rank) {
-    ASSIGN_OR_RETURN(auto rank, make_zmq_client(door.endpoint, door_options(slices, timeout)));
+    const auto left = std::chrono::ceil<std::chrono::milliseconds>(deadline - Clock::now());
+    ASSIGN_OR_RETURN(auto rank, make_zmq_client(door.endpoint, door_options(slices, left)));
     ranks.push_back(std::move(rank));
   }
   return SliceSender(std::move(ranks), vocab_size, worker);

@@ -3,11 +3,21 @@
 #include <thread>
 
 namespace outrider {
+namespace {
+
+// At a time, of those that have arrived: whoever sends without end is not listened to without end.
+constexpr int kMostMessages = 4096;
+
+}  // namespace
 
 void SliceInbox::look() {
   if (!has_links_) return;
   links_.forget_ended();
-  while (auto incoming = door_->receive(Clock::now())) take(*incoming);
+  for (int i = 0; i < kMostMessages; ++i) {
+    auto incoming = door_->receive(Clock::now());
+    if (!incoming) break;
+    take(*incoming);
+  }
   links_.look(*door_, slots_);
 }
 
@@ -24,16 +34,14 @@ void SliceInbox::gather(std::span<const PlanEntry> entries, Collectives& group, 
 bool SliceInbox::collect(std::span<const PlanEntry> entries, Clock::time_point deadline) {
   constexpr int kSpins = 200;
   constexpr std::chrono::microseconds kPause{20};
-  for (int i = 0; !slots_.complete(entries); ++i) {
+  for (int i = 0, late = 0; !slots_.complete(entries); ++i) {
     if (has_links_) links_.look(*door_, slots_);
     const auto now = Clock::now();
     auto incoming = door_->receive(has_links_ ? now : deadline);
-    if (incoming)
-      take(*incoming);
-    else if (now >= deadline || !has_links_)
+    if (incoming) take(*incoming);
+    if (incoming ? now >= deadline && ++late > kMostMessages : now >= deadline || !has_links_)
       return slots_.complete(entries);
-    else if (i >= kSpins)
-      std::this_thread::sleep_for(kPause);
+    if (!incoming && i >= kSpins) std::this_thread::sleep_for(kPause);
   }
   return true;
 }

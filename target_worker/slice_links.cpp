@@ -2,23 +2,17 @@
 
 #include <spdlog/spdlog.h>
 
+#include <algorithm>
+
+#include "comm/message_check.h"
+
 namespace outrider {
-namespace {
-
-// What a transfer says of its rows can be: every drafted token has a weight.
-bool is_possible(const QTransfer& transfer, int32_t rows) {
-  const size_t count = transfer.sums.size();
-  if (count == 0 || count > static_cast<size_t>(rows) || transfer.drafted.size() != count) return false;
-  for (size_t i = 0; i < count; ++i)
-    if (transfer.drafted[i] == 0 || transfer.drafted[i] > transfer.sums[i]) return false;
-  return true;
-}
-
-}  // namespace
 
 void SliceLinks::join(const LinkOffer& offer, PeerId from, Transport& door, SliceSlots& slots) {
   if (of_worker_.contains(offer.worker)) return;
-  // Those who went without a word make room.
+  // A worker has one link. Those who went without a word make room.
+  for (auto& [worker, link] : of_worker_)
+    if (!link.ended && link.worker == from) end(link, "the worker offers another one", door, slots);
   for (auto& [worker, link] : of_worker_)
     if (!link.ended && door.send(link.worker, Heartbeat{}).code() == StatusCode::kUnavailable)
       end(link, "the worker is gone", door, slots);
@@ -33,15 +27,17 @@ void SliceLinks::join(const LinkOffer& offer, PeerId from, Transport& door, Slic
 
 void SliceLinks::receive(const QTransfer& transfer, PeerId from, Transport& door, SliceSlots& slots) {
   const auto at = of_worker_.find(transfer.worker);
-  if (at == of_worker_.end() || at->second.ended) {
+  if (at == of_worker_.end() || at->second.ended || at->second.worker != from) {
     slots.arrived(slots.announce(transfer), transfer, nullptr);
     (void)door.send(from, Failure{"there is no link"});
     return;
   }
   Link& link = at->second;
-  if (!is_possible(transfer, links_.rows) || transfer.number != ++link.announced)
-    return end(link, fmt::format("transfer {} of {} rows cannot be", transfer.number, transfer.sums.size()),
-               door, slots);
+  if (const Status status = check(transfer, links_.rows); !status.ok())
+    return end(link, status.message(), door, slots);
+  if (transfer.number != ++link.announced)
+    return end(link, fmt::format("q_transfer: number is {}, not {}", transfer.number, link.announced), door,
+               slots);
   const int32_t slot = slots.announce(transfer);
   link.rows->transfer(slot, static_cast<int32_t>(transfer.sums.size()));
   link.expected.push_back({transfer, slot});

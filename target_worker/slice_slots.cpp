@@ -5,6 +5,7 @@
 
 #include "base/log.h"
 #include "base/short_weight.h"
+#include "comm/message_check.h"
 #include "transformer/sampling/weighted_draw.h"
 
 namespace outrider {
@@ -71,7 +72,8 @@ void SliceSlots::put(const QSlice& slice) {
 
 int32_t SliceSlots::announce(const QTransfer& transfer) {
   Slot* const slot = find(transfer.sequence);
-  if (!takes(slot, transfer.round)) return static_cast<int32_t>(slots_.size());
+  if (!takes(slot, transfer.round) || !check(transfer, static_cast<int32_t>(slot->rows.size())).ok())
+    return static_cast<int32_t>(slots_.size());
   take(*slot, transfer.round, transfer.worker, transfer.sums.size());
   slot->link = Slot::Link::kComing;
   slot->drafted = transfer.drafted;

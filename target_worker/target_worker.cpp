@@ -133,6 +133,8 @@ std::optional<StepPlan> TargetWorker::next_plan(Transport* transport) {
 
 StepResult TargetWorker::step(const StepPlan& plan) {
   check_state(plan);
+  if (const Status status = check_plan(plan); !status.ok())
+    throw std::runtime_error(fmt::format("step {}: step_plan: {}", plan.step, status.message()));
   for (SequenceId id : plan.closes) close(id);
   for (const Open& o : plan.opens) open(o);
   StepResult result{.step = plan.step};
@@ -169,8 +171,6 @@ void TargetWorker::check_state(const StepPlan& plan) const {
 }
 
 void TargetWorker::open(const Open& open) {
-  CHECK(static_cast<int32_t>(sequences_.size()) < options_.max_sequences, "{} sequences are open",
-        sequences_.size());
   Sequence s{.ids = open.ids, .sampling = open.sampling, .kv = model_.kv().create()};
   s.ids.reserve(static_cast<size_t>(model_.max_positions()));
   if (needs_counts(s.sampling)) {
@@ -178,8 +178,7 @@ void TargetWorker::open(const Open& open) {
     s.counts.add_prompt(std::span(open.ids).first(prompt));
     s.counts.add_output(std::span(open.ids).subspan(prompt));
   }
-  const bool is_new = sequences_.emplace(open.sequence, std::move(s)).second;
-  CHECK(is_new, "sequence {} is already open", open.sequence.value());
+  sequences_.emplace(open.sequence, std::move(s));
   if (options_.slice_inbox) options_.slice_inbox->slots().open(open.sequence);
 }
 
@@ -205,10 +204,6 @@ LogitsShard TargetWorker::forward(const StepPlan& plan) {
   slices_.clear();
   for (const PlanEntry& entry : plan.entries) {
     const Sequence& s = sequence(entry.sequence);
-    CHECK(entry.first_input.value() == model_.kv().length(s.kv) && s.epoch == entry.epoch &&
-              (entry.base.value() == static_cast<int32_t>(s.ids.size())),
-          "plan {}: sequence {} at base {}, first input {}", plan.step, entry.sequence.value(),
-          entry.base.value(), entry.first_input.value());
     const size_t begin = tokens_.size();
     const auto first = s.ids.begin() + entry.first_input.value();
     tokens_.insert(tokens_.end(), first, first + entry.input_count);
@@ -227,14 +222,12 @@ LogitsShard TargetWorker::forward(const StepPlan& plan) {
 void TargetWorker::gather_q(const StepPlan& plan) {
   sliced_.assign(plan.entries.size(), {});
   if (!has_q(plan, QKind::kSlices)) return;
-  CHECK(options_.slice_inbox, "step {}: q comes in slices, and there is no door", plan.step);
   options_.slice_inbox->gather(plan.entries, group_, Clock::now() + options_.slice_timeout, sliced_);
 }
 
 // The same of states, from which this rank makes its own.
 void TargetWorker::make_q(const StepPlan& plan) {
   if (!has_q(plan, QKind::kHidden)) return;
-  CHECK(hidden_rows_, "step {}: q comes as states, and there is no head", plan.step);
   sampling_.clear();
   for (const PlanEntry& entry : plan.entries) sampling_.push_back(&sequence(entry.sequence).sampling);
   hidden_rows_->gather(plan.entries, sampling_, group_, sliced_);

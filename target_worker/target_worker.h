@@ -50,7 +50,8 @@ class TargetWorker {
   Status join(Transport& transport);
   Result<bool> turn(Transport& transport);
 
-  // One plan: forward, verification, commit. Collective: every rank calls it with the same plan.
+  // One plan: forward, verification, commit. Collective: every rank calls it with the same plan. Throws
+  // std::runtime_error, before anything is done, if the plan makes no sense, on all ranks alike.
   StepResult step(const StepPlan& plan);
 
   const Model& model() const { return model_; }
@@ -70,6 +71,8 @@ class TargetWorker {
   std::optional<StepPlan> receive_plan(Transport& transport);
 
   void check_state(const StepPlan& plan) const;
+  Status check_plan(const StepPlan& plan) const;
+  Status check_entry(const PlanEntry& entry, const StepPlan& plan) const;
   void open(const Open& open);
   void close(SequenceId sequence);
   LogitsShard forward(const StepPlan& plan);

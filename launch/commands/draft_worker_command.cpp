@@ -31,6 +31,11 @@ constexpr milliseconds kJoinTimeout{10'000};
 
 bool asked_to_leave() { return noted_signal() != 0; }
 
+// The next connection would end in the same way.
+bool is_final(const Status& status) {
+  return status.code() == StatusCode::kInvalidArgument || status.code() == StatusCode::kMalformed;
+}
+
 // A parent that has died already sends no more signals.
 bool follow_parent(pid_t parent) { return prctl(PR_SET_PDEATHSIG, SIGKILL) == 0 && getppid() == parent; }
 
@@ -66,14 +71,14 @@ class PoolWorker {
              const DraftHead* head)
       : settings_(settings), prepared_(prepared), zmq_(std::move(zmq)), model_(model), head_(head) {}
 
-  // Until asked to leave, the job's end, a refusal, or too long a time without a coordinator.
+  // Until asked to leave, the job's end, a refusal, nonsense, or too long a time without a coordinator.
   Status run() {
     auto alone_since = Clock::now();
     for (int attempt = 0; !asked_to_leave(); ++attempt) {
       bool joined = false;
       const Status status = live(&joined);
       if (status.ok() && !asked_to_leave()) tell("the job has ended");
-      if (status.ok() || status.code() == StatusCode::kInvalidArgument) return status;
+      if (status.ok() || is_final(status)) return status;
       if (joined) {
         alone_since = Clock::now();
         attempt = 0;
@@ -100,7 +105,8 @@ class PoolWorker {
     ASSIGN_OR_RETURN(const auto welcome, join_coordinator(*transport, options));
     if (!welcome) return {};
     *joined = true;
-    tell(fmt::format("{} drafts for {} at {}", prepared_.draft_info.name, welcome->target.name,
+    options.vocab_size = welcome->target.vocab_size;
+    tell(fmt::format("{} drafts for {} at {}", prepared_.draft_info.name, legible(welcome->target.name),
                      settings_.connect));
     std::optional<SliceSender> slices = doors_of(*welcome, options.generation);
     options.slices = slices ? &*slices : nullptr;
@@ -170,8 +176,9 @@ void add_draft_worker_options(CLI::App& app, DraftWorkerSettings& s) {
       "Examples, beside `outrider generate --listen ...`, which tells its address:\n"
       "  outrider draft-worker --connect tcp://127.0.0.1:41017 --draft-model DRAFT\n"
       "  outrider draft-worker --connect tcp://127.0.0.1:41017 --drafter ngram\n"
-      "Exit codes: 0 asked to leave or the job ended, 2 refused or cannot work, 3 no job for --retry-for "
-      "seconds.");
+      "Exit codes: 0 asked to leave or the job ended, 2 refused, cannot work or told what makes no sense, 3 "
+      "no "
+      "job for --retry-for seconds.");
   RunOptions& o = s.run;
   app.add_option("--connect", s.connect, "Endpoint of the job, as `outrider generate --listen` tells it")
       ->envname("OUTRIDER_CONNECT");

@@ -5,13 +5,13 @@
 
 #include "cluster/simulation/acceptance_process.h"
 #include "comm/emulated_link.h"
+#include "comm/message_check.h"
 #include "start/flags/options.h"
 #include "transformer/model/shard.h"
 
 namespace outrider {
 namespace {
 
-constexpr int32_t kLeastRowBytes = 16;   // a token of any vocabulary
 constexpr int32_t kAutoRowBytes = 1024;  // the entropy of a text does not shrink with the vocabulary
 
 template <class Number>

@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include "target_worker/slice_inbox.h"
+#include "tests/support/hostile_fields.h"
 
 namespace outrider {
 namespace {
@@ -56,7 +57,14 @@ QTransfer transfer(uint64_t sequence, uint64_t number, size_t rows = 1) {
 
 class SliceLinksTest : public ::testing::Test {
  protected:
-  SliceLinksTest() {
+  SliceLinksTest() { fresh(); }
+  void fresh() {
+    worker_.reset();
+    hub_ = make_inproc_hub();
+    inbox_ = std::make_unique<SliceInbox>(
+        hub_->coordinator_end(), SliceSlotsOptions{.range = kRange, .rank = 0, .sequences = 2, .rows = 3},
+        links());
+    worker_ = hub_->connect();
     for (const uint64_t sequence : {1, 2}) inbox_->slots().open(SequenceId(sequence));
     send(LinkOffer{.worker = kWorker, .id = "it"});
     inbox_->look();
@@ -85,11 +93,9 @@ class SliceLinksTest : public ::testing::Test {
 
   ScriptedLink* link_ = nullptr;
   std::unique_ptr<Collectives> group_ = make_single_collectives();
-  std::shared_ptr<InprocHub> hub_ = make_inproc_hub();
-  std::unique_ptr<SliceInbox> inbox_ = std::make_unique<SliceInbox>(
-      hub_->coordinator_end(), SliceSlotsOptions{.range = kRange, .rank = 0, .sequences = 2, .rows = 3},
-      links());
-  std::unique_ptr<Transport> worker_ = hub_->connect();
+  std::shared_ptr<InprocHub> hub_;
+  std::unique_ptr<SliceInbox> inbox_;
+  std::unique_ptr<Transport> worker_;
 };
 
 TEST_F(SliceLinksTest, RowsAreUsedWhereTheyLand) {
@@ -151,6 +157,63 @@ TEST_F(SliceLinksTest, WhatCannotBeEndsTheLink) {
     EXPECT_EQ(link_->now, LinkState::kBroken);
     EXPECT_TRUE(worker_was_told());
   }
+}
+
+// Whatever a worker sends to the door: who waits does so no longer than the deadline, and what came right is
+// used.
+TEST_F(SliceLinksTest, NoFieldHarms) {
+  const auto tell = [&](const Message& lie, const std::string& what) {
+    SCOPED_TRACE(what);
+    fresh();
+    send(lie);
+    inbox_->look();
+    send(lie);
+    (void)gather(entry(1, 2), 0s);
+    (void)gather(entry(2), 0s);
+  };
+  const QTransfer honest = transfer(1, 1, 2);
+  EXPECT_GT(testing::for_each_lie(honest, tell), 40);
+  EXPECT_GT(testing::for_each_lie(LinkOffer{.worker = kWorker, .id = "it"}, tell), 5);
+  const QSlice slice{.sequence = SequenceId(1),
+                     .round = Round(5),
+                     .worker = kWorker,
+                     .rows = 2,
+                     .weights = {1, 2, 3, 4, 5, 6, 7, 8}};
+  EXPECT_GT(testing::for_each_lie(slice, tell), 30);
+}
+
+// More rows than a slot has, from who has no link: the slots have no place for them.
+TEST_F(SliceLinksTest, TransfersWithoutALinkAreBoundedToo) {
+  QTransfer many = transfer(1, 1, 4000);
+  many.worker = Generation(77);
+  send(many);
+  inbox_->look();
+  EXPECT_TRUE(worker_was_told());
+  EXPECT_TRUE(gather(entry(1), 0s).lost);
+}
+
+TEST_F(SliceLinksTest, AnotherWorkersLinkIsNotEndedByALie) {
+  const auto stranger = hub_->connect();
+  ASSERT_TRUE(stranger->send(kCoordinatorPeer, transfer(1, 17)).ok());
+  inbox_->look();
+  EXPECT_EQ(link_->now, LinkState::kReady);
+}
+
+// Nor is a door that is never empty listened to for longer than that.
+TEST(SliceInbox, AFloodDoesNotOutlastTheDeadline) {
+  class Flood final : public Transport {
+   public:
+    Status send(PeerId, const Message&) override { return {}; }
+    std::optional<Incoming> receive(Clock::time_point) override { return Incoming{PeerId{1}, QSlice{}}; }
+    const TransportStats& stats() const override { return stats_; }
+
+   private:
+    TransportStats stats_;
+  };
+  SliceInbox inbox(std::make_unique<Flood>(), {.range = kRange, .rank = 0, .sequences = 1, .rows = 3});
+  inbox.slots().open(SequenceId(1));
+  inbox.look();
+  EXPECT_FALSE(inbox.collect(std::vector<PlanEntry>{entry(1)}, Clock::now() + 20ms));
 }
 
 // One rank got the rows by the link, another by its door: their sums do not mean the same.

@@ -1,0 +1,189 @@
+#include "comm/message_check.h"
+
+#include <algorithm>
+#include <cmath>
+#include <span>
+
+#include "comm/codec.h"
+#include "comm/q_rows.h"
+
+namespace outrider {
+namespace {
+
+constexpr int64_t kMostVocabulary = static_cast<int64_t>(WireLimits{}.ids);  // a row of q has no more
+constexpr int64_t kMostTokens = static_cast<int64_t>(WireLimits{}.draft_tokens);
+constexpr int64_t kMostLogprobs = static_cast<int64_t>(WireLimits{}.logprobs);
+constexpr int64_t kMostRowBytes = static_cast<int64_t>(WireLimits{}.frame_bytes);
+constexpr int64_t kMostOutcomes = 4096;
+
+Status within(const char* field, int64_t value, int64_t least, int64_t most) {
+  if (value >= least && value <= most) return {};
+  return malformed(fmt::format("{} is {}, not {} to {}", field, value, least, most));
+}
+
+// False of NaN.
+Status real_within(const char* field, float value, float least, float most) {
+  if (value >= least && value <= most) return {};
+  return malformed(fmt::format("{} is {}, not {} to {}", field, value, least, most));
+}
+
+Status check_ids(const char* field, std::span<const TokenId> ids, int64_t vocab_size) {
+  const auto is_outside = [&](TokenId id) { return id.value() < 0 || id.value() >= vocab_size; };
+  const auto at = std::find_if(ids.begin(), ids.end(), is_outside);
+  if (at == ids.end()) return {};
+  return malformed(fmt::format("{} has id {}, outside a vocabulary of {}", field, at->value(), vocab_size));
+}
+
+Status check(const SamplingParams& p, int64_t vocab_size) {
+  constexpr float kMost = std::numeric_limits<float>::max();
+  constexpr int32_t kMostK = std::numeric_limits<int32_t>::max();
+  RETURN_IF_ERROR(real_within("temperature", p.temperature, 0, kMost));
+  RETURN_IF_ERROR(within("top_k", p.top_k, 0, kMostK));
+  RETURN_IF_ERROR(real_within("top_p", p.top_p, std::numeric_limits<float>::denorm_min(), 1));
+  RETURN_IF_ERROR(real_within("min_p", p.min_p, 0, 1));
+  RETURN_IF_ERROR(real_within("repetition_penalty", p.repetition_penalty,
+                              std::numeric_limits<float>::denorm_min(), kMost));
+  RETURN_IF_ERROR(real_within("presence_penalty", p.presence_penalty, -kMost, kMost));
+  RETURN_IF_ERROR(real_within("frequency_penalty", p.frequency_penalty, -kMost, kMost));
+  for (const auto& [id, bias] : p.logit_bias) RETURN_IF_ERROR(check_ids("logit_bias", {&id, 1}, vocab_size));
+  return within("logprobs", p.logprobs, -1, kMostLogprobs);
+}
+
+Status check_fields(const Open& open, const MessageLimits& limits) {
+  const auto length = static_cast<int64_t>(open.ids.size());
+  RETURN_IF_ERROR(within("the number of ids", length, 1, std::numeric_limits<int32_t>::max()));
+  RETURN_IF_ERROR(check_ids("ids", open.ids, limits.vocab_size));
+  RETURN_IF_ERROR(within("prompt_length", open.prompt_length, 1, length));
+  return check(open.sampling, limits.vocab_size).in("sampling");
+}
+
+Status check_fields(const Propose& propose, const MessageLimits& limits) {
+  RETURN_IF_ERROR(within("base", propose.base.value(), 1, limits.max_context));
+  RETURN_IF_ERROR(within("the number of committed ids", static_cast<int64_t>(propose.committed.size()), 0,
+                         propose.base.value()));
+  RETURN_IF_ERROR(check_ids("committed", propose.committed, limits.vocab_size));
+  RETURN_IF_ERROR(within("gamma", propose.gamma, 0, kMostTokens));
+  const bool is_sparse = propose.q_kind == QKind::kSparse;
+  RETURN_IF_ERROR(within("row_bytes", propose.row_bytes, is_sparse ? kLeastRowBytes : 0, kMostRowBytes));
+  const bool is_hidden = propose.q_kind == QKind::kHidden;
+  RETURN_IF_ERROR(within("code_bits", propose.code_bits, is_hidden ? kLeastHiddenBits : 0, kMostHiddenBits));
+  RETURN_IF_ERROR(within("sent_after_us", propose.sent_after_us, 0, std::numeric_limits<int32_t>::max()));
+  RETURN_IF_ERROR(within("fanout", propose.fanout, 0, kMostOutcomes));
+  constexpr float kMost = std::numeric_limits<float>::max();
+  RETURN_IF_ERROR(real_within("stop.threshold", propose.stop.threshold, -kMost, kMost));
+  return real_within("stop.scale", propose.stop.scale, 0, kMost);
+}
+
+Status check_fields(const Welcome& welcome) {
+  if (!welcome.accepted) return {};
+  RETURN_IF_ERROR(within("target.vocab_size", welcome.target.vocab_size, 1, kMostVocabulary));
+  // Some models name ids beyond their vocabulary, which no token ever is.
+  RETURN_IF_ERROR(check_ids("eos_ids", welcome.eos_ids, std::numeric_limits<int32_t>::max()));
+  const auto is_address = [](const SliceDoor& door) {
+    return door.endpoint.starts_with("tcp://") || door.endpoint.starts_with("ipc://");
+  };
+  const auto& doors = welcome.slices.of_rank;
+  const auto bad = std::find_if_not(doors.begin(), doors.end(), is_address);
+  if (bad == doors.end()) return {};
+  return malformed(fmt::format("slices has endpoint '{}'; tcp:// and ipc:// are taken",
+                               legible(bad->endpoint.substr(0, 100))));
+}
+
+// Of states a rank finds out what they are, and of slices when they come.
+Status check_q(const PlanEntry& entry, int64_t vocab_size) {
+  if (entry.q_kind == QKind::kHidden) return {};
+  const QKind whole = entry.q_kind == QKind::kSlices ? QKind::kNone : entry.q_kind;
+  return validate_q_rows(whole, entry.q, entry.draft, vocab_size).in("q");
+}
+
+Status check_fields(const PlanEntry& entry, const MessageLimits& limits) {
+  const int64_t base = entry.base.value(), first = entry.first_input.value();
+  RETURN_IF_ERROR(within("base", base, 1, limits.max_context));
+  RETURN_IF_ERROR(within("first_input", first, 0, base - 1));
+  RETURN_IF_ERROR(within("input_count", entry.input_count, 1, base - first));
+  const bool samples = first + entry.input_count == base;
+  const auto drafted = static_cast<int64_t>(entry.draft.size());
+  // The last token has no KV.
+  RETURN_IF_ERROR(
+      within("the number of drafted tokens", drafted, 0, samples ? limits.max_context - base : 0));
+  RETURN_IF_ERROR(check_ids("draft", entry.draft, limits.vocab_size));
+  return check_q(entry, limits.vocab_size);
+}
+
+}  // namespace
+
+Status check(const Welcome& welcome) { return check_fields(welcome).in("welcome"); }
+
+Status check(const Open& open, const MessageLimits& limits) { return check_fields(open, limits).in("open"); }
+
+Status check(const Propose& propose, const MessageLimits& limits) {
+  return check_fields(propose, limits).in("propose");
+}
+
+Status check_from_job(const Message& message, const MessageLimits& limits) {
+  if (const auto* open = std::get_if<Open>(&message)) return check(*open, limits);
+  if (const auto* propose = std::get_if<Propose>(&message)) return check(*propose, limits);
+  if (const auto* welcome = std::get_if<Welcome>(&message)) return check(*welcome);
+  return {};
+}
+
+Status check(const StepPlan& plan, const MessageLimits& limits) {
+  for (const Open& open : plan.opens) {
+    RETURN_IF_ERROR(check(open, limits));
+    RETURN_IF_ERROR(
+        within("the number of ids", static_cast<int64_t>(open.ids.size()), 1, limits.max_context).in("open"));
+  }
+  for (const PlanEntry& entry : plan.entries)
+    RETURN_IF_ERROR(
+        check_fields(entry, limits).in(fmt::format("entry of sequence {}", entry.sequence.value())));
+  return {};
+}
+
+// Every drafted token has a weight.
+Status check(const QTransfer& transfer, int32_t rows) {
+  const size_t count = transfer.sums.size();
+  RETURN_IF_ERROR(within("the number of sums", static_cast<int64_t>(count), 1, rows).in("q_transfer"));
+  if (transfer.drafted.size() != count)
+    return malformed(
+        fmt::format("q_transfer: drafted has {} weights for {} rows", transfer.drafted.size(), count));
+  for (size_t i = 0; i < count; ++i)
+    if (transfer.drafted[i] == 0 || transfer.drafted[i] > transfer.sums[i])
+      return malformed(
+          fmt::format("q_transfer: drafted has weight {} of {}", transfer.drafted[i], transfer.sums[i]));
+  return {};
+}
+
+namespace {
+
+// UTF-8 of one character: how many bytes; 0: it is none. Unicode 15, table 3-7.
+size_t utf8_length(std::string_view text) {
+  const auto byte = [&](size_t i) { return i < text.size() ? static_cast<unsigned char>(text[i]) : 0u; };
+  const auto follows = [&](size_t i) { return (byte(i) & 0xc0) == 0x80; };
+  const unsigned first = byte(0), second = byte(1);
+  if (first < 0x80) return 1;
+  if (first >= 0xc2 && first <= 0xdf) return follows(1) ? 2 : 0;
+  if (first >= 0xe0 && first <= 0xef) {
+    const bool is_short = first == 0xe0 && second < 0xa0, is_surrogate = first == 0xed && second >= 0xa0;
+    return follows(1) && follows(2) && !is_short && !is_surrogate ? 3 : 0;
+  }
+  if (first < 0xf0 || first > 0xf4) return 0;
+  const bool is_short = first == 0xf0 && second < 0x90, is_beyond = first == 0xf4 && second >= 0x90;
+  return follows(1) && follows(2) && follows(3) && !is_short && !is_beyond ? 4 : 0;
+}
+
+}  // namespace
+
+std::string legible(std::string_view text) {
+  std::string out;
+  while (!text.empty()) {
+    const size_t length = utf8_length(text);
+    const auto first = static_cast<unsigned char>(text[0]);
+    const bool is_control = first < 0x20 || first == 0x7f ||
+                            (length == 2 && first == 0xc2 && static_cast<unsigned char>(text[1]) < 0xa0);
+    out += length == 0 || is_control ? "?" : text.substr(0, length);
+    text.remove_prefix(std::max<size_t>(length, 1));
+  }
+  return out;
+}
+
+}  // namespace outrider

@@ -1,0 +1,43 @@
+// What may arrive. The codec lets in what is well-formed: counts within limits, enumerations in range, floats
+// that are finite (codec.h). These functions say which values of the fields make sense, and a receiver asks
+// them before it does anything with a message: its sender may be broken, or lie. What depends on what the
+// receiver holds, such as the round under way, it checks where it holds it. Messages that are not here have
+// no field that could harm: each value is looked up, compared, or clamped where it is added up.
+//
+// kMalformed: names the message, the field and its value.
+#pragma once
+
+#include <limits>
+#include <string>
+#include <string_view>
+
+#include "base/status.h"
+#include "comm/messages.h"
+
+namespace outrider {
+
+// Of who receives.
+struct MessageLimits {
+  int64_t vocab_size = std::numeric_limits<int32_t>::max();   // of the target: ids are below it
+  int64_t max_context = std::numeric_limits<int32_t>::max();  // positions
+};
+
+// Of a sparse row of q: room for a token of any vocabulary.
+constexpr int32_t kLeastRowBytes = 16;
+
+// To a draft worker.
+Status check(const Welcome& welcome);
+Status check(const Open& open, const MessageLimits& limits);
+Status check(const Propose& propose, const MessageLimits& limits);
+// Of those above that it is, else OK: what a job may say to a draft worker that it has let in.
+Status check_from_job(const Message& message, const MessageLimits& limits);
+
+// To a target rank. Of a plan by itself; what it says of open sequences the rank checks.
+Status check(const StepPlan& plan, const MessageLimits& limits);
+// `rows`: that a transfer may have.
+Status check(const QTransfer& transfer, int32_t rows);
+
+// For people and their terminals: control characters and what is not UTF-8 become '?'.
+std::string legible(std::string_view text);
+
+}  // namespace outrider

@@ -1,0 +1,66 @@
+// Whether a plan can be carried out: a wrong one would end in a failed CHECK, or in memory that is not there.
+// All ranks hold the same, so all find the same.
+#include <algorithm>
+#include <set>
+
+#include "comm/message_check.h"
+#include "target_worker/target_worker.h"
+#include "transformer/sampling/penalties.h"
+
+namespace outrider {
+
+// What it says of sequences that are open, or will be.
+Status TargetWorker::check_plan(const StepPlan& plan) const {
+  const MessageLimits limits{.vocab_size = model_.config().vocab_size, .max_context = model_.max_positions()};
+  RETURN_IF_ERROR(check(plan, limits));
+  std::set<SequenceId> closed, opened, planned;
+  for (const SequenceId id : plan.closes)
+    if (!sequences_.contains(id) || !closed.insert(id).second)
+      return malformed(fmt::format("closes sequence {}, which is not open", id.value()));
+  for (const Open& open : plan.opens)
+    if ((sequences_.contains(open.sequence) && !closed.contains(open.sequence)) ||
+        !opened.insert(open.sequence).second)
+      return malformed(fmt::format("opens sequence {}, which is open", open.sequence.value()));
+  const size_t open = sequences_.size() - closed.size() + opened.size();
+  if (open > static_cast<size_t>(options_.max_sequences))
+    return malformed(fmt::format("leaves {} sequences open; planned {}", open, options_.max_sequences));
+  int64_t rows = 0, logit_rows = 0;
+  for (const PlanEntry& entry : plan.entries) {
+    const SequenceId id = entry.sequence;
+    if (!(opened.contains(id) || (sequences_.contains(id) && !closed.contains(id))) ||
+        !planned.insert(id).second)
+      return malformed(fmt::format("has an entry of sequence {}, which is not open, or another", id.value()));
+    RETURN_IF_ERROR(check_entry(entry, plan).in(fmt::format("entry of sequence {}", id.value())));
+    rows += entry.input_count + static_cast<int64_t>(entry.draft.size());
+    if (entry.first_input + entry.input_count == entry.base)
+      logit_rows += static_cast<int64_t>(entry.draft.size()) + 1;
+  }
+  if (rows > model_.max_rows() || logit_rows > model_.max_logit_rows())
+    return malformed(fmt::format("has {} rows, {} of them with logits; planned {} and {}", rows, logit_rows,
+                                 model_.max_rows(), model_.max_logit_rows()));
+  return {};
+}
+
+Status TargetWorker::check_entry(const PlanEntry& entry, const StepPlan& plan) const {
+  const auto opened = std::find_if(plan.opens.begin(), plan.opens.end(),
+                                   [&](const Open& open) { return open.sequence == entry.sequence; });
+  const bool is_new = opened != plan.opens.end();
+  const Sequence* const held = is_new ? nullptr : &sequences_.at(entry.sequence);
+  const auto committed = static_cast<int64_t>(is_new ? opened->ids.size() : held->ids.size());
+  const int64_t kv = is_new ? 0 : model_.kv().length(held->kv);
+  const Epoch epoch = is_new ? Epoch() : held->epoch;
+  if (entry.base.value() != committed || entry.first_input.value() != kv || entry.epoch != epoch)
+    return malformed(fmt::format("base is {}, first_input {} and epoch {}, not {}, {} and {}",
+                                 entry.base.value(), entry.first_input.value(), entry.epoch.value(),
+                                 committed, kv, epoch.value()));
+  if (entry.q_kind == QKind::kSlices && !options_.slice_inbox)
+    return malformed("q_kind is slices, and there is no door");
+  if (entry.q_kind == QKind::kHidden && !hidden_rows_)
+    return malformed("q_kind is hidden states, and there is no head");
+  const Rule rule = effective_rule(is_new ? opened->sampling : held->sampling);
+  if (!entry.draft.empty() && needs_q(rule) && entry.q_kind == QKind::kNone)
+    return malformed(fmt::format("q_kind is none, which the {} rule needs", rule_name(rule)));
+  return {};
+}
+
+}  // namespace outrider

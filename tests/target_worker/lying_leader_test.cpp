@@ -1,0 +1,152 @@
+// A target rank whose plans say what cannot be: whatever the field, it refuses the plan before it did
+// anything, or carries it out.
+#include <gtest/gtest.h>
+
+#include "base/hash.h"
+#include "target_worker/target_worker.h"
+#include "tests/support/hostile_fields.h"
+#include "tests/support/test_models.h"
+
+namespace outrider::testing {
+namespace {
+
+constexpr SequenceId kHeld(7), kOther(8), kNew(9);
+
+std::vector<TokenId> ids(int count) { return std::vector<TokenId>(static_cast<size_t>(count), TokenId(41)); }
+
+Open open(SequenceId sequence, Rule rule) {
+  return {.sequence = sequence,
+          .ids = ids(6),
+          .prompt_length = 5,
+          .sampling = {.rule = rule, .temperature = 0.8f, .repetition_penalty = 1.1f, .logprobs = 1}};
+}
+
+PlanEntry entry(SequenceId sequence, uint32_t round, int base, int first_input) {
+  return {.sequence = sequence,
+          .round = Round(round),
+          .base = Position(base),
+          .first_input = Position(first_input),
+          .input_count = base - first_input};
+}
+
+// A rank that holds two sequences after their first pass.
+struct Rank {
+  Rank() {
+    StepPlan plan{.opens = {open(kHeld, Rule::kInvariant), open(kOther, Rule::kToken)},
+                  .entries = {entry(kHeld, 0, 6, 0), entry(kOther, 0, 6, 0)}};
+    worker.step(plan);
+  }
+  // A plan that does something of everything.
+  static StepPlan plan() {
+    StepPlan plan{
+        .step = 1,
+        .state_hash = state_hash_term(kHeld, 7, 6, Epoch()) + state_hash_term(kOther, 7, 6, Epoch()),
+        .opens = {open(kNew, Rule::kInvariant)},
+        .entries = {entry(kHeld, 1, 7, 6), entry(kOther, 1, 7, 6), entry(kNew, 1, 6, 0)}};
+    plan.entries[0].draft = ids(2);
+    plan.entries[1].draft = ids(1);
+    plan.entries[1].q_kind = QKind::kSparse;
+    plan.entries[1].q = {{.ids = {41}, .weights = {3}, .sum = 3}};
+    return plan;
+  }
+  // Closes one and goes on with another.
+  static StepPlan short_plan() {
+    StepPlan plan{
+        .step = 1,
+        .state_hash = state_hash_term(kHeld, 7, 6, Epoch()) + state_hash_term(kOther, 7, 6, Epoch()),
+        .closes = {kHeld},
+        .entries = {entry(kOther, 1, 7, 6)}};
+    return plan;
+  }
+
+  std::unique_ptr<Collectives> group = make_single_collectives();
+  std::unique_ptr<Model> model =
+      load_or_die(golden_model("qwen3"),
+                  {.max_rows = 40, .max_logit_rows = 20, .max_positions = 60, .kv_tokens = 300}, *group);
+  TargetWorker worker{*model, *group, {.max_sequences = 3}};
+};
+
+std::vector<TokenId> verdict_ids(const StepResult& result) {
+  std::vector<TokenId> found;
+  for (const Verdict& verdict : result.verdicts) {
+    found.emplace_back(verdict.accepted_count);
+    found.push_back(verdict.next);
+  }
+  return found;
+}
+
+void expect_refused_or_done(const StepPlan& honest) {
+  Rank reference;
+  const auto expected = verdict_ids(reference.worker.step(honest));
+  int refused = 0;
+  auto rank = std::make_unique<Rank>();
+  const int lies = for_each_lie(honest, [&](const Message& lie, const std::string& what) {
+    SCOPED_TRACE(what);
+    const StepPlan& plan = std::get<StepPlan>(lie);
+    try {
+      const StepResult result = rank->worker.step(plan);
+      EXPECT_LE(result.verdicts.size(), plan.entries.size());
+      rank = std::make_unique<Rank>();
+    } catch (const std::runtime_error&) {
+      if (++refused % 10 != 0) return;  // nothing was done; now and then with a look
+      EXPECT_EQ(verdict_ids(rank->worker.step(honest)), expected);
+      rank = std::make_unique<Rank>();
+    }
+  });
+  EXPECT_EQ(verdict_ids(rank->worker.step(honest)), expected);
+  std::printf("  %d lies, %d refused\n", lies, refused);
+  EXPECT_GT(refused, lies / 3);
+}
+
+TEST(LyingLeader, NoFieldOfAPlanHarms) {
+  expect_refused_or_done(Rank::plan());
+  expect_refused_or_done(Rank::short_plan());
+}
+
+std::string reason(const StepPlan& plan) {
+  static Rank rank;
+  try {
+    rank.worker.step(plan);
+  } catch (const std::runtime_error& error) {
+    return error.what();
+  }
+  return "done";
+}
+
+TEST(LyingLeader, IsToldWhichField) {
+  StepPlan plan = Rank::plan();
+  plan.opens[0].prompt_length = 99;
+  EXPECT_EQ(reason(plan), "step 1: step_plan: open: prompt_length is 99, not 1 to 6");
+  plan = Rank::plan();
+  plan.entries[0].sequence = SequenceId(5);
+  EXPECT_EQ(reason(plan), "step 1: step_plan: has an entry of sequence 5, which is not open, or another");
+  plan = Rank::plan();
+  plan.entries[1].sequence = kHeld;
+  EXPECT_EQ(reason(plan), "step 1: step_plan: has an entry of sequence 7, which is not open, or another");
+  plan = Rank::plan();
+  plan.entries[0].draft[1] = TokenId(302);
+  EXPECT_EQ(reason(plan),
+            "step 1: step_plan: entry of sequence 7: draft has id 302, outside a vocabulary of 302");
+  plan = Rank::plan();
+  plan.entries[0].input_count = std::numeric_limits<int32_t>::max();
+  EXPECT_EQ(reason(plan), "step 1: step_plan: entry of sequence 7: input_count is 2147483647, not 1 to 1");
+  plan = Rank::plan();
+  plan.entries[1].q_kind = QKind::kSlices;
+  plan.entries[1].q.clear();
+  EXPECT_EQ(reason(plan), "step 1: step_plan: entry of sequence 8: q_kind is slices, and there is no door");
+  plan.entries[1].q_kind = QKind::kNone;
+  EXPECT_EQ(reason(plan),
+            "step 1: step_plan: entry of sequence 8: q_kind is none, which the token rule needs");
+  plan = Rank::plan();
+  plan.entries[2].base = Position(5);
+  EXPECT_EQ(reason(plan), "step 1: step_plan: entry of sequence 9: input_count is 6, not 1 to 5");
+  plan = Rank::plan();
+  plan.closes = {kNew};
+  EXPECT_EQ(reason(plan), "step 1: step_plan: closes sequence 9, which is not open");
+  plan = Rank::plan();
+  plan.opens.push_back(open(SequenceId(10), Rule::kGreedy));
+  EXPECT_EQ(reason(plan), "step 1: step_plan: leaves 4 sequences open; planned 3");
+}
+
+}  // namespace
+}  // namespace outrider::testing
