@@ -1,7 +1,9 @@
-// One request inside the protocol machine: its sequence, the round under way, and the worker that drafts for
-// it.
+// One request inside the protocol machine, a record that passes from hand to hand: its sequence, the link to
+// the worker that drafts for it (WorkerPool gives and takes it, DraftRounds proposes over it), and the round
+// under way (DraftRounds begins and decides it, StepPlanner plans it, Verdicts ends it).
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <map>
 #include <memory>
@@ -31,7 +33,15 @@ struct Proposal {
   int32_t repeats = 0;
 
   std::array<QKind, 2> q_kinds() const { return {first_q_kind, message.q_kind}; }
+  // Until the Propose was sent that this answers.
+  Clock::duration lost_time(const Draft& draft) const {
+    return std::chrono::microseconds(std::clamp(draft.sent_after_us, 0, message.sent_after_us));
+  }
 };
+
+inline Clock::duration busy_time(const Draft& draft) {
+  return std::chrono::nanoseconds(draft.ingest_ns + draft.draft_ns);
+}
 
 // A draft that was asked for while its rounds went on without it (GammaPolicy::shadow).
 struct ShadowDraft {
@@ -68,10 +78,9 @@ struct RoundInFlight {
   Clock::time_point begun_at, decided_at, planned_at;
   Clock::time_point draft_deadline;  // the round goes on without its draft
   Clock::time_point batch_deadline;  // the others go on without this round
-};
 
-// A StepPlan's frame takes no more than this, and for each entry so much and the frames of Open and Draft.
-constexpr size_t kPlanBytes = 256, kPlanEntryBytes = 128;
+  int32_t drafted() const { return static_cast<int32_t>(draft.ids.size()); }
+};
 
 struct LiveRequest {
   LiveRequest(SequenceId id, Request asked)
@@ -87,6 +96,19 @@ struct LiveRequest {
     state = next;
   }
 
+  // The round's draft is settled, with or without tokens.
+  void decide(Clock::time_point now) {
+    round.decided_at = now;
+    ready_at = now;
+    become(RequestState::kReady);
+  }
+  // Without its draft a round goes on under a number that no uniform was drawn for; a late Draft is stale.
+  void go_plain(Clock::time_point now) {
+    round.number = sequence.begin_round();
+    round.has_draft = false;
+    round.draft = {};
+    decide(now);
+  }
   Open open() const {
     const auto ids = sequence.ids();
     return {.sequence = id(),
@@ -109,5 +131,7 @@ struct LiveRequest {
   size_t open_bytes = 0;  // of the frame of the prompt's Open
   RequestMetrics metrics;
 };
+
+using RequestMap = std::map<SequenceId, std::unique_ptr<LiveRequest>>;
 
 }  // namespace outrider

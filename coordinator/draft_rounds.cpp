@@ -1,0 +1,344 @@
+#include "coordinator/draft_rounds.h"
+
+#include <algorithm>
+
+namespace outrider {
+namespace {
+
+// A worker that far behind reads as long as one with a new prompt.
+constexpr int32_t kCatchUpTokens = 64;
+// Of a Propose, before they become rarer: where half of all messages are lost, one in a hundred needs more.
+constexpr int32_t kRepeatsAtOnePace = 16;
+// Where messages are lost a few are usual: of an Open, and again of its repetition.
+constexpr int32_t kMaxResyncsPerRound = 16;
+// A worker that takes longer to read is too slow to wait for.
+constexpr std::chrono::milliseconds kReadingTimePerToken{10};
+
+// Tokens that a worker has to read before it drafts; 0: so few that its usual times hold.
+int32_t unread(const LiveRequest& live) {
+  const int32_t committed = live.sequence.committed();
+  if (live.link.fresh) return committed;
+  return committed - live.link.known > kCatchUpTokens ? committed - live.link.known : 0;
+}
+
+// A pass that reads little costs what any pass does. One that answers a repetition may have read before the
+// first answer, which was lost.
+void learn_reading(PoolWorker& worker, const Proposal& proposal, const Draft& draft) {
+  if (proposal.unread <= kCatchUpTokens || draft.sent_after_us > 0) return;
+  worker.read(draft.ingest_ns, proposal.unread);
+}
+
+}  // namespace
+
+// ---- gamma ----------------------------------------------------------------------------------------------
+
+// What the request may still emit, the context of both models, and room in one pass.
+int32_t DraftRounds::gamma_limit(const LiveRequest& live, const PoolWorker& worker) const {
+  const int32_t committed = live.sequence.committed();
+  return std::max(0, std::min({options_.gamma_max, live.request.max_tokens - live.sequence.emitted() - 1,
+                               target_.max_context() - committed - 1, worker.max_context() - committed,
+                               target_.planner.decode_rows() - 1}));
+}
+
+GammaContext DraftRounds::gamma_context(const LiveRequest& live, const PoolWorker& worker,
+                                        int32_t batch_size) const {
+  return {.limit = gamma_limit(live, worker),
+          .batch_size = batch_size,
+          .context_length = live.sequence.committed(),
+          .cost = &target_.costs.of(worker.kind()),
+          .ahead = options_.pipeline != Pipeline::kLockstep,
+          .shadows = ShadowDrafts::tests(live) ? Shadows::kTests : Shadows::kCosts,
+          .shadow_out = live.link.shadow.has_value()};
+}
+
+// A policy is asked only when a worker could draft, so its decisions follow the sequence's own rounds.
+void DraftRounds::begin(LiveRequest& live, int32_t batch_size, Turn& turn) {
+  RoundInFlight& round = live.round;
+  round = RoundInFlight{};
+  round.number = live.sequence.begin_round();
+  round.begun_at = turn.now();
+  live.link.resyncs = 0;
+  const PoolWorker* worker = pool_.of(live);
+  if (worker && live.link.opened && worker->is_usable(turn.now())) {
+    round.kind = worker->kind();
+    const GammaContext context = gamma_context(live, *worker, batch_size);
+    round.gamma = std::clamp(live.gamma->next(context), 0, context.limit);
+    const int32_t shadow = round.gamma > 0 ? 0 : std::min(live.gamma->shadow(), context.limit);
+    if (round.gamma > 0) {
+      ask(live, turn);
+    } else if (shadow > 0 && !live.link.shadow) {
+      ask_aside(live, shadow, turn);
+    } else if (reads_along(live, *worker)) {
+      propose(live, 0, options_.pipeline, turn);
+    }
+  }
+  if (round.gamma == 0) return live.decide(turn.now());
+  ++totals_.proposals;
+  live.become(RequestState::kDrafting);
+}
+
+// Who drafts for others just now can as well read what this sequence wrote. Else a worker is left asleep, and
+// reads all at once when it is next asked for a draft.
+bool DraftRounds::reads_along(const LiveRequest& live, const PoolWorker& worker) const {
+  return worker.drafts_around(target_.planner.next_step()) && !live.link.shadow &&
+         live.link.known < live.sequence.committed() && live.sequence.committed() <= worker.max_context();
+}
+
+// ---- the form of q --------------------------------------------------------------------------------------
+
+// States: both ends make q of the logits alone, with the same head. Rows behind filters are short as they
+// are.
+QKind DraftRounds::q_kind(const LiveRequest& live, const PoolWorker& worker) const {
+  const SamplingParams& sampling = live.request.sampling;
+  if (!needs_q(sampling.rule)) return QKind::kNone;
+  if (options_.q_kind == QKind::kHidden)
+    return worker.has_head(target_.head_fingerprint()) && is_plain_softmax(sampling) ? QKind::kHidden
+                                                                                     : QKind::kSparse;
+  const bool has_doors = !target_.slices().of_rank.empty();
+  return options_.q_kind == QKind::kDense && has_doors && worker.sends_slices() ? QKind::kSlices
+                                                                                : options_.q_kind;
+}
+
+void DraftRounds::ask_for_q(const LiveRequest& live, const PoolWorker& worker, Propose& message) const {
+  message.q_kind = q_kind(live, worker);
+  message.row_bytes = message.q_kind == QKind::kSparse ? options_.row_bytes : 0;
+  message.code_bits = message.q_kind == QKind::kHidden ? options_.code_bits : 0;
+}
+
+// ---- Propose --------------------------------------------------------------------------------------------
+
+// What a worker gets on top that has a prompt, or much else, to read first.
+Clock::duration DraftRounds::reading_time(const LiveRequest& live) const {
+  return std::min<Clock::duration>(kReadingTimePerToken * unread(live), options_.first_draft_timeout);
+}
+
+// For the draft of the round that begins, or again when the worker had lost track.
+void DraftRounds::ask(LiveRequest& live, Turn& turn) {
+  RoundInFlight& round = live.round;
+  const RoundTimes& times = target_.times;
+  Clock::duration timeout = times.draft_timeout() + reading_time(live);
+  if (!is_match_rule(live.request.sampling.rule))
+    timeout = std::max(timeout, std::min<Clock::duration>(times.liveness_timeout() + reading_time(live),
+                                                          options_.liveness_timeout));
+  round.batch_deadline = round.begun_at + times.draft_timeout();
+  round.draft_deadline = round.begun_at + timeout;
+  live.link.shadow.reset();
+  pool_.of(live)->asked_in(target_.planner.next_step());
+  propose(live, round.gamma, options_.pipeline, turn);
+}
+
+void DraftRounds::ask_aside(LiveRequest& live, int32_t gamma, Turn& turn) {
+  const Clock::duration timeout = target_.times.draft_timeout() + reading_time(live);
+  live.link.shadow = ShadowDraft{.round = live.round.number,
+                                 .epoch = live.sequence.epoch(),
+                                 .base = Position(live.sequence.committed()),
+                                 .prefix_hash = live.sequence.hash(),
+                                 .gamma = gamma,
+                                 .sent_at = turn.now(),
+                                 .deadline = turn.now() + timeout,
+                                 .ids = {}};
+  propose(live, gamma, Pipeline::kLockstep, turn);
+}
+
+void DraftRounds::propose(LiveRequest& live, int32_t gamma, Pipeline pipeline, Turn& turn) {
+  const int32_t committed = live.sequence.committed();
+  const auto unseen = live.sequence.ids_from(live.link.known);
+  const PoolWorker& worker = *pool_.of(live);
+  const int32_t unread_count = unread(live);
+  Propose message{.sequence = live.id(),
+                  .epoch = live.sequence.epoch(),
+                  .round = live.round.number,
+                  .base = Position(committed),
+                  .committed = {unseen.begin(), unseen.end()},
+                  .gamma = gamma,
+                  .pipeline = pipeline,
+                  .fanout = options_.fanout,
+                  .stop = live.gamma->stop_rule(),
+                  .wants_guess = options_.record_guesses && is_match_rule(live.request.sampling.rule)};
+  ask_for_q(live, worker, message);
+  // A worker that lost track is asked again in the same round, and its first answer may be under way.
+  const Proposal& last = live.link.proposal;
+  const bool again = last.message.sequence == message.sequence && last.message.round == message.round;
+  const QKind first_q_kind = again ? last.first_q_kind : message.q_kind;
+  const Clock::duration repeat_after = gamma > 0 ? repeat_time(worker, gamma) : Clock::duration(0);
+  live.link.proposal = {.message = message,
+                        .first_q_kind = first_q_kind,
+                        .sent_at = turn.now(),
+                        .unread = unread_count,
+                        .guessed = !worker.answer_time().known(),
+                        .repeat_after = repeat_after,
+                        .repeat_at = turn.now() + repeat_after + expected_reading(worker, unread_count)};
+  turn.send(*live.link.peer, std::move(message));
+  live.link.known = committed;
+}
+
+Clock::duration DraftRounds::repeat_time(const PoolWorker& worker, int32_t gamma) const {
+  if (!worker.answer_time().known()) return options_.repeat_first;
+  const auto drafting = std::chrono::nanoseconds(
+      static_cast<int64_t>(gamma * target_.costs.of(worker.kind()).draft_token_seconds() * 1e9));
+  return std::max<Clock::duration>(options_.repeat_min, worker.answer_time().overdue(drafting));
+}
+
+// Who has not read much yet is thought to read as fast as the target. Where much is lost nothing is waited
+// for: to repeat some in vain costs less than to miss one for so long.
+Clock::duration DraftRounds::expected_reading(const PoolWorker& worker, int32_t unread) const {
+  if (unread <= kCatchUpTokens || worker.answer_time().much_is_lost()) return {};
+  if (worker.read_token_ns() == 0) return target_.times.reading(unread);
+  return std::chrono::nanoseconds(static_cast<int64_t>(unread * worker.read_token_ns()));
+}
+
+// A worker that has it already goes on as it was. One that has sent its draft makes it again, the same.
+void DraftRounds::repeat_overdue(RequestMap& requests, Turn& turn) {
+  for (auto& [id, live] : requests) {
+    Proposal& proposal = live->link.proposal;
+    if (!live->awaits_draft() || proposal.repeat_after.count() == 0 || turn.now() < proposal.repeat_at)
+      continue;
+    ++proposal.repeats;
+    ++totals_.proposals_repeated;
+    if (proposal.repeats > kRepeatsAtOnePace) proposal.repeat_after += proposal.repeat_after / 8;
+    proposal.repeat_at = turn.now() + proposal.repeat_after;
+    ask_for_q(*live, *pool_.of(*live), proposal.message);  // slices may have been lost meanwhile
+    proposal.message.sent_after_us = static_cast<int32_t>(
+        std::chrono::duration_cast<std::chrono::microseconds>(turn.now() - proposal.sent_at).count());
+    turn.send(*live->link.peer, proposal.message);
+  }
+}
+
+// ---- Draft ----------------------------------------------------------------------------------------------
+
+void DraftRounds::count(Draft& draft) {
+  ++totals_.drafts_received;
+  draft.ingest_ns = reported_ns(draft.ingest_ns);
+  draft.draft_ns = reported_ns(draft.draft_ns);
+  totals_.draft_ingest_ns += draft.ingest_ns;
+  totals_.draft_ns += draft.draft_ns;
+  totals_.slice_bytes += std::clamp<int64_t>(draft.slice_bytes, 0, int64_t{1} << 32);
+  totals_.link_bytes += std::clamp<int64_t>(draft.link_bytes, 0, int64_t{1} << 32);
+  totals_.preparation.add(draft.preparation);
+}
+
+std::optional<DropReason> DraftRounds::why_unusable(const LiveRequest& live, const Draft& draft,
+                                                    size_t frame_bytes) const {
+  const auto reason = check_draft(draft, {.epoch = live.sequence.epoch(),
+                                          .round = live.round.number,
+                                          .base = Position(live.sequence.committed()),
+                                          .prefix_hash = live.sequence.hash(),
+                                          .gamma = live.round.gamma,
+                                          .q_kinds = live.link.proposal.q_kinds(),
+                                          .vocab_size = target_.model().vocab_size});
+  if (!reason && !target_.planner.draft_fits(frame_bytes)) return DropReason::kTooLong;
+  return reason;
+}
+
+void DraftRounds::take(PeerId peer, Draft& draft, size_t frame_bytes, RequestTable& requests, Turn& turn) {
+  count(draft);
+  LiveRequest* found = requests.find(draft.sequence);
+  if (!found || !found->running()) return drop(DropReason::kUnknownSequence);
+  LiveRequest& live = *found;
+  if (live.link.peer != peer) return drop(DropReason::kUnexpectedSender);
+  PoolWorker& worker = *pool_.of(live);
+  if (live.link.shadow && draft.round == live.link.shadow->round)
+    return take_shadow(live, worker, draft, requests.all(), turn);
+  if (draft.epoch != live.sequence.epoch()) return drop(DropReason::kStaleEpoch);
+  if (live.state != RequestState::kDrafting)
+    return drop(live.round.has_draft && draft.round == live.round.number ? DropReason::kDuplicate
+                                                                         : DropReason::kStaleRound);
+  const auto reason = why_unusable(live, draft, frame_bytes);
+  if (!reason) return accept(live, worker, draft, frame_bytes, turn);
+  drop(*reason);
+  if (reason == DropReason::kStaleRound) return;
+  missed(worker, turn);  // this round's answer, and unusable: nothing better will come
+  live.go_plain(turn.now());
+  if (reason == DropReason::kWrongHash) pool_.open(live, turn);
+}
+
+void DraftRounds::accept(LiveRequest& live, PoolWorker& worker, Draft& draft, size_t frame_bytes,
+                         Turn& turn) {
+  RoundInFlight& round = live.round;
+  const Proposal& proposal = live.link.proposal;
+  worker.drafted();
+  learn_reading(worker, proposal, draft);
+  round.read_prompt = std::exchange(live.link.fresh, false);
+  round.has_draft = true;
+  round.draft = std::move(draft);
+  round.draft_bytes = frame_bytes;
+  round.worker = worker.generation();
+  live.decide(turn.now());
+  if (round.read_prompt) return;
+  const Clock::duration lost = proposal.lost_time(round.draft);
+  AnswerTime& answer_time = worker.answer_time();
+  answer_time.observe(turn.now() - proposal.sent_at - busy_time(round.draft) - lost);
+  if (proposal.repeats > 0) answer_time.repeated(lost == Clock::duration(0));
+  answer_time.lost(lost > Clock::duration(0));
+  if (round.drafted() > 0) worker.waited(round.decided_at - round.begun_at, round.drafted(), turn.now());
+}
+
+// Its tokens are never verified, only looked at.
+void DraftRounds::take_shadow(LiveRequest& live, PoolWorker& worker, Draft& draft, const RequestMap& requests,
+                              Turn& turn) {
+  const ShadowDraft& shadow = *live.link.shadow;
+  if (shadow.ids) return drop(DropReason::kDuplicate);
+  const auto reason = check_draft(draft, {.epoch = shadow.epoch,
+                                          .round = shadow.round,
+                                          .base = shadow.base,
+                                          .prefix_hash = shadow.prefix_hash,
+                                          .gamma = shadow.gamma,
+                                          .q_kinds = live.link.proposal.q_kinds(),
+                                          .vocab_size = target_.model().vocab_size});
+  drop(reason.value_or(DropReason::kShadow));
+  if (reason) {
+    live.link.shadow.reset();
+    missed(worker, turn);
+    if (reason == DropReason::kWrongHash) pool_.open(live, turn);
+    return;
+  }
+  worker.drafted();
+  learn_reading(worker, live.link.proposal, draft);
+  live.link.fresh = false;
+  shadows_.take(live, worker, draft, requests, turn.now());
+}
+
+// ---- without a Draft ------------------------------------------------------------------------------------
+
+void DraftRounds::take(PeerId peer, const Resync& message, RequestTable& requests, Turn& turn) {
+  ++totals_.resyncs;
+  LiveRequest* found = requests.find(message.sequence);
+  if (!found || found->link.peer != peer) return turn.send(peer, Close{message.sequence});
+  LiveRequest& live = *found;
+  const int32_t held = message.committed.value();
+  const bool is_prefix =
+      held > 0 && held <= live.sequence.committed() && live.sequence.hash_of_first(held) == message.hash;
+  if (++live.link.resyncs > kMaxResyncsPerRound) {
+    if (live.state != RequestState::kDrafting) return;
+    missed(*pool_.of(live), turn);
+    return live.go_plain(turn.now());
+  }
+  if (is_prefix) {
+    live.link.known = held;
+  } else {
+    pool_.open(live, turn);
+  }
+  live.link.shadow.reset();
+  if (live.state == RequestState::kDrafting) ask(live, turn);
+}
+
+void DraftRounds::expire(RequestMap& requests, Turn& turn) {
+  for (auto& [id, live] : requests) {
+    auto& shadow = live->link.shadow;
+    if (shadow && !shadow->ids && turn.now() >= shadow->deadline) {
+      ++totals_.draft_deadlines_missed;
+      if (PoolWorker* worker = pool_.of(*live)) missed(*worker, turn);
+      shadow.reset();
+    }
+    if (live->state != RequestState::kDrafting || turn.now() < live->round.draft_deadline) continue;
+    const bool may_be_late = is_match_rule(live->request.sampling.rule);
+    ++totals_.draft_deadlines_missed;
+    totals_.liveness_timeouts += !may_be_late;
+    if (PoolWorker* worker = pool_.of(*live))
+      pool_.missed(*worker, may_be_late ? target_.times.draft_timeout() : target_.times.liveness_timeout(),
+                   turn.now());
+    live->go_plain(turn.now());
+  }
+}
+
+}  // namespace outrider

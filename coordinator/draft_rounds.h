@@ -1,0 +1,76 @@
+// The first half of a round: how long its draft is, asking a worker for it, and taking it or going on without
+// it. Never chooses the worker, and never looks at what the target makes of a draft.
+#pragma once
+
+#include "coordinator/draft_check.h"
+#include "coordinator/shadow_drafts.h"
+#include "coordinator/target_group.h"
+#include "coordinator/worker_pool.h"
+
+namespace outrider {
+
+class DraftRounds {
+ public:
+  DraftRounds(const ProtocolOptions& options, TargetGroup& target, WorkerPool& pool, Totals& totals)
+      : options_(options), target_(target), pool_(pool), totals_(totals), shadows_(options, target.costs) {}
+
+  // Of an idle sequence: afterwards it is drafting, or ready without a draft. `batch_size`: sequences that
+  // run.
+  void begin(LiveRequest& live, int32_t batch_size, Turn& turn);
+  // Sends every Propose again whose Draft is overdue.
+  void repeat_overdue(RequestMap& requests, Turn& turn);
+  // A Draft that came from anyone. `frame_bytes`: of its frame; 0: it came in none.
+  void take(PeerId peer, Draft& draft, size_t frame_bytes, RequestTable& requests, Turn& turn);
+  // The worker tells what it holds. If that is a prefix of ours it catches up from there, else (or when it
+  // never got the Open) it starts afresh.
+  void take(PeerId peer, const Resync& message, RequestTable& requests, Turn& turn);
+  // Rounds whose deadline is here go on without their drafts.
+  void expire(RequestMap& requests, Turn& turn);
+  // Calls `consider` with every time at which one of the above has something to do.
+  template <class Consider>
+  void for_each_deadline(const RequestMap& requests, Consider consider) const {
+    for (const auto& [id, live] : requests) {
+      if (live->link.shadow && !live->link.shadow->ids) consider(live->link.shadow->deadline);
+      if (live->awaits_draft() && live->link.proposal.repeat_after.count() > 0)
+        consider(live->link.proposal.repeat_at);
+      if (live->state != RequestState::kDrafting) continue;
+      consider(live->round.draft_deadline);
+      if (!target_.planner.outstanding()) consider(live->round.batch_deadline);
+    }
+  }
+
+  const ShadowDrafts& shadows() const { return shadows_; }
+
+ private:
+  int32_t gamma_limit(const LiveRequest& live, const PoolWorker& worker) const;
+  GammaContext gamma_context(const LiveRequest& live, const PoolWorker& worker, int32_t batch_size) const;
+  bool reads_along(const LiveRequest& live, const PoolWorker& worker) const;
+  QKind q_kind(const LiveRequest& live, const PoolWorker& worker) const;
+  void ask_for_q(const LiveRequest& live, const PoolWorker& worker, Propose& message) const;
+
+  void ask(LiveRequest& live, Turn& turn);
+  void ask_aside(LiveRequest& live, int32_t gamma, Turn& turn);
+  void propose(LiveRequest& live, int32_t gamma, Pipeline pipeline, Turn& turn);
+  Clock::duration reading_time(const LiveRequest& live) const;
+  Clock::duration repeat_time(const PoolWorker& worker, int32_t gamma) const;
+  Clock::duration expected_reading(const PoolWorker& worker, int32_t unread) const;
+
+  std::optional<DropReason> why_unusable(const LiveRequest& live, const Draft& draft,
+                                         size_t frame_bytes) const;
+  void accept(LiveRequest& live, PoolWorker& worker, Draft& draft, size_t frame_bytes, Turn& turn);
+  void take_shadow(LiveRequest& live, PoolWorker& worker, Draft& draft, const RequestMap& requests,
+                   Turn& turn);
+  void count(Draft& draft);
+  void drop(DropReason reason) { ++totals_.drafts_dropped[static_cast<size_t>(reason)]; }
+  void missed(PoolWorker& worker, Turn& turn) {
+    pool_.missed(worker, target_.times.draft_timeout(), turn.now());
+  }
+
+  const ProtocolOptions& options_;
+  TargetGroup& target_;
+  WorkerPool& pool_;
+  Totals& totals_;
+  ShadowDrafts shadows_;
+};
+
+}  // namespace outrider

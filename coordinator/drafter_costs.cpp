@@ -1,0 +1,59 @@
+#include "coordinator/drafter_costs.h"
+
+#include <algorithm>
+
+namespace outrider {
+namespace {
+
+// Beyond what a pool holds in earnest, all others count as one.
+constexpr size_t kMaxKinds = 32;
+
+}  // namespace
+
+DrafterKind DrafterCosts::add_kind(uint64_t fingerprint) {
+  DrafterKind kind = std::max<uint64_t>(1, fingerprint);
+  if (by_kind_.size() >= kMaxKinds && !by_kind_.contains(kind)) kind = 1;
+  by_kind_.try_emplace(kind);
+  return kind;
+}
+
+void DrafterCosts::observe_verify(int32_t rows, int64_t context, double seconds) {
+  all_.observe_verify(rows, context, seconds);
+  for (auto& [kind, cost] : by_kind_) cost.observe_verify(rows, context, seconds);
+}
+
+void DrafterCosts::observe_shadow(DrafterKind kind, int32_t tokens, double busy, double wait,
+                                  double reading) {
+  all_.observe_shadow(tokens, busy, wait, reading);
+  by_kind_.at(kind).observe_shadow(tokens, busy, wait, reading);
+}
+
+void DrafterCosts::observe_drafts(std::span<const PlannedEntry> planned) {
+  observe_drafts(planned, {}, all_);
+  for (auto& [kind, cost] : by_kind_) observe_drafts(planned, kind, cost);
+}
+
+// `kind`: only that of its sequences.
+void DrafterCosts::observe_drafts(std::span<const PlannedEntry> planned, std::optional<DrafterKind> kind,
+                                  CostModel& cost) {
+  int32_t longest = 0, total = 0;
+  double wait = 0, busiest = 0;
+  busy_.clear();
+  for (const PlannedEntry& entry : planned) {
+    const DraftLink& link = entry.live->link;
+    const RoundInFlight& round = entry.live->round;
+    if (round.gamma == 0 || (kind && round.kind != *kind)) continue;
+    if (!round.has_draft || round.read_prompt || !link.peer) return;
+    longest = std::max(longest, round.drafted());
+    total += round.drafted();
+    wait = std::max(wait, std::chrono::duration<double>(round.decided_at - round.begun_at).count());
+    auto worker =
+        std::find_if(busy_.begin(), busy_.end(), [&](const auto& busy) { return busy.first == *link.peer; });
+    if (worker == busy_.end()) worker = busy_.insert(worker, {*link.peer, 0.0});
+    worker->second += static_cast<double>(round.draft.ingest_ns + round.draft.draft_ns) * 1e-9;
+    busiest = std::max(busiest, worker->second);
+  }
+  cost.observe_draft_phase(longest, total, busiest, wait);
+}
+
+}  // namespace outrider

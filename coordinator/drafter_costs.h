@@ -1,0 +1,44 @@
+// What rounds cost with the drafters that are there: one model over all of them, and one for each kind that
+// ever joined. Told of passes and drafts; never asked what to do about them.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <span>
+#include <utility>
+#include <vector>
+
+#include "coordinator/cost_model.h"
+#include "coordinator/step_planner.h"
+
+namespace outrider {
+
+class DrafterCosts {
+ public:
+  // The kind a worker of this fingerprint counts as; from now on it has costs of its own.
+  DrafterKind add_kind(uint64_t fingerprint);
+
+  const CostModel& all() const { return all_; }
+  // One kind alone is all there is to know.
+  const CostModel& of(DrafterKind kind) const {
+    return by_kind_.size() > 1 && kind != 0 ? by_kind_.at(kind) : all_;
+  }
+
+  void observe_verify(int32_t rows, int64_t context, double seconds);
+  // How long the drafts of a plan were waited for. Rounds that met a timeout or read a prompt tell nothing
+  // about links and workers.
+  void observe_drafts(std::span<const PlannedEntry> planned);
+  // Shadow drafts that one worker was asked for at once.
+  void observe_shadow(DrafterKind kind, int32_t tokens, double busy, double wait, double reading);
+
+ private:
+  void observe_drafts(std::span<const PlannedEntry> planned, std::optional<DrafterKind> kind,
+                      CostModel& cost);
+
+  CostModel all_;
+  std::map<DrafterKind, CostModel> by_kind_;     // bounded
+  std::vector<std::pair<PeerId, double>> busy_;  // scratch: seconds of one plan, by worker
+};
+
+}  // namespace outrider

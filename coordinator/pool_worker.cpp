@@ -1,0 +1,34 @@
+#include "coordinator/pool_worker.h"
+
+namespace outrider {
+namespace {
+
+constexpr int32_t kMostMisses = 20;  // beyond it no pause grows any more
+
+}  // namespace
+
+// The rounds of a batch that an outage lets down together are one miss: those begun before a pause do not
+// lengthen it. The pause follows from what was waited for, so that the share of time that is lost falls.
+void PoolWorker::missed(Clock::duration waited, Clock::duration longest_pause, Clock::time_point now) {
+  silent_ = true;
+  silent_until_ = now + longest_pause;
+  if (now < resume_at_) return;
+  misses_ = std::min(misses_ + 1, kMostMisses);
+  resume_at_ = now + std::min<Clock::duration>(waited * (int64_t{1} << misses_), longest_pause);
+}
+
+void PoolWorker::waited(Clock::duration time, int32_t tokens, Clock::time_point now) {
+  const double ns = static_cast<double>(std::chrono::nanoseconds(time).count()) / tokens;
+  token_ns_ = token_ns_ == 0 ? ns : 0.8 * token_ns_ + 0.2 * ns;
+  measured_at_ = now;
+}
+
+const ShadowPhase& PoolWorker::add_shadow(Clock::time_point sent_at, const Draft& draft) {
+  if (shadows_.sent_at != sent_at) shadows_ = {.sent_at = sent_at};
+  shadows_.longest = std::max(shadows_.longest, static_cast<int32_t>(draft.ids.size()));
+  shadows_.reading_ns += draft.ingest_ns;
+  shadows_.drafting_ns += draft.draft_ns;
+  return shadows_;
+}
+
+}  // namespace outrider

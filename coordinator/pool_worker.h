@@ -1,0 +1,97 @@
+// One draft worker as the coordinator knows it: what it said it is, how many sequences it was given, whether
+// it is to be left alone, how fast it is, and in which forms it can send q. Knows no request.
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+#include <optional>
+#include <utility>
+#include <vector>
+
+#include "coordinator/answer_time.h"
+#include "coordinator/drafter_choice.h"
+
+namespace outrider {
+
+// Shadow drafts that a worker was asked for at once, as far as they have come.
+struct ShadowPhase {
+  Clock::time_point sent_at{};
+  int32_t longest = 0;
+  int64_t reading_ns = 0, drafting_ns = 0;
+};
+
+class PoolWorker {
+ public:
+  PoolWorker(Hello hello, DrafterKind kind) : hello_(std::move(hello)), kind_(kind) {}
+
+  DrafterKind kind() const { return kind_; }
+  Generation generation() const { return hello_.generation; }
+  int32_t max_context() const { return hello_.model.max_context; }
+
+  // ---- sequences
+  int32_t held() const { return held_; }
+  bool has_room() const { return held_ < hello_.max_sequences; }
+  void give() { ++held_; }
+  void take_back() { --held_; }
+  // A Close that its queue had no room for: it still has the sequence. Bounded by what it can hold.
+  void keep_close(SequenceId sequence) {
+    unsent_closes_.push_back(sequence);
+    ++held_;
+  }
+  bool has_unsent_closes() const { return !unsent_closes_.empty(); }
+  std::vector<SequenceId> take_unsent_closes() {
+    held_ -= static_cast<int32_t>(unsent_closes_.size());
+    return std::exchange(unsent_closes_, {});
+  }
+
+  // ---- back-off
+  bool is_silent() const { return silent_; }  // nothing was heard from it since the last round it let down
+  Clock::time_point usable_at() const { return silent_ ? silent_until_ : resume_at_; }
+  bool is_usable(Clock::time_point now) const { return now >= usable_at(); }
+  void heard() { silent_ = false; }
+  void drafted() { misses_ = 0; }
+  // It let a round down that had `waited` for it.
+  void missed(Clock::duration waited, Clock::duration longest_pause, Clock::time_point now);
+
+  // ---- speed
+  AnswerTime& answer_time() { return answer_time_; }
+  const AnswerTime& answer_time() const { return answer_time_; }
+  // A round waited for its draft of so many tokens.
+  void waited(Clock::duration time, int32_t tokens, Clock::time_point now);
+  double token_ns() const { return token_ns_; }  // how long a drafted token is waited for; 0: not known
+  bool is_measured_within(Clock::duration time, Clock::time_point now) const {
+    return now - measured_at_ < time;
+  }
+  void read(int64_t ns, int32_t tokens) { read_token_ns_ = static_cast<double>(ns) / tokens; }
+  double read_token_ns() const { return read_token_ns_; }  // of a committed token; 0: not known
+  const ShadowPhase& add_shadow(Clock::time_point sent_at, const Draft& draft);
+  // The step of whose rounds it last drafted in.
+  void asked_in(uint64_t step) { asked_in_ = step; }
+  bool drafts_around(uint64_t step) const { return asked_in_ && *asked_in_ + 1 >= step; }
+
+  // ---- forms of q
+  bool sends_slices() const { return slices_; }  // none of its slices was lost yet
+  bool has_head(uint64_t fingerprint) const {
+    return fingerprint != 0 && hello_.head_fingerprint == fingerprint;
+  }
+  void lose_slices() { slices_ = false; }
+  void lose_head() { hello_.head_fingerprint = 0; }
+
+ private:
+  Hello hello_;
+  DrafterKind kind_;
+  int32_t held_ = 0;
+  std::vector<SequenceId> unsent_closes_;
+  int32_t misses_ = 0;  // rounds in a row that it let down
+  bool silent_ = false;
+  Clock::time_point resume_at_{};     // left alone until then
+  Clock::time_point silent_until_{};  // the same while it stays silent
+  AnswerTime answer_time_;
+  double token_ns_ = 0, read_token_ns_ = 0;
+  Clock::time_point measured_at_{};
+  ShadowPhase shadows_;
+  std::optional<uint64_t> asked_in_;
+  bool slices_ = true;
+};
+
+}  // namespace outrider

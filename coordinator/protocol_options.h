@@ -1,0 +1,67 @@
+// The limits and deadlines of the protocol machine, as it was started. Never change while it runs.
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "base/types.h"
+#include "comm/codec.h"
+#include "comm/messages.h"
+#include "coordinator/gamma/gamma_policy.h"
+
+namespace outrider {
+
+class AcceptanceProcess;
+
+struct ProtocolOptions {
+  int32_t max_num_seqs = 16;                     // running at once; the target's own limit also holds
+  int32_t max_queued = 1024;                     // requests waiting; more are refused
+  int64_t max_queued_tokens = int64_t{4} << 20;  // prompt tokens waiting
+  int32_t max_rows_per_step =
+      512;  // decode, verify and prefill rows of one pass; a quarter is kept for prefill
+  size_t max_bytes_per_step = WireLimits{}.frame_bytes;  // what one StepPlan may take, and the same quarter
+  int32_t prefill_chunk = 256;                           // prompt tokens of one sequence per pass
+  int32_t gamma_max = kDefaultGammaMax;
+  int32_t max_context = 0;  // 0: what the target supports
+  std::vector<TokenId> eos_ids;
+  // How p/q rules get their q. Dense rows go to the target's ranks in slices where these have doors for them.
+  QKind q_kind = QKind::kSparse;
+  int32_t row_bytes = 1024;  // of each drafted token's row of q, with kSparse
+  // Of an element of a state, with kHidden; what cannot be sent so is sent as kSparse.
+  int32_t code_bits = 4;
+  // What draft workers do while their drafts are verified.
+  Pipeline pipeline = Pipeline::kLockstep;
+  int32_t fanout = 8;  // outcomes prepared for at most, per sequence
+
+  // Match rules: have workers tell what they would have drafted where a fully accepted draft ended, so that a
+  // record of the rounds can be replayed at other lengths. Costs a row of the draft model's head each time.
+  bool record_guesses = false;
+  // Verdicts are not the models' (--synthetic-acceptance), so the text says nothing about a shadow draft.
+  // Null: they are.
+  std::shared_ptr<const AcceptanceProcess> synthetic_acceptance;
+
+  // A round waits for its draft this many times the average round, within bounds ...
+  double draft_timeout_rounds = 3;
+  std::chrono::milliseconds draft_timeout_min{250};
+  // A Propose is sent again when its Draft is overdue (AnswerTime), but no sooner than this, and while
+  // nothing is usual yet after repeat_first.
+  std::chrono::microseconds repeat_min{500}, repeat_first{20'000};
+  // ... and at most so much longer where the worker has a prompt to read first, which takes some time per
+  // token.
+  std::chrono::milliseconds first_draft_timeout{10'000};
+  // Under p/q rules lateness must not decide, it may hang on the tokens: only a worker that looks dead is
+  // given up, after so many average rounds or plain passes, within bounds that know nothing of tokens either.
+  double liveness_rounds = 50;
+  std::chrono::milliseconds liveness_timeout_min{5'000};
+  std::chrono::milliseconds liveness_timeout{30'000};
+  // After k misses in a row a worker is left alone for 2^k of the times that were waited, at most this long;
+  // so long at once if it is silent. A slow or dead worker thus costs a falling share of the time.
+  std::chrono::milliseconds max_back_off{32'000};
+  // A silent target ends every request: max(this, 50 average steps).
+  std::chrono::milliseconds step_timeout_min{60'000};
+  std::chrono::milliseconds target_join_timeout{120'000};
+};
+
+}  // namespace outrider

@@ -1,0 +1,35 @@
+// What is learnt from drafts that no round waited for: what they cost, and under match rules how much of them
+// the text went on with. Never puts a token into a plan.
+#pragma once
+
+#include <optional>
+
+#include "coordinator/drafter_costs.h"
+#include "coordinator/pool_worker.h"
+#include "coordinator/request_table.h"
+#include "coordinator/turn.h"
+
+namespace outrider {
+
+class ShadowDrafts {
+ public:
+  ShadowDrafts(const ProtocolOptions& options, DrafterCosts& costs) : options_(options), costs_(costs) {}
+
+  // Under match rules a round accepts what the target would have written anyway.
+  static bool tests(const LiveRequest& live) { return is_match_rule(live.request.sampling.rule); }
+  // The draft that live.link.shadow waits for came, and is what was asked for.
+  void take(LiveRequest& live, PoolWorker& worker, Draft& draft, const RequestMap& requests,
+            Clock::time_point now);
+  // Whenever the text has grown.
+  void compare(LiveRequest& live) const;
+
+ private:
+  void learn_costs(const LiveRequest& live, PoolWorker& worker, const Draft& draft, Clock::duration waited,
+                   const RequestMap& requests);
+  std::optional<int32_t> accepted_of(const ShadowDraft& shadow, const Sequence& sequence) const;
+
+  const ProtocolOptions& options_;
+  DrafterCosts& costs_;
+};
+
+}  // namespace outrider

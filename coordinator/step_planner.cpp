@@ -1,0 +1,110 @@
+#include "coordinator/step_planner.h"
+
+#include <algorithm>
+#include <utility>
+
+namespace outrider {
+namespace {
+
+// A StepPlan's frame takes no more than this, and for each entry so much and the frames of its Open and
+// Draft.
+constexpr size_t kPlanBytes = 256, kEntryBytes = 128;
+
+// Of what goes into the plan's frame for a sequence, at most: the Draft's frame held as much.
+size_t entry_bytes(const LiveRequest& live) {
+  const bool has_draft = live.state == RequestState::kReady && live.round.has_draft;
+  return kEntryBytes + (has_draft ? live.round.draft_bytes : 0) +
+         (live.sequence.target.open ? 0 : live.open_bytes);
+}
+
+}  // namespace
+
+bool StepPlanner::draft_fits(size_t frame_bytes) const {
+  return kPlanBytes + kEntryBytes + frame_bytes <= decode_bytes();
+}
+bool StepPlanner::open_fits(size_t frame_bytes) const {
+  return kPlanBytes + kEntryBytes + frame_bytes <= options_.max_bytes_per_step;
+}
+
+// Lockstep: a batch verifies together, so the idle target waits for drafts that are on their way.
+bool StepPlanner::waits_for_drafts(const RequestTable& requests, Clock::time_point now) {
+  return std::any_of(requests.all().begin(), requests.all().end(), [now](const auto& item) {
+    return item.second->state == RequestState::kDrafting && now < item.second->round.batch_deadline;
+  });
+}
+
+std::optional<StepPlan> StepPlanner::plan(RequestTable& requests, Clock::time_point now) {
+  if (plan_ || waits_for_drafts(requests, now)) return std::nullopt;
+  const auto ready = requests.in_state(RequestState::kReady);
+  const auto prefill = requests.in_state(RequestState::kPrefill);
+  const bool has_closes = std::any_of(requests.all().begin(), requests.all().end(), [](const auto& item) {
+    return item.second->finished() && item.second->sequence.target.open;
+  });
+  // Closes alone are worth a step only when nothing else will bring them.
+  if (ready.empty() && prefill.empty() && !(has_closes && requests.running() == 0)) return std::nullopt;
+
+  StepPlan step;
+  step.step = next_step_++;
+  for (auto& [id, live] : requests.all()) {
+    step.state_hash += live->sequence.target_hash_term();
+    if (!live->finished() || !live->sequence.target.open) continue;
+    step.closes.push_back(id);
+    live->sequence.target.open = false;
+  }
+  plan_ = OutstandingPlan{.step = step.step,
+                          .entries = {},
+                          .bytes = kPlanBytes + step.closes.size() * sizeof(uint64_t),
+                          .sent_at = now};
+  const int32_t most_rows = prefill.empty() ? options_.max_rows_per_step : decode_rows();
+  const size_t most_bytes = prefill.empty() ? options_.max_bytes_per_step : decode_bytes();
+  for (LiveRequest* live : ready) {
+    const int32_t input_count = live->sequence.committed() - live->sequence.target.kv_length;
+    if (plan_->rows + input_count + live->round.drafted() > most_rows) continue;
+    if (plan_->bytes + entry_bytes(*live) > most_bytes) continue;
+    add(*live, input_count, now, &step);
+  }
+  for (LiveRequest* live : prefill) {
+    const int32_t kv_length = live->sequence.target.open ? live->sequence.target.kv_length : 0;
+    const int32_t input_count = std::min({live->sequence.committed() - kv_length, options_.prefill_chunk,
+                                          options_.max_rows_per_step - plan_->rows});
+    if (plan_->bytes + entry_bytes(*live) > options_.max_bytes_per_step) continue;
+    if (input_count > 0) add(*live, input_count, now, &step);
+  }
+  return step;
+}
+
+void StepPlanner::add(LiveRequest& live, int32_t input_count, Clock::time_point now, StepPlan* step) {
+  Sequence& sequence = live.sequence;
+  plan_->bytes += entry_bytes(live);
+  if (!sequence.target.open) {
+    sequence.target_opened();
+    step->opens.push_back(live.open());
+  }
+  const bool first = live.state == RequestState::kPrefill;
+  const bool sampling = sequence.target.kv_length + input_count == sequence.committed();
+  RoundInFlight& round = live.round;
+  if (first) {
+    round = RoundInFlight{};
+    round.begun_at = round.decided_at = now;
+    if (sampling) round.number = sequence.begin_round();
+  }
+  round.planned_at = now;
+  step->entries.push_back({.sequence = live.id(),
+                           .epoch = sequence.epoch(),
+                           .round = round.number,
+                           .base = Position(sequence.committed()),
+                           .first_input = Position(sequence.target.kv_length),
+                           .input_count = input_count,
+                           .draft = round.draft.ids,
+                           .q_kind = round.draft.ids.empty() ? QKind::kNone : round.draft.q_kind,
+                           .q = std::move(round.draft.q),
+                           .hidden = std::move(round.draft.hidden),
+                           .worker = round.worker});
+  plan_->rows += input_count + round.drafted();
+  plan_->context += sequence.committed();
+  plan_->prefills |= first;
+  plan_->entries.push_back({.live = &live, .input_count = input_count, .sampling = sampling, .first = first});
+  live.become(RequestState::kVerifying);
+}
+
+}  // namespace outrider

@@ -1,0 +1,62 @@
+// What the idle target does next: one StepPlan over decode, verify and prefill rows, bounded in rows and
+// bytes. One plan is out at a time. Decides who goes into it, oldest first; never what is drafted or
+// committed.
+#pragma once
+
+#include <optional>
+#include <span>
+#include <vector>
+
+#include "coordinator/protocol_options.h"
+#include "coordinator/request_table.h"
+
+namespace outrider {
+
+struct PlannedEntry {
+  LiveRequest* live = nullptr;  // stays at least until the target was told to close it, in a later plan
+  int32_t input_count = 0;
+  bool sampling = false;
+  bool first = false;  // ends a prefill
+};
+
+struct OutstandingPlan {
+  uint64_t step = 0;
+  std::vector<PlannedEntry> entries;
+  int32_t rows = 0;
+  size_t bytes = 0;       // of its frame, at most
+  int64_t context = 0;    // summed over the entries
+  bool prefills = false;  // some rows are prompt rows, which cost otherwise
+  Clock::time_point sent_at;
+};
+
+class StepPlanner {
+ public:
+  explicit StepPlanner(const ProtocolOptions& options) : options_(options) {}
+
+  // The plan for the target, which is out from now on; its requests are verifying. Empty: one is out, or
+  // there is nothing to do, or the target waits for drafts.
+  std::optional<StepPlan> plan(RequestTable& requests, Clock::time_point now);
+  // Null: the target is idle.
+  const OutstandingPlan* outstanding() const { return plan_ ? &*plan_ : nullptr; }
+  // Its result has come, or nobody is there to send one.
+  OutstandingPlan take() { return *std::exchange(plan_, std::nullopt); }
+  void drop() { plan_.reset(); }
+  uint64_t next_step() const { return next_step_; }
+
+  // Rows and bytes of drafts in any plan; the rest is kept for prompts.
+  int32_t decode_rows() const { return options_.max_rows_per_step - options_.max_rows_per_step / 4; }
+  size_t decode_bytes() const { return options_.max_bytes_per_step - options_.max_bytes_per_step / 4; }
+  // Whether it fits a plan, alone. `frame_bytes`: of the Draft, or of the prompt's Open.
+  bool draft_fits(size_t frame_bytes) const;
+  bool open_fits(size_t frame_bytes) const;
+
+ private:
+  static bool waits_for_drafts(const RequestTable& requests, Clock::time_point now);
+  void add(LiveRequest& live, int32_t input_count, Clock::time_point now, StepPlan* step);
+
+  const ProtocolOptions& options_;
+  uint64_t next_step_ = 0;
+  std::optional<OutstandingPlan> plan_;
+};
+
+}  // namespace outrider

@@ -1,0 +1,58 @@
+// One target group: who it is, while it is there, and what follows from its passes: the plan that is out, how
+// long rounds take, and what they cost. Each part keeps its own state; this one only knows who is there.
+#pragma once
+
+#include <algorithm>
+#include <optional>
+
+#include "coordinator/drafter_costs.h"
+#include "coordinator/round_times.h"
+#include "coordinator/step_planner.h"
+
+namespace outrider {
+
+class TargetGroup {
+ public:
+  explicit TargetGroup(const ProtocolOptions& options)
+      : times(options), planner(options), options_(options) {}
+
+  bool is_here() const { return peer_.has_value(); }
+  bool is(PeerId peer) const { return peer_ == peer; }
+  std::optional<PeerId> peer() const { return peer_; }
+  void join(PeerId peer, Hello hello) {
+    peer_ = peer;
+    hello_ = std::move(hello);
+  }
+  void move_to(PeerId peer) { peer_ = peer; }  // the same life on a new connection
+  void leave() {
+    peer_.reset();
+    planner.drop();
+  }
+
+  // What it said it is; while it is here.
+  Generation generation() const { return hello_.generation; }
+  const ModelInfo& model() const { return hello_.model; }
+  const SliceDoors& slices() const { return hello_.slices; }
+  uint64_t head_fingerprint() const { return hello_.head_fingerprint; }
+  int32_t max_context() const {
+    const int32_t possible = std::min(hello_.model.max_context, kMostIds);
+    return options_.max_context > 0 ? std::min(options_.max_context, possible) : possible;
+  }
+  size_t places() const {
+    const auto wanted = static_cast<size_t>(options_.max_num_seqs);
+    return hello_.max_sequences > 0 ? std::min(wanted, static_cast<size_t>(hello_.max_sequences)) : wanted;
+  }
+
+  RoundTimes times;
+  DrafterCosts costs;
+  StepPlanner planner;
+
+ private:
+  static constexpr auto kMostIds = static_cast<int32_t>(WireLimits{}.ids);  // of a list in a message
+
+  const ProtocolOptions& options_;
+  std::optional<PeerId> peer_;
+  Hello hello_;
+};
+
+}  // namespace outrider

@@ -1,0 +1,217 @@
+#include "coordinator/verdicts.h"
+
+#include <algorithm>
+#include <limits>
+
+namespace outrider {
+
+// ---- what the target may answer -------------------------------------------------------------------------
+
+Status Verdicts::check(const PositionLogprobs& at, TokenId token, int32_t most) const {
+  const int32_t vocab_size = target_.model().vocab_size;
+  const auto is_bad = [&](const TokenLogprob& t) {
+    return t.id.value() < 0 || t.id.value() >= vocab_size || t.logprob > std::numeric_limits<float>::max();
+  };
+  if (at.chosen.id != token || is_bad(at.chosen) || std::any_of(at.top.begin(), at.top.end(), is_bad) ||
+      at.top.size() > static_cast<size_t>(most))
+    return malformed(fmt::format("brings logprobs of token {} and {} others that cannot be of token {}",
+                                 at.chosen.id.value(), at.top.size(), token.value()));
+  return {};
+}
+
+Status Verdicts::check(const LiveRequest& live, const Verdict& verdict) const {
+  const RoundInFlight& round = live.round;
+  if (verdict.sequence != live.id() || verdict.epoch != live.sequence.target.epoch ||
+      verdict.round != round.number || verdict.base != Position(live.sequence.target.committed))
+    return malformed("names another round");
+  if (verdict.status != VerdictStatus::kOk) return {};
+  const int32_t tested = verdict.draft_lost ? 0 : round.drafted();
+  if (verdict.accepted_count < 0 || verdict.accepted_count > tested)
+    return malformed(fmt::format("accepts {} of {} tokens", verdict.accepted_count, round.drafted()));
+  if (verdict.next.value() < 0 || verdict.next.value() >= target_.model().vocab_size)
+    return malformed(fmt::format("next token {} is outside the vocabulary", verdict.next.value()));
+  const size_t wanted =
+      live.request.sampling.logprobs >= 0 ? static_cast<size_t>(verdict.accepted_count) + 1 : 0;
+  if (verdict.logprobs.size() != wanted)
+    return malformed(fmt::format("brings {} logprobs instead of {}", verdict.logprobs.size(), wanted));
+  for (size_t i = 0; i < wanted; ++i) {
+    const auto accepted = static_cast<size_t>(verdict.accepted_count);
+    const TokenId token = i < accepted ? round.draft.ids[i] : verdict.next;
+    RETURN_IF_ERROR(check(verdict.logprobs[i], token, live.request.sampling.logprobs));
+  }
+  return {};
+}
+
+Status Verdicts::check(const StepResult& result, const OutstandingPlan& plan) const {
+  if (result.step > plan.step) return malformed("it was never planned");
+  size_t at = 0;
+  for (const PlannedEntry& entry : plan.entries) {
+    if (!entry.sampling) continue;
+    if (at == result.verdicts.size()) return malformed("verdicts are missing");
+    RETURN_IF_ERROR(check(*entry.live, result.verdicts[at])
+                        .in(fmt::format("verdict of request {}", entry.live->id().value())));
+    ++at;
+  }
+  return at == result.verdicts.size() ? Status() : malformed("there are too many verdicts");
+}
+
+// ---- one verdict ----------------------------------------------------------------------------------------
+
+// A finished request (cancelled while its pass ran) only follows the target's state until it is closed there.
+std::optional<Verdicts::End> Verdicts::apply(const PlannedEntry& entry, Verdict& verdict,
+                                             const StepResult& result, int32_t batch_size, Turn& turn) {
+  LiveRequest& live = *entry.live;
+  if (verdict.status == VerdictStatus::kNonFinite) {  // the pass is undone: C, kv and epoch stay
+    ++totals_.nonfinite_verdicts;
+    if (live.finished()) return std::nullopt;
+    return End{FinishReason::kError,
+               unavailable(fmt::format("the target model gave non-finite logits at position {}",
+                                       verdict.base.value()))};
+  }
+  if (verdict.draft_lost) lose_draft(live, verdict.link_lost);
+  live.sequence.target_verified(live.round.drafted(), verdict.accepted_count);
+  if (live.finished()) return std::nullopt;
+  const int32_t emitted_before = live.sequence.emitted();
+  const auto reason = commit(live, verdict, turn);
+  const int32_t emitted = live.sequence.emitted() - emitted_before;
+  if (!entry.first) teach(live, verdict, emitted, batch_size, turn.now());
+  shadows_.compare(live);
+  record(entry, verdict, emitted, result, turn);
+  if (reason) return End{*reason, {}};
+  CHECK(live.sequence.committed() == live.sequence.target.committed, "C={} but the target holds {}",
+        live.sequence.committed(), live.sequence.target.committed);
+  live.become(RequestState::kIdle);
+  return std::nullopt;
+}
+
+// The round went on as a plain one. Slices that do not come once may be cut off for good: from now on the
+// rows of who sent them pass here, unless they were under way from device to device: then it takes its
+// sockets. Nor is a worker asked for states again whose states were no good. The sequence may be another
+// worker's by now.
+void Verdicts::lose_draft(LiveRequest& live, bool link_lost) {
+  const bool hidden = live.round.draft.q_kind == QKind::kHidden;
+  totals_.drafts_used -= live.round.has_draft;
+  ++totals_.drafts_dropped[static_cast<size_t>(hidden ? DropReason::kBadQ : DropReason::kSliceMissing)];
+  live.round.has_draft = false;
+  live.round.draft.ids.clear();
+  PoolWorker* worker = pool_.find(live.round.worker);
+  if (worker && hidden) worker->lose_head();
+  if (worker && !hidden && !link_lost) worker->lose_slices();
+}
+
+// Appends accepted tokens and `next` in order, up to the first that ends the request. What lies beyond never
+// existed.
+std::optional<FinishReason> Verdicts::commit(LiveRequest& live, Verdict& verdict, Turn& turn) {
+  std::vector<TokenId> tokens(live.round.draft.ids.begin(),
+                              live.round.draft.ids.begin() + verdict.accepted_count);
+  tokens.push_back(verdict.next);
+  if (verdict.accepted_count < live.round.drafted()) live.sequence.bump_epoch();
+  Emit emit{.request = live.id(), .ids = {}, .logprobs = {}, .text = {}};
+  std::optional<FinishReason> reason;
+  for (size_t i = 0; i < tokens.size() && !reason; ++i) {
+    live.sequence.append(tokens[i]);
+    emit.ids.push_back(tokens[i]);
+    if (!verdict.logprobs.empty()) emit.logprobs.push_back(std::move(verdict.logprobs[i]));
+    if (live.text) emit.text += live.text->append(tokens[i]);
+    reason = reason_to_finish(live, tokens[i]);
+  }
+  if (reason && live.text && !live.text->stopped()) emit.text += live.text->flush();
+  live.metrics.tokens_emitted(static_cast<int32_t>(emit.ids.size()), turn.now());
+  turn.add(std::move(emit));
+  return reason;
+}
+
+bool Verdicts::ends_text(TokenId id) const {
+  return std::find(options_.eos_ids.begin(), options_.eos_ids.end(), id) != options_.eos_ids.end();
+}
+
+std::optional<FinishReason> Verdicts::reason_to_finish(const LiveRequest& live, TokenId last) const {
+  if (!live.request.ignore_eos && ends_text(last)) return FinishReason::kStop;
+  if (live.text && live.text->stopped()) return FinishReason::kStop;
+  if (live.sequence.emitted() >= live.request.max_tokens) return FinishReason::kLength;
+  if (live.sequence.committed() >= target_.max_context()) return FinishReason::kLength;
+  return std::nullopt;
+}
+
+// ---- what is learnt -------------------------------------------------------------------------------------
+
+void Verdicts::learn_pass(const StepResult& result, const OutstandingPlan& plan, Clock::time_point now) {
+  target_.times.observe_step(now - plan.sent_at, plan.rows, plan.prefills);
+  if (!plan.prefills)
+    target_.costs.observe_verify(plan.rows, plan.context,
+                                 std::chrono::duration<double>(now - plan.sent_at).count());
+  totals_.forward_ns += reported_ns(result.forward_ns);
+  totals_.verify_ns += reported_ns(result.verify_ns);
+  totals_.commit_ns += reported_ns(result.commit_ns);
+}
+
+void Verdicts::learn_round(const PlannedEntry& entry, bool prefills, Clock::time_point now) {
+  const RoundInFlight& round = entry.live->round;
+  if (round.drafted() > 0) target_.times.observe_round(now - round.begun_at, !prefills && !round.read_prompt);
+}
+
+// Tokens beyond the end of the request were never asked for, so their tests count for nothing.
+void Verdicts::teach(LiveRequest& live, const Verdict& verdict, int32_t emitted, int32_t batch_size,
+                     Clock::time_point now) {
+  const RoundInFlight& round = live.round;
+  const int32_t drafted = round.drafted();
+  const bool cut = emitted <= verdict.accepted_count;
+  live.gamma->update({.proposed = round.gamma,
+                      .drafted = cut ? emitted : drafted,
+                      .accepted = cut ? emitted : verdict.accepted_count,
+                      .round_ns = std::chrono::nanoseconds(now - round.begun_at).count(),
+                      .batch_size = batch_size,
+                      .cost = &target_.costs.of(round.kind)});
+  if (round.kind == 0) return;
+  DrafterTotals& drafter = totals_.drafters[round.kind];
+  const double seconds = std::chrono::duration<double>(now - round.begun_at).count();
+  ++drafter.rounds;
+  drafter.drafted += drafted;
+  drafter.accepted += verdict.accepted_count;
+  drafter.emitted += emitted;
+  drafter.round_seconds += seconds;
+  if (round.read_prompt) return;  // once for every sequence and drafter, and no measure of what follows
+  live.choice.add(round.kind, emitted, seconds);
+  pool_.add_goodput(round.kind, emitted, seconds);
+}
+
+void Verdicts::record(const PlannedEntry& entry, const Verdict& verdict, int32_t emitted,
+                      const StepResult& result, Turn& turn) {
+  LiveRequest& live = *entry.live;
+  const RoundInFlight& round = live.round;
+  RoundSums sums;
+  sums.add_round(round.drafted(), verdict.accepted_count, emitted, entry.first);
+  const PhaseTimes phases{.draft_wait = round.decided_at - round.begun_at,
+                          .plan_wait = round.planned_at - round.decided_at,
+                          .verify = turn.now() - round.planned_at};
+  live.metrics.rounds.add(sums);
+  live.metrics.phases.add(phases);
+  totals_.rounds.add(sums);
+  totals_.phases.add(phases);
+  const TokenId guess = round.draft.guess;
+  std::optional<bool> guess_was_right;
+  if (guess.value() >= 0 && verdict.base.value() > live.sequence.prompt_length())
+    guess_was_right = guess == live.sequence.ids()[static_cast<size_t>(verdict.base.value()) - 1];
+  turn.add(RoundDone{.request = live.id(),
+                     .round = round.number,
+                     .base = verdict.base,
+                     .step = result.step,
+                     .gamma = round.gamma,
+                     .drafted = round.drafted(),
+                     .accepted_count = verdict.accepted_count,
+                     .emitted = emitted,
+                     .eos = round.draft.eos,
+                     .guess_was_right = guess_was_right,
+                     .guess_was_eos = ends_text(guess),
+                     .draft_ns = round.draft.ingest_ns + round.draft.draft_ns,
+                     .prepare_ns = reported_ns(round.draft.preparation.busy_ns),
+                     .target_ns = reported_ns(result.forward_ns) + reported_ns(result.verify_ns) +
+                                  reported_ns(result.commit_ns),
+                     .commit_ns = reported_ns(result.commit_ns),
+                     .begun_at = round.begun_at,
+                     .decided_at = round.decided_at,
+                     .planned_at = round.planned_at,
+                     .done_at = turn.now()});
+}
+
+}  // namespace outrider

@@ -1,0 +1,53 @@
+// The second half of a round: whether a result is one the target may give, what of it is committed and
+// streamed, and what the run learns from it. Never chooses what is drafted or planned next.
+#pragma once
+
+#include <optional>
+
+#include "coordinator/shadow_drafts.h"
+#include "coordinator/target_group.h"
+#include "coordinator/worker_pool.h"
+
+namespace outrider {
+
+class Verdicts {
+ public:
+  Verdicts(const ProtocolOptions& options, TargetGroup& target, WorkerPool& pool, const ShadowDrafts& shadows,
+           Totals& totals)
+      : options_(options), target_(target), pool_(pool), shadows_(shadows), totals_(totals) {}
+
+  // One verdict per sampling entry of the plan, in its order. The target is trusted to be right, not to be
+  // free of bugs.
+  Status check(const StepResult& result, const OutstandingPlan& plan) const;
+  // What the whole pass tells, before its verdicts are applied.
+  void learn_pass(const StepResult& result, const OutstandingPlan& plan, Clock::time_point now);
+  // How the request ends, if it does; then it still has to be finished. `batch_size`: sequences that run.
+  struct End {
+    FinishReason reason;
+    Status error;
+  };
+  std::optional<End> apply(const PlannedEntry& entry, Verdict& verdict, const StepResult& result,
+                           int32_t batch_size, Turn& turn);
+  // Once it was applied.
+  void learn_round(const PlannedEntry& entry, bool prefills, Clock::time_point now);
+
+ private:
+  Status check(const LiveRequest& live, const Verdict& verdict) const;
+  Status check(const PositionLogprobs& at, TokenId token, int32_t most) const;
+  void lose_draft(LiveRequest& live, bool link_lost);
+  std::optional<FinishReason> commit(LiveRequest& live, Verdict& verdict, Turn& turn);
+  std::optional<FinishReason> reason_to_finish(const LiveRequest& live, TokenId last) const;
+  void teach(LiveRequest& live, const Verdict& verdict, int32_t emitted, int32_t batch_size,
+             Clock::time_point now);
+  void record(const PlannedEntry& entry, const Verdict& verdict, int32_t emitted, const StepResult& result,
+              Turn& turn);
+  bool ends_text(TokenId id) const;
+
+  const ProtocolOptions& options_;
+  TargetGroup& target_;
+  WorkerPool& pool_;
+  const ShadowDrafts& shadows_;
+  Totals& totals_;
+};
+
+}  // namespace outrider

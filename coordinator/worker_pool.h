@@ -1,0 +1,78 @@
+// The draft workers that are there, and which of them drafts for which sequence. Decides who is let in, who
+// is left alone for a while and where a sequence had best be drafted for; never how long a draft is or what
+// becomes of one. Tells workers what to hold (Open, Close), and nothing else.
+#pragma once
+
+#include <map>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "coordinator/live_request.h"
+#include "coordinator/pool_worker.h"
+#include "coordinator/protocol_options.h"
+#include "coordinator/turn.h"
+
+namespace outrider {
+
+class WorkerPool {
+ public:
+  WorkerPool(const ProtocolOptions& options, Totals& totals) : options_(options), totals_(totals) {}
+
+  // ---- membership
+  // Said hello before the target, and is kept until that says what its vocabulary is. False: too many are.
+  bool keep_early(PeerId peer, Hello& hello);
+  std::map<PeerId, Hello> take_early() { return std::exchange(early_, {}); }
+  static Status check(const Hello& hello, const ModelInfo& target);
+  void join(PeerId peer, Hello hello, DrafterKind kind);
+  // The kind it was of, if it was a worker.
+  std::optional<DrafterKind> remove(PeerId peer);
+  size_t size() const { return workers_.size(); }
+  bool is_full() const;
+  bool has(PeerId peer) const { return workers_.contains(peer) || early_.contains(peer); }
+  PoolWorker* find(PeerId peer);
+  PoolWorker* find(Generation generation);
+  // Who drafts for it. Null: nobody.
+  PoolWorker* of(const LiveRequest& live) { return live.link.peer ? find(*live.link.peer) : nullptr; }
+
+  // ---- assignment
+  // Between rounds: gives the sequence to another worker if that is better. True: its worker's kind, and with
+  // it what a draft length policy learnt, may be another one now.
+  bool assign(LiveRequest& live, Turn& turn);
+  // Also for a sequence the worker already has: Open starts it afresh.
+  void open(LiveRequest& live, Turn& turn);
+  void close(LiveRequest& live, Turn& turn);
+  // A verified round of this kind, of any sequence.
+  void add_goodput(DrafterKind kind, int32_t emitted, double seconds) {
+    goodput_[kind].add(emitted, seconds);
+  }
+
+  // ---- back-off
+  void missed(PoolWorker& worker, Clock::duration waited, Clock::time_point now) {
+    worker.missed(waited, options_.max_back_off, now);
+  }
+  // Tells workers what they could not be told while they were left alone.
+  void resume(RequestMap& requests, Turn& turn);
+  // Calls `consider` with every time at which resume() has something to do.
+  template <class Consider>
+  void for_each_resumption(const RequestMap& requests, Consider consider) const {
+    for (const auto& [peer, worker] : workers_)
+      if (has_to_be_told(peer, worker, requests)) consider(worker.usable_at());
+  }
+
+ private:
+  using Member = std::pair<const PeerId, PoolWorker>;
+  Member* best_for(LiveRequest& live, Clock::time_point now);
+  double slowness(const PoolWorker& worker, Clock::time_point now) const;
+  static bool has_to_be_told(PeerId peer, const PoolWorker& worker, const RequestMap& requests);
+
+  const ProtocolOptions& options_;
+  Totals& totals_;
+  std::map<PeerId, PoolWorker> workers_;
+  std::map<PeerId, Hello> early_;    // bounded
+  GoodputByKind goodput_;            // of all sequences
+  std::vector<Member*> candidates_;  // scratch, as the next
+  std::vector<DrafterKind> kinds_here_;
+};
+
+}  // namespace outrider
