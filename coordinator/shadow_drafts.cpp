@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "cluster/simulation/acceptance_process.h"
+#include "cluster/acceptance_process.h"
 
 namespace outrider {
 

@@ -7,7 +7,7 @@
 #include <unordered_map>
 #include <vector>
 
-#include "cluster/simulation/acceptance_process.h"
+#include "cluster/acceptance_process.h"
 #include "comm/collectives.h"
 #include "comm/messages.h"
 #include "comm/transport.h"

@@ -6,7 +6,7 @@
 #include <functional>
 #include <map>
 
-#include "cluster/simulation/acceptance_process.h"
+#include "cluster/acceptance_process.h"
 #include "cluster/simulation/event_queue.h"
 #include "cluster/simulation/forward_cost.h"
 #include "comm/messages.h"

@@ -2,7 +2,7 @@
 // cost.
 #pragma once
 
-#include "cluster/simulation/acceptance_process.h"
+#include "cluster/acceptance_process.h"
 #include "cluster/simulation/forward_cost.h"
 #include "comm/messages.h"
 

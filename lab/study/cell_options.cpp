@@ -7,7 +7,7 @@
 #include <array>
 
 #include "base/nearest.h"
-#include "cluster/simulation/acceptance_process.h"
+#include "cluster/acceptance_process.h"
 #include "coordinator/gamma/gamma_policy.h"
 #include "start/flags/options.h"
 

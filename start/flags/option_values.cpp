@@ -3,7 +3,7 @@
 #include <charconv>
 #include <cmath>
 
-#include "cluster/simulation/acceptance_process.h"
+#include "cluster/acceptance_process.h"
 #include "comm/emulated_link.h"
 #include "comm/message_check.h"
 #include "start/flags/options.h"

@@ -5,7 +5,7 @@
 #include <cstdlib>
 #include <filesystem>
 
-#include "cluster/simulation/acceptance_process.h"
+#include "cluster/acceptance_process.h"
 #include "cluster/simulation/arrivals.h"
 #include "cluster/simulation/hardware.h"
 #include "tests/support/source_dir.h"

@@ -5,7 +5,7 @@
 #include <algorithm>
 #include <numeric>
 
-#include "cluster/simulation/acceptance_process.h"
+#include "cluster/acceptance_process.h"
 #include "coordinator/gamma/policies.h"
 #include "simulated_cluster.h"
 #include "toy_model.h"

@@ -1,4 +1,4 @@
-#include "cluster/simulation/acceptance_process.h"
+#include "cluster/acceptance_process.h"
 
 #include <fmt/ranges.h>
 
