@@ -5,13 +5,30 @@
 
 #include "base/hash.h"
 #include "comm/codec.h"
+#include "target_worker/synthetic_verifier.h"
 #include "transformer/sampling/penalties.h"
 
 namespace outrider {
 namespace {
 
-int64_t ns_since(Clock::time_point start) {
-  return std::chrono::duration_cast<std::chrono::nanoseconds>(Clock::now() - start).count();
+// What one phase of a step took, told when it ends.
+class PhaseTimer {
+ public:
+  explicit PhaseTimer(int64_t& ns) : ns_(ns) {}
+  ~PhaseTimer() { ns_ = std::chrono::nanoseconds(Clock::now() - start_).count(); }
+  PhaseTimer(const PhaseTimer&) = delete;
+  PhaseTimer& operator=(const PhaseTimer&) = delete;
+
+ private:
+  int64_t& ns_;
+  const Clock::time_point start_ = Clock::now();
+};
+
+// On a device the call of the verifier also waits for the forward pass, which then is what is left of it.
+void settle_device_times(std::optional<int64_t> verifying_ns, StepResult& result) {
+  if (!verifying_ns) return;
+  result.forward_ns += std::max<int64_t>(result.verify_ns - *verifying_ns, 0);
+  result.verify_ns = std::min(result.verify_ns, *verifying_ns);
 }
 
 bool has_q(const StepPlan& plan, QKind kind) {
@@ -33,6 +50,8 @@ TargetWorker::TargetWorker(Model& model, Collectives& group, TargetOptions optio
   if (options_.head)
     hidden_rows_.emplace(options_.head, vocab_range(model.config().vocab_size, {group.rank(), group.size()}),
                          model.max_logit_rows());
+  if (options_.synthetic_acceptance)
+    verifier_ = std::make_unique<SyntheticVerifier>(std::move(verifier_), *options_.synthetic_acceptance);
 }
 
 // Every target rank runs these lines in this order; only the leader talks outside the group.
@@ -141,17 +160,23 @@ StepResult TargetWorker::step(const StepPlan& plan) {
   if (plan.entries.empty()) return result;
 
   if (options_.slice_inbox) options_.slice_inbox->look();
-  auto start = Clock::now();
-  const LogitsShard logits = forward(plan);
-  result.forward_ns = ns_since(start);
+  LogitsShard logits;
+  {
+    const PhaseTimer timer(result.forward_ns);
+    logits = forward(plan);
+  }
   gather_q(plan);
-  start = Clock::now();
-  make_q(plan);
-  verify(plan, logits, result);
-  result.verify_ns = ns_since(start);
-  if (const auto busy = verifier_->busy_ns(); busy && !requests_.empty()) {  // the rest was the forward pass
-    result.forward_ns += std::max<int64_t>(result.verify_ns - *busy, 0);
-    result.verify_ns = std::min(result.verify_ns, *busy);
+  std::span<const VerifyResult> verdicts;
+  {
+    const PhaseTimer timer(result.verify_ns);
+    make_q(plan);
+    ask_verifier(plan);
+    verdicts = verifier_->verify(requests_, logits);
+  }
+  if (!requests_.empty()) settle_device_times(verifier_->busy_ns(), result);
+  {
+    const PhaseTimer timer(result.commit_ns);
+    commit(plan, verdicts, result);
   }
   return result;
 }
@@ -194,7 +219,6 @@ TargetWorker::Sequence& TargetWorker::sequence(SequenceId id) {
   return at->second;
 }
 
-// All rows in one pass: decode, verify and prefill rows together.
 LogitsShard TargetWorker::forward(const StepPlan& plan) {
   size_t rows = 0;
   for (const PlanEntry& entry : plan.entries)
@@ -225,7 +249,7 @@ void TargetWorker::gather_q(const StepPlan& plan) {
   options_.slice_inbox->gather(plan.entries, group_, Clock::now() + options_.slice_timeout, sliced_);
 }
 
-// The same of states, from which this rank makes its own.
+// Where q comes as hidden states, this rank makes its rows of them.
 void TargetWorker::make_q(const StepPlan& plan) {
   if (!has_q(plan, QKind::kHidden)) return;
   sampling_.clear();
@@ -233,7 +257,7 @@ void TargetWorker::make_q(const StepPlan& plan) {
   hidden_rows_->gather(plan.entries, sampling_, group_, sliced_);
 }
 
-void TargetWorker::verify(const StepPlan& plan, const LogitsShard& logits, StepResult& result) {
+void TargetWorker::ask_verifier(const StepPlan& plan) {
   requests_.clear();
   int64_t row = 0;
   for (size_t e = 0; e < plan.entries.size(); ++e) {
@@ -241,7 +265,8 @@ void TargetWorker::verify(const StepPlan& plan, const LogitsShard& logits, StepR
     if (!samples(entry)) continue;
     const Sequence& s = sequence(entry.sequence);
     const SlicedQ& sliced = sliced_[e];
-    VerifyRequest& request = requests_.emplace_back(VerifyRequest{.sampling = &s.sampling,
+    VerifyRequest& request = requests_.emplace_back(VerifyRequest{.sequence = entry.sequence,
+                                                                  .sampling = &s.sampling,
                                                                   .round = entry.round,
                                                                   .base = entry.base,
                                                                   .first_row = row,
@@ -255,39 +280,27 @@ void TargetWorker::verify(const StepPlan& plan, const LogitsShard& logits, StepR
     request.q_drafted = sliced.drafted;
     request.q_on_device = sliced.on_device;
   }
-  const auto& verdicts = verifier_->verify(requests_, logits);
-  const auto start = Clock::now();
+}
+
+void TargetWorker::commit(const StepPlan& plan, std::span<const VerifyResult> verdicts, StepResult& result) {
   size_t next = 0;
   for (size_t e = 0; e < plan.entries.size(); ++e) {
     const PlanEntry& entry = plan.entries[e];
     if (!samples(entry)) continue;
-    const bool lost = sliced_[e].lost;
     const auto draft = requests_[next].draft;
-    const VerifyResult& honest = verdicts[next++];
-    std::optional<VerifyResult> synthetic;
-    if (options_.synthetic_acceptance && !lost) synthetic = synthetic_verdict(entry, honest);
-    const VerifyResult& verdict = synthetic ? *synthetic : honest;
+    const VerifyResult& verdict = verdicts[next++];
     result.verdicts.push_back({.sequence = entry.sequence,
                                .epoch = entry.epoch,
                                .round = entry.round,
                                .base = entry.base,
                                .status = verdict.status,
-                               .draft_lost = lost,
+                               .draft_lost = sliced_[e].lost,
                                .link_lost = sliced_[e].link_lost,
                                .accepted_count = verdict.accepted_count,
                                .next = verdict.next,
                                .logprobs = verdict.logprobs});
     commit(entry, draft, verdict);
   }
-  result.commit_ns = ns_since(start);
-}
-
-// `next` stays what the target would have said somewhere in this block: a token of its vocabulary.
-VerifyResult TargetWorker::synthetic_verdict(const PlanEntry& entry, VerifyResult verdict) const {
-  if (verdict.status != VerdictStatus::kOk) return verdict;
-  verdict.accepted_count = options_.synthetic_acceptance->accepted_count(
-      entry.sequence, entry.base.value(), static_cast<int32_t>(entry.draft.size()));
-  return verdict;
 }
 
 // Keeps the accepted drafts' KV; the next token has none yet.

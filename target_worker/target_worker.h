@@ -7,7 +7,6 @@
 #include <unordered_map>
 #include <vector>
 
-#include "cluster/acceptance_process.h"
 #include "comm/collectives.h"
 #include "comm/messages.h"
 #include "comm/transport.h"
@@ -18,13 +17,13 @@
 
 namespace outrider {
 
+class AcceptanceProcess;
+
 struct TargetOptions {
   ModelInfo info;              // for Hello; max_context and isa are filled in
   int32_t max_sequences = 16;  // open at once
   Generation generation{1};    // of this life of the group
-  // For studies without a matching pair: not the rule but this process says how many draft tokens are
-  // accepted. All work is done as ever; the text means nothing. Every rank needs the same process. Null:
-  // honest.
+  // Null: verdicts are honest (synthetic_verifier.h). Every rank needs the same process.
   const AcceptanceProcess* synthetic_acceptance = nullptr;
   // Where this rank's slices of q come in; null on all ranks: nowhere. `slices`: those of all, for the
   // leader's Hello.
@@ -75,11 +74,14 @@ class TargetWorker {
   Status check_entry(const PlanEntry& entry, const StepPlan& plan) const;
   void open(const Open& open);
   void close(SequenceId sequence);
+  // All rows in one pass: decode, verify and prefill rows together.
   LogitsShard forward(const StepPlan& plan);
   void gather_q(const StepPlan& plan);
   void make_q(const StepPlan& plan);
-  void verify(const StepPlan& plan, const LogitsShard& logits, StepResult& result);
-  VerifyResult synthetic_verdict(const PlanEntry& entry, VerifyResult verdict) const;
+  // A request for each entry that samples; a draft whose q was lost counts as none.
+  void ask_verifier(const StepPlan& plan);
+  // What the verifier said of them, in the same order.
+  void commit(const StepPlan& plan, std::span<const VerifyResult> verdicts, StepResult& result);
   void commit(const PlanEntry& entry, std::span<const TokenId> draft, const VerifyResult& verdict);
   Sequence& sequence(SequenceId id);
 

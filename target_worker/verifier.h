@@ -19,6 +19,7 @@ namespace outrider {
 
 // One sequence of a pass. Its logits rows are [first_row, first_row + gamma]; row i follows draft token i.
 struct VerifyRequest {
+  SequenceId sequence{};
   const SamplingParams* sampling = nullptr;
   Round round{};
   Position base{};                 // committed length C: the position of draft[0]

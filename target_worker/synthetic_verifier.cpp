@@ -1,0 +1,16 @@
+#include "target_worker/synthetic_verifier.h"
+
+namespace outrider {
+
+const std::vector<VerifyResult>& SyntheticVerifier::verify(std::span<const VerifyRequest> requests,
+                                                           const LogitsShard& logits) {
+  results_ = honest_->verify(requests, logits);
+  for (size_t i = 0; i < results_.size(); ++i) {
+    if (results_[i].status != VerdictStatus::kOk) continue;
+    results_[i].accepted_count = process_.accepted_count(requests[i].sequence, requests[i].base.value(),
+                                                         static_cast<int32_t>(requests[i].draft.size()));
+  }
+  return results_;
+}
+
+}  // namespace outrider

@@ -1,0 +1,27 @@
+// Verdicts of which a process, and not the rule, says how many draft tokens are accepted (AcceptanceProcess).
+// For studies without a matching pair: all work is done as ever, and the text means nothing.
+#pragma once
+
+#include "cluster/acceptance_process.h"
+#include "target_worker/verifier.h"
+
+namespace outrider {
+
+class SyntheticVerifier : public Verifier {
+ public:
+  // `process` must outlive the verifier.
+  SyntheticVerifier(std::unique_ptr<Verifier> honest, const AcceptanceProcess& process)
+      : honest_(std::move(honest)), process_(process) {}
+  // `next` stays what the target would have said somewhere in this block: a token of its vocabulary.
+  const std::vector<VerifyResult>& verify(std::span<const VerifyRequest> requests,
+                                          const LogitsShard& logits) override;
+  const VerifierStats& stats() const override { return honest_->stats(); }
+  std::optional<int64_t> busy_ns() const override { return honest_->busy_ns(); }
+
+ private:
+  std::unique_ptr<Verifier> honest_;
+  const AcceptanceProcess& process_;
+  std::vector<VerifyResult> results_;
+};
+
+}  // namespace outrider
