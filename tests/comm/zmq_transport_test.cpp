@@ -233,10 +233,13 @@ TEST(ZmqTransport, AMessageThatNeverEndsIsCutOff) {
   honest.send(heartbeat_frame(1, 1));
   expect<Heartbeat>(*server);
   constexpr size_t kLimit = size_t{8} << 30;
-  EXPECT_LT(testing::send_endless_message(server->endpoint(), size_t{1} << 20, kLimit), kLimit);
-  honest.send(heartbeat_frame(1, 2));
-  expect<Heartbeat>(*server);
-  EXPECT_EQ(server->stats().hung_up, 1u);
+  uint64_t number = 1;
+  for (const size_t part_bytes : {size_t{1} << 20, size_t{200}, size_t{0}}) {
+    EXPECT_LT(testing::send_endless_message(server->endpoint(), part_bytes, kLimit), kLimit) << part_bytes;
+    honest.send(heartbeat_frame(1, ++number));
+    expect<Heartbeat>(*server);
+  }
+  EXPECT_EQ(server->stats().hung_up, 3u);
 }
 
 // Bytes that are not even ZeroMQ.

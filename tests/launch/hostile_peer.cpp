@@ -178,13 +178,18 @@ size_t send_endless_message(const std::string& endpoint, size_t part_bytes, size
   part.resize(part.size() + part_bytes, 'x');
   std::string parts;
   while (parts.size() < size_t{1} << 16) parts += part;
+  char answer[64];
+  const bool meets = ::send(fd, greeting.data(), greeting.size(), MSG_NOSIGNAL) > 0 &&
+                     recv(fd, answer, sizeof answer, MSG_WAITALL) == sizeof answer &&
+                     ::send(fd, ready.data(), ready.size(), MSG_NOSIGNAL) > 0 &&
+                     recv(fd, answer, sizeof answer, 0) > 0;
+  if (!meets) throw std::runtime_error("no ZeroMQ at " + endpoint);
   size_t sent = 0;
-  for (std::string_view left = greeting; sent < limit;) {
-    const ssize_t n = ::send(fd, left.data(), left.size(), MSG_NOSIGNAL);
+  while (sent < limit) {
+    const size_t done = sent % parts.size();
+    const ssize_t n = ::send(fd, parts.data() + done, parts.size() - done, MSG_NOSIGNAL);
     if (n <= 0) break;  // it hung up
     sent += static_cast<size_t>(n);
-    left.remove_prefix(static_cast<size_t>(n));
-    if (left.empty()) left = sent == greeting.size() ? std::string_view(ready) : std::string_view(parts);
   }
   close(fd);
   return sent;

@@ -6,6 +6,7 @@
 #include <nlohmann/json.hpp>
 #include <thread>
 
+#include "hostile_peer.h"
 #include "tests/support/background_process.h"
 #include "tests/support/program.h"
 
@@ -192,6 +193,61 @@ TEST_F(Mpirun, TwoDraftRanksShareTheSequences) {
 }
 
 // Draft workers are killed again and again; their ranks, and the job, live on.
+// Who comes to --listen, with a listed key or without any, is never the target, and takes nobody's place.
+TEST_F(Mpirun, StrangersOutsideStayOutside) {
+  const TemporaryDirectory dir;
+  for (const char* name : {"job", "worker"})
+    ASSERT_TRUE(outrider_program({"keygen", "--output", dir / (std::string(name) + ".key")}).succeeded());
+  const Arguments what{"generate",
+                       "--model",
+                       demo_target(),
+                       "--prompt",
+                       "Once upon a time",
+                       "--max-tokens",
+                       "400",
+                       "--ignore-eos",
+                       "--quiet",
+                       "--threads",
+                       "1",
+                       "--seed",
+                       "1",
+                       "--temperature",
+                       "0.8"};
+  const Outcome plain = outrider_program(what);
+  ASSERT_TRUE(plain.succeeded()) << plain.describe();
+  for (const bool with_keys : {false, true}) {
+    Arguments arguments{"env",
+                        "OMPI_ALLOW_RUN_AS_ROOT=1",
+                        "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1",
+                        "mpirun",
+                        "--oversubscribe",
+                        "-n",
+                        "3",
+                        outrider_path()};
+    arguments.insert(arguments.end(), what.begin(), what.end());
+    arguments.insert(arguments.end(),
+                     {"--draft-model", demo_draft(), "--layout", "coordinator=1,draft=1,target=1",
+                      "--emulate-link", "delay=5ms,links=target", "--listen", "tcp://127.0.0.1:*"});
+    std::optional<CurveKeys> listed;
+    if (with_keys) {
+      arguments.insert(arguments.end(),
+                       {"--curve-secret-key", dir / "job.key", "--allowed-keys", dir / "worker.key.pub"});
+      listed = CurveKeys{.own = read_curve_keys(dir / "worker.key").value(),
+                         .server = read_curve_keys(dir / "job.key")->public_key,
+                         .allowed = {}};
+    }
+    BackgroundProcess job(dir, with_keys ? "locked" : "open", arguments);
+    ASSERT_TRUE(job.says("draft-worker --connect ")) << job.err();
+    const std::string said = job.err();
+    const size_t at = said.find("--connect ") + 10;
+    const std::string endpoint = said.substr(at, said.find(' ', at) - at);
+    EXPECT_NE(answer_to_target(endpoint, listed).find("target group"), std::string::npos);
+    if (!with_keys) beat_as_many(endpoint, 5000, 200);
+    EXPECT_EQ(job.wait(), 0) << job.err();
+    EXPECT_EQ(job.out(), plain.out);
+  }
+}
+
 TEST_F(Mpirun, AKilledDraftWorkerGetsASuccessor) {
   const TemporaryDirectory dir;
   std::string requests;
@@ -250,6 +306,11 @@ TEST_F(Mpirun, RefusesALayoutOfAnotherSize) {
 TEST_F(Mpirun, RefusesADraftModelWithoutADraftRank) {
   expect_refused(run(3, {"--draft-model", demo_draft(), "--layout", "coordinator=1,draft=0,target=2"}),
                  {"--layout", "draft=1"});
+}
+
+TEST_F(Mpirun, RefusesADoorThatCannotBeOpened) {
+  expect_refused(run(3, {"--draft-model", demo_draft(), "--listen", "tcp://0.0.0.0:*"}),
+                 {"--listen: endpoint tcp://0.0.0.0", "keygen"});
 }
 
 TEST_F(Mpirun, RefusesADraftRankWithoutADrafter) { expect_refused(run(3, {}), {"draft", "--draft-model"}); }

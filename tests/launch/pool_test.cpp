@@ -159,6 +159,24 @@ TEST_F(Pool, StrangersByTheThousandPushOutNobody) {
   EXPECT_GE(report["wire"]["hung_up"], 1);
 }
 
+// What a sender on this machine gets in between two looks at its connection, and 600 hellos with 64 doors
+// each.
+TEST_F(Pool, WhoHasNotJoinedTakesLittleMemory) {
+  constexpr size_t kEndless = size_t{8} << 30, kBound = size_t{160} << 20;
+  start_job({"--wait-for-draft-workers", "1"}, 60);
+  const size_t before = job_->peak_memory();
+  for (const size_t part_bytes : {size_t{1} << 20, size_t{100}, size_t{0}})
+    EXPECT_LT(send_endless_message(endpoint_, part_bytes, kEndless), kEndless) << part_bytes;
+  say_large_hellos(endpoint_, 600);
+  const size_t grown = job_->peak_memory() - before;
+  std::printf("  peak memory grew by %zu MB\n", grown >> 20);
+  EXPECT_LT(grown, kBound);
+  BackgroundProcess honest = worker("honest");
+  expect_plain_text(plain(60));
+  EXPECT_EQ(honest.wait(), 0) << honest.err();
+  EXPECT_EQ(metrics()["wire"]["hung_up"], 3);
+}
+
 TEST_F(Pool, RefusalsSayWhatDiffers) {
   start_job({"--wait-for-draft-workers", "1"}, 200);
   const auto draft = dir_.copy(demo_draft(), "foreign");
