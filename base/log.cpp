@@ -8,6 +8,8 @@
 #include <cstdlib>
 #include <memory>
 
+#include "base/printable.h"
+
 namespace outrider {
 namespace {
 
@@ -21,6 +23,16 @@ class RoleFlag final : public spdlog::custom_flag_formatter {
   std::unique_ptr<custom_flag_formatter> clone() const override { return std::make_unique<RoleFlag>(); }
 };
 
+// What a line says may hold a peer's words, or a file's.
+class PrintableText final : public spdlog::custom_flag_formatter {
+ public:
+  void format(const spdlog::details::log_msg& message, const std::tm&, spdlog::memory_buf_t& out) override {
+    const std::string text = printable({message.payload.data(), message.payload.size()});
+    out.append(text.data(), text.data() + text.size());
+  }
+  std::unique_ptr<custom_flag_formatter> clone() const override { return std::make_unique<PrintableText>(); }
+};
+
 }  // namespace
 
 void set_thread_role(const std::string& role) { g_role = role; }
@@ -28,7 +40,7 @@ const std::string& thread_role() { return g_role; }
 
 void init_logging() {
   auto formatter = std::make_unique<spdlog::pattern_formatter>();
-  formatter->add_flag<RoleFlag>('*').set_pattern("[%H:%M:%S.%e] %^%l%$ %*: %v");
+  formatter->add_flag<RoleFlag>('*').add_flag<PrintableText>('v').set_pattern("[%H:%M:%S.%e] %^%l%$ %*: %v");
   auto logger =
       std::make_shared<spdlog::logger>("outrider", std::make_shared<spdlog::sinks::stderr_color_sink_mt>());
   logger->set_formatter(std::move(formatter));

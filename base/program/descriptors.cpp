@@ -1,0 +1,46 @@
+#include "base/program/descriptors.h"
+
+#include <dirent.h>
+#include <sys/resource.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <limits>
+#include <memory>
+
+namespace outrider {
+namespace {
+
+// More than any run needs. Where the hard limit is a billion, a child that closes all it could have inherited
+// would take minutes.
+constexpr rlim_t kEnough = 65536;
+
+}  // namespace
+
+void raise_descriptor_limit() {
+  rlimit limit{};
+  if (getrlimit(RLIMIT_NOFILE, &limit) != 0) return;
+  const rlim_t wanted = std::min(limit.rlim_max, kEnough);
+  if (limit.rlim_cur >= wanted) return;
+  limit.rlim_cur = wanted;
+  setrlimit(RLIMIT_NOFILE, &limit);
+}
+
+Descriptors count_descriptors() {
+  rlimit limit{};
+  if (getrlimit(RLIMIT_NOFILE, &limit) != 0 || limit.rlim_cur > std::numeric_limits<int>::max())
+    return {std::numeric_limits<int>::max(), std::numeric_limits<int>::max()};
+  const long most = static_cast<long>(limit.rlim_cur);
+  const std::unique_ptr<DIR, int (*)(DIR*)> open(opendir("/proc/self/fd"), &closedir);
+  if (!open) return {most, 0};  // no descriptor to look with
+  // A program that lowered its limit has some above it, which take nothing from what is free below.
+  long used = 0;
+  while (const dirent* entry = readdir(open.get())) {
+    if (entry->d_name[0] == '.') continue;
+    const long fd = std::atol(entry->d_name);
+    used += fd < most && fd != dirfd(open.get());
+  }
+  return {most, most - used};
+}
+
+}  // namespace outrider

@@ -1,0 +1,42 @@
+// Starts threads, so that one which the system refuses stops what was started before it and is told with the
+// limits that may be met.
+#pragma once
+
+#include <exception>
+#include <functional>
+#include <stdexcept>
+#include <string>
+#include <thread>
+#include <utility>
+
+namespace outrider {
+
+// what(): "no further thread can be started: ...", the limits of this process that are set, and the remedy.
+class NoThread : public std::runtime_error {
+ public:
+  explicit NoThread(const std::string& reason);
+};
+
+// Throws NoThread.
+template <class Body>
+std::jthread start_thread(Body&& body) {
+  try {
+    return std::jthread(std::forward<Body>(body));
+  } catch (const std::system_error& error) {
+    throw NoThread(error.code().message());
+  }
+}
+
+// body(0) to body(count - 1) at the same time, each on a thread of its own, body(0) on the caller's. None
+// begins before all have their thread: they may wait for each other. Returns when all have ended; then throws
+// the first exception of a body. NoThread: none has begun.
+void run_on_threads(int count, const std::function<void(int)>& body);
+
+// what(), and where memory ran out, the limits on it.
+std::string what_failed(const std::exception& error);
+
+// Whether so many more threads can be started at once, for libraries that abort where they cannot: tried, not
+// computed. Empty: they can; else what NoThread says.
+std::string why_no_threads(int count);
+
+}  // namespace outrider
