@@ -13,6 +13,7 @@
 #include <cstring>
 #include <vector>
 
+#include "base/printable.h"
 #include "base/program/exit_codes.h"
 #include "start/own_program.h"
 
@@ -111,7 +112,10 @@ class Child {
         posix_spawn(&pid_, own_program().c_str(), nullptr, nullptr, argv.data(), child_environment().data());
     if (error == 0) return {};
     pid_ = 0;
-    return unavailable(fmt::format("cannot start a draft worker: {}", std::strerror(error)));
+    return unavailable(
+        fmt::format("cannot start a draft worker: {}; ulimit -u, ulimit -v and the control group's pids.max "
+                    "limit processes",
+                    std::strerror(error)));
   }
   bool runs() const { return pid_ != 0; }
   // The wait status of one that has ended.
@@ -185,9 +189,7 @@ class Supervisor {
     return {};
   }
 
-  static void say(const std::string& text) {
-    std::fprintf(stderr, "outrider: %s: its process %s\n", thread_role().c_str(), text.c_str());
-  }
+  static void say(const std::string& text) { tell_error(thread_role() + ": its process " + text); }
 
   Child child_;
   Transport& line_;

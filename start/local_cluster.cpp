@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <optional>
 
+#include "base/threads.h"
 #include "comm/cores.h"
 #include "start/listener.h"
 
@@ -38,7 +39,7 @@ Result<std::unique_ptr<Model>> guarded(const std::function<Result<std::unique_pt
   try {
     return load();
   } catch (const std::exception& error) {
-    return unavailable(error.what());
+    return unavailable(what_failed(error));
   }
 }
 
@@ -53,24 +54,23 @@ Result<std::shared_ptr<const DraftHead>> load_whole_head(const RunOptions& optio
 Result<LocalModels> LocalModels::load(const RunOptions& options, const Preparation& prepared) {
   LocalModels models{.group = make_group(options.tensor_parallel_size), .single = make_single_collectives()};
   const size_t ranks = models.group.size();
-  std::vector<std::optional<Result<std::unique_ptr<Model>>>> loaded(ranks + 1);  // the last is the draft
-  {
-    std::vector<std::jthread> loaders;
-    for (size_t r = 0; r < ranks; ++r)
-      loaders.emplace_back([&, r] {
-        set_thread_role(fmt::format("target/{}", r));
-        loaded[r] = guarded(
-            [&] { return load_target(options, prepared, target_threads(options), *models.group[r]); });
-      });
-    if (options.uses_draft_model()) {
-      loaded[ranks] =
+  std::vector<std::optional<Result<std::unique_ptr<Model>>>> loaded(1 + ranks);  // the first is the draft
+  run_on_threads(static_cast<int>(1 + ranks), [&](int i) {
+    const auto index = static_cast<size_t>(i);
+    if (i > 0) {
+      Collectives& rank = *models.group[index - 1];
+      set_thread_role(fmt::format("target/{}", i - 1));
+      loaded[index] = guarded([&] { return load_target(options, prepared, target_threads(options), rank); });
+      if (!loaded[index]->ok()) rank.abort();  // nobody waits for a rank that is gone
+    } else if (options.uses_draft_model()) {
+      loaded[0] =
           guarded([&] { return load_draft(options, prepared, draft_threads(options), *models.single); });
     }
-  }
+  });
   for (auto& model : loaded) {
     if (!model) continue;
     if (!model->ok()) return model->status();
-    if (&model == &loaded.back())
+    if (&model == &loaded.front())
       models.draft = std::move(*model).value();
     else
       models.target.push_back(std::move(*model).value());
@@ -82,8 +82,19 @@ Result<LocalModels> LocalModels::load(const RunOptions& options, const Preparati
 LocalCluster::LocalCluster(const RunOptions& options, const Preparation& prepared, LocalModels* models)
     : options_(options), prepared_(prepared), models_(models), hub_(make_inproc_hub()) {}
 
-LocalCluster::~LocalCluster() {
-  for (std::thread& thread : threads_) thread.join();
+LocalCluster::~LocalCluster() { threads_.clear(); }
+
+// A role without a thread: those of its group do not wait for it. What was started leaves when the
+// coordinator's end goes.
+Status LocalCluster::start_role(std::function<void()> role) {
+  try {
+    threads_.push_back(start_thread(std::move(role)));
+    return {};
+  } catch (const NoThread& error) {
+    const auto& group = models_ ? models_->group : group_;
+    if (!group.empty()) group.front()->abort();
+    return unavailable(error.what());
+  }
 }
 
 Lend LocalCluster::lend(Role role) const {
@@ -97,27 +108,26 @@ Result<std::unique_ptr<Transport>> LocalCluster::listening_end() {
   return open_to_others(options_, prepared_, *hub_);
 }
 
-void LocalCluster::start_target() {
+Status LocalCluster::start_target() {
   if (!models_) group_ = make_group(options_.tensor_parallel_size);
   const auto& group = models_ ? models_->group : group_;
-  auto head = models_ ? models_->head : load_whole_head(options_, prepared_);
-  if (!head.ok()) return note(head.status());
-  head_ = std::move(head).value();
+  ASSIGN_OR_RETURN(head_, models_ ? models_->head : load_whole_head(options_, prepared_));
   for (size_t r = 0; r < group.size(); ++r) {
     std::shared_ptr<Transport> transport = r == 0 ? hub_->connect() : nullptr;
     Model* const model = models_ ? models_->target[r].get() : nullptr;
-    threads_.emplace_back([this, &rank = *group[r], transport, model] {
+    RETURN_IF_ERROR(start_role([this, &rank = *group[r], transport, model] {
       note(run_target_rank(options_, prepared_, target_threads(options_), rank, transport.get(),
                            {model, head_}, lend(Role::kTarget)));
-    });
+    }));
   }
+  return {};
 }
 
-void LocalCluster::start_drafter() {
+Status LocalCluster::start_drafter() {
   std::shared_ptr<Transport> transport = hub_->connect();
   // Models that outlive the cluster serve one drafter.
   Model* const model = models_ && drafters_ == 0 ? models_->draft.get() : nullptr;
-  threads_.emplace_back([this, transport, model, index = drafters_++] {
+  return start_role([this, transport, model, index = drafters_++] {
     set_thread_role(fmt::format("draft/{}", index));
     note(run_draft_worker(options_, prepared_, draft_threads(options_), *transport, {model, head_},
                           lend(Role::kDraft)));
@@ -127,8 +137,8 @@ void LocalCluster::start_drafter() {
 Result<std::unique_ptr<Transport>> LocalCluster::start(int drafters, bool listens) {
   auto end = listens ? listening_end() : coordinator_end();
   if (!end.ok()) return end;
-  start_target();
-  for (int i = 0; i < drafters; ++i) start_drafter();
+  RETURN_IF_ERROR(start_target());
+  for (int i = 0; i < drafters; ++i) RETURN_IF_ERROR(start_drafter());
   return end;
 }
 

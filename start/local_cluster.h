@@ -1,6 +1,7 @@
 // Every role as a thread of this process, joined by in-memory queues; neither MPI nor ZeroMQ is touched.
 #pragma once
 
+#include <functional>
 #include <memory>
 #include <mutex>
 #include <thread>
@@ -31,8 +32,9 @@ class LocalCluster {
   std::unique_ptr<Transport> coordinator_end() { return hub_->coordinator_end(); }
   // The same, where draft workers may join at --listen, if that was asked for.
   Result<std::unique_ptr<Transport>> listening_end();
-  void start_target();
-  void start_drafter();  // once for each
+  // An error: end the coordinator's end, so that the roles that were started leave.
+  Status start_target();
+  Status start_drafter();  // once for each
   // All at once: the target, so many drafters, and the end that joins them; `listens`: the listening one.
   Result<std::unique_ptr<Transport>> start(int drafters, bool listens);
   // The first role that failed, if any.
@@ -40,6 +42,7 @@ class LocalCluster {
 
  private:
   void note(const Status& status);
+  Status start_role(std::function<void()> role);
   // The target shares the coordinator's thread, which has nothing to do while it verifies; so does the
   // drafter where it never works at the same time. Null: a thread of its own.
   Lend lend(Role role) const;
@@ -51,7 +54,7 @@ class LocalCluster {
   std::vector<std::unique_ptr<Collectives>> group_;
   mutable std::mutex mutex_;
   Status error_;
-  std::vector<std::thread> threads_;
+  std::vector<std::jthread> threads_;
   int drafters_ = 0;
   std::shared_ptr<const DraftHead> head_;  // of all roles; null: none, or not loaded
 };

@@ -8,6 +8,7 @@
 #include <random>
 
 #include "base/program/progress.h"
+#include "base/threads.h"
 #include "comm/emulated_link.h"
 #include "draft_worker/draft_worker.h"
 #include "start/device.h"
@@ -211,7 +212,7 @@ Status run_target_rank(const RunOptions& options, const Preparation& prepared, R
     status =
         serve_target(options, prepared, threads, group, transport, std::move(loaded), lend, std::move(door));
   } catch (const std::exception& error) {
-    status = unavailable(error.what());
+    status = unavailable(what_failed(error));
   }
   if (!status.ok()) group.abort();  // nobody waits for a rank that is gone
   return report(transport, std::move(status));
@@ -222,7 +223,7 @@ Status run_draft_worker(const RunOptions& options, const Preparation& prepared, 
   try {
     return report(&transport, serve_drafts(options, prepared, threads, transport, std::move(loaded), lend));
   } catch (const std::exception& error) {
-    return report(&transport, unavailable(error.what()));
+    return report(&transport, unavailable(what_failed(error)));
   }
 }
 

@@ -10,6 +10,8 @@
 #include <thread>
 #include <vector>
 
+#include "base/threads.h"
+
 // One source, compiled for the widest loads the machine has.
 #if defined(__x86_64__) && !defined(__SANITIZE_THREAD__) && !defined(__SANITIZE_ADDRESS__)
 #define WIDEST_LOADS __attribute__((target_clones("avx512f", "avx2", "default")))
@@ -71,11 +73,7 @@ double ReadProbe::measure() {
         seconds[static_cast<size_t>(pass)] = std::chrono::duration<double>(Clock::now() - begin).count();
     }
   };
-  {
-    std::vector<std::jthread> helpers;
-    for (int t = 1; t < threads_; ++t) helpers.emplace_back(work, t);
-    work(0);
-  }
+  run_on_threads(threads_, work);
   volatile uint64_t keep = sums.front();
   (void)keep;
   std::sort(seconds.begin(), seconds.end());

@@ -111,8 +111,8 @@ Result<RunTimes> BenchSession::run(const std::vector<PromptRequest>& prompts, co
   Coordinator coordinator(cluster->coordinator_end(), std::move(limits), policy, prepared_.tokenizer.get(),
                           callbacks);
   running = &coordinator;
-  cluster->start_target();
-  if (drafts) cluster->start_drafter();
+  RETURN_IF_ERROR(cluster->start_target());
+  if (drafts) RETURN_IF_ERROR(cluster->start_drafter());
   Status status =
       wait_until_ready(coordinator, drafts ? 1 : 0, std::chrono::seconds(options_.startup_timeout_s),
                        [&] { return cluster->error(); });

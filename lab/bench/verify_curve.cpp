@@ -4,6 +4,7 @@
 #include <chrono>
 #include <thread>
 
+#include "base/threads.h"
 #include "comm/device_group.h"
 
 namespace outrider {
@@ -67,12 +68,15 @@ VerifyCurve::VerifyCurve(LocalModels& models, std::vector<TokenId> context, std:
 
 Status VerifyCurve::turn() {
   std::vector<Status> statuses(models_.target.size());
-  {
-    std::vector<std::jthread> ranks;
-    for (size_t r = 1; r < models_.target.size(); ++r)
-      ranks.emplace_back([&, r] { statuses[r] = time_target(r); });
-    statuses[0] = time_target(0);
-  }
+  run_on_threads(static_cast<int>(statuses.size()), [&](int rank) {
+    const auto r = static_cast<size_t>(rank);
+    try {
+      statuses[r] = time_target(r);
+    } catch (const std::exception& error) {
+      statuses[r] = unavailable(error.what());
+    }
+    if (!statuses[r].ok()) models_.group[r]->abort();  // nobody waits for a rank that is gone
+  });
   for (const Status& status : statuses) RETURN_IF_ERROR(status);
   return models_.draft ? time_draft() : Status();
 }

@@ -8,6 +8,7 @@
 #include <random>
 #include <thread>
 
+#include "base/threads.h"
 #include "coordinator/gamma/policies.h"
 #include "lab/simulate/cluster_simulator.h"
 
@@ -142,9 +143,7 @@ Result<std::vector<LeagueRow>> run_league(const LeagueOptions& options) {
   };
   const unsigned wanted = options.threads > 0 ? static_cast<unsigned>(options.threads)
                                               : std::max(1u, std::thread::hardware_concurrency());
-  std::vector<std::thread> threads;
-  for (unsigned i = 0; i < wanted; ++i) threads.emplace_back(work);
-  for (std::thread& thread : threads) thread.join();
+  run_on_threads(static_cast<int>(wanted), [&](int) { work(); });
   RETURN_IF_ERROR(failure);
 
   std::vector<LeagueRow> rows;

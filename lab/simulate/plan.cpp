@@ -5,6 +5,7 @@
 #include <cmath>
 #include <thread>
 
+#include "base/threads.h"
 #include "cluster/simulation/hardware.h"
 #include "lab/simulate/measured_costs.h"
 #include "start/flags/options.h"
@@ -121,10 +122,7 @@ Result<std::vector<PlanRow>> play_all(const PlanOptions& options, const std::vec
   };
   const unsigned wanted = options.threads > 0 ? static_cast<unsigned>(options.threads)
                                               : std::max(1u, std::thread::hardware_concurrency());
-  std::vector<std::thread> threads;
-  for (unsigned i = 1; i < wanted; ++i) threads.emplace_back(work);
-  work();
-  for (std::thread& thread : threads) thread.join();
+  run_on_threads(static_cast<int>(wanted), [&](int) { work(); });
   std::vector<PlanRow> played;
   for (auto& row : rows) {
     RETURN_IF_ERROR(row.status());

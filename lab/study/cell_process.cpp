@@ -6,8 +6,10 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <cerrno>
 #include <chrono>
 #include <csignal>
+#include <cstring>
 #include <stdexcept>
 #include <string_view>
 #include <thread>
@@ -68,7 +70,11 @@ CellEnd run_cell_process(std::vector<std::string> arguments, const std::string& 
   const pid_t pid = fork();
   if (pid == 0)
     become_cell(parent, program.c_str(), argv.data(), env.data(), directory.c_str(), error_file.c_str());
-  if (pid < 0) throw std::runtime_error("no process can be started (fork)");
+  if (pid < 0)
+    throw std::runtime_error(
+        fmt::format("no process can be started: {}; ulimit -u, ulimit -v and the control group's pids.max "
+                    "limit processes",
+                    std::strerror(errno)));
 
   CellEnd end;
   int status = 0;

@@ -11,6 +11,8 @@
 #include <nlohmann/json.hpp>
 #include <thread>
 
+#include "base/json_text.h"
+#include "base/threads.h"
 #include "lab/synth/random_weights.h"
 
 namespace outrider {
@@ -29,7 +31,7 @@ std::string header_of(const std::vector<SynthTensor>& tensors) {
     header[tensor.name] = {{"dtype", "BF16"}, {"shape", tensor.shape}, {"data_offsets", {offset, end}}};
     offset = end;
   }
-  std::string text = header.dump();
+  std::string text = json_text(header);
   text.resize((text.size() + 7) / 8 * 8, ' ');
   const uint64_t length = text.size();
   std::string bytes(sizeof length, '\0');
@@ -137,11 +139,7 @@ Status SynthWeightFile::write_tensors(const std::vector<SynthTensor>& tensors,
       if (reports && options.progress) options.progress(done, bytes_);
     }
   };
-  {
-    std::vector<std::jthread> helpers;
-    for (int t = 1; t < options.threads; ++t) helpers.emplace_back(work, false);
-    work(true);
-  }
+  run_on_threads(std::max(1, options.threads), [&](int thread) { work(thread == 0); });
   if (status.ok() && options.progress) options.progress(bytes_, bytes_);
   return status;
 }

@@ -12,6 +12,7 @@
 #include <set>
 #include <thread>
 
+#include "base/threads.h"
 #include "serve/http/connection.h"
 
 namespace outrider {
@@ -35,7 +36,8 @@ struct Job {
 // Runs the handler, one request after the other. There are never more than connections.
 class HandlerThread {
  public:
-  explicit HandlerThread(HttpHandler handler) : handler_(std::move(handler)), thread_([this] { run(); }) {}
+  explicit HandlerThread(HttpHandler handler)
+      : handler_(std::move(handler)), thread_(start_thread([this] { run(); })) {}
   ~HandlerThread() {
     {
       const std::lock_guard lock(mutex_);
@@ -72,7 +74,7 @@ class HandlerThread {
   std::condition_variable changed_;
   std::deque<Job> jobs_;  // guarded, as what follows
   bool stopped_ = false;
-  std::thread thread_;
+  std::jthread thread_;
 };
 
 class AsioServer final : public HttpServer, public HttpConnection::Owner {
@@ -112,7 +114,7 @@ class AsioServer final : public HttpServer, public HttpConnection::Owner {
   std::shared_ptr<std::promise<void>> drained_;  // while somebody waits for it
   std::string address_;
   HandlerThread handlers_;
-  std::thread sockets_;
+  std::jthread sockets_;
 };
 
 AsioServer::~AsioServer() {
@@ -153,7 +155,7 @@ Status AsioServer::listen(const std::string& host, uint16_t port) {
 
 void AsioServer::run() {
   accept();
-  sockets_ = std::thread([this] {
+  sockets_ = start_thread([this] {
     set_thread_role("http");
     const auto work = asio::make_work_guard(context_);
     context_.run();

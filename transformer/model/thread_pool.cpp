@@ -5,6 +5,7 @@
 
 #include "base/log.h"
 #include "base/relax.h"
+#include "base/threads.h"
 
 namespace outrider {
 namespace {
@@ -20,19 +21,27 @@ constexpr int64_t kChunksPerThread = 8;
 ThreadPool::ThreadPool(int threads, bool spin) : spin_(spin) {
   CHECK(threads >= 1, "threads={}", threads);
   const std::string role = thread_role();
-  for (int i = 1; i < threads; ++i)
-    workers_.emplace_back([this, role] {
-      set_thread_role(role);
-      work();
-    });
+  try {
+    for (int i = 1; i < threads; ++i)
+      workers_.push_back(start_thread([this, role] {
+        set_thread_role(role);
+        work();
+      }));
+  } catch (...) {  // what never was whole is not destroyed, and its workers wait for work
+    stop();
+    throw;
+  }
 }
 
-ThreadPool::~ThreadPool() {
+ThreadPool::~ThreadPool() { stop(); }
+
+void ThreadPool::stop() {
   {
     std::lock_guard lock(mutex_);
     stopping_ = true;
   }
   start_.notify_all();
+  workers_.clear();
 }
 
 int64_t ThreadPool::chunks_of(int64_t count, int64_t grain) const {

@@ -15,7 +15,8 @@ namespace outrider {
 class ThreadPool {
  public:
   // `threads` counts the caller. `spin`: workers watch for the next loop for some microseconds before they
-  // sleep; only sensible while every thread of the machine has a core to itself.
+  // sleep; only sensible while every thread of the machine has a core to itself. Throws NoThread
+  // (base/threads.h).
   explicit ThreadPool(int threads, bool spin = false);
   ~ThreadPool();
   ThreadPool(const ThreadPool&) = delete;
@@ -48,6 +49,7 @@ class ThreadPool {
   int64_t first_of(int64_t chunk) const;
   void run(int64_t count, int64_t chunks, Invoke invoke, const void* context);
   void work();
+  void stop();
   void run_chunks();
 
   // The loop in flight: written by the owner before `ticket_` changes.
