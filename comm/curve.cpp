@@ -67,9 +67,20 @@ Status write_curve_keys(const std::filesystem::path& file, const CurveKeyPair& k
                                     : "choose a path in a directory that exists and is yours"));
   std::string text = fmt::format("public = {}\n", keys.public_key);
   if (!keys.secret_key.empty()) text += fmt::format("secret = {}\n", keys.secret_key);
-  const bool written = write(fd, text.data(), text.size()) == static_cast<ssize_t>(text.size());
-  if (close(fd) == 0 && written) return {};
-  return unavailable(fmt::format("{}: cannot write: {}", file.string(), std::strerror(errno)));
+  int error = 0;
+  for (std::string_view left = text; !left.empty() && error == 0;) {  // a disk may take a part
+    const ssize_t bytes = write(fd, left.data(), left.size());
+    if (bytes > 0)
+      left.remove_prefix(static_cast<size_t>(bytes));
+    else
+      error = bytes == 0 ? EIO : errno;
+  }
+  if (error == 0 && fsync(fd) != 0) error = errno;  // some file systems tell only then
+  if (close(fd) != 0 && error == 0) error = errno;
+  if (error == 0) return {};
+  unlink(file.c_str());  // half a key would be in the way of the next attempt
+  return unavailable(
+      fmt::format("{}: cannot be written: {}; nothing is left there", file.string(), std::strerror(error)));
 }
 
 Result<CurveKeyPair> read_curve_keys(const std::filesystem::path& file) {

@@ -17,8 +17,9 @@ struct CurveKeyPair {
 // What one end of a connection needs.
 struct CurveKeys {
   CurveKeyPair own;
-  std::string server;                // clients: the public key of the server they expect
-  std::vector<std::string> allowed;  // servers: public keys of the clients that may enter. Nobody else may
+  std::string server;                  // clients: the public key of the server they expect
+  std::vector<std::string> allowed;    // servers: public keys of the clients that may enter ...
+  std::filesystem::path allowed_file;  // ... besides those that this file lists at that time. Nobody else may
 };
 
 // kUnsupported: this libzmq was built without CURVE.
@@ -26,7 +27,7 @@ Result<CurveKeyPair> make_curve_key_pair();
 bool is_curve_key(const std::string& text);
 
 // A file of lines `public = KEY` and `secret = KEY`, mode 0600; one without a secret is for everybody. An
-// existing file is never overwritten.
+// existing file is never overwritten; one that cannot be written whole is removed.
 Status write_curve_keys(const std::filesystem::path& file, const CurveKeyPair& keys);
 // Refuses a file that others can read.
 Result<CurveKeyPair> read_curve_keys(const std::filesystem::path& file);

@@ -14,6 +14,7 @@
 #include <type_traits>
 #include <vector>
 
+#include "base/printable.h"
 #include "base/types.h"
 #include "comm/codec.h"
 
@@ -221,6 +222,18 @@ void load(WireReader& reader, Capped<Container>& field) {
       if (!reader.ok()) return;
     }
   }
+}
+
+// A string for people: printable from the moment it is read, whoever sent it.
+struct TextField {
+  std::string& text;
+};
+inline void save(WireWriter& writer, const TextField& field) {
+  writer(Capped{field.text, writer.limits().string_bytes});
+}
+inline void load(WireReader& reader, TextField& field) {
+  reader(Capped{field.text, reader.limits().string_bytes});
+  field.text = printable(field.text, reader.limits().string_bytes);
 }
 
 }  // namespace outrider

@@ -16,9 +16,8 @@ namespace outrider {
 
 template <class Archive>
 void serialize(Archive& archive, ModelInfo& m) {
-  const WireLimits& limits = archive.limits();
-  archive(Capped{m.name, limits.string_bytes}, m.vocab_size, m.vocabulary_fingerprint, m.fingerprint,
-          m.max_context, Capped{m.isa, limits.string_bytes});
+  archive(TextField{m.name}, m.vocab_size, m.vocabulary_fingerprint, m.fingerprint, m.max_context,
+          TextField{m.isa});
 }
 
 template <class Archive>
@@ -45,7 +44,7 @@ void serialize(Archive& archive, Hello& m) {
 
 template <class Archive>
 void serialize(Archive& archive, Welcome& m) {
-  archive(m.accepted, Capped{m.reason, archive.limits().string_bytes});
+  archive(m.accepted, TextField{m.reason});
   if (m.accepted) archive(m.target, Capped{m.eos_ids, archive.limits().ids}, m.slices);
 }
 
@@ -56,7 +55,7 @@ void serialize(Archive& archive, Heartbeat& m) {
 
 template <class Archive>
 void serialize(Archive& archive, Failure& m) {
-  archive(Capped{m.message, archive.limits().string_bytes});
+  archive(TextField{m.message});
 }
 
 template <class Archive>

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "comm/zmq_end.h"
+#include "comm/zmq_room.h"
 
 namespace outrider {
 namespace {
@@ -96,6 +97,8 @@ class ZmqClient final : public ZmqEnd {
 
 Result<std::unique_ptr<Transport>> make_zmq_client(const std::string& endpoint, const ZmqOptions& options) {
   RETURN_IF_ERROR(check_zmq_options(options, false));
+  RETURN_IF_ERROR(check_port(endpoint, false));
+  RETURN_IF_ERROR(check_room_for_zmq());
   auto client = std::make_unique<ZmqClient>(options);
   try {
     client->connect(endpoint);

@@ -1,23 +1,37 @@
 #include "comm/zmq_doorkeeper.h"
 
+#include <spdlog/spdlog.h>
+
 #include <array>
+#include <utility>
 
 #include "base/log.h"
+#include "base/threads.h"
 #include "comm/zmq_socket.h"
 
 namespace outrider {
 
-Doorkeeper::Doorkeeper(zmq::context_t& context, const std::vector<std::string>& keys)
-    : door_(context, zmq::socket_type::rep) {
+namespace {
+
+std::set<std::string> decoded(const std::vector<std::string>& keys) {
+  std::set<std::string> all;
   for (const std::string& key : keys) {
     std::string bytes(32, '\0');
     CHECK(zmq_z85_decode(reinterpret_cast<uint8_t*>(bytes.data()), key.c_str()),
           "a key that was not checked");
-    allowed_.insert(std::move(bytes));
+    all.insert(std::move(bytes));
   }
+  return all;
+}
+
+}  // namespace
+
+Doorkeeper::Doorkeeper(zmq::context_t& context, const CurveKeys& keys)
+    : door_(context, zmq::socket_type::rep), allowed_(decoded(keys.allowed)), file_(keys.allowed_file) {
   door_.set(zmq::sockopt::linger, 0);
   door_.bind("inproc://zeromq.zap.01");
-  thread_ = std::jthread([this](const std::stop_token& stop) {
+  thread_ = start_thread([this](const std::stop_token& stop) {
+    set_thread_role("keys");
     while (!stop.stop_requested())
       if (poll_in(door_, std::chrono::milliseconds{20})) answer();
   });
@@ -29,7 +43,7 @@ void Doorkeeper::answer() {
   std::vector<std::string> question{part.to_string()};
   while (part.more() && receive_now(door_, part)) question.push_back(part.to_string());
   // version, request, domain, address, identity, mechanism, credentials
-  const bool known = question.size() == 7 && question[5] == "CURVE" && allowed_.contains(question[6]);
+  const bool known = question.size() == 7 && question[5] == "CURVE" && may_enter(question[6]);
   refused_ += !known;
   const std::array<std::string, 6> reply{
       "1.0", question.size() > 1 ? question[1] : "", known ? "200" : "400", known ? "OK" : "unknown key", "",
@@ -37,6 +51,18 @@ void Doorkeeper::answer() {
   for (size_t i = 0; i < reply.size(); ++i)
     door_.send(zmq::buffer(reply[i]),
                i + 1 < reply.size() ? zmq::send_flags::sndmore : zmq::send_flags::none);
+}
+
+bool Doorkeeper::may_enter(const std::string& key) {
+  return allowed_.contains(key) || (!file_.empty() && listed_keys().contains(key));
+}
+
+std::set<std::string> Doorkeeper::listed_keys() {
+  const auto keys = read_public_keys(file_);
+  const std::string& fault = keys.status().message();
+  if (std::exchange(told_, fault) != fault && !keys.ok())
+    spdlog::warn("none of the workers' keys may enter: {}", fault);
+  return keys.ok() ? decoded(*keys) : std::set<std::string>();
 }
 
 }  // namespace outrider

@@ -8,6 +8,7 @@
 
 #include "comm/zmq_doorkeeper.h"
 #include "comm/zmq_end.h"
+#include "comm/zmq_room.h"
 #include "comm/zmq_watch.h"
 
 namespace outrider {
@@ -38,7 +39,7 @@ class ZmqServer final : public ZmqEnd {
     const uid_t self = geteuid();
     zmq_setsockopt(socket_.handle(), ZMQ_IPC_FILTER_UID, &self, sizeof self);
     if (!options.curve) return;
-    doorkeeper_.emplace(context_, options.curve->allowed);
+    doorkeeper_.emplace(context_, *options.curve);
     socket_.set(zmq::sockopt::zap_domain, "outrider");
     socket_.set(zmq::sockopt::curve_server, true);
     socket_.set(zmq::sockopt::curve_secretkey, options.curve->own.secret_key);
@@ -192,6 +193,7 @@ class ZmqServer final : public ZmqEnd {
 
 Result<std::unique_ptr<ZmqEnd>> open_zmq_server(const std::string& bind_endpoint, const ZmqOptions& options) {
   RETURN_IF_ERROR(check_zmq_options(options, true));
+  RETURN_IF_ERROR(check_room_for_zmq());
   auto server = std::make_unique<ZmqServer>(options);
   RETURN_IF_ERROR(server->listen(bind_endpoint));
   return std::unique_ptr<ZmqEnd>(std::move(server));

@@ -1,6 +1,7 @@
 #include "comm/zmq_socket.h"
 
 #include <algorithm>
+#include <charconv>
 #include <iterator>
 #include <random>
 
@@ -35,10 +36,24 @@ Status check_zmq_options(const ZmqOptions& options, bool is_server) {
   return {};
 }
 
+Status check_port(const std::string& endpoint, bool binds) {
+  if (!endpoint.starts_with("tcp://")) return {};
+  const auto colon = endpoint.rfind(':');
+  const std::string_view port = std::string_view(endpoint).substr(colon + 1);
+  if (binds && port == "*") return {};
+  uint16_t number = 0;
+  const auto [rest, error] = std::from_chars(port.data(), port.data() + port.size(), number);
+  const bool whole = error == std::errc() && rest == port.data() + port.size();
+  if (colon >= std::string_view("tcp://").size() && whole && (binds || number > 0)) return {};
+  return invalid_argument(fmt::format("endpoint {}: the port must be {} to 65535{}", endpoint, binds ? 0 : 1,
+                                      binds ? ", or * for any that is free" : ""));
+}
+
 Status check_bind_endpoint(const std::string& endpoint, bool safe) {
   if (endpoint.starts_with("ipc://")) return {};
   if (!endpoint.starts_with("tcp://"))
     return invalid_argument(fmt::format("endpoint {}: use tcp://HOST:PORT or ipc://PATH", endpoint));
+  RETURN_IF_ERROR(check_port(endpoint, true));
   const std::string_view host = std::string_view(endpoint).substr(6, endpoint.rfind(':') - 6);
   if (safe || host.starts_with("127.") || host == "localhost") return {};
   return invalid_argument(fmt::format(

@@ -15,6 +15,8 @@ namespace outrider {
 
 // kInvalidArgument, kUnsupported: what is wrong with these options, in words for who set them.
 Status check_zmq_options(const ZmqOptions& options, bool is_server);
+// libzmq takes any number, and of too large a one its last 16 bits. `binds`: 0 and * are any free port.
+Status check_port(const std::string& endpoint, bool binds);
 // `safe`: strangers are kept out, so other machines may reach it.
 Status check_bind_endpoint(const std::string& endpoint, bool safe);
 

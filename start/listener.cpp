@@ -11,11 +11,11 @@ Result<std::optional<CurveKeys>> listener_keys(const RunOptions& options) {
   if (options.curve_secret_key.empty()) return std::optional<CurveKeys>();
   auto own = read_curve_keys(options.curve_secret_key);
   if (!own.ok()) return own.status().in("--curve-secret-key");
-  auto allowed = read_public_keys(options.allowed_keys);
-  if (!allowed.ok()) return allowed.status().in("--allowed-keys");
+  if (const auto allowed = read_public_keys(options.allowed_keys); !allowed.ok())
+    return allowed.status().in("--allowed-keys");
   CurveKeys keys;
   keys.own = std::move(own).value();
-  keys.allowed = std::move(allowed).value();
+  keys.allowed_file = options.allowed_keys;  // read again as it changes
   return std::optional(std::move(keys));
 }
 

@@ -2,6 +2,7 @@
 
 #include <cstdio>
 
+#include "base/printable.h"
 #include "base/program/exit_codes.h"
 #include "comm/curve.h"
 
@@ -21,8 +22,8 @@ Status keygen(const std::string& file) {
 int run_keygen(const std::string& file) {
   const Status status = keygen(file);
   if (!status.ok()) {
-    std::fprintf(stderr, "outrider: %s\n", status.message().c_str());
-    return kExitUsage;
+    tell_error(status.message());
+    return status.code() == StatusCode::kUnavailable ? kExitRuntime : kExitUsage;
   }
   std::printf("%s: keep it secret\n%s.pub: give it to the other end\n", file.c_str(), file.c_str());
   return kExitOk;

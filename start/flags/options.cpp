@@ -120,7 +120,10 @@ void add_pool_options(CLI::App& app, RunOptions& o) {
       ->group("Draft workers");
   app.add_option(
          "--allowed-keys", o.allowed_keys,
-         "With --listen: a file of the public keys of workers that may join, one a line (or one .pub)")
+         "With --listen: a file of the public keys of workers that may join, one a line (or one .pub). It is "
+         "read again when it changes: who is struck from it cannot connect any more, but a connection that "
+         "is "
+         "open stays")
       ->envname("OUTRIDER_ALLOWED_KEYS")
       ->group("Draft workers");
 }

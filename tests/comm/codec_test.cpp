@@ -469,6 +469,22 @@ TEST(Codec, RefusesBadNumbers) {
   EXPECT_EQ(error_of(frame), "welcome: a flag that is neither 0 nor 1");
 }
 
+// Names and reasons reach terminals and logs.
+TEST(Codec, TextOfAPeerArrivesPrintable) {
+  const std::string evil = "a\x1b]0;owned\x07\nb\xff";
+  const std::string shown = "a\\x1b]0;owned\\x07\\x0ab\xEF\xBF\xBD";
+  const auto read = [](const Message& message) {
+    const Bytes frame = frame_of(message);
+    return decode(frame, kCluster).value().message;
+  };
+  EXPECT_EQ(std::get<Failure>(read(Failure{evil})).message, shown);
+  EXPECT_EQ(std::get<Welcome>(read(Welcome{.reason = evil})).reason, shown);
+  const Hello hello = std::get<Hello>(read(Hello{.model = {.name = evil, .isa = evil}}));
+  EXPECT_EQ(hello.model.name, shown);
+  EXPECT_EQ(hello.model.isa, shown);
+  EXPECT_LE(std::get<Failure>(read(Failure{std::string(4096, '\n')})).message.size(), 4096u);
+}
+
 TEST(Codec, RefusesToSendWhatWouldBeRefused) {
   const auto too_long = encode(Failure{std::string(4097, 'x')}, kInfo);
   ASSERT_FALSE(too_long.ok());

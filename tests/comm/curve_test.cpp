@@ -105,6 +105,43 @@ TEST_F(CurveConnection, OthersFailingDoNotDisturbAWorker) {
   expect<Heartbeat>(*coordinator_);
 }
 
+// The list is read for every client that comes.
+TEST(CurveList, WhoIsStruckCannotConnectAgainAndWhoIsAddedCan) {
+  const TemporaryDirectory directory;
+  const auto list = directory / "allowed";
+  const CurveKeyPair server = make_curve_key_pair().value(), first = make_curve_key_pair().value(),
+                     second = make_curve_key_pair().value();
+  const auto allow = [&](const std::string& text) { directory.write("allowed", text); };
+  allow(first.public_key + "\n");
+  const auto coordinator =
+      make_zmq_server("tcp://127.0.0.1:*", {.curve = CurveKeys{.own = server, .allowed_file = list}}).value();
+  const auto connect = [&](const CurveKeyPair& own, std::chrono::milliseconds patience) {
+    return make_zmq_client(
+        coordinator->endpoint(),
+        {.curve = CurveKeys{.own = own, .server = server.public_key}, .connect_timeout = patience});
+  };
+  constexpr auto kShort = 400ms, kLong = 30'000ms;
+  auto open = connect(first, kLong);
+  ASSERT_TRUE(open.ok());
+  EXPECT_FALSE(connect(second, kShort).ok());
+
+  allow(second.public_key + "\n");
+  EXPECT_TRUE(connect(second, kLong).ok());
+  EXPECT_FALSE(connect(first, kShort).ok());
+  ASSERT_TRUE((*open)->send(kCoordinatorPeer, Heartbeat{Generation(5)}).ok());
+  EXPECT_EQ(expect<Heartbeat>(*coordinator).generation, Generation(5)) << "what is open stays";
+
+  for (const char* nobody : {"", "not a key\n"}) {
+    allow(nobody);
+    EXPECT_FALSE(connect(second, kShort).ok());
+  }
+  std::filesystem::remove(list);
+  EXPECT_FALSE(connect(second, kShort).ok());
+  allow(first.public_key + "\n" + second.public_key + "\n");
+  EXPECT_TRUE(connect(first, kLong).ok());
+  EXPECT_TRUE(connect(second, kLong).ok());
+}
+
 TEST(CurveOptions, WithKeysAnyAddressMayBeBoundAndBadKeysAreRefused) {
   const CurveKeyPair own = make_curve_key_pair().value();
   EXPECT_TRUE(make_zmq_server("tcp://0.0.0.0:*",

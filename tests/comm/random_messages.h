@@ -39,7 +39,7 @@ class RandomMessages {
   void fill(float& value) { value = static_cast<float>(static_cast<int64_t>(engine_())) * 1e-12f; }
   void fill(std::string& value) {
     value.resize(below(40));
-    for (char& c : value) c = static_cast<char>(engine_());
+    for (char& c : value) c = static_cast<char>(' ' + below(95));  // text arrives printable
   }
   void fill(Role& value) { value = static_cast<Role>(below(3)); }
   void fill(QKind& value) { value = static_cast<QKind>(below(5)); }

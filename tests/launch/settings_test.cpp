@@ -177,6 +177,15 @@ TEST(Keygen, MakesASecretAndWhatMayBeReadByAll) {
     return run_program(
         {"sh", "-c", "umask 022; exec \"$@\"", "sh", outrider_path(), "keygen", "--output", dir / "a.key"});
   };
+  // A full disk: a signal, unless it is ignored, says where a file may not grow beyond so many bytes.
+  for (const int bytes : {0, 20, 60}) {
+    const Outcome full = run_program({"sh", "-c", "trap '' XFSZ; exec \"$@\"", "sh", "prlimit",
+                                      "--fsize=" + std::to_string(bytes), outrider_path(), "keygen",
+                                      "--output", dir / "a.key"});
+    EXPECT_EQ(full.code, 3) << full.describe();
+    EXPECT_NE(full.err.find("a.key: cannot be written: "), std::string::npos) << full.describe();
+    EXPECT_EQ(dir.entries(), std::vector<std::string>{}) << "no half pair";
+  }
   ASSERT_TRUE(keygen().succeeded());
   const auto mode = [&](const char* name) {
     return static_cast<int>(std::filesystem::status(dir / name).permissions());
