@@ -6,6 +6,7 @@
 #include <fstream>
 
 #include "base/hash.h"
+#include "base/json_text.h"
 #include "start/device.h"
 #include "start/model_fingerprint.h"
 #include "transformer/files/json_file.h"
@@ -42,6 +43,19 @@ std::optional<uint64_t> parse_fingerprint(const nlohmann::json& line) {
   return value;
 }
 
+std::string checksum_of(const nlohmann::json& result) {
+  return format_fingerprint(fingerprint_of_text(json_text(result)));
+}
+
+// Nothing, or what is wrong with it.
+std::string checksum_fault(nlohmann::json line) {
+  const auto at = line.find("checksum");
+  if (at == line.end()) return "has no \"checksum\", as lines of older versions";
+  const nlohmann::json told = *at;
+  line.erase(at);
+  return told == checksum_of(line) ? "" : "was changed since it was written: its \"checksum\" is another's";
+}
+
 bool is_finished(const nlohmann::json& line) {
   const auto at = line.find("finish_reason");
   return at != line.end() &&
@@ -69,6 +83,12 @@ uint64_t RequestFingerprints::operator()(const Request& request) const {
 
 std::string format_fingerprint(uint64_t fingerprint) { return fmt::format("{:016x}", fingerprint); }
 
+std::string result_line(nlohmann::json result) {
+  result.erase("checksum");
+  result["checksum"] = checksum_of(result);
+  return json_text(result) + "\n";
+}
+
 Result<FinishedResults> FinishedResults::read(const std::string& path) {
   std::ifstream file(path);
   std::error_code ignored;
@@ -85,6 +105,8 @@ Result<FinishedResults> FinishedResults::read(const std::string& path) {
     const std::optional<uint64_t> fingerprint = line.is_object() ? parse_fingerprint(line) : std::nullopt;
     if (!fingerprint)
       return invalid_argument(where + ": not a result with a \"request\"; name a file that --output wrote");
+    if (const std::string fault = checksum_fault(line); !fault.empty())
+      return malformed(fmt::format("{}: {}; remove that line, and its request runs again", where, fault));
     if (is_finished(line)) results.line_of_.emplace(*fingerprint, text);
   }
   return results;
@@ -97,7 +119,7 @@ std::optional<std::string> FinishedResults::line_for(const PromptRequest& reques
   line["index"] = index;
   line.erase("id");
   if (!request.id.is_null()) line["id"] = request.id;
-  return line.dump() + "\n";
+  return result_line(std::move(line));
 }
 
 }  // namespace outrider

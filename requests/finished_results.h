@@ -27,11 +27,16 @@ class RequestFingerprints {
 // As results show it.
 std::string format_fingerprint(uint64_t fingerprint);
 
+// A result as a line of --output, with a checksum of all the rest of it: a text that was damaged, or edited,
+// is not taken over.
+std::string result_line(nlohmann::json result);
+
 class FinishedResults {
  public:
   FinishedResults() = default;
   // Lines of --output, or of what is left of it. Those that ended with an error are not finished, nor is a
-  // last line without its end. Errors name the file and the line.
+  // last line without its end. Errors name the file and the line: also of one whose checksum is wrong
+  // or, as in files of older versions, missing.
   static Result<FinishedResults> read(const std::string& path);
 
   bool has(uint64_t fingerprint) const { return line_of_.contains(fingerprint); }

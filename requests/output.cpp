@@ -4,6 +4,7 @@
 #include <cstring>
 #include <filesystem>
 
+#include "base/printable.h"
 #include "base/program/interrupt.h"
 #include "requests/finished_results.h"
 
@@ -16,11 +17,6 @@ nlohmann::json logprob_json(const TokenLogprob& token, const Tokenizer& tokenize
           {"token", tokenizer.is_special(token.id) ? std::string(tokenizer.token(token.id))
                                                    : tokenizer.token_bytes(token.id)},
           {"logprob", token.logprob}};
-}
-
-// Text from a model may hold half a character at a cut: written as U+FFFD, never refused.
-std::string dump(const nlohmann::json& json) {
-  return json.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
 }
 
 // "--output PATH: why", from "PATH: why".
@@ -82,11 +78,10 @@ Result<Output> Output::open(const RunOptions& options, const Tokenizer& tokenize
   output.file_.emplace(std::move(file).value());
   if (!options.quiet && output.keeps_results())
     for (const std::string& other : output.file_->others())
-      std::fprintf(
-          stderr,
-          "outrider: %s keeps what another run has finished, which did not come to its end or is still at "
-          "it; this run leaves that file alone (--resume takes results over)\n",
-          other.c_str());
+      tell_error(
+          other +
+          " keeps what another run has finished, which did not come to its end or is still at it; this "
+          "run leaves that file alone (--resume takes results over)");
   return output;
 }
 
@@ -136,7 +131,7 @@ void Output::result(size_t index, const PromptRequest& request, const Generated&
   const bool streamed = is_streamed();
   if (streamed && (generated.reason != FinishReason::kError || !generated.text.empty())) write("\n");
   if (streamed && options_->logprobs < 0) return;
-  add_line(index, dump(line_of(index, request, generated)) + "\n", generated.error.ok());
+  add_line(index, result_line(line_of(index, request, generated)), generated.error.ok());
 }
 
 void Output::finished_line(size_t index, std::string line) { add_line(index, std::move(line), true); }
@@ -163,8 +158,8 @@ void Output::give_up(size_t requests) {
   for (const auto& [index, line] : waiting_) write(line);
   if (bytes_ == 0) return;  // the disk is full
   keep_results();
-  std::fprintf(stderr, "outrider: %zu of %zu requests were finished; their results are in %s\n", finished_,
-               requests, file_->leave(bytes_).c_str());
+  tell_error(fmt::format("{} of {} requests were finished; their results are in {}", finished_, requests,
+                         file_->leave(bytes_)));
 }
 
 Status Output::close() {

@@ -173,6 +173,28 @@ TEST_F(Requests, ResumingTakesOnlyWhatIsTheSameRequest) {
   EXPECT_EQ(lines[1]["text"], lines_of(read_file(left))[0]["text"]);
 }
 
+TEST_F(Requests, ALineThatWasChangedIsNotTakenOver) {
+  const std::string file = dir_.write("in.jsonl", mixed_requests()), whole = dir_ / "whole.jsonl";
+  ASSERT_TRUE(generate({"--prompts", file, "--output", whole, "--quiet"}).succeeded());
+  const std::string text = read_file(whole);
+  const auto refused = [&](const std::string& changed, const std::string& what) {
+    const Outcome run = generate({"--prompts", file, "--resume", dir_.write("changed.jsonl", changed)});
+    EXPECT_EQ(run.code, 2) << run.describe();
+    EXPECT_NE(run.err.find("changed.jsonl:" + what), std::string::npos) << run.describe();
+    EXPECT_NE(run.err.find("remove that line"), std::string::npos) << run.describe();
+  };
+  // One letter of the second line's text.
+  std::string damaged = text;
+  const size_t second = text.find('\n') + 1;
+  damaged[text.find("\"text\":\"", second) + 9] ^= 1;
+  refused(damaged, "2: was changed");
+  const size_t checksum = text.find("\"checksum\":");
+  ASSERT_NE(checksum, std::string::npos);
+  const std::string field = text.substr(checksum, text.find(',', checksum) + 1 - checksum);
+  refused(std::string(text).erase(checksum, field.size()), "1: has no \"checksum\"");
+  refused(std::string(text).replace(checksum, field.size(), "\"checksum\":5,"), "1: was changed");
+}
+
 TEST_F(Requests, WhatCannotBeResumedIsToldBeforeAnythingRuns) {
   const std::string file = dir_.write("in.jsonl", mixed_requests());
   const std::string junk = dir_.write("junk.jsonl", "{\"text\": \"x\"}\n");
