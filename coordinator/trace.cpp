@@ -4,6 +4,8 @@
 #include <map>
 #include <nlohmann/json.hpp>
 
+#include "base/json_text.h"
+
 namespace outrider {
 namespace {
 
@@ -42,7 +44,7 @@ class SpanWriter {
  private:
   void write(const Json& event) {
     std::fputs(first_ ? "\n" : ",\n", file_);
-    std::fputs(event.dump().c_str(), file_);
+    std::fputs(json_text(event).c_str(), file_);
     first_ = false;
   }
   static double microseconds(Clock::duration duration) {
@@ -100,7 +102,7 @@ void Trace::add(const RoundDone& round) {
 void Trace::write(std::FILE* file) const {
   Clock::time_point zero = Clock::time_point::max();
   for (const RoundDone& round : rounds_) zero = std::min(zero, round.begun_at);
-  const std::string other = Json{{"dropped_rounds", dropped_}}.dump();
+  const std::string other = json_text(Json{{"dropped_rounds", dropped_}});
   std::fprintf(file, "{\"displayTimeUnit\":\"ms\",\"otherData\":%s,\"traceEvents\":[", other.c_str());
   SpanWriter writer(file, zero);
   writer.name_process(kRounds, "outrider");

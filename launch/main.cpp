@@ -8,8 +8,11 @@
 #include <sstream>
 
 #include "base/log.h"
+#include "base/printable.h"
+#include "base/program/descriptors.h"
 #include "base/program/exit_codes.h"
 #include "base/program/temporary_file.h"
+#include "base/threads.h"
 #include "base/version.h"
 #include "lab/bench/bench.h"
 #include "lab/simulate/simulate.h"
@@ -43,7 +46,7 @@ a list), ignore_eos, repetition_penalty, presence_penalty, frequency_penalty, lo
 rule; and id, which comes back with the result. All lines are checked before the first one runs.
 Results come in the order of the requests, a line each:
   index, id, text, token_ids, finish_reason (stop, length, cancelled or error), error, request (tells for
-  --resume what the text depends on),
+  --resume what the text depends on), checksum (of the rest of the line; --resume refuses one that was changed),
   usage {prompt_tokens, completion_tokens}, logprobs [{id, token, logprob, top}]
 )";
 
@@ -77,6 +80,7 @@ int main(int argc, char** argv) {
   occupy_standard_streams();
   init_logging();
   remove_temporary_file_on_signals();
+  raise_descriptor_limit();
   std::signal(SIGPIPE, SIG_IGN);  // a reader that leaves is a write error, told once
   CLI::App app("Distributed speculative decoding: the target model's own text, sooner.");
   app.set_version_flag("--version", std::string("outrider ") + kVersion);
@@ -183,7 +187,7 @@ int main(int argc, char** argv) {
     if (*serve) return run_serve(serve_options);
     return *doctor ? run_doctor(doctor_options, doctor_ranks) : run_generate(options);
   } catch (const std::exception& error) {
-    std::fprintf(stderr, "outrider: %s\n", error.what());
+    tell_error(what_failed(error));
     return kExitRuntime;
   }
 }

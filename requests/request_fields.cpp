@@ -7,6 +7,7 @@
 #include <limits>
 #include <type_traits>
 
+#include "base/json_text.h"
 #include "base/nearest.h"
 
 namespace outrider {
@@ -33,13 +34,14 @@ Status take(const json& object, const char* key, T& to) {
                            : is_integer              ? "a whole number"
                                                      : "a number";
   if (!fits)
-    return invalid_argument(fmt::format("\"{}\" must be {}, not {}", key, type, at->dump().substr(0, 40)));
+    return invalid_argument(
+        fmt::format("\"{}\" must be {}, not {}", key, type, json_text(*at).substr(0, 40)));
   if constexpr (is_integer) {
     const bool in_range = at->is_number_unsigned()
                               ? at->get<uint64_t>() <= static_cast<uint64_t>(std::numeric_limits<T>::max())
                               : at->get<int64_t>() >= static_cast<int64_t>(std::numeric_limits<T>::min());
     if (!in_range)
-      return invalid_argument(fmt::format("\"{}\" is {}; must be {} to {}", key, at->dump(),
+      return invalid_argument(fmt::format("\"{}\" is {}; must be {} to {}", key, json_text(*at),
                                           std::numeric_limits<T>::min(), std::numeric_limits<T>::max()));
   }
   to = at->get<T>();
@@ -77,7 +79,7 @@ Result<std::vector<std::string>> take_parts(const json& parts) {
       return unsupported(
           fmt::format("\"messages\": a content part of type {} is not understood; parts must be {{\"type\": "
                       "\"text\", \"text\": ...}}",
-                      type ? type->dump().substr(0, 40) : "none"));
+                      type ? json_text(*type).substr(0, 40) : "none"));
     const json* const text = find_field(part, "text");
     if (!text || !text->is_string())
       return invalid_argument("\"messages\": a part of type \"text\" has no \"text\"");
@@ -115,7 +117,7 @@ Result<LogitBias> take_bias(const json& object) {
     if (error != std::errc() || end != key.data() + key.size() || id < 0 || !std::isfinite(v))
       return invalid_argument(
           fmt::format("\"logit_bias\" {}: {}: must be id: value, for example \"42\": -1.5", key.substr(0, 40),
-                      value.dump().substr(0, 40)));
+                      json_text(value).substr(0, 40)));
     bias.emplace_back(TokenId(id), v);
   }
   return bias;

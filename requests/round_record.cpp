@@ -6,6 +6,8 @@
 #include <nlohmann/json.hpp>
 #include <set>
 
+#include "base/json_text.h"
+
 namespace outrider {
 namespace {
 
@@ -101,14 +103,13 @@ RecordedRound RecordedRound::of(const RoundDone& round) {
 }
 
 std::string format_round_record(const RoundRecord& record) {
-  std::string out = header_json(record).dump() + "\n";
+  std::string out = json_text(header_json(record)) + "\n";
   for (const RecordedRequest& r : record.requests)
-    out += Json{{"request", r.id},
-                {"rule", r.rule},
-                {"prompt_tokens", r.prompt_tokens},
-                {"max_tokens", r.max_tokens},
-                {"emitted", r.emitted}}
-               .dump() +
+    out += json_text(Json{{"request", r.id},
+                          {"rule", r.rule},
+                          {"prompt_tokens", r.prompt_tokens},
+                          {"max_tokens", r.max_tokens},
+                          {"emitted", r.emitted}}) +
            "\n";
   for (const RecordedRound& r : record.rounds)
     out += fmt::format("{{\"round\":[{},{},{},{},{},{},{},{}]}}\n", r.request, r.base, r.gamma, r.drafted,

@@ -7,6 +7,8 @@
 #include <optional>
 #include <utility>
 
+#include "base/json_text.h"
+#include "base/printable.h"
 #include "base/program/exit_codes.h"
 #include "base/program/interrupt.h"
 #include "coordinator/trace.h"
@@ -40,19 +42,20 @@ Status write_reports(const Server& server, const Coordinator& coordinator, const
   if (!run.quiet && totals.rounds.emitted > 0)
     std::fputs(screen_report(run, totals, metrics, std::nullopt).c_str(), stderr);
   if (!run.report_file.empty())
-    RETURN_IF_ERROR(write_file(run.report_file,
-                               json_report(run, server.prepared, totals, std::move(metrics)).dump(2) + "\n")
-                        .in("--report"));
+    RETURN_IF_ERROR(
+        write_file(run.report_file,
+                   json_text(json_report(run, server.prepared, totals, std::move(metrics)), 2) + "\n")
+            .in("--report"));
   if (!run.trace_file.empty()) RETURN_IF_ERROR(write_trace(run.trace_file, trace).in("--trace"));
   return {};
 }
 
 void tell_address(const Server& server) {
   const ServeOptions& options = server.options;
-  std::fprintf(stderr, "outrider: serving %s on %s\n",
-               options.served_model_names.empty() ? options.run.model.c_str()
-                                                  : options.served_model_names.front().c_str(),
-               server.http.address().c_str());
+  tell_error(
+      fmt::format("serving {} on {}",
+                  options.served_model_names.empty() ? options.run.model : options.served_model_names.front(),
+                  server.http.address()));
 }
 
 // From ready to drained.
@@ -75,7 +78,7 @@ Status serve_requests(const Server& server, Coordinator& coordinator) {
 
 // A thread of a target that failed may hang: nobody waits for it.
 [[noreturn]] void end_without_waiting(const Status& status) {
-  std::fprintf(stderr, "outrider: %s\n", status.message().c_str());
+  tell_error(status.message());
   std::fflush(nullptr);
   std::_Exit(kExitRuntime);
 }

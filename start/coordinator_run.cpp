@@ -4,13 +4,14 @@
 
 #include <cstdio>
 
+#include "base/printable.h"
 #include "base/program/exit_codes.h"
 
 namespace outrider {
 namespace {
 
 int fail(const Status& status) {
-  std::fprintf(stderr, "outrider: %s\n", status.message().c_str());
+  tell_error(status.message());
   return status.code() == StatusCode::kUnavailable || status.code() == StatusCode::kDeadlineExceeded
              ? kExitRuntime
              : kExitUsage;

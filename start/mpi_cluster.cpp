@@ -9,6 +9,7 @@
 #include <thread>
 #include <vector>
 
+#include "base/printable.h"
 #include "base/program/exit_codes.h"
 #include "cluster/bootstrap.h"
 #include "comm/cores.h"
@@ -39,13 +40,13 @@ int exit_code_of(const Status& status) {
 // What everybody agreed on is printed by one rank, and returned by all: mpirun passes on the first code it
 // sees.
 int fail(const Status& status, bool print) {
-  if (print) std::fprintf(stderr, "outrider: %s\n", status.message().c_str());
+  if (print) tell_error(status.message());
   return exit_code_of(status);
 }
 
 // mpirun ends every rank as soon as one fails, so the coordinator first gets the time to tell its requests.
 [[noreturn]] void end_job(const std::string& reason) {
-  std::fprintf(stderr, "outrider: %s: %s\n", thread_role().c_str(), reason.c_str());
+  tell_error(thread_role() + ": " + reason);
   std::this_thread::sleep_for(std::chrono::seconds(2));
   MpiSession::abort_job(kExitRuntime);
 }

@@ -4,6 +4,8 @@
 #include <cstdio>
 #include <nlohmann/json.hpp>
 
+#include "base/json_text.h"
+#include "base/printable.h"
 #include "base/program/exit_codes.h"
 #include "comm/cores.h"
 #include "lab/bench/machine.h"
@@ -259,7 +261,7 @@ class Bench {
     if (std::fflush(stdout) != 0) return unavailable("standard output cannot be written");
     if (!options_.run.report_file.empty())
       RETURN_IF_ERROR(
-          write_file(options_.run.report_file, bench_json(results_).dump(2) + "\n").in("--report"));
+          write_file(options_.run.report_file, json_text(bench_json(results_), 2) + "\n").in("--report"));
     if (!options_.csv_file.empty())
       RETURN_IF_ERROR(write_file(options_.csv_file, bench_csv(results_)).in("--csv"));
     for (const BenchPolicy& policy : policies())
@@ -289,7 +291,7 @@ int run_bench(BenchOptions options) {
   Status status = complete_bench_options(options);
   if (status.ok()) status = Bench(std::move(options)).run();
   if (status.ok()) return kExitOk;
-  std::fprintf(stderr, "outrider: %s\n", status.message().c_str());
+  tell_error(status.message());
   switch (status.code()) {
     case StatusCode::kInvalidArgument:
     case StatusCode::kNotFound:

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <nlohmann/json.hpp>
 
+#include "base/json_text.h"
 #include "base/version.h"
 #include "lab/bench/verify_curve.h"
 #include "requests/report.h"
@@ -190,7 +191,7 @@ std::string bench_csv(const BenchResults& results) {
   for (const auto& [path, value] : flat.items()) {
     std::string name = path.substr(1);
     std::replace(name.begin(), name.end(), '/', '.');
-    out += fmt::format("{},{}\n", name, value.dump());
+    out += fmt::format("{},{}\n", name, json_text(value));
   }
   return out;
 }

@@ -8,6 +8,7 @@
 #include <cstdio>
 #include <nlohmann/json.hpp>
 
+#include "base/json_text.h"
 #include "coordinator/gamma/policies.h"
 #include "lab/simulate/replay.h"
 #include "requests/output.h"
@@ -117,7 +118,7 @@ Status run_replay(const ReplayOptions& options) {
   const auto caveats = replay_caveats(record);
   std::fputs((table(rows) + explanation(record, caveats)).c_str(), stdout);
   if (options.report.empty()) return {};
-  return write_file(options.report, report_json(rows, caveats).dump(1) + "\n").in("--report");
+  return write_file(options.report, json_text(report_json(rows, caveats), 1) + "\n").in("--report");
 }
 
 }  // namespace outrider

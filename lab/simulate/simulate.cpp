@@ -5,6 +5,8 @@
 #include <chrono>
 #include <nlohmann/json.hpp>
 
+#include "base/json_text.h"
+#include "base/printable.h"
 #include "base/program/exit_codes.h"
 #include "base/program/temporary_file.h"
 #include "cluster/simulation/hardware.h"
@@ -182,7 +184,7 @@ Status run_one(const RunFlags& f) {
                         {"tokens_per_second", result.tokens_per_second()}};
   fill_json(result.totals, report["metrics"]);
   result.cost.fill_json(report["metrics"]["cost_model"]);
-  return write_file(f.report, report.dump(2) + "\n").in("--report");
+  return write_file(f.report, json_text(report, 2) + "\n").in("--report");
 }
 
 struct PlanFlags {
@@ -234,7 +236,7 @@ Status run_plan(PlanFlags& f) {
   if (f.report.empty()) return {};
   nlohmann::json report;
   fill_json(f.options, plan, report);
-  return write_file(f.report, report.dump(2) + "\n").in("--report");
+  return write_file(f.report, json_text(report, 2) + "\n").in("--report");
 }
 
 Status run_grid(const LeagueOptions& options) {
@@ -324,7 +326,7 @@ int SimulateCommand::run() {
     status = run_one(state_->run);
   }
   if (status.ok()) return kExitOk;
-  std::fprintf(stderr, "outrider: %s\n", status.message().c_str());
+  tell_error(status.message());
   return kExitUsage;
 }
 

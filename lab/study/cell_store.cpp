@@ -12,6 +12,7 @@
 #include <sstream>
 #include <utility>
 
+#include "base/json_text.h"
 #include "base/version.h"
 #include "lab/study/cell_process.h"
 #include "lab/study/timeline.h"
@@ -98,7 +99,7 @@ Result<nlohmann::json> CellStore::run(const Cell& cell, int repeat, const StudyF
     record["error"] = words.empty() ? end.describe() : end.describe() + ": " + words;
   }
   // Bytes that are no UTF-8 can only come from standard error.
-  const std::string text = record.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
+  const std::string text = json_text(record);
   RETURN_IF_ERROR(write_file(path_of(cell, repeat), text + "\n"));
   return record;
 }

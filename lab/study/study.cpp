@@ -5,6 +5,8 @@
 #include <CLI/CLI.hpp>
 #include <cstdio>
 
+#include "base/json_text.h"
+#include "base/printable.h"
 #include "base/program/exit_codes.h"
 #include "lab/report/html_report.h"
 #include "lab/study/cell_store.h"
@@ -88,14 +90,14 @@ Status run_missing(const StudyFile& study, const CellStore& store, const StudyOp
 Status write_reports(const StudySummary& summary, const CellStore& store) {
   const std::string& dir = store.directory();
   RETURN_IF_ERROR(write_file(dir + "/runs.csv", study_csv(summary)));
-  RETURN_IF_ERROR(write_file(dir + "/study.json", study_json(summary).dump(1) + "\n"));
+  RETURN_IF_ERROR(write_file(dir + "/study.json", json_text(study_json(summary), 1) + "\n"));
   RETURN_IF_ERROR(write_file(dir + "/report.html", html_report(summary)));
   fmt::print("{0}/report.html\n{0}/runs.csv\n{0}/study.json\n", dir);
   return {};
 }
 
 int refuse(const Status& status, int code) {
-  fmt::print(stderr, "outrider: {}\n", status.message());
+  tell_error(status.message());
   return code;
 }
 

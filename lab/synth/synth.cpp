@@ -6,6 +6,8 @@
 #include <fstream>
 #include <nlohmann/json.hpp>
 
+#include "base/json_text.h"
+#include "base/printable.h"
 #include "base/program/exit_codes.h"
 #include "base/program/interrupt.h"
 #include "base/program/partial_directory.h"
@@ -48,13 +50,13 @@ Status write_text(const fs::path& path, const std::string& text) {
 }
 
 Status write_json_files(const fs::path& directory, const SynthShape& shape, int64_t layers) {
-  RETURN_IF_ERROR(write_text(directory / "config.json", synth_config(shape, layers).dump(2) + "\n"));
-  RETURN_IF_ERROR(
-      write_text(directory / "generation_config.json",
-                 nlohmann::json{{"bos_token_id", kSynthBos}, {"eos_token_id", kSynthEos}}.dump(2) + "\n"));
-  RETURN_IF_ERROR(write_text(directory / "tokenizer.json", synth_tokenizer(shape.vocab).dump() + "\n"));
+  RETURN_IF_ERROR(write_text(directory / "config.json", json_text(synth_config(shape, layers), 2) + "\n"));
+  RETURN_IF_ERROR(write_text(
+      directory / "generation_config.json",
+      json_text(nlohmann::json{{"bos_token_id", kSynthBos}, {"eos_token_id", kSynthEos}}, 2) + "\n"));
+  RETURN_IF_ERROR(write_text(directory / "tokenizer.json", json_text(synth_tokenizer(shape.vocab)) + "\n"));
   return write_text(directory / "tokenizer_config.json",
-                    synth_tokenizer_config(shape.max_positions).dump(2) + "\n");
+                    json_text(synth_tokenizer_config(shape.max_positions), 2) + "\n");
 }
 
 int64_t bytes_of(const std::vector<SynthTensor>& tensors) {
@@ -127,7 +129,8 @@ Result<Calibrated> synthesise(const SynthOptions& options) {
   calibration.interrupted = interrupted;
   ASSIGN_OR_RETURN(const Calibrated calibrated,
                    calibrate({target_path, &target}, {draft_path, &draft}, calibration));
-  RETURN_IF_ERROR(write_text(directory.path() / kRecord, record_of(options, calibrated).dump(2) + "\n"));
+  RETURN_IF_ERROR(
+      write_text(directory.path() / kRecord, json_text(record_of(options, calibrated), 2) + "\n"));
   RETURN_IF_ERROR(target.sync());
   RETURN_IF_ERROR(draft.sync());
   if (interrupted()) return unavailable("interrupted");
@@ -143,7 +146,7 @@ int run_synth(const SynthOptions& options) {
   const auto done = synthesise(options);
   if (!done.ok()) {
     end_as_noted();  // everything is removed
-    std::fprintf(stderr, "outrider: %s\n", done.status().message().c_str());
+    tell_error(done.status().message());
     return done.status().code() == StatusCode::kInvalidArgument ? kExitUsage : kExitRuntime;
   }
   const fs::path output(options.output);

@@ -5,6 +5,7 @@
 #include <cstdio>
 #include <thread>
 
+#include "base/printable.h"
 #include "base/program/exit_codes.h"
 #include "base/version.h"
 #include "cluster/topology.h"
@@ -57,7 +58,7 @@ void print_shards(const ModelConfig& config, int tp_size) {
 }
 
 int fail(const Status& status) {
-  std::fprintf(stderr, "outrider: %s\n", status.message().c_str());
+  tell_error(status.message());
   return kExitUsage;
 }
 

@@ -10,6 +10,7 @@
 #include <random>
 #include <thread>
 
+#include "base/printable.h"
 #include "base/program/exit_codes.h"
 #include "base/program/interrupt.h"
 #include "comm/cores.h"
@@ -140,7 +141,7 @@ class PoolWorker {
   }
 
   void tell(const std::string& text) const {
-    if (!settings_.run.quiet) std::fprintf(stderr, "outrider: draft worker %d: %s\n", getpid(), text.c_str());
+    if (!settings_.run.quiet) tell_error(fmt::format("draft worker {}: {}", getpid(), text));
   }
 
   const DraftWorkerSettings& settings_;
@@ -242,7 +243,7 @@ int run_draft_worker_command(DraftWorkerSettings settings) {
   if (settings.parent != 0 && !follow_parent(settings.parent)) return kExitOk;
   const Status status = serve(settings);
   if (status.ok()) return kExitOk;
-  std::fprintf(stderr, "outrider: draft worker: %s\n", status.message().c_str());
+  tell_error("draft worker: " + status.message());
   const bool gone =
       status.code() == StatusCode::kUnavailable || status.code() == StatusCode::kDeadlineExceeded;
   return gone ? kExitRuntime : kExitUsage;

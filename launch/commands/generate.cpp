@@ -4,6 +4,8 @@
 #include <cstdio>
 #include <unordered_map>
 
+#include "base/json_text.h"
+#include "base/printable.h"
 #include "base/program/exit_codes.h"
 #include "base/program/interrupt.h"
 #include "coordinator/coordinator.h"
@@ -171,8 +173,8 @@ void tell_what_is_finished(const RunOptions& options, const std::vector<PromptRe
   const auto found = std::count_if(requests.begin(), requests.end(), [&](const PromptRequest& request) {
     return finished.has(request.fingerprint);
   });
-  std::fprintf(stderr, "outrider: %ld of %zu requests are finished in %s\n", static_cast<long>(found),
-               requests.size(), options.resume_file.c_str());
+  tell_error(
+      fmt::format("{} of {} requests are finished in {}", found, requests.size(), options.resume_file));
 }
 
 // The coordinator's side of a run, from prompts to report. `mpi` is null in one process.
@@ -234,11 +236,12 @@ Result<int> coordinate(const RunOptions& options, const Preparation& prepared, M
   if (!options.quiet)
     std::fputs(screen_report(options, result.totals, result.metrics, comparison).c_str(), stderr);
   if (!options.report_file.empty())
-    RETURN_IF_ERROR(write_file(options.report_file, json_report(options, prepared, requests, result.totals,
-                                                                std::move(result.metrics), comparison)
-                                                            .dump(2) +
-                                                        "\n")
-                        .in("--report"));
+    RETURN_IF_ERROR(
+        write_file(options.report_file, json_text(json_report(options, prepared, requests, result.totals,
+                                                              std::move(result.metrics), comparison),
+                                                  2) +
+                                            "\n")
+            .in("--report"));
   if (!options.trace_file.empty()) RETURN_IF_ERROR(write_trace(options.trace_file, trace).in("--trace"));
   if (!options.record_rounds_file.empty())
     RETURN_IF_ERROR(write_file(options.record_rounds_file, format_round_record(record_of(job, result, trace)))
@@ -249,7 +252,7 @@ Result<int> coordinate(const RunOptions& options, const Preparation& prepared, M
     const Generated& g = result.generated[i];
     if (g.reason != FinishReason::kError) continue;
     failed = true;
-    std::fprintf(stderr, "outrider: request %zu: %s\n", i, g.error.message().c_str());
+    tell_error(fmt::format("request {}: {}", i, g.error.message()));
   }
   return failed ? kExitRequestFailed : kExitOk;
 }

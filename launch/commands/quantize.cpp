@@ -5,6 +5,8 @@
 #include <filesystem>
 #include <nlohmann/json.hpp>
 
+#include "base/json_text.h"
+#include "base/printable.h"
 #include "base/program/exit_codes.h"
 #include "base/program/partial_directory.h"
 #include "base/program/progress.h"
@@ -30,7 +32,7 @@ Status write_config(const fs::path& from, const fs::path& to, WeightFormat forma
   ASSIGN_OR_RETURN(nlohmann::json config, read_json_file(from, {}));
   config["quantization_config"] = {{"quant_method", kQuantMethod},
                                    {"weight_format", weight_format_name(format)}};
-  return write_file(to.string(), config.dump(2) + "\n");
+  return write_file(to.string(), json_text(config, 2) + "\n");
 }
 
 Status quantize(const QuantizeOptions& o) {
@@ -81,7 +83,7 @@ void add_quantize_options(CLI::App& app, QuantizeOptions& o) {
 int run_quantize(const QuantizeOptions& options) {
   const Status status = quantize(options);
   if (status.ok()) return kExitOk;
-  std::fprintf(stderr, "outrider: %s\n", status.message().c_str());
+  tell_error(status.message());
   return status.code() == StatusCode::kUnavailable ? kExitRuntime : kExitUsage;
 }
 

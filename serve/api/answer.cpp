@@ -4,6 +4,7 @@
 #include <random>
 #include <span>
 
+#include "base/json_text.h"
 #include "serve/api/format.h"
 
 namespace outrider {
@@ -158,7 +159,7 @@ void ApiAnswer::stream(json choice, bool is_last) {
   else if (request_.include_usage)
     event["usage"] = nullptr;
   if (is_last) event["metrics"] = metrics();
-  reply_->event(dump_reply(event));
+  reply_->event(json_text(event));
 }
 
 void ApiAnswer::end_stream() {
@@ -219,7 +220,7 @@ void ApiAnswer::send_whole() {
   }
   reply["usage"] = usage();
   reply["metrics"] = metrics();
-  reply_->send(200, "application/json", dump_reply(reply));
+  reply_->send(200, "application/json", json_text(reply));
 }
 
 }  // namespace outrider

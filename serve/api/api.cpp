@@ -4,6 +4,7 @@
 #include <chrono>
 #include <random>
 
+#include "base/json_text.h"
 #include "base/version.h"
 #include "serve/api/access.h"
 #include "serve/api/answer.h"
@@ -87,7 +88,7 @@ class ServedApi final : public Api {
   Result<json> detokenized(const std::string& body) const;
   json model_json(const std::string& name) const;
   static void send(HttpReply& reply, const Result<json>& body) {
-    body.ok() ? reply.send(200, kJson, dump_reply(*body)) : send_error(reply, request_error(body.status()));
+    body.ok() ? reply.send(200, kJson, json_text(*body)) : send_error(reply, request_error(body.status()));
   }
 
   const ServeOptions& options_;

@@ -1,4 +1,5 @@
 #include "serve/api/error_body.h"
+#include "base/json_text.h"
 
 #include <nlohmann/json.hpp>
 
@@ -29,15 +30,11 @@ nlohmann::json text_or_null(const std::string& text) {
 }  // namespace
 
 std::string error_body(const ApiError& error) {
-  return dump_reply({{"error",
-                      {{"message", error.message},
-                       {"type", error_type(error.status)},
-                       {"param", text_or_null(error.param)},
-                       {"code", text_or_null(error.code)}}}});
-}
-
-std::string dump_reply(const nlohmann::json& json) {
-  return json.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
+  return json_text(nlohmann::json{{"error",
+                                   {{"message", error.message},
+                                    {"type", error_type(error.status)},
+                                    {"param", text_or_null(error.param)},
+                                    {"code", text_or_null(error.code)}}}});
 }
 
 }  // namespace outrider

@@ -16,7 +16,4 @@ struct ApiError {
 // {"error": {"message", "type", "param", "code"}}; the type follows from the status. Valid UTF-8.
 std::string error_body(const ApiError& error);
 
-// Valid UTF-8 whatever the texts in it: half a character at a cut becomes U+FFFD.
-std::string dump_reply(const nlohmann::json& json);
-
 }  // namespace outrider

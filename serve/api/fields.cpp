@@ -4,6 +4,7 @@
 #include <array>
 #include <nlohmann/json.hpp>
 
+#include "base/json_text.h"
 #include "requests/request_fields.h"
 
 namespace outrider {
@@ -71,7 +72,7 @@ Status check_neutral(const Neutral& field, const json& value) {
   const json values = json::parse(field.values);
   if (std::find(values.begin(), values.end(), value) != values.end()) return {};
   std::string remedy = "leave it out";
-  if (!values.empty()) remedy += ", or send " + values[0].dump();
+  if (!values.empty()) remedy += ", or send " + json_text(values[0]);
   return unsupported(fmt::format("\"{}\" is not supported; {}", field.key, remedy));
 }
 

@@ -265,6 +265,20 @@ TEST(Generate, ReportSaysWhatRan) {
   EXPECT_EQ(report(hidden + Arguments{"--top-p", "0.9"})["draft"]["q_format"], "budget:1024");
 }
 
+TEST(Generate, AModelWhoseNameIsNoUtf8IsReported) {
+  const TemporaryDirectory dir;
+  const std::string draft = dir.copy(demo_draft(),
+                                     "dr\xff"
+                                     "aft");
+  const Outcome run = generate(kPrompt + kQuiet +
+                               Arguments{"--draft-model", draft, "--max-tokens", "4", "--report", dir / "r",
+                                         "--trace", dir / "t", "--record-rounds", dir / "o"});
+  ASSERT_TRUE(run.succeeded()) << run.describe();
+  EXPECT_EQ(json::parse(read_file(dir / "r"))["draft"]["name"],
+            "dr\xEF\xBF\xBD"
+            "aft");
+}
+
 TEST(Generate, TraceIsAChromeTrace) {
   const TemporaryDirectory dir;
   const Outcome run = generate(kPrompt + with_draft() + Arguments{"--trace", dir / "trace.json", "--quiet"});

@@ -1,4 +1,5 @@
 #include "transformer/files/json_file.h"
+#include "base/json_text.h"
 
 #include <cmath>
 #include <fstream>
@@ -152,7 +153,8 @@ Result<int64_t> JsonObject::integer(const std::string& key, Range range) const {
   const bool too_large = value->is_number_unsigned() && value->get<uint64_t>() > uint64_t{INT64_MAX};
   const int64_t number = too_large ? INT64_MAX : value->get<int64_t>();
   if (too_large || number < range.min || number > range.max)
-    return wrong(key, fmt::format("is {}; must be between {} and {}", value->dump(), range.min, range.max));
+    return wrong(key,
+                 fmt::format("is {}; must be between {} and {}", json_text(*value), range.min, range.max));
   return number;
 }
 

@@ -5,6 +5,7 @@
 #include <nlohmann/json.hpp>
 #include <string>
 
+#include "base/json_text.h"
 #include "transformer/files/json_file.h"
 
 namespace outrider {
@@ -179,9 +180,8 @@ Result<bool> has_sliding_layer(const JsonObject& config, const ModelConfig& out)
       if (type == "sliding_attention")
         slides = true;
       else if (type != "full_attention")
-        return refuse(
-            config, "layer_types",
-            "has " + type.dump(-1, ' ', true).substr(0, 100) + "; only full_attention is supported");
+        return refuse(config, "layer_types",
+                      "has " + json_text(type).substr(0, 100) + "; only full_attention is supported");
     }
     return slides;
   }
@@ -209,8 +209,8 @@ Status refuse_sliding_window(const JsonObject& config, const ModelConfig& out, b
 Status refuse_other_arithmetic(const JsonObject& config) {
   if (const json* quantization = config.find("quantization_config")) {
     const std::string method = quantization->is_object()
-                                   ? quantization->value("quant_method", json("?")).dump(-1, ' ', true)
-                                   : quantization->dump(-1, ' ', true);
+                                   ? json_text(quantization->value("quant_method", json("?")))
+                                   : json_text(*quantization);
     if (method != "\"outrider\"")  // ours (quantized_file.h): the tensors themselves say the rest
       return refuse(
           config, "quantization_config",

@@ -5,6 +5,7 @@
 #include <map>
 #include <nlohmann/json.hpp>
 
+#include "base/json_text.h"
 #include "transformer/files/weight_map.h"
 #include "transformer/model/weights.h"
 #include "transformer/ops/cpu/pack.h"
@@ -66,7 +67,7 @@ std::string header_of(const std::vector<Item>& items) {
     add(tensor.name, stored_dtype(*item.type), {n, columns}, n * columns);
     add(tensor.name + kScalesSuffix, Dtype::kBF16, {n, groups_of(item)}, 2 * n * groups_of(item));
   }
-  std::string text = header.dump();
+  std::string text = json_text(header);
   text.resize((text.size() + 7) / 8 * 8, ' ');  // the format's convention: data are aligned
   const uint64_t length = text.size();
   std::string bytes(sizeof length, '\0');
