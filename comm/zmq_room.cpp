@@ -6,10 +6,10 @@
 namespace outrider {
 namespace {
 
-constexpr int kThreads = 3;  // libzmq's own two, and the doorkeeper's
-// One end opens 8 to 11 with libzmq 4.3.4, its first connection among them. The rest is for what other
+constexpr int kThreads = 4;  // libzmq's own two, the doorkeeper's and the watch's
+// One end opens 8 to 15 with libzmq 4.3.4, its first connection among them. The rest is for what other
 // threads open meanwhile.
-constexpr long kDescriptors = 16;
+constexpr long kDescriptors = 20;
 
 }  // namespace
 

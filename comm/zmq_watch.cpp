@@ -11,6 +11,7 @@
 #include <optional>
 #include <vector>
 
+#include "base/threads.h"
 #include "comm/zmq_socket.h"
 
 namespace outrider {
@@ -36,7 +37,7 @@ ConnectionWatch::ConnectionWatch(zmq::context_t& context, zmq::socket_t& socket,
     throw zmq::error_t();
   monitor_.set(zmq::sockopt::linger, 0);
   monitor_.connect(kMonitor);
-  thread_ = std::jthread([this](const std::stop_token& stop) { look_until(stop); });
+  thread_ = start_thread([this](const std::stop_token& stop) { look_until(stop); });
 }
 
 ConnectionWatch::~ConnectionWatch() {
