@@ -132,7 +132,8 @@ TEST(ModelConfig, RotationIsReadFromOldAndNewKeys) {
   EXPECT_EQ(new_file.rope_scaling, expected);
 
   const ModelConfig plain =
-      *read(with(llama(), {{"rope_parameters", {{"rope_type", "default"}, {"rope_theta", 7e5}}}}));
+      *read(with(without(llama(), "rope_theta"),
+                 {{"rope_parameters", {{"rope_type", "default"}, {"rope_theta", 7e5}}}}));
   EXPECT_EQ(plain.rope_theta, 7e5);
   EXPECT_FALSE(plain.rope_scaling);
 
@@ -161,6 +162,118 @@ TEST(ModelConfig, OtherRotationsAreRefusedByName) {
   EXPECT_TRUE(read(with(llama(), {{"partial_rotary_factor", 1.0}})).ok());
 }
 
+TEST(ModelConfig, ContradictingRotationsAreRefused) {
+  const json llama3 = {{"factor", 8.0},
+                       {"low_freq_factor", 1.0},
+                       {"high_freq_factor", 4.0},
+                       {"original_max_position_embeddings", 8192},
+                       {"rope_type", "llama3"}};
+  const json plain = {{"rope_type", "default"}, {"rope_theta", 10000.0}};
+  const json both = with(llama(), {{"rope_parameters", plain}});
+  // Each of the two objects alone is understood or refused; so are they side by side.
+  for (const char* type : {"linear", "yarn", "dynamic"})
+    expect_refused(with(both, {{"rope_scaling", {{"rope_type", type}, {"factor", 4.0}}}}), "rope_type", type);
+  expect_invalid(with(both, {{"rope_scaling", llama3}}), "rope_scaling", "\"rope_parameters\"");
+  expect_invalid(
+      with(llama(), {{"rope_parameters", llama3}, {"rope_scaling", with(llama3, {{"factor", 4}})}}),
+      "rope_scaling", "\"rope_parameters\"");
+  EXPECT_EQ(
+      read(with(llama(), {{"rope_parameters", llama3}, {"rope_scaling", llama3}}))->rope_scaling->factor, 8);
+  EXPECT_FALSE(read(with(both, {{"rope_scaling", {{"type", "default"}}}}))->rope_scaling);
+  EXPECT_FALSE(read(with(both, {{"rope_scaling", json::object()}}))->rope_scaling);
+
+  expect_invalid(with(both, {{"rope_theta", 500000}}), "rope_theta", "10000");
+  expect_invalid(with(llama(), {{"rope_scaling", with(llama3, {{"type", "default"}})}}), "type", "llama3");
+  EXPECT_TRUE(read(with(llama(), {{"rope_scaling", with(llama3, {{"type", "llama3"}})}})).ok());
+  expect_invalid(with(llama(), {{"rope_scaling", llama3}, {"original_max_position_embeddings", 4096}}),
+                 "original_max_position_embeddings", "8192");
+}
+
+TEST(ModelConfig, EveryKeyOfARotationIsUnderstood) {
+  for (const char* object : {"rope_scaling", "rope_parameters"}) {
+    expect_refused(with(llama(), {{object, {{"factor", 4.0}}}}), "factor", "rope_type");
+    expect_refused(with(llama(), {{object, {{"rope_type", "default"}, {"factor", 4.0}}}}), "factor", "4.0");
+    EXPECT_TRUE(read(with(llama(), {{object, {{"rope_type", "default"}, {"factor", 1}}}})).ok());
+    expect_refused(with(llama(), {{object, {{"rope_type", "default"}, {"mrope_section", {16, 24, 24}}}}}),
+                   "mrope_section", object);
+    EXPECT_TRUE(read(with(llama(), {{object, {{"rope_type", "default"}, {"beta_fast", nullptr}}}})).ok());
+    expect_refused(with(llama(), {{object,
+                                   {{"rope_type", "llama3"},
+                                    {"factor", 8.0},
+                                    {"low_freq_factor", 1.0},
+                                    {"high_freq_factor", 4.0},
+                                    {"original_max_position_embeddings", 8192},
+                                    {"attention_factor", 1.2}}}}),
+                   "attention_factor", "1.2");
+  }
+}
+
+TEST(ModelConfig, AnUnknownKeyIsRefusedByName) {
+  for (const json& family : {llama(), mistral(), qwen2(), qwen3()}) {
+    for (const json& value : {json(2.0), json(true), json(false), json("x"), json::object(), json::array()})
+      expect_refused(with(family, {{"warp_factor", value}}), "warp_factor", "remove");
+    EXPECT_TRUE(read(with(family, {{"warp_factor", nullptr}})).ok());
+  }
+}
+
+TEST(ModelConfig, KeysThatScaleSomethingMustBeNeutral) {
+  // Granite, Gemma 2, MiniCPM, OLMo, Cohere, Llama 4 under the name of a family that is supported.
+  for (const auto& [key, neutral, other] : std::vector<std::tuple<std::string, json, json>>{
+           {"embedding_multiplier", 1, 12.0},
+           {"residual_multiplier", 1.0, 0.22},
+           {"logits_scaling", 1.0, 8.0},
+           {"logit_scale", 1, 0.0625},
+           {"attention_multiplier", nullptr, 0.015625},
+           {"final_logit_softcapping", nullptr, 30.0},
+           {"attn_logit_softcapping", nullptr, 50.0},
+           {"query_pre_attn_scalar", nullptr, 256},
+           {"clip_qkv", nullptr, 8.0},
+           {"use_qk_norm", false, true},
+           {"use_mrope", false, true},
+           {"is_encoder_decoder", false, true},
+           {"add_cross_attention", false, true},
+           {"pruned_heads", json::object(), {{"0", {1}}}},
+           {"per_layer_config", json::object(), {{"0", {{"hidden_act", "gelu"}}}}},
+           {"no_rope_layers", json::array(), {1, 0}}}) {
+    EXPECT_TRUE(read(with(llama(), {{key, neutral}})).ok())
+        << key << ' ' << read(with(llama(), {{key, neutral}})).status().message();
+    expect_refused(with(llama(), {{key, other}}), key, other.dump());
+  }
+}
+
+TEST(ModelConfig, KeysOfAnotherFamilyAreRefused) {
+  // The class in transformers ignores them, other programs may not.
+  expect_refused(with(llama(), {{"sliding_window", 64}}), "sliding_window", "Llama");
+  expect_refused(with(llama(), {{"use_sliding_window", true}}), "use_sliding_window", "Llama");
+  expect_refused(with(mistral(), {{"use_sliding_window", true}}), "use_sliding_window", "Mistral");
+  EXPECT_TRUE(read(with(llama(), {{"sliding_window", nullptr}, {"use_sliding_window", false}})).ok());
+  EXPECT_TRUE(read(with(llama(), {{"sliding_window", 128}})).ok()) << "as long as the context";
+}
+
+TEST(ModelConfig, HarmlessKeysAreIgnored) {
+  const json harmless = {{"_name_or_path", "meta-llama/x"},
+                         {"transformers_version", "4.46.0"},
+                         {"auto_map", {{"AutoModelForCausalLM", "modeling.X"}}},
+                         {"initializer_range", 0.02},
+                         {"use_cache", true},
+                         {"pad_token_id", 0},
+                         {"unk_token_id", 0},
+                         {"id2label", {{"0", "A"}}},
+                         {"pretraining_tp", 2},
+                         {"attention_dropout", 0.1},
+                         {"_attn_implementation_autoset", true},
+                         {"unsloth_version", "2025.1"},
+                         {"num_nextn_predict_layers", 1},
+                         {"max_window_layers", 28},
+                         {"task_specific_params", json::object()},
+                         {"temperature", 0.7},
+                         {"do_sample", true}};
+  for (const json& family : {llama(), mistral(), qwen2(), qwen3()}) {
+    const auto config = read(with(family, harmless));
+    EXPECT_TRUE(config.ok()) << config.status().message();
+  }
+}
+
 TEST(ModelConfig, AWindowMattersOnlyWhereItCuts) {
   expect_refused(with(mistral(), {{"sliding_window", 64}}), "sliding_window",
                  "\"max_position_embeddings\" to 64");
@@ -180,8 +293,17 @@ TEST(ModelConfig, AWindowMattersOnlyWhereItCuts) {
         with(qwen, {{"layer_types", {"full_attention", "sliding_attention"}}, {"sliding_window", 64}}),
         "sliding_window", "64");
     EXPECT_TRUE(read(with(qwen, {{"layer_types", {"full_attention", "full_attention"}}})).ok());
-    expect_refused(with(qwen, {{"layer_types", {"linear_attention"}}}), "layer_types", "linear_attention");
+    expect_refused(with(qwen, {{"layer_types", {"linear_attention", "full_attention"}}}), "layer_types",
+                   "linear_attention");
   }
+  for (const json& family : {llama(), mistral(), qwen2(), qwen3()})
+    for (const json& types :
+         {json::array(), json({"full_attention"}), json(std::vector<std::string>(3, "full_attention"))})
+      expect_invalid(with(family, {{"layer_types", types}}), "layer_types", "2 layers");
+  // The Mistral class slides everywhere, whatever layer_types says.
+  expect_refused(
+      with(mistral(), {{"layer_types", {"full_attention", "full_attention"}}, {"sliding_window", 64}}),
+      "sliding_window", "64");
 }
 
 TEST(ModelConfig, OtherModelsAreRefusedByName) {
@@ -250,6 +372,10 @@ TEST(ModelConfig, MissingOrBrokenFiles) {
 }
 
 TEST(ModelConfig, GoldenModels) {
+  for (const auto& model : std::filesystem::directory_iterator(golden_models())) {
+    const auto config = read_model_config(model.path());
+    EXPECT_TRUE(config.ok()) << config.status().message();
+  }
   const ModelConfig llama31 = *read_model_config(golden_models() / "llama3.1");
   EXPECT_EQ(llama31.vocab_size, 262);
   EXPECT_EQ(llama31.rope_scaling, (Llama3RopeScaling{8, 1, 4, 256}));

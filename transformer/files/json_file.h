@@ -41,6 +41,7 @@ class JsonObject {
   const std::string& where() const { return where_; }
   bool has(const std::string& key) const { return find(key) != nullptr; }
   const nlohmann::json* find(const std::string& key) const;  // null if absent
+  const nlohmann::json& members() const { return *value_; }  // nulls included
 
   struct Range {
     int64_t min = std::numeric_limits<int64_t>::min();

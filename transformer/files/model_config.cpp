@@ -6,6 +6,7 @@
 #include <string>
 
 #include "base/json_text.h"
+#include "transformer/files/config_keys.h"
 #include "transformer/files/json_file.h"
 
 namespace outrider {
@@ -131,20 +132,48 @@ Result<Llama3RopeScaling> read_llama3_scaling(const JsonObject& rope) {
   return out;
 }
 
-// "default" and "llama3"; `rope` is rope_scaling, or rope_parameters of newer files.
-Status read_rope_type(const JsonObject& rope, ModelConfig& out) {
-  const std::string key = rope.has("rope_type") ? "rope_type" : "type";  // old files say "type"
-  ASSIGN_OR_RETURN(const std::string type, rope.string_or(key, "default"));
-  if (type == "llama3") {
-    ASSIGN_OR_RETURN(out.rope_scaling, read_llama3_scaling(rope));
-  } else if (type != "default") {
+// Older files say "type", newer ones "rope_type". Nothing: neither does.
+Result<std::optional<std::string>> read_rope_type(const JsonObject& rope) {
+  if (!rope.has("rope_type") && !rope.has("type")) return std::optional<std::string>();
+  const std::string key = rope.has("rope_type") ? "rope_type" : "type";
+  ASSIGN_OR_RETURN(const std::string type, rope.string(key));
+  ASSIGN_OR_RETURN(const std::string old_name, rope.string_or("type", type));
+  if (old_name != type)
+    return rope.wrong("type",
+                      fmt::format("is {}, but \"rope_type\" is {}; keep the right one", old_name, type));
+  if (type != "default" && type != "llama3")
     return refuse(rope, key,
                   "is " + type +
                       "; supported are default and llama3. Where the scaling only extends the trained "
                       "context, remove it and set \"max_position_embeddings\" to the trained length");
+  return std::optional(type);
+}
+
+// What the rotation does not read would be ignored silently.
+Status check_rope_keys(const JsonObject& rope, const std::optional<std::string>& type,
+                       const ModelConfig& out) {
+  constexpr std::array kAlways = {"rope_type", "type", "rope_theta", "partial_rotary_factor"};
+  constexpr std::array kLlama3 = {"factor", "low_freq_factor", "high_freq_factor",
+                                  "original_max_position_embeddings"};
+  for (const auto& [key, value] : rope.members().items()) {
+    if (value.is_null() || std::find(kAlways.begin(), kAlways.end(), key) != kAlways.end()) continue;
+    if (type == "llama3" && std::find(kLlama3.begin(), kLlama3.end(), key) != kLlama3.end()) continue;
+    if (type != "llama3" && key == "factor" && value == 1) continue;
+    if (type != "llama3" && key == "original_max_position_embeddings" && value == out.max_position_embeddings)
+      continue;
+    const std::string shown = value.dump(-1, ' ', true).substr(0, 100);
+    return refuse(
+        rope, key,
+        type ? fmt::format("is {}, which rope_type {} does not read; remove one of them", shown, *type)
+             : fmt::format("is {}, but there is no \"rope_type\"; add it, or remove the key", shown));
   }
   return {};
 }
+
+struct Rotation {
+  std::optional<Llama3RopeScaling> scaling;
+  std::optional<double> theta;
+};
 
 Status refuse_partial_rotation(const JsonObject& object) {
   ASSIGN_OR_RETURN(const double factor, object.number_or("partial_rotary_factor", 1, 0, 1));
@@ -154,39 +183,83 @@ Status refuse_partial_rotation(const JsonObject& object) {
   return {};
 }
 
-// Older files: rope_theta and rope_scaling. Newer ones: both inside rope_parameters.
+// rope_scaling of older files or rope_parameters of newer ones. Nothing: it is not there, or empty.
+Result<std::optional<Rotation>> read_rotation(const JsonObject& config, const std::string& key,
+                                              const ModelConfig& out) {
+  ASSIGN_OR_RETURN(const auto rope, config.object(key));
+  if (!rope || rope->members().empty()) return std::optional<Rotation>();
+  if (rope->has("full_attention") || rope->has("sliding_attention"))
+    return refuse(config, key, "differ by layer type; one rotation for all layers is supported");
+  RETURN_IF_ERROR(refuse_partial_rotation(*rope));
+  ASSIGN_OR_RETURN(const auto type, read_rope_type(*rope));
+  RETURN_IF_ERROR(check_rope_keys(*rope, type, out));
+  Rotation rotation;
+  if (rope->has("rope_theta")) {
+    ASSIGN_OR_RETURN(rotation.theta, rope->number("rope_theta", 1, 1e12));
+  }
+  if (type == "llama3") {
+    ASSIGN_OR_RETURN(rotation.scaling, read_llama3_scaling(*rope));
+  }
+  return std::optional(rotation);
+}
+
+// transformers prefers the length beside the rotation to the one in it.
+Status check_original_positions(const JsonObject& config, const ModelConfig& out) {
+  if (!out.rope_scaling || !config.has("original_max_position_embeddings")) return {};
+  ASSIGN_OR_RETURN(const int64_t beside,
+                   config.integer("original_max_position_embeddings", {1, kMaxPositions}));
+  const int64_t inside = out.rope_scaling->original_max_position_embeddings;
+  if (beside == inside) return {};
+  return config.wrong("original_max_position_embeddings",
+                      fmt::format("is {}, but {} in the rotation; keep the right one", beside, inside));
+}
+
+// Older files: rope_theta and rope_scaling. Newer ones: both inside rope_parameters. Where a file has both,
+// they must agree: programs differ in which one they read.
 Status read_rope(const JsonObject& config, ModelConfig& out) {
   RETURN_IF_ERROR(refuse_partial_rotation(config));
   ASSIGN_OR_RETURN(out.rope_theta, config.number_or("rope_theta", 10000, 1, 1e12));
-  ASSIGN_OR_RETURN(const auto scaling, config.object("rope_scaling"));
-  ASSIGN_OR_RETURN(const auto parameters, config.object("rope_parameters"));
-  if (parameters) {
-    if (parameters->has("full_attention") || parameters->has("sliding_attention"))
-      return refuse(config, "rope_parameters",
-                    "differ by layer type; one rotation for all layers is supported");
-    RETURN_IF_ERROR(refuse_partial_rotation(*parameters));
-    ASSIGN_OR_RETURN(out.rope_theta, parameters->number_or("rope_theta", out.rope_theta, 1, 1e12));
-    return read_rope_type(*parameters, out);
+  ASSIGN_OR_RETURN(const auto older, read_rotation(config, "rope_scaling", out));
+  ASSIGN_OR_RETURN(const auto newer, read_rotation(config, "rope_parameters", out));
+  if (older && newer && older->scaling != newer->scaling)
+    return config.wrong("rope_scaling", "and \"rope_parameters\" say different things; remove the wrong one");
+  for (const auto& rotation : {older, newer}) {
+    if (!rotation || !rotation->theta) continue;
+    if (config.has("rope_theta") && out.rope_theta != *rotation->theta)
+      return config.wrong("rope_theta",
+                          fmt::format("is {}, but {} beside the rotation's type; keep the right one",
+                                      out.rope_theta, *rotation->theta));
+    out.rope_theta = *rotation->theta;
   }
-  return scaling ? read_rope_type(*scaling, out) : Status();
+  if (older || newer) out.rope_scaling = older ? older->scaling : newer->scaling;
+  return check_original_positions(config, out);
+}
+
+// Whether layer_types declares a layer that sees only a window. Nothing: there is no such key.
+Result<std::optional<bool>> read_layer_types(const JsonObject& config, const ModelConfig& out) {
+  const json* types = config.find("layer_types");
+  if (types == nullptr) return std::optional<bool>();
+  if (!types->is_array()) return config.wrong("layer_types", "must be a list");
+  bool slides = false;
+  for (const json& type : *types) {
+    if (type == "sliding_attention")
+      slides = true;
+    else if (type != "full_attention")
+      return refuse(config, "layer_types",
+                    "has " + type.dump(-1, ' ', true).substr(0, 100) + "; only full_attention is supported");
+  }
+  if (types->size() != static_cast<size_t>(out.num_layers))
+    return config.wrong("layer_types",
+                        fmt::format("has {} entries for {} layers", types->size(), out.num_layers));
+  return std::optional(slides);
 }
 
 // Whether some layer is declared to see only a window.
 Result<bool> has_sliding_layer(const JsonObject& config, const ModelConfig& out) {
-  if (const json* types = config.find("layer_types")) {
-    bool slides = false;
-    if (!types->is_array()) return config.wrong("layer_types", "must be a list");
-    for (const json& type : *types) {
-      if (type == "sliding_attention")
-        slides = true;
-      else if (type != "full_attention")
-        return refuse(config, "layer_types",
-                      "has " + json_text(type).substr(0, 100) + "; only full_attention is supported");
-    }
-    return slides;
-  }
-  if (out.family == ModelFamily::kLlama) return false;
+  ASSIGN_OR_RETURN(const std::optional<bool> declared, read_layer_types(config, out));
   if (out.family == ModelFamily::kMistral) return true;  // every layer, if there is a window at all
+  if (declared) return *declared;
+  if (out.family == ModelFamily::kLlama) return config.has("sliding_window");  // other programs may read it
   ASSIGN_OR_RETURN(const bool use, config.boolean_or("use_sliding_window", false));
   ASSIGN_OR_RETURN(const int64_t full_layers, config.integer_or("max_window_layers", 28, {0, kMaxLayers}));
   return use && full_layers < out.num_layers;
@@ -199,6 +272,9 @@ Status refuse_sliding_window(const JsonObject& config, const ModelConfig& out, b
   // 4096 is the default of the Mistral and Qwen classes where the key is missing.
   ASSIGN_OR_RETURN(const int64_t window, config.integer_or("sliding_window", 4096, {1, kMaxPositions}));
   if (window >= out.max_position_embeddings) return {};
+  if (out.family == ModelFamily::kLlama)
+    return refuse(config, "sliding_window",
+                  fmt::format("is {}, which LlamaForCausalLM does not read; remove it", window));
   return refuse(
       config, "sliding_window",
       fmt::format("is {} tokens of {}; sliding windows are not supported. To use the model within its "
@@ -220,7 +296,7 @@ Status refuse_other_arithmetic(const JsonObject& config) {
   if (activation != "silu" && activation != "swish")
     return refuse(config, "hidden_act", "is " + activation + "; only silu is supported");
   for (const char* key : {"num_local_experts", "num_experts", "n_routed_experts", "moe_intermediate_size"})
-    if (config.has(key))
+    if (const json* value = config.find(key); value != nullptr && *value != 0)
       return refuse(config, key, "marks a mixture of experts; only dense models are supported");
   if (config.has("draft_vocab_size"))
     return refuse(config, "draft_vocab_size",
@@ -280,6 +356,9 @@ Result<json> read_config_json(const std::filesystem::path& directory) {
 }  // namespace
 
 std::string_view family_name(ModelFamily family) { return kFamilies[static_cast<size_t>(family)].model_type; }
+std::string_view architecture_name(ModelFamily family) {
+  return kFamilies[static_cast<size_t>(family)].architecture;
+}
 
 Result<ModelConfig> read_model_config(const std::filesystem::path& model_directory) {
   ASSIGN_OR_RETURN(const json root, read_config_json(model_directory));
@@ -288,6 +367,7 @@ Result<ModelConfig> read_model_config(const std::filesystem::path& model_directo
   ModelConfig out;
   ASSIGN_OR_RETURN(out.family, read_family(config));
   RETURN_IF_ERROR(refuse_other_arithmetic(config));
+  RETURN_IF_ERROR(check_config_keys(config, out.family));
   RETURN_IF_ERROR(read_sizes(config, out));
   RETURN_IF_ERROR(read_head_dim(config, out));
   RETURN_IF_ERROR(read_biases(config, out));

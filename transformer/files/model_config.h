@@ -16,7 +16,8 @@
 namespace outrider {
 
 enum class ModelFamily : uint8_t { kLlama, kMistral, kQwen2, kQwen3 };
-std::string_view family_name(ModelFamily family);  // "llama"
+std::string_view family_name(ModelFamily family);        // "llama"
+std::string_view architecture_name(ModelFamily family);  // "LlamaForCausalLM"
 
 // Llama 3.1 stretches the slow rotations: wavelengths above original_max / low_freq_factor are slowed by
 // `factor`, those below original_max / high_freq_factor are kept, the ones between are blended.

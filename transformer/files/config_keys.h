@@ -1,0 +1,14 @@
+// Which keys config.json may have. A key that could change what the model computes is understood or refused
+// by name; only keys that are known to change nothing are passed over.
+#pragma once
+
+#include "transformer/files/json_file.h"
+#include "transformer/files/model_config.h"
+
+namespace outrider {
+
+// Every key is one that model_config.cpp reads for this family, has the value that changes nothing, or is
+// known to be harmless. Null counts as absent. Errors name file and key.
+Status check_config_keys(const JsonObject& config, ModelFamily family);
+
+}  // namespace outrider
