@@ -10,6 +10,7 @@
 #include "base/log.h"
 #include "base/printable.h"
 #include "base/program/descriptors.h"
+#include "base/program/bus_error.h"
 #include "base/program/exit_codes.h"
 #include "base/program/temporary_file.h"
 #include "base/threads.h"
@@ -81,6 +82,7 @@ int main(int argc, char** argv) {
   init_logging();
   remove_temporary_file_on_signals();
   raise_descriptor_limit();
+  explain_bus_errors();
   std::signal(SIGPIPE, SIG_IGN);  // a reader that leaves is a write error, told once
   CLI::App app("Distributed speculative decoding: the target model's own text, sooner.");
   app.set_version_flag("--version", std::string("outrider ") + kVersion);

@@ -18,7 +18,7 @@ std::atomic<const char*> remove_on_signal{nullptr};
 static_assert(std::atomic<const char*>::is_always_lock_free);
 
 extern "C" void remove_and_die(int signal) {
-  if (const char* name = remove_on_signal.load()) unlink(name);
+  remove_temporary_file();
   std::signal(signal, SIG_DFL);
   std::raise(signal);
 }
@@ -54,6 +54,10 @@ Result<Destination> destination_of(const std::string& path) {
 }
 
 }  // namespace
+
+void remove_temporary_file() {
+  if (const char* name = remove_on_signal.load()) unlink(name);
+}
 
 void remove_temporary_file_on_signals() {
   for (const int signal : {SIGINT, SIGTERM, SIGHUP})

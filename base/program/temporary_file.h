@@ -49,5 +49,7 @@ class TemporaryFile {
 
 // SIGINT, SIGTERM and SIGHUP then end the program as they always do, but first remove the temporary file.
 void remove_temporary_file_on_signals();
+// What such a signal removes, now. For signal handlers.
+void remove_temporary_file();
 
 }  // namespace outrider

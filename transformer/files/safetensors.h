@@ -25,8 +25,9 @@ struct TensorInfo {
   std::span<const std::byte> data;  // row-major, little endian; the format does not promise any alignment
 };
 
-// A file mapped for reading. Its bytes are valid while this lives, unless the file is truncated in place
-// (then touching them is SIGBUS): check_unchanged() after loading tells.
+// A file mapped for reading. Its bytes are valid while this lives, unless the file is truncated in place:
+// then touching them is SIGBUS, which the program explains (base/program/bus_error.h), and check_unchanged()
+// after loading tells of other changes.
 class MappedFile {
  public:
   static Result<MappedFile> open(const std::filesystem::path& path);
