@@ -25,13 +25,16 @@ int run_coordinator(const RunOptions& options, const CoordinatorSide& coordinate
   if (MpiCluster::launched())
     return MpiCluster::run(options,
                            [&](const RunOptions& rank_options, const Preparation& prepared, MpiCluster& mpi) {
+                             tell_warnings(prepared);
                              return tell(coordinate(rank_options, prepared, &mpi));
                            });
   if (!options.layout.empty())
     return fail(invalid_argument(fmt::format(
         "--layout {}: this is one process; start it with mpirun, or drop the flag", options.layout)));
   const auto prepared = prepare(options);
-  return prepared.ok() ? tell(coordinate(options, *prepared, nullptr)) : fail(prepared.status());
+  if (!prepared.ok()) return fail(prepared.status());
+  tell_warnings(*prepared);
+  return tell(coordinate(options, *prepared, nullptr));
 }
 
 }  // namespace outrider

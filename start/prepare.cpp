@@ -1,11 +1,15 @@
 #include "start/prepare.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
+#include <cstdio>
 #include <filesystem>
 
 #include "start/device.h"
 #include "start/model_fingerprint.h"
 #include "transformer/files/safetensors.h"
+#include "transformer/files/weight_map.h"
 #include "transformer/ops/cpu/cpu_ops.h"
 
 namespace outrider {
@@ -18,16 +22,39 @@ std::string display_name(const std::string& directory) {
   return (path.has_filename() ? path : path.parent_path()).filename().string();
 }
 
-Result<ModelConfig> read_config(const std::string& flag, const std::string& directory) {
+// "a, b, c and 5 more".
+std::string some_of(const std::vector<std::string_view>& names) {
+  constexpr size_t kShown = 4;
+  const size_t shown = std::min(names.size(), kShown);
+  std::string text =
+      fmt::format("{}", fmt::join(names.begin(), names.begin() + static_cast<int64_t>(shown), ", "));
+  if (names.size() > shown) text += fmt::format(" and {} more", names.size() - shown);
+  return text;
+}
+
+// The weights are opened and looked over here too, so that a missing shard is told before anything starts.
+Status check_weights(const std::string& directory, const ModelConfig& config, const std::string& model,
+                     std::vector<std::string>& warnings) {
+  ASSIGN_OR_RETURN(const TensorFiles files, TensorFiles::open(directory));
+  ASSIGN_OR_RETURN(const auto unused, unused_tensors(files, config));
+  if (!unused.empty())
+    warnings.push_back(
+        fmt::format("{}: {} tensor{} that its config.json does not ask for will not be used: {}", model,
+                    unused.size(), unused.size() == 1 ? "" : "s", some_of(unused)));
+  return {};
+}
+
+Result<ModelConfig> read_config(const std::string& flag, const std::string& directory,
+                                std::vector<std::string>& warnings) {
   if (!std::filesystem::is_directory(directory))
     return not_found(
         fmt::format("{} {}: no such directory; name one that holds config.json, the weights and a tokenizer",
                     flag, directory));
+  const std::string model = fmt::format("{} {}", flag, directory);
   auto config = read_model_config(directory);
-  if (!config.ok()) return config.status().in(fmt::format("{} {}", flag, directory));
-  // The weights are opened here too, so that a missing shard is told before anything starts.
-  if (auto files = TensorFiles::open(directory); !files.ok())
-    return files.status().in(fmt::format("{} {}", flag, directory));
+  if (!config.ok()) return config.status().in(model);
+  if (const Status weights = check_weights(directory, *config, model, warnings); !weights.ok())
+    return weights.in(model);
   return config;
 }
 
@@ -47,7 +74,7 @@ Result<std::unique_ptr<Tokenizer>> read_drafter(const RunOptions& options, Prepa
                   .max_context = static_cast<int32_t>(p.max_model_len),
                   .isa = isa_name()};
   if (!options.uses_draft_model()) return std::unique_ptr<Tokenizer>();
-  ASSIGN_OR_RETURN(p.draft, read_config("--draft-model", options.draft_model));
+  ASSIGN_OR_RETURN(p.draft, read_config("--draft-model", options.draft_model, p.warnings));
   ASSIGN_OR_RETURN(auto tokenizer, read_tokenizer("--draft-model", options.draft_model));
   const uint64_t numerics =
       fingerprint_of_text(fmt::format("{} {} {}", isa_name(), options.draft_weight_format, options.kv_dtype));
@@ -82,7 +109,7 @@ Result<Preparation> prepare(const RunOptions& options) {
   RETURN_IF_ERROR(check_device(options.device).status());
   RETURN_IF_ERROR(pin_isa(options.isa));
   Preparation p;
-  ASSIGN_OR_RETURN(p.target, read_config("--model", options.model));
+  ASSIGN_OR_RETURN(p.target, read_config("--model", options.model, p.warnings));
   ASSIGN_OR_RETURN(p.tokenizer, read_tokenizer("--model", options.model));
   if (options.max_model_len > p.target.max_position_embeddings)
     return invalid_argument(fmt::format("--max-model-len {}: the model supports {}", options.max_model_len,
@@ -101,6 +128,11 @@ Result<Preparation> prepare(const RunOptions& options) {
       return same.in(fmt::format("--draft-model {}", options.draft_model));
   }
   return p;
+}
+
+void tell_warnings(const Preparation& prepared) {
+  for (const std::string& warning : prepared.warnings)
+    std::fprintf(stderr, "outrider: warning: %s\n", warning.c_str());
 }
 
 void limit_context(Preparation& prepared, int64_t max_model_len) {

@@ -4,6 +4,8 @@
 
 #include <memory>
 #include <optional>
+#include <string>
+#include <vector>
 
 #include "comm/messages.h"
 #include "start/flags/options.h"
@@ -18,7 +20,11 @@ struct Preparation {
   std::unique_ptr<Tokenizer> tokenizer;
   ModelInfo target_info, draft_info;  // for Hello; an n-gram drafter has a draft_info too
   int64_t max_model_len = 0;
+  std::vector<std::string> warnings;  // to be told once, by one process
 };
+
+// On standard error.
+void tell_warnings(const Preparation& prepared);
 
 // Errors name file, key or flag, and the remedy.
 Result<Preparation> prepare(const RunOptions& options);

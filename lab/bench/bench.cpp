@@ -67,6 +67,7 @@ class Bench {
     reset_peak_memory();
     const auto started = Clock::now();
     ASSIGN_OR_RETURN(prepared_, prepare(run));
+    tell_warnings(prepared_);
     ASSIGN_OR_RETURN(prompts_, read_prompts());
     RETURN_IF_ERROR(plan_context());
     ASSIGN_OR_RETURN(models_, LocalModels::load(run, prepared_));

@@ -156,6 +156,7 @@ Status serve(const DraftWorkerSettings& settings) {
     return invalid_argument("--connect is missing: name the endpoint that `outrider generate --listen` told");
   ASSIGN_OR_RETURN(ZmqOptions zmq, connection_options(settings));
   ASSIGN_OR_RETURN(const Preparation prepared, prepare_drafter(settings.run));
+  if (!settings.run.quiet) tell_warnings(prepared);
   const auto single = make_single_collectives();
   std::unique_ptr<Model> model;
   std::shared_ptr<const DraftHead> head;

@@ -15,6 +15,7 @@
 #include "requests/output.h"
 #include "transformer/files/json_file.h"
 #include "transformer/files/quantized_file.h"
+#include "transformer/files/weight_map.h"
 
 namespace outrider {
 namespace {
@@ -45,6 +46,7 @@ Status quantize(const QuantizeOptions& o) {
     return invalid_argument(fmt::format("--output {}: exists already; name a new directory", o.output));
   ASSIGN_OR_RETURN(const ModelConfig config, read_model_config(from));
   ASSIGN_OR_RETURN(const TensorFiles files, TensorFiles::open(from));
+  RETURN_IF_ERROR(unused_tensors(files, config).status());  // what is unused is copied
   ASSIGN_OR_RETURN(PartialDirectory directory, PartialDirectory::create(to));
   for (const fs::directory_entry& entry : fs::directory_iterator(from))
     if (is_copied(entry) && !fs::copy_file(entry.path(), directory.path() / entry.path().filename(), error))

@@ -101,7 +101,7 @@ TEST_P(BadModel, QuantizedWeights) {
   expect_refused(m, {GetParam(), "config.json", "quantization_config", "gptq", "bf16"});
 }
 
-// Only the weights themselves can contradict this one: an error of the role that loads them, before any text.
+// Only the weights themselves can contradict this one.
 TEST_P(BadModel, ConfigThatLiesAboutTheShape) {
   const fs::path m = model();
   change_config(m, [](json& c) { c["intermediate_size"] = c["intermediate_size"].get<int>() + 16; });

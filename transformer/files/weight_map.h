@@ -62,6 +62,11 @@ struct WeightMap {
 
 Result<WeightMap> map_weights(const TensorFiles& files, const ModelConfig& config, const ShardPlan& plan);
 
+// The tensors that no part of a whole model's map reads, sorted, without those that hold nothing of the model
+// (the rotation's frequencies, a head that is the embedding again). An error names one that marks weights
+// quantised in a way that is not read here: without it the model would compute something else.
+Result<std::vector<std::string_view>> unused_tensors(const TensorFiles& files, const ModelConfig& config);
+
 // Element `index` of a tensor that is_weight_dtype.
 float tensor_element(const TensorInfo& tensor, int64_t index);
 

@@ -1,0 +1,247 @@
+// Files of weights that hold more than the model uses, and files that are cut while they are read.
+#include <fmt/format.h>
+#include <gtest/gtest.h>
+
+#include <fcntl.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <csignal>
+#include <cstring>
+#include <nlohmann/json.hpp>
+#include <thread>
+
+#include "tests/support/program.h"
+
+namespace outrider::testing {
+namespace {
+
+using nlohmann::json;
+namespace fs = std::filesystem;
+using Arguments = std::vector<std::string>;
+
+struct WeightFile {
+  json header;
+  std::string data;
+};
+
+WeightFile read_weights(const fs::path& path) {
+  const std::string bytes = read_file(path);
+  uint64_t length = 0;
+  std::memcpy(&length, bytes.data(), sizeof length);
+  return {json::parse(bytes.substr(sizeof length, length)), bytes.substr(sizeof length + length)};
+}
+
+void write_weights(const fs::path& path, const WeightFile& weights) {
+  const std::string header = weights.header.dump();
+  const uint64_t length = header.size();
+  write_file(path,
+             std::string(reinterpret_cast<const char*>(&length), sizeof length) + header + weights.data);
+}
+
+// Copies of the demo models whose files gain tensors.
+class MoreTensors : public ::testing::Test {
+ protected:
+  void add(const std::string& name, const std::string& dtype, const std::vector<int64_t>& shape,
+           const std::string& bytes) {
+    WeightFile weights = read_weights(model_ / "model.safetensors");
+    const size_t at = weights.data.size();
+    weights.header[name] = {{"dtype", dtype}, {"shape", shape}, {"data_offsets", {at, at + bytes.size()}}};
+    weights.data += bytes;
+    write_weights(model_ / "model.safetensors", weights);
+  }
+  void add_vector(const std::string& name) { add(name, "BF16", {4}, std::string(8, 'x')); }
+  std::string embedding() const {
+    const WeightFile weights = read_weights(model_ / "model.safetensors");
+    const json at = weights.header["model.embed_tokens.weight"]["data_offsets"];
+    return weights.data.substr(at[0], at[1].get<size_t>() - at[0].get<size_t>());
+  }
+
+  Outcome run(const char* role = "--model") const {
+    Arguments arguments{"generate", "--prompt", "Once upon a time", "--max-tokens", "8", "--quiet"};
+    if (std::string(role) == "--draft-model") arguments.insert(arguments.end(), {"--model", demo_target()});
+    arguments.insert(arguments.end(), {role, model_});
+    return outrider_program(arguments);
+  }
+  void expect_refused(const Arguments& says) const {
+    const Outcome outcome = run();
+    EXPECT_EQ(outcome.code, 2) << outcome.describe();
+    EXPECT_EQ(outcome.out, "");
+    for (const std::string& part : says)
+      EXPECT_NE(outcome.err.find(part), std::string::npos) << part << "\n" << outcome.describe();
+  }
+
+  TemporaryDirectory dir_;
+  const fs::path model_ = dir_.copy(demo_target(), "model");
+  const std::string text_ = generate({"--prompt", "Once upon a time", "--max-tokens", "8", "--quiet"}).out;
+};
+
+TEST_F(MoreTensors, OneWarningNamesWhatIsNotUsed) {
+  for (const char* name : {"model.layers.0.self_attn.q_proj.bias", "model.layers.10.mlp.up_proj.weight",
+                           "base_model.model.layers.0.q_proj.lora_A.weight"})
+    add_vector(name);
+  for (const char* role : {"--model", "--draft-model"}) {
+    const Outcome outcome = run(role);
+    EXPECT_EQ(outcome.code, 0) << outcome.describe();
+    EXPECT_EQ(outcome.out, text_);
+    EXPECT_EQ(outcome.err, std::string("outrider: warning: ") + role + " " + model_.string() +
+                               ": 3 tensors that its config.json does not ask for will not be used: "
+                               "base_model.model.layers.0.q_proj.lora_A.weight, "
+                               "model.layers.0.self_attn.q_proj.bias, model.layers.10.mlp.up_proj.weight\n");
+  }
+  for (int layer = 11; layer < 15; ++layer)
+    add_vector(fmt::format("model.layers.{}.mlp.up_proj.weight", layer));
+  EXPECT_NE(run().err.find("7 tensors"), std::string::npos);
+  EXPECT_NE(run().err.find("and 3 more\n"), std::string::npos);
+}
+
+TEST_F(MoreTensors, WhatHoldsNothingOfTheModelIsPassedOver) {
+  add_vector("model.layers.0.self_attn.rotary_emb.inv_freq");
+  add("lm_head.weight", "BF16", {4096, 256}, embedding());
+  const Outcome outcome = run();
+  EXPECT_EQ(outcome.out, text_);
+  EXPECT_EQ(outcome.err, "");
+}
+
+TEST_F(MoreTensors, AHeadOfItsOwnBesideATiedEmbeddingIsRefused) {
+  std::string head = embedding();
+  head.back() = static_cast<char>(head.back() ^ 1);
+  add("lm_head.weight", "BF16", {4096, 256}, head);
+  expect_refused({"tie_word_embeddings", "lm_head.weight"});
+}
+
+TEST_F(MoreTensors, WeightsQuantisedInAnotherWayAreRefused) {
+  const std::string original = read_file(model_ / "model.safetensors");
+  for (const char* name : {"weight_scale", "weight_scale_inv", "qzeros", "scales", "weight_packed", "SCB"}) {
+    write_file(model_ / "model.safetensors", original);
+    const std::string tensor = fmt::format("model.layers.0.mlp.up_proj.{}", name);
+    add_vector(tensor);
+    expect_refused({tensor, "quantised", "bf16"});
+  }
+}
+
+// A model that takes a moment to load: all zeros, in a file with holes.
+class CutWhileLoading : public ::testing::TestWithParam<Arguments> {
+ protected:
+  static constexpr int64_t kHidden = 256, kWide = 1 << 17;
+
+  fs::path wide_model(const std::string& name) {
+    const fs::path model = dir_.copy(demo_target(), name);
+    json config = json::parse(read_file(model / "config.json"));
+    config["intermediate_size"] = kWide;
+    config["num_hidden_layers"] = 1;
+    write_file(model / "config.json", config.dump());
+    WeightFile weights = read_weights(model / "model.safetensors");
+    int64_t at = 0;
+    json header;
+    for (auto& [tensor, value] : weights.header.items()) {
+      if (tensor == "__metadata__" ||
+          (tensor.starts_with("model.layers.") && !tensor.starts_with("model.layers.0.")))
+        continue;
+      if (tensor.find("gate_proj") != tensor.npos || tensor.find("up_proj") != tensor.npos)
+        value["shape"] = {kWide, kHidden};
+      if (tensor.find("down_proj") != tensor.npos) value["shape"] = {kHidden, kWide};
+      value["dtype"] = "BF16";
+      int64_t bytes = 2;
+      for (const auto& extent : value["shape"]) bytes *= extent.get<int64_t>();
+      value["data_offsets"] = {at, at + bytes};
+      at += bytes;
+      header[tensor] = value;
+    }
+    write_weights(model / "model.safetensors", {header, ""});
+    fs::resize_file(model / "model.safetensors", fs::file_size(model / "model.safetensors") + at);
+    return model;
+  }
+
+  // The line of /proc/PID/maps for the file; empty if it is not mapped.
+  static std::string mapping(pid_t pid, const std::string& path) {
+    std::istringstream lines(read_file(fmt::format("/proc/{}/maps", pid)));
+    for (std::string line; std::getline(lines, line);)
+      if (line.ends_with(path)) return line;
+    return {};
+  }
+
+  // Starts the program, cuts the file once it has been mapped for a while, and waits for the end.
+  Outcome cut(const Arguments& arguments, const fs::path& file) {
+    const std::string out = dir_ / "out", err = dir_ / "err";
+    Arguments argv{outrider_path()};
+    argv.insert(argv.end(), arguments.begin(), arguments.end());
+    std::vector<char*> pointers;
+    for (std::string& a : argv) pointers.push_back(a.data());
+    pointers.push_back(nullptr);
+    const pid_t pid = fork();
+    if (pid == 0) {
+      heed_signals();
+      dup2(open(out.c_str(), O_WRONLY | O_CREAT | O_TRUNC, 0600), 1);
+      dup2(open(err.c_str(), O_WRONLY | O_CREAT | O_TRUNC, 0600), 2);
+      execv(pointers[0], pointers.data());
+      _exit(127);
+    }
+    const auto pause = [] { std::this_thread::sleep_for(std::chrono::milliseconds(3)); };
+    std::string before = "none";
+    for (int i = 0; i < 3000; ++i) {
+      const std::string now = mapping(pid, file.filename());
+      if (!now.empty() && now == before) break;
+      before = now;
+      pause();
+    }
+    kill(pid, SIGSTOP);
+    fs::resize_file(file, 4096);
+    kill(pid, SIGCONT);
+    int status = 0;
+    for (int i = 0; i < 20'000 && waitpid(pid, &status, WNOHANG) == 0; ++i) {
+      pause();
+      if (i == 19'999) kill(pid, SIGKILL);
+    }
+    return {.arguments = argv,
+            .code = WIFEXITED(status) ? WEXITSTATUS(status) : -1,
+            .signal = WIFSIGNALED(status) ? WTERMSIG(status) : 0,
+            .out = read_file(out),
+            .err = read_file(err)};
+  }
+
+  TemporaryDirectory dir_;
+};
+
+TEST_P(CutWhileLoading, TheFileIsNamedAndTheCodeIsThatOfARuntimeError) {
+  // The file is mapped more than once, shortly at first: a cut that is noticed when it is opened next is told
+  // as an ordinary error, and tried again.
+  for (int attempt = 0; attempt < 8; ++attempt) {
+    const fs::path model = wide_model(fmt::format("model{}", attempt));
+    const fs::path file = model / "model.safetensors";
+    Arguments arguments = GetParam();
+    for (std::string& a : arguments) {
+      if (a == "TARGET") a = demo_target();
+      if (a == "CUT") a = model;
+      if (a == "OUT") a = dir_ / "out.jsonl";
+    }
+    const Outcome run = cut(arguments, file);
+    ASSERT_EQ(run.signal, 0) << run.describe();
+    EXPECT_NE(run.code, 0) << run.describe();
+    EXPECT_EQ(run.out, "");
+    EXPECT_NE(run.err.find(file), std::string::npos) << run.describe();
+    EXPECT_FALSE(fs::exists(dir_ / "out.jsonl"));
+    for (const std::string& name : dir_.entries())
+      EXPECT_EQ(name.find(".partial"), std::string::npos) << name;
+    if (run.err.find("cannot be read where it is mapped") == std::string::npos) continue;
+    EXPECT_EQ(run.code, 3) << run.describe();
+    EXPECT_NE(run.err.find("became shorter"), std::string::npos) << run.describe();
+    return;
+  }
+  FAIL() << "the file was never cut while it was mapped";
+}
+
+const char* const kCommands[] = {"generate", "draft", "serve", "draft_worker"};
+
+INSTANTIATE_TEST_SUITE_P(Commands, CutWhileLoading,
+                         ::testing::Values(Arguments{"generate", "--prompt", "x", "--quiet", "--output",
+                                                     "OUT", "--model", "CUT"},
+                                           Arguments{"generate", "--prompt", "x", "--quiet", "--output",
+                                                     "OUT", "--model", "TARGET", "--draft-model", "CUT"},
+                                           Arguments{"serve", "--port", "0", "--quiet", "--model", "CUT"},
+                                           Arguments{"draft-worker", "--connect", "tcp://127.0.0.1:1",
+                                                     "--quiet", "--draft-model", "CUT"}),
+                         [](const auto& command) { return std::string(kCommands[command.index]); });
+
+}  // namespace
+}  // namespace outrider::testing
