@@ -194,12 +194,16 @@ Result<std::vector<TokenId>> read_tokenize(const json& body, const RequestBuilde
   return builder.encode(text, add_special_tokens ? SpecialTokens::kAdd : SpecialTokens::kOmit, Names::kKeys);
 }
 
-Result<std::vector<TokenId>> read_detokenize(const json& body, const RequestBuilder& builder) {
-  constexpr std::string_view kKnown[] = {"model", "tokens"};
+Result<std::string> read_detokenize(const json& body, const RequestBuilder& builder) {
+  constexpr std::string_view kKnown[] = {"model", "tokens", "skip_special_tokens"};
   RETURN_IF_ERROR(check_known(kKnown, body));
+  bool skip_special_tokens = true;
+  RETURN_IF_ERROR(take(body, "skip_special_tokens", skip_special_tokens));
   const json* const tokens = find_field(body, "tokens");
-  return tokens ? read_ids(*tokens, "tokens", builder.vocab_size())
-                : invalid_argument("\"tokens\" is missing");
+  if (!tokens) return invalid_argument("\"tokens\" is missing");
+  ASSIGN_OR_RETURN(const auto ids, read_ids(*tokens, "tokens", builder.vocab_size()));
+  return skip_special_tokens ? builder.tokenizer().decode(ids)
+                             : decode_with_special_tokens(builder.tokenizer(), ids);
 }
 
 Result<ApiRequest> read_api_request(ApiKind kind, const json& body, const ApiDefaults& defaults,

@@ -45,7 +45,7 @@ Result<ApiRequest> read_api_request(ApiKind kind, const nlohmann::json& body, co
 
 // What /tokenize is to tell: of "prompt", or of "messages".
 Result<std::vector<TokenId>> read_tokenize(const nlohmann::json& body, const RequestBuilder& builder);
-// The "tokens" of /detokenize.
-Result<std::vector<TokenId>> read_detokenize(const nlohmann::json& body, const RequestBuilder& builder);
+// The text of /detokenize's "tokens".
+Result<std::string> read_detokenize(const nlohmann::json& body, const RequestBuilder& builder);
 
 }  // namespace outrider

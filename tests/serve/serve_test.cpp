@@ -153,6 +153,8 @@ TEST_F(Serve, RequestsWithoutASeedDiffer) {
 TEST_F(Serve, PromptsAreTextsOrIdsAndMayBeRepeated) {
   const json ids = server_->ask("/tokenize", {{"prompt", "Once upon a time"}})["tokens"];
   EXPECT_EQ(server_->ask("/detokenize", {{"tokens", ids}})["prompt"], "Once upon a time");
+  for (const auto& [skip, text] : {std::pair(true, "Once upon a time"), {false, "<s>Once upon a time"}})
+    EXPECT_EQ(server_->ask("/detokenize", {{"tokens", ids}, {"skip_special_tokens", skip}})["prompt"], text);
   json body{{"prompt", "Once upon a time"}, {"max_tokens", 10}, {"temperature", 0}};
   const std::string text = server_->complete(body)["choices"][0]["text"];
   for (const json& prompt : {ids, json::array({ids}), json::array({"Once upon a time"})}) {

@@ -73,10 +73,11 @@ Status fill(const std::string& bytes, const TokenizerConfig& config, TokenizerPa
   RETURN_IF_ERROR(add_tokens_of_config(config, parts));
   ASSIGN_OR_RETURN(parts.model, SentencePieceBpe::make(model));
   if (model.remove_extra_whitespaces) parts.normalizer.add(squeeze_spaces());
-  if (model.add_dummy_prefix) parts.normalizer.add(prepend(" "));
+  const bool adds_space = model.add_dummy_prefix && config.add_prefix_space.value_or(true);
+  if (adds_space) parts.normalizer.add(prepend(" "));
   parts.normalizer.add(replace_text(" ", kSpace));
   if (model.remove_extra_whitespaces) parts.normalizer.add(cut_end());
-  parts.decoder = Decoder::sentencepiece(/*strip_leading_space=*/model.add_dummy_prefix);
+  parts.decoder = Decoder::sentencepiece(/*strip_leading_space=*/adds_space);
   if (config.add_bos_token.value_or(true))
     RETURN_IF_ERROR(add_end_token(parts.vocabulary, config, "bos_token", "<s>", parts.prefix));
   if (config.add_eos_token.value_or(false))

@@ -18,6 +18,7 @@
 namespace outrider {
 
 enum class SpecialTokens { kAdd, kOmit };
+enum class SpecialText { kOmit, kShow };  // kShow: a special token is written as it stands in the vocabulary
 
 class Tokenizer {
  public:
@@ -47,6 +48,9 @@ class Tokenizer {
 // name file and key.
 Result<std::unique_ptr<Tokenizer>> load_tokenizer(const std::filesystem::path& model_directory);
 
+// As Tokenizer::decode(), with special tokens written out: what encode() of the text would find again.
+std::string decode_with_special_tokens(const Tokenizer& tokenizer, std::span<const TokenId> ids);
+
 // OK, or an error that names the first id whose strings differ. A longer tail of holes or padding is
 // accepted.
 Status check_same_vocabulary(const Tokenizer& target, const Tokenizer& draft);
@@ -55,12 +59,14 @@ Status check_same_vocabulary(const Tokenizer& target, const Tokenizer& draft);
 // end.
 class StreamDecoder {
  public:
-  explicit StreamDecoder(const Tokenizer& tokenizer) : tokenizer_(&tokenizer) {}
+  explicit StreamDecoder(const Tokenizer& tokenizer, SpecialText special = SpecialText::kOmit)
+      : tokenizer_(&tokenizer), special_(special) {}
   std::string append(TokenId id);
   std::string flush();  // what is left, invalid bytes as U+FFFD
 
  private:
   const Tokenizer* tokenizer_;
+  SpecialText special_;
   std::string pending_;  // the first bytes of a UTF-8 sequence
   bool at_start_ = true;
 };

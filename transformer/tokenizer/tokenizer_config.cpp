@@ -53,6 +53,7 @@ Status read_config(const fs::path& path, TokenizerConfig& config) {
   }
   ASSIGN_OR_RETURN(config.add_bos_token, optional_boolean(json["add_bos_token"]));
   ASSIGN_OR_RETURN(config.add_eos_token, optional_boolean(json["add_eos_token"]));
+  ASSIGN_OR_RETURN(config.add_prefix_space, optional_boolean(json["add_prefix_space"]));
   RETURN_IF_ERROR(read_special_tokens(json, config));
   return read_added_tokens_decoder(json["added_tokens_decoder"], config);
 }

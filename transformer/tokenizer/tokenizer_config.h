@@ -18,7 +18,7 @@ class JsonView;
 
 struct TokenizerConfig {
   std::string tokenizer_class;
-  std::optional<bool> add_bos_token, add_eos_token;
+  std::optional<bool> add_bos_token, add_eos_token, add_prefix_space;
   std::map<std::string, std::string> special_tokens;  // "bos_token" -> "<s>", also eos, unk, pad
   std::vector<AddedToken> added_tokens;
 

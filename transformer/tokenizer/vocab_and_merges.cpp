@@ -46,6 +46,17 @@ Result<BpeModel::MergePairs> read_merges(const fs::path& path) {
   return merges;
 }
 
+Status add_end_token(const Vocabulary& vocabulary, const TokenizerConfig& config, const char* key,
+                     std::vector<TokenId>& ids) {
+  const std::string token = config.special(key).value_or("");
+  const auto id = vocabulary.find(token);
+  if (!id)
+    return malformed(
+        fmt::format("tokenizer_config.json: add_{} is set, but {} '{}' is unknown", key, key, token));
+  ids.push_back(*id);
+  return {};
+}
+
 }  // namespace
 
 Result<std::unique_ptr<Tokenizer>> load_vocab_and_merges(const fs::path& model_directory) {
@@ -60,15 +71,12 @@ Result<std::unique_ptr<Tokenizer>> load_vocab_and_merges(const fs::path& model_d
   if (is_qwen) parts.normalizer.add(normalize_nfc());
   parts.pre_tokenizer = PreTokenizer::byte_level(is_qwen ? kQwen2Pattern : kGpt2Pattern);
   parts.decoder.byte_level = true;
-  if (config.add_bos_token.value_or(false)) {
-    const std::string bos = config.special("bos_token").value_or("");
-    const auto id = parts.vocabulary.find(bos);
-    if (!id)
-      return malformed(
-          fmt::format("{}/tokenizer_config.json: add_bos_token is set, but bos_token '{}' is unknown",
-                      model_directory.string(), bos));
-    parts.prefix.push_back(*id);
-  }
+  if (config.add_bos_token.value_or(false))
+    RETURN_IF_ERROR(
+        add_end_token(parts.vocabulary, config, "bos_token", parts.prefix).in(model_directory.string()));
+  if (config.add_eos_token.value_or(false))
+    RETURN_IF_ERROR(
+        add_end_token(parts.vocabulary, config, "eos_token", parts.suffix).in(model_directory.string()));
   ASSIGN_OR_RETURN(const BpeModel::MergePairs merges, read_merges(model_directory / "merges.txt"));
   auto model = BpeModel::make(parts.vocabulary, merges, {.byte_level = true});
   if (!model.ok()) return model.status().in((model_directory / "merges.txt").string());

@@ -99,6 +99,33 @@ TEST(SentencePieceSpecials, FollowTokenizerConfig) {
       with_both);
 }
 
+// As LlamaTokenizer of transformers 4.57 and 5.23 does.
+TEST(SentencePieceSpecials, ASpaceInFrontCanBeTurnedOff) {
+  const std::string model = read_file(golden_directory() / "sentencepiece/tokenizer.model");
+  const ModelFiles files(
+      {{"tokenizer.model", model}, {"tokenizer_config.json", R"({"add_prefix_space": false})"}});
+  const auto tokenizer = load_or_die(files.path());
+  EXPECT_EQ(values(*tokenizer->encode("the cat", SpecialTokens::kAdd)),
+            (std::vector<int>{1, 517, 260, 278, 300}));
+  EXPECT_EQ(
+      values(*load_or_die(golden_directory() / "sentencepiece")->encode("the cat", SpecialTokens::kAdd)),
+      (std::vector<int>{1, 265, 278, 300}));
+  for (const char* text : {"the cat", " the cat", "  x"})
+    EXPECT_EQ(tokenizer->decode(*tokenizer->encode(text, SpecialTokens::kAdd)), text);
+}
+
+// As Qwen2Tokenizer of transformers 5.23 does.
+TEST(VocabAndMergesSpecials, FollowTokenizerConfig) {
+  const std::string vocab = R"({"a": 0, "b": 1, "<|endoftext|>": 2})";
+  const auto encode = [&](const std::string& config) {
+    const ModelFiles files({{"vocab.json", vocab}, {"merges.txt", ""}, {"tokenizer_config.json", config}});
+    return values(*load_or_die(files.path())->encode("ab", SpecialTokens::kAdd));
+  };
+  EXPECT_EQ(encode("{}"), (std::vector<int>{0, 1}));
+  EXPECT_EQ(encode(R"({"add_bos_token": true, "bos_token": "<|endoftext|>"})"), (std::vector<int>{2, 0, 1}));
+  EXPECT_EQ(encode(R"({"add_eos_token": true, "eos_token": "<|endoftext|>"})"), (std::vector<int>{0, 1, 2}));
+}
+
 TEST(SentencePieceSpecials, AreFoundInTextAndLeftOutOfIt) {
   const auto tokenizer = load_or_die(golden_directory() / "sentencepiece");
   const auto ids = tokenizer->encode("<s>Hello</s>", SpecialTokens::kOmit);
@@ -108,6 +135,40 @@ TEST(SentencePieceSpecials, AreFoundInTextAndLeftOutOfIt) {
   EXPECT_EQ(tokenizer->decode(*ids), "Hello");
   EXPECT_TRUE(tokenizer->is_special(TokenId(0)));
   EXPECT_TRUE(tokenizer->token_bytes(TokenId(1)).empty());
+}
+
+// What decode(ids, skip_special_tokens=False) of tokenizers 0.23 writes.
+TEST(SpecialTokensInText, AreWrittenOutLikeTheReference) {
+  const auto shown = [](const char* kind, const std::vector<int>& ids) {
+    return decode_with_special_tokens(*load_or_die(golden_directory() / kind), token_ids(ids));
+  };
+  EXPECT_EQ(shown("gpt2", {414, 276, 78, 419, 311, 640, 262, 277, 295, 640}),
+            "Hello world<|endoftext|> the cat<|endoftext|>");
+  EXPECT_EQ(shown("llama3", {640, 414, 276, 78, 419, 311, 641, 262, 277, 295, 641}),
+            "<|begin_of_text|>Hello world<|im_start|> the cat<|im_start|>");
+  EXPECT_EQ(shown("llama2_legacy", {1, 583, 430, 306, 590, 471, 1, 362, 415, 428, 451, 1}),
+            "<s> Hello world<s>  the cat<s>");
+  for (const char* kind : {"llama2_first", "metaspace"})
+    EXPECT_EQ(shown(kind, {1, 583, 430, 306, 590, 471, 1, 415, 428, 451, 1}),
+              "<s> Hello world<s> the cat<s>");
+}
+
+// As transformers 5 does for add_bos_token and add_eos_token, and tokenizers for all three.
+TEST(TokenizerConfigBesideTokenizerJson, ChangesNoIds) {
+  for (const char* kind : {"llama2_legacy", "metaspace", "llama3", "qwen"}) {
+    const std::string tokenizer = read_file(golden_directory() / kind / "tokenizer.json");
+    const auto ids_with = [&](const std::string& config) {
+      const ModelFiles files({{"tokenizer.json", tokenizer}, {"tokenizer_config.json", config}});
+      return values(*load_or_die(files.path())->encode("the cat", SpecialTokens::kAdd));
+    };
+    const std::vector<int> plain = ids_with("{}");
+    for (const char* key : {"add_bos_token", "add_eos_token", "add_prefix_space"})
+      for (const char* value : {"true", "false"})
+        EXPECT_EQ(
+            ids_with(fmt::format(R"({{"tokenizer_class": "LlamaTokenizerFast", "{}": {}}})", key, value)),
+            plain)
+            << kind << ' ' << key << ' ' << value;
+  }
 }
 
 TEST(DemoPair, RoundTrips) {
