@@ -26,6 +26,7 @@
 #include "launch/commands/quantize.h"
 #include "serve/serve.h"
 #include "start/flags/command_line.h"
+#include "start/flags/generation_config.h"
 #include "start/mpi_cluster.h"
 
 namespace {
@@ -72,6 +73,13 @@ Exit codes: 0 after SIGTERM or SIGINT, 2 bad flag or file, 3 the port is taken, 
 void occupy_standard_streams() {
   for (int fd = 0; fd <= 2; ++fd)
     if (fcntl(fd, F_GETFD) == -1 && open("/dev/null", fd == 2 ? O_WRONLY : O_RDONLY) != fd) std::abort();
+}
+
+// What every rank was told wrong is told once.
+int refuse(const std::string& text) {
+  if (outrider::MpiCluster::launched()) return outrider::MpiCluster::leave("", text, outrider::kExitUsage);
+  std::fputs(text.c_str(), stderr);
+  return outrider::kExitUsage;
 }
 
 }  // namespace
@@ -175,9 +183,13 @@ int main(int argc, char** argv) {
   if (MpiCluster::launched())
     for (const CLI::App* alone : {bench, synth, simulate, study, quantize, keygen})
       if (*alone)
-        return MpiCluster::leave(
-            "", fmt::format("outrider: {} is one process; start it without mpirun\n", alone->get_name()),
-            kExitUsage);
+        return refuse(
+            fmt::format("outrider: {} is one process; start it without mpirun\n", alone->get_name()));
+  if (*generate || *serve) {
+    const Status taken = *serve ? take_generation_config(*serve, serve_options.run)
+                                : take_generation_config(*generate, options);
+    if (!taken.ok()) return refuse(fmt::format("outrider: {}\n", taken.message()));
+  }
   try {
     if (*bench) return run_bench(bench_options);
     if (*draft_worker) return run_draft_worker_command(std::move(draft_worker_settings));

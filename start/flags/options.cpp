@@ -129,6 +129,13 @@ void add_pool_options(CLI::App& app, RunOptions& o) {
 }
 
 void add_sampling_options(CLI::App& app, RunOptions& o) {
+  app.add_option(
+         "--generation-config", o.generation_config,
+         "auto: where no flag says how to sample, the target's generation_config.json does; none: the "
+         "defaults told here hold")
+      ->check(CLI::IsMember({"none", "auto"}))
+      ->group("Requests")
+      ->capture_default_str();
   app.add_option("-t,--temperature", o.temperature, "0: greedy")->group("Requests")->capture_default_str();
   app.add_option("--top-k", o.top_k, "Keep the k best tokens; 0: all")
       ->group("Requests")

@@ -52,6 +52,7 @@ struct RunOptions {
   std::string resume_file;  // results of an earlier run
   bool chat = false;
   int max_tokens = 128;
+  std::string generation_config = "none";  // auto: generation_config.json sets what no flag does
   float temperature = 0;
   int top_k = 0;
   float top_p = 1, min_p = 0;

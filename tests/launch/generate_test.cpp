@@ -36,6 +36,45 @@ TEST(Generate, StreamsOnlyTheContinuationToStandardOutput) {
   EXPECT_EQ(run.out.find("tokens/s"), std::string::npos);
 }
 
+// The flag that takes a model's own defaults; a flag of the run itself comes first.
+TEST(Generate, DefaultsOfTheModelAreTakenWhereAsked) {
+  const TemporaryDirectory dir;
+  const auto model = dir.copy(demo_target(), "model");
+  const auto run = [&](const Arguments& more) {
+    return outrider_program(
+        Arguments{"generate", "--quiet", "--seed", "3", "--prompt", "Once upon a time", "--model", model} +
+        more);
+  };
+  const Arguments own{"--generation-config", "auto"};
+  const json config{{"do_sample", true},         {"temperature", 0.9},   {"top_k", 9},      {"top_p", 0.8},
+                    {"repetition_penalty", 1.2}, {"max_new_tokens", 30}, {"min_p", nullptr}};
+  write_file(model / "generation_config.json", config.dump());
+  const Arguments said{"--temperature",        "0.9", "--top-k", "9", "--top-p", "0.8",
+                       "--repetition-penalty", "1.2"};
+  const std::string sampled = run(own).out, greedy = run({"--max-tokens", "30"}).out;
+  EXPECT_NE(sampled, greedy);
+  EXPECT_EQ(sampled, run(said + Arguments{"--max-tokens", "30"}).out);
+  EXPECT_EQ(run({"--max-tokens", "30", "--generation-config", "none"}).out, greedy);
+  EXPECT_EQ(run(own + Arguments{"--temperature", "0", "--repetition-penalty", "1"}).out, greedy);
+  EXPECT_EQ(run(own + Arguments{"--max-tokens", "7"}).out, run(said + Arguments{"--max-tokens", "7"}).out);
+
+  write_file(model / "generation_config.json",
+             R"({"do_sample": false, "temperature": 0.9, "max_new_tokens": 30})");
+  EXPECT_EQ(run(own).out, greedy);
+  std::filesystem::remove(model / "generation_config.json");
+  EXPECT_EQ(run(own + Arguments{"--max-tokens", "30"}).out, greedy);
+  for (const char* wrong :
+       {R"({"temperature": -1})", R"({"top_p": 0})", R"({"top_k": "x"})", R"({"max_new_tokens": 0})"}) {
+    write_file(model / "generation_config.json", wrong);
+    const Outcome outcome = run(own);
+    EXPECT_EQ(outcome.code, 2) << outcome.describe();
+    const std::string key = json::parse(wrong).items().begin().key();
+    EXPECT_NE(outcome.err.find("generation_config.json: \"" + key + "\""), std::string::npos)
+        << outcome.describe();
+    EXPECT_TRUE(run({"--max-tokens", "2"}).succeeded()) << "not read by default";
+  }
+}
+
 TEST(Generate, QuietIsSilentOnStandardError) {
   const Outcome run = generate(kPrompt + with_draft() + kQuiet);
   ASSERT_TRUE(run.succeeded()) << run.describe();

@@ -1,0 +1,18 @@
+// --generation-config auto: what the target's generation_config.json says of sampling, as defaults of a run.
+#pragma once
+
+#include "base/status.h"
+#include "start/flags/options.h"
+
+namespace CLI {
+class App;
+}  // namespace CLI
+
+namespace outrider {
+
+// With `auto`, sets temperature, top_k, top_p, min_p, repetition_penalty and max_tokens (max_new_tokens
+// there) as the file says, where neither flag nor --config file of the command did; "do_sample": false is
+// temperature 0. A model without the file says nothing. Errors name file and key.
+Status take_generation_config(const CLI::App& command, RunOptions& options);
+
+}  // namespace outrider
