@@ -8,8 +8,8 @@
 namespace outrider {
 namespace {
 
-constexpr std::chrono::milliseconds kGoodbye{1000};  // for the coordinator to hear that a worker leaves
-constexpr std::chrono::milliseconds kLook{100};      // between two looks at whether to leave
+constexpr std::chrono::milliseconds kGoodbye{500};  // for the coordinator to hear that a worker leaves
+constexpr std::chrono::milliseconds kLook{100};     // between two looks at whether to leave
 
 bool asked_to_leave(const DraftWorkerOptions& options) {
   return options.asked_to_leave && options.asked_to_leave();

@@ -189,8 +189,8 @@ Result<json> ServedApi::tokenized(const std::string& text) const {
 Result<json> ServedApi::detokenized(const std::string& text) const {
   ASSIGN_OR_RETURN(const json body, read_body(text));
   RETURN_IF_ERROR(read_model(body, models_).status());
-  ASSIGN_OR_RETURN(std::string text, read_detokenize(body, builder_));
-  return json{{"prompt", std::move(text)}};
+  ASSIGN_OR_RETURN(std::string prompt, read_detokenize(body, builder_));
+  return json{{"prompt", std::move(prompt)}};
 }
 
 void ServedApi::tokenize(const HttpRequest& request, const Shared& reply) {

@@ -2,6 +2,7 @@
 // they leave when they are asked to.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <csignal>
 #include <functional>
 
