@@ -7,6 +7,7 @@
 #include <unistd.h>
 
 #include <chrono>
+#include <climits>
 #include <map>
 #include <memory>
 #include <random>
@@ -209,38 +210,64 @@ bool connection_ends_after(const std::string& endpoint, size_t bytes) {
   return monitor.recv(event).has_value();
 }
 
-LiarCounts draft_nonsense(const std::string& endpoint, int proposes) {
-  LiarCounts counts;
-  RawClient client(endpoint);
-  constexpr uint64_t kIdentity = 1003;
+namespace {
+
+Hello liars_hello(int32_t max_sequences) {
   Hello hello = harmless_hello();
   hello.model.name = "liar";
   hello.model.fingerprint = 5;
   hello.model.max_context = 100'000;
-  hello.max_sequences = 4;
-  client.send(hello, kIdentity);
+  hello.max_sequences = max_sequences;
+  return hello;
+}
+
+// Sends what `lie` makes of a Draft that would be in order, `copies` times, until `proposes` were answered or
+// the job ends.
+template <class Lie>
+LiarCounts draft(RawClient& client, uint64_t identity, int proposes, int copies, const Lie& lie) {
+  LiarCounts counts;
   std::map<SequenceId, std::vector<TokenId>> texts;
   while (counts.proposed < proposes) {
     const auto message = client.receive();
-    if (!message) break;
+    if (!message || std::holds_alternative<Shutdown>(*message)) break;
     if (const auto* open = std::get_if<Open>(&*message)) texts[open->sequence] = open->ids;
     const auto* propose = std::get_if<Propose>(&*message);
     if (!propose) continue;
     auto& text = texts[propose->sequence];
     text.insert(text.end(), propose->committed.begin(), propose->committed.end());
     if (propose->gamma == 0) continue;
-    const int kind = counts.proposed++ % 3;
     Draft draft;
     draft.sequence = propose->sequence;
     draft.epoch = propose->epoch;
     draft.round = propose->round;
     draft.base = propose->base;
-    draft.prefix_hash = prefix_hash(text) + (kind == 2 ? 1 : 0);
-    draft.ids.assign(static_cast<size_t>(propose->gamma), TokenId(kind == 1 ? -7 : 5));
-    for (int repeat = 0; repeat < 2; ++repeat, ++counts.sent) client.send(draft, kIdentity);
+    draft.prefix_hash = prefix_hash(text);
+    draft.ids.assign(static_cast<size_t>(propose->gamma), TokenId(5));
+    lie(draft, counts.proposed++);
+    for (int i = 0; i < copies; ++i, ++counts.sent) client.send(draft, identity);
   }
+  return counts;
+}
+
+}  // namespace
+
+LiarCounts draft_nonsense(const std::string& endpoint, int proposes) {
+  constexpr uint64_t kIdentity = 1003;
+  RawClient client(endpoint);
+  client.send(liars_hello(4), kIdentity);
+  const LiarCounts counts = draft(client, kIdentity, proposes, 2, [](Draft& draft, int count) {
+    if (count % 3 == 1) draft.ids.assign(draft.ids.size(), TokenId(-7));
+    if (count % 3 == 2) ++draft.prefix_hash;
+  });
   client.send(Shutdown{}, kIdentity);
   return counts;
+}
+
+LiarCounts draft_wrong_tokens(const std::string& endpoint) {
+  constexpr uint64_t kIdentity = 1004;
+  RawClient client(endpoint);
+  client.send(liars_hello(64), kIdentity);
+  return draft(client, kIdentity, INT_MAX, 1, [](Draft&, int) {});
 }
 
 }  // namespace outrider::testing

@@ -36,5 +36,7 @@ struct LiarCounts {
 // Joins like a drafter and answers so many Proposes, twice each: with tokens that nobody would draft, with
 // ids outside the vocabulary, with drafts for another text, and so on.
 LiarCounts draft_nonsense(const std::string& endpoint, int proposes);
+// Joins and drafts tokens that nobody would, in good form, until the job ends.
+LiarCounts draft_wrong_tokens(const std::string& endpoint);
 
 }  // namespace outrider::testing

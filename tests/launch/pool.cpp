@@ -5,6 +5,12 @@
 
 namespace outrider::testing {
 
+namespace {
+
+constexpr const char* kLongSteps = "delay=5ms,links=target";
+
+}  // namespace
+
 std::string Pool::prompts(int count) {
   std::string lines;
   for (int i = 0; i < count; ++i) {
@@ -45,10 +51,10 @@ BackgroundProcess& Pool::start_job(const Arguments& more, int max_tokens) {
   return *job_;
 }
 
-BackgroundProcess& Pool::start_long_job(const Arguments& more) {
-  Arguments arguments{"--emulate-link", "delay=5ms,links=target"};
+BackgroundProcess& Pool::start_long_job(const Arguments& more, int max_tokens) {
+  Arguments arguments{"--emulate-link", kLongSteps};
   arguments.insert(arguments.end(), more.begin(), more.end());
-  return start_job(arguments, kLongJobTokens);
+  return start_job(arguments, max_tokens);
 }
 
 Arguments Pool::worker_arguments(const Arguments& more) const {
@@ -77,6 +83,21 @@ const std::string& Pool::plain(int max_tokens) {
                 std::to_string(max_tokens), "--temperature", "0.8", "--ignore-eos"});
   EXPECT_TRUE(run.succeeded()) << run.describe();
   return text = run.out;
+}
+
+void Pool::expect_speed_of_plain() const {
+  static const double plain = [&] {
+    const TemporaryDirectory dir;
+    Arguments arguments = job({"--emulate-link", kLongSteps, "--report", dir / "report.json"}, 60);
+    arguments.erase(arguments.begin());
+    const Outcome run = outrider_program(arguments);
+    EXPECT_TRUE(run.succeeded()) << run.describe();
+    return nlohmann::json::parse(read_file(dir / "report.json"))["metrics"]["tokens_per_second"]
+        .get<double>();
+  }();
+  const double speed = metrics()["tokens_per_second"];
+  std::printf("  %.0f tokens/s, plain decoding %.0f\n", speed, plain);
+  EXPECT_GT(speed, plain / 3);
 }
 
 void print_drafters(const nlohmann::json& metrics) {

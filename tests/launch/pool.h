@@ -25,7 +25,7 @@ class Pool : public ::testing::Test {
   BackgroundProcess& start_job(const Arguments& more, int max_tokens = kTokens);
   // One whose steps take at least 10 ms: some 300 of them outlast what happens meanwhile on any machine.
   // Workers' links are left alone.
-  BackgroundProcess& start_long_job(const Arguments& more);
+  BackgroundProcess& start_long_job(const Arguments& more, int max_tokens = kLongJobTokens);
   Arguments worker_arguments(const Arguments& more) const;
   BackgroundProcess worker(const std::string& name, const Arguments& more = {"--draft-model", demo_draft()});
 
@@ -33,6 +33,9 @@ class Pool : public ::testing::Test {
   // The job ended well, and wrote what plain decoding writes.
   void expect_plain_text(const std::string& plain);
   static const std::string& plain(int max_tokens = kTokens);
+  // That a job with draft workers was about as fast as one without any, whose steps take as long. A third
+  // leaves room for a machine whose load changes; who is waited for at every deadline costs ten times more.
+  void expect_speed_of_plain() const;
 
   TemporaryDirectory dir_;
   std::string prompts_ = dir_.write("prompts.jsonl", prompts(kRequests));

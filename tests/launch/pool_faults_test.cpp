@@ -5,6 +5,7 @@
 #include <thread>
 
 #include "pool.h"
+#include "relay.h"
 
 namespace outrider::testing {
 namespace {
@@ -23,7 +24,7 @@ class PoolFaults : public Pool {
  protected:
   // Every message takes a while, so that the job outlives its fault on any machine.
   static std::string slow_link() {
-    return "delay=" + std::to_string(2 + outage().count() * 3 / 1000) + "ms,links=all";
+    return "delay=" + std::to_string(4 + outage().count() * 4 / 1000) + "ms,links=all";
   }
 
   void start_traced_job(const std::string& link) {
@@ -70,7 +71,8 @@ class PoolFaults : public Pool {
 };
 
 TEST_F(PoolFaults, APartitionHeals) {
-  const int64_t from = 400 + outage().count() / 10, to = from + outage().count();
+  // By then prompts have been read, for which drafts are waited for longer.
+  const int64_t from = 1400 + outage().count() / 10, to = from + outage().count();
   start_traced_job(slow_link() + ",partition=" + std::to_string(from) + "ms.." + std::to_string(to) + "ms");
   BackgroundProcess far = worker("far");
   expect_plain_text(plain());
@@ -81,14 +83,48 @@ TEST_F(PoolFaults, AStoppedWorkerComesBack) {
   start_traced_job(slow_link());
   BackgroundProcess stopped = worker("stopped");
   ASSERT_TRUE(stopped.says("drafts for")) << stopped.err();
-  std::this_thread::sleep_for(500ms);
+  std::this_thread::sleep_for(1500ms);
   stopped.signal(SIGSTOP);
   std::this_thread::sleep_for(outage());
   ASSERT_FALSE(job_->ended()) << "the job was too short for its fault";
   stopped.signal(SIGCONT);
   expect_plain_text(plain());
   expect_return(stopped);
-  EXPECT_GE(metrics()["drafts"]["received"], metrics()["drafts"]["used"]);
+  const auto dropped = metrics()["drafts"]["dropped"];
+  std::printf("  dropped %s\n", dropped.dump().c_str());
+  EXPECT_GE(dropped["stale_round"].get<int>() + dropped["stale_epoch"].get<int>() +
+                dropped["unknown_sequence"].get<int>(),
+            1)
+      << "what it drafted for rounds that were over";
+}
+
+// A partition as the kernel sees it: connections break, and cannot be made.
+TEST_F(PoolFaults, ABrokenConnectionIsMadeAnew) {
+  start_traced_job(slow_link());
+  Relay wire(endpoint_);
+  endpoint_ = wire.endpoint();
+  BackgroundProcess far = worker("far");
+  ASSERT_TRUE(far.says("drafts for")) << far.err();
+  std::this_thread::sleep_for(1500ms);
+  wire.cut();
+  std::this_thread::sleep_for(outage());
+  ASSERT_FALSE(job_->ended()) << "the job was too short for its fault";
+  EXPECT_EQ(wire.broken(), 1);
+  const int attempts = wire.turned_away();
+  EXPECT_GE(attempts, 1);
+  EXPECT_LE(attempts, 4 + 6 * outage() / 1s) << "more than a few a second";
+  wire.mend();
+  expect_plain_text(plain());
+  EXPECT_EQ(far.wait(), 0) << far.err();
+  const auto report = metrics();
+  EXPECT_EQ(report["cluster"]["workers_lost"], 1);
+  EXPECT_EQ(report["cluster"]["workers_joined"], 2) << "as somebody new";
+  const milliseconds pause = longest_pause_in_drafting();
+  EXPECT_GE(pause, outage() / 2);  // else there was no outage, or no drafting after it
+  std::printf("  cut for %lld ms, %d attempts, drafting again %lld ms after it\n",
+              static_cast<long long>(outage().count()), attempts,
+              static_cast<long long>((pause - outage()).count()));
+  print_drafters(report);
 }
 
 TEST_F(PoolFaults, ThreeTenthsOfAllMessagesLost) {

@@ -67,6 +67,7 @@ TEST_F(Pool, AllDieAndDecodingGoesOnUntilOneComes) {
   EXPECT_TRUE(third.says("drafts for")) << third.err();
   expect_plain_text(plain(kLongJobTokens));
   EXPECT_EQ(third.wait(), 0) << third.err();
+  expect_speed_of_plain();
   EXPECT_EQ(metrics()["cluster"]["workers_lost"], 2);
   EXPECT_EQ(metrics()["cluster"]["workers_joined"], 3);
   print_drafters(metrics());
@@ -95,29 +96,53 @@ TEST_F(Pool, AnInterruptedJobSaysGoodbye) {
 
 // Runs for a millisecond of every fifty.
 TEST_F(Pool, AWorkerFiftyTimesTooSlowIsNotWaitedFor) {
-  constexpr int kFewTokens = 60;
-  start_job({"--wait-for-draft-workers", "1"}, kFewTokens);
+  start_long_job({"--wait-for-draft-workers", "1", "-g", "3"});
   BackgroundProcess slow = worker("slow");
   ASSERT_TRUE(slow.says("drafts for")) << slow.err();
-  while (!job_->ended()) {
+  int stops = 0;
+  for (; !job_->ended(); ++stops) {
     slow.signal(SIGSTOP);
     std::this_thread::sleep_for(49ms);
     slow.signal(SIGCONT);
     std::this_thread::sleep_for(1ms);
   }
-  expect_plain_text(plain(kFewTokens));
+  expect_plain_text(plain(kLongJobTokens));
+  EXPECT_GT(stops, 20);
+  EXPECT_GT(metrics()["drafts"]["proposals"], 0);
+  EXPECT_GE(metrics()["drafts"]["deadlines_missed"], 1);
+  expect_speed_of_plain();
   print_drafters(metrics());
+}
+
+// All its drafts are well-formed, and none is any good.
+TEST_F(Pool, AWorkerThatIsAlwaysWrongIsHardlyAsked) {
+  constexpr int kFewTokens = 60;
+  start_long_job({"--wait-for-draft-workers", "1"}, kFewTokens);
+  const LiarCounts liar = draft_wrong_tokens(endpoint_);
+  expect_plain_text(plain(kFewTokens));
+  const auto report = metrics();
+  EXPECT_GT(liar.sent, 0);
+  EXPECT_GT(report["drafts"]["used"], 0);
+  EXPECT_LT(report["rounds"]["acceptance_rate"], 0.05);
+  EXPECT_LT(report["rounds"]["drafted_tokens"], report["rounds"]["rounds"].get<int>() / 4);
+  expect_speed_of_plain();
+  print_drafters(report);
+  std::printf("  %s\n", report["rounds"].dump().c_str());
 }
 
 TEST_F(Pool, StrangersAndLiarsAreDropped) {
   start_long_job({"--wait-for-draft-workers", "1", "-g", "3"});
   BackgroundProcess honest = worker("honest");
   ASSERT_TRUE(honest.says("drafts for")) << honest.err();
+  const auto memory = static_cast<int64_t>(job_->peak_memory());
+  EXPECT_GT(memory, 0);
   send_random_bytes(endpoint_, 1 << 16);
   send_random_frames(endpoint_, 200);
   EXPECT_NE(answer_to_version(endpoint_, 1).find("protocol version 1 is not"), std::string::npos);
   EXPECT_NE(answer_to_second_with_one_identity(endpoint_).find("identity"), std::string::npos);
-  EXPECT_TRUE(connection_ends_after(endpoint_, size_t{16} << 20));
+  for (int i = 0; i < 8; ++i) EXPECT_TRUE(connection_ends_after(endpoint_, size_t{64} << 20));
+  const int64_t more = static_cast<int64_t>(job_->peak_memory()) - memory;
+  EXPECT_LT(more, kPatience * (int64_t{48} << 20)) << "less than one of the messages";
   const LiarCounts liar = draft_nonsense(endpoint_, 2);
   EXPECT_GT(liar.sent, 0);
   ASSERT_FALSE(job_->ended()) << "the job was too short for its faults";
@@ -129,6 +154,7 @@ TEST_F(Pool, StrangersAndLiarsAreDropped) {
   EXPECT_GE(report["cluster"]["hellos_refused"], 1);
   EXPECT_GE(report["drafts"]["dropped"]["bad_ids"], 1);  // its sequences then go elsewhere
   print_drafters(report);
+  std::printf("  %.1f MB more memory\n", static_cast<double>(more) * 1e-6);
   std::printf("  dropped %s\n", report["drafts"]["dropped"].dump().c_str());
 }
 
