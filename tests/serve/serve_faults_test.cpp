@@ -53,6 +53,21 @@ int64_t drafted_by(ServedProgram& server) {
   return at == std::string::npos ? -1 : std::stoll(text.substr(text.find("} ", at) + 2));
 }
 
+// A sample of /metrics, by name and labels as they stand there; -1: there is none.
+int64_t sample(ServedProgram& server, const std::string& name) {
+  std::string text = "\n";
+  text += server.client().get("/metrics").body;
+  const size_t at = text.find("\noutrider_" + name + " ");
+  return at == std::string::npos ? -1 : std::stoll(text.substr(text.find(' ', at)));
+}
+std::string ended(const std::string& reason) {
+  return "request_success_total{model_name=\"demo\",finished_reason=\"" + reason + "\"}";
+}
+const std::string kRunning = "num_requests_running{model_name=\"demo\"}",
+                  kWaiting = "num_requests_waiting{model_name=\"demo\"}",
+                  kGenerated = "generation_tokens_total{model_name=\"demo\"}";
+constexpr int64_t kLittleMemory = kPatience * (int64_t{64} << 20);
+
 struct Hostile {
   const char* name;
   std::string body;
@@ -216,10 +231,21 @@ TEST(ServeFaults, AThousandClientsThatLeaveTakeNothingWithThem) {
   streamed["stream"] = true;
   HttpClient patient = server.client();
   patient.send(post_text("/v1/completions", streamed.dump()));
+  const auto memory = static_cast<int64_t>(server.process().peak_memory());
   for (int i = 0; i < 1000; ++i) server.client().send(post_text("/v1/completions", endless(1).dump()));
   ASSERT_EQ(patient.head().status, 200);
   EXPECT_EQ(text_of(read_events(patient)), expected);
   EXPECT_EQ(server.complete(kShort)["usage"]["completion_tokens"], 5);
+  EXPECT_TRUE(until([&] { return sample(server, kRunning) + sample(server, kWaiting) == 0; }));
+  // Who was not heard out leaves nothing to abort, and a few ran before their leaving was seen.
+  const int64_t aborted = sample(server, ended("abort")), generated = sample(server, kGenerated);
+  const int64_t more = static_cast<int64_t>(server.process().peak_memory()) - memory;
+  std::printf("  %lld of 1000 aborted, %lld tokens, %.1f MB more\n", static_cast<long long>(aborted),
+              static_cast<long long>(generated), static_cast<double>(more) * 1e-6);
+  EXPECT_GT(aborted, 100);
+  EXPECT_LE(aborted, 1000);
+  EXPECT_LT(generated, 1000 * 400 / 4);
+  EXPECT_LT(more, kLittleMemory);
 }
 
 TEST(ServeFaults, AFullQueueSaysWhenToComeBack) {
@@ -251,6 +277,38 @@ TEST(ServeFaults, WhatAnIdleServerCouldNeverTakeIsABadRequest) {
   EXPECT_EQ(tokens.status, 400);
   EXPECT_NE(error_of(tokens)["message"].get<std::string>().find("--max-queued-tokens"), std::string::npos);
   EXPECT_EQ(server.complete(kShort)["usage"]["completion_tokens"], 5);
+}
+
+// Ten times what it has places for, all at once.
+TEST(ServeFaults, WhatIsTakenUnderOverloadIsFinishedAndTheRestNotBegun) {
+  constexpr int kClients = 60, kTokens = 60;
+  ServedProgram server({"--max-num-seqs", "2", "--max-queued-requests", "4", "--quiet"});
+  const json body{{"prompt", "Once upon a time"}, {"max_tokens", kTokens}, {"seed", 1}, {"ignore_eos", true}};
+  const json expected = server.complete(body)["choices"][0]["text"];
+  const auto memory = static_cast<int64_t>(server.process().peak_memory());
+  std::vector<HttpClient> clients;
+  for (int i = 0; i < kClients; ++i) {
+    clients.push_back(server.client());
+    clients.back().send(post_text("/v1/completions", body.dump()));
+  }
+  int taken = 0, refused = 0;
+  for (HttpClient& client : clients) {
+    const HttpAnswer answer = client.answer();
+    if (answer.status == 200) {
+      ++taken;
+      EXPECT_EQ(json::parse(answer.body)["choices"][0]["text"], expected);
+    } else {
+      ++refused;
+      EXPECT_EQ(answer.status, 429) << answer.body;
+      EXPECT_EQ(answer.headers.at("retry-after"), "1");
+    }
+  }
+  EXPECT_GE(taken, 6);
+  EXPECT_GE(refused, 6);
+  EXPECT_TRUE(until([&] { return sample(server, ended("length")) == 1 + taken; }));
+  EXPECT_EQ(sample(server, kGenerated), (1 + taken) * kTokens);
+  EXPECT_LT(static_cast<int64_t>(server.process().peak_memory()) - memory, kLittleMemory);
+  std::printf("  %d taken, %d refused\n", taken, refused);
 }
 
 TEST(ServeFaults, OnlyTheKeyOpens) {
@@ -375,6 +433,19 @@ TEST(ServeFaults, SigtermLetsTextsEnd) {
   const Events events = read_events(client);
   EXPECT_TRUE(events.is_done);
   EXPECT_EQ(server.process().wait(), 0) << server.process().err();
+}
+
+TEST(ServeFaults, ASecondSigtermDoesNotWait) {
+  ServedProgram server({"--max-num-seqs", "1", "--quiet"});
+  HttpClient client = server.client();
+  client.send(post_text("/v1/completions", endless(16).dump()));
+  ASSERT_EQ(client.head().status, 200);
+  ASSERT_TRUE(client.event().has_value());
+  server.process().signal(SIGTERM);
+  ASSERT_TRUE(until([&] { return server.client().get("/health").status != 200; }));
+  server.process().signal(SIGTERM);
+  EXPECT_EQ(server.process().wait(), 128 + SIGTERM) << server.process().err();
+  EXPECT_FALSE(read_events(client).is_done) << "sixteen texts were waited for";
 }
 
 TEST(ServeFaults, TextsThatDoNotEndInTimeBreakOffWithAnError) {
