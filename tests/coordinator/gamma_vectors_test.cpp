@@ -71,14 +71,18 @@ TEST(GammaVectors, PositionBetas) {
 
 TEST(GammaVectors, Threshold) {
   ThresholdGamma policy({.guard = false});
-  for (const json& row : vectors("policies.json")["adaptive_threshold"]["rows"]) {
+  const json& rows = vectors("policies.json")["adaptive_threshold"]["rows"];
+  ASSERT_EQ(rows.size(), 20u);
+  for (const json& row : rows) {
     policy.update({.proposed = row[0], .drafted = row[0], .accepted = row[1]});
     EXPECT_NEAR(policy.threshold(), row[2], 1e-12);
   }
 }
 
 TEST(GammaVectors, GoodputAllocation) {
-  for (const json& example : vectors("policies.json")["goodput_allocation"]) {
+  const json& examples = vectors("policies.json")["goodput_allocation"];
+  ASSERT_EQ(examples.size(), 4u);
+  for (const json& example : examples) {
     const std::vector<double> acceptance = example["alphas"];
     const std::vector<int32_t> limits(acceptance.size(), example["gmax"]);
     const CostModel cost = cost_model(example["a"], example["b"], example["t_draft"], 4);
@@ -90,6 +94,9 @@ TEST(GammaVectors, GoodputAllocation) {
 
 TEST(GammaVectors, ClosedForms) {
   const json& theory = vectors("theory.json");
+  ASSERT_EQ(theory["expected_tokens"].size(), 8u);
+  ASSERT_EQ(theory["optimal_gamma"].size(), 120u);
+  ASSERT_EQ(theory["best_ahead_carry"].size(), 16u);
   for (const auto& [alpha, row] : theory["expected_tokens"].items())
     for (const auto& [gamma, tokens] : row.items())
       EXPECT_NEAR(expected_tokens(std::stod(alpha), std::stoi(gamma)), tokens, 1e-12);

@@ -7,6 +7,8 @@
 namespace outrider {
 namespace {
 
+using namespace std::chrono_literals;
+
 using testing::ClusterOptions;
 using testing::DrafterKind;
 using testing::Finished;
@@ -44,9 +46,21 @@ void expect_same(const std::vector<Finished>& expected, const std::vector<Finish
   }
 }
 
+// What the network did to a run, that the run may prove that it met it.
+struct Trouble {
+  const Totals& totals;
+  int64_t dropped = 0, malformed = 0;
+
+  // Every draft that was used had travelled there and back.
+  bool took(std::chrono::milliseconds there_and_back) const {
+    return totals.drafts_used > 0 && totals.phases.draft_wait >= totals.drafts_used * there_and_back;
+  }
+};
+
 struct Network {
   const char* name;
   const char* link;
+  bool (*met)(const Trouble&);
   // A round gives up on its draft after this, or three average rounds.
   std::chrono::milliseconds draft_timeout{60'000};
 };
@@ -70,6 +84,13 @@ TEST_P(MatchRulesOver, TextIsThatOfPlainDecoding) {
                   fmt::format("pipeline {}, batch {}", static_cast<int>(pipeline), batch));
       const Totals& totals = cluster.totals();
       EXPECT_GT(totals.proposals, 0);
+      const Trouble trouble{.totals = totals,
+                            .dropped = totals.drafts_received - totals.drafts_used,
+                            .malformed = static_cast<int64_t>(cluster.transport_stats().malformed_frames)};
+      EXPECT_TRUE(GetParam().met(trouble))
+          << totals.drafts_received << " drafts, " << trouble.dropped << " dropped, " << trouble.malformed
+          << " malformed, " << totals.proposals_repeated << " repeated, " << totals.draft_deadlines_missed
+          << " missed, " << totals.resyncs << " resyncs";
       if (GetParam().draft_timeout > std::chrono::seconds(1)) {
         EXPECT_GT(totals.rounds.accepted, 0);
       }
@@ -79,15 +100,24 @@ TEST_P(MatchRulesOver, TextIsThatOfPlainDecoding) {
 // A short deadline where messages are lost: every loss is waited for.
 INSTANTIATE_TEST_SUITE_P(
     Networks, MatchRulesOver,
-    ::testing::Values(Network{"Slow", "delay=1ms,rate=100mbit"},
-                      Network{"EverythingSlow", "delay=1ms,rate=100mbit,links=all"},
-                      Network{"Far", "delay=100ms,rate=2mbit"}, Network{"EveryMessageTwice", "duplicate=1"},
-                      Network{"Overtaking", "reorder=0.5"},
-                      Network{"Lossy", "loss=0.3", std::chrono::milliseconds(10)},
-                      Network{"Corrupting", "corrupt=0.3", std::chrono::milliseconds(10)},
-                      Network{"DelayedPastTheDeadline", "delay=20ms", std::chrono::milliseconds(5)},
-                      Network{"AllAtOnce", "delay=1ms,loss=0.1,duplicate=0.3,corrupt=0.1,reorder=0.3",
-                              std::chrono::milliseconds(10)}),
+    ::testing::Values(
+        Network{"Slow", "delay=1ms,rate=100mbit", [](const Trouble& it) { return it.took(2ms); }},
+        Network{"EverythingSlow", "delay=1ms,rate=100mbit,links=all",
+                [](const Trouble& it) { return it.took(2ms); }},
+        Network{"Far", "delay=100ms,rate=2mbit", [](const Trouble& it) { return it.took(200ms); }},
+        Network{"EveryMessageTwice", "duplicate=1", [](const Trouble& it) { return it.dropped > 0; }},
+        Network{"Overtaking", "reorder=0.5", [](const Trouble& it) { return it.totals.resyncs > 0; }},
+        Network{"Lossy", "loss=0.3",
+                [](const Trouble& it) {
+                  return it.totals.proposals_repeated + it.totals.draft_deadlines_missed > 0;
+                },
+                10ms},
+        Network{"Corrupting", "corrupt=0.3", [](const Trouble& it) { return it.malformed > 0; }, 10ms},
+        Network{"DelayedPastTheDeadline", "delay=20ms",
+                [](const Trouble& it) { return it.totals.draft_deadlines_missed > 0 && it.dropped > 0; },
+                5ms},
+        Network{"AllAtOnce", "delay=1ms,loss=0.1,duplicate=0.3,corrupt=0.1,reorder=0.3",
+                [](const Trouble& it) { return it.malformed > 0 && it.dropped > 0; }, 10ms}),
     [](const auto& test) { return std::string(test.param.name); });
 
 // Nothing is lost here, so the same rounds draft the same tokens, only later.

@@ -75,6 +75,7 @@ TEST(ChatTemplate, RendersEveryConstructLikeJinja) {
 
 TEST(ChatTemplate, RefusesBrokenSyntaxNamingTheLine) {
   const json all = goldens();
+  ASSERT_EQ(all["broken"].size(), 19u);
   for (const std::string source : all["broken"]) {
     const auto got = render("\n" + source, all["conversations"][1], true);
     ASSERT_FALSE(got.ok()) << source;
