@@ -9,6 +9,7 @@
 
 #include "base/program/progress.h"
 #include "base/threads.h"
+#include "cluster/acceptance_process.h"
 #include "comm/emulated_link.h"
 #include "draft_worker/draft_worker.h"
 #include "start/device.h"

@@ -3,6 +3,7 @@
 #include <map>
 #include <nlohmann/json.hpp>
 
+#include "base/json_text.h"
 #include "transformer/chat_template/builtins.h"
 #include "transformer/chat_template/interpreter.h"
 #include "transformer/chat_template/syntax.h"
@@ -31,7 +32,7 @@ Result<Value> value_of(const nlohmann::json& json) {
   if (json.is_boolean()) return Value(json.get<bool>());
   if (json.is_number_float()) return Value(json.get<double>());
   if (json.is_number_unsigned() && json.get<uint64_t>() > INT64_MAX)
-    return invalid_argument(fmt::format("{} is out of range", json.dump()));
+    return invalid_argument(fmt::format("{} is out of range", json_text(json)));
   if (json.is_number()) return Value(json.get<int64_t>());
   if (json.is_string()) {
     if (find_invalid_utf8(json.get_ref<const std::string&>()))

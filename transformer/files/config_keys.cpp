@@ -1,5 +1,7 @@
 #include "transformer/files/config_keys.h"
 
+#include "base/json_text.h"
+
 #include <algorithm>
 #include <array>
 #include <nlohmann/json.hpp>
@@ -180,9 +182,7 @@ bool listed(std::span<const std::string_view> keys, std::string_view key) {
   return std::find(keys.begin(), keys.end(), key) != keys.end();
 }
 
-std::string shown(const json& value) {
-  return value.dump(-1, ' ', true, json::error_handler_t::replace).substr(0, 100);
-}
+std::string shown(const json& value) { return json_text(value).substr(0, 100); }
 
 Status refuse(const JsonObject& config, const std::string& key, const std::string& what) {
   return unsupported(fmt::format("{}: \"{}\" {}", config.where(), key, what));

@@ -161,7 +161,7 @@ Status check_rope_keys(const JsonObject& rope, const std::optional<std::string>&
     if (type != "llama3" && key == "factor" && value == 1) continue;
     if (type != "llama3" && key == "original_max_position_embeddings" && value == out.max_position_embeddings)
       continue;
-    const std::string shown = value.dump(-1, ' ', true).substr(0, 100);
+    const std::string shown = json_text(value).substr(0, 100);
     return refuse(
         rope, key,
         type ? fmt::format("is {}, which rope_type {} does not read; remove one of them", shown, *type)
@@ -246,7 +246,7 @@ Result<std::optional<bool>> read_layer_types(const JsonObject& config, const Mod
       slides = true;
     else if (type != "full_attention")
       return refuse(config, "layer_types",
-                    "has " + type.dump(-1, ' ', true).substr(0, 100) + "; only full_attention is supported");
+                    "has " + json_text(type).substr(0, 100) + "; only full_attention is supported");
   }
   if (types->size() != static_cast<size_t>(out.num_layers))
     return config.wrong("layer_types",
