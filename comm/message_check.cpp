@@ -4,6 +4,7 @@
 #include <cmath>
 #include <span>
 
+#include "base/printable.h"
 #include "comm/codec.h"
 #include "comm/q_rows.h"
 
@@ -85,8 +86,8 @@ Status check_fields(const Welcome& welcome) {
   const auto& doors = welcome.slices.of_rank;
   const auto bad = std::find_if_not(doors.begin(), doors.end(), is_address);
   if (bad == doors.end()) return {};
-  return malformed(fmt::format("slices has endpoint '{}'; tcp:// and ipc:// are taken",
-                               legible(bad->endpoint.substr(0, 100))));
+  return malformed(
+      fmt::format("slices has endpoint '{}'; tcp:// and ipc:// are taken", printable(bad->endpoint, 100)));
 }
 
 // Of states a rank finds out what they are, and of slices when they come.
@@ -151,39 +152,6 @@ Status check(const QTransfer& transfer, int32_t rows) {
       return malformed(
           fmt::format("q_transfer: drafted has weight {} of {}", transfer.drafted[i], transfer.sums[i]));
   return {};
-}
-
-namespace {
-
-// UTF-8 of one character: how many bytes; 0: it is none. Unicode 15, table 3-7.
-size_t utf8_length(std::string_view text) {
-  const auto byte = [&](size_t i) { return i < text.size() ? static_cast<unsigned char>(text[i]) : 0u; };
-  const auto follows = [&](size_t i) { return (byte(i) & 0xc0) == 0x80; };
-  const unsigned first = byte(0), second = byte(1);
-  if (first < 0x80) return 1;
-  if (first >= 0xc2 && first <= 0xdf) return follows(1) ? 2 : 0;
-  if (first >= 0xe0 && first <= 0xef) {
-    const bool is_short = first == 0xe0 && second < 0xa0, is_surrogate = first == 0xed && second >= 0xa0;
-    return follows(1) && follows(2) && !is_short && !is_surrogate ? 3 : 0;
-  }
-  if (first < 0xf0 || first > 0xf4) return 0;
-  const bool is_short = first == 0xf0 && second < 0x90, is_beyond = first == 0xf4 && second >= 0x90;
-  return follows(1) && follows(2) && follows(3) && !is_short && !is_beyond ? 4 : 0;
-}
-
-}  // namespace
-
-std::string legible(std::string_view text) {
-  std::string out;
-  while (!text.empty()) {
-    const size_t length = utf8_length(text);
-    const auto first = static_cast<unsigned char>(text[0]);
-    const bool is_control = first < 0x20 || first == 0x7f ||
-                            (length == 2 && first == 0xc2 && static_cast<unsigned char>(text[1]) < 0xa0);
-    out += length == 0 || is_control ? "?" : text.substr(0, length);
-    text.remove_prefix(std::max<size_t>(length, 1));
-  }
-  return out;
 }
 
 }  // namespace outrider

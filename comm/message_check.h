@@ -37,7 +37,4 @@ Status check(const StepPlan& plan, const MessageLimits& limits);
 // `rows`: that a transfer may have.
 Status check(const QTransfer& transfer, int32_t rows);
 
-// For people and their terminals: control characters and what is not UTF-8 become '?'.
-std::string legible(std::string_view text);
-
 }  // namespace outrider

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 
-#include "comm/message_check.h"
 
 namespace outrider {
 
@@ -236,7 +235,6 @@ void Protocol::receive(PeerId peer, Hello& hello, Turn& turn) {
                         fmt::format("protocol version {} is not {}; install the same release on both ends",
                                     hello.protocol_version, kProtocolVersion),
                         turn);
-  for (std::string* text : {&hello.model.name, &hello.model.isa}) *text = legible(*text);
   switch (hello.role) {
     case Role::kTarget:
       return target_joined(peer, hello, turn);
@@ -336,7 +334,7 @@ void Protocol::worker_left(PeerId peer, Turn& turn) {
 
 void Protocol::receive(PeerId peer, Failure& message, Turn& turn) {
   if (target_.is(peer))
-    return target_lost(unavailable("the target group failed: " + legible(message.message)), turn);
+    return target_lost(unavailable("the target group failed: " + message.message), turn);
   worker_lost(peer, turn);
 }
 

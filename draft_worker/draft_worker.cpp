@@ -16,7 +16,7 @@ bool asked_to_leave(const DraftWorkerOptions& options) {
 }
 
 Status refused(const Welcome& welcome) {
-  return invalid_argument("the coordinator refused this drafter: " + legible(welcome.reason));
+  return invalid_argument("the coordinator refused this drafter: " + welcome.reason);
 }
 
 }  // namespace

@@ -6,7 +6,6 @@
 
 #include "base/log.h"
 #include "base/short_weight.h"
-#include "comm/message_check.h"
 
 namespace outrider {
 
@@ -67,7 +66,7 @@ bool RowSender::is_ready(Doors doors) {
     for (int i = 0; i < kMostWords; ++i) {
       const auto incoming = door->receive(Clock::now());
       if (!incoming) break;
-      if (const auto* failure = std::get_if<Failure>(&incoming->message)) give_up(legible(failure->message));
+      if (const auto* failure = std::get_if<Failure>(&incoming->message)) give_up(failure->message);
     }
   if (!link_ || given_up_) return false;
   const LinkState state = link_->state();

@@ -107,7 +107,7 @@ class PoolWorker {
     if (!welcome) return {};
     *joined = true;
     options.vocab_size = welcome->target.vocab_size;
-    tell(fmt::format("{} drafts for {} at {}", prepared_.draft_info.name, legible(welcome->target.name),
+    tell(fmt::format("{} drafts for {} at {}", prepared_.draft_info.name, welcome->target.name,
                      settings_.connect));
     std::optional<SliceSender> slices = doors_of(*welcome, options.generation);
     options.slices = slices ? &*slices : nullptr;

@@ -229,14 +229,6 @@ TEST(LyingJobIsTold, WhichFieldAndWhatIsInIt) {
   EXPECT_TRUE(reason(Welcome{.accepted = true}).starts_with("welcome: target.vocab_size is 0, not 1 to"));
 }
 
-TEST(LyingJobIsTold, InWordsThatATerminalBears) {
-  EXPECT_EQ(legible("plain \xc3\xa9\xe2\x82\xac\xf0\x9f\x98\x80"),
-            "plain \xc3\xa9\xe2\x82\xac\xf0\x9f\x98\x80");
-  EXPECT_EQ(legible(std::string("a\0b\x1b[2J\n\x7f", 9)), "a?b?[2J??");
-  EXPECT_EQ(legible("\xff\xc3\xed\xa0\x80\xc2\x9b"), "??????");
-  EXPECT_EQ(legible("\xf0\x9f\x98"), "???");
-}
-
 // ---- a job that never stops talking ---------------------------------------------------------------------
 
 class Chatterbox final : public Transport {

@@ -66,6 +66,10 @@ class HostileArchive {
     leaf(field.value, all);
   }
   void visit(FiniteField& field) { visit(field.value); }
+  void visit(TextField& field) {
+    Capped capped{field.text, limits_.string_bytes};
+    visit(capped);
+  }
   void visit(Capped<std::string>& field) {
     leaf(field.values, {"", std::string(field.cap, '\xff'), std::string("\0\x1b[2J%n%s", 9), "tcp://",
                         "ipc://x", "tcp://127.0.0.1:1", "inproc://x"});
