@@ -94,9 +94,13 @@ void Verdicts::lose_draft(LiveRequest& live, bool link_lost) {
   ++totals_.drafts_dropped[static_cast<size_t>(hidden ? DropReason::kBadQ : DropReason::kSliceMissing)];
   live.round.has_draft = false;
   live.round.draft.ids.clear();
-  PoolWorker* worker = pool_.find(live.round.worker);
-  if (worker && hidden) worker->lose_head();
-  if (worker && !hidden && !link_lost) worker->lose_slices();
+  if (!hidden && link_lost) return;
+  pool_.for_each_of(live.round.worker, [hidden](PoolWorker& worker) {
+    if (hidden)
+      worker.lose_head();
+    else
+      worker.lose_slices();
+  });
 }
 
 // Appends accepted tokens and `next` in order, up to the first that ends the request. What lies beyond never

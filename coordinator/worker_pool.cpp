@@ -56,13 +56,6 @@ PoolWorker* WorkerPool::find(PeerId peer) {
   return at == workers_.end() ? nullptr : &at->second;
 }
 
-PoolWorker* WorkerPool::find(Generation generation) {
-  const auto at = std::find_if(workers_.begin(), workers_.end(), [generation](const auto& member) {
-    return member.second.generation() == generation;
-  });
-  return at == workers_.end() ? nullptr : &at->second;
-}
-
 // ---- assignment -----------------------------------------------------------------------------------------
 
 // How many times slower than the fastest of its kind, where that is beyond doubt; else 1. Who was slow once

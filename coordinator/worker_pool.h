@@ -31,7 +31,12 @@ class WorkerPool {
   bool is_full() const;
   bool has(PeerId peer) const { return workers_.contains(peer) || early_.contains(peer); }
   PoolWorker* find(PeerId peer);
-  PoolWorker* find(Generation generation);
+  // All of them: lives are told apart by numbers drawn at random, which a worker that lies may repeat.
+  template <class Use>
+  void for_each_of(Generation generation, const Use& use) {
+    for (auto& [peer, worker] : workers_)
+      if (worker.generation() == generation) use(worker);
+  }
   // Who drafts for it. Null: nobody.
   PoolWorker* of(const LiveRequest& live) { return live.link.peer ? find(*live.link.peer) : nullptr; }
 

@@ -106,7 +106,7 @@ class Replay {
 
   void finish(Live& live, double seconds) {
     const RecordedRound& r = live.round;
-    const bool cut = r.emitted <= r.accepted;  // as Protocol::teach
+    const bool cut = r.emitted <= r.accepted;  // as Verdicts::teach
     live.policy->update({.proposed = live.asked,
                          .drafted = cut ? r.emitted : r.drafted,
                          .accepted = cut ? r.emitted : r.accepted,

@@ -23,7 +23,7 @@ class RecordedText {
   // A round that drafts `gamma` tokens after `base`. A position that no record covers is a gap: whether its
   // token is right is drawn with this chance, from (request, position) alone, and counted.
   RecordedRound round(int32_t base, int32_t gamma, double chance_at_gaps, int64_t& gaps) const;
-  // The longest draft at `base`, as Protocol::gamma_limit has it.
+  // The longest draft at `base`, as DraftRounds::gamma_limit has it.
   int32_t limit(int32_t base, int32_t gamma_max) const;
   int32_t end() const { return request_.prompt_tokens + request_.emitted; }
 
