@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstdio>
+#include <filesystem>
 
 namespace outrider {
 namespace {
@@ -11,11 +12,16 @@ Result<std::optional<CurveKeys>> listener_keys(const RunOptions& options) {
   if (options.curve_secret_key.empty()) return std::optional<CurveKeys>();
   auto own = read_curve_keys(options.curve_secret_key);
   if (!own.ok()) return own.status().in("--curve-secret-key");
-  if (const auto allowed = read_public_keys(options.allowed_keys); !allowed.ok())
-    return allowed.status().in("--allowed-keys");
+  auto allowed = read_public_keys(options.allowed_keys);
+  if (!allowed.ok()) return allowed.status().in("--allowed-keys");
   CurveKeys keys;
   keys.own = std::move(own).value();
-  keys.allowed_file = options.allowed_keys;  // read again as it changes
+  // A file is read again for every worker that connects; a pipe can be read once.
+  std::error_code unknown;
+  if (std::filesystem::is_regular_file(options.allowed_keys, unknown))
+    keys.allowed_file = options.allowed_keys;
+  else
+    keys.allowed = std::move(allowed).value();
   return std::optional(std::move(keys));
 }
 

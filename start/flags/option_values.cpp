@@ -81,7 +81,9 @@ Result<QFormat> parse_q_format(const std::string& text) {
 int32_t QFormat::row_bytes(int64_t vocab_size) const {
   if (kind == QKind::kDense) return 0;
   const int64_t dense_bytes = 2 * vocab_size;
-  return bytes > 0 ? bytes : std::max(kAutoRowBytes, static_cast<int32_t>(dense_bytes / 100));
+  const int64_t longest = 8 * vocab_size;  // no row takes more, whatever is allowed
+  return bytes > 0 ? static_cast<int32_t>(std::min<int64_t>(bytes, longest))
+                   : std::max(kAutoRowBytes, static_cast<int32_t>(dense_bytes / 100));
 }
 
 // As many as a hundredth of a dense row has room for, beside what else travels with a token; states cost

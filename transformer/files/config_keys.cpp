@@ -75,6 +75,7 @@ constexpr std::array kHarmless = std::to_array<std::string_view>({
     "id2label",
     "initializer_range",
     "is_decoder",
+    "is_llama_config",  // SmolLM2
     "keys_to_ignore_at_inference",
     "label2id",
     "language",
@@ -166,6 +167,7 @@ const std::vector<NeutralKey>& neutral_keys() {
       {"pruned_heads", json::object()},
       {"query_pre_attn_scalar", nullptr},  // Gemma 2
       {"residual_multiplier", 1},
+      {"rope_interleaved", false},  // SmolLM2
       {"tie_encoder_decoder", false},
       {"use_mrope", false},
       {"use_parallel_residual", false},
