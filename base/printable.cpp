@@ -44,15 +44,19 @@ bool acts(uint32_t code) {
 std::string printable(std::string_view text, size_t most) {
   std::string out;
   out.reserve(text.size());
+  size_t cut = 0;  // the longest beginning that leaves room for an ellipsis
   while (!text.empty()) {
     const Character c = character_at(text);
     std::string part(c.bytes > 0 ? text.substr(0, c.bytes) : kReplacement);
     if (c.bytes > 0 && acts(c.code))
       part = c.code < 0x80 ? fmt::format("\\x{:02x}", c.code) : fmt::format("\\u{:04x}", c.code);
-    const size_t left = text.size() - (c.bytes > 0 ? c.bytes : 1);
-    if (out.size() + part.size() + (left > 0 ? kEllipsis.size() : 0) > most) return out.append(kEllipsis);
+    if (out.size() + kEllipsis.size() <= most) cut = out.size();
     out += part;
-    text.remove_prefix(text.size() - left);
+    if (out.size() > most) {
+      out.resize(cut);
+      return out.append(kEllipsis);
+    }
+    text.remove_prefix(c.bytes > 0 ? c.bytes : 1);
   }
   return out;
 }

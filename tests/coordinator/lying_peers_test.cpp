@@ -193,17 +193,5 @@ TEST(LyingTarget, NoFieldLeavesARequestOpen) {
   });
 }
 
-// What people and JSON are to read.
-TEST(LyingDraftWorker, HasALegibleName) {
-  Hello hello = hello_of(Role::kDraft);
-  hello.model.name = "\xff\x1b[2J";
-  const Job job(kWorker, 2, hello);
-  bool found = false;
-  for (const auto& [kind, drafter] : job.protocol.totals().drafters) found |= drafter.name == "??[2J";
-  EXPECT_TRUE(found || job.protocol.totals().drafters.size() == 1);
-  Failure failure{"\xff\n"};
-  EXPECT_EQ(Job(kTarget, 3, failure).finish->error.message(), "the target group failed: ??");
-}
-
 }  // namespace
 }  // namespace outrider::testing

@@ -25,7 +25,7 @@ SimulatedCluster::SimulatedCluster(uint64_t seed, ProtocolOptions options, Gamma
   target_.nonfinite_chance = faults.nonfinite;
   target_.random = &random_;
   SliceDoors doors;
-  doors.of_rank.resize(static_cast<size_t>(ranks));
+  doors.of_rank.assign(static_cast<size_t>(ranks), {.endpoint = "tcp://nowhere:1", .gpu = {}});
   network_.after(delay_us(), [this, doors] {
     step(MessageReceived{kTargetPeer, Hello{.role = Role::kTarget,
                                             .generation = Generation(generation_++),

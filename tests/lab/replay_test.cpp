@@ -127,7 +127,8 @@ class Recorded : public ::testing::Test {
     return std::move(record).value();
   }
   static std::string openings() {
-    return (demo_target().parent_path().parent_path() / "study" / "openings.jsonl").string();
+    return (demo_target().parent_path().parent_path().parent_path() / "lab" / "study" / "openings.jsonl")
+        .string();
   }
   TemporaryDirectory dir_;
 };

@@ -160,8 +160,9 @@ TEST(TargetWorker, NonFiniteLogitsFailOneRequest) {
 // neither when, nor what was written before, nor the cache.
 TEST(TargetWorker, ADraftWithoutLogitsBehindItFailsWherePlainDecodingDoes) {
   Mirror prompt{.ids = random_ids(9, 1)};
+  constexpr float kLowest = std::numeric_limits<float>::lowest();  // both together are no number
   const SamplingParams sampling{
-      .rule = Rule::kGreedy, .temperature = 0, .presence_penalty = -std::numeric_limits<float>::infinity()};
+      .rule = Rule::kGreedy, .temperature = 0, .presence_penalty = kLowest, .frequency_penalty = kLowest};
   TokenId likeliest;
   for (int tokens_of_the_text : {-1, 0, 1}) {
     Rank rank, fresh;
