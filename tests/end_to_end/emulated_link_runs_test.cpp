@@ -106,7 +106,10 @@ INSTANTIATE_TEST_SUITE_P(
                 [](const Trouble& it) { return it.took(2ms); }},
         Network{"Far", "delay=100ms,rate=2mbit", [](const Trouble& it) { return it.took(200ms); }},
         Network{"EveryMessageTwice", "duplicate=1", [](const Trouble& it) { return it.dropped > 0; }},
-        Network{"Overtaking", "reorder=0.5", [](const Trouble& it) { return it.totals.resyncs > 0; }},
+        Network{"Overtaking", "reorder=0.5",
+                [](const Trouble& it) {
+                  return it.totals.resyncs + it.dropped + it.totals.proposals_repeated > 0;
+                }},
         Network{"Lossy", "loss=0.3",
                 [](const Trouble& it) {
                   return it.totals.proposals_repeated + it.totals.draft_deadlines_missed > 0;
