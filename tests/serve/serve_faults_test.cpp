@@ -232,7 +232,14 @@ TEST(ServeFaults, AThousandClientsThatLeaveTakeNothingWithThem) {
   HttpClient patient = server.client();
   patient.send(post_text("/v1/completions", streamed.dump()));
   const auto memory = static_cast<int64_t>(server.process().peak_memory());
-  for (int i = 0; i < 1000; ++i) server.client().send(post_text("/v1/completions", endless(1).dump()));
+  // Most leave before anybody has read what they ask for; every tenth when its answer has begun.
+  for (int i = 0; i < 1000; ++i) {
+    HttpClient client = server.client();
+    client.send(post_text("/v1/completions", endless(1).dump()));
+    if (i % 10 == 0) {
+      ASSERT_EQ(client.head().status, 200);
+    }
+  }
   ASSERT_EQ(patient.head().status, 200);
   EXPECT_EQ(text_of(read_events(patient)), expected);
   EXPECT_EQ(server.complete(kShort)["usage"]["completion_tokens"], 5);
@@ -242,7 +249,7 @@ TEST(ServeFaults, AThousandClientsThatLeaveTakeNothingWithThem) {
   const int64_t more = static_cast<int64_t>(server.process().peak_memory()) - memory;
   std::printf("  %lld of 1000 aborted, %lld tokens, %.1f MB more\n", static_cast<long long>(aborted),
               static_cast<long long>(generated), static_cast<double>(more) * 1e-6);
-  EXPECT_GT(aborted, 100);
+  EXPECT_GE(aborted, 100);
   EXPECT_LE(aborted, 1000);
   EXPECT_LT(generated, 1000 * 400 / 4);
   EXPECT_LT(more, kLittleMemory);
