@@ -131,7 +131,7 @@ TEST_F(LyingJob, IsLeftInTimeWhateverItsWelcomeNames) {
   SliceDoors doors;
   for (int i = 0; i < 8; ++i) doors.of_rank.push_back({.endpoint = "tcp://127.0.0.1:1", .gpu = ""});
   tell(Welcome{.accepted = true, .target = target_, .slices = doors});
-  ASSERT_TRUE(child.says("drafts for ?[2J?")) << child.err();
+  ASSERT_TRUE(child.says("drafts for \\x1b[2J\uFFFD at")) << child.err();
   expect_to_leave_when_asked(child);
 }
 

