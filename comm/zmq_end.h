@@ -24,19 +24,23 @@ class ZmqEnd : public Transport {
 
   std::optional<Incoming> receive(Clock::time_point deadline) override {
     constexpr int kMaxDropsPastDeadline = 64;  // a flood of garbage cannot hold up receive()
+    constexpr int kDropsPerLook = 16;          // nor what else wakes it
     const auto sleep_from = looking_.count() > 0 ? Clock::now() + looking_ : Clock::time_point();
+    int since_look = 0;
     for (int dropped = 0; dropped < kMaxDropsPastDeadline;) {
       update_stats();
       zmq::message_t first;
       if (receive_now(socket_, first)) {
         if (auto incoming = accept(std::move(first))) return incoming;
         dropped += Clock::now() >= deadline;
+        if (++since_look < kDropsPerLook) continue;
       } else {
         const auto now = Clock::now();
         if (now >= deadline) break;
         if (now >= sleep_from) wait_in(socket_, deadline, {bell_->fd(), other_fd_});
-        if (bell_->heard() || can_be_read(other_fd_)) break;
       }
+      since_look = 0;
+      if (bell_->heard() || can_be_read(other_fd_)) break;
     }
     return std::nullopt;
   }

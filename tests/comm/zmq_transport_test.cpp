@@ -46,6 +46,14 @@ std::vector<std::byte> heartbeat_frame(uint64_t generation, uint64_t number, uin
   return encode(Heartbeat{Generation(number)}, info).value();
 }
 
+void connect_to(int fd, const std::string& endpoint) {
+  sockaddr_in address{};
+  address.sin_family = AF_INET;
+  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  address.sin_port = htons(static_cast<uint16_t>(std::stoi(endpoint.substr(endpoint.rfind(':') + 1))));
+  ASSERT_EQ(connect(fd, reinterpret_cast<const sockaddr*>(&address), sizeof address), 0);
+}
+
 TEST(ZmqTransport, DropsAndCountsGarbage) {
   Server server;
   Stranger stranger(server.transport->endpoint());
@@ -242,16 +250,24 @@ TEST(ZmqTransport, AMessageThatNeverEndsIsCutOff) {
   EXPECT_EQ(server->stats().hung_up, 3u);
 }
 
+TEST(ZmqTransport, AFloodOfGarbageDoesNotKeepAnyoneFromWakingIt) {
+  Server server;
+  Stranger stranger(server.transport->endpoint());
+  stranger.send(heartbeat_frame(1, 1));
+  expect<Heartbeat>(*server.transport);
+  for (int i = 0; i < 60; ++i) stranger.send({});  // fewer than a queue holds
+  std::this_thread::sleep_for(100ms);
+  server.transport->waker()();
+  EXPECT_FALSE(server.transport->receive(soon()));
+  EXPECT_LE(server.transport->stats().malformed_frames, 16u);
+}
+
 // Bytes that are not even ZeroMQ.
 TEST(ZmqTransport, SurvivesForeignProtocols) {
   Server server;
   const std::string endpoint = server.transport->endpoint();
   const int fd = socket(AF_INET, SOCK_STREAM, 0);
-  sockaddr_in address{};
-  address.sin_family = AF_INET;
-  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-  address.sin_port = htons(static_cast<uint16_t>(std::stoi(endpoint.substr(endpoint.rfind(':') + 1))));
-  ASSERT_EQ(connect(fd, reinterpret_cast<const sockaddr*>(&address), sizeof address), 0);
+  connect_to(fd, endpoint);
   const std::string request = "GET / HTTP/1.1\r\nHost: localhost\r\n\r\n";
   EXPECT_EQ(write(fd, request.data(), request.size()), static_cast<ssize_t>(request.size()));
   auto worker = make_zmq_client(endpoint, {.cluster = kCluster}).value();
