@@ -21,7 +21,7 @@ constexpr size_t kMaxPeers = 1024;  // of a door inside
 struct Peer {
   PeerId id;
   std::string route;  // ROUTER's id of its latest connection
-  int fd = -1;        // the same for ConnectionWatch
+  ConnectionWatch::Id connection;
   bool is_member = false;
   ReplayWindow window;
   Clock::time_point last_heard;
@@ -80,13 +80,18 @@ class ZmqServer final : public ZmqEnd {
     zmq::message_t frame;
     const bool complete = route.more() && receive_now(socket_, frame);
     if (!complete) ++frames_.stats.malformed_frames;
-    if (watch_ && complete) watch_->note_read(fd_of(frame));
+    const std::string_view from(route.data<char>(), route.size());
+    const auto speaks_for = routes_.find(from);
+    ConnectionWatch::Id connection;
+    if (watch_ && complete) {
+      connection = speaks_for != routes_.end() ? peers_.at(speaks_for->second).connection
+                                               : watch_->id_of(fd_of(frame));
+      watch_->note_read(connection);
+    }
     if (!complete || drop_extra_parts(frame.more())) return std::nullopt;
     auto decoded = frames_.unpack(bytes_of(frame));
     if (!decoded) return std::nullopt;
     const Generation generation = decoded->info.generation;
-    const std::string_view from(route.data<char>(), route.size());
-    const auto speaks_for = routes_.find(from);
     if (speaks_for != routes_.end() && speaks_for->second != generation) {
       ++frames_.stats.refused_peers;
       return std::nullopt;
@@ -94,7 +99,7 @@ class ZmqServer final : public ZmqEnd {
     Peer& peer = peer_of(generation);
     if (speaks_for == routes_.end()) {
       if (is_connected(peer)) return refuse_impostor(from, decoded->message);
-      move_to(peer, generation, from, fd_of(frame));
+      move_to(peer, generation, from, connection);
     }
     if (!peer.window.accept(decoded->info.sequence_number)) {
       ++frames_.stats.duplicate_frames;
@@ -108,17 +113,17 @@ class ZmqServer final : public ZmqEnd {
   // connection.
   static int fd_of(zmq::message_t& frame) { return zmq_msg_get(frame.handle(), ZMQ_SRCFD); }
 
-  void move_to(Peer& peer, Generation generation, std::string_view route, int fd) {
+  void move_to(Peer& peer, Generation generation, std::string_view route, ConnectionWatch::Id connection) {
     routes_.erase(peer.route);
     routes_.emplace(route, generation);
     peer.route = route;
-    peer.fd = fd;
-    if (watch_ && peer.is_member) watch_->note_member(fd, true);
+    peer.connection = connection;
+    if (watch_ && peer.is_member) watch_->note_member(connection, true);
   }
 
   void set_member(Peer& peer, bool is_member) {
     peer.is_member = is_member;
-    if (watch_) watch_->note_member(peer.fd, is_member);
+    if (watch_) watch_->note_member(peer.connection, is_member);
   }
 
   // Two connections with one identity: is the first still there? ROUTER knows, and tells whoever sends.

@@ -3,6 +3,7 @@
 #include <fcntl.h>
 #include <linux/tcp.h>
 #include <netinet/in.h>
+#include <poll.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -37,7 +38,9 @@ ConnectionWatch::ConnectionWatch(zmq::context_t& context, zmq::socket_t& socket,
     throw zmq::error_t();
   monitor_.set(zmq::sockopt::linger, 0);
   monitor_.connect(kMonitor);
-  thread_ = start_thread([this](const std::stop_token& stop) { look_until(stop); });
+  thread_ = start_thread([this, events_fd = monitor_.get(zmq::sockopt::fd)](const std::stop_token& stop) {
+    look_until(stop, events_fd);
+  });
 }
 
 ConnectionWatch::~ConnectionWatch() {
@@ -47,20 +50,34 @@ ConnectionWatch::~ConnectionWatch() {
   for (const auto& [fd, connection] : connections_) close(connection.copy);
 }
 
-void ConnectionWatch::note_read(int fd) {
+// ZeroMQ tells of a connection before it gives its first message.
+ConnectionWatch::Id ConnectionWatch::id_of(int fd) {
   const std::lock_guard lock(mutex_);
-  if (const auto at = connections_.find(fd); at != connections_.end()) at->second.was_read = true;
+  take_events();
+  const auto at = connections_.find(fd);
+  return at == connections_.end() ? Id{} : Id{.fd = fd, .order = at->second.order};
 }
 
-void ConnectionWatch::note_member(int fd, bool is_member) {
+void ConnectionWatch::note_read(Id id) {
   const std::lock_guard lock(mutex_);
-  if (const auto at = connections_.find(fd); at != connections_.end()) at->second.is_member = is_member;
+  if (Connection* connection = find(id)) connection->was_read = true;
 }
 
-void ConnectionWatch::look_until(const std::stop_token& stop) {
+void ConnectionWatch::note_member(Id id, bool is_member) {
+  const std::lock_guard lock(mutex_);
+  if (Connection* connection = find(id)) connection->is_member = is_member;
+}
+
+ConnectionWatch::Connection* ConnectionWatch::find(Id id) {
+  const auto at = connections_.find(id.fd);
+  return at != connections_.end() && at->second.order == id.order ? &at->second : nullptr;
+}
+
+void ConnectionWatch::look_until(const std::stop_token& stop, int events_fd) {
   auto next_look = Clock::now();
+  pollfd events{events_fd, POLLIN, 0};  // only who has the mutex may touch the socket itself
   while (!stop.stop_requested()) {
-    poll_in(monitor_, until(next_look));
+    poll(&events, 1, static_cast<int>(until(next_look).count()));
     const std::lock_guard lock(mutex_);
     take_events();
     if (Clock::now() < next_look) continue;
@@ -100,15 +117,18 @@ void ConnectionWatch::forget(int fd) {
   connections_.erase(at);
 }
 
-// The oldest strangers go first, and then the oldest of all.
-void ConnectionWatch::keep_few() {
-  const auto older = [](const auto& a, const auto& b) {
+// The oldest stranger, or the oldest of all where there is none.
+ConnectionWatch::Connections::iterator ConnectionWatch::least() {
+  return std::min_element(connections_.begin(), connections_.end(), [](const auto& a, const auto& b) {
     return std::pair(a.second.is_member, a.second.order) < std::pair(b.second.is_member, b.second.order);
-  };
+  });
+}
+
+void ConnectionWatch::keep_few() {
   const auto strangers = std::count_if(connections_.begin(), connections_.end(),
                                        [](const auto& item) { return !item.second.is_member; });
   if (static_cast<size_t>(strangers) > limits_.strangers || connections_.size() > limits_.peers)
-    hang_up(std::min_element(connections_.begin(), connections_.end(), older));
+    hang_up(least());
 }
 
 void ConnectionWatch::measure() {

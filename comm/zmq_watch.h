@@ -24,9 +24,16 @@ class ConnectionWatch {
   ConnectionWatch(zmq::context_t& context, zmq::socket_t& socket, const OutsideLimits& limits);
   ~ConnectionWatch();
 
+  // One connection, also when its descriptor's number means another one later. 0: none.
+  struct Id {
+    int fd = -1;
+    uint64_t order = 0;  // of arrival
+  };
+  // Of the connection whose message was read just now. `fd`: ZeroMQ's.
+  Id id_of(int fd);
   // A message of this connection was read, so those before it are not kept any more.
-  void note_read(int fd);
-  void note_member(int fd, bool is_member);
+  void note_read(Id id);
+  void note_member(Id id, bool is_member);
 
   uint64_t closed() const { return closed_; }
 
@@ -34,7 +41,7 @@ class ConnectionWatch {
   // A copy of ZeroMQ's descriptor, which therefore means the same connection for as long as it is here.
   struct Connection {
     int copy = -1;
-    uint64_t order = 0;  // of arrival
+    uint64_t order = 0;
     bool is_member = false;
     bool was_read = false;    // since the last look
     uint64_t read_until = 0;  // bytes that had come then
@@ -42,8 +49,10 @@ class ConnectionWatch {
   };
   using Connections = std::map<int, Connection>;  // by ZeroMQ's descriptor
 
-  void look_until(const std::stop_token& stop);
+  void look_until(const std::stop_token& stop, int events_fd);
   void take_events();
+  Connection* find(Id id);
+  Connections::iterator least();
   void admit(int fd);
   void forget(int fd);
   void measure();
@@ -53,8 +62,8 @@ class ConnectionWatch {
 
   const OutsideLimits limits_;
   zmq::socket_t& socket_;
-  zmq::socket_t monitor_;
   std::mutex mutex_;
+  zmq::socket_t monitor_;  // this and what follows: with the mutex
   Connections connections_;
   uint64_t last_order_ = 0;
   std::atomic<uint64_t> closed_ = 0;

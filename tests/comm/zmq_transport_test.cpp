@@ -6,10 +6,12 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <thread>
 #include <zmq.hpp>
 
 #include "comm/codec.h"
+#include "comm/zmq_watch.h"
 #include "tests/comm/expect_message.h"
 #include "tests/launch/hostile_peer.h"
 
@@ -260,6 +262,62 @@ TEST(ZmqTransport, AFloodOfGarbageDoesNotKeepAnyoneFromWakingIt) {
   server.transport->waker()();
   EXPECT_FALSE(server.transport->receive(soon()));
   EXPECT_LE(server.transport->stats().malformed_frames, 16u);
+}
+
+struct Watched {
+  explicit Watched(const OutsideLimits& limits) : watch(context, socket, limits) {
+    socket.set(zmq::sockopt::linger, 0);
+    socket.bind("tcp://127.0.0.1:*");
+    endpoint = socket.get(zmq::sockopt::last_endpoint);
+  }
+  // ZeroMQ's descriptor of the connection whose message comes next.
+  int read_one() {
+    zmq::message_t route, frame;
+    EXPECT_TRUE(socket.recv(route) && socket.recv(frame));
+    return zmq_msg_get(frame.handle(), ZMQ_SRCFD);
+  }
+  zmq::context_t context;
+  zmq::socket_t socket{context, zmq::socket_type::router};
+  ConnectionWatch watch;
+  std::string endpoint;
+};
+
+// However late the watch's own thread looks, for instance because it has just begun.
+TEST(ConnectionWatch, KnowsAConnectionByItsFirstMessage) {
+  std::atomic<bool> done = false;
+  std::vector<std::jthread> busy;
+  for (unsigned i = 0; i < std::thread::hardware_concurrency(); ++i)
+    busy.emplace_back([&] {
+      while (!done) continue;
+    });
+  for (int i = 0; i < 50; ++i) {
+    Watched server(OutsideLimits{});
+    Stranger stranger(server.endpoint);
+    stranger.send({});
+    EXPECT_GT(server.watch.id_of(server.read_one()).order, 0u) << i;
+  }
+  done = true;
+}
+
+TEST(ConnectionWatch, ADescriptorsNextConnectionIsAnother) {
+  Watched server({.strangers = 1, .peers = 8});
+  const auto come = [&](std::optional<Stranger>& stranger) {
+    stranger.emplace(server.endpoint);
+    stranger->send({});
+    return server.watch.id_of(server.read_one());
+  };
+  std::optional<Stranger> stranger, other;
+  const auto first = come(stranger);
+  auto second = first;
+  for (int i = 0; i < 1000 && (second.fd != first.fd || second.order == first.order); ++i) {
+    stranger.reset();
+    second = come(stranger);
+  }
+  ASSERT_EQ(second.fd, first.fd);
+  const uint64_t before = server.watch.closed();
+  server.watch.note_member(first, true);
+  come(other);
+  EXPECT_GT(server.watch.closed(), before) << "a stranger has become a member";
 }
 
 // Bytes that are not even ZeroMQ.
