@@ -8,6 +8,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <cstring>
 #include <optional>
 #include <vector>
@@ -103,8 +104,18 @@ void ConnectionWatch::take_events() {
   }
 }
 
+// Where descriptors are short, strangers give way as where they are too many.
 void ConnectionWatch::admit(int fd) {
-  const int copy = fcntl(fd, F_DUPFD_CLOEXEC, 0);
+  int copy = -1;
+  while ((copy = fcntl(fd, F_DUPFD_CLOEXEC, 0)) < 0 && (errno == EMFILE || errno == ENFILE)) {
+    const auto oldest = least();
+    if (oldest == connections_.end() || oldest->second.is_member) {
+      shutdown(fd, SHUT_RDWR);  // nobody is let in unwatched
+      ++closed_;
+      return;
+    }
+    hang_up(oldest);
+  }
   if (copy < 0) return;  // it has gone already
   connections_[fd] = {.copy = copy, .order = ++last_order_};
   keep_few();

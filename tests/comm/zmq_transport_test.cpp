@@ -1,11 +1,14 @@
 // ZeroMQ ends and strangers: whoever connects, the role sees well-formed messages of peers only.
 #include <arpa/inet.h>
+#include <fcntl.h>
 #include <gtest/gtest.h>
 #include <netinet/in.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <array>
 #include <atomic>
 #include <thread>
 #include <zmq.hpp>
@@ -318,6 +321,45 @@ TEST(ConnectionWatch, ADescriptorsNextConnectionIsAnother) {
   server.watch.note_member(first, true);
   come(other);
   EXPECT_GT(server.watch.closed(), before) << "a stranger has become a member";
+}
+
+// Nobody is let in unwatched: a stranger makes room for the next one, and a member does not.
+TEST(ConnectionWatch, StrangersGiveWayWhereDescriptorsAreShort) {
+  Watched server(OutsideLimits{});
+  Stranger member(server.endpoint);
+  member.send({});
+  server.watch.note_member(server.watch.id_of(server.read_one()), true);
+  std::array<int, 3> strangers{};
+  for (int& stranger : strangers) stranger = socket(AF_INET, SOCK_STREAM, 0);
+  rlimit before{};
+  ASSERT_EQ(getrlimit(RLIMIT_NOFILE, &before), 0);
+  const rlimit few{.rlim_cur = 128, .rlim_max = before.rlim_max};
+  ASSERT_EQ(setrlimit(RLIMIT_NOFILE, &few), 0);
+  std::vector<int> taken;
+  for (int fd = -1; (fd = fcntl(strangers[0], F_DUPFD_CLOEXEC, 0)) >= 0;) taken.push_back(fd);
+  const auto leave = [&](int free) {
+    for (; free > 0; --free) {
+      close(taken.back());
+      taken.pop_back();
+    }
+  };
+  const auto wait_for_closed = [&](uint64_t count) {
+    for (const auto deadline = soon(); server.watch.closed() < count && Clock::now() < deadline;)
+      std::this_thread::sleep_for(1ms);
+    EXPECT_EQ(server.watch.closed(), count);
+  };
+  leave(1);  // ZeroMQ takes it, and none is left for the copy
+  connect_to(strangers[0], server.endpoint);
+  wait_for_closed(1);
+  leave(2);  // ZeroMQ's and its copy, and ZeroMQ's next
+  connect_to(strangers[1], server.endpoint);
+  connect_to(strangers[2], server.endpoint);
+  wait_for_closed(2);
+  for (const int fd : taken) close(fd);
+  setrlimit(RLIMIT_NOFILE, &before);
+  for (const int fd : strangers) close(fd);
+  member.send({});
+  EXPECT_GT(server.watch.id_of(server.read_one()).order, 0u) << "the member went";
 }
 
 // Bytes that are not even ZeroMQ.
