@@ -106,7 +106,7 @@ std::shared_ptr<InprocHub> make_inproc_hub(const InprocOptions& options = {});
 // messages, but not the parts of one that is never complete.
 struct OutsideLimits {
   size_t strangers = 128, peers = 384;
-  int64_t stranger_bytes = int64_t{1} << 20;  // of all strangers together
+  int64_t stranger_bytes = int64_t{1} << 20;  // of all strangers, and as much as members' after one was lost
   int64_t member_bytes = int64_t{64} << 20;   // of all members together
 };
 

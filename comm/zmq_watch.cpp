@@ -21,6 +21,8 @@ namespace {
 
 // What a sender on this machine can send meanwhile is what limits may be exceeded by: tens of megabytes.
 constexpr std::chrono::milliseconds kLook{10};
+// A client that lost its connection tries again at least every five seconds.
+constexpr std::chrono::seconds kReturn{30};
 constexpr const char* kMonitor = "inproc://connections";
 
 // Empty: not a TCP connection.
@@ -84,7 +86,10 @@ void ConnectionWatch::look_until(const std::stop_token& stop, int events_fd) {
     if (Clock::now() < next_look) continue;
     next_look = Clock::now() + kLook;
     measure();
-    keep_below(/*members=*/false, static_cast<uint64_t>(limits_.stranger_bytes));
+    // One that comes back is a stranger until its first message was read, which may be a long one.
+    const bool may_return = Clock::now() < may_return_until_;
+    keep_below(/*members=*/false,
+               static_cast<uint64_t>(limits_.stranger_bytes + (may_return ? limits_.member_bytes : 0)));
     keep_below(/*members=*/true, static_cast<uint64_t>(limits_.member_bytes));
   }
 }
@@ -124,6 +129,7 @@ void ConnectionWatch::admit(int fd) {
 void ConnectionWatch::forget(int fd) {
   const auto at = connections_.find(fd);
   if (at == connections_.end()) return;
+  if (at->second.is_member) may_return_until_ = Clock::now() + kReturn;
   close(at->second.copy);
   connections_.erase(at);
 }

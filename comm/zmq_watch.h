@@ -66,6 +66,7 @@ class ConnectionWatch {
   zmq::socket_t monitor_;  // this and what follows: with the mutex
   Connections connections_;
   uint64_t last_order_ = 0;
+  Clock::time_point may_return_until_{};  // a member whose connection broke
   std::atomic<uint64_t> closed_ = 0;
   std::jthread thread_;  // joins before the rest goes
 };

@@ -255,6 +255,26 @@ TEST(ZmqTransport, AMessageThatNeverEndsIsCutOff) {
   EXPECT_EQ(server->stats().hung_up, 3u);
 }
 
+// It is a stranger again until its first message was read.
+TEST(ZmqTransport, AMemberComesBackWithALongMessage) {
+  const auto server =
+      make_zmq_server("tcp://127.0.0.1:*", {.cluster = kCluster, .outside = OutsideLimits{}}).value();
+  PeerId peer, again;
+  {
+    Stranger member(server->endpoint());
+    member.send(heartbeat_frame(1, 1));
+    expect<Heartbeat>(*server, &peer);
+    ASSERT_TRUE(server->send(peer, Welcome{.accepted = true}).ok());
+  }
+  Stranger member(server->endpoint());
+  member.send(std::vector<std::byte>(size_t{8} << 20));
+  member.send(heartbeat_frame(1, 2));
+  std::this_thread::sleep_for(200ms);  // its owner is busy
+  EXPECT_EQ(expect<Heartbeat>(*server, &again).generation.value(), 2u);
+  EXPECT_EQ(again, peer);
+  EXPECT_EQ(server->stats().hung_up, 0u);
+}
+
 TEST(ZmqTransport, AFloodOfGarbageDoesNotKeepAnyoneFromWakingIt) {
   Server server;
   Stranger stranger(server.transport->endpoint());
