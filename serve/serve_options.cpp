@@ -22,46 +22,38 @@ void add_server_options(CLI::App& app, ServeOptions& o) {
   app.add_option("--host", o.host,
                  "Address to listen on. Others than loopback let other machines ask: give --api-key-file "
                  "then, and put a proxy with TLS in front")
-      ->envname("OUTRIDER_HOST")
       ->group("Server")
       ->capture_default_str();
   app.add_option("--port", o.port, "0: any that is free; the address is told on standard error")
       ->check(CLI::Range(0, 65535))
-      ->envname("OUTRIDER_PORT")
       ->group("Server")
       ->capture_default_str();
   app.add_option("--served-model-name", o.served_model_names,
                  "What clients call the model; may be repeated, the first is what answers say. Default: "
                  "--model as it was written")
-      ->envname("OUTRIDER_SERVED_MODEL_NAME")
       ->group("Server");
   app.add_option("--api-key-file", o.api_key_file,
                  "A file with one line, the key that clients must send as `Authorization: Bearer KEY`; only "
                  "you may be able to read it. /health needs none")
-      ->envname("OUTRIDER_API_KEY_FILE")
       ->group("Server");
   app.add_option("--max-queued-requests", o.max_queued_requests,
                  "Requests that may wait for one of the --max-num-seqs places; more are refused with 429")
       ->check(CLI::Range(0, 1 << 20))
-      ->envname("OUTRIDER_MAX_QUEUED_REQUESTS")
       ->group("Server")
       ->capture_default_str();
   app.add_option("--max-queued-tokens", o.max_queued_tokens, "The same for the tokens of their prompts")
       ->check(CLI::Range(int64_t{0}, int64_t{1} << 40))
-      ->envname("OUTRIDER_MAX_QUEUED_TOKENS")
       ->group("Server")
       ->capture_default_str();
   app.add_option("--drain-timeout", o.drain_timeout_s,
                  "Seconds that requests have to finish after SIGTERM or SIGINT; a second signal ends at once")
       ->check(CLI::Range(0, kMaxDrainTimeout))
-      ->envname("OUTRIDER_DRAIN_TIMEOUT")
       ->group("Server")
       ->capture_default_str();
   app.add_option_function<std::string>(
          "--metrics-compat", [&o](const std::string&) { o.metrics_compat_vllm = true; },
          "vllm: /metrics has the common numbers also under vLLM's names, for tools that know only those")
       ->check(CLI::IsMember({"vllm"}))
-      ->envname("OUTRIDER_METRICS_COMPAT")
       ->group("Server");
 }
 

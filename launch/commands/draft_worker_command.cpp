@@ -182,41 +182,28 @@ void add_draft_worker_options(CLI::App& app, DraftWorkerSettings& s) {
       "no "
       "job for --retry-for seconds.");
   RunOptions& o = s.run;
-  app.add_option("--connect", s.connect, "Endpoint of the job, as `outrider generate --listen` tells it")
-      ->envname("OUTRIDER_CONNECT");
-  app.add_option("--draft-model,-d", o.draft_model, "Draft model: a directory, with the target's tokenizer")
-      ->envname("OUTRIDER_DRAFT_MODEL");
+  app.add_option("--connect", s.connect, "Endpoint of the job, as `outrider generate --listen` tells it");
+  app.add_option("--draft-model,-d", o.draft_model, "Draft model: a directory, with the target's tokenizer");
   app.add_option("--drafter", o.drafter, "ngram: draft by looking up the text's own past, no model needed")
-      ->check(CLI::IsMember({"model", "ngram"}))
-      ->envname("OUTRIDER_DRAFTER");
+      ->check(CLI::IsMember({"model", "ngram"}));
   app.add_option(
-         "--curve-secret-key", s.curve_secret_key,
-         "Key file of this worker, from `outrider keygen`; the job needs its .pub among its --allowed-keys")
-      ->envname("OUTRIDER_CURVE_SECRET_KEY");
-  app.add_option("--server-key", s.server_key, "The job's public key: the .pub file of its key")
-      ->envname("OUTRIDER_SERVER_KEY");
+      "--curve-secret-key", s.curve_secret_key,
+      "Key file of this worker, from `outrider keygen`; the job needs its .pub among its --allowed-keys");
+  app.add_option("--server-key", s.server_key, "The job's public key: the .pub file of its key");
   app.add_option(
          "--retry-for", s.retry_for_s,
          "Seconds without a coordinator, at the start or after a broken connection, until it gives up")
-      ->envname("OUTRIDER_RETRY_FOR")
       ->check(CLI::Range(0, 1'000'000))
       ->capture_default_str();
-  app.add_option("--max-num-seqs", o.max_num_seqs, "Sequences it drafts for at most")
-      ->envname("OUTRIDER_MAX_NUM_SEQS")
-      ->capture_default_str();
+  app.add_option("--max-num-seqs", o.max_num_seqs, "Sequences it drafts for at most")->capture_default_str();
   app.add_option("--max-model-len", o.max_model_len,
                  "Longest text in tokens; 0: what the draft model supports")
-      ->envname("OUTRIDER_MAX_MODEL_LEN")
       ->capture_default_str();
   app.add_option("--fanout-budget", o.fanout_budget,
                  "Outcomes there is room to prepare for, per sequence, if the job asks for it")
-      ->envname("OUTRIDER_FANOUT_BUDGET")
       ->capture_default_str();
-  app.add_option("--threads", o.threads, "Threads for arithmetic; 0: one per core")
-      ->envname("OUTRIDER_THREADS")
-      ->capture_default_str();
+  app.add_option("--threads", o.threads, "Threads for arithmetic; 0: one per core")->capture_default_str();
   app.add_option("--draft-weight-format", o.draft_weight_format, "auto (as stored), bf16, int8 or int4")
-      ->envname("OUTRIDER_DRAFT_WEIGHT_FORMAT")
       ->capture_default_str();
   app.add_option(
          "--q-format", o.q_format,
@@ -224,14 +211,11 @@ void add_draft_worker_options(CLI::App& app, DraftWorkerSettings& s) {
          "decides what is sent")
       ->capture_default_str();
   app.add_option("--kv-dtype", o.kv_dtype, "KV cache: auto (as the weights), fp32 or bf16")
-      ->envname("OUTRIDER_KV_DTYPE")
       ->capture_default_str();
   app.add_option("--device", o.device, "Where the model runs: cpu, cuda, cuda:N, or auto (the CPU)")
-      ->envname("OUTRIDER_DEVICE")
       ->capture_default_str();
   app.add_option("--isa", o.isa,
                  "Instruction set of the kernels; `outrider doctor` lists what this machine has")
-      ->envname("OUTRIDER_ISA")
       ->capture_default_str();
   app.add_option("--parent", s.parent, "Leave when this process, the one that started us, ends");
   app.add_flag("-q,--quiet", o.quiet, "Nothing on standard error but errors");

@@ -4,6 +4,7 @@
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
+#include <cctype>
 #include <cstdlib>
 #include <cstring>
 #include <vector>
@@ -39,6 +40,14 @@ std::vector<std::string> variable_names(const CLI::App& app) {
       if (const std::string name = option->get_envname(); name.starts_with(kPrefix))
         names.push_back(name.substr(kPrefix.size()));
   return names;
+}
+
+// --max-num-seqs: OUTRIDER_MAX_NUM_SEQS. Empty without a long name.
+std::string variable_of(const CLI::Option& option) {
+  if (option.get_lnames().empty()) return "";
+  std::string name = std::string(kPrefix) + option.get_lnames().front();
+  for (char& c : name) c = c == '-' ? '_' : static_cast<char>(std::toupper(static_cast<unsigned char>(c)));
+  return name;
 }
 
 std::string did_you_mean(std::string_view nearest) {
@@ -77,6 +86,7 @@ std::string nearest_flag(const CLI::App& command, const std::string& name) {
 
 void add_config_layer(CLI::App& command, std::string& config_file) {
   for (CLI::Option* option : command.get_options()) {
+    if (option != command.get_help_ptr()) option->envname(variable_of(*option));
     option->allow_extra_args(false);  // a flag that may be repeated takes one value each time
     if (option->get_expected_max() <= 1) option->multi_option_policy(CLI::MultiOptionPolicy::TakeLast);
   }

@@ -11,7 +11,8 @@ class ParseError;
 
 namespace outrider {
 
-// Adds --config to a command whose options are all there. A repeated single-valued flag means its last value.
+// Adds --config and the environment to a command whose options are all there: each option with a long name
+// reads OUTRIDER_ and that name. A repeated single-valued flag means its last value.
 void add_config_layer(CLI::App& command, std::string& config_file);
 
 // The long flag of the command that was probably meant, or nothing.

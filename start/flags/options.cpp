@@ -8,91 +8,73 @@ namespace outrider {
 void add_model_options(CLI::App& app, RunOptions& o) {
   app.add_option("-m,--model", o.model,
                  "Target model: a Hugging Face directory (config.json, safetensors, tokenizer)")
-      ->envname("OUTRIDER_MODEL")
       ->group("Models");
   app.add_option("--draft-model,-d,--model-draft,--speculative-draft-model-path", o.draft_model,
                  "Draft model with the same tokenizer. Without any drafter it is plain decoding")
-      ->envname("OUTRIDER_DRAFT_MODEL")
       ->group("Models");
   app.add_option("--drafter", o.drafter, "ngram: draft by looking up the text's own past, no model needed")
       ->check(CLI::IsMember({"model", "ngram"}))
-      ->envname("OUTRIDER_DRAFTER")
       ->group("Models");
   app.add_option("--tensor-parallel-size,--tp", o.tensor_parallel_size,
                  "Target ranks: 1, 2, 4 or 8. The text does not depend on it")
-      ->envname("OUTRIDER_TENSOR_PARALLEL_SIZE")
       ->group("Models")
       ->capture_default_str();
   app.add_option("--draft-tensor-parallel-size", o.draft_tensor_parallel_size,
                  "Must be 1: a draft model is not split")
-      ->envname("OUTRIDER_DRAFT_TENSOR_PARALLEL_SIZE")
       ->group("Models")
       ->capture_default_str();
   app.add_option("--threads", o.threads, "Threads of this process for arithmetic; 0: one per core")
-      ->envname("OUTRIDER_THREADS")
       ->group("Models")
       ->capture_default_str();
   app.add_option(
          "--draft-threads", o.draft_threads,
          "Threads of the draft model alone, taken from those of the target, so that both can work at the "
          "same time; 0: all threads, in turns")
-      ->envname("OUTRIDER_DRAFT_THREADS")
       ->group("Models")
       ->capture_default_str();
   app.add_option("--weight-format", o.weight_format,
                  "Weights in memory: auto (as stored), bf16, int8, int4 (embedding and head int8) or fp8 "
                  "(CUDA only); quantised while loading")
-      ->envname("OUTRIDER_WEIGHT_FORMAT")
       ->group("Models")
       ->capture_default_str();
   app.add_option("--draft-weight-format", o.draft_weight_format, "The same for the draft model")
-      ->envname("OUTRIDER_DRAFT_WEIGHT_FORMAT")
       ->group("Models")
       ->capture_default_str();
   app.add_option("--kv-dtype", o.kv_dtype, "KV cache: auto (as the weights), fp32 or bf16")
-      ->envname("OUTRIDER_KV_DTYPE")
       ->group("Models")
       ->capture_default_str();
   app.add_option("--device", o.device,
                  "Where models run: cpu, cuda (workers take the GPUs in turn), cuda:N, or auto (the CPU)")
-      ->envname("OUTRIDER_DEVICE")
       ->group("Models")
       ->capture_default_str();
   app.add_option("--isa", o.isa,
                  "Instruction set of the kernels; `outrider doctor` lists what this machine has")
-      ->envname("OUTRIDER_ISA")
       ->group("Models")
       ->capture_default_str();
   app.add_option("--max-num-seqs", o.max_num_seqs, "Sequences decoded together")
-      ->envname("OUTRIDER_MAX_NUM_SEQS")
       ->group("Models")
       ->capture_default_str();
   app.add_option(
          "--max-model-len", o.max_model_len,
          fmt::format("Longest text in tokens; 0: what the model supports, at most {}", kDefaultMaxModelLen))
-      ->envname("OUTRIDER_MAX_MODEL_LEN")
       ->group("Models")
       ->capture_default_str();
   app.add_option("--startup-timeout", o.startup_timeout_s,
                  "Seconds until every role must have loaded its model and joined")
-      ->envname("OUTRIDER_STARTUP_TIMEOUT")
       ->group("Models")
       ->capture_default_str();
   app.add_option("--layout", o.layout, "Under mpirun: roles by rank, e.g. coordinator=1,draft=1,target=2")
-      ->envname("OUTRIDER_LAYOUT")
       ->group("Models");
   app.add_flag(
          "--allow-remote", o.allow_remote,
          "Under mpirun on several hosts whose libzmq has no CURVE: the coordinator listens where the others "
          "can reach it all the same. Nothing is encrypted or authenticated then: trusted networks only. With "
          "CURVE every job makes its own keys and this is not needed")
-      ->envname("OUTRIDER_ALLOW_REMOTE")
       ->group("Models");
   app.add_option("--bind-host", o.bind_host,
                  "Several hosts: the coordinator's address to listen on, an IPv4 address of its host. "
                  "Default: what its host name resolves to, or its first interface; on one host always "
                  "loopback")
-      ->envname("OUTRIDER_BIND_HOST")
       ->group("Models");
 }
 
@@ -101,22 +83,18 @@ void add_pool_options(CLI::App& app, RunOptions& o) {
          "--num-draft-workers", o.num_draft_workers,
          "Draft workers in one process, each with a model of its own; they share the sequences. Under "
          "mpirun it is draft=N in --layout")
-      ->envname("OUTRIDER_NUM_DRAFT_WORKERS")
       ->group("Draft workers")
       ->capture_default_str();
   app.add_option("--listen", o.listen,
                  "Let draft workers join and leave while the run goes on: tcp://127.0.0.1:PORT, or * for any "
                  "port, or ipc://PATH. The address is told on standard error; `outrider draft-worker "
                  "--connect` goes there. Other addresses than loopback need keys")
-      ->envname("OUTRIDER_LISTEN")
       ->group("Draft workers");
   app.add_option("--wait-for-draft-workers", o.wait_for_draft_workers,
                  "Begin when so many have joined, those of the run itself included (default: just those)")
-      ->envname("OUTRIDER_WAIT_FOR_DRAFT_WORKERS")
       ->group("Draft workers");
   app.add_option("--curve-secret-key", o.curve_secret_key,
                  "With --listen: our key file, from `outrider keygen`; workers need its .pub as --server-key")
-      ->envname("OUTRIDER_CURVE_SECRET_KEY")
       ->group("Draft workers");
   app.add_option(
          "--allowed-keys", o.allowed_keys,
@@ -124,7 +102,6 @@ void add_pool_options(CLI::App& app, RunOptions& o) {
          "read again when it changes: who is struck from it cannot connect any more, but a connection that "
          "is "
          "open stays")
-      ->envname("OUTRIDER_ALLOWED_KEYS")
       ->group("Draft workers");
 }
 
@@ -195,11 +172,9 @@ void add_speculation_options(CLI::App& app, RunOptions& o) {
          "What the drafter does while its draft is verified: lockstep (nothing), ahead (goes on as if all "
          "were accepted), fanout (drafts for the likeliest outcomes), auto (as many as pay)")
       ->check(CLI::IsMember({"lockstep", "ahead", "fanout", "auto"}))
-      ->envname("OUTRIDER_PIPELINE")
       ->group("Speculation")
       ->capture_default_str();
   app.add_option("--fanout-budget", o.fanout_budget, "Outcomes to draft for at most, per sequence")
-      ->envname("OUTRIDER_FANOUT_BUDGET")
       ->group("Speculation")
       ->capture_default_str();
   app.add_option(
@@ -208,7 +183,6 @@ void add_speculation_options(CLI::App& app, RunOptions& o) {
          "delay=1ms,rate=1gbit (one way; us, ms, s; kbit, mbit, gbit). loss=, duplicate=, corrupt=, reorder= "
          "with a share of the messages, 0.1 or 10%; partition=5s..35s: nothing arrives in that time after "
          "the first worker came; links=draft, target (delay and rate only) or all; seed=N")
-      ->envname("OUTRIDER_EMULATE_LINK")
       ->group("Speculation");
 }
 

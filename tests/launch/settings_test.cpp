@@ -64,6 +64,20 @@ TEST_F(Settings, TheModelMayComeFromTheEnvironment) {
   EXPECT_TRUE(run.succeeded()) << run.describe();
 }
 
+// Every option with a long name reads the variable of that name.
+TEST_F(Settings, AnyOptionMayComeFromTheEnvironment) {
+  const Arguments flags{"--prompt", "x", "--max-tokens", "8", "--temperature", "0.9", "--seed", "5", "-q"};
+  const Outcome by_flags = generate(flags);
+  ASSERT_TRUE(by_flags.succeeded()) << by_flags.describe();
+  const Outcome by_variables = generate({}, {.env = {{"OUTRIDER_PROMPT", "x"},
+                                                     {"OUTRIDER_MAX_TOKENS", "8"},
+                                                     {"OUTRIDER_TEMPERATURE", "0.9"},
+                                                     {"OUTRIDER_SEED", "5"},
+                                                     {"OUTRIDER_QUIET", "true"}}});
+  EXPECT_EQ(by_variables.out, by_flags.out) << by_variables.describe();
+  EXPECT_EQ(by_variables.err, "");
+}
+
 TEST_F(Settings, ABadFileIsToldWithItsNameAndKey) {
   const Arguments prompt{"--prompt", "x", "--config"};
   const auto run = [&](const std::string& file) { return generate({"--prompt", "x", "--config", file}); };
