@@ -18,12 +18,11 @@ namespace {
 constexpr std::array<std::string_view, 6> kTaken{"report", "output",        "quiet",
                                                  "trace",  "record-rounds", "layout"};
 
-// The options of `generate`, deaf to the environment: a cell is what its file says.
+// The options of `generate` without those layers that read the environment: a cell is what its file says.
 struct GenerateOptions {
   GenerateOptions() {
     add_model_options(app, options);
     add_generate_options(app, options);
-    for (CLI::Option* option : app.get_options()) option->envname("");
   }
   Status parse(std::vector<std::string> arguments) {
     std::reverse(arguments.begin(), arguments.end());  // CLI11 takes them from the back
