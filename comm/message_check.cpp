@@ -1,7 +1,6 @@
 #include "comm/message_check.h"
 
 #include <algorithm>
-#include <cmath>
 #include <span>
 
 #include "base/printable.h"
@@ -90,7 +89,8 @@ Status check_fields(const Welcome& welcome) {
       fmt::format("slices has endpoint '{}'; tcp:// and ipc:// are taken", printable(bad->endpoint, 100)));
 }
 
-// Of states a rank finds out what they are, and of slices when they come.
+// Checks the rows of q that a plan itself carries. Hidden states and slices are checked where a rank reads
+// them.
 Status check_q(const PlanEntry& entry, int64_t vocab_size) {
   if (entry.q_kind == QKind::kHidden) return {};
   const QKind whole = entry.q_kind == QKind::kSlices ? QKind::kNone : entry.q_kind;

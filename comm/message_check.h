@@ -16,23 +16,24 @@
 
 namespace outrider {
 
-// Of who receives.
+// What the receiver of a message can take.
 struct MessageLimits {
   int64_t vocab_size = std::numeric_limits<int32_t>::max();   // of the target: ids are below it
   int64_t max_context = std::numeric_limits<int32_t>::max();  // positions
 };
 
-// Of a sparse row of q: room for a token of any vocabulary.
+// The shortest sparse row of q has room for one token of any vocabulary.
 constexpr int32_t kLeastRowBytes = 16;
 
 // To a draft worker.
 Status check(const Welcome& welcome);
 Status check(const Open& open, const MessageLimits& limits);
 Status check(const Propose& propose, const MessageLimits& limits);
-// Of those above that it is, else OK: what a job may say to a draft worker that it has let in.
+// Checks a message of a job to a draft worker that it has let in, by the check above for its type; types
+// without one are OK.
 Status check_from_job(const Message& message, const MessageLimits& limits);
 
-// To a target rank. Of a plan by itself; what it says of open sequences the rank checks.
+// To a target rank. A plan is checked by itself here; what it says of open sequences the rank checks.
 Status check(const StepPlan& plan, const MessageLimits& limits);
 // `rows`: that a transfer may have.
 Status check(const QTransfer& transfer, int32_t rows);

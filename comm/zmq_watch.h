@@ -29,7 +29,7 @@ class ConnectionWatch {
     int fd = -1;
     uint64_t order = 0;  // of arrival
   };
-  // Of the connection whose message was read just now. `fd`: ZeroMQ's.
+  // Tells the connection whose message was read just now, by ZeroMQ's descriptor for it.
   Id id_of(int fd);
   // A message of this connection was read, so those before it are not kept any more.
   void note_read(Id id);

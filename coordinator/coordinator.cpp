@@ -114,7 +114,8 @@ void Coordinator::note_peer(PeerId peer) {
   if (peers_.size() < kMaxKnownPeers) peers_.insert(peer);
 }
 
-// Of a draft worker, once the protocol has answered it: who was refused leaves nothing here.
+// Keeps a draft worker's Hello once the protocol has answered it. A worker that was refused leaves nothing
+// here.
 void Coordinator::note_hello(PeerId peer, Hello hello) {
   if (!protocol_.has_worker(peer)) {
     membership_.forget(peer);
@@ -128,7 +129,8 @@ void Coordinator::note_hello(PeerId peer, Hello hello) {
   hellos_.insert_or_assign(peer, std::move(hello));
 }
 
-// Of any message but Hello. A worker that was lost and speaks again is let in with the Hello it gave.
+// Any message but Hello shows that its sender lives. A worker that was lost and speaks again is let in with
+// the Hello it gave.
 void Coordinator::note_sign_of_life(const Incoming& incoming) {
   if (std::holds_alternative<Shutdown>(incoming.message)) {  // it leaves
     membership_.forget(incoming.peer);

@@ -7,9 +7,10 @@ namespace {
 
 // A worker that far behind reads as long as one with a new prompt.
 constexpr int32_t kCatchUpTokens = 64;
-// Of a Propose, before they become rarer: where half of all messages are lost, one in a hundred needs more.
+// A Propose is repeated so often at one pace, then more rarely. Where half of all messages are lost, one
+// Propose in a hundred needs more.
 constexpr int32_t kRepeatsAtOnePace = 16;
-// Where messages are lost a few are usual: of an Open, and again of its repetition.
+// Where messages are lost a few Resyncs are usual: for a lost Open, and again for its lost repetition.
 constexpr int32_t kMaxResyncsPerRound = 16;
 // A worker that takes longer to read is too slow to wait for.
 constexpr std::chrono::milliseconds kReadingTimePerToken{10};

@@ -14,8 +14,8 @@ class DraftRounds {
   DraftRounds(const ProtocolOptions& options, TargetGroup& target, WorkerPool& pool, Totals& totals)
       : options_(options), target_(target), pool_(pool), totals_(totals), shadows_(options, target.costs) {}
 
-  // Of an idle sequence: afterwards it is drafting, or ready without a draft. `batch_size`: sequences that
-  // run.
+  // Begins a round of an idle sequence, which afterwards is drafting, or ready without a draft. `batch_size`:
+  // how many sequences run.
   void begin(LiveRequest& live, int32_t batch_size, Turn& turn);
   // Sends every Propose again whose Draft is overdue.
   void repeat_overdue(RequestMap& requests, Turn& turn);

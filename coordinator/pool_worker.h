@@ -50,7 +50,7 @@ class PoolWorker {
   bool is_usable(Clock::time_point now) const { return now >= usable_at(); }
   void heard() { silent_ = false; }
   void drafted() { misses_ = 0; }
-  // It let a round down that had `waited` for it.
+  // Notes that a round waited for so long and got no draft.
   void missed(Clock::duration waited, Clock::duration longest_pause, Clock::time_point now);
 
   // ---- speed

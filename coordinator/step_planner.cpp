@@ -10,7 +10,7 @@ namespace {
 // Draft.
 constexpr size_t kPlanBytes = 256, kEntryBytes = 128;
 
-// Of what goes into the plan's frame for a sequence, at most: the Draft's frame held as much.
+// The most that a sequence adds to the plan's frame. Its draft takes no more there than in the Draft's frame.
 size_t entry_bytes(const LiveRequest& live) {
   const bool has_draft = live.state == RequestState::kReady && live.round.has_draft;
   return kEntryBytes + (has_draft ? live.round.draft_bytes : 0) +

@@ -100,9 +100,9 @@ inline RuleOutcome oracle(const TestRound& round) {
   return acceptance_rule(rule).decide({.draft = round.draft, .logits = logits, .p = p, .q = q}, draws);
 }
 
-// The same of a round in which row `bad` has no distribution: the tokens in front of it are tested, and what
-// they say stands. Where all of them are accepted the last is the next token, and the row behind it is the
-// next round's first. Empty: it is this round's first.
+// The outcome of a round in which row `bad` has no distribution: the tokens in front of it are tested, and
+// what they say stands. Where all of them are accepted the last is the next token, and the row behind it is
+// the next round's first. Empty: it is this round's first.
 inline std::optional<RuleOutcome> oracle_before(const TestRound& round, size_t bad) {
   if (bad == 0) return std::nullopt;
   TestRound finite = round;

@@ -152,7 +152,7 @@ Status no_number(const Value& value) {
   return invalid_argument(fmt::format("'{}' is undefined", value.as<Undefined>()->name));
 }
 
-// Of a whole text, as Python's float().
+// Reads a whole text as a number, as Python's float() does.
 std::optional<double> parse_float(const std::string& text) {
   std::string trimmed = strip(text, nullptr, true, true);
   if (trimmed.starts_with('+') && !trimmed.starts_with("+-")) trimmed.erase(0, 1);
