@@ -10,6 +10,7 @@
 #include <thread>
 #include <vector>
 
+#include "base/statistics.h"
 #include "base/threads.h"
 
 // One source, compiled for the widest loads the machine has.
@@ -76,8 +77,7 @@ double ReadProbe::measure() {
   run_on_threads(threads_, work);
   volatile uint64_t keep = sums.front();
   (void)keep;
-  std::sort(seconds.begin(), seconds.end());
-  return static_cast<double>(kBufferBytes) / seconds[kPasses / 2];
+  return static_cast<double>(kBufferBytes) / median(std::move(seconds));
 }
 
 int64_t peak_memory_bytes() {

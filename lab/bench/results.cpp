@@ -5,7 +5,6 @@
 
 #include "base/json_text.h"
 #include "base/version.h"
-#include "lab/bench/verify_curve.h"
 #include "requests/report.h"
 
 namespace outrider {
@@ -122,12 +121,6 @@ std::string round_table(const BenchResults& r) {
 }
 
 }  // namespace
-
-Spread Spread::of(const std::vector<double>& values) {
-  if (values.empty()) return {};
-  const auto [low, high] = std::minmax_element(values.begin(), values.end());
-  return {.median = outrider::median(values), .low = *low, .high = *high};
-}
 
 const GammaResult& BenchResults::best() const {
   return *std::max_element(runs.begin(), runs.end(), [](const GammaResult& a, const GammaResult& b) {

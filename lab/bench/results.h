@@ -5,15 +5,10 @@
 #include <string>
 #include <vector>
 
+#include "base/statistics.h"
 #include "lab/bench/session.h"
 
 namespace outrider {
-
-// A figure of every turn.
-struct Spread {
-  double median = 0, low = 0, high = 0;
-  static Spread of(const std::vector<double>& values);
-};
 
 struct MachineResult {
   int threads = 0;

@@ -1,6 +1,6 @@
 #include "lab/bench/session.h"
 
-#include "lab/bench/verify_curve.h"
+#include "base/statistics.h"
 
 namespace outrider {
 namespace {

@@ -4,6 +4,7 @@
 #include <chrono>
 #include <thread>
 
+#include "base/statistics.h"
 #include "base/threads.h"
 #include "comm/device_group.h"
 
@@ -55,13 +56,6 @@ std::vector<TokenId> rows_after(const std::vector<TokenId>& context, int count) 
 }
 
 }  // namespace
-
-double median(std::vector<double> values) {
-  if (values.empty()) return 0;
-  const auto middle = values.begin() + static_cast<std::ptrdiff_t>(values.size() / 2);
-  std::nth_element(values.begin(), middle, values.end());
-  return *middle;
-}
 
 VerifyCurve::VerifyCurve(LocalModels& models, std::vector<TokenId> context, std::vector<int> rows)
     : models_(models), context_(std::move(context)), rows_(std::move(rows)) {}

@@ -33,6 +33,4 @@ class VerifyCurve {
   std::vector<double> draft_samples_;
 };
 
-double median(std::vector<double> values);  // 0 of none
-
 }  // namespace outrider

@@ -1,12 +1,13 @@
 // How fast this machine reads memory: the yardstick of every kernel that streams weights.
 #pragma once
 
-#include <algorithm>
 #include <chrono>
 #include <cstdint>
+#include <utility>
 #include <vector>
 
 #include "base/buffer.h"
+#include "base/statistics.h"
 #include "transformer/model/thread_pool.h"
 
 namespace outrider::bench {
@@ -33,8 +34,7 @@ class ReadProbe {
       });
       seconds.push_back(seconds_now() - start);
     }
-    std::nth_element(seconds.begin(), seconds.begin() + passes / 2, seconds.end());
-    return kWords * 8 / seconds[static_cast<size_t>(passes / 2)];
+    return kWords * 8 / median(std::move(seconds));
   }
 
  private:

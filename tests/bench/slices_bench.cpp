@@ -13,6 +13,7 @@
 #include <deque>
 #include <mutex>
 
+#include "base/statistics.h"
 #include "comm/codec.h"
 #include "tests/support/test_cluster.h"
 
@@ -143,10 +144,12 @@ Run run(ClusterOptions options, const Way& way) {
 }
 
 template <class Value>
-std::string spread(std::vector<Run>& runs, Value value, const char* form) {
-  std::sort(runs.begin(), runs.end(), [&](const Run& a, const Run& b) { return value(a) < value(b); });
-  const auto text = [&](const Run& run) { return fmt::format(fmt::runtime(form), value(run)); };
-  return fmt::format("{} ({} to {})", text(runs[runs.size() / 2]), text(runs.front()), text(runs.back()));
+std::string spread(const std::vector<Run>& runs, Value value, const char* form) {
+  std::vector<double> values;
+  for (const Run& run : runs) values.push_back(value(run));
+  const auto text = [&](double figure) { return fmt::format(fmt::runtime(form), figure); };
+  const Spread all = Spread::of(values);
+  return fmt::format("{} ({} to {})", text(all.median), text(all.low), text(all.high));
 }
 
 int bench(const ClusterOptions& options, int turns) {

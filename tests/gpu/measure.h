@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "base/cuda.h"
+#include "base/statistics.h"
 
 namespace outrider::gpu {
 
@@ -19,7 +20,8 @@ inline Timing summarize(std::vector<double> seconds) {
   const auto at = [&](double q) {
     return seconds[static_cast<size_t>(q * static_cast<double>(seconds.size() - 1))];
   };
-  return {.median_s = at(0.5), .spread = at(0.5) > 0 ? (at(0.95) - at(0.05)) / at(0.5) : 0};
+  const double middle = median(seconds);
+  return {.median_s = middle, .spread = middle > 0 ? (at(0.95) - at(0.05)) / middle : 0};
 }
 
 // `work` queues on the stream; the time of one call is returned, of `calls` queued together.

@@ -5,23 +5,9 @@
 
 #include "lab/bench/machine.h"
 #include "lab/bench/results.h"
-#include "lab/bench/verify_curve.h"
 
 namespace outrider {
 namespace {
-
-TEST(Median, IsTheMiddleAndZeroOfNothing) {
-  EXPECT_EQ(median({}), 0);
-  EXPECT_EQ(median({3}), 3);
-  EXPECT_EQ(median({9, 1, 5}), 5);
-}
-
-TEST(Spread, KeepsTheExtremes) {
-  const Spread spread = Spread::of({4, 1, 7});
-  EXPECT_EQ(spread.median, 4);
-  EXPECT_EQ(spread.low, 1);
-  EXPECT_EQ(spread.high, 7);
-}
 
 // Leviathan et al. 2023: (1 - 0.8^6) / 0.2 = 3.689 tokens in a round of 1.5 plain steps.
 TEST(Prediction, IsTokensPerRoundOverItsCost) {

@@ -5,6 +5,7 @@
 #include <cstdio>
 #include <cstdlib>
 
+#include "base/statistics.h"
 #include "tests/target_worker/verify_support.h"
 
 namespace outrider {
@@ -60,8 +61,7 @@ void time_setting(const Setting& setting, size_t vocab_size, int gamma, int pass
   }
   std::sort(milliseconds.begin(), milliseconds.end());
   std::printf("%-28s %6zu %5ld   %8.3f  %8.3f .. %8.3f\n", setting.what, vocab_size, static_cast<long>(rows),
-              milliseconds[milliseconds.size() / 2], milliseconds.front(),
-              milliseconds[milliseconds.size() * 9 / 10]);
+              median(milliseconds), milliseconds.front(), milliseconds[milliseconds.size() * 9 / 10]);
 }
 
 }  // namespace
