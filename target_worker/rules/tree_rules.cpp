@@ -1,0 +1,192 @@
+#include "target_worker/rules/tree_rules.h"
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <string>
+
+#include "base/log.h"
+
+namespace outrider {
+namespace {
+
+struct Tree {
+  std::span<const TokenId> ids;
+  std::span<const int32_t> parents;
+
+  TokenId id(int32_t node) const { return ids[static_cast<size_t>(node)]; }
+  int32_t parent(int32_t node) const { return parents[static_cast<size_t>(node)]; }
+  std::vector<int32_t> children(int32_t node) const {
+    std::vector<int32_t> result;
+    for (size_t i = 0; i < parents.size(); ++i)
+      if (parents[i] == node) result.push_back(static_cast<int32_t>(i));
+    return result;
+  }
+  // The path that ends in `node`.
+  std::vector<int32_t> path(int32_t node) const {
+    std::vector<int32_t> result;
+    for (; node != kRoot; node = parent(node)) result.push_back(node);
+    std::reverse(result.begin(), result.end());
+    return result;
+  }
+};
+
+// Each level tells which child is descended to, or kRoot after it has left in p what the next token is drawn
+// from.
+int32_t specinfer_level(const Tree& tree, int32_t node, std::span<const int32_t> children, TreeRows& rows) {
+  for (int32_t child : children) {
+    if (rows.accept(child, rows.p(node, tree.id(child)), rows.q(node, tree.id(child)))) return child;
+    rows.reject(node, {});
+  }
+  return kRoot;
+}
+
+int32_t without_replacement_level(const Tree& tree, int32_t node, std::span<const int32_t> children,
+                                  TreeRows& rows) {
+  for (int32_t child : children) {
+    const TokenId token = tree.id(child);
+    if (rows.accept(child, rows.p(node, token), rows.q(node, token))) return child;
+    rows.reject(node, {});
+    rows.remove_from_q(node, token);
+  }
+  return kRoot;
+}
+
+// The smallest division factor found for which the rule keeps the law: 1 - (1 - b)^k <= rho * b. It shrinks
+// with each round of probes; k itself always serves.
+struct DivisionFactor {
+  double rho, overlap;
+};
+DivisionFactor least_division_factor(int32_t node, int k, TreeRows& rows) {
+  constexpr int kProbes = 16, kRounds = 4;  // in all down to (k - 1) / 2^16
+  std::array<double, kProbes> rho{}, overlap{};
+  double low = 1, high = k;
+  DivisionFactor best{high, 0};
+  for (int round = 0; round < kRounds; ++round) {
+    const double step = (high - low) / (kProbes - 1);
+    for (int i = 0; i < kProbes; ++i) rho[static_cast<size_t>(i)] = low + step * i;
+    rho.back() = high;
+    rows.overlaps(node, rho, overlap);
+    size_t least = kProbes - 1;
+    while (least > 0) {
+      const double b = overlap[least - 1];
+      if (1 - std::pow(1 - b, k) > rho[least - 1] * b) break;
+      --least;
+    }
+    best = {rho[least], overlap[least]};
+    if (least == 0) break;
+    low = rho[least - 1];
+    high = rho[least];
+  }
+  return best;
+}
+
+int32_t k_seq_level(const Tree& tree, int32_t node, std::span<const int32_t> children, TreeRows& rows) {
+  const auto k = static_cast<int>(children.size());
+  const auto [rho, overlap] = least_division_factor(node, k, rows);
+  for (int32_t child : children)
+    if (rows.accept(child, rows.p(node, tree.id(child)), rho * rows.q(node, tree.id(child)))) return child;
+  // p - min(q, p / rho) * A / b, with A the chance that some child is accepted.
+  const double factor = overlap > 0 ? (1 - std::pow(1 - overlap, k)) / overlap : 0;
+  rows.reject(node, {.scale = 1, .weight = factor, .floor = std::max(0.0, 1 - factor / rho)});
+  return kRoot;
+}
+
+template <class Level>
+TreeOutcome walk_down(const Tree& tree, TreeRows& rows, Level level) {
+  TreeOutcome outcome;
+  int32_t node = kRoot;
+  while (true) {
+    const std::vector<int32_t> children = tree.children(node);
+    const int32_t child = children.empty() ? kRoot : level(tree, node, children, rows);
+    if (child == kRoot) break;
+    outcome.path.push_back(child);
+    node = child;
+  }
+  outcome.next = rows.draw(node);
+  return outcome;
+}
+
+// Tests leaves, first in depth-first order; a rejected one is deleted, and what its parent's row has left
+// raises or lowers the parent's own chance. For a chain this is block verification.
+class Traversal {
+ public:
+  Traversal(const Tree& tree, TreeRows& rows) : tree_(tree), rows_(rows) {
+    weights_.resize(tree.ids.size());
+    deleted_.resize(tree.ids.size());
+    reweigh(kRoot);
+  }
+
+  TreeOutcome decide() {
+    while (true) {
+      const int32_t leaf = first_leaf();
+      if (leaf == kRoot || rows_.accept(leaf, weight(leaf), 1)) return {tree_.path(leaf), rows_.draw(leaf)};
+      deleted_[static_cast<size_t>(leaf)] = true;
+      const int32_t parent = tree_.parent(leaf);
+      const double before = weight(parent);
+      const double mass = rows_.reject(parent, {.scale = before});
+      rows_.remove_from_q(parent, tree_.id(leaf));
+      // 0 / 0 where the parent's chance was 1 and nothing is left: then the leaf could not have been
+      // rejected.
+      const double after = mass > 0 ? mass / (mass + 1 - before) : 0;
+      if (parent != kRoot) weights_[static_cast<size_t>(parent)] = after;
+      reweigh(parent);
+    }
+  }
+
+ private:
+  double weight(int32_t node) const { return node == kRoot ? 1 : weights_[static_cast<size_t>(node)]; }
+
+  int32_t first_leaf() const {
+    int32_t node = kRoot;
+    for (size_t i = 0; i < deleted_.size(); ++i)  // children stand behind their parents
+      if (!deleted_[i] && tree_.parents[i] == node) node = static_cast<int32_t>(i);
+    return node;
+  }
+
+  // The chances of all nodes under `top`: min(1, the parent's times p / q).
+  void reweigh(int32_t top) {
+    for (size_t i = static_cast<size_t>(top + 1); i < deleted_.size(); ++i) {
+      const int32_t parent = tree_.parents[i];
+      if (deleted_[i] || !under(parent, top)) continue;
+      const double joint = weight(parent) * rows_.p(parent, tree_.ids[i]);
+      const double q = rows_.q(parent, tree_.ids[i]);
+      weights_[i] = q > joint ? joint / q : (joint > 0 ? 1 : 0);
+    }
+  }
+  bool under(int32_t node, int32_t top) const {
+    while (node > top) node = tree_.parent(node);
+    return node == top;
+  }
+
+  const Tree& tree_;
+  TreeRows& rows_;
+  std::vector<double> weights_;
+  std::vector<bool> deleted_;
+};
+
+}  // namespace
+
+std::string_view tree_rule_name(TreeRule rule) {
+  constexpr std::array<std::string_view, 4> kNames = {"specinfer", "kseq", "swor", "traversal"};
+  return kNames.at(static_cast<size_t>(rule));
+}
+
+TreeOutcome decide_tree(TreeRule rule, std::span<const TokenId> ids, std::span<const int32_t> parents,
+                        TreeRows& rows) {
+  CHECK(ids.size() == parents.size(), "{} ids, {} parents", ids.size(), parents.size());
+  const Tree tree{ids, parents};
+  switch (rule) {
+    case TreeRule::kSpecInfer:
+      return walk_down(tree, rows, specinfer_level);
+    case TreeRule::kKSeq:
+      return walk_down(tree, rows, k_seq_level);
+    case TreeRule::kWithoutReplacement:
+      return walk_down(tree, rows, without_replacement_level);
+    case TreeRule::kTraversal:
+      return Traversal(tree, rows).decide();
+  }
+  check_failed(__FILE__, __LINE__, "rule", "unknown rule " + std::to_string(static_cast<int>(rule)));
+}
+
+}  // namespace outrider

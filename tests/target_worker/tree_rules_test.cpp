@@ -1,0 +1,373 @@
+// Losslessness of the tree rules, exactly: all drafts that can be drawn for a tree shape, all outcomes of the
+// accept tests with their probabilities, and the target's own law behind them, for every tree of up to four
+// nodes.
+#include "target_worker/rules/tree_rules.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <map>
+#include <random>
+
+#include "target_worker/rules/decisions.h"
+#include "tests/target_worker/whole_tree_rows.h"
+
+namespace outrider {
+namespace {
+
+using Path = std::vector<int>;
+using Row = std::vector<double>;
+using Law = std::map<Path, double>;
+
+constexpr TreeRule kRules[] = {TreeRule::kSpecInfer, TreeRule::kKSeq, TreeRule::kWithoutReplacement,
+                               TreeRule::kTraversal};
+
+// Next-token distributions of target and draft after every context.
+struct Model {
+  int vocab_size = 0;
+  std::map<Path, Row> p, q;
+};
+
+struct DrawnTree {
+  std::vector<TokenId> ids;
+  std::vector<int32_t> parents;
+
+  Path path(int32_t node) const {
+    Path result;
+    for (; node != kRoot; node = parents[static_cast<size_t>(node)])
+      result.insert(result.begin(), ids[static_cast<size_t>(node)].value());
+    return result;
+  }
+};
+
+// Answers the first tests as told, the others with yes where they can pass.
+class ScriptedRows final : public WholeTreeRows {
+ public:
+  ScriptedRows(std::vector<Row> p, std::vector<Row> q, std::vector<bool> told)
+      : WholeTreeRows(std::move(p), std::move(q)), answers(std::move(told)) {}
+
+  bool accept(int32_t node, double a, double b) override {
+    EXPECT_TRUE(asked.insert({node, true}).second) << "node " << node << " was tested twice";
+    const double chance = a < b ? a / b : a > 0 ? 1 : 0;
+    if (chances.size() == answers.size()) answers.push_back(chance > 0);
+    chances.push_back(chance);
+    return answers[chances.size() - 1];
+  }
+  TokenId draw(int32_t node) override {
+    drawn_from = row(p_, node);
+    return TokenId(0);
+  }
+
+  std::vector<bool> answers;
+  std::vector<double> chances;
+  std::map<int32_t, bool> asked;
+  Row drawn_from;
+};
+
+struct Enumeration {
+  Law law;
+  double accepted = 0;  // expected
+};
+
+void enumerate_tests(TreeRule rule, const Model& model, const DrawnTree& tree, double mass,
+                     std::vector<bool> answers, Enumeration& out) {
+  std::vector<Row> p{model.p.at({})}, q{model.q.at({})};
+  for (size_t i = 0; i < tree.ids.size(); ++i) {
+    const Path path = tree.path(static_cast<int32_t>(i));
+    p.push_back(model.p.at(path));
+    q.push_back(model.q.at(path));
+  }
+  const size_t told = answers.size();
+  ScriptedRows rows(std::move(p), std::move(q), std::move(answers));
+  const TreeOutcome outcome = decide_tree(rule, tree.ids, tree.parents, rows);
+  double weight = mass;
+  for (size_t i = 0; i < rows.chances.size(); ++i) {
+    const double chance = rows.chances[i];
+    if (i >= told && rows.answers[i] && chance < 1) {  // the other branch, later
+      std::vector<bool> other(rows.answers.begin(), rows.answers.begin() + static_cast<std::ptrdiff_t>(i));
+      other.push_back(false);
+      enumerate_tests(rule, model, tree, mass, std::move(other), out);
+    }
+    weight *= rows.answers[i] ? chance : 1 - chance;
+  }
+  Path emitted;
+  for (int32_t node : outcome.path) emitted.push_back(tree.ids[static_cast<size_t>(node)].value());
+  out.accepted += weight * static_cast<double>(emitted.size());
+  emitted.push_back(0);
+  for (int v = 0; v < model.vocab_size; ++v) {
+    emitted.back() = v;
+    out.law[emitted] += weight * rows.drawn_from[static_cast<size_t>(v)];
+  }
+}
+
+// Draws node `next` of the shape in every way. Where q has no token left for a sibling, it and its
+// descendants are not drafted.
+void enumerate_drafts(TreeRule rule, const Model& model, const std::vector<int32_t>& shape, size_t next,
+                      DrawnTree& tree, std::vector<int32_t>& place, double mass, Enumeration& out) {
+  if (next == shape.size()) return enumerate_tests(rule, model, tree, mass, {}, out);
+  const int32_t parent = shape[next] == kRoot ? kRoot : place[static_cast<size_t>(shape[next])];
+  constexpr int32_t kAbsent = -2;
+  const auto go_on = [&](int32_t node, double weight) {
+    place.push_back(node);
+    enumerate_drafts(rule, model, shape, next + 1, tree, place, weight, out);
+    place.pop_back();
+  };
+  if (parent == kAbsent) return go_on(kAbsent, mass);
+  Row q = model.q.at(tree.path(parent));
+  if (draws_without_replacement(rule))
+    for (size_t i = 0; i < tree.ids.size(); ++i)
+      if (tree.parents[i] == parent) q[static_cast<size_t>(tree.ids[i].value())] = 0;
+  const double total = std::accumulate(q.begin(), q.end(), 0.0);
+  if (total == 0) return go_on(kAbsent, mass);
+  for (int v = 0; v < model.vocab_size; ++v) {
+    if (q[static_cast<size_t>(v)] == 0) continue;
+    tree.ids.emplace_back(v);
+    tree.parents.push_back(parent);
+    go_on(static_cast<int32_t>(tree.ids.size()) - 1, mass * q[static_cast<size_t>(v)] / total);
+    tree.ids.pop_back();
+    tree.parents.pop_back();
+  }
+}
+
+Enumeration enumerate(TreeRule rule, const Model& model, const std::vector<int32_t>& shape) {
+  Enumeration result;
+  DrawnTree tree;
+  std::vector<int32_t> place;
+  enumerate_drafts(rule, model, shape, 0, tree, place, 1, result);
+  return result;
+}
+
+// Completes everything emitted to `length` tokens with the target's own distributions.
+void extend(const Model& model, const Path& path, double mass, size_t length, Law& out) {
+  if (mass == 0) return;
+  if (path.size() == length) {
+    out[path] += mass;
+    return;
+  }
+  Path next = path;
+  next.push_back(0);
+  for (int v = 0; v < model.vocab_size; ++v) {
+    next.back() = v;
+    extend(model, next, mass * model.p.at(path)[static_cast<size_t>(v)], length, out);
+  }
+}
+
+double distance(const Law& a, const Law& b) {
+  double worst = 0;
+  for (const Law* law : {&a, &b})
+    for (const auto& [path, mass] : *law) {
+      const auto in = [&](const Law& other) { return other.count(path) ? other.at(path) : 0.0; };
+      worst = std::max(worst, std::abs(in(a)-in(b)));
+    }
+  return worst;
+}
+
+enum class Shape { kDense, kZeros, kOneHotQ, kSameQ, kSparseQ };
+
+Row random_row(std::mt19937_64& rng, int vocab_size, double zero, bool one_hot) {
+  Row row(static_cast<size_t>(vocab_size), 0);
+  double sum = 0;
+  while (sum == 0) {
+    for (double& w : row)
+      w = std::uniform_real_distribution<>()(rng) < zero ? 0 : static_cast<double>(1 + rng() % 20);
+    sum = std::accumulate(row.begin(), row.end(), 0.0);
+  }
+  if (one_hot) {
+    std::fill(row.begin(), row.end(), 0);
+    row[rng() % row.size()] = sum = 1;
+  }
+  for (double& w : row) w /= sum;
+  return row;
+}
+
+void fill_model(std::mt19937_64& rng, Shape shape, size_t depth, const Path& context, Model& model) {
+  const double zero = shape == Shape::kZeros ? 0.3 : 0;
+  model.p[context] = random_row(rng, model.vocab_size, zero, false);
+  model.q[context] = shape == Shape::kSameQ
+                         ? model.p[context]
+                         : random_row(rng, model.vocab_size, shape == Shape::kSparseQ ? 0.6 : zero,
+                                      shape == Shape::kOneHotQ);
+  if (context.size() == depth) return;
+  for (int v = 0; v < model.vocab_size; ++v) {
+    Path next = context;
+    next.push_back(v);
+    fill_model(rng, shape, depth, next, model);
+  }
+}
+
+// All shapes with this many nodes: every node hangs on one before it, or on the root.
+std::vector<std::vector<int32_t>> shapes(size_t nodes) {
+  std::vector<std::vector<int32_t>> result{{}};
+  for (size_t i = 0; i < nodes; ++i) {
+    std::vector<std::vector<int32_t>> longer;
+    for (const auto& shape : result)
+      for (int32_t parent = kRoot; parent < static_cast<int32_t>(i); ++parent) {
+        longer.push_back(shape);
+        longer.back().push_back(parent);
+      }
+    result = std::move(longer);
+  }
+  return result;
+}
+
+TEST(TreeRules, KeepTheTargetsLawOnEverySmallTree) {
+  std::mt19937_64 rng(23);
+  for (Shape shape : {Shape::kDense, Shape::kZeros, Shape::kOneHotQ, Shape::kSameQ, Shape::kSparseQ}) {
+    Model model{.vocab_size = 3, .p = {}, .q = {}};
+    fill_model(rng, shape, 4, {}, model);
+    Law target;
+    extend(model, {}, 1, 4, target);
+    for (size_t nodes = 0; nodes <= 3; ++nodes)
+      for (const auto& tree : shapes(nodes))
+        for (TreeRule rule : kRules) {
+          Law emitted;
+          for (const auto& [path, mass] : enumerate(rule, model, tree).law)
+            extend(model, path, mass, 4, emitted);
+          EXPECT_LT(distance(emitted, target), 1e-12)
+              << tree_rule_name(rule) << " on tree " << testing::PrintToString(tree) << " shape "
+              << static_cast<int>(shape);
+        }
+  }
+  // Four nodes on one model: three siblings under one node, and all that is deeper.
+  Model model{.vocab_size = 3, .p = {}, .q = {}};
+  fill_model(rng, Shape::kDense, 5, {}, model);
+  Law target;
+  extend(model, {}, 1, 5, target);
+  for (const auto& tree : shapes(4))
+    for (TreeRule rule : kRules) {
+      Law emitted;
+      for (const auto& [path, mass] : enumerate(rule, model, tree).law) extend(model, path, mass, 5, emitted);
+      EXPECT_LT(distance(emitted, target), 1e-12)
+          << tree_rule_name(rule) << " on tree " << testing::PrintToString(tree);
+    }
+}
+
+// What block verification and token-wise rejection emit, by the same enumeration of chains.
+Enumeration enumerate_chain(bool block, const Model& model, size_t gamma) {
+  Enumeration result;
+  std::vector<Path> paths{{}};
+  for (size_t i = 0; i < gamma; ++i) {
+    std::vector<Path> longer;
+    for (const Path& path : paths)
+      for (int v = 0; v < model.vocab_size; ++v) {
+        longer.push_back(path);
+        longer.back().push_back(v);
+      }
+    paths = std::move(longer);
+  }
+  for (const Path& path : paths) {
+    double mass = 1;
+    std::vector<TestedToken> tests;
+    std::vector<Path> contexts;
+    for (size_t i = 0; i <= gamma; ++i)
+      contexts.emplace_back(path.begin(), path.begin() + static_cast<std::ptrdiff_t>(i));
+    for (size_t i = 0; i < gamma; ++i) {
+      const auto x = static_cast<size_t>(path[i]);
+      tests.push_back({.p = model.p.at(contexts[i])[x], .q = model.q.at(contexts[i])[x]});
+      mass *= tests.back().q;
+    }
+    if (mass == 0) continue;
+    std::vector<double> ratios(gamma + 1, 1);
+    if (block) block_ratios(tests, ratios);
+    double none_later = 1;  // chance that no later test passed; of the token rule: that all before passed
+    for (size_t step = 0; step <= gamma; ++step) {
+      const size_t n = block ? gamma - step : step;
+      Row residual = model.p.at(contexts[n]);
+      if (n < gamma) residual_row(model.p.at(contexts[n]), model.q.at(contexts[n]), ratios[n], residual);
+      const double left = std::accumulate(residual.begin(), residual.end(), 0.0);
+      double stops;  // at n
+      if (block) {
+        const double h = n == 0 ? 1 : n == gamma ? ratios[n] : left > 0 ? left / (left + 1 - ratios[n]) : 0;
+        stops = none_later * h;
+        none_later *= 1 - h;
+      } else {
+        const double pass = n == gamma ? 0 : std::min(1.0, tests[n].p / tests[n].q);
+        stops = none_later * (1 - pass);
+        none_later *= pass;
+      }
+      result.accepted += mass * stops * static_cast<double>(n);
+      Path emitted(contexts[n]);
+      emitted.push_back(0);
+      for (int v = 0; v < model.vocab_size && left > 0; ++v) {
+        emitted.back() = v;
+        result.law[emitted] += mass * stops * residual[static_cast<size_t>(v)] / left;
+      }
+    }
+  }
+  return result;
+}
+
+TEST(TreeRules, OnAChainTraversalIsBlockVerificationAndTheOthersAreTheTokenRule) {
+  std::mt19937_64 rng(29);
+  for (Shape shape : {Shape::kDense, Shape::kZeros, Shape::kSparseQ}) {
+    Model model{.vocab_size = 3, .p = {}, .q = {}};
+    fill_model(rng, shape, 4, {}, model);
+    for (size_t gamma = 1; gamma <= 4; ++gamma) {
+      std::vector<int32_t> chain;
+      for (size_t i = 0; i < gamma; ++i) chain.push_back(static_cast<int32_t>(i) - 1);
+      for (TreeRule rule : kRules) {
+        const Enumeration expected = enumerate_chain(rule == TreeRule::kTraversal, model, gamma);
+        const Enumeration round = enumerate(rule, model, chain);
+        EXPECT_LT(distance(round.law, expected.law), 1e-12) << tree_rule_name(rule) << " gamma " << gamma;
+        EXPECT_NEAR(round.accepted, expected.accepted, 1e-12) << tree_rule_name(rule) << " gamma " << gamma;
+      }
+    }
+  }
+}
+
+// The most that k independent children can have accepted: 1 + min over H of P(H) - Q(H)^k, where H holds the
+// tokens with the smallest p / q (Hu et al. 2025).
+double optimum_of_independent_drafts(const Row& p, const Row& q, int k) {
+  std::vector<size_t> order;
+  for (size_t v = 0; v < p.size(); ++v)
+    if (p[v] + q[v] > 0) order.push_back(v);
+  std::sort(order.begin(), order.end(), [&](size_t a, size_t b) { return p[a] * q[b] < p[b] * q[a]; });
+  double best = 0, of_p = 0, of_q = 0;
+  for (size_t v : order) {
+    of_p += p[v];
+    of_q += q[v];
+    best = std::min(best, of_p - std::pow(of_q, k));
+  }
+  return 1 + best;
+}
+
+TEST(TreeRules, NoRuleForIndependentDraftsBeatsTheirOptimumAndKSeqComesWithinItsBound) {
+  std::mt19937_64 rng(31);
+  double without_replacement = 0, independent = 0;
+  for (int trial = 0; trial < 40; ++trial) {
+    Model model{.vocab_size = 4, .p = {}, .q = {}};
+    fill_model(rng, trial % 2 ? Shape::kDense : Shape::kZeros, 1, {}, model);
+    for (int k = 1; k <= 3; ++k) {
+      const std::vector<int32_t> siblings(static_cast<size_t>(k), kRoot);
+      const double optimum = optimum_of_independent_drafts(model.p.at({}), model.q.at({}), k);
+      const double specinfer = enumerate(TreeRule::kSpecInfer, model, siblings).accepted;
+      const double kseq = enumerate(TreeRule::kKSeq, model, siblings).accepted;
+      EXPECT_LE(specinfer, optimum + 1e-12);
+      EXPECT_LE(kseq, optimum + 1e-12);
+      EXPECT_GE(kseq, (1 - 1 / std::exp(1.0)) * optimum);  // SpecTr, Theorem 2
+      if (k == 1) {
+        EXPECT_NEAR(specinfer, optimum, 1e-12);
+        EXPECT_NEAR(kseq, optimum, 1e-12);
+      }
+      independent += specinfer;
+      without_replacement += enumerate(TreeRule::kWithoutReplacement, model, siblings).accepted;
+    }
+  }
+  EXPECT_GT(without_replacement, independent);
+}
+
+TEST(TreeRules, TraversalAcceptsAtLeastWhatTheWalkDownDoes) {
+  std::mt19937_64 rng(37);
+  for (int trial = 0; trial < 5; ++trial) {
+    Model model{.vocab_size = 3, .p = {}, .q = {}};
+    fill_model(rng, Shape::kDense, 4, {}, model);
+    for (const auto& tree : shapes(3)) {
+      const double down = enumerate(TreeRule::kWithoutReplacement, model, tree).accepted;
+      EXPECT_GE(enumerate(TreeRule::kTraversal, model, tree).accepted, down - 1e-12)
+          << testing::PrintToString(tree);
+    }
+  }
+}
+
+}  // namespace
+}  // namespace outrider

@@ -1,0 +1,61 @@
+// The rows of a tree as one rank with the whole vocabulary holds them, in text-book doubles. What is left to
+// a test: who decides, and what a draw gives.
+#pragma once
+
+#include <algorithm>
+#include <numeric>
+#include <span>
+#include <vector>
+
+#include "target_worker/rules/tree_rules.h"
+
+namespace outrider {
+
+class WholeTreeRows : public TreeRows {
+ public:
+  using Row = std::vector<double>;
+  // rows[0] is the root's, rows[i + 1] that of node i; all sum to 1. A leaf's q may be empty.
+  WholeTreeRows(std::vector<Row> p, std::vector<Row> q) : p_(std::move(p)), q_(std::move(q)) {}
+
+  double p(int32_t node, TokenId child) override { return row(p_, node)[index(child)]; }
+  double q(int32_t node, TokenId child) override { return row(q_, node)[index(child)]; }
+
+  void overlaps(int32_t node, std::span<const double> rho, std::span<double> overlap) override {
+    const Row& p = row(p_, node);
+    const Row& q = row(q_, node);
+    for (size_t i = 0; i < rho.size(); ++i) {
+      overlap[i] = 0;
+      for (size_t v = 0; v < p.size(); ++v) overlap[i] += std::min(q[v], p[v] / rho[i]);
+    }
+  }
+
+  double reject(int32_t node, const Rejection& rejection) override {
+    Row& p = row(p_, node);
+    const Row& q = row(q_, node);
+    Row left(p.size());
+    for (size_t v = 0; v < p.size(); ++v)
+      left[v] = std::max(rejection.floor * p[v], rejection.scale * p[v] - rejection.weight * q[v]);
+    const double mass = std::accumulate(left.begin(), left.end(), 0.0);
+    if (mass > 0) {
+      for (double& w : left) w /= mass;
+      p = left;
+    }
+    return mass;
+  }
+
+  void remove_from_q(int32_t node, TokenId child) override {
+    Row& q = row(q_, node);
+    q[index(child)] = 0;
+    const double mass = std::accumulate(q.begin(), q.end(), 0.0);
+    if (mass > 0)
+      for (double& w : q) w /= mass;
+  }
+
+ protected:
+  static size_t index(TokenId token) { return static_cast<size_t>(token.value()); }
+  static Row& row(std::vector<Row>& rows, int32_t node) { return rows[static_cast<size_t>(node + 1)]; }
+
+  std::vector<Row> p_, q_;
+};
+
+}  // namespace outrider
