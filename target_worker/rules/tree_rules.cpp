@@ -83,6 +83,7 @@ DivisionFactor least_division_factor(int32_t node, int k, TreeRows& rows) {
 
 int32_t k_seq_level(const Tree& tree, int32_t node, std::span<const int32_t> children, TreeRows& rows) {
   const auto k = static_cast<int>(children.size());
+  if (k == 1) return specinfer_level(tree, node, children, rows);  // the token rule
   const auto [rho, overlap] = least_division_factor(node, k, rows);
   for (int32_t child : children)
     if (rows.accept(child, rows.p(node, tree.id(child)), rho * rows.q(node, tree.id(child)))) return child;

@@ -1,6 +1,7 @@
 #include "transformer/sampling/weighted_draw.h"
 
 #include <algorithm>
+#include <cmath>
 
 #include "base/log.h"
 #include "base/philox.h"
@@ -37,12 +38,57 @@ void WeightedSampler::fill_q(const RowWeights& row, int64_t begin, size_t count)
         static_cast<double>(row.q.weights[static_cast<size_t>(it - ids.begin())]) / sum;
 }
 
+// 2^60 times what is at least 0, to the nearest integer.
+uint64_t in_fixed_point(double value) { return static_cast<uint64_t>(std::llrint(value * 0x1p60)); }
+
+// From weights_ to residual_ by all steps of the row.
+void WeightedSampler::fill_rejected(const RowWeights& row, int64_t begin, size_t count) {
+  RowWeights integers = row;
+  integers.q.sum = 1;
+  fill_q(integers, begin, count);
+  const auto total = static_cast<double>(row.total);
+  for (size_t i = 0; i < count; ++i) left_[i] = static_cast<double>(weights_[i]) / total;
+  const int64_t first = row.range.begin + begin;
+  size_t removed = 0;
+  for (const RejectionStep& step : row.steps) {
+    for (; removed < step.removed; ++removed) {
+      const int64_t at = row.removed[removed].value() - first;
+      if (at >= 0 && at < static_cast<int64_t>(count)) q_[static_cast<size_t>(at)] = 0;
+    }
+    const bool last = &step == &row.steps.back();
+    for (size_t i = 0; i < count; ++i) {
+      left_[i] = step.left(left_[i], q_[i]);
+      if (!last) left_[i] /= step.mass;
+    }
+  }
+  for (size_t i = 0; i < count; ++i) residual_[i] = in_fixed_point(left_[i]);
+}
+
+void WeightedSampler::local_overlaps(const RowWeights& row, std::span<const double> rho,
+                                     std::span<uint64_t> overlap) {
+  std::fill(overlap.begin(), overlap.end(), 0);
+  const auto total = static_cast<double>(row.total);
+  for (int64_t begin = 0; begin < row.range.size(); begin += kBlockTokens) {
+    const auto count = static_cast<size_t>(std::min(kBlockTokens, row.range.size() - begin));
+    fill_weights(row.logits.subspan(static_cast<size_t>(begin), count), row.max,
+                 std::span(weights_.data(), count));
+    fill_q(row, begin, count);
+    for (size_t i = 0; i < rho.size(); ++i)
+      for (size_t v = 0; v < count; ++v)
+        overlap[i] += in_fixed_point(std::min(q_[v], static_cast<double>(weights_[v]) / total / rho[i]));
+  }
+}
+
 // Weights of the block of local indices that starts at `begin`; valid until the next call.
 std::span<const uint64_t> WeightedSampler::block_weights(const RowWeights& row, int64_t begin) {
   const auto count = static_cast<size_t>(std::min(kBlockTokens, row.range.size() - begin));
   const std::span weights(weights_.data(), count), residual(residual_.data(), count);
   fill_weights(row.logits.subspan(static_cast<size_t>(begin), count), row.max, weights);
   if (!row.residual) return weights;
+  if (!row.steps.empty()) {
+    fill_rejected(row, begin, count);
+    return residual;
+  }
   fill_q(row, begin, count);
   fill_residual(weights, row.total, row.ratio, std::span(q_.data(), count), residual);
   return residual;

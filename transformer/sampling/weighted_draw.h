@@ -26,6 +26,22 @@ struct QView {
   double probability(TokenId id) const { return static_cast<double>(weight(id)) / static_cast<double>(sum); }
 };
 
+// One rejection at a row of a tree: the weights r become max(floor * r, scale * r - weight * q), of which
+// `mass` is the sum, and are then divided by it. q is what the draft drew this child from: its integers over
+// `q_sum`, without the tokens that were taken out before.
+struct RejectionStep {
+  double scale = 1, weight = 1, floor = 0;
+  size_t removed = 0;  // how many of RowWeights::removed q had lost before
+  uint64_t q_sum = 0;  // of q's integers without them
+  double mass = 1;
+
+  double left(double r, double q_weight) const {
+    const double excess = scale * r - weight * (q_weight / static_cast<double>(q_sum));
+    const double kept = floor * r;
+    return excess > kept ? excess : kept;
+  }
+};
+
 // Integer weights of one row, computed where they are needed and never stored whole: W = exp(l - max), or,
 // with a q, the recovery weights max(0, ratio * W / total - q).
 struct RowWeights {
@@ -36,6 +52,9 @@ struct RowWeights {
   QView q{};
   uint64_t total = 0;  // sum of W over the whole row
   double ratio = 1;
+  // Of a tree: the weights behind the last of these steps, in units of 2^-60, instead of those of `ratio`.
+  std::span<const RejectionStep> steps{};
+  std::span<const TokenId> removed{};
 };
 
 struct WeightedDraw {
@@ -51,6 +70,9 @@ class WeightedSampler {
   // This rank's share of the weights' sum.
   uint64_t local_mass(const RowWeights& row);
 
+  // This rank's share of the sum of min(q, (W / total) / rho), in units of 2^-60, for each rho.
+  void local_overlaps(const RowWeights& row, std::span<const double> rho, std::span<uint64_t> overlap);
+
   // Two collectives for all draws together (none for no draws). A residual without any mass (rounding; p ==
   // q) falls back to W, at the price of one more collective; returns how many did. The rows must not be
   // masked whole.
@@ -61,6 +83,7 @@ class WeightedSampler {
 
   std::span<const uint64_t> block_weights(const RowWeights& row, int64_t begin);
   void fill_q(const RowWeights& row, int64_t begin, size_t count);
+  void fill_rejected(const RowWeights& row, int64_t begin, size_t count);
   void measure(std::span<const WeightedDraw> draws);
   uint64_t group_mass(size_t draw, size_t draws) const;
   int64_t find_local(const RowWeights& row, uint64_t target);
@@ -68,7 +91,7 @@ class WeightedSampler {
   Collectives& group_;
   std::vector<uint64_t> mine_, all_, chosen_;
   std::array<uint64_t, kBlockTokens> weights_, residual_;
-  std::array<double, kBlockTokens> q_;
+  std::array<double, kBlockTokens> q_, left_;
 };
 
 }  // namespace outrider

@@ -1,0 +1,61 @@
+// The rows of one tree on one rank of a target group. No rank sees another's logits: what ranks add up are
+// integers, one for each rejection, and so every rank decides alike, whatever their number.
+#pragma once
+
+#include <span>
+#include <vector>
+
+#include "comm/collectives.h"
+#include "target_worker/rules/tree_rules.h"
+#include "transformer/sampling/weighted_draw.h"
+
+namespace outrider {
+
+// Where the verification of one tree stands in its text. The uniform of a node is that of its position, and
+// of its ordinal among the nodes of its depth: a chain has those of the chain rules.
+struct TreeDraws {
+  Seed seed;
+  Round round;
+  Position base;  // of the root's children
+};
+
+class ShardedTreeRows final : public TreeRows {
+ public:
+  // rows[0] is the root's, rows[i + 1] that of node i: processed logits, their largest over all ranks, and q
+  // over the whole vocabulary, which a leaf need not have. Everything must outlive this. Collective.
+  ShardedTreeRows(Collectives& group, WeightedSampler& sampler, std::span<const TokenId> ids,
+                  std::span<const int32_t> parents, std::span<const RowWeights> rows, const TreeDraws& draws);
+
+  double p(int32_t node, TokenId child) override;
+  double q(int32_t node, TokenId child) override;
+  void overlaps(int32_t node, std::span<const double> rho, std::span<double> overlap) override;
+  double reject(int32_t node, const Rejection& rejection) override;
+  void remove_from_q(int32_t node, TokenId child) override;
+  bool accept(int32_t node, double a, double b) override;
+  TokenId draw(int32_t node) override;
+
+  // Rejections that left no mass, which happens by rounding only.
+  int fallbacks() const { return fallbacks_; }
+
+ private:
+  struct Node {
+    RowWeights row;  // with q and the whole row's total
+    std::vector<RejectionStep> steps;
+    std::vector<TokenId> removed;
+    uint64_t q_sum = 0;                                  // of q's integers without `removed`
+    std::vector<std::pair<TokenId, uint64_t>> children;  // with W
+  };
+  Node& at(int32_t node) { return nodes_[static_cast<size_t>(node + 1)]; }
+  uint64_t q_weight(const Node& node, TokenId child, size_t removed) const;
+  int depth(int32_t node) const;
+  uint32_t ordinal(int32_t node) const;  // among the nodes of its depth
+
+  Collectives& group_;
+  WeightedSampler& sampler_;
+  std::span<const int32_t> parents_;
+  const TreeDraws draws_;
+  std::vector<Node> nodes_;
+  int fallbacks_ = 0;
+};
+
+}  // namespace outrider
