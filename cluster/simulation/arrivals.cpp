@@ -17,8 +17,10 @@ std::optional<double> number(std::string_view text) {
 }
 
 Status bad(std::string_view text, std::string_view why) {
-  return invalid_argument(fmt::format(
-      "arrivals '{}': {}; write closed, poisson:RATE, gamma:RATE/CV or azure:FILE[/SPEEDUP]", text, why));
+  return invalid_argument(
+      fmt::format("arrivals '{}': {}; write burst, closed:CLIENTS[/THINK], poisson:RATE, gamma:RATE/CV or "
+                  "azure:FILE[/SPEEDUP]",
+                  text, why));
 }
 
 // "2023-11-16 18:15:46.6805900" -> seconds of its day.
@@ -30,13 +32,14 @@ std::optional<double> time_of_day(std::string_view stamp) {
   return (*hours * 60 + *minutes) * 60 + *seconds;
 }
 
-Result<std::vector<SimulatedRequest>> read_azure(const std::string& path, double speedup, int32_t requests) {
+Result<Arrivals> read_azure(const std::string& path, double speedup, int32_t requests) {
   std::ifstream file(path);
   if (!file) return not_found(fmt::format("{}: cannot be opened", path));
-  std::vector<SimulatedRequest> arrivals;
+  Arrivals arrivals;
   std::string line;
   std::optional<double> first;
-  for (int at = 1; std::getline(file, line) && static_cast<int32_t>(arrivals.size()) < requests; ++at) {
+  for (int at = 1; std::getline(file, line) && static_cast<int32_t>(arrivals.requests.size()) < requests;
+       ++at) {
     if (!line.empty() && line.back() == '\r') line.pop_back();
     if (line.empty() || line.starts_with("TIMESTAMP")) continue;
     const size_t one = line.find(','), two = line.find(',', one + 1);
@@ -50,19 +53,35 @@ Result<std::vector<SimulatedRequest>> read_azure(const std::string& path, double
     if (!first) first = *when;
     double since = *when - *first;
     if (since < 0) since += 24 * 3600;  // midnight
-    arrivals.push_back({.arrival_s = since / speedup,
-                        .prompt_tokens = std::max(1, static_cast<int32_t>(*prompt)),
-                        .output_tokens = std::max(1, static_cast<int32_t>(*output))});
+    arrivals.requests.push_back({.arrival_s = since / speedup,
+                                 .prompt_tokens = std::max(1, static_cast<int32_t>(*prompt)),
+                                 .output_tokens = std::max(1, static_cast<int32_t>(*output))});
   }
-  if (arrivals.empty()) return malformed(fmt::format("{}: holds no request", path));
+  if (arrivals.requests.empty()) return malformed(fmt::format("{}: holds no request", path));
   return arrivals;
+}
+
+// "N[/THINK]".
+Status close_loop(std::string_view text, std::string_view rest, Arrivals& arrivals) {
+  constexpr double kMostClients = 1e6, kMostThink = 1e6;
+  if (rest.empty())
+    return bad(text, "a closed loop has a number of clients, closed:8; all requests at once are a burst");
+  const size_t slash = rest.find('/');
+  const auto clients = number(rest.substr(0, slash));
+  const auto think = slash == rest.npos ? std::optional<double>(0) : number(rest.substr(slash + 1));
+  if (!clients || *clients < 1 || *clients > kMostClients || *clients != std::floor(*clients))
+    return bad(text, fmt::format("the number of clients must be 1 to {}", kMostClients));
+  if (!think || *think < 0 || *think > kMostThink)
+    return bad(text, fmt::format("the time to think must be 0 to {} seconds", kMostThink));
+  arrivals.clients = static_cast<int32_t>(*clients);
+  arrivals.think_s = *think;
+  return {};
 }
 
 }  // namespace
 
-Result<std::vector<SimulatedRequest>> make_arrivals(std::string_view text, int32_t requests,
-                                                    int32_t prompt_tokens, int32_t output_tokens,
-                                                    uint64_t seed) {
+Result<Arrivals> make_arrivals(std::string_view text, int32_t requests, int32_t prompt_tokens,
+                               int32_t output_tokens, uint64_t seed) {
   const size_t colon = text.find(':');
   const std::string_view kind = text.substr(0, colon);
   const std::string_view rest = colon == std::string_view::npos ? "" : text.substr(colon + 1);
@@ -74,8 +93,13 @@ Result<std::vector<SimulatedRequest>> make_arrivals(std::string_view text, int32
     return read_azure(std::string(speedup ? rest.substr(0, slash) : rest), speedup.value_or(1), requests);
   }
   const SimulatedRequest one{.prompt_tokens = prompt_tokens, .output_tokens = output_tokens};
-  std::vector<SimulatedRequest> arrivals(static_cast<size_t>(requests), one);
-  if (kind == "closed" && rest.empty()) return arrivals;
+  Arrivals arrivals;
+  arrivals.requests.assign(static_cast<size_t>(requests), one);
+  if (kind == "burst" && rest.empty()) return arrivals;
+  if (kind == "closed") {
+    RETURN_IF_ERROR(close_loop(text, rest, arrivals));
+    return arrivals;
+  }
   if (kind != "poisson" && kind != "gamma") return bad(text, "unknown kind");
   const auto rate = number(rest.substr(0, slash));
   double variation = 1;  // of a Poisson process
@@ -92,7 +116,7 @@ Result<std::vector<SimulatedRequest>> make_arrivals(std::string_view text, int32
   std::mt19937_64 random(seed);
   std::gamma_distribution<double> gap(shape, 1 / (shape * *rate));
   double at = 0;
-  for (SimulatedRequest& arrival : arrivals) {
+  for (SimulatedRequest& arrival : arrivals.requests) {
     arrival.arrival_s = at;
     at += gap(random);
   }

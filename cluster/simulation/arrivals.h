@@ -15,12 +15,19 @@ struct SimulatedRequest {
   int32_t output_tokens = 128;
 };
 
-// "closed": all at once; "poisson:RATE"; "gamma:RATE/CV", inter-arrival times of that coefficient of
-// variation; "azure:FILE[/SPEEDUP]", a trace of the Azure LLM inference data set
-// (TIMESTAMP,ContextTokens,GeneratedTokens), which also gives the lengths. Sorted by time; the first one
-// comes at 0.
-Result<std::vector<SimulatedRequest>> make_arrivals(std::string_view text, int32_t requests,
-                                                    int32_t prompt_tokens, int32_t output_tokens,
-                                                    uint64_t seed);
+struct Arrivals {
+  std::vector<SimulatedRequest> requests;  // in the order in which they come
+  // A closed loop of so many clients, each with one request at a time: the first ones come at 0, each other
+  // one `think_s` after an answer ended. 0: every request comes at its time, whatever becomes of the others.
+  int32_t clients = 0;
+  double think_s = 0;
+};
+
+// "burst": all at once; "closed:N[/THINK]": N clients, each asks again THINK seconds (0) after its last
+// answer ended; "poisson:RATE"; "gamma:RATE/CV", inter-arrival times of that coefficient of variation;
+// "azure:FILE[/SPEEDUP]", a trace of the Azure LLM inference data set
+// (TIMESTAMP,ContextTokens,GeneratedTokens), which also gives the lengths. The first one comes at 0.
+Result<Arrivals> make_arrivals(std::string_view text, int32_t requests, int32_t prompt_tokens,
+                               int32_t output_tokens, uint64_t seed);
 
 }  // namespace outrider

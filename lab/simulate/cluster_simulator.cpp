@@ -13,9 +13,9 @@ constexpr double kSecondsLimit = 1e9;  // virtual
 
 }  // namespace
 
-Status ClusterSimulator::make_groups(const std::vector<SimulatedRequest>& requests) {
+Status ClusterSimulator::make_groups() {
   int32_t longest = 1;
-  for (const SimulatedRequest& asked : requests)
+  for (const SimulatedRequest& asked : arrivals_->requests)
     longest = std::max(longest, asked.prompt_tokens + asked.output_tokens);
   for (int32_t i = 0; i < options_.groups; ++i) {
     // A policy's sequences learn from each other, within a group.
@@ -38,11 +38,23 @@ void ClusterSimulator::submit(SequenceId id, const SimulatedRequest& asked) {
   (*least)->step(Submit{id, std::move(request)});
 }
 
-Result<SimulationResult> ClusterSimulator::run(const std::vector<SimulatedRequest>& requests) {
-  RETURN_IF_ERROR(make_groups(requests));
-  uint64_t id = 1;
-  for (const SimulatedRequest& asked : requests)
-    events_.at(sim_time(asked.arrival_s), [this, asked, id = SequenceId(id++)] { submit(id, asked); });
+void ClusterSimulator::submit_at(SimTime when, size_t index) {
+  events_.at(when, [this, index] { submit(SequenceId(index + 1), arrivals_->requests[index]); });
+}
+
+// In a closed loop only the first request of every client.
+void ClusterSimulator::await_arrivals() {
+  const auto& requests = arrivals_->requests;
+  next_ = arrivals_->clients > 0 ? std::min(static_cast<size_t>(arrivals_->clients), requests.size())
+                                 : requests.size();
+  for (size_t i = 0; i < next_; ++i) submit_at(sim_time(requests[i].arrival_s), i);
+}
+
+Result<SimulationResult> ClusterSimulator::run(const Arrivals& arrivals) {
+  arrivals_ = &arrivals;
+  const std::vector<SimulatedRequest>& requests = arrivals.requests;
+  RETURN_IF_ERROR(make_groups());
+  await_arrivals();
   while (finished_ < requests.size() && error_.ok() && sim_seconds(events_.now()) < kSecondsLimit &&
          result_.events < kEventLimit) {
     CHECK(!events_.empty(), "{} of {} requests finished and nothing happens", finished_, requests.size());
@@ -70,6 +82,7 @@ void ClusterSimulator::perform(Action& action) {
   } else if (const auto* finish = std::get_if<Finish>(&action)) {
     ++finished_;
     last_finish_ = events_.now();
+    if (next_ < arrivals_->requests.size()) submit_at(last_finish_ + sim_time(arrivals_->think_s), next_++);
     if (finish->reason == FinishReason::kError && error_.ok())
       error_ = finish->error.in(fmt::format("simulated request {}", finish->request.value()));
   }

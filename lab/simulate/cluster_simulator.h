@@ -38,10 +38,13 @@ class ClusterSimulator {
   ClusterSimulator(SimulationOptions options, const AcceptanceProcess& acceptance)
       : options_(std::move(options)), acceptance_(acceptance) {}
   // Until every request has finished, within bounds of events and virtual time. Once.
-  Result<SimulationResult> run(const std::vector<SimulatedRequest>& requests);
+  Result<SimulationResult> run(const Arrivals& arrivals);
 
  private:
-  Status make_groups(const std::vector<SimulatedRequest>& requests);
+  Status make_groups();
+  void await_arrivals();
+  // Of request `index`, from now on.
+  void submit_at(SimTime when, size_t index);
   void submit(SequenceId id, const SimulatedRequest& asked);
   void perform(Action& action);
 
@@ -51,6 +54,8 @@ class ClusterSimulator {
   std::vector<std::unique_ptr<SimulatedGroup>> groups_;
   SimulationResult result_;
   Status error_;
+  const Arrivals* arrivals_ = nullptr;
+  size_t next_ = 0;  // of a closed loop: the request that comes next
   size_t finished_ = 0;
   SimTime last_finish_ = 0;
 };

@@ -46,10 +46,10 @@ Result<double> play(const LeagueOptions& options, const Cell& cell, const std::s
                 .max_num_seqs = cell.batch},
       .gamma_policy = policy};
   const int requests = std::max(3 * cell.batch, options.tokens / options.output_tokens);
-  ASSIGN_OR_RETURN(auto arrivals, make_arrivals("closed", requests, 16, options.output_tokens, seed));
+  ASSIGN_OR_RETURN(auto arrivals, make_arrivals("burst", requests, 16, options.output_tokens, seed));
   // Texts of one length end together in plain decoding alone, which would favour it.
   std::mt19937_64 random(seed);
-  for (SimulatedRequest& request : arrivals)
+  for (SimulatedRequest& request : arrivals.requests)
     request.output_tokens +=
         static_cast<int32_t>(random() % static_cast<uint64_t>(options.output_tokens + 1)) -
         options.output_tokens / 2;

@@ -83,8 +83,7 @@ Result<std::vector<Candidate>> layouts(const PlanOptions& options, std::vector<s
              : last;
 }
 
-Result<PlanRow> play(const PlanOptions& options, const Candidate& candidate,
-                     const std::vector<SimulatedRequest>& requests) {
+Result<PlanRow> play(const PlanOptions& options, const Candidate& candidate, const Arrivals& requests) {
   const auto acceptance = AcceptanceProcess::parse(options.acceptance, options.seed);
   if (!acceptance.ok()) return acceptance.status().in("--acceptance");
   SimulationOptions world{

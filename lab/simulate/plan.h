@@ -17,7 +17,7 @@ struct PlanOptions {
   std::string costs;       // instead of these three: the report of a real run, and what its target ran on
   int target_devices = 1;  // with `costs`
   LinkOptions draft_link;
-  std::string acceptance = "rates:0.8", arrivals = "closed";
+  std::string acceptance = "rates:0.8", arrivals = "burst";
   int requests = 64, prompt_tokens = 512, output_tokens = 256;
   int max_num_seqs = 32;  // per group, fewer where the KV cache has no room
   uint64_t seed = 1;

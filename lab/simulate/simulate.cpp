@@ -40,7 +40,7 @@ struct RunFlags {
   int drafters = 1, groups = 1, fanout = 8;
   std::string pipeline = "lockstep";
   double delay_ms = 0, gbit = 0, loss = 0;
-  std::string acceptance = "rates:0.8", gamma_policy = "ewma", arrivals = "closed";
+  std::string acceptance = "rates:0.8", gamma_policy = "ewma", arrivals = "burst";
   int requests = 32, prompt_tokens = 128, output_tokens = 256, max_num_seqs = 8;
   uint64_t seed = 1;
   std::string report;
@@ -91,7 +91,10 @@ void add_run_flags(CLI::App& app, RunFlags& f) {
                  "each further guess of a token after a wrong one, for pipelines")
       ->capture_default_str();
   app.add_option("--gamma-policy", f.gamma_policy, "As of generate")->capture_default_str();
-  app.add_option("--arrivals", f.arrivals, "closed, poisson:RATE, gamma:RATE/CV or azure:FILE[/SPEEDUP]")
+  app.add_option("--arrivals", f.arrivals,
+                 "burst: all at once; closed:N[/THINK]: N clients that ask again THINK seconds after an "
+                 "answer ended;\n"
+                 "poisson:RATE, gamma:RATE/CV or azure:FILE[/SPEEDUP]")
       ->capture_default_str();
   app.add_option("--requests", f.requests, "How many")->check(CLI::Range(1, 10000000))->capture_default_str();
   app.add_option("--prompt-tokens", f.prompt_tokens, "Of each request")

@@ -77,24 +77,35 @@ TEST(Arrivals, HaveTheRateAndVariationThatWasAsked) {
   // 20,000 gaps: the mean's standard error is CV / 141, and the seed is fixed.
   for (const auto& [text, variation] :
        {std::pair("poisson:4", 1.0), std::pair("gamma:4/2", 2.0), std::pair("gamma:4/0.5", 0.5)}) {
-    const auto arrivals = make_arrivals(text, 20'000, 100, 10, 3).value();
+    const auto arrivals = make_arrivals(text, 20'000, 100, 10, 3).value().requests;
     EXPECT_EQ(arrivals.front().arrival_s, 0);
     EXPECT_EQ(arrivals.front().prompt_tokens, 100);
     EXPECT_NEAR(gaps_of(arrivals).mean, 0.25, 0.25 * 0.05) << text;
     EXPECT_NEAR(gaps_of(arrivals).variation, variation, 0.05 * variation) << text;
-    EXPECT_EQ(arrivals.back().arrival_s, make_arrivals(text, 20'000, 100, 10, 3).value().back().arrival_s);
+    EXPECT_EQ(arrivals.back().arrival_s,
+              make_arrivals(text, 20'000, 100, 10, 3).value().requests.back().arrival_s);
   }
-  EXPECT_EQ(make_arrivals("closed", 5, 1, 1, 1).value().back().arrival_s, 0);
+  EXPECT_EQ(make_arrivals("burst", 5, 1, 1, 1).value().requests.back().arrival_s, 0);
+}
+
+TEST(Arrivals, AClosedLoopHasClientsThatMayThink) {
+  const auto loop = make_arrivals("closed:3/0.5", 9, 10, 20, 1).value();
+  EXPECT_EQ(loop.clients, 3);
+  EXPECT_EQ(loop.think_s, 0.5);
+  EXPECT_EQ(loop.requests.size(), 9u);
+  EXPECT_EQ(make_arrivals("closed:3", 9, 10, 20, 1).value().think_s, 0);
+  EXPECT_EQ(make_arrivals("burst", 9, 10, 20, 1).value().clients, 0);
 }
 
 TEST(Arrivals, BadOnesAreTold) {
   const auto told = [](const std::string& text) {
     return make_arrivals(text, 5, 1, 1, 1).status().message();
   };
-  for (const char* text :
-       {"poison:4", "poisson", "poisson:0", "poisson:x", "gamma:4", "gamma:4/0", "closed:3"})
-    EXPECT_NE(told(text).find("write closed, poisson:RATE, gamma:RATE/CV or azure:FILE"), std::string::npos)
+  for (const char* text : {"poison:4", "poisson", "poisson:0", "poisson:x", "gamma:4", "gamma:4/0", "burst:3",
+                           "closed:0", "closed:1.5", "closed:x", "closed:3/-1"})
+    EXPECT_NE(told(text).find("write burst, closed:CLIENTS[/THINK], poisson:RATE"), std::string::npos)
         << text;
+  EXPECT_NE(told("closed").find("closed:8; all requests at once are a burst"), std::string::npos);
   EXPECT_NE(told("azure:/no/such/file").find("cannot be opened"), std::string::npos);
   const TemporaryDirectory directory;
   const auto bad = directory.write(
@@ -109,7 +120,7 @@ TEST(Arrivals, ATraceGivesTimesAndLengths) {
       directory.write("trace.csv",
                       "TIMESTAMP,ContextTokens,GeneratedTokens\r\n2023-11-16 23:59:59.5,374,44\r\n"
                       "2023-11-17 00:00:01.5,10,0\r\n");
-  const auto arrivals = make_arrivals("azure:" + path.string() + "/2", 9, 1, 1, 1).value();
+  const auto arrivals = make_arrivals("azure:" + path.string() + "/2", 9, 1, 1, 1).value().requests;
   ASSERT_EQ(arrivals.size(), 2u);
   EXPECT_EQ(arrivals[0].prompt_tokens, 374);
   EXPECT_EQ(arrivals[0].output_tokens, 44);
@@ -125,7 +136,7 @@ TEST(Arrivals, TheAzureConversationTraceLoads) {
   if (!std::filesystem::exists(path))
     GTEST_SKIP() << "NOT TESTED: " << path
                  << " is not here; set OUTRIDER_AZURE_TRACE to the CSV file of the data set";
-  const auto arrivals = make_arrivals("azure:" + path.string(), 1 << 20, 1, 1, 1).value();
+  const auto arrivals = make_arrivals("azure:" + path.string(), 1 << 20, 1, 1, 1).value().requests;
   EXPECT_EQ(arrivals.size(), 19'366u);
   EXPECT_EQ(arrivals.front().prompt_tokens, 374);
   EXPECT_EQ(arrivals.front().output_tokens, 44);

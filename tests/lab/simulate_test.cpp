@@ -24,7 +24,7 @@ constexpr double kStep = 0.010;  // a plain pass
 SimulationResult simulate(const GroupOptions& group, const std::string& policy, double alpha, int32_t tokens,
                           int32_t requests = 1, uint64_t seed = 1) {
   const auto acceptance = AcceptanceProcess::of_rates({alpha}, 0, seed).value();
-  const auto arrivals = make_arrivals("closed", requests, 8, tokens, seed).value();
+  const auto arrivals = make_arrivals("burst", requests, 8, tokens, seed).value();
   return ClusterSimulator({.group = group, .gamma_policy = policy}, acceptance).run(arrivals).value();
 }
 
@@ -165,6 +165,30 @@ TEST(Simulator, GroupsShareTheArrivals) {
   EXPECT_LT(four.totals.ttft.percentile_ns(0.5), 0.1 * one.totals.ttft.percentile_ns(0.5));
 }
 
+// Plain decoding of equal texts: four clients go through ten waves, each as long as a burst of four, and
+// think between them. A burst of all forty has the same rate without the thinking, but most of it waits in a
+// queue.
+TEST(Simulator, AClosedLoopAsksAgainWhenItWasAnswered) {
+  const auto acceptance = AcceptanceProcess::of_rates({0.8}, 0, 1).value();
+  const GroupOptions group{.target = {.base = kStep}, .draft = {.base = 1e-3}, .max_num_seqs = 4};
+  const auto run = [&](const char* arrivals, int requests) {
+    return ClusterSimulator({.group = group, .gamma_policy = "fixed:gamma=0"}, acceptance)
+        .run(make_arrivals(arrivals, requests, 16, 50, 1).value())
+        .value();
+  };
+  const auto wave = run("burst", 4), burst = run("burst", 40);
+  const auto thoughtful = run("closed:4/1", 40), hasty = run("closed:4", 40);
+  // A client's text is fifty steps; three of the four begin a step after the first.
+  EXPECT_NEAR(wave.seconds, 51 * kStep, 1e-6);
+  EXPECT_NEAR(thoughtful.seconds, wave.seconds + 9 * (50 * kStep + 1), 1e-6);
+  // Without a pause the next plan is out when a client comes back, and costs it a step.
+  EXPECT_NEAR(hasty.seconds, 10 * wave.seconds, 1e-6);
+  EXPECT_EQ(hasty.totals.rounds.emitted, 40 * 50);
+  EXPECT_NEAR(hasty.totals.ttft.percentile_ns(0.95) / wave.totals.ttft.percentile_ns(0.95), 1, 0.05);
+  EXPECT_GT(burst.totals.ttft.percentile_ns(0.5), 5 * hasty.totals.ttft.percentile_ns(0.5));
+  EXPECT_NE(thoughtful.fingerprint, hasty.fingerprint);
+}
+
 TEST(Simulator, AnUnknownPolicyIsAnErrorNotACrash) {
   const auto acceptance = AcceptanceProcess::of_rates({0.8}, 0, 1).value();
   EXPECT_FALSE(ClusterSimulator({.gamma_policy = "ewmaa"}, acceptance).run({}).ok());
@@ -224,7 +248,7 @@ TEST(Simulator, ADrafterThatReadsIsLeftToRead) {
                              .draft_link = {.delay_s = 2e-4},
                              .max_num_seqs = 1};
   const auto acceptance = AcceptanceProcess::of_rates({0.8}, 0, 1).value();
-  const auto arrivals = make_arrivals("closed", 4, 3000, 100, 1).value();
+  const auto arrivals = make_arrivals("burst", 4, 3000, 100, 1).value();
   for (const std::string policy : {"fixed:gamma=3", "ewma"}) {
     const auto result =
         ClusterSimulator({.group = options, .gamma_policy = policy}, acceptance).run(arrivals).value();
