@@ -13,6 +13,7 @@ constexpr int64_t kMaxRows = 256;
 class NoStorage final : public KvStorage {
  public:
   void copy_block(int32_t, int32_t) override {}
+  void copy_slots(std::span<const KvMove>) override {}
   uint64_t content_hash(std::span<const int32_t>, int64_t) const override { return 0; }
 };
 

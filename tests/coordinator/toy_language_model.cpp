@@ -1,5 +1,6 @@
 #include "toy_language_model.h"
 
+#include <algorithm>
 #include <array>
 #include <vector>
 
@@ -15,6 +16,12 @@ class ToyKvStorage final : public KvStorage {
   explicit ToyKvStorage(Cells& cells) : cells_(cells) {}
   void copy_block(int32_t from, int32_t to) override {
     cells_[static_cast<size_t>(to)] = cells_[static_cast<size_t>(from)];
+  }
+  void copy_slots(std::span<const KvMove> moves) override {
+    const auto at = [&](const KvSlot& slot) -> TokenId& {
+      return cells_[static_cast<size_t>(slot.block)][static_cast<size_t>(slot.slot)];
+    };
+    for (const KvMove& move : moves) at(move.to) = at(move.from);
   }
   uint64_t content_hash(std::span<const int32_t> blocks, int64_t length) const override {
     uint64_t hash = kEmptyPrefixHash;
@@ -48,8 +55,9 @@ class ToyLanguageModel final : public Model {
       const int64_t first = kv_.length(slice.sequence) - count;
       for (int64_t i = 0; i < count; ++i)
         cell(slice.sequence, first + i) = slice.tokens[static_cast<size_t>(i)];
+      const SlicePlace place = place_of(slice, kv_);
       for (int64_t row = count - slice.logit_rows; row < count; ++row)
-        predict(slice.sequence, first + row + 1);
+        predict(slice.sequence, place, first + row);
     }
     const auto rows = static_cast<int64_t>(logits_.size()) / kToyVocab;
     return LogitsShard{.logits = TensorView<float, 2>(logits_.data(), {rows, kToyVocab}),
@@ -72,9 +80,12 @@ class ToyLanguageModel final : public Model {
   }
 
   // The truth is the best or the second-best token, as it is with a draft model.
-  void predict(KvHandle sequence, int64_t length) {
+  void predict(KvHandle sequence, const SlicePlace& place, int64_t slot) {
+    path_.resize(static_cast<size_t>(place.depth(slot)));
+    place.write_path(slot, path_.data());
     prefix_.clear();
-    for (int64_t i = 0; i < length; ++i) prefix_.push_back(cell(sequence, i));
+    for (int64_t i = 0; i <= std::min(slot, place.tree_begin - 1); ++i) prefix_.push_back(cell(sequence, i));
+    for (const int32_t at : path_) prefix_.push_back(cell(sequence, at));
     const uint64_t luck = mix64(prefix_hash(prefix_) + 1);
     const auto at = static_cast<ptrdiff_t>(logits_.size());
     logits_.resize(logits_.size() + kToyVocab, 0.0f);
@@ -88,6 +99,7 @@ class ToyLanguageModel final : public Model {
   KvCache kv_;
   ModelConfig config_;
   std::vector<TokenId> prefix_;
+  std::vector<int32_t> path_;
   std::vector<float> logits_;
 };
 

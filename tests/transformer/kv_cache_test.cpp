@@ -27,14 +27,17 @@ struct HostKv : KvCache {
   CpuKvStorage& storage;
 };
 
-// Writes a value that names (position, tag) into every layer and head.
-void write(HostKv& kv, KvHandle handle, int64_t position, float tag) {
+// Writes a value that names (position, tag) into every layer and head of a slot.
+void write_at(HostKv& kv, KvHandle handle, int64_t slot, int64_t position, float tag) {
   for (int64_t layer = 0; layer < kShape.layers; ++layer)
     for (int64_t head = 0; head < kShape.kv_heads; ++head) {
       const float base = static_cast<float>(position * 8 + layer * 2 + head) + tag * 4096;
       const std::vector<float> key(4, base), value(4, -base);
-      kv.store(layer, handle, position, head, key, value);
+      kv.store(layer, handle, slot, head, key, value);
     }
+}
+void write(HostKv& kv, KvHandle handle, int64_t position, float tag) {
+  write_at(kv, handle, position, position, tag);
 }
 
 TEST(KvCache, AppendTruncateRelease) {
@@ -75,6 +78,53 @@ TEST(KvCache, ForkSharesAndCopiesOnWrite) {
   EXPECT_TRUE(kv.check_invariants().ok());
 }
 
+// Nodes 1, 2, 4 of six behind 14 tokens: over a block's border, and into the blocks of a fork.
+TEST(KvCache, KeepsThePathThroughATree) {
+  HostKv kv(8);
+  const KvHandle tree = kv.create(), chain = kv.create();
+  ASSERT_TRUE(kv.append(tree, 20).ok());
+  for (int64_t p = 0; p < 14; ++p) write(kv, tree, p, 1);
+  // A node that stays has what its place in the chain would have; the others have something else.
+  const std::map<int64_t, int64_t> kept{{15, 14}, {16, 15}, {18, 16}};
+  for (int64_t slot = 14; slot < 20; ++slot)
+    kept.contains(slot) ? write_at(kv, tree, slot, kept.at(slot), 1) : write(kv, tree, slot, 7);
+  ASSERT_TRUE(kv.append(chain, 17).ok());
+  for (int64_t p = 0; p < 17; ++p) write(kv, chain, p, 1);
+  EXPECT_EQ(kv.free_blocks(), 4);
+
+  const KvHandle fork = kv.fork(tree), full = kv.create();
+  const uint64_t before = kv.content_hash(fork);
+  ASSERT_TRUE(kv.append(full, 3 * kBlockTokens).ok());
+  const std::vector<int32_t> nodes{1, 2, 4};
+  EXPECT_EQ(kv.keep_path(tree, 14, nodes).code(), StatusCode::kResourceExhausted);
+  EXPECT_EQ(kv.length(tree), 20);
+  EXPECT_EQ(kv.content_hash(tree), before);
+  kv.release(full);
+
+  ASSERT_TRUE(kv.keep_path(tree, 14, nodes).ok());
+  EXPECT_EQ(kv.length(tree), 17);
+  EXPECT_EQ(kv.content_hash(tree), kv.content_hash(chain));
+  EXPECT_EQ(kv.content_hash(fork), before);
+  EXPECT_EQ(kv.free_blocks(), 2);  // the fork's two and two of its own
+  EXPECT_TRUE(kv.check_invariants().ok());
+
+  // Alone it moves in place; what is in place is not touched, and blocks that fall empty are free.
+  kv.release(tree);
+  ASSERT_TRUE(kv.keep_path(fork, 14, nodes).ok());
+  EXPECT_EQ(kv.content_hash(fork), kv.content_hash(chain));
+  const KvHandle sharing = kv.fork(fork);
+  const std::vector<int32_t> straight{0, 1};
+  ASSERT_TRUE(kv.keep_path(fork, 14, straight).ok());
+  EXPECT_EQ(kv.length(fork), 16);
+  EXPECT_EQ(kv.content_hash(sharing), kv.content_hash(chain));
+  EXPECT_EQ(kv.free_blocks(), 4);
+  ASSERT_TRUE(kv.keep_path(fork, 14, {}).ok());
+  EXPECT_EQ(kv.length(fork), 14);
+  for (const KvHandle handle : {fork, sharing, chain}) kv.release(handle);
+  EXPECT_EQ(kv.free_blocks(), 8);
+  EXPECT_TRUE(kv.check_invariants().ok());
+}
+
 TEST(KvCache, RandomHistoriesLeakNothing) {
   std::mt19937 random(5);
   HostKv kv(64);
@@ -83,7 +133,7 @@ TEST(KvCache, RandomHistoriesLeakNothing) {
     const auto pick = [&] {
       return std::next(open.begin(), static_cast<ptrdiff_t>(random() % open.size()))->second;
     };
-    switch (open.empty() ? 0 : random() % 5) {
+    switch (open.empty() ? 0 : random() % 6) {
       case 0: {
         if (open.size() >= 12) break;
         const KvHandle h = kv.create();
@@ -105,6 +155,15 @@ TEST(KvCache, RandomHistoriesLeakNothing) {
         break;
       }
       case 4: {
+        const KvHandle h = pick();
+        const auto nodes = static_cast<int64_t>(random() % static_cast<uint32_t>(kv.length(h) + 1));
+        std::vector<int32_t> path;
+        for (int32_t node = 0; node < static_cast<int32_t>(nodes); ++node)
+          if (random() % 2 == 0) path.push_back(node);
+        (void)kv.keep_path(h, kv.length(h) - nodes, path);
+        break;
+      }
+      case 5: {
         const KvHandle h = pick();
         open.erase(h.index);
         kv.release(h);

@@ -2,6 +2,7 @@
 #include "transformer/model/model.h"
 
 #include "tests/transformer/model_suite.h"
+#include "tests/transformer/tree_suite.h"
 #include "transformer/ops/cpu/cpu_ops.h"
 
 namespace outrider {
@@ -86,6 +87,24 @@ TEST(InstructionSets, EachKeepsTheContract) {
     }
   }
   EXPECT_FALSE(pin_isa("mmx").ok());
+  ASSERT_TRUE(pin_isa(available_isas().front()).ok());
+}
+
+// Within each, with keys and values of both kinds.
+TEST(InstructionSets, EachKeepsTheBitsOfTrees) {
+  for (const std::string& isa : available_isas()) {
+    ASSERT_TRUE(pin_isa(isa).ok());
+    for (const char* name : {"qwen2", "llama3.2", "qwen3-bf16"})
+      for (const auto kv : {ModelOptions::Kv::kFloat32, ModelOptions::Kv::kBFloat16}) {
+        SCOPED_TRACE(isa + " " + name);
+        auto single = make_single_collectives();
+        const auto model = testing::load_or_die(
+            testing::golden_model(name),
+            {.threads = 2, .bytes_per_thread = 1, .max_logit_rows = 128, .kv_tokens = 1024, .kv = kv},
+            *single);
+        testing::expect_trees_equal_chains(*model, 3, 3);
+      }
+  }
   ASSERT_TRUE(pin_isa(available_isas().front()).ok());
 }
 

@@ -380,6 +380,77 @@ TEST(Attention, EqualsItsFormulaAndARowAlone) {
   ASSERT_TRUE(pin_isa(available_isas().front()).ok());
 }
 
+// Behind `begin` positions of one text, in the slots of its table: rows in front of a tree, then nodes in
+// slots of their order. A second table has each node's path in order, as a chain's.
+class TreeRows {
+ public:
+  TreeRows(int64_t begin, const std::vector<int32_t>& parents) : begin_(begin) {
+    for (int64_t p = std::max<int64_t>(0, begin - 2); p < begin; ++p) add(p, {});
+    for (size_t node = 0; node < parents.size(); ++node) {
+      std::vector<int32_t> path;
+      for (auto at = static_cast<int32_t>(node); at >= 0; at = parents[static_cast<size_t>(at)])
+        path.insert(path.begin(), static_cast<int32_t>(begin) + at);
+      add(begin + static_cast<int64_t>(path.size()) - 1, path);
+    }
+    for (size_t i = 0; i < tree.size(); ++i) tree[i].tail_slots = paths_[i].data();
+  }
+
+  std::vector<AttentionRow> tree;
+  // Row i as a chain: copies its path into the blocks of the second table.
+  AttentionRow as_chain(Layer& layer, size_t i) const {
+    for (int64_t p = 0; p <= tree[i].position; ++p)
+      for (int64_t head = 0; head < layer.view.kv_heads; ++head) {
+        const int64_t slot = tree[i].slot(p);
+        const auto& [key, value] = layer.text.at({table_[static_cast<size_t>(slot / 16)], slot % 16, head});
+        store_kv(layer.view, chain_table_[static_cast<size_t>(p / 16)], p % 16, head, key, value);
+      }
+    return {chain_table_.data(), tree[i].position};
+  }
+
+ private:
+  void add(int64_t position, std::vector<int32_t> path) {
+    tree.push_back({table_.data(), position, begin_, nullptr});
+    path.push_back(0);  // nobody's: so that every row has some memory
+    paths_.push_back(std::move(path));
+  }
+
+  int64_t begin_;
+  std::vector<int32_t> table_{3, 0, 7, 5}, chain_table_{1, 9, 2, 11};
+  std::vector<std::vector<int32_t>> paths_;
+};
+
+TEST(Attention, ANodeHasTheBitsOfItsChain) {
+  const std::vector<int32_t> bush{-1, 0, 0, -1, 3, 1, 5, 1, 3, 6, 9, 10, 2, -1, 11, 14, 15, 16, 17, 4},
+      star(17, -1);
+  ThreadPool one(1), three(3, true);
+  for (const std::string& isa : available_isas()) {
+    ASSERT_TRUE(pin_isa(isa).ok());
+    for (KvType type : {KvType::kFloat32, KvType::kBFloat16})
+      for (const auto& [kv_heads, heads_per_kv, head_dim] :
+           {std::array<int64_t, 3>{4, 1, 16}, {2, 3, 40}, {1, 8, 64}, {1, 20, 24}})
+        for (const int64_t begin : {0, 1, 13, 16, 31, 35})
+          for (const auto& parents : {bush, star}) {
+            Layer layer(type, kv_heads, head_dim);
+            const TreeRows rows(begin, parents);
+            const auto count = static_cast<int64_t>(rows.tree.size());
+            const int64_t heads = kv_heads * heads_per_kv;
+            Rows q(count, heads * head_dim), out(count, heads * head_dim), alone(1, heads * head_dim);
+            randomize(q.view(), 4);
+            AttentionScratch scratch(3, 4 * kBlockTokens, head_dim);
+            const AttentionShape shape{.heads = heads, .heads_per_kv = heads_per_kv};
+            attention(three, scratch, q.view(), layer.view, shape, rows.tree, out.view());
+            for (int64_t m = 0; m < count; ++m) {
+              const AttentionRow chain = rows.as_chain(layer, static_cast<size_t>(m));
+              const TensorView<const float, 2> row(q.view().row(m).data(), {1, heads * head_dim},
+                                                   {q.stride, 1});
+              attention(one, scratch, row, layer.view, shape, {&chain, 1}, alone.view());
+              EXPECT_TRUE(same_bits(alone.view().row(0), out.view().row(m))) << isa << " row " << m;
+            }
+          }
+  }
+  ASSERT_TRUE(pin_isa(available_isas().front()).ok());
+}
+
 TEST(BFloat16, RoundsToNearestEven) {
   EXPECT_EQ(to_bf16(1.0f).bits, 0x3f80);
   EXPECT_EQ(to_bf16(std::bit_cast<float>(0x3f808000u)).bits, 0x3f80);  // a tie goes to even

@@ -1,5 +1,6 @@
 #include "transformer/kv/cpu_kv_storage.h"
 
+#include <algorithm>
 #include <cstring>
 
 #include "base/hash.h"
@@ -24,6 +25,19 @@ void store_as(const KvLayerView& layer, int64_t block, int64_t slot, int64_t kv_
   for (int64_t i = 0; i < d; ++i) {
     keys[i * kBlockTokens + slot] = from_float<T>(key[static_cast<size_t>(i)]);
     values[i] = from_float<T>(value[static_cast<size_t>(i)]);
+  }
+}
+
+template <class T>
+void copy_slot(const KvLayerView& layer, const KvSlot& from, const KvSlot& to) {
+  const int64_t d = layer.head_dim, stride = layer.value_stride();
+  for (int64_t h = 0; h < layer.kv_heads; ++h) {
+    const int64_t source = from.block * layer.kv_heads + h, target = to.block * layer.kv_heads + h;
+    T *keys = reinterpret_cast<T*>(layer.keys), *values = reinterpret_cast<T*>(layer.values);
+    for (int64_t i = 0; i < d; ++i)
+      keys[(target * d + i) * kBlockTokens + to.slot] = keys[(source * d + i) * kBlockTokens + from.slot];
+    std::copy_n(values + (source * kBlockTokens + from.slot) * stride, d,
+                values + (target * kBlockTokens + to.slot) * stride);
   }
 }
 
@@ -65,6 +79,13 @@ void CpuKvStorage::copy_block(int32_t from, int32_t to) {
     std::memcpy(values_[i].data() + values * static_cast<size_t>(to),
                 values_[i].data() + values * static_cast<size_t>(from), values);
   }
+}
+
+void CpuKvStorage::copy_slots(std::span<const KvMove> moves) {
+  for (size_t l = 0; l < keys_.size(); ++l)
+    for (const KvMove& move : moves)
+      shape_.type == KvType::kBFloat16 ? copy_slot<bf16>(layer(static_cast<int64_t>(l)), move.from, move.to)
+                                       : copy_slot<float>(layer(static_cast<int64_t>(l)), move.from, move.to);
 }
 
 uint64_t CpuKvStorage::content_hash(std::span<const int32_t> blocks, int64_t length) const {

@@ -16,6 +16,7 @@ class CpuKvStorage final : public KvStorage {
   KvLayerView layer(int64_t index) const;
 
   void copy_block(int32_t from, int32_t to) override;
+  void copy_slots(std::span<const KvMove> moves) override;
   uint64_t content_hash(std::span<const int32_t> blocks, int64_t length) const override;
 
  private:

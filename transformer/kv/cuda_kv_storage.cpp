@@ -22,11 +22,15 @@ int64_t bytes_of_block(const KvShape& shape) {
 }  // namespace
 
 DeviceKvStorage::DeviceKvStorage(const KvShape& shape, int64_t num_blocks, int device, StreamView stream)
-    : shape_(shape), device_(device), stream_(stream) {
+    : shape_(shape), device_(device), stream_(stream), layers_(shape.layers) {
   for (int64_t i = 0; i < shape.layers; ++i) {
     keys_.emplace_back(num_blocks * bytes_of_block(shape));
     values_.emplace_back(num_blocks * bytes_of_block(shape));
   }
+  std::vector<KvLayer> layers;
+  for (int64_t i = 0; i < shape.layers; ++i) layers.push_back(layer(i));
+  copy(layers_.data(), layers.data(), shape.layers, stream_);
+  stream_.synchronize();
 }
 
 int64_t DeviceKvStorage::bytes_for(const KvShape& shape, int64_t num_blocks) {
@@ -43,6 +47,17 @@ KvLayer DeviceKvStorage::layer(int64_t index) const {
 void DeviceKvStorage::copy_block(int32_t from, int32_t to) {
   use_device(device_);
   for (int64_t i = 0; i < shape_.layers; ++i) copy_kv_block(stream_, layer(i), from, to);
+}
+
+void DeviceKvStorage::copy_slots(std::span<const KvMove> moves) {
+  use_device(device_);
+  for (size_t first = 0; first < moves.size(); first += KvMoves::kMost) {
+    KvMoves some;
+    for (const KvMove& move : moves.subspan(first, std::min<size_t>(KvMoves::kMost, moves.size() - first)))
+      some.moves[some.count++] = {move.from.block, static_cast<int32_t>(move.from.slot), move.to.block,
+                                  static_cast<int32_t>(move.to.slot)};
+    move_kv_slots(stream_, layer_of(shape_), layers_.data(), shape_.layers, some);
+  }
 }
 
 uint64_t DeviceKvStorage::content_hash(std::span<const int32_t> blocks, int64_t length) const {

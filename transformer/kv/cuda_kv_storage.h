@@ -19,6 +19,7 @@ class DeviceKvStorage final : public KvStorage {
   static int64_t bytes_for(const KvShape& shape, int64_t num_blocks);
 
   void copy_block(int32_t from, int32_t to) override;
+  void copy_slots(std::span<const KvMove> moves) override;
   // Brings the blocks to the host: for tests.
   uint64_t content_hash(std::span<const int32_t> blocks, int64_t length) const override;
 
@@ -27,6 +28,7 @@ class DeviceKvStorage final : public KvStorage {
   int device_;
   StreamView stream_;
   std::vector<DeviceBuffer<std::byte>> keys_, values_;  // per layer, as kv_layout.h says
+  DeviceBuffer<KvLayer> layers_;                        // for a kernel that is about all of them
 };
 
 }  // namespace outrider::cuda

@@ -61,23 +61,27 @@ void KvCache::drop_block(int32_t block) {
   if (--count == 0) free_.push_back(block);
 }
 
+Status KvCache::check_free(int64_t needed) const {
+  if (needed <= free_blocks()) return {};
+  return resource_exhausted(fmt::format("KV cache: {} blocks of {} tokens needed, {} of {} free", needed,
+                                        kBlockTokens, free_blocks(), num_blocks()));
+}
+
+void KvCache::make_own(int32_t& block) {
+  const int32_t own = take_block();
+  storage_->copy_block(block, own);
+  drop_block(block);
+  block = own;
+}
+
 Status KvCache::append(KvHandle handle, int64_t count) {
   Sequence& s = sequence(handle);
   const int64_t have = static_cast<int64_t>(s.blocks.size());
-  const bool shared_tail =
-      s.length % kBlockTokens != 0 && count > 0 &&
-      references_[static_cast<size_t>(s.blocks[static_cast<size_t>(s.length / kBlockTokens)])] > 1;
+  const bool shared_tail = s.length % kBlockTokens != 0 && count > 0 &&
+                           is_shared(s.blocks[static_cast<size_t>(s.length / kBlockTokens)]);
   const int64_t needed = std::max<int64_t>(0, kv_blocks_for(s.length + count) - have) + (shared_tail ? 1 : 0);
-  if (needed > free_blocks())
-    return resource_exhausted(fmt::format("KV cache: {} blocks of {} tokens needed, {} of {} free", needed,
-                                          kBlockTokens, free_blocks(), num_blocks()));
-  if (shared_tail) {
-    int32_t& tail = s.blocks[static_cast<size_t>(s.length / kBlockTokens)];
-    const int32_t own = take_block();
-    storage_->copy_block(tail, own);
-    drop_block(tail);
-    tail = own;
-  }
+  RETURN_IF_ERROR(check_free(needed));
+  if (shared_tail) make_own(s.blocks[static_cast<size_t>(s.length / kBlockTokens)]);
   while (static_cast<int64_t>(s.blocks.size()) < kv_blocks_for(s.length + count))
     s.blocks.push_back(take_block());
   s.length += count;
@@ -92,6 +96,31 @@ void KvCache::truncate(KvHandle handle, int64_t length) {
     s.blocks.pop_back();
   }
   s.length = length;
+}
+
+Status KvCache::keep_path(KvHandle handle, int64_t base, std::span<const int32_t> nodes) {
+  Sequence& s = sequence(handle);
+  const auto kept = static_cast<int64_t>(nodes.size());
+  CHECK(base >= 0 && base + kept <= s.length, "{} nodes from {} of {}", kept, base, s.length);
+  const auto node = [&](int64_t i) { return nodes[static_cast<size_t>(i)]; };
+  int64_t first = 0;  // that is out of place; then all behind it are, too
+  while (first < kept && node(first) == first) ++first;
+  for (int64_t i = first; i < kept; ++i)
+    CHECK(node(i) >= i && (i == 0 || node(i) > node(i - 1)) && base + node(i) < s.length,
+          "node {} of a tree at {} of {}", node(i), base, s.length);
+  if (first < kept) {
+    const auto begin = s.blocks.begin() + (base + first) / kBlockTokens,
+               end = s.blocks.begin() + kv_blocks_for(base + kept);
+    RETURN_IF_ERROR(check_free(std::count_if(begin, end, [&](int32_t block) { return is_shared(block); })));
+    for (auto block = begin; block != end; ++block)
+      if (is_shared(*block)) make_own(*block);
+    moves_.clear();
+    for (int64_t i = first; i < kept; ++i)
+      moves_.push_back({slot(handle, base + node(i)), slot(handle, base + i)});
+    storage_->copy_slots(moves_);
+  }
+  truncate(handle, base + kept);
+  return {};
 }
 
 Status KvCache::check_invariants() const {

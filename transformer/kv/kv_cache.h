@@ -25,7 +25,11 @@ struct KvHandle {
 // One token's place in the pool.
 struct KvSlot {
   int32_t block = 0;
-  int64_t slot = 0;  // position % kBlockTokens
+  int64_t slot = 0;  // in the block
+};
+
+struct KvMove {
+  KvSlot from, to;
 };
 
 // The keys and values of all layers: host or device memory. A device storage orders its copies with the
@@ -34,6 +38,8 @@ class KvStorage {
  public:
   virtual ~KvStorage() = default;
   virtual void copy_block(int32_t from, int32_t to) = 0;
+  // One token's keys and values each, in this order: a later move may read or write what an earlier one did.
+  virtual void copy_slots(std::span<const KvMove> moves) = 0;
   // Hash of keys and values of positions [0, length): equal iff bitwise equal content.
   virtual uint64_t content_hash(std::span<const int32_t> blocks, int64_t length) const = 0;
 };
@@ -52,10 +58,19 @@ class KvCache {
   // of ours.
   void truncate(KvHandle handle, int64_t length);
 
+  // After a tree whose first node has slot `base` (BatchSlice::parents): keeps the nodes of one path from the
+  // top, nodes[i] in slot base + nodes[i], moves them to slots base + i and forgets the others. The content
+  // is that of a fresh prefill of the path. Nodes that do not ascend, or are not there, are an error of ours.
+  // kResourceExhausted leaves the sequence as it was; it takes blocks only where a fork made since then
+  // shares what is moved.
+  Status keep_path(KvHandle handle, int64_t base, std::span<const int32_t> nodes);
+
+  // Tokens; behind a tree, all its nodes among them.
   int64_t length(KvHandle handle) const { return sequence(handle).length; }
   const int32_t* block_table(KvHandle handle) const { return sequence(handle).blocks.data(); }
-  KvSlot slot(KvHandle handle, int64_t position) const {
-    return {block_table(handle)[position / kBlockTokens], position % kBlockTokens};
+  // Of a position; within a tree, of the node that was appended there.
+  KvSlot slot(KvHandle handle, int64_t index) const {
+    return {block_table(handle)[index / kBlockTokens], index % kBlockTokens};
   }
 
   int64_t free_blocks() const { return static_cast<int64_t>(free_.size()); }
@@ -74,13 +89,18 @@ class KvCache {
 
   Sequence& sequence(KvHandle handle);
   const Sequence& sequence(KvHandle handle) const;
+  Status check_free(int64_t needed) const;
   int32_t take_block();
   void drop_block(int32_t block);
+  bool is_shared(int32_t block) const { return references_[static_cast<size_t>(block)] > 1; }
+  // Puts a copy in the place of a block with other owners; there is a free one.
+  void make_own(int32_t& block);
 
   std::unique_ptr<KvStorage> storage_;
   std::vector<int32_t> references_;  // per block
   std::vector<int32_t> free_;        // a stack: the last freed is the first used again
   std::vector<Sequence> sequences_;
+  std::vector<KvMove> moves_;  // of keep_path
 };
 
 }  // namespace outrider

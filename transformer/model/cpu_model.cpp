@@ -38,7 +38,8 @@ struct CpuModel::Activations {
         gate_up(o.max_rows, 2 * p.mlp_columns.size()),
         partial(o.max_rows, c.hidden_size),
         last_hidden(o.max_logit_rows, c.hidden_size),
-        logits(o.max_logit_rows, p.vocab.size()) {
+        logits(o.max_logit_rows, p.vocab.size()),
+        paths(path_slots(o.max_rows)) {
     attention_rows.reserve(static_cast<size_t>(o.max_rows));
   }
 
@@ -51,6 +52,7 @@ struct CpuModel::Activations {
   Matrix last_hidden;  // [logit rows, hidden]
   Matrix logits;       // [logit rows, vocabulary of this rank]
   std::vector<AttentionRow> attention_rows;
+  Buffer<int32_t> paths;  // of the rows of trees, one behind the other
 };
 
 CpuModel::CpuModel(ModelConfig config, const ModelOptions& options, Weights weights, Collectives& collectives,
@@ -126,10 +128,16 @@ Result<LogitsShard> CpuModel::forward(std::span<const BatchSlice> batch) {
 
 void CpuModel::locate_rows(std::span<const BatchSlice> batch) {
   act_->attention_rows.clear();
+  int32_t* path = act_->paths.data();
   for (const BatchSlice& slice : batch) {
-    const int64_t end = kv_.length(slice.sequence);
-    for (int64_t p = end - static_cast<int64_t>(slice.tokens.size()); p < end; ++p)
-      act_->attention_rows.push_back({.block_table = kv_.block_table(slice.sequence), .position = p});
+    const SlicePlace place = place_of(slice, kv_);
+    for (int64_t slot = place.first_slot, end = kv_.length(slice.sequence); slot < end; ++slot) {
+      act_->attention_rows.push_back({.block_table = kv_.block_table(slice.sequence),
+                                      .position = place.position(slot),
+                                      .tail_begin = place.tree_begin,
+                                      .tail_slots = place.is_tree() ? path : nullptr});
+      if (place.is_tree()) path = place.write_path(slot, path);
+    }
   }
 }
 
@@ -195,9 +203,10 @@ void CpuModel::prepare_heads(int64_t layer, std::span<const BatchSlice> batch) {
       }
       const auto size = static_cast<size_t>(d);
       const KvSlot at = kv_.slot(slice.sequence, first + i);
-      for (int64_t h = 0; h < q_heads; ++h) rope_.rotate({q + h * d, size}, first + i);
+      const int64_t position = act_->attention_rows[static_cast<size_t>(row)].position;
+      for (int64_t h = 0; h < q_heads; ++h) rope_.rotate({q + h * d, size}, position);
       for (int64_t h = 0; h < kv_heads; ++h) {
-        rope_.rotate({k + h * d, size}, first + i);
+        rope_.rotate({k + h * d, size}, position);
         store_kv(keys_and_values, at.block, at.slot, h, {k + h * d, size}, {v + h * d, size});
       }
     }

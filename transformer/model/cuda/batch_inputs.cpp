@@ -46,6 +46,7 @@ void BatchInputs::send(std::span<const BatchSlice> batch, const KvCache& kv, Str
     const BatchSlice& slice = batch[s];
     const int64_t length = kv.length(slice.sequence);
     const auto count = static_cast<int32_t>(slice.tokens.size());
+    CHECK(!place_of(slice, kv).is_tree(), "a tree on a device");
     std::copy_n(kv.block_table(slice.sequence), kv_blocks_for(length),
                 tables + static_cast<int64_t>(s) * table_stride_);
     tile_slice(row, count, tile_rows);

@@ -23,12 +23,11 @@ namespace outrider {
 constexpr int kMaxQueries = AttentionScratch::kQueries;
 
 // Up to kMaxQueries queries of one text and one KV head: query i is head i % heads of row i / heads, rows
-// having consecutive positions.
+// having consecutive positions or tails in one tree.
 struct AttentionJob {
   const KvLayerView* layer = nullptr;
-  const int32_t* block_table = nullptr;
+  const AttentionRow* first_row = nullptr;
   int64_t kv_head = 0;
-  int64_t first_position = 0;  // of the first row
   int rows = 0, heads = 0;
   const float* q = nullptr;  // [rows][heads][head_dim], q_stride from row to row
   int64_t q_stride = 0;
@@ -36,6 +35,14 @@ struct AttentionJob {
   int64_t out_stride = 0;
   float* scratch = nullptr;  // queries [head_dim][kMaxQueries], sums [value_stride / 16][kMaxQueries][16],
                              // scores [block][kMaxQueries][kBlockTokens]
+
+  bool has_tails() const { return first_row[rows - 1].has_tail(); }
+  int64_t positions(int row) const { return first_row[row].position + 1; }
+  // Blocks that every row sees whole.
+  int64_t shared_blocks() const {
+    const int64_t end = positions(0);
+    return (has_tails() ? std::min(end, first_row->tail_begin) : end) / kBlockTokens;
+  }
 };
 
 }  // namespace outrider
@@ -74,7 +81,7 @@ struct Areas {
 template <class T>
 HWY_INLINE const T* block_of(const AttentionJob& job, const std::byte* base, int64_t block, int64_t size) {
   return reinterpret_cast<const T*>(base) +
-         (job.block_table[block] * job.layer->kv_heads + job.kv_head) * size;
+         (job.first_row->block_table[block] * job.layer->kv_heads + job.kv_head) * size;
 }
 
 // Scores of queries [first, first + kCount) in blocks [begin, end): dot products, one fma chain over head_dim
@@ -161,16 +168,67 @@ HWY_INLINE void for_queries(int first, int count, Op op) {
   if constexpr (kCount > 1) for_queries<kCount / 2>(first, count, op);
 }
 
+// The same for the values of one row's positions [begin, its own], one by one where they lie.
+template <int kCount, class T>
+HWY_INLINE void add_tail_values(const AttentionJob& job, const Areas& areas, int row, int first,
+                                int64_t begin) {
+  const int64_t stride = job.layer->value_stride(), end = job.positions(row);
+  for (int64_t d = 0; d < stride; d += kLanes) {
+    float* out = areas.sums + (d / 16 * kMaxQueries + first) * 16 + d % 16;
+    V sum[kCount];
+    for (int j = 0; j < kCount; ++j) sum[j] = hn::Load(F(), out + j * 16);
+    for (int64_t p = begin; p < end; ++p) {
+      const int64_t slot = job.first_row[row].slot(p);
+      const V value = load(block_of<T>(job, job.layer->values, slot / kBlockTokens, stride * kBlockTokens) +
+                           slot % kBlockTokens * stride + d);
+      const float* weights =
+          areas.scores + (p / kBlockTokens * kMaxQueries + first) * kBlockTokens + p % kBlockTokens;
+      for (int j = 0; j < kCount; ++j)
+        sum[j] = hn::MulAdd(value, hn::Set(F(), weights[j * kBlockTokens]), sum[j]);
+    }
+    for (int j = 0; j < kCount; ++j) hn::Store(sum[j], F(), out + j * 16);
+  }
+}
+
+// Scores of a tree's rows: of all slots up to the last row's, a score being a function of query and key
+// alone; then each row's own in the order of its positions.
+template <class T>
+HWY_INLINE void score_tree(const AttentionJob& job, const Areas& areas) {
+  const AttentionRow& last = job.first_row[job.rows - 1];
+  for_queries<kTogether>(0, job.rows * job.heads, [&](auto count, int first) HWY_ATTR {
+    score<count(), T>(job, areas, first, 0, kv_blocks_for(last.slot(last.position) + 1));
+  });
+  const auto at = [](int64_t i) { return i / kBlockTokens * kMaxQueries * kBlockTokens + i % kBlockTokens; };
+  for (int row = 0; row < job.rows; ++row)
+    for (int query = row * job.heads; query < (row + 1) * job.heads; ++query) {
+      float* scores = areas.scores + query * kBlockTokens;
+      for (int64_t p = last.tail_begin; p < job.positions(row); ++p)  // from slots at or behind p
+        scores[at(p)] = scores[at(job.first_row[row].slot(p))];
+    }
+}
+
+template <class T>
+HWY_INLINE void add_tree_values(const AttentionJob& job, const Areas& areas) {
+  const int64_t shared = job.shared_blocks(), positions = shared * kBlockTokens;
+  for_queries<kTogether>(0, job.rows * job.heads, [&](auto count, int first) HWY_ATTR {
+    add_values<count(), T>(job, areas, first, 0, shared, positions);
+  });
+  for (int row = 0; row < job.rows; ++row)
+    for_queries<kTogether>(row * job.heads, job.heads, [&](auto count, int first) HWY_ATTR {
+      add_tail_values<count(), T>(job, areas, row, first, positions);
+    });
+}
+
 // Calls op(count, first, begin, end, positions): all queries over the blocks that every row sees whole, then
 // each row's own over the rest of its positions.
 template <class Op>
 HWY_INLINE void for_blocks(const AttentionJob& job, Op op) {
-  const int64_t shared = (job.first_position + 1) / kBlockTokens;
+  const int64_t shared = job.shared_blocks();
   for_queries<kTogether>(0, job.rows * job.heads, [&](auto count, int first) HWY_ATTR {
     op(count, first, int64_t{0}, shared, shared * kBlockTokens);
   });
   for (int row = 0; row < job.rows; ++row) {
-    const int64_t positions = job.first_position + row + 1, end = kv_blocks_for(positions);
+    const int64_t positions = job.positions(row), end = kv_blocks_for(positions);
     if (end == shared) continue;
     for_queries<kTogether>(row * job.heads, job.heads,
                            [&](auto count, int first) HWY_ATTR { op(count, first, shared, end, positions); });
@@ -189,15 +247,22 @@ HWY_INLINE void attend_rows(const AttentionJob& job) {
     const float* q = job.q + row * job.q_stride + head * head_dim;
     for (int64_t d = 0; d < head_dim; ++d) areas.queries[d * kMaxQueries + query] = q[d];
   });
-  for_blocks(job, [&](auto count, int first, int64_t begin, int64_t end, int64_t)
-                      HWY_ATTR { score<count(), T>(job, areas, first, begin, end); });
+  const bool is_tree = job.has_tails();
+  if (is_tree)
+    score_tree<T>(job, areas);
+  else
+    for_blocks(job, [&](auto count, int first, int64_t begin, int64_t end, int64_t)
+                        HWY_ATTR { score<count(), T>(job, areas, first, begin, end); });
   float norm[kMaxQueries];
   for_each_query([&](int row, int, int query) HWY_ATTR {
-    norm[query] = softmax(areas.scores + query * kBlockTokens, job.first_position + row + 1);
+    norm[query] = softmax(areas.scores + query * kBlockTokens, job.positions(row));
   });
   for (int64_t i = 0; i < job.layer->value_stride() * kMaxQueries; ++i) areas.sums[i] = 0;
-  for_blocks(job, [&](auto count, int first, int64_t begin, int64_t end, int64_t positions)
-                      HWY_ATTR { add_values<count(), T>(job, areas, first, begin, end, positions); });
+  if (is_tree)
+    add_tree_values<T>(job, areas);
+  else
+    for_blocks(job, [&](auto count, int first, int64_t begin, int64_t end, int64_t positions)
+                        HWY_ATTR { add_values<count(), T>(job, areas, first, begin, end, positions); });
   for_each_query([&](int row, int head, int query) HWY_ATTR {
     float* out = job.out + row * job.out_stride + head * head_dim;
     for (int64_t d = 0; d < head_dim; ++d)
@@ -224,12 +289,14 @@ AttentionScratch::AttentionScratch(int threads, int64_t max_positions, int64_t h
 
 namespace {
 
-// Rows of one text at consecutive positions, in the batch from `first` on.
+// Rows of one text at consecutive positions, or of one slice with a tree, in the batch from `first` on.
 int64_t run_length(std::span<const AttentionRow> rows, int64_t first, int64_t longest) {
   int64_t length = 1;
-  const auto at = [&](int64_t i) { return rows[static_cast<size_t>(first + i)]; };
+  const auto at = [&](int64_t i) -> const AttentionRow& { return rows[static_cast<size_t>(first + i)]; };
+  const bool is_tree = at(0).tail_slots != nullptr;
   while (length < longest && first + length < static_cast<int64_t>(rows.size()) &&
-         at(length).block_table == at(0).block_table && at(length).position == at(0).position + length)
+         at(length).block_table == at(0).block_table && (at(length).tail_slots != nullptr) == is_tree &&
+         (is_tree || at(length).position == at(0).position + length))
     ++length;
   return length;
 }
@@ -260,12 +327,10 @@ void attention(ThreadPool& pool, AttentionScratch& scratch, TensorView<const flo
     for (int64_t part = first_part; part < last_part; ++part)
       for (int64_t i = count * part / parts; i < count * (part + 1) / parts; ++i) {
         const AttentionScratch::Job& job = jobs[static_cast<size_t>(i)];
-        const AttentionRow& row = rows[static_cast<size_t>(job.row)];
         HWY_DYNAMIC_DISPATCH(attend)
         ({.layer = &layer,
-          .block_table = row.block_table,
+          .first_row = &rows[static_cast<size_t>(job.row)],
           .kv_head = job.kv_head,
-          .first_position = row.position,
           .rows = static_cast<int>(job.rows),
           .heads = static_cast<int>(job.heads),
           .q = q.data() + job.row * q.stride(0) + job.head * layer.head_dim,

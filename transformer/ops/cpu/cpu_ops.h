@@ -60,7 +60,7 @@ void silu_mul(ThreadPool& pool, TensorView<float, 2> gate, TensorView<const floa
 void add_rows(TensorView<float, 2> x, TensorView<const float, 2> y);
 void add_bias(TensorView<float, 2> x, std::span<const float> bias);
 
-// One layer's keys and values, paged. A block holds kBlockTokens consecutive positions of one sequence:
+// One layer's keys and values, paged. A block holds kBlockTokens consecutive slots of one sequence:
 //   keys   [block][kv_head][head_dim][kBlockTokens]            (tokens are the vector lanes of a score)
 //   values [block][kv_head][kBlockTokens][round_up(head_dim, 16)]
 struct KvLayerView {
@@ -72,14 +72,21 @@ struct KvLayerView {
   int64_t value_stride() const { return round_up(head_dim, 16); }
 };
 
-// Writes key and value of one token and one head; block_slot = position % kBlockTokens.
+// Writes key and value of one token and one head; block_slot = slot % kBlockTokens.
 void store_kv(const KvLayerView& layer, int64_t block, int64_t block_slot, int64_t kv_head,
               std::span<const float> key, std::span<const float> value);
 
-// One query row: attends to positions [0, position] through its sequence's block table.
+// One query row: attends to positions [0, position], whose slots it finds through its sequence's block table.
+// Positions are slots, but for a slice with a tree, whose rows all name their tails: positions from
+// tail_begin on lie in slots tail_slots[0], tail_slots[1], ..., ascending, the row's own the last.
 struct AttentionRow {
-  const int32_t* block_table = nullptr;  // block of positions [16 i, 16 i + 16)
+  const int32_t* block_table = nullptr;  // block of slots [16 i, 16 i + 16)
   int64_t position = 0;
+  int64_t tail_begin = 0;
+  const int32_t* tail_slots = nullptr;
+
+  bool has_tail() const { return tail_slots && position >= tail_begin; }
+  int64_t slot(int64_t p) const { return tail_slots && p >= tail_begin ? tail_slots[p - tail_begin] : p; }
 };
 
 struct AttentionShape {
@@ -112,7 +119,7 @@ class AttentionScratch {
 };
 
 // out[m, h, :] = softmax(q[m, h, :] . K / sqrt(head_dim)) V. q and out [M, heads * head_dim]. Positions are
-// reduced in absolute order, 16 lanes by position % 16.
+// reduced in absolute order, 16 lanes by position % 16, wherever they lie.
 void attention(ThreadPool& pool, AttentionScratch& scratch, TensorView<const float, 2> q,
                const KvLayerView& layer, const AttentionShape& shape, std::span<const AttentionRow> rows,
                TensorView<float, 2> out);

@@ -141,4 +141,17 @@ void silu_mul(StreamView stream, const float* gate_up, const float* bias, int64_
 // Copies the KV of a block (copy-on-write) in a layer's memory.
 void copy_kv_block(StreamView stream, const KvLayer& layer, int32_t from, int32_t to);
 
+// Copies the KV of single tokens, one after the other, in all layers. layers: in device memory, of this
+// shape.
+struct KvMoves {
+  static constexpr int32_t kMost = 64;
+  struct Move {
+    int32_t from_block = 0, from_token = 0, to_block = 0, to_token = 0;
+  };
+  Move moves[kMost];
+  int32_t count = 0;
+};
+void move_kv_slots(StreamView stream, const KvLayer& shape, const KvLayer* layers, int64_t layer_count,
+                   const KvMoves& moves);
+
 }  // namespace outrider::cuda

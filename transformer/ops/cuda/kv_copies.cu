@@ -18,7 +18,38 @@ __global__ void __launch_bounds__(kThreads)
   values[to * size + i] = values[from * size + i];
 }
 
+// Grid: dimensions of all heads, layers. A thread moves one dimension of every token, so a later move finds
+// what an earlier one wrote.
+template <class T>
+__global__ void __launch_bounds__(kThreads) move_tokens(const KvLayer* layers, const KvMoves all) {
+  const KvLayer layer = layers[blockIdx.y];
+  const int i = static_cast<int>(blockIdx.x) * kThreads + static_cast<int>(threadIdx.x);
+  if (i >= layer.kv_heads * layer.head_dim) return;
+  const int head = i / layer.head_dim, dim = i % layer.head_dim;
+  auto *keys = static_cast<T*>(layer.keys), *values = static_cast<T*>(layer.values);
+  for (int m = 0; m < all.count; ++m) {
+    const KvMoves::Move& move = all.moves[m];
+    keys[layer.key_offset(move.to_block, head, move.to_token, dim)] =
+        keys[layer.key_offset(move.from_block, head, move.from_token, dim)];
+    values[layer.value_offset(move.to_block, head, move.to_token, dim)] =
+        values[layer.value_offset(move.from_block, head, move.from_token, dim)];
+  }
+}
+
 }  // namespace
+
+void move_kv_slots(StreamView stream, const KvLayer& shape, const KvLayer* layers, int64_t layer_count,
+                   const KvMoves& moves) {
+  const int64_t dims = int64_t{shape.kv_heads} * shape.head_dim;
+  if (dims == 0 || moves.count == 0) return;
+  const LaunchShape launch_shape{.grid_x = static_cast<unsigned>((dims + kThreads - 1) / kThreads),
+                                 .grid_y = static_cast<unsigned>(layer_count),
+                                 .threads = kThreads};
+  if (shape.type == KvType::kBFloat16)
+    launch(stream, launch_shape, &move_tokens<bf16>, layers, moves);
+  else
+    launch(stream, launch_shape, &move_tokens<float>, layers, moves);
+}
 
 void copy_kv_block(StreamView stream, const KvLayer& layer, int32_t from, int32_t to) {
   const int64_t size = layer.block_elements();
