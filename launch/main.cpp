@@ -9,8 +9,8 @@
 
 #include "base/log.h"
 #include "base/printable.h"
-#include "base/program/descriptors.h"
 #include "base/program/bus_error.h"
+#include "base/program/descriptors.h"
 #include "base/program/exit_codes.h"
 #include "base/program/temporary_file.h"
 #include "base/threads.h"
@@ -27,6 +27,7 @@
 #include "serve/serve.h"
 #include "start/flags/command_line.h"
 #include "start/flags/generation_config.h"
+#include "start/flags/options.h"
 #include "start/mpi_cluster.h"
 
 namespace {
@@ -98,8 +99,8 @@ int main(int argc, char** argv) {
   RunOptions options;
   CLI::App* generate =
       app.add_subcommand("generate", "Continue a prompt, or every prompt of a JSON-lines file");
-  add_model_options(*generate, options);
-  add_pool_options(*generate, options);
+  add_model_options(*generate, options.cluster);
+  add_pool_options(*generate, options.cluster.pool);
   add_generate_options(*generate, options);
   generate->footer(std::string(kRequestFormat) + kGenerateExamples);
   std::string config_file;
@@ -112,11 +113,10 @@ int main(int argc, char** argv) {
   std::string serve_config_file;
   add_config_layer(*serve, serve_config_file);
 
-  RunOptions doctor_options;
-  int doctor_ranks = 0;
+  DoctorOptions doctor_options;
   CLI::App* doctor =
       app.add_subcommand("doctor", "What this machine has, and what a layout would place where");
-  doctor->add_option("--ranks", doctor_ranks, "Number of ranks to lay out (as mpirun -n)");
+  doctor->add_option("--ranks", doctor_options.ranks, "Number of ranks to lay out (as mpirun -n)");
   doctor->add_option("--layout", doctor_options.layout, "Roles by rank, e.g. coordinator=1,draft=1,target=2");
   doctor->add_option("-m,--model", doctor_options.model, "Show what each rank would hold of this model");
   doctor->footer(
@@ -186,8 +186,11 @@ int main(int argc, char** argv) {
         return refuse(
             fmt::format("outrider: {} is one process; start it without mpirun\n", alone->get_name()));
   if (*generate || *serve) {
-    const Status taken = *serve ? take_generation_config(*serve, serve_options.run)
-                                : take_generation_config(*generate, options);
+    const Status taken =
+        *serve ? take_generation_config(*serve, serve_options.generation_config,
+                                        serve_options.cluster.models.model, serve_options.defaults)
+               : take_generation_config(*generate, options.generation_config, options.cluster.models.model,
+                                        options.request);
     if (!taken.ok()) return refuse(fmt::format("outrider: {}\n", taken.message()));
   }
   try {
@@ -199,7 +202,7 @@ int main(int argc, char** argv) {
     if (*study) return run_study(study_options);
     if (*quantize) return run_quantize(quantize_options);
     if (*serve) return run_serve(serve_options);
-    return *doctor ? run_doctor(doctor_options, doctor_ranks) : run_generate(options);
+    return *doctor ? run_doctor(doctor_options) : run_generate(std::move(options));
   } catch (const std::exception& error) {
     tell_error(what_failed(error));
     return kExitRuntime;

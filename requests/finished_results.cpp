@@ -7,10 +7,8 @@
 
 #include "base/hash.h"
 #include "base/json_text.h"
-#include "start/device.h"
-#include "start/model_fingerprint.h"
+#include "base/text_hash.h"
 #include "transformer/files/json_file.h"
-#include "transformer/ops/cpu/cpu_ops.h"
 
 namespace outrider {
 namespace {
@@ -64,14 +62,6 @@ bool is_finished(const nlohmann::json& line) {
 
 }  // namespace
 
-Result<RequestFingerprints> RequestFingerprints::of(const RunOptions& o) {
-  const uint64_t numerics = fingerprint_of_text(fmt::format(
-      "{} {} {} {} {}", isa_name(), o.weight_format, o.kv_dtype,
-      parse_device(o.device)->kind == Device::Kind::kCpu ? "cpu" : "cuda", o.synthetic_acceptance));
-  ASSIGN_OR_RETURN(const uint64_t model, fingerprint_of_model(o.model, numerics));
-  return RequestFingerprints(model);
-}
-
 uint64_t RequestFingerprints::operator()(const Request& request) const {
   uint64_t hash = hash_combine(model_, prefix_hash(request.prompt));
   hash = of_sampling(hash, request.sampling);
@@ -118,7 +108,7 @@ std::optional<std::string> FinishedResults::line_for(const PromptRequest& reques
   nlohmann::json line = nlohmann::json::parse(found->second);
   line["index"] = index;
   line.erase("id");
-  if (!request.id.is_null()) line["id"] = request.id;
+  if (!request.id.empty()) line["id"] = nlohmann::json::parse(request.id);
   return result_line(std::move(line));
 }
 

@@ -3,24 +3,25 @@
 #pragma once
 
 #include <cstdint>
+#include <nlohmann/json_fwd.hpp>
 #include <optional>
 #include <string>
 #include <unordered_map>
 
 #include "requests/requests.h"
-#include "start/flags/options.h"
 
 namespace outrider {
 
-// Of the prompt's ids, every parameter of the request, and the model with its numerics. Equal ones have equal
-// texts, or under rules whose text depends on drafts, texts of one law.
+// What tells a request's text apart: the prompt's ids, every parameter of the request, and the model with its
+// numerics. Requests with equal fingerprints have equal texts, or under rules whose text depends on drafts,
+// texts of one law.
 class RequestFingerprints {
  public:
-  static Result<RequestFingerprints> of(const RunOptions& options);
+  // `model`: of the target, and of all that its numerics and --synthetic-acceptance do to a text.
+  explicit RequestFingerprints(uint64_t model) : model_(model) {}
   uint64_t operator()(const Request& request) const;
 
  private:
-  explicit RequestFingerprints(uint64_t model) : model_(model) {}
   uint64_t model_;
 };
 

@@ -3,6 +3,7 @@
 #include <cerrno>
 #include <cstring>
 #include <filesystem>
+#include <nlohmann/json.hpp>
 
 #include "base/printable.h"
 #include "base/program/interrupt.h"
@@ -30,15 +31,15 @@ Status check_writable(const std::string& flag, const std::string& path) {
 }
 
 // A file that is read, or written twice, would be lost under what is written last.
-Status check_distinct(const RunOptions& o) {
+Status check_distinct(const RunFiles& files) {
   namespace fs = std::filesystem;
   std::map<fs::path, std::string> flags;
-  for (const auto& [flag, path] : {std::pair{"--prompts", &o.prompts_file},
-                                   {"--output", &o.output_file},
-                                   {"--resume", &o.resume_file},
-                                   {"--report", &o.report_file},
-                                   {"--trace", &o.trace_file},
-                                   {"--record-rounds", &o.record_rounds_file}}) {
+  for (const auto& [flag, path] : {std::pair{"--prompts", &files.prompts},
+                                   {"--output", &files.output},
+                                   {"--resume", &files.resume},
+                                   {"--report", &files.report},
+                                   {"--trace", &files.trace},
+                                   {"--record-rounds", &files.record_rounds}}) {
     std::error_code ignored;
     const bool is_stream =
         *path == "-" || (fs::exists(*path, ignored) && !fs::is_regular_file(*path, ignored));
@@ -66,17 +67,19 @@ Status write_trace(const std::string& path, const Trace& trace) {
   return file.commit();
 }
 
-Result<Output> Output::open(const RunOptions& options, const Tokenizer& tokenizer) {
-  RETURN_IF_ERROR(check_distinct(options));
-  RETURN_IF_ERROR(check_writable("--report", options.report_file));
-  RETURN_IF_ERROR(check_writable("--trace", options.trace_file));
-  RETURN_IF_ERROR(check_writable("--record-rounds", options.record_rounds_file));
-  Output output(options, tokenizer);
-  if (options.output_file.empty() || options.output_file == "-") return output;
-  auto file = TemporaryFile::create(options.output_file);
+Result<Output> Output::open(OutputOptions options, const Tokenizer& tokenizer) {
+  const RunFiles files = options.files;
+  RETURN_IF_ERROR(check_distinct(files));
+  RETURN_IF_ERROR(check_writable("--report", files.report));
+  RETURN_IF_ERROR(check_writable("--trace", files.trace));
+  RETURN_IF_ERROR(check_writable("--record-rounds", files.record_rounds));
+  const bool quiet = options.quiet;
+  Output output(std::move(options), tokenizer);
+  if (files.output.empty() || files.output == "-") return output;
+  auto file = TemporaryFile::create(files.output);
   if (!file.ok()) return named("--output", file.status());
   output.file_.emplace(std::move(file).value());
-  if (!options.quiet && output.keeps_results())
+  if (!quiet && output.keeps_results())
     for (const std::string& other : output.file_->others())
       tell_error(
           other +
@@ -98,7 +101,7 @@ void Output::write(const std::string& text) {
 
 void Output::stream(const std::string& text) {
   if (!is_streamed() || text.empty()) return;
-  if (!options_->synthetic_acceptance.empty() && !std::exchange(marked_, true))
+  if (!options_.synthetic_acceptance.empty() && !std::exchange(marked_, true))
     write("[synthetic acceptance: this text means nothing] ");
   write(text);
 }
@@ -106,8 +109,8 @@ void Output::stream(const std::string& text) {
 nlohmann::json Output::line_of(size_t index, const PromptRequest& request, const Generated& generated) const {
   nlohmann::json line{
       {"index", index}, {"text", generated.text}, {"finish_reason", finish_reason_name(generated.reason)}};
-  if (!options_->synthetic_acceptance.empty()) line["synthetic_acceptance"] = options_->synthetic_acceptance;
-  if (!request.id.is_null()) line["id"] = request.id;
+  if (!options_.synthetic_acceptance.empty()) line["synthetic_acceptance"] = options_.synthetic_acceptance;
+  if (!request.id.empty()) line["id"] = nlohmann::json::parse(request.id);
   if (!generated.error.ok()) line["error"] = generated.error.message();
   line["request"] = format_fingerprint(request.fingerprint);
   line["usage"] = {{"prompt_tokens", request.request.prompt.size()},
@@ -130,7 +133,7 @@ nlohmann::json Output::line_of(size_t index, const PromptRequest& request, const
 void Output::result(size_t index, const PromptRequest& request, const Generated& generated) {
   const bool streamed = is_streamed();
   if (streamed && (generated.reason != FinishReason::kError || !generated.text.empty())) write("\n");
-  if (streamed && options_->logprobs < 0) return;
+  if (streamed && request.request.sampling.logprobs < 0) return;
   add_line(index, result_line(line_of(index, request, generated)), generated.error.ok());
 }
 
@@ -165,7 +168,7 @@ void Output::give_up(size_t requests) {
 Status Output::close() {
   if (failed())
     return unavailable(fmt::format("{}: cannot be written: {}",
-                                   file_ ? "--output " + options_->output_file : "standard output",
+                                   file_ ? "--output " + options_.files.output : "standard output",
                                    std::strerror(error_)));
   return file_ ? named("--output", file_->commit()) : Status();
 }

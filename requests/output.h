@@ -4,7 +4,7 @@
 #pragma once
 
 #include <map>
-#include <nlohmann/json.hpp>
+#include <nlohmann/json_fwd.hpp>
 #include <optional>
 #include <string>
 #include <vector>
@@ -13,6 +13,7 @@
 #include "coordinator/events.h"
 #include "coordinator/trace.h"
 #include "requests/requests.h"
+#include "requests/run_files.h"
 
 namespace outrider {
 
@@ -26,17 +27,24 @@ struct Generated {
   RequestMetrics metrics;
 };
 
+struct OutputOptions {
+  RunFiles files;
+  bool has_one_prompt = false;       // its text is written as it comes, unless there is an output file
+  std::string synthetic_acceptance;  // not empty: texts mean nothing, and say so
+  bool quiet = false;
+};
+
 class Output {
  public:
   // The output file, if any, is opened under a temporary name at once, and the paths of the reports are
   // tried, so that a bad path is told before any work.
-  static Result<Output> open(const RunOptions& options, const Tokenizer& tokenizer);
+  static Result<Output> open(OutputOptions options, const Tokenizer& tokenizer);
 
   // Text of the only request, as it comes (not with --output or --prompts).
   void stream(const std::string& text);
   // Results in the order of the requests, each as soon as all before it are there.
   void result(size_t index, const PromptRequest& request, const Generated& generated);
-  // The same of a result that an earlier run left, as its line.
+  // A result that an earlier run left, as its line; it is written in its turn too.
   void finished_line(size_t index, std::string line);
   // Whether a write failed: nobody reads any more, or the disk is full. More work would be in vain.
   bool failed() const { return error_ != 0; }
@@ -46,17 +54,17 @@ class Output {
   void give_up(size_t requests);
 
  private:
-  Output(const RunOptions& options, const Tokenizer& tokenizer)
-      : options_(&options), tokenizer_(&tokenizer) {}
+  Output(OutputOptions options, const Tokenizer& tokenizer)
+      : options_(std::move(options)), tokenizer_(&tokenizer) {}
   // Plain text instead of JSON lines.
-  bool is_streamed() const { return options_->prompt && options_->output_file.empty(); }
+  bool is_streamed() const { return options_.has_one_prompt && options_.files.output.empty(); }
   bool keeps_results() const { return file_ && file_->is_temporary(); }
   void write(const std::string& text);
   void add_line(size_t index, std::string line, bool finished);
   void keep_results();
   nlohmann::json line_of(size_t index, const PromptRequest& request, const Generated& generated) const;
 
-  const RunOptions* options_;
+  OutputOptions options_;
   const Tokenizer* tokenizer_;
   std::optional<TemporaryFile> file_;  // empty: standard output
   std::map<size_t, std::string> waiting_;
@@ -69,7 +77,7 @@ class Output {
 
 // Writes a whole file, or none.
 Status write_file(const std::string& path, const std::string& content);
-// The same for a trace.
+// Writes a trace, whole or not at all.
 Status write_trace(const std::string& path, const Trace& trace);
 
 }  // namespace outrider

@@ -1,12 +1,10 @@
 #include "requests/report.h"
 
 #include <cmath>
+#include <nlohmann/json.hpp>
 #include <set>
 
 #include "base/version.h"
-#include "comm/cores.h"
-#include "start/device.h"
-#include "transformer/ops/cpu/cpu_ops.h"
 
 namespace outrider {
 namespace {
@@ -27,23 +25,19 @@ nlohmann::json used(const std::vector<PromptRequest>& requests, Of of) {
   return values.size() == 1 ? nlohmann::json(*values.begin()) : nlohmann::json(values);
 }
 
-std::string q_format_used(const RunOptions& options, const Preparation& prepared,
-                          const std::vector<PromptRequest>& requests) {
+std::string q_format_used(const RunDescription& run, const std::vector<PromptRequest>& requests) {
   const bool any = std::any_of(requests.begin(), requests.end(), [](const PromptRequest& request) {
     return needs_q(request.request.sampling.rule);
   });
   if (!any) return "none";
-  const QFormat format = parse_q_format(options.q_format).value();
-  if (format.kind == QKind::kDense) return "dense";
-  const std::string budget = fmt::format("budget:{}", format.row_bytes(prepared.target.vocab_size));
+  if (run.q_kind == QKind::kDense) return "dense";
+  const std::string budget = fmt::format("budget:{}", run.row_bytes);
   bool some_states = false, some_rows = false;
   for (const PromptRequest& request : requests)
     if (const SamplingParams& sampling = request.request.sampling; needs_q(sampling.rule))
       (is_plain_softmax(sampling) ? some_states : some_rows) = true;
-  const bool drafts_on_host = parse_device(options.device)->kind == Device::Kind::kCpu;
-  if (format.kind != QKind::kHidden || !drafts_on_host || !some_states) return budget;
-  const std::string hidden =
-      fmt::format("hidden:{}", format.code_bits(prepared.target.vocab_size, prepared.draft->hidden_size));
+  if (run.q_kind != QKind::kHidden || !run.drafts_on_host || !some_states) return budget;
+  const std::string hidden = fmt::format("hidden:{}", run.code_bits);
   return some_rows ? hidden + " or " + budget : hidden;
 }
 
@@ -86,7 +80,7 @@ PlainComparison compare_with_plain(const Totals& plain, const Totals& speculativ
   return comparison;
 }
 
-std::string screen_report(const RunOptions& options, const Totals& totals, const nlohmann::json& metrics,
+std::string screen_report(const RunDescription& run, const Totals& totals, const nlohmann::json& metrics,
                           const std::optional<PlainComparison>& comparison) {
   const RoundSums& r = totals.rounds;
   std::string out = fmt::format("{} tokens in {:.2f} s: {:.1f} tokens/s", r.emitted, totals.wall_seconds(),
@@ -94,15 +88,15 @@ std::string screen_report(const RunOptions& options, const Totals& totals, const
   if (totals.ttft.count() > 0)
     out += fmt::format(", first token after {:.1f} ms (median)", totals.ttft.percentile_ns(0.5) * 1e-6);
   out += "\n";
-  if (!options.synthetic_acceptance.empty())
-    out += fmt::format("SYNTHETIC ACCEPTANCE {}: the text means nothing\n", options.synthetic_acceptance);
-  if (!options.emulate_link.empty()) out += fmt::format("emulated link {}\n", options.emulate_link);
-  if (options.speculates() && r.drafted == 0 && totals.workers_joined == 0)
+  if (!run.synthetic_acceptance.empty())
+    out += fmt::format("SYNTHETIC ACCEPTANCE {}: the text means nothing\n", run.synthetic_acceptance);
+  if (!run.emulated_link.empty()) out += fmt::format("emulated link {}\n", run.emulated_link);
+  if (run.speculates && r.drafted == 0 && totals.workers_joined == 0)
     out += "nothing was drafted: no draft worker joined\n";
-  else if (options.speculates() && r.drafted == 0 && options.num_speculative_tokens != 0)
+  else if (run.speculates && r.drafted == 0 && !run.pinned_zero)
     out += fmt::format("nothing was drafted: --gamma-policy {} saw no gain in it; -g N drafts all the same\n",
-                       options.policy());
-  if (options.speculates() && r.drafted > 0) {
+                       run.gamma_policy);
+  if (run.speculates && r.drafted > 0) {
     out += fmt::format("acceptance {:.3f}, {:.2f} tokens per target pass, {} rounds, {} rolled back\n",
                        r.acceptance(), r.tokens_per_pass(), r.rounds, r.rollbacks);
     out += fmt::format("per round: draft {:.3f} ms, verify {:.3f} ms (forward {:.3f}, vocabulary {:.3f})\n",
@@ -113,7 +107,7 @@ std::string screen_report(const RunOptions& options, const Totals& totals, const
     out += fmt::format("idle: target {:.0f} %, draft workers {:.0f} %\n",
                        metrics["phases"]["target_idle_share"].get<double>() * 100,
                        metrics["phases"]["draft_idle_share"].get<double>() * 100);
-    if (const auto overlap = compare_overlap(totals); overlap && options.emulate_link.empty())
+    if (const auto overlap = compare_overlap(totals); overlap && run.emulated_link.empty())
       out += fmt::format(
           "ahead: {:.0f} % of {} outcomes were prepared; a round took {:.3f} ms, {:.3f} predicted (verify "
           "{:.3f}, prepare {:.3f}, draft {:.3f})\n",
@@ -139,39 +133,37 @@ std::string screen_report(const RunOptions& options, const Totals& totals, const
   return out;
 }
 
-nlohmann::json json_report(const RunOptions& options, const Preparation& prepared, const Totals& totals,
-                           nlohmann::json metrics) {
+nlohmann::json json_report(const RunDescription& run, const Totals& totals, nlohmann::json metrics) {
   nlohmann::json report{{"version", kVersion}, {"metrics", std::move(metrics)}};
-  report["target"] = {{"name", prepared.target_info.name},
-                      {"vocab_size", prepared.target.vocab_size},
-                      {"tensor_parallel_size", options.tensor_parallel_size}};
-  report["isa"] = isa_name();
-  if (!options.synthetic_acceptance.empty()) report["synthetic_acceptance"] = options.synthetic_acceptance;
-  if (!options.emulate_link.empty()) report["emulated_link"] = options.emulate_link;
-  const Device device = device_of_worker(options, 0);  // of the target's first rank
-  report["device"] = device.kind == Device::Kind::kCpu ? "cpu" : fmt::format("cuda:{}", device.index);
-  report["max_model_len"] = prepared.max_model_len;
-  report["max_num_seqs"] = options.max_num_seqs;
-  report["threads"] = options.threads > 0 ? options.threads : usable_cores();
-  if (options.speculates()) {
-    report["draft"]["name"] = options.has_drafter() ? prepared.draft_info.name : "joined";
-    report["gamma_policy"] = options.policy();
+  report["target"] = {{"name", run.target},
+                      {"vocab_size", run.vocab_size},
+                      {"tensor_parallel_size", run.tensor_parallel_size}};
+  report["isa"] = run.isa;
+  if (!run.synthetic_acceptance.empty()) report["synthetic_acceptance"] = run.synthetic_acceptance;
+  if (!run.emulated_link.empty()) report["emulated_link"] = run.emulated_link;
+  report["device"] = run.device;
+  report["max_model_len"] = run.max_model_len;
+  report["max_num_seqs"] = run.max_num_seqs;
+  report["threads"] = run.threads;
+  if (run.speculates) {
+    report["draft"]["name"] = run.drafter;
+    report["gamma_policy"] = run.gamma_policy;
   }
-  if (const auto overlap = compare_overlap(totals); overlap && options.emulate_link.empty())
+  if (const auto overlap = compare_overlap(totals); overlap && run.emulated_link.empty())
     report["overlap"] = {{"hit_rate", overlap->hit_rate},  {"verify_ms", overlap->verify},
                          {"prepare_ms", overlap->prepare}, {"draft_ms", overlap->draft},
                          {"round_ms", overlap->measured},  {"predicted_round_ms", overlap->predicted()}};
   return report;
 }
 
-nlohmann::json json_report(const RunOptions& options, const Preparation& prepared,
-                           const std::vector<PromptRequest>& requests, const Totals& totals,
-                           nlohmann::json metrics, const std::optional<PlainComparison>& comparison) {
-  nlohmann::json report = json_report(options, prepared, totals, std::move(metrics));
+nlohmann::json json_report(const RunDescription& run, const std::vector<PromptRequest>& requests,
+                           uint64_t seed, const Totals& totals, nlohmann::json metrics,
+                           const std::optional<PlainComparison>& comparison) {
+  nlohmann::json report = json_report(run, totals, std::move(metrics));
   report["rule"] = used(requests, [](const SamplingParams& s) { return std::string(rule_name(s.rule)); });
   report["temperature"] = used(requests, [](const SamplingParams& s) { return s.temperature; });
-  report["seed"] = options.seed;
-  if (options.speculates()) report["draft"]["q_format"] = q_format_used(options, prepared, requests);
+  report["seed"] = seed;
+  if (run.speculates) report["draft"]["q_format"] = q_format_used(run, requests);
   if (comparison)
     report["comparison"] = {{"plain_tokens_per_second", comparison->plain_tokens_per_second},
                             {"tokens_per_second", comparison->tokens_per_second},

@@ -2,17 +2,37 @@
 #pragma once
 
 #include <algorithm>
-#include <nlohmann/json.hpp>
+#include <nlohmann/json_fwd.hpp>
 #include <optional>
 #include <string>
 #include <vector>
 
+#include "comm/messages.h"
 #include "coordinator/metrics.h"
 #include "requests/requests.h"
-#include "start/flags/options.h"
-#include "start/prepare.h"
 
 namespace outrider {
+
+// What ran, as reports tell it: `auto` and 0 are resolved.
+struct RunDescription {
+  std::string target, drafter;  // names; drafter: of the run's own, or "joined"
+  int64_t vocab_size = 0;       // of the target
+  int tensor_parallel_size = 1;
+  std::string isa;
+  std::string device;  // of the target's first rank: cpu or cuda:N
+  int64_t max_model_len = 0;
+  int max_num_seqs = 0;
+  int threads = 0;
+  bool speculates = false;   // there are draft workers, or may be
+  bool pinned_zero = false;  // drafts are switched off by a length of 0
+  std::string gamma_policy;
+  std::string synthetic_acceptance, emulated_link;  // empty: none
+  // What rules that need q get: the form asked for, what a row may take, the bits of an element of a state,
+  // and whether drafts come from the host, where alone states are made.
+  QKind q_kind = QKind::kSparse;
+  int32_t row_bytes = 0, code_bits = 0;
+  bool drafts_on_host = true;
+};
 
 // Expected tokens of a round of gamma drafts, each accepted with probability alpha (Leviathan et al. 2023,
 // equation 1).
@@ -48,15 +68,14 @@ std::optional<OverlapComparison> compare_overlap(const Totals& totals);
 PlainComparison compare_with_plain(const Totals& plain, const Totals& speculative, bool identical_output);
 
 // `metrics` as Coordinator::fill_report leaves it, in both.
-std::string screen_report(const RunOptions& options, const Totals& totals, const nlohmann::json& metrics,
+std::string screen_report(const RunDescription& run, const Totals& totals, const nlohmann::json& metrics,
                           const std::optional<PlainComparison>& comparison);
 
-// Of a run whose requests nobody kept. Says what ran: `auto` and 0 are resolved.
-nlohmann::json json_report(const RunOptions& options, const Preparation& prepared, const Totals& totals,
-                           nlohmann::json metrics);
-// Also what the requests asked for.
-nlohmann::json json_report(const RunOptions& options, const Preparation& prepared,
-                           const std::vector<PromptRequest>& requests, const Totals& totals,
-                           nlohmann::json metrics, const std::optional<PlainComparison>& comparison);
+// The report of a run whose requests nobody kept.
+nlohmann::json json_report(const RunDescription& run, const Totals& totals, nlohmann::json metrics);
+// With what the requests asked for. `seed`: the run's own.
+nlohmann::json json_report(const RunDescription& run, const std::vector<PromptRequest>& requests,
+                           uint64_t seed, const Totals& totals, nlohmann::json metrics,
+                           const std::optional<PlainComparison>& comparison);
 
 }  // namespace outrider

@@ -5,6 +5,8 @@
 #include <algorithm>
 #include <cmath>
 
+#include "transformer/chat_template/chat_template.h"
+
 namespace outrider {
 namespace {
 
@@ -26,7 +28,7 @@ Status with_names(const Status& status, Names names) {
 
 }  // namespace
 
-Status RequestBuilder::check(const RunOptions& o, Names names) const {
+Status RequestBuilder::check(const RequestParams& o, Names names) const {
   const auto must = [&](const char* key, auto value, const char* rule) {
     return invalid_argument(fmt::format("{} {}: must be {}", name_of(key, names), value, rule));
   };
@@ -50,21 +52,19 @@ Status RequestBuilder::check(const RunOptions& o, Names names) const {
   return {};
 }
 
-Result<Request> RequestBuilder::build(RunOptions o, const LogitBias& bias, Names names) const {
-  RETURN_IF_ERROR(check(o, names));
-  auto sampling = sampling_of(o);
+Result<Request> RequestBuilder::build(RequestParams params, Names names) const {
+  RETURN_IF_ERROR(check(params, names));
+  auto sampling = sampling_of(params);
   if (!sampling.ok()) return with_names(sampling.status(), names);
   Request request{.prompt = {}, .sampling = std::move(sampling).value(), .gamma = {}};
-  auto& params = request.sampling;
-  params.logit_bias.insert(params.logit_bias.end(), bias.begin(), bias.end());
-  for (const auto& [id, value] : params.logit_bias)
-    if (id.value() < 0 || id.value() >= vocab_size_)
+  for (const auto& [id, value] : request.sampling.logit_bias)
+    if (id.value() < 0 || id.value() >= model_.vocab_size)
       return invalid_argument(fmt::format("{}: id {} is outside the vocabulary; ids are 0 to {}",
-                                          name_of("logit_bias", names), id.value(), vocab_size_ - 1));
-  request.max_tokens = o.max_tokens;
-  request.stop = std::move(o.stop);
-  request.ignore_eos = o.ignore_eos;
-  if (!options_.synthetic_acceptance.empty()) {  // the text means nothing, its end neither
+                                          name_of("logit_bias", names), id.value(), model_.vocab_size - 1));
+  request.max_tokens = params.max_tokens;
+  request.stop = std::move(params.stop);
+  request.ignore_eos = params.ignore_eos;
+  if (model_.synthetic_acceptance) {
     if (params.logprobs >= 0)
       return invalid_argument(name_of("logprobs", names) + ": has no meaning with --synthetic-acceptance");
     request.ignore_eos = true;
@@ -73,17 +73,19 @@ Result<Request> RequestBuilder::build(RunOptions o, const LogitBias& bias, Names
   return request;
 }
 
+Status RequestBuilder::check_chat() const { return model_.chat.status().in("--model " + model_.directory); }
+
 Result<std::string> RequestBuilder::render(const std::vector<ChatMessage>& messages,
                                            const ChatOptions& options) const {
-  if (chat_.status().code() == StatusCode::kNotFound && !options_.chat)
+  if (model_.chat.status().code() == StatusCode::kNotFound)
     return unsupported("the model has no chat template; send a prompt instead of messages");
-  if (!chat_.ok()) return chat_.status().in("--model " + options_.model);
-  return (*chat_)->render(messages, options);
+  RETURN_IF_ERROR(check_chat());
+  return (*model_.chat)->render(messages, options);
 }
 
 Result<std::vector<TokenId>> RequestBuilder::encode(std::string_view text, SpecialTokens special,
                                                     Names names) const {
-  auto ids = tokenizer_.encode(text, special);
+  auto ids = model_.tokenizer.encode(text, special);
   if (!ids.ok()) return ids.status().in(name_of("prompt", names));
   return ids;
 }
@@ -93,14 +95,14 @@ Status RequestBuilder::set_prompt(Request& request, std::vector<TokenId> prompt)
     return invalid_argument(
         "the prompt is empty and this tokenizer adds no beginning-of-sequence token; write a prompt");
   for (const TokenId id : prompt)
-    if (id.value() < 0 || id.value() >= vocab_size_)
+    if (id.value() < 0 || id.value() >= model_.vocab_size)
       return invalid_argument(
           fmt::format("the prompt has id {}, which is outside the vocabulary; ids are 0 to {}", id.value(),
-                      vocab_size_ - 1));
-  if (static_cast<int64_t>(prompt.size()) >= max_context_)
+                      model_.vocab_size - 1));
+  if (static_cast<int64_t>(prompt.size()) >= model_.max_context)
     return resource_exhausted(fmt::format("the prompt has {} tokens, the context {}; shorten it{}",
-                                          prompt.size(), max_context_,
-                                          context_may_grow() ? " or raise --max-model-len" : ""));
+                                          prompt.size(), model_.max_context,
+                                          model_.context_may_grow ? " or raise --max-model-len" : ""));
   request.prompt = std::move(prompt);
   return {};
 }

@@ -71,44 +71,9 @@ Status take_stop(const json& object, std::vector<std::string>& stop) {
   return {};
 }
 
-Result<std::vector<std::string>> take_parts(const json& parts) {
-  std::vector<std::string> texts;
-  for (const json& part : parts) {
-    const json* const type = part.is_object() ? find_field(part, "type") : nullptr;
-    if (!type || *type != "text")
-      return unsupported(
-          fmt::format("\"messages\": a content part of type {} is not understood; parts must be {{\"type\": "
-                      "\"text\", \"text\": ...}}",
-                      type ? json_text(*type).substr(0, 40) : "none"));
-    const json* const text = find_field(part, "text");
-    if (!text || !text->is_string())
-      return invalid_argument("\"messages\": a part of type \"text\" has no \"text\"");
-    texts.push_back(text->get<std::string>());
-  }
-  return texts;
-}
-
-}  // namespace
-
-Status take_sampling(const json& object, RunOptions& to) {
-  RETURN_IF_ERROR(take(object, "seed", to.seed));
-  RETURN_IF_ERROR(take(object, "max_tokens", to.max_tokens));
-  RETURN_IF_ERROR(take(object, "temperature", to.temperature));
-  RETURN_IF_ERROR(take(object, "top_k", to.top_k));
-  RETURN_IF_ERROR(take(object, "top_p", to.top_p));
-  RETURN_IF_ERROR(take(object, "min_p", to.min_p));
-  RETURN_IF_ERROR(take(object, "repetition_penalty", to.repetition_penalty));
-  RETURN_IF_ERROR(take(object, "presence_penalty", to.presence_penalty));
-  RETURN_IF_ERROR(take(object, "frequency_penalty", to.frequency_penalty));
-  RETURN_IF_ERROR(take(object, "ignore_eos", to.ignore_eos));
-  RETURN_IF_ERROR(take(object, "rule", to.rule));
-  return take_stop(object, to.stop);
-}
-
-Result<LogitBias> take_bias(const json& object) {
-  LogitBias bias;
+Status take_bias(const json& object, LogitBias& bias) {
   const json* const at = find_field(object, "logit_bias");
-  if (!at) return bias;
+  if (!at) return {};
   if (!at->is_object()) return invalid_argument("\"logit_bias\" must be an object of id: value");
   for (const auto& [key, value] : at->items()) {
     int32_t id = -1;
@@ -120,54 +85,25 @@ Result<LogitBias> take_bias(const json& object) {
                       json_text(value).substr(0, 40)));
     bias.emplace_back(TokenId(id), v);
   }
-  return bias;
-}
-
-namespace {
-
-Result<std::vector<ChatMessage>> take_messages(const json& list) {
-  constexpr const char* kForm = "\"messages\" must be a list of {role, content}";
-  std::vector<ChatMessage> messages;
-  if (!list.is_array() || list.empty()) return invalid_argument(kForm);
-  for (const json& m : list) {
-    if (!m.is_object()) return invalid_argument(kForm);
-    const json *role = find_field(m, "role"), *content = find_field(m, "content"),
-               *name = find_field(m, "name");
-    if (!role || !role->is_string() || !content || (!content->is_string() && !content->is_array()))
-      return invalid_argument(fmt::format("{}, both texts", kForm));
-    if (name && !name->is_string()) return invalid_argument("\"messages\": a \"name\" must be a text");
-    for (const auto& [key, value] : m.items())
-      if (key != "role" && key != "content" && key != "name" && !value.is_null())
-        return unsupported(fmt::format("\"messages\": \"{}\" of a message is not understood; leave it out",
-                                       key.substr(0, 40)));
-    ChatMessage message{role->get<std::string>(), {}};
-    if (name) message.name = name->get<std::string>();
-    if (content->is_string()) {
-      message.content = content->get<std::string>();
-    } else {
-      ASSIGN_OR_RETURN(message.parts, take_parts(*content));
-    }
-    messages.push_back(std::move(message));
-  }
-  return messages;
+  return {};
 }
 
 }  // namespace
 
-Result<Conversation> take_conversation(const json& object) {
-  Conversation out;
-  const json* const list = find_field(object, "messages");
-  if (!list) return invalid_argument("\"messages\" is missing");
-  ASSIGN_OR_RETURN(out.messages, take_messages(*list));
-  RETURN_IF_ERROR(take(object, "continue_final_message", out.options.continue_final_message));
-  out.options.add_generation_prompt = !out.options.continue_final_message;
-  RETURN_IF_ERROR(take(object, "add_generation_prompt", out.options.add_generation_prompt));
-  if (const json* const variables = find_field(object, "chat_template_kwargs")) {
-    if (!variables->is_object())
-      return invalid_argument("\"chat_template_kwargs\" must be an object of the template's variables");
-    out.options.variables = *variables;
-  }
-  return out;
+Status take_sampling(const json& object, RequestParams& to) {
+  RETURN_IF_ERROR(take(object, "seed", to.seed));
+  RETURN_IF_ERROR(take(object, "max_tokens", to.max_tokens));
+  RETURN_IF_ERROR(take(object, "temperature", to.temperature));
+  RETURN_IF_ERROR(take(object, "top_k", to.top_k));
+  RETURN_IF_ERROR(take(object, "top_p", to.top_p));
+  RETURN_IF_ERROR(take(object, "min_p", to.min_p));
+  RETURN_IF_ERROR(take(object, "repetition_penalty", to.repetition_penalty));
+  RETURN_IF_ERROR(take(object, "presence_penalty", to.presence_penalty));
+  RETURN_IF_ERROR(take(object, "frequency_penalty", to.frequency_penalty));
+  RETURN_IF_ERROR(take(object, "ignore_eos", to.ignore_eos));
+  RETURN_IF_ERROR(take(object, "rule", to.rule));
+  RETURN_IF_ERROR(take_bias(object, to.logit_bias));
+  return take_stop(object, to.stop);
 }
 
 Status unknown_key(std::span<const std::string_view> known, const std::string& key) {

@@ -9,7 +9,9 @@
 #include <nlohmann/json.hpp>
 
 #include "base/hash.h"
-#include "requests/request_builder.h"
+#include "base/json_text.h"
+#include "requests/conversation.h"
+#include "requests/request_fields.h"
 #include "transformer/files/json_file.h"
 
 namespace outrider {
@@ -31,33 +33,41 @@ using Names = RequestBuilder::Names;
 
 class Reader {
  public:
-  Reader(const RunOptions& options, const RequestBuilder& builder) : options_(options), builder_(builder) {}
+  // `params`: of the flags.
+  Reader(const RequestParams& params, const RequestModel& model) : params_(params), builder_(model) {}
 
   Result<PromptRequest> from_flags() const;
   Result<PromptRequest> from_line(const std::string& text, size_t line) const;
 
  private:
-  Result<PromptRequest> finish(RunOptions parameters, const LogitBias& bias, std::string_view text,
-                               SpecialTokens special, size_t line) const;
+  Result<PromptRequest> finish(RequestParams params, std::string_view text, SpecialTokens special,
+                               size_t line) const;
+  Result<std::string> render(const Conversation& chat) const;
 
-  const RunOptions& options_;
-  const RequestBuilder& builder_;
+  const RequestParams& params_;
+  const RequestBuilder builder_;
 };
 
-Result<PromptRequest> Reader::finish(RunOptions parameters, const LogitBias& bias, std::string_view text,
-                                     SpecialTokens special, size_t line) const {
+Result<PromptRequest> Reader::finish(RequestParams params, std::string_view text, SpecialTokens special,
+                                     size_t line) const {
   const Names names = line > 0 ? Names::kKeys : Names::kFlags;
   PromptRequest out{.request = {}, .line = line};
-  ASSIGN_OR_RETURN(out.request, builder_.build(std::move(parameters), bias, names));
+  ASSIGN_OR_RETURN(out.request, builder_.build(std::move(params), names));
   ASSIGN_OR_RETURN(auto prompt, builder_.encode(text, special, names));
   RETURN_IF_ERROR(builder_.set_prompt(out.request, std::move(prompt)));
   return out;
 }
 
 Result<PromptRequest> Reader::from_flags() const {
-  if (!options_.chat) return finish(options_, {}, *options_.prompt, SpecialTokens::kAdd, 0);
-  ASSIGN_OR_RETURN(const std::string text, builder_.render({{"user", *options_.prompt}}));
-  return finish(options_, {}, text, SpecialTokens::kOmit, 0);
+  if (!params_.chat) return finish(params_, *params_.prompt, SpecialTokens::kAdd, 0);
+  ASSIGN_OR_RETURN(const std::string text, render({.messages = {{"user", *params_.prompt}}, .options = {}}));
+  return finish(params_, text, SpecialTokens::kOmit, 0);
+}
+
+// Who asked for templates is told why there is none, also where a line has messages of its own.
+Result<std::string> Reader::render(const Conversation& chat) const {
+  if (params_.chat) RETURN_IF_ERROR(builder_.check_chat());
+  return builder_.render(chat.messages, chat.options);
 }
 
 // A parser of one line calls it line 1; the file's own number stands in front.
@@ -78,11 +88,10 @@ Result<PromptRequest> Reader::from_line(const std::string& text, size_t line) co
   for (const auto& [key, value] : object.items())
     if (std::find(known.begin(), known.end(), key) == known.end()) return unknown_key(known, key);
 
-  RunOptions o = options_;
-  o.seed = hash_combine(options_.seed, line);
-  RETURN_IF_ERROR(take_sampling(object, o));
-  RETURN_IF_ERROR(take(object, "logprobs", o.logprobs));
-  ASSIGN_OR_RETURN(const LogitBias bias, take_bias(object));
+  RequestParams params = params_;
+  params.seed = hash_combine(params_.seed, line);
+  RETURN_IF_ERROR(take_sampling(object, params));
+  RETURN_IF_ERROR(take(object, "logprobs", params.logprobs));
 
   const bool has_prompt = object.contains("prompt"), has_messages = object.contains("messages");
   if (has_prompt == has_messages) return invalid_argument("write either \"prompt\" or \"messages\"");
@@ -90,20 +99,20 @@ Result<PromptRequest> Reader::from_line(const std::string& text, size_t line) co
     if (!has_messages && object.contains(key))
       return invalid_argument(fmt::format("\"{}\" needs \"messages\"", key));
   Result<PromptRequest> request = invalid_argument("\"prompt\" must be a text");
-  if (has_messages || (o.chat && object["prompt"].is_string())) {
+  if (has_messages || (params.chat && object["prompt"].is_string())) {
     Conversation chat{.messages = {{"user", object.value("prompt", "")}}, .options = {}};
     if (has_messages) {
       ASSIGN_OR_RETURN(chat, take_conversation(object));
     }
-    ASSIGN_OR_RETURN(const std::string rendered, builder_.render(chat.messages, chat.options));
-    request = finish(std::move(o), bias, rendered, SpecialTokens::kOmit, line);
+    ASSIGN_OR_RETURN(const std::string rendered, render(chat));
+    request = finish(std::move(params), rendered, SpecialTokens::kOmit, line);
   } else if (object["prompt"].is_string()) {
-    request = finish(std::move(o), bias, object["prompt"].get<std::string>(), SpecialTokens::kAdd, line);
+    request = finish(std::move(params), object["prompt"].get<std::string>(), SpecialTokens::kAdd, line);
   }
   const bool has_id = object.contains("id");
   if (has_id && !object["id"].is_string() && !object["id"].is_number_integer())
     return invalid_argument("\"id\" must be a text or a whole number");
-  if (request.ok() && has_id) request->id = object["id"];
+  if (request.ok() && has_id) request->id = json_text(object["id"]);
   return request;
 }
 
@@ -122,25 +131,22 @@ bool next_line(std::istream& file, std::string& text) {
 
 }  // namespace
 
-Result<std::vector<PromptRequest>> read_requests(const RunOptions& options, const Tokenizer& tokenizer,
-                                                 const Result<std::unique_ptr<ChatTemplate>>& chat,
-                                                 int64_t max_context, int64_t vocab_size) {
-  const RequestBuilder builder(options, tokenizer, chat, max_context, vocab_size);
-  const Reader reader(options, builder);
+Result<std::vector<PromptRequest>> read_requests(const RequestParams& params, const std::string& prompts_file,
+                                                 const RequestModel& model) {
+  const Reader reader(params, model);
   std::vector<PromptRequest> requests;
-  if (options.prompt) {
+  if (params.prompt) {
     ASSIGN_OR_RETURN(auto request, reader.from_flags());
     requests.push_back(std::move(request));
     return requests;
   }
-  const bool from_standard_input = options.prompts_file == "-";
-  const std::string name = from_standard_input ? "standard input" : options.prompts_file;
+  const bool from_standard_input = prompts_file == "-";
+  const std::string name = from_standard_input ? "standard input" : prompts_file;
   std::error_code ignored;
   std::ifstream file;
-  if (!from_standard_input) file.open(options.prompts_file);
-  if (!file || std::filesystem::is_directory(options.prompts_file, ignored))
-    return not_found(
-        fmt::format("--prompts {}: cannot be read; name a file of JSON lines", options.prompts_file));
+  if (!from_standard_input) file.open(prompts_file);
+  if (!file || std::filesystem::is_directory(prompts_file, ignored))
+    return not_found(fmt::format("--prompts {}: cannot be read; name a file of JSON lines", prompts_file));
   std::string text;
   for (size_t line = 1; next_line(from_standard_input ? std::cin : file, text); ++line) {
     if (text.find_first_not_of(" \t\r") == std::string::npos) continue;
@@ -151,8 +157,7 @@ Result<std::vector<PromptRequest>> read_requests(const RunOptions& options, cons
     if (!request.ok()) return request.status().in(fmt::format("{}:{}", name, line));
     requests.push_back(std::move(request).value());
   }
-  if (requests.empty())
-    return invalid_argument(fmt::format("--prompts {}: no requests in it", options.prompts_file));
+  if (requests.empty()) return invalid_argument(fmt::format("--prompts {}: no requests in it", prompts_file));
   return requests;
 }
 

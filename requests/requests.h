@@ -1,15 +1,12 @@
 // Requests from the command line or a JSON-lines file, turned into tokens.
 #pragma once
 
-#include <nlohmann/json.hpp>
-#include <optional>
+#include <cstdint>
 #include <string>
 #include <vector>
 
 #include "coordinator/request.h"
-#include "start/flags/options.h"
-#include "transformer/chat_template/chat_template.h"
-#include "transformer/tokenizer/tokenizer.h"
+#include "requests/request_builder.h"
 
 namespace outrider {
 
@@ -17,14 +14,14 @@ namespace outrider {
 struct PromptRequest {
   Request request;
   size_t line = 0;           // 1-based in the file; 0 for --prompt
-  nlohmann::json id;         // the line's own, as it was written; null without one
+  std::string id;            // the line's own, as JSON text; empty without one
   uint64_t fingerprint = 0;  // RequestFingerprints
 };
 
-// Checks every request before the first one runs. `chat`: the model's, or why there is none, which only those
-// who need it are told. Errors name the file, the line and the key.
-Result<std::vector<PromptRequest>> read_requests(const RunOptions& options, const Tokenizer& tokenizer,
-                                                 const Result<std::unique_ptr<ChatTemplate>>& chat,
-                                                 int64_t max_context, int64_t vocab_size);
+// The one request of `params`, if they have a prompt, else those of the file --prompts, whose lines replace
+// what `params` say. Checks every request before the first one runs. Errors name the file, the line and the
+// key.
+Result<std::vector<PromptRequest>> read_requests(const RequestParams& params, const std::string& prompts_file,
+                                                 const RequestModel& model);
 
 }  // namespace outrider

@@ -5,6 +5,10 @@
 
 #include "serve/api/api.h"
 
+namespace CLI {
+class App;
+}
+
 namespace outrider {
 
 // Sets what a server's defaults are where those of `generate` are others.

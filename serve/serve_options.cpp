@@ -11,6 +11,7 @@
 
 #include "base/program/temporary_file.h"
 #include "serve/serve.h"
+#include "start/flags/options.h"
 
 namespace outrider {
 namespace {
@@ -41,7 +42,8 @@ void add_server_options(CLI::App& app, ServeOptions& o) {
       ->check(CLI::Range(0, 1 << 20))
       ->group("Server")
       ->capture_default_str();
-  app.add_option("--max-queued-tokens", o.max_queued_tokens, "The same for the tokens of their prompts")
+  app.add_option("--max-queued-tokens", o.max_queued_tokens,
+                 "Tokens that the prompts of waiting requests may have together")
       ->check(CLI::Range(int64_t{0}, int64_t{1} << 40))
       ->group("Server")
       ->capture_default_str();
@@ -66,13 +68,13 @@ bool is_loopback(const std::string& host) {
 }
 
 void add_serve_options(CLI::App& app, ServeOptions& o) {
-  add_model_options(app, o.run);
-  add_pool_options(app, o.run);
+  add_model_options(app, o.cluster);
+  add_pool_options(app, o.cluster.pool);
   add_server_options(app, o);
-  o.run.temperature = 1;  // what clients of such an API expect
-  add_sampling_options(app, o.run);
-  add_speculation_options(app, o.run);
-  add_report_options(app, o.run);
+  o.defaults.temperature = 1;  // what clients of such an API expect
+  add_sampling_options(app, o.defaults, o.generation_config);
+  add_speculation_options(app, o.cluster.speculation, o.defaults.rule);
+  add_report_options(app, o.files, o.cluster.quiet);
 }
 
 Status check_serve_options(const ServeOptions& o) {
@@ -80,8 +82,8 @@ Status check_serve_options(const ServeOptions& o) {
   if (std::any_of(names.begin(), names.end(), [](const std::string& name) { return name.empty(); }))
     return invalid_argument("--served-model-name must not be empty");
   // They are written at the end, perhaps in weeks.
-  if (!o.run.report_file.empty()) RETURN_IF_ERROR(TemporaryFile::check(o.run.report_file).in("--report"));
-  if (!o.run.trace_file.empty()) RETURN_IF_ERROR(TemporaryFile::check(o.run.trace_file).in("--trace"));
+  if (!o.files.report.empty()) RETURN_IF_ERROR(TemporaryFile::check(o.files.report).in("--report"));
+  if (!o.files.trace.empty()) RETURN_IF_ERROR(TemporaryFile::check(o.files.trace).in("--trace"));
   return {};
 }
 

@@ -21,20 +21,21 @@ int tell(const Result<int>& code) { return code.ok() ? *code : fail(code.status(
 
 }  // namespace
 
-int run_coordinator(const RunOptions& options, const CoordinatorSide& coordinate) {
+int run_coordinator(const ClusterSettings& settings, const CoordinatorSide& coordinate) {
   if (MpiCluster::launched())
-    return MpiCluster::run(options,
-                           [&](const RunOptions& rank_options, const Preparation& prepared, MpiCluster& mpi) {
-                             tell_warnings(prepared);
-                             return tell(coordinate(rank_options, prepared, &mpi));
-                           });
-  if (!options.layout.empty())
+    return MpiCluster::run(
+        settings, [&](const ClusterSettings& rank_settings, const Preparation& prepared, MpiCluster& mpi) {
+          tell_warnings(prepared);
+          return tell(coordinate(rank_settings, prepared, &mpi));
+        });
+  if (!settings.mpi.layout.empty())
     return fail(invalid_argument(fmt::format(
-        "--layout {}: this is one process; start it with mpirun, or drop the flag", options.layout)));
-  const auto prepared = prepare(options);
+        "--layout {}: this is one process; start it with mpirun, or drop the flag", settings.mpi.layout)));
+  if (const Status pool = check_pool_settings(settings); !pool.ok()) return fail(pool);
+  const auto prepared = prepare(settings);
   if (!prepared.ok()) return fail(prepared.status());
   tell_warnings(*prepared);
-  return tell(coordinate(options, *prepared, nullptr));
+  return tell(coordinate(settings, *prepared, nullptr));
 }
 
 }  // namespace outrider

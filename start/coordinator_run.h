@@ -4,17 +4,18 @@
 
 #include <functional>
 
-#include "start/flags/options.h"
 #include "start/mpi_cluster.h"
 #include "start/prepare.h"
+#include "start/settings.h"
 
 namespace outrider {
 
 // The coordinator's side, from input to report: the exit code, or what went wrong. `mpi` is null in one
 // process.
-using CoordinatorSide = std::function<Result<int>(const RunOptions&, const Preparation&, MpiCluster* mpi)>;
+using CoordinatorSide =
+    std::function<Result<int>(const ClusterSettings&, const Preparation&, MpiCluster* mpi)>;
 
 // Prepares, and runs this process's role. Returns the exit code; errors were printed.
-int run_coordinator(const RunOptions& options, const CoordinatorSide& coordinate);
+int run_coordinator(const ClusterSettings& settings, const CoordinatorSide& coordinate);
 
 }  // namespace outrider

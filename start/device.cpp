@@ -31,17 +31,17 @@ Result<DeviceChoice> check_device(const std::string& text) {
   return choice;
 }
 
-int gpus_for(const RunOptions& options) {
-  const auto choice = parse_device(options.device);
+int gpus_for(const ModelSettings& models) {
+  const auto choice = parse_device(models.device);
   if (!choice.ok() || choice->kind == Device::Kind::kCpu || choice->index) return 0;
   const auto count = cuda_device_count();
   return count.ok() ? *count : 0;
 }
 
-Device device_of_worker(const RunOptions& options, int worker) {
-  const DeviceChoice choice = parse_device(options.device).value();
+Device device_of_worker(const ModelSettings& models, int worker) {
+  const DeviceChoice choice = parse_device(models.device).value();
   if (choice.kind == Device::Kind::kCpu) return {};
-  return {.kind = choice.kind, .index = choice.index ? *choice.index : worker % gpus_for(options)};
+  return {.kind = choice.kind, .index = choice.index ? *choice.index : worker % gpus_for(models)};
 }
 
 }  // namespace outrider

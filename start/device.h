@@ -5,7 +5,7 @@
 #include <string>
 
 #include "base/status.h"
-#include "start/flags/options.h"
+#include "start/settings.h"
 
 namespace outrider {
 
@@ -19,8 +19,8 @@ Result<DeviceChoice> parse_device(const std::string& text);
 // parse_device of what can be had. An error names --device and the remedy.
 Result<DeviceChoice> check_device(const std::string& text);
 // The GPUs of this machine that workers may take; 0 on the CPU.
-int gpus_for(const RunOptions& options);
+int gpus_for(const ModelSettings& models);
 // Worker 0, 1, ... of one process: target ranks first, then the drafter. After check_device.
-Device device_of_worker(const RunOptions& options, int worker);
+Device device_of_worker(const ModelSettings& models, int worker);
 
 }  // namespace outrider

@@ -58,7 +58,7 @@ std::vector<char*> child_environment() {
   return kept;
 }
 
-std::vector<std::string> child_arguments(const RunOptions& o, const DraftChildOptions& child) {
+std::vector<std::string> child_arguments(const RoleSettings& o, const DraftChildOptions& child) {
   std::vector<std::string> arguments{"outrider",
                                      "draft-worker",
                                      "--connect",
@@ -66,31 +66,31 @@ std::vector<std::string> child_arguments(const RunOptions& o, const DraftChildOp
                                      "--parent",
                                      std::to_string(getpid()),
                                      "--retry-for",
-                                     std::to_string(o.startup_timeout_s),
+                                     std::to_string(o.models.startup_timeout_s),
                                      "--max-num-seqs",
-                                     std::to_string(o.max_num_seqs),
+                                     std::to_string(o.models.max_num_seqs),
                                      "--max-model-len",
-                                     std::to_string(o.max_model_len),
+                                     std::to_string(o.models.max_model_len),
                                      "--threads",
                                      std::to_string(child.threads),
                                      "--kv-dtype",
-                                     o.kv_dtype,
+                                     o.models.kv_dtype,
                                      "--device",
-                                     o.device,
+                                     o.models.device,
                                      "--isa",
-                                     o.isa,
+                                     o.models.isa,
                                      "--fanout-budget",
-                                     std::to_string(o.fanout_budget),
+                                     std::to_string(o.speculation.fanout_budget),
                                      "--draft-weight-format",
-                                     o.draft_weight_format,
+                                     o.models.draft_weight_format,
                                      "--q-format",
-                                     o.q_format,
+                                     o.speculation.q_format,
                                      "--quiet"};
   const auto add = [&](const char* flag, const std::string& value) {
     arguments.insert(arguments.end(), {flag, value});
   };
-  if (o.uses_draft_model())
-    add("--draft-model", o.draft_model);
+  if (o.models.uses_draft_model())
+    add("--draft-model", o.models.draft_model);
   else
     add("--drafter", "ngram");
   return arguments;
@@ -201,8 +201,8 @@ class Supervisor {
 
 }  // namespace
 
-Status supervise_draft_child(const RunOptions& options, const DraftChildOptions& child, Transport& line) {
-  std::vector<std::string> arguments = child_arguments(options, child);
+Status supervise_draft_child(const RoleSettings& settings, const DraftChildOptions& child, Transport& line) {
+  std::vector<std::string> arguments = child_arguments(settings, child);
   std::optional<SecretFile> own, server;
   if (child.curve) {
     const CurveKeys& keys = *child.curve;

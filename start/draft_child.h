@@ -5,7 +5,7 @@
 #include <optional>
 
 #include "comm/transport.h"
-#include "start/flags/options.h"
+#include "start/settings.h"
 
 namespace outrider {
 
@@ -19,6 +19,6 @@ struct DraftChildOptions {
 // Keeps a child running until the coordinator says on `line`, the rank's own connection, that the job has
 // ended. An error: the first child could not work at all. Later ones that cannot are told and not replaced:
 // the job goes on.
-Status supervise_draft_child(const RunOptions& options, const DraftChildOptions& child, Transport& line);
+Status supervise_draft_child(const RoleSettings& settings, const DraftChildOptions& child, Transport& line);
 
 }  // namespace outrider

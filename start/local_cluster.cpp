@@ -10,21 +10,21 @@
 namespace outrider {
 namespace {
 
-int total_threads(const RunOptions& options) {
-  return options.threads > 0 ? options.threads : usable_cores();
+int total_threads(const ModelSettings& models) {
+  return models.threads > 0 ? models.threads : usable_cores();
 }
 
-RoleThreads target_threads(const RunOptions& options) {
-  const int ranks = options.tensor_parallel_size;
-  const int own = std::max(1, total_threads(options) - options.draft_threads);
+RoleThreads target_threads(const ModelSettings& models) {
+  const int ranks = models.tensor_parallel_size;
+  const int own = std::max(1, total_threads(models) - models.draft_threads);
   return {.count = std::max(1, own / ranks),
-          .spin = total_threads(options) <= usable_cores() && ranks <= usable_cores()};
+          .spin = total_threads(models) <= usable_cores() && ranks <= usable_cores()};
 }
 
 // In lockstep draft and target take turns, so the drafter may use every thread too.
-RoleThreads draft_threads(const RunOptions& options) {
-  return {.count = options.draft_threads > 0 ? options.draft_threads : total_threads(options),
-          .spin = total_threads(options) <= usable_cores()};
+RoleThreads draft_threads(const ModelSettings& models) {
+  return {.count = models.draft_threads > 0 ? models.draft_threads : total_threads(models),
+          .spin = total_threads(models) <= usable_cores()};
 }
 
 std::vector<std::unique_ptr<Collectives>> make_group(int ranks) {
@@ -44,15 +44,17 @@ Result<std::unique_ptr<Model>> guarded(const std::function<Result<std::unique_pt
 }
 
 // One for all roles, whatever their ids.
-Result<std::shared_ptr<const DraftHead>> load_whole_head(const RunOptions& options,
+Result<std::shared_ptr<const DraftHead>> load_whole_head(const RoleSettings& settings,
                                                          const Preparation& prepared) {
-  return load_draft_head(options, {0, prepared.target.vocab_size}, {.count = total_threads(options)});
+  return load_draft_head(settings, {0, prepared.target.vocab_size},
+                         {.count = total_threads(settings.models)});
 }
 
 }  // namespace
 
-Result<LocalModels> LocalModels::load(const RunOptions& options, const Preparation& prepared) {
-  LocalModels models{.group = make_group(options.tensor_parallel_size), .single = make_single_collectives()};
+Result<LocalModels> LocalModels::load(const RoleSettings& settings, const Preparation& prepared) {
+  LocalModels models{.group = make_group(settings.models.tensor_parallel_size),
+                     .single = make_single_collectives()};
   const size_t ranks = models.group.size();
   std::vector<std::optional<Result<std::unique_ptr<Model>>>> loaded(1 + ranks);  // the first is the draft
   run_on_threads(static_cast<int>(1 + ranks), [&](int i) {
@@ -60,11 +62,12 @@ Result<LocalModels> LocalModels::load(const RunOptions& options, const Preparati
     if (i > 0) {
       Collectives& rank = *models.group[index - 1];
       set_thread_role(fmt::format("target/{}", i - 1));
-      loaded[index] = guarded([&] { return load_target(options, prepared, target_threads(options), rank); });
+      loaded[index] =
+          guarded([&] { return load_target(settings, prepared, target_threads(settings.models), rank); });
       if (!loaded[index]->ok()) rank.abort();  // nobody waits for a rank that is gone
-    } else if (options.uses_draft_model()) {
-      loaded[0] =
-          guarded([&] { return load_draft(options, prepared, draft_threads(options), *models.single); });
+    } else if (settings.models.uses_draft_model()) {
+      loaded[0] = guarded(
+          [&] { return load_draft(settings, prepared, draft_threads(settings.models), *models.single); });
     }
   });
   for (auto& model : loaded) {
@@ -75,12 +78,12 @@ Result<LocalModels> LocalModels::load(const RunOptions& options, const Preparati
     else
       models.target.push_back(std::move(*model).value());
   }
-  ASSIGN_OR_RETURN(models.head, load_whole_head(options, prepared));
+  ASSIGN_OR_RETURN(models.head, load_whole_head(settings, prepared));
   return models;
 }
 
-LocalCluster::LocalCluster(const RunOptions& options, const Preparation& prepared, LocalModels* models)
-    : options_(options), prepared_(prepared), models_(models), hub_(make_inproc_hub()) {}
+LocalCluster::LocalCluster(const ClusterSettings& settings, const Preparation& prepared, LocalModels* models)
+    : settings_(settings), prepared_(prepared), models_(models), hub_(make_inproc_hub()) {}
 
 LocalCluster::~LocalCluster() { threads_.clear(); }
 
@@ -98,25 +101,26 @@ Status LocalCluster::start_role(std::function<void()> role) {
 }
 
 Lend LocalCluster::lend(Role role) const {
-  const bool draft_overlaps = options_.pipeline != "lockstep" || options_.draft_threads > 0;
-  if (options_.tensor_parallel_size > 1 || (role == Role::kDraft && draft_overlaps)) return nullptr;
+  const bool draft_overlaps =
+      settings_.speculation.pipeline != "lockstep" || settings_.models.draft_threads > 0;
+  if (settings_.models.tensor_parallel_size > 1 || (role == Role::kDraft && draft_overlaps)) return nullptr;
   return [this](Transport& worker, const std::function<bool()>& turn) { hub_->lend(worker, turn); };
 }
 
 Result<std::unique_ptr<Transport>> LocalCluster::listening_end() {
-  if (options_.listen.empty()) return coordinator_end();
-  return open_to_others(options_, prepared_, *hub_);
+  if (settings_.pool.listen.empty()) return coordinator_end();
+  return open_to_others(settings_, prepared_, *hub_);
 }
 
 Status LocalCluster::start_target() {
-  if (!models_) group_ = make_group(options_.tensor_parallel_size);
+  if (!models_) group_ = make_group(settings_.models.tensor_parallel_size);
   const auto& group = models_ ? models_->group : group_;
-  ASSIGN_OR_RETURN(head_, models_ ? models_->head : load_whole_head(options_, prepared_));
+  ASSIGN_OR_RETURN(head_, models_ ? models_->head : load_whole_head(settings_, prepared_));
   for (size_t r = 0; r < group.size(); ++r) {
     std::shared_ptr<Transport> transport = r == 0 ? hub_->connect() : nullptr;
     Model* const model = models_ ? models_->target[r].get() : nullptr;
     RETURN_IF_ERROR(start_role([this, &rank = *group[r], transport, model] {
-      note(run_target_rank(options_, prepared_, target_threads(options_), rank, transport.get(),
+      note(run_target_rank(settings_, prepared_, target_threads(settings_.models), rank, transport.get(),
                            {model, head_}, lend(Role::kTarget)));
     }));
   }
@@ -129,7 +133,7 @@ Status LocalCluster::start_drafter() {
   Model* const model = models_ && drafters_ == 0 ? models_->draft.get() : nullptr;
   return start_role([this, transport, model, index = drafters_++] {
     set_thread_role(fmt::format("draft/{}", index));
-    note(run_draft_worker(options_, prepared_, draft_threads(options_), *transport, {model, head_},
+    note(run_draft_worker(settings_, prepared_, draft_threads(settings_.models), *transport, {model, head_},
                           lend(Role::kDraft)));
   });
 }

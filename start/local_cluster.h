@@ -20,17 +20,17 @@ struct LocalModels {
   std::shared_ptr<const DraftHead> head;  // with --q-format hidden
 
   // All at the same time, with the threads they will have in a cluster.
-  static Result<LocalModels> load(const RunOptions& options, const Preparation& prepared);
+  static Result<LocalModels> load(const RoleSettings& settings, const Preparation& prepared);
 };
 
 class LocalCluster {
  public:
   // Every role loads its own model, unless `models` has it; these must outlive the cluster.
-  LocalCluster(const RunOptions& options, const Preparation& prepared, LocalModels* models = nullptr);
+  LocalCluster(const ClusterSettings& settings, const Preparation& prepared, LocalModels* models = nullptr);
   ~LocalCluster();  // every role was told to leave before
 
   std::unique_ptr<Transport> coordinator_end() { return hub_->coordinator_end(); }
-  // The same, where draft workers may join at --listen, if that was asked for.
+  // The coordinator's end, with a door where draft workers may join (--listen), if that was asked for.
   Result<std::unique_ptr<Transport>> listening_end();
   // An error: end the coordinator's end, so that the roles that were started leave.
   Status start_target();
@@ -47,7 +47,7 @@ class LocalCluster {
   // drafter where it never works at the same time. Null: a thread of its own.
   Lend lend(Role role) const;
 
-  const RunOptions& options_;
+  const ClusterSettings& settings_;
   const Preparation& prepared_;
   LocalModels* const models_;
   std::shared_ptr<InprocHub> hub_;

@@ -4,14 +4,12 @@
 
 #include <cstdint>
 #include <filesystem>
-#include <string_view>
 
 #include "base/status.h"
 
 namespace outrider {
 
-uint64_t fingerprint_of_text(std::string_view text);
-// Of config.json, and of every tensor's name, type, shape, first and last bytes. `salt`: what else decides
+// Covers config.json, and every tensor's name, type, shape, first and last bytes. `salt`: what else decides
 // the bits.
 Result<uint64_t> fingerprint_of_model(const std::filesystem::path& directory, uint64_t salt);
 

@@ -14,7 +14,7 @@ bool MpiCluster::launched() {
 
 bool MpiCluster::is_first() { return true; }
 
-int MpiCluster::run(const RunOptions&, const Coordinate&) {
+int MpiCluster::run(const ClusterSettings&, const Coordinate&) {
   std::fputs("outrider: started by mpirun, but built without MPI; install Open MPI and build again\n",
              stderr);
   return kExitUsage;

@@ -80,19 +80,19 @@ int share_of_cores(Collectives& world, const RankContext& rank) {
   return std::max(1, std::min(bound, mine.quota / std::max(1, on_host)));
 }
 
-Status check_roles(const RunOptions& options, const Topology& topology) {
+Status check_roles(const ClusterSettings& settings, const Topology& topology) {
   const int drafters = topology.count(Role::kDraft);
-  if (options.has_drafter() && drafters == 0)
+  if (settings.models.has_drafter() && drafters == 0)
     return invalid_argument(
         "there is a drafter but no draft rank; add draft=1 to --layout and start one rank more");
-  if (!options.has_drafter() && drafters > 0)
+  if (!settings.models.has_drafter() && drafters > 0)
     return invalid_argument(
         "there is a draft rank but no drafter; add --draft-model DIR or --drafter ngram, or say "
         "draft=0 in --layout");
-  if (options.tensor_parallel_size > 1 && options.tensor_parallel_size != topology.tp_size())
+  if (settings.models.tensor_parallel_size > 1 && settings.models.tensor_parallel_size != topology.tp_size())
     return invalid_argument(
         fmt::format("--tensor-parallel-size {} but there are {} target ranks; drop the flag",
-                    options.tensor_parallel_size, topology.tp_size()));
+                    settings.models.tensor_parallel_size, topology.tp_size()));
   return {};
 }
 
@@ -113,38 +113,40 @@ class BorrowedTransport final : public Transport {
   Transport& transport_;
 };
 
-Status look_after_drafter(const RunOptions& options, RankContext& rank, RoleThreads threads) {
+Status look_after_drafter(const ClusterSettings& settings, RankContext& rank, RoleThreads threads) {
   set_thread_role(fmt::format("draft/{}", rank.self.index));
   DraftChildOptions child;
   child.endpoint = rank.endpoint;
   child.curve = rank.curve;
   child.threads = threads.count;
-  return supervise_draft_child(options, child, *rank.transport);
+  return supervise_draft_child(settings, child, *rank.transport);
 }
 
 // Collective over the target group: where dense rows of q come in, each rank's slice at its own door. An
 // emulated link is the coordinator's, so there everything passes it.
-OpenSliceDoor open_doors(const RunOptions& options, const Preparation& prepared, RankContext& rank) {
-  const auto q = parse_q_format(options.q_format);
+OpenSliceDoor open_doors(const ClusterSettings& settings, const Preparation& prepared, RankContext& rank) {
+  const auto q = parse_q_format(settings.speculation.q_format);
   const bool is_dense = q.ok() && q->kind == QKind::kDense;
-  if (!is_dense || !options.emulate_link.empty() || (!rank.one_host && rank.host.empty())) return {};
+  if (!is_dense || !settings.speculation.emulate_link.empty() || (!rank.one_host && rank.host.empty()))
+    return {};
   constexpr int64_t kHeaders = 4096;
   const int64_t width = prepared.target_info.vocab_size / rank.topology.tp_size() + 1;
   return open_slice_doors(
       *rank.collectives,
       {.host = rank.host,
        .encrypted = rank.curve.has_value(),
-       .allow_remote = options.allow_remote,
+       .allow_remote = settings.mpi.allow_remote,
        .max_message_bytes = kHeaders + kMaxSpeculativeTokens * width * int64_t{sizeof(uint16_t)},
-       .high_water_mark = 2 * options.max_num_seqs,
-       .gpu = linkable_gpu(device_of_worker(options, rank.collectives->rank()))});
+       .high_water_mark = 2 * settings.models.max_num_seqs,
+       .gpu = linkable_gpu(device_of_worker(settings.models, rank.collectives->rank()))});
 }
 
-Result<Preparation> prepare_rank(const RunOptions& options, RankContext& rank) {
-  RETURN_IF_ERROR(check_roles(options, rank.topology));
-  ASSIGN_OR_RETURN(Preparation prepared, prepare(options));
-  if (rank.self.role == Role::kCoordinator && !options.listen.empty()) {
-    ASSIGN_OR_RETURN(rank.transport, open_to_others(options, prepared, std::move(rank.transport)));
+Result<Preparation> prepare_rank(const ClusterSettings& settings, RankContext& rank) {
+  RETURN_IF_ERROR(check_roles(settings, rank.topology));
+  RETURN_IF_ERROR(check_pool_settings(settings));
+  ASSIGN_OR_RETURN(Preparation prepared, prepare(settings));
+  if (rank.self.role == Role::kCoordinator && !settings.pool.listen.empty()) {
+    ASSIGN_OR_RETURN(rank.transport, open_to_others(settings, prepared, std::move(rank.transport)));
   }
   return prepared;
 }
@@ -189,25 +191,26 @@ int MpiCluster::leave(const std::string& out, const std::string& error, int code
   return code;
 }
 
-int MpiCluster::run(const RunOptions& options, const Coordinate& coordinate) {
+int MpiCluster::run(const ClusterSettings& settings, const Coordinate& coordinate) {
   const MpiSession session;
   try {
-    return run_rank(session, options, coordinate);
+    return run_rank(session, settings, coordinate);
   } catch (const std::exception& error) {
     end_job(error.what());  // others may wait for this rank
   }
 }
 
-int MpiCluster::run_rank(const MpiSession& session, const RunOptions& options, const Coordinate& coordinate) {
+int MpiCluster::run_rank(const MpiSession& session, const ClusterSettings& settings,
+                         const Coordinate& coordinate) {
   const auto world = everybody(session);
   set_thread_role(fmt::format("rank/{}", world->rank()));
   if (Status refused = agree(*world, {}); !refused.ok())
     return fail(refused, world->rank() == 0);  // see leave()
   BootstrapOptions meeting;
-  meeting.layout = options.layout;
-  meeting.gpus = gpus_for(options);
-  meeting.bind_host = options.bind_host;
-  meeting.zmq.allow_remote = options.allow_remote;
+  meeting.layout = settings.mpi.layout;
+  meeting.gpus = gpus_for(settings.models);
+  meeting.bind_host = settings.mpi.bind_host;
+  meeting.zmq.allow_remote = settings.mpi.allow_remote;
   auto context = bootstrap(session.world(), meeting);
   if (!context.ok()) return fail(context.status(), world->rank() == 0);
   RankContext& rank = *context;
@@ -215,26 +218,26 @@ int MpiCluster::run_rank(const MpiSession& session, const RunOptions& options, c
   const auto closing = make_mpi_collectives(session.world().duplicate(), Waiting::kYield);
   const bool coordinates = rank.self.role == Role::kCoordinator;
 
-  RunOptions rank_options = options;
-  rank_options.tensor_parallel_size = rank.topology.tp_size();
-  if (rank.self.device != "cpu") rank_options.device = rank.self.device;  // a GPU by local rank
-  rank_options.quiet |= !coordinates && !rank.self.is_leader();
+  ClusterSettings rank_settings = settings;
+  rank_settings.models.tensor_parallel_size = rank.topology.tp_size();
+  if (rank.self.device != "cpu") rank_settings.models.device = rank.self.device;  // a GPU by local rank
+  rank_settings.quiet |= !coordinates && !rank.self.is_leader();
   const int cores = share_of_cores(*world, rank);
-  const int count = options.threads > 0 ? options.threads : cores;
+  const int count = settings.models.threads > 0 ? settings.models.threads : cores;
   RoleThreads threads{.count = count, .spin = count <= cores, .cores = cores};
-  if (options.threads == 0) threads.bytes_each = kBytesPerThread;
-  const Result<Preparation> prepared = prepare_rank(rank_options, rank);
+  if (settings.models.threads == 0) threads.bytes_each = kBytesPerThread;
+  const Result<Preparation> prepared = prepare_rank(rank_settings, rank);
   std::vector<int> threads_of(static_cast<size_t>(world->size()));
   world->all_gather(std::as_bytes(std::span(&count, 1)), std::as_writable_bytes(std::span(threads_of)));
 
   if (coordinates) {
     // For the report, which speaks of the target.
     const RankPlace& leader = rank.topology.at(rank.topology.leader());
-    rank_options.threads = threads_of[static_cast<size_t>(leader.rank.value())];
-    if (leader.device != "cpu") rank_options.device = leader.device;
+    rank_settings.models.threads = threads_of[static_cast<size_t>(leader.rank.value())];
+    if (leader.device != "cpu") rank_settings.models.device = leader.device;
     State state{*world, rank};
     MpiCluster cluster(state);
-    const int code = prepared.ok() ? coordinate(rank_options, *prepared, cluster) : kExitUsage;
+    const int code = prepared.ok() ? coordinate(rank_settings, *prepared, cluster) : kExitUsage;
     if (state.phase == State::Phase::kRunning) {
       if (code == kExitRuntime) {  // whoever failed may never come to an end
         std::fflush(nullptr);
@@ -251,9 +254,9 @@ int MpiCluster::run_rank(const MpiSession& session, const RunOptions& options, c
   if (Status agreed = agree(*world, prepared.status()); !agreed.ok()) return fail(agreed, false);
   const Status status =
       rank.self.role == Role::kDraft
-          ? look_after_drafter(rank_options, rank, threads)
-          : run_target_rank(rank_options, *prepared, threads, *rank.collectives, rank.transport.get(), {},
-                            nullptr, open_doors(rank_options, *prepared, rank));
+          ? look_after_drafter(rank_settings, rank, threads)
+          : run_target_rank(rank_settings, *prepared, threads, *rank.collectives, rank.transport.get(), {},
+                            nullptr, open_doors(rank_settings, *prepared, rank));
   if (!status.ok()) end_job(status.message());
   closing->barrier();
   return kExitOk;

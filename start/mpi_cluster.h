@@ -7,8 +7,8 @@
 #include <string>
 
 #include "comm/transport.h"
-#include "start/flags/options.h"
 #include "start/prepare.h"
+#include "start/settings.h"
 
 namespace outrider {
 
@@ -21,9 +21,9 @@ class MpiCluster {
   // Whether this process tells what all of them see: rank 0, or the only one.
   static bool is_first();
 
-  using Coordinate = std::function<int(const RunOptions&, const Preparation&, MpiCluster&)>;
+  using Coordinate = std::function<int(const ClusterSettings&, const Preparation&, MpiCluster&)>;
   // Runs this rank's role and returns its exit code; `coordinate` is called on the coordinator's rank.
-  static int run(const RunOptions& options, const Coordinate& coordinate);
+  static int run(const ClusterSettings& settings, const Coordinate& coordinate);
 
   // For a rank whose command line was refused (or was --help): `out` and `error` are printed once, by rank 0,
   // and a refusal on any rank ends the job. Returns `code`.
@@ -38,7 +38,8 @@ class MpiCluster {
  private:
   struct State;
   explicit MpiCluster(State& state) : state_(state) {}
-  static int run_rank(const MpiSession& session, const RunOptions& options, const Coordinate& coordinate);
+  static int run_rank(const MpiSession& session, const ClusterSettings& settings,
+                      const Coordinate& coordinate);
   State& state_;
 };
 

@@ -6,6 +6,7 @@
 #include <cstdio>
 #include <filesystem>
 
+#include "base/text_hash.h"
 #include "start/device.h"
 #include "start/model_fingerprint.h"
 #include "transformer/files/safetensors.h"
@@ -66,20 +67,20 @@ Result<std::unique_ptr<Tokenizer>> read_tokenizer(const std::string& flag, const
 
 // What drafts: --draft-model or the n-gram drafter. Texts get no longer than p.max_model_len. Null: the
 // drafter has no vocabulary of its own.
-Result<std::unique_ptr<Tokenizer>> read_drafter(const RunOptions& options, Preparation& p) {
+Result<std::unique_ptr<Tokenizer>> read_drafter(const ModelSettings& models, Preparation& p) {
   p.draft_info = {.name = "ngram",
                   .vocab_size = 0,
                   .vocabulary_fingerprint = 0,
                   .fingerprint = fingerprint_of_text("ngram"),
                   .max_context = static_cast<int32_t>(p.max_model_len),
                   .isa = isa_name()};
-  if (!options.uses_draft_model()) return std::unique_ptr<Tokenizer>();
-  ASSIGN_OR_RETURN(p.draft, read_config("--draft-model", options.draft_model, p.warnings));
-  ASSIGN_OR_RETURN(auto tokenizer, read_tokenizer("--draft-model", options.draft_model));
+  if (!models.uses_draft_model()) return std::unique_ptr<Tokenizer>();
+  ASSIGN_OR_RETURN(p.draft, read_config("--draft-model", models.draft_model, p.warnings));
+  ASSIGN_OR_RETURN(auto tokenizer, read_tokenizer("--draft-model", models.draft_model));
   const uint64_t numerics =
-      fingerprint_of_text(fmt::format("{} {} {}", isa_name(), options.draft_weight_format, options.kv_dtype));
-  ASSIGN_OR_RETURN(p.draft_info.fingerprint, fingerprint_of_model(options.draft_model, numerics));
-  p.draft_info.name = display_name(options.draft_model);
+      fingerprint_of_text(fmt::format("{} {} {}", isa_name(), models.draft_weight_format, models.kv_dtype));
+  ASSIGN_OR_RETURN(p.draft_info.fingerprint, fingerprint_of_model(models.draft_model, numerics));
+  p.draft_info.name = display_name(models.draft_model);
   p.draft_info.vocab_size = static_cast<int32_t>(p.draft->vocab_size);
   p.draft_info.vocabulary_fingerprint = tokenizer->fingerprint();
   p.draft_info.max_context =
@@ -89,43 +90,45 @@ Result<std::unique_ptr<Tokenizer>> read_drafter(const RunOptions& options, Prepa
 
 }  // namespace
 
-Result<Preparation> prepare_drafter(const RunOptions& options) {
-  RETURN_IF_ERROR(check_drafter_options(options));
-  if (!options.has_drafter())
+Result<Preparation> prepare_drafter(const RoleSettings& settings) {
+  const ModelSettings& models = settings.models;
+  RETURN_IF_ERROR(check_drafter_settings(settings));
+  if (!models.has_drafter())
     return invalid_argument("nothing to draft with: give --draft-model DIR or --drafter ngram");
-  RETURN_IF_ERROR(check_device(options.device).status());
-  RETURN_IF_ERROR(pin_isa(options.isa));
+  RETURN_IF_ERROR(check_device(models.device).status());
+  RETURN_IF_ERROR(pin_isa(models.isa));
   Preparation p;
-  p.max_model_len = options.max_model_len > 0    ? options.max_model_len
-                    : options.uses_draft_model() ? int64_t{kDefaultMaxModelLen}
-                                                 : kNgramContext;
-  ASSIGN_OR_RETURN(p.tokenizer, read_drafter(options, p));
+  p.max_model_len = models.max_model_len > 0    ? models.max_model_len
+                    : models.uses_draft_model() ? int64_t{kDefaultMaxModelLen}
+                                                : kNgramContext;
+  ASSIGN_OR_RETURN(p.tokenizer, read_drafter(models, p));
   if (p.draft) p.max_model_len = std::min(p.max_model_len, p.draft->max_position_embeddings);
   return p;
 }
 
-Result<Preparation> prepare(const RunOptions& options) {
-  RETURN_IF_ERROR(check_options(options));
-  RETURN_IF_ERROR(check_device(options.device).status());
-  RETURN_IF_ERROR(pin_isa(options.isa));
+Result<Preparation> prepare(const RoleSettings& settings) {
+  const ModelSettings& models = settings.models;
+  RETURN_IF_ERROR(check_settings(settings));
+  RETURN_IF_ERROR(check_device(models.device).status());
+  RETURN_IF_ERROR(pin_isa(models.isa));
   Preparation p;
-  ASSIGN_OR_RETURN(p.target, read_config("--model", options.model, p.warnings));
-  ASSIGN_OR_RETURN(p.tokenizer, read_tokenizer("--model", options.model));
-  if (options.max_model_len > p.target.max_position_embeddings)
-    return invalid_argument(fmt::format("--max-model-len {}: the model supports {}", options.max_model_len,
+  ASSIGN_OR_RETURN(p.target, read_config("--model", models.model, p.warnings));
+  ASSIGN_OR_RETURN(p.tokenizer, read_tokenizer("--model", models.model));
+  if (models.max_model_len > p.target.max_position_embeddings)
+    return invalid_argument(fmt::format("--max-model-len {}: the model supports {}", models.max_model_len,
                                         p.target.max_position_embeddings));
-  p.max_model_len = options.max_model_len > 0
-                        ? options.max_model_len
+  p.max_model_len = models.max_model_len > 0
+                        ? models.max_model_len
                         : std::min<int64_t>(p.target.max_position_embeddings, kDefaultMaxModelLen);
-  p.target_info = {.name = display_name(options.model),
+  p.target_info = {.name = display_name(models.model),
                    .vocab_size = static_cast<int32_t>(p.target.vocab_size),
                    .vocabulary_fingerprint = p.tokenizer->fingerprint(),
                    .max_context = static_cast<int32_t>(p.max_model_len),
                    .isa = isa_name()};
-  ASSIGN_OR_RETURN(const auto draft_tokenizer, read_drafter(options, p));
+  ASSIGN_OR_RETURN(const auto draft_tokenizer, read_drafter(models, p));
   if (draft_tokenizer) {
     if (Status same = check_same_vocabulary(*p.tokenizer, *draft_tokenizer); !same.ok())
-      return same.in(fmt::format("--draft-model {}", options.draft_model));
+      return same.in(fmt::format("--draft-model {}", models.draft_model));
   }
   return p;
 }

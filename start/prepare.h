@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "comm/messages.h"
-#include "start/flags/options.h"
+#include "start/settings.h"
 #include "transformer/files/model_config.h"
 #include "transformer/tokenizer/tokenizer.h"
 
@@ -26,10 +26,10 @@ struct Preparation {
 // On standard error.
 void tell_warnings(const Preparation& prepared);
 
-// Errors name file, key or flag, and the remedy.
-Result<Preparation> prepare(const RunOptions& options);
-// The same for a draft worker that joins a run of which it knows nothing yet.
-Result<Preparation> prepare_drafter(const RunOptions& options);
+// For a target and what drafts for it. Errors name file, key or flag, and the remedy.
+Result<Preparation> prepare(const RoleSettings& settings);
+// For a draft worker that joins a run of which it knows nothing yet.
+Result<Preparation> prepare_drafter(const RoleSettings& settings);
 
 // Plans for texts of at most so many tokens; never more than before.
 void limit_context(Preparation& prepared, int64_t max_model_len);

@@ -26,9 +26,9 @@ constexpr int64_t kDraftLogitRows = 32;
 // Longer than the coordinator takes from a result to the next plan.
 constexpr std::chrono::microseconds kBetweenPlans{200};
 
-Result<ModelOptions> model_options(const RunOptions& options, const Preparation& prepared,
+Result<ModelOptions> model_options(const ModelSettings& models, const Preparation& prepared,
                                    RoleThreads threads) {
-  ASSIGN_OR_RETURN(const ModelOptions::Kv kv, parse_kv_dtype(options.kv_dtype));
+  ASSIGN_OR_RETURN(const ModelOptions::Kv kv, parse_kv_dtype(models.kv_dtype));
   // Room for a full block of drafts beyond the longest text, and for a partly filled KV block, in every
   // sequence.
   const int64_t per_sequence = prepared.max_model_len + kMaxSpeculativeTokens + kBlockTokens;
@@ -36,13 +36,13 @@ Result<ModelOptions> model_options(const RunOptions& options, const Preparation&
                       .bytes_per_thread = threads.bytes_each,
                       .spin = threads.spin,
                       .max_positions = prepared.max_model_len,
-                      .kv_tokens = options.max_num_seqs * per_sequence,
+                      .kv_tokens = models.max_num_seqs * per_sequence,
                       .kv = kv};
 }
 
 // Tells on standard error what a device is asked for.
-std::function<void(const std::string&)> placed(const char* role, const RunOptions& options) {
-  if (options.quiet) return nullptr;
+std::function<void(const std::string&)> placed(const char* role, bool quiet) {
+  if (quiet) return nullptr;
   return
       [role](const std::string& text) { std::fprintf(stderr, "outrider: %s on %s\n", role, text.c_str()); };
 }
@@ -54,35 +54,36 @@ Status report(Transport* transport, Status status) {
 }
 
 // Empty: rows come to the door.
-RowLinks links_of_rank(const RunOptions& options, const Preparation& prepared, int rank,
+RowLinks links_of_rank(const ModelSettings& models, const Preparation& prepared, int rank,
                        const SliceDoors& doors) {
   if (!ranks_have_links(doors)) return {};
-  auto links = make_links(device_of_worker(options, rank), doors, prepared.target_info.vocab_size, rank,
-                          options.max_num_seqs + 1);
+  auto links = make_links(device_of_worker(models, rank), doors, prepared.target_info.vocab_size, rank,
+                          models.max_num_seqs + 1);
   if (links.ok()) return std::move(links).value();
   spdlog::warn("rows of q will not come from device to device: {}", links.status().message());
   return {};
 }
 
-Status serve_target(const RunOptions& options, const Preparation& prepared, RoleThreads threads,
+Status serve_target(const RoleSettings& settings, const Preparation& prepared, RoleThreads threads,
                     Collectives& group, Transport* transport, Loaded loaded, const Lend& lend,
                     OpenSliceDoor door) {
   const IndexRange ids =
       vocab_range(prepared.target_info.vocab_size, {.tp_rank = group.rank(), .tp_size = group.size()});
   std::unique_ptr<Model> own;
   if (!loaded.model) {
-    ASSIGN_OR_RETURN(own, load_target(options, prepared, threads, group));
+    ASSIGN_OR_RETURN(own, load_target(settings, prepared, threads, group));
     loaded.model = own.get();
   }
   if (!loaded.head) {
-    ASSIGN_OR_RETURN(loaded.head, load_draft_head(options, ids, threads));
+    ASSIGN_OR_RETURN(loaded.head, load_draft_head(settings, ids, threads));
   }
   std::optional<AcceptanceProcess> synthetic;
-  if (!options.synthetic_acceptance.empty()) {
-    ASSIGN_OR_RETURN(synthetic, AcceptanceProcess::parse(options.synthetic_acceptance, options.seed));
+  if (!settings.speculation.synthetic_acceptance.empty()) {
+    ASSIGN_OR_RETURN(synthetic, AcceptanceProcess::parse(settings.speculation.synthetic_acceptance,
+                                                         settings.speculation.synthetic_seed));
   }
   TargetOptions target{.info = prepared.target_info,
-                       .max_sequences = options.max_num_seqs,
+                       .max_sequences = settings.models.max_num_seqs,
                        .generation = new_generation(),
                        .synthetic_acceptance = synthetic ? &*synthetic : nullptr};
   if (door.own)
@@ -90,9 +91,9 @@ Status serve_target(const RunOptions& options, const Preparation& prepared, Role
         std::make_shared<SliceInbox>(std::move(door.own),
                                      SliceSlotsOptions{.range = ids,
                                                        .rank = group.rank(),
-                                                       .sequences = options.max_num_seqs,
+                                                       .sequences = settings.models.max_num_seqs,
                                                        .rows = kMaxSpeculativeTokens},
-                                     links_of_rank(options, prepared, group.rank(), door.all));
+                                     links_of_rank(settings.models, prepared, group.rank(), door.all));
   target.slices = std::move(door.all);
   target.head = std::move(loaded.head);
   if (transport && loaded.model->threads() < threads.cores) transport->keep_looking(kBetweenPlans);
@@ -115,52 +116,54 @@ Status serve(DraftWorker worker, Transport& transport, const Lend& lend) {
   return worker.end();
 }
 
-Status serve_drafts(const RunOptions& options, const Preparation& prepared, RoleThreads threads,
+Status serve_drafts(const RoleSettings& settings, const Preparation& prepared, RoleThreads threads,
                     Transport& transport, Loaded loaded, const Lend& lend) {
   DraftWorkerOptions worker_options{.info = prepared.draft_info,
                                     .generation = new_generation(),
-                                    .max_sequences = options.max_num_seqs,
+                                    .max_sequences = settings.models.max_num_seqs,
                                     // The target may still be loading.
-                                    .join_timeout = std::chrono::seconds(options.startup_timeout_s)};
+                                    .join_timeout = std::chrono::seconds(settings.models.startup_timeout_s)};
   const auto single = make_single_collectives();
   std::unique_ptr<Model> own;
-  if (!loaded.model && options.uses_draft_model()) {
-    ASSIGN_OR_RETURN(own, load_draft(options, prepared, threads, *single));
+  if (!loaded.model && settings.models.uses_draft_model()) {
+    ASSIGN_OR_RETURN(own, load_draft(settings, prepared, threads, *single));
     loaded.model = own.get();
   }
-  const DraftHead* const head = offered_head(options, options.tensor_parallel_size, loaded.head.get());
+  const DraftHead* const head =
+      offered_head(settings.models, settings.models.tensor_parallel_size, loaded.head.get());
   if (head) worker_options.head_fingerprint = head->fingerprint();
-  const bool ends = options.synthetic_acceptance.empty();
-  const auto drafter = make_drafter(options, prepared, loaded.model, prepared.target.vocab_size,
+  const bool ends = settings.speculation.synthetic_acceptance.empty();
+  const auto drafter = make_drafter(settings.models, prepared, loaded.model, prepared.target.vocab_size,
                                     ends ? prepared.target.eos : std::vector<TokenId>(), head);
   return serve(DraftWorker(*drafter, transport, worker_options), transport, lend);
 }
 
 }  // namespace
 
-std::unique_ptr<Drafter> make_drafter(const RunOptions& options, const Preparation& prepared, Model* model,
+std::unique_ptr<Drafter> make_drafter(const ModelSettings& models, const Preparation& prepared, Model* model,
                                       int64_t vocab_size, std::vector<TokenId> eos_ids, const DraftHead* head,
                                       RowSender* rows) {
-  if (!options.uses_draft_model())
+  if (!models.uses_draft_model())
     return make_ngram_drafter(
-        {.max_sequences = options.max_num_seqs, .max_context = static_cast<int32_t>(prepared.max_model_len)});
-  return make_model_drafter(*model, {.max_sequences = options.max_num_seqs,
+        {.max_sequences = models.max_num_seqs, .max_context = static_cast<int32_t>(prepared.max_model_len)});
+  return make_model_drafter(*model, {.max_sequences = models.max_num_seqs,
                                      .eos_ids = std::move(eos_ids),
                                      .vocab_size = vocab_size,
                                      .rows = rows,
                                      .head = head});
 }
 
-const DraftHead* offered_head(const RunOptions& options, int worker, const DraftHead* head) {
-  return device_of_worker(options, worker).kind == Device::Kind::kCpu ? head : nullptr;
+const DraftHead* offered_head(const ModelSettings& models, int worker, const DraftHead* head) {
+  return device_of_worker(models, worker).kind == Device::Kind::kCpu ? head : nullptr;
 }
 
-Result<std::shared_ptr<const DraftHead>> load_draft_head(const RunOptions& options, IndexRange ids,
+Result<std::shared_ptr<const DraftHead>> load_draft_head(const RoleSettings& settings, IndexRange ids,
                                                          RoleThreads threads) {
-  ASSIGN_OR_RETURN(const QFormat q, parse_q_format(options.q_format));
-  if (q.kind != QKind::kHidden || !options.uses_draft_model()) return std::shared_ptr<const DraftHead>();
-  auto head = DraftHead::load(options.draft_model, ids, threads.count);
-  if (!head.ok()) return head.status().in(fmt::format("--q-format {}", options.q_format));
+  ASSIGN_OR_RETURN(const QFormat q, parse_q_format(settings.speculation.q_format));
+  if (q.kind != QKind::kHidden || !settings.models.uses_draft_model())
+    return std::shared_ptr<const DraftHead>();
+  auto head = DraftHead::load(settings.models.draft_model, ids, threads.count);
+  if (!head.ok()) return head.status().in(fmt::format("--q-format {}", settings.speculation.q_format));
   return std::make_shared<const DraftHead>(std::move(head).value());
 }
 
@@ -169,49 +172,52 @@ Generation new_generation() {
   return Generation(static_cast<uint64_t>(random()) << 32 | random());
 }
 
-Result<std::unique_ptr<Model>> load_target(const RunOptions& options, const Preparation& prepared,
+Result<std::unique_ptr<Model>> load_target(const RoleSettings& settings, const Preparation& prepared,
                                            RoleThreads threads, Collectives& group) {
-  ASSIGN_OR_RETURN(ModelOptions model_opts, model_options(options, prepared, threads));
-  Progress progress("loading target", group.rank() == 0 && !options.quiet);
-  model_opts.device = device_of_worker(options, group.rank());
-  ASSIGN_OR_RETURN(model_opts.weight_format, parse_weight_format("--weight-format", options.weight_format));
-  model_opts.notice = placed("target", options);
+  ASSIGN_OR_RETURN(ModelOptions model_opts, model_options(settings.models, prepared, threads));
+  Progress progress("loading target", group.rank() == 0 && !settings.quiet);
+  model_opts.device = device_of_worker(settings.models, group.rank());
+  ASSIGN_OR_RETURN(model_opts.weight_format,
+                   parse_weight_format("--weight-format", settings.models.weight_format));
+  model_opts.notice = placed("target", settings.quiet);
   model_opts.shard = {group.rank(), group.size()};
   model_opts.max_rows = kMaxRowsPerStep;
   model_opts.max_logit_rows = kMaxRowsPerStep;
   model_opts.progress = [&](int64_t done, int64_t total) { progress.update(done, total); };
-  return Model::load(options.model, model_opts, group);
+  return Model::load(settings.models.model, model_opts, group);
 }
 
-Result<std::unique_ptr<Model>> load_draft(const RunOptions& options, const Preparation& prepared,
+Result<std::unique_ptr<Model>> load_draft(const RoleSettings& settings, const Preparation& prepared,
                                           RoleThreads threads, Collectives& single) {
-  ASSIGN_OR_RETURN(ModelOptions model_opts, model_options(options, prepared, threads));
-  Progress progress("loading draft", !options.quiet);
-  model_opts.device = device_of_worker(options, options.tensor_parallel_size);
+  ASSIGN_OR_RETURN(ModelOptions model_opts, model_options(settings.models, prepared, threads));
+  Progress progress("loading draft", !settings.quiet);
+  model_opts.device = device_of_worker(settings.models, settings.models.tensor_parallel_size);
   ASSIGN_OR_RETURN(model_opts.weight_format,
-                   parse_weight_format("--draft-weight-format", options.draft_weight_format));
-  model_opts.notice = placed("draft", options);
+                   parse_weight_format("--draft-weight-format", settings.models.draft_weight_format));
+  model_opts.notice = placed("draft", settings.quiet);
   model_opts.max_rows = kDraftPrefillRows;
   // Every sequence's next token in one pass, or that of the branches prepared for them.
-  model_opts.max_logit_rows = std::max(kDraftLogitRows, int64_t{options.max_num_seqs});
-  const int64_t outcomes = options.pipeline == "lockstep" ? 0 : options.fanout_budget;
-  model_opts.run_sequences = runs_at_a_time(options.max_num_seqs, outcomes);
+  model_opts.max_logit_rows = std::max(kDraftLogitRows, int64_t{settings.models.max_num_seqs});
+  const int64_t outcomes =
+      settings.speculation.pipeline == "lockstep" ? 0 : settings.speculation.fanout_budget;
+  model_opts.run_sequences = runs_at_a_time(settings.models.max_num_seqs, outcomes);
   if (outcomes > 0)
-    model_opts.kv_tokens += options.max_num_seqs * kv_tokens_for_outcomes(outcomes, kMaxSpeculativeTokens);
+    model_opts.kv_tokens +=
+        settings.models.max_num_seqs * kv_tokens_for_outcomes(outcomes, kMaxSpeculativeTokens);
   model_opts.max_positions = std::min(prepared.max_model_len, prepared.draft->max_position_embeddings);
   model_opts.stand_in = kDraftStandIn;
   model_opts.progress = [&](int64_t done, int64_t total) { progress.update(done, total); };
-  return Model::load(options.draft_model, model_opts, single);
+  return Model::load(settings.models.draft_model, model_opts, single);
 }
 
-Status run_target_rank(const RunOptions& options, const Preparation& prepared, RoleThreads threads,
+Status run_target_rank(const RoleSettings& settings, const Preparation& prepared, RoleThreads threads,
                        Collectives& group, Transport* transport, Loaded loaded, const Lend& lend,
                        OpenSliceDoor door) {
   set_thread_role(fmt::format("target/{}", group.rank()));
   Status status;
   try {
     status =
-        serve_target(options, prepared, threads, group, transport, std::move(loaded), lend, std::move(door));
+        serve_target(settings, prepared, threads, group, transport, std::move(loaded), lend, std::move(door));
   } catch (const std::exception& error) {
     status = unavailable(what_failed(error));
   }
@@ -219,10 +225,10 @@ Status run_target_rank(const RunOptions& options, const Preparation& prepared, R
   return report(transport, std::move(status));
 }
 
-Status run_draft_worker(const RunOptions& options, const Preparation& prepared, RoleThreads threads,
+Status run_draft_worker(const RoleSettings& settings, const Preparation& prepared, RoleThreads threads,
                         Transport& transport, Loaded loaded, const Lend& lend) {
   try {
-    return report(&transport, serve_drafts(options, prepared, threads, transport, std::move(loaded), lend));
+    return report(&transport, serve_drafts(settings, prepared, threads, transport, std::move(loaded), lend));
   } catch (const std::exception& error) {
     return report(&transport, unavailable(what_failed(error)));
   }
@@ -240,24 +246,26 @@ Status wait_until_ready(Coordinator& coordinator, size_t workers, std::chrono::s
   }
 }
 
-Result<std::unique_ptr<Coordinator>> make_coordinator(const RunOptions& options, const Preparation& prepared,
+Result<std::unique_ptr<Coordinator>> make_coordinator(const RoleSettings& settings,
+                                                      const Preparation& prepared,
                                                       std::unique_ptr<Transport> transport,
                                                       GammaPolicyFactory policy,
                                                       CoordinatorCallbacks callbacks, Trace* trace) {
-  ASSIGN_OR_RETURN(ProtocolOptions limits, protocol_options(options, prepared));
-  if (!options.emulate_link.empty())  // checked with the options
-    transport = make_emulated_link(std::move(transport), parse_link_emulation(options.emulate_link).value());
+  ASSIGN_OR_RETURN(ProtocolOptions limits, protocol_options(settings, prepared));
+  if (!settings.speculation.emulate_link.empty())  // checked with the settings
+    transport = make_emulated_link(std::move(transport),
+                                   parse_link_emulation(settings.speculation.emulate_link).value());
   return std::make_unique<Coordinator>(std::move(transport), std::move(limits), std::move(policy),
                                        prepared.tokenizer.get(), std::move(callbacks), trace);
 }
 
-Result<ProtocolOptions> protocol_options(const RunOptions& options, const Preparation& prepared) {
-  ASSIGN_OR_RETURN(const QFormat q, parse_q_format(options.q_format));
+Result<ProtocolOptions> protocol_options(const RoleSettings& settings, const Preparation& prepared) {
+  ASSIGN_OR_RETURN(const QFormat q, parse_q_format(settings.speculation.q_format));
   ProtocolOptions protocol;
-  protocol.max_num_seqs = options.max_num_seqs;
+  protocol.max_num_seqs = settings.models.max_num_seqs;
   protocol.max_queued = 1 << 20;  // the requests of a file are read and checked before the first one runs
   protocol.max_queued_tokens = int64_t{1} << 40;
-  protocol.target_join_timeout = std::chrono::seconds(options.startup_timeout_s);
+  protocol.target_join_timeout = std::chrono::seconds(settings.models.startup_timeout_s);
   protocol.max_rows_per_step = kMaxRowsPerStep;
   protocol.prefill_chunk = kPrefillChunk;
   protocol.gamma_max = kMaxSpeculativeTokens;
@@ -267,14 +275,16 @@ Result<ProtocolOptions> protocol_options(const RunOptions& options, const Prepar
   protocol.row_bytes = q.row_bytes(prepared.target.vocab_size);
   if (q.kind == QKind::kHidden)
     protocol.code_bits = q.code_bits(prepared.target.vocab_size, prepared.draft->hidden_size);
-  ASSIGN_OR_RETURN(protocol.pipeline, parse_pipeline(options.pipeline));
-  protocol.fanout = options.fanout_budget;
-  if (!options.synthetic_acceptance.empty()) {
+  ASSIGN_OR_RETURN(protocol.pipeline, parse_pipeline(settings.speculation.pipeline));
+  protocol.fanout = settings.speculation.fanout_budget;
+  if (!settings.speculation.synthetic_acceptance.empty()) {
     ASSIGN_OR_RETURN(AcceptanceProcess process,
-                     AcceptanceProcess::parse(options.synthetic_acceptance, options.seed));
+                     AcceptanceProcess::parse(settings.speculation.synthetic_acceptance,
+                                              settings.speculation.synthetic_seed));
     protocol.synthetic_acceptance = std::make_shared<AcceptanceProcess>(std::move(process));
   }
-  protocol.record_guesses = !options.record_rounds_file.empty() && options.synthetic_acceptance.empty();
+  protocol.record_guesses =
+      settings.speculation.record_guesses && settings.speculation.synthetic_acceptance.empty();
   return protocol;
 }
 

@@ -6,8 +6,8 @@
 #include "comm/transport.h"
 #include "coordinator/coordinator.h"
 #include "draft_worker/drafter.h"
-#include "start/flags/options.h"
 #include "start/prepare.h"
+#include "start/settings.h"
 #include "transformer/model/draft_head.h"
 #include "transformer/model/model.h"
 
@@ -22,21 +22,21 @@ struct RoleThreads {
 };
 
 // This rank's shard of the target, and the draft model (on a group of one).
-Result<std::unique_ptr<Model>> load_target(const RunOptions& options, const Preparation& prepared,
+Result<std::unique_ptr<Model>> load_target(const RoleSettings& settings, const Preparation& prepared,
                                            RoleThreads threads, Collectives& group);
-Result<std::unique_ptr<Model>> load_draft(const RunOptions& options, const Preparation& prepared,
+Result<std::unique_ptr<Model>> load_draft(const RoleSettings& settings, const Preparation& prepared,
                                           RoleThreads threads, Collectives& single);
 
 // With --q-format hidden the draft model's output head, the rows of these ids; else null.
-Result<std::shared_ptr<const DraftHead>> load_draft_head(const RunOptions& options, IndexRange ids,
+Result<std::shared_ptr<const DraftHead>> load_draft_head(const RoleSettings& settings, IndexRange ids,
                                                          RoleThreads threads);
 
 // `head`, if worker 0, 1, ... (device.h) drafts where it can use it: not on a device.
-const DraftHead* offered_head(const RunOptions& options, int worker, const DraftHead* head);
+const DraftHead* offered_head(const ModelSettings& models, int worker, const DraftHead* head);
 
 // A drafter for a target with this vocabulary; `model` with --draft-model, its `head`, if it may send states,
 // and `rows`, where rows of q may stay on its device, must outlive it.
-std::unique_ptr<Drafter> make_drafter(const RunOptions& options, const Preparation& prepared, Model* model,
+std::unique_ptr<Drafter> make_drafter(const ModelSettings& models, const Preparation& prepared, Model* model,
                                       int64_t vocab_size, std::vector<TokenId> eos_ids, const DraftHead* head,
                                       RowSender* rows = nullptr);
 // One life of a worker: a restarted one is told from the one that died.
@@ -55,10 +55,10 @@ struct Loaded {
 // Each loads its model, unless it is given one, and serves until told to leave. An error was also reported to
 // the coordinator. `transport` of the target on the leader only, `door` where q may come in slices; an n-gram
 // drafter needs no model.
-Status run_target_rank(const RunOptions& options, const Preparation& prepared, RoleThreads threads,
+Status run_target_rank(const RoleSettings& settings, const Preparation& prepared, RoleThreads threads,
                        Collectives& group, Transport* transport, Loaded loaded = {},
                        const Lend& lend = nullptr, OpenSliceDoor door = {});
-Status run_draft_worker(const RunOptions& options, const Preparation& prepared, RoleThreads threads,
+Status run_draft_worker(const RoleSettings& settings, const Preparation& prepared, RoleThreads threads,
                         Transport& transport, Loaded loaded = {}, const Lend& lend = nullptr);
 
 using ErrorOf = std::function<Status()>;
@@ -67,12 +67,13 @@ Status wait_until_ready(Coordinator& coordinator, size_t workers, std::chrono::s
                         const ErrorOf& error);
 
 // Behind --emulate-link, if that was asked for. `prepared` must outlive it.
-Result<std::unique_ptr<Coordinator>> make_coordinator(const RunOptions& options, const Preparation& prepared,
+Result<std::unique_ptr<Coordinator>> make_coordinator(const RoleSettings& settings,
+                                                      const Preparation& prepared,
                                                       std::unique_ptr<Transport> transport,
                                                       GammaPolicyFactory policy,
                                                       CoordinatorCallbacks callbacks, Trace* trace);
 
-// The coordinator's limits for these options; the same numbers size the workers' buffers.
-Result<ProtocolOptions> protocol_options(const RunOptions& options, const Preparation& prepared);
+// The coordinator's limits for these settings; the same numbers size the workers' buffers.
+Result<ProtocolOptions> protocol_options(const RoleSettings& settings, const Preparation& prepared);
 
 }  // namespace outrider

@@ -12,7 +12,9 @@
 #include "lab/bench/results.h"
 #include "lab/bench/verify_curve.h"
 #include "requests/output.h"
+#include "start/describe.h"
 #include "start/device.h"
+#include "transformer/chat_template/chat_template.h"
 
 namespace outrider {
 namespace {
@@ -20,9 +22,9 @@ namespace {
 constexpr const char* kDefaultPrompts[] = {"Once upon a time", "The little dog was", "One day, a girl"};
 constexpr int kCurveRows = 16;
 
-int threads_of(const RunOptions& run) { return run.threads > 0 ? run.threads : usable_cores(); }
-bool computes_on_device(const RunOptions& run) {
-  const auto choice = parse_device(run.device);
+int threads_of(const ModelSettings& models) { return models.threads > 0 ? models.threads : usable_cores(); }
+bool computes_on_device(const ModelSettings& models) {
+  const auto choice = parse_device(models.device);
   return choice.ok() && choice->kind == Device::Kind::kCuda;
 }
 
@@ -30,8 +32,8 @@ class Bench {
  public:
   explicit Bench(BenchOptions options)
       : options_(std::move(options)),
-        on_device_(computes_on_device(options_.run)),
-        probe_(threads_of(options_.run)) {}
+        on_device_(computes_on_device(options_.cluster.models)),
+        probe_(threads_of(options_.cluster.models)) {}
 
   Status run() {
     RETURN_IF_ERROR(set_up());
@@ -57,21 +59,21 @@ class Bench {
   };
 
   void tell(const std::string& line) const {
-    if (!options_.run.quiet) std::fprintf(stderr, "%s\n", line.c_str());
+    if (!options_.cluster.quiet) std::fprintf(stderr, "%s\n", line.c_str());
   }
 
   Status set_up() {
-    RunOptions& run = options_.run;
+    const ClusterSettings& cluster = options_.cluster;
     probe();
     probe_.release();
     reset_peak_memory();
     const auto started = Clock::now();
-    ASSIGN_OR_RETURN(prepared_, prepare(run));
+    ASSIGN_OR_RETURN(prepared_, prepare(cluster));
     tell_warnings(prepared_);
     ASSIGN_OR_RETURN(prompts_, read_prompts());
     RETURN_IF_ERROR(plan_context());
-    ASSIGN_OR_RETURN(models_, LocalModels::load(run, prepared_));
-    session_.emplace(run, prepared_, models_);
+    ASSIGN_OR_RETURN(models_, LocalModels::load(cluster, prepared_));
+    session_.emplace(cluster, prepared_, models_);
     const auto loaded = Clock::now();
     ASSIGN_OR_RETURN(const RunTimes first,
                      session_->run({prompts_.front()}, BenchPolicy::fixed(options_.gammas.front())));
@@ -87,31 +89,32 @@ class Bench {
   }
 
   Result<std::vector<PromptRequest>> read_prompts() {
-    RunOptions run = options_.run;
-    const auto chat = load_chat_template(run.model);
-    if (run.prompt || !run.prompts_file.empty())
-      return read_requests(run, *prepared_.tokenizer, chat, max_len(), vocab());
+    const auto chat = load_chat_template(options_.cluster.models.model);
+    const RequestModel model =
+        request_model(options_.cluster.models, options_.cluster.speculation, prepared_, chat);
+    RequestParams params = options_.request;
+    if (params.prompt || !options_.files.prompts.empty())
+      return read_requests(params, options_.files.prompts, model);
     std::vector<PromptRequest> prompts;
     for (const char* text : kDefaultPrompts) {
-      run.prompt = text;
-      ASSIGN_OR_RETURN(auto one, read_requests(run, *prepared_.tokenizer, chat, max_len(), vocab()));
+      params.prompt = text;
+      ASSIGN_OR_RETURN(auto one, read_requests(params, "", model));
       prompts.push_back(std::move(one.front()));
     }
     return prompts;
   }
   int64_t max_len() const { return prepared_.max_model_len; }
-  int64_t vocab() const { return prepared_.target.vocab_size; }
 
   // Buffers are planned for the texts that will be, as memory is reported.
   Status plan_context() {
     int64_t longest = options_.context;
     for (const PromptRequest& prompt : prompts_)
       longest = std::max<int64_t>(longest, static_cast<int64_t>(prompt.request.prompt.size()));
-    longest += options_.run.max_tokens;
+    longest += options_.request.max_tokens;
     if (longest > max_len())
       return invalid_argument(
           fmt::format("prompts and --max-tokens need {} positions, the model has {}", longest, max_len()));
-    if (options_.run.max_model_len == 0) limit_context(prepared_, longest + kCurveRows);
+    if (options_.cluster.models.max_model_len == 0) limit_context(prepared_, longest + kCurveRows);
     return {};
   }
 
@@ -163,7 +166,7 @@ class Bench {
   std::vector<BenchPolicy> policies() const {
     std::vector<BenchPolicy> all;
     for (const int gamma : options_.gammas) all.push_back(BenchPolicy::fixed(gamma));
-    all.push_back({.policy = options_.run.policy(), .longest = options_.gammas.back()});
+    all.push_back({.policy = options_.cluster.speculation.policy(), .longest = options_.gammas.back()});
     return all;
   }
 
@@ -195,11 +198,11 @@ class Bench {
     r.target = prepared_.target_info.name;
     r.draft = prepared_.draft_info.name;
     r.prompts = static_cast<int>(prompts_.size());
-    r.tokens = options_.run.max_tokens;
+    r.tokens = options_.request.max_tokens;
     r.repetitions = options_.repetitions;
     r.context = options_.context;
-    r.temperature = static_cast<double>(options_.run.temperature);
-    r.machine = {.threads = threads_of(options_.run),
+    r.temperature = static_cast<double>(options_.request.temperature);
+    r.machine = {.threads = threads_of(options_.cluster.models),
                  .isa = models_.target.front()->isa(),
                  .bandwidth = Spread::of(bandwidths_)};
     if (!on_device_) {
@@ -219,7 +222,7 @@ class Bench {
       run.predicted_speedup = predicted_speedup(run.acceptance_rate, gamma, round, plain_step);
       r.runs.push_back(std::move(run));
     }
-    r.policy = options_.run.policy();
+    r.policy = options_.cluster.speculation.policy();
     r.by_policy = result_of(policies().back());
     sum_memory();
     if (on_device_) return;
@@ -231,7 +234,8 @@ class Bench {
   void sum_memory() {
     BenchResults& r = results_;
     const auto bytes_of_kv = [&](const ModelConfig& config, int64_t positions) {
-      const int64_t element = options_.run.kv_dtype == "fp32" || config.torch_dtype == Dtype::kF32 ? 4 : 2;
+      const int64_t element =
+          options_.cluster.models.kv_dtype == "fp32" || config.torch_dtype == Dtype::kF32 ? 4 : 2;
       return 2 * element * config.num_layers * config.kv_size() * positions;
     };
     double target_bytes = 0;
@@ -252,7 +256,7 @@ class Bench {
     int64_t context = 0;
     for (const PromptRequest& prompt : prompts_)
       context += static_cast<int64_t>(prompt.request.prompt.size());
-    context = context / static_cast<int64_t>(prompts_.size()) + options_.run.max_tokens / 2;
+    context = context / static_cast<int64_t>(prompts_.size()) + options_.request.max_tokens / 2;
     r.decode_bytes_per_token =
         target_bytes - static_cast<double>(embedding) + static_cast<double>(bytes_of_kv(config, context));
   }
@@ -260,9 +264,9 @@ class Bench {
   Status write() const {
     std::fputs(bench_tables(results_).c_str(), stdout);
     if (std::fflush(stdout) != 0) return unavailable("standard output cannot be written");
-    if (!options_.run.report_file.empty())
+    if (!options_.files.report.empty())
       RETURN_IF_ERROR(
-          write_file(options_.run.report_file, json_text(bench_json(results_), 2) + "\n").in("--report"));
+          write_file(options_.files.report, json_text(bench_json(results_), 2) + "\n").in("--report"));
     if (!options_.csv_file.empty())
       RETURN_IF_ERROR(write_file(options_.csv_file, bench_csv(results_)).in("--csv"));
     for (const BenchPolicy& policy : policies())

@@ -5,12 +5,20 @@
 #include <string>
 #include <vector>
 
-#include "start/flags/options.h"
+#include "requests/request_params.h"
+#include "requests/run_files.h"
+#include "start/settings.h"
+
+namespace CLI {
+class App;
+}
 
 namespace outrider {
 
 struct BenchOptions {
-  RunOptions run;
+  ClusterSettings cluster;
+  RequestParams request;
+  RunFiles files;  // prompts and report
   std::vector<int> gammas{1, 2, 3, 4, 6, 8};
   int repetitions = 5;
   int context = 0;  // tokens that every prompt is lengthened to; 0: as it is

@@ -3,6 +3,7 @@
 #include <filesystem>
 
 #include "lab/bench/bench.h"
+#include "start/flags/options.h"
 
 namespace outrider {
 namespace {
@@ -27,29 +28,30 @@ std::optional<fs::path> find_demo_pair() {
 }  // namespace
 
 void add_bench_options(CLI::App& app, BenchOptions& o) {
-  o.run.max_tokens = 64;
-  o.run.max_num_seqs = 1;
-  add_model_options(app, o.run);
-  app.add_option("-p,--prompt", o.run.prompt, "Text to continue; default: the beginnings of three stories")
+  o.request.max_tokens = 64;
+  o.cluster.models.max_num_seqs = 1;
+  add_model_options(app, o.cluster);
+  app.add_option("-p,--prompt", o.request.prompt,
+                 "Text to continue; default: the beginnings of three stories")
       ->group("What is measured");
-  app.add_option("--prompts", o.run.prompts_file, "JSON lines, as of `generate`")->group("What is measured");
-  app.add_option("-n,--max-tokens", o.run.max_tokens, "Tokens to generate for each prompt")
+  app.add_option("--prompts", o.files.prompts, "JSON lines, as of `generate`")->group("What is measured");
+  app.add_option("-n,--max-tokens", o.request.max_tokens, "Tokens to generate for each prompt")
       ->group("What is measured")
       ->capture_default_str();
   app.add_option("--context", o.context,
                  "Lengthen every prompt to this many tokens, with text of the target; 0: measure it as it is")
       ->group("What is measured")
       ->capture_default_str();
-  app.add_option("-t,--temperature", o.run.temperature, "0: greedy")
+  app.add_option("-t,--temperature", o.request.temperature, "0: greedy")
       ->group("What is measured")
       ->capture_default_str();
-  app.add_option("--top-k", o.run.top_k, "As of `generate`")->group("What is measured");
-  app.add_option("--top-p", o.run.top_p, "As of `generate`")->group("What is measured");
-  app.add_option("--rule", o.run.rule,
+  app.add_option("--top-k", o.request.top_k, "As of `generate`")->group("What is measured");
+  app.add_option("--top-p", o.request.top_p, "As of `generate`")->group("What is measured");
+  app.add_option("--rule", o.request.rule,
                  "auto, greedy, invariant or naive: rules under which the text must equal plain decoding")
       ->group("What is measured")
       ->capture_default_str();
-  app.add_option("-s,--seed", o.run.seed, "Seed of the text")->group("What is measured");
+  app.add_option("-s,--seed", o.request.seed, "Seed of the text")->group("What is measured");
   app.add_option("-g,--gammas", o.gammas, "Draft lengths to measure, e.g. 1,2,4")
       ->delimiter(',')
       ->group("What is measured")
@@ -57,9 +59,9 @@ void add_bench_options(CLI::App& app, BenchOptions& o) {
   app.add_option("-r,--repetitions", o.repetitions, "Turns of all measurements; medians are reported")
       ->group("What is measured")
       ->capture_default_str();
-  app.add_option("--report", o.run.report_file, "Write everything here, as JSON")->group("Reports");
+  app.add_option("--report", o.files.report, "Write everything here, as JSON")->group("Reports");
   app.add_option("--csv", o.csv_file, "Write the tables here, one figure per line")->group("Reports");
-  app.add_flag("-q,--quiet", o.run.quiet, "No progress on standard error")->group("Reports");
+  app.add_flag("-q,--quiet", o.cluster.quiet, "No progress on standard error")->group("Reports");
   app.footer(
       "Examples:\n"
       "  outrider bench                                          # the demo pair\n"
@@ -81,17 +83,17 @@ void add_bench_options(CLI::App& app, BenchOptions& o) {
 }
 
 Status complete_bench_options(BenchOptions& o) {
-  RunOptions& run = o.run;
-  if (run.model.empty() != (run.draft_model.empty() && run.drafter != "ngram"))
-    return invalid_argument(run.model.empty()
+  ModelSettings& models = o.cluster.models;
+  if (models.model.empty() != (models.draft_model.empty() && models.drafter != "ngram"))
+    return invalid_argument(models.model.empty()
                                 ? "--model is missing: a drafter alone cannot be measured"
                                 : "--draft-model is missing: name one, or --drafter ngram; neither it nor "
                                   "--model measures the demo pair");
-  if (run.model.empty()) {
+  if (models.model.empty()) {
     const auto pair = find_demo_pair();
     if (!pair) return not_found("the demo pair is not here; name models with --model DIR --draft-model DIR");
-    run.model = *pair / "target";
-    run.draft_model = *pair / "draft";
+    models.model = *pair / "target";
+    models.draft_model = *pair / "draft";
   }
   if (o.gammas.empty()) return invalid_argument("--gammas: name at least one draft length");
   std::sort(o.gammas.begin(), o.gammas.end());
@@ -100,18 +102,18 @@ Status complete_bench_options(BenchOptions& o) {
     return invalid_argument(fmt::format("--gammas: each must be 1 to {}", kMaxBenchGamma));
   if (o.repetitions < 1 || o.repetitions > 1000)
     return invalid_argument(fmt::format("--repetitions {}: must be 1 to 1000", o.repetitions));
-  if (const int needed = 3 * (o.gammas.back() + 1); run.max_tokens < needed)
+  if (const int needed = 3 * (o.gammas.back() + 1); o.request.max_tokens < needed)
     return invalid_argument(fmt::format("--max-tokens {}: gamma {} needs {} to time whole rounds",
-                                        run.max_tokens, o.gammas.back(), needed));
+                                        o.request.max_tokens, o.gammas.back(), needed));
   if (o.context < 0) return invalid_argument(fmt::format("--context {}: must not be negative", o.context));
-  if (!run.layout.empty()) return unsupported("--layout: the bench measures one process; drop it");
-  ASSIGN_OR_RETURN(const Rule rule, resolve_rule(run.rule, run.temperature));
+  if (!o.cluster.mpi.layout.empty()) return unsupported("--layout: the bench measures one process; drop it");
+  ASSIGN_OR_RETURN(const Rule rule, resolve_rule(o.request.rule, o.request.temperature));
   if (!is_match_rule(rule))
     return invalid_argument(fmt::format(
         "--rule {}: its text may differ from plain decoding, and the bench compares; choose auto, greedy, "
         "invariant or naive",
-        run.rule));
-  run.ignore_eos = true;
+        o.request.rule));
+  o.request.ignore_eos = true;
   return {};
 }
 

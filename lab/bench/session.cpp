@@ -88,7 +88,7 @@ BenchPolicy BenchPolicy::fixed(int gamma) {
 Result<RunTimes> BenchSession::run(const std::vector<PromptRequest>& prompts, const BenchPolicy& asked) {
   ASSIGN_OR_RETURN(const auto policy, parse_gamma_policy(asked.policy));
   const bool drafts = asked.longest > 0;
-  ASSIGN_OR_RETURN(ProtocolOptions limits, protocol_options(options_, prepared_));
+  ASSIGN_OR_RETURN(ProtocolOptions limits, protocol_options(cluster_, prepared_));
   const auto started = Clock::now();
   RunTimes times;
   RoundRecorder recorder(times, asked.longest);
@@ -107,14 +107,14 @@ Result<RunTimes> BenchSession::run(const std::vector<PromptRequest>& prompts, co
           },
       .on_round = [&](const RoundDone& round) { recorder.add(round, running->totals()); },
   };
-  std::optional<LocalCluster> cluster(std::in_place, options_, prepared_, &models_);
+  std::optional<LocalCluster> cluster(std::in_place, cluster_, prepared_, &models_);
   Coordinator coordinator(cluster->coordinator_end(), std::move(limits), policy, prepared_.tokenizer.get(),
                           callbacks);
   running = &coordinator;
   RETURN_IF_ERROR(cluster->start_target());
   if (drafts) RETURN_IF_ERROR(cluster->start_drafter());
   Status status =
-      wait_until_ready(coordinator, drafts ? 1 : 0, std::chrono::seconds(options_.startup_timeout_s),
+      wait_until_ready(coordinator, drafts ? 1 : 0, std::chrono::seconds(cluster_.models.startup_timeout_s),
                        [&] { return cluster->error(); });
   for (size_t i = 0; status.ok() && i < prompts.size(); ++i) {
     times.texts.emplace_back();

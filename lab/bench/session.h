@@ -50,13 +50,13 @@ struct BenchPolicy {
 class BenchSession {
  public:
   // All three must outlive it.
-  BenchSession(const RunOptions& options, const Preparation& prepared, LocalModels& models)
-      : options_(options), prepared_(prepared), models_(models) {}
+  BenchSession(const ClusterSettings& cluster, const Preparation& prepared, LocalModels& models)
+      : cluster_(cluster), prepared_(prepared), models_(models) {}
 
   Result<RunTimes> run(const std::vector<PromptRequest>& prompts, const BenchPolicy& policy);
 
  private:
-  const RunOptions& options_;
+  const ClusterSettings& cluster_;
   const Preparation& prepared_;
   LocalModels& models_;
 };

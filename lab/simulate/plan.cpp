@@ -8,7 +8,7 @@
 #include "base/threads.h"
 #include "cluster/simulation/hardware.h"
 #include "lab/simulate/measured_costs.h"
-#include "start/flags/options.h"
+#include "start/settings.h"
 
 namespace outrider {
 namespace {

@@ -17,7 +17,7 @@
 #include "lab/simulate/replay_command.h"
 #include "lab/simulate/theory.h"
 #include "requests/output.h"
-#include "start/flags/options.h"
+#include "start/settings.h"
 
 namespace outrider {
 namespace {

@@ -21,7 +21,7 @@ constexpr std::array<std::string_view, 6> kTaken{"report", "output",        "qui
 // The options of `generate` without those layers that read the environment: a cell is what its file says.
 struct GenerateOptions {
   GenerateOptions() {
-    add_model_options(app, options);
+    add_model_options(app, options.cluster);
     add_generate_options(app, options);
   }
   Status parse(std::vector<std::string> arguments) {
@@ -67,8 +67,8 @@ bool is_repeatable(const std::string& key) {
 Status check_cell_value(const std::string& key, const std::string& value) {
   GenerateOptions generate;
   RETURN_IF_ERROR(generate.parse({fmt::format("--{}={}", key, value)}));
-  const RunOptions& o = generate.options;
-  if (!o.gamma_policy.empty()) RETURN_IF_ERROR(parse_gamma_policy(o.gamma_policy).status());
+  const std::string& policy = generate.options.cluster.speculation.gamma_policy;
+  if (!policy.empty()) RETURN_IF_ERROR(parse_gamma_policy(policy).status());
   return {};
 }
 
@@ -76,7 +76,7 @@ Status check_cell_arguments(const std::vector<std::string>& arguments) {
   GenerateOptions generate;
   RETURN_IF_ERROR(generate.parse(arguments));
   RETURN_IF_ERROR(check_options(generate.options));
-  return sampling_of(generate.options).status();
+  return sampling_of(generate.options.request).status();
 }
 
 }  // namespace outrider

@@ -64,7 +64,8 @@ int fail(const Status& status) {
 
 }  // namespace
 
-int run_doctor(const RunOptions& options, int ranks) {
+int run_doctor(const DoctorOptions& options) {
+  const int ranks = options.ranks;
   if (ranks < 0)
     return fail(invalid_argument(fmt::format("--ranks {}: must be positive, as in mpirun -n", ranks)));
   if (ranks == 0 && !options.layout.empty())

@@ -1,11 +1,17 @@
 // `outrider doctor`: what was found, and what a layout would place where.
 #pragma once
 
-#include "start/flags/options.h"
+#include <string>
 
 namespace outrider {
 
-// `ranks`: as in mpirun -n; 0: describe this process only.
-int run_doctor(const RunOptions& options, int ranks);
+struct DoctorOptions {
+  int ranks = 0;  // as in mpirun -n; 0: this process only
+  std::string layout;
+  std::string model;  // empty: no model's shards are shown
+};
+
+// Returns the exit code; errors were printed.
+int run_doctor(const DoctorOptions& options);
 
 }  // namespace outrider

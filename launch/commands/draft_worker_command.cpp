@@ -99,7 +99,7 @@ class PoolWorker {
     ASSIGN_OR_RETURN(const auto transport, make_zmq_client(settings_.connect, zmq_));
     DraftWorkerOptions options{.info = prepared_.draft_info,
                                .generation = new_generation(),
-                               .max_sequences = settings_.run.max_num_seqs,
+                               .max_sequences = settings_.run.models.max_num_seqs,
                                .head_fingerprint = head_ ? head_->fingerprint() : 0,
                                .join_timeout = kJoinTimeout,
                                .asked_to_leave = asked_to_leave};
@@ -112,7 +112,7 @@ class PoolWorker {
     std::optional<SliceSender> slices = doors_of(*welcome, options.generation);
     options.slices = slices ? &*slices : nullptr;
     if (slices) use_links(*welcome, *slices);
-    const auto drafter = make_drafter(settings_.run, prepared_, model_, welcome->target.vocab_size,
+    const auto drafter = make_drafter(settings_.run.models, prepared_, model_, welcome->target.vocab_size,
                                       welcome->eos_ids, head_, slices ? slices->rows() : nullptr);
     return DraftWorker(*drafter, *transport, options).serve();
   }
@@ -128,14 +128,14 @@ class PoolWorker {
 
   void use_links(const Welcome& welcome, SliceSender& slices) const {
     if (!model_) return;
-    const Device device = device_of_worker(settings_.run, 0);
+    const Device device = device_of_worker(settings_.run.models, 0);
     const std::string gpu = linkable_gpu(device);
     // What mpirun started has its traffic among hosts anyway; who joined with a key has not.
     const bool trusted = settings_.parent != 0 || on_one_host(welcome.slices, gpu);
     if (!may_link(welcome.slices, gpu) || !trusted) return;
     constexpr int kMostDrafts = 8;  // under way; more of them take the sockets
     auto links = make_links(device, welcome.slices, welcome.target.vocab_size, -1,
-                            std::min(2 * settings_.run.max_num_seqs, kMostDrafts));
+                            std::min(2 * settings_.run.models.max_num_seqs, kMostDrafts));
     if (links.ok()) return slices.use_links(std::move(links).value());
     tell(links.status().message() + "; dense q goes to the target by sockets");
   }
@@ -160,14 +160,15 @@ Status serve(const DraftWorkerSettings& settings) {
   const auto single = make_single_collectives();
   std::unique_ptr<Model> model;
   std::shared_ptr<const DraftHead> head;
-  if (settings.run.uses_draft_model()) {
-    const RoleThreads threads{.count = settings.run.threads > 0 ? settings.run.threads : usable_cores()};
+  if (settings.run.models.uses_draft_model()) {
+    const RoleThreads threads{.count = settings.run.models.threads > 0 ? settings.run.models.threads
+                                                                       : usable_cores()};
     ASSIGN_OR_RETURN(model, load_draft(settings.run, prepared, threads, *single));
     ASSIGN_OR_RETURN(head, load_draft_head(settings.run, {0, prepared.draft->vocab_size}, threads));
   }
   note_first_signal();
   return PoolWorker(settings, prepared, std::move(zmq), model.get(),
-                    offered_head(settings.run, 0, head.get()))
+                    offered_head(settings.run.models, 0, head.get()))
       .run();
 }
 
@@ -181,10 +182,12 @@ void add_draft_worker_options(CLI::App& app, DraftWorkerSettings& s) {
       "Exit codes: 0 asked to leave or the job ended, 2 refused, cannot work or told what makes no sense, 3 "
       "no "
       "job for --retry-for seconds.");
-  RunOptions& o = s.run;
+  RoleSettings& o = s.run;
   app.add_option("--connect", s.connect, "Endpoint of the job, as `outrider generate --listen` tells it");
-  app.add_option("--draft-model,-d", o.draft_model, "Draft model: a directory, with the target's tokenizer");
-  app.add_option("--drafter", o.drafter, "ngram: draft by looking up the text's own past, no model needed")
+  app.add_option("--draft-model,-d", o.models.draft_model,
+                 "Draft model: a directory, with the target's tokenizer");
+  app.add_option("--drafter", o.models.drafter,
+                 "ngram: draft by looking up the text's own past, no model needed")
       ->check(CLI::IsMember({"model", "ngram"}));
   app.add_option(
       "--curve-secret-key", s.curve_secret_key,
@@ -195,26 +198,29 @@ void add_draft_worker_options(CLI::App& app, DraftWorkerSettings& s) {
          "Seconds without a coordinator, at the start or after a broken connection, until it gives up")
       ->check(CLI::Range(0, 1'000'000))
       ->capture_default_str();
-  app.add_option("--max-num-seqs", o.max_num_seqs, "Sequences it drafts for at most")->capture_default_str();
-  app.add_option("--max-model-len", o.max_model_len,
+  app.add_option("--max-num-seqs", o.models.max_num_seqs, "Sequences it drafts for at most")
+      ->capture_default_str();
+  app.add_option("--max-model-len", o.models.max_model_len,
                  "Longest text in tokens; 0: what the draft model supports")
       ->capture_default_str();
-  app.add_option("--fanout-budget", o.fanout_budget,
+  app.add_option("--fanout-budget", o.speculation.fanout_budget,
                  "Outcomes there is room to prepare for, per sequence, if the job asks for it")
       ->capture_default_str();
-  app.add_option("--threads", o.threads, "Threads for arithmetic; 0: one per core")->capture_default_str();
-  app.add_option("--draft-weight-format", o.draft_weight_format, "auto (as stored), bf16, int8 or int4")
+  app.add_option("--threads", o.models.threads, "Threads for arithmetic; 0: one per core")
+      ->capture_default_str();
+  app.add_option("--draft-weight-format", o.models.draft_weight_format,
+                 "auto (as stored), bf16, int8 or int4")
       ->capture_default_str();
   app.add_option(
-         "--q-format", o.q_format,
+         "--q-format", o.speculation.q_format,
          "hidden: have the model's output head ready, in int8, for jobs with --q-format hidden; the job "
          "decides what is sent")
       ->capture_default_str();
-  app.add_option("--kv-dtype", o.kv_dtype, "KV cache: auto (as the weights), fp32 or bf16")
+  app.add_option("--kv-dtype", o.models.kv_dtype, "KV cache: auto (as the weights), fp32 or bf16")
       ->capture_default_str();
-  app.add_option("--device", o.device, "Where the model runs: cpu, cuda, cuda:N, or auto (the CPU)")
+  app.add_option("--device", o.models.device, "Where the model runs: cpu, cuda, cuda:N, or auto (the CPU)")
       ->capture_default_str();
-  app.add_option("--isa", o.isa,
+  app.add_option("--isa", o.models.isa,
                  "Instruction set of the kernels; `outrider doctor` lists what this machine has")
       ->capture_default_str();
   app.add_option("--parent", s.parent, "Leave when this process, the one that started us, ends");
@@ -223,8 +229,8 @@ void add_draft_worker_options(CLI::App& app, DraftWorkerSettings& s) {
 
 int run_draft_worker_command(DraftWorkerSettings settings) {
   set_thread_role("draft");
-  settings.run.tensor_parallel_size = 0;  // no target here: the first GPU is ours
-  settings.run.pipeline = "auto";         // the job decides; there is room for whatever it asks
+  settings.run.models.tensor_parallel_size = 0;  // no target here: the first GPU is ours
+  settings.run.speculation.pipeline = "auto";    // the job decides; there is room for whatever it asks
   if (settings.parent != 0 && !follow_parent(settings.parent)) return kExitOk;
   const Status status = serve(settings);
   if (status.ok()) return kExitOk;

@@ -4,12 +4,16 @@
 
 #include <string>
 
-#include "start/flags/options.h"
+#include "start/settings.h"
+
+namespace CLI {
+class App;
+}
 
 namespace outrider {
 
 struct DraftWorkerSettings {
-  RunOptions run;  // what concerns a drafter
+  RoleSettings run;  // what concerns a drafter
   std::string connect;
   std::string curve_secret_key, server_key;
   int retry_for_s = 60;

@@ -14,15 +14,17 @@
 #include "requests/report.h"
 #include "requests/round_record.h"
 #include "start/coordinator_run.h"
+#include "start/describe.h"
 #include "start/local_cluster.h"
 #include "start/mpi_cluster.h"
+#include "transformer/chat_template/chat_template.h"
 
 namespace outrider {
 namespace {
 
 // Everything one run of the coordinator needs besides its transport.
 struct Job {
-  const RunOptions& options;
+  const ClusterSettings& cluster;
   const Preparation& prepared;
   const std::vector<PromptRequest>& requests;
   const FinishedResults& finished;  // requests that need not run
@@ -83,16 +85,17 @@ JobResult run_job(const Job& job, std::unique_ptr<Transport> transport, Output* 
           },
       .asked_to_stop = [] { return noted_signal() != 0; },
   };
-  auto made = make_coordinator(job.options, job.prepared, std::move(transport), job.policy, callbacks, trace);
+  auto made = make_coordinator(job.cluster, job.prepared, std::move(transport), job.policy, callbacks, trace);
   if (!made.ok()) {
     result.status = made.status();
     return result;
   }
   Coordinator& coordinator = **made;
   if (job.listens) note_first_signal();
-  const int waits_for = job.listens ? job.options.wait_for_draft_workers.value_or(job.workers) : job.workers;
+  const int waits_for =
+      job.listens ? job.cluster.pool.wait_for_draft_workers.value_or(job.workers) : job.workers;
   result.status = wait_until_ready(coordinator, static_cast<size_t>(waits_for),
-                                   std::chrono::seconds(job.options.startup_timeout_s),
+                                   std::chrono::seconds(job.cluster.models.startup_timeout_s),
                                    [&] { return unless_interrupted(error()); });
   submit_next = [&] {
     next = take_over_finished(job, next, output);
@@ -104,7 +107,7 @@ JobResult run_job(const Job& job, std::unique_ptr<Transport> transport, Output* 
     CHECK(id == expected, "request {} got id {}", next - 1, id.value());
   };
   if (result.status.ok()) {
-    for (int i = 0; i < 2 * job.options.max_num_seqs; ++i) submit_next();
+    for (int i = 0; i < 2 * job.cluster.models.max_num_seqs; ++i) submit_next();
     result.status = coordinator.run();
     if (finished < submitted) result.status = unless_interrupted(result.status);
   }
@@ -117,7 +120,7 @@ JobResult run_job(const Job& job, std::unique_ptr<Transport> transport, Output* 
 }
 
 JobResult run_local(const Job& job, Output* output, Trace* trace) {
-  LocalCluster cluster(job.options, job.prepared);
+  LocalCluster cluster(job.cluster, job.prepared);
   auto transport = cluster.start(job.workers, job.listens);
   if (!transport.ok()) {
     JobResult failed;
@@ -129,10 +132,10 @@ JobResult run_local(const Job& job, Output* output, Trace* trace) {
 
 // Requests were given their ids in order.
 RoundRecord record_of(const Job& job, const JobResult& result, const Trace& trace) {
-  RoundRecord record{.drafter = job.options.drafter == "ngram" ? "ngram" : "model",
-                     .gamma_policy = job.options.policy(),
-                     .synthetic = !job.options.synthetic_acceptance.empty(),
-                     .max_num_seqs = job.options.max_num_seqs,
+  RoundRecord record{.drafter = job.cluster.models.drafter == "ngram" ? "ngram" : "model",
+                     .gamma_policy = job.cluster.speculation.policy(),
+                     .synthetic = !job.cluster.speculation.synthetic_acceptance.empty(),
+                     .max_num_seqs = job.cluster.models.max_num_seqs,
                      .gamma_max = kMaxSpeculativeTokens,
                      .max_context = static_cast<int32_t>(job.prepared.max_model_len),
                      .dropped = static_cast<int64_t>(trace.dropped()),
@@ -158,58 +161,62 @@ bool same_output(const std::vector<Generated>& a, const std::vector<Generated>& 
 }
 
 // What compares or records whole runs has nothing to say of half of one.
-Status check_resume(const RunOptions& o) {
-  if (o.resume_file.empty()) return {};
-  if (o.prompts_file.empty())
-    return invalid_argument("--resume needs --prompts, whose results it takes over");
-  if (o.compare_plain) return invalid_argument("--resume and --compare-plain exclude each other; drop one");
-  if (!o.record_rounds_file.empty())
+Status check_resume(const RunFiles& files, bool compares_plain) {
+  if (files.resume.empty()) return {};
+  if (files.prompts.empty()) return invalid_argument("--resume needs --prompts, whose results it takes over");
+  if (compares_plain) return invalid_argument("--resume and --compare-plain exclude each other; drop one");
+  if (!files.record_rounds.empty())
     return invalid_argument("--resume and --record-rounds exclude each other; drop one");
   return {};
 }
 
-void tell_what_is_finished(const RunOptions& options, const std::vector<PromptRequest>& requests,
+void tell_what_is_finished(const std::string& file, const std::vector<PromptRequest>& requests,
                            const FinishedResults& finished) {
   const auto found = std::count_if(requests.begin(), requests.end(), [&](const PromptRequest& request) {
     return finished.has(request.fingerprint);
   });
-  tell_error(
-      fmt::format("{} of {} requests are finished in {}", found, requests.size(), options.resume_file));
+  tell_error(fmt::format("{} of {} requests are finished in {}", found, requests.size(), file));
 }
 
 // The coordinator's side of a run, from prompts to report. `mpi` is null in one process.
-Result<int> coordinate(const RunOptions& options, const Preparation& prepared, MpiCluster* mpi) {
-  if (!options.prompt && options.prompts_file.empty())
+Result<int> coordinate(const RunOptions& options, const ClusterSettings& cluster, const Preparation& prepared,
+                       MpiCluster* mpi) {
+  if (!options.request.prompt && options.files.prompts.empty())
     return invalid_argument("nothing to do: give --prompt TEXT or --prompts FILE.jsonl");
-  if (options.prompt && !options.prompts_file.empty())
+  if (options.request.prompt && !options.files.prompts.empty())
     return invalid_argument("--prompt and --prompts exclude each other; drop one");
   if (options.compare_plain && mpi)
     return unsupported("--compare-plain works in one process; drop it or mpirun");
-  if (options.compare_plain && !options.speculates())
+  if (options.compare_plain && !cluster.speculates())
     return invalid_argument(
         "--compare-plain needs a drafter: --draft-model DIR, --drafter ngram or --listen");
-  ASSIGN_OR_RETURN(const auto policy, parse_gamma_policy(options.policy()));
-  RETURN_IF_ERROR(check_resume(options));
-  ASSIGN_OR_RETURN(auto requests,
-                   read_requests(options, *prepared.tokenizer, load_chat_template(options.model),
-                                 prepared.max_model_len, prepared.target.vocab_size));
-  ASSIGN_OR_RETURN(const auto fingerprint, RequestFingerprints::of(options));
+  ASSIGN_OR_RETURN(const auto policy, parse_gamma_policy(cluster.speculation.policy()));
+  RETURN_IF_ERROR(check_resume(options.files, options.compare_plain));
+  ASSIGN_OR_RETURN(auto requests, read_requests(options.request, options.files.prompts,
+                                                request_model(cluster.models, cluster.speculation, prepared,
+                                                              load_chat_template(cluster.models.model))));
+  ASSIGN_OR_RETURN(const auto fingerprint, request_fingerprints(cluster.models, cluster.speculation));
   for (PromptRequest& request : requests) request.fingerprint = fingerprint(request.request);
   FinishedResults finished;
-  if (!options.resume_file.empty()) {
-    ASSIGN_OR_RETURN(finished, FinishedResults::read(options.resume_file));
-    if (!options.quiet) tell_what_is_finished(options, requests, finished);
+  if (!options.files.resume.empty()) {
+    ASSIGN_OR_RETURN(finished, FinishedResults::read(options.files.resume));
+    if (!cluster.quiet) tell_what_is_finished(options.files.resume, requests, finished);
   }
-  ASSIGN_OR_RETURN(Output output, Output::open(options, *prepared.tokenizer));
+  ASSIGN_OR_RETURN(Output output,
+                   Output::open({.files = options.files,
+                                 .has_one_prompt = options.request.prompt.has_value(),
+                                 .synthetic_acceptance = cluster.speculation.synthetic_acceptance,
+                                 .quiet = cluster.quiet},
+                                *prepared.tokenizer));
 
-  const int own_workers = mpi ? mpi->draft_ranks() : options.num_draft_workers;
-  const Job job{options,
+  const int own_workers = mpi ? mpi->draft_ranks() : cluster.pool.num_draft_workers;
+  const Job job{cluster,
                 prepared,
                 requests,
                 finished,
                 policy,
-                options.has_drafter() ? own_workers : 0,
-                !options.listen.empty()};
+                cluster.models.has_drafter() ? own_workers : 0,
+                !cluster.pool.listen.empty()};
   std::optional<JobResult> plain;
   if (options.compare_plain) {
     Job plain_job = job;
@@ -219,7 +226,7 @@ Result<int> coordinate(const RunOptions& options, const Preparation& prepared, M
     RETURN_IF_ERROR(plain->status);
   }
   Trace trace;
-  const bool wanted = !options.trace_file.empty() || !options.record_rounds_file.empty();
+  const bool wanted = !options.files.trace.empty() || !options.files.record_rounds.empty();
   Trace* const traced = wanted ? &trace : nullptr;
   if (mpi) RETURN_IF_ERROR(mpi->start());
   JobResult result = mpi ? run_job(job, mpi->take_transport(), &output, traced, [] { return Status(); })
@@ -233,19 +240,21 @@ Result<int> coordinate(const RunOptions& options, const Preparation& prepared, M
   if (plain)
     comparison =
         compare_with_plain(plain->totals, result.totals, same_output(plain->generated, result.generated));
-  if (!options.quiet)
-    std::fputs(screen_report(options, result.totals, result.metrics, comparison).c_str(), stderr);
-  if (!options.report_file.empty())
+  const RunDescription run = describe_run(cluster, prepared);
+  if (!cluster.quiet)
+    std::fputs(screen_report(run, result.totals, result.metrics, comparison).c_str(), stderr);
+  if (!options.files.report.empty())
+    RETURN_IF_ERROR(write_file(options.files.report,
+                               json_text(json_report(run, requests, options.request.seed, result.totals,
+                                                     std::move(result.metrics), comparison),
+                                         2) +
+                                   "\n")
+                        .in("--report"));
+  if (!options.files.trace.empty()) RETURN_IF_ERROR(write_trace(options.files.trace, trace).in("--trace"));
+  if (!options.files.record_rounds.empty())
     RETURN_IF_ERROR(
-        write_file(options.report_file, json_text(json_report(options, prepared, requests, result.totals,
-                                                              std::move(result.metrics), comparison),
-                                                  2) +
-                                            "\n")
-            .in("--report"));
-  if (!options.trace_file.empty()) RETURN_IF_ERROR(write_trace(options.trace_file, trace).in("--trace"));
-  if (!options.record_rounds_file.empty())
-    RETURN_IF_ERROR(write_file(options.record_rounds_file, format_round_record(record_of(job, result, trace)))
-                        .in("--record-rounds"));
+        write_file(options.files.record_rounds, format_round_record(record_of(job, result, trace)))
+            .in("--record-rounds"));
 
   bool failed = false;
   for (size_t i = 0; i < requests.size(); ++i) {
@@ -259,13 +268,18 @@ Result<int> coordinate(const RunOptions& options, const Preparation& prepared, M
 
 }  // namespace
 
-int run_generate(const RunOptions& options) {
+int run_generate(RunOptions options) {
   set_thread_role("coordinator");
-  if (options.gamma_policy == "list") {
+  SpeculationSettings& speculation = options.cluster.speculation;
+  if (speculation.gamma_policy == "list") {
     std::fputs(list_gamma_policies().c_str(), stdout);
     return kExitOk;
   }
-  const int code = run_coordinator(options, coordinate);
+  speculation.synthetic_seed = options.request.seed;
+  speculation.record_guesses = !options.files.record_rounds.empty();
+  const int code = run_coordinator(
+      options.cluster, [&options](const ClusterSettings& cluster, const Preparation& prepared,
+                                  MpiCluster* mpi) { return coordinate(options, cluster, prepared, mpi); });
   if (!MpiCluster::launched()) end_as_noted();
   return code;
 }

@@ -6,6 +6,6 @@
 namespace outrider {
 
 // In one process, or as one rank of an mpirun. Returns the exit code; errors were printed.
-int run_generate(const RunOptions& options);
+int run_generate(RunOptions options);
 
 }  // namespace outrider

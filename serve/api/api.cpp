@@ -12,6 +12,8 @@
 #include "serve/api/request.h"
 #include "serve/metrics_text.h"
 #include "serve/serve.h"
+#include "start/describe.h"
+#include "transformer/chat_template/chat_template.h"
 
 namespace outrider {
 namespace {
@@ -53,10 +55,10 @@ class ServedApi final : public Api {
         chat_(std::move(chat)),
         access_(std::move(api_key), is_loopback(options.host)),
         engine_(engine),
-        builder_(options.run, *prepared.tokenizer, chat_, prepared.max_model_len, prepared.target.vocab_size),
+        builder_(request_model(options.cluster.models, options.cluster.speculation, prepared, chat_)),
         models_(options.served_model_names),
         started_(std::chrono::system_clock::now()) {
-    if (models_.empty()) models_.push_back(options.run.model);
+    if (models_.empty()) models_.push_back(options.cluster.models.model);
   }
 
   void handle(HttpRequest request, std::shared_ptr<HttpReply> reply) override;
@@ -140,7 +142,7 @@ void ServedApi::health(const HttpRequest&, const Shared& reply) {
       const int64_t workers = engine_.numbers().draft_workers;
       return send(*reply, json{{"status", "ok"},
                                {"draft_workers", workers},
-                               {"degraded", options_.run.speculates() && workers == 0}});
+                               {"degraded", options_.cluster.speculates() && workers == 0}});
     }
     case EngineState::kLoading:
       return send_error(*reply, {.status = 503, .message = "Loading model", .code = "loading"});
@@ -161,7 +163,7 @@ json ServedApi::model_json(const std::string& name) const {
           {"object", "model"},
           {"created", age.count()},
           {"owned_by", "outrider"},
-          {"root", options_.run.model},
+          {"root", options_.cluster.models.model},
           {"max_model_len", prepared_.max_model_len}};
 }
 
@@ -202,7 +204,10 @@ void ServedApi::detokenize(const HttpRequest& request, const Shared& reply) {
 
 Result<ApiRequest> ServedApi::read(ApiKind kind, const std::string& text) const {
   ASSIGN_OR_RETURN(const json body, read_body(text));
-  const ApiDefaults defaults{.run = options_.run, .models = models_, .seed = random_seed()};
+  const ApiDefaults defaults{.params = options_.defaults,
+                             .models = models_,
+                             .synthetic_acceptance = options_.cluster.speculation.synthetic_acceptance,
+                             .seed = random_seed()};
   return read_api_request(kind, body, defaults, builder_);
 }
 

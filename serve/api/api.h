@@ -6,16 +6,22 @@
 #include <string>
 #include <vector>
 
+#include "requests/request_params.h"
+#include "requests/run_files.h"
 #include "serve/engine.h"
 #include "serve/http/server.h"
-#include "start/flags/options.h"
 #include "start/prepare.h"
-#include "transformer/chat_template/chat_template.h"
+#include "start/settings.h"
 
 namespace outrider {
 
+class ChatTemplate;
+
 struct ServeOptions {
-  RunOptions run;  // models, layout, speculation; sampling flags are what requests get that do not say
+  ClusterSettings cluster;
+  RequestParams defaults;                  // what requests get that do not say
+  std::string generation_config = "none";  // auto: generation_config.json says what no flag does
+  RunFiles files;                          // reports only
   std::string host = "127.0.0.1";
   uint16_t port = 8000;
   std::vector<std::string> served_model_names;  // empty: --model as it was written

@@ -5,6 +5,7 @@
 #include <nlohmann/json.hpp>
 
 #include "base/json_text.h"
+#include "requests/conversation.h"
 #include "requests/request_fields.h"
 
 namespace outrider {

@@ -4,6 +4,8 @@
 #include <nlohmann/json.hpp>
 
 #include "base/hash.h"
+#include "requests/conversation.h"
+#include "requests/request_fields.h"
 #include "serve/api/fields.h"
 #include "transformer/files/json_file.h"
 
@@ -145,14 +147,13 @@ Result<std::vector<Prompt>> read_chat(const json& body, const RequestBuilder& bu
 
 Result<Request> read_parameters(ApiKind kind, const json& body, const ApiDefaults& defaults, int& max_tokens,
                                 const RequestBuilder& builder) {
-  RunOptions parameters = defaults.run;
+  RequestParams parameters = defaults.params;
   parameters.seed = defaults.seed;
   RETURN_IF_ERROR(take_sampling(body, parameters));
   RETURN_IF_ERROR(read_logprobs(kind, body, parameters.logprobs));
   RETURN_IF_ERROR(read_max_tokens(kind, body, max_tokens));
   parameters.max_tokens = max_tokens > 0 ? max_tokens : kDefaultMaxTokens;
-  ASSIGN_OR_RETURN(const LogitBias bias, take_bias(body));
-  return builder.build(std::move(parameters), bias, Names::kKeys);
+  return builder.build(std::move(parameters), Names::kKeys);
 }
 
 // Choice 0 draws as a request of its own would.
@@ -208,7 +209,7 @@ Result<std::string> read_detokenize(const json& body, const RequestBuilder& buil
 
 Result<ApiRequest> read_api_request(ApiKind kind, const json& body, const ApiDefaults& defaults,
                                     const RequestBuilder& builder) {
-  ApiRequest out{.kind = kind, .model = {}, .synthetic_acceptance = defaults.run.synthetic_acceptance};
+  ApiRequest out{.kind = kind, .model = {}, .synthetic_acceptance = defaults.synthetic_acceptance};
   RETURN_IF_ERROR(check_fields(kind, body));
   ASSIGN_OR_RETURN(out.model, read_model(body, defaults.models));
   RETURN_IF_ERROR(read_stream(body, out));

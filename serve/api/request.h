@@ -27,9 +27,10 @@ constexpr int kMaxChoices = 16;          // n
 constexpr size_t kMaxApiRequests = 128;  // prompts times n
 
 struct ApiDefaults {
-  const RunOptions& run;  // of fields that a request leaves out
+  const RequestParams& params;  // of fields that a request leaves out
   const std::vector<std::string>& models;
-  uint64_t seed = 0;  // the same
+  std::string synthetic_acceptance;  // the server's, if it has one
+  uint64_t seed = 0;                 // of a request that leaves its own out
 };
 
 // A body of at most so many bytes, as every endpoint reads it: strict JSON, an object, at most 32 levels

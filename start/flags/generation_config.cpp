@@ -22,7 +22,7 @@ struct Number {
   float* to;
 };
 
-Status take_numbers(const JsonObject& config, const CLI::App& command, RunOptions& o) {
+Status take_numbers(const JsonObject& config, const CLI::App& command, RequestParams& o) {
   constexpr double kAboveZero = std::numeric_limits<float>::min(), kAny = std::numeric_limits<float>::max();
   for (const Number& n :
        {Number{"--temperature", "temperature", 0, 100, &o.temperature},
@@ -45,9 +45,10 @@ Status take_integer(const JsonObject& config, const CLI::App& command, const cha
 
 }  // namespace
 
-Status take_generation_config(const CLI::App& command, RunOptions& o) {
-  if (o.generation_config != "auto") return {};
-  const std::filesystem::path path = std::filesystem::path(o.model) / "generation_config.json";
+Status take_generation_config(const CLI::App& command, const std::string& choice, const std::string& model,
+                              RequestParams& o) {
+  if (choice != "auto") return {};
+  const std::filesystem::path path = std::filesystem::path(model) / "generation_config.json";
   const auto file = read_json_file(path);
   if (!file.ok()) return file.status().code() == StatusCode::kNotFound ? Status() : file.status();
   ASSIGN_OR_RETURN(const JsonObject config, JsonObject::view(*file, path.string()));

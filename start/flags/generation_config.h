@@ -1,8 +1,10 @@
 // --generation-config auto: what the target's generation_config.json says of sampling, as defaults of a run.
 #pragma once
 
+#include <string>
+
 #include "base/status.h"
-#include "start/flags/options.h"
+#include "requests/request_params.h"
 
 namespace CLI {
 class App;
@@ -10,9 +12,10 @@ class App;
 
 namespace outrider {
 
-// With `auto`, sets temperature, top_k, top_p, min_p, repetition_penalty and max_tokens (max_new_tokens
-// there) as the file says, where neither flag nor --config file of the command did; "do_sample": false is
-// temperature 0. A model without the file says nothing. Errors name file and key.
-Status take_generation_config(const CLI::App& command, RunOptions& options);
+// Where `choice` is `auto`, sets temperature, top_k, top_p, min_p, repetition_penalty and max_tokens
+// (max_new_tokens there) as the file says, where neither flag nor --config file of the command did;
+// "do_sample": false is temperature 0. A model without the file says nothing. Errors name file and key.
+Status take_generation_config(const CLI::App& command, const std::string& choice, const std::string& model,
+                              RequestParams& params);
 
 }  // namespace outrider

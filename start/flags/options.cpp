@@ -4,81 +4,95 @@
 #include <charconv>
 
 namespace outrider {
+namespace {
 
-void add_model_options(CLI::App& app, RunOptions& o) {
-  app.add_option("-m,--model", o.model,
+LogitBias parse_biases(const std::vector<std::string>& texts) {
+  LogitBias biases;
+  for (const std::string& text : texts) {
+    const auto bias = parse_logit_bias(text);
+    if (!bias.ok()) throw CLI::ValidationError(bias.status().message());
+    biases.push_back(*bias);
+  }
+  return biases;
+}
+
+}  // namespace
+
+void add_model_options(CLI::App& app, ClusterSettings& o) {
+  ModelSettings& m = o.models;
+  app.add_option("-m,--model", m.model,
                  "Target model: a Hugging Face directory (config.json, safetensors, tokenizer)")
       ->group("Models");
-  app.add_option("--draft-model,-d,--model-draft,--speculative-draft-model-path", o.draft_model,
+  app.add_option("--draft-model,-d,--model-draft,--speculative-draft-model-path", m.draft_model,
                  "Draft model with the same tokenizer. Without any drafter it is plain decoding")
       ->group("Models");
-  app.add_option("--drafter", o.drafter, "ngram: draft by looking up the text's own past, no model needed")
+  app.add_option("--drafter", m.drafter, "ngram: draft by looking up the text's own past, no model needed")
       ->check(CLI::IsMember({"model", "ngram"}))
       ->group("Models");
-  app.add_option("--tensor-parallel-size,--tp", o.tensor_parallel_size,
+  app.add_option("--tensor-parallel-size,--tp", m.tensor_parallel_size,
                  "Target ranks: 1, 2, 4 or 8. The text does not depend on it")
       ->group("Models")
       ->capture_default_str();
-  app.add_option("--draft-tensor-parallel-size", o.draft_tensor_parallel_size,
+  app.add_option("--draft-tensor-parallel-size", m.draft_tensor_parallel_size,
                  "Must be 1: a draft model is not split")
       ->group("Models")
       ->capture_default_str();
-  app.add_option("--threads", o.threads, "Threads of this process for arithmetic; 0: one per core")
+  app.add_option("--threads", m.threads, "Threads of this process for arithmetic; 0: one per core")
       ->group("Models")
       ->capture_default_str();
   app.add_option(
-         "--draft-threads", o.draft_threads,
+         "--draft-threads", m.draft_threads,
          "Threads of the draft model alone, taken from those of the target, so that both can work at the "
          "same time; 0: all threads, in turns")
       ->group("Models")
       ->capture_default_str();
-  app.add_option("--weight-format", o.weight_format,
+  app.add_option("--weight-format", m.weight_format,
                  "Weights in memory: auto (as stored), bf16, int8, int4 (embedding and head int8) or fp8 "
                  "(CUDA only); quantised while loading")
       ->group("Models")
       ->capture_default_str();
-  app.add_option("--draft-weight-format", o.draft_weight_format, "The same for the draft model")
+  app.add_option("--draft-weight-format", m.draft_weight_format, "The same for the draft model")
       ->group("Models")
       ->capture_default_str();
-  app.add_option("--kv-dtype", o.kv_dtype, "KV cache: auto (as the weights), fp32 or bf16")
+  app.add_option("--kv-dtype", m.kv_dtype, "KV cache: auto (as the weights), fp32 or bf16")
       ->group("Models")
       ->capture_default_str();
-  app.add_option("--device", o.device,
+  app.add_option("--device", m.device,
                  "Where models run: cpu, cuda (workers take the GPUs in turn), cuda:N, or auto (the CPU)")
       ->group("Models")
       ->capture_default_str();
-  app.add_option("--isa", o.isa,
+  app.add_option("--isa", m.isa,
                  "Instruction set of the kernels; `outrider doctor` lists what this machine has")
       ->group("Models")
       ->capture_default_str();
-  app.add_option("--max-num-seqs", o.max_num_seqs, "Sequences decoded together")
+  app.add_option("--max-num-seqs", m.max_num_seqs, "Sequences decoded together")
       ->group("Models")
       ->capture_default_str();
   app.add_option(
-         "--max-model-len", o.max_model_len,
+         "--max-model-len", m.max_model_len,
          fmt::format("Longest text in tokens; 0: what the model supports, at most {}", kDefaultMaxModelLen))
       ->group("Models")
       ->capture_default_str();
-  app.add_option("--startup-timeout", o.startup_timeout_s,
+  app.add_option("--startup-timeout", m.startup_timeout_s,
                  "Seconds until every role must have loaded its model and joined")
       ->group("Models")
       ->capture_default_str();
-  app.add_option("--layout", o.layout, "Under mpirun: roles by rank, e.g. coordinator=1,draft=1,target=2")
+  app.add_option("--layout", o.mpi.layout, "Under mpirun: roles by rank, e.g. coordinator=1,draft=1,target=2")
       ->group("Models");
   app.add_flag(
-         "--allow-remote", o.allow_remote,
+         "--allow-remote", o.mpi.allow_remote,
          "Under mpirun on several hosts whose libzmq has no CURVE: the coordinator listens where the others "
          "can reach it all the same. Nothing is encrypted or authenticated then: trusted networks only. With "
          "CURVE every job makes its own keys and this is not needed")
       ->group("Models");
-  app.add_option("--bind-host", o.bind_host,
+  app.add_option("--bind-host", o.mpi.bind_host,
                  "Several hosts: the coordinator's address to listen on, an IPv4 address of its host. "
                  "Default: what its host name resolves to, or its first interface; on one host always "
                  "loopback")
       ->group("Models");
 }
 
-void add_pool_options(CLI::App& app, RunOptions& o) {
+void add_pool_options(CLI::App& app, PoolSettings& o) {
   app.add_option(
          "--num-draft-workers", o.num_draft_workers,
          "Draft workers in one process, each with a model of its own; they share the sequences. Under "
@@ -105,9 +119,9 @@ void add_pool_options(CLI::App& app, RunOptions& o) {
       ->group("Draft workers");
 }
 
-void add_sampling_options(CLI::App& app, RunOptions& o) {
+void add_sampling_options(CLI::App& app, RequestParams& o, std::string& generation_config) {
   app.add_option(
-         "--generation-config", o.generation_config,
+         "--generation-config", generation_config,
          "auto: where no flag says how to sample, the target's generation_config.json does; none: the "
          "defaults told here hold")
       ->check(CLI::IsMember({"none", "auto"}))
@@ -135,7 +149,7 @@ void add_sampling_options(CLI::App& app, RunOptions& o) {
       ->capture_default_str();
 }
 
-void add_speculation_options(CLI::App& app, RunOptions& o) {
+void add_speculation_options(CLI::App& app, SpeculationSettings& o, std::string& rule) {
   app.add_option("-g,--num-speculative-tokens,--draft-max,--spec-draft-n-max,--speculative-num-draft-tokens",
                  o.num_speculative_tokens, "Draft exactly so many tokens a round (policy fixed); 0: none")
       ->group("Speculation");
@@ -150,7 +164,7 @@ void add_speculation_options(CLI::App& app, RunOptions& o) {
          "trace:FILE decides what is accepted. All work is done, the text means nothing, nothing ends "
          "early")
       ->group("Speculation");
-  app.add_option("--rule,--rejection-sample-method", o.rule,
+  app.add_option("--rule,--rejection-sample-method", rule,
                  "Verification: auto (greedy at temperature 0, else invariant), greedy, invariant, naive, "
                  "token, block")
       ->group("Speculation")
@@ -186,40 +200,42 @@ void add_speculation_options(CLI::App& app, RunOptions& o) {
       ->group("Speculation");
 }
 
-void add_report_options(CLI::App& app, RunOptions& o) {
-  app.add_option("--report", o.report_file, "Write every metric of the run here, as JSON")->group("Reports");
-  app.add_option("--trace", o.trace_file, "Write a Chrome trace here (open it in Perfetto)")
-      ->group("Reports");
-  app.add_flag("-q,--quiet", o.quiet, "No progress and no report on standard error")->group("Reports");
+void add_report_options(CLI::App& app, RunFiles& files, bool& quiet) {
+  app.add_option("--report", files.report, "Write every metric of the run here, as JSON")->group("Reports");
+  app.add_option("--trace", files.trace, "Write a Chrome trace here (open it in Perfetto)")->group("Reports");
+  app.add_flag("-q,--quiet", quiet, "No progress and no report on standard error")->group("Reports");
 }
 
 void add_generate_options(CLI::App& app, RunOptions& o) {
-  app.add_option("-p,--prompt", o.prompt, "Text to continue")->group("Requests");
-  app.add_option("--prompts", o.prompts_file,
+  RequestParams& r = o.request;
+  app.add_option("-p,--prompt", r.prompt, "Text to continue")->group("Requests");
+  app.add_option("--prompts", o.files.prompts,
                  "A file of requests, one JSON object a line (below); - reads standard input")
       ->group("Requests");
   app.add_option(
-         "-o,--output", o.output_file,
+         "-o,--output", o.files.output,
          "Write results here as JSON lines. The file appears when all are there; of a run that fails or is "
          "interrupted, FILE.PID.partial keeps those that were finished. - is standard output, which has JSON "
          "lines anyway with --prompts")
       ->group("Requests");
   app.add_option(
-         "--resume", o.resume_file,
+         "--resume", o.files.resume,
          "Results of an earlier run, its --output or the .partial that is left of it: what is finished "
          "there, of the same prompt, parameters and model, is taken over and not generated again")
       ->group("Requests");
-  app.add_flag("--chat", o.chat, "Treat the prompt as a user's message and apply the model's chat template")
+  app.add_flag("--chat", r.chat, "Treat the prompt as a user's message and apply the model's chat template")
       ->group("Requests");
-  app.add_option("-n,--max-tokens", o.max_tokens, "Tokens to generate at most")
+  app.add_option("-n,--max-tokens", r.max_tokens, "Tokens to generate at most")
       ->group("Requests")
       ->capture_default_str();
-  add_sampling_options(app, o);
-  app.add_option("--logit-bias", o.logit_bias, "ID:V, added to the logit of a token; may be repeated")
+  add_sampling_options(app, r, o.generation_config);
+  app.add_option_function<std::vector<std::string>>(
+         "--logit-bias", [&r](const std::vector<std::string>& texts) { r.logit_bias = parse_biases(texts); },
+         "ID:V, added to the logit of a token; may be repeated")
       ->group("Requests");
-  app.add_option("--stop", o.stop, "End before this text; may be repeated")->group("Requests");
-  app.add_flag("--ignore-eos", o.ignore_eos, "Go on after end-of-sequence tokens")->group("Requests");
-  app.add_option("-s,--seed", o.seed, "Seed of the text; lines of --prompts mix in their number")
+  app.add_option("--stop", r.stop, "End before this text; may be repeated")->group("Requests");
+  app.add_flag("--ignore-eos", r.ignore_eos, "Go on after end-of-sequence tokens")->group("Requests");
+  app.add_option("-s,--seed", r.seed, "Seed of the text; lines of --prompts mix in their number")
       ->check([](const std::string& text) {  // a minus would wrap around, too much be cut
         uint64_t seed = 0;
         const char* const end = text.data() + text.size();
@@ -230,21 +246,29 @@ void add_generate_options(CLI::App& app, RunOptions& o) {
       })
       ->group("Requests")
       ->capture_default_str();
-  app.add_option("--logprobs", o.logprobs, "Report the log-probability of every token and of the N best ones")
+  app.add_option("--logprobs", r.logprobs, "Report the log-probability of every token and of the N best ones")
       ->group("Requests");
 
-  add_speculation_options(app, o);
+  add_speculation_options(app, o.cluster.speculation, r.rule);
   app.add_flag("--compare-plain", o.compare_plain,
                "First decode the same requests without a drafter; compare the text and report the speed-up")
       ->group("Speculation");
 
-  add_report_options(app, o);
+  add_report_options(app, o.files, o.cluster.quiet);
   app.add_option(
-         "--record-rounds", o.record_rounds_file,
+         "--record-rounds", o.files.record_rounds,
          "Write every round here, for `outrider simulate replay`: what other draft lengths would have done. "
          "Rounds without a draft leave gaps; the drafter guesses once more after each draft that was fully "
          "accepted")
       ->group("Reports");
+}
+
+Status check_options(const RunOptions& o) {
+  RETURN_IF_ERROR(check_settings(o.cluster));
+  if (!o.cluster.speculation.synthetic_acceptance.empty() && o.request.logprobs >= 0)
+    return invalid_argument(
+        "--synthetic-acceptance: the tokens are not the model's, so --logprobs has no meaning");
+  return check_pool_settings(o.cluster);
 }
 
 }  // namespace outrider

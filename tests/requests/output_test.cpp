@@ -14,10 +14,7 @@ namespace {
 // The first signal is noted, the second ends the program.
 void write_and_be_interrupted(const std::string& path, const std::vector<size_t>& finished) {
   const ToyTokenizer tokenizer;
-  RunOptions options;
-  options.output_file = path;
-  options.quiet = true;
-  Output output = Output::open(options, tokenizer).value();
+  Output output = Output::open({.files = {.output = path}, .quiet = true}, tokenizer).value();
   for (const size_t index : finished) output.result(index, {}, {});
   std::raise(SIGINT);
   std::raise(SIGINT);

@@ -7,8 +7,9 @@
 #include "serve/api/fields.h"
 #include "serve/api/format.h"
 #include "serve/api/request.h"
-#include "start/prepare.h"
+#include "start/describe.h"
 #include "tests/support/source_dir.h"
+#include "transformer/chat_template/chat_template.h"
 
 namespace outrider {
 namespace {
@@ -18,22 +19,23 @@ using nlohmann::json;
 class ServeApi : public ::testing::Test {
  protected:
   ServeApi() {
-    options_.model = (source_dir() / "launch/demo_pair/target").string();
-    options_.temperature = 0.5;  // what requests get that do not say
-    prepared_ = prepare(options_).value();
+    settings_.models.model = (source_dir() / "launch/demo_pair/target").string();
+    params_.temperature = 0.5;  // what requests get that do not say
+    prepared_ = prepare(settings_).value();
   }
 
   Result<ApiRequest> read(const json& body, ApiKind kind = ApiKind::kCompletion) const {
-    const RequestBuilder builder(options_, *prepared_.tokenizer, chat_, prepared_.max_model_len,
-                                 prepared_.target.vocab_size);
-    return read_api_request(kind, body, {.run = options_, .models = models_, .seed = 77}, builder);
+    const RequestBuilder builder(request_model(settings_.models, settings_.speculation, prepared_, chat_));
+    return read_api_request(
+        kind, body, {.params = params_, .models = models_, .synthetic_acceptance = {}, .seed = 77}, builder);
   }
   std::string error(const json& body, ApiKind kind = ApiKind::kCompletion) const {
     return read(body, kind).status().message();
   }
   TokenId id(const std::string& token) const { return prepared_.tokenizer->find(token).value(); }
 
-  RunOptions options_;
+  RoleSettings settings_;
+  RequestParams params_;
   Preparation prepared_;
   std::vector<std::string> models_{"demo", "other"};
   Result<std::unique_ptr<ChatTemplate>> chat_ = parse_chat_template(

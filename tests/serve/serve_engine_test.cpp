@@ -10,7 +10,10 @@
 #include "launch/commands/generate.h"
 #include "requests/requests.h"
 #include "served_pair.h"
+#include "start/describe.h"
+#include "start/flags/options.h"
 #include "tests/support/temporary_directory.h"
+#include "transformer/chat_template/chat_template.h"
 
 namespace outrider::testing {
 namespace {
@@ -33,7 +36,7 @@ class EngineBesideGenerate : public ::testing::TestWithParam<int> {
   // Of these requests, by `generate`.
   std::vector<std::string> texts(const RunOptions& options) {
     EXPECT_EQ(run_generate(options), kExitOk);
-    std::ifstream in(options.output_file);
+    std::ifstream in(options.files.output);
     std::vector<std::string> texts;
     for (std::string line; std::getline(in, line);) texts.push_back(nlohmann::json::parse(line)["text"]);
     return texts;
@@ -49,10 +52,10 @@ class EngineBesideGenerate : public ::testing::TestWithParam<int> {
                               {"stop", {"zzz"}}}
                    .dump() +
                "\n";
-    RunOptions options = demo_pair();
-    options.num_speculative_tokens = 4;  // also where drafting would not pay
-    options.prompts_file = directory_.write("in.jsonl", lines);
-    options.output_file = directory_ / "out.jsonl";
+    RunOptions options{.cluster = demo_pair()};
+    options.cluster.speculation.num_speculative_tokens = 4;  // also where drafting would not pay
+    options.files.prompts = directory_.write("in.jsonl", lines);
+    options.files.output = directory_ / "out.jsonl";
     return options;
   }
   TemporaryDirectory directory_;
@@ -63,9 +66,10 @@ TEST_P(EngineBesideGenerate, TheTextIsTheSame) {
   const RunOptions run = options();
   const auto expected = texts(run);
   ASSERT_EQ(expected.size(), size_t{kRequests});
-  ServedPair served(run, {.limits = sleepy()});
-  const auto requests = read_requests(run, *served.prepared().tokenizer, not_found("no template"),
-                                      served.prepared().max_model_len, served.prepared().target.vocab_size);
+  ServedPair served(run.cluster, {.limits = sleepy()});
+  const auto requests = read_requests(run.request, run.files.prompts,
+                                      request_model(run.cluster.models, run.cluster.speculation,
+                                                    served.prepared(), not_found("no template")));
   ASSERT_TRUE(requests.ok()) << requests.status().message();
   {
     std::vector<std::jthread> threads;
@@ -97,10 +101,10 @@ INSTANTIATE_TEST_SUITE_P(Clients, EngineBesideGenerate, ::testing::Values(1, 8))
 TEST(ServeEngine, IsWokenThroughEveryTransport) {
   for (const char* listen : {"", "tcp://127.0.0.1:*"})
     for (const char* link : {"", "delay=1us,links=all"}) {
-      RunOptions options = demo_pair(/*drafts=*/false);
-      options.listen = listen;
-      options.wait_for_draft_workers = 0;
-      options.emulate_link = link;
+      ClusterSettings options = demo_pair(/*drafts=*/false);
+      options.pool.listen = listen;
+      options.pool.wait_for_draft_workers = 0;
+      options.speculation.emulate_link = link;
       ServedPair served(options, {.limits = sleepy()});
       for (int i = 0; i < 3; ++i) {
         const auto client = new_client();
@@ -129,8 +133,8 @@ class Gate {
 constexpr int kLong = 400;  // tokens that nobody waits for
 
 TEST(ServeEngine, CancellingFreesThePlaceAtOnce) {
-  RunOptions options = demo_pair();
-  options.max_num_seqs = 1;
+  ClusterSettings options = demo_pair();
+  options.models.max_num_seqs = 1;
   ServedPair served(options, {.limits = sleepy({.max_num_seqs = 1})});
   const auto first = new_client(), second = new_client();
   Gate gate(*first);
@@ -165,8 +169,8 @@ TEST(ServeEngine, WhoIsCancelledBeforeItBeginsCostsNothing) {
 }
 
 TEST(ServeEngine, RefusesWhatFindsNoRoomInTheQueue) {
-  RunOptions options = demo_pair();
-  options.max_num_seqs = 1;
+  ClusterSettings options = demo_pair();
+  options.models.max_num_seqs = 1;
   const EngineLimits limits{.max_num_seqs = 1, .max_queued_requests = 2, .max_queued_tokens = 100};
   ServedPair served(options, {.limits = limits});
   const auto running = new_client(), one = new_client(), two = new_client(), late = new_client();
@@ -198,8 +202,8 @@ TEST(ServeEngine, RefusesWhatFindsNoRoomInTheQueue) {
 
 // To come back later would not help.
 TEST(ServeEngine, WhatAnIdleServerCouldNeverTakeIsNotForLater) {
-  RunOptions options = demo_pair();
-  options.max_num_seqs = 1;
+  ClusterSettings options = demo_pair();
+  options.models.max_num_seqs = 1;
   const EngineLimits limits{.max_num_seqs = 1, .max_queued_requests = 2, .max_queued_tokens = 100};
   ServedPair served(options, {.limits = limits});
   const auto submit = [&](int count, size_t prompt_tokens, std::vector<std::shared_ptr<Client>>& clients) {
@@ -273,8 +277,8 @@ TEST(ServeEngine, DrainsWhatIsOpenAndTakesNoMore) {
 }
 
 TEST(ServeEngine, CancelsWhatTheDrainLimitLeaves) {
-  RunOptions options = demo_pair();
-  options.max_num_seqs = 1;
+  ClusterSettings options = demo_pair();
+  options.models.max_num_seqs = 1;
   ServedPair served(options, {.limits = sleepy({.max_num_seqs = 1}), .drain_limit = milliseconds(0)});
   const auto running = new_client(), waiting = new_client();
   Gate gate(*running);
@@ -310,8 +314,8 @@ class FailingTarget final : public Transport {
 
 TEST(ServeEngine, WhenTheTargetFailsEverybodyIsToldAndNobodyElseIsTaken) {
   std::atomic<bool> fails{false};
-  RunOptions options = demo_pair();
-  options.max_num_seqs = 2;
+  ClusterSettings options = demo_pair();
+  options.models.max_num_seqs = 2;
   ServedPair served(options, {.limits = sleepy({.max_num_seqs = 2}), .wire = [&](auto end) {
                                 return std::make_unique<FailingTarget>(std::move(end), fails);
                               }});
@@ -353,8 +357,8 @@ TEST(ServeEngine, OneThatHoldsRequestsAndDoesNotMoveIsNotHealthy) {
 
 // Requests that come and go in every order; what remains is counted.
 TEST(ServeEngine, NobodyIsForgottenUnderHaste) {
-  RunOptions options = demo_pair();
-  options.max_num_seqs = 4;
+  ClusterSettings options = demo_pair();
+  options.models.max_num_seqs = 4;
   ServedPair served(options, {.limits = sleepy({.max_num_seqs = 4, .max_queued_requests = 1000})});
   constexpr int kThreads = 4, kEach = 25;
   std::atomic<int> ended{0};

@@ -26,9 +26,9 @@ TEST(ServeOptions, AServersDefaults) {
   const ServeOptions options = parsed({});
   EXPECT_EQ(options.host, "127.0.0.1");
   EXPECT_EQ(options.port, 8000);
-  EXPECT_EQ(options.run.temperature, 1);
+  EXPECT_EQ(options.defaults.temperature, 1);
   EXPECT_FALSE(options.metrics_compat_vllm);
-  EXPECT_EQ(RunOptions().temperature, 0) << "those of generate stay";
+  EXPECT_EQ(RequestParams().temperature, 0) << "those of generate stay";
 }
 
 TEST(ServeOptions, TakesTheFlagsOfModelsPoolAndSpeculation) {
@@ -55,8 +55,8 @@ TEST(ServeOptions, TakesTheFlagsOfModelsPoolAndSpeculation) {
   EXPECT_EQ(options.served_model_names, (std::vector<std::string>{"a", "b"}));
   EXPECT_EQ(options.port, 0);
   EXPECT_TRUE(options.metrics_compat_vllm);
-  EXPECT_EQ(options.run.pipeline, "ahead");
-  EXPECT_EQ(options.run.temperature, 0.5f);
+  EXPECT_EQ(options.cluster.speculation.pipeline, "ahead");
+  EXPECT_EQ(options.defaults.temperature, 0.5f);
   EXPECT_EQ(options.max_queued_requests, 7);
 }
 

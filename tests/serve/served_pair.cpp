@@ -2,7 +2,6 @@
 
 #include <gtest/gtest.h>
 
-#include "start/flags/options.h"
 #include "start/roles.h"
 #include "tests/support/source_dir.h"
 
@@ -53,18 +52,18 @@ int Client::ends() const {
   return ends_;
 }
 
-RunOptions demo_pair(bool drafts) {
-  RunOptions options;
-  options.model = source_dir() / "launch/demo_pair/target";
-  if (drafts) options.draft_model = source_dir() / "launch/demo_pair/draft";
-  options.quiet = true;
-  return options;
+ClusterSettings demo_pair(bool drafts) {
+  ClusterSettings cluster;
+  cluster.models.model = source_dir() / "launch/demo_pair/target";
+  if (drafts) cluster.models.draft_model = source_dir() / "launch/demo_pair/draft";
+  cluster.quiet = true;
+  return cluster;
 }
 
-ServedPair::ServedPair(const RunOptions& options, Settings settings)
-    : options_(options),
+ServedPair::ServedPair(const ClusterSettings& cluster, Settings settings)
+    : cluster_(cluster),
       settings_(std::move(settings)),
-      prepared_(std::move(prepare(options_)).value()),
+      prepared_(std::move(prepare(cluster_)).value()),
       engine_(settings_.limits) {
   thread_ = std::thread([this] {
     const Status status = serve();
@@ -79,14 +78,15 @@ ServedPair::ServedPair(const RunOptions& options, Settings settings)
 }
 
 Status ServedPair::serve() {
-  LocalCluster cluster(options_, prepared_);
-  ASSIGN_OR_RETURN(auto end, cluster.start(options_.has_drafter() ? 1 : 0, !options_.listen.empty()));
+  LocalCluster cluster(cluster_, prepared_);
+  ASSIGN_OR_RETURN(auto end,
+                   cluster.start(cluster_.models.has_drafter() ? 1 : 0, !cluster_.pool.listen.empty()));
   if (settings_.wire) end = settings_.wire(std::move(end));
-  ASSIGN_OR_RETURN(const auto policy, parse_gamma_policy(options_.policy()));
-  ASSIGN_OR_RETURN(const auto coordinator, make_coordinator(options_, prepared_, std::move(end), policy,
+  ASSIGN_OR_RETURN(const auto policy, parse_gamma_policy(cluster_.speculation.policy()));
+  ASSIGN_OR_RETURN(const auto coordinator, make_coordinator(cluster_, prepared_, std::move(end), policy,
                                                             engine_.callbacks(), nullptr));
-  Status status = wait_until_ready(*coordinator, options_.has_drafter() ? 1 : 0, std::chrono::seconds(60),
-                                   [&] { return cluster.error(); });
+  Status status = wait_until_ready(*coordinator, cluster_.models.has_drafter() ? 1 : 0,
+                                   std::chrono::seconds(60), [&] { return cluster.error(); });
   const auto asked_to_drain = [this] {
     const std::lock_guard lock(mutex_);
     ready_ = true;  // the engine takes requests when it looks here

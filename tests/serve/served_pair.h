@@ -39,7 +39,7 @@ class Client final : public RequestSink {
   int ends_ = 0;
 };
 
-RunOptions demo_pair(bool drafts = true);
+ClusterSettings demo_pair(bool drafts = true);
 
 class ServedPair {
  public:
@@ -49,7 +49,7 @@ class ServedPair {
     // Wraps the coordinator's end.
     std::function<std::unique_ptr<Transport>(std::unique_ptr<Transport>)> wire;
   };
-  ServedPair(const RunOptions& options, Settings settings);
+  ServedPair(const ClusterSettings& cluster, Settings settings);
   ~ServedPair() { (void)end(); }
 
   Engine& engine() { return engine_; }
@@ -64,7 +64,7 @@ class ServedPair {
  private:
   Status serve();
 
-  const RunOptions options_;
+  const ClusterSettings cluster_;
   const Settings settings_;
   Preparation prepared_;
   CoordinatorEngine engine_;

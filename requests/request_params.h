@@ -1,0 +1,42 @@
+// What one request asks for: all that a client, a line of --prompts or the flags under Requests may set. The
+// program's own settings are elsewhere (start/settings.h).
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "base/sampling_params.h"
+#include "base/status.h"
+
+namespace outrider {
+
+using LogitBias = std::vector<std::pair<TokenId, float>>;
+
+// As it was asked for. Ranges are checked when a Request is built of it (request_builder.h).
+struct RequestParams {
+  std::optional<std::string> prompt;  // absent: the prompt comes from elsewhere
+  bool chat = false;                  // the prompt is a user's message for the chat template
+  int max_tokens = 128;
+  float temperature = 0;
+  int top_k = 0;
+  float top_p = 1, min_p = 0;
+  float repetition_penalty = 1, presence_penalty = 0, frequency_penalty = 0;
+  LogitBias logit_bias;
+  std::vector<std::string> stop;
+  bool ignore_eos = false;
+  uint64_t seed = 0;
+  int logprobs = -1;  // best tokens to tell of each position; -1: no log-probabilities
+  std::string rule = "auto";
+};
+
+// The rule is resolved. An error names --rule.
+Result<SamplingParams> sampling_of(const RequestParams& params);
+// `auto` is greedy at temperature 0 and invariant otherwise. An error names --rule.
+Result<Rule> resolve_rule(const std::string& name, float temperature);
+// "ID:V". An error names --logit-bias.
+Result<std::pair<TokenId, float>> parse_logit_bias(const std::string& text);
+
+}  // namespace outrider

@@ -1,0 +1,17 @@
+// The files that a run reads and writes beside its models. An empty name: none.
+#pragma once
+
+#include <string>
+
+namespace outrider {
+
+struct RunFiles {
+  std::string prompts;        // JSON lines; "-": standard input
+  std::string output;         // results as JSON lines; "-": standard output
+  std::string resume;         // results of an earlier run
+  std::string report;         // JSON
+  std::string trace;          // for Perfetto
+  std::string record_rounds;  // round_record.h
+};
+
+}  // namespace outrider

@@ -1,0 +1,61 @@
+#include "start/describe.h"
+
+#include <fmt/format.h>
+
+#include "base/text_hash.h"
+#include "comm/cores.h"
+#include "start/device.h"
+#include "start/model_fingerprint.h"
+#include "transformer/ops/cpu/cpu_ops.h"
+
+namespace outrider {
+
+RequestModel request_model(const ModelSettings& models, const SpeculationSettings& speculation,
+                           const Preparation& prepared, const Result<std::unique_ptr<ChatTemplate>>& chat) {
+  return {.tokenizer = *prepared.tokenizer,
+          .chat = chat,
+          .directory = models.model,
+          .max_context = prepared.max_model_len,
+          .vocab_size = prepared.target.vocab_size,
+          .context_may_grow = models.max_model_len > 0 || prepared.max_model_len == kDefaultMaxModelLen,
+          .synthetic_acceptance = !speculation.synthetic_acceptance.empty()};
+}
+
+Result<RequestFingerprints> request_fingerprints(const ModelSettings& models,
+                                                 const SpeculationSettings& speculation) {
+  const bool on_host = parse_device(models.device)->kind == Device::Kind::kCpu;
+  const uint64_t numerics =
+      fingerprint_of_text(fmt::format("{} {} {} {} {}", isa_name(), models.weight_format, models.kv_dtype,
+                                      on_host ? "cpu" : "cuda", speculation.synthetic_acceptance));
+  ASSIGN_OR_RETURN(const uint64_t model, fingerprint_of_model(models.model, numerics));
+  return RequestFingerprints(model);
+}
+
+RunDescription describe_run(const ClusterSettings& settings, const Preparation& prepared) {
+  const ModelSettings& models = settings.models;
+  const SpeculationSettings& speculation = settings.speculation;
+  const Device device = device_of_worker(models, 0);
+  const QFormat q = parse_q_format(speculation.q_format).value();
+  const int64_t vocab_size = prepared.target.vocab_size;
+  const bool on_host = device.kind == Device::Kind::kCpu;
+  return {.target = prepared.target_info.name,
+          .drafter = models.has_drafter() ? prepared.draft_info.name : "joined",
+          .vocab_size = vocab_size,
+          .tensor_parallel_size = models.tensor_parallel_size,
+          .isa = isa_name(),
+          .device = on_host ? "cpu" : fmt::format("cuda:{}", device.index),
+          .max_model_len = prepared.max_model_len,
+          .max_num_seqs = models.max_num_seqs,
+          .threads = models.threads > 0 ? models.threads : usable_cores(),
+          .speculates = settings.speculates(),
+          .pinned_zero = speculation.num_speculative_tokens == 0,
+          .gamma_policy = speculation.policy(),
+          .synthetic_acceptance = speculation.synthetic_acceptance,
+          .emulated_link = speculation.emulate_link,
+          .q_kind = q.kind,
+          .row_bytes = q.row_bytes(vocab_size),
+          .code_bits = q.kind == QKind::kHidden ? q.code_bits(vocab_size, prepared.draft->hidden_size) : 0,
+          .drafts_on_host = on_host};
+}
+
+}  // namespace outrider

@@ -1,0 +1,22 @@
+// A prepared run, in the words of those that read its requests and write its reports.
+#pragma once
+
+#include <memory>
+
+#include "requests/finished_results.h"
+#include "requests/report.h"
+#include "requests/request_builder.h"
+#include "start/prepare.h"
+#include "start/settings.h"
+
+namespace outrider {
+
+// What readers of requests know of the prepared target; `prepared` and `chat` outlive it.
+RequestModel request_model(const ModelSettings& models, const SpeculationSettings& speculation,
+                           const Preparation& prepared, const Result<std::unique_ptr<ChatTemplate>>& chat);
+// An error: the target's files cannot be read.
+Result<RequestFingerprints> request_fingerprints(const ModelSettings& models,
+                                                 const SpeculationSettings& speculation);
+RunDescription describe_run(const ClusterSettings& settings, const Preparation& prepared);
+
+}  // namespace outrider

@@ -1,0 +1,155 @@
+// What the values of settings mean, and which of them go together.
+#include "start/settings.h"
+
+#include <algorithm>
+#include <charconv>
+#include <string_view>
+
+#include "cluster/acceptance_process.h"
+#include "comm/emulated_link.h"
+#include "comm/message_check.h"
+#include "transformer/model/shard.h"
+
+namespace outrider {
+namespace {
+
+constexpr int32_t kAutoRowBytes = 1024;  // the entropy of a text does not shrink with the vocabulary
+
+template <class Number>
+std::optional<Number> parse_number(std::string_view text) {
+  Number value{};
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+  if (error != std::errc() || end != text.data() + text.size()) return std::nullopt;
+  return value;
+}
+
+}  // namespace
+
+std::string SpeculationSettings::policy() const {
+  if (!gamma_policy.empty()) return gamma_policy;
+  return num_speculative_tokens ? fmt::format("fixed:gamma={}", *num_speculative_tokens) : "ewma";
+}
+
+Result<Pipeline> parse_pipeline(const std::string& name) {
+  if (name == "lockstep") return Pipeline::kLockstep;
+  if (name == "ahead") return Pipeline::kAhead;
+  if (name == "fanout") return Pipeline::kFanout;
+  if (name == "auto") return Pipeline::kAuto;
+  return invalid_argument(fmt::format("--pipeline {}: choose lockstep, ahead, fanout or auto", name));
+}
+
+Result<QFormat> parse_q_format(const std::string& text) {
+  if (text == "auto") return QFormat{};
+  if (text == "dense") return QFormat{.kind = QKind::kDense};
+  if (text.starts_with("budget:")) {
+    const auto bytes = parse_number<int32_t>(std::string_view(text).substr(7));
+    if (bytes && *bytes >= kLeastRowBytes) return QFormat{.kind = QKind::kSparse, .bytes = *bytes};
+  }
+  if (text == "hidden") return QFormat{.kind = QKind::kHidden};
+  if (text.starts_with("hidden:")) {
+    const auto bits = parse_number<int32_t>(std::string_view(text).substr(7));
+    if (bits && *bits >= kLeastHiddenBits && *bits <= kMostHiddenBits)
+      return QFormat{.kind = QKind::kHidden, .bits = *bits};
+  }
+  return invalid_argument(fmt::format(
+      "--q-format {}: choose auto, dense, budget:BYTES with at least {}, or hidden:BITS with {} to {}", text,
+      kLeastRowBytes, kLeastHiddenBits, kMostHiddenBits));
+}
+
+int32_t QFormat::row_bytes(int64_t vocab_size) const {
+  if (kind == QKind::kDense) return 0;
+  const int64_t dense_bytes = 2 * vocab_size;
+  const int64_t longest = 8 * vocab_size;  // no row takes more, whatever is allowed
+  return bytes > 0 ? static_cast<int32_t>(std::min<int64_t>(bytes, longest))
+                   : std::max(kAutoRowBytes, static_cast<int32_t>(dense_bytes / 100));
+}
+
+// As many as a hundredth of a dense row has room for, beside what else travels with a token; states cost
+// little then, and acceptance the more the larger the vocabulary is.
+int32_t QFormat::code_bits(int64_t vocab_size, int64_t hidden_size) const {
+  constexpr int64_t kLeast = 4, kOtherBytes = 30;
+  const int64_t dense_bytes = 2 * vocab_size, room = 8 * (dense_bytes / 100 - kOtherBytes);
+  return bits > 0 ? bits
+                  : static_cast<int32_t>(std::clamp<int64_t>(room / hidden_size, kLeast, kMostHiddenBits));
+}
+
+Result<ModelOptions::Kv> parse_kv_dtype(const std::string& text) {
+  if (text == "auto") return ModelOptions::Kv::kAuto;
+  if (text == "fp32" || text == "float32") return ModelOptions::Kv::kFloat32;
+  if (text == "bf16" || text == "bfloat16") return ModelOptions::Kv::kBFloat16;
+  return invalid_argument(fmt::format("--kv-dtype {}: choose auto, fp32 or bf16", text));
+}
+
+Status check_drafter_settings(const RoleSettings& settings) {
+  const ModelSettings& m = settings.models;
+  const SpeculationSettings& s = settings.speculation;
+  if (m.drafter == "ngram" && !m.draft_model.empty())
+    return invalid_argument("--drafter ngram and --draft-model exclude each other; drop one");
+  if (m.drafter == "model" && m.draft_model.empty())
+    return invalid_argument("--drafter model needs --draft-model");
+  if (m.threads < 0 || m.threads > 1024)
+    return invalid_argument(fmt::format("--threads {}: must be 0 to 1024", m.threads));
+  if (s.fanout_budget < 1 || s.fanout_budget > kMaxFanoutBudget)
+    return invalid_argument(
+        fmt::format("--fanout-budget {}: must be 1 to {}", s.fanout_budget, kMaxFanoutBudget));
+  if (m.max_num_seqs < 1 || m.max_num_seqs > 256)
+    return invalid_argument(fmt::format("--max-num-seqs {}: must be 1 to 256", m.max_num_seqs));
+  if (m.max_model_len < 0) return invalid_argument("--max-model-len must not be negative");
+  RETURN_IF_ERROR(parse_kv_dtype(m.kv_dtype).status());
+  RETURN_IF_ERROR(parse_q_format(s.q_format).status());
+  return parse_weight_format("--draft-weight-format", m.draft_weight_format).status();
+}
+
+Status check_settings(const RoleSettings& settings) {
+  const ModelSettings& m = settings.models;
+  const SpeculationSettings& s = settings.speculation;
+  if (m.model.empty()) return invalid_argument("--model is missing: name a Hugging Face model directory");
+  if (!is_supported_tp_size(m.tensor_parallel_size))
+    return invalid_argument(
+        fmt::format("--tensor-parallel-size {}: must be 1, 2, 4 or 8", m.tensor_parallel_size));
+  if (m.draft_tensor_parallel_size != 1)
+    return unsupported(
+        fmt::format("--draft-tensor-parallel-size {}: a draft model is not split over ranks; use 1",
+                    m.draft_tensor_parallel_size));
+  RETURN_IF_ERROR(check_drafter_settings(settings));
+  if (m.draft_threads < 0 || m.draft_threads > 1024)
+    return invalid_argument(fmt::format("--draft-threads {}: must be 0 to 1024", m.draft_threads));
+  if (m.startup_timeout_s < 1) return invalid_argument("--startup-timeout must be at least 1 second");
+  const int pinned = s.num_speculative_tokens.value_or(0);
+  if (pinned < 0 || pinned > kMaxSpeculativeTokens)
+    return invalid_argument(
+        fmt::format("--num-speculative-tokens {}: must be 0 to {}", pinned, kMaxSpeculativeTokens));
+  RETURN_IF_ERROR(parse_pipeline(s.pipeline).status());
+  if (!s.synthetic_acceptance.empty())
+    RETURN_IF_ERROR(AcceptanceProcess::parse(s.synthetic_acceptance, s.synthetic_seed)
+                        .status()
+                        .in("--synthetic-acceptance"));
+  RETURN_IF_ERROR(parse_link_emulation(s.emulate_link).status().in("--emulate-link"));
+  if (parse_q_format(s.q_format)->kind == QKind::kHidden && !m.uses_draft_model())
+    return invalid_argument(
+        fmt::format("--q-format {} needs --draft-model, also for draft workers that join: the target makes q "
+                    "with the draft model's output head; name that model, or use --q-format auto",
+                    s.q_format));
+  return parse_weight_format("--weight-format", m.weight_format).status();
+}
+
+Status check_pool_settings(const ClusterSettings& settings) {
+  const PoolSettings& p = settings.pool;
+  if (p.num_draft_workers < 1 || p.num_draft_workers > kMaxDraftWorkers)
+    return invalid_argument(
+        fmt::format("--num-draft-workers {}: must be 1 to {}", p.num_draft_workers, kMaxDraftWorkers));
+  if (p.num_draft_workers > 1 && !settings.models.has_drafter())
+    return invalid_argument("--num-draft-workers needs --draft-model DIR or --drafter ngram");
+  const int waits_for = p.wait_for_draft_workers.value_or(0);
+  if (waits_for < 0 || waits_for > kMaxDraftWorkers || (waits_for > 0 && p.listen.empty()))
+    return invalid_argument(fmt::format("--wait-for-draft-workers {}: must be 0 to {}, and needs --listen",
+                                        waits_for, kMaxDraftWorkers));
+  if (p.curve_secret_key.empty() != p.allowed_keys.empty())
+    return invalid_argument(
+        "--curve-secret-key and --allowed-keys go together: our key, and those of the workers");
+  if (!p.curve_secret_key.empty() && p.listen.empty())
+    return invalid_argument("--curve-secret-key needs --listen: nothing else here uses keys from files");
+  return {};
+}
+
+}  // namespace outrider

@@ -1,0 +1,108 @@
+// What the parts of a run are told. Small structs that the flags fill (start/flags/options.h); each part gets
+// those that concern it.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+
+#include "base/status.h"
+#include "comm/messages.h"
+#include "transformer/model/model.h"
+
+namespace outrider {
+
+// Which models, where they are computed, and for how much text.
+struct ModelSettings {
+  std::string model;
+  std::string draft_model;
+  std::string drafter;  // "", "model" or "ngram"
+  int tensor_parallel_size = 1;
+  int draft_tensor_parallel_size = 1;
+  int threads = 0;        // 0: as many as there are cores
+  int draft_threads = 0;  // of the draft model alone; 0: those of the target, in turns
+  std::string weight_format = "auto", draft_weight_format = "auto";
+  std::string kv_dtype = "auto";
+  std::string isa = "auto";
+  std::string device = "auto";  // cpu, cuda, cuda:N; auto: cpu
+  int max_num_seqs = 8;
+  int max_model_len = 0;  // 0: the model's, at most kDefaultMaxModelLen
+  int startup_timeout_s = 600;
+
+  // A drafter of the run itself; others may join it.
+  bool has_drafter() const { return !draft_model.empty() || drafter == "ngram"; }
+  bool uses_draft_model() const { return !draft_model.empty(); }
+};
+
+struct SpeculationSettings {
+  std::optional<int> num_speculative_tokens;  // pins gamma
+  std::string gamma_policy;                   // default: ewma, unless gamma is pinned
+  std::string synthetic_acceptance;           // not empty: acceptance is not the models'
+  uint64_t synthetic_seed = 0;                // its draws; --seed of the requests
+  std::string q_format = "auto";
+  std::string pipeline = "lockstep";
+  int fanout_budget = 8;
+  std::string emulate_link;     // not empty: messages are delayed or worse on purpose
+  bool record_guesses = false;  // the drafter guesses once more after each draft that was fully accepted
+
+  // The policy text after defaults.
+  std::string policy() const;
+};
+
+// What a role needs to load its model and to work. Nothing in it is secret, and nothing is a request's.
+struct RoleSettings {
+  ModelSettings models;
+  SpeculationSettings speculation;
+  bool quiet = false;  // no progress on standard error
+};
+
+// Draft workers, and the door through which more of them join.
+struct PoolSettings {
+  int num_draft_workers = 1;                  // in one process
+  std::string listen;                         // where further ones may join
+  std::optional<int> wait_for_draft_workers;  // before anything starts; default: those of the run itself
+  std::string curve_secret_key;               // of this end: a file of `outrider keygen`
+  std::string allowed_keys;                   // of the workers that may join: a file
+};
+
+// The ranks of an mpirun.
+struct MpiSettings {
+  std::string layout;
+  bool allow_remote = false;  // on several hosts: the coordinator listens on the network
+  std::string bind_host;      // its address there; empty: what its host name resolves to
+};
+
+// Everything that the start of a run needs.
+struct ClusterSettings : RoleSettings {
+  PoolSettings pool;
+  MpiSettings mpi;
+
+  bool speculates() const { return models.has_drafter() || !pool.listen.empty(); }
+};
+
+constexpr int kDefaultMaxModelLen = 8192;
+constexpr int kMaxSpeculativeTokens = 64;
+constexpr int kMaxFanoutBudget = 64;
+constexpr int kMaxDraftWorkers = 64;
+
+// Everything that can be known to be wrong without opening a file. Errors name the flag.
+Status check_settings(const RoleSettings& settings);
+Status check_pool_settings(const ClusterSettings& settings);
+// The part of check_settings that concerns a draft worker.
+Status check_drafter_settings(const RoleSettings& settings);
+
+struct QFormat {
+  QKind kind = QKind::kSparse;
+  int32_t bytes = 0;  // of a drafted token, as asked for; else the default
+  int32_t bits = 0;   // of an element of a state, as asked for; else the default
+
+  // What a row may take for this vocabulary; with kHidden those that cannot be sent as states, with kDense 0.
+  int32_t row_bytes(int64_t vocab_size) const;
+  // The bits that an element of a state of this size takes.
+  int32_t code_bits(int64_t vocab_size, int64_t hidden_size) const;
+};
+Result<Pipeline> parse_pipeline(const std::string& name);
+Result<QFormat> parse_q_format(const std::string& text);
+Result<ModelOptions::Kv> parse_kv_dtype(const std::string& text);
+
+}  // namespace outrider
