@@ -84,4 +84,18 @@ struct NgramDrafterOptions {
 // its q is one-hot.
 std::unique_ptr<Drafter> make_ngram_drafter(NgramDrafterOptions options);
 
+struct SuffixDrafterOptions {
+  int32_t max_sequences = 1024;
+  int32_t max_context = 1 << 20;
+  // Of the outputs of finished sequences, whose text may be found in others; the oldest are forgotten. 0: a
+  // sequence is looked up in its own text alone. 28 bytes a token.
+  int32_t history_tokens = 1 << 18;
+  // A token is drafted if the whole draft up to it is right with at least this chance.
+  double least_chance = 0.1;
+};
+// Suffix decoding (Oliaro et al. 2025): what followed where the text's suffix stood before, in its own text
+// and in outputs of earlier sequences, by vote; how many tokens, by how often such tokens were right. Its q
+// is one-hot.
+std::unique_ptr<Drafter> make_suffix_drafter(SuffixDrafterOptions options);
+
 }  // namespace outrider

@@ -1,0 +1,102 @@
+#include <algorithm>
+#include <unordered_map>
+
+#include "draft_worker/suffix_votes.h"
+#include "draft_worker/text_drafter.h"
+
+namespace outrider {
+namespace {
+
+// A text's own index grows with it.
+constexpr size_t kFirstWindow = 1024;
+
+class SuffixGuesser final : public TextGuesser {
+ public:
+  explicit SuffixGuesser(const SuffixDrafterOptions& options)
+      : votes_(options.least_chance),
+        remembers_(options.history_tokens > 0),
+        others_(static_cast<size_t>(options.history_tokens)) {}
+
+  void open(SequenceId sequence, std::span<const TokenId> text, int32_t prompt_length) override {
+    Own& own = own_.insert_or_assign(sequence, Own()).first->second;
+    own.prompt_length = static_cast<size_t>(prompt_length);
+    extend(sequence, text);
+  }
+
+  void extend(SequenceId sequence, std::span<const TokenId> text) override {
+    Own& own = own_.at(sequence);
+    learn(own, text);
+    if (text.size() > own.index.window()) {
+      own.index = TextIndex(2 * text.size());
+      own.text.clear();
+    }
+    for (size_t i = own.text.size(); i < text.size(); ++i) {
+      own.index.append(text[i]);
+      own.text.push_back(text[i]);
+    }
+  }
+
+  void close(SequenceId sequence) override {
+    const auto at = own_.find(sequence);
+    if (at == own_.end()) return;
+    if (remembers_) {
+      const std::vector<TokenId>& text = at->second.text;
+      for (size_t i = std::min(at->second.prompt_length, text.size()); i < text.size(); ++i)
+        others_.append(text[i]);
+      others_.end_text();
+    }
+    own_.erase(at);
+  }
+
+  void guess(SequenceId sequence, std::span<const TokenId> text, int32_t most,
+             std::vector<TokenId>& out) override {
+    Own& own = own_.at(sequence);
+    own.draft.ids.clear();
+    own.draft.expected = 0;
+    own.base = text.size();
+    const auto suffix = text.last(std::min<size_t>(text.size(), TextIndex::kLongestMatch));
+    own.index.find(suffix, matches_);
+    votes_.consider(own.index, matches_, MatchAcceptance::kOwnText, acceptance_, most, own.draft);
+    if (remembers_) {
+      others_.find(suffix, matches_);
+      votes_.consider(others_, matches_, MatchAcceptance::kOtherTexts, acceptance_, most, own.draft);
+    }
+    out.assign(own.draft.ids.begin(), own.draft.ids.end());
+  }
+
+ private:
+  struct Own {
+    TextIndex index{kFirstWindow};
+    std::vector<TokenId> text;
+    size_t prompt_length = 0;
+    SuffixDraft draft;  // the newest, until the text tells what was right
+    size_t base = 0;    // where it begins
+  };
+
+  // The text tells of the newest draft, whether it was verified or came too late.
+  void learn(Own& own, std::span<const TokenId> text) {
+    if (own.draft.ids.empty() || text.size() <= own.base) return;
+    for (size_t i = 0; i < own.draft.ids.size() && own.base + i < text.size(); ++i) {
+      const bool right = text[own.base + i] == own.draft.ids[i];
+      acceptance_.add(own.draft.source, own.draft.match_length, static_cast<int32_t>(i), right);
+      if (!right) break;
+    }
+    own.draft.ids.clear();
+  }
+
+  SuffixVotes votes_;
+  MatchAcceptance acceptance_;
+  const bool remembers_;
+  TextIndex others_;
+  std::unordered_map<SequenceId, Own> own_;
+  std::vector<TextIndex::Match> matches_;
+};
+
+}  // namespace
+
+std::unique_ptr<Drafter> make_suffix_drafter(SuffixDrafterOptions options) {
+  return make_text_drafter(std::make_unique<SuffixGuesser>(options),
+                           {.max_sequences = options.max_sequences, .max_context = options.max_context});
+}
+
+}  // namespace outrider

@@ -1,0 +1,32 @@
+// A drafter that looks at ids alone: no model, so drafting is done at once and nothing is prepared. What is
+// guessed is left to a TextGuesser. Its q is one-hot.
+#pragma once
+
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "draft_worker/drafter.h"
+
+namespace outrider {
+
+class TextGuesser {
+ public:
+  virtual ~TextGuesser() = default;
+  // A sequence begins with this text, or begins afresh; the output follows prompt_length ids.
+  virtual void open(SequenceId sequence, std::span<const TokenId> text, int32_t prompt_length) = 0;
+  // The sequence's text now; what was known of it is its beginning.
+  virtual void extend(SequenceId sequence, std::span<const TokenId> text) = 0;
+  virtual void close(SequenceId sequence) = 0;
+  // Puts at most `most` tokens that may follow `text`, which extend() was told of, into `out`.
+  virtual void guess(SequenceId sequence, std::span<const TokenId> text, int32_t most,
+                     std::vector<TokenId>& out) = 0;
+};
+
+struct TextDrafterOptions {
+  int32_t max_sequences = 1024;
+  int32_t max_context = 1 << 20;
+};
+std::unique_ptr<Drafter> make_text_drafter(std::unique_ptr<TextGuesser> guesser, TextDrafterOptions options);
+
+}  // namespace outrider
