@@ -14,9 +14,14 @@
 #include <type_traits>
 #include <utility>
 
+#include "base/cuda_stream.h"
 #include "base/status.h"
 
 namespace outrider::cuda {
+
+// What the back-end calls an event and a graph. Defined nowhere.
+struct EventHandle;
+struct GraphHandle;
 
 class CudaError : public std::runtime_error {
  public:
@@ -39,20 +44,6 @@ DeviceInfo describe_device(int device);
 std::string version_text();
 // Makes `device` current for the calling thread.
 void use_device(int device);
-
-// A stream that somebody owns. Cheap to copy.
-class StreamView {
- public:
-  StreamView() = default;
-  explicit StreamView(void* handle, bool overlaps = false) : handle_(handle), overlaps_(overlaps) {}
-  void* handle() const { return handle_; }
-  bool overlaps() const { return overlaps_; }
-  void synchronize() const;  // throws what the work before it did wrong
-
- private:
-  void* handle_ = nullptr;
-  bool overlaps_ = false;
-};
 
 // In which order a stream runs kernels: each after the one in front of it, or, for those that can
 // (LaunchShape::early), from its last steps on. Kernels of ranks that share a device and wait for each other
@@ -82,10 +73,10 @@ class Event {
   void record(StreamView stream);
   void synchronize() const;                          // the host waits
   double seconds_since(const Event& earlier) const;  // both recorded and done
-  void* handle() const { return handle_; }
+  EventHandle* handle() const { return handle_; }
 
  private:
-  void* handle_ = nullptr;
+  EventHandle* handle_ = nullptr;
 };
 
 // Work that was queued once and is launched as a whole from then on.
@@ -99,7 +90,7 @@ class Graph {
   void launch(StreamView stream) const;
 
  private:
-  void* handle_ = nullptr;
+  GraphHandle* handle_ = nullptr;
 };
 
 namespace detail {

@@ -105,7 +105,7 @@ void launch(StreamView stream, const LaunchShape& shape, void (*kernel)(Paramete
   config.gridDim = dim3(shape.grid_x, shape.grid_y, shape.grid_z);
   config.blockDim = dim3(shape.threads);
   config.dynamicSmemBytes = shape.shared_bytes;
-  config.stream = static_cast<cudaStream_t>(stream.handle());
+  config.stream = reinterpret_cast<cudaStream_t>(stream.handle());
   config.attrs = &early;
   config.numAttrs = kWaitsForInputs && shape.early && stream.overlaps() ? 1 : 0;
   check_kernel(cudaLaunchKernelEx(&config, kernel, arguments...), "launching a kernel");

@@ -27,10 +27,10 @@ bool is_success(cudaError_t error) {
 }  // namespace
 
 bool is_done(StreamView stream) {
-  return is_success(cudaStreamQuery(static_cast<cudaStream_t>(stream.handle())));
+  return is_success(cudaStreamQuery(reinterpret_cast<cudaStream_t>(stream.handle())));
 }
 bool is_done(const Event& event) {
-  return is_success(cudaEventQuery(static_cast<cudaEvent_t>(event.handle())));
+  return is_success(cudaEventQuery(reinterpret_cast<cudaEvent_t>(event.handle())));
 }
 
 int current_device() {

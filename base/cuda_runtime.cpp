@@ -24,8 +24,9 @@ void check(cudaError_t error, const char* what) {
          setenv("CUDA_MODULE_LOADING", "EAGER", 0) == 0;
 }();
 
-cudaStream_t stream_of(StreamView view) { return static_cast<cudaStream_t>(view.handle()); }
-cudaEvent_t event_of(void* handle) { return static_cast<cudaEvent_t>(handle); }
+cudaStream_t stream_of(StreamView view) { return reinterpret_cast<cudaStream_t>(view.handle()); }
+cudaEvent_t event_of(EventHandle* handle) { return reinterpret_cast<cudaEvent_t>(handle); }
+cudaGraphExec_t graph_of(GraphHandle* handle) { return reinterpret_cast<cudaGraphExec_t>(handle); }
 
 }  // namespace
 
@@ -84,14 +85,15 @@ Stream::Stream(KernelOrder order) {
   check(cudaGetDevice(&device), "asking for the device");
   check(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device), "asking for the device");
   constexpr int kFirstThatOverlaps = 9;
-  view_ = StreamView(stream, order == KernelOrder::kOverlapping && major >= kFirstThatOverlaps);
+  view_ = StreamView(reinterpret_cast<StreamHandle*>(stream),
+                     order == KernelOrder::kOverlapping && major >= kFirstThatOverlaps);
 }
 Stream::~Stream() { cudaStreamDestroy(stream_of(view_)); }
 
 Event::Event() {
   cudaEvent_t event = nullptr;
   check(cudaEventCreate(&event), "making an event");
-  handle_ = event;
+  handle_ = reinterpret_cast<EventHandle*>(event);
 }
 Event::~Event() { cudaEventDestroy(event_of(handle_)); }
 void Event::record(StreamView stream) {
@@ -119,13 +121,13 @@ Graph::Graph(StreamView stream, const std::function<void()>& work) {
   const cudaError_t error = cudaGraphInstantiate(&executable, graph, 0);
   cudaGraphDestroy(graph);
   check(error, "instantiating a graph");
-  handle_ = executable;
+  handle_ = reinterpret_cast<GraphHandle*>(executable);
   // Now, and not at the first launch, when a peer's kernel may already be waiting.
   check(cudaGraphUpload(executable, stream_of(stream)), "uploading a graph");
 }
-Graph::~Graph() { cudaGraphExecDestroy(static_cast<cudaGraphExec_t>(handle_)); }
+Graph::~Graph() { cudaGraphExecDestroy(graph_of(handle_)); }
 void Graph::launch(StreamView stream) const {
-  check(cudaGraphLaunch(static_cast<cudaGraphExec_t>(handle_), stream_of(stream)), "launching a graph");
+  check(cudaGraphLaunch(graph_of(handle_), stream_of(stream)), "launching a graph");
 }
 
 namespace detail {

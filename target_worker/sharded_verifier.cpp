@@ -26,8 +26,10 @@ ShardedVerifier::ShardedVerifier(Collectives& group)
     : group_(group), filters_(group), sampler_(group), logprobs_(group) {}
 
 const std::vector<VerifyResult>& ShardedVerifier::verify(std::span<const VerifyRequest> requests,
-                                                         const LogitsShard& logits) {
-  lay_out(requests, logits);
+                                                         const PlacedLogits& logits) {
+  const auto* shard = std::get_if<LogitsShard>(&logits);
+  CHECK(shard, "the logits are in device memory");
+  lay_out(requests, *shard);
   process_rows();
   reduce_best();
   filter_rows();
@@ -39,7 +41,6 @@ const std::vector<VerifyResult>& ShardedVerifier::verify(std::span<const VerifyR
 }
 
 void ShardedVerifier::lay_out(std::span<const VerifyRequest> requests, const LogitsShard& logits) {
-  CHECK(logits.device_stream == nullptr, "the logits are in device memory");
   const Chunks chunks{logits.vocab_range};
   const auto chunk_count = static_cast<size_t>(chunks.count());
   const auto width = static_cast<size_t>(logits.vocab_range.size());

@@ -24,7 +24,7 @@ class ShardedVerifier final : public Verifier {
 
   // The logits are in host memory.
   const std::vector<VerifyResult>& verify(std::span<const VerifyRequest> requests,
-                                          const LogitsShard& logits) override;
+                                          const PlacedLogits& logits) override;
   const VerifierStats& stats() const override { return stats_; }
 
  private:

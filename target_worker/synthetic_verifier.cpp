@@ -3,7 +3,7 @@
 namespace outrider {
 
 const std::vector<VerifyResult>& SyntheticVerifier::verify(std::span<const VerifyRequest> requests,
-                                                           const LogitsShard& logits) {
+                                                           const PlacedLogits& logits) {
   results_ = honest_->verify(requests, logits);
   for (size_t i = 0; i < results_.size(); ++i) {
     if (results_[i].status != VerdictStatus::kOk) continue;

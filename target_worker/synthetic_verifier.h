@@ -14,7 +14,7 @@ class SyntheticVerifier : public Verifier {
       : honest_(std::move(honest)), process_(process) {}
   // `next` stays what the target would have said somewhere in this block: a token of its vocabulary.
   const std::vector<VerifyResult>& verify(std::span<const VerifyRequest> requests,
-                                          const LogitsShard& logits) override;
+                                          const PlacedLogits& logits) override;
   const VerifierStats& stats() const override { return honest_->stats(); }
   std::optional<int64_t> busy_ns() const override { return honest_->busy_ns(); }
 

@@ -160,7 +160,7 @@ StepResult TargetWorker::step(const StepPlan& plan) {
   if (plan.entries.empty()) return result;
 
   if (options_.slice_inbox) options_.slice_inbox->look();
-  LogitsShard logits;
+  PlacedLogits logits;
   {
     const PhaseTimer timer(result.forward_ns);
     logits = forward(plan);
@@ -219,7 +219,7 @@ TargetWorker::Sequence& TargetWorker::sequence(SequenceId id) {
   return at->second;
 }
 
-LogitsShard TargetWorker::forward(const StepPlan& plan) {
+PlacedLogits TargetWorker::forward(const StepPlan& plan) {
   size_t rows = 0;
   for (const PlanEntry& entry : plan.entries)
     rows += static_cast<size_t>(entry.input_count) + entry.draft.size();

@@ -75,7 +75,7 @@ class TargetWorker {
   void open(const Open& open);
   void close(SequenceId sequence);
   // All rows in one pass: decode, verify and prefill rows together.
-  LogitsShard forward(const StepPlan& plan);
+  PlacedLogits forward(const StepPlan& plan);
   void gather_q(const StepPlan& plan);
   void make_q(const StepPlan& plan);
   // A request for each entry that samples; a draft whose q was lost counts as none.

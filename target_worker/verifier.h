@@ -64,7 +64,7 @@ class Verifier {
   // One result per request, in order, the same on every rank. Overwrites the logits. Valid until the next
   // call.
   virtual const std::vector<VerifyResult>& verify(std::span<const VerifyRequest> requests,
-                                                  const LogitsShard& logits) = 0;
+                                                  const PlacedLogits& logits) = 0;
   virtual const VerifierStats& stats() const = 0;
   // How long the last verify() computed, where that is not how long the call took: on a device the call also
   // waits for the forward pass.

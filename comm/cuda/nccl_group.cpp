@@ -109,7 +109,7 @@ void NcclGroup::all_gather(const void* mine, void* all, int64_t bytes, StreamVie
   if (!comm_) throw CollectiveError("the group was aborted");
   if (bytes == 0) return;
   const ncclResult_t result = api_.all_gather(mine, all, static_cast<size_t>(bytes), ncclInt8, comm_,
-                                              static_cast<cudaStream_t>(stream.handle()));
+                                              reinterpret_cast<cudaStream_t>(stream.handle()));
   if (const Status status = settle(result, "an all-gather", options_.timeout); !status.ok())
     fail(status.message());
 }

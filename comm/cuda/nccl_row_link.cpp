@@ -195,7 +195,7 @@ ncclResult_t NcclRowLink::queue(const Transfer& transfer) {
 
 // Row by row, in the same order at both ends.
 ncclResult_t NcclRowLink::queue_parts(const Transfer& transfer) {
-  const auto stream = static_cast<cudaStream_t>(StreamView(stream_).handle());
+  const auto stream = reinterpret_cast<cudaStream_t>(StreamView(stream_).handle());
   ncclResult_t result = ncclSuccess;
   for (int32_t i = 0; i < transfer.rows && (result == ncclSuccess || result == ncclInProgress); ++i) {
     uint16_t* const row = row_of(transfer.slot, i);

@@ -36,8 +36,9 @@ class TimedText {
     const BatchSlice slice{
         .sequence = handle_, .tokens = ids, .logit_rows = static_cast<int64_t>(ids.size())};
     const auto start = std::chrono::steady_clock::now();
-    ASSIGN_OR_RETURN(const LogitsShard logits, model_.forward_in_place({&slice, 1}));
-    if (logits.device_stream) model_.device_group()->wait(cuda::StreamView(logits.device_stream));
+    ASSIGN_OR_RETURN(const PlacedLogits logits, model_.forward_in_place({&slice, 1}));
+    if (const auto* on_device = std::get_if<DeviceLogits>(&logits))
+      model_.device_group()->wait(on_device->stream);
     const std::chrono::duration<double> took = std::chrono::steady_clock::now() - start;
     model_.kv().truncate(handle_, length);
     return took.count();

@@ -85,10 +85,12 @@ std::optional<int64_t> DeviceVerifier::busy_ns() const {
 }
 
 const std::vector<VerifyResult>& DeviceVerifier::verify(std::span<const VerifyRequest> requests,
-                                                        const LogitsShard& logits) {
+                                                        const PlacedLogits& logits) {
   results_.resize(requests.size());
   if (requests.empty()) return results_;
-  prepare(requests, logits);
+  const auto* on_device = std::get_if<DeviceLogits>(&logits);
+  CHECK(on_device, "the logits are in host memory");
+  prepare(requests, *on_device);
   penalise_rows(stream_, batch_);
   scale_and_rank(stream_, batch_);
   reduce(Reduction::kMax, batch_.best, batch_.rows);
@@ -97,15 +99,14 @@ const std::vector<VerifyResult>& DeviceVerifier::verify(std::span<const VerifyRe
   if (batch_.drawn_count > 0) queue_draws();
   decide(stream_, batch_);
   fetch(requests);
-  report_logprobs(requests, logits);
+  report_logprobs(requests, *on_device);
   return results_;
 }
 
-void DeviceVerifier::prepare(std::span<const VerifyRequest> requests, const LogitsShard& logits) {
-  CHECK(logits.device_stream != nullptr, "the logits are in host memory");
+void DeviceVerifier::prepare(std::span<const VerifyRequest> requests, const DeviceLogits& logits) {
   const IndexRange range = logits.vocab_range;
   use_device(group_.device());
-  stream_ = StreamView(logits.device_stream);
+  stream_ = logits.stream;
   begun_.record(stream_);
   batch_.logits = logits.logits.data();
   batch_.stride = range.size();
@@ -122,7 +123,7 @@ void DeviceVerifier::prepare(std::span<const VerifyRequest> requests, const Logi
 }
 
 // What log-probabilities are about, before it is overwritten.
-void DeviceVerifier::keep_raw_rows(std::span<const VerifyRequest> requests, const LogitsShard& logits) {
+void DeviceVerifier::keep_raw_rows(std::span<const VerifyRequest> requests, const DeviceLogits& logits) {
   const int64_t width = batch_.stride;
   for (const VerifyRequest& request : requests) {
     if (request.sampling->logprobs < 0) continue;
@@ -189,7 +190,7 @@ void DeviceVerifier::fetch(std::span<const VerifyRequest> requests) {
   }
 }
 
-void DeviceVerifier::report_logprobs(std::span<const VerifyRequest> requests, const LogitsShard& logits) {
+void DeviceVerifier::report_logprobs(std::span<const VerifyRequest> requests, const DeviceLogits& logits) {
   queries_.clear();
   const auto width = static_cast<size_t>(logits.vocab_range.size());
   for (size_t e = 0; e < requests.size(); ++e) {

@@ -29,22 +29,22 @@ class DeviceVerifier final : public Verifier {
   DeviceVerifier(DeviceGroup& group, Collectives& host, const VerifierLimits& limits);
   ~DeviceVerifier() override;
 
-  // The logits are on the device (LogitsShard::device_stream). Rows with log-probabilities go to host_room.
+  // The logits are DeviceLogits. Rows with log-probabilities go to their host_room.
   const std::vector<VerifyResult>& verify(std::span<const VerifyRequest> requests,
-                                          const LogitsShard& logits) override;
+                                          const PlacedLogits& logits) override;
   const VerifierStats& stats() const override { return stats_; }
   std::optional<int64_t> busy_ns() const override;
 
  private:
   struct Memory;  // what the kernels work in
 
-  void prepare(std::span<const VerifyRequest> requests, const LogitsShard& logits);
-  void keep_raw_rows(std::span<const VerifyRequest> requests, const LogitsShard& logits);
+  void prepare(std::span<const VerifyRequest> requests, const DeviceLogits& logits);
+  void keep_raw_rows(std::span<const VerifyRequest> requests, const DeviceLogits& logits);
   void queue_filters();
   void queue_cut(const SearchTask& task);
   void queue_draws();
   void fetch(std::span<const VerifyRequest> requests);
-  void report_logprobs(std::span<const VerifyRequest> requests, const LogitsShard& logits);
+  void report_logprobs(std::span<const VerifyRequest> requests, const DeviceLogits& logits);
   void reduce(Reduction reduction, uint64_t* values, int64_t count);
 
   DeviceGroup& group_;

@@ -27,7 +27,7 @@ struct EmulatedStream {
 
 EmulatedStream& stream_of(StreamView view) {
   CHECK(view.handle(), "the default stream is not used");
-  return *static_cast<EmulatedStream*>(view.handle());
+  return *reinterpret_cast<EmulatedStream*>(view.handle());
 }
 
 // What the stream can do by now.
@@ -44,7 +44,7 @@ struct EmulatedEvent {
   std::optional<races::Clock> before;  // unless some were held up
 };
 
-EmulatedEvent& event_of(const Event& event) { return *static_cast<EmulatedEvent*>(event.handle()); }
+EmulatedEvent& event_of(const Event& event) { return *reinterpret_cast<EmulatedEvent*>(event.handle()); }
 
 bool has_happened(const EmulatedEvent& event) {
   if (event.stream) advance(*event.stream);
@@ -82,11 +82,12 @@ void StreamView::synchronize() const {
   CHECK(!stream_of(*this).capture, "a stream under capture is not waited for");
   while (!is_done(*this)) std::this_thread::yield();
 }
-Stream::Stream(KernelOrder order) : view_(new EmulatedStream, order == KernelOrder::kOverlapping) {}
-Stream::~Stream() { delete static_cast<EmulatedStream*>(view_.handle()); }
+Stream::Stream(KernelOrder order)
+    : view_(reinterpret_cast<StreamHandle*>(new EmulatedStream), order == KernelOrder::kOverlapping) {}
+Stream::~Stream() { delete &stream_of(view_); }
 
-Event::Event() : handle_(new EmulatedEvent) {}
-Event::~Event() { delete static_cast<EmulatedEvent*>(handle_); }
+Event::Event() : handle_(reinterpret_cast<EventHandle*>(new EmulatedEvent)) {}
+Event::~Event() { delete &event_of(*this); }
 void Event::record(StreamView view) {
   EmulatedStream& stream = stream_of(view);
   EmulatedEvent& event = event_of(*this);
@@ -118,11 +119,11 @@ Graph::Graph(StreamView stream, const std::function<void()>& work) {
   stream_of(stream).capture = captured.get();
   work();
   stream_of(stream).capture = nullptr;
-  handle_ = captured.release();
+  handle_ = reinterpret_cast<GraphHandle*>(captured.release());
 }
-Graph::~Graph() { delete static_cast<Work*>(handle_); }
+Graph::~Graph() { delete reinterpret_cast<Work*>(handle_); }
 void Graph::launch(StreamView stream) const {
-  for (const auto& step : *static_cast<Work*>(handle_)) emulation::enqueue(stream, step);
+  for (const auto& step : *reinterpret_cast<Work*>(handle_)) emulation::enqueue(stream, step);
 }
 
 namespace detail {

@@ -38,7 +38,7 @@ Result<std::unique_ptr<Cublas>> Cublas::load(cuda::StreamView stream) {
   cublasHandle_t handle = nullptr;
   if (f.create(&handle) != CUBLAS_STATUS_SUCCESS) return unavailable("cublasCreate failed");
   cublas->handle_ = handle;
-  f.set_stream(handle, static_cast<cudaStream_t>(stream.handle()));
+  f.set_stream(handle, reinterpret_cast<cudaStream_t>(stream.handle()));
   return cublas;
 }
 

@@ -29,7 +29,7 @@ Timing time_step(const Bench& bench, cuda::CudaModel& model, KvHandle sequence,
   std::vector<double> seconds;
   for (int r = -warm_ups; r < repetitions; ++r) {
     const auto start = std::chrono::steady_clock::now();
-    const cuda::DeviceLogits logits = model.forward_on_device({&slice, 1}).value();
+    const DeviceLogits logits = model.forward_on_device({&slice, 1}).value();
     logits.stream.synchronize();
     const std::chrono::duration<double> took = std::chrono::steady_clock::now() - start;
     model.kv().truncate(sequence, context);

@@ -25,9 +25,13 @@ std::vector<VerifyResult> verify_on_device(const std::vector<TestRound>& rounds,
     stream.synchronize();
     DeviceVerifier verifier(*group, pass.group,
                             {.rows = pass.rows, .requests = static_cast<int64_t>(rounds.size())});
-    LogitsShard logits = pass.logits(memory.data(), StreamView(stream).handle());
     const PinnedBuffer<float> room(memory.size());
-    logits.host_room = room.data();
+    const LogitsShard host = pass.logits();
+    const DeviceLogits logits{.logits = TensorView<float, 2>(memory.data(), host.logits.extents()),
+                              .vocab_range = host.vocab_range,
+                              .vocab_size = host.vocab_size,
+                              .stream = stream,
+                              .host_room = room.data()};
     pass.group.barrier();  // nobody allocates any more while a peer's kernel waits for it
     const auto results = verifier.verify(pass.requests, logits);
     own_stats = verifier.stats();

@@ -183,5 +183,11 @@ TEST(ShardedVerifier, ReuseLeavesNothingBehind) {
   EXPECT_TRUE(verifier.verify({}, LogitsShard{TensorView<float, 2>(nullptr, {0, 5}), {0, 5}, 5}).empty());
 }
 
+TEST(ShardedVerifier, LogitsOfADeviceAreRefused) {
+  auto group = make_single_collectives();
+  ShardedVerifier verifier(*group);
+  EXPECT_DEATH(verifier.verify({}, DeviceLogits{}), "the logits are in device memory");
+}
+
 }  // namespace
 }  // namespace outrider

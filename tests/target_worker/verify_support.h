@@ -167,8 +167,8 @@ struct RankPass {
   IndexRange range;
   int64_t vocab_size = 0;
 
-  LogitsShard logits(float* data, void* stream = nullptr) const {
-    return {TensorView<float, 2>(data, {rows, range.size()}), range, vocab_size, stream};
+  LogitsShard logits() {
+    return {TensorView<float, 2>(shard.data(), {rows, range.size()}), range, vocab_size, {}};
   }
 };
 
@@ -233,7 +233,7 @@ inline std::vector<VerifyResult> verify_sharded(const std::vector<TestRound>& ro
                                                 VerifierStats* stats = nullptr) {
   return verify_on_ranks(rounds, ranks, stats, [](RankPass& pass, VerifierStats& own_stats) {
     ShardedVerifier verifier(pass.group);
-    const auto results = verifier.verify(pass.requests, pass.logits(pass.shard.data()));
+    const auto results = verifier.verify(pass.requests, pass.logits());
     own_stats = verifier.stats();
     return results;
   });

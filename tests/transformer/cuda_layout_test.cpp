@@ -5,7 +5,7 @@
 #include <tuple>
 
 #include "transformer/ops/cuda/device_matrix.h"
-#include "transformer/ops/kv_layout.h"
+#include "transformer/ops/cuda/kv_layout.h"
 
 namespace outrider::cuda {
 namespace {

@@ -145,6 +145,29 @@ TEST_F(CudaModelTest, KernelsThatOverlapChangeNoBit) {
   EXPECT_TRUE(same_bits(logits[0], logits[1]));
 }
 
+// The bits of forward(), in the device's memory; the host's model has its own in place.
+TEST_F(CudaModelTest, LogitsInPlaceAreWhereTheyWereComputed) {
+  auto single = make_single_collectives();
+  const auto ids = random_ids(5, 280, 11);
+  for (const Device& device : {suite_device(), Device{}}) {
+    auto model = testing::load_or_die(testing::golden_model("qwen2"), {.device = device}, *single);
+    const auto expected = testing::logits_in_chunks(*model, ids, ids.size());
+    const BatchSlice slice{model->kv().create(), ids, static_cast<int64_t>(ids.size())};
+    const PlacedLogits in_place = model->forward_in_place({&slice, 1}).value();
+    const auto* on_device = std::get_if<DeviceLogits>(&in_place);
+    ASSERT_EQ(on_device != nullptr, device.kind == Device::Kind::kCuda);
+    if (!on_device) {
+      EXPECT_TRUE(same_bits(testing::rows_of(std::get<LogitsShard>(in_place).logits), expected));
+      continue;
+    }
+    EXPECT_EQ(on_device->vocab_size, model->config().vocab_size);
+    std::vector<float> rows(expected.size());
+    cuda::copy(rows.data(), on_device->logits.data(), on_device->logits.size(), on_device->stream);
+    on_device->stream.synchronize();
+    EXPECT_TRUE(same_bits(rows, expected));
+  }
+}
+
 TEST_F(CudaModelTest, ForkIsCopiedOnWrite) {
   auto single = make_single_collectives();
   auto model = testing::load_or_die(testing::golden_model("llama3.2"),

@@ -63,9 +63,12 @@ class Model {
   // slice, in batch order. kResourceExhausted (no KV blocks) leaves every sequence as it was.
   virtual Result<LogitsShard> forward(std::span<const BatchSlice> batch) = 0;
 
-  // The same, with logits that stay where they were computed (LogitsShard::device_stream), for a verifier
-  // there. Does not wait for a device.
-  virtual Result<LogitsShard> forward_in_place(std::span<const BatchSlice> batch) { return forward(batch); }
+  // forward() with logits that stay where they were computed, for a verifier there. Does not wait for a
+  // device.
+  virtual Result<PlacedLogits> forward_in_place(std::span<const BatchSlice> batch) {
+    ASSIGN_OR_RETURN(const LogitsShard logits, forward(batch));
+    return PlacedLogits(logits);
+  }
   // What connects the devices of the ranks; null where the model computes on the host.
   virtual cuda::DeviceGroup* device_group() { return nullptr; }
 

@@ -236,20 +236,16 @@ void CudaModel::capture_graphs() {
 
 Result<LogitsShard> CudaModel::forward(std::span<const BatchSlice> batch) {
   ASSIGN_OR_RETURN(const DeviceLogits logits, forward_on_device(batch));
-  copy(act_->host_logits.data(), logits.data, logits.rows * logits.stride, logits.stream);
+  copy(logits.host_room, logits.logits.data(), logits.logits.size(), logits.stream);
   group_->wait(logits.stream);
-  return LogitsShard{.logits = TensorView<float, 2>(act_->host_logits.data(), {logits.rows, act_->vocab}),
-                     .vocab_range = plan_.vocab,
-                     .vocab_size = config_.vocab_size};
+  return LogitsShard{.logits = TensorView<float, 2>(logits.host_room, logits.logits.extents()),
+                     .vocab_range = logits.vocab_range,
+                     .vocab_size = logits.vocab_size};
 }
 
-Result<LogitsShard> CudaModel::forward_in_place(std::span<const BatchSlice> batch) {
+Result<PlacedLogits> CudaModel::forward_in_place(std::span<const BatchSlice> batch) {
   ASSIGN_OR_RETURN(const DeviceLogits logits, forward_on_device(batch));
-  return LogitsShard{.logits = TensorView<float, 2>(logits.data, {logits.rows, logits.stride}),
-                     .vocab_range = plan_.vocab,
-                     .vocab_size = config_.vocab_size,
-                     .device_stream = logits.stream.handle(),
-                     .host_room = act_->host_logits.data()};
+  return PlacedLogits(logits);
 }
 
 Result<DeviceLogits> CudaModel::forward_on_device(std::span<const BatchSlice> batch) {
@@ -261,8 +257,11 @@ Result<DeviceLogits> CudaModel::forward_on_device(std::span<const BatchSlice> ba
   RETURN_IF_ERROR(append_batch(kv_, batch, max_positions_));
   inputs_.send(batch, kv_, *stream_);
   queue_pass(rows, logit_rows);
-  return DeviceLogits{
-      .data = act_->logits.data(), .rows = logit_rows, .stride = act_->vocab, .stream = *stream_};
+  return DeviceLogits{.logits = TensorView<float, 2>(act_->logits.data(), {logit_rows, act_->vocab}),
+                      .vocab_range = plan_.vocab,
+                      .vocab_size = config_.vocab_size,
+                      .stream = *stream_,
+                      .host_room = act_->host_logits.data()};
 }
 
 void CudaModel::queue_pass(int64_t rows, int64_t logit_rows) {

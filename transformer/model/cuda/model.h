@@ -14,14 +14,6 @@
 
 namespace outrider::cuda {
 
-// Logits that stay on the device, for verification there.
-struct DeviceLogits {
-  float* data = nullptr;  // [rows, stride]; ready when `stream` is
-  int64_t rows = 0;
-  int64_t stride = 0;
-  StreamView stream;
-};
-
 class CudaModel final : public Model {
  public:
   static Result<std::unique_ptr<Model>> load(const std::filesystem::path& directory,
@@ -32,9 +24,9 @@ class CudaModel final : public Model {
   ~CudaModel() override;
 
   Result<LogitsShard> forward(std::span<const BatchSlice> batch) override;
-  Result<LogitsShard> forward_in_place(std::span<const BatchSlice> batch) override;
+  Result<PlacedLogits> forward_in_place(std::span<const BatchSlice> batch) override;
   DeviceGroup* device_group() override { return group_.get(); }
-  // The same without the copy to the host; does not wait.
+  // forward_in_place(), whose logits are always on the device here.
   Result<DeviceLogits> forward_on_device(std::span<const BatchSlice> batch);
 
   std::unique_ptr<TokenRunner> make_runner(int64_t vocab_size) override;

@@ -12,7 +12,7 @@
 #include "base/bfloat16.h"
 #include "base/cuda.h"
 #include "transformer/ops/cuda/device_matrix.h"
-#include "transformer/ops/kv_layout.h"
+#include "transformer/ops/cuda/kv_layout.h"
 
 namespace outrider::cuda {
 
