@@ -3,7 +3,11 @@
 
 #include <gtest/gtest.h>
 
+#include <atomic>
 #include <chrono>
+#include <csignal>
+#include <ctime>
+#include <thread>
 
 namespace outrider {
 namespace {
@@ -38,6 +42,88 @@ TEST(ThreadPool, ASlowThreadDoesNotKeepTheLoopToItself) {
       by_worker += end - begin;
   });
   EXPECT_GT(by_worker, 500) << "half of it would be a fixed split";
+}
+
+// ---- helpers without a core ------------------------------------------------------------------------------
+
+using std::chrono::milliseconds;
+
+std::atomic<bool> helper_is_stuck = false, helper_may_go_on = false;
+
+void be_stuck(int) {
+  helper_is_stuck = true;
+  const timespec pause{.tv_sec = 0, .tv_nsec = 1'000'000};
+  while (!helper_may_go_on) nanosleep(&pause, nullptr);
+}
+
+// As on a machine whose cores are all taken: a helper that does not run between two loops holds up none.
+TEST(ThreadPool, AHelperThatDoesNotRunHoldsUpNobody) {
+#if defined(__SANITIZE_THREAD__)
+  GTEST_SKIP() << "signals come late under ThreadSanitizer";
+#endif
+  ThreadPool pool(2, true);
+  const auto owner = std::this_thread::get_id();
+  std::atomic<pthread_t> helper{};
+  pool.parallel_for(2, 1, [&](int64_t, int64_t) {
+    if (std::this_thread::get_id() != owner)
+      helper = pthread_self();
+    else
+      while (helper == pthread_t{}) std::this_thread::yield();
+  });
+  std::signal(SIGUSR1, be_stuck);
+  ASSERT_EQ(pthread_kill(helper, SIGUSR1), 0);
+  while (!helper_is_stuck) std::this_thread::yield();
+
+  std::atomic<bool> was_freed = false;
+  std::jthread rescuer([&](const std::stop_token& stop) {  // or a pool that waits would wait for ever
+    for (int i = 0; i < 10'000 && !stop.stop_requested(); ++i) std::this_thread::sleep_for(milliseconds(1));
+    was_freed = !stop.stop_requested();
+    helper_may_go_on = true;
+  });
+  std::atomic<int64_t> done = 0;
+  for (int loop = 0; loop < 100; ++loop)
+    pool.parallel_for(1000, 1, [&](int64_t begin, int64_t end) { done += end - begin; });
+  rescuer.request_stop();
+  rescuer.join();
+  EXPECT_EQ(done, 100 * 1000);
+  EXPECT_FALSE(was_freed) << "loops waited for a helper that had taken nothing";
+  std::signal(SIGUSR1, SIG_DFL);
+}
+
+// A loop of which a helper did a piece late, by a scheduler slice.
+void hold_up(HelperPause& pause, HelperPause::Clock::time_point& now) {
+  now += milliseconds(4);
+  pause.observe(std::chrono::microseconds(50), milliseconds(4), now);
+}
+
+TEST(HelperPause, FollowsAHelperThatLostItsCoreAndNoOrdinaryWait) {
+  HelperPause pause;
+  HelperPause::Clock::time_point now{std::chrono::hours(1)};
+  EXPECT_FALSE(pause.is_on(now));
+  pause.observe(milliseconds(300), milliseconds(30), now);  // the last pieces of a long prompt are long
+  EXPECT_FALSE(pause.is_on(now));
+  pause.observe(std::chrono::microseconds(20), std::chrono::microseconds(90), now);  // it was woken
+  EXPECT_FALSE(pause.is_on(now));
+  hold_up(pause, now);
+  EXPECT_TRUE(pause.is_on(now + milliseconds(9)));
+  EXPECT_FALSE(pause.is_on(now + milliseconds(10)));
+}
+
+// While every try is held up, trying takes little of the time; at rest the helpers are back soon.
+TEST(HelperPause, GrowsWhileTheMachineStaysBusy) {
+  HelperPause pause;
+  HelperPause::Clock::time_point now{std::chrono::hours(1)};
+  int held_up = 0;
+  for (const auto end = now + std::chrono::seconds(10); now < end; now += milliseconds(1))
+    if (!pause.is_on(now)) {
+      hold_up(pause, now);
+      ++held_up;
+    }
+  EXPECT_LT(held_up, 20);
+  EXPECT_FALSE(pause.is_on(now + milliseconds(1000)));
+  now += milliseconds(5000);
+  hold_up(pause, now);  // after a long rest
+  EXPECT_FALSE(pause.is_on(now + milliseconds(10)));
 }
 
 }  // namespace

@@ -13,10 +13,24 @@ namespace {
 // Long enough to bridge the serial work between two loops of a forward pass, short against a scheduler slice.
 constexpr int kSpins = 1500;
 
+// Waiting so long for the last pieces of a loop, and longer than it took to do the others, is not the work's.
+constexpr std::chrono::microseconds kHeldUp{500};
+
+// What is lost while a machine stays busy is a scheduler slice, some milliseconds, for each of the longest
+// pauses; what is lost after it has come to rest is the helpers' part of one.
+constexpr std::chrono::milliseconds kShortestPause{10}, kLongestPause{1000};
+
 // A thread that lost its core for a while leaves the rest of a loop to the others.
 constexpr int64_t kChunksPerThread = 8;
 
 }  // namespace
+
+void HelperPause::observe(Clock::duration own, Clock::duration waited, Clock::time_point now) {
+  if (waited < kHeldUp || waited < own) return;
+  const bool again = now - until_ < 2 * length_;
+  length_ = again ? std::min<Clock::duration>(2 * length_, kLongestPause) : kShortestPause;
+  until_ = now + length_;
+}
 
 ThreadPool::ThreadPool(int threads, bool spin) : spin_(spin) {
   CHECK(threads >= 1, "threads={}", threads);
@@ -57,48 +71,70 @@ int64_t ThreadPool::first_of(int64_t chunk) const {
   return count_ - count_ * left * left / (chunks_ * chunks_);
 }
 
+// Whoever takes a chunk sees the loop it is of: the owner wrote that before it put the chunks up, and writes
+// no other before all are done.
 void ThreadPool::run_chunks() {
-  for (int64_t chunk; (chunk = next_chunk_.fetch_add(1, std::memory_order_relaxed)) < chunks_;) {
-    const int64_t begin = first_of(chunk), end = first_of(chunk + 1);
+  for (int64_t left = left_.load(); left != 0;) {
+    if (!left_.compare_exchange_weak(left, left - 1)) continue;
+    const int64_t chunk = chunks_ - left, begin = first_of(chunk), end = first_of(chunk + 1);
     if (begin < end) invoke_(context_, begin, end);
+    if (unfinished_.fetch_sub(1) == 1 && owner_sleeps_.load()) {
+      const std::lock_guard lock(mutex_);
+      done_.notify_one();
+    }
+    left = left_.load();
   }
 }
 
 void ThreadPool::run(int64_t count, int64_t chunks, Invoke invoke, const void* context) {
+  const auto begun = HelperPause::Clock::now();
+  if (pause_.is_on(begun)) return invoke(context, 0, count);
   count_ = count;
   chunks_ = chunks;
-  next_chunk_.store(0, std::memory_order_relaxed);
   invoke_ = invoke;
   context_ = context;
-  pending_.store(static_cast<int>(workers_.size()), std::memory_order_relaxed);
+  unfinished_.store(chunks);
+  left_.store(chunks);
+  wake_helpers();
+  run_chunks();
+  if (unfinished_.load() != 0) await_helpers(begun);
+}
+
+// Nobody is woken twice: one that has been, and still has no core, would cost a system call each time.
+void ThreadPool::wake_helpers() {
+  if (asleep_.load() == 0) return;
   {
-    std::lock_guard lock(mutex_);
-    ticket_.fetch_add(1, std::memory_order_release);
+    const std::lock_guard lock(mutex_);
+    asleep_.store(0);
   }
   start_.notify_all();
-  run_chunks();
-  for (int i = 0; spin_ && i < kSpins && pending_.load(std::memory_order_acquire) != 0; ++i) relax();
-  if (pending_.load(std::memory_order_acquire) != 0) {
-    std::unique_lock lock(mutex_);
-    done_.wait(lock, [this] { return pending_.load(std::memory_order_acquire) == 0; });
+}
+
+void ThreadPool::await_helpers(HelperPause::Clock::time_point begun) {
+  for (int i = 0; spin_ && i < kSpins; ++i) {
+    relax();
+    if (unfinished_.load(std::memory_order_acquire) == 0) return;
   }
+  const auto done = HelperPause::Clock::now();
+  {
+    std::unique_lock lock(mutex_);
+    owner_sleeps_.store(true);
+    done_.wait(lock, [this] { return unfinished_.load() == 0; });
+    owner_sleeps_.store(false);
+  }
+  const auto now = HelperPause::Clock::now();
+  pause_.observe(done - begun, now - done, now);
 }
 
 void ThreadPool::work() {
-  uint64_t seen = 0;
   while (true) {
-    for (int i = 0; spin_ && i < kSpins && ticket_.load(std::memory_order_acquire) == seen; ++i) relax();
-    if (ticket_.load(std::memory_order_acquire) == seen) {
+    for (int i = 0; spin_ && i < kSpins && !has_work(); ++i) relax();
+    if (!has_work()) {
       std::unique_lock lock(mutex_);
-      start_.wait(lock, [&] { return stopping_ || ticket_.load(std::memory_order_acquire) != seen; });
+      while (!stopping_ && (asleep_.fetch_add(1), !has_work())) start_.wait(lock);
       if (stopping_) return;
     }
-    ++seen;
     run_chunks();
-    if (pending_.fetch_sub(1, std::memory_order_acq_rel) == 1) {
-      std::lock_guard lock(mutex_);
-      done_.notify_one();
-    }
   }
 }
 

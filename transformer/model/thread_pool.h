@@ -1,8 +1,10 @@
 // A fixed pool of threads for the loops of one model. One owner thread calls parallel_for; it takes part
-// itself.
+// itself, and is held up by no helper that has taken nothing: on a machine that is busy with other work a
+// helper may not get a core before the others have done it all.
 #pragma once
 
 #include <atomic>
+#include <chrono>
 #include <condition_variable>
 #include <cstdint>
 #include <functional>
@@ -12,10 +14,26 @@
 
 namespace outrider {
 
+// When loops go without helpers: after one that a helper held up, since it lost its core with a piece of the
+// loop in hand. Plain arithmetic on times that it is told.
+class HelperPause {
+ public:
+  using Clock = std::chrono::steady_clock;
+
+  bool is_on(Clock::time_point now) const { return now < until_; }
+  // The owner worked for `own` on a loop and then waited for `waited`, until now. A pause that follows hard
+  // on the one before is twice as long.
+  void observe(Clock::duration own, Clock::duration waited, Clock::time_point now);
+
+ private:
+  Clock::duration length_{};
+  Clock::time_point until_{};
+};
+
 class ThreadPool {
  public:
   // `threads` counts the caller. `spin`: workers watch for the next loop for some microseconds before they
-  // sleep; only sensible while every thread of the machine has a core to itself. Throws NoThread
+  // sleep; only sensible while the threads of this process have a core each. Throws NoThread
   // (base/threads.h).
   explicit ThreadPool(int threads, bool spin = false);
   ~ThreadPool();
@@ -48,22 +66,27 @@ class ThreadPool {
   int64_t chunks_of(int64_t count, int64_t grain) const;
   int64_t first_of(int64_t chunk) const;
   void run(int64_t count, int64_t chunks, Invoke invoke, const void* context);
+  void wake_helpers();
+  void await_helpers(HelperPause::Clock::time_point begun);
   void work();
   void stop();
+  bool has_work() const { return left_.load() != 0; }
   void run_chunks();
 
-  // The loop in flight: written by the owner before `ticket_` changes.
+  // The loop in flight. Written by the owner while nobody has a chunk, read by those that have one.
   int64_t count_ = 0;
   int64_t chunks_ = 0;
   Invoke invoke_ = nullptr;
   const void* context_ = nullptr;
 
-  std::atomic<int64_t> next_chunk_{0};  // of the loop in flight: the first that nobody has taken
-  std::atomic<uint64_t> ticket_{0};     // number of loops started
-  std::atomic<int> pending_{0};         // workers that have not finished the loop in flight
+  std::atomic<int64_t> left_{0};        // chunks that nobody has taken
+  std::atomic<int64_t> unfinished_{0};  // chunks that are not done
+  std::atomic<int> asleep_{0};          // helpers that nobody has woken yet
+  std::atomic<bool> owner_sleeps_{false};
   std::atomic<bool> stopping_{false};
+  HelperPause pause_;  // the owner's
   const bool spin_;
-  std::mutex mutex_;
+  std::mutex mutex_;  // of who falls asleep, and who wakes them
   std::condition_variable start_;
   std::condition_variable done_;
   std::vector<std::jthread> workers_;
