@@ -35,7 +35,7 @@ namespace {
 constexpr const char* kGenerateExamples =
     "Examples:\n"
     "  outrider generate --model TARGET --draft-model DRAFT --prompt 'Once upon a time'\n"
-    "  outrider generate --model TARGET --drafter ngram --prompts prompts.jsonl --output out.jsonl\n"
+    "  outrider generate --model TARGET --drafter suffix --prompts prompts.jsonl --output out.jsonl\n"
     "  mpirun -n 4 outrider generate --layout coordinator=1,draft=1,target=2 --model ... --draft-model ...\n"
     "Exit codes: 0 success, 1 a request failed, 2 bad flag, file or request, 3 a rank or a write failed.";
 

@@ -48,7 +48,7 @@ struct RecordedCosts {
 };
 
 struct RoundRecord {
-  std::string drafter;  // "model" or "ngram"
+  std::string drafter;  // "model", "ngram" or "suffix"
   std::string gamma_policy;
   bool synthetic = false;  // --synthetic-acceptance
   int32_t max_num_seqs = 1, gamma_max = 0, max_context = 0;

@@ -92,7 +92,8 @@ std::vector<std::string> child_arguments(const RoleSettings& o, const DraftChild
   if (o.models.uses_draft_model())
     add("--draft-model", o.models.draft_model);
   else
-    add("--drafter", "ngram");
+    add("--drafter", o.models.drafter);
+  add("--draft-history-tokens", std::to_string(o.models.draft_history_tokens));
   return arguments;
 }
 

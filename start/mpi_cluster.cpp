@@ -87,7 +87,7 @@ Status check_roles(const ClusterSettings& settings, const Topology& topology) {
         "there is a drafter but no draft rank; add draft=1 to --layout and start one rank more");
   if (!settings.models.has_drafter() && drafters > 0)
     return invalid_argument(
-        "there is a draft rank but no drafter; add --draft-model DIR or --drafter ngram, or say "
+        "there is a draft rank but no drafter; add --draft-model DIR or --drafter suffix, or say "
         "draft=0 in --layout");
   if (settings.models.tensor_parallel_size > 1 && settings.models.tensor_parallel_size != topology.tp_size())
     return invalid_argument(

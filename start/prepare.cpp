@@ -65,13 +65,13 @@ Result<std::unique_ptr<Tokenizer>> read_tokenizer(const std::string& flag, const
   return tokenizer;
 }
 
-// What drafts: --draft-model or the n-gram drafter. Texts get no longer than p.max_model_len. Null: the
-// drafter has no vocabulary of its own.
+// What drafts: --draft-model, or a drafter that looks at text alone. Texts get no longer than
+// p.max_model_len. Null: the drafter has no vocabulary of its own.
 Result<std::unique_ptr<Tokenizer>> read_drafter(const ModelSettings& models, Preparation& p) {
-  p.draft_info = {.name = "ngram",
+  p.draft_info = {.name = models.drafter,
                   .vocab_size = 0,
                   .vocabulary_fingerprint = 0,
-                  .fingerprint = fingerprint_of_text("ngram"),
+                  .fingerprint = fingerprint_of_text(models.drafter),
                   .max_context = static_cast<int32_t>(p.max_model_len),
                   .isa = isa_name()};
   if (!models.uses_draft_model()) return std::unique_ptr<Tokenizer>();
@@ -94,7 +94,7 @@ Result<Preparation> prepare_drafter(const RoleSettings& settings) {
   const ModelSettings& models = settings.models;
   RETURN_IF_ERROR(check_drafter_settings(settings));
   if (!models.has_drafter())
-    return invalid_argument("nothing to draft with: give --draft-model DIR or --drafter ngram");
+    return invalid_argument("nothing to draft with: give --draft-model DIR or --drafter suffix");
   RETURN_IF_ERROR(check_device(models.device).status());
   RETURN_IF_ERROR(pin_isa(models.isa));
   Preparation p;

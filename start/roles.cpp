@@ -143,6 +143,10 @@ Status serve_drafts(const RoleSettings& settings, const Preparation& prepared, R
 std::unique_ptr<Drafter> make_drafter(const ModelSettings& models, const Preparation& prepared, Model* model,
                                       int64_t vocab_size, std::vector<TokenId> eos_ids, const DraftHead* head,
                                       RowSender* rows) {
+  if (models.drafter == "suffix")
+    return make_suffix_drafter({.max_sequences = models.max_num_seqs,
+                                .max_context = static_cast<int32_t>(prepared.max_model_len),
+                                .history_tokens = models.draft_history_tokens});
   if (!models.uses_draft_model())
     return make_ngram_drafter(
         {.max_sequences = models.max_num_seqs, .max_context = static_cast<int32_t>(prepared.max_model_len)});

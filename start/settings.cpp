@@ -83,8 +83,12 @@ Result<ModelOptions::Kv> parse_kv_dtype(const std::string& text) {
 Status check_drafter_settings(const RoleSettings& settings) {
   const ModelSettings& m = settings.models;
   const SpeculationSettings& s = settings.speculation;
-  if (m.drafter == "ngram" && !m.draft_model.empty())
-    return invalid_argument("--drafter ngram and --draft-model exclude each other; drop one");
+  if (m.drafts_from_text() && !m.draft_model.empty())
+    return invalid_argument(
+        fmt::format("--drafter {} and --draft-model exclude each other; drop one", m.drafter));
+  if (m.draft_history_tokens < 0 || m.draft_history_tokens > kMaxDraftHistoryTokens)
+    return invalid_argument(fmt::format("--draft-history-tokens {}: must be 0 to {}", m.draft_history_tokens,
+                                        kMaxDraftHistoryTokens));
   if (m.drafter == "model" && m.draft_model.empty())
     return invalid_argument("--drafter model needs --draft-model");
   if (m.threads < 0 || m.threads > 1024)
@@ -139,7 +143,7 @@ Status check_pool_settings(const ClusterSettings& settings) {
     return invalid_argument(
         fmt::format("--num-draft-workers {}: must be 1 to {}", p.num_draft_workers, kMaxDraftWorkers));
   if (p.num_draft_workers > 1 && !settings.models.has_drafter())
-    return invalid_argument("--num-draft-workers needs --draft-model DIR or --drafter ngram");
+    return invalid_argument("--num-draft-workers needs --draft-model DIR or --drafter suffix");
   const int waits_for = p.wait_for_draft_workers.value_or(0);
   if (waits_for < 0 || waits_for > kMaxDraftWorkers || (waits_for > 0 && p.listen.empty()))
     return invalid_argument(fmt::format("--wait-for-draft-workers {}: must be 0 to {}, and needs --listen",

@@ -16,7 +16,8 @@ namespace outrider {
 struct ModelSettings {
   std::string model;
   std::string draft_model;
-  std::string drafter;  // "", "model" or "ngram"
+  std::string drafter;                 // "", "model", "ngram" or "suffix"
+  int draft_history_tokens = 1 << 18;  // of finished outputs that the suffix drafter looks through
   int tensor_parallel_size = 1;
   int draft_tensor_parallel_size = 1;
   int threads = 0;        // 0: as many as there are cores
@@ -30,7 +31,8 @@ struct ModelSettings {
   int startup_timeout_s = 600;
 
   // A drafter of the run itself; others may join it.
-  bool has_drafter() const { return !draft_model.empty() || drafter == "ngram"; }
+  bool has_drafter() const { return !draft_model.empty() || drafts_from_text(); }
+  bool drafts_from_text() const { return drafter == "ngram" || drafter == "suffix"; }
   bool uses_draft_model() const { return !draft_model.empty(); }
 };
 
@@ -84,6 +86,7 @@ constexpr int kDefaultMaxModelLen = 8192;
 constexpr int kMaxSpeculativeTokens = 64;
 constexpr int kMaxFanoutBudget = 64;
 constexpr int kMaxDraftWorkers = 64;
+constexpr int kMaxDraftHistoryTokens = 1 << 26;
 
 // Everything that can be known to be wrong without opening a file. Errors name the flag.
 Status check_settings(const RoleSettings& settings);

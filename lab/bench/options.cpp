@@ -84,10 +84,10 @@ void add_bench_options(CLI::App& app, BenchOptions& o) {
 
 Status complete_bench_options(BenchOptions& o) {
   ModelSettings& models = o.cluster.models;
-  if (models.model.empty() != (models.draft_model.empty() && models.drafter != "ngram"))
+  if (models.model.empty() != !models.has_drafter())
     return invalid_argument(models.model.empty()
                                 ? "--model is missing: a drafter alone cannot be measured"
-                                : "--draft-model is missing: name one, or --drafter ngram; neither it nor "
+                                : "--draft-model is missing: name one, or --drafter suffix; neither it nor "
                                   "--model measures the demo pair");
   if (models.model.empty()) {
     const auto pair = find_demo_pair();

@@ -199,8 +199,9 @@ std::vector<std::string> replay_caveats(const RoundRecord& record) {
                     request.rule));
     break;
   }
-  if (record.drafter == "ngram")
-    out.push_back("drafter ngram: what it drafts depends on where a draft begins, not on the text alone");
+  if (record.drafter == "ngram" || record.drafter == "suffix")
+    out.push_back("drafter " + record.drafter +
+                  ": what it drafts depends on where a draft begins, not on the text alone");
   if (record.synthetic)
     out.push_back("synthetic acceptance: what a draft's place decides is taken from the recorded place");
   if (record.dropped > 0)

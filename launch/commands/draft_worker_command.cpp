@@ -16,6 +16,7 @@
 #include "comm/cores.h"
 #include "draft_worker/draft_worker.h"
 #include "start/device.h"
+#include "start/flags/options.h"
 #include "start/roles.h"
 #include "start/row_links.h"
 
@@ -178,7 +179,7 @@ void add_draft_worker_options(CLI::App& app, DraftWorkerSettings& s) {
   app.footer(
       "Examples, beside `outrider generate --listen ...`, which tells its address:\n"
       "  outrider draft-worker --connect tcp://127.0.0.1:41017 --draft-model DRAFT\n"
-      "  outrider draft-worker --connect tcp://127.0.0.1:41017 --drafter ngram\n"
+      "  outrider draft-worker --connect tcp://127.0.0.1:41017 --drafter suffix\n"
       "Exit codes: 0 asked to leave or the job ended, 2 refused, cannot work or told what makes no sense, 3 "
       "no "
       "job for --retry-for seconds.");
@@ -186,9 +187,7 @@ void add_draft_worker_options(CLI::App& app, DraftWorkerSettings& s) {
   app.add_option("--connect", s.connect, "Endpoint of the job, as `outrider generate --listen` tells it");
   app.add_option("--draft-model,-d", o.models.draft_model,
                  "Draft model: a directory, with the target's tokenizer");
-  app.add_option("--drafter", o.models.drafter,
-                 "ngram: draft by looking up the text's own past, no model needed")
-      ->check(CLI::IsMember({"model", "ngram"}));
+  add_text_drafter_options(app, o.models);
   app.add_option(
       "--curve-secret-key", s.curve_secret_key,
       "Key file of this worker, from `outrider keygen`; the job needs its .pub among its --allowed-keys");

@@ -132,7 +132,7 @@ JobResult run_local(const Job& job, Output* output, Trace* trace) {
 
 // Requests were given their ids in order.
 RoundRecord record_of(const Job& job, const JobResult& result, const Trace& trace) {
-  RoundRecord record{.drafter = job.cluster.models.drafter == "ngram" ? "ngram" : "model",
+  RoundRecord record{.drafter = job.cluster.models.drafts_from_text() ? job.cluster.models.drafter : "model",
                      .gamma_policy = job.cluster.speculation.policy(),
                      .synthetic = !job.cluster.speculation.synthetic_acceptance.empty(),
                      .max_num_seqs = job.cluster.models.max_num_seqs,
@@ -189,7 +189,7 @@ Result<int> coordinate(const RunOptions& options, const ClusterSettings& cluster
     return unsupported("--compare-plain works in one process; drop it or mpirun");
   if (options.compare_plain && !cluster.speculates())
     return invalid_argument(
-        "--compare-plain needs a drafter: --draft-model DIR, --drafter ngram or --listen");
+        "--compare-plain needs a drafter: --draft-model DIR, --drafter suffix or --listen");
   ASSIGN_OR_RETURN(const auto policy, parse_gamma_policy(cluster.speculation.policy()));
   RETURN_IF_ERROR(check_resume(options.files, options.compare_plain));
   ASSIGN_OR_RETURN(auto requests, read_requests(options.request, options.files.prompts,

@@ -18,6 +18,21 @@ LogitBias parse_biases(const std::vector<std::string>& texts) {
 
 }  // namespace
 
+void add_text_drafter_options(CLI::App& app, ModelSettings& m) {
+  app.add_option(
+         "--drafter", m.drafter,
+         "Drafts without a model. suffix: what followed where the text's end stood before, in the text and "
+         "in finished outputs; ngram: at the newest such place in the text")
+      ->check(CLI::IsMember({"model", "ngram", "suffix"}))
+      ->group("Models");
+  app.add_option(
+         "--draft-history-tokens", m.draft_history_tokens,
+         "Tokens of finished outputs that --drafter suffix looks through, in 28 bytes each; the oldest "
+         "are forgotten. 0: a request is looked up in its own text alone")
+      ->group("Models")
+      ->capture_default_str();
+}
+
 void add_model_options(CLI::App& app, ClusterSettings& o) {
   ModelSettings& m = o.models;
   app.add_option("-m,--model", m.model,
@@ -26,9 +41,7 @@ void add_model_options(CLI::App& app, ClusterSettings& o) {
   app.add_option("--draft-model,-d,--model-draft,--speculative-draft-model-path", m.draft_model,
                  "Draft model with the same tokenizer. Without any drafter it is plain decoding")
       ->group("Models");
-  app.add_option("--drafter", m.drafter, "ngram: draft by looking up the text's own past, no model needed")
-      ->check(CLI::IsMember({"model", "ngram"}))
-      ->group("Models");
+  add_text_drafter_options(app, m);
   app.add_option("--tensor-parallel-size,--tp", m.tensor_parallel_size,
                  "Target ranks: 1, 2, 4 or 8. The text does not depend on it")
       ->group("Models")

@@ -24,6 +24,7 @@ struct RunOptions {
   bool compare_plain = false;
 };
 
+void add_text_drafter_options(CLI::App& app, ModelSettings& settings);  // a part of the model options
 void add_model_options(CLI::App& app, ClusterSettings& settings);
 void add_pool_options(CLI::App& app, PoolSettings& settings);
 void add_sampling_options(CLI::App& app, RequestParams& request, std::string& generation_config);

@@ -97,7 +97,7 @@ TEST_P(SameText, AsPlainDecoding) {
 
 INSTANTIATE_TEST_SUITE_P(
     Flags, SameText,
-    ::testing::Values(Arguments{"--drafter", "ngram"},
+    ::testing::Values(Arguments{"--drafter", "ngram"}, Arguments{"--drafter", "suffix"},
                       with_draft() + Arguments{"--num-speculative-tokens", "1"},
                       with_draft() + Arguments{"--num-speculative-tokens", "5"},
                       with_draft() + Arguments{"--gamma-policy", "heuristic:start=2"},
