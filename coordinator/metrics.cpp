@@ -4,6 +4,8 @@
 #include <cmath>
 #include <functional>
 
+#include "coordinator/counters.h"
+
 namespace outrider {
 namespace {
 
@@ -96,16 +98,7 @@ void RoundSums::add_round(int32_t gamma, int32_t accepted_count, int32_t emitted
 }
 
 void RoundSums::add(const RoundSums& other) {
-  rounds += other.rounds;
-  first_rounds += other.first_rounds;
-  g0_rounds += other.g0_rounds;
-  drafted += other.drafted;
-  tested += other.tested;
-  accepted += other.accepted;
-  emitted += other.emitted;
-  emitted_speculative += other.emitted_speculative;
-  rollbacks += other.rollbacks;
-  rolled_back_tokens += other.rolled_back_tokens;
+  add_counters(kRoundCounters, *this, other);
   add_all(&gamma_histogram, other.gamma_histogram);
   add_all(&accepted_histogram, other.accepted_histogram);
   add_all(&burst_histogram, other.burst_histogram);
@@ -136,11 +129,7 @@ int32_t RoundSums::burst_percentile(double q) const {
   return 0;
 }
 
-void PhaseTimes::add(const PhaseTimes& other) {
-  draft_wait += other.draft_wait;
-  plan_wait += other.plan_wait;
-  verify += other.verify;
-}
+void PhaseTimes::add(const PhaseTimes& other) { add_counters(kPhaseCounters, *this, other); }
 
 void RequestMetrics::tokens_emitted(int32_t count, Clock::time_point now) {
   if (count == 0) return;
@@ -169,62 +158,27 @@ void PreparationTotals::add(const PreparationReport& report) {
 }
 
 void PreparationTotals::add(const PreparationTotals& other) {
-  lookups += other.lookups;
-  hits += other.hits;
-  used_tokens += other.used_tokens;
-  wasted_tokens += other.wasted_tokens;
-  outcomes += other.outcomes;
-  busy_ns += other.busy_ns;
+  add_counters(kPreparationCounters, *this, other);
 }
 
 void Totals::add(const Totals& other) {
+  add_counters(kEventCounters, *this, other);
+  add_counters(kSliceCounters, *this, other);
   for (size_t i = 0; i < finished.size(); ++i) finished[i] += other.finished[i];
   for (size_t i = 0; i < drafts_dropped.size(); ++i) drafts_dropped[i] += other.drafts_dropped[i];
   rounds.add(other.rounds);
   phases.add(other.phases);
+  preparation.add(other.preparation);
+  for (const auto& [kind, theirs] : other.drafters) {
+    DrafterTotals& mine = drafters[kind];
+    if (mine.name.empty()) mine.name = theirs.name;
+    add_counters(kDrafterCounters, mine, theirs);
+    mine.round_seconds += theirs.round_seconds;
+  }
   ttft.add(other.ttft);
   gaps.add(other.gaps);
   bursts.add(other.bursts);
   e2e.add(other.e2e);
-  preparation.add(other.preparation);
-  constexpr int64_t Totals::*kCounts[] = {&Totals::submitted,
-                                          &Totals::refused,
-                                          &Totals::prompt_tokens,
-                                          &Totals::drafts_received,
-                                          &Totals::drafts_used,
-                                          &Totals::proposals,
-                                          &Totals::proposals_repeated,
-                                          &Totals::draft_deadlines_missed,
-                                          &Totals::liveness_timeouts,
-                                          &Totals::draft_ingest_ns,
-                                          &Totals::draft_ns,
-                                          &Totals::slice_bytes,
-                                          &Totals::link_bytes,
-                                          &Totals::target_passes,
-                                          &Totals::target_rows,
-                                          &Totals::forward_ns,
-                                          &Totals::verify_ns,
-                                          &Totals::commit_ns,
-                                          &Totals::nonfinite_verdicts,
-                                          &Totals::workers_joined,
-                                          &Totals::workers_lost,
-                                          &Totals::workers_left,
-                                          &Totals::sequences_moved,
-                                          &Totals::hellos_refused,
-                                          &Totals::resyncs,
-                                          &Totals::sends_failed,
-                                          &Totals::unexpected_messages,
-                                          &Totals::stale_results};
-  for (const auto count : kCounts) this->*count += other.*count;
-  for (const auto& [kind, theirs] : other.drafters) {
-    DrafterTotals& mine = drafters[kind];
-    if (mine.name.empty()) mine.name = theirs.name;
-    for (const auto count :
-         {&DrafterTotals::joined, &DrafterTotals::lost, &DrafterTotals::left, &DrafterTotals::opened,
-          &DrafterTotals::rounds, &DrafterTotals::drafted, &DrafterTotals::accepted, &DrafterTotals::emitted})
-      mine.*count += theirs.*count;
-    mine.round_seconds += theirs.round_seconds;
-  }
   const auto take = [](auto& mine, const auto& theirs, auto better) {
     if (theirs && (!mine || better(*theirs, *mine))) mine = theirs;
   };

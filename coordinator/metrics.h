@@ -1,5 +1,6 @@
 // What a run measured, as plain sums. Filled by the protocol machine from the times it is given; bounded in
-// memory however long the run.
+// memory however long the run. Every counter here has a line in counters.h, from which sums over
+// coordinators, reports and /metrics follow.
 #pragma once
 
 #include <algorithm>
@@ -78,11 +79,12 @@ constexpr std::array<std::string_view, 14> kDropReasonNames = {"unknown_sequence
                                                                "slice_missing",
                                                                "shadow"};
 
-// Sums over verified rounds. g drafted, n accepted, t = n + [n < g] tested, e emitted after cuts.
+// Sums over verified rounds. g drafted, n accepted, t = n + [n < g] tested, e emitted after cuts. The
+// counters come first.
 struct RoundSums {
   int64_t rounds = 0;
-  int64_t first_rounds = 0;  // of them: ended a prefill, so g = 0 whatever the policy
-  int64_t g0_rounds = 0;     // of them: nothing drafted (first rounds included)
+  int64_t first_rounds = 0;  // rounds that ended a prefill, so g = 0 whatever the policy
+  int64_t g0_rounds = 0;     // rounds with nothing drafted, first rounds included
   int64_t drafted = 0, tested = 0, accepted = 0, emitted = 0;
   int64_t emitted_speculative = 0;                // in rounds with g > 0
   int64_t rollbacks = 0, rolled_back_tokens = 0;  // target: rounds with n < g, and the g - n of them
@@ -94,7 +96,7 @@ struct RoundSums {
   double acceptance() const;                 // sum n / sum t
   double utilisation() const;                // sum n / sum g
   double tokens_per_pass() const;            // sum e / passes of this sequence
-  double block_efficiency() const;           // the same over passes with g > 0
+  double block_efficiency() const;           // sum e / passes with g > 0, of those rounds alone
   int32_t burst_percentile(double q) const;  // tokens of a burst
 };
 
@@ -119,7 +121,7 @@ struct PreparationTotals {
   }
 };
 
-// Of all draft workers of one kind (ModelInfo::fingerprint).
+// Sums over all draft workers of one kind (ModelInfo::fingerprint).
 struct DrafterTotals {
   std::string name;
   int64_t joined = 0, lost = 0, left = 0;  // lives that began, broke off, and ended politely
@@ -141,27 +143,17 @@ struct RequestMetrics {
   double ttft_ms() const;
 };
 
-struct Totals {
-  std::array<int64_t, 4> finished{};  // by FinishReason
+// What is only counted.
+struct EventCounts {
   int64_t submitted = 0, refused = 0;
-  RoundSums rounds;
-  PhaseTimes phases;
-  DurationHistogram ttft, gaps, bursts;
-  DurationHistogram e2e;  // of requests that ended with kStop or kLength, from their submission
   int64_t prompt_tokens = 0;
-
-  int64_t drafts_received = 0;  // == drafts_used + sum of drafts_dropped + drafts held for the next plan
-  int64_t drafts_used = 0;      // went into a StepPlan
-  std::array<int64_t, kDropReasonNames.size()> drafts_dropped{};
+  int64_t drafts_received = 0;     // == drafts_used + sum of drafts_dropped + drafts held for the next plan
+  int64_t drafts_used = 0;         // went into a StepPlan
   int64_t proposals = 0;           // with gamma > 0
   int64_t proposals_repeated = 0;  // sent again, because the draft was overdue
   int64_t draft_deadlines_missed = 0;
-  int64_t liveness_timeouts = 0;              // the same under a p/q rule, where giving up must stay rare
+  int64_t liveness_timeouts = 0;              // deadlines missed under a p/q rule, where it must stay rare
   int64_t draft_ingest_ns = 0, draft_ns = 0;  // as workers report them
-  int64_t slice_bytes = 0;                    // of q, from them to the target's ranks
-  int64_t link_bytes = 0;                     // of that, from device to device
-  PreparationTotals preparation;
-  std::map<uint64_t, DrafterTotals> drafters;  // by kind
 
   int64_t target_passes = 0;  // plans with entries
   int64_t target_rows = 0;
@@ -170,6 +162,23 @@ struct Totals {
   int64_t workers_joined = 0, workers_lost = 0, workers_left = 0, sequences_moved = 0, hellos_refused = 0,
           resyncs = 0, sends_failed = 0;
   int64_t unexpected_messages = 0, stale_results = 0;
+};
+
+// q that goes from workers to the target's ranks, past the coordinator.
+struct SliceBytes {
+  int64_t slice_bytes = 0;
+  int64_t link_bytes = 0;  // the part of slice_bytes that goes from device to device
+};
+
+struct Totals : EventCounts, SliceBytes {
+  std::array<int64_t, 4> finished{};  // by FinishReason
+  std::array<int64_t, kDropReasonNames.size()> drafts_dropped{};
+  RoundSums rounds;
+  PhaseTimes phases;
+  PreparationTotals preparation;
+  std::map<uint64_t, DrafterTotals> drafters;  // by kind
+  DurationHistogram ttft, gaps, bursts;
+  DurationHistogram e2e;  // of requests that ended with kStop or kLength, from their submission
   std::optional<Clock::time_point> first_submit_at, last_finish_at;
 
   int64_t dropped(DropReason reason) const { return drafts_dropped[static_cast<size_t>(reason)]; }

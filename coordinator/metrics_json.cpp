@@ -4,7 +4,7 @@
 #include <algorithm>
 #include <nlohmann/json.hpp>
 
-#include "coordinator/metrics.h"
+#include "coordinator/counters.h"
 
 namespace outrider {
 namespace {
@@ -12,6 +12,19 @@ namespace {
 double ratio(double numerator, double denominator) { return denominator > 0 ? numerator / denominator : 0.0; }
 double milliseconds(std::chrono::nanoseconds duration) {
   return static_cast<double>(duration.count()) * 1e-6;
+}
+
+template <class Table, class Sums>
+void fill_counters(const Table& table, const Sums& sums, nlohmann::json& out) {
+  for (const auto& counter : table) {
+    nlohmann::json& section = counter.section.empty() ? out : out[std::string(counter.section)];
+    nlohmann::json& entry = section[std::string(counter.key)];
+    const auto value = value_of(counter, sums);
+    if (counter.unit == Unit::kNanoseconds)
+      entry = static_cast<double>(value) * 1e-6;
+    else
+      entry = value;
+  }
 }
 
 nlohmann::json percentiles(const DurationHistogram& histogram) {
@@ -29,30 +42,23 @@ nlohmann::json rounds_json(const RoundSums& sums) {
     const int64_t accepted = i < sums.position_accepted.size() ? sums.position_accepted[i] : 0;
     positions.push_back(ratio(static_cast<double>(accepted), static_cast<double>(sums.position_tested[i])));
   }
-  return {{"rounds", sums.rounds},
-          {"first_rounds", sums.first_rounds},
-          {"g0_rounds", sums.g0_rounds},
-          {"drafted_tokens", sums.drafted},
-          {"tested_tokens", sums.tested},
-          {"accepted_tokens", sums.accepted},
-          {"emitted_tokens", sums.emitted},
-          {"acceptance_rate", sums.acceptance()},
-          {"draft_utilisation", sums.utilisation()},
-          {"tokens_per_target_pass", sums.tokens_per_pass()},
-          {"block_efficiency", sums.block_efficiency()},
-          {"position_acceptance", positions},
-          {"gamma_histogram", sums.gamma_histogram},
-          {"accepted_count_histogram", sums.accepted_histogram},
-          {"burst_histogram", sums.burst_histogram},
-          {"burst_p99", sums.burst_percentile(0.99)},
-          {"rollbacks", sums.rollbacks},
-          {"rolled_back_tokens", sums.rolled_back_tokens}};
+  nlohmann::json out = {{"acceptance_rate", sums.acceptance()},
+                        {"draft_utilisation", sums.utilisation()},
+                        {"tokens_per_target_pass", sums.tokens_per_pass()},
+                        {"block_efficiency", sums.block_efficiency()},
+                        {"position_acceptance", positions},
+                        {"gamma_histogram", sums.gamma_histogram},
+                        {"accepted_count_histogram", sums.accepted_histogram},
+                        {"burst_histogram", sums.burst_histogram},
+                        {"burst_p99", sums.burst_percentile(0.99)}};
+  fill_counters(kRoundCounters, sums, out);
+  return out;
 }
 
 nlohmann::json phases_json(const PhaseTimes& phases) {
-  return {{"draft_wait_ms", milliseconds(phases.draft_wait)},
-          {"plan_wait_ms", milliseconds(phases.plan_wait)},
-          {"verify_ms", milliseconds(phases.verify)}};
+  nlohmann::json out;
+  fill_counters(kPhaseCounters, phases, out);
+  return out;
 }
 
 }  // namespace
@@ -77,15 +83,13 @@ void fill_json(const Totals& totals, nlohmann::json& out) {
     finished[std::string(finish_reason_name(static_cast<FinishReason>(i)))] = totals.finished[i];
   for (size_t i = 0; i < kDropReasonNames.size(); ++i)
     dropped[std::string(kDropReasonNames[i])] = totals.drafts_dropped[i];
-  out["requests"] = {{"submitted", totals.submitted}, {"refused", totals.refused}, {"finished", finished}};
-  out["prompt_tokens"] = totals.prompt_tokens;
-  out["wall_seconds"] = totals.wall_seconds();
-  out["tokens_per_second"] = ratio(static_cast<double>(totals.rounds.emitted), totals.wall_seconds());
   out["rounds"] = rounds_json(totals.rounds);
   out["phases"] = phases_json(totals.phases);
-  out["phases"]["forward_ms"] = static_cast<double>(totals.forward_ns) * 1e-6;
-  out["phases"]["verification_ms"] = static_cast<double>(totals.verify_ns) * 1e-6;
-  out["phases"]["commit_ms"] = static_cast<double>(totals.commit_ns) * 1e-6;
+  fill_counters(kEventCounters, totals, out);
+  out["requests"]["finished"] = finished;
+  out["drafts"]["dropped"] = dropped;
+  out["wall_seconds"] = totals.wall_seconds();
+  out["tokens_per_second"] = ratio(static_cast<double>(totals.rounds.emitted), totals.wall_seconds());
   out["phases"]["target_idle_share"] = wall_ns > 0 ? std::max(0.0, 1 - target_busy / wall_ns) : 0.0;
   out["phases"]["draft_idle_share"] =
       wall_ns > 0 && totals.workers_joined > 0
@@ -95,46 +99,21 @@ void fill_json(const Totals& totals, nlohmann::json& out) {
   out["itl"] = percentiles(totals.gaps);
   out["itl_bursts"] = percentiles(totals.bursts);
   out["e2e"] = percentiles(totals.e2e);
-  out["drafts"] = {{"received", totals.drafts_received},
-                   {"used", totals.drafts_used},
-                   {"dropped", dropped},
-                   {"proposals", totals.proposals},
-                   {"repeated", totals.proposals_repeated},
-                   {"deadlines_missed", totals.draft_deadlines_missed},
-                   {"liveness_timeouts", totals.liveness_timeouts},
-                   {"ingest_ms", static_cast<double>(totals.draft_ingest_ns) * 1e-6},
-                   {"draft_ms", static_cast<double>(totals.draft_ns) * 1e-6}};
   const PreparationTotals& ahead = totals.preparation;
-  out["outcome_cache"] = {
-      {"lookups", ahead.lookups},
-      {"hits", ahead.hits},
-      {"hit_rate", ahead.hit_rate()},
-      {"outcomes_per_lookup", ratio(static_cast<double>(ahead.outcomes), static_cast<double>(ahead.lookups))},
-      {"used_tokens", ahead.used_tokens},
-      {"wasted_tokens", ahead.wasted_tokens},
-      {"prepare_ms", static_cast<double>(ahead.busy_ns) * 1e-6}};
-  out["target"] = {{"passes", totals.target_passes},
-                   {"rows", totals.target_rows},
-                   {"nonfinite_verdicts", totals.nonfinite_verdicts}};
-  out["cluster"] = {
-      {"workers_joined", totals.workers_joined}, {"workers_lost", totals.workers_lost},
-      {"workers_left", totals.workers_left},     {"sequences_moved", totals.sequences_moved},
-      {"hellos_refused", totals.hellos_refused}, {"resyncs", totals.resyncs},
-      {"sends_failed", totals.sends_failed},     {"unexpected_messages", totals.unexpected_messages},
-      {"stale_results", totals.stale_results}};
+  nlohmann::json& cache = out["outcome_cache"];
+  cache = {{"hit_rate", ahead.hit_rate()},
+           {"outcomes_per_lookup",
+            ratio(static_cast<double>(ahead.outcomes), static_cast<double>(ahead.lookups))}};
+  fill_counters(kPreparationCounters, ahead, cache);
   out["drafters"] = nlohmann::json::array();
-  for (const auto& [kind, drafter] : totals.drafters)
-    out["drafters"].push_back(
-        {{"name", drafter.name},
-         {"fingerprint", fmt::format("{:016x}", kind)},
-         {"joined", drafter.joined},
-         {"lost", drafter.lost},
-         {"left", drafter.left},
-         {"sequences_opened", drafter.opened},
-         {"rounds", drafter.rounds},
-         {"drafted_tokens", drafter.drafted},
-         {"accepted_tokens", drafter.accepted},
-         {"tokens_per_round_second", ratio(static_cast<double>(drafter.emitted), drafter.round_seconds)}});
+  for (const auto& [kind, drafter] : totals.drafters) {
+    nlohmann::json entry = {
+        {"name", drafter.name},
+        {"fingerprint", fmt::format("{:016x}", kind)},
+        {"tokens_per_round_second", ratio(static_cast<double>(drafter.emitted), drafter.round_seconds)}};
+    fill_counters(kDrafterCounters, drafter, entry);
+    out["drafters"].push_back(std::move(entry));
+  }
 }
 
 void fill_json(const TransportStats& stats, const Totals& totals, nlohmann::json& out) {
@@ -143,10 +122,10 @@ void fill_json(const TransportStats& stats, const Totals& totals, nlohmann::json
     return ratio(static_cast<double>(bytes), static_cast<double>(rounds.accepted));
   };
   auto all = static_cast<uint64_t>(totals.slice_bytes);
-  if (totals.slice_bytes > 0)
-    out["kinds"]["q_slice"] = {{"sent_bytes", totals.slice_bytes},
-                               {"device_to_device_bytes", totals.link_bytes},
-                               {"bytes_per_accepted_token", per_accepted(totals.slice_bytes)}};
+  if (totals.slice_bytes > 0) {
+    fill_counters(kSliceCounters, totals, out["kinds"]);
+    out["kinds"]["q_slice"]["bytes_per_accepted_token"] = per_accepted(totals.slice_bytes);
+  }
   for (size_t kind = 0; kind < TransportStats::kKinds; ++kind) {
     const uint64_t bytes = stats.sent_bytes[kind] + stats.received_bytes[kind];
     all += bytes;
@@ -159,11 +138,7 @@ void fill_json(const TransportStats& stats, const Totals& totals, nlohmann::json
   }
   out["bytes_per_accepted_token"] = per_accepted(all);
   out["bytes_per_emitted_token"] = ratio(static_cast<double>(all), static_cast<double>(rounds.emitted));
-  out["malformed_frames"] = stats.malformed_frames;
-  out["duplicate_frames"] = stats.duplicate_frames;
-  out["refused_keys"] = stats.refused_keys;
-  out["refused_peers"] = stats.refused_peers;
-  out["hung_up"] = stats.hung_up;
+  fill_counters(kWireCounters, stats, out);
 }
 
 }  // namespace outrider

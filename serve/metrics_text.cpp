@@ -2,8 +2,12 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <array>
+#include <iterator>
 #include <string_view>
+
+#include "coordinator/counters.h"
 
 namespace outrider {
 namespace {
@@ -48,6 +52,20 @@ class Writer {
     text_ +=
         fmt::format("{}{}{{{}{}{}}} {}\n", prefix_, name, model_, label.empty() ? "" : ",", label, value);
   }
+  // Those of the table's counters that have these names.
+  template <class Table, class Sums>
+  void table(const Table& table, const Sums& sums, Names names) {
+    for (auto row = std::begin(table); row != std::end(table);) {
+      const auto& first = *row;
+      const auto same_metric = [&](const auto& other) { return other.metric == first.metric; };
+      const auto end = std::find_if_not(row, std::end(table), same_metric);
+      if (first.names == names) {
+        begin(first.metric, "counter", first.help);
+        while (row != end) row = shared_label(row, end, sums);
+      }
+      row = end;
+    }
+  }
   // [i] is the sample whose label has the value i.
   void counters(std::string_view name, std::string_view help, std::string_view label,
                 const std::vector<int64_t>& values) {
@@ -67,6 +85,19 @@ class Writer {
   std::string take() { return std::move(text_); }
 
  private:
+  // The sample of the counters from `row` on that have its label, and the first that has another.
+  template <class Row, class Sums>
+  Row shared_label(Row row, Row end, const Sums& sums) {
+    const auto& first = *row;
+    auto sum = value_of(first, sums);
+    while (++row != end && row->label == first.label) sum += value_of(*row, sums);
+    if (first.unit == Unit::kNanoseconds)
+      sample(first.metric, first.label, seconds(static_cast<int64_t>(sum)));
+    else
+      sample(first.metric, first.label, sum);
+    return row;
+  }
+
   const std::string prefix_, model_;
   std::string text_;
 };
@@ -81,8 +112,7 @@ std::string common_metrics(const EngineNumbers& numbers, Writer out) {
   const RoundSums& rounds = totals.rounds;
   out.gauge("num_requests_running", "Requests that are being decoded.", numbers.running);
   out.gauge("num_requests_waiting", "Requests that wait for a place.", numbers.waiting);
-  out.counter("prompt_tokens_total", "Prompt tokens of requests that began.", totals.prompt_tokens);
-  out.counter("generation_tokens_total", "Tokens that were generated.", rounds.emitted);
+  out.table(kEventCounters, totals, Names::kCommon);
   out.begin("request_success_total", "counter", "Requests that ended, but for errors.");
   for (const auto& [reason, name] : {std::pair{FinishReason::kStop, "stop"},
                                      {FinishReason::kLength, "length"},
@@ -90,8 +120,7 @@ std::string common_metrics(const EngineNumbers& numbers, Writer out) {
     out.sample("request_success_total", fmt::format("finished_reason=\"{}\"", name),
                finished(totals, reason));
   out.counter("spec_decode_num_drafts_total", "Drafts that were verified.", rounds.rounds - rounds.g0_rounds);
-  out.counter("spec_decode_num_draft_tokens_total", "Their tokens.", rounds.drafted);
-  out.counter("spec_decode_num_accepted_tokens_total", "Of these, the accepted ones.", rounds.accepted);
+  out.table(kRoundCounters, rounds, Names::kCommon);
   out.counters("spec_decode_num_accepted_tokens_per_pos_total", "The same, by position in the draft.",
                "position", rounds.position_accepted);
   out.histogram("time_to_first_token_seconds", "From submission.", totals.ttft);
@@ -101,48 +130,38 @@ std::string common_metrics(const EngineNumbers& numbers, Writer out) {
   return out.take();
 }
 
-void write_drafting(const EngineNumbers& numbers, Writer& out) {
-  const Totals& totals = numbers.totals;
-  const RoundSums& rounds = totals.rounds;
+void write_requests(const EngineNumbers& numbers, Writer& out) {
+  out.begin("requests_finished_total", "counter", "Requests that ended, by reason.");
+  for (const FinishReason reason :
+       {FinishReason::kStop, FinishReason::kLength, FinishReason::kError, FinishReason::kCancelled})
+    out.sample("requests_finished_total", fmt::format("reason=\"{}\"", finish_reason_name(reason)),
+               finished(numbers.totals, reason));
+  out.counter("requests_refused_total", "Requests that found no room in the queue.", numbers.refused);
+}
+
+void write_rounds(const RoundSums& rounds, Writer& out) {
+  out.table(kRoundCounters, rounds, Names::kOwn);
   out.counters("spec_decode_num_tested_tokens_per_pos_total",
                "Draft tokens that the target looked at, by position: those behind a rejected one are not.",
                "position", rounds.position_tested);
   out.counters("rounds_total", "Verified rounds, by the length of their draft.", "draft_tokens",
                rounds.gamma_histogram);
-  out.counter("rollbacks_total", "Rounds whose draft was not accepted whole.", rounds.rollbacks);
-  out.counter("rolled_back_tokens_total", "Tokens that they threw away.", rounds.rolled_back_tokens);
-  out.counter("drafts_received_total", "Drafts that arrived.", totals.drafts_received);
+}
+
+void write_events(const EngineNumbers& numbers, Writer& out) {
+  const Totals& totals = numbers.totals;
+  out.table(kEventCounters, totals, Names::kOwn);
+  out.table(kPhaseCounters, totals.phases, Names::kOwn);
+  out.table(kPreparationCounters, totals.preparation, Names::kOwn);
   out.begin("drafts_discarded_total", "counter", "Drafts that were not verified, by reason.");
   for (size_t i = 0; i < kDropReasonNames.size(); ++i)
     out.sample("drafts_discarded_total", fmt::format("reason=\"{}\"", kDropReasonNames[i]),
                totals.drafts_dropped[i]);
-  out.counter("draft_deadlines_missed_total", "Drafts that were not waited for.",
-              totals.draft_deadlines_missed);
-  out.counter("draft_seconds_total", "Busy time of draft workers, as they tell.",
-              seconds(totals.draft_ingest_ns + totals.draft_ns));
   out.gauge("draft_workers", "Draft workers that are here.", numbers.draft_workers);
-  out.begin("draft_worker_events_total", "counter", "Draft workers that joined, left, were lost or refused.");
-  for (const auto& [event, count] : {std::pair{"joined", totals.workers_joined},
-                                     {"left", totals.workers_left},
-                                     {"lost", totals.workers_lost},
-                                     {"refused", totals.hellos_refused}})
-    out.sample("draft_worker_events_total", fmt::format("event=\"{}\"", event), count);
-  out.counter("sequences_moved_total", "Sequences that changed their draft worker.", totals.sequences_moved);
 }
 
-void write_target(const EngineNumbers& numbers, Writer& out) {
-  const Totals& totals = numbers.totals;
-  out.counter("target_passes_total", "Forward passes of the target.", totals.target_passes);
-  out.counter("target_rows_total", "Their rows.", totals.target_rows);
-  out.begin("target_seconds_total", "counter", "Busy time of the target, by what it did.");
-  for (const auto& [part, ns] :
-       {std::pair{"forward", totals.forward_ns}, {"verify", totals.verify_ns}, {"commit", totals.commit_ns}})
-    out.sample("target_seconds_total", fmt::format("part=\"{}\"", part), seconds(ns));
-  out.counter("nonfinite_verdicts_total", "Requests that failed because logits were not finite.",
-              totals.nonfinite_verdicts);
-}
-
-void write_wire(const TransportStats& wire, Writer& out) {
+void write_wire(const EngineNumbers& numbers, Writer& out) {
+  const TransportStats& wire = numbers.wire;
   uint64_t sent = 0, received = 0;
   for (size_t kind = 0; kind < TransportStats::kKinds; ++kind) {
     sent += wire.sent_bytes[kind];
@@ -150,8 +169,8 @@ void write_wire(const TransportStats& wire, Writer& out) {
   }
   out.counter("sent_bytes_total", "To workers.", sent);
   out.counter("received_bytes_total", "From workers.", received);
-  out.counter("malformed_frames_total", "Dropped: no frame of ours, or damaged.", wire.malformed_frames);
-  out.counter("duplicate_frames_total", "Dropped: here before.", wire.duplicate_frames);
+  out.table(kWireCounters, wire, Names::kOwn);
+  out.table(kSliceCounters, numbers.totals, Names::kOwn);
 }
 
 }  // namespace
@@ -160,15 +179,10 @@ void write_wire(const TransportStats& wire, Writer& out) {
 std::string metrics_text(const EngineNumbers& numbers, const std::string& model, bool vllm_names) {
   std::string text = common_metrics(numbers, Writer("outrider_", model));
   Writer own("outrider_", model);
-  own.begin("requests_finished_total", "counter", "Requests that ended, by reason.");
-  for (const FinishReason reason :
-       {FinishReason::kStop, FinishReason::kLength, FinishReason::kError, FinishReason::kCancelled})
-    own.sample("requests_finished_total", fmt::format("reason=\"{}\"", finish_reason_name(reason)),
-               finished(numbers.totals, reason));
-  own.counter("requests_refused_total", "Requests that found no room in the queue.", numbers.refused);
-  write_drafting(numbers, own);
-  write_target(numbers, own);
-  write_wire(numbers.wire, own);
+  write_requests(numbers, own);
+  write_rounds(numbers.totals.rounds, own);
+  write_events(numbers, own);
+  write_wire(numbers, own);
   text += own.take();
   if (vllm_names) text += common_metrics(numbers, Writer("vllm:", model));
   return text;
