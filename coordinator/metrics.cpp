@@ -1,6 +1,7 @@
 #include "coordinator/metrics.h"
 
 #include <algorithm>
+#include <bit>
 #include <cmath>
 #include <functional>
 
@@ -12,6 +13,23 @@ namespace {
 double ratio(double numerator, double denominator) { return denominator > 0 ? numerator / denominator : 0.0; }
 double milliseconds(std::chrono::nanoseconds duration) {
   return static_cast<double>(duration.count()) * 1e-6;
+}
+
+constexpr int kOctaveBits = 7;
+constexpr size_t kPerOctave = size_t{1} << kOctaveBits;
+constexpr int64_t kLongestNs = (int64_t{1} << 46) - 1;
+
+double middle_of_class(size_t index) {
+  const size_t shift = index < 2 * kPerOctave ? 0 : index / kPerOctave - 1;
+  const double width = std::exp2(shift);
+  return static_cast<double>(index - shift * kPerOctave) * width + (width - 1) / 2;
+}
+
+// 1 to count. A product that is above a whole number by rounding alone, as 0.07 * 100 is, counts as it.
+int64_t nearest_rank(double q, int64_t count) {
+  constexpr double kRounding = 1e-12;
+  const double rank = std::ceil(q * static_cast<double>(count) * (1 - kRounding));
+  return std::max<int64_t>(1, static_cast<int64_t>(rank));
 }
 
 void count_at(std::vector<int64_t>* histogram, int32_t index) {
@@ -26,35 +44,52 @@ void add_all(std::vector<int64_t>* to, const std::vector<int64_t>& from) {
 
 }  // namespace
 
-// The class that the bound itself is in counts: a sample may be a little above it.
-int64_t DurationHistogram::count_up_to(std::chrono::nanoseconds bound) const {
-  if (bound.count() < 0) return 0;
-  const auto end = bound.count() < 1 ? size_t{0} : class_of(static_cast<double>(bound.count())) + 1;
-  int64_t count = zeros_;
-  for (size_t i = 0; i < std::min(end, buckets_.size()); ++i) count += buckets_[i];
-  return count;
+// Class i holds i ns alone below 2 * kPerOctave; above, an octave [2^k, 2^(k+1)) has kPerOctave equal
+// classes.
+size_t DurationHistogram::class_of(int64_t ns) {
+  const auto value = static_cast<uint64_t>(std::min(ns, kLongestNs));
+  const int shift = std::max(0, static_cast<int>(std::bit_width(value)) - kOctaveBits - 1);
+  return static_cast<size_t>(shift) * kPerOctave + (value >> shift);
 }
-
-size_t DurationHistogram::class_of(double ns) { return static_cast<size_t>(std::log2(ns) * kPerOctave); }
 
 void DurationHistogram::add(std::chrono::nanoseconds duration) {
   ++count_;
-  const double ns = static_cast<double>(duration.count());
+  const double ns = static_cast<double>(std::max<int64_t>(0, duration.count()));
   sum_ns_ += ns;
   sum_squares_ += ns * ns;
-  if (ns < 1) {
+  if (duration.count() < 1) {
     ++zeros_;
     return;
   }
-  count_at(&buckets_, static_cast<int32_t>(class_of(ns)));
+  const size_t at = class_of(duration.count());
+  cover(at, at + 1);
+  ++counts_[at - first_];
 }
 
 void DurationHistogram::add(const DurationHistogram& other) {
-  add_all(&buckets_, other.buckets_);
+  if (!other.counts_.empty()) cover(other.first_, other.first_ + other.counts_.size());
+  for (size_t i = 0; i < other.counts_.size(); ++i) counts_[other.first_ + i - first_] += other.counts_[i];
   zeros_ += other.zeros_;
   count_ += other.count_;
   sum_ns_ += other.sum_ns_;
   sum_squares_ += other.sum_squares_;
+}
+
+void DurationHistogram::cover(size_t begin, size_t end) {
+  if (counts_.empty()) first_ = begin;
+  if (begin < first_) {
+    counts_.insert(counts_.begin(), first_ - begin, 0);
+    first_ = begin;
+  }
+  if (end > first_ + counts_.size()) counts_.resize(end - first_);
+}
+
+int64_t DurationHistogram::count_up_to(std::chrono::nanoseconds bound) const {
+  if (bound.count() < 0) return 0;
+  const size_t end = bound.count() < 1 ? size_t{0} : class_of(bound.count()) + 1;
+  int64_t count = zeros_;
+  for (size_t i = 0; i < counts_.size() && first_ + i < end; ++i) count += counts_[i];
+  return count;
 }
 
 double DurationHistogram::mean_ns() const { return ratio(sum_ns_, static_cast<double>(count_)); }
@@ -67,13 +102,11 @@ double DurationHistogram::coefficient_of_variation() const {
 }
 
 double DurationHistogram::percentile_ns(double q) const {
-  const int64_t rank = std::max<int64_t>(1, static_cast<int64_t>(std::ceil(q * static_cast<double>(count_))));
+  const int64_t rank = nearest_rank(q, count_);
   int64_t seen = zeros_;
-  if (count_ == 0 || seen >= rank) return 0;
-  for (size_t i = 0; i < buckets_.size(); ++i) {
-    seen += buckets_[i];
-    if (seen >= rank) return std::exp2((static_cast<double>(i) + 0.5) / kPerOctave);
-  }
+  if (seen >= rank) return 0;
+  for (size_t i = 0; i < counts_.size(); ++i)
+    if ((seen += counts_[i]) >= rank) return middle_of_class(first_ + i);
   return 0;
 }
 
@@ -120,11 +153,11 @@ double RoundSums::block_efficiency() const {
 }
 
 int32_t RoundSums::burst_percentile(double q) const {
-  const auto rank = std::max(1.0, std::ceil(q * static_cast<double>(rounds)));
+  const int64_t rank = nearest_rank(q, rounds);
   int64_t seen = 0;
   for (size_t size = 0; size < burst_histogram.size(); ++size) {
     seen += burst_histogram[size];
-    if (static_cast<double>(seen) >= rank) return static_cast<int32_t>(size);
+    if (seen >= rank) return static_cast<int32_t>(size);
   }
   return 0;
 }

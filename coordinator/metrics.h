@@ -19,24 +19,30 @@
 
 namespace outrider {
 
-// Durations in buckets about 4 % wide, zeros apart: percentiles without keeping samples.
+// Durations in classes, in bounded memory however many samples: a class is one nanosecond wide below 256 ns,
+// and above 1/128 to 1/256 of the durations in it (the layout of HdrHistogram, Tene 2012). A class takes 8
+// bytes, and there are those between the shortest and the longest sample, at most 41 kB; zeros are counted
+// apart, and what is longer than 19 hours is in the last class.
 class DurationHistogram {
  public:
-  void add(std::chrono::nanoseconds duration);
+  void add(std::chrono::nanoseconds duration);  // a negative one counts as zero
   void add(const DurationHistogram& other);
   int64_t count() const { return count_; }
   double sum_ns() const { return sum_ns_; }
-  // Samples that are at most this, those within 4 % of it perhaps wrongly.
+  // Samples that are at most this, and those above it in its class.
   int64_t count_up_to(std::chrono::nanoseconds bound) const;
-  double mean_ns() const;
-  double coefficient_of_variation() const;  // deviation / mean; 0 without samples
-  // q in [0, 1]; 0 without samples.
+  double mean_ns() const;                   // of the samples themselves, not of their classes
+  double coefficient_of_variation() const;  // deviation / mean, likewise; 0 without samples
+  // The nearest rank: of n sorted samples number ceil(q n), counted from 1, and number 1 for q = 0, without
+  // interpolation between samples. What is told is the middle of its class: at most 0.4 % off, and exact
+  // below 256 ns. q in [0, 1]; 0 without samples.
   double percentile_ns(double q) const;
 
  private:
-  static constexpr int kPerOctave = 16;
-  static size_t class_of(double ns);  // at least 1
-  std::vector<int64_t> buckets_;
+  static size_t class_of(int64_t ns);    // of at least 1
+  void cover(size_t begin, size_t end);  // makes room for these classes
+  std::vector<int64_t> counts_;          // [i]: of class first_ + i
+  size_t first_ = 0;
   int64_t zeros_ = 0, count_ = 0;
   double sum_ns_ = 0, sum_squares_ = 0;
 };
@@ -97,7 +103,7 @@ struct RoundSums {
   double utilisation() const;                // sum n / sum g
   double tokens_per_pass() const;            // sum e / passes of this sequence
   double block_efficiency() const;           // sum e / passes with g > 0, of those rounds alone
-  int32_t burst_percentile(double q) const;  // tokens of a burst
+  int32_t burst_percentile(double q) const;  // tokens of a burst, exact, by nearest rank as for durations
 };
 
 // Where the time of rounds went. Draft wait and target time overlap between sequences.

@@ -12,8 +12,7 @@
 namespace outrider {
 namespace {
 
-// Seconds. Samples are kept in classes 4 % wide, so one this close to a bound may be counted on its other
-// side.
+// Seconds. Samples are kept in classes 0.8 % wide, so one this close above a bound may be counted below it.
 constexpr std::array kBounds{0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1,  0.25,
                              0.5,    1.0,   2.5,    5.0,   10.0, 25.0,  50.0, 100., 1000.};
 

@@ -2,8 +2,11 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <nlohmann/json.hpp>
+#include <random>
+#include <vector>
 
 namespace outrider {
 namespace {
@@ -75,12 +78,88 @@ TEST(Totals, OfSeveralGroupsHoldTheirDraftersToo) {
   EXPECT_EQ(a.drafters.at(9).name, "ngram");
 }
 
-TEST(DurationHistogram, PercentilesAreWithinABucket) {
+// The sample that a percentile means, from the samples themselves.
+double exact_percentile(std::vector<int64_t> samples, double q) {
+  std::sort(samples.begin(), samples.end());
+  const auto rank = static_cast<size_t>(std::ceil(q * static_cast<double>(samples.size()) - 1e-9));
+  return static_cast<double>(samples[std::max<size_t>(rank, 1) - 1]);
+}
+
+constexpr double kQuantiles[] = {0, 0.01, 0.07, 0.25, 0.5, 0.9, 0.95, 0.99, 0.999, 1};
+
+TEST(DurationHistogram, PercentilesAreWithinHalfAClassOfTheSample) {
+  std::mt19937_64 random(1);
+  std::uniform_real_distribution<double> octave(0, 44);  // 1 ns to 5 hours
+  for (const size_t count : {1, 2, 3, 100, 700, 20'000}) {
+    DurationHistogram histogram;
+    std::vector<int64_t> samples;
+    for (size_t i = 0; i < count; ++i) {
+      samples.push_back(static_cast<int64_t>(std::exp2(octave(random))));
+      histogram.add(nanoseconds(samples.back()));
+    }
+    for (const double q : kQuantiles) {
+      const double exact = exact_percentile(samples, q);
+      EXPECT_NEAR(histogram.percentile_ns(q), exact, 0.004 * exact) << q << " of " << count;
+    }
+  }
+}
+
+TEST(DurationHistogram, ShortDurationsAreExact) {
   DurationHistogram histogram;
-  for (int i = 1; i <= 1000; ++i) histogram.add(std::chrono::microseconds(i));
-  EXPECT_NEAR(histogram.percentile_ns(0.50), 500e3, 0.05 * 500e3);  // buckets are 4.4 % wide
-  EXPECT_NEAR(histogram.percentile_ns(0.99), 990e3, 0.05 * 990e3);
-  EXPECT_DOUBLE_EQ(histogram.mean_ns(), 500.5e3);
+  std::vector<int64_t> samples;
+  for (int i = 0; i < 256; ++i) {
+    samples.push_back(i * 77 % 256);
+    histogram.add(nanoseconds(samples.back()));
+  }
+  for (const double q : kQuantiles) EXPECT_EQ(histogram.percentile_ns(q), exact_percentile(samples, q)) << q;
+  EXPECT_EQ(histogram.count_up_to(nanoseconds(99)), 100);
+}
+
+TEST(DurationHistogram, ARankIsAWholeNumberDespiteRounding) {
+  DurationHistogram histogram;
+  for (int i = 1; i <= 100; ++i) histogram.add(nanoseconds(i));
+  for (int percent = 1; percent <= 100; ++percent)
+    EXPECT_EQ(histogram.percentile_ns(percent / 100.0), percent) << "0.07 * 100 is above 7 in binary";
+}
+
+TEST(DurationHistogram, SumsOfHistogramsAreThoseOfAllSamples) {
+  DurationHistogram low, high, all;
+  for (int i = 1; i <= 1000; ++i) {
+    low.add(std::chrono::microseconds(i));
+    high.add(milliseconds(i));
+    all.add(std::chrono::microseconds(i));
+    all.add(milliseconds(i));
+  }
+  DurationHistogram up = low, down = high, empty;
+  up.add(high);
+  down.add(low);
+  empty.add(all);
+  for (const double q : kQuantiles)
+    for (const DurationHistogram& sum : {up, down, empty})
+      EXPECT_EQ(sum.percentile_ns(q), all.percentile_ns(q)) << q;
+  for (const int ms : {0, 1, 30, 2000})
+    EXPECT_EQ(up.count_up_to(milliseconds(ms)), all.count_up_to(milliseconds(ms))) << ms;
+}
+
+TEST(DurationHistogram, CountsUpToABound) {
+  DurationHistogram histogram;
+  for (int i = 0; i <= 1000; ++i) histogram.add(milliseconds(i));
+  EXPECT_EQ(histogram.count_up_to(nanoseconds(-1)), 0);
+  EXPECT_EQ(histogram.count_up_to(nanoseconds(0)), 1);
+  for (const int ms : {1, 10, 100, 999})
+    EXPECT_NEAR(static_cast<double>(histogram.count_up_to(milliseconds(ms))), ms + 1, 0.008 * ms) << ms;
+  EXPECT_EQ(histogram.count_up_to(milliseconds(5000)), 1001);
+}
+
+TEST(DurationHistogram, TheLongestAndTheNegativeHaveTheirPlace) {
+  DurationHistogram histogram;
+  histogram.add(nanoseconds(-5));
+  EXPECT_EQ(histogram.percentile_ns(1), 0);
+  EXPECT_EQ(histogram.mean_ns(), 0);
+  histogram.add(std::chrono::hours(1000));
+  histogram.add(nanoseconds::max());
+  EXPECT_NEAR(histogram.percentile_ns(1), 19.5 * 3600e9, 0.1 * 3600e9) << "the last class";
+  EXPECT_EQ(histogram.count(), 3);
 }
 
 TEST(DurationHistogram, ZerosCount) {
@@ -89,7 +168,7 @@ TEST(DurationHistogram, ZerosCount) {
   for (int i = 0; i < 6; ++i) histogram.add(nanoseconds(0));
   for (int i = 0; i < 4; ++i) histogram.add(milliseconds(1));
   EXPECT_EQ(histogram.percentile_ns(0.5), 0);
-  EXPECT_NEAR(histogram.percentile_ns(0.95), 1e6, 5e4);
+  EXPECT_NEAR(histogram.percentile_ns(0.95), 1e6, 4e3);
 }
 
 TEST(DurationHistogram, BurstsShowInTheVariation) {
@@ -127,7 +206,7 @@ TEST(RequestMetrics, GapsInsideABurstAreZero) {
   EXPECT_EQ(metrics.gaps.count(), 3);
   EXPECT_EQ(metrics.gaps.percentile_ns(0.5), 0);
   EXPECT_EQ(metrics.bursts.count(), 1);
-  EXPECT_NEAR(metrics.bursts.percentile_ns(0.5), 20e6, 1e6);
+  EXPECT_NEAR(metrics.bursts.percentile_ns(0.5), 20e6, 8e4);
 }
 
 TEST(Metrics, JsonNamesDropsAndBytes) {
