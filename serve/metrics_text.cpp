@@ -120,12 +120,14 @@ std::string common_metrics(const EngineNumbers& numbers, Writer out) {
                finished(totals, reason));
   out.counter("spec_decode_num_drafts_total", "Drafts that were verified.", rounds.rounds - rounds.g0_rounds);
   out.table(kRoundCounters, rounds, Names::kCommon);
-  out.counters("spec_decode_num_accepted_tokens_per_pos_total", "The same, by position in the draft.",
-               "position", rounds.position_accepted);
-  out.histogram("time_to_first_token_seconds", "From submission.", totals.ttft);
-  out.histogram("inter_token_latency_seconds", "Between tokens; zero between those of one burst.",
+  out.counters("spec_decode_num_accepted_tokens_per_pos_total",
+               "Accepted draft tokens, by their position in the draft.", "position",
+               rounds.position_accepted);
+  out.histogram("time_to_first_token_seconds", "Time from submission to the first token.", totals.ttft);
+  out.histogram("inter_token_latency_seconds", "Time between tokens; zero between those of one burst.",
                 totals.gaps);
-  out.histogram("e2e_request_latency_seconds", "Of requests that ended with stop or length.", totals.e2e);
+  out.histogram("e2e_request_latency_seconds",
+                "Time from submission to the end, of requests that ended with stop or length.", totals.e2e);
   return out.take();
 }
 
@@ -166,8 +168,8 @@ void write_wire(const EngineNumbers& numbers, Writer& out) {
     sent += wire.sent_bytes[kind];
     received += wire.received_bytes[kind];
   }
-  out.counter("sent_bytes_total", "To workers.", sent);
-  out.counter("received_bytes_total", "From workers.", received);
+  out.counter("sent_bytes_total", "Bytes that went to workers.", sent);
+  out.counter("received_bytes_total", "Bytes that came from workers.", received);
   out.table(kWireCounters, wire, Names::kOwn);
   out.table(kSliceCounters, numbers.totals, Names::kOwn);
 }

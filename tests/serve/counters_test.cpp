@@ -39,8 +39,8 @@ std::set<std::string> lines_of(const std::string& text) {
   return lines;
 }
 
-// The goldens are what this program told when each output still had a list of counters of its own. More may
-// come, but tools that read these find them as they were.
+// The goldens are what this program told when each output still had a list of counters of its own; only help
+// texts have changed since. More may come, but tools that read these find them as they were.
 TEST(Counters, TheReportKeepsItsKeysAndValues) {
   const json now = report_of(testing::counted_numbers()).flatten();
   const json before = json::parse(golden("report.json")).flatten();
