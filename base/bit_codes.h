@@ -9,7 +9,7 @@ namespace outrider {
 // Numbers around 2^k take k + 1.5 bits or so.
 constexpr int64_t rice_bits(uint32_t number, int k) { return int64_t{number >> k} + 1 + k; }
 
-// Of a number of at least 1, few if it is small: 1, 3, 3, 5, 5, 5, 5, 7, ...
+// A number of at least 1 takes few bits if it is small: 1, 3, 3, 5, 5, 5, 5, 7, ...
 constexpr int64_t elias_gamma_bits(uint32_t number) { return 2 * std::bit_width(number) - 1; }
 
 // LEB128.

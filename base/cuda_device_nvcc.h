@@ -52,7 +52,7 @@ __device__ __forceinline__ void copy_async_wait() {
   asm volatile("cp.async.wait_group %0;" ::"n"(kPending) : "memory");
 }
 
-// Of a kernel that was started early (LaunchShape): waits until the kernels in front of it have ended, and
+// In a kernel that was started early (LaunchShape): waits until the kernels in front of it have ended, and
 // what they wrote can be read. Then the next one may be started: it will wait for this one. (PTX ISA,
 // griddepcontrol: nothing where the launch did not ask for it.)
 __device__ __forceinline__ void await_inputs() {

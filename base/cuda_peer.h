@@ -10,7 +10,7 @@ namespace outrider::cuda {
 
 // True when everything queued so far is done; throws what it did wrong.
 bool is_done(StreamView stream);
-// The same of what was queued before the event was recorded.
+// True when everything queued before the event was recorded is done; throws what it did wrong.
 bool is_done(const Event& event);
 
 // The device that is current for the calling thread, and its name on this machine, the same in every process.

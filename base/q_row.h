@@ -22,7 +22,7 @@ struct QRow {
   uint32_t id_end = 0;  // 0 unless there is a rest
 };
 
-// Of the weights of all ids.
+// The sum of the weights of all ids.
 inline uint64_t sum_of(const QRow& row) {
   const uint64_t others = row.id_end > row.ids.size() ? row.id_end - row.ids.size() : 0;
   return std::accumulate(row.weights.begin(), row.weights.end(), row.rest * others);

@@ -81,7 +81,7 @@ Result<std::string> address_for_others(const Topology& topology, const RankPlace
   return to_string(chosen);
 }
 
-// The same for the coordinator, which must have one.
+// The coordinator's address that all others reach; an error where it has none.
 Result<std::string> remote_host(const BootstrapOptions& options, const ZmqOptions& zmq,
                                 const Topology& topology,
                                 const std::vector<std::vector<HostAddress>>& addresses) {

@@ -17,7 +17,7 @@ struct HostAddress {
   bool operator==(const HostAddress&) const = default;
 };
 
-// Of the interfaces that are up, in the system's order, without loopback.
+// Addresses of the interfaces that are up, in the system's order, without loopback.
 std::vector<HostAddress> host_addresses();
 // What this host's name resolves to: what other hosts know it by, though some systems say 127.0.1.1. May be
 // none.

@@ -26,7 +26,7 @@ struct Header {
 };
 static_assert(sizeof(Header) == kFrameHeaderBytes);
 
-// Of everything in the frame but the checksum itself.
+// The checksum of everything in the frame but the checksum itself.
 uint64_t checksum(std::span<const std::byte> frame) {
   XXH64_state_t state;
   XXH64_reset(&state, 0);

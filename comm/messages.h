@@ -38,7 +38,7 @@ struct SliceDoor {
   std::string endpoint;
   std::string gpu;  // and its host, if rows may also come from device to device (comm/row_link.h)
 };
-// Those of all ranks, in rank order, and what a draft worker needs to send there. None: q travels in Draft
+// The doors of all ranks, in rank order, and what a worker needs to send there. None: q travels in Draft
 // and StepPlan.
 struct SliceDoors {
   std::vector<SliceDoor> of_rank;
@@ -167,7 +167,7 @@ struct Draft {
   std::vector<QRow> q;            // one per id with kDense and kSparse
   std::vector<HiddenRow> hidden;  // one per id with kHidden
   int64_t slice_bytes = 0;        // kSlices: what was sent to the ranks
-  int64_t link_bytes = 0;         // of that, from device to device
+  int64_t link_bytes = 0;         // the part of slice_bytes that went from device to device
   bool eos = false;               // the block ends early, at an end-of-sequence token
   TokenId guess{-1};              // of the last committed token, from what stands before it; -1: not known
   int32_t sent_after_us = 0;      // of the Propose that it answers
@@ -221,7 +221,7 @@ struct PlanEntry {
   std::vector<TokenId> draft;  // only when sampling
   QKind q_kind = QKind::kNone;
   std::vector<QRow> q;            // as in Draft
-  std::vector<HiddenRow> hidden;  // the same
+  std::vector<HiddenRow> hidden;  // as in Draft
   Generation worker;              // kSlices: whose
 };
 
@@ -242,7 +242,7 @@ struct TokenLogprob {
   float logprob = 0;
 };
 
-// Of the raw model (before penalties, temperature and filters) at the position of one emitted token.
+// Log-probabilities of the raw model before penalties, temperature and filters, where one token was emitted.
 struct PositionLogprobs {
   TokenLogprob chosen;
   std::vector<TokenLogprob> top;

@@ -226,7 +226,7 @@ class MpiCollectives final : public Collectives {
     }
   }
 
-  // Of mine_.
+  // Sends mine_ to every other rank.
   void send_to_all() {
     for (int r = 0; r < size_; ++r)
       if (r != rank_) send(r, mine_);

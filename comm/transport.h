@@ -57,8 +57,8 @@ class Transport {
   // The next well-formed message from any peer, or empty at the deadline. Malformed frames are counted and
   // dropped.
   virtual std::optional<Incoming> receive(Clock::time_point deadline) = 0;
-  // Of a coordinator's end: makes the receive() that waits, or the next one that would, come back at once and
-  // empty. To be called from any thread, also when this is gone. Empty: nobody needs to wake this one.
+  // A coordinator's end gives a function that makes the receive() that waits, or the next one that would,
+  // come back at once and empty; any thread may call it, also when this is gone. Empty: nobody need wake it.
   virtual std::function<void()> waker() { return {}; }
   // From now on receive() looks again and again for so long before it sleeps, for an owner whose core nobody
   // else needs: to be woken takes tens of microseconds, and may move it to another core.

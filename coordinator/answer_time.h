@@ -24,7 +24,7 @@ class AnswerTime {
   // A Propose was sent again: in vain if the first was answered all the same. This settles where two are in
   // vain for five lost messages: hardly any where nothing is lost, and no longer waits where much is.
   void repeated(bool in_vain) { patience_ = std::clamp(patience_ + (in_vain ? 0.25 : -0.1), 0.0, 1.0); }
-  // Of a draft that nobody waited for: believed until one was waited for.
+  // Takes the time of a draft that nobody waited for; it is believed until one was waited for.
   void suppose(Clock::duration exchange) {
     if (!measured_ && (!known() || nanoseconds(exchange) < mean_)) begin(exchange);
   }

@@ -106,7 +106,7 @@ void Coordinator::probe_target() {
   if (status.code() == StatusCode::kUnavailable) handle(PeerLost{*target, status.message()});
 }
 
-// Those that are gone need no telling, and over months they may be many.
+// Forgets peers that are gone: they need no telling, and over months they may be many.
 void Coordinator::note_peer(PeerId peer) {
   if (peers_.size() >= kMaxKnownPeers)
     std::erase_if(

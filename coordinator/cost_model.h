@@ -38,9 +38,9 @@ class CostModel {
   // One step's drafting: `wait` from the first Propose until the last draft was there, of which the busiest
   // worker drafted for `busy`; the longest draft and all of them together, in tokens.
   void observe_draft_phase(int32_t longest, int32_t total, double busy, double wait);
-  // The same of a draft that nobody waited for, and whose `reading` of what it had missed is not counted. The
-  // target was busy meanwhile, and whoever reads messages perhaps, too: it stands in for a measurement until
-  // there is one, then it tells whether things have changed.
+  // One draft that nobody waited for. Its worker's `reading` of what it had missed is not counted. The target
+  // was busy meanwhile, and perhaps the reader of messages, too: this stands in for a measurement until there
+  // is one, then it tells whether things have changed.
   void observe_shadow(int32_t tokens, double busy, double wait, double reading);
 
   const VerifyCost& verify() const { return fit_; }

@@ -46,7 +46,7 @@ DrafterKind DrafterChoice::choose(std::span<const DrafterKind> available, const 
   return *current_;
 }
 
-// Of those that had no trial in this turn: first what nobody has measured, then the best of the run.
+// Among kinds without a trial in this turn: first what nobody has measured, then the best of the run.
 std::optional<DrafterKind> DrafterChoice::next_trial(std::span<const DrafterKind> available,
                                                      const GoodputByKind& run) {
   const auto of_run = [&run](DrafterKind kind) {

@@ -85,7 +85,7 @@ class PoolWorker {
   int32_t misses_ = 0;  // rounds in a row that it let down
   bool silent_ = false;
   Clock::time_point resume_at_{};     // left alone until then
-  Clock::time_point silent_until_{};  // the same while it stays silent
+  Clock::time_point silent_until_{};  // left alone until then while it stays silent
   AnswerTime answer_time_;
   double token_ns_ = 0, read_token_ns_ = 0;
   Clock::time_point measured_at_{};

@@ -29,7 +29,7 @@ struct ProtocolOptions {
   // How p/q rules get their q. Dense rows go to the target's ranks in slices where these have doors for them.
   QKind q_kind = QKind::kSparse;
   int32_t row_bytes = 1024;  // of each drafted token's row of q, with kSparse
-  // Of an element of a state, with kHidden; what cannot be sent so is sent as kSparse.
+  // Bits that an element of a state takes, with kHidden; what cannot be sent so is sent as kSparse.
   int32_t code_bits = 4;
   // What draft workers do while their drafts are verified.
   Pipeline pipeline = Pipeline::kLockstep;

@@ -33,7 +33,7 @@ class Sequence {
   int32_t committed() const { return static_cast<int32_t>(ids_.size()); }  // C
   int32_t emitted() const { return committed() - prompt_length_; }
   Epoch epoch() const { return epoch_; }
-  // Of all committed ids; kept up to date, so asking is free.
+  // The prefix hash of all committed ids; kept up to date, so asking is free.
   uint64_t hash() const { return hash_; }
   uint64_t hash_of_first(int32_t count) const;
 

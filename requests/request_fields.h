@@ -15,7 +15,7 @@ namespace outrider {
 
 // Null if absent.
 const nlohmann::json* find_field(const nlohmann::json& object, const char* key);
-// Of T's kind and in its range.
+// Takes a value of T's kind and range, if there is one.
 template <class T>
 Status take(const nlohmann::json& object, const char* key, T& to);
 

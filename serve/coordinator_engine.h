@@ -81,7 +81,7 @@ class CoordinatorEngine final : public Engine {
   std::vector<Ticket> cancelled_;
   int64_t open_ = 0;           // handed over and not finished
   int64_t handed_tokens_ = 0;  // of prompts that the coordinator has not seen
-  int64_t queued_tokens_ = 0;  // of those that wait there
+  int64_t queued_tokens_ = 0;  // of prompts that wait in the coordinator
   EngineNumbers numbers_;      // a moment old
   Clock::time_point counted_at_{}, moved_at_{};
   Clock::duration longest_turn_{0};

@@ -18,7 +18,7 @@ struct LinkOptions {
   uint64_t seed = 1;            // which of them
 };
 
-// Of the wire format, to a few bytes: a frame and the lists in it.
+// What a message takes in the wire format, to a few bytes: a frame and the lists in it.
 inline size_t wire_bytes(const Message& message) {
   constexpr size_t kFrame = 96, kId = 4;
   if (const auto* propose = std::get_if<Propose>(&message)) return kFrame + kId * propose->committed.size();

@@ -26,7 +26,7 @@ struct Slots {
   PinnedBuffer<uint16_t> host;
 };
 
-// Of all links of one device. Freeing would wait for the device.
+// Buffers that all links of one device take and give back; freeing one would wait for the device.
 struct Room {
   Room(int index, const RowLinkOptions& link_options) : device(index), options(link_options) {
     free.push_back(make());

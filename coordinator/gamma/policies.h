@@ -32,7 +32,7 @@ const std::vector<GammaPolicyInfo>& gamma_policy_table();
 Result<int32_t> gamma_integer(const GammaArguments& arguments, const std::string& key, int32_t low,
                               int32_t high);
 
-// The same for a number.
+// "arguments[key]" as a number in [low, high], or an error naming policy, key and range.
 Result<double> gamma_number(const GammaArguments& arguments, const std::string& key, double low, double high);
 
 // Always g, clamps only.

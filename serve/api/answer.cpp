@@ -186,7 +186,7 @@ json ApiAnswer::usage() const {
   return usage_json(request_.prompt_tokens, tokens);
 }
 
-// Of one text alone, as vLLM has it.
+// What speculation did for a reply of one text; of several it is not told, as vLLM does.
 json ApiAnswer::metrics() const {
   return choices_.size() == 1 ? speculation_json(choices_[0].metrics.rounds) : json();
 }

@@ -52,7 +52,7 @@ constexpr Neutral kNeutral[] = {{"suffix", R"([""])"},
                                 {"prompt_logprobs", "[]"},
                                 {"truncate_prompt_tokens", "[]"},
                                 {"return_token_ids", "[false]"},
-                                // Of completions; chats honour these three.
+                                // Completions take these three at their defaults only; chats honour them.
                                 {"add_generation_prompt", "[true]"},
                                 {"continue_final_message", "[false]"},
                                 {"chat_template_kwargs", "[{}]"},

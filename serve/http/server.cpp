@@ -177,7 +177,7 @@ void AsioServer::accept() {
   });
 }
 
-// Those that are told to come back later stay for a moment too; beyond twice the limit nobody is told.
+// Clients that are told to come back later stay for a moment too; beyond twice the limit nobody is told.
 void AsioServer::admit(tcp::socket socket) {
   const auto limit = static_cast<size_t>(limits_.connections);
   const bool is_room = connections_.size() < limit || make_room();

@@ -20,7 +20,7 @@ struct HttpRequest {
   std::string path;           // without the query
   std::string host;           // as sent, with the port
   std::string content_type;   // as sent; empty without one
-  std::string authorization;  // the same
+  std::string authorization;  // as sent; empty without one
   std::string body;
 };
 
