@@ -24,7 +24,6 @@ struct Generated {
   std::vector<PositionLogprobs> logprobs;
   FinishReason reason = FinishReason::kStop;
   Status error;
-  RequestMetrics metrics;
 };
 
 struct OutputOptions {

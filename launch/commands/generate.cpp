@@ -78,7 +78,6 @@ JobResult run_job(const Job& job, std::unique_ptr<Transport> transport, Output* 
             Generated& g = result.generated[index];
             g.reason = finish.reason;
             g.error = finish.error;
-            g.metrics = finish.metrics;
             ++finished;
             if (output) output->result(index, job.requests[index], g);
             submit_next();
