@@ -1,8 +1,11 @@
 // Whole forward passes of a model directory, after a context:
 //   OUTRIDER_BENCH_MODEL=DIR model_bench     (and OUTRIDER_BENCH_ISA=avx512_bf16, to pin an instruction set)
-// rows tokens of one sequence, logits for all of them, the cache truncated in between.
+// forward: rows tokens of one sequence, logits for all of them, the cache truncated in between.
 //   GB/s   weights read per second of a pass of one row     share  of the read bandwidth probed before and
 //   after ratio  time of a pass over that of one row, taken in turns with it
+// tree: the same rows as the last token of a text and a tree behind it, two children to every node.
+//   ratio  time of a pass over that of a chain of as many rows, taken in turns with it
+//   keep_us  of keeping the path to the last node afterwards
 #include <benchmark/benchmark.h>
 
 #include <map>
@@ -15,7 +18,7 @@
 namespace outrider::bench {
 namespace {
 
-constexpr int64_t kContext = 512, kMaxRows = 16;
+constexpr int64_t kContext = 512, kMaxRows = 32;
 
 struct Loaded {
   std::unique_ptr<Collectives> single = make_single_collectives();
@@ -42,28 +45,63 @@ Result<std::unique_ptr<Loaded>> load(const std::string& directory, WeightFormat 
   return loaded;
 }
 
-double pass_seconds(Loaded& loaded, int64_t rows) {
+double pass_seconds(Loaded& loaded, int64_t rows, std::span<const int32_t> parents = {}) {
   const std::vector<TokenId> tokens(static_cast<size_t>(rows), TokenId(2));
-  const BatchSlice slice{loaded.sequence, tokens, rows};
+  const BatchSlice slice{
+      .sequence = loaded.sequence, .tokens = tokens, .logit_rows = rows, .parents = parents};
   const double start = seconds_now();
   benchmark::DoNotOptimize(loaded.model->forward({&slice, 1}));
   const double seconds = seconds_now() - start;
-  loaded.model->kv().truncate(loaded.sequence, kContext);
+  if (parents.empty()) loaded.model->kv().truncate(loaded.sequence, kContext);
   return seconds;
+}
+
+// The model of the bench before, if it was the same. Null: said why.
+Loaded* load_once(benchmark::State& state, const std::string& directory, WeightFormat format) {
+  static std::unique_ptr<Loaded> loaded;
+  static std::pair<WeightFormat, int> key{WeightFormat::kAuto, 0};
+  const auto threads = static_cast<int>(state.range(0));
+  if (loaded && key == std::pair(format, threads)) return loaded.get();
+  loaded.reset();
+  auto fresh = load(directory, format, threads);
+  if (!fresh.ok()) {
+    state.SkipWithError(fresh.status().message().c_str());
+    return nullptr;
+  }
+  loaded = std::move(fresh).value();
+  key = {format, threads};
+  return loaded.get();
+}
+
+void BM_Tree(benchmark::State& state, const std::string& directory, WeightFormat format) {
+  Loaded* loaded = load_once(state, directory, format);
+  if (!loaded) return;
+  const int64_t rows = state.range(1);
+  std::vector<int32_t> parents, path;
+  for (int32_t node = 0; node + 1 < rows; ++node) parents.push_back((node + 1) / 2 - 1);
+  for (int32_t node = static_cast<int32_t>(rows) - 2; node >= 0; node = parents[static_cast<size_t>(node)])
+    path.insert(path.begin(), node);
+  double chain = 0, tree = 0, keep = 0;
+  for (auto _ : state) {
+    chain += pass_seconds(*loaded, rows);
+    const double seconds = pass_seconds(*loaded, rows, parents);
+    tree += seconds;
+    const double start = seconds_now();
+    if (!loaded->model->kv().keep_path(loaded->sequence, kContext + 1, path).ok())
+      state.SkipWithError("the path was not kept");
+    keep += seconds_now() - start;
+    loaded->model->kv().truncate(loaded->sequence, kContext);
+    state.SetIterationTime(seconds);
+  }
+  state.counters["ratio"] = tree / chain;
+  state.counters["keep_us"] = keep * 1e6 / static_cast<double>(state.iterations());
 }
 
 void BM_Forward(benchmark::State& state, const std::string& directory, WeightFormat format) {
   static ReadProbe probe;
-  static std::unique_ptr<Loaded> loaded;
-  static std::pair<WeightFormat, int> key{WeightFormat::kAuto, 0};
+  Loaded* loaded = load_once(state, directory, format);
+  if (!loaded) return;
   const auto threads = static_cast<int>(state.range(0));
-  if (key != std::pair(format, threads)) {
-    loaded.reset();
-    auto fresh = load(directory, format, threads);
-    if (!fresh.ok()) return state.SkipWithError(fresh.status().message().c_str());
-    loaded = std::move(fresh).value();
-    key = {format, threads};
-  }
   const int64_t rows = state.range(1);
   ThreadPool pool(threads, true);
   const double before = probe.bytes_per_second(pool);
@@ -97,14 +135,20 @@ int main(int argc, char** argv) {
   using namespace outrider;
   return bench::run_on_a_model(argc, argv, [](const std::string& directory) {
     for (WeightFormat format : {WeightFormat::kBFloat16, WeightFormat::kInt8, WeightFormat::kInt4})
-      for (int threads : {1, 2})
-        benchmark::RegisterBenchmark(
-            (std::string("forward/") + weight_format_name(format)).c_str(),
-            [=](benchmark::State& state) { bench::BM_Forward(state, directory, format); })
-            ->ArgNames({"threads", "rows"})
-            ->ArgsProduct({{threads}, {1, 4, 8, 16}})
-            ->UseManualTime()
-            ->Iterations(5)
-            ->Unit(benchmark::kMillisecond);
+      for (int threads : {1, 2}) {
+        const auto add = [&](const char* kind,
+                             void (*bench)(benchmark::State&, const std::string&, WeightFormat),
+                             const std::vector<int64_t>& rows) {
+          benchmark::RegisterBenchmark((std::string(kind) + "/" + weight_format_name(format)).c_str(),
+                                       [=](benchmark::State& state) { bench(state, directory, format); })
+              ->ArgNames({"threads", "rows"})
+              ->ArgsProduct({{threads}, rows})
+              ->UseManualTime()
+              ->Iterations(5)
+              ->Unit(benchmark::kMillisecond);
+        };
+        add("forward", &bench::BM_Forward, {1, 4, 8, 16});
+        add("tree", &bench::BM_Tree, {4, 8, 16, 32});
+      }
   });
 }

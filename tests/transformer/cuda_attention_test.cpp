@@ -19,10 +19,14 @@ struct Shape {
 // is NaN: slots behind the last row's position and blocks of nobody.
 class Attention {
  public:
-  // Rows: (sequence, position), those of a sequence together and ascending.
-  Attention(const Shape& shape, std::vector<std::pair<int32_t, int32_t>> rows, StreamView stream)
+  // Rows: (sequence, position), those of a sequence together and ascending. Tails: of nodes of a tree, which
+  // come behind the other rows of their sequence in any order, the slots of their last positions; or none at
+  // all.
+  Attention(const Shape& shape, std::vector<std::pair<int32_t, int32_t>> rows, StreamView stream,
+            std::vector<std::vector<int32_t>> tails = {})
       : shape_(shape),
         rows_(std::move(rows)),
+        tails_(std::move(tails)),
         stream_(stream),
         host_{.type = shape.type, .kv_heads = shape.kv_heads, .head_dim = shape.head_dim},
         q_(random_floats(row_count() * heads() * shape.head_dim, 4)) {
@@ -41,9 +45,32 @@ class Attention {
             key(sequence, h, p, i) = stored(normal(random));
             value(sequence, h, p, i) = stored(normal(random));
           }
-    for (auto* memory : {&keys_, &values_}) device_.push_back(to_device(bytes_of(*memory), stream));
-    device_q_ = to_device(q_, stream);
-    device_tables_ = to_device(tables_, stream);
+    tails_.resize(rows_.size());
+    upload();
+  }
+
+  // One row of another, as a chain: what its tail finds is at its positions, and nothing is behind them.
+  Attention(const Attention& tree, size_t row)
+      : shape_(tree.shape_),
+        rows_{tree.rows_[row]},
+        tails_(1),
+        stream_(tree.stream_),
+        host_(tree.host_),
+        keys_(tree.keys_),
+        values_(tree.values_),
+        tables_(tree.tables_) {
+    const auto width = static_cast<ptrdiff_t>(heads() * shape_.head_dim);
+    q_.assign(tree.q_.begin() + static_cast<ptrdiff_t>(row) * width,
+              tree.q_.begin() + static_cast<ptrdiff_t>(row + 1) * width);
+    const auto [sequence, last] = rows_[0];
+    for (int32_t p = 0; p <= tree.last_position(sequence); ++p)
+      for (int32_t h = 0; h < shape_.kv_heads; ++h)
+        for (int32_t i = 0; i < shape_.head_dim; ++i) {
+          const int32_t slot = tree.slot(row, p);  // not before p, so not yet written
+          key(sequence, h, p, i) = p <= last ? key(sequence, h, slot, i) : kNan;
+          value(sequence, h, p, i) = p <= last ? value(sequence, h, slot, i) : kNan;
+        }
+    upload();
   }
 
   int64_t row_count() const { return static_cast<int64_t>(rows_.size()); }
@@ -57,16 +84,34 @@ class Attention {
                               int multiprocessors) const;
   double reference(int64_t row, int32_t head, int32_t dim) const;
 
+  int32_t slot(size_t row, int32_t position) const {
+    const int32_t begin = tail_begin(row);
+    if (position < begin || position > rows_[row].second) return position;
+    return tails_[row][static_cast<size_t>(position - begin)];
+  }
+
  private:
   static constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
   static constexpr int32_t kSequences = 2, kPositions = 600;
   static constexpr int64_t kTableStride = kv_blocks_for(kPositions), kPoolBlocks = 80;
 
+  // That anything is stored at.
   int32_t last_position(int32_t sequence) const {
     int32_t last = -1;
-    for (const auto& [own, position] : rows_)
-      if (own == sequence) last = std::max(last, position);
+    for (size_t row = 0; row < rows_.size(); ++row) {
+      if (rows_[row].first != sequence) continue;
+      last = std::max(last, rows_[row].second);
+      if (row < tails_.size() && !tails_[row].empty()) last = std::max(last, tails_[row].back());
+    }
     return last;
+  }
+  int32_t tail_begin(size_t row) const {
+    return tails_[row].empty() ? kNoTail : rows_[row].second + 1 - static_cast<int32_t>(tails_[row].size());
+  }
+  void upload() {
+    for (auto* memory : {&keys_, &values_}) device_.push_back(to_device(bytes_of(*memory), stream_));
+    device_q_ = to_device(q_, stream_);
+    device_tables_ = to_device(tables_, stream_);
   }
   int32_t block_of(int32_t sequence, int32_t position) const {
     return tables_[static_cast<size_t>(sequence * kTableStride + position / kBlockTokens)];
@@ -101,6 +146,7 @@ class Attention {
 
   Shape shape_;
   std::vector<std::pair<int32_t, int32_t>> rows_;
+  std::vector<std::vector<int32_t>> tails_;
   StreamView stream_;
   KvLayer host_;  // its offsets
   std::vector<float> q_, keys_, values_;
@@ -113,23 +159,31 @@ class Attention {
 std::vector<float> Attention::of_heads(int32_t begin_head, int32_t end_head, int32_t tile_rows,
                                        int64_t turn_rows, int multiprocessors) const {
   const int32_t own_heads = end_head - begin_head;
-  std::vector<int32_t> positions, row_table, tiles(rows_.size());
-  for (const auto& [sequence, position] : rows_) {
-    positions.push_back(position);
-    row_table.push_back(sequence);
+  std::vector<int32_t> positions, row_table, tail_begins, tail_at, tails{0}, tiles(rows_.size());
+  for (size_t row = 0; row < rows_.size(); ++row) {
+    row_table.push_back(rows_[row].first);
+    positions.push_back(rows_[row].second);
+    tail_begins.push_back(tail_begin(row));
+    tail_at.push_back(static_cast<int32_t>(tails.size()));
+    tails.insert(tails.end(), tails_[row].begin(), tails_[row].end());
   }
   for (size_t begin = 0, row = 0; row < rows_.size(); ++row) {
     const bool goes_on = row > 0 && row_table[row] == row_table[row - 1] &&
+                         tail_begins[row] == tail_begins[row - 1] &&
                          static_cast<int64_t>(row) % turn_rows != 0 && tiles[begin] < tile_rows;
     if (!goes_on) begin = row;
     ++tiles[begin];
   }
   const auto device_positions = to_device(positions, stream_), device_rows = to_device(row_table, stream_),
-             device_tiles = to_device(tiles, stream_);
+             device_tiles = to_device(tiles, stream_), device_begins = to_device(tail_begins, stream_),
+             device_at = to_device(tail_at, stream_), device_tails = to_device(tails, stream_);
   const DeviceBatch batch{.positions = device_positions.data(),
                           .row_table = device_rows.data(),
                           .tables = device_tables_.data(),
                           .tile_rows = device_tiles.data(),
+                          .tail_begins = device_begins.data(),
+                          .tail_at = device_at.data(),
+                          .tails = device_tails.data(),
                           .table_stride = kTableStride};
   KvLayer layer = host_;
   layer.keys = device_[0].data();
@@ -218,6 +272,39 @@ TEST_F(CudaOps, AttentionBitsDependOnNoNeighbour) {
           << "tiles of " << tile_rows << ", turns of " << turn_rows << ", head_dim " << shape.head_dim;
     }
   }
+}
+
+// Nodes behind some positions of a sequence, and chains of others beside them.
+TEST_F(CudaOps, AttentionOfANodeHasTheBitsOfItsChain) {
+  const std::vector<int32_t> parents{-1, -1, 1, 0, 1, 3, 5, 2, 6, 8, 9, 10, 4, -1, 11, 14, 15, 16, 17};
+  for (const Shape& shape : kShapes)
+    for (const int32_t begin : {0, 16, 125, 250}) {
+      std::vector<std::pair<int32_t, int32_t>> rows;
+      std::vector<std::vector<int32_t>> tails;
+      for (int32_t p = std::max(0, begin - 2); p < begin; ++p) rows.emplace_back(0, p), tails.emplace_back();
+      for (int32_t node = 0; node < static_cast<int32_t>(parents.size()); ++node) {
+        std::vector<int32_t> tail;
+        for (int32_t at = node; at >= 0; at = parents[static_cast<size_t>(at)])
+          tail.insert(tail.begin(), begin + at);
+        rows.emplace_back(0, begin + static_cast<int32_t>(tail.size()) - 1);
+        tails.push_back(std::move(tail));
+      }
+      for (int32_t p : {254, 255, 256}) rows.emplace_back(1, p), tails.emplace_back();
+      const Attention attend(shape, rows, *stream, tails);
+      std::vector<float> chains;
+      for (size_t row = 0; row < rows.size(); ++row) {
+        const auto chain = Attention(attend, row)(1, 64, 1);
+        chains.insert(chains.end(), chain.begin(), chain.end());
+      }
+      const int32_t most = attention_tile_rows(shape.heads_per_kv, shape.head_dim, info.shared_bytes);
+      for (const auto& [tile_rows, turn_rows, multiprocessors] :
+           {std::tuple<int32_t, int64_t, int>{most, 64, 132}, {3, 64, 1}, {most, 5, 132}}) {
+        const auto together = attend(tile_rows, turn_rows, multiprocessors);
+        EXPECT_EQ(std::memcmp(chains.data(), together.data(), chains.size() * sizeof(float)), 0)
+            << "behind " << begin << ", tiles of " << tile_rows << ", turns of " << turn_rows << ", head_dim "
+            << shape.head_dim;
+      }
+    }
 }
 
 // A rank may have a part of the heads that share a KV head, when there are more ranks than those.

@@ -1,5 +1,6 @@
 // The model on a CUDA device, or on its emulation: the suite, and what only this back-end has.
 #include "tests/transformer/model_suite.h"
+#include "tests/transformer/tree_suite.h"
 #include "transformer/model/cuda/model.h"
 #include "transformer/model/cuda_backend.h"
 
@@ -15,6 +16,7 @@ std::vector<std::string> testing::suite_models() {
   if (cuda::version_text() != "emulation") return kGoldenModels;
   return {"llama-bias", "qwen2", "qwen3-bf16"};
 }
+int testing::suite_tree_rounds() { return cuda::version_text() == "emulation" ? 1 : 6; }
 
 namespace {
 
@@ -126,6 +128,17 @@ TEST_F(CudaModelTest, BitsDoNotDependOnChunksAcrossSplits) {
   const auto one_step = logits_after(std::vector<size_t>{250, 20});
   EXPECT_TRUE(same_bits(one_step, logits_after(std::vector<size_t>{250, 3, 4, 1, 9, 1, 1, 1})));
   EXPECT_TRUE(same_bits(one_step, logits_after(std::vector<size_t>{100, 156, 14})));
+}
+
+// Trees behind, over and in front of a border of splits; keys and values of both kinds.
+TEST_F(CudaModelTest, TreesAcrossSplitsHaveTheBitsOfTheirChains) {
+  auto single = make_single_collectives();
+  for (const auto kv : {ModelOptions::Kv::kBFloat16, ModelOptions::Kv::kFloat32}) {
+    const ModelOptions options{
+        .device = suite_device(), .max_rows = 320, .max_logit_rows = 128, .kv_tokens = 4096, .kv = kv};
+    const auto model = cuda::CudaModel::of_noise(noise_config(), options, *single).value();
+    testing::expect_trees_equal_chains(*model, 4, 1, {.shortest = 118, .longest = 136});
+  }
 }
 
 // A kernel that is started early waits for what it reads: the bits of kernels in turn.

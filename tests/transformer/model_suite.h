@@ -19,6 +19,7 @@ namespace outrider::testing {
 Device suite_device();
 std::string no_suite_device();
 std::vector<std::string> suite_models();  // of kGoldenModels
+int suite_tree_rounds();                  // of passes over random trees, for each of them
 
 inline std::vector<float> rows_of(const TensorView<float, 2>& logits) {
   std::vector<float> out;

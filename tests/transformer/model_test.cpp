@@ -10,6 +10,7 @@ namespace outrider {
 Device testing::suite_device() { return {}; }
 std::string testing::no_suite_device() { return ""; }
 std::vector<std::string> testing::suite_models() { return kGoldenModels; }
+int testing::suite_tree_rounds() { return 6; }
 
 namespace {
 

@@ -82,11 +82,12 @@ class Round {
   }
 
   void expect_nodes_equal_chains() {
-    for (const Text& text : texts_)
+    for (const Text& text : texts_) {
+      const KvHandle base = prefilled(text.ids);
       for (int32_t leaf = 0; leaf < static_cast<int32_t>(text.tree.ids.size()); ++leaf) {
         if (!text.tree.is_leaf(leaf)) continue;
         const auto path = text.tree.path(leaf);
-        const auto chain = chain_logits(joined(text.ids, text.tree, path), path.size());
+        const auto chain = chain_logits(base, joined({}, text.tree, path));
         for (size_t depth = 0; depth < path.size(); ++depth) {
           const auto* row = got_.data() + (text.first_row + static_cast<size_t>(path[depth])) * width_;
           ASSERT_EQ(std::memcmp(row, chain.data() + depth * width_, width_ * sizeof(float)), 0)
@@ -94,6 +95,8 @@ class Round {
               << " tokens";
         }
       }
+      kv_.release(base);
+    }
   }
 
   // A prefix of a path stays, all of it or nothing; siblings that share blocks see none of it.
@@ -112,11 +115,7 @@ class Round {
       ASSERT_TRUE(kv_.check_invariants().ok()) << kv_.check_invariants().message();
 
       const auto kept = joined(text.ids, text.tree, path);
-      const KvHandle fresh = kv_.create();
-      if (!kept.empty()) {
-        const BatchSlice prefill{fresh, kept, 0};
-        ASSERT_TRUE(model_.forward({&prefill, 1}).ok());
-      }
+      const KvHandle fresh = prefilled(kept);
       ASSERT_EQ(kv_.content_hash(text.sequence), kv_.content_hash(fresh)) << "behind " << base << " tokens";
       EXPECT_EQ(kv_.content_hash(late), late_hash);
       EXPECT_EQ(kv_.content_hash(text.twin), text.twin_hash);
@@ -138,14 +137,10 @@ class Round {
     text.ids = random_ids(static_cast<int>(length), vocab_, random_());
     if (random_() % 5 != 0) text.tree = random_tree(random_, vocab_);
     if (text.ids.empty() && text.tree.ids.empty()) text.ids = random_ids(1, vocab_, random_());
-    text.sequence = kv_.create();
     // Most of the text is there, as before a verification; the rest goes through with the tree.
     const size_t before =
         text.ids.empty() ? 0 : text.ids.size() - std::min(text.ids.size(), 1 + random_() % 3);
-    if (before > 0) {
-      const BatchSlice prefill{text.sequence, std::span(text.ids).first(before), 0};
-      EXPECT_TRUE(model_.forward({&prefill, 1}).ok());
-    }
+    text.sequence = prefilled(std::span(text.ids).first(before));
     text.twin = kv_.fork(text.sequence);
     text.twin_hash = kv_.content_hash(text.twin);
     text.inputs.assign(text.ids.begin() + static_cast<ptrdiff_t>(before), text.ids.end());
@@ -153,9 +148,18 @@ class Round {
     return text;
   }
 
-  std::vector<float> chain_logits(std::span<const TokenId> ids, size_t rows) {
+  KvHandle prefilled(std::span<const TokenId> ids) {
     const KvHandle sequence = kv_.create();
-    const BatchSlice slice{sequence, ids, static_cast<int64_t>(rows)};
+    const BatchSlice prefill{sequence, ids, 0};
+    if (!ids.empty()) {
+      EXPECT_TRUE(model_.forward({&prefill, 1}).ok());
+    }
+    return sequence;
+  }
+
+  std::vector<float> chain_logits(KvHandle base, std::span<const TokenId> ids) {
+    const KvHandle sequence = kv_.fork(base);
+    const BatchSlice slice{sequence, ids, static_cast<int64_t>(ids.size())};
     auto logits = model_.forward({&slice, 1});
     EXPECT_TRUE(logits.ok());
     kv_.release(sequence);
@@ -218,7 +222,7 @@ class TreeTest : public ::testing::TestWithParam<std::string> {
 TEST_P(TreeTest, NodesHaveTheBitsOfTheirChains) {
   auto single = make_single_collectives();
   const auto model = load_or_die(golden_model(GetParam()), options(), *single);
-  testing::expect_trees_equal_chains(*model, 1, 6);
+  testing::expect_trees_equal_chains(*model, 1, testing::suite_tree_rounds());
 }
 
 TEST_P(TreeTest, AlsoOnSeveralRanks) {
@@ -226,7 +230,8 @@ TEST_P(TreeTest, AlsoOnSeveralRanks) {
     testing::run_group(tp_size, [&](Collectives& group) {
       ModelOptions split = options();
       split.shard = {group.rank(), tp_size};
-      testing::expect_trees_equal_chains(*load_or_die(golden_model(GetParam()), split, group), 2, 2);
+      const auto model = load_or_die(golden_model(GetParam()), split, group);
+      testing::expect_trees_equal_chains(*model, 2, (testing::suite_tree_rounds() + 1) / 2);
     });
 }
 

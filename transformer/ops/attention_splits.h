@@ -3,7 +3,7 @@
 #pragma once
 
 #include "base/cuda_device.h"
-#include "transformer/ops/cuda/cuda_ops.h"
+#include "transformer/ops/cuda/row_slots.h"
 
 namespace outrider::cuda {
 

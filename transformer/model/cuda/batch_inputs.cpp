@@ -6,7 +6,8 @@
 
 namespace outrider::cuda {
 
-// In one piece: tokens, positions, row_table, tile_rows, logit_rows, tables.
+// In one piece: tokens, positions, row_table, tile_rows, tail_begins, tail_at, logit_rows, the tables in use,
+// and behind them the tails, so that their places count from the tables.
 BatchInputs::BatchInputs(int64_t max_rows, int64_t max_logit_rows, int64_t max_positions,
                          const AttentionTiles& tiles, EmbeddedIds ids)
     : max_rows_(max_rows),
@@ -14,7 +15,7 @@ BatchInputs::BatchInputs(int64_t max_rows, int64_t max_logit_rows, int64_t max_p
       table_stride_(kv_blocks_for(max_positions)),
       tiles_(tiles),
       ids_(ids),
-      staging_(4 * max_rows + max_logit_rows + max_rows * table_stride_),
+      staging_(6 * max_rows + max_logit_rows + max_rows * table_stride_ + path_slots(max_rows)),
       memory_(staging_.size()),
       device_(view(memory_.data())) {}
 
@@ -22,13 +23,16 @@ DeviceBatch BatchInputs::view(int32_t* base) const {
   return {.tokens = base,
           .positions = base + max_rows_,
           .row_table = base + 2 * max_rows_,
-          .tables = base + 4 * max_rows_ + max_logit_rows_,
+          .tables = base + 6 * max_rows_ + max_logit_rows_,
           .tile_rows = base + 3 * max_rows_,
-          .logit_rows = base + 4 * max_rows_,
+          .logit_rows = base + 6 * max_rows_,
+          .tail_begins = base + 4 * max_rows_,
+          .tail_at = base + 5 * max_rows_,
+          .tails = base + 6 * max_rows_ + max_logit_rows_,
           .table_stride = table_stride_};
 }
 
-void BatchInputs::tile_slice(int32_t first_row, int32_t rows, int32_t* tile_rows) const {
+void BatchInputs::tile_rows(int32_t first_row, int32_t rows, int32_t* tile_rows) const {
   const auto turn_rows = static_cast<int32_t>(tiles_.turn_rows);
   std::fill_n(tile_rows + first_row, rows, 0);
   for (int32_t row = first_row, end = first_row + rows; row < end; row += tile_rows[row])
@@ -39,26 +43,33 @@ void BatchInputs::send(std::span<const BatchSlice> batch, const KvCache& kv, Str
   sent_.synchronize();
   int32_t* base = staging_.data();
   int32_t *tokens = base, *positions = base + max_rows_, *row_table = base + 2 * max_rows_,
-          *tile_rows = base + 3 * max_rows_, *logit_rows = base + 4 * max_rows_,
-          *tables = logit_rows + max_logit_rows_;
+          *tiles = base + 3 * max_rows_, *tail_begins = base + 4 * max_rows_, *tail_at = base + 5 * max_rows_,
+          *logit_rows = base + 6 * max_rows_, *tables = logit_rows + max_logit_rows_;
+  int32_t* tail = tables + static_cast<int64_t>(batch.size()) * table_stride_;
   int32_t row = 0;
   for (size_t s = 0; s < batch.size(); ++s) {
     const BatchSlice& slice = batch[s];
-    const int64_t length = kv.length(slice.sequence);
-    const auto count = static_cast<int32_t>(slice.tokens.size());
-    CHECK(!place_of(slice, kv).is_tree(), "a tree on a device");
-    std::copy_n(kv.block_table(slice.sequence), kv_blocks_for(length),
+    const SlicePlace place = place_of(slice, kv);
+    const int64_t end = kv.length(slice.sequence);
+    std::copy_n(kv.block_table(slice.sequence), kv_blocks_for(end),
                 tables + static_cast<int64_t>(s) * table_stride_);
-    tile_slice(row, count, tile_rows);
-    for (int32_t i = 0; i < count; ++i, ++row) {
-      tokens[row] = ids_.readable(slice.tokens[static_cast<size_t>(i)]).value();
-      positions[row] = static_cast<int32_t>(length) - count + i;
+    const int32_t first_row = row;
+    int32_t in_place = 0;  // rows without tails: the first ones
+    for (int64_t slot = place.first_slot; slot < end; ++slot, ++row) {
+      tokens[row] = ids_.readable(slice.tokens[static_cast<size_t>(row - first_row)]).value();
+      positions[row] = static_cast<int32_t>(place.position(slot));
       row_table[row] = static_cast<int32_t>(s);
-      if (i >= count - slice.logit_rows) *logit_rows++ = row;
+      if (slot >= end - slice.logit_rows) *logit_rows++ = row;
+      const bool is_in_place = positions[row] == slot;
+      in_place += is_in_place ? 1 : 0;
+      tail_begins[row] = is_in_place ? kNoTail : static_cast<int32_t>(place.tree_begin);
+      tail_at[row] = static_cast<int32_t>(tail - tables);
+      if (!is_in_place) tail = place.write_path(slot, tail);
     }
+    tile_rows(first_row, in_place, tiles);
+    tile_rows(first_row + in_place, row - first_row - in_place, tiles);
   }
-  const int64_t used = 4 * max_rows_ + max_logit_rows_ + static_cast<int64_t>(batch.size()) * table_stride_;
-  copy(memory_.data(), staging_.data(), used, stream);
+  copy(memory_.data(), staging_.data(), tail - base, stream);
   sent_.record(stream);
 }
 

@@ -32,7 +32,7 @@ class BatchInputs {
  private:
   DeviceBatch view(int32_t* base) const;
 
-  void tile_slice(int32_t first_row, int32_t rows, int32_t* tile_rows) const;
+  void tile_rows(int32_t first_row, int32_t rows, int32_t* tile_rows) const;
 
   int64_t max_rows_, max_logit_rows_, table_stride_;
   AttentionTiles tiles_;

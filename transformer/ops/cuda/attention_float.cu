@@ -23,14 +23,14 @@ constexpr size_t kSharedBytes =
 
 // scores[h][i] = q[h] . key(first + i) * scale for the positions of this split, -inf beyond the row's own.
 // One thread per position, one fma chain over head_dim for every score.
-__device__ void score(const KvLayer& layer, const int32_t* table, int kv_head, int first, int last,
-                      const Shared& s) {
+__device__ void score(const KvLayer& layer, const int32_t* table, const RowSlots& slots, int kv_head,
+                      int first, int last, const Shared& s) {
   const int d = layer.head_dim, i = static_cast<int>(threadIdx.x), p = first + i;
   float sums[kHeads] = {};
   if (p <= last) {
-    const int32_t block = table[p / static_cast<int>(kBlockTokens)];
+    const int32_t slot = slots.slot(p), block = table[slot / static_cast<int>(kBlockTokens)];
     const float* key = static_cast<const float*>(layer.keys) +
-                       layer.key_offset(block, kv_head, p % static_cast<int>(kBlockTokens), 0);
+                       layer.key_offset(block, kv_head, slot % static_cast<int>(kBlockTokens), 0);
     for (int j = 0; j < d; ++j) {
       const float element = key[j];
       OUTRIDER_UNROLL
@@ -63,19 +63,30 @@ __device__ void soften(float* scores, float& max, float& sum) {
 
 // partials[warp][h][j] = sum over the warp's KV blocks of scores[h][i] * value(first + i)[j]. Warp w takes
 // blocks w, w + 4, ... of the split, a lane one of head_dim at a time.
-__device__ void weigh_values(const KvLayer& layer, const int32_t* table, int kv_head, int first, int count,
-                             const Shared& s) {
+__device__ void weigh_values(const KvLayer& layer, const int32_t* table, const RowSlots& slots, int kv_head,
+                             int first, int count, const Shared& s) {
   const int d = layer.head_dim, warp = static_cast<int>(threadIdx.x / kWarp);
   constexpr int kTokens = static_cast<int>(kBlockTokens);
   for (int j = static_cast<int>(threadIdx.x % kWarp); j < d; j += static_cast<int>(kWarp)) {
     float sums[kHeads] = {};
     for (int begin = warp * kTokens; begin < count; begin += kWarps * kTokens) {
-      const float* values = static_cast<const float*>(layer.values) +
-                            layer.value_offset(table[(first + begin) / kTokens], kv_head, 0, j);
+      const auto value_at = [&](int slot) {
+        return static_cast<const float*>(layer.values) +
+               layer.value_offset(table[slot / kTokens], kv_head, slot % kTokens, j);
+      };
+      const auto add = [&](int t, float value) {
+        OUTRIDER_UNROLL
+        for (int h = 0; h < kHeads; ++h)
+          sums[h] = fmaf(s.scores[h * kSplitPositions + begin + t], value, sums[h]);
+      };
       // Beyond the row's position the weights are zero, but the memory may hold anything.
-      for (int t = 0; t < kTokens && begin + t < count; ++t) OUTRIDER_UNROLL
-      for (int h = 0; h < kHeads; ++h)
-        sums[h] = fmaf(s.scores[h * kSplitPositions + begin + t], values[t * d], sums[h]);
+      if (slots.is_in_place((first + begin) / kTokens)) {
+        const float* values = value_at(first + begin);
+        for (int t = 0; t < kTokens && begin + t < count; ++t) add(t, values[t * d]);
+      } else {
+        for (int t = 0; t < kTokens && begin + t < count; ++t)
+          add(t, *value_at(slots.slot(first + begin + t)));
+      }
     }
     OUTRIDER_UNROLL
     for (int h = 0; h < kHeads; ++h) s.partials[(warp * kHeads + h) * kMaxHeadDim + j] = sums[h];
@@ -94,6 +105,7 @@ __global__ void __launch_bounds__(kThreads) attend_rows(const AttentionTurn turn
   s.partials = s.scores + kHeads * kSplitPositions;
   const int d = turn.layer.head_dim, end = turn.end_head(kv_head);
   const int32_t* table = turn.batch.tables + turn.batch.row_table[row] * turn.batch.table_stride;
+  const RowSlots slots = slots_of(turn.batch, row);
   const int count = last - first < kSplitPositions ? last - first + 1 : kSplitPositions;
   const int tid = static_cast<int>(threadIdx.x), own = tid / static_cast<int>(kWarp);
 
@@ -103,7 +115,7 @@ __global__ void __launch_bounds__(kThreads) attend_rows(const AttentionTurn turn
       s.q[h * kMaxHeadDim + j] = head + h < end ? turn.a.q[row * turn.a.q_stride + (head + h) * d + j] : 0.0f;
     }
     sync_block();
-    score(turn.layer, table, kv_head, first, last, s);
+    score(turn.layer, table, slots, kv_head, first, last, s);
     sync_block();
     float max = 0, sum = 0;
     soften(s.scores + own * kSplitPositions, max, sum);
@@ -113,7 +125,7 @@ __global__ void __launch_bounds__(kThreads) attend_rows(const AttentionTurn turn
       to[1] = sum;
     }
     sync_block();
-    weigh_values(turn.layer, table, kv_head, first, count, s);
+    weigh_values(turn.layer, table, slots, kv_head, first, count, s);
     sync_block();
     for (int i = tid; i < kHeads * d; i += kThreads) {
       const int h = i / d, j = i % d;

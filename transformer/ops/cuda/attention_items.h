@@ -7,7 +7,22 @@
 
 namespace outrider::cuda {
 
-// Fills ends: the sum over rows of the splits of tiles that begin there (Hillis and Steele 1986). Before
+// What is listed with a row: splits [begin, end). Those before `shared` are of the tile that begins there,
+// the others of the row alone, which has a tail.
+struct RowSplits {
+  int32_t begin = 0, shared = 0, end = 0;
+  int32_t last = 0;  // position of the tile's last row, or of the row alone
+};
+__device__ __forceinline__ RowSplits splits_of(const DeviceBatch& batch, int32_t row, int32_t tile_rows) {
+  const int32_t tail_begin = tail_begin_of(batch, row);
+  const bool is_alone = tail_begin != kNoTail;
+  if (!is_alone && tile_rows == 0) return {};
+  const int32_t last = load_of_others(batch.positions + row + (is_alone ? 0 : tile_rows - 1));
+  const int32_t shared = shared_splits(tail_begin, last);
+  return {tile_rows == 0 ? shared : 0, shared, split_count(last + 1), last};
+}
+
+// Fills ends: the sum over rows of the splits listed with them (Hillis and Steele 1986). Before
 // await_inputs(): the batch was written several kernels ago, but perhaps after this multiprocessor last read
 // it.
 template <int kThreads>
@@ -19,8 +34,9 @@ __device__ __forceinline__ void list_splits(const AttentionTurn& turn, int* ends
   for (int j = 0; j < kEach; ++j) {
     const int r = tid + j * kThreads;
     const int32_t row = turn.first_row + r;
-    const int32_t rows = r < turn.rows ? load_of_others(turn.batch.tile_rows + row) : 0;
-    ends[r] = sums[j] = rows > 0 ? split_count(load_of_others(turn.batch.positions + row + rows - 1) + 1) : 0;
+    RowSplits splits;
+    if (r < turn.rows) splits = splits_of(turn.batch, row, load_of_others(turn.batch.tile_rows + row));
+    ends[r] = sums[j] = splits.end - splits.begin;
   }
   sync_block();
   for (int distance = 1; distance < turn.rows; distance *= 2) {
@@ -34,11 +50,16 @@ __device__ __forceinline__ void list_splits(const AttentionTurn& turn, int* ends
   }
 }
 
-// One split of one tile for one KV head: neighbours have the same tile and head.
+// One split of one tile, or of one row with a tail, for one KV head: neighbours have the same rows and head.
 struct Item {
-  int32_t row, kv_head, split;
+  int32_t row = -1, tile_rows = 0;
+  RowSplits listed;
+  int32_t kv_head = 0, split = 0;
+
+  __device__ __forceinline__ int32_t rows() const { return split < listed.shared ? tile_rows : 1; }
 };
-__device__ __forceinline__ Item item_at(const AttentionTurn& turn, const int* ends, int index) {
+// `before`: any other, best the one before.
+__device__ __forceinline__ Item item_at(const AttentionTurn& turn, const int* ends, int index, Item before) {
   const int kv_heads = turn.layer.kv_heads;
   int low = 0, high = turn.rows - 1;  // the first row whose end is behind it
   while (low < high) {
@@ -48,9 +69,17 @@ __device__ __forceinline__ Item item_at(const AttentionTurn& turn, const int* en
     else
       low = middle + 1;
   }
-  const int before = low > 0 ? ends[low - 1] : 0, splits = ends[low] - before;
-  const int in_tile = index - before * kv_heads;
-  return {turn.first_row + low, in_tile / splits, in_tile % splits};
+  const int listed_before = low > 0 ? ends[low - 1] : 0, splits = ends[low] - listed_before;
+  const int in_row = index - listed_before * kv_heads;
+  Item item = before;
+  if (item.row != turn.first_row + low) {
+    item.row = turn.first_row + low;
+    item.tile_rows = turn.batch.tile_rows[item.row];
+    item.listed = splits_of(turn.batch, item.row, item.tile_rows);
+  }
+  item.kv_head = in_row / splits;
+  item.split = item.listed.begin + in_row % splits;
+  return item;
 }
 
 }  // namespace outrider::cuda

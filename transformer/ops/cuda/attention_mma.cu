@@ -66,13 +66,15 @@ struct Shared {
 
 // What a block works on, the same in all its threads.
 struct Tile {
-  int32_t row = 0;         // the first one
+  int32_t row = 0;  // the first one
+  int32_t rows = 0;
   int32_t kv_head = 0;     // of this rank
   int32_t first_head = 0;  // query heads of this rank
   int32_t heads = 0;
   int32_t columns = 0;  // rows * heads; column c is row c / heads, head c % heads
   int32_t last = 0;     // position of the last row
   const int32_t* table = nullptr;
+  RowSlots slots;  // a tile of several rows has no split with tails
 
   __device__ __forceinline__ int32_t row_of(int column) const { return row + column / heads; }
   __device__ __forceinline__ int32_t head_of(int column) const { return first_head + column % heads; }
@@ -114,27 +116,63 @@ __device__ __forceinline__ void stage_queries(const AttentionTurn& turn, const T
   }
 }
 
-// Keys of this warp's KV blocks, then values of its dimensions; two groups of copies.
+// Keys and values of a block of positions whose slots lie apart, word by word as they would lie in place;
+// zeros behind the row's own position.
+__device__ __forceinline__ void gather(const AttentionTurn& turn, const Tile& tile, const Room& room,
+                                       const Shared& s, int split, int block) {
+  const int first = split * kSplitPositions + block * kStep;
+  const KvLayer& layer = turn.layer;
+  const auto* keys = static_cast<const bf16*>(layer.keys);
+  const auto* values = static_cast<const bf16*>(layer.values);
+  const auto keys_of = [&](int token, int dim) -> uint32_t {  // of two dimensions
+    if (first + token > tile.last) return 0;
+    const int32_t slot = tile.slots.slot(first + token);
+    return *reinterpret_cast<const uint32_t*>(
+        keys + layer.key_offset(tile.table[slot / kStep], tile.kv_head, slot % kStep, dim));
+  };
+  const auto value_of = [&](int token, int dim) -> uint32_t {
+    if (first + token > tile.last) return 0;
+    const int32_t slot = tile.slots.slot(first + token);
+    return values[layer.value_offset(tile.table[slot / kStep], tile.kv_head, slot % kStep, dim)].bits;
+  };
+  const int words = room.lanes() * 4, offset = block * room.dim_tiles * words;
+  uint32_t *to_keys = reinterpret_cast<uint32_t*>(s.keys) + offset,
+           *to_values = reinterpret_cast<uint32_t*>(s.values) + offset;
+  for (int i = static_cast<int>(threadIdx.x); i < room.dim_tiles * words; i += kThreads) {
+    // As in fragment_offset; and a value's neighbours are tokens t and t + 8 (value_column).
+    const int lane = i % words / 4, dim = i / words * kStep;
+    const int row = lane / 4 + i % 2 * 8, column = lane % 4 * 2 + i % 4 / 2 * 8;
+    to_keys[i] = keys_of(row, dim + column);
+    to_values[i] = value_of(column / 2, dim + row) | value_of(column / 2 + 8, dim + row) << 16;
+  }
+}
+
+// Keys of this warp's KV blocks, then values of its dimensions; two groups of copies. Blocks with slots that
+// lie apart are there after a barrier.
 __device__ __forceinline__ void fetch(const AttentionTurn& turn, const Tile& tile, const Room& room,
-                                      const Shared& s, int first_block, int blocks) {
+                                      const Shared& s, int split, int blocks) {
+  const int first_block = split * kSplitBlocks;
+  int in_place = tile.slots.tail_begin / kStep - first_block;
+  in_place = in_place < 0 ? 0 : in_place < blocks ? in_place : blocks;
   const auto word = [&](const void* data, int block) {
     const auto* elements = static_cast<const bf16*>(data) +
                            turn.layer.head_offset(tile.table[first_block + block], tile.kv_head);
     return reinterpret_cast<const uint4*>(elements) + lane_index();
   };
-  for (int block = warp_index(); block < blocks; block += kWarps) {
+  for (int block = warp_index(); block < in_place; block += kWarps) {
     const uint4* from = word(turn.layer.keys, block);
     uint4* to = s.keys + block * room.dim_tiles * room.lanes() + lane_index();
     for (int t = 0; t < room.dim_tiles; ++t) copy_async_16(to + t * room.lanes(), from + t * room.lanes());
   }
   copy_async_commit();
-  for (int block = 0; block < blocks; ++block) {
+  for (int block = 0; block < in_place; ++block) {
     const uint4* from = word(turn.layer.values, block);
     uint4* to = s.values + block * room.dim_tiles * room.lanes() + lane_index();
     for (int t = warp_index(); t < room.dim_tiles; t += kWarps)
       copy_async_16(to + t * room.lanes(), from + t * room.lanes());
   }
   copy_async_commit();
+  for (int block = in_place; block < blocks; ++block) gather(turn, tile, room, s, split, block);
 }
 
 // Of this warp's blocks: scores[j][c][i] of position g + (i >= 2 ? 8 : 0) of block warp + j kWarps and column
@@ -278,14 +316,17 @@ __device__ __forceinline__ void multiply_values(const AttentionTurn& turn, const
   }
 }
 
-__device__ __forceinline__ Tile tile_of(const AttentionTurn& turn, int32_t row, int32_t kv_head) {
-  const int32_t rows = turn.batch.tile_rows[row];
-  Tile tile{.row = row, .kv_head = kv_head, .first_head = turn.begin_head(kv_head)};
-  tile.heads = turn.end_head(kv_head) - tile.first_head;
-  if (rows == 0 || tile.heads <= 0) return tile;
-  tile.columns = rows * tile.heads;
-  tile.last = turn.batch.positions[row + rows - 1];
-  tile.table = turn.batch.tables + turn.batch.row_table[row] * turn.batch.table_stride;
+__device__ __forceinline__ Tile tile_of(const AttentionTurn& turn, const Item& item) {
+  Tile tile{.row = item.row,
+            .rows = item.rows(),
+            .kv_head = item.kv_head,
+            .first_head = turn.begin_head(item.kv_head)};
+  tile.heads = turn.end_head(item.kv_head) - tile.first_head;
+  if (tile.heads <= 0) return tile;
+  tile.columns = tile.rows * tile.heads;
+  tile.last = item.listed.last;
+  tile.table = turn.batch.tables + turn.batch.row_table[item.row] * turn.batch.table_stride;
+  tile.slots = slots_of(turn.batch, item.row);
   return tile;
 }
 
@@ -301,16 +342,17 @@ __global__ void __launch_bounds__(kThreads, 2) attend_tiles(const AttentionTurn 
   const float scale = 1.0f / sqrtf(static_cast<float>(turn.layer.head_dim));
   const int tid = static_cast<int>(threadIdx.x);
   Tile tile{.row = -1};
+  Item item;
   for (int index = first; index < end; ++index) {
-    const Item item = item_at(turn, s.ends, index);
-    const bool is_new = item.row != tile.row || item.kv_head != tile.kv_head;
-    if (is_new) tile = tile_of(turn, item.row, item.kv_head);
+    item = item_at(turn, s.ends, index, item);
+    const bool is_new = item.row != tile.row || item.rows() != tile.rows || item.kv_head != tile.kv_head;
+    if (is_new) tile = tile_of(turn, item);
     if (tile.columns == 0) continue;  // the rank has none of this KV head's query heads
     const int column_tiles = (tile.columns + 7) / 8, split = item.split;
     const int begin = split * kSplitPositions, left = tile.last - begin + 1;
     const int positions = left < kSplitPositions ? left : kSplitPositions;
     const int blocks = (positions + kStep - 1) / kStep;
-    fetch(turn, tile, room, s, split * kSplitBlocks, blocks);
+    fetch(turn, tile, room, s, split, blocks);
     if (is_new) stage_queries(turn, tile, room, s.q);
     for (int c = tid; c < kColumns; c += kThreads)
       s.last[c] = c < tile.columns ? turn.batch.positions[tile.row_of(c)] - begin : -1;

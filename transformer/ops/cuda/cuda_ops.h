@@ -29,9 +29,14 @@ struct DeviceBatch {
   const int32_t* tokens = nullptr;      // [rows]
   const int32_t* positions = nullptr;   // [rows] absolute
   const int32_t* row_table = nullptr;   // [rows]: which block table
-  const int32_t* tables = nullptr;      // [sequences][table_stride]: block of positions [16 i, 16 i + 16)
+  const int32_t* tables = nullptr;      // [sequences][table_stride]: block of slots [16 i, 16 i + 16)
   const int32_t* tile_rows = nullptr;   // [rows]: of the attention tile that begins here; 0 inside one
   const int32_t* logit_rows = nullptr;  // [logit rows]: which rows
+  // [rows]: RowSlots of nodes of trees, kNoTail elsewhere. Null: there are none. The slots are
+  // tails[tail_at[row]] and behind.
+  const int32_t* tail_begins = nullptr;
+  const int32_t* tail_at = nullptr;
+  const int32_t* tails = nullptr;
   int64_t table_stride = 0;
 };
 
@@ -108,7 +113,8 @@ void rotate_and_store(StreamView stream, const DeviceBatch& batch, const KvLayer
 // number alone.
 // With KV in bf16 on tensor cores: q and the softmax weights, each as the sum of two bf16, which keep 16
 // bits; keys and values go through once for the rows of a tile (neighbours of one sequence, positions
-// ascending) and all their heads. With KV in fp32 by plain kernels, row by row.
+// ascending, or nodes of one tree) and all their heads, splits with tails of nodes for each row apart. With
+// KV in fp32 by plain kernels, row by row.
 struct AttentionArguments {
   const float* q = nullptr;  // [rows, q_stride]
   int64_t q_stride = 0;

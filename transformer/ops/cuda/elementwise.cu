@@ -1,7 +1,7 @@
 // Embedding, residual and norm, rotary embedding with the KV write, SwiGLU. Sums run over a fixed
 // number of threads by index and then over one tree, so they are functions of the row alone.
 #include "base/cuda_device.h"
-#include "transformer/ops/cuda/cuda_ops.h"
+#include "transformer/ops/cuda/row_slots.h"
 #include "transformer/ops/norm_row.h"
 
 namespace outrider::cuda {
@@ -75,10 +75,12 @@ __global__ void __launch_bounds__(kThreads, 1)
   // As in attention: written several kernels ago, but perhaps after this multiprocessor last read it.
   const int32_t position = load_of_others(batch.positions + m);
   constexpr auto kTokens = static_cast<int32_t>(kBlockTokens);
-  int32_t block = 0;
-  if (!is_q)
+  int32_t block = 0, slot = 0;
+  if (!is_q) {
+    slot = slot_of(batch, m, position);
     block = load_of_others(batch.tables + load_of_others(batch.row_table + m) * batch.table_stride +
-                           position / kTokens);
+                           slot / kTokens);
+  }
   float cosines[kMaxPairs], sines[kMaxPairs];
   OUTRIDER_UNROLL
   for (int j = 0; j < kMaxPairs; ++j) {
@@ -111,7 +113,7 @@ __global__ void __launch_bounds__(kThreads, 1)
   }
   const auto store = [&](int32_t i, float value) {
     if (is_lost) value = is_v ? 0.0f : NAN;
-    const int32_t kv_head = h - a.q_heads - (is_v ? layer.kv_heads : 0), token = position % kTokens;
+    const int32_t kv_head = h - a.q_heads - (is_v ? layer.kv_heads : 0), token = slot % kTokens;
     T* to = static_cast<T*>(is_v ? layer.values : layer.keys);
     to[is_v ? layer.value_offset(block, kv_head, token, i) : layer.key_offset(block, kv_head, token, i)] =
         rounded<T>(value);

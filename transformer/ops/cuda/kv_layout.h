@@ -18,6 +18,28 @@ static_assert(kBlockTokens == kTileRows && kBlockTokens == kStep);
 // lane that computes the weight of one has the other's too.
 OUTRIDER_SHARED_CODE inline int32_t value_column(int32_t token) { return token % 8 * 2 + token / 8; }
 
+// Where the keys and values of a row's positions lie: each position in its slot, but for the tail of a tree's
+// node, which is given slot by slot.
+constexpr int32_t kNoTail = INT32_MAX;
+struct RowSlots {
+  int32_t tail_begin = kNoTail;   // position
+  const int32_t* tail = nullptr;  // slots from there on, ascending
+
+  OUTRIDER_SHARED_CODE int32_t slot(int32_t position) const {
+    return position < tail_begin ? position : tail[position - tail_begin];
+  }
+  // Whether a block of the sequence's table holds the positions that its number says.
+  OUTRIDER_SHARED_CODE bool is_in_place(int32_t block) const {
+    return (block + 1) * static_cast<int32_t>(kBlockTokens) <= tail_begin;
+  }
+};
+
+// Attention over a tree's nodes: splits in front of every tail are read once for a tile, as a chain's; those
+// with tails are a row's own. Splits before this one are shared.
+OUTRIDER_SHARED_CODE inline int32_t shared_splits(int32_t tail_begin, int32_t last_position) {
+  return tail_begin == kNoTail ? split_count(last_position + 1) : tail_begin / kSplitPositions;
+}
+
 struct KvLayer {
   KvType type = KvType::kFloat32;
   void* keys = nullptr;
