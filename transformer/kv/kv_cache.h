@@ -1,7 +1,7 @@
 // Paged key/value cache of one model shard: the block tables, and whose memory the blocks are is the
 // storage's business. Sequences own block tables; blocks are reference counted, so a fork shares its prefix
 // and a block with more than one owner is copied before it is written. Everything is planned at start-up: the
-// pool is fixed and append() is the only place that can run out. A deterministic state machine: the same
+// pool is fixed, and append() and keep_path() alone can run out. A deterministic state machine: the same
 // calls give the same tables on every rank and on every back-end. One thread.
 #pragma once
 
