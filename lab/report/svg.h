@@ -1,68 +1,61 @@
-// Small charts as SVG text to stand inside an HTML page. Every function returns "" where there is nothing to
-// show.
+// What figures are drawn with. Lengths are units of a panel's viewBox, about a pixel each. Colours are those
+// of CSS classes: "kN" sets one, and shapes take it as currentColor.
 #pragma once
 
 #include <string>
+#include <string_view>
 #include <vector>
 
-namespace outrider {
+#include "lab/report/palette.h"
+#include "lab/report/report.h"
 
-// For HTML and SVG, in text and attributes.
-std::string escaped(const std::string& text);
+namespace outrider::report {
 
-struct Point {
-  double x = 0, y = 0;
-  double low = 0, high = 0;  // a whisker where low < high
-};
+// A panel fits a telephone; larger screens show several side by side.
+constexpr double kPanelWidth = 360;
+constexpr double kLetter = 6.7;  // of the width of a letter, about
 
-struct Series {
-  enum class Kind {
-    kLine,    // with a dot at each point
-    kCurve,   // without
-    kDashed,  // the same, for theory
-    kMarks,   // diamonds
-    kCloud,   // faint dots, of many
-  };
+struct LegendItem {
   std::string name;
-  std::vector<Point> points;
-  Kind kind = Kind::kLine;
-  int colour = 0;  // index, any
+  std::string key;  // SVG
 };
-
-struct Chart {
-  std::string title, x_label, y_label;
-  std::vector<Series> series;
-  double guide = -1;                 // a horizontal line at y; below 0: none
-  std::vector<std::string> x_names;  // of x = 0, 1, ... instead of numbers
+struct Drawn {
+  std::vector<std::string> panels;  // SVG elements; none: there is nothing to show
+  std::vector<LegendItem> legend;   // empty where names stand in the panels
 };
-// Both axes start at 0.
-std::string svg_chart(const Chart& chart);
+Drawn draw(const Plot& plot, const Palette& palette);
+Drawn draw(const Bars& bars, const Palette& palette);
+Drawn draw(const Lanes& lanes, const Palette& palette);
 
-// One row per bar, with its value written out; bars below 0 reach to the left.
-struct Bar {
-  std::string name;
-  double value = 0, low = 0, high = 0;
-  int colour = 0;
-};
-std::string svg_bars(const std::string& title, const std::vector<Bar>& bars, const std::string& unit = "");
+// For HTML and SVG, in text and in attributes.
+std::string escaped(std::string_view text);
+// Three digits, or as many as a whole number has.
+std::string short_number(double value);
+// "1.53 (1.41 to 1.6) tokens/s"
+std::string value_text(const Value& value, const std::string& unit);
+// "label, unit"
+std::string axis_title(const Axis& axis);
+// Cut to what fits into so many letters.
+std::string shortened(const std::string& text, size_t letters);
+size_t letters_of(std::string_view text);
 
-// Columns for x = 0, 1, ...; heights as shares of their sum.
-std::string svg_histogram(const std::string& title, const std::vector<double>& counts, int colour);
+// About `wanted` steps to `most`: 1, 2 or 5 times a power of ten.
+double step_of(double most, int wanted = 5);
 
-// Who worked when: rows of lanes on one axis of time.
-struct Lane {
-  std::string name;
-  struct Span {
-    double begin_ms = 0, end_ms = 0;
-    int colour = 0;
-  };
-  std::vector<Span> spans;
-  std::string note;  // behind the lane
-};
-struct GanttRow {
-  std::string name;
-  std::vector<Lane> lanes;
-};
-std::string svg_gantt(const std::string& title, double length_ms, const std::vector<GanttRow>& rows);
+enum class Anchor { kStart, kMiddle, kEnd };
+std::string text_at(double x, double y, Anchor anchor, const std::string& text, const char* css = "");
+// `css`: a class; the stroke of most is that of the class.
+std::string line_at(double x1, double y1, double x2, double y2, const char* css);
+// Tells `title` on hover, where there is one.
+std::string rect_at(double x, double y, double width, double height, const std::string& css,
+                    const std::string& title = "");
+std::string mark_at(double x, double y, const Look& look, const std::string& title = "");
+std::string colour_class(const Look& look);
 
-}  // namespace outrider
+// Close it with "</svg>\n".
+std::string open_panel(double height, const std::string& title);
+// Line and mark, mark alone, or a square, as a legend shows them.
+std::string legend_key(const Look& look, Series::Kind kind);
+std::string legend_square(const Look& look);
+
+}  // namespace outrider::report

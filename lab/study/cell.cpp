@@ -12,10 +12,6 @@ namespace {
 constexpr std::array<std::string_view, 5> kLengthKeys{"gamma-policy", "num-speculative-tokens", "draft-max",
                                                       "spec-draft-n-max", "speculative-num-draft-tokens"};
 
-bool sets_length(std::string_view key) {
-  return std::find(kLengthKeys.begin(), kLengthKeys.end(), key) != kLengthKeys.end();
-}
-
 // FNV-1a: tells cells apart, protects nothing.
 std::string id_of(const std::vector<std::string>& arguments) {
   uint64_t hash = 14695981039346656037u;
@@ -42,6 +38,10 @@ std::string joined(const Cell& cell, Wanted wanted, const char* otherwise) {
 
 }  // namespace
 
+bool sets_draft_length(std::string_view key) {
+  return std::find(kLengthKeys.begin(), kLengthKeys.end(), key) != kLengthKeys.end();
+}
+
 std::string Cell::label() const {
   return joined(
       *this, [](const std::string&) { return true; }, "the only cell");
@@ -54,7 +54,7 @@ std::string Cell::label_without(const std::string& key) const {
 
 std::string Cell::group() const {
   return joined(
-      *this, [](const std::string& key) { return !sets_length(key); }, "all cells");
+      *this, [](const std::string& key) { return !sets_draft_length(key); }, "all cells");
 }
 
 std::string Cell::choice() const {
@@ -68,7 +68,7 @@ std::optional<int> Cell::fixed_gamma() const {
   constexpr std::string_view kFixed = "fixed:gamma=";
   for (const std::string& argument : arguments) {
     auto [key, value] = split(argument);
-    if (!sets_length(key)) continue;
+    if (!sets_draft_length(key)) continue;
     if (key == "gamma-policy") {
       if (!value.starts_with(kFixed)) return std::nullopt;
       value.remove_prefix(kFixed.size());

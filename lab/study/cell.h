@@ -4,6 +4,7 @@
 #include <map>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 namespace outrider {
@@ -13,6 +14,9 @@ struct Axis {
   std::string key;
   std::vector<std::string> values;
 };
+
+// Whether an option of `generate` sets how long drafts are.
+bool sets_draft_length(std::string_view key);
 
 struct Cell {
   std::string id;                             // 16 digits made from the arguments: equal runs have equal ones

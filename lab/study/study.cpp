@@ -8,9 +8,10 @@
 #include "base/json_text.h"
 #include "base/printable.h"
 #include "base/program/exit_codes.h"
-#include "lab/report/html_report.h"
+#include "lab/report/html.h"
+#include "lab/report/terminal.h"
 #include "lab/study/cell_store.h"
-#include "lab/study/summary.h"
+#include "lab/study/study_report.h"
 #include "requests/output.h"
 
 namespace outrider {
@@ -89,9 +90,14 @@ Status run_missing(const StudyFile& study, const CellStore& store, const StudyOp
 
 Status write_reports(const StudySummary& summary, const CellStore& store) {
   const std::string& dir = store.directory();
+  const report::Report report = study_report(summary);
   RETURN_IF_ERROR(write_file(dir + "/runs.csv", study_csv(summary)));
   RETURN_IF_ERROR(write_file(dir + "/study.json", json_text(study_json(summary), 1) + "\n"));
-  RETURN_IF_ERROR(write_file(dir + "/report.html", html_report(summary)));
+  RETURN_IF_ERROR(write_file(dir + "/report.html", report::html_page(report)));
+  const auto screen = report::Screen::of(stdout);
+  for (const report::Conclusion& conclusion : report.conclusions)
+    fmt::print("{}", report::wrapped(conclusion.text, screen));
+  fmt::print("\n{}\n", report::on_screen(overview_table(summary), screen));
   fmt::print("{0}/report.html\n{0}/runs.csv\n{0}/study.json\n", dir);
   return {};
 }

@@ -6,6 +6,7 @@
 #include <nlohmann/json.hpp>
 
 #include "coordinator/gamma/closed_forms.h"
+#include "lab/study/names.h"
 
 namespace outrider {
 namespace {
@@ -164,17 +165,32 @@ bool StudySummary::synthetic() const {
 
 namespace {
 
-template <class NameOf, class NameWithin>
-std::vector<CellGroup> grouped(const StudySummary& summary, NameOf name_of, NameWithin name_within) {
+// Names say what differs: of groups among all, of cells within their group.
+template <class KeyOf>
+std::vector<CellGroup> grouped(const StudySummary& summary, KeyOf key_of, NamedBy of_groups, NamedBy within,
+                               const std::string& x_axis) {
   std::vector<CellGroup> groups;
+  std::vector<std::string> keys;
   for (const CellSummary& cell : summary.cells) {
-    const std::string name = name_of(cell.cell);
-    auto group =
-        std::find_if(groups.begin(), groups.end(), [&](const CellGroup& g) { return g.name == name; });
-    if (group == groups.end()) group = groups.insert(groups.end(), CellGroup{name, {}, {}});
-    group->cells.push_back(&cell);
-    group->names.push_back(name_within(cell.cell));
+    const std::string key = key_of(cell.cell);
+    const auto at = static_cast<size_t>(std::find(keys.begin(), keys.end(), key) - keys.begin());
+    if (at == keys.size()) {
+      keys.push_back(key);
+      groups.emplace_back();
+    }
+    groups[at].cells.push_back(&cell);
   }
+  std::vector<const Cell*> firsts;
+  for (CellGroup& group : groups) {
+    firsts.push_back(&group.cells.front()->cell);
+    std::vector<const Cell*> cells;
+    for (const CellSummary* cell : group.cells) cells.push_back(&cell->cell);
+    group.names = short_names(cells, within, x_axis);
+    for (size_t c = 0; c < cells.size(); ++c)
+      if (group.names[c].empty()) group.names[c] = short_value("gamma-policy", cells[c]->choice());
+  }
+  const auto names = short_names(firsts, of_groups);
+  for (size_t g = 0; g < groups.size(); ++g) groups[g].name = x_axis.empty() ? names[g] : keys[g];
   return groups;
 }
 
@@ -189,7 +205,7 @@ std::string setting_of(const Json& report) {
 
 std::vector<CellGroup> StudySummary::groups() const {
   return grouped(
-      *this, [](const Cell& cell) { return cell.group(); }, [](const Cell& cell) { return cell.choice(); });
+      *this, [](const Cell& cell) { return cell.group(); }, NamedBy::kAllButLength, NamedBy::kLengthOnly, "");
 }
 
 std::vector<CellGroup> StudySummary::panels() const {
@@ -198,9 +214,9 @@ std::vector<CellGroup> StudySummary::panels() const {
   return grouped(
       *this,
       [&](const Cell& cell) {
-        return cell.values.contains(key) ? key + " " + cell.values.at(key) : "no " + key;
+        return cell.values.contains(key) ? short_value(key, cell.values.at(key)) : "no " + key;
       },
-      [&](const Cell& cell) { return cell.label_without(key); });
+      NamedBy::kAll, NamedBy::kAll, key);
 }
 
 StudySummary summarise(const StudyFile& study, const CellStore& store) {

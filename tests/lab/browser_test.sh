@@ -1,13 +1,14 @@
 #!/usr/bin/env bash
-# The report of a study in a real browser: nothing on the console, no request but for the page itself, nothing wider than
-# the window at 1280 pixels, no text outside its figure, and a PDF from the printer.
+# Reports in a real browser: at the widths of a telephone, a tablet and a screen, by day and in the dark, nothing is wider
+# than the window, no text is cut, small or pale; values show on hover and by keyboard; a figure is saved as SVG and its
+# values as CSV; nothing on the console, no request but for the page itself; and a PDF from the printer.
 # Usage: browser_test.sh OUTRIDER SOURCE_DIR. Needs Chromium; without it: exit code 77, and the reason.
 set -euo pipefail
 outrider=$1 source_dir=$2
 
 for name in chromium chromium-browser google-chrome; do browser=$(command -v "$name") && break; done
 if [ -z "${browser:-}" ]; then
-  echo "NOT TESTED: the report in a browser: there is no Chromium; apt-get install chromium" >&2
+  echo "NOT TESTED: reports in a browser: there is no Chromium; apt-get install chromium" >&2
   exit 77
 fi
 dir=$(mktemp -d)
@@ -40,57 +41,133 @@ TOML
 code=0
 "$outrider" study "$dir/study.toml" --output "$dir/out" --quiet > /dev/null 2>&1 || code=$?
 [ "$code" -eq 1 ] || fail "the study ended with $code, not with its one failed cell"
+cp "$dir/out/report.html" "$dir/study.html"
+# Figures and tables that each page has at least.
+pages=("study 9 4")
 
-grep -q "Content-Security-Policy.*default-src .none." "$dir/out/report.html" || fail "the page does not forbid requests"
-
-# Looks at the report from outside, since the report itself has no script.
-cat > "$dir/out/look.html" <<'HTML'
-<!DOCTYPE html>
-<html><body style="margin:0"><iframe src="report.html" style="width:1280px;height:900px;border:0"></iframe><pre id="seen"></pre>
-<script>
-onload = () => {
-  const page = document.querySelector("iframe").contentWindow, root = page.document.documentElement;
-  const count = (what) => page.document.querySelectorAll(what).length;
-  const cut = [...page.document.querySelectorAll("svg")].flatMap((svg) => {
-    const frame = svg.getBoundingClientRect();
-    return [...svg.querySelectorAll("text")].filter((text) => {
-      const box = text.getBoundingClientRect();
-      return box.left < frame.left - 1 || box.right > frame.right + 1 || box.top < frame.top - 1 || box.bottom > frame.bottom + 1;
-    }).map((text) => text.textContent);
-  });
-  const smallest = Math.min(...[...page.document.querySelectorAll("p, td, th, svg text")].map(
-      (text) => parseFloat(page.getComputedStyle(text).fontSize)));
-  document.getElementById("seen").textContent = [
-    "overflow=" + (root.scrollWidth - root.clientWidth), "figures=" + count("svg"), "tables=" + count("table"),
-    "scripts=" + count("script"), "requests=" + page.performance.getEntriesByType("resource").length,
-    "smallest=" + smallest, "cut=" + cut.length, ...cut].join("\n");
+# Looks at a page from outside, in frames of three widths.
+cat > "$dir/look.js" <<'JS'
+const contrast = (one, other) => {
+  const light = (colour) => colour.match(/[\d.]+/g).slice(0, 3).map((c) => c / 255)
+      .map((c) => c <= 0.04045 ? c / 12.92 : ((c + 0.055) / 1.055) ** 2.4).reduce((sum, c, i) => sum + c * [0.2126, 0.7152, 0.0722][i], 0);
+  const [a, b] = [light(one), light(other)];
+  return (Math.max(a, b) + 0.05) / (Math.min(a, b) + 0.05);
 };
-</script></body></html>
-HTML
+const faults = [];
+const look = (frame) => {
+  const page = frame.contentWindow, doc = page.document, root = doc.documentElement, at = `at ${frame.width} pixels: `;
+  const fault = (what) => faults.push(at + what);
+  const all = (what) => [...doc.querySelectorAll(what)];
+  if (root.scrollWidth > root.clientWidth) fault(`the page is ${root.scrollWidth - root.clientWidth} pixels wider than the window`);
+  if (page.performance.getEntriesByType("resource").length) fault("the page asks for more than itself");
+  const back = page.getComputedStyle(doc.body).backgroundColor;
+  const words = (element) => JSON.stringify(element.textContent.slice(0, 60));
+  for (const svg of all("svg.panel")) {
+    const edge = svg.getBoundingClientRect(), scale = edge.width / svg.viewBox.baseVal.width;
+    for (const text of svg.querySelectorAll("text")) {
+      const box = text.getBoundingClientRect(), style = page.getComputedStyle(text);
+      if (box.left < edge.left - 1 || box.right > edge.right + 1 || box.top < edge.top - 1 || box.bottom > edge.bottom + 1) fault("cut: " + words(text));
+      if (parseFloat(style.fontSize) * scale < 10.5) fault("small: " + words(text));
+      if (contrast(style.fill, back) < 4.5) fault("pale: " + words(text));
+    }
+  }
+  for (const element of all("p, td, th, li, dt, dd, a, h1, h2, h3, footer")) {
+    const style = page.getComputedStyle(element);
+    if (parseFloat(style.fontSize) < 11) fault("small: " + words(element));
+    if (contrast(style.color, back) < 4.5) fault("pale: " + words(element));
+  }
+  for (const box of all(".scroll")) if (box.tabIndex !== 0) fault("a table cannot be scrolled by keyboard");
+  const ids = all("[id]").map((element) => element.id);
+  if (new Set(ids).size < ids.length) fault("an id is there twice");
+  for (const link of all("nav a")) if (!doc.getElementById(link.getAttribute("href").slice(1))) fault("the contents lead nowhere: " + words(link));
+
+  // Values on hover, at the middle of the first mark of every panel, and by keyboard.
+  const tip = doc.getElementById("tip");
+  for (const panel of all("svg.panel")) {
+    const shape = panel.querySelector("title") ? panel.querySelector("title").parentNode : panel.querySelector("[data-v]");
+    if (!shape) continue;
+    panel.scrollIntoView();
+    let x, y;
+    if (shape.dataset.v) {
+      const [px, py] = shape.getAttribute("points").split(/[ ,]/).map(Number), on = new DOMPoint(px, py).matrixTransform(shape.getScreenCTM());
+      [x, y] = [on.x, on.y];
+    } else {
+      const box = shape.getBoundingClientRect();
+      [x, y] = [box.left + box.width / 2, box.top + box.height / 2];
+    }
+    panel.dispatchEvent(new page.PointerEvent("pointermove", {clientX: x, clientY: y}));
+    if (!/\d/.test(tip.textContent)) fault("no value on hover: " + panel.getAttribute("aria-label"));
+    const box = tip.getBoundingClientRect();
+    if (box.left < 0 || box.right > root.clientWidth) fault("a value stands outside the window");
+    panel.dispatchEvent(new page.PointerEvent("pointerleave"));
+    if (tip.textContent) fault("a value stays");
+    panel.dispatchEvent(new page.KeyboardEvent("keydown", {key: "ArrowRight"}));
+    if (!/\d/.test(tip.textContent)) fault("no value by keyboard: " + panel.getAttribute("aria-label"));
+    panel.dispatchEvent(new page.FocusEvent("blur"));
+  }
+
+  // What saving would write.
+  for (const figure of all("figure")) {
+    let saved = "", name = "";
+    page.Blob = function (parts) { saved = parts.join(""); };
+    page.URL.createObjectURL = () => "blob:nothing";
+    page.HTMLAnchorElement.prototype.click = function () { name = this.download; };
+    figure.querySelector(".save button").click();
+    const svg = new DOMParser().parseFromString(saved, "image/svg+xml"), panels = figure.querySelectorAll("svg.panel").length;
+    if (svg.querySelector("parsererror") || !name.endsWith(".svg")) fault("no SVG is saved of " + figure.id);
+    if (svg.querySelectorAll("svg > svg").length < panels) fault("panels are missing in the SVG of " + figure.id);
+    if (/var\(|class=|currentcolor/i.test(saved)) fault("the SVG of " + figure.id + " needs the page's style");
+    for (const text of svg.querySelectorAll("text"))
+      if (contrast(text.getAttribute("fill").startsWith("#") ? "rgb(27, 35, 43)" : text.getAttribute("fill"), "rgb(255,255,255)") < 4.5) fault("pale in the SVG of " + figure.id);
+  }
+  for (const link of all(".save a")) {
+    const lines = decodeURIComponent(link.href.slice(link.href.indexOf(",") + 1)).trim().split("\r\n");
+    if (lines.length < 2 || !link.download.endsWith(".csv")) fault("no values in " + link.download);
+  }
+  return `figures=${all("figure").length}\ntables=${all("table").length}\nback=${back}`;
+};
+onload = () => {
+  let counts = "";
+  try {
+    for (const frame of document.querySelectorAll("iframe")) counts = look(frame);
+  } catch (error) {
+    faults.push(String(error.stack));
+  }
+  document.getElementById("seen").textContent = [counts, "faults=" + faults.length, ...faults.slice(0, 30)].join("\n");
+};
+JS
 
 # Chromium: everything of its own that would use a network is off, and no name resolves.
 look() {
   timeout 120 "$browser" --headless --no-sandbox --disable-gpu --no-first-run --disable-extensions --disable-sync \
     --disable-background-networking --disable-component-update --disable-dev-shm-usage --hide-scrollbars \
     --allow-file-access-from-files --host-resolver-rules="MAP * ~NOTFOUND" --user-data-dir="$dir/profile" \
-    --enable-logging=stderr --window-size=1280,900 "$@"
+    --enable-logging=stderr --window-size=1500,900 "$@"
 }
-
-look --dump-dom "file://$dir/out/look.html" > "$dir/dom" 2> "$dir/console" || fail "Chromium: $(tail -3 "$dir/console")"
-sed -n '/<pre id="seen">/,/<\/pre>/p' "$dir/dom" | sed 's/.*<pre id="seen">//; s/<\/pre>.*//' > "$dir/seen"
 value() { sed -n "s/^$1=//p" "$dir/seen"; }
-cat "$dir/seen"
 
-# The page forbids all requests by its Content-Security-Policy, so that an attempt would be told here, too.
-! grep -q CONSOLE "$dir/console" || fail "the console says: $(grep CONSOLE "$dir/console")"
-[ "$(value overflow)" = 0 ] || fail "the page is $(value overflow) pixels wider than the window"
-[ "$(value requests)" = 0 ] || fail "the page asks for more than itself"
-[ "$(value scripts)" = 0 ] || fail "the page runs scripts"
-[ "$(value cut)" = 0 ] || fail "texts reach out of their figures"
-[ "$(value figures)" -ge 20 ] && [ "$(value tables)" -ge 4 ] || fail "figures or tables are missing"
-awk -v size="$(value smallest)" 'BEGIN { exit !(size >= 11) }' || fail "text of $(value smallest) pixels"
+for page in "${pages[@]}"; do
+  read -r name figures tables <<< "$page"
+  grep -q "Content-Security-Policy.*default-src .none." "$dir/$name.html" || fail "$name: the page does not forbid requests"
+  {
+    echo '<!DOCTYPE html><html><body style="margin:0">'
+    for width in 380 800 1400; do echo "<iframe src=\"$name.html\" width=\"$width\" height=\"900\" style=\"border:0\"></iframe>"; done
+    echo '<pre id="seen"></pre><script src="look.js"></script></body></html>'
+  } > "$dir/look.html"
+  for scheme in 1 0; do  # light, dark
+    look --blink-settings=preferredColorScheme=$scheme --dump-dom "file://$dir/look.html" > "$dir/dom" 2> "$dir/console" ||
+      fail "$name: Chromium: $(tail -3 "$dir/console")"
+    sed -n '/<pre id="seen">/,/<\/pre>/p' "$dir/dom" | sed 's/.*<pre id="seen">//; s/<\/pre>.*//' > "$dir/seen"
+    cat "$dir/seen"
+    [ "$(value faults)" = 0 ] || fail "$name: the faults above"
+    # The page forbids all requests by its Content-Security-Policy, so that an attempt would be told here, too.
+    ! grep -q CONSOLE "$dir/console" || fail "$name: the console says: $(grep CONSOLE "$dir/console")"
+    [ "$(value figures)" -ge "$figures" ] && [ "$(value tables)" -ge "$tables" ] || fail "$name: figures or tables are missing"
+    [ $scheme = 1 ] && day=$(value back)
+  done
+  [ "$(value back)" != "$day" ] || fail "$name: the page is as light in the dark as by day"
 
-look --print-to-pdf="$dir/report.pdf" --no-pdf-header-footer "file://$dir/out/report.html" 2> "$dir/printer" || fail "printing: $(tail -3 "$dir/printer")"
-head -c 5 "$dir/report.pdf" | grep -q '%PDF-' || fail "the printer's file is no PDF"
-[ "$(grep -ac '/Type */Page\b' "$dir/report.pdf")" -ge 2 ] || fail "the PDF has hardly a page"
-echo "read, and printed: $(stat -c %s "$dir/report.pdf") bytes"
+  look --print-to-pdf="$dir/$name.pdf" --no-pdf-header-footer "file://$dir/$name.html" 2> "$dir/printer" || fail "$name: printing: $(tail -3 "$dir/printer")"
+  head -c 5 "$dir/$name.pdf" | grep -q '%PDF-' || fail "$name: the printer's file is no PDF"
+  echo "$name: read, and printed: $(grep -ac '/Type */Page\b' "$dir/$name.pdf") pages"
+done
