@@ -4,8 +4,11 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <fstream>
+#include <iterator>
 #include <mutex>
 #include <random>
 
@@ -47,6 +50,37 @@ std::vector<Golden> read_goldens(const std::string& name) {
     goldens.push_back(std::move(golden));
   }
 }
+
+// A copy of a golden model in which one token's embedding is not finite.
+class PoisonedToken {
+ public:
+  PoisonedToken(const std::string& name, TokenId token) : path_(directory_.copy(golden_model(name), name)) {
+    for (const auto& entry : std::filesystem::directory_iterator(path_)) {
+      const std::string file = entry.path().filename();
+      if (!file.ends_with(".safetensors") || file == "golden.safetensors") continue;
+      std::ifstream in(entry.path(), std::ios::binary);
+      std::vector<char> bytes((std::istreambuf_iterator<char>(in)), {});
+      const auto tensors = parse_safetensors(std::as_bytes(std::span(bytes)), file).value();
+      for (const TensorInfo& tensor : tensors) {
+        if (tensor.name != "model.embed_tokens.weight") continue;
+        const size_t row = tensor.data.size() / static_cast<size_t>(tensor.shape[0]);
+        const auto begin = reinterpret_cast<const char*>(tensor.data.data()) - bytes.data();
+        auto* at = bytes.data() + begin + static_cast<size_t>(token.value()) * row;
+        std::fill(at, at + row, '\xff');  // NaN in every type
+        changed_ = true;
+      }
+      std::ofstream(entry.path(), std::ios::binary)
+          .write(bytes.data(), static_cast<std::streamsize>(bytes.size()));
+    }
+    CHECK(changed_, "{} has no embedding", name);
+  }
+  std::filesystem::path path() const { return path_; }
+
+ private:
+  const TemporaryDirectory directory_;
+  const std::filesystem::path path_;
+  bool changed_ = false;
+};
 
 class ModelTest : public ::testing::TestWithParam<std::string> {
  protected:
@@ -103,6 +137,40 @@ TEST_P(ModelTest, BitsDoNotDependOnTheBatch) {
     alone.insert(alone.end(), all.end() - static_cast<ptrdiff_t>(kept), all.end());
   }
   EXPECT_TRUE(same_bits(together, alone));
+}
+
+// A draft may hold any token. One whose row is not finite changes no bit of the rows in front of it, of other
+// sequences, nor of what takes its place after a rollback.
+TEST_P(ModelTest, ATokenThatIsNotFiniteReachesOnlyTheRowsThatAttendToIt) {
+  const TokenId poison(7);
+  const PoisonedToken directory(GetParam(), poison);
+  auto single = make_single_collectives();
+  auto model = load_or_die(directory.path(), {.device = suite_device(), .kv_tokens = 1024}, *single);
+  const auto vocab = static_cast<ptrdiff_t>(model->config().vocab_size);
+  const auto finite_ids = [&](int count, uint32_t seed) {
+    auto ids = random_ids(count, vocab, seed);
+    std::replace(ids.begin(), ids.end(), poison, TokenId(8));
+    return ids;
+  };
+  constexpr ptrdiff_t kBefore = 18, kAll = 21;  // the token and what follows lie in a block with others
+  const auto text = finite_ids(kAll, 5), other = finite_ids(9, 6);
+  const auto expected = logits_in_chunks(*model, text, 1),
+             expected_of_other = logits_in_chunks(*model, other, 1);
+  auto drafted = text;
+  drafted[kBefore] = poison;
+  const KvHandle sequence = model->kv().create();
+  const BatchSlice slices[]{{sequence, drafted, kAll}, {model->kv().create(), other, 9}};
+  const auto got = rows_of(model->forward(slices).value().logits);
+  const auto rows = [vocab](const std::vector<float>& logits, ptrdiff_t begin, ptrdiff_t end) {
+    return std::vector<float>(logits.begin() + begin * vocab, logits.begin() + end * vocab);
+  };
+  EXPECT_TRUE(same_bits(rows(got, 0, kBefore), rows(expected, 0, kBefore)));
+  EXPECT_TRUE(same_bits(rows(got, kAll, kAll + 9), expected_of_other));
+  for (const float logit : rows(got, kBefore, kAll)) ASSERT_FALSE(std::isfinite(logit));
+
+  model->kv().truncate(sequence, kBefore);
+  const BatchSlice rest{sequence, std::span(text).subspan(kBefore), kAll - kBefore};
+  EXPECT_TRUE(same_bits(rows_of(model->forward({&rest, 1}).value().logits), rows(expected, kBefore, kAll)));
 }
 
 TEST_P(ModelTest, BitsDoNotDependOnRanks) {
