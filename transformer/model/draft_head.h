@@ -22,7 +22,7 @@ namespace outrider {
 // Immutable after loading; safe to share between threads.
 class DraftHead {
  public:
-  // Of one caller; grows to what it needs and is kept.
+  // Memory of one caller; it grows to what a call needs and is kept.
   struct Scratch {
     std::vector<uint32_t> states;
   };
@@ -33,7 +33,7 @@ class DraftHead {
 
   IndexRange ids() const { return ids_; }
   int64_t hidden_size() const { return hidden_size_; }
-  // Of the stored head, all of its rows, and of what is done to it here: equal means equal logits.
+  // Hashes all rows of the stored head and what is done to them here: equal means equal logits.
   uint64_t fingerprint() const { return fingerprint_; }
   int64_t bytes() const { return static_cast<int64_t>(codes_.bytes() + scales_.bytes()); }
 

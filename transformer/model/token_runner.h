@@ -30,15 +30,15 @@ class TokenRunner {
   // blocks) leaves every sequence as it was. `measures`: for confidence().
   virtual Status run(std::span<const TokenRun> runs, bool measures) = 0;
 
-  // Of the last run(), until the next. Fewer tokens than asked for: there was no more room, or the logits
-  // after them were not finite.
+  // What the last run() drew, until the next. Fewer tokens than asked for: there was no more room, or the
+  // logits after them were not finite.
   virtual std::span<const TokenId> tokens(size_t run) const = 0;
   virtual bool failed(size_t run) const = 0;
   virtual TokenId guess(size_t run) const = 0;  // -1: none
   virtual DraftConfidence confidence(size_t run, size_t token) const = 0;
   // Under rules with q: the row that the token was drawn from.
   virtual void read_q(size_t run, size_t token, QRow& q) const = 0;
-  // The same where it lies, if it is dense; until the next run.
+  // Where that row lies on the device, if it is dense; until the next run.
   virtual DeviceRow device_row(size_t run, size_t token) const = 0;
   // How long reading the inputs and drawing the first tokens took.
   virtual int64_t first_ns() const = 0;

@@ -45,8 +45,8 @@ enum class MatrixKind : uint8_t { kLayer, kVocabulary };
 // int4 keeps the vocabulary's matrices in int8: they are a small part of the work, and every token's logits
 // are read straight from one of them. Not for kAuto.
 WeightType weight_type(WeightFormat format, MatrixKind kind);
-// Of a mapped matrix: as stored, else as asked for, else `numbers`. An error if it is stored in another
-// format than is asked for.
+// The type of a mapped matrix: as stored, else as asked for, else `numbers`. An error if it is stored in
+// another format than is asked for.
 Result<WeightType> weight_type(const MatrixSource& source, WeightFormat format, MatrixKind kind,
                                WeightType numbers);
 const char* weight_type_name(WeightType type);  // "int8"

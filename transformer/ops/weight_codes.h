@@ -14,7 +14,7 @@
 namespace outrider {
 
 // The scale of a group: its largest magnitude over the largest code, rounded up, so that no weight is cut.
-// Of int4 `magnitude` has the sign of that weight, which becomes -8.
+// With int4 `magnitude` has the sign of the largest weight, which becomes -8.
 OUTRIDER_SHARED_CODE inline bf16 scale_of_group(WeightType type, float magnitude) {
   if (type == WeightType::kInt4) return to_bf16(magnitude / -8.0f);
   const float scale = magnitude / (type == WeightType::kInt8 ? 127.0f : kLargestE4m3);

@@ -39,7 +39,7 @@ void keep_at_least(uint32_t least, QRow& row) {
   row.weights.resize(kept);
 }
 
-// The same of a dense row, which becomes a sparse one. `maxima`: of its runs.
+// Keeps the weights of at least `least` of a dense row, which becomes a sparse one. `maxima`: of its runs.
 void gather_at_least(uint32_t least, std::span<const uint32_t> maxima, QRow& row) {
   size_t kept = 0;
   row.ids.resize(count_at_least(row.weights, least) + 1);  // one for the tokens after the last that is kept

@@ -8,7 +8,7 @@
 
 namespace outrider {
 
-// Of the distribution after penalties, temperature and filters.
+// How sure a draft was, by the distribution after penalties, temperature and filters.
 struct DraftConfidence {
   double entropy = 0;      // nats
   double probability = 0;  // of the token that was drawn

@@ -38,7 +38,7 @@ class Tokenizer {
   virtual bool is_special(TokenId id) const = 0;
   virtual std::optional<TokenId> find(std::string_view token) const = 0;
   virtual std::optional<TokenId> bos() const = 0;  // the id that kAdd puts first, if any
-  // Of the id -> string table and the special ids: equal fingerprints mean interchangeable ids.
+  // Hashes the id -> string table and the special ids: equal fingerprints mean interchangeable ids.
   virtual uint64_t fingerprint() const = 0;
   // Whether the decoder drops one leading space of a text (SentencePiece).
   virtual bool strips_leading_space() const = 0;

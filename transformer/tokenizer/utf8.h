@@ -20,7 +20,7 @@ Utf8Unit utf8_unit(std::string_view bytes, size_t at);
 
 std::optional<size_t> find_invalid_utf8(std::string_view bytes);  // offset of the first bad byte
 
-// Of valid UTF-8 only; `at` is on a boundary and is moved past the character.
+// Takes valid UTF-8 only; `at` is on a boundary and is moved past the character.
 char32_t next_codepoint(std::string_view text, size_t& at);
 size_t previous_boundary(std::string_view text, size_t at);
 void append_utf8(std::string& out, char32_t codepoint);

@@ -22,7 +22,7 @@ class Vocabulary {
   Vocabulary(Vocabulary&&) = default;
   Vocabulary& operator=(Vocabulary&&) = default;
 
-  // The same pair twice is fine; one id for two strings or one string for two ids is refused.
+  // A pair may be added twice; one id for two strings or one string for two ids is refused.
   Status add(int64_t id, const std::string& token);
   Status mark_special(TokenId id);
   // Refuses tables that are mostly holes: a single id of 16 million would cost half a gigabyte.

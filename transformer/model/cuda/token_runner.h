@@ -64,7 +64,7 @@ class CudaTokenRunner final : public TokenRunner {
   std::map<int64_t, std::unique_ptr<Graph>> graphs_;  // a step, by rows
   Event begun_, first_drawn_, ended_;
 
-  // Of one run.
+  // What one run works with.
   std::vector<Run> order_;  // most tokens first
   std::vector<BatchSlice> slices_;
   std::vector<DrawRow> rows_;    // of order_, then guesses

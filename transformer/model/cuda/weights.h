@@ -47,10 +47,10 @@ struct DeviceWeights {
 // What the matrices become on the device: as stored, unless `format` asks for something else. An error names
 // what a device does not take.
 Result<DeviceWeightTypes> device_weight_types(const WeightMap& map, WeightFormat format);
-// The same where there are no files: bf16 unless `format` asks for something else.
+// What they become where there are no files: bf16, unless `format` asks for something else.
 DeviceWeightTypes device_weight_types(WeightFormat format);
 
-// Of the matrices of one rank; the rest is small.
+// The bytes that one rank's matrices take on its device; other weights are small.
 int64_t device_weight_bytes(const ModelConfig& config, const ShardPlan& plan, const DeviceWeightTypes& types);
 
 // types: of device_weight_types. What is not stored so is rounded or quantised on the way.

@@ -107,7 +107,7 @@ void multiply_tiles(const Job& job, int64_t first, int64_t last) {
 
 // A part of less than this many bytes is done before another thread has woken up.
 constexpr int64_t kMinimumBytes = 64 << 10;
-// The same for inputs: elements.
+// Fewer elements of the inputs than this are prepared before another thread has woken up.
 constexpr int64_t kMinimumInputs = 16 << 10;
 
 template <class T>

@@ -69,9 +69,10 @@ OUTRIDER_SHARED_CODE inline int64_t tiled_offset(const Slices& slices, int32_t r
   return tile * kTileElements + fragment_offset(row % kTileRows, operand_column(in_slice % kStep));
 }
 
-// The same for codes of eight bits, in steps of kGroupStep: a lane's 16 bytes hold two instructions. Bytes 0
-// and 2 of a word are one register of operand a, bytes 1 and 3 another, so that widening needs no shuffle;
-// and a lane has eight neighbouring columns of its rows, so that its activations are one read of 16 bytes.
+// Element (row, column) in eight-bit codes, in steps of kGroupStep: a lane's 16 bytes hold two instructions.
+// Bytes 0 and 2 of a word are one register of operand a, bytes 1 and 3 another, so that widening needs no
+// shuffle; and a lane has eight neighbouring columns of its rows, so that its activations are one read of 16
+// bytes.
 OUTRIDER_SHARED_CODE inline int64_t code_offset(const Slices& slices, int32_t row, int32_t column) {
   const int32_t slice = slices.slice_of(column);
   const int32_t in_slice = column - slices.begin[slice];
@@ -84,9 +85,9 @@ OUTRIDER_SHARED_CODE inline int64_t code_offset(const Slices& slices, int32_t ro
   return tile * kGroupTileBytes + c / 32 * 512 + lane * 16 + word * 4 + byte;
 }
 
-// The same for codes of four bits, in halves of bytes: a word of a lane is one instruction. Its halves 0 and
-// 4 are one register of operand a, then 1 and 5, 2 and 6, 3 and 7, so that widening needs no shuffle; the two
-// codes of a byte are columns c and c + 2 of one row.
+// Element (row, column) in four-bit codes, in halves of bytes: a word of a lane is one instruction. Its
+// halves 0 and 4 are one register of operand a, then 1 and 5, 2 and 6, 3 and 7, so that widening needs no
+// shuffle; the two codes of a byte are columns c and c + 2 of one row.
 OUTRIDER_SHARED_CODE inline int64_t half_byte_offset(const Slices& slices, int32_t row, int32_t column) {
   const int32_t r = row % kTileRows, c = (column - slices.begin[slices.slice_of(column)]) % kGroupStep;
   const int32_t lane = r % 8 * 4 + c % 32 / 8, word = c / 32 * 2 + c % 8 / 4;

@@ -112,7 +112,7 @@ __global__ void noise_elements(const MatrixView to, uint64_t seed, float scale) 
         code_of_weight(to.type, value, inverse_of_scale(scale_of_group(to.type, scale)));
 }
 
-// Of int4 any byte will do.
+// Fills int4 weights with noise: any byte is two codes.
 __global__ void noise_bytes(uint8_t* data, int64_t bytes, uint64_t seed) {
   const int64_t i = static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x;
   if (i < bytes) data[i] = static_cast<uint8_t>(mix(seed ^ mix(static_cast<uint64_t>(i))) >> 56);

@@ -39,7 +39,7 @@ OUTRIDER_SHARED_CODE inline int64_t element_offset(const MatrixView& m, int32_t 
                                      : code_offset(m.slices, row, column);
 }
 
-// Of one row of `columns` elements as files and staging memory hold it.
+// Bytes of one row of `columns` elements, as files and staging memory hold it.
 constexpr int64_t row_bytes(WeightType type, int64_t columns) {
   return (columns * weight_bits(type) + 7) / 8;
 }

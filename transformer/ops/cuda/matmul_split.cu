@@ -54,7 +54,7 @@ struct Meeting {
   __device__ __forceinline__ float* at(int slice, int token, int tile) const {
     return partials + (static_cast<int64_t>(slice) * Form::kTokens + token) * padded_n + tile * kTileRows;
   }
-  // Of a warp whose part is written: whether all others' of this tile are too.
+  // Asked by a warp that has written its part: whether all other parts of this tile are written.
   __device__ __forceinline__ bool is_last(int tile, int slices) const {
     const bool is_first_lane = threadIdx.x % kWarp == 0;
     sync_warp();

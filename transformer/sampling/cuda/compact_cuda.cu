@@ -84,7 +84,7 @@ struct Share {
   int32_t begin, end;
 };
 
-// Of the row on the wire, when tokens of less than half a unit are left out; the host's bits_of.
+// Bits that the row takes on the wire without tokens of less than half a unit, as the host's bits_of counts.
 __device__ int64_t bits_of(const Share& share, uint32_t unit, uint64_t id_end) {
   const uint32_t least = least_listed(unit);
   uint64_t count = 0, last = 0;  // last: one more than the id

@@ -42,7 +42,7 @@ class DeviceDraws {
   DraftConfidence confidence(int64_t row, int64_t step) const;
   // What a draw under a rule with q was drawn from.
   void read_q(int64_t row, int64_t step, QRow& q) const;
-  // The same where it lies, if it is dense.
+  // Where that row lies on the device, if it is dense.
   DeviceRow device_row(int64_t row, int64_t step) const;
 
  private:

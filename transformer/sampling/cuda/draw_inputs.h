@@ -20,7 +20,7 @@ struct DrawLimits {
   int64_t counted = 0;  // distinct tokens that penalties count, over all rows
   int64_t biases = 0;   // over all rows
 
-  // Of a row of q: two bytes a token.
+  // A dense row of q takes two bytes a token.
   int64_t q_row_bytes() const { return (2 * width + 7) / 8 * 8; }
   // A compact row, of eight bytes an entry, takes no more.
   int64_t most_entries() const { return q_row_bytes() / 8; }
@@ -44,10 +44,10 @@ class DrawInputs {
   // `measured`: somebody asks for RowMoments. Must not come before what was queued earlier is done.
   void send(std::span<const DrawRow> rows, bool measured, StreamView stream);
 
-  // Of what was sent.
+  // The state of a row that was sent.
   const DrawState& state(int64_t row) const { return states_.host.data()[row]; }
   int64_t q_bytes() const { return q_bytes_; }
-  // Those among the first `rows` rows.
+  // The rows of each kind among the first `rows` rows that were sent.
   SearchTask filtered(int64_t rows) const { return task_of(filtered_, rows); }
   SearchTask top_k(int64_t rows) const { return task_of(top_k_, rows); }
   SearchTask top_p(int64_t rows) const { return task_of(top_p_, rows, true); }
