@@ -2,9 +2,14 @@
 // the simulator and the reports. Seconds throughout. One owner thread; plain values, no clock.
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <cstdint>
 #include <nlohmann/json_fwd.hpp>
+#include <span>
+
+#include "coordinator/draft_phases.h"
+#include "coordinator/held_up.h"
 
 namespace outrider {
 
@@ -23,39 +28,38 @@ struct VerifyCost {
   double base = 0, per_row = 0, per_context = 0;
 };
 
-// busy = per_step * longest + per_further * (total - longest): a worker that drafts for all its sequences in
-// one pass has per_further near 0, one that serves them in turn has per_further = per_step.
-struct DraftCost {
-  double per_step = 0, per_further = 0;
-};
-
 class CostModel {
  public:
   explicit CostModel(const CostPrior& prior = {});
 
   // One target pass without prefill rows, from plan to result. `context`: summed over its sequences.
   void observe_verify(int32_t rows, int64_t context, double seconds);
-  // One step's drafting: `wait` from the first Propose until the last draft was there, of which the busiest
-  // worker drafted for `busy`; the longest draft and all of them together, in tokens.
-  void observe_draft_phase(int32_t longest, int32_t total, double busy, double wait);
+  void observe_draft_phase(const DraftPhase& phase) { drafts_.observe(phase, verify_seconds(1, 0)); }
+  void observe_draft_phase(int32_t longest, int32_t total, double busy, double wait) {
+    observe_draft_phase({.longest = longest, .total = total, .busy = busy, .wait = wait});
+  }
   // One draft that nobody waited for. Its worker's `reading` of what it had missed is not counted. The target
   // was busy meanwhile, and perhaps the reader of messages, too: this stands in for a measurement until there
   // is one, then it tells whether things have changed.
-  void observe_shadow(int32_t tokens, double busy, double wait, double reading);
+  void observe_shadow(int32_t tokens, double busy, double wait, double reading) {
+    drafts_.observe_shadow(tokens, busy, wait, reading, verify_seconds(1, 0));
+  }
 
   const VerifyCost& verify() const { return fit_; }
-  DraftCost draft() const;
+  DraftCost draft() const { return drafts_.cost(); }
   double verify_seconds(int32_t rows, int64_t context) const;
   double draft_token_seconds() const { return draft().per_step; }
-  double shadow_reading_seconds() const { return shadow_reading_; }
-  double exchange_seconds() const { return exchange_; }  // links and queues, there and back
+  double shadow_reading_seconds() const { return drafts_.shadow_reading(); }
+  double exchange_seconds() const { return drafts_.exchange(); }  // links and queues, there and back
 
   bool draft_known() const {
-    return scaled_ && (((draft_measured_ || shadows_ > 0) && !draft_doubted()) || !prior_.relative);
+    return scaled_ && ((drafts_.is_known() && !draft_doubted()) || !prior_.relative);
   }
-  // One draft that was long on its way is not believed alone: it may have waited for threads and memory that
-  // were used for the first time.
-  bool draft_doubted() const { return phases_ + shadows_ == 1 && exchange_ > 0.5 * fit_.base; }
+  // One draft that took long is not believed alone: it may have waited for threads and memory that were used
+  // for the first time, or for a core.
+  bool draft_doubted() const {
+    return drafts_.is_single() && std::max(drafts_.exchange(), draft().per_step) > 0.5 * fit_.base;
+  }
 
   double draft_phase_seconds(int32_t longest, int32_t total) const;
   // A round in which each of `batch` sequences of `context` tokens drafts gamma; 0 does not wait for
@@ -67,34 +71,49 @@ class CostModel {
 
  private:
   static constexpr int32_t kFewRows = 32;
+  static constexpr size_t kFirst = 16;  // passes that are judged together
+  struct Pass {
+    int32_t rows = 0;
+    int64_t context = 0;
+    double seconds = 0;
+  };
+  // Weighted, over passes: rows n, context k, seconds t.
+  struct Sums {
+    double w = 0, n = 0, nn = 0, t = 0, nt = 0, k = 0, kk = 0, nk = 0, kt = 0;
+    void scale(double by);  // of the seconds
+    void forget();
+    void add(double rows, double context, double seconds, double weight);
+    VerifyCost fit() const;
+  };
   // Decayed passes of so many rows, and the sum of measured / fit - 1 over them.
   struct Missed {
     double weight = 0, sum = 0;
   };
+  // Over all passes, for reports.
+  struct Seen {
+    double predicted = 0, measured = 0, absolute_error = 0, rows = 0, context = 0;
+  };
 
-  VerifyCost fit() const;
-  void observe_missed(int32_t rows, int64_t context, double seconds);
+  void see(const Pass& pass, double predicted);
+  void learn(const Pass& pass);
+  void learn_first(std::span<const Pass> first);
+  void learn_missed(const Pass& pass);
+  void set_scale(double scale);
   void refit();
-  void add(double n, double k, double t, double weight);
-  void set_scale(double seconds, int32_t rows);
-  void settle_shadow_exchange();
+  double shape(int32_t rows) const { return prior_.base + prior_.per_row * rows; }
 
   CostPrior prior_;
-  bool scaled_;                                     // absolute seconds are known
-  double w_ = 0, n_ = 0, nn_ = 0, t_ = 0, nt_ = 0;  // weighted sums over passes
-  double k_ = 0, kk_ = 0, nk_ = 0, kt_ = 0;
-  double ll_ = 0, mm_ = 0, lm_ = 0, ld_ = 0, md_ = 0;  // drafts: longest, further tokens, busy seconds
-  bool draft_measured_ = false;
-  double exchange_ = 0, shadow_exchange_ = 0, shadow_reading_ = 0;
+  bool scaled_;  // absolute seconds are known
+  Sums prior_sums_, sums_;
   VerifyCost fit_;
+  std::array<Pass, kFirst> first_;
   std::array<Missed, kFewRows + 1> missed_{};
   std::array<double, kFewRows + 1> correction_{};  // by rows; factors less 1
-  int32_t slow_passes_ = 0;                        // in a row
+  HeldUp pass_watch_;
+  CutOff cut_off_;  // of a pass, as a share of what is believed
   int64_t passes_ = 0;
-  double predicted_ = 0, measured_ = 0, absolute_error_ = 0;
-  double rows_seen_ = 0, context_seen_ = 0;  // over all passes, as the seconds before
-  double drafted_ = 0, busy_ = 0, exchanged_ = 0;
-  int64_t phases_ = 0, shadows_ = 0;
+  Seen seen_;
+  DraftPhases drafts_;
 };
 
 }  // namespace outrider

@@ -36,24 +36,27 @@ void DrafterCosts::observe_drafts(std::span<const PlannedEntry> planned) {
 // `kind`: only that of its sequences.
 void DrafterCosts::observe_drafts(std::span<const PlannedEntry> planned, std::optional<DrafterKind> kind,
                                   CostModel& cost) {
-  int32_t longest = 0, total = 0;
-  double wait = 0, busiest = 0;
+  DraftPhase phase;
   busy_.clear();
   for (const PlannedEntry& entry : planned) {
     const DraftLink& link = entry.live->link;
     const RoundInFlight& round = entry.live->round;
     if (round.gamma == 0 || (kind && round.kind != *kind)) continue;
     if (!round.has_draft || round.read_prompt || !link.peer) return;
-    longest = std::max(longest, round.drafted());
-    total += round.drafted();
-    wait = std::max(wait, std::chrono::duration<double>(round.decided_at - round.begun_at).count());
+    phase.longest = std::max(phase.longest, round.drafted());
+    phase.total += round.drafted();
+    phase.wait =
+        std::max(phase.wait, std::chrono::duration<double>(round.decided_at - round.begun_at).count());
+    phase.lost =
+        std::max(phase.lost, std::chrono::duration<double>(link.proposal.lost_time(round.draft)).count());
+    phase.prepared |= round.draft.preparation.looked_up;
     auto worker =
         std::find_if(busy_.begin(), busy_.end(), [&](const auto& busy) { return busy.first == *link.peer; });
     if (worker == busy_.end()) worker = busy_.insert(worker, {*link.peer, 0.0});
     worker->second += static_cast<double>(round.draft.ingest_ns + round.draft.draft_ns) * 1e-9;
-    busiest = std::max(busiest, worker->second);
+    phase.busy = std::max(phase.busy, worker->second);
   }
-  cost.observe_draft_phase(longest, total, busiest, wait);
+  cost.observe_draft_phase(phase);
 }
 
 }  // namespace outrider

@@ -10,8 +10,10 @@ namespace outrider {
 namespace {
 
 constexpr double kTrialShare = 0.01;
-constexpr int32_t kRarest = 4;  // trials of drafts that found nothing so many times in a row are so much rarer
+constexpr int32_t kRarest =
+    4;  // trials of drafts that found nothing so many times in a row are so much rarer
 constexpr double kMaxStanding = 8;   // plain steps: past gains do not pay for a long loss
+constexpr double kMinStanding = -2;  // nor is a wrong estimate of one step paid for by a thousand others
 constexpr int32_t kFirstLength = 1;  // until it is known what drafting costs
 constexpr double kMaxTrials = 4;     // credit for so many: a burst can confirm what one found
 // Plain steps are tried where the gain is not clear, and rarely where it is: a wrong fit looks clear, too.
@@ -130,7 +132,7 @@ void EwmaBatch::settle(const CostModel& cost, double plain_seconds, int64_t cont
   const double gain = step.tokens() - seconds / plain_seconds;
   // A doubted step cost what the one did that settled the doubt.
   const double all = gain * (1 + std::exchange(uncharged_, 0));
-  standing_ = std::min(kMaxStanding, standing_ + (step.drafted > 0 ? all : kTrialShare));
+  standing_ = std::clamp(standing_ + (step.drafted > 0 ? all : kTrialShare), kMinStanding, kMaxStanding);
   if (trial_ == Trial::kDraft)
     credit_ += gain * plain_seconds - (rehearsed_trial ? shadow_seconds(cost, plain_seconds) : 0);
   else if (trial_ == Trial::kPlain)

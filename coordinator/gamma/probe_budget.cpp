@@ -8,6 +8,7 @@ namespace outrider {
 namespace {
 
 constexpr double kShare = 0.01;
+constexpr double kHeldUp = 2;     // times the prediction: a round that took longer was held up by others
 constexpr double kMaxProbes = 4;  // credit for so many: a burst can confirm what one probe found
 
 }  // namespace
@@ -19,11 +20,12 @@ int32_t ProbeBudget::next(const GammaContext& context) {
   plain_ = cost.round_seconds(0, context.batch_size, context.context_length);
   // The whole batch waits for one sequence's probe.
   predicted_ = context.batch_size * (cost.draft_phase_seconds(kLength, kLength) + verify.per_row * kLength);
+  longest_ = kHeldUp * (plain_ + predicted_);
   return credit_ >= predicted_ ? kLength : 0;
 }
 
 void ProbeBudget::update(const RoundOutcome& outcome) {
-  const double seconds = static_cast<double>(outcome.round_ns) * 1e-9;
+  const double seconds = std::min(longest_, static_cast<double>(outcome.round_ns) * 1e-9);
   if (outcome.proposed == 0) {
     credit_ += kShare * seconds;
   } else {

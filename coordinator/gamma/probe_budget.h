@@ -1,7 +1,7 @@
 // How a policy at gamma 0 finds out that drafting pays again, without ever paying much for it: plain rounds
 // earn 1 % of their time, a probe runs when the credit covers what it is predicted to cost, and is charged
-// what it really cost. A probe that was accepted paid for itself, so the next one follows at once; a useless
-// or very slow drafter costs at most about 1 %.
+// what it really cost, unless it lost its core to other programs. A probe that was accepted paid for itself,
+// so the next one follows at once; a useless or very slow drafter costs at most about 1 %.
 #pragma once
 
 #include "coordinator/gamma/gamma_policy.h"
@@ -21,6 +21,7 @@ class ProbeBudget {
   double credit_ = 0;     // seconds
   double plain_ = 0;      // predicted for the round that runs, had it been plain
   double predicted_ = 0;  // what a probe is predicted to cost
+  double longest_ = 0;    // the most that the round that runs may be charged, or earn by
 };
 
 }  // namespace outrider

@@ -1,0 +1,159 @@
+#include "coordinator/draft_phases.h"
+
+namespace outrider {
+namespace {
+
+constexpr double kForget = 0.98;        // of what was measured, at the next measurement
+constexpr double kPriorWeight = 1;      // one draft of one token
+constexpr double kFirstPhases = 4;      // drafts that the first one's way there and back is worth
+constexpr double kShadowWeight = 0.25;  // of a shadow draft's, against all before
+constexpr double kFurtherRidge = 1e-3;  // relative: in doubt a batch drafts together
+// Drafts differ by what is read before them, and messages by what else is under way; a slice of the scheduler
+// is many times either, for models that are fast enough to care.
+constexpr double kMost = 2;
+constexpr int32_t kSpell = 8, kShadowSpell = 3;  // so many in a row were not held up
+constexpr double kNoExchange = 0.05;             // passes: ways there and back below it are all short
+
+}  // namespace
+
+void DraftPhases::Sums::add(const Measured& draft) {
+  const double l = draft.longest, m = draft.further;
+  for (double* sum : {&ll, &mm, &lm, &ld, &md}) *sum *= kForget;
+  ll += l * l;
+  mm += m * m;
+  lm += l * m;
+  ld += l * draft.busy;
+  md += m * draft.busy;
+}
+
+// Least squares through the origin; both costs >= 0.
+DraftCost DraftPhases::Sums::cost() const {
+  const double ridged = mm + kFurtherRidge * (mm + ll);
+  const double det = ll * ridged - lm * lm;
+  if (mm > 0 && det > 1e-12 * ll * ridged) {
+    const DraftCost cost{.per_step = (ld * ridged - md * lm) / det, .per_further = (md * ll - ld * lm) / det};
+    if (cost.per_step >= 0 && cost.per_further >= 0) return cost;
+  }
+  return {.per_step = ld / ll, .per_further = 0};
+}
+
+DraftPhases::DraftPhases(double token_seconds, bool is_ratio)
+    : is_ratio_(is_ratio),
+      prior_{.ll = kPriorWeight, .ld = kPriorWeight * token_seconds},
+      sums_(prior_),
+      busy_watch_(kMost, kSpell),
+      exchange_watch_(kMost, kSpell),
+      shadow_watch_(kMost, kShadowSpell),
+      reading_watch_(kMost, kShadowSpell) {}
+
+void DraftPhases::scale(double by) {
+  if (is_known()) return;  // what a shadow measured is in seconds already
+  prior_.ld *= by;
+  sums_ = prior_;
+}
+
+void DraftPhases::observe(const DraftPhase& phase, double pass) {
+  if (phase.longest <= 0 || phase.busy < 0) return;
+  const double exchange = std::max(0.0, phase.wait - phase.busy);
+  const Measured measured{.longest = static_cast<double>(phase.longest),
+                          .further = static_cast<double>(phase.total - phase.longest),
+                          .busy = phase.busy,
+                          .exchange = exchange,
+                          .lost = std::min(phase.lost, exchange),
+                          .prepared = phase.prepared};
+  const Measured believed =
+      phases_ < static_cast<int64_t>(kFirst) ? learn_first(measured, pass) : learn(measured, pass);
+  cut_off_.add(measured.busy - believed.busy + measured.exchange - believed.exchange);
+  ++phases_;
+  drafted_ += phase.longest;
+  busy_ += phase.busy;
+  exchanged_ += exchange;
+}
+
+// What was lost on the way is part of the usual; what came late for another reason may be nobody's. Drafts
+// that may have been there already take no time or all of it.
+DraftPhases::Measured DraftPhases::learn(Measured phase, double pass) {
+  const DraftCost usual = cost();
+  const bool is_usual = phase.further == 0 || 2 * sums_.mm >= phase.further * phase.further;
+  if (is_usual && !phase.prepared)
+    phase.busy =
+        busy_watch_.believed(phase.busy, usual.per_step * phase.longest + usual.per_further * phase.further);
+  phase.exchange = phase.lost + exchange_watch_.believed(phase.exchange - phase.lost,
+                                                         std::max(exchange_, kNoExchange * pass));
+  sums_.add(phase);
+  add_exchange(phase.exchange, phases_);
+  return phase;
+}
+
+// All anew with each, for there is no usual time yet: the first may be the one that was held up.
+DraftPhases::Measured DraftPhases::learn_first(const Measured& last, double pass) {
+  Measured& place = first_[static_cast<size_t>(phases_)];
+  place = last;
+  // Its shadows said what a token costs at most, and nothing of a batch.
+  if (phases_ == 0 && shadows_ > 0 && last.further == 0)
+    place.busy = std::min(last.busy, kMost * cost().per_step * last.longest);
+  const std::span<const Measured> first(first_.data(), static_cast<size_t>(phases_) + 1);
+  std::array<double, kFirst> values{};
+  for (size_t i = 0; i < first.size(); ++i) values[i] = first[i].exchange - first[i].lost;
+  const double usual_exchange = lower_median(std::span(values).first(first.size()));
+  sums_ = is_ratio_ ? Sums{} : prior_;
+  Measured believed;
+  for (size_t i = 0; i < first.size(); ++i) {
+    believed = first[i];
+    size_t count = 0;
+    for (const Measured& other : first)
+      if (2 * other.further >= believed.further && !other.prepared)
+        values[count++] = other.busy / other.longest;
+    if (!believed.prepared)
+      believed.busy =
+          std::min(believed.busy, kMost * lower_median(std::span(values).first(count)) * believed.longest);
+    believed.exchange = believed.lost + std::min(believed.exchange - believed.lost,
+                                                 kMost * std::max(usual_exchange, kNoExchange * pass));
+    sums_.add(believed);
+    add_exchange(believed.exchange, static_cast<int64_t>(i));
+  }
+  return believed;
+}
+
+// `before`: phases that came before.
+void DraftPhases::add_exchange(double exchange, int64_t before) {
+  if (before == 0)
+    exchange_ = shadows_ > 0 ? std::min(exchange, shadow_exchange_) : exchange;
+  else if (before == 1 && shadows_ == 0)
+    exchange_ = std::min(exchange_, exchange);
+  else
+    exchange_ +=
+        std::max(1 - kForget, 1 / (kFirstPhases + static_cast<double>(before))) * (exchange - exchange_);
+}
+
+void DraftPhases::observe_shadow(int32_t tokens, double busy, double wait, double reading, double pass) {
+  if (shadow_reading_ > 0) reading = reading_watch_.believed(reading, shadow_reading_);
+  shadow_reading_ += (shadow_reading_ == 0 ? 1 : kShadowWeight) * (reading - shadow_reading_);
+  const double exchange = std::max(0.0, wait - busy);
+  const double token = tokens > 0 ? busy / tokens : cost().per_step;
+  if (is_measured()) {
+    const double surely =
+        shadow_watch_.believed(std::max(0.0, exchange - pass), std::max(exchange_, kNoExchange * pass));
+    const double change =
+        kShadowWeight * (std::min(0.0, exchange - exchange_) + std::max(0.0, surely - exchange_));
+    exchange_ += change;
+    const double share = std::min(1.0, token / std::max(1e-12, cost().per_step));
+    sums_.ld *= share;
+    sums_.md *= share;
+    for (Measured& draft : first_) {  // they may be looked at again
+      draft.busy *= share;
+      draft.exchange = std::max(draft.lost, draft.exchange + change);
+    }
+    return;
+  }
+  shadow_exchange_ = shadows_ == 0 ? exchange : std::min(shadow_exchange_, exchange);
+  settle_shadow(pass);
+  sums_.ld = sums_.ll * (shadows_ == 0 ? token : std::min(cost().per_step, token));
+  ++shadows_;
+}
+
+void DraftPhases::settle_shadow(double pass) {
+  if (!is_measured()) exchange_ = std::max(0.0, shadow_exchange_ - pass);
+}
+
+}  // namespace outrider
