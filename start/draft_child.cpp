@@ -58,45 +58,6 @@ std::vector<char*> child_environment() {
   return kept;
 }
 
-std::vector<std::string> child_arguments(const RoleSettings& o, const DraftChildOptions& child) {
-  std::vector<std::string> arguments{"outrider",
-                                     "draft-worker",
-                                     "--connect",
-                                     child.endpoint,
-                                     "--parent",
-                                     std::to_string(getpid()),
-                                     "--retry-for",
-                                     std::to_string(o.models.startup_timeout_s),
-                                     "--max-num-seqs",
-                                     std::to_string(o.models.max_num_seqs),
-                                     "--max-model-len",
-                                     std::to_string(o.models.max_model_len),
-                                     "--threads",
-                                     std::to_string(child.threads),
-                                     "--kv-dtype",
-                                     o.models.kv_dtype,
-                                     "--device",
-                                     o.models.device,
-                                     "--isa",
-                                     o.models.isa,
-                                     "--fanout-budget",
-                                     std::to_string(o.speculation.fanout_budget),
-                                     "--draft-weight-format",
-                                     o.models.draft_weight_format,
-                                     "--q-format",
-                                     o.speculation.q_format,
-                                     "--quiet"};
-  const auto add = [&](const char* flag, const std::string& value) {
-    arguments.insert(arguments.end(), {flag, value});
-  };
-  if (o.models.uses_draft_model())
-    add("--draft-model", o.models.draft_model);
-  else
-    add("--drafter", o.models.drafter);
-  add("--draft-history-tokens", std::to_string(o.models.draft_history_tokens));
-  return arguments;
-}
-
 class Child {
  public:
   explicit Child(std::vector<std::string> arguments) : arguments_(std::move(arguments)) {}
@@ -202,8 +163,49 @@ class Supervisor {
 
 }  // namespace
 
+std::vector<std::string> draft_child_arguments(const RoleSettings& o, const DraftChildOptions& child) {
+  std::vector<std::string> arguments{"outrider",
+                                     "draft-worker",
+                                     "--connect",
+                                     child.endpoint,
+                                     "--parent",
+                                     std::to_string(getpid()),
+                                     "--retry-for",
+                                     std::to_string(o.models.startup_timeout_s),
+                                     "--max-num-seqs",
+                                     std::to_string(o.models.max_num_seqs),
+                                     "--max-model-len",
+                                     std::to_string(o.models.max_model_len),
+                                     "--threads",
+                                     std::to_string(child.threads),
+                                     "--cores",
+                                     std::to_string(child.cores),
+                                     "--kv-dtype",
+                                     o.models.kv_dtype,
+                                     "--device",
+                                     o.models.device,
+                                     "--isa",
+                                     o.models.isa,
+                                     "--fanout-budget",
+                                     std::to_string(o.speculation.fanout_budget),
+                                     "--draft-weight-format",
+                                     o.models.draft_weight_format,
+                                     "--q-format",
+                                     o.speculation.q_format,
+                                     "--quiet"};
+  const auto add = [&](const char* flag, const std::string& value) {
+    arguments.insert(arguments.end(), {flag, value});
+  };
+  if (o.models.uses_draft_model())
+    add("--draft-model", o.models.draft_model);
+  else
+    add("--drafter", o.models.drafter);
+  add("--draft-history-tokens", std::to_string(o.models.draft_history_tokens));
+  return arguments;
+}
+
 Status supervise_draft_child(const RoleSettings& settings, const DraftChildOptions& child, Transport& line) {
-  std::vector<std::string> arguments = child_arguments(settings, child);
+  std::vector<std::string> arguments = draft_child_arguments(settings, child);
   std::optional<SecretFile> own, server;
   if (child.curve) {
     const CurveKeys& keys = *child.curve;

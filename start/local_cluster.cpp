@@ -1,6 +1,5 @@
 #include "start/local_cluster.h"
 
-#include <algorithm>
 #include <optional>
 
 #include "base/threads.h"
@@ -10,22 +9,11 @@
 namespace outrider {
 namespace {
 
-int total_threads(const ModelSettings& models) {
-  return models.threads > 0 ? models.threads : usable_cores();
+LocalThreads threads_of(const ModelSettings& models) {
+  return local_threads(models.threads, models.draft_threads, models.tensor_parallel_size, usable_cores());
 }
-
-RoleThreads target_threads(const ModelSettings& models) {
-  const int ranks = models.tensor_parallel_size;
-  const int own = std::max(1, total_threads(models) - models.draft_threads);
-  return {.count = std::max(1, own / ranks),
-          .spin = total_threads(models) <= usable_cores() && ranks <= usable_cores()};
-}
-
-// In lockstep draft and target take turns, so the drafter may use every thread too.
-RoleThreads draft_threads(const ModelSettings& models) {
-  return {.count = models.draft_threads > 0 ? models.draft_threads : total_threads(models),
-          .spin = total_threads(models) <= usable_cores()};
-}
+RoleThreads target_threads(const ModelSettings& models) { return threads_of(models).target; }
+RoleThreads draft_threads(const ModelSettings& models) { return threads_of(models).draft; }
 
 std::vector<std::unique_ptr<Collectives>> make_group(int ranks) {
   if (ranks > 1) return make_thread_collectives(ranks);
@@ -47,7 +35,7 @@ Result<std::unique_ptr<Model>> guarded(const std::function<Result<std::unique_pt
 Result<std::shared_ptr<const DraftHead>> load_whole_head(const RoleSettings& settings,
                                                          const Preparation& prepared) {
   return load_draft_head(settings, {0, prepared.target.vocab_size},
-                         {.count = total_threads(settings.models)});
+                         role_threads(settings.models.threads, usable_cores()));
 }
 
 }  // namespace

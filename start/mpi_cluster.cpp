@@ -51,10 +51,6 @@ int fail(const Status& status, bool print) {
   MpiSession::abort_job(kExitRuntime);
 }
 
-// Between two passes other processes have their turn on these cores, and helpers sleep: waking one takes 50
-// to 75 microseconds on a virtual machine, reading this much some milliseconds.
-constexpr int64_t kBytesPerThread = int64_t{16} << 20;
-
 struct Cores {
   cpu_set_t allowed;
   int quota = 0;
@@ -118,7 +114,8 @@ Status look_after_drafter(const ClusterSettings& settings, RankContext& rank, Ro
   DraftChildOptions child;
   child.endpoint = rank.endpoint;
   child.curve = rank.curve;
-  child.threads = threads.count;
+  child.threads = settings.models.threads;
+  child.cores = threads.cores;
   return supervise_draft_child(settings, child, *rank.transport);
 }
 
@@ -223,12 +220,11 @@ int MpiCluster::run_rank(const MpiSession& session, const ClusterSettings& setti
   if (rank.self.device != "cpu") rank_settings.models.device = rank.self.device;  // a GPU by local rank
   rank_settings.quiet |= !coordinates && !rank.self.is_leader();
   const int cores = share_of_cores(*world, rank);
-  const int count = settings.models.threads > 0 ? settings.models.threads : cores;
-  RoleThreads threads{.count = count, .spin = count <= cores, .cores = cores};
-  if (settings.models.threads == 0) threads.bytes_each = kBytesPerThread;
+  const RoleThreads threads = role_threads(settings.models.threads, cores);
   const Result<Preparation> prepared = prepare_rank(rank_settings, rank);
   std::vector<int> threads_of(static_cast<size_t>(world->size()));
-  world->all_gather(std::as_bytes(std::span(&count, 1)), std::as_writable_bytes(std::span(threads_of)));
+  world->all_gather(std::as_bytes(std::span(&threads.count, 1)),
+                    std::as_writable_bytes(std::span(threads_of)));
 
   if (coordinates) {
     // For the report, which speaks of the target.

@@ -7,19 +7,12 @@
 #include "coordinator/coordinator.h"
 #include "draft_worker/drafter.h"
 #include "start/prepare.h"
+#include "start/role_threads.h"
 #include "start/settings.h"
 #include "transformer/model/draft_head.h"
 #include "transformer/model/model.h"
 
 namespace outrider {
-
-// How the threads of one process are shared out.
-struct RoleThreads {
-  int count = 1;
-  bool spin = false;
-  int cores = 0;  // that it may count on, where other processes have theirs among them, too; 0: not known
-  int64_t bytes_each = ModelOptions().bytes_per_thread;  // weights that make a thread worth waking
-};
 
 // This rank's shard of the target, and the draft model (on a group of one).
 Result<std::unique_ptr<Model>> load_target(const RoleSettings& settings, const Preparation& prepared,

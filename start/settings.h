@@ -20,7 +20,7 @@ struct ModelSettings {
   int draft_history_tokens = 1 << 18;  // of finished outputs that the suffix drafter looks through
   int tensor_parallel_size = 1;
   int draft_tensor_parallel_size = 1;
-  int threads = 0;        // 0: as many as there are cores
+  int threads = 0;        // 0: as many cores as the weights are worth (role_threads.h)
   int draft_threads = 0;  // of the draft model alone; 0: those of the target, in turns
   std::string weight_format = "auto", draft_weight_format = "auto";
   std::string kv_dtype = "auto";

@@ -202,7 +202,7 @@ class Bench {
     r.repetitions = options_.repetitions;
     r.context = options_.context;
     r.temperature = static_cast<double>(options_.request.temperature);
-    r.machine = {.threads = threads_of(options_.cluster.models),
+    r.machine = {.threads = models_.target.front()->threads() * options_.cluster.models.tensor_parallel_size,
                  .isa = models_.target.front()->isa(),
                  .bandwidth = Spread::of(bandwidths_)};
     if (!on_device_) {

@@ -70,7 +70,7 @@ void add_bench_options(CLI::App& app, BenchOptions& o) {
       "  plain decoding   the same engine without a drafter, one sequence\n"
       "  bandwidth share  bytes of weights and KV read per token, times tokens per second, over the speed at "
       "which\n"
-      "                   as many threads of this machine read memory, probed in this run between the "
+      "                   the cores of the run (--threads) read memory, probed in this run between the "
       "measurements\n"
       "                   (with --device cuda: those bytes per second)\n"
       "  t(M)/t(1)        time of one target pass over M tokens of one text, against one token\n"

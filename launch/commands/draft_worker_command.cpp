@@ -162,8 +162,7 @@ Status serve(const DraftWorkerSettings& settings) {
   std::unique_ptr<Model> model;
   std::shared_ptr<const DraftHead> head;
   if (settings.run.models.uses_draft_model()) {
-    const RoleThreads threads{.count = settings.run.models.threads > 0 ? settings.run.models.threads
-                                                                       : usable_cores()};
+    const RoleThreads threads = worker_threads(settings.run.models.threads, settings.cores, usable_cores());
     ASSIGN_OR_RETURN(model, load_draft(settings.run, prepared, threads, *single));
     ASSIGN_OR_RETURN(head, load_draft_head(settings.run, {0, prepared.draft->vocab_size}, threads));
   }
@@ -205,7 +204,11 @@ void add_draft_worker_options(CLI::App& app, DraftWorkerSettings& s) {
   app.add_option("--fanout-budget", o.speculation.fanout_budget,
                  "Outcomes there is room to prepare for, per sequence, if the job asks for it")
       ->capture_default_str();
-  app.add_option("--threads", o.models.threads, "Threads for arithmetic; 0: one per core")
+  app.add_option("--threads", o.models.threads,
+                 "Threads for arithmetic; 0: as many cores as the weights are worth")
+      ->capture_default_str();
+  app.add_option("--cores", s.cores, "Cores that --threads 0 may count on; 0: all that this process may use")
+      ->check(CLI::Range(0, 1024))
       ->capture_default_str();
   app.add_option("--draft-weight-format", o.models.draft_weight_format,
                  "auto (as stored), bf16, int8 or int4")

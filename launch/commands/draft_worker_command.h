@@ -17,6 +17,7 @@ struct DraftWorkerSettings {
   std::string connect;
   std::string curve_secret_key, server_key;
   int retry_for_s = 60;
+  int cores = 0;   // that --threads 0 may count on; 0: all this process may use
   int parent = 0;  // leave when this process, which started us, ends; 0: it does not matter
 };
 

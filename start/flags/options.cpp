@@ -50,7 +50,9 @@ void add_model_options(CLI::App& app, ClusterSettings& o) {
                  "Must be 1: a draft model is not split")
       ->group("Models")
       ->capture_default_str();
-  app.add_option("--threads", m.threads, "Threads of this process for arithmetic; 0: one per core")
+  app.add_option(
+         "--threads", m.threads,
+         "Threads of this process for arithmetic; 0: as many cores as the weights are worth, 16 MiB each")
       ->group("Models")
       ->capture_default_str();
   app.add_option(

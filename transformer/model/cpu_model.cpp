@@ -24,7 +24,7 @@ struct Matrix {
 };
 
 int useful_threads(const Weights& weights, const ModelOptions& options) {
-  return static_cast<int>(std::clamp<int64_t>(weights.bytes / options.bytes_per_thread, 1, options.threads));
+  return threads_worth(weights.bytes, options.bytes_per_thread, options.threads);
 }
 
 }  // namespace

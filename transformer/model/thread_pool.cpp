@@ -32,6 +32,10 @@ void HelperPause::observe(Clock::duration own, Clock::duration waited, Clock::ti
   until_ = now + length_;
 }
 
+int threads_worth(int64_t bytes, int64_t bytes_each, int most) {
+  return static_cast<int>(std::clamp<int64_t>(bytes / bytes_each, 1, most));
+}
+
 ThreadPool::ThreadPool(int threads, bool spin) : spin_(spin) {
   CHECK(threads >= 1, "threads={}", threads);
   const std::string role = thread_role();

@@ -30,6 +30,9 @@ class HelperPause {
   Clock::time_point until_{};
 };
 
+// Threads that a loop over so many bytes of weights keeps busy, `bytes_each` or more apiece: 1 to `most`.
+int threads_worth(int64_t bytes, int64_t bytes_each, int most);
+
 class ThreadPool {
  public:
   // `threads` counts the caller. `spin`: workers watch for the next loop for some microseconds before they
