@@ -57,6 +57,20 @@ Status check_fields(const Open& open, const MessageLimits& limits) {
   return check(open.sampling, limits.vocab_size).in("sampling");
 }
 
+Status check_fields(const TreeShape& shape) {
+  constexpr float kMost = std::numeric_limits<float>::max();
+  RETURN_IF_ERROR(within("nodes", shape.nodes, 0, kMostTokens));
+  RETURN_IF_ERROR(real_within("node_price", shape.node_price, 0, kMost));
+  RETURN_IF_ERROR(real_within("pass_price", shape.pass_price, 0, kMost));
+  int64_t level = 1, nodes = 0;
+  for (const int32_t width : shape.widths) {
+    RETURN_IF_ERROR(within("widths", width, 1, kMostTreeChildren));
+    nodes += level *= width;
+    RETURN_IF_ERROR(within("the number of nodes of widths", nodes, 1, kMostTokens));
+  }
+  return {};
+}
+
 Status check_fields(const Propose& propose, const MessageLimits& limits) {
   RETURN_IF_ERROR(within("base", propose.base.value(), 1, limits.max_context));
   RETURN_IF_ERROR(within("the number of committed ids", static_cast<int64_t>(propose.committed.size()), 0,
@@ -71,7 +85,8 @@ Status check_fields(const Propose& propose, const MessageLimits& limits) {
   RETURN_IF_ERROR(within("fanout", propose.fanout, 0, kMostOutcomes));
   constexpr float kMost = std::numeric_limits<float>::max();
   RETURN_IF_ERROR(real_within("stop.threshold", propose.stop.threshold, -kMost, kMost));
-  return real_within("stop.scale", propose.stop.scale, 0, kMost);
+  RETURN_IF_ERROR(real_within("stop.scale", propose.stop.scale, 0, kMost));
+  return check_fields(propose.tree).in("tree");
 }
 
 Status check_fields(const Welcome& welcome) {
@@ -108,6 +123,9 @@ Status check_fields(const PlanEntry& entry, const MessageLimits& limits) {
   RETURN_IF_ERROR(
       within("the number of drafted tokens", drafted, 0, samples ? limits.max_context - base : 0));
   RETURN_IF_ERROR(check_ids("draft", entry.draft, limits.vocab_size));
+  RETURN_IF_ERROR(check_tree(entry.tree(), {}).in("the draft"));
+  if (!entry.parents.empty() && entry.q_kind != QKind::kNone)
+    return malformed("the draft is a tree, and has q");
   return check_q(entry, limits.vocab_size);
 }
 

@@ -8,6 +8,7 @@
 #include <variant>
 #include <vector>
 
+#include "base/draft_tree.h"
 #include "base/hidden_row.h"
 #include "base/q_row.h"
 #include "base/sampling_params.h"
@@ -15,7 +16,7 @@
 
 namespace outrider {
 
-constexpr uint32_t kProtocolVersion = 8;
+constexpr uint32_t kProtocolVersion = 9;
 
 // ---- joining and leaving
 // -------------------------------------------------------------------------------------
@@ -122,6 +123,19 @@ struct StopRule {
   float scale = 0;  // of the entropy in nats
 };
 
+// How a draft may branch. Neither widths nor nodes: not at all, a chain.
+struct TreeShape {
+  std::vector<int32_t> widths;  // children of every node, level by level
+  // Not 0: so many nodes at most, those that the target most likely comes to.
+  int32_t nodes = 0;
+  // With `nodes`: expected tokens that each of them, and each further pass of the draft model, has to bring.
+  float node_price = 0, pass_price = 0;
+
+  bool is_chain() const { return widths.empty() && nodes == 0; }
+  bool operator==(const TreeShape&) const = default;
+};
+constexpr int32_t kMostTreeChildren = 8;  // of one node
+
 // Draft `gamma` tokens after the committed prefix. Carries every committed token the worker has not seen,
 // also when gamma is 0. A newer Propose for a sequence supersedes an older one.
 struct Propose {
@@ -139,6 +153,7 @@ struct Propose {
   int32_t fanout = 0;        // outcomes to prepare for at most
   StopRule stop;             // may end the draft before gamma, never before its first token
   bool wants_guess = false;  // for records: what would have been drafted for the last committed token
+  TreeShape tree;            // match rules only; a path has gamma tokens at most
 };
 
 // ---- draft worker -> coordinator
@@ -160,8 +175,8 @@ struct Draft {
   Epoch epoch;
   Round round;
   Position base;
-  std::vector<TokenId> ids;      // 0..gamma tokens
-  std::vector<int32_t> parents;  // empty: a chain
+  std::vector<TokenId> ids;      // a chain of 0..gamma tokens, or a tree of that depth
+  std::vector<int32_t> parents;  // as in DraftTree; empty: a chain
   uint64_t prefix_hash = 0;      // of the committed ids [0, base) that were drafted from
   QKind q_kind = QKind::kNone;
   std::vector<QRow> q;            // one per id with kDense and kSparse
@@ -174,6 +189,8 @@ struct Draft {
   int64_t ingest_ns = 0;          // time spent on committed tokens, and on drafting
   int64_t draft_ns = 0;
   PreparationReport preparation;
+
+  DraftTreeView tree() const { return {ids, parents}; }
 };
 
 // ---- draft worker -> every target rank
@@ -218,11 +235,14 @@ struct PlanEntry {
   Position base;            // committed length C
   Position first_input;     // == kv length: committed tokens [first_input, first_input + input_count) are fed
   int32_t input_count = 0;  // first_input + input_count == base: sample; less: a prefill chunk, no verdict
-  std::vector<TokenId> draft;  // only when sampling
+  std::vector<TokenId> draft;    // only when sampling
+  std::vector<int32_t> parents;  // of a tree, as in Draft
   QKind q_kind = QKind::kNone;
   std::vector<QRow> q;            // as in Draft
   std::vector<HiddenRow> hidden;  // as in Draft
   Generation worker;              // kSlices: whose
+
+  DraftTreeView tree() const { return {draft, parents}; }
 };
 
 // Every target rank replays the same plans, so block tables never travel.
@@ -250,7 +270,8 @@ struct PositionLogprobs {
 
 enum class VerdictStatus : uint8_t { kOk = 0, kNonFinite = 1 };
 
-// What the group decided for one entry: draft[0..accepted_count) and then `next` are committed on every rank.
+// What the group decided for one entry: draft[0..accepted_count), or the nodes of `path`, and then `next` are
+// committed on every rank.
 struct Verdict {
   SequenceId sequence;
   Epoch epoch;  // of the entry; a rejection makes the sequence's epoch one larger
@@ -261,6 +282,7 @@ struct Verdict {
   bool draft_lost = false;
   bool link_lost = false;  // ... because the worker's communicator ended, of which the worker knows
   int32_t accepted_count = 0;
+  std::vector<int32_t> path;               // of a tree: accepted_count nodes, from a child of the root on
   TokenId next;                            // recovery token (accepted_count < gamma) or bonus token
   std::vector<PositionLogprobs> logprobs;  // accepted_count + 1 of them when asked for
 };

@@ -87,13 +87,48 @@ void serialize(Archive& archive, Close& m) {
   archive(m.sequence);
 }
 
+// A chain is one flag.
+struct TreeShapeField {
+  TreeShape& shape;
+};
+template <class Archive>
+void serialize(Archive& archive, TreeShapeField& field) {
+  TreeShape& m = field.shape;
+  bool branches = !m.is_chain();
+  archive(branches);
+  if (!branches) return;
+  archive(Capped{m.widths, archive.limits().draft_tokens}, m.nodes, FiniteField{m.node_price},
+          FiniteField{m.pass_price});
+}
+
+// As many numbers as something else has tokens, or none, which is one flag.
+struct NodesField {
+  std::vector<int32_t>& nodes;
+  size_t count;
+};
+inline void save(WireWriter& writer, const NodesField& field) {
+  writer.require(field.nodes.empty() || field.nodes.size() == field.count, "nodes that are not its tokens");
+  writer(!field.nodes.empty());
+  if (writer.ok()) writer.put(field.nodes.data(), field.nodes.size() * sizeof(int32_t));
+}
+inline void load(WireReader& reader, NodesField& field) {
+  bool any = false;
+  reader(any);
+  if (!any) return;
+  reader.require(field.count > 0 && field.count <= reader.remaining() / sizeof(int32_t),
+                 "nodes that are not its tokens");
+  if (!reader.ok()) return;
+  field.nodes.resize(field.count);
+  reader.get(field.nodes.data(), field.count * sizeof(int32_t));
+}
+
 template <class Archive>
 void serialize(Archive& archive, Propose& m) {
   archive(m.sequence, m.epoch, m.round, m.base, Capped{m.committed, archive.limits().ids}, m.gamma,
           EnumField<QKind>{m.q_kind, QKind::kHidden}, m.row_bytes, m.code_bits, m.sent_after_us,
           EnumField<Pipeline>{m.pipeline, Pipeline::kAuto}, m.fanout,
           EnumField<StopKind>{m.stop.kind, StopKind::kAdaEdl}, FiniteField{m.stop.threshold},
-          FiniteField{m.stop.scale}, m.wants_guess);
+          FiniteField{m.stop.scale}, m.wants_guess, TreeShapeField{m.tree});
 }
 
 // The rows of a draft, in the one form that its kind has.
@@ -118,9 +153,9 @@ void serialize(Archive& archive, PreparationReport& m) {
 template <class Archive>
 void serialize(Archive& archive, Draft& m) {
   const uint64_t tokens = archive.limits().draft_tokens;
-  archive(m.sequence, m.epoch, m.round, m.base, Capped{m.ids, tokens}, Capped{m.parents, tokens},
-          m.prefix_hash, QRowsField<Draft>{m}, m.slice_bytes, m.link_bytes, m.eos, m.guess, m.sent_after_us,
-          m.ingest_ns, m.draft_ns, m.preparation);
+  archive(m.sequence, m.epoch, m.round, m.base, Capped{m.ids, tokens});
+  archive(NodesField{m.parents, m.ids.size()}, m.prefix_hash, QRowsField<Draft>{m}, m.slice_bytes,
+          m.link_bytes, m.eos, m.guess, m.sent_after_us, m.ingest_ns, m.draft_ns, m.preparation);
 }
 
 // ---- verification
@@ -129,8 +164,8 @@ void serialize(Archive& archive, Draft& m) {
 template <class Archive>
 void serialize(Archive& archive, PlanEntry& m) {
   const uint64_t tokens = archive.limits().draft_tokens;
-  archive(m.sequence, m.epoch, m.round, m.base, m.first_input, m.input_count, Capped{m.draft, tokens},
-          QRowsField<PlanEntry>{m}, m.worker);
+  archive(m.sequence, m.epoch, m.round, m.base, m.first_input, m.input_count, Capped{m.draft, tokens});
+  archive(NodesField{m.parents, m.draft.size()}, QRowsField<PlanEntry>{m}, m.worker);
 }
 
 template <class Archive>
@@ -171,7 +206,9 @@ void serialize(Archive& archive, PositionLogprobs& m) {
 template <class Archive>
 void serialize(Archive& archive, Verdict& m) {
   archive(m.sequence, m.epoch, m.round, m.base, EnumField<VerdictStatus>{m.status, VerdictStatus::kNonFinite},
-          m.draft_lost, m.link_lost, m.accepted_count, m.next,
+          m.draft_lost, m.link_lost, m.accepted_count);
+  archive.require(m.accepted_count >= 0 || m.path.empty(), "a path of a negative length");
+  archive(NodesField{m.path, static_cast<size_t>(std::max(m.accepted_count, 0))}, m.next,
           Capped{m.logprobs, archive.limits().draft_tokens + 1});
 }
 

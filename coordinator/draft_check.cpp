@@ -39,6 +39,12 @@ bool has_valid_q(const Draft& draft, const DraftExpectation& expected) {
   return validate_q_rows(draft.q_kind, draft.q, draft.ids, expected.vocab_size).ok();
 }
 
+bool is_welcome_tree(const Draft& draft, const DraftExpectation& expected) {
+  const TreeLimits limits{
+      .nodes = expected.tree_nodes, .depth = expected.gamma, .children = kMostTreeChildren};
+  return draft.q_kind == QKind::kNone && check_tree(draft.tree(), limits).ok();
+}
+
 }  // namespace
 
 std::optional<DropReason> check_draft(const Draft& draft, const DraftExpectation& expected) {
@@ -46,8 +52,9 @@ std::optional<DropReason> check_draft(const Draft& draft, const DraftExpectation
   if (draft.round != expected.round) return DropReason::kStaleRound;
   if (draft.base != expected.base) return DropReason::kWrongBase;
   if (draft.prefix_hash != expected.prefix_hash) return DropReason::kWrongHash;
-  if (!draft.parents.empty()) return DropReason::kTree;
-  if (draft.ids.size() > static_cast<size_t>(expected.gamma)) return DropReason::kTooLong;
+  if (draft.parents.empty() && draft.ids.size() > static_cast<size_t>(expected.gamma))
+    return DropReason::kTooLong;
+  if (!draft.parents.empty() && !is_welcome_tree(draft, expected)) return DropReason::kTree;
   const auto is_bad = [&](TokenId id) { return !in_vocabulary(id.value(), expected.vocab_size); };
   if (std::any_of(draft.ids.begin(), draft.ids.end(), is_bad)) return DropReason::kBadIds;
   if (!has_valid_q(draft, expected)) return DropReason::kBadQ;

@@ -41,6 +41,39 @@ int32_t DraftRounds::gamma_limit(const LiveRequest& live, const PoolWorker& work
                                target_.planner.decode_rows() - 1}));
 }
 
+// Every node has a slot behind the committed text, whatever its depth.
+void DraftRounds::choose_tree(LiveRequest& live, int32_t batch_size) {
+  RoundInFlight& round = live.round;
+  if (options_.tree.shape.is_chain() || !is_match_rule(live.request.sampling.rule)) return;
+  const int32_t room =
+      std::min(target_.max_context() - live.sequence.committed() - 1, target_.planner.decode_rows() - 1);
+  if (!options_.tree.automatic) {
+    round.tree = fitting_shape(options_.tree.shape, round.gamma, room);
+    return;
+  }
+  round.tree_wanted = target_.trees.branches(target_.planner.next_step());
+  if (round.tree_wanted)
+    round.tree =
+        fitting_shape(priced(options_.tree.shape, round.gamma, batch_size, round.kind), round.gamma, room);
+}
+
+// What a node and a pass of the draft model cost, in tokens that the batch would have made in that time. All
+// sequences wait for a row of one of them; a pass they share.
+TreeShape DraftRounds::priced(const TreeShape& shape, int32_t gamma, int32_t batch_size,
+                              DrafterKind kind) const {
+  constexpr int32_t kFurther = 4;       // rows over which the price of one is taken: kernels have steps
+  constexpr double kLeastPrice = 0.02;  // of a node, where that step is the same
+  const CostModel& cost = target_.costs.of(kind);
+  const int32_t rows = batch_size * (gamma + 1);
+  const double row = (cost.verify_seconds(rows + kFurther, 0) - cost.verify_seconds(rows, 0)) / kFurther;
+  const double rate = target_.trees.rate();
+  TreeShape out = shape;
+  out.node_price = static_cast<float>(
+      std::max(kLeastPrice, rate * batch_size * (std::max(0.0, row) + cost.draft().per_further)));
+  out.pass_price = static_cast<float>(rate * std::max(0.0, cost.draft().per_step));
+  return out;
+}
+
 GammaContext DraftRounds::gamma_context(const LiveRequest& live, const PoolWorker& worker,
                                         int32_t batch_size) const {
   return {.limit = gamma_limit(live, worker),
@@ -66,6 +99,7 @@ void DraftRounds::begin(LiveRequest& live, int32_t batch_size, Turn& turn) {
     round.gamma = std::clamp(live.gamma->next(context), 0, context.limit);
     const int32_t shadow = round.gamma > 0 ? 0 : std::min(live.gamma->shadow(), context.limit);
     if (round.gamma > 0) {
+      choose_tree(live, batch_size);
       ask(live, turn);
     } else if (shadow > 0 && !live.link.shadow) {
       ask_aside(live, shadow, turn);
@@ -157,6 +191,8 @@ void DraftRounds::propose(LiveRequest& live, int32_t gamma, Pipeline pipeline, T
                   .stop = live.gamma->stop_rule(),
                   .wants_guess = options_.record_guesses && is_match_rule(live.request.sampling.rule)};
   ask_for_q(live, worker, message);
+  if (live.round.gamma > 0) message.tree = live.round.tree;
+  if (!message.tree.is_chain()) message.pipeline = Pipeline::kLockstep;
   // A worker that lost track is asked again in the same round, and its first answer may be under way.
   const Proposal& last = live.link.proposal;
   const bool again = last.message.sequence == message.sequence && last.message.round == message.round;
@@ -220,11 +256,14 @@ void DraftRounds::count(Draft& draft) {
 
 std::optional<DropReason> DraftRounds::why_unusable(const LiveRequest& live, const Draft& draft,
                                                     size_t frame_bytes) const {
+  const TreeShape& tree = live.link.proposal.message.tree;
+  const int64_t tree_nodes = tree.is_chain() ? 0 : most_nodes(tree, live.round.gamma);
   const auto reason = check_draft(draft, {.epoch = live.sequence.epoch(),
                                           .round = live.round.number,
                                           .base = Position(live.sequence.committed()),
                                           .prefix_hash = live.sequence.hash(),
                                           .gamma = live.round.gamma,
+                                          .tree_nodes = tree_nodes,
                                           .q_kinds = live.link.proposal.q_kinds(),
                                           .vocab_size = target_.model().vocab_size});
   if (!reason && !target_.planner.draft_fits(frame_bytes)) return DropReason::kTooLong;

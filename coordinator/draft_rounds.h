@@ -43,6 +43,8 @@ class DraftRounds {
 
  private:
   int32_t gamma_limit(const LiveRequest& live, const PoolWorker& worker) const;
+  void choose_tree(LiveRequest& live, int32_t batch_size);
+  TreeShape priced(const TreeShape& shape, int32_t gamma, int32_t batch_size, DrafterKind kind) const;
   GammaContext gamma_context(const LiveRequest& live, const PoolWorker& worker, int32_t batch_size) const;
   bool reads_along(const LiveRequest& live, const PoolWorker& worker) const;
   QKind q_kind(const LiveRequest& live, const PoolWorker& worker) const;

@@ -43,7 +43,7 @@ void DrafterCosts::observe_drafts(std::span<const PlannedEntry> planned, std::op
     const RoundInFlight& round = entry.live->round;
     if (round.gamma == 0 || (kind && round.kind != *kind)) continue;
     if (!round.has_draft || round.read_prompt || !link.peer) return;
-    phase.longest = std::max(phase.longest, round.drafted());
+    phase.longest = std::max(phase.longest, round.depth());
     phase.total += round.drafted();
     phase.wait =
         std::max(phase.wait, std::chrono::duration<double>(round.decided_at - round.begun_at).count());

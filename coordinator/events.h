@@ -76,8 +76,10 @@ struct RoundDone {
   Round round;
   Position base;
   uint64_t step = 0;
-  int32_t gamma = 0;    // asked of the worker
-  int32_t drafted = 0;  // verified
+  int32_t gamma = 0;                   // asked of the worker
+  int32_t drafted = 0;                 // verified; of a tree, its nodes
+  int32_t tested = 0;                  // of them compared with the target's tokens; of a tree a level each
+  std::vector<int32_t> parents, path;  // of a tree
   int32_t accepted_count = 0;
   int32_t emitted = 0;
   bool eos = false;  // the draft ended at an end-of-sequence token

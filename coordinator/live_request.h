@@ -68,8 +68,10 @@ struct DraftLink {
 // The round under way.
 struct RoundInFlight {
   Round number;
-  DrafterKind kind = 0;  // of the worker that was there at its beginning; 0: none
-  int32_t gamma = 0;     // asked of the worker
+  DrafterKind kind = 0;      // of the worker that was there at its beginning; 0: none
+  int32_t gamma = 0;         // asked of the worker
+  TreeShape tree;            // the same
+  bool tree_wanted = false;  // where it is to be found out whether drafts should branch: this one may
   bool has_draft = false;
   bool read_prompt = false;  // the worker had a prompt to read first
   size_t draft_bytes = 0;    // of its frame
@@ -80,6 +82,7 @@ struct RoundInFlight {
   Clock::time_point batch_deadline;  // the others go on without this round
 
   int32_t drafted() const { return static_cast<int32_t>(draft.ids.size()); }
+  int32_t depth() const { return tree_depth(draft.tree()); }  // tokens of its longest path
 };
 
 struct LiveRequest {

@@ -110,13 +110,15 @@ double DurationHistogram::percentile_ns(double q) const {
   return 0;
 }
 
-void RoundSums::add_round(int32_t gamma, int32_t accepted_count, int32_t emitted_count, bool first) {
+void RoundSums::add_round(int32_t gamma, int32_t accepted_count, int32_t emitted_count, bool first,
+                          std::optional<int32_t> levels) {
+  const int32_t tested_now = levels.value_or(std::min(gamma, accepted_count + 1));
   ++rounds;
   first_rounds += first;
   g0_rounds += gamma == 0;
   drafted += gamma;
   accepted += accepted_count;
-  tested += accepted_count + (accepted_count < gamma);
+  tested += tested_now;
   emitted += emitted_count;
   if (gamma > 0) emitted_speculative += emitted_count;
   if (accepted_count < gamma) {
@@ -126,7 +128,7 @@ void RoundSums::add_round(int32_t gamma, int32_t accepted_count, int32_t emitted
   count_at(&gamma_histogram, gamma);
   count_at(&accepted_histogram, accepted_count);
   count_at(&burst_histogram, emitted_count);
-  for (int32_t i = 0; i < std::min(gamma, accepted_count + 1); ++i) count_at(&position_tested, i);
+  for (int32_t i = 0; i < tested_now; ++i) count_at(&position_tested, i);
   for (int32_t i = 0; i < accepted_count; ++i) count_at(&position_accepted, i);
 }
 
@@ -202,6 +204,7 @@ void Totals::add(const Totals& other) {
   rounds.add(other.rounds);
   phases.add(other.phases);
   preparation.add(other.preparation);
+  trees.add(other.trees);
   for (const auto& [kind, theirs] : other.drafters) {
     DrafterTotals& mine = drafters[kind];
     if (mine.name.empty()) mine.name = theirs.name;

@@ -16,6 +16,7 @@
 
 #include "comm/transport.h"
 #include "coordinator/request.h"
+#include "coordinator/tree_sums.h"
 
 namespace outrider {
 
@@ -65,7 +66,7 @@ enum class DropReason : uint8_t {
   kTooLong,
   kBadIds,  // outside the target's vocabulary
   kBadQ,
-  kTree,          // only chains are verified
+  kTree,          // no tree, or not one that was asked for
   kNotUsed,       // good, but its request ended before the plan
   kSliceMissing,  // a target rank did not get its part of q in time
   kShadow,        // asked for to learn from, while rounds went on without it
@@ -97,7 +98,9 @@ struct RoundSums {
   std::vector<int64_t> gamma_histogram, accepted_histogram, burst_histogram;
   std::vector<int64_t> position_tested, position_accepted;  // [i]: draft token i + 1
 
-  void add_round(int32_t gamma, int32_t accepted_count, int32_t emitted_count, bool first);
+  // `tested`: of a tree of gamma nodes, those that the target's tokens were compared with, a level each.
+  void add_round(int32_t gamma, int32_t accepted_count, int32_t emitted_count, bool first,
+                 std::optional<int32_t> tested = std::nullopt);
   void add(const RoundSums& other);
   double acceptance() const;                 // sum n / sum t
   double utilisation() const;                // sum n / sum g
@@ -182,6 +185,7 @@ struct Totals : EventCounts, SliceBytes {
   RoundSums rounds;
   PhaseTimes phases;
   PreparationTotals preparation;
+  TreeSums trees;
   std::map<uint64_t, DrafterTotals> drafters;  // by kind
   DurationHistogram ttft, gaps, bursts;
   DurationHistogram e2e;  // of requests that ended with kStop or kLength, from their submission

@@ -105,6 +105,7 @@ void fill_json(const Totals& totals, nlohmann::json& out) {
            {"outcomes_per_lookup",
             ratio(static_cast<double>(ahead.outcomes), static_cast<double>(ahead.lookups))}};
   fill_counters(kPreparationCounters, ahead, cache);
+  if (totals.trees.rounds > 0) fill_json(totals.trees, out["trees"]);
   out["drafters"] = nlohmann::json::array();
   for (const auto& [kind, drafter] : totals.drafters) {
     nlohmann::json entry = {

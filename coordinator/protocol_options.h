@@ -10,6 +10,7 @@
 #include "comm/codec.h"
 #include "comm/messages.h"
 #include "coordinator/gamma/gamma_policy.h"
+#include "coordinator/tree_shapes.h"
 
 namespace outrider {
 
@@ -34,6 +35,8 @@ struct ProtocolOptions {
   // What draft workers do while their drafts are verified.
   Pipeline pipeline = Pipeline::kLockstep;
   int32_t fanout = 8;  // outcomes prepared for at most, per sequence
+  // Match rules: drafts are trees, for whose verdicts nothing is prepared. Others draft chains.
+  TreeOptions tree;
 
   // Match rules: have workers tell what they would have drafted where a fully accepted draft ended, so that a
   // record of the rounds can be replayed at other lengths. Costs a row of the draft model's head each time.

@@ -96,6 +96,7 @@ void StepPlanner::add(LiveRequest& live, int32_t input_count, Clock::time_point 
                            .first_input = Position(sequence.target.kv_length),
                            .input_count = input_count,
                            .draft = round.draft.ids,
+                           .parents = round.draft.parents,
                            .q_kind = round.draft.ids.empty() ? QKind::kNone : round.draft.q_kind,
                            .q = std::move(round.draft.q),
                            .hidden = std::move(round.draft.hidden),

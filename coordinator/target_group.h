@@ -8,6 +8,7 @@
 #include "coordinator/drafter_costs.h"
 #include "coordinator/round_times.h"
 #include "coordinator/step_planner.h"
+#include "coordinator/tree_choice.h"
 
 namespace outrider {
 
@@ -46,6 +47,7 @@ class TargetGroup {
   RoundTimes times;
   DrafterCosts costs;
   StepPlanner planner;
+  TreeChoice trees;
 
  private:
   static constexpr auto kMostIds = static_cast<int32_t>(WireLimits{}.ids);  // of a list in a message

@@ -21,6 +21,14 @@ class SpanWriter {
   void span(std::string_view name, const RoundDone& round, Clock::time_point begin, Clock::time_point end,
             int process = kRounds) {
     if (end <= begin) return;
+    Json args{{"round", round.round.value()}, {"base", round.base.value()},
+              {"step", round.step},           {"gamma", round.gamma},
+              {"drafted", round.drafted},     {"accepted_count", round.accepted_count},
+              {"emitted", round.emitted}};
+    if (!round.parents.empty()) {
+      args["parents"] = round.parents;
+      args["path"] = round.path;
+    }
     write({{"name", name},
            {"cat", "round"},
            {"ph", "X"},
@@ -28,14 +36,7 @@ class SpanWriter {
            {"tid", round.request.value()},
            {"ts", microseconds(begin - zero_)},
            {"dur", microseconds(end - begin)},
-           {"args",
-            {{"round", round.round.value()},
-             {"base", round.base.value()},
-             {"step", round.step},
-             {"gamma", round.gamma},
-             {"drafted", round.drafted},
-             {"accepted_count", round.accepted_count},
-             {"emitted", round.emitted}}}});
+           {"args", std::move(args)}});
   }
   void name_process(int process, std::string_view name) {
     write({{"name", "process_name"}, {"ph", "M"}, {"pid", process}, {"args", {{"name", name}}}});

@@ -5,6 +5,14 @@
 
 namespace outrider {
 
+namespace {
+
+TokenId accepted_token(const Draft& draft, const Verdict& verdict, size_t i) {
+  return draft.ids[verdict.path.empty() ? i : static_cast<size_t>(verdict.path[i])];
+}
+
+}  // namespace
+
 // ---- what the target may answer -------------------------------------------------------------------------
 
 Status Verdicts::check(const PositionLogprobs& at, TokenId token, int32_t most) const {
@@ -28,6 +36,10 @@ Status Verdicts::check(const LiveRequest& live, const Verdict& verdict) const {
   const int32_t tested = verdict.draft_lost ? 0 : round.drafted();
   if (verdict.accepted_count < 0 || verdict.accepted_count > tested)
     return malformed(fmt::format("accepts {} of {} tokens", verdict.accepted_count, round.drafted()));
+  const bool is_tree = !round.draft.parents.empty() && !verdict.draft_lost;
+  if (verdict.path.size() != (is_tree ? static_cast<size_t>(verdict.accepted_count) : 0) ||
+      !is_path(round.draft.tree(), verdict.path))
+    return malformed(fmt::format("accepts {} nodes that are no path of the draft", verdict.path.size()));
   if (verdict.next.value() < 0 || verdict.next.value() >= target_.model().vocab_size)
     return malformed(fmt::format("next token {} is outside the vocabulary", verdict.next.value()));
   const size_t wanted =
@@ -36,7 +48,7 @@ Status Verdicts::check(const LiveRequest& live, const Verdict& verdict) const {
     return malformed(fmt::format("brings {} logprobs instead of {}", verdict.logprobs.size(), wanted));
   for (size_t i = 0; i < wanted; ++i) {
     const auto accepted = static_cast<size_t>(verdict.accepted_count);
-    const TokenId token = i < accepted ? round.draft.ids[i] : verdict.next;
+    const TokenId token = i < accepted ? accepted_token(round.draft, verdict, i) : verdict.next;
     RETURN_IF_ERROR(check(verdict.logprobs[i], token, live.request.sampling.logprobs));
   }
   return {};
@@ -94,6 +106,7 @@ void Verdicts::lose_draft(LiveRequest& live, bool link_lost) {
   ++totals_.drafts_dropped[static_cast<size_t>(hidden ? DropReason::kBadQ : DropReason::kSliceMissing)];
   live.round.has_draft = false;
   live.round.draft.ids.clear();
+  live.round.draft.parents.clear();
   if (!hidden && link_lost) return;
   pool_.for_each_of(live.round.worker, [hidden](PoolWorker& worker) {
     if (hidden)
@@ -106,8 +119,9 @@ void Verdicts::lose_draft(LiveRequest& live, bool link_lost) {
 // Appends accepted tokens and `next` in order, up to the first that ends the request. What lies beyond never
 // existed.
 std::optional<FinishReason> Verdicts::commit(LiveRequest& live, Verdict& verdict, Turn& turn) {
-  std::vector<TokenId> tokens(live.round.draft.ids.begin(),
-                              live.round.draft.ids.begin() + verdict.accepted_count);
+  std::vector<TokenId> tokens;
+  for (size_t i = 0; i < static_cast<size_t>(verdict.accepted_count); ++i)
+    tokens.push_back(accepted_token(live.round.draft, verdict, i));
   tokens.push_back(verdict.next);
   if (verdict.accepted_count < live.round.drafted()) live.sequence.bump_epoch();
   Emit emit{.request = live.id(), .ids = {}, .logprobs = {}, .text = {}};
@@ -158,7 +172,8 @@ void Verdicts::learn_round(const PlannedEntry& entry, bool prefills, Clock::time
 void Verdicts::teach(LiveRequest& live, const Verdict& verdict, int32_t emitted, int32_t batch_size,
                      Clock::time_point now) {
   const RoundInFlight& round = live.round;
-  const int32_t drafted = round.drafted();
+  const bool is_tree = !round.draft.parents.empty();
+  const int32_t drafted = is_tree ? levels_tested(round.draft.tree(), verdict.path) : round.drafted();
   const bool cut = emitted <= verdict.accepted_count;
   live.gamma->update({.proposed = round.gamma,
                       .drafted = cut ? emitted : drafted,
@@ -167,10 +182,13 @@ void Verdicts::teach(LiveRequest& live, const Verdict& verdict, int32_t emitted,
                       .batch_size = batch_size,
                       .cost = &target_.costs.of(round.kind)});
   if (round.kind == 0) return;
+  if (round.has_draft && !round.read_prompt)
+    target_.trees.observe(round.tree_wanted, emitted,
+                          std::chrono::duration<double>(now - round.begun_at).count());
   DrafterTotals& drafter = totals_.drafters[round.kind];
   const double seconds = std::chrono::duration<double>(now - round.begun_at).count();
   ++drafter.rounds;
-  drafter.drafted += drafted;
+  drafter.drafted += round.drafted();
   drafter.accepted += verdict.accepted_count;
   drafter.emitted += emitted;
   drafter.round_seconds += seconds;
@@ -184,7 +202,12 @@ void Verdicts::record(const PlannedEntry& entry, const Verdict& verdict, int32_t
   LiveRequest& live = *entry.live;
   const RoundInFlight& round = live.round;
   RoundSums sums;
-  sums.add_round(round.drafted(), verdict.accepted_count, emitted, entry.first);
+  const DraftTreeView tree = round.draft.tree();
+  const bool branches = !round.draft.parents.empty();
+  const int32_t tested =
+      branches ? levels_tested(tree, verdict.path) : std::min(round.drafted(), verdict.accepted_count + 1);
+  sums.add_round(round.drafted(), verdict.accepted_count, emitted, entry.first, tested);
+  if (branches) totals_.trees.add_round(tree, verdict.path);
   const PhaseTimes phases{.draft_wait = round.decided_at - round.begun_at,
                           .plan_wait = round.planned_at - round.decided_at,
                           .verify = turn.now() - round.planned_at};
@@ -202,6 +225,9 @@ void Verdicts::record(const PlannedEntry& entry, const Verdict& verdict, int32_t
                      .step = result.step,
                      .gamma = round.gamma,
                      .drafted = round.drafted(),
+                     .tested = tested,
+                     .parents = round.draft.parents,
+                     .path = verdict.path,
                      .accepted_count = verdict.accepted_count,
                      .emitted = emitted,
                      .eos = round.draft.eos,

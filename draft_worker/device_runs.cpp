@@ -38,7 +38,7 @@ void ModelDrafter::collect_runs() {
   int64_t rows = model_.max_rows(), logit_rows = model_.max_logit_rows();
   bool one_by_one = false;
   for (auto& [id, s] : sequences_) {
-    if (!s.job) continue;
+    if (!s.job || s.job->branches) continue;  // trees are the host's
     const Strand& strand = s.job->strand;
     const BatchSlice slice =
         rows > 0 && logit_rows > 0 ? next_slice(s, rows, logit_rows) : BatchSlice{.sequence = s.kv};

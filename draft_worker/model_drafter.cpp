@@ -86,10 +86,13 @@ Status ModelDrafter::begin(const Propose& propose) {
   const auto known = s.window.committed().size();
   RETURN_IF_ERROR(s.window.advance(propose.base, propose.committed));
   if (needs_counts(s.sampling)) s.counts.add_output(s.window.committed().subspan(known));
-  if (!resume(s, propose)) start_fresh(s, propose);
+  learn_from_text(s);
+  // What was prepared is a chain.
+  if (!resume(s, propose) || !propose.tree.is_chain()) start_fresh(s, propose);
   // The last drafted token needs no KV.
   const int64_t room = std::max<int64_t>(0, model_.max_positions() - propose.base.value() + 1);
   s.job->strand.cut(static_cast<int32_t>(std::min<int64_t>(propose.gamma, room)));
+  if (!propose.tree.is_chain() && s.job->strand.limit > 0) begin_tree(s, propose);
   // Never all of the committed text: its last token must be fed to get the distribution of the next.
   roll_back(s, std::min<int64_t>(s.window.cached(), propose.base.value() + s.job->strand.length() - 1));
   return {};
@@ -106,7 +109,10 @@ void ModelDrafter::start_fresh(Sequence& s, const Propose& propose) {
 }
 
 void ModelDrafter::drop_job(Sequence& s) {
-  if (s.job) storage_.give_back(s.job->strand);
+  if (s.job) {
+    storage_.give_back(s.job->strand);
+    drop_forks(*s.job);
+  }
   s.job.reset();
 }
 
@@ -145,7 +151,8 @@ std::span<const TokenId> ModelDrafter::next_inputs(const Sequence& s, int64_t ro
       static_cast<size_t>(std::clamp<int64_t>(readable, 0, static_cast<int64_t>(pending.size()))));
 }
 
-bool ModelDrafter::is_done(const Sequence& s) const {
+bool ModelDrafter::is_done(Sequence& s) const {
+  if (s.job->branches) return s.job->growth_begun && s.job->growth.next(1).empty();
   if (s.job->strand.limit > 0) return s.job->strand.complete();
   return next_inputs(s, model_.max_rows()).empty();
 }
@@ -160,7 +167,10 @@ DraftAnswer ModelDrafter::finish(Sequence& s, Status status) {
     answer.draft.preparation.wasted_tokens = std::exchange(wasted_tokens_, 0);
     answer.draft.preparation.busy_ns = std::exchange(prepare_ns_, 0);
     if (job.previous_sent_at) policy_.round_took(job.was_prepared, ns_between(*job.previous_sent_at, now));
-    if (!answer.draft.ids.empty()) keep_block(s, answer.draft.ids, now);
+    if (job.branches)
+      finish_tree(s, answer.draft);
+    else if (!answer.draft.ids.empty())
+      keep_block(s, answer.draft.ids, now);
   }
   drop_job(s);
   return answer;
@@ -173,6 +183,7 @@ Draft ModelDrafter::take_draft(Job& job, uint64_t hash) {
   draft.round = job.propose.round;
   draft.base = job.propose.base;
   draft.ids.assign(job.strand.tokens.begin(), job.strand.tokens.end());
+  draft.parents.clear();
   draft.prefix_hash = hash;
   draft.q_kind = job.propose.q_kind;
   draft.q.swap(job.strand.q);
@@ -223,21 +234,14 @@ BatchSlice ModelDrafter::next_slice(const Sequence& s, int64_t rows, int64_t log
           .hidden_only = s.job->strand.key.q_kind == QKind::kHidden};
 }
 
-// One token of every round that is under way, or a part of a prompt.
+// One token of every round that is under way, or a level of a tree, or a part of a prompt.
 bool ModelDrafter::advance_jobs(std::vector<DraftAnswer>& answers) {
-  slices_.clear();
-  int64_t rows = model_.max_rows(), logit_rows = model_.max_logit_rows();
-  for (auto& [id, s] : sequences_) {
-    if (!s.job || rows == 0 || logit_rows == 0) continue;
-    slices_.push_back(next_slice(s, rows, logit_rows));
-    rows -= static_cast<int64_t>(slices_.back().tokens.size());
-    logit_rows -= slices_.back().logit_rows;
-  }
+  collect_slices();
   if (slices_.empty()) return false;
 
   const auto start = options_.now();
   auto logits = model_.forward(slices_);
-  if (!logits.ok() && give_up_branches()) return true;  // room for another try
+  if (!logits.ok() && (give_up_branches() || stop_growth())) return true;  // room for another try
   if (logits.ok()) logits_ = *logits;
   const auto participants = static_cast<int64_t>(slices_.size());
   const int64_t share = ns_since(start) / participants;  // of the pass; what follows is a sequence's own
@@ -245,23 +249,50 @@ bool ModelDrafter::advance_jobs(std::vector<DraftAnswer>& answers) {
                                     [](const BatchSlice& slice) { return slice.tokens.size() == 1; });
   int64_t row = 0;
   size_t at = 0;
-  for (auto& [id, s] : sequences_) {
-    if (at == slices_.size()) break;
-    if (!s.job || slices_[at].sequence != s.kv) continue;
-    const BatchSlice& slice = slices_[at++];
+  for (const JobPart& part : job_parts_) {
+    Sequence& s = *part.sequence;
+    const BatchSlice& slice = slices_[at];
+    const bool grows = s.job->growth_begun;
     Status status = logits.status();
     if (status.ok()) {
-      int64_t& busy_ns = s.job->strand.length() > 0 ? s.job->draft_ns : s.job->ingest_ns;
+      int64_t& busy_ns = grows || s.job->strand.length() > 0 ? s.job->draft_ns : s.job->ingest_ns;
       const auto own = options_.now();
-      s.window.fed(slice.tokens);
-      if (slice.logit_rows > 1) take_guess(s, row++);
-      if (slice.logit_rows > 0) status = take_row(s, s.job->strand, row++);
-      busy_ns += share + ns_since(own);
+      if (grows) {
+        take_looks(s, row);
+      } else {
+        s.window.fed(slice.tokens);
+        const int64_t last = row + slice.logit_rows - 1;
+        if (slice.logit_rows > 1) take_guess(s, row);
+        if (slice.logit_rows > 0)
+          status = s.job->branches ? take_root(s, last) : take_row(s, s.job->strand, last);
+      }
+      busy_ns += share * static_cast<int64_t>(part.slices) + ns_since(own);
     }
+    for (size_t i = 0; i < part.slices; ++i) row += slices_[at++].logit_rows;
     if (!status.ok()) answers.push_back(finish(s, std::move(status)));
   }
   if (one_each) policy_.pass_took(participants, ns_since(start));
   return true;
+}
+
+void ModelDrafter::collect_slices() {
+  slices_.clear();
+  job_parts_.clear();
+  int64_t rows = model_.max_rows(), logit_rows = model_.max_logit_rows();
+  for (auto& [id, s] : sequences_) {
+    if (!s.job || rows == 0 || logit_rows == 0) continue;
+    const size_t before = slices_.size();
+    if (s.job->growth_begun)
+      add_looks(s, rows, logit_rows);
+    else
+      slices_.push_back(next_slice(s, rows, logit_rows));
+    if (slices_.size() == before) continue;
+    job_parts_.push_back({&s, slices_.size() - before});
+    for (size_t i = before; i < slices_.size(); ++i) {
+      rows -= static_cast<int64_t>(slices_[i].tokens.size());
+      logit_rows -= slices_[i].logit_rows;
+    }
+  }
 }
 
 // Where the last two committed tokens are fed together, the row of the first says what would have been

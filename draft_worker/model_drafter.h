@@ -15,6 +15,7 @@
 #include "draft_worker/strand.h"
 #include "draft_worker/strand_storage.h"
 #include "draft_worker/token_guesses.h"
+#include "draft_worker/tree_growth.h"
 #include "transformer/model/draft_head.h"
 #include "transformer/model/token_runner.h"
 
@@ -41,7 +42,10 @@ class ModelDrafter final : public Drafter {
       guess = TokenId(-1);
       ingest_ns = draft_ns = 0;
       previous_sent_at.reset();
-      was_prepared = false;
+      was_prepared = branches = growth_begun = false;
+      kv_of.clear();
+      extended.clear();
+      looked.clear();
     }
     Propose propose;
     Strand strand;
@@ -51,6 +55,13 @@ class ModelDrafter final : public Drafter {
     // Of the block before it.
     std::optional<std::chrono::steady_clock::time_point> previous_sent_at;
     bool was_prepared = false;
+    // A draft that branches, whose strand stays empty. It begins to grow with the row of the committed text.
+    bool branches = false, growth_begun = false;
+    TreeGrowth growth;
+    std::vector<KvHandle> kv_of, forks;  // by node, where it was looked behind; and those that are not shared
+    std::vector<char> extended;          // by node, the root first: a child took its cache over
+    std::vector<int32_t> looked;         // nodes of this pass
+    std::vector<TokenId> looked_tokens;
   };
   struct Branch {
     Outcome outcome;
@@ -90,6 +101,15 @@ class ModelDrafter final : public Drafter {
     KvHandle kv;
     Kept<Job> job;
     Kept<Block> block;
+    // The last draft that branched, whose verdict is not known.
+    bool awaits_growth = false;
+    Position grown_at;
+    TreeGrowth grown;
+  };
+  // A sequence's part of a pass.
+  struct JobPart {
+    Sequence* sequence;
+    size_t slices;
   };
   // A part of a preparing pass: the next token of a branch, or (kReadBlock) the tokens of the block once
   // more, for what the model thinks of those after them.
@@ -112,7 +132,7 @@ class ModelDrafter final : public Drafter {
   void start_fresh(Sequence& s, const Propose& propose);
   void drop_job(Sequence& s);
   std::span<const TokenId> next_inputs(const Sequence& s, int64_t rows) const;
-  bool is_done(const Sequence& s) const;
+  bool is_done(Sequence& s) const;
   bool can_guess(const Sequence& s, int64_t inputs) const;
   void take_guess(Sequence& s, int64_t row);
   DraftAnswer finish(Sequence& s, Status status = {});
@@ -120,12 +140,25 @@ class ModelDrafter final : public Drafter {
   void keep_block(Sequence& s, std::span<const TokenId> ids, std::chrono::steady_clock::time_point now);
   bool finish_done(std::vector<DraftAnswer>& answers);
   bool advance_jobs(std::vector<DraftAnswer>& answers);
+  void collect_slices();
   Status take_row(Sequence& s, Strand& strand, int64_t row);
   int64_t ns_since(std::chrono::steady_clock::time_point start) const;
   std::span<float> logits_row(int64_t row) {
     return logits_.logits.row(row).first(static_cast<size_t>(vocab_size_));
   }
   std::span<float> logits_row(const StrandKey& key, int64_t row);
+
+  // tree_rounds.cpp: drafts that branch
+  void begin_tree(Sequence& s, const Propose& propose);
+  void learn_from_text(Sequence& s);
+  void add_looks(Sequence& s, int64_t rows, int64_t logit_rows);
+  KvHandle cache_before(Sequence& s, int32_t node);
+  Status take_root(Sequence& s, int64_t row);
+  void take_looks(Sequence& s, int64_t row);
+  bool look_behind(Sequence& s, int32_t node, int64_t row);
+  void drop_forks(Job& job);
+  bool stop_growth();
+  void finish_tree(Sequence& s, Draft& draft);
 
   // device_runs.cpp: rounds and branches whose tokens the model's device draws
   bool run_jobs(std::vector<DraftAnswer>& answers);
@@ -180,8 +213,9 @@ class ModelDrafter final : public Drafter {
   std::vector<float> head_logits_;
   DraftHead::Scratch head_scratch_;
   std::map<SequenceId, Sequence> sequences_;
-  std::array<OutcomeStatistics, 5> statistics_;  // by rule
-  PreparationPolicy policy_;                     // of Pipeline::kAuto
+  std::array<OutcomeStatistics, 5> statistics_;        // by rule
+  PreparationPolicy policy_;                           // of Pipeline::kAuto
+  std::array<BranchConfidence, 5> branch_confidence_;  // by rule
 
   StrandStorage storage_;
   int32_t wasted_tokens_ = 0;  // since the last answer
@@ -192,6 +226,8 @@ class ModelDrafter final : public Drafter {
   std::vector<TokenRun> runs_;
   std::vector<RunPart> run_parts_;  // of runs_
   std::vector<PreparationPart> parts_;
+  std::vector<JobPart> job_parts_;
+  std::vector<TokenId> path_;
   std::vector<double> probabilities_;
   std::vector<Outcome> outcomes_;
 };

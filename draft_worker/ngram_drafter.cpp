@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <utility>
 
 #include "draft_worker/text_drafter.h"
 
@@ -28,7 +29,62 @@ class NgramGuesser final : public TextGuesser {
     }
   }
 
+  // What followed the last few occurrences, of the longest suffix first, level by level while there are nodes
+  // to spend.
+  DraftTree guess_tree(SequenceId, std::span<const TokenId> ids, const TreeShape& shape,
+                       int32_t depth) override {
+    const size_t levels = shape.nodes > 0 ? static_cast<size_t>(depth)
+                                          : std::min(static_cast<size_t>(depth), shape.widths.size());
+    const size_t most = shape.nodes > 0 ? static_cast<size_t>(shape.nodes) : kMostNodes;
+    const auto next = occurrences(ids);
+    DraftTree tree;
+    std::vector<int32_t> at(next.size(), kTreeRoot);
+    std::vector<int32_t> children(1, 0);  // of the root, then of each node
+    for (size_t level = 0; level < levels; ++level) {
+      const int32_t width = shape.nodes > 0 ? kMostOccurrences : shape.widths[level];
+      for (size_t i = 0; i < next.size(); ++i) {
+        if (at[i] == kStopped) continue;
+        const int32_t parent = std::exchange(at[i], kStopped);
+        if (next[i] + level >= ids.size()) continue;
+        const TokenId token = ids[next[i] + level];
+        const int32_t known = child_with(tree, parent, token);
+        if (known != kTreeRoot) {
+          at[i] = known;
+        } else if (children[static_cast<size_t>(parent + 1)] < width && tree.size() < most) {
+          ++children[static_cast<size_t>(parent + 1)];
+          children.push_back(0);
+          at[i] = static_cast<int32_t>(tree.size());
+          tree.ids.push_back(token);
+          tree.parents.push_back(parent);
+        }
+      }
+    }
+    DraftTree out = depth_first(tree);
+    shorten_chain(out);
+    return out;
+  }
+
  private:
+  // Where the text goes on behind them, the best first.
+  std::vector<size_t> occurrences(std::span<const TokenId> ids) const {
+    std::vector<size_t> next;
+    for (auto n = static_cast<size_t>(options_.max_ngram); n >= static_cast<size_t>(options_.min_ngram);
+         --n) {
+      if (ids.size() <= n) continue;
+      const auto suffix = ids.last(n);
+      for (size_t end = ids.size() - 1; end >= n && next.size() < static_cast<size_t>(kMostOccurrences);
+           --end)
+        if (std::equal(suffix.begin(), suffix.end(), ids.begin() + static_cast<ptrdiff_t>(end - n)) &&
+            std::find(next.begin(), next.end(), end) == next.end())
+          next.push_back(end);
+    }
+    return next;
+  }
+
+  static constexpr int32_t kMostOccurrences = 4;
+  static constexpr size_t kMostNodes = 4096;
+  static constexpr int32_t kStopped = -2;  // this continuation is followed no further
+
   const NgramDrafterOptions options_;
 };
 

@@ -69,7 +69,14 @@ class TextDrafter final : public Drafter {
                 .prefix_hash = window.hash(),
                 .q_kind = propose.q_kind == QKind::kNone ? QKind::kNone : QKind::kSparse,
                 .sent_after_us = propose.sent_after_us};
-    if (propose.gamma > 0) guesser_->guess(propose.sequence, window.committed(), propose.gamma, draft.ids);
+    if (propose.gamma > 0 && propose.tree.is_chain()) {
+      guesser_->guess(propose.sequence, window.committed(), propose.gamma, draft.ids);
+    } else if (propose.gamma > 0) {
+      DraftTree tree =
+          guesser_->guess_tree(propose.sequence, window.committed(), propose.tree, propose.gamma);
+      draft.ids.swap(tree.ids);
+      draft.parents.swap(tree.parents);
+    }
     if (draft.q_kind != QKind::kNone)
       for (TokenId id : draft.ids)
         draft.q.push_back({.ids = {static_cast<uint32_t>(id.value())}, .weights = {1}, .sum = 1});

@@ -23,22 +23,29 @@ int32_t TokenGuesses::rank_of(TokenId id) const {
 
 TokenGuesses TokenGuesser::guess(std::span<float> row, const SamplingParams& params, Position position) {
   TokenGuesses guesses;
-  const Chunks chunks{{0, static_cast<int64_t>(row.size())}};
-  chunk_max_.resize(static_cast<size_t>(chunks.count()));
-  scale_and_scan(row, chunks, 1.0f, chunk_max_);  // only for the maxima: the row is processed already
-  if (effective_rule(params) == Rule::kInvariant) {
-    best_with_noise(row, params, position, guesses);
-    return guesses;
-  }
-  for (const RankedToken token : top_.local(row, chunks, chunk_max_, kMaxGuesses)) guesses.add(token.id());
+  const bool noisy = effective_rule(params) == Rule::kInvariant;
+  const size_t count = noisy ? kNoisyGuesses : size_t{kMaxGuesses};
+  for (const RankedToken token : best(row, params, position, count)) guesses.add(token.id());
   return guesses;
 }
 
-// The best few scores in one pass over the noise, skipping what cannot be among them (see gumbel_argmax).
-void TokenGuesser::best_with_noise(std::span<const float> row, const SamplingParams& params,
-                                   Position position, TokenGuesses& guesses) {
+std::span<const RankedToken> TokenGuesser::best(std::span<float> row, const SamplingParams& params,
+                                                Position position, size_t count) {
+  CHECK(count > 0 && count <= kMaxGuesses, "{} guesses", count);
   const Chunks chunks{{0, static_cast<int64_t>(row.size())}};
-  std::array<RankedToken, kNoisyGuesses> best{};  // descending; none: packed 0
+  chunk_max_.resize(static_cast<size_t>(chunks.count()));
+  scale_and_scan(row, chunks, 1.0f, chunk_max_);  // only for the maxima: the row is processed already
+  if (effective_rule(params) == Rule::kInvariant) return best_with_noise(row, params, position, count);
+  return top_.local(row, chunks, chunk_max_, count);
+}
+
+// The best few scores in one pass over the noise, skipping what cannot be among them (see gumbel_argmax).
+std::span<const RankedToken> TokenGuesser::best_with_noise(std::span<const float> row,
+                                                           const SamplingParams& params, Position position,
+                                                           size_t count) {
+  const Chunks chunks{{0, static_cast<int64_t>(row.size())}};
+  best_ = {};
+  const auto best = std::span(best_).first(count);  // descending; none: packed 0
   const auto visit = [&](int64_t chunk) {
     const auto missing = [&](float logit) {  // the word that a token of this logit must draw to be among them
       return best.back().packed == 0 ? 0 : least_word_for_noise(best.back().value() - logit);
@@ -62,8 +69,9 @@ void TokenGuesser::best_with_noise(std::span<const float> row, const SamplingPar
   visit(first);
   for (int64_t chunk = 0; chunk < chunks.count(); ++chunk)
     if (chunk != first) visit(chunk);
-  for (const RankedToken token : best)
-    if (token.packed != 0) guesses.add(token.id());
+  const auto end =
+      std::find_if(best.begin(), best.end(), [](RankedToken token) { return token.packed == 0; });
+  return best.first(static_cast<size_t>(end - best.begin()));
 }
 
 TokenId bonus_guess(const QRow& q, const SamplingParams& params, Position position, Round round) {

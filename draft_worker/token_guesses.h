@@ -29,14 +29,19 @@ class TokenGuesser {
   // `row` as DraftSampler::sample left it. Under the invariant rule by logit plus the
   // noise that the target adds too; else by logit.
   TokenGuesses guess(std::span<float> row, const SamplingParams& params, Position position);
+  // The `count` best of them with their scores, kMaxGuesses at most; fewer where there are not so many. Valid
+  // until the next call.
+  std::span<const RankedToken> best(std::span<float> row, const SamplingParams& params, Position position,
+                                    size_t count);
 
  private:
-  static constexpr int32_t kNoisyGuesses = 4;  // every further one loosens the bound of the search
+  static constexpr size_t kNoisyGuesses = 4;  // every further one loosens the bound of the search
 
-  void best_with_noise(std::span<const float> row, const SamplingParams& params, Position position,
-                       TokenGuesses& guesses);
+  std::span<const RankedToken> best_with_noise(std::span<const float> row, const SamplingParams& params,
+                                               Position position, size_t count);
 
   std::vector<float> chunk_max_;
+  std::array<RankedToken, kMaxGuesses> best_{};
   TopTokens top_;
   NoiseWords words_;
 };

@@ -1,11 +1,13 @@
 #include "requests/round_record.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <fstream>
 #include <nlohmann/json.hpp>
 #include <set>
 
+#include "base/draft_tree.h"
 #include "base/json_text.h"
 
 namespace outrider {
@@ -51,28 +53,43 @@ void read_header(const Json& line, RoundRecord& r) {
   r.costs = costs_of(line.at("costs"));
 }
 
-Status read_round(const Json& fields, const std::set<int64_t>& requests, RoundRecord& record) {
+// Of a round whose draft branched.
+Status read_tree(const Json& line, RecordedRound& round) {
+  round.parents = line.at("parents").get<std::vector<int32_t>>();
+  round.path = line.at("path").get<std::vector<int32_t>>();
+  std::vector<TokenId> ids;
+  for (size_t i = 0; i < round.parents.size(); ++i) ids.emplace_back(static_cast<int32_t>(i));
+  const DraftTreeView tree(ids, round.parents);
+  RETURN_IF_ERROR(check_tree(tree, {.depth = round.gamma}).in("the tree"));
+  if (!is_path(tree, round.path) || static_cast<int32_t>(round.path.size()) != round.accepted)
+    return malformed("the path is not one of the tree, or not what was accepted");
+  return {};
+}
+
+Status read_round(const Json& line, const std::set<int64_t>& requests, RoundRecord& record) {
+  const Json& fields = line["round"];
   if (fields.size() != 8) return malformed("a round has 8 numbers");
   const int guess = fields.at(7);
-  const RecordedRound round{.request = fields.at(0),
-                            .base = fields.at(1),
-                            .gamma = fields.at(2),
-                            .drafted = fields.at(3),
-                            .accepted = fields.at(4),
-                            .emitted = fields.at(5),
-                            .eos = fields.at(6) != 0,
-                            .guess = static_cast<Guess>(guess)};
+  RecordedRound round{.request = fields.at(0),
+                      .base = fields.at(1),
+                      .gamma = fields.at(2),
+                      .drafted = fields.at(3),
+                      .accepted = fields.at(4),
+                      .emitted = fields.at(5),
+                      .eos = fields.at(6) != 0,
+                      .guess = static_cast<Guess>(guess)};
   if (!requests.contains(round.request))
     return malformed(fmt::format("request {} is not described above", round.request));
   if (round.base < 1 || round.accepted < 0 || round.accepted > round.drafted || round.drafted > round.gamma ||
       round.emitted < 0 || round.emitted > round.accepted + 1 || guess < -1 || guess > 2)
     return malformed("these numbers fit no round");
-  record.rounds.push_back(round);
+  if (line.contains("parents")) RETURN_IF_ERROR(read_tree(line, round));
+  record.rounds.push_back(std::move(round));
   return {};
 }
 
 Status read_line(const Json& line, std::set<int64_t>& requests, RoundRecord& record) {
-  if (line.contains("round")) return read_round(line["round"], requests, record);
+  if (line.contains("round")) return read_round(line, requests, record);
   RecordedRequest request{.id = line.at("request"),
                           .rule = line.at("rule"),
                           .prompt_tokens = line.at("prompt_tokens"),
@@ -95,11 +112,13 @@ RecordedRound RecordedRound::of(const RoundDone& round) {
   return {.request = static_cast<int64_t>(round.request.value()),
           .base = round.base.value(),
           .gamma = round.gamma,
-          .drafted = round.drafted,
+          .drafted = round.parents.empty() ? round.drafted : round.tested,
           .accepted = round.accepted_count,
           .emitted = round.emitted,
           .eos = round.eos,
-          .guess = guess};
+          .guess = guess,
+          .parents = round.parents,
+          .path = round.path};
 }
 
 std::string format_round_record(const RoundRecord& record) {
@@ -111,9 +130,14 @@ std::string format_round_record(const RoundRecord& record) {
                           {"max_tokens", r.max_tokens},
                           {"emitted", r.emitted}}) +
            "\n";
-  for (const RecordedRound& r : record.rounds)
-    out += fmt::format("{{\"round\":[{},{},{},{},{},{},{},{}]}}\n", r.request, r.base, r.gamma, r.drafted,
-                       r.accepted, r.emitted, r.eos ? 1 : 0, static_cast<int>(r.guess));
+  for (const RecordedRound& r : record.rounds) {
+    const std::string tree = r.parents.empty()
+                                 ? ""
+                                 : fmt::format(",\"parents\":[{}],\"path\":[{}]", fmt::join(r.parents, ","),
+                                               fmt::join(r.path, ","));
+    out += fmt::format("{{\"round\":[{},{},{},{},{},{},{},{}]{}}}\n", r.request, r.base, r.gamma, r.drafted,
+                       r.accepted, r.emitted, r.eos ? 1 : 0, static_cast<int>(r.guess), tree);
+  }
   return out;
 }
 

@@ -25,10 +25,11 @@ struct RecordedRound {
   int64_t request = 0;
   int32_t base = 0;     // committed tokens before it, the prompt included
   int32_t gamma = 0;    // asked of the drafter
-  int32_t drafted = 0;  // verified
+  int32_t drafted = 0;  // verified; of a tree the levels that were tested, as in a chain
   int32_t accepted = 0, emitted = 0;
   bool eos = false;
   Guess guess = Guess::kUnknown;
+  std::vector<int32_t> parents, path;  // of a tree: as in DraftTree, and the nodes that were accepted
 
   static RecordedRound of(const RoundDone& round);
   bool operator==(const RecordedRound&) const = default;

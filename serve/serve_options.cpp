@@ -12,6 +12,7 @@
 #include "base/program/temporary_file.h"
 #include "serve/serve.h"
 #include "start/flags/options.h"
+#include "start/tree_option.h"
 
 namespace outrider {
 namespace {
@@ -81,6 +82,7 @@ Status check_serve_options(const ServeOptions& o) {
   const auto& names = o.served_model_names;
   if (std::any_of(names.begin(), names.end(), [](const std::string& name) { return name.empty(); }))
     return invalid_argument("--served-model-name must not be empty");
+  RETURN_IF_ERROR(check_rule_of_trees(o.cluster.speculation.speculative_tree, o.defaults.rule));
   // They are written at the end, perhaps in weeks.
   if (!o.files.report.empty()) RETURN_IF_ERROR(TemporaryFile::check(o.files.report).in("--report"));
   if (!o.files.trace.empty()) RETURN_IF_ERROR(TemporaryFile::check(o.files.trace).in("--trace"));

@@ -14,6 +14,7 @@
 #include "draft_worker/draft_worker.h"
 #include "start/device.h"
 #include "start/row_links.h"
+#include "start/tree_option.h"
 #include "target_worker/target_worker.h"
 
 namespace outrider {
@@ -82,9 +83,11 @@ Status serve_target(const RoleSettings& settings, const Preparation& prepared, R
     ASSIGN_OR_RETURN(synthetic, AcceptanceProcess::parse(settings.speculation.synthetic_acceptance,
                                                          settings.speculation.synthetic_seed));
   }
+  ASSIGN_OR_RETURN(const TreeOptions tree, parse_speculative_tree(settings.speculation.speculative_tree));
   TargetOptions target{.info = prepared.target_info,
                        .max_sequences = settings.models.max_num_seqs,
                        .generation = new_generation(),
+                       .trees = !tree.shape.is_chain(),
                        .synthetic_acceptance = synthetic ? &*synthetic : nullptr};
   if (door.own)
     target.slice_inbox =
@@ -208,6 +211,10 @@ Result<std::unique_ptr<Model>> load_draft(const RoleSettings& settings, const Pr
   if (outcomes > 0)
     model_opts.kv_tokens +=
         settings.models.max_num_seqs * kv_tokens_for_outcomes(outcomes, kMaxSpeculativeTokens);
+  ASSIGN_OR_RETURN(const TreeOptions tree, parse_speculative_tree(settings.speculation.speculative_tree));
+  if (!tree.shape.is_chain())  // each node may have a cache of its own, for one token
+    model_opts.kv_tokens +=
+        settings.models.max_num_seqs * kv_tokens_for_outcomes(most_nodes(tree.shape, kMaxTreeNodes), 1);
   model_opts.max_positions = std::min(prepared.max_model_len, prepared.draft->max_position_embeddings);
   model_opts.stand_in = kDraftStandIn;
   model_opts.progress = [&](int64_t done, int64_t total) { progress.update(done, total); };
@@ -281,6 +288,7 @@ Result<ProtocolOptions> protocol_options(const RoleSettings& settings, const Pre
     protocol.code_bits = q.code_bits(prepared.target.vocab_size, prepared.draft->hidden_size);
   ASSIGN_OR_RETURN(protocol.pipeline, parse_pipeline(settings.speculation.pipeline));
   protocol.fanout = settings.speculation.fanout_budget;
+  ASSIGN_OR_RETURN(protocol.tree, parse_speculative_tree(settings.speculation.speculative_tree));
   if (!settings.speculation.synthetic_acceptance.empty()) {
     ASSIGN_OR_RETURN(AcceptanceProcess process,
                      AcceptanceProcess::parse(settings.speculation.synthetic_acceptance,

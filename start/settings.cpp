@@ -8,6 +8,7 @@
 #include "cluster/acceptance_process.h"
 #include "comm/emulated_link.h"
 #include "comm/message_check.h"
+#include "start/tree_option.h"
 #include "transformer/model/shard.h"
 
 namespace outrider {
@@ -27,7 +28,10 @@ std::optional<Number> parse_number(std::string_view text) {
 
 std::string SpeculationSettings::policy() const {
   if (!gamma_policy.empty()) return gamma_policy;
-  return num_speculative_tokens ? fmt::format("fixed:gamma={}", *num_speculative_tokens) : "ewma";
+  if (num_speculative_tokens) return fmt::format("fixed:gamma={}", *num_speculative_tokens);
+  const auto tree = parse_speculative_tree(speculative_tree);
+  const int32_t depth = tree.ok() ? pinned_depth(*tree) : 0;
+  return depth > 0 ? fmt::format("fixed:gamma={}", depth) : "ewma";
 }
 
 Result<Pipeline> parse_pipeline(const std::string& name) {
@@ -128,6 +132,16 @@ Status check_settings(const RoleSettings& settings) {
     RETURN_IF_ERROR(AcceptanceProcess::parse(s.synthetic_acceptance, s.synthetic_seed)
                         .status()
                         .in("--synthetic-acceptance"));
+  ASSIGN_OR_RETURN(const TreeOptions tree, parse_speculative_tree(s.speculative_tree));
+  if (!tree.shape.is_chain() && m.device.starts_with("cuda"))
+    return unsupported(
+        fmt::format("--speculative-tree {}: CUDA devices verify chains only; use --device cpu, or "
+                    "--speculative-tree off",
+                    s.speculative_tree));
+  if (!tree.shape.is_chain() && !s.synthetic_acceptance.empty())
+    return unsupported(fmt::format(
+        "--speculative-tree {}: --synthetic-acceptance knows chains only; use --speculative-tree off",
+        s.speculative_tree));
   RETURN_IF_ERROR(parse_link_emulation(s.emulate_link).status().in("--emulate-link"));
   if (parse_q_format(s.q_format)->kind == QKind::kHidden && !m.uses_draft_model())
     return invalid_argument(

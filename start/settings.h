@@ -42,6 +42,7 @@ struct SpeculationSettings {
   std::string synthetic_acceptance;           // not empty: acceptance is not the models'
   uint64_t synthetic_seed = 0;                // its draws; --seed of the requests
   std::string q_format = "auto";
+  std::string speculative_tree = "off";
   std::string pipeline = "lockstep";
   int fanout_budget = 8;
   std::string emulate_link;     // not empty: messages are delayed or worse on purpose

@@ -44,12 +44,14 @@ TargetWorker::TargetWorker(Model& model, Collectives& group, TargetOptions optio
     : model_(model),
       group_(group),
       options_(std::move(options)),
-      verifier_(make_verifier(model, group, options_.max_sequences)) {
+      verifier_(
+          make_verifier(model, group, options_.trees ? model.max_logit_rows() : options_.max_sequences)) {
   options_.info.max_context = static_cast<int32_t>(model.max_positions());
   options_.info.isa = model.isa();
   if (options_.head)
     hidden_rows_.emplace(options_.head, vocab_range(model.config().vocab_size, {group.rank(), group.size()}),
                          model.max_logit_rows());
+  if (options_.trees) verifier_ = make_tree_verifier(std::move(verifier_));
   if (options_.synthetic_acceptance)
     verifier_ = std::make_unique<SyntheticVerifier>(std::move(verifier_), *options_.synthetic_acceptance);
 }
@@ -234,7 +236,8 @@ PlacedLogits TargetWorker::forward(const StepPlan& plan) {
     tokens_.insert(tokens_.end(), entry.draft.begin(), entry.draft.end());
     slices_.push_back({.sequence = s.kv,
                        .tokens = {tokens_.data() + begin, tokens_.size() - begin},
-                       .logit_rows = samples(entry) ? static_cast<int64_t>(entry.draft.size()) + 1 : 0});
+                       .logit_rows = samples(entry) ? static_cast<int64_t>(entry.draft.size()) + 1 : 0,
+                       .parents = entry.parents});
   }
   auto logits = model_.forward_in_place(slices_);
   if (!logits.ok())
@@ -274,6 +277,7 @@ void TargetWorker::ask_verifier(const StepPlan& plan) {
     row += static_cast<int64_t>(entry.draft.size()) + 1;
     if (sliced.lost) continue;
     request.draft = entry.draft;
+    request.parents = entry.parents;
     const bool is_sliced = entry.q_kind == QKind::kSlices || entry.q_kind == QKind::kHidden;
     request.q_kind = is_sliced ? QKind::kSlices : entry.q_kind;
     request.q = is_sliced ? sliced.rows : std::span<const QRow>(entry.q);
@@ -287,7 +291,7 @@ void TargetWorker::commit(const StepPlan& plan, std::span<const VerifyResult> ve
   for (size_t e = 0; e < plan.entries.size(); ++e) {
     const PlanEntry& entry = plan.entries[e];
     if (!samples(entry)) continue;
-    const auto draft = requests_[next].draft;
+    const DraftTreeView draft(requests_[next].draft, requests_[next].parents);
     const VerifyResult& verdict = verdicts[next++];
     result.verdicts.push_back({.sequence = entry.sequence,
                                .epoch = entry.epoch,
@@ -297,6 +301,7 @@ void TargetWorker::commit(const StepPlan& plan, std::span<const VerifyResult> ve
                                .draft_lost = sliced_[e].lost,
                                .link_lost = sliced_[e].link_lost,
                                .accepted_count = verdict.accepted_count,
+                               .path = verdict.path,
                                .next = verdict.next,
                                .logprobs = verdict.logprobs});
     commit(entry, draft, verdict);
@@ -304,23 +309,23 @@ void TargetWorker::commit(const StepPlan& plan, std::span<const VerifyResult> ve
 }
 
 // Keeps the accepted drafts' KV; the next token has none yet.
-void TargetWorker::commit(const PlanEntry& entry, std::span<const TokenId> draft,
-                          const VerifyResult& verdict) {
+void TargetWorker::commit(const PlanEntry& entry, DraftTreeView draft, const VerifyResult& verdict) {
   Sequence& s = sequence(entry.sequence);
   if (verdict.status != VerdictStatus::kOk) {
     model_.kv().truncate(
         s.kv, entry.first_input.value());  // as if the pass had not been; the coordinator closes it
     return;
   }
-  const auto accepted = draft.first(static_cast<size_t>(verdict.accepted_count));
-  s.ids.insert(s.ids.end(), accepted.begin(), accepted.end());
+  for (size_t i = 0; i < static_cast<size_t>(verdict.accepted_count); ++i)
+    s.ids.push_back(draft.ids[verdict.path.empty() ? i : static_cast<size_t>(verdict.path[i])]);
   s.ids.push_back(verdict.next);
-  if (needs_counts(s.sampling)) {
-    s.counts.add_output(accepted);
-    s.counts.add_output(verdict.next);
-  }
-  model_.kv().truncate(s.kv, static_cast<int64_t>(s.ids.size()) - 1);
-  if (verdict.accepted_count < static_cast<int>(draft.size())) ++s.epoch;
+  if (needs_counts(s.sampling))
+    s.counts.add_output(std::span(s.ids).last(static_cast<size_t>(verdict.accepted_count) + 1));
+  if (draft.parents.empty())
+    model_.kv().truncate(s.kv, static_cast<int64_t>(s.ids.size()) - 1);
+  else if (const Status kept = model_.kv().keep_path(s.kv, entry.base.value(), verdict.path); !kept.ok())
+    throw std::runtime_error(kept.message());  // nothing but this sequence holds these blocks
+  if (verdict.accepted_count < draft.size()) ++s.epoch;
 }
 
 uint64_t TargetWorker::kv_content_hash(SequenceId id) const {

@@ -23,6 +23,7 @@ struct TargetOptions {
   ModelInfo info;              // for Hello; max_context and isa are filled in
   int32_t max_sequences = 16;  // open at once
   Generation generation{1};    // of this life of the group
+  bool trees = true;           // drafts may be trees
   // Null: verdicts are honest (synthetic_verifier.h). Every rank needs the same process.
   const AcceptanceProcess* synthetic_acceptance = nullptr;
   // Where this rank's slices of q come in; null on all ranks: nowhere. `slices`: those of all, for the
@@ -82,7 +83,7 @@ class TargetWorker {
   void ask_verifier(const StepPlan& plan);
   // What the verifier said of them, in the same order.
   void commit(const StepPlan& plan, std::span<const VerifyResult> verdicts, StepResult& result);
-  void commit(const PlanEntry& entry, std::span<const TokenId> draft, const VerifyResult& verdict);
+  void commit(const PlanEntry& entry, DraftTreeView draft, const VerifyResult& verdict);
   Sequence& sequence(SequenceId id);
 
   Model& model_;

@@ -17,13 +17,15 @@
 
 namespace outrider {
 
-// One sequence of a pass. Its logits rows are [first_row, first_row + gamma]; row i follows draft token i.
+// One sequence of a pass. Its logits rows are [first_row, first_row + gamma]; row 0 follows the committed
+// text, and row i + 1 draft token i.
 struct VerifyRequest {
   SequenceId sequence{};
   const SamplingParams* sampling = nullptr;
   Round round{};
-  Position base{};                 // committed length C: the position of draft[0]
-  std::span<const TokenId> draft;  // gamma tokens; none: plain decoding of one token
+  Position base{};                   // committed length C: the position of draft[0]
+  std::span<const TokenId> draft;    // gamma tokens; none: plain decoding of one token
+  std::span<const int32_t> parents;  // match rules: of a tree, as in DraftTree; row i + 1 follows node i
   QKind q_kind = QKind::kNone;
   std::span<const QRow> q;  // token and block rules: gamma rows that passed validate_q_rows
   // kSlices: q holds this rank's slice alone, from the first id of its range on (sums are the whole row's),
@@ -49,6 +51,7 @@ struct VerifyResult {
   // if the text comes to it: the accepted token in front of it is `next`, so that it is a first row then.
   VerdictStatus status = VerdictStatus::kOk;
   int accepted_count = 0;
+  std::vector<int32_t> path;  // of a tree: the accepted nodes
   TokenId next;
   std::vector<PositionLogprobs> logprobs;  // accepted_count + 1 of them when asked for
 };
@@ -70,6 +73,10 @@ class Verifier {
   // waits for the forward pass.
   virtual std::optional<int64_t> busy_ns() const { return std::nullopt; }
 };
+
+// Trees too, with the verdicts of `inner`, which need not know of them. Its requests are rows then: as many
+// of them as the pass has.
+std::unique_ptr<Verifier> make_tree_verifier(std::unique_ptr<Verifier> inner);
 
 // The verifier for logits that `model` leaves where it computes them. `requests`: at most, in one pass.
 std::unique_ptr<Verifier> make_verifier(Model& model, Collectives& group, int64_t requests);

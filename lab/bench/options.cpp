@@ -4,6 +4,7 @@
 
 #include "lab/bench/bench.h"
 #include "start/flags/options.h"
+#include "start/tree_option.h"
 
 namespace outrider {
 namespace {
@@ -56,6 +57,7 @@ void add_bench_options(CLI::App& app, BenchOptions& o) {
       ->delimiter(',')
       ->group("What is measured")
       ->capture_default_str();
+  add_tree_option(app, o.cluster.speculation.speculative_tree, "What is measured");
   app.add_option("-r,--repetitions", o.repetitions, "Turns of all measurements; medians are reported")
       ->group("What is measured")
       ->capture_default_str();

@@ -27,7 +27,7 @@ class RoundRecorder {
     left_ -= round.emitted;
     if (++seen_ > kUntimedRounds && whole) {
       times_.rounds.push_back(parts);
-      times_.sums.add_round(round.drafted, round.accepted_count, round.emitted, false);
+      times_.sums.add_round(round.drafted, round.accepted_count, round.emitted, false, round.tested);
       times_.seconds += parts.wall;
     }
     last_done_ = round.done_at;

@@ -3,6 +3,8 @@
 #include <CLI/CLI.hpp>
 #include <charconv>
 
+#include "start/tree_option.h"
+
 namespace outrider {
 namespace {
 
@@ -196,6 +198,7 @@ void add_speculation_options(CLI::App& app, SpeculationSettings& o, std::string&
          "a dense row, and at least 1024")
       ->group("Speculation")
       ->capture_default_str();
+  add_tree_option(app, o.speculative_tree, "Speculation");
   app.add_option(
          "--pipeline", o.pipeline,
          "What the drafter does while its draft is verified: lockstep (nothing), ahead (goes on as if all "
@@ -283,6 +286,7 @@ Status check_options(const RunOptions& o) {
   if (!o.cluster.speculation.synthetic_acceptance.empty() && o.request.logprobs >= 0)
     return invalid_argument(
         "--synthetic-acceptance: the tokens are not the model's, so --logprobs has no meaning");
+  RETURN_IF_ERROR(check_rule_of_trees(o.cluster.speculation.speculative_tree, o.request.rule));
   return check_pool_settings(o.cluster);
 }
 

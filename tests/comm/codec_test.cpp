@@ -288,6 +288,31 @@ TEST(Codec, HiddenStatesArePackedAndKeepTheirValues) {
   }
 }
 
+TEST(Codec, AChainIsOneFlag) {
+  Draft draft{.ids = {TokenId(1), TokenId(2), TokenId(3)}};
+  const size_t chain = frame_of(draft).size();
+  draft.parents = {-1, -1, 0};
+  EXPECT_EQ(frame_of(draft).size(), chain + 3 * sizeof(int32_t));
+  draft.parents.pop_back();
+  EXPECT_FALSE(encode(draft, kInfo).ok()) << "two parents of three nodes";
+
+  Verdict verdict{.accepted_count = 2};
+  const size_t without = frame_of(StepResult{.verdicts = {verdict}}).size();
+  verdict.path = {0, 2};
+  const Bytes frame = frame_of(StepResult{.verdicts = {verdict}});
+  EXPECT_EQ(frame.size(), without + 2 * sizeof(int32_t));
+  EXPECT_EQ(std::get<StepResult>(decode(frame, kCluster).value().message).verdicts[0].path, verdict.path);
+  verdict.accepted_count = -1;
+  EXPECT_FALSE(encode(StepResult{.verdicts = {verdict}}, kInfo).ok());
+
+  Propose propose;
+  const size_t plain = frame_of(propose).size();
+  propose.tree = {.widths = {4, 2, 1}, .node_price = 0.5f};
+  const auto got = std::get<Propose>(decode(frame_of(propose), kCluster).value().message);
+  EXPECT_EQ(got.tree, propose.tree);
+  EXPECT_GT(frame_of(propose).size(), plain);
+}
+
 TEST(Codec, SendsNoHiddenStateThatIsNotWellFormed) {
   const HiddenRow good{.scale = 1, .codes = {1}};
   for (const HiddenRow& bad :

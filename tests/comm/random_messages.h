@@ -96,6 +96,12 @@ class RandomMessages {
       for (int8_t& code : row.codes) code = static_cast<int8_t>(2 * below(levels) + 1 - levels);
     }
   }
+  // Of a tree, or of a chain, which has none.
+  void fill_nodes(std::vector<int32_t>& nodes, size_t count) {
+    if (below(2) == 0) return;
+    nodes.resize(count);
+    for (int32_t& node : nodes) fill(node);
+  }
   // In the form that the kind has.
   template <class M>
   void fill_q(M& m) {
@@ -104,14 +110,16 @@ class RandomMessages {
   }
   void fill(PlanEntry& m) {
     fill_all(m.sequence, m.epoch, m.round, m.base, m.first_input, m.input_count, m.draft);
+    fill_nodes(m.parents, m.draft.size());
     fill_q(m);
     fill(m.worker);
   }
   void fill(TokenLogprob& m) { fill_all(m.id, m.logprob); }
   void fill(PositionLogprobs& m) { fill_all(m.chosen, m.top); }
   void fill(Verdict& m) {
-    fill_all(m.sequence, m.epoch, m.round, m.base, m.status, m.draft_lost, m.link_lost, m.accepted_count,
-             m.next, m.logprobs);
+    fill_all(m.sequence, m.epoch, m.round, m.base, m.status, m.draft_lost, m.link_lost, m.next, m.logprobs);
+    m.accepted_count = static_cast<int32_t>(below(6));
+    fill_nodes(m.path, static_cast<size_t>(m.accepted_count));
   }
 
   void fill(SliceDoor& m) { fill_all(m.endpoint, m.gpu); }
@@ -132,12 +140,15 @@ class RandomMessages {
     fill_all(m.sequence, m.epoch, m.round, m.base, m.committed, m.gamma, m.q_kind, m.row_bytes, m.code_bits,
              m.sent_after_us, m.pipeline, m.fanout, m.stop.kind, m.stop.threshold, m.stop.scale,
              m.wants_guess);
+    if (below(2) == 0) fill_all(m.tree.widths, m.tree.nodes, m.tree.node_price, m.tree.pass_price);
   }
   void fill(PreparationReport& m) {
     fill_all(m.looked_up, m.hit, m.used_tokens, m.wasted_tokens, m.outcomes, m.busy_ns);
   }
   void fill(Draft& m) {
-    fill_all(m.sequence, m.epoch, m.round, m.base, m.ids, m.parents, m.prefix_hash);
+    fill_all(m.sequence, m.epoch, m.round, m.base, m.ids);
+    fill_nodes(m.parents, m.ids.size());
+    fill(m.prefix_hash);
     fill_q(m);
     fill_all(m.slice_bytes, m.link_bytes, m.eos, m.guess, m.sent_after_us, m.ingest_ns, m.draft_ns,
              m.preparation);

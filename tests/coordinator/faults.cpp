@@ -30,6 +30,7 @@ void corrupt(Draft& draft, std::mt19937_64& random) {
       break;
     case 6:
       draft.parents.assign(draft.ids.size(), 0);
+      for (int32_t& parent : draft.parents) parent -= static_cast<int32_t>(random() % 3);
       break;
     case 7:
       draft.q.push_back({.ids = {99999}, .weights = {0, 0}, .sum = 3});

@@ -64,6 +64,18 @@ int32_t pick(std::mt19937_64& random, int32_t low, int32_t high) {
   return std::uniform_int_distribution<int32_t>(low, high)(random);
 }
 
+// Every second run drafts trees where its rules allow it.
+TreeOptions random_tree(uint64_t seed) {
+  std::mt19937_64 random(seed * 2 + 7);
+  TreeOptions tree;
+  const int32_t kind = pick(random, 0, 3);
+  if (kind == 0)
+    for (int32_t levels = pick(random, 1, 3); levels > 0; --levels)
+      tree.shape.widths.push_back(pick(random, 1, 3));
+  if (kind == 1) tree.shape.nodes = pick(random, 1, 12);
+  return tree;
+}
+
 Schedule random_schedule(uint64_t seed) {
   std::mt19937_64 random(seed * 2 + 1);
   Schedule schedule;
@@ -86,6 +98,7 @@ Schedule random_schedule(uint64_t seed) {
   };
   schedule.shadows = gamma >= 7;
   if (gamma == 8) schedule.gamma = parse_gamma_policy("ewma").value();
+  schedule.options.tree = random_tree(seed);
   schedule.workers = pick(random, 0, 3);
   schedule.accuracy = pick(random, 0, 10) / 10.0;
   const int32_t count = pick(random, 1, 6);

@@ -71,10 +71,15 @@ void ToyTarget::handle_entry(const PlanEntry& entry, bool lost, StepResult* resu
                                 .logprobs = {}});
     return;
   }
-  int32_t accepted = 0;
-  while (accepted < gamma && entry.draft[static_cast<size_t>(accepted)] == toy_next(held.ids)) {
-    held.ids.push_back(entry.draft[static_cast<size_t>(accepted++)]);
+  check(check_tree(entry.tree(), {}).ok(), "the draft is no tree");
+  std::vector<int32_t> path;
+  for (int32_t node = kTreeRoot; gamma > 0; path.push_back(node)) {
+    node = child_with(entry.tree(), node, toy_next(held.ids));
+    if (node == kTreeRoot) break;
+    held.ids.push_back(entry.tree().id(node));
   }
+  const auto accepted = static_cast<int32_t>(path.size());
+  if (entry.parents.empty() || lost) path.clear();
   held.ids.push_back(toy_next(held.ids));
   held.kv_length = static_cast<int32_t>(held.ids.size()) - 1;
   if (accepted < gamma) ++held.epoch;
@@ -84,6 +89,7 @@ void ToyTarget::handle_entry(const PlanEntry& entry, bool lost, StepResult* resu
                               .base = entry.base,
                               .draft_lost = lost,
                               .accepted_count = accepted,
+                              .path = path,
                               .next = held.ids.back(),
                               .logprobs = {}});
 }

@@ -1,5 +1,7 @@
 #include "transcript.h"
 
+#include <fmt/ranges.h>
+
 #include <sstream>
 #include <stdexcept>
 
@@ -12,6 +14,15 @@ std::string list(std::span<const TokenId> ids) {
   text += "]";
   return text;
 }
+
+std::vector<int32_t> numbers(const std::string& text) {
+  std::vector<int32_t> out;
+  std::istringstream in(text);
+  for (std::string number; std::getline(in, number, ',');) out.push_back(std::stoi(number));
+  return out;
+}
+
+std::string list(std::span<const int32_t> numbers) { return fmt::format("[{}]", fmt::join(numbers, " ")); }
 
 }  // namespace
 
@@ -87,6 +98,10 @@ std::string Transcript::replay(const std::string& text) {
 void Transcript::set(const std::string& key, const std::string& value) {
   if (key == "gamma") {
     gamma_ = value;
+    return;
+  }
+  if (key == "tree") {
+    options_.tree.shape.widths = numbers(value);
     return;
   }
   const int number = std::stoi(value);
@@ -191,7 +206,10 @@ Event Transcript::parse_draft(Line& line) {
   draft.epoch = Epoch(static_cast<uint32_t>(line.setting("epoch", draft.epoch.value())));
   draft.round = Round(static_cast<uint32_t>(line.setting("round", draft.round.value())));
   draft.base = Position(static_cast<int32_t>(line.setting("base", draft.base.value())));
-  if (line.is("parents", "tree")) draft.parents.assign(draft.ids.size(), 0);
+  if (line.is("parents", "tree"))
+    draft.parents.assign(draft.ids.size(), 0);
+  else if (line.settings.contains("parents"))
+    draft.parents = numbers(line.settings["parents"]);
   if (asked.q_kind == QKind::kSparse) {
     for (TokenId id : draft.ids) draft.q.push_back({{static_cast<uint32_t>(id.value())}, {5}, 5});
     if (line.is("q", "bad")) draft.q.front().sum = 4;
@@ -219,6 +237,7 @@ Event Transcript::parse_result(Line& line) {
     } else {
       verdict.accepted_count = std::stoi(word);
       verdict.next = TokenId(static_cast<int32_t>(line.number()));
+      if (line.settings.contains("path")) verdict.path = numbers(line.settings["path"]);
     }
     result.verdicts.push_back(verdict);
   }
@@ -264,9 +283,10 @@ std::string Transcript::show_message(const std::string& peer, const Message& mes
     return fmt::format("close {} {}", peer, close->sequence.value());
   if (const auto* propose = std::get_if<Propose>(&message)) {
     proposed_[propose->sequence] = *propose;
-    return fmt::format("propose {} {} epoch={} round={} base={} committed={} gamma={}", peer,
+    return fmt::format("propose {} {} epoch={} round={} base={} committed={} gamma={}{}", peer,
                        propose->sequence.value(), propose->epoch.value(), propose->round.value(),
-                       propose->base.value(), list(propose->committed), propose->gamma);
+                       propose->base.value(), list(propose->committed), propose->gamma,
+                       propose->tree.is_chain() ? "" : " tree=" + list(propose->tree.widths));
   }
   if (const auto* plan = std::get_if<StepPlan>(&message)) return show_plan(*plan);
   return fmt::format("{} {}", kMessageNames[message.index()], peer);
@@ -282,7 +302,8 @@ std::string Transcript::show_plan(const StepPlan& plan) {
     text += fmt::format(" entry({} epoch={} base={} feed={}+{}", entry.sequence.value(), entry.epoch.value(),
                         entry.base.value(), entry.first_input.value(), entry.input_count);
     if (entry.first_input + entry.input_count == entry.base)
-      text += fmt::format(" round={} draft={}", entry.round.value(), list(entry.draft));
+      text += fmt::format(" round={} draft={}{}", entry.round.value(), list(entry.draft),
+                          entry.parents.empty() ? "" : " parents=" + list(entry.parents));
     text += ")";
   }
   return text;

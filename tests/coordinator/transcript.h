@@ -10,8 +10,8 @@
 // Events: hello PEER [version=V vocabulary=F sequences=N role=target door=outside],
 // submit ID ids... [key=value...], cancel ID, lost
 // PEER, heartbeat PEER, failure PEER TEXT, resync PEER ID length=N [hash=bad], refused PEER (the last message
-// to it bounced), tick, draft PEER ID ids... [epoch= round= base= hash=bad parents q=bad] (as last proposed
-// unless given), result [ID accepted next]... [ID nonfinite].
+// to it bounced), tick, draft PEER ID ids... [epoch= round= base= hash=bad parents=-1,0,... q=bad] (as last
+// proposed unless given), result [ID accepted next [path=NODE,...]]... [ID nonfinite].
 #pragma once
 
 #include <map>

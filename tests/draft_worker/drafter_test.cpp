@@ -94,6 +94,80 @@ TEST(ModelDrafter, HistoryLeavesNoTrace) {
   }
 }
 
+// Behind every node of a tree stand the tokens that a chain would begin with there, whatever was drafted
+// before: the best one is what a draft of the text up to the node gets.
+TEST(ModelDrafter, EveryNodeOfATreeIsWhatAChainWouldDraft) {
+  int branching = 0;
+  for (const SamplingParams& sampling :
+       {SamplingParams{}, SamplingParams{.rule = Rule::kInvariant, .temperature = 1, .seed = Seed{5}},
+        SamplingParams{
+            .rule = Rule::kInvariant, .temperature = 0.6f, .top_k = 40, .repetition_penalty = 1.2f}})
+    for (const TreeShape& shape : {TreeShape{.widths = {3, 2, 2}}, TreeShape{.widths = {}, .nodes = 10}}) {
+      ModelAndDrafter worker, other;
+      std::mt19937 random(3);
+      std::vector<TokenId> truth = random_ids(5, 1), unseen;
+      const Open open{.sequence = kSequence, .ids = truth, .prompt_length = 5, .sampling = sampling};
+      ASSERT_TRUE(worker.drafter->open(open).ok());
+      for (uint32_t round = 1; round < 6; ++round) {
+        Propose asked = propose(static_cast<int>(truth.size()), unseen, 4, round);
+        asked.tree = shape;
+        const auto draft = draft_now(*worker.drafter, asked);
+        ASSERT_TRUE(draft.ok()) << draft.status().message();
+        const DraftTreeView tree = draft->tree();
+        ASSERT_TRUE(check_tree(tree, {.nodes = shape.nodes > 0 ? shape.nodes : 21, .depth = 4}).ok());
+        ASSERT_GT(tree.size(), 0);
+        branching += !draft->parents.empty();
+        std::vector<int32_t> path;
+        for (int32_t node = kTreeRoot; node < tree.size(); ++node) {
+          int32_t first = node + 1;  // depth first: its best child is the next
+          if (first >= tree.size() || tree.parent(first) != node) continue;
+          path_to(tree, node, path);
+          std::vector<TokenId> text = truth;
+          for (const int32_t on_path : path) text.push_back(tree.id(on_path));
+          other.drafter->close(kSequence);
+          ASSERT_TRUE(
+              other.drafter
+                  ->open({.sequence = kSequence, .ids = text, .prompt_length = 5, .sampling = sampling})
+                  .ok());
+          const auto chain = draft_now(*other.drafter, propose(static_cast<int>(text.size()), {}, 1));
+          ASSERT_TRUE(chain.ok());
+          EXPECT_EQ(chain->ids[0], tree.id(first)) << "round " << round << ", behind node " << node;
+        }
+        ASSERT_TRUE(worker.model->kv().check_invariants().ok());
+        // Any path, and a token of the target's.
+        path_to(tree, static_cast<int32_t>(random() % static_cast<uint32_t>(tree.size() + 1)) - 1, path);
+        unseen.clear();
+        for (const int32_t on_path : path) unseen.push_back(tree.id(on_path));
+        unseen.push_back(random_ids(1, random())[0]);
+        truth.insert(truth.end(), unseen.begin(), unseen.end());
+      }
+      worker.drafter->close(kSequence);
+      EXPECT_EQ(worker.model->kv().free_blocks(), worker.model->kv().num_blocks());
+    }
+  EXPECT_GT(branching, 15);
+}
+
+// Where no block is left for a fork, the tree is what there was room for.
+TEST(ModelDrafter, ATreeIsAsLargeAsThereIsRoom) {
+  ModelAndDrafter worker;
+  const auto model = testing::load_or_die(
+      testing::golden_model("qwen3"), {.max_rows = 16, .max_positions = 100, .kv_tokens = 3 * kBlockTokens},
+      *worker.single);
+  const auto drafter = make_model_drafter(*model, {.max_sequences = 2});
+  const std::vector<TokenId> text = random_ids(kBlockTokens + 2, 1);
+  ASSERT_TRUE(drafter->open({.sequence = kSequence, .ids = text, .prompt_length = 5}).ok());
+  Propose asked = propose(static_cast<int>(text.size()), {}, 4);
+  asked.tree.widths = {4, 4};
+  const auto draft = draft_now(*drafter, asked);
+  ASSERT_TRUE(draft.ok()) << draft.status().message();
+  EXPECT_GE(draft->ids.size(), 4u);
+  EXPECT_LT(draft->ids.size(), 20u);
+  EXPECT_TRUE(check_tree(draft->tree(), {}).ok());
+  asked.tree = {};
+  asked.round = Round(2);
+  EXPECT_EQ(draft_now(*drafter, asked)->ids.size(), 4u) << "its blocks are free again";
+}
+
 // A draft that was prepared, wholly or in part, is the one that would have been made: tokens, q, everything.
 TEST(ModelDrafter, PreparingLeavesNoTrace) {
   for (const Pipeline pipeline : {Pipeline::kAhead, Pipeline::kFanout, Pipeline::kAuto})
@@ -235,6 +309,29 @@ TEST(NgramDrafter, ContinuesTheLastOccurrence) {
   ASSERT_EQ(draft->q.size(), 3u);
   EXPECT_EQ(draft->q[1].ids, std::vector<uint32_t>{6});
   EXPECT_TRUE(validate_q_rows(draft->q_kind, draft->q, draft->ids, 10).ok());
+}
+
+TEST(NgramDrafter, SeveralOccurrencesAreATree) {
+  const auto drafter = make_ngram_drafter({});
+  std::vector<TokenId> ids;
+  for (int v : {1, 2, 3, 4, 9, 1, 2, 3, 5, 6, 7, 1, 2, 3}) ids.emplace_back(v);
+  ASSERT_TRUE(drafter->open({.sequence = kSequence, .ids = ids, .prompt_length = 14, .sampling = {}}).ok());
+  uint32_t round = 0;
+  const auto drafted = [&](TreeShape shape) {
+    Propose asked = propose(14, {}, 3, ++round);
+    asked.tree = std::move(shape);
+    const auto draft = draft_now(*drafter, asked);
+    EXPECT_TRUE(draft.ok());
+    std::vector<int> out;
+    for (const TokenId id : draft->ids) out.push_back(id.value());
+    out.insert(out.end(), draft->parents.begin(), draft->parents.end());
+    return out;
+  };
+  using Ints = std::vector<int>;
+  EXPECT_EQ(drafted({.widths = {}, .nodes = 9}), (Ints{5, 6, 7, 4, 9, 1, -1, 0, 1, -1, 3, 4}));
+  EXPECT_EQ(drafted({.widths = {}, .nodes = 3}), (Ints{5, 6, 4, -1, 0, -1}));
+  EXPECT_EQ(drafted({.widths = {2, 1}}), (Ints{5, 6, 4, 9, -1, 0, -1, 2}));
+  EXPECT_EQ(drafted({.widths = {1, 2}}), (Ints{5, 6})) << "a chain has no parents";
 }
 
 TEST(NgramDrafter, NothingToSayIsAnEmptyDraft) {

@@ -6,102 +6,13 @@
 #include <cmath>
 #include <random>
 
-#include "tests/support/test_cluster.h"
+#include "tests/end_to_end/request_grid.h"
 
 namespace outrider {
 namespace {
 
-using testing::ClusterOptions;
+using namespace grid;  // NOLINT: the names of this test
 using testing::DrafterKind;
-using testing::Finished;
-using testing::TestCluster;
-using testing::Wire;
-
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-constexpr bool kSanitized = true;  // tenfold slower: a sample of the grid
-#else
-constexpr bool kSanitized = false;
-#endif
-// Accepted drafts, and rejections, that a run over the grid must have seen to prove anything.
-constexpr int64_t kEnough = kSanitized ? 20 : 100;
-
-constexpr const char* kTarget = "qwen3";
-// The draft of these tests is the target a little off: most of its tokens are accepted, many are not.
-std::string draft_model() {
-  static const testing::PerturbedModel model(kTarget, 0.2f);
-  return model.path();
-}
-constexpr int kVocab = 302;
-constexpr int kMaxTokens = 20;
-
-struct Filters {
-  const char* name;
-  SamplingParams params;
-};
-
-std::vector<Filters> filter_grid() {
-  std::vector<Filters> grid{
-      {"none", {}},
-      {"top_k", {.top_k = 12}},
-      {"top_p", {.top_p = 0.8f}},
-      {"min_p", {.min_p = 0.05f}},
-      {"penalties", {.repetition_penalty = 1.3f, .presence_penalty = 0.5f, .frequency_penalty = 0.4f}},
-      {"bias", {.logit_bias = {{TokenId(7), 4.0f}, {TokenId(9), -100.0f}}}},
-      {"all",
-       {.top_k = 40,
-        .top_p = 0.9f,
-        .min_p = 0.01f,
-        .repetition_penalty = 1.2f,
-        .presence_penalty = 0.2f,
-        .frequency_penalty = 0.1f,
-        .logit_bias = {{TokenId(7), 2.0f}}}}};
-  if (kSanitized) grid = {grid[0], grid[6]};
-  return grid;
-}
-
-std::vector<std::vector<TokenId>> prompts() {
-  std::mt19937 random(17);
-  std::vector<std::vector<TokenId>> out;
-  for (int length : {1, 3, 8, 17, 30, 5}) {
-    std::vector<TokenId> ids;
-    // Few different tokens, so that n-gram lookup finds something.
-    for (int i = 0; i < length; ++i) ids.emplace_back(static_cast<int32_t>(random() % 6 + 10));
-    out.push_back(std::move(ids));
-  }
-  if (kSanitized) out.resize(3);
-  return out;
-}
-
-// All requests of the grid for one gamma; the temperature is high enough that drafts are rejected now and
-// then.
-std::vector<Request> grid_requests(const std::vector<Rule>& rules, const std::string& policy) {
-  std::vector<Request> requests;
-  for (Rule rule : rules)
-    for (const Filters& filters : filter_grid())
-      for (const auto& prompt : prompts()) {
-        Request request{.prompt = prompt, .sampling = filters.params, .max_tokens = kMaxTokens};
-        request.sampling.rule = rule;
-        request.sampling.temperature = rule == Rule::kGreedy ? 0.0f : 1.5f;
-        request.sampling.seed = Seed{1000 + requests.size()};
-        if (!policy.empty()) request.gamma = parse_gamma_policy(policy).value();
-        requests.push_back(std::move(request));
-      }
-  return requests;
-}
-
-const std::vector<Rule> kMatchRules{Rule::kGreedy, Rule::kInvariant, Rule::kNaive};
-const std::vector<Rule> kPqRules{Rule::kToken, Rule::kBlock};
-
-void expect_same(const std::vector<Finished>& expected, const std::vector<Finished>& actual,
-                 const std::string& what) {
-  ASSERT_EQ(expected.size(), actual.size());
-  size_t different = 0;
-  for (size_t i = 0; i < expected.size(); ++i) {
-    EXPECT_TRUE(actual[i].error.ok()) << what << ", request " << i << ": " << actual[i].error.message();
-    different += expected[i].ids != actual[i].ids || expected[i].reason != actual[i].reason;
-  }
-  EXPECT_EQ(different, 0u) << what << ": of " << expected.size() << " texts";
-}
 
 class Lossless : public ::testing::TestWithParam<int> {};  // tensor-parallel size
 

@@ -57,6 +57,16 @@ INSTANTIATE_TEST_SUITE_P(
         BadFlags{"q_format_bits", {"--q-format", "hidden:8"}, {"--q-format hidden:8", "3 to 7"}},
         BadFlags{"q_format_head", {"--q-format", "hidden"}, {"--q-format hidden", "--draft-model"}},
         BadFlags{"q_format_text", {"--q-format", "thick"}, {"--q-format thick", "dense"}},
+        BadFlags{
+            "tree_shape", {"--speculative-tree", "9,1"}, {"--speculative-tree 9,1", "best-first", "1 to 8"}},
+        BadFlags{"tree_nodes", {"--speculative-tree", "best-first:65"}, {"best-first:65", "64 nodes"}},
+        BadFlags{"tree_too_many", {"--speculative-tree", "8,8,8"}, {"--speculative-tree 8,8,8", "64 nodes"}},
+        BadFlags{"tree_rule",
+                 {"--speculative-tree", "2,1", "--rule", "token", "--temperature", "0.5"},
+                 {"--speculative-tree 2,1", "--rule token", "--speculative-tree off"}},
+        BadFlags{"tree_synthetic",
+                 {"--speculative-tree", "auto", "--synthetic-acceptance", "rates:0.8"},
+                 {"--speculative-tree auto", "--synthetic-acceptance"}},
         BadFlags{"tp_three", {"--tensor-parallel-size", "3"}, {"--tensor-parallel-size 3", "1, 2, 4 or 8"}},
         BadFlags{
             "draft_tp", {"--draft-tensor-parallel-size", "2"}, {"--draft-tensor-parallel-size 2", "use 1"}},

@@ -104,9 +104,34 @@ INSTANTIATE_TEST_SUITE_P(
                       with_draft() + Arguments{"--emulate-link", "delay=1ms,rate=100mbit"},
                       with_draft() + Arguments{"--pipeline", "fanout", "--draft-threads", "1",
                                                "--emulate-link", "delay=2ms,links=all"},
+                      with_draft() + Arguments{"--speculative-tree", "4,2,1"},
+                      with_draft() + Arguments{"--speculative-tree", "best-first:16", "--tp", "2"},
+                      with_draft() + Arguments{"--speculative-tree", "auto"},
+                      Arguments{"--drafter", "ngram", "--speculative-tree", "best-first:8"},
                       with_draft() + Arguments{"--tensor-parallel-size", "2"},
                       with_draft() + Arguments{"--tp", "8", "--threads", "1"},
                       with_draft() + Arguments{"--threads", "1"}, Arguments{"--threads", "1"}));
+
+TEST(Generate, TreesAreInTheReportTheTraceAndTheRecord) {
+  const TemporaryDirectory dir;
+  const Outcome run = generate(kPrompt + with_draft() + kQuiet +
+                               Arguments{"--speculative-tree", "3,2,1", "--report", dir / "r.json", "--trace",
+                                         dir / "t.json", "--record-rounds", dir / "rounds.jsonl"});
+  ASSERT_TRUE(run.succeeded()) << run.describe();
+  const json trees = json::parse(read_file(dir / "r.json"))["metrics"]["trees"];
+  EXPECT_GT(trees["rounds"], 3);
+  EXPECT_GT(trees["nodes_per_round"], 10);
+  EXPECT_LE(trees["nodes_per_round"], 3 + 6 + 6);
+  EXPECT_EQ(trees["tested_by_depth"].size(), 3u);
+  EXPECT_EQ(trees["offered_by_rank"].size(), 3u);
+  int in_trace = 0;
+  for (const json& event : json::parse(read_file(dir / "t.json"))["traceEvents"])
+    in_trace += event["args"].contains("parents");
+  EXPECT_GT(in_trace, 0);
+  EXPECT_NE(read_file(dir / "rounds.jsonl").find("\"parents\":[-1,0,1,"), std::string::npos);
+  const Outcome replay = outrider_program({"simulate", "replay", dir / "rounds.jsonl"});
+  EXPECT_TRUE(replay.succeeded()) << replay.describe();
+}
 
 TEST(Generate, SeedDecidesTheSampledText) {
   const auto text = [](const std::string& seed) {

@@ -109,6 +109,13 @@ TEST_F(Mpirun, ASlowLinkToTheDrafterChangesNoByte) {
   EXPECT_EQ(split.out, generate({"--prompt", "Once upon a time", "--max-tokens", "24", "--quiet"}).out);
 }
 
+TEST_F(Mpirun, TreesGoThroughDraftProcesses) {
+  const Outcome split = run(4, {"--draft-model", demo_draft(), "--layout", "coordinator=1,draft=1,target=2",
+                                "--speculative-tree", "best-first:8"});
+  ASSERT_TRUE(split.succeeded()) << split.describe();
+  EXPECT_EQ(split.out, generate({"--prompt", "Once upon a time", "--max-tokens", "24", "--quiet"}).out);
+}
+
 TEST_F(Mpirun, AFileOfRequestsGoesToOneOutput) {
   const TemporaryDirectory dir;
   std::string requests;

@@ -5,6 +5,7 @@
 
 #include <functional>
 #include <limits>
+#include <numeric>
 #include <string>
 #include <type_traits>
 
@@ -90,6 +91,20 @@ class HostileArchive {
   }
   void visit(HiddenRow& row) { operator()(row.scale, row.max, Capped{row.codes, 5000}); }
   void visit(HiddenRowsField& field) { operator()(Capped{field.rows, 5000}); }
+  // Parents or a path: too many nodes, none, and those that are no tree.
+  void visit(NodesField& field) {
+    const size_t count = std::min<size_t>(field.count, 5000);
+    std::vector<int32_t> rising(count), falling(count);
+    std::iota(rising.begin(), rising.end(), 0);
+    std::iota(falling.rbegin(), falling.rend(), 0);
+    leaf(field.nodes, {std::vector<int32_t>(count, kTreeRoot), std::vector<int32_t>(count, 0),
+                       std::vector<int32_t>(count, std::numeric_limits<int32_t>::max()), rising, falling});
+    operator()(Capped{field.nodes, 5000});
+  }
+  void visit(TreeShapeField& field) {
+    TreeShape& shape = field.shape;
+    operator()(Capped{shape.widths, 5000}, shape.nodes, shape.node_price, shape.pass_price);
+  }
   template <class T>
   requires std::is_class_v<T>
   void visit(T& body) { serialize(*this, body); }

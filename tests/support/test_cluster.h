@@ -38,6 +38,7 @@ struct ClusterOptions {
   std::vector<TokenId> eos_ids;
   Pipeline pipeline = Pipeline::kLockstep;
   int32_t fanout = 6;
+  TreeShape tree;  // of drafts under the match rules
   int drafters = 1;
   std::string link;  // --emulate-link
   // Dense q in slices: over Unix sockets, or TCP with keys as the wire says. `door`: wraps that of a rank.
@@ -81,6 +82,7 @@ class TestCluster {
     protocol.code_bits = options_.code_bits;
     protocol.pipeline = options_.pipeline;
     protocol.fanout = options_.fanout;
+    protocol.tree.shape = options_.tree;
     protocol.draft_timeout_min = options_.draft_timeout;
     protocol.first_draft_timeout = options_.draft_timeout;
     if (!options_.link.empty())
@@ -245,6 +247,9 @@ class TestCluster {
         if (options_.drafter == DrafterKind::kModel) {
           ModelOptions options = model_options({});
           options.kv_tokens += options_.max_num_seqs * kv_tokens_for_outcomes(options_.fanout, 8);
+          if (!options_.tree.is_chain())
+            options.kv_tokens +=
+                options_.max_num_seqs * kv_tokens_for_outcomes(most_nodes(options_.tree, 8), 1);
           options.stand_in = kDraftStandIn;
           options.run_sequences = runs_at_a_time(options_.max_num_seqs, options_.fanout);
           model = load_or_die(directory(options_.draft), options, *single);

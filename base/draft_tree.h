@@ -1,0 +1,89 @@
+// Drafted tokens: a tree whose root is the committed text. A chain is the tree in which every token stands
+// behind the one before it, and needs no parents. Plain values; whoever gets one from another process asks
+// check_tree() before anything else.
+#pragma once
+
+#include <cstdint>
+#include <initializer_list>
+#include <limits>
+#include <span>
+#include <vector>
+
+#include "base/status.h"
+#include "base/types.h"
+
+namespace outrider {
+
+// In place of a node: the committed text.
+constexpr int32_t kTreeRoot = -1;
+
+// Node i is token ids[i] behind node parents[i], which comes before it, or behind kTreeRoot. Children of one
+// node are different tokens.
+struct DraftTree {
+  DraftTree() = default;
+  DraftTree(std::vector<TokenId> chain, std::vector<int32_t> of = {})  // NOLINT: a chain is a tree
+      : ids(std::move(chain)), parents(std::move(of)) {}
+  DraftTree(std::initializer_list<TokenId> chain) : ids(chain) {}
+
+  size_t size() const { return ids.size(); }
+  bool empty() const { return ids.empty(); }
+  bool is_chain() const { return parents.empty(); }
+  TokenId operator[](size_t node) const { return ids[node]; }
+  void clear() {
+    ids.clear();
+    parents.clear();
+  }
+  bool operator==(const DraftTree&) const = default;
+
+  std::vector<TokenId> ids;
+  std::vector<int32_t> parents;  // as many as ids; none: a chain
+};
+
+// The same without owning it.
+struct DraftTreeView {
+  DraftTreeView() = default;
+  DraftTreeView(const DraftTree& tree) : ids(tree.ids), parents(tree.parents) {}  // NOLINT: a view of it
+  DraftTreeView(std::span<const TokenId> ids_of, std::span<const int32_t> parents_of)
+      : ids(ids_of), parents(parents_of) {}
+
+  int32_t size() const { return static_cast<int32_t>(ids.size()); }
+  int32_t parent(int32_t node) const {
+    return parents.empty() ? node - 1 : parents[static_cast<size_t>(node)];
+  }
+  TokenId id(int32_t node) const { return ids[static_cast<size_t>(node)]; }
+
+  std::span<const TokenId> ids;
+  std::span<const int32_t> parents;
+};
+
+struct TreeLimits {
+  int64_t nodes = std::numeric_limits<int32_t>::max();
+  int64_t depth = std::numeric_limits<int32_t>::max();     // tokens of a path
+  int64_t children = std::numeric_limits<int32_t>::max();  // of one node
+};
+
+// kMalformed: a parent that does not come before its node, a token twice behind one node, or more than the
+// limits allow. What ids mean is not looked at.
+Status check_tree(DraftTreeView tree, const TreeLimits& limits);
+
+// Tokens from the root to each node, which is one of them.
+void tree_depths(DraftTreeView tree, std::vector<int32_t>& depths);
+int32_t tree_depth(DraftTreeView tree);  // of the deepest node
+// The nodes from a child of the root to `node`; none for kTreeRoot.
+void path_to(DraftTreeView tree, int32_t node, std::vector<int32_t>& path);
+// The child of `node` with this token; kTreeRoot: there is none.
+int32_t child_with(DraftTreeView tree, int32_t node, TokenId token);
+bool has_children(DraftTreeView tree, int32_t node);
+// Whether each node of it is a child of the one before, and the first of the root.
+bool is_path(DraftTreeView tree, std::span<const int32_t> nodes);
+// The tokens that verification compared with the target's own along an accepted path: its own, and one more
+// unless it ended at a leaf.
+int32_t levels_tested(DraftTreeView tree, std::span<const int32_t> path);
+
+// The same with every node's children right behind it, in their order: so the path of first children lies
+// where a chain would.
+DraftTree depth_first(DraftTreeView tree);
+// Without parents if it is a chain.
+void shorten_chain(DraftTree& tree);
+
+}  // namespace outrider

@@ -1,0 +1,22 @@
+// How drafts branch (--speculative-tree): the shape that a Propose asks for, and what may answer it. Pure.
+#pragma once
+
+#include <cstdint>
+
+#include "comm/messages.h"
+
+namespace outrider {
+
+// As the run was started.
+struct TreeOptions {
+  TreeShape shape;         // of every draft that may branch; a chain: none may
+  bool automatic = false;  // of `shape.nodes`, those that pay
+};
+
+// Nodes of a draft of this shape and depth, at most.
+int64_t most_nodes(const TreeShape& shape, int32_t depth);
+
+// The shape of a draft of this depth where at most so many nodes find room; where they do not, a chain.
+TreeShape fitting_shape(const TreeShape& shape, int32_t depth, int32_t room);
+
+}  // namespace outrider

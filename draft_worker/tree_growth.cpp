@@ -1,0 +1,139 @@
+#include "draft_worker/tree_growth.h"
+
+#include <algorithm>
+
+namespace outrider {
+namespace {
+
+// Children of a node that best-first trees consider. Further ones are hardly ever right, and each makes the
+// search for the best scores longer (TokenGuesser).
+constexpr size_t kConsidered = 4;
+
+}  // namespace
+
+void TreeGrowth::begin(const TreeShape& shape, int32_t depth) {
+  shape_ = shape;
+  depth_ = shape.nodes > 0 ? depth : std::min(depth, static_cast<int32_t>(shape.widths.size()));
+  root_known_ = depth_ == 0;
+  stopped_ = false;
+  nodes_.clear();
+  next_.clear();
+  best_shares_ = 0;
+  looked_ = 0;
+}
+
+size_t TreeGrowth::wanted(int32_t node) const {
+  return shape_.nodes > 0 ? kConsidered
+                          : static_cast<size_t>(shape_.widths[static_cast<size_t>(depth(node))]);
+}
+
+std::span<const int32_t> TreeGrowth::next(size_t most) {
+  next_.clear();
+  choose();
+  if (stopped_) return next_;
+  if (!root_known_) {
+    next_.push_back(kTreeRoot);
+    return next_;
+  }
+  for (const int32_t node : order_) {
+    const Node& n = nodes_[static_cast<size_t>(node)];
+    if (n.chosen && !n.known && n.depth < depth_) next_.push_back(node);
+  }
+  if (shape_.nodes > 0 && !is_worth_a_pass()) next_.clear();
+  if (next_.size() > most) next_.resize(most);
+  return next_;
+}
+
+// Those that the target most likely comes to. A child is no likelier than its parent, which stands in front
+// of it among equals, so what is chosen is a tree.
+void TreeGrowth::choose() {
+  order_.resize(nodes_.size());
+  for (size_t i = 0; i < order_.size(); ++i) order_[i] = static_cast<int32_t>(i);
+  std::stable_sort(order_.begin(), order_.end(),
+                   [this](int32_t a, int32_t b) { return reach(a) > reach(b); });
+  int32_t chosen = 0;
+  for (const int32_t node : order_) {
+    Node& n = nodes_[static_cast<size_t>(node)];
+    // Its first token a draft has whatever that brings: it was asked for.
+    n.chosen = shape_.nodes == 0 ||
+               (chosen < shape_.nodes && (chosen == 0 || n.reach >= static_cast<double>(shape_.node_price)));
+    chosen += n.chosen;
+  }
+}
+
+// What the next pass finds is accepted with the chance of its parents, times that of the best children so
+// far; in a full tree it takes the place of the least likely.
+bool TreeGrowth::is_worth_a_pass() const {
+  const double share = looked_ > 0 ? best_shares_ / looked_ : 1;
+  double gain = 0, least = 1;
+  int32_t chosen = 0;
+  for (const Node& node : nodes_) {
+    if (!node.chosen) continue;
+    ++chosen;
+    least = std::min(least, node.reach);
+  }
+  if (chosen < shape_.nodes) least = 0;
+  for (const int32_t node : next_) gain += std::max(0.0, share * reach(node) - least);
+  return gain > static_cast<double>(shape_.pass_price);
+}
+
+void TreeGrowth::add(int32_t node, std::span<const RankedToken> best, const BranchConfidence& confidence) {
+  (node == kTreeRoot ? root_known_ : nodes_[static_cast<size_t>(node)].known) = true;
+  scores_.clear();
+  for (const RankedToken token : best) scores_.push_back(token.value());
+  confidence.shares(scores_, shares_);
+  if (!shares_.empty()) best_shares_ += shares_.front(), ++looked_;
+  const double before = reach(node);
+  const int32_t depth_of = depth(node) + 1;
+  for (size_t i = 0; i < best.size(); ++i)
+    nodes_.push_back({.parent = node,
+                      .depth = depth_of,
+                      .token = best[i].id(),
+                      .score = scores_[i],
+                      .reach = before * shares_[i]});
+}
+
+void TreeGrowth::path(int32_t node, std::vector<TokenId>& out) const {
+  out.clear();
+  for (; node != kTreeRoot; node = parent(node)) out.push_back(token(node));
+  std::reverse(out.begin(), out.end());
+}
+
+DraftTree TreeGrowth::take() const {
+  DraftTree found;
+  std::vector<int32_t> place(nodes_.size(), kTreeRoot);
+  for (size_t i = 0; i < nodes_.size(); ++i) {
+    const Node& node = nodes_[i];
+    if (!node.chosen) continue;
+    place[i] = static_cast<int32_t>(found.size());
+    found.ids.push_back(node.token);
+    found.parents.push_back(node.parent == kTreeRoot ? kTreeRoot : place[static_cast<size_t>(node.parent)]);
+  }
+  DraftTree tree = depth_first(found);
+  shorten_chain(tree);
+  return tree;
+}
+
+void TreeGrowth::observe(std::span<const TokenId> text, BranchConfidence& confidence) {
+  int32_t node = kTreeRoot;
+  for (const TokenId token_of : text) {
+    if (!is_known(node)) return;
+    scores_.clear();
+    size_t rank = 0;
+    int32_t child = kTreeRoot;
+    for (int32_t i = node + 1; i < static_cast<int32_t>(nodes_.size()); ++i) {
+      if (parent(i) != node) continue;
+      scores_.push_back(nodes_[static_cast<size_t>(i)].score);
+      if (child != kTreeRoot) continue;
+      if (token(i) == token_of)
+        child = i;
+      else
+        ++rank;
+    }
+    confidence.observe(scores_, rank);
+    if (child == kTreeRoot) return;
+    node = child;
+  }
+}
+
+}  // namespace outrider

@@ -1,0 +1,75 @@
+// Which tokens a tree has, as it grows from what a draft model thinks of the nodes it has already. Fixed
+// shapes take the best few children of every node, level by level. Best-first trees are the nodes that the
+// target most likely comes to (EAGLE-2, Li et al. 2024; DDTree's heap), which is what a chain of greatest
+// confidence is where there is no doubt. Pure; knows no model.
+#pragma once
+
+#include <span>
+#include <vector>
+
+#include "comm/messages.h"
+#include "draft_worker/branch_confidence.h"
+#include "transformer/sampling/ordered_key.h"
+
+namespace outrider {
+
+class TreeGrowth {
+ public:
+  // A path has `depth` tokens at most.
+  void begin(const TreeShape& shape, int32_t depth);
+
+  // The nodes behind which to look next, in one pass, the likeliest first: kTreeRoot at first. At most so
+  // many; the others come again. None: the tree is complete. Valid until add().
+  std::span<const int32_t> next(size_t most);
+  // How many tokens add() wants to know behind this node.
+  size_t wanted(int32_t node) const;
+  // What was found there: tokens with their scores, best first. None: nothing can follow.
+  void add(int32_t node, std::span<const RankedToken> best, const BranchConfidence& confidence);
+  // No text goes on behind this node.
+  void end_at(int32_t node) { nodes_[static_cast<size_t>(node)].known = true; }
+  // As it is.
+  void stop() { stopped_ = true; }
+
+  TokenId token(int32_t node) const { return nodes_[static_cast<size_t>(node)].token; }
+  int32_t parent(int32_t node) const { return nodes_[static_cast<size_t>(node)].parent; }
+  int32_t depth(int32_t node) const {
+    return node == kTreeRoot ? 0 : nodes_[static_cast<size_t>(node)].depth;
+  }
+  size_t found() const { return nodes_.size(); }
+
+  // The tokens from the root's child to this node.
+  void path(int32_t node, std::vector<TokenId>& out) const;
+  // Depth first, the best child first: so a path of best children lies where a chain would.
+  DraftTree take() const;
+
+  // The text went on with these tokens: teaches how far to trust the draft model.
+  void observe(std::span<const TokenId> text, BranchConfidence& confidence);
+
+ private:
+  struct Node {
+    int32_t parent, depth;
+    TokenId token;
+    float score;
+    double reach;        // chance that the target comes to it
+    bool known = false;  // what is behind it
+    bool chosen = false;
+  };
+  bool is_known(int32_t node) const {
+    return node == kTreeRoot ? root_known_ : nodes_[static_cast<size_t>(node)].known;
+  }
+  double reach(int32_t node) const { return node == kTreeRoot ? 1 : nodes_[static_cast<size_t>(node)].reach; }
+  void choose();
+  bool is_worth_a_pass() const;
+
+  TreeShape shape_;
+  int32_t depth_ = 0;
+  bool root_known_ = false, stopped_ = false;
+  std::vector<Node> nodes_;  // all that were found, parents before children, best siblings first
+  std::vector<int32_t> order_, next_;
+  std::vector<float> scores_;
+  std::vector<double> shares_;
+  double best_shares_ = 0;  // sum of those of first children
+  int32_t looked_ = 0;      // behind so many nodes
+};
+
+}  // namespace outrider
