@@ -17,6 +17,7 @@
 #include "start/describe.h"
 #include "start/local_cluster.h"
 #include "start/mpi_cluster.h"
+#include "start/tree_option.h"
 #include "transformer/chat_template/chat_template.h"
 
 namespace outrider {
@@ -190,6 +191,7 @@ Result<int> coordinate(const RunOptions& options, const ClusterSettings& cluster
     return invalid_argument(
         "--compare-plain needs a drafter: --draft-model DIR, --drafter suffix or --listen");
   ASSIGN_OR_RETURN(const auto policy, parse_gamma_policy(cluster.speculation.policy()));
+  RETURN_IF_ERROR(check_rule_of_trees(cluster.speculation.speculative_tree, options.request.rule));
   RETURN_IF_ERROR(check_resume(options.files, options.compare_plain));
   ASSIGN_OR_RETURN(auto requests, read_requests(options.request, options.files.prompts,
                                                 request_model(cluster.models, cluster.speculation, prepared,
