@@ -7,6 +7,7 @@
 #include <mutex>
 #include <utility>
 
+#include "base/core_watch.h"
 #include "base/relax.h"
 #include "comm/frame_end.h"
 
@@ -52,7 +53,7 @@ struct Link {
   // it and then waits, the coordinator's clears it.
   const std::function<bool()>* turn = nullptr;
   Clock::time_point last_turn{};  // when it ended: a long one does not make its worker wait
-  uint64_t waits_since = 0;  // Hub::sent when the first of the frames to the worker came
+  uint64_t waits_since = 0;       // Hub::sent when the first of the frames to the worker came
 
   // Smaller comes first: who waited for long, the longest first, then who has something to read, as it was
   // sent.
@@ -168,7 +169,10 @@ class CoordinatorEnd final : public Transport {
     const auto now = Clock::now();
     deadline = std::min(deadline, now < last_frame_ + kIdleAfter ? now + kLookBeforeSleeping : now);
     lock.unlock();
-    while (hub_->inbox.empty() && !hub_->woken && Clock::now() < deadline) relax();
+    watch_.begin(now);
+    for (auto at = now; hub_->inbox.empty() && !hub_->woken && at < deadline && watch_.may_look(at);
+         at = Clock::now())
+      relax();
     lock.lock();
     return !hub_->inbox.empty() || hub_->woken;
   }
@@ -226,6 +230,7 @@ class CoordinatorEnd final : public Transport {
   const std::shared_ptr<Hub> hub_;
   std::vector<std::shared_ptr<Link>> lent_;  // of one give_turns()
   Clock::time_point last_frame_{};
+  CoreWatch watch_;
   FrameEnd frames_ = frame_end(kCoordinatorPeer);
 };
 

@@ -5,6 +5,7 @@
 #include <optional>
 #include <string>
 
+#include "base/core_watch.h"
 #include "comm/bell.h"
 #include "comm/frame_end.h"
 #include "comm/zmq_socket.h"
@@ -27,6 +28,7 @@ class ZmqEnd : public Transport {
     constexpr int kDropsPerLook = 16;          // nor what else wakes it
     const auto sleep_from = looking_.count() > 0 ? Clock::now() + looking_ : Clock::time_point();
     int since_look = 0;
+    if (looking_.count() > 0) watch_.begin(Clock::now());
     for (int dropped = 0; dropped < kMaxDropsPastDeadline;) {
       update_stats();
       zmq::message_t first;
@@ -37,7 +39,10 @@ class ZmqEnd : public Transport {
       } else {
         const auto now = Clock::now();
         if (now >= deadline) break;
-        if (now >= sleep_from) wait_in(socket_, deadline, {bell_->fd(), other_fd_});
+        if (now >= sleep_from || !watch_.may_look(now)) {
+          wait_in(socket_, deadline, {bell_->fd(), other_fd_});
+          watch_.begin(Clock::now());
+        }
       }
       since_look = 0;
       if (bell_->heard() || can_be_read(other_fd_)) break;
@@ -75,6 +80,7 @@ class ZmqEnd : public Transport {
   std::string endpoint_;
   const std::shared_ptr<Bell> bell_ = std::make_shared<Bell>();
   std::chrono::microseconds looking_{0};
+  CoreWatch watch_;
   int other_fd_ = -1;
 };
 
