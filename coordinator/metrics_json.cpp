@@ -47,6 +47,8 @@ nlohmann::json rounds_json(const RoundSums& sums) {
                         {"tokens_per_target_pass", sums.tokens_per_pass()},
                         {"block_efficiency", sums.block_efficiency()},
                         {"position_acceptance", positions},
+                        {"position_tested", sums.position_tested},
+                        {"position_accepted", sums.position_accepted},
                         {"gamma_histogram", sums.gamma_histogram},
                         {"accepted_count_histogram", sums.accepted_histogram},
                         {"burst_histogram", sums.burst_histogram},

@@ -14,19 +14,21 @@
 #include "base/program/exit_codes.h"
 #include "base/program/temporary_file.h"
 #include "base/threads.h"
-#include "base/version.h"
 #include "lab/bench/bench.h"
 #include "lab/simulate/simulate.h"
 #include "lab/study/study.h"
 #include "lab/synth/synth.h"
+#include "launch/commands/completion.h"
 #include "launch/commands/doctor.h"
 #include "launch/commands/draft_worker_command.h"
 #include "launch/commands/generate.h"
 #include "launch/commands/keygen.h"
 #include "launch/commands/quantize.h"
+#include "requests/provenance.h"
 #include "serve/serve.h"
 #include "start/flags/command_line.h"
 #include "start/flags/generation_config.h"
+#include "start/flags/help_format.h"
 #include "start/flags/options.h"
 #include "start/mpi_cluster.h"
 
@@ -50,7 +52,8 @@ rule; and id, which comes back with the result. All lines are checked before the
 Results come in the order of the requests, a line each:
   index, id, text, token_ids, finish_reason (stop, length, cancelled or error), error, request (tells for
   --resume what the text depends on), checksum (of the rest of the line; --resume refuses one that was changed),
-  usage {prompt_tokens, completion_tokens}, logprobs [{id, token, logprob, top}]
+  usage {prompt_tokens, completion_tokens}, logprobs [{id, token, logprob, top}], which are the model's own, before
+  temperature, filters, penalties and biases
 )";
 
 constexpr const char* kServeExamples =
@@ -94,7 +97,8 @@ int main(int argc, char** argv) {
   explain_bus_errors();
   std::signal(SIGPIPE, SIG_IGN);  // a reader that leaves is a write error, told once
   CLI::App app("Distributed speculative decoding: the target model's own text, sooner.");
-  app.set_version_flag("--version", std::string("outrider ") + kVersion);
+  app.formatter(help_formatter(help_width()));
+  app.set_version_flag("--version", version_text, "Version, commit and what is built in");
   app.require_subcommand(1);
   RunOptions options;
   CLI::App* generate =
@@ -165,6 +169,14 @@ int main(int argc, char** argv) {
       "worker.key.pub ...\n"
       "  outrider draft-worker --connect tcp://10.0.0.1:7000 --curve-secret-key worker.key --server-key "
       "job.key.pub ...");
+  std::string shell;
+  CLI::App* completion =
+      app.add_subcommand("completion", "Print a script that completes commands in a shell");
+  completion->add_option("shell", shell, "Which")->check(CLI::IsMember({"bash", "zsh", "fish"}))->required();
+  completion->footer(
+      "Examples:\n"
+      "  source <(outrider completion bash)        # in ~/.bashrc or ~/.zshrc, there with zsh\n"
+      "  outrider completion fish | source         # in config.fish");
   app.footer(kGenerateExamples);  // last: commands inherit the footer that is there when they are added
 
   try {
@@ -177,6 +189,10 @@ int main(int argc, char** argv) {
     std::fputs(out.str().c_str(), stdout);
     std::fputs(refusal.str().c_str(), stderr);
     return code;
+  }
+  if (*completion) {
+    std::fputs(completion_script(app, shell).c_str(), stdout);
+    return kExitOk;
   }
   if (*doctor && !MpiCluster::is_first()) return kExitOk;  // what the first rank finds is told, once
   if (MpiCluster::is_first()) std::fputs(explain_unread_variables(app, environ).c_str(), stderr);

@@ -5,6 +5,7 @@
 #include <set>
 
 #include "base/version.h"
+#include "requests/provenance.h"
 
 namespace outrider {
 namespace {
@@ -134,7 +135,9 @@ std::string screen_report(const RunDescription& run, const Totals& totals, const
 }
 
 nlohmann::json json_report(const RunDescription& run, const Totals& totals, nlohmann::json metrics) {
-  nlohmann::json report{{"version", kVersion}, {"metrics", std::move(metrics)}};
+  nlohmann::json report{{"version", kVersion},
+                        {"provenance", provenance(nlohmann::json::object())},
+                        {"metrics", std::move(metrics)}};
   report["target"] = {{"name", run.target},
                       {"vocab_size", run.vocab_size},
                       {"tensor_parallel_size", run.tensor_parallel_size}};
@@ -163,6 +166,7 @@ nlohmann::json json_report(const RunDescription& run, const std::vector<PromptRe
   report["rule"] = used(requests, [](const SamplingParams& s) { return std::string(rule_name(s.rule)); });
   report["temperature"] = used(requests, [](const SamplingParams& s) { return s.temperature; });
   report["seed"] = seed;
+  report["provenance"]["seeds"]["text"] = seed;
   if (run.speculates) report["draft"]["q_format"] = q_format_used(run, requests);
   if (comparison)
     report["comparison"] = {{"plain_tokens_per_second", comparison->plain_tokens_per_second},

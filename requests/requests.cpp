@@ -11,6 +11,7 @@
 #include "base/hash.h"
 #include "base/json_text.h"
 #include "requests/conversation.h"
+#include "requests/published_lines.h"
 #include "requests/request_fields.h"
 #include "transformer/files/json_file.h"
 
@@ -37,7 +38,11 @@ class Reader {
   Reader(const RequestParams& params, const RequestModel& model) : params_(params), builder_(model) {}
 
   Result<PromptRequest> from_flags() const;
-  Result<PromptRequest> from_line(const std::string& text, size_t line) const;
+  Result<PromptRequest> from_line(const std::string& text, size_t line);
+  // Random tokens in place of the text, which traces do not tell. Empty: longer than the model's context.
+  Result<std::optional<PromptRequest>> from_trace(const std::string& text, size_t line) const;
+  // Later turns of conversations that were left out so far.
+  size_t later_turns() const { return later_turns_; }
 
  private:
   Result<PromptRequest> finish(RequestParams params, std::string_view text, SpecialTokens special,
@@ -46,6 +51,7 @@ class Reader {
 
   const RequestParams& params_;
   const RequestBuilder builder_;
+  size_t later_turns_ = 0;
 };
 
 Result<PromptRequest> Reader::finish(RequestParams params, std::string_view text, SpecialTokens special,
@@ -77,13 +83,39 @@ std::string without_line_number(std::string message) {
   return message;
 }
 
-Result<PromptRequest> Reader::from_line(const std::string& text, size_t line) const {
+Result<std::optional<PromptRequest>> Reader::from_trace(const std::string& text, size_t line) const {
+  ASSIGN_OR_RETURN(const TraceLine lengths, trace_line(text));
+  if (lengths.prompt_tokens + lengths.output_tokens > builder_.max_context())
+    return std::optional<PromptRequest>();
+  RequestParams params = params_;
+  params.seed = hash_combine(params_.seed, line);
+  params.max_tokens = static_cast<int>(lengths.output_tokens);
+  params.ignore_eos = true;
+  const uint64_t seed = params.seed;
+  PromptRequest out{.request = {}, .line = line, .category = "trace"};
+  ASSIGN_OR_RETURN(out.request, builder_.build(std::move(params), Names::kKeys));
+  std::vector<TokenId> prompt;
+  for (int64_t i = 0; i < lengths.prompt_tokens; ++i)
+    prompt.emplace_back(static_cast<int32_t>(hash_combine(seed, static_cast<uint64_t>(i)) %
+                                             static_cast<uint64_t>(builder_.vocab_size())));
+  RETURN_IF_ERROR(builder_.set_prompt(out.request, std::move(prompt)));
+  return std::optional(std::move(out));
+}
+
+Result<PromptRequest> Reader::from_line(const std::string& text, size_t line) {
   auto parsed = parse_json(text, "not JSON", {.max_bytes = kMaxLineBytes, .max_depth = 16});
   if (!parsed.ok())
     return malformed(without_line_number(parsed.status().message()) +
                      "; each line is a whole request: {\"prompt\": \"...\"}");
-  const json object = std::move(parsed).value();
+  json object = std::move(parsed).value();
   if (!object.is_object()) return invalid_argument("not a JSON object; write {\"prompt\": \"...\"}");
+  std::string category;
+  if (auto published = published_line(object)) {
+    object = {{"prompt", std::move(published->prompt)}};
+    if (!published->id.empty()) object["id"] = json::parse(published->id);
+    category = std::move(published->category);
+    later_turns_ += published->later_turns;
+  }
   const std::vector<std::string_view> known = known_keys();
   for (const auto& [key, value] : object.items())
     if (std::find(known.begin(), known.end(), key) == known.end()) return unknown_key(known, key);
@@ -113,6 +145,7 @@ Result<PromptRequest> Reader::from_line(const std::string& text, size_t line) co
   if (has_id && !object["id"].is_string() && !object["id"].is_number_integer())
     return invalid_argument("\"id\" must be a text or a whole number");
   if (request.ok() && has_id) request->id = json_text(object["id"]);
+  if (request.ok()) request->category = std::move(category);
   return request;
 }
 
@@ -132,8 +165,8 @@ bool next_line(std::istream& file, std::string& text) {
 }  // namespace
 
 Result<std::vector<PromptRequest>> read_requests(const RequestParams& params, const std::string& prompts_file,
-                                                 const RequestModel& model) {
-  const Reader reader(params, model);
+                                                 const RequestModel& model, std::vector<std::string>* notes) {
+  Reader reader(params, model);
   std::vector<PromptRequest> requests;
   if (params.prompt) {
     ASSIGN_OR_RETURN(auto request, reader.from_flags());
@@ -148,16 +181,46 @@ Result<std::vector<PromptRequest>> read_requests(const RequestParams& params, co
   if (!file || std::filesystem::is_directory(prompts_file, ignored))
     return not_found(fmt::format("--prompts {}: cannot be read; name a file of JSON lines", prompts_file));
   std::string text;
+  bool is_trace = false;
+  size_t too_long = 0;
   for (size_t line = 1; next_line(from_standard_input ? std::cin : file, text); ++line) {
+    if (line == 1) {
+      if (const std::string_view remedy = how_to_unpack(text); !remedy.empty())
+        return invalid_argument(fmt::format("--prompts {}: {}", prompts_file, remedy));
+      if ((is_trace = is_trace_header(text))) continue;
+    }
     if (text.find_first_not_of(" \t\r") == std::string::npos) continue;
     if (text.size() > kMaxLineBytes)
       return invalid_argument(fmt::format("{}:{}: the line is longer than {} bytes; one request is one line",
                                           name, line, kMaxLineBytes));
+    if (is_trace) {
+      auto row = reader.from_trace(text, line);
+      if (!row.ok()) return row.status().in(fmt::format("{}:{}", name, line));
+      if (*row)
+        requests.push_back(std::move(**row));
+      else
+        ++too_long;
+      continue;
+    }
     auto request = reader.from_line(text, line);
     if (!request.ok()) return request.status().in(fmt::format("{}:{}", name, line));
     requests.push_back(std::move(request).value());
   }
-  if (requests.empty()) return invalid_argument(fmt::format("--prompts {}: no requests in it", prompts_file));
+  if (requests.empty())
+    return invalid_argument(fmt::format("--prompts {}: no requests in it{}", prompts_file,
+                                        too_long > 0 ? " that fit the model's context" : ""));
+  if (notes && reader.later_turns() > 0)
+    notes->push_back(
+        fmt::format("--prompts {}: the first turn of each conversation is used; {} later ones, which answer "
+                    "to what a model "
+                    "said, are left out",
+                    prompts_file, reader.later_turns()));
+  if (notes && is_trace)
+    notes->push_back(
+        fmt::format("--prompts {}: a trace tells lengths, no texts and no pauses here: prompts are random "
+                    "tokens, all asked "
+                    "at once; {} of {} requests are longer than the model's context and left out",
+                    prompts_file, too_long, too_long + requests.size()));
   return requests;
 }
 

@@ -127,6 +127,11 @@ Status check_settings(const RoleSettings& settings) {
   if (pinned < 0 || pinned > kMaxSpeculativeTokens)
     return invalid_argument(
         fmt::format("--num-speculative-tokens {}: must be 0 to {}", pinned, kMaxSpeculativeTokens));
+  if (s.num_speculative_tokens && !s.gamma_policy.empty() &&
+      s.gamma_policy != fmt::format("fixed:gamma={}", pinned))
+    return invalid_argument(fmt::format(
+        "--num-speculative-tokens {} and --gamma-policy {} both say how long drafts get; drop one", pinned,
+        s.gamma_policy));
   RETURN_IF_ERROR(parse_pipeline(s.pipeline).status());
   if (!s.synthetic_acceptance.empty())
     RETURN_IF_ERROR(AcceptanceProcess::parse(s.synthetic_acceptance, s.synthetic_seed)

@@ -8,10 +8,12 @@
 #include "base/printable.h"
 #include "base/program/exit_codes.h"
 #include "comm/cores.h"
+#include "lab/bench/conclusions.h"
 #include "lab/bench/machine.h"
 #include "lab/bench/results.h"
 #include "lab/bench/verify_curve.h"
 #include "requests/output.h"
+#include "requests/provenance.h"
 #include "start/describe.h"
 #include "start/device.h"
 #include "transformer/chat_template/chat_template.h"
@@ -38,13 +40,16 @@ class Bench {
   Status run() {
     RETURN_IF_ERROR(set_up());
     RETURN_IF_ERROR(check_texts());
+    const LoadWatch watch;
     results_.peak_memory_bytes = peak_memory_bytes();
     for (int turn = 0; turn < options_.repetitions; ++turn) {
       tell(fmt::format("turn {} of {}", turn + 1, options_.repetitions));
       RETURN_IF_ERROR(take_turn());
     }
     probe();
+    results_.machine.load = watch.load();
     summarise();
+    judge(results_);
     return write();
   }
 
@@ -56,6 +61,7 @@ class Bench {
     double round_count = 0;
     RoundSums sums;
     bool identical = true;
+    std::vector<std::vector<RequestResult>> requests;
   };
 
   void tell(const std::string& line) const {
@@ -93,8 +99,12 @@ class Bench {
     const RequestModel model =
         request_model(options_.cluster.models, options_.cluster.speculation, prepared_, chat);
     RequestParams params = options_.request;
-    if (params.prompt || !options_.files.prompts.empty())
-      return read_requests(params, options_.files.prompts, model);
+    if (params.prompt || !options_.files.prompts.empty()) {
+      std::vector<std::string> notes;
+      auto read = read_requests(params, options_.files.prompts, model, &notes);
+      for (const std::string& note : notes) tell(note);
+      return read;
+    }
     std::vector<PromptRequest> prompts;
     for (const char* text : kDefaultPrompts) {
       params.prompt = text;
@@ -178,6 +188,7 @@ class Bench {
     for (const RoundSeconds& round : run.rounds) samples.rounds += round;
     samples.round_count += static_cast<double>(run.rounds.size());
     samples.sums.add(run.sums);
+    samples.requests.push_back(run.requests);
     samples.identical &= run.texts == texts_;
   }
 
@@ -186,11 +197,16 @@ class Bench {
     return {.gamma = policy.longest,
             .tokens_per_second = Spread::of(samples.tokens_per_second),
             .speedup = Spread::of(samples.speedup),
+            .rates = samples.tokens_per_second,
             .acceptance_rate = samples.sums.acceptance(),
             .tokens_per_pass = samples.sums.block_efficiency(),
+            .accepted = samples.sums.accepted,
+            .tested = samples.sums.tested,
+            .drafted = samples.sums.drafted,
             .identical_output = samples.identical,
             .round = samples.rounds / std::max(1.0, samples.round_count),  // long drafts may leave none
-            .overhead_median = median(samples.overhead)};
+            .overhead_median = median(samples.overhead),
+            .requests = samples.requests};
   }
 
   void summarise() {
@@ -202,9 +218,10 @@ class Bench {
     r.repetitions = options_.repetitions;
     r.context = options_.context;
     r.temperature = static_cast<double>(options_.request.temperature);
-    r.machine = {.threads = models_.target.front()->threads() * options_.cluster.models.tensor_parallel_size,
-                 .isa = models_.target.front()->isa(),
-                 .bandwidth = Spread::of(bandwidths_)};
+    r.provenance = provenance({{"text", options_.request.seed}, {"intervals", BootstrapOptions().seed}});
+    r.machine.threads = models_.target.front()->threads() * options_.cluster.models.tensor_parallel_size;
+    r.machine.isa = models_.target.front()->isa();
+    r.machine.bandwidth = Spread::of(bandwidths_);
     if (!on_device_) {
       r.machine.bandwidth_before = bandwidths_.front();
       r.machine.bandwidth_after = bandwidths_.back();

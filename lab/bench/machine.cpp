@@ -1,11 +1,16 @@
 #include "lab/bench/machine.h"
 
+#include <sys/resource.h>
+#include <unistd.h>
+
 #include <algorithm>
 #include <barrier>
 #include <chrono>
 #include <cstdio>
+#include <cstdlib>
 #include <cstring>
 #include <fstream>
+#include <nlohmann/json.hpp>
 #include <string>
 #include <thread>
 #include <vector>
@@ -78,6 +83,50 @@ double ReadProbe::measure() {
   volatile uint64_t keep = sums.front();
   (void)keep;
   return static_cast<double>(kBufferBytes) / median(std::move(seconds));
+}
+
+LoadWatch::LoadWatch() : begin_(now()) {}
+
+// proc(5), /proc/stat: user nice system idle iowait irq softirq steal, in ticks; guests are in user already.
+LoadWatch::Moment LoadWatch::now() {
+  Moment moment{.at = Clock::now()};
+  getloadavg(&moment.load, 1);
+  std::ifstream file("/proc/stat");
+  std::string cpu;
+  double ticks[8] = {};
+  file >> cpu;
+  for (double& count : ticks) file >> count;
+  const double tick_s = 1.0 / static_cast<double>(sysconf(_SC_CLK_TCK));
+  if (file) {
+    moment.busy_s = (ticks[0] + ticks[1] + ticks[2] + ticks[5] + ticks[6]) * tick_s;
+    moment.steal_s = ticks[7] * tick_s;
+    moment.all_s = moment.busy_s + moment.steal_s + (ticks[3] + ticks[4]) * tick_s;
+  }
+  for (const int who : {RUSAGE_SELF, RUSAGE_CHILDREN}) {
+    rusage usage{};
+    getrusage(who, &usage);
+    for (const timeval& time : {usage.ru_utime, usage.ru_stime})
+      moment.own_s += static_cast<double>(time.tv_sec) + 1e-6 * static_cast<double>(time.tv_usec);
+  }
+  return moment;
+}
+
+CpuLoad LoadWatch::load() const {
+  const Moment end = now();
+  CpuLoad load{.load_before = begin_.load, .load_after = end.load};
+  const double wall = std::chrono::duration<double>(end.at - begin_.at).count();
+  const double others = end.busy_s - begin_.busy_s - (end.own_s - begin_.own_s);
+  if (wall > 0 && end.busy_s > 0) load.other_cores = std::max(0.0, others / wall);
+  if (end.all_s > begin_.all_s)
+    load.steal_share = (end.steal_s - begin_.steal_s) / (end.all_s - begin_.all_s);
+  return load;
+}
+
+nlohmann::json cpu_load_json(const CpuLoad& load) {
+  return {{"load_before", load.load_before},
+          {"load_after", load.load_after},
+          {"other_cores", load.other_cores},
+          {"steal_share", load.steal_share}};
 }
 
 int64_t peak_memory_bytes() {

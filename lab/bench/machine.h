@@ -1,7 +1,9 @@
 // What the machine itself gives: the speed at which it reads memory, and how much this process took of it.
 #pragma once
 
+#include <chrono>
 #include <cstdint>
+#include <nlohmann/json_fwd.hpp>
 
 #include "base/buffer.h"
 
@@ -19,6 +21,30 @@ class ReadProbe {
  private:
   int threads_;
   Buffer<uint64_t> buffer_;
+};
+
+// What kept the processor busy besides this program and the children that it has waited for.
+struct CpuLoad {
+  double load_before = 0, load_after = 0;  // load averages of one minute
+  double other_cores = 0;  // that other programs kept busy, on average, as far as the system tells
+  double steal_share = 0;  // of the time of all cores, that the hypervisor gave to others
+};
+nlohmann::json cpu_load_json(const CpuLoad& load);
+
+class LoadWatch {
+ public:
+  LoadWatch();           // begins
+  CpuLoad load() const;  // since then
+
+ private:
+  struct Moment {
+    std::chrono::steady_clock::time_point at;
+    double busy_s = 0, steal_s = 0, all_s = 0;  // of all cores, since the system started
+    double own_s = 0;
+    double load = 0;
+  };
+  static Moment now();
+  Moment begin_;
 };
 
 // Peak resident memory of this process in bytes since the last reset; 0 where the system does not tell.

@@ -35,7 +35,11 @@ void add_bench_options(CLI::App& app, BenchOptions& o) {
   app.add_option("-p,--prompt", o.request.prompt,
                  "Text to continue; default: the beginnings of three stories")
       ->group("What is measured");
-  app.add_option("--prompts", o.files.prompts, "JSON lines, as of `generate`")->group("What is measured");
+  app.add_option(
+         "--prompts", o.files.prompts,
+         "JSON lines, as of `generate`; files of Spec-Bench, MT-bench, HumanEval and GSM8K as they are, with "
+         "speed-ups by category")
+      ->group("What is measured");
   app.add_option("-n,--max-tokens", o.request.max_tokens, "Tokens to generate for each prompt")
       ->group("What is measured")
       ->capture_default_str();

@@ -14,6 +14,19 @@ using nlohmann::json;
 
 json spread_json(const Spread& s) { return {{"median", s.median}, {"low", s.low}, {"high", s.high}}; }
 
+// [low, high] at 95 %; null where there is none.
+json interval_json(const Ratio& r) { return r.has_interval() ? json::array({r.low, r.high}) : json(); }
+
+json requests_by_turn(const std::vector<std::vector<RequestResult>>& turns) {
+  json out = json::array();
+  for (const auto& turn : turns) out.push_back(requests_json(turn));
+  return out;
+}
+
+json ratio_json(const Ratio& r) {
+  return {{"value", r.value}, {"interval", interval_json(r)}, {"turns", r.samples}};
+}
+
 json round_json(const RoundSeconds& r) {
   return {{"draft", r.draft},
           {"transfer", r.transfer},
@@ -30,7 +43,14 @@ json policy_json(const GammaResult& r) {
           {"tokens_per_s_spread", spread_json(r.tokens_per_second)},
           {"speedup", r.speedup.median},
           {"speedup_spread", spread_json(r.speedup)},
+          {"speedup_interval", interval_json(r.of_plain)},
+          {"of_best", ratio_json(r.of_best)},
+          {"tokens_per_s_by_turn", r.rates},
           {"acceptance_rate", r.acceptance_rate},
+          {"accepted_tokens", r.accepted},
+          {"tested_tokens", r.tested},
+          {"drafted_tokens", r.drafted},
+          {"by_request", requests_by_turn(r.requests)},
           {"tokens_per_target_pass", r.tokens_per_pass},
           {"identical_output", r.identical_output},
           {"round_seconds", round_json(r.round)},
@@ -85,16 +105,18 @@ std::string curve_table(const BenchResults& r) {
 
 std::string run_table(const BenchResults& r) {
   std::string out =
-      "\n| gamma | acceptance | tokens per pass | tokens/s (lowest to highest) | speed-up | predicted | "
-      "identical output |\n|---|---|---|---|---|---|---|\n";
+      "\n| gamma | acceptance (of tested) | tokens per pass | tokens/s (lowest to highest) | speed-up (95 % "
+      "interval) | predicted | identical output |\n|---|---|---|---|---|---|---|\n";
   out += fmt::format("| plain | | 1.00 | {:.1f} ({:.1f} to {:.1f}) | 1.00 | | |\n",
                      r.plain.tokens_per_second.median, r.plain.tokens_per_second.low,
                      r.plain.tokens_per_second.high);
   const auto line = [&](const std::string& name, const GammaResult& g, const std::string& predicted) {
-    out +=
-        fmt::format("| {} | {:.3f} | {:.2f} | {:.1f} ({:.1f} to {:.1f}) | {:.2f} | {} | {} |\n", name,
-                    g.acceptance_rate, g.tokens_per_pass, g.tokens_per_second.median, g.tokens_per_second.low,
-                    g.tokens_per_second.high, g.speedup.median, predicted, g.identical_output ? "yes" : "NO");
+    out += fmt::format(
+        "| {} | {:.3f} ({}) | {:.2f} | {:.1f} ({:.1f} to {:.1f}) | {} | {} | {} |\n", name, g.acceptance_rate,
+        g.tested, g.tokens_per_pass, g.tokens_per_second.median, g.tokens_per_second.low,
+        g.tokens_per_second.high,
+        g.of_plain.has_interval() ? describe(g.of_plain) : fmt::format("{:.2f}", g.speedup.median), predicted,
+        g.identical_output ? "yes" : "NO");
   };
   for (const GammaResult& g : r.runs)
     line(std::to_string(g.gamma), g, fmt::format("{:.2f}", g.predicted_speedup));
@@ -133,7 +155,12 @@ double predicted_speedup(double acceptance, int gamma, double round_seconds, dou
 }
 
 std::string bench_tables(const BenchResults& results) {
-  return machine_lines(results) + curve_table(results) + run_table(results) + round_table(results);
+  std::string found;
+  for (const std::string& sentence : results.conclusions) found += sentence + "\n";
+  for (const std::string& warning : results.warnings) found += "Warning: " + warning + "\n";
+  if (!found.empty()) found += "\n";
+  if (!results.league.empty()) found += league_table(results.categories, results.league) + "\n";
+  return found + machine_lines(results) + curve_table(results) + run_table(results) + round_table(results);
 }
 
 json bench_json(const BenchResults& r) {
@@ -141,31 +168,40 @@ json bench_json(const BenchResults& r) {
   for (const CurveResult& point : r.curve)
     curve.push_back({{"rows", point.rows}, {"seconds", point.seconds}, {"ratio", point.ratio}});
   for (const GammaResult& run : r.runs) runs.push_back(run_json(run));
-  json out{{"version", kVersion},
-           {"target", r.target},
-           {"draft", r.draft},
-           {"prompts", r.prompts},
-           {"tokens", r.tokens},
-           {"repetitions", r.repetitions},
-           {"context", r.context},
-           {"temperature", r.temperature},
-           {"machine", {{"threads", r.machine.threads}, {"isa", r.machine.isa}}},
-           {"decode",
-            {{"tokens_per_s", r.plain.tokens_per_second.median},
-             {"tokens_per_s_spread", spread_json(r.plain.tokens_per_second)},
-             {"bytes_per_token", r.decode_bytes_per_token},
-             {"round_seconds", round_json(r.plain.round)},
-             {"overhead_seconds_median", r.plain.overhead_median}}},
-           {"verify_curve", curve},
-           {"draft_step_seconds", r.draft_step_seconds},
-           {"runs", runs},
-           {"policy", r.policy},
-           {"by_policy", policy_json(r.by_policy)},
-           {"best_gamma", r.best().gamma},
-           {"round_seconds", round_json(r.best().round)},
-           {"startup_seconds", r.startup_seconds},
-           {"weight_bytes", r.weight_bytes},
-           {"kv_bytes", r.kv_bytes}};
+  json out{
+      {"version", kVersion},
+      {"provenance", r.provenance},
+      {"conclusions", r.conclusions},
+      {"warnings", r.warnings},
+      {"target", r.target},
+      {"draft", r.draft},
+      {"prompts", r.prompts},
+      {"tokens", r.tokens},
+      {"repetitions", r.repetitions},
+      {"context", r.context},
+      {"temperature", r.temperature},
+      {"machine",
+       {{"threads", r.machine.threads}, {"isa", r.machine.isa}, {"load", cpu_load_json(r.machine.load)}}},
+      {"decode",
+       {{"tokens_per_s", r.plain.tokens_per_second.median},
+        {"tokens_per_s_spread", spread_json(r.plain.tokens_per_second)},
+        {"tokens_per_s_by_turn", r.plain.rates},
+        {"bytes_per_token", r.decode_bytes_per_token},
+        {"round_seconds", round_json(r.plain.round)},
+        {"overhead_seconds_median", r.plain.overhead_median}}},
+      {"verify_curve", curve},
+      {"draft_step_seconds", r.draft_step_seconds},
+      {"runs", runs},
+      {"policy", r.policy},
+      {"by_policy", policy_json(r.by_policy)},
+      {"best_gamma", r.best().gamma},
+      {"round_seconds", round_json(r.best().round)},
+      {"startup_seconds", r.startup_seconds},
+      {"weight_bytes", r.weight_bytes},
+      {"kv_bytes", r.kv_bytes}};
+  for (const LeagueRow& row : r.league)
+    for (size_t c = 0; c < row.speedups.size(); ++c)
+      out["by_category"][row.name][r.categories[c]] = ratio_json(row.speedups[c]);
   if (!r.machine.is_host()) return out;
   out["machine"].update({{"read_bandwidth_bytes_per_s", r.machine.bandwidth.median},
                          {"read_bandwidth_spread", spread_json(r.machine.bandwidth)},

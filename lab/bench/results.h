@@ -1,11 +1,12 @@
 // What a bench found, and how it is shown: tables for people, JSON and CSV for programs.
 #pragma once
 
-#include <nlohmann/json_fwd.hpp>
+#include <nlohmann/json.hpp>
 #include <string>
 #include <vector>
 
 #include "base/statistics.h"
+#include "lab/bench/machine.h"
 #include "lab/bench/session.h"
 
 namespace outrider {
@@ -17,6 +18,7 @@ struct MachineResult {
   // memory.
   Spread bandwidth;
   double bandwidth_before = 0, bandwidth_after = 0;
+  CpuLoad load;  // while turns were taken
   bool is_host() const { return bandwidth.median > 0; }
 };
 
@@ -29,11 +31,16 @@ struct CurveResult {
 struct GammaResult {
   int gamma = 0;                      // of one length
   Spread tokens_per_second, speedup;  // speed-up: against plain decoding in the same turn
+  std::vector<double> rates;          // tokens/s by turn
   double predicted_speedup = 0;
-  double acceptance_rate = 0, tokens_per_pass = 0;
+  double acceptance_rate = 0, tokens_per_pass = 0;  // pooled over turns
+  int64_t accepted = 0, tested = 0, drafted = 0;    // tokens, over all turns
   bool identical_output = false;
-  RoundSeconds round;          // means
-  double overhead_median = 0;  // of transfer and idle
+  RoundSeconds round;                                // means
+  double overhead_median = 0;                        // of transfer and idle
+  std::vector<std::vector<RequestResult>> requests;  // by turn, by prompt
+  // What the turns tell, as judge() finds it (conclusions.h).
+  Ratio of_plain, of_best;  // tokens/s
 };
 
 struct BenchResults {
@@ -50,6 +57,12 @@ struct BenchResults {
   double decode_bytes_per_token = 0, decode_bandwidth_share = 0, forward_bandwidth_share = 0;  // shares: host
   double startup_seconds = 0;
   int64_t peak_memory_bytes = 0, weight_bytes = 0, kv_bytes = 0;
+
+  // Where prompts have categories (requests/by_category.h): their names, "overall" last, and speed-ups.
+  std::vector<std::string> categories;
+  std::vector<LeagueRow> league;
+  nlohmann::json provenance = nlohmann::json::object();
+  std::vector<std::string> conclusions, warnings;  // sentences, the most important first
 
   // The length with the highest speed-up.
   const GammaResult& best() const;

@@ -57,6 +57,16 @@ class RoundRecorder {
   int64_t forward_ns_ = 0, verify_ns_ = 0;
 };
 
+RequestResult result_of(const PromptRequest& prompt, double took, const Totals& before, const Totals& after) {
+  const RoundSums &from = before.rounds, &to = after.rounds;
+  return {.id = prompt.id.empty() ? nlohmann::json() : nlohmann::json::parse(prompt.id),
+          .category = prompt.category,
+          .seconds = took,
+          .tokens = to.emitted - from.emitted,
+          .passes = to.rounds - from.rounds,
+          .acceptance = {.count = to.accepted - from.accepted, .of = to.tested - from.tested}};
+}
+
 }  // namespace
 
 RoundSeconds& RoundSeconds::operator+=(const RoundSeconds& o) {
@@ -119,8 +129,12 @@ Result<RunTimes> BenchSession::run(const std::vector<PromptRequest>& prompts, co
   for (size_t i = 0; status.ok() && i < prompts.size(); ++i) {
     times.texts.emplace_back();
     recorder.begin_request(prompts[i].request.max_tokens);
+    const Totals before = coordinator.totals();
+    const auto submitted = Clock::now();
     coordinator.submit(prompts[i].request);
     status = coordinator.run();
+    times.requests.push_back(
+        result_of(prompts[i], seconds(Clock::now() - submitted), before, coordinator.totals()));
     if (status.ok()) status = error;
   }
   coordinator.shutdown();

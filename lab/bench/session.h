@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "coordinator/coordinator.h"
+#include "requests/by_category.h"
 #include "requests/requests.h"
 #include "start/local_cluster.h"
 
@@ -33,6 +34,7 @@ struct RunTimes {
   std::vector<RoundSeconds> rounds;         // timed ones
   RoundSums sums;                           // of timed rounds
   double seconds = 0;                       // of timed rounds
+  std::vector<RequestResult> requests;      // by prompt: all of each, its prompt included
   double first_token_seconds = 0;           // from the call until the first token
 
   double tokens_per_second() const { return seconds > 0 ? static_cast<double>(sums.emitted) / seconds : 0; }

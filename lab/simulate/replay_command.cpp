@@ -12,6 +12,7 @@
 #include "coordinator/gamma/policies.h"
 #include "lab/simulate/replay.h"
 #include "requests/output.h"
+#include "requests/provenance.h"
 
 namespace outrider {
 namespace {
@@ -59,6 +60,11 @@ std::string table(const std::vector<Row>& rows) {
                        r.sums.tokens_per_pass(), mean_gamma(r.sums), r.gaps,
                        r.stops_early ? "  its stop rule was ignored" : "");
   }
+  if (std::any_of(rows.begin(), rows.end(), [](const Row& row) { return row.result.stops_early; }))
+    out +=
+        "A stop rule ends drafts by confidences, which no record has: where it was ignored, the policy is "
+        "shown "
+        "as if it never ended a draft early.\n";
   return out;
 }
 
@@ -74,6 +80,7 @@ std::string explanation(const RoundRecord& record, const std::vector<std::string
       record.requests.size(), record.gamma_policy, record.max_num_seqs,
       caveats.empty() ? "exactly those of real runs, but for gaps." : "not exact.", c.verify.base * 1e3,
       c.verify.per_row * 1e3, c.draft.per_step * 1e3, c.exchange * 1e3);
+  out += "The first round of each request, which ends its prompt and drafts nothing, is in no figure.\n";
   for (const std::string& caveat : caveats) out += "Not exact: " + caveat + ".\n";
   return out;
 }
@@ -92,7 +99,11 @@ nlohmann::json report_json(const std::vector<Row>& rows, const std::vector<std::
                         {"tested_tokens", r.sums.tested},
                         {"gaps", r.gaps},
                         {"stop_rule_ignored", r.stops_early}});
-  return {{"simulated", true}, {"exact", caveats.empty()}, {"caveats", caveats}, {"policies", policies}};
+  return {{"provenance", provenance(nlohmann::json::object())},
+          {"simulated", true},
+          {"exact", caveats.empty()},
+          {"caveats", caveats},
+          {"policies", policies}};
 }
 
 }  // namespace

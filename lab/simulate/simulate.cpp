@@ -17,6 +17,7 @@
 #include "lab/simulate/replay_command.h"
 #include "lab/simulate/theory.h"
 #include "requests/output.h"
+#include "requests/provenance.h"
 #include "start/settings.h"
 
 namespace outrider {
@@ -177,7 +178,8 @@ Status run_one(const RunFlags& f) {
   const double wall = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
   std::fputs(screen(result, f.groups, wall).c_str(), stdout);
   if (f.report.empty()) return {};
-  nlohmann::json report{{"simulated", true},
+  nlohmann::json report{{"provenance", provenance({{"simulation", f.seed}})},
+                        {"simulated", true},
                         {"acceptance_process", acceptance.describe()},
                         {"gamma_policy", f.gamma_policy},
                         {"arrivals", f.arrivals},
@@ -239,6 +241,7 @@ Status run_plan(PlanFlags& f) {
   if (f.report.empty()) return {};
   nlohmann::json report;
   fill_json(f.options, plan, report);
+  report["provenance"] = provenance({{"simulation", f.options.seed}});
   return write_file(f.report, json_text(report, 2) + "\n").in("--report");
 }
 

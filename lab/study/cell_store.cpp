@@ -14,6 +14,7 @@
 
 #include "base/json_text.h"
 #include "base/version.h"
+#include "lab/bench/machine.h"
 #include "lab/study/cell_process.h"
 #include "lab/study/timeline.h"
 #include "requests/output.h"
@@ -28,6 +29,10 @@ std::string content_of(const std::string& path) {
   std::ostringstream text;
   text << file.rdbuf();
   return text.str();
+}
+
+std::string path_of(const std::string& directory, const Cell& cell, int repeat) {
+  return fmt::format("{}/runs/{}.{}.json", directory, cell.id, repeat);
 }
 
 std::string last_words(const std::string& path) {
@@ -66,28 +71,33 @@ CellStore::~CellStore() {
   if (lock_ >= 0) close(lock_);
 }
 
-std::string CellStore::path_of(const Cell& cell, int repeat) const {
-  return fmt::format("{}/runs/{}.{}.json", directory_, cell.id, repeat);
-}
-
-std::optional<nlohmann::json> CellStore::load(const Cell& cell, int repeat) const {
-  auto record = nlohmann::json::parse(content_of(path_of(cell, repeat)), nullptr, false);
+std::optional<nlohmann::json> load_record(const std::string& directory, const Cell& cell, int repeat) {
+  auto record = nlohmann::json::parse(content_of(path_of(directory, cell, repeat)), nullptr, false);
   if (!record.is_object() || !record.contains("status")) return std::nullopt;
   return record;
 }
 
-Result<nlohmann::json> CellStore::run(const Cell& cell, int repeat, const StudyFile& study) const {
+std::optional<nlohmann::json> CellStore::load(const Cell& cell, int repeat) const {
+  return load_record(directory_, cell, repeat);
+}
+
+Result<nlohmann::json> CellStore::run(const Cell& cell, int repeat, const StudyFile& study,
+                                      double read_bandwidth) const {
   const std::string report = directory_ + "/running/report.json", err = directory_ + "/running/stderr",
                     trace = directory_ + "/running/trace.json";
   for (const std::string& old : {report, trace}) std::filesystem::remove(old);
   std::vector<std::string> arguments{"outrider", "generate"};
   arguments.insert(arguments.end(), cell.arguments.begin(), cell.arguments.end());
   arguments.insert(arguments.end(), {"--quiet", "--report=" + report, "--trace=" + trace});
+  const LoadWatch watch;
   const CellEnd end = run_cell_process(arguments, study.directory(), err, study.cell_timeout_s);
+  nlohmann::json machine = cpu_load_json(watch.load());
+  machine["read_bandwidth_bytes_per_s"] = read_bandwidth;
 
-  nlohmann::json record{{"cell", cell.id},     {"repeat", repeat},       {"values", cell.values},
-                        {"version", kVersion}, {"seconds", end.seconds}, {"arguments", cell.arguments},
-                        {"study", study.name}};
+  nlohmann::json record{{"cell", cell.id},        {"repeat", repeat},
+                        {"values", cell.values},  {"version", kVersion},
+                        {"seconds", end.seconds}, {"arguments", cell.arguments},
+                        {"study", study.name},    {"machine", std::move(machine)}};
   record["report"] = nlohmann::json::parse(content_of(report), nullptr, false);
   const bool ok = end.succeeded() && record["report"].is_object();
   if (!ok) record.erase("report");
@@ -100,7 +110,7 @@ Result<nlohmann::json> CellStore::run(const Cell& cell, int repeat, const StudyF
   }
   // Bytes that are no UTF-8 can only come from standard error.
   const std::string text = json_text(record);
-  RETURN_IF_ERROR(write_file(path_of(cell, repeat), text + "\n"));
+  RETURN_IF_ERROR(write_file(path_of(directory_, cell, repeat), text + "\n"));
   return record;
 }
 

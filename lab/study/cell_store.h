@@ -2,8 +2,9 @@
 // any moment goes on where it was.
 //
 //   DIR/runs/ID.REPEAT.json   cell, arguments, status, seconds, the report of `generate`, when its rounds
-//   were DIR/running/              of the run in progress; emptied at start DIR/lock                  held
-//   while a study works in DIR
+//                             were, and what the machine did meanwhile
+//   DIR/running/              of the run in progress; emptied at start
+//   DIR/lock                  held while a study works in DIR
 #pragma once
 
 #include <nlohmann/json.hpp>
@@ -25,16 +26,19 @@ class CellStore {
   // The record of a finished run; empty if there is none.
   std::optional<nlohmann::json> load(const Cell& cell, int repeat) const;
   // Runs the cell, whatever its end, and stores the record. An error only if that cannot be written.
-  Result<nlohmann::json> run(const Cell& cell, int repeat, const StudyFile& study) const;
+  // `read_bandwidth`: of the machine, as probed shortly before; stored with what others did meanwhile.
+  Result<nlohmann::json> run(const Cell& cell, int repeat, const StudyFile& study,
+                             double read_bandwidth) const;
 
   const std::string& directory() const { return directory_; }
 
  private:
   CellStore(std::string directory, int lock) : directory_(std::move(directory)), lock_(lock) {}
-  std::string path_of(const Cell& cell, int repeat) const;
-
   std::string directory_;  // absolute
   int lock_;
 };
+
+// The same of a directory that nobody has opened, and that need not be there.
+std::optional<nlohmann::json> load_record(const std::string& directory, const Cell& cell, int repeat);
 
 }  // namespace outrider

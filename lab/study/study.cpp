@@ -3,14 +3,18 @@
 #include <fmt/format.h>
 
 #include <CLI/CLI.hpp>
+#include <chrono>
 #include <cstdio>
 
 #include "base/json_text.h"
 #include "base/printable.h"
 #include "base/program/exit_codes.h"
+#include "comm/cores.h"
+#include "lab/bench/machine.h"
 #include "lab/report/html.h"
 #include "lab/report/terminal.h"
 #include "lab/study/cell_store.h"
+#include "lab/study/expected_time.h"
 #include "lab/study/study_report.h"
 #include "requests/output.h"
 
@@ -61,10 +65,22 @@ std::string outcome_of(const nlohmann::json& record) {
                          : fmt::format("{:.1f} tokens/s", run.tokens_per_second);
 }
 
-std::string clock_of(double seconds) {
-  const int s = static_cast<int>(seconds + 0.5);
-  return fmt::format("{}:{:02}:{:02}", s / 3600, s / 60 % 60, s % 60);
-}
+// How fast memory is read, probed again when the last probe is some runs old: it takes a third of a second.
+class Bandwidth {
+ public:
+  double recent() {
+    constexpr std::chrono::seconds kOld{10};
+    const auto now = std::chrono::steady_clock::now();
+    if (value_ > 0 && now - probed_ < kOld) return value_;
+    ReadProbe probe(usable_cores());
+    probed_ = now;
+    return value_ = probe.measure();
+  }
+
+ private:
+  double value_ = 0;
+  std::chrono::steady_clock::time_point probed_;
+};
 
 // Runs what is not there yet.
 Status run_missing(const StudyFile& study, const CellStore& store, const StudyOptions& options) {
@@ -77,8 +93,10 @@ Status run_missing(const StudyFile& study, const CellStore& store, const StudyOp
   if (!options.quiet && missing.size() < all.size())
     fmt::print(stderr, "{} of {} runs are there already\n", all.size() - missing.size(), all.size());
   double seconds = 0;
+  Bandwidth bandwidth;
   for (size_t i = 0; i < missing.size(); ++i) {
-    ASSIGN_OR_RETURN(const auto record, store.run(*missing[i].cell, missing[i].repeat, study));
+    const double read = bandwidth.recent();
+    ASSIGN_OR_RETURN(const auto record, store.run(*missing[i].cell, missing[i].repeat, study, read));
     seconds += record["seconds"].get<double>();
     const double left = seconds / static_cast<double>(i + 1) * static_cast<double>(missing.size() - i - 1);
     if (!options.quiet)
@@ -115,24 +133,39 @@ void add_study_options(CLI::App& app, StudyOptions& o) {
       "  outrider study lab/study/policies_demo_pair.toml --dry-run   # what it would run\n"
       "  outrider study lab/study/policies_demo_pair.toml             # the same command goes on after an "
       "interruption\n"
+      "  outrider study compare before.study after.study              # what got faster, with intervals\n"
       "Results: report.html, runs.csv and study.json in the --output directory.");
-  app.add_option("file", o.file, "Study file (TOML); lab/study/policies_demo_pair.toml is one")->required();
+  app.add_option("file", o.file, "Study file (TOML); lab/study/policies_demo_pair.toml is one");
   app.add_option("-o,--output", o.output,
                  "Directory of results; an unfinished study there goes on. Default: NAME.study");
-  app.add_flag("--dry-run", o.dry_run, "List the cells; run nothing, write nothing");
+  app.add_flag(
+      "--dry-run", o.dry_run,
+      "List the cells and tell how long they take, by the runs that are there, else by one run of two "
+      "of them; write nothing");
   app.add_flag("--report-only", o.report_only, "Write the reports of what is there; run nothing");
   app.add_flag("--retry-failed", o.retry_failed, "Run failed cells again");
   app.add_flag("-q,--quiet", o.quiet, "No progress on standard error");
+  o.compare_app = app.add_subcommand("compare", "Two sets of results, cell by cell, with intervals");
+  add_compare_options(*o.compare_app, o.compare);
+  app.require_subcommand(0, 1);
 }
 
 int run_study(const StudyOptions& options) {
+  if (*options.compare_app) {
+    const Status compared = run_compare(options.compare);
+    return compared.ok() ? kExitOk : refuse(compared, kExitUsage);
+  }
+  if (options.file.empty())
+    return refuse(invalid_argument("study: name a study file, or write `outrider study compare A B`"),
+                  kExitUsage);
   const auto study = read_study_file(options.file);
   if (!study.ok()) return refuse(study.status(), kExitUsage);
+  const std::string output = options.output.empty() ? study.value().name + ".study" : options.output;
   if (options.dry_run) {
-    fmt::print("{}", list_cells(study.value()));
+    fmt::print("{}{}\n", list_cells(study.value()), expected_time(study.value(), output));
     return kExitOk;
   }
-  const auto store = CellStore::open(options.output.empty() ? study.value().name + ".study" : options.output);
+  const auto store = CellStore::open(output);
   if (!store.ok()) return refuse(store.status(), kExitUsage);
   if (!options.report_only)
     if (const Status ran = run_missing(study.value(), store.value(), options); !ran.ok())

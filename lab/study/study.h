@@ -1,11 +1,10 @@
 // `outrider study FILE.toml`: runs what a study file lists, each run a process of its own, and reports on it.
+// `outrider study compare A B`: compare.h.
 #pragma once
 
 #include <string>
 
-namespace CLI {
-class App;
-}
+#include "lab/study/compare.h"
 
 namespace outrider {
 
@@ -13,6 +12,8 @@ struct StudyOptions {
   std::string file;
   std::string output;  // directory; empty: NAME.study
   bool dry_run = false, report_only = false, retry_failed = false, quiet = false;
+  CLI::App* compare_app = nullptr;
+  CompareOptions compare;
 };
 
 void add_study_options(CLI::App& app, StudyOptions& options);

@@ -4,6 +4,7 @@
 #include <nlohmann/json.hpp>
 
 #include "lab/study/summary.h"
+#include "requests/provenance.h"
 
 namespace outrider {
 namespace {
@@ -26,6 +27,9 @@ constexpr Column kColumns[] = {{"seconds", &RunFigures::seconds},
                                {"speedup", &RunFigures::speedup},
                                {"predicted_speedup", &RunFigures::predicted_speedup},
                                {"acceptance", &RunFigures::acceptance},
+                               {"accepted_tokens", &RunFigures::accepted_tokens},
+                               {"tested_tokens", &RunFigures::tested_tokens},
+                               {"drafted_tokens", &RunFigures::drafted_tokens},
                                {"tokens_per_pass", &RunFigures::tokens_per_pass},
                                {"mean_gamma", &RunFigures::mean_gamma},
                                {"bytes_per_accepted_token", &RunFigures::bytes_per_accepted},
@@ -40,7 +44,45 @@ constexpr Column kColumns[] = {{"seconds", &RunFigures::seconds},
                                {"target_idle_share", &RunFigures::target_idle},
                                {"draft_idle_share", &RunFigures::draft_idle},
                                {"outcome_hit_rate", &RunFigures::hit_rate},
-                               {"verify_predicted_over_measured", &RunFigures::verify_predicted}};
+                               {"verify_predicted_over_measured", &RunFigures::verify_predicted},
+                               {"other_cores", &RunFigures::other_cores},
+                               {"steal_share", &RunFigures::steal_share},
+                               {"read_bandwidth_bytes_per_s", &RunFigures::read_bandwidth}};
+
+Json ratio_json(const Ratio& r) {
+  return {{"value", r.value},
+          {"interval", r.has_interval() ? Json::array({r.low, r.high}) : Json()},
+          {"repeats", r.samples}};
+}
+
+Json share_json(const Share& share) {
+  return {{"rate", share.value()}, {"accepted_tokens", share.count}, {"of_tokens", share.of}};
+}
+
+// Over the repeats of a cell.
+Json summary_json(const CellSummary& cell) {
+  const Spread rate = cell.spread(&RunFigures::tokens_per_second);
+  return {{"tokens_per_second", {{"median", rate.median}, {"low", rate.low}, {"high", rate.high}}},
+          {"speedup", ratio_json(cell.speedup())},
+          {"acceptance", share_json(cell.acceptance())},
+          {"draft_utilisation", share_json(cell.utilisation())},
+          {"position_acceptance", cell.position_acceptance()},
+          {"gamma_histogram", cell.gamma_histogram()}};
+}
+
+Json groups_json(const StudySummary& summary) {
+  Json groups = Json::array();
+  for (const CellGroup& group : summary.groups()) {
+    Json cells = Json::array();
+    for (const CellSummary* cell : group.cells)
+      cells.push_back({{"cell", cell->cell.id}, {"of_best_fixed", ratio_json(group.of_best_fixed(*cell))}});
+    const CellSummary* best = group.best_fixed();
+    groups.push_back({{"name", group.name},
+                      {"best_fixed", best ? Json(best->cell.id) : Json()},
+                      {"cells", std::move(cells)}});
+  }
+  return groups;
+}
 
 }  // namespace
 
@@ -69,6 +111,9 @@ Json study_json(const StudySummary& summary) {
     for (const RunFigures& run : cell.runs) {
       Json figures{{"repeat", run.repeat}, {"status", run.ok ? "ok" : "failed"}};
       if (!run.ok) figures["error"] = run.error;
+      figures["by_category"] = run.by_category;
+      figures["commit"] = run.commit;
+      figures["host"] = run.host;
       for (const Column& column : kColumns) figures[column.name] = run.*column.figure;
       figures["identical_output"] = run.identical;
       figures["synthetic"] = run.synthetic;
@@ -79,11 +124,16 @@ Json study_json(const StudySummary& summary) {
     cells.push_back({{"cell", cell.cell.id},
                      {"values", cell.cell.values},
                      {"arguments", cell.cell.arguments},
+                     {"summary", summary_json(cell)},
                      {"runs", std::move(runs)}});
   }
-  return {{"study", summary.study.name},
+  return {{"provenance", provenance({{"intervals", BootstrapOptions().seed}})},
+          {"conclusions", summary.conclusions},
+          {"warnings", summary.warnings},
+          {"study", summary.study.name},
           {"repeats", summary.study.repeats},
           {"axes", summary.study.axes},
+          {"groups", groups_json(summary)},
           {"cells", std::move(cells)}};
 }
 

@@ -23,81 +23,6 @@ std::string with_range(const Spread& spread, int digits) {
                      digits);
 }
 
-std::string at_group(const CellGroup& group) {
-  return group.name.empty() ? "" : fmt::format(" at {}", group.name);
-}
-
-// Where speculation gains most and least, by the best choice of each group.
-void conclude_speed(const std::vector<CellGroup>& groups, std::vector<Conclusion>& out) {
-  struct Best {
-    const CellGroup* group;
-    size_t cell;
-    Spread speedup;
-  };
-  std::vector<Best> all;
-  for (const CellGroup& group : groups) {
-    std::optional<Best> best;
-    for (size_t c = 0; c < group.cells.size(); ++c) {
-      const Spread speedup = group.cells[c]->spread(&RunFigures::speedup);
-      if (speedup.median > 0 && (!best || speedup.median > best->speedup.median))
-        best = Best{&group, c, speedup};
-    }
-    if (best) all.push_back(*best);
-  }
-  if (all.empty()) return;
-  std::sort(all.begin(), all.end(),
-            [](const Best& a, const Best& b) { return a.speedup.median > b.speedup.median; });
-  const auto tell = [&](const Best& best, const char* most) {
-    const bool surely = best.speedup.low > 1;
-    const std::string name =
-        best.group->names[best.cell].empty() ? "the only choice" : best.group->names[best.cell];
-    out.push_back({fmt::format("{}{}, {} is fastest: {} times the speed of plain decoding{}.", most,
-                               at_group(*best.group), name, with_range(best.speedup, 2),
-                               surely                      ? ""
-                               : best.speedup.median > 1.0 ? ", which not every repeat shows to be a gain"
-                                                           : ": speculation does not pay there"),
-                   surely ? Tone::kGood : Tone::kWarning});
-  };
-  tell(all.front(), all.size() == 1 ? "Here" : "Speculation gains most");
-  if (all.size() > 1) tell(all.back(), "It gains least");
-}
-
-// How far every policy that chooses stays behind the best fixed length.
-void conclude_policies(const std::vector<CellGroup>& groups, std::vector<Conclusion>& out) {
-  struct Regrets {
-    std::string name;
-    std::vector<double> values;
-    double worst = -1e9;
-    const CellGroup* where = nullptr;
-  };
-  std::vector<Regrets> policies;
-  for (const CellGroup& group : groups)
-    for (const CellSummary* cell : group.cells) {
-      const auto regret = group.regret(*cell);
-      if (cell->cell.fixed_gamma() || !regret) continue;
-      const std::string name = short_value("gamma-policy", cell->cell.choice());
-      auto at =
-          std::find_if(policies.begin(), policies.end(), [&](const Regrets& r) { return r.name == name; });
-      if (at == policies.end()) at = policies.insert(at, {name, {}, -1e9, nullptr});
-      at->values.push_back(*regret);
-      if (*regret > at->worst) at->worst = *regret, at->where = &group;
-    }
-  for (const Regrets& policy : policies) {
-    double sum = 0;
-    for (const double regret : policy.values) sum += regret;
-    const double mean = sum / static_cast<double>(policy.values.size());
-    const auto side = [](double regret) {
-      return fmt::format("{:.1f} % {}", 100 * std::abs(regret), regret < 0 ? "faster" : "slower");
-    };
-    std::string text =
-        fmt::format("{} is {} than the best fixed length in hindsight", policy.name, side(mean));
-    if (policy.values.size() > 1)
-      text += fmt::format(", on average of {} groups; at the worst, {}{}", policy.values.size(),
-                          side(policy.worst), at_group(*policy.where));
-    out.push_back({text + ".", mean < 0.05 ? Tone::kGood : Tone::kPlain});
-  }
-}
-
 void conclude_validity(const StudySummary& s, std::vector<Conclusion>& out) {
   int same = 0, different = 0;
   for (const CellSummary& cell : s.cells)
@@ -237,9 +162,9 @@ report::Table overview_table(const StudySummary& s) {
 report::Report study_report(const StudySummary& s) {
   report::Report out{
       .title = s.study.name, .subtitle = s.setting, .conclusions = {}, .facts = {}, .sections = {}};
-  const auto groups = s.groups();
-  conclude_speed(groups, out.conclusions);
-  conclude_policies(groups, out.conclusions);
+  for (const std::string& sentence : s.conclusions) out.conclusions.push_back({sentence, Tone::kPlain});
+  for (const std::string& warning : s.warnings)
+    out.conclusions.push_back({"Warning: " + warning + ".", Tone::kWarning});
   conclude_validity(s, out.conclusions);
   size_t there = 0;
   for (const CellSummary& cell : s.cells) there += cell.runs.size();

@@ -6,6 +6,7 @@
 #include <nlohmann/json.hpp>
 
 #include "coordinator/gamma/closed_forms.h"
+#include "lab/study/findings.h"
 #include "lab/study/names.h"
 
 namespace outrider {
@@ -51,6 +52,22 @@ void read_costs(const Json& cost, RunFigures& run) {
   run.verify_predicted = number(cost, "/verify_predicted_over_measured");
 }
 
+double total(const std::vector<RunFigures>& runs, double RunFigures::*figure) {
+  double sum = 0;
+  for (const RunFigures& run : runs) sum += run.*figure;
+  return sum;
+}
+
+std::vector<double> summed(const std::vector<RunFigures>& runs, std::vector<double> RunFigures::*figures) {
+  std::vector<double> sum;
+  for (const RunFigures& run : runs) {
+    const std::vector<double>& values = run.*figures;
+    sum.resize(std::max(sum.size(), values.size()));
+    for (size_t i = 0; i < values.size(); ++i) sum[i] += values[i];
+  }
+  return sum;
+}
+
 }  // namespace
 
 RunFigures figures_of(const Json& record) {
@@ -61,11 +78,21 @@ RunFigures figures_of(const Json& record) {
   run.seconds = number(record, "/seconds");
   if (!run.ok) return run;
   const Json& report = record.at("report");
+  const Json origin = report.value("provenance", Json::object());
+  run.by_category = report.value("by_category", Json());
+  run.commit = origin.value("commit", "");
+  run.host = origin.value("host", "");
+  run.other_cores = number(record, "/machine/other_cores");
+  run.steal_share = number(record, "/machine/steal_share");
+  run.read_bandwidth = number(record, "/machine/read_bandwidth_bytes_per_s");
   run.synthetic = report.contains("synthetic_acceptance");
   if (report.contains("comparison")) read_comparison(report["comparison"], run);
   const Json metrics = report.value("metrics", Json::object());
   run.tokens_per_second = number(metrics, "/tokens_per_second");
   run.acceptance = number(metrics, "/rounds/acceptance_rate");
+  run.accepted_tokens = number(metrics, "/rounds/accepted_tokens");
+  run.tested_tokens = number(metrics, "/rounds/tested_tokens");
+  run.drafted_tokens = number(metrics, "/rounds/drafted_tokens");
   run.tokens_per_pass = number(metrics, "/rounds/tokens_per_target_pass");
   run.bytes_per_accepted = number(metrics, "/wire/bytes_per_accepted_token");
   run.ttft_p50_ms = number(metrics, "/ttft/p50_ms");
@@ -81,6 +108,8 @@ RunFigures figures_of(const Json& record) {
   run.hit_rate = number(metrics, "/outcome_cache/hit_rate");
   read_costs(metrics.value("cost_model", Json::object()), run);
   run.position_acceptance = numbers(metrics, "/rounds/position_acceptance");
+  run.position_accepted = numbers(metrics, "/rounds/position_accepted");
+  run.position_tested = numbers(metrics, "/rounds/position_tested");
   run.gamma_histogram = numbers(metrics, "/rounds/gamma_histogram");
   run.mean_gamma = mean_length(run.gamma_histogram);
   return run;
@@ -97,25 +126,44 @@ Spread CellSummary::spread(double RunFigures::*figure) const {
   return values.empty() ? Spread{} : Spread::of(values);
 }
 
+Share CellSummary::acceptance() const {
+  return {.count = static_cast<int64_t>(total(runs, &RunFigures::accepted_tokens)),
+          .of = static_cast<int64_t>(total(runs, &RunFigures::tested_tokens))};
+}
+
+Share CellSummary::utilisation() const {
+  return {.count = static_cast<int64_t>(total(runs, &RunFigures::accepted_tokens)),
+          .of = static_cast<int64_t>(total(runs, &RunFigures::drafted_tokens))};
+}
+
+Ratio CellSummary::speedup() const {
+  std::vector<double> ratios;
+  for (const RunFigures& run : runs)
+    if (run.ok && run.speedup > 0) ratios.push_back(run.speedup);
+  return paired_ratio(ratios);
+}
+
+// A position that few drafts reach says little in one run, so counts are added up, not rates.
 std::vector<double> CellSummary::position_acceptance() const {
-  std::vector<double> sum, count;
-  for (const RunFigures& run : runs) {
-    sum.resize(std::max(sum.size(), run.position_acceptance.size()));
-    count.resize(sum.size());
-    for (size_t i = 0; i < run.position_acceptance.size(); ++i)
-      sum[i] += run.position_acceptance[i], count[i] += 1;
-  }
-  for (size_t i = 0; i < sum.size(); ++i) sum[i] /= count[i];
-  return sum;
+  std::vector<double> rates = summed(runs, &RunFigures::position_accepted);
+  const std::vector<double> tested = summed(runs, &RunFigures::position_tested);
+  rates.resize(tested.size());
+  for (size_t i = 0; i < rates.size(); ++i) rates[i] = tested[i] > 0 ? rates[i] / tested[i] : 0;
+  return rates;
 }
 
 std::vector<double> CellSummary::gamma_histogram() const {
-  std::vector<double> sum;
-  for (const RunFigures& run : runs) {
-    sum.resize(std::max(sum.size(), run.gamma_histogram.size()));
-    for (size_t i = 0; i < run.gamma_histogram.size(); ++i) sum[i] += run.gamma_histogram[i];
-  }
-  return sum;
+  return summed(runs, &RunFigures::gamma_histogram);
+}
+
+Ratio rate_ratio(const CellSummary& above, const CellSummary& below) {
+  std::vector<double> ratios;
+  for (const RunFigures& one : above.runs)
+    for (const RunFigures& other : below.runs)
+      if (one.ok && other.ok && one.repeat == other.repeat && one.tokens_per_second > 0 &&
+          other.tokens_per_second > 0)
+        ratios.push_back(one.tokens_per_second / other.tokens_per_second);
+  return paired_ratio(ratios);
 }
 
 const CellSummary* CellGroup::best_fixed() const {
@@ -128,10 +176,14 @@ const CellSummary* CellGroup::best_fixed() const {
   return best;
 }
 
-std::optional<double> CellGroup::regret(const CellSummary& cell) const {
+Ratio CellGroup::of_best_fixed(const CellSummary& cell) const {
   const CellSummary* best = best_fixed();
-  if (!best || !cell.any_ok()) return std::nullopt;
-  return 1 - cell.median_of(&RunFigures::tokens_per_second) / best->median_of(&RunFigures::tokens_per_second);
+  return best ? rate_ratio(cell, *best) : Ratio{};
+}
+
+std::optional<double> CellGroup::regret(const CellSummary& cell) const {
+  const Ratio ratio = of_best_fixed(cell);
+  return ratio.measured() ? std::optional(1 - ratio.value) : std::nullopt;
 }
 
 double CellGroup::theory(int gamma) const {
@@ -142,7 +194,9 @@ double CellGroup::theory(int gamma) const {
     return values.empty() ? 0 : Spread::of(values).median;
   };
   const double plain = median_over_cells(&RunFigures::plain_step_ms);
-  const double alpha = median_over_cells(&RunFigures::acceptance);
+  Share accepted;
+  for (const CellSummary* cell : cells) accepted += cell->acceptance();
+  const double alpha = accepted.value();
   if (plain <= 0 || alpha <= 0) return 0;
   return lockstep_speedup(std::min(alpha, 0.9999), gamma, median_over_cells(&RunFigures::draft_ms) / plain,
                           median_over_cells(&RunFigures::exchange_ms) / 2 / plain,
@@ -220,7 +274,7 @@ std::vector<CellGroup> StudySummary::panels() const {
 }
 
 StudySummary summarise(const StudyFile& study, const CellStore& store) {
-  StudySummary summary{.study = study, .cells = {}, .setting = {}};
+  StudySummary summary{.study = study, .cells = {}, .setting = {}, .conclusions = {}, .warnings = {}};
   for (const Cell& cell : study.cells) {
     CellSummary found{.cell = cell, .runs = {}, .timeline = {}};
     for (int repeat = 0; repeat < study.repeats; ++repeat) {
@@ -233,6 +287,8 @@ StudySummary summarise(const StudyFile& study, const CellStore& store) {
     }
     summary.cells.push_back(std::move(found));
   }
+  summary.conclusions = conclusions_of(summary);
+  summary.warnings = warnings_of(summary);
   return summary;
 }
 

@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "base/statistics.h"
 #include "lab/bench/results.h"
 #include "lab/study/cell_store.h"
 #include "lab/study/timeline.h"
@@ -15,8 +16,9 @@ namespace outrider {
 // Of one record of a CellStore. Figures that the run did not have are 0.
 struct RunFigures {
   bool ok = false, synthetic = false;
-  std::string error;      // where not ok
-  std::string identical;  // to plain decoding: "yes", "no", or "" where it was not compared
+  std::string error;         // where not ok
+  std::string identical;     // to plain decoding: "yes", "no", or "" where it was not compared
+  std::string commit, host;  // that made it; empty in records of older versions
   int repeat = 0;
   double seconds = 0;  // of the whole process
   double tokens_per_second = 0, plain_tokens_per_second = 0, speedup = 0, predicted_speedup = 0;
@@ -28,8 +30,13 @@ struct RunFigures {
   double target_idle = 0, draft_idle = 0, hit_rate = 0;                    // shares
   double verify_predicted = 0;  // seconds of all passes as the cost model foretold them, over the measured
   double plain_step_ms = 0, row_ms = 0, draft_ms = 0, exchange_ms = 0;  // as the cost model was fitted
-  std::vector<double> position_acceptance;                              // by position in the draft, from 0
-  std::vector<double> gamma_histogram;                                  // rounds by draft length
+  double accepted_tokens = 0, tested_tokens = 0, drafted_tokens = 0;
+  double other_cores = 0, steal_share = 0;                 // of the machine meanwhile (lab/bench/machine.h)
+  double read_bandwidth = 0;                               // bytes per second, as last probed before the run
+  std::vector<double> position_acceptance;                 // by position in the draft, from 0
+  std::vector<double> position_accepted, position_tested;  // tokens, by the same
+  nlohmann::json by_category;           // as generate reports it; null in records of older versions
+  std::vector<double> gamma_histogram;  // rounds by draft length
 };
 RunFigures figures_of(const nlohmann::json& record);
 
@@ -42,7 +49,12 @@ struct CellSummary {
   Spread spread(double RunFigures::*figure) const;
   double median_of(double RunFigures::*figure) const { return spread(figure).median; }
   bool any_ok() const;
-  // Element by element: means, and sums.
+  // Tokens accepted of those that were tested, and of those that were drafted, pooled over runs.
+  Share acceptance() const;
+  Share utilisation() const;
+  // Over plain decoding in the same process.
+  Ratio speedup() const;
+  // Element by element, pooled over runs.
   std::vector<double> position_acceptance() const;
   std::vector<double> gamma_histogram() const;
 };
@@ -54,6 +66,9 @@ struct CellGroup {
   std::vector<std::string> names;  // of the cells within the group
   // The fixed length with the highest median tokens/s: the best in hindsight. Null without any.
   const CellSummary* best_fixed() const;
+  // Tokens/s over those of the best fixed length, repeat by repeat. That length was chosen for its figures,
+  // so this is a little too low where lengths are alike.
+  Ratio of_best_fixed(const CellSummary& cell) const;
   // Share of tokens/s lost against it; below 0: faster. Empty without it or without this cell's figure.
   std::optional<double> regret(const CellSummary& cell) const;
   // Speed-up of lockstep by this group's median acceptance and costs; 0 where nothing was measured.
@@ -71,7 +86,12 @@ struct StudySummary {
   std::vector<CellGroup> panels() const;
   // What ran where, as the first successful run tells it.
   std::string setting;
+  std::vector<std::string> conclusions, warnings;  // sentences, the most important first (findings.h)
 };
+
+// Tokens/s of one cell over those of another, paired by repeat: repeats are interleaved, so what slows one
+// down slows its neighbours.
+Ratio rate_ratio(const CellSummary& above, const CellSummary& below);
 
 StudySummary summarise(const StudyFile& study, const CellStore& store);
 

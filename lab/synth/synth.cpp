@@ -16,6 +16,7 @@
 #include "lab/synth/calibrate.h"
 #include "lab/synth/vocabulary.h"
 #include "start/device.h"
+#include "requests/provenance.h"
 #include "transformer/files/model_config.h"
 
 namespace outrider {
@@ -90,7 +91,8 @@ Result<SynthWeightFile> write_model(const SynthOptions& options, const SynthShap
 }
 
 nlohmann::json record_of(const SynthOptions& o, const Calibrated& c) {
-  return {{"shape", o.shape},
+  return {{"provenance", provenance({{"weights", o.seed}})},
+          {"shape", o.shape},
           {"draft_layers", o.draft_layers},
           {"seed", o.seed},
           {"temperature", o.temperature},

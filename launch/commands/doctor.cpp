@@ -10,6 +10,7 @@
 #include "base/version.h"
 #include "cluster/topology.h"
 #include "comm/cores.h"
+#include "requests/provenance.h"
 #include "transformer/model/cuda_backend.h"
 #include "transformer/model/weights.h"
 #include "transformer/ops/cpu/cpu_ops.h"
@@ -26,7 +27,7 @@ void print_machine() {
   zmq_version(&major, &minor, &patch);
   std::string isas;
   for (const std::string& isa : available_isas()) isas += (isas.empty() ? "" : ", ") + isa;
-  print("outrider", kVersion);
+  print("outrider", fmt::format("{}, commit {}", kVersion, build_commit()));
   print("cores", fmt::format("{} usable of {}", usable_cores(), std::thread::hardware_concurrency()));
   print("instruction sets", isas + " (the first is used; --isa pins one)");
   print("ZeroMQ", fmt::format("{}.{}.{}, CURVE {}", major, minor, patch, zmq_has("curve") ? "yes" : "no"));

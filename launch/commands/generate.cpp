@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstdio>
+#include <map>
 #include <unordered_map>
 
 #include "base/json_text.h"
@@ -9,6 +10,7 @@
 #include "base/program/exit_codes.h"
 #include "base/program/interrupt.h"
 #include "coordinator/coordinator.h"
+#include "requests/by_category.h"
 #include "requests/finished_results.h"
 #include "requests/output.h"
 #include "requests/report.h"
@@ -36,6 +38,7 @@ struct Job {
 
 struct JobResult {
   std::vector<Generated> generated;
+  std::vector<RequestResult> requests;  // that ran and got any text
   Totals totals;
   RecordedCosts costs;
   nlohmann::json metrics;
@@ -56,6 +59,16 @@ size_t take_over_finished(const Job& job, size_t next, Output* output) {
   return next;
 }
 
+RequestResult result_of(const PromptRequest& request, const RequestMetrics& metrics) {
+  const auto end = metrics.finished_at.value_or(metrics.submitted_at);
+  return {.id = request.id.empty() ? nlohmann::json() : nlohmann::json::parse(request.id),
+          .category = request.category,
+          .seconds = std::chrono::duration<double>(end - metrics.submitted_at).count(),
+          .tokens = metrics.rounds.emitted,
+          .passes = metrics.rounds.rounds,
+          .acceptance = {.count = metrics.rounds.accepted, .of = metrics.rounds.tested}};
+}
+
 // A signal ends a run at once, unless workers have joined that must be told.
 JobResult run_job(const Job& job, std::unique_ptr<Transport> transport, Output* output, Trace* trace,
                   const ErrorOf& error) {
@@ -63,6 +76,7 @@ JobResult run_job(const Job& job, std::unique_ptr<Transport> transport, Output* 
   result.generated.resize(job.requests.size());
   std::unordered_map<SequenceId, size_t> index_of;
   size_t next = 0, submitted = 0, finished = 0;
+  std::map<size_t, RequestResult> ended;
   std::function<void()> submit_next;  // a file may hold more requests than a queue should
   const CoordinatorCallbacks callbacks{
       .on_emit =
@@ -79,6 +93,7 @@ JobResult run_job(const Job& job, std::unique_ptr<Transport> transport, Output* 
             Generated& g = result.generated[index];
             g.reason = finish.reason;
             g.error = finish.error;
+            if (!g.ids.empty()) ended.emplace(index, result_of(job.requests[index], finish.metrics));
             ++finished;
             if (output) output->result(index, job.requests[index], g);
             submit_next();
@@ -112,6 +127,7 @@ JobResult run_job(const Job& job, std::unique_ptr<Transport> transport, Output* 
     if (finished < submitted) result.status = unless_interrupted(result.status);
   }
   coordinator.shutdown();
+  for (auto& [index, request] : ended) result.requests.push_back(std::move(request));
   result.totals = coordinator.totals();
   const CostModel& cost = coordinator.protocol().cost();
   result.costs = {.verify = cost.verify(), .draft = cost.draft(), .exchange = cost.exchange_seconds()};
@@ -193,9 +209,13 @@ Result<int> coordinate(const RunOptions& options, const ClusterSettings& cluster
   ASSIGN_OR_RETURN(const auto policy, parse_gamma_policy(cluster.speculation.policy()));
   RETURN_IF_ERROR(check_rule_of_trees(cluster.speculation.speculative_tree, options.request.rule));
   RETURN_IF_ERROR(check_resume(options.files, options.compare_plain));
+  std::vector<std::string> notes;
   ASSIGN_OR_RETURN(auto requests, read_requests(options.request, options.files.prompts,
                                                 request_model(cluster.models, cluster.speculation, prepared,
-                                                              load_chat_template(cluster.models.model))));
+                                                              load_chat_template(cluster.models.model)),
+                                                &notes));
+  if (!cluster.quiet)
+    for (const std::string& note : notes) tell_error(note);
   ASSIGN_OR_RETURN(const auto fingerprint, request_fingerprints(cluster.models, cluster.speculation));
   for (PromptRequest& request : requests) request.fingerprint = fingerprint(request.request);
   FinishedResults finished;
@@ -242,15 +262,19 @@ Result<int> coordinate(const RunOptions& options, const ClusterSettings& cluster
     comparison =
         compare_with_plain(plain->totals, result.totals, same_output(plain->generated, result.generated));
   const RunDescription run = describe_run(cluster, prepared);
-  if (!cluster.quiet)
+  const auto categories =
+      by_category(result.requests, plain ? plain->requests : std::vector<RequestResult>());
+  if (!cluster.quiet) {
     std::fputs(screen_report(run, result.totals, result.metrics, comparison).c_str(), stderr);
-  if (!options.files.report.empty())
-    RETURN_IF_ERROR(write_file(options.files.report,
-                               json_text(json_report(run, requests, options.request.seed, result.totals,
-                                                     std::move(result.metrics), comparison),
-                                         2) +
-                                   "\n")
-                        .in("--report"));
+    if (categories.size() > 1) std::fputs(category_table(categories).c_str(), stderr);
+  }
+  if (!options.files.report.empty()) {
+    nlohmann::json report = json_report(run, requests, options.request.seed, result.totals,
+                                        std::move(result.metrics), comparison);
+    report["by_category"] = categories_json(categories);
+    report["by_request"] = requests_json(result.requests);
+    RETURN_IF_ERROR(write_file(options.files.report, json_text(report, 2) + "\n").in("--report"));
+  }
   if (!options.files.trace.empty()) RETURN_IF_ERROR(write_trace(options.files.trace, trace).in("--trace"));
   if (!options.files.record_rounds.empty())
     RETURN_IF_ERROR(

@@ -54,10 +54,9 @@ std::string did_you_mean(std::string_view nearest) {
   return nearest.empty() ? "" : fmt::format("; did you mean {}?", nearest);
 }
 
-std::string explain_extras(const CLI::App& command) {
+std::string explain_extras(const CLI::App& command, const std::string& path) {
   const std::vector<std::string> extras = command.remaining(true);
-  if (extras.empty())
-    return fmt::format("flags stand behind the command: outrider {} --flag ...", command.get_name());
+  if (extras.empty()) return fmt::format("flags stand behind the command: outrider {} --flag ...", path);
   const auto flag =
       std::find_if(extras.begin(), extras.end(), [](const std::string& e) { return e.starts_with("-"); });
   if (flag == extras.end())
@@ -121,14 +120,21 @@ std::string explain_unread_variables(const CLI::App& app, const char* const* env
 std::string explain_parse_error(const CLI::App& app, const CLI::ParseError& error, int argc, char** argv) {
   const auto commands = app.get_subcommands();  // those that were named
   if (!commands.empty()) {
-    const CLI::App& command = *commands.front();
-    if (const auto names = command_names(command); !names.empty() && command.get_subcommands().empty())
-      return fmt::format("outrider: {}: say what to do: {}. `outrider {} --help` explains them.\n",
-                         command.get_name(), fmt::join(names, " or "), command.get_name());
+    const CLI::App* deepest = commands.front();
+    std::string path = deepest->get_name();
+    while (!deepest->get_subcommands().empty()) {
+      deepest = deepest->get_subcommands().front();
+      path += " " + deepest->get_name();
+    }
+    const CLI::App& command = *deepest;
+    const auto names = command_names(command);
+    if (!names.empty() && command.get_require_subcommand_min() > 0)
+      return fmt::format("outrider: {}: say what to do: {}. `outrider {} --help` explains them.\n", path,
+                         fmt::join(names, " or "), path);
     const bool extras = error.get_exit_code() == static_cast<int>(CLI::ExitCodes::ExtrasError);
     return fmt::format("outrider: {}{}\n`outrider {} --help` explains every flag.\n",
-                       extras ? explain_extras(command) : error.what(), source_of(command, error.what()),
-                       command.get_name());
+                       extras ? explain_extras(command, path) : error.what(),
+                       source_of(command, error.what()), path);
   }
   const std::vector<std::string> names = command_names(app);
   if (argc < 2 || argv[1][0] == '-')

@@ -168,7 +168,8 @@ void add_sampling_options(CLI::App& app, RequestParams& o, std::string& generati
 
 void add_speculation_options(CLI::App& app, SpeculationSettings& o, std::string& rule) {
   app.add_option("-g,--num-speculative-tokens,--draft-max,--spec-draft-n-max,--speculative-num-draft-tokens",
-                 o.num_speculative_tokens, "Draft exactly so many tokens a round (policy fixed); 0: none")
+                 o.num_speculative_tokens,
+                 "Draft exactly so many tokens a round (policy fixed), in place of --gamma-policy; 0: none")
       ->group("Speculation");
   app.add_option(
          "--gamma-policy", o.gamma_policy,
@@ -228,7 +229,9 @@ void add_generate_options(CLI::App& app, RunOptions& o) {
   RequestParams& r = o.request;
   app.add_option("-p,--prompt", r.prompt, "Text to continue")->group("Requests");
   app.add_option("--prompts", o.files.prompts,
-                 "A file of requests, one JSON object a line (below); - reads standard input")
+                 "A file of requests, one JSON object a line (below), or a published one of Spec-Bench, "
+                 "MT-bench, HumanEval, "
+                 "GSM8K or Azure's traces as it is; - reads standard input")
       ->group("Requests");
   app.add_option(
          "-o,--output", o.files.output,
@@ -264,7 +267,10 @@ void add_generate_options(CLI::App& app, RunOptions& o) {
       })
       ->group("Requests")
       ->capture_default_str();
-  app.add_option("--logprobs", r.logprobs, "Report the log-probability of every token and of the N best ones")
+  app.add_option(
+         "--logprobs", r.logprobs,
+         "Report the log-probability of every token and of the N best ones: those of the model, before "
+         "temperature, filters, penalties and biases")
       ->group("Requests");
 
   add_speculation_options(app, o.cluster.speculation, r.rule);

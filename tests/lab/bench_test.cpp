@@ -74,6 +74,28 @@ TEST(Bench, TakesPromptsContextAndSampling) {
   EXPECT_TRUE(report["runs"][0]["identical_output"]);
 }
 
+TEST(Bench, PrintsALeagueTableOverTheCategoriesOfAPublishedFile) {
+  const TemporaryDirectory dir;
+  const auto file =
+      dir.write("question.jsonl",
+                "{\"question_id\": 1, \"category\": \"writing\", \"turns\": [\"Tom\", \"Again\"]}\n"
+                "{\"question_id\": 2, \"category\": \"math\", \"turns\": [\"One\"]}\n"
+                "{\"question_id\": 3, \"category\": \"rag\", \"turns\": [\"Lily\"]}\n");
+  const Outcome run = bench({"--prompts", file, "--report", dir / "r.json"});
+  ASSERT_TRUE(run.succeeded()) << run.describe();
+  EXPECT_NE(run.out.find("| speed-up (95 % interval) | mt_bench | rag | overall |"), std::string::npos)
+      << run.out;
+  EXPECT_NE(run.out.find("\n| gamma 3 | "), std::string::npos) << run.out;
+  EXPECT_NE(run.err.find("1 later ones"), std::string::npos)
+      << "a turn that is left out is told: " << run.err;
+  const json report = json::parse(read_file(dir / "r.json"));
+  EXPECT_GT(report["by_category"]["ewma"]["overall"]["value"].get<double>(), 0);
+  EXPECT_EQ(report["runs"][0]["by_request"][1][2]["id"], 3);
+  EXPECT_EQ(report["runs"][0]["by_request"][1][2]["tokens"], 24);
+  EXPECT_EQ(report["provenance"]["command_line"][1], "bench");
+  for (const json& one : report["runs"]) EXPECT_EQ(one["speedup_interval"].size(), 2u);
+}
+
 TEST(Bench, MeasuresTensorParallelAndNgram) {
   EXPECT_TRUE(bench({"--tensor-parallel-size", "2", "--quiet"}).succeeded());
   const Outcome ngram = bench({"--model", demo_target(), "--drafter", "ngram", "--quiet"});

@@ -81,6 +81,8 @@ INSTANTIATE_TEST_SUITE_P(
         BadFlags{"link_unit", {"--emulate-link", "delay=1"}, {"--emulate-link: delay=1", "delay=1ms"}},
         BadFlags{"link_key", {"--emulate-link", "latency=1ms"}, {"--emulate-link", "'latency'", "delay"}},
         BadFlags{"policy_unknown", {"--gamma-policy", "fixd"}, {"'fixd'", "'fixed'", "list"}},
+        BadFlags{
+            "length_and_policy", {"-g", "3", "--gamma-policy", "ewma"}, {"--gamma-policy ewma", "drop one"}},
         BadFlags{"policy_key", {"--gamma-policy", "fixed:gama=3"}, {"'gama'", "'gamma'"}},
         BadFlags{"policy_value", {"--gamma-policy", "fixed:gamma=x"}, {"gamma", "x"}},
         BadFlags{"bias_garbage", {"--logit-bias", "garbage"}, {"--logit-bias garbage", "ID:V"}},

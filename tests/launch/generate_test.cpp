@@ -360,5 +360,23 @@ TEST(Generate, TraceIsAChromeTrace) {
   EXPECT_GT(spans, 10u);
 }
 
+TEST(Generate, ReportsByCategoryAndByRequest) {
+  const TemporaryDirectory dir;
+  const auto file = dir.write("question.jsonl",
+                              "{\"question_id\": 1, \"category\": \"qa\", \"turns\": [\"Tom\"]}\n"
+                              "{\"question_id\": 2, \"category\": \"rag\", \"turns\": [\"Lily\"]}\n");
+  const Outcome run = generate({"--draft-model", demo_draft().string(), "--prompts", file, "--max-tokens",
+                                "16", "--ignore-eos", "--compare-plain", "--report", dir / "r.json"});
+  ASSERT_TRUE(run.succeeded()) << run.describe();
+  EXPECT_NE(run.err.find("\n| overall | 2 | 32 | "), std::string::npos) << run.err;
+  const nlohmann::json report = nlohmann::json::parse(read_file(dir / "r.json"));
+  ASSERT_EQ(report["by_category"].size(), 3u);
+  EXPECT_EQ(report["by_category"][1]["category"], "rag");
+  EXPECT_GT(report["by_category"][1]["speedup"].get<double>(), 0);
+  EXPECT_EQ(report["by_request"][1]["id"], 2);
+  EXPECT_EQ(report["by_request"][1]["tokens"], 16);
+  EXPECT_EQ(report["provenance"]["seeds"]["text"], 0);
+}
+
 }  // namespace
 }  // namespace outrider::testing

@@ -171,11 +171,13 @@ TEST(Help, AFlagInFrontOfTheCommandIsExplained) {
   expect_error(outrider_program({"simulate"}), {"simulate", "plan", "grid", "--help"});
 }
 
-TEST(Help, VersionIsOneLine) {
+TEST(Help, VersionTellsTheCommitAndWhatIsBuiltIn) {
   const Outcome run = outrider_program({"--version"});
   EXPECT_EQ(run.code, 0);
   EXPECT_TRUE(run.out.starts_with("outrider ")) << run.out;
-  EXPECT_EQ(run.out.find('\n'), run.out.size() - 1);
+  for (const char* line : {"\ncommit  ", "\nCPU     ", "\nCUDA    ", "\nNCCL    ", "\nMPI     "})
+    EXPECT_NE(run.out.find(line), std::string::npos) << line;
+  EXPECT_EQ(run.err, "");
 }
 
 TEST(Help, GammaPoliciesAreListedWithTheirKeys) {

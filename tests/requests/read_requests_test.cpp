@@ -65,6 +65,44 @@ TEST_F(ReadRequests, ALineReplacesWhatItSays) {
   EXPECT_EQ(own->sampling.logit_bias, (LogitBias{{TokenId(4), 1.0f}, {TokenId(6), -1.0f}})) << "both";
 }
 
+TEST_F(ReadRequests, PublishedWorkloadsAreReadAsTheyAre) {
+  const std::string file = directory_.write(
+      "in",
+      "{\"question_id\": 81, \"category\": \"writing\", \"turns\": [\"ab\", \"cd\"]}\n"
+      "{\"task_id\": \"HumanEval/3\", \"prompt\": \"c\", \"canonical_solution\": \"d\", \"test\": \"\"}\n"
+      "{\"question\": \"d\", \"answer\": \"e\"}\n");
+  std::vector<std::string> notes;
+  const auto requests = read_requests({.max_tokens = 3}, file, model(), &notes);
+  ASSERT_TRUE(requests.ok()) << requests.status().message();
+  ASSERT_EQ(requests->size(), 3u);
+  EXPECT_EQ(requests->at(0).category, "writing");
+  EXPECT_EQ(requests->at(0).id, "81");
+  EXPECT_EQ(requests->at(0).request.prompt, (std::vector<TokenId>{TokenId(10), TokenId(11)}));
+  EXPECT_EQ(requests->at(1).id, "\"HumanEval/3\"");
+  EXPECT_EQ(requests->at(2).category, "gsm8k");
+  ASSERT_EQ(notes.size(), 1u) << "what is left out is told";
+  EXPECT_NE(notes[0].find("1 later ones"), std::string::npos) << notes[0];
+  EXPECT_FALSE(read_requests({}, directory_.write("gz", "\x1f\x8b\x08"), model()).ok());
+}
+
+TEST_F(ReadRequests, ATraceGivesLengthsAndWhatDoesNotFitIsTold) {
+  const std::string file =
+      directory_.write("in.csv",
+                       "TIMESTAMP,ContextTokens,GeneratedTokens\r\n2023-11-16 18:15:46.68,7,4\r\n"
+                       "2023-11-16 18:15:50.99,90,30\r\n");
+  std::vector<std::string> notes;
+  const auto requests = read_requests({.seed = 5}, file, model(), &notes);
+  ASSERT_TRUE(requests.ok()) << requests.status().message();
+  ASSERT_EQ(requests->size(), 1u);
+  const Request& request = requests->front().request;
+  EXPECT_EQ(request.prompt.size(), 7u);
+  EXPECT_EQ(request.max_tokens, 4);
+  for (const TokenId id : request.prompt) EXPECT_TRUE(id.value() >= 0 && id.value() < 40);
+  ASSERT_EQ(notes.size(), 1u);
+  EXPECT_NE(notes[0].find("1 of 2 requests are longer"), std::string::npos) << notes[0];
+  EXPECT_EQ(read_requests({.seed = 5}, file, model())->front().request.prompt, request.prompt);
+}
+
 TEST_F(ReadRequests, WhatIsWrongIsCalledAsItWasWritten) {
   const auto flag = read_requests({.prompt = "a", .top_p = 2}, "", model());
   EXPECT_TRUE(flag.status().message().starts_with("--top-p 2: must be")) << flag.status().message();

@@ -1,0 +1,21 @@
+// What the turns of a bench prove, in words: a difference is told as one only where its interval says so.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "lab/bench/results.h"
+
+namespace outrider {
+
+// Fills of_plain and of_best of every run (intervals of 95 % for all lengths together), the conclusions and
+// the warnings, from the rates by turn and the machine's figures.
+void judge(BenchResults& results);
+
+// What disturbed a measurement, in words: other programs, a hypervisor, a memory that was not equally fast.
+std::vector<std::string> disturbances(const MachineResult& machine);
+
+// "1, 2 and 4".
+std::string listed(const std::vector<std::string>& names);
+
+}  // namespace outrider

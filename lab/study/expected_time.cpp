@@ -1,0 +1,81 @@
+#include "lab/study/expected_time.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <filesystem>
+#include <map>
+
+#include "lab/study/cell_process.h"
+#include "lab/study/cell_store.h"
+
+namespace outrider {
+namespace {
+
+constexpr int kTrialTimeout = 120;  // seconds; a cell that takes longer is told to
+
+struct Known {
+  std::map<std::string, std::pair<double, int>> by_cell;  // seconds and runs, by id
+  double seconds = 0;
+  int runs = 0;
+  void add(const Cell& cell, double took) {
+    auto& [sum, count] = by_cell[cell.id];
+    sum += took, ++count;
+    seconds += took, ++runs;
+  }
+  double of(const Cell& cell) const {
+    const auto found = by_cell.find(cell.id);
+    if (found != by_cell.end()) return found->second.first / found->second.second;
+    return runs > 0 ? seconds / runs : 0;
+  }
+};
+
+// Seconds of one run whose results nobody keeps; below 0: it failed.
+double trial(const StudyFile& study, const Cell& cell) {
+  std::vector<std::string> arguments{"outrider", "generate"};
+  arguments.insert(arguments.end(), cell.arguments.begin(), cell.arguments.end());
+  arguments.push_back("--quiet");
+  const CellEnd end = run_cell_process(arguments, study.directory(), "/dev/null",
+                                       std::min(kTrialTimeout, study.cell_timeout_s));
+  return end.succeeded() || end.timed_out ? end.seconds : -1;
+}
+
+}  // namespace
+
+std::string clock_of(double seconds) {
+  const int s = static_cast<int>(seconds + 0.5);
+  return fmt::format("{}:{:02}:{:02}", s / 3600, s / 60 % 60, s % 60);
+}
+
+std::string expected_time(const StudyFile& study, const std::string& output) {
+  Known known;
+  std::vector<const Cell*> missing;  // once for each run
+  for (const Cell& cell : study.cells)
+    for (int repeat = 0; repeat < study.repeats; ++repeat) {
+      const auto record = load_record(output, cell, repeat);
+      if (record && record->contains("seconds"))
+        known.add(cell, (*record)["seconds"].get<double>());
+      else
+        missing.push_back(&cell);
+    }
+  if (missing.empty()) return fmt::format("All runs are in {} already.", output);
+  std::string source = fmt::format("by the {} runs that are in {}", known.runs, output);
+  if (known.runs == 0) {
+    source =
+        study.cells.size() > 1 ? "by one run of the first and the last cell" : "by one run of the only cell";
+    for (const Cell* cell : {&study.cells.front(), &study.cells.back()}) {
+      const double took = trial(study, *cell);
+      if (took < 0)
+        return fmt::format("Its time is not known: a trial of {} fails; run that command to see why.",
+                           cell->label());
+      known.add(*cell, took);
+      if (study.cells.size() == 1) break;
+    }
+  }
+  double seconds = 0;
+  for (const Cell* cell : missing) seconds += known.of(*cell);
+  return fmt::format("About {} for the {} runs that are missing, {}.", clock_of(seconds), missing.size(),
+                     source);
+}
+
+}  // namespace outrider

@@ -1,0 +1,168 @@
+#include "launch/commands/completion.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <CLI/CLI.hpp>
+#include <utility>
+#include <vector>
+
+namespace outrider {
+namespace {
+
+struct Flag {
+  std::vector<std::string> names;  // "--model", "-m"
+  std::vector<std::string> choices;
+  bool takes_value = false;
+  std::string text;
+};
+
+struct Command {
+  std::string path;  // "study compare"; empty: the program itself
+  std::string text;
+  std::vector<std::string> commands;
+  std::vector<Flag> flags;
+  std::vector<std::string> choices;  // of its positional
+  bool takes_files = false;          // has a positional without choices
+};
+
+// "{lockstep,ahead}" in the type's name: what CLI::IsMember leaves there.
+std::vector<std::string> choices_of(const CLI::Option& option) {
+  const std::string type = option.get_type_name();
+  const size_t open = type.find('{'), close = type.find('}');
+  std::vector<std::string> out;
+  if (open == std::string::npos || close == std::string::npos || close < open) return out;
+  std::string word;
+  for (const char c : type.substr(open + 1, close - open - 1) + ",")
+    if (c != ',')
+      word += c;
+    else
+      out.push_back(std::exchange(word, ""));
+  return out;
+}
+
+void collect(const CLI::App& app, const std::string& path, std::vector<Command>& out) {
+  Command command{.path = path, .text = app.get_description(), .commands = {}, .flags = {}, .choices = {}};
+  for (const CLI::Option* option : app.get_options()) {
+    if (option->get_positional()) {
+      command.choices = choices_of(*option);
+      command.takes_files = command.choices.empty();
+      continue;
+    }
+    Flag flag{.names = {}, .choices = choices_of(*option), .text = option->get_description()};
+    for (const std::string& name : option->get_lnames()) flag.names.push_back("--" + name);
+    for (const std::string& name : option->get_snames()) flag.names.push_back("-" + name);
+    flag.takes_value = option->get_items_expected_max() > 0;
+    command.flags.push_back(std::move(flag));
+  }
+  const auto subcommands = app.get_subcommands([](const CLI::App*) { return true; });
+  for (const CLI::App* subcommand : subcommands) command.commands.push_back(subcommand->get_name());
+  out.push_back(std::move(command));
+  for (const CLI::App* subcommand : subcommands)
+    collect(*subcommand, path.empty() ? subcommand->get_name() : path + " " + subcommand->get_name(), out);
+}
+
+// In single quotes, for shells.
+std::string in_quotes(const std::string& text) {
+  std::string out = "'";
+  for (const char c : text) out += c == '\'' ? std::string("'\\''") : std::string(1, c == '\n' ? ' ' : c);
+  return out + "'";
+}
+
+// Names of the program's own making: no quoting is needed inside.
+std::string bash_script(const std::vector<Command>& commands) {
+  std::string paths, values, words;
+  for (const Command& command : commands) {
+    if (!command.path.empty())
+      paths += fmt::format("      {}) path={} ;;\n", in_quotes(command.path), in_quotes(command.path));
+    std::vector<std::string> names, with_value;
+    for (const Flag& flag : command.flags) {
+      names.insert(names.end(), flag.names.begin(), flag.names.end());
+      std::vector<std::string> patterns;
+      for (const std::string& name : flag.names) patterns.push_back(in_quotes(command.path + ":" + name));
+      if (!flag.choices.empty())
+        values +=
+            fmt::format("    {}) COMPREPLY=($(compgen -W {} -- \"$cur\")); return ;;\n",
+                        fmt::join(patterns, "|"), in_quotes(fmt::format("{}", fmt::join(flag.choices, " "))));
+      else if (flag.takes_value)
+        with_value.insert(with_value.end(), patterns.begin(), patterns.end());
+    }
+    if (!with_value.empty())
+      values += fmt::format("    {}) COMPREPLY=($(compgen -f -- \"$cur\")); return ;;\n",
+                            fmt::join(with_value, "|"));
+    std::vector<std::string> bare = command.commands;
+    bare.insert(bare.end(), command.choices.begin(), command.choices.end());
+    words += fmt::format("    {}) flags={} bare={} files={} ;;\n", in_quotes(command.path),
+                         in_quotes(fmt::format("{}", fmt::join(names, " "))),
+                         in_quotes(fmt::format("{}", fmt::join(bare, " "))), command.takes_files ? 1 : 0);
+  }
+  return "_outrider() {\n"
+         "  local cur=\"${COMP_WORDS[COMP_CWORD]}\" prev=\"${COMP_WORDS[COMP_CWORD-1]}\" path='' i flags='' "
+         "bare='' files=0\n"
+         "  for ((i = 1; i < COMP_CWORD; i++)); do\n"
+         "    case \"${path:+$path }${COMP_WORDS[i]}\" in\n" +
+         paths +
+         "    esac\n"
+         "  done\n"
+         "  COMPREPLY=()\n"
+         "  case \"$path:$prev\" in\n" +
+         values +
+         "  esac\n"
+         "  case \"$path\" in\n" +
+         words +
+         "  esac\n"
+         "  if [[ $cur == -* ]]; then\n"
+         "    COMPREPLY=($(compgen -W \"$flags\" -- \"$cur\"))\n"
+         "  else\n"
+         "    COMPREPLY=($(compgen -W \"$bare\" -- \"$cur\"))\n"
+         "    if [[ $files == 1 ]]; then COMPREPLY+=($(compgen -f -- \"$cur\")); fi\n"
+         "  fi\n"
+         "}\n"
+         "complete -o filenames -o bashdefault -F _outrider outrider\n";
+}
+
+std::string fish_script(const std::vector<Command>& commands) {
+  std::string out = "complete -c outrider -f\n";
+  for (const Command& command : commands) {
+    std::string condition = "__fish_use_subcommand";
+    if (!command.path.empty()) {
+      condition.clear();
+      for (size_t begin = 0; begin < command.path.size();) {  // every word of the path was given
+        const size_t end = std::min(command.path.find(' ', begin), command.path.size());
+        condition += fmt::format("{}__fish_seen_subcommand_from {}", condition.empty() ? "" : "; and ",
+                                 command.path.substr(begin, end - begin));
+        begin = end + 1;
+      }
+    }
+    for (const Command& other : commands)
+      for (const std::string& name : command.commands)
+        if (other.path == (command.path.empty() ? name : command.path + " " + name))
+          out += fmt::format("complete -c outrider -n {} -a {} -d {}\n", in_quotes(condition), name,
+                             in_quotes(other.text));
+    for (const std::string& choice : command.choices)
+      out += fmt::format("complete -c outrider -n {} -a {}\n", in_quotes(condition), choice);
+    if (command.takes_files) out += fmt::format("complete -c outrider -n {} -F\n", in_quotes(condition));
+    for (const Flag& flag : command.flags) {
+      out += fmt::format("complete -c outrider -n {}", in_quotes(condition));
+      for (const std::string& name : flag.names)
+        out += name.starts_with("--") ? " -l " + name.substr(2) : " -s " + name.substr(1);
+      if (!flag.choices.empty())
+        out += fmt::format(" -x -a {}", in_quotes(fmt::format("{}", fmt::join(flag.choices, " "))));
+      else if (flag.takes_value)
+        out += " -r -F";
+      out += fmt::format(" -d {}\n", in_quotes(flag.text));
+    }
+  }
+  return out;
+}
+
+}  // namespace
+
+std::string completion_script(const CLI::App& app, const std::string& shell) {
+  std::vector<Command> commands;
+  collect(app, "", commands);
+  if (shell == "fish") return fish_script(commands);
+  return (shell == "zsh" ? "autoload -U +X bashcompinit && bashcompinit\n" : "") + bash_script(commands);
+}
+
+}  // namespace outrider

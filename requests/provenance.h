@@ -1,0 +1,21 @@
+// Where a result comes from: program, machine, moment and command, the same in every file of results.
+#pragma once
+
+#include <nlohmann/json_fwd.hpp>
+#include <string>
+
+namespace outrider {
+
+// Of the checkout that the program was built from, e.g. "0928b5f1a2c3", "0928b5f1a2c3-dirty" where it had
+// changes that were not committed; "unknown" outside git, and in programs other than `outrider`.
+std::string build_commit();
+
+// version, commit, date (UTC, now), host, system, processor, cores (usable), isa, load (averages of 1, 5 and
+// 15 minutes), command_line (a list), environment (the OUTRIDER_ variables, as an object) and `seeds` (an
+// object by what they are for). Keys and passwords are given as files, so none is in it.
+nlohmann::json provenance(const nlohmann::json& seeds);
+
+// What `--version` prints: version, commit, and which back-ends are built in.
+std::string version_text();
+
+}  // namespace outrider

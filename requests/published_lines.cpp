@@ -1,0 +1,87 @@
+#include "requests/published_lines.h"
+
+#include <algorithm>
+#include <charconv>
+#include <nlohmann/json.hpp>
+
+#include "base/json_text.h"
+
+namespace outrider {
+namespace {
+
+using nlohmann::json;
+
+bool has_text(const json& object, const char* key) {
+  const auto found = object.find(key);
+  return found != object.end() && found->is_string();
+}
+
+std::string id_of(const json& object, const char* key) {
+  const auto found = object.find(key);
+  const bool usable = found != object.end() && (found->is_string() || found->is_number_integer());
+  return usable ? json_text(*found) : "";
+}
+
+bool has_turns(const json& object) {
+  const auto turns = object.find("turns");
+  return turns != object.end() && turns->is_array() && !turns->empty() &&
+         std::all_of(turns->begin(), turns->end(), [](const json& turn) { return turn.is_string(); });
+}
+
+std::string_view without_carriage_return(std::string_view line) {
+  if (line.ends_with('\r')) line.remove_suffix(1);
+  return line;
+}
+
+}  // namespace
+
+std::optional<PublishedLine> published_line(const json& object) {
+  if (object.contains("question_id") && has_turns(object)) {
+    const json& turns = object["turns"];
+    return PublishedLine{
+        .prompt = turns.front().get<std::string>(),
+        .category = has_text(object, "category") ? object["category"].get<std::string>() : "",
+        .id = id_of(object, "question_id"),
+        .later_turns = turns.size() - 1};
+  }
+  if (has_text(object, "task_id") && has_text(object, "prompt") && has_text(object, "canonical_solution"))
+    return PublishedLine{.prompt = object["prompt"].get<std::string>(),
+                         .category = "humaneval",
+                         .id = id_of(object, "task_id")};
+  if (has_text(object, "question") && has_text(object, "answer"))
+    return PublishedLine{.prompt = object["question"].get<std::string>(), .category = "gsm8k", .id = {}};
+  return std::nullopt;
+}
+
+bool is_trace_header(std::string_view line) {
+  return without_carriage_return(line) == "TIMESTAMP,ContextTokens,GeneratedTokens";
+}
+
+Result<TraceLine> trace_line(std::string_view line) {
+  line = without_carriage_return(line);
+  const auto wrong = [] {
+    return invalid_argument("a line of a trace is TIMESTAMP,ContextTokens,GeneratedTokens");
+  };
+  const size_t last = line.rfind(',');
+  if (last == std::string_view::npos || last == 0) return wrong();
+  const size_t first = line.rfind(',', last - 1);
+  if (first == std::string_view::npos) return wrong();
+  const auto number = [](std::string_view text, int64_t& to) {
+    const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), to);
+    return error == std::errc() && end == text.data() + text.size() && to > 0;
+  };
+  TraceLine out;
+  if (!number(line.substr(first + 1, last - first - 1), out.prompt_tokens) ||
+      !number(line.substr(last + 1), out.output_tokens))
+    return invalid_argument("ContextTokens and GeneratedTokens must be whole numbers above 0");
+  return out;
+}
+
+std::string_view how_to_unpack(std::string_view first_bytes) {
+  if (first_bytes.starts_with("\x1f\x8b")) return "it is compressed; unpack it with gunzip";
+  if (first_bytes.starts_with("\x28\xb5\x2f\xfd")) return "it is compressed; unpack it with unzstd";
+  if (first_bytes.starts_with("PK\x03\x04")) return "it is an archive; unpack it with unzip";
+  return "";
+}
+
+}  // namespace outrider
