@@ -4,6 +4,7 @@
 
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "base/status.h"
 #include "cluster/simulation/forward_cost.h"
@@ -13,23 +14,40 @@ namespace outrider {
 struct GpuPreset {
   std::string_view name;
   double memory_bytes, bytes_per_second, flops;  // dense bf16
+  bool is_cpu;                                   // a socket
   std::string_view source;
 };
 struct ModelPreset {
   std::string_view name;
   double parameters;
-  int layers, hidden, kv_heads, head_size;
+  int layers, hidden, kv_heads, head_size, intermediate, vocabulary;
   std::string_view source;
 };
 
+// A figure that a simulation goes by, and how far it is to be believed.
+struct CostSource {
+  enum class Kind { kFitted, kDataSheet, kFlag, kAssumption };
+  std::string figure, value;
+  Kind kind = Kind::kAssumption;
+  std::string from;
+};
+std::string_view name_of(CostSource::Kind kind);  // "fitted", "data sheet", "flag", "assumption"
+
 struct HardwareCost {
   ForwardCost pass;
-  double kv_tokens = 0;  // that fit beside the weights, on the whole group
+  double kv_tokens = 0;  // that fit beside weights and activations, on the whole group
   std::string description;
+
+  int devices = 1;
+  bool is_cpu = false;
+  int layers = 0;
+  // Bytes of each device; where only a part of a socket is used, of that part.
+  double usable_bytes = 0, weight_bytes = 0, activation_bytes = 0, kv_token_bytes = 0;
+  std::vector<CostSource> sources;
 };
 
-// "GPU:MODEL[:tpN]", e.g. "h100:70b:tp4"; weights and KV in bf16. Errors name the nearest known word, and say
-// what does not fit.
+// "GPU:MODEL[:tpN]", e.g. "h100:70b:tp4", or "CPU:MODEL[:1/K]", a K-th of a socket; weights and KV in bf16.
+// Errors name the nearest known word, and say what does not fit.
 Result<HardwareCost> hardware_cost(std::string_view text);
 std::string list_hardware();
 

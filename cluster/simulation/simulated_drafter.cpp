@@ -57,12 +57,18 @@ void SimulatedDrafter::start_pass() {
   running_ = !taking_part.empty();
   if (!running_) return;
   const double seconds = cost_.seconds(rows, context);
-  events_.after(sim_time(seconds),
-                [this, seconds, taking_part = std::move(taking_part)] { end_pass(seconds, taking_part); });
+  const auto run = [this, seconds, taking_part = std::move(taking_part)] {
+    events_.after(sim_time(seconds), [this, seconds, taking_part] { end_pass(seconds, taking_part); });
+  };
+  if (turns_)
+    turns_->ask(DeviceTurns::Kind::kDraft, run);
+  else
+    run();
 }
 
 void SimulatedDrafter::end_pass(double seconds, const std::vector<SequenceId>& taking_part) {
   busy_ += seconds;
+  if (turns_) turns_->end(DeviceTurns::Kind::kDraft);
   const int64_t share = static_cast<int64_t>(seconds * 1e9) / static_cast<int64_t>(taking_part.size());
   for (const SequenceId id : taking_part) {
     const auto at = sequences_.find(id);

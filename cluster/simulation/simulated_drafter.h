@@ -7,6 +7,7 @@
 #include <map>
 
 #include "cluster/acceptance_process.h"
+#include "cluster/simulation/device_turns.h"
 #include "cluster/simulation/event_queue.h"
 #include "cluster/simulation/forward_cost.h"
 #include "comm/messages.h"
@@ -22,9 +23,10 @@ class DrafterOnClock {
 
 class SimulatedDrafter final : public DrafterOnClock {
  public:
+  // `turns`: of the devices that it shares with the target; null: it has a device of its own.
   SimulatedDrafter(EventQueue& events, const ForwardCost& cost, const AcceptanceProcess& acceptance,
-                   std::function<void(Message)> send)
-      : events_(events), cost_(cost), acceptance_(acceptance), send_(std::move(send)) {}
+                   std::function<void(Message)> send, DeviceTurns* turns = nullptr)
+      : events_(events), cost_(cost), acceptance_(acceptance), send_(std::move(send)), turns_(turns) {}
 
   void receive(const Message& message) override;
   double busy_seconds() const override { return busy_; }
@@ -48,6 +50,7 @@ class SimulatedDrafter final : public DrafterOnClock {
   ForwardCost cost_;
   const AcceptanceProcess& acceptance_;
   std::function<void(Message)> send_;
+  DeviceTurns* turns_;
   std::map<SequenceId, Sequence> sequences_;
   bool running_ = false;
   double busy_ = 0;

@@ -70,7 +70,10 @@ class GuessingModel final : public Model {
 
 ClockedDrafter::ClockedDrafter(EventQueue& events, const ClockedDrafterOptions& options,
                                std::function<void(Message)> send)
-    : events_(events), send_(std::move(send)), model_(std::make_unique<GuessingModel>(options)) {
+    : events_(events),
+      send_(std::move(send)),
+      model_(std::make_unique<GuessingModel>(options)),
+      turns_(options.turns) {
   drafter_ = make_model_drafter(
       *model_, {.max_sequences = options.max_sequences, .eos_ids = {}, .now = [this] {
                   const SimTime now = events_.now() + sim_time(model_->passed());
@@ -94,6 +97,19 @@ void ClockedDrafter::go_on_after(double seconds) {
   });
 }
 
+// Its kernels wait in the device's queue, as they were asked for, until the target's are through.
+void ClockedDrafter::pass(double seconds) {
+  in_pass_ = true;
+  if (!turns_) return go_on_after(seconds);
+  turns_->ask(DeviceTurns::Kind::kDraft, [this, seconds] {
+    events_.after(sim_time(seconds), [this] {
+      turns_->end(DeviceTurns::Kind::kDraft);
+      in_pass_ = false;
+      turn();
+    });
+  });
+}
+
 // As DraftWorker::run: what has arrived, then one piece of work. What a pass yields is there at once, but
 // nobody hears of it, and nothing is heard, before its time is over.
 void ClockedDrafter::turn() {
@@ -109,10 +125,7 @@ void ClockedDrafter::turn() {
     }
     const double seconds = model_->take_passed();
     busy_ += seconds;
-    if (seconds > 0) {
-      in_pass_ = true;
-      return go_on_after(seconds);
-    }
+    if (seconds > 0) return pass(seconds);
     // Where the real worker goes on looking for a verdict that is due, here the verdict wakes it.
     if (!worked || answers_.empty()) return;
   }

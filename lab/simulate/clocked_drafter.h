@@ -5,6 +5,7 @@
 #include <memory>
 #include <vector>
 
+#include "cluster/simulation/device_turns.h"
 #include "cluster/simulation/event_queue.h"
 #include "cluster/simulation/simulated_drafter.h"
 #include "draft_worker/drafter.h"
@@ -16,8 +17,9 @@ class GuessingModel;
 struct ClockedDrafterOptions {
   ForwardCost cost;
   int32_t max_sequences = 16;
-  int32_t max_context = 4096;  // tokens of the longest text
-  int32_t fanout = 8;          // outcomes that there is room for, per sequence
+  int32_t max_context = 4096;    // tokens of the longest text
+  int32_t fanout = 8;            // outcomes that there is room for, per sequence
+  DeviceTurns* turns = nullptr;  // of devices shared with the target; null: its own
 };
 
 class ClockedDrafter final : public DrafterOnClock {
@@ -31,6 +33,7 @@ class ClockedDrafter final : public DrafterOnClock {
  private:
   void turn();
   void go_on_after(double seconds);
+  void pass(double seconds);
   void handle(const Message& message);
 
   EventQueue& events_;
@@ -39,6 +42,7 @@ class ClockedDrafter final : public DrafterOnClock {
   std::unique_ptr<Drafter> drafter_;
   std::vector<Message> inbox_;
   std::vector<DraftAnswer> answers_;
+  DeviceTurns* turns_;
   bool in_pass_ = false;  // or about to begin one
   double busy_ = 0;
 };

@@ -2,15 +2,14 @@
 
 #include <fmt/format.h>
 
-#include <atomic>
 #include <cmath>
-#include <mutex>
+#include <nlohmann/json.hpp>
 #include <random>
-#include <thread>
 
-#include "base/threads.h"
+#include "base/version.h"
 #include "coordinator/gamma/policies.h"
 #include "lab/simulate/cluster_simulator.h"
+#include "lab/simulate/parallel.h"
 
 namespace outrider {
 namespace {
@@ -125,26 +124,14 @@ Result<std::vector<LeagueRow>> run_league(const LeagueOptions& options) {
 
   const auto seeds = static_cast<size_t>(options.seeds);
   std::vector<CellRates> rates(cells.size(), CellRates(players.size(), std::vector<double>(seeds)));
-  std::atomic<size_t> next{0};
-  std::mutex mutex;
-  Status failure;
-  const auto work = [&] {
-    for (size_t c = next++; c < cells.size(); c = next++)
-      for (size_t p = 0; p < players.size(); ++p)
-        for (size_t s = 0; s < seeds; ++s) {
-          auto rate = play(options, cells[c], players[p], 1 + s);
-          if (rate.ok()) {
-            rates[c][p][s] = *rate;
-          } else {
-            const std::lock_guard lock(mutex);
-            failure = rate.status();
+  RETURN_IF_ERROR(for_each_in_parallel(
+      cells.size(), options.threads, options.progress ? "cells" : "", [&](size_t c) -> Status {
+        for (size_t p = 0; p < players.size(); ++p)
+          for (size_t seed = 0; seed < seeds; ++seed) {
+            ASSIGN_OR_RETURN(rates[c][p][seed], play(options, cells[c], players[p], 1 + seed));
           }
-        }
-  };
-  const unsigned wanted = options.threads > 0 ? static_cast<unsigned>(options.threads)
-                                              : std::max(1u, std::thread::hardware_concurrency());
-  run_on_threads(static_cast<int>(wanted), [&](int) { work(); });
-  RETURN_IF_ERROR(failure);
+        return {};
+      }));
 
   std::vector<LeagueRow> rows;
   for (size_t p = 0; p < policies.size(); ++p)
@@ -170,6 +157,29 @@ std::string league_report(const LeagueOptions& options, const std::vector<League
                        row.regret * 100, row.half_width * 100, row.worst_regret * 100, row.worst_cell,
                        row.worst_over_plain, row.worst_plain_cell);
   return out;
+}
+
+void fill_json(const LeagueOptions& options, const std::vector<LeagueRow>& rows, nlohmann::json& out) {
+  out = {{"simulated", true},
+         {"version", kVersion},
+         {"acceptance", options.acceptance},
+         {"draft_cost", options.draft_cost},
+         {"batch", options.batch},
+         {"per_row", options.per_row},
+         {"spread", options.spread},
+         {"output_tokens", options.output_tokens},
+         {"tokens", options.tokens},
+         {"seeds", options.seeds},
+         {"gamma_max", kMaxGamma},
+         {"policies", nlohmann::json::array()}};
+  for (const LeagueRow& row : rows)
+    out["policies"].push_back({{"policy", row.policy},
+                               {"regret", row.regret},
+                               {"regret_half_width_95", row.half_width},
+                               {"worst_regret", row.worst_regret},
+                               {"worst_cell", row.worst_cell},
+                               {"worst_over_plain", row.worst_over_plain},
+                               {"worst_plain_cell", row.worst_plain_cell}});
 }
 
 }  // namespace outrider

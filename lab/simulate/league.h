@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <nlohmann/json_fwd.hpp>
 #include <string>
 #include <vector>
 
@@ -21,6 +22,7 @@ struct LeagueOptions {
   int tokens = 4096;        // per cell and seed, at least three requests a place
   int seeds = 3;
   int threads = 0;
+  bool progress = false;  // on standard error
 };
 
 struct LeagueRow {
@@ -33,5 +35,6 @@ struct LeagueRow {
 
 Result<std::vector<LeagueRow>> run_league(const LeagueOptions& options);
 std::string league_report(const LeagueOptions& options, const std::vector<LeagueRow>& rows);
+void fill_json(const LeagueOptions& options, const std::vector<LeagueRow>& rows, nlohmann::json& out);
 
 }  // namespace outrider

@@ -24,25 +24,67 @@ void use_means(const nlohmann::json& cost, GroupOptions& options) {
   }
 }
 
-}  // namespace
-
-Result<GroupOptions> costs_from_report(const std::string& path) {
-  std::ifstream file(path);
-  if (!file) return not_found(fmt::format("--costs {}: cannot be opened", path));
-  const auto report = nlohmann::json::parse(file, nullptr, false);
-  const auto pointer = nlohmann::json::json_pointer("/metrics/cost_model");
-  if (report.is_discarded() || !report.contains(pointer))
-    return malformed(fmt::format("--costs {}: holds no metrics.cost_model; write it with --report", path));
-  const auto& cost = report[pointer];
+MeasuredCosts of_report(const std::string& path, const nlohmann::json& cost) {
   const auto seconds = [&](const char* key) { return cost.value(key, 0.0) * 1e-3; };
-  GroupOptions options;
+  MeasuredCosts out;
+  GroupOptions& options = out.group;
   options.target = {.base = seconds("verify_base_ms"),
                     .per_row = seconds("verify_ms_per_row"),
                     .per_context = seconds("verify_ms_per_1000_context_tokens") / 1000};
   options.draft = {.base = seconds("draft_ms_per_token"), .per_row = seconds("draft_ms_per_further_token")};
   options.draft_link.delay_s = seconds("exchange_ms") / 2;
   use_means(cost, options);
-  return options;
+  const auto source = [&](const char* figure, std::string value) {
+    out.sources.push_back({figure, std::move(value), CostSource::Kind::kFitted, path});
+  };
+  source("target pass", fmt::format("{:.4g} ms, {:.3g} ms for each row", options.target.base * 1e3,
+                                    options.target.per_row * 1e3));
+  source("draft pass", fmt::format("{:.4g} ms, {:.3g} ms for each row", options.draft.base * 1e3,
+                                   options.draft.per_row * 1e3));
+  source("draft links", fmt::format("{:.4g} ms one way", options.draft_link.delay_s * 1e3));
+  return out;
+}
+
+// As fit.cpp writes it.
+MeasuredCosts of_fit(const nlohmann::json& file) {
+  MeasuredCosts out;
+  const auto pass = [&](const char* name) {
+    const nlohmann::json part = file.value(name, nlohmann::json::object());
+    return ForwardCost{.base = part.value("base_ms", 0.0) * 1e-3,
+                       .per_row = part.value("per_row_ms", 0.0) * 1e-3,
+                       .per_context = part.value("per_1000_context_ms", 0.0) * 1e-6};
+  };
+  out.group.target = pass("target");
+  out.group.draft = pass("draft");
+  const nlohmann::json link = file.value("link", nlohmann::json::object());
+  out.group.draft_link.delay_s = link.value("delay_ms", 0.0) * 1e-3;
+  out.group.draft_link.bytes_per_second = link.value("gbit", 0.0) * 1e9 / 8;
+  for (const nlohmann::json& s : file.value("sources", nlohmann::json::array())) {
+    CostSource source{s.value("figure", ""), s.value("value", ""), CostSource::Kind::kAssumption,
+                      s.value("from", "")};
+    for (const auto kind : {CostSource::Kind::kFitted, CostSource::Kind::kDataSheet, CostSource::Kind::kFlag})
+      if (s.value("source", "") == name_of(kind)) source.kind = kind;
+    out.sources.push_back(std::move(source));
+  }
+  return out;
+}
+
+}  // namespace
+
+Result<MeasuredCosts> measured_costs(const std::string& path) {
+  std::ifstream file(path);
+  if (!file) return not_found(fmt::format("--costs {}: cannot be opened", path));
+  const auto report = nlohmann::json::parse(file, nullptr, false);
+  const auto pointer = nlohmann::json::json_pointer("/metrics/cost_model");
+  if (report.is_discarded() || !report.is_object() ||
+      (!report.contains("outrider_costs") && !report.contains(pointer)))
+    return malformed(fmt::format(
+        "--costs {}: holds no metrics.cost_model; write it with --report, or with `simulate fit`", path));
+  try {
+    return report.contains("outrider_costs") ? of_fit(report) : of_report(path, report[pointer]);
+  } catch (const nlohmann::json::exception&) {
+    return malformed(fmt::format("--costs {}: a figure of it is no number", path));
+  }
 }
 
 }  // namespace outrider

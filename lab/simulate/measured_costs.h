@@ -1,14 +1,21 @@
-// What passes cost, from the report of a real run.
+// What passes cost, from a real run: the report of `generate`, or what `simulate fit` made of timings.
 #pragma once
 
 #include <string>
+#include <vector>
 
 #include "base/status.h"
+#include "cluster/simulation/hardware.h"
 #include "lab/simulate/simulated_group.h"
 
 namespace outrider {
 
-// The cost model in a `generate --report` file: passes of target and draft, and the delay between the roles.
-Result<GroupOptions> costs_from_report(const std::string& path);
+struct MeasuredCosts {
+  GroupOptions group;  // passes of target and draft, and the links between the roles
+  std::vector<CostSource> sources;
+};
+
+// The cost model in a `generate --report` file, or a file of `simulate fit`.
+Result<MeasuredCosts> measured_costs(const std::string& path);
 
 }  // namespace outrider

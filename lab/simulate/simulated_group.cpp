@@ -36,6 +36,8 @@ ProtocolOptions protocol_options(const GroupOptions& options) {
   return protocol;
 }
 
+constexpr size_t kResultBytes = 96;
+
 }  // namespace
 
 SimulatedGroup::SimulatedGroup(EventQueue& events, const GroupOptions& options, GammaPolicyFactory gamma,
@@ -64,16 +66,18 @@ void SimulatedGroup::add_drafter(PeerId peer, const AcceptanceProcess& acceptanc
       step(MessageReceived{peer, std::move(message)});
     });
   };
+  DeviceTurns* const turns = options_.in_turns ? &turns_ : nullptr;
   if (options_.pipeline == Pipeline::kLockstep)
     drafter.worker =
-        std::make_unique<SimulatedDrafter>(events_, options_.draft, acceptance, std::move(answer));
+        std::make_unique<SimulatedDrafter>(events_, options_.draft, acceptance, std::move(answer), turns);
   else
     drafter.worker =
         std::make_unique<ClockedDrafter>(events_,
                                          ClockedDrafterOptions{.cost = options_.draft,
                                                                .max_sequences = options_.max_num_seqs,
                                                                .max_context = longest_text,
-                                                               .fanout = options_.fanout},
+                                                               .fanout = options_.fanout,
+                                                               .turns = turns},
                                          std::move(answer));
   step(MessageReceived{peer, hello(Role::kDraft, peer.value, options_)});
 }
@@ -125,13 +129,28 @@ void SimulatedGroup::send(const Send& send) {
 }
 
 void SimulatedGroup::send_to_target(const StepPlan& plan, size_t bytes) {
-  constexpr size_t kResultBytes = 96;
   const SimTime arrival = to_target_.arrival(events_.now(), bytes);
   StepResult result = target_.verify(plan);  // one plan is out at a time, so its time may be known now
+  if (options_.in_turns && result.forward_ns > 0) {
+    events_.at(arrival, [this, result = std::move(result)]() mutable { pass_in_turn(std::move(result)); });
+    return;
+  }
   const SimTime done = arrival + result.forward_ns;
   events_.at(from_target_.arrival(done, kResultBytes), [this, result = std::move(result)]() mutable {
     step(MessageReceived{kTarget, std::move(result)});
   });
+}
+
+void SimulatedGroup::pass_in_turn(StepResult result) {
+  const SimTime seconds = result.forward_ns;
+  const auto arrive = [this, result = std::move(result)]() mutable {
+    turns_.end(DeviceTurns::Kind::kTarget);
+    events_.at(from_target_.arrival(events_.now(), kResultBytes),
+               [this, result = std::move(result)]() mutable {
+                 step(MessageReceived{kTarget, std::move(result)});
+               });
+  };
+  turns_.ask(DeviceTurns::Kind::kTarget, [this, seconds, arrive] { events_.after(seconds, arrive); });
 }
 
 }  // namespace outrider

@@ -5,6 +5,7 @@
 #include <map>
 #include <memory>
 
+#include "cluster/simulation/device_turns.h"
 #include "cluster/simulation/event_queue.h"
 #include "cluster/simulation/link.h"
 #include "cluster/simulation/simulated_drafter.h"
@@ -21,7 +22,8 @@ struct GroupOptions {
   int32_t max_num_seqs = 16;
   int32_t max_context = 1 << 20;
   Pipeline pipeline = Pipeline::kLockstep;
-  int32_t fanout = 8;  // outcomes prepared for at most, per sequence
+  int32_t fanout = 8;     // outcomes prepared for at most, per sequence
+  bool in_turns = false;  // drafters are on the target's devices, each on one: either passes, or they do
 };
 
 class SimulatedGroup {
@@ -48,12 +50,14 @@ class SimulatedGroup {
   void add_drafter(PeerId peer, const AcceptanceProcess& acceptance, int32_t longest_text);
   void send(const Send& message);
   void send_to_target(const StepPlan& plan, size_t bytes);
+  void pass_in_turn(StepResult result);
   void arm_tick();
 
   EventQueue& events_;
   GroupOptions options_;
   Protocol protocol_;
   SimulatedTarget target_;
+  DeviceTurns turns_;
   Link to_target_, from_target_;
   std::map<PeerId, Drafter> drafters_;
   OnAction on_action_;

@@ -76,6 +76,19 @@ std::string source_of(const CLI::App& command, std::string_view error) {
   return "";
 }
 
+// `simulate run`, where that was named.
+const CLI::App& innermost(const CLI::App& command) {
+  const auto named = command.get_subcommands();
+  return named.empty() ? command : innermost(*named.front());
+}
+
+// As it is typed: "simulate run".
+std::string path_of(const CLI::App& command) {
+  const CLI::App* const parent = command.get_parent();
+  const bool is_inner = parent && parent->get_parent();
+  return (is_inner ? path_of(*parent) + " " : "") + command.get_name();
+}
+
 }  // namespace
 
 std::string nearest_flag(const CLI::App& command, const std::string& name) {
@@ -89,9 +102,16 @@ void add_config_layer(CLI::App& command, std::string& config_file) {
     option->allow_extra_args(false);  // a flag that may be repeated takes one value each time
     if (option->get_expected_max() <= 1) option->multi_option_policy(CLI::MultiOptionPolicy::TakeLast);
   }
+  add_config_file(command, config_file);
+  command.get_option("--config")
+      ->description(
+          "TOML file with any of these options by their long names. Flags override OUTRIDER_ "
+          "variables, and these the file");
+}
+
+void add_config_file(CLI::App& command, std::string& config_file) {
   command.add_option("--config", config_file,
-                     "TOML file with any of these options by their long names. Flags override OUTRIDER_ "
-                     "variables, and these the file");
+                     "TOML file with any of these options by their long names; flags override it");
   // CLI11 itself lets the file win over the environment, and reads it for the main command only. It calls
   // this after the command line and the environment are in.
   command.parse_complete_callback([&command, &config_file] {
@@ -120,13 +140,8 @@ std::string explain_unread_variables(const CLI::App& app, const char* const* env
 std::string explain_parse_error(const CLI::App& app, const CLI::ParseError& error, int argc, char** argv) {
   const auto commands = app.get_subcommands();  // those that were named
   if (!commands.empty()) {
-    const CLI::App* deepest = commands.front();
-    std::string path = deepest->get_name();
-    while (!deepest->get_subcommands().empty()) {
-      deepest = deepest->get_subcommands().front();
-      path += " " + deepest->get_name();
-    }
-    const CLI::App& command = *deepest;
+    const CLI::App& command = innermost(*commands.front());
+    const std::string path = path_of(command);
     const auto names = command_names(command);
     if (!names.empty() && command.get_require_subcommand_min() > 0)
       return fmt::format("outrider: {}: say what to do: {}. `outrider {} --help` explains them.\n", path,

@@ -15,6 +15,10 @@ namespace outrider {
 // reads OUTRIDER_ and that name. A repeated single-valued flag means its last value.
 void add_config_layer(CLI::App& command, std::string& config_file);
 
+// Adds --config alone, to a command whose flags have names that mean something else to others (`simulate plan
+// --model` is a preset): no variable reaches it.
+void add_config_file(CLI::App& command, std::string& config_file);
+
 // The long flag of the command that was probably meant, or nothing.
 std::string nearest_flag(const CLI::App& command, const std::string& name);
 

@@ -2,6 +2,7 @@
 #include <gtest/gtest.h>
 
 #include <nlohmann/json.hpp>
+#include <set>
 
 #include "tests/support/program.h"
 
@@ -19,7 +20,9 @@ TEST(SimulateCommand, RefusesNumbersThatCannotBe) {
       {"plan", "--delay-ms", "nan"},   {"plan", "--gbit", "-1"},
       {"grid", "--draft-cost", "nan"}, {"grid", "--batch", "0"},
       {"grid", "--per-row", "nan"},    {"run", "--report", "/no/such/directory/r.json"},
-      {"plan", "--report", "/tmp"},
+      {"plan", "--report", "/tmp"},    {"run", "--draft-placement", "elsewhere"},
+      {"plan", "--slo", "ttft=fast"},  {"plan", "--objective", "both"},
+      {"run", "--arrivals", "closed"},
   };
   for (Arguments arguments : kBad) {
     const std::string flag = arguments[1].substr(2), value = arguments[2];
@@ -46,6 +49,56 @@ TEST(SimulateCommand, ADelayComesOnTopOfMeasuredCosts) {
   };
   // 256 tokens in rounds of at most 4, each 0.1 s longer.
   EXPECT_GT(seconds("50"), seconds("0") + 5);
+}
+
+// Every row of a plan names a run; the run says what the row says, to the last digit.
+TEST(SimulateCommand, EveryRowOfAPlanIsWhatItsRunSays) {
+  const TemporaryDirectory dir;
+  const Outcome planned =
+      outrider_program({"simulate", "plan", "--devices", "4", "--model", "8b", "--arrivals", "closed:12",
+                        "--requests", "24", "--output-tokens", "48", "--report", dir / "plan.json"});
+  ASSERT_EQ(planned.code, 0) << planned.describe();
+  const auto plan = nlohmann::json::parse(read_file(dir / "plan.json"));
+  std::set<std::string> placements;
+  size_t compared = 0;
+  for (const auto& row : plan["ranking"]) {
+    // One of each layout, the front, and some of the rest.
+    const bool is_new = placements.insert(row["layout"].get<std::string>()).second;
+    if (!is_new && !row["on_front"].get<bool>() && compared % 8 != 0) continue;
+    ++compared;
+    Arguments arguments{"simulate", "run", "--report", dir / "run.json"};
+    for (const auto& argument : row["arguments"]) arguments.push_back(argument.get<std::string>());
+    const Outcome run = outrider_program(arguments);
+    ASSERT_EQ(run.code, 0) << run.describe();
+    const auto report = nlohmann::json::parse(read_file(dir / "run.json"));
+    for (const auto& [name, figure] : report["figures"].items())
+      EXPECT_EQ(row[name], figure) << name << " " << row["command"];
+    EXPECT_EQ(row["devices"], report["devices"]) << row["command"];
+    if (row.contains("tokens_per_second_over_seeds")) {
+      EXPECT_LE(row["tokens_per_second_over_seeds"]["low"], row["tokens_per_second"]);
+      EXPECT_GE(row["tokens_per_second_over_seeds"]["high"], row["tokens_per_second"]);
+    }
+  }
+  EXPECT_GE(placements.size(), 10u);
+}
+
+TEST(SimulateCommand, FlagsComeFromAFileAndSourcesAreTold) {
+  const TemporaryDirectory dir;
+  const std::string file = dir.write("c.toml", "[run]\nrequests = 3\noutput-tokens = 20\n");
+  const Outcome run = outrider_program({"simulate", "run", "--config", file, "--output-tokens", "30"});
+  EXPECT_EQ(run.code, 0) << run.describe();
+  EXPECT_EQ(run.out.rfind("90 tokens in", 0), 0u) << run.out;
+  EXPECT_NE(run.out.find("Assumed: target pass: 20 ms, 0.1 ms of it for each row (default of --target-ms)"),
+            std::string::npos)
+      << run.out;
+  const Outcome data_sheet = outrider_program(
+      {"simulate", "run", "--config", file, "--hardware", "h100:8b", "--draft-placement", "heads"});
+  EXPECT_NE(data_sheet.out.find("From data sheets: h100 memory bandwidth: 3350 GB/s (NVIDIA H100"),
+            std::string::npos)
+      << data_sheet.out;
+  const Outcome misspelt = outrider_program({"simulate", "run", "--draft-placemnt", "own"});
+  EXPECT_EQ(misspelt.code, 2);
+  EXPECT_NE(misspelt.err.find("did you mean --draft-placement?"), std::string::npos) << misspelt.err;
 }
 
 TEST(SimulateCommand, ReplaySaysWhatIsNoRecord) {

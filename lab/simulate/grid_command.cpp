@@ -1,0 +1,50 @@
+#include "lab/simulate/grid_command.h"
+
+#include <CLI/CLI.hpp>
+#include <cstdio>
+#include <nlohmann/json.hpp>
+
+#include "lab/simulate/report_files.h"
+
+namespace outrider {
+
+void add_grid_options(CLI::App& app, GridCommandOptions& options) {
+  LeagueOptions& league = options.league;
+  app.add_option("--policies", league.policies, "Separated by spaces; default: all");
+  app.add_option("--acceptance", league.acceptance, "Chances that a draft token is accepted")
+      ->capture_default_str();
+  app.add_option("--draft-cost", league.draft_cost, "Of a plain target pass")
+      ->check(number_in(1e-6, 1e3))
+      ->capture_default_str();
+  app.add_option("--batch", league.batch, "Sequences decoded together")
+      ->check(CLI::Range(1, 4096))
+      ->capture_default_str();
+  app.add_option("--per-row", league.per_row, "Of a plain target pass, for each row more")
+      ->check(number_in(0, 0.99))
+      ->capture_default_str();
+  app.add_option("--spread", league.spread, "Acceptance varies by text position by so much")
+      ->capture_default_str();
+  app.add_option("--output-tokens", league.output_tokens, "Of a text, on average")->capture_default_str();
+  app.add_option("--tokens", league.tokens, "Per cell and seed, at least three requests a place")
+      ->capture_default_str();
+  app.add_option("--seeds", league.seeds, "How many; the interval of the regret is over them")
+      ->capture_default_str();
+  app.add_option("--threads", league.threads, "0: one per core")->capture_default_str();
+  app.add_flag("-q,--quiet", options.quiet, "No progress on standard error");
+  add_report_option(app, options.report);
+}
+
+Status run_grid(const GridCommandOptions& options) {
+  LeagueOptions league = options.league;
+  league.progress = !options.quiet;
+  if (league.seeds < 2 || league.tokens < 1 || league.output_tokens < 1)
+    return invalid_argument("simulate grid: at least 2 seeds, and 1 token");
+  RETURN_IF_ERROR(check_report(options.report));
+  ASSIGN_OR_RETURN(const auto rows, run_league(league));
+  std::fputs(league_report(league, rows).c_str(), stdout);
+  nlohmann::json report;
+  fill_json(league, rows, report);
+  return write_report(options.report, report);
+}
+
+}  // namespace outrider

@@ -1,0 +1,23 @@
+// `outrider simulate grid`: the league of the policies (lab/simulate/league.h), on the screen and as JSON.
+#pragma once
+
+#include <string>
+
+#include "base/status.h"
+#include "lab/simulate/league.h"
+
+namespace CLI {
+class App;
+}
+
+namespace outrider {
+
+struct GridCommandOptions {
+  LeagueOptions league;
+  bool quiet = false;
+  std::string report;
+};
+void add_grid_options(CLI::App& app, GridCommandOptions& options);
+Status run_grid(const GridCommandOptions& options);
+
+}  // namespace outrider

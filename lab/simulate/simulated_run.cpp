@@ -1,0 +1,340 @@
+#include "lab/simulate/simulated_run.h"
+
+#include <algorithm>
+#include <array>
+#include <nlohmann/json.hpp>
+
+#include "lab/simulate/measured_costs.h"
+#include "start/settings.h"
+
+namespace outrider {
+namespace {
+
+constexpr std::array<std::string_view, 5> kPlaceNames = {"none", "own", "colocated", "cpu", "heads"};
+constexpr double kLeastHeadShare = 1e-4;
+
+using Kind = CostSource::Kind;
+
+double gigabytes(double bytes) { return bytes * 1e-9; }
+
+// Costs as times, from flags or from a measured file; what runs on which devices is not known then.
+Result<DescribedGroup> from_times(const SimulatedRun& run) {
+  DescribedGroup group;
+  if (!run.costs.empty()) {
+    ASSIGN_OR_RETURN(MeasuredCosts measured, measured_costs(run.costs));
+    group.options = measured.group;
+    group.sources = std::move(measured.sources);
+    return group;
+  }
+  group.options.target = {.base = (run.target_ms - run.target_row_ms) * 1e-3,
+                          .per_row = run.target_row_ms * 1e-3};
+  group.options.draft = {.base = (run.draft_ms - run.draft_row_ms) * 1e-3,
+                         .per_row = run.draft_row_ms * 1e-3};
+  const SimulatedRun usual;
+  const auto source = [&](const char* figure, const char* flag, double ms, double row_ms, bool given) {
+    group.sources.push_back({figure, fmt::format("{:g} ms, {:g} ms of it for each row", ms, row_ms),
+                             given ? Kind::kFlag : Kind::kAssumption,
+                             given ? fmt::format("{}-ms", flag) : fmt::format("default of {}-ms", flag)});
+  };
+  if (run.hardware.empty())
+    source("target pass", "--target", run.target_ms, run.target_row_ms,
+           run.target_ms != usual.target_ms || run.target_row_ms != usual.target_row_ms);
+  if (run.draft_hardware.empty() && run.place != DraftPlace::kNone && run.place != DraftPlace::kHeads)
+    source("draft pass", "--draft", run.draft_ms, run.draft_row_ms,
+           run.draft_ms != usual.draft_ms || run.draft_row_ms != usual.draft_row_ms);
+  return group;
+}
+
+Status check(const SimulatedRun& run) {
+  if (run.place == DraftPlace::kHeads && !(run.head_share >= kLeastHeadShare && run.head_share <= 1))
+    return invalid_argument(
+        fmt::format("--head-share {} must be {} to 1 of the target", run.head_share, kLeastHeadShare));
+  if (run.place == DraftPlace::kHeads && !run.draft_hardware.empty())
+    return invalid_argument(
+        "--draft-placement heads takes no --draft-hardware: heads run on the target's devices");
+  if (run.place == DraftPlace::kHeads && run.pipeline != "lockstep")
+    return invalid_argument(fmt::format(
+        "--draft-placement heads takes --pipeline lockstep, not {}: heads draft after each commit",
+        run.pipeline));
+  return {};
+}
+
+// One token by the heads: their share of everything that a pass of the target takes, at least one layer.
+ForwardCost head_cost(const ForwardCost& target, double share, int layers) {
+  const double kernels = layers > 0 ? std::max(share, 1.0 / layers) : share;
+  return {.base = share * target.base,
+          .per_row = share * target.per_row,
+          .per_context = share * target.per_context,
+          .compute_per_row = share * target.compute_per_row,
+          .overhead = kernels * target.overhead};
+}
+
+void add_heads(const SimulatedRun& run, int layers, DescribedGroup& group) {
+  group.options.draft = head_cost(group.options.target, run.head_share, layers);
+  group.options.draft_link = {};
+  group.memory.draft_weights = run.head_share * group.memory.weights;
+  group.memory.draft_kv = run.head_share * group.memory.kv;
+  group.sources.push_back(
+      {"heads", fmt::format("a token costs {:.3g} of a target pass, and no message", run.head_share),
+       Kind::kAssumption, "--head-share"});
+}
+
+// Of every device of the target's group: a place for each text at its longest.
+MemoryNeed target_need(const HardwareCost& hardware, double tokens) {
+  return {.weights = hardware.weight_bytes,
+          .kv = tokens * hardware.kv_token_bytes,
+          .activations = hardware.activation_bytes,
+          .usable = hardware.usable_bytes};
+}
+
+Status place_draft(const SimulatedRun& run, const HardwareCost& draft, double tokens, DescribedGroup& group) {
+  const bool on_cpu = run.place == DraftPlace::kCpu;
+  if (draft.is_cpu != on_cpu)
+    return invalid_argument(fmt::format("--draft-hardware {}: that is a {}; use --draft-placement {}",
+                                        run.draft_hardware, draft.is_cpu ? "CPU" : "GPU",
+                                        draft.is_cpu ? "cpu" : "own or colocated"));
+  group.options.draft = draft.pass;
+  group.sources.insert(group.sources.end(), draft.sources.begin(), draft.sources.end());
+  // Texts go to one drafter each.
+  const double its_tokens = tokens / std::max(1, run.drafters);
+  if (run.place == DraftPlace::kColocated) {
+    if (draft.devices > 1)
+      return invalid_argument(
+          fmt::format("--draft-hardware {}: a draft that shares the target's devices is on one of them",
+                      run.draft_hardware));
+    group.memory.draft_weights = draft.weight_bytes;
+    group.memory.draft_kv = its_tokens * draft.kv_token_bytes;
+  } else {
+    group.draft_memory = target_need(draft, its_tokens);
+    if (!on_cpu) group.devices += run.drafters * draft.devices;
+  }
+  return {};
+}
+
+Status check_memory(const SimulatedRun& run, int longest_text, const DescribedGroup& group) {
+  const auto refuse = [&](const std::string& what, const MemoryNeed& need) {
+    return invalid_argument(fmt::format("{} does not fit with {} text{} of {} tokens: {}", what,
+                                        run.max_num_seqs, run.max_num_seqs == 1 ? "" : "s", longest_text,
+                                        need.text()));
+  };
+  if (!group.memory.fits()) return refuse(run.hardware, group.memory);
+  if (!group.draft_memory.fits()) return refuse(run.draft_hardware, group.draft_memory);
+  if (run.place == DraftPlace::kColocated && group.devices > 0 && run.drafters > group.devices)
+    return invalid_argument(
+        fmt::format("--drafters {}: colocated, each is on another of the group's {} devices", run.drafters,
+                    group.devices));
+  return {};
+}
+
+void add_links(const SimulatedRun& run, GroupOptions& options, std::vector<CostSource>& sources) {
+  options.draft_link.delay_s += run.delay_ms * 1e-3;
+  if (run.gbit > 0) options.draft_link.bytes_per_second = run.gbit * 1e9 / 8;
+  options.draft_link.loss = run.loss;
+  options.draft_link.seed = run.seed;
+  if (run.place == DraftPlace::kNone) return;
+  const bool given = run.delay_ms > 0 || run.gbit > 0;
+  if (!given && !run.costs.empty()) return;  // as measured
+  const std::string band = run.gbit > 0 ? fmt::format("{:g} Gbit/s", run.gbit) : "unlimited bandwidth";
+  sources.push_back({"draft links", fmt::format("{:g} ms one way, {}", run.delay_ms, band),
+                     given ? Kind::kFlag : Kind::kAssumption,
+                     given ? "--delay-ms, --gbit" : "default of --delay-ms and --gbit"});
+}
+
+SimulatedFigures figures_of(const SimulatedRun& run, const GroupOptions& group,
+                            const SimulationResult& result) {
+  const Totals& totals = result.totals;
+  const RoundSums& rounds = totals.rounds;
+  const double drafters = static_cast<double>(run.groups) * group.drafters;
+  const double seconds = std::max(result.seconds, 1e-12);
+  return {.tokens_per_second = result.tokens_per_second(),
+          .ttft_ms = totals.ttft.percentile_ns(0.5) * 1e-6,
+          .ttft_p95_ms = totals.ttft.percentile_ns(0.95) * 1e-6,
+          .ms_per_token = totals.gaps.mean_ns() * 1e-6,
+          .itl_p95_ms = totals.gaps.percentile_ns(0.95) * 1e-6,
+          .pause_p95_ms = totals.bursts.percentile_ns(0.95) * 1e-6,
+          .request_s = totals.e2e.mean_ns() * 1e-9,
+          .target_busy = result.target_busy / seconds / run.groups,
+          .draft_busy = drafters > 0 ? result.draft_busy / seconds / drafters : 0,
+          .acceptance = rounds.acceptance(),
+          .tokens_per_pass = rounds.tokens_per_pass(),
+          .mean_gamma = static_cast<double>(rounds.drafted) /
+                        static_cast<double>(std::max<int64_t>(1, rounds.rounds - rounds.first_rounds)),
+          .hit_rate = totals.preparation.hit_rate(),
+          .pass_ms = group.target.seconds(1, 0) * 1e3};
+}
+
+// For a shell, where it has to be quoted.
+std::string quoted(const std::string& argument) {
+  constexpr std::string_view kPlain =
+      "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_=./:,+@%";
+  if (argument.find_first_not_of(kPlain) == std::string::npos) return argument;
+  std::string out = "'";
+  for (const char c : argument) out += c == '\'' ? std::string("'\\''") : std::string(1, c);
+  return out + "'";
+}
+
+}  // namespace
+
+std::string_view name_of(DraftPlace place) { return kPlaceNames[static_cast<size_t>(place)]; }
+
+std::vector<std::string> draft_place_names() { return {kPlaceNames.begin(), kPlaceNames.end()}; }
+
+Result<DraftPlace> parse_draft_place(std::string_view name) {
+  const auto at = std::find(kPlaceNames.begin(), kPlaceNames.end(), name);
+  if (at == kPlaceNames.end())
+    return invalid_argument(
+        fmt::format("--draft-placement '{}': choose none, own, colocated, cpu or heads", name));
+  return static_cast<DraftPlace>(at - kPlaceNames.begin());
+}
+
+std::vector<std::string> arguments_of(const SimulatedRun& run) {
+  const SimulatedRun usual;
+  std::vector<std::string> out;
+  const auto add = [&](const char* flag, const auto& value, const auto& default_value) {
+    if (value == default_value) return;
+    out.emplace_back(flag);
+    out.push_back(fmt::format("{}", value));
+  };
+  add("--hardware", run.hardware, usual.hardware);
+  add("--draft-hardware", run.draft_hardware, usual.draft_hardware);
+  add("--costs", run.costs, usual.costs);
+  add("--target-ms", run.target_ms, usual.target_ms);
+  add("--target-row-ms", run.target_row_ms, usual.target_row_ms);
+  add("--draft-ms", run.draft_ms, usual.draft_ms);
+  add("--draft-row-ms", run.draft_row_ms, usual.draft_row_ms);
+  add("--draft-placement", name_of(run.place), name_of(usual.place));
+  add("--head-share", run.head_share, usual.head_share);
+  add("--groups", run.groups, usual.groups);
+  add("--drafters", run.drafters, usual.drafters);
+  add("--pipeline", run.pipeline, usual.pipeline);
+  add("--fanout", run.fanout, usual.fanout);
+  add("--delay-ms", run.delay_ms, usual.delay_ms);
+  add("--gbit", run.gbit, usual.gbit);
+  add("--loss", run.loss, usual.loss);
+  add("--acceptance", run.acceptance, usual.acceptance);
+  add("--gamma-policy", run.gamma_policy, usual.gamma_policy);
+  add("--arrivals", run.arrivals, usual.arrivals);
+  add("--requests", run.requests, usual.requests);
+  add("--prompt-tokens", run.prompt_tokens, usual.prompt_tokens);
+  add("--output-tokens", run.output_tokens, usual.output_tokens);
+  add("--max-num-seqs", run.max_num_seqs, usual.max_num_seqs);
+  add("--seed", run.seed, usual.seed);
+  return out;
+}
+
+std::string command_of(const SimulatedRun& run) {
+  std::string out = "outrider simulate run";
+  for (const std::string& argument : arguments_of(run)) out.append(" ").append(quoted(argument));
+  return out;
+}
+
+std::string MemoryNeed::text() const {
+  std::string out = fmt::format("{:.1f} GB of weights, {:.1f} GB of KV cache, {:.1f} GB of activations",
+                                gigabytes(weights), gigabytes(kv), gigabytes(activations));
+  if (draft_weights + draft_kv > 0)
+    out += fmt::format(", {:.1f} GB of the draft's weights, {:.1f} GB of its KV cache",
+                       gigabytes(draft_weights), gigabytes(draft_kv));
+  return out +
+         fmt::format("; together {:.1f} of {:.1f} GB of a device", gigabytes(total()), gigabytes(usable));
+}
+
+Result<DescribedGroup> describe_group(const SimulatedRun& run, int longest_text) {
+  RETURN_IF_ERROR(check(run));
+  ASSIGN_OR_RETURN(DescribedGroup group, from_times(run));
+  const double tokens = static_cast<double>(run.max_num_seqs) * longest_text;
+  int layers = 0;
+  if (!run.hardware.empty()) {
+    ASSIGN_OR_RETURN(const HardwareCost target, hardware_cost(run.hardware));
+    group.options.target = target.pass;
+    group.memory = target_need(target, tokens);
+    group.devices = target.is_cpu ? 0 : target.devices;
+    group.sources.insert(group.sources.end(), target.sources.begin(), target.sources.end());
+    layers = target.layers;
+  }
+  const bool drafts = run.place != DraftPlace::kNone;
+  group.options.drafters = !drafts ? 0 : run.place == DraftPlace::kHeads ? 1 : run.drafters;
+  group.options.in_turns = run.place == DraftPlace::kColocated || run.place == DraftPlace::kHeads;
+  if (run.place == DraftPlace::kHeads) {
+    add_heads(run, layers, group);
+  } else {
+    if (drafts && !run.draft_hardware.empty()) {
+      ASSIGN_OR_RETURN(const HardwareCost draft, hardware_cost(run.draft_hardware));
+      RETURN_IF_ERROR(place_draft(run, draft, tokens, group));
+    }
+    add_links(run, group.options, group.sources);
+  }
+  if (group.options.target.seconds(1, 0) <= 0 || (drafts && group.options.draft.seconds(1, 0) <= 0))
+    return invalid_argument("simulate: passes must take time: --target-ms and --draft-ms above 0");
+  RETURN_IF_ERROR(check_memory(run, longest_text, group));
+  group.options.max_num_seqs = run.max_num_seqs;
+  ASSIGN_OR_RETURN(group.options.pipeline, parse_pipeline(run.pipeline));
+  group.options.fanout = run.fanout;
+  return group;
+}
+
+void fill_json(const SimulatedFigures& f, nlohmann::json& out) {
+  out.update({{"tokens_per_second", f.tokens_per_second},
+              {"ttft_ms_median", f.ttft_ms},
+              {"ttft_ms_p95", f.ttft_p95_ms},
+              {"ms_per_token_mean", f.ms_per_token},
+              {"itl_ms_p95", f.itl_p95_ms},
+              {"pause_ms_p95", f.pause_p95_ms},
+              {"request_seconds_mean", f.request_s},
+              {"target_busy", f.target_busy},
+              {"draft_busy", f.draft_busy},
+              {"acceptance_rate", f.acceptance},
+              {"tokens_per_pass", f.tokens_per_pass},
+              {"mean_gamma", f.mean_gamma},
+              {"outcome_hit_rate", f.hit_rate},
+              {"plain_pass_ms", f.pass_ms}});
+}
+
+Result<PlayedRun> play(const SimulatedRun& run) {
+  const auto acceptance = AcceptanceProcess::parse(run.acceptance, run.seed);
+  if (!acceptance.ok()) return acceptance.status().in("--acceptance");
+  ASSIGN_OR_RETURN(const Arrivals arrivals,
+                   make_arrivals(run.arrivals, run.requests, run.prompt_tokens, run.output_tokens, run.seed));
+  int longest = 1;
+  for (const SimulatedRequest& request : arrivals.requests)
+    longest = std::max(longest, request.prompt_tokens + request.output_tokens);
+  ASSIGN_OR_RETURN(DescribedGroup group, describe_group(run, longest));
+  const bool drafts = group.options.drafters > 0;
+  const SimulationOptions world{.group = group.options,
+                                .groups = run.groups,
+                                .gamma_policy = drafts ? run.gamma_policy : "fixed:gamma=0"};
+  ASSIGN_OR_RETURN(SimulationResult result, ClusterSimulator(world, *acceptance).run(arrivals));
+  const SimulatedFigures figures = figures_of(run, group.options, result);
+  group.sources.push_back({"acceptance", acceptance->describe(), Kind::kAssumption, "--acceptance"});
+  return PlayedRun{std::move(group), std::move(result), figures, acceptance->describe()};
+}
+
+nlohmann::json sources_json(const std::vector<CostSource>& sources) {
+  nlohmann::json out = nlohmann::json::array();
+  for (const CostSource& source : sources)
+    out.push_back({{"figure", source.figure},
+                   {"value", source.value},
+                   {"source", name_of(source.kind)},
+                   {"from", source.from}});
+  return out;
+}
+
+std::string sources_text(const std::vector<CostSource>& sources) {
+  std::string out;
+  for (const Kind kind : {Kind::kFitted, Kind::kDataSheet, Kind::kFlag, Kind::kAssumption}) {
+    std::string line;
+    std::vector<std::string> said;
+    for (const CostSource& source : sources) {
+      if (source.kind != kind) continue;
+      const std::string text = fmt::format("{}: {} ({})", source.figure, source.value, source.from);
+      if (std::find(said.begin(), said.end(), text) != said.end()) continue;
+      said.push_back(text);
+      line += (line.empty() ? "" : "; ") + text;
+    }
+    constexpr std::array<std::string_view, 4> kTitles = {"Fitted", "From data sheets", "As flags say",
+                                                         "Assumed"};
+    if (!line.empty()) out += fmt::format("{}: {}.\n", kTitles[static_cast<size_t>(kind)], line);
+  }
+  return out;
+}
+
+}  // namespace outrider

@@ -1,0 +1,93 @@
+// One simulated cluster as the flags of `simulate run` describe it, and what came of it. `simulate plan`
+// describes its arrangements the same way and plays them with the same function, so that each of its rows is
+// what `simulate run` says with the row's own flags.
+#pragma once
+
+#include <nlohmann/json_fwd.hpp>
+#include <string>
+#include <vector>
+
+#include "base/status.h"
+#include "cluster/simulation/hardware.h"
+#include "lab/simulate/cluster_simulator.h"
+
+namespace outrider {
+
+// What a group drafts with, and on what.
+enum class DraftPlace {
+  kNone,       // no speculation
+  kOwn,        // each drafter has a device of its own
+  kColocated,  // each drafter is on one of the target's devices, in turns with it
+  kCpu,        // drafters are on CPUs, which cost no device
+  kHeads,      // heads beside the target: a share of its layers, run after a commit without a message
+};
+std::string_view name_of(DraftPlace place);
+Result<DraftPlace> parse_draft_place(std::string_view name);
+std::vector<std::string> draft_place_names();
+
+struct SimulatedRun {
+  double target_ms = 20, target_row_ms = 0.1, draft_ms = 1, draft_row_ms = 0.01;
+  std::string hardware, draft_hardware, costs;  // instead of these
+  DraftPlace place = DraftPlace::kOwn;
+  double head_share = 0.03;  // of the target's parameters and layers, for one token of a draft by heads
+  int drafters = 1, groups = 1, fanout = 8;
+  std::string pipeline = "lockstep";
+  double delay_ms = 0, gbit = 0, loss = 0;
+  std::string acceptance = "rates:0.8", gamma_policy = "ewma", arrivals = "burst";
+  int requests = 32, prompt_tokens = 128, output_tokens = 256, max_num_seqs = 8;
+  uint64_t seed = 1;
+
+  bool operator==(const SimulatedRun&) const = default;
+};
+
+// What `simulate run` has to be told for it, without flags that have their default.
+std::vector<std::string> arguments_of(const SimulatedRun& run);
+std::string command_of(const SimulatedRun& run);  // for a shell
+
+// Of the device of a group that has the least room, in bytes.
+struct MemoryNeed {
+  double weights = 0, kv = 0, activations = 0;  // the target's part
+  double draft_weights = 0, draft_kv = 0;       // where the draft is on the same device
+  double usable = 0;                            // 0: unknown, costs were given as times
+  double total() const { return weights + kv + activations + draft_weights + draft_kv; }
+  bool fits() const { return usable == 0 || total() <= usable; }
+  std::string text() const;
+};
+
+// The group that a run describes: what its passes cost, what it needs, and where the figures are from.
+struct DescribedGroup {
+  GroupOptions options;
+  int devices = 0;  // GPUs of a group; 0 where costs were given as times
+  MemoryNeed memory, draft_memory;
+  std::vector<CostSource> sources;
+};
+// `longest_text`: tokens of the longest request, prompt included; every place has room for it. An error says
+// what does not fit.
+Result<DescribedGroup> describe_group(const SimulatedRun& run, int longest_text);
+
+struct SimulatedFigures {
+  double tokens_per_second = 0;
+  double ttft_ms = 0, ttft_p95_ms = 0;  // median and 95th percentile, from submission to the first token
+  double ms_per_token = 0,
+         itl_p95_ms = 0;    // between tokens, zeros inside a burst included: mean, 95th percentile
+  double pause_p95_ms = 0;  // between bursts
+  double request_s = 0;     // mean, from submission to the last token
+  double target_busy = 0, draft_busy = 0;  // shares of the time
+  double acceptance = 0, tokens_per_pass = 0, mean_gamma = 0, hit_rate = 0;
+  double pass_ms = 0;  // a plain pass over one text
+};
+void fill_json(const SimulatedFigures& figures, nlohmann::json& out);
+
+struct PlayedRun {
+  DescribedGroup group;
+  SimulationResult result;
+  SimulatedFigures figures;
+  std::string acceptance;  // as the process describes itself
+};
+Result<PlayedRun> play(const SimulatedRun& run);
+
+nlohmann::json sources_json(const std::vector<CostSource>& sources);
+// A paragraph for people: what is fitted, from a data sheet, asked for, and assumed.
+std::string sources_text(const std::vector<CostSource>& sources);
+
+}  // namespace outrider
