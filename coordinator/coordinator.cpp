@@ -62,7 +62,7 @@ void Coordinator::perform(Action& action) {
     ++finished_;
     if (callbacks_.on_finish) callbacks_.on_finish(*finish);
   } else if (auto* round = std::get_if<RoundDone>(&action)) {
-    if (trace_) trace_->add(*round);
+    if (trace_) trace_->add(*round, protocol_.open_requests() - protocol_.running_requests());
     if (callbacks_.on_round) callbacks_.on_round(*round);
   }
 }
@@ -154,6 +154,8 @@ void Coordinator::poll(Clock::time_point deadline) {
   if (!incoming) return handle(Tick{});
   const PeerId peer = incoming->peer;
   if (incoming->door == Door::kInside) note_peer(peer);
+  if (const auto* draft = std::get_if<Draft>(&incoming->message); draft && trace_)
+    trace_->note_draft(draft->sequence, draft->round, peer);
   std::optional<Hello> hello;
   if (const auto* said = std::get_if<Hello>(&incoming->message); !said)
     note_sign_of_life(*incoming);

@@ -1,10 +1,14 @@
-// Where the time of every round went, as a Chrome trace (opens in Perfetto and chrome://tracing): one track
-// per request with spans draft, transfer, wait, verify, commit, and beside it one with what was prepared
-// ahead. Bounded in memory; written once, at the end.
+// Where the time of every round went, as a Chrome trace (opens in Perfetto and chrome://tracing). Lanes by
+// role: the coordinator's passes and, by request, its rounds and what they wait for, all by its own clock;
+// each draft worker; the target rank that leads (the others work with it and report no times); the wire.
+// Workers report how long they were busy, not when: their slices have that length and lie in the middle of
+// the wait for them, and say so ("placed": "assumed"); the same is true of the two ways over the wire between
+// them. Arrows lead from a draft to the pass that judged it; counters tell lengths, acceptance and who waits.
+// Bounded in memory; written once, at the end.
 #pragma once
 
 #include <cstdio>
-#include <string_view>
+#include <map>
 #include <vector>
 
 #include "coordinator/events.h"
@@ -16,7 +20,10 @@ class Trace {
   // Rounds beyond the limit are counted, not kept.
   explicit Trace(size_t max_rounds = size_t{1} << 18) : max_rounds_(max_rounds) {}
 
-  void add(const RoundDone& round);
+  // Who sent a draft of this round; told before the round is added. Drafts that no round used are forgotten.
+  void note_draft(SequenceId request, Round round, PeerId worker);
+  // `queued`: requests that wait to be begun.
+  void add(const RoundDone& round, size_t queued = 0);
   size_t dropped() const { return dropped_; }
   const std::vector<RoundDone>& rounds() const { return rounds_; }
   // Whether it was written is told by ferror() and fclose().
@@ -26,6 +33,16 @@ class Trace {
   size_t max_rounds_;
   size_t dropped_ = 0;
   std::vector<RoundDone> rounds_;
+  struct Aside {
+    PeerId worker;  // that drafted; 0: nobody that is known
+    uint32_t queued = 0;
+  };
+  std::vector<Aside> asides_;  // by round
+  struct Drafted {
+    Round round;
+    PeerId worker;
+  };
+  std::map<SequenceId, Drafted> drafted_;  // the last of each; bounded, since anybody may send drafts
 };
 
 }  // namespace outrider

@@ -1,6 +1,7 @@
 #include "lab/study/timeline.h"
 
 #include <algorithm>
+#include <cmath>
 #include <map>
 #include <nlohmann/json.hpp>
 #include <set>
@@ -12,6 +13,8 @@ namespace {
 using Json = nlohmann::json;
 
 constexpr size_t kMaxRounds = 4096;  // of a run; a figure shows no more
+
+using RoundKey = std::pair<int64_t, int64_t>;  // request and base
 
 struct SpannedRound {
   int64_t drafted = 0, accepted = 0, emitted = 0;
@@ -35,32 +38,50 @@ Json column_of(const Json& condensed, const char* name) { return condensed.value
 
 }  // namespace
 
+// Rounds are the asynchronous slices of that name, one after the other within a request; what was worked on
+// them tells its request and base, and a pass its step.
 Json condensed_trace(const Json& trace) {
-  std::map<std::pair<int64_t, int64_t>, SpannedRound> rounds;  // by request and base
-  std::map<std::string, Json> busy{{"draft", Json::array()}, {"prepare", Json::array()}, {"verify", {}}};
-  std::map<int64_t, std::pair<double, double>> steps;  // the target's part of each, one for all its requests
+  std::map<RoundKey, SpannedRound> rounds;
+  std::map<std::string, RoundKey> open;  // by request
+  std::map<std::string, Json> busy{
+      {"draft", Json::array()}, {"prepare", Json::array()}, {"verify", Json::array()}};
+  std::map<int64_t, std::pair<double, double>> passes;  // the target's part, by step
   int64_t dropped = trace.value(Json::json_pointer("/otherData/dropped_rounds"), int64_t{0});
-  for (const Json& event : trace.value("traceEvents", Json::array())) {
-    if (event.value("ph", "") != "X") continue;
-    const Json& args = event.at("args");
-    const auto key = std::pair(event.at("tid").get<int64_t>(), args.at("base").get<int64_t>());
-    const std::string name = event.at("name");
-    const double begin = event.at("ts"), end = begin + event.at("dur").get<double>();
-    if (rounds.size() == kMaxRounds && !rounds.contains(key)) {
-      dropped += name == "verify";
+  const Json events = trace.value("traceEvents", Json::array());
+  for (const Json& event : events) {
+    if (event.value("name", "") != "round") continue;
+    const std::string id = event.at("id");
+    if (event.at("ph") == "e") {
+      if (const auto round = rounds.find(open[id]); round != rounds.end())
+        round->second.end_us = event.at("ts");
       continue;
     }
-    SpannedRound& round = rounds[key];
-    round.drafted = args.at("drafted"), round.accepted = args.at("accepted_count");
-    round.emitted = args.at("emitted");
-    if (name != "prepare") round.end_us = std::max(round.end_us, end);
-    if (name == "draft" || name == "prepare") append(busy[name], begin, end);
-    if (name == "verify" || name == "commit") {
-      auto& step = steps.try_emplace(args.at("step").get<int64_t>(), begin, end).first->second;
-      step = {std::min(step.first, begin), std::max(step.second, end)};
+    const Json& args = event.at("args");
+    open[id] = {args.at("request"), args.at("base")};
+    if (rounds.size() == kMaxRounds && !rounds.contains(open[id])) {
+      ++dropped;
+      continue;
+    }
+    rounds[open[id]] = {args.at("drafted"), args.at("accepted_count"), args.at("emitted"), 0};
+    passes[args.at("step").get<int64_t>()] = {0, 0};
+  }
+  for (const Json& event : events) {
+    if (event.value("ph", "") != "X") continue;
+    const Json& args = event.at("args");
+    const std::string name = event.at("name");
+    const double begin = event.at("ts"), end = begin + event.at("dur").get<double>();
+    if (name == "draft" || name == "prepare") {
+      if (rounds.contains({args.at("request"), args.at("base")})) append(busy[name], begin, end);
+    } else if (name == "verify" || name == "commit") {
+      const auto pass = passes.find(args.at("step").get<int64_t>());
+      if (pass == passes.end()) continue;
+      auto& span = pass->second;
+      span = span.second > 0 ? std::pair(std::min(span.first, begin), std::max(span.second, end))
+                             : std::pair(begin, end);
     }
   }
-  for (const auto& [step, span] : steps) append(busy["verify"], span.first, span.second);
+  for (const auto& [step, span] : passes)
+    if (span.second > span.first) append(busy["verify"], span.first, span.second);
   Json out{{"dropped", dropped},
            {"draft", busy["draft"]},
            {"prepare", busy["prepare"]},

@@ -9,34 +9,43 @@ namespace {
 
 using Json = nlohmann::json;
 
-Json span(const char* name, int request, int base, int step, double from, double to, int drafted,
-          int emitted) {
-  return {{"name", name},
-          {"ph", "X"},
-          {"tid", request},
-          {"ts", from},
-          {"dur", to - from},
-          {"args",
-           {{"base", base},
-            {"step", step},
-            {"drafted", drafted},
-            {"accepted_count", drafted},
-            {"emitted", emitted}}}};
+Json slice(const char* name, double from, double to, Json args) {
+  return {{"name", name},           {"ph", "X"}, {"pid", 2}, {"tid", 1}, {"ts", from}, {"dur", to - from},
+          {"args", std::move(args)}};
+}
+
+void add_round(Json& events, int request, int base, int step, double from, double to, int drafted,
+               int emitted) {
+  const std::string id = "request " + std::to_string(request);
+  events.push_back({{"name", "round"},
+                    {"ph", "b"},
+                    {"id", id},
+                    {"ts", from},
+                    {"args",
+                     {{"request", request},
+                      {"base", base},
+                      {"step", step},
+                      {"drafted", drafted},
+                      {"accepted_count", drafted},
+                      {"emitted", emitted}}}});
+  events.push_back({{"name", "round"}, {"ph", "e"}, {"id", id}, {"ts", to}});
 }
 
 // Two texts; microseconds.
 Json trace() {
-  return {{"otherData", {{"dropped_rounds", 3}}},
-          {"traceEvents",
-           {{{"name", "process_name"}, {"ph", "M"}},
-            span("verify", 1, 10, 0, 0, 1000, 0, 1),
-            span("verify", 2, 10, 0, 0, 1000, 0, 1),
-            span("draft", 1, 11, 1, 1000, 2000, 2, 3),
-            span("verify", 1, 11, 1, 2000, 4000, 2, 3),
-            span("transfer", 1, 11, 1, 4000, 5000, 2, 3),
-            span("prepare", 1, 14, 2, 2000, 6000, 1, 2),
-            span("draft", 1, 14, 2, 6000, 6500, 1, 2),
-            span("verify", 1, 14, 2, 7000, 9000, 1, 2)}}};
+  Json events{{{"name", "process_name"}, {"ph", "M"}}};
+  add_round(events, 1, 10, 0, 0, 1000, 0, 1);
+  add_round(events, 2, 10, 0, 0, 1000, 0, 1);
+  add_round(events, 1, 11, 1, 1000, 5000, 2, 3);
+  add_round(events, 1, 14, 2, 5000, 9000, 1, 2);
+  events.push_back(slice("verify", 0, 1000, {{"step", 0}}));
+  events.push_back(slice("draft", 1000, 2000, {{"request", 1}, {"base", 11}}));
+  events.push_back(slice("verify", 2000, 3500, {{"step", 1}}));
+  events.push_back(slice("commit", 3500, 4000, {{"step", 1}}));
+  events.push_back(slice("prepare", 2000, 6000, {{"request", 1}, {"base", 14}}));
+  events.push_back(slice("draft", 6000, 6500, {{"request", 1}, {"base", 14}}));
+  events.push_back(slice("verify", 7000, 9000, {{"step", 2}}));
+  return {{"otherData", {{"dropped_rounds", 3}}}, {"traceEvents", std::move(events)}};
 }
 
 TEST(Timeline, ATraceIsCondensedToRoundsAndWork) {
