@@ -132,7 +132,7 @@ ncclResult_t state_of(Comm& comm) {
 ncclResult_t post(void* memory, size_t bytes, int peer, ncclComm_t comm, cudaStream_t stream, bool is_send) {
   const std::lock_guard lock(mutex);
   open_group.comm = comms.at(comm);
-  open_group.stream = cuda::StreamView(stream);
+  open_group.stream = cuda::StreamView(reinterpret_cast<cuda::StreamHandle*>(stream));
   open_group.parts.push_back({std::make_shared<Operation>(Operation{memory, bytes}), peer, is_send});
   return ncclSuccess;
 }
