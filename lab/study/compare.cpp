@@ -38,7 +38,8 @@ void add_positive(const Json& run, const char* key, std::vector<double>& to) {
 
 ResultCell study_cell(const Json& cell) {
   ResultCell out{.id = cell.value("cell", ""), .name = {}, .rates = {}, .plain_rates = {}, .speedups = {}};
-  for (const auto& [key, value] : cell.value("values", Json::object()).items())
+  const Json values = cell.value("values", Json::object());
+  for (const auto& [key, value] : values.items())
     out.name += fmt::format("{}{} {}", out.name.empty() ? "" : ", ", key,
                             value.is_string() ? value.get<std::string>() : json_text(value));
   if (out.name.empty()) out.name = "the only cell";
