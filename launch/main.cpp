@@ -96,7 +96,7 @@ int main(int argc, char** argv) {
   raise_descriptor_limit();
   explain_bus_errors();
   std::signal(SIGPIPE, SIG_IGN);  // a reader that leaves is a write error, told once
-  CLI::App app("Distributed speculative decoding: the target model's own text, sooner.");
+  CLI::App app("Distributed speculative decoding: the target model's own text, sooner.", "outrider");
   app.formatter(help_formatter(help_width()));
   app.set_version_flag("--version", version_text, "Version, commit and what is built in");
   app.require_subcommand(1);

@@ -117,6 +117,7 @@ std::string bash_script(const std::vector<Command>& commands) {
          "    COMPREPLY=($(compgen -W \"$bare\" -- \"$cur\"))\n"
          "    if [[ $files == 1 ]]; then COMPREPLY+=($(compgen -f -- \"$cur\")); fi\n"
          "  fi\n"
+         "  return 0\n"
          "}\n"
          "complete -o filenames -o bashdefault -F _outrider outrider\n";
 }
