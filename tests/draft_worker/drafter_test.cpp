@@ -279,8 +279,8 @@ TEST(ModelDrafter, TellsWhatItHolds) {
 // An Open that was held up, or sent again for a Resync, reaches a worker that drafts already.
 TEST(EveryDrafter, AnOpenThatSaysNothingNewLeavesTheRoundUnderWay) {
   ModelAndDrafter with_model;
-  const auto ngram = make_ngram_drafter({});
-  for (Drafter* drafter : {with_model.drafter.get(), ngram.get()}) {
+  const auto ngram = make_ngram_drafter({}), suffix = make_suffix_drafter({});
+  for (Drafter* drafter : {with_model.drafter.get(), ngram.get(), suffix.get()}) {
     const auto prompt = random_ids(5, 2);
     const Open open{.sequence = kSequence, .ids = prompt, .prompt_length = 5, .sampling = {}};
     ASSERT_TRUE(drafter->open(open).ok());

@@ -27,7 +27,7 @@ struct Manner {
   SamplingParams sampling;
   QKind q_kind = QKind::kNone;
   Pipeline pipeline = Pipeline::kFanout;
-  bool ngram = false;
+  std::string_view drafter = "model";
 };
 
 const Manner kManners[] = {
@@ -50,7 +50,8 @@ const Manner kManners[] = {
     {.name = "Ngram",
      .sampling = {.rule = Rule::kToken, .temperature = 1},
      .q_kind = QKind::kDense,
-     .ngram = true},
+     .drafter = "ngram"},
+    {.name = "Suffix", .sampling = {}, .drafter = "suffix"},
 };
 
 class LyingJob : public ::testing::TestWithParam<Manner> {
@@ -75,8 +76,10 @@ class LyingJob : public ::testing::TestWithParam<Manner> {
   // A worker that drafted once for a sequence and prepares for what becomes of it.
   struct Worker {
     Worker(Model& model, const Manner& manner)
-        : drafter(manner.ngram
+        : drafter(manner.drafter == "ngram"
                       ? make_ngram_drafter({.max_sequences = 3, .max_context = kContext})
+                  : manner.drafter == "suffix"
+                      ? make_suffix_drafter({.max_sequences = 3, .max_context = kContext})
                       : make_model_drafter(
                             model, {.max_sequences = 3, .eos_ids = {TokenId(2)}, .vocab_size = kVocab})),
           worker(*drafter, *end, {.info = {.max_context = kContext}, .vocab_size = kVocab}) {
