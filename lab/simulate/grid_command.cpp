@@ -4,6 +4,7 @@
 #include <cstdio>
 #include <nlohmann/json.hpp>
 
+#include "lab/simulate/pages.h"
 #include "lab/simulate/report_files.h"
 
 namespace outrider {
@@ -31,7 +32,7 @@ void add_grid_options(CLI::App& app, GridCommandOptions& options) {
       ->capture_default_str();
   app.add_option("--threads", league.threads, "0: one per core")->capture_default_str();
   app.add_flag("-q,--quiet", options.quiet, "No progress on standard error");
-  add_report_option(app, options.report);
+  add_report_options(app, options.files);
 }
 
 Status run_grid(const GridCommandOptions& options) {
@@ -39,12 +40,12 @@ Status run_grid(const GridCommandOptions& options) {
   league.progress = !options.quiet;
   if (league.seeds < 2 || league.tokens < 1 || league.output_tokens < 1)
     return invalid_argument("simulate grid: at least 2 seeds, and 1 token");
-  RETURN_IF_ERROR(check_report(options.report));
+  RETURN_IF_ERROR(check(options.files));
   ASSIGN_OR_RETURN(const auto rows, run_league(league));
   std::fputs(league_report(league, rows).c_str(), stdout);
   nlohmann::json report;
   fill_json(league, rows, report);
-  return write_report(options.report, report);
+  return write(options.files, report, grid_page(league, rows));
 }
 
 }  // namespace outrider

@@ -5,6 +5,7 @@
 
 #include "base/status.h"
 #include "lab/simulate/league.h"
+#include "lab/simulate/report_files.h"
 
 namespace CLI {
 class App;
@@ -15,7 +16,7 @@ namespace outrider {
 struct GridCommandOptions {
   LeagueOptions league;
   bool quiet = false;
-  std::string report;
+  ReportFiles files;
 };
 void add_grid_options(CLI::App& app, GridCommandOptions& options);
 Status run_grid(const GridCommandOptions& options);

@@ -4,6 +4,7 @@
 
 #include "base/json_text.h"
 #include "base/program/temporary_file.h"
+#include "lab/report/html.h"
 #include "requests/output.h"
 #include "requests/provenance.h"
 
@@ -20,19 +21,23 @@ CLI::Validator number_in(double least, double most) {
 CLI::Validator milliseconds() { return number_in(0, 1e7); }
 CLI::Validator gigabits() { return number_in(0, 1e6); }
 
-void add_report_option(CLI::App& app, std::string& path) {
-  app.add_option("--report", path, "Write every figure here, as JSON");
+void add_report_options(CLI::App& app, ReportFiles& files) {
+  app.add_option("--report", files.json, "Write every figure here, as JSON");
+  app.add_option("--html", files.html, "Write a page with figures and tables here");
 }
 
-Status check_report(const std::string& path) {
-  return path.empty() ? Status() : TemporaryFile::check(path).in("--report");
+Status check(const ReportFiles& files) {
+  if (!files.json.empty()) RETURN_IF_ERROR(TemporaryFile::check(files.json).in("--report"));
+  return files.html.empty() ? Status() : TemporaryFile::check(files.html).in("--html");
 }
 
-Status write_report(const std::string& path, const nlohmann::json& json) {
-  if (path.empty()) return {};
-  nlohmann::json report = json;
-  report["provenance"] = provenance(nlohmann::json::object());
-  return write_file(path, json_text(report, 1) + "\n").in("--report");
+Status write(const ReportFiles& files, const nlohmann::json& json, const report::Report& page) {
+  if (!files.json.empty()) {
+    nlohmann::json report = json;
+    report["provenance"] = provenance(nlohmann::json::object());
+    RETURN_IF_ERROR(write_file(files.json, json_text(report, 1) + "\n").in("--report"));
+  }
+  return files.html.empty() ? Status() : write_file(files.html, report::html_page(page)).in("--html");
 }
 
 }  // namespace outrider

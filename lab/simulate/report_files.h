@@ -6,6 +6,7 @@
 #include <string>
 
 #include "base/status.h"
+#include "lab/report/report.h"
 
 namespace outrider {
 
@@ -14,9 +15,13 @@ CLI::Validator number_in(double least, double most);
 CLI::Validator milliseconds();
 CLI::Validator gigabits();
 
-void add_report_option(CLI::App& app, std::string& path);
+// Empty: nowhere.
+struct ReportFiles {
+  std::string json, html;
+};
+void add_report_options(CLI::App& app, ReportFiles& files);
 // Before any work, as of generate.
-Status check_report(const std::string& path);
-Status write_report(const std::string& path, const nlohmann::json& json);
+Status check(const ReportFiles& files);
+Status write(const ReportFiles& files, const nlohmann::json& json, const report::Report& page);
 
 }  // namespace outrider

@@ -5,6 +5,7 @@
 #include <cstdio>
 #include <nlohmann/json.hpp>
 
+#include "lab/simulate/pages.h"
 #include "lab/simulate/report_files.h"
 
 namespace outrider {
@@ -137,7 +138,7 @@ void add_run_options(CLI::App& app, RunCommandOptions& options) {
       ->check(CLI::Range(1, 4096))
       ->capture_default_str();
   app.add_option("--seed", f.seed, "The same seed gives the same result, bit for bit")->capture_default_str();
-  add_report_option(app, options.report);
+  add_report_options(app, options.files);
 }
 
 Status run_simulation(const RunCommandOptions& options) {
@@ -146,13 +147,13 @@ Status run_simulation(const RunCommandOptions& options) {
     std::fputs(list_hardware().c_str(), stdout);
     return {};
   }
-  RETURN_IF_ERROR(check_report(options.report));
+  RETURN_IF_ERROR(check(options.files));
   ASSIGN_OR_RETURN(run.place, parse_draft_place(options.place));
   const auto start = std::chrono::steady_clock::now();
   ASSIGN_OR_RETURN(const PlayedRun played, play(run));
   const double wall = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
   std::fputs(screen(run, played, wall).c_str(), stdout);
-  return write_report(options.report, report_of(run, played));
+  return write(options.files, report_of(run, played), run_page(run, played));
 }
 
 void add_plan_options(CLI::App& app, PlanCommandOptions& options) {
@@ -206,11 +207,11 @@ void add_plan_options(CLI::App& app, PlanCommandOptions& options) {
   app.add_option("--seed", o.seed, "The same seed gives the same result, bit for bit")->capture_default_str();
   app.add_option("--threads", o.threads, "0: one per core")->capture_default_str();
   app.add_flag("-q,--quiet", options.quiet, "No progress on standard error");
-  add_report_option(app, options.report);
+  add_report_options(app, options.files);
 }
 
 Status run_plan(PlanCommandOptions options) {
-  RETURN_IF_ERROR(check_report(options.report));
+  RETURN_IF_ERROR(check(options.files));
   PlanOptions& plan_options = options.plan;
   const bool measured = !plan_options.costs.empty();
   plan_options.delay_ms = options.delay_ms >= 0 ? options.delay_ms : measured ? 0 : plan_options.delay_ms;
@@ -219,10 +220,9 @@ Status run_plan(PlanCommandOptions options) {
   plan_options.progress = !options.quiet;
   ASSIGN_OR_RETURN(const Plan plan, make_plan(plan_options));
   std::fputs(plan_text(plan_options, plan).c_str(), stdout);
-  if (options.report.empty()) return {};
   nlohmann::json report;
   fill_json(plan_options, plan, report);
-  return write_report(options.report, report);
+  return write(options.files, report, plan_page(plan_options, plan));
 }
 
 }  // namespace outrider

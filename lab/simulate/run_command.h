@@ -5,6 +5,7 @@
 
 #include "base/status.h"
 #include "lab/simulate/plan.h"
+#include "lab/simulate/report_files.h"
 
 namespace CLI {
 class App;
@@ -15,7 +16,7 @@ namespace outrider {
 struct RunCommandOptions {
   SimulatedRun run;
   std::string place = "own";
-  std::string report;
+  ReportFiles files;
 };
 void add_run_options(CLI::App& app, RunCommandOptions& options);
 Status run_simulation(const RunCommandOptions& options);
@@ -24,7 +25,7 @@ struct PlanCommandOptions {
   PlanOptions plan;
   double delay_ms = -1, gbit = -1;  // below 0: as the kind of costs has it
   bool quiet = false;
-  std::string report;
+  ReportFiles files;
 };
 void add_plan_options(CLI::App& app, PlanCommandOptions& options);
 Status run_plan(PlanCommandOptions options);

@@ -4,6 +4,7 @@
 #include <cstdio>
 #include <nlohmann/json.hpp>
 
+#include "lab/simulate/pages.h"
 #include "lab/simulate/report_files.h"
 
 namespace outrider {
@@ -34,16 +35,16 @@ void add_theory_options(CLI::App& app, TheoryCommandOptions& options) {
   app.add_option("--children", o.children, "With them: at most so many children")
       ->check(CLI::Range(1, 64))
       ->capture_default_str();
-  add_report_option(app, options.report);
+  add_report_options(app, options.files);
 }
 
 Status run_theory(const TheoryCommandOptions& options) {
   RETURN_IF_ERROR(check(options.theory));
-  RETURN_IF_ERROR(check_report(options.report));
+  RETURN_IF_ERROR(check(options.files));
   std::fputs(theory_report(options.theory).c_str(), stdout);
   nlohmann::json report;
   fill_json(options.theory, report);
-  return write_report(options.report, report);
+  return write(options.files, report, theory_page(options.theory));
 }
 
 }  // namespace outrider

@@ -4,6 +4,7 @@
 #include <string>
 
 #include "base/status.h"
+#include "lab/simulate/report_files.h"
 #include "lab/simulate/theory.h"
 
 namespace CLI {
@@ -14,7 +15,7 @@ namespace outrider {
 
 struct TheoryCommandOptions {
   TheoryOptions theory;
-  std::string report;
+  ReportFiles files;
 };
 void add_theory_options(CLI::App& app, TheoryCommandOptions& options);
 Status run_theory(const TheoryCommandOptions& options);

@@ -12,6 +12,7 @@
 #include <random>
 
 #include "base/version.h"
+#include "lab/simulate/pages.h"
 #include "lab/simulate/report_files.h"
 #include "lab/simulate/tree_forms.h"
 
@@ -250,16 +251,16 @@ void add_tree_options(CLI::App& app, TreeForecastOptions& o) {
       ->check(CLI::Range(2, 100'000'000))
       ->capture_default_str();
   app.add_option("--seed", o.seed, "Of these rounds")->capture_default_str();
-  add_report_option(app, o.report);
+  add_report_options(app, o.files);
 }
 
 Status run_trees(const TreeForecastOptions& options) {
-  RETURN_IF_ERROR(check_report(options.report));
+  RETURN_IF_ERROR(check(options.files));
   ASSIGN_OR_RETURN(const auto rows, compare_trees(options));
   std::fputs(tree_text(options, rows).c_str(), stdout);
   nlohmann::json report;
   fill_json(options, rows, report);
-  return write_report(options.report, report);
+  return write(options.files, report, tree_page(options, rows));
 }
 
 }  // namespace outrider

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "base/status.h"
+#include "lab/simulate/report_files.h"
 
 namespace CLI {
 class App;
@@ -23,7 +24,7 @@ struct TreeForecastOptions {
   int max_depth = 32, batch = 1;
   int rounds = 20'000;  // simulated, to check the closed form
   uint64_t seed = 1;
-  std::string report;
+  ReportFiles files;
 };
 
 // A draft of some shape: what a round of it yields and costs.

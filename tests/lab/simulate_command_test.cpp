@@ -82,6 +82,29 @@ TEST(SimulateCommand, EveryRowOfAPlanIsWhatItsRunSays) {
   EXPECT_GE(placements.size(), 10u);
 }
 
+TEST(SimulateCommand, PagesAndFiguresAreWrittenTogether) {
+  const TemporaryDirectory dir;
+  const std::vector<Arguments> kCommands = {
+      {"run", "--requests", "2", "--output-tokens", "20"},
+      {"trees"},
+      {"theory"},
+      {"grid", "--policies", "ewma", "--acceptance", "0.8", "--draft-cost", "0.1", "--batch", "1", "--tokens",
+       "256", "--quiet"},
+      {"plan", "--devices", "1", "--model", "8b", "--requests", "4", "--output-tokens", "16", "--arrivals",
+       "closed:2", "--quiet"}};
+  for (Arguments arguments : kCommands) {
+    const std::string name = arguments.front();
+    arguments.insert(arguments.begin(), "simulate");
+    arguments.insert(arguments.end(), {"--report", dir / (name + ".json"), "--html", dir / (name + ".html")});
+    const Outcome run = outrider_program(arguments);
+    ASSERT_EQ(run.code, 0) << run.describe();
+    EXPECT_TRUE(nlohmann::json::parse(read_file(dir / (name + ".json"))).is_object()) << name;
+    const std::string page = read_file(dir / (name + ".html"));
+    EXPECT_NE(page.find("</html>"), std::string::npos) << name;
+    EXPECT_EQ(page.find("<svg") == std::string::npos, name == "run") << name;
+  }
+}
+
 TEST(SimulateCommand, FlagsComeFromAFileAndSourcesAreTold) {
   const TemporaryDirectory dir;
   const std::string file = dir.write("c.toml", "[run]\nrequests = 3\noutput-tokens = 20\n");
