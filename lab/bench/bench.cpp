@@ -8,10 +8,12 @@
 #include "base/printable.h"
 #include "base/program/exit_codes.h"
 #include "comm/cores.h"
+#include "lab/bench/bench_report.h"
 #include "lab/bench/conclusions.h"
 #include "lab/bench/machine.h"
 #include "lab/bench/results.h"
 #include "lab/bench/verify_curve.h"
+#include "lab/report/html.h"
 #include "requests/output.h"
 #include "requests/provenance.h"
 #include "start/describe.h"
@@ -284,6 +286,8 @@ class Bench {
     if (!options_.files.report.empty())
       RETURN_IF_ERROR(
           write_file(options_.files.report, json_text(bench_json(results_), 2) + "\n").in("--report"));
+    if (!options_.html_file.empty())
+      RETURN_IF_ERROR(write_file(options_.html_file, report::html_page(bench_report(results_))).in("--html"));
     if (!options_.csv_file.empty())
       RETURN_IF_ERROR(write_file(options_.csv_file, bench_csv(results_)).in("--csv"));
     for (const BenchPolicy& policy : policies())

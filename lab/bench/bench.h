@@ -22,7 +22,7 @@ struct BenchOptions {
   std::vector<int> gammas{1, 2, 3, 4, 6, 8};
   int repetitions = 5;
   int context = 0;  // tokens that every prompt is lengthened to; 0: as it is
-  std::string csv_file;
+  std::string csv_file, html_file;
 };
 
 void add_bench_options(CLI::App& app, BenchOptions& options);

@@ -66,6 +66,7 @@ void add_bench_options(CLI::App& app, BenchOptions& o) {
       ->group("What is measured")
       ->capture_default_str();
   app.add_option("--report", o.files.report, "Write everything here, as JSON")->group("Reports");
+  app.add_option("--html", o.html_file, "Write a page with figures and tables here")->group("Reports");
   app.add_option("--csv", o.csv_file, "Write the tables here, one figure per line")->group("Reports");
   app.add_flag("-q,--quiet", o.cluster.quiet, "No progress on standard error")->group("Reports");
   app.footer(

@@ -40,8 +40,8 @@ struct Scale {
     if (s.most <= s.least) s.most = s.least + 1;
     s.step = step_of(s.most - s.least, 4);
     s.above = letters > kLettersBeside;
-    const double values = 8 + kLetter * static_cast<double>(digits);  // stand outside their bars
-    s.names_end = s.above ? 2 : 6 + kLetter * static_cast<double>(letters);
+    const double values = 8 + kLetter * static_cast<double>(digits);               // stand outside their bars
+    s.names_end = s.above ? 2 : 6 + 1.2 * kLetter * static_cast<double>(letters);  // m is wide
     s.left = s.names_end + 6 + (s.least < 0 ? values : 0);
     s.right = kPanelWidth - kRight - values;
     return s;

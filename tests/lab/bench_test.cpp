@@ -28,13 +28,16 @@ double sum_of_parts(const json& round) {
 
 TEST(Bench, ReportsEverythingAboutTheDemoPairWithoutAnyFlag) {
   const TemporaryDirectory dir;
-  const Outcome run = bench({"--report", dir / "r.json", "--csv", dir / "r.csv"});
+  const Outcome run = bench({"--report", dir / "r.json", "--csv", dir / "r.csv", "--html", dir / "r.html"});
   ASSERT_TRUE(run.succeeded()) << run.describe();
   for (const char* words :
        {"read bandwidth", "t(M)/t(1)", "speed-up", "ms per round", "start to first token"})
     EXPECT_NE(run.out.find(words), std::string::npos) << words;
   EXPECT_EQ(run.out.find("turn 1"), std::string::npos) << "progress belongs on standard error";
 
+  const std::string page = read_file(dir / "r.html");
+  for (const char* words : {"Speed-up against draft length", "A target pass by its rows", "plain decoding"})
+    EXPECT_NE(page.find(words), std::string::npos) << words;
   const json report = json::parse(read_file(dir / "r.json"));
   EXPECT_GT(report["machine"]["read_bandwidth_bytes_per_s"].get<double>(), 1e8);
   EXPECT_GT(report["decode"]["tokens_per_s"].get<double>(), 0);
