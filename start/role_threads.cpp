@@ -8,9 +8,10 @@ namespace outrider {
 namespace {
 
 // Between two passes others have their turn on these cores, and helpers sleep: waking one takes 50 to 75
-// microseconds on a virtual machine and, where other programs run, whole slices of the scheduler. Reading
-// this much takes some milliseconds.
-constexpr int64_t kBytesPerThread = int64_t{16} << 20;
+// microseconds on a virtual machine. Reading this much takes longer. Where other programs run it may take
+// whole slices of the scheduler, but the pool does not wait for such a helper (docs/measurements.md, "A
+// machine that is not idle").
+constexpr int64_t kBytesPerThread = int64_t{8} << 20;
 
 }  // namespace
 

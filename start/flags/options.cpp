@@ -54,7 +54,7 @@ void add_model_options(CLI::App& app, ClusterSettings& o) {
       ->capture_default_str();
   app.add_option(
          "--threads", m.threads,
-         "Threads of this process for arithmetic; 0: as many cores as the weights are worth, 16 MiB each")
+         "Threads of this process for arithmetic; 0: as many cores as the weights are worth, 8 MiB each")
       ->group("Models")
       ->capture_default_str();
   app.add_option(

@@ -13,7 +13,7 @@ namespace {
 constexpr int64_t kMiB = int64_t{1} << 20;
 constexpr int64_t kSmall = 17'000'000, kTiny = 1'300'000, kLarge = 2200 * kMiB;
 
-// Automatic: small weights get one thread whatever the cores, large ones all of them.
+// Automatic: tiny weights get one thread whatever the cores, large ones all of them.
 TEST(RoleThreads, FollowTheBytesWhereNobodySaidHowMany) {
   for (const int cores : {1, 2, 8, 64}) {
     const LocalThreads alone = local_threads(0, 0, 1, cores);
@@ -22,8 +22,8 @@ TEST(RoleThreads, FollowTheBytesWhereNobodySaidHowMany) {
                                     worker_threads(0, cores, 64),    // the child of a draft rank
                                     worker_threads(0, 0, cores)}) {  // a worker that joins
       EXPECT_EQ(role.of(kTiny), 1) << cores;
-      EXPECT_EQ(role.of(kSmall), 1) << cores;
-      EXPECT_EQ(role.of(3 * 16 * kMiB), std::min(3, cores)) << cores;
+      EXPECT_EQ(role.of(kSmall), std::min(2, cores)) << cores;
+      EXPECT_EQ(role.of(3 * 8 * kMiB), std::min(3, cores)) << cores;
       EXPECT_EQ(role.of(kLarge), cores) << cores;
     }
   }
@@ -52,7 +52,7 @@ TEST(RoleThreads, ExplicitNumbersStay) {
   EXPECT_EQ(apart.draft.of(kLarge), 1);
   const LocalThreads automatic_target = local_threads(0, 2, 1, 8);
   EXPECT_EQ(automatic_target.target.of(kLarge), 6);
-  EXPECT_EQ(automatic_target.target.of(kSmall), 1);
+  EXPECT_EQ(automatic_target.target.of(kSmall), 2);
   EXPECT_EQ(automatic_target.draft.of(kSmall), 2);
 }
 
