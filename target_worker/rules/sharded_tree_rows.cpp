@@ -7,16 +7,16 @@
 
 namespace outrider {
 
-ShardedTreeRows::ShardedTreeRows(Collectives& group, WeightedSampler& sampler, std::span<const TokenId> ids,
-                                 std::span<const int32_t> parents, std::span<const RowWeights> rows,
-                                 const TreeDraws& draws)
-    : group_(group), sampler_(sampler), parents_(parents), draws_(draws), nodes_(ids.size() + 1) {
-  CHECK(rows.size() == nodes_.size(), "{} rows for {} nodes and their root", rows.size(), ids.size());
+ShardedTreeRows::ShardedTreeRows(Collectives& group, WeightedSampler& sampler, DraftTreeView tree,
+                                 std::span<const RowWeights> rows, const TreeDraws& draws)
+    : group_(group), sampler_(sampler), draws_(draws), nodes_(tree.ids.size() + 1) {
+  CHECK(rows.size() == nodes_.size(), "{} rows for {} nodes and their root", rows.size(), tree.size());
+  tree_depths(tree, depths_);
   for (size_t i = 0; i < nodes_.size(); ++i) {
     nodes_[i].row = rows[i];
     nodes_[i].q_sum = rows[i].q.sum;
   }
-  for (size_t i = 0; i < ids.size(); ++i) at(parents[i]).children.emplace_back(ids[i], 0);
+  for (int32_t i = 0; i < tree.size(); ++i) at(tree.parent(i)).children.emplace_back(tree.id(i), 0);
   // Z of every row that tests something, and W of its children, from whichever rank has them.
   std::vector<uint64_t> sums;
   for (const Node& node : nodes_) {
@@ -98,21 +98,11 @@ void ShardedTreeRows::remove_from_q(int32_t index, TokenId child) {
   node.removed.push_back(child);
 }
 
-int ShardedTreeRows::depth(int32_t node) const {
-  int depth = 0;
-  for (; node != kRoot; node = parents_[static_cast<size_t>(node)]) ++depth;
-  return depth;
-}
-
-uint32_t ShardedTreeRows::ordinal(int32_t node) const {
-  uint32_t before = 0;
-  for (int32_t other = 0; other < node; ++other) before += depth(other) == depth(node);
-  return before;
-}
-
 bool ShardedTreeRows::accept(int32_t node, double a, double b) {
-  const double u = draw_uniform(draws_.seed, Purpose::kAccept, draws_.base + (depth(node) - 1), draws_.round,
-                                ordinal(node));
+  const auto earlier = std::span(depths_).first(static_cast<size_t>(node));
+  const auto ordinal = static_cast<uint32_t>(std::count(earlier.begin(), earlier.end(), depth(node)));
+  const double u =
+      draw_uniform(draws_.seed, Purpose::kAccept, draws_.base + (depth(node) - 1), draws_.round, ordinal);
   return u * b < a;
 }
 

@@ -23,8 +23,8 @@ class ShardedTreeRows final : public TreeRows {
  public:
   // rows[0] is the root's, rows[i + 1] that of node i: processed logits, their largest over all ranks, and q
   // over the whole vocabulary, which a leaf need not have. Everything must outlive this. Collective.
-  ShardedTreeRows(Collectives& group, WeightedSampler& sampler, std::span<const TokenId> ids,
-                  std::span<const int32_t> parents, std::span<const RowWeights> rows, const TreeDraws& draws);
+  ShardedTreeRows(Collectives& group, WeightedSampler& sampler, DraftTreeView tree,
+                  std::span<const RowWeights> rows, const TreeDraws& draws);
 
   double p(int32_t node, TokenId child) override;
   double q(int32_t node, TokenId child) override;
@@ -47,12 +47,11 @@ class ShardedTreeRows final : public TreeRows {
   };
   Node& at(int32_t node) { return nodes_[static_cast<size_t>(node + 1)]; }
   uint64_t q_weight(const Node& node, TokenId child, size_t removed) const;
-  int depth(int32_t node) const;
-  uint32_t ordinal(int32_t node) const;  // among the nodes of its depth
+  int32_t depth(int32_t node) const { return node == kTreeRoot ? 0 : depths_[static_cast<size_t>(node)]; }
 
   Collectives& group_;
   WeightedSampler& sampler_;
-  std::span<const int32_t> parents_;
+  std::vector<int32_t> depths_;  // by node
   const TreeDraws draws_;
   std::vector<Node> nodes_;
   int fallbacks_ = 0;

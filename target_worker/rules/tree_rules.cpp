@@ -10,38 +10,24 @@
 namespace outrider {
 namespace {
 
-struct Tree {
-  std::span<const TokenId> ids;
-  std::span<const int32_t> parents;
+std::vector<int32_t> children_of(DraftTreeView tree, int32_t node) {
+  std::vector<int32_t> children;
+  for (int32_t i = node + 1; i < tree.size(); ++i)
+    if (tree.parent(i) == node) children.push_back(i);
+  return children;
+}
 
-  TokenId id(int32_t node) const { return ids[static_cast<size_t>(node)]; }
-  int32_t parent(int32_t node) const { return parents[static_cast<size_t>(node)]; }
-  std::vector<int32_t> children(int32_t node) const {
-    std::vector<int32_t> result;
-    for (size_t i = 0; i < parents.size(); ++i)
-      if (parents[i] == node) result.push_back(static_cast<int32_t>(i));
-    return result;
-  }
-  // The path that ends in `node`.
-  std::vector<int32_t> path(int32_t node) const {
-    std::vector<int32_t> result;
-    for (; node != kRoot; node = parent(node)) result.push_back(node);
-    std::reverse(result.begin(), result.end());
-    return result;
-  }
-};
-
-// Each level tells which child is descended to, or kRoot after it has left in p what the next token is drawn
-// from.
-int32_t specinfer_level(const Tree& tree, int32_t node, std::span<const int32_t> children, TreeRows& rows) {
+// Each level tells which child is descended to, or kTreeRoot after it has left in p what the next token is
+// drawn from.
+int32_t specinfer_level(DraftTreeView tree, int32_t node, std::span<const int32_t> children, TreeRows& rows) {
   for (int32_t child : children) {
     if (rows.accept(child, rows.p(node, tree.id(child)), rows.q(node, tree.id(child)))) return child;
     rows.reject(node, {});
   }
-  return kRoot;
+  return kTreeRoot;
 }
 
-int32_t without_replacement_level(const Tree& tree, int32_t node, std::span<const int32_t> children,
+int32_t without_replacement_level(DraftTreeView tree, int32_t node, std::span<const int32_t> children,
                                   TreeRows& rows) {
   for (int32_t child : children) {
     const TokenId token = tree.id(child);
@@ -49,7 +35,7 @@ int32_t without_replacement_level(const Tree& tree, int32_t node, std::span<cons
     rows.reject(node, {});
     rows.remove_from_q(node, token);
   }
-  return kRoot;
+  return kTreeRoot;
 }
 
 // The smallest division factor found for which the rule keeps the law: 1 - (1 - b)^k <= rho * b. It shrinks
@@ -81,7 +67,7 @@ DivisionFactor least_division_factor(int32_t node, int k, TreeRows& rows) {
   return best;
 }
 
-int32_t k_seq_level(const Tree& tree, int32_t node, std::span<const int32_t> children, TreeRows& rows) {
+int32_t k_seq_level(DraftTreeView tree, int32_t node, std::span<const int32_t> children, TreeRows& rows) {
   const auto k = static_cast<int>(children.size());
   if (k == 1) return specinfer_level(tree, node, children, rows);  // the token rule
   const auto [rho, overlap] = least_division_factor(node, k, rows);
@@ -90,17 +76,17 @@ int32_t k_seq_level(const Tree& tree, int32_t node, std::span<const int32_t> chi
   // p - min(q, p / rho) * A / b, with A the chance that some child is accepted.
   const double factor = overlap > 0 ? (1 - std::pow(1 - overlap, k)) / overlap : 0;
   rows.reject(node, {.scale = 1, .weight = factor, .floor = std::max(0.0, 1 - factor / rho)});
-  return kRoot;
+  return kTreeRoot;
 }
 
 template <class Level>
-TreeOutcome walk_down(const Tree& tree, TreeRows& rows, Level level) {
+TreeOutcome walk_down(DraftTreeView tree, TreeRows& rows, Level level) {
   TreeOutcome outcome;
-  int32_t node = kRoot;
+  int32_t node = kTreeRoot;
   while (true) {
-    const std::vector<int32_t> children = tree.children(node);
-    const int32_t child = children.empty() ? kRoot : level(tree, node, children, rows);
-    if (child == kRoot) break;
+    const std::vector<int32_t> children = children_of(tree, node);
+    const int32_t child = children.empty() ? kTreeRoot : level(tree, node, children, rows);
+    if (child == kTreeRoot) break;
     outcome.path.push_back(child);
     node = child;
   }
@@ -112,16 +98,21 @@ TreeOutcome walk_down(const Tree& tree, TreeRows& rows, Level level) {
 // raises or lowers the parent's own chance. For a chain this is block verification.
 class Traversal {
  public:
-  Traversal(const Tree& tree, TreeRows& rows) : tree_(tree), rows_(rows) {
+  Traversal(DraftTreeView tree, TreeRows& rows) : tree_(tree), rows_(rows) {
     weights_.resize(tree.ids.size());
     deleted_.resize(tree.ids.size());
-    reweigh(kRoot);
+    reweigh(kTreeRoot);
   }
 
   TreeOutcome decide() {
     while (true) {
       const int32_t leaf = first_leaf();
-      if (leaf == kRoot || rows_.accept(leaf, weight(leaf), 1)) return {tree_.path(leaf), rows_.draw(leaf)};
+      if (leaf == kTreeRoot || rows_.accept(leaf, weight(leaf), 1)) {
+        TreeOutcome outcome;
+        path_to(tree_, leaf, outcome.path);
+        outcome.next = rows_.draw(leaf);
+        return outcome;
+      }
       deleted_[static_cast<size_t>(leaf)] = true;
       const int32_t parent = tree_.parent(leaf);
       const double before = weight(parent);
@@ -130,28 +121,28 @@ class Traversal {
       // 0 / 0 where the parent's chance was 1 and nothing is left: then the leaf could not have been
       // rejected.
       const double after = mass > 0 ? mass / (mass + 1 - before) : 0;
-      if (parent != kRoot) weights_[static_cast<size_t>(parent)] = after;
+      if (parent != kTreeRoot) weights_[static_cast<size_t>(parent)] = after;
       reweigh(parent);
     }
   }
 
  private:
-  double weight(int32_t node) const { return node == kRoot ? 1 : weights_[static_cast<size_t>(node)]; }
+  double weight(int32_t node) const { return node == kTreeRoot ? 1 : weights_[static_cast<size_t>(node)]; }
 
   int32_t first_leaf() const {
-    int32_t node = kRoot;
+    int32_t node = kTreeRoot;
     for (size_t i = 0; i < deleted_.size(); ++i)  // children stand behind their parents
-      if (!deleted_[i] && tree_.parents[i] == node) node = static_cast<int32_t>(i);
+      if (!deleted_[i] && tree_.parent(static_cast<int32_t>(i)) == node) node = static_cast<int32_t>(i);
     return node;
   }
 
   // The chances of all nodes under `top`: min(1, the parent's times p / q).
   void reweigh(int32_t top) {
     for (size_t i = static_cast<size_t>(top + 1); i < deleted_.size(); ++i) {
-      const int32_t parent = tree_.parents[i];
+      const int32_t parent = tree_.parent(static_cast<int32_t>(i));
       if (deleted_[i] || !under(parent, top)) continue;
-      const double joint = weight(parent) * rows_.p(parent, tree_.ids[i]);
-      const double q = rows_.q(parent, tree_.ids[i]);
+      const double joint = weight(parent) * rows_.p(parent, tree_.id(static_cast<int32_t>(i)));
+      const double q = rows_.q(parent, tree_.id(static_cast<int32_t>(i)));
       weights_[i] = q > joint ? joint / q : (joint > 0 ? 1 : 0);
     }
   }
@@ -160,7 +151,7 @@ class Traversal {
     return node == top;
   }
 
-  const Tree& tree_;
+  const DraftTreeView tree_;
   TreeRows& rows_;
   std::vector<double> weights_;
   std::vector<bool> deleted_;
@@ -173,10 +164,7 @@ std::string_view tree_rule_name(TreeRule rule) {
   return kNames.at(static_cast<size_t>(rule));
 }
 
-TreeOutcome decide_tree(TreeRule rule, std::span<const TokenId> ids, std::span<const int32_t> parents,
-                        TreeRows& rows) {
-  CHECK(ids.size() == parents.size(), "{} ids, {} parents", ids.size(), parents.size());
-  const Tree tree{ids, parents};
+TreeOutcome decide_tree(TreeRule rule, DraftTreeView tree, TreeRows& rows) {
   switch (rule) {
     case TreeRule::kSpecInfer:
       return walk_down(tree, rows, specinfer_level);

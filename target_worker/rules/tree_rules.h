@@ -2,9 +2,11 @@
 // follows it. The rules are written over the few numbers that they ask of a node (TreeRows), so one text
 // serves whole rows of text-book doubles and rows that are split over ranks.
 //
-// A node is an index into the draft's ids; kRoot stands for the last committed token. The row of a node is
-// the pair of distributions of the token after it: p of the target, q of the draft. Children stand in the
-// order in which they were drawn, which is part of the sample.
+// A node is an index into the draft, or kTreeRoot. Its row is the pair of distributions of the token after
+// it: p of the target, q of the draft. Children stand in the order in which they were drawn, which is part of
+// the sample, and may be equal tokens where they were drawn independently.
+//
+// No drafter draws such trees yet: with trees, --rule refuses all that is no match rule.
 #pragma once
 
 #include <cstdint>
@@ -12,7 +14,7 @@
 #include <string_view>
 #include <vector>
 
-#include "base/types.h"
+#include "base/draft_tree.h"
 
 namespace outrider {
 
@@ -28,8 +30,6 @@ constexpr bool draws_without_replacement(TreeRule rule) {
   return rule == TreeRule::kWithoutReplacement || rule == TreeRule::kTraversal;
 }
 
-constexpr int32_t kRoot = -1;
-
 // What a rejection leaves of a row: p becomes max(floor * p, scale * p - weight * q), normalised.
 struct Rejection {
   double scale = 1, weight = 1, floor = 0;
@@ -38,7 +38,7 @@ struct Rejection {
 class TreeRows {
  public:
   virtual ~TreeRows() = default;
-  // Of a child of `node`, in its rows as they are now.
+  // The probabilities of a child of `node`, in its row as it is now.
   virtual double p(int32_t node, TokenId child) = 0;
   virtual double q(int32_t node, TokenId child) = 0;
   // overlap[i] = sum over the vocabulary of min(q, p / rho[i]).
@@ -59,8 +59,7 @@ struct TreeOutcome {
   TokenId next;
 };
 
-// parents[i] < i, and at least kRoot. An empty tree draws from the root.
-TreeOutcome decide_tree(TreeRule rule, std::span<const TokenId> ids, std::span<const int32_t> parents,
-                        TreeRows& rows);
+// An empty tree draws from the root.
+TreeOutcome decide_tree(TreeRule rule, DraftTreeView tree, TreeRows& rows);
 
 }  // namespace outrider

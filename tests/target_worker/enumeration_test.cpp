@@ -3,31 +3,19 @@
 #include <gtest/gtest.h>
 
 #include <fstream>
-#include <map>
 #include <nlohmann/json.hpp>
-#include <numeric>
-#include <random>
 #include <sstream>
 
 #include "target_worker/acceptance_rule.h"
 #include "target_worker/rules/decisions.h"
 #include "target_worker/rules/rules.h"
 #include "tests/support/source_dir.h"
+#include "tests/target_worker/table_models.h"
 
 namespace outrider {
 namespace {
 
 using nlohmann::json;
-using Path = std::vector<int>;
-using Row = std::vector<double>;
-using Law = std::map<Path, double>;
-
-// Next-token distributions of target and draft after every context.
-struct Model {
-  int vocab_size = 0;
-  std::map<Path, Row> p, q;
-};
-
 // Plays a script and records what the last token is drawn from.
 class Script final : public RuleDraws {
  public:
@@ -135,7 +123,8 @@ void enumerate_target_samples(const RuleInput& input, const Path& draft, double 
   }
 }
 
-void enumerate_drafts(Rule rule, const Model& model, int gamma, Path& draft, double mass, Enumeration& out) {
+void enumerate_drafts(Rule rule, const TableModel& model, int gamma, Path& draft, double mass,
+                      Enumeration& out) {
   if (static_cast<int>(draft.size()) < gamma) {
     const Row& q = model.q.at(draft);
     for (int v = 0; v < model.vocab_size; ++v) {
@@ -162,42 +151,19 @@ void enumerate_drafts(Rule rule, const Model& model, int gamma, Path& draft, dou
     enumerate_uniforms(rule, input, draft, mass, out);
 }
 
-Enumeration enumerate(Rule rule, const Model& model, int gamma) {
+Enumeration enumerate(Rule rule, const TableModel& model, int gamma) {
   Enumeration result;
   Path draft;
   enumerate_drafts(rule, model, gamma, draft, 1, result);
   return result;
 }
 
-// Completes everything emitted to `length` tokens with the target's own distributions.
-void extend(const Model& model, const Path& path, double mass, int length, Law& out) {
-  if (static_cast<int>(path.size()) == length) {
-    out[path] += mass;
-    return;
-  }
-  Path next = path;
-  next.push_back(0);
-  for (int v = 0; v < model.vocab_size; ++v) {
-    next.back() = v;
-    const double p = model.p.at(path)[static_cast<size_t>(v)];
-    if (p > 0) extend(model, next, mass * p, length, out);
-  }
-}
-
-double distance(const Law& a, const Law& b) {
-  double worst = 0;
-  for (const auto& [path, mass] : a)
-    worst = std::max(worst, std::abs(mass - (b.count(path) ? b.at(path) : 0)));
-  for (const auto& [path, mass] : b)
-    worst = std::max(worst, std::abs(mass - (a.count(path) ? a.at(path) : 0)));
-  return worst;
-}
-
-void expect_lossless(Rule rule, const Model& model, int gamma, const std::string& name) {
+void expect_lossless(Rule rule, const TableModel& model, int gamma, const std::string& name) {
   const Enumeration round = enumerate(rule, model, gamma);
   Law emitted, target;
-  for (const auto& [path, mass] : round.law) extend(model, path, mass, gamma + 1, emitted);
-  extend(model, {}, 1, gamma + 1, target);
+  for (const auto& [path, mass] : round.law)
+    extend(model, path, mass, static_cast<size_t>(gamma) + 1, emitted);
+  extend(model, {}, 1, static_cast<size_t>(gamma) + 1, target);
   EXPECT_LT(distance(emitted, target), 1e-13) << rule_name(rule) << " on " << name;
 }
 
@@ -220,7 +186,7 @@ TEST(Enumeration, LawsOfTheVectors) {
   ASSERT_EQ(vectors["laws"].size(), 9u);
   for (const json& entry : vectors["laws"]) {
     const Rule rule = rule_from_name(entry["rule"].get<std::string>()).value();
-    Model model;
+    TableModel model;
     const json& stored = vectors["models"][entry["model"].get<std::string>()];
     model.vocab_size = stored["V"];
     for (const auto& [context, rows] : stored["contexts"].items()) {
@@ -237,45 +203,12 @@ TEST(Enumeration, LawsOfTheVectors) {
   }
 }
 
-enum class Shape { kDense, kZeros, kOneHotQ, kSameQ, kSparseQ };
-
-Row random_row(std::mt19937_64& rng, int vocab_size, double zero, bool one_hot) {
-  Row row(static_cast<size_t>(vocab_size), 0);
-  double sum = 0;
-  while (sum == 0) {
-    for (double& w : row)
-      w = std::uniform_real_distribution<>()(rng) < zero ? 0 : static_cast<double>(1 + rng() % 20);
-    sum = std::accumulate(row.begin(), row.end(), 0.0);
-  }
-  if (one_hot) {
-    std::fill(row.begin(), row.end(), 0);
-    row[rng() % row.size()] = sum = 1;
-  }
-  for (double& w : row) w /= sum;
-  return row;
-}
-
-void fill_model(std::mt19937_64& rng, Shape shape, int depth, const Path& context, Model& model) {
-  const double zero = shape == Shape::kZeros ? 0.3 : 0;
-  model.p[context] = random_row(rng, model.vocab_size, zero, false);
-  model.q[context] = shape == Shape::kSameQ
-                         ? model.p[context]
-                         : random_row(rng, model.vocab_size, shape == Shape::kSparseQ ? 0.6 : zero,
-                                      shape == Shape::kOneHotQ);
-  if (depth == 0) return;
-  for (int v = 0; v < model.vocab_size; ++v) {
-    Path next = context;
-    next.push_back(v);
-    fill_model(rng, shape, depth - 1, next, model);
-  }
-}
-
 TEST(Enumeration, LosslessOnRandomModels) {
   std::mt19937_64 rng(17);
   for (Shape shape : {Shape::kDense, Shape::kZeros, Shape::kOneHotQ, Shape::kSameQ, Shape::kSparseQ}) {
     for (int gamma : {1, 2, 3}) {
-      Model model{.vocab_size = gamma == 3 ? 3 : 4, .p = {}, .q = {}};
-      fill_model(rng, shape, gamma, {}, model);
+      TableModel model{.vocab_size = gamma == 3 ? 3 : 4, .p = {}, .q = {}};
+      fill_model(rng, shape, static_cast<size_t>(gamma), {}, model);
       const std::string name =
           "shape " + std::to_string(static_cast<int>(shape)) + " gamma " + std::to_string(gamma);
       for (Rule rule : {Rule::kNaive, Rule::kToken, Rule::kBlock}) expect_lossless(rule, model, gamma, name);

@@ -77,8 +77,8 @@ TreeOutcome on_rank(TreeRule rule, const TreeRound& round, Collectives& group) {
                     .q = {q.ids, q.weights, q.sum, 0, q.rest, q.id_end}});
   }
   WeightedSampler sampler(group);
-  ShardedTreeRows tree_rows(group, sampler, round.ids, round.parents, rows, round.draws);
-  return decide_tree(rule, round.ids, round.parents, tree_rows);
+  ShardedTreeRows tree_rows(group, sampler, {round.ids, round.parents}, rows, round.draws);
+  return decide_tree(rule, {round.ids, round.parents}, tree_rows);
 }
 
 TreeOutcome on_ranks(TreeRule rule, const TreeRound& round, int ranks) {
@@ -122,7 +122,7 @@ class CountedRows final : public WholeTreeRows {
  private:
   int depth(int32_t node) const {
     int depth = 0;
-    for (; node != kRoot; node = round_.parents[static_cast<size_t>(node)]) ++depth;
+    for (; node != kTreeRoot; node = round_.parents[static_cast<size_t>(node)]) ++depth;
     return depth;
   }
   const TreeRound& round_;
@@ -138,7 +138,7 @@ TreeOutcome on_whole_rows(TreeRule rule, const TreeRound& round) {
     q.push_back(q_of(round.q[i], round.logits[i].size()));
   }
   CountedRows rows(round, std::move(p), std::move(q));
-  return decide_tree(rule, round.ids, round.parents, rows);
+  return decide_tree(rule, {round.ids, round.parents}, rows);
 }
 
 TEST(ShardedTreeRows, DecideAsWholeRowsDoOnAnyNumberOfRanks) {

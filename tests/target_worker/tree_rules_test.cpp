@@ -10,23 +10,14 @@
 #include <random>
 
 #include "target_worker/rules/decisions.h"
+#include "tests/target_worker/table_models.h"
 #include "tests/target_worker/whole_tree_rows.h"
 
 namespace outrider {
 namespace {
 
-using Path = std::vector<int>;
-using Row = std::vector<double>;
-using Law = std::map<Path, double>;
-
 constexpr TreeRule kRules[] = {TreeRule::kSpecInfer, TreeRule::kKSeq, TreeRule::kWithoutReplacement,
                                TreeRule::kTraversal};
-
-// Next-token distributions of target and draft after every context.
-struct Model {
-  int vocab_size = 0;
-  std::map<Path, Row> p, q;
-};
 
 struct DrawnTree {
   std::vector<TokenId> ids;
@@ -34,7 +25,7 @@ struct DrawnTree {
 
   Path path(int32_t node) const {
     Path result;
-    for (; node != kRoot; node = parents[static_cast<size_t>(node)])
+    for (; node != kTreeRoot; node = parents[static_cast<size_t>(node)])
       result.insert(result.begin(), ids[static_cast<size_t>(node)].value());
     return result;
   }
@@ -69,7 +60,7 @@ struct Enumeration {
   double accepted = 0;  // expected
 };
 
-void enumerate_tests(TreeRule rule, const Model& model, const DrawnTree& tree, double mass,
+void enumerate_tests(TreeRule rule, const TableModel& model, const DrawnTree& tree, double mass,
                      std::vector<bool> answers, Enumeration& out) {
   std::vector<Row> p{model.p.at({})}, q{model.q.at({})};
   for (size_t i = 0; i < tree.ids.size(); ++i) {
@@ -79,7 +70,7 @@ void enumerate_tests(TreeRule rule, const Model& model, const DrawnTree& tree, d
   }
   const size_t told = answers.size();
   ScriptedRows rows(std::move(p), std::move(q), std::move(answers));
-  const TreeOutcome outcome = decide_tree(rule, tree.ids, tree.parents, rows);
+  const TreeOutcome outcome = decide_tree(rule, {tree.ids, tree.parents}, rows);
   double weight = mass;
   for (size_t i = 0; i < rows.chances.size(); ++i) {
     const double chance = rows.chances[i];
@@ -102,10 +93,10 @@ void enumerate_tests(TreeRule rule, const Model& model, const DrawnTree& tree, d
 
 // Draws node `next` of the shape in every way. Where q has no token left for a sibling, it and its
 // descendants are not drafted.
-void enumerate_drafts(TreeRule rule, const Model& model, const std::vector<int32_t>& shape, size_t next,
+void enumerate_drafts(TreeRule rule, const TableModel& model, const std::vector<int32_t>& shape, size_t next,
                       DrawnTree& tree, std::vector<int32_t>& place, double mass, Enumeration& out) {
   if (next == shape.size()) return enumerate_tests(rule, model, tree, mass, {}, out);
-  const int32_t parent = shape[next] == kRoot ? kRoot : place[static_cast<size_t>(shape[next])];
+  const int32_t parent = shape[next] == kTreeRoot ? kTreeRoot : place[static_cast<size_t>(shape[next])];
   constexpr int32_t kAbsent = -2;
   const auto go_on = [&](int32_t node, double weight) {
     place.push_back(node);
@@ -129,70 +120,12 @@ void enumerate_drafts(TreeRule rule, const Model& model, const std::vector<int32
   }
 }
 
-Enumeration enumerate(TreeRule rule, const Model& model, const std::vector<int32_t>& shape) {
+Enumeration enumerate(TreeRule rule, const TableModel& model, const std::vector<int32_t>& shape) {
   Enumeration result;
   DrawnTree tree;
   std::vector<int32_t> place;
   enumerate_drafts(rule, model, shape, 0, tree, place, 1, result);
   return result;
-}
-
-// Completes everything emitted to `length` tokens with the target's own distributions.
-void extend(const Model& model, const Path& path, double mass, size_t length, Law& out) {
-  if (mass == 0) return;
-  if (path.size() == length) {
-    out[path] += mass;
-    return;
-  }
-  Path next = path;
-  next.push_back(0);
-  for (int v = 0; v < model.vocab_size; ++v) {
-    next.back() = v;
-    extend(model, next, mass * model.p.at(path)[static_cast<size_t>(v)], length, out);
-  }
-}
-
-double distance(const Law& a, const Law& b) {
-  double worst = 0;
-  for (const Law* law : {&a, &b})
-    for (const auto& [path, mass] : *law) {
-      const auto in = [&](const Law& other) { return other.count(path) ? other.at(path) : 0.0; };
-      worst = std::max(worst, std::abs(in(a)-in(b)));
-    }
-  return worst;
-}
-
-enum class Shape { kDense, kZeros, kOneHotQ, kSameQ, kSparseQ };
-
-Row random_row(std::mt19937_64& rng, int vocab_size, double zero, bool one_hot) {
-  Row row(static_cast<size_t>(vocab_size), 0);
-  double sum = 0;
-  while (sum == 0) {
-    for (double& w : row)
-      w = std::uniform_real_distribution<>()(rng) < zero ? 0 : static_cast<double>(1 + rng() % 20);
-    sum = std::accumulate(row.begin(), row.end(), 0.0);
-  }
-  if (one_hot) {
-    std::fill(row.begin(), row.end(), 0);
-    row[rng() % row.size()] = sum = 1;
-  }
-  for (double& w : row) w /= sum;
-  return row;
-}
-
-void fill_model(std::mt19937_64& rng, Shape shape, size_t depth, const Path& context, Model& model) {
-  const double zero = shape == Shape::kZeros ? 0.3 : 0;
-  model.p[context] = random_row(rng, model.vocab_size, zero, false);
-  model.q[context] = shape == Shape::kSameQ
-                         ? model.p[context]
-                         : random_row(rng, model.vocab_size, shape == Shape::kSparseQ ? 0.6 : zero,
-                                      shape == Shape::kOneHotQ);
-  if (context.size() == depth) return;
-  for (int v = 0; v < model.vocab_size; ++v) {
-    Path next = context;
-    next.push_back(v);
-    fill_model(rng, shape, depth, next, model);
-  }
 }
 
 // All shapes with this many nodes: every node hangs on one before it, or on the root.
@@ -201,7 +134,7 @@ std::vector<std::vector<int32_t>> shapes(size_t nodes) {
   for (size_t i = 0; i < nodes; ++i) {
     std::vector<std::vector<int32_t>> longer;
     for (const auto& shape : result)
-      for (int32_t parent = kRoot; parent < static_cast<int32_t>(i); ++parent) {
+      for (int32_t parent = kTreeRoot; parent < static_cast<int32_t>(i); ++parent) {
         longer.push_back(shape);
         longer.back().push_back(parent);
       }
@@ -213,7 +146,7 @@ std::vector<std::vector<int32_t>> shapes(size_t nodes) {
 TEST(TreeRules, KeepTheTargetsLawOnEverySmallTree) {
   std::mt19937_64 rng(23);
   for (Shape shape : {Shape::kDense, Shape::kZeros, Shape::kOneHotQ, Shape::kSameQ, Shape::kSparseQ}) {
-    Model model{.vocab_size = 3, .p = {}, .q = {}};
+    TableModel model{.vocab_size = 3, .p = {}, .q = {}};
     fill_model(rng, shape, 4, {}, model);
     Law target;
     extend(model, {}, 1, 4, target);
@@ -229,7 +162,7 @@ TEST(TreeRules, KeepTheTargetsLawOnEverySmallTree) {
         }
   }
   // Four nodes on one model: three siblings under one node, and all that is deeper.
-  Model model{.vocab_size = 3, .p = {}, .q = {}};
+  TableModel model{.vocab_size = 3, .p = {}, .q = {}};
   fill_model(rng, Shape::kDense, 5, {}, model);
   Law target;
   extend(model, {}, 1, 5, target);
@@ -243,7 +176,7 @@ TEST(TreeRules, KeepTheTargetsLawOnEverySmallTree) {
 }
 
 // What block verification and token-wise rejection emit, by the same enumeration of chains.
-Enumeration enumerate_chain(bool block, const Model& model, size_t gamma) {
+Enumeration enumerate_chain(bool block, const TableModel& model, size_t gamma) {
   Enumeration result;
   std::vector<Path> paths{{}};
   for (size_t i = 0; i < gamma; ++i) {
@@ -300,7 +233,7 @@ Enumeration enumerate_chain(bool block, const Model& model, size_t gamma) {
 TEST(TreeRules, OnAChainTraversalIsBlockVerificationAndTheOthersAreTheTokenRule) {
   std::mt19937_64 rng(29);
   for (Shape shape : {Shape::kDense, Shape::kZeros, Shape::kSparseQ}) {
-    Model model{.vocab_size = 3, .p = {}, .q = {}};
+    TableModel model{.vocab_size = 3, .p = {}, .q = {}};
     fill_model(rng, shape, 4, {}, model);
     for (size_t gamma = 1; gamma <= 4; ++gamma) {
       std::vector<int32_t> chain;
@@ -335,10 +268,10 @@ TEST(TreeRules, NoRuleForIndependentDraftsBeatsTheirOptimumAndKSeqComesWithinIts
   std::mt19937_64 rng(31);
   double without_replacement = 0, independent = 0;
   for (int trial = 0; trial < 40; ++trial) {
-    Model model{.vocab_size = 4, .p = {}, .q = {}};
+    TableModel model{.vocab_size = 4, .p = {}, .q = {}};
     fill_model(rng, trial % 2 ? Shape::kDense : Shape::kZeros, 1, {}, model);
     for (int k = 1; k <= 3; ++k) {
-      const std::vector<int32_t> siblings(static_cast<size_t>(k), kRoot);
+      const std::vector<int32_t> siblings(static_cast<size_t>(k), kTreeRoot);
       const double optimum = optimum_of_independent_drafts(model.p.at({}), model.q.at({}), k);
       const double specinfer = enumerate(TreeRule::kSpecInfer, model, siblings).accepted;
       const double kseq = enumerate(TreeRule::kKSeq, model, siblings).accepted;
@@ -359,7 +292,7 @@ TEST(TreeRules, NoRuleForIndependentDraftsBeatsTheirOptimumAndKSeqComesWithinIts
 TEST(TreeRules, TraversalAcceptsAtLeastWhatTheWalkDownDoes) {
   std::mt19937_64 rng(37);
   for (int trial = 0; trial < 5; ++trial) {
-    Model model{.vocab_size = 3, .p = {}, .q = {}};
+    TableModel model{.vocab_size = 3, .p = {}, .q = {}};
     fill_model(rng, Shape::kDense, 4, {}, model);
     for (const auto& tree : shapes(3)) {
       const double down = enumerate(TreeRule::kWithoutReplacement, model, tree).accepted;
