@@ -2,23 +2,12 @@
 
 #include <fmt/format.h>
 
-#include <charconv>
 #include <cmath>
 #include <string_view>
 
+#include "base/parse_number.h"
+
 namespace outrider {
-namespace {
-
-template <class Number>
-std::optional<Number> parse_number(std::string_view text) {
-  Number value{};
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
-  if (error != std::errc() || end != text.data() + text.size()) return std::nullopt;
-  return value;
-}
-
-}  // namespace
-
 Result<Rule> resolve_rule(const std::string& name, float temperature) {
   const bool greedy = temperature < kGreedyTemperature;
   if (name == "auto") return greedy ? Rule::kGreedy : Rule::kInvariant;

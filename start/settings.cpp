@@ -2,9 +2,9 @@
 #include "start/settings.h"
 
 #include <algorithm>
-#include <charconv>
 #include <string_view>
 
+#include "base/parse_number.h"
 #include "cluster/acceptance_process.h"
 #include "comm/emulated_link.h"
 #include "comm/message_check.h"
@@ -15,14 +15,6 @@ namespace outrider {
 namespace {
 
 constexpr int32_t kAutoRowBytes = 1024;  // the entropy of a text does not shrink with the vocabulary
-
-template <class Number>
-std::optional<Number> parse_number(std::string_view text) {
-  Number value{};
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
-  if (error != std::errc() || end != text.data() + text.size()) return std::nullopt;
-  return value;
-}
 
 }  // namespace
 

@@ -1,12 +1,12 @@
 #include "lab/simulate/plan.h"
 
 #include <algorithm>
-#include <charconv>
 #include <cmath>
 #include <map>
 #include <optional>
 #include <tuple>
 
+#include "base/parse_number.h"
 #include "lab/simulate/parallel.h"
 
 namespace outrider {
@@ -293,11 +293,9 @@ std::optional<double> milliseconds_of(std::string_view text) {
     text.remove_suffix(1);
     unit = 1e3;
   }
-  double value = 0;
-  const auto [rest, error] = std::from_chars(text.data(), text.data() + text.size(), value);
-  if (error != std::errc() || rest != text.data() + text.size() || !(value > 0) || value > 1e9)
-    return std::nullopt;
-  return value * unit;
+  const auto value = parse_number<double>(text);
+  if (!value || !(*value > 0) || *value > 1e9) return std::nullopt;
+  return *value * unit;
 }
 
 }  // namespace

@@ -4,6 +4,7 @@
 #include <array>
 #include <nlohmann/json.hpp>
 
+#include "base/shell_text.h"
 #include "lab/simulate/measured_costs.h"
 #include "start/settings.h"
 
@@ -163,16 +164,6 @@ SimulatedFigures figures_of(const SimulatedRun& run, const GroupOptions& group,
           .pass_ms = group.target.seconds(1, 0) * 1e3};
 }
 
-// For a shell, where it has to be quoted.
-std::string quoted(const std::string& argument) {
-  constexpr std::string_view kPlain =
-      "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_=./:,+@%";
-  if (argument.find_first_not_of(kPlain) == std::string::npos) return argument;
-  std::string out = "'";
-  for (const char c : argument) out += c == '\'' ? std::string("'\\''") : std::string(1, c);
-  return out + "'";
-}
-
 }  // namespace
 
 std::string_view name_of(DraftPlace place) { return kPlaceNames[static_cast<size_t>(place)]; }
@@ -224,7 +215,7 @@ std::vector<std::string> arguments_of(const SimulatedRun& run) {
 
 std::string command_of(const SimulatedRun& run) {
   std::string out = "outrider simulate run";
-  for (const std::string& argument : arguments_of(run)) out.append(" ").append(quoted(argument));
+  for (const std::string& argument : arguments_of(run)) out.append(" ").append(shell_word(argument));
   return out;
 }
 

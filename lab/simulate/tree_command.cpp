@@ -4,13 +4,13 @@
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
-#include <charconv>
 #include <cmath>
 #include <cstdio>
 #include <nlohmann/json.hpp>
 #include <numeric>
 #include <random>
 
+#include "base/parse_number.h"
 #include "base/version.h"
 #include "lab/simulate/pages.h"
 #include "lab/simulate/report_files.h"
@@ -22,11 +22,9 @@ namespace {
 constexpr int kMostNodes = 256;
 
 Result<double> number(std::string_view text) {
-  double value = 0;
-  const auto [rest, error] = std::from_chars(text.data(), text.data() + text.size(), value);
-  if (error != std::errc() || rest != text.data() + text.size() || !std::isfinite(value))
-    return invalid_argument("");
-  return value;
+  const auto value = parse_number<double>(text);
+  if (!value || !std::isfinite(*value)) return invalid_argument("");
+  return *value;
 }
 
 Result<RowCosts> parse_row_costs(const std::vector<std::string>& texts) {

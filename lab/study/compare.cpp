@@ -137,8 +137,7 @@ std::vector<std::string> conclude(const Comparison& c) {
                                                       : "not distinguishable"));
   out.push_back(
       "A and B were measured one after the other: what the machine did in between is in no interval; turns "
-      "of "
-      "both in one study tell more.");
+      "of both in one study tell more.");
   return out;
 }
 

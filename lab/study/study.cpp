@@ -9,6 +9,7 @@
 #include "base/json_text.h"
 #include "base/printable.h"
 #include "base/program/exit_codes.h"
+#include "base/shell_text.h"
 #include "comm/cores.h"
 #include "lab/bench/machine.h"
 #include "lab/report/html.h"
@@ -37,21 +38,11 @@ std::vector<Run> schedule(const StudyFile& study) {
   return runs;
 }
 
-// For a shell, where it has to be quoted.
-std::string quoted(const std::string& argument) {
-  constexpr std::string_view kPlain =
-      "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_=./:,+@%";
-  if (argument.find_first_not_of(kPlain) == std::string::npos) return argument;
-  std::string out = "'";
-  for (const char c : argument) out += c == '\'' ? std::string("'\\''") : std::string(1, c);
-  return out + "'";
-}
-
 std::string list_cells(const StudyFile& study) {
   std::string out;
   for (const Cell& cell : study.cells) {
     out += fmt::format("{}  {}\n    outrider generate", cell.id, cell.label());
-    for (const std::string& argument : cell.arguments) out.append(" ").append(quoted(argument));
+    for (const std::string& argument : cell.arguments) out.append(" ").append(shell_word(argument));
     out += "\n";
   }
   return out + fmt::format("{} cells x {} repeats = {} runs in {}\n", study.cells.size(), study.repeats,

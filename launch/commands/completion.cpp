@@ -4,8 +4,11 @@
 #include <fmt/ranges.h>
 
 #include <CLI/CLI.hpp>
+#include <algorithm>
 #include <utility>
 #include <vector>
+
+#include "base/shell_text.h"
 
 namespace outrider {
 namespace {
@@ -62,11 +65,9 @@ void collect(const CLI::App& app, const std::string& path, std::vector<Command>&
     collect(*subcommand, path.empty() ? subcommand->get_name() : path + " " + subcommand->get_name(), out);
 }
 
-// In single quotes, for shells.
-std::string in_quotes(const std::string& text) {
-  std::string out = "'";
-  for (const char c : text) out += c == '\'' ? std::string("'\\''") : std::string(1, c == '\n' ? ' ' : c);
-  return out + "'";
+std::string in_quotes(std::string text) {
+  std::replace(text.begin(), text.end(), '\n', ' ');
+  return in_single_quotes(text);
 }
 
 // Names of the program's own making: no quoting is needed inside.
