@@ -39,7 +39,7 @@ struct DraftTree {
   std::vector<int32_t> parents;  // as many as ids; none: a chain
 };
 
-// The same without owning it.
+// A tree whose ids and parents somebody else owns.
 struct DraftTreeView {
   DraftTreeView() = default;
   DraftTreeView(const DraftTree& tree) : ids(tree.ids), parents(tree.parents) {}  // NOLINT: a view of it
@@ -80,8 +80,8 @@ bool is_path(DraftTreeView tree, std::span<const int32_t> nodes);
 // unless it ended at a leaf.
 int32_t levels_tested(DraftTreeView tree, std::span<const int32_t> path);
 
-// The same with every node's children right behind it, in their order: so the path of first children lies
-// where a chain would.
+// The same tree with every node's children right behind it, in their order: so the path of first children
+// lies where a chain would.
 DraftTree depth_first(DraftTreeView tree);
 // Without parents if it is a chain.
 void shorten_chain(DraftTree& tree);

@@ -47,10 +47,10 @@ struct BootstrapOptions {
   int comparisons = 1;
 };
 
-// Of ratios that were each taken within one turn, so that what slows a turn down slows both. None may be 0 or
+// The ratio that single ratios tell, which were each taken within one turn, so that what slows a turn down slows both. None may be 0 or
 // below; such turns, and turns without a figure, are left out beforehand.
 Ratio paired_ratio(std::span<const double> ratios, const BootstrapOptions& options = {});
-// Of two series that were not measured in the same turns: median over median.
+// The ratio of two series that were not measured in the same turns: median over median.
 Ratio unpaired_ratio(std::span<const double> above, std::span<const double> below,
                      const BootstrapOptions& options = {});
 

@@ -87,8 +87,8 @@ std::unique_ptr<Drafter> make_ngram_drafter(NgramDrafterOptions options);
 struct SuffixDrafterOptions {
   int32_t max_sequences = 1024;
   int32_t max_context = 1 << 20;
-  // Of the outputs of finished sequences, whose text may be found in others; the oldest are forgotten. 0: a
-  // sequence is looked up in its own text alone. 28 bytes a token.
+  // Tokens kept of the outputs of finished sequences, in which other texts are looked up; the oldest are
+  // forgotten. 0: a sequence is looked up in its own text alone. 28 bytes a token.
   int32_t history_tokens = 1 << 18;
   // A token is drafted if the whole draft up to it is right with at least this chance.
   double least_chance = 0.1;

@@ -6,7 +6,7 @@
 
 namespace outrider {
 
-// Of the checkout that the program was built from, e.g. "0928b5f1a2c3", "0928b5f1a2c3-dirty" where it had
+// The commit of the checkout that the program was built from, e.g. "0928b5f1a2c3", "0928b5f1a2c3-dirty" where it had
 // changes that were not committed; "unknown" outside git, and in programs other than `outrider`.
 std::string build_commit();
 

@@ -23,14 +23,14 @@ struct RoleThreads {
 // as many of the cores that it may count on as the weights are worth.
 RoleThreads role_threads(int asked, int cores);
 
-// Of the roles that are threads of one process; `draft_asked`: --draft-threads.
+// The threads of roles that share one process; `draft_asked`: --draft-threads.
 struct LocalThreads {
   RoleThreads target, draft;  // of each target rank, of each drafter
 };
 LocalThreads local_threads(int asked, int draft_asked, int ranks, int cores);
 
-// Of a draft worker in a process of its own that sees `usable` cores; `told`: those it was told to count on,
-// 0: all.
+// The threads of a draft worker in a process of its own that sees `usable` cores; `told`: those it was told
+// to count on, 0: all.
 RoleThreads worker_threads(int asked, int told, int usable);
 
 }  // namespace outrider
