@@ -47,7 +47,8 @@ struct BootstrapOptions {
   int comparisons = 1;
 };
 
-// The ratio that single ratios tell, which were each taken within one turn, so that what slows a turn down slows both. None may be 0 or
+// Ratios that were each taken within one turn, as one ratio with its interval: what slows a turn down slows
+// both of its sides. None may be 0 or
 // below; such turns, and turns without a figure, are left out beforehand.
 Ratio paired_ratio(std::span<const double> ratios, const BootstrapOptions& options = {});
 // The ratio of two series that were not measured in the same turns: median over median.

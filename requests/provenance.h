@@ -6,8 +6,8 @@
 
 namespace outrider {
 
-// The commit of the checkout that the program was built from, e.g. "0928b5f1a2c3", "0928b5f1a2c3-dirty" where it had
-// changes that were not committed; "unknown" outside git, and in programs other than `outrider`.
+// The commit of the checkout that the program was built from, e.g. "0928b5f1a2c3", "0928b5f1a2c3-dirty" where
+// it had changes that were not committed; "unknown" outside git, and in programs other than `outrider`.
 std::string build_commit();
 
 // version, commit, date (UTC, now), host, system, processor, cores (usable), isa, load (averages of 1, 5 and

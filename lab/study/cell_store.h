@@ -38,7 +38,7 @@ class CellStore {
   int lock_;
 };
 
-// The same of a directory that nobody has opened, and that need not be there.
+// The record of one run from the directory of a study that need not be open, nor be there.
 std::optional<nlohmann::json> load_record(const std::string& directory, const Cell& cell, int repeat);
 
 }  // namespace outrider
