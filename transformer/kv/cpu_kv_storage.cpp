@@ -49,7 +49,8 @@ void store_kv(const KvLayerView& layer, int64_t block, int64_t slot, int64_t kv_
                                   : store_as<float>(layer, block, slot, kv_head, key, value);
 }
 
-CpuKvStorage::CpuKvStorage(const KvShape& shape, int64_t num_blocks) : shape_(shape) {
+CpuKvStorage::CpuKvStorage(const KvShape& shape, int64_t num_blocks)
+    : shape_(shape), states_(num_blocks * kBlockTokens * state_bytes()) {
   for (int64_t i = 0; i < shape.layers; ++i) {
     keys_.emplace_back(num_blocks * key_bytes());
     values_.emplace_back(num_blocks * value_bytes());
@@ -61,6 +62,26 @@ int64_t CpuKvStorage::key_bytes() const {
 }
 int64_t CpuKvStorage::value_bytes() const {
   return shape_.kv_heads * round_up(shape_.head_dim, 16) * kBlockTokens * element_bytes(shape_.type);
+}
+
+int64_t CpuKvStorage::state_bytes() const { return shape_.state_size * element_bytes(shape_.type); }
+
+void CpuKvStorage::store_state(const KvSlot& at, int64_t first, std::span<const float> numbers) {
+  if (shape_.type == KvType::kFloat32) {
+    std::memcpy(state(at) + first * element_bytes(shape_.type), numbers.data(), numbers.size_bytes());
+    return;
+  }
+  auto* const to = reinterpret_cast<bf16*>(state(at)) + first;
+  std::transform(numbers.begin(), numbers.end(), to, [](float x) { return to_bf16(x); });
+}
+
+void CpuKvStorage::read_state(const KvSlot& at, std::span<float> to) const {
+  if (shape_.type == KvType::kFloat32) {
+    std::memcpy(to.data(), state(at), to.size_bytes());
+    return;
+  }
+  const auto* const from = reinterpret_cast<const bf16*>(state(at));
+  std::transform(from, from + to.size(), to.begin(), [](bf16 x) { return to_float(x); });
 }
 
 KvLayerView CpuKvStorage::layer(int64_t index) const {
@@ -79,6 +100,8 @@ void CpuKvStorage::copy_block(int32_t from, int32_t to) {
     std::memcpy(values_[i].data() + values * static_cast<size_t>(to),
                 values_[i].data() + values * static_cast<size_t>(from), values);
   }
+  if (shape_.state_size > 0)
+    std::memcpy(state({to, 0}), state({from, 0}), static_cast<size_t>(kBlockTokens * state_bytes()));
 }
 
 void CpuKvStorage::copy_slots(std::span<const KvMove> moves) {
@@ -86,6 +109,9 @@ void CpuKvStorage::copy_slots(std::span<const KvMove> moves) {
     for (const KvMove& move : moves)
       shape_.type == KvType::kBFloat16 ? copy_slot<bf16>(layer(static_cast<int64_t>(l)), move.from, move.to)
                                        : copy_slot<float>(layer(static_cast<int64_t>(l)), move.from, move.to);
+  for (const KvMove& move : moves)
+    if (shape_.state_size > 0)
+      std::memcpy(state(move.to), state(move.from), static_cast<size_t>(state_bytes()));
 }
 
 uint64_t CpuKvStorage::content_hash(std::span<const int32_t> blocks, int64_t length) const {
@@ -107,6 +133,10 @@ uint64_t CpuKvStorage::content_hash(std::span<const int32_t> blocks, int64_t len
           add(view.values + ((head * kBlockTokens + slot) * view.value_stride() + i) * element);
         }
       }
+  }
+  for (int64_t p = 0; p < length; ++p) {
+    const std::byte* const numbers = state({blocks[static_cast<size_t>(p / kBlockTokens)], p % kBlockTokens});
+    for (int64_t i = 0; i < shape_.state_size; ++i) add(numbers + i * element);
   }
   return hash;
 }

@@ -1,4 +1,5 @@
-// Keys and values in host memory, in the layout the CPU attention kernel reads (KvLayerView).
+// Keys and values in host memory, in the layout the CPU attention kernel reads (KvLayerView), and states of
+// the same tokens, which share their blocks: what becomes of a token's keys becomes of its states.
 #pragma once
 
 #include <vector>
@@ -15,6 +16,10 @@ class CpuKvStorage final : public KvStorage {
 
   KvLayerView layer(int64_t index) const;
 
+  // Numbers [first, first + size) of a token's state; `to` has all of them.
+  void store_state(const KvSlot& at, int64_t first, std::span<const float> numbers);
+  void read_state(const KvSlot& at, std::span<float> to) const;
+
   void copy_block(int32_t from, int32_t to) override;
   void copy_slots(std::span<const KvMove> moves) override;
   uint64_t content_hash(std::span<const int32_t> blocks, int64_t length) const override;
@@ -22,9 +27,14 @@ class CpuKvStorage final : public KvStorage {
  private:
   int64_t key_bytes() const;    // of one block in one layer
   int64_t value_bytes() const;  // of one block in one layer
+  int64_t state_bytes() const;  // of one token
+  std::byte* state(const KvSlot& at) const {
+    return states_.data() + (at.block * kBlockTokens + at.slot) * state_bytes();
+  }
 
   KvShape shape_;
   mutable std::vector<Buffer<std::byte>> keys_, values_;  // per layer, [num_blocks, ...] as KvLayerView says
+  mutable Buffer<std::byte> states_;                      // [num_blocks][kBlockTokens][state_size]
 };
 
 }  // namespace outrider

@@ -3,25 +3,11 @@
 #include <algorithm>
 #include <cstring>
 
+#include "transformer/model/activations.h"
 #include "transformer/model/rope.h"
 
 namespace outrider {
 namespace {
-
-struct Matrix {
-  Matrix(int64_t row_count, int64_t column_count)
-      : columns(column_count), stride(round_up(column_count, kRowPadding)), data(row_count * stride) {}
-  TensorView<float, 2> rows(int64_t count) { return {data.data(), {count, columns}, {stride, 1}}; }
-  // Columns [first, first + count) of the first `rows` rows.
-  TensorView<float, 2> slice(int64_t row_count, int64_t first, int64_t count) {
-    return {data.data() + first, {row_count, count}, {stride, 1}};
-  }
-  // The rows with their padding: contiguous.
-  std::span<float> flat(int64_t count) { return {data.data(), static_cast<size_t>(count * stride)}; }
-
-  int64_t columns, stride;
-  Buffer<float> data;
-};
 
 int useful_threads(const Weights& weights, const ModelOptions& options) {
   return threads_worth(weights.bytes, options.bytes_per_thread, options.threads);
@@ -43,14 +29,14 @@ struct CpuModel::Activations {
     attention_rows.reserve(static_cast<size_t>(o.max_rows));
   }
 
-  Matrix residual;     // [rows, hidden]
-  Matrix normed;       // [rows, hidden]
-  Matrix qkv;          // [rows, q + k + v of this rank]
-  Matrix attended;     // [rows, q of this rank]
-  Matrix gate_up;      // [rows, gates, then ups of this rank]
-  Matrix partial;      // [rows, hidden]: this rank's leaves, then the sum over ranks
-  Matrix last_hidden;  // [logit rows, hidden]
-  Matrix logits;       // [logit rows, vocabulary of this rank]
+  ActivationRows residual;     // [rows, hidden]
+  ActivationRows normed;       // [rows, hidden]
+  ActivationRows qkv;          // [rows, q + k + v of this rank]
+  ActivationRows attended;     // [rows, q of this rank]
+  ActivationRows gate_up;      // [rows, gates, then ups of this rank]
+  ActivationRows partial;      // [rows, hidden]: this rank's leaves, then the sum over ranks
+  ActivationRows last_hidden;  // [logit rows, hidden]
+  ActivationRows logits;       // [logit rows, vocabulary of this rank]
   std::vector<AttentionRow> attention_rows;
   Buffer<int32_t> paths;  // of the rows of trees, one behind the other
 };
@@ -76,6 +62,10 @@ Result<std::unique_ptr<Model>> CpuModel::load(const std::filesystem::path& direc
                                               const ModelOptions& options, Collectives& collectives) {
   ASSIGN_OR_RETURN(ModelConfig config, read_model_config(directory));
   ASSIGN_OR_RETURN(TensorFiles files, TensorFiles::open(directory));
+  for (const int64_t tap : options.taps)
+    if (tap < 0 || tap > config.num_layers)
+      return invalid_argument(fmt::format("the drafter reads states of layer {}; the target has {} layers",
+                                          tap, config.num_layers));
   const ShardPlan plan(config, options.shard);
   auto loaders = std::make_unique<ThreadPool>(options.threads);
   ASSIGN_OR_RETURN(Weights weights,
@@ -88,7 +78,8 @@ Result<std::unique_ptr<Model>> CpuModel::load(const std::filesystem::path& direc
   const KvShape kv_shape{.layers = config.num_layers,
                          .kv_heads = plan.kv_heads.size(),
                          .head_dim = config.head_dim,
-                         .type = bf16_kv ? KvType::kBFloat16 : KvType::kFloat32};
+                         .type = bf16_kv ? KvType::kBFloat16 : KvType::kFloat32,
+                         .state_size = static_cast<int64_t>(options.taps.size()) * config.hidden_size};
   auto storage = std::make_unique<CpuKvStorage>(kv_shape, kv_blocks);
   return std::unique_ptr<Model>(new CpuModel(std::move(config), options, std::move(weights), collectives,
                                              std::move(storage), kv_blocks));
@@ -104,9 +95,11 @@ Result<LogitsShard> CpuModel::forward(std::span<const BatchSlice> batch) {
 
   embed(batch, rows);
   for (int64_t layer = 0; layer < config_.num_layers; ++layer) {
+    keep_states(layer, batch);
     attention_block(layer, batch, rows);
     mlp_block(layer, rows);
   }
+  keep_states(config_.num_layers, batch);
 
   int64_t row = 0, out = 0;
   for (const BatchSlice& slice : batch) {
@@ -159,6 +152,24 @@ void CpuModel::embed(std::span<const BatchSlice> batch, int64_t rows) {
     }
   if (collectives_->size() > 1)
     collectives_->all_reduce_sum(std::span(reinterpret_cast<uint64_t*>(flat.data()), flat.size() / 2));
+}
+
+// Of all rows, in the slots of their keys and values.
+void CpuModel::keep_states(int64_t layer, std::span<const BatchSlice> batch) {
+  const auto tap = std::find(options_.taps.begin(), options_.taps.end(), layer);
+  if (tap == options_.taps.end()) return;
+  const auto first = (tap - options_.taps.begin()) * config_.hidden_size;
+  const auto x = act_->residual.rows(static_cast<int64_t>(act_->attention_rows.size()));
+  int64_t row = 0;
+  for (const BatchSlice& slice : batch) {
+    const int64_t end = kv_.length(slice.sequence);
+    for (int64_t slot = end - static_cast<int64_t>(slice.tokens.size()); slot < end; ++slot, ++row)
+      storage_.store_state(kv_.slot(slice.sequence, slot), first, x.row(row));
+  }
+}
+
+void CpuModel::read_states(KvHandle sequence, int64_t index, std::span<float> to) const {
+  storage_.read_state(kv_.slot(sequence, index), to);
 }
 
 void CpuModel::attention_block(int64_t layer, std::span<const BatchSlice> batch, int64_t rows) {

@@ -20,6 +20,7 @@ class CpuModel final : public Model {
   Result<LogitsShard> forward(std::span<const BatchSlice> batch) override;
 
   KvCache& kv() override { return kv_; }
+  void read_states(KvHandle sequence, int64_t index, std::span<float> to) const override;
   const ModelConfig& config() const override { return config_; }
   int64_t max_positions() const override { return max_positions_; }
   int64_t max_rows() const override { return options_.max_rows; }
@@ -36,6 +37,7 @@ class CpuModel final : public Model {
 
   void locate_rows(std::span<const BatchSlice> batch);
   void embed(std::span<const BatchSlice> batch, int64_t rows);
+  void keep_states(int64_t layer, std::span<const BatchSlice> batch);
   void attention_block(int64_t layer, std::span<const BatchSlice> batch, int64_t rows);
   void mlp_block(int64_t layer, int64_t rows);
   void prepare_heads(int64_t layer, std::span<const BatchSlice> batch);

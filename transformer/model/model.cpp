@@ -13,9 +13,13 @@ Result<std::unique_ptr<Model>> Model::load(const std::filesystem::path& director
   CHECK(collectives.size() == options.shard.tp_size && collectives.rank() == options.shard.tp_rank,
         "collectives of rank {} of {}, shard {} of {}", collectives.rank(), collectives.size(),
         options.shard.tp_rank, options.shard.tp_size);
+  if (options.device.kind == Device::Kind::kCuda && !options.taps.empty())
+    return unsupported("CUDA devices keep no states of layers, which this drafter reads; use --device cpu");
   if (options.device.kind == Device::Kind::kCuda) return load_cuda_model(directory, options, collectives);
   return CpuModel::load(directory, options, collectives);
 }
+
+void Model::read_states(KvHandle, int64_t, std::span<float>) const { CHECK(false, "a model without taps"); }
 
 std::unique_ptr<TokenRunner> Model::make_runner(int64_t) { return nullptr; }
 

@@ -9,6 +9,7 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <vector>
 
 #include "base/status.h"
 #include "comm/collectives.h"
@@ -48,6 +49,9 @@ struct ModelOptions {
   enum class Kv : uint8_t { kAuto, kFloat32, kBFloat16 } kv = Kv::kAuto;  // auto: fp32 with fp32 weights
   WeightFormat weight_format = WeightFormat::kAuto;
   std::optional<TokenId> stand_in;  // EmbeddedIds: a draft's, whose target may have more tokens
+  // Ascending layers of which the input, the residual stream, is kept for every token beside its keys and
+  // values; num_layers: the output of the last one. Hosts only.
+  std::vector<int64_t> taps;
   bool overlap_kernels = true;  // a device starts a kernel while the one before it ends; no bit depends on it
   LoadProgress progress;
   std::function<void(const std::string&)> notice;  // what a device is asked for, before it is
@@ -77,6 +81,9 @@ class Model {
   virtual std::unique_ptr<TokenRunner> make_runner(int64_t vocab_size);
 
   virtual KvCache& kv() = 0;
+  // With ModelOptions::taps: the states of the token in slot `index` of a sequence, tap after tap, [taps *
+  // hidden_size]; in bf16 where keys and values are. The same on every rank.
+  virtual void read_states(KvHandle sequence, int64_t index, std::span<float> to) const;
   virtual const ModelConfig& config() const = 0;
   virtual int64_t max_positions() const = 0;
   virtual int64_t max_rows() const = 0;

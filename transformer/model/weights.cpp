@@ -23,7 +23,6 @@ class Packer {
 
  private:
   Result<WeightType> type_of(MatrixKind kind, const MatrixSource& source) const;
-  void pack(const std::vector<TensorPart>& parts, PackedMatrix& to);
   void advance(int64_t bytes);
 
   const WeightType float_type_;
@@ -47,32 +46,9 @@ Result<WeightType> Packer::type_of(MatrixKind kind, const MatrixSource& source) 
 
 Result<PackedMatrix> Packer::matrix(MatrixKind kind, const MatrixSource& source) {
   ASSIGN_OR_RETURN(const WeightType type, type_of(kind, source));
-  std::vector<int64_t> leaves = source.leaf_ends;
-  if (leaves.empty()) leaves = {source.k()};
-  PackedMatrix packed(type, source.n(), source.k(), leaves);
-  pack(source.parts, packed);
+  PackedMatrix packed = pack_matrix(source, type, pool_);
+  advance(source.bytes());
   return packed;
-}
-
-void Packer::pack(const std::vector<TensorPart>& parts, PackedMatrix& to) {
-  std::vector<SourceRow> rows;
-  rows.reserve(static_cast<size_t>(round_up(to.n(), kTileColumns)));
-  for (const TensorPart& part : parts)
-    for (int64_t r = 0; r < part.rows.size(); ++r) rows.push_back(source_row(part, r));
-  rows.resize(static_cast<size_t>(round_up(to.n(), kTileColumns)));
-  pool_.parallel_for(to.tiles(), 4, [&](int64_t begin, int64_t end) {
-    for (int64_t tile = begin; tile < end; ++tile) {
-      std::array<SourceRow, kTileColumns> of_tile;
-      std::copy_n(rows.begin() + tile * kTileColumns, kTileColumns, of_tile.begin());
-      pack_tile(to, tile, of_tile);
-    }
-  });
-  for (const TensorPart& part : parts) {
-    const auto width = part.tensor->data.size() / static_cast<size_t>(part.tensor->shape[0]);
-    release_pages(part.tensor->data.subspan(static_cast<size_t>(part.rows.begin) * width,
-                                            static_cast<size_t>(part.rows.size()) * width));
-    advance(part.bytes(part.rows.size()));
-  }
 }
 
 Result<LayerWeights> Packer::layer(const LayerSources& s) {
@@ -104,6 +80,30 @@ SourceRow source_row(const TensorPart& part, int64_t row) {
     source.scales = part.scales->data.data() +
                     (at * part.scales->shape[1] + part.first_group) * static_cast<int64_t>(sizeof(bf16));
   return source;
+}
+
+PackedMatrix pack_matrix(const MatrixSource& source, WeightType type, ThreadPool& pool) {
+  std::vector<int64_t> leaves = source.leaf_ends;
+  if (leaves.empty()) leaves = {source.k()};
+  PackedMatrix to(type, source.n(), source.k(), leaves);
+  std::vector<SourceRow> rows;
+  rows.reserve(static_cast<size_t>(round_up(to.n(), kTileColumns)));
+  for (const TensorPart& part : source.parts)
+    for (int64_t r = 0; r < part.rows.size(); ++r) rows.push_back(source_row(part, r));
+  rows.resize(static_cast<size_t>(round_up(to.n(), kTileColumns)));
+  pool.parallel_for(to.tiles(), 4, [&](int64_t begin, int64_t end) {
+    for (int64_t tile = begin; tile < end; ++tile) {
+      std::array<SourceRow, kTileColumns> of_tile;
+      std::copy_n(rows.begin() + tile * kTileColumns, kTileColumns, of_tile.begin());
+      pack_tile(to, tile, of_tile);
+    }
+  });
+  for (const TensorPart& part : source.parts) {
+    const auto width = part.tensor->data.size() / static_cast<size_t>(part.tensor->shape[0]);
+    release_pages(part.tensor->data.subspan(static_cast<size_t>(part.rows.begin) * width,
+                                            static_cast<size_t>(part.rows.size()) * width));
+  }
+  return to;
 }
 
 WeightType weight_type(WeightFormat format, MatrixKind kind) {

@@ -54,6 +54,9 @@ const char* weight_type_name(WeightType type);  // "int8"
 // Row `row` of a mapped part.
 SourceRow source_row(const TensorPart& part, int64_t row);
 
+// A mapped matrix, packed for the kernels. Its pages are given back.
+PackedMatrix pack_matrix(const MatrixSource& source, WeightType type, ThreadPool& pool);
+
 struct WeightOptions {
   WeightFormat format = WeightFormat::kAuto;
   LoadProgress progress;

@@ -1,0 +1,122 @@
+// States of layers: the same bits for every batch, chunk and rank, kept with the keys and values of their
+// tokens.
+#include <gtest/gtest.h>
+
+#include "tests/transformer/model_suite.h"
+#include "tests/transformer/tree_suite.h"
+#include "transformer/files/weight_map.h"
+
+namespace outrider {
+namespace {
+
+ModelOptions with_taps(std::vector<int64_t> taps, Shard shard = {}) {
+  return {.shard = shard, .threads = 2, .bytes_per_thread = 1, .kv_tokens = 1024, .taps = std::move(taps)};
+}
+
+std::vector<float> states_of(const Model& model, KvHandle sequence, int64_t tokens, size_t taps) {
+  const auto width = taps * static_cast<size_t>(model.config().hidden_size);
+  std::vector<float> out(static_cast<size_t>(tokens) * width);
+  for (int64_t i = 0; i < tokens; ++i)
+    model.read_states(sequence, i, std::span(out).subspan(static_cast<size_t>(i) * width, width));
+  return out;
+}
+
+std::vector<float> states_in_chunks(Model& model, std::span<const TokenId> ids, size_t chunk, size_t taps) {
+  const KvHandle sequence = model.kv().create();
+  for (size_t i = 0; i < ids.size(); i += chunk) {
+    const BatchSlice slice{sequence, ids.subspan(i, std::min(chunk, ids.size() - i)), 0};
+    EXPECT_TRUE(model.forward({&slice, 1}).ok());
+  }
+  auto out = states_of(model, sequence, static_cast<int64_t>(ids.size()), taps);
+  model.kv().release(sequence);
+  return out;
+}
+
+TEST(Taps, StatesHaveTheSameBitsForEveryChunkAndRank) {
+  for (const char* name : {"llama-bias", "qwen3", "qwen3-bf16"}) {
+    const auto single = make_single_collectives();
+    const std::vector<int64_t> taps{0, 1, 2};
+    const auto model = testing::load_or_die(testing::golden_model(name), with_taps(taps), *single);
+    const auto ids = testing::random_ids(40, model->config().vocab_size, 5);
+    const auto expected = states_in_chunks(*model, ids, 1, taps.size());
+    for (const size_t chunk : {3u, 16u, 40u})
+      EXPECT_TRUE(testing::same_bits(expected, states_in_chunks(*model, ids, chunk, taps.size())))
+          << name << chunk;
+    for (const int ranks : {2, 4, 8})
+      testing::run_group(ranks, [&](Collectives& group) {
+        const auto shard =
+            testing::load_or_die(testing::golden_model(name), with_taps(taps, {group.rank(), ranks}), group);
+        EXPECT_TRUE(testing::same_bits(expected, states_in_chunks(*shard, ids, 7, taps.size())))
+            << name << ", rank " << group.rank() << " of " << ranks;
+      });
+  }
+}
+
+// What a head sees first is the embedding, and last what the final norm reads.
+TEST(Taps, AreTheInputsOfTheirLayers) {
+  const auto single = make_single_collectives();
+  const auto model = testing::load_or_die(testing::golden_model("qwen3"), with_taps({0, 2}), *single);
+  const auto files = TensorFiles::open(testing::golden_model("qwen3")).value();
+  const TensorInfo& embedding = *files.find("model.embed_tokens.weight");
+  const TensorInfo& norm = *files.find("model.norm.weight");
+  const auto ids = testing::random_ids(9, model->config().vocab_size, 6);
+  const KvHandle sequence = model->kv().create();
+  const BatchSlice slice{sequence, ids, static_cast<int64_t>(ids.size())};
+  const auto logits = model->forward({&slice, 1});
+  ASSERT_TRUE(logits.ok());
+  const auto hidden = static_cast<size_t>(model->config().hidden_size);
+  const auto states = states_of(*model, sequence, 9, 2);
+  for (size_t i = 0; i < ids.size(); ++i) {
+    double squares = 0;
+    for (size_t h = 0; h < hidden; ++h) {
+      const float x = states[(2 * i + 1) * hidden + h];
+      squares += static_cast<double>(x) * static_cast<double>(x);
+      EXPECT_EQ(states[2 * i * hidden + h], tensor_element(embedding, static_cast<int64_t>(ids[i].value()) *
+                                                                              static_cast<int64_t>(hidden) +
+                                                                          static_cast<int64_t>(h)));
+    }
+    const double scale = 1 / std::sqrt(squares / static_cast<double>(hidden) + model->config().rms_norm_eps);
+    for (size_t h = 0; h < hidden; ++h)
+      EXPECT_NEAR(logits->hidden.row(static_cast<int64_t>(i))[h],
+                  static_cast<double>(states[(2 * i + 1) * hidden + h]) * scale *
+                      static_cast<double>(tensor_element(norm, static_cast<int64_t>(h))),
+                  1e-4);
+  }
+}
+
+// The content hash counts states, so chains, trees, forks, kept paths and rollbacks are all compared.
+TEST(Taps, FollowTreesForksAndRollbacks) {
+  for (const auto kv : {ModelOptions::Kv::kFloat32, ModelOptions::Kv::kBFloat16}) {
+    const auto single = make_single_collectives();
+    ModelOptions options = with_taps({1, 2});
+    options.kv = kv;
+    options.max_logit_rows = 128;
+    const auto model = testing::load_or_die(testing::golden_model("qwen2"), options, *single);
+    testing::expect_trees_equal_chains(*model, 11, 6);
+    const auto without =
+        testing::load_or_die(testing::golden_model("qwen2"), {.kv_tokens = 1024, .kv = kv}, *single);
+    const auto ids = testing::random_ids(20, model->config().vocab_size, 8);
+    std::vector<uint64_t> hashes;
+    for (Model* m : {model.get(), without.get()}) {
+      const KvHandle sequence = m->kv().create();
+      const BatchSlice slice{sequence, ids, 0};
+      ASSERT_TRUE(m->forward({&slice, 1}).ok());
+      hashes.push_back(m->kv().content_hash(sequence));
+    }
+    EXPECT_NE(hashes[0], hashes[1]);
+  }
+}
+
+TEST(Taps, LayersThatAreNotThereAreRefused) {
+  const auto single = make_single_collectives();
+  const auto model = Model::load(testing::golden_model("qwen2"), with_taps({1, 3}), *single);
+  ASSERT_FALSE(model.ok());
+  EXPECT_NE(model.status().message().find("layer 3; the target has 2 layers"), std::string::npos);
+  const auto on_device =
+      Model::load(testing::golden_model("qwen2"), {.device = {Device::Kind::kCuda, 0}, .taps = {1}}, *single);
+  ASSERT_FALSE(on_device.ok());
+  EXPECT_NE(on_device.status().message().find("--device cpu"), std::string::npos);
+}
+
+}  // namespace
+}  // namespace outrider
