@@ -5,7 +5,7 @@
 
 #include "draft_worker/model_drafter.h"
 #include "draft_worker/row_sender.h"
-#include "draft_worker/stop_rule.h"
+#include "heads/stop_rule.h"
 
 namespace outrider {
 

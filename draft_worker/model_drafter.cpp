@@ -4,7 +4,7 @@
 #include <cmath>
 
 #include "draft_worker/row_sender.h"
-#include "draft_worker/stop_rule.h"
+#include "heads/stop_rule.h"
 #include "transformer/sampling/confidence.h"
 #include "transformer/sampling/penalties.h"
 

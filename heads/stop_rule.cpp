@@ -1,4 +1,4 @@
-#include "draft_worker/stop_rule.h"
+#include "heads/stop_rule.h"
 
 #include <cmath>
 

@@ -215,9 +215,10 @@ Status check_key(const JsonObject& config, const std::string& key, const json& v
 
 }  // namespace
 
-Status check_config_keys(const JsonObject& config, ModelFamily family) {
+Status check_config_keys(const JsonObject& config, ModelFamily family,
+                         std::span<const std::string_view> also) {
   for (const auto& [key, value] : config.members().items())
-    if (!value.is_null()) RETURN_IF_ERROR(check_key(config, key, value, family));
+    if (!value.is_null() && !listed(also, key)) RETURN_IF_ERROR(check_key(config, key, value, family));
   return {};
 }
 

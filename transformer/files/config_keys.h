@@ -2,13 +2,17 @@
 // by name; only keys that are known to change nothing are passed over.
 #pragma once
 
+#include <span>
+#include <string_view>
+
 #include "transformer/files/json_file.h"
 #include "transformer/files/model_config.h"
 
 namespace outrider {
 
 // Every key is one that model_config.cpp reads for this family, has the value that changes nothing, or is
-// known to be harmless. Null counts as absent. Errors name file and key.
-Status check_config_keys(const JsonObject& config, ModelFamily family);
+// known to be harmless. Null counts as absent. Errors name file and key. `also`: keys that the caller reads.
+Status check_config_keys(const JsonObject& config, ModelFamily family,
+                         std::span<const std::string_view> also = {});
 
 }  // namespace outrider

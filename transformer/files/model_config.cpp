@@ -8,6 +8,7 @@
 #include "base/json_text.h"
 #include "transformer/files/config_keys.h"
 #include "transformer/files/json_file.h"
+#include "transformer/files/layer_config.h"
 
 namespace outrider {
 namespace {
@@ -298,9 +299,6 @@ Status refuse_other_arithmetic(const JsonObject& config) {
   for (const char* key : {"num_local_experts", "num_experts", "n_routed_experts", "moe_intermediate_size"})
     if (const json* value = config.find(key); value != nullptr && *value != 0)
       return refuse(config, key, "marks a mixture of experts; only dense models are supported");
-  if (config.has("draft_vocab_size"))
-    return refuse(config, "draft_vocab_size",
-                  "marks an EAGLE draft head, which is no language model of its own");
   return {};
 }
 
@@ -360,22 +358,42 @@ std::string_view architecture_name(ModelFamily family) {
   return kFamilies[static_cast<size_t>(family)].architecture;
 }
 
-Result<ModelConfig> read_model_config(const std::filesystem::path& model_directory) {
-  ASSIGN_OR_RETURN(const json root, read_config_json(model_directory));
-  ASSIGN_OR_RETURN(const JsonObject config,
-                   JsonObject::view(root, (model_directory / "config.json").string()));
+Result<ModelFamily> family_of(const JsonObject& config, ModelFamily fallback) {
+  ASSIGN_OR_RETURN(const std::string type, config.string_or("model_type", ""));
+  if (type.empty()) return fallback;
+  for (const FamilyRow& row : kFamilies)
+    if (row.model_type == type) return row.family;
+  return refuse(config, "model_type", "is " + type + "; supported are llama, mistral, qwen2 and qwen3");
+}
+
+Result<ModelConfig> read_layer_config(const JsonObject& config, ModelFamily family,
+                                      std::span<const std::string_view> also) {
   ModelConfig out;
-  ASSIGN_OR_RETURN(out.family, read_family(config));
+  out.family = family;
   RETURN_IF_ERROR(refuse_other_arithmetic(config));
-  RETURN_IF_ERROR(check_config_keys(config, out.family));
+  RETURN_IF_ERROR(check_config_keys(config, out.family, also));
   RETURN_IF_ERROR(read_sizes(config, out));
   RETURN_IF_ERROR(read_head_dim(config, out));
   RETURN_IF_ERROR(read_biases(config, out));
   RETURN_IF_ERROR(read_rope(config, out));
-  const bool has_null_window = root.contains("sliding_window") && root["sliding_window"].is_null();
+  const json& members = config.members();
+  const bool has_null_window = members.contains("sliding_window") && members["sliding_window"].is_null();
   RETURN_IF_ERROR(refuse_sliding_window(config, out, has_null_window));
-  RETURN_IF_ERROR(read_special_ids(config, model_directory, out));
   RETURN_IF_ERROR(read_dtype(config, out));
+  return out;
+}
+
+Result<ModelConfig> read_model_config(const std::filesystem::path& model_directory) {
+  ASSIGN_OR_RETURN(const json root, read_config_json(model_directory));
+  ASSIGN_OR_RETURN(const JsonObject config,
+                   JsonObject::view(root, (model_directory / "config.json").string()));
+  if (config.has("draft_vocab_size"))
+    return refuse(config, "draft_vocab_size",
+                  "marks an EAGLE-3 head, which is no language model of its own: it drafts for one with "
+                  "--draft-model DIR --drafter eagle3");
+  ASSIGN_OR_RETURN(const ModelFamily family, read_family(config));
+  ASSIGN_OR_RETURN(ModelConfig out, read_layer_config(config, family));
+  RETURN_IF_ERROR(read_special_ids(config, model_directory, out));
   return out;
 }
 

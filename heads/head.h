@@ -1,0 +1,49 @@
+// A head: a small network beside a target, whose states it reads. What all kinds have in common.
+#pragma once
+
+#include <filesystem>
+#include <memory>
+#include <span>
+
+#include "base/status.h"
+#include "base/tensor_view.h"
+#include "heads/head_config.h"
+#include "transformer/files/weight_format.h"
+
+namespace outrider {
+
+struct HeadOptions {
+  HeadKind kind = HeadKind::kEagle3;
+  int threads = 1;                              // at most
+  int64_t bytes_per_thread = int64_t{2} << 20;  // as in ModelOptions
+  int64_t max_rows = 256;                       // in one pass
+  int64_t max_sequences = 16;                   // at once, each with logits for one row of a pass
+  int64_t max_positions = 0;                    // longest text; 0: what the target supports
+  int64_t kv_tokens = 0;                        // over all sequences; 0: one longest sequence
+  WeightFormat weight_format = WeightFormat::kAuto;
+};
+
+class Head {
+ public:
+  virtual ~Head() = default;
+  // The class that its kind asks for.
+  static Result<std::unique_ptr<Head>> load(const std::filesystem::path& directory,
+                                            const std::filesystem::path& target_directory,
+                                            const HeadOptions& options);
+
+  virtual const HeadConfig& config() const = 0;
+  virtual const HeadOptions& options() const = 0;
+  virtual int64_t hidden_size() const = 0;   // of committed states
+  virtual int64_t vocab_size() const = 0;    // of the target
+  virtual int64_t weight_bytes() const = 0;  // read for each drafted token
+  // The target's ids of the rows of logits; empty: they are all its ids, in order.
+  virtual std::span<const TokenId> target_ids() const { return {}; }
+  int64_t max_positions() const { return options().max_positions; }
+  int64_t max_rows() const { return options().max_rows; }
+
+  // What the head reads of committed positions: `states` [rows, taps * hidden size of the target] is
+  // overwritten, `to` [rows, hidden_size()]. A row depends on its own states alone. At most max_rows().
+  virtual void committed_states(TensorView<float, 2> states, TensorView<float, 2> to) = 0;
+};
+
+}  // namespace outrider

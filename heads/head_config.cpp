@@ -1,0 +1,197 @@
+#include "heads/head_config.h"
+
+#include <algorithm>
+#include <array>
+#include <nlohmann/json.hpp>
+#include <span>
+#include <utility>
+
+#include "base/json_text.h"
+#include "transformer/files/layer_config.h"
+
+namespace outrider {
+namespace {
+
+using nlohmann::json;
+
+constexpr std::array kKindNames{"eagle", "eagle3", "mtp", "medusa"};
+constexpr int64_t kMostTaps = 16;
+
+// Read here, or of no effect on what a head computes.
+constexpr std::array kHeadKeys = std::to_array<std::string_view>({
+    "bias",
+    "draft_vocab_size",
+    "eagle_aux_hidden_state_layer_ids",
+    "eagle_config",
+    "embed_requires_grad",
+    "fc_norm",
+    "has_no_defaults_at_init",
+    "norm_before_fc",
+    "norm_before_residual",
+    "norm_output",
+    "num_nextn_predict_layers",
+    "parallel_drafting",
+    "speculators_config",
+    "speculators_model_type",
+    "speculators_version",
+    "target_hidden_size",
+    "target_model_type",
+    "transformer_layer_config",
+    "use_aux_hidden_state",
+});
+
+constexpr std::array kMedusaKeys = std::to_array<std::string_view>(
+    {"_name_or_path", "architectures", "base_model_name_or_path", "dtype", "hidden_size", "medusa_fc_bias",
+     "medusa_head_dir", "medusa_num_heads", "medusa_num_layers", "model_type", "num_heads",
+     "num_hidden_layers", "num_lookahead_tokens", "torch_dtype", "transformers_version",
+     "truncated_vocab_size", "version", "vocab_size"});
+
+Status refuse(const JsonObject& config, const std::string& key, const std::string& what) {
+  return unsupported(fmt::format("{}: \"{}\" {}", config.where(), key, what));
+}
+
+// A file of the speculators library holds the layer in an object of its own.
+Status read_layer(const JsonObject& config, HeadConfig& out) {
+  ASSIGN_OR_RETURN(const auto inner, config.object("transformer_layer_config"));
+  const JsonObject& layer = inner ? *inner : config;
+  if (out.kind == HeadKind::kMtp) {  // MiMo's layers are Qwen2's
+    ASSIGN_OR_RETURN(const std::string type, layer.string_or("model_type", "mimo"));
+    if (type != "mimo")
+      return refuse(layer, "model_type",
+                    "is " + type + "; multi-token prediction is read in the form of mimo");
+    ASSIGN_OR_RETURN(const bool biased, layer.boolean_or("attention_bias", false));
+    json members = layer.members();
+    members["model_type"] = "llama";
+    members.erase("attention_bias");
+    ASSIGN_OR_RETURN(const JsonObject plain, JsonObject::view(members, layer.where()));
+    ASSIGN_OR_RETURN(out.layer, read_layer_config(plain, ModelFamily::kLlama, kHeadKeys));
+    out.layer.qkv_bias = biased;
+    return {};
+  }
+  ASSIGN_OR_RETURN(const ModelFamily family, family_of(layer, ModelFamily::kLlama));
+  ASSIGN_OR_RETURN(out.layer, read_layer_config(layer, family, kHeadKeys));
+  return {};
+}
+
+Status check_layer(const JsonObject& config, const HeadConfig& head, const ModelConfig& target) {
+  if (head.kind != HeadKind::kMtp && head.layer.num_layers != 1)
+    return refuse(config, "num_hidden_layers",
+                  fmt::format("is {}; heads of one layer are supported", head.layer.num_layers));
+  if (head.layer.vocab_size != target.vocab_size)
+    return config.wrong("vocab_size",
+                        fmt::format("is {}, but the target's is {}; this head belongs to another "
+                                    "target",
+                                    head.layer.vocab_size, target.vocab_size));
+  if (head.kind != HeadKind::kEagle3 && head.layer.hidden_size != target.hidden_size)
+    return config.wrong("hidden_size",
+                        fmt::format("is {}, but the target's is {}; this head belongs to another "
+                                    "target",
+                                    head.layer.hidden_size, target.hidden_size));
+  return {};
+}
+
+// The layers whose inputs are read. Older files leave them to the reader.
+Result<std::vector<int64_t>> read_taps(const JsonObject& config, const ModelConfig& target) {
+  const std::string key = "eagle_aux_hidden_state_layer_ids";
+  ASSIGN_OR_RETURN(const auto inner, config.object("eagle_config"));
+  const JsonObject& where = inner && inner->has(key) ? *inner : config;
+  const json* list = where.find(key);
+  if (!list) return std::vector<int64_t>{2, target.num_layers / 2, target.num_layers - 3};
+  std::vector<int64_t> taps;
+  if (!list->is_array() || list->empty() || list->size() > kMostTaps)
+    return where.wrong(key, fmt::format("must be a list of 1 to {} layers", kMostTaps));
+  for (const json& id : *list) {
+    if (!id.is_number_integer() || id < 0 || id > target.num_layers || (!taps.empty() && id <= taps.back()))
+      return where.wrong(key, fmt::format("is {}; layers must ascend, and the target has {}",
+                                          json_text(*list).substr(0, 100), target.num_layers));
+    taps.push_back(id.get<int64_t>());
+  }
+  return taps;
+}
+
+Status read_eagle3(const JsonObject& config, const ModelConfig& target, HeadConfig& out) {
+  ASSIGN_OR_RETURN(const std::string type, config.string_or("speculators_model_type", "eagle3"));
+  if (type != "eagle3") return config.wrong("speculators_model_type", "is " + type + ", not eagle3");
+  ASSIGN_OR_RETURN(out.draft_vocab_size, config.integer("draft_vocab_size", {1, target.vocab_size}));
+  ASSIGN_OR_RETURN(const int64_t read_size,
+                   config.integer_or("target_hidden_size", target.hidden_size, {1, int64_t{1} << 20}));
+  if (read_size != target.hidden_size)
+    return config.wrong("target_hidden_size",
+                        fmt::format("is {}, but the target's states have {}", read_size, target.hidden_size));
+  ASSIGN_OR_RETURN(out.taps, read_taps(config, target));
+  if (out.taps.front() < 0 || out.taps.size() < 2 || out.taps[0] >= out.taps[1])
+    return invalid_argument(
+        fmt::format("{}: \"eagle_aux_hidden_state_layer_ids\" is missing, and a target of {} "
+                    "layers has no such layers by default; add it",
+                    config.where(), target.num_layers));
+  ASSIGN_OR_RETURN(out.norm_before_fc, config.boolean_or("norm_before_fc", false));
+  ASSIGN_OR_RETURN(out.fc_norm, config.boolean_or("fc_norm", false));
+  ASSIGN_OR_RETURN(out.norm_before_residual, config.boolean_or("norm_before_residual", false));
+  ASSIGN_OR_RETURN(out.norm_output, config.boolean_or("norm_output", false));
+  if (out.norm_before_fc && out.fc_norm)
+    return config.wrong("fc_norm", "and \"norm_before_fc\" are both true; keep the right one");
+  ASSIGN_OR_RETURN(const bool parallel, config.boolean_or("parallel_drafting", false));
+  if (parallel)
+    return refuse(config, "parallel_drafting", "is true; heads that draft token by token are supported");
+  return {};
+}
+
+// How many branches and layers there are, the file says: configs count wrongly.
+Result<HeadConfig> read_medusa(const JsonObject& config, const ModelConfig& target) {
+  for (const auto& [key, value] : config.members().items())
+    if (std::find(kMedusaKeys.begin(), kMedusaKeys.end(), key) == kMedusaKeys.end())
+      return refuse(config, key,
+                    fmt::format("is {}, which is not understood of a Medusa head; if it changes nothing, "
+                                "remove it",
+                                json_text(value).substr(0, 100)));
+  for (const auto& [key, expected] :
+       {std::pair("hidden_size", target.hidden_size), std::pair("vocab_size", target.vocab_size),
+        std::pair("truncated_vocab_size", target.vocab_size)}) {
+    ASSIGN_OR_RETURN(const int64_t size, config.integer_or(key, expected, {1, int64_t{1} << 24}));
+    if (size != expected)
+      return config.wrong(
+          key,
+          fmt::format("is {}, but the target's is {}; this head belongs to another target", size, expected));
+  }
+  return HeadConfig{.kind = HeadKind::kMedusa, .layer = target, .taps = {target.num_layers}};
+}
+
+}  // namespace
+
+std::optional<HeadKind> head_kind_of(std::string_view drafter) {
+  for (size_t i = 0; i < kKindNames.size(); ++i)
+    if (drafter == kKindNames[i]) return static_cast<HeadKind>(i);
+  return std::nullopt;
+}
+
+std::string_view head_kind_name(HeadKind kind) { return kKindNames[static_cast<size_t>(kind)]; }
+
+Result<HeadConfig> read_head_config(const std::filesystem::path& directory, HeadKind kind,
+                                    const ModelConfig& target) {
+  ASSIGN_OR_RETURN(const json root, read_json_file(directory / "config.json"));
+  ASSIGN_OR_RETURN(const JsonObject config, JsonObject::view(root, (directory / "config.json").string()));
+  HeadConfig out{.kind = kind};
+  if (kind != HeadKind::kEagle3 && (config.has("draft_vocab_size") || config.has("speculators_model_type")))
+    return config.wrong(
+        config.has("draft_vocab_size") ? "draft_vocab_size" : "speculators_model_type",
+        fmt::format("marks an EAGLE-3 head; use --drafter eagle3 in place of {}", head_kind_name(kind)));
+  if (kind == HeadKind::kMedusa) return read_medusa(config, target);
+  RETURN_IF_ERROR(read_layer(config, out));
+  RETURN_IF_ERROR(check_layer(config, out, target));
+  if (kind == HeadKind::kEagle3) {
+    RETURN_IF_ERROR(read_eagle3(config, target, out));
+    return out;
+  }
+  out.taps = {target.num_layers};
+  if (kind == HeadKind::kMtp) {
+    ASSIGN_OR_RETURN(const int64_t modules, config.integer("num_nextn_predict_layers", {1, 64}));
+    if (modules != 1)
+      return refuse(config, "num_nextn_predict_layers",
+                    fmt::format("is {}; one module is supported", modules));
+    return out;
+  }
+  ASSIGN_OR_RETURN(out.fc_bias, config.boolean_or("bias", true));
+  return out;
+}
+
+}  // namespace outrider

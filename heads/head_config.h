@@ -1,0 +1,44 @@
+// Heads: small networks that draft for one target and read its states. What their config.json says, in the
+// layouts that are published. docs/heads.md has the table of names.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "base/status.h"
+#include "transformer/files/model_config.h"
+
+namespace outrider {
+
+enum class HeadKind : uint8_t {
+  kEagle,   // EAGLE-1 and 2 (Li et al. 2024, 2401.15077; 2406.16858): one layer over tokens and last states
+  kEagle3,  // EAGLE-3 (Li et al. 2025, 2503.01840): states of three layers, a head of its own
+  kMtp,     // multi-token prediction (DeepSeek-V3, 2412.19437), in the dense form of MiMo
+  kMedusa,  // Medusa (Cai et al. 2024, 2401.10774): branches that read one state
+};
+std::optional<HeadKind> head_kind_of(std::string_view drafter);  // as --drafter names it
+std::string_view head_kind_name(HeadKind kind);                  // "eagle3"
+
+struct HeadConfig {
+  HeadKind kind = HeadKind::kEagle3;
+  ModelConfig layer;             // of its layer, of Medusa the target's; vocab_size is the target's
+  int64_t draft_vocab_size = 0;  // rows of its own output head; 0: it uses the target's
+  std::vector<int64_t> taps;     // of the target (ModelOptions::taps)
+  // Of EAGLE-3.
+  bool norm_before_fc = false;        // one norm over all states, before they are projected
+  bool fc_norm = false;               // ... one for each layer's
+  bool norm_before_residual = false;  // the residual stream begins with the normed state
+  bool norm_output = false;           // drafting goes on from the normed output
+  bool fc_bias = false;               // of EAGLE-1
+};
+
+// `target` says what the head must fit. Keys that are missing or that contradict the kind or the target are
+// refused by file and name.
+Result<HeadConfig> read_head_config(const std::filesystem::path& directory, HeadKind kind,
+                                    const ModelConfig& target);
+
+}  // namespace outrider

@@ -1,0 +1,70 @@
+// Drafts of a head for many sequences, wherever the head is: it is told the committed text, asks for the
+// states that it has not read, and draws tokens as any drafter does. Nothing is kept of what was drafted:
+// tokens that were accepted are read again from the target's own states, so a draft depends on the text
+// alone. One thread.
+#pragma once
+
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "base/q_row.h"
+#include "base/sampling_params.h"
+#include "base/types.h"
+#include "comm/messages.h"
+#include "heads/head.h"
+#include "transformer/sampling/token_counts.h"
+
+namespace outrider {
+
+// The target's states, as the head reads them (Head::committed_states).
+class StateSource {
+ public:
+  virtual ~StateSource() = default;
+  // Those of positions [first, first + rows) of a sequence, whose tokens are committed: to [rows, hidden
+  // size].
+  virtual void read(SequenceId sequence, int64_t first, TensorView<float, 2> to) = 0;
+};
+
+// What is drafted for one sequence; all of it as in Propose.
+struct HeadTask {
+  SequenceId sequence;
+  std::span<const TokenId> committed;
+  const SamplingParams* sampling = nullptr;
+  const TokenCounts* counts = nullptr;
+  Round round;
+  int32_t gamma = 0;      // at least 1
+  StopRule stop;          // may end the draft before gamma, never before its first token
+  int32_t row_bytes = 0;  // rules with q: of its sparse rows; 0: dense ones
+};
+
+struct HeadDraft {
+  std::vector<TokenId> ids;  // none: the text is too long, or logits were not finite
+  std::vector<QRow> q;       // one for each, under rules that need them
+  bool eos = false;          // ends with an end-of-sequence token
+};
+
+struct HeadDrafterOptions {
+  int32_t max_sequences = 16;
+  std::vector<TokenId> eos_ids;
+};
+
+class HeadDrafter {
+ public:
+  virtual ~HeadDrafter() = default;
+
+  // Drafts for all tasks together; drafts[i] is of tasks[i], and its storage is used again. The longest text
+  // that was drafted for of a sequence must still be its beginning.
+  virtual void draft(std::span<const HeadTask> tasks, StateSource& states,
+                     std::vector<HeadDraft>& drafts) = 0;
+  virtual void close(SequenceId sequence) = 0;
+
+  // Of the last draft(): until all first tokens were there, and from then on.
+  virtual int64_t ingest_ns() const = 0;
+  virtual int64_t draft_ns() const = 0;
+};
+
+// `head` must outlive the drafter, which has its cache for itself.
+std::unique_ptr<HeadDrafter> make_head_drafter(Head& head, HeadDrafterOptions options);
+
+}  // namespace outrider

@@ -1,0 +1,53 @@
+#include "heads/head_draws.h"
+
+#include <algorithm>
+#include <limits>
+
+#include "heads/stop_rule.h"
+#include "transformer/sampling/confidence.h"
+#include "transformer/sampling/penalties.h"
+
+namespace outrider {
+
+HeadDraws::HeadDraws(const Head& head, std::vector<TokenId> eos_ids)
+    : head_(head),
+      eos_ids_(std::move(eos_ids)),
+      single_(make_single_collectives()),
+      sampler_(*single_),
+      logits_(static_cast<size_t>(head.vocab_size())) {}
+
+// Tokens that the head does not know are impossible, and everything else is as in any draft: noise is that of
+// the target's ids.
+bool HeadDraws::draw(const HeadTask& task, std::span<const float> logits, HeadDraft& draft) {
+  const auto ids = head_.target_ids();
+  if (ids.empty()) {
+    std::copy(logits.begin(), logits.end(), logits_.begin());
+  } else {
+    std::fill(logits_.begin(), logits_.end(), -std::numeric_limits<float>::infinity());
+    for (size_t i = 0; i < ids.size(); ++i) logits_[static_cast<size_t>(ids[i].value())] = logits[i];
+  }
+  const bool sends_q = needs_q(effective_rule(*task.sampling));
+  QRow* const q = sends_q ? &draft.q.emplace_back() : nullptr;
+  const auto drafted = static_cast<int32_t>(draft.ids.size());
+  const auto token =
+      sampler_.sample(logits_,
+                      {.sampling = task.sampling,
+                       .counts = task.counts,
+                       .drafted = draft.ids,
+                       .position = Position(static_cast<int32_t>(task.committed.size()) + drafted),
+                       .round = task.round,
+                       .row_bytes = task.row_bytes},
+                      q);
+  DraftConfidence confidence;
+  if (token && task.stop.kind != StopKind::kNone) confidence = confidence_of(logits_, *token);
+  // A draw is a function of its key: to forget it and not to have drawn are the same.
+  if (!token || (drafted > 0 && stops_before(task.stop, confidence.entropy))) {
+    if (sends_q) draft.q.pop_back();
+    return false;
+  }
+  draft.ids.push_back(*token);
+  draft.eos = std::find(eos_ids_.begin(), eos_ids_.end(), *token) != eos_ids_.end();
+  return !draft.eos && drafted + 1 < task.gamma && !stops_after(task.stop, confidence.probability);
+}
+
+}  // namespace outrider

@@ -1,0 +1,48 @@
+// The parameters of a head, found under the names that are published and packed for the kernels. What a head
+// does not bring of its own it takes from its target's files.
+#pragma once
+
+#include <optional>
+#include <vector>
+
+#include "heads/head_config.h"
+#include "transformer/model/weights.h"
+
+namespace outrider {
+
+// Rows of an embedding, read where the file is mapped.
+class TokenTable {
+ public:
+  // `rows`: [tokens, width] of `files`.
+  TokenTable(TensorFiles files, TensorPart rows) : files_(std::move(files)), rows_(rows) {}
+  void read(TokenId id, std::span<float> to) const;
+
+ private:
+  TensorFiles files_;
+  TensorPart rows_;
+};
+
+// Shapes with hidden H of the head, T taps of the target's hidden size.
+struct HeadWeights {
+  std::optional<TokenTable> tokens;
+  // EAGLE-3: [H, T * target hidden], applied to states once; else [H, 2 H], applied to each pair.
+  PackedMatrix fc;
+  std::vector<float> fc_bias;
+  std::vector<float> states_norm;  // [T * target hidden] with norm_before_fc or fc_norm; else the target's
+                                   // final norm for heads that read what its output head reads
+  std::vector<float> token_norm;      // [H]; EAGLE-1 has none of these four
+  std::vector<float> hidden_norm;     // [H]
+  std::vector<float> attention_norm;  // [H], MTP only
+  std::vector<float> output_norm;     // [H]
+  LayerWeights layer;                 // attention_norm unused; qkv of EAGLE-3 has 2 H columns
+  PackedMatrix head;                  // [draft vocabulary, H]
+  std::vector<TokenId> target_ids;    // of the draft vocabulary; empty: the target's ids
+  int64_t bytes = 0;                  // read for each drafted token
+};
+
+// Errors name file and tensor: what is missing, has another shape, or does not belong to a head of this kind.
+Result<HeadWeights> load_head_weights(const std::filesystem::path& directory, const HeadConfig& config,
+                                      const std::filesystem::path& target_directory,
+                                      const ModelConfig& target, WeightFormat format, ThreadPool& pool);
+
+}  // namespace outrider

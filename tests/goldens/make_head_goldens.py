@@ -1,0 +1,230 @@
+#!/usr/bin/env python3
+"""Writes tests/goldens/heads: tiny heads with random weights for tests/goldens/models/qwen3, and the logits of their equations.
+
+    python3 -m venv goldvenv && goldvenv/bin/pip install torch safetensors numpy
+    goldvenv/bin/python tests/goldens/make_head_goldens.py [output directory]
+
+Every sub-directory is a head as it is published, plus
+    golden.safetensors  of Medusa: states [9, hidden] and the logits [9, 3, vocabulary] of its branches; of others for N = 0, 1: ids.N int32 [T + 3], of which the last two are drafted; states.N float32 [T, taps * hidden],
+                        random; logits.N float32 [3, draft vocabulary] behind T - 1 pairs, and behind each drafted token
+The equations are written down here once more, without caches and by whole sequences, so that they share nothing with the engine
+or with launch/demo_pair/train_heads.py.
+"""
+import json
+import shutil
+import sys
+from pathlib import Path
+
+import torch
+from safetensors.torch import load_file, save_file
+
+TARGET = Path(__file__).parent / "models" / "qwen3"
+HIDDEN, VOCAB, LAYERS, EPS, THETA = 64, 302, 2, 1e-3, 10000.0
+HEADS, KV_HEADS, HEAD_DIM, FFN = 6, 2, 16, 52
+
+LAYER = dict(model_type="llama", hidden_size=HIDDEN, intermediate_size=FFN, num_hidden_layers=1, num_attention_heads=HEADS,
+             num_key_value_heads=KV_HEADS, head_dim=HEAD_DIM, hidden_act="silu", max_position_embeddings=128, rms_norm_eps=EPS,
+             rope_theta=THETA, vocab_size=VOCAB)
+
+# name -> (kind, options)
+NAMES = {
+    "eagle3": ("eagle3", dict(draft_vocab=90, layer="midlayer.")),
+    "eagle3-speculators": ("eagle3", dict(draft_vocab=120, layer="layers.0.", wrapper=True, norm_before_residual=True,
+                                          norm_before_fc=True, norm_output=True, own_embedding=True)),
+    "eagle3-fc-norm": ("eagle3", dict(draft_vocab=VOCAB, layer="midlayer.", fc_norm=True, bias=True)),
+    "eagle": ("eagle", dict(layer="layers.0.")),
+    "mtp": ("mtp", dict(layer="model.mtp_layers.0.", bias=True)),
+}
+
+
+def rms(x, weight):
+    return x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + EPS) * weight
+
+
+def rotated(x):
+    """[T, heads, head_dim], each row at its own index."""
+    T, _, d = x.shape
+    angle = torch.outer(torch.arange(T).float(), THETA ** (-torch.arange(0, d, 2).float() / d))
+    cos, sin = angle.cos()[:, None], angle.sin()[:, None]
+    a, b = x[..., : d // 2], x[..., d // 2:]
+    return torch.cat((a * cos - b * sin, b * cos + a * sin), -1)
+
+
+class Reference:
+    def __init__(self, kind, tensors, options, target):
+        self.kind, self.t, self.o, self.target = kind, tensors, options, target
+        self.embedding = tensors.get("embed_tokens.weight", target["model.embed_tokens.weight"])
+        self.head = tensors.get("lm_head.weight", target["model.embed_tokens.weight"])  # the target's are tied
+
+    def layer(self, tail):
+        return self.t[self.o["layer"] + tail]
+
+    def committed(self, states):
+        if self.kind != "eagle3":
+            return rms(states, self.target["model.norm.weight"])
+        if self.o.get("norm_before_fc"):
+            states = rms(states, self.t["input_norm.weight"])
+        if self.o.get("fc_norm"):
+            states = torch.cat([rms(s, self.t[f"fc_norm.{i}.weight"]) for i, s in enumerate(states.split(HIDDEN, -1))], -1)
+        return states @ self.t["fc.weight"].T
+
+    def attention(self, x):
+        T = len(x)
+        project = lambda n: x @ self.layer(f"self_attn.{n}_proj.weight").T + self.t.get(f"{self.o['layer']}self_attn.{n}_proj.bias", 0)
+        q, k, v = (project(n).view(T, -1, HEAD_DIM) for n in "qkv")
+        q, k = rotated(q), rotated(k)
+        outs = []
+        for h in range(HEADS):
+            kv = h // (HEADS // KV_HEADS)
+            scores = q[:, h] @ k[:, kv].T / HEAD_DIM ** 0.5
+            scores = scores.masked_fill(torch.ones(T, T).triu(1).bool(), float("-inf"))
+            outs.append(scores.softmax(-1) @ v[:, kv])
+        out = torch.cat(outs, -1) @ self.layer("self_attn.o_proj.weight").T
+        return out + self.t.get(self.o["layer"] + "self_attn.o_proj.bias", 0)
+
+    def rows(self, tokens, g):
+        """Pairs of states g and the tokens behind them: logits, and the state that goes on."""
+        e = self.embedding[tokens]
+        if self.kind == "eagle3":
+            state = rms(g, self.layer("hidden_norm.weight"))
+            x = self.attention(torch.cat((rms(e, self.layer("input_layernorm.weight")), state), -1))
+            residual = state if self.o.get("norm_before_residual") else g
+        elif self.kind == "eagle":
+            residual = torch.cat((e, g), -1) @ self.t["fc.weight"].T + self.t["fc.bias"]
+            x = self.attention(residual)
+        else:
+            pair = torch.cat((rms(g, self.layer("hidden_layernorm.weight")), rms(e, self.layer("token_layernorm.weight"))), -1)
+            residual = pair @ self.layer("input_proj.weight").T
+            x = self.attention(rms(residual, self.layer("input_layernorm.weight")))
+        y = residual + x
+        h = rms(y, self.layer("post_attention_layernorm.weight"))
+        gate, up = (h @ self.layer(f"mlp.{n}_proj.weight").T + self.t.get(f"{self.o['layer']}mlp.{n}_proj.bias", 0) for n in ("gate", "up"))
+        y = y + torch.nn.functional.silu(gate) * up @ self.layer("mlp.down_proj.weight").T + self.t.get(
+            self.o["layer"] + "mlp.down_proj.bias", 0)
+        if self.kind == "eagle":
+            return y @ self.head.T, y
+        final = rms(y, self.t["norm.weight"] if self.kind == "eagle3" else self.layer("final_layernorm.weight"))
+        return final @ self.head.T, final if self.kind == "mtp" or self.o.get("norm_output") else y
+
+
+def random_tensors(kind, o, generator):
+    layer, tensors = o["layer"], {}
+    def add(name, *shape):
+        noise = torch.randn(shape, generator=generator)
+        tensors[name] = 1 + 0.3 * noise if "norm" in name else 0.3 * noise if name.endswith("bias") else noise * (
+            0.5 if "embed" in name or "lm_head" in name else 1.5 / shape[-1] ** 0.5)
+    taps, wide = (3, 2 * HIDDEN) if kind == "eagle3" else (1, HIDDEN)
+    if kind == "mtp":
+        add(layer + "input_proj.weight", HIDDEN, 2 * HIDDEN)
+        for n in ("token_layernorm", "hidden_layernorm", "input_layernorm", "final_layernorm"):
+            add(f"{layer}{n}.weight", HIDDEN)
+    else:
+        add("fc.weight", HIDDEN, taps * HIDDEN if kind == "eagle3" else 2 * HIDDEN)
+    if kind == "eagle":
+        add("fc.bias", HIDDEN)
+    if kind == "eagle3":
+        for n in (layer + "input_layernorm", layer + "hidden_norm", "norm"):
+            add(n + ".weight", HIDDEN)
+        add("lm_head.weight", o["draft_vocab"], HIDDEN)
+        if o["draft_vocab"] < VOCAB:
+            kept = torch.randperm(VOCAB, generator=generator)[:o["draft_vocab"]].sort().values
+            tensors["d2t"] = kept - torch.arange(len(kept))
+            tensors["t2d"] = torch.zeros(VOCAB, dtype=torch.bool).index_fill_(0, kept, True)
+    if o.get("norm_before_fc"):
+        add("input_norm.weight", taps * HIDDEN)
+    if o.get("fc_norm"):
+        for i in range(taps):
+            add(f"fc_norm.{i}.weight", HIDDEN)
+    if o.get("own_embedding"):
+        add("embed_tokens.weight", VOCAB, HIDDEN)
+    add(layer + "post_attention_layernorm.weight", HIDDEN)
+    q, kv = HEADS * HEAD_DIM, KV_HEADS * HEAD_DIM
+    for n, rows in (("q", q), ("k", kv), ("v", kv)):
+        add(f"{layer}self_attn.{n}_proj.weight", rows, wide)
+        if o.get("bias"):
+            add(f"{layer}self_attn.{n}_proj.bias", rows)
+    add(layer + "self_attn.o_proj.weight", HIDDEN, q)
+    for n, rows, columns in (("gate", FFN, HIDDEN), ("up", FFN, HIDDEN), ("down", HIDDEN, FFN)):
+        add(f"{layer}mlp.{n}_proj.weight", rows, columns)
+        if o.get("bias") and kind == "eagle3":
+            add(f"{layer}mlp.{n}_proj.bias", rows)
+    if o.get("bias") and kind == "eagle3":
+        add(layer + "self_attn.o_proj.bias", HIDDEN)
+    return tensors
+
+
+def config_of(kind, o):
+    if kind == "mtp":
+        return dict(LAYER, model_type="mimo", architectures=["MiMoMTPModel"], attention_bias=True, num_nextn_predict_layers=1)
+    if kind == "eagle":
+        return dict(LAYER, architectures=["LlamaForCausalLM"])
+    flags = {k: o[k] for k in ("norm_before_residual", "norm_before_fc", "fc_norm", "norm_output") if k in o}
+    own = dict(draft_vocab_size=o["draft_vocab"], eagle_aux_hidden_state_layer_ids=[0, 1, 2], **flags)
+    if o.get("wrapper"):
+        return dict(own, architectures=["Eagle3Speculator"], model_type="speculators", speculators_model_type="eagle3",
+                    speculators_version="0.3.0", speculators_config=dict(algorithm="eagle3"), target_hidden_size=None,
+                    transformer_layer_config=LAYER)
+    return dict(LAYER, architectures=["LlamaForCausalLMEagle3"], attention_bias=bool(o.get("bias")), mlp_bias=bool(o.get("bias")), **own)
+
+
+def write_medusa(root, name, seed, layers, renamed):
+    """Three branches over one state; each adds `layers` times silu of a linear map, and has an output head of its own."""
+    generator, tensors, directory = torch.Generator().manual_seed(seed), {}, root / name
+    target = {k: v.float() for k, v in load_file(TARGET / "model.safetensors").items()}
+    states = torch.randn((9, HIDDEN), generator=generator)
+    logits = []
+    for i in range(3):
+        x = rms(states, target["model.norm.weight"])
+        for l in range(layers):
+            weight = torch.randn((HIDDEN, HIDDEN), generator=generator) * 1.5 / HIDDEN ** 0.5
+            bias = 0.3 * torch.randn(HIDDEN, generator=generator)
+            x = x + torch.nn.functional.silu(x @ weight.T + bias)
+            prefix = f"blocks.{i}.layers.{l}." if renamed else f"{i}.{l}.linear."
+            tensors |= {prefix + "weight": weight, prefix + "bias": bias}
+        head = 0.5 * torch.randn((VOCAB, HIDDEN), generator=generator)
+        tensors[f"lm_heads.{i}.weight" if renamed else f"{i}.{layers}.weight"] = head
+        logits.append(x @ head.T)
+    shutil.rmtree(directory, ignore_errors=True)
+    directory.mkdir(parents=True)
+    save_file(tensors, directory / "model.safetensors", metadata={"format": "pt"})
+    config = dict(architectures=["MedusaModel"], hidden_size=HIDDEN, vocab_size=VOCAB, num_heads=3) if renamed else dict(
+        medusa_num_heads=2, medusa_num_layers=layers, base_model_name_or_path="qwen3")  # published files count wrongly
+    (directory / "config.json").write_text(json.dumps(config, indent=2, sort_keys=True) + "\n")
+    save_file({"states": states, "logits": torch.stack(logits, 1).contiguous()}, directory / "golden.safetensors")
+    for file in directory.iterdir():
+        file.chmod(0o644)
+    print(f"{name:20} {sum(f.stat().st_size for f in directory.iterdir()):7} bytes")
+
+
+def main():
+    root = Path(sys.argv[1]) if len(sys.argv) > 1 else Path(__file__).parent / "heads"
+    target = {k: v.float() for k, v in load_file(TARGET / "model.safetensors").items()}
+    for seed, (name, (kind, o)) in enumerate(NAMES.items()):
+        directory = root / name
+        shutil.rmtree(directory, ignore_errors=True)
+        directory.mkdir(parents=True)
+        generator = torch.Generator().manual_seed(seed)
+        tensors = random_tensors(kind, o, generator)
+        save_file(tensors, directory / "model.safetensors", metadata={"format": "pt"})
+        (directory / "config.json").write_text(json.dumps(config_of(kind, o), indent=2, sort_keys=True) + "\n")
+        reference, golden, largest = Reference(kind, tensors, o, target), {}, 0.0
+        for n, T in enumerate((1, 37)):
+            ids = torch.randint(0, VOCAB, (T + 3,), generator=generator)
+            states = torch.randn((T, (3 if kind == "eagle3" else 1) * HIDDEN), generator=generator)
+            g, rows = reference.committed(states), []
+            for step in range(3):  # the pair of position t has the token at t + 1
+                logits, out = reference.rows(ids[1:T + 1 + step], g)
+                rows.append(logits[-1])
+                g = torch.cat((g, out[-1:]))
+            golden |= {f"ids.{n}": ids.to(torch.int32), f"states.{n}": states, f"logits.{n}": torch.stack(rows)}
+            largest = max(largest, torch.stack(rows).abs().max().item())
+        save_file(golden, directory / "golden.safetensors")
+        for file in directory.iterdir():
+            file.chmod(0o644)
+        print(f"{name:20} {sum(f.stat().st_size for f in directory.iterdir()):7} bytes, largest |logit| {largest:.2f}")
+    write_medusa(root, "medusa", 20, layers=1, renamed=False)
+    write_medusa(root, "medusa-renamed", 21, layers=2, renamed=True)
+
+
+if __name__ == "__main__":
+    main()

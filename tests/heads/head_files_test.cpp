@@ -1,0 +1,122 @@
+// Files of heads: what is missing, contradicts or is not understood is refused by name.
+#include <gtest/gtest.h>
+
+#include <nlohmann/json.hpp>
+
+#include "base/json_text.h"
+#include "tests/heads/golden_heads.h"
+
+namespace outrider {
+namespace {
+
+using nlohmann::json;
+
+// A copy of a golden head, to be changed.
+class ChangedHead {
+ public:
+  explicit ChangedHead(const std::string& name) : path_(directory_.copy(testing::golden_head(name), name)) {
+    std::ifstream in(path_ / "config.json");
+    config_ = json::parse(in);
+  }
+  json& config() { return config_; }
+  // Renames a tensor to one of the same length.
+  void rename(const std::string& from, const std::string& to) {
+    ASSERT_EQ(from.size(), to.size());
+    std::ifstream in(path_ / "model.safetensors", std::ios::binary);
+    std::string bytes((std::istreambuf_iterator<char>(in)), {});
+    const auto at = bytes.find(from);
+    ASSERT_NE(at, std::string::npos);
+    bytes.replace(at, from.size(), to);
+    std::ofstream(path_ / "model.safetensors", std::ios::binary) << bytes;
+  }
+  std::string error(HeadKind kind) {
+    std::ofstream(path_ / "config.json") << json_text(config_);
+    const auto head = Head::load(path_, testing::golden_model(testing::kHeadsTarget), {.kind = kind});
+    return head.ok() ? "" : head.status().message();
+  }
+
+ private:
+  const TemporaryDirectory directory_;
+  const std::filesystem::path path_;
+  json config_;
+};
+
+void expect_refused(const std::string& name, HeadKind kind, const std::function<void(ChangedHead&)>& change,
+                    const std::vector<std::string>& words) {
+  ChangedHead head(name);
+  change(head);
+  const std::string error = head.error(kind);
+  for (const std::string& word : words)
+    EXPECT_NE(error.find(word), std::string::npos) << word << " in: " << error;
+}
+
+TEST(HeadFiles, AreReadAsTheyAre) {
+  for (const auto& [name, kind] : testing::kGoldenHeads) EXPECT_EQ(ChangedHead(name).error(kind), "") << name;
+}
+
+TEST(HeadFiles, KeysThatContradictAreRefusedByName) {
+  constexpr auto kEagle3 = HeadKind::kEagle3;
+  const auto set = [](const char* key, const json& value) {
+    return [key, value](ChangedHead& head) { head.config()[key] = value; };
+  };
+  const auto without = [](const char* key) { return [key](ChangedHead& head) { head.config().erase(key); }; };
+  expect_refused("eagle3", kEagle3, set("vocab_size", 303), {"config.json", "vocab_size", "303", "302"});
+  expect_refused("eagle3", kEagle3, set("target_hidden_size", 65), {"target_hidden_size", "65", "64"});
+  expect_refused("eagle3", kEagle3, without("draft_vocab_size"), {"draft_vocab_size", "missing"});
+  expect_refused("eagle3", kEagle3, set("draft_vocab_size", 303), {"draft_vocab_size"});
+  expect_refused("eagle3", kEagle3, set("draft_vocab_size", 91), {"lm_head.weight"});
+  expect_refused("eagle3", kEagle3, set("num_hidden_layers", 2), {"num_hidden_layers", "2"});
+  expect_refused("eagle3", kEagle3, set("eagle_aux_hidden_state_layer_ids", {0, 1, 3}),
+                 {"eagle_aux_hidden_state_layer_ids", "[0,1,3]", "2"});
+  expect_refused("eagle3", kEagle3, set("eagle_aux_hidden_state_layer_ids", {1, 0, 2}),
+                 {"eagle_aux_hidden_state_layer_ids", "ascend"});
+  expect_refused("eagle3", kEagle3, without("eagle_aux_hidden_state_layer_ids"),
+                 {"eagle_aux_hidden_state_layer_ids", "missing"});
+  expect_refused("eagle3", kEagle3, set("eagle_aux_hidden_state_layer_ids", {0, 1}), {"fc.weight"});
+  expect_refused("eagle3", kEagle3, set("norm_before_fc", true), {"input_norm.weight"});
+  expect_refused("eagle3", kEagle3, set("parallel_drafting", true), {"parallel_drafting"});
+  expect_refused("eagle3", kEagle3, set("some_new_gate", 2), {"some_new_gate", "not understood"});
+  expect_refused("eagle3", kEagle3, set("model_type", "gemma"), {"model_type", "gemma"});
+  expect_refused("eagle3-speculators", kEagle3, set("speculators_model_type", "dflash"),
+                 {"speculators_model_type", "dflash"});
+  expect_refused("mtp", HeadKind::kMtp, set("num_nextn_predict_layers", 2),
+                 {"num_nextn_predict_layers", "2"});
+  expect_refused("mtp", HeadKind::kMtp, set("model_type", "deepseek_v3"), {"model_type", "deepseek_v3"});
+  expect_refused("eagle", HeadKind::kEagle, set("bias", false), {"fc.bias", "--drafter"});
+}
+
+TEST(HeadFiles, MedusaIsRefusedByName) {
+  constexpr auto kMedusa = HeadKind::kMedusa;
+  const auto set = [](const char* key, const json& value) {
+    return [key, value](ChangedHead& head) { head.config()[key] = value; };
+  };
+  expect_refused("medusa", kMedusa, set("vocab_size", 303), {"vocab_size", "303", "302"});
+  expect_refused("medusa", kMedusa, set("hidden_size", 65), {"hidden_size", "65", "64"});
+  expect_refused("medusa", kMedusa, set("hydra_head_arch", "mlp"), {"hydra_head_arch", "not understood"});
+  expect_refused("medusa", kMedusa,
+                 [](ChangedHead& head) { head.rename("\"2.1.weight\"", "\"2.9.weight\""); },
+                 {"2.0.linear", "medusa"});
+  expect_refused("eagle", kMedusa, [](ChangedHead&) {}, {"config.json"});
+}
+
+TEST(HeadFiles, AnotherKindIsRefusedByName) {
+  const auto as_it_is = [](ChangedHead&) {};
+  expect_refused("eagle3", HeadKind::kEagle, as_it_is, {"draft_vocab_size", "--drafter eagle3"});
+  expect_refused("eagle3", HeadKind::kMtp, as_it_is, {"draft_vocab_size", "--drafter eagle3"});
+  expect_refused("eagle", HeadKind::kEagle3, as_it_is, {"draft_vocab_size"});
+  expect_refused("eagle", HeadKind::kMtp, as_it_is, {"model_type"});
+}
+
+TEST(HeadFiles, TensorsAreRefusedByName) {
+  constexpr auto kEagle3 = HeadKind::kEagle3;
+  expect_refused("eagle3", kEagle3, [](ChangedHead& head) { head.rename("\"d2t\"", "\"d3t\""); },
+                 {"d2t", "missing"});
+  expect_refused("eagle3", kEagle3,
+                 [](ChangedHead& head) { head.rename("midlayer.hidden_norm", "midlayer.hidden_nose"); },
+                 {"midlayer.hidden_norm.weight"});
+  expect_refused("eagle3", kEagle3, [](ChangedHead& head) { head.rename("\"t2d\"", "\"t3d\""); },
+                 {"t3d", "eagle3"});
+}
+
+}  // namespace
+}  // namespace outrider

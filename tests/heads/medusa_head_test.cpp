@@ -1,0 +1,59 @@
+// Medusa against logits of an independent implementation, and against itself in other batches.
+#include "heads/medusa_head.h"
+
+#include <gtest/gtest.h>
+
+#include <cstring>
+
+#include "tests/heads/golden_heads.h"
+#include "tests/transformer/model_suite.h"
+#include "transformer/files/safetensors.h"
+
+namespace outrider {
+namespace {
+
+std::vector<float> floats_of(const SafetensorsFile& file, const char* name) {
+  const TensorInfo& tensor = *file.find(name);
+  std::vector<float> out(tensor.data.size() / sizeof(float));
+  std::memcpy(out.data(), tensor.data.data(), tensor.data.size());
+  return out;
+}
+
+// Logits of every branch behind each of the states, which go through `batch` at a time.
+std::vector<float> logits_of(MedusaHead& head, std::vector<float> raw, int64_t batch) {
+  const int64_t hidden = head.hidden_size(), states = static_cast<int64_t>(raw.size()) / hidden;
+  std::vector<float> g(raw.size()), out(static_cast<size_t>(states * head.heads() * head.vocab_size()));
+  for (int64_t first = 0; first < states; first += batch) {
+    const int64_t rows = std::min(batch, states - first);
+    const TensorView<float, 2> of(g.data() + first * hidden, {rows, hidden});
+    head.committed_states({raw.data() + first * hidden, {rows, hidden}}, of);
+    for (int64_t branch = 0; branch < head.heads(); ++branch) {
+      const auto logits = head.logits(branch, of);
+      for (int64_t r = 0; r < rows; ++r)
+        std::copy_n(logits.row(r).begin(), head.vocab_size(),
+                    out.begin() + ((first + r) * head.heads() + branch) * head.vocab_size());
+    }
+  }
+  return out;
+}
+
+TEST(Medusa, LogitsAreThoseOfTheEquations) {
+  for (const auto& golden : testing::kMedusaHeads) {
+    const auto file = SafetensorsFile::open(testing::golden_head(golden.name) / "golden.safetensors").value();
+    const auto expected = floats_of(file, "logits");
+    for (const std::string& isa : available_isas()) {
+      ASSERT_TRUE(pin_isa(isa).ok());
+      const auto head = testing::load_head_or_die<MedusaHead>(golden, {.threads = 2, .bytes_per_thread = 1});
+      EXPECT_EQ(head->heads(), 3);
+      const auto logits = logits_of(*head, floats_of(file, "states"), 5);
+      ASSERT_EQ(logits.size(), expected.size());
+      for (size_t i = 0; i < logits.size(); ++i)
+        ASSERT_NEAR(logits[i], expected[i], 2e-3) << isa << ", logit " << i;
+      EXPECT_TRUE(testing::same_bits(logits, logits_of(*head, floats_of(file, "states"), 1))) << isa;
+    }
+    ASSERT_TRUE(pin_isa(available_isas().front()).ok());
+  }
+}
+
+}  // namespace
+}  // namespace outrider

@@ -1,0 +1,157 @@
+// Heads against logits of an independent implementation, and against themselves in other passes.
+#include "heads/pair_head.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <cstring>
+
+#include "tests/heads/golden_heads.h"
+#include "tests/transformer/model_suite.h"
+#include "transformer/files/safetensors.h"
+
+namespace outrider {
+namespace {
+
+struct Golden {
+  std::vector<TokenId> ids;   // of pairs 0, 1, ...: at positions 1, 2, ...
+  std::vector<float> states;  // [committed pairs, taps * hidden]
+  std::vector<float> logits;  // [3, draft vocabulary]
+  int64_t pairs = 0;
+};
+
+std::vector<float> floats_of(const TensorInfo& tensor) {
+  std::vector<float> out(tensor.data.size() / sizeof(float));
+  std::memcpy(out.data(), tensor.data.data(), tensor.data.size());
+  return out;
+}
+
+std::vector<Golden> goldens(const std::string& name) {
+  const auto file = SafetensorsFile::open(testing::golden_head(name) / "golden.safetensors").value();
+  std::vector<Golden> out;
+  for (int n = 0; n < 2; ++n) {
+    Golden& golden = out.emplace_back();
+    const auto find = [&](const char* what) -> const TensorInfo& {
+      return *file.find(fmt::format("{}.{}", what, n));
+    };
+    const TensorInfo& ids = find("ids");
+    for (size_t i = 1; i < ids.data.size() / sizeof(int32_t); ++i) {
+      int32_t id = 0;
+      std::memcpy(&id, ids.data.data() + i * sizeof id, sizeof id);
+      golden.ids.emplace_back(id);
+    }
+    golden.states = floats_of(find("states"));
+    golden.logits = floats_of(find("logits"));
+    golden.pairs = find("states").shape[0];
+  }
+  return out;
+}
+
+TensorView<float, 2> rows_of(std::vector<float>& values, int64_t rows) {
+  return {values.data(), {rows, static_cast<int64_t>(values.size()) / rows}};
+}
+
+// Rows behind the committed pairs and each of two drafted tokens, where pairs come `chunk` at a time.
+std::vector<float> logits_of(PairHead& head, Golden golden, int64_t chunk, KvHandle sequence) {
+  std::vector<float> g(static_cast<size_t>(golden.pairs * head.hidden_size()));
+  const auto states = rows_of(g, golden.pairs);
+  const auto raw = rows_of(golden.states, golden.pairs);
+  for (int64_t i = 0; i < golden.pairs; i += chunk) {
+    const int64_t rows = std::min(chunk, golden.pairs - i);
+    head.committed_states({raw.row(i).data(), {rows, raw.extent(1)}},
+                          {states.row(i).data(), {rows, states.extent(1)}});
+  }
+  std::vector<float> out, next(static_cast<size_t>(head.hidden_size()));
+  const auto take = [&](const PairHead::Rows& rows) {
+    const auto row = rows.logits.row(0);
+    out.insert(out.end(), row.begin(), row.end());
+    std::copy_n(rows.states.row(0).begin(), next.size(), next.begin());
+  };
+  for (int64_t i = 0; i < golden.pairs; i += chunk) {
+    const int64_t count = std::min(chunk, golden.pairs - i);
+    const PairSlice slice{
+        .sequence = sequence,
+        .tokens = std::span(golden.ids).subspan(static_cast<size_t>(i), static_cast<size_t>(count)),
+        .states = {states.row(i).data(), {count, states.extent(1)}},
+        .has_logits = i + count == golden.pairs};
+    const auto rows = head.forward({&slice, 1});
+    if (slice.has_logits) take(rows);
+  }
+  for (int64_t step = 0; step < 2; ++step) {
+    const PairSlice slice{
+        .sequence = sequence,
+        .tokens = std::span(golden.ids).subspan(static_cast<size_t>(golden.pairs + step), 1),
+        .states = TensorView<const float, 2>(next.data(), {1, static_cast<int64_t>(next.size())}),
+        .has_logits = true};
+    take(head.forward({&slice, 1}));
+  }
+  return out;
+}
+
+std::vector<float> logits_of(PairHead& head, const Golden& golden, int64_t chunk) {
+  const KvHandle sequence = head.kv().create();
+  auto out = logits_of(head, golden, chunk, sequence);
+  head.kv().release(sequence);
+  return out;
+}
+
+class GoldenHeads : public ::testing::TestWithParam<testing::GoldenHead> {};
+
+TEST_P(GoldenHeads, LogitsOfThreeStepsAreThoseOfTheEquations) {
+  for (const std::string& isa : available_isas()) {
+    ASSERT_TRUE(pin_isa(isa).ok());
+    const auto head = testing::load_head_or_die<PairHead>(GetParam(), {.threads = 2, .bytes_per_thread = 1});
+    for (const Golden& golden : goldens(GetParam().name)) {
+      const auto logits = logits_of(*head, golden, 37);
+      ASSERT_EQ(logits.size(), golden.logits.size());
+      for (size_t i = 0; i < logits.size(); ++i)
+        ASSERT_NEAR(logits[i], golden.logits[i], 2e-3)
+            << isa << ", logit " << i << " behind " << golden.pairs;
+    }
+  }
+  ASSERT_TRUE(pin_isa(available_isas().front()).ok());
+}
+
+// Also behind a rollback of drafted pairs, and beside another sequence.
+TEST_P(GoldenHeads, BitsDependOnTheTextAlone) {
+  const auto head = testing::load_head_or_die<PairHead>(
+      GetParam(), {.threads = 2, .bytes_per_thread = 1, .kv_tokens = 512});
+  const Golden golden = goldens(GetParam().name)[1];
+  const auto expected = logits_of(*head, golden, 1);
+  for (const int64_t chunk : {2, 16, 37})
+    EXPECT_TRUE(testing::same_bits(expected, logits_of(*head, golden, chunk)));
+
+  const KvHandle other = head->kv().create(), rolled_back = head->kv().create();
+  (void)logits_of(*head, goldens(GetParam().name)[0], 1, other);
+  Golden wrong = golden;
+  for (TokenId& id : std::span(wrong.ids).subspan(30)) id = TokenId((id.value() + 7) % 302);
+  (void)logits_of(*head, wrong, 5, rolled_back);
+  head->kv().truncate(rolled_back, 0);
+  EXPECT_TRUE(testing::same_bits(expected, logits_of(*head, golden, 9, rolled_back)));
+}
+
+TEST_P(GoldenHeads, QuantisedWeightsStayClose) {
+  const Golden golden = goldens(GetParam().name)[1];
+  const auto exact = testing::load_head_or_die<PairHead>(GetParam());
+  const auto truth = logits_of(*exact, golden, 37);
+  const auto head = testing::load_head_or_die<PairHead>(GetParam(), {.weight_format = WeightFormat::kInt8});
+  const auto logits = logits_of(*head, golden, 37);
+  EXPECT_TRUE(testing::same_bits(logits, logits_of(*head, golden, 3)));
+  double squares = 0, differences = 0;
+  for (size_t i = 0; i < truth.size(); ++i) {
+    squares += static_cast<double>(truth[i]) * static_cast<double>(truth[i]);
+    differences += std::pow(static_cast<double>(logits[i]) - static_cast<double>(truth[i]), 2);
+  }
+  EXPECT_LT(std::sqrt(differences / squares), 0.2);  // three steps add up: measured 0.03 to 0.13
+  EXPECT_GT(differences, 0) << "not quantised at all?";
+}
+
+INSTANTIATE_TEST_SUITE_P(Heads, GoldenHeads, ::testing::ValuesIn(testing::kPairHeads),
+                         [](const auto& instance) {
+                           std::string name = instance.param.name;
+                           std::replace(name.begin(), name.end(), '-', '_');
+                           return name;
+                         });
+
+}  // namespace
+}  // namespace outrider
