@@ -71,6 +71,12 @@ Status check_fields(const TreeShape& shape) {
   return {};
 }
 
+Status check_fields(const StopRule& rule) {
+  constexpr float kMost = std::numeric_limits<float>::max();
+  RETURN_IF_ERROR(real_within("threshold", rule.threshold, -kMost, kMost));
+  return real_within("scale", rule.scale, 0, kMost);
+}
+
 Status check_fields(const Propose& propose, const MessageLimits& limits) {
   RETURN_IF_ERROR(within("base", propose.base.value(), 1, limits.max_context));
   RETURN_IF_ERROR(within("the number of committed ids", static_cast<int64_t>(propose.committed.size()), 0,
@@ -83,9 +89,7 @@ Status check_fields(const Propose& propose, const MessageLimits& limits) {
   RETURN_IF_ERROR(within("code_bits", propose.code_bits, is_hidden ? kLeastHiddenBits : 0, kMostHiddenBits));
   RETURN_IF_ERROR(within("sent_after_us", propose.sent_after_us, 0, std::numeric_limits<int32_t>::max()));
   RETURN_IF_ERROR(within("fanout", propose.fanout, 0, kMostOutcomes));
-  constexpr float kMost = std::numeric_limits<float>::max();
-  RETURN_IF_ERROR(real_within("stop.threshold", propose.stop.threshold, -kMost, kMost));
-  RETURN_IF_ERROR(real_within("stop.scale", propose.stop.scale, 0, kMost));
+  RETURN_IF_ERROR(check_fields(propose.stop).in("stop"));
   return check_fields(propose.tree).in("tree");
 }
 
@@ -124,6 +128,8 @@ Status check_fields(const PlanEntry& entry, const MessageLimits& limits) {
       within("the number of drafted tokens", drafted, 0, samples ? limits.max_context - base : 0));
   RETURN_IF_ERROR(check_ids("draft", entry.draft, limits.vocab_size));
   RETURN_IF_ERROR(check_tree(entry.tree(), {}).in("the draft"));
+  RETURN_IF_ERROR(within("next_gamma", entry.next_gamma, 0, samples ? kMostTokens : 0));
+  RETURN_IF_ERROR(check_fields(entry.next_stop).in("next_stop"));
   if (!entry.parents.empty() && entry.q_kind != QKind::kNone)
     return malformed("the draft is a tree, and has q");
   return check_q(entry, limits.vocab_size);

@@ -16,7 +16,7 @@
 
 namespace outrider {
 
-constexpr uint32_t kProtocolVersion = 9;
+constexpr uint32_t kProtocolVersion = 10;
 
 // ---- joining and leaving
 // -------------------------------------------------------------------------------------
@@ -58,6 +58,7 @@ struct Hello {
   int32_t max_sequences = 0;      // how many it can hold at once
   SliceDoors slices;              // of a target group
   uint64_t head_fingerprint = 0;  // of the draft model's output head, if q may be kHidden (draft_head.h)
+  uint64_t own_drafter = 0;  // of a target group that drafts itself: the drafter's ModelInfo::fingerprint
 };
 
 // The answer: either the worker is in, and what it drafts for, or why not. These words every version
@@ -241,6 +242,11 @@ struct PlanEntry {
   std::vector<QRow> q;            // as in Draft
   std::vector<HiddenRow> hidden;  // as in Draft
   Generation worker;              // kSlices: whose
+  // Not 0, of a group that drafts itself: so many tokens at most are drafted for the round behind this one.
+  // It has this number.
+  int32_t next_gamma = 0;
+  Round next_round;
+  StopRule next_stop;
 
   DraftTreeView tree() const { return {draft, parents}; }
 };
@@ -291,8 +297,10 @@ struct StepResult {
   uint64_t step = 0;
   std::vector<Verdict> verdicts;  // one per sampling entry, in plan order
   int64_t forward_ns = 0;
-  int64_t verify_ns = 0;  // vocabulary arithmetic and its collectives
-  int64_t commit_ns = 0;  // KV truncation and bookkeeping
+  int64_t verify_ns = 0;      // vocabulary arithmetic and its collectives
+  int64_t commit_ns = 0;      // KV truncation and bookkeeping
+  std::vector<Draft> drafts;  // for the entries that asked for them, unless these failed
+  int64_t draft_ns = 0;       // what all of them took
 };
 
 // ---- either direction

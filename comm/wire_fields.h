@@ -39,7 +39,7 @@ void serialize(Archive& archive, Hello& m) {
   archive(m.protocol_version);
   if (m.protocol_version != kProtocolVersion) return archive.skip_rest();
   archive(EnumField<Role>{m.role, Role::kTarget}, m.generation, m.model, m.max_sequences, m.slices,
-          m.head_fingerprint);
+          m.head_fingerprint, m.own_drafter);
 }
 
 template <class Archive>
@@ -122,13 +122,21 @@ inline void load(WireReader& reader, NodesField& field) {
   reader.get(field.nodes.data(), field.count * sizeof(int32_t));
 }
 
+struct StopRuleField {
+  StopRule& rule;
+};
+template <class Archive>
+void serialize(Archive& archive, StopRuleField& field) {
+  StopRule& m = field.rule;
+  archive(EnumField<StopKind>{m.kind, StopKind::kAdaEdl}, FiniteField{m.threshold}, FiniteField{m.scale});
+}
+
 template <class Archive>
 void serialize(Archive& archive, Propose& m) {
   archive(m.sequence, m.epoch, m.round, m.base, Capped{m.committed, archive.limits().ids}, m.gamma,
           EnumField<QKind>{m.q_kind, QKind::kHidden}, m.row_bytes, m.code_bits, m.sent_after_us,
-          EnumField<Pipeline>{m.pipeline, Pipeline::kAuto}, m.fanout,
-          EnumField<StopKind>{m.stop.kind, StopKind::kAdaEdl}, FiniteField{m.stop.threshold},
-          FiniteField{m.stop.scale}, m.wants_guess, TreeShapeField{m.tree});
+          EnumField<Pipeline>{m.pipeline, Pipeline::kAuto}, m.fanout, StopRuleField{m.stop}, m.wants_guess,
+          TreeShapeField{m.tree});
 }
 
 // The rows of a draft, in the one form that its kind has.
@@ -165,7 +173,8 @@ template <class Archive>
 void serialize(Archive& archive, PlanEntry& m) {
   const uint64_t tokens = archive.limits().draft_tokens;
   archive(m.sequence, m.epoch, m.round, m.base, m.first_input, m.input_count, Capped{m.draft, tokens});
-  archive(NodesField{m.parents, m.draft.size()}, QRowsField<PlanEntry>{m}, m.worker);
+  archive(NodesField{m.parents, m.draft.size()}, QRowsField<PlanEntry>{m}, m.worker, m.next_gamma,
+          m.next_round, StopRuleField{m.next_stop});
 }
 
 template <class Archive>
@@ -214,7 +223,9 @@ void serialize(Archive& archive, Verdict& m) {
 
 template <class Archive>
 void serialize(Archive& archive, StepResult& m) {
-  archive(m.step, Capped{m.verdicts, archive.limits().sequences}, m.forward_ns, m.verify_ns, m.commit_ns);
+  const uint64_t sequences = archive.limits().sequences;
+  archive(m.step, Capped{m.verdicts, sequences}, m.forward_ns, m.verify_ns, m.commit_ns,
+          Capped{m.drafts, sequences}, m.draft_ns);
 }
 
 template <class Archive>

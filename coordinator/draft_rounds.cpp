@@ -34,11 +34,13 @@ void learn_reading(PoolWorker& worker, const Proposal& proposal, const Draft& dr
 // ---- gamma ----------------------------------------------------------------------------------------------
 
 // What the request may still emit, the context of both models, and room in one pass.
-int32_t DraftRounds::gamma_limit(const LiveRequest& live, const PoolWorker& worker) const {
-  const int32_t committed = live.sequence.committed();
+int32_t DraftRounds::gamma_limit(const LiveRequest& live) const {
   return std::max(0, std::min({options_.gamma_max, live.request.max_tokens - live.sequence.emitted() - 1,
-                               target_.max_context() - committed - 1, worker.max_context() - committed,
+                               target_.max_context() - live.sequence.committed() - 1,
                                target_.planner.decode_rows() - 1}));
+}
+int32_t DraftRounds::gamma_limit(const LiveRequest& live, const PoolWorker& worker) const {
+  return std::clamp(worker.max_context() - live.sequence.committed(), 0, gamma_limit(live));
 }
 
 // Every node has a slot behind the committed text, whatever its depth.
@@ -92,6 +94,7 @@ void DraftRounds::begin(LiveRequest& live, int32_t batch_size, Turn& turn) {
   round.number = live.sequence.begin_round();
   round.begun_at = turn.now();
   live.link.resyncs = 0;
+  if (target_.drafts()) return begin_own(live, turn);
   const PoolWorker* worker = pool_.of(live);
   if (worker && live.link.opened && worker->is_usable(turn.now())) {
     round.kind = worker->kind();
@@ -111,6 +114,70 @@ void DraftRounds::begin(LiveRequest& live, int32_t batch_size, Turn& turn) {
   ++totals_.proposals;
   live.become(RequestState::kDrafting);
 }
+
+// ---- a target that drafts itself ------------------------------------------------------------------------
+
+// The entry's own verdict commits a token at least.
+void DraftRounds::ask_target(LiveRequest& live, int32_t batch_size, PlanEntry& entry) {
+  const GammaContext context{.limit = std::max(0, gamma_limit(live) - 1),
+                             .batch_size = batch_size,
+                             .context_length = live.sequence.committed(),
+                             .cost = &target_.costs.of(target_.own_kind()),
+                             .early = true};
+  const int32_t gamma = std::clamp(live.gamma->next(context), 0, context.limit);
+  live.own = {.round = live.sequence.begin_round(), .gamma = gamma, .draft = {}};
+  entry.next_gamma = gamma;
+  entry.next_round = live.own.round;
+  entry.next_stop = live.gamma->stop_rule();
+  totals_.proposals += gamma > 0;
+}
+
+void DraftRounds::take_own(Draft& draft, size_t frame_bytes, RequestTable& requests) {
+  count(draft);
+  LiveRequest* live = requests.find(draft.sequence);
+  if (!live || !live->running()) return drop(DropReason::kUnknownSequence);
+  if (live->own.gamma == 0 || draft.round != live->own.round) return drop(DropReason::kStaleRound);
+  if (live->own.draft) return drop(DropReason::kDuplicate);
+  live->own.draft = std::move(draft);
+  live->own.bytes = frame_bytes;
+}
+
+// The draft is here or there is none. More was asked for than there may be room now.
+void DraftRounds::begin_own(LiveRequest& live, Turn& turn) {
+  RoundInFlight& round = live.round;
+  OwnDraft own = std::exchange(live.own, {});
+  round.kind = target_.own_kind();
+  if (!own.draft) return live.decide(turn.now());
+  round.number = own.round;
+  round.gamma = std::min(own.gamma, gamma_limit(live));
+  Draft& draft = *own.draft;
+  const auto most = static_cast<size_t>(round.gamma);
+  if (draft.ids.size() > most && draft.parents.empty()) {
+    draft.ids.resize(most);
+    draft.q.resize(std::min(draft.q.size(), most));
+    draft.eos = false;
+  }
+  const QKind asked = needs_q(live.request.sampling.rule) ? options_.q_kind : QKind::kNone;
+  auto reason = check_draft(draft, {.epoch = live.sequence.epoch(),
+                                    .round = own.round,
+                                    .base = Position(live.sequence.committed()),
+                                    .prefix_hash = live.sequence.hash(),
+                                    .gamma = round.gamma,
+                                    .q_kinds = {asked, asked == QKind::kNone ? asked : QKind::kSparse},
+                                    .vocab_size = target_.model().vocab_size});
+  if (!reason && !target_.planner.draft_fits(own.bytes)) reason = DropReason::kTooLong;
+  if (reason) {
+    drop(*reason);
+    round.gamma = 0;
+    return live.go_plain(turn.now());
+  }
+  round.has_draft = true;
+  round.draft = std::move(draft);
+  round.draft_bytes = own.bytes;
+  live.decide(turn.now());
+}
+
+// ---- reading along --------------------------------------------------------------------------------------
 
 // Who drafts for others just now can as well read what this sequence wrote. Else a worker is left asleep, and
 // reads all at once when it is next asked for a draft.

@@ -17,6 +17,11 @@ class DraftRounds {
   // Begins a round of an idle sequence, which afterwards is drafting, or ready without a draft. `batch_size`:
   // how many sequences run.
   void begin(LiveRequest& live, int32_t batch_size, Turn& turn);
+  // A target that drafts itself is asked, with the plan that has this entry, for the draft of the round
+  // behind it: how long is decided by rounds that are over.
+  void ask_target(LiveRequest& live, int32_t batch_size, PlanEntry& entry);
+  // What it answered, in a result whose verdicts were applied. `frame_bytes`: of the result.
+  void take_own(Draft& draft, size_t frame_bytes, RequestTable& requests);
   // Sends every Propose again whose Draft is overdue.
   void repeat_overdue(RequestMap& requests, Turn& turn);
   // A Draft that came from anyone. `frame_bytes`: of its frame; 0: it came in none.
@@ -42,7 +47,9 @@ class DraftRounds {
   const ShadowDrafts& shadows() const { return shadows_; }
 
  private:
+  int32_t gamma_limit(const LiveRequest& live) const;
   int32_t gamma_limit(const LiveRequest& live, const PoolWorker& worker) const;
+  void begin_own(LiveRequest& live, Turn& turn);
   void choose_tree(LiveRequest& live, int32_t batch_size);
   TreeShape priced(const TreeShape& shape, int32_t gamma, int32_t batch_size, DrafterKind kind) const;
   GammaContext gamma_context(const LiveRequest& live, const PoolWorker& worker, int32_t batch_size) const;

@@ -22,6 +22,11 @@ void DrafterCosts::observe_verify(int32_t rows, int64_t context, double seconds)
   for (auto& [kind, cost] : by_kind_) cost.observe_verify(rows, context, seconds);
 }
 
+void DrafterCosts::observe_own(DrafterKind kind, int32_t longest, int32_t total, double seconds) {
+  all_.observe_draft_phase(longest, total, seconds, seconds);
+  by_kind_.at(kind).observe_draft_phase(longest, total, seconds, seconds);
+}
+
 void DrafterCosts::observe_shadow(DrafterKind kind, int32_t tokens, double busy, double wait,
                                   double reading) {
   all_.observe_shadow(tokens, busy, wait, reading);

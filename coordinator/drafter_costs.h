@@ -29,6 +29,8 @@ class DrafterCosts {
   // How long the drafts of a plan were waited for. Rounds that met a timeout or read a prompt tell nothing
   // about links and workers.
   void observe_drafts(std::span<const PlannedEntry> planned);
+  // The drafts that a target made beside its pass: the longest and all of them together, in tokens.
+  void observe_own(DrafterKind kind, int32_t longest, int32_t total, double seconds);
   // Shadow drafts that one worker was asked for at once.
   void observe_shadow(DrafterKind kind, int32_t tokens, double busy, double wait, double reading);
 

@@ -85,6 +85,14 @@ struct RoundInFlight {
   int32_t depth() const { return tree_depth(draft.tree()); }  // tokens of its longest path
 };
 
+// A round that the target was asked to draft for by the plan before it, and what came of that.
+struct OwnDraft {
+  Round round;
+  int32_t gamma = 0;  // asked for; 0: the target was not asked
+  std::optional<Draft> draft;
+  size_t bytes = 0;  // of its frame, at most
+};
+
 struct LiveRequest {
   LiveRequest(SequenceId id, Request asked)
       : request(std::move(asked)), sequence(id, std::move(request.prompt)) {}
@@ -129,6 +137,7 @@ struct LiveRequest {
   DrafterChoice choice;
   std::unique_ptr<TextStream> text;  // none without a tokenizer
   DraftLink link;
+  OwnDraft own;  // of the next round
   RoundInFlight round;
   Clock::time_point ready_at{};
   size_t open_bytes = 0;  // of the frame of the prompt's Open

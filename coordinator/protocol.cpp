@@ -2,7 +2,6 @@
 
 #include <algorithm>
 
-
 namespace outrider {
 
 Protocol::Protocol(ProtocolOptions options, GammaPolicyFactory gamma, const Tokenizer* tokenizer)
@@ -175,6 +174,11 @@ void Protocol::plan(Turn& turn) {
   auto step = target_.planner.plan(requests_, turn.now());
   if (!step) return;
   const OutstandingPlan& plan = *target_.planner.outstanding();
+  if (target_.drafts())
+    for (size_t i = 0; i < plan.entries.size(); ++i)
+      if (plan.entries[i].sampling)
+        rounds_.ask_target(*plan.entries[i].live, static_cast<int32_t>(requests_.running()),
+                           step->entries[i]);
   for (const PlannedEntry& entry : plan.entries) totals_.drafts_used += entry.live->round.has_draft;
   target_.costs.observe_drafts(plan.entries);
   totals_.target_passes += !plan.entries.empty();
@@ -182,7 +186,7 @@ void Protocol::plan(Turn& turn) {
   turn.send(*target_.peer(), std::move(*step));
 }
 
-void Protocol::receive(PeerId peer, StepResult& message, Turn& turn) {
+void Protocol::take(PeerId peer, StepResult& message, size_t frame_bytes, Turn& turn) {
   if (!target_.is(peer)) {
     ++totals_.unexpected_messages;
     return;
@@ -209,6 +213,7 @@ void Protocol::receive(PeerId peer, StepResult& message, Turn& turn) {
       if (!live.finished()) live.become(RequestState::kPrefill);
     }
   }
+  for (Draft& draft : message.drafts) rounds_.take_own(draft, frame_bytes, requests_);
 }
 
 void Protocol::receive(PeerId peer, Resync& message, Turn& turn) {
@@ -226,6 +231,8 @@ void Protocol::on(MessageReceived& event, Turn& turn) {
   if (PoolWorker* worker = pool_.find(event.peer)) worker->heard();
   if (auto* draft = std::get_if<Draft>(&event.message))
     return rounds_.take(event.peer, *draft, event.bytes, requests_, turn);
+  if (auto* result = std::get_if<StepResult>(&event.message))
+    return take(event.peer, *result, event.bytes, turn);
   std::visit([&](auto& message) { receive(event.peer, message, turn); }, event.message);
 }
 
@@ -293,6 +300,9 @@ void Protocol::worker_joined(PeerId peer, Hello& hello, Turn& turn) {
     return;
   }
   worker_lost(peer, turn);
+  if (target_.drafts())
+    return refuse_hello(peer, "the target drafts itself, with a head beside it; no draft worker is needed",
+                        turn);
   if (Status status = WorkerPool::check(hello, target_.model()); !status.ok())
     return refuse_hello(peer, status.message(), turn);
   if (pool_.is_full())
@@ -333,8 +343,7 @@ void Protocol::worker_left(PeerId peer, Turn& turn) {
 }
 
 void Protocol::receive(PeerId peer, Failure& message, Turn& turn) {
-  if (target_.is(peer))
-    return target_lost(unavailable("the target group failed: " + message.message), turn);
+  if (target_.is(peer)) return target_lost(unavailable("the target group failed: " + message.message), turn);
   worker_lost(peer, turn);
 }
 

@@ -60,8 +60,9 @@ class Protocol {
   void receive(PeerId peer, Failure& message, Turn& turn);
   void receive(PeerId peer, Shutdown& message, Turn& turn);
   void receive(PeerId, Heartbeat&, Turn&) {}  // the loop's membership reads these
-  void receive(PeerId peer, StepResult& message, Turn& turn);
   void receive(PeerId peer, Resync& message, Turn& turn);
+
+  void take(PeerId peer, StepResult& message, size_t frame_bytes, Turn& turn);
 
   void pump(Turn& turn);
   void expire(Turn& turn);

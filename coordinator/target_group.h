@@ -23,6 +23,7 @@ class TargetGroup {
   void join(PeerId peer, Hello hello) {
     peer_ = peer;
     hello_ = std::move(hello);
+    own_kind_ = hello_.own_drafter == 0 ? 0 : costs.add_kind(hello_.own_drafter);
   }
   void move_to(PeerId peer) { peer_ = peer; }  // the same life on a new connection
   void leave() {
@@ -35,6 +36,9 @@ class TargetGroup {
   const ModelInfo& model() const { return hello_.model; }
   const SliceDoors& slices() const { return hello_.slices; }
   uint64_t head_fingerprint() const { return hello_.head_fingerprint; }
+  // Of the drafter that is part of the group; 0: there is none, and draft workers draft.
+  DrafterKind own_kind() const { return own_kind_; }
+  bool drafts() const { return own_kind_ != 0; }
   int32_t max_context() const {
     const int32_t possible = std::min(hello_.model.max_context, kMostIds);
     return options_.max_context > 0 ? std::min(options_.max_context, possible) : possible;
@@ -55,6 +59,7 @@ class TargetGroup {
   const ProtocolOptions& options_;
   std::optional<PeerId> peer_;
   Hello hello_;
+  DrafterKind own_kind_ = 0;
 };
 
 }  // namespace outrider

@@ -155,12 +155,27 @@ std::optional<FinishReason> Verdicts::reason_to_finish(const LiveRequest& live, 
 
 void Verdicts::learn_pass(const StepResult& result, const OutstandingPlan& plan, Clock::time_point now) {
   target_.times.observe_step(now - plan.sent_at, plan.rows, plan.prefills);
-  if (!plan.prefills)
-    target_.costs.observe_verify(plan.rows, plan.context,
-                                 std::chrono::duration<double>(now - plan.sent_at).count());
+  const double drafting = static_cast<double>(reported_ns(result.draft_ns)) * 1e-9;
+  if (!plan.prefills) {
+    const double all = std::chrono::duration<double>(now - plan.sent_at).count();
+    target_.costs.observe_verify(plan.rows, plan.context, std::max(0.0, all - drafting));
+    learn_own_drafts(result, drafting);
+  }
   totals_.forward_ns += reported_ns(result.forward_ns);
   totals_.verify_ns += reported_ns(result.verify_ns);
   totals_.commit_ns += reported_ns(result.commit_ns);
+}
+
+// A target that drafts itself drafts for all sequences together.
+void Verdicts::learn_own_drafts(const StepResult& result, double seconds) {
+  if (!target_.drafts() || result.drafts.empty()) return;
+  int32_t longest = 0, total = 0;
+  for (const Draft& draft : result.drafts) {
+    const auto tokens = static_cast<int32_t>(draft.ids.size());
+    longest = std::max(longest, tokens);
+    total += tokens;
+  }
+  if (total > 0) target_.costs.observe_own(target_.own_kind(), longest, total, seconds);
 }
 
 void Verdicts::learn_round(const PlannedEntry& entry, bool prefills, Clock::time_point now) {

@@ -41,6 +41,7 @@ class Verdicts {
              Clock::time_point now);
   void record(const PlannedEntry& entry, const Verdict& verdict, int32_t emitted, const StepResult& result,
               Turn& turn);
+  void learn_own_drafts(const StepResult& result, double seconds);
   bool ends_text(TokenId id) const;
 
   const ProtocolOptions& options_;

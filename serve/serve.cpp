@@ -91,9 +91,9 @@ Result<int> run_roles(const Server& server, MpiCluster* mpi) {
   const ClusterSettings& cluster = server.cluster;
   std::optional<LocalCluster> local;
   if (!mpi) local.emplace(cluster, server.prepared);
-  const int workers = !cluster.models.has_drafter() ? 0
-                      : mpi                         ? mpi->draft_ranks()
-                                                    : cluster.pool.num_draft_workers;
+  const int workers = !cluster.models.has_draft_workers() ? 0
+                      : mpi                               ? mpi->draft_ranks()
+                                                          : cluster.pool.num_draft_workers;
   ASSIGN_OR_RETURN(auto transport,
                    mpi ? mpi->take_transport() : local->start(workers, !cluster.pool.listen.empty()));
   Trace trace;

@@ -78,9 +78,14 @@ int share_of_cores(Collectives& world, const RankContext& rank) {
 
 Status check_roles(const ClusterSettings& settings, const Topology& topology) {
   const int drafters = topology.count(Role::kDraft);
-  if (settings.models.has_drafter() && drafters == 0)
+  if (settings.models.has_draft_workers() && drafters == 0)
     return invalid_argument(
         "there is a drafter but no draft rank; add draft=1 to --layout and start one rank more");
+  if (settings.models.head() && drafters > 0)
+    return invalid_argument(
+        fmt::format("there is a draft rank, but the head of --drafter {} drafts beside the target; "
+                    "say coordinator=1,draft=0,target={} in --layout",
+                    settings.models.drafter, topology.tp_size()));
   if (!settings.models.has_drafter() && drafters > 0)
     return invalid_argument(
         "there is a draft rank but no drafter; add --draft-model DIR or --drafter suffix, or say "

@@ -74,6 +74,7 @@ Result<std::unique_ptr<Tokenizer>> read_drafter(const ModelSettings& models, Pre
                   .fingerprint = fingerprint_of_text(models.drafter),
                   .max_context = static_cast<int32_t>(p.max_model_len),
                   .isa = isa_name()};
+  if (models.head()) return std::unique_ptr<Tokenizer>();
   if (!models.uses_draft_model()) return std::unique_ptr<Tokenizer>();
   ASSIGN_OR_RETURN(p.draft, read_config("--draft-model", models.draft_model, p.warnings));
   ASSIGN_OR_RETURN(auto tokenizer, read_tokenizer("--draft-model", models.draft_model));
@@ -88,6 +89,21 @@ Result<std::unique_ptr<Tokenizer>> read_drafter(const ModelSettings& models, Pre
   return tokenizer;
 }
 
+// A head has no vocabulary of its own: it belongs to this very target.
+Status read_head(const ModelSettings& models, Preparation& p) {
+  const std::string flag = "--draft-model " + models.draft_model;
+  auto head = read_head_config(models.draft_model, *models.head(), p.target);
+  if (!head.ok()) return head.status().in(flag);
+  p.head = std::move(head).value();
+  const uint64_t numerics =
+      fingerprint_of_text(fmt::format("{} {} {}", isa_name(), models.draft_weight_format, models.drafter));
+  auto fingerprint = fingerprint_of_model(models.draft_model, numerics);
+  if (!fingerprint.ok()) return fingerprint.status().in(flag);
+  p.draft_info.fingerprint = std::max<uint64_t>(1, *fingerprint);
+  p.draft_info.name = display_name(models.draft_model);
+  return {};
+}
+
 }  // namespace
 
 Result<Preparation> prepare_drafter(const RoleSettings& settings) {
@@ -95,6 +111,11 @@ Result<Preparation> prepare_drafter(const RoleSettings& settings) {
   RETURN_IF_ERROR(check_drafter_settings(settings));
   if (!models.has_drafter())
     return invalid_argument("nothing to draft with: give --draft-model DIR or --drafter suffix");
+  if (models.head())
+    return unsupported(
+        fmt::format("--drafter {}: a head drafts beside its target; give it to the command that runs "
+                    "the target",
+                    models.drafter));
   RETURN_IF_ERROR(check_device(models.device).status());
   RETURN_IF_ERROR(pin_isa(models.isa));
   Preparation p;
@@ -126,6 +147,7 @@ Result<Preparation> prepare(const RoleSettings& settings) {
                    .max_context = static_cast<int32_t>(p.max_model_len),
                    .isa = isa_name()};
   ASSIGN_OR_RETURN(const auto draft_tokenizer, read_drafter(models, p));
+  if (models.head()) RETURN_IF_ERROR(read_head(models, p));
   if (draft_tokenizer) {
     if (Status same = check_same_vocabulary(*p.tokenizer, *draft_tokenizer); !same.ok())
       return same.in(fmt::format("--draft-model {}", models.draft_model));

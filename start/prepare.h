@@ -16,7 +16,8 @@ namespace outrider {
 
 struct Preparation {
   ModelConfig target;                // not in a draft worker that joins
-  std::optional<ModelConfig> draft;  // with --draft-model
+  std::optional<ModelConfig> draft;  // with --draft-model, unless that is
+  std::optional<HeadConfig> head;    // a head
   std::unique_ptr<Tokenizer> tokenizer;
   ModelInfo target_info, draft_info;  // for Hello; an n-gram drafter has a draft_info too
   int64_t max_model_len = 0;

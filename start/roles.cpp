@@ -65,6 +65,34 @@ RowLinks links_of_rank(const ModelSettings& models, const Preparation& prepared,
   return {};
 }
 
+// The head that drafts beside the target, on its leader.
+Result<std::shared_ptr<StateDrafter>> load_state_drafter(const RoleSettings& settings,
+                                                         const Preparation& prepared, RoleThreads threads,
+                                                         const Model& target) {
+  const ModelSettings& models = settings.models;
+  ASSIGN_OR_RETURN(const WeightFormat format,
+                   parse_weight_format("--draft-weight-format", models.draft_weight_format));
+  ASSIGN_OR_RETURN(const QFormat q, parse_q_format(settings.speculation.q_format));
+  const int64_t per_sequence = prepared.max_model_len + kMaxSpeculativeTokens + kBlockTokens;
+  auto head = Head::load(models.draft_model, models.model,
+                         {.kind = *models.head(),
+                          .threads = threads.count,
+                          .bytes_per_thread = threads.bytes_each,
+                          .max_rows = std::max(kDraftPrefillRows, int64_t{models.max_num_seqs}),
+                          .max_sequences = models.max_num_seqs,
+                          .max_positions = prepared.max_model_len,
+                          .kv_tokens = models.max_num_seqs * per_sequence,
+                          .weight_format = format});
+  if (!head.ok()) return head.status().in("--draft-model " + models.draft_model);
+  const bool ends = settings.speculation.synthetic_acceptance.empty();
+  return std::make_shared<StateDrafter>(
+      target, std::move(head).value(),
+      StateDrafterOptions{.max_sequences = models.max_num_seqs,
+                          .eos_ids = ends ? prepared.target.eos : std::vector<TokenId>(),
+                          .q_kind = q.kind == QKind::kDense ? QKind::kDense : QKind::kSparse,
+                          .row_bytes = q.row_bytes(prepared.target.vocab_size)});
+}
+
 Status serve_target(const RoleSettings& settings, const Preparation& prepared, RoleThreads threads,
                     Collectives& group, Transport* transport, Loaded loaded, const Lend& lend,
                     OpenSliceDoor door) {
@@ -89,6 +117,12 @@ Status serve_target(const RoleSettings& settings, const Preparation& prepared, R
                        .generation = new_generation(),
                        .trees = !tree.shape.is_chain(),
                        .synthetic_acceptance = synthetic ? &*synthetic : nullptr};
+  if (prepared.head && settings.models.head()) {
+    target.own_drafter = prepared.draft_info.fingerprint;
+    if (group.rank() == 0) {
+      ASSIGN_OR_RETURN(target.drafter, load_state_drafter(settings, prepared, threads, *loaded.model));
+    }
+  }
   if (door.own)
     target.slice_inbox =
         std::make_shared<SliceInbox>(std::move(door.own),
@@ -188,6 +222,7 @@ Result<std::unique_ptr<Model>> load_target(const RoleSettings& settings, const P
                    parse_weight_format("--weight-format", settings.models.weight_format));
   model_opts.notice = placed("target", settings.quiet);
   model_opts.shard = {group.rank(), group.size()};
+  if (prepared.head && settings.models.head() && group.rank() == 0) model_opts.taps = prepared.head->taps;
   model_opts.max_rows = kMaxRowsPerStep;
   model_opts.max_logit_rows = kMaxRowsPerStep;
   model_opts.progress = [&](int64_t done, int64_t total) { progress.update(done, total); };

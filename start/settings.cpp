@@ -16,6 +16,29 @@ namespace {
 
 constexpr int32_t kAutoRowBytes = 1024;  // the entropy of a text does not shrink with the vocabulary
 
+// What a head beside the target does not go with.
+Status check_head_settings(const RoleSettings& settings) {
+  const ModelSettings& m = settings.models;
+  const SpeculationSettings& s = settings.speculation;
+  if (!m.head()) return {};
+  const auto refuse = [&](const std::string& flag, const char* why) {
+    return unsupported(fmt::format("{} and --drafter {}: {}", flag, m.drafter, why));
+  };
+  if (m.device.starts_with("cuda"))
+    return refuse("--device " + m.device, "heads read states of targets on the CPU; use --device cpu");
+  if (s.speculative_tree != "off")
+    return refuse("--speculative-tree " + s.speculative_tree,
+                  "heads draft chains; use --speculative-tree off");
+  if (s.pipeline != "lockstep")
+    return refuse("--pipeline " + s.pipeline,
+                  "nothing drafts while the target verifies; use --pipeline lockstep");
+  if (m.draft_threads > 0)
+    return refuse(fmt::format("--draft-threads {}", m.draft_threads),
+                  "a head has the target's threads; drop it");
+  if (s.record_guesses) return refuse("--record-rounds", "heads do not guess; drop it");
+  return {};
+}
+
 }  // namespace
 
 std::string SpeculationSettings::policy() const {
@@ -85,8 +108,8 @@ Status check_drafter_settings(const RoleSettings& settings) {
   if (m.draft_history_tokens < 0 || m.draft_history_tokens > kMaxDraftHistoryTokens)
     return invalid_argument(fmt::format("--draft-history-tokens {}: must be 0 to {}", m.draft_history_tokens,
                                         kMaxDraftHistoryTokens));
-  if (m.drafter == "model" && m.draft_model.empty())
-    return invalid_argument("--drafter model needs --draft-model");
+  if ((m.drafter == "model" || m.head()) && m.draft_model.empty())
+    return invalid_argument(fmt::format("--drafter {} needs --draft-model", m.drafter));
   if (m.threads < 0 || m.threads > 1024)
     return invalid_argument(fmt::format("--threads {}: must be 0 to 1024", m.threads));
   if (s.fanout_budget < 1 || s.fanout_budget > kMaxFanoutBudget)
@@ -139,6 +162,7 @@ Status check_settings(const RoleSettings& settings) {
     return unsupported(fmt::format(
         "--speculative-tree {}: --synthetic-acceptance knows chains only; use --speculative-tree off",
         s.speculative_tree));
+  RETURN_IF_ERROR(check_head_settings(settings));
   RETURN_IF_ERROR(parse_link_emulation(s.emulate_link).status().in("--emulate-link"));
   if (parse_q_format(s.q_format)->kind == QKind::kHidden && !m.uses_draft_model())
     return invalid_argument(
@@ -153,8 +177,13 @@ Status check_pool_settings(const ClusterSettings& settings) {
   if (p.num_draft_workers < 1 || p.num_draft_workers > kMaxDraftWorkers)
     return invalid_argument(
         fmt::format("--num-draft-workers {}: must be 1 to {}", p.num_draft_workers, kMaxDraftWorkers));
-  if (p.num_draft_workers > 1 && !settings.models.has_drafter())
-    return invalid_argument("--num-draft-workers needs --draft-model DIR or --drafter suffix");
+  if (p.num_draft_workers > 1 && !settings.models.has_draft_workers())
+    return invalid_argument("--num-draft-workers needs --draft-model DIR or --drafter suffix, and no head");
+  if (settings.models.head() && !p.listen.empty())
+    return unsupported(
+        fmt::format("--listen and --drafter {}: the head drafts beside the target, and nobody else; "
+                    "drop one",
+                    settings.models.drafter));
   const int waits_for = p.wait_for_draft_workers.value_or(0);
   if (waits_for < 0 || waits_for > kMaxDraftWorkers || (waits_for > 0 && p.listen.empty()))
     return invalid_argument(fmt::format("--wait-for-draft-workers {}: must be 0 to {}, and needs --listen",

@@ -8,6 +8,7 @@
 
 #include "base/status.h"
 #include "comm/messages.h"
+#include "heads/head_config.h"
 #include "transformer/model/model.h"
 
 namespace outrider {
@@ -16,7 +17,7 @@ namespace outrider {
 struct ModelSettings {
   std::string model;
   std::string draft_model;
-  std::string drafter;                 // "", "model", "ngram" or "suffix"
+  std::string drafter;                 // "", "model", "ngram", "suffix" or the kind of a head
   int draft_history_tokens = 1 << 18;  // of finished outputs that the suffix drafter looks through
   int tensor_parallel_size = 1;
   int draft_tensor_parallel_size = 1;
@@ -32,8 +33,11 @@ struct ModelSettings {
 
   // A drafter of the run itself; others may join it.
   bool has_drafter() const { return !draft_model.empty() || drafts_from_text(); }
+  // --draft-model is a head, which drafts beside the target: there are no draft workers.
+  std::optional<HeadKind> head() const { return head_kind_of(drafter); }
+  bool has_draft_workers() const { return has_drafter() && !head(); }
   bool drafts_from_text() const { return drafter == "ngram" || drafter == "suffix"; }
-  bool uses_draft_model() const { return !draft_model.empty(); }
+  bool uses_draft_model() const { return !draft_model.empty() && !head(); }
 };
 
 struct SpeculationSettings {

@@ -60,6 +60,8 @@ Status TargetWorker::check_entry(const PlanEntry& entry, const StepPlan& plan) c
   const Rule rule = effective_rule(is_new ? opened->sampling : held->sampling);
   if (!entry.draft.empty() && needs_q(rule) && entry.q_kind == QKind::kNone)
     return malformed(fmt::format("q_kind is none, which the {} rule needs", rule_name(rule)));
+  if (entry.next_gamma > 0 && options_.own_drafter == 0)
+    return malformed(fmt::format("next_gamma is {}, and there is no drafter here", entry.next_gamma));
   if (!entry.parents.empty() && (needs_q(rule) || !options_.trees))
     return malformed(fmt::format("the draft is a tree, under the {} rule", rule_name(rule)));
   return {};

@@ -94,13 +94,14 @@ void TargetWorker::agree_on_setup() {
 }
 
 Status TargetWorker::join(Transport& transport) {
-  RETURN_IF_ERROR(transport.send(
-      kCoordinatorPeer, Hello{.role = Role::kTarget,
-                              .generation = options_.generation,
-                              .model = options_.info,
-                              .max_sequences = options_.max_sequences,
-                              .slices = options_.slices,
-                              .head_fingerprint = options_.head ? options_.head->fingerprint() : 0}));
+  RETURN_IF_ERROR(transport.send(kCoordinatorPeer,
+                                 Hello{.role = Role::kTarget,
+                                       .generation = options_.generation,
+                                       .model = options_.info,
+                                       .max_sequences = options_.max_sequences,
+                                       .slices = options_.slices,
+                                       .head_fingerprint = options_.head ? options_.head->fingerprint() : 0,
+                                       .own_drafter = options_.own_drafter}));
   constexpr auto kJoinTimeout = std::chrono::seconds(60);
   const auto deadline = Clock::now() + kJoinTimeout;
   while (auto incoming = transport.receive(deadline)) {
@@ -180,6 +181,10 @@ StepResult TargetWorker::step(const StepPlan& plan) {
     const PhaseTimer timer(result.commit_ns);
     commit(plan, verdicts, result);
   }
+  if (options_.drafter) {
+    const PhaseTimer timer(result.draft_ns);
+    draft_next(plan, result);
+  }
   return result;
 }
 
@@ -212,6 +217,7 @@ void TargetWorker::open(const Open& open) {
 void TargetWorker::close(SequenceId id) {
   model_.kv().release(sequence(id).kv);
   sequences_.erase(id);
+  if (options_.drafter) options_.drafter->close(id);
   if (options_.slice_inbox) options_.slice_inbox->slots().close(id);
 }
 
@@ -326,6 +332,29 @@ void TargetWorker::commit(const PlanEntry& entry, DraftTreeView draft, const Ver
   else if (const Status kept = model_.kv().keep_path(s.kv, entry.base.value(), verdict.path); !kept.ok())
     throw std::runtime_error(kept.message());  // nothing but this sequence holds these blocks
   if (verdict.accepted_count < draft.size()) ++s.epoch;
+}
+
+// The next round of every sequence that goes on. The leader drafts for all ranks: they get drafts by plans
+// alone.
+void TargetWorker::draft_next(const StepPlan& plan, StepResult& result) {
+  StateDrafter& drafter = *options_.drafter;
+  drafter.begin();
+  auto verdict = result.verdicts.begin();
+  for (const PlanEntry& entry : plan.entries) {
+    if (!samples(entry)) continue;
+    const bool goes_on = (verdict++)->status == VerdictStatus::kOk;
+    if (!goes_on || entry.next_gamma == 0) continue;
+    const Sequence& s = sequence(entry.sequence);
+    drafter.add({.sequence = entry.sequence,
+                 .committed = s.ids,
+                 .sampling = &s.sampling,
+                 .counts = &s.counts,
+                 .round = entry.next_round,
+                 .gamma = entry.next_gamma,
+                 .stop = entry.next_stop},
+                s.kv, s.epoch);
+  }
+  drafter.draft(result.drafts);
 }
 
 uint64_t TargetWorker::kv_content_hash(SequenceId id) const {

@@ -12,6 +12,7 @@
 #include "comm/transport.h"
 #include "target_worker/hidden_rows.h"
 #include "target_worker/slice_inbox.h"
+#include "target_worker/state_drafter.h"
 #include "target_worker/verifier.h"
 #include "transformer/model/model.h"
 
@@ -32,6 +33,10 @@ struct TargetOptions {
   SliceDoors slices;
   // Of the draft model, with this rank's ids: states may come for q. On all ranks or on none.
   std::shared_ptr<const DraftHead> head;
+  // Not 0: the group drafts itself, with the leader's `drafter`, of this fingerprint. The model has the
+  // drafter's taps.
+  uint64_t own_drafter = 0;
+  std::shared_ptr<StateDrafter> drafter;
   // A draft whose slices are not all here so long after the forward pass is given up, on every rank.
   std::chrono::milliseconds slice_timeout{2000};
 };
@@ -84,6 +89,7 @@ class TargetWorker {
   // What the verifier said of them, in the same order.
   void commit(const StepPlan& plan, std::span<const VerifyResult> verdicts, StepResult& result);
   void commit(const PlanEntry& entry, DraftTreeView draft, const VerifyResult& verdict);
+  void draft_next(const StepPlan& plan, StepResult& result);
   Sequence& sequence(SequenceId id);
 
   Model& model_;

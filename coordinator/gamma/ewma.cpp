@@ -75,7 +75,7 @@ void EwmaBatch::decide(const CostModel& cost) {
   acceptance_.clear();
   limits_.clear();
   int64_t total_context = 0;
-  bool all_chosen = true;
+  bool all_chosen = true, early = false;
   shadows_ = Shadows::kTests;
   shadow_out_ = false;
   for (const EwmaGamma* member : members_) {
@@ -85,9 +85,11 @@ void EwmaBatch::decide(const CostModel& cost) {
     limits_.push_back(cost.draft_known() ? member->limit_ : std::min(member->limit_, kFirstLength));
     total_context += member->context_;
     all_chosen &= member->gamma_ >= 0;
+    early |= member->early_;
   }
   const double plain = cost.verify_seconds(static_cast<int32_t>(members_.size()), total_context);
-  settle(cost, plain, total_context);
+  settle(cost, plain, total_context, early ? trial_before_ : trial_);
+  trial_before_ = trial_;
   const GoodputChoice best = allocate_goodput(acceptance_, limits_, cost, total_context);
   choose(cost, total_context, best, all_chosen);
   consider_trial(cost, plain, best.rate);
@@ -118,7 +120,7 @@ double EwmaBatch::rate_of_present(const CostModel& cost, int64_t context) const 
 
 // The step that ended, at what it costs by the model and not by the clock: a pass that was held up is not the
 // drafter's fault, and one that is always slow the model knows.
-void EwmaBatch::settle(const CostModel& cost, double plain_seconds, int64_t context) {
+void EwmaBatch::settle(const CostModel& cost, double plain_seconds, int64_t context, Trial trial) {
   const Step step = std::exchange(step_, {});
   if (step.rounds == 0) return;
   settle_shadows(cost, context);
@@ -133,9 +135,9 @@ void EwmaBatch::settle(const CostModel& cost, double plain_seconds, int64_t cont
   // A doubted step cost what the one did that settled the doubt.
   const double all = gain * (1 + std::exchange(uncharged_, 0));
   standing_ = std::clamp(standing_ + (step.drafted > 0 ? all : kTrialShare), kMinStanding, kMaxStanding);
-  if (trial_ == Trial::kDraft)
+  if (trial == Trial::kDraft)
     credit_ += gain * plain_seconds - (rehearsed_trial ? shadow_seconds(cost, plain_seconds) : 0);
-  else if (trial_ == Trial::kPlain)
+  else if (trial == Trial::kPlain)
     credit_ -= std::max(0.0, seconds - step.rounds / trial_rate_);
   else
     credit_ += kTrialShare / (off_ ? std::clamp(fruitless_, 1, kRarest) : 1) * seconds;
@@ -216,6 +218,7 @@ double EwmaGamma::estimate() const {
 int32_t EwmaGamma::next(const GammaContext& context) {
   limit_ = std::min(options_.max, context.limit);
   context_ = context.context_length;
+  early_ = context.early;
   shadows_ = context.shadows;
   shadow_out_ = context.shadow_out;
   if (!std::exchange(joined_, true)) batch_->join(this);

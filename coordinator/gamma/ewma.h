@@ -42,7 +42,7 @@ class EwmaBatch {
 
  private:
   void learn_acceptance(int32_t drafted, int32_t accepted);
-  void settle(const CostModel& cost, double plain_seconds, int64_t context);
+  void settle(const CostModel& cost, double plain_seconds, int64_t context, Trial trial);
   void settle_shadows(const CostModel& cost, int64_t context);
   void choose(const CostModel& cost, int64_t context, const GoodputChoice& best, bool all_chosen);
   double rate_of_present(const CostModel& cost, int64_t context) const;
@@ -55,12 +55,12 @@ class EwmaBatch {
   AcceptanceEwma shared_;  // of all sequences, decayed by the step
   bool stale_ = true;
 
-  // Trials of what is not done now have a budget: other steps earn 1 % of their time, down to a quarter of that
-  // after trials of drafts that found nothing, since all that was written must be read for one; a trial is
-  // charged what it lost. Drafts that were accepted pay for themselves.
+  // Trials of what is not done now have a budget: other steps earn 1 % of their time, down to a quarter of
+  // that after trials of drafts that found nothing, since all that was written must be read for one; a trial
+  // is charged what it lost. Drafts that were accepted pay for themselves.
   double credit_ = 0;
-  bool off_ = false;  // nobody drafts, trials apart
-  Trial trial_ = Trial::kNone;
+  bool off_ = false;                                          // nobody drafts, trials apart
+  Trial trial_ = Trial::kNone, trial_before_ = Trial::kNone;  // of the last decision, and of the one before
   int32_t fruitless_ = 0;      // trials of drafts in a row after which nobody drafted
   int32_t since_plain_ = 252;  // steps; nothing is known at first, so the first trial is soon
   double trial_rate_ = 0;      // of what a plain trial stood in for
@@ -115,6 +115,7 @@ class EwmaGamma : public GammaPolicy {
   bool joined_ = false;
   int32_t gamma_ = -1;  // none chosen yet
   int32_t limit_ = 0, context_ = 0;
+  bool early_ = false;
   Shadows shadows_ = Shadows::kNone;
   bool shadow_out_ = false;
   int32_t zeros_ = 0;   // rounds in a row without an accepted token

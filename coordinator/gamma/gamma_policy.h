@@ -30,6 +30,8 @@ struct GammaContext {
   int32_t context_length = 0;       // C
   const CostModel* cost = nullptr;  // what rounds cost here; null: nothing is known yet
   bool ahead = false;               // drafting overlaps verification (--pipeline ahead)
+  // The round before the one that is decided on is not over: the next outcome is of that one.
+  bool early = false;
   Shadows shadows = Shadows::kNone;
   bool shadow_out = false;  // one is under way; another would not be made
 };

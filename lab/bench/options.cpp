@@ -96,6 +96,11 @@ Status complete_bench_options(BenchOptions& o) {
                                 ? "--model is missing: a drafter alone cannot be measured"
                                 : "--draft-model is missing: name one, or --drafter suffix; neither it nor "
                                   "--model measures the demo pair");
+  if (models.head())
+    return unsupported(
+        fmt::format("--drafter {}: bench times draft workers; measure a head with generate "
+                    "--compare-plain, or with study",
+                    models.drafter));
   if (models.model.empty()) {
     const auto pair = find_demo_pair();
     if (!pair) return not_found("the demo pair is not here; name models with --model DIR --draft-model DIR");

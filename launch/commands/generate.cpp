@@ -236,13 +236,14 @@ Result<int> coordinate(const RunOptions& options, const ClusterSettings& cluster
                 requests,
                 finished,
                 policy,
-                cluster.models.has_drafter() ? own_workers : 0,
+                cluster.models.has_draft_workers() ? own_workers : 0,
                 !cluster.pool.listen.empty()};
   std::optional<JobResult> plain;
   if (options.compare_plain) {
-    Job plain_job = job;
-    plain_job.workers = 0;
-    plain_job.listens = false;
+    ClusterSettings without_drafter = cluster;
+    without_drafter.models.drafter.clear();
+    without_drafter.models.draft_model.clear();
+    const Job plain_job{without_drafter, prepared, requests, finished, policy, 0, false};
     plain = run_local(plain_job, nullptr, nullptr);
     RETURN_IF_ERROR(plain->status);
   }

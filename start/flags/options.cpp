@@ -24,8 +24,10 @@ void add_text_drafter_options(CLI::App& app, ModelSettings& m) {
   app.add_option(
          "--drafter", m.drafter,
          "Drafts without a model. suffix: what followed where the text's end stood before, in the text and "
-         "in finished outputs; ngram: at the newest such place in the text")
-      ->check(CLI::IsMember({"model", "ngram", "suffix"}))
+         "in finished outputs; ngram: at the newest such place in the text. With --draft-model DIR, a head "
+         "that "
+         "reads the target's states and drafts beside it: eagle3, eagle (1 and 2), mtp (MiMo's form), medusa")
+      ->check(CLI::IsMember({"model", "ngram", "suffix", "eagle3", "eagle", "mtp", "medusa"}))
       ->group("Models");
   app.add_option(
          "--draft-history-tokens", m.draft_history_tokens,

@@ -112,7 +112,8 @@ class RandomMessages {
     fill_all(m.sequence, m.epoch, m.round, m.base, m.first_input, m.input_count, m.draft);
     fill_nodes(m.parents, m.draft.size());
     fill_q(m);
-    fill(m.worker);
+    fill_all(m.worker, m.next_gamma, m.next_round, m.next_stop.kind, m.next_stop.threshold,
+             m.next_stop.scale);
   }
   void fill(TokenLogprob& m) { fill_all(m.id, m.logprob); }
   void fill(PositionLogprobs& m) { fill_all(m.chosen, m.top); }
@@ -125,7 +126,7 @@ class RandomMessages {
   void fill(SliceDoor& m) { fill_all(m.endpoint, m.gpu); }
   void fill(SliceDoors& m) { fill_all(m.of_rank, m.cluster, m.server_key, m.public_key, m.secret_key); }
   void fill(Hello& m) {
-    fill_all(m.role, m.generation, m.model, m.max_sequences, m.slices, m.head_fingerprint);
+    fill_all(m.role, m.generation, m.model, m.max_sequences, m.slices, m.head_fingerprint, m.own_drafter);
   }
   void fill(Welcome& m) {
     fill_all(m.accepted, m.reason);
@@ -154,7 +155,9 @@ class RandomMessages {
              m.preparation);
   }
   void fill(StepPlan& m) { fill_all(m.step, m.state_hash, m.closes, m.opens, m.entries); }
-  void fill(StepResult& m) { fill_all(m.step, m.verdicts, m.forward_ns, m.verify_ns, m.commit_ns); }
+  void fill(StepResult& m) {
+    fill_all(m.step, m.verdicts, m.forward_ns, m.verify_ns, m.commit_ns, m.drafts, m.draft_ns);
+  }
   void fill(QSlice& m) { fill_all(m.sequence, m.round, m.worker, m.rows, m.weights); }
   void fill(LinkOffer& m) { fill_all(m.worker, m.id); }
   void fill(QTransfer& m) { fill_all(m.sequence, m.round, m.worker, m.number, m.sums, m.drafted); }

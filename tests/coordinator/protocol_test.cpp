@@ -4,6 +4,7 @@
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
+#include <functional>
 #include <nlohmann/json.hpp>
 #include <sstream>
 
@@ -268,6 +269,164 @@ TEST_F(LostQ, ADraftUnderWayIsWhatWasAskedFor) {
       expect_used(asked, then);
     }
   }
+}
+
+// ---- a target that drafts itself ------------------------------------------------------------------------
+
+class OwnDrafts : public ::testing::Test {
+ protected:
+  static constexpr PeerId kTarget{1}, kWorker{2};
+  static constexpr SequenceId kOnly{1};
+
+  void begin(const char* policy, int32_t max_tokens = 100, Rule rule = Rule::kGreedy) {
+    protocol_ = std::make_unique<Protocol>(ProtocolOptions{}, parse_gamma_policy(policy).value());
+    step(MessageReceived{
+        kTarget,
+        Hello{.role = Role::kTarget,
+              .model =
+                  {.name = "m", .vocab_size = 50, .vocabulary_fingerprint = 1, .max_context = 500, .isa = ""},
+              .max_sequences = 4,
+              .own_drafter = 77}});
+    Request request;
+    request.prompt = {TokenId(1), TokenId(2)};
+    request.max_tokens = max_tokens;
+    request.sampling.rule = rule;
+    request.sampling.temperature = rule == Rule::kGreedy ? 0 : 1;
+    step(Submit{kOnly, request});
+  }
+  std::vector<Action> step(Event event) {
+    now_ += std::chrono::milliseconds(1);
+    auto actions = protocol_->step(std::move(event), now_);
+    for (const Action& action : actions)
+      if (const auto* send = std::get_if<Send>(&action))
+        if (const auto* plan = std::get_if<StepPlan>(&send->message)) plan_ = *plan;
+    return actions;
+  }
+  const PlanEntry& entry() const { return plan_.entries.at(0); }
+  // The plan's result: `accepted` of its draft, and a draft of as many tokens as were asked for, or
+  // `change`d.
+  void answer(int32_t accepted, const std::function<void(Draft&)>& change = nullptr) {
+    const PlanEntry planned = entry();
+    StepResult result{.step = plan_.step,
+                      .verdicts = {{.sequence = kOnly,
+                                    .epoch = planned.epoch,
+                                    .round = planned.round,
+                                    .base = planned.base,
+                                    .accepted_count = accepted,
+                                    .next = TokenId(9)}}};
+    const auto ids = protocol_->find(kOnly)->sequence.ids();
+    std::vector<TokenId> text(ids.begin(), ids.end());
+    text.insert(text.end(), planned.draft.begin(), planned.draft.begin() + accepted);
+    text.emplace_back(9);
+    const bool rejected = accepted < static_cast<int32_t>(planned.draft.size());
+    Draft draft{.sequence = kOnly,
+                .epoch = Epoch(planned.epoch.value() + rejected),
+                .round = planned.next_round,
+                .base = Position(static_cast<int32_t>(text.size())),
+                .ids = std::vector<TokenId>(static_cast<size_t>(planned.next_gamma), TokenId(30)),
+                .prefix_hash = prefix_hash(text)};
+    if (change) change(draft);
+    if (planned.next_gamma > 0 || change) result.drafts.push_back(draft);
+    step(MessageReceived{kTarget, result});
+  }
+
+  Clock::time_point now_{};
+  std::unique_ptr<Protocol> protocol_;
+  StepPlan plan_;
+};
+
+TEST_F(OwnDrafts, ComeWithTheResultAndAreVerifiedInTheNextPass) {
+  begin("fixed:gamma=3");
+  EXPECT_TRUE(entry().draft.empty());
+  EXPECT_EQ(entry().next_gamma, 3);
+  const Round promised = entry().next_round;
+  answer(0);
+  EXPECT_EQ(entry().draft.size(), 3u);
+  EXPECT_EQ(entry().round, promised);
+  EXPECT_EQ(entry().next_gamma, 3);
+  EXPECT_NE(entry().next_round, promised);
+  answer(2);
+  EXPECT_EQ(entry().draft.size(), 3u);
+  EXPECT_EQ(entry().epoch, Epoch(1));
+  answer(3);
+  const Totals& totals = protocol_->totals();
+  EXPECT_EQ(totals.rounds.accepted, 5);
+  EXPECT_EQ(totals.drafts_received, 3);
+  EXPECT_EQ(totals.drafts_used, 3);
+  EXPECT_EQ(totals.drafters.at(77).rounds, 2);
+}
+
+// A worker would draft for nobody.
+TEST_F(OwnDrafts, NeedNoDraftWorker) {
+  begin("fixed:gamma=3");
+  const auto actions = step(MessageReceived{
+      kWorker,
+      Hello{.role = Role::kDraft, .model = {.name = "d", .vocab_size = 50, .vocabulary_fingerprint = 1}}});
+  ASSERT_EQ(actions.size(), 1u);
+  const auto& welcome = std::get<Welcome>(std::get<Send>(actions[0]).message);
+  EXPECT_FALSE(welcome.accepted);
+  EXPECT_NE(welcome.reason.find("drafts itself"), std::string::npos);
+}
+
+// The next round is plain, under a number that nothing was drawn for.
+TEST_F(OwnDrafts, ThatCannotBeAreDroppedAndCounted) {
+  struct Lie {
+    std::function<void(Draft&)> tell;
+    DropReason reason;
+  };
+  const std::vector<Lie> lies{{[](Draft& d) { d.prefix_hash ^= 1; }, DropReason::kWrongHash},
+                              {[](Draft& d) { ++d.epoch; }, DropReason::kStaleEpoch},
+                              {[](Draft& d) { d.base = Position(1); }, DropReason::kWrongBase},
+                              {[](Draft& d) { d.ids[1] = TokenId(50); }, DropReason::kBadIds},
+                              {[](Draft& d) {
+                                 d.parents = {-1, 0, 1};
+                               },
+                               DropReason::kTree},
+                              {[](Draft& d) { d.q_kind = QKind::kSparse; }, DropReason::kBadQ},
+                              {[](Draft& d) { d.round = Round(1000); }, DropReason::kStaleRound},
+                              {[](Draft& d) { d.sequence = SequenceId(5); }, DropReason::kUnknownSequence}};
+  for (const Lie& lie : lies) {
+    begin("fixed:gamma=3");
+    const Round promised = entry().next_round;
+    answer(0, lie.tell);
+    EXPECT_TRUE(entry().draft.empty());
+    EXPECT_NE(entry().round, promised);
+    EXPECT_EQ(protocol_->totals().dropped(lie.reason), 1)
+        << kDropReasonNames[static_cast<size_t>(lie.reason)];
+    answer(0);
+    EXPECT_EQ(entry().draft.size(), 3u);  // and the target is asked again
+  }
+}
+
+TEST_F(OwnDrafts, AreAsMuchAsMayStillBeEmitted) {
+  begin("fixed:gamma=8", 6);
+  EXPECT_EQ(entry().next_gamma, 4);  // one is emitted now, and one follows each draft
+  answer(0);
+  EXPECT_EQ(entry().draft.size(), 4u);
+  EXPECT_EQ(entry().next_gamma, 3);  // one token at least will be emitted
+  answer(2);
+  EXPECT_EQ(entry().draft.size(), 1u) << "of 6 tokens 4 are there, and one more follows a draft";
+  EXPECT_EQ(entry().next_gamma, 0);
+  answer(1);
+  EXPECT_EQ(protocol_->running_requests(), 0u);
+  EXPECT_EQ(protocol_->find(kOnly), nullptr);
+}
+
+// A policy decides with what it knew before the pass whose result brings the draft.
+TEST_F(OwnDrafts, LengthsFollowFromRoundsThatAreOver) {
+  const TemporaryDirectory directory;
+  const auto file = directory.write("gammas.txt", "2\n0\n5\n1\n");
+  begin(("replay:file=" + file.string()).c_str());
+  EXPECT_EQ(entry().next_gamma, 2);
+  answer(0);
+  EXPECT_EQ(entry().draft.size(), 2u);
+  EXPECT_EQ(entry().next_gamma, 0);
+  answer(2);
+  EXPECT_TRUE(entry().draft.empty());
+  EXPECT_EQ(entry().next_gamma, 5);
+  answer(0);
+  EXPECT_EQ(entry().draft.size(), 5u);
+  EXPECT_EQ(entry().next_gamma, 1);
 }
 
 }  // namespace

@@ -25,6 +25,8 @@ struct ClusterOptions {
   std::string target;  // names of golden models, or directories
   std::string draft;
   DrafterKind drafter = DrafterKind::kNone;
+  std::string head;  // a directory: drafts beside the target, and there is no other drafter
+  HeadKind head_kind = HeadKind::kEagle3;
   int tp_size = 1;
   int max_num_seqs = 1;
   Device device;                                     // of every model
@@ -186,9 +188,20 @@ class TestCluster {
       threads_.emplace_back([this, r] {
         Collectives& group = *group_[static_cast<size_t>(r)];
         try {
-          auto model = load_or_die(directory(options_.target), model_options({r, options_.tp_size}), group);
+          auto head = r == 0 ? load_head() : nullptr;
+          ModelOptions options = model_options({r, options_.tp_size});
+          if (head) options.taps = head->config().taps;
+          auto model = load_or_die(directory(options_.target), options, group);
           auto transport = r == 0 ? connect() : nullptr;
           TargetOptions target{.info = info(*model), .max_sequences = options_.max_num_seqs};
+          target.own_drafter = options_.head.empty() ? 0 : 1;
+          if (head)
+            target.drafter =
+                std::make_shared<StateDrafter>(*model, std::move(head),
+                                               StateDrafterOptions{.max_sequences = options_.max_num_seqs,
+                                                                   .eos_ids = options_.eos_ids,
+                                                                   .q_kind = options_.q_kind,
+                                                                   .row_bytes = options_.row_bytes});
           if (options_.slices) open_door(*model, group, target);
           target.head =
               head_of(options_.draft, vocab_range(model->config().vocab_size, {r, options_.tp_size}));
@@ -201,6 +214,18 @@ class TestCluster {
           group.abort();
         }
       });
+  }
+
+  std::unique_ptr<Head> load_head() const {
+    if (options_.head.empty()) return nullptr;
+    auto head = Head::load(options_.head, directory(options_.target),
+                           {.kind = options_.head_kind,
+                            .max_rows = 32,
+                            .max_sequences = options_.max_num_seqs,
+                            .max_positions = options_.max_context,
+                            .kv_tokens = options_.max_num_seqs * (options_.max_context + 80)});
+    if (!head.ok()) throw std::runtime_error(head.status().message());
+    return std::move(head).value();
   }
 
   std::shared_ptr<const DraftHead> head_of(const std::string& model, IndexRange ids) const {

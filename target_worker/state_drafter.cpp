@@ -1,0 +1,70 @@
+#include "target_worker/state_drafter.h"
+
+#include <algorithm>
+
+#include "base/hash.h"
+#include "transformer/sampling/penalties.h"
+
+namespace outrider {
+
+StateDrafter::StateDrafter(const Model& target, std::unique_ptr<Head> head, StateDrafterOptions options)
+    : target_(target),
+      head_(std::move(head)),
+      options_(std::move(options)),
+      drafter_(
+          make_head_drafter(*head_, {.max_sequences = options_.max_sequences, .eos_ids = options_.eos_ids})),
+      raw_(head_->max_rows(),
+           static_cast<int64_t>(head_->config().taps.size()) * target.config().hidden_size) {}
+
+void StateDrafter::add(HeadTask task, KvHandle kv, Epoch epoch) {
+  task.row_bytes = options_.q_kind == QKind::kSparse ? options_.row_bytes : 0;
+  tasks_.push_back(task);
+  places_.push_back({kv, epoch});
+}
+
+void StateDrafter::close(SequenceId sequence) {
+  drafter_->close(sequence);
+  hashes_.erase(sequence);
+}
+
+void StateDrafter::read(SequenceId sequence, int64_t first, TensorView<float, 2> to) {
+  const auto task =
+      std::find_if(tasks_.begin(), tasks_.end(), [&](const HeadTask& t) { return t.sequence == sequence; });
+  const KvHandle kv = places_[static_cast<size_t>(task - tasks_.begin())].kv;
+  const auto raw = raw_.rows(to.extent(0));
+  for (int64_t r = 0; r < to.extent(0); ++r) target_.read_states(kv, first + r, raw.row(r));
+  head_->committed_states(raw, to);
+}
+
+// Of the committed ids. Texts only grow.
+uint64_t StateDrafter::hash_of(const HeadTask& task) {
+  Hashed& hashed = hashes_.try_emplace(task.sequence, Hashed{.hash = kEmptyPrefixHash}).first->second;
+  for (const TokenId id : task.committed.subspan(hashed.tokens))
+    hashed.hash = extend_prefix_hash(hashed.hash, id);
+  hashed.tokens = task.committed.size();
+  return hashed.hash;
+}
+
+void StateDrafter::draft(std::vector<Draft>& drafts) {
+  if (tasks_.empty()) return;
+  drafter_->draft(tasks_, *this, drafts_);
+  const auto count = static_cast<int64_t>(tasks_.size());
+  for (size_t i = 0; i < tasks_.size(); ++i) {
+    const HeadTask& task = tasks_[i];
+    HeadDraft& made = drafts_[i];
+    Draft& draft = drafts.emplace_back();
+    draft.sequence = task.sequence;
+    draft.epoch = places_[i].epoch;
+    draft.round = task.round;
+    draft.base = Position(static_cast<int32_t>(task.committed.size()));
+    draft.ids.assign(made.ids.begin(), made.ids.end());
+    draft.prefix_hash = hash_of(task);
+    draft.q_kind = needs_q(effective_rule(*task.sampling)) ? options_.q_kind : QKind::kNone;
+    draft.q = std::move(made.q);
+    draft.eos = made.eos;
+    draft.ingest_ns = drafter_->ingest_ns() / count;
+    draft.draft_ns = drafter_->draft_ns() / count;
+  }
+}
+
+}  // namespace outrider

@@ -1,0 +1,63 @@
+// A drafter beside the target: a head that reads the states which this rank's model keeps, and drafts for the
+// rounds behind a pass as soon as the pass is committed. One thread, the rank's.
+#pragma once
+
+#include <map>
+#include <memory>
+#include <vector>
+
+#include "comm/messages.h"
+#include "heads/head_drafter.h"
+#include "transformer/model/activations.h"
+#include "transformer/model/model.h"
+
+namespace outrider {
+
+struct StateDrafterOptions {
+  int32_t max_sequences = 16;
+  std::vector<TokenId> eos_ids;   // a draft ends at one of these
+  QKind q_kind = QKind::kSparse;  // of rules that need q; or kDense
+  int32_t row_bytes = 1024;       // with kSparse
+};
+
+class StateDrafter final : private StateSource {
+ public:
+  // `target` was loaded with the head's taps. It must outlive the drafter.
+  StateDrafter(const Model& target, std::unique_ptr<Head> head, StateDrafterOptions options);
+
+  // begin(), what is to be drafted for, draft(). Sequences are those of the target: `kv` is in its cache, and
+  // the ids in `task` stay where they are until draft().
+  void begin() { tasks_.clear(), places_.clear(); }
+  void add(HeadTask task, KvHandle kv, Epoch epoch);
+  // Appends a draft for each, as a draft worker would have sent it.
+  void draft(std::vector<Draft>& drafts);
+  void close(SequenceId sequence);
+
+ private:
+  struct Place {
+    KvHandle kv;
+    Epoch epoch;
+  };
+  void read(SequenceId sequence, int64_t first, TensorView<float, 2> to) override;
+  uint64_t hash_of(const HeadTask& task);
+
+  const Model& target_;
+  const std::unique_ptr<Head> head_;
+  StateDrafterOptions options_;
+  const std::unique_ptr<HeadDrafter> drafter_;
+  ActivationRows raw_;  // states of a pass, before they are projected
+
+  // Of the first `tokens` of a text.
+  struct Hashed {
+    size_t tokens = 0;
+    uint64_t hash;
+  };
+  std::map<SequenceId, Hashed> hashes_;
+
+  // Of one draft().
+  std::vector<HeadTask> tasks_;
+  std::vector<Place> places_;  // of tasks_
+  std::vector<HeadDraft> drafts_;
+};
+
+}  // namespace outrider

@@ -1,0 +1,120 @@
+// Heads that draft beside the target: under match rules the text is that of plain decoding, under p/q rules
+// its law is the target's, on any number of ranks and in any batch.
+#include <gtest/gtest.h>
+
+#include "tests/end_to_end/request_grid.h"
+#include "tests/heads/golden_heads.h"
+#include "tests/support/token_law.h"
+
+namespace outrider {
+namespace {
+
+using namespace grid;  // NOLINT: the names of these tests
+using testing::GoldenHead;
+
+// Of random weights: a few drafts are accepted all the same, since they share the target's noise.
+constexpr int64_t kSomeAccepted = kSanitized ? 0 : 3;
+
+ClusterOptions with_head(const GoldenHead& head, int tp_size, int batch) {
+  return {.target = testing::kHeadsTarget,
+          .head = testing::golden_head(head.name).string(),
+          .head_kind = head.kind,
+          .tp_size = tp_size,
+          .max_num_seqs = batch};
+}
+
+class HeadsBesideTarget : public ::testing::TestWithParam<int> {};  // tensor-parallel size
+
+TEST_P(HeadsBesideTarget, TextIsThatOfPlainDecoding) {
+  TestCluster plain({.target = kTarget});
+  const auto expected = plain.run(grid_requests(kMatchRules, ""));
+  size_t i = 0;
+  for (const GoldenHead& head : testing::kGoldenHeads) {
+    const int batch = ++i % 2 == 0 ? 1 : 8;
+    TestCluster cluster(with_head(head, GetParam(), batch));
+    const auto what = fmt::format("tp {}, head {}, batch {}", GetParam(), head.name, batch);
+    expect_same(expected, cluster.run(grid_requests(kMatchRules, "fixed:gamma=4")), what);
+    const Totals& totals = cluster.totals();
+    EXPECT_GT(totals.rounds.accepted, kSomeAccepted) << what;
+    EXPECT_GT(totals.rounds.rollbacks, kEnough) << what;
+    // Every draft was asked for with a plan, came with its result, and was tested or not needed any more.
+    EXPECT_EQ(totals.drafts_received, totals.proposals) << what;
+    int64_t dropped = 0;
+    for (size_t reason = 0; reason < totals.drafts_dropped.size(); ++reason)
+      if (static_cast<DropReason>(reason) != DropReason::kUnknownSequence)
+        dropped += totals.drafts_dropped[reason];
+    EXPECT_EQ(dropped, 0) << what;
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(TensorParallel, HeadsBesideTarget, ::testing::Values(1, 2, 4));
+
+// Lengths that change from round to round, zeros among them, after which the head reads what it missed.
+TEST(HeadsBesideTargetToo, AnyPolicyGivesTheSameText) {
+  TestCluster plain({.target = kTarget});
+  const auto expected = plain.run(grid_requests({Rule::kInvariant}, ""));
+  for (const char* policy : {"ewma", "heuristic", "goodput", "bandit", "fixed:gamma=0", "fixed:gamma=9"}) {
+    const auto parsed = parse_gamma_policy(policy);
+    if (!parsed.ok()) continue;  // not every name is built in
+    TestCluster cluster(with_head(testing::kGoldenHeads[0], 1, 3));
+    expect_same(expected, cluster.run(grid_requests({Rule::kInvariant}, policy)), policy);
+    EXPECT_EQ(cluster.totals().proposals > 0, std::string(policy) != "fixed:gamma=0") << policy;
+  }
+}
+
+TEST(HeadsBesideTargetToo, EndsAreThoseOfPlainDecoding) {
+  std::vector<TokenId> eos;
+  for (int i = 0; i < 40; ++i) eos.emplace_back(7 * i);
+  const auto requests = [](const char* policy, bool ignore_eos) {
+    auto all = grid_requests({Rule::kInvariant}, policy);
+    for (size_t i = 0; i < all.size(); ++i) {
+      all[i].max_tokens = static_cast<int32_t>(1 + i % 30);
+      all[i].ignore_eos = ignore_eos;
+    }
+    return all;
+  };
+  TestCluster plain({.target = kTarget, .max_context = 40, .eos_ids = eos});
+  ClusterOptions options = with_head(testing::kGoldenHeads[0], 1, 8);
+  options.max_context = 40;
+  options.eos_ids = eos;
+  TestCluster cluster(options);
+  for (const bool ignore_eos : {false, true})
+    expect_same(plain.run(requests("", ignore_eos)), cluster.run(requests("fixed:gamma=5", ignore_eos)),
+                ignore_eos ? "ignoring EOS" : "with EOS");
+}
+
+// The first of two drafted tokens is tested, over the whole vocabulary without filters.
+TEST(HeadsBesideTargetToo, TokensFollowTheTarget) {
+  constexpr int kSamples = 12000;
+  constexpr float kTemperature = 2.0f;
+  const auto single = make_single_collectives();
+  auto model = testing::load_or_die(testing::golden_model(kTarget), {}, *single);
+  const std::vector<TokenId> prompt{TokenId(11), TokenId(14), TokenId(10)};
+  const auto law = testing::law_of_second(*model, prompt, kTemperature);
+  for (const QKind q_kind : {QKind::kSparse, QKind::kDense}) {
+    ClusterOptions options = with_head(testing::kGoldenHeads[0], 1, 8);
+    options.q_kind = q_kind;
+    options.row_bytes = q_kind == QKind::kSparse ? 64 : 0;
+    TestCluster cluster(options);
+    for (const Rule rule : kPqRules) {
+      std::vector<Request> all;
+      for (int i = 0; i < kSamples; ++i) {
+        Request request{.prompt = prompt, .max_tokens = 4, .ignore_eos = true};
+        request.sampling = {
+            .rule = rule, .temperature = kTemperature, .seed = Seed{static_cast<uint64_t>(i) * 7919 + 1}};
+        all.push_back(std::move(request));
+      }
+      std::vector<int> seen(law.size());
+      for (const Finished& f : cluster.run(std::move(all))) {
+        ASSERT_TRUE(f.error.ok()) << f.error.message();
+        ++seen[static_cast<size_t>(f.ids.at(1).value())];
+      }
+      testing::expect_follows(law, seen, std::string(rule_name(rule)));
+    }
+    EXPECT_GT(cluster.totals().rounds.rollbacks, 1000);
+    EXPECT_EQ(cluster.totals().dropped(DropReason::kBadQ), 0);
+  }
+}
+
+}  // namespace
+}  // namespace outrider
