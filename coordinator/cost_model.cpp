@@ -11,7 +11,7 @@ namespace {
 constexpr double kForget = 0.98;                   // of what was measured, at the next measurement
 constexpr double kPseudoRows[] = {1, 9};           // plain decoding and a usual draft
 constexpr double kContextRidge = 1e-3;             // of the context term, relative to its own spread
-constexpr double kMissedPrior = 8;                 // passes that found the line right
+constexpr double kMissedPrior = 4;                 // passes that found the line right
 constexpr double kHiccup = 1.2;                    // times the prediction; a slower pass counts as so much
 constexpr int32_t kSpell = 32;                     // as many in a row are no hiccups
 constexpr double kFirstHiccup = 2;                 // times what passes of as many rows took, at first

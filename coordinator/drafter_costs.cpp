@@ -18,22 +18,27 @@ DrafterKind DrafterCosts::add_kind(uint64_t fingerprint) {
 }
 
 void DrafterCosts::observe_verify(int32_t rows, int64_t context, double seconds) {
+  if (!passes_.next()) return;
   all_.observe_verify(rows, context, seconds);
   for (auto& [kind, cost] : by_kind_) cost.observe_verify(rows, context, seconds);
 }
 
 void DrafterCosts::observe_own(DrafterKind kind, int32_t longest, int32_t total, double seconds) {
+  passes_.draft();
   all_.observe_draft_phase(longest, total, seconds, seconds);
   by_kind_.at(kind).observe_draft_phase(longest, total, seconds, seconds);
 }
 
 void DrafterCosts::observe_shadow(DrafterKind kind, int32_t tokens, double busy, double wait,
                                   double reading) {
+  passes_.shadow();
   all_.observe_shadow(tokens, busy, wait, reading);
   by_kind_.at(kind).observe_shadow(tokens, busy, wait, reading);
 }
 
 void DrafterCosts::observe_drafts(std::span<const PlannedEntry> planned) {
+  if (std::any_of(planned.begin(), planned.end(), [](const auto& e) { return e.live->round.gamma > 0; }))
+    passes_.draft();
   observe_drafts(planned, {}, all_);
   for (auto& [kind, cost] : by_kind_) observe_drafts(planned, kind, cost);
 }

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "coordinator/cost_model.h"
+#include "coordinator/settled_passes.h"
 #include "coordinator/step_planner.h"
 
 namespace outrider {
@@ -38,6 +39,7 @@ class DrafterCosts {
   void observe_drafts(std::span<const PlannedEntry> planned, std::optional<DrafterKind> kind,
                       CostModel& cost);
 
+  SettledPasses passes_;
   CostModel all_;
   std::map<DrafterKind, CostModel> by_kind_;     // bounded
   std::vector<std::pair<PeerId, double>> busy_;  // scratch: seconds of one plan, by worker

@@ -19,6 +19,9 @@ constexpr double kMaxTrials = 4;     // credit for so many: a burst can confirm 
 // Plain steps are tried where the gain is not clear, and rarely where it is: a wrong fit looks clear, too.
 constexpr double kClearGain = 1.3;
 constexpr int32_t kPlainTrialMinGap = 16, kPlainTrialMaxGap = 256;  // steps
+// The first step follows a draft, and says nothing about plain decoding (settled_passes.h). What a plain step
+// costs decides more than any other figure, so the first trial finds it out.
+constexpr int32_t kPlainTrialSteps = 2, kFirstPlainTrialSteps = 8;
 constexpr int32_t kIdleRounds = 32;  // then one token is tried: the others' drafts are waited for anyway
 constexpr double kLeastShadow =
     0.25;  // plain steps that a shadow draft is thought to cost at least: wake-ups
@@ -160,6 +163,7 @@ void EwmaBatch::consider_trial(const CostModel& cost, double plain_seconds, doub
   const bool was_off = off_;
   off_ = std::all_of(members_.begin(), members_.end(), [](const EwmaGamma* m) { return m->gamma_ == 0; });
   if (off_ != was_off) credit_ = 0;
+  if (!off_ && trial_ == Trial::kPlain && --plain_left_ > 0) return;
   if (!off_) fruitless_ = 0;
   trial_ = Trial::kNone;
   double extra = 0;
@@ -172,7 +176,7 @@ void EwmaBatch::consider_trial(const CostModel& cost, double plain_seconds, doub
     if (shadows_ == Shadows::kCosts) extra += shadow_seconds(cost, plain_seconds);
   } else if (++since_plain_ < kPlainTrialMaxGap) {
     if (since_plain_ < kPlainTrialMinGap || best_rate * plain_seconds > kClearGain * batch) return;
-    extra = std::max(0.0, plain_seconds - batch / best_rate);
+    extra = kPlainTrialSteps * std::max(0.0, plain_seconds - batch / best_rate);
   }
   credit_ = std::min(credit_, kMaxTrials * extra);
   const bool due = !off_ && since_plain_ >= kPlainTrialMaxGap;
@@ -181,6 +185,7 @@ void EwmaBatch::consider_trial(const CostModel& cost, double plain_seconds, doub
   fruitless_ += off_;
   trial_rate_ = best_rate;
   since_plain_ = 0;
+  plain_left_ = off_ || std::exchange(plain_tried_, true) ? kPlainTrialSteps : kFirstPlainTrialSteps;
   if (off_ && shadows_ == Shadows::kTests) credit_ -= extra;
 }
 

@@ -8,6 +8,7 @@
 
 #include "base/hash.h"
 #include "base/sampling_params.h"
+#include "coordinator/settled_passes.h"
 
 namespace outrider {
 namespace {
@@ -88,7 +89,8 @@ class Replay {
     const double busy = draft_seconds(record_.costs, step), verify = verify_seconds(record_.costs, step);
     const double wait = step.longest > 0 ? busy + record_.costs.exchange : 0;
     cost_.observe_draft_phase(step.longest, step.total, busy, wait);
-    cost_.observe_verify(step.rows, step.context, verify);
+    if (step.longest > 0) passes_.draft();
+    if (passes_.next()) cost_.observe_verify(step.rows, step.context, verify);
     result_.seconds += wait + verify;
     for (Live& live : live_) finish(live, wait + verify);
   }
@@ -122,6 +124,7 @@ class Replay {
   const GammaPolicyFactory& policy_;
   const double chance_;
   CostModel cost_;  // learns from the replay as the coordinator's does from a run
+  SettledPasses passes_;
   std::deque<std::unique_ptr<RecordedText>> waiting_;
   std::vector<Live> live_;
   ReplayResult result_;
