@@ -26,7 +26,7 @@ Status check_tree(DraftTreeView tree, const TreeLimits& limits) {
   int64_t children = 0;
   for (size_t i = 0; i < edges.size(); ++i) {
     const bool is_sibling = i > 0 && edges[i].first == edges[i - 1].first;
-    if (is_sibling && edges[i] == edges[i - 1])
+    if (is_sibling && edges[i] == edges[i - 1] && !limits.equal_siblings)
       return malformed(
           fmt::format("has token {} twice behind node {}", edges[i].second.value(), edges[i].first));
     children = is_sibling ? children + 1 : 1;
@@ -69,6 +69,12 @@ bool has_children(DraftTreeView tree, int32_t node) {
   return false;
 }
 
+void children_of(DraftTreeView tree, int32_t node, std::vector<int32_t>& children) {
+  children.clear();
+  for (int32_t i = node + 1; i < tree.size(); ++i)
+    if (tree.parent(i) == node) children.push_back(i);
+}
+
 bool is_path(DraftTreeView tree, std::span<const int32_t> nodes) {
   int32_t last = kTreeRoot;
   for (const int32_t node : nodes) {
@@ -82,8 +88,9 @@ int32_t levels_tested(DraftTreeView tree, std::span<const int32_t> path) {
   return static_cast<int32_t>(path.size()) + has_children(tree, path.empty() ? kTreeRoot : path.back());
 }
 
-DraftTree depth_first(DraftTreeView tree) {
+DraftTree depth_first(DraftTreeView tree, std::vector<int32_t>* order) {
   DraftTree out;
+  if (order) order->clear();
   std::vector<std::pair<int32_t, int32_t>>
       open;  // nodes that are to come, the last one first, and their parents
   const auto open_children = [&](int32_t node, int32_t placed) {
@@ -96,6 +103,7 @@ DraftTree depth_first(DraftTreeView tree) {
     open.pop_back();
     out.ids.push_back(tree.id(node));
     out.parents.push_back(parent);
+    if (order) order->push_back(node);
     open_children(node, static_cast<int32_t>(out.size()) - 1);
   }
   return out;
@@ -105,6 +113,17 @@ void shorten_chain(DraftTree& tree) {
   for (size_t i = 0; i < tree.parents.size(); ++i)
     if (tree.parents[i] != static_cast<int32_t>(i) - 1) return;
   tree.parents.clear();
+}
+
+RowNumbers::RowNumbers(DraftTreeView tree) : size_(tree.ids.size()) {
+  if (tree.parents.empty()) return;
+  const auto place = [](int32_t node) { return static_cast<size_t>(node + 1); };
+  std::vector<size_t> number(tree.ids.size() + 1);  // by parent, the root first
+  for (const int32_t parent : tree.parents) number[place(parent)] = 1;
+  size_ = 0;
+  for (size_t& n : number)
+    if (n > 0) n = size_++;
+  for (const int32_t parent : tree.parents) of_.push_back(number[place(parent)]);
 }
 
 }  // namespace outrider

@@ -18,7 +18,7 @@ namespace outrider {
 constexpr int32_t kTreeRoot = -1;
 
 // Node i is token ids[i] behind node parents[i], which comes before it, or behind kTreeRoot. Children of one
-// node are different tokens.
+// node are different tokens, unless they were drawn independently of each other.
 struct DraftTree {
   DraftTree() = default;
   DraftTree(std::vector<TokenId> chain, std::vector<int32_t> of = {})  // NOLINT: a chain is a tree
@@ -60,6 +60,7 @@ struct TreeLimits {
   int64_t nodes = std::numeric_limits<int32_t>::max();
   int64_t depth = std::numeric_limits<int32_t>::max();     // tokens of a path
   int64_t children = std::numeric_limits<int32_t>::max();  // of one node
+  bool equal_siblings = false;                             // a token may stand twice behind one node
 };
 
 // kMalformed: a parent that does not come before its node, a token twice behind one node, or more than the
@@ -74,6 +75,7 @@ void path_to(DraftTreeView tree, int32_t node, std::vector<int32_t>& path);
 // The child of `node` with this token; kTreeRoot: there is none.
 int32_t child_with(DraftTreeView tree, int32_t node, TokenId token);
 bool has_children(DraftTreeView tree, int32_t node);
+void children_of(DraftTreeView tree, int32_t node, std::vector<int32_t>& children);  // in their order
 // Whether each node of it is a child of the one before, and the first of the root.
 bool is_path(DraftTreeView tree, std::span<const int32_t> nodes);
 // The tokens that verification compared with the target's own along an accepted path: its own, and one more
@@ -81,9 +83,23 @@ bool is_path(DraftTreeView tree, std::span<const int32_t> nodes);
 int32_t levels_tested(DraftTreeView tree, std::span<const int32_t> path);
 
 // The same tree with every node's children right behind it, in their order: so the path of first children
-// lies where a chain would.
-DraftTree depth_first(DraftTreeView tree);
+// lies where a chain would. order[i], where it is wanted: which node of `tree` became node i.
+DraftTree depth_first(DraftTreeView tree, std::vector<int32_t>* order = nullptr);
 // Without parents if it is a chain.
 void shorten_chain(DraftTree& tree);
+
+// The distributions that a draft's tokens were drawn from are numbered: one for each node with children, the
+// root's first, then in the order of nodes; in a chain one for each token. The tree passed check_tree().
+class RowNumbers {
+ public:
+  explicit RowNumbers(DraftTreeView tree);
+  size_t size() const { return size_; }
+  // The one that node i's own token was drawn from.
+  size_t of(size_t node) const { return of_.empty() ? node : of_[node]; }
+
+ private:
+  size_t size_;
+  std::vector<size_t> of_;  // none: a chain
+};
 
 }  // namespace outrider

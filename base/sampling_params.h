@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <iterator>
 #include <optional>
 #include <string_view>
 #include <utility>
@@ -19,21 +20,43 @@ enum class Rule : uint8_t {
   kNaive = 2,  // the target samples first, a draft token survives if it is equal: same text as plain decoding
   kToken = 3,  // p/q rejection (Leviathan et al. 2023; Chen et al. 2023)
   kBlock = 4,  // block verification (Sun et al. 2025)
+  // p/q rejection over trees. Children of a node are drawn from its q independently of each other ...
+  kSpecInfer = 5,  // multi-round rejection (SpecInfer, Miao et al. 2024, Alg. 2)
+  kKSeq = 6,       // k-SEQ (SpecTr, Sun et al. 2023, Alg. 2)
+  // ... or without replacement.
+  kSwor = 7,       // recursive rejection (RSD, Jeon et al. 2024; Sequoia, Chen et al. 2024)
+  kTraversal = 8,  // from the leaves up (Weng et al. 2025)
 };
+constexpr Rule kLastRule = Rule::kTraversal;
+constexpr size_t kRuleCount = static_cast<size_t>(kLastRule) + 1;
 
 // Rules whose text never depends on the draft.
 constexpr bool is_match_rule(Rule rule) {
   return rule == Rule::kGreedy || rule == Rule::kInvariant || rule == Rule::kNaive;
 }
 // Rules that need the draft distribution q.
-constexpr bool needs_q(Rule rule) { return rule == Rule::kToken || rule == Rule::kBlock; }
+constexpr bool needs_q(Rule rule) { return !is_match_rule(rule); }
+// Of these, the rules whose drafts may branch. Drafts under the match rules may, too.
+constexpr bool is_tree_rule(Rule rule) { return rule >= Rule::kSpecInfer; }
+// How the children of a node are drawn; with one child each there is no difference.
+constexpr bool draws_without_replacement(Rule rule) {
+  return rule == Rule::kSwor || rule == Rule::kTraversal;
+}
+constexpr bool draws_independently(Rule rule) { return rule == Rule::kSpecInfer || rule == Rule::kKSeq; }
+// What decides a draft that does not branch.
+constexpr Rule chain_rule(Rule rule) {
+  if (!is_tree_rule(rule)) return rule;
+  return rule == Rule::kTraversal ? Rule::kBlock : Rule::kToken;
+}
 
 constexpr std::string_view rule_name(Rule rule) {
-  constexpr std::string_view kNames[] = {"greedy", "invariant", "naive", "token", "block"};
+  constexpr std::string_view kNames[] = {"greedy",    "invariant", "naive", "token",    "block",
+                                         "specinfer", "kseq",      "swor",  "traversal"};
+  static_assert(std::size(kNames) == kRuleCount);
   return kNames[static_cast<size_t>(rule)];
 }
 inline std::optional<Rule> rule_from_name(std::string_view name) {
-  for (uint8_t i = 0; i <= static_cast<uint8_t>(Rule::kBlock); ++i)
+  for (size_t i = 0; i < kRuleCount; ++i)
     if (rule_name(static_cast<Rule>(i)) == name) return static_cast<Rule>(i);
   return std::nullopt;
 }

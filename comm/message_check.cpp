@@ -58,6 +58,14 @@ Status check_fields(const Open& open, const MessageLimits& limits) {
 }
 
 Status check_fields(const TreeShape& shape) {
+  const auto listed = static_cast<int64_t>(shape.parents.size());
+  RETURN_IF_ERROR(within("the number of parents", listed, 0, kMostTokens));
+  std::vector<int32_t> children(shape.parents.size() + 1);
+  for (size_t i = 0; i < shape.parents.size(); ++i) {
+    RETURN_IF_ERROR(within("parents", shape.parents[i], kTreeRoot, static_cast<int64_t>(i) - 1));
+    RETURN_IF_ERROR(within("the number of children of a node",
+                           ++children[static_cast<size_t>(shape.parents[i] + 1)], 1, kMostTreeChildren));
+  }
   constexpr float kMost = std::numeric_limits<float>::max();
   RETURN_IF_ERROR(within("nodes", shape.nodes, 0, kMostTokens));
   RETURN_IF_ERROR(real_within("node_price", shape.node_price, 0, kMost));
@@ -113,7 +121,7 @@ Status check_fields(const Welcome& welcome) {
 Status check_q(const PlanEntry& entry, int64_t vocab_size) {
   if (entry.q_kind == QKind::kHidden) return {};
   const QKind whole = entry.q_kind == QKind::kSlices ? QKind::kNone : entry.q_kind;
-  return validate_q_rows(whole, entry.q, entry.draft, vocab_size).in("q");
+  return validate_q_rows(whole, entry.q, entry.tree(), vocab_size).in("q");
 }
 
 Status check_fields(const PlanEntry& entry, const MessageLimits& limits) {
@@ -127,11 +135,11 @@ Status check_fields(const PlanEntry& entry, const MessageLimits& limits) {
   RETURN_IF_ERROR(
       within("the number of drafted tokens", drafted, 0, samples ? limits.max_context - base : 0));
   RETURN_IF_ERROR(check_ids("draft", entry.draft, limits.vocab_size));
-  RETURN_IF_ERROR(check_tree(entry.tree(), {}).in("the draft"));
+  // Which rules draw a token twice is known where the sequence is.
+  const TreeLimits limits_of_tree{.equal_siblings = entry.q_kind != QKind::kNone};
+  RETURN_IF_ERROR(check_tree(entry.tree(), limits_of_tree).in("the draft"));
   RETURN_IF_ERROR(within("next_gamma", entry.next_gamma, 0, samples ? kMostTokens : 0));
   RETURN_IF_ERROR(check_fields(entry.next_stop).in("next_stop"));
-  if (!entry.parents.empty() && entry.q_kind != QKind::kNone)
-    return malformed("the draft is a tree, and has q");
   return check_q(entry, limits.vocab_size);
 }
 

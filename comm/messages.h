@@ -16,7 +16,7 @@
 
 namespace outrider {
 
-constexpr uint32_t kProtocolVersion = 10;
+constexpr uint32_t kProtocolVersion = 11;
 
 // ---- joining and leaving
 // -------------------------------------------------------------------------------------
@@ -124,15 +124,16 @@ struct StopRule {
   float scale = 0;  // of the entropy in nats
 };
 
-// How a draft may branch. Neither widths nor nodes: not at all, a chain.
+// How a draft may branch, in one of three ways; in none: not at all, a chain.
 struct TreeShape {
-  std::vector<int32_t> widths;  // children of every node, level by level
+  std::vector<int32_t> widths;   // children of every node, level by level
+  std::vector<int32_t> parents;  // as in DraftTree: this very tree, the better of two siblings first
   // Not 0: so many nodes at most, those that the target most likely comes to.
   int32_t nodes = 0;
   // With `nodes`: expected tokens that each of them, and each further pass of the draft model, has to bring.
   float node_price = 0, pass_price = 0;
 
-  bool is_chain() const { return widths.empty() && nodes == 0; }
+  bool is_chain() const { return widths.empty() && parents.empty() && nodes == 0; }
   bool operator==(const TreeShape&) const = default;
 };
 constexpr int32_t kMostTreeChildren = 8;  // of one node
@@ -154,7 +155,7 @@ struct Propose {
   int32_t fanout = 0;        // outcomes to prepare for at most
   StopRule stop;             // may end the draft before gamma, never before its first token
   bool wants_guess = false;  // for records: what would have been drafted for the last committed token
-  TreeShape tree;            // match rules only; a path has gamma tokens at most
+  TreeShape tree;            // match rules and tree rules; a path has gamma tokens at most
 };
 
 // ---- draft worker -> coordinator
@@ -180,8 +181,8 @@ struct Draft {
   std::vector<int32_t> parents;  // as in DraftTree; empty: a chain
   uint64_t prefix_hash = 0;      // of the committed ids [0, base) that were drafted from
   QKind q_kind = QKind::kNone;
-  std::vector<QRow> q;            // one per id with kDense and kSparse
-  std::vector<HiddenRow> hidden;  // one per id with kHidden
+  std::vector<QRow> q;            // with kDense and kSparse: one per id of a chain; RowNumbers
+  std::vector<HiddenRow> hidden;  // the same with kHidden
   int64_t slice_bytes = 0;        // kSlices: what was sent to the ranks
   int64_t link_bytes = 0;         // the part of slice_bytes that went from device to device
   bool eos = false;               // the block ends early, at an end-of-sequence token
@@ -203,7 +204,7 @@ struct QSlice {
   SequenceId sequence;
   Round round;
   Generation worker;              // as in its Hello
-  int32_t rows = 0;               // one for each drafted token
+  int32_t rows = 0;               // as in Draft
   std::vector<uint16_t> weights;  // [rows, ids of the range]
 };
 

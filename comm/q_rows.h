@@ -31,17 +31,22 @@ inline Status validate_q_row(QKind kind, const QRow& row, TokenId drafted, int64
   return {};
 }
 
-// The rows of a whole draft: one per drafted token, none for kNone.
-inline Status validate_q_rows(QKind kind, std::span<const QRow> rows, std::span<const TokenId> drafted,
+// The rows of a whole draft, as RowNumbers has them; none for kNone. `drafted` passed check_tree().
+inline Status validate_q_rows(QKind kind, std::span<const QRow> rows, DraftTreeView drafted,
                               int64_t vocab_size) {
   if (kind == QKind::kNone) return rows.empty() ? Status() : malformed("q rows came without a q kind");
-  if (rows.size() != drafted.size())
+  const RowNumbers numbers(drafted);
+  if (numbers.size() != rows.size())
     return malformed(std::to_string(rows.size()) + " q rows for " + std::to_string(drafted.size()) +
-                     " tokens");
-  for (size_t i = 0; i < rows.size(); ++i)
-    RETURN_IF_ERROR(
-        validate_q_row(kind, rows[i], drafted[i], vocab_size).in("draft token " + std::to_string(i)));
+                     " tokens" + (drafted.parents.empty() ? "" : " of a tree"));
+  for (size_t i = 0; i < drafted.ids.size(); ++i)
+    RETURN_IF_ERROR(validate_q_row(kind, rows[numbers.of(i)], drafted.ids[i], vocab_size)
+                        .in("draft token " + std::to_string(i)));
   return {};
+}
+inline Status validate_q_rows(QKind kind, std::span<const QRow> rows, std::span<const TokenId> chain,
+                              int64_t vocab_size) {
+  return validate_q_rows(kind, rows, DraftTreeView(chain, {}), vocab_size);
 }
 
 }  // namespace outrider

@@ -71,7 +71,7 @@ void serialize(Archive& archive, std::pair<TokenId, float>& bias) {
 
 template <class Archive>
 void serialize(Archive& archive, SamplingParams& m) {
-  archive(EnumField<Rule>{m.rule, Rule::kBlock}, FiniteField{m.temperature}, m.top_k, FiniteField{m.top_p},
+  archive(EnumField<Rule>{m.rule, kLastRule}, FiniteField{m.temperature}, m.top_k, FiniteField{m.top_p},
           FiniteField{m.min_p}, FiniteField{m.repetition_penalty}, FiniteField{m.presence_penalty},
           FiniteField{m.frequency_penalty}, Capped{m.logit_bias, archive.limits().ids}, m.seed.value,
           m.logprobs);
@@ -97,7 +97,8 @@ void serialize(Archive& archive, TreeShapeField& field) {
   bool branches = !m.is_chain();
   archive(branches);
   if (!branches) return;
-  archive(Capped{m.widths, archive.limits().draft_tokens}, m.nodes, FiniteField{m.node_price},
+  const uint64_t tokens = archive.limits().draft_tokens;
+  archive(Capped{m.widths, tokens}, Capped{m.parents, tokens}, m.nodes, FiniteField{m.node_price},
           FiniteField{m.pass_price});
 }
 

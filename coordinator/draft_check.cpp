@@ -15,7 +15,7 @@ bool has_valid_states(const Draft& draft) {
   const auto is_valid = [](const HiddenRow& row) {
     return !row.codes.empty() && std::isnormal(row.scale) && row.scale > 0 && std::isfinite(row.max);
   };
-  return draft.q.empty() && draft.hidden.size() == draft.ids.size() &&
+  return draft.q.empty() && draft.hidden.size() == RowNumbers(draft.tree()).size() &&
          std::all_of(draft.hidden.begin(), draft.hidden.end(), is_valid);
 }
 
@@ -36,13 +36,15 @@ bool has_valid_q(const Draft& draft, const DraftExpectation& expected) {
     return false;
   if (draft.q_kind == QKind::kHidden) return has_valid_states(draft);
   if (draft.q_kind == QKind::kSlices) return draft.q.empty();
-  return validate_q_rows(draft.q_kind, draft.q, draft.ids, expected.vocab_size).ok();
+  return validate_q_rows(draft.q_kind, draft.q, draft.tree(), expected.vocab_size).ok();
 }
 
 bool is_welcome_tree(const Draft& draft, const DraftExpectation& expected) {
-  const TreeLimits limits{
-      .nodes = expected.tree_nodes, .depth = expected.gamma, .children = kMostTreeChildren};
-  return draft.q_kind == QKind::kNone && check_tree(draft.tree(), limits).ok();
+  const TreeLimits limits{.nodes = expected.tree_nodes,
+                          .depth = expected.gamma,
+                          .children = kMostTreeChildren,
+                          .equal_siblings = expected.equal_siblings};
+  return check_tree(draft.tree(), limits).ok();
 }
 
 }  // namespace

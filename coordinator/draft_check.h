@@ -17,7 +17,8 @@ struct DraftExpectation {
   Position base;  // C
   uint64_t prefix_hash = 0;
   int32_t gamma = 0;
-  int64_t tree_nodes = 0;  // that a tree may have; 0: chains only
+  int64_t tree_nodes = 0;       // that a tree may have; 0: chains only
+  bool equal_siblings = false;  // of a tree: they are drawn independently
   // What was asked for, first and last: it changes where a draft was lost, and what answers the first may be
   // under way.
   std::array<QKind, 2> q_kinds{};

@@ -46,9 +46,16 @@ int32_t DraftRounds::gamma_limit(const LiveRequest& live, const PoolWorker& work
 // Every node has a slot behind the committed text, whatever its depth.
 void DraftRounds::choose_tree(LiveRequest& live, int32_t batch_size) {
   RoundInFlight& round = live.round;
-  if (options_.tree.shape.is_chain() || !is_match_rule(live.request.sampling.rule)) return;
+  const Rule rule = live.request.sampling.rule;
+  if (!options_.tree.suits(rule)) return;
   const int32_t room =
       std::min(target_.max_context() - live.sequence.committed() - 1, target_.planner.decode_rows() - 1);
+  if (options_.tree.by_rank) {
+    const RankAcceptance& ranks = is_match_rule(rule) ? target_.ranks : live.ranks;
+    const int32_t nodes = std::min(options_.tree.shape.nodes, room);
+    if (nodes > 0) round.tree = ranks.best_tree(nodes, round.gamma);
+    return;
+  }
   if (!options_.tree.automatic) {
     round.tree = fitting_shape(options_.tree.shape, round.gamma, room);
     return;
@@ -331,6 +338,7 @@ std::optional<DropReason> DraftRounds::why_unusable(const LiveRequest& live, con
                                           .prefix_hash = live.sequence.hash(),
                                           .gamma = live.round.gamma,
                                           .tree_nodes = tree_nodes,
+                                          .equal_siblings = draws_independently(live.request.sampling.rule),
                                           .q_kinds = live.link.proposal.q_kinds(),
                                           .vocab_size = target_.model().vocab_size});
   if (!reason && !target_.planner.draft_fits(frame_bytes)) return DropReason::kTooLong;

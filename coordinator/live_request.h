@@ -14,6 +14,7 @@
 #include "coordinator/drafter_choice.h"
 #include "coordinator/gamma/gamma_policy.h"
 #include "coordinator/metrics.h"
+#include "coordinator/rank_acceptance.h"
 #include "coordinator/request.h"
 #include "coordinator/sequence.h"
 #include "coordinator/text_stream.h"
@@ -142,6 +143,7 @@ struct LiveRequest {
   Clock::time_point ready_at{};
   size_t open_bytes = 0;  // of the frame of the prompt's Open
   RequestMetrics metrics;
+  RankAcceptance ranks;  // its own, so that under p/q rules its text depends on no other request
 };
 
 using RequestMap = std::map<SequenceId, std::unique_ptr<LiveRequest>>;

@@ -6,6 +6,7 @@
 #include <optional>
 
 #include "coordinator/drafter_costs.h"
+#include "coordinator/rank_acceptance.h"
 #include "coordinator/round_times.h"
 #include "coordinator/step_planner.h"
 #include "coordinator/tree_choice.h"
@@ -52,6 +53,7 @@ class TargetGroup {
   DrafterCosts costs;
   StepPlanner planner;
   TreeChoice trees;
+  RankAcceptance ranks;  // of requests whose text does not depend on drafts
 
  private:
   static constexpr auto kMostIds = static_cast<int32_t>(WireLimits{}.ids);  // of a list in a message

@@ -7,6 +7,7 @@ namespace outrider {
 int64_t most_nodes(const TreeShape& shape, int32_t depth) {
   if (shape.is_chain()) return depth;
   if (shape.nodes > 0) return shape.nodes;
+  if (!shape.parents.empty()) return static_cast<int64_t>(shape.parents.size());
   int64_t level = 1, nodes = 0;
   const auto levels = std::min(shape.widths.size(), static_cast<size_t>(std::max(depth, 0)));
   for (size_t i = 0; i < levels; ++i) nodes += level *= shape.widths[i];

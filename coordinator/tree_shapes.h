@@ -11,6 +11,13 @@ namespace outrider {
 struct TreeOptions {
   TreeShape shape;         // of every draft that may branch; a chain: none may
   bool automatic = false;  // of `shape.nodes`, those that pay
+  bool by_rank = false;    // the best tree of `shape.nodes` nodes for measured acceptance (RankAcceptance)
+
+  // Children that a distribution gave by chance must not be chosen by what they are.
+  bool suits(Rule rule) const {
+    const bool fixed = shape.nodes == 0 || by_rank;
+    return !shape.is_chain() && (is_match_rule(rule) || (is_tree_rule(rule) && fixed));
+  }
 };
 
 // Nodes of a draft of this shape and depth, at most.

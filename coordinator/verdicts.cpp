@@ -190,6 +190,7 @@ void Verdicts::teach(LiveRequest& live, const Verdict& verdict, int32_t emitted,
   const bool is_tree = !round.draft.parents.empty();
   const int32_t drafted = is_tree ? levels_tested(round.draft.tree(), verdict.path) : round.drafted();
   const bool cut = emitted <= verdict.accepted_count;
+  if (!live.round.tree.is_chain()) teach_ranks(live, verdict);
   live.gamma->update({.proposed = round.gamma,
                       .drafted = cut ? emitted : drafted,
                       .accepted = cut ? emitted : verdict.accepted_count,
@@ -210,6 +211,15 @@ void Verdicts::teach(LiveRequest& live, const Verdict& verdict, int32_t emitted,
   if (round.read_prompt) return;  // once for every sequence and drafter, and no measure of what follows
   live.choice.add(round.kind, emitted, seconds);
   pool_.add_goodput(round.kind, emitted, seconds);
+}
+
+// What lies beyond the end of a request was accepted all the same.
+void Verdicts::teach_ranks(LiveRequest& live, const Verdict& verdict) {
+  const Draft& draft = live.round.draft;
+  std::vector<int32_t> path = verdict.path;
+  if (draft.parents.empty())
+    for (int32_t i = 0; i < verdict.accepted_count; ++i) path.push_back(i);
+  (is_match_rule(live.request.sampling.rule) ? target_.ranks : live.ranks).observe(draft.tree(), path);
 }
 
 void Verdicts::record(const PlannedEntry& entry, const Verdict& verdict, int32_t emitted,

@@ -46,6 +46,8 @@ class ModelDrafter final : public Drafter {
       kv_of.clear();
       extended.clear();
       looked.clear();
+      q_of.clear();
+      hidden_of.clear();
     }
     Propose propose;
     Strand strand;
@@ -62,6 +64,9 @@ class ModelDrafter final : public Drafter {
     std::vector<char> extended;          // by node, the root first: a child took its cache over
     std::vector<int32_t> looked;         // nodes of this pass
     std::vector<TokenId> looked_tokens;
+    // By node, the root first: what its children were drawn from, as StrandKey::q_kind says.
+    std::vector<QRow> q_of;
+    std::vector<HiddenRow> hidden_of;
   };
   struct Branch {
     Outcome outcome;
@@ -156,6 +161,8 @@ class ModelDrafter final : public Drafter {
   Status take_root(Sequence& s, int64_t row);
   void take_looks(Sequence& s, int64_t row);
   bool look_behind(Sequence& s, int32_t node, int64_t row);
+  bool draw_behind(Sequence& s, int32_t node, int64_t row, const DraftStep& step);
+  void take_rows(Job& job, std::span<const int32_t> order, Draft& draft);
   void drop_forks(Job& job);
   bool stop_growth();
   void finish_tree(Sequence& s, Draft& draft);
@@ -213,9 +220,9 @@ class ModelDrafter final : public Drafter {
   std::vector<float> head_logits_;
   DraftHead::Scratch head_scratch_;
   std::map<SequenceId, Sequence> sequences_;
-  std::array<OutcomeStatistics, 5> statistics_;        // by rule
-  PreparationPolicy policy_;                           // of Pipeline::kAuto
-  std::array<BranchConfidence, 5> branch_confidence_;  // by rule
+  std::array<OutcomeStatistics, kRuleCount> statistics_;        // by rule
+  PreparationPolicy policy_;                                    // of Pipeline::kAuto
+  std::array<BranchConfidence, kRuleCount> branch_confidence_;  // by rule
 
   StrandStorage storage_;
   int32_t wasted_tokens_ = 0;  // since the last answer

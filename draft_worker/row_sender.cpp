@@ -104,6 +104,8 @@ RowSender::Slot* RowSender::free_slot() {
 
 // The rows of the draft, all on the device; null: no room, or some weights do not fit 16 bits.
 RowSender::Slot* RowSender::filled_slot(Draft& draft) {
+  // A transfer tells of one token a row.
+  if (!draft.parents.empty()) return nullptr;
   if (draft.q.size() > static_cast<size_t>(links_.rows) || !link_->accepts()) return nullptr;
   Slot* slot = kept_for(draft.sequence);
   if (slot && slot->round == draft.round && slot->rows.size() >= draft.q.size() &&

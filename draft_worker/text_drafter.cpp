@@ -56,6 +56,12 @@ class TextDrafter final : public Drafter {
   int32_t max_context() const override { return options_.max_context; }
 
  private:
+  // What stood in a text has no ranks that a listed tree's siblings could follow.
+  static TreeShape loosened(const TreeShape& shape) {
+    if (shape.parents.empty()) return shape;
+    return {.nodes = static_cast<int32_t>(shape.parents.size())};
+  }
+
   Result<Draft> look_up(const Propose& propose) {
     const auto at = windows_.find(propose.sequence);
     if (at == windows_.end()) return not_found("sequence is not open");
@@ -69,11 +75,13 @@ class TextDrafter final : public Drafter {
                 .prefix_hash = window.hash(),
                 .q_kind = propose.q_kind == QKind::kNone ? QKind::kNone : QKind::kSparse,
                 .sent_after_us = propose.sent_after_us};
-    if (propose.gamma > 0 && propose.tree.is_chain()) {
+    // Nothing is drawn here, so the rules that need q take a chain.
+    const bool branches = !propose.tree.is_chain() && propose.q_kind == QKind::kNone;
+    if (propose.gamma > 0 && !branches) {
       guesser_->guess(propose.sequence, window.committed(), propose.gamma, draft.ids);
     } else if (propose.gamma > 0) {
       DraftTree tree =
-          guesser_->guess_tree(propose.sequence, window.committed(), propose.tree, propose.gamma);
+          guesser_->guess_tree(propose.sequence, window.committed(), loosened(propose.tree), propose.gamma);
       draft.ids.swap(tree.ids);
       draft.parents.swap(tree.parents);
     }

@@ -13,7 +13,12 @@ constexpr size_t kConsidered = 4;
 
 void TreeGrowth::begin(const TreeShape& shape, int32_t depth) {
   shape_ = shape;
-  depth_ = shape.nodes > 0 ? depth : std::min(depth, static_cast<int32_t>(shape.widths.size()));
+  fixed_.clear();
+  fixed_depths_.clear();
+  if (shape.nodes == 0) lay_out(depth);
+  depth_ = shape.nodes > 0         ? depth
+           : fixed_depths_.empty() ? 0
+                                   : *std::max_element(fixed_depths_.begin(), fixed_depths_.end());
   root_known_ = depth_ == 0;
   stopped_ = false;
   nodes_.clear();
@@ -22,9 +27,49 @@ void TreeGrowth::begin(const TreeShape& shape, int32_t depth) {
   looked_ = 0;
 }
 
+// The nodes of a fixed shape down to this depth.
+void TreeGrowth::lay_out(int32_t depth) {
+  if (shape_.parents.empty()) {
+    int32_t first = kTreeRoot, last = kTreeRoot;  // the level above
+    for (size_t level = 0; level < std::min(shape_.widths.size(), static_cast<size_t>(depth)); ++level) {
+      const auto begin = static_cast<int32_t>(fixed_.parents.size());
+      for (int32_t parent = first; parent <= last; ++parent)
+        fixed_.parents.insert(fixed_.parents.end(), static_cast<size_t>(shape_.widths[level]), parent);
+      first = begin;
+      last = static_cast<int32_t>(fixed_.parents.size()) - 1;
+    }
+  } else {
+    fixed_.parents = shape_.parents;
+  }
+  fixed_.ids.resize(fixed_.parents.size());
+  tree_depths(fixed_, fixed_depths_);
+  for (int32_t& of_node : fixed_depths_)
+    if (of_node > depth) of_node = 0;  // and so those behind it
+}
+
+// kTreeRoot: there is none.
+int32_t TreeGrowth::place_of_child(int32_t node, size_t i) const {
+  const int32_t above = place(node);
+  for (auto at = static_cast<size_t>(above + 1); at < fixed_.size(); ++at)
+    if (fixed_.parents[at] == above && fixed_depths_[at] > 0 && i-- == 0) return static_cast<int32_t>(at);
+  return kTreeRoot;
+}
+
 size_t TreeGrowth::wanted(int32_t node) const {
-  return shape_.nodes > 0 ? kConsidered
-                          : static_cast<size_t>(shape_.widths[static_cast<size_t>(depth(node))]);
+  if (shape_.nodes > 0) return kConsidered;
+  size_t count = 0;
+  while (place_of_child(node, count) != kTreeRoot) ++count;
+  return count;
+}
+
+uint32_t TreeGrowth::ordinal(int32_t node, size_t i) const {
+  const auto at = static_cast<size_t>(place_of_child(node, i));
+  const auto before = std::span(fixed_depths_).first(at);
+  return static_cast<uint32_t>(std::count(before.begin(), before.end(), fixed_depths_[at]));
+}
+
+bool TreeGrowth::goes_on(int32_t node) const {
+  return shape_.nodes > 0 ? depth(node) < depth_ : place_of_child(node, 0) != kTreeRoot;
 }
 
 std::span<const int32_t> TreeGrowth::next(size_t most) {
@@ -37,7 +82,7 @@ std::span<const int32_t> TreeGrowth::next(size_t most) {
   }
   for (const int32_t node : order_) {
     const Node& n = nodes_[static_cast<size_t>(node)];
-    if (n.chosen && !n.known && n.depth < depth_) next_.push_back(node);
+    if (n.chosen && !n.known && goes_on(node)) next_.push_back(node);
   }
   if (shape_.nodes > 0 && !is_worth_a_pass()) next_.clear();
   if (next_.size() > most) next_.resize(most);
@@ -90,7 +135,21 @@ void TreeGrowth::add(int32_t node, std::span<const RankedToken> best, const Bran
                       .depth = depth_of,
                       .token = best[i].id(),
                       .score = scores_[i],
-                      .reach = before * shares_[i]});
+                      .reach = before * shares_[i],
+                      .place = shape_.nodes > 0 ? 0 : place_of_child(node, i)});
+}
+
+// Earlier siblings are looked behind first where not all can be.
+void TreeGrowth::add_drawn(int32_t node, std::span<const TokenId> tokens) {
+  (node == kTreeRoot ? root_known_ : nodes_[static_cast<size_t>(node)].known) = true;
+  double reach_of = reach(node);
+  for (size_t i = 0; i < tokens.size(); ++i)
+    nodes_.push_back({.parent = node,
+                      .depth = depth(node) + 1,
+                      .token = tokens[i],
+                      .score = 0,
+                      .reach = reach_of /= 2,
+                      .place = place_of_child(node, i)});
 }
 
 void TreeGrowth::path(int32_t node, std::vector<TokenId>& out) const {
@@ -99,17 +158,20 @@ void TreeGrowth::path(int32_t node, std::vector<TokenId>& out) const {
   std::reverse(out.begin(), out.end());
 }
 
-DraftTree TreeGrowth::take() const {
+DraftTree TreeGrowth::take(std::vector<int32_t>& order) const {
   DraftTree found;
+  std::vector<int32_t> chosen;
   std::vector<int32_t> place(nodes_.size(), kTreeRoot);
   for (size_t i = 0; i < nodes_.size(); ++i) {
     const Node& node = nodes_[i];
     if (!node.chosen) continue;
     place[i] = static_cast<int32_t>(found.size());
+    chosen.push_back(static_cast<int32_t>(i));
     found.ids.push_back(node.token);
     found.parents.push_back(node.parent == kTreeRoot ? kTreeRoot : place[static_cast<size_t>(node.parent)]);
   }
-  DraftTree tree = depth_first(found);
+  DraftTree tree = depth_first(found, &order);
+  for (int32_t& node : order) node = chosen[static_cast<size_t>(node)];
   shorten_chain(tree);
   return tree;
 }

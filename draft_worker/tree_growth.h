@@ -1,7 +1,7 @@
 // Which tokens a tree has, as it grows from what a draft model thinks of the nodes it has already. Fixed
-// shapes take the best few children of every node, level by level. Best-first trees are the nodes that the
-// target most likely comes to (EAGLE-2, Li et al. 2024; DDTree's heap), which is what a chain of greatest
-// confidence is where there is no doubt. Pure; knows no model.
+// shapes take the best few children of every node, or the few that were drawn, level by level. Best-first
+// trees are the nodes that the target most likely comes to (EAGLE-2, Li et al. 2024; DDTree's heap), which is
+// what a chain of greatest confidence is where there is no doubt. Pure; knows no model.
 #pragma once
 
 #include <span>
@@ -25,6 +25,10 @@ class TreeGrowth {
   size_t wanted(int32_t node) const;
   // What was found there: tokens with their scores, best first. None: nothing can follow.
   void add(int32_t node, std::span<const RankedToken> best, const BranchConfidence& confidence);
+  // Of a fixed shape: tokens that were drawn there, in their order.
+  void add_drawn(int32_t node, std::span<const TokenId> tokens);
+  // Of a fixed shape: which of the nodes of its depth the i-th child of this node is, whatever was found.
+  uint32_t ordinal(int32_t node, size_t i) const;
   // No text goes on behind this node.
   void end_at(int32_t node) { nodes_[static_cast<size_t>(node)].known = true; }
   // As it is.
@@ -40,7 +44,12 @@ class TreeGrowth {
   // The tokens from the root's child to this node.
   void path(int32_t node, std::vector<TokenId>& out) const;
   // Depth first, the best child first: so a path of best children lies where a chain would.
-  DraftTree take() const;
+  // order[i]: which of the found nodes is node i.
+  DraftTree take(std::vector<int32_t>& order) const;
+  DraftTree take() const {
+    std::vector<int32_t> order;
+    return take(order);
+  }
 
   // The text went on with these tokens: teaches how far to trust the draft model.
   void observe(std::span<const TokenId> text, BranchConfidence& confidence);
@@ -51,6 +60,7 @@ class TreeGrowth {
     TokenId token;
     float score;
     double reach;        // chance that the target comes to it
+    int32_t place = 0;   // in a fixed shape
     bool known = false;  // what is behind it
     bool chosen = false;
   };
@@ -58,10 +68,18 @@ class TreeGrowth {
     return node == kTreeRoot ? root_known_ : nodes_[static_cast<size_t>(node)].known;
   }
   double reach(int32_t node) const { return node == kTreeRoot ? 1 : nodes_[static_cast<size_t>(node)].reach; }
+  int32_t place(int32_t node) const {
+    return node == kTreeRoot ? kTreeRoot : nodes_[static_cast<size_t>(node)].place;
+  }
+  int32_t place_of_child(int32_t node, size_t i) const;
+  bool goes_on(int32_t node) const;
+  void lay_out(int32_t depth);
   void choose();
   bool is_worth_a_pass() const;
 
   TreeShape shape_;
+  DraftTree fixed_;  // its nodes, without tokens, where the shape says them
+  std::vector<int32_t> fixed_depths_;
   int32_t depth_ = 0;
   bool root_known_ = false, stopped_ = false;
   std::vector<Node> nodes_;  // all that were found, parents before children, best siblings first

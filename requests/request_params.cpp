@@ -13,8 +13,9 @@ Result<Rule> resolve_rule(const std::string& name, float temperature) {
   if (name == "auto") return greedy ? Rule::kGreedy : Rule::kInvariant;
   const auto rule = rule_from_name(name);
   if (!rule)
-    return invalid_argument(
-        fmt::format("--rule {}: choose auto, greedy, invariant, naive, token or block", name));
+    return invalid_argument(fmt::format(
+        "--rule {}: choose auto, greedy, invariant, naive, token, block, specinfer, kseq, swor or traversal",
+        name));
   if (*rule == Rule::kGreedy && !greedy)
     return invalid_argument(fmt::format(
         "--rule greedy means temperature 0, but the temperature is {}; drop one of them", temperature));

@@ -32,41 +32,50 @@ std::optional<TreeShape> parse_widths(std::string_view text) {
 void add_tree_option(CLI::App& app, std::string& tree, const char* group) {
   app.add_option(
          "--speculative-tree,--speculative-token-tree", tree,
-         "Draft several tokens for a position, under the match rules (greedy, invariant, naive): off, the "
-         "children of each node level by level, such as 4,2,1, best-first:NODES (those that the target most "
-         "likely comes to), or auto (of these, as many as pay). The text is the same. It fixes how deep "
-         "drafts "
-         "get, unless --gamma-policy or --num-speculative-tokens does; nothing is drafted ahead of a verdict "
-         "on "
-         "a tree, whatever the pipeline")
+         "Draft several tokens for a position: off, the children of each node level by level, such as 4,2,1, "
+         "sequoia:NODES (the best fixed tree for the acceptance measured so far), best-first:NODES (those "
+         "that the target most likely comes to), or auto (of these, as many as pay). Under the match rules "
+         "(--rule auto, greedy, invariant, naive) the text is the same; of the p/q rules specinfer, kseq, "
+         "swor and traversal take trees, the first two of these kinds. It fixes how deep drafts get, unless "
+         "--gamma-policy or --num-speculative-tokens does; nothing is drafted ahead of a verdict on a tree, "
+         "whatever the pipeline")
       ->group(group)
       ->capture_default_str();
 }
 
 Result<TreeOptions> parse_speculative_tree(const std::string& text) {
-  constexpr std::string_view kBestFirst = "best-first:";
+  constexpr std::string_view kBestFirst = "best-first:", kSequoia = "sequoia:";
   if (text == "off") return TreeOptions{};
   if (text == "auto") return TreeOptions{.shape = {.widths = {}, .nodes = kMaxTreeNodes}, .automatic = true};
-  if (text.starts_with(kBestFirst)) {
-    const auto nodes = number(std::string_view(text).substr(kBestFirst.size()));
+  const bool by_rank = text.starts_with(kSequoia);
+  if (by_rank || text.starts_with(kBestFirst)) {
+    const auto nodes = number(std::string_view(text).substr((by_rank ? kSequoia : kBestFirst).size()));
     if (nodes && *nodes >= 1 && *nodes <= kMaxTreeNodes)
-      return TreeOptions{.shape = {.widths = {}, .nodes = *nodes}};
+      return TreeOptions{.shape = {.widths = {}, .nodes = *nodes}, .by_rank = by_rank};
   } else if (auto shape = parse_widths(text)) {
     return TreeOptions{.shape = std::move(*shape)};
   }
-  return invalid_argument(fmt::format(
-      "--speculative-tree {}: choose off, auto, best-first:NODES, or the children of each node level "
-      "by level, 1 to {} of them, such as 4,2,1; {} nodes at most",
-      text, kMostTreeChildren, kMaxTreeNodes));
+  return invalid_argument(
+      fmt::format("--speculative-tree {}: choose off, auto, best-first:NODES, sequoia:NODES, or the children "
+                  "of each node "
+                  "level by level, 1 to {} of them, such as 4,2,1; {} nodes at most",
+                  text, kMostTreeChildren, kMaxTreeNodes));
 }
 
-Status check_rule_of_trees(const std::string& tree, const std::string& rule) {
-  const auto known = rule_from_name(rule);
-  if (tree == "off" || !known || !needs_q(*known)) return {};
+Status check_rule_of_trees(const std::string& tree, const std::string& name) {
+  const auto options = parse_speculative_tree(tree);
+  const auto rule = rule_from_name(name);
+  if (!options.ok() || options->shape.is_chain() || !rule || options->suits(*rule)) return {};
+  if (is_tree_rule(*rule))
+    return unsupported(
+        fmt::format("--speculative-tree {}: --rule {} draws the children of a node, so they cannot be chosen "
+                    "by what they are; use sequoia:NODES, or the children of each node level by level, such "
+                    "as 4,2,1",
+                    tree, name));
   return unsupported(
-      fmt::format("--speculative-tree {}: drafts under --rule {} are chains; use --rule auto, or "
-                  "--speculative-tree off",
-                  tree, rule));
+      fmt::format("--speculative-tree {}: drafts under --rule {} are chains; use --rule auto, one of the p/q "
+                  "rules for trees (specinfer, kseq, swor, traversal), or --speculative-tree off",
+                  tree, name));
 }
 
 int32_t pinned_depth(const TreeOptions& tree) {

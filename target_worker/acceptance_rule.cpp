@@ -11,7 +11,7 @@ const AcceptanceRule& acceptance_rule(Rule rule) {
   static const NaiveRule naive;
   static const TokenRule token;
   static const BlockRule block;
-  switch (rule) {
+  switch (chain_rule(rule)) {
     case Rule::kGreedy:
       return greedy;
     case Rule::kInvariant:
@@ -22,6 +22,8 @@ const AcceptanceRule& acceptance_rule(Rule rule) {
       return token;
     case Rule::kBlock:
       return block;
+    default:
+      break;
   }
   check_failed(__FILE__, __LINE__, "rule", "unknown rule " + std::to_string(static_cast<int>(rule)));
 }

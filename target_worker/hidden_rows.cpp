@@ -38,15 +38,17 @@ void HiddenRows::gather(std::span<const PlanEntry> entries, std::span<const Samp
     const PlanEntry& entry = entries[e];
     if (!is_hidden(entry)) continue;
     const size_t drafted = entry.draft.size();
-    CHECK(first + drafted <= rows_.size(), "more than {} rows of q", rows_.size());
-    const auto rows = std::span(rows_).subspan(first, drafted);
-    first += drafted;
+    const RowNumbers numbers(entry.tree());
+    CHECK(first + numbers.size() <= rows_.size(), "more than {} rows of q", rows_.size());
+    const auto rows = std::span(rows_).subspan(first, numbers.size());
+    first += numbers.size();
     const bool content = make_rows(entry, *sampling[e], rows);
     integers_.push_back(content);
     for (const QRow& row : rows) integers_.push_back(content ? row.sum : 0);
-    for (size_t i = 0; i < drafted; ++i)
-      integers_.push_back(content ? QView{{}, rows[i].weights, rows[i].sum, ids_.begin}.weight(entry.draft[i])
-                                  : 0);
+    for (size_t i = 0; i < drafted; ++i) {
+      const QRow& row = rows[numbers.of(i)];
+      integers_.push_back(content ? QView{{}, row.weights, row.sum, ids_.begin}.weight(entry.draft[i]) : 0);
+    }
   }
   if (integers_.empty()) return;
   group.all_reduce_sum(integers_);
@@ -55,15 +57,15 @@ void HiddenRows::gather(std::span<const PlanEntry> entries, std::span<const Samp
   for (size_t e = 0; e < entries.size(); ++e) {
     if (!is_hidden(entries[e])) continue;
     const size_t drafted = entries[e].draft.size();
-    const auto rows = std::span(rows_).subspan(first, drafted);
-    first += drafted;
-    for (size_t i = 0; i < drafted; ++i) rows[i].sum = sums[1 + i];
+    const auto rows = std::span(rows_).subspan(first, RowNumbers(entries[e].tree()).size());
+    first += rows.size();
+    for (size_t i = 0; i < rows.size(); ++i) rows[i].sum = sums[1 + i];
     SlicedQ& q = sliced[e];
     q.rows = rows;
-    q.drafted = sums.subspan(1 + drafted, drafted);
+    q.drafted = sums.subspan(1 + rows.size(), drafted);
     q.lost = sums[0] != static_cast<uint64_t>(group.size()) ||
              std::find(q.drafted.begin(), q.drafted.end(), 0u) != q.drafted.end();
-    sums = sums.subspan(1 + 2 * drafted);
+    sums = sums.subspan(1 + rows.size() + drafted);
   }
 }
 

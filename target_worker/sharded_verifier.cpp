@@ -55,7 +55,7 @@ void ShardedVerifier::lay_out(std::span<const VerifyRequest> requests, const Log
     const VerifyRequest& request = requests[e];
     Entry& entry = entries_[e];
     entry.request = &request;
-    entry.rule = effective_rule(*request.sampling);
+    entry.rule = chain_rule(effective_rule(*request.sampling));
     entry.first_row = rows_.size();
     entry.first_raw = raw_rows;
     entry.gamma = static_cast<int>(request.draft.size());

@@ -18,7 +18,7 @@ bool is_sliced(const PlanEntry& entry) { return entry.q_kind == QKind::kSlices &
 constexpr uint64_t kHere = 1, kTold = uint64_t{1} << 32;
 
 // Of one entry among the integers.
-size_t tally_size(const PlanEntry& entry) { return 1 + 2 * entry.draft.size(); }
+size_t tally_size(const PlanEntry& entry) { return 1 + RowNumbers(entry.tree()).size() + entry.draft.size(); }
 
 }  // namespace
 
@@ -118,10 +118,11 @@ std::span<uint64_t> SliceSlots::tally(std::span<const PlanEntry> entries) {
     mine[0] = (is_here ? kHere : 0) + (by_link ? kTold : 0);
     // All ranks were told the same of rows that came by a link: one says it.
     if (!is_here || (by_link && !is_leader_)) continue;
+    const RowNumbers numbers(entry.tree());
+    for (size_t i = 0; i < numbers.size(); ++i) mine[1 + i] = slot->rows[i].sum;
     for (size_t i = 0; i < drafted; ++i) {
-      const QRow& row = slot->rows[i];
-      mine[1 + i] = row.sum;
-      mine[1 + drafted + i] =
+      const QRow& row = slot->rows[numbers.of(i)];
+      mine[1 + numbers.size() + i] =
           by_link ? slot->drafted[i] : QView{{}, row.weights, row.sum, range_.begin}.weight(entry.draft[i]);
     }
   }
@@ -132,9 +133,9 @@ void SliceSlots::settle(std::span<const PlanEntry> entries, int ranks, std::span
   const uint64_t* sums = integers_.data();
   for (size_t e = 0; e < entries.size(); ++e) {
     if (!is_sliced(entries[e])) continue;
-    const size_t drafted = entries[e].draft.size();
+    const size_t count = RowNumbers(entries[e].tree()).size();
     SlicedQ& q = sliced[e];
-    q.drafted = {sums + 1 + drafted, drafted};
+    q.drafted = {sums + 1 + count, entries[e].draft.size()};
     // Nothing is drafted that q has no weight for.
     const auto all = static_cast<uint64_t>(ranks), told = sums[0] / kTold;
     q.lost = sums[0] % kTold != all || (told != 0 && told != all) ||
@@ -142,8 +143,8 @@ void SliceSlots::settle(std::span<const PlanEntry> entries, int ranks, std::span
     q.link_lost = q.lost && told != 0;
     if (!q.lost) {
       Slot& slot = *find(entries[e]);
-      const auto rows = std::span(slot.rows).first(drafted);
-      for (size_t i = 0; i < drafted; ++i) rows[i].sum = sums[1 + i];
+      const auto rows = std::span(slot.rows).first(count);
+      for (size_t i = 0; i < count; ++i) rows[i].sum = sums[1 + i];
       q.rows = rows;
       q.on_device = slot.on_device;
     }
@@ -159,7 +160,8 @@ SliceSlots::Slot* SliceSlots::find(SequenceId sequence) {
 
 bool SliceSlots::Slot::is_of(const PlanEntry& entry) const {
   return sequence == entry.sequence && round == entry.round && worker == entry.worker &&
-         count == entry.draft.size();
+         count == RowNumbers(entry.tree()).size() &&
+         (link == Link::kNone || drafted.size() == entry.draft.size());
 }
 
 SliceSlots::Slot* SliceSlots::find(const PlanEntry& entry) {

@@ -51,7 +51,7 @@ TargetWorker::TargetWorker(Model& model, Collectives& group, TargetOptions optio
   if (options_.head)
     hidden_rows_.emplace(options_.head, vocab_range(model.config().vocab_size, {group.rank(), group.size()}),
                          model.max_logit_rows());
-  if (options_.trees) verifier_ = make_tree_verifier(std::move(verifier_));
+  if (options_.trees) verifier_ = make_tree_verifier(std::move(verifier_), group);
   if (options_.synthetic_acceptance)
     verifier_ = std::make_unique<SyntheticVerifier>(std::move(verifier_), *options_.synthetic_acceptance);
 }

@@ -1,8 +1,11 @@
-// Verification of trees by a walk. The match rules decide the token after a node from that node's row alone,
-// so each node of a tree, and the committed text, is asked for as a round of its own that drafted nothing.
-// What the target would say along every path is known then; the walk follows what it does say.
+// Verification of trees. The match rules decide the token after a node from that node's row alone, so each
+// node of a tree, and the committed text, is asked for as a round of its own that drafted nothing. What the
+// target would say along every path is known then; the walk follows what it does say. Trees under the rules
+// that need q are decided by themselves.
+#include <chrono>
 #include <memory>
 
+#include "target_worker/sampled_trees.h"
 #include "target_worker/verifier.h"
 #include "transformer/sampling/penalties.h"
 
@@ -11,15 +14,26 @@ namespace {
 
 class TreeVerifier final : public Verifier {
  public:
-  explicit TreeVerifier(std::unique_ptr<Verifier> inner) : inner_(std::move(inner)) {}
+  TreeVerifier(std::unique_ptr<Verifier> inner, Collectives& group)
+      : inner_(std::move(inner)), sampled_(group) {}
 
   const std::vector<VerifyResult>& verify(std::span<const VerifyRequest> requests,
                                           const PlacedLogits& logits) override {
     bool any = false;
     for (const VerifyRequest& request : requests) any |= !request.parents.empty();
-    if (!any) return inner_->verify(requests, logits);
+    if (!any) {
+      sampled_requests_.clear();
+      const std::vector<VerifyResult>& answers = inner_->verify(requests, logits);
+      stats_ = inner_->stats();
+      stats_.residual_fallbacks += sampled_.fallbacks();
+      return answers;
+    }
     ask(requests);
+    LogitsShard on_host;
+    sampled_ns_ = 0;
+    if (!sampled_requests_.empty()) on_host = inner_->on_host(sampled_requests_, logits);
     const std::vector<VerifyResult>& answers = inner_->verify(asked_, logits);
+    stats_ = inner_->stats();
     results_.resize(requests.size());
     size_t next = 0;
     for (size_t e = 0; e < requests.size(); ++e) {
@@ -28,23 +42,43 @@ class TreeVerifier final : public Verifier {
         results_[e] = answers[next++];
         continue;
       }
+      if (is_sampled(requests[e])) {
+        const auto start = std::chrono::steady_clock::now();
+        sampled_.verify(requests[e], on_host, results_[e]);
+        sampled_ns_ += std::chrono::nanoseconds(std::chrono::steady_clock::now() - start).count();
+        continue;
+      }
       walk(tree, std::span(answers).subspan(next, static_cast<size_t>(tree.size()) + 1), results_[e]);
       next += static_cast<size_t>(tree.size()) + 1;
     }
+    stats_.residual_fallbacks += sampled_.fallbacks();
     return results_;
   }
 
-  const VerifierStats& stats() const override { return inner_->stats(); }
-  std::optional<int64_t> busy_ns() const override { return inner_->busy_ns(); }
+  const VerifierStats& stats() const override { return stats_; }
+  std::optional<int64_t> busy_ns() const override {
+    const auto of_rows = inner_->busy_ns();
+    if (!of_rows || sampled_requests_.empty()) return of_rows;
+    return (asked_.empty() ? 0 : *of_rows) + sampled_ns_;
+  }
 
  private:
+  static bool is_sampled(const VerifyRequest& request) {
+    return !request.parents.empty() && is_tree_rule(effective_rule(*request.sampling));
+  }
+
   void ask(std::span<const VerifyRequest> requests) {
     asked_.clear();
     counts_.clear();
+    sampled_requests_.clear();
     for (const VerifyRequest& request : requests) {
       const DraftTreeView tree(request.draft, request.parents);
       if (tree.parents.empty()) {
         asked_.push_back(request);
+        continue;
+      }
+      if (is_sampled(request)) {
+        sampled_requests_.push_back(request);
         continue;
       }
       tree_depths(tree, depths_);
@@ -89,7 +123,10 @@ class TreeVerifier final : public Verifier {
   }
 
   std::unique_ptr<Verifier> inner_;
-  std::vector<VerifyRequest> asked_;
+  SampledTrees sampled_;
+  VerifierStats stats_;
+  int64_t sampled_ns_ = 0;  // of the last pass
+  std::vector<VerifyRequest> asked_, sampled_requests_;
   std::vector<std::unique_ptr<TokenCounts>> counts_;
   std::vector<int32_t> depths_, path_;
   std::vector<VerifyResult> results_;
@@ -97,8 +134,8 @@ class TreeVerifier final : public Verifier {
 
 }  // namespace
 
-std::unique_ptr<Verifier> make_tree_verifier(std::unique_ptr<Verifier> inner) {
-  return std::make_unique<TreeVerifier>(std::move(inner));
+std::unique_ptr<Verifier> make_tree_verifier(std::unique_ptr<Verifier> inner, Collectives& group) {
+  return std::make_unique<TreeVerifier>(std::move(inner), group);
 }
 
 }  // namespace outrider

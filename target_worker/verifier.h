@@ -25,9 +25,9 @@ struct VerifyRequest {
   Round round{};
   Position base{};                   // committed length C: the position of draft[0]
   std::span<const TokenId> draft;    // gamma tokens; none: plain decoding of one token
-  std::span<const int32_t> parents;  // match rules: of a tree, as in DraftTree; row i + 1 follows node i
+  std::span<const int32_t> parents;  // of a tree, as in DraftTree; row i + 1 follows node i
   QKind q_kind = QKind::kNone;
-  std::span<const QRow> q;  // token and block rules: gamma rows that passed validate_q_rows
+  std::span<const QRow> q;  // p/q rules: rows that passed validate_q_rows, gamma of a chain
   // kSlices: q holds this rank's slice alone, from the first id of its range on (sums are the whole row's),
   // and the weight of each draft token, whoever's slice it is in, stands here.
   std::span<const uint64_t> q_drafted;
@@ -69,14 +69,20 @@ class Verifier {
   virtual const std::vector<VerifyResult>& verify(std::span<const VerifyRequest> requests,
                                                   const PlacedLogits& logits) = 0;
   virtual const VerifierStats& stats() const = 0;
+  // The rows of these requests in host memory, as the model made them, for rules that are decided there.
+  // Before verify(), which overwrites rows of other requests only. Valid until the model's next forward pass.
+  virtual LogitsShard on_host(std::span<const VerifyRequest> requests, const PlacedLogits& logits) {
+    (void)requests;
+    return std::get<LogitsShard>(logits);
+  }
   // How long the last verify() computed, where that is not how long the call took: on a device the call also
   // waits for the forward pass.
   virtual std::optional<int64_t> busy_ns() const { return std::nullopt; }
 };
 
-// Trees too, with the verdicts of `inner`, which need not know of them. Its requests are rows then: as many
-// of them as the pass has.
-std::unique_ptr<Verifier> make_tree_verifier(std::unique_ptr<Verifier> inner);
+// Trees too: under the match rules with the verdicts of `inner`, which need not know of them. Its requests
+// are rows then: as many of them as the pass has.
+std::unique_ptr<Verifier> make_tree_verifier(std::unique_ptr<Verifier> inner, Collectives& group);
 
 // The verifier for logits that `model` leaves where it computes them. `requests`: at most, in one pass.
 std::unique_ptr<Verifier> make_verifier(Model& model, Collectives& group, int64_t requests);

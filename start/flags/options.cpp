@@ -184,14 +184,16 @@ void add_speculation_options(CLI::App& app, SpeculationSettings& o, std::string&
          "trace:FILE decides what is accepted. All work is done, the text means nothing, nothing ends "
          "early")
       ->group("Speculation");
-  app.add_option("--rule,--rejection-sample-method", rule,
-                 "Verification: auto (greedy at temperature 0, else invariant), greedy, invariant, naive, "
-                 "token, block")
+  app.add_option(
+         "--rule,--rejection-sample-method", rule,
+         "Verification: auto (greedy at temperature 0, else invariant), greedy, invariant, naive; p/q "
+         "rules for chains: token, block; p/q rules for trees: specinfer, kseq (children drawn "
+         "independently), swor, traversal (without replacement)")
       ->group("Speculation")
       ->capture_default_str();
   app.add_option(
          "--q-format", o.q_format,
-         "Draft distribution for token and block; each form is exact, because the drafter draws from what it "
+         "Draft distribution for p/q rules; each form is exact, because the drafter draws from what it "
          "sends. budget:BYTES: rounded until it fits into so many bytes for each drafted token, the tokens "
          "that are too unlikely to be listed all alike; dense: every token's weight in 16 bits; "
          "hidden[:BITS]: the draft model's hidden state in 3 to 7 bits an element, of which the target makes "

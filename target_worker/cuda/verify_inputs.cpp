@@ -11,7 +11,7 @@ namespace outrider::cuda {
 namespace {
 
 Decision decision_of(const VerifyRequest& request) {
-  const Rule rule = effective_rule(*request.sampling);
+  const Rule rule = chain_rule(effective_rule(*request.sampling));
   if (rule == Rule::kGreedy || rule == Rule::kInvariant) return Decision::kMatchBest;
   if (rule == Rule::kNaive || request.draft.empty()) return Decision::kMatchDrawn;
   return rule == Rule::kToken ? Decision::kToken : Decision::kBlock;

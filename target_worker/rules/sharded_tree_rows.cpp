@@ -1,6 +1,7 @@
 #include "target_worker/rules/sharded_tree_rows.h"
 
 #include <algorithm>
+#include <cmath>
 
 #include "base/log.h"
 #include "transformer/sampling/row_kernels.h"
@@ -8,7 +9,8 @@
 namespace outrider {
 
 ShardedTreeRows::ShardedTreeRows(Collectives& group, WeightedSampler& sampler, DraftTreeView tree,
-                                 std::span<const RowWeights> rows, const TreeDraws& draws)
+                                 std::span<const RowWeights> rows, std::span<const uint64_t> q_drafted,
+                                 const TreeDraws& draws)
     : group_(group), sampler_(sampler), draws_(draws), nodes_(tree.ids.size() + 1) {
   CHECK(rows.size() == nodes_.size(), "{} rows for {} nodes and their root", rows.size(), tree.size());
   tree_depths(tree, depths_);
@@ -16,19 +18,21 @@ ShardedTreeRows::ShardedTreeRows(Collectives& group, WeightedSampler& sampler, D
     nodes_[i].row = rows[i];
     nodes_[i].q_sum = rows[i].q.sum;
   }
-  for (int32_t i = 0; i < tree.size(); ++i) at(tree.parent(i)).children.emplace_back(tree.id(i), 0);
+  for (int32_t i = 0; i < tree.size(); ++i)
+    at(tree.parent(i)).children.push_back({tree.id(i), q_drafted[static_cast<size_t>(i)], 0});
   // Z of every row that tests something, and W of its children, from whichever rank has them.
   std::vector<uint64_t> sums;
   for (const Node& node : nodes_) {
     if (node.children.empty()) continue;
     sums.push_back(
         sampler_.local_mass({.logits = node.row.logits, .range = node.row.range, .max = node.row.max}));
-    for (const auto& [child, weight] : node.children)
+    for (const Node::Child& child : node.children) {
+      const int64_t id = child.token.value();
       sums.push_back(
-          node.row.range.contains(child.value())
-              ? weight_of(node.row.logits[static_cast<size_t>(child.value() - node.row.range.begin)],
-                          node.row.max)
+          node.row.range.contains(id)
+              ? weight_of(node.row.logits[static_cast<size_t>(id - node.row.range.begin)], node.row.max)
               : 0);
+    }
   }
   if (sums.empty()) return;
   group_.all_reduce_sum(std::span(sums));
@@ -36,21 +40,25 @@ ShardedTreeRows::ShardedTreeRows(Collectives& group, WeightedSampler& sampler, D
   for (Node& node : nodes_) {
     if (node.children.empty()) continue;
     node.row.total = *sum++;
-    for (auto& [child, weight] : node.children) weight = *sum++;
+    for (Node::Child& child : node.children) child.weight = *sum++;
   }
+}
+
+const ShardedTreeRows::Node::Child& ShardedTreeRows::child_of(const Node& node, TokenId child) const {
+  const auto entry = std::find_if(node.children.begin(), node.children.end(),
+                                  [&](const Node::Child& known) { return known.token == child; });
+  CHECK(entry != node.children.end(), "token {} is no child", child.value());
+  return *entry;
 }
 
 uint64_t ShardedTreeRows::q_weight(const Node& node, TokenId child, size_t removed) const {
   const auto gone = std::span(node.removed).first(removed);
-  return std::find(gone.begin(), gone.end(), child) == gone.end() ? node.row.q.weight(child) : 0;
+  return std::find(gone.begin(), gone.end(), child) == gone.end() ? child_of(node, child).q_weight : 0;
 }
 
 double ShardedTreeRows::p(int32_t index, TokenId child) {
   const Node& node = at(index);
-  const auto entry = std::find_if(node.children.begin(), node.children.end(),
-                                  [&](const auto& known) { return known.first == child; });
-  CHECK(entry != node.children.end(), "token {} is no child of node {}", child.value(), index);
-  double left = static_cast<double>(entry->second) / static_cast<double>(node.row.total);
+  double left = static_cast<double>(child_of(node, child).weight) / static_cast<double>(node.row.total);
   for (const RejectionStep& step : node.steps)
     left = step.left(left, static_cast<double>(q_weight(node, child, step.removed))) / step.mass;
   return left;
@@ -108,6 +116,7 @@ bool ShardedTreeRows::accept(int32_t node, double a, double b) {
 
 TokenId ShardedTreeRows::draw(int32_t index) {
   Node& node = at(index);
+  if (!std::isfinite(node.row.max)) return kNoToken;
   WeightedDraw draw{
       .row = node.row,
       .bits = draw_u64(draws_.seed, Purpose::kResidual, draws_.base + depth(index), draws_.round)};

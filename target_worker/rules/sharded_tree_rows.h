@@ -22,9 +22,13 @@ struct TreeDraws {
 class ShardedTreeRows final : public TreeRows {
  public:
   // rows[0] is the root's, rows[i + 1] that of node i: processed logits, their largest over all ranks, and q
-  // over the whole vocabulary, which a leaf need not have. Everything must outlive this. Collective.
+  // on this rank's ids at least, with the sum of all, which a leaf need not have. A leaf's row need not be
+  // known: its largest logit is not finite then, and draw() gives kNoToken there. q_drafted[i]: the weight
+  // of node i in its parent's q. Everything must outlive this. Collective.
   ShardedTreeRows(Collectives& group, WeightedSampler& sampler, DraftTreeView tree,
-                  std::span<const RowWeights> rows, const TreeDraws& draws);
+                  std::span<const RowWeights> rows, std::span<const uint64_t> q_drafted,
+                  const TreeDraws& draws);
+  static constexpr TokenId kNoToken{-1};
 
   double p(int32_t node, TokenId child) override;
   double q(int32_t node, TokenId child) override;
@@ -42,9 +46,14 @@ class ShardedTreeRows final : public TreeRows {
     RowWeights row;  // with q and the whole row's total
     std::vector<RejectionStep> steps;
     std::vector<TokenId> removed;
-    uint64_t q_sum = 0;                                  // of q's integers without `removed`
-    std::vector<std::pair<TokenId, uint64_t>> children;  // with W
+    uint64_t q_sum = 0;  // of q's integers without `removed`
+    struct Child {
+      TokenId token;
+      uint64_t q_weight, weight;  // weight: W
+    };
+    std::vector<Child> children;
   };
+  const Node::Child& child_of(const Node& node, TokenId child) const;
   Node& at(int32_t node) { return nodes_[static_cast<size_t>(node + 1)]; }
   uint64_t q_weight(const Node& node, TokenId child, size_t removed) const;
   int32_t depth(int32_t node) const { return node == kTreeRoot ? 0 : depths_[static_cast<size_t>(node)]; }

@@ -3,19 +3,11 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
-#include <string>
 
 #include "base/log.h"
 
 namespace outrider {
 namespace {
-
-std::vector<int32_t> children_of(DraftTreeView tree, int32_t node) {
-  std::vector<int32_t> children;
-  for (int32_t i = node + 1; i < tree.size(); ++i)
-    if (tree.parent(i) == node) children.push_back(i);
-  return children;
-}
 
 // Each level tells which child is descended to, or kTreeRoot after it has left in p what the next token is
 // drawn from.
@@ -82,9 +74,10 @@ int32_t k_seq_level(DraftTreeView tree, int32_t node, std::span<const int32_t> c
 template <class Level>
 TreeOutcome walk_down(DraftTreeView tree, TreeRows& rows, Level level) {
   TreeOutcome outcome;
+  std::vector<int32_t> children;
   int32_t node = kTreeRoot;
   while (true) {
-    const std::vector<int32_t> children = children_of(tree, node);
+    children_of(tree, node, children);
     const int32_t child = children.empty() ? kTreeRoot : level(tree, node, children, rows);
     if (child == kTreeRoot) break;
     outcome.path.push_back(child);
@@ -159,23 +152,20 @@ class Traversal {
 
 }  // namespace
 
-std::string_view tree_rule_name(TreeRule rule) {
-  constexpr std::array<std::string_view, 4> kNames = {"specinfer", "kseq", "swor", "traversal"};
-  return kNames.at(static_cast<size_t>(rule));
-}
-
-TreeOutcome decide_tree(TreeRule rule, DraftTreeView tree, TreeRows& rows) {
+TreeOutcome decide_tree(Rule rule, DraftTreeView tree, TreeRows& rows) {
   switch (rule) {
-    case TreeRule::kSpecInfer:
+    case Rule::kSpecInfer:
       return walk_down(tree, rows, specinfer_level);
-    case TreeRule::kKSeq:
+    case Rule::kKSeq:
       return walk_down(tree, rows, k_seq_level);
-    case TreeRule::kWithoutReplacement:
+    case Rule::kSwor:
       return walk_down(tree, rows, without_replacement_level);
-    case TreeRule::kTraversal:
+    case Rule::kTraversal:
       return Traversal(tree, rows).decide();
+    default:
+      break;
   }
-  check_failed(__FILE__, __LINE__, "rule", "unknown rule " + std::to_string(static_cast<int>(rule)));
+  check_failed(__FILE__, __LINE__, "rule", fmt::format("{} decides no trees", rule_name(rule)));
 }
 
 }  // namespace outrider

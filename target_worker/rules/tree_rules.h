@@ -5,30 +5,16 @@
 // A node is an index into the draft, or kTreeRoot. Its row is the pair of distributions of the token after
 // it: p of the target, q of the draft. Children stand in the order in which they were drawn, which is part of
 // the sample, and may be equal tokens where they were drawn independently.
-//
-// No drafter draws such trees yet: with trees, --rule refuses all that is no match rule.
 #pragma once
 
 #include <cstdint>
 #include <span>
-#include <string_view>
 #include <vector>
 
 #include "base/draft_tree.h"
+#include "base/sampling_params.h"
 
 namespace outrider {
-
-enum class TreeRule : uint8_t {
-  kSpecInfer,           // children independent; multi-round rejection (Miao et al. 2024, Alg. 2)
-  kKSeq,                // children independent; k-SEQ (Sun et al. 2023, SpecTr, Alg. 2)
-  kWithoutReplacement,  // children without replacement; recursive rejection (Jeon et al. 2024; Sequoia, 2024)
-  kTraversal,           // children without replacement; from the leaves up (Weng et al. 2025)
-};
-std::string_view tree_rule_name(TreeRule rule);
-// How the draft has to draw the children of a node from its q. With one child each there is no difference.
-constexpr bool draws_without_replacement(TreeRule rule) {
-  return rule == TreeRule::kWithoutReplacement || rule == TreeRule::kTraversal;
-}
 
 // What a rejection leaves of a row: p becomes max(floor * p, scale * p - weight * q), normalised.
 struct Rejection {
@@ -59,7 +45,7 @@ struct TreeOutcome {
   TokenId next;
 };
 
-// An empty tree draws from the root.
-TreeOutcome decide_tree(TreeRule rule, DraftTreeView tree, TreeRows& rows);
+// One of the tree rules. An empty tree draws from the root.
+TreeOutcome decide_tree(Rule rule, DraftTreeView tree, TreeRows& rows);
 
 }  // namespace outrider

@@ -122,5 +122,32 @@ TEST(DraftTree, WhatPassesIsSafe) {
   EXPECT_GT(passed, 1000);
 }
 
+TEST(DraftTree, RowsAreNumberedByParents) {
+  // 0 ( 1, 2 ( 3 ) ), 4
+  const DraftTree tree(std::vector<TokenId>(5, TokenId(1)), {-1, 0, 0, 2, -1});
+  const RowNumbers numbers(tree);
+  ASSERT_EQ(numbers.size(), 3u) << "of the root, of 0 and of 2";
+  const size_t of[] = {0, 1, 1, 2, 0};
+  for (size_t i = 0; i < 5; ++i) EXPECT_EQ(numbers.of(i), of[i]) << i;
+  const DraftTree chain{TokenId(1), TokenId(2)};
+  EXPECT_EQ(RowNumbers(chain).size(), 2u);
+  EXPECT_EQ(RowNumbers(chain).of(1), 1u);
+  EXPECT_EQ(RowNumbers(DraftTree()).size(), 0u);
+}
+
+TEST(DraftTree, DepthFirstTellsWhereNodesCameFrom) {
+  const DraftTree tree({TokenId(1), TokenId(2), TokenId(3), TokenId(4)}, {-1, -1, 0, 1});
+  std::vector<int32_t> order{9};
+  const DraftTree out = depth_first(tree, &order);
+  EXPECT_EQ(order, (std::vector<int32_t>{0, 2, 1, 3}));
+  for (size_t i = 0; i < order.size(); ++i) EXPECT_EQ(out[i], tree[static_cast<size_t>(order[i])]);
+}
+
+TEST(DraftTree, SiblingsAreEqualOnlyWhereTheyMayBe) {
+  const DraftTree twice({TokenId(1), TokenId(1)}, {-1, -1});
+  EXPECT_FALSE(check_tree(twice, {}).ok());
+  EXPECT_TRUE(check_tree(twice, {.equal_siblings = true}).ok());
+}
+
 }  // namespace
 }  // namespace outrider

@@ -496,7 +496,7 @@ TEST(Codec, RefusesBadNumbers) {
     EXPECT_EQ(refused.status().code(), StatusCode::kInvalidArgument);
   }
   Bytes frame = frame_of(Open{});
-  poke<uint8_t>(frame, kTemperature - 1, 5);  // one more than the last rule
+  poke<uint8_t>(frame, kTemperature - 1, static_cast<uint8_t>(kRuleCount));  // one more than the last
   reseal(frame);
   EXPECT_EQ(error_of(frame), "open: an enumeration out of range");
   frame = frame_of(Welcome{});

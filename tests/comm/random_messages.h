@@ -141,7 +141,8 @@ class RandomMessages {
     fill_all(m.sequence, m.epoch, m.round, m.base, m.committed, m.gamma, m.q_kind, m.row_bytes, m.code_bits,
              m.sent_after_us, m.pipeline, m.fanout, m.stop.kind, m.stop.threshold, m.stop.scale,
              m.wants_guess);
-    if (below(2) == 0) fill_all(m.tree.widths, m.tree.nodes, m.tree.node_price, m.tree.pass_price);
+    if (below(2) == 0)
+      fill_all(m.tree.widths, m.tree.parents, m.tree.nodes, m.tree.node_price, m.tree.pass_price);
   }
   void fill(PreparationReport& m) {
     fill_all(m.looked_up, m.hit, m.used_tokens, m.wasted_tokens, m.outcomes, m.busy_ns);

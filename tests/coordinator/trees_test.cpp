@@ -1,10 +1,12 @@
 // What the coordinator knows of trees: shapes, whether they pay, and what they were good for.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <nlohmann/json.hpp>
 #include <random>
 
 #include "coordinator/draft_check.h"
+#include "coordinator/rank_acceptance.h"
 #include "coordinator/tree_choice.h"
 #include "coordinator/tree_shapes.h"
 #include "coordinator/tree_sums.h"
@@ -48,8 +50,90 @@ TEST(TreeDraftCheck, TakesTreesThatWereAskedFor) {
                .parents = {-1},
                .q_kind = QKind::kSparse,
                .q = {{.ids = {1}, .weights = {1}, .sum = 1}}};
-  EXPECT_EQ(check_draft(with_q, {.gamma = 2, .tree_nodes = 4, .q_kinds = {QKind::kSparse}, .vocab_size = 10}),
-            DropReason::kTree);
+  EXPECT_EQ(check_draft(with_q, expected), DropReason::kBadQ) << "not asked for";
+}
+
+// A row of q for each node with children.
+TEST(TreeDraftCheck, TakesTreesWithTheirQ) {
+  const QRow row{.ids = {1, 2, 3}, .weights = {5, 2, 1}, .sum = 8};
+  // 1 ( 2, 1 ), 3
+  Draft draft{.ids = {TokenId(1), TokenId(2), TokenId(1), TokenId(3)},
+              .parents = {-1, 0, 0, -1},
+              .q_kind = QKind::kSparse,
+              .q = {row, row}};
+  DraftExpectation expected{.gamma = 2, .tree_nodes = 4, .q_kinds = {QKind::kSparse}, .vocab_size = 10};
+  EXPECT_EQ(check_draft(draft, expected), std::nullopt);
+  draft.ids[2] = TokenId(2);
+  EXPECT_EQ(check_draft(draft, expected), DropReason::kTree) << "drawn twice without replacement";
+  expected.equal_siblings = true;
+  EXPECT_EQ(check_draft(draft, expected), std::nullopt);
+  draft.ids[3] = TokenId(4);
+  EXPECT_EQ(check_draft(draft, expected), DropReason::kBadQ) << "of weight 0 in the root's row";
+  draft.ids[3] = TokenId(3);
+  draft.q.push_back(row);
+  EXPECT_EQ(check_draft(draft, expected), DropReason::kBadQ) << "a row of a leaf";
+  draft.q.resize(1);
+  EXPECT_EQ(check_draft(draft, expected), DropReason::kBadQ);
+  draft.q.clear();
+  draft.q_kind = QKind::kHidden;
+  draft.hidden.assign(2, {.scale = 1, .max = 0, .codes = {1, 2}});
+  expected.q_kinds = {QKind::kHidden};
+  EXPECT_EQ(check_draft(draft, expected), std::nullopt);
+  draft.hidden.pop_back();
+  EXPECT_EQ(check_draft(draft, expected), DropReason::kBadQ);
+}
+
+TEST(RankAcceptance, TreesAreThoseOfTheDynamicProgramme) {
+  RankAcceptance ranks;
+  // A drafter whose first child is taken 5 times in 10, the second 3 times, the third once.
+  const DraftTree three({TokenId(1), TokenId(2), TokenId(3)}, {-1, -1, -1});
+  for (int i = 0; i < 4000; ++i) {
+    const int at = i * 7 % 10;
+    std::vector<int32_t> path;
+    if (at < 9) path.push_back(at < 5 ? 0 : at < 8 ? 1 : 2);
+    ranks.observe(three, path);
+  }
+  EXPECT_NEAR(ranks.chance(0), 0.5, 0.02);
+  EXPECT_NEAR(ranks.chance(1), 0.3, 0.02);
+  EXPECT_NEAR(ranks.chance(2), 0.1, 0.02);
+  std::vector<double> chances;
+  for (size_t rank = 0; rank < kMostTreeChildren; ++rank) chances.push_back(ranks.chance(rank));
+  // best[d][n]: expected accepted tokens behind a node that the target came to, with n nodes of d levels.
+  // split[r][n]: the same of its children from rank r on.
+  constexpr int kNodes = 20, kDepth = 6;
+  std::vector<std::vector<double>> best(kDepth + 1, std::vector<double>(kNodes + 1));
+  for (int depth = 1; depth <= kDepth; ++depth) {
+    std::vector<std::vector<double>> split(chances.size() + 1, std::vector<double>(kNodes + 1));
+    for (size_t rank = chances.size(); rank-- > 0;)
+      for (int nodes = 1; nodes <= kNodes; ++nodes)
+        for (int mine = 1; mine <= nodes; ++mine)
+          split[rank][static_cast<size_t>(nodes)] = std::max(
+              split[rank][static_cast<size_t>(nodes)],
+              chances[rank] * (1 + best[static_cast<size_t>(depth - 1)][static_cast<size_t>(mine - 1)]) +
+                  split[rank + 1][static_cast<size_t>(nodes - mine)]);
+    best[static_cast<size_t>(depth)] = split[0];
+  }
+  for (const int depth : {1, 2, 4, 6})
+    for (const int nodes : {1, 2, 3, 5, 9, 20}) {
+      const TreeShape shape = ranks.best_tree(nodes, depth);
+      const DraftTree tree(std::vector<TokenId>(shape.parents.size(), TokenId(0)), shape.parents);
+      EXPECT_TRUE(
+          check_tree(tree,
+                     {.nodes = nodes, .depth = depth, .children = kMostTreeChildren, .equal_siblings = true})
+              .ok());
+      double expected = 0;
+      std::vector<double> reach;
+      for (size_t i = 0; i < shape.parents.size(); ++i) {
+        const int32_t parent = shape.parents[i];
+        const auto rank = static_cast<size_t>(
+            std::count(shape.parents.begin(), shape.parents.begin() + static_cast<ptrdiff_t>(i), parent));
+        reach.push_back((parent == kTreeRoot ? 1 : reach[static_cast<size_t>(parent)]) * chances[rank]);
+        expected += reach.back();
+      }
+      EXPECT_NEAR(expected, best[static_cast<size_t>(depth)][static_cast<size_t>(nodes)], 1e-12)
+          << nodes << " nodes, " << depth << " deep";
+    }
+  EXPECT_TRUE(RankAcceptance().best_tree(0, 4).is_chain());
 }
 
 TEST(TreeSums, CountDepthsAndRanks) {

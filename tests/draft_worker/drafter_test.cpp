@@ -7,6 +7,7 @@
 #include "base/hash.h"
 #include "comm/q_rows.h"
 #include "tests/support/test_models.h"
+#include "transformer/sampling/draft_sampler.h"
 
 namespace outrider {
 namespace {
@@ -145,6 +146,83 @@ TEST(ModelDrafter, EveryNodeOfATreeIsWhatAChainWouldDraft) {
       EXPECT_EQ(worker.model->kv().free_blocks(), worker.model->kv().num_blocks());
     }
   EXPECT_GT(branching, 15);
+}
+
+// Under the rules that need q a node's children come from the q that a chain would have there, by a draw of
+// their own; the first of each level's nodes by that of a chain.
+TEST(ModelDrafter, ChildrenAreDrawnFromTheQThatIsSent) {
+  int64_t equal_siblings = 0, nodes = 0;
+  for (const Rule rule : {Rule::kSpecInfer, Rule::kKSeq, Rule::kSwor, Rule::kTraversal})
+    for (const TreeShape& shape :
+         {TreeShape{.widths = {3, 2, 2}}, TreeShape{.widths = {}, .parents = {-1, 0, -1, 0, 1, -1, 2, 4}}}) {
+      const SamplingParams sampling{.rule = rule, .temperature = 0.5f, .top_k = 6, .seed = Seed{8}};
+      ModelAndDrafter worker, other;
+      std::vector<TokenId> truth = random_ids(5, 1), unseen;
+      ASSERT_TRUE(worker.drafter
+                      ->open({.sequence = kSequence, .ids = truth, .prompt_length = 5, .sampling = sampling})
+                      .ok());
+      for (uint32_t round = 1; round < 5; ++round) {
+        Propose asked = propose(static_cast<int>(truth.size()), unseen, 4, round);
+        asked.q_kind = QKind::kSparse;
+        asked.row_bytes = 200;
+        asked.tree = shape;
+        const auto draft = draft_now(*worker.drafter, asked);
+        ASSERT_TRUE(draft.ok()) << draft.status().message();
+        const DraftTreeView tree = draft->tree();
+        const TreeLimits limits{
+            .nodes = 21, .depth = 4, .children = 3, .equal_siblings = draws_independently(rule)};
+        ASSERT_TRUE(check_tree(tree, limits).ok());
+        ASSERT_TRUE(validate_q_rows(draft->q_kind, draft->q, tree, 1000).ok());
+        const RowNumbers numbers(tree);
+        std::vector<int32_t> path, depths, ordinals(tree.ids.size());
+        tree_depths(tree, depths);
+        for (size_t i = 0; i < ordinals.size(); ++i)
+          ordinals[i] = static_cast<int32_t>(
+              std::count(depths.begin(), depths.begin() + static_cast<ptrdiff_t>(i), depths[i]));
+        for (int32_t node = 0; node < tree.size(); ++node) {
+          const int32_t parent = tree.parent(node);
+          path_to(tree, parent, path);
+          std::vector<TokenId> text = truth, gone;
+          for (const int32_t on_path : path) text.push_back(tree.id(on_path));
+          for (int32_t i = 0; i < node; ++i)
+            if (tree.parent(i) == parent) {
+              equal_siblings += tree.id(i) == tree.id(node);
+              if (draws_without_replacement(rule)) gone.push_back(tree.id(i));
+            }
+          ++nodes;
+          const QRow& q = draft->q[numbers.of(static_cast<size_t>(node))];
+          const Position position(static_cast<int32_t>(text.size()));
+          if (tree.size() == 21) {  // whole levels, so that its order is that of the shape
+            const uint64_t bits = draw_u64(sampling.seed, Purpose::kDraft, position, Round(round),
+                                           static_cast<uint32_t>(ordinals[static_cast<size_t>(node)]));
+            EXPECT_EQ(draw_token_without(q, gone, bits), tree.id(node));
+          }
+          other.drafter->close(kSequence);
+          ASSERT_TRUE(
+              other.drafter
+                  ->open({.sequence = kSequence, .ids = text, .prompt_length = 5, .sampling = sampling})
+                  .ok());
+          Propose one = propose(static_cast<int>(text.size()), {}, 1, round);
+          one.q_kind = QKind::kSparse;
+          one.row_bytes = 200;
+          const auto chain = draft_now(*other.drafter, one);
+          ASSERT_TRUE(chain.ok());
+          ASSERT_EQ(chain->q.size(), 1u);
+          EXPECT_EQ(chain->q[0].ids, q.ids);
+          EXPECT_EQ(chain->q[0].weights, q.weights);
+          if (ordinals[static_cast<size_t>(node)] == 0) {
+            EXPECT_EQ(chain->ids[0], tree.id(node));
+          }
+        }
+        ASSERT_TRUE(worker.model->kv().check_invariants().ok());
+        unseen = random_ids(2, round);
+        truth.insert(truth.end(), unseen.begin(), unseen.end());
+      }
+      worker.drafter->close(kSequence);
+      EXPECT_EQ(worker.model->kv().free_blocks(), worker.model->kv().num_blocks());
+    }
+  EXPECT_GT(nodes, 300);
+  EXPECT_GT(equal_siblings, 10);
 }
 
 // Where no block is left for a fork, the tree is what there was room for.

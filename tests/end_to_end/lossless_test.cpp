@@ -3,10 +3,10 @@
 // transport (token, block), and the law is the target's.
 #include <gtest/gtest.h>
 
-#include <cmath>
 #include <random>
 
 #include "tests/end_to_end/request_grid.h"
+#include "tests/support/token_law.h"
 
 namespace outrider {
 namespace {
@@ -199,35 +199,6 @@ TEST(LosslessEnds, LogprobsAreThoseOfPlainDecoding) {
   }
 }
 
-// The exact probabilities of the first `length` tokens after a prompt, from the model itself, under top-k.
-using Law = std::map<std::vector<int32_t>, double>;
-void extend_law(Model& model, std::vector<TokenId> prefix, size_t prompt, size_t length, float temperature,
-                size_t top_k, double mass, Law& law) {
-  if (prefix.size() == prompt + length) {
-    std::vector<int32_t> key;
-    for (size_t i = prompt; i < prefix.size(); ++i) key.push_back(prefix[i].value());
-    law[key] += mass;
-    return;
-  }
-  const KvHandle kv = model.kv().create();
-  const BatchSlice slice{kv, prefix, 1};
-  const auto logits = model.forward({&slice, 1}).value().logits.row(0);
-  std::vector<std::pair<float, int32_t>> best;
-  for (size_t v = 0; v < logits.size(); ++v) best.emplace_back(-logits[v], static_cast<int32_t>(v));
-  std::sort(best.begin(), best.end());
-  best.resize(top_k);
-  model.kv().release(kv);
-  double total = 0;
-  for (const auto& [negative, id] : best)
-    total += std::exp(static_cast<double>((best[0].first - negative) / temperature));
-  for (const auto& [negative, id] : best) {
-    std::vector<TokenId> longer = prefix;
-    longer.emplace_back(id);
-    const double p = std::exp(static_cast<double>((best[0].first - negative) / temperature)) / total;
-    extend_law(model, std::move(longer), prompt, length, temperature, top_k, mass * p, law);
-  }
-}
-
 // Emitted sequences of the whole pipeline against that law. Cells below 5 expected are merged; the bound is
 // the Wilson-Hilferty quantile for a false alarm in 1e-5 (five rules, fixed seeds: the outcome is
 // reproducible).
@@ -238,8 +209,8 @@ TEST(LosslessLaw, EmittedSequencesFollowTheTarget) {
   const std::vector<TokenId> prompt{TokenId(11), TokenId(14), TokenId(10)};
   const auto single = make_single_collectives();
   auto model = testing::load_or_die(testing::golden_model(kTarget), {}, *single);
-  Law law;
-  extend_law(*model, prompt, prompt.size(), kLength, kTemperature, kTopK, 1, law);
+  testing::Law law;
+  testing::extend_law(*model, prompt, prompt.size(), kLength, kTemperature, kTopK, 1, law);
 
   TestCluster cluster(
       {.target = kTarget, .draft = draft_model(), .drafter = DrafterKind::kModel, .max_num_seqs = 8});
@@ -262,29 +233,7 @@ TEST(LosslessLaw, EmittedSequencesFollowTheTarget) {
       for (TokenId id : f.ids) key.push_back(id.value());
       ++seen[key];
     }
-    double chi_square = 0, rest_expected = 0, rest_seen = samples;
-    int cells = 0;
-    for (const auto& [key, p] : law) {
-      const double expected = p * samples;
-      if (expected < 5) {
-        rest_expected += expected;
-        continue;
-      }
-      const double count = seen.contains(key) ? seen[key] : 0;
-      rest_seen -= count;
-      chi_square += (count - expected) * (count - expected) / expected;
-      ++cells;
-    }
-    if (rest_expected >= 5) {
-      chi_square += (rest_seen - rest_expected) * (rest_seen - rest_expected) / rest_expected;
-      ++cells;
-    }
-    const double dof = cells - 1, z = 4.265, a = 2 / (9 * dof);  // z: one-sided 1e-5
-    const double bound = dof * std::pow(1 - a + z * std::sqrt(a), 3);
-    std::printf("%s: chi-square %.1f on %.0f degrees of freedom, bound %.1f\n",
-                std::string(rule_name(rule)).c_str(), chi_square, dof, bound);
-    EXPECT_GT(cells, 20);
-    EXPECT_LT(chi_square, bound) << rule_name(rule);
+    testing::expect_follows(law, seen, samples, std::string(rule_name(rule)));
   }
   EXPECT_GT(cluster.totals().rounds.rollbacks, 100);
 }

@@ -6,11 +6,14 @@
 #include <random>
 
 #include "tests/end_to_end/request_grid.h"
+#include "tests/support/changing_wire.h"
 
 namespace outrider {
 namespace {
 
 using namespace grid;  // NOLINT: the names of these tests
+using testing::changing;
+using testing::ChangingWire;
 using testing::DrafterKind;
 
 std::string name_of(const TreeShape& shape) {
@@ -60,33 +63,6 @@ TEST_P(Trees, TextIsThatOfPlainDecoding) {
 }
 
 INSTANTIATE_TEST_SUITE_P(TensorParallel, Trees, ::testing::Values(1, 2, 4, 8));
-
-// Changes every draft on its way to the coordinator.
-class ChangingWire final : public Transport {
- public:
-  using Change = std::function<void(Draft&)>;
-  ChangingWire(std::unique_ptr<Transport> inner, Change change)
-      : inner_(std::move(inner)), change_(std::move(change)) {}
-  Status send(PeerId to, const Message& message) override {
-    const auto* draft = std::get_if<Draft>(&message);
-    if (!draft || draft->ids.empty()) return inner_->send(to, message);
-    Draft changed = *draft;
-    change_(changed);
-    return inner_->send(to, changed);
-  }
-  std::optional<Incoming> receive(Clock::time_point deadline) override { return inner_->receive(deadline); }
-  const TransportStats& stats() const override { return inner_->stats(); }
-
- private:
-  const std::unique_ptr<Transport> inner_;
-  const Change change_;
-};
-
-std::function<std::unique_ptr<Transport>(std::unique_ptr<Transport>)> changing(ChangingWire::Change change) {
-  return [change](std::unique_ptr<Transport> inner) {
-    return std::make_unique<ChangingWire>(std::move(inner), change);
-  };
-}
 
 // Some of its nodes in any order in which parents come first, and some wrong ones, up to `most`.
 DraftTree shuffled(DraftTreeView tree, size_t most, std::mt19937& random) {

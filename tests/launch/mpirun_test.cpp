@@ -116,6 +116,35 @@ TEST_F(Mpirun, TreesGoThroughDraftProcesses) {
   EXPECT_EQ(split.out, generate({"--prompt", "Once upon a time", "--max-tokens", "24", "--quiet"}).out);
 }
 
+// Children of a node are drawn, and q goes to every target process in slices, or in compact rows.
+TEST_F(Mpirun, TreesUnderPqRulesGiveTheTextOfOneProcess) {
+  for (const auto& [rule, q] : {std::pair{"specinfer", "dense"}, {"traversal", "auto"}, {"swor", "hidden"}}) {
+    const Arguments sampling{"--prompt",
+                             "Once upon a time",
+                             "--max-tokens",
+                             "40",
+                             "--temperature",
+                             "1",
+                             "--seed",
+                             "3",
+                             "--rule",
+                             rule,
+                             "--speculative-tree",
+                             "3,2,1",
+                             "--q-format",
+                             q,
+                             "--ignore-eos",
+                             "--quiet",
+                             "--draft-model",
+                             demo_draft()};
+    const Outcome one = generate(sampling);
+    ASSERT_TRUE(one.succeeded()) << one.describe();
+    const Outcome split = run(4, {"--layout", "coordinator=1,draft=1,target=2"}, sampling);
+    ASSERT_TRUE(split.succeeded()) << split.describe();
+    EXPECT_EQ(split.out, one.out) << rule;
+  }
+}
+
 TEST_F(Mpirun, AFileOfRequestsGoesToOneOutput) {
   const TemporaryDirectory dir;
   std::string requests;

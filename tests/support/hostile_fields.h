@@ -103,7 +103,8 @@ class HostileArchive {
   }
   void visit(TreeShapeField& field) {
     TreeShape& shape = field.shape;
-    operator()(Capped{shape.widths, 5000}, shape.nodes, shape.node_price, shape.pass_price);
+    operator()(Capped{shape.widths, 5000}, Capped{shape.parents, 5000}, shape.nodes, shape.node_price,
+               shape.pass_price);
   }
   template <class T>
   requires std::is_class_v<T>

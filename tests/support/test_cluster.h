@@ -40,7 +40,8 @@ struct ClusterOptions {
   std::vector<TokenId> eos_ids;
   Pipeline pipeline = Pipeline::kLockstep;
   int32_t fanout = 6;
-  TreeShape tree;  // of drafts under the match rules
+  TreeShape tree;             // of drafts under the match rules
+  bool tree_by_rank = false;  // as TreeOptions::by_rank
   int drafters = 1;
   std::string link;  // --emulate-link
   // Dense q in slices: over Unix sockets, or TCP with keys as the wire says. `door`: wraps that of a rank.
@@ -84,7 +85,7 @@ class TestCluster {
     protocol.code_bits = options_.code_bits;
     protocol.pipeline = options_.pipeline;
     protocol.fanout = options_.fanout;
-    protocol.tree.shape = options_.tree;
+    protocol.tree = {.shape = options_.tree, .by_rank = options_.tree_by_rank};
     protocol.draft_timeout_min = options_.draft_timeout;
     protocol.first_draft_timeout = options_.draft_timeout;
     if (!options_.link.empty())

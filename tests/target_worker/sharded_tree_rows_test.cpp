@@ -12,8 +12,7 @@
 namespace outrider {
 namespace {
 
-constexpr TreeRule kRules[] = {TreeRule::kSpecInfer, TreeRule::kKSeq, TreeRule::kWithoutReplacement,
-                               TreeRule::kTraversal};
+constexpr Rule kRules[] = {Rule::kSpecInfer, Rule::kKSeq, Rule::kSwor, Rule::kTraversal};
 
 struct TreeRound {
   std::vector<TokenId> ids;
@@ -23,25 +22,14 @@ struct TreeRound {
   TreeDraws draws;
 };
 
-TokenId draw_without(QRow q, const std::vector<TokenId>& gone, uint64_t bits) {
-  for (TokenId id : gone)
-    for (size_t i = 0; i < q.weights.size(); ++i)
-      if (q.ids.empty() ? i == static_cast<size_t>(id.value())
-                        : q.ids[i] == static_cast<uint32_t>(id.value())) {
-        q.sum -= q.weights[i];
-        q.weights[i] = 0;
-      }
-  return draw_token(q, bits);
-}
-
-TreeRound random_tree(std::mt19937_64& rng, TreeRule rule, size_t vocab_size, size_t nodes, bool chain) {
+TreeRound random_tree(std::mt19937_64& rng, Rule rule, size_t vocab_size, size_t nodes, bool chain) {
   TreeRound round;
   round.draws = {Seed{rng()}, Round(static_cast<uint32_t>(rng() % 50)),
                  Position(static_cast<int32_t>(rng() % 100))};
   const auto add_rows = [&] {
     round.logits.push_back(reference::random_logits(rng, vocab_size, 2, 1e6f));
     round.q.push_back(random_q(rng, round.logits.back(), QKind::kDense, 0));
-    if (rng() % 2 == 0) {  // sparse, without a rest, so that tokens can be taken out of it here
+    if (rng() % 2 == 0) {
       QRow& q = round.q.back();
       for (size_t v = 0; v < q.weights.size(); ++v)
         if (q.weights[v] > 1000) q.ids.push_back(static_cast<uint32_t>(v));
@@ -51,19 +39,25 @@ TreeRound random_tree(std::mt19937_64& rng, TreeRule rule, size_t vocab_size, si
   };
   add_rows();
   for (size_t i = 0; i < nodes; ++i) {
-    const auto parent = chain ? static_cast<int32_t>(i) - 1 : static_cast<int32_t>(rng() % (i + 1)) - 1;
+    const auto parent =
+        chain ? static_cast<int32_t>(i) - 1 : static_cast<int32_t>(rng() % (round.ids.size() + 1)) - 1;
     std::vector<TokenId> siblings;
-    for (size_t s = 0; s < i; ++s)
+    for (size_t s = 0; s < round.ids.size(); ++s)
       if (round.parents[s] == parent) siblings.push_back(round.ids[s]);
     if (!draws_without_replacement(rule)) siblings.clear();
     round.parents.push_back(parent);
-    round.ids.push_back(draw_without(round.q[static_cast<size_t>(parent + 1)], siblings, rng()));
+    const auto token = draw_token_without(round.q[static_cast<size_t>(parent + 1)], siblings, rng());
+    if (!token) {  // nothing is left for a sibling
+      round.parents.pop_back();
+      continue;
+    }
+    round.ids.push_back(*token);
     add_rows();
   }
   return round;
 }
 
-TreeOutcome on_rank(TreeRule rule, const TreeRound& round, Collectives& group) {
+TreeOutcome on_rank(Rule rule, const TreeRound& round, Collectives& group) {
   const auto vocab_size = static_cast<int64_t>(round.logits.front().size());
   const IndexRange range = vocab_range(vocab_size, {group.rank(), group.size()});
   std::vector<RowWeights> rows;
@@ -76,12 +70,15 @@ TreeOutcome on_rank(TreeRule rule, const TreeRound& round, Collectives& group) {
                     .max = *std::max_element(logits.begin(), logits.end()),
                     .q = {q.ids, q.weights, q.sum, 0, q.rest, q.id_end}});
   }
+  std::vector<uint64_t> q_drafted;
+  for (size_t i = 0; i < round.ids.size(); ++i)
+    q_drafted.push_back(weight_in(round.q[static_cast<size_t>(round.parents[i] + 1)], round.ids[i]));
   WeightedSampler sampler(group);
-  ShardedTreeRows tree_rows(group, sampler, {round.ids, round.parents}, rows, round.draws);
+  ShardedTreeRows tree_rows(group, sampler, {round.ids, round.parents}, rows, q_drafted, round.draws);
   return decide_tree(rule, {round.ids, round.parents}, tree_rows);
 }
 
-TreeOutcome on_ranks(TreeRule rule, const TreeRound& round, int ranks) {
+TreeOutcome on_ranks(Rule rule, const TreeRound& round, int ranks) {
   std::vector<TreeOutcome> outcomes(static_cast<size_t>(ranks));
   reference::run_ranks(ranks, [&](Collectives& group) {
     outcomes[static_cast<size_t>(group.rank())] = on_rank(rule, round, group);
@@ -93,42 +90,7 @@ TreeOutcome on_ranks(TreeRule rule, const TreeRound& round, int ranks) {
   return outcomes[0];
 }
 
-// Text-book doubles with the counter streams' numbers. The two arithmetics differ by 1e-16, so a decision
-// would differ once in some 10^14 draws.
-class CountedRows final : public WholeTreeRows {
- public:
-  CountedRows(const TreeRound& round, std::vector<Row> p, std::vector<Row> q)
-      : WholeTreeRows(std::move(p), std::move(q)), round_(round) {}
-
-  bool accept(int32_t node, double a, double b) override {
-    uint32_t ordinal = 0;
-    for (int32_t other = 0; other < node; ++other) ordinal += depth(other) == depth(node);
-    return draw_uniform(round_.draws.seed, Purpose::kAccept, round_.draws.base + (depth(node) - 1),
-                        round_.draws.round, ordinal) *
-               b <
-           a;
-  }
-  TokenId draw(int32_t node) override {
-    const double u = static_cast<double>(draw_u64(round_.draws.seed, Purpose::kResidual,
-                                                  round_.draws.base + depth(node), round_.draws.round)) *
-                     0x1p-64;
-    const Row& row = WholeTreeRows::row(p_, node);
-    double cumulative = 0;
-    for (size_t v = 0; v < row.size(); ++v)
-      if (u < (cumulative += row[v])) return TokenId(static_cast<int32_t>(v));
-    return TokenId(-1);
-  }
-
- private:
-  int depth(int32_t node) const {
-    int depth = 0;
-    for (; node != kTreeRoot; node = round_.parents[static_cast<size_t>(node)]) ++depth;
-    return depth;
-  }
-  const TreeRound& round_;
-};
-
-TreeOutcome on_whole_rows(TreeRule rule, const TreeRound& round) {
+TreeOutcome on_whole_rows(Rule rule, const TreeRound& round) {
   std::vector<std::vector<double>> p, q;
   for (size_t i = 0; i < round.logits.size(); ++i) {
     const auto weights = reference::weights(round.logits[i]);
@@ -137,23 +99,21 @@ TreeOutcome on_whole_rows(TreeRule rule, const TreeRound& round) {
     for (uint64_t w : weights) p.back().push_back(static_cast<double>(w) / total);
     q.push_back(q_of(round.q[i], round.logits[i].size()));
   }
-  CountedRows rows(round, std::move(p), std::move(q));
+  CountedTreeRows rows({round.ids, round.parents}, round.draws, std::move(p), std::move(q));
   return decide_tree(rule, {round.ids, round.parents}, rows);
 }
 
 TEST(ShardedTreeRows, DecideAsWholeRowsDoOnAnyNumberOfRanks) {
   std::mt19937_64 rng(41);
-  for (TreeRule rule : kRules) {
+  for (Rule rule : kRules) {
     size_t accepted = 0;
     for (int trial = 0; trial < 60; ++trial) {
       const TreeRound round = random_tree(rng, rule, 3 + rng() % 200, rng() % 12, false);
       const TreeOutcome expected = on_whole_rows(rule, round);
       for (int ranks : {1, 2, 3, 8}) {
         const TreeOutcome outcome = on_ranks(rule, round, ranks);
-        EXPECT_EQ(outcome.path, expected.path)
-            << tree_rule_name(rule) << " trial " << trial << " on " << ranks;
-        EXPECT_EQ(outcome.next, expected.next)
-            << tree_rule_name(rule) << " trial " << trial << " on " << ranks;
+        EXPECT_EQ(outcome.path, expected.path) << rule_name(rule) << " trial " << trial << " on " << ranks;
+        EXPECT_EQ(outcome.next, expected.next) << rule_name(rule) << " trial " << trial << " on " << ranks;
       }
       accepted += expected.path.size();
     }
@@ -163,12 +123,12 @@ TEST(ShardedTreeRows, DecideAsWholeRowsDoOnAnyNumberOfRanks) {
 
 TEST(ShardedTreeRows, OfAChainTheyDecideAsTheChainRulesDo) {
   std::mt19937_64 rng(43);
-  for (TreeRule rule : kRules)
+  for (Rule rule : kRules)
     for (int trial = 0; trial < 40; ++trial) {
       const TreeRound tree = random_tree(rng, rule, 3 + rng() % 200, 1 + rng() % 6, true);
       TestRound chain;
       chain.raw = tree.logits;
-      chain.params.rule = rule == TreeRule::kTraversal ? Rule::kBlock : Rule::kToken;
+      chain.params.rule = rule == Rule::kTraversal ? Rule::kBlock : Rule::kToken;
       chain.params.temperature = 1;
       chain.params.seed = tree.draws.seed;
       chain.prompt.assign(static_cast<size_t>(tree.draws.base.value()), TokenId(0));
@@ -186,8 +146,8 @@ TEST(ShardedTreeRows, OfAChainTheyDecideAsTheChainRulesDo) {
       chain.round = tree.draws.round;
       const VerifyResult expected = verify_sharded({chain}, 2).front();
       const TreeOutcome outcome = on_ranks(rule, tree, 2);
-      EXPECT_EQ(static_cast<int>(outcome.path.size()), expected.accepted_count) << tree_rule_name(rule);
-      EXPECT_EQ(outcome.next, expected.next) << tree_rule_name(rule);
+      EXPECT_EQ(static_cast<int>(outcome.path.size()), expected.accepted_count) << rule_name(rule);
+      EXPECT_EQ(outcome.next, expected.next) << rule_name(rule);
     }
 }
 

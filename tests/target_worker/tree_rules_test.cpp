@@ -16,8 +16,7 @@
 namespace outrider {
 namespace {
 
-constexpr TreeRule kRules[] = {TreeRule::kSpecInfer, TreeRule::kKSeq, TreeRule::kWithoutReplacement,
-                               TreeRule::kTraversal};
+constexpr Rule kRules[] = {Rule::kSpecInfer, Rule::kKSeq, Rule::kSwor, Rule::kTraversal};
 
 struct DrawnTree {
   std::vector<TokenId> ids;
@@ -60,7 +59,7 @@ struct Enumeration {
   double accepted = 0;  // expected
 };
 
-void enumerate_tests(TreeRule rule, const TableModel& model, const DrawnTree& tree, double mass,
+void enumerate_tests(Rule rule, const TableModel& model, const DrawnTree& tree, double mass,
                      std::vector<bool> answers, Enumeration& out) {
   std::vector<Row> p{model.p.at({})}, q{model.q.at({})};
   for (size_t i = 0; i < tree.ids.size(); ++i) {
@@ -93,7 +92,7 @@ void enumerate_tests(TreeRule rule, const TableModel& model, const DrawnTree& tr
 
 // Draws node `next` of the shape in every way. Where q has no token left for a sibling, it and its
 // descendants are not drafted.
-void enumerate_drafts(TreeRule rule, const TableModel& model, const std::vector<int32_t>& shape, size_t next,
+void enumerate_drafts(Rule rule, const TableModel& model, const std::vector<int32_t>& shape, size_t next,
                       DrawnTree& tree, std::vector<int32_t>& place, double mass, Enumeration& out) {
   if (next == shape.size()) return enumerate_tests(rule, model, tree, mass, {}, out);
   const int32_t parent = shape[next] == kTreeRoot ? kTreeRoot : place[static_cast<size_t>(shape[next])];
@@ -120,7 +119,7 @@ void enumerate_drafts(TreeRule rule, const TableModel& model, const std::vector<
   }
 }
 
-Enumeration enumerate(TreeRule rule, const TableModel& model, const std::vector<int32_t>& shape) {
+Enumeration enumerate(Rule rule, const TableModel& model, const std::vector<int32_t>& shape) {
   Enumeration result;
   DrawnTree tree;
   std::vector<int32_t> place;
@@ -152,12 +151,12 @@ TEST(TreeRules, KeepTheTargetsLawOnEverySmallTree) {
     extend(model, {}, 1, 4, target);
     for (size_t nodes = 0; nodes <= 3; ++nodes)
       for (const auto& tree : shapes(nodes))
-        for (TreeRule rule : kRules) {
+        for (Rule rule : kRules) {
           Law emitted;
           for (const auto& [path, mass] : enumerate(rule, model, tree).law)
             extend(model, path, mass, 4, emitted);
           EXPECT_LT(distance(emitted, target), 1e-12)
-              << tree_rule_name(rule) << " on tree " << testing::PrintToString(tree) << " shape "
+              << rule_name(rule) << " on tree " << testing::PrintToString(tree) << " shape "
               << static_cast<int>(shape);
         }
   }
@@ -167,11 +166,11 @@ TEST(TreeRules, KeepTheTargetsLawOnEverySmallTree) {
   Law target;
   extend(model, {}, 1, 5, target);
   for (const auto& tree : shapes(4))
-    for (TreeRule rule : kRules) {
+    for (Rule rule : kRules) {
       Law emitted;
       for (const auto& [path, mass] : enumerate(rule, model, tree).law) extend(model, path, mass, 5, emitted);
       EXPECT_LT(distance(emitted, target), 1e-12)
-          << tree_rule_name(rule) << " on tree " << testing::PrintToString(tree);
+          << rule_name(rule) << " on tree " << testing::PrintToString(tree);
     }
 }
 
@@ -238,11 +237,11 @@ TEST(TreeRules, OnAChainTraversalIsBlockVerificationAndTheOthersAreTheTokenRule)
     for (size_t gamma = 1; gamma <= 4; ++gamma) {
       std::vector<int32_t> chain;
       for (size_t i = 0; i < gamma; ++i) chain.push_back(static_cast<int32_t>(i) - 1);
-      for (TreeRule rule : kRules) {
-        const Enumeration expected = enumerate_chain(rule == TreeRule::kTraversal, model, gamma);
+      for (Rule rule : kRules) {
+        const Enumeration expected = enumerate_chain(rule == Rule::kTraversal, model, gamma);
         const Enumeration round = enumerate(rule, model, chain);
-        EXPECT_LT(distance(round.law, expected.law), 1e-12) << tree_rule_name(rule) << " gamma " << gamma;
-        EXPECT_NEAR(round.accepted, expected.accepted, 1e-12) << tree_rule_name(rule) << " gamma " << gamma;
+        EXPECT_LT(distance(round.law, expected.law), 1e-12) << rule_name(rule) << " gamma " << gamma;
+        EXPECT_NEAR(round.accepted, expected.accepted, 1e-12) << rule_name(rule) << " gamma " << gamma;
       }
     }
   }
@@ -273,8 +272,8 @@ TEST(TreeRules, NoRuleForIndependentDraftsBeatsTheirOptimumAndKSeqComesWithinIts
     for (int k = 1; k <= 3; ++k) {
       const std::vector<int32_t> siblings(static_cast<size_t>(k), kTreeRoot);
       const double optimum = optimum_of_independent_drafts(model.p.at({}), model.q.at({}), k);
-      const double specinfer = enumerate(TreeRule::kSpecInfer, model, siblings).accepted;
-      const double kseq = enumerate(TreeRule::kKSeq, model, siblings).accepted;
+      const double specinfer = enumerate(Rule::kSpecInfer, model, siblings).accepted;
+      const double kseq = enumerate(Rule::kKSeq, model, siblings).accepted;
       EXPECT_LE(specinfer, optimum + 1e-12);
       EXPECT_LE(kseq, optimum + 1e-12);
       EXPECT_GE(kseq, (1 - 1 / std::exp(1.0)) * optimum);  // SpecTr, Theorem 2
@@ -283,7 +282,7 @@ TEST(TreeRules, NoRuleForIndependentDraftsBeatsTheirOptimumAndKSeqComesWithinIts
         EXPECT_NEAR(kseq, optimum, 1e-12);
       }
       independent += specinfer;
-      without_replacement += enumerate(TreeRule::kWithoutReplacement, model, siblings).accepted;
+      without_replacement += enumerate(Rule::kSwor, model, siblings).accepted;
     }
   }
   EXPECT_GT(without_replacement, independent);
@@ -295,8 +294,8 @@ TEST(TreeRules, TraversalAcceptsAtLeastWhatTheWalkDownDoes) {
     TableModel model{.vocab_size = 3, .p = {}, .q = {}};
     fill_model(rng, Shape::kDense, 4, {}, model);
     for (const auto& tree : shapes(3)) {
-      const double down = enumerate(TreeRule::kWithoutReplacement, model, tree).accepted;
-      EXPECT_GE(enumerate(TreeRule::kTraversal, model, tree).accepted, down - 1e-12)
+      const double down = enumerate(Rule::kSwor, model, tree).accepted;
+      EXPECT_GE(enumerate(Rule::kTraversal, model, tree).accepted, down - 1e-12)
           << testing::PrintToString(tree);
     }
   }

@@ -51,7 +51,8 @@ class TreeVerification : public ::testing::Test {
   }
 
   std::unique_ptr<Collectives> single_ = make_single_collectives();
-  std::unique_ptr<Verifier> verifier_ = make_tree_verifier(std::make_unique<ShardedVerifier>(*single_));
+  std::unique_ptr<Verifier> verifier_ =
+      make_tree_verifier(std::make_unique<ShardedVerifier>(*single_), *single_);
 };
 
 // Beside chains, which the same pass verifies as ever.

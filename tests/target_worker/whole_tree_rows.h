@@ -7,7 +7,8 @@
 #include <span>
 #include <vector>
 
-#include "target_worker/rules/tree_rules.h"
+#include "base/random.h"
+#include "target_worker/rules/sharded_tree_rows.h"
 
 namespace outrider {
 
@@ -56,6 +57,40 @@ class WholeTreeRows : public TreeRows {
   static Row& row(std::vector<Row>& rows, int32_t node) { return rows[static_cast<size_t>(node + 1)]; }
 
   std::vector<Row> p_, q_;
+};
+
+// The same with the counter streams' numbers. The two arithmetics differ by 1e-16, so a decision would differ
+// from that of fixed point once in some 10^14 draws.
+class CountedTreeRows final : public WholeTreeRows {
+ public:
+  CountedTreeRows(DraftTreeView tree, const TreeDraws& draws, std::vector<Row> p, std::vector<Row> q)
+      : WholeTreeRows(std::move(p), std::move(q)), draws_(draws) {
+    tree_depths(tree, depths_);
+  }
+
+  bool accept(int32_t node, double a, double b) override {
+    uint32_t ordinal = 0;
+    for (int32_t other = 0; other < node; ++other) ordinal += depth(other) == depth(node);
+    return draw_uniform(draws_.seed, Purpose::kAccept, draws_.base + (depth(node) - 1), draws_.round,
+                        ordinal) *
+               b <
+           a;
+  }
+  TokenId draw(int32_t node) override {
+    const double u = static_cast<double>(
+                         draw_u64(draws_.seed, Purpose::kResidual, draws_.base + depth(node), draws_.round)) *
+                     0x1p-64;
+    const Row& row = WholeTreeRows::row(p_, node);
+    double cumulative = 0;
+    for (size_t v = 0; v < row.size(); ++v)
+      if (u < (cumulative += row[v])) return TokenId(static_cast<int32_t>(v));
+    return TokenId(-1);
+  }
+
+ private:
+  int32_t depth(int32_t node) const { return node == kTreeRoot ? 0 : depths_[static_cast<size_t>(node)]; }
+  const TreeDraws draws_;
+  std::vector<int32_t> depths_;
 };
 
 }  // namespace outrider

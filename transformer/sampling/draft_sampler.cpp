@@ -1,5 +1,7 @@
 #include "transformer/sampling/draft_sampler.h"
 
+#include <algorithm>
+
 #include "base/log.h"
 #include "base/philox.h"
 #include "base/q_row.h"
@@ -32,6 +34,32 @@ TokenId draw_token(const QRow& q, uint64_t bits) {
   return TokenId(static_cast<int32_t>(id));
 }
 
+// Of the ids without a place of their own the listed ones and those that are gone are passed over.
+std::optional<TokenId> draw_token_without(const QRow& q, std::span<const TokenId> gone, uint64_t bits) {
+  uint64_t sum = q.sum;
+  for (const TokenId id : gone) sum -= weight_in(q, id);
+  if (sum == 0) return std::nullopt;
+  const auto is_gone = [&](uint64_t id) {
+    return std::find(gone.begin(), gone.end(), TokenId(static_cast<int32_t>(id))) != gone.end();
+  };
+  uint64_t target = multiply_high(bits, sum);
+  for (size_t i = 0; i < q.weights.size(); ++i) {
+    const uint64_t id = q.ids.empty() ? i : q.ids[i];
+    if (q.weights[i] == 0 || is_gone(id)) continue;
+    if (target < q.weights[i]) return TokenId(static_cast<int32_t>(id));
+    target -= q.weights[i];
+  }
+  std::vector<uint32_t> passed(q.ids.begin(), q.ids.end());
+  for (const TokenId id : gone) {
+    const auto v = static_cast<uint32_t>(id.value());
+    if (!std::binary_search(q.ids.begin(), q.ids.end(), v)) passed.push_back(v);
+  }
+  std::sort(passed.begin(), passed.end());
+  uint64_t id = target / q.rest;
+  for (const uint32_t listed : passed) id += listed <= id;
+  return TokenId(static_cast<int32_t>(id));
+}
+
 std::optional<RankedToken> DraftSampler::process(std::span<float> logits, const DraftStep& step) {
   const SamplingParams& params = *step.sampling;
   const Rule rule = effective_rule(params);
@@ -50,6 +78,12 @@ std::optional<RankedToken> DraftSampler::process(std::span<float> logits, const 
   return best;
 }
 
+bool DraftSampler::weigh(std::span<float> logits, const DraftStep& step, QRow& q) {
+  if (!process(logits, step)) return false;
+  make_integer_weights(logits, max_, step.row_bytes, q, scratch_);
+  return true;
+}
+
 std::optional<TokenId> DraftSampler::sample(std::span<float> logits, const DraftStep& step, QRow* q) {
   const SamplingParams& params = *step.sampling;
   const Rule rule = effective_rule(params);
@@ -62,7 +96,7 @@ std::optional<TokenId> DraftSampler::sample(std::span<float> logits, const Draft
     return gumbel_argmax(logits, chunks, chunk_max_, params.seed, step.position).id();
   }
   CHECK(q != nullptr, "the {} rule needs q", rule_name(rule));
-  make_integer_weights(logits, best->value(), step.row_bytes, *q, scratch_);
+  make_integer_weights(logits, max_, step.row_bytes, *q, scratch_);
   return draw_token(*q, draw_u64(params.seed, Purpose::kDraft, step.position, step.round));
 }
 

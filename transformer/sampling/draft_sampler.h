@@ -34,6 +34,8 @@ class DraftSampler {
   // shared noise (q is left alone), under token and block a draw from q. Empty: the row holds NaN or +inf, or
   // nothing above -inf.
   std::optional<TokenId> sample(std::span<float> logits, const DraftStep& step, QRow* q);
+  // Only q, for rules that need it, of a row of which several tokens will be drawn. False: as empty above.
+  bool weigh(std::span<float> logits, const DraftStep& step, QRow& q);
   // Only what happens to the logits before a token is chosen; the best of them. Empty as for sample().
   std::optional<RankedToken> process(std::span<float> logits, const DraftStep& step);
   // The largest of the logits that were last processed.
@@ -52,5 +54,7 @@ void make_integer_weights(std::span<const float> processed, float max, int64_t r
                           std::vector<uint32_t>& scratch);
 // From those integers and 64 uniform bits.
 TokenId draw_token(const QRow& q, uint64_t bits);
+// The same once these tokens, each named once, are taken out of q. Empty: nothing is left.
+std::optional<TokenId> draw_token_without(const QRow& q, std::span<const TokenId> gone, uint64_t bits);
 
 }  // namespace outrider

@@ -81,6 +81,39 @@ TEST_F(DraftSamplerTest, DrawsFromTheIntegersItReports) {
   EXPECT_LT(chi_square, 34);
 }
 
+// A second draw without what the first gave: every id in proportion to its weight, listed or not. The 64 bits
+// are run through in even steps, so the counts are exact but for a step.
+TEST_F(DraftSamplerTest, DrawsWithoutReplacement) {
+  const std::vector<QRow> rows = {{.weights = {3, 0, 5, 1, 7}, .sum = 16},
+                                  {.ids = {1, 4}, .weights = {9, 5}, .sum = 14},
+                                  {.ids = {0, 3}, .weights = {6, 4}, .sum = 18, .rest = 2, .id_end = 6}};
+  for (const QRow& q : rows)
+    for (const std::vector<TokenId>& gone : {std::vector<TokenId>{},
+                                             {TokenId(4)},
+                                             {TokenId(4), TokenId(0)},
+                                             {TokenId(3), TokenId(2), TokenId(5)}}) {
+      uint64_t left = q.sum;
+      for (const TokenId id : gone) left -= weight_in(q, id);
+      std::vector<int> seen(8);
+      constexpr int kSteps = 60;
+      for (uint64_t i = 0; i < left * kSteps; ++i) {
+        const uint64_t bits = (~uint64_t{0} / (left * kSteps)) * i + (uint64_t{1} << 40);
+        const auto token = draw_token_without(q, gone, bits);
+        ASSERT_TRUE(token.has_value());
+        ++seen[static_cast<size_t>(token->value())];
+        if (gone.empty()) {
+          EXPECT_EQ(*token, draw_token(q, bits));
+        }
+      }
+      for (int32_t v = 0; v < 8; ++v) {
+        const bool is_gone = std::find(gone.begin(), gone.end(), TokenId(v)) != gone.end();
+        EXPECT_NEAR(seen[static_cast<size_t>(v)],
+                    is_gone ? 0 : kSteps * static_cast<double>(weight_in(q, TokenId(v))), is_gone ? 0 : 1);
+      }
+    }
+  EXPECT_FALSE(draw_token_without(rows[1], std::vector<TokenId>{TokenId(1), TokenId(4)}, 5).has_value());
+}
+
 TEST_F(DraftSamplerTest, RefusesRowsWithoutADistribution) {
   SamplingParams params{.rule = Rule::kInvariant, .temperature = 1};
   const DraftStep step{.sampling = &params};

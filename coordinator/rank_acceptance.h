@@ -1,0 +1,36 @@
+// Which of a node's children the target takes, by measurement, and the tree that pays most if that were the
+// same at every node (Sequoia, Chen et al. 2024). Pure.
+#pragma once
+
+#include <array>
+#include <span>
+
+#include "base/draft_tree.h"
+#include "comm/messages.h"
+
+namespace outrider {
+
+class RankAcceptance {
+ public:
+  // A verdict on a draft: the accepted nodes, from a child of the root on.
+  void observe(DraftTreeView tree, std::span<const int32_t> path);
+  // That the target takes the child of this rank, 0 the first, of a node that it comes to. No rank has more
+  // than the one before it.
+  double chance(size_t rank) const;
+  // The tree with the most expected accepted tokens of at most so many nodes and this depth. Sequoia finds it
+  // by a dynamic programme; since no node is likelier than its parent or than the sibling before it, it is
+  // that of the likeliest nodes.
+  TreeShape best_tree(int32_t nodes, int32_t depth) const;
+
+ private:
+  static constexpr double kMemory = 0.998;  // of a node, at the next one
+  static constexpr double kPrior = 12;      // nodes that the chances are held to be known from at first
+  static constexpr std::array<double, kMostTreeChildren> kFirst = {0.65, 0.12,  0.06, 0.03,
+                                                                   0.02, 0.015, 0.01, 0.01};
+  struct Count {
+    double offered = 0, taken = 0;
+  };
+  std::array<Count, kMostTreeChildren> counts_{};  // decayed
+};
+
+}  // namespace outrider
