@@ -51,17 +51,19 @@ class SuffixGuesser final : public TextGuesser {
   void guess(SequenceId sequence, std::span<const TokenId> text, int32_t most,
              std::vector<TokenId>& out) override {
     Own& own = own_.at(sequence);
-    own.draft.ids.clear();
-    own.draft.expected = 0;
-    own.base = text.size();
-    const auto suffix = text.last(std::min<size_t>(text.size(), TextIndex::kLongestMatch));
-    own.index.find(suffix, matches_);
-    votes_.consider(own.index, matches_, MatchAcceptance::kOwnText, acceptance_, most, own.draft);
-    if (remembers_) {
-      others_.find(suffix, matches_);
-      votes_.consider(others_, matches_, MatchAcceptance::kOtherTexts, acceptance_, most, own.draft);
-    }
+    look_up(own, text, [&](const TextIndex& index, MatchAcceptance::Source source) {
+      votes_.consider(index, matches_, source, acceptance_, most, own.draft);
+    });
     out.assign(own.draft.ids.begin(), own.draft.ids.end());
+  }
+
+  DraftTree guess_tree(SequenceId sequence, std::span<const TokenId> text, const TreeShape& shape,
+                       int32_t depth) override {
+    Own& own = own_.at(sequence);
+    look_up(own, text, [&](const TextIndex& index, MatchAcceptance::Source source) {
+      votes_.consider_tree(index, matches_, source, acceptance_, shape, depth, own.draft);
+    });
+    return own.draft.tree;
   }
 
  private:
@@ -72,6 +74,20 @@ class SuffixGuesser final : public TextGuesser {
     SuffixDraft draft;  // the newest, until the text tells what was right
     size_t base = 0;    // where it begins
   };
+
+  template <class Consider>
+  void look_up(Own& own, std::span<const TokenId> text, Consider consider) {
+    own.draft.ids.clear();
+    own.draft.tree.clear();
+    own.draft.expected = 0;
+    own.base = text.size();
+    const auto suffix = text.last(std::min<size_t>(text.size(), TextIndex::kLongestMatch));
+    own.index.find(suffix, matches_);
+    consider(own.index, MatchAcceptance::kOwnText);
+    if (!remembers_) return;
+    others_.find(suffix, matches_);
+    consider(others_, MatchAcceptance::kOtherTexts);
+  }
 
   // The text tells of the newest draft, whether it was verified or came too late.
   void learn(Own& own, std::span<const TokenId> text) {

@@ -27,6 +27,10 @@ class Text {
 
   // What is drafted once these tokens are known.
   std::vector<TokenId> draft(const std::vector<TokenId>& committed, int gamma, QKind q = QKind::kNone) {
+    return tree(committed, gamma, {}, q).ids;
+  }
+  DraftTree tree(const std::vector<TokenId>& committed, int gamma, const TreeShape& shape,
+                 QKind q = QKind::kNone) {
     length_ += static_cast<int32_t>(committed.size());
     EXPECT_TRUE(drafter_
                     .begin({.sequence = sequence_,
@@ -34,7 +38,8 @@ class Text {
                             .base = Position(length_),
                             .committed = committed,
                             .gamma = gamma,
-                            .q_kind = q})
+                            .q_kind = q,
+                            .tree = shape})
                     .ok());
     std::vector<DraftAnswer> answers;
     while (drafter_.work(answers)) continue;
@@ -43,7 +48,7 @@ class Text {
       EXPECT_TRUE(
           validate_q_rows(answers[0].draft.q_kind, answers[0].draft.q, answers[0].draft.ids, 1000).ok());
     }
-    return answers[0].draft.ids;
+    return {answers[0].draft.ids, answers[0].draft.parents};
   }
 
  private:
@@ -127,6 +132,54 @@ TEST(SuffixVotes, AreOutvotedTokenByToken) {
   SuffixVotes(0.1).consider(index, matches, MatchAcceptance::kOwnText, acceptance, 8, best);
   EXPECT_EQ(best.ids, ids_of({2, 4}));
   EXPECT_NEAR(best.expected, 3.0 / 4 + 3.0 / 4 * 2 / 3, 1e-9);
+}
+
+// The likeliest first: of those that are outvoted each has its share.
+TEST(SuffixVotes, TreesHaveTheOthersToo) {
+  TextIndex index(256);
+  for (auto text : {ids_of({1, 2, 3}), ids_of({1, 2, 4}), ids_of({1, 2, 4}), ids_of({1, 5, 3})}) {
+    for (TokenId id : text) index.append(id);
+    index.end_text();
+  }
+  std::vector<TextIndex::Match> matches;
+  index.find(ids_of({1}), matches);
+  MatchAcceptance acceptance;
+  for (int i = 0; i < 1000; ++i)
+    for (int position : {0, 1, 2}) acceptance.add(MatchAcceptance::kOwnText, 1, position, true);
+  const auto tree_of = [&](const TreeShape& shape, int32_t depth) {
+    SuffixDraft best;
+    SuffixVotes(0.1).consider_tree(index, matches, MatchAcceptance::kOwnText, acceptance, shape, depth, best);
+    return best;
+  };
+  const SuffixDraft all = tree_of({.widths = {}, .nodes = 8}, 8);
+  EXPECT_EQ(all.tree.ids, ids_of({2, 4, 3, 5, 3}));
+  EXPECT_EQ(all.tree.parents, (std::vector<int32_t>{-1, 0, 0, -1, 3}));
+  EXPECT_EQ(all.ids, ids_of({2, 4})) << "what tells how far votes can be trusted";
+  EXPECT_NEAR(all.expected, 3.0 / 4 + 2.0 / 4 + 1.0 / 4 + 1.0 / 4 + 1.0 / 4, 0.01);
+  EXPECT_EQ(tree_of({.widths = {}, .nodes = 2}, 8).tree, DraftTree(ids_of({2, 4})));
+  EXPECT_EQ(tree_of({.widths = {}, .nodes = 8}, 1).tree, DraftTree(ids_of({2, 5}), {-1, -1}));
+  EXPECT_EQ(tree_of({.widths = {2, 1}}, 8).tree, DraftTree(ids_of({2, 4, 5, 3}), {-1, 0, -1, 2}));
+  EXPECT_EQ(tree_of({.widths = {1, 2}}, 8).tree, DraftTree(ids_of({2, 4, 3}), {-1, 0, 0}));
+  EXPECT_EQ(tree_of({.widths = {}, .nodes = 8, .node_price = 0.4f}, 8).tree, DraftTree(ids_of({2, 4})))
+      << "what does not pay is not drafted";
+}
+
+TEST(SuffixDrafter, DraftsTreesUnderMatchRulesAndLearnsFromThem) {
+  const auto drafter = make_suffix_drafter({});
+  Text text(*drafter, 1, ids_of({7, 1, 2, 3, 8, 1, 2, 4, 9, 1, 2}));
+  const DraftTree first = text.tree({}, 4, {.widths = {}, .nodes = 6});
+  ASSERT_FALSE(first.is_chain());
+  EXPECT_NE(child_with(first, kTreeRoot, TokenId(3)), kTreeRoot);
+  EXPECT_NE(child_with(first, kTreeRoot, TokenId(4)), kTreeRoot);
+  // Whether its first children were right decides how much is drafted later.
+  const size_t before = first.size();
+  for (int round = 0; round < 30; ++round)
+    (void)text.tree(ids_of({100 + round, 1, 2}), 4, {.widths = {}, .nodes = 6});
+  EXPECT_LT(text.tree(ids_of({99, 1, 2}), 4, {.widths = {}, .nodes = 6}).size(), before);
+  // Rules that need q take a chain; a listed tree gives its number of nodes.
+  Text other(*drafter, 2, ids_of({7, 1, 2, 3, 8, 1, 2, 4, 9, 1, 2}));
+  EXPECT_TRUE(other.tree({}, 4, {.widths = {3, 2}}, QKind::kDense).is_chain());
+  EXPECT_LE(other.tree(ids_of({5, 1, 2}), 4, {.parents = {-1, -1, 0}}).size(), 3u);
 }
 
 }  // namespace
