@@ -193,6 +193,20 @@ int32_t AcceptanceProcess::next_guess(SequenceId sequence, int32_t base, int32_t
   return 1 + static_cast<int32_t>(std::min<double>(wrong, kNever));
 }
 
+void AcceptanceProcess::accepted_path(SequenceId sequence, int32_t base, DraftTreeView tree,
+                                      std::vector<int32_t>& path) const {
+  path.clear();
+  std::vector<int32_t> children;
+  for (int32_t depth = 0;; ++depth) {
+    children_of(tree, path.empty() ? kTreeRoot : path.back(), children);
+    if (children.empty()) return;
+    const bool first = accepts(sequence, base + depth, depth);
+    const int32_t rank = first ? 0 : next_guess(sequence, base, depth, depth + 1);
+    if (static_cast<size_t>(rank) >= children.size()) return;
+    path.push_back(children[static_cast<size_t>(rank)]);
+  }
+}
+
 int32_t AcceptanceProcess::accepted_count(SequenceId sequence, int32_t base, int32_t drafted) const {
   int32_t count = 0;
   while (count < drafted && accepts(sequence, base + count, count)) ++count;

@@ -9,6 +9,7 @@
 #include <string_view>
 #include <vector>
 
+#include "base/draft_tree.h"
 #include "base/status.h"
 #include "base/types.h"
 
@@ -39,6 +40,9 @@ class AcceptanceProcess {
   int32_t next_guess(SequenceId sequence, int32_t base, int32_t accepted, int32_t drafted) const;
   // How many of `drafted` tokens from text position `base` on.
   int32_t accepted_count(SequenceId sequence, int32_t base, int32_t drafted) const;
+  // The accepted nodes of a tree, from a child of the root on: at each depth its first child is right as a
+  // chain's token would be there, and its further children are as next_guess() says.
+  void accepted_path(SequenceId sequence, int32_t base, DraftTreeView tree, std::vector<int32_t>& path) const;
   std::string describe() const { return description_; }
 
  private:

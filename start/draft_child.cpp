@@ -188,6 +188,8 @@ std::vector<std::string> draft_child_arguments(const RoleSettings& o, const Draf
                                      o.models.isa,
                                      "--fanout-budget",
                                      std::to_string(o.speculation.fanout_budget),
+                                     "--speculative-tree",
+                                     o.speculation.speculative_tree,
                                      "--draft-weight-format",
                                      o.models.draft_weight_format,
                                      "--q-format",

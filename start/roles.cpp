@@ -243,13 +243,11 @@ Result<std::unique_ptr<Model>> load_draft(const RoleSettings& settings, const Pr
   const int64_t outcomes =
       settings.speculation.pipeline == "lockstep" ? 0 : settings.speculation.fanout_budget;
   model_opts.run_sequences = runs_at_a_time(settings.models.max_num_seqs, outcomes);
-  if (outcomes > 0)
-    model_opts.kv_tokens +=
-        settings.models.max_num_seqs * kv_tokens_for_outcomes(outcomes, kMaxSpeculativeTokens);
+  int64_t branching = outcomes > 0 ? kv_tokens_for_outcomes(outcomes, kMaxSpeculativeTokens) : 0;
   ASSIGN_OR_RETURN(const TreeOptions tree, parse_speculative_tree(settings.speculation.speculative_tree));
-  if (!tree.shape.is_chain())  // each node may have a cache of its own, for one token
-    model_opts.kv_tokens +=
-        settings.models.max_num_seqs * kv_tokens_for_outcomes(most_nodes(tree.shape, kMaxTreeNodes), 1);
+  if (!tree.shape.is_chain())  // each node may have a cache of its own, for one token; no sequence does both
+    branching = std::max(branching, kv_tokens_for_outcomes(most_nodes(tree.shape, kMaxTreeNodes), 1));
+  model_opts.kv_tokens += settings.models.max_num_seqs * branching;
   model_opts.max_positions = std::min(prepared.max_model_len, prepared.draft->max_position_embeddings);
   model_opts.stand_in = kDraftStandIn;
   model_opts.progress = [&](int64_t done, int64_t total) { progress.update(done, total); };

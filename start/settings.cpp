@@ -158,10 +158,6 @@ Status check_settings(const RoleSettings& settings) {
         fmt::format("--speculative-tree {}: CUDA devices verify chains only; use --device cpu, or "
                     "--speculative-tree off",
                     s.speculative_tree));
-  if (!tree.shape.is_chain() && !s.synthetic_acceptance.empty())
-    return unsupported(fmt::format(
-        "--speculative-tree {}: --synthetic-acceptance knows chains only; use --speculative-tree off",
-        s.speculative_tree));
   RETURN_IF_ERROR(check_head_settings(settings));
   RETURN_IF_ERROR(parse_link_emulation(s.emulate_link).status().in("--emulate-link"));
   if (parse_q_format(s.q_format)->kind == QKind::kHidden && !m.uses_draft_model())

@@ -204,6 +204,12 @@ void add_draft_worker_options(CLI::App& app, DraftWorkerSettings& s) {
   app.add_option("--fanout-budget", o.speculation.fanout_budget,
                  "Outcomes there is room to prepare for, per sequence, if the job asks for it")
       ->capture_default_str();
+  o.speculation.speculative_tree = "best-first:16";
+  app.add_option(
+         "--speculative-tree", o.speculation.speculative_tree,
+         "Drafts there is room to branch for, per sequence, if the job asks for it, as in the job's own "
+         "flag; larger trees end where the room does")
+      ->capture_default_str();
   app.add_option("--threads", o.models.threads,
                  "Threads for arithmetic; 0: as many cores as the weights are worth")
       ->capture_default_str();

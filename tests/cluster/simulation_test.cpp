@@ -190,6 +190,27 @@ TEST(Acceptance, BadDescriptionsNameTheNearestKey) {
   EXPECT_NE(told("length:9/4").find("outside 1..5"), std::string::npos);
 }
 
+// Of a tree the first children fare as a chain does, and each further one has a share of what is missing.
+TEST(AcceptanceProcess, TakesPathsOfTrees) {
+  const auto process = AcceptanceProcess::parse("rates:0.7/0.5,guess=0.4", 3).value();
+  // 0 ( 3, 4 ), 1 ( 5 ), 2
+  const DraftTree tree(std::vector<TokenId>(6, TokenId(1)), {-1, -1, -1, 0, 0, 1});
+  std::vector<double> taken(6);
+  std::vector<int32_t> path;
+  constexpr int kRounds = 40'000;
+  for (int i = 0; i < kRounds; ++i) {
+    process.accepted_path(SequenceId(1), 3 * i, tree, path);
+    ASSERT_TRUE(is_path(tree, path));
+    for (const int32_t node : path) taken[static_cast<size_t>(node)] += 1.0 / kRounds;
+    const int32_t chain = process.accepted_count(SequenceId(1), 3 * i, 2);
+    EXPECT_EQ(chain > 0, !path.empty() && path[0] == 0);
+  }
+  const double second = 0.3 * 0.4, third = 0.3 * 0.6 * 0.4;
+  const double expected[] = {0.7, second, third, 0.7 * 0.5, 0.7 * 0.5 * 0.4, second * 0.5};
+  for (size_t node = 0; node < 6; ++node)  // 4.5 standard errors: false alarm in 1e-5 each
+    EXPECT_NEAR(taken[node], expected[node], 4.5 * std::sqrt(expected[node] / kRounds)) << node;
+}
+
 TEST(Acceptance, ARecordedTraceIsReplayed) {
   const TemporaryDirectory directory;
   const auto path = directory.write("accepted.txt", "# two texts\n1101\n0\n");

@@ -107,7 +107,11 @@ INSTANTIATE_TEST_SUITE_P(
                       with_draft() + Arguments{"--speculative-tree", "4,2,1"},
                       with_draft() + Arguments{"--speculative-tree", "best-first:16", "--tp", "2"},
                       with_draft() + Arguments{"--speculative-tree", "auto"},
+                      with_draft() + Arguments{"--speculative-tree", "sequoia:8"},
                       Arguments{"--drafter", "ngram", "--speculative-tree", "best-first:8"},
+                      Arguments{"--drafter", "suffix", "--speculative-tree", "best-first:8"},
+                      Arguments{"--drafter", "suffix", "--speculative-tree", "3,2,1,1"},
+                      Arguments{"--drafter", "suffix", "--speculative-tree", "sequoia:6"},
                       with_draft() + Arguments{"--tensor-parallel-size", "2"},
                       with_draft() + Arguments{"--tp", "8", "--threads", "1"},
                       with_draft() + Arguments{"--threads", "1"}, Arguments{"--threads", "1"}));
@@ -132,6 +136,30 @@ TEST(Generate, TreesAreInTheReportTheTraceAndTheRecord) {
   EXPECT_NE(read_file(dir / "rounds.jsonl").find("\"parents\":[-1,0,1,"), std::string::npos);
   const Outcome replay = outrider_program({"simulate", "replay", dir / "rounds.jsonl"});
   EXPECT_TRUE(replay.succeeded()) << replay.describe();
+}
+
+// Every rule that takes trees, from the command line to the report; the text is that of any number of ranks.
+TEST(Generate, TreesUnderPqRulesGiveTheSameTextOnAnyNumberOfRanks) {
+  const TemporaryDirectory dir;
+  for (const std::string rule : {"specinfer", "kseq", "swor", "traversal"})
+    for (const std::string tree : {"3,2,1", "sequoia:8"}) {
+      const auto run = [&](const std::string& ranks) {
+        return generate(kPrompt + with_draft() + kQuiet +
+                        Arguments{"--temperature", "1", "--seed", "4", "--rule", rule, "--speculative-tree",
+                                  tree, "--tp", ranks, "--report", dir / (rule + tree + ranks)});
+      };
+      const Outcome one = run("1"), four = run("4");
+      ASSERT_TRUE(one.succeeded()) << one.describe();
+      EXPECT_EQ(one.out, four.out) << rule << " " << tree;
+      for (const char* ranks : {"1", "4"}) {
+        const json report = json::parse(read_file(dir / (rule + tree + ranks)));
+        EXPECT_EQ(report["rule"], rule);
+        EXPECT_GT(report["metrics"]["trees"]["rounds"], 3) << rule << " " << tree;
+        EXPECT_GT(report["metrics"]["trees"]["accepted_per_round"], 0.5);
+        EXPECT_EQ(report["metrics"]["drafts"]["dropped"]["tree"], 0);
+        EXPECT_EQ(report["metrics"]["drafts"]["dropped"]["bad_q"], 0);
+      }
+    }
 }
 
 TEST(Generate, SeedDecidesTheSampledText) {
@@ -253,6 +281,17 @@ TEST(Generate, SyntheticAcceptanceIsWhatWasAskedForAndSaysSo) {
   report = json::parse(read_file(dir / "r.json"));
   EXPECT_EQ(report["metrics"]["rounds"]["acceptance_rate"], 0.0);
   EXPECT_NE(read_file(dir / "o.jsonl").find("\"synthetic_acceptance\":\"rates:0\""), std::string::npos);
+
+  // Of a tree's children the first fare as a chain does; here it is always the second that is right.
+  const Outcome tree =
+      generate(kPrompt + with_draft() +
+               Arguments{"--max-tokens", "101", "--speculative-tree", "2,2", "--synthetic-acceptance",
+                         "rates:0,guess=1", "--report", dir / "r.json"});
+  ASSERT_TRUE(tree.succeeded()) << tree.describe();
+  const json trees = json::parse(read_file(dir / "r.json"))["metrics"]["trees"];
+  EXPECT_EQ(trees["accepted_per_round"], 2.0);
+  EXPECT_EQ(trees["accepted_by_rank"][0], 0);
+  EXPECT_EQ(trees["accepted_by_rank"][1], trees["offered_by_rank"][1]);
 
   const Outcome bad = generate(common + Arguments{"--synthetic-acceptance", "rates:1.5"});
   EXPECT_EQ(bad.code, 2);

@@ -55,6 +55,29 @@ TEST_F(Pool, JoinLeaveKillStopAndComeBack) {
   print_drafters(report);
 }
 
+// Workers that join do not know a job's trees when they make room for them.
+TEST_F(Pool, RemoteWorkersDraftTrees) {
+  start_job({"--wait-for-draft-workers", "2", "--speculative-tree", "best-first:12"}, 60);
+  BackgroundProcess first = worker("first"), second = worker("second");
+  expect_plain_text(plain(60));
+  const auto trees = metrics()["trees"];
+  EXPECT_GT(trees["rounds"], 100);
+  EXPECT_GT(trees["nodes_per_round"], 6);
+  EXPECT_EQ(metrics()["drafts"]["dropped"]["tree"], 0);
+}
+
+TEST_F(Pool, RemoteWorkersDrawTreesUnderPqRules) {
+  const Arguments rule{"--rule", "traversal", "--speculative-tree", "3,2,1"};
+  start_job(Arguments{"--wait-for-draft-workers", "2"} + rule, 60);
+  BackgroundProcess first = worker("first"), second = worker("second");
+  Arguments arguments = job(Arguments{"--draft-model", demo_draft()} + rule, 60);
+  arguments.erase(arguments.begin());
+  const Outcome one = outrider_program(arguments);
+  ASSERT_TRUE(one.succeeded()) << one.describe();
+  expect_plain_text(one.out);
+  EXPECT_GT(metrics()["trees"]["rounds"], 100);
+}
+
 TEST_F(Pool, AllDieAndDecodingGoesOnUntilOneComes) {
   start_long_job({"--wait-for-draft-workers", "2", "-g", "3"});
   BackgroundProcess first = worker("first"), second = worker("second");
@@ -94,8 +117,8 @@ TEST_F(Pool, AnInterruptedJobSaysGoodbye) {
   }
 }
 
-// Runs for a millisecond of every fifty, so that a round which waited for it would take as long as many passes:
-// the speed tells.
+// Runs for a millisecond of every fifty, so that a round which waited for it would take as long as many
+// passes: the speed tells.
 TEST_F(Pool, AWorkerFiftyTimesTooSlowIsNotWaitedFor) {
   start_long_job({"--wait-for-draft-workers", "1"});
   BackgroundProcess slow = worker("slow");

@@ -28,11 +28,12 @@ std::vector<json> mixed_requests(int count) {
   return requests;
 }
 
-std::vector<json> generated(const std::vector<json>& requests) {
+std::vector<json> generated(const std::vector<json>& requests, const Arguments& more = {}) {
   const TemporaryDirectory directory;
   std::string lines;
   for (const json& request : requests) lines += request.dump() + "\n";
-  const Outcome outcome = generate({"--prompts", directory.write("in.jsonl", lines), "--quiet"});
+  const Outcome outcome =
+      generate(Arguments{"--prompts", directory.write("in.jsonl", lines), "--quiet"} + more);
   EXPECT_TRUE(outcome.succeeded()) << outcome.describe();
   std::vector<json> results;
   std::istringstream in(outcome.out);
@@ -81,6 +82,45 @@ TEST_F(Serve, EightClientsAtOnceGetTheTextsOfGenerate) {
       }
     }));
   for (auto& client : clients) client.get();
+}
+
+void expect_texts_of_generate(ServedProgram& server, const std::vector<json>& requests,
+                              const std::vector<json>& expected) {
+  ASSERT_EQ(expected.size(), requests.size());
+  std::vector<std::future<void>> clients;
+  for (size_t c = 0; c < 4; ++c)
+    clients.push_back(std::async(std::launch::async, [&, c] {
+      for (size_t i = c; i < requests.size(); i += 4) {
+        const json choice = server.complete(requests[i])["choices"][0];
+        EXPECT_EQ(choice["text"], expected[i]["text"]) << requests[i];
+        EXPECT_EQ(choice["finish_reason"], expected[i]["finish_reason"]) << requests[i];
+      }
+    }));
+  for (auto& client : clients) client.get();
+}
+
+TEST(ServeTrees, ClientsGetTheTextsOfPlainDecoding) {
+  const auto requests = mixed_requests(8);
+  const auto expected = generated(requests);
+  for (const char* tree : {"best-first:8", "4,2,1", "auto"}) {
+    ServedProgram server({"--draft-model", demo_draft(), "--speculative-tree", tree, "--quiet"});
+    expect_texts_of_generate(server, requests, expected);
+    const json speculation = server.complete(requests[0])["metrics"]["speculative_decoding"];
+    EXPECT_GE(speculation["num_draft_tokens"], speculation["num_accepted_draft_tokens"]);
+  }
+}
+
+// A request names its rule; those that take no trees draft chains on the same server.
+TEST(ServeTrees, RequestsUnderPqRulesGetTheTextsOfGenerate) {
+  const Arguments trees{"--draft-model", demo_draft(), "--speculative-tree", "3,2,1"};
+  auto requests = mixed_requests(12);
+  const char* rules[] = {"specinfer", "kseq", "swor", "traversal", "token", "invariant"};
+  for (size_t i = 0; i < requests.size(); ++i) {
+    requests[i]["rule"] = rules[i % 6];
+    requests[i]["temperature"] = 0.9;
+  }
+  ServedProgram server(trees + Arguments{"--quiet"});
+  expect_texts_of_generate(server, requests, generated(requests, trees));
 }
 
 TEST_F(Serve, WholeRepliesHaveOpenAisShape) {
