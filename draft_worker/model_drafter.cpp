@@ -65,6 +65,7 @@ void ModelDrafter::close(SequenceId sequence) {
   if (at == sequences_.end()) return;
   drop_job(at->second);
   drop_block(at->second);
+  drop_ahead(at->second);
   if (options_.rows) options_.rows->drop(sequence);
   model_.kv().release(at->second.kv);
   sequences_.erase(at);
@@ -87,8 +88,17 @@ Status ModelDrafter::begin(const Propose& propose) {
   RETURN_IF_ERROR(s.window.advance(propose.base, propose.committed));
   if (needs_counts(s.sampling)) s.counts.add_output(s.window.committed().subspan(known));
   learn_from_text(s);
-  // What was prepared is a chain.
-  if (!resume(s, propose) || !propose.tree.is_chain()) start_fresh(s, propose);
+  const bool grew_ahead = s.grows_ahead;
+  const bool grows_on = grew_ahead && grow_on(s, propose);
+  // What else was prepared is a chain.
+  if (!grows_on && (!resume(s, propose) || !propose.tree.is_chain())) start_fresh(s, propose);
+  if (grew_ahead && propose.gamma > 0) {
+    s.job->preparation.looked_up = true;
+    s.job->preparation.outcomes = s.ahead.looks;
+    s.job->previous_sent_at = s.ahead.sent_at;
+    s.job->was_prepared = s.ahead.prepare;
+  }
+  if (grows_on) return {};
   // The last drafted token needs no KV.
   const int64_t room = std::max<int64_t>(0, model_.max_positions() - propose.base.value() + 1);
   s.job->strand.cut(static_cast<int32_t>(std::min<int64_t>(propose.gamma, room)));
@@ -111,7 +121,7 @@ void ModelDrafter::start_fresh(Sequence& s, const Propose& propose) {
 void ModelDrafter::drop_job(Sequence& s) {
   if (s.job) {
     storage_.give_back(s.job->strand);
-    drop_forks(*s.job);
+    drop_forks(s.job->caches);
   }
   s.job.reset();
 }
@@ -167,10 +177,12 @@ DraftAnswer ModelDrafter::finish(Sequence& s, Status status) {
     answer.draft.preparation.wasted_tokens = std::exchange(wasted_tokens_, 0);
     answer.draft.preparation.busy_ns = std::exchange(prepare_ns_, 0);
     if (job.previous_sent_at) policy_.round_took(job.was_prepared, ns_between(*job.previous_sent_at, now));
-    if (job.branches)
+    if (job.branches) {
       finish_tree(s, answer.draft);
-    else if (!answer.draft.ids.empty())
+      keep_tree(s, now);
+    } else if (!answer.draft.ids.empty()) {
       keep_block(s, answer.draft.ids, now);
+    }
   }
   drop_job(s);
   return answer;
