@@ -5,7 +5,7 @@
 //   cell-timeout-s = 600         # a run that takes longer is marked as failed
 //   x-axis = "temperature"       # a swept key that the report draws tokens/s over; default: none
 //   [base]                       # any options of `generate` by their long names; the same in every cell
-//   model = "../demo_pair/target"
+//   model = "../../launch/demo_pair/target"
 //   [sweep]                      # each cell is one choice from every list; the last list varies fastest.
 //   temperature = [0, 1]         # Several [[sweep]] tables: the cells of all of them
 //   gamma-policy = ["fixed:gamma=2", "ewma"]
