@@ -88,7 +88,7 @@ footer { margin-top: 48px; font-size: .85rem; color: var(--soft); }
   h2, h3, figcaption, .legend, .tabled > header, caption { break-after: avoid; break-inside: avoid; }
   figure, .tabled { margin: 12px 0 14px; }
   p { orphans: 3; widows: 3; }
-  .panels { display: block; font-size: 0; }
+  .panels { display: block; font-size: 0; orphans: 1; widows: 1; }
   .panels > svg { display: inline-block; width: 49%; margin: 0 1% 8px 0; vertical-align: top; break-inside: avoid; }
   .conclusions li, .legend li, tr { break-inside: avoid; }
   .scroll { overflow: visible; }

@@ -144,6 +144,26 @@ look() {
     --allow-file-access-from-files --host-resolver-rules="MAP * ~NOTFOUND" --user-data-dir="$dir/profile" \
     --enable-logging=stderr --window-size=1500,900 "$@"
 }
+
+# The largest stretch of a page's height on which nothing is printed, margins apart, in percent; by page.
+empty_stretches() {
+  local width height
+  pdftoppm -r 18 -gray "$1" "$dir/printed"
+  for page in "$dir"/printed-*.pgm; do
+    read -r width height <<< "$(head -c 40 "$page" | sed -n 2p)"
+    tail -c $((width * height)) "$page" | od -An -v -tu1 -w"$width" |
+      awk -v height="$height" '
+        NR > 0.06 * height && NR < 0.94 * height {
+          printed = 0
+          for (i = 1; i <= NF; ++i) if ($i < 200) { printed = 1; break }
+          run = printed ? 0 : run + 1
+          if (run > most) most = run
+        }
+        END { printf "%d\n", 100 * most / height }'
+  done
+  rm -f "$dir"/printed-*.pgm
+}
+
 value() { sed -n "s/^$1=//p" "$dir/seen"; }
 
 for page in "${pages[@]}"; do
@@ -169,5 +189,14 @@ for page in "${pages[@]}"; do
 
   look --print-to-pdf="$dir/$name.pdf" --no-pdf-header-footer "file://$dir/$name.html" 2> "$dir/printer" || fail "$name: printing: $(tail -3 "$dir/printer")"
   head -c 5 "$dir/$name.pdf" | grep -q '%PDF-' || fail "$name: the printer's file is no PDF"
+  if command -v pdftoppm > /dev/null; then
+    stretches=$(empty_stretches "$dir/$name.pdf")
+    echo "$name: percent of each printed page that is empty in one piece:" $stretches
+    for empty in $(head -n -1 <<< "$stretches"); do  # the last page ends where the report does
+      [ "$empty" -lt 33 ] || fail "$name: a third of a printed page is empty"
+    done
+  else
+    echo "NOT TESTED: empty stretches in print: there is no pdftoppm; apt-get install poppler-utils"
+  fi
   echo "$name: read, and printed: $(grep -ac '/Type */Page\b' "$dir/$name.pdf") pages"
 done
