@@ -67,10 +67,12 @@ TEST_F(Pool, RemoteWorkersDraftTrees) {
 }
 
 TEST_F(Pool, RemoteWorkersDrawTreesUnderPqRules) {
-  const Arguments rule{"--rule", "traversal", "--speculative-tree", "3,2,1"};
-  start_job(Arguments{"--wait-for-draft-workers", "2"} + rule, 60);
+  Arguments flags{"--rule", "traversal", "--speculative-tree", "3,2,1", "--draft-model", demo_draft()};
+  Arguments arguments = job(flags, 60);
+  flags.resize(4);
+  flags.insert(flags.end(), {"--wait-for-draft-workers", "2"});
+  start_job(flags, 60);
   BackgroundProcess first = worker("first"), second = worker("second");
-  Arguments arguments = job(Arguments{"--draft-model", demo_draft()} + rule, 60);
   arguments.erase(arguments.begin());
   const Outcome one = outrider_program(arguments);
   ASSERT_TRUE(one.succeeded()) << one.describe();

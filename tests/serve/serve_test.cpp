@@ -28,12 +28,13 @@ std::vector<json> mixed_requests(int count) {
   return requests;
 }
 
-std::vector<json> generated(const std::vector<json>& requests, const Arguments& more = {}) {
+std::vector<json> generated(const std::vector<json>& requests, const std::vector<std::string>& more = {}) {
   const TemporaryDirectory directory;
   std::string lines;
   for (const json& request : requests) lines += request.dump() + "\n";
-  const Outcome outcome =
-      generate(Arguments{"--prompts", directory.write("in.jsonl", lines), "--quiet"} + more);
+  std::vector<std::string> arguments{"--prompts", directory.write("in.jsonl", lines), "--quiet"};
+  arguments.insert(arguments.end(), more.begin(), more.end());
+  const Outcome outcome = generate(arguments);
   EXPECT_TRUE(outcome.succeeded()) << outcome.describe();
   std::vector<json> results;
   std::istringstream in(outcome.out);
@@ -112,14 +113,14 @@ TEST(ServeTrees, ClientsGetTheTextsOfPlainDecoding) {
 
 // A request names its rule; those that take no trees draft chains on the same server.
 TEST(ServeTrees, RequestsUnderPqRulesGetTheTextsOfGenerate) {
-  const Arguments trees{"--draft-model", demo_draft(), "--speculative-tree", "3,2,1"};
+  const std::vector<std::string> trees{"--draft-model", demo_draft(), "--speculative-tree", "3,2,1"};
   auto requests = mixed_requests(12);
   const char* rules[] = {"specinfer", "kseq", "swor", "traversal", "token", "invariant"};
   for (size_t i = 0; i < requests.size(); ++i) {
     requests[i]["rule"] = rules[i % 6];
     requests[i]["temperature"] = 0.9;
   }
-  ServedProgram server(trees + Arguments{"--quiet"});
+  ServedProgram server(trees);
   expect_texts_of_generate(server, requests, generated(requests, trees));
 }
 
