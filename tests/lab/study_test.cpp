@@ -4,11 +4,13 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <filesystem>
 #include <map>
 #include <nlohmann/json.hpp>
 
 #include "lab/study/study_file.h"
 #include "tests/support/program.h"
+#include "tests/support/source_dir.h"
 
 namespace outrider::testing {
 namespace {
@@ -78,6 +80,24 @@ TEST_F(Study, APolicyThatDoesNotExistIsRefusedWithTheNearest) {
 TEST_F(Study, OptionsThatDoNotFitEachOtherAreRefusedByCell) {
   const std::string message = refusal(base_table() + "rule = 'greedy'\n[sweep]\ntemperature = [0, 1]\n");
   EXPECT_NE(message.find("temperature 1: --rule greedy means temperature 0"), std::string::npos) << message;
+}
+
+TEST_F(Study, ThoseThatComeWithItFindTheirModelsAndPrompts) {
+  const auto folder = source_dir() / "lab" / "study";
+  int studies = 0;
+  for (const auto& entry : std::filesystem::directory_iterator(folder)) {
+    if (entry.path().extension() != ".toml") continue;
+    const auto study = read_study_file(entry.path());
+    ASSERT_TRUE(study.ok()) << study.status().message();
+    ++studies;
+    for (const std::string& argument : study->cells.front().arguments)
+      for (const char* flag : {"--model=", "--draft-model=", "--prompts="})
+        if (argument.starts_with(flag)) {
+          EXPECT_TRUE(std::filesystem::exists(folder / argument.substr(std::string(flag).size())))
+              << entry.path() << ": " << argument;
+        }
+  }
+  EXPECT_GE(studies, 4);
 }
 
 TEST_F(Study, NoFileIsAnError) {
