@@ -15,7 +15,7 @@ namespace outrider {
 struct FitOptions {
   std::vector<std::string> files;
   std::string target, draft;  // of the models of a GPU suite
-  std::string output;
+  std::string output, html;
 };
 void add_fit_options(CLI::App& app, FitOptions& options);
 Status run_fit(const FitOptions& options);

@@ -4,8 +4,10 @@
 #include <vector>
 
 #include "lab/report/report.h"
+#include "lab/simulate/fit.h"
 #include "lab/simulate/league.h"
 #include "lab/simulate/plan.h"
+#include "lab/simulate/replay_command.h"
 #include "lab/simulate/theory.h"
 #include "lab/simulate/tree_command.h"
 
@@ -16,5 +18,7 @@ report::Report run_page(const SimulatedRun& run, const PlayedRun& played);
 report::Report grid_page(const LeagueOptions& options, const std::vector<LeagueRow>& rows);
 report::Report tree_page(const TreeForecastOptions& options, const std::vector<TreeRow>& rows);
 report::Report theory_page(const TheoryOptions& options);
+report::Report fit_page(const Timings& timings, const CostFit& fit);
+report::Report replay_page(const ReplayTable& table);
 
 }  // namespace outrider

@@ -8,21 +8,13 @@
 #include <cstdio>
 #include <nlohmann/json.hpp>
 
-#include "base/json_text.h"
 #include "coordinator/gamma/policies.h"
-#include "lab/simulate/replay.h"
-#include "requests/output.h"
-#include "requests/provenance.h"
+#include "lab/simulate/pages.h"
 
 namespace outrider {
 namespace {
 
 constexpr int kFixedLengths[] = {0, 1, 2, 3, 4, 6, 8};
-
-struct Row {
-  std::string policy;
-  ReplayResult result;
-};
 
 // Those without a key that must be given.
 std::vector<std::string> all_policies(int32_t gamma_max) {
@@ -37,30 +29,20 @@ std::vector<std::string> all_policies(int32_t gamma_max) {
   return out;
 }
 
-double best_fixed_rate(const std::vector<Row>& rows) {
-  double best = 0;
-  for (const Row& row : rows)
-    if (row.policy.starts_with("fixed:")) best = std::max(best, row.result.tokens_per_second());
-  return best;
-}
-
-double mean_gamma(const RoundSums& sums) {
-  return sums.rounds > 0 ? static_cast<double>(sums.drafted) / static_cast<double>(sums.rounds) : 0;
-}
-
-std::string table(const std::vector<Row>& rows) {
-  const double best = best_fixed_rate(rows);
+std::string text_of(const ReplayTable& table) {
   std::string out = fmt::format("{:<24} {:>9} {:>8} {:>7} {:>11} {:>11} {:>11} {:>6}\n", "policy", "tokens/s",
                                 "regret", "rounds", "acceptance", "tokens/pass", "mean gamma", "gaps");
-  for (const auto& [policy, r] : rows) {
-    const std::string regret =
-        best > 0 ? fmt::format("{:.1f} %", 100 * (1 - r.tokens_per_second() / best)) : "-";
-    out += fmt::format("{:<24} {:>9.1f} {:>8} {:>7} {:>11.3f} {:>11.2f} {:>11.2f} {:>6}{}\n", policy,
+  for (const ReplayRow& row : table.rows) {
+    const ReplayResult& r = row.result;
+    const auto lost = table.regret(row);
+    const std::string regret = lost ? fmt::format("{:.1f} %", 100 * *lost) : "-";
+    out += fmt::format("{:<24} {:>9.1f} {:>8} {:>7} {:>11.3f} {:>11.2f} {:>11.2f} {:>6}{}\n", row.policy,
                        r.tokens_per_second(), regret, r.sums.rounds, r.sums.acceptance(),
-                       r.sums.tokens_per_pass(), mean_gamma(r.sums), r.gaps,
+                       r.sums.tokens_per_pass(), row.mean_gamma(), r.gaps,
                        r.stops_early ? "  its stop rule was ignored" : "");
   }
-  if (std::any_of(rows.begin(), rows.end(), [](const Row& row) { return row.result.stops_early; }))
+  if (std::any_of(table.rows.begin(), table.rows.end(),
+                  [](const auto& row) { return row.result.stops_early; }))
     out +=
         "A stop rule ends drafts by confidences, which no record has: where it was ignored, the policy is "
         "shown "
@@ -85,24 +67,27 @@ std::string explanation(const RoundRecord& record, const std::vector<std::string
   return out;
 }
 
-nlohmann::json report_json(const std::vector<Row>& rows, const std::vector<std::string>& caveats) {
+nlohmann::json report_json(const ReplayTable& table) {
   nlohmann::json policies = nlohmann::json::array();
-  for (const auto& [policy, r] : rows)
-    policies.push_back({{"policy", policy},
+  for (const ReplayRow& row : table.rows) {
+    const ReplayResult& r = row.result;
+    const auto regret = table.regret(row);
+    policies.push_back({{"policy", row.policy},
                         {"tokens_per_second", r.tokens_per_second()},
+                        {"regret", regret ? nlohmann::json(*regret) : nlohmann::json()},
                         {"seconds", r.seconds},
                         {"rounds", r.sums.rounds},
                         {"acceptance_rate", r.sums.acceptance()},
                         {"tokens_per_target_pass", r.sums.tokens_per_pass()},
-                        {"mean_gamma", mean_gamma(r.sums)},
+                        {"mean_gamma", row.mean_gamma()},
                         {"gamma_histogram", r.sums.gamma_histogram},
                         {"tested_tokens", r.sums.tested},
                         {"gaps", r.gaps},
                         {"stop_rule_ignored", r.stops_early}});
-  return {{"provenance", provenance(nlohmann::json::object())},
-          {"simulated", true},
-          {"exact", caveats.empty()},
-          {"caveats", caveats},
+  }
+  return {{"simulated", true},
+          {"exact", table.caveats.empty()},
+          {"caveats", table.caveats},
           {"policies", policies}};
 }
 
@@ -115,21 +100,36 @@ void add_replay_options(CLI::App& app, ReplayOptions& o) {
       ->required();
   app.add_option("--policies", o.policies,
                  "As of generate --gamma-policy, separated by spaces; default: fixed lengths and all others");
-  app.add_option("--report", o.report, "Write the table here, as JSON");
+  add_report_options(app, o.files);
+}
+
+double ReplayRow::mean_gamma() const {
+  const RoundSums& sums = result.sums;
+  return sums.rounds > 0 ? static_cast<double>(sums.drafted) / static_cast<double>(sums.rounds) : 0;
+}
+
+std::optional<double> ReplayTable::regret(const ReplayRow& row) const {
+  double best = 0;
+  for (const ReplayRow& other : rows)
+    if (other.is_fixed()) best = std::max(best, other.result.tokens_per_second());
+  return best > 0 ? std::optional(1 - row.result.tokens_per_second() / best) : std::nullopt;
 }
 
 Status run_replay(const ReplayOptions& options) {
+  RETURN_IF_ERROR(check(options.files));
   ASSIGN_OR_RETURN(const RoundRecord record, read_round_record(options.file));
-  std::vector<Row> rows;
+  ReplayTable table{.file = options.file,
+                    .subtitle = fmt::format("{} requests recorded with {}, up to {} at once; no model ran.",
+                                            record.requests.size(), record.gamma_policy, record.max_num_seqs),
+                    .rows = {},
+                    .caveats = replay_caveats(record)};
   for (const std::string& name :
        options.policies.empty() ? all_policies(record.gamma_max) : options.policies) {
     ASSIGN_OR_RETURN(const auto policy, parse_gamma_policy(name));
-    rows.push_back({name, replay(record, policy)});
+    table.rows.push_back({name, replay(record, policy)});
   }
-  const auto caveats = replay_caveats(record);
-  std::fputs((table(rows) + explanation(record, caveats)).c_str(), stdout);
-  if (options.report.empty()) return {};
-  return write_file(options.report, json_text(report_json(rows, caveats), 1) + "\n").in("--report");
+  std::fputs((text_of(table) + explanation(record, table.caveats)).c_str(), stdout);
+  return write(options.files, report_json(table), replay_page(table));
 }
 
 }  // namespace outrider

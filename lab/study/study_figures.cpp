@@ -103,14 +103,14 @@ Figure regret_figure(const StudySummary& s) {
       if (const auto regret = group.regret(*group.cells[c]); regret && group.cells.size() > 1)
         panel.bars.push_back(
             {.name = group.names[c],
-             .value = {100 * *regret, 0, 0},
+             .value = {100 * regret->value, 100 * regret->low, 100 * regret->high},
              .thing = group.cells[c]->cell.fixed_gamma() ? "fixed length" : "a policy chooses",
              .parts = {}});
     bars.panels.push_back(std::move(panel));
   }
   return {"Regret against the best fixed length",
-          "Of medians over repeats, against the fixed length that was best in hindsight; below 0: faster "
-          "than all of them.",
+          "Of ratios taken repeat by repeat, against the fixed length that was best in hindsight; below 0: "
+          "faster than all of them. Whiskers: 95 % interval of the bootstrap over repeats.",
           std::move(bars)};
 }
 

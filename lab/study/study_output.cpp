@@ -55,6 +55,12 @@ Json ratio_json(const Ratio& r) {
           {"repeats", r.samples}};
 }
 
+Json regret_json(const std::optional<Regret>& regret) {
+  if (!regret) return nullptr;
+  return {{"value", regret->value},
+          {"interval", regret->has_interval() ? Json::array({regret->low, regret->high}) : Json()}};
+}
+
 Json share_json(const Share& share) {
   return {{"rate", share.value()}, {"accepted_tokens", share.count}, {"of_tokens", share.of}};
 }
@@ -75,7 +81,9 @@ Json groups_json(const StudySummary& summary) {
   for (const CellGroup& group : summary.groups()) {
     Json cells = Json::array();
     for (const CellSummary* cell : group.cells)
-      cells.push_back({{"cell", cell->cell.id}, {"of_best_fixed", ratio_json(group.of_best_fixed(*cell))}});
+      cells.push_back({{"cell", cell->cell.id},
+                       {"of_best_fixed", ratio_json(group.of_best_fixed(*cell))},
+                       {"regret", regret_json(group.regret(*cell))}});
     const CellSummary* best = group.best_fixed();
     groups.push_back({{"name", group.name},
                       {"best_fixed", best ? Json(best->cell.id) : Json()},

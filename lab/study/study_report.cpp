@@ -46,7 +46,12 @@ void conclude_validity(const StudySummary& s, std::vector<Conclusion>& out) {
     out.push_back({"Every cell ran once: nothing here tells how much figures scatter.", Tone::kWarning});
 }
 
-Entry percent(std::optional<double> share) { return {share ? fmt::format("{:.1f}", 100 * *share) : "-"}; }
+Entry percent(const std::optional<Regret>& regret) {
+  if (!regret) return {"-"};
+  if (!regret->has_interval()) return {fmt::format("{:.1f}", 100 * regret->value)};
+  return {
+      fmt::format("{:.1f} ({:.1f} to {:.1f})", 100 * regret->value, 100 * regret->low, 100 * regret->high)};
+}
 
 Entry number_or_dash(double value, int digits) {
   return {value > 0 ? fmt::format("{:.{}f}", value, digits) : "-"};
@@ -84,7 +89,9 @@ report::Table cell_table(const StudySummary& s) {
       .text =
           "Medians over repeats, from the lowest to the highest. Predicted: the run's own acceptance and "
           "times in the "
-          "formula. Regret: tokens/s lost against the best fixed length. Verify model: time of all target "
+          "formula. Regret: tokens/s lost against the best fixed length, with the 95 % interval of the "
+          "bootstrap "
+          "over repeats. Verify model: time of all target "
           "passes as "
           "the fitted cost model foretold it, over the measured. Text: against plain decoding.",
       .columns = {{"cell", "", true},
@@ -135,7 +142,9 @@ const CellSummary* best_policy(const CellGroup& group) {
 
 report::Table overview_table(const StudySummary& s) {
   report::Table table{.title = "Best of each group",
-                      .text = "Regret: tokens/s that the policy loses against the best fixed length.",
+                      .text =
+                          "Regret: tokens/s that the policy loses against the best fixed length, with the "
+                          "95 % interval of the bootstrap over repeats.",
                       .columns = {{"group", "", true},
                                   {"best fixed", "", true},
                                   {"speed", "tokens/s"},

@@ -181,9 +181,12 @@ Ratio CellGroup::of_best_fixed(const CellSummary& cell) const {
   return best ? rate_ratio(cell, *best) : Ratio{};
 }
 
-std::optional<double> CellGroup::regret(const CellSummary& cell) const {
+std::optional<Regret> CellGroup::regret(const CellSummary& cell) const {
   const Ratio ratio = of_best_fixed(cell);
-  return ratio.measured() ? std::optional(1 - ratio.value) : std::nullopt;
+  if (!ratio.measured()) return std::nullopt;
+  Regret regret{.value = 1 - ratio.value};
+  if (ratio.has_interval() && &cell != best_fixed()) regret.low = 1 - ratio.high, regret.high = 1 - ratio.low;
+  return regret;
 }
 
 double CellGroup::theory(int gamma) const {

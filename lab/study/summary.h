@@ -59,6 +59,13 @@ struct CellSummary {
   std::vector<double> gamma_histogram() const;
 };
 
+// A share of tokens/s that was lost, with the 95 % interval of the ratio it comes from (base/statistics.h);
+// one repeat tells no interval, nor is there one of the best fixed length against itself.
+struct Regret {
+  double value = 0, low = 0, high = 0;
+  bool has_interval() const { return low < high; }
+};
+
 // Cells to compare, e.g. those that differ in the choice of draft length only.
 struct CellGroup {
   std::string name;
@@ -70,7 +77,7 @@ struct CellGroup {
   // so this is a little too low where lengths are alike.
   Ratio of_best_fixed(const CellSummary& cell) const;
   // Share of tokens/s lost against it; below 0: faster. Empty without it or without this cell's figure.
-  std::optional<double> regret(const CellSummary& cell) const;
+  std::optional<Regret> regret(const CellSummary& cell) const;
   // Speed-up of lockstep by this group's median acceptance and costs; 0 where nothing was measured.
   double theory(int gamma) const;
 };

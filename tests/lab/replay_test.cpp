@@ -195,14 +195,19 @@ TEST_F(Recorded, PenaltiesAndPlainRoundsLeaveGaps) {
 
 TEST_F(Recorded, TheCommandComparesPolicies) {
   run("fixed:gamma=6", {"--temperature", "0"});
-  const Outcome out =
-      outrider_program({"simulate", "replay", dir_ / "rounds.jsonl", "--report", dir_ / "r.json"});
+  const Outcome out = outrider_program(
+      {"simulate", "replay", dir_ / "rounds.jsonl", "--report", dir_ / "r.json", "--html", dir_ / "r.html"});
   ASSERT_EQ(out.code, 0) << out.describe();
   EXPECT_NE(out.out.find("exactly those of real runs"), std::string::npos) << out.out;
   const auto report = nlohmann::json::parse(read_file(dir_ / "r.json"));
   EXPECT_TRUE(report["exact"].get<bool>());
   EXPECT_GE(report["policies"].size(), 12u);
-  for (const auto& row : report["policies"]) EXPECT_GT(row["tokens_per_second"].get<double>(), 0) << row;
+  const std::string page = read_file(dir_ / "r.html");
+  EXPECT_NE(page.find(" is the fastest fixed length"), std::string::npos);
+  for (const auto& row : report["policies"]) {
+    EXPECT_GT(row["tokens_per_second"].get<double>(), 0) << row;
+    EXPECT_NE(page.find(row["policy"].get<std::string>()), std::string::npos) << row;
+  }
   const Outcome unknown =
       outrider_program({"simulate", "replay", dir_ / "rounds.jsonl", "--policies", "ewna"});
   EXPECT_EQ(unknown.code, 2);

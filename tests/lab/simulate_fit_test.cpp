@@ -4,8 +4,10 @@
 #include <fstream>
 #include <nlohmann/json.hpp>
 
+#include "lab/report/html.h"
 #include "lab/simulate/fit.h"
 #include "lab/simulate/measured_costs.h"
+#include "lab/simulate/pages.h"
 #include "tests/support/source_dir.h"
 #include "tests/support/temporary_directory.h"
 
@@ -77,6 +79,10 @@ TEST(Fit, AFileOfTheBenchBecomesCostsOfTheSimulator) {
   bool assumes = false;
   for (const CostSource& source : costs.sources) assumes |= source.kind == CostSource::Kind::kAssumption;
   EXPECT_TRUE(assumes) << "one context does not tell what context costs";
+  const std::string page = report::html_page(fit_page(timings, fit));
+  EXPECT_NE(page.find("A draft token costs 0.0"), std::string::npos);
+  EXPECT_NE(page.find("The draft has 1 timing: too few"), std::string::npos) << "a warning";
+  EXPECT_NE(page.find("context costs nothing beyond"), std::string::npos);
 }
 
 TEST(Fit, AGpuSuiteHasManyModels) {
