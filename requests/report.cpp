@@ -115,9 +115,11 @@ std::string screen_report(const RunDescription& run, const Totals& totals, const
           overlap->hit_rate * 100, totals.preparation.lookups, overlap->measured, overlap->predicted(),
           overlap->verify, overlap->prepare, overlap->draft);
     const auto& kinds = metrics["wire"]["kinds"];
+    // A head's drafts come with the target's results.
+    const double drafts =
+        kinds.contains("draft") ? kinds["draft"]["bytes_per_accepted_token"].get<double>() : 0;
     out += fmt::format("wire: {:.0f} bytes per accepted token, {:.0f} of them drafts\n",
-                       metrics["wire"]["bytes_per_accepted_token"].get<double>(),
-                       kinds["draft"]["bytes_per_accepted_token"].get<double>());
+                       metrics["wire"]["bytes_per_accepted_token"].get<double>(), drafts);
     if (kinds.contains("q_slice")) {
       const auto& slices = kinds["q_slice"];
       const double all = slices["sent_bytes"].get<double>(),
