@@ -27,6 +27,14 @@ void add_synth_options(CLI::App& app, SynthOptions& o) {
   app.add_option("--vocab", o.vocab, "Tokens of the vocabulary")->group(group);
   app.add_option("--max-positions", o.max_positions, "Longest text the models support")->group(group);
   app.add_flag("--tied", o.tied, "Head and embedding are one matrix")->group(group);
+  app.add_option(
+         "--head", o.head,
+         "eagle3: also writes eagle3/, a head of the target's widths for --drafter eagle3. Its weights are "
+         "random: measure it with --synthetic-acceptance")
+      ->check(CLI::IsMember({"none", "eagle3"}))
+      ->capture_default_str();
+  app.add_option("--draft-vocab", o.draft_vocab,
+                 "Tokens that the head knows; default: 32000, or all if fewer");
   app.add_option("--draft-layers", o.draft_layers, "Layers of the draft")->capture_default_str();
   app.add_option("--acceptance", o.acceptance,
                  "Share of draft tokens that the target accepts, at --temperature and under the default rule")
@@ -64,6 +72,13 @@ Result<SynthShape> check_synth_options(const SynthOptions& o) {
   if (o.draft_layers < 1 || o.draft_layers >= shape.layers)
     return invalid_argument(fmt::format("--draft-layers {}: must be 1 to {}, below the target's {} layers",
                                         o.draft_layers, shape.layers - 1, shape.layers));
+  const bool has_head = o.head != "none";
+  if (has_head && shape.layers < 4)
+    return invalid_argument(
+        fmt::format("--head {}: the target has {} layers; it needs 4 or more", o.head, shape.layers));
+  if (o.draft_vocab && (!has_head || *o.draft_vocab < 2 || *o.draft_vocab > shape.vocab))
+    return invalid_argument(fmt::format("--draft-vocab {}: must be 2 to {}, and needs --head eagle3",
+                                        *o.draft_vocab, shape.vocab));
   if (!(o.acceptance >= 0.05 && o.acceptance <= 0.99))
     return invalid_argument(fmt::format("--acceptance {}: must be 0.05 to 0.99", o.acceptance));
   if (!(o.temperature >= 0 && o.temperature <= 10))

@@ -114,4 +114,15 @@ nlohmann::json synth_config(const SynthShape& s, int64_t layers) {
   return config;
 }
 
+nlohmann::json synth_head_config(const SynthShape& s, int64_t draft_vocab) {
+  nlohmann::json config = synth_config(s, 1);
+  config["architectures"] = {"LlamaForCausalLMEagle3"};
+  config["tie_word_embeddings"] = false;
+  config["draft_vocab_size"] = draft_vocab;
+  config["target_hidden_size"] = s.hidden;
+  const int64_t last = s.layers - 1;
+  config["eagle_aux_hidden_state_layer_ids"] = {last / 3, 2 * last / 3, last};
+  return config;
+}
+
 }  // namespace outrider

@@ -15,8 +15,8 @@
 #include "comm/cores.h"
 #include "lab/synth/calibrate.h"
 #include "lab/synth/vocabulary.h"
-#include "start/device.h"
 #include "requests/provenance.h"
+#include "start/device.h"
 #include "transformer/files/model_config.h"
 
 namespace outrider {
@@ -62,7 +62,7 @@ Status write_json_files(const fs::path& directory, const SynthShape& shape, int6
 
 int64_t bytes_of(const std::vector<SynthTensor>& tensors) {
   int64_t bytes = 0;
-  for (const SynthTensor& tensor : tensors) bytes += 2 * tensor.count();
+  for (const SynthTensor& tensor : tensors) bytes += tensor.bytes();
   return bytes;
 }
 
@@ -90,10 +90,33 @@ Result<SynthWeightFile> write_model(const SynthOptions& options, const SynthShap
        .interrupted = interrupted});
 }
 
+int64_t draft_vocab_of(const SynthOptions& options, const SynthShape& shape) {
+  constexpr int64_t kUsual = 32000;
+  return options.draft_vocab.value_or(std::min(shape.vocab, kUsual));
+}
+
+Status write_head(const SynthOptions& options, const SynthShape& shape, const fs::path& directory) {
+  if (options.head == "none") return {};
+  if (std::error_code error; !fs::create_directory(directory, error))
+    return unavailable(fmt::format("--output {}: {}", options.output, error.message()));
+  const int64_t draft_vocab = draft_vocab_of(options, shape);
+  RETURN_IF_ERROR(check_space(directory, bytes_of(synth_head_tensors(shape, draft_vocab))));
+  RETURN_IF_ERROR(
+      write_text(directory / "config.json", json_text(synth_head_config(shape, draft_vocab), 2) + "\n"));
+  ASSIGN_OR_RETURN(
+      SynthWeightFile file,
+      SynthWeightFile::write(directory / "model.safetensors", synth_head_tensors(shape, draft_vocab),
+                             {.seed = {options.seed},
+                              .threads = options.threads > 0 ? options.threads : usable_cores(),
+                              .interrupted = interrupted}));
+  return file.sync();
+}
+
 nlohmann::json record_of(const SynthOptions& o, const Calibrated& c) {
   return {{"provenance", provenance({{"weights", o.seed}})},
           {"shape", o.shape},
           {"draft_layers", o.draft_layers},
+          {"head", o.head},
           {"seed", o.seed},
           {"temperature", o.temperature},
           {"asked", {{"acceptance", o.acceptance}, {"entropy", o.entropy}}},
@@ -117,6 +140,7 @@ Result<Calibrated> synthesise(const SynthOptions& options) {
   ASSIGN_OR_RETURN(SynthWeightFile draft,
                    write_model(options, shape, options.draft_layers, draft_path, "draft"));
   ASSIGN_OR_RETURN(SynthWeightFile target, write_model(options, shape, shape.layers, target_path, "target"));
+  RETURN_IF_ERROR(write_head(options, shape, directory.path() / options.head));
 
   Calibration calibration{.acceptance = options.acceptance,
                           .entropy = options.entropy,

@@ -22,6 +22,8 @@ struct SynthOptions {
   bool tied = false;
 
   int64_t draft_layers = 1;
+  std::string head = "none";           // or eagle3
+  std::optional<int64_t> draft_vocab;  // of the head
   double acceptance = 0.8;
   double temperature = 1;
   double entropy = 2.5;

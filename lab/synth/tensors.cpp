@@ -66,4 +66,29 @@ std::vector<SynthTensor> synth_tensors(const SynthShape& s, int64_t layers, int6
   return tensors;
 }
 
+// It agrees with the target by chance alone: what counts is how long it takes.
+std::vector<SynthTensor> synth_head_tensors(const SynthShape& s, int64_t draft_vocab) {
+  const int64_t q = s.heads * s.head_dim, kv = s.kv_heads * s.head_dim;
+  std::vector<SynthTensor> tensors;
+  int32_t stream = -1;
+  const auto random = [&](const char* name, int64_t rows, int64_t columns) {
+    tensors.push_back(
+        {.name = name, .shape = {rows, columns}, .stream = stream--, .deviation = keep_size(columns)});
+  };
+  if (draft_vocab < s.vocab) tensors.push_back({.name = "d2t", .shape = {draft_vocab}, .is_index = true});
+  random("fc.weight", s.hidden, 3 * s.hidden);
+  random("midlayer.self_attn.q_proj.weight", q, 2 * s.hidden);
+  random("midlayer.self_attn.k_proj.weight", kv, 2 * s.hidden);
+  random("midlayer.self_attn.v_proj.weight", kv, 2 * s.hidden);
+  random("midlayer.self_attn.o_proj.weight", s.hidden, q);
+  random("midlayer.mlp.gate_proj.weight", s.ffn, s.hidden);
+  random("midlayer.mlp.up_proj.weight", s.ffn, s.hidden);
+  random("midlayer.mlp.down_proj.weight", s.hidden, s.ffn);
+  random("lm_head.weight", draft_vocab, s.hidden);
+  for (const char* name : {"midlayer.input_layernorm.weight", "midlayer.hidden_norm.weight",
+                           "midlayer.post_attention_layernorm.weight", "norm.weight"})
+    tensors.push_back({.name = name, .shape = {s.hidden}, .constant = 1});
+  return tensors;
+}
+
 }  // namespace outrider

@@ -27,8 +27,10 @@ std::string header_of(const std::vector<SynthTensor>& tensors) {
   header["__metadata__"] = {{"format", "pt"}};
   int64_t offset = 0;
   for (const SynthTensor& tensor : tensors) {
-    const int64_t end = offset + 2 * tensor.count();
-    header[tensor.name] = {{"dtype", "BF16"}, {"shape", tensor.shape}, {"data_offsets", {offset, end}}};
+    const int64_t end = offset + tensor.bytes();
+    header[tensor.name] = {{"dtype", tensor.is_index ? "I64" : "BF16"},
+                           {"shape", tensor.shape},
+                           {"data_offsets", {offset, end}}};
     offset = end;
   }
   std::string text = json_text(header);
@@ -86,8 +88,8 @@ Result<SynthWeightFile> SynthWeightFile::write(const std::filesystem::path& path
   const std::string header = header_of(tensors);
   auto offset = static_cast<int64_t>(header.size());
   for (const SynthTensor& tensor : tensors) {
-    file.places_[tensor.name] = {offset, tensor.count()};
-    offset += 2 * tensor.count();
+    file.places_[tensor.name] = {offset, tensor.bytes() / 2};
+    offset += tensor.bytes();
   }
   file.bytes_ = offset - static_cast<int64_t>(header.size());
   const int reserved = posix_fallocate(file.fd_, 0, offset);

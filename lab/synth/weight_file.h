@@ -13,19 +13,23 @@
 
 namespace outrider {
 
-// A bf16 tensor, random with this standard deviation, or constant.
+// A bf16 tensor, random with this standard deviation, or constant; or 64-bit integers that are all 0.
 struct SynthTensor {
   std::string name;
   std::vector<int64_t> shape;
   int32_t stream = 0;  // of the generator: the same number is the same tensor
   double deviation = 0;
   float constant = 0;  // where deviation is 0
+  bool is_index = false;
 
   int64_t count() const;
+  int64_t bytes() const { return (is_index ? 8 : 2) * count(); }
 };
 
 // The first `layers` layers of the shape. See tensors.cpp for the scales.
 std::vector<SynthTensor> synth_tensors(const SynthShape& shape, int64_t layers, int64_t shared_layers);
+// An EAGLE-3 head for the shape, whose draft vocabulary are its first tokens.
+std::vector<SynthTensor> synth_head_tensors(const SynthShape& shape, int64_t draft_vocab);
 // Names of the norms in front of layer i: their gain is what the layer adds to the residual stream.
 std::vector<std::string> synth_layer_gains(int64_t layer);
 constexpr const char* kSynthFinalNorm = "model.norm.weight";

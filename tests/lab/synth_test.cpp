@@ -42,6 +42,27 @@ TEST_F(Synth, WritesAPairThatAgreesAsAsked) {
   EXPECT_NEAR(report["metrics"]["rounds"]["acceptance_rate"].get<double>(), 0.7, 0.12);
 }
 
+// A head costs what one of its size does, whatever it says.
+TEST_F(Synth, WritesAHeadForTheTarget) {
+  const Outcome run = synth(dir_ / "pair", {"--head", "eagle3", "--draft-vocab", "200", "--vocab", "600",
+                                            "--layers", "4", "--quiet"});
+  ASSERT_TRUE(run.succeeded()) << run.describe();
+  const Arguments plain{"generate",     "--model", dir_ / "pair/target", "--prompt", "Once",
+                        "--max-tokens", "60",      "--ignore-eos",       "--quiet"};
+  Arguments with_head = plain, synthetic;
+  with_head.insert(with_head.end(),
+                   {"--drafter", "eagle3", "--draft-model", dir_ / "pair/eagle3", "-g", "3"});
+  const Outcome drafted = outrider_program(with_head);
+  ASSERT_TRUE(drafted.succeeded()) << drafted.describe();
+  EXPECT_EQ(drafted.out, outrider_program(plain).out);
+  synthetic = with_head;
+  synthetic.insert(synthetic.end(),
+                   {"--synthetic-acceptance", "rates:0.8", "--report", dir_ / "report.json"});
+  ASSERT_TRUE(outrider_program(synthetic).succeeded());
+  const json report = json::parse(read_file(dir_ / "report.json"));
+  EXPECT_GT(report["metrics"]["rounds"]["acceptance_rate"].get<double>(), 0.5);
+}
+
 TEST_F(Synth, SameSeedSameFiles) {
   ASSERT_TRUE(synth(dir_ / "a", {"--threads", "1", "--quiet"}).succeeded());
   ASSERT_TRUE(synth(dir_ / "b", {"--threads", "3", "--quiet"}).succeeded());
