@@ -1,0 +1,111 @@
+// Heads from outside: the demo pair's target with the heads that were trained for it, in one process, under
+// mpirun and behind HTTP. Texts are those of plain decoding.
+#include <nlohmann/json.hpp>
+
+#include "mpirun.h"
+#include "tests/support/source_dir.h"
+
+namespace outrider::testing {
+namespace {
+
+using nlohmann::json;
+
+std::filesystem::path demo_head(const char* kind) { return source_dir() / "launch/demo_pair" / kind; }
+
+Arguments with_head(const Arguments& more = {}) {
+  Arguments all{"--drafter", "eagle3", "--draft-model", demo_head("eagle3")};
+  all.insert(all.end(), more.begin(), more.end());
+  return all;
+}
+
+const Arguments kPrompt{"--prompt", "Once upon a time", "--max-tokens", "60", "--ignore-eos"};
+
+Outcome story(Arguments more) {
+  more.insert(more.end(), kPrompt.begin(), kPrompt.end());
+  return generate(more);
+}
+
+TEST(Heads, WriteTheTextOfPlainDecoding) {
+  const TemporaryDirectory dir;
+  for (const Arguments& sampling : {Arguments{}, Arguments{"--temperature", "1", "--seed", "5"},
+                                    Arguments{"--temperature", "1", "--top-p", "0.9"}}) {
+    Arguments plain = sampling, fixed = with_head({"-g", "4", "--report", dir / "report.json"}),
+              policy = with_head();
+    for (Arguments* arguments : {&plain, &fixed, &policy}) {
+      arguments->push_back("--quiet");
+      if (arguments != &plain) arguments->insert(arguments->end(), sampling.begin(), sampling.end());
+    }
+    const std::string expected = story(plain).out;
+    const Outcome run = story(fixed);
+    ASSERT_TRUE(run.succeeded()) << run.describe();
+    EXPECT_EQ(run.out, expected);
+    EXPECT_EQ(story(policy).out, expected);
+    const json report = json::parse(read_file(dir / "report.json"));
+    EXPECT_GT(report["metrics"]["rounds"]["accepted_tokens"], 15) << "of 60";
+    EXPECT_FALSE(report["metrics"]["wire"]["kinds"].contains("propose"));
+  }
+}
+
+TEST(Heads, CompareThemselvesWithPlainDecoding) {
+  const Outcome run = story(with_head({"--compare-plain", "-g", "3"}));
+  ASSERT_TRUE(run.succeeded()) << run.describe();
+  EXPECT_NE(run.err.find("output identical"), std::string::npos) << run.err;
+}
+
+TEST(Heads, PqRulesGiveOneTextForOneSeed) {
+  for (const char* rule : {"token", "block"}) {
+    const Arguments more =
+        with_head({"--rule", rule, "--temperature", "1", "--seed", "3", "-g", "3", "--quiet"});
+    const Outcome once = story(more), again = story(more);
+    ASSERT_TRUE(once.succeeded()) << once.describe();
+    EXPECT_EQ(once.out, again.out);
+    Arguments split = more;
+    split.insert(split.end(), {"--tensor-parallel-size", "2"});
+    EXPECT_EQ(story(split).out, once.out);
+  }
+}
+
+TEST(Heads, WhatTheyDoNotGoWithIsRefusedByFlag) {
+  const auto expect_refused = [](const Arguments& arguments, const Arguments& words) {
+    const Outcome run = story(arguments);
+    EXPECT_EQ(run.code, 2) << run.describe();
+    for (const std::string& word : words)
+      EXPECT_NE(run.err.find(word), std::string::npos) << word << run.describe();
+  };
+  expect_refused({"--drafter", "eagle3"}, {"--drafter eagle3", "--draft-model"});
+  expect_refused(with_head({"--speculative-tree", "2,2"}), {"--speculative-tree", "--drafter eagle3"});
+  expect_refused(with_head({"--pipeline", "ahead"}), {"--pipeline", "--drafter eagle3"});
+  expect_refused(with_head({"--device", "cuda"}), {"--device"});
+  expect_refused(with_head({"--listen", "tcp://127.0.0.1:*"}), {"--listen", "--drafter eagle3"});
+  expect_refused(with_head({"--num-draft-workers", "2"}), {"--num-draft-workers"});
+  expect_refused({"--drafter", "mtp", "--draft-model", demo_head("eagle3")},
+                 {"draft_vocab_size", "--drafter eagle3"});
+  expect_refused({"--drafter", "eagle3", "--draft-model", demo_draft()}, {"num_hidden_layers", "one layer"});
+  expect_refused({"--draft-model", demo_head("eagle3")}, {"draft_vocab_size", "--drafter eagle3"});
+}
+
+class HeadsUnderMpirun : public Mpirun {};
+
+TEST_F(HeadsUnderMpirun, WriteTheTextOfOneProcess) {
+  const Arguments prompt{"--prompt", "Once upon a time", "--max-tokens", "30", "--temperature", "0.8"};
+  Arguments alone = prompt;
+  alone.push_back("--quiet");
+  const std::string expected = generate(alone).out;
+  for (const int targets : {1, 2}) {
+    const TemporaryDirectory dir;
+    const Outcome split = run(1 + targets,
+                              with_head({"-g", "3", "--report", dir / "report.json", "--layout",
+                                         "coordinator=1,draft=0,target=" + std::to_string(targets)}),
+                              prompt);
+    ASSERT_TRUE(split.succeeded()) << split.describe();
+    EXPECT_EQ(split.out, expected);
+    EXPECT_GT(json::parse(read_file(dir / "report.json"))["metrics"]["rounds"]["accepted_tokens"], 5);
+  }
+}
+
+TEST_F(HeadsUnderMpirun, ADraftRankIsRefused) {
+  expect_refused(run(3, with_head()), {"--drafter eagle3", "draft=0"});
+}
+
+}  // namespace
+}  // namespace outrider::testing
