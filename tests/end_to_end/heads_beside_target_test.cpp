@@ -49,6 +49,20 @@ TEST_P(HeadsBesideTarget, TextIsThatOfPlainDecoding) {
 
 INSTANTIATE_TEST_SUITE_P(TensorParallel, HeadsBesideTarget, ::testing::Values(1, 2, 4));
 
+// Trained: most of its drafts are accepted, and many are not.
+TEST_P(HeadsBesideTarget, ATrainedHeadChangesNoTextEither) {
+  const std::string pair = (source_dir() / "launch/demo_pair").string();
+  TestCluster plain({.target = pair + "/target"});
+  const auto expected = plain.run(grid_requests(kMatchRules, ""));
+  TestCluster cluster({.target = pair + "/target",
+                       .head = pair + "/eagle3",
+                       .tp_size = GetParam(),
+                       .max_num_seqs = 1 + GetParam()});
+  expect_same(expected, cluster.run(grid_requests(kMatchRules, "fixed:gamma=4")), "demo pair");
+  EXPECT_GT(cluster.totals().rounds.accepted, kEnough);
+  EXPECT_GT(cluster.totals().rounds.rollbacks, kEnough);
+}
+
 // Lengths that change from round to round, zeros among them, after which the head reads what it missed.
 TEST(HeadsBesideTargetToo, AnyPolicyGivesTheSameText) {
   TestCluster plain({.target = kTarget});
