@@ -1,10 +1,13 @@
 #include "requests/published_lines.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <charconv>
 #include <nlohmann/json.hpp>
 
 #include "base/json_text.h"
+#include "base/shell_text.h"
 
 namespace outrider {
 namespace {
@@ -38,18 +41,22 @@ std::string_view without_carriage_return(std::string_view line) {
 std::optional<PublishedLine> published_line(const json& object) {
   if (object.contains("question_id") && has_turns(object)) {
     const json& turns = object["turns"];
-    return PublishedLine{
-        .prompt = turns.front().get<std::string>(),
-        .category = has_text(object, "category") ? object["category"].get<std::string>() : "",
-        .id = id_of(object, "question_id"),
-        .later_turns = turns.size() - 1};
+    PublishedLine line{.prompt = turns.front().get<std::string>(),
+                       .category = has_text(object, "category") ? object["category"].get<std::string>() : "",
+                       .id = id_of(object, "question_id"),
+                       .later_turns = {}};
+    for (size_t turn = 1; turn < turns.size(); ++turn)
+      line.later_turns.push_back(turns[turn].get<std::string>());
+    return line;
   }
   if (has_text(object, "task_id") && has_text(object, "prompt") && has_text(object, "canonical_solution"))
     return PublishedLine{.prompt = object["prompt"].get<std::string>(),
                          .category = "humaneval",
-                         .id = id_of(object, "task_id")};
+                         .id = id_of(object, "task_id"),
+                         .later_turns = {}};
   if (has_text(object, "question") && has_text(object, "answer"))
-    return PublishedLine{.prompt = object["question"].get<std::string>(), .category = "gsm8k", .id = {}};
+    return PublishedLine{
+        .prompt = object["question"].get<std::string>(), .category = "gsm8k", .id = {}, .later_turns = {}};
   return std::nullopt;
 }
 
@@ -77,10 +84,15 @@ Result<TraceLine> trace_line(std::string_view line) {
   return out;
 }
 
-std::string_view how_to_unpack(std::string_view first_bytes) {
-  if (first_bytes.starts_with("\x1f\x8b")) return "it is compressed; unpack it with gunzip";
-  if (first_bytes.starts_with("\x28\xb5\x2f\xfd")) return "it is compressed; unpack it with unzstd";
-  if (first_bytes.starts_with("PK\x03\x04")) return "it is an archive; unpack it with unzip";
+std::string how_to_unpack(std::string_view first_bytes, std::string_view path) {
+  const auto with = [&](const char* program) {
+    return fmt::format(
+        "it is compressed, and this program unpacks nothing: `{} {}`, and name what comes of it", program,
+        shell_word(std::string(path)));
+  };
+  if (first_bytes.starts_with("\x1f\x8b")) return with("gunzip -k");
+  if (first_bytes.starts_with("\x28\xb5\x2f\xfd")) return with("unzstd -k");
+  if (first_bytes.starts_with("PK\x03\x04")) return with("unzip");
   return "";
 }
 

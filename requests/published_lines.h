@@ -11,6 +11,7 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "base/status.h"
 
@@ -18,9 +19,10 @@ namespace outrider {
 
 struct PublishedLine {
   std::string prompt;
-  std::string category;    // as the file has it, or the name of the benchmark
-  std::string id;          // its own as JSON text; empty without one
-  size_t later_turns = 0;  // that answer to a text which is not there yet, and are left out
+  std::string category;  // as the file has it, or the name of the benchmark
+  std::string id;        // its own as JSON text; empty without one
+  // Of a conversation: each answers to what a model said to the one before.
+  std::vector<std::string> later_turns;
 };
 
 // Empty: the object is in none of these formats. Fields that only graders need are passed over.
@@ -36,6 +38,6 @@ bool is_trace_header(std::string_view line);
 Result<TraceLine> trace_line(std::string_view line);
 
 // What to do with a file that begins so, if it is compressed; else empty.
-std::string_view how_to_unpack(std::string_view first_bytes);
+std::string how_to_unpack(std::string_view first_bytes, std::string_view path);
 
 }  // namespace outrider

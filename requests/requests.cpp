@@ -38,16 +38,18 @@ class Reader {
   Reader(const RequestParams& params, const RequestModel& model) : params_(params), builder_(model) {}
 
   Result<PromptRequest> from_flags() const;
-  Result<PromptRequest> from_line(const std::string& text, size_t line);
+  // One, and the later turns of its conversation behind it.
+  Result<std::vector<PromptRequest>> from_line(const std::string& text, size_t line);
   // Random tokens in place of the text, which traces do not tell. Empty: longer than the model's context.
   Result<std::optional<PromptRequest>> from_trace(const std::string& text, size_t line) const;
-  // Later turns of conversations that were left out so far.
+  // Later turns of conversations so far.
   size_t later_turns() const { return later_turns_; }
 
  private:
   Result<PromptRequest> finish(RequestParams params, std::string_view text, SpecialTokens special,
                                size_t line) const;
   Result<std::string> render(const Conversation& chat) const;
+  Result<std::vector<TokenId>> turn_after(const std::string& before, const std::string& turn) const;
 
   const RequestParams& params_;
   const RequestBuilder builder_;
@@ -102,19 +104,36 @@ Result<std::optional<PromptRequest>> Reader::from_trace(const std::string& text,
   return std::optional(std::move(out));
 }
 
-Result<PromptRequest> Reader::from_line(const std::string& text, size_t line) {
+// What stands between an answer and the answer to the next turn: the template's, or an empty line and the
+// text.
+Result<std::vector<TokenId>> Reader::turn_after(const std::string& before, const std::string& turn) const {
+  if (!params_.chat) return builder_.encode("\n\n" + turn, SpecialTokens::kOmit, Names::kKeys);
+  constexpr std::string_view kAnswer = "(the answer stands here)";
+  ASSIGN_OR_RETURN(
+      const std::string rendered,
+      render({.messages = {{"user", before}, {"assistant", std::string(kAnswer)}, {"user", turn}},
+              .options = {}}));
+  const size_t at = rendered.rfind(kAnswer);
+  if (at == std::string::npos)
+    return unsupported("the model's chat template drops earlier answers, so a second turn cannot be asked");
+  return builder_.encode(rendered.substr(at + kAnswer.size()), SpecialTokens::kOmit, Names::kKeys);
+}
+
+Result<std::vector<PromptRequest>> Reader::from_line(const std::string& text, size_t line) {
   auto parsed = parse_json(text, "not JSON", {.max_bytes = kMaxLineBytes, .max_depth = 16});
   if (!parsed.ok())
     return malformed(without_line_number(parsed.status().message()) +
                      "; each line is a whole request: {\"prompt\": \"...\"}");
   json object = std::move(parsed).value();
   if (!object.is_object()) return invalid_argument("not a JSON object; write {\"prompt\": \"...\"}");
-  std::string category;
+  std::string category, first_turn;
+  std::vector<std::string> later_turns;
   if (auto published = published_line(object)) {
+    first_turn = published->prompt;
     object = {{"prompt", std::move(published->prompt)}};
     if (!published->id.empty()) object["id"] = json::parse(published->id);
     category = std::move(published->category);
-    later_turns_ += published->later_turns;
+    later_turns = std::move(published->later_turns);
   }
   const std::vector<std::string_view> known = known_keys();
   for (const auto& [key, value] : object.items())
@@ -144,9 +163,19 @@ Result<PromptRequest> Reader::from_line(const std::string& text, size_t line) {
   const bool has_id = object.contains("id");
   if (has_id && !object["id"].is_string() && !object["id"].is_number_integer())
     return invalid_argument("\"id\" must be a text or a whole number");
-  if (request.ok() && has_id) request->id = json_text(object["id"]);
-  if (request.ok()) request->category = std::move(category);
-  return request;
+  RETURN_IF_ERROR(request.status());
+  if (has_id) request->id = json_text(object["id"]);
+  request->category = std::move(category);
+  std::vector<PromptRequest> out{std::move(request).value()};
+  for (const std::string& turn : later_turns) {
+    PromptRequest next = out.front();
+    next.request.prompt.clear();
+    next.follows = true;
+    ASSIGN_OR_RETURN(next.turn, turn_after(first_turn, turn));
+    out.push_back(std::move(next));
+  }
+  later_turns_ += later_turns.size();
+  return out;
 }
 
 // As std::getline, but of a line that is too long only one byte too many, however long it is.
@@ -163,6 +192,23 @@ bool next_line(std::istream& file, std::string& text) {
 }
 
 }  // namespace
+
+Result<Request> request_of_turn(const PromptRequest& turn, const Request& before,
+                                std::span<const TokenId> answer, int64_t max_context) {
+  Request request = turn.request;
+  request.prompt = before.prompt;
+  // Templates end an answer with the token that the model ended it with.
+  if (!answer.empty() && !turn.turn.empty() && answer.back() == turn.turn.front())
+    answer = answer.first(answer.size() - 1);
+  request.prompt.insert(request.prompt.end(), answer.begin(), answer.end());
+  request.prompt.insert(request.prompt.end(), turn.turn.begin(), turn.turn.end());
+  if (static_cast<int64_t>(request.prompt.size()) >= max_context)
+    return resource_exhausted(fmt::format(
+        "the conversation has {} tokens with this turn, the context {}; lower --max-tokens or raise "
+        "--max-model-len",
+        request.prompt.size(), max_context));
+  return request;
+}
 
 Result<std::vector<PromptRequest>> read_requests(const RequestParams& params, const std::string& prompts_file,
                                                  const RequestModel& model, std::vector<std::string>* notes) {
@@ -185,7 +231,7 @@ Result<std::vector<PromptRequest>> read_requests(const RequestParams& params, co
   size_t too_long = 0;
   for (size_t line = 1; next_line(from_standard_input ? std::cin : file, text); ++line) {
     if (line == 1) {
-      if (const std::string_view remedy = how_to_unpack(text); !remedy.empty())
+      if (const std::string remedy = how_to_unpack(text, prompts_file); !remedy.empty())
         return invalid_argument(fmt::format("--prompts {}: {}", prompts_file, remedy));
       if ((is_trace = is_trace_header(text))) continue;
     }
@@ -204,16 +250,15 @@ Result<std::vector<PromptRequest>> read_requests(const RequestParams& params, co
     }
     auto request = reader.from_line(text, line);
     if (!request.ok()) return request.status().in(fmt::format("{}:{}", name, line));
-    requests.push_back(std::move(request).value());
+    for (PromptRequest& each : *request) requests.push_back(std::move(each));
   }
   if (requests.empty())
     return invalid_argument(fmt::format("--prompts {}: no requests in it{}", prompts_file,
                                         too_long > 0 ? " that fit the model's context" : ""));
   if (notes && reader.later_turns() > 0)
     notes->push_back(
-        fmt::format("--prompts {}: the first turn of each conversation is used; {} later ones, which answer "
-                    "to what a model "
-                    "said, are left out",
+        fmt::format("--prompts {}: {} later turns of conversations are asked after the model's own answer to "
+                    "the turn before",
                     prompts_file, reader.later_turns()));
   if (notes && is_trace)
     notes->push_back(

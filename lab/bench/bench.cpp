@@ -120,8 +120,13 @@ class Bench {
   // Buffers are planned for the texts that will be, as memory is reported.
   Status plan_context() {
     int64_t longest = options_.context;
-    for (const PromptRequest& prompt : prompts_)
-      longest = std::max<int64_t>(longest, static_cast<int64_t>(prompt.request.prompt.size()));
+    int64_t length = 0;
+    for (const PromptRequest& prompt : prompts_) {
+      length = prompt.follows
+                   ? length + options_.request.max_tokens + static_cast<int64_t>(prompt.turn.size())
+                   : static_cast<int64_t>(prompt.request.prompt.size());
+      longest = std::max(longest, length);
+    }
     longest += options_.request.max_tokens;
     if (longest > max_len())
       return invalid_argument(
@@ -133,6 +138,7 @@ class Bench {
   // The target's own text, so that acceptance there is that of real use.
   Status lengthen_prompts() {
     for (PromptRequest& prompt : prompts_) {
+      if (prompt.follows) continue;
       const auto wanted = static_cast<size_t>(options_.context);
       auto& ids = prompt.request.prompt;
       if (ids.size() >= wanted) continue;

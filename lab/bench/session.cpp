@@ -126,12 +126,23 @@ Result<RunTimes> BenchSession::run(const std::vector<PromptRequest>& prompts, co
   Status status =
       wait_until_ready(coordinator, drafts ? 1 : 0, std::chrono::seconds(cluster_.models.startup_timeout_s),
                        [&] { return cluster->error(); });
+  Request asked_last;
   for (size_t i = 0; status.ok() && i < prompts.size(); ++i) {
     times.texts.emplace_back();
     recorder.begin_request(prompts[i].request.max_tokens);
     const Totals before = coordinator.totals();
+    Request request = prompts[i].request;
+    if (prompts[i].follows) {
+      auto turn = request_of_turn(prompts[i], asked_last, times.texts[i - 1], prepared_.max_model_len);
+      if (!turn.ok()) {
+        status = turn.status();
+        break;
+      }
+      request = std::move(turn).value();
+    }
+    asked_last = request;
     const auto submitted = Clock::now();
-    coordinator.submit(prompts[i].request);
+    coordinator.submit(std::move(request));
     status = coordinator.run();
     times.requests.push_back(
         result_of(prompts[i], seconds(Clock::now() - submitted), before, coordinator.totals()));

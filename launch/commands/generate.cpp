@@ -2,9 +2,12 @@
 
 #include <algorithm>
 #include <cstdio>
+#include <deque>
 #include <map>
 #include <unordered_map>
+#include <utility>
 
+#include "base/hash.h"
 #include "base/json_text.h"
 #include "base/printable.h"
 #include "base/program/exit_codes.h"
@@ -38,6 +41,8 @@ struct Job {
 
 struct JobResult {
   std::vector<Generated> generated;
+  std::vector<Request> asked;           // later turns with their prompts
+  std::vector<int64_t> asked_as;        // ids; 0: never asked
   std::vector<RequestResult> requests;  // that ran and got any text
   Totals totals;
   RecordedCosts costs;
@@ -49,12 +54,26 @@ Status unless_interrupted(const Status& status) {
   return noted_signal() != 0 ? unavailable("interrupted") : status;
 }
 
-// From `next` on, to the first request that must run.
+// Behind the last turn of the conversation that begins there.
+size_t end_of_conversation(const std::vector<PromptRequest>& requests, size_t first) {
+  size_t end = first + 1;
+  while (end < requests.size() && requests[end].follows) ++end;
+  return end;
+}
+
+// From `next` on, to the first request that must run. A conversation is finished with its last turn, since
+// answers are told as text and asked about as tokens.
 size_t take_over_finished(const Job& job, size_t next, Output* output) {
-  for (; next < job.requests.size(); ++next) {
-    std::optional<std::string> line = job.finished.line_for(job.requests[next], next);
-    if (!line) break;
-    if (output) output->finished_line(next, std::move(*line));
+  while (next < job.requests.size()) {
+    const size_t end = end_of_conversation(job.requests, next);
+    std::vector<std::string> lines;
+    for (size_t at = next; at < end; ++at) {
+      std::optional<std::string> line = job.finished.line_for(job.requests[at], at);
+      if (!line) return next;
+      lines.push_back(std::move(*line));
+    }
+    for (size_t at = next; at < end && output; ++at) output->finished_line(at, std::move(lines[at - next]));
+    next = end;
   }
   return next;
 }
@@ -74,10 +93,39 @@ JobResult run_job(const Job& job, std::unique_ptr<Transport> transport, Output* 
                   const ErrorOf& error) {
   JobResult result;
   result.generated.resize(job.requests.size());
+  result.asked.resize(job.requests.size());
+  result.asked_as.resize(job.requests.size());
   std::unordered_map<SequenceId, size_t> index_of;
   size_t next = 0, submitted = 0, finished = 0;
+  std::deque<size_t> later_turns;  // that can be asked now
   std::map<size_t, RequestResult> ended;
   std::function<void()> submit_next;  // a file may hold more requests than a queue should
+  // With the next turn of the conversation; what was not answered is not asked about.
+  const auto go_on = [&](size_t index) {
+    Status status;
+    for (size_t turn = index + 1; turn < end_of_conversation(job.requests, index); ++turn) {
+      const Generated& before = result.generated[turn - 1];
+      if (before.reason == FinishReason::kError) {
+        status = unavailable("the turn before it was not answered");
+      } else if (auto request = request_of_turn(job.requests[turn], result.asked[turn - 1], before.ids,
+                                                job.prepared.max_model_len);
+                 request.ok()) {
+        result.asked[turn] = std::move(request).value();
+        return later_turns.push_back(turn);
+      } else {
+        status = request.status();
+      }
+      Generated& g = result.generated[turn];
+      g.reason = FinishReason::kError;
+      g.error = status;
+      if (output) output->result(turn, job.requests[turn], g);
+    }
+  };
+  const auto as_asked = [&](size_t index) {
+    PromptRequest request = job.requests[index];
+    request.request.prompt = result.asked[index].prompt;
+    return request;
+  };
   const CoordinatorCallbacks callbacks{
       .on_emit =
           [&](const Emit& emit) {
@@ -95,7 +143,8 @@ JobResult run_job(const Job& job, std::unique_ptr<Transport> transport, Output* 
             g.error = finish.error;
             if (!g.ids.empty()) ended.emplace(index, result_of(job.requests[index], finish.metrics));
             ++finished;
-            if (output) output->result(index, job.requests[index], g);
+            if (output) output->result(index, as_asked(index), g);
+            go_on(index);
             submit_next();
           },
       .asked_to_stop = [] { return noted_signal() != 0; },
@@ -113,13 +162,23 @@ JobResult run_job(const Job& job, std::unique_ptr<Transport> transport, Output* 
                                    std::chrono::seconds(job.cluster.models.startup_timeout_s),
                                    [&] { return unless_interrupted(error()); });
   submit_next = [&] {
-    next = take_over_finished(job, next, output);
-    if (next == job.requests.size() || (output && output->failed())) return;
+    size_t index = 0;
+    if (output && output->failed()) return;
+    if (!later_turns.empty()) {
+      index = later_turns.front();
+      later_turns.pop_front();
+    } else {
+      next = take_over_finished(job, next, output);
+      if (next == job.requests.size()) return;
+      index = std::exchange(next, end_of_conversation(job.requests, next));
+      result.asked[index] = job.requests[index].request;
+    }
     // Ids are given in order, and a refused request finishes before submit() returns.
     const SequenceId expected(++submitted);
-    index_of[expected] = next;
-    const SequenceId id = coordinator.submit(job.requests[next++].request);
-    CHECK(id == expected, "request {} got id {}", next - 1, id.value());
+    index_of[expected] = index;
+    result.asked_as[index] = static_cast<int64_t>(expected.value());
+    const SequenceId id = coordinator.submit(result.asked[index]);
+    CHECK(id == expected, "request {} got id {}", index, id.value());
   };
   if (result.status.ok()) {
     for (int i = 0; i < 2 * job.cluster.models.max_num_seqs; ++i) submit_next();
@@ -146,7 +205,6 @@ JobResult run_local(const Job& job, Output* output, Trace* trace) {
   return run_job(job, std::move(transport).value(), output, trace, [&] { return cluster.error(); });
 }
 
-// Requests were given their ids in order.
 RoundRecord record_of(const Job& job, const JobResult& result, const Trace& trace) {
   RoundRecord record{.drafter = job.cluster.models.drafts_from_text() ? job.cluster.models.drafter : "model",
                      .gamma_policy = job.cluster.speculation.policy(),
@@ -159,8 +217,9 @@ RoundRecord record_of(const Job& job, const JobResult& result, const Trace& trac
                      .requests = {},
                      .rounds = {}};
   for (size_t i = 0; i < job.requests.size(); ++i) {
-    const Request& request = job.requests[i].request;
-    record.requests.push_back({.id = static_cast<int64_t>(i) + 1,
+    const Request& request = result.asked[i];
+    if (result.asked_as[i] == 0) continue;
+    record.requests.push_back({.id = result.asked_as[i],
                                .rule = std::string(rule_name(request.sampling.rule)),
                                .prompt_tokens = static_cast<int32_t>(request.prompt.size()),
                                .max_tokens = request.max_tokens,
@@ -217,7 +276,12 @@ Result<int> coordinate(const RunOptions& options, const ClusterSettings& cluster
   if (!cluster.quiet)
     for (const std::string& note : notes) tell_error(note);
   ASSIGN_OR_RETURN(const auto fingerprint, request_fingerprints(cluster.models, cluster.speculation));
-  for (PromptRequest& request : requests) request.fingerprint = fingerprint(request.request);
+  for (size_t i = 0; i < requests.size(); ++i) {
+    uint64_t& own = requests[i].fingerprint = fingerprint(requests[i].request);
+    if (!requests[i].follows) continue;  // an answer follows from what it answers to
+    own = hash_combine(own, requests[i - 1].fingerprint);
+    for (const TokenId id : requests[i].turn) own = hash_combine(own, static_cast<uint64_t>(id.value()));
+  }
   FinishedResults finished;
   if (!options.files.resume.empty()) {
     ASSIGN_OR_RETURN(finished, FinishedResults::read(options.files.resume));

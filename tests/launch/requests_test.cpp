@@ -88,6 +88,43 @@ TEST_F(Requests, ALineWithItsSeedIsThePromptWithThatSeed) {
   }
 }
 
+// The prompt of a second turn is the first one, the model's answer to it, and the turn; whatever else is
+// asked meanwhile, and whether anybody drafts.
+TEST_F(Requests, LaterTurnsAnswerToTheModelsOwnAnswers) {
+  const std::string file = dir_.write("in.jsonl",
+                                      "{\"question_id\": 1, \"category\": \"writing\", \"turns\": [\"Once "
+                                      "upon a time\", \"The dog\", \"Tom said\"]}\n"
+                                      "{\"prompt\": \"A girl\"}\n");
+  const std::vector<std::string> settings{"--max-tokens", "20", "--ignore-eos", "--temperature", "0.8"};
+  const auto lines = run(file, settings);
+  ASSERT_EQ(lines.size(), 4u);
+  const auto tokens = [&](size_t index, const char* of) { return lines[index]["usage"][of].get<int>(); };
+  const auto text_tokens = [&](const std::string& text) {
+    const auto line = run(dir_.write("one.jsonl", json{{"prompt", text}}.dump() + "\n"),
+                          {"--max-tokens", "1", "--ignore-eos"});
+    return line.at(0)["usage"]["prompt_tokens"].get<int>();
+  };
+  EXPECT_FALSE(lines[3].contains("id")) << "the other request";
+  for (const size_t turn : {1u, 2u}) {
+    EXPECT_EQ(lines[turn]["id"], 1);
+    EXPECT_EQ(tokens(turn, "completion_tokens"), 20);
+    const int added = tokens(turn, "prompt_tokens") - tokens(turn - 1, "prompt_tokens") - 20;
+    EXPECT_GT(added, 1) << turn;
+    EXPECT_LE(added, text_tokens(turn == 1 ? "\n\nThe dog" : "\n\nTom said")) << turn;
+  }
+  auto drafted = settings;
+  drafted.insert(drafted.end(), {"--draft-model", demo_draft(), "--max-num-seqs", "1", "--compare-plain"});
+  const auto same = run(file, drafted);
+  for (size_t i = 0; i < lines.size(); ++i) EXPECT_EQ(same.at(i)["token_ids"], lines[i]["token_ids"]) << i;
+
+  // A conversation that is not finished is asked again from its beginning.
+  std::string left;
+  for (const size_t i : {0u, 1u, 3u}) left += lines[i].dump() + "\n";
+  auto resumed = settings;
+  resumed.insert(resumed.end(), {"--resume", dir_.write("left.jsonl", left)});
+  EXPECT_EQ(run(file, resumed), lines);
+}
+
 TEST_F(Requests, StopOfALineReplacesTheFlag) {
   const std::string text =
       run(dir_.write("a.jsonl", R"({"prompt": "Once upon a time"})"), {"--max-tokens", "40"})[0]["text"];

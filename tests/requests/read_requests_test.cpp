@@ -74,14 +74,27 @@ TEST_F(ReadRequests, PublishedWorkloadsAreReadAsTheyAre) {
   std::vector<std::string> notes;
   const auto requests = read_requests({.max_tokens = 3}, file, model(), &notes);
   ASSERT_TRUE(requests.ok()) << requests.status().message();
-  ASSERT_EQ(requests->size(), 3u);
+  ASSERT_EQ(requests->size(), 4u);
   EXPECT_EQ(requests->at(0).category, "writing");
   EXPECT_EQ(requests->at(0).id, "81");
   EXPECT_EQ(requests->at(0).request.prompt, (std::vector<TokenId>{TokenId(10), TokenId(11)}));
-  EXPECT_EQ(requests->at(1).id, "\"HumanEval/3\"");
-  EXPECT_EQ(requests->at(2).category, "gsm8k");
-  ASSERT_EQ(notes.size(), 1u) << "what is left out is told";
-  EXPECT_NE(notes[0].find("1 later ones"), std::string::npos) << notes[0];
+  EXPECT_TRUE(requests->at(1).follows);
+  EXPECT_EQ(requests->at(1).category, "writing");
+  EXPECT_EQ(requests->at(2).id, "\"HumanEval/3\"");
+  EXPECT_EQ(requests->at(3).category, "gsm8k");
+  ASSERT_EQ(notes.size(), 1u) << "what is asked later is told";
+  EXPECT_NE(notes[0].find("1 later turns"), std::string::npos) << notes[0];
+
+  // Asked after the answer, whose end is the template's only once.
+  PromptRequest turn = requests->at(1);
+  const std::vector<TokenId> end{TokenId(3), TokenId(4)}, answer{TokenId(8), TokenId(3)};
+  turn.turn = end;
+  const auto asked = request_of_turn(turn, requests->at(0).request, answer, 7);
+  ASSERT_TRUE(asked.ok());
+  EXPECT_EQ(asked->prompt,
+            (std::vector<TokenId>{TokenId(10), TokenId(11), TokenId(8), TokenId(3), TokenId(4)}));
+  EXPECT_EQ(asked->max_tokens, 3);
+  EXPECT_FALSE(request_of_turn(turn, requests->at(0).request, answer, 5).ok()) << "the context is full";
   EXPECT_FALSE(read_requests({}, directory_.write("gz", "\x1f\x8b\x08"), model()).ok());
 }
 

@@ -20,7 +20,7 @@ TEST(PublishedLine, OfSpecBenchIsItsFirstTurn) {
   EXPECT_EQ(line->prompt, "Write.");
   EXPECT_EQ(line->category, "writing");
   EXPECT_EQ(line->id, "81");
-  EXPECT_EQ(line->later_turns, 1u);
+  EXPECT_EQ(line->later_turns, std::vector<std::string>{"Again."});
 }
 
 TEST(PublishedLine, OfHumanEvalAndGsm8k) {
@@ -56,8 +56,9 @@ TEST(Trace, LinesHaveLengthsAndNoText) {
 }
 
 TEST(Trace, CompressedFilesAreToldFromTheirFirstBytes) {
-  EXPECT_NE(how_to_unpack("\x1f\x8b\x08").find("gunzip"), std::string_view::npos);
-  EXPECT_EQ(how_to_unpack("{\"prompt\": \"a\"}"), "");
+  EXPECT_NE(how_to_unpack("\x1f\x8b\x08", "my tasks.jsonl.gz").find("`gunzip -k 'my tasks.jsonl.gz'`"),
+            std::string::npos);
+  EXPECT_EQ(how_to_unpack("{\"prompt\": \"a\"}", "a.jsonl"), "");
 }
 
 RequestResult result(const char* category, int64_t tokens, double seconds) {
