@@ -72,6 +72,9 @@ struct SamplingParams {
   float presence_penalty = 0;    // over output only
   float frequency_penalty = 0;   // over output only
   std::vector<std::pair<TokenId, float>> logit_bias;
+  // Until the text has this many tokens, the prompt's included, none of `ends` is drawn (min_tokens).
+  int32_t ends_from = 0;
+  std::vector<TokenId> ends;
   Seed seed;
   int32_t logprobs = -1;  // -1: none; n >= 0: of the emitted token and the n best, raw model
   bool operator==(const SamplingParams&) const = default;
@@ -83,7 +86,7 @@ constexpr float kGreedyTemperature = 1e-5f;
 inline bool is_plain_softmax(const SamplingParams& p) {
   return p.temperature >= kGreedyTemperature && p.top_k <= 0 && p.top_p >= 1 && p.min_p <= 0 &&
          p.repetition_penalty == 1 && p.presence_penalty == 0 && p.frequency_penalty == 0 &&
-         p.logit_bias.empty();
+         p.logit_bias.empty() && p.ends.empty();
 }
 
 }  // namespace outrider

@@ -46,6 +46,7 @@ Status check(const SamplingParams& p, int64_t vocab_size) {
   RETURN_IF_ERROR(real_within("presence_penalty", p.presence_penalty, -kMost, kMost));
   RETURN_IF_ERROR(real_within("frequency_penalty", p.frequency_penalty, -kMost, kMost));
   for (const auto& [id, bias] : p.logit_bias) RETURN_IF_ERROR(check_ids("logit_bias", {&id, 1}, vocab_size));
+  RETURN_IF_ERROR(check_ids("ends", p.ends, vocab_size));
   return within("logprobs", p.logprobs, -1, kMostLogprobs);
 }
 
@@ -135,6 +136,7 @@ Status check_fields(const PlanEntry& entry, const MessageLimits& limits) {
   RETURN_IF_ERROR(
       within("the number of drafted tokens", drafted, 0, samples ? limits.max_context - base : 0));
   RETURN_IF_ERROR(check_ids("draft", entry.draft, limits.vocab_size));
+  RETURN_IF_ERROR(within("prompt_logprobs", entry.prompt_logprobs, -1, kMostLogprobs));
   // Which rules draw a token twice is known where the sequence is.
   const TreeLimits limits_of_tree{.equal_siblings = entry.q_kind != QKind::kNone};
   RETURN_IF_ERROR(check_tree(entry.tree(), limits_of_tree).in("the draft"));

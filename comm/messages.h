@@ -16,7 +16,7 @@
 
 namespace outrider {
 
-constexpr uint32_t kProtocolVersion = 11;
+constexpr uint32_t kProtocolVersion = 12;
 
 // ---- joining and leaving
 // -------------------------------------------------------------------------------------
@@ -248,6 +248,9 @@ struct PlanEntry {
   int32_t next_gamma = 0;
   Round next_round;
   StopRule next_stop;
+  // Not negative: log-probabilities are told of the committed tokens that follow the inputs, and of so many
+  // best ones there.
+  int32_t prompt_logprobs = -1;
 
   DraftTreeView tree() const { return {draft, parents}; }
 };
@@ -294,9 +297,17 @@ struct Verdict {
   std::vector<PositionLogprobs> logprobs;  // accepted_count + 1 of them when asked for
 };
 
+// Of one entry with prompt_logprobs: one for each of its inputs but the last one of a prompt, what follows
+// which is a verdict's. A row whose logits are not finite tells minus infinity, and no others.
+struct PromptScores {
+  SequenceId sequence;
+  std::vector<PositionLogprobs> logprobs;
+};
+
 struct StepResult {
   uint64_t step = 0;
-  std::vector<Verdict> verdicts;  // one per sampling entry, in plan order
+  std::vector<Verdict> verdicts;     // one per sampling entry, in plan order
+  std::vector<PromptScores> scores;  // one per entry with prompt_logprobs, in plan order
   int64_t forward_ns = 0;
   int64_t verify_ns = 0;      // vocabulary arithmetic and its collectives
   int64_t commit_ns = 0;      // KV truncation and bookkeeping

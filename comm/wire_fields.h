@@ -73,8 +73,8 @@ template <class Archive>
 void serialize(Archive& archive, SamplingParams& m) {
   archive(EnumField<Rule>{m.rule, kLastRule}, FiniteField{m.temperature}, m.top_k, FiniteField{m.top_p},
           FiniteField{m.min_p}, FiniteField{m.repetition_penalty}, FiniteField{m.presence_penalty},
-          FiniteField{m.frequency_penalty}, Capped{m.logit_bias, archive.limits().ids}, m.seed.value,
-          m.logprobs);
+          FiniteField{m.frequency_penalty}, Capped{m.logit_bias, archive.limits().ids}, m.ends_from,
+          Capped{m.ends, archive.limits().ids}, m.seed.value, m.logprobs);
 }
 
 template <class Archive>
@@ -175,7 +175,7 @@ void serialize(Archive& archive, PlanEntry& m) {
   const uint64_t tokens = archive.limits().draft_tokens;
   archive(m.sequence, m.epoch, m.round, m.base, m.first_input, m.input_count, Capped{m.draft, tokens});
   archive(NodesField{m.parents, m.draft.size()}, QRowsField<PlanEntry>{m}, m.worker, m.next_gamma,
-          m.next_round, StopRuleField{m.next_stop});
+          m.next_round, StopRuleField{m.next_stop}, m.prompt_logprobs);
 }
 
 template <class Archive>
@@ -223,10 +223,15 @@ void serialize(Archive& archive, Verdict& m) {
 }
 
 template <class Archive>
+void serialize(Archive& archive, PromptScores& m) {
+  archive(m.sequence, Capped{m.logprobs, archive.limits().ids});
+}
+
+template <class Archive>
 void serialize(Archive& archive, StepResult& m) {
   const uint64_t sequences = archive.limits().sequences;
-  archive(m.step, Capped{m.verdicts, sequences}, m.forward_ns, m.verify_ns, m.commit_ns,
-          Capped{m.drafts, sequences}, m.draft_ns);
+  archive(m.step, Capped{m.verdicts, sequences}, Capped{m.scores, sequences}, m.forward_ns, m.verify_ns,
+          m.commit_ns, Capped{m.drafts, sequences}, m.draft_ns);
 }
 
 template <class Archive>

@@ -61,6 +61,7 @@ struct Emit {
   std::vector<TokenId> ids;
   std::vector<PositionLogprobs> logprobs;  // one per id when asked for
   std::string text;
+  std::vector<PositionLogprobs> prompt_logprobs;  // of the prompt's next tokens, its first one left out
 };
 
 struct Finish {

@@ -4,6 +4,7 @@
 #include <bit>
 #include <cmath>
 #include <functional>
+#include <numeric>
 
 #include "coordinator/counters.h"
 
@@ -82,6 +83,21 @@ void DurationHistogram::cover(size_t begin, size_t end) {
     first_ = begin;
   }
   if (end > first_ + counts_.size()) counts_.resize(end - first_);
+}
+
+void LengthHistogram::add(int64_t length) {
+  const auto least = static_cast<uint64_t>(std::max<int64_t>(length, 1) - 1);
+  ++classes_[std::min(static_cast<size_t>(std::bit_width(least)), kClasses - 1)];
+  sum_ += length;
+}
+
+void LengthHistogram::add(const LengthHistogram& other) {
+  for (size_t i = 0; i < kClasses; ++i) classes_[i] += other.classes_[i];
+  sum_ += other.sum_;
+}
+
+int64_t LengthHistogram::count() const {
+  return std::accumulate(classes_.begin(), classes_.end(), int64_t{0});
 }
 
 int64_t DurationHistogram::count_up_to(std::chrono::nanoseconds bound) const {
@@ -215,6 +231,9 @@ void Totals::add(const Totals& other) {
   gaps.add(other.gaps);
   bursts.add(other.bursts);
   e2e.add(other.e2e);
+  queued.add(other.queued);
+  prompt_lengths.add(other.prompt_lengths);
+  generation_lengths.add(other.generation_lengths);
   const auto take = [](auto& mine, const auto& theirs, auto better) {
     if (theirs && (!mine || better(*theirs, *mine))) mine = theirs;
   };

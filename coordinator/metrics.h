@@ -48,6 +48,21 @@ class DurationHistogram {
   double sum_ns_ = 0, sum_squares_ = 0;
 };
 
+// Lengths of texts in classes: class i has those of at most 2^i tokens and more than 2^(i-1).
+class LengthHistogram {
+ public:
+  static constexpr size_t kClasses = 24;
+  void add(int64_t length);
+  void add(const LengthHistogram& other);
+  const std::array<int64_t, kClasses>& classes() const { return classes_; }
+  int64_t count() const;
+  int64_t sum() const { return sum_; }
+
+ private:
+  std::array<int64_t, kClasses> classes_{};
+  int64_t sum_ = 0;
+};
+
 // Times that peers report are only summed and shown; absurd ones must not spoil the sums.
 constexpr int64_t reported_ns(int64_t ns) {
   constexpr int64_t kHour = int64_t{3600} * 1'000'000'000;
@@ -188,7 +203,10 @@ struct Totals : EventCounts, SliceBytes {
   TreeSums trees;
   std::map<uint64_t, DrafterTotals> drafters;  // by kind
   DurationHistogram ttft, gaps, bursts;
-  DurationHistogram e2e;  // of requests that ended with kStop or kLength, from their submission
+  DurationHistogram e2e;               // of requests that ended with kStop or kLength, from their submission
+  DurationHistogram queued;            // from the submission of a request until it began
+  LengthHistogram prompt_lengths;      // of requests that began
+  LengthHistogram generation_lengths;  // as e2e
   std::optional<Clock::time_point> first_submit_at, last_finish_at;
 
   int64_t dropped(DropReason reason) const { return drafts_dropped[static_cast<size_t>(reason)]; }

@@ -69,6 +69,20 @@ class PoolWorker {
   void asked_in(uint64_t step) { asked_in_ = step; }
   bool drafts_around(uint64_t step) const { return asked_in_ && *asked_in_ + 1 >= step; }
 
+  // ---- verdicts of its drafts
+  struct Verified {
+    int64_t drafts = 0, drafted = 0, tested = 0, accepted = 0;
+  };
+  void add_verified(int32_t drafted, int32_t tested, int32_t accepted) {
+    ++verified_.drafts;
+    verified_.drafted += drafted;
+    verified_.tested += tested;
+    verified_.accepted += accepted;
+  }
+  const Verified& verified() const { return verified_; }
+  const std::string& name() const { return hello_.model.name; }  // of its model
+  int32_t room() const { return hello_.max_sequences; }
+
   // ---- forms of q
   bool sends_slices() const { return slices_; }  // none of its slices was lost yet
   bool has_head(uint64_t fingerprint) const {
@@ -92,6 +106,7 @@ class PoolWorker {
   ShadowPhase shadows_;
   std::optional<uint64_t> asked_in_;
   bool slices_ = true;
+  Verified verified_;
 };
 
 }  // namespace outrider

@@ -89,7 +89,7 @@ void Protocol::on(Submit& event, Turn& turn) {
   if (Status status = check_request(event.request); !status.ok())
     return refuse(event, std::move(status), turn);
   LiveRequest& live = requests_.add(event.id, std::move(event.request));
-  live.metrics.submitted_at = turn.now();
+  live.metrics.submitted_at = std::min(live.request.asked_at.value_or(turn.now()), turn.now());
   live.metrics.prompt_tokens = live.sequence.prompt_length();
 }
 
@@ -125,6 +125,8 @@ void Protocol::admit(Turn& turn) {
     totals_.prompt_tokens += live.sequence.prompt_length();
     live.gamma = make_gamma(live);
     live.ready_at = turn.now();
+    totals_.queued.add(turn.now() - live.metrics.submitted_at);
+    totals_.prompt_lengths.add(live.sequence.prompt_length());
     if (tokenizer_)
       live.text = std::make_unique<TextStream>(*tokenizer_, live.sequence.ids(), live.request.stop);
   }
@@ -141,8 +143,10 @@ void Protocol::finish(LiveRequest& live, FinishReason reason, Status error, Turn
   ++totals_.finished[static_cast<size_t>(reason)];
   totals_.gaps.add(live.metrics.gaps);
   totals_.bursts.add(live.metrics.bursts);
-  if (reason == FinishReason::kStop || reason == FinishReason::kLength)
+  if (reason == FinishReason::kStop || reason == FinishReason::kLength) {
     totals_.e2e.add(turn.now() - live.metrics.submitted_at);
+    totals_.generation_lengths.add(live.sequence.emitted());
+  }
   if (live.metrics.first_token_at) totals_.ttft.add(*live.metrics.first_token_at - live.metrics.submitted_at);
   turn.add(
       Finish{.request = live.id(), .reason = reason, .error = std::move(error), .metrics = live.metrics});
@@ -202,8 +206,18 @@ void Protocol::take(PeerId peer, StepResult& message, size_t frame_bytes, Turn& 
   const OutstandingPlan done = target_.planner.take();
   verdicts_.learn_pass(message, done, turn.now());
   auto verdict = message.verdicts.begin();
+  auto scores = message.scores.begin();
   for (const PlannedEntry& entry : done.entries) {
     LiveRequest& live = *entry.live;
+    if (entry.scored >= 0) {
+      std::vector<PositionLogprobs> logprobs = std::move((scores++)->logprobs);
+      if (!live.finished() && !logprobs.empty())
+        turn.add(Emit{.request = live.id(),
+                      .ids = {},
+                      .logprobs = {},
+                      .text = {},
+                      .prompt_logprobs = std::move(logprobs)});
+    }
     if (entry.sampling) {
       auto end = verdicts_.apply(entry, *verdict++, message, static_cast<int32_t>(requests_.running()), turn);
       if (end) finish(live, end->reason, std::move(end->error), turn);

@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "coordinator/draft_rounds.h"
+#include "coordinator/overview.h"
 #include "coordinator/verdicts.h"
 #include "transformer/tokenizer/tokenizer.h"
 
@@ -40,6 +41,8 @@ class Protocol {
   bool has_worker(PeerId peer) const { return pool_.has(peer); }
   const Totals& totals() const { return totals_; }
   const CostModel& cost() const { return target_.costs.all(); }
+  // Who runs, who drafts, and what rounds cost just now.
+  Overview overview() const;
   // For tests and diagnostics; nullptr when unknown.
   const LiveRequest* find(SequenceId id) const { return requests_.find(id); }
 

@@ -1,7 +1,9 @@
 // What a client asked for, how far it got, and how it ended.
 #pragma once
 
+#include <chrono>
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -17,8 +19,14 @@ struct Request {
   SamplingParams sampling;
   int32_t max_tokens = 128;       // emitted tokens, an end-of-sequence token included
   std::vector<std::string> stop;  // emission ends before the first of these texts
+  std::vector<TokenId> stop_ids;  // emission ends with one of these
+  // Not negative: log-probabilities of the prompt's tokens but the first, and of so many best ones, come in
+  // Emit before anything else.
+  int32_t prompt_logprobs = -1;
   bool ignore_eos = false;
   GammaPolicyFactory gamma;  // empty: the coordinator's default policy
+  // When the client asked, if that was before the coordinator is told.
+  std::optional<std::chrono::steady_clock::time_point> asked_at = {};
 };
 
 // kQueued -> kPrefill -> kReady -> kDrafting -> kReady -> kVerifying -> kIdle -> (next round) ... ->

@@ -9,6 +9,8 @@ namespace {
 // A StepPlan's frame takes no more than this, and for each entry so much and the frames of its Open and
 // Draft.
 constexpr size_t kPlanBytes = 256, kEntryBytes = 128;
+// Each row of a prompt that is scored has logits over the whole vocabulary, and a place in the result.
+constexpr int32_t kScoredChunk = 64;
 
 // The most that a sequence adds to the plan's frame. Its draft takes no more there than in the Draft's frame.
 size_t entry_bytes(const LiveRequest& live) {
@@ -65,8 +67,10 @@ std::optional<StepPlan> StepPlanner::plan(RequestTable& requests, Clock::time_po
   }
   for (LiveRequest* live : prefill) {
     const int32_t kv_length = live->sequence.target.open ? live->sequence.target.kv_length : 0;
-    const int32_t input_count = std::min({live->sequence.committed() - kv_length, options_.prefill_chunk,
-                                          options_.max_rows_per_step - plan_->rows});
+    const int32_t chunk = live->request.prompt_logprobs < 0 ? options_.prefill_chunk
+                                                            : std::min(options_.prefill_chunk, kScoredChunk);
+    const int32_t input_count =
+        std::min({live->sequence.committed() - kv_length, chunk, options_.max_rows_per_step - plan_->rows});
     if (plan_->bytes + entry_bytes(*live) > options_.max_bytes_per_step) continue;
     if (input_count > 0) add(*live, input_count, now, &step);
   }
@@ -100,11 +104,18 @@ void StepPlanner::add(LiveRequest& live, int32_t input_count, Clock::time_point 
                            .q_kind = round.draft.ids.empty() ? QKind::kNone : round.draft.q_kind,
                            .q = std::move(round.draft.q),
                            .hidden = std::move(round.draft.hidden),
-                           .worker = round.worker});
+                           .worker = round.worker,
+                           .prompt_logprobs = first ? live.request.prompt_logprobs : -1});
   plan_->rows += input_count + round.drafted();
   plan_->context += sequence.committed();
   plan_->prefills |= first;
-  plan_->entries.push_back({.live = &live, .input_count = input_count, .sampling = sampling, .first = first});
+  const bool scores = first && live.request.prompt_logprobs >= 0;
+  plan_->entries.push_back({.live = &live,
+                            .input_count = input_count,
+                            .sampling = sampling,
+                            .first = first,
+                            .first_scored = sequence.target.kv_length + 1,
+                            .scored = scores ? input_count - (sampling ? 1 : 0) : -1});
   live.become(RequestState::kVerifying);
 }
 

@@ -17,6 +17,9 @@ struct PlannedEntry {
   int32_t input_count = 0;
   bool sampling = false;
   bool first = false;  // ends a prefill
+  // Prompt tokens from first_scored on whose log-probabilities the result has to bring; -1: none are asked
+  // for.
+  int32_t first_scored = 0, scored = -1;
 };
 
 struct OutstandingPlan {

@@ -54,16 +54,34 @@ Status Verdicts::check(const LiveRequest& live, const Verdict& verdict) const {
   return {};
 }
 
+Status Verdicts::check(const PlannedEntry& entry, const PromptScores& scores) const {
+  const LiveRequest& live = *entry.live;
+  if (scores.sequence != live.id() || scores.logprobs.size() != static_cast<size_t>(entry.scored))
+    return malformed(
+        fmt::format("brings {} logprobs of the prompt instead of {}", scores.logprobs.size(), entry.scored));
+  const auto tokens = live.sequence.ids_from(entry.first_scored);
+  for (size_t i = 0; i < scores.logprobs.size(); ++i)
+    RETURN_IF_ERROR(check(scores.logprobs[i], tokens[i], live.request.prompt_logprobs));
+  return {};
+}
+
 Status Verdicts::check(const StepResult& result, const OutstandingPlan& plan) const {
   if (result.step > plan.step) return malformed("it was never planned");
-  size_t at = 0;
+  size_t at = 0, scored = 0;
   for (const PlannedEntry& entry : plan.entries) {
+    if (entry.scored >= 0) {
+      if (scored == result.scores.size()) return malformed("logprobs of a prompt are missing");
+      RETURN_IF_ERROR(check(entry, result.scores[scored++])
+                          .in(fmt::format("prompt of request {}", entry.live->id().value())));
+    }
     if (!entry.sampling) continue;
     if (at == result.verdicts.size()) return malformed("verdicts are missing");
     RETURN_IF_ERROR(check(*entry.live, result.verdicts[at])
                         .in(fmt::format("verdict of request {}", entry.live->id().value())));
     ++at;
   }
+  if (scored != result.scores.size())
+    return malformed("there are logprobs of a prompt that were not asked for");
   return at == result.verdicts.size() ? Status() : malformed("there are too many verdicts");
 }
 
@@ -145,6 +163,8 @@ bool Verdicts::ends_text(TokenId id) const {
 
 std::optional<FinishReason> Verdicts::reason_to_finish(const LiveRequest& live, TokenId last) const {
   if (!live.request.ignore_eos && ends_text(last)) return FinishReason::kStop;
+  const auto& stop_ids = live.request.stop_ids;
+  if (std::find(stop_ids.begin(), stop_ids.end(), last) != stop_ids.end()) return FinishReason::kStop;
   if (live.text && live.text->stopped()) return FinishReason::kStop;
   if (live.sequence.emitted() >= live.request.max_tokens) return FinishReason::kLength;
   if (live.sequence.committed() >= target_.max_context()) return FinishReason::kLength;
@@ -238,6 +258,10 @@ void Verdicts::record(const PlannedEntry& entry, const Verdict& verdict, int32_t
                           .verify = turn.now() - round.planned_at};
   live.metrics.rounds.add(sums);
   live.metrics.phases.add(phases);
+  if (round.has_draft)
+    pool_.for_each_of(round.worker, [&](PoolWorker& worker) {
+      worker.add_verified(round.drafted(), tested, verdict.accepted_count);
+    });
   totals_.rounds.add(sums);
   totals_.phases.add(phases);
   const TokenId guess = round.draft.guess;

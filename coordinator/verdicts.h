@@ -33,6 +33,7 @@ class Verdicts {
 
  private:
   Status check(const LiveRequest& live, const Verdict& verdict) const;
+  Status check(const PlannedEntry& entry, const PromptScores& scores) const;
   Status check(const PositionLogprobs& at, TokenId token, int32_t most) const;
   void lose_draft(LiveRequest& live, bool link_lost);
   std::optional<FinishReason> commit(LiveRequest& live, Verdict& verdict, Turn& turn);

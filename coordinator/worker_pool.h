@@ -31,6 +31,10 @@ class WorkerPool {
   bool is_full() const;
   bool has(PeerId peer) const { return workers_.contains(peer) || early_.contains(peer); }
   PoolWorker* find(PeerId peer);
+  template <class Use>
+  void for_each(const Use& use) const {
+    for (const auto& [peer, worker] : workers_) use(peer, worker);
+  }
   // All of them: lives are told apart by numbers drawn at random, which a worker that lies may repeat.
   template <class Use>
   void for_each_of(Generation generation, const Use& use) {

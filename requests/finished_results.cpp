@@ -28,6 +28,9 @@ uint64_t of_sampling(uint64_t hash, const SamplingParams& p) {
   hash = hash_combine(hash, p.logit_bias.size());
   for (const auto& [id, value] : p.logit_bias)
     hash = of_number(hash_combine(hash, static_cast<uint64_t>(id.value())), value);
+  for (const TokenId id : p.ends)
+    hash = hash_combine(hash_combine(hash, static_cast<uint64_t>(p.ends_from)),
+                        static_cast<uint64_t>(id.value()));
   return hash;
 }
 
@@ -68,6 +71,7 @@ uint64_t RequestFingerprints::operator()(const Request& request) const {
   hash = hash_combine(hash, static_cast<uint64_t>(request.max_tokens));
   hash = hash_combine(hash, request.ignore_eos ? 1 : 0);
   for (const std::string& stop : request.stop) hash = hash_combine(hash, fingerprint_of_text(stop));
+  for (const TokenId id : request.stop_ids) hash = hash_combine(hash, static_cast<uint64_t>(id.value()) + 1);
   return hash;
 }
 

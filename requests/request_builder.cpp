@@ -12,6 +12,12 @@ namespace {
 
 using Names = RequestBuilder::Names;
 
+// Further out the arithmetic of logits would overflow: a model's own logits are some tens, counts some
+// thousands, and temperatures 1e-5 at least.
+constexpr float kLeastRepetition = 1e-3f, kMostRepetition = 1e3f, kMostAddend = 1e6f;
+constexpr size_t kMostStopIds = 256;
+constexpr int kMostSpeculativeTokens = 64;
+
 std::string name_of(std::string key, Names names) {
   if (names == Names::kKeys) return fmt::format("\"{}\"", key);
   std::replace(key.begin(), key.end(), '_', '-');
@@ -36,14 +42,24 @@ Status RequestBuilder::check(const RequestParams& o, Names names) const {
   if (o.max_tokens < 1) return must("max_tokens", o.max_tokens, "at least 1");
   if (!finite(o.temperature) || o.temperature < 0 || o.temperature > 100)
     return must("temperature", o.temperature, "0 to 100");
-  if (o.top_k < 0) return must("top_k", o.top_k, "0 (off) or more");
+  if (o.top_k < -1) return must("top_k", o.top_k, "0 or -1 (off) or more");
   if (!(o.top_p > 0 && o.top_p <= 1)) return must("top_p", o.top_p, "above 0 and at most 1");
   if (!(o.min_p >= 0 && o.min_p <= 1)) return must("min_p", o.min_p, "0 to 1");
-  if (!finite(o.repetition_penalty) || o.repetition_penalty <= 0)
-    return must("repetition_penalty", o.repetition_penalty, "above 0; 1 is off");
-  if (!finite(o.presence_penalty)) return must("presence_penalty", o.presence_penalty, "finite");
-  if (!finite(o.frequency_penalty)) return must("frequency_penalty", o.frequency_penalty, "finite");
+  if (!(o.repetition_penalty >= kLeastRepetition && o.repetition_penalty <= kMostRepetition))
+    return must("repetition_penalty", o.repetition_penalty, "0.001 to 1000; 1 is off");
+  const auto is_addend = [](float v) { return std::abs(v) <= kMostAddend; };
+  if (!is_addend(o.presence_penalty)) return must("presence_penalty", o.presence_penalty, "-1e6 to 1e6");
+  if (!is_addend(o.frequency_penalty)) return must("frequency_penalty", o.frequency_penalty, "-1e6 to 1e6");
+  for (const auto& [id, value] : o.logit_bias)
+    if (!is_addend(value)) return must("logit_bias", value, "-1e6 to 1e6");
   if (o.logprobs < -1 || o.logprobs > 100) return must("logprobs", o.logprobs, "0 to 100");
+  if (o.prompt_logprobs < -1 || o.prompt_logprobs > 100)
+    return must("prompt_logprobs", o.prompt_logprobs, "0 to 100");
+  if (o.min_tokens < 0 || o.min_tokens > o.max_tokens)
+    return must("min_tokens", o.min_tokens,
+                fmt::format("0 to max_tokens, which is {}", o.max_tokens).c_str());
+  if (o.stop_token_ids.size() > kMostStopIds)
+    return must("stop_token_ids", fmt::format("with {} ids", o.stop_token_ids.size()), "at most 256 ids");
   if (o.stop.size() > 16)
     return must("stop", fmt::format("with {} texts", o.stop.size()), "at most 16 texts");
   for (const std::string& stop : o.stop)
@@ -57,20 +73,57 @@ Result<Request> RequestBuilder::build(RequestParams params, Names names) const {
   auto sampling = sampling_of(params);
   if (!sampling.ok()) return with_names(sampling.status(), names);
   Request request{.prompt = {}, .sampling = std::move(sampling).value(), .gamma = {}};
-  for (const auto& [id, value] : request.sampling.logit_bias)
-    if (id.value() < 0 || id.value() >= model_.vocab_size)
-      return invalid_argument(fmt::format("{}: id {} is outside the vocabulary; ids are 0 to {}",
-                                          name_of("logit_bias", names), id.value(), model_.vocab_size - 1));
+  std::vector<TokenId> biased;
+  for (const auto& [id, value] : request.sampling.logit_bias) biased.push_back(id);
+  RETURN_IF_ERROR(check_ids("logit_bias", biased, names));
+  RETURN_IF_ERROR(check_ids("stop_token_ids", params.stop_token_ids, names));
+  RETURN_IF_ERROR(set_drafting(params, names, request));
   request.max_tokens = params.max_tokens;
   request.stop = std::move(params.stop);
   request.ignore_eos = params.ignore_eos;
+  request.stop_ids = std::move(params.stop_token_ids);
+  request.prompt_logprobs = params.prompt_logprobs;
+  if (params.min_tokens > 0) {  // set_prompt() adds the prompt's
+    request.sampling.ends_from = params.min_tokens;
+    request.sampling.ends = request.stop_ids;
+    if (!params.ignore_eos)
+      request.sampling.ends.insert(request.sampling.ends.end(), model_.eos_ids.begin(), model_.eos_ids.end());
+  }
   if (model_.synthetic_acceptance) {
-    if (params.logprobs >= 0)
+    if (params.logprobs >= 0 || params.prompt_logprobs >= 0)
       return invalid_argument(name_of("logprobs", names) + ": has no meaning with --synthetic-acceptance");
     request.ignore_eos = true;
     request.stop.clear();
+    request.stop_ids.clear();
+    request.sampling.ends.clear();
+    request.sampling.ends_from = 0;
   }
   return request;
+}
+
+Status RequestBuilder::check_ids(const char* key, const std::vector<TokenId>& ids, Names names) const {
+  for (const TokenId id : ids)
+    if (id.value() < 0 || id.value() >= model_.vocab_size)
+      return invalid_argument(fmt::format("{}: id {} is outside the vocabulary; ids are 0 to {}",
+                                          name_of(key, names), id.value(), model_.vocab_size - 1));
+  return {};
+}
+
+Status RequestBuilder::set_drafting(const RequestParams& params, Names names, Request& request) const {
+  std::string policy = params.gamma_policy;
+  if (params.num_speculative_tokens) {
+    const int length = *params.num_speculative_tokens;
+    if (length < 0 || length > kMostSpeculativeTokens)
+      return invalid_argument(fmt::format("{} {}: must be 0 (plain decoding) to {}",
+                                          name_of("num_speculative_tokens", names), length,
+                                          kMostSpeculativeTokens));
+    policy = fmt::format("fixed:gamma={}", length);
+  }
+  if (policy.empty()) return {};
+  auto gamma = parse_gamma_policy(policy);
+  if (!gamma.ok()) return with_names(gamma.status(), names).in(name_of("gamma_policy", names));
+  request.gamma = std::move(gamma).value();
+  return {};
 }
 
 Status RequestBuilder::check_chat() const { return model_.chat.status().in("--model " + model_.directory); }
@@ -104,6 +157,8 @@ Status RequestBuilder::set_prompt(Request& request, std::vector<TokenId> prompt)
                                           prompt.size(), model_.max_context,
                                           model_.context_may_grow ? " or raise --max-model-len" : ""));
   request.prompt = std::move(prompt);
+  if (!request.sampling.ends.empty())
+    request.sampling.ends_from += static_cast<int32_t>(request.prompt.size());
   return {};
 }
 

@@ -27,6 +27,7 @@ struct RequestModel {
   int64_t vocab_size = 0;
   bool context_may_grow = false;      // it may be --max-model-len, not the model, that limits the context
   bool synthetic_acceptance = false;  // a text means nothing, its end neither
+  std::vector<TokenId> eos_ids;       // those of its vocabulary
 };
 
 // Immutable; safe to share between threads.
@@ -53,6 +54,8 @@ class RequestBuilder {
 
  private:
   Status check(const RequestParams& params, Names names) const;
+  Status check_ids(const char* key, const std::vector<TokenId>& ids, Names names) const;
+  Status set_drafting(const RequestParams& params, Names names, Request& request) const;
 
   const RequestModel model_;
 };

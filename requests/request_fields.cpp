@@ -88,6 +88,31 @@ Status take_bias(const json& object, LogitBias& bias) {
   return {};
 }
 
+Status take_stop_ids(const json& object, std::vector<TokenId>& stop) {
+  const json* const at = find_field(object, "stop_token_ids");
+  if (!at) return {};
+  stop.clear();
+  const Status wrong = invalid_argument("\"stop_token_ids\" must be a list of token ids");
+  if (!at->is_array()) return wrong;
+  for (const json& item : *at) {
+    if (!item.is_number_unsigned() || item.get<uint64_t>() > std::numeric_limits<int32_t>::max())
+      return wrong;
+    stop.emplace_back(item.get<int32_t>());
+  }
+  return {};
+}
+
+Status take_drafting(const json& object, RequestParams& to) {
+  const bool has_length = find_field(object, "num_speculative_tokens") != nullptr;
+  if (has_length && find_field(object, "gamma_policy"))
+    return invalid_argument(
+        "\"num_speculative_tokens\" pins what \"gamma_policy\" would choose; send one of them");
+  int length = 0;
+  RETURN_IF_ERROR(take(object, "num_speculative_tokens", length));
+  if (has_length) to.num_speculative_tokens = length;
+  return take(object, "gamma_policy", to.gamma_policy);
+}
+
 }  // namespace
 
 Status take_sampling(const json& object, RequestParams& to) {
@@ -102,6 +127,9 @@ Status take_sampling(const json& object, RequestParams& to) {
   RETURN_IF_ERROR(take(object, "frequency_penalty", to.frequency_penalty));
   RETURN_IF_ERROR(take(object, "ignore_eos", to.ignore_eos));
   RETURN_IF_ERROR(take(object, "rule", to.rule));
+  RETURN_IF_ERROR(take(object, "min_tokens", to.min_tokens));
+  RETURN_IF_ERROR(take_stop_ids(object, to.stop_token_ids));
+  RETURN_IF_ERROR(take_drafting(object, to));
   RETURN_IF_ERROR(take_bias(object, to.logit_bias));
   return take_stop(object, to.stop);
 }

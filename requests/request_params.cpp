@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cmath>
 #include <string_view>
 
@@ -36,7 +37,7 @@ Result<SamplingParams> sampling_of(const RequestParams& p) {
   ASSIGN_OR_RETURN(const Rule rule, resolve_rule(p.rule, p.temperature));
   return SamplingParams{.rule = rule,
                         .temperature = p.temperature,
-                        .top_k = p.top_k,
+                        .top_k = std::max(p.top_k, 0),
                         .top_p = p.top_p,
                         .min_p = p.min_p,
                         .repetition_penalty = p.repetition_penalty,

@@ -26,10 +26,16 @@ struct RequestParams {
   float repetition_penalty = 1, presence_penalty = 0, frequency_penalty = 0;
   LogitBias logit_bias;
   std::vector<std::string> stop;
+  std::vector<TokenId> stop_token_ids;
   bool ignore_eos = false;
+  int min_tokens = 0;  // before so many no text ends at an end-of-sequence token or a stop token
   uint64_t seed = 0;
-  int logprobs = -1;  // best tokens to tell of each position; -1: no log-probabilities
+  int logprobs = -1;         // best tokens to tell of each position; -1: no log-probabilities
+  int prompt_logprobs = -1;  // the same of the prompt's tokens
   std::string rule = "auto";
+  // How this request drafts; neither: as the run does. 0: plain decoding.
+  std::optional<int> num_speculative_tokens;
+  std::string gamma_policy;
 };
 
 // The rule is resolved. An error names --rule.

@@ -12,13 +12,16 @@ namespace outrider {
 
 RequestModel request_model(const ModelSettings& models, const SpeculationSettings& speculation,
                            const Preparation& prepared, const Result<std::unique_ptr<ChatTemplate>>& chat) {
+  std::vector<TokenId> eos = prepared.target.eos;  // some models name ids beyond their vocabulary
+  std::erase_if(eos, [&](TokenId id) { return id.value() < 0 || id.value() >= prepared.target.vocab_size; });
   return {.tokenizer = *prepared.tokenizer,
           .chat = chat,
           .directory = models.model,
           .max_context = prepared.max_model_len,
           .vocab_size = prepared.target.vocab_size,
           .context_may_grow = models.max_model_len > 0 || prepared.max_model_len == kDefaultMaxModelLen,
-          .synthetic_acceptance = !speculation.synthetic_acceptance.empty()};
+          .synthetic_acceptance = !speculation.synthetic_acceptance.empty(),
+          .eos_ids = std::move(eos)};
 }
 
 Result<RequestFingerprints> request_fingerprints(const ModelSettings& models,

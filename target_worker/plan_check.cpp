@@ -34,6 +34,7 @@ Status TargetWorker::check_plan(const StepPlan& plan) const {
     rows += entry.input_count + static_cast<int64_t>(entry.draft.size());
     if (entry.first_input + entry.input_count == entry.base)
       logit_rows += static_cast<int64_t>(entry.draft.size()) + 1;
+    if (entry.prompt_logprobs >= 0) logit_rows += entry.input_count;
   }
   if (rows > model_.max_rows() || logit_rows > model_.max_logit_rows())
     return malformed(fmt::format("has {} rows, {} of them with logits; planned {} and {}", rows, logit_rows,

@@ -85,6 +85,7 @@ void ShardedVerifier::process_rows() {
                                                              row.logits.size()));
       apply_penalties(row.logits, row.chunks.range, *request.sampling, request.counts,
                       request.draft.first(static_cast<size_t>(i)));
+      forbid_ends(row.logits, row.chunks.range, *request.sampling, request.base + i);
       const bool nan =
           scale_and_scan(row.logits, row.chunks, inverse_temperature(*request.sampling), row.chunk_max);
       RankedToken& best = best_[entry.first_row + static_cast<size_t>(i)];
@@ -274,7 +275,7 @@ void ShardedVerifier::report_logprobs() {
     for (int i = 0; i <= result.accepted_count; ++i)
       queries_.push_back(
           {.raw = std::span(raw_).subspan((entry.first_raw + static_cast<size_t>(i)) * width, width),
-           .chosen = i < result.accepted_count ? entry.request->draft[static_cast<size_t>(i)] : result.next,
+           .chosen = chosen_at(*entry.request, result, i),
            .top = entry.request->sampling->logprobs});
   }
   if (queries_.empty()) return;

@@ -1,6 +1,7 @@
 #include "target_worker/target_worker.h"
 
 #include <algorithm>
+#include <limits>
 #include <stdexcept>
 
 #include "base/hash.h"
@@ -38,14 +39,22 @@ bool has_q(const StepPlan& plan, QKind kind) {
 
 bool samples(const PlanEntry& entry) { return entry.first_input + entry.input_count == entry.base; }
 
+// Inputs whose next token is committed, where that is asked about.
+int64_t scored_rows(const PlanEntry& entry) {
+  return entry.prompt_logprobs < 0 ? 0 : entry.input_count - (samples(entry) ? 1 : 0);
+}
+
+int64_t logit_rows(const PlanEntry& entry) {
+  return scored_rows(entry) + (samples(entry) ? static_cast<int64_t>(entry.draft.size()) + 1 : 0);
+}
+
 }  // namespace
 
 TargetWorker::TargetWorker(Model& model, Collectives& group, TargetOptions options)
     : model_(model),
       group_(group),
       options_(std::move(options)),
-      verifier_(
-          make_verifier(model, group, options_.trees ? model.max_logit_rows() : options_.max_sequences)) {
+      verifier_(make_verifier(model, group, model.max_logit_rows())) {
   options_.info.max_context = static_cast<int32_t>(model.max_positions());
   options_.info.isa = model.isa();
   if (options_.head)
@@ -242,7 +251,7 @@ PlacedLogits TargetWorker::forward(const StepPlan& plan) {
     tokens_.insert(tokens_.end(), entry.draft.begin(), entry.draft.end());
     slices_.push_back({.sequence = s.kv,
                        .tokens = {tokens_.data() + begin, tokens_.size() - begin},
-                       .logit_rows = samples(entry) ? static_cast<int64_t>(entry.draft.size()) + 1 : 0,
+                       .logit_rows = logit_rows(entry),
                        .parents = entry.parents});
   }
   auto logits = model_.forward_in_place(slices_);
@@ -268,9 +277,12 @@ void TargetWorker::make_q(const StepPlan& plan) {
 
 void TargetWorker::ask_verifier(const StepPlan& plan) {
   requests_.clear();
+  scoring_.clear();
+  scoring_.reserve(plan.entries.size());  // requests point at them
   int64_t row = 0;
   for (size_t e = 0; e < plan.entries.size(); ++e) {
     const PlanEntry& entry = plan.entries[e];
+    ask_scores(entry, row);
     if (!samples(entry)) continue;
     const Sequence& s = sequence(entry.sequence);
     const SlicedQ& sliced = sliced_[e];
@@ -292,10 +304,40 @@ void TargetWorker::ask_verifier(const StepPlan& plan) {
   }
 }
 
+void TargetWorker::ask_scores(const PlanEntry& entry, int64_t& row) {
+  if (entry.prompt_logprobs < 0) return;
+  const SamplingParams& sampling = scoring_.emplace_back(SamplingParams{.logprobs = entry.prompt_logprobs});
+  const std::vector<TokenId>& ids = sequence(entry.sequence).ids;
+  for (int64_t i = 1; i <= scored_rows(entry); ++i, ++row)
+    requests_.push_back({.sequence = entry.sequence,
+                         .sampling = &sampling,
+                         .base = entry.first_input + static_cast<int32_t>(i),
+                         .first_row = row,
+                         .scored = ids[static_cast<size_t>(entry.first_input.value() + i)]});
+}
+
+PromptScores scores_of(const PlanEntry& entry, std::span<const VerifyRequest> asked,
+                       std::span<const VerifyResult> rows) {
+  PromptScores scores{.sequence = entry.sequence, .logprobs = {}};
+  for (size_t i = 0; i < rows.size(); ++i)
+    scores.logprobs.push_back(
+        rows[i].status == VerdictStatus::kOk
+            ? rows[i].logprobs.front()
+            : PositionLogprobs{.chosen = {*asked[i].scored, -std::numeric_limits<float>::infinity()},
+                               .top = {}});
+  return scores;
+}
+
 void TargetWorker::commit(const StepPlan& plan, std::span<const VerifyResult> verdicts, StepResult& result) {
   size_t next = 0;
   for (size_t e = 0; e < plan.entries.size(); ++e) {
     const PlanEntry& entry = plan.entries[e];
+    if (entry.prompt_logprobs >= 0) {
+      const auto rows = static_cast<size_t>(scored_rows(entry));
+      result.scores.push_back(
+          scores_of(entry, std::span(requests_).subspan(next, rows), verdicts.subspan(next, rows)));
+      next += rows;
+    }
     if (!samples(entry)) continue;
     const DraftTreeView draft(requests_[next].draft, requests_[next].parents);
     const VerifyResult& verdict = verdicts[next++];

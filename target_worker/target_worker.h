@@ -86,6 +86,8 @@ class TargetWorker {
   void make_q(const StepPlan& plan);
   // A request for each entry that samples; a draft whose q was lost counts as none.
   void ask_verifier(const StepPlan& plan);
+  // The rows of a prompt, one by one, whose log-probabilities the entry asks for.
+  void ask_scores(const PlanEntry& entry, int64_t& row);
   // What the verifier said of them, in the same order.
   void commit(const StepPlan& plan, std::span<const VerifyResult> verdicts, StepResult& result);
   void commit(const PlanEntry& entry, DraftTreeView draft, const VerifyResult& verdict);
@@ -105,6 +107,7 @@ class TargetWorker {
   std::vector<BatchSlice> slices_;
   std::vector<VerifyRequest> requests_;
   std::vector<SlicedQ> sliced_;                  // of every entry
+  std::vector<SamplingParams> scoring_;          // of every entry; read where it has prompt_logprobs
   std::vector<const SamplingParams*> sampling_;  // the same
   std::vector<std::byte> frame_;
 };

@@ -36,6 +36,9 @@ struct VerifyRequest {
   const uint16_t* q_on_device = nullptr;
   int64_t first_row = 0;
   const TokenCounts* counts = nullptr;  // of the committed tokens; may be null unless there are penalties
+  // Nothing is to be decided, without a draft: of its row only the log-probability of this token, which is
+  // committed, is asked for.
+  std::optional<TokenId> scored;
 };
 
 // q of draft token i.
@@ -55,6 +58,12 @@ struct VerifyResult {
   TokenId next;
   std::vector<PositionLogprobs> logprobs;  // accepted_count + 1 of them when asked for
 };
+
+// The token whose log-probability is told of row i: an accepted one, the next one, or the one that is scored.
+inline TokenId chosen_at(const VerifyRequest& request, const VerifyResult& result, int i) {
+  if (request.scored) return *request.scored;
+  return i < result.accepted_count ? request.draft[static_cast<size_t>(i)] : result.next;
+}
 
 struct VerifierStats {
   uint64_t residual_fallbacks = 0;  // recovery rows without mass: p == q up to rounding

@@ -199,10 +199,9 @@ void DeviceVerifier::report_logprobs(std::span<const VerifyRequest> requests, co
     float* raw = logits.host_room + static_cast<size_t>(request.first_row) * width;
     const VerifyResult& result = results_[e];
     for (int i = 0; result.status == VerdictStatus::kOk && i <= result.accepted_count; ++i)
-      queries_.push_back(
-          {.raw = {raw + static_cast<size_t>(i) * width, width},
-           .chosen = i < result.accepted_count ? request.draft[static_cast<size_t>(i)] : result.next,
-           .top = request.sampling->logprobs});
+      queries_.push_back({.raw = {raw + static_cast<size_t>(i) * width, width},
+                          .chosen = chosen_at(request, result, i),
+                          .top = request.sampling->logprobs});
   }
   if (queries_.empty()) return;
   auto row = logprobs_.compute(queries_, Chunks{logits.vocab_range}).begin();

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <limits>
 
 #include "base/log.h"
 #include "transformer/sampling/penalties.h"
@@ -61,6 +62,11 @@ void VerifyInputs::add_penalties(const VerifyRequest& request, IndexRange range,
   input.first_bias = static_cast<int32_t>(biases_.size());
   for (const auto& [id, value] : params.logit_bias)
     if (range.contains(id.value())) biases_.push_back({local_index(id, range), value});
+  if (request.base.value() < params.ends_from)
+    for (const TokenId id : params.ends)
+      if (range.contains(id.value()))
+        biases_.push_back(
+            {local_index(id, range), -std::numeric_limits<float>::infinity(), params.ends_from});
   input.biases = static_cast<int32_t>(biases_.size()) - input.first_bias;
 }
 

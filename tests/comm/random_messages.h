@@ -68,7 +68,7 @@ class RandomMessages {
   }
   void fill(SamplingParams& m) {
     fill_all(m.rule, m.temperature, m.top_k, m.top_p, m.min_p, m.repetition_penalty, m.presence_penalty,
-             m.frequency_penalty, m.logit_bias, m.seed.value, m.logprobs);
+             m.frequency_penalty, m.logit_bias, m.ends_from, m.ends, m.seed.value, m.logprobs);
   }
   // Dense or sparse, with and without a rest, and well-formed: others have no form on the wire.
   void fill(QRow& m) {
@@ -112,8 +112,8 @@ class RandomMessages {
     fill_all(m.sequence, m.epoch, m.round, m.base, m.first_input, m.input_count, m.draft);
     fill_nodes(m.parents, m.draft.size());
     fill_q(m);
-    fill_all(m.worker, m.next_gamma, m.next_round, m.next_stop.kind, m.next_stop.threshold,
-             m.next_stop.scale);
+    fill_all(m.worker, m.next_gamma, m.next_round, m.next_stop.kind, m.next_stop.threshold, m.next_stop.scale,
+             m.prompt_logprobs);
   }
   void fill(TokenLogprob& m) { fill_all(m.id, m.logprob); }
   void fill(PositionLogprobs& m) { fill_all(m.chosen, m.top); }
@@ -156,8 +156,9 @@ class RandomMessages {
              m.preparation);
   }
   void fill(StepPlan& m) { fill_all(m.step, m.state_hash, m.closes, m.opens, m.entries); }
+  void fill(PromptScores& m) { fill_all(m.sequence, m.logprobs); }
   void fill(StepResult& m) {
-    fill_all(m.step, m.verdicts, m.forward_ns, m.verify_ns, m.commit_ns, m.drafts, m.draft_ns);
+    fill_all(m.step, m.verdicts, m.scores, m.forward_ns, m.verify_ns, m.commit_ns, m.drafts, m.draft_ns);
   }
   void fill(QSlice& m) { fill_all(m.sequence, m.round, m.worker, m.rows, m.weights); }
   void fill(LinkOffer& m) { fill_all(m.worker, m.id); }

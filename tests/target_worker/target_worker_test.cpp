@@ -124,6 +124,47 @@ TEST(TargetWorker, PrefillChunksGiveNoVerdict) {
   EXPECT_EQ(verdicts[0].next, whole.worker.step(at_once).verdicts.at(0).next);
 }
 
+// What a text's tokens were worth when they were generated, they are worth when the text is a prompt.
+TEST(TargetWorker, APromptIsScoredAsItWasGenerated) {
+  Rank plain, scoring;
+  Mirror mirror{.ids = random_ids(5, 3)};
+  const SamplingParams sampling{.logprobs = 2};
+  StepPlan plan = plan_of(mirror, 0, {}, 5);
+  plan.state_hash = 0;
+  plan.opens.push_back({.sequence = kSequence, .ids = mirror.ids, .prompt_length = 5, .sampling = sampling});
+  std::vector<PositionLogprobs> generated;
+  for (uint64_t step = 1; step <= 15; ++step) {
+    const Verdict verdict = plain.worker.step(plan).verdicts.at(0);
+    generated.push_back(verdict.logprobs.at(0));
+    mirror.ids.push_back(verdict.next);
+    mirror.kv = static_cast<int64_t>(mirror.ids.size()) - 1;
+    plan = plan_of(mirror, step, {}, 1);
+  }
+  mirror.kv = 0;
+  std::vector<PositionLogprobs> scored;
+  for (const int32_t input_count : {3, 10, 7}) {
+    StepPlan chunk = plan_of(mirror, static_cast<uint64_t>(mirror.kv), {}, input_count);
+    chunk.entries[0].prompt_logprobs = 2;
+    if (mirror.kv == 0) {
+      chunk.state_hash = 0;
+      chunk.opens.push_back({.sequence = kSequence, .ids = mirror.ids, .prompt_length = 20, .sampling = {}});
+    }
+    const StepResult result = scoring.worker.step(chunk);
+    ASSERT_EQ(result.scores.size(), 1u);
+    scored.insert(scored.end(), result.scores[0].logprobs.begin(), result.scores[0].logprobs.end());
+    mirror.kv += input_count;
+    EXPECT_EQ(result.verdicts.size(), mirror.kv == 20 ? 1u : 0u);
+  }
+  ASSERT_EQ(scored.size(), 19u);
+  const auto values = [](const PositionLogprobs& at) {
+    std::vector<std::pair<TokenId, float>> out{{at.chosen.id, at.chosen.logprob}};
+    for (const TokenLogprob& token : at.top) out.emplace_back(token.id, token.logprob);
+    return out;
+  };
+  for (size_t i = 0; i < 15; ++i) EXPECT_EQ(values(scored[4 + i]), values(generated[i])) << i;
+  for (size_t i = 0; i < 19; ++i) EXPECT_EQ(scored[i].chosen.id, mirror.ids[i + 1]);
+}
+
 // A coordinator and a target that no longer agree must not go on.
 TEST(TargetWorker, AnotherStateIsFatal) {
   Rank rank;

@@ -242,9 +242,11 @@ Result<std::unique_ptr<ChatTemplate>> parse_chat_template(const std::string& sou
       std::make_unique<ParsedTemplate>(std::move(syntax), std::move(variables)));
 }
 
-Result<std::unique_ptr<ChatTemplate>> load_chat_template(const std::filesystem::path& model_directory) {
-  std::string where;
-  ASSIGN_OR_RETURN(const std::string source, read_source(model_directory, where));
+Result<std::unique_ptr<ChatTemplate>> load_chat_template(const std::filesystem::path& model_directory,
+                                                         const std::filesystem::path& file) {
+  std::string where = file.string();
+  ASSIGN_OR_RETURN(const std::string source, file.empty() ? read_source(model_directory, where)
+                                                          : read_text_file(file, kMaxSourceBytes));
   ASSIGN_OR_RETURN(const TokenizerConfig config, read_tokenizer_config(model_directory));
   auto parsed = parse_chat_template(source, config.special("bos_token").value_or(""),
                                     config.special("eos_token").value_or(""));

@@ -43,7 +43,9 @@ class ChatTemplate {
 
 // From chat_template.jinja or tokenizer_config.json's "chat_template" (string, or list with a "default"
 // entry). kNotFound when the model has none.
-Result<std::unique_ptr<ChatTemplate>> load_chat_template(const std::filesystem::path& model_directory);
+// `file`: not empty: the template is there instead; the model still tells its bos_token and eos_token.
+Result<std::unique_ptr<ChatTemplate>> load_chat_template(const std::filesystem::path& model_directory,
+                                                         const std::filesystem::path& file = {});
 // `bos_token` and `eos_token` are variables of the template.
 Result<std::unique_ptr<ChatTemplate>> parse_chat_template(const std::string& source,
                                                           const std::string& bos_token,

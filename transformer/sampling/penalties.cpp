@@ -1,6 +1,7 @@
 #include "transformer/sampling/penalties.h"
 
 #include <algorithm>
+#include <limits>
 
 #include "base/log.h"
 #include "transformer/sampling/token_math.h"
@@ -31,6 +32,13 @@ void apply_penalties(std::span<float> logits, IndexRange range, const SamplingPa
   }
   for (const auto& [id, bias] : params.logit_bias)
     if (range.contains(id.value())) at(id) += bias;
+}
+
+void forbid_ends(std::span<float> logits, IndexRange range, const SamplingParams& params, Position position) {
+  if (position.value() >= params.ends_from) return;
+  for (const TokenId id : params.ends)
+    if (range.contains(id.value()))
+      logits[static_cast<size_t>(id.value() - range.begin)] = -std::numeric_limits<float>::infinity();
 }
 
 }  // namespace outrider

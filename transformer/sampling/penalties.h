@@ -39,5 +39,8 @@ inline bool has_filters(const SamplingParams& params) {
 // when needs_counts() is false. `logits` covers the ids of `range`.
 void apply_penalties(std::span<float> logits, IndexRange range, const SamplingParams& params,
                      const TokenCounts* counts, std::span<const TokenId> drafted);
+// min_tokens: at a position before `ends_from` none of `ends` may be drawn. After the penalties, which a bias
+// of an end cannot outweigh then.
+void forbid_ends(std::span<float> logits, IndexRange range, const SamplingParams& params, Position position);
 
 }  // namespace outrider

@@ -2,6 +2,8 @@
 
 #include <gtest/gtest.h>
 
+#include <limits>
+
 #include "tests/transformer/sampling/reference.h"
 
 namespace outrider {
@@ -69,6 +71,28 @@ TEST(Penalties, SlicesAndBias) {
     }
     EXPECT_EQ(row, expected);
   }
+}
+
+TEST(Penalties, EndsAreForbiddenUntilTheirPosition) {
+  const SamplingParams params{.ends_from = 10, .ends = ids({1, 30, 49})};
+  constexpr float kNever = -std::numeric_limits<float>::infinity();
+  for (int ranks : {1, 3}) {
+    std::vector<float> row(50, 1);
+    const auto forbid = [&](Position position) {
+      for (int r = 0; r < ranks; ++r) {
+        const IndexRange range = vocab_range(50, {r, ranks});
+        forbid_ends(
+            std::span(row).subspan(static_cast<size_t>(range.begin), static_cast<size_t>(range.size())),
+            range, params, position);
+      }
+    };
+    forbid(Position(10));
+    EXPECT_EQ(row, std::vector<float>(50, 1));
+    forbid(Position(9));
+    for (int i = 0; i < 50; ++i)
+      EXPECT_EQ(row[static_cast<size_t>(i)], i == 1 || i == 30 || i == 49 ? kNever : 1);
+  }
+  EXPECT_FALSE(is_plain_softmax({.rule = Rule::kToken, .temperature = 1, .ends = ids({1})}));
 }
 
 TEST(Penalties, EffectiveParameters) {

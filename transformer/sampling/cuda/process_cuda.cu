@@ -20,7 +20,8 @@ __device__ __forceinline__ void penalise(float& logit, const PenaltyFactors& fac
 }
 
 // Several biases of one token are added in their order, by one thread.
-__device__ __forceinline__ void add_biases(const Bias* biases, int32_t count, float* logits) {
+__device__ __forceinline__ void add_biases(const Bias* biases, int32_t count, int32_t position,
+                                           float* logits) {
   for (int32_t k = thread(); k < count; k += kThreads) {
     const int32_t local = biases[k].local;
     bool is_first = true;
@@ -28,7 +29,7 @@ __device__ __forceinline__ void add_biases(const Bias* biases, int32_t count, fl
     if (!is_first) continue;
     float logit = logits[local];
     for (int32_t j = k; j < count; ++j)
-      if (biases[j].local == local) logit += biases[j].value;
+      if (biases[j].local == local && position < biases[j].until) logit += biases[j].value;
     logits[local] = logit;
   }
 }
@@ -53,7 +54,7 @@ __global__ void __launch_bounds__(kThreads) penalise_block(const RowBatch b) {
     }
   }
   sync_block();
-  add_biases(b.biases + request.first_bias, request.biases, logits);
+  add_biases(b.biases + request.first_bias, request.biases, b.row[r].position, logits);
 }
 
 // This thread's best token of the block's part. Tokens of one Philox block belong to one thread.

@@ -40,6 +40,7 @@ struct CountedToken {
 struct Bias {
   int32_t local = 0;
   float value = 0;
+  int32_t until = 0x7fffffff;  // rows of this position and those behind it have none
 };
 
 struct RequestInput {
