@@ -15,6 +15,7 @@
 #include "base/program/temporary_file.h"
 #include "base/threads.h"
 #include "lab/bench/bench.h"
+#include "lab/serve_bench/serve_bench.h"
 #include "lab/simulate/simulate.h"
 #include "lab/study/study.h"
 #include "lab/synth/synth.h"
@@ -25,6 +26,7 @@
 #include "launch/commands/keygen.h"
 #include "launch/commands/quantize.h"
 #include "requests/provenance.h"
+#include "serve/batch.h"
 #include "serve/serve.h"
 #include "start/flags/command_line.h"
 #include "start/flags/generation_config.h"
@@ -47,8 +49,9 @@ constexpr const char* kRequestFormat =
 and with it add_generation_prompt, continue_final_message, which leaves the last message open, and
 chat_template_kwargs, an object of the template's variables, such as the date that some templates print.
 Besides, instead of the flag of that name: seed, max_tokens, temperature, top_k, top_p, min_p, stop (a text or
-a list), ignore_eos, repetition_penalty, presence_penalty, frequency_penalty, logit_bias ({"ID": V}), logprobs,
-rule; and id, which comes back with the result. All lines are checked before the first one runs.
+a list), stop_token_ids, min_tokens, ignore_eos, repetition_penalty, presence_penalty, frequency_penalty,
+logit_bias ({"ID": V}), logprobs, rule, num_speculative_tokens or gamma_policy; and id, which comes back with the
+result. All lines are checked before the first one runs.
 Results come in the order of the requests, a line each:
   index, id, text, token_ids, finish_reason (stop, length, cancelled or error), error, request (tells for
   --resume what the text depends on), checksum (of the rest of the line; --resume refuses one that was changed),
@@ -117,6 +120,14 @@ int main(int argc, char** argv) {
   std::string serve_config_file;
   add_config_layer(*serve, serve_config_file);
 
+  BatchOptions batch_options;
+  CLI::App* batch = app.add_subcommand("batch", "Answer the requests of an OpenAI batch file");
+  add_batch_options(*batch, batch_options);
+  batch->footer(
+      "Example:\n  outrider batch --model TARGET --draft-model DRAFT --input in.jsonl --output out.jsonl");
+  std::string batch_config_file;
+  add_config_layer(*batch, batch_config_file);
+
   DoctorOptions doctor_options;
   CLI::App* doctor =
       app.add_subcommand("doctor", "What this machine has, and what a layout would place where");
@@ -139,6 +150,18 @@ int main(int argc, char** argv) {
   add_bench_options(*bench, bench_options);
   std::string bench_config_file;
   add_config_layer(*bench, bench_config_file);
+
+  ServeBenchOptions serve_bench_options;
+  CLI::App* serve_bench =
+      app.add_subcommand("serve-bench", "Servers with OpenAI's API under the load of a trace, in turns");
+  add_serve_bench_options(*serve_bench, serve_bench_options);
+  serve_bench->footer(
+      "Examples:\n"
+      "  outrider serve-bench --rates 1,2,4 --prompt-tokens 128 --output-tokens 64 --html load.html\n"
+      "  outrider serve-bench --trace AzureLLMInferenceTrace_conv.csv --length-scale 0.2 --max-prompt-tokens "
+      "300\n"
+      "      --variant 'plain={\"num_speculative_tokens\": 0}' --variant 'drafts={}'\n"
+      "  outrider serve-bench --server ours=http://127.0.0.1:8000 --server other=http://127.0.0.1:8001");
 
   SynthOptions synth_options;
   CLI::App* synth =
@@ -197,20 +220,24 @@ int main(int argc, char** argv) {
   if (*doctor && !MpiCluster::is_first()) return kExitOk;  // what the first rank finds is told, once
   if (MpiCluster::is_first()) std::fputs(explain_unread_variables(app, environ).c_str(), stderr);
   if (MpiCluster::launched())
-    for (const CLI::App* alone : {bench, synth, simulate, study, quantize, keygen})
+    for (const CLI::App* alone : {bench, serve_bench, synth, simulate, study, quantize, keygen})
       if (*alone)
         return refuse(
             fmt::format("outrider: {} is one process; start it without mpirun\n", alone->get_name()));
-  if (*generate || *serve) {
+  if (*generate || *serve || *batch) {
     const Status taken =
-        *serve ? take_generation_config(*serve, serve_options.generation_config,
-                                        serve_options.cluster.models.model, serve_options.defaults)
-               : take_generation_config(*generate, options.generation_config, options.cluster.models.model,
-                                        options.request);
+        *batch
+            ? take_generation_config(*batch, batch_options.serve.generation_config,
+                                     batch_options.serve.cluster.models.model, batch_options.serve.defaults)
+        : *serve ? take_generation_config(*serve, serve_options.generation_config,
+                                          serve_options.cluster.models.model, serve_options.defaults)
+                 : take_generation_config(*generate, options.generation_config, options.cluster.models.model,
+                                          options.request);
     if (!taken.ok()) return refuse(fmt::format("outrider: {}\n", taken.message()));
   }
   try {
     if (*bench) return run_bench(bench_options);
+    if (*serve_bench) return run_serve_bench(serve_bench_options);
     if (*draft_worker) return run_draft_worker_command(std::move(draft_worker_settings));
     if (*keygen) return run_keygen(key_file);
     if (*synth) return run_synth(synth_options);
@@ -218,6 +245,7 @@ int main(int argc, char** argv) {
     if (*study) return run_study(study_options);
     if (*quantize) return run_quantize(quantize_options);
     if (*serve) return run_serve(serve_options);
+    if (*batch) return run_batch(batch_options);
     return *doctor ? run_doctor(doctor_options) : run_generate(std::move(options));
   } catch (const std::exception& error) {
     tell_error(what_failed(error));

@@ -10,22 +10,16 @@ namespace {
 
 constexpr std::chrono::seconds kInterval{10};
 
-double share(int64_t part, int64_t whole) {
-  return whole > 0 ? static_cast<double>(part) / static_cast<double>(whole) : 0;
-}
-
 }  // namespace
 
 std::string activity_line(const EngineNumbers& before, const EngineNumbers& now, double seconds) {
-  const RoundSums &then = before.totals.rounds, &r = now.totals.rounds;
-  const auto per_second = [&](int64_t count) { return static_cast<double>(count) / seconds; };
-  std::string line = fmt::format("{} running, {} waiting; {:.1f} tokens/s, prompts {:.1f} tokens/s",
-                                 now.running, now.waiting, per_second(r.emitted - then.emitted),
-                                 per_second(now.totals.prompt_tokens - before.totals.prompt_tokens));
-  if (const int64_t tested = r.tested - then.tested; tested > 0)
-    line += fmt::format("; acceptance {:.3f}, {:.2f} tokens per target pass",
-                        share(r.accepted - then.accepted, tested),
-                        share(r.emitted - then.emitted, r.rounds - then.rounds));
+  const Pace pace = pace_between(before.totals, now.totals, seconds, now.overview);
+  std::string line =
+      fmt::format("{} running, {} waiting; {:.1f} tokens/s, prompts {:.1f} tokens/s", now.running,
+                  now.waiting, pace.tokens_per_second, pace.prompt_tokens_per_second);
+  if (now.totals.rounds.tested > before.totals.rounds.tested)
+    line += fmt::format("; acceptance {:.3f}, {:.2f} tokens per round, {:.2f} per target pass",
+                        pace.acceptance, pace.tokens_per_round, pace.tokens_per_target_pass);
   return line;
 }
 

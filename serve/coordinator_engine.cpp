@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cmath>
 #include <utility>
 
 namespace outrider {
@@ -27,7 +28,8 @@ std::string_view why_not_ready(EngineState state) {
 
 // ---- any thread -----------------------------------------------------------------------------------------
 
-Result<std::vector<Ticket>> CoordinatorEngine::submit_all(std::vector<Submission> submissions) {
+Result<std::vector<Ticket>> CoordinatorEngine::submit_all(std::vector<Submission> submissions,
+                                                          const std::string& client) {
   const auto count = static_cast<int64_t>(submissions.size());
   int64_t tokens = 0;
   for (const Submission& s : submissions) tokens += static_cast<int64_t>(s.request.prompt.size());
@@ -38,14 +40,18 @@ Result<std::vector<Ticket>> CoordinatorEngine::submit_all(std::vector<Submission
     if (room.code() == StatusCode::kResourceExhausted) numbers_.refused += count;
     return room;
   }
-  if (open_ == 0) moved_at_ = Clock::now();  // there was nothing to do before
+  const auto asked_at = Clock::now();
+  if (open_ == 0) moved_at_ = finished_at_ = asked_at;  // there was nothing to do before
   open_ += count;
   handed_tokens_ += tokens;
   std::vector<Ticket> tickets;
+  Group group{.client = client, .waiting = {}};
   for (Submission& s : submissions) {
     tickets.push_back(Ticket{++last_ticket_});
-    handed_.push_back({tickets.back(), std::move(s.request), std::move(s.sink)});
+    s.request.asked_at = asked_at;
+    group.waiting.push_back({tickets.back(), std::move(s.request), std::move(s.sink)});
   }
+  if (!group.waiting.empty()) waiting_.add(client, std::move(group));
   wake_();
   return tickets;
 }
@@ -76,12 +82,17 @@ bool CoordinatorEngine::has_room(const Load& all) const {
 
 void CoordinatorEngine::cancel(Ticket ticket) {
   const std::lock_guard lock(mutex_);
-  const auto at =
-      std::find_if(handed_.begin(), handed_.end(), [&](const Handover& h) { return h.ticket == ticket; });
-  if (at != handed_.end())
-    at->cancelled = true;
-  else
+  Handover* waits = nullptr;
+  const auto look = [&](Group& group) {
+    const auto at = std::find_if(group.waiting.begin(), group.waiting.end(),
+                                 [&](const Handover& h) { return h.ticket == ticket; });
+    if (at != group.waiting.end()) waits = &*at;
+    return waits != nullptr;
+  };
+  if (!waiting_.find(look))
     cancelled_.push_back(ticket);
+  else if (waits->sink)
+    gone_.push_back(std::move(waits->sink));
   if (wake_) wake_();
 }
 
@@ -103,10 +114,21 @@ EngineStatus CoordinatorEngine::status_now() const {
                       open_, seconds)};
 }
 
+std::chrono::seconds CoordinatorEngine::retry_after() const {
+  constexpr double kLeast = 1, kMost = 600;
+  const std::lock_guard lock(mutex_);
+  const auto excess = static_cast<double>(open_ - limits_.max_num_seqs - limits_.max_queued_requests + 1);
+  const double seconds = std::ceil(finish_seconds_ * std::max(excess, 1.0));
+  return std::chrono::seconds(static_cast<int64_t>(std::clamp(seconds, kLeast, kMost)));
+}
+
 EngineNumbers CoordinatorEngine::numbers() const {
   const std::lock_guard lock(mutex_);
   EngineNumbers numbers = numbers_;
   numbers.waiting = open_ - numbers.running;
+  // The coordinator never heard of them.
+  numbers.totals.submitted += gone_count_;
+  numbers.totals.finished[static_cast<size_t>(FinishReason::kCancelled)] += gone_count_;
   return numbers;
 }
 
@@ -130,7 +152,7 @@ Status CoordinatorEngine::serve(Coordinator& coordinator, const std::function<bo
     }
     take_over();
     if (drained_by && Clock::now() >= *drained_by) cancel_all();
-    if (drained_by && requests_.empty()) break;
+    if (drained_by && is_idle()) break;
     coordinator.poll(std::min(Clock::now() + limits_.look_up, drained_by.value_or(Clock::time_point::max())));
     note_progress();
   }
@@ -158,31 +180,63 @@ void CoordinatorEngine::become(EngineState state, std::string reason) {
 }
 
 void CoordinatorEngine::take_over() {
-  std::vector<Handover> handed;
+  tell_gone();
   std::vector<Ticket> cancelled;
   {
     const std::lock_guard lock(mutex_);
-    handed.swap(handed_);
     cancelled.swap(cancelled_);
   }
-  if (handed.empty() && cancelled.empty()) return;
-  int64_t tokens = 0;
-  for (Handover& handover : handed) {
-    tokens += static_cast<int64_t>(handover.request.prompt.size());
-    start(handover);
-  }
   for (const Ticket ticket : cancelled) cancel_now(ticket);
-  note_progress();
+  bool any = !cancelled.empty();
+  for (; is_place_near(); any = true) {
+    auto next = next_waiting();
+    if (!next) break;
+    start(*next);
+  }
+  if (any) note_progress();
+}
+
+// The coordinator holds as many as it decodes, and some more, so that places do not stand empty for a pass.
+// The rest waits here, where clients take turns.
+bool CoordinatorEngine::is_place_near() const {
+  const auto places = static_cast<size_t>(limits_.max_num_seqs);
+  return coordinator_->protocol().open_requests() < places + std::max<size_t>(places / 4, 1);
+}
+
+std::optional<CoordinatorEngine::Handover> CoordinatorEngine::next_waiting() {
   const std::lock_guard lock(mutex_);
-  handed_tokens_ -= tokens;
+  while (!waiting_.empty()) {
+    Group group = waiting_.take();
+    Handover first = std::move(group.waiting.front());
+    group.waiting.pop_front();
+    const std::string client = group.client;
+    if (!group.waiting.empty()) waiting_.add(client, std::move(group));
+    handed_tokens_ -= static_cast<int64_t>(first.request.prompt.size());
+    if (first.sink) return first;
+  }
+  return std::nullopt;
 }
 
 // One that was cancelled before it began costs the target nothing.
-void CoordinatorEngine::start(Handover& handover) {
-  if (handover.cancelled) {
-    note_progress(1);
-    return handover.sink->finished({.reason = FinishReason::kCancelled, .error = {}, .metrics = {}});
+void CoordinatorEngine::tell_gone() {
+  std::vector<std::shared_ptr<RequestSink>> gone;
+  {
+    const std::lock_guard lock(mutex_);
+    gone.swap(gone_);
+    gone_count_ += static_cast<int64_t>(gone.size());
   }
+  for (const auto& sink : gone) {
+    note_progress(1);
+    sink->finished({.reason = FinishReason::kCancelled, .error = {}, .metrics = {}});
+  }
+}
+
+bool CoordinatorEngine::is_idle() const {
+  const std::lock_guard lock(mutex_);
+  return open_ == 0;
+}
+
+void CoordinatorEngine::start(Handover& handover) {
   // Ids are given in order, and a refused request finishes before submit() returns.
   const SequenceId expected(++started_);
   requests_.emplace(expected, OpenRequest{handover.ticket, std::move(handover.sink)});
@@ -200,6 +254,11 @@ void CoordinatorEngine::cancel_all() {
   std::vector<SequenceId> ids;
   for (const auto& [id, request] : requests_) ids.push_back(id);
   for (const SequenceId id : ids) coordinator_->cancel(id);
+  while (auto waiting = next_waiting()) {
+    const std::lock_guard lock(mutex_);
+    gone_.push_back(std::move(waiting->sink));
+  }
+  tell_gone();
 }
 
 void CoordinatorEngine::on_finish(const Finish& finish) {
@@ -215,6 +274,12 @@ void CoordinatorEngine::note_progress(int64_t finished) {
   if (open_ > 0) longest_turn_ = std::max(longest_turn_, now - moved_at_);
   moved_at_ = now;
   open_ -= finished;
+  if (finished > 0) {
+    constexpr double kNewest = 0.1;
+    const double seconds = std::chrono::duration<double>(now - finished_at_).count();
+    finish_seconds_ += (finish_seconds_ == 0 ? 1 : kNewest) * (seconds - finish_seconds_);
+    finished_at_ = now;
+  }
   queued_tokens_ = protocol.queued_tokens();
   numbers_.running = static_cast<int64_t>(protocol.running_requests());
   numbers_.draft_workers = static_cast<int64_t>(protocol.worker_count());
@@ -222,6 +287,8 @@ void CoordinatorEngine::note_progress(int64_t finished) {
   counted_at_ = now;
   numbers_.totals = protocol.totals();
   numbers_.wire = coordinator_->transport_stats();
+  numbers_.overview = protocol.overview();
+  numbers_.pace = pace_.look(now, numbers_.totals, numbers_.overview);
 }
 
 }  // namespace outrider

@@ -1,12 +1,15 @@
 // The engine over a coordinator. Whoever's thread calls serve() is the engine's until that returns.
 #pragma once
 
+#include <deque>
 #include <mutex>
+#include <optional>
 #include <unordered_map>
 #include <vector>
 
 #include "coordinator/coordinator.h"
 #include "serve/engine.h"
+#include "serve/fair_queue.h"
 
 namespace outrider {
 
@@ -25,9 +28,12 @@ class CoordinatorEngine final : public Engine {
  public:
   explicit CoordinatorEngine(const EngineLimits& limits) : limits_(limits) {}
 
-  Result<std::vector<Ticket>> submit_all(std::vector<Submission> submissions) override;
+  using Engine::submit_all;
+  Result<std::vector<Ticket>> submit_all(std::vector<Submission> submissions,
+                                         const std::string& client) override;
   void cancel(Ticket ticket) override;
   EngineStatus status() const override;
+  std::chrono::seconds retry_after() const override;
   EngineNumbers numbers() const override;
 
   // For the one coordinator that this engine will serve.
@@ -41,8 +47,12 @@ class CoordinatorEngine final : public Engine {
   struct Handover {
     Ticket ticket{};
     Request request;
-    std::shared_ptr<RequestSink> sink;
-    bool cancelled = false;
+    std::shared_ptr<RequestSink> sink;  // null: cancelled
+  };
+  // Those of one call that wait.
+  struct Group {
+    std::string client;
+    std::deque<Handover> waiting;
   };
   struct OpenRequest {
     Ticket ticket{};
@@ -56,9 +66,13 @@ class CoordinatorEngine final : public Engine {
   void begin(Coordinator& coordinator);
   void become(EngineState state, std::string reason = {});
   void take_over();
+  std::optional<Handover> next_waiting();
+  bool is_place_near() const;
   void start(Handover& handover);
   void cancel_now(Ticket ticket);
   void cancel_all();
+  void tell_gone();
+  bool is_idle() const;
   void on_finish(const Finish& finish);
   void note_progress(int64_t finished = 0);
   EngineStatus status_now() const;
@@ -77,7 +91,9 @@ class CoordinatorEngine final : public Engine {
   EngineState state_ = EngineState::kLoading;
   std::string reason_;
   uint64_t last_ticket_ = 0;
-  std::vector<Handover> handed_;
+  FairQueue<Group> waiting_;                        // for the coordinator
+  std::vector<std::shared_ptr<RequestSink>> gone_;  // cancelled while they waited, and not told yet
+  int64_t gone_count_ = 0;                          // and told
   std::vector<Ticket> cancelled_;
   int64_t open_ = 0;           // handed over and not finished
   int64_t handed_tokens_ = 0;  // of prompts that the coordinator has not seen
@@ -85,6 +101,9 @@ class CoordinatorEngine final : public Engine {
   EngineNumbers numbers_;      // a moment old
   Clock::time_point counted_at_{}, moved_at_{};
   Clock::duration longest_turn_{0};
+  Clock::time_point finished_at_{};
+  double finish_seconds_ = 0;  // between two requests that finish, about; 0: none has
+  PaceKeeper pace_;
 };
 
 }  // namespace outrider

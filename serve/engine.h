@@ -12,6 +12,8 @@
 #include <vector>
 
 #include "coordinator/events.h"
+#include "coordinator/overview.h"
+#include "serve/pace.h"
 
 namespace outrider {
 
@@ -51,6 +53,8 @@ struct EngineNumbers {
   int64_t running = 0, waiting = 0;  // requests
   int64_t refused = 0;               // so far, for want of room
   int64_t draft_workers = 0;
+  Overview overview;  // a moment old
+  Pace pace;          // over the last seconds
 };
 
 // Every method may be called from any thread.
@@ -61,7 +65,13 @@ class Engine {
   // Takes all or none. kResourceExhausted: too many requests, or prompt tokens, wait already.
   // kInvalidArgument: there would be no room for these if nobody else were there. kUnavailable: not kReady.
   // Other errors, of a request that the target cannot take, are told by finished().
-  virtual Result<std::vector<Ticket>> submit_all(std::vector<Submission> submissions) = 0;
+  // `client`: who takes turns with other clients where requests wait; those of one call take turns with other
+  // calls of that client.
+  virtual Result<std::vector<Ticket>> submit_all(std::vector<Submission> submissions,
+                                                 const std::string& client) = 0;
+  Result<std::vector<Ticket>> submit_all(std::vector<Submission> submissions) {
+    return submit_all(std::move(submissions), {});
+  }
   Result<Ticket> submit(Request request, std::shared_ptr<RequestSink> sink) {
     std::vector<Submission> one;
     one.push_back({std::move(request), std::move(sink)});
@@ -73,6 +83,8 @@ class Engine {
 
   // Proof of progress, not of a living process: an engine that holds requests and does not move is kFailed.
   virtual EngineStatus status() const = 0;
+  // How long it takes, as things go, until there is room for a request again.
+  virtual std::chrono::seconds retry_after() const = 0;
   virtual EngineNumbers numbers() const = 0;
 };
 

@@ -8,6 +8,7 @@
 #include <string_view>
 
 #include "coordinator/counters.h"
+#include "serve/process_numbers.h"
 
 namespace outrider {
 namespace {
@@ -38,7 +39,8 @@ class Writer {
     begin(name, "counter", help);
     sample(name, "", value);
   }
-  void gauge(std::string_view name, std::string_view help, int64_t value) {
+  template <class Number>
+  void gauge(std::string_view name, std::string_view help, Number value) {
     begin(name, "gauge", help);
     sample(name, "", value);
   }
@@ -80,6 +82,18 @@ class Writer {
     sample(bucket, "le=\"+Inf\"", durations.count());
     sample(fmt::format("{}_sum", name), "", durations.sum_ns() * 1e-9);
     sample(fmt::format("{}_count", name), "", durations.count());
+  }
+  void histogram(std::string_view name, std::string_view help, const LengthHistogram& lengths) {
+    begin(name, "histogram", help);
+    const std::string bucket = fmt::format("{}_bucket", name);
+    int64_t count = 0;
+    for (size_t i = 0; i < LengthHistogram::kClasses; ++i) {
+      count += lengths.classes()[i];
+      const bool is_last = i + 1 == LengthHistogram::kClasses;
+      sample(bucket, is_last ? "le=\"+Inf\"" : fmt::format("le=\"{}\"", int64_t{1} << i), count);
+    }
+    sample(fmt::format("{}_sum", name), "", lengths.sum());
+    sample(fmt::format("{}_count", name), "", count);
   }
   std::string take() { return std::move(text_); }
 
@@ -128,7 +142,84 @@ std::string common_metrics(const EngineNumbers& numbers, Writer out) {
                 totals.gaps);
   out.histogram("e2e_request_latency_seconds",
                 "Time from submission to the end, of requests that ended with stop or length.", totals.e2e);
+  out.histogram("request_queue_time_seconds", "Time from submission until a request began.", totals.queued);
+  out.histogram("request_prompt_tokens", "Prompt tokens of requests that began.", totals.prompt_lengths);
+  out.histogram("request_generation_tokens", "Generated tokens of requests that ended with stop or length.",
+                totals.generation_lengths);
+  const Overview& now = numbers.overview;
+  out.gauge("kv_cache_usage_perc", "Share of the target's cache that is in use; 1 is all.",
+            now.kv_room > 0 ? static_cast<double>(now.kv_tokens) / static_cast<double>(now.kv_room) : 0.0);
   return out.take();
+}
+
+// What the last seconds were like; serve/pace.h defines each.
+void write_pace(const EngineNumbers& numbers, const MetricsContext& context, Writer& out) {
+  const Pace& pace = numbers.pace;
+  const Overview& now = numbers.overview;
+  out.begin("gamma_policy_info", "gauge", "What chooses the length of drafts, unless a request does.");
+  out.sample("gamma_policy_info", fmt::format("policy=\"{}\"", escaped(context.policy)), 1);
+  out.gauge("gamma_mean", "Draft tokens that were asked for in the rounds under way, on average.",
+            now.mean_gamma);
+  out.begin("gamma_sequences", "gauge", "Sequences by the length of the draft of their round under way.");
+  for (size_t g = 0; g < now.gammas.size(); ++g)
+    out.sample("gamma_sequences", fmt::format("draft_tokens=\"{}\"", g), now.gammas[g]);
+  out.gauge("recent_tokens_per_second", "Generated in the last ten seconds.", pace.tokens_per_second);
+  out.gauge("recent_acceptance", "Accepted draft tokens per one that the target looked at, of ten seconds.",
+            pace.acceptance);
+  out.gauge("recent_tokens_per_round", "Tokens of a verified round of one sequence, of ten seconds.",
+            pace.tokens_per_round);
+  out.gauge("recent_tokens_per_target_pass", "Tokens of a pass, of all its sequences, of ten seconds.",
+            pace.tokens_per_target_pass);
+  out.begin(
+      "recent_speedup", "gauge",
+      "Speed against plain decoding of the same batch as the cost model knows it; 0 where nobody drafts.");
+  out.sample("recent_speedup", "kind=\"predicted\"", pace.predicted_speedup);
+  out.sample("recent_speedup", "kind=\"measured\"", pace.measured_speedup);
+}
+
+// A worker's number is new for every connection, so what it counted begins at 0.
+void write_workers(const Overview& now, Writer& out) {
+  const auto each = [&](std::string_view name, std::string_view type, std::string_view help, auto value) {
+    out.begin(name, type, help);
+    for (const WorkerOverview& worker : now.workers)
+      out.sample(name, fmt::format("worker=\"{}\"", worker.peer), value(worker));
+  };
+  each("draft_worker_usable", "gauge", "1: takes part; 0: was late or silent, and is left alone for a while.",
+       [](const WorkerOverview& w) { return w.state == WorkerOverview::State::kDrafting ? 1 : 0; });
+  each("draft_worker_sequences", "gauge", "Sequences that it drafts for.",
+       [](const WorkerOverview& w) { return w.sequences; });
+  each("draft_worker_draft_tokens_total", "counter", "Tokens of its drafts that were verified.",
+       [](const WorkerOverview& w) { return w.drafted; });
+  each("draft_worker_tested_tokens_total", "counter", "Those that the target looked at.",
+       [](const WorkerOverview& w) { return w.tested; });
+  each("draft_worker_accepted_tokens_total", "counter", "Those that were accepted.",
+       [](const WorkerOverview& w) { return w.accepted; });
+  each("draft_worker_token_seconds", "gauge", "How long a token of its drafts is waited for; 0: not known.",
+       [](const WorkerOverview& w) { return w.seconds_per_token; });
+}
+
+void write_responses(const ResponseCounts& responses, Writer& out) {
+  out.begin("http_responses_total", "counter", "Answers by status; 499: the client left first.");
+  for (const auto& [status, count] : responses.all())
+    out.sample("http_responses_total", fmt::format("status=\"{}\"", status), count);
+}
+
+// Under the names that dashboards of every program know, without our labels.
+std::string process_metrics() {
+  const ProcessNumbers p = process_numbers();
+  std::string text;
+  const auto add = [&text](std::string_view name, std::string_view type, std::string_view help, auto value) {
+    text += fmt::format("# HELP process_{0} {1}\n# TYPE process_{0} {2}\nprocess_{0} {3}\n", name, help, type,
+                        value);
+  };
+  add("cpu_seconds_total", "counter", "Time on processors.", p.cpu_seconds);
+  add("resident_memory_bytes", "gauge", "Memory that is in use.", p.resident_bytes);
+  add("virtual_memory_bytes", "gauge", "Memory that is mapped.", p.virtual_bytes);
+  add("open_fds", "gauge", "Open file descriptors.", p.open_descriptors);
+  add("max_fds", "gauge", "File descriptors that may be open.", p.most_descriptors);
+  add("threads", "gauge", "Threads.", p.threads);
+  add("start_time_seconds", "gauge", "When it was started, in seconds since 1970.", p.started_at);
+  return text;
 }
 
 void write_requests(const EngineNumbers& numbers, Writer& out) {
@@ -177,16 +268,19 @@ void write_wire(const EngineNumbers& numbers, Writer& out) {
 }  // namespace
 
 // Colons belong to the rules of who collects, says Prometheus; vLLM's names have them all the same.
-std::string metrics_text(const EngineNumbers& numbers, const std::string& model, bool vllm_names) {
-  std::string text = common_metrics(numbers, Writer("outrider_", model));
-  Writer own("outrider_", model);
+std::string metrics_text(const EngineNumbers& numbers, const MetricsContext& context) {
+  std::string text = common_metrics(numbers, Writer("outrider_", context.model));
+  Writer own("outrider_", context.model);
   write_requests(numbers, own);
   write_rounds(numbers.totals.rounds, own);
   write_events(numbers, own);
   write_wire(numbers, own);
+  write_pace(numbers, context, own);
+  write_workers(numbers.overview, own);
+  if (context.responses) write_responses(*context.responses, own);
   text += own.take();
-  if (vllm_names) text += common_metrics(numbers, Writer("vllm:", model));
-  return text;
+  if (context.vllm_names) text += common_metrics(numbers, Writer("vllm:", context.model));
+  return text + process_metrics();
 }
 
 }  // namespace outrider

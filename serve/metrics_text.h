@@ -4,11 +4,16 @@
 #include <string>
 
 #include "serve/engine.h"
+#include "serve/response_counts.h"
 
 namespace outrider {
 
-// `model` is the only label that a client may choose, escaped. `vllm_names`: the common ones a second time,
-// with prefix "vllm:", for tools that know only those.
-std::string metrics_text(const EngineNumbers& numbers, const std::string& model, bool vllm_names);
+struct MetricsContext {
+  std::string model, policy;                  // as labels, escaped
+  bool vllm_names = false;                    // the common ones a second time, with prefix "vllm:"
+  const ResponseCounts* responses = nullptr;  // null: none are told
+};
+
+std::string metrics_text(const EngineNumbers& numbers, const MetricsContext& context);
 
 }  // namespace outrider

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <string>
+#include <vector>
 
 #include "serve/api/api.h"
 
@@ -16,8 +17,8 @@ void add_serve_options(CLI::App& app, ServeOptions& options);
 
 // What can be known to be wrong without opening a port or a model.
 Status check_serve_options(const ServeOptions& options);
-// The file's one line; empty without a file.
-Result<std::string> read_api_key(const std::string& file);
+// One key a line; none without a file.
+Result<std::vector<std::string>> read_api_keys(const std::string& file);
 // Whether only this machine reaches it.
 bool is_loopback(const std::string& host);
 // For standard error, where strangers may ask: the host is not this machine's own, and there is no key.

@@ -18,7 +18,49 @@ namespace outrider {
 namespace {
 
 constexpr int kMaxDrainTimeout = 24 * 3600;
-constexpr size_t kMaxKeyBytes = 4096;
+constexpr size_t kMaxKeyBytes = 4096, kMaxKeys = 1000;
+
+// Whether it can be a header's value.
+bool is_api_key(std::string_view key) {
+  return !key.empty() && key.size() <= kMaxKeyBytes &&
+         std::all_of(key.begin(), key.end(), [](char c) { return c > ' ' && c < '\x7f'; });
+}
+
+// A flag in seconds, for a time that is kept in milliseconds.
+void add_seconds(CLI::App& app, const char* flag, std::chrono::milliseconds& time, const char* help) {
+  app.add_option_function<double>(
+         flag, [&time](double s) { time = std::chrono::milliseconds(static_cast<int64_t>(s * 1e3)); }, help)
+      ->check(CLI::Range(0.001, 86400.0))
+      ->default_str(fmt::format("{}", std::chrono::duration<double>(time).count()))
+      ->group("Limits");
+}
+
+void add_limit_options(CLI::App& app, ServeOptions& o) {
+  HttpLimits& http = o.http.limits;
+  const auto add = [&app](const char* flag, auto& to, auto most, const char* help) {
+    using Number = std::decay_t<decltype(to)>;
+    app.add_option(flag, to, help)
+        ->check(CLI::Range(Number{1}, static_cast<Number>(most)))
+        ->group("Limits")
+        ->capture_default_str();
+  };
+  add("--max-connections", http.connections, 1 << 20,
+      "Open connections; where all are taken, the one that was silent longest makes room, or a new one gets "
+      "503");
+  add("--max-body-bytes", http.body_bytes, size_t{1} << 30, "Of a request; a longer one gets 413");
+  add("--max-header-bytes", http.header_bytes, size_t{1} << 20, "Of a request; longer ones get 431");
+  add("--max-unsent-bytes", http.unsent_bytes, size_t{1} << 30,
+      "Of events that a client does not read; with more it is cut off");
+  add("--max-choices", o.api_limits.choices, 1 << 20, "The most that `n` of a request may be");
+  add("--max-texts", o.api_limits.requests, 1 << 20, "Prompts times `n` of a request, at most");
+  add("--api-threads", o.http.handler_threads, 64,
+      "Threads that read, check and tokenise requests; the first of several takes short ones only");
+  add_seconds(app, "--header-timeout", http.header_time, "Seconds for the headers of a request");
+  add_seconds(app, "--body-timeout", http.body_time, "Seconds for its body");
+  add_seconds(app, "--idle-timeout", http.idle_time,
+              "Seconds that a connection may be silent between requests");
+  add_seconds(app, "--write-timeout", http.write_time, "Seconds that a client may take no byte");
+}
 
 void add_server_options(CLI::App& app, ServeOptions& o) {
   app.add_option("--host", o.host,
@@ -35,8 +77,23 @@ void add_server_options(CLI::App& app, ServeOptions& o) {
                  "--model as it was written")
       ->group("Server");
   app.add_option("--api-key-file", o.api_key_file,
-                 "A file with one line, the key that clients must send as `Authorization: Bearer KEY`; only "
-                 "you may be able to read it. /health needs none")
+                 "A file with a key on each line, one of which clients must send as `Authorization: Bearer "
+                 "KEY`; only you may be able to read it. /health and / need none")
+      ->group("Server");
+  app.add_option(
+         "--api-key", o.api_keys,
+         "The same as a flag, which others on this machine can see: rather set it in the environment. "
+         "Several: repeat it, or write commas")
+      ->delimiter(',')
+      ->group("Server");
+  app.add_option("--chat-template", o.chat_template, "A file with a template, instead of the model's own")
+      ->group("Server");
+  app.add_option("--allowed-origins", o.http.allowed_origins,
+                 "Origins of web pages that may ask from a browser, such as https://example.org; '*': all")
+      ->delimiter(',')
+      ->group("Server");
+  app.add_option("--access-log", o.access_log,
+                 "A file that gets a line of JSON for each answer, appended; -: standard error")
       ->group("Server");
   app.add_option("--max-queued-requests", o.max_queued_requests,
                  "Requests that may wait for one of the --max-num-seqs places; more are refused with 429")
@@ -48,6 +105,17 @@ void add_server_options(CLI::App& app, ServeOptions& o) {
       ->check(CLI::Range(int64_t{0}, int64_t{1} << 40))
       ->group("Server")
       ->capture_default_str();
+  app.add_option("--request-timeout", o.request_timeout_s,
+                 "Seconds after which a request that does not say `timeout` itself is given up; 0: never")
+      ->check(CLI::Range(0.0, 86400.0))
+      ->group("Server")
+      ->capture_default_str();
+  app.add_option("--keep-alive-interval", o.keep_alive_s,
+                 "Seconds between the comments that a stream gets until its first token; 0: none")
+      ->check(CLI::Range(0.0, 3600.0))
+      ->group("Server")
+      ->capture_default_str();
+  add_limit_options(app, o);
   app.add_option("--drain-timeout", o.drain_timeout_s,
                  "Seconds that requests have to finish after SIGTERM or SIGINT; a second signal ends at once")
       ->check(CLI::Range(0, kMaxDrainTimeout))
@@ -82,6 +150,8 @@ Status check_serve_options(const ServeOptions& o) {
   const auto& names = o.served_model_names;
   if (std::any_of(names.begin(), names.end(), [](const std::string& name) { return name.empty(); }))
     return invalid_argument("--served-model-name must not be empty");
+  if (!std::all_of(o.api_keys.begin(), o.api_keys.end(), is_api_key))
+    return invalid_argument("--api-key must be visible ASCII characters without blanks");
   RETURN_IF_ERROR(check_rule_of_trees(o.cluster.speculation.speculative_tree, o.defaults.rule));
   // They are written at the end, perhaps in weeks.
   if (!o.files.report.empty()) RETURN_IF_ERROR(TemporaryFile::check(o.files.report).in("--report"));
@@ -89,8 +159,9 @@ Status check_serve_options(const ServeOptions& o) {
   return {};
 }
 
-Result<std::string> read_api_key(const std::string& file) {
-  if (file.empty()) return std::string();
+Result<std::vector<std::string>> read_api_keys(const std::string& file) {
+  std::vector<std::string> keys;
+  if (file.empty()) return keys;
   const auto wrong = [&file](const std::string& what) {
     return invalid_argument(fmt::format("--api-key-file {}: {}", file, what));
   };
@@ -99,18 +170,21 @@ Result<std::string> read_api_key(const std::string& file) {
   if (!in || stat(file.c_str(), &info) != 0) return wrong(std::strerror(errno));
   if ((info.st_mode & (S_IRWXG | S_IRWXO)) != 0)
     return wrong("others may read this key; run chmod 600 " + file);
-  std::string key, more;
-  std::getline(in, key);
-  if (key.ends_with('\r')) key.pop_back();
-  const bool can_be_sent =
-      std::all_of(key.begin(), key.end(), [](char c) { return c > ' ' && c < '\x7f'; });  // a header's value
-  if (key.empty() || key.size() > kMaxKeyBytes || !can_be_sent || std::getline(in, more))
-    return wrong("it must hold one line of visible ASCII characters, as `openssl rand -hex 32` makes");
-  return key;
+  for (std::string key; std::getline(in, key);) {
+    if (key.ends_with('\r')) key.pop_back();
+    if (!is_api_key(key) || keys.size() == kMaxKeys)
+      return wrong(
+          "each line must be one key of visible ASCII characters, as `openssl rand -hex 32` makes; a "
+          "thousand "
+          "at most");
+    keys.push_back(std::move(key));
+  }
+  if (keys.empty()) return wrong("there is no key in it");
+  return keys;
 }
 
 std::string explain_exposure(const ServeOptions& o) {
-  if (is_loopback(o.host) || !o.api_key_file.empty()) return {};
+  if (is_loopback(o.host) || !o.api_key_file.empty() || !o.api_keys.empty()) return {};
   return fmt::format(
       "outrider: WARNING: --host {} lets everybody who reaches this machine ask, read the metrics and fill "
       "the queue: there is no --api-key-file\n",

@@ -38,20 +38,27 @@ bool is_local_name(const std::string& host) {
 
 }  // namespace
 
+// All are compared, so that the time does not tell which one it was.
+bool ApiAccess::is_key(std::string_view sent) const {
+  bool found = false;
+  for (const std::string& key : api_keys_) found |= equal_in_constant_time(key, sent);
+  return found;
+}
+
 bool ApiAccess::has_key(const HttpRequest& request) const {
   constexpr std::string_view kScheme = "bearer ";
   const std::string_view sent = request.authorization;
-  return lower(sent.substr(0, kScheme.size())) == kScheme &&
-         equal_in_constant_time(api_key_, sent.substr(kScheme.size()));
+  if (lower(sent.substr(0, kScheme.size())) == kScheme) return is_key(sent.substr(kScheme.size()));
+  return is_key(request.api_key);  // as Anthropic's clients send it
 }
 
 std::optional<ApiError> ApiAccess::refusal(const HttpRequest& request, bool needs_key) const {
-  if (!api_key_.empty() && needs_key && !has_key(request))
+  if (!api_keys_.empty() && needs_key && !has_key(request))
     return ApiError{.status = 401,
                     .message = "send the server's key as a header: Authorization: Bearer KEY",
                     .param = {},
                     .code = "invalid_api_key"};
-  if (api_key_.empty() && is_loopback_ && !is_local_name(request.host))
+  if (api_keys_.empty() && is_loopback_ && !is_local_name(request.host))
     return ApiError{.status = 403,
                     .message = fmt::format("the Host header says {}, but only this machine may ask: write "
                                            "localhost, or start the server with --api-key-file",

@@ -3,6 +3,7 @@
 
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "serve/api/error_body.h"
 #include "serve/http/server.h"
@@ -11,18 +12,19 @@ namespace outrider {
 
 class ApiAccess {
  public:
-  // `api_key`: empty, or what clients must send as a bearer token. `is_loopback`: the server listens there
-  // alone.
-  ApiAccess(std::string api_key, bool is_loopback)
-      : api_key_(std::move(api_key)), is_loopback_(is_loopback) {}
+  // `api_keys`: clients must send one of them, as a bearer token or as X-Api-Key; none: they need not.
+  // `is_loopback`: the server listens there alone.
+  ApiAccess(std::vector<std::string> api_keys, bool is_loopback)
+      : api_keys_(std::move(api_keys)), is_loopback_(is_loopback) {}
 
   // Why a request is refused; nothing if it is not.
   std::optional<ApiError> refusal(const HttpRequest& request, bool needs_key) const;
 
  private:
   bool has_key(const HttpRequest& request) const;
+  bool is_key(std::string_view sent) const;
 
-  const std::string api_key_;
+  const std::vector<std::string> api_keys_;
   const bool is_loopback_;
 };
 

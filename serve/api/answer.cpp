@@ -1,16 +1,13 @@
 #include "serve/api/answer.h"
 
-#include <chrono>
+#include <fmt/format.h>
+
 #include <random>
-#include <span>
 
 #include "base/json_text.h"
-#include "serve/api/format.h"
 
 namespace outrider {
 namespace {
-
-using nlohmann::json;
 
 // Hands over, and nothing more: the engine's thread serves everybody.
 class Sink final : public RequestSink {
@@ -30,16 +27,18 @@ class Sink final : public RequestSink {
   const size_t choice_;
 };
 
-std::string new_id(ApiKind kind) {
+std::string new_id() {
   std::random_device random;
-  const uint64_t number = uint64_t{random()} << 32 | random();
-  return fmt::format("{}-{:016x}", kind == ApiKind::kChat ? "chatcmpl" : "cmpl", number);
+  return fmt::format("{:016x}", uint64_t{random()} << 32 | random());
 }
 
 int64_t seconds_since_1970() {
   return std::chrono::duration_cast<std::chrono::seconds>(std::chrono::system_clock::now().time_since_epoch())
       .count();
 }
+
+// Without the request itself, which goes to the engine.
+size_t choices_of(const ApiRequest& request) { return request.requests.size(); }
 
 }  // namespace
 
@@ -48,8 +47,9 @@ ApiError engine_error(const Status& status) {
     case StatusCode::kResourceExhausted:
       return {.status = 429, .message = status.message(), .code = "queue_full"};
     case StatusCode::kUnavailable:
-    case StatusCode::kDeadlineExceeded:
       return {.status = 503, .message = status.message()};
+    case StatusCode::kDeadlineExceeded:
+      return {.status = 504, .message = status.message(), .code = "deadline_exceeded"};
     case StatusCode::kInvalidArgument:
     case StatusCode::kUnsupported:
       return {.status = 400, .message = status.message()};
@@ -60,31 +60,71 @@ ApiError engine_error(const Status& status) {
 
 void send_error(HttpReply& reply, const ApiError& error, HttpHeaders headers) {
   if (error.status == 401) headers.emplace_back("WWW-Authenticate", "Bearer");
-  if (error.status == 429) headers.emplace_back("Retry-After", "1");
   reply.send(error.status, "application/json", error_body(error), headers);
 }
 
-ApiAnswer::ApiAnswer(ApiRequest request, std::shared_ptr<HttpReply> reply, const Tokenizer& tokenizer)
-    : request_(std::move(request)),
-      reply_(std::move(reply)),
-      tokenizer_(tokenizer),
-      id_(new_id(request_.kind)),
-      created_(seconds_since_1970()),
-      logprobs_(request_.requests.front().sampling.logprobs >= 0),
-      choices_(request_.requests.size()) {}
+ApiAnswer::ApiAnswer(ApiRequest request, std::shared_ptr<HttpReply> reply, const Tokenizer& tokenizer,
+                     const AnswerOptions& options)
+    : options_(options),
+      state_{.request = std::move(request),
+             .id = new_id(),
+             .created = seconds_since_1970(),
+             .choices = {},
+             .tokenizer = tokenizer},
+      shape_(make_reply_shape(state_)),
+      reply_(std::move(reply)) {
+  state_.choices.resize(choices_of(state_.request));
+}
 
-void ApiAnswer::submit(Engine& engine) {
+void ApiAnswer::submit(Engine& engine, const std::string& client) {
   engine_ = &engine;
   std::vector<Submission> submissions;
-  for (size_t i = 0; i < choices_.size(); ++i)
+  for (size_t i = 0; i < state_.choices.size(); ++i)
     submissions.push_back(
-        {std::move(request_.requests[i]), std::make_shared<Sink>(shared_from_this(), reply_, i)});
-  auto tickets = engine.submit_all(std::move(submissions));
-  if (!tickets.ok()) return fail(engine_error(tickets.status()));
+        {std::move(state_.request.requests[i]), std::make_shared<Sink>(shared_from_this(), reply_, i)});
+  auto tickets = engine.submit_all(std::move(submissions), client);
+  if (!tickets.ok()) {
+    is_over_ = true;
+    const ApiError error = engine_error(tickets.status());
+    HttpHeaders headers;
+    if (error.status == 429)
+      headers.emplace_back("Retry-After", std::to_string(engine.retry_after().count()));
+    return send_error(*reply_, error, std::move(headers));
+  }
   tickets_ = std::move(tickets).value();
   // It is the engine that keeps the answer alive; the reply, which the answer keeps, must not.
   reply_->on_gone([answer = weak_from_this()] {
     if (const auto alive = answer.lock()) alive->cancel();
+  });
+  if (state_.request.stream) begin_stream();
+  if (state_.request.timeout.count() > 0) await_deadline();
+}
+
+// The headers tell the client, and what stands between, that it was taken.
+void ApiAnswer::begin_stream() {
+  reply_->begin_events();
+  shape_->begin(*reply_);
+  if (options_.keep_alive.count() > 0) keep_alive();
+}
+
+void ApiAnswer::keep_alive() {
+  reply_->after(options_.keep_alive, [answer = weak_from_this()] {
+    const auto alive = answer.lock();
+    if (!alive || alive->is_over_ || alive->has_said_) return;
+    alive->reply_->comment("waiting");
+    alive->keep_alive();
+  });
+}
+
+void ApiAnswer::await_deadline() {
+  reply_->after(state_.request.timeout, [answer = weak_from_this()] {
+    const auto alive = answer.lock();
+    if (!alive) return;
+    alive->fail({.status = 504,
+                 .message = fmt::format("\"timeout\": the text was not ready after {} s",
+                                        std::chrono::duration<double>(alive->state_.request.timeout).count()),
+                 .param = "timeout",
+                 .code = "deadline_exceeded"});
   });
 }
 
@@ -96,27 +136,26 @@ void ApiAnswer::cancel() {
 void ApiAnswer::fail(const ApiError& error) {
   if (is_over_) return;
   cancel();
-  if (!has_begun_) return send_error(*reply_, error);
-  reply_->event(error_body(error));
-  reply_->end_events();
+  if (!state_.request.stream) return send_error(*reply_, error);
+  shape_->fail(error_body(error), *reply_);
 }
 
 // ---- what the engine says -------------------------------------------------------------------------------
 
 void ApiAnswer::emitted(size_t index, const Emit& emit) {
   if (is_over_) return;
-  Choice& choice = choices_[index];
+  ApiChoice& choice = state_.choices[index];
+  choice.prompt_logprobs.insert(choice.prompt_logprobs.end(), emit.prompt_logprobs.begin(),
+                                emit.prompt_logprobs.end());
+  if (state_.request.is_scored_only || emit.ids.empty()) return;
   choice.tokens += static_cast<int64_t>(emit.ids.size());
-  if (!request_.stream) {
-    choice.text += emit.text;
-    choice.logprobs.insert(choice.logprobs.end(), emit.logprobs.begin(), emit.logprobs.end());
-    return;
+  if (state_.request.stream) {
+    has_said_ = true;
+    return shape_->part(index, emit, *reply_);
   }
-  if (emit.text.empty() && emit.logprobs.empty()) return;  // text that is held back
-  begin_choice(index);
-  json logprobs = logprobs_of(choice, emit.logprobs);
-  stream(is_chat() ? choice_json(index, "delta", {{"content", emit.text}}, std::move(logprobs), nullptr)
-                   : choice_json(index, "text", emit.text, std::move(logprobs), nullptr));
+  choice.text += emit.text;
+  choice.ids.insert(choice.ids.end(), emit.ids.begin(), emit.ids.end());
+  choice.logprobs.insert(choice.logprobs.end(), emit.logprobs.begin(), emit.logprobs.end());
 }
 
 void ApiAnswer::finished(size_t index, const Finish& finish) {
@@ -124,103 +163,20 @@ void ApiAnswer::finished(size_t index, const Finish& finish) {
   if (finish.reason == FinishReason::kError) return fail(engine_error(finish.error));
   if (finish.reason == FinishReason::kCancelled)
     return fail({.status = 503, .message = "the server stops, and did not wait for this text to end"});
-  choices_[index].reason = finish.reason;
-  choices_[index].metrics = finish.metrics;
+  ApiChoice& choice = state_.choices[index];
+  choice.reason = state_.request.is_scored_only ? FinishReason::kLength : finish.reason;
+  choice.metrics = finish.metrics;
   ++finished_;
-  if (request_.stream) {
-    begin_choice(index);
-    const json reason = finish_reason_name(finish.reason);
-    stream(is_chat() ? choice_json(index, "delta", json::object(), nullptr, reason)
-                     : choice_json(index, "text", "", nullptr, reason));
+  if (state_.request.stream) {
+    has_said_ = true;
+    shape_->end_choice(index, *reply_);
   }
-  if (finished_ < choices_.size()) return;
+  if (finished_ < state_.choices.size()) return;
   is_over_ = true;
-  request_.stream ? end_stream() : send_whole();
-}
-
-// ---- events ---------------------------------------------------------------------------------------------
-
-void ApiAnswer::begin_choice(size_t index) {
-  if (!has_begun_) reply_->begin_events();
-  has_begun_ = true;
-  if (std::exchange(choices_[index].has_begun, true)) return;
-  if (is_chat())
-    stream(choice_json(index, "delta", {{"role", "assistant"}, {"content", ""}}, nullptr, nullptr));
-  else if (!request_.echo.empty())
-    stream(choice_json(index, "text", request_.echo[index], nullptr, nullptr));
-}
-
-void ApiAnswer::stream(json choice, bool is_last) {
-  json event = base();
-  event["choices"] = json::array();
-  if (!is_last) event["choices"].push_back(std::move(choice));
-  if (is_last || request_.continuous_usage)
-    event["usage"] = usage();
-  else if (request_.include_usage)
-    event["usage"] = nullptr;
-  if (is_last) event["metrics"] = metrics();
-  reply_->event(json_text(event));
-}
-
-void ApiAnswer::end_stream() {
-  if (request_.include_usage) stream(nullptr, true);
-  reply_->event("[DONE]");
-  reply_->end_events();
-}
-
-// ---- shapes ---------------------------------------------------------------------------------------------
-
-json ApiAnswer::base() const {
-  const char* const object = !is_chat()        ? "text_completion"
-                             : request_.stream ? "chat.completion.chunk"
-                                               : "chat.completion";
-  json reply{{"id", id_}, {"object", object}, {"created", created_}, {"model", request_.model}};
-  if (!request_.synthetic_acceptance.empty())  // then the text means nothing
-    reply["synthetic_acceptance"] = request_.synthetic_acceptance;
-  return reply;
-}
-
-json ApiAnswer::usage() const {
-  int64_t tokens = 0;
-  for (const Choice& choice : choices_) tokens += choice.tokens;
-  return usage_json(request_.prompt_tokens, tokens);
-}
-
-// What speculation did for a reply of one text; of several it is not told, as vLLM does.
-json ApiAnswer::metrics() const {
-  return choices_.size() == 1 ? speculation_json(choices_[0].metrics.rounds) : json();
-}
-
-json ApiAnswer::logprobs_of(Choice& choice, std::span<const PositionLogprobs> positions) const {
-  if (!logprobs_) return nullptr;
-  return is_chat() ? chat_logprobs(positions, tokenizer_)
-                   : completion_logprobs(positions, tokenizer_, choice.text_offset);
-}
-
-json ApiAnswer::choice_json(size_t index, const char* body, json content, json logprobs, json reason) const {
-  return {{"index", index},
-          {body, std::move(content)},
-          {"logprobs", std::move(logprobs)},
-          {"finish_reason", std::move(reason)}};
-}
-
-void ApiAnswer::send_whole() {
-  json reply = base();
-  reply["choices"] = json::array();
-  for (size_t i = 0; i < choices_.size(); ++i) {
-    Choice& choice = choices_[i];
-    json logprobs = logprobs_of(choice, choice.logprobs);
-    const json reason = finish_reason_name(choice.reason);
-    const std::string text = (request_.echo.empty() ? "" : request_.echo[i]) + choice.text;
-    reply["choices"].push_back(
-        is_chat()
-            ? choice_json(i, "message", {{"role", "assistant"}, {"content", text}, {"refusal", nullptr}},
-                          std::move(logprobs), reason)
-            : choice_json(i, "text", text, std::move(logprobs), reason));
-  }
-  reply["usage"] = usage();
-  reply["metrics"] = metrics();
-  reply_->send(200, "application/json", json_text(reply));
+  if (state_.request.stream)
+    shape_->end(*reply_);
+  else
+    reply_->send(200, "application/json", json_text(shape_->whole()));
 }
 
 }  // namespace outrider

@@ -1,6 +1,7 @@
 #include "serve/api/api.h"
 
 #include <algorithm>
+#include <charconv>
 #include <chrono>
 #include <random>
 
@@ -12,6 +13,7 @@
 #include "serve/api/request.h"
 #include "serve/metrics_text.h"
 #include "serve/serve.h"
+#include "serve/status.h"
 #include "start/describe.h"
 #include "transformer/chat_template/chat_template.h"
 
@@ -46,14 +48,39 @@ uint64_t random_seed() {
   return uint64_t{random()} << 32 | random();
 }
 
+std::chrono::milliseconds milliseconds_of(double seconds) {
+  return std::chrono::milliseconds(static_cast<int64_t>(seconds * 1e3));
+}
+
+// Who takes turns with others: clients behind one proxy differ by their keys, also where none is needed.
+std::string turn_of(const HttpRequest& request) {
+  return request.client + "\n" + request.authorization + "\n" + request.api_key;
+}
+
+// %XX of a path. What is none stays.
+std::string unescaped(std::string_view path) {
+  std::string out;
+  for (size_t i = 0; i < path.size(); ++i) {
+    unsigned char byte = 0;
+    const char *const begin = path.data() + i + 1, *const end = begin + 2;
+    const bool is_escaped =
+        path[i] == '%' && i + 2 < path.size() && std::from_chars(begin, end, byte, 16).ptr == end;
+    out += is_escaped ? static_cast<char>(byte) : path[i];
+    if (is_escaped) i += 2;
+  }
+  return out;
+}
+
 class ServedApi final : public Api {
  public:
   ServedApi(const ServeOptions& options, const Preparation& prepared,
-            Result<std::unique_ptr<ChatTemplate>> chat, std::string api_key, Engine& engine)
+            Result<std::unique_ptr<ChatTemplate>> chat, std::vector<std::string> api_keys,
+            const ResponseCounts& responses, Engine& engine)
       : options_(options),
         prepared_(prepared),
         chat_(std::move(chat)),
-        access_(std::move(api_key), is_loopback(options.host)),
+        access_(std::move(api_keys), is_loopback(options.host)),
+        responses_(responses),
         engine_(engine),
         builder_(request_model(options.cluster.models, options.cluster.speculation, prepared, chat_)),
         models_(options.served_model_names),
@@ -67,7 +94,8 @@ class ServedApi final : public Api {
   using Shared = std::shared_ptr<HttpReply>;
   struct Route {
     std::string_view path, method;
-    bool is_open;  // to those without the key
+    bool is_open;   // to those without the key
+    bool has_more;  // the path goes on behind this
     void (ServedApi::*answer)(const HttpRequest&, const Shared&);
   };
   static const Route kRoutes[];
@@ -75,6 +103,9 @@ class ServedApi final : public Api {
   void health(const HttpRequest&, const Shared& reply);
   void version(const HttpRequest&, const Shared& reply);
   void models(const HttpRequest& request, const Shared& reply);
+  void model(const HttpRequest& request, const Shared& reply);
+  void page(const HttpRequest&, const Shared& reply);
+  void status(const HttpRequest&, const Shared& reply);
   void metrics(const HttpRequest&, const Shared& reply);
   void tokenize(const HttpRequest& request, const Shared& reply);
   void detokenize(const HttpRequest& request, const Shared& reply);
@@ -84,11 +115,20 @@ class ServedApi final : public Api {
   void chat_completions(const HttpRequest& request, const Shared& reply) {
     complete(ApiKind::kChat, request, reply);
   }
+  void messages(const HttpRequest& request, const Shared& reply) {
+    complete(ApiKind::kMessages, request, reply);
+  }
+  void responses(const HttpRequest& request, const Shared& reply) {
+    complete(ApiKind::kResponses, request, reply);
+  }
   void complete(ApiKind kind, const HttpRequest& request, const Shared& reply);
   Result<ApiRequest> read(ApiKind kind, const std::string& body) const;
   Result<json> tokenized(const std::string& body) const;
   Result<json> detokenized(const std::string& body) const;
   json model_json(const std::string& name) const;
+  double uptime_s() const {
+    return std::chrono::duration<double>(std::chrono::system_clock::now() - started_).count();
+  }
   static void send(HttpReply& reply, const Result<json>& body) {
     body.ok() ? reply.send(200, kJson, json_text(*body)) : send_error(reply, request_error(body.status()));
   }
@@ -97,6 +137,7 @@ class ServedApi final : public Api {
   const Preparation& prepared_;
   const Result<std::unique_ptr<ChatTemplate>> chat_;
   const ApiAccess access_;
+  const ResponseCounts& responses_;
   Engine& engine_;
   const RequestBuilder builder_;
   std::vector<std::string> models_;
@@ -104,21 +145,33 @@ class ServedApi final : public Api {
 };
 
 const ServedApi::Route ServedApi::kRoutes[] = {
-    {"/health", "GET", true, &ServedApi::health},
-    {"/ping", "GET", true, &ServedApi::health},
-    {"/version", "GET", false, &ServedApi::version},
-    {"/metrics", "GET", false, &ServedApi::metrics},
-    {"/v1/models", "GET", false, &ServedApi::models},
-    {"/v1/completions", "POST", false, &ServedApi::completions},
-    {"/v1/chat/completions", "POST", false, &ServedApi::chat_completions},
-    {"/tokenize", "POST", false, &ServedApi::tokenize},
-    {"/detokenize", "POST", false, &ServedApi::detokenize},
+    {"/", "GET", true, false, &ServedApi::page},
+    {"/health", "GET", true, false, &ServedApi::health},
+    {"/ping", "GET", true, false, &ServedApi::health},
+    {"/version", "GET", false, false, &ServedApi::version},
+    {"/metrics", "GET", false, false, &ServedApi::metrics},
+    {"/status", "GET", false, false, &ServedApi::status},
+    {"/v1/models", "GET", false, false, &ServedApi::models},
+    {"/v1/models/", "GET", false, true, &ServedApi::model},
+    {"/v1/completions", "POST", false, false, &ServedApi::completions},
+    {"/v1/chat/completions", "POST", false, false, &ServedApi::chat_completions},
+    {"/v1/messages", "POST", false, false, &ServedApi::messages},
+    {"/v1/responses", "POST", false, false, &ServedApi::responses},
+    {"/tokenize", "POST", false, false, &ServedApi::tokenize},
+    {"/detokenize", "POST", false, false, &ServedApi::detokenize},
 };
 
 void ServedApi::handle(HttpRequest request, Shared reply) {
-  const auto route = std::find_if(std::begin(kRoutes), std::end(kRoutes),
-                                  [&](const Route& r) { return r.path == request.path; });
+  const auto route = std::find_if(std::begin(kRoutes), std::end(kRoutes), [&](const Route& r) {
+    return r.has_more ? request.path.starts_with(r.path) : request.path == r.path;
+  });
   const bool is_known = route != std::end(kRoutes);
+  // A page's browser asks, without the key, whether the page may.
+  if (is_known && request.method == "OPTIONS" && request.is_allowed_origin)
+    return reply->send(204, "", "",
+                       {{"Access-Control-Allow-Methods", fmt::format("{}, OPTIONS", route->method)},
+                        {"Access-Control-Allow-Headers", request.requested_headers},
+                        {"Access-Control-Max-Age", "86400"}});
   if (const auto refusal = access_.refusal(request, !is_known || !route->is_open))
     return send_error(*reply, *refusal);
   if (!is_known)
@@ -173,9 +226,42 @@ void ServedApi::models(const HttpRequest&, const Shared& reply) {
   send(*reply, json{{"object", "list"}, {"data", std::move(list)}});
 }
 
+// Names may hold slashes, as they are or as %2F.
+void ServedApi::model(const HttpRequest& request, const Shared& reply) {
+  const std::string name = unescaped(request.path.substr(std::string_view("/v1/models/").size()));
+  if (std::find(models_.begin(), models_.end(), name) == models_.end())
+    return send_error(*reply, {.status = 404,
+                               .message = fmt::format("there is no model {}; GET /v1/models lists those that "
+                                                      "are served",
+                                                      name.substr(0, 100)),
+                               .param = "model",
+                               .code = "model_not_found"});
+  send(*reply, model_json(name));
+}
+
+void ServedApi::page(const HttpRequest&, const Shared& reply) {
+  reply->send(
+      200, "text/html; charset=utf-8", std::string(status_page()),
+      {{"Content-Security-Policy",
+        "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; connect-src 'self'"}});
+}
+
+void ServedApi::status(const HttpRequest&, const Shared& reply) {
+  send(*reply, status_json(engine_.numbers(), engine_.status(),
+                           {.model = models_.front(),
+                            .policy = options_.cluster.speculation.policy(),
+                            .max_num_seqs = options_.cluster.models.max_num_seqs,
+                            .max_queued_requests = options_.max_queued_requests,
+                            .uptime_s = uptime_s(),
+                            .responses = responses_}));
+}
+
 void ServedApi::metrics(const HttpRequest&, const Shared& reply) {
   reply->send(200, "text/plain; version=0.0.4; charset=utf-8",
-              metrics_text(engine_.numbers(), models_.front(), options_.metrics_compat_vllm));
+              metrics_text(engine_.numbers(), {.model = models_.front(),
+                                               .policy = options_.cluster.speculation.policy(),
+                                               .vllm_names = options_.metrics_compat_vllm,
+                                               .responses = &responses_}));
 }
 
 Result<json> ServedApi::tokenized(const std::string& text) const {
@@ -207,7 +293,9 @@ Result<ApiRequest> ServedApi::read(ApiKind kind, const std::string& text) const 
   const ApiDefaults defaults{.params = options_.defaults,
                              .models = models_,
                              .synthetic_acceptance = options_.cluster.speculation.synthetic_acceptance,
-                             .seed = random_seed()};
+                             .seed = random_seed(),
+                             .limits = options_.api_limits,
+                             .timeout = milliseconds_of(options_.request_timeout_s)};
   return read_api_request(kind, body, defaults, builder_);
 }
 
@@ -218,17 +306,21 @@ void ServedApi::complete(ApiKind kind, const HttpRequest& request, const Shared&
   auto read_request = read(kind, request.body);
   if (!read_request.ok()) return send_error(*reply, request_error(read_request.status()));
   const auto answer =
-      std::make_shared<ApiAnswer>(std::move(read_request).value(), reply, *prepared_.tokenizer);
-  reply->later([answer, &engine = engine_] { answer->submit(engine); });
+      std::make_shared<ApiAnswer>(std::move(read_request).value(), reply, *prepared_.tokenizer,
+                                  AnswerOptions{.keep_alive = milliseconds_of(options_.keep_alive_s)});
+  reply->later([answer, &engine = engine_, client = turn_of(request)] { answer->submit(engine, client); });
 }
 
 }  // namespace
 
+bool Api::is_quick(const HttpRequest& request) { return request.method != "POST"; }
+
 Result<std::unique_ptr<Api>> make_api(const ServeOptions& options, const Preparation& prepared,
-                                      Result<std::unique_ptr<ChatTemplate>> chat, std::string api_key,
+                                      Result<std::unique_ptr<ChatTemplate>> chat,
+                                      std::vector<std::string> api_keys, const ResponseCounts& responses,
                                       Engine& engine) {
-  return std::unique_ptr<Api>(
-      std::make_unique<ServedApi>(options, prepared, std::move(chat), std::move(api_key), engine));
+  return std::unique_ptr<Api>(std::make_unique<ServedApi>(options, prepared, std::move(chat),
+                                                          std::move(api_keys), responses, engine));
 }
 
 }  // namespace outrider

@@ -14,7 +14,8 @@ namespace {
 using nlohmann::json;
 
 // Beside kSamplingFields.
-constexpr std::array<std::string_view, 5> kCommon = {"model", "n", "best_of", "stream", "stream_options"};
+constexpr std::array<std::string_view, 8> kCommon = {
+    "model", "n", "best_of", "stream", "stream_options", "timeout", "prompt_logprobs", "return_token_ids"};
 constexpr std::array<std::string_view, 2> kCompletionOnly = {"prompt", "echo"};
 // Beside kChatFields.
 constexpr std::array<std::string_view, 2> kChatOnly = {"max_completion_tokens", "top_logprobs"};
@@ -41,17 +42,13 @@ constexpr Neutral kNeutral[] = {{"suffix", R"([""])"},
                                 {"web_search_options", "[]"},
                                 {"reasoning_effort", "[]"},
                                 {"verbosity", "[]"},
-                                {"min_tokens", "[0]"},
                                 {"length_penalty", "[1]"},
                                 {"use_beam_search", "[false]"},
-                                {"stop_token_ids", "[[]]"},
                                 {"include_stop_str_in_output", "[false]"},
                                 {"skip_special_tokens", "[true]"},
                                 {"spaces_between_special_tokens", "[true]"},
                                 {"detokenize", "[true]"},
-                                {"prompt_logprobs", "[]"},
                                 {"truncate_prompt_tokens", "[]"},
-                                {"return_token_ids", "[false]"},
                                 // Completions take these three at their defaults only; chats honour them.
                                 {"add_generation_prompt", "[true]"},
                                 {"continue_final_message", "[false]"},

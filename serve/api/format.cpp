@@ -1,6 +1,7 @@
 #include "serve/api/format.h"
 
 #include <algorithm>
+#include <limits>
 #include <nlohmann/json.hpp>
 #include <vector>
 
@@ -34,27 +35,79 @@ double ratio(int64_t numerator, int64_t denominator) {
   return denominator > 0 ? static_cast<double>(numerator) / static_cast<double>(denominator) : 0;
 }
 
+std::span<const TokenLogprob> best(const PositionLogprobs& position, int top) {
+  return std::span(position.top).first(std::min(position.top.size(), static_cast<size_t>(top)));
+}
+
+json empty_logprobs() {
+  return {{"tokens", json::array()},
+          {"token_logprobs", json::array()},
+          {"top_logprobs", json::array()},
+          {"text_offset", json::array()}};
+}
+
+void add_offset(TokenId id, const Tokenizer& tokenizer, json& out, int64_t& offset) {
+  out["text_offset"].push_back(offset);
+  const std::string bytes = tokenizer.token_bytes(id);
+  const bool is_stripped = offset == 0 && tokenizer.strips_leading_space() && bytes.starts_with(' ');
+  offset += characters(bytes) - (is_stripped ? 1 : 0);
+}
+
+void add_position(const PositionLogprobs& position, int top_count, const Tokenizer& tokenizer, json& out,
+                  int64_t& offset) {
+  const std::string text = token_text(position.chosen.id, tokenizer);
+  json top{{text, position.chosen.logprob}};  // also where it is none of the best
+  for (const TokenLogprob& token : best(position, top_count))
+    top.emplace(token_text(token.id, tokenizer), token.logprob);
+  out["tokens"].push_back(text);
+  out["token_logprobs"].push_back(position.chosen.logprob);
+  out["top_logprobs"].push_back(std::move(top));
+  add_offset(position.chosen.id, tokenizer, out, offset);
+}
+
 }  // namespace
 
 json completion_logprobs(std::span<const PositionLogprobs> positions, const Tokenizer& tokenizer,
                          int64_t& offset) {
-  json out{{"tokens", json::array()},
-           {"token_logprobs", json::array()},
-           {"top_logprobs", json::array()},
-           {"text_offset", json::array()}};
+  json out = empty_logprobs();
+  for (const PositionLogprobs& position : positions)
+    add_position(position, std::numeric_limits<int>::max(), tokenizer, out, offset);
+  return out;
+}
+
+json echo_logprobs(TokenId first, std::span<const PositionLogprobs> positions, int top,
+                   const Tokenizer& tokenizer, int64_t& offset) {
+  json out = empty_logprobs();
+  out["tokens"].push_back(token_text(first, tokenizer));
+  out["token_logprobs"].push_back(nullptr);
+  out["top_logprobs"].push_back(nullptr);
+  add_offset(first, tokenizer, out, offset);
+  for (const PositionLogprobs& position : positions) add_position(position, top, tokenizer, out, offset);
+  return out;
+}
+
+json prompt_logprobs_json(std::span<const PositionLogprobs> positions, int top, const Tokenizer& tokenizer) {
+  json out = json::array({nullptr});
+  const auto entry = [&](const TokenLogprob& token, json rank) {
+    return json{{"logprob", token.logprob},
+                {"rank", std::move(rank)},
+                {"decoded_token", token_text(token.id, tokenizer)}};
+  };
   for (const PositionLogprobs& position : positions) {
-    const std::string text = token_text(position.chosen.id, tokenizer);
-    json top{{text, position.chosen.logprob}};  // also where it is none of the best
-    for (const TokenLogprob& token : position.top)
-      top.emplace(token_text(token.id, tokenizer), token.logprob);
-    out["tokens"].push_back(text);
-    out["token_logprobs"].push_back(position.chosen.logprob);
-    out["top_logprobs"].push_back(std::move(top));
-    out["text_offset"].push_back(offset);
-    const std::string bytes = tokenizer.token_bytes(position.chosen.id);
-    const bool is_stripped = offset == 0 && tokenizer.strips_leading_space() && bytes.starts_with(' ');
-    offset += characters(bytes) - (is_stripped ? 1 : 0);
+    json tokens = json::object();
+    int64_t rank = 0;
+    for (const TokenLogprob& token : best(position, top))
+      tokens[std::to_string(token.id.value())] = entry(token, ++rank);
+    const std::string chosen = std::to_string(position.chosen.id.value());
+    if (!tokens.contains(chosen)) tokens[chosen] = entry(position.chosen, nullptr);
+    out.push_back(std::move(tokens));
   }
+  return out;
+}
+
+json ids_json(std::span<const TokenId> ids) {
+  json out = json::array();
+  for (const TokenId id : ids) out.push_back(id.value());
   return out;
 }
 

@@ -15,6 +15,15 @@ namespace outrider {
 // these tokens.
 nlohmann::json completion_logprobs(std::span<const PositionLogprobs> positions, const Tokenizer& tokenizer,
                                    int64_t& offset);
+// The same of a prompt that is echoed: its first token, of which there is none, and those that follow it. Of
+// the best ones so many.
+nlohmann::json echo_logprobs(TokenId first, std::span<const PositionLogprobs> positions, int top,
+                             const Tokenizer& tokenizer, int64_t& offset);
+// vLLM's "prompt_logprobs": [null, {id: {logprob, rank, decoded_token}}, ...]. A rank is null where the token
+// is none of the best.
+nlohmann::json prompt_logprobs_json(std::span<const PositionLogprobs> positions, int top,
+                                    const Tokenizer& tokenizer);
+nlohmann::json ids_json(std::span<const TokenId> ids);
 // {content: [{token, logprob, bytes, top_logprobs}]}.
 nlohmann::json chat_logprobs(std::span<const PositionLogprobs> positions, const Tokenizer& tokenizer);
 

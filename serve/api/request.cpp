@@ -1,12 +1,15 @@
 #include "serve/api/request.h"
 
 #include <algorithm>
+#include <cmath>
+#include <limits>
 #include <nlohmann/json.hpp>
 
 #include "base/hash.h"
 #include "requests/conversation.h"
 #include "requests/request_fields.h"
 #include "serve/api/fields.h"
+#include "serve/api/other_bodies.h"
 #include "transformer/files/json_file.h"
 
 namespace outrider {
@@ -66,22 +69,22 @@ Status read_logprobs(ApiKind kind, const json& body, int& logprobs) {
   return {};
 }
 
-// 0: not said.
-Status read_max_tokens(ApiKind kind, const json& body, int& max_tokens) {
-  max_tokens = 0;
-  int newer = 0;
+// 0: only the prompt is asked about. Nothing: not said.
+Status read_max_tokens(ApiKind kind, const json& body, std::optional<int>& to) {
+  int max_tokens = 0, newer = 0;
   RETURN_IF_ERROR(take(body, "max_tokens", max_tokens));
-  if (find_field(body, "max_tokens") && max_tokens < 1)
-    return invalid_argument(fmt::format("\"max_tokens\" {}: must be at least 1", max_tokens));
+  if (max_tokens < 0)
+    return invalid_argument(fmt::format("\"max_tokens\" {}: must be at least 0", max_tokens));
+  if (find_field(body, "max_tokens")) to = max_tokens;
   if (kind == ApiKind::kCompletion) return {};
   RETURN_IF_ERROR(take(body, "max_completion_tokens", newer));
   if (!find_field(body, "max_completion_tokens")) return {};
   if (newer < 1)
     return invalid_argument(fmt::format("\"max_completion_tokens\" {}: must be at least 1", newer));
-  if (max_tokens > 0 && max_tokens != newer)
+  if (to && *to != newer)
     return invalid_argument(fmt::format(
-        "\"max_completion_tokens\" {} and \"max_tokens\" {} differ; send one of them", newer, max_tokens));
-  max_tokens = newer;
+        "\"max_completion_tokens\" {} and \"max_tokens\" {} differ; send one of them", newer, *to));
+  to = newer;
   return {};
 }
 
@@ -111,7 +114,7 @@ Result<Prompt> ids_prompt(const json& list, const RequestBuilder& builder) {
 }
 
 // A text, a list of texts, a list of ids, or a list of lists of ids.
-Result<std::vector<Prompt>> read_prompts(const json& body, const RequestBuilder& builder) {
+Result<std::vector<Prompt>> read_prompts(const json& body, const RequestBuilder& builder, size_t most) {
   const json* const prompt = find_field(body, "prompt");
   if (!prompt) return invalid_argument("\"prompt\" is missing");
   const bool is_one =
@@ -119,9 +122,9 @@ Result<std::vector<Prompt>> read_prompts(const json& body, const RequestBuilder&
   const json list = is_one ? json::array({*prompt}) : *prompt;
   if (!list.is_array() || list.empty())
     return invalid_argument("\"prompt\" must be a text, a list of texts, or token ids");
-  if (list.size() > kMaxApiRequests)
+  if (list.size() > most)
     return invalid_argument(
-        fmt::format("\"prompt\" is a list of {}; send at most {} at once", list.size(), kMaxApiRequests));
+        fmt::format("\"prompt\" is a list of {}; send at most {} at once", list.size(), most));
   std::vector<Prompt> prompts;
   for (const json& item : list) {
     if (!item.is_string() && !item.is_array())
@@ -145,15 +148,43 @@ Result<std::vector<Prompt>> read_chat(const json& body, const RequestBuilder& bu
   return std::vector<Prompt>{std::move(prompt)};
 }
 
-Result<Request> read_parameters(ApiKind kind, const json& body, const ApiDefaults& defaults, int& max_tokens,
+// The rest of what the body says about its answer goes to `out`.
+Result<Request> read_parameters(ApiKind kind, const json& body, const ApiDefaults& defaults,
+                                std::optional<int>& max_tokens, ApiRequest& out,
                                 const RequestBuilder& builder) {
   RequestParams parameters = defaults.params;
   parameters.seed = defaults.seed;
   RETURN_IF_ERROR(take_sampling(body, parameters));
   RETURN_IF_ERROR(read_logprobs(kind, body, parameters.logprobs));
   RETURN_IF_ERROR(read_max_tokens(kind, body, max_tokens));
-  parameters.max_tokens = max_tokens > 0 ? max_tokens : kDefaultMaxTokens;
+  if (find_field(body, "prompt_logprobs"))
+    RETURN_IF_ERROR(take_range(body, "prompt_logprobs", 0, 100, parameters.prompt_logprobs));
+  bool echo = false;
+  RETURN_IF_ERROR(take(body, "echo", echo));
+  out.is_scored_only = max_tokens == 0;
+  if (out.is_scored_only && !echo && parameters.prompt_logprobs < 0)
+    return invalid_argument(
+        "\"max_tokens\" 0: must be at least 1, unless \"echo\" or \"prompt_logprobs\" ask about the prompt");
+  out.logprobs = parameters.logprobs;
+  out.prompt_logprobs = parameters.prompt_logprobs;
+  out.echoes_logprobs = echo && out.logprobs >= 0;
+  if (out.prompt_logprobs >= 0 && out.stream)
+    return unsupported("\"prompt_logprobs\" are not streamed; send \"stream\": false");
+  if (out.echoes_logprobs) parameters.prompt_logprobs = std::max(out.prompt_logprobs, out.logprobs);
+  parameters.max_tokens = std::max(max_tokens.value_or(kDefaultMaxTokens), 1);
+  // Chats without a limit may take what the context leaves.
+  if (!max_tokens && kind == ApiKind::kChat) parameters.max_tokens = std::numeric_limits<int>::max();
   return builder.build(std::move(parameters), Names::kKeys);
+}
+
+Status read_timeout(const json& body, std::chrono::milliseconds& timeout) {
+  constexpr float kMostSeconds = 86400;
+  float seconds = static_cast<float>(timeout.count()) * 1e-3f;
+  RETURN_IF_ERROR(take(body, "timeout", seconds));
+  if (!(seconds >= 0 && seconds <= kMostSeconds))
+    return invalid_argument(fmt::format("\"timeout\" {}: must be 0 (none) to 86400 s", seconds));
+  timeout = std::chrono::milliseconds(std::lround(seconds * 1e3f));
+  return {};
 }
 
 // Choice 0 draws as a request of its own would.
@@ -209,37 +240,51 @@ Result<std::string> read_detokenize(const json& body, const RequestBuilder& buil
 
 Result<ApiRequest> read_api_request(ApiKind kind, const json& body, const ApiDefaults& defaults,
                                     const RequestBuilder& builder) {
-  ApiRequest out{.kind = kind, .model = {}, .synthetic_acceptance = defaults.synthetic_acceptance};
+  if (kind == ApiKind::kMessages || kind == ApiKind::kResponses) {
+    ASSIGN_OR_RETURN(const json chat,
+                     kind == ApiKind::kMessages ? chat_of_messages(body) : chat_of_responses(body));
+    ASSIGN_OR_RETURN(ApiRequest out, read_api_request(ApiKind::kChat, chat, defaults, builder));
+    out.kind = kind;
+    return out;
+  }
+  ApiRequest out{.kind = kind,
+                 .model = {},
+                 .timeout = defaults.timeout,
+                 .synthetic_acceptance = defaults.synthetic_acceptance};
   RETURN_IF_ERROR(check_fields(kind, body));
-  ASSIGN_OR_RETURN(out.model, read_model(body, defaults.models));
+  RETURN_IF_ERROR(read_model(body, defaults.models).status());
+  out.model = defaults.models.front();
   RETURN_IF_ERROR(read_stream(body, out));
-  int n = 1, max_tokens = 0;
+  RETURN_IF_ERROR(read_timeout(body, out.timeout));
+  RETURN_IF_ERROR(take(body, "return_token_ids", out.return_token_ids));
+  int n = 1;
+  std::optional<int> max_tokens;
   bool echo = false;
-  RETURN_IF_ERROR(take_range(body, "n", 1, kMaxChoices, n));
+  const size_t most = defaults.limits.requests;
+  RETURN_IF_ERROR(take_range(body, "n", 1, defaults.limits.choices, n));
   int best_of = n;
   RETURN_IF_ERROR(take(body, "best_of", best_of));
   if (best_of != n) return unsupported(fmt::format("\"best_of\" {}: must be n, which is {}", best_of, n));
   RETURN_IF_ERROR(take(body, "echo", echo));
-  ASSIGN_OR_RETURN(const Request parameters, read_parameters(kind, body, defaults, max_tokens, builder));
-  if (echo && parameters.sampling.logprobs >= 0)
-    return unsupported("\"echo\" together with \"logprobs\" is not supported; drop one of them");
+  ASSIGN_OR_RETURN(const Request parameters, read_parameters(kind, body, defaults, max_tokens, out, builder));
   ASSIGN_OR_RETURN(auto prompts,
-                   kind == ApiKind::kChat ? read_chat(body, builder) : read_prompts(body, builder));
-  if (prompts.size() * static_cast<size_t>(n) > kMaxApiRequests)
-    return invalid_argument(fmt::format("\"n\" {} times {} prompts: at most {} texts at once", n,
-                                        prompts.size(), kMaxApiRequests));
+                   kind == ApiKind::kChat ? read_chat(body, builder) : read_prompts(body, builder, most));
+  if (prompts.size() * static_cast<size_t>(n) > most)
+    return invalid_argument(
+        fmt::format("\"n\" {} times {} prompts: at most {} texts at once", n, prompts.size(), most));
   for (Prompt& prompt : prompts) {
     Request request = parameters;
     out.prompt_tokens += static_cast<int64_t>(prompt.ids.size());
     RETURN_IF_ERROR(builder.set_prompt(request, std::move(prompt.ids))
                         .in(kind == ApiKind::kChat ? "\"messages\"" : "\"prompt\""));
-    if (max_tokens == 0 && kind == ApiKind::kChat)
+    if (!max_tokens && kind == ApiKind::kChat)
       request.max_tokens =
           static_cast<int32_t>(builder.max_context() - static_cast<int64_t>(request.prompt.size()));
     for (int i = 0; i < n; ++i) {
       out.requests.push_back(request);
       out.requests.back().sampling.seed = seed_of(parameters.sampling.seed, i);
       if (echo) out.echo.push_back(prompt.text);
+      if (out.echoes_logprobs || out.return_token_ids) out.prompt_ids.push_back(request.prompt);
     }
   }
   return out;

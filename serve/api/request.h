@@ -1,6 +1,7 @@
 // The body of a completion or chat completion, checked and made requests of the engine: one for each choice.
 #pragma once
 
+#include <chrono>
 #include <nlohmann/json_fwd.hpp>
 #include <string>
 #include <vector>
@@ -9,28 +10,38 @@
 
 namespace outrider {
 
-enum class ApiKind { kCompletion, kChat };
+enum class ApiKind { kCompletion, kChat, kMessages, kResponses };
 
 struct ApiRequest {
   ApiKind kind = ApiKind::kCompletion;
-  std::string model;              // as the client called it
+  std::string model;              // as answers say it: the server's first name
   std::vector<Request> requests;  // all choices of the first prompt, then of the next
   std::vector<std::string> echo;  // one per request: what its text begins with; empty without echo
-  int64_t prompt_tokens = 0;      // of every prompt, once
+  std::vector<std::vector<TokenId>> prompt_ids;  // one per request, where the answer shows them; else none
+  int64_t prompt_tokens = 0;                     // of every prompt, once
+  int logprobs = -1, prompt_logprobs = -1;       // as asked for
+  bool echoes_logprobs = false;                  // "logprobs" are also those of the prompt
+  bool return_token_ids = false;
+  bool is_scored_only = false;           // "max_tokens": 0: what is generated is not shown
+  std::chrono::milliseconds timeout{0};  // 0: none
   bool stream = false;
   bool include_usage = false;        // a last event of a stream tells it,
   bool continuous_usage = false;     // and every other one what it is so far
   std::string synthetic_acceptance;  // the server's, if it has one
 };
 
-constexpr int kMaxChoices = 16;          // n
-constexpr size_t kMaxApiRequests = 128;  // prompts times n
+struct ApiLimits {
+  int choices = 16;       // n
+  size_t requests = 128;  // prompts times n
+};
 
 struct ApiDefaults {
   const RequestParams& params;  // of fields that a request leaves out
   const std::vector<std::string>& models;
   std::string synthetic_acceptance;  // the server's, if it has one
   uint64_t seed = 0;                 // of a request that leaves its own out
+  ApiLimits limits;
+  std::chrono::milliseconds timeout{0};  // of a request that does not say; 0: none
 };
 
 // A body of at most so many bytes, as every endpoint reads it: strict JSON, an object, at most 32 levels

@@ -4,10 +4,12 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <atomic>
 #include <boost/asio/buffer.hpp>
 #include <boost/beast/http/parser.hpp>
 #include <boost/beast/http/string_body.hpp>
 #include <ctime>
+#include <random>
 
 #include "serve/api/error_body.h"
 
@@ -41,9 +43,11 @@ class Reply final : public HttpReply {
   void begin_events() override {
     on_connection([](HttpConnection& c, const HttpExchange* e) { c.begin_events(e); });
   }
-  void event(std::string data) override {
-    on_connection([text = std::move(data)](HttpConnection& c, const HttpExchange* e) { c.event(e, text); });
+  void event(std::string data, std::string_view name) override {
+    const std::string first = name.empty() ? "" : fmt::format("event: {}\n", name);
+    say(fmt::format("{}data: {}\n\n", first, data));
   }
+  void comment(std::string text) override { say(fmt::format(": {}\n\n", text)); }
   void end_events() override {
     on_connection([](HttpConnection& c, const HttpExchange* e) { c.end_events(e); });
   }
@@ -52,9 +56,15 @@ class Reply final : public HttpReply {
       if (!exchange->is_gone()) run();
     });
   }
+  void after(std::chrono::milliseconds delay, std::function<void()> task) override {
+    thread_->after(delay, std::move(task));
+  }
   void on_gone(std::function<void()> gone) override { exchange_->on_gone(std::move(gone)); }
 
  private:
+  void say(std::string text) {
+    on_connection([said = std::move(text)](HttpConnection& c, const HttpExchange* e) { c.event(e, said); });
+  }
   template <class Task>
   void on_connection(Task task) {
     thread_->post([connection = connection_, exchange = exchange_, run = std::move(task)] {
@@ -74,16 +84,43 @@ std::string without_controls(std::string text) {
   return text;
 }
 
+// Client's own if it can be shown and sent back, else a new one.
+std::string request_id_of(const std::string& sent) {
+  constexpr size_t kMostBytes = 128;
+  const bool is_visible = std::all_of(sent.begin(), sent.end(), [](char c) { return c > ' ' && c < '\x7f'; });
+  if (!sent.empty() && sent.size() <= kMostBytes && is_visible) return sent;
+  static const uint32_t life = std::random_device()();
+  static std::atomic<uint32_t> count{0};
+  return fmt::format("req-{:08x}{:08x}", life, ++count);
+}
+
+// The headers that let a web page of this origin read the answer; nothing for others.
+std::string cors_headers(const std::string& origin, const std::vector<std::string>& allowed) {
+  const auto is = [&](const std::string& one) { return one == "*" || one == origin; };
+  if (origin.empty() || std::none_of(allowed.begin(), allowed.end(), is)) return {};
+  return fmt::format(
+      "Access-Control-Allow-Origin: {}\r\nVary: Origin\r\nAccess-Control-Expose-Headers: X-Request-Id, "
+      "Retry-After\r\n",
+      without_controls(origin));
+}
+
+std::string address_of(const asio::ip::tcp::socket& socket) {
+  boost::system::error_code error;
+  const auto end = socket.remote_endpoint(error);
+  return error ? std::string() : end.address().to_string();
+}
+
 }  // namespace
 
-HttpConnection::HttpConnection(asio::ip::tcp::socket socket, const HttpLimits& limits, Owner& owner,
+HttpConnection::HttpConnection(asio::ip::tcp::socket socket, const HttpOptions& options, Owner& owner,
                                std::shared_ptr<SocketThread> thread)
-    : limits_(limits),
+    : options_(options),
       owner_(owner),
       thread_(std::move(thread)),
       socket_(std::move(socket)),
       read_timer_(socket_.get_executor()),
-      write_timer_(socket_.get_executor()) {}
+      write_timer_(socket_.get_executor()),
+      client_(address_of(socket_)) {}
 
 HttpConnection::~HttpConnection() = default;
 
@@ -206,6 +243,8 @@ bool HttpConnection::accept_header() {
     fail(400, "write the path alone, as in GET /health");
   } else {
     keep_alive_ = header.keep_alive();
+    more_headers_ = cors_headers(std::string(header[http::field::origin]), options_.allowed_origins);
+    begin_record();
     if (boost::beast::iequals(header[http::field::expect], "100-continue") && !parser_->is_done())
       write("HTTP/1.1 100 Continue\r\n\r\n");
     return true;
@@ -222,7 +261,16 @@ void HttpConnection::ask() {
                       .host = field(http::field::host),
                       .content_type = field(http::field::content_type),
                       .authorization = field(http::field::authorization),
+                      .api_key = std::string(message["X-Api-Key"]),
+                      .requested_headers = field(http::field::access_control_request_headers),
+                      .is_allowed_origin = !more_headers_.empty(),
+                      .client = client_,
+                      .request_id = request_id_of(std::string(message["X-Request-Id"])),
                       .body = std::move(message.body())};
+  more_headers_ += fmt::format("X-Request-Id: {}\r\n", request.request_id);
+  record_->method = request.method;
+  record_->path = request.path;
+  record_->request_id = request.request_id;
   parser_.reset();
   exchange_ = std::make_shared<HttpExchange>();
   has_begun_ = is_complete_ = false;
@@ -230,10 +278,24 @@ void HttpConnection::ask() {
   owner_.asked(std::move(request), std::make_shared<Reply>(weak_from_this(), thread_, exchange_), exchange_);
 }
 
+void HttpConnection::begin_record() {
+  record_ = HttpRecord{.client = client_, .method = {}, .path = {}, .request_id = {}};
+  record_since_ = Clock::now();
+}
+
+void HttpConnection::end_record(bool is_whole) {
+  if (!record_) return;
+  if (record_->status == 0) record_->status = 499;
+  record_->is_whole = is_whole;
+  record_->time = Clock::now() - record_since_;
+  owner_.noted(*std::exchange(record_, std::nullopt));
+}
+
 // What follows on this connection cannot be understood any more.
 void HttpConnection::fail(int status, const std::string& message) {
   keep_alive_ = false;
   is_complete_ = true;
+  if (!record_) begin_record();
   enter(Phase::kAnswer);
   const std::string body = error_body({.status = status, .message = message});
   write(head(status, "application/json", {{"Content-Length", std::to_string(body.size())}}));
@@ -242,8 +304,8 @@ void HttpConnection::fail(int status, const std::string& message) {
 
 // ---- answers out ----------------------------------------------------------------------------------------
 
-std::string HttpConnection::head(int status, std::string_view content_type,
-                                 const HttpHeaders& headers) const {
+std::string HttpConnection::head(int status, std::string_view content_type, const HttpHeaders& headers) {
+  if (record_) record_->status = status;
   const auto reason = http::obsolete_reason(http::int_to_status(static_cast<unsigned>(status)));
   std::string text = fmt::format("HTTP/1.1 {} {}\r\nDate: {:%a, %d %b %Y %H:%M:%S} GMT\r\nConnection: {}\r\n",
                                  status, std::string_view(reason.data(), reason.size()),
@@ -251,7 +313,7 @@ std::string HttpConnection::head(int status, std::string_view content_type,
   if (!content_type.empty()) text += fmt::format("Content-Type: {}\r\n", content_type);
   for (const auto& [name, value] : headers)
     text += fmt::format("{}: {}\r\n", without_controls(name), without_controls(value));
-  return text + "\r\n";
+  return text + more_headers_ + "\r\n";
 }
 
 void HttpConnection::send(const HttpExchange* exchange, int status, std::string_view content_type,
@@ -274,10 +336,9 @@ void HttpConnection::begin_events(const HttpExchange* exchange) {
   write(head(200, "text/event-stream; charset=utf-8", headers));
 }
 
-void HttpConnection::event(const HttpExchange* exchange, const std::string& data) {
+void HttpConnection::event(const HttpExchange* exchange, const std::string& event) {
   if (exchange != exchange_.get() || !has_begun_) return;
-  if (sending_.size() - sent_ + unsent_.size() + data.size() > limits_.unsent_bytes) return cut_off();
-  const std::string event = fmt::format("data: {}\n\n", data);
+  if (sending_.size() - sent_ + unsent_.size() + event.size() > limits_.unsent_bytes) return cut_off();
   write(is_chunked_ ? fmt::format("{:x}\r\n{}\r\n", event.size(), event) : event);
 }
 
@@ -291,6 +352,7 @@ void HttpConnection::drop(const HttpExchange* exchange) {
   if (exchange != exchange_.get()) return;
   if (has_begun_) {  // without its last chunk: a stream that breaks off must not look complete
     keep_alive_ = false;
+    broke_off_ = true;
     return end_answer();
   }
   const std::string body = error_body({.status = 500, .message = "the request was not answered"});
@@ -306,6 +368,7 @@ void HttpConnection::end_answer() {
 
 void HttpConnection::write(std::string_view bytes) {
   unsent_ += bytes;
+  if (record_ && record_->status != 0) record_->bytes += bytes.size();
   if (!writing_ && phase_ != Phase::kClosed) flush();
 }
 
@@ -338,6 +401,9 @@ void HttpConnection::on_written(const boost::system::error_code& error, size_t b
 
 void HttpConnection::after_answer() {
   is_complete_ = false;
+  end_record(!broke_off_);
+  broke_off_ = false;
+  more_headers_.clear();
   if (keep_alive_) {
     enter(Phase::kIdle);
     advance();
@@ -366,6 +432,7 @@ void HttpConnection::close() {
   boost::system::error_code ignored;
   socket_.close(ignored);
   if (const auto exchange = std::exchange(exchange_, nullptr)) exchange->leave();
+  end_record(false);
   owner_.closed(*this);
 }
 

@@ -29,10 +29,11 @@ class HttpConnection : public std::enable_shared_from_this<HttpConnection> {
     virtual void asked(HttpRequest request, std::shared_ptr<HttpReply> reply,
                        std::shared_ptr<const HttpExchange> exchange) = 0;
     virtual void answered() = 0;
+    virtual void noted(const HttpRecord& record) = 0;
     virtual void closed(HttpConnection& connection) = 0;
   };
 
-  HttpConnection(boost::asio::ip::tcp::socket socket, const HttpLimits& limits, Owner& owner,
+  HttpConnection(boost::asio::ip::tcp::socket socket, const HttpOptions& options, Owner& owner,
                  std::shared_ptr<SocketThread> thread);
   ~HttpConnection();
 
@@ -51,7 +52,7 @@ class HttpConnection : public std::enable_shared_from_this<HttpConnection> {
   void send(const HttpExchange* exchange, int status, std::string_view content_type, std::string body,
             const HttpHeaders& headers);
   void begin_events(const HttpExchange* exchange);
-  void event(const HttpExchange* exchange, const std::string& data);
+  void event(const HttpExchange* exchange, const std::string& text);  // with its lines' names
   void end_events(const HttpExchange* exchange);
   void drop(const HttpExchange* exchange);
 
@@ -72,6 +73,8 @@ class HttpConnection : public std::enable_shared_from_this<HttpConnection> {
   bool accept_header();
   void ask();
   void fail(int status, const std::string& message);
+  void begin_record();
+  void end_record(bool is_whole);
   void enter(Phase phase);
   void await(std::chrono::milliseconds limit);
   void on_deadline();
@@ -82,13 +85,15 @@ class HttpConnection : public std::enable_shared_from_this<HttpConnection> {
   void after_answer();
   void cut_off();
   void end_answer();
-  std::string head(int status, std::string_view content_type, const HttpHeaders& headers) const;
+  std::string head(int status, std::string_view content_type, const HttpHeaders& headers);
 
-  const HttpLimits& limits_;
+  const HttpOptions& options_;
+  const HttpLimits& limits_ = options_.limits;
   Owner& owner_;
   const std::shared_ptr<SocketThread> thread_;
   boost::asio::ip::tcp::socket socket_;
   boost::asio::steady_timer read_timer_, write_timer_;
+  std::string client_;  // its address
   Phase phase_ = Phase::kHeader;
   Clock::time_point phase_since_ = Clock::now();
 
@@ -102,6 +107,10 @@ class HttpConnection : public std::enable_shared_from_this<HttpConnection> {
   bool has_begun_ = false;                  // headers of the answer are out
   bool is_complete_ = false;                // the answer is; its last bytes may be unsent
   std::shared_ptr<HttpExchange> exchange_;  // while the answer is not complete
+  bool broke_off_ = false;                  // an answer of events ends without its proper end
+  std::string more_headers_;                // of this answer
+  std::optional<HttpRecord> record_;        // of this answer
+  Clock::time_point record_since_{};
 
   std::string sending_, unsent_;  // being written, from sent_ on; to be written after it
   size_t sent_ = 0;

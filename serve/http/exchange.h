@@ -4,7 +4,10 @@
 
 #include <boost/asio/io_context.hpp>
 #include <boost/asio/post.hpp>
+#include <boost/asio/steady_timer.hpp>
+#include <chrono>
 #include <functional>
+#include <memory>
 #include <mutex>
 #include <utility>
 
@@ -18,6 +21,14 @@ class SocketThread {
   void post(std::function<void()> task) {
     const std::lock_guard lock(mutex_);
     if (context_) boost::asio::post(*context_, std::move(task));
+  }
+  void after(std::chrono::milliseconds delay, std::function<void()> task) {
+    const std::lock_guard lock(mutex_);
+    if (!context_) return;
+    const auto timer = std::make_shared<boost::asio::steady_timer>(*context_, delay);
+    timer->async_wait([timer, run = std::move(task)](const boost::system::error_code& error) {
+      if (!error) run();
+    });
   }
   void close() {
     const std::lock_guard lock(mutex_);

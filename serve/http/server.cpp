@@ -5,15 +5,13 @@
 #include <boost/asio/io_context.hpp>
 #include <boost/asio/ip/tcp.hpp>
 #include <boost/asio/steady_timer.hpp>
-#include <condition_variable>
-#include <deque>
 #include <future>
-#include <mutex>
 #include <set>
 #include <thread>
 
 #include "base/threads.h"
 #include "serve/http/connection.h"
+#include "serve/http/handler_pool.h"
 
 namespace outrider {
 namespace {
@@ -22,65 +20,19 @@ namespace asio = boost::asio;
 using asio::ip::tcp;
 using boost::system::error_code;
 
-constexpr int kBacklog = 128;
+constexpr int kBacklog = 4096;  // the kernel takes less where it allows less
 constexpr std::chrono::milliseconds kAcceptPause{100};
 // A connection that was silent for so long makes room for a new one.
 constexpr std::chrono::seconds kPatience{1};
 
-struct Job {
-  HttpRequest request;
-  std::shared_ptr<HttpReply> reply;
-  std::shared_ptr<const HttpExchange> exchange;
-};
-
-// Runs the handler, one request after the other. There are never more than connections.
-class HandlerThread {
- public:
-  explicit HandlerThread(HttpHandler handler)
-      : handler_(std::move(handler)), thread_(start_thread([this] { run(); })) {}
-  ~HandlerThread() {
-    {
-      const std::lock_guard lock(mutex_);
-      stopped_ = true;
-    }
-    changed_.notify_one();
-    thread_.join();
-  }
-
-  void add(Job job) {
-    {
-      const std::lock_guard lock(mutex_);
-      jobs_.push_back(std::move(job));
-    }
-    changed_.notify_one();
-  }
-
- private:
-  void run() {
-    set_thread_role("api");
-    for (;;) {
-      std::unique_lock lock(mutex_);
-      changed_.wait(lock, [&] { return stopped_ || !jobs_.empty(); });
-      if (stopped_) return;
-      Job job = std::move(jobs_.front());
-      jobs_.pop_front();
-      lock.unlock();
-      if (!job.exchange->is_gone()) handler_(std::move(job.request), std::move(job.reply));
-    }
-  }
-
-  const HttpHandler handler_;
-  std::mutex mutex_;
-  std::condition_variable changed_;
-  std::deque<Job> jobs_;  // guarded, as what follows
-  bool stopped_ = false;
-  std::jthread thread_;
-};
-
 class AsioServer final : public HttpServer, public HttpConnection::Owner {
  public:
-  AsioServer(const HttpLimits& limits, HttpHandler handler)
-      : limits_(limits), acceptor_(context_), accept_timer_(context_), handlers_(std::move(handler)) {}
+  AsioServer(HttpOptions options, HttpHandler handler)
+      : options_(std::move(options)),
+        acceptor_(context_),
+        accept_timer_(context_),
+        handler_(handler),
+        handlers_(options_, std::move(handler)) {}
   ~AsioServer() override;
 
   Status listen(const std::string& host, uint16_t port);
@@ -94,16 +46,21 @@ class AsioServer final : public HttpServer, public HttpConnection::Owner {
   bool make_room();
   void asked(HttpRequest request, std::shared_ptr<HttpReply> reply,
              std::shared_ptr<const HttpExchange> exchange) override {
+    if (options_.is_quick && options_.is_quick(request))
+      return handler_(std::move(request), std::move(reply));
     handlers_.add({std::move(request), std::move(reply), std::move(exchange)});
   }
   void answered() override { tell_if_drained(); }
+  void noted(const HttpRecord& record) override {
+    if (options_.on_answered) options_.on_answered(record);
+  }
   void closed(HttpConnection& connection) override {
     connections_.erase(connection.shared_from_this());
     tell_if_drained();
   }
   void tell_if_drained();
 
-  const HttpLimits limits_;
+  const HttpOptions options_;
   // Not told that one thread runs it: it would put what that thread posts behind what others post later, and
   // a reply that another thread lets go of would seem to be dropped before it is sent.
   asio::io_context context_;
@@ -113,7 +70,8 @@ class AsioServer final : public HttpServer, public HttpConnection::Owner {
   std::set<std::shared_ptr<HttpConnection>> connections_;
   std::shared_ptr<std::promise<void>> drained_;  // while somebody waits for it
   std::string address_;
-  HandlerThread handlers_;
+  const HttpHandler handler_;
+  HandlerPool handlers_;
   std::jthread sockets_;
 };
 
@@ -179,10 +137,10 @@ void AsioServer::accept() {
 
 // Clients that are told to come back later stay for a moment too; beyond twice the limit nobody is told.
 void AsioServer::admit(tcp::socket socket) {
-  const auto limit = static_cast<size_t>(limits_.connections);
+  const auto limit = static_cast<size_t>(options_.limits.connections);
   const bool is_room = connections_.size() < limit || make_room();
   if (!is_room && connections_.size() >= 2 * limit) return;
-  const auto connection = std::make_shared<HttpConnection>(std::move(socket), limits_, *this, thread_);
+  const auto connection = std::make_shared<HttpConnection>(std::move(socket), options_, *this, thread_);
   connections_.insert(connection);
   if (is_room)
     connection->start();
@@ -225,8 +183,8 @@ void AsioServer::tell_if_drained() {
 }  // namespace
 
 Result<std::unique_ptr<HttpServer>> HttpServer::start(const std::string& host, uint16_t port,
-                                                      const HttpLimits& limits, HttpHandler handler) {
-  auto server = std::make_unique<AsioServer>(limits, std::move(handler));
+                                                      HttpOptions options, HttpHandler handler) {
+  auto server = std::make_unique<AsioServer>(std::move(options), std::move(handler));
   RETURN_IF_ERROR(server->listen(host, port));
   server->run();
   return std::unique_ptr<HttpServer>(std::move(server));

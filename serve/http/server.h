@@ -16,12 +16,27 @@
 namespace outrider {
 
 struct HttpRequest {
-  std::string method;         // "GET", which HEAD is too: the server leaves the body out
-  std::string path;           // without the query
-  std::string host;           // as sent, with the port
-  std::string content_type;   // as sent; empty without one
-  std::string authorization;  // as sent; empty without one
+  std::string method;  // "GET", which HEAD is too: the server leaves the body out
+  std::string path;    // without the query
+  // Headers as sent; empty without one.
+  std::string host;  // with the port
+  std::string content_type;
+  std::string authorization;
+  std::string api_key;             // X-Api-Key
+  std::string requested_headers;   // Access-Control-Request-Headers
+  bool is_allowed_origin = false;  // a web page asks, of an origin that may
+  std::string client;              // its address
+  std::string request_id;          // X-Request-Id, or one that was made for it; the answer names it
   std::string body;
+};
+
+// What became of one request, for logs and counts.
+struct HttpRecord {
+  std::string client, method, path, request_id;  // method and path: empty where none was understood
+  int status = 0;                                // 499: the client left before it was answered
+  uint64_t bytes = 0;                            // of the answer, its head included
+  bool is_whole = false;                         // all of it was written, and a stream had its proper end
+  std::chrono::steady_clock::duration time{};    // from the end of its headers
 };
 
 using HttpHeaders = std::vector<std::pair<std::string, std::string>>;
@@ -37,26 +52,30 @@ class HttpReply {
 
   // Or a stream of events: begin, any number of events ("data: ...\n\n"; `data` without line breaks), end.
   virtual void begin_events() = 0;
-  virtual void event(std::string data) = 0;
+  // `name` is a line of its own in front, where it is not empty.
+  virtual void event(std::string data, std::string_view name = {}) = 0;
+  virtual void comment(std::string text) = 0;  // which clients skip: the connection lives
   virtual void end_events() = 0;
 
   // Runs `task` on the thread of the sockets, in order, for a caller who has no time to write the answer
   // itself. Not at all once the client has left.
   virtual void later(std::function<void()> task) = 0;
+  // The same after some time, whatever has become of the answer meanwhile.
+  virtual void after(std::chrono::milliseconds delay, std::function<void()> task) = 0;
 
   // Called once, on the thread of the sockets, or in the server's destructor, if the client leaves, or reads
   // too slowly, before the answer is complete; at once if it has left already.
   virtual void on_gone(std::function<void()> gone) = 0;
 };
 
-// Called on one of the server's threads, not on that of the sockets: it may take its time (a long prompt is
-// tokenised there), but others wait for that thread too.
+// Called on one of the server's threads. On others than that of the sockets it may take its time (a long
+// prompt is tokenised there).
 using HttpHandler = std::function<void(HttpRequest, std::shared_ptr<HttpReply>)>;
 
 struct HttpLimits {
   size_t header_bytes = 8 << 10;
   size_t body_bytes = 1 << 20;
-  int connections = 256;
+  int connections = 1024;
   size_t unsent_bytes = 1 << 20;                  // of events; a client that lets more gather is cut off
   std::chrono::milliseconds header_time{10'000};  // from the first byte, or the connection, to the last one
   std::chrono::milliseconds body_time{30'000};    // from the headers to the last byte
@@ -64,11 +83,24 @@ struct HttpLimits {
   std::chrono::milliseconds write_time{30'000};   // without a byte taken
 };
 
+struct HttpOptions {
+  HttpLimits limits;
+  std::vector<std::string> allowed_origins = {};  // of web pages that may ask; "*": all
+  // Threads that handle requests. The first of several takes only those whose body is short, so that these
+  // never wait for long ones; the clients' turns are equal.
+  int handler_threads = 2;
+  size_t short_body_bytes = 64 << 10;
+  // Requests that are handled at once, on the thread of the sockets, before all that wait: those that take
+  // microseconds. Empty: none.
+  std::function<bool(const HttpRequest&)> is_quick = {};
+  std::function<void(const HttpRecord&)> on_answered = {};  // on the thread of the sockets
+};
+
 class HttpServer {
  public:
   // Listens, and answers from then on. Errors name --host and --port, and who may hold the port.
   static Result<std::unique_ptr<HttpServer>> start(const std::string& host, uint16_t port,
-                                                   const HttpLimits& limits, HttpHandler handler);
+                                                   HttpOptions options, HttpHandler handler);
   virtual ~HttpServer() = default;          // closes every connection, then joins its threads
   virtual std::string address() const = 0;  // "http://127.0.0.1:8000": with port 0, the one that was given
   // No new connections; those that are open live on, without further requests. When all answers are sent, or

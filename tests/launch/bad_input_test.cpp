@@ -240,7 +240,7 @@ INSTANTIATE_TEST_SUITE_P(
                 R"({"prompt": "x", "temperature": 1e39})",
                 {"\"temperature\" inf", "0 to 100"}},
         BadLine{"top_p", R"({"prompt": "x", "top_p": 1.5})", {"\"top_p\" 1.5", "at most 1"}},
-        BadLine{"top_k", R"({"prompt": "x", "top_k": -1})", {"\"top_k\" -1"}},
+        BadLine{"top_k", R"({"prompt": "x", "top_k": -2})", {"\"top_k\" -2"}},
         BadLine{"ignore_eos", R"({"prompt": "x", "ignore_eos": 1})", {"\"ignore_eos\"", "true or false"}},
         BadLine{"logprobs", R"({"prompt": "x", "logprobs": 101})", {"\"logprobs\" 101", "0 to 100"}},
         BadLine{"stop_number", R"({"prompt": "x", "stop": 5})", {"\"stop\"", "text"}},

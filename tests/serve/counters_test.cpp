@@ -49,7 +49,8 @@ TEST(Counters, TheReportKeepsItsKeysAndValues) {
 }
 
 TEST(Counters, MetricsKeepTheirNamesAndValues) {
-  const std::set<std::string> now = lines_of(metrics_text(testing::counted_numbers(), "demo", true));
+  const std::set<std::string> now =
+      lines_of(metrics_text(testing::counted_numbers(), {.model = "demo", .vllm_names = true}));
   const std::set<std::string> before = lines_of(golden("metrics.txt"));
   ASSERT_GT(before.size(), 200u);
   for (const std::string& line : before) EXPECT_TRUE(now.contains(line)) << line;
@@ -88,7 +89,7 @@ void expect_everywhere(const Table& table, SumsIn sums_in, Part part, bool in_me
     EXPECT_EQ(section.value(std::string(row.key), json()), told(row, 2 * ++next)) << row.key;
   }
   if (!in_metrics) return;
-  const std::string text = metrics_text(twice, "demo", true);
+  const std::string text = metrics_text(twice, {.model = "demo", .vllm_names = true});
   for (const auto& [of, value] : samples) {
     const auto& [name, label] = of;
     EXPECT_NE(name, "");

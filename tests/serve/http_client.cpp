@@ -141,7 +141,7 @@ HttpAnswer HttpClient::answer(bool to_head) {
   return answer;
 }
 
-std::optional<std::string> HttpClient::event() {
+std::optional<std::string> HttpClient::block() {
   size_t end = 0;
   while ((end = events_.find("\n\n")) == std::string::npos) {
     const auto bytes = chunk();
@@ -151,8 +151,23 @@ std::optional<std::string> HttpClient::event() {
   }
   const std::string event = events_.substr(0, end);
   events_.erase(0, end + 2);
-  if (!event.starts_with("data: ")) throw std::runtime_error("not an event: " + event);
-  return event.substr(6);
+  return event;
+}
+
+std::optional<std::string> HttpClient::event() {
+  auto text = block();
+  while (text && text->starts_with(": ")) text = block();
+  if (!text) return std::nullopt;
+  if (text->starts_with("event: ")) text->erase(0, text->find('\n') + 1);
+  if (!text->starts_with("data: ")) throw std::runtime_error("not an event: " + *text);
+  return text->substr(6);
+}
+
+std::string HttpClient::comment() {
+  const auto text = block();
+  if (!text || !text->starts_with(": "))
+    throw std::runtime_error("not a comment: " + text.value_or("the end"));
+  return text->substr(2);
 }
 
 bool HttpClient::is_closed() {

@@ -34,9 +34,11 @@ class HttpClient {
   // Sends a whole request and waits.
   HttpAnswer get(const std::string& path);
   HttpAnswer post(const std::string& path, const std::string& body, const std::string& headers = {});
-  // The head of a stream, then what stands after "data: " in each event. Empty: the stream has ended.
+  // The head of a stream, then what stands after "data: " in each event, comments left out. Empty: the stream
+  // has ended.
   HttpAnswer head();
   std::optional<std::string> event();
+  std::string comment();  // the next thing in the stream, without its ": "; must be one
   // Whether the last stream ended as it should.
   bool ended_well() const { return ended_well_; }
   bool is_closed();  // by the server, within the patience of this test; throws away what still comes
@@ -49,6 +51,7 @@ class HttpClient {
   std::optional<std::string> line();
   std::optional<std::string> take(size_t bytes);
   std::optional<std::string> chunk();
+  std::optional<std::string> block();  // up to an empty line
 
   int socket_ = -1;
   std::string buffer_, events_;

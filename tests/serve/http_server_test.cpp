@@ -104,7 +104,93 @@ TEST_F(HttpServerTest, WhatIsNotHttpIsRefused) {
   EXPECT_EQ(client().get("/echo").status, 200);
 }
 
-// A byte now and then does not help: the deadline is that of the whole.
+TEST_F(HttpServerTest, CommentsNamesAndTimes) {
+  HttpClient c = client();
+  c.send(post_text("/stream", "{}"));
+  const auto [request, reply] = next();
+  EXPECT_EQ(request.client, "127.0.0.1");
+  reply->begin_events();
+  EXPECT_EQ(c.head().status, 200);
+  reply->after(milliseconds(1), [held = reply] { held->comment("still here"); });
+  EXPECT_EQ(c.comment(), "still here");
+  reply->event("{}", "named");
+  EXPECT_EQ(c.event(), "{}");
+  reply->end_events();
+  EXPECT_FALSE(c.event());
+  EXPECT_TRUE(c.ended_well());
+}
+
+// Its handler holds up every thread that handles requests until the test lets it.
+class BusyHttpServer : public HttpServerTest {
+ protected:
+  HttpOptions options_of(const HttpLimits& limits) override {
+    return {.limits = limits,
+            .short_body_bytes = 100,
+            .is_quick = [](const HttpRequest& request) { return request.method == "GET"; },
+            .on_answered =
+                [this](const HttpRecord& record) {
+                  const std::lock_guard lock(mutex_);
+                  records_.push_back(record);
+                }};
+  }
+  void SetUp() override {
+    start(kSmall);
+    server_.reset();
+    auto started =
+        HttpServer::start("127.0.0.1", 0, options_of(kSmall), [this](HttpRequest request, auto reply) {
+          if (request.path == "/block") {
+            blocked_.set_value();
+            opened_.get_future().wait();
+          }
+          reply->send(200, "text/plain", request.path);
+        });
+    ASSERT_TRUE(started.ok());
+    server_ = std::move(started).value();
+    const std::string address = server_->address();
+    port_ = static_cast<uint16_t>(std::stoi(address.substr(address.rfind(':') + 1)));
+  }
+  std::promise<void> blocked_, opened_;
+  std::vector<HttpRecord> records_;  // guarded by mutex_
+};
+
+TEST_F(BusyHttpServer, ShortRequestsDoNotWaitForLongOnes) {
+  HttpClient slow = client(), behind = client();
+  slow.send(post_text("/block", std::string(1000, 'x')));
+  blocked_.get_future().wait();
+  behind.send(post_text("/long", std::string(1000, 'x')));
+  EXPECT_EQ(client().get("/quick").body, "/quick") << "at once, on the thread of the sockets";
+  EXPECT_EQ(client().post("/short", "x").body, "/short") << "by the thread that takes short ones";
+  opened_.set_value();
+  EXPECT_EQ(slow.answer().body, "/block");
+  EXPECT_EQ(behind.answer().body, "/long");
+}
+
+TEST_F(BusyHttpServer, EveryAnswerIsRecorded) {
+  client().post("/short", "x");
+  client().send("nonsense\r\n\r\n");
+  {
+    HttpClient leaver = client();
+    leaver.send(post_text("/block", "x"));
+    blocked_.get_future().wait();
+    leaver.reset();
+  }
+  const auto count = [this] {
+    const std::lock_guard lock(mutex_);
+    return records_.size();
+  };
+  for (int i = 0; i < 500 && count() < 3; ++i) std::this_thread::sleep_for(milliseconds(10));
+  opened_.set_value();
+  const std::lock_guard lock(mutex_);
+  ASSERT_EQ(records_.size(), 3u);
+  std::map<int, HttpRecord> by_status;
+  for (const HttpRecord& record : records_) by_status[record.status] = record;
+  EXPECT_EQ(by_status.at(200).path, "/short");
+  EXPECT_TRUE(by_status.at(200).is_whole);
+  EXPECT_GT(by_status.at(200).bytes, 100u);
+  EXPECT_EQ(by_status.at(400).path, "");
+  EXPECT_FALSE(by_status.at(499).is_whole);
+}
+
 TEST_F(HttpServerTest, EventsComeAsTheyAreMade) {
   HttpClient c = client();
   c.send(post_text("/stream", "{}"));

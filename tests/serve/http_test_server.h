@@ -31,16 +31,19 @@ class HttpServerTest : public ::testing::Test {
 
   void start(const HttpLimits& limits) {
     server_.reset();
-    auto started = HttpServer::start("127.0.0.1", 0, limits, [this](HttpRequest request, auto reply) {
-      if (request.path == "/echo") return reply->send(200, "text/plain", request.method + " " + request.body);
-      if (request.path == "/big") return reply->send(200, "text/plain", std::string(64 << 20, 'x'));
-      if (request.path != "/drop") hold({std::move(request), std::move(reply)});
-    });
+    auto started =
+        HttpServer::start("127.0.0.1", 0, options_of(limits), [this](HttpRequest request, auto reply) {
+          if (request.path == "/echo")
+            return reply->send(200, "text/plain", request.method + " " + request.body);
+          if (request.path == "/big") return reply->send(200, "text/plain", std::string(64 << 20, 'x'));
+          if (request.path != "/drop") hold({std::move(request), std::move(reply)});
+        });
     ASSERT_TRUE(started.ok()) << started.status().message();
     server_ = std::move(started).value();
     const std::string address = server_->address();
     port_ = static_cast<uint16_t>(std::stoi(address.substr(address.rfind(':') + 1)));
   }
+  virtual HttpOptions options_of(const HttpLimits& limits) { return {.limits = limits}; }
   void SetUp() override { start(kSmall); }
 
   void hold(Held held) {

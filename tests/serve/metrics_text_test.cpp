@@ -4,10 +4,14 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <fstream>
 #include <map>
+#include <nlohmann/json.hpp>
 #include <regex>
 #include <set>
 #include <sstream>
+
+#include "tests/support/source_dir.h"
 
 namespace outrider {
 namespace {
@@ -50,7 +54,7 @@ std::map<std::string, std::string> parse_labels(std::string text) {
 Exposition parse(const std::string& text) {
   static const std::regex kHelp("# HELP ([a-zA-Z_:][a-zA-Z0-9_:]*) (.+)");
   static const std::regex kType("# TYPE ([a-zA-Z_:][a-zA-Z0-9_:]*) (counter|gauge|histogram)");
-  static const std::regex kSample(R"(([a-zA-Z_:][a-zA-Z0-9_:]*)\{(.*)\} ([0-9.e+-]+))");
+  static const std::regex kSample(R"(([a-zA-Z_:][a-zA-Z0-9_:]*)(?:\{(.*)\})? ([0-9.e+-]+))");
   Exposition exposition;
   EXPECT_TRUE(text.ends_with('\n'));
   std::istringstream in(text);
@@ -104,7 +108,7 @@ EngineNumbers some_numbers() {
 }
 
 TEST(MetricsText, TellsWhatWasCounted) {
-  const Exposition metrics = parse(metrics_text(some_numbers(), "demo", false));
+  const Exposition metrics = parse(metrics_text(some_numbers(), {.model = "demo"}));
   const auto value = [&](const std::string& name, const std::map<std::string, std::string>& labels = {}) {
     return metrics.value("outrider_" + name, labels);
   };
@@ -130,11 +134,14 @@ TEST(MetricsText, TellsWhatWasCounted) {
   EXPECT_EQ(value("rounds_total", {{"draft_tokens", "4"}}), 2);
   EXPECT_EQ(value("rollbacks_total"), 2);
   for (const auto& [name, samples] : metrics.samples)
-    for (const Sample& sample : samples) EXPECT_EQ(sample.labels.at("model_name"), "demo") << name;
+    for (const Sample& sample : samples) {
+      if (name.starts_with("process_")) continue;
+      EXPECT_EQ(sample.labels.at("model_name"), "demo") << name;
+    }
 }
 
 TEST(MetricsText, SumsOverLabelsAgree) {
-  const Exposition metrics = parse(metrics_text(some_numbers(), "demo", false));
+  const Exposition metrics = parse(metrics_text(some_numbers(), {.model = "demo"}));
   const auto sum = [&](const std::string& name) {
     double total = 0;
     for (const Sample& sample : metrics.samples.at("outrider_" + name)) total += sample.value;
@@ -155,7 +162,7 @@ TEST(MetricsText, SumsOverLabelsAgree) {
 }
 
 TEST(MetricsText, HistogramsAreCumulative) {
-  const Exposition metrics = parse(metrics_text(some_numbers(), "demo", false));
+  const Exposition metrics = parse(metrics_text(some_numbers(), {.model = "demo"}));
   for (const auto& [name, count, sum] : {std::tuple{"time_to_first_token_seconds", 3, 0.732},
                                          {"inter_token_latency_seconds", 5, 0.049},
                                          {"e2e_request_latency_seconds", 1, 3.0}}) {
@@ -183,8 +190,8 @@ TEST(MetricsText, HistogramsAreCumulative) {
 
 // What `vllm bench serve` reads: lines that start so and end with _total before the labels.
 TEST(MetricsText, AlsoSpeaksVllm) {
-  EXPECT_EQ(metrics_text(some_numbers(), "demo", false).find("vllm"), std::string::npos);
-  const Exposition metrics = parse(metrics_text(some_numbers(), "demo", true));
+  EXPECT_EQ(metrics_text(some_numbers(), {.model = "demo"}).find("vllm"), std::string::npos);
+  const Exposition metrics = parse(metrics_text(some_numbers(), {.model = "demo", .vllm_names = true}));
   for (const auto& [name, wanted] : {std::pair{"num_drafts", 3},
                                      {"num_draft_tokens", 10},
                                      {"num_accepted_tokens", 5},
@@ -201,14 +208,84 @@ TEST(MetricsText, AlsoSpeaksVllm) {
 }
 
 TEST(MetricsText, AnyModelNameIsALabel) {
-  const std::string text = metrics_text({}, "a \"b\"\\c\nd", true);
+  const std::string text = metrics_text({}, {.model = "a \"b\"\\c\nd", .vllm_names = true});
   const Exposition metrics = parse(text);
   EXPECT_EQ(metrics.samples.at("outrider_num_requests_running")[0].labels.at("model_name"),
             R"(a \"b\"\\c\nd)");
 }
 
+EngineNumbers busy_numbers() {
+  EngineNumbers numbers = some_numbers();
+  numbers.totals.queued.add(milliseconds(20));
+  numbers.totals.prompt_lengths.add(100);
+  numbers.totals.generation_lengths.add(1);
+  numbers.overview = {
+      .kv_tokens = 30, .kv_room = 120, .gammas = {1, 0, 2}, .mean_gamma = 4.0 / 3, .workers = {}};
+  numbers.overview.workers.push_back({.peer = 7,
+                                      .model = "draft",
+                                      .state = WorkerOverview::State::kLeftAlone,
+                                      .sequences = 3,
+                                      .room = 8,
+                                      .drafts = 2,
+                                      .drafted = 9,
+                                      .tested = 6,
+                                      .accepted = 5,
+                                      .seconds_per_token = 0.5});
+  numbers.pace = {
+      .acceptance = 0.75, .tokens_per_target_pass = 6, .predicted_speedup = 1.5, .measured_speedup = 1.25};
+  return numbers;
+}
+
+TEST(MetricsText, TellsHowThingsStand) {
+  ResponseCounts responses;
+  responses.add(200);
+  responses.add(429);
+  const Exposition metrics = parse(metrics_text(
+      busy_numbers(), {.model = "demo", .policy = "ewma", .vllm_names = true, .responses = &responses}));
+  const auto value = [&](const std::string& name, const std::map<std::string, std::string>& labels = {}) {
+    return metrics.value("outrider_" + name, labels);
+  };
+  EXPECT_EQ(value("kv_cache_usage_perc"), 0.25);
+  EXPECT_EQ(metrics.value("vllm:kv_cache_usage_perc"), 0.25);
+  EXPECT_EQ(value("gamma_policy_info", {{"policy", "ewma"}}), 1);
+  EXPECT_EQ(value("gamma_sequences", {{"draft_tokens", "2"}}), 2);
+  EXPECT_EQ(value("recent_speedup", {{"kind", "measured"}}), 1.25);
+  EXPECT_EQ(value("recent_acceptance"), 0.75);
+  EXPECT_EQ(value("draft_worker_usable", {{"worker", "7"}}), 0);
+  EXPECT_EQ(value("draft_worker_accepted_tokens_total", {{"worker", "7"}}), 5);
+  EXPECT_EQ(value("http_responses_total", {{"status", "429"}}), 1);
+  EXPECT_EQ(value("request_queue_time_seconds_count"), 1);
+  EXPECT_EQ(value("request_prompt_tokens_bucket", {{"le", "64"}}), 0);
+  EXPECT_EQ(value("request_prompt_tokens_bucket", {{"le", "128"}}), 1);
+  EXPECT_EQ(value("request_prompt_tokens_sum"), 100);
+  EXPECT_EQ(value("request_generation_tokens_bucket", {{"le", "1"}}), 1);
+  EXPECT_GT(metrics.value("process_resident_memory_bytes"), 0);
+}
+
+// A name that is misspelt there would be an empty panel.
+TEST(MetricsText, TheDashboardAsksForMetricsThatThereAre) {
+  const std::string text =
+      metrics_text(busy_numbers(), {.model = "demo", .policy = "ewma", .responses = nullptr});
+  std::ifstream file(source_dir() / "serve/grafana_dashboard.json");
+  const auto dashboard = nlohmann::json::parse(file);
+  size_t names = 0;
+  for (const auto& panel : dashboard["panels"])
+    for (const auto& target : panel["targets"]) {
+      const std::string expression = target["expr"];
+      const std::regex metric("(outrider|process)_[a-z0-9_]+");
+      for (std::sregex_iterator at(expression.begin(), expression.end(), metric), end; at != end;
+           ++at, ++names) {
+        std::string line = at->str();
+        if (line == "outrider_http_responses_total") continue;
+        line.insert(line.begin(), '\n');
+        EXPECT_NE(text.find(line), std::string::npos) << line;
+      }
+    }
+  EXPECT_GT(names, 20u);
+}
+
 TEST(MetricsText, NothingCountedIsWellFormed) {
-  const Exposition metrics = parse(metrics_text({}, "demo", true));
+  const Exposition metrics = parse(metrics_text({}, {.model = "demo", .vllm_names = true}));
   EXPECT_EQ(metrics.value("outrider_spec_decode_num_drafts_total"), 0);
   EXPECT_EQ(metrics.value("outrider_time_to_first_token_seconds_count"), 0);
 }

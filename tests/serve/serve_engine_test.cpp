@@ -132,6 +132,60 @@ class Gate {
 
 constexpr int kLong = 400;  // tokens that nobody waits for
 
+// A list of many texts waits behind nobody else's single one.
+TEST(ServeEngine, ClientsTakeTurns) {
+  ClusterSettings options = demo_pair();
+  options.models.max_num_seqs = 1;
+  ServedPair served(options, {.limits = sleepy({.max_num_seqs = 1})});
+  std::mutex mutex;
+  std::vector<int> order;
+  const auto finisher = [&](int who) {
+    class Noted final : public RequestSink {
+     public:
+      Noted(std::function<void()> noted) : noted_(std::move(noted)) {}
+      void emitted(const Emit&) override {}
+      void finished(const Finish&) override { noted_(); }
+      std::function<void()> noted_;
+    };
+    return std::make_shared<Noted>([&, who] {
+      const std::lock_guard lock(mutex);
+      order.push_back(who);
+    });
+  };
+  const auto blocker = new_client();
+  Gate gate(*blocker);
+  served.submit(served.request("Once upon a time", 2), blocker);
+  gate.wait_until_reached();
+  std::vector<Submission> many;
+  for (int i = 0; i < 20; ++i) many.push_back({served.request("The dog", 2), finisher(1)});
+  ASSERT_TRUE(served.engine().submit_all(std::move(many), "list").ok());
+  std::vector<Submission> few;
+  for (int i = 0; i < 2; ++i) few.push_back({served.request("A cat", 2), finisher(2)});
+  ASSERT_TRUE(served.engine().submit_all(std::move(few), "other").ok());
+  gate.open();
+  const auto last = new_client();
+  std::vector<Submission> after;
+  after.push_back({served.request("She", 2), last});
+  ASSERT_TRUE(served.engine().submit_all(std::move(after), "third").ok());
+  last->wait_for_end();
+  EXPECT_TRUE(served.end().ok());
+  ASSERT_EQ(order.size(), 22u);
+  EXPECT_LE(std::count(order.begin(), std::find(order.begin(), order.end(), 2), 1), 2)
+      << "the list took its turn";
+  const auto second = std::find(std::find(order.begin(), order.end(), 2) + 1, order.end(), 2);
+  EXPECT_LE(std::count(order.begin(), second, 1), 3);
+}
+
+TEST(ServeEngine, TellsWhenToComeBack) {
+  ClusterSettings options = demo_pair();
+  ServedPair served(options, {.limits = sleepy({.max_num_seqs = 1, .max_queued_requests = 1})});
+  EXPECT_EQ(served.engine().retry_after().count(), 1) << "nothing is known";
+  const auto client = new_client();
+  served.submit(served.request("Once", 2), client);
+  client->wait_for_end();
+  EXPECT_LE(served.engine().retry_after().count(), 60);
+}
+
 TEST(ServeEngine, CancellingFreesThePlaceAtOnce) {
   ClusterSettings options = demo_pair();
   options.models.max_num_seqs = 1;

@@ -96,7 +96,7 @@ std::vector<Hostile> hostile_bodies() {
       {"infinite", R"({"temperature": 1e999)" + rest, ""},
       {"nan", R"({"temperature": NaN)" + rest, ""},
       {"top_p", R"({"top_p": 0)" + rest, "top_p"},
-      {"top_k", R"({"top_k": -1)" + rest, "top_k"},
+      {"top_k", R"({"top_k": -2)" + rest, "top_k"},
       {"logprobs", R"({"logprobs": 101)" + rest, "logprobs"},
       {"echo_logprobs", R"({"logprobs": 1, "echo": true)" + rest, "echo"},
       {"best_of", R"({"best_of": 3)" + rest, "best_of"},

@@ -80,25 +80,27 @@ TEST(ServeOptions, RefusesWhatMakesNoSense) {
 
 class ApiKeyFile : public ::testing::Test {
  protected:
-  Result<std::string> read(std::string_view content, fs::perms mode = fs::perms::owner_read) {
+  Result<std::vector<std::string>> read(std::string_view content, fs::perms mode = fs::perms::owner_read) {
     const fs::path file = directory_.write("key", content);
     fs::permissions(file, mode);
-    auto key = read_api_key(file);
+    auto key = read_api_keys(file);
     fs::remove(file);
     return key;
   }
   TemporaryDirectory directory_;
 };
 
-TEST_F(ApiKeyFile, HoldsOneLine) {
-  EXPECT_EQ(read_api_key("").value(), "") << "no file, no key";
-  EXPECT_EQ(read("secret\n").value(), "secret");
-  EXPECT_EQ(read("secret").value(), "secret");
-  EXPECT_EQ(read("secret\r\n").value(), "secret");
+TEST_F(ApiKeyFile, HoldsAKeyOnEachLine) {
+  using keys = std::vector<std::string>;
+  EXPECT_TRUE(read_api_keys("")->empty()) << "no file, no key";
+  EXPECT_EQ(read("secret\n").value(), keys({"secret"}));
+  EXPECT_EQ(read("secret\nother\n").value(), keys({"secret", "other"}));
+  EXPECT_EQ(read("secret").value(), keys({"secret"}));
+  EXPECT_EQ(read("secret\r\n").value(), keys({"secret"}));
 }
 
 TEST_F(ApiKeyFile, IsRefusedByNameAndNeverShown) {
-  for (const std::string_view wrong : {"", "\n", "two words\n", "secret\nmore\n",
+  for (const std::string_view wrong : {"", "\n", "two words\n", "secret\n\n",
                                        "s\xc3\xa9"
                                        "cret\n"}) {
     const auto key = read(wrong);
@@ -109,7 +111,7 @@ TEST_F(ApiKeyFile, IsRefusedByNameAndNeverShown) {
   EXPECT_FALSE(read(std::string(5000, 'x')).ok());
   EXPECT_NE(read("secret\n", fs::perms::owner_read | fs::perms::group_read).status().message().find("chmod"),
             std::string::npos);
-  EXPECT_FALSE(read_api_key(directory_ / "none").ok());
+  EXPECT_FALSE(read_api_keys(directory_ / "none").ok());
 }
 
 TEST(ServeOptions, WarnsWhereStrangersMayAsk) {
@@ -128,9 +130,10 @@ TEST(ActivityLine, TellsWhatHappenedSinceTheLast) {
   EXPECT_EQ(activity_line(before, now, 10), "2 running, 5 waiting; 0.0 tokens/s, prompts 3.0 tokens/s");
   now.totals.rounds.add_round(4, 1, 2, false);
   now.totals.rounds.add_round(2, 2, 3, false);
+  now.totals.target_passes = 1;  // which both rounds shared
   EXPECT_EQ(activity_line(before, now, 10),
             "2 running, 5 waiting; 0.5 tokens/s, prompts 3.0 tokens/s; acceptance 0.750, 2.50 tokens per "
-            "target pass");
+            "round, 5.00 per target pass");
 }
 
 }  // namespace

@@ -26,6 +26,7 @@ class ServedProgram {
   nlohmann::json ask(const std::string& path, const nlohmann::json& body);
   nlohmann::json complete(const nlohmann::json& body) { return ask("/v1/completions", body); }
   BackgroundProcess& process() { return process_; }
+  uint16_t port() const { return port_; }
 
  private:
   const TemporaryDirectory directory_;

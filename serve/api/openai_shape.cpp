@@ -1,0 +1,189 @@
+// Completions and chat completions.
+#include <span>
+#include <utility>
+
+#include "base/json_text.h"
+#include "serve/api/format.h"
+#include "serve/api/reply_shape.h"
+
+namespace outrider {
+namespace {
+
+using nlohmann::json;
+
+class OpenAiShape final : public ReplyShape {
+ public:
+  using ReplyShape::ReplyShape;
+
+  void begin(HttpReply&) override {}
+
+  void part(size_t index, const Emit& emit, HttpReply& reply) override {
+    ApiChoice& choice = state_.choices[index];
+    const bool tells_ids = state_.request.return_token_ids && !emit.ids.empty();
+    if (emit.text.empty() && emit.logprobs.empty() && !tells_ids) return;  // text that is held back
+    begin_choice(index, reply);
+    json logprobs = logprobs_of(choice, emit.logprobs);
+    json out = is_chat() ? choice_json(index, "delta", {{"content", emit.text}}, std::move(logprobs), nullptr)
+                         : choice_json(index, "text", emit.text, std::move(logprobs), nullptr);
+    if (state_.request.return_token_ids) out["token_ids"] = ids_json(emit.ids);
+    stream(std::move(out), reply);
+  }
+
+  void end_choice(size_t index, HttpReply& reply) override {
+    begin_choice(index, reply);
+    const json reason = finish_reason_name(state_.choices[index].reason);
+    stream(is_chat() ? choice_json(index, "delta", json::object(), nullptr, reason)
+                     : choice_json(index, "text", "", nullptr, reason),
+           reply);
+  }
+
+  void end(HttpReply& reply) override {
+    if (state_.request.include_usage) stream(nullptr, reply, true);
+    reply.event("[DONE]");
+    reply.end_events();
+  }
+
+  void fail(const std::string& error_body, HttpReply& reply) override {
+    reply.event(error_body);
+    reply.end_events();
+  }
+
+  json whole() override {
+    json reply = base();
+    reply["choices"] = json::array();
+    for (size_t i = 0; i < state_.choices.size(); ++i) reply["choices"].push_back(whole_choice(i));
+    const ApiRequest& request = state_.request;
+    if (is_chat() && request.return_token_ids) reply["prompt_token_ids"] = ids_json(request.prompt_ids[0]);
+    if (is_chat() && request.prompt_logprobs >= 0) reply["prompt_logprobs"] = scored_prompt(0);
+    reply["usage"] = usage();
+    reply["metrics"] = metrics();
+    return reply;
+  }
+
+ private:
+  bool is_chat() const { return state_.request.kind == ApiKind::kChat; }
+
+  json whole_choice(size_t index) {
+    const ApiRequest& request = state_.request;
+    ApiChoice& choice = state_.choices[index];
+    json logprobs = nullptr;
+    if (request.echoes_logprobs) {
+      logprobs = echoed_logprobs(choice, index);
+      append(logprobs, logprobs_of(choice, choice.logprobs));
+    } else {
+      logprobs = logprobs_of(choice, choice.logprobs);
+    }
+    const json reason = finish_reason_name(choice.reason);
+    const std::string text = (request.echo.empty() ? "" : request.echo[index]) + choice.text;
+    json out = is_chat() ? choice_json(index, "message",
+                                       {{"role", "assistant"}, {"content", text}, {"refusal", nullptr}},
+                                       std::move(logprobs), reason)
+                         : choice_json(index, "text", text, std::move(logprobs), reason);
+    if (request.return_token_ids) out["token_ids"] = ids_json(choice.ids);
+    if (!is_chat() && request.return_token_ids) out["prompt_token_ids"] = ids_json(request.prompt_ids[index]);
+    if (!is_chat() && request.prompt_logprobs >= 0) out["prompt_logprobs"] = scored_prompt(index);
+    return out;
+  }
+
+  // Adds what the lists of `more` have to those of `logprobs`.
+  static void append(json& logprobs, const json& more) {
+    if (!more.is_object()) return;
+    for (auto& [key, list] : logprobs.items()) list.insert(list.end(), more[key].begin(), more[key].end());
+  }
+  json echoed_logprobs(ApiChoice& choice, size_t index) const {
+    return echo_logprobs(state_.request.prompt_ids[index].front(), choice.prompt_logprobs,
+                         state_.request.logprobs, state_.tokenizer, choice.text_offset);
+  }
+  json scored_prompt(size_t index) const {
+    return prompt_logprobs_json(state_.choices[index].prompt_logprobs, state_.request.prompt_logprobs,
+                                state_.tokenizer);
+  }
+
+  void begin_choice(size_t index, HttpReply& reply) {
+    ApiChoice& choice = state_.choices[index];
+    const ApiRequest& request = state_.request;
+    if (std::exchange(choice.has_begun, true)) return;
+    json first;
+    if (is_chat())
+      first = choice_json(index, "delta", {{"role", "assistant"}, {"content", ""}}, nullptr, nullptr);
+    else if (!request.echo.empty())
+      first = choice_json(index, "text", request.echo[index],
+                          request.echoes_logprobs ? echoed_logprobs(choice, index) : json(), nullptr);
+    else if (request.return_token_ids)
+      first = choice_json(index, "text", "", nullptr, nullptr);
+    if (first.is_null()) return;
+    if (request.return_token_ids) first["prompt_token_ids"] = ids_json(request.prompt_ids[index]);
+    stream(std::move(first), reply);
+  }
+
+  void stream(json choice, HttpReply& reply, bool is_last = false) const {
+    json event = base();
+    event["choices"] = json::array();
+    if (!is_last) event["choices"].push_back(std::move(choice));
+    if (is_last || state_.request.continuous_usage)
+      event["usage"] = usage();
+    else if (state_.request.include_usage)
+      event["usage"] = nullptr;
+    if (is_last) event["metrics"] = metrics();
+    reply.event(json_text(event));
+  }
+
+  json base() const {
+    const char* const object = !is_chat()              ? "text_completion"
+                               : state_.request.stream ? "chat.completion.chunk"
+                                                       : "chat.completion";
+    json reply{{"id", (is_chat() ? "chatcmpl-" : "cmpl-") + state_.id},
+               {"object", object},
+               {"created", state_.created},
+               {"model", state_.request.model}};
+    if (!state_.request.synthetic_acceptance.empty())  // then the text means nothing
+      reply["synthetic_acceptance"] = state_.request.synthetic_acceptance;
+    return reply;
+  }
+
+  json usage() const { return usage_json(state_.request.prompt_tokens, state_.tokens()); }
+
+  // What speculation did for a reply of one text; of several it is not told, as vLLM does.
+  json metrics() const {
+    return state_.choices.size() == 1 ? speculation_json(state_.choices[0].metrics.rounds) : json();
+  }
+
+  json logprobs_of(ApiChoice& choice, std::span<const PositionLogprobs> positions) const {
+    if (state_.request.logprobs < 0) return nullptr;
+    return is_chat() ? chat_logprobs(positions, state_.tokenizer)
+                     : completion_logprobs(positions, state_.tokenizer, choice.text_offset);
+  }
+
+  // `body`: "text", "delta" or "message".
+  static json choice_json(size_t index, const char* body, json content, json logprobs, json reason) {
+    return {{"index", index},
+            {body, std::move(content)},
+            {"logprobs", std::move(logprobs)},
+            {"finish_reason", std::move(reason)}};
+  }
+};
+
+}  // namespace
+
+int64_t ApiAnswerState::tokens() const {
+  int64_t sum = 0;
+  for (const ApiChoice& choice : choices) sum += choice.tokens;
+  return sum;
+}
+
+std::unique_ptr<ReplyShape> make_openai_shape(ApiAnswerState& state) {
+  return std::make_unique<OpenAiShape>(state);
+}
+
+std::unique_ptr<ReplyShape> make_reply_shape(ApiAnswerState& state) {
+  switch (state.request.kind) {
+    case ApiKind::kMessages:
+      return make_messages_shape(state);
+    case ApiKind::kResponses:
+      return make_responses_shape(state);
+    default:
+      return make_openai_shape(state);
+  }
+}
+
+}  // namespace outrider

@@ -1,0 +1,14 @@
+// Bodies of Anthropic's /v1/messages and OpenAI's /v1/responses as those of chat completions that ask for the
+// same. What these do not know stays in, and is refused there by name.
+#pragma once
+
+#include <nlohmann/json_fwd.hpp>
+
+#include "base/status.h"
+
+namespace outrider {
+
+Result<nlohmann::json> chat_of_messages(nlohmann::json body);
+Result<nlohmann::json> chat_of_responses(nlohmann::json body);
+
+}  // namespace outrider

@@ -1,0 +1,63 @@
+// How an answer is written for one kind of client: what ApiAnswer gathers, in the JSON that this kind reads.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <vector>
+
+#include "coordinator/events.h"
+#include "serve/api/request.h"
+#include "serve/http/server.h"
+#include "transformer/tokenizer/tokenizer.h"
+
+namespace outrider {
+
+// One text of an answer, as far as it has come.
+struct ApiChoice {
+  std::string text;
+  std::vector<TokenId> ids;
+  std::vector<PositionLogprobs> logprobs, prompt_logprobs;
+  int64_t tokens = 0;
+  int64_t text_offset = 0;  // of the next token
+  bool has_begun = false;   // something of it was streamed
+  FinishReason reason = FinishReason::kStop;
+  RequestMetrics metrics;
+};
+
+struct ApiAnswerState {
+  ApiRequest request;
+  std::string id;       // without a kind's prefix
+  int64_t created = 0;  // seconds since 1970
+  std::vector<ApiChoice> choices;
+  const Tokenizer& tokenizer;
+
+  int64_t tokens() const;  // of all choices
+};
+
+// Called on the thread of the sockets. Of a stream: begin, then any number of parts and choice ends, then
+// end; else whole alone.
+class ReplyShape {
+ public:
+  explicit ReplyShape(ApiAnswerState& state) : state_(state) {}
+  virtual ~ReplyShape() = default;
+  virtual void begin(HttpReply& reply) = 0;  // the headers are out already
+  virtual void part(size_t choice, const Emit& emit, HttpReply& reply) = 0;
+  virtual void end_choice(size_t choice, HttpReply& reply) = 0;
+  virtual void end(HttpReply& reply) = 0;  // of the events, too
+  virtual nlohmann::json whole() = 0;
+  // In the middle of a stream.
+  virtual void fail(const std::string& error_body, HttpReply& reply) = 0;
+
+ protected:
+  ApiAnswerState& state_;
+};
+
+// Of request.kind.
+std::unique_ptr<ReplyShape> make_reply_shape(ApiAnswerState& state);
+std::unique_ptr<ReplyShape> make_openai_shape(ApiAnswerState& state);     // completions and chats
+std::unique_ptr<ReplyShape> make_messages_shape(ApiAnswerState& state);   // Anthropic's
+std::unique_ptr<ReplyShape> make_responses_shape(ApiAnswerState& state);  // OpenAI's newer one
+
+}  // namespace outrider

@@ -1,0 +1,25 @@
+// `outrider batch`: the requests of an OpenAI batch file, answered as a server would, into another file.
+#pragma once
+
+#include <string>
+
+#include "serve/api/api.h"
+
+namespace CLI {
+class App;
+}
+
+namespace outrider {
+
+struct BatchOptions {
+  ServeOptions serve;
+  std::string input, output;
+  int in_flight = 0;  // requests at once; 0: twice --max-num-seqs
+};
+
+void add_batch_options(CLI::App& app, BatchOptions& options);
+
+// The exit code: kExitOk when every line was answered with status 200, kExitRequestFailed when not.
+int run_batch(const BatchOptions& options);
+
+}  // namespace outrider

@@ -1,0 +1,31 @@
+// An engine with all its roles, from models that load to reports that are written, whoever its clients are.
+#pragma once
+
+#include <chrono>
+#include <functional>
+
+#include "coordinator/gamma/gamma_policy.h"
+#include "requests/run_files.h"
+#include "serve/coordinator_engine.h"
+#include "start/mpi_cluster.h"
+#include "start/prepare.h"
+#include "start/settings.h"
+
+namespace outrider {
+
+struct EngineRun {
+  const ClusterSettings& cluster;  // of this process: under mpirun of its rank
+  const Preparation& prepared;
+  const RunFiles& files;  // the report and the trace
+  CoordinatorEngine& engine;
+  GammaPolicyFactory policy;
+  std::function<void()> on_ready;        // once, on the engine's thread, as the next one
+  std::function<bool()> asked_to_drain;  // several times a second
+  std::function<void()> drained;         // before the roles leave
+  std::chrono::seconds drain_limit{30};
+};
+
+// The exit code.
+Result<int> run_engine(const EngineRun& run, MpiCluster* mpi);
+
+}  // namespace outrider

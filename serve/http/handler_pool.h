@@ -1,0 +1,44 @@
+// The threads that handle requests, and who is next. Clients take turns, whatever each has asked for, and
+// requests with short bodies have a thread of their own, so that nobody waits for another's long prompts.
+#pragma once
+
+#include <condition_variable>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <thread>
+#include <vector>
+
+#include "serve/fair_queue.h"
+#include "serve/http/exchange.h"
+#include "serve/http/server.h"
+
+namespace outrider {
+
+struct HttpJob {
+  HttpRequest request;
+  std::shared_ptr<HttpReply> reply;
+  std::shared_ptr<const HttpExchange> exchange;
+};
+
+// There are never more jobs than connections.
+class HandlerPool {
+ public:
+  HandlerPool(const HttpOptions& options, HttpHandler handler);
+  ~HandlerPool();  // what waits is dropped
+
+  void add(HttpJob job);
+
+ private:
+  void run(bool takes_long_ones);
+
+  const HttpHandler handler_;
+  const size_t short_body_bytes_;
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  FairQueue<HttpJob> short_, long_;  // guarded, as what follows
+  bool stopped_ = false;
+  std::vector<std::jthread> threads_;
+};
+
+}  // namespace outrider
