@@ -64,6 +64,7 @@ void SampledTrees::process_rows(const VerifyRequest& request, const LogitsShard&
                  .chunk_max = std::span(chunk_max_).subspan(row_of(node) * chunk_count, chunk_count),
                  .params = &params});
     apply_penalties(row, chunks.range, params, request.counts, drafted);
+    forbid_ends(row, chunks.range, params, request.base + static_cast<int32_t>(drafted.size()));
     const bool nan = scale_and_scan(row, chunks, inverse_temperature(params), placed.chunk_max);
     best_.push_back(best_logit(placed, nan));
   }
