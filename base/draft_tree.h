@@ -82,7 +82,7 @@ bool is_path(DraftTreeView tree, std::span<const int32_t> nodes);
 // unless it ended at a leaf.
 int32_t levels_tested(DraftTreeView tree, std::span<const int32_t> path);
 
-// The same tree with every node's children right behind it, in their order: so the path of first children
+// This tree with every node's children right behind it, in their order: so the path of first children
 // lies where a chain would. order[i], where it is wanted: which node of `tree` became node i.
 DraftTree depth_first(DraftTreeView tree, std::vector<int32_t>* order = nullptr);
 // Without parents if it is a chain.

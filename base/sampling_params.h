@@ -36,7 +36,7 @@ constexpr bool is_match_rule(Rule rule) {
 }
 // Rules that need the draft distribution q.
 constexpr bool needs_q(Rule rule) { return !is_match_rule(rule); }
-// Of these, the rules whose drafts may branch. Drafts under the match rules may, too.
+// The rules with q whose drafts may branch. Drafts under the match rules may, too.
 constexpr bool is_tree_rule(Rule rule) { return rule >= Rule::kSpecInfer; }
 // How the children of a node are drawn; with one child each there is no difference.
 constexpr bool draws_without_replacement(Rule rule) {

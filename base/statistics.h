@@ -10,6 +10,9 @@
 
 namespace outrider {
 
+// The share of a part in the whole; 0 where there is nothing to have a share of.
+inline double share_of(double part, double whole) { return whole > 0 ? part / whole : 0; }
+
 // The middle value; of an even count the mean of the two middle ones. 0 of none.
 double median(std::vector<double> values);
 

@@ -30,7 +30,7 @@ class [[nodiscard]] Status {
   bool ok() const { return code_ == StatusCode::kOk; }
   StatusCode code() const { return code_; }
   const std::string& message() const { return message_; }
-  // The same error, with the place it happened in front: "model.safetensors: header is cut short".
+  // This error, with the place it happened in front: "model.safetensors: header is cut short".
   Status in(const std::string& where) const { return ok() ? *this : Status(code_, where + ": " + message_); }
 
  private:

@@ -1,11 +1,11 @@
 #include "cluster/topology.h"
 
 #include <algorithm>
-#include <charconv>
 #include <map>
 #include <optional>
 
 #include "base/log.h"
+#include "base/parse_number.h"
 
 namespace outrider {
 namespace {
@@ -55,11 +55,10 @@ Result<RoleRanks> parse_part(std::string_view part) {
   const auto role = role_from_name(name);
   if (!role)
     return invalid_argument(fmt::format("'{}' is no role; roles are coordinator, draft and target", name));
-  int count = 0;
-  const auto [end, error] = std::from_chars(number.data(), number.data() + number.size(), count);
-  if (error != std::errc() || end != number.data() + number.size() || count < 0 || count > kMaxRanks)
+  const auto count = parse_number<int>(number);
+  if (!count || *count < 0 || *count > kMaxRanks)
     return invalid_argument(fmt::format("{}: '{}' is not a number of ranks", name, number));
-  return RoleRanks{*role, count};
+  return RoleRanks{*role, *count};
 }
 
 Result<Layout> parse_parts(std::string_view text) {

@@ -1,10 +1,10 @@
-# Build rules shared by every folder.
+# Build rules shared by every folder. Sources are united in groups before they are compiled (CMAKE_UNITY_BUILD of the
+# presets): headers and templates are most of the compiler's work on one, and so take a third of the time. Names in
+# anonymous namespaces are therefore different within a folder. Tests are not united. Neither is what they replace, the
+# sources with a form for the emulation or for builds without CUDA: a linker takes objects whole.
 
-# For a build from nothing, which no compiler cache helps: headers of others are parsed once, and what runs once in a run
-# is optimised less. A cache would have to take precompiled headers on trust, so there is none then.
 find_program(CCACHE_PROGRAM ccache)
-option(OUTRIDER_COLD_BUILD "Take less time to build from nothing, and use no compiler cache" OFF)
-if(CCACHE_PROGRAM AND NOT OUTRIDER_COLD_BUILD)
+if(CCACHE_PROGRAM)
   set(CMAKE_CXX_COMPILER_LAUNCHER ${CCACHE_PROGRAM})
 endif()
 
@@ -20,32 +20,13 @@ if(OUTRIDER_SANITIZE)
 endif()
 add_compile_options("$<$<COMPILE_LANGUAGE:CXX>:${options}>")
 
-# outrider_precompile(TARGET std|json|test|none): which headers of others the target's files begin with, where they are
-# precompiled. A file sees them whether it includes them or not, so a build with a compiler cache, like those of
-# developers, is the one that finds a forgotten include. json and test are the standard ones and more, and take longer to
-# load.
-function(outrider_precompile target set)
-  if(OUTRIDER_COLD_BUILD AND NOT set STREQUAL none)
-    target_precompile_headers(${target} REUSE_FROM outrider_headers_${set})
-  endif()
-endfunction()
-
-# outrider_runs_once(files...): code that runs once in a run; a cold build saves a fifth to a third of the compiler's time on
-# it. Bits do not depend on it, and nothing that computes a model, samples, decides for a token or is timed is compiled so.
-function(outrider_runs_once)
-  if(OUTRIDER_COLD_BUILD)
-    set_property(SOURCE ${ARGN} APPEND PROPERTY COMPILE_OPTIONS "$<$<CONFIG:Release>:-O1>")
-  endif()
-endfunction()
-
-# outrider_library(NAME [HEADERS std|json|none] sources...): one static library per folder; includes are rooted at the source tree.
+# outrider_library(NAME sources...): one static library per folder; includes are rooted at the source tree.
 function(outrider_library name)
-  cmake_parse_arguments(ARG "" "HEADERS" "" ${ARGN})
-  add_library(outrider_${name} STATIC ${ARG_UNPARSED_ARGUMENTS})
-  if(NOT ARG_HEADERS)
-    set(ARG_HEADERS std)
+  add_library(outrider_${name} STATIC ${ARGN})
+  if(CMAKE_UNITY_BUILD)  # g++ 12 takes an included source for a header, and is wrong about strings where it inlines much
+    target_compile_options(outrider_${name} PRIVATE
+      "$<$<COMPILE_LANGUAGE:CXX>:-Wno-subobject-linkage;-Wno-shadow;-Wno-restrict>")
   endif()
-  outrider_precompile(outrider_${name} ${ARG_HEADERS})
   add_library(outrider::${name} ALIAS outrider_${name})
   target_include_directories(outrider_${name} PUBLIC ${PROJECT_SOURCE_DIR} ${PROJECT_BINARY_DIR}/generated)
 endfunction()
@@ -55,10 +36,6 @@ endfunction()
 function(outrider_test name)
   cmake_parse_arguments(ARG "QUICK" "TIMEOUT;SHARDS" "SOURCES;LIBRARIES" ${ARGN})
   add_executable(${name} ${ARG_SOURCES})
-  outrider_precompile(${name} test)
-  if(OUTRIDER_COLD_BUILD)
-    target_link_libraries(${name} PRIVATE outrider::base)  # whose definitions the precompiled headers have
-  endif()
   target_link_libraries(${name} PRIVATE ${ARG_LIBRARIES} outrider_test_source_dir GTest::gtest GTest::gtest_main)
   if(NOT ARG_TIMEOUT)
     set(ARG_TIMEOUT 300)

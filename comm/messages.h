@@ -297,8 +297,8 @@ struct Verdict {
   std::vector<PositionLogprobs> logprobs;  // accepted_count + 1 of them when asked for
 };
 
-// Of one entry with prompt_logprobs: one for each of its inputs but the last one of a prompt, what follows
-// which is a verdict's. A row whose logits are not finite tells minus infinity, and no others.
+// Scores of one entry with prompt_logprobs: one for each of its inputs but the last one of a prompt, what
+// follows which is a verdict's. A row whose logits are not finite tells minus infinity, and no others.
 struct PromptScores {
   SequenceId sequence;
   std::vector<PositionLogprobs> logprobs;

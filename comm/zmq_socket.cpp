@@ -1,12 +1,12 @@
 #include "comm/zmq_socket.h"
 
 #include <algorithm>
-#include <charconv>
 #include <iterator>
 #include <random>
 
 #include <poll.h>
 
+#include "base/parse_number.h"
 #include "comm/codec.h"
 
 #if defined(__SANITIZE_THREAD__)
@@ -41,10 +41,8 @@ Status check_port(const std::string& endpoint, bool binds) {
   const auto colon = endpoint.rfind(':');
   const std::string_view port = std::string_view(endpoint).substr(colon + 1);
   if (binds && port == "*") return {};
-  uint16_t number = 0;
-  const auto [rest, error] = std::from_chars(port.data(), port.data() + port.size(), number);
-  const bool whole = error == std::errc() && rest == port.data() + port.size();
-  if (colon >= std::string_view("tcp://").size() && whole && (binds || number > 0)) return {};
+  const auto number = parse_number<uint16_t>(port);
+  if (colon >= std::string_view("tcp://").size() && number && (binds || *number > 0)) return {};
   return invalid_argument(fmt::format("endpoint {}: the port must be {} to 65535{}", endpoint, binds ? 0 : 1,
                                       binds ? ", or * for any that is free" : ""));
 }

@@ -3,7 +3,7 @@
 namespace outrider {
 namespace {
 
-constexpr double kForget = 0.98;        // of what was measured, at the next measurement
+constexpr double kForgetPhases = 0.98;  // of what was measured, at the next measurement
 constexpr double kPriorWeight = 1;      // one draft of one token
 constexpr double kFirstPhases = 4;      // drafts that the first one's way there and back is worth
 constexpr double kShadowWeight = 0.25;  // of a shadow draft's, against all before
@@ -11,14 +11,14 @@ constexpr double kFurtherRidge = 1e-3;  // relative: in doubt a batch drafts tog
 // Drafts differ by what is read before them, and messages by what else is under way; a slice of the scheduler
 // is many times either, for models that are fast enough to care.
 constexpr double kMost = 2;
-constexpr int32_t kSpell = 8, kShadowSpell = 3;  // so many in a row were not held up
-constexpr double kNoExchange = 0.05;             // passes: ways there and back below it are all short
+constexpr int32_t kBusySpell = 8, kShadowSpell = 3;  // so many in a row were not held up
+constexpr double kNoExchange = 0.05;                 // passes: ways there and back below it are all short
 
 }  // namespace
 
 void DraftPhases::Sums::add(const Measured& draft) {
   const double l = draft.longest, m = draft.further;
-  for (double* sum : {&ll, &mm, &lm, &ld, &md}) *sum *= kForget;
+  for (double* sum : {&ll, &mm, &lm, &ld, &md}) *sum *= kForgetPhases;
   ll += l * l;
   mm += m * m;
   lm += l * m;
@@ -41,8 +41,8 @@ DraftPhases::DraftPhases(double token_seconds, bool is_ratio)
     : is_ratio_(is_ratio),
       prior_{.ll = kPriorWeight, .ld = kPriorWeight * token_seconds},
       sums_(prior_),
-      busy_watch_(kMost, kSpell),
-      exchange_watch_(kMost, kSpell),
+      busy_watch_(kMost, kBusySpell),
+      exchange_watch_(kMost, kBusySpell),
       shadow_watch_(kMost, kShadowSpell),
       reading_watch_(kMost, kShadowSpell) {}
 
@@ -122,8 +122,8 @@ void DraftPhases::add_exchange(double exchange, int64_t before) {
   else if (before == 1 && shadows_ == 0)
     exchange_ = std::min(exchange_, exchange);
   else
-    exchange_ +=
-        std::max(1 - kForget, 1 / (kFirstPhases + static_cast<double>(before))) * (exchange - exchange_);
+    exchange_ += std::max(1 - kForgetPhases, 1 / (kFirstPhases + static_cast<double>(before))) *
+                 (exchange - exchange_);
 }
 
 void DraftPhases::observe_shadow(int32_t tokens, double busy, double wait, double reading, double pass) {

@@ -57,7 +57,7 @@ class DraftPhases {
     double busy = 0, exchange = 0, lost = 0;
     bool prepared = false;
   };
-  // Of least squares through the origin.
+  // Sums for least squares through the origin.
   struct Sums {
     double ll = 0, mm = 0, lm = 0, ld = 0, md = 0;
     void add(const Measured& draft);

@@ -6,15 +6,11 @@
 #include <functional>
 #include <numeric>
 
+#include "base/statistics.h"
 #include "coordinator/counters.h"
 
 namespace outrider {
 namespace {
-
-double ratio(double numerator, double denominator) { return denominator > 0 ? numerator / denominator : 0.0; }
-double milliseconds(std::chrono::nanoseconds duration) {
-  return static_cast<double>(duration.count()) * 1e-6;
-}
 
 constexpr int kOctaveBits = 7;
 constexpr size_t kPerOctave = size_t{1} << kOctaveBits;
@@ -108,7 +104,7 @@ int64_t DurationHistogram::count_up_to(std::chrono::nanoseconds bound) const {
   return count;
 }
 
-double DurationHistogram::mean_ns() const { return ratio(sum_ns_, static_cast<double>(count_)); }
+double DurationHistogram::mean_ns() const { return share_of(sum_ns_, static_cast<double>(count_)); }
 
 double DurationHistogram::coefficient_of_variation() const {
   const double mean = mean_ns();
@@ -158,16 +154,16 @@ void RoundSums::add(const RoundSums& other) {
 }
 
 double RoundSums::acceptance() const {
-  return ratio(static_cast<double>(accepted), static_cast<double>(tested));
+  return share_of(static_cast<double>(accepted), static_cast<double>(tested));
 }
 double RoundSums::utilisation() const {
-  return ratio(static_cast<double>(accepted), static_cast<double>(drafted));
+  return share_of(static_cast<double>(accepted), static_cast<double>(drafted));
 }
 double RoundSums::tokens_per_pass() const {
-  return ratio(static_cast<double>(emitted), static_cast<double>(rounds));
+  return share_of(static_cast<double>(emitted), static_cast<double>(rounds));
 }
 double RoundSums::block_efficiency() const {
-  return ratio(static_cast<double>(emitted_speculative), static_cast<double>(rounds - g0_rounds));
+  return share_of(static_cast<double>(emitted_speculative), static_cast<double>(rounds - g0_rounds));
 }
 
 int32_t RoundSums::burst_percentile(double q) const {
@@ -195,7 +191,7 @@ void RequestMetrics::tokens_emitted(int32_t count, Clock::time_point now) {
 }
 
 double RequestMetrics::ttft_ms() const {
-  return first_token_at ? milliseconds(*first_token_at - submitted_at) : 0.0;
+  return first_token_at ? in_milliseconds(*first_token_at - submitted_at) : 0.0;
 }
 
 void PreparationTotals::add(const PreparationReport& report) {

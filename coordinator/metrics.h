@@ -20,6 +20,10 @@
 
 namespace outrider {
 
+inline double in_milliseconds(std::chrono::nanoseconds duration) {
+  return static_cast<double>(duration.count()) * 1e-6;
+}
+
 // Durations in classes, in bounded memory however many samples: a class is one nanosecond wide below 256 ns,
 // and above 1/128 to 1/256 of the durations in it (the layout of HdrHistogram, Tene 2012). A class takes 8
 // bytes, and there are those between the shortest and the longest sample, at most 41 kB; zeros are counted

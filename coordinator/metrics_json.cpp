@@ -4,15 +4,11 @@
 #include <algorithm>
 #include <nlohmann/json.hpp>
 
+#include "base/statistics.h"
 #include "coordinator/counters.h"
 
 namespace outrider {
 namespace {
-
-double ratio(double numerator, double denominator) { return denominator > 0 ? numerator / denominator : 0.0; }
-double milliseconds(std::chrono::nanoseconds duration) {
-  return static_cast<double>(duration.count()) * 1e-6;
-}
 
 template <class Table, class Sums>
 void fill_counters(const Table& table, const Sums& sums, nlohmann::json& out) {
@@ -40,7 +36,8 @@ nlohmann::json rounds_json(const RoundSums& sums) {
   nlohmann::json positions = nlohmann::json::array();
   for (size_t i = 0; i < sums.position_tested.size(); ++i) {
     const int64_t accepted = i < sums.position_accepted.size() ? sums.position_accepted[i] : 0;
-    positions.push_back(ratio(static_cast<double>(accepted), static_cast<double>(sums.position_tested[i])));
+    positions.push_back(
+        share_of(static_cast<double>(accepted), static_cast<double>(sums.position_tested[i])));
   }
   nlohmann::json out = {{"acceptance_rate", sums.acceptance()},
                         {"draft_utilisation", sums.utilisation()},
@@ -68,7 +65,7 @@ nlohmann::json phases_json(const PhaseTimes& phases) {
 void fill_json(const RequestMetrics& metrics, nlohmann::json& out) {
   out["prompt_tokens"] = metrics.prompt_tokens;
   out["ttft_ms"] = metrics.ttft_ms();
-  if (metrics.finished_at) out["total_ms"] = milliseconds(*metrics.finished_at - metrics.submitted_at);
+  if (metrics.finished_at) out["total_ms"] = in_milliseconds(*metrics.finished_at - metrics.submitted_at);
   out["rounds"] = rounds_json(metrics.rounds);
   out["phases"] = phases_json(metrics.phases);
   out["itl"] = percentiles(metrics.gaps);
@@ -91,7 +88,7 @@ void fill_json(const Totals& totals, nlohmann::json& out) {
   out["requests"]["finished"] = finished;
   out["drafts"]["dropped"] = dropped;
   out["wall_seconds"] = totals.wall_seconds();
-  out["tokens_per_second"] = ratio(static_cast<double>(totals.rounds.emitted), totals.wall_seconds());
+  out["tokens_per_second"] = share_of(static_cast<double>(totals.rounds.emitted), totals.wall_seconds());
   out["phases"]["target_idle_share"] = wall_ns > 0 ? std::max(0.0, 1 - target_busy / wall_ns) : 0.0;
   out["phases"]["draft_idle_share"] =
       wall_ns > 0 && totals.workers_joined > 0
@@ -105,7 +102,7 @@ void fill_json(const Totals& totals, nlohmann::json& out) {
   nlohmann::json& cache = out["outcome_cache"];
   cache = {{"hit_rate", ahead.hit_rate()},
            {"outcomes_per_lookup",
-            ratio(static_cast<double>(ahead.outcomes), static_cast<double>(ahead.lookups))}};
+            share_of(static_cast<double>(ahead.outcomes), static_cast<double>(ahead.lookups))}};
   fill_counters(kPreparationCounters, ahead, cache);
   if (totals.trees.rounds > 0) fill_json(totals.trees, out["trees"]);
   out["drafters"] = nlohmann::json::array();
@@ -113,7 +110,7 @@ void fill_json(const Totals& totals, nlohmann::json& out) {
     nlohmann::json entry = {
         {"name", drafter.name},
         {"fingerprint", fmt::format("{:016x}", kind)},
-        {"tokens_per_round_second", ratio(static_cast<double>(drafter.emitted), drafter.round_seconds)}};
+        {"tokens_per_round_second", share_of(static_cast<double>(drafter.emitted), drafter.round_seconds)}};
     fill_counters(kDrafterCounters, drafter, entry);
     out["drafters"].push_back(std::move(entry));
   }
@@ -122,7 +119,7 @@ void fill_json(const Totals& totals, nlohmann::json& out) {
 void fill_json(const TransportStats& stats, const Totals& totals, nlohmann::json& out) {
   const RoundSums& rounds = totals.rounds;
   const auto per_accepted = [&](auto bytes) {
-    return ratio(static_cast<double>(bytes), static_cast<double>(rounds.accepted));
+    return share_of(static_cast<double>(bytes), static_cast<double>(rounds.accepted));
   };
   auto all = static_cast<uint64_t>(totals.slice_bytes);
   if (totals.slice_bytes > 0) {
@@ -140,7 +137,7 @@ void fill_json(const TransportStats& stats, const Totals& totals, nlohmann::json
                                          {"bytes_per_accepted_token", per_accepted(bytes)}};
   }
   out["bytes_per_accepted_token"] = per_accepted(all);
-  out["bytes_per_emitted_token"] = ratio(static_cast<double>(all), static_cast<double>(rounds.emitted));
+  out["bytes_per_emitted_token"] = share_of(static_cast<double>(all), static_cast<double>(rounds.emitted));
   fill_counters(kWireCounters, stats, out);
 }
 

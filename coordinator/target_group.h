@@ -37,7 +37,7 @@ class TargetGroup {
   const ModelInfo& model() const { return hello_.model; }
   const SliceDoors& slices() const { return hello_.slices; }
   uint64_t head_fingerprint() const { return hello_.head_fingerprint; }
-  // Of the drafter that is part of the group; 0: there is none, and draft workers draft.
+  // The kind of the drafter that is part of the group; 0: there is none, and draft workers draft.
   DrafterKind own_kind() const { return own_kind_; }
   bool drafts() const { return own_kind_ != 0; }
   int32_t max_context() const {

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <nlohmann/json.hpp>
 
+#include "base/statistics.h"
 namespace outrider {
 namespace {
 
@@ -14,10 +15,6 @@ void count_at(std::vector<int64_t>& counts, size_t at) {
 void add_all(std::vector<int64_t>& to, const std::vector<int64_t>& from) {
   to.resize(std::max(to.size(), from.size()));
   for (size_t i = 0; i < from.size(); ++i) to[i] += from[i];
-}
-
-double ratio(int64_t part, int64_t all) {
-  return all > 0 ? static_cast<double>(part) / static_cast<double>(all) : 0;
 }
 
 }  // namespace
@@ -57,8 +54,8 @@ void TreeSums::add(const TreeSums& other) {
 void fill_json(const TreeSums& sums, nlohmann::json& out) {
   out = {{"rounds", sums.rounds},
          {"nodes", sums.nodes},
-         {"nodes_per_round", ratio(sums.nodes, sums.rounds)},
-         {"accepted_per_round", ratio(sums.accepted, sums.rounds)},
+         {"nodes_per_round", share_of(sums.nodes, sums.rounds)},
+         {"accepted_per_round", share_of(sums.accepted, sums.rounds)},
          {"tested_by_depth", sums.depth_tested},
          {"accepted_by_depth", sums.depth_accepted},
          {"offered_by_rank", sums.rank_offered},

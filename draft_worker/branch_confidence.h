@@ -14,7 +14,7 @@ class BranchConfidence {
  public:
   BranchConfidence();
 
-  // Of each of these tokens, best first; they add up to less than 1, since it may be none of them.
+  // The chance of each of these tokens, best first; they add up to less than 1, since it may be none of them.
   void shares(std::span<const float> scores, std::vector<double>& out) const;
   // The target chose the token of this rank; scores.size(): none of them.
   void observe(std::span<const float> scores, size_t rank);

@@ -37,10 +37,10 @@ class DraftWorker {
   // Until told to shut down. An error: refused by the coordinator, it never answered, or it is gone; or,
   // kMalformed, it said what makes no sense (comm/message_check.h), and was told so with a Failure.
   Status run();
-  // The same for who has joined already.
+  // Runs until the job ends, for a worker that has joined already.
   Status serve();
 
-  // The same in turns: join(), then turn() while it is true. A turn does all there is to do and does not
+  // run() in turns: join(), then turn() while it is true. A turn does all there is to do and does not
   // wait.
   Status join();
   bool turn();

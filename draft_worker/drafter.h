@@ -55,8 +55,8 @@ struct ModelDrafterOptions {
   // Rows of q that a device draws from may stay there until they are sent. Null: none do. Must outlive the
   // drafter.
   RowSender* rows = nullptr;
-  // Of this model, with the ids that may be drafted: for QKind::kHidden. Null: not offered. Must outlive the
-  // drafter, and the model must compute on the host.
+  // The head of the drafting model for the ids that may be drafted (QKind::kHidden). Null: not offered. Must
+  // outlive the drafter, and the model must compute on the host.
   const DraftHead* head = nullptr;
 };
 // What a draft model reads in place of an id that only its target has (ModelOptions::stand_in). Drafting goes

@@ -35,7 +35,7 @@ class ModelDrafter final : public Drafter {
   int32_t max_context() const override { return static_cast<int32_t>(model_.max_positions()); }
 
  private:
-  // Of a tree's nodes, by node.
+  // The caches of a tree's nodes, by node.
   struct TreeCaches {
     void clear() {
       of.clear();
@@ -63,7 +63,7 @@ class ModelDrafter final : public Drafter {
     PreparationReport preparation;
     TokenId guess{-1};  // of the last committed token
     int64_t ingest_ns = 0, draft_ns = 0;
-    // Of the block before it.
+    // When the block before it was sent.
     std::optional<std::chrono::steady_clock::time_point> previous_sent_at;
     bool was_prepared = false;
     // A draft that branches, whose strand stays empty. It begins to grow with the row of the committed text.
@@ -250,7 +250,7 @@ class ModelDrafter final : public Drafter {
   int64_t vocab_size_ = 0;
   LogitsShard logits_;
   QRow q_;
-  // Of a row that travels as its state: that state, and the logits made of it.
+  // The state of a row that travels as its state, and the logits made of it.
   HiddenRow hidden_;
   std::vector<float> head_logits_;
   DraftHead::Scratch head_scratch_;

@@ -6,8 +6,8 @@ namespace outrider {
 namespace {
 
 constexpr double kForgetting = 0.98;  // per pass
-// Of one more against the average of many. A round that hits takes half as long as one that misses, so means
-// of few rounds differ by chance; a verdict is much like the one before.
+// What one more sample weighs against the average of many. A round that hits takes half as long as one that
+// misses, so means of few rounds differ by chance; a verdict is much like the one before.
 constexpr double kRoundWeight = 0.04, kVerdictWeight = 0.1;
 // Times the average: more is a pause of the request, or a hiccup of the machine, not a slow round. One of
 // them must not turn preparing off for the many rounds until it is tried again.

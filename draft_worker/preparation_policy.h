@@ -43,7 +43,7 @@ class PreparationPolicy {
   size_t rows_worth(std::span<const double> probabilities, int64_t waited_ns) const;
 
  private:
-  // Of all samples while they are few, then of the latest.
+  // The mean of all samples while they are few, then mostly of the latest.
   struct Mean {
     double ns = 0;
     int64_t samples = 0;

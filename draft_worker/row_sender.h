@@ -29,7 +29,7 @@ class RowSender {
   // `doors`: to every rank. False: nothing was sent, or some rank may have heard of a transfer that will not
   // be. Rows that had stayed on the device are in the draft then.
   bool send(Draft& draft, std::span<const std::unique_ptr<Transport>> doors);
-  // Of rows, so far.
+  // Bytes of rows that were sent so far.
   int64_t bytes() const { return bytes_; }
   int64_t vocab_size() const { return vocab_size_; }
 

@@ -16,7 +16,7 @@ class SliceSender {
   // Hello.
   static Result<SliceSender> connect(const SliceDoors& slices, int64_t vocab_size, Generation worker,
                                      std::chrono::milliseconds timeout);
-  // The same over what leads to each rank's door.
+  // Sends over these transports, which lead to the doors of the ranks.
   SliceSender(std::vector<std::unique_ptr<Transport>> ranks, int64_t vocab_size, Generation worker)
       : ranks_(std::move(ranks)), vocab_size_(vocab_size), worker_(worker) {}
 
@@ -29,7 +29,7 @@ class SliceSender {
   RowSender* rows() { return rows_.get(); }
   // What all slices together took so far.
   int64_t bytes() const;
-  // Of these, from device to device.
+  // Bytes that went from device to device, a part of bytes().
   int64_t link_bytes() const { return rows_ ? rows_->bytes() : 0; }
 
  private:

@@ -29,7 +29,7 @@ class SuffixVotes {
   void consider(const TextIndex& index, std::vector<TextIndex::Match>& matches,
                 MatchAcceptance::Source source, const MatchAcceptance& acceptance, int32_t most,
                 SuffixDraft& best);
-  // The same of a tree of this shape, whose paths have `depth` tokens at most.
+  // Considers drafts that are trees of this shape, whose paths have `depth` tokens at most.
   void consider_tree(const TextIndex& index, std::vector<TextIndex::Match>& matches,
                      MatchAcceptance::Source source, const MatchAcceptance& acceptance,
                      const TreeShape& shape, int32_t depth, SuffixDraft& best);

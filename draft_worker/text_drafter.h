@@ -21,7 +21,7 @@ class TextGuesser {
   // Puts at most `most` tokens that may follow `text`, which extend() was told of, into `out`.
   virtual void guess(SequenceId sequence, std::span<const TokenId> text, int32_t most,
                      std::vector<TokenId>& out) = 0;
-  // The same as a tree of this shape, whose paths have `depth` tokens at most; a chain is one.
+  // A guess as a tree of this shape, whose paths have `depth` tokens at most; a chain is one.
   virtual DraftTree guess_tree(SequenceId sequence, std::span<const TokenId> text, const TreeShape& shape,
                                int32_t depth) {
     (void)shape;

@@ -25,9 +25,9 @@ class TreeGrowth {
   size_t wanted(int32_t node) const;
   // What was found there: tokens with their scores, best first. None: nothing can follow.
   void add(int32_t node, std::span<const RankedToken> best, const BranchConfidence& confidence);
-  // Of a fixed shape: tokens that were drawn there, in their order.
+  // In a fixed shape: the children of `node` are these tokens, in the order they were drawn.
   void add_drawn(int32_t node, std::span<const TokenId> tokens);
-  // Of a fixed shape: which of the nodes of its depth the i-th child of this node is, whatever was found.
+  // In a fixed shape: which of the nodes of its depth the i-th child of this node is, whatever was found.
   uint32_t ordinal(int32_t node, size_t i) const;
   // No text goes on behind this node.
   void end_at(int32_t node) { nodes_[static_cast<size_t>(node)].known = true; }
@@ -51,7 +51,7 @@ class TreeGrowth {
     return take(order);
   }
 
-  // Of a best-first tree that was taken, and is being verified: the nodes where the target may be when it is
+  // In a best-first tree that was taken, and is being verified: the nodes where the target may be when it is
   // done, the likeliest first, whether they were taken or not. At most so many, down to this depth. Valid
   // until add().
   std::span<const int32_t> next_ahead(size_t most, int32_t depth);

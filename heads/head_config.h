@@ -28,7 +28,7 @@ struct HeadConfig {
   ModelConfig layer;             // of its layer, of Medusa the target's; vocab_size is the target's
   int64_t draft_vocab_size = 0;  // rows of its own output head; 0: it uses the target's
   std::vector<int64_t> taps;     // of the target (ModelOptions::taps)
-  // Of EAGLE-3.
+  // What EAGLE-3 alone has.
   bool norm_before_fc = false;        // one norm over all states, before they are projected
   bool fc_norm = false;               // ... one for each layer's
   bool norm_before_residual = false;  // the residual stream begins with the normed state

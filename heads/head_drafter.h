@@ -59,7 +59,7 @@ class HeadDrafter {
                      std::vector<HeadDraft>& drafts) = 0;
   virtual void close(SequenceId sequence) = 0;
 
-  // Of the last draft(): until all first tokens were there, and from then on.
+  // Times of the last draft(): until all first tokens were there, and from then on.
   virtual int64_t ingest_ns() const = 0;
   virtual int64_t draft_ns() const = 0;
 };

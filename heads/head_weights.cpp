@@ -21,7 +21,7 @@ class HeadMapper {
     }
   }
 
-  // Of the head's layer: published as midlayer, and renamed to layers.0 by others.
+  // Names of the head's layer: published as midlayer, and renamed to layers.0 by others.
   std::string layer(const std::string& tail) const {
     if (config_.kind == HeadKind::kMtp) return "model.mtp_layers.0." + tail;
     for (const char* prefix : {"midlayer.", "layers.0.", "model.midlayer.", "model.layers.0."})

@@ -26,8 +26,8 @@ class MedusaHead final : public Head {
   int64_t heads() const { return static_cast<int64_t>(branches_.size()); }
   void committed_states(TensorView<float, 2> states, TensorView<float, 2> to) override;
 
-  // Of branch i: out [rows, vocabulary] from states [rows, hidden], for at most max_sequences rows. Valid
-  // until the next call.
+  // Logits of branch i: out [rows, vocabulary] from states [rows, hidden], for at most max_sequences rows.
+  // Valid until the next call.
   TensorView<float, 2> logits(int64_t branch, TensorView<const float, 2> states);
 
  private:

@@ -39,7 +39,7 @@ class PairHead final : public Head {
   std::span<const TokenId> target_ids() const override { return weights_.target_ids; }
   void committed_states(TensorView<float, 2> states, TensorView<float, 2> to) override;
 
-  // Of the last pair of every slice that asks for it, in order. Valid until the next pass; may be
+  // Logits of the last pair of every slice that asks for it, in order. Valid until the next pass; may be
   // overwritten.
   struct Rows {
     TensorView<float, 2> logits;  // [rows, own vocabulary]

@@ -69,13 +69,13 @@ std::string category_table(std::span<const CategoryResult> categories) {
   return out;
 }
 
-std::string league_table(const std::vector<std::string>& categories, const std::vector<LeagueRow>& rows) {
+std::string league_table(const std::vector<std::string>& categories, const std::vector<CategoryRow>& rows) {
   std::string head = "| speed-up (95 % interval) |", rule = "|---|", body;
   for (const std::string& category : categories) {
     head += fmt::format(" {} |", category);
     rule += "---|";
   }
-  for (const LeagueRow& row : rows) {
+  for (const CategoryRow& row : rows) {
     body += fmt::format("| {} |", row.name);
     for (const Ratio& ratio : row.speedups)
       body += ratio.has_interval() ? fmt::format(" {} |", describe(ratio))

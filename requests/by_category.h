@@ -48,11 +48,11 @@ std::vector<CategoryResult> by_category(std::span<const RequestResult> results,
 std::string category_table(std::span<const CategoryResult> categories);
 
 // A row per way of drafting, a column per category: speed-ups.
-struct LeagueRow {
+struct CategoryRow {
   std::string name;
   std::vector<Ratio> speedups;  // by category, the last overall
 };
-std::string league_table(const std::vector<std::string>& categories, const std::vector<LeagueRow>& rows);
+std::string league_table(const std::vector<std::string>& categories, const std::vector<CategoryRow>& rows);
 
 nlohmann::json requests_json(std::span<const RequestResult> results);
 nlohmann::json categories_json(std::span<const CategoryResult> categories);

@@ -13,7 +13,7 @@
 namespace outrider {
 namespace {
 
-constexpr size_t kMaxLineBytes = size_t{256} << 20;  // a long text with many log-probabilities
+constexpr size_t kMaxResultBytes = size_t{256} << 20;  // a long text with many log-probabilities
 
 uint64_t of_number(uint64_t hash, float value) { return hash_combine(hash, std::bit_cast<uint32_t>(value)); }
 
@@ -95,7 +95,7 @@ Result<FinishedResults> FinishedResults::read(const std::string& path) {
     if (file.eof()) break;  // the line has no end: it was being written
     const std::string where = fmt::format("--resume {}:{}", path, number);
     ASSIGN_OR_RETURN(const nlohmann::json line,
-                     parse_json(text, where, {.max_bytes = kMaxLineBytes, .max_depth = 16}));
+                     parse_json(text, where, {.max_bytes = kMaxResultBytes, .max_depth = 16}));
     const std::optional<uint64_t> fingerprint = line.is_object() ? parse_fingerprint(line) : std::nullopt;
     if (!fingerprint)
       return invalid_argument(where + ": not a result with a \"request\"; name a file that --output wrote");

@@ -3,10 +3,10 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <charconv>
 #include <nlohmann/json.hpp>
 
 #include "base/json_text.h"
+#include "base/parse_number.h"
 #include "base/shell_text.h"
 
 namespace outrider {
@@ -74,8 +74,8 @@ Result<TraceLine> trace_line(std::string_view line) {
   const size_t first = line.rfind(',', last - 1);
   if (first == std::string_view::npos) return wrong();
   const auto number = [](std::string_view text, int64_t& to) {
-    const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), to);
-    return error == std::errc() && end == text.data() + text.size() && to > 0;
+    to = parse_number<int64_t>(text).value_or(0);
+    return to > 0;
   };
   TraceLine out;
   if (!number(line.substr(first + 1, last - first - 1), out.prompt_tokens) ||

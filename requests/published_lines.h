@@ -21,7 +21,7 @@ struct PublishedLine {
   std::string prompt;
   std::string category;  // as the file has it, or the name of the benchmark
   std::string id;        // its own as JSON text; empty without one
-  // Of a conversation: each answers to what a model said to the one before.
+  // Further turns of a conversation: each answers to what a model said to the one before.
   std::vector<std::string> later_turns;
 };
 

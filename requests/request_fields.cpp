@@ -2,13 +2,13 @@
 
 #include <fmt/format.h>
 
-#include <charconv>
 #include <cmath>
 #include <limits>
 #include <type_traits>
 
 #include "base/json_text.h"
 #include "base/nearest.h"
+#include "base/parse_number.h"
 
 namespace outrider {
 
@@ -76,14 +76,13 @@ Status take_bias(const json& object, LogitBias& bias) {
   if (!at) return {};
   if (!at->is_object()) return invalid_argument("\"logit_bias\" must be an object of id: value");
   for (const auto& [key, value] : at->items()) {
-    int32_t id = -1;
-    const auto [end, error] = std::from_chars(key.data(), key.data() + key.size(), id);
+    const auto id = parse_number<int32_t>(key);
     const float v = value.is_number() ? value.get<float>() : NAN;
-    if (error != std::errc() || end != key.data() + key.size() || id < 0 || !std::isfinite(v))
+    if (!id || *id < 0 || !std::isfinite(v))
       return invalid_argument(
           fmt::format("\"logit_bias\" {}: {}: must be id: value, for example \"42\": -1.5", key.substr(0, 40),
                       json_text(value).substr(0, 40)));
-    bias.emplace_back(TokenId(id), v);
+    bias.emplace_back(TokenId(*id), v);
   }
   return {};
 }

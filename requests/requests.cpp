@@ -20,7 +20,7 @@ namespace {
 
 using nlohmann::json;
 
-constexpr size_t kMaxLineBytes = size_t{4} << 20;
+constexpr size_t kMaxRequestBytes = size_t{4} << 20;
 
 // A line's keys: those of a request, and who it is.
 std::vector<std::string_view> known_keys() {
@@ -120,7 +120,7 @@ Result<std::vector<TokenId>> Reader::turn_after(const std::string& before, const
 }
 
 Result<std::vector<PromptRequest>> Reader::from_line(const std::string& text, size_t line) {
-  auto parsed = parse_json(text, "not JSON", {.max_bytes = kMaxLineBytes, .max_depth = 16});
+  auto parsed = parse_json(text, "not JSON", {.max_bytes = kMaxRequestBytes, .max_depth = 16});
   if (!parsed.ok())
     return malformed(without_line_number(parsed.status().message()) +
                      "; each line is a whole request: {\"prompt\": \"...\"}");
@@ -186,7 +186,7 @@ bool next_line(std::istream& file, std::string& text) {
   for (int c = bytes.sbumpc(); c != '\n'; c = bytes.sbumpc()) {
     if (c == kEnd) return !text.empty();
     text.push_back(static_cast<char>(c));
-    if (text.size() > kMaxLineBytes) return true;
+    if (text.size() > kMaxRequestBytes) return true;
   }
   return true;
 }
@@ -236,9 +236,9 @@ Result<std::vector<PromptRequest>> read_requests(const RequestParams& params, co
       if ((is_trace = is_trace_header(text))) continue;
     }
     if (text.find_first_not_of(" \t\r") == std::string::npos) continue;
-    if (text.size() > kMaxLineBytes)
+    if (text.size() > kMaxRequestBytes)
       return invalid_argument(fmt::format("{}:{}: the line is longer than {} bytes; one request is one line",
-                                          name, line, kMaxLineBytes));
+                                          name, line, kMaxRequestBytes));
     if (is_trace) {
       auto row = reader.from_trace(text, line);
       if (!row.ok()) return row.status().in(fmt::format("{}:{}", name, line));

@@ -53,7 +53,7 @@ void read_header(const Json& line, RoundRecord& r) {
   r.costs = costs_of(line.at("costs"));
 }
 
-// Of a round whose draft branched.
+// Reads the tree of a round whose draft branched.
 Status read_tree(const Json& line, RecordedRound& round) {
   round.parents = line.at("parents").get<std::vector<int32_t>>();
   round.path = line.at("path").get<std::vector<int32_t>>();

@@ -3,21 +3,19 @@
 #include <algorithm>
 #include <cmath>
 
+#include "base/statistics.h"
+
 namespace outrider {
 namespace {
 
 constexpr std::chrono::seconds kStep{1};
 constexpr size_t kSteps = 10;
 
-double ratio(double part, double whole) { return whole > 0 ? part / whole : 0; }
-double ratio(int64_t part, int64_t whole) {
-  return ratio(static_cast<double>(part), static_cast<double>(whole));
-}
 double seconds_of(std::chrono::nanoseconds time) { return std::chrono::duration<double>(time).count(); }
 
 // Tokens of a round whose gamma draft tokens are accepted with this probability each (Leviathan et al. 2023,
-// equation 1).
-double expected_tokens(double acceptance, double gamma) {
+// equation 1). A mean gamma need not be whole.
+double tokens_of_mean(double acceptance, double gamma) {
   if (acceptance >= 1) return gamma + 1;
   return (1 - std::pow(acceptance, gamma + 1)) / (1 - acceptance);
 }
@@ -35,25 +33,27 @@ Totals without_histograms(const Totals& totals) {
 Pace pace_between(const Totals& before, const Totals& now, double seconds, const Overview& overview) {
   const RoundSums &then = before.rounds, &r = now.rounds;
   const int64_t rounds = r.rounds - then.rounds, emitted = r.emitted - then.emitted;
-  Pace out{.tokens_per_second = ratio(static_cast<double>(emitted), seconds),
+  Pace out{.tokens_per_second = share_of(static_cast<double>(emitted), seconds),
            .prompt_tokens_per_second =
-               ratio(static_cast<double>(now.prompt_tokens - before.prompt_tokens), seconds),
-           .acceptance = ratio(r.accepted - then.accepted, r.tested - then.tested),
-           .tokens_per_round = ratio(emitted, rounds),
-           .tokens_per_target_pass = ratio(emitted, now.target_passes - before.target_passes)};
+               share_of(static_cast<double>(now.prompt_tokens - before.prompt_tokens), seconds),
+           .acceptance = share_of(static_cast<double>(r.accepted - then.accepted),
+                                  static_cast<double>(r.tested - then.tested)),
+           .tokens_per_round = share_of(static_cast<double>(emitted), static_cast<double>(rounds)),
+           .tokens_per_target_pass = share_of(static_cast<double>(emitted),
+                                              static_cast<double>(now.target_passes - before.target_passes))};
   if (r.drafted == then.drafted || overview.plain_round_seconds <= 0) return out;
   const double plain = overview.plain_round_seconds;
   out.predicted_speedup =
-      ratio(expected_tokens(out.acceptance, overview.mean_gamma) * plain, overview.round_seconds);
+      share_of(tokens_of_mean(out.acceptance, overview.mean_gamma) * plain, overview.round_seconds);
   // First rounds read prompts: they are no rounds of plain decoding either.
   const int64_t decoding = rounds - (r.first_rounds - then.first_rounds);
-  const double round = ratio(seconds_of(now.phases.draft_wait - before.phases.draft_wait) +
-                                 seconds_of(now.phases.plan_wait - before.phases.plan_wait) +
-                                 seconds_of(now.phases.verify - before.phases.verify),
-                             static_cast<double>(rounds));
+  const double round = share_of(seconds_of(now.phases.draft_wait - before.phases.draft_wait) +
+                                    seconds_of(now.phases.plan_wait - before.phases.plan_wait) +
+                                    seconds_of(now.phases.verify - before.phases.verify),
+                                static_cast<double>(rounds));
   const double tokens =
-      ratio(static_cast<double>(emitted - (rounds - decoding)), static_cast<double>(decoding));
-  out.measured_speedup = ratio(tokens * plain, round);
+      share_of(static_cast<double>(emitted - (rounds - decoding)), static_cast<double>(decoding));
+  out.measured_speedup = share_of(tokens * plain, round);
   return out;
 }
 

@@ -22,7 +22,7 @@ struct Pace {
   double predicted_speedup = 0, measured_speedup = 0;
 };
 
-// Of `now` - `before`, taken `seconds` apart.
+// The pace of `now` - `before`, taken `seconds` apart.
 Pace pace_between(const Totals& before, const Totals& now, double seconds, const Overview& overview);
 
 class PaceKeeper {
@@ -36,7 +36,7 @@ class PaceKeeper {
     Totals totals;
   };
   std::deque<Sums> past_;  // one a second, ten at most
-  Overview busy_;  // the last one in which sequences were decoded: what rounds cost outlives them
+  Overview busy_;          // the last one in which sequences were decoded: what rounds cost outlives them
   Pace pace_;
 };
 

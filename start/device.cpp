@@ -1,7 +1,6 @@
 #include "start/device.h"
 
-#include <charconv>
-
+#include "base/parse_number.h"
 #include "transformer/model/cuda_backend.h"
 
 namespace outrider {
@@ -10,12 +9,9 @@ Result<DeviceChoice> parse_device(const std::string& text) {
   if (text == "cpu" || text == "auto") return DeviceChoice{};
   if (text == "cuda") return DeviceChoice{.kind = Device::Kind::kCuda};
   constexpr std::string_view kPrefix = "cuda:";
-  int index = 0;
-  const char* end = text.data() + text.size();
   if (text.starts_with(kPrefix)) {
-    const auto [at, error] = std::from_chars(text.data() + kPrefix.size(), end, index);
-    if (error == std::errc() && at == end && index >= 0)
-      return DeviceChoice{.kind = Device::Kind::kCuda, .index = index};
+    const auto index = parse_number<int>(std::string_view(text).substr(kPrefix.size()));
+    if (index && *index >= 0) return DeviceChoice{.kind = Device::Kind::kCuda, .index = *index};
   }
   return invalid_argument(fmt::format("--device {}: choose cpu, cuda, cuda:N or auto", text));
 }

@@ -16,7 +16,7 @@ class SampledTrees {
   // `group` must outlive this; its ranks call verify() with the same requests and their own shard.
   explicit SampledTrees(Collectives& group);
 
-  // Of a request with parents, whose rule is a tree rule. Overwrites its rows of the logits.
+  // Verifies a request with parents, whose rule is a tree rule. Overwrites its rows of the logits.
   void verify(const VerifyRequest& request, const LogitsShard& logits, VerifyResult& result);
   uint64_t fallbacks() const { return fallbacks_; }  // as VerifierStats::residual_fallbacks
 
@@ -32,7 +32,7 @@ class SampledTrees {
   ShardLogprobs logprobs_;
   uint64_t fallbacks_ = 0;
 
-  // Of one tree. Rows: the committed text's first, then those of nodes.
+  // What one tree needs. Rows: the committed text's first, then those of nodes.
   std::vector<ShardRow> rows_;
   std::vector<RankedToken> best_;  // of each row, over all ranks
   std::vector<float> chunk_max_, raw_;

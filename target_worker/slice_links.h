@@ -22,7 +22,7 @@ class SliceLinks {
 
   // Tells the slots what has arrived, and what will not.
   void look(Transport& door, SliceSlots& slots);
-  // Of no use to other ranks any more.
+  // Ends the link of a worker that is of no use to other ranks any more.
   void end(Generation worker, Transport& door, SliceSlots& slots);
   // Links that ended. What came by them is overwritten from now on.
   void forget_ended();

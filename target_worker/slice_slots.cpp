@@ -17,7 +17,7 @@ bool is_sliced(const PlanEntry& entry) { return entry.q_kind == QKind::kSlices &
 // both.
 constexpr uint64_t kHere = 1, kTold = uint64_t{1} << 32;
 
-// Of one entry among the integers.
+// Integers of one entry among the tallies.
 size_t tally_size(const PlanEntry& entry) { return 1 + RowNumbers(entry.tree()).size() + entry.draft.size(); }
 
 }  // namespace

@@ -39,7 +39,7 @@ class SliceSlots {
 
   // Kept if it fits, its sequence is open, and no newer round's has come.
   void put(const QSlice& slice);
-  // The same of rows that come from device to device. Returns which slot they take; one more than there are
+  // Announces rows that come from device to device. Returns which slot they take; one more than there are
   // if none.
   int32_t announce(const QTransfer& transfer);
   // They are at `rows`, if the slot is still theirs; null: they will not come.
@@ -63,7 +63,7 @@ class SliceSlots {
     Generation worker;
     size_t count = 0;  // of the rows that came; 0: none yet
     std::vector<QRow> rows;
-    // Of rows that come from device to device.
+    // How rows stand that come from device to device.
     enum class Link : uint8_t { kNone, kComing, kHere, kLost } link = Link::kNone;
     const uint16_t* on_device = nullptr;
     std::vector<uint64_t> drafted;  // weights of the drafted tokens

@@ -36,7 +36,7 @@ void StateDrafter::read(SequenceId sequence, int64_t first, TensorView<float, 2>
   head_->committed_states(raw, to);
 }
 
-// Of the committed ids. Texts only grow.
+// The hash of the committed ids. Texts only grow.
 uint64_t StateDrafter::hash_of(const HeadTask& task) {
   Hashed& hashed = hashes_.try_emplace(task.sequence, Hashed{.hash = kEmptyPrefixHash}).first->second;
   for (const TokenId id : task.committed.subspan(hashed.tokens))

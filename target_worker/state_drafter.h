@@ -47,14 +47,14 @@ class StateDrafter final : private StateSource {
   const std::unique_ptr<HeadDrafter> drafter_;
   ActivationRows raw_;  // states of a pass, before they are projected
 
-  // Of the first `tokens` of a text.
+  // The hash of the first `tokens` of a text.
   struct Hashed {
     size_t tokens = 0;
     uint64_t hash;
   };
   std::map<SequenceId, Hashed> hashes_;
 
-  // Of one draft().
+  // What one draft() needs.
   std::vector<HeadTask> tasks_;
   std::vector<Place> places_;  // of tasks_
   std::vector<HeadDraft> drafts_;

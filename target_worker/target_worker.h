@@ -31,7 +31,7 @@ struct TargetOptions {
   // leader's Hello.
   std::shared_ptr<SliceInbox> slice_inbox;
   SliceDoors slices;
-  // Of the draft model, with this rank's ids: states may come for q. On all ranks or on none.
+  // The draft model's head with this rank's ids: states may come for q. On all ranks or on none.
   std::shared_ptr<const DraftHead> head;
   // Not 0: the group drafts itself, with the leader's `drafter`, of this fingerprint. The model has the
   // drafter's taps.
@@ -50,7 +50,7 @@ class TargetWorker {
   // group. Throws CollectiveError when a rank is gone and std::runtime_error when ranks disagree.
   Status run(Transport* transport);
 
-  // The same in turns, for a group of one rank: join(), then turn() while it is true. A turn takes what has
+  // run() in turns, for a group of one rank: join(), then turn() while it is true. A turn takes what has
   // arrived and does not wait.
   Status join(Transport& transport);
   Result<bool> turn(Transport& transport);
@@ -60,7 +60,7 @@ class TargetWorker {
   StepResult step(const StepPlan& plan);
 
   const Model& model() const { return model_; }
-  // Of [0, kv length) of an open sequence, for tests.
+  // A hash of [0, kv length) of an open sequence, for tests.
   uint64_t kv_content_hash(SequenceId sequence) const;
 
  private:

@@ -1,19 +1,18 @@
 #include "cluster/simulation/arrivals.h"
 
-#include <charconv>
 #include <cmath>
 #include <fstream>
 #include <optional>
 #include <random>
 
+#include "base/parse_number.h"
+
 namespace outrider {
 namespace {
 
 std::optional<double> number(std::string_view text) {
-  double value = 0;
-  const auto [rest, error] = std::from_chars(text.data(), text.data() + text.size(), value);
-  if (error != std::errc() || rest != text.data() + text.size() || !std::isfinite(value)) return std::nullopt;
-  return value;
+  const auto value = parse_number<double>(text);
+  return value && std::isfinite(*value) ? value : std::nullopt;
 }
 
 Status bad(std::string_view text, std::string_view why) {

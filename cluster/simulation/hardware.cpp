@@ -2,16 +2,16 @@
 
 #include <algorithm>
 #include <array>
-#include <charconv>
 #include <optional>
 
 #include "base/nearest.h"
+#include "base/parse_number.h"
 
 namespace outrider {
 namespace {
 
-// Of CPUs a socket. The Xeon: 8 channels of DDR5-4800; 56 cores at 2.0 GHz with 2048 bf16 operations a cycle
-// in AMX.
+// CPUs stand here by the socket. The Xeon: 8 channels of DDR5-4800; 56 cores at 2.0 GHz with 2048 bf16
+// operations a cycle in AMX.
 constexpr std::array<GpuPreset, 4> kGpus = {{
     {"a100", 80e9, 2.039e12, 312e12, false, "NVIDIA A100 80GB SXM data sheet"},
     {"h100", 80e9, 3.35e12, 989e12, false, "NVIDIA H100 SXM data sheet"},
@@ -48,10 +48,7 @@ Result<typename Table::value_type> find_preset(const Table& table, std::string_v
 std::optional<int> number_after(std::string_view text, std::string_view prefix) {
   if (!text.starts_with(prefix)) return std::nullopt;
   text.remove_prefix(prefix.size());
-  int value = 0;
-  const auto [rest, error] = std::from_chars(text.data(), text.data() + text.size(), value);
-  if (error != std::errc() || rest != text.data() + text.size()) return std::nullopt;
-  return value;
+  return parse_number<int>(text);
 }
 
 // Devices of a group, and the part of each that is used.
@@ -74,8 +71,8 @@ Result<Size> parse_size(std::string_view text, bool is_cpu) {
   return Size{.devices = *tp};
 }
 
-// Of one device, for a pass of many rows: the residual stream and its norms and projections whole, the MLP's
-// inner columns and the logits as shards.
+// Bytes on one device, for a pass of many rows: the residual stream and its norms and projections whole, the
+// MLP's inner columns and the logits as shards.
 double activation_bytes(const ModelPreset& model, int tp) {
   const double columns = 6.0 * model.hidden * kBytesPerWeight +
                          2.0 * model.intermediate / tp * kBytesPerWeight + 4.0 * model.vocabulary / tp;

@@ -1,7 +1,7 @@
 // A fixed schedule from batch size to gamma, with gamma 0 at the top: what engines offer whose users profile
 // by hand.
-#include <charconv>
 
+#include "base/parse_number.h"
 #include "coordinator/gamma/policies.h"
 
 namespace outrider {
@@ -27,11 +27,8 @@ class BatchTableGamma : public GammaPolicy {
 };
 
 std::optional<int32_t> read_integer(std::string_view text) {
-  int32_t value = 0;
-  const auto [rest, error] = std::from_chars(text.data(), text.data() + text.size(), value);
-  if (error != std::errc() || rest != text.data() + text.size() || value < 0 || value > 1024)
-    return std::nullopt;
-  return value;
+  const auto value = parse_number<int32_t>(text);
+  return value && *value >= 0 && *value <= 1024 ? value : std::nullopt;
 }
 
 // "1:8/4:5/32:0"

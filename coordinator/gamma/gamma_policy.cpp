@@ -1,9 +1,9 @@
 #include "coordinator/gamma/gamma_policy.h"
 
 #include <algorithm>
-#include <charconv>
 
 #include "base/nearest.h"
+#include "base/parse_number.h"
 #include "coordinator/gamma/policies.h"
 
 namespace outrider {
@@ -138,23 +138,21 @@ const std::vector<GammaPolicyInfo>& gamma_policy_table() {
 Result<int32_t> gamma_integer(const GammaArguments& arguments, const std::string& key, int32_t low,
                               int32_t high) {
   const std::string& text = arguments.find(key)->second;
-  int32_t value = 0;
-  const auto [rest, error] = std::from_chars(text.data(), text.data() + text.size(), value);
-  if (error != std::errc() || rest != text.data() + text.size() || value < low || value > high)
+  const auto value = parse_number<int32_t>(text);
+  if (!value || *value < low || *value > high)
     return invalid_argument(
         fmt::format("gamma policy: {}={} is not an integer in {}..{}", key, text, low, high));
-  return value;
+  return *value;
 }
 
 Result<double> gamma_number(const GammaArguments& arguments, const std::string& key, double low,
                             double high) {
   const std::string& text = arguments.find(key)->second;
-  double value = 0;
-  const auto [rest, error] = std::from_chars(text.data(), text.data() + text.size(), value);
-  if (error != std::errc() || rest != text.data() + text.size() || !(value >= low && value <= high))
+  const auto value = parse_number<double>(text);
+  if (!value || !(*value >= low && *value <= high))
     return invalid_argument(
         fmt::format("gamma policy: {}={} is not a number in {}..{}", key, text, low, high));
-  return value;
+  return *value;
 }
 
 Result<GammaPolicyFactory> parse_gamma_policy(std::string_view text) {

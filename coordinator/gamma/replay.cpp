@@ -1,7 +1,7 @@
-#include <charconv>
 #include <fstream>
 #include <memory>
 
+#include "base/parse_number.h"
 #include "coordinator/gamma/policies.h"
 
 namespace outrider {
@@ -37,11 +37,10 @@ Status read_line(std::string_view line, std::vector<int32_t>* gammas) {
     size_t end = 0;
     while (end < line.size() && !is_separator(line[end])) ++end;
     const std::string_view word = line.substr(0, end);
-    int32_t gamma = 0;
-    const auto [rest, error] = std::from_chars(word.data(), word.data() + word.size(), gamma);
-    if (error != std::errc() || rest != word.data() + word.size() || gamma < 0 || gamma > 1024)
+    const auto gamma = parse_number<int32_t>(word);
+    if (!gamma || *gamma < 0 || *gamma > 1024)
       return malformed(fmt::format("'{}' is not a draft length in 0..1024", word));
-    gammas->push_back(gamma);
+    gammas->push_back(*gamma);
     line.remove_prefix(end);
   }
   return {};

@@ -92,7 +92,7 @@ void fill_league(BenchResults& results) {
         if (categories[c].speedup() > 0) speedups[c].push_back(categories[c].speedup());
       }
     }
-    LeagueRow out{.name = name, .speedups = {}};
+    CategoryRow out{.name = name, .speedups = {}};
     for (const std::vector<double>& turns : speedups) out.speedups.push_back(paired_ratio(turns));
     results.league.push_back(std::move(out));
   };

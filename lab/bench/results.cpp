@@ -93,7 +93,7 @@ std::string machine_lines(const BenchResults& r) {
              static_cast<double>(r.weight_bytes) * 1e-6, static_cast<double>(r.kv_bytes) * 1e-6);
 }
 
-std::string curve_table(const BenchResults& r) {
+std::string curve_lines(const BenchResults& r) {
   std::string out = "\n| rows M | t(M), ms | t(M)/t(1) |\n|---|---|---|\n";
   for (const CurveResult& point : r.curve)
     out += fmt::format("| {} | {:.3f} | {:.2f} |\n", point.rows, point.seconds * 1e3, point.ratio);
@@ -103,7 +103,7 @@ std::string curve_table(const BenchResults& r) {
   return out;
 }
 
-std::string run_table(const BenchResults& r) {
+std::string run_lines(const BenchResults& r) {
   std::string out =
       "\n| gamma | acceptance (of tested) | tokens per pass | tokens/s (lowest to highest) | speed-up (95 % "
       "interval) | predicted | identical output |\n|---|---|---|---|---|---|---|\n";
@@ -124,7 +124,7 @@ std::string run_table(const BenchResults& r) {
   return out;
 }
 
-std::string round_table(const BenchResults& r) {
+std::string round_lines(const BenchResults& r) {
   std::string out =
       "\n"
       "| ms per round | draft | transfer | verify forward | verification | commit | idle | wall | transfer + "
@@ -160,7 +160,7 @@ std::string bench_tables(const BenchResults& results) {
   for (const std::string& warning : results.warnings) found += "Warning: " + warning + "\n";
   if (!found.empty()) found += "\n";
   if (!results.league.empty()) found += league_table(results.categories, results.league) + "\n";
-  return found + machine_lines(results) + curve_table(results) + run_table(results) + round_table(results);
+  return found + machine_lines(results) + curve_lines(results) + run_lines(results) + round_lines(results);
 }
 
 json bench_json(const BenchResults& r) {
@@ -199,7 +199,7 @@ json bench_json(const BenchResults& r) {
       {"startup_seconds", r.startup_seconds},
       {"weight_bytes", r.weight_bytes},
       {"kv_bytes", r.kv_bytes}};
-  for (const LeagueRow& row : r.league)
+  for (const CategoryRow& row : r.league)
     for (size_t c = 0; c < row.speedups.size(); ++c)
       out["by_category"][row.name][r.categories[c]] = ratio_json(row.speedups[c]);
   if (!r.machine.is_host()) return out;

@@ -60,7 +60,7 @@ struct BenchResults {
 
   // Where prompts have categories (requests/by_category.h): their names, "overall" last, and speed-ups.
   std::vector<std::string> categories;
-  std::vector<LeagueRow> league;
+  std::vector<CategoryRow> league;
   nlohmann::json provenance = nlohmann::json::object();
   std::vector<std::string> conclusions, warnings;  // sentences, the most important first
 

@@ -19,7 +19,7 @@ double sum_of(const Bars::Bar& bar) {
   return sum;
 }
 
-// The same for all panels of a figure.
+// The scale that all panels of a figure share.
 struct Scale {
   double least = 0, most = 0, step = 1, names_end = 0, left = 8, right = 0;
   bool above = false;

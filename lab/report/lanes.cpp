@@ -9,13 +9,13 @@
 namespace outrider::report {
 namespace {
 
-constexpr double kLane = 20, kBar = 15, kBottom = 40, kHead = 24;
+constexpr double kLane = 20, kLaneBar = 15, kLanesBottom = 40, kLanesHead = 24;
 
-struct Scale {
+struct TimeScale {
   double length_ms = 1, left = 8, right = kPanelWidth - 8;
   double x(double ms) const { return left + std::clamp(ms / length_ms, 0.0, 1.0) * (right - left); }
 
-  static Scale of(const Lanes& lanes) {
+  static TimeScale of(const Lanes& lanes) {
     size_t names = 0, notes = 0;
     for (const Lanes::Panel& panel : lanes.panels)
       for (const Lanes::Lane& lane : panel.lanes) {
@@ -28,20 +28,20 @@ struct Scale {
   }
 };
 
-std::string lane_at(double y, const Lanes::Lane& lane, const Scale& s, const Palette& palette) {
+std::string lane_at(double y, const Lanes::Lane& lane, const TimeScale& s, const Palette& palette) {
   std::string out = text_at(s.left - 6, y + 12, Anchor::kEnd, lane.name, "soft");
-  out += rect_at(s.left, y, s.right - s.left, kBar, "lane");
+  out += rect_at(s.left, y, s.right - s.left, kLaneBar, "lane");
   for (const Lanes::Span& span : lane.spans) {
     const double begin = s.x(span.begin_ms), end = s.x(span.end_ms);
     if (end > begin)
-      out += rect_at(begin, y, std::max(0.6, end - begin - 0.3), kBar, colour_class(palette[span.thing]),
+      out += rect_at(begin, y, std::max(0.6, end - begin - 0.3), kLaneBar, colour_class(palette[span.thing]),
                      fmt::format("{}\n{} ms, from {} ms on", span.thing,
                                  short_number(span.end_ms - span.begin_ms), short_number(span.begin_ms)));
   }
   return out + text_at(s.right + 5, y + 12, Anchor::kStart, lane.note, "soft");
 }
 
-std::string time_axis(const Scale& s, double top, double bottom) {
+std::string time_axis(const TimeScale& s, double top, double bottom) {
   std::string out;
   const double step = step_of(s.length_ms, 4);
   for (int i = 0; i * step <= s.length_ms * 1.0001; ++i) {
@@ -56,13 +56,13 @@ std::string time_axis(const Scale& s, double top, double bottom) {
 Drawn draw(const Lanes& lanes, const Palette& palette) {
   Drawn out;
   if (lanes.length_ms <= 0) return out;
-  const Scale s = Scale::of(lanes);
+  const TimeScale s = TimeScale::of(lanes);
   std::set<std::string> things;
   for (const Lanes::Panel& panel : lanes.panels) {
     if (panel.lanes.empty()) continue;
-    const double top = panel.title.empty() ? 6 : kHead;
+    const double top = panel.title.empty() ? 6 : kLanesHead;
     const double bottom = top + kLane * static_cast<double>(panel.lanes.size());
-    std::string svg = open_panel(bottom + kBottom, panel.title + ": who works when");
+    std::string svg = open_panel(bottom + kLanesBottom, panel.title + ": who works when");
     if (!panel.title.empty()) svg += text_at(4, 14, Anchor::kStart, shortened(panel.title, 48), "title");
     svg += time_axis(s, top - 2, bottom);
     double y = top;

@@ -12,7 +12,7 @@ namespace {
 
 using Kind = Series::Kind;
 
-constexpr double kPlotHeight = 168, kRight = 14, kBottom = 42, kHead = 18;
+constexpr double kPlotHeight = 168, kPlotRight = 14, kPlotBottom = 42, kPlotHead = 18;
 constexpr size_t kMostLines = 6;  // in one panel
 
 bool is_line(const Series& series) { return series.kind == Kind::kLine || series.kind == Kind::kCurve; }
@@ -49,15 +49,15 @@ std::vector<Layered> layered(const Plot& plot, bool* spread) {
 }
 
 // Data to units of the panel, the same for all panels of a figure.
-struct Scale {
+struct PlotScale {
   double x_least = 0, x_most = 0, y_most = 0, y_step = 1, left = 0;
   double x(double value) const {
-    return left + (value - x_least) / (x_most - x_least) * (kPanelWidth - kRight - left);
+    return left + (value - x_least) / (x_most - x_least) * (kPanelWidth - kPlotRight - left);
   }
   double height(double value) const { return value / y_most * kPlotHeight; }
 
-  static Scale of(const Plot& plot) {
-    Scale s;
+  static PlotScale of(const Plot& plot) {
+    PlotScale s;
     s.y_most = std::max(plot.guide.value_or(0), 0.0);
     bool columns = !plot.x.names.empty();
     for (const Plot::Panel& panel : plot.panels)
@@ -87,12 +87,12 @@ struct Scale {
 
 class PanelDrawing {
  public:
-  PanelDrawing(const Plot& plot, const Scale& scale, const Palette& palette)
+  PanelDrawing(const Plot& plot, const PlotScale& scale, const Palette& palette)
       : plot_(plot), s_(scale), palette_(palette) {}
 
   std::string draw(const Layered& panel) {
-    top_ = (panel.title.empty() ? 0 : kHead) + kHead + 8;
-    const double height = top_ + kPlotHeight + kBottom;
+    top_ = (panel.title.empty() ? 0 : kPlotHead) + kPlotHead + 8;
+    const double height = top_ + kPlotHeight + kPlotBottom;
     std::string out =
         open_panel(height, fmt::format("{}{}{} over {}", panel.title, panel.title.empty() ? "" : ": ",
                                        axis_title(plot_.y), axis_title(plot_.x)));
@@ -110,7 +110,7 @@ class PanelDrawing {
   double y(double value) const { return top_ + kPlotHeight - s_.height(value); }
 
   std::string axes() const {
-    const double right = kPanelWidth - kRight;
+    const double right = kPanelWidth - kPlotRight;
     std::string out = text_at(4, top_ - 12, Anchor::kStart, shortened(axis_title(plot_.y), 52), "soft");
     for (int i = 0; i * s_.y_step <= s_.y_most * 1.0001; ++i) {
       const double value = i * s_.y_step;
@@ -133,7 +133,8 @@ class PanelDrawing {
   std::string x_ticks() const {
     std::string out;
     const size_t names = plot_.x.names.size();
-    const double room = (kPanelWidth - kRight - s_.left) / std::max<double>(1, static_cast<double>(names));
+    const double room =
+        (kPanelWidth - kPlotRight - s_.left) / std::max<double>(1, static_cast<double>(names));
     for (size_t i = 0; i < names; ++i)
       out += text_at(s_.x(static_cast<double>(i)), y(0) + 16, Anchor::kMiddle,
                      shortened(plot_.x.names[i], std::max<size_t>(static_cast<size_t>(room / kLetter), 2)),
@@ -197,7 +198,7 @@ class PanelDrawing {
   }
 
   const Plot& plot_;
-  const Scale& s_;
+  const PlotScale& s_;
   const Palette& palette_;
   double top_ = 0;
 };
@@ -206,7 +207,7 @@ class PanelDrawing {
 
 Drawn draw(const Plot& plot, const Palette& palette) {
   Drawn out;
-  const Scale scale = Scale::of(plot);
+  const PlotScale scale = PlotScale::of(plot);
   PanelDrawing drawing(plot, scale, palette);
   bool spread = false;
   for (const Layered& panel : layered(plot, &spread)) out.panels.push_back(drawing.draw(panel));

@@ -12,7 +12,7 @@ namespace outrider::report {
 struct Screen {
   size_t width = 0;     // letters; 0: no end
   bool styled = false;  // bold heads
-  // Of a terminal its width (COLUMNS where it does not tell); of anything else no end and no style.
+  // A terminal has its width (COLUMNS where it does not tell); anything else has no end and no style.
   static Screen of(std::FILE* file);
 };
 

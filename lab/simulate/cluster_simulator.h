@@ -43,7 +43,7 @@ class ClusterSimulator {
  private:
   Status make_groups();
   void await_arrivals();
-  // Of request `index`, from now on.
+  // Request `index` arrives at this time.
   void submit_at(SimTime when, size_t index);
   void submit(SequenceId id, const SimulatedRequest& asked);
   void perform(Action& action);

@@ -15,7 +15,7 @@ namespace outrider {
 namespace {
 
 using Json = nlohmann::json;
-using Row = std::array<double, 3>;  // 1, rows, context
+using FitRow = std::array<double, 3>;  // 1, rows, context
 
 double column_of(const PassSample& s, size_t column) {
   return column == 0 ? 1 : column == 1 ? s.rows : s.context;
@@ -23,9 +23,10 @@ double column_of(const PassSample& s, size_t column) {
 
 // Gaussian elimination with pivots on the normal equations of the given columns, each scaled to a mean square
 // of 1. Nothing where two of them tell the same.
-std::optional<Row> least_squares(const std::vector<PassSample>& samples, const std::vector<size_t>& columns) {
+std::optional<FitRow> least_squares(const std::vector<PassSample>& samples,
+                                    const std::vector<size_t>& columns) {
   const size_t n = columns.size();
-  Row scale{};
+  FitRow scale{};
   for (size_t c = 0; c < n; ++c) {
     for (const PassSample& s : samples) scale[c] += column_of(s, columns[c]) * column_of(s, columns[c]);
     scale[c] = std::sqrt(scale[c] / static_cast<double>(samples.size()));
@@ -51,7 +52,7 @@ std::optional<Row> least_squares(const std::vector<PassSample>& samples, const s
       for (size_t c = i; c < 4; ++c) m[r][c] -= factor * m[i][c];
     }
   }
-  Row solution{};
+  FitRow solution{};
   for (size_t i = 0; i < n; ++i) solution[columns[i]] = m[i][3] / m[i][i] / scale[i];
   return solution;
 }
@@ -74,7 +75,7 @@ std::string name_in(const Json& report, const char* role) {
   return name.is_string() ? name.get<std::string>() : fmt::format("a {}", role);
 }
 
-// Of `outrider bench`.
+// Timings of a report of `outrider bench`.
 void read_bench(const Json& bench, Timings& timings) {
   const double context = bench.value("context", 0.0);
   for (const Json& point : bench.at("verify_curve"))
@@ -88,7 +89,7 @@ void read_bench(const Json& bench, Timings& timings) {
   timings.draft_names.push_back(name_in(bench, "draft"));
 }
 
-// Of `outrider generate --report`: means over the run.
+// Timings of a report of `outrider generate --report`: means over the run.
 void read_report(const Json& report, Timings& timings) {
   const Json& metrics = report.at("metrics");
   const Json mean = metrics.at("cost_model").value("mean", Json::object());
@@ -190,7 +191,7 @@ PassFit fit_pass(const std::vector<PassSample>& samples) {
   };
   // The full model; then without what came out below 0, or what cannot be told from the rest.
   std::vector<size_t> columns{0, 1, 2};
-  std::optional<Row> solution;
+  std::optional<FitRow> solution;
   while (!columns.empty()) {
     solution = least_squares(samples, columns);
     const auto has = [&](size_t c) { return std::find(columns.begin(), columns.end(), c) != columns.end(); };

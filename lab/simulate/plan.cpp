@@ -253,7 +253,7 @@ class Planner {
       });
   }
 
-  // Of the best and of the front: how much of a figure is the seed.
+  // The best and the front with more seeds: how much of a figure is the seed.
   Status play_more_seeds() {
     std::vector<PlanRow*> rows{&plan_.rows.front()};
     for (PlanRow& row : plan_.rows)

@@ -13,7 +13,7 @@
 namespace outrider {
 namespace {
 
-// Of a step in which sequences draft together and are verified together.
+// The cost of a step in which sequences draft together and are verified together.
 struct StepCost {
   int32_t rows = 0, longest = 0, total = 0;
   int64_t context = 0;

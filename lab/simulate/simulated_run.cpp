@@ -80,7 +80,7 @@ void add_heads(const SimulatedRun& run, int layers, DescribedGroup& group) {
        Kind::kAssumption, "--head-share"});
 }
 
-// Of every device of the target's group: a place for each text at its longest.
+// What every device of the target's group holds: a place for each text at its longest.
 MemoryNeed target_need(const HardwareCost& hardware, double tokens) {
   return {.weights = hardware.weight_bytes,
           .kv = tokens * hardware.kv_token_bytes,

@@ -44,7 +44,7 @@ struct SimulatedRun {
 std::vector<std::string> arguments_of(const SimulatedRun& run);
 std::string command_of(const SimulatedRun& run);  // for a shell
 
-// Of the device of a group that has the least room, in bytes.
+// Bytes on the device of a group that has the least room.
 struct MemoryNeed {
   double weights = 0, kv = 0, activations = 0;  // the target's part
   double draft_weights = 0, draft_kv = 0;       // where the draft is on the same device

@@ -54,9 +54,9 @@ Status check(const TreeForecastOptions& o) {
   return {};
 }
 
-class Comparison {
+class TreeComparison {
  public:
-  Comparison(const TreeForecastOptions& options, RowCosts costs)
+  TreeComparison(const TreeForecastOptions& options, RowCosts costs)
       : o_(options),
         costs_(std::move(costs)),
         shapes_(options.ranks, *std::max_element(options.nodes.begin(), options.nodes.end()),
@@ -164,7 +164,7 @@ nlohmann::json figures_json(const TreeFigures& f) {
 Result<std::vector<TreeRow>> compare_trees(const TreeForecastOptions& options) {
   RETURN_IF_ERROR(check(options));
   ASSIGN_OR_RETURN(RowCosts costs, parse_row_costs(options.row_costs));
-  const Comparison comparison(options, std::move(costs));
+  const TreeComparison comparison(options, std::move(costs));
   std::vector<TreeRow> rows;
   for (const int nodes : options.nodes) rows.push_back(comparison.row(nodes));
   return rows;

@@ -4,7 +4,8 @@
 
 #include <algorithm>
 #include <array>
-#include <charconv>
+
+#include "base/parse_number.h"
 
 namespace outrider {
 namespace {
@@ -73,9 +74,7 @@ std::optional<int> Cell::fixed_gamma() const {
       if (!value.starts_with(kFixed)) return std::nullopt;
       value.remove_prefix(kFixed.size());
     }
-    int gamma = 0;
-    const auto [end, bad] = std::from_chars(value.data(), value.data() + value.size(), gamma);
-    if (bad == std::errc() && end == value.data() + value.size()) return gamma;
+    if (const auto gamma = parse_number<int>(value)) return gamma;
   }
   return std::nullopt;
 }

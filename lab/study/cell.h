@@ -24,15 +24,15 @@ struct Cell {
   std::map<std::string, std::string> values;  // of the swept keys
 
   std::string label() const;
-  // Of all swept keys but those that set the draft length: cells of a group differ in nothing else.
+  // Names all swept keys but those that set the draft length: cells of a group differ in nothing else.
   std::string group() const;
   // The draft length and nothing but it, e.g. "fixed:gamma=2".
   std::string choice() const;
   // The length where it is fixed.
   std::optional<int> fixed_gamma() const;
-  // Of an option, swept or not; empty where the default holds.
+  // The value of an option, swept or not; empty where the default holds.
   std::string argument(const std::string& key) const;
-  // Of all swept keys but one.
+  // Names all swept keys but one.
   std::string label_without(const std::string& key) const;
 };
 

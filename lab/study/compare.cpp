@@ -11,6 +11,7 @@
 #include <sstream>
 
 #include "base/json_text.h"
+#include "lab/study/summary.h"
 #include "requests/output.h"
 #include "requests/provenance.h"
 
@@ -23,7 +24,7 @@ using Json = nlohmann::json;
 constexpr const char* kTold[] = {"version", "commit", "host",        "system", "processor",
                                  "cores",   "isa",    "environment", "seeds",  "load"};
 
-std::vector<double> numbers(const Json& from, const char* key) {
+std::vector<double> positive_numbers(const Json& from, const char* key) {
   std::vector<double> out;
   if (const auto found = from.find(key); found != from.end() && found->is_array())
     for (const Json& value : *found)
@@ -56,7 +57,7 @@ ResultCell study_cell(const Json& cell) {
 ResultCell bench_cell(const std::string& name, const Json& run, const std::vector<double>& plain) {
   ResultCell out{.id = {},
                  .name = name,
-                 .rates = numbers(run, "tokens_per_s_by_turn"),
+                 .rates = positive_numbers(run, "tokens_per_s_by_turn"),
                  .plain_rates = plain,
                  .speedups = {}};
   for (size_t i = 0; i < std::min(plain.size(), out.rates.size()); ++i)
@@ -65,7 +66,7 @@ ResultCell bench_cell(const std::string& name, const Json& run, const std::vecto
 }
 
 std::vector<ResultCell> bench_cells(const Json& report) {
-  const std::vector<double> plain = numbers(report["decode"], "tokens_per_s_by_turn");
+  const std::vector<double> plain = positive_numbers(report["decode"], "tokens_per_s_by_turn");
   std::vector<ResultCell> cells{
       {.id = {}, .name = "plain", .rates = plain, .plain_rates = {}, .speedups = {}}};
   for (const Json& run : report["runs"])
@@ -106,10 +107,6 @@ std::string with_interval(const Ratio& ratio) {
   return ratio.has_interval()
              ? fmt::format("{:.3f} (95 % interval {:.3f} to {:.3f})", ratio.value, ratio.low, ratio.high)
              : fmt::format("{:.3f} (one sample, no interval)", ratio.value);
-}
-
-const char* verdict(const Ratio& ratio) {
-  return ratio.is_above(1) ? "faster" : ratio.is_below(1) ? "slower" : "not distinguishable";
 }
 
 std::vector<std::string> conclude(const Comparison& c) {
@@ -233,7 +230,7 @@ std::string comparison_text(const Comparison& c) {
       "|\n|---|---|---|---|\n";
   for (const ComparedCell& cell : c.cells)
     out += fmt::format("| {} | {} | {} | {} |\n", cell.name, describe(cell.rate),
-                       cell.speedup.measured() ? describe(cell.speedup) : "", verdict(cell.rate));
+                       cell.speedup.measured() ? describe(cell.speedup) : "", speed_verdict(cell.rate));
   return out;
 }
 
@@ -249,7 +246,7 @@ Json comparison_json(const Comparison& c) {
                      {"tokens_per_s", ratio(cell.rate)},
                      {"plain_tokens_per_s", ratio(cell.plain_rate)},
                      {"speedup", ratio(cell.speedup)},
-                     {"verdict", verdict(cell.rate)}});
+                     {"verdict", speed_verdict(cell.rate)}});
   return {{"provenance", provenance({{"intervals", BootstrapOptions().seed}})},
           {"a", c.a},
           {"b", c.b},

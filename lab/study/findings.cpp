@@ -19,12 +19,6 @@ std::string interval(const Ratio& ratio, const char* of) {
              : "one repeat, which tells no interval";
 }
 
-const char* verdict(const Ratio& ratio) {
-  return ratio.is_above(1) ? "faster" : ratio.is_below(1) ? "slower" : "not distinguishable";
-}
-
-double rate_of(const CellSummary& cell) { return cell.median_of(&RunFigures::tokens_per_second); }
-
 // Repeat by repeat the mean, over all groups, of what a policy has of the best fixed length.
 struct PolicyRecord {
   std::map<int, std::vector<double>> logs;  // by repeat
@@ -76,7 +70,7 @@ std::vector<std::string> policy_lines(const std::vector<CellGroup>& groups) {
                                                  : fmt::format(" on average over {} groups, at worst {:.2f}",
                                                                record.groups, record.worst);
     lines.push_back(fmt::format("{} has {:.2f} times the tokens/s of the best fixed length{} ({}): {}.", name,
-                                ratio.value, where, interval(ratio, "repeats"), verdict(ratio)));
+                                ratio.value, where, interval(ratio, "repeats"), speed_verdict(ratio)));
   }
   return lines;
 }
@@ -85,7 +79,7 @@ std::vector<std::string> policy_lines(const std::vector<CellGroup>& groups) {
 const CellSummary* fastest(const CellGroup& group) {
   const CellSummary* best = nullptr;
   for (const CellSummary* cell : group.cells)
-    if (cell->any_ok() && (!best || rate_of(*cell) > rate_of(*best))) best = cell;
+    if (cell->any_ok() && (!best || cell->median_rate() > best->median_rate())) best = cell;
   return best;
 }
 
@@ -103,8 +97,9 @@ std::string group_line(const CellGroup& group, bool named) {
   const size_t index =
       static_cast<size_t>(std::find(group.cells.begin(), group.cells.end(), best) - group.cells.begin());
   std::string line = named ? group.name + ": " : std::string();
-  line += fmt::format("{} is fastest, {:.1f} tokens/s",
-                      group.names[index].empty() ? "The only choice" : group.names[index], rate_of(*best));
+  line +=
+      fmt::format("{} is fastest, {:.1f} tokens/s",
+                  group.names[index].empty() ? "The only choice" : group.names[index], best->median_rate());
   if (const Ratio speedup = best->speedup(); speedup.measured())
     line += fmt::format(", {:.2f} times plain decoding ({}){}", speedup.value, interval(speedup, "repeats"),
                         speedup.differs_from(1) ? "" : ", not distinguishable from it");
@@ -133,10 +128,10 @@ std::string noise_warning(const std::vector<CellGroup>& groups) {
     const CellSummary* best = fastest(group);
     if (!best || group.cells.size() < 2) continue;
     ++all;
-    double slowest = rate_of(*best);
+    double slowest = best->median_rate();
     for (const CellSummary* cell : group.cells)
-      if (cell->any_ok()) slowest = std::min(slowest, rate_of(*cell));
-    const double noise = usual_noise(group.cells), effect = 1 - slowest / rate_of(*best);
+      if (cell->any_ok()) slowest = std::min(slowest, cell->median_rate());
+    const double noise = usual_noise(group.cells), effect = 1 - slowest / best->median_rate();
     if (noise <= effect) continue;
     ++noisy;
     most = std::max(most, noise);

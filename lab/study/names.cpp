@@ -9,7 +9,7 @@
 namespace outrider {
 namespace {
 
-bool is_path(const std::string& value) { return value.find('/') != std::string::npos; }
+bool has_slash(const std::string& value) { return value.find('/') != std::string::npos; }
 
 // Directories at the front that all paths share.
 size_t shared_front(const std::set<std::string>& paths) {
@@ -56,7 +56,7 @@ std::vector<std::string> short_names(const std::vector<const Cell*>& cells, Name
     for (const auto& [key, seen] : values) {
       const auto own = cell->values.find(key);
       if (seen.size() < 2 || own == cell->values.end()) continue;
-      const bool paths = std::all_of(seen.begin(), seen.end(), is_path);
+      const bool paths = std::all_of(seen.begin(), seen.end(), has_slash);
       const std::string part = paths ? fmt::format("{} {}", key, own->second.substr(shared_front(seen)))
                                      : short_value(key, own->second);
       name += (name.empty() ? "" : ", ") + part;

@@ -17,7 +17,7 @@ enum class NamedBy { kAll, kLengthOnly, kAllButLength };
 std::vector<std::string> short_names(const std::vector<const Cell*>& cells, NamedBy by = NamedBy::kAll,
                                      const std::string& without = "");
 
-// Of one value: "fixed:gamma=4" is "gamma 4".
+// A value in few letters: "fixed:gamma=4" is "gamma 4".
 std::string short_value(const std::string& key, const std::string& value);
 
 }  // namespace outrider

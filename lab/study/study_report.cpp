@@ -14,8 +14,6 @@ using report::Conclusion;
 using report::Entry;
 using report::Tone;
 
-double rate_of(const CellSummary& cell) { return cell.median_of(&RunFigures::tokens_per_second); }
-
 // "1.53 (1.41 to 1.60)"
 std::string with_range(const Spread& spread, int digits) {
   if (spread.low >= spread.high) return fmt::format("{:.{}f}", spread.median, digits);
@@ -135,7 +133,7 @@ report::Value value_of(const Spread& spread) { return {spread.median, spread.low
 const CellSummary* best_policy(const CellGroup& group) {
   const CellSummary* best = nullptr;
   for (const CellSummary* cell : group.cells)
-    if (!cell->cell.fixed_gamma() && cell->any_ok() && (!best || rate_of(*cell) > rate_of(*best)))
+    if (!cell->cell.fixed_gamma() && cell->any_ok() && (!best || cell->median_rate() > best->median_rate()))
       best = cell;
   return best;
 }
@@ -159,7 +157,7 @@ report::Table overview_table(const StudySummary& s) {
     const CellSummary* policy = best_policy(group);
     for (const CellSummary* cell : {group.best_fixed(), policy}) {
       row.push_back({cell ? short_value("gamma-policy", cell->cell.choice()) : "-"});
-      row.push_back(number_or_dash(cell ? rate_of(*cell) : 0, 1));
+      row.push_back(number_or_dash(cell ? cell->median_rate() : 0, 1));
       row.push_back(number_or_dash(cell ? cell->median_of(&RunFigures::speedup) : 0, 2));
     }
     row.push_back(percent(policy ? group.regret(*policy) : std::nullopt));

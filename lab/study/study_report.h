@@ -19,7 +19,7 @@ report::Section length_section(const StudySummary& summary);
 report::Section latency_section(const StudySummary& summary);
 report::Section occupation_section(const StudySummary& summary);
 
-// Of the policies that choose their length the fastest; null without any.
+// The fastest of the policies that choose their length; null without any.
 const CellSummary* best_policy(const CellGroup& group);
 report::Value value_of(const Spread& spread);
 

@@ -70,6 +70,10 @@ std::vector<double> summed(const std::vector<RunFigures>& runs, std::vector<doub
 
 }  // namespace
 
+const char* speed_verdict(const Ratio& ratio) {
+  return ratio.is_above(1) ? "faster" : ratio.is_below(1) ? "slower" : "not distinguishable";
+}
+
 RunFigures figures_of(const Json& record) {
   RunFigures run;
   run.ok = record.value("status", "") == "ok";

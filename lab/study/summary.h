@@ -13,7 +13,7 @@
 
 namespace outrider {
 
-// Of one record of a CellStore. Figures that the run did not have are 0.
+// The figures of one record of a CellStore. Figures that the run did not have are 0.
 struct RunFigures {
   bool ok = false, synthetic = false;
   std::string error;         // where not ok
@@ -40,6 +40,9 @@ struct RunFigures {
 };
 RunFigures figures_of(const nlohmann::json& record);
 
+// What the ratio of two rates says: "faster", "slower", "not distinguishable".
+const char* speed_verdict(const Ratio& ratio);
+
 struct CellSummary {
   Cell cell;
   std::vector<RunFigures> runs;  // that are there, failed ones included
@@ -48,6 +51,7 @@ struct CellSummary {
   // Over successful runs; zeros where there is none.
   Spread spread(double RunFigures::*figure) const;
   double median_of(double RunFigures::*figure) const { return spread(figure).median; }
+  double median_rate() const { return median_of(&RunFigures::tokens_per_second); }
   bool any_ok() const;
   // Tokens accepted of those that were tested, and of those that were drafted, pooled over runs.
   Share acceptance() const;

@@ -56,7 +56,7 @@ struct ScaledRow {
   bool nan = false;
 };
 
-// Of softmax(factor * row), in nats.
+// The entropy of softmax(factor * row), in nats.
 double entropy_of(std::span<const float> row, double factor) {
   const double max = factor * *std::max_element(row.begin(), row.end());
   double total = 0, weighted = 0;

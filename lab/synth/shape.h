@@ -33,7 +33,7 @@ Result<SynthShape> synth_shape(const std::string& name);
 Status check_synth_shape(SynthShape& shape);
 
 nlohmann::json synth_config(const SynthShape& shape, int64_t layers);
-// Of an EAGLE-3 head for a target of this shape, which has three layers or more.
+// The config.json of an EAGLE-3 head for a target of this shape, which has three layers or more.
 nlohmann::json synth_head_config(const SynthShape& shape, int64_t draft_vocab);
 
 }  // namespace outrider

@@ -10,9 +10,9 @@
 #include "base/version.h"
 #include "cluster/topology.h"
 #include "comm/cores.h"
+#include "launch/commands/model_doctor.h"
 #include "requests/provenance.h"
 #include "transformer/model/cuda_backend.h"
-#include "transformer/model/weights.h"
 #include "transformer/ops/cpu/cpu_ops.h"
 
 namespace outrider {
@@ -34,28 +34,6 @@ void print_machine() {
   print("MPI", kHasMpi ? "yes: target ranks may be processes (mpirun)"
                        : "no: target ranks are threads of one process");
   for (const std::string& line : describe_cuda()) print("CUDA", line);
-}
-
-// Bytes of the matrices one rank packs.
-int64_t rank_bytes(const ModelConfig& c, Shard shard, int64_t element) {
-  const ShardPlan plan(c, shard);
-  const int64_t q = plan.query_heads.size() * c.head_dim, kv = plan.kv_heads.size() * c.head_dim;
-  const int64_t layer = c.hidden_size * (2 * q + 2 * kv + 3 * plan.mlp_columns.size());
-  return element *
-         (c.num_layers * layer + (c.tie_word_embeddings ? 1 : 2) * plan.vocab.size() * c.hidden_size);
-}
-
-void print_shards(const ModelConfig& config, int tp_size) {
-  const int64_t element = config.torch_dtype == Dtype::kBF16 ? 2 : 4;
-  for (int r = 0; r < tp_size; ++r) {
-    const ShardPlan plan(config, {r, tp_size});
-    print(fmt::format("target rank {}", r),
-          fmt::format(
-              "query heads [{}, {}), KV heads [{}, {}), MLP columns [{}, {}), vocabulary [{}, {}), {:.1f} MB",
-              plan.query_heads.begin, plan.query_heads.end, plan.kv_heads.begin, plan.kv_heads.end,
-              plan.mlp_columns.begin, plan.mlp_columns.end, plan.vocab.begin, plan.vocab.end,
-              static_cast<double>(rank_bytes(config, {r, tp_size}, element)) / 1e6));
-  }
 }
 
 int fail(const Status& status) {
@@ -80,18 +58,15 @@ int run_doctor(const DoctorOptions& options) {
         std::vector<HostInfo>(static_cast<size_t>(ranks),
                               HostInfo{"this host", cuda_device_count().ok() ? *cuda_device_count() : 0}));
   }
-  std::optional<ModelConfig> config;
+  std::string model;
   if (!options.model.empty()) {
-    auto read = read_model_config(options.model);
-    if (!read.ok()) return fail(read.status().in("--model"));
-    config.emplace(std::move(read).value());
+    auto described = describe_model(options.model, topology ? topology->tp_size() : 1);
+    if (!described.ok()) return fail(described.status().in("--model"));
+    model = "\n" + std::move(described).value();
   }
   print_machine();
   if (topology) std::printf("\n%s", topology->describe().c_str());
-  if (config) {
-    std::printf("\n");
-    print_shards(*config, topology ? topology->tp_size() : 1);
-  }
+  std::fputs(model.c_str(), stdout);
   return kExitOk;
 }
 

@@ -14,7 +14,7 @@
 
 namespace outrider {
 
-// Of the server, for every answer.
+// What the server was told of every answer.
 struct AnswerOptions {
   std::chrono::milliseconds keep_alive{10'000};  // a comment so often until a stream's first event; 0: none
 };

@@ -5,6 +5,7 @@
 #include <nlohmann/json.hpp>
 #include <vector>
 
+#include "base/statistics.h"
 #include "transformer/tokenizer/utf8.h"
 
 namespace outrider {
@@ -29,10 +30,6 @@ std::string token_text(TokenId id, const Tokenizer& tokenizer) {
 // Characters that begin in these bytes.
 int64_t characters(const std::string& bytes) {
   return std::count_if(bytes.begin(), bytes.end(), [](unsigned char byte) { return (byte & 0xc0) != 0x80; });
-}
-
-double ratio(int64_t numerator, int64_t denominator) {
-  return denominator > 0 ? static_cast<double>(numerator) / static_cast<double>(denominator) : 0;
 }
 
 std::span<const TokenLogprob> best(const PositionLogprobs& position, int top) {
@@ -145,8 +142,8 @@ json speculation_json(const RoundSums& rounds) {
             {"num_spec_steps", steps},
             {"num_draft_tokens", rounds.drafted},
             {"num_accepted_draft_tokens", rounds.accepted},
-            {"mean_acceptance_length", 1 + ratio(rounds.accepted, steps)},
-            {"draft_acceptance_rate", ratio(rounds.accepted, rounds.drafted)},
+            {"mean_acceptance_length", 1 + share_of(rounds.accepted, steps)},
+            {"draft_acceptance_rate", share_of(rounds.accepted, rounds.drafted)},
             {"acceptance_histogram", accepted}}}};
 }
 

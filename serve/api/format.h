@@ -15,7 +15,7 @@ namespace outrider {
 // these tokens.
 nlohmann::json completion_logprobs(std::span<const PositionLogprobs> positions, const Tokenizer& tokenizer,
                                    int64_t& offset);
-// The same of a prompt that is echoed: its first token, of which there is none, and those that follow it. Of
+// Log-probabilities of an echoed prompt: its first token, which has none, and those that follow it. Of
 // the best ones so many.
 nlohmann::json echo_logprobs(TokenId first, std::span<const PositionLogprobs> positions, int top,
                              const Tokenizer& tokenizer, int64_t& offset);

@@ -54,7 +54,7 @@ class ReplyShape {
   ApiAnswerState& state_;
 };
 
-// Of request.kind.
+// The shape of request.kind.
 std::unique_ptr<ReplyShape> make_reply_shape(ApiAnswerState& state);
 std::unique_ptr<ReplyShape> make_openai_shape(ApiAnswerState& state);     // completions and chats
 std::unique_ptr<ReplyShape> make_messages_shape(ApiAnswerState& state);   // Anthropic's

@@ -16,7 +16,6 @@ namespace outrider {
 namespace {
 
 using nlohmann::json;
-using Names = RequestBuilder::Names;
 
 constexpr int kDefaultMaxTokens = 16;  // of completions, as OpenAI's
 
@@ -102,7 +101,8 @@ Result<std::vector<TokenId>> read_ids(const json& list, const char* key, int64_t
 
 Result<Prompt> text_prompt(const json& text, const RequestBuilder& builder) {
   Prompt prompt{.ids = {}, .text = text.get<std::string>()};
-  ASSIGN_OR_RETURN(prompt.ids, builder.encode(prompt.text, SpecialTokens::kAdd, Names::kKeys));
+  ASSIGN_OR_RETURN(prompt.ids,
+                   builder.encode(prompt.text, SpecialTokens::kAdd, RequestBuilder::Names::kKeys));
   return prompt;
 }
 
@@ -139,7 +139,7 @@ Result<std::vector<TokenId>> read_conversation(const json& body, const RequestBu
   ASSIGN_OR_RETURN(const Conversation chat, take_conversation(body));
   auto text = builder.render(chat.messages, chat.options);
   if (!text.ok()) return text.status().in("\"messages\"");
-  return builder.encode(*text, SpecialTokens::kOmit, Names::kKeys);
+  return builder.encode(*text, SpecialTokens::kOmit, RequestBuilder::Names::kKeys);
 }
 
 Result<std::vector<Prompt>> read_chat(const json& body, const RequestBuilder& builder) {
@@ -174,7 +174,7 @@ Result<Request> read_parameters(ApiKind kind, const json& body, const ApiDefault
   parameters.max_tokens = std::max(max_tokens.value_or(kDefaultMaxTokens), 1);
   // Chats without a limit may take what the context leaves.
   if (!max_tokens && kind == ApiKind::kChat) parameters.max_tokens = std::numeric_limits<int>::max();
-  return builder.build(std::move(parameters), Names::kKeys);
+  return builder.build(std::move(parameters), RequestBuilder::Names::kKeys);
 }
 
 Status read_timeout(const json& body, std::chrono::milliseconds& timeout) {
@@ -223,7 +223,8 @@ Result<std::vector<TokenId>> read_tokenize(const json& body, const RequestBuilde
   if (!find_field(body, "prompt")) return invalid_argument("write either \"prompt\" or \"messages\"");
   RETURN_IF_ERROR(take(body, "prompt", text));
   RETURN_IF_ERROR(take(body, "add_special_tokens", add_special_tokens));
-  return builder.encode(text, add_special_tokens ? SpecialTokens::kAdd : SpecialTokens::kOmit, Names::kKeys);
+  return builder.encode(text, add_special_tokens ? SpecialTokens::kAdd : SpecialTokens::kOmit,
+                        RequestBuilder::Names::kKeys);
 }
 
 Result<std::string> read_detokenize(const json& body, const RequestBuilder& builder) {

@@ -60,7 +60,7 @@ class HttpReply {
   // Runs `task` on the thread of the sockets, in order, for a caller who has no time to write the answer
   // itself. Not at all once the client has left.
   virtual void later(std::function<void()> task) = 0;
-  // The same after some time, whatever has become of the answer meanwhile.
+  // Runs the task after some time, whatever has become of the answer meanwhile.
   virtual void after(std::chrono::milliseconds delay, std::function<void()> task) = 0;
 
   // Called once, on the thread of the sockets, or in the server's destructor, if the client leaves, or reads

@@ -1,8 +1,8 @@
 #include "start/flags/options.h"
 
 #include <CLI/CLI.hpp>
-#include <charconv>
 
+#include "base/parse_number.h"
 #include "start/tree_option.h"
 
 namespace outrider {
@@ -262,12 +262,8 @@ void add_generate_options(CLI::App& app, RunOptions& o) {
   app.add_flag("--ignore-eos", r.ignore_eos, "Go on after end-of-sequence tokens")->group("Requests");
   app.add_option("-s,--seed", r.seed, "Seed of the text; lines of --prompts mix in their number")
       ->check([](const std::string& text) {  // a minus would wrap around, too much be cut
-        uint64_t seed = 0;
-        const char* const end = text.data() + text.size();
-        const auto [rest, error] = std::from_chars(text.data(), end, seed);
-        return error == std::errc() && rest == end
-                   ? std::string()
-                   : fmt::format("{} must be 0 to 18446744073709551615", text);
+        return parse_number<uint64_t>(text) ? std::string()
+                                            : fmt::format("{} must be 0 to 18446744073709551615", text);
       })
       ->group("Requests")
       ->capture_default_str();

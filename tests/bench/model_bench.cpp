@@ -114,7 +114,7 @@ void BM_Forward(benchmark::State& state, const std::string& directory, WeightFor
     state.SetIterationTime(seconds);
   }
   const double bandwidth = (before + probe.bytes_per_second(pool)) / 2;
-  // Of the embedding only one row is read.
+  // Only one row of the embedding is read.
   const auto& config = loaded->model->config();
   const double embedding = config.tie_word_embeddings
                                ? 0

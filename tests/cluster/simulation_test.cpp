@@ -190,7 +190,7 @@ TEST(Acceptance, BadDescriptionsNameTheNearestKey) {
   EXPECT_NE(told("length:9/4").find("outside 1..5"), std::string::npos);
 }
 
-// Of a tree the first children fare as a chain does, and each further one has a share of what is missing.
+// In a tree the first children fare as a chain does, and each further one has a share of what is missing.
 TEST(AcceptanceProcess, TakesPathsOfTrees) {
   const auto process = AcceptanceProcess::parse("rates:0.7/0.5,guess=0.4", 3).value();
   // 0 ( 3, 4 ), 1 ( 5 ), 2

@@ -150,11 +150,15 @@ TEST(Codec, QRowsArePackedAndKeepTheirValues) {
   }
 }
 
-// A plan with one row of q: what follows the row is the entry's worker.
-constexpr ptrdiff_t kAfterRow = 8;
+// A plan with one row of q. Behind the row come the entry's worker, next gamma and round, stop rule and
+// prompt_logprobs.
+constexpr ptrdiff_t kAfterRow = 8 + 4 + 4 + (1 + 4 + 4) + 4;
 Bytes plan_with(const QRow& row) {
   StepPlan plan;
-  plan.entries.emplace_back().q.push_back(row);
+  PlanEntry& entry = plan.entries.emplace_back();
+  entry.draft.assign(
+      8, TokenId(1));  // so that the entry is not too short for one, whatever is cut off behind the row
+  entry.q.push_back(row);
   return frame_of(plan);
 }
 
@@ -248,12 +252,15 @@ TEST(Codec, RefusesHostileRows) {
   fails({1, 7, 0, 9, 0b01101}, "a number beyond its bound");                                // id 7 of 7
   fails({1, 7, 0, 9, 0b11111001, 0xff, 0xff, 0xff, 0xff, 0}, "a number beyond its bound");  // the weight
   fails({1, 7, 0, 9, 0b00001001 | 0x80}, "bits that mean nothing");
-  fails({1, 8, 0, 9, 0b01100}, "a row of q in the wrong form");              // the last id is not 7
-  fails({1, 7, 0, 0, 0b01001}, "a weight of more than 32 bits");             // unit 0
-  fails({1, 7, 0, 9, 0b0011001}, "a row of q in the wrong form");            // 2 units of 9 are 1 of 18
-  fails({8, 7, 0, 9, 0, 0, 0, 0}, "more elements than the frame can hold");  // 8 ids below 7
-  fails({60, 100, 0, 9, 0, 0}, "more elements than the frame can hold");     // 60 entries in 10 bytes
-  fails({1, 0x81, 0x80, 0x40, 0, 9, 0}, "a token id beyond the limit");      // of a million
+  fails({1, 8, 0, 9, 0b01100}, "a row of q in the wrong form");    // the last id is not 7
+  fails({1, 7, 0, 0, 0b01001}, "a weight of more than 32 bits");   // unit 0
+  fails({1, 7, 0, 9, 0b0011001}, "a row of q in the wrong form");  // 2 units of 9 are 1 of 18
+  const auto is_too_long = [](std::initializer_list<int> row) {    // with so little behind it
+    EXPECT_EQ(error_of_row(row, 8), "step_plan: more elements than the frame can hold");
+  };
+  is_too_long({8, 7, 0, 9, 0, 0, 0, 0});                                 // 8 ids below 7
+  is_too_long({60, 100, 0, 9, 0, 0});                                    // 60 entries in 10 bytes
+  fails({1, 0x81, 0x80, 0x40, 0, 9, 0}, "a token id beyond the limit");  // of a million
   fails({1, 7, 0x80, 0x80, 0x80, 0x80, 0x10, 9, 0b01001}, "a weight of more than 32 bits");  // the rest
   fails({2, 3, 1, 1, 0b0011}, "a token id beyond the end");
   // Nothing behind the row, and not all bits of a gap (of a million ids) or of a weight.
@@ -341,7 +348,7 @@ TEST(Codec, RefusesHostileHiddenStates) {
     reseal(frame);
     EXPECT_EQ(error_of(frame), std::string("step_plan: ") + what);
   };
-  fails({Poke{0, 3}}, "more elements than the frame can hold");
+  fails({Poke{0, 30}}, "more elements than the frame can hold");
   fails({Poke{1, 8}}, "codes of so many bits");
   fails({Poke{1, 0}}, "codes of so many bits");
   fails({Poke{2, 0}}, "more elements than the limit");
@@ -473,11 +480,11 @@ TEST(Codec, ChecksCountsBeforeAllocating) {
   poke(frame, kCommittedCount, uint64_t{1} << 20);
   reseal(frame);
   EXPECT_EQ(error_of(frame), "propose: more elements than the frame can hold");
-  // The same inside nested lists: StepPlan.entries[0].q.
+  // A count that is too large inside nested lists: StepPlan.entries[0].q.
   StepPlan plan;
   plan.entries.emplace_back();
   frame = frame_of(plan);
-  poke(frame, frame.size() - 16, uint64_t{4000});  // the entry's worker follows
+  poke(frame, frame.size() - static_cast<size_t>(kAfterRow) - 8, uint64_t{4000});
   reseal(frame);
   EXPECT_EQ(error_of(frame), "step_plan: more elements than the frame can hold");
 }

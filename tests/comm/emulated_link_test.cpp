@@ -77,8 +77,8 @@ class EmulatedLink : public ::testing::Test {
     }
     return rounds;
   }
-  // Of all that arrive, on a link without delay: the worker's last word, which no fault touches, comes after
-  // them.
+  // Rounds of all drafts that arrive, on a link without delay: the worker's last word, which no fault
+  // touches, comes after them.
   std::vector<uint32_t> all_arriving_drafts() {
     EXPECT_TRUE(worker_->send(kCoordinatorPeer, Failure{"end"}).ok());
     std::vector<uint32_t> rounds;
@@ -89,7 +89,7 @@ class EmulatedLink : public ::testing::Test {
     ADD_FAILURE() << "no last word";
     return rounds;
   }
-  // Of so many proposals at the worker. The coordinator's thread moves both directions.
+  // Rounds of so many proposals at the worker. The coordinator's thread moves both directions.
   std::vector<uint32_t> arriving_proposals(size_t count) {
     std::vector<uint32_t> rounds;
     for (const auto end = Clock::now() + 10s; rounds.size() < count && Clock::now() < end;) {

@@ -154,7 +154,7 @@ TEST_F(LentWorker, ABusyOneDoesNotStarveTheOther) {
   other.join();
 }
 
-// The same where a turn takes longer than anybody should wait, as the passes of a large target do: whoever
+// Two workers where a turn takes longer than anybody should wait, as the passes of a large target do: whoever
 // does nothing meanwhile waits for longer.
 TEST_F(LentWorker, OneWithLongTurnsDoesNotStarveTheOther) {
   turn_takes_ = 25ms;

@@ -70,7 +70,7 @@ class NcclGroupTest : public testing::Test {
       });
   }
   const NcclApi api_ = made_up();
-  // Of what is to succeed, also on a busy machine.
+  // Limits for what is to succeed, also on a busy machine.
   std::chrono::milliseconds start_timeout_{20'000}, timeout_{20'000};
 };
 

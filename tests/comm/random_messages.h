@@ -96,7 +96,7 @@ class RandomMessages {
       for (int8_t& code : row.codes) code = static_cast<int8_t>(2 * below(levels) + 1 - levels);
     }
   }
-  // Of a tree, or of a chain, which has none.
+  // Nodes of a tree, or none, for a chain.
   void fill_nodes(std::vector<int32_t>& nodes, size_t count) {
     if (below(2) == 0) return;
     nodes.resize(count);

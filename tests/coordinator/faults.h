@@ -8,7 +8,7 @@
 
 namespace outrider {
 
-// Of slices on their way to the target's ranks.
+// Faults of slices on their way to the target's ranks.
 struct SliceFaults {
   double drop = 0, duplicate = 0, corrupt = 0, refuse_send = 0;
   int64_t max_delay_us = 200;

@@ -95,8 +95,8 @@ class Rounds {
     return tokens / seconds * (1 + world.per_row * (world.batch - 1)) / world.batch;
   }
 
-  // The same in work: other programs take their share of whatever is done, so it is the same at any length
-  // of drafts, and only scatters.
+  // The speed-up in work, not in time: other programs take their share of whatever is done, so it is the same
+  // at any length of drafts, and only scatters.
   double speedup_of_work(int rounds) {
     work = tokens = 0;
     for (int i = 0; i < rounds; ++i) play();

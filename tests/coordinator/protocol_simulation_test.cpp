@@ -118,7 +118,7 @@ Schedule random_schedule(uint64_t seed) {
   return schedule;
 }
 
-// The same with dense q in slices, which rules that draw by round send most of the time.
+// A random schedule with dense q in slices, which rules that draw by round send most of the time.
 Schedule random_slices(uint64_t seed) {
   Schedule schedule = random_schedule(seed);
   std::mt19937_64 random(seed * 2);

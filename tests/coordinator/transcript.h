@@ -25,8 +25,8 @@ namespace outrider {
 
 class Transcript {
  public:
-  // The same lines with the actions that were really taken. Throws std::runtime_error on a line it cannot
-  // read.
+  // The lines of `text` with the actions that were really taken. Throws std::runtime_error on a line it
+  // cannot read.
   std::string replay(const std::string& text);
   const Totals& totals() const { return protocol_->totals(); }
 

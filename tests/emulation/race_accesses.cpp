@@ -94,7 +94,7 @@ bool __tsan_atomic32_compare_exchange_weak(volatile unsigned* at, unsigned* expe
   });
 }
 
-// Of the host (linked with --wrap): copies of unknown size are calls, not loads and stores.
+// Copies on the host (linked with --wrap): those of unknown size are calls, not loads and stores.
 void* __real_memcpy(void* to, const void* from, size_t bytes);
 void* __real_memmove(void* to, const void* from, size_t bytes);
 

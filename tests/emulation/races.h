@@ -18,7 +18,7 @@ void free_memory(void* memory) noexcept;
 void* allocate_shared(size_t bytes);
 void free_shared(void* memory) noexcept;
 
-// Of each stream the last operation that comes before; streams are numbered.
+// For each stream the last operation that comes before; streams are numbered.
 using Clock = std::vector<uint32_t>;
 uint32_t open_stream();
 Clock clock_of(uint32_t stream);  // everything that ran on it

@@ -13,7 +13,7 @@ void* allocate(Memory, size_t bytes) {
 }
 void free_memory(void* memory) noexcept { std::free(memory); }
 
-// Of the very size, so that AddressSanitizer sees what is behind it.
+// Memory of the very size, so that AddressSanitizer sees what is behind it.
 void* allocate_shared(size_t bytes) {
   void* memory = nullptr;
   if (posix_memalign(&memory, 128, bytes) != 0) throw std::bad_alloc();

@@ -62,7 +62,7 @@ class CudaLossless : public ::testing::TestWithParam<Weights> {
 TEST_P(CudaLossless, SpeculationOfAnyLengthEqualsPlainDecoding) {
   TestCluster plain({.target = GetParam().model, .device = kDevice, .weight_format = GetParam().format});
   const auto expected = texts(plain.run(some_requests(0)));
-  // Of the bf16 fixture the copy is exact: every draft is accepted, and blocks end at their full length.
+  // The copy of the bf16 fixture is exact: every draft is accepted, and blocks end at their full length.
   const testing::PerturbedModel draft(GetParam().model, 0.2f);
   TestCluster cluster({.target = GetParam().model,
                        .draft = draft.path(),

@@ -12,7 +12,7 @@ namespace {
 using namespace grid;  // NOLINT: the names of these tests
 using testing::GoldenHead;
 
-// Of random weights: a few drafts are accepted all the same, since they share the target's noise.
+// A few drafts by random weights are accepted all the same, since they share the target's noise.
 constexpr int64_t kSomeAccepted = kSanitized ? 0 : 3;
 
 ClusterOptions with_head(const GoldenHead& head, int tp_size, int batch) {

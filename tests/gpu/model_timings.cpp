@@ -20,7 +20,7 @@ double seconds_of_prefill(Model& model, KvHandle sequence, std::span<const Token
   return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
 }
 
-// Of one step over `ids`, which is rolled back.
+// The time of one step over `ids`, which is rolled back.
 Timing time_step(const Bench& bench, cuda::CudaModel& model, KvHandle sequence,
                  std::span<const TokenId> ids) {
   const int warm_ups = bench.settings.tiny ? 1 : 3, repetitions = bench.settings.tiny ? 2 : 30;

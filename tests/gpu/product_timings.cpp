@@ -9,7 +9,7 @@
 namespace outrider::gpu {
 namespace {
 
-// Of one call, where a graph holds many; `work` is given the call's number.
+// Seconds of one call, where a graph holds many; `work` is given the call's number.
 double seconds_in_graph(const Bench& bench, int calls, const std::function<void(int)>& work) {
   const cuda::Graph graph(bench.stream, [&] {
     for (int c = 0; c < calls; ++c) work(c);

@@ -77,7 +77,8 @@ TEST(TreeForms, RowsCostStraightLinesBetweenPoints) {
   EXPECT_NEAR(costs.of(112), 1.5, 1e-12) << "beyond the last point as before it";
 }
 
-// Of equally likely nodes either may be taken, and levels have other widths then: half a percent of a round.
+// Either of two equally likely nodes may be taken, and levels have other widths then: half a percent of a
+// round.
 TEST(Trees, ChainsAndTreesUnderAGpusCostCurve) {
   for (const json& c : vectors("simulate.json")["rounds"]) {
     TreeForecastOptions options;

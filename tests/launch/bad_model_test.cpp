@@ -165,7 +165,7 @@ TEST(BadPair, ATokenizerOfAnotherFamily) {
     EXPECT_NE(run.err.find(part), std::string::npos) << part << run.describe();
 }
 
-// Of no interest to those who send prompts.
+// A bad template is of no interest to those who send prompts.
 TEST(BadChatTemplate, IsToldToThoseWhoNeedIt) {
   TemporaryDirectory dir;
   const fs::path model = dir.copy(demo_target(), "model");

@@ -282,7 +282,7 @@ TEST(Generate, SyntheticAcceptanceIsWhatWasAskedForAndSaysSo) {
   EXPECT_EQ(report["metrics"]["rounds"]["acceptance_rate"], 0.0);
   EXPECT_NE(read_file(dir / "o.jsonl").find("\"synthetic_acceptance\":\"rates:0\""), std::string::npos);
 
-  // Of a tree's children the first fare as a chain does; here it is always the second that is right.
+  // Among a tree's children the first fare as a chain does; here it is always the second that is right.
   const Outcome tree =
       generate(kPrompt + with_draft() +
                Arguments{"--max-tokens", "101", "--speculative-tree", "2,2", "--synthetic-acceptance",

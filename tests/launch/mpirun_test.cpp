@@ -1,4 +1,4 @@
-// The same program as processes: roles by rank. Skipped where there is no mpirun or no MPI in this build.
+// The program as several processes: roles by rank. Skipped where there is no mpirun or no MPI in this build.
 #include <csignal>
 #include <nlohmann/json.hpp>
 #include <thread>

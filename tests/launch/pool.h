@@ -42,7 +42,7 @@ class Pool : public ::testing::Test {
   std::string endpoint_;
   std::optional<BackgroundProcess> job_;
 
-  // Of different lengths.
+  // Prompts of different lengths.
   static std::string prompts(int count);
 };
 

@@ -244,6 +244,19 @@ TEST(Doctor, ShowsEachRanksShareOfAModel) {
             std::string::npos);
 }
 
+// The demo target: 8.4 million weights in bf16, whose sizes its config.json tells.
+TEST(Doctor, TellsWhatAModelTakesBeforeItIsLoaded) {
+  const Outcome run = outrider_program({"doctor", "--model", demo_target()});
+  EXPECT_EQ(run.code, 0) << run.describe();
+  for (const char* part : {"LlamaForCausalLM", "8.421 million parameters, stored as BF16", "--weight-format int4",
+                           "a token in bf16", "tokenizer", "chat template"})
+    EXPECT_NE(run.out.find(part), std::string::npos) << part << run.describe();
+  const TemporaryDirectory directory;
+  std::filesystem::copy(demo_target(), directory / "model", std::filesystem::copy_options::recursive);
+  std::filesystem::remove(directory / "model/tokenizer.json");
+  expect_error(outrider_program({"doctor", "--model", directory / "model"}), {"--model", "tokenizer"});
+}
+
 TEST(Doctor, RefusesWhatCannotBeLaidOut) {
   expect_error(outrider_program({"doctor", "--layout", "target=2"}), {"--layout", "--ranks"});
   expect_error(outrider_program({"doctor", "--ranks", "-3"}), {"--ranks -3"});

@@ -21,7 +21,7 @@ class ReadRequests : public ::testing::Test {
             .vocab_size = 40,
             .synthetic_acceptance = synthetic};
   }
-  // Of a file with one line.
+  // The request of a file with one line.
   Result<Request> line(const std::string& text, const RequestParams& flags) const {
     ASSIGN_OR_RETURN(const auto requests, read_requests(flags, directory_.write("in", text + "\n"), model()));
     return requests.front().request;

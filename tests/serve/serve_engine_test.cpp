@@ -33,7 +33,7 @@ class EngineBesideGenerate : public ::testing::TestWithParam<int> {
  protected:
   static constexpr int kRequests = 8;
 
-  // Of these requests, by `generate`.
+  // The texts of these requests by `generate`.
   std::vector<std::string> texts(const RunOptions& options) {
     EXPECT_EQ(run_generate(options), kExitOk);
     std::ifstream in(options.files.output);
@@ -219,7 +219,10 @@ TEST(ServeEngine, WhoIsCancelledBeforeItBeginsCostsNothing) {
   EXPECT_EQ(blocker->wait_for_end().reason, FinishReason::kLength);
   EXPECT_TRUE(served.end().ok());
   EXPECT_TRUE(other->ids().empty());
-  EXPECT_EQ(served.engine().numbers().totals.submitted, 1);
+  const Totals totals = served.engine().numbers().totals;
+  EXPECT_EQ(totals.submitted, 2);
+  EXPECT_EQ(totals.finished[static_cast<size_t>(FinishReason::kCancelled)], 1);
+  EXPECT_EQ(totals.prompt_tokens, static_cast<int64_t>(served.request("Once upon a time", 4).prompt.size()));
 }
 
 TEST(ServeEngine, RefusesWhatFindsNoRoomInTheQueue) {

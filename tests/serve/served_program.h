@@ -18,7 +18,7 @@ class ServedProgram {
   explicit ServedProgram(std::vector<std::string> flags = {}, Wait wait = Wait::kForReady);
 
   HttpClient client() { return HttpClient(port_); }
-  // Of one request on a connection of its own.
+  // The answer to one request on a connection of its own.
   HttpAnswer post(const std::string& path, const nlohmann::json& body) {
     return client().post(path, body.dump());
   }

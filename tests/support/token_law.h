@@ -15,7 +15,7 @@
 
 namespace outrider::testing {
 
-// Of the plain softmax.
+// Probabilities of the next token by the plain softmax.
 inline std::vector<double> law_after(Model& model, const std::vector<TokenId>& text, float temperature) {
   const KvHandle kv = model.kv().create();
   const BatchSlice slice{.sequence = kv, .tokens = text, .logit_rows = 1};

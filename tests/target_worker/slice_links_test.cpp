@@ -109,7 +109,7 @@ TEST_F(SliceLinksTest, RowsAreUsedWhereTheyLand) {
   EXPECT_EQ(q.drafted[1], 4u);
 }
 
-// Of a sequence that has ended, of a draft that is not planned, and one that is.
+// Transfers of a sequence that has ended, of a draft that is not planned, and one that is.
 TEST_F(SliceLinksTest, EveryTransferHasItsTurn) {
   send(transfer(7, 1));
   send(transfer(1, 2, 3));

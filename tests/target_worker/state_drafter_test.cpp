@@ -94,7 +94,7 @@ TEST_P(BesideTarget, DraftsAfterRejectionsAreThoseOfAFreshPrefill) {
       EXPECT_EQ(draft.base.value(), running.size());
       EXPECT_EQ(draft.epoch, running.epoch);
       EXPECT_EQ(draft.prefix_hash, prefix_hash(running.ids));
-      // The same text, of which the last token is this worker's first, is opened elsewhere.
+      // This text, of which the last token is this worker's first, is opened elsewhere.
       Drafting fresh(GetParam(), {running.ids.begin(), running.ids.end() - 1}, sampling);
       const Draft again = fresh.step({}, static_cast<int32_t>(draft.ids.size()));
       if (fresh.ids == running.ids) {  // under p/q rules this token may be another

@@ -59,8 +59,8 @@ class WholeTreeRows : public TreeRows {
   std::vector<Row> p_, q_;
 };
 
-// The same with the counter streams' numbers. The two arithmetics differ by 1e-16, so a decision would differ
-// from that of fixed point once in some 10^14 draws.
+// Whole rows with the counter streams' numbers. The two arithmetics differ by 1e-16, so a decision would
+// differ from that of fixed point once in some 10^14 draws.
 class CountedTreeRows final : public WholeTreeRows {
  public:
   CountedTreeRows(DraftTreeView tree, const TreeDraws& draws, std::vector<Row> p, std::vector<Row> q)

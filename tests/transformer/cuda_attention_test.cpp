@@ -243,8 +243,8 @@ std::vector<std::pair<int32_t, int32_t>> border_rows() {
           {0, 129}, {1, 255}, {1, 256}, {1, 300}, {1, 511}, {1, 512}, {1, 599}};
 }
 
-// Of bf16 KV the queries and weights keep 16 bits, and tensor cores cut off what does not fit 24 bits of the
-// largest term; what is left is fp32 arithmetic.
+// With bf16 KV the queries and weights keep 16 bits, and tensor cores cut off what does not fit 24 bits of
+// the largest term; what is left is fp32 arithmetic.
 TEST_F(CudaOps, AttentionEqualsDoubles) {
   for (const Shape& shape : kShapes) {
     const Attention attend(shape, border_rows(), *stream);

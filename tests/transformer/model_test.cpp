@@ -47,7 +47,7 @@ TEST_P(QuantizedModel, BitsDependOnNothingElseAndLogitsStayClose) {
       EXPECT_TRUE(testing::same_bits(reference, testing::logits_of_group(name, tp_size, ids, 7, format)))
           << isa << tp_size;
 
-    // Of a group of Gaussian weights, 8 bits leave an error of 0.6 % and 4 bits one of 8 %; 8 bits of input
+    // In a group of Gaussian weights, 8 bits leave an error of 0.6 % and 4 bits one of 8 %; 8 bits of input
     // add as much as the former. Errors of the ten or so matrices on the way add up: measured 0.03 to 0.06,
     // 0.26 to 0.41.
     auto exact = testing::load_or_die(testing::golden_model(name), {}, *single);
@@ -70,7 +70,8 @@ INSTANTIATE_TEST_SUITE_P(Formats, QuantizedModel,
                            return text + "_" + weight_format_name(std::get<1>(instance.param));
                          });
 
-// The same, for every instruction set this machine offers: within each, bits depend on nothing else.
+// The contract of bits for every instruction set this machine offers: within each, bits depend on nothing
+// else.
 TEST(InstructionSets, EachKeepsTheContract) {
   for (const std::string& isa : available_isas()) {
     ASSERT_TRUE(pin_isa(isa).ok());

@@ -7,8 +7,6 @@
 namespace outrider::chat_template {
 namespace {
 
-using Kind = Statement::Kind;
-
 // What a statement did to the loop around it.
 enum class Flow { kNext, kBreak, kContinue };
 
@@ -44,35 +42,35 @@ class Interpreter : public Evaluator {
     RETURN_IF_ERROR(check_depth(s.line));
     RETURN_IF_ERROR(budget_.step());
     switch (s.kind) {
-      case Kind::kText:
+      case Statement::Kind::kText:
         return print(s.text, s.line, out);
-      case Kind::kPrint:
+      case Statement::Kind::kPrint:
         return print_value(evaluate(*s.expression, scope), s.line, out);
-      case Kind::kIf:
+      case Statement::Kind::kIf:
         return if_statement(s, scope, out);
-      case Kind::kFor:
+      case Statement::Kind::kFor:
         return for_statement(s, scope, out);
-      case Kind::kSet:
+      case Statement::Kind::kSet:
         return set_statement(s, scope);
-      case Kind::kSetBlock:
+      case Statement::Kind::kSetBlock:
         return set_block(s, scope);
-      case Kind::kSetField:
+      case Statement::Kind::kSetField:
         return set_field(s, scope);
-      case Kind::kMacro:
+      case Statement::Kind::kMacro:
         return define_macro(s, scope);
-      case Kind::kCallBlock:
+      case Statement::Kind::kCallBlock:
         return call_block(s, scope, out);
-      case Kind::kFilterBlock: {
+      case Statement::Kind::kFilterBlock: {
         ASSIGN_OR_RETURN(const Value text, captured(s, scope));
         return print_value(filtered(s, text, scope), s.line, out);
       }
-      case Kind::kWith:
+      case Statement::Kind::kWith:
         return with_statement(s, scope, out);
-      case Kind::kBreak:
+      case Statement::Kind::kBreak:
         return Flow::kBreak;
-      case Kind::kContinue:
+      case Statement::Kind::kContinue:
         return Flow::kContinue;
-      case Kind::kBlock: {
+      case Statement::Kind::kBlock: {
         Scope inner{.outer = &scope};
         return block(s.body, inner, out);
       }

@@ -9,8 +9,6 @@
 namespace outrider::chat_template {
 namespace {
 
-using Kind = Token::Kind;
-
 bool is_space(char c) { return c == ' ' || (c >= '\t' && c <= '\r'); }
 bool is_digit(char c) { return c >= '0' && c <= '9'; }
 bool starts_name(char c) { return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || c == '_'; }
@@ -40,9 +38,9 @@ class Lexer {
       RETURN_IF_ERROR(in_[tag + 1] == '#' ? comment()
                       : in_[tag + 1] == '%' && starts_raw()
                           ? raw()
-                          : in_tag(in_[tag + 1] == '%' ? Kind::kTagBegin : Kind::kPrintBegin));
+                          : in_tag(in_[tag + 1] == '%' ? Token::Kind::kTagBegin : Token::Kind::kPrintBegin));
     }
-    add(Kind::kEnd);
+    add(Token::Kind::kEnd);
     return std::move(tokens_);
   }
 
@@ -51,7 +49,7 @@ class Lexer {
     line_ += static_cast<int>(std::count(in_.begin() + at_, in_.begin() + to, '\n'));
     at_ = to;
   }
-  Token& add(Kind kind, std::string text = {}) {
+  Token& add(Token::Kind kind, std::string text = {}) {
     tokens_.push_back({.kind = kind, .text = std::move(text), .line = line_});
     return tokens_.back();
   }
@@ -73,7 +71,7 @@ class Lexer {
       if (at_line_start && std::all_of(text.begin() + line_start, text.end(), is_space))
         text = text.substr(0, line_start);
     }
-    if (!text.empty()) add(Kind::kText, std::string(text));
+    if (!text.empty()) add(Token::Kind::kText, std::string(text));
     advance(tag);
   }
 
@@ -128,8 +126,8 @@ class Lexer {
     return error_at(begin_line, "{% raw %} without {% endraw %}");
   }
 
-  Status in_tag(Kind begin) {
-    const bool is_print = begin == Kind::kPrintBegin;
+  Status in_tag(Token::Kind begin) {
+    const bool is_print = begin == Token::Kind::kPrintBegin;
     const std::string_view closing = is_print ? "}}" : "%}";
     const int begin_line = line_;
     add(begin);
@@ -140,7 +138,7 @@ class Lexer {
       if (brackets.empty()) {
         const char mark = in_[at_] == '-' || in_[at_] == '+' ? in_[at_] : '\0';
         if (in_.substr(at_ + (mark != '\0' ? 1 : 0)).starts_with(closing) && !(is_print && mark == '+')) {
-          add(is_print ? Kind::kPrintEnd : Kind::kTagEnd);
+          add(is_print ? Token::Kind::kPrintEnd : Token::Kind::kTagEnd);
           end_tag(at_, mark, !is_print);
           return {};
         }
@@ -156,7 +154,7 @@ class Lexer {
     if (starts_name(c)) {
       size_t end = at_;
       while (end < in_.size() && (starts_name(in_[end]) || is_digit(in_[end]))) ++end;
-      add(Kind::kName, std::string(in_.substr(at_, end - at_)));
+      add(Token::Kind::kName, std::string(in_.substr(at_, end - at_)));
       advance(end);
       return {};
     }
@@ -166,7 +164,7 @@ class Lexer {
   Status operator_token(std::string& brackets) {
     for (const std::string_view two : {"==", "!=", ">=", "<=", "//", "**"})
       if (in_.substr(at_).starts_with(two)) {
-        add(Kind::kOperator, std::string(two));
+        add(Token::Kind::kOperator, std::string(two));
         advance(at_ + 2);
         return {};
       }
@@ -181,7 +179,7 @@ class Lexer {
         return error_at(line_, fmt::format("unexpected '{}'", c));
       brackets.pop_back();
     }
-    add(Kind::kOperator, std::string(1, c));
+    add(Token::Kind::kOperator, std::string(1, c));
     advance(at_ + 1);
     return {};
   }
@@ -203,7 +201,8 @@ class Lexer {
     }
     if (end < in_.size() && (starts_name(in_[end])))
       return unsupported_at(line_, "number with letters in it");
-    Token& token = add(is_float ? Kind::kFloat : Kind::kInteger, std::string(in_.substr(at_, end - at_)));
+    Token& token =
+        add(is_float ? Token::Kind::kFloat : Token::Kind::kInteger, std::string(in_.substr(at_, end - at_)));
     const char* first = in_.data() + at_;
     const char* last = in_.data() + end;
     const auto result =
@@ -228,7 +227,7 @@ class Lexer {
       if (++i >= in_.size()) return error_at(line, "string without its closing quote");
       RETURN_IF_ERROR(escape(i, value));
     }
-    add(Kind::kString, std::move(value)).line = line;
+    add(Token::Kind::kString, std::move(value)).line = line;
     advance(i + 1);
     return {};
   }

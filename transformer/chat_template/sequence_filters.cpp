@@ -1,7 +1,7 @@
 // Filters of lists and dicts. What Jinja makes a generator is an Iterator here.
 #include <algorithm>
-#include <charconv>
 
+#include "base/parse_number.h"
 #include "transformer/chat_template/builtins.h"
 
 namespace outrider::chat_template {
@@ -22,11 +22,9 @@ Result<Value> look_up(Value value, const Value& path, const Value* otherwise, Bu
       const std::string name(rest.substr(0, dot));
       more = dot != std::string_view::npos;
       if (more) rest.remove_prefix(dot + 1);
-      int64_t index = 0;
-      const auto [end, error] = std::from_chars(name.data(), name.data() + name.size(), index);
-      const bool is_index = error == std::errc() && end == name.data() + name.size() && index >= 0;
+      const auto index = parse_number<int64_t>(name);
       RETURN_IF_ERROR(budget.step());
-      ASSIGN_OR_RETURN(value, item_of(value, is_index ? Value(index) : Value(name), budget));
+      ASSIGN_OR_RETURN(value, item_of(value, index && *index >= 0 ? Value(*index) : Value(name), budget));
       if (otherwise != nullptr && value.is_undefined()) value = *otherwise;
     }
   }

@@ -186,15 +186,10 @@ bool listed(std::span<const std::string_view> keys, std::string_view key) {
 
 std::string shown(const json& value) { return json_text(value).substr(0, 100); }
 
-Status refuse(const JsonObject& config, const std::string& key, const std::string& what) {
-  return unsupported(fmt::format("{}: \"{}\" {}", config.where(), key, what));
-}
-
 Status check_use_sliding_window(const JsonObject& config, const json& value, ModelFamily family) {
   if (reads_use_sliding_window(family) || value == false) return {};
-  return refuse(
-      config, "use_sliding_window",
-      fmt::format("is {}, which {} does not read; remove it", shown(value), architecture_name(family)));
+  return config.refused("use_sliding_window", fmt::format("is {}, which {} does not read; remove it",
+                                                          shown(value), architecture_name(family)));
 }
 
 Status check_key(const JsonObject& config, const std::string& key, const json& value, ModelFamily family) {
@@ -203,14 +198,13 @@ Status check_key(const JsonObject& config, const std::string& key, const json& v
   for (const NeutralKey& known : neutral_keys()) {
     if (known.key != key) continue;
     if (value == known.neutral) return {};
-    return refuse(config, key,
-                  fmt::format("is {}; only {} is supported", shown(value), shown(known.neutral)));
+    return config.refused(key,
+                          fmt::format("is {}; only {} is supported", shown(value), shown(known.neutral)));
   }
-  return refuse(
-      config, key,
-      fmt::format("is {}, which is not understood here and may change what the model computes; if it "
-                  "does not, remove it or set it to null",
-                  shown(value)));
+  return config.refused(
+      key, fmt::format("is {}, which is not understood here and may change what the model computes; if it "
+                       "does not, remove it or set it to null",
+                       shown(value)));
 }
 
 }  // namespace

@@ -136,6 +136,10 @@ Result<JsonObject> JsonObject::view(const json& value, std::string where) {
   return JsonObject(value, std::move(where));
 }
 
+Status JsonObject::refused(const std::string& key, const std::string& what) const {
+  return unsupported(fmt::format("{}: \"{}\" {}", where_, key, what));
+}
+
 Status JsonObject::wrong(const std::string& key, const std::string& what) const {
   return invalid_argument(fmt::format("{}: \"{}\" {}", where_, key, what));
 }

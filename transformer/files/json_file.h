@@ -59,8 +59,9 @@ class JsonObject {
   // A nested object, or nothing.
   Result<std::optional<JsonObject>> object(const std::string& key) const;
 
-  Status wrong(const std::string& key,
-               const std::string& what) const;  // kInvalidArgument, names file and key
+  // kUnsupported, kInvalidArgument; both name file and key.
+  Status refused(const std::string& key, const std::string& what) const;
+  Status wrong(const std::string& key, const std::string& what) const;
 
  private:
   JsonObject(const nlohmann::json& value, std::string where) : value_(&value), where_(std::move(where)) {}

@@ -35,10 +35,6 @@ constexpr std::array kFamilies = {
     FamilyRow{ModelFamily::kQwen3, "qwen3", "Qwen3ForCausalLM"},
 };
 
-Status refuse(const JsonObject& config, const std::string& key, const std::string& what) {
-  return unsupported(fmt::format("{}: \"{}\" {}", config.where(), key, what));
-}
-
 // "architectures" decides; "model_type" stands in where it is missing, and must not contradict it.
 Result<ModelFamily> read_family(const JsonObject& config) {
   constexpr const char* kSupported =
@@ -51,14 +47,14 @@ Result<ModelFamily> read_family(const JsonObject& config) {
     const std::string name = list->front().get<std::string>();
     for (const FamilyRow& row : kFamilies)
       if (row.architecture == name) found = &row;
-    if (found == nullptr) return refuse(config, "architectures", "is " + name + kSupported);
+    if (found == nullptr) return config.refused("architectures", "is " + name + kSupported);
     if (!type.empty() && type != found->model_type)
       return config.wrong("model_type", fmt::format("is {}, but \"architectures\" says {}", type, name));
   } else {
     if (type.empty()) return config.wrong("architectures", "is missing, and so is \"model_type\"");
     for (const FamilyRow& row : kFamilies)
       if (row.model_type == type) found = &row;
-    if (found == nullptr) return refuse(config, "model_type", "is " + type + kSupported);
+    if (found == nullptr) return config.refused("model_type", "is " + type + kSupported);
   }
   return found->family;
 }
@@ -109,10 +105,10 @@ Status read_biases(const JsonObject& config, ModelConfig& out) {
   const bool is_llama = out.family == ModelFamily::kLlama;
   const bool is_qwen3 = out.family == ModelFamily::kQwen3;
   if (attention_bias && out.family == ModelFamily::kMistral)
-    return refuse(config, "attention_bias", "is true, but Mistral's attention has no bias");
+    return config.refused("attention_bias", "is true, but Mistral's attention has no bias");
   if (mlp_bias && !is_llama)
-    return refuse(config, "mlp_bias",
-                  fmt::format("is true, but {}'s MLP has no bias", family_name(out.family)));
+    return config.refused("mlp_bias",
+                          fmt::format("is true, but {}'s MLP has no bias", family_name(out.family)));
   out.o_bias = attention_bias && (is_llama || is_qwen3);
   out.qkv_bias = out.o_bias || out.family == ModelFamily::kQwen2;
   out.mlp_bias = mlp_bias;
@@ -143,10 +139,10 @@ Result<std::optional<std::string>> read_rope_type(const JsonObject& rope) {
     return rope.wrong("type",
                       fmt::format("is {}, but \"rope_type\" is {}; keep the right one", old_name, type));
   if (type != "default" && type != "llama3")
-    return refuse(rope, key,
-                  "is " + type +
-                      "; supported are default and llama3. Where the scaling only extends the trained "
-                      "context, remove it and set \"max_position_embeddings\" to the trained length");
+    return rope.refused(key,
+                        "is " + type +
+                            "; supported are default and llama3. Where the scaling only extends the trained "
+                            "context, remove it and set \"max_position_embeddings\" to the trained length");
   return std::optional(type);
 }
 
@@ -163,10 +159,9 @@ Status check_rope_keys(const JsonObject& rope, const std::optional<std::string>&
     if (type != "llama3" && key == "original_max_position_embeddings" && value == out.max_position_embeddings)
       continue;
     const std::string shown = json_text(value).substr(0, 100);
-    return refuse(
-        rope, key,
-        type ? fmt::format("is {}, which rope_type {} does not read; remove one of them", shown, *type)
-             : fmt::format("is {}, but there is no \"rope_type\"; add it, or remove the key", shown));
+    return rope.refused(
+        key, type ? fmt::format("is {}, which rope_type {} does not read; remove one of them", shown, *type)
+                  : fmt::format("is {}, but there is no \"rope_type\"; add it, or remove the key", shown));
   }
   return {};
 }
@@ -179,8 +174,8 @@ struct Rotation {
 Status refuse_partial_rotation(const JsonObject& object) {
   ASSIGN_OR_RETURN(const double factor, object.number_or("partial_rotary_factor", 1, 0, 1));
   if (factor != 1)
-    return refuse(object, "partial_rotary_factor",
-                  fmt::format("is {}; only whole heads are rotated here", factor));
+    return object.refused("partial_rotary_factor",
+                          fmt::format("is {}; only whole heads are rotated here", factor));
   return {};
 }
 
@@ -190,7 +185,7 @@ Result<std::optional<Rotation>> read_rotation(const JsonObject& config, const st
   ASSIGN_OR_RETURN(const auto rope, config.object(key));
   if (!rope || rope->members().empty()) return std::optional<Rotation>();
   if (rope->has("full_attention") || rope->has("sliding_attention"))
-    return refuse(config, key, "differ by layer type; one rotation for all layers is supported");
+    return config.refused(key, "differ by layer type; one rotation for all layers is supported");
   RETURN_IF_ERROR(refuse_partial_rotation(*rope));
   ASSIGN_OR_RETURN(const auto type, read_rope_type(*rope));
   RETURN_IF_ERROR(check_rope_keys(*rope, type, out));
@@ -246,8 +241,8 @@ Result<std::optional<bool>> read_layer_types(const JsonObject& config, const Mod
     if (type == "sliding_attention")
       slides = true;
     else if (type != "full_attention")
-      return refuse(config, "layer_types",
-                    "has " + json_text(type).substr(0, 100) + "; only full_attention is supported");
+      return config.refused("layer_types",
+                            "has " + json_text(type).substr(0, 100) + "; only full_attention is supported");
   }
   if (types->size() != static_cast<size_t>(out.num_layers))
     return config.wrong("layer_types",
@@ -274,10 +269,10 @@ Status refuse_sliding_window(const JsonObject& config, const ModelConfig& out, b
   ASSIGN_OR_RETURN(const int64_t window, config.integer_or("sliding_window", 4096, {1, kMaxPositions}));
   if (window >= out.max_position_embeddings) return {};
   if (out.family == ModelFamily::kLlama)
-    return refuse(config, "sliding_window",
-                  fmt::format("is {}, which LlamaForCausalLM does not read; remove it", window));
-  return refuse(
-      config, "sliding_window",
+    return config.refused("sliding_window",
+                          fmt::format("is {}, which LlamaForCausalLM does not read; remove it", window));
+  return config.refused(
+      "sliding_window",
       fmt::format("is {} tokens of {}; sliding windows are not supported. To use the model within its "
                   "window, set \"max_position_embeddings\" to {}",
                   window, out.max_position_embeddings, window));
@@ -289,16 +284,15 @@ Status refuse_other_arithmetic(const JsonObject& config) {
                                    ? json_text(quantization->value("quant_method", json("?")))
                                    : json_text(*quantization);
     if (method != "\"outrider\"")  // ours (quantized_file.h): the tensors themselves say the rest
-      return refuse(
-          config, "quantization_config",
-          "has quant_method " + method.substr(0, 100) + "; use the model's bf16, fp16 or fp32 weights");
+      return config.refused("quantization_config", "has quant_method " + method.substr(0, 100) +
+                                                       "; use the model's bf16, fp16 or fp32 weights");
   }
   ASSIGN_OR_RETURN(const std::string activation, config.string_or("hidden_act", "silu"));
   if (activation != "silu" && activation != "swish")
-    return refuse(config, "hidden_act", "is " + activation + "; only silu is supported");
+    return config.refused("hidden_act", "is " + activation + "; only silu is supported");
   for (const char* key : {"num_local_experts", "num_experts", "n_routed_experts", "moe_intermediate_size"})
     if (const json* value = config.find(key); value != nullptr && *value != 0)
-      return refuse(config, key, "marks a mixture of experts; only dense models are supported");
+      return config.refused(key, "marks a mixture of experts; only dense models are supported");
   return {};
 }
 
@@ -336,7 +330,7 @@ Status read_dtype(const JsonObject& config, ModelConfig& out) {
   ASSIGN_OR_RETURN(const std::string name, config.string_or(key, ""));
   out.torch_dtype = dtype_from_torch(name);
   if (!name.empty() && !out.torch_dtype)
-    return refuse(config, key, "is " + name + "; supported are float32, bfloat16 and float16");
+    return config.refused(key, "is " + name + "; supported are float32, bfloat16 and float16");
   return {};
 }
 
@@ -363,7 +357,7 @@ Result<ModelFamily> family_of(const JsonObject& config, ModelFamily fallback) {
   if (type.empty()) return fallback;
   for (const FamilyRow& row : kFamilies)
     if (row.model_type == type) return row.family;
-  return refuse(config, "model_type", "is " + type + "; supported are llama, mistral, qwen2 and qwen3");
+  return config.refused("model_type", "is " + type + "; supported are llama, mistral, qwen2 and qwen3");
 }
 
 Result<ModelConfig> read_layer_config(const JsonObject& config, ModelFamily family,
@@ -388,7 +382,7 @@ Result<ModelConfig> read_model_config(const std::filesystem::path& model_directo
   ASSIGN_OR_RETURN(const JsonObject config,
                    JsonObject::view(root, (model_directory / "config.json").string()));
   if (config.has("draft_vocab_size"))
-    return refuse(config, "draft_vocab_size",
+    return config.refused("draft_vocab_size",
                   "marks an EAGLE-3 head, which is no language model of its own: it drafts for one with "
                   "--draft-model DIR --drafter eagle3");
   ASSIGN_OR_RETURN(const ModelFamily family, read_family(config));

@@ -68,7 +68,7 @@ class KvCache {
   // Tokens; behind a tree, all its nodes among them.
   int64_t length(KvHandle handle) const { return sequence(handle).length; }
   const int32_t* block_table(KvHandle handle) const { return sequence(handle).blocks.data(); }
-  // Of a position; within a tree, of the node that was appended there.
+  // Where a position lies; within a tree, the node that was appended there.
   KvSlot slot(KvHandle handle, int64_t index) const {
     return {block_table(handle)[index / kBlockTokens], index % kBlockTokens};
   }

@@ -17,10 +17,10 @@ struct BatchSlice {
   std::span<const TokenId> tokens;
   int64_t logit_rows = 0;    // of the last so many tokens; 0 for a prefill chunk that is not the last
   bool hidden_only = false;  // nobody reads these rows' logits, but LogitsShard::hidden
-  // Of the last parents.size() tokens, the nodes of a tree: node i follows node parents[i] < i, or, with -1,
-  // the last token in front of the tree. Its position is that of its parent plus one, and it attends to the
-  // positions in front of the tree, its ancestors and itself: it has the bits of the chain that ends in it.
-  // Until KvCache::keep_path or truncate the sequence cannot go on.
+  // Parents of the last parents.size() tokens, which are a tree: node i follows node parents[i] < i, or, with
+  // -1, the last token in front of the tree. Its position is that of its parent plus one, and it attends to
+  // the positions in front of the tree, its ancestors and itself: it has the bits of the chain that ends in
+  // it. Until KvCache::keep_path or truncate the sequence cannot go on.
   std::span<const int32_t> parents = {};
 };
 

@@ -154,7 +154,7 @@ void CpuModel::embed(std::span<const BatchSlice> batch, int64_t rows) {
     collectives_->all_reduce_sum(std::span(reinterpret_cast<uint64_t*>(flat.data()), flat.size() / 2));
 }
 
-// Of all rows, in the slots of their keys and values.
+// Keeps the states of all rows, in the slots of their keys and values.
 void CpuModel::keep_states(int64_t layer, std::span<const BatchSlice> batch) {
   const auto tap = std::find(options_.taps.begin(), options_.taps.end(), layer);
   if (tap == options_.taps.end()) return;

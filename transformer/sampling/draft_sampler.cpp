@@ -34,7 +34,7 @@ TokenId draw_token(const QRow& q, uint64_t bits) {
   return TokenId(static_cast<int32_t>(id));
 }
 
-// Of the ids without a place of their own the listed ones and those that are gone are passed over.
+// Among ids without a place of their own the listed ones and those that are gone are passed over.
 std::optional<TokenId> draw_token_without(const QRow& q, std::span<const TokenId> gone, uint64_t bits) {
   uint64_t sum = q.sum;
   for (const TokenId id : gone) sum -= weight_in(q, id);

@@ -54,7 +54,7 @@ void make_integer_weights(std::span<const float> processed, float max, int64_t r
                           std::vector<uint32_t>& scratch);
 // From those integers and 64 uniform bits.
 TokenId draw_token(const QRow& q, uint64_t bits);
-// The same once these tokens, each named once, are taken out of q. Empty: nothing is left.
+// A draw once these tokens, each named once, are taken out of q. Empty: nothing is left.
 std::optional<TokenId> draw_token_without(const QRow& q, std::span<const TokenId> gone, uint64_t bits);
 
 }  // namespace outrider

@@ -7,7 +7,7 @@
 #include "transformer/sampling/ordered_key.h"
 #include "transformer/sampling/token_math.h"
 
-// The same source for several instruction sets. Bodies are force-inlined into one wrapper per set; no set
+// One source for several instruction sets. Bodies are force-inlined into one wrapper per set; no set
 // fuses a multiplication with an addition, so all of them produce the same bits (tested through
 // outrider::isa).
 #define ALWAYS_INLINE inline __attribute__((always_inline))

@@ -1,7 +1,7 @@
 #include "transformer/tokenizer/tokenizer_config.h"
+#include "base/parse_number.h"
 #include "transformer/files/json_file.h"
 
-#include <charconv>
 #include <nlohmann/json.hpp>
 
 #include "transformer/tokenizer/json_view.h"
@@ -33,11 +33,9 @@ Status read_added_tokens_decoder(const JsonView& json, TokenizerConfig& config) 
   if (!json.present()) return {};
   RETURN_IF_ERROR(json.require_object());
   for (const auto& [key, value] : json.raw().items()) {
-    int64_t id = -1;
-    const auto [end, error] = std::from_chars(key.data(), key.data() + key.size(), id);
-    if (error != std::errc() || end != key.data() + key.size())
-      return json[key].malformed("the key is not an id");
-    ASSIGN_OR_RETURN(AddedToken token, added_token_from_json(json[key], id));
+    const auto id = parse_number<int64_t>(key);
+    if (!id) return json[key].malformed("the key is not an id");
+    ASSIGN_OR_RETURN(AddedToken token, added_token_from_json(json[key], *id));
     config.added_tokens.push_back(std::move(token));
   }
   return {};

@@ -168,7 +168,7 @@ HWY_INLINE void for_queries(int first, int count, Op op) {
   if constexpr (kCount > 1) for_queries<kCount / 2>(first, count, op);
 }
 
-// The same for the values of one row's positions [begin, its own], one by one where they lie.
+// Adds the values of one row's positions [begin, its own], one by one where they lie.
 template <int kCount, class T>
 HWY_INLINE void add_tail_values(const AttentionJob& job, const Areas& areas, int row, int first,
                                 int64_t begin) {

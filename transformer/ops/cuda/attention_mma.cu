@@ -175,8 +175,8 @@ __device__ __forceinline__ void fetch(const AttentionTurn& turn, const Tile& til
   for (int block = in_place; block < blocks; ++block) gather(turn, tile, room, s, split, block);
 }
 
-// Of this warp's blocks: scores[j][c][i] of position g + (i >= 2 ? 8 : 0) of block warp + j kWarps and column
-// 8 c + 2 t + i % 2, with g = lane / 4 and t = lane % 4.
+// Scores of this warp's blocks: scores[j][c][i] of position g + (i >= 2 ? 8 : 0) of block warp + j kWarps and
+// column 8 c + 2 t + i % 2, with g = lane / 4 and t = lane % 4.
 using Scores = float[kWarpBlocks][kColumnTiles][4];
 
 __device__ __forceinline__ void multiply_keys(const Room& room, const Shared& s, int blocks, int column_tiles,

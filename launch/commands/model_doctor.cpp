@@ -1,0 +1,159 @@
+#include "launch/commands/model_doctor.h"
+
+#include <fmt/format.h>
+
+#include <set>
+
+#include "base/printable.h"
+#include "transformer/chat_template/chat_template.h"
+#include "transformer/files/quantized_file.h"
+#include "transformer/files/weight_map.h"
+#include "transformer/kv/kv_shape.h"
+#include "transformer/model/weights.h"
+#include "transformer/tokenizer/tokenizer.h"
+
+namespace outrider {
+namespace {
+
+void add_line(std::string& to, std::string_view key, std::string_view value) {
+  to += fmt::format("{:<22} {}\n", key, value);
+}
+
+// In decimal units, as disks and data sheets have them.
+std::string in_bytes(double bytes) {
+  if (bytes >= 1e9) return fmt::format("{:.2f} GB", bytes / 1e9);
+  return bytes >= 1e6 ? fmt::format("{:.1f} MB", bytes / 1e6) : fmt::format("{:.1f} kB", bytes / 1e3);
+}
+
+int64_t weights_of(const MatrixSource& m) { return m.n() * m.k(); }
+
+// What a matrix takes in memory: its weights, and a bf16 scale a group where there are groups.
+double held_bytes(const MatrixSource& matrix, WeightType type) {
+  const double bits = static_cast<double>(weight_bits(type)) +
+                      (is_quantized(type) ? 16.0 / static_cast<double>(group_columns(type)) : 0.0);
+  return static_cast<double>(weights_of(matrix)) * bits / 8;
+}
+
+// One tp_rank's matrices, by what they do.
+struct HeldParts {
+  double embedding = 0, attention = 0, mlp = 0, head = 0;
+  double all() const { return embedding + attention + mlp + head; }
+};
+
+Result<HeldParts> held_parts(const WeightMap& map, WeightFormat format) {
+  const WeightType numbers = map.all_bf16 ? WeightType::kBFloat16 : WeightType::kFloat32;
+  HeldParts parts;
+  const auto add = [&](const MatrixSource& matrix, MatrixKind kind, double& to) -> Status {
+    ASSIGN_OR_RETURN(const WeightType type, weight_type(matrix, format, kind, numbers));
+    to += held_bytes(matrix, type);
+    return {};
+  };
+  if (map.embedding) RETURN_IF_ERROR(add(*map.embedding, MatrixKind::kVocabulary, parts.embedding));
+  RETURN_IF_ERROR(add(map.head, MatrixKind::kVocabulary, parts.head));
+  for (const LayerSources& layer : map.layers) {
+    RETURN_IF_ERROR(add(layer.qkv, MatrixKind::kLayer, parts.attention));
+    RETURN_IF_ERROR(add(layer.o, MatrixKind::kLayer, parts.attention));
+    RETURN_IF_ERROR(add(layer.gate_up, MatrixKind::kLayer, parts.mlp));
+    RETURN_IF_ERROR(add(layer.down, MatrixKind::kLayer, parts.mlp));
+  }
+  return parts;
+}
+
+int64_t parameters(const WeightMap& map) {
+  int64_t count = weights_of(map.head) + (map.embedding ? weights_of(*map.embedding) : 0);
+  for (const LayerSources& layer : map.layers)
+    count += weights_of(layer.qkv) + weights_of(layer.o) + weights_of(layer.gate_up) + weights_of(layer.down);
+  return count;
+}
+
+std::string stored_as(const TensorFiles& files, const WeightMap& map) {
+  std::set<std::string> names;
+  const auto add = [&](const MatrixSource& matrix) {
+    for (const TensorPart& part : matrix.parts) {
+      const auto codes = stored_type(part.tensor->dtype);
+      names.insert(codes ? weight_type_name(*codes) : std::string(dtype_name(part.tensor->dtype)));
+    }
+  };
+  add(map.head);
+  if (map.embedding) add(*map.embedding);
+  for (const LayerSources& layer : map.layers)
+    for (const MatrixSource* matrix : {&layer.qkv, &layer.o, &layer.gate_up, &layer.down}) add(*matrix);
+  return fmt::format("{:.4g} million parameters, stored as {}, {}",
+                     static_cast<double>(parameters(map)) / 1e6, fmt::join(names, " and "),
+                     in_bytes(static_cast<double>(files.total_bytes())));
+}
+
+void add_sizes(const ModelConfig& c, std::string& out) {
+  add_line(out, "model",
+           fmt::format("{}: {} layers, hidden {}, {} query and {} KV heads of {}, MLP {}",
+                       architecture_name(c.family), c.num_layers, c.hidden_size, c.num_heads, c.num_kv_heads,
+                       c.head_dim, c.intermediate_size));
+  add_line(
+      out, "vocabulary",
+      fmt::format("{} rows{}", c.vocab_size, c.tie_word_embeddings ? ", the head is the embedding" : ""));
+}
+
+// Formats that the files allow: of codes only their own.
+void add_memory(const WeightMap& map, std::string& out) {
+  for (const WeightFormat format :
+       {WeightFormat::kAuto, WeightFormat::kBFloat16, WeightFormat::kInt8, WeightFormat::kInt4}) {
+    const auto parts = held_parts(map, format);
+    if (!parts.ok()) continue;
+    add_line(
+        out, format == WeightFormat::kAuto ? "memory of weights" : "",
+        fmt::format("--weight-format {:<5} {} (attention {}, MLP {}, head {}{})", weight_format_name(format),
+                    in_bytes(parts->all()), in_bytes(parts->attention), in_bytes(parts->mlp),
+                    in_bytes(parts->head), map.embedding ? ", embedding " + in_bytes(parts->embedding) : ""));
+  }
+}
+
+void add_kv(const ModelConfig& c, const WeightMap& map, std::string& out) {
+  const KvType own = map.all_bf16 ? KvType::kBFloat16 : KvType::kFloat32;
+  const double token = 2.0 * static_cast<double>(c.num_layers * c.kv_size() * element_bytes(own));
+  add_line(out, "KV cache",
+           fmt::format("{} a token in {}, {} for a text of {}, the longest", in_bytes(token),
+                       own == KvType::kBFloat16 ? "bf16" : "fp32",
+                       in_bytes(token * static_cast<double>(c.max_position_embeddings)),
+                       c.max_position_embeddings));
+}
+
+Status add_ranks(const TensorFiles& files, const ModelConfig& config, int tp_size, std::string& out) {
+  for (int r = 0; r < tp_size; ++r) {
+    const ShardPlan plan(config, {r, tp_size});
+    ASSIGN_OR_RETURN(const WeightMap map, map_weights(files, config, plan));
+    ASSIGN_OR_RETURN(const HeldParts parts, held_parts(map, WeightFormat::kAuto));
+    add_line(
+        out, fmt::format("target rank {}", r),
+        fmt::format("query heads [{}, {}), KV heads [{}, {}), MLP columns [{}, {}), vocabulary [{}, {}), {}",
+                    plan.query_heads.begin, plan.query_heads.end, plan.kv_heads.begin, plan.kv_heads.end,
+                    plan.mlp_columns.begin, plan.mlp_columns.end, plan.vocab.begin, plan.vocab.end,
+                    in_bytes(parts.all())));
+  }
+  return {};
+}
+
+}  // namespace
+
+Result<std::string> describe_model(const std::string& directory, int tp_size) {
+  std::string out;
+  ASSIGN_OR_RETURN(const ModelConfig config, read_model_config(directory));
+  add_sizes(config, out);
+  ASSIGN_OR_RETURN(const TensorFiles files, TensorFiles::open(directory));
+  ASSIGN_OR_RETURN(const WeightMap map, map_weights(files, config, ShardPlan(config, {0, 1})));
+  add_line(out, "weights", stored_as(files, map));
+  add_memory(map, out);
+  add_kv(config, map, out);
+  RETURN_IF_ERROR(add_ranks(files, config, tp_size, out));
+  ASSIGN_OR_RETURN(const auto unused, unused_tensors(files, config));
+  if (!unused.empty())
+    add_line(out, "not used",
+             fmt::format("{} tensors, the first is {}", unused.size(), printable(unused.front())));
+  ASSIGN_OR_RETURN(const auto tokenizer, load_tokenizer(directory));
+  add_line(out, "tokenizer", fmt::format("{} ids", tokenizer->vocab_size()));
+  const auto chat = load_chat_template(directory);
+  add_line(out, "chat template",
+           chat.ok() ? "found" : "none that can be used: " + printable(chat.status().message()));
+  return out;
+}
+
+}  // namespace outrider
