@@ -89,12 +89,13 @@ TEST(Bench, PrintsALeagueTableOverTheCategoriesOfAPublishedFile) {
   EXPECT_NE(run.out.find("| speed-up (95 % interval) | mt_bench | rag | overall |"), std::string::npos)
       << run.out;
   EXPECT_NE(run.out.find("\n| gamma 3 | "), std::string::npos) << run.out;
-  EXPECT_NE(run.err.find("1 later ones"), std::string::npos)
-      << "a turn that is left out is told: " << run.err;
+  EXPECT_NE(run.err.find("1 later turns of conversations are asked after the model's own answer"),
+            std::string::npos)
+      << run.err;
   const json report = json::parse(read_file(dir / "r.json"));
   EXPECT_GT(report["by_category"]["ewma"]["overall"]["value"].get<double>(), 0);
-  EXPECT_EQ(report["runs"][0]["by_request"][1][2]["id"], 3);
-  EXPECT_EQ(report["runs"][0]["by_request"][1][2]["tokens"], 24);
+  EXPECT_EQ(report["runs"][0]["by_request"][1][3]["id"], 3);
+  EXPECT_EQ(report["runs"][0]["by_request"][1][3]["tokens"], 24);
   EXPECT_EQ(report["provenance"]["command_line"][1], "bench");
   for (const json& one : report["runs"]) EXPECT_EQ(one["speedup_interval"].size(), 2u);
 }
