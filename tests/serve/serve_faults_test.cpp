@@ -98,7 +98,6 @@ std::vector<Hostile> hostile_bodies() {
       {"top_p", R"({"top_p": 0)" + rest, "top_p"},
       {"top_k", R"({"top_k": -2)" + rest, "top_k"},
       {"logprobs", R"({"logprobs": 101)" + rest, "logprobs"},
-      {"echo_logprobs", R"({"logprobs": 1, "echo": true)" + rest, "echo"},
       {"best_of", R"({"best_of": 3)" + rest, "best_of"},
       {"rule", R"({"rule": "best")" + rest, "rule"},
       {"bias_id", R"({"logit_bias": {"4096": 1})" + rest, "logit_bias"},
