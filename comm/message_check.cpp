@@ -61,7 +61,8 @@ Status check_fields(const Open& open, const MessageLimits& limits) {
 Status check_fields(const TreeShape& shape) {
   const auto listed = static_cast<int64_t>(shape.parents.size());
   RETURN_IF_ERROR(within("the number of parents", listed, 0, kMostTokens));
-  std::vector<int32_t> children(shape.parents.size() + 1);
+  std::vector<int32_t> children(listed > 0 ? shape.parents.size() + 1
+                                           : 0);  // for most drafts nothing is allocated
   for (size_t i = 0; i < shape.parents.size(); ++i) {
     RETURN_IF_ERROR(within("parents", shape.parents[i], kTreeRoot, static_cast<int64_t>(i) - 1));
     RETURN_IF_ERROR(within("the number of children of a node",

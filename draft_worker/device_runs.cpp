@@ -108,7 +108,7 @@ void ModelDrafter::share_time(int64_t total_ns) {
 // Keeps of a preparing pass the branches the device can extend. False: blocks are to be read first, whose
 // guesses the host makes, or these branches are the host's.
 bool ModelDrafter::collect_branch_runs() {
-  const auto reads = [](const PreparationPart& part) { return part.branch < 0; };  // or looks behind nodes
+  const auto reads = [](const PreparationPart& part) { return part.branch == kReadBlock; };
   if (std::any_of(parts_.begin(), parts_.end(), reads)) {
     std::erase_if(parts_, std::not_fn(reads));
     return false;

@@ -70,9 +70,6 @@ std::unique_ptr<Drafter> make_model_drafter(Model& model, ModelDrafterOptions op
 // The KV tokens that preparing for `outcomes` outcomes of one sequence may take, with drafts of `gamma`
 // tokens.
 int64_t kv_tokens_for_outcomes(int64_t outcomes, int64_t gamma);
-// How many nodes may be looked behind, each with room as an outcome of one token, while a tree of one
-// sequence is verified.
-constexpr int64_t looks_for_outcomes(int64_t outcomes) { return 2 * outcomes; }
 // How many texts are extended at a time, when so many outcomes of each sequence are prepared for: what a
 // model that draws tokens itself should plan for (ModelOptions::run_sequences).
 int64_t runs_at_a_time(int64_t sequences, int64_t outcomes);

@@ -65,7 +65,6 @@ void ModelDrafter::close(SequenceId sequence) {
   if (at == sequences_.end()) return;
   drop_job(at->second);
   drop_block(at->second);
-  drop_ahead(at->second);
   if (options_.rows) options_.rows->drop(sequence);
   model_.kv().release(at->second.kv);
   sequences_.erase(at);
@@ -81,6 +80,12 @@ Status ModelDrafter::begin(const Propose& propose) {
   if ((propose.q_kind != QKind::kNone) != needs_q(effective_rule(s.sampling)))
     return unsupported(fmt::format("q of kind {} under the {} rule", static_cast<int>(propose.q_kind),
                                    rule_name(effective_rule(s.sampling))));
+  if (!propose.tree.is_chain() && propose.q_kind != QKind::kNone &&
+      (propose.tree.nodes > 0 || !is_tree_rule(effective_rule(s.sampling))))
+    return unsupported(
+        fmt::format("a tree of this shape under the {} rule; its q needs a fixed shape and a "
+                    "rule for trees",
+                    rule_name(effective_rule(s.sampling))));
   const bool repeated = s.job && s.job->propose.round == propose.round &&
                         s.job->propose.base == propose.base && s.job->propose.gamma == propose.gamma;
   if (repeated) return {};
@@ -88,17 +93,8 @@ Status ModelDrafter::begin(const Propose& propose) {
   RETURN_IF_ERROR(s.window.advance(propose.base, propose.committed));
   if (needs_counts(s.sampling)) s.counts.add_output(s.window.committed().subspan(known));
   learn_from_text(s);
-  const bool grew_ahead = s.grows_ahead;
-  const bool grows_on = grew_ahead && grow_on(s, propose);
-  // What else was prepared is a chain.
-  if (!grows_on && (!resume(s, propose) || !propose.tree.is_chain())) start_fresh(s, propose);
-  if (grew_ahead && propose.gamma > 0) {
-    s.job->preparation.looked_up = true;
-    s.job->preparation.outcomes = s.ahead.looks;
-    s.job->previous_sent_at = s.ahead.sent_at;
-    s.job->was_prepared = s.ahead.prepare;
-  }
-  if (grows_on) return {};
+  // What was prepared is a chain.
+  if (!resume(s, propose) || !propose.tree.is_chain()) start_fresh(s, propose);
   // The last drafted token needs no KV.
   const int64_t room = std::max<int64_t>(0, model_.max_positions() - propose.base.value() + 1);
   s.job->strand.cut(static_cast<int32_t>(std::min<int64_t>(propose.gamma, room)));
@@ -121,7 +117,7 @@ void ModelDrafter::start_fresh(Sequence& s, const Propose& propose) {
 void ModelDrafter::drop_job(Sequence& s) {
   if (s.job) {
     storage_.give_back(s.job->strand);
-    drop_forks(s.job->caches);
+    drop_forks(*s.job);
   }
   s.job.reset();
 }
@@ -177,12 +173,10 @@ DraftAnswer ModelDrafter::finish(Sequence& s, Status status) {
     answer.draft.preparation.wasted_tokens = std::exchange(wasted_tokens_, 0);
     answer.draft.preparation.busy_ns = std::exchange(prepare_ns_, 0);
     if (job.previous_sent_at) policy_.round_took(job.was_prepared, ns_between(*job.previous_sent_at, now));
-    if (job.branches) {
+    if (job.branches)
       finish_tree(s, answer.draft);
-      keep_tree(s, now);
-    } else if (!answer.draft.ids.empty()) {
+    else if (!answer.draft.ids.empty())
       keep_block(s, answer.draft.ids, now);
-    }
   }
   drop_job(s);
   return answer;

@@ -35,15 +35,6 @@ class ModelDrafter final : public Drafter {
   int32_t max_context() const override { return static_cast<int32_t>(model_.max_positions()); }
 
  private:
-  // The caches of a tree's nodes, by node.
-  struct TreeCaches {
-    void clear() {
-      of.clear();
-      extended.clear();
-    }
-    std::vector<KvHandle> of, forks;  // where it was looked behind; and those that are not shared
-    std::vector<char> extended;       // the root first: a child took its cache over
-  };
   // The round under way.
   struct Job {
     void clear() {
@@ -52,8 +43,8 @@ class ModelDrafter final : public Drafter {
       ingest_ns = draft_ns = 0;
       previous_sent_at.reset();
       was_prepared = branches = growth_begun = false;
-      caches.clear();
-      found_before = 0;
+      kv_of.clear();
+      extended.clear();
       looked.clear();
       q_of.clear();
       hidden_of.clear();
@@ -63,15 +54,15 @@ class ModelDrafter final : public Drafter {
     PreparationReport preparation;
     TokenId guess{-1};  // of the last committed token
     int64_t ingest_ns = 0, draft_ns = 0;
-    // When the block before it was sent.
+    // Of the block before it.
     std::optional<std::chrono::steady_clock::time_point> previous_sent_at;
     bool was_prepared = false;
     // A draft that branches, whose strand stays empty. It begins to grow with the row of the committed text.
     bool branches = false, growth_begun = false;
     TreeGrowth growth;
-    TreeCaches caches;
-    size_t found_before = 0;      // of the tree's nodes, while the last one was verified
-    std::vector<int32_t> looked;  // nodes of this pass
+    std::vector<KvHandle> kv_of, forks;  // by node, where it was looked behind; and those that are not shared
+    std::vector<char> extended;          // by node, the root first: a child took its cache over
+    std::vector<int32_t> looked;         // nodes of this pass
     std::vector<TokenId> looked_tokens;
     // By node, the root first: what its children were drawn from, as StrandKey::q_kind says.
     std::vector<QRow> q_of;
@@ -108,16 +99,6 @@ class ModelDrafter final : public Drafter {
     std::vector<std::optional<TokenGuesses>> guesses;  // [i]: of token i; [ids.size()]: of the bonus token
     std::vector<Branch> branches;
   };
-  // While a best-first tree is verified it grows on, where the target may end: Sequence::grown.
-  struct Ahead {
-    TreeCaches caches;
-    StrandKey key;
-    Position base;
-    Pipeline pipeline = Pipeline::kLockstep;
-    bool prepare = false;  // auto may decide not to
-    std::chrono::steady_clock::time_point sent_at;
-    int32_t looks = 0, looks_left = 0;  // nodes that were looked behind, and may be
-  };
   struct Sequence {
     DraftWindow window;  // of kv
     SamplingParams sampling;
@@ -129,8 +110,6 @@ class ModelDrafter final : public Drafter {
     bool awaits_growth = false;
     Position grown_at;
     TreeGrowth grown;
-    bool grows_ahead = false;
-    Ahead ahead;
   };
   // A sequence's part of a pass.
   struct JobPart {
@@ -139,15 +118,13 @@ class ModelDrafter final : public Drafter {
   };
   // A part of a preparing pass: the next token of a branch, or (kReadBlock) the tokens of the block once
   // more, for what the model thinks of those after them.
-  static constexpr int32_t kReadBlock = -1, kLookBehind = -2;
+  static constexpr int32_t kReadBlock = -1;
   struct PreparationPart {
     double probability;
     int32_t order;  // among equally likely ones
     Sequence* sequence;
     int32_t branch;
     int32_t rows;
-    int32_t node = kTreeRoot;  // kLookBehind: of the sequence's tree
-    TokenId token;             // its own
   };
 
   // model_drafter.cpp: rounds
@@ -180,22 +157,14 @@ class ModelDrafter final : public Drafter {
   void begin_tree(Sequence& s, const Propose& propose);
   void learn_from_text(Sequence& s);
   void add_looks(Sequence& s, int64_t rows, int64_t logit_rows);
-  KvHandle cache_before(Sequence& s, const TreeGrowth& growth, TreeCaches& caches, Position base,
-                        int32_t node);
+  KvHandle cache_before(Sequence& s, int32_t node);
   Status take_root(Sequence& s, int64_t row);
   void take_looks(Sequence& s, int64_t row);
-  bool look_behind(Sequence& s, TreeGrowth& growth, const StrandKey& key, Position base, int32_t node,
-                   int64_t row);
+  bool look_behind(Sequence& s, int32_t node, int64_t row);
   bool draw_behind(Sequence& s, int32_t node, int64_t row, const DraftStep& step);
   void take_rows(Job& job, std::span<const int32_t> order, Draft& draft);
-  void drop_forks(TreeCaches& caches);
+  void drop_forks(Job& job);
   bool stop_growth();
-  void keep_tree(Sequence& s, std::chrono::steady_clock::time_point now);
-  bool grow_on(Sequence& s, const Propose& propose);
-  void adopt_cache(Sequence& s, int32_t node);
-  void drop_ahead(Sequence& s);
-  void add_looks_ahead(Sequence& s);
-  void take_look_ahead(const PreparationPart& part, int64_t row);
   void finish_tree(Sequence& s, Draft& draft);
 
   // device_runs.cpp: rounds and branches whose tokens the model's device draws
@@ -217,16 +186,12 @@ class ModelDrafter final : public Drafter {
   void add_branch(Sequence& s, const Outcome& outcome);
   int64_t max_prepared_rows() const;
   void collect_parts();
-  PreparationPart& add_part(double probability, Sequence& s, int32_t branch, int32_t rows);
+  void add_part(double probability, Sequence& s, int32_t branch, int32_t rows);
   void limit_parts();
   bool prepare();
   bool awaits_verdict() const;
   BatchSlice slice_of(const PreparationPart& part);
   Status extend_parts();
-  Pipeline pipeline_of(const Sequence& s) const { return s.block ? s.block->pipeline : s.ahead.pipeline; }
-  std::chrono::steady_clock::time_point sent_at(const Sequence& s) const {
-    return s.block ? s.block->sent_at : s.ahead.sent_at;
-  }
   void take_parts();
   void take_guesses(Sequence& s, int64_t row);
   bool give_up_branches();
@@ -250,7 +215,7 @@ class ModelDrafter final : public Drafter {
   int64_t vocab_size_ = 0;
   LogitsShard logits_;
   QRow q_;
-  // The state of a row that travels as its state, and the logits made of it.
+  // Of a row that travels as its state: that state, and the logits made of it.
   HiddenRow hidden_;
   std::vector<float> head_logits_;
   DraftHead::Scratch head_scratch_;

@@ -171,20 +171,18 @@ int64_t ModelDrafter::max_prepared_rows() const {
   return std::min({kMaxPreparedRows, model_.max_rows(), model_.max_logit_rows()});
 }
 
-ModelDrafter::PreparationPart& ModelDrafter::add_part(double probability, Sequence& s, int32_t branch,
-                                                      int32_t rows) {
-  return parts_.emplace_back(PreparationPart{.probability = probability,
-                                             .order = static_cast<int32_t>(parts_.size()),
-                                             .sequence = &s,
-                                             .branch = branch,
-                                             .rows = rows});
+void ModelDrafter::add_part(double probability, Sequence& s, int32_t branch, int32_t rows) {
+  parts_.push_back({.probability = probability,
+                    .order = static_cast<int32_t>(parts_.size()),
+                    .sequence = &s,
+                    .branch = branch,
+                    .rows = rows});
 }
 
 // Blocks to read, and the next token of every unfinished branch; the likeliest first.
 void ModelDrafter::collect_parts() {
   parts_.clear();
   for (auto& [id, s] : sequences_) {
-    if (!s.job && s.grows_ahead && s.ahead.prepare) add_looks_ahead(s);
     if (s.job || !s.block || !s.block->prepare) continue;
     if (!s.block->planned) plan(s);
     Block& block = *s.block;
@@ -210,15 +208,15 @@ void ModelDrafter::collect_parts() {
 
 // Under `auto` a pass takes what pays by now.
 void ModelDrafter::limit_parts() {
-  const auto is_auto = [this](const PreparationPart& part) {
-    return pipeline_of(*part.sequence) == Pipeline::kAuto;
+  const auto is_auto = [](const PreparationPart& part) {
+    return part.sequence->block->pipeline == Pipeline::kAuto;
   };
   if (parts_.empty() || !std::all_of(parts_.begin(), parts_.end(), is_auto)) return;
   probabilities_.clear();
   int64_t waited_ns = 0;
   for (const PreparationPart& part : parts_) {
     probabilities_.push_back(part.probability);
-    waited_ns = std::max(waited_ns, ns_since(sent_at(*part.sequence)));
+    waited_ns = std::max(waited_ns, ns_since(part.sequence->block->sent_at));
   }
   parts_.resize(policy_.rows_worth(probabilities_, waited_ns));
 }
@@ -228,10 +226,7 @@ bool ModelDrafter::prepare() {
   if (parts_.empty()) return awaits_verdict();
   const auto start = options_.now();
   if (!extend_parts().ok() && !give_up_branches())
-    for (const PreparationPart& part : parts_) {
-      drop_block(*part.sequence);
-      drop_ahead(*part.sequence);
-    }
+    for (const PreparationPart& part : parts_) drop_block(*part.sequence);
   prepare_ns_ += std::chrono::duration_cast<std::chrono::nanoseconds>(options_.now() - start).count();
   return true;
 }
@@ -239,9 +234,9 @@ bool ModelDrafter::prepare() {
 // Nothing is worth doing, but a verdict is due: the worker looks for it rather than sleep and be woken.
 bool ModelDrafter::awaits_verdict() const {
   const bool due = std::any_of(sequences_.begin(), sequences_.end(), [&](const auto& item) {
-    const Sequence& s = item.second;
-    return (s.block || (s.grows_ahead && !s.job)) && pipeline_of(s) != Pipeline::kLockstep &&
-           policy_.verdict_is_due(ns_since(sent_at(s)));
+    const auto& block = item.second.block;
+    return block && block->pipeline != Pipeline::kLockstep &&
+           policy_.verdict_is_due(ns_since(block->sent_at));
   });
   if (due) relax();
   return due;
@@ -249,10 +244,6 @@ bool ModelDrafter::awaits_verdict() const {
 
 BatchSlice ModelDrafter::slice_of(const PreparationPart& part) {
   Sequence& s = *part.sequence;
-  if (part.branch == kLookBehind)
-    return {.sequence = cache_before(s, s.grown, s.ahead.caches, s.ahead.base, part.node),
-            .tokens = {&part.token, 1},
-            .logit_rows = 1};
   Block& block = *s.block;
   if (part.branch == kReadBlock) {
     roll_back(s, block.base.value() + static_cast<int64_t>(block.first_guess) - 1);
@@ -286,9 +277,7 @@ void ModelDrafter::take_parts() {
   int64_t row = 0;
   for (const PreparationPart& part : parts_) {
     Sequence& s = *part.sequence;
-    if (part.branch == kLookBehind) {
-      take_look_ahead(part, row);
-    } else if (part.branch == kReadBlock) {
+    if (part.branch == kReadBlock) {
       s.window.fed(s.block->inputs);
       take_guesses(s, row);
     } else if (Strand& strand = s.block->branches[static_cast<size_t>(part.branch)].strand;
@@ -330,8 +319,6 @@ void ModelDrafter::take_guesses(Sequence& s, int64_t row) {
 bool ModelDrafter::give_up_branches() {
   bool gave_up = false;
   for (auto& [id, s] : sequences_) {
-    gave_up |= s.grows_ahead && !s.ahead.caches.forks.empty();
-    drop_ahead(s);
     if (!s.block) continue;
     for (Branch& branch : s.block->branches) gave_up |= branch.kv.has_value();
     drop_block(s);

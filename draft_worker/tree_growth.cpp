@@ -176,50 +176,6 @@ DraftTree TreeGrowth::take(std::vector<int32_t>& order) const {
   return tree;
 }
 
-std::span<const int32_t> TreeGrowth::next_ahead(size_t most, int32_t depth_limit) {
-  next_.clear();
-  for (size_t i = 0; i < nodes_.size(); ++i)
-    if (!nodes_[i].known && nodes_[i].depth <= depth_limit) next_.push_back(static_cast<int32_t>(i));
-  std::stable_sort(next_.begin(), next_.end(), [this](int32_t a, int32_t b) { return reach(a) > reach(b); });
-  if (next_.size() > most) next_.resize(most);
-  return next_;
-}
-
-int32_t TreeGrowth::known_node(std::span<const TokenId> text) const {
-  int32_t node = kTreeRoot;
-  for (const TokenId token_of : text) {
-    int32_t child = node + 1;
-    while (child < static_cast<int32_t>(nodes_.size()) && (parent(child) != node || token(child) != token_of))
-      ++child;
-    if (child == static_cast<int32_t>(nodes_.size())) return kTreeRoot;
-    node = child;
-  }
-  return node != kTreeRoot && is_known(node) ? node : kTreeRoot;
-}
-
-void TreeGrowth::grow_on(int32_t root, const TreeShape& shape, int32_t depth_limit,
-                         std::vector<int32_t>& place) {
-  const double reach_of_root = reach(root);
-  const int32_t depth_of_root = depth(root);
-  place.assign(nodes_.size(), kGone);
-  std::vector<Node> kept;
-  for (size_t i = 0; i < nodes_.size(); ++i) {
-    Node node = nodes_[i];
-    if (node.parent != root && (node.parent == kTreeRoot || place[static_cast<size_t>(node.parent)] == kGone))
-      continue;
-    node.depth -= depth_of_root;
-    if (node.depth > depth_limit) continue;
-    node.parent = node.parent == root ? kTreeRoot : place[static_cast<size_t>(node.parent)];
-    node.reach = reach_of_root > 0 ? node.reach / reach_of_root : 0;
-    node.chosen = false;
-    place[i] = static_cast<int32_t>(kept.size());
-    kept.push_back(node);
-  }
-  begin(shape, depth_limit);
-  nodes_ = std::move(kept);
-  root_known_ = true;
-}
-
 void TreeGrowth::observe(std::span<const TokenId> text, BranchConfidence& confidence) {
   int32_t node = kTreeRoot;
   for (const TokenId token_of : text) {

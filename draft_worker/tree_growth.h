@@ -51,18 +51,6 @@ class TreeGrowth {
     return take(order);
   }
 
-  // In a best-first tree that was taken, and is being verified: the nodes where the target may be when it is
-  // done, the likeliest first, whether they were taken or not. At most so many, down to this depth. Valid
-  // until add().
-  std::span<const int32_t> next_ahead(size_t most, int32_t depth);
-  double chance(int32_t node) const { return reach(node); }  // that the target comes to it
-  // The node that the text went to with these tokens; kTreeRoot: none where it is known what follows.
-  int32_t known_node(std::span<const TokenId> text) const;
-  // Becomes the tree behind that node, which grows on to another shape of the best-first kind. place[i]:
-  // which node has become of node i; kGone: it is no more.
-  static constexpr int32_t kGone = -2;
-  void grow_on(int32_t node, const TreeShape& shape, int32_t depth, std::vector<int32_t>& place);
-
   // The text went on with these tokens: teaches how far to trust the draft model.
   void observe(std::span<const TokenId> text, BranchConfidence& confidence);
 

@@ -29,33 +29,32 @@ void ModelDrafter::add_looks(Sequence& s, int64_t rows, int64_t logit_rows) {
   job.looked.assign(nodes.begin(), nodes.end());
   job.looked_tokens.clear();
   for (const int32_t node : job.looked) job.looked_tokens.push_back(job.growth.token(node));
+  job.kv_of.resize(job.growth.found());
+  job.extended.resize(job.growth.found() + 1);
   for (size_t i = 0; i < job.looked.size(); ++i)
-    slices_.push_back({.sequence = cache_before(s, job.growth, job.caches, job.strand.base, job.looked[i]),
+    slices_.push_back({.sequence = cache_before(s, job.looked[i]),
                        .tokens = std::span(job.looked_tokens).subspan(i, 1),
                        .logit_rows = 1,
                        .hidden_only = job.strand.key.q_kind == QKind::kHidden});
 }
 
 // The committed text and the nodes above this one.
-KvHandle ModelDrafter::cache_before(Sequence& s, const TreeGrowth& growth, TreeCaches& caches, Position base,
-                                    int32_t node) {
-  caches.of.resize(growth.found());
-  caches.extended.resize(growth.found() + 1);
-  KvHandle& kv = caches.of[static_cast<size_t>(node)];
+KvHandle ModelDrafter::cache_before(Sequence& s, int32_t node) {
+  Job& job = *s.job;
+  KvHandle& kv = job.kv_of[static_cast<size_t>(node)];
   if (kv.index >= 0) return kv;  // of a pass for which there was no room
-  const int32_t parent = growth.parent(node);
-  const KvHandle above = parent == kTreeRoot ? s.kv : caches.of[static_cast<size_t>(parent)];
-  if (!std::exchange(caches.extended[static_cast<size_t>(parent + 1)], true)) return kv = above;
+  const int32_t parent = job.growth.parent(node);
+  const KvHandle above = parent == kTreeRoot ? s.kv : job.kv_of[static_cast<size_t>(parent)];
+  if (!std::exchange(job.extended[static_cast<size_t>(parent + 1)], true)) return kv = above;
   kv = model_.kv().fork(above);
-  model_.kv().truncate(kv, base.value() + growth.depth(node) - 1);
-  caches.forks.push_back(kv);
+  model_.kv().truncate(kv, job.strand.base.value() + job.growth.depth(node) - 1);
+  job.forks.push_back(kv);
   return kv;
 }
 
-void ModelDrafter::drop_forks(TreeCaches& caches) {
-  for (const KvHandle kv : caches.forks) model_.kv().release(kv);
-  caches.forks.clear();
-  caches.clear();
+void ModelDrafter::drop_forks(Job& job) {
+  for (const KvHandle kv : job.forks) model_.kv().release(kv);
+  job.forks.clear();
 }
 
 // Trees are drafted as far as they got. False: there was none that grows.
@@ -65,38 +64,37 @@ bool ModelDrafter::stop_growth() {
     Job& job = *part.sequence->job;
     if (!job.growth_begun) continue;
     job.growth.stop();
-    drop_forks(job.caches);
+    drop_forks(job);
     stopped = true;
   }
   return stopped;
 }
 
 Status ModelDrafter::take_root(Sequence& s, int64_t row) {
-  Job& job = *s.job;
-  job.growth_begun = true;
-  return look_behind(s, job.growth, job.strand.key, job.strand.base, kTreeRoot, row) ? Status()
-                                                                                     : not_finite(job.strand);
+  s.job->growth_begun = true;
+  return look_behind(s, kTreeRoot, row) ? Status() : not_finite(s.job->strand);
 }
 
 void ModelDrafter::take_looks(Sequence& s, int64_t row) {
   Job& job = *s.job;
   for (size_t i = 0; i < job.looked.size(); ++i) {
     const int32_t node = job.looked[i];
-    if (job.caches.of[static_cast<size_t>(node)] == s.kv)
+    if (job.kv_of[static_cast<size_t>(node)] == s.kv)
       s.window.fed(std::span(job.looked_tokens).subspan(i, 1));
-    if (!look_behind(s, job.growth, job.strand.key, job.strand.base, node, row + static_cast<int64_t>(i)))
-      job.growth.end_at(node);
+    if (!look_behind(s, node, row + static_cast<int64_t>(i))) job.growth.end_at(node);
   }
 }
 
 // False: its logits are not finite.
-bool ModelDrafter::look_behind(Sequence& s, TreeGrowth& growth, const StrandKey& key, Position base,
-                               int32_t node, int64_t row) {
+bool ModelDrafter::look_behind(Sequence& s, int32_t node, int64_t row) {
+  Job& job = *s.job;
+  TreeGrowth& growth = job.growth;
   growth.path(node, path_);
+  const StrandKey& key = job.strand.key;
   const DraftStep step{.sampling = &s.sampling,
                        .counts = &s.counts,
                        .drafted = path_,
-                       .position = base + growth.depth(node),
+                       .position = job.strand.base + growth.depth(node),
                        .round = key.round,
                        .row_bytes = key.q_kind == QKind::kSparse ? key.row_bytes : 0};
   const size_t known = growth.found();
@@ -165,126 +163,9 @@ void ModelDrafter::finish_tree(Sequence& s, Draft& draft) {
   draft.ids.swap(tree.ids);
   draft.parents.swap(tree.parents);
   if (draft.q_kind != QKind::kNone) return take_rows(job, order, draft);
-  draft.preparation.used_tokens =
-      static_cast<int32_t>(std::count_if(order.begin(), order.end(), [&](int32_t node) {
-        return static_cast<size_t>(node) < job.found_before;
-      }));
   std::swap(s.grown, job.growth);
   s.grown_at = job.strand.base;
   s.awaits_growth = true;
-}
-
-// ---- while the target verifies --------------------------------------------------------------------------
-
-// A tree that is chosen by what its nodes are goes on growing, where the verdict may come to. What it finds
-// there depends on the text alone, as before. Fixed shapes find what they were asked for and no more.
-void ModelDrafter::keep_tree(Sequence& s, std::chrono::steady_clock::time_point now) {
-  Job& job = *s.job;
-  const Propose& propose = job.propose;
-  if (propose.pipeline == Pipeline::kLockstep || propose.tree.nodes == 0 || propose.q_kind != QKind::kNone)
-    return;
-  s.grows_ahead = true;
-  std::swap(s.ahead.caches, job.caches);
-  s.ahead.key = job.strand.key;
-  s.ahead.base = job.strand.base;
-  s.ahead.pipeline = propose.pipeline;
-  s.ahead.prepare = propose.pipeline != Pipeline::kAuto || policy_.prepare_next();
-  s.ahead.sent_at = now;
-  s.ahead.looks = 0;
-  s.ahead.looks_left = static_cast<int32_t>(looks_for_outcomes(propose.fanout));
-}
-
-void ModelDrafter::drop_ahead(Sequence& s) {
-  if (!std::exchange(s.grows_ahead, false)) return;
-  wasted_tokens_ += s.ahead.looks;
-  drop_forks(s.ahead.caches);
-}
-
-void ModelDrafter::add_looks_ahead(Sequence& s) {
-  const auto depth = static_cast<int32_t>(model_.max_positions() - s.ahead.base.value());
-  const auto nodes = s.grown.next_ahead(static_cast<size_t>(s.ahead.looks_left), depth);
-  for (const int32_t node : nodes) {
-    PreparationPart& part = add_part(s.grown.chance(node), s, kLookBehind, 1);
-    part.node = node;
-    part.token = s.grown.token(node);
-  }
-}
-
-void ModelDrafter::take_look_ahead(const PreparationPart& part, int64_t row) {
-  Sequence& s = *part.sequence;
-  ++s.ahead.looks;
-  --s.ahead.looks_left;
-  if (s.ahead.caches.of[static_cast<size_t>(part.node)] == s.kv) s.window.fed({&part.token, 1});
-  if (!look_behind(s, s.grown, s.ahead.key, s.ahead.base, part.node, row)) s.grown.end_at(part.node);
-}
-
-// The verdict is known. Where the tree went on behind the place that the text came to, the next one begins
-// with what was found. False: it did not, and nothing of it is left.
-bool ModelDrafter::grow_on(Sequence& s, const Propose& propose) {
-  const auto outcome = s.window.committed().subspan(static_cast<size_t>(s.ahead.base.value()));
-  if (!outcome.empty()) policy_.verdict_took(ns_since(s.ahead.sent_at));
-  const int32_t node = s.grown.known_node(outcome);
-  TreeCaches& old = s.ahead.caches;
-  old.of.resize(s.grown.found());
-  old.extended.resize(s.grown.found() + 1);
-  const bool is_cached = node != kTreeRoot && old.of[static_cast<size_t>(node)].index >= 0;
-  const int64_t room = model_.max_positions() - propose.base.value() + 1;
-  const auto limit = static_cast<int32_t>(std::min<int64_t>(propose.gamma, room));
-  if (!is_cached || propose.tree.nodes == 0 || limit <= 0 || propose.wants_guess) {
-    drop_ahead(s);
-    return false;
-  }
-  adopt_cache(s, node);
-  Job& job = s.job.emplace();
-  job.propose = propose;
-  job.strand = storage_.take_strand();
-  job.strand.key = {propose.round, propose.q_kind, propose.row_bytes, propose.code_bits};
-  job.strand.base = propose.base;
-  job.strand.cut(limit);
-  job.branches = job.growth_begun = true;
-  std::swap(job.growth, s.grown);
-  std::vector<int32_t> place;
-  job.growth.grow_on(node, propose.tree, limit, place);
-  // Caches of what is left go with it.
-  job.caches.of.assign(job.growth.found(), {});
-  job.caches.extended.assign(job.growth.found() + 1, false);
-  job.caches.extended[0] = old.extended[static_cast<size_t>(node) + 1];
-  for (size_t i = 0; i < place.size(); ++i) {
-    if (place[i] == TreeGrowth::kGone) continue;
-    job.caches.of[static_cast<size_t>(place[i])] = old.of[i];
-    job.caches.extended[static_cast<size_t>(place[i]) + 1] = old.extended[i + 1];
-  }
-  for (const KvHandle kv : old.forks) {
-    const auto& of = job.caches.of;
-    if (std::find(of.begin(), of.end(), kv) != of.end())
-      job.caches.forks.push_back(kv);
-    else
-      model_.kv().release(kv);
-  }
-  old.forks.clear();
-  old.clear();
-  s.grows_ahead = false;
-  job.found_before = job.growth.found();
-  job.preparation.hit = true;
-  return true;
-}
-
-// That of the committed text, which ends in this node, becomes the sequence's; it may go on behind it.
-void ModelDrafter::adopt_cache(Sequence& s, int32_t node) {
-  const TreeCaches& caches = s.ahead.caches;
-  const KvHandle kv = caches.of[static_cast<size_t>(node)];
-  if (kv == s.kv) return;
-  model_.kv().release(s.kv);
-  s.kv = kv;
-  std::erase(s.ahead.caches.forks, kv);
-  s.window.kept(s.ahead.base.value());
-  s.grown.path(node, path_);
-  for (int32_t i = node + 1; i < static_cast<int32_t>(caches.of.size()); ++i) {
-    if (s.grown.parent(i) != node || !(caches.of[static_cast<size_t>(i)] == kv)) continue;
-    path_.push_back(s.grown.token(i));
-    node = i;
-  }
-  s.window.fed(path_);
 }
 
 }  // namespace outrider

@@ -246,9 +246,7 @@ Result<std::unique_ptr<Model>> load_draft(const RoleSettings& settings, const Pr
   int64_t branching = outcomes > 0 ? kv_tokens_for_outcomes(outcomes, kMaxSpeculativeTokens) : 0;
   ASSIGN_OR_RETURN(const TreeOptions tree, parse_speculative_tree(settings.speculation.speculative_tree));
   if (!tree.shape.is_chain())  // each node may have a cache of its own, for one token; no sequence does both
-    branching = std::max(
-        branching,
-        kv_tokens_for_outcomes(most_nodes(tree.shape, kMaxTreeNodes) + looks_for_outcomes(outcomes), 1));
+    branching = std::max(branching, kv_tokens_for_outcomes(most_nodes(tree.shape, kMaxTreeNodes), 1));
   model_opts.kv_tokens += settings.models.max_num_seqs * branching;
   model_opts.max_positions = std::min(prepared.max_model_len, prepared.draft->max_position_embeddings);
   model_opts.stand_in = kDraftStandIn;

@@ -37,8 +37,8 @@ void add_tree_option(CLI::App& app, std::string& tree, const char* group) {
          "that the target most likely comes to), or auto (of these, as many as pay). Under the match rules "
          "(--rule auto, greedy, invariant, naive) the text is the same; of the p/q rules specinfer, kseq, "
          "swor and traversal take trees, the first two of these kinds. It fixes how deep drafts get, unless "
-         "--gamma-policy or --num-speculative-tokens does; nothing is drafted ahead of a verdict on a tree "
-         "of a fixed shape, whatever the pipeline")
+         "--gamma-policy or --num-speculative-tokens does; nothing is drafted ahead of a verdict on a tree, "
+         "whatever the pipeline")
       ->group(group)
       ->capture_default_str();
 }

@@ -96,10 +96,9 @@ TEST(ModelDrafter, HistoryLeavesNoTrace) {
 }
 
 // Behind every node of a tree stand the tokens that a chain would begin with there, whatever was drafted
-// before, or found while the last tree was verified: the best one is what a draft of the text up to the node
-// gets.
+// before: the best one is what a draft of the text up to the node gets.
 TEST(ModelDrafter, EveryNodeOfATreeIsWhatAChainWouldDraft) {
-  int branching = 0, begun_ahead = 0;
+  int branching = 0;
   for (const SamplingParams& sampling :
        {SamplingParams{}, SamplingParams{.rule = Rule::kInvariant, .temperature = 1, .seed = Seed{5}},
         SamplingParams{
@@ -110,14 +109,11 @@ TEST(ModelDrafter, EveryNodeOfATreeIsWhatAChainWouldDraft) {
       std::vector<TokenId> truth = random_ids(5, 1), unseen;
       const Open open{.sequence = kSequence, .ids = truth, .prompt_length = 5, .sampling = sampling};
       ASSERT_TRUE(worker.drafter->open(open).ok());
-      for (uint32_t round = 1; round < 9; ++round) {
+      for (uint32_t round = 1; round < 6; ++round) {
         Propose asked = propose(static_cast<int>(truth.size()), unseen, 4, round);
         asked.tree = shape;
-        asked.pipeline = round % 4 == 0 ? Pipeline::kLockstep : Pipeline::kFanout;
-        asked.fanout = 4;
         const auto draft = draft_now(*worker.drafter, asked);
         ASSERT_TRUE(draft.ok()) << draft.status().message();
-        begun_ahead += draft->preparation.hit && draft->preparation.used_tokens > 0;
         const DraftTreeView tree = draft->tree();
         ASSERT_TRUE(check_tree(tree, {.nodes = shape.nodes > 0 ? shape.nodes : 21, .depth = 4}).ok());
         ASSERT_GT(tree.size(), 0);
@@ -139,31 +135,17 @@ TEST(ModelDrafter, EveryNodeOfATreeIsWhatAChainWouldDraft) {
           EXPECT_EQ(chain->ids[0], tree.id(first)) << "round " << round << ", behind node " << node;
         }
         ASSERT_TRUE(worker.model->kv().check_invariants().ok());
-        std::vector<DraftAnswer> none;
-        for (int i = 0; i < 20 && worker.drafter->work(none); ++i) EXPECT_TRUE(none.empty());
-        ASSERT_TRUE(worker.model->kv().check_invariants().ok());
-        // Any path, and a token of the target's: any, or the one that the draft model expects.
+        // Any path, and a token of the target's.
         path_to(tree, static_cast<int32_t>(random() % static_cast<uint32_t>(tree.size() + 1)) - 1, path);
         unseen.clear();
         for (const int32_t on_path : path) unseen.push_back(tree.id(on_path));
+        unseen.push_back(random_ids(1, random())[0]);
         truth.insert(truth.end(), unseen.begin(), unseen.end());
-        TokenId next = random_ids(1, random())[0];
-        if (round % 3 != 0) {
-          other.drafter->close(kSequence);
-          ASSERT_TRUE(
-              other.drafter
-                  ->open({.sequence = kSequence, .ids = truth, .prompt_length = 5, .sampling = sampling})
-                  .ok());
-          next = draft_now(*other.drafter, propose(static_cast<int>(truth.size()), {}, 1))->ids[0];
-        }
-        unseen.push_back(next);
-        truth.push_back(next);
       }
       worker.drafter->close(kSequence);
       EXPECT_EQ(worker.model->kv().free_blocks(), worker.model->kv().num_blocks());
     }
   EXPECT_GT(branching, 15);
-  EXPECT_GT(begun_ahead, 5);
 }
 
 // Under the rules that need q a node's children come from the q that a chain would have there, by a draw of

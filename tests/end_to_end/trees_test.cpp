@@ -179,30 +179,6 @@ TEST(TreeDrafts, BatchesOfTreesAndChains) {
   }
 }
 
-// A tree that grew on while it was verified is the next one's beginning, wherever the text went.
-TEST(TreeDrafts, DraftingAheadChangesNoTextAndIsOfUse) {
-  TestCluster plain({.target = kTarget});
-  const auto expected = plain.run(grid_requests(kMatchRules, ""));
-  int64_t hits = 0, lookups = 0, used = 0;
-  for (const Pipeline pipeline : {Pipeline::kAhead, Pipeline::kFanout, Pipeline::kAuto})
-    for (const auto& [batch, drafters] : {std::pair{1, 1}, {8, 2}}) {
-      ClusterOptions options = tree_cluster({.widths = {}, .nodes = 8}, batch);
-      options.pipeline = pipeline;
-      options.drafters = drafters;
-      TestCluster cluster(options);
-      expect_same(expected, cluster.run(grid_requests(kMatchRules, "fixed:gamma=4")),
-                  fmt::format("pipeline {}, batch {}", static_cast<int>(pipeline), batch));
-      EXPECT_GT(cluster.totals().rounds.accepted, kEnough);
-      EXPECT_EQ(cluster.totals().dropped(DropReason::kTree), 0);
-      lookups += cluster.totals().preparation.lookups;
-      hits += cluster.totals().preparation.hits;
-      used += cluster.totals().preparation.used_tokens;
-    }
-  EXPECT_GT(lookups, kEnough);
-  EXPECT_GT(hits, 0);  // how many is a matter of time and cores
-  EXPECT_GT(used, 0);
-}
-
 TEST(TreeDrafts, LostAndLateMessagesChangeNothing) {
   TestCluster plain({.target = kTarget});
   const auto expected = plain.run(grid_requests(kMatchRules, ""));
