@@ -1,5 +1,5 @@
 # Build rules shared by every folder. Sources are united in groups before they are compiled (CMAKE_UNITY_BUILD of the
-# presets): headers and templates are most of the compiler's work on one, and so take a third of the time. Names in
+# presets): headers and templates are most of the compiler's work on one. Names in
 # anonymous namespaces are therefore different within a folder. Tests are not united. Neither is what they replace, the
 # sources with a form for the emulation or for builds without CUDA: a linker takes objects whole.
 
