@@ -4,6 +4,7 @@
 
 #include <optional>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <variant>
 
@@ -31,7 +32,9 @@ class [[nodiscard]] Status {
   StatusCode code() const { return code_; }
   const std::string& message() const { return message_; }
   // This error, with the place it happened in front: "model.safetensors: header is cut short".
-  Status in(const std::string& where) const { return ok() ? *this : Status(code_, where + ": " + message_); }
+  Status in(std::string_view where) const {
+    return ok() ? *this : Status(code_, std::string(where) + ": " + message_);
+  }
 
  private:
   StatusCode code_ = StatusCode::kOk;

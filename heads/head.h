@@ -4,6 +4,7 @@
 #include <filesystem>
 #include <memory>
 #include <span>
+#include <utility>
 
 #include "base/status.h"
 #include "base/tensor_view.h"
@@ -31,19 +32,25 @@ class Head {
                                             const std::filesystem::path& target_directory,
                                             const HeadOptions& options);
 
-  virtual const HeadConfig& config() const = 0;
-  virtual const HeadOptions& options() const = 0;
-  virtual int64_t hidden_size() const = 0;   // of committed states
-  virtual int64_t vocab_size() const = 0;    // of the target
+  const HeadConfig& config() const { return config_; }
+  const HeadOptions& options() const { return options_; }
+  int64_t hidden_size() const { return config_.layer.hidden_size; }  // of committed states
+  int64_t vocab_size() const { return config_.layer.vocab_size; }    // of the target
+  int64_t max_positions() const { return options_.max_positions; }
+  int64_t max_rows() const { return options_.max_rows; }
   virtual int64_t weight_bytes() const = 0;  // read for each drafted token
   // The target's ids of the rows of logits; empty: they are all its ids, in order.
   virtual std::span<const TokenId> target_ids() const { return {}; }
-  int64_t max_positions() const { return options().max_positions; }
-  int64_t max_rows() const { return options().max_rows; }
 
   // What the head reads of committed positions: `states` [rows, taps * hidden size of the target] is
   // overwritten, `to` [rows, hidden_size()]. A row depends on its own states alone. At most max_rows().
   virtual void committed_states(TensorView<float, 2> states, TensorView<float, 2> to) = 0;
+
+ protected:
+  Head(HeadConfig config, const HeadOptions& options) : config_(std::move(config)), options_(options) {}
+
+  const HeadConfig config_;
+  const HeadOptions options_;
 };
 
 }  // namespace outrider

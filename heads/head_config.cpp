@@ -46,10 +46,6 @@ constexpr std::array kMedusaKeys = std::to_array<std::string_view>(
      "num_hidden_layers", "num_lookahead_tokens", "torch_dtype", "transformers_version",
      "truncated_vocab_size", "version", "vocab_size"});
 
-Status refuse(const JsonObject& config, const std::string& key, const std::string& what) {
-  return unsupported(fmt::format("{}: \"{}\" {}", config.where(), key, what));
-}
-
 // A file of the speculators library holds the layer in an object of its own.
 Status read_layer(const JsonObject& config, HeadConfig& out) {
   ASSIGN_OR_RETURN(const auto inner, config.object("transformer_layer_config"));
@@ -57,8 +53,8 @@ Status read_layer(const JsonObject& config, HeadConfig& out) {
   if (out.kind == HeadKind::kMtp) {  // MiMo's layers are Qwen2's
     ASSIGN_OR_RETURN(const std::string type, layer.string_or("model_type", "mimo"));
     if (type != "mimo")
-      return refuse(layer, "model_type",
-                    "is " + type + "; multi-token prediction is read in the form of mimo");
+      return layer.refused("model_type",
+                           "is " + type + "; multi-token prediction is read in the form of mimo");
     ASSIGN_OR_RETURN(const bool biased, layer.boolean_or("attention_bias", false));
     json members = layer.members();
     members["model_type"] = "llama";
@@ -75,8 +71,8 @@ Status read_layer(const JsonObject& config, HeadConfig& out) {
 
 Status check_layer(const JsonObject& config, const HeadConfig& head, const ModelConfig& target) {
   if (head.kind != HeadKind::kMtp && head.layer.num_layers != 1)
-    return refuse(config, "num_hidden_layers",
-                  fmt::format("is {}; heads of one layer are supported", head.layer.num_layers));
+    return config.refused("num_hidden_layers",
+                          fmt::format("is {}; heads of one layer are supported", head.layer.num_layers));
   if (head.layer.vocab_size != target.vocab_size)
     return config.wrong("vocab_size",
                         fmt::format("is {}, but the target's is {}; this head belongs to another "
@@ -96,7 +92,14 @@ Result<std::vector<int64_t>> read_taps(const JsonObject& config, const ModelConf
   ASSIGN_OR_RETURN(const auto inner, config.object("eagle_config"));
   const JsonObject& where = inner && inner->has(key) ? *inner : config;
   const json* list = where.find(key);
-  if (!list) return std::vector<int64_t>{2, target.num_layers / 2, target.num_layers - 3};
+  if (!list) {
+    std::vector<int64_t> taps{2, target.num_layers / 2, target.num_layers - 3};
+    if (taps[0] < taps[1] && taps[1] < taps[2]) return taps;
+    return where.wrong(key,
+                       fmt::format("is missing, and a target of {} layers has no such layers by default; "
+                                   "add it",
+                                   target.num_layers));
+  }
   std::vector<int64_t> taps;
   if (!list->is_array() || list->empty() || list->size() > kMostTaps)
     return where.wrong(key, fmt::format("must be a list of 1 to {} layers", kMostTaps));
@@ -119,11 +122,6 @@ Status read_eagle3(const JsonObject& config, const ModelConfig& target, HeadConf
     return config.wrong("target_hidden_size",
                         fmt::format("is {}, but the target's states have {}", read_size, target.hidden_size));
   ASSIGN_OR_RETURN(out.taps, read_taps(config, target));
-  if (out.taps.front() < 0 || out.taps.size() < 2 || out.taps[0] >= out.taps[1])
-    return invalid_argument(
-        fmt::format("{}: \"eagle_aux_hidden_state_layer_ids\" is missing, and a target of {} "
-                    "layers has no such layers by default; add it",
-                    config.where(), target.num_layers));
   ASSIGN_OR_RETURN(out.norm_before_fc, config.boolean_or("norm_before_fc", false));
   ASSIGN_OR_RETURN(out.fc_norm, config.boolean_or("fc_norm", false));
   ASSIGN_OR_RETURN(out.norm_before_residual, config.boolean_or("norm_before_residual", false));
@@ -132,7 +130,7 @@ Status read_eagle3(const JsonObject& config, const ModelConfig& target, HeadConf
     return config.wrong("fc_norm", "and \"norm_before_fc\" are both true; keep the right one");
   ASSIGN_OR_RETURN(const bool parallel, config.boolean_or("parallel_drafting", false));
   if (parallel)
-    return refuse(config, "parallel_drafting", "is true; heads that draft token by token are supported");
+    return config.refused("parallel_drafting", "is true; heads that draft token by token are supported");
   return {};
 }
 
@@ -140,10 +138,10 @@ Status read_eagle3(const JsonObject& config, const ModelConfig& target, HeadConf
 Result<HeadConfig> read_medusa(const JsonObject& config, const ModelConfig& target) {
   for (const auto& [key, value] : config.members().items())
     if (std::find(kMedusaKeys.begin(), kMedusaKeys.end(), key) == kMedusaKeys.end())
-      return refuse(config, key,
-                    fmt::format("is {}, which is not understood of a Medusa head; if it changes nothing, "
-                                "remove it",
-                                json_text(value).substr(0, 100)));
+      return config.refused(
+          key, fmt::format("is {}, which is not understood of a Medusa head; if it changes nothing, "
+                           "remove it",
+                           json_text(value).substr(0, 100)));
   for (const auto& [key, expected] :
        {std::pair("hidden_size", target.hidden_size), std::pair("vocab_size", target.vocab_size),
         std::pair("truncated_vocab_size", target.vocab_size)}) {
@@ -186,8 +184,8 @@ Result<HeadConfig> read_head_config(const std::filesystem::path& directory, Head
   if (kind == HeadKind::kMtp) {
     ASSIGN_OR_RETURN(const int64_t modules, config.integer("num_nextn_predict_layers", {1, 64}));
     if (modules != 1)
-      return refuse(config, "num_nextn_predict_layers",
-                    fmt::format("is {}; one module is supported", modules));
+      return config.refused("num_nextn_predict_layers",
+                            fmt::format("is {}; one module is supported", modules));
     return out;
   }
   ASSIGN_OR_RETURN(out.fc_bias, config.boolean_or("bias", true));

@@ -93,8 +93,7 @@ class MedusaLoader {
 
 MedusaHead::MedusaHead(HeadConfig config, const HeadOptions& options, std::vector<Branch> branches,
                        std::vector<float> final_norm)
-    : config_(std::move(config)),
-      options_(options),
+    : Head(std::move(config), options),
       branches_(std::move(branches)),
       final_norm_(std::move(final_norm)),
       bytes_([this] {

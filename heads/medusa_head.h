@@ -18,10 +18,6 @@ class MedusaHead final : public Head {
                                                   const std::filesystem::path& target_directory,
                                                   const HeadOptions& options);
 
-  const HeadConfig& config() const override { return config_; }
-  const HeadOptions& options() const override { return options_; }
-  int64_t hidden_size() const override { return config_.layer.hidden_size; }
-  int64_t vocab_size() const override { return config_.layer.vocab_size; }
   int64_t weight_bytes() const override { return bytes_ / heads(); }
   int64_t heads() const { return static_cast<int64_t>(branches_.size()); }
   void committed_states(TensorView<float, 2> states, TensorView<float, 2> to) override;
@@ -42,8 +38,6 @@ class MedusaHead final : public Head {
   MedusaHead(HeadConfig config, const HeadOptions& options, std::vector<Branch> branches,
              std::vector<float> final_norm);
 
-  HeadConfig config_;
-  HeadOptions options_;
   std::vector<Branch> branches_;
   std::vector<float> final_norm_;  // of the target
   int64_t bytes_ = 0;

@@ -16,8 +16,7 @@ void copy_row(std::span<const float> from, std::span<float> to) {
 
 PairHead::PairHead(HeadConfig config, const HeadOptions& options, HeadWeights weights,
                    std::unique_ptr<CpuKvStorage> storage, int64_t kv_blocks)
-    : config_(std::move(config)),
-      options_(options),
+    : Head(std::move(config), options),
       weights_(std::move(weights)),
       storage_(*storage),
       kv_(std::move(storage), kv_blocks),

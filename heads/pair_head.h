@@ -31,10 +31,6 @@ class PairHead final : public Head {
                                                 const std::filesystem::path& target_directory,
                                                 const HeadOptions& options);
 
-  const HeadConfig& config() const override { return config_; }
-  const HeadOptions& options() const override { return options_; }
-  int64_t hidden_size() const override { return config_.layer.hidden_size; }
-  int64_t vocab_size() const override { return config_.layer.vocab_size; }
   int64_t weight_bytes() const override { return weights_.bytes; }
   std::span<const TokenId> target_ids() const override { return weights_.target_ids; }
   void committed_states(TensorView<float, 2> states, TensorView<float, 2> to) override;
@@ -60,8 +56,6 @@ class PairHead final : public Head {
   void mlp(int64_t rows);
   float epsilon() const { return static_cast<float>(config_.layer.rms_norm_eps); }
 
-  HeadConfig config_;
-  HeadOptions options_;
   HeadWeights weights_;
   CpuKvStorage& storage_;  // of kv_
   KvCache kv_;

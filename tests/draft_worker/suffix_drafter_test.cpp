@@ -117,17 +117,23 @@ TEST(SuffixDrafter, DraftsLongerWhereItWasRightAndStopsWhereItNeverIs) {
   EXPECT_EQ(drafted, 0u);
 }
 
-TEST(SuffixVotes, AreOutvotedTokenByToken) {
-  TextIndex index(256);
-  for (auto text : {ids_of({1, 2, 3}), ids_of({1, 2, 4}), ids_of({1, 2, 4}), ids_of({1, 5, 3})}) {
-    for (TokenId id : text) index.append(id);
-    index.end_text();
+// Four texts that go on differently behind 1, and drafts that were always accepted so far.
+struct SuffixVotesTest : ::testing::Test {
+  SuffixVotesTest() {
+    for (const auto& text : {ids_of({1, 2, 3}), ids_of({1, 2, 4}), ids_of({1, 2, 4}), ids_of({1, 5, 3})}) {
+      for (const TokenId id : text) index.append(id);
+      index.end_text();
+    }
+    index.find(ids_of({1}), matches);
+    for (int i = 0; i < 1000; ++i)
+      for (const int position : {0, 1, 2}) acceptance.add(MatchAcceptance::kOwnText, 1, position, true);
   }
+  TextIndex index{256};
   std::vector<TextIndex::Match> matches;
-  index.find(ids_of({1}), matches);
   MatchAcceptance acceptance;
-  for (int i = 0; i < 1000; ++i)
-    for (int position : {0, 1, 2}) acceptance.add(MatchAcceptance::kOwnText, 1, position, true);
+};
+
+TEST_F(SuffixVotesTest, AreOutvotedTokenByToken) {
   SuffixDraft best;
   SuffixVotes(0.1).consider(index, matches, MatchAcceptance::kOwnText, acceptance, 8, best);
   EXPECT_EQ(best.ids, ids_of({2, 4}));
@@ -135,17 +141,7 @@ TEST(SuffixVotes, AreOutvotedTokenByToken) {
 }
 
 // The likeliest first: of those that are outvoted each has its share.
-TEST(SuffixVotes, TreesHaveTheOthersToo) {
-  TextIndex index(256);
-  for (auto text : {ids_of({1, 2, 3}), ids_of({1, 2, 4}), ids_of({1, 2, 4}), ids_of({1, 5, 3})}) {
-    for (TokenId id : text) index.append(id);
-    index.end_text();
-  }
-  std::vector<TextIndex::Match> matches;
-  index.find(ids_of({1}), matches);
-  MatchAcceptance acceptance;
-  for (int i = 0; i < 1000; ++i)
-    for (int position : {0, 1, 2}) acceptance.add(MatchAcceptance::kOwnText, 1, position, true);
+TEST_F(SuffixVotesTest, TreesHaveTheOthersToo) {
   const auto tree_of = [&](const TreeShape& shape, int32_t depth) {
     SuffixDraft best;
     SuffixVotes(0.1).consider_tree(index, matches, MatchAcceptance::kOwnText, acceptance, shape, depth, best);

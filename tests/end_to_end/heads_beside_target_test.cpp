@@ -4,6 +4,7 @@
 
 #include "tests/end_to_end/request_grid.h"
 #include "tests/heads/golden_heads.h"
+#include "tests/support/law_samples.h"
 #include "tests/support/token_law.h"
 
 namespace outrider {
@@ -111,18 +112,8 @@ TEST(HeadsBesideTargetToo, TokensFollowTheTarget) {
     options.row_bytes = q_kind == QKind::kSparse ? 64 : 0;
     TestCluster cluster(options);
     for (const Rule rule : kPqRules) {
-      std::vector<Request> all;
-      for (int i = 0; i < kSamples; ++i) {
-        Request request{.prompt = prompt, .max_tokens = 4, .ignore_eos = true};
-        request.sampling = {
-            .rule = rule, .temperature = kTemperature, .seed = Seed{static_cast<uint64_t>(i) * 7919 + 1}};
-        all.push_back(std::move(request));
-      }
-      std::vector<int> seen(law.size());
-      for (const Finished& f : cluster.run(std::move(all))) {
-        ASSERT_TRUE(f.error.ok()) << f.error.message();
-        ++seen[static_cast<size_t>(f.ids.at(1).value())];
-      }
+      auto all = testing::seeded_requests(prompt, {.rule = rule, .temperature = kTemperature}, kSamples);
+      const auto seen = testing::count_second(cluster, std::move(all), law.size());
       testing::expect_follows(law, seen, std::string(rule_name(rule)));
     }
     EXPECT_GT(cluster.totals().rounds.rollbacks, 1000);

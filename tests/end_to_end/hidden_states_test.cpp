@@ -5,6 +5,7 @@
 #include <atomic>
 #include <map>
 
+#include "tests/support/law_samples.h"
 #include "tests/support/test_cluster.h"
 #include "tests/support/token_law.h"
 
@@ -195,15 +196,8 @@ TEST(HiddenStates, TokensFollowTheTarget) {
     options.code_bits = bits;
     TestCluster cluster(options);
     for (const Rule rule : {Rule::kToken, Rule::kBlock}) {
-      std::vector<Request> all;
-      for (int i = 0; i < kSamples; ++i) {
-        Request request{.prompt = prompt, .max_tokens = 4, .ignore_eos = true};
-        request.sampling = {
-            .rule = rule, .temperature = kTemperature, .seed = Seed{static_cast<uint64_t>(i) * 7919 + 1}};
-        all.push_back(std::move(request));
-      }
-      std::vector<int> seen(law.size());
-      for (const Finished& f : cluster.run(std::move(all))) ++seen[static_cast<size_t>(f.ids.at(1).value())];
+      auto all = testing::seeded_requests(prompt, {.rule = rule, .temperature = kTemperature}, kSamples);
+      const auto seen = testing::count_second(cluster, std::move(all), law.size());
       testing::expect_follows(law, seen, fmt::format("{}, {} bits", rule_name(rule), bits));
     }
     EXPECT_GT(cluster.totals().rounds.rollbacks, 1000);

@@ -6,6 +6,7 @@
 #include <random>
 
 #include "tests/end_to_end/request_grid.h"
+#include "tests/support/law_samples.h"
 #include "tests/support/token_law.h"
 
 namespace outrider {
@@ -215,24 +216,11 @@ TEST(LosslessLaw, EmittedSequencesFollowTheTarget) {
   TestCluster cluster(
       {.target = kTarget, .draft = draft_model(), .drafter = DrafterKind::kModel, .max_num_seqs = 8});
   for (Rule rule : {Rule::kInvariant, Rule::kNaive, Rule::kToken, Rule::kBlock}) {
-    std::vector<Request> requests;
-    for (int i = 0; i < samples; ++i) {
-      Request request{.prompt = prompt, .max_tokens = kLength, .ignore_eos = true};
-      request.sampling = {.rule = rule,
-                          .temperature = kTemperature,
-                          .top_k = kTopK,
-                          .seed = Seed{static_cast<uint64_t>(i) * 7919 + 1}};
-      // The first token comes from the prefill, the other three from drafts of one, or of two (the most that
-      // fit).
-      request.gamma = parse_gamma_policy(i % 2 ? "fixed:gamma=1" : "fixed:gamma=4").value();
-      requests.push_back(std::move(request));
-    }
-    std::map<std::vector<int32_t>, int> seen;
-    for (const Finished& f : cluster.run(std::move(requests))) {
-      std::vector<int32_t> key;
-      for (TokenId id : f.ids) key.push_back(id.value());
-      ++seen[key];
-    }
+    // The first token comes from the prefill, the other three from drafts of one, or of two (the most that
+    // fit).
+    auto seen = testing::count_texts(
+        cluster, testing::seeded_requests(prompt, {.rule = rule, .temperature = kTemperature, .top_k = kTopK},
+                                          samples));
     testing::expect_follows(law, seen, samples, std::string(rule_name(rule)));
   }
   EXPECT_GT(cluster.totals().rounds.rollbacks, 100);

@@ -6,6 +6,7 @@
 
 #include "tests/end_to_end/request_grid.h"
 #include "tests/support/changing_wire.h"
+#include "tests/support/law_samples.h"
 #include "tests/support/token_law.h"
 
 namespace outrider {
@@ -189,22 +190,9 @@ TEST(SampledTreeLaw, EmittedSequencesFollowTheTarget) {
     options.row_bytes = 24;
     TestCluster cluster(options);
     for (const Rule rule : kTreeRules) {
-      std::vector<Request> all;
-      for (int i = 0; i < samples; ++i) {
-        Request request{.prompt = prompt, .max_tokens = kLength, .ignore_eos = true};
-        request.sampling = {.rule = rule,
-                            .temperature = kTemperature,
-                            .top_k = kTopK,
-                            .seed = Seed{static_cast<uint64_t>(i) * 7919 + 1}};
-        request.gamma = parse_gamma_policy(i % 2 ? "fixed:gamma=1" : "fixed:gamma=4").value();
-        all.push_back(std::move(request));
-      }
-      std::map<std::vector<int32_t>, int> seen;
-      for (const Finished& f : cluster.run(std::move(all))) {
-        std::vector<int32_t> key;
-        for (const TokenId id : f.ids) key.push_back(id.value());
-        ++seen[key];
-      }
+      auto seen = testing::count_texts(
+          cluster, testing::seeded_requests(
+                       prompt, {.rule = rule, .temperature = kTemperature, .top_k = kTopK}, samples));
       testing::expect_follows(law, seen, samples,
                               fmt::format("{}{}", rule_name(rule), tree.by_rank ? ", sequoia" : ""));
     }

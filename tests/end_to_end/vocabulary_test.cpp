@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include "tests/support/cut_vocabulary.h"
+#include "tests/support/law_samples.h"
 #include "tests/support/test_cluster.h"
 #include "tests/support/token_law.h"
 
@@ -167,15 +168,8 @@ TEST_P(Vocabulary, TokensFollowTheTarget) {
     options.row_bytes = 40;
     TestCluster cluster(options);
     for (const Rule rule : kPqRules) {
-      std::vector<Request> all;
-      for (int i = 0; i < kSamples; ++i) {
-        Request request{.prompt = prompt, .max_tokens = 4, .ignore_eos = true};
-        request.sampling = {
-            .rule = rule, .temperature = kTemperature, .seed = Seed{static_cast<uint64_t>(i) * 7919 + 1}};
-        all.push_back(std::move(request));
-      }
-      std::vector<int> seen(law.size());
-      for (const Finished& f : cluster.run(std::move(all))) ++seen[static_cast<size_t>(f.ids.at(1).value())];
+      auto all = testing::seeded_requests(prompt, {.rule = rule, .temperature = kTemperature}, kSamples);
+      const auto seen = testing::count_second(cluster, std::move(all), law.size());
       testing::expect_follows(law, seen, fmt::format("{}, {}, {}", pair.name, rule_name(rule), form.name));
     }
     EXPECT_GT(cluster.totals().rounds.accepted, 1000);

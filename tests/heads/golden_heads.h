@@ -1,6 +1,9 @@
 // The tiny committed heads (tests/goldens/heads), all of the golden model qwen3.
 #pragma once
 
+#include <gtest/gtest.h>
+
+#include <algorithm>
 #include <filesystem>
 #include <memory>
 #include <stdexcept>
@@ -29,6 +32,12 @@ inline const std::vector<GoldenHead> kGoldenHeads = [] {
   all.insert(all.end(), kMedusaHeads.begin(), kMedusaHeads.end());
   return all;
 }();
+// For INSTANTIATE_TEST_SUITE_P.
+inline std::string head_test_name(const ::testing::TestParamInfo<GoldenHead>& instance) {
+  std::string name = instance.param.name;
+  std::replace(name.begin(), name.end(), '-', '_');
+  return name;
+}
 constexpr const char* kHeadsTarget = "qwen3";
 
 inline std::filesystem::path golden_head(const std::string& name) {

@@ -205,11 +205,7 @@ TEST_P(HeadDrafting, AllocatesNothingOnceItIsWarm) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Heads, HeadDrafting, ::testing::ValuesIn(testing::kGoldenHeads),
-                         [](const auto& instance) {
-                           std::string name = instance.param.name;
-                           std::replace(name.begin(), name.end(), '-', '_');
-                           return name;
-                         });
+                         testing::head_test_name);
 
 }  // namespace
 }  // namespace outrider

@@ -147,11 +147,7 @@ TEST_P(GoldenHeads, QuantisedWeightsStayClose) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Heads, GoldenHeads, ::testing::ValuesIn(testing::kPairHeads),
-                         [](const auto& instance) {
-                           std::string name = instance.param.name;
-                           std::replace(name.begin(), name.end(), '-', '_');
-                           return name;
-                         });
+                         testing::head_test_name);
 
 }  // namespace
 }  // namespace outrider

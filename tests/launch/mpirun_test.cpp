@@ -24,27 +24,19 @@ TEST_F(Mpirun, WritesTheTextOfOneProcess) {
   }
 }
 
+// Forty tokens at temperature 1 from the demo pair, in drafts of three under a p/q rule.
+Arguments sampled_drafts(const char* rule, const char* q_format) {
+  Arguments all{
+      "--prompt", "Once upon a time", "--max-tokens", "40", "--temperature", "1", "--seed", "3", "-g", "3"};
+  all.insert(all.end(), {"--rule", rule, "--q-format", q_format, "--draft-model", demo_draft(),
+                         "--ignore-eos", "--quiet"});
+  return all;
+}
+
 // Each target rank gets its part of q from the draft worker; the coordinator sees none of it.
 TEST_F(Mpirun, DenseQGoesToTheTargetInSlices) {
   const TemporaryDirectory dir;
-  const Arguments sampling{"--prompt",
-                           "Once upon a time",
-                           "--max-tokens",
-                           "40",
-                           "--temperature",
-                           "1",
-                           "--seed",
-                           "3",
-                           "--rule",
-                           "token",
-                           "-g",
-                           "3",
-                           "--q-format",
-                           "dense",
-                           "--draft-model",
-                           demo_draft(),
-                           "--ignore-eos",
-                           "--quiet"};
+  const Arguments sampling = sampled_drafts("token", "dense");
   const std::string expected = generate(sampling).out;
   for (const char* layout : {"coordinator=1,draft=1,target=1", "coordinator=1,draft=1,target=2"}) {
     const int ranks = layout == std::string("coordinator=1,draft=1,target=1") ? 3 : 4;
@@ -63,24 +55,7 @@ TEST_F(Mpirun, DenseQGoesToTheTargetInSlices) {
 // Every target process has its part of the draft's head, and the draft worker all of it.
 TEST_F(Mpirun, HiddenStatesGiveTheTextOfOneProcess) {
   const TemporaryDirectory dir;
-  const Arguments sampling{"--prompt",
-                           "Once upon a time",
-                           "--max-tokens",
-                           "40",
-                           "--temperature",
-                           "1",
-                           "--seed",
-                           "3",
-                           "--rule",
-                           "block",
-                           "-g",
-                           "3",
-                           "--q-format",
-                           "hidden",
-                           "--ignore-eos",
-                           "--quiet",
-                           "--draft-model",
-                           demo_draft()};
+  const Arguments sampling = sampled_drafts("block", "hidden");
   const std::string expected = generate(sampling).out;
   const Outcome split =
       run(4, {"--layout", "coordinator=1,draft=1,target=2", "--report", dir / "report.json"}, sampling);

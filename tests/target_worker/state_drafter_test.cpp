@@ -128,11 +128,7 @@ TEST_P(BesideTarget, ADraftThatNobodyCanMakeIsAPlanThatMakesNoSense) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Heads, BesideTarget, ::testing::ValuesIn(testing::kGoldenHeads),
-                         [](const auto& instance) {
-                           std::string name = instance.param.name;
-                           std::replace(name.begin(), name.end(), '-', '_');
-                           return name;
-                         });
+                         testing::head_test_name);
 
 }  // namespace
 }  // namespace outrider
