@@ -70,6 +70,9 @@ Status read_layer(const JsonObject& config, HeadConfig& out) {
 }
 
 Status check_layer(const JsonObject& config, const HeadConfig& head, const ModelConfig& target) {
+  if (const std::string beyond = beyond_plain_layers(head.layer); !beyond.empty())
+    return unsupported(fmt::format("{}: a head with {} is not supported; those with layers like Llama's are",
+                                   config.where(), beyond));
   if (head.kind != HeadKind::kMtp && head.layer.num_layers != 1)
     return config.refused("num_hidden_layers",
                           fmt::format("is {}; heads of one layer are supported", head.layer.num_layers));
@@ -168,6 +171,13 @@ Result<HeadConfig> read_head_config(const std::filesystem::path& directory, Head
                                     const ModelConfig& target) {
   ASSIGN_OR_RETURN(const json root, read_json_file(directory / "config.json"));
   ASSIGN_OR_RETURN(const JsonObject config, JsonObject::view(root, (directory / "config.json").string()));
+  // A head reads the target's states, embedding and output as they are.
+  if (target.norm_adds_one || target.scales.embedding != 1 || target.scales.logit_divisor != 1 ||
+      target.scales.logit_cap > 0)
+    return unsupported(fmt::format(
+        "{}: heads for {}, whose embeddings, logits or norms are scaled, are not "
+        "supported; use --draft-model without --drafter {}",
+        (directory / "config.json").string(), architecture_name(target.family), head_kind_name(kind)));
   HeadConfig out{.kind = kind};
   if (kind != HeadKind::kEagle3 && (config.has("draft_vocab_size") || config.has("speculators_model_type")))
     return config.wrong(

@@ -165,10 +165,10 @@ class HeadLoader {
     ASSIGN_OR_RETURN(const MatrixSource gate_up,
                      map_.matrix({mlp("gate_proj.weight"), mlp("up_proj.weight")},
                                  {c.intermediate_size, c.intermediate_size}, hidden));
-    ASSIGN_OR_RETURN(w.gate_up, packed(gate_up, MatrixKind::kLayer));
+    ASSIGN_OR_RETURN(w.dense().gate_up, packed(gate_up, MatrixKind::kLayer));
     ASSIGN_OR_RETURN(const MatrixSource down,
                      map_.matrix({mlp("down_proj.weight")}, {hidden}, c.intermediate_size));
-    ASSIGN_OR_RETURN(w.down, packed(down, MatrixKind::kLayer));
+    ASSIGN_OR_RETURN(w.dense().down, packed(down, MatrixKind::kLayer));
     ASSIGN_OR_RETURN(w.mlp_norm, map_.vector(map_.layer("post_attention_layernorm.weight"), hidden));
     if (c.qkv_bias)
       for (const char* name : {"q_proj.bias", "k_proj.bias", "v_proj.bias"}) {
@@ -182,11 +182,11 @@ class HeadLoader {
     if (c.mlp_bias) {
       for (const char* name : {"gate_proj.bias", "up_proj.bias"}) {
         ASSIGN_OR_RETURN(const auto bias, map_.vector(mlp(name), c.intermediate_size));
-        w.gate_up_bias.insert(w.gate_up_bias.end(), bias.begin(), bias.end());
+        w.dense().gate_up_bias.insert(w.dense().gate_up_bias.end(), bias.begin(), bias.end());
       }
-      ASSIGN_OR_RETURN(w.down_bias, map_.vector(mlp("down_proj.bias"), hidden));
+      ASSIGN_OR_RETURN(w.dense().down_bias, map_.vector(mlp("down_proj.bias"), hidden));
     }
-    if (c.qk_norm) {
+    if (c.qk_norm != QkNorm::kNone) {
       ASSIGN_OR_RETURN(w.q_norm, map_.vector(attention("q_norm.weight"), c.head_dim));
       ASSIGN_OR_RETURN(w.k_norm, map_.vector(attention("k_norm.weight"), c.head_dim));
     }
@@ -230,8 +230,7 @@ class HeadLoader {
 
 int64_t bytes_of(const HeadWeights& w, bool fc_each_time) {
   const LayerWeights& l = w.layer;
-  return static_cast<int64_t>(l.qkv.bytes() + l.o.bytes() + l.gate_up.bytes() + l.down.bytes() +
-                              w.head.bytes() + (fc_each_time ? w.fc.bytes() : 0));
+  return static_cast<int64_t>(l.bytes() + w.head.bytes() + (fc_each_time ? w.fc.bytes() : 0));
 }
 
 }  // namespace

@@ -21,7 +21,7 @@ PairHead::PairHead(HeadConfig config, const HeadOptions& options, HeadWeights we
       storage_(*storage),
       kv_(std::move(storage), kv_blocks),
       pool_(threads_worth(weights_.bytes, options.bytes_per_thread, options.threads)),
-      rope_(rope_frequencies(config_.layer), options_.max_positions),
+      rope_(rope_frequencies(config_.layer.rope, config_.layer.head_dim), options_.max_positions),
       attention_scratch_(pool_.size(), options_.max_positions, config_.layer.head_dim),
       pairs_(options.max_rows, 2 * hidden_size()),
       residual_(options.max_rows, hidden_size()),
@@ -179,7 +179,7 @@ void PairHead::prepare_heads(std::span<const PairSlice> batch) {
       float* const q = qkv_.data.data() + row * qkv_.stride;
       float* const k = q + c.q_size();
       float* const v = k + c.kv_size();
-      if (c.qk_norm) {
+      if (c.qk_norm != QkNorm::kNone) {
         rms_norm(heads_of(q, c.num_heads), w.q_norm, epsilon(), heads_of(q, c.num_heads));
         rms_norm(heads_of(k, c.num_kv_heads), w.k_norm, epsilon(), heads_of(k, c.num_kv_heads));
       }
@@ -199,11 +199,11 @@ void PairHead::mlp(int64_t rows) {
   const auto residual = residual_.rows(rows), normed = normed_.rows(rows), partial = partial_.rows(rows);
   const auto gate = gate_up_.slice(rows, 0, columns), up = gate_up_.slice(rows, columns, columns);
   rms_norm(residual, w.mlp_norm, epsilon(), normed);
-  matmul(pool_, matmul_scratch_, normed, w.gate_up, gate_up_.rows(rows));
-  add_bias(gate_up_.rows(rows), w.gate_up_bias);
+  matmul(pool_, matmul_scratch_, normed, w.dense().gate_up, gate_up_.rows(rows));
+  add_bias(gate_up_.rows(rows), w.dense().gate_up_bias);
   silu_mul(pool_, gate, up, columns);
-  matmul(pool_, matmul_scratch_, gate, w.down, partial);
-  add_bias(partial, w.down_bias);
+  matmul(pool_, matmul_scratch_, gate, w.dense().down, partial);
+  add_bias(partial, w.dense().down_bias);
   add_rows(residual, partial);
 }
 

@@ -6,6 +6,7 @@
 
 #include "base/printable.h"
 #include "transformer/chat_template/chat_template.h"
+#include "transformer/files/family.h"
 #include "transformer/files/quantized_file.h"
 #include "transformer/files/weight_map.h"
 #include "transformer/kv/kv_shape.h"
@@ -36,8 +37,8 @@ double held_bytes(const MatrixSource& matrix, WeightType type) {
 
 // One tp_rank's matrices, by what they do.
 struct HeldParts {
-  double embedding = 0, attention = 0, mlp = 0, head = 0;
-  double all() const { return embedding + attention + mlp + head; }
+  double embedding = 0, attention = 0, mlp = 0, experts = 0, router = 0, head = 0;
+  double all() const { return embedding + attention + mlp + experts + router + head; }
 };
 
 Result<HeldParts> held_parts(const WeightMap& map, WeightFormat format) {
@@ -53,16 +54,28 @@ Result<HeldParts> held_parts(const WeightMap& map, WeightFormat format) {
   for (const LayerSources& layer : map.layers) {
     RETURN_IF_ERROR(add(layer.qkv, MatrixKind::kLayer, parts.attention));
     RETURN_IF_ERROR(add(layer.o, MatrixKind::kLayer, parts.attention));
-    RETURN_IF_ERROR(add(layer.gate_up, MatrixKind::kLayer, parts.mlp));
-    RETURN_IF_ERROR(add(layer.down, MatrixKind::kLayer, parts.mlp));
+    const auto add_mlp = [&](const MlpSources& mlp, double& to) -> Status {
+      RETURN_IF_ERROR(add(mlp.gate_up, MatrixKind::kLayer, to));
+      return add(mlp.down, MatrixKind::kLayer, to);
+    };
+    const ExpertSources* mixture = layer.mixture();
+    if (mixture == nullptr) {
+      RETURN_IF_ERROR(add_mlp(layer.dense(), parts.mlp));
+      continue;
+    }
+    for (const MlpSources& expert : mixture->experts) RETURN_IF_ERROR(add_mlp(expert, parts.experts));
+    if (mixture->shared) RETURN_IF_ERROR(add_mlp(*mixture->shared, parts.mlp));
+    parts.router += held_bytes(mixture->router, WeightType::kFloat32);
   }
   return parts;
 }
 
 int64_t parameters(const WeightMap& map) {
   int64_t count = weights_of(map.head) + (map.embedding ? weights_of(*map.embedding) : 0);
-  for (const LayerSources& layer : map.layers)
-    count += weights_of(layer.qkv) + weights_of(layer.o) + weights_of(layer.gate_up) + weights_of(layer.down);
+  for (const LayerSources& layer : map.layers) {
+    for (const MatrixSource* matrix : layer.matrices()) count += weights_of(*matrix);
+    if (const ExpertSources* mixture = layer.mixture()) count += weights_of(mixture->router);
+  }
   return count;
 }
 
@@ -77,17 +90,30 @@ std::string stored_as(const TensorFiles& files, const WeightMap& map) {
   add(map.head);
   if (map.embedding) add(*map.embedding);
   for (const LayerSources& layer : map.layers)
-    for (const MatrixSource* matrix : {&layer.qkv, &layer.o, &layer.gate_up, &layer.down}) add(*matrix);
+    for (const MatrixSource* matrix : layer.matrices()) add(*matrix);
   return fmt::format("{:.4g} million parameters, stored as {}, {}",
                      static_cast<double>(parameters(map)) / 1e6, fmt::join(names, " and "),
                      in_bytes(static_cast<double>(files.total_bytes())));
 }
 
+std::string describe_experts(const ModelConfig& c) {
+  int64_t layers = 0;
+  for (const LayerKind& layer : c.layers) layers += layer.has_experts;
+  return fmt::format("{} in each of {} layers, {} for a token, MLP {}{}", c.experts->count, layers,
+                     c.experts->chosen, c.experts->intermediate_size,
+                     c.experts->shared_intermediate_size > 0
+                         ? fmt::format(", and a shared one of {}", c.experts->shared_intermediate_size)
+                         : "");
+}
+
 void add_sizes(const ModelConfig& c, std::string& out) {
   add_line(out, "model",
-           fmt::format("{}: {} layers, hidden {}, {} query and {} KV heads of {}, MLP {}",
-                       architecture_name(c.family), c.num_layers, c.hidden_size, c.num_heads, c.num_kv_heads,
-                       c.head_dim, c.intermediate_size));
+           fmt::format("{} ({}): {} layers, hidden {}, {} query and {} KV heads of {}, MLP {}",
+                       architecture_name(c.family), traits_of(c.family).title, c.num_layers, c.hidden_size,
+                       c.num_heads, c.num_kv_heads, c.head_dim, c.intermediate_size));
+  if (c.experts) add_line(out, "experts", describe_experts(c));
+  if (const std::string beyond = beyond_plain_layers(c); !beyond.empty())
+    add_line(out, "devices", fmt::format("CPUs only: {} is not computed on CUDA devices", beyond));
   add_line(
       out, "vocabulary",
       fmt::format("{} rows{}", c.vocab_size, c.tie_word_embeddings ? ", the head is the embedding" : ""));
@@ -99,11 +125,14 @@ void add_memory(const WeightMap& map, std::string& out) {
        {WeightFormat::kAuto, WeightFormat::kBFloat16, WeightFormat::kInt8, WeightFormat::kInt4}) {
     const auto parts = held_parts(map, format);
     if (!parts.ok()) continue;
-    add_line(
-        out, format == WeightFormat::kAuto ? "memory of weights" : "",
-        fmt::format("--weight-format {:<5} {} (attention {}, MLP {}, head {}{})", weight_format_name(format),
-                    in_bytes(parts->all()), in_bytes(parts->attention), in_bytes(parts->mlp),
-                    in_bytes(parts->head), map.embedding ? ", embedding " + in_bytes(parts->embedding) : ""));
+    add_line(out, format == WeightFormat::kAuto ? "memory of weights" : "",
+             fmt::format(
+                 "--weight-format {:<5} {} (attention {}, MLP {}{}, head {}{})", weight_format_name(format),
+                 in_bytes(parts->all()), in_bytes(parts->attention), in_bytes(parts->mlp),
+                 parts->experts > 0 ? fmt::format(", experts {}, routers {}", in_bytes(parts->experts),
+                                                  in_bytes(parts->router))
+                                    : "",
+                 in_bytes(parts->head), map.embedding ? ", embedding " + in_bytes(parts->embedding) : ""));
   }
 }
 

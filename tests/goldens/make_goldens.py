@@ -7,12 +7,14 @@
 Every sub-directory is an ordinary Hugging Face model directory (config.json, generation_config.json, weights) plus
     golden.safetensors  input_ids.N  int32 [length]          for N = 0, 1, ...
                         logits.N     float32 [length, vocab]  eager attention, fp32 arithmetic, CPU
+                        greedy_prompt, greedy  int32          a text and what greedy choices add to it, where there are any
     golden.json         versions that made it, and the largest |logit|
 Weights are drawn far wider than for training, so that logits are not flat and a wrong attention, rotation, bias or
 norm cannot hide; epsilon is large for the same reason. fp64 arithmetic differs from the goldens by at most 5e-5.
 Sizes that are no multiples of 8 or 32 are there on purpose.
 """
 
+import copy
 import json
 import shutil
 import sys
@@ -22,8 +24,11 @@ import safetensors
 import torch
 import transformers
 from safetensors.torch import save_file
-from transformers import (AutoModelForCausalLM, LlamaConfig, LlamaForCausalLM, MistralConfig, MistralForCausalLM,
-                          Qwen2Config, Qwen2ForCausalLM, Qwen3Config, Qwen3ForCausalLM)
+from transformers import (AutoModelForCausalLM, Gemma2Config, Gemma2ForCausalLM, Gemma3ForCausalLM, Gemma3TextConfig,
+                          GraniteConfig, GraniteForCausalLM, LlamaConfig, LlamaForCausalLM, MistralConfig,
+                          MistralForCausalLM, MixtralConfig, MixtralForCausalLM, Olmo2Config, Olmo2ForCausalLM, Phi3Config,
+                          Phi3ForCausalLM, Qwen2Config, Qwen2ForCausalLM, Qwen2MoeConfig, Qwen2MoeForCausalLM, Qwen3Config,
+                          Qwen3ForCausalLM, Qwen3MoeConfig, Qwen3MoeForCausalLM, SmolLM3Config, SmolLM3ForCausalLM)
 
 LLAMA3_ROPE = {"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
                "original_max_position_embeddings": 256}
@@ -61,6 +66,55 @@ MODELS = {
                    intermediate_size=108, tie_word_embeddings=True),
               {"rope_theta": 1000000.0}),
 }
+
+# Families and rotations beyond these, smaller still, with a greedy text each. Windows are shorter than the inputs.
+TINY = dict(SMALL, hidden_size=32, vocab_size=120, intermediate_size=52)
+PLAIN = {"rope_theta": 10000.0}
+NEWER_MODELS = {
+    # Both caps are within reach of scores and logits.
+    "gemma2": (Gemma2ForCausalLM, Gemma2Config,
+               dict(TINY, num_hidden_layers=3, hidden_size=48, num_attention_heads=6, num_key_value_heads=3, head_dim=12,
+                    sliding_window=9, query_pre_attn_scalar=20, attn_logit_softcapping=4.0,
+                    final_logit_softcapping=12.0, tie_word_embeddings=True), PLAIN),
+    "gemma3": (Gemma3ForCausalLM, Gemma3TextConfig,
+               dict(TINY, num_hidden_layers=4, num_attention_heads=4, num_key_value_heads=2, head_dim=10,
+                    sliding_window=7, sliding_window_pattern=2, query_pre_attn_scalar=14, tie_word_embeddings=True),
+               {"full_attention": {"rope_theta": 100000.0, "rope_type": "linear", "factor": 8.0},
+                "sliding_attention": {"rope_theta": 1000.0, "rope_type": "default"}}),
+    "phi3": (Phi3ForCausalLM, Phi3Config,
+             dict(TINY, hidden_size=48, num_attention_heads=4, num_key_value_heads=2, sliding_window=11,
+                  max_position_embeddings=256, original_max_position_embeddings=128),
+             {"rope_theta": 10000.0, "rope_type": "longrope", "partial_rotary_factor": 0.5,
+              "short_factor": [1.0, 1.4, 3.0], "long_factor": [1.0, 4.0, 9.0]}),
+    "olmo2": (Olmo2ForCausalLM, Olmo2Config,
+              dict(TINY, hidden_size=48, num_attention_heads=6, num_key_value_heads=3, rms_norm_eps=1e-2), PLAIN),
+    "granite": (GraniteForCausalLM, GraniteConfig,
+                dict(TINY, num_key_value_heads=2, embedding_multiplier=3.0, residual_multiplier=0.4,
+                     attention_multiplier=0.21, logits_scaling=1.7, tie_word_embeddings=True), PLAIN),
+    "smollm3": (SmolLM3ForCausalLM, SmolLM3Config,
+                dict(TINY, num_hidden_layers=4, num_key_value_heads=2, no_rope_layers=[1, 0, 1, 0],
+                     use_sliding_window=True, sliding_window=8, tie_word_embeddings=True), PLAIN),
+    "mistral-window": (MistralForCausalLM, MistralConfig, dict(TINY, num_key_value_heads=2, sliding_window=10), PLAIN),
+    "qwen3-window": (Qwen3ForCausalLM, Qwen3Config,
+                     dict(TINY, num_hidden_layers=3, num_key_value_heads=1, head_dim=12, use_sliding_window=True,
+                          sliding_window=13, max_window_layers=1), PLAIN),
+    "llama-linear": (LlamaForCausalLM, LlamaConfig, TINY, {**PLAIN, "rope_type": "linear", "factor": 2.5}),
+    "llama-dynamic": (LlamaForCausalLM, LlamaConfig, TINY, {**PLAIN, "rope_type": "dynamic", "factor": 4.0}),
+    # Pairs of head_dim 16 against 32: some kept, some blended, some slowed.
+    "qwen2-yarn": (Qwen2ForCausalLM, Qwen2Config, dict(TINY, num_attention_heads=2, num_key_value_heads=1),
+                   {**PLAIN, "rope_type": "yarn", "factor": 4.0, "beta_fast": 4.0, "beta_slow": 1.0,
+                    "original_max_position_embeddings": 32}),
+    "mixtral": (MixtralForCausalLM, MixtralConfig,
+                dict(TINY, num_key_value_heads=2, num_local_experts=5, num_experts_per_tok=2, intermediate_size=68), PLAIN),
+    "qwen2-moe": (Qwen2MoeForCausalLM, Qwen2MoeConfig,
+                  dict(TINY, num_hidden_layers=3, num_key_value_heads=2, num_experts=6, num_experts_per_tok=3,
+                       moe_intermediate_size=44, shared_expert_intermediate_size=76, mlp_only_layers=[1]), PLAIN),
+    "qwen3-moe": (Qwen3MoeForCausalLM, Qwen3MoeConfig,
+                  dict(TINY, num_key_value_heads=2, num_experts=9, num_experts_per_tok=4, moe_intermediate_size=36,
+                       norm_topk_prob=True), PLAIN),
+}
+NEW_CONFIG = {"gemma3", "qwen3-moe"}  # config.json of transformers 5; the others as older versions wrote it
+GREEDY_STEPS = 24
 COPY_OF = "qwen3"  # also stored as bf16 and fp16
 SHARD_OF = "llama-bias"  # also stored in two files with an index, and with a config.json of transformers 5
 SEQUENCE_LENGTHS = [1, 2, 40, 17]
@@ -70,19 +124,19 @@ def random_weights(model, seed):
     generator = torch.Generator().manual_seed(seed)
     for name, tensor in sorted(model.named_parameters()):
         noise = torch.randn(tensor.shape, generator=generator)
-        if "norm" in name:
-            tensor.data = 1.0 + 0.3 * noise
+        if "norm" in name:  # Gemma's classes add the 1 themselves
+            tensor.data = 0.3 * noise + (0.0 if "gemma" in model.config.model_type else 1.0)
         elif name.endswith("bias"):
             tensor.data = 0.3 * noise
         elif "embed_tokens" in name or "lm_head" in name:
             tensor.data = 0.5 * noise
         else:  # keeps activations of order one, and attention scores wide enough to matter
-            tensor.data = noise * (1.5 / tensor.shape[1] ** 0.5)
+            tensor.data = noise * (1.5 / tensor.shape[-1] ** 0.5)
 
 
 def build(name, seed):
-    model_class, config_class, sizes, rope = MODELS[name]
-    config = config_class(**sizes, rope_parameters=rope, attn_implementation="eager")
+    model_class, config_class, sizes, rope = {**MODELS, **NEWER_MODELS}[name]
+    config = config_class(**sizes, rope_parameters=copy.deepcopy(rope), attn_implementation="eager")
     torch.manual_seed(seed)
     model = model_class(config).eval().float()
     random_weights(model, seed)
@@ -95,15 +149,27 @@ def downgrade_config(path, dtype_name):
     config = json.loads(path.read_text())
     rope = config.pop("rope_parameters")
     config["rope_theta"] = rope.pop("rope_theta")
+    if "partial_rotary_factor" in rope:
+        config["partial_rotary_factor"] = rope.pop("partial_rotary_factor")
     config["rope_scaling"] = rope if rope.get("rope_type", "default") != "default" else None
-    if config.get("head_dim", 0) * config["num_attention_heads"] == config["hidden_size"]:
+    if (config.get("head_dim") or 0) * config["num_attention_heads"] == config["hidden_size"]:
         del config["head_dim"]  # Llama 2 and Qwen2 files leave it to the reader
     config["torch_dtype"] = dtype_name
     config.pop("dtype", None)
     path.write_text(json.dumps(config, indent=2, sort_keys=True) + "\n")
 
 
-def write_golden(model, directory, seed):
+def greedy_text(model, ids):
+    """What the largest logits say, and by how much the closest choice was decided."""
+    text, margin = [], float("inf")
+    for _ in range(GREEDY_STEPS):
+        best = model(torch.cat([ids, torch.tensor([text], dtype=ids.dtype)], dim=1)).logits[0, -1].topk(2)
+        margin = min(margin, (best.values[0] - best.values[1]).item())
+        text.append(best.indices[0].item())
+    return text, margin
+
+
+def write_golden(model, directory, seed, greedy):
     generator = torch.Generator().manual_seed(1000 + seed)
     tensors, largest = {}, 0.0
     with torch.no_grad():
@@ -114,6 +180,13 @@ def write_golden(model, directory, seed):
             largest = max(largest, logits.abs().max().item())
             tensors[f"input_ids.{n}"] = ids[0].to(torch.int32)
             tensors[f"logits.{n}"] = logits
+        if greedy:
+            margin = 0
+            while margin < 1e-2:  # no choice is left to rounding
+                prompt = torch.randint(0, model.config.vocab_size, (1, 17), generator=generator)
+                text, margin = greedy_text(model, prompt)
+            tensors["greedy_prompt"] = prompt[0].to(torch.int32)
+            tensors["greedy"] = torch.tensor(text, dtype=torch.int32)
     save_file(tensors, directory / "golden.safetensors")
     note = {"torch": torch.__version__, "transformers": transformers.__version__,
             "safetensors": safetensors.__version__, "seed": seed, "sequence_lengths": SEQUENCE_LENGTHS,
@@ -122,7 +195,7 @@ def write_golden(model, directory, seed):
     return largest
 
 
-def write(root, name, source, seed, dtype=torch.float32, shard_size="1GB", new_config=False):
+def write(root, name, source, seed, dtype=torch.float32, shard_size="1GB", new_config=False, greedy=False):
     directory = root / name
     directory.mkdir(parents=True)
     model = build(source, seed)
@@ -133,12 +206,12 @@ def write(root, name, source, seed, dtype=torch.float32, shard_size="1GB", new_c
         {"bos_token_id": model.config.bos_token_id, "eos_token_id": [2, 5]}, indent=2) + "\n")
     # Read back: the golden belongs to what config.json says and to the (rounded) numbers in the file.
     model = AutoModelForCausalLM.from_pretrained(directory, dtype=torch.float32, attn_implementation="eager").eval()
-    largest = write_golden(model, directory, seed)
+    largest = write_golden(model, directory, seed, greedy)
     for file in directory.iterdir():
         file.chmod(0o644)
     parameters = sum(p.numel() for p in model.parameters())
     size = sum(f.stat().st_size for f in directory.iterdir())
-    print(f"{name:12} {parameters:7} parameters {size:8} bytes  largest |logit| {largest:.2f}")
+    print(f"{name:14} {parameters:7} parameters {size:8} bytes  largest |logit| {largest:.2f}")
 
 
 def main():
@@ -148,6 +221,8 @@ def main():
     transformers.utils.logging.disable_progress_bar()
     for seed, name in enumerate(MODELS):
         write(root, name, name, seed)
+    for seed, name in enumerate(NEWER_MODELS, start=100):
+        write(root, name, name, seed, new_config=name in NEW_CONFIG, greedy=True)
     copy_seed = list(MODELS).index(COPY_OF)
     write(root, f"{COPY_OF}-bf16", COPY_OF, copy_seed, torch.bfloat16)
     write(root, f"{COPY_OF}-fp16", COPY_OF, copy_seed, torch.float16)

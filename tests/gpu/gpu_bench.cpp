@@ -54,7 +54,7 @@ ModelConfig shape(int64_t hidden, int64_t layers, int64_t heads, int64_t head_di
           .vocab_size = 128256,
           .max_position_embeddings = 8192,
           .rms_norm_eps = 1e-5,
-          .rope_theta = 500000,
+          .rope = {.theta = 500000},
           .tie_word_embeddings = tied};
 }
 

@@ -2,10 +2,14 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <cmath>
+#include <fstream>
 #include <nlohmann/json.hpp>
 
 #include "tests/support/temporary_directory.h"
 #include "tests/transformer/test_data.h"
+#include "transformer/files/family.h"
 
 namespace outrider {
 namespace {
@@ -34,6 +38,27 @@ json mistral() {
 }
 json qwen2() { return small_config("qwen2", "Qwen2ForCausalLM"); }
 json qwen3() { return small_config("qwen3", "Qwen3ForCausalLM"); }
+
+// One of each family of the table.
+std::vector<json> families() {
+  std::vector<json> all;
+  for (const FamilyTraits& traits : family_table()) {
+    json config = small_config(std::string(traits.model_type), std::string(traits.architecture));
+    if (traits.activation_key != "hidden_act") config.erase("hidden_act");
+    if (traits.windows != Windows::kNone) config["sliding_window"] = nullptr;
+    if (traits.experts != nullptr)
+      config.update(
+          {{traits.experts->count_key, 4}, {"num_experts_per_tok", 2}, {traits.experts->size_key, 96}});
+    if (traits.experts != nullptr && traits.experts->has_shared)
+      config["shared_expert_intermediate_size"] = 64;
+    all.push_back(config);
+  }
+  return all;
+}
+
+bool is_scaled(const ModelConfig& config) {
+  return !std::holds_alternative<std::monostate>(config.rope.scaling);
+}
 
 json with(json config, const json& changes) {
   config.update(changes);
@@ -74,21 +99,23 @@ TEST(ModelConfig, FamiliesDifferInBiasesAndNorms) {
   EXPECT_EQ(l.kv_size(), 16);
   EXPECT_EQ(l.heads_per_kv_head(), 4);
   EXPECT_EQ(l.rms_norm_eps, 1e-5);
-  EXPECT_FALSE(l.qkv_bias || l.o_bias || l.mlp_bias || l.qk_norm || l.tie_word_embeddings);
-  EXPECT_FALSE(l.rope_scaling || l.bos || l.torch_dtype);
+  EXPECT_FALSE(l.qkv_bias || l.o_bias || l.mlp_bias || l.tie_word_embeddings);
+  EXPECT_EQ(l.qk_norm, QkNorm::kNone);
+  EXPECT_FALSE(is_scaled(l) || l.bos || l.torch_dtype);
+  EXPECT_EQ(beyond_plain_layers(l), "");
 
   const ModelConfig m = *read(mistral());
   EXPECT_EQ(m.family, ModelFamily::kMistral);
-  EXPECT_FALSE(m.qkv_bias || m.qk_norm);
+  EXPECT_FALSE(m.qkv_bias);
 
   const ModelConfig q2 = *read(qwen2());
   EXPECT_EQ(q2.family, ModelFamily::kQwen2);
   EXPECT_TRUE(q2.qkv_bias);
-  EXPECT_FALSE(q2.o_bias || q2.qk_norm);
+  EXPECT_FALSE(q2.o_bias);
 
   const ModelConfig q3 = *read(qwen3());
   EXPECT_EQ(q3.family, ModelFamily::kQwen3);
-  EXPECT_TRUE(q3.qk_norm);
+  EXPECT_EQ(q3.qk_norm, QkNorm::kHead);
   EXPECT_FALSE(q3.qkv_bias);
   EXPECT_EQ(q3.head_dim, 128) << "Qwen3 never derives head_dim";
 }
@@ -109,7 +136,7 @@ TEST(ModelConfig, NullAndMissingMeanTheDefault) {
   EXPECT_EQ(config.num_kv_heads, 8);
   EXPECT_EQ(config.head_dim, 8);
   EXPECT_EQ(config.rms_norm_eps, 1e-6);
-  EXPECT_EQ(config.rope_theta, 10000);
+  EXPECT_EQ(config.rope.theta, 10000);
   EXPECT_EQ(read(without(llama(), "architectures"))->family, ModelFamily::kLlama);
   EXPECT_EQ(read(without(qwen2(), "model_type"))->family, ModelFamily::kQwen2);
 }
@@ -122,20 +149,20 @@ TEST(ModelConfig, RotationIsReadFromOldAndNewKeys) {
                         {"rope_type", "llama3"}};
   const Llama3RopeScaling expected{8, 1, 4, 8192};
   const ModelConfig old_file = *read(with(llama(), {{"rope_theta", 500000}, {"rope_scaling", scaling}}));
-  EXPECT_EQ(old_file.rope_theta, 500000);
-  EXPECT_EQ(old_file.rope_scaling, expected);
+  EXPECT_EQ(old_file.rope.theta, 500000);
+  EXPECT_EQ(old_file.rope.scaling, RopeScaling(expected));
 
   json parameters = scaling;
   parameters["rope_theta"] = 500000.0;
   const ModelConfig new_file = *read(with(without(llama(), "rope_theta"), {{"rope_parameters", parameters}}));
-  EXPECT_EQ(new_file.rope_theta, 500000);
-  EXPECT_EQ(new_file.rope_scaling, expected);
+  EXPECT_EQ(new_file.rope.theta, 500000);
+  EXPECT_EQ(new_file.rope.scaling, RopeScaling(expected));
 
   const ModelConfig plain =
       *read(with(without(llama(), "rope_theta"),
                  {{"rope_parameters", {{"rope_type", "default"}, {"rope_theta", 7e5}}}}));
-  EXPECT_EQ(plain.rope_theta, 7e5);
-  EXPECT_FALSE(plain.rope_scaling);
+  EXPECT_EQ(plain.rope.theta, 7e5);
+  EXPECT_FALSE(is_scaled(plain));
 
   json cut = scaling;
   cut.erase("low_freq_factor");
@@ -146,7 +173,7 @@ TEST(ModelConfig, RotationIsReadFromOldAndNewKeys) {
 }
 
 TEST(ModelConfig, OtherRotationsAreRefusedByName) {
-  for (const char* type : {"yarn", "linear", "dynamic", "longrope", "mrope"}) {
+  for (const char* type : {"mrope", "proportional", "warp"}) {
     expect_refused(with(qwen2(), {{"rope_scaling", {{"rope_type", type}, {"factor", 4.0}}}}), "rope_type",
                    type);
     expect_refused(with(qwen2(), {{"rope_scaling", {{"type", type}, {"factor", 4.0}}}}), "type",
@@ -162,6 +189,53 @@ TEST(ModelConfig, OtherRotationsAreRefusedByName) {
   EXPECT_TRUE(read(with(llama(), {{"partial_rotary_factor", 1.0}})).ok());
 }
 
+TEST(ModelConfig, ScaledRotations) {
+  for (const char* key : {"rope_scaling", "rope_parameters"}) {
+    const auto read_with = [&](const json& family, const json& rope) {
+      return *read(with(family, {{key, rope}}));
+    };
+    EXPECT_EQ(read_with(llama(), {{"type", "linear"}, {"factor", 4}}).rope.scaling,
+              RopeScaling(LinearRopeScaling{4}));
+    // Within max_position_embeddings, where texts end, it turns as if nothing were said.
+    EXPECT_FALSE(is_scaled(read_with(llama(), {{"rope_type", "dynamic"}, {"factor", 4}})));
+
+    const json yarn = {{"rope_type", "yarn"}, {"factor", 4.0}, {"original_max_position_embeddings", 64}};
+    const RopeConfig turned = read_with(qwen2(), yarn).rope;
+    EXPECT_EQ(turned.scaling, RopeScaling(YarnRopeScaling{4, 32, 1, true, 64}));
+    EXPECT_DOUBLE_EQ(turned.amplitude, 0.1 * std::log(4) + 1);
+    EXPECT_EQ(read_with(qwen2(), with(yarn, {{"attention_factor", 1.5}})).rope.amplitude, 1.5);
+    EXPECT_DOUBLE_EQ(
+        read_with(qwen2(), with(yarn, {{"mscale", 2.0}, {"mscale_all_dim", 1.0}})).rope.amplitude,
+        (0.2 * std::log(4) + 1) / (0.1 * std::log(4) + 1));
+  }
+  expect_invalid(with(llama(), {{"rope_scaling", {{"type", "linear"}}}}), "factor", "missing");
+  expect_invalid(with(llama(), {{"rope_scaling", {{"type", "yarn"}}}}), "factor", "missing");
+  expect_refused(with(llama(), {{"rope_scaling", {{"type", "linear"}, {"factor", 2}, {"beta_fast", 32}}}}),
+                 "beta_fast", "linear");
+}
+
+// Phi-3 turns by other factors beyond its trained length, where a cache would hold what was turned otherwise.
+TEST(ModelConfig, LongRopeEndsAtTheTrainedLength) {
+  const json phi3 = small_config("phi3", "Phi3ForCausalLM");
+  const json rope = {{"type", "longrope"}, {"short_factor", {1, 1.5, 2, 3}}, {"long_factor", {1, 3, 9, 9}}};
+  const json old_file = with(phi3, {{"rope_scaling", rope}, {"original_max_position_embeddings", 32}});
+  const ModelConfig config = *read(old_file);
+  EXPECT_EQ(config.max_position_embeddings, 32);
+  EXPECT_EQ(config.rope.scaling, RopeScaling(LongRopeScaling{{1, 1.5, 2, 3}}));
+  EXPECT_DOUBLE_EQ(config.rope.amplitude, std::sqrt(1 + std::log(4) / std::log(32)));
+  EXPECT_EQ(config.rope.dims, 8);
+  EXPECT_EQ(read(with(old_file, {{"rope_scaling", with(rope, {{"type", "su"}})}}))->rope, config.rope);
+  expect_invalid(with(phi3, {{"rope_scaling", rope}}), "original_max_position_embeddings", "missing");
+  expect_invalid(with(old_file, {{"rope_scaling", with(rope, {{"short_factor", {1, 2}}})}}), "short_factor",
+                 "4");
+  expect_invalid(with(old_file, {{"rope_scaling", with(rope, {{"factor", 8.0}})}}), "factor", "differ");
+  expect_refused(with(phi3, {{"rope_scaling", {{"type", "yarn"}, {"factor", 4.0}}}}), "type", "longrope");
+
+  const json half = with(phi3, {{"partial_rotary_factor", 0.5}});
+  EXPECT_EQ(read(half)->rope.dims, 4);
+  expect_invalid(with(phi3, {{"partial_rotary_factor", 0.4}}), "partial_rotary_factor", "even");
+}
+
 TEST(ModelConfig, ContradictingRotationsAreRefused) {
   const json llama3 = {{"factor", 8.0},
                        {"low_freq_factor", 1.0},
@@ -171,16 +245,19 @@ TEST(ModelConfig, ContradictingRotationsAreRefused) {
   const json plain = {{"rope_type", "default"}, {"rope_theta", 10000.0}};
   const json both = with(llama(), {{"rope_parameters", plain}});
   // Each of the two objects alone is understood or refused; so are they side by side.
-  for (const char* type : {"linear", "yarn", "dynamic"})
-    expect_refused(with(both, {{"rope_scaling", {{"rope_type", type}, {"factor", 4.0}}}}), "rope_type", type);
+  for (const char* type : {"linear", "yarn"})
+    expect_invalid(with(both, {{"rope_scaling", {{"rope_type", type}, {"factor", 4.0}}}}), "rope_scaling",
+                   "\"rope_parameters\"");
+  expect_refused(with(both, {{"rope_scaling", {{"rope_type", "warp"}, {"factor", 4.0}}}}), "rope_type",
+                 "warp");
   expect_invalid(with(both, {{"rope_scaling", llama3}}), "rope_scaling", "\"rope_parameters\"");
   expect_invalid(
       with(llama(), {{"rope_parameters", llama3}, {"rope_scaling", with(llama3, {{"factor", 4}})}}),
       "rope_scaling", "\"rope_parameters\"");
-  EXPECT_EQ(
-      read(with(llama(), {{"rope_parameters", llama3}, {"rope_scaling", llama3}}))->rope_scaling->factor, 8);
-  EXPECT_FALSE(read(with(both, {{"rope_scaling", {{"type", "default"}}}}))->rope_scaling);
-  EXPECT_FALSE(read(with(both, {{"rope_scaling", json::object()}}))->rope_scaling);
+  EXPECT_EQ(read(with(llama(), {{"rope_parameters", llama3}, {"rope_scaling", llama3}}))->rope.scaling,
+            (RopeScaling(Llama3RopeScaling{8, 1, 4, 8192})));
+  EXPECT_FALSE(is_scaled(*read(with(both, {{"rope_scaling", {{"type", "default"}}}}))));
+  EXPECT_FALSE(is_scaled(*read(with(both, {{"rope_scaling", json::object()}}))));
 
   expect_invalid(with(both, {{"rope_theta", 500000}}), "rope_theta", "10000");
   expect_invalid(with(llama(), {{"rope_scaling", with(llama3, {{"type", "default"}})}}), "type", "llama3");
@@ -209,7 +286,7 @@ TEST(ModelConfig, EveryKeyOfARotationIsUnderstood) {
 }
 
 TEST(ModelConfig, AnUnknownKeyIsRefusedByName) {
-  for (const json& family : {llama(), mistral(), qwen2(), qwen3()}) {
+  for (const json& family : families()) {
     for (const json& value : {json(2.0), json(true), json(false), json("x"), json::object(), json::array()})
       expect_refused(with(family, {{"warp_factor", value}}), "warp_factor", "remove");
     EXPECT_TRUE(read(with(family, {{"warp_factor", nullptr}})).ok());
@@ -270,30 +347,43 @@ TEST(ModelConfig, HarmlessKeysAreIgnored) {
                          {"task_specific_params", json::object()},
                          {"temperature", 0.7},
                          {"do_sample", true}};
-  for (const json& family : {llama(), mistral(), qwen2(), qwen3()}) {
+  for (const json& family : families()) {
     const auto config = read(with(family, harmless));
     EXPECT_TRUE(config.ok()) << config.status().message();
   }
 }
 
+std::vector<int64_t> windows(const json& config) {
+  std::vector<int64_t> out;
+  const auto read_config = read(config);
+  EXPECT_TRUE(read_config.ok()) << read_config.status().message();
+  if (read_config.ok())
+    for (const LayerKind& layer : read_config->layers) out.push_back(layer.window);
+  return out;
+}
+using WindowList = std::vector<int64_t>;
+
 TEST(ModelConfig, AWindowMattersOnlyWhereItCuts) {
-  expect_refused(with(mistral(), {{"sliding_window", 64}}), "sliding_window",
-                 "\"max_position_embeddings\" to 64");
-  EXPECT_TRUE(read(with(mistral(), {{"sliding_window", 128}})).ok());
-  // The Mistral class slides by 4096 where the key is missing.
-  EXPECT_TRUE(read(without(mistral(), "sliding_window")).ok());
-  expect_refused(with(without(mistral(), "sliding_window"), {{"max_position_embeddings", 32768}}),
-                 "sliding_window", "4096");
+  EXPECT_EQ(windows(with(mistral(), {{"sliding_window", 64}})), (WindowList{64, 64}));
+  EXPECT_EQ(windows(with(mistral(), {{"sliding_window", 128}})), (WindowList{0, 0}));
+  EXPECT_EQ(windows(mistral()), (WindowList{0, 0}));
+  // The Mistral class slides by 4096 where the key is missing, and everywhere, whatever layer_types says.
+  const json silent = with(without(mistral(), "sliding_window"), {{"max_position_embeddings", 32768}});
+  EXPECT_EQ(windows(silent), (WindowList{4096, 4096}));
+  EXPECT_EQ(windows(with(silent, {{"layer_types", {"full_attention", "full_attention"}}})),
+            (WindowList{4096, 4096}));
   for (const json& qwen : {qwen2(), qwen3()}) {
-    EXPECT_TRUE(read(with(qwen, {{"use_sliding_window", false}, {"sliding_window", 64}})).ok());
+    EXPECT_EQ(windows(with(qwen, {{"use_sliding_window", false}, {"sliding_window", 64}})),
+              (WindowList{0, 0}));
     const json slides =
         with(qwen, {{"use_sliding_window", true}, {"sliding_window", 64}, {"max_window_layers", 1}});
-    expect_refused(slides, "sliding_window", "64");
-    EXPECT_TRUE(read(with(slides, {{"max_window_layers", 2}})).ok()) << "no layer slides";
-    EXPECT_TRUE(read(with(slides, {{"sliding_window", nullptr}})).ok());
-    expect_refused(
-        with(qwen, {{"layer_types", {"full_attention", "sliding_attention"}}, {"sliding_window", 64}}),
-        "sliding_window", "64");
+    EXPECT_EQ(windows(slides), (WindowList{0, 64}));
+    EXPECT_EQ(windows(with(slides, {{"max_window_layers", 2}})), (WindowList{0, 0}));
+    EXPECT_EQ(windows(with(slides, {{"sliding_window", nullptr}})), (WindowList{0, 0}));
+    const json types = {"sliding_attention", "full_attention"};
+    EXPECT_EQ(windows(with(slides, {{"layer_types", types}})), (WindowList{64, 0}));
+    expect_invalid(with(qwen, {{"layer_types", types}, {"sliding_window", 64}}), "use_sliding_window",
+                   "layer_types");
     EXPECT_TRUE(read(with(qwen, {{"layer_types", {"full_attention", "full_attention"}}})).ok());
     expect_refused(with(qwen, {{"layer_types", {"linear_attention", "full_attention"}}}), "layer_types",
                    "linear_attention");
@@ -302,15 +392,101 @@ TEST(ModelConfig, AWindowMattersOnlyWhereItCuts) {
     for (const json& types :
          {json::array(), json({"full_attention"}), json(std::vector<std::string>(3, "full_attention"))})
       expect_invalid(with(family, {{"layer_types", types}}), "layer_types", "2 layers");
-  // The Mistral class slides everywhere, whatever layer_types says.
-  expect_refused(
-      with(mistral(), {{"layer_types", {"full_attention", "full_attention"}}, {"sliding_window", 64}}),
-      "sliding_window", "64");
+  expect_refused(with(llama(), {{"layer_types", {"full_attention", "sliding_attention"}}}), "layer_types",
+                 "Llama");
+  const json moe = with(families().back(), {{"use_sliding_window", true}, {"sliding_window", 64}});
+  expect_refused(moe, "use_sliding_window", "Qwen3Moe");
+}
+
+TEST(ModelConfig, GemmaSlidesByPattern) {
+  const json gemma2 = with(without(small_config("gemma2", "Gemma2ForCausalLM"), "hidden_act"),
+                           {{"num_hidden_layers", 4}, {"sliding_window", 32}});
+  EXPECT_EQ(windows(gemma2), (WindowList{32, 0, 32, 0}));
+  const ModelConfig two = *read(gemma2);
+  EXPECT_EQ(two.head_dim, 256);
+  EXPECT_EQ(two.norm_place, NormPlace::kAround);
+  EXPECT_TRUE(two.norm_adds_one && two.tie_word_embeddings);
+  EXPECT_EQ(two.activation, Activation::kGeluTanh);
+  EXPECT_EQ(two.scales,
+            (ModelScales{.embedding = 8, .attention = 1.0 / 16, .attention_cap = 50, .logit_cap = 30}));
+  // Null is no cap; a missing key is the class's.
+  const json uncapped =
+      with(gemma2, {{"attn_logit_softcapping", nullptr}, {"final_logit_softcapping", nullptr}});
+  EXPECT_EQ(read(uncapped)->scales, (ModelScales{.embedding = 8, .attention = 1.0 / 16}));
+  expect_refused(with(gemma2, {{"hidden_activation", "gelu"}}), "hidden_activation", "gelu");
+  expect_refused(with(gemma2, {{"use_bidirectional_attention", true}}), "use_bidirectional_attention",
+                 "true");
+  // sqrt(72) is 8.4853; in bf16, as the class computes, 8.5.
+  const json bf16 = with(gemma2, {{"hidden_size", 72}, {"torch_dtype", "bfloat16"}});
+  EXPECT_EQ(read(bf16)->scales.embedding, 8.5);
+
+  const json gemma3 = with(without(small_config("gemma3_text", "Gemma3ForCausalLM"), "hidden_act"),
+                           {{"num_hidden_layers", 4},
+                            {"sliding_window", 32},
+                            {"sliding_window_pattern", 3},
+                            {"rope_theta", 1e6},
+                            {"rope_scaling", {{"rope_type", "linear"}, {"factor", 8.0}}}});
+  const ModelConfig old_file = *read(gemma3);
+  EXPECT_EQ(windows(gemma3), (WindowList{32, 32, 0, 32}));
+  EXPECT_EQ(old_file.layer(0).rope, LayerRope::kLocal);
+  EXPECT_EQ(old_file.layer(2).rope, LayerRope::kMain);
+  EXPECT_EQ(old_file.rope.scaling, RopeScaling(LinearRopeScaling{8}));
+  EXPECT_EQ(old_file.local_rope.theta, 1e4);
+  json new_file = without(without(without(gemma3, "rope_scaling"), "rope_theta"), "sliding_window_pattern");
+  new_file.update({{"_sliding_window_pattern", 3},
+                   {"rope_parameters",
+                    {{"full_attention", {{"rope_type", "linear"}, {"factor", 8.0}, {"rope_theta", 1e6}}},
+                     {"sliding_attention", {{"rope_type", "default"}, {"rope_theta", 1e4}}}}}});
+  const ModelConfig newer = *read(new_file);
+  EXPECT_EQ(newer.rope, old_file.rope);
+  EXPECT_EQ(newer.local_rope, old_file.local_rope);
+  EXPECT_EQ(newer.layers, old_file.layers);
+  // The class does not cap attention, whatever the key says.
+  expect_refused(with(gemma3, {{"attn_logit_softcapping", 50.0}}), "attn_logit_softcapping", "50");
+}
+
+TEST(ModelConfig, LayersWithoutRotation) {
+  const json smollm3 = with(small_config("smollm3", "SmolLM3ForCausalLM"), {{"num_hidden_layers", 4}});
+  EXPECT_EQ(read(smollm3)->layer(3).rope, LayerRope::kNone);
+  EXPECT_EQ(read(smollm3)->layer(2).rope, LayerRope::kMain);
+  EXPECT_EQ(read(with(smollm3, {{"no_rope_layers", {0, 1, 1, 1}}}))->layer(0).rope, LayerRope::kNone);
+  EXPECT_TRUE(read(smollm3)->tie_word_embeddings);
+  for (const json& bad : {json({1, 1}), json({1, 1, 1, 2}), json("x")})
+    expect_invalid(with(smollm3, {{"no_rope_layers", bad}}), "no_rope_layers", "4 layers");
+}
+
+TEST(ModelConfig, Experts) {
+  const json base = {{"num_experts", 8},
+                     {"num_experts_per_tok", 2},
+                     {"moe_intermediate_size", 96},
+                     {"shared_expert_intermediate_size", 64},
+                     {"mlp_only_layers", {1}},
+                     {"num_hidden_layers", 4},
+                     {"decoder_sparse_step", 1}};
+  const ModelConfig qwen = *read(with(small_config("qwen2_moe", "Qwen2MoeForCausalLM"), base));
+  EXPECT_EQ(qwen.experts, (ExpertConfig{8, 2, 96, 64, false}));
+  EXPECT_TRUE(qwen.layer(0).has_experts && !qwen.layer(1).has_experts && qwen.layer(3).has_experts);
+  EXPECT_TRUE(qwen.qkv_bias && !qwen.o_bias);
+  const ModelConfig step = *read(with(small_config("qwen2_moe", "Qwen2MoeForCausalLM"),
+                                      with(base, {{"decoder_sparse_step", 2}, {"norm_topk_prob", true}})));
+  EXPECT_TRUE(!step.layer(0).has_experts && step.layer(3).has_experts && step.experts->renormalise);
+  const json mixtral = with(small_config("mixtral", "MixtralForCausalLM"),
+                            {{"num_local_experts", 8}, {"num_experts_per_tok", 2}});
+  EXPECT_EQ(read(mixtral)->experts, (ExpertConfig{8, 2, 172, 0, true}));
+  EXPECT_EQ(read(without(mixtral, "rope_theta"))->rope.theta, 1e6);
+  expect_invalid(with(mixtral, {{"num_experts_per_tok", 9}}), "num_experts_per_tok", "8");
+  expect_invalid(without(mixtral, "num_local_experts"), "num_local_experts", "missing");
+  expect_invalid(with(mixtral, {{"num_experts", 4}}), "num_experts", "contradicts");
+  // transformers 5 writes one name, older versions the other.
+  const json qwen3 = families().back();
+  EXPECT_EQ(read(with(without(qwen3, "num_experts"), {{"num_local_experts", 4}}))->experts->count, 4);
+  expect_invalid(with(qwen3, {{"mlp_only_layers", {2}}}), "mlp_only_layers", "2 layers");
+  expect_refused(with(qwen3, {{"shared_expert_intermediate_size", 64}}), "shared_expert_intermediate_size",
+                 "64");
 }
 
 TEST(ModelConfig, OtherModelsAreRefusedByName) {
-  expect_refused(with(llama(), {{"architectures", {"MixtralForCausalLM"}}}), "architectures",
-                 "MixtralForCausalLM");
+  expect_refused(with(llama(), {{"architectures", {"GPT2LMHeadModel"}}}), "architectures", "GPT2LMHeadModel");
   expect_refused(with(llama(), {{"architectures", {"LlamaForSequenceClassification"}}}), "architectures",
                  "supported are LlamaForCausalLM");
   expect_refused(with(without(llama(), "architectures"), {{"model_type", "gpt2"}}), "model_type", "gpt2");
@@ -324,6 +500,33 @@ TEST(ModelConfig, OtherModelsAreRefusedByName) {
   expect_refused(with(qwen3(), {{"num_experts", 128}}), "num_experts", "mixture");
   expect_refused(with(llama(), {{"draft_vocab_size", 32000}}), "draft_vocab_size", "EAGLE");
   expect_refused(with(llama(), {{"torch_dtype", "float8_e4m3fn"}}), "torch_dtype", "bfloat16");
+}
+
+std::string text_of(const std::string& file) {
+  std::ifstream in(source_dir() / file);
+  return {std::istreambuf_iterator<char>(in), {}};
+}
+
+TEST(Families, TheDocumentationListsTheTable) {
+  const std::string page = text_of("docs/families.md");
+  size_t rows = 0;
+  for (size_t at = page.find("ForCausalLM` |"); at != page.npos; at = page.find("ForCausalLM` |", at + 1))
+    ++rows;
+  EXPECT_EQ(rows, family_table().size());
+  const auto configs = families();
+  for (size_t i = 0; i < configs.size(); ++i) {
+    const FamilyTraits& traits = family_table()[i];
+    const auto config = read(with(configs[i], {{"num_hidden_layers", 8}}));
+    ASSERT_TRUE(config.ok()) << config.status().message();
+    EXPECT_EQ(architecture_name(config->family), traits.architecture);
+    const std::string row =
+        fmt::format("| {} | `{}` | {} | {} | {} |", traits.title, traits.architecture, traits.models,
+                    traits.special, beyond_plain_layers(*config).empty() ? "CPU, CUDA" : "CPU");
+    EXPECT_NE(page.find(row), page.npos) << row;
+  }
+  std::string readme = text_of("README.md");
+  std::replace(readme.begin(), readme.end(), '\n', ' ');
+  EXPECT_NE(readme.find(supported_titles()), readme.npos) << supported_titles();
 }
 
 TEST(ModelConfig, SizesMustFitTogether) {
@@ -380,12 +583,12 @@ TEST(ModelConfig, GoldenModels) {
   }
   const ModelConfig llama31 = *read_model_config(golden_models() / "llama3.1");
   EXPECT_EQ(llama31.vocab_size, 262);
-  EXPECT_EQ(llama31.rope_scaling, (Llama3RopeScaling{8, 1, 4, 256}));
+  EXPECT_EQ(llama31.rope.scaling, RopeScaling(Llama3RopeScaling{8, 1, 4, 256}));
   EXPECT_EQ(llama31.eos, (std::vector<TokenId>{TokenId(257), TokenId(259), TokenId(2), TokenId(5)}));
   EXPECT_EQ(read_model_config(golden_models() / "qwen2")->head_dim, 8);
   EXPECT_EQ(read_model_config(golden_models() / "qwen3")->q_size(), 96);
   const ModelConfig transformers5 = *read_model_config(golden_models() / "llama-bias-sharded");
-  EXPECT_EQ(transformers5.rope_theta, 10000);
+  EXPECT_EQ(transformers5.rope.theta, 10000);
   EXPECT_TRUE(transformers5.o_bias && transformers5.mlp_bias);
 }
 
@@ -404,8 +607,9 @@ TEST(ModelConfig, PublishedConfigs) {
   EXPECT_EQ(qwen25.heads_per_kv_head(), 5);
   EXPECT_EQ(qwen25.torch_dtype, Dtype::kF16);
   const ModelConfig qwen3_17 = *read_model_config(configs / "qwen3-1.7B");
-  EXPECT_TRUE(qwen3_17.qk_norm && qwen3_17.tie_word_embeddings);
-  EXPECT_EQ(qwen3_17.rope_theta, 1e6);
+  EXPECT_EQ(qwen3_17.qk_norm, QkNorm::kHead);
+  EXPECT_TRUE(qwen3_17.tie_word_embeddings);
+  EXPECT_EQ(qwen3_17.rope.theta, 1e6);
   const ModelConfig tiny = *read_model_config(configs / "tinyllama-1.1B-chat");
   EXPECT_EQ(tiny.num_kv_heads, 4);
   EXPECT_EQ(tiny.torch_dtype, Dtype::kF32);

@@ -51,6 +51,20 @@ std::vector<Golden> read_goldens(const std::string& name) {
   }
 }
 
+// Ids of one tensor; empty if there is none.
+std::vector<TokenId> read_ids(const std::string& name, const std::string& tensor) {
+  auto file = SafetensorsFile::open(golden_model(name) / "golden.safetensors");
+  EXPECT_TRUE(file.ok()) << file.status().message();
+  std::vector<TokenId> ids;
+  if (const TensorInfo* info = file->find(tensor))
+    for (size_t i = 0; i < info->data.size(); i += sizeof(int32_t)) {
+      int32_t id = 0;
+      std::memcpy(&id, info->data.data() + i, sizeof id);
+      ids.emplace_back(id);
+    }
+  return ids;
+}
+
 // A copy of a golden model in which one token's embedding is not finite.
 class PoisonedToken {
  public:
@@ -106,6 +120,23 @@ TEST_P(ModelTest, AgreesWithHuggingFace) {
   }
   std::printf("%s: largest difference %.2g\n", GetParam().c_str(), static_cast<double>(worst));
   EXPECT_LT(worst, tolerance);
+}
+
+// Token by token through the cache; the goldens' text was written without one.
+TEST_P(ModelTest, GreedyTextIsThatOfHuggingFace) {
+  const auto prompt = read_ids(GetParam(), "greedy_prompt"), expected = read_ids(GetParam(), "greedy");
+  if (expected.empty()) GTEST_SKIP() << "no greedy text among these goldens";
+  auto single = make_single_collectives();
+  auto model = load_or_die(golden_model(GetParam()), {.device = suite_device()}, *single);
+  const KvHandle sequence = model->kv().create();
+  std::vector<TokenId> text, input = prompt;
+  while (text.size() < expected.size()) {
+    const BatchSlice slice{sequence, input, 1};
+    const auto logits = rows_of(model->forward({&slice, 1}).value().logits);
+    text.emplace_back(static_cast<int32_t>(std::max_element(logits.begin(), logits.end()) - logits.begin()));
+    input = {text.back()};
+  }
+  EXPECT_EQ(text, expected);
 }
 
 TEST_P(ModelTest, BitsDoNotDependOnChunks) {

@@ -9,7 +9,11 @@ namespace outrider {
 
 Device testing::suite_device() { return {}; }
 std::string testing::no_suite_device() { return ""; }
-std::vector<std::string> testing::suite_models() { return kGoldenModels; }
+std::vector<std::string> testing::suite_models() {
+  std::vector<std::string> names = kGoldenModels;
+  names.insert(names.end(), kFamilyModels.begin(), kFamilyModels.end());
+  return names;
+}
 int testing::suite_tree_rounds() { return 6; }
 
 namespace {

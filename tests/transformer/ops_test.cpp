@@ -295,6 +295,77 @@ TEST(SiluMul, BodyAndTailAreOneFunction) {
   EXPECT_TRUE(same_bits(gate.view().row(0), one_by_one));
 }
 
+TEST(GeluTanhMul, EqualsItsFormulaAndBodyAndTailAreOneFunction) {
+  ThreadPool pool(1);
+  Rows gate(1, 37), up(1, 37);
+  randomize(gate.view(), 1);
+  randomize(up.view(), 2);
+  gate.view()(0, 3) = 40;
+  gate.view()(0, 4) = -40;
+  std::vector<float> one_by_one;
+  for (int64_t i = 0; i < 37; ++i) {
+    Rows g(1, 1), u(1, 1);
+    g.view()(0, 0) = gate.view()(0, i);
+    u.view()(0, 0) = up.view()(0, i);
+    gelu_tanh_mul(pool, g.view(), u.view(), 1);
+    one_by_one.push_back(g.view()(0, 0));
+    const auto x = static_cast<double>(gate.view()(0, i));
+    const double inner = std::sqrt(2 / std::acos(-1.0)) * (x + 0.044715 * x * x * x);
+    EXPECT_NEAR(static_cast<double>(one_by_one.back()),
+                0.5 * x * (1 + std::tanh(inner)) * static_cast<double>(up.view()(0, i)), 1e-5);
+  }
+  gelu_tanh_mul(pool, gate.view(), up.view(), 37);
+  EXPECT_TRUE(same_bits(gate.view().row(0), one_by_one));
+}
+
+TEST(ScaleAndCap, EqualTheirFormulas) {
+  ThreadPool pool(2);
+  Rows x(3, 37), y(3, 37);
+  randomize(x.view(), 1);
+  randomize(y.view(), 2);
+  Rows scaled(3, 37), capped(3, 37), added(3, 37);
+  for (Rows* copy : {&scaled, &capped, &added}) randomize(copy->view(), 1);
+  scale_rows(scaled.view(), 0.3f);
+  cap_rows(pool, capped.view(), 0.7f);
+  for (int64_t m = 0; m < 3; ++m) {
+    add_scaled(added.view().row(m), y.view().row(m), 0.4f);
+    for (int64_t i = 0; i < 37; ++i) {
+      EXPECT_EQ(scaled.view()(m, i), x.view()(m, i) * 0.3f);
+      EXPECT_EQ(added.view()(m, i), x.view()(m, i) + y.view()(m, i) * 0.4f);
+      EXPECT_NEAR(static_cast<double>(capped.view()(m, i)),
+                  0.7 * std::tanh(static_cast<double>(x.view()(m, i)) / 0.7), 1e-6);
+    }
+  }
+  capped.view()(0, 0) = std::nanf("");
+  cap_rows(pool, capped.view(), 0.7f);
+  EXPECT_TRUE(std::isnan(capped.view()(0, 0)));
+}
+
+// The sum of squares of a row has the bits of its leaves' parts on any number of ranks, added in their tree.
+TEST(NormPart, SquaresAreAddedByLeaves) {
+  Rows x(1, 100);
+  randomize(x.view(), 5);
+  const std::vector<int64_t> ends{12, 12, 24, 36, 60, 72, 84, 100};
+  const auto row = x.view().row(0);
+  const float whole = sum_of_squares(row, ends);
+  for (size_t ranks : {2u, 4u, 8u}) {
+    std::vector<float> parts;
+    const size_t each = 8 / ranks;
+    for (size_t r = 0; r < ranks; ++r) {
+      const int64_t begin = r == 0 ? 0 : ends[r * each - 1];
+      std::vector<int64_t> own;
+      for (size_t i = 0; i < each; ++i) own.push_back(ends[r * each + i] - begin);
+      parts.push_back(sum_of_squares(row.subspan(static_cast<size_t>(begin)), own));
+    }
+    for (size_t step = 1; step < ranks; step *= 2)
+      for (size_t i = 0; i < ranks; i += 2 * step) parts[i] += parts[i + step];
+    EXPECT_EQ(parts[0], whole) << ranks;
+  }
+  double squares = 0;
+  for (float v : row) squares += static_cast<double>(v) * static_cast<double>(v);
+  EXPECT_NEAR(static_cast<double>(whole), squares, 1e-4);
+}
+
 // Keys and values of two texts in one layer, in blocks that lie anywhere.
 struct Layer {
   Layer(KvType kv_type, int64_t kv_heads, int64_t head_dim)
@@ -323,25 +394,44 @@ struct Layer {
 
 float stored(KvType type, float value) { return type == KvType::kFloat32 ? value : to_float(to_bf16(value)); }
 
-void expect_attention(const Layer& layer, const AttentionRow& row, int64_t kv_head, std::span<const float> q,
-                      std::span<const float> out) {
+void expect_attention(const Layer& layer, const AttentionShape& shape, const AttentionRow& row,
+                      int64_t kv_head, std::span<const float> q, std::span<const float> out) {
   std::vector<double> weights, expected(q.size());
   double total = 0;
   const auto at = [&](int64_t p) -> const auto& {
     return layer.text.at({row.block_table[p / kBlockTokens], p % kBlockTokens, kv_head});
   };
-  for (int64_t p = 0; p <= row.position; ++p) {
+  const double scale =
+      shape.scale > 0 ? static_cast<double>(shape.scale) : 1 / std::sqrt(static_cast<double>(q.size()));
+  const auto cap = static_cast<double>(shape.cap);
+  const int64_t begin = shape.window > 0 ? std::max<int64_t>(0, row.position + 1 - shape.window) : 0;
+  for (int64_t p = begin; p <= row.position; ++p) {
     double score = 0;
     for (size_t i = 0; i < q.size(); ++i)
       score += static_cast<double>(q[i]) * static_cast<double>(stored(layer.type, at(p).first[i]));
-    weights.push_back(std::exp(score / std::sqrt(static_cast<double>(q.size()))));
+    score *= scale;
+    weights.push_back(std::exp(cap > 0 ? cap * std::tanh(score / cap) : score));
     total += weights.back();
   }
-  for (int64_t p = 0; p <= row.position; ++p)
+  for (int64_t p = begin; p <= row.position; ++p)
     for (size_t i = 0; i < q.size(); ++i)
-      expected[i] +=
-          weights[static_cast<size_t>(p)] / total * static_cast<double>(stored(layer.type, at(p).second[i]));
+      expected[i] += weights[static_cast<size_t>(p - begin)] / total *
+                     static_cast<double>(stored(layer.type, at(p).second[i]));
   for (size_t i = 0; i < q.size(); ++i) EXPECT_NEAR(static_cast<double>(out[i]), expected[i], 1e-5);
+}
+
+// What families differ in: all positions, windows within a block, of a block and longer, another scale, a
+// cap.
+const std::vector<AttentionShape>& shapes_of_families() {
+  static const std::vector<AttentionShape> all{
+      {}, {.window = 1}, {.window = 5}, {.window = 16}, {.scale = 0.3f, .cap = 1.5f, .window = 21}};
+  return all;
+}
+
+AttentionShape with_heads(AttentionShape shape, int64_t heads, int64_t heads_per_kv) {
+  shape.heads = heads;
+  shape.heads_per_kv = heads_per_kv;
+  return shape;
 }
 
 // Rows of one text go over keys and values together, whatever their company; heads in groups of any size.
@@ -362,17 +452,20 @@ TEST(Attention, EqualsItsFormulaAndARowAlone) {
         Rows q(count, heads * head_dim), out(count, heads * head_dim), alone(1, heads * head_dim);
         randomize(q.view(), 4);
         AttentionScratch scratch(3, 4 * kBlockTokens, head_dim);
-        const AttentionShape shape{.heads = heads, .heads_per_kv = heads_per_kv};
-        attention(three, scratch, q.view(), layer.view, shape, rows, out.view());
-        for (int64_t m = 0; m < count; ++m) {
-          const TensorView<const float, 2> row(q.view().row(m).data(), {1, heads * head_dim}, {q.stride, 1});
-          const std::span one_row(&rows[static_cast<size_t>(m)], 1);
-          attention(one, scratch, row, layer.view, shape, one_row, alone.view());
-          EXPECT_TRUE(same_bits(alone.view().row(0), out.view().row(m))) << isa << " row " << m;
-          for (int64_t h = 0; h < heads; ++h) {
-            const auto at = static_cast<size_t>(h * head_dim), size = static_cast<size_t>(head_dim);
-            expect_attention(layer, one_row[0], h / heads_per_kv, row.row(0).subspan(at, size),
-                             out.view().row(m).subspan(at, size));
+        for (const AttentionShape& of_family : shapes_of_families()) {
+          const AttentionShape shape = with_heads(of_family, heads, heads_per_kv);
+          attention(three, scratch, q.view(), layer.view, shape, rows, out.view());
+          for (int64_t m = 0; m < count; ++m) {
+            const TensorView<const float, 2> row(q.view().row(m).data(), {1, heads * head_dim},
+                                                 {q.stride, 1});
+            const std::span one_row(&rows[static_cast<size_t>(m)], 1);
+            attention(one, scratch, row, layer.view, shape, one_row, alone.view());
+            EXPECT_TRUE(same_bits(alone.view().row(0), out.view().row(m))) << isa << " row " << m;
+            for (int64_t h = 0; h < heads; ++h) {
+              const auto at = static_cast<size_t>(h * head_dim), size = static_cast<size_t>(head_dim);
+              expect_attention(layer, shape, one_row[0], h / heads_per_kv, row.row(0).subspan(at, size),
+                               out.view().row(m).subspan(at, size));
+            }
           }
         }
       }
@@ -437,14 +530,17 @@ TEST(Attention, ANodeHasTheBitsOfItsChain) {
             Rows q(count, heads * head_dim), out(count, heads * head_dim), alone(1, heads * head_dim);
             randomize(q.view(), 4);
             AttentionScratch scratch(3, 4 * kBlockTokens, head_dim);
-            const AttentionShape shape{.heads = heads, .heads_per_kv = heads_per_kv};
-            attention(three, scratch, q.view(), layer.view, shape, rows.tree, out.view());
-            for (int64_t m = 0; m < count; ++m) {
-              const AttentionRow chain = rows.as_chain(layer, static_cast<size_t>(m));
-              const TensorView<const float, 2> row(q.view().row(m).data(), {1, heads * head_dim},
-                                                   {q.stride, 1});
-              attention(one, scratch, row, layer.view, shape, {&chain, 1}, alone.view());
-              EXPECT_TRUE(same_bits(alone.view().row(0), out.view().row(m))) << isa << " row " << m;
+            for (const AttentionShape& of_family : shapes_of_families()) {
+              const AttentionShape shape = with_heads(of_family, heads, heads_per_kv);
+              attention(three, scratch, q.view(), layer.view, shape, rows.tree, out.view());
+              for (int64_t m = 0; m < count; ++m) {
+                const AttentionRow chain = rows.as_chain(layer, static_cast<size_t>(m));
+                const TensorView<const float, 2> row(q.view().row(m).data(), {1, heads * head_dim},
+                                                     {q.stride, 1});
+                attention(one, scratch, row, layer.view, shape, {&chain, 1}, alone.view());
+                EXPECT_TRUE(same_bits(alone.view().row(0), out.view().row(m)))
+                    << isa << " row " << m << " window " << shape.window;
+              }
             }
           }
   }

@@ -1,13 +1,14 @@
 #include "transformer/files/config_keys.h"
 
-#include "base/json_text.h"
-
 #include <algorithm>
 #include <array>
 #include <nlohmann/json.hpp>
 #include <span>
 #include <string_view>
 #include <vector>
+
+#include "base/json_text.h"
+#include "transformer/files/family.h"
 
 namespace outrider {
 namespace {
@@ -63,6 +64,7 @@ constexpr std::array kHarmless = std::to_array<std::string_view>({
     "attn_implementation",
     "attn_pdrop",
     "auto_map",
+    "cache_implementation",  // of transformers: where its keys and values lie
     "chunk_size_feed_forward",
     "classifier_dropout",
     "cls_token_id",
@@ -96,6 +98,7 @@ constexpr std::array kHarmless = std::to_array<std::string_view>({
     "resid_pdrop",
     "return_dict",
     "router_aux_loss_coef",
+    "router_jitter_noise",  // in training only
     "sep_token_id",
     "seq_length",
     "task_specific_params",
@@ -152,7 +155,7 @@ const std::vector<NeutralKey>& neutral_keys() {
   static const std::vector<NeutralKey> keys{
       {"add_cross_attention", false},
       {"alibi", false},
-      {"attention_multiplier", nullptr},  // Granite
+      {"attention_multiplier", nullptr},
       {"attn_logit_softcapping", nullptr},
       {"attn_temperature_tuning", false},
       {"clip_qkv", nullptr},
@@ -165,19 +168,16 @@ const std::vector<NeutralKey>& neutral_keys() {
       {"no_rope_layers", json::array()},
       {"per_layer_config", json::object()},
       {"pruned_heads", json::object()},
-      {"query_pre_attn_scalar", nullptr},  // Gemma 2
+      {"query_pre_attn_scalar", nullptr},
       {"residual_multiplier", 1},
       {"rope_interleaved", false},  // SmolLM2
       {"tie_encoder_decoder", false},
+      {"use_bidirectional_attention", false},
       {"use_mrope", false},
       {"use_parallel_residual", false},
       {"use_qk_norm", false},
   };
   return keys;
-}
-
-bool reads_use_sliding_window(ModelFamily family) {
-  return family == ModelFamily::kQwen2 || family == ModelFamily::kQwen3;
 }
 
 bool listed(std::span<const std::string_view> keys, std::string_view key) {
@@ -186,14 +186,21 @@ bool listed(std::span<const std::string_view> keys, std::string_view key) {
 
 std::string shown(const json& value) { return json_text(value).substr(0, 100); }
 
+bool reads(const FamilyTraits& traits, std::string_view key) {
+  if (listed(traits.keys, key)) return true;
+  for (const ScaleKey& scale : traits.scales)
+    if (scale.key == key) return true;
+  return false;
+}
+
 Status check_use_sliding_window(const JsonObject& config, const json& value, ModelFamily family) {
-  if (reads_use_sliding_window(family) || value == false) return {};
+  if (value == false) return {};
   return config.refused("use_sliding_window", fmt::format("is {}, which {} does not read; remove it",
                                                           shown(value), architecture_name(family)));
 }
 
 Status check_key(const JsonObject& config, const std::string& key, const json& value, ModelFamily family) {
-  if (listed(kRead, key) || listed(kHarmless, key)) return {};
+  if (listed(kRead, key) || listed(kHarmless, key) || reads(traits_of(family), key)) return {};
   if (key == "use_sliding_window") return check_use_sliding_window(config, value, family);
   for (const NeutralKey& known : neutral_keys()) {
     if (known.key != key) continue;

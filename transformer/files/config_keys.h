@@ -10,7 +10,7 @@
 
 namespace outrider {
 
-// Every key is one that model_config.cpp reads for this family, has the value that changes nothing, or is
+// Every key is one that is read for this family (family.h), has the value that changes nothing, or is
 // known to be harmless. Null counts as absent. Errors name file and key. `also`: keys that the caller reads.
 Status check_config_keys(const JsonObject& config, ModelFamily family,
                          std::span<const std::string_view> also = {});

@@ -6,7 +6,9 @@
 #include <cstdint>
 #include <filesystem>
 #include <optional>
+#include <string>
 #include <string_view>
+#include <variant>
 #include <vector>
 
 #include "base/status.h"
@@ -15,7 +17,21 @@
 
 namespace outrider {
 
-enum class ModelFamily : uint8_t { kLlama, kMistral, kQwen2, kQwen3 };
+enum class ModelFamily : uint8_t {
+  kLlama,
+  kMistral,
+  kQwen2,
+  kQwen3,
+  kGemma2,
+  kGemma3,
+  kPhi3,
+  kOlmo2,
+  kGranite,
+  kSmolLm3,
+  kMixtral,
+  kQwen2Moe,
+  kQwen3Moe
+};
 std::string_view family_name(ModelFamily family);        // "llama"
 std::string_view architecture_name(ModelFamily family);  // "LlamaForCausalLM"
 
@@ -29,6 +45,75 @@ struct Llama3RopeScaling {
   bool operator==(const Llama3RopeScaling&) const = default;
 };
 
+// Every rotation is slowed by `factor` (position interpolation, Chen et al. 2023).
+struct LinearRopeScaling {
+  double factor = 1;
+  bool operator==(const LinearRopeScaling&) const = default;
+};
+
+// YaRN (Peng et al. 2023): pairs that turn more than beta_fast times within the trained length are kept,
+// those that turn less than beta_slow times are slowed by `factor`, the ones between are blended.
+struct YarnRopeScaling {
+  double factor = 1;
+  double beta_fast = 32;
+  double beta_slow = 1;
+  bool truncate = true;  // the borders are whole pairs
+  int64_t original_max_position_embeddings = 8192;
+  bool operator==(const YarnRopeScaling&) const = default;
+};
+
+// LongRoPE (Ding et al. 2024) within the trained length: pair i is slowed by factors[i].
+struct LongRopeScaling {
+  std::vector<double> factors;
+  bool operator==(const LongRopeScaling&) const = default;
+};
+
+using RopeScaling =
+    std::variant<std::monostate, Llama3RopeScaling, LinearRopeScaling, YarnRopeScaling, LongRopeScaling>;
+
+struct RopeConfig {
+  double theta = 10000;
+  int64_t dims = 0;      // so many dimensions of a head turn, its first; even; 0: all
+  double amplitude = 1;  // of cosine and sine
+  RopeScaling scaling;
+  bool operator==(const RopeConfig&) const = default;
+};
+
+enum class LayerRope : uint8_t { kMain, kLocal, kNone };
+
+// What layers of one model differ in.
+struct LayerKind {
+  int64_t window = 0;  // attention sees so many positions, its own the last; 0: all
+  LayerRope rope = LayerRope::kMain;
+  bool has_experts = false;
+  bool operator==(const LayerKind&) const = default;
+};
+
+enum class NormPlace : uint8_t { kBefore, kAfter, kAround };  // attention and MLP
+enum class QkNorm : uint8_t { kNone, kHead, kWhole };         // over head_dim, or over all heads at once
+enum class Activation : uint8_t { kSilu, kGeluTanh };
+
+// Factors, and caps: cap * tanh(x / cap). 0: no cap.
+struct ModelScales {
+  double embedding = 1;
+  double residual = 1;   // of what attention and MLP add
+  double attention = 0;  // of scores; 0: 1 / sqrt(head_dim)
+  double logit_divisor = 1;
+  double attention_cap = 0;
+  double logit_cap = 0;
+  bool operator==(const ModelScales&) const = default;
+};
+
+// A mixture of experts in place of an MLP.
+struct ExpertConfig {
+  int64_t count = 0;
+  int64_t chosen = 0;  // for each token
+  int64_t intermediate_size = 0;
+  int64_t shared_intermediate_size = 0;  // of the MLP that every token goes through as well; 0: none
+  bool renormalise = true;               // the weights of the chosen ones add up to 1
+  bool operator==(const ExpertConfig&) const = default;
+};
+
 struct ModelConfig {
   ModelFamily family = ModelFamily::kLlama;
   int64_t hidden_size = 0;
@@ -40,21 +125,32 @@ struct ModelConfig {
   int64_t vocab_size = 0;  // rows of the embedding and the head, padding included
   int64_t max_position_embeddings = 0;
   double rms_norm_eps = 1e-6;
-  double rope_theta = 10000;
-  std::optional<Llama3RopeScaling> rope_scaling;
+  RopeConfig rope;
+  RopeConfig local_rope;          // of layers that say so
+  std::vector<LayerKind> layers;  // empty: all are LayerKind{}
+  std::optional<ExpertConfig> experts;
+  Activation activation = Activation::kSilu;
+  NormPlace norm_place = NormPlace::kBefore;
+  bool norm_adds_one = false;      // a norm multiplies by 1 + weight
+  QkNorm qk_norm = QkNorm::kNone;  // of q and k, before the rotation
+  ModelScales scales;
   bool tie_word_embeddings = false;  // the head is the embedding; there is no lm_head.weight
   bool qkv_bias = false;
   bool o_bias = false;
   bool mlp_bias = false;     // of gate, up and down
-  bool qk_norm = false;      // RMS norm over head_dim of every q and k head, before the rotation
   std::vector<TokenId> eos;  // any of them ends a text; config.json's first, no repeats, may be empty
   std::optional<TokenId> bos;
   std::optional<Dtype> torch_dtype;  // as declared; what the tensors are is in their file
 
+  LayerKind layer(int64_t i) const { return layers.empty() ? LayerKind{} : layers[static_cast<size_t>(i)]; }
   int64_t q_size() const { return num_heads * head_dim; }
   int64_t kv_size() const { return num_kv_heads * head_dim; }
   int64_t heads_per_kv_head() const { return num_heads / num_kv_heads; }
 };
+
+// What of this model an implementation lacks that has only what Llama, Mistral, Qwen2 and Qwen3 need: "a
+// mixture of experts"; empty if nothing.
+std::string beyond_plain_layers(const ModelConfig& config);
 
 // Errors name the file, the key and what to do about it.
 Result<ModelConfig> read_model_config(const std::filesystem::path& model_directory);

@@ -32,8 +32,7 @@ std::vector<Item> plan_items(const TensorFiles& files, const WeightMap& map, Wei
   add(MatrixKind::kVocabulary, map.head);
   if (map.embedding) add(MatrixKind::kVocabulary, *map.embedding);
   for (const LayerSources& layer : map.layers)
-    for (const MatrixSource* source : {&layer.qkv, &layer.o, &layer.gate_up, &layer.down})
-      add(MatrixKind::kLayer, *source);
+    for (const MatrixSource* source : layer.matrices()) add(MatrixKind::kLayer, *source);
   std::vector<Item> items;
   for (std::string_view name : files.names()) {
     const TensorInfo* tensor = files.find(name);

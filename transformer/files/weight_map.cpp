@@ -6,6 +6,7 @@
 #include <set>
 
 #include "base/bfloat16.h"
+#include "transformer/files/family.h"
 #include "transformer/files/quantized_file.h"
 
 namespace outrider {
@@ -25,9 +26,17 @@ class Mapper {
   Result<TensorPart> codes(const TensorInfo& stored, const std::vector<int64_t>& shape,
                            std::vector<int64_t> model_leaf_ends) const;
   Result<TensorPart> vector(const std::string& name, int64_t size, IndexRange part) const;
+  // Rows of one of several matrices that lie one behind the other in a stored one.
+  Result<TensorPart> stacked(const std::string& name, int64_t stored_rows, int64_t offset,
+                             IndexRange rows) const;
   Result<LayerSources> layer(int64_t index) const;
   Status map_attention(const std::string& prefix, LayerSources& to) const;
-  Status map_mlp(const std::string& prefix, LayerSources& to) const;
+  Status map_projections(const std::string& prefix, LayerSources& to) const;
+  Status map_norms(const std::string& prefix, LayerSources& to) const;
+  // gate, up, down: names of the projections; size: of the intermediate activations.
+  Result<MlpSources> mlp(const std::array<std::string, 3>& names, int64_t size) const;
+  Result<MlpSources> dense_mlp(const std::string& prefix) const;
+  Result<ExpertSources> mixture(const std::string& layer_prefix) const;
   bool all_bf16() const;
   bool has_codes() const;
 
@@ -35,6 +44,7 @@ class Mapper {
   const ModelConfig& config_;
   const ShardPlan& plan_;
   const ShardPlan whole_;  // of one rank
+  const FamilyTraits& traits_ = traits_of(config_.family);
 };
 
 Result<TensorPart> Mapper::codes(const TensorInfo& stored, const std::vector<int64_t>& shape,
@@ -91,68 +101,154 @@ bool Mapper::has_codes() const {
   return false;
 }
 
+Result<TensorPart> Mapper::stacked(const std::string& name, int64_t stored_rows, int64_t offset,
+                                   IndexRange rows) const {
+  return matrix(name, {stored_rows, config_.hidden_size}, {offset + rows.begin, offset + rows.end},
+                {0, config_.hidden_size});
+}
+
+Status Mapper::map_projections(const std::string& prefix, LayerSources& to) const {
+  const int64_t d = config_.head_dim, q_size = config_.q_size(), kv_size = config_.kv_size();
+  const IndexRange q{plan_.query_heads.begin * d, plan_.query_heads.end * d};
+  const IndexRange kv{plan_.kv_heads.begin * d, plan_.kv_heads.end * d};
+  struct Projection {
+    const char* name;
+    int64_t size, offset;  // of the fused one
+    IndexRange rows;
+  };
+  for (const Projection& p : {Projection{"q_proj", q_size, 0, q}, Projection{"k_proj", kv_size, q_size, kv},
+                              Projection{"v_proj", kv_size, q_size + kv_size, kv}}) {
+    ASSIGN_OR_RETURN(TensorPart part,
+                     traits_.fused_projections
+                         ? stacked(prefix + "qkv_proj.weight", q_size + 2 * kv_size, p.offset, p.rows)
+                         : stacked(prefix + p.name + ".weight", p.size, 0, p.rows));
+    to.qkv.parts.push_back(part);
+    if (!config_.qkv_bias) continue;
+    ASSIGN_OR_RETURN(TensorPart bias, vector(prefix + p.name + ".bias", p.size, p.rows));
+    to.qkv_bias.push_back(bias);
+  }
+  return {};
+}
+
 Status Mapper::map_attention(const std::string& prefix, LayerSources& to) const {
   const int64_t d = config_.head_dim, hidden = config_.hidden_size;
   const IndexRange q{plan_.query_heads.begin * d, plan_.query_heads.end * d};
   const IndexRange kv{plan_.kv_heads.begin * d, plan_.kv_heads.end * d};
   const IndexRange all{0, hidden};
-  ASSIGN_OR_RETURN(TensorPart q_part, matrix(prefix + "q_proj.weight", {config_.q_size(), hidden}, q, all));
-  ASSIGN_OR_RETURN(TensorPart k_part, matrix(prefix + "k_proj.weight", {config_.kv_size(), hidden}, kv, all));
-  ASSIGN_OR_RETURN(TensorPart v_part, matrix(prefix + "v_proj.weight", {config_.kv_size(), hidden}, kv, all));
-  to.qkv = {{q_part, k_part, v_part}, {}};
+  RETURN_IF_ERROR(map_projections(prefix, to));
   ASSIGN_OR_RETURN(TensorPart o_part, matrix(prefix + "o_proj.weight", {hidden, config_.q_size()}, all, q,
                                              whole_.attention_leaf_ends));
   to.o = {{o_part}, plan_.attention_leaf_ends};
-  if (config_.qkv_bias) {
-    ASSIGN_OR_RETURN(TensorPart q_bias, vector(prefix + "q_proj.bias", config_.q_size(), q));
-    ASSIGN_OR_RETURN(TensorPart k_bias, vector(prefix + "k_proj.bias", config_.kv_size(), kv));
-    ASSIGN_OR_RETURN(TensorPart v_bias, vector(prefix + "v_proj.bias", config_.kv_size(), kv));
-    to.qkv_bias = {q_bias, k_bias, v_bias};
-  }
   if (config_.o_bias) {
     ASSIGN_OR_RETURN(TensorPart bias, vector(prefix + "o_proj.bias", hidden, all));
     to.o_bias = {bias};
   }
-  if (config_.qk_norm) {
-    ASSIGN_OR_RETURN(TensorPart q_norm, vector(prefix + "q_norm.weight", d, {0, d}));
-    ASSIGN_OR_RETURN(TensorPart k_norm, vector(prefix + "k_norm.weight", d, {0, d}));
+  if (config_.qk_norm != QkNorm::kNone) {
+    const bool whole = config_.qk_norm == QkNorm::kWhole;
+    ASSIGN_OR_RETURN(TensorPart q_norm, vector(prefix + "q_norm.weight", whole ? config_.q_size() : d,
+                                               whole ? q : IndexRange{0, d}));
+    ASSIGN_OR_RETURN(TensorPart k_norm, vector(prefix + "k_norm.weight", whole ? config_.kv_size() : d,
+                                               whole ? kv : IndexRange{0, d}));
     to.q_norm = {q_norm};
     to.k_norm = {k_norm};
   }
   return {};
 }
 
-Status Mapper::map_mlp(const std::string& prefix, LayerSources& to) const {
-  const int64_t hidden = config_.hidden_size, intermediate = config_.intermediate_size;
-  const IndexRange all{0, hidden}, columns = plan_.mlp_columns;
-  ASSIGN_OR_RETURN(TensorPart gate,
-                   matrix(prefix + "gate_proj.weight", {intermediate, hidden}, columns, all));
-  ASSIGN_OR_RETURN(TensorPart up, matrix(prefix + "up_proj.weight", {intermediate, hidden}, columns, all));
+Status Mapper::map_norms(const std::string& prefix, LayerSources& to) const {
+  const bool before = config_.norm_place != NormPlace::kAfter,
+             after = config_.norm_place != NormPlace::kBefore;
+  const auto add = [&](const char* name, VectorSource& norm) -> Status {
+    ASSIGN_OR_RETURN(TensorPart part,
+                     vector(prefix + name + ".weight", config_.hidden_size, {0, config_.hidden_size}));
+    norm = {part};
+    return {};
+  };
+  if (before) RETURN_IF_ERROR(add("input_layernorm", to.attention_norm));
+  if (before)
+    RETURN_IF_ERROR(add(after ? "pre_feedforward_layernorm" : "post_attention_layernorm", to.mlp_norm));
+  if (after) RETURN_IF_ERROR(add("post_attention_layernorm", to.attention_out_norm));
+  if (after) RETURN_IF_ERROR(add("post_feedforward_layernorm", to.mlp_out_norm));
+  return {};
+}
+
+Result<MlpSources> Mapper::mlp(const std::array<std::string, 3>& names, int64_t size) const {
+  const int64_t hidden = config_.hidden_size;
+  const MlpCut cut(size, plan_.shard), whole(size, {});
+  const bool is_fused = names[0] == names[1];
+  const int64_t rows = is_fused ? 2 * size : size;
+  MlpSources to;
+  ASSIGN_OR_RETURN(TensorPart gate, stacked(names[0] + ".weight", rows, 0, cut.columns));
+  ASSIGN_OR_RETURN(TensorPart up, stacked(names[1] + ".weight", rows, is_fused ? size : 0, cut.columns));
   to.gate_up = {{gate, up}, {}};
-  ASSIGN_OR_RETURN(TensorPart down, matrix(prefix + "down_proj.weight", {hidden, intermediate}, all, columns,
-                                           whole_.mlp_leaf_ends));
-  to.down = {{down}, plan_.mlp_leaf_ends};
+  ASSIGN_OR_RETURN(TensorPart down,
+                   matrix(names[2] + ".weight", {hidden, size}, {0, hidden}, cut.columns, whole.leaf_ends));
+  to.down = {{down}, cut.leaf_ends};
+  return to;
+}
+
+Result<MlpSources> Mapper::dense_mlp(const std::string& prefix) const {
+  const int64_t hidden = config_.hidden_size, intermediate = config_.intermediate_size;
+  if (traits_.fused_projections)
+    return mlp({prefix + "gate_up_proj", prefix + "gate_up_proj", prefix + "down_proj"}, intermediate);
+  const std::array<std::string, 3> names{prefix + "gate_proj", prefix + "up_proj", prefix + "down_proj"};
+  ASSIGN_OR_RETURN(MlpSources to, mlp(names, intermediate));
   if (config_.mlp_bias) {
-    ASSIGN_OR_RETURN(TensorPart gate_bias, vector(prefix + "gate_proj.bias", intermediate, columns));
-    ASSIGN_OR_RETURN(TensorPart up_bias, vector(prefix + "up_proj.bias", intermediate, columns));
+    ASSIGN_OR_RETURN(TensorPart gate_bias, vector(names[0] + ".bias", intermediate, plan_.mlp_columns));
+    ASSIGN_OR_RETURN(TensorPart up_bias, vector(names[1] + ".bias", intermediate, plan_.mlp_columns));
     to.gate_up_bias = {gate_bias, up_bias};
-    ASSIGN_OR_RETURN(TensorPart down_bias, vector(prefix + "down_proj.bias", hidden, all));
+    ASSIGN_OR_RETURN(TensorPart down_bias, vector(names[2] + ".bias", hidden, {0, hidden}));
     to.down_bias = {down_bias};
   }
-  return {};
+  return to;
+}
+
+Result<ExpertSources> Mapper::mixture(const std::string& layer_prefix) const {
+  const ExpertConfig& config = *config_.experts;
+  const ExpertNames& names = *traits_.experts;
+  const int64_t hidden = config_.hidden_size;
+  const std::string prefix = layer_prefix + std::string(names.block);
+  ExpertSources to;
+  ASSIGN_OR_RETURN(TensorPart router,
+                   matrix(prefix + "gate.weight", {config.count, hidden}, {0, config.count}, {0, hidden}));
+  if (stored_type(router.tensor->dtype))
+    return unsupported(
+        fmt::format("{} is quantised, and decides which experts are read; quantise the original "
+                    "again, without it",
+                    router.tensor->name));
+  to.router = {{router}, {}};
+  for (int64_t i = 0; i < config.count; ++i) {
+    const std::string expert = fmt::format("{}experts.{}.", prefix, i);
+    ASSIGN_OR_RETURN(MlpSources sources,
+                     mlp({expert + std::string(names.gate), expert + std::string(names.up),
+                          expert + std::string(names.down)},
+                         config.intermediate_size));
+    to.experts.push_back(std::move(sources));
+  }
+  if (names.has_shared) {
+    const std::string shared = prefix + "shared_expert.";
+    ASSIGN_OR_RETURN(to.shared, mlp({shared + "gate_proj", shared + "up_proj", shared + "down_proj"},
+                                    config.shared_intermediate_size));
+    ASSIGN_OR_RETURN(TensorPart gate,
+                     matrix(prefix + "shared_expert_gate.weight", {1, hidden}, {0, 1}, {0, hidden}));
+    if (stored_type(gate.tensor->dtype))
+      return unsupported(
+          fmt::format("{} is quantised; quantise the original again, without it", gate.tensor->name));
+    to.shared_gate = {gate};
+  }
+  return to;
 }
 
 Result<LayerSources> Mapper::layer(int64_t index) const {
   const std::string prefix = fmt::format("model.layers.{}.", index);
-  const int64_t hidden = config_.hidden_size;
   LayerSources to;
-  ASSIGN_OR_RETURN(TensorPart attention_norm, vector(prefix + "input_layernorm.weight", hidden, {0, hidden}));
-  ASSIGN_OR_RETURN(TensorPart mlp_norm,
-                   vector(prefix + "post_attention_layernorm.weight", hidden, {0, hidden}));
-  to.attention_norm = {attention_norm};
-  to.mlp_norm = {mlp_norm};
+  RETURN_IF_ERROR(map_norms(prefix, to));
   RETURN_IF_ERROR(map_attention(prefix + "self_attn.", to));
-  RETURN_IF_ERROR(map_mlp(prefix + "mlp.", to));
+  if (config_.layer(index).has_experts) {
+    ASSIGN_OR_RETURN(to.mlp, mixture(prefix));
+  } else {
+    ASSIGN_OR_RETURN(to.mlp, dense_mlp(prefix + "mlp."));
+  }
   return to;
 }
 
@@ -202,9 +298,21 @@ int64_t MatrixSource::n() const {
 
 int64_t WeightMap::matrix_bytes() const {
   int64_t sum = head.bytes() + (embedding ? embedding->bytes() : 0);
-  for (const LayerSources& l : layers)
-    sum += l.qkv.bytes() + l.o.bytes() + l.gate_up.bytes() + l.down.bytes();
+  for (const LayerSources& layer : layers)
+    for (const MatrixSource* matrix : layer.matrices()) sum += matrix->bytes();
   return sum;
+}
+
+std::vector<const MatrixSource*> LayerSources::matrices() const {
+  std::vector<const MatrixSource*> all{&qkv, &o};
+  const auto add = [&](const MlpSources& mlp) { all.insert(all.end(), {&mlp.gate_up, &mlp.down}); };
+  if (const ExpertSources* experts = mixture()) {
+    for (const MlpSources& expert : experts->experts) add(expert);
+    if (experts->shared) add(*experts->shared);
+  } else {
+    add(dense());
+  }
+  return all;
 }
 
 float tensor_element(const TensorInfo& tensor, int64_t index) {
@@ -246,10 +354,17 @@ std::set<const TensorInfo*> used_tensors(const WeightMap& map) {
   if (map.embedding) add_used(map.embedding->parts, used);
   add_used(map.final_norm, used);
   for (const LayerSources& l : map.layers) {
-    for (const MatrixSource* matrix : {&l.qkv, &l.o, &l.gate_up, &l.down}) add_used(matrix->parts, used);
-    for (const VectorSource* vector : {&l.attention_norm, &l.mlp_norm, &l.q_norm, &l.k_norm, &l.qkv_bias,
-                                       &l.o_bias, &l.gate_up_bias, &l.down_bias})
+    for (const MatrixSource* matrix : l.matrices()) add_used(matrix->parts, used);
+    for (const VectorSource* vector : {&l.attention_norm, &l.mlp_norm, &l.attention_out_norm, &l.mlp_out_norm,
+                                       &l.q_norm, &l.k_norm, &l.qkv_bias, &l.o_bias})
       add_used(*vector, used);
+    if (const ExpertSources* mixture = l.mixture()) {
+      add_used(mixture->router.parts, used);
+      add_used(mixture->shared_gate, used);
+    } else {
+      add_used(l.dense().gate_up_bias, used);
+      add_used(l.dense().down_bias, used);
+    }
   }
   return used;
 }

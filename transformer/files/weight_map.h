@@ -4,6 +4,7 @@
 
 #include <optional>
 #include <string>
+#include <variant>
 #include <vector>
 
 #include "base/status.h"
@@ -36,17 +37,36 @@ struct MatrixSource {
 using VectorSource = std::vector<TensorPart>;
 std::vector<float> read_vector(const VectorSource& source);
 
-struct LayerSources {
-  VectorSource attention_norm, mlp_norm;  // [hidden]
-  VectorSource q_norm, k_norm;            // [head_dim], Qwen3 only
-  MatrixSource qkv;                       // [q + k + v of this rank, hidden]
-  VectorSource qkv_bias;
-  MatrixSource o;  // [hidden, heads of this rank * head_dim]
-  VectorSource o_bias;
+struct MlpSources {
   MatrixSource gate_up;  // [2 * columns of this rank, hidden]: all gates, then all ups
   VectorSource gate_up_bias;
   MatrixSource down;  // [hidden, columns of this rank]
   VectorSource down_bias;
+};
+
+// A mixture: each expert is an MLP, cut over the ranks like any.
+struct ExpertSources {
+  MatrixSource router;  // [experts, hidden], whole on every rank
+  std::vector<MlpSources> experts;
+  std::optional<MlpSources> shared;
+  VectorSource shared_gate;  // [hidden]; of the shared MLP
+};
+
+struct LayerSources {
+  VectorSource attention_norm, mlp_norm;          // [hidden]; empty where the family has none
+  VectorSource attention_out_norm, mlp_out_norm;  // [hidden], of what attention and MLP yield
+  VectorSource q_norm, k_norm;                    // [head_dim], or [q], [k of this rank]
+  MatrixSource qkv;                               // [q + k + v of this rank, hidden]
+  VectorSource qkv_bias;
+  MatrixSource o;  // [hidden, heads of this rank * head_dim]
+  VectorSource o_bias;
+  std::variant<MlpSources, ExpertSources> mlp;
+
+  const MlpSources& dense() const { return std::get<MlpSources>(mlp); }
+  const ExpertSources* mixture() const { return std::get_if<ExpertSources>(&mlp); }
+  // All but the router, which is never quantised: those of attention, then those of the MLP or of every
+  // expert.
+  std::vector<const MatrixSource*> matrices() const;
 };
 
 struct WeightMap {

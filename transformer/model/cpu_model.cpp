@@ -9,6 +9,14 @@
 namespace outrider {
 namespace {
 
+RopeTable rope_table(const ModelConfig& config, LayerRope rope, int64_t positions) {
+  const auto turns_by_it = [&](const LayerKind& layer) { return layer.rope == rope; };
+  if (rope == LayerRope::kLocal && std::none_of(config.layers.begin(), config.layers.end(), turns_by_it))
+    return {};
+  const RopeConfig& of = rope == LayerRope::kLocal ? config.local_rope : config.rope;
+  return {rope_frequencies(of, config.head_dim), positions, static_cast<float>(of.amplitude)};
+}
+
 int useful_threads(const Weights& weights, const ModelOptions& options) {
   return threads_worth(weights.bytes, options.bytes_per_thread, options.threads);
 }
@@ -23,6 +31,7 @@ struct CpuModel::Activations {
         attended(o.max_rows, p.query_heads.size() * c.head_dim),
         gate_up(o.max_rows, 2 * p.mlp_columns.size()),
         partial(o.max_rows, c.hidden_size),
+        squares(c.qk_norm == QkNorm::kWhole ? 2 * o.max_rows : 0),
         last_hidden(o.max_logit_rows, c.hidden_size),
         logits(o.max_logit_rows, p.vocab.size()),
         paths(path_slots(o.max_rows)) {
@@ -35,6 +44,7 @@ struct CpuModel::Activations {
   ActivationRows attended;     // [rows, q of this rank]
   ActivationRows gate_up;      // [rows, gates, then ups of this rank]
   ActivationRows partial;      // [rows, hidden]: this rank's leaves, then the sum over ranks
+  Buffer<float> squares;       // [rows, 2]: sums of squares of q and k
   ActivationRows last_hidden;  // [logit rows, hidden]
   ActivationRows logits;       // [logit rows, vocabulary of this rank]
   std::vector<AttentionRow> attention_rows;
@@ -52,9 +62,11 @@ CpuModel::CpuModel(ModelConfig config, const ModelOptions& options, Weights weig
       max_positions_(planned_positions(config_, options)),
       pool_(useful_threads(weights_, options), options.spin),
       collectives_(&collectives),
-      rope_(rope_frequencies(config_), max_positions_),
+      rope_(rope_table(config_, LayerRope::kMain, max_positions_)),
+      local_rope_(rope_table(config_, LayerRope::kLocal, max_positions_)),
       attention_scratch_(options.threads, max_positions_, config_.head_dim),
-      act_(std::make_unique<Activations>(config_, plan_, options)) {}
+      act_(std::make_unique<Activations>(config_, plan_, options)),
+      experts_(config_.experts ? std::make_unique<ExpertRows>(config_, plan_, options.max_rows) : nullptr) {}
 
 CpuModel::~CpuModel() = default;
 
@@ -112,11 +124,19 @@ Result<LogitsShard> CpuModel::forward(std::span<const BatchSlice> batch) {
   const auto hidden = act_->last_hidden.rows(logit_rows);
   rms_norm(hidden, weights_.final_norm, static_cast<float>(config_.rms_norm_eps), hidden);
   if (std::any_of(batch.begin(), batch.end(), [](const BatchSlice& slice) { return !slice.hidden_only; }))
-    matmul(pool_, matmul_scratch_, hidden, weights_.head, act_->logits.rows(logit_rows));
+    compute_logits(logit_rows);
   return LogitsShard{.logits = act_->logits.rows(logit_rows),
                      .vocab_range = plan_.vocab,
                      .vocab_size = config_.vocab_size,
                      .hidden = hidden};
+}
+
+void CpuModel::compute_logits(int64_t rows) {
+  const auto logits = act_->logits.rows(rows);
+  matmul(pool_, matmul_scratch_, act_->last_hidden.rows(rows), weights_.head, logits);
+  const ModelScales& scales = config_.scales;
+  if (scales.logit_divisor != 1) scale_rows(logits, static_cast<float>(1 / scales.logit_divisor));
+  if (scales.logit_cap > 0) cap_rows(pool_, logits, static_cast<float>(scales.logit_cap));
 }
 
 void CpuModel::locate_rows(std::span<const BatchSlice> batch) {
@@ -152,6 +172,8 @@ void CpuModel::embed(std::span<const BatchSlice> batch, int64_t rows) {
     }
   if (collectives_->size() > 1)
     collectives_->all_reduce_sum(std::span(reinterpret_cast<uint64_t*>(flat.data()), flat.size() / 2));
+  if (config_.scales.embedding != 1)
+    scale_rows(act_->residual.rows(rows), static_cast<float>(config_.scales.embedding));
 }
 
 // Keeps the states of all rows, in the slots of their keys and values.
@@ -175,30 +197,74 @@ void CpuModel::read_states(KvHandle sequence, int64_t index, std::span<float> to
 void CpuModel::attention_block(int64_t layer, std::span<const BatchSlice> batch, int64_t rows) {
   const LayerWeights& w = weights_.layers[static_cast<size_t>(layer)];
   const auto x = act_->residual.rows(rows), normed = act_->normed.rows(rows), qkv = act_->qkv.rows(rows);
-  rms_norm(x, w.attention_norm, static_cast<float>(config_.rms_norm_eps), normed);
-  matmul(pool_, matmul_scratch_, normed, w.qkv, qkv);
+  const bool is_normed = !w.attention_norm.empty();
+  if (is_normed) rms_norm(x, w.attention_norm, static_cast<float>(config_.rms_norm_eps), normed);
+  matmul(pool_, matmul_scratch_, is_normed ? normed : x, w.qkv, qkv);
   add_bias(qkv, w.qkv_bias);
+  if (config_.qk_norm == QkNorm::kWhole) norm_projections(w, rows);
   prepare_heads(layer, batch);
 
   const auto q = act_->qkv.slice(rows, 0, plan_.query_heads.size() * config_.head_dim);
   const AttentionShape shape{.heads = plan_.query_heads.size(),
                              .first_head = plan_.query_heads.begin,
                              .first_kv_head = plan_.kv_heads.begin,
-                             .heads_per_kv = config_.heads_per_kv_head()};
+                             .heads_per_kv = config_.heads_per_kv_head(),
+                             .scale = static_cast<float>(config_.scales.attention),
+                             .cap = static_cast<float>(config_.scales.attention_cap),
+                             .window = config_.layer(layer).window};
   const auto attended = act_->attended.rows(rows), partial = act_->partial.rows(rows);
   attention(pool_, attention_scratch_, q, storage_.layer(layer), shape, act_->attention_rows, attended);
   matmul(pool_, matmul_scratch_, attended, w.o, partial);
-  sum_over_ranks(partial);
-  add_bias(partial, w.o_bias);
-  add_rows(x, partial);
+  finish_block(partial, w.o_bias, w.attention_out_norm);
 }
 
-// Normalises (Qwen3) and rotates q and k in place, then writes k and v to the cache.
+// What this rank's part of attention or an MLP, summed over ranks, adds to the residual stream.
+void CpuModel::finish_block(TensorView<float, 2> partial, std::span<const float> bias,
+                            std::span<const float> norm) {
+  const auto x = act_->residual.rows(partial.extent(0));
+  sum_over_ranks(partial);
+  add_bias(partial, bias);
+  if (!norm.empty()) rms_norm(partial, norm, static_cast<float>(config_.rms_norm_eps), partial);
+  const auto factor = static_cast<float>(config_.scales.residual);
+  if (factor == 1) return add_rows(x, partial);
+  for (int64_t m = 0; m < x.extent(0); ++m) add_scaled(x.row(m), partial.row(m), factor);
+}
+
+// One norm over all query heads and one over all KV heads, whichever ranks hold them: their squares are added
+// by the leaves of the query heads. A KV head that several ranks hold counts where its leaf is.
+void CpuModel::norm_projections(const LayerWeights& w, int64_t rows) {
+  const int64_t d = config_.head_dim, q_size = plan_.query_heads.size() * d;
+  const IndexRange leaves = shard_leaves(plan_.shard);
+  std::vector<int64_t> kv_ends;
+  for (int64_t leaf = leaves.begin; leaf < leaves.end; ++leaf)
+    kv_ends.push_back((leaf_units(config_.num_kv_heads, static_cast<int>(leaf)).end -
+                       leaf_units(config_.num_kv_heads, static_cast<int>(leaves.begin)).begin) *
+                      d);
+  const auto squares = std::span(act_->squares.data(), static_cast<size_t>(2 * rows));
+  const auto q = [&](int64_t m) { return act_->qkv.slice(rows, 0, q_size).row(m); };
+  const auto k = [&](int64_t m) { return act_->qkv.slice(rows, q_size, plan_.kv_heads.size() * d).row(m); };
+  for (int64_t m = 0; m < rows; ++m) {
+    const auto at = static_cast<size_t>(2 * m);
+    squares[at] = sum_of_squares(q(m), plan_.attention_leaf_ends);
+    squares[at + 1] = sum_of_squares(k(m), kv_ends);
+  }
+  if (collectives_->size() > 1) collectives_->all_reduce_sum(squares);
+  const auto epsilon = static_cast<float>(config_.rms_norm_eps);
+  for (int64_t m = 0; m < rows; ++m) {
+    const auto at = static_cast<size_t>(2 * m);
+    norm_part(q(m), w.q_norm, squares[at] / static_cast<float>(config_.q_size()), epsilon);
+    norm_part(k(m), w.k_norm, squares[at + 1] / static_cast<float>(config_.kv_size()), epsilon);
+  }
+}
+
+// Normalises heads (Qwen3, Gemma 3) and rotates q and k in place, then writes k and v to the cache.
 void CpuModel::prepare_heads(int64_t layer, std::span<const BatchSlice> batch) {
   const LayerWeights& w = weights_.layers[static_cast<size_t>(layer)];
   const int64_t d = config_.head_dim, q_heads = plan_.query_heads.size(), kv_heads = plan_.kv_heads.size();
   const auto epsilon = static_cast<float>(config_.rms_norm_eps);
   const KvLayerView keys_and_values = storage_.layer(layer);
+  const LayerRope kind = config_.layer(layer).rope;
+  const RopeTable& rope = kind == LayerRope::kLocal ? local_rope_ : rope_;
   const auto heads_of = [&](float* first, int64_t count) { return TensorView<float, 2>(first, {count, d}); };
   int64_t row = 0;
   for (const BatchSlice& slice : batch) {
@@ -208,18 +274,19 @@ void CpuModel::prepare_heads(int64_t layer, std::span<const BatchSlice> batch) {
       float* q = act_->qkv.data.data() + row * act_->qkv.stride;
       float* k = q + q_heads * d;
       float* v = k + kv_heads * d;
-      if (config_.qk_norm) {
+      if (config_.qk_norm == QkNorm::kHead) {
         rms_norm(heads_of(q, q_heads), w.q_norm, epsilon, heads_of(q, q_heads));
         rms_norm(heads_of(k, kv_heads), w.k_norm, epsilon, heads_of(k, kv_heads));
       }
       const auto size = static_cast<size_t>(d);
       const KvSlot at = kv_.slot(slice.sequence, first + i);
       const int64_t position = act_->attention_rows[static_cast<size_t>(row)].position;
-      for (int64_t h = 0; h < q_heads; ++h) rope_.rotate({q + h * d, size}, position);
-      for (int64_t h = 0; h < kv_heads; ++h) {
-        rope_.rotate({k + h * d, size}, position);
-        store_kv(keys_and_values, at.block, at.slot, h, {k + h * d, size}, {v + h * d, size});
+      if (kind != LayerRope::kNone) {
+        for (int64_t h = 0; h < q_heads; ++h) rope.rotate({q + h * d, size}, position);
+        for (int64_t h = 0; h < kv_heads; ++h) rope.rotate({k + h * d, size}, position);
       }
+      for (int64_t h = 0; h < kv_heads; ++h)
+        store_kv(keys_and_values, at.block, at.slot, h, {k + h * d, size}, {v + h * d, size});
     }
   }
 }
@@ -228,16 +295,17 @@ void CpuModel::mlp_block(int64_t layer, int64_t rows) {
   const LayerWeights& w = weights_.layers[static_cast<size_t>(layer)];
   const auto x = act_->residual.rows(rows), normed = act_->normed.rows(rows),
              partial = act_->partial.rows(rows);
-  const int64_t columns = plan_.mlp_columns.size();
-  const auto gate = act_->gate_up.slice(rows, 0, columns), up = act_->gate_up.slice(rows, columns, columns);
-  rms_norm(x, w.mlp_norm, static_cast<float>(config_.rms_norm_eps), normed);
-  matmul(pool_, matmul_scratch_, normed, w.gate_up, act_->gate_up.rows(rows));
-  add_bias(act_->gate_up.rows(rows), w.gate_up_bias);
-  silu_mul(pool_, gate, up, columns);
-  matmul(pool_, matmul_scratch_, gate, w.down, partial);
-  sum_over_ranks(partial);
-  add_bias(partial, w.down_bias);
-  add_rows(x, partial);
+  const bool is_normed = !w.mlp_norm.empty();
+  if (is_normed) rms_norm(x, w.mlp_norm, static_cast<float>(config_.rms_norm_eps), normed);
+  const auto in = is_normed ? normed : x;
+  if (const auto* mixture = std::get_if<ExpertMlp>(&w.mlp)) {
+    experts_->forward(pool_, matmul_scratch_, *mixture, in, partial);
+    return finish_block(partial, {}, w.mlp_out_norm);
+  }
+  const auto gate_up = act_->gate_up.rows(rows);
+  gate_and_up(pool_, matmul_scratch_, w.dense(), config_.activation, in, gate_up);
+  matmul(pool_, matmul_scratch_, gate_up, w.dense().down, partial);
+  finish_block(partial, w.dense().down_bias, w.mlp_out_norm);
 }
 
 // The tree over ranks continues the tree over this rank's leaves.

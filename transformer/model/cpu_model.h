@@ -5,6 +5,7 @@
 #include <memory>
 
 #include "transformer/kv/cpu_kv_storage.h"
+#include "transformer/model/expert_rows.h"
 #include "transformer/model/model.h"
 #include "transformer/model/weights.h"
 #include "transformer/ops/cpu/cpu_ops.h"
@@ -40,6 +41,9 @@ class CpuModel final : public Model {
   void keep_states(int64_t layer, std::span<const BatchSlice> batch);
   void attention_block(int64_t layer, std::span<const BatchSlice> batch, int64_t rows);
   void mlp_block(int64_t layer, int64_t rows);
+  void finish_block(TensorView<float, 2> partial, std::span<const float> bias, std::span<const float> norm);
+  void compute_logits(int64_t rows);
+  void norm_projections(const LayerWeights& w, int64_t rows);
   void prepare_heads(int64_t layer, std::span<const BatchSlice> batch);
   void sum_over_ranks(TensorView<float, 2> partial);
 
@@ -52,10 +56,11 @@ class CpuModel final : public Model {
   int64_t max_positions_;
   ThreadPool pool_;
   Collectives* collectives_;
-  RopeTable rope_;
+  RopeTable rope_, local_rope_;  // the latter where some layer turns by it
   MatmulScratch matmul_scratch_;
   AttentionScratch attention_scratch_;
   std::unique_ptr<Activations> act_;
+  std::unique_ptr<ExpertRows> experts_;  // null where the model has none
 };
 
 }  // namespace outrider

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <array>
 #include <atomic>
+#include <bit>
 #include <cmath>
 
 #include "base/bfloat16.h"
@@ -115,10 +116,17 @@ Result<DraftHead> DraftHead::load(const std::filesystem::path& directory, IndexR
     return unsupported(
         fmt::format("{} is {} of {} columns; hidden states need another format than fp8, and at most {}",
                     part.tensor->name, dtype_name(part.tensor->dtype), config.hidden_size, kMaxDotColumns));
+  if (config.scales.logit_cap > 0)
+    return unsupported(
+        fmt::format("{} caps its logits, which no two kinds of machine do with the same bits; "
+                    "send probabilities in place of hidden states",
+                    architecture_name(config.family)));
+  const auto divisor = static_cast<float>(config.scales.logit_divisor);
   ids.end = std::min(ids.end, config.vocab_size);
   ids.begin = std::min(ids.begin, ids.end);
   DraftHead head(ids, config.hidden_size);
   head.fingerprint_ = hash_of(*part.tensor, kVersion);
+  if (divisor != 1) head.fingerprint_ ^= std::bit_cast<uint32_t>(divisor);
   if (part.scales) head.fingerprint_ = hash_of(*part.scales, head.fingerprint_);
   const int64_t k = config.hidden_size, block = rotation_block(k);
   const int64_t tile_bytes = kDotLanes * head.quads_ * kQuadColumns;
@@ -134,7 +142,7 @@ Result<DraftHead> DraftHead::load(const std::filesystem::path& directory, IndexR
         rotate_blocks(row, block);
         const auto scale = quantize_row(row, head.codes_.data() + tile * tile_bytes + lane * kQuadColumns);
         if (!scale) finite = false;
-        head.scales_[first + lane] = scale.value_or(0);
+        head.scales_[first + lane] = scale.value_or(0) / divisor;
       }
     }
   });

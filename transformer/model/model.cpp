@@ -7,6 +7,19 @@
 #include "transformer/model/token_runner.h"
 
 namespace outrider {
+namespace {
+
+// Kernels of devices know plain layers only.
+Status check_cuda_layers(const std::filesystem::path& directory) {
+  ASSIGN_OR_RETURN(const ModelConfig config, read_model_config(directory));
+  const std::string beyond = beyond_plain_layers(config);
+  if (beyond.empty()) return {};
+  return unsupported(fmt::format("{}: {} has {}, which CUDA devices do not compute; use --device cpu",
+                                 (directory / "config.json").string(), architecture_name(config.family),
+                                 beyond));
+}
+
+}  // namespace
 
 Result<std::unique_ptr<Model>> Model::load(const std::filesystem::path& directory,
                                            const ModelOptions& options, Collectives& collectives) {
@@ -15,6 +28,7 @@ Result<std::unique_ptr<Model>> Model::load(const std::filesystem::path& director
         options.shard.tp_rank, options.shard.tp_size);
   if (options.device.kind == Device::Kind::kCuda && !options.taps.empty())
     return unsupported("CUDA devices keep no states of layers, which this drafter reads; use --device cpu");
+  if (options.device.kind == Device::Kind::kCuda) RETURN_IF_ERROR(check_cuda_layers(directory));
   if (options.device.kind == Device::Kind::kCuda) return load_cuda_model(directory, options, collectives);
   return CpuModel::load(directory, options, collectives);
 }

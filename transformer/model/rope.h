@@ -1,4 +1,4 @@
-// Frequencies of the rotary embedding (Su et al. 2021), with Llama 3.1's stretching.
+// Frequencies of the rotary embedding (Su et al. 2021), with the scalings of model_config.h.
 #pragma once
 
 #include <vector>
@@ -7,7 +7,8 @@
 
 namespace outrider {
 
-// One per pair of dimensions, in fp32 and in the order of operations of the reference implementation.
-std::vector<float> rope_frequencies(const ModelConfig& config);
+// One per pair of dimensions that turn, in fp32 and in the order of operations of the reference
+// implementation.
+std::vector<float> rope_frequencies(const RopeConfig& rope, int64_t head_dim);
 
 }  // namespace outrider

@@ -8,6 +8,14 @@
 
 namespace outrider {
 
+// Which columns of an MLP's intermediate activations a rank computes: units of 32, spread over the leaves.
+struct MlpCut {
+  MlpCut(int64_t intermediate_size, Shard shard);
+
+  IndexRange columns;
+  std::vector<int64_t> leaf_ends;  // along this rank's part
+};
+
 // Which heads and columns a rank computes. Query heads and columns follow the leaves of shard.h; a KV head is
 // held by every rank whose query heads read it.
 struct ShardPlan {

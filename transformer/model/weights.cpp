@@ -12,19 +12,24 @@ namespace {
 
 class Packer {
  public:
-  Packer(const WeightMap& map, const WeightOptions& options, ThreadPool& pool)
-      : float_type_(map.all_bf16 ? WeightType::kBFloat16 : WeightType::kFloat32),
+  Packer(const WeightMap& map, const ModelConfig& config, const WeightOptions& options, ThreadPool& pool)
+      : config_(config),
+        float_type_(map.all_bf16 ? WeightType::kBFloat16 : WeightType::kFloat32),
         total_(map.matrix_bytes()),
         options_(options),
         pool_(pool) {}
 
   Result<PackedMatrix> matrix(MatrixKind kind, const MatrixSource& source);
   Result<LayerWeights> layer(const LayerSources& sources);
+  std::vector<float> norm(const VectorSource& source) const;
 
  private:
+  Result<DenseMlp> mlp(const MlpSources& sources);
+  Result<ExpertMlp> mixture(const ExpertSources& sources);
   Result<WeightType> type_of(MatrixKind kind, const MatrixSource& source) const;
   void advance(int64_t bytes);
 
+  const ModelConfig& config_;
   const WeightType float_type_;
   int64_t done_ = 0, total_ = 0;  // bytes of matrices in the files
   const WeightOptions& options_;
@@ -51,23 +56,64 @@ Result<PackedMatrix> Packer::matrix(MatrixKind kind, const MatrixSource& source)
   return packed;
 }
 
-Result<LayerWeights> Packer::layer(const LayerSources& s) {
-  LayerWeights w{.attention_norm = read_vector(s.attention_norm),
-                 .mlp_norm = read_vector(s.mlp_norm),
-                 .q_norm = read_vector(s.q_norm),
-                 .k_norm = read_vector(s.k_norm),
-                 .qkv_bias = read_vector(s.qkv_bias),
-                 .o_bias = read_vector(s.o_bias),
-                 .gate_up_bias = read_vector(s.gate_up_bias),
-                 .down_bias = read_vector(s.down_bias)};
-  ASSIGN_OR_RETURN(w.qkv, matrix(MatrixKind::kLayer, s.qkv));
-  ASSIGN_OR_RETURN(w.o, matrix(MatrixKind::kLayer, s.o));
+// Where a family multiplies by 1 + weight, that is the weight.
+std::vector<float> Packer::norm(const VectorSource& source) const {
+  std::vector<float> weights = read_vector(source);
+  if (config_.norm_adds_one)
+    for (float& weight : weights) weight = 1 + weight;
+  return weights;
+}
+
+Result<DenseMlp> Packer::mlp(const MlpSources& s) {
+  DenseMlp w{.gate_up_bias = read_vector(s.gate_up_bias), .down_bias = read_vector(s.down_bias)};
   ASSIGN_OR_RETURN(w.gate_up, matrix(MatrixKind::kLayer, s.gate_up));
   ASSIGN_OR_RETURN(w.down, matrix(MatrixKind::kLayer, s.down));
   return w;
 }
 
+Result<ExpertMlp> Packer::mixture(const ExpertSources& s) {
+  ExpertMlp w{.router = pack_matrix(s.router, WeightType::kFloat32, pool_)};
+  for (const MlpSources& expert : s.experts) {
+    ASSIGN_OR_RETURN(DenseMlp packed, mlp(expert));
+    w.experts.push_back(std::move(packed));
+  }
+  if (s.shared) {
+    ASSIGN_OR_RETURN(w.shared, mlp(*s.shared));
+    w.shared_gate = pack_matrix({s.shared_gate, {}}, WeightType::kFloat32, pool_);
+  }
+  return w;
+}
+
+Result<LayerWeights> Packer::layer(const LayerSources& s) {
+  LayerWeights w{.attention_norm = norm(s.attention_norm),
+                 .mlp_norm = norm(s.mlp_norm),
+                 .attention_out_norm = norm(s.attention_out_norm),
+                 .mlp_out_norm = norm(s.mlp_out_norm),
+                 .q_norm = norm(s.q_norm),
+                 .k_norm = norm(s.k_norm),
+                 .qkv_bias = read_vector(s.qkv_bias),
+                 .o_bias = read_vector(s.o_bias)};
+  ASSIGN_OR_RETURN(w.qkv, matrix(MatrixKind::kLayer, s.qkv));
+  ASSIGN_OR_RETURN(w.o, matrix(MatrixKind::kLayer, s.o));
+  if (const ExpertSources* experts = s.mixture()) {
+    ASSIGN_OR_RETURN(w.mlp, mixture(*experts));
+  } else {
+    ASSIGN_OR_RETURN(w.mlp, mlp(s.dense()));
+  }
+  return w;
+}
+
 }  // namespace
+
+size_t ExpertMlp::bytes() const {
+  size_t sum = router.bytes() + shared_gate.bytes() + (shared ? shared->bytes() : 0);
+  for (const DenseMlp& expert : experts) sum += expert.bytes();
+  return sum;
+}
+
+size_t LayerWeights::bytes() const {
+  return qkv.bytes() + o.bytes() + std::visit([](const auto& m) { return m.bytes(); }, mlp);
+}
 
 SourceRow source_row(const TensorPart& part, int64_t row) {
   const TensorInfo& tensor = *part.tensor;
@@ -137,7 +183,7 @@ const char* weight_type_name(WeightType type) {
 Result<Weights> load_weights(TensorFiles& files, const ModelConfig& config, const ShardPlan& plan,
                              const WeightOptions& options, ThreadPool& pool) {
   ASSIGN_OR_RETURN(const WeightMap map, map_weights(files, config, plan));
-  Packer packer(map, options, pool);
+  Packer packer(map, config, options, pool);
   Weights weights;
   if (map.embedding) {
     ASSIGN_OR_RETURN(weights.embedding, packer.matrix(MatrixKind::kVocabulary, *map.embedding));
@@ -145,10 +191,10 @@ Result<Weights> load_weights(TensorFiles& files, const ModelConfig& config, cons
   ASSIGN_OR_RETURN(weights.head, packer.matrix(MatrixKind::kVocabulary, map.head));
   for (const LayerSources& sources : map.layers) {
     ASSIGN_OR_RETURN(LayerWeights w, packer.layer(sources));
-    weights.bytes += static_cast<int64_t>(w.qkv.bytes() + w.o.bytes() + w.gate_up.bytes() + w.down.bytes());
+    weights.bytes += static_cast<int64_t>(w.bytes());
     weights.layers.push_back(std::move(w));
   }
-  weights.final_norm = read_vector(map.final_norm);
+  weights.final_norm = packer.norm(map.final_norm);
   weights.bytes += static_cast<int64_t>(weights.head.bytes() + weights.embedding.bytes());
   RETURN_IF_ERROR(files.check_unchanged());
   return weights;

@@ -2,6 +2,8 @@
 // and only once: each tensor is packed from the mapped file and its pages are given back.
 #pragma once
 
+#include <optional>
+#include <variant>
 #include <vector>
 
 #include "base/status.h"
@@ -17,17 +19,38 @@
 
 namespace outrider {
 
-struct LayerWeights {
-  std::vector<float> attention_norm, mlp_norm;  // [hidden]
-  std::vector<float> q_norm, k_norm;            // [head_dim], Qwen3 only
-  PackedMatrix qkv;                             // [q + k + v of this rank, hidden]
-  std::vector<float> qkv_bias;
-  PackedMatrix o;  // [hidden, heads of this rank * head_dim]
-  std::vector<float> o_bias;
+struct DenseMlp {
   PackedMatrix gate_up;  // [2 * columns of this rank, hidden]: all gates, then all ups
   std::vector<float> gate_up_bias;
   PackedMatrix down;  // [hidden, columns of this rank]
   std::vector<float> down_bias;
+
+  size_t bytes() const { return gate_up.bytes() + down.bytes(); }
+};
+
+// Router and shared gate are fp32 whatever the format: they decide.
+struct ExpertMlp {
+  PackedMatrix router;  // [experts, hidden], whole on every rank
+  std::vector<DenseMlp> experts;
+  std::optional<DenseMlp> shared;
+  PackedMatrix shared_gate;  // [1, hidden], whole
+
+  size_t bytes() const;
+};
+
+struct LayerWeights {
+  std::vector<float> attention_norm, mlp_norm;          // [hidden]; empty where the family has none
+  std::vector<float> attention_out_norm, mlp_out_norm;  // [hidden], of what attention and MLP yield
+  std::vector<float> q_norm, k_norm;                    // [head_dim], or [q], [k of this rank]
+  PackedMatrix qkv;                                     // [q + k + v of this rank, hidden]
+  std::vector<float> qkv_bias;
+  PackedMatrix o;  // [hidden, heads of this rank * head_dim]
+  std::vector<float> o_bias;
+  std::variant<DenseMlp, ExpertMlp> mlp;
+
+  DenseMlp& dense() { return std::get<DenseMlp>(mlp); }
+  const DenseMlp& dense() const { return std::get<DenseMlp>(mlp); }
+  size_t bytes() const;
 };
 
 struct Weights {

@@ -168,8 +168,10 @@ CudaModel::CudaModel(const Plan& plan, const ModelOptions& options, Collectives&
       inputs_(options.max_rows, options.max_logit_rows, max_positions_, tiles_,
               {config_.vocab_size, options.stand_in}),
       group_(connect_devices(collectives)),
-      cosines_(rope_table(rope_frequencies(config_), max_positions_, &std::cos, *stream_)),
-      sines_(rope_table(rope_frequencies(config_), max_positions_, &std::sin, *stream_)),
+      cosines_(
+          rope_table(rope_frequencies(config_.rope, config_.head_dim), max_positions_, &std::cos, *stream_)),
+      sines_(
+          rope_table(rope_frequencies(config_.rope, config_.head_dim), max_positions_, &std::sin, *stream_)),
       act_(std::make_unique<Activations>(plan, options, max_positions_)) {
   prepare_matmul(device_.shared_bytes);
   prepare_attention(device_.shared_bytes);

@@ -167,8 +167,7 @@ Result<DeviceWeightTypes> device_weight_types(const WeightMap& map, WeightFormat
   RETURN_IF_ERROR(add(MatrixKind::kVocabulary, vocabulary, map.head));
   if (map.embedding) RETURN_IF_ERROR(add(MatrixKind::kVocabulary, vocabulary, *map.embedding));
   for (const LayerSources& l : map.layers)
-    for (const MatrixSource* source : {&l.qkv, &l.o, &l.gate_up, &l.down})
-      RETURN_IF_ERROR(add(MatrixKind::kLayer, layers, *source));
+    for (const MatrixSource* source : l.matrices()) RETURN_IF_ERROR(add(MatrixKind::kLayer, layers, *source));
   const DeviceWeightTypes types{layers.value_or(*vocabulary), *vocabulary};
   if (types.activation() != activation_type(types.vocabulary))
     return unsupported(fmt::format("{} is {} and the layers are {}; quantise the original model again",
@@ -213,12 +212,12 @@ DeviceWeights upload_weights(const WeightMap& map, const DeviceWeightTypes& type
     l.k_norm = to_device(read_vector(s.k_norm), stream);
     l.qkv_bias = to_device(read_vector(s.qkv_bias), stream);
     l.o_bias = to_device(read_vector(s.o_bias), stream);
-    l.gate_up_bias = to_device(read_vector(s.gate_up_bias), stream);
-    l.down_bias = to_device(read_vector(s.down_bias), stream);
+    l.gate_up_bias = to_device(read_vector(s.dense().gate_up_bias), stream);
+    l.down_bias = to_device(read_vector(s.dense().down_bias), stream);
     l.qkv = uploader.matrix(types.layers, s.qkv);
     l.o = uploader.matrix(types.layers, s.o);
-    l.gate_up = uploader.matrix(types.layers, s.gate_up);
-    l.down = uploader.matrix(types.layers, s.down);
+    l.gate_up = uploader.matrix(types.layers, s.dense().gate_up);
+    l.down = uploader.matrix(types.layers, s.dense().down);
     weights.layers.push_back(std::move(l));
   }
   count_bytes(weights);
@@ -251,7 +250,7 @@ DeviceWeights noise_weights(const ModelConfig& c, const ShardPlan& plan, const D
     DeviceLayer l;
     l.attention_norm = ones(c.hidden_size);
     l.mlp_norm = ones(c.hidden_size);
-    if (c.qk_norm) {
+    if (c.qk_norm != QkNorm::kNone) {
       l.q_norm = ones(c.head_dim);
       l.k_norm = ones(c.head_dim);
     }

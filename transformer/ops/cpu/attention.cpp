@@ -33,15 +33,34 @@ struct AttentionJob {
   int64_t q_stride = 0;
   float* out = nullptr;  // the same, with out_stride
   int64_t out_stride = 0;
+  float scale = 1, cap = 0;
+  int64_t window = 0;
   float* scratch = nullptr;  // queries [head_dim][kMaxQueries], sums [value_stride / 16][kMaxQueries][16],
                              // scores [block][kMaxQueries][kBlockTokens]
 
   bool has_tails() const { return first_row[rows - 1].has_tail(); }
+  // A row sees positions [begin(row), positions(row)).
   int64_t positions(int row) const { return first_row[row].position + 1; }
-  // Blocks that every row sees whole.
-  int64_t shared_blocks() const {
-    const int64_t end = positions(0);
-    return (has_tails() ? std::min(end, first_row->tail_begin) : end) / kBlockTokens;
+  int64_t begin(int row) const { return window > 0 ? std::max<int64_t>(0, positions(row) - window) : 0; }
+  // Blocks that every row sees whole; where there are none, an empty range that begins at or behind every
+  // row's first position.
+  struct Blocks {
+    int64_t begin = 0, end = 0;
+  };
+  Blocks shared_blocks() const {
+    int64_t first = 0, end = has_tails() ? first_row->tail_begin : positions(0);
+    for (int row = 0; row < rows; ++row) {
+      first = std::max(first, begin(row));
+      end = std::min(end, positions(row));
+    }
+    const int64_t first_block = kv_blocks_for(first);
+    return {first_block, std::max(first_block, end / kBlockTokens)};
+  }
+  // The first block that some row sees a part of.
+  int64_t first_block() const {
+    int64_t first = begin(0);
+    for (int row = 1; row < rows; ++row) first = std::min(first, begin(row));
+    return first / kBlockTokens;
   }
 };
 
@@ -85,11 +104,11 @@ HWY_INLINE const T* block_of(const AttentionJob& job, const std::byte* base, int
 }
 
 // Scores of queries [first, first + kCount) in blocks [begin, end): dot products, one fma chain over head_dim
-// per position.
+// per position, scaled and capped.
 template <int kCount, class T>
 HWY_INLINE void score(const AttentionJob& job, const Areas& areas, int first, int64_t begin, int64_t end) {
   const int64_t head_dim = job.layer->head_dim;
-  const V scale = hn::Set(F(), 1.0f / std::sqrt(static_cast<float>(head_dim)));
+  const V scale = hn::Set(F(), job.scale), cap = hn::Set(F(), job.cap);
   for (int64_t block = begin; block < end; ++block) {
     const T* keys = block_of<T>(job, job.layer->keys, block, head_dim * kBlockTokens);
     float* out = areas.scores + (block * kMaxQueries + first) * kBlockTokens;
@@ -101,26 +120,33 @@ HWY_INLINE void score(const AttentionJob& job, const Areas& areas, int first, in
         const V key = load(keys + d * kBlockTokens + i * kLanes);
         for (int j = 0; j < kCount; ++j) sum[j] = hn::MulAdd(key, hn::Set(F(), q[j]), sum[j]);
       }
-      for (int j = 0; j < kCount; ++j)
-        hn::Store(hn::Mul(sum[j], scale), F(), out + j * kBlockTokens + i * kLanes);
+      for (V& v : sum) v = hn::Mul(v, scale);
+      if (job.cap > 0)
+        for (V& v : sum) v = hn::Mul(cap, hn::Tanh(F(), hn::Div(v, cap)));
+      for (int j = 0; j < kCount; ++j) hn::Store(sum[j], F(), out + j * kBlockTokens + i * kLanes);
     }
   }
 }
 
-// In place: scores of one query -> exp(score - max), zero beyond the last position. Returns 1 / sum.
-HWY_INLINE float softmax(float* scores, int64_t positions) {
+// In place: scores of one query at positions [begin, end) -> exp(score - max), zero in the rest of the first
+// and last block. Returns 1 / sum.
+HWY_INLINE float softmax(float* scores, int64_t begin, int64_t end) {
   constexpr int64_t kStride = kMaxQueries * kBlockTokens;
-  const int64_t blocks = kv_blocks_for(positions);
-  for (int64_t t = positions; t < blocks * kBlockTokens; ++t)
-    scores[t / kBlockTokens * kStride + t % kBlockTokens] = -std::numeric_limits<float>::infinity();
+  const int64_t first = begin / kBlockTokens, blocks = kv_blocks_for(end);
+  const auto hide = [&](int64_t from, int64_t to) {
+    for (int64_t t = from; t < to; ++t)
+      scores[t / kBlockTokens * kStride + t % kBlockTokens] = -std::numeric_limits<float>::infinity();
+  };
+  hide(first * kBlockTokens, begin);
+  hide(end, blocks * kBlockTokens);
   V best = hn::Set(F(), -std::numeric_limits<float>::infinity());
-  for (int64_t block = 0; block < blocks; ++block)
+  for (int64_t block = first; block < blocks; ++block)
     for (int64_t i = 0; i < kVectors; ++i)
       best = hn::Max(best, hn::Load(F(), scores + block * kStride + i * kLanes));
   const V max = hn::MaxOfLanes(F(), best);
   V sum[kVectors];
   for (V& v : sum) v = hn::Zero(F());
-  for (int64_t block = 0; block < blocks; ++block)
+  for (int64_t block = first; block < blocks; ++block)
     for (int64_t i = 0; i < kVectors; ++i) {
       float* at = scores + block * kStride + i * kLanes;
       const V shifted = hn::Sub(hn::Load(F(), at), max);
@@ -137,21 +163,22 @@ HWY_INLINE float softmax(float* scores, int64_t positions) {
   return 1.0f / lanes[0];
 }
 
-// sums[q, :] += weights[q, t] * values[t, :] for queries [first, first + kCount) and the positions of blocks
-// [begin, end) that lie before `positions`, in order.
+// sums[q, :] += weights[q, t] * values[t, :] for queries [first, first + kCount) and positions [begin, end),
+// in order.
 template <int kCount, class T>
-HWY_INLINE void add_values(const AttentionJob& job, const Areas& areas, int first, int64_t begin, int64_t end,
-                           int64_t positions) {
+HWY_INLINE void add_values(const AttentionJob& job, const Areas& areas, int first, int64_t begin,
+                           int64_t end) {
   const int64_t stride = job.layer->value_stride();
   for (int64_t d = 0; d < stride; d += kLanes) {
     float* out = areas.sums + (d / 16 * kMaxQueries + first) * 16 + d % 16;
     V sum[kCount];
     for (int j = 0; j < kCount; ++j) sum[j] = hn::Load(F(), out + j * 16);
-    for (int64_t block = begin; block < end; ++block) {
-      const T* values = block_of<T>(job, job.layer->values, block, stride * kBlockTokens) + d;
+    for (int64_t block = begin / kBlockTokens; block * kBlockTokens < end; ++block) {
+      const int64_t from = HWY_MAX(int64_t{0}, begin - block * kBlockTokens);
+      const T* values = block_of<T>(job, job.layer->values, block, stride * kBlockTokens) + from * stride + d;
       const float* weights = areas.scores + (block * kMaxQueries + first) * kBlockTokens;
-      const int64_t tokens = HWY_MIN(kBlockTokens, positions - block * kBlockTokens);
-      for (int64_t t = 0; t < tokens; ++t, values += stride) {
+      const int64_t tokens = HWY_MIN(kBlockTokens, end - block * kBlockTokens);
+      for (int64_t t = from; t < tokens; ++t, values += stride) {
         const V value = load(values);
         for (int j = 0; j < kCount; ++j)
           sum[j] = hn::MulAdd(value, hn::Set(F(), weights[j * kBlockTokens + t]), sum[j]);
@@ -190,49 +217,58 @@ HWY_INLINE void add_tail_values(const AttentionJob& job, const Areas& areas, int
   }
 }
 
-// Scores of a tree's rows: of all slots up to the last row's, a score being a function of query and key
-// alone; then each row's own in the order of its positions.
+// Scores of a tree's rows: of all slots they see up to the last row's, a score being a function of query and
+// key alone; then each row's own in the order of its positions.
 template <class T>
 HWY_INLINE void score_tree(const AttentionJob& job, const Areas& areas) {
   const AttentionRow& last = job.first_row[job.rows - 1];
   for_queries<kTogether>(0, job.rows * job.heads, [&](auto count, int first) HWY_ATTR {
-    score<count(), T>(job, areas, first, 0, kv_blocks_for(last.slot(last.position) + 1));
+    score<count(), T>(job, areas, first, job.first_block(), kv_blocks_for(last.slot(last.position) + 1));
   });
   const auto at = [](int64_t i) { return i / kBlockTokens * kMaxQueries * kBlockTokens + i % kBlockTokens; };
   for (int row = 0; row < job.rows; ++row)
     for (int query = row * job.heads; query < (row + 1) * job.heads; ++query) {
       float* scores = areas.scores + query * kBlockTokens;
-      for (int64_t p = last.tail_begin; p < job.positions(row); ++p)  // from slots at or behind p
+      for (int64_t p = std::max(last.tail_begin, job.first_block() * kBlockTokens); p < job.positions(row);
+           ++p)  // from slots at or behind p
         scores[at(p)] = scores[at(job.first_row[row].slot(p))];
     }
 }
 
 template <class T>
 HWY_INLINE void add_tree_values(const AttentionJob& job, const Areas& areas) {
-  const int64_t shared = job.shared_blocks(), positions = shared * kBlockTokens;
+  const auto shared = job.shared_blocks();
+  const int64_t begin = shared.begin * kBlockTokens, end = shared.end * kBlockTokens;
+  for (int row = 0; row < job.rows && begin < end; ++row)
+    if (job.begin(row) < begin)
+      for_queries<kTogether>(row * job.heads, job.heads, [&](auto count, int first) HWY_ATTR {
+        add_values<count(), T>(job, areas, first, job.begin(row), begin);
+      });
   for_queries<kTogether>(0, job.rows * job.heads, [&](auto count, int first) HWY_ATTR {
-    add_values<count(), T>(job, areas, first, 0, shared, positions);
+    add_values<count(), T>(job, areas, first, begin, end);
   });
   for (int row = 0; row < job.rows; ++row)
     for_queries<kTogether>(row * job.heads, job.heads, [&](auto count, int first) HWY_ATTR {
-      add_tail_values<count(), T>(job, areas, row, first, positions);
+      add_tail_values<count(), T>(job, areas, row, first, begin < end ? end : job.begin(row));
     });
 }
 
-// Calls op(count, first, begin, end, positions): all queries over the blocks that every row sees whole, then
-// each row's own over the rest of its positions.
+// Calls op(count, first, begin, end) for ranges of positions: each row's own in front of the blocks that
+// every row sees whole, all queries over those blocks, then each row's own over the rest.
 template <class Op>
-HWY_INLINE void for_blocks(const AttentionJob& job, Op op) {
-  const int64_t shared = job.shared_blocks();
-  for_queries<kTogether>(0, job.rows * job.heads, [&](auto count, int first) HWY_ATTR {
-    op(count, first, int64_t{0}, shared, shared * kBlockTokens);
-  });
-  for (int row = 0; row < job.rows; ++row) {
-    const int64_t positions = job.positions(row), end = kv_blocks_for(positions);
-    if (end == shared) continue;
-    for_queries<kTogether>(row * job.heads, job.heads,
-                           [&](auto count, int first) HWY_ATTR { op(count, first, shared, end, positions); });
-  }
+HWY_INLINE void for_positions(const AttentionJob& job, Op op) {
+  const auto shared = job.shared_blocks();
+  const int64_t begin = shared.begin * kBlockTokens, end = shared.end * kBlockTokens;
+  const auto own = [&](int row, int64_t from, int64_t to) HWY_ATTR {
+    if (from < to)
+      for_queries<kTogether>(row * job.heads, job.heads,
+                             [&](auto count, int first) HWY_ATTR { op(count, first, from, to); });
+  };
+  for (int row = 0; row < job.rows && begin < end; ++row) own(row, job.begin(row), begin);
+  if (begin < end)
+    for_queries<kTogether>(0, job.rows * job.heads,
+                           [&](auto count, int first) HWY_ATTR { op(count, first, begin, end); });
+  for (int row = 0; row < job.rows; ++row) own(row, begin < end ? end : job.begin(row), job.positions(row));
 }
 
 template <class T>
@@ -251,18 +287,19 @@ HWY_INLINE void attend_rows(const AttentionJob& job) {
   if (is_tree)
     score_tree<T>(job, areas);
   else
-    for_blocks(job, [&](auto count, int first, int64_t begin, int64_t end, int64_t)
-                        HWY_ATTR { score<count(), T>(job, areas, first, begin, end); });
+    for_positions(job, [&](auto count, int first, int64_t begin, int64_t end) HWY_ATTR {
+      score<count(), T>(job, areas, first, begin / kBlockTokens, kv_blocks_for(end));
+    });
   float norm[kMaxQueries];
   for_each_query([&](int row, int, int query) HWY_ATTR {
-    norm[query] = softmax(areas.scores + query * kBlockTokens, job.positions(row));
+    norm[query] = softmax(areas.scores + query * kBlockTokens, job.begin(row), job.positions(row));
   });
   for (int64_t i = 0; i < job.layer->value_stride() * kMaxQueries; ++i) areas.sums[i] = 0;
   if (is_tree)
     add_tree_values<T>(job, areas);
   else
-    for_blocks(job, [&](auto count, int first, int64_t begin, int64_t end, int64_t positions)
-                        HWY_ATTR { add_values<count(), T>(job, areas, first, begin, end, positions); });
+    for_positions(job, [&](auto count, int first, int64_t begin, int64_t end)
+                           HWY_ATTR { add_values<count(), T>(job, areas, first, begin, end); });
   for_each_query([&](int row, int head, int query) HWY_ATTR {
     float* out = job.out + row * job.out_stride + head * head_dim;
     for (int64_t d = 0; d < head_dim; ++d)
@@ -337,6 +374,9 @@ void attention(ThreadPool& pool, AttentionScratch& scratch, TensorView<const flo
           .q_stride = q.stride(0),
           .out = out.data() + job.row * out.stride(0) + job.head * layer.head_dim,
           .out_stride = out.stride(0),
+          .scale = shape.scale > 0 ? shape.scale : 1.0f / std::sqrt(static_cast<float>(layer.head_dim)),
+          .cap = shape.cap,
+          .window = shape.window,
           .scratch = scratch.of_thread(part).data()});
       }
   });

@@ -35,16 +35,26 @@ struct MatmulScratch {
 void matmul(ThreadPool& pool, MatmulScratch& scratch, TensorView<const float, 2> x,
             const PackedMatrix& weight, TensorView<float, 2> out);
 
+// The same without the tree: out[m, leaf * n + i] is leaf's part of output i. out [M, leaves * n]
+void matmul_leaves(ThreadPool& pool, MatmulScratch& scratch, TensorView<const float, 2> x,
+                   const PackedMatrix& weight, TensorView<float, 2> out);
+
 // out[m, :] = x[m, :] / sqrt(mean(x[m, :]^2) + epsilon) * weight       (Zhang & Sennrich 2019)
 void rms_norm(TensorView<const float, 2> x, std::span<const float> weight, float epsilon,
               TensorView<float, 2> out);
+
+// The same norm over a row that several ranks hold a part of each (OLMo 2): first every rank's sum of
+// squares, by leaves as matmul has them, then, with the sum over ranks, its part of the row.
+float sum_of_squares(std::span<const float> part, std::span<const int64_t> leaf_ends);
+// part[i] *= weight[i] / sqrt(mean_square + epsilon)
+void norm_part(std::span<float> part, std::span<const float> weight, float mean_square, float epsilon);
 
 // Rotary embedding (Su et al. 2021), halves convention: pair (i, i + d/2) turns by position * frequency[i].
 class RopeTable {
  public:
   RopeTable() = default;
-  // frequencies: one per pair, head_dim / 2 of them.
-  RopeTable(std::span<const float> frequencies, int64_t positions);
+  // frequencies: one per pair, of the head's first dimensions; amplitude: of cosine and sine.
+  RopeTable(std::span<const float> frequencies, int64_t positions, float amplitude = 1);
   // Rotates one head in place.
   void rotate(std::span<float> head, int64_t position) const;
 
@@ -53,11 +63,17 @@ class RopeTable {
   Buffer<float> cos_, sin_;  // [positions, pairs]
 };
 
-// gate[m, i] = silu(gate[m, i]) * up[m, i], for i < n.
+// gate[m, i] = silu(gate[m, i]) * up[m, i], for i < n; the same with gelu in its tanh form.
 void silu_mul(ThreadPool& pool, TensorView<float, 2> gate, TensorView<const float, 2> up, int64_t n);
+void gelu_tanh_mul(ThreadPool& pool, TensorView<float, 2> gate, TensorView<const float, 2> up, int64_t n);
 
-// x[m, :] += y[m, :]; x[m, :] += bias, where there is one.
+// x[m, :] *= factor; x[m, :] = cap * tanh(x[m, :] / cap).
+void scale_rows(TensorView<float, 2> x, float factor);
+void cap_rows(ThreadPool& pool, TensorView<float, 2> x, float cap);
+
+// x[m, :] += y[m, :]; x[m, :] += y[m, :] * factor; x[m, :] += bias, where there is one.
 void add_rows(TensorView<float, 2> x, TensorView<const float, 2> y);
+void add_scaled(std::span<float> x, std::span<const float> y, float factor);
 void add_bias(TensorView<float, 2> x, std::span<const float> bias);
 
 // One layer's keys and values, paged. A block holds kBlockTokens consecutive slots of one sequence:
@@ -94,6 +110,9 @@ struct AttentionShape {
   int64_t first_head = 0;     // index of its first query head in the whole model
   int64_t first_kv_head = 0;  // index of its first KV head
   int64_t heads_per_kv = 1;
+  float scale = 0;     // of scores; 0: 1 / sqrt(head_dim)
+  float cap = 0;       // of scores, above 0: cap * tanh(score / cap)
+  int64_t window = 0;  // above 0: a row attends to so many positions, its own the last
 };
 
 // Room for the scores of a few queries a thread, and the list of what they do.
@@ -118,7 +137,7 @@ class AttentionScratch {
   Buffer<float> buffer_;
 };
 
-// out[m, h, :] = softmax(q[m, h, :] . K / sqrt(head_dim)) V. q and out [M, heads * head_dim]. Positions are
+// out[m, h, :] = softmax(q[m, h, :] . K * scale) V. q and out [M, heads * head_dim]. Positions are
 // reduced in absolute order, 16 lanes by position % 16, wherever they lie.
 void attention(ThreadPool& pool, AttentionScratch& scratch, TensorView<const float, 2> q,
                const KvLayerView& layer, const AttentionShape& shape, std::span<const AttentionRow> rows,

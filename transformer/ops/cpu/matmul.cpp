@@ -51,6 +51,7 @@ struct Job {
   const RowBlocks& blocks;
   const MatmulScratch& inputs;
   TensorView<float, 2> out;
+  bool by_leaf = false;  // the sums of every leaf go behind one another in place of their tree
 };
 
 // `streams` tiles, `distance` apart, from `tile` on.
@@ -66,6 +67,16 @@ void multiply_group(const Job& job, int64_t tile, int streams, int64_t distance)
     const uint32_t* words = job.inputs.words.data() + first_row * row_stride;
     const LeafKernel kernel = streams == 1 ? job.kernels.single[rows] : job.kernels.many[rows];
     LeafTree tree(int64_t{streams} * rows);
+    const auto store = [&](const float* sums, int64_t behind) {
+      for (int s = 0; s < streams; ++s) {
+        const int64_t column = (tile + s * distance) * kTileColumns;
+        const auto bytes = static_cast<size_t>(std::min(kTileColumns, w.n() - column)) * sizeof(float);
+        for (int m = 0; m < rows; ++m)
+          std::memcpy(job.out.data() + (first_row + m) * job.out.stride(0) + behind + column,
+                      sums + (s * rows + m) * kTileColumns, bytes);
+      }
+    };
+    int64_t behind = 0;
     for (const PackedMatrix::Leaf& leaf : w.leaves()) {
       const int64_t group = first_row * groups + leaf.first_group * rows;
       kernel({.tile = data + w.bytes_of(leaf.packed),
@@ -78,15 +89,14 @@ void multiply_group(const Job& job, int64_t tile, int streams, int64_t distance)
               .scales = data + w.scales_offset() + leaf.first_group * kScaleBytes,
               .input_scales = job.inputs.scales.data() + group,
               .input_offsets = job.inputs.offsets.data() + group});
-      tree.add();
+      if (job.by_leaf) {
+        store(tree.next(), behind);
+        behind += w.n();
+      } else {
+        tree.add();
+      }
     }
-    for (int s = 0; s < streams; ++s) {
-      const int64_t column = (tile + s * distance) * kTileColumns;
-      const auto bytes = static_cast<size_t>(std::min(kTileColumns, w.n() - column)) * sizeof(float);
-      for (int m = 0; m < rows; ++m)
-        std::memcpy(job.out.data() + (first_row + m) * job.out.stride(0) + column,
-                    tree.root() + (s * rows + m) * kTileColumns, bytes);
-    }
+    if (!job.by_leaf) store(tree.root(), 0);
   }
 }
 
@@ -168,20 +178,24 @@ const KernelSet& kernel_set(WeightType type, int64_t rows) {
   return dot_product ? avx512_bf16_kernels() : highway_kernels(type);
 }
 
-void matmul(ThreadPool& pool, MatmulScratch& scratch, TensorView<const float, 2> x,
-            const PackedMatrix& weight, TensorView<float, 2> out) {
-  matmul_with(kernel_set(weight.type(), x.extent(0)), pool, scratch, x, weight, out);
-}
+namespace {
 
-void matmul_with(const KernelSet& kernels, ThreadPool& pool, MatmulScratch& scratch,
-                 TensorView<const float, 2> x, const PackedMatrix& weight, TensorView<float, 2> out) {
+void multiply(const KernelSet& kernels, ThreadPool& pool, MatmulScratch& scratch,
+              TensorView<const float, 2> x, const PackedMatrix& weight, TensorView<float, 2> out,
+              bool by_leaf) {
   const int64_t rows = x.extent(0), k = weight.k();
-  CHECK(x.extent(1) >= k && out.extent(1) >= weight.n() && out.extent(0) >= rows,
-        "x [{}, {}], weight [{}, {}]", rows, x.extent(1), weight.n(), k);
+  const int64_t width = weight.n() * (by_leaf ? static_cast<int64_t>(weight.leaves().size()) : 1);
+  CHECK(x.extent(1) >= k && out.extent(1) >= width && out.extent(0) >= rows, "x [{}, {}], weight [{}, {}]",
+        rows, x.extent(1), weight.n(), k);
   if (rows == 0 || weight.n() == 0) return;
   const RowBlocks blocks(rows, kernels.max_rows);
   prepare_inputs(pool, scratch, x, weight, blocks, kernels.layout);
-  const Job job{.weight = weight, .kernels = kernels, .blocks = blocks, .inputs = scratch, .out = out};
+  const Job job{.weight = weight,
+                .kernels = kernels,
+                .blocks = blocks,
+                .inputs = scratch,
+                .out = out,
+                .by_leaf = by_leaf};
   // No tiles are left over between the parts: one alone is read at half the speed.
   const int64_t together = streams_of(kernels, blocks);
   const int64_t grain = kMinimumBytes / (together * std::max<int64_t>(1, weight.tile_bytes())) + 1;
@@ -190,6 +204,23 @@ void matmul_with(const KernelSet& kernels, ThreadPool& pool, MatmulScratch& scra
     multiply_tiles(job, begin * together, std::min(end * together, weight.tiles()));
     if (kernels.finish) kernels.finish();
   });
+}
+
+}  // namespace
+
+void matmul(ThreadPool& pool, MatmulScratch& scratch, TensorView<const float, 2> x,
+            const PackedMatrix& weight, TensorView<float, 2> out) {
+  matmul_with(kernel_set(weight.type(), x.extent(0)), pool, scratch, x, weight, out);
+}
+
+void matmul_leaves(ThreadPool& pool, MatmulScratch& scratch, TensorView<const float, 2> x,
+                   const PackedMatrix& weight, TensorView<float, 2> out) {
+  multiply(kernel_set(weight.type(), x.extent(0)), pool, scratch, x, weight, out, true);
+}
+
+void matmul_with(const KernelSet& kernels, ThreadPool& pool, MatmulScratch& scratch,
+                 TensorView<const float, 2> x, const PackedMatrix& weight, TensorView<float, 2> out) {
+  multiply(kernels, pool, scratch, x, weight, out, false);
 }
 
 }  // namespace outrider
