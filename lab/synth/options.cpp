@@ -23,7 +23,11 @@ void add_synth_options(CLI::App& app, SynthOptions& o) {
   app.add_option("--heads", o.heads, "Query heads")->group(group);
   app.add_option("--kv-heads", o.kv_heads, "Key and value heads")->group(group);
   app.add_option("--head-dim", o.head_dim, "Width of a head; default: hidden / heads")->group(group);
-  app.add_option("--ffn", o.ffn, "Intermediate size of the MLP")->group(group);
+  app.add_option("--ffn", o.ffn, "Intermediate size of the MLP, or of an expert")->group(group);
+  app.add_option("--experts", o.experts, "Experts in each layer, as in Mixtral, in place of an MLP; 0: none")
+      ->group(group);
+  app.add_option("--experts-per-token", o.experts_per_token, "Experts that each token goes through")
+      ->group(group);
   app.add_option("--vocab", o.vocab, "Tokens of the vocabulary")->group(group);
   app.add_option("--max-positions", o.max_positions, "Longest text the models support")->group(group);
   app.add_flag("--tied", o.tied, "Head and embedding are one matrix")->group(group);
@@ -65,6 +69,10 @@ Result<SynthShape> check_synth_options(const SynthOptions& o) {
   shape.kv_heads = o.kv_heads.value_or(shape.kv_heads);
   shape.head_dim = o.head_dim.value_or(shape.head_dim);
   shape.ffn = o.ffn.value_or(shape.ffn);
+  shape.experts = o.experts.value_or(shape.experts);
+  if (o.experts_per_token && shape.experts == 0)
+    return invalid_argument("--experts-per-token: there are no experts; add --experts");
+  shape.experts_per_token = o.experts_per_token.value_or(shape.experts_per_token);
   shape.vocab = o.vocab.value_or(shape.vocab);
   shape.max_positions = o.max_positions.value_or(shape.max_positions);
   shape.tied |= o.tied;

@@ -31,11 +31,20 @@ constexpr SynthShape llama3(SynthShape shape, bool tied) {
   return shape;
 }
 
-// `tiny` is for tests; 1.1b is TinyLlama's shape, the others are those of Llama 3.2 and 3.1.
+constexpr SynthShape mixture(SynthShape shape, int64_t experts, int64_t experts_per_token) {
+  shape.experts = experts;
+  shape.experts_per_token = experts_per_token;
+  return shape;
+}
+
+// `tiny` is for tests; 1.1b is TinyLlama's shape, 1b to 8b are those of Llama 3.2 and 3.1; moe is 0.5 billion
+// parameters, of which a token reads 0.15.
 constexpr SynthShape kTiny{
     .hidden = 128, .layers = 6, .heads = 4, .kv_heads = 2, .ffn = 320, .vocab = 1024, .max_positions = 512};
 constexpr std::array kPresets = {
     Preset{"tiny", kTiny},
+    Preset{"moe",
+           mixture(llama2({.hidden = 1024, .layers = 8, .heads = 16, .kv_heads = 4, .ffn = 512}), 32, 4)},
     Preset{"100m", llama2({.hidden = 768, .layers = 12, .heads = 12, .kv_heads = 4, .ffn = 2048})},
     Preset{"1.1b", llama2({.hidden = 2048, .layers = 22, .heads = 32, .kv_heads = 4, .ffn = 5632})},
     Preset{"1b", llama3({.hidden = 2048, .layers = 16, .heads = 32, .kv_heads = 8, .ffn = 8192}, true)},
@@ -71,6 +80,10 @@ Status check_synth_shape(SynthShape& s) {
   RETURN_IF_ERROR(check_range("--heads", s.heads, 1, 1024));
   RETURN_IF_ERROR(check_range("--kv-heads", s.kv_heads, 1, s.heads));
   RETURN_IF_ERROR(check_range("--ffn", s.ffn, 16, 1 << 20));
+  if (s.experts != 0) {
+    RETURN_IF_ERROR(check_range("--experts", s.experts, 2, 1024));
+    RETURN_IF_ERROR(check_range("--experts-per-token", s.experts_per_token, 1, s.experts));
+  }
   RETURN_IF_ERROR(check_range("--vocab", s.vocab, kMinSynthVocabulary, kMaxSynthVocabulary));
   RETURN_IF_ERROR(check_range("--max-positions", s.max_positions, 128, 1 << 20));
   if (s.heads % s.kv_heads != 0)
@@ -105,6 +118,12 @@ nlohmann::json synth_config(const SynthShape& s, int64_t layers) {
                         {"bos_token_id", kSynthBos},
                         {"eos_token_id", kSynthEos},
                         {"torch_dtype", "bfloat16"}};
+  if (s.experts > 0)
+    config.update({{"architectures", {"MixtralForCausalLM"}},
+                   {"model_type", "mixtral"},
+                   {"num_local_experts", s.experts},
+                   {"num_experts_per_tok", s.experts_per_token},
+                   {"sliding_window", nullptr}});
   if (s.llama3_rope)
     config["rope_scaling"] = {{"rope_type", "llama3"},
                               {"factor", 32.0},
@@ -115,7 +134,9 @@ nlohmann::json synth_config(const SynthShape& s, int64_t layers) {
 }
 
 nlohmann::json synth_head_config(const SynthShape& s, int64_t draft_vocab) {
-  nlohmann::json config = synth_config(s, 1);
+  SynthShape dense = s;
+  dense.experts = 0;
+  nlohmann::json config = synth_config(dense, 1);
   config["architectures"] = {"LlamaForCausalLMEagle3"};
   config["tie_word_embeddings"] = false;
   config["draft_vocab_size"] = draft_vocab;

@@ -3,7 +3,8 @@
 // Every projection keeps the size of what it is given (deviation 1 / sqrt(inputs)), so queries, keys and
 // values of normalised inputs are standard normal, and so are the logits of a head whose final norm has gain
 // 1. The exceptions:
-// - The MLP's output is brought back to about 1, E[(silu(a) b)^2] being 0.36 for normal a and b.
+// - The MLP's output is brought back to about 1, E[(silu(a) b)^2] being 0.36 for normal a and b. So is a
+//   mixture's: the experts of a token, with weights that add up to 1, are independent.
 // - Attention adds half an embedding in the lower layers: each token still says more than the text before
 //   it, or the distributions of one text would all be alike.
 // - In the upper layers attention adds little, for what it adds is shared by neighbouring positions and fades
@@ -20,6 +21,7 @@ namespace {
 constexpr double kSiluProduct = 0.6;  // root of that 0.36
 constexpr double kUpperAttention = 0.1;
 constexpr int32_t kStreamsPerLayer = 16;
+constexpr int32_t kExpertStreams = 1 << 20;  // behind those of any layer
 
 double keep_size(int64_t inputs) { return 1 / std::sqrt(static_cast<double>(inputs)); }
 
@@ -57,9 +59,21 @@ std::vector<SynthTensor> synth_tensors(const SynthShape& s, int64_t layers, int6
     random(prefix + "self_attn.k_proj.weight", kv, s.hidden, stream + 1, keep_size(s.hidden));
     random(prefix + "self_attn.v_proj.weight", kv, s.hidden, stream + 2, keep_size(s.hidden));
     random(prefix + "self_attn.o_proj.weight", s.hidden, q, stream + 3, attention * keep_size(q));
-    random(prefix + "mlp.gate_proj.weight", s.ffn, s.hidden, stream + 4, keep_size(s.hidden));
-    random(prefix + "mlp.up_proj.weight", s.ffn, s.hidden, stream + 5, keep_size(s.hidden));
-    random(prefix + "mlp.down_proj.weight", s.hidden, s.ffn, stream + 6, keep_size(s.ffn) / kSiluProduct);
+    const auto mlp = [&](const std::string& at, const char* gate, const char* up, const char* down,
+                         int32_t first, double size) {
+      random(at + gate + ".weight", s.ffn, s.hidden, first, keep_size(s.hidden));
+      random(at + up + ".weight", s.ffn, s.hidden, first + 1, keep_size(s.hidden));
+      random(at + down + ".weight", s.hidden, s.ffn, first + 2, size * keep_size(s.ffn) / kSiluProduct);
+    };
+    if (s.experts == 0) {
+      mlp(prefix + "mlp.", "gate_proj", "up_proj", "down_proj", stream + 4, 1);
+      continue;
+    }
+    random(prefix + "block_sparse_moe.gate.weight", s.experts, s.hidden, stream + 4, keep_size(s.hidden));
+    for (int64_t expert = 0; expert < s.experts; ++expert)
+      mlp(fmt::format("{}block_sparse_moe.experts.{}.", prefix, expert), "w1", "w3", "w2",
+          kExpertStreams + static_cast<int32_t>(3 * (layer * s.experts + expert)),
+          std::sqrt(static_cast<double>(s.experts_per_token)));
   }
   gain(kSynthFinalNorm, s.hidden);
   if (!s.tied) random("lm_head.weight", s.vocab, s.hidden, 1, keep_size(s.hidden));

@@ -42,6 +42,32 @@ TEST_F(Synth, WritesAPairThatAgreesAsAsked) {
   EXPECT_NEAR(report["metrics"]["rounds"]["acceptance_rate"].get<double>(), 0.7, 0.12);
 }
 
+// A mixture, whose text with drafts on two ranks is plain text, and what doctor tells of it.
+TEST_F(Synth, WritesAMixtureOfExperts) {
+  const Outcome run = synth(dir_ / "pair", {"--experts", "6", "--experts-per-token", "2", "--ffn", "96",
+                                            "--acceptance", "0.7", "--quiet"});
+  ASSERT_TRUE(run.succeeded()) << run.describe();
+  const Outcome generated = outrider_program(
+      {"generate", "--model", dir_ / "pair/target", "--draft-model", dir_ / "pair/draft", "--prompt", "Once",
+       "--max-tokens", "60", "--ignore-eos", "-g", "3", "--compare-plain", "--report", dir_ / "report.json"});
+  ASSERT_TRUE(generated.succeeded()) << generated.describe();
+  EXPECT_TRUE(json::parse(read_file(dir_ / "report.json"))["comparison"]["identical_output"]);
+
+  const Outcome doctor = outrider_program({"doctor", "--model", dir_ / "pair/target"});
+  ASSERT_TRUE(doctor.succeeded()) << doctor.describe();
+  // 6 layers of 6 experts of 3 * 96 * 128 weights in bf16, and routers of 6 * 128 in fp32.
+  for (const char* part : {"MixtralForCausalLM (Mixtral)", "6 in each of 6 layers, 2 for a token, MLP 96",
+                           "experts 2.7 MB, routers 18.4 kB", "CPUs only: a mixture of experts"})
+    EXPECT_NE(doctor.out.find(part), std::string::npos) << part << doctor.describe();
+
+  for (const Arguments& wrong : {Arguments{"--experts", "1"}, Arguments{"--experts-per-token", "2"},
+                                 Arguments{"--experts", "4", "--experts-per-token", "5"}}) {
+    const Outcome refused = synth(dir_ / "wrong", wrong);
+    EXPECT_FALSE(refused.succeeded());
+    EXPECT_NE(refused.err.find("--experts"), std::string::npos) << refused.describe();
+  }
+}
+
 // A head costs what one of its size does, whatever it says.
 TEST_F(Synth, WritesAHeadForTheTarget) {
   const Outcome run = synth(dir_ / "pair", {"--head", "eagle3", "--draft-vocab", "200", "--vocab", "600",
