@@ -32,6 +32,23 @@ bool computes_on_device(const ModelSettings& models) {
   return choice.ok() && choice->kind == Device::Kind::kCuda;
 }
 
+// Of all weights, those of experts that a token does not go through.
+double share_of_idle_experts(const ModelConfig& c) {
+  if (!c.experts) return 0;
+  const int64_t expert = 3 * c.hidden_size * c.experts->intermediate_size;
+  int64_t all = (c.tie_word_embeddings ? 1 : 2) * c.vocab_size * c.hidden_size, idle = 0;
+  for (int64_t i = 0; i < c.num_layers; ++i) {
+    all += 2 * c.hidden_size * (c.q_size() + c.kv_size());
+    if (!c.layer(i).has_experts) {
+      all += 3 * c.hidden_size * c.intermediate_size;
+      continue;
+    }
+    all += c.experts->count * expert + 3 * c.hidden_size * c.experts->shared_intermediate_size;
+    idle += (c.experts->count - c.experts->chosen) * expert;
+  }
+  return static_cast<double>(idle) / static_cast<double>(all);
+}
+
 class Bench {
  public:
   explicit Bench(BenchOptions options)
@@ -273,7 +290,8 @@ class Bench {
       r.weight_bytes += models_.draft->weight_bytes();
       r.kv_bytes += bytes_of_kv(*prepared_.draft, models_.draft->kv().num_blocks() * kBlockTokens);
     }
-    // One token reads every weight but the embedding, of which it reads one row, and the KV of the text.
+    // One token reads every weight but the embedding, of which it reads one row, and those of experts that it
+    // does not go through; and the KV of the text.
     const ModelConfig& config = prepared_.target;
     const int64_t element = config.torch_dtype == Dtype::kF32 ? 4 : 2;
     const int64_t embedding =
@@ -282,8 +300,9 @@ class Bench {
     for (const PromptRequest& prompt : prompts_)
       context += static_cast<int64_t>(prompt.request.prompt.size());
     context = context / static_cast<int64_t>(prompts_.size()) + options_.request.max_tokens / 2;
-    r.decode_bytes_per_token =
-        target_bytes - static_cast<double>(embedding) + static_cast<double>(bytes_of_kv(config, context));
+    r.decode_bytes_per_token = target_bytes * (1 - share_of_idle_experts(config)) -
+                               static_cast<double>(embedding) +
+                               static_cast<double>(bytes_of_kv(config, context));
   }
 
   Status write() const {

@@ -66,7 +66,8 @@ CpuModel::CpuModel(ModelConfig config, const ModelOptions& options, Weights weig
       local_rope_(rope_table(config_, LayerRope::kLocal, max_positions_)),
       attention_scratch_(options.threads, max_positions_, config_.head_dim),
       act_(std::make_unique<Activations>(config_, plan_, options)),
-      experts_(config_.experts ? std::make_unique<ExpertRows>(config_, plan_, options.max_rows) : nullptr) {}
+      experts_(config_.experts ? std::make_unique<ExpertRows>(config_, plan_, options.max_rows, pool_.size())
+                               : nullptr) {}
 
 CpuModel::~CpuModel() = default;
 

@@ -1,6 +1,7 @@
 #include "transformer/model/expert_rows.h"
 
 #include <algorithm>
+#include <atomic>
 #include <cmath>
 #include <cstring>
 
@@ -15,8 +16,6 @@ int64_t most_columns(const ExpertConfig& config, Shard shard) {
   return std::max(MlpCut(config.intermediate_size, shard).columns.size(),
                   MlpCut(config.shared_intermediate_size, shard).columns.size());
 }
-
-int64_t gate_up_stride(int64_t columns) { return round_up(2 * columns, kRowPadding); }
 
 }  // namespace
 
@@ -62,30 +61,38 @@ void choose_experts(std::span<float> logits, bool renormalise, std::span<ExpertC
   for (ExpertChoice& choice : choices) choice.weight /= chosen;
 }
 
-ExpertRows::ExpertRows(const ModelConfig& config, const ShardPlan& plan, int64_t max_rows)
+ExpertRows::ExpertRows(const ModelConfig& config, const ShardPlan& plan, int64_t max_rows, int threads)
     : config_(*config.experts),
       activation_(config.activation),
       leaves_(shard_leaves(plan.shard).size()),
       logits_(max_rows, config_.count),
       sums_(max_rows, leaves_ * config.hidden_size),
-      gathered_(std::min(max_rows, kRowsTogether), config.hidden_size),
-      gate_up_(std::min(max_rows, kRowsTogether) * gate_up_stride(most_columns(config_, plan.shard))),
-      products_(std::min(max_rows, kRowsTogether), leaves_ * config.hidden_size) {
+      products_(kVisitsTogether, leaves_ * config.hidden_size) {
+  for (int i = 0; i < threads; ++i)
+    desks_.push_back(std::make_unique<Desk>(std::min(max_rows, kVisitsTogether), config.hidden_size,
+                                            most_columns(config_, plan.shard)));
   choices_.resize(static_cast<size_t>(max_rows * config_.chosen));
-  visits_.resize(static_cast<size_t>(max_rows * std::max<int64_t>(1, config_.chosen)));
+  visits_.resize(static_cast<size_t>(max_rows * config_.chosen));
   begins_.resize(static_cast<size_t>(config_.count + 1));
+  turns_.reserve(static_cast<size_t>(kVisitsTogether));
+  together_.reserve(static_cast<size_t>(kVisitsTogether));
 }
 
 void ExpertRows::forward(ThreadPool& pool, MatmulScratch& scratch, const ExpertMlp& mlp,
                          TensorView<const float, 2> x, TensorView<float, 2> out) {
+  const auto rows = static_cast<size_t>(x.extent(0));
   const auto sums = sums_.flat(x.extent(0));
   std::fill(sums.begin(), sums.end(), 0.0f);
   route(pool, scratch, mlp, x);
   for (size_t e = 0; e < mlp.experts.size(); ++e)
-    visit(pool, scratch, mlp.experts[e], x,
+    queue(pool, scratch, mlp.experts[e], x,
           std::span(visits_).subspan(static_cast<size_t>(begins_[e]),
                                      static_cast<size_t>(begins_[e + 1] - begins_[e])));
-  if (mlp.shared) add_shared(pool, scratch, mlp, x);
+  if (mlp.shared) {
+    gate_shared(pool, scratch, mlp, x);
+    queue(pool, scratch, *mlp.shared, x, std::span(visits_).first(rows));
+  }
+  flush(pool, scratch, x);
   sum_leaves(pool, out);
 }
 
@@ -112,35 +119,85 @@ void ExpertRows::route(ThreadPool& pool, MatmulScratch& scratch, const ExpertMlp
   begins_.front() = 0;
 }
 
-void ExpertRows::visit(ThreadPool& pool, MatmulScratch& scratch, const DenseMlp& expert,
+// Every row goes through the shared expert.
+void ExpertRows::gate_shared(ThreadPool& pool, MatmulScratch& scratch, const ExpertMlp& mlp,
+                             TensorView<const float, 2> x) {
+  const auto gates = logits_.rows(x.extent(0));
+  matmul(pool, scratch, x, mlp.shared_gate, gates);
+  for (int64_t m = 0; m < x.extent(0); ++m)
+    visits_[static_cast<size_t>(m)] = {.row = m, .weight = 1 / (1 + std::exp(-gates.row(m)[0]))};
+}
+
+void ExpertRows::queue(ThreadPool& pool, MatmulScratch& scratch, const DenseMlp& expert,
                        TensorView<const float, 2> x, std::span<const Visit> visits) {
-  for (; !visits.empty(); visits = visits.subspan(std::min<size_t>(visits.size(), kRowsTogether))) {
-    const auto rows = std::min<int64_t>(static_cast<int64_t>(visits.size()), kRowsTogether);
-    const auto in = gathered_.rows(rows), products = products_.rows(rows);
-    for (int64_t i = 0; i < rows; ++i)
-      std::memcpy(in.row(i).data(), x.row(visits[static_cast<size_t>(i)].row).data(), in.row(i).size_bytes());
-    const int64_t width = expert.gate_up.n();
-    const TensorView<float, 2> gate_up(gate_up_.data(), {rows, width}, {round_up(width, kRowPadding), 1});
-    gate_and_up(pool, scratch, expert, activation_, in, gate_up);
-    matmul_leaves(pool, scratch, gate_up, expert.down, products);
-    const int64_t grain = kFloatsWorthAThread / products.extent(1) + 1;
-    pool.parallel_for(rows, grain, [&](int64_t begin, int64_t end) {
-      for (int64_t i = begin; i < end; ++i) {
-        const Visit& to = visits[static_cast<size_t>(i)];
-        add_scaled(sums_.rows(to.row + 1).row(to.row), products.row(i), to.weight);
-      }
-    });
+  while (!visits.empty()) {
+    const size_t room = static_cast<size_t>(kVisitsTogether) - together_.size();
+    const size_t count = std::min(room, visits.size());
+    if (count == 0) {
+      flush(pool, scratch, x);
+      continue;
+    }
+    turns_.push_back({&expert, static_cast<int64_t>(together_.size()), static_cast<int64_t>(count)});
+    together_.insert(together_.end(), visits.begin(), visits.begin() + static_cast<ptrdiff_t>(count));
+    visits = visits.subspan(count);
   }
 }
 
-void ExpertRows::add_shared(ThreadPool& pool, MatmulScratch& scratch, const ExpertMlp& mlp,
-                            TensorView<const float, 2> x) {
-  const int64_t rows = x.extent(0);
-  const auto gates = logits_.rows(rows);
-  matmul(pool, scratch, x, mlp.shared_gate, gates);
-  for (int64_t m = 0; m < rows; ++m)
-    visits_[static_cast<size_t>(m)] = {.row = m, .weight = 1 / (1 + std::exp(-gates.row(m)[0]))};
-  visit(pool, scratch, *mlp.shared, x, std::span(visits_).first(static_cast<size_t>(rows)));
+// With turns for everybody each thread takes whole ones, and waits for nobody in between; else all threads
+// share one turn after the other. No bit depends on it.
+void ExpertRows::flush(ThreadPool& pool, MatmulScratch& scratch, TensorView<const float, 2> x) {
+  const auto threads = static_cast<int64_t>(desks_.size());
+  if (threads > 1 && static_cast<int64_t>(turns_.size()) >= 2 * threads) {
+    std::atomic<size_t> next = 0;
+    pool.parallel_for(threads, 1, [&](int64_t begin, int64_t end) {
+      for (int64_t i = begin; i < end; ++i) {
+        Desk& desk = *desks_[static_cast<size_t>(i)];
+        for (size_t turn = next++; turn < turns_.size(); turn = next++)
+          take(turns_[turn], desk.alone, desk.scratch, desk, x);
+      }
+    });
+  } else {
+    for (const Turn& turn : turns_) take(turn, pool, scratch, *desks_.front(), x);
+  }
+  add_products(pool);
+  turns_.clear();
+  together_.clear();
+}
+
+void ExpertRows::take(const Turn& turn, ThreadPool& pool, MatmulScratch& scratch, Desk& desk,
+                      TensorView<const float, 2> x) {
+  const auto in = desk.gathered.rows(turn.count);
+  for (int64_t i = 0; i < turn.count; ++i) {
+    const auto row = x.row(together_[static_cast<size_t>(turn.first + i)].row);
+    std::memcpy(in.row(i).data(), row.data(), in.row(i).size_bytes());
+  }
+  const int64_t width = turn.expert->gate_up.n();
+  const TensorView<float, 2> gate_up(desk.gate_up.data(), {turn.count, width},
+                                     {round_up(width, kRowPadding), 1});
+  gate_and_up(pool, scratch, *turn.expert, activation_, in, gate_up);
+  const TensorView<float, 2> products(products_.data.data() + turn.first * products_.stride,
+                                      {turn.count, products_.columns}, {products_.stride, 1});
+  matmul_leaves(pool, scratch, gate_up, turn.expert->down, products);
+}
+
+// Threads share the columns: of each, every row's visits are added in their order.
+void ExpertRows::add_products(ThreadPool& pool) {
+  const auto count = static_cast<int64_t>(together_.size());
+  if (count == 0) return;
+  constexpr int64_t kPiece = 512;  // columns
+  const int64_t columns = products_.columns, pieces = (columns + kPiece - 1) / kPiece;
+  pool.parallel_for(pieces, kFloatsWorthAThread / (kPiece * count) + 1, [&](int64_t begin, int64_t end) {
+    for (int64_t piece = begin; piece < end; ++piece) {
+      const auto first = static_cast<size_t>(piece * kPiece);
+      const auto width = static_cast<size_t>(std::min(kPiece, columns - piece * kPiece));
+      for (int64_t i = 0; i < count; ++i) {
+        const Visit& to = together_[static_cast<size_t>(i)];
+        const auto product = products_.rows(i + 1).row(i);
+        add_scaled(sums_.rows(to.row + 1).row(to.row).subspan(first, width), product.subspan(first, width),
+                   to.weight);
+      }
+    }
+  });
 }
 
 // In one balanced tree, as matmul adds leaves.

@@ -8,6 +8,7 @@
 // last.
 #pragma once
 
+#include <memory>
 #include <span>
 #include <vector>
 
@@ -35,39 +36,60 @@ void choose_experts(std::span<float> logits, bool renormalise, std::span<ExpertC
 // Memory of one model's mixtures, planned at start-up.
 class ExpertRows {
  public:
-  ExpertRows(const ModelConfig& config, const ShardPlan& plan, int64_t max_rows);
+  // threads: of the pool that forward() is given.
+  ExpertRows(const ModelConfig& config, const ShardPlan& plan, int64_t max_rows, int threads);
 
   // out[m, :] = this rank's part of the mixture of x[m, :]. x, out [rows, hidden]
   void forward(ThreadPool& pool, MatmulScratch& scratch, const ExpertMlp& mlp, TensorView<const float, 2> x,
                TensorView<float, 2> out);
 
  private:
-  static constexpr int64_t kRowsTogether = 64;  // that go through an expert at once
+  static constexpr int64_t kVisitsTogether = 128;
 
   // A row that goes through an expert, and the weight of what it yields.
   struct Visit {
     int64_t row = 0;
     float weight = 0;
   };
+  // Visits [first, first + count) of those that are together, all to one expert.
+  struct Turn {
+    const DenseMlp* expert = nullptr;
+    int64_t first = 0, count = 0;
+  };
+  // What a turn needs of its own, so that threads may take one each.
+  struct Desk {
+    Desk(int64_t rows, int64_t hidden, int64_t columns)
+        : gathered(rows, hidden), gate_up(rows * round_up(2 * columns, kRowPadding)) {}
+    ThreadPool alone{1};
+    MatmulScratch scratch;
+    ActivationRows gathered;  // [rows, hidden]
+    Buffer<float> gate_up;    // [rows, 2 * columns], of experts or the shared one
+  };
 
   void route(ThreadPool& pool, MatmulScratch& scratch, const ExpertMlp& mlp, TensorView<const float, 2> x);
-  void visit(ThreadPool& pool, MatmulScratch& scratch, const DenseMlp& expert, TensorView<const float, 2> x,
+  void gate_shared(ThreadPool& pool, MatmulScratch& scratch, const ExpertMlp& mlp,
+                   TensorView<const float, 2> x);
+  // Adds what `visits` to one expert yield, sooner or later; flush() does what is left.
+  void queue(ThreadPool& pool, MatmulScratch& scratch, const DenseMlp& expert, TensorView<const float, 2> x,
              std::span<const Visit> visits);
-  void add_shared(ThreadPool& pool, MatmulScratch& scratch, const ExpertMlp& mlp,
-                  TensorView<const float, 2> x);
+  void flush(ThreadPool& pool, MatmulScratch& scratch, TensorView<const float, 2> x);
+  void take(const Turn& turn, ThreadPool& pool, MatmulScratch& scratch, Desk& desk,
+            TensorView<const float, 2> x);
+  void add_products(ThreadPool& pool);
   void sum_leaves(ThreadPool& pool, TensorView<float, 2> out);
 
   const ExpertConfig config_;
   const Activation activation_;
   const int64_t leaves_;
-  ActivationRows logits_;              // [rows, experts]
-  ActivationRows sums_;                // [rows, leaves * hidden]: of every leaf, over the experts so far
-  ActivationRows gathered_;            // [together, hidden]
-  Buffer<float> gate_up_;              // [together, 2 * columns], of experts and the shared one
-  ActivationRows products_;            // [together, leaves * hidden]
-  std::vector<ExpertChoice> choices_;  // [rows, chosen]
-  std::vector<int64_t> begins_;        // of each expert's visits; experts + 1 of them
-  std::vector<Visit> visits_;          // by expert, then row
+  ActivationRows logits_;    // [rows, experts]
+  ActivationRows sums_;      // [rows, leaves * hidden]: of every leaf, over the experts so far
+  ActivationRows products_;  // [together, leaves * hidden]
+  std::vector<std::unique_ptr<Desk>> desks_;  // one a thread
+  std::vector<ExpertChoice> choices_;         // [rows, chosen]
+  std::vector<int64_t> begins_;               // of each expert's visits; experts + 1 of them
+  std::vector<Visit> visits_;                 // by expert, then row
+  std::vector<Turn> turns_;                   // of the visits that are together
+  std::vector<Visit> together_;
 };
 
 }  // namespace outrider
