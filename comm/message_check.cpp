@@ -84,6 +84,10 @@ Status check_fields(const TreeShape& shape) {
 Status check_fields(const StopRule& rule) {
   constexpr float kMost = std::numeric_limits<float>::max();
   RETURN_IF_ERROR(real_within("threshold", rule.threshold, -kMost, kMost));
+  for (const PlaceRule& place : rule.places) {
+    RETURN_IF_ERROR(real_within("places.slope", place.slope, -kMost, kMost));
+    RETURN_IF_ERROR(real_within("places.offset", place.offset, -kMost, kMost));
+  }
   return real_within("scale", rule.scale, 0, kMost);
 }
 

@@ -16,7 +16,7 @@
 
 namespace outrider {
 
-constexpr uint32_t kProtocolVersion = 12;
+constexpr uint32_t kProtocolVersion = 13;
 
 // ---- joining and leaving
 // -------------------------------------------------------------------------------------
@@ -110,18 +110,33 @@ enum class Pipeline : uint8_t {
 };
 
 // When a drafter ends its draft early. Every rule is a stopping time: it sees the tokens that are sent and
-// the distribution of the next one, never a token that is then withheld.
+// the distribution of the next one, never a token that is then withheld. kChances looks at distributions
+// alone.
 enum class StopKind : uint8_t {
   kNone = 0,
   kConfidence = 1,  // after a token with q < threshold; it is sent
   kSvip = 2,        // before a token whose distribution has sqrt(scale * entropy) > threshold
   kAdaEdl = 3,      // before a token whose distribution has 1 - sqrt(scale * entropy) < threshold
+  kChances = 4,     // where so many tokens are accepted with too little chance (PlaceRule)
 };
+
+// kChances, at one place in a draft. A token is accepted after those before it with the chance
+// 1 / (1 + exp(-(slope * margin + offset))), where `margin` is by how much the best token of the draft's
+// distribution is ahead of the second, in nats: in the scores with the shared noise under the invariant rule,
+// else in log probability. All tokens up to there are, with the product of their chances: one below
+// `least_sent` is not sent, and behind one below `least_extended` no other is drafted.
+struct PlaceRule {
+  float slope = 0, offset = 0, least_sent = 0, least_extended = 0;
+  bool operator==(const PlaceRule&) const = default;
+};
+constexpr float kMostMargin = 16;  // a larger one counts as so much
 
 struct StopRule {
   StopKind kind = StopKind::kNone;
   float threshold = 0;
   float scale = 0;  // of the entropy in nats
+  // Of kChances alone; the last holds for all that follow. None: it never stops.
+  std::vector<PlaceRule> places;
 };
 
 // How a draft may branch, in one of three ways; in none: not at all, a chain.
@@ -153,7 +168,7 @@ struct Propose {
   int32_t sent_after_us = 0;  // of one that is sent again: so long after the first. Draft returns it
   Pipeline pipeline = Pipeline::kLockstep;
   int32_t fanout = 0;        // outcomes to prepare for at most
-  StopRule stop;             // may end the draft before gamma, never before its first token
+  StopRule stop;             // may end the draft before gamma; before its first token only kChances does
   bool wants_guess = false;  // for records: what would have been drafted for the last committed token
   TreeShape tree;            // match rules and tree rules; a path has gamma tokens at most
 };
@@ -187,6 +202,7 @@ struct Draft {
   int64_t link_bytes = 0;         // the part of slice_bytes that went from device to device
   bool eos = false;               // the block ends early, at an end-of-sequence token
   TokenId guess{-1};              // of the last committed token, from what stands before it; -1: not known
+  std::vector<float> margins;     // of each token (PlaceRule), with StopKind::kChances; else none
   int32_t sent_after_us = 0;      // of the Propose that it answers
   int64_t ingest_ns = 0;          // time spent on committed tokens, and on drafting
   int64_t draft_ns = 0;

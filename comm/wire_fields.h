@@ -103,24 +103,36 @@ void serialize(Archive& archive, TreeShapeField& field) {
 }
 
 // As many numbers as something else has tokens, or none, which is one flag.
-struct NodesField {
-  std::vector<int32_t>& nodes;
+template <class T>
+struct PerTokenField {
+  std::vector<T>& values;
   size_t count;
 };
-inline void save(WireWriter& writer, const NodesField& field) {
-  writer.require(field.nodes.empty() || field.nodes.size() == field.count, "nodes that are not its tokens");
-  writer(!field.nodes.empty());
-  if (writer.ok()) writer.put(field.nodes.data(), field.nodes.size() * sizeof(int32_t));
+template <class T>
+void save(WireWriter& writer, const PerTokenField<T>& field) {
+  writer.require(field.values.empty() || field.values.size() == field.count,
+                 "numbers that are not of its tokens");
+  writer(!field.values.empty());
+  if (writer.ok()) writer.put(field.values.data(), field.values.size() * sizeof(T));
 }
-inline void load(WireReader& reader, NodesField& field) {
+template <class T>
+void load(WireReader& reader, PerTokenField<T>& field) {
   bool any = false;
   reader(any);
   if (!any) return;
-  reader.require(field.count > 0 && field.count <= reader.remaining() / sizeof(int32_t),
-                 "nodes that are not its tokens");
+  reader.require(field.count > 0 && field.count <= reader.remaining() / sizeof(T),
+                 "numbers that are not of its tokens");
   if (!reader.ok()) return;
-  field.nodes.resize(field.count);
-  reader.get(field.nodes.data(), field.count * sizeof(int32_t));
+  field.values.resize(field.count);
+  reader.get(field.values.data(), field.count * sizeof(T));
+  if constexpr (std::is_floating_point_v<T>)
+    for (const T value : field.values) reader.require(std::isfinite(value), "a number that is not finite");
+}
+
+template <class Archive>
+void serialize(Archive& archive, PlaceRule& m) {
+  archive(FiniteField{m.slope}, FiniteField{m.offset}, FiniteField{m.least_sent},
+          FiniteField{m.least_extended});
 }
 
 struct StopRuleField {
@@ -129,7 +141,8 @@ struct StopRuleField {
 template <class Archive>
 void serialize(Archive& archive, StopRuleField& field) {
   StopRule& m = field.rule;
-  archive(EnumField<StopKind>{m.kind, StopKind::kAdaEdl}, FiniteField{m.threshold}, FiniteField{m.scale});
+  archive(EnumField<StopKind>{m.kind, StopKind::kChances}, FiniteField{m.threshold}, FiniteField{m.scale});
+  if (m.kind == StopKind::kChances) archive(Capped{m.places, archive.limits().draft_tokens});
 }
 
 template <class Archive>
@@ -163,8 +176,9 @@ template <class Archive>
 void serialize(Archive& archive, Draft& m) {
   const uint64_t tokens = archive.limits().draft_tokens;
   archive(m.sequence, m.epoch, m.round, m.base, Capped{m.ids, tokens});
-  archive(NodesField{m.parents, m.ids.size()}, m.prefix_hash, QRowsField<Draft>{m}, m.slice_bytes,
-          m.link_bytes, m.eos, m.guess, m.sent_after_us, m.ingest_ns, m.draft_ns, m.preparation);
+  archive(PerTokenField{m.parents, m.ids.size()}, m.prefix_hash, QRowsField<Draft>{m}, m.slice_bytes,
+          m.link_bytes, m.eos, m.guess, PerTokenField{m.margins, m.ids.size()}, m.sent_after_us, m.ingest_ns,
+          m.draft_ns, m.preparation);
 }
 
 // ---- verification
@@ -174,7 +188,7 @@ template <class Archive>
 void serialize(Archive& archive, PlanEntry& m) {
   const uint64_t tokens = archive.limits().draft_tokens;
   archive(m.sequence, m.epoch, m.round, m.base, m.first_input, m.input_count, Capped{m.draft, tokens});
-  archive(NodesField{m.parents, m.draft.size()}, QRowsField<PlanEntry>{m}, m.worker, m.next_gamma,
+  archive(PerTokenField{m.parents, m.draft.size()}, QRowsField<PlanEntry>{m}, m.worker, m.next_gamma,
           m.next_round, StopRuleField{m.next_stop}, m.prompt_logprobs);
 }
 
@@ -218,7 +232,7 @@ void serialize(Archive& archive, Verdict& m) {
   archive(m.sequence, m.epoch, m.round, m.base, EnumField<VerdictStatus>{m.status, VerdictStatus::kNonFinite},
           m.draft_lost, m.link_lost, m.accepted_count);
   archive.require(m.accepted_count >= 0 || m.path.empty(), "a path of a negative length");
-  archive(NodesField{m.path, static_cast<size_t>(std::max(m.accepted_count, 0))}, m.next,
+  archive(PerTokenField{m.path, static_cast<size_t>(std::max(m.accepted_count, 0))}, m.next,
           Capped{m.logprobs, archive.limits().draft_tokens + 1});
 }
 

@@ -211,12 +211,16 @@ void Verdicts::teach(LiveRequest& live, const Verdict& verdict, int32_t emitted,
   const int32_t drafted = is_tree ? levels_tested(round.draft.tree(), verdict.path) : round.drafted();
   const bool cut = emitted <= verdict.accepted_count;
   if (!live.round.tree.is_chain()) teach_ranks(live, verdict);
+  std::span<const float> margins = round.draft.margins;
+  if (is_tree || margins.size() != round.draft.ids.size()) margins = {};
+  if (cut) margins = margins.first(std::min(margins.size(), static_cast<size_t>(emitted)));
   live.gamma->update({.proposed = round.gamma,
                       .drafted = cut ? emitted : drafted,
                       .accepted = cut ? emitted : verdict.accepted_count,
                       .round_ns = std::chrono::nanoseconds(now - round.begun_at).count(),
                       .batch_size = batch_size,
-                      .cost = &target_.costs.of(round.kind)});
+                      .cost = &target_.costs.of(round.kind),
+                      .margins = margins});
   if (round.kind == 0) return;
   if (round.has_draft && !round.read_prompt)
     target_.trees.observe(round.tree_wanted, emitted,

@@ -10,10 +10,13 @@
 namespace outrider {
 
 // What is left of every round that is under way, or a part of a prompt. False: nothing is, or these rounds
-// are the host's.
+// are the host's. Those are whose margins are asked for: the device tells entropies and probabilities only.
 bool ModelDrafter::run_jobs(std::vector<DraftAnswer>& answers) {
   collect_runs();
-  if (runs_.empty() || !runner_->takes(runs_)) return false;
+  const bool margins = std::any_of(run_parts_.begin(), run_parts_.end(), [](const RunPart& part) {
+    return part.sequence->job->strand.stop.kind == StopKind::kChances;
+  });
+  if (runs_.empty() || margins || !runner_->takes(runs_)) return false;
   const auto start = options_.now();
   const bool measures = std::any_of(runs_.begin(), runs_.end(), [&](const TokenRun& run) {
     return run_parts_[static_cast<size_t>(&run - runs_.data())].sequence->job->strand.stop.kind !=

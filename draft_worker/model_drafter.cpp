@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "comm/chances.h"
 #include "draft_worker/row_sender.h"
 #include "heads/stop_rule.h"
 #include "transformer/sampling/confidence.h"
@@ -196,6 +197,7 @@ Draft ModelDrafter::take_draft(Job& job, uint64_t hash) {
   draft.hidden.swap(job.strand.hidden);
   draft.eos = job.strand.eos;
   draft.guess = job.guess;
+  if (job.strand.margins.size() == draft.ids.size()) draft.margins.swap(job.strand.margins);
   draft.sent_after_us = job.propose.sent_after_us;
   draft.ingest_ns = job.ingest_ns;
   draft.draft_ns = job.draft_ns;
@@ -355,7 +357,10 @@ Status ModelDrafter::take_row(Sequence& s, Strand& strand, int64_t row) {
   const auto token = sampler_.sample(logits, next_step(s, strand), sends_q ? &q_ : nullptr);
   if (!token) return not_finite(strand);
   DraftConfidence confidence;
-  if (strand.stop.kind != StopKind::kNone) confidence = confidence_of(logits, *token);
+  if (strand.stop.kind == StopKind::kChances)
+    confidence.margin = guesser_.margin(logits, s.sampling, strand.base + strand.length());
+  else if (strand.stop.kind != StopKind::kNone)
+    confidence = confidence_of(logits, *token);
   if (!add_token(s, strand, *token, confidence) || !sends_q) return {};
   if (strand.key.q_kind == QKind::kHidden) {
     hidden_.max = sampler_.max();
@@ -368,17 +373,24 @@ Status ModelDrafter::take_row(Sequence& s, Strand& strand, int64_t row) {
 
 // False: the stop rule ends the draft before it.
 bool ModelDrafter::add_token(Sequence& s, Strand& strand, TokenId token, const DraftConfidence& confidence) {
-  if (strand.length() > 0 && stops_before(strand.stop, confidence.entropy)) {
+  const auto place = static_cast<size_t>(strand.length());
+  const double survival = strand.survival * chance_of(strand.stop, place, confidence.margin);
+  if (stops_before(strand.stop, place, survival) ||
+      (place > 0 && stops_before(strand.stop, confidence.entropy))) {
     // A draw is a function of its key, so to forget it and not to have drawn are the same. The last token of
     // a draft is never in the cache.
     strand.stopped = true;
-    roll_back(s, s.window.cached() - 1);
+    if (place > 0) roll_back(s, s.window.cached() - 1);
     return false;
   }
   strand.tokens.push_back(token);
   // A stopping time: it looks at tokens that are sent.
   strand.eos = std::find(options_.eos_ids.begin(), options_.eos_ids.end(), token) != options_.eos_ids.end();
-  strand.stopped = stops_after(strand.stop, confidence.probability);
+  strand.stopped =
+      stops_after(strand.stop, confidence.probability) || stops_after(strand.stop, place, survival);
+  if (strand.stop.kind != StopKind::kChances) return true;
+  strand.survival = survival;
+  strand.margins.push_back(static_cast<float>(confidence.margin));
   return true;
 }
 

@@ -30,6 +30,8 @@ struct Strand {
   bool eos = false;               // the last one ends the text, and the block
   StopRule stop;                  // of a round; what is prepared ahead has its full length
   bool stopped = false;           // by that rule
+  std::vector<float> margins;     // by drafted token, where that rule looks at them
+  double survival = 1;            // the chance that all of them are accepted, by that rule
 
   std::span<const TokenId> drafted() const { return std::span(tokens).subspan(outcome_length); }
   int32_t length() const { return static_cast<int32_t>(tokens.size() - outcome_length); }
@@ -47,6 +49,7 @@ struct Strand {
     tokens.resize(outcome_length + keep);
     q.resize(std::min(q.size(), keep));
     hidden.resize(std::min(hidden.size(), keep));
+    margins.resize(std::min(margins.size(), keep));
     eos = stopped = false;
   }
 };

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "comm/messages.h"
 #include "transformer/sampling/gumbel.h"
 #include "transformer/sampling/penalties.h"
 
@@ -37,6 +38,13 @@ std::span<const RankedToken> TokenGuesser::best(std::span<float> row, const Samp
   scale_and_scan(row, chunks, 1.0f, chunk_max_);  // only for the maxima: the row is processed already
   if (effective_rule(params) == Rule::kInvariant) return best_with_noise(row, params, position, count);
   return top_.local(row, chunks, chunk_max_, count);
+}
+
+double TokenGuesser::margin(std::span<float> row, const SamplingParams& params, Position position) {
+  const auto two = best(row, params, position, 2);
+  const auto most = static_cast<double>(kMostMargin);
+  if (two.size() < 2) return most;
+  return std::min(most, static_cast<double>(two[0].value()) - static_cast<double>(two[1].value()));
 }
 
 // The best few scores in one pass over the noise, skipping what cannot be among them (see gumbel_argmax).

@@ -33,6 +33,8 @@ class TokenGuesser {
   // until the next call.
   std::span<const RankedToken> best(std::span<float> row, const SamplingParams& params, Position position,
                                     size_t count);
+  // By how much the best of them is ahead of the second; kMostMargin at most, and where there is but one.
+  double margin(std::span<float> row, const SamplingParams& params, Position position);
 
  private:
   static constexpr size_t kNoisyGuesses = 4;  // every further one loosens the bound of the search

@@ -5,6 +5,7 @@
 
 #include "base/hash.h"
 #include "cluster/simulation/simulated_text.h"
+#include "comm/chances.h"
 
 namespace outrider {
 
@@ -38,6 +39,8 @@ void SimulatedDrafter::propose(const Propose& message) {
   s.job = message;
   s.drafting = message.gamma > 0;
   s.drafted = 0;
+  s.survival = 1;
+  s.margins.clear();
   s.ingest_ns = s.draft_ns = 0;
   // Gamma 0 is read while nobody waits, and next time these tokens are one row more of a pass: free.
   if (message.gamma == 0) s.cached = s.committed - 1;
@@ -76,7 +79,8 @@ void SimulatedDrafter::end_pass(double seconds, const std::vector<SequenceId>& t
     Sequence& s = at->second;
     (s.drafted == 0 ? s.ingest_ns : s.draft_ns) += share;
     s.cached = s.committed + s.drafted++;
-    if (s.drafted >= s.job.gamma || stops(s)) answer(s);
+    const bool ends = s.job.stop.kind == StopKind::kChances ? weigh(s) : stops(s);
+    if (s.drafted >= s.job.gamma || ends) answer(s);
   }
   start_pass();
 }
@@ -95,6 +99,21 @@ bool SimulatedDrafter::stops(const Sequence& s) const {
   return rule.kind == StopKind::kSvip ? root > threshold : 1 - root < threshold;
 }
 
+// As the model drafter does; the margin of a token is the log odds of its chance.
+bool SimulatedDrafter::weigh(Sequence& s) const {
+  const auto place = static_cast<size_t>(s.drafted - 1);
+  const double chance = acceptance_.rate(s.job.sequence, s.committed + s.drafted - 1, s.drafted - 1);
+  const auto most = static_cast<double>(kMostMargin);
+  const double margin = std::clamp(std::log(chance / (1 - chance)), -most, most);
+  s.survival *= chance_of(s.job.stop, place, margin);
+  if (stops_before(s.job.stop, place, s.survival)) {
+    --s.drafted;
+    return true;
+  }
+  s.margins.push_back(static_cast<float>(margin));
+  return stops_after(s.job.stop, place, s.survival);
+}
+
 void SimulatedDrafter::answer(Sequence& s) {
   s.drafting = false;
   send_(Draft{.sequence = s.job.sequence,
@@ -106,6 +125,7 @@ void SimulatedDrafter::answer(Sequence& s) {
               .prefix_hash = s.hash,
               .q_kind = QKind::kNone,
               .q = {},
+              .margins = std::move(s.margins),
               .sent_after_us = s.job.sent_after_us,
               .ingest_ns = s.ingest_ns,
               .draft_ns = s.draft_ns});

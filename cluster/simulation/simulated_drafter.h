@@ -38,6 +38,8 @@ class SimulatedDrafter final : public DrafterOnClock {
     bool drafting = false;
     Propose job;
     int32_t drafted = 0;
+    std::vector<float> margins;  // StopKind::kChances
+    double survival = 1;
     int64_t ingest_ns = 0, draft_ns = 0;
   };
   void propose(const Propose& message);
@@ -45,6 +47,7 @@ class SimulatedDrafter final : public DrafterOnClock {
   void end_pass(double seconds, const std::vector<SequenceId>& taking_part);
   void answer(Sequence& sequence);
   bool stops(const Sequence& sequence) const;
+  bool weigh(Sequence& sequence) const;  // the token drafted last
 
   EventQueue& events_;
   ForwardCost cost_;

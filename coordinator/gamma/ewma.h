@@ -103,11 +103,11 @@ class EwmaGamma : public GammaPolicy {
   void observe_shadow(int32_t drafted, int32_t accepted) override;
 
   double acceptance() const { return acceptance_.mean(); }
+  double estimate() const;                   // own evidence, and that of the batch
   int32_t chosen() const { return gamma_; }  // without probes
 
  private:
   friend class EwmaBatch;
-  double estimate() const;  // own evidence, and that of the batch
   void learn(int32_t drafted, int32_t accepted);
   void watch_for_change(int32_t drafted, int32_t accepted);
 

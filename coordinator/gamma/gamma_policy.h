@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <span>
 #include <string>
 #include <string_view>
 
@@ -45,6 +46,7 @@ struct RoundOutcome {
   int64_t round_ns = 0;  // from the decision about gamma to the verdict
   int32_t batch_size = 1;
   const CostModel* cost = nullptr;
+  std::span<const float> margins;  // of the verified tokens, where the stop rule made the drafter tell them
 };
 
 class GammaPolicy {

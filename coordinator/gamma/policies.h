@@ -53,6 +53,7 @@ Result<GammaPolicyFactory> replay_gamma_from(const GammaArguments& arguments);
 
 // One file each; the table says what they do.
 Result<GammaPolicyFactory> ewma_gamma_from(const GammaArguments& arguments);
+Result<GammaPolicyFactory> logistic_gamma_from(const GammaArguments& arguments);
 Result<GammaPolicyFactory> position_gamma_from(const GammaArguments& arguments);
 Result<GammaPolicyFactory> confidence_gamma_from(const GammaArguments& arguments);
 Result<GammaPolicyFactory> svip_gamma_from(const GammaArguments& arguments);

@@ -44,7 +44,7 @@ class RandomMessages {
   void fill(Role& value) { value = static_cast<Role>(below(3)); }
   void fill(QKind& value) { value = static_cast<QKind>(below(5)); }
   void fill(Pipeline& value) { value = static_cast<Pipeline>(below(4)); }
-  void fill(StopKind& value) { value = static_cast<StopKind>(below(4)); }
+  void fill(StopKind& value) { value = static_cast<StopKind>(below(5)); }
   void fill(VerdictStatus& value) { value = static_cast<VerdictStatus>(below(2)); }
   void fill(Rule& value) { value = static_cast<Rule>(below(5)); }
   template <class Tag, class Rep>
@@ -112,8 +112,7 @@ class RandomMessages {
     fill_all(m.sequence, m.epoch, m.round, m.base, m.first_input, m.input_count, m.draft);
     fill_nodes(m.parents, m.draft.size());
     fill_q(m);
-    fill_all(m.worker, m.next_gamma, m.next_round, m.next_stop.kind, m.next_stop.threshold, m.next_stop.scale,
-             m.prompt_logprobs);
+    fill_all(m.worker, m.next_gamma, m.next_round, m.next_stop, m.prompt_logprobs);
   }
   void fill(TokenLogprob& m) { fill_all(m.id, m.logprob); }
   void fill(PositionLogprobs& m) { fill_all(m.chosen, m.top); }
@@ -137,10 +136,14 @@ class RandomMessages {
   void fill(Shutdown&) {}
   void fill(Open& m) { fill_all(m.sequence, m.ids, m.prompt_length, m.sampling); }
   void fill(Close& m) { fill(m.sequence); }
+  void fill(StopRule& m) {
+    fill_all(m.kind, m.threshold, m.scale);
+    if (m.kind == StopKind::kChances) fill(m.places);
+  }
+  void fill(PlaceRule& m) { fill_all(m.slope, m.offset, m.least_sent, m.least_extended); }
   void fill(Propose& m) {
     fill_all(m.sequence, m.epoch, m.round, m.base, m.committed, m.gamma, m.q_kind, m.row_bytes, m.code_bits,
-             m.sent_after_us, m.pipeline, m.fanout, m.stop.kind, m.stop.threshold, m.stop.scale,
-             m.wants_guess);
+             m.sent_after_us, m.pipeline, m.fanout, m.stop, m.wants_guess);
     if (below(2) == 0)
       fill_all(m.tree.widths, m.tree.parents, m.tree.nodes, m.tree.node_price, m.tree.pass_price);
   }
@@ -152,8 +155,10 @@ class RandomMessages {
     fill_nodes(m.parents, m.ids.size());
     fill(m.prefix_hash);
     fill_q(m);
-    fill_all(m.slice_bytes, m.link_bytes, m.eos, m.guess, m.sent_after_us, m.ingest_ns, m.draft_ns,
-             m.preparation);
+    fill_all(m.slice_bytes, m.link_bytes, m.eos, m.guess);
+    if (below(2) == 0) m.margins.resize(m.ids.size());
+    for (float& margin : m.margins) fill(margin);
+    fill_all(m.sent_after_us, m.ingest_ns, m.draft_ns, m.preparation);
   }
   void fill(StepPlan& m) { fill_all(m.step, m.state_hash, m.closes, m.opens, m.entries); }
   void fill(PromptScores& m) { fill_all(m.sequence, m.logprobs); }

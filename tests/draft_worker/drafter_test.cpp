@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <cmath>
 #include <random>
 
 #include "base/hash.h"
@@ -318,6 +319,75 @@ TEST(ModelDrafter, PreparationGivesWayWhenTheCacheIsFull) {
     truth.insert(truth.end(), unseen.begin(), unseen.end());
   }
   EXPECT_TRUE(answers.empty());
+}
+
+// A draft that is ended is the beginning of the whole one, as long as its margins say, and what was not sent
+// leaves no trace.
+TEST(ModelDrafter, EndsWhereItsChancesSay) {
+  constexpr int kGamma = 8;
+  int before = 0, after = 0, redrawn_otherwise = 0;
+  for (const SamplingParams& sampling :
+       {SamplingParams{}, SamplingParams{.rule = Rule::kInvariant, .temperature = 1},
+        SamplingParams{.rule = Rule::kToken, .temperature = 1, .top_k = 20}})
+    for (const uint32_t seed : {1u, 2u, 3u, 4u}) {
+      const QKind kind = sampling.rule == Rule::kToken ? QKind::kSparse : QKind::kNone;
+      const Open open{
+          .sequence = kSequence, .ids = random_ids(5, seed), .prompt_length = 5, .sampling = sampling};
+      const auto drafted = [&](Drafter& drafter, std::vector<PlaceRule> places) {
+        Propose asked = propose(5, {}, kGamma, 1, kind);
+        asked.stop = {.kind = StopKind::kChances, .places = std::move(places)};
+        return draft_now(drafter, asked).value();
+      };
+      ModelAndDrafter free;
+      ASSERT_TRUE(free.drafter->open(open).ok());
+      const Draft whole = drafted(*free.drafter, {});
+      ASSERT_EQ(whole.ids.size(), size_t{kGamma});
+      ASSERT_EQ(whole.margins.size(), size_t{kGamma});
+      if (kind == QKind::kSparse) {
+        // Other draws from the same distributions: what ends a draft must not depend on the token there.
+        ModelAndDrafter other;
+        ASSERT_TRUE(other.drafter->open(open).ok());
+        Propose asked = propose(5, {}, kGamma, 9, kind);
+        asked.stop.kind = StopKind::kChances;
+        const Draft redrawn = draft_now(*other.drafter, asked).value();
+        redrawn_otherwise += redrawn.ids != whole.ids;
+        EXPECT_EQ(redrawn.margins[0], whole.margins[0]);
+      }
+      for (const float margin : whole.margins) EXPECT_TRUE(margin >= 0 && margin <= kMostMargin) << margin;
+      for (const bool sent : {false, true}) {
+        PlaceRule rule{.slope = 0.5f, .offset = 0.2f};
+        (sent ? rule.least_extended : rule.least_sent) = 0.3f;
+        size_t length = 0;
+        for (double survival = 1; length < size_t{kGamma}; ++length) {
+          survival /= 1 + std::exp(-(0.5 * static_cast<double>(whole.margins[length]) + 0.2));
+          if (survival >= 0.3) continue;
+          length += sent;
+          break;
+        }
+        ModelAndDrafter ended;
+        ASSERT_TRUE(ended.drafter->open(open).ok());
+        const Draft draft = drafted(*ended.drafter, {rule});
+        ASSERT_EQ(draft.ids.size(), length) << rule_name(sampling.rule) << " " << seed << " " << sent;
+        EXPECT_TRUE(std::equal(draft.ids.begin(), draft.ids.end(), whole.ids.begin()));
+        EXPECT_TRUE(std::equal(draft.margins.begin(), draft.margins.end(), whole.margins.begin()));
+        (sent ? after : before) += length < size_t{kGamma};
+        std::vector<TokenId> unseen = draft.ids;
+        unseen.push_back(TokenId(7));
+        Open later = open;
+        later.ids.insert(later.ids.end(), unseen.begin(), unseen.end());
+        ModelAndDrafter fresh;
+        ASSERT_TRUE(fresh.drafter->open(later).ok());
+        const auto base = static_cast<int>(later.ids.size());
+        const auto next = draft_now(*ended.drafter, propose(base, unseen, 4, 2, kind)),
+                   expected = draft_now(*fresh.drafter, propose(base, {}, 4, 2, kind));
+        ASSERT_TRUE(next.ok() && expected.ok());
+        EXPECT_EQ(next->ids, expected->ids);
+        EXPECT_TRUE(next->margins.empty()) << "nobody asked for them";
+      }
+    }
+  EXPECT_GT(before, 2);
+  EXPECT_GT(after, 2);
+  EXPECT_GT(redrawn_otherwise, 0);
 }
 
 TEST(ModelDrafter, StopsAtItsContextAndAtEos) {

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <random>
 
+#include "comm/messages.h"
 #include "transformer/sampling/gumbel.h"
 
 namespace outrider {
@@ -60,6 +61,26 @@ TEST(TokenGuesser, OffersNoMaskedToken) {
     auto copy = row;
     const SamplingParams params{.rule = rule, .temperature = rule == Rule::kGreedy ? 0.0f : 1.0f};
     EXPECT_EQ(guesser.guess(copy, params, Position(3)).count, 2);
+  }
+}
+
+TEST(TokenGuesser, AMarginIsThatOfTheTwoBestScores) {
+  TokenGuesser guesser;
+  for (const Rule rule : {Rule::kGreedy, Rule::kInvariant, Rule::kToken}) {
+    const SamplingParams params{
+        .rule = rule, .temperature = rule == Rule::kGreedy ? 0.0f : 1.0f, .seed = Seed{9}};
+    auto row = random_row(3);
+    const auto order = ranked(row, params, Position(17));
+    const auto score = [&](TokenId id) {
+      const auto noise =
+          rule == Rule::kInvariant ? static_cast<float>(draw_gumbel(params.seed, Position(17), id)) : 0.0f;
+      return static_cast<double>(row[static_cast<size_t>(id.value())] + noise);
+    };
+    EXPECT_NEAR(guesser.margin(row, params, Position(17)), score(order[0]) - score(order[1]), 1e-5)
+        << rule_name(rule);
+    std::vector<float> one(100, kMinusInfinity);
+    one[5] = 1;
+    EXPECT_EQ(guesser.margin(one, params, Position(17)), static_cast<double>(kMostMargin));
   }
 }
 

@@ -92,14 +92,21 @@ class HostileArchive {
   void visit(HiddenRow& row) { operator()(row.scale, row.max, Capped{row.codes, 5000}); }
   void visit(HiddenRowsField& field) { operator()(Capped{field.rows, 5000}); }
   // Parents or a path: too many nodes, none, and those that are no tree.
-  void visit(NodesField& field) {
+  void visit(PerTokenField<int32_t>& field) {
     const size_t count = std::min<size_t>(field.count, 5000);
     std::vector<int32_t> rising(count), falling(count);
     std::iota(rising.begin(), rising.end(), 0);
     std::iota(falling.rbegin(), falling.rend(), 0);
-    leaf(field.nodes, {std::vector<int32_t>(count, kTreeRoot), std::vector<int32_t>(count, 0),
-                       std::vector<int32_t>(count, std::numeric_limits<int32_t>::max()), rising, falling});
-    operator()(Capped{field.nodes, 5000});
+    leaf(field.values, {std::vector<int32_t>(count, kTreeRoot), std::vector<int32_t>(count, 0),
+                        std::vector<int32_t>(count, std::numeric_limits<int32_t>::max()), rising, falling});
+    operator()(Capped{field.values, 5000});
+  }
+  // Margins of a draft.
+  void visit(PerTokenField<float>& field) {
+    const size_t count = std::min<size_t>(field.count, 5000);
+    constexpr float kMost = std::numeric_limits<float>::max();
+    leaf(field.values, {std::vector<float>(count, kMost), std::vector<float>(count, -kMost)});
+    operator()(Capped{field.values, 5000});
   }
   void visit(TreeShapeField& field) {
     TreeShape& shape = field.shape;

@@ -12,6 +12,7 @@ namespace outrider {
 struct DraftConfidence {
   double entropy = 0;      // nats
   double probability = 0;  // of the token that was drawn
+  double margin = 0;       // of the best token over the second, where a rule asks for it (comm/messages.h)
 };
 
 // Sums of integers over a row's tokens (token_math.h), so that host and device agree on them.
