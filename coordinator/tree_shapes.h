@@ -2,6 +2,8 @@
 #pragma once
 
 #include <cstdint>
+#include <span>
+#include <vector>
 
 #include "comm/messages.h"
 
@@ -19,6 +21,9 @@ struct TreeOptions {
     return !shape.is_chain() && (is_match_rule(rule) || (is_tree_rule(rule) && fixed));
   }
 };
+
+// By node, 1 at the root's children.
+std::vector<int32_t> depths_of(std::span<const int32_t> parents);
 
 // Nodes of a draft of this shape and depth, at most.
 int64_t most_nodes(const TreeShape& shape, int32_t depth);

@@ -1,8 +1,16 @@
 #include "start/tree_option.h"
 
 #include <CLI/CLI.hpp>
+#include <algorithm>
 #include <charconv>
+#include <map>
+#include <nlohmann/json.hpp>
 #include <optional>
+#include <regex>
+#include <vector>
+
+#include "base/json_text.h"
+#include "transformer/files/json_file.h"
 
 namespace outrider {
 namespace {
@@ -27,16 +35,64 @@ std::optional<TreeShape> parse_widths(std::string_view text) {
   }
 }
 
+constexpr size_t kMostTreeText = 64 << 10;
+
+// Nodes as paths from the root, each number the rank of a child among its siblings: [[0], [1], [0, 0]], as
+// Medusa writes its choices, or [(0,), (1,), (0, 0)], as vLLM writes its token trees. `where` begins errors.
+Result<TreeShape> parse_paths(const std::string& text, const std::string& where) {
+  std::string plain = std::regex_replace(text, std::regex(R"(,(\s*\)))"), "$1");
+  std::replace(plain.begin(), plain.end(), '(', '[');
+  std::replace(plain.begin(), plain.end(), ')', ']');
+  ASSIGN_OR_RETURN(const nlohmann::json list, parse_json(plain, where));
+  const auto wrong = [&](const std::string& what) { return invalid_argument(where + ": " + what); };
+  if (!list.is_array() || list.empty() || list.size() > kMaxTreeNodes)
+    return wrong(fmt::format("must be a list of 1 to {} paths, such as [[0],[1],[0,0]]", kMaxTreeNodes));
+  std::vector<std::vector<int32_t>> paths;
+  for (const auto& path : list) {
+    if (!path.is_array() || path.empty() || path.size() > kMaxTreeNodes)
+      return wrong(json_text(path).substr(0, 100) +
+                   " is no path; [0,1] is the second child of the first child");
+    auto& ranks = paths.emplace_back();
+    for (const auto& rank : path) {
+      if (!rank.is_number_integer() || rank < 0 || rank >= kMostTreeChildren)
+        return wrong(fmt::format("{}: children are counted from 0, and there are {} at most",
+                                 json_text(path).substr(0, 100), kMostTreeChildren));
+      ranks.push_back(rank.get<int32_t>());
+    }
+  }
+  std::sort(paths.begin(), paths.end(),
+            [](const auto& a, const auto& b) { return a.size() != b.size() ? a.size() < b.size() : a < b; });
+  TreeShape shape;
+  std::map<std::vector<int32_t>, int32_t> nodes{{{}, kTreeRoot}};
+  for (auto path : paths) {
+    const auto node = static_cast<int32_t>(shape.parents.size());
+    const std::string name = json_text(nlohmann::json(path));
+    if (!nodes.emplace(path, node).second) return wrong(name + " is listed twice");
+    if (path.back() > 0) {
+      auto better = path;
+      --better.back();
+      if (!nodes.contains(better)) return wrong(name + " is listed without its better sibling");
+    }
+    path.pop_back();
+    const auto parent = nodes.find(path);
+    if (parent == nodes.end()) return wrong(name + " is listed without its parent");
+    shape.parents.push_back(parent->second);
+  }
+  return shape;
+}
+
 }  // namespace
 
 void add_tree_option(CLI::App& app, std::string& tree, const char* group) {
   app.add_option(
          "--speculative-tree,--speculative-token-tree", tree,
          "Draft several tokens for a position: off, the children of each node level by level, such as 4,2,1, "
-         "sequoia:NODES (the best fixed tree for the acceptance measured so far), best-first:NODES (those "
-         "that the target most likely comes to), or auto (of these, as many as pay). Under the match rules "
+         "[[0],[1],[0,0]] (each node by its path: ranks among siblings, from the root) or @FILE with such a "
+         "list, sequoia:NODES (the best fixed tree for the acceptance measured so far), best-first:NODES "
+         "(those that the target most likely comes to), or auto (of these, as many as pay). Under the match "
+         "rules "
          "(--rule auto, greedy, invariant, naive) the text is the same; of the p/q rules specinfer, kseq, "
-         "swor and traversal take trees, the first two of these kinds. It fixes how deep drafts get, unless "
+         "swor and traversal take trees, the kinds before best-first. It fixes how deep drafts get, unless "
          "--gamma-policy or --num-speculative-tokens does; nothing is drafted ahead of a verdict on a tree, "
          "whatever the pipeline")
       ->group(group)
@@ -47,6 +103,18 @@ Result<TreeOptions> parse_speculative_tree(const std::string& text) {
   constexpr std::string_view kBestFirst = "best-first:", kSequoia = "sequoia:";
   if (text == "off") return TreeOptions{};
   if (text == "auto") return TreeOptions{.shape = {.widths = {}, .nodes = kMaxTreeNodes}, .automatic = true};
+  if (text.starts_with('[') || text.starts_with('@')) {
+    const bool is_file = text.starts_with('@');
+    const std::string where = "--speculative-tree " + text.substr(0, 200);
+    std::string paths = text;
+    if (is_file) {
+      auto read = read_text_file(text.substr(1), kMostTreeText);
+      if (!read.ok()) return read.status().in("--speculative-tree");
+      paths = std::move(read).value();
+    }
+    ASSIGN_OR_RETURN(TreeShape shape, parse_paths(paths, where));
+    return TreeOptions{.shape = std::move(shape)};
+  }
   const bool by_rank = text.starts_with(kSequoia);
   if (by_rank || text.starts_with(kBestFirst)) {
     const auto nodes = number(std::string_view(text).substr((by_rank ? kSequoia : kBestFirst).size()));
@@ -56,9 +124,9 @@ Result<TreeOptions> parse_speculative_tree(const std::string& text) {
     return TreeOptions{.shape = std::move(*shape)};
   }
   return invalid_argument(
-      fmt::format("--speculative-tree {}: choose off, auto, best-first:NODES, sequoia:NODES, or the children "
-                  "of each node "
-                  "level by level, 1 to {} of them, such as 4,2,1; {} nodes at most",
+      fmt::format("--speculative-tree {}: choose off, auto, best-first:NODES, sequoia:NODES, a list of "
+                  "paths such as [[0],[1],[0,0]], @FILE with one, or the children of each node level by "
+                  "level, 1 to {} of them, such as 4,2,1; {} nodes at most",
                   text, kMostTreeChildren, kMaxTreeNodes));
 }
 
@@ -80,7 +148,10 @@ Status check_rule_of_trees(const std::string& tree, const std::string& name) {
 
 int32_t pinned_depth(const TreeOptions& tree) {
   if (tree.automatic) return 0;
-  return tree.shape.nodes > 0 ? tree.shape.nodes : static_cast<int32_t>(tree.shape.widths.size());
+  if (tree.shape.nodes > 0) return tree.shape.nodes;
+  if (tree.shape.parents.empty()) return static_cast<int32_t>(tree.shape.widths.size());
+  const auto depths = depths_of(tree.shape.parents);
+  return *std::max_element(depths.begin(), depths.end());
 }
 
 }  // namespace outrider

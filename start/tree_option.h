@@ -16,7 +16,7 @@ constexpr int kMaxTreeNodes = 64;
 
 void add_tree_option(CLI::App& app, std::string& tree, const char* group);
 
-// "off", "4,2,1", "best-first:N", "sequoia:N" or "auto". An error names the flag.
+// "off", "4,2,1", "[[0],[1],[0,0]]", "@FILE", "best-first:N", "sequoia:N" or "auto". An error names the flag.
 Result<TreeOptions> parse_speculative_tree(const std::string& text);
 
 // An error names both flags, and which rules take such trees.

@@ -30,6 +30,12 @@ TEST(TreeShapes, AreChainsWhereThereIsNoRoom) {
   EXPECT_TRUE(fitting_shape(best, 3, 0).is_chain());
   EXPECT_TRUE(fitting_shape(best, 0, 5).is_chain());
   EXPECT_TRUE(fitting_shape({}, 3, 9).is_chain());
+  // This very tree, without what is too deep.
+  const TreeShape listed{.widths = {}, .parents = {-1, 0, 1, -1, 0, 3, 2}};
+  EXPECT_EQ(fitting_shape(listed, 4, 7), listed);
+  EXPECT_TRUE(fitting_shape(listed, 4, 6).is_chain());
+  EXPECT_EQ(fitting_shape(listed, 2, 5).parents, (std::vector<int32_t>{-1, 0, -1, 0, 2}));
+  EXPECT_EQ(fitting_shape(listed, 1, 5).parents, (std::vector<int32_t>{-1, -1}));
 }
 
 TEST(TreeDraftCheck, TakesTreesThatWereAskedFor) {

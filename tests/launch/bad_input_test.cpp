@@ -67,6 +67,17 @@ INSTANTIATE_TEST_SUITE_P(
         BadFlags{"tree_of_chance",
                  {"--speculative-tree", "best-first:8", "--rule", "swor", "--temperature", "0.5"},
                  {"--speculative-tree best-first:8", "--rule swor", "sequoia:NODES", "4,2,1"}},
+        BadFlags{"tree_orphan",
+                 {"--speculative-tree", "[[0],[1,0]]"},
+                 {"--speculative-tree", "[1,0] is listed without its parent"}},
+        BadFlags{"tree_sibling",
+                 {"--speculative-tree", "[[0],[2]]"},
+                 {"--speculative-tree", "[2] is listed without its better sibling"}},
+        BadFlags{"tree_twice", {"--speculative-tree", "[[0],(0,)]"}, {"[0] is listed twice"}},
+        BadFlags{"tree_rank", {"--speculative-tree", "[[0],[0,-1]]"}, {"[0,-1]", "counted from 0"}},
+        BadFlags{"tree_text", {"--speculative-tree", "[[0],"}, {"--speculative-tree [[0],"}},
+        BadFlags{
+            "tree_file", {"--speculative-tree", "@/nowhere/tree"}, {"--speculative-tree", "/nowhere/tree"}},
         BadFlags{"tree_sequoia", {"--speculative-tree", "sequoia:0"}, {"sequoia:0", "sequoia:NODES"}},
         BadFlags{"tp_three", {"--tensor-parallel-size", "3"}, {"--tensor-parallel-size 3", "1, 2, 4 or 8"}},
         BadFlags{

@@ -108,6 +108,7 @@ INSTANTIATE_TEST_SUITE_P(
                       with_draft() + Arguments{"--speculative-tree", "best-first:16", "--tp", "2"},
                       with_draft() + Arguments{"--speculative-tree", "auto"},
                       with_draft() + Arguments{"--speculative-tree", "sequoia:8"},
+                      with_draft() + Arguments{"--speculative-tree", "[[0,0],[0],[1],[1,0],[0,1],[0,0,0]]"},
                       Arguments{"--drafter", "ngram", "--speculative-tree", "best-first:8"},
                       Arguments{"--drafter", "suffix", "--speculative-tree", "best-first:8"},
                       Arguments{"--drafter", "suffix", "--speculative-tree", "3,2,1,1"},
@@ -136,6 +137,21 @@ TEST(Generate, TreesAreInTheReportTheTraceAndTheRecord) {
   EXPECT_NE(read_file(dir / "rounds.jsonl").find("\"parents\":[-1,0,1,"), std::string::npos);
   const Outcome replay = outrider_program({"simulate", "replay", dir / "rounds.jsonl"});
   EXPECT_TRUE(replay.succeeded()) << replay.describe();
+}
+
+// As vLLM writes its token trees, and longer than some texts have room for.
+TEST(Generate, ATreeComesFromAFile) {
+  const TemporaryDirectory dir;
+  write_file(dir / "tree.txt", "[(0,), (1,), (0, 0), (0, 0, 0),\n (0, 0, 0, 0)]\n");
+  const Outcome run = generate(kPrompt + with_draft() + kQuiet +
+                               Arguments{"--speculative-tree", "@" + (dir / "tree.txt").string(),
+                                         "--max-tokens", "30", "--report", dir / "r.json"});
+  ASSERT_TRUE(run.succeeded()) << run.describe();
+  EXPECT_EQ(run.out, generate(kPrompt + kQuiet + Arguments{"--max-tokens", "30"}).out);
+  const json trees = json::parse(read_file(dir / "r.json"))["metrics"]["trees"];
+  EXPECT_GT(trees["rounds"], 3);
+  EXPECT_LE(trees["nodes_per_round"], 5);
+  EXPECT_EQ(trees["tested_by_depth"].size(), 4u);
 }
 
 // Every rule that takes trees, from the command line to the report; the text is that of any number of ranks.
