@@ -38,7 +38,7 @@ constexpr SynthShape mixture(SynthShape shape, int64_t experts, int64_t experts_
 }
 
 // `tiny` is for tests; 1.1b is TinyLlama's shape, 1b to 8b are those of Llama 3.2 and 3.1; moe is 0.5 billion
-// parameters, of which a token reads 0.15.
+// parameters, of which a token reads 0.1.
 constexpr SynthShape kTiny{
     .hidden = 128, .layers = 6, .heads = 4, .kv_heads = 2, .ffn = 320, .vocab = 1024, .max_positions = 512};
 constexpr std::array kPresets = {

@@ -319,6 +319,36 @@ TEST(ModelConfig, KeysThatScaleSomethingMustBeNeutral) {
   }
 }
 
+// What published files say beside what their classes read.
+TEST(ModelConfig, KeysOfPublishedFiles) {
+  const json coder = with(families().back(), {{"qkv_bias", false},
+                                              {"shared_expert_intermediate_size", 0},
+                                              {"use_qk_norm", true},
+                                              {"use_sliding_window", false},
+                                              {"max_window_layers", 28},
+                                              {"output_router_logits", false},
+                                              {"router_aux_loss_coef", 0.0}});
+  EXPECT_TRUE(read(coder).ok()) << read(coder).status().message();
+  expect_refused(with(coder, {{"use_qk_norm", false}}), "use_qk_norm", "false");
+  expect_refused(with(coder, {{"qkv_bias", true}}), "qkv_bias", "true");
+  const json phi4_mini = with(small_config("phi3", "Phi3ForCausalLM"), {{"attention_bias", false},
+                                                                        {"embd_pdrop", 0.0},
+                                                                        {"full_attn_mod", 1},
+                                                                        {"interpolate_factor", 1},
+                                                                        {"lm_head_bias", false},
+                                                                        {"mlp_bias", false},
+                                                                        {"resid_pdrop", 0.0},
+                                                                        {"sliding_window", 262144}});
+  EXPECT_TRUE(read(phi4_mini).ok()) << read(phi4_mini).status().message();
+  expect_refused(with(phi4_mini, {{"full_attn_mod", 2}}), "full_attn_mod", "2");
+  const json gemma2 =
+      with(small_config("gemma2", "Gemma2ForCausalLM"), {{"hidden_act", "gelu_pytorch_tanh"},
+                                                         {"hidden_activation", "gelu_pytorch_tanh"},
+                                                         {"cache_implementation", "hybrid"},
+                                                         {"sliding_window", 4096}});
+  EXPECT_TRUE(read(gemma2).ok()) << read(gemma2).status().message();
+}
+
 TEST(ModelConfig, KeysOfAnotherFamilyAreRefused) {
   // The class in transformers ignores them, other programs may not.
   expect_refused(with(llama(), {{"sliding_window", 64}}), "sliding_window", "Llama");

@@ -161,16 +161,22 @@ const std::vector<NeutralKey>& neutral_keys() {
       {"clip_qkv", nullptr},
       {"embedding_multiplier", 1},
       {"final_logit_softcapping", nullptr},
+      {"full_attn_mod", 1},       // Phi-4-mini
+      {"interpolate_factor", 1},  // Phi-4-mini
+      {"is_causal", true},
       {"is_encoder_decoder", false},
+      {"lm_head_bias", false},
       {"logit_scale", 1},  // Cohere
       {"logits_scaling", 1},
       {"mrope_section", nullptr},
       {"no_rope_layers", json::array()},
       {"per_layer_config", json::object()},
       {"pruned_heads", json::object()},
+      {"qkv_bias", false},
       {"query_pre_attn_scalar", nullptr},
       {"residual_multiplier", 1},
       {"rope_interleaved", false},  // SmolLM2
+      {"shared_expert_intermediate_size", 0},
       {"tie_encoder_decoder", false},
       {"use_bidirectional_attention", false},
       {"use_mrope", false},
@@ -201,6 +207,11 @@ Status check_use_sliding_window(const JsonObject& config, const json& value, Mod
 
 Status check_key(const JsonObject& config, const std::string& key, const json& value, ModelFamily family) {
   if (listed(kRead, key) || listed(kHarmless, key) || reads(traits_of(family), key)) return {};
+  // Files of Qwen3-MoE say what their class does anyway.
+  if (key == "use_qk_norm" && traits_of(family).qk_norm == QkNorm::kHead)
+    return value == true ? Status()
+                         : config.refused(key, fmt::format("is {}, but {} norms q and k; remove it",
+                                                           shown(value), architecture_name(family)));
   if (key == "use_sliding_window") return check_use_sliding_window(config, value, family);
   for (const NeutralKey& known : neutral_keys()) {
     if (known.key != key) continue;
