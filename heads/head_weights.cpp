@@ -266,7 +266,7 @@ Result<HeadWeights> load_head_weights(const std::filesystem::path& directory, co
   } else {
     RETURN_IF_ERROR(loader.map().check_all_used());
     const TensorPart rows = (target_map.embedding ? *target_map.embedding : target_map.head).parts.front();
-    if (stored_type(rows.tensor->dtype))
+    if (rows.scales)
       return unsupported(
           fmt::format("{}: the head reads {}, which is stored quantised; name the original target",
                       target_directory.string(), rows.tensor->name));

@@ -28,8 +28,27 @@ std::string in_bytes(double bytes) {
 
 int64_t weights_of(const MatrixSource& m) { return m.n() * m.k(); }
 
+// Of a weight of a published checkpoint, with its part of what its group shares.
+double bits_of_code(const QuantScheme& s) {
+  const double scale = s.scale == ScaleType::kNested ? 8 : s.scale == ScaleType::kFloat32 ? 32 : 16;
+  const double zero = s.zero_type == ZeroType::kConstant ? 0 : 8;
+  const double outer = s.scale != ScaleType::kNested ? 0 : s.zero_type == ZeroType::kMinimum ? 32 : 16;
+  const auto group = static_cast<double>(s.group);
+  return static_cast<double>(code_bits(s.code)) + (scale + zero) / group +
+         outer / (group * static_cast<double>(s.groups_together));
+}
+
 // What a matrix takes in memory: its weights, and a bf16 scale a group where there are groups.
 double held_bytes(const MatrixSource& matrix, WeightType type) {
+  if (type == WeightType::kCodes) {
+    double bytes = 0;
+    for (const TensorPart& part : matrix.parts)
+      bytes += static_cast<double>(part.rows.size() * part.columns.size()) / 8 *
+               (part.coded                           ? bits_of_code(part.coded->scheme())
+                : part.tensor->dtype == Dtype::kBF16 ? 16.0
+                                                     : 32.0);
+    return bytes;
+  }
   const double bits = static_cast<double>(weight_bits(type)) +
                       (is_quantized(type) ? 16.0 / static_cast<double>(group_columns(type)) : 0.0);
   return static_cast<double>(weights_of(matrix)) * bits / 8;
@@ -84,7 +103,9 @@ std::string stored_as(const TensorFiles& files, const WeightMap& map) {
   const auto add = [&](const MatrixSource& matrix) {
     for (const TensorPart& part : matrix.parts) {
       const auto codes = stored_type(part.tensor->dtype);
-      names.insert(codes ? weight_type_name(*codes) : std::string(dtype_name(part.tensor->dtype)));
+      names.insert(part.coded ? part.coded->name()
+                   : codes    ? weight_type_name(*codes)
+                              : std::string(dtype_name(part.tensor->dtype)));
     }
   };
   add(map.head);

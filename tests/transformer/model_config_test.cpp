@@ -10,6 +10,7 @@
 #include "tests/support/temporary_directory.h"
 #include "tests/transformer/test_data.h"
 #include "transformer/files/family.h"
+#include "transformer/files/quantization_config.h"
 
 namespace outrider {
 namespace {
@@ -524,8 +525,8 @@ TEST(ModelConfig, OtherModelsAreRefusedByName) {
   expect_invalid(with(llama(), {{"architectures", json::array()}}), "architectures", "list of one");
   expect_invalid(without(without(llama(), "architectures"), "model_type"), "architectures", "missing");
   expect_refused(with(llama(), {{"hidden_act", "gelu"}}), "hidden_act", "gelu");
-  expect_refused(with(llama(), {{"quantization_config", {{"quant_method", "awq"}}}}), "quantization_config",
-                 "awq");
+  expect_refused(with(llama(), {{"quantization_config", {{"quant_method", "bitsandbytes"}}}}),
+                 "quantization_config", "bitsandbytes");
   expect_refused(with(llama(), {{"num_local_experts", 8}}), "num_local_experts", "mixture");
   expect_refused(with(qwen3(), {{"num_experts", 128}}), "num_experts", "mixture");
   expect_refused(with(llama(), {{"draft_vocab_size", 32000}}), "draft_vocab_size", "EAGLE");
@@ -557,6 +558,89 @@ TEST(Families, TheDocumentationListsTheTable) {
   std::string readme = text_of("README.md");
   std::replace(readme.begin(), readme.end(), '\n', ' ');
   EXPECT_NE(readme.find(supported_titles()), readme.npos) << supported_titles();
+}
+
+json quantised(const json& quantization) { return with(llama(), {{"quantization_config", quantization}}); }
+
+const json kGptq{
+    {"quant_method", "gptq"}, {"bits", 4}, {"group_size", 128}, {"desc_act", true}, {"sym", true}};
+const json kAwq{
+    {"quant_method", "awq"}, {"bits", 4}, {"group_size", 128}, {"zero_point", true}, {"version", "gemm"}};
+const json kFloat8{{"quant_method", "fp8"},
+                   {"fmt", "e4m3"},
+                   {"activation_scheme", "dynamic"},
+                   {"weight_block_size", {128, 128}}};
+json compressed(const json& weights = {}, const json& changes = {}) {
+  const json group{{"targets", {"Linear"}},
+                   {"weights", with({{"num_bits", 4},
+                                     {"type", "int"},
+                                     {"strategy", "group"},
+                                     {"group_size", 128},
+                                     {"symmetric", true},
+                                     {"dynamic", false},
+                                     {"observer", "minmax"}},
+                                    weights.is_null() ? json::object() : weights)},
+                   {"input_activations", nullptr}};
+  return with({{"quant_method", "compressed-tensors"},
+               {"format", "pack-quantized"},
+               {"config_groups", {{"group_0", group}}},
+               {"ignore", {"lm_head", "re:.*router"}}},
+              changes.is_null() ? json::object() : changes);
+}
+
+TEST(QuantizationConfig, PublishedFormatsAreRead) {
+  EXPECT_EQ(read(llama())->quantization, nullptr);
+  EXPECT_EQ(read(quantised({{"quant_method", "outrider"}, {"weight_format", "int4"}}))->quantization,
+            nullptr);
+  const auto gptq = read(quantised(kGptq))->quantization;
+  EXPECT_EQ(gptq->method, QuantMethod::kGptq);
+  EXPECT_EQ(gptq->bits, 4);
+  EXPECT_EQ(gptq->group, 128);
+  EXPECT_TRUE(gptq->zero_is_less_one);
+  EXPECT_FALSE(
+      read(quantised(with(kGptq, {{"checkpoint_format", "gptq_v2"}})))->quantization->zero_is_less_one);
+  EXPECT_EQ(read(quantised(with(kGptq, {{"group_size", -1}})))->quantization->group, 0);
+  EXPECT_EQ(read(quantised(kAwq))->quantization->method, QuantMethod::kAwq);
+  EXPECT_EQ(
+      read(quantised({{"quant_method", "awq"}, {"w_bit", 4}, {"q_group_size", 64}}))->quantization->group,
+      64);
+  EXPECT_EQ(read(quantised(kFloat8))->quantization->block_columns, 128);
+  const auto packed = read(quantised(compressed()))->quantization;
+  ASSERT_NE(packed->group_of("model.layers.0.mlp.up_proj"), nullptr);
+  EXPECT_EQ(packed->group_of("model.layers.0.mlp.up_proj")->group, 128);
+  EXPECT_EQ(packed->group_of("lm_head"), nullptr);
+  EXPECT_EQ(packed->group_of("model.layers.0.mlp.router"), nullptr);
+  EXPECT_EQ(packed->group_of("model.embed_tokens"), nullptr);
+}
+
+// Of every format: a key that nobody knows, at every level that has keys.
+TEST(QuantizationConfig, UnknownKeysAreRefusedByName) {
+  for (const json& known : {kGptq, kAwq, kFloat8, compressed()}) {
+    expect_refused(quantised(with(known, {{"surprise", 3}})), "surprise", "not understood");
+    EXPECT_TRUE(read(quantised(with(known, {{"surprise", nullptr}}))).ok());
+  }
+  expect_refused(quantised(compressed({{"surprise", 3}})), "surprise", "not understood");
+  json group = compressed();
+  group["config_groups"]["group_0"]["surprise"] = 3;
+  expect_refused(quantised(group), "surprise", "not understood");
+}
+
+TEST(QuantizationConfig, WhatIsNotSupportedIsRefusedByName) {
+  expect_refused(quantised(with(kGptq, {{"bits", 3}})), "bits", "4 and 8");
+  expect_refused(quantised(with(kGptq, {{"dynamic", {{"+:.*down.*", {{"bits", 8}}}}}})), "dynamic", "down");
+  expect_refused(quantised(with(kGptq, {{"checkpoint_format", "marlin"}})), "checkpoint_format", "gptq_v2");
+  expect_refused(quantised(with(kAwq, {{"version", "gemv"}})), "version", "gemm");
+  expect_refused(quantised(with(kAwq, {{"bits", 3}})), "bits", "AWQ");
+  expect_refused(quantised(with(kFloat8, {{"weight_block_size", nullptr}})), "weight_block_size", "blocks");
+  expect_refused(quantised(with(kFloat8, {{"activation_scheme", "static"}})), "activation_scheme", "dynamic");
+  expect_refused(quantised(compressed({{"num_bits", 3}})), "num_bits", "4 and 8");
+  expect_refused(quantised(compressed({{"strategy", "tensor_group"}})), "strategy", "channel");
+  expect_refused(quantised(compressed({}, {{"format", "nvfp4-pack-quantized"}})), "format", "pack-quantized");
+  expect_refused(quantised(compressed({}, {{"kv_cache_scheme", {{"num_bits", 8}}}})), "kv_cache_scheme",
+                 "num_bits");
+  expect_invalid(quantised(compressed({{"type", "float"}})), "type", "format");
+  expect_invalid(quantised({{"quant_method", "gptq"}}), "bits", "missing");
+  expect_invalid(quantised(with(kGptq, {{"group_size", 0}})), "group_size", "-1");
 }
 
 TEST(ModelConfig, SizesMustFitTogether) {

@@ -13,6 +13,7 @@
 #include "transformer/files/json_file.h"
 #include "transformer/files/layer_config.h"
 #include "transformer/files/layer_kinds.h"
+#include "transformer/files/quantization_config.h"
 #include "transformer/files/rope_config.h"
 
 namespace outrider {
@@ -177,18 +178,6 @@ Status read_experts(const JsonObject& config, const FamilyTraits& traits, ModelC
   return {};
 }
 
-Status refuse_other_arithmetic(const JsonObject& config) {
-  if (const json* quantization = config.find("quantization_config")) {
-    const std::string method = quantization->is_object()
-                                   ? json_text(quantization->value("quant_method", json("?")))
-                                   : json_text(*quantization);
-    if (method != "\"outrider\"")  // ours (quantized_file.h): the tensors themselves say the rest
-      return config.refused("quantization_config", "has quant_method " + method.substr(0, 100) +
-                                                       "; use the model's bf16, fp16 or fp32 weights");
-  }
-  return {};
-}
-
 // An integer, a list of them, or nothing.
 Status add_eos(const JsonObject& object, ModelConfig& out) {
   const json* value = object.find("eos_token_id");
@@ -272,7 +261,6 @@ Result<ModelConfig> read_layer_config(const JsonObject& config, ModelFamily fami
   out.norm_place = traits.norm_place;
   out.norm_adds_one = traits.norm_adds_one;
   out.qk_norm = traits.qk_norm;
-  RETURN_IF_ERROR(refuse_other_arithmetic(config));
   RETURN_IF_ERROR(read_activation(config, traits, out));
   RETURN_IF_ERROR(read_experts(config, traits, out));
   RETURN_IF_ERROR(check_config_keys(config, out.family, also));
@@ -283,6 +271,7 @@ Result<ModelConfig> read_layer_config(const JsonObject& config, ModelFamily fami
   RETURN_IF_ERROR(read_layer_kinds(config, traits, out));
   RETURN_IF_ERROR(read_dtype(config, out));
   RETURN_IF_ERROR(read_scales(config, traits, out));
+  ASSIGN_OR_RETURN(out.quantization, read_quantization_config(config));
   return out;
 }
 

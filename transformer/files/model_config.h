@@ -5,6 +5,7 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <memory>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -16,6 +17,8 @@
 #include "transformer/files/dtype.h"
 
 namespace outrider {
+
+struct QuantizationConfig;  // quantization_config.h
 
 enum class ModelFamily : uint8_t {
   kLlama,
@@ -141,6 +144,7 @@ struct ModelConfig {
   std::vector<TokenId> eos;  // any of them ends a text; config.json's first, no repeats, may be empty
   std::optional<TokenId> bos;
   std::optional<Dtype> torch_dtype;  // as declared; what the tensors are is in their file
+  std::shared_ptr<const QuantizationConfig> quantization;  // of a published quantised checkpoint, else null
 
   LayerKind layer(int64_t i) const { return layers.empty() ? LayerKind{} : layers[static_cast<size_t>(i)]; }
   int64_t q_size() const { return num_heads * head_dim; }

@@ -222,19 +222,36 @@ const TensorInfo* TensorFiles::find(std::string_view name) const {
 
 Result<const TensorInfo*> TensorFiles::require(std::string_view name,
                                                const std::vector<int64_t>& shape) const {
+  return require(name, shape, {Dtype::kF32, Dtype::kBF16, Dtype::kF16});
+}
+
+Result<const TensorInfo*> TensorFiles::require(std::string_view name, const std::vector<int64_t>& shape,
+                                               std::initializer_list<Dtype> dtypes) const {
   const auto found = by_name_.find(name);
   if (found == by_name_.end())
     return not_found(fmt::format("{}: has no tensor {}; config.json may belong to another model",
                                  directory_.string(), name));
   const TensorInfo& tensor = *found->second.tensor;
   const std::string where = files_[found->second.file].path().string();
-  if (!is_weight_dtype(tensor.dtype))
-    return unsupported(
-        fmt::format("{}: {} is {}; supported are F32, BF16 and F16", where, name, dtype_name(tensor.dtype)));
+  if (std::find(dtypes.begin(), dtypes.end(), tensor.dtype) == dtypes.end()) {
+    std::vector<std::string_view> names;
+    for (const Dtype dtype : dtypes) names.push_back(dtype_name(dtype));
+    return unsupported(names.size() == 1
+                           ? fmt::format("{}: {} is {}; only {} is supported", where, name,
+                                         dtype_name(tensor.dtype), names[0])
+                           : fmt::format("{}: {} is {}; supported are {} and {}", where, name,
+                                         dtype_name(tensor.dtype),
+                                         fmt::join(names.begin(), names.end() - 1, ", "), names.back()));
+  }
   if (tensor.shape != shape)
     return invalid_argument(fmt::format("{}: {} has shape {}, but config.json asks for {}", where, name,
                                         shape_text(tensor.shape), shape_text(shape)));
   return &tensor;
+}
+
+std::string TensorFiles::file_of(std::string_view name) const {
+  const auto found = by_name_.find(name);
+  return (found == by_name_.end() ? directory_ : files_[found->second.file].path()).string();
 }
 
 std::vector<std::string_view> TensorFiles::names() const {

@@ -75,6 +75,11 @@ class TensorFiles {
   const TensorInfo* find(std::string_view name) const;  // null if absent
   // The tensor, or an error that names file, tensor and the difference.
   Result<const TensorInfo*> require(std::string_view name, const std::vector<int64_t>& shape) const;
+  // The same for tensors of other types than weights have.
+  Result<const TensorInfo*> require(std::string_view name, const std::vector<int64_t>& shape,
+                                    std::initializer_list<Dtype> dtypes) const;
+  // "DIRECTORY/model.safetensors", for messages about a tensor of it.
+  std::string file_of(std::string_view name) const;
   std::vector<std::string_view> names() const;  // sorted
   size_t total_bytes() const;                   // of the data of all tensors
   Status check_unchanged() const;

@@ -7,6 +7,7 @@
 
 #include "base/bfloat16.h"
 #include "transformer/files/family.h"
+#include "transformer/files/published_codes.h"
 #include "transformer/files/quantized_file.h"
 
 namespace outrider {
@@ -37,8 +38,6 @@ class Mapper {
   Result<MlpSources> mlp(const std::array<std::string, 3>& names, int64_t size) const;
   Result<MlpSources> dense_mlp(const std::string& prefix) const;
   Result<ExpertSources> mixture(const std::string& layer_prefix) const;
-  bool all_bf16() const;
-  bool has_codes() const;
 
   const TensorFiles& files_;
   const ModelConfig& config_;
@@ -69,8 +68,16 @@ Result<TensorPart> Mapper::codes(const TensorInfo& stored, const std::vector<int
 
 Result<TensorPart> Mapper::matrix(const std::string& name, std::vector<int64_t> shape, IndexRange rows,
                                   IndexRange columns, const std::vector<int64_t>& model_leaf_ends) const {
+  constexpr std::string_view kWeight = ".weight";
+  if (config_.quantization && shape.size() == 2) {
+    const std::string module = name.substr(0, name.size() - kWeight.size());
+    ASSIGN_OR_RETURN(const auto coded,
+                     find_published_codes(files_, *config_.quantization, module, shape[0], shape[1]));
+    if (coded)
+      return TensorPart{.tensor = coded->tensors()[0], .rows = rows, .columns = columns, .coded = coded};
+  }
   if (const TensorInfo* stored = files_.find(name);
-      stored && shape.size() == 2 && stored_type(stored->dtype)) {
+      !config_.quantization && stored && shape.size() == 2 && stored_type(stored->dtype)) {
     ASSIGN_OR_RETURN(TensorPart part, codes(*stored, shape, model_leaf_ends));
     part.rows = rows;
     part.columns = columns;
@@ -87,18 +94,21 @@ Result<TensorPart> Mapper::vector(const std::string& name, int64_t size, IndexRa
   return matrix(name, {size}, {0, 1}, part);
 }
 
-bool Mapper::all_bf16() const {
-  for (std::string_view name : files_.names()) {
-    const TensorInfo* info = files_.find(name);
-    if (info->shape.size() == 2 && info->dtype != Dtype::kBF16 && !stored_type(info->dtype)) return false;
+// What a matrix says of the whole map.
+void add_facts(const MatrixSource& source, WeightMap& map) {
+  for (const TensorPart& part : source.parts) {
+    const bool is_codes = part.scales || part.coded;
+    map.has_codes |= is_codes;
+    map.all_bf16 &= is_codes || part.tensor->dtype == Dtype::kBF16;
   }
-  return true;
 }
 
-bool Mapper::has_codes() const {
-  for (std::string_view name : files_.names())
-    if (stored_type(files_.find(name)->dtype)) return true;
-  return false;
+void add_facts(WeightMap& map) {
+  map.all_bf16 = true;
+  add_facts(map.head, map);
+  if (map.embedding) add_facts(*map.embedding, map);
+  for (const LayerSources& l : map.layers)
+    for (const MatrixSource* source : l.matrices()) add_facts(*source, map);
 }
 
 Result<TensorPart> Mapper::stacked(const std::string& name, int64_t stored_rows, int64_t offset,
@@ -257,8 +267,6 @@ Result<WeightMap> Mapper::map() const {
   const std::vector<int64_t> table{config_.vocab_size, hidden};
   const IndexRange all{0, hidden};
   WeightMap map;
-  map.all_bf16 = all_bf16();
-  map.has_codes = has_codes();
   ASSIGN_OR_RETURN(TensorPart embedding, matrix("model.embed_tokens.weight", table, plan_.vocab, all));
   if (config_.tie_word_embeddings) {
     map.head = {{embedding}, {}};
@@ -273,12 +281,17 @@ Result<WeightMap> Mapper::map() const {
   }
   ASSIGN_OR_RETURN(TensorPart final_norm, vector("model.norm.weight", hidden, all));
   map.final_norm = {final_norm};
+  add_facts(map);
   return map;
 }
 
 }  // namespace
 
 int64_t TensorPart::bytes(int64_t row_count) const {
+  if (coded)
+    return static_cast<int64_t>(static_cast<double>(tensor->data.size()) * static_cast<double>(row_count) /
+                                static_cast<double>(coded->n()) * static_cast<double>(columns.size()) /
+                                static_cast<double>(coded->k()));
   const int64_t bits =
       tensor->dtype == Dtype::kU8 ? weight_bits(WeightType::kInt4) : dtype_bits(tensor->dtype);
   return row_count * columns.size() * bits / 8;
@@ -345,6 +358,7 @@ void add_used(const std::vector<TensorPart>& parts, std::set<const TensorInfo*>&
   for (const TensorPart& part : parts) {
     used.insert(part.tensor);
     used.insert(part.scales);
+    if (part.coded) used.insert(part.coded->tensors().begin(), part.coded->tensors().end());
   }
 }
 

@@ -2,12 +2,14 @@
 // shapes are checked here, once for every back-end; nothing is read yet.
 #pragma once
 
+#include <memory>
 #include <optional>
 #include <string>
 #include <variant>
 #include <vector>
 
 #include "base/status.h"
+#include "transformer/files/coded_matrix.h"
 #include "transformer/files/model_config.h"
 #include "transformer/files/safetensors.h"
 #include "transformer/model/shard_plan.h"
@@ -19,9 +21,10 @@ struct TensorPart {
   const TensorInfo* tensor = nullptr;
   IndexRange rows;
   IndexRange columns;
-  const TensorInfo* scales = nullptr;      // of a matrix of codes (quantized_file.h)
-  int64_t first_group = 0;                 // of `columns` among its scales
-  int64_t bytes(int64_t row_count) const;  // of so many rows in the file, without scales
+  const TensorInfo* scales = nullptr;        // of a matrix of codes (quantized_file.h)
+  int64_t first_group = 0;                   // of `columns` among its scales
+  std::shared_ptr<const CodedMatrix> coded;  // of a published checkpoint; `tensor` holds its codes
+  int64_t bytes(int64_t row_count) const;    // of so many rows in the file, without scales
 };
 
 // Stored matrices stacked into one [n, k].
@@ -71,7 +74,7 @@ struct LayerSources {
 
 struct WeightMap {
   bool all_bf16 = false;   // every matrix of numbers: then nothing need be rounded that they did not round
-  bool has_codes = false;  // some matrix is stored quantised
+  bool has_codes = false;  // some matrix is stored quantised, in our format or a published one
   MatrixSource head;       // [vocabulary rows of this rank, hidden]
   std::optional<MatrixSource> embedding;  // the same rows of the embedding; none when tied
   VectorSource final_norm;

@@ -36,7 +36,7 @@ uint64_t hash_of(const TensorInfo& tensor, uint64_t seed) {
 
 // The rows of one tile as numbers, [rows, hidden].
 void read_tile(const TensorPart& part, int64_t first, int64_t rows, std::span<float> to) {
-  const auto stored = stored_type(part.tensor->dtype);
+  const auto stored = part.coded ? std::nullopt : stored_type(part.tensor->dtype);
   const int64_t k = part.columns.size();
   const auto row_of = [&](int64_t i) {
     return to.subspan(static_cast<size_t>(i * k), static_cast<size_t>(k));
@@ -112,7 +112,7 @@ Result<DraftHead> DraftHead::load(const std::filesystem::path& directory, IndexR
   ASSIGN_OR_RETURN(const TensorFiles files, TensorFiles::open(directory));
   ASSIGN_OR_RETURN(const WeightMap map, map_weights(files, config, ShardPlan(config, {})));
   const TensorPart& part = map.head.parts.front();
-  if (part.tensor->dtype == Dtype::kF8E4M3 || config.hidden_size > kMaxDotColumns)
+  if ((!part.coded && part.tensor->dtype == Dtype::kF8E4M3) || config.hidden_size > kMaxDotColumns)
     return unsupported(
         fmt::format("{} is {} of {} columns; hidden states need another format than fp8, and at most {}",
                     part.tensor->name, dtype_name(part.tensor->dtype), config.hidden_size, kMaxDotColumns));
@@ -127,6 +127,9 @@ Result<DraftHead> DraftHead::load(const std::filesystem::path& directory, IndexR
   DraftHead head(ids, config.hidden_size);
   head.fingerprint_ = hash_of(*part.tensor, kVersion);
   if (divisor != 1) head.fingerprint_ ^= std::bit_cast<uint32_t>(divisor);
+  if (part.coded)
+    for (const TensorInfo* tensor : part.coded->tensors())
+      head.fingerprint_ = hash_of(*tensor, head.fingerprint_);
   if (part.scales) head.fingerprint_ = hash_of(*part.scales, head.fingerprint_);
   const int64_t k = config.hidden_size, block = rotation_block(k);
   const int64_t tile_bytes = kDotLanes * head.quads_ * kQuadColumns;

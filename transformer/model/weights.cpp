@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <optional>
 
 #include "transformer/files/quantized_file.h"
 #include "transformer/files/weight_map.h"
@@ -117,8 +118,10 @@ size_t LayerWeights::bytes() const {
 
 SourceRow source_row(const TensorPart& part, int64_t row) {
   const TensorInfo& tensor = *part.tensor;
-  const auto row_bytes = static_cast<int64_t>(tensor.data.size()) / tensor.shape[0];
   const int64_t at = part.rows.begin + row;
+  if (part.coded)
+    return {.dtype = tensor.dtype, .coded = part.coded.get(), .row = at, .first = part.columns.begin};
+  const auto row_bytes = static_cast<int64_t>(tensor.data.size()) / tensor.shape[0];
   const int64_t bits = tensor.dtype == Dtype::kU8 ? weight_bits(WeightType::kInt4) : dtype_bits(tensor.dtype);
   SourceRow source{.data = tensor.data.data() + at * row_bytes + part.columns.begin * bits / 8,
                    .dtype = tensor.dtype};
@@ -128,13 +131,38 @@ SourceRow source_row(const TensorPart& part, int64_t row) {
   return source;
 }
 
-PackedMatrix pack_matrix(const MatrixSource& source, WeightType type, ThreadPool& pool) {
-  std::vector<int64_t> leaves = source.leaf_ends;
-  if (leaves.empty()) leaves = {source.k()};
-  PackedMatrix to(type, source.n(), source.k(), leaves);
+namespace {
+
+// Parts that one form of packed rows can hold.
+bool packs_alike(const TensorPart& a, const TensorPart& b) {
+  if (!a.coded || !b.coded) return !a.coded && !b.coded && a.tensor->dtype == b.tensor->dtype;
+  return a.coded->scheme() == b.coded->scheme() && a.coded->order() == b.coded->order();
+}
+
+void release(const TensorPart& part) {
+  if (part.coded) {  // most orders of codes spread a row's over the whole tensor
+    for (const TensorInfo* tensor : part.coded->tensors()) release_pages(tensor->data);
+    return;
+  }
+  const auto width = part.tensor->data.size() / static_cast<size_t>(part.tensor->shape[0]);
+  release_pages(part.tensor->data.subspan(static_cast<size_t>(part.rows.begin) * width,
+                                          static_cast<size_t>(part.rows.size()) * width));
+}
+
+PackedMatrix pack_parts(std::span<const TensorPart> parts, WeightType type,
+                        const std::vector<int64_t>& leaves, ThreadPool& pool) {
+  int64_t n = 0;
+  for (const TensorPart& part : parts) n += part.rows.size();
+  const TensorPart& one = parts.front();
+  PackedMatrix to = type == WeightType::kCodes ? PackedMatrix(CodedColumns{.scheme = one.coded->scheme(),
+                                                                           .first = one.columns.begin,
+                                                                           .order = one.coded->order(),
+                                                                           .groups = one.coded->groups()},
+                                                              n, one.columns.size(), leaves)
+                                               : PackedMatrix(type, n, one.columns.size(), leaves);
   std::vector<SourceRow> rows;
   rows.reserve(static_cast<size_t>(round_up(to.n(), kTileColumns)));
-  for (const TensorPart& part : source.parts)
+  for (const TensorPart& part : parts)
     for (int64_t r = 0; r < part.rows.size(); ++r) rows.push_back(source_row(part, r));
   rows.resize(static_cast<size_t>(round_up(to.n(), kTileColumns)));
   pool.parallel_for(to.tiles(), 4, [&](int64_t begin, int64_t end) {
@@ -144,12 +172,30 @@ PackedMatrix pack_matrix(const MatrixSource& source, WeightType type, ThreadPool
       pack_tile(to, tile, of_tile);
     }
   });
-  for (const TensorPart& part : source.parts) {
-    const auto width = part.tensor->data.size() / static_cast<size_t>(part.tensor->shape[0]);
-    release_pages(part.tensor->data.subspan(static_cast<size_t>(part.rows.begin) * width,
-                                            static_cast<size_t>(part.rows.size()) * width));
-  }
+  for (const TensorPart& part : parts) release(part);
   return to;
+}
+
+}  // namespace
+
+PackedMatrix pack_matrix(const MatrixSource& source, WeightType type, ThreadPool& pool) {
+  std::vector<int64_t> leaves = source.leaf_ends;
+  if (leaves.empty()) leaves = {source.k()};
+  const std::span<const TensorPart> parts = source.parts;
+  if (type != WeightType::kCodes) return pack_parts(parts, type, leaves, pool);
+  std::optional<PackedMatrix> whole;
+  for (size_t i = 0, end; i < parts.size(); i = end) {
+    for (end = i + 1; end < parts.size() && packs_alike(parts[i], parts[end]);) ++end;
+    const WeightType own = parts[i].coded                           ? WeightType::kCodes
+                           : parts[i].tensor->dtype == Dtype::kBF16 ? WeightType::kBFloat16
+                                                                    : WeightType::kFloat32;
+    PackedMatrix some = pack_parts(parts.subspan(i, end - i), own, leaves, pool);
+    if (whole)
+      whole->stack(std::move(some));
+    else
+      whole = std::move(some);
+  }
+  return std::move(*whole);
 }
 
 WeightType weight_type(WeightFormat format, MatrixKind kind) {
@@ -162,6 +208,9 @@ WeightType weight_type(WeightFormat format, MatrixKind kind) {
 Result<WeightType> weight_type(const MatrixSource& source, WeightFormat format, MatrixKind kind,
                                WeightType numbers) {
   const WeightType asked = format == WeightFormat::kAuto ? numbers : weight_type(format, kind);
+  const auto is_coded = [](const TensorPart& part) { return part.coded != nullptr; };
+  if (std::any_of(source.parts.begin(), source.parts.end(), is_coded))
+    return format == WeightFormat::kAuto ? WeightType::kCodes : asked;
   const TensorInfo& first = *source.parts.front().tensor;
   const auto stored = stored_type(first.dtype);
   for (const TensorPart& part : source.parts)
@@ -176,7 +225,7 @@ Result<WeightType> weight_type(const MatrixSource& source, WeightFormat format, 
 }
 
 const char* weight_type_name(WeightType type) {
-  constexpr const char* kNames[]{"fp32", "bf16", "int8", "int4", "fp8"};
+  constexpr const char* kNames[]{"fp32", "bf16", "int8", "int4", "fp8", "codes"};
   return kNames[static_cast<int>(type)];
 }
 

@@ -69,7 +69,8 @@ enum class MatrixKind : uint8_t { kLayer, kVocabulary };
 // are read straight from one of them. Not for kAuto.
 WeightType weight_type(WeightFormat format, MatrixKind kind);
 // The type of a mapped matrix: as stored, else as asked for, else `numbers`. An error if it is stored in
-// another format than is asked for.
+// another of our formats than is asked for. Codes of published checkpoints are kept, but for a format that is
+// asked for: then it is made of the numbers they stand for.
 Result<WeightType> weight_type(const MatrixSource& source, WeightFormat format, MatrixKind kind,
                                WeightType numbers);
 const char* weight_type_name(WeightType type);  // "int8"
@@ -77,7 +78,8 @@ const char* weight_type_name(WeightType type);  // "int8"
 // Row `row` of a mapped part.
 SourceRow source_row(const TensorPart& part, int64_t row);
 
-// A mapped matrix, packed for the kernels. Its pages are given back.
+// A mapped matrix, packed for the kernels. Its pages are given back. As kCodes every part is packed by its
+// own scheme, and parts of numbers as bf16 or fp32.
 PackedMatrix pack_matrix(const MatrixSource& source, WeightType type, ThreadPool& pool);
 
 struct WeightOptions {

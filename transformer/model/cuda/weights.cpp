@@ -31,8 +31,10 @@ bool is_stored_as(const TensorInfo& tensor, WeightType type) {
                             : tensor.dtype == (type == WeightType::kBFloat16 ? Dtype::kBF16 : Dtype::kF32);
 }
 
-// The type in which rows of a tensor travel to a matrix of `type`: as it, or as the numbers to be quantised.
-WeightType staged_type(const TensorInfo& tensor, WeightType type) {
+// The type in which rows of a part travel to a matrix of `type`: as it, or as the numbers to be quantised.
+WeightType staged_type(const TensorPart& part, WeightType type) {
+  const TensorInfo& tensor = *part.tensor;
+  if (part.coded) return is_quantized(type) ? WeightType::kFloat32 : type;
   if (!is_quantized(type) || is_stored_as(tensor, type)) return type;
   return tensor.dtype == Dtype::kBF16 ? WeightType::kBFloat16 : WeightType::kFloat32;
 }
@@ -41,6 +43,15 @@ WeightType staged_type(const TensorInfo& tensor, WeightType type) {
 void stage_row(const TensorPart& part, int64_t row, WeightType type, std::byte* to) {
   const TensorInfo& tensor = *part.tensor;
   const int64_t count = part.columns.size();
+  if (part.coded) {
+    std::vector<float> values(static_cast<size_t>(count));
+    read_floats(source_row(part, row), 0, values);
+    if (type == WeightType::kFloat32)
+      std::memcpy(to, values.data(), values.size() * sizeof(float));
+    else
+      std::transform(values.begin(), values.end(), reinterpret_cast<bf16*>(to), to_bf16);
+    return;
+  }
   if (is_stored_as(tensor, type)) {
     const int64_t stored_row = static_cast<int64_t>(tensor.data.size()) / tensor.shape[0];
     CHECK(type != WeightType::kInt4 || part.columns.begin % 2 == 0, "column {}", part.columns.begin);
@@ -109,7 +120,7 @@ DeviceMatrix Uploader::matrix(WeightType type, const MatrixSource& source) {
 }
 
 void Uploader::upload(const TensorPart& part, int64_t first_row, const MatrixView& to) {
-  const WeightType staged = staged_type(*part.tensor, to.type);
+  const WeightType staged = staged_type(part, to.type);
   const int64_t bytes_of_row = row_bytes(staged, part.columns.size());
   const int64_t scales = is_quantized(staged) ? to.groups() : 0;
   if (bytes_of_row == 0) return;
@@ -135,8 +146,9 @@ void Uploader::upload(const TensorPart& part, int64_t first_row, const MatrixVie
                   reinterpret_cast<const bf16*>(s.device.data() + scales_at));
     s.free.record(stream_);
     s.used = true;
-    release_pages(part.tensor->data.subspan(static_cast<size_t>(part.rows.begin + row) * stored_row,
-                                            static_cast<size_t>(rows) * stored_row));
+    if (!part.coded)  // codes of a row may lie anywhere
+      release_pages(part.tensor->data.subspan(static_cast<size_t>(part.rows.begin + row) * stored_row,
+                                              static_cast<size_t>(rows) * stored_row));
     done_ += part.bytes(rows);
     if (progress_) progress_(std::min(done_, total_), total_);
   }
@@ -157,6 +169,12 @@ Result<DeviceWeightTypes> device_weight_types(const WeightMap& map, WeightFormat
   const auto add = [&](MatrixKind kind, std::optional<WeightType>& type,
                        const MatrixSource& source) -> Status {
     ASSIGN_OR_RETURN(const WeightType own, weight_type(source, format, kind, numbers));
+    if (own == WeightType::kCodes)
+      return unsupported(
+          fmt::format("{} holds codes of a published checkpoint, which CUDA devices do not multiply; use "
+                      "--device cpu, or "
+                      "--weight-format bf16, int8, int4 or fp8, which dequantises them while loading",
+                      source.parts.front().tensor->name));
     if (type.value_or(own) != own)
       return unsupported(
           fmt::format("{} would be {} and other matrices {}; quantise the original model again",

@@ -70,28 +70,35 @@ void multiply_group(const Job& job, int64_t tile, int streams, int64_t distance)
     const auto store = [&](const float* sums, int64_t behind) {
       for (int s = 0; s < streams; ++s) {
         const int64_t column = (tile + s * distance) * kTileColumns;
-        const auto bytes = static_cast<size_t>(std::min(kTileColumns, w.n() - column)) * sizeof(float);
+        const auto bytes = static_cast<size_t>(std::min(kTileColumns, w.own_n() - column)) * sizeof(float);
         for (int m = 0; m < rows; ++m)
           std::memcpy(job.out.data() + (first_row + m) * job.out.stride(0) + behind + column,
                       sums + (s * rows + m) * kTileColumns, bytes);
       }
     };
     int64_t behind = 0;
-    for (const PackedMatrix::Leaf& leaf : w.leaves()) {
+    for (size_t l = 0; l < w.leaves().size(); ++l) {
+      const PackedMatrix::Leaf& leaf = w.leaves()[l];
+      const CodeLayout* codes = w.codes();
+      const int64_t first_run = codes ? codes->first_run[l] : 0;
+      const int64_t first_input = codes ? leaf.begin : leaf.packed;  // padding of codes is not multiplied
       const int64_t group = first_row * groups + leaf.first_group * rows;
       kernel({.tile = data + w.bytes_of(leaf.packed),
               .stream_stride = distance * w.tile_bytes(),
-              .inputs = words + input_words(layout, leaf.packed) * (keeps_rows(layout) ? 1 : rows),
+              .inputs = words + input_words(layout, first_input) * (keeps_rows(layout) ? 1 : rows),
               .row_stride = row_stride,
               .rows = rows,
               .columns = leaf.packed_size,
               .sums = tree.next(),
-              .scales = data + w.scales_offset() + leaf.first_group * kScaleBytes,
+              .scales = codes ? data : data + w.scales_offset() + leaf.first_group * kScaleBytes,
               .input_scales = job.inputs.scales.data() + group,
-              .input_offsets = job.inputs.offsets.data() + group});
+              .input_offsets = job.inputs.offsets.data() + group,
+              .codes = codes,
+              .runs = codes ? codes->runs.data() + first_run : nullptr,
+              .run_count = codes ? codes->first_run[l + 1] - first_run : 0});
       if (job.by_leaf) {
         store(tree.next(), behind);
-        behind += w.n();
+        behind += w.own_n();
       } else {
         tree.add();
       }
@@ -180,14 +187,18 @@ const KernelSet& kernel_set(WeightType type, int64_t rows) {
 
 namespace {
 
+const KernelSet& kernels_of(const PackedMatrix& weight, int64_t rows) {
+  return weight.codes() ? code_kernels(weight.codes()->scheme) : kernel_set(weight.type(), rows);
+}
+
 void multiply(const KernelSet& kernels, ThreadPool& pool, MatmulScratch& scratch,
               TensorView<const float, 2> x, const PackedMatrix& weight, TensorView<float, 2> out,
               bool by_leaf) {
   const int64_t rows = x.extent(0), k = weight.k();
-  const int64_t width = weight.n() * (by_leaf ? static_cast<int64_t>(weight.leaves().size()) : 1);
+  const int64_t width = weight.own_n() * (by_leaf ? static_cast<int64_t>(weight.leaves().size()) : 1);
   CHECK(x.extent(1) >= k && out.extent(1) >= width && out.extent(0) >= rows, "x [{}, {}], weight [{}, {}]",
         rows, x.extent(1), weight.n(), k);
-  if (rows == 0 || weight.n() == 0) return;
+  if (rows == 0 || weight.own_n() == 0) return;
   const RowBlocks blocks(rows, kernels.max_rows);
   prepare_inputs(pool, scratch, x, weight, blocks, kernels.layout);
   const Job job{.weight = weight,
@@ -210,12 +221,19 @@ void multiply(const KernelSet& kernels, ThreadPool& pool, MatmulScratch& scratch
 
 void matmul(ThreadPool& pool, MatmulScratch& scratch, TensorView<const float, 2> x,
             const PackedMatrix& weight, TensorView<float, 2> out) {
-  matmul_with(kernel_set(weight.type(), x.extent(0)), pool, scratch, x, weight, out);
+  matmul_with(kernels_of(weight, x.extent(0)), pool, scratch, x, weight, out);
+  int64_t row = weight.own_n();
+  for (const PackedMatrix& below : weight.below()) {
+    matmul(pool, scratch, x, below,
+           TensorView<float, 2>(out.data() + row, {out.extent(0), below.n()}, {out.stride(0), 1}));
+    row += below.n();
+  }
 }
 
 void matmul_leaves(ThreadPool& pool, MatmulScratch& scratch, TensorView<const float, 2> x,
                    const PackedMatrix& weight, TensorView<float, 2> out) {
-  multiply(kernel_set(weight.type(), x.extent(0)), pool, scratch, x, weight, out, true);
+  CHECK(weight.below().empty(), "leaves of rows in several forms");
+  multiply(kernels_of(weight, x.extent(0)), pool, scratch, x, weight, out, true);
 }
 
 void matmul_with(const KernelSet& kernels, ThreadPool& pool, MatmulScratch& scratch,

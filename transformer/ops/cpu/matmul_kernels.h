@@ -57,6 +57,10 @@ struct LeafJob {
   const std::byte* scales = nullptr;       // of the first stream: [group][16] of bf16
   const float* input_scales = nullptr;     // [group][R]
   const int32_t* input_offsets = nullptr;  // [group][R]: takes back what storing weights + 128 (or 8) adds
+  // Codes only (then `scales` is the start of the first stream's tile): the leaf's runs of columns.
+  const CodeLayout* codes = nullptr;
+  const CodeLayout::Run* runs = nullptr;
+  int64_t run_count = 0;
 };
 using LeafKernel = void (*)(const LeafJob&);
 
@@ -72,6 +76,7 @@ struct KernelSet {
 
 // For the instruction set in use.
 const KernelSet& kernel_set(WeightType type, int64_t rows);
+const KernelSet& code_kernels(const QuantScheme& scheme);  // of kCodes
 
 const KernelSet& highway_kernels(WeightType type);
 const KernelSet& highway_integer_kernels(WeightType type);

@@ -44,10 +44,10 @@ void pack_words(const Rows& rows, const PackedMatrix::Leaf& leaf, bool pairs, ui
     const int64_t count = std::min(columns_per_chunk, leaf.end - c);
     for (size_t lane = 0; lane < rows.size(); ++lane) {
       const SourceRow& row = rows[lane];
-      if (!row.data) continue;
+      if (row.is_zero()) continue;
       if (count < columns_per_chunk) std::memset(words[lane], 0, sizeof words[lane]);
       const auto bytes = static_cast<size_t>(count) * (pairs ? 2 : 4);
-      if (row.dtype == (pairs ? Dtype::kBF16 : Dtype::kF32)) {
+      if (!row.coded && row.dtype == (pairs ? Dtype::kBF16 : Dtype::kF32)) {
         std::memcpy(words[lane], row.data + static_cast<size_t>(c) * (pairs ? 2 : 4), bytes);
         continue;
       }
@@ -68,7 +68,7 @@ void pack_words(const Rows& rows, const PackedMatrix::Leaf& leaf, bool pairs, ui
 bf16 read_group(const SourceRow& row, WeightType type, const PackedMatrix::Group& group, size_t group_index,
                 int8_t* integers) {
   const auto count = static_cast<size_t>(group.end - group.begin);
-  if (!row.data) return {};
+  if (row.is_zero()) return {};
   if (!row.scales) {
     float floats[kMaxGroupColumns];
     read_floats(row, group.begin, {floats, count});
@@ -109,9 +109,67 @@ void pack_integers(const Rows& rows, const PackedMatrix& matrix, std::byte* tile
   }
 }
 
+// The numbers that groups of columns share, of one row. Nested scales are fp16 numbers, and scales keep their
+// type, so nothing is rounded.
+void pack_groups(const SourceRow& row, const CodeLayout& c, size_t lane, std::byte* tile) {
+  const auto put = [&](int64_t offset, int64_t index, const auto value) {
+    std::memcpy(tile + offset +
+                    (index * kTileColumns + static_cast<int64_t>(lane)) * static_cast<int64_t>(sizeof value),
+                &value, sizeof value);
+  };
+  for (int64_t i = 0; i < c.groups; ++i) {
+    const GroupNumbers g = row.coded->group(row.row, c.first_group + i);
+    const int64_t outer = (c.first_group + i) / c.scheme.groups_together - c.first_outer;
+    switch (c.scheme.scale) {
+      case ScaleType::kFloat32:
+        put(c.scales, i, g.scale);
+        break;
+      case ScaleType::kBFloat16:
+        put(c.scales, i, to_bf16(g.scale));
+        break;
+      case ScaleType::kFloat16:
+        put(c.scales, i, half_of(g.scale));
+        break;
+      case ScaleType::kNested:
+        put(c.scales, i, static_cast<int8_t>(g.scale_code));
+        put(c.outer_scales, outer, half_of(g.scale));
+        break;
+    }
+    if (c.scheme.zero_type == ZeroType::kStored) put(c.zeros, i, static_cast<uint8_t>(g.zero));
+    if (c.scheme.zero_type == ZeroType::kMinimum) {
+      put(c.minima, i, static_cast<int8_t>(g.minimum_code));
+      put(c.outer_minima, outer, half_of(g.minimum));
+    }
+  }
+}
+
+void pack_codes(const Rows& rows, const PackedMatrix& matrix, std::byte* tile) {
+  const CodeLayout& c = *matrix.codes();
+  const int64_t bits = code_bits(c.scheme.code), per_word = c.word_columns();
+  std::vector<uint8_t> codes;
+  for (size_t lane = 0; lane < rows.size(); ++lane) {
+    const SourceRow& row = rows[lane];
+    if (row.is_zero()) continue;  // scales of zero
+    for (const PackedMatrix::Leaf& leaf : matrix.leaves()) {
+      codes.assign(static_cast<size_t>(leaf.packed_size), 0);
+      const auto own = static_cast<size_t>(leaf.end - leaf.begin);
+      row.coded->read_codes(row.row, row.first + leaf.begin, {codes.data(), own});
+      std::byte* to = tile + matrix.bytes_of(leaf.packed) + lane * sizeof(uint32_t);
+      for (int64_t i = 0; i < leaf.packed_size; i += per_word, to += kTileColumns * sizeof(uint32_t)) {
+        uint32_t word = 0;
+        for (int64_t j = 0; j < per_word; ++j)
+          word |= static_cast<uint32_t>(codes[static_cast<size_t>(i + j)]) << (j * bits);
+        std::memcpy(to, &word, sizeof word);
+      }
+    }
+    pack_groups(row, c, lane, tile);
+  }
+}
+
 }  // namespace
 
 void read_floats(const SourceRow& row, int64_t begin, std::span<float> to) {
+  if (row.coded) return row.coded->read_weights(row.row, row.first + begin, to);
   const std::byte* from = row.data + begin * dtype_bits(row.dtype) / 8;
   if (row.dtype == Dtype::kF32) {
     std::memcpy(to.data(), from, to.size_bytes());
@@ -130,6 +188,12 @@ void read_floats(const SourceRow& row, int64_t begin, std::span<float> to) {
 }
 
 void pack_tile(PackedMatrix& to, int64_t tile, const Rows& rows) {
+  if (to.codes()) {
+    for (const SourceRow& row : rows)
+      CHECK(row.is_zero() || (row.coded && row.coded->scheme() == to.codes()->scheme), "{} into codes",
+            dtype_name(row.dtype));
+    return pack_codes(rows, to, to.tile(tile));
+  }
   for (const SourceRow& row : rows)
     CHECK(!row.scales || row.dtype == (to.type() == WeightType::kInt8 ? Dtype::kI8 : Dtype::kU8),
           "{} into weight type {}", dtype_name(row.dtype), static_cast<int>(to.type()));

@@ -5,12 +5,14 @@
 #include <cstddef>
 #include <span>
 
+#include "transformer/files/coded_matrix.h"
 #include "transformer/files/dtype.h"
 #include "transformer/ops/cpu/packed_matrix.h"
 
 namespace outrider {
 
 // One row of a stored matrix, from this rank's first column on; of any alignment.
+// With `coded`: columns of a row of it, from `first` on. Else:
 //   kF32, kBF16, kF16: numbers       kI8: int8 integers       kU8: int4, two columns a byte (low half first)
 //   + 8
 // Integers come with one bf16 scale per group of this rank's columns.
@@ -18,12 +20,18 @@ struct SourceRow {
   const std::byte* data = nullptr;    // null: a row of zeros
   const std::byte* scales = nullptr;  // integers only
   Dtype dtype = Dtype::kF32;
+  const CodedMatrix* coded = nullptr;
+  int64_t row = 0, first = 0;  // in it
+
+  bool is_zero() const { return !data && !coded; }
 };
 
-// Columns [begin, begin + to.size()) of a row of numbers.
+// Columns [begin, begin + to.size()) of a row of numbers, or of those that its codes of a published
+// checkpoint stand for.
 void read_floats(const SourceRow& row, int64_t begin, std::span<float> to);
 
-// Fills tile `tile` of the matrix. Integers only into a matrix of the same format.
+// Fills tile `tile` of the matrix. Integers only into a matrix of the same format, and into one of codes only
+// rows of its scheme and order.
 void pack_tile(PackedMatrix& to, int64_t tile, const std::array<SourceRow, kTileColumns>& rows);
 
 }  // namespace outrider

@@ -1,0 +1,270 @@
+#!/usr/bin/env python3
+"""Writes tests/goldens/formats: tiny models quantised as they are published, and what they compute.
+
+    python3 -m venv goldvenv && goldvenv/bin/pip install torch transformers safetensors numpy compressed-tensors gguf
+    goldvenv/bin/python tests/goldens/make_format_goldens.py [output directory]
+
+Every sub-directory is a model as it would be downloaded plus
+    golden.safetensors  input_ids.N  int32 [length]           for N = 0, 1, ...
+                        logits.N     float32 [length, vocab]  Hugging Face, eager attention, fp32 arithmetic, of the
+                                                              dequantised weights
+                        rows.NAME    float32 [8, k]           the first and last four rows of a dequantised matrix
+    golden.json         versions that made it
+Codes of GPTQ and AWQ are packed here from the formulas of their packers, as both packages need a device;
+compressed-tensors are packed and dequantised by the package of that name.
+"""
+
+import json
+import shutil
+import sys
+from pathlib import Path
+
+import compressed_tensors
+import numpy as np
+import safetensors
+import torch
+import transformers
+from compressed_tensors.compressors.pack_quantized.base import PackedQuantizationCompressor
+from compressed_tensors.compressors.pack_quantized.helpers import pack_to_int32
+from compressed_tensors.quantization import QuantizationArgs, QuantizationScheme
+from safetensors.torch import save_file
+from transformers import (LlamaConfig, LlamaForCausalLM, Qwen2Config, Qwen2ForCausalLM, Qwen3Config,
+                          Qwen3ForCausalLM)
+
+# Heads of 16 columns and an MLP of three times 32: tensor parallelism cuts groups of 32 in the middle.
+SIZES = dict(hidden_size=64, num_hidden_layers=2, num_attention_heads=4, num_key_value_heads=2, head_dim=16,
+             intermediate_size=96, vocab_size=128, max_position_embeddings=128, rms_norm_eps=1e-3, bos_token_id=1,
+             eos_token_id=2, pad_token_id=None, tie_word_embeddings=False)
+FAMILIES = {"llama": (LlamaForCausalLM, LlamaConfig), "qwen2": (Qwen2ForCausalLM, Qwen2Config),
+            "qwen3": (Qwen3ForCausalLM, Qwen3Config)}
+SEQUENCE_LENGTHS = [1, 40, 17]
+
+
+def random_model(family, seed, dtype):
+    model_class, config_class = FAMILIES[family]
+    config = config_class(**SIZES, rope_parameters={"rope_theta": 10000.0}, attn_implementation="eager")
+    model = model_class(config).eval().float()
+    generator = torch.Generator().manual_seed(seed)
+    for name, tensor in sorted(model.named_parameters()):
+        noise = torch.randn(tensor.shape, generator=generator)
+        if "norm" in name:
+            tensor.data = 1.0 + 0.3 * noise
+        elif name.endswith("bias"):
+            tensor.data = 0.3 * noise
+        elif "embed_tokens" in name or "lm_head" in name:
+            tensor.data = 0.5 * noise
+        else:
+            tensor.data = noise * (1.5 / tensor.shape[1] ** 0.5)
+        tensor.data = tensor.data.to(dtype).float()
+    return model
+
+
+def modules_of(model):
+    return [(name, module) for name, module in model.named_modules()
+            if isinstance(module, torch.nn.Linear) and name != "lm_head"]
+
+
+def quantise(weight, bits, group, symmetric, dtype, groups_of_columns=None):
+    """Codes [n, k], scales and zeros [n, groups] of a matrix [n, k], and the group of every column."""
+    n, k = weight.shape
+    group = k if group == -1 else group
+    index = np.arange(k) // group if groups_of_columns is None else groups_of_columns
+    groups, top = index.max() + 1, 2 ** bits - 1
+    scales, zeros, codes = np.zeros((n, groups)), np.zeros((n, groups), np.int64), np.zeros((n, k), np.int64)
+    for g in range(groups):
+        part = weight[:, index == g].double().numpy()
+        low, high = np.minimum(part.min(1), 0), np.maximum(part.max(1), 0)
+        if symmetric:
+            high = np.maximum(high, -low)
+            low = -high
+        scale = torch.from_numpy((high - low) / top).to(dtype).double().numpy()
+        zero = np.full(n, (top + 1) // 2) if symmetric else np.clip(np.round(-low / scale), 0, top)
+        scales[:, g], zeros[:, g] = scale, zero
+        codes[:, index == g] = np.clip(np.round(part / scale[:, None]) + zero[:, None], 0, top)
+    return codes, scales, zeros, index
+
+
+def dequantised(codes, scales, zeros, index):
+    return torch.from_numpy(((codes - zeros[:, index]).astype(np.float32) * scales[:, index].astype(np.float32)))
+
+
+def words_along(values, bits, axis):
+    """32-bit words of neighbouring values along an axis, the first in the lowest bits."""
+    per_word = 32 // bits
+    values = np.moveaxis(values, axis, -1).astype(np.uint32)
+    values = values.reshape(*values.shape[:-1], -1, per_word)
+    words = np.zeros(values.shape[:-1], np.uint32)
+    for i in range(per_word):
+        words |= values[..., i] << np.uint32(bits * i)
+    return torch.from_numpy(np.ascontiguousarray(np.moveaxis(words, -1, axis)).view(np.int32))
+
+
+def pack_gptq(name, weight, seed, bits, group, symmetric, order, v2):
+    """AutoGPTQ's QuantLinear.pack: zeros are stored less one, but in version 2."""
+    n, k = weight.shape
+    index = None
+    if order:  # every column of any group: what desc_act leaves behind
+        index = np.random.RandomState(seed).permutation(np.arange(k) // group)
+    codes, scales, zeros, index = quantise(weight, bits, group, symmetric, torch.float16, index)
+    stored = zeros if v2 else (zeros - 1)
+    assert stored.min() >= 0
+    tensors = {f"{name}.qweight": words_along(codes.T, bits, 0), f"{name}.qzeros": words_along(stored.T, bits, 1),
+               f"{name}.scales": torch.from_numpy(scales.T.copy()).half(),
+               f"{name}.g_idx": torch.from_numpy(index.astype(np.int32))}
+    return tensors, dequantised(codes, scales, zeros, index)
+
+
+def pack_awq(name, weight, group):
+    """AutoAWQ's WQLinear_GEMM: the outputs of a word in the order 0 2 4 6 1 3 5 7."""
+    codes, scales, zeros, index = quantise(weight, 4, group, False, torch.float16)
+
+    def words(values):  # [.., n]
+        order = np.arange(values.shape[1]).reshape(-1, 8)[:, [0, 2, 4, 6, 1, 3, 5, 7]].reshape(-1)
+        return words_along(values[:, order], 4, 1)
+
+    tensors = {f"{name}.qweight": words(codes.T), f"{name}.qzeros": words(zeros.T),
+               f"{name}.scales": torch.from_numpy(scales.T.copy()).half()}
+    return tensors, dequantised(codes, scales, zeros, index)
+
+
+def pack_compressed(name, weight, bits, group, symmetric, dtype):
+    codes, scales, zeros, index = quantise(weight, bits, group, symmetric, dtype)
+    half = 2 ** (bits - 1)
+    tensors = {f"{name}.weight_packed": pack_to_int32(
+                   torch.from_numpy(codes - half).to(torch.int8), bits),
+               f"{name}.weight_scale": torch.from_numpy(scales).to(dtype),
+               f"{name}.weight_shape": torch.tensor(weight.shape, dtype=torch.int64)}
+    if not symmetric:
+        tensors[f"{name}.weight_zero_point"] = pack_to_int32(
+            torch.from_numpy(zeros - half).to(torch.int8), bits, packed_dim=0).contiguous()
+    weights = QuantizationArgs(num_bits=bits, type="int", strategy="group", group_size=group, symmetric=symmetric)
+    own = {key.removeprefix(f"{name}."): value for key, value in tensors.items()}
+    own["weight_scale"] = own["weight_scale"].float()  # else the package rounds the product to the scale's type
+    unpacked = PackedQuantizationCompressor.decompress(own, QuantizationScheme(targets=["Linear"], weights=weights))
+    weight = dequantised(codes, scales, zeros, index)
+    assert torch.equal(unpacked["weight"], weight), name
+    return tensors, weight
+
+
+def pack_integers(name, weight, dtype):
+    codes, scales, zeros, index = quantise(weight, 8, -1, True, dtype)
+    tensors = {f"{name}.weight": torch.from_numpy(codes - 128).to(torch.int8),
+               f"{name}.weight_scale": torch.from_numpy(scales).to(dtype)}
+    return tensors, dequantised(codes, scales, zeros, index)
+
+
+def pack_float8(name, weight, rows, columns, suffix, dtype):
+    """Blocks of rows x columns that share a scale; the scale multiplies."""
+    n, k = weight.shape
+    blocks = [(-(-n // rows)), (-(-k // columns))]
+    scales = torch.zeros(blocks)
+    for i in range(blocks[0]):
+        for j in range(blocks[1]):
+            part = weight[i * rows:(i + 1) * rows, j * columns:(j + 1) * columns]
+            scales[i, j] = part.abs().max() / 448
+    scales = scales.to(dtype).float()
+    whole = scales.repeat_interleave(rows, 0)[:n].repeat_interleave(columns, 1)[:, :k]
+    codes = (weight / whole).clamp(-448, 448).to(torch.float8_e4m3fn)
+    return {f"{name}.weight": codes, f"{name}.{suffix}": scales.to(dtype)}, codes.float() * whole
+
+
+def write(root, name, family, seed, dtype, quantization_config, pack):
+    directory = root / name
+    directory.mkdir(parents=True)
+    model = random_model(family, seed, dtype)
+    tensors = {key: value.to(dtype) for key, value in model.state_dict().items()}
+    golden = {}
+    for number, (module_name, module) in enumerate(modules_of(model)):
+        packed = pack(module_name, module.weight.data, number)
+        if packed is None:
+            continue
+        del tensors[f"{module_name}.weight"]
+        stored, weight = packed
+        tensors.update(stored)
+        module.weight.data = weight
+        if ".1." in module_name:
+            golden[f"rows.{module_name}.weight"] = torch.cat([weight[:4], weight[-4:]]).contiguous()
+    save_file({key: value.contiguous() for key, value in tensors.items()}, directory / "model.safetensors",
+              {"format": "pt"})
+    config = json.loads(model.config.to_json_string())
+    rope = config.pop("rope_parameters")
+    config.update(rope_theta=rope["rope_theta"], torch_dtype=str(dtype).removeprefix("torch."),
+                  quantization_config=quantization_config)
+    config.pop("dtype", None)
+    (directory / "config.json").write_text(json.dumps(config, indent=2, sort_keys=True) + "\n")
+    write_golden(model, directory, seed, golden)
+
+
+def write_golden(model, directory, seed, golden):
+    generator = torch.Generator().manual_seed(1000 + seed)
+    with torch.no_grad():
+        for n, length in enumerate(SEQUENCE_LENGTHS):
+            ids = torch.randint(0, model.config.vocab_size, (1, length), generator=generator)
+            golden[f"input_ids.{n}"] = ids[0].to(torch.int32)
+            golden[f"logits.{n}"] = model(ids).logits[0].contiguous()
+    save_file(golden, directory / "golden.safetensors")
+    note = {"torch": torch.__version__, "transformers": transformers.__version__, "safetensors": safetensors.__version__,
+            "compressed-tensors": compressed_tensors.__version__, "numpy": np.__version__, "seed": seed,
+            "attention": "eager", "arithmetic": "float32",
+            "largest_logit": max(golden[f"logits.{n}"].abs().max().item() for n in range(len(SEQUENCE_LENGTHS)))}
+    (directory / "golden.json").write_text(json.dumps(note, indent=2) + "\n")
+    for file in directory.iterdir():
+        file.chmod(0o644)
+    print(f"{directory.name:20} {sum(f.stat().st_size for f in directory.iterdir()):8} bytes  "
+          f"largest |logit| {note['largest_logit']:.2f}")
+
+
+def gptq(bits, group, symmetric, order, v2):
+    config = {"quant_method": "gptq", "bits": bits, "group_size": group, "desc_act": order, "sym": symmetric,
+              "damp_percent": 0.01, "true_sequential": True, "static_groups": False, "model_name_or_path": None,
+              "checkpoint_format": "gptq_v2" if v2 else "gptq", "lm_head": False}
+    return config, lambda name, weight, number: pack_gptq(name, weight, number, bits, group, symmetric, order, v2)
+
+
+def compressed(format, weights, ignore, pack, inputs=None):
+    weights = dict({"dynamic": False, "observer": "minmax", "observer_kwargs": {}, "actorder": None,
+                    "block_structure": None, "group_size": None}, **weights)
+    group = {"input_activations": inputs, "output_activations": None, "targets": ["Linear"], "weights": weights}
+    return {"quant_method": "compressed-tensors", "format": format, "config_groups": {"group_0": group},
+            "ignore": ["lm_head", *ignore], "kv_cache_scheme": None, "quantization_status": "compressed",
+            "global_compression_ratio": 1.5}, pack
+
+
+def write_safetensors_formats(root):
+    half, bfloat = torch.float16, torch.bfloat16
+    write(root, "gptq-4bit", "llama", 0, half, *gptq(4, 32, True, False, False))
+    write(root, "gptq-4bit-act-order", "qwen2", 1, half, *gptq(4, 32, False, True, True))
+    write(root, "gptq-8bit", "llama", 0, half, *gptq(8, -1, True, False, False))
+    write(root, "awq", "qwen2", 3, half,
+          {"quant_method": "awq", "bits": 4, "group_size": 32, "zero_point": True, "version": "gemm",
+           "modules_to_not_convert": None},
+          lambda name, weight, number: pack_awq(name, weight, 32))
+    plain = "model.layers.1.self_attn.v_proj"  # one of three that are one matrix to the engine
+    write(root, "compressed-4bit", "qwen3", 2, bfloat,
+          *compressed("pack-quantized", {"num_bits": 4, "type": "int", "strategy": "group", "group_size": 32,
+                                         "symmetric": False}, ["re:.*layers[.]1[.]self_attn[.]v_proj$"],
+                      lambda name, weight, number:
+                      None if name == plain else pack_compressed(name, weight, 4, 32, False, bfloat)))
+    write(root, "compressed-int8", "llama", 0, bfloat,
+          *compressed("int-quantized", {"num_bits": 8, "type": "int", "strategy": "channel", "symmetric": True}, [],
+                      lambda name, weight, number: pack_integers(name, weight, bfloat),
+                      {"num_bits": 8, "type": "int", "strategy": "token", "dynamic": True, "symmetric": True}))
+    write(root, "compressed-fp8", "llama", 0, bfloat,
+          *compressed("float-quantized", {"num_bits": 8, "type": "float", "strategy": "channel", "symmetric": True},
+                      [], lambda name, weight, number:
+                      pack_float8(name, weight, 1, weight.shape[1], "weight_scale", bfloat)))
+    write(root, "fp8-blocks", "qwen3", 4, bfloat,
+          {"quant_method": "fp8", "fmt": "e4m3", "weight_block_size": [24, 40], "activation_scheme": "dynamic",
+           "modules_to_not_convert": ["lm_head"]},
+          lambda name, weight, number: pack_float8(name, weight, 24, 40, "weight_scale_inv", torch.float32))
+
+
+def main():
+    root = Path(sys.argv[1]) if len(sys.argv) > 1 else Path(__file__).parent / "formats"
+    shutil.rmtree(root, ignore_errors=True)
+    torch.set_num_threads(1)
+    write_safetensors_formats(root)
+
+
+if __name__ == "__main__":
+    main()

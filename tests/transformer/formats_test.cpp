@@ -1,0 +1,395 @@
+// Quantised checkpoints as they are published (tests/goldens/formats): dequantised values and logits against
+// those of the packages and formulas that made them, the contract of bits, and files that are wrong.
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <cstring>
+#include <fstream>
+#include <nlohmann/json.hpp>
+
+#include "tests/support/temporary_directory.h"
+#include "tests/transformer/model_suite.h"
+#include "transformer/files/weight_map.h"
+#include "transformer/model/weights.h"
+#include "transformer/ops/cpu/cpu_ops.h"
+#include "transformer/ops/quant_scheme.h"
+
+namespace outrider {
+namespace {
+
+namespace fs = std::filesystem;
+using nlohmann::json;
+using testing::logits_in_chunks;
+using testing::random_ids;
+using testing::same_bits;
+
+fs::path format_model(const std::string& name) { return source_dir() / "tests/goldens/formats" / name; }
+
+const std::vector<std::string> kFormats{
+    "gptq-4bit",       "gptq-4bit-act-order", "gptq-8bit",      "awq",
+    "compressed-4bit", "compressed-int8",     "compressed-fp8", "fp8-blocks"};
+
+// A safetensors file that can be changed and written again.
+struct TensorsToChange {
+  explicit TensorsToChange(const fs::path& path) {
+    std::ifstream in(path, std::ios::binary);
+    const std::string bytes((std::istreambuf_iterator<char>(in)), {});
+    uint64_t length = 0;
+    std::memcpy(&length, bytes.data(), sizeof length);
+    const json header = json::parse(bytes.substr(sizeof length, length));
+    for (const auto& [name, info] : header.items()) {
+      if (name == "__metadata__") continue;
+      const size_t begin = info["data_offsets"][0], end = info["data_offsets"][1];
+      tensors[name] = {info["dtype"], info["shape"],
+                       bytes.substr(sizeof length + length + begin, end - begin)};
+    }
+  }
+  void write(const fs::path& path) const {
+    json header;
+    std::string data;
+    for (const auto& [name, t] : tensors) {
+      header[name] = {{"dtype", t.dtype},
+                      {"shape", t.shape},
+                      {"data_offsets", {data.size(), data.size() + t.bytes.size()}}};
+      data += t.bytes;
+    }
+    const std::string text = header.dump();
+    const uint64_t length = text.size();
+    std::ofstream(path, std::ios::binary)
+        << std::string(reinterpret_cast<const char*>(&length), sizeof length) << text << data;
+  }
+  struct Tensor {
+    std::string dtype;
+    std::vector<int64_t> shape;
+    std::string bytes;
+  };
+  std::map<std::string, Tensor> tensors;
+};
+
+struct Opened {
+  explicit Opened(const fs::path& directory)
+      : config(read_model_config(directory).value()),
+        files(TensorFiles::open(directory).value()),
+        map(map_weights(files, config, ShardPlan(config, {})).value()) {}
+  // Every matrix that is stored as codes, by its name in a model that is not quantised.
+  std::map<std::string, TensorPart> coded() const {
+    std::map<std::string, TensorPart> out;
+    for (size_t i = 0; i < map.layers.size(); ++i)
+      for (const MatrixSource* source : map.layers[i].matrices())
+        for (const TensorPart& part : source->parts)
+          if (part.coded) out[part.tensor->name.substr(0, part.tensor->name.rfind('.')) + ".weight"] = part;
+    return out;
+  }
+  ModelConfig config;
+  TensorFiles files;
+  WeightMap map;
+};
+
+std::vector<float> floats_of(const TensorInfo& tensor) {
+  std::vector<float> values(tensor.data.size() / sizeof(float));
+  std::memcpy(values.data(), tensor.data.data(), tensor.data.size());
+  return values;
+}
+
+class PublishedFormat : public ::testing::TestWithParam<std::string> {
+ protected:
+  fs::path path() const { return format_model(GetParam()); }
+  SafetensorsFile golden() const { return SafetensorsFile::open(path() / "golden.safetensors").value(); }
+};
+
+TEST_P(PublishedFormat, DequantisedRowsAreThoseOfItsPackage) {
+  const Opened model(path());
+  const auto coded = model.coded();
+  const SafetensorsFile goldens = golden();
+  int checked = 0;
+  for (const TensorInfo& tensor : goldens.tensors()) {
+    if (!tensor.name.starts_with("rows.")) continue;
+    const TensorPart& part = coded.at(tensor.name.substr(5));
+    const std::vector<float> expected = floats_of(tensor);
+    const int64_t k = part.coded->k(), n = part.coded->n();
+    std::vector<float> row(static_cast<size_t>(k));
+    for (int64_t i = 0; i < 8; ++i) {
+      part.coded->read_weights(i < 4 ? i : n - 8 + i, 0, row);
+      EXPECT_EQ(row, std::vector<float>(expected.begin() + i * k, expected.begin() + (i + 1) * k))
+          << tensor.name << " row " << i;
+    }
+    ++checked;
+  }
+  EXPECT_GE(checked, 6);
+}
+
+TEST_P(PublishedFormat, LogitsAreThoseOfTheDequantisedModel) {
+  auto single = make_single_collectives();
+  for (const std::string& isa : available_isas()) {
+    ASSERT_TRUE(pin_isa(isa).ok());
+    auto model = testing::load_or_die(
+        path(), {.threads = 2, .bytes_per_thread = 1, .kv = ModelOptions::Kv::kFloat32}, *single);
+    const SafetensorsFile goldens = golden();
+    for (int i = 0; i < 3; ++i) {
+      const TensorInfo* ids = goldens.find("input_ids." + std::to_string(i));
+      std::vector<int32_t> raw(ids->data.size() / 4);
+      std::memcpy(raw.data(), ids->data.data(), ids->data.size());
+      const auto expected = floats_of(*goldens.find("logits." + std::to_string(i)));
+      const auto got = logits_in_chunks(*model, std::vector<TokenId>(raw.begin(), raw.end()), 64);
+      ASSERT_EQ(got.size(), expected.size());
+      float worst = 0;
+      for (size_t j = 0; j < got.size(); ++j) worst = std::max(worst, std::abs(got[j] - expected[j]));
+      // Files with bf16 matrices beside the codes round what those multiply.
+      EXPECT_LT(worst, Opened(path()).map.all_bf16 ? 0.3f : 2e-4f) << isa;
+    }
+  }
+  ASSERT_TRUE(pin_isa(available_isas().front()).ok());
+}
+
+TEST_P(PublishedFormat, BitsDependOnNoBatchNoChunkAndNoRanks) {
+  auto single = make_single_collectives();
+  for (const std::string& isa : available_isas()) {
+    ASSERT_TRUE(pin_isa(isa).ok());
+    auto model = testing::load_or_die(path(), {.threads = 2, .bytes_per_thread = 1}, *single);
+    const auto ids = random_ids(40, model->config().vocab_size, 7);
+    const auto reference = logits_in_chunks(*model, ids, 1);
+    for (size_t chunk : {2u, 5u, 9u, 17u, 40u})
+      EXPECT_TRUE(same_bits(reference, logits_in_chunks(*model, ids, chunk))) << isa << " chunk " << chunk;
+    for (int tp_size : {1, 2, 4, 8})
+      EXPECT_TRUE(same_bits(reference, testing::logits_of_group(path().string(), tp_size, ids, 7)))
+          << isa << " ranks " << tp_size;
+  }
+  ASSERT_TRUE(pin_isa(available_isas().front()).ok());
+}
+
+// bf16 matrices beside the codes become fp32 ones.
+void widen(std::map<std::string, TensorsToChange::Tensor>& tensors) {
+  for (auto& [name, t] : tensors) {
+    if (t.dtype != "BF16" || t.shape.size() != 2 || name.ends_with("scale")) continue;
+    std::string wide;
+    for (size_t i = 0; i < t.bytes.size(); i += 2) wide += std::string(2, '\0') + t.bytes.substr(i, 2);
+    t = {"F32", t.shape, wide};
+  }
+}
+
+// The arithmetic as it is stated: the same file with fp32 numbers in place of codes gives the same bits.
+TEST_P(PublishedFormat, BitsAreThoseOfTheSameNumbersInFp32) {
+  const TemporaryDirectory directory;
+  const fs::path codes = directory.copy(path(), "codes"), plain = directory.copy(path(), "plain");
+  {
+    const Opened model(path());
+    TensorsToChange file(path() / "model.safetensors");
+    widen(file.tensors);
+    fs::remove(codes / "model.safetensors");
+    file.write(codes / "model.safetensors");
+    for (const auto& [name, part] : model.coded()) {
+      for (const TensorInfo* tensor : part.coded->tensors()) file.tensors.erase(tensor->name);
+      file.tensors.erase(name.substr(0, name.size() - 7) + ".weight_shape");
+      std::string bytes;
+      std::vector<float> row(static_cast<size_t>(part.coded->k()));
+      for (int64_t i = 0; i < part.coded->n(); ++i) {
+        part.coded->read_weights(i, 0, row);
+        bytes.append(reinterpret_cast<const char*>(row.data()), row.size() * sizeof(float));
+      }
+      file.tensors[name] = {"F32", {part.coded->n(), part.coded->k()}, bytes};
+    }
+    fs::remove(plain / "model.safetensors");
+    file.write(plain / "model.safetensors");
+  }
+  json config = json::parse(std::ifstream(plain / "config.json"));
+  config.erase("quantization_config");
+  fs::remove(plain / "config.json");
+  std::ofstream(plain / "config.json") << config.dump();
+  auto single = make_single_collectives();
+  for (const std::string& isa : available_isas()) {
+    ASSERT_TRUE(pin_isa(isa).ok());
+    const ModelOptions options{.threads = 2, .bytes_per_thread = 1, .kv = ModelOptions::Kv::kFloat32};
+    auto packed = testing::load_or_die(codes, options, *single);
+    auto numbers = testing::load_or_die(plain, options, *single);
+    const auto ids = random_ids(40, packed->config().vocab_size, 3);
+    EXPECT_TRUE(same_bits(logits_in_chunks(*packed, ids, 7), logits_in_chunks(*numbers, ids, 7))) << isa;
+    EXPECT_LT(packed->weight_bytes(), numbers->weight_bytes());
+  }
+  ASSERT_TRUE(pin_isa(available_isas().front()).ok());
+}
+
+TEST_P(PublishedFormat, OtherFormatsAreMadeOfItsNumbers) {
+  auto single = make_single_collectives();
+  auto exact = testing::load_or_die(path(), {}, *single);
+  const auto ids = random_ids(30, exact->config().vocab_size, 7);
+  const auto truth = logits_in_chunks(*exact, ids, 30);
+  for (const auto& [format, off] : {std::pair{WeightFormat::kBFloat16, 0.05}, {WeightFormat::kInt8, 0.1}}) {
+    auto model = testing::load_or_die(path(), {.weight_format = format}, *single);
+    EXPECT_LT(testing::relative_difference(logits_in_chunks(*model, ids, 30), truth), off);
+    EXPECT_GT(model->weight_bytes(), exact->weight_bytes() / 2);
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Formats, PublishedFormat, ::testing::ValuesIn(kFormats), [](const auto& instance) {
+  std::string name = instance.param;
+  std::replace(name.begin(), name.end(), '-', '_');
+  return name;
+});
+
+// The message of loading a copy of a model whose tensors or config were changed.
+template <class Change>
+std::string refusal(const std::string& name, const Change& change) {
+  const TemporaryDirectory directory;
+  const fs::path path = directory.copy(format_model(name), name);
+  {
+    TensorsToChange file(path / "model.safetensors");
+    json config = json::parse(std::ifstream(path / "config.json"));
+    change(file.tensors, config);
+    fs::remove(path / "model.safetensors");
+    fs::remove(path / "config.json");
+    file.write(path / "model.safetensors");
+    std::ofstream(path / "config.json") << config.dump();
+  }
+  const auto single = make_single_collectives();
+  const auto model = Model::load(path, {}, *single);
+  return model.ok() ? "" : model.status().message();
+}
+
+using Tensors = std::map<std::string, TensorsToChange::Tensor>;
+
+void expect_names(const std::string& message, const std::vector<std::string>& parts) {
+  for (const std::string& part : parts)
+    EXPECT_NE(message.find(part), std::string::npos) << part << " | " << message;
+}
+
+TEST(PublishedFormatErrors, NothingChangedIsNoError) {
+  EXPECT_EQ(refusal("gptq-4bit", [](Tensors&, json&) {}), "");
+}
+
+TEST(PublishedFormatErrors, MissingAndWrongTensorsAreNamedWithTheirFile) {
+  const std::string q = "model.layers.1.self_attn.q_proj";
+  const auto without = [&](const std::string& format, const std::string& tensor) {
+    const std::string message = refusal(format, [&](Tensors& t, json&) { ASSERT_EQ(t.erase(tensor), 1u); });
+    expect_names(message, {format, tensor});
+  };
+  without("gptq-4bit", q + ".scales");
+  without("gptq-4bit", q + ".qzeros");
+  without("awq", q + ".qzeros");
+  without("compressed-4bit", q + ".weight_scale");
+  without("compressed-4bit", q + ".weight_zero_point");
+  without("fp8-blocks", q + ".weight_scale_inv");
+  expect_names(refusal("gptq-4bit",
+                       [&](Tensors& t, json&) {
+                         t[q + ".scales"].shape = {1, 128};
+                       }),
+               {"model.safetensors", q + ".scales", "[1, 128]", "[2, 64]"});
+  expect_names(refusal("gptq-4bit", [&](Tensors& t, json&) { t[q + ".qweight"].dtype = "F32"; }),
+               {"model.safetensors", q + ".qweight", "F32", "I32"});
+  expect_names(refusal("gptq-4bit-act-order", [&](Tensors& t, json&) { t[q + ".g_idx"].bytes[0] = 9; }),
+               {"model.safetensors", q + ".g_idx", "group 9", "there are 2"});
+  expect_names(refusal("compressed-4bit", [&](Tensors& t, json&) { t[q + ".weight_shape"].bytes[0] = 9; }),
+               {"model.safetensors", q + ".weight_shape", "[9, 64]", "[64, 64]"});
+}
+
+TEST(PublishedFormatErrors, AConfigOfOtherSizesIsRefused) {
+  expect_names(refusal("gptq-4bit", [](Tensors&, json& c) { c["quantization_config"]["group_size"] = 16; }),
+               {"model.safetensors", "qzeros"});
+  expect_names(refusal("gptq-4bit", [](Tensors&, json& c) { c["quantization_config"]["bits"] = 8; }),
+               {"model.safetensors", "qweight"});
+  expect_names(refusal("compressed-int8",
+                       [](Tensors&, json& c) {
+                         c["quantization_config"]["config_groups"]["group_0"]["targets"] = {"re:.*mlp.*"};
+                       }),
+               {"model.safetensors", "self_attn", "quantization_config"});
+}
+
+// Every scale type, nested scales and minima included, and groups that leaves cut anywhere: what a matrix
+// holds and what it multiplies is what weight_of_code() says.
+class SyntheticCodes final : public CodedMatrix {
+ public:
+  SyntheticCodes(QuantScheme scheme, int64_t n, int64_t k, bool ordered)
+      : CodedMatrix("synthetic", scheme, n, k, {}) {
+    for (int64_t i = 0; ordered && i < k; ++i) order_.push_back(static_cast<int32_t>(i * 7 % groups()));
+  }
+  void read_codes(int64_t row, int64_t begin, std::span<uint8_t> to) const override {
+    for (size_t i = 0; i < to.size(); ++i) {
+      const auto mixed =
+          static_cast<uint32_t>(row * 131 + (begin + static_cast<int64_t>(i)) * 29 + 7) * 2654435761u >> 24;
+      to[i] = static_cast<uint8_t>(scheme_.code == CodeType::kUnsigned4 ? mixed & 15
+                                   : scheme_.code == CodeType::kE4m3    ? mixed % 120
+                                                                        : mixed);
+    }
+  }
+  GroupNumbers group(int64_t row, int64_t group) const override {
+    const auto mixed = static_cast<float>((row * 31 + group * 17) % 23 + 1);
+    const bool nested = scheme_.scale == ScaleType::kNested;
+    const int64_t outer = nested ? group / scheme_.groups_together : 0;
+    const auto of_outer = static_cast<float>((row * 3 + outer * 5) % 7 + 1);
+    return {.scale = nested ? of_outer * 0x1p-8f
+                            : mixed * 0x1p-7f * (scheme_.scale == ScaleType::kFloat32 ? 1.2345f : 1),
+            .scale_code =
+                nested ? static_cast<int32_t>(mixed) - (scheme_.zero_type == ZeroType::kMinimum ? 0 : 12) : 1,
+            .zero = scheme_.zero_type == ZeroType::kStored ? static_cast<int32_t>((row + group) % 13)
+                                                           : scheme_.zero,
+            .minimum = of_outer * 0x1p-6f,
+            .minimum_code = static_cast<int32_t>((row + group) % 60)};
+  }
+};
+
+TEST(CodeKernels, MultiplyTheNumbersThatCodesStandFor) {
+  constexpr int64_t kRows = 37, kColumns = 200;
+  std::vector<QuantScheme> schemes;
+  for (const CodeType code : {CodeType::kUnsigned4, CodeType::kUnsigned8, CodeType::kE4m3})
+    for (const ZeroType zero : {ZeroType::kConstant, ZeroType::kStored})
+      for (const ScaleType scale :
+           {ScaleType::kFloat32, ScaleType::kBFloat16, ScaleType::kFloat16, ScaleType::kNested})
+        schemes.push_back({.code = code,
+                           .zero_type = zero,
+                           .scale = scale,
+                           .zero = zero == ZeroType::kConstant && code != CodeType::kE4m3 ? 5 : 0,
+                           .group = 24,
+                           .groups_together = scale == ScaleType::kNested ? 4 : 1});
+  schemes.push_back(
+      {.zero_type = ZeroType::kMinimum, .scale = ScaleType::kNested, .group = 32, .groups_together = 2});
+  const std::vector<std::vector<int64_t>> cuts{{kColumns}, {20, 40, 60, 60, 130, 142, 198, kColumns}};
+  ThreadPool pool(2);
+  MatmulScratch scratch;
+  for (const std::string& isa : available_isas()) {
+    ASSERT_TRUE(pin_isa(isa).ok());
+    for (const QuantScheme& scheme : schemes)
+      for (const auto& leaves : cuts)
+        for (const bool ordered : {false, true}) {
+          if (ordered && scheme.scale == ScaleType::kNested) continue;  // no format has both
+          const auto coded = std::make_shared<SyntheticCodes>(scheme, kRows + 3, kColumns + 40, ordered);
+          const TensorInfo nothing;
+          const TensorPart part{
+              .tensor = &nothing, .rows = {3, 3 + kRows}, .columns = {40, 40 + kColumns}, .coded = coded};
+          const MatrixSource source{{part}, leaves};
+          const PackedMatrix codes = pack_matrix(source, WeightType::kCodes, pool),
+                             numbers = pack_matrix(source, WeightType::kFloat32, pool);
+          for (int64_t row = 0; row < kRows; ++row)
+            for (int64_t column = 0; column < kColumns; column += 13)
+              ASSERT_EQ(codes.at(row, column), numbers.at(row, column)) << row << " " << column;
+          for (const int64_t m : {1, 3, 17}) {
+            Buffer<float> x(m * 208), a(m * 48), b(m * 48);
+            for (int64_t i = 0; i < m * 208; ++i) x[i] = static_cast<float>((i * 37 % 101) - 50) * 0.01f;
+            const TensorView<const float, 2> in(x.data(), {m, kColumns}, {208, 1});
+            matmul(pool, scratch, in, codes, TensorView<float, 2>(a.data(), {m, kRows}, {48, 1}));
+            matmul(pool, scratch, in, numbers, TensorView<float, 2>(b.data(), {m, kRows}, {48, 1}));
+            for (int64_t i = 0; i < a.size(); ++i)
+              ASSERT_EQ(std::bit_cast<uint32_t>(a[i]), std::bit_cast<uint32_t>(b[i]))
+                  << isa << " row " << i / 48 << " output " << i % 48 << ": " << a[i] << " " << b[i]
+                  << " code " << static_cast<int>(scheme.code) << " zero "
+                  << static_cast<int>(scheme.zero_type) << " scale " << static_cast<int>(scheme.scale)
+                  << " leaves " << leaves.size() << " ordered " << ordered;
+          }
+          EXPECT_LT(codes.bytes(), numbers.bytes() * 3 / 4);
+        }
+  }
+  ASSERT_TRUE(pin_isa(available_isas().front()).ok());
+}
+
+TEST(QuantScheme, HalvesComeBack) {
+  for (uint32_t bits = 0; bits < 0x10000; ++bits) {
+    const auto half = static_cast<uint16_t>(bits);
+    const float value = half_to_float(half);
+    if (std::isnan(value)) {
+      ASSERT_TRUE(std::isnan(half_to_float(half_of(value))));
+    } else {
+      ASSERT_EQ(half_of(value), half);
+    }
+  }
+}
+
+}  // namespace
+}  // namespace outrider

@@ -1,0 +1,49 @@
+// The "quantization_config" of config.json, as the programs write it that publish quantised checkpoints. A
+// key that changes the arithmetic is understood or refused by name; keys that are known to change nothing are
+// passed over; any other is refused.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "base/status.h"
+#include "transformer/files/json_file.h"
+
+namespace outrider {
+
+enum class QuantMethod : uint8_t { kGptq, kAwq, kCompressedTensors, kBlockFp8 };
+
+// What compressed-tensors says of the weights of some modules.
+struct CompressedGroup {
+  enum class Format : uint8_t { kPacked, kIntegers, kFloat8 };
+  enum class Strategy : uint8_t { kTensor, kChannel, kGroup, kBlock };
+  std::vector<std::string> targets;  // class names, or "re:" and an expression
+  Format format = Format::kPacked;
+  Strategy strategy = Strategy::kGroup;
+  int bits = 4;
+  bool symmetric = true;
+  int64_t group = 0;                          // columns, with kGroup
+  int64_t block_rows = 0, block_columns = 0;  // with kBlock
+};
+
+struct QuantizationConfig {
+  QuantMethod method = QuantMethod::kGptq;
+  int bits = 4;
+  int64_t group = 0;                          // GPTQ, AWQ: columns; 0: the whole row
+  bool zero_is_less_one = false;              // GPTQ v1: zeros are stored less one
+  int64_t block_rows = 0, block_columns = 0;  // block fp8
+  std::vector<CompressedGroup> groups;        // compressed-tensors
+  std::vector<std::string> ignored;           // modules that are not quantised
+
+  // What holds for a module ("model.layers.0.self_attn.q_proj") of compressed-tensors; null: not quantised.
+  const CompressedGroup* group_of(std::string_view module) const;
+};
+
+// Nothing for weights that are not quantised, or in this project's own formats, whose tensors say the rest.
+Result<std::shared_ptr<const QuantizationConfig>> read_quantization_config(const JsonObject& config);
+
+}  // namespace outrider

@@ -1,0 +1,70 @@
+// How a published checkpoint holds a matrix as codes: data, understood by whatever reads, packs or multiplies
+// it. A group of columns of a row shares numbers (GroupNumbers), and a weight is, in fp32,
+//   (number(code) - zero) * scale             with a constant or a stored zero
+//   number(code) * scale - minimum            with a minimum (K-quants of GGUF)
+// Every product but the first form's with an fp32 scale is exact, so that fused and plain arithmetic agree.
+#pragma once
+
+#include <bit>
+#include <cstdint>
+
+#include "base/float8.h"
+
+namespace outrider {
+
+enum class CodeType : uint8_t { kUnsigned4, kUnsigned8, kE4m3 };  // e4m3: base/float8.h
+
+enum class ZeroType : uint8_t {
+  kConstant,  // QuantScheme::zero for the whole matrix: what stands for 0
+  kStored,    // a whole number in [0, 255] for each row and group
+  kMinimum,   // nested like the scale
+};
+
+enum class ScaleType : uint8_t {
+  kFloat32,
+  kBFloat16,
+  kFloat16,
+  kNested,  // a whole number in [-128, 127] for each group, times one fp16 number for groups_together groups
+};
+
+struct QuantScheme {
+  CodeType code = CodeType::kUnsigned4;
+  ZeroType zero_type = ZeroType::kConstant;
+  ScaleType scale = ScaleType::kFloat32;
+  int32_t zero = 0;             // with ZeroType::kConstant
+  int64_t group = 0;            // neighbouring columns that share numbers, where no order says otherwise
+  int64_t groups_together = 1;  // with ScaleType::kNested
+  bool operator==(const QuantScheme&) const = default;
+};
+
+constexpr int64_t code_bits(CodeType type) { return type == CodeType::kUnsigned4 ? 4 : 8; }
+
+// What the columns of one group of one row share. Nested numbers are fp16 numbers, exactly.
+struct GroupNumbers {
+  float scale = 0;         // nested: of all groups together, times scale_code
+  int32_t scale_code = 1;  // nested only
+  int32_t zero = 0;        // constant or stored
+  float minimum = 0;       // of all groups together, times minimum_code
+  int32_t minimum_code = 0;
+};
+
+// The binary16 of a number that is one, exactly; bits that do not fit are cut off.
+constexpr uint16_t half_of(float value) {
+  const uint32_t bits = std::bit_cast<uint32_t>(value), magnitude = bits & 0x7fffffff;
+  const auto sign = static_cast<uint16_t>(bits >> 16 & 0x8000);
+  if (magnitude >= 0x47800000)
+    return static_cast<uint16_t>(sign | (magnitude > 0x7f800000 ? 0x7e00 : 0x7c00));
+  if (magnitude < 0x38800000)  // subnormal or zero: whole multiples of 2^-24
+    return static_cast<uint16_t>(sign | static_cast<uint32_t>(std::bit_cast<float>(magnitude) * 0x1p24f));
+  return static_cast<uint16_t>(sign | ((magnitude >> 13) - (112u << 10)));
+}
+
+inline float weight_of_code(const QuantScheme& scheme, uint8_t code, const GroupNumbers& g) {
+  const float scale = g.scale * static_cast<float>(g.scale_code);
+  const float number = scheme.code == CodeType::kE4m3 ? e4m3_to_float(code) : static_cast<float>(code);
+  if (scheme.zero_type == ZeroType::kMinimum)
+    return number * scale - g.minimum * static_cast<float>(g.minimum_code);
+  return (number - static_cast<float>(g.zero)) * scale;
+}
+
+}  // namespace outrider
