@@ -38,4 +38,9 @@ constexpr uint64_t state_hash_term(SequenceId sequence, int64_t committed, int64
   return hash_combine(hash, epoch.value());
 }
 
+// The term of a prefix that target ranks keep.
+constexpr uint64_t prefix_hash_term(uint64_t prefix, int64_t length) {
+  return hash_combine(hash_combine(1, prefix), static_cast<uint64_t>(length));
+}
+
 }  // namespace outrider

@@ -55,6 +55,8 @@ Status check_fields(const Open& open, const MessageLimits& limits) {
   RETURN_IF_ERROR(within("the number of ids", length, 1, std::numeric_limits<int32_t>::max()));
   RETURN_IF_ERROR(check_ids("ids", open.ids, limits.vocab_size));
   RETURN_IF_ERROR(within("prompt_length", open.prompt_length, 1, length));
+  // The last id is always fed: what follows it is asked for.
+  RETURN_IF_ERROR(within("prefix_length", open.prefix_length, 0, length - 1));
   return check(open.sampling, limits.vocab_size).in("sampling");
 }
 
@@ -168,6 +170,10 @@ Status check_from_job(const Message& message, const MessageLimits& limits) {
 }
 
 Status check(const StepPlan& plan, const MessageLimits& limits) {
+  for (const PrefixChange& change : plan.prefixes)
+    RETURN_IF_ERROR(
+        within("length", change.length, change.kind == PrefixChange::Kind::kKeep ? 1 : 0, limits.max_context)
+            .in(fmt::format("prefix {}", change.prefix.value())));
   for (const Open& open : plan.opens) {
     RETURN_IF_ERROR(check(open, limits));
     RETURN_IF_ERROR(

@@ -16,7 +16,7 @@
 
 namespace outrider {
 
-constexpr uint32_t kProtocolVersion = 13;
+constexpr uint32_t kProtocolVersion = 14;
 
 // ---- joining and leaving
 // -------------------------------------------------------------------------------------
@@ -59,6 +59,7 @@ struct Hello {
   SliceDoors slices;              // of a target group
   uint64_t head_fingerprint = 0;  // of the draft model's output head, if q may be kHidden (draft_head.h)
   uint64_t own_drafter = 0;  // of a target group that drafts itself: the drafter's ModelInfo::fingerprint
+  int64_t kv_blocks = 0;     // of a target rank's KV cache, the same on every rank; 0: it keeps no prefixes
 };
 
 // The answer: either the worker is in, and what it drafts for, or why not. These words every version
@@ -85,11 +86,21 @@ struct Shutdown {};
 // ---- coordinator -> draft worker
 // -----------------------------------------------------------------------------
 
+// Names keys and values that target ranks keep of a text, whether or not its sequence is open. Given by the
+// coordinator, never twice.
+using PrefixId = StrongInt<struct PrefixIdTag, uint64_t>;
+
 struct Open {
   SequenceId sequence;
   std::vector<TokenId> ids;   // the prompt
   int32_t prompt_length = 0;  // ids beyond it were generated (a sequence that moved to this worker)
   SamplingParams sampling;
+  // What one sequence computed of its text may serve another whose ids begin alike and whose salt is equal.
+  uint64_t salt = 0;
+  // To a target: the keys and values of the first `prefix_length` ids are those of this prefix; 0: none are.
+  PrefixId prefix;
+  int32_t prefix_length = 0;
+  Epoch epoch;  // to a target: that of the sequence, which may have been open before
 };
 
 struct Close {
@@ -271,12 +282,27 @@ struct PlanEntry {
   DraftTreeView tree() const { return {draft, parents}; }
 };
 
+// What becomes of a prefix.
+struct PrefixChange {
+  enum class Kind : uint8_t {
+    kKeep = 0,  // it is what the KV cache holds of the first `length` tokens of `sequence`, now
+    kCut = 1,   // its first `length` tokens stay; 0: it is forgotten
+  };
+  Kind kind = Kind::kKeep;
+  PrefixId prefix;
+  SequenceId sequence;  // kKeep
+  int32_t length = 0;
+};
+
 // Every target rank replays the same plans, so block tables never travel.
 struct StepPlan {
   uint64_t step = 0;
-  uint64_t state_hash = 0;  // sum of state_hash_term over open sequences, before opens and closes apply
-  std::vector<SequenceId> closes;  // applied first
-  std::vector<Open> opens;         // then these
+  // Sum of state_hash_term over open sequences and of prefix_hash_term over prefixes, before anything below
+  // applies.
+  uint64_t state_hash = 0;
+  std::vector<PrefixChange> prefixes;  // applied first, in this order
+  std::vector<SequenceId> closes;      // then these
+  std::vector<Open> opens;             // and these
   std::vector<PlanEntry> entries;
 };
 

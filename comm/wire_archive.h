@@ -176,7 +176,8 @@ constexpr bool kBulk<StrongInt<Tag, Rep>> = sizeof(StrongInt<Tag, Rep>) == sizeo
 template <>
 constexpr bool kBulk<char> = true;
 
-// Bytes of the smallest T on the wire: that of a default one, whose lists are all empty.
+// Bytes of the smallest T on the wire: that of a default one, whose lists are all empty. A list of no states
+// is shorter than one of no rows of q.
 template <class T>
 size_t min_wire_bytes() {
   if constexpr (kBulk<T>) {
@@ -186,7 +187,10 @@ size_t min_wire_bytes() {
       std::vector<std::byte> out;
       const WireLimits limits;
       WireWriter writer(out, limits);
-      writer(T{});
+      T smallest{};
+      if constexpr (requires { smallest.q_kind = std::remove_cvref_t<decltype(smallest.q_kind)>::kHidden; })
+        smallest.q_kind = std::remove_cvref_t<decltype(smallest.q_kind)>::kHidden;
+      writer(smallest);
       return out.size();
     }();
     return bytes;

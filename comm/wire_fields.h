@@ -39,7 +39,7 @@ void serialize(Archive& archive, Hello& m) {
   archive(m.protocol_version);
   if (m.protocol_version != kProtocolVersion) return archive.skip_rest();
   archive(EnumField<Role>{m.role, Role::kTarget}, m.generation, m.model, m.max_sequences, m.slices,
-          m.head_fingerprint, m.own_drafter);
+          m.head_fingerprint, m.own_drafter, m.kv_blocks);
 }
 
 template <class Archive>
@@ -79,7 +79,8 @@ void serialize(Archive& archive, SamplingParams& m) {
 
 template <class Archive>
 void serialize(Archive& archive, Open& m) {
-  archive(m.sequence, Capped{m.ids, archive.limits().ids}, m.prompt_length, m.sampling);
+  archive(m.sequence, Capped{m.ids, archive.limits().ids}, m.prompt_length, m.sampling, m.salt, m.prefix,
+          m.prefix_length, m.epoch);
 }
 
 template <class Archive>
@@ -209,10 +210,15 @@ void serialize(Archive& archive, QTransfer& m) {
 }
 
 template <class Archive>
+void serialize(Archive& archive, PrefixChange& m) {
+  archive(EnumField<PrefixChange::Kind>{m.kind, PrefixChange::Kind::kCut}, m.prefix, m.sequence, m.length);
+}
+
+template <class Archive>
 void serialize(Archive& archive, StepPlan& m) {
   const uint64_t sequences = archive.limits().sequences;
-  archive(m.step, m.state_hash, Capped{m.closes, sequences}, Capped{m.opens, sequences},
-          Capped{m.entries, sequences});
+  archive(m.step, m.state_hash, Capped{m.prefixes, archive.limits().ids}, Capped{m.closes, sequences},
+          Capped{m.opens, sequences}, Capped{m.entries, sequences});
 }
 
 template <class Archive>

@@ -13,6 +13,7 @@
 #include "comm/transport.h"
 #include "coordinator/drafter_choice.h"
 #include "coordinator/gamma/gamma_policy.h"
+#include "coordinator/kv_ledger.h"
 #include "coordinator/metrics.h"
 #include "coordinator/rank_acceptance.h"
 #include "coordinator/request.h"
@@ -126,7 +127,10 @@ struct LiveRequest {
     return {.sequence = id(),
             .ids = {ids.begin(), ids.end()},
             .prompt_length = sequence.prompt_length(),
-            .sampling = request.sampling};
+            .sampling = request.sampling,
+            .salt = salt_hash(request.cache_salt),
+            .prefix = {},
+            .epoch = sequence.epoch()};
   }
 
   Request request;  // its prompt has moved into the sequence
@@ -140,6 +144,7 @@ struct LiveRequest {
   DraftLink link;
   OwnDraft own;  // of the next round
   RoundInFlight round;
+  KvShare kv;  // while it is open on the target
   Clock::time_point ready_at{};
   size_t open_bytes = 0;  // of the frame of the prompt's Open
   RequestMetrics metrics;

@@ -162,6 +162,7 @@ struct RequestMetrics {
   Clock::time_point submitted_at{};
   std::optional<Clock::time_point> first_token_at, last_token_at, finished_at;
   int32_t prompt_tokens = 0;
+  int32_t cached_tokens = 0;  // of the prompt: they were not computed for this request
   RoundSums rounds;
   PhaseTimes phases;
   DurationHistogram gaps;    // between emitted tokens, zeros inside a burst included
@@ -175,6 +176,8 @@ struct RequestMetrics {
 struct EventCounts {
   int64_t submitted = 0, refused = 0;
   int64_t prompt_tokens = 0;
+  int64_t prefix_queries = 0;      // prompt tokens that were looked for in the prefix cache
+  int64_t prefix_hits = 0;         // ... and that were there
   int64_t drafts_received = 0;     // == drafts_used + sum of drafts_dropped + drafts held for the next plan
   int64_t drafts_used = 0;         // went into a StepPlan
   int64_t proposals = 0;           // with gamma > 0

@@ -64,6 +64,7 @@ nlohmann::json phases_json(const PhaseTimes& phases) {
 
 void fill_json(const RequestMetrics& metrics, nlohmann::json& out) {
   out["prompt_tokens"] = metrics.prompt_tokens;
+  out["cached_tokens"] = metrics.cached_tokens;
   out["ttft_ms"] = metrics.ttft_ms();
   if (metrics.finished_at) out["total_ms"] = in_milliseconds(*metrics.finished_at - metrics.submitted_at);
   out["rounds"] = rounds_json(metrics.rounds);

@@ -32,6 +32,7 @@ Overview Protocol::overview() const {
       [&](PeerId peer, const PoolWorker& worker) { out.workers.push_back(overview_of(peer, worker, now_)); });
   if (!target_.is_here()) return out;
   out.kv_room = static_cast<int64_t>(target_.places()) * target_.max_context();
+  out.prefix_tokens = target_.kv.kept_blocks() * kBlockTokens;
   int64_t context = 0, decoding = 0, asked = 0;
   DrafterKind kind = 0;
   for (const auto& [id, live] : requests_.all()) {

@@ -184,6 +184,11 @@ void Protocol::plan(Turn& turn) {
         rounds_.ask_target(*plan.entries[i].live, static_cast<int32_t>(requests_.running()),
                            step->entries[i]);
   for (const PlannedEntry& entry : plan.entries) totals_.drafts_used += entry.live->round.has_draft;
+  for (const Open& open : step->opens) {
+    if (!target_.kv.looks_up(*requests_.find(open.sequence))) continue;
+    totals_.prefix_queries += static_cast<int64_t>(open.ids.size());
+    totals_.prefix_hits += open.prefix_length;
+  }
   target_.costs.observe_drafts(plan.entries);
   totals_.target_passes += !plan.entries.empty();
   totals_.target_rows += plan.rows;

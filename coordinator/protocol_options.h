@@ -26,6 +26,8 @@ struct ProtocolOptions {
   int32_t prefill_chunk = 256;                           // prompt tokens of one sequence per pass
   int32_t gamma_max = kDefaultGammaMax;
   int32_t max_context = 0;  // 0: what the target supports
+  // What was computed of a text serves others that begin alike, in KV blocks that nobody else needs.
+  bool prefix_caching = true;
   std::vector<TokenId> eos_ids;
   // How p/q rules get their q. Dense rows go to the target's ranks in slices where these have doors for them.
   QKind q_kind = QKind::kSparse;

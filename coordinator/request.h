@@ -8,6 +8,7 @@
 #include <string_view>
 #include <vector>
 
+#include "base/hash.h"
 #include "base/sampling_params.h"
 #include "base/types.h"
 #include "coordinator/gamma/gamma_policy.h"
@@ -24,10 +25,19 @@ struct Request {
   // Emit before anything else.
   int32_t prompt_logprobs = -1;
   bool ignore_eos = false;
+  // Requests with another salt take nothing that was computed for this one, nor could they tell by the time.
+  std::string cache_salt;
   GammaPolicyFactory gamma;  // empty: the coordinator's default policy
   // When the client asked, if that was before the coordinator is told.
   std::optional<std::chrono::steady_clock::time_point> asked_at = {};
 };
+
+// What workers are told of it; that of none is 0.
+inline uint64_t salt_hash(const std::string& cache_salt) {
+  uint64_t hash = 0;
+  for (const char c : cache_salt) hash = hash_combine(hash + 1, static_cast<unsigned char>(c));
+  return hash;
+}
 
 // kQueued -> kPrefill -> kReady -> kDrafting -> kReady -> kVerifying -> kIdle -> (next round) ... ->
 // kFinished. kFinished is reachable from everywhere.

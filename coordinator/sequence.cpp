@@ -22,9 +22,10 @@ void Sequence::append(TokenId id) {
   hash_ = extend_prefix_hash(hash_, id);
 }
 
-void Sequence::target_opened() {
+void Sequence::target_opened(int32_t kv_length) {
   CHECK(!target.open, "sequence {} opened twice", id_.value());
-  target = {.open = true, .committed = committed(), .kv_length = 0, .epoch = Epoch(0)};
+  CHECK(kv_length < committed(), "{} tokens of {} have their KV", kv_length, committed());
+  target = {.open = true, .committed = committed(), .kv_length = kv_length, .epoch = epoch_};
 }
 
 void Sequence::target_verified(int32_t gamma, int32_t accepted_count) {

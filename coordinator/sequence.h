@@ -46,7 +46,8 @@ class Sequence {
   TargetMirror target;
   // Target semantics of the messages, in one place: Open, a prefill entry, and a verdict (n, next) on an
   // entry of gamma.
-  void target_opened();
+  // `kv_length`: of it that the target has from a prefix.
+  void target_opened(int32_t kv_length = 0);
   void target_prefilled(int32_t input_count) { target.kv_length += input_count; }
   void target_verified(int32_t gamma, int32_t accepted_count);
   uint64_t target_hash_term() const;

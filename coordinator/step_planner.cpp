@@ -8,7 +8,7 @@ namespace {
 
 // A StepPlan's frame takes no more than this, and for each entry so much and the frames of its Open and
 // Draft.
-constexpr size_t kPlanBytes = 256, kEntryBytes = 128;
+constexpr size_t kPlanBytes = 256, kEntryBytes = 128, kChangeBytes = 24;
 // Each row of a prompt that is scored has logits over the whole vocabulary, and a place in the result.
 constexpr int32_t kScoredChunk = 64;
 
@@ -35,6 +35,41 @@ bool StepPlanner::waits_for_drafts(const RequestTable& requests, Clock::time_poi
   });
 }
 
+// Who has finished is closed, and what open sequences have computed of their prompts is there for others.
+void StepPlanner::close_and_keep(RequestTable& requests, StepPlan& step) {
+  step.state_hash = kv_.state_hash();
+  for (auto& [id, live] : requests.all()) {
+    step.state_hash += live->sequence.target_hash_term();
+    if (!live->sequence.target.open) continue;
+    if (!live->finished()) {
+      kv_.keep_prompt(*live);
+      continue;
+    }
+    kv_.close(*live);
+    step.closes.push_back(id);
+    live->sequence.target.open = false;
+  }
+}
+
+// Of several that begin alike one reads the prompt, and the others take it from there.
+bool StepPlanner::waits_for_prompt(const LiveRequest& live, int32_t known,
+                                   const RequestTable& requests) const {
+  return std::any_of(requests.all().begin(), requests.all().end(), [&](const auto& item) {
+    const LiveRequest& other = *item.second;
+    const bool reads = other.running() && other.sequence.target.open &&
+                       other.sequence.target.kv_length < other.sequence.prompt_length();
+    return reads && &other != &live && kv_.should_wait_for(live, other, known);
+  });
+}
+
+void StepPlanner::open(LiveRequest& live, const PrefixIndex::Match& match, StepPlan* step) {
+  plan_->bytes += live.open_bytes;
+  step->opens.push_back(live.open());
+  kv_.open(live, match);
+  live.sequence.target_opened(match.length);
+  live.metrics.cached_tokens = match.length;
+}
+
 std::optional<StepPlan> StepPlanner::plan(RequestTable& requests, Clock::time_point now) {
   if (plan_ || waits_for_drafts(requests, now)) return std::nullopt;
   const auto ready = requests.in_state(RequestState::kReady);
@@ -47,12 +82,7 @@ std::optional<StepPlan> StepPlanner::plan(RequestTable& requests, Clock::time_po
 
   StepPlan step;
   step.step = next_step_++;
-  for (auto& [id, live] : requests.all()) {
-    step.state_hash += live->sequence.target_hash_term();
-    if (!live->finished() || !live->sequence.target.open) continue;
-    step.closes.push_back(id);
-    live->sequence.target.open = false;
-  }
+  close_and_keep(requests, step);
   plan_ = OutstandingPlan{.step = step.step,
                           .entries = {},
                           .bytes = kPlanBytes + step.closes.size() * sizeof(uint64_t),
@@ -66,24 +96,28 @@ std::optional<StepPlan> StepPlanner::plan(RequestTable& requests, Clock::time_po
     add(*live, input_count, now, &step);
   }
   for (LiveRequest* live : prefill) {
-    const int32_t kv_length = live->sequence.target.open ? live->sequence.target.kv_length : 0;
+    const bool is_new = !live->sequence.target.open;
+    const auto match = is_new ? kv_.find(*live) : PrefixIndex::Match();
+    const int32_t kv_length = is_new ? match.length : live->sequence.target.kv_length;
+    if (is_new && waits_for_prompt(*live, kv_length, requests)) continue;
     const int32_t chunk = live->request.prompt_logprobs < 0 ? options_.prefill_chunk
                                                             : std::min(options_.prefill_chunk, kScoredChunk);
     const int32_t input_count =
         std::min({live->sequence.committed() - kv_length, chunk, options_.max_rows_per_step - plan_->rows});
     if (plan_->bytes + entry_bytes(*live) > options_.max_bytes_per_step) continue;
-    if (input_count > 0) add(*live, input_count, now, &step);
+    if (input_count <= 0) continue;
+    if (is_new) open(*live, match, &step);
+    add(*live, input_count, now, &step);
   }
+  kv_.finish(step);
+  plan_->bytes += step.prefixes.size() * kChangeBytes;
   return step;
 }
 
 void StepPlanner::add(LiveRequest& live, int32_t input_count, Clock::time_point now, StepPlan* step) {
   Sequence& sequence = live.sequence;
   plan_->bytes += entry_bytes(live);
-  if (!sequence.target.open) {
-    sequence.target_opened();
-    step->opens.push_back(live.open());
-  }
+  kv_.make_room(live, sequence.target.kv_length + input_count + live.round.drafted());
   const bool first = live.state == RequestState::kPrefill;
   const bool sampling = sequence.target.kv_length + input_count == sequence.committed();
   RoundInFlight& round = live.round;

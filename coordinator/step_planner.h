@@ -7,6 +7,7 @@
 #include <span>
 #include <vector>
 
+#include "coordinator/kv_ledger.h"
 #include "coordinator/protocol_options.h"
 #include "coordinator/request_table.h"
 
@@ -34,7 +35,7 @@ struct OutstandingPlan {
 
 class StepPlanner {
  public:
-  explicit StepPlanner(const ProtocolOptions& options) : options_(options) {}
+  StepPlanner(const ProtocolOptions& options, KvLedger& kv) : options_(options), kv_(kv) {}
 
   // The plan for the target, which is out from now on; its requests are verifying. Empty: one is out, or
   // there is nothing to do, or the target waits for drafts.
@@ -55,9 +56,13 @@ class StepPlanner {
 
  private:
   static bool waits_for_drafts(const RequestTable& requests, Clock::time_point now);
+  void close_and_keep(RequestTable& requests, StepPlan& step);
+  bool waits_for_prompt(const LiveRequest& live, int32_t known, const RequestTable& requests) const;
+  void open(LiveRequest& live, const PrefixIndex::Match& match, StepPlan* step);
   void add(LiveRequest& live, int32_t input_count, Clock::time_point now, StepPlan* step);
 
   const ProtocolOptions& options_;
+  KvLedger& kv_;
   uint64_t next_step_ = 0;
   std::optional<OutstandingPlan> plan_;
 };

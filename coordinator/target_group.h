@@ -6,6 +6,7 @@
 #include <optional>
 
 #include "coordinator/drafter_costs.h"
+#include "coordinator/kv_ledger.h"
 #include "coordinator/rank_acceptance.h"
 #include "coordinator/round_times.h"
 #include "coordinator/step_planner.h"
@@ -16,7 +17,7 @@ namespace outrider {
 class TargetGroup {
  public:
   explicit TargetGroup(const ProtocolOptions& options)
-      : times(options), planner(options), options_(options) {}
+      : times(options), kv(options), planner(options, kv), options_(options) {}
 
   bool is_here() const { return peer_.has_value(); }
   bool is(PeerId peer) const { return peer_ == peer; }
@@ -25,11 +26,13 @@ class TargetGroup {
     peer_ = peer;
     hello_ = std::move(hello);
     own_kind_ = hello_.own_drafter == 0 ? 0 : costs.add_kind(hello_.own_drafter);
+    kv.reset(std::clamp<int64_t>(hello_.kv_blocks, 0, kMostBlocks));
   }
   void move_to(PeerId peer) { peer_ = peer; }  // the same life on a new connection
   void leave() {
     peer_.reset();
     planner.drop();
+    kv.reset(0);
   }
 
   // What it said it is; while it is here.
@@ -51,11 +54,13 @@ class TargetGroup {
 
   RoundTimes times;
   DrafterCosts costs;
+  KvLedger kv;
   StepPlanner planner;
   TreeChoice trees;
   RankAcceptance ranks;  // of requests whose text does not depend on drafts
 
  private:
+  static constexpr int64_t kMostBlocks = int64_t{1} << 31;
   static constexpr auto kMostIds = static_cast<int32_t>(WireLimits{}.ids);  // of a list in a message
 
   const ProtocolOptions& options_;

@@ -250,6 +250,8 @@ void write_events(const EngineNumbers& numbers, Writer& out) {
     out.sample("drafts_discarded_total", fmt::format("reason=\"{}\"", kDropReasonNames[i]),
                totals.drafts_dropped[i]);
   out.gauge("draft_workers", "Draft workers that are here.", numbers.draft_workers);
+  out.gauge("prefix_cache_tokens", "Room in the target's cache that kept texts take, in tokens.",
+            numbers.overview.prefix_tokens);
 }
 
 void write_wire(const EngineNumbers& numbers, Writer& out) {

@@ -77,6 +77,8 @@ json status_json(const EngineNumbers& numbers, const EngineStatus& engine, const
             {"measured_speedup", pace.measured_speedup}}},
           {"gamma", {{"mean", now.mean_gamma}, {"sequences", now.gammas}}},
           {"kv_cache", {{"tokens", now.kv_tokens}, {"room", now.kv_room}}},
+          {"prefix_cache",
+           {{"tokens", now.prefix_tokens}, {"queries", totals.prefix_queries}, {"hits", totals.prefix_hits}}},
           {"tokens", {{"prompt", totals.prompt_tokens}, {"generated", totals.rounds.emitted}}},
           {"times",
            {{"queue", percentiles(totals.queued)},

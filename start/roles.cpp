@@ -314,6 +314,7 @@ Result<ProtocolOptions> protocol_options(const RoleSettings& settings, const Pre
   protocol.prefill_chunk = kPrefillChunk;
   protocol.gamma_max = kMaxSpeculativeTokens;
   protocol.max_context = static_cast<int32_t>(prepared.max_model_len);
+  protocol.prefix_caching = settings.models.prefix_caching == "on";
   protocol.eos_ids = prepared.target.eos;
   protocol.q_kind = q.kind;
   protocol.row_bytes = q.row_bytes(prepared.target.vocab_size);

@@ -28,7 +28,8 @@ struct ModelSettings {
   std::string isa = "auto";
   std::string device = "auto";  // cpu, cuda, cuda:N; auto: cpu
   int max_num_seqs = 8;
-  int max_model_len = 0;  // 0: the model's, at most kDefaultMaxModelLen
+  int max_model_len = 0;              // 0: the model's, at most kDefaultMaxModelLen
+  std::string prefix_caching = "on";  // or "off"
   int startup_timeout_s = 600;
 
   // A drafter of the run itself; others may join it.

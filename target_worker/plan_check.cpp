@@ -1,6 +1,7 @@
 // Whether a plan can be carried out: a wrong one would end in a failed CHECK, or in memory that is not there.
 // All ranks hold the same, so all find the same.
 #include <algorithm>
+#include <map>
 #include <set>
 
 #include "comm/message_check.h"
@@ -9,10 +10,44 @@
 
 namespace outrider {
 
+// What it says of prefixes, which change before sequences do.
+Status TargetWorker::check_prefixes(const StepPlan& plan) const {
+  const KvCache& kv = model_.kv();
+  std::map<PrefixId, int64_t> changed;  // lengths; 0: forgotten
+  const auto length_of = [&](PrefixId id) -> int64_t {
+    if (const auto at = changed.find(id); at != changed.end()) return at->second;
+    const auto held = prefixes_.find(id);
+    return held == prefixes_.end() ? 0 : kv.length(held->second);
+  };
+  for (const PrefixChange& change : plan.prefixes) {
+    const uint64_t name = change.prefix.value();
+    if (change.kind == PrefixChange::Kind::kKeep) {
+      const auto at = sequences_.find(change.sequence);
+      if (at == sequences_.end())
+        return malformed(
+            fmt::format("keeps prefix {} of sequence {}, which is not open", name, change.sequence.value()));
+      if (change.length > kv.length(at->second.kv))
+        return malformed(fmt::format("keeps prefix {} of {} tokens of sequence {}, which has {}", name,
+                                     change.length, change.sequence.value(), kv.length(at->second.kv)));
+    } else if (change.length >= length_of(change.prefix)) {
+      return malformed(fmt::format("cuts prefix {} to {} tokens; it has {}", name, change.length,
+                                   length_of(change.prefix)));
+    }
+    changed[change.prefix] = change.length;
+  }
+  for (const Open& open : plan.opens)
+    if (open.prefix_length > length_of(open.prefix))
+      return malformed(fmt::format("opens sequence {} with {} tokens of prefix {}, which has {}",
+                                   open.sequence.value(), open.prefix_length, open.prefix.value(),
+                                   length_of(open.prefix)));
+  return {};
+}
+
 // What it says of sequences that are open, or will be.
 Status TargetWorker::check_plan(const StepPlan& plan) const {
   const MessageLimits limits{.vocab_size = model_.config().vocab_size, .max_context = model_.max_positions()};
   RETURN_IF_ERROR(check(plan, limits));
+  RETURN_IF_ERROR(check_prefixes(plan));
   std::set<SequenceId> closed, opened, planned;
   for (const SequenceId id : plan.closes)
     if (!sequences_.contains(id) || !closed.insert(id).second)
@@ -48,8 +83,8 @@ Status TargetWorker::check_entry(const PlanEntry& entry, const StepPlan& plan) c
   const bool is_new = opened != plan.opens.end();
   const Sequence* const held = is_new ? nullptr : &sequences_.at(entry.sequence);
   const auto committed = static_cast<int64_t>(is_new ? opened->ids.size() : held->ids.size());
-  const int64_t kv = is_new ? 0 : model_.kv().length(held->kv);
-  const Epoch epoch = is_new ? Epoch() : held->epoch;
+  const int64_t kv = is_new ? opened->prefix_length : model_.kv().length(held->kv);
+  const Epoch epoch = is_new ? opened->epoch : held->epoch;
   if (entry.base.value() != committed || entry.first_input.value() != kv || entry.epoch != epoch)
     return malformed(fmt::format("base is {}, first_input {} and epoch {}, not {}, {} and {}",
                                  entry.base.value(), entry.first_input.value(), entry.epoch.value(),

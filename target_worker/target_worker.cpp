@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <limits>
 #include <stdexcept>
+#include <utility>
 
 #include "base/hash.h"
 #include "comm/codec.h"
@@ -65,6 +66,11 @@ TargetWorker::TargetWorker(Model& model, Collectives& group, TargetOptions optio
     verifier_ = std::make_unique<SyntheticVerifier>(std::move(verifier_), *options_.synthetic_acceptance);
 }
 
+TargetWorker::~TargetWorker() {
+  for (const auto& [id, s] : sequences_) model_.kv().release(s.kv);
+  for (const auto& [id, prefix] : prefixes_) model_.kv().cut(prefix, 0);
+}
+
 // Every target rank runs these lines in this order; only the leader talks outside the group.
 Status TargetWorker::run(Transport* transport) {
   agree_on_setup();
@@ -110,7 +116,8 @@ Status TargetWorker::join(Transport& transport) {
                                        .max_sequences = options_.max_sequences,
                                        .slices = options_.slices,
                                        .head_fingerprint = options_.head ? options_.head->fingerprint() : 0,
-                                       .own_drafter = options_.own_drafter}));
+                                       .own_drafter = options_.own_drafter,
+                                       .kv_blocks = model_.kv().num_blocks()}));
   constexpr auto kJoinTimeout = std::chrono::seconds(60);
   const auto deadline = Clock::now() + kJoinTimeout;
   while (auto incoming = transport.receive(deadline)) {
@@ -166,6 +173,7 @@ StepResult TargetWorker::step(const StepPlan& plan) {
   check_state(plan);
   if (const Status status = check_plan(plan); !status.ok())
     throw std::runtime_error(fmt::format("step {}: step_plan: {}", plan.step, status.message()));
+  for (const PrefixChange& c : plan.prefixes) change(c);
   for (SequenceId id : plan.closes) close(id);
   for (const Open& o : plan.opens) open(o);
   StepResult result{.step = plan.step};
@@ -201,18 +209,38 @@ void TargetWorker::check_state(const StepPlan& plan) const {
   uint64_t hash = 0;
   for (const auto& [id, s] : sequences_)
     hash += state_hash_term(id, static_cast<int64_t>(s.ids.size()), model_.kv().length(s.kv), s.epoch);
+  for (const auto& [id, prefix] : prefixes_) hash += prefix_hash_term(id.value(), model_.kv().length(prefix));
   if (hash == plan.state_hash) return;
   std::string held;
   for (const auto& [id, s] : sequences_)
     held += fmt::format(" [sequence {}: committed {}, kv {}, epoch {}]", id.value(), s.ids.size(),
                         model_.kv().length(s.kv), s.epoch.value());
   throw std::runtime_error(
-      fmt::format("step {}: target rank {} and the coordinator disagree about the state; here:{}", plan.step,
-                  group_.rank(), held));
+      fmt::format("step {}: target rank {} and the coordinator disagree about the state; here:{} and {} "
+                  "prefixes",
+                  plan.step, group_.rank(), held, prefixes_.size()));
+}
+
+void TargetWorker::change(const PrefixChange& change) {
+  KvCache& kv = model_.kv();
+  if (change.kind == PrefixChange::Kind::kKeep) {
+    const KvPrefix kept = kv.keep(sequence(change.sequence).kv, change.length);
+    const auto [at, is_new] = prefixes_.try_emplace(change.prefix, kept);
+    if (!is_new) kv.cut(std::exchange(at->second, kept), 0);
+    return;
+  }
+  const auto at = prefixes_.find(change.prefix);
+  kv.cut(at->second, change.length);
+  if (change.length == 0) prefixes_.erase(at);
 }
 
 void TargetWorker::open(const Open& open) {
-  Sequence s{.ids = open.ids, .sampling = open.sampling, .kv = model_.kv().create()};
+  KvCache& kv = model_.kv();
+  Sequence s{
+      .ids = open.ids,
+      .sampling = open.sampling,
+      .kv = open.prefix_length > 0 ? kv.create(prefixes_.at(open.prefix), open.prefix_length) : kv.create(),
+      .epoch = open.epoch};
   s.ids.reserve(static_cast<size_t>(model_.max_positions()));
   if (needs_counts(s.sampling)) {
     const auto prompt = static_cast<size_t>(open.prompt_length);

@@ -45,6 +45,9 @@ class TargetWorker {
  public:
   // `model` and `group` must outlive the worker.
   TargetWorker(Model& model, Collectives& group, TargetOptions options);
+  ~TargetWorker();  // the model's cache is empty again
+  TargetWorker(const TargetWorker&) = delete;
+  TargetWorker& operator=(const TargetWorker&) = delete;
 
   // Serves until told to shut down. Only the leader (rank 0) has a transport, and only it talks outside the
   // group. Throws CollectiveError when a rank is gone and std::runtime_error when ranks disagree.
@@ -77,7 +80,9 @@ class TargetWorker {
 
   void check_state(const StepPlan& plan) const;
   Status check_plan(const StepPlan& plan) const;
+  Status check_prefixes(const StepPlan& plan) const;
   Status check_entry(const PlanEntry& entry, const StepPlan& plan) const;
+  void change(const PrefixChange& change);
   void open(const Open& open);
   void close(SequenceId sequence);
   // All rows in one pass: decode, verify and prefill rows together.
@@ -100,6 +105,7 @@ class TargetWorker {
   std::unique_ptr<Verifier> verifier_;
   std::optional<HiddenRows> hidden_rows_;  // with a head
   std::unordered_map<SequenceId, Sequence> sequences_;
+  std::unordered_map<PrefixId, KvPrefix> prefixes_;
   bool leaving_ = false;  // the leader was told to shut down, perhaps before it was welcomed
 
   // Buffers of one step.

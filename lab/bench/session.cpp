@@ -99,6 +99,7 @@ Result<RunTimes> BenchSession::run(const std::vector<PromptRequest>& prompts, co
   ASSIGN_OR_RETURN(const auto policy, parse_gamma_policy(asked.policy));
   const bool drafts = asked.longest > 0;
   ASSIGN_OR_RETURN(ProtocolOptions limits, protocol_options(cluster_, prepared_));
+  limits.prefix_caching = false;  // turns repeat their prompts, and each is to cost what it costs alone
   const auto started = Clock::now();
   RunTimes times;
   RoundRecorder recorder(times, asked.longest);

@@ -14,16 +14,18 @@ namespace {
 using nlohmann::json;
 
 // Beside kSamplingFields.
-constexpr std::array<std::string_view, 8> kCommon = {
-    "model", "n", "best_of", "stream", "stream_options", "timeout", "prompt_logprobs", "return_token_ids"};
+constexpr std::array<std::string_view, 9> kCommon = {
+    "model",   "n",          "best_of",         "stream",          "stream_options",
+    "timeout", "cache_salt", "prompt_logprobs", "return_token_ids"};
 constexpr std::array<std::string_view, 2> kCompletionOnly = {"prompt", "echo"};
 // Beside kChatFields.
 constexpr std::array<std::string_view, 2> kChatOnly = {"max_completion_tokens", "top_logprobs"};
 
 // They change no text.
-constexpr std::array<std::string_view, 10> kHarmless = {
-    "user",       "metadata",   "store",    "service_tier",       "prompt_cache_key", "safety_identifier",
-    "cache_salt", "request_id", "priority", "parallel_tool_calls"};
+constexpr std::array<std::string_view, 9> kHarmless = {
+    "user",         "metadata",         "store",
+    "service_tier", "prompt_cache_key", "safety_identifier",
+    "request_id",   "priority",         "parallel_tool_calls"};
 
 // Asked for by other clients; only these values can be honoured.
 struct Neutral {

@@ -23,8 +23,7 @@ class MessagesShape final : public ReplyShape {
   void end_choice(size_t, HttpReply& reply) override {
     say(reply, "content_block_stop", {{"index", 0}});
     say(reply, "message_delta",
-        {{"delta", {{"stop_reason", stop_reason()}, {"stop_sequence", nullptr}}},
-         {"usage", {{"output_tokens", state_.tokens()}}}});
+        {{"delta", {{"stop_reason", stop_reason()}, {"stop_sequence", nullptr}}}, {"usage", usage()}});
   }
   void end(HttpReply& reply) override {
     say(reply, "message_stop", json::object());
@@ -36,11 +35,19 @@ class MessagesShape final : public ReplyShape {
   }
   json whole() override {
     json out = message(json::array({{{"type", "text"}, {"text", state_.choices[0].text}}}), stop_reason());
-    out["usage"]["output_tokens"] = state_.tokens();
+    out["usage"] = usage();
     return out;
   }
 
  private:
+  // Their input tokens are those that were not in the cache.
+  json usage() const {
+    const int64_t cached = state_.cached_tokens();
+    return {{"input_tokens", state_.request.prompt_tokens - cached},
+            {"cache_read_input_tokens", cached},
+            {"cache_creation_input_tokens", 0},
+            {"output_tokens", state_.tokens()}};
+  }
   const char* stop_reason() const {
     return state_.choices[0].reason == FinishReason::kLength ? "max_tokens" : "end_turn";
   }

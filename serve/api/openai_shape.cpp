@@ -55,7 +55,7 @@ class OpenAiShape final : public ReplyShape {
     const ApiRequest& request = state_.request;
     if (is_chat() && request.return_token_ids) reply["prompt_token_ids"] = ids_json(request.prompt_ids[0]);
     if (is_chat() && request.prompt_logprobs >= 0) reply["prompt_logprobs"] = scored_prompt(0);
-    reply["usage"] = usage();
+    reply["usage"] = whole_usage();
     reply["metrics"] = metrics();
     return reply;
   }
@@ -121,7 +121,7 @@ class OpenAiShape final : public ReplyShape {
     event["choices"] = json::array();
     if (!is_last) event["choices"].push_back(std::move(choice));
     if (is_last || state_.request.continuous_usage)
-      event["usage"] = usage();
+      event["usage"] = is_last ? whole_usage() : usage();
     else if (state_.request.include_usage)
       event["usage"] = nullptr;
     if (is_last) event["metrics"] = metrics();
@@ -142,6 +142,11 @@ class OpenAiShape final : public ReplyShape {
   }
 
   json usage() const { return usage_json(state_.request.prompt_tokens, state_.tokens()); }
+  json whole_usage() const {
+    json all = usage();
+    all["prompt_tokens_details"] = {{"cached_tokens", state_.cached_tokens()}};
+    return all;
+  }
 
   // What speculation did for a reply of one text; of several it is not told, as vLLM does.
   json metrics() const {
@@ -168,6 +173,13 @@ class OpenAiShape final : public ReplyShape {
 int64_t ApiAnswerState::tokens() const {
   int64_t sum = 0;
   for (const ApiChoice& choice : choices) sum += choice.tokens;
+  return sum;
+}
+
+int64_t ApiAnswerState::cached_tokens() const {
+  int64_t sum = 0;
+  for (size_t i = 0; i < choices.size(); i += static_cast<size_t>(request.choices))
+    sum += choices[i].metrics.cached_tokens;
   return sum;
 }
 

@@ -34,6 +34,8 @@ struct ApiAnswerState {
   const Tokenizer& tokenizer;
 
   int64_t tokens() const;  // of all choices
+  // Of every prompt, once: what its first choice found computed. Known at the end.
+  int64_t cached_tokens() const;
 };
 
 // Called on the thread of the sockets. Of a stream: begin, then any number of parts and choice ends, then

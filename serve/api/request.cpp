@@ -174,7 +174,11 @@ Result<Request> read_parameters(ApiKind kind, const json& body, const ApiDefault
   parameters.max_tokens = std::max(max_tokens.value_or(kDefaultMaxTokens), 1);
   // Chats without a limit may take what the context leaves.
   if (!max_tokens && kind == ApiKind::kChat) parameters.max_tokens = std::numeric_limits<int>::max();
-  return builder.build(std::move(parameters), RequestBuilder::Names::kKeys);
+  ASSIGN_OR_RETURN(Request request, builder.build(std::move(parameters), RequestBuilder::Names::kKeys));
+  RETURN_IF_ERROR(take(body, "cache_salt", request.cache_salt));
+  if (find_field(body, "cache_salt") && request.cache_salt.empty())
+    return invalid_argument("\"cache_salt\" is empty; leave it out to share with all who send none");
+  return request;
 }
 
 Status read_timeout(const json& body, std::chrono::milliseconds& timeout) {
@@ -263,6 +267,7 @@ Result<ApiRequest> read_api_request(ApiKind kind, const json& body, const ApiDef
   bool echo = false;
   const size_t most = defaults.limits.requests;
   RETURN_IF_ERROR(take_range(body, "n", 1, defaults.limits.choices, n));
+  out.choices = n;
   int best_of = n;
   RETURN_IF_ERROR(take(body, "best_of", best_of));
   if (best_of != n) return unsupported(fmt::format("\"best_of\" {}: must be n, which is {}", best_of, n));

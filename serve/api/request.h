@@ -19,6 +19,7 @@ struct ApiRequest {
   std::vector<std::string> echo;  // one per request: what its text begins with; empty without echo
   std::vector<std::vector<TokenId>> prompt_ids;  // one per request, where the answer shows them; else none
   int64_t prompt_tokens = 0;                     // of every prompt, once
+  int choices = 1;                               // of every prompt
   int logprobs = -1, prompt_logprobs = -1;       // as asked for
   bool echoes_logprobs = false;                  // "logprobs" are also those of the prompt
   bool return_token_ids = false;

@@ -45,7 +45,7 @@ class ResponsesShape final : public ReplyShape {
     if (is_cut()) out["incomplete_details"] = {{"reason", "max_output_tokens"}};
     const int64_t prompt = state_.request.prompt_tokens, tokens = state_.tokens();
     out["usage"] = {{"input_tokens", prompt},
-                    {"input_tokens_details", {{"cached_tokens", 0}}},
+                    {"input_tokens_details", {{"cached_tokens", state_.cached_tokens()}}},
                     {"output_tokens", tokens},
                     {"output_tokens_details", {{"reasoning_tokens", 0}}},
                     {"total_tokens", prompt + tokens}};

@@ -92,6 +92,13 @@ void add_model_options(CLI::App& app, ClusterSettings& o) {
          fmt::format("Longest text in tokens; 0: what the model supports, at most {}", kDefaultMaxModelLen))
       ->group("Models")
       ->capture_default_str();
+  app.add_option(
+         "--prefix-caching", m.prefix_caching,
+         "on: what the target computed of a text serves later requests that begin alike, until others "
+         "need its place in the KV cache; no text changes. off: every prompt is computed whole")
+      ->check(CLI::IsMember({"on", "off"}))
+      ->group("Models")
+      ->capture_default_str();
   app.add_option("--startup-timeout", m.startup_timeout_s,
                  "Seconds until every role must have loaded its model and joined")
       ->group("Models")

@@ -63,6 +63,14 @@ TEST(Codec, RoundTripsEveryType) {
     }
 }
 
+// An entry whose list of states is empty takes fewer bytes than one whose list of rows is.
+TEST(Codec, TheShortestEntriesFillAFrame) {
+  const StepPlan plan{.entries = std::vector<PlanEntry>(20, PlanEntry{.q_kind = QKind::kHidden})};
+  const auto decoded = decode(frame_of(plan), kCluster);
+  ASSERT_TRUE(decoded.ok()) << decoded.status().message();
+  EXPECT_EQ(std::get<StepPlan>(decoded->message).entries.size(), 20u);
+}
+
 TEST(Codec, FieldsKeepTheirValues) {
   Draft draft{.sequence = SequenceId(11),
               .epoch = Epoch(2),

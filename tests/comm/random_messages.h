@@ -125,7 +125,8 @@ class RandomMessages {
   void fill(SliceDoor& m) { fill_all(m.endpoint, m.gpu); }
   void fill(SliceDoors& m) { fill_all(m.of_rank, m.cluster, m.server_key, m.public_key, m.secret_key); }
   void fill(Hello& m) {
-    fill_all(m.role, m.generation, m.model, m.max_sequences, m.slices, m.head_fingerprint, m.own_drafter);
+    fill_all(m.role, m.generation, m.model, m.max_sequences, m.slices, m.head_fingerprint, m.own_drafter,
+             m.kv_blocks);
   }
   void fill(Welcome& m) {
     fill_all(m.accepted, m.reason);
@@ -134,7 +135,9 @@ class RandomMessages {
   void fill(Heartbeat& m) { fill(m.generation); }
   void fill(Failure& m) { fill(m.message); }
   void fill(Shutdown&) {}
-  void fill(Open& m) { fill_all(m.sequence, m.ids, m.prompt_length, m.sampling); }
+  void fill(Open& m) {
+    fill_all(m.sequence, m.ids, m.prompt_length, m.sampling, m.salt, m.prefix, m.prefix_length, m.epoch);
+  }
   void fill(Close& m) { fill(m.sequence); }
   void fill(StopRule& m) {
     fill_all(m.kind, m.threshold, m.scale);
@@ -160,7 +163,9 @@ class RandomMessages {
     for (float& margin : m.margins) fill(margin);
     fill_all(m.sent_after_us, m.ingest_ns, m.draft_ns, m.preparation);
   }
-  void fill(StepPlan& m) { fill_all(m.step, m.state_hash, m.closes, m.opens, m.entries); }
+  void fill(PrefixChange::Kind& value) { value = static_cast<PrefixChange::Kind>(below(2)); }
+  void fill(PrefixChange& m) { fill_all(m.kind, m.prefix, m.sequence, m.length); }
+  void fill(StepPlan& m) { fill_all(m.step, m.state_hash, m.prefixes, m.closes, m.opens, m.entries); }
   void fill(PromptScores& m) { fill_all(m.sequence, m.logprobs); }
   void fill(StepResult& m) {
     fill_all(m.step, m.verdicts, m.scores, m.forward_ns, m.verify_ns, m.commit_ns, m.drafts, m.draft_ns);

@@ -57,13 +57,16 @@ class CoordinatorLoop : public ::testing::Test {
                                                  &tokenizer_, std::move(callbacks), trace);
   }
 
+  static constexpr int64_t kBlocks = 256;  // of the target's cache
+
   void add_target(int fail_at_step = -1) {
     threads_.emplace_back([this, end = hub_->connect(), rows = options_.max_rows_per_step, fail_at_step] {
-      ToyTarget target(rows);
+      ToyTarget target(rows, kBlocks);
       const Hello hello{.role = Role::kTarget,
                         .generation = Generation(1),
                         .model = toy_model_info(7, vocabulary_),
-                        .max_sequences = 32};
+                        .max_sequences = 32,
+                        .kv_blocks = kBlocks};
       if (!end->send(kCoordinatorPeer, hello).ok()) return;
       while (auto incoming = end->receive(Clock::now() + std::chrono::seconds(20))) {
         if (std::holds_alternative<Shutdown>(incoming->message)) return;

@@ -76,6 +76,22 @@ TreeOptions random_tree(uint64_t seed) {
   return tree;
 }
 
+// Half of the requests begin as an earlier one does, or are the same; some are another user's.
+void share_prompts(std::vector<SimulatedRequest>& requests, uint64_t seed) {
+  std::mt19937_64 random(seed * 5);
+  for (size_t i = 1; i < requests.size(); ++i) {
+    if (pick(random, 0, 1) == 0) continue;
+    Request& request = requests[i].request;
+    const auto& other = requests[static_cast<size_t>(pick(random, 0, static_cast<int32_t>(i) - 1))].request;
+    const auto common = std::min(request.prompt.size(), other.prompt.size());
+    std::copy_n(other.prompt.begin(), common, request.prompt.begin());
+    if (pick(random, 0, 2) == 0) request.prompt = other.prompt;
+    if (pick(random, 0, 9) == 0) request.cache_salt = "another";
+    if (pick(random, 0, 9) == 0) request.prompt_logprobs = 0;
+    if (pick(random, 0, 3) == 0) requests[i].submit_at_us += 20'000;
+  }
+}
+
 Schedule random_schedule(uint64_t seed) {
   std::mt19937_64 random(seed * 2 + 1);
   Schedule schedule;
@@ -115,6 +131,8 @@ Schedule random_schedule(uint64_t seed) {
     simulated.submit_at_us = pick(random, 0, 3000);
     schedule.requests.push_back(std::move(simulated));
   }
+  share_prompts(schedule.requests, seed);
+  schedule.options.prefix_caching = seed % 4 != 0;
   return schedule;
 }
 
@@ -173,6 +191,10 @@ class ProtocolSimulation : public ::testing::Test {
     hits_ += cluster.protocol().totals().preparation.hits;
     misses_ += cluster.protocol().totals().preparation.lookups - cluster.protocol().totals().preparation.hits;
     sliced_ += cluster.ranks().used();
+    prefix_hits_ += cluster.protocol().totals().prefix_hits;
+    EXPECT_TRUE(cluster.target_failed() ||
+                cluster.protocol().totals().prefix_hits == cluster.target().prefix_tokens());
+    EXPECT_TRUE(schedule.options.prefix_caching || cluster.target().prefix_tokens() == 0);
     const auto& dropped = cluster.protocol().totals().drafts_dropped;
     for (size_t i = 0; i < dropped_.size(); ++i) dropped_[i] += dropped[i];
     if (!schedule.shadows) dropped_unshadowed_ += std::accumulate(dropped.begin(), dropped.end(), int64_t{0});
@@ -217,6 +239,7 @@ class ProtocolSimulation : public ::testing::Test {
 
   int64_t accepted_ = 0, hits_ = 0, misses_ = 0, dropped_unshadowed_ = 0;
   int64_t sliced_ = 0;  // drafts that were verified by slices
+  int64_t prefix_hits_ = 0;
   std::array<int64_t, kDropReasonNames.size()> dropped_{};
   std::array<int64_t, 4> finished_{};  // requests, by FinishReason
   FaultCounts struck_, slices_struck_;
@@ -229,6 +252,7 @@ TEST_F(ProtocolSimulation, WithoutFaultsNothingIsDropped) {
   EXPECT_GT(accepted_, 1000);
   EXPECT_GT(hits_, 1000);
   EXPECT_GT(misses_, 1000);
+  EXPECT_GT(prefix_hits_, 5000);
   EXPECT_EQ(dropped_unshadowed_, 0);
   EXPECT_GT(dropped_[static_cast<size_t>(DropReason::kShadow)], 1000);
 }

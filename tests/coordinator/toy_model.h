@@ -13,9 +13,8 @@ constexpr int32_t kToyVocab = 40;
 constexpr TokenId kToyEos{0};
 
 // End of sequence comes about every `kToyVocab` tokens.
-inline TokenId toy_next(std::span<const TokenId> ids) {
-  return TokenId(static_cast<int32_t>(mix64(prefix_hash(ids)) % kToyVocab));
-}
+inline TokenId toy_next(uint64_t hash) { return TokenId(static_cast<int32_t>(mix64(hash) % kToyVocab)); }
+inline TokenId toy_next(std::span<const TokenId> ids) { return toy_next(prefix_hash(ids)); }
 
 // What plain decoding emits.
 inline std::vector<TokenId> toy_plain(std::vector<TokenId> ids, int32_t max_tokens, int32_t max_context,

@@ -10,6 +10,29 @@ ModelInfo toy_info() {
       .name = "toy", .vocab_size = kToyVocab, .vocabulary_fingerprint = 7, .max_context = 96, .isa = "none"};
 }
 
+class ToyTarget::Storage final : public KvStorage {
+ public:
+  explicit Storage(int64_t blocks) : hashes_(static_cast<size_t>(blocks * kBlockTokens)) {}
+  uint64_t& at(const KvSlot& slot) {
+    return hashes_[static_cast<size_t>(slot.block * kBlockTokens + slot.slot)];
+  }
+  void copy_block(int32_t from, int32_t to) override {
+    for (int64_t slot = 0; slot < kBlockTokens; ++slot) at({to, slot}) = at({from, slot});
+  }
+  void copy_slots(std::span<const KvMove> moves) override {
+    for (const KvMove& move : moves) at(move.to) = at(move.from);
+  }
+  uint64_t content_hash(std::span<const int32_t>, int64_t) const override { return 0; }
+
+ private:
+  std::vector<uint64_t> hashes_;
+};
+
+ToyTarget::ToyTarget(int32_t max_rows, int64_t kv_blocks)
+    : max_rows_(max_rows),
+      storage_(new Storage(kv_blocks)),
+      kv_(std::unique_ptr<KvStorage>(storage_), kv_blocks) {}
+
 void ToyTarget::check(bool condition, const char* what) {
   if (!condition && error_.empty()) error_ = what;
 }
@@ -18,15 +41,18 @@ StepResult ToyTarget::handle(const StepPlan& plan, const std::set<SequenceId>& l
   check(plan.step == next_step_++, "steps must count up");
   uint64_t hash = 0;
   for (const auto& [id, held] : sequences_)
-    hash += state_hash_term(id, static_cast<int64_t>(held.ids.size()), held.kv_length, held.epoch);
+    hash += state_hash_term(id, static_cast<int64_t>(held.ids.size()), kv_.length(held.kv), held.epoch);
+  for (const auto& [id, prefix] : prefixes_) hash += prefix_hash_term(id.value(), kv_.length(prefix));
   check(hash == plan.state_hash, "state hash");
-  for (const SequenceId id : plan.closes) check(sequences_.erase(id) == 1, "closed what was not open");
-  for (const Open& open : plan.opens) {
-    check(open.prompt_length == static_cast<int32_t>(open.ids.size()), "opened with generated tokens");
-    check(sequences_.emplace(open.sequence, Held{.ids = open.ids, .epoch = {}, .sampling = open.sampling})
-              .second,
-          "opened twice");
+  for (const PrefixChange& c : plan.prefixes) change(c);
+  for (const SequenceId id : plan.closes) {
+    const auto at = sequences_.find(id);
+    check(at != sequences_.end(), "closed what was not open");
+    if (at == sequences_.end()) continue;
+    kv_.release(at->second.kv);
+    sequences_.erase(at);
   }
+  for (const Open& o : plan.opens) open(o);
   StepResult result{.step = plan.step, .verdicts = {}, .forward_ns = 1000, .verify_ns = 100, .commit_ns = 10};
   std::set<SequenceId> seen;
   int32_t rows = 0;
@@ -39,19 +65,73 @@ StepResult ToyTarget::handle(const StepPlan& plan, const std::set<SequenceId>& l
       check(false, "entry of an unknown sequence");
   }
   check(rows <= max_rows_, "too many rows");
+  check(kv_.check_invariants().ok(), "the cache is broken");
   return result;
+}
+
+void ToyTarget::change(const PrefixChange& change) {
+  const auto at = prefixes_.find(change.prefix);
+  if (change.kind == PrefixChange::Kind::kCut) {
+    check(at != prefixes_.end() && change.length < kv_.length(at->second), "cut of what is not there");
+    if (at == prefixes_.end()) return;
+    kv_.cut(at->second, change.length);
+    if (change.length == 0) prefixes_.erase(at);
+    return;
+  }
+  const auto held = sequences_.find(change.sequence);
+  check(held != sequences_.end() && change.length <= kv_.length(held->second.kv), "kept what is not there");
+  if (held == sequences_.end()) return;
+  const KvPrefix kept = kv_.keep(held->second.kv, change.length);
+  if (at != prefixes_.end()) kv_.cut(at->second, 0);
+  prefixes_.insert_or_assign(change.prefix, kept);
+}
+
+void ToyTarget::open(const Open& open) {
+  check(open.prompt_length == static_cast<int32_t>(open.ids.size()), "opened with generated tokens");
+  const auto prefix = prefixes_.find(open.prefix);
+  const bool known = prefix != prefixes_.end() && open.prefix_length <= kv_.length(prefix->second);
+  check(open.prefix_length == 0 || known, "opened with a prefix that is not there");
+  check(open.prefix_length < static_cast<int32_t>(open.ids.size()), "nothing is left to be fed");
+  const KvHandle kv =
+      known && open.prefix_length > 0 ? kv_.create(prefix->second, open.prefix_length) : kv_.create();
+  check(sequences_
+            .emplace(open.sequence,
+                     Held{.ids = open.ids, .kv = kv, .epoch = open.epoch, .sampling = open.sampling})
+            .second,
+        "opened twice");
+  prefix_tokens_ += open.prefix_length;
+}
+
+// What the model knows of the text up to a slot; before the first one, of nothing.
+uint64_t ToyTarget::known(const Held& held, int64_t slot) const {
+  return slot < 0 ? kEmptyPrefixHash : storage_->at(kv_.slot(held.kv, slot));
+}
+
+// A token behind that in slot `before`.
+void ToyTarget::feed(Held& held, int64_t before, TokenId token) {
+  check(kv_.append(held.kv, 1).ok(), "there are no blocks left");
+  storage_->at(kv_.slot(held.kv, kv_.length(held.kv) - 1)) = extend_prefix_hash(known(held, before), token);
 }
 
 void ToyTarget::handle_entry(const PlanEntry& entry, bool lost, StepResult* result) {
   Held& held = sequences_.at(entry.sequence);
   const auto committed = static_cast<int32_t>(held.ids.size());
+  const auto kv_length = static_cast<int32_t>(kv_.length(held.kv));
   check(entry.epoch == held.epoch, "epoch");
   check(entry.base == Position(committed), "base");
-  check(entry.first_input == Position(held.kv_length), "first input");
-  check(entry.input_count > 0 && held.kv_length + entry.input_count <= committed, "input count");
-  if (held.kv_length + entry.input_count < committed) {
+  check(entry.first_input == Position(kv_length), "first input");
+  check(entry.input_count > 0 && kv_length + entry.input_count <= committed, "input count");
+  for (int32_t i = kv_length; i < kv_length + entry.input_count; ++i)
+    feed(held, i - 1, held.ids[static_cast<size_t>(i)]);
+  if (entry.prompt_logprobs >= 0) {
+    PromptScores& scores =
+        result->scores.emplace_back(PromptScores{.sequence = entry.sequence, .logprobs = {}});
+    const int32_t end = std::min(kv_length + entry.input_count, committed - 1);
+    for (int32_t i = kv_length; i < end; ++i)
+      scores.logprobs.push_back({.chosen = {held.ids[static_cast<size_t>(i) + 1], -1}, .top = {}});
+  }
+  if (kv_length + entry.input_count < committed) {
     check(entry.draft.empty(), "draft in a prefill chunk");
-    held.kv_length += entry.input_count;
     return;
   }
   check(int64_t{entry.round.value()} > held.last_round, "a round number came twice");
@@ -62,6 +142,7 @@ void ToyTarget::handle_entry(const PlanEntry& entry, bool lost, StepResult* resu
   check(entry.q.size() == (has_q ? entry.draft.size() : 0), "q rows");
   const auto gamma = lost ? 0 : static_cast<int32_t>(entry.draft.size());
   if (random && std::uniform_real_distribution<>()(*random) < nonfinite_chance) {
+    kv_.truncate(held.kv, kv_length);
     result->verdicts.push_back({.sequence = entry.sequence,
                                 .epoch = entry.epoch,
                                 .round = entry.round,
@@ -72,16 +153,25 @@ void ToyTarget::handle_entry(const PlanEntry& entry, bool lost, StepResult* resu
     return;
   }
   check(check_tree(entry.tree(), {}).ok(), "the draft is no tree");
+  const DraftTreeView tree = entry.tree();
+  for (int32_t node = 0; node < static_cast<int32_t>(entry.draft.size()); ++node)
+    feed(held, committed + tree.parent(node), tree.id(node));  // the root is the last committed token
   std::vector<int32_t> path;
-  for (int32_t node = kTreeRoot; gamma > 0; path.push_back(node)) {
-    node = child_with(entry.tree(), node, toy_next(held.ids));
+  int32_t last = kTreeRoot;
+  while (gamma > 0) {
+    const int32_t node = child_with(tree, last, toy_next(known(held, committed + last)));
     if (node == kTreeRoot) break;
-    held.ids.push_back(entry.tree().id(node));
+    path.push_back(node);
+    held.ids.push_back(tree.id(node));
+    last = node;
   }
   const auto accepted = static_cast<int32_t>(path.size());
+  held.ids.push_back(toy_next(known(held, committed + last)));
+  if (entry.parents.empty() || lost)
+    kv_.truncate(held.kv, committed + accepted);
+  else
+    check(kv_.keep_path(held.kv, committed, path).ok(), "there are no blocks left for a path");
   if (entry.parents.empty() || lost) path.clear();
-  held.ids.push_back(toy_next(held.ids));
-  held.kv_length = static_cast<int32_t>(held.ids.size()) - 1;
   if (accepted < gamma) ++held.epoch;
   result->verdicts.push_back({.sequence = entry.sequence,
                               .epoch = entry.epoch,

@@ -8,34 +8,51 @@
 #include <vector>
 
 #include "comm/messages.h"
+#include "transformer/kv/kv_cache.h"
 
 namespace outrider {
 
 ModelInfo toy_info();
+constexpr int64_t kToyKvBlocks = 64;  // for eight longest texts, and some more
 
 // Replays StepPlans as the messages define them and refuses whatever a target rank would call a bug.
 class ToyTarget {
  public:
-  explicit ToyTarget(int32_t max_rows) : max_rows_(max_rows) {}
+  explicit ToyTarget(int32_t max_rows, int64_t kv_blocks = kToyKvBlocks);
+  ToyTarget(const ToyTarget&) = delete;
+  ToyTarget& operator=(const ToyTarget&) = delete;
   // `lost`: whose drafts are given up, because a rank misses its slices of q.
   StepResult handle(const StepPlan& plan, const std::set<SequenceId>& lost = {});
   size_t open_sequences() const { return sequences_.size(); }
-  const std::string& error() const { return error_; }  // of the first violation
+  size_t prefixes() const { return prefixes_.size(); }
+  int64_t prefix_tokens() const { return prefix_tokens_; }  // that opens took from prefixes
+  const std::string& error() const { return error_; }       // of the first violation
   double nonfinite_chance = 0;
   std::mt19937_64* random = nullptr;
 
  private:
   struct Held {
     std::vector<TokenId> ids;
-    int32_t kv_length = 0;
+    KvHandle kv;
     Epoch epoch;
     int64_t last_round = -1;
     SamplingParams sampling;
   };
+  // The blocks are real. For keys and values a slot has the hash of the text up to it, and from that alone
+  // the next token follows: a block that is another's gives another text.
+  class Storage;
   void check(bool condition, const char* what);
+  void change(const PrefixChange& change);
+  void open(const Open& open);
+  uint64_t known(const Held& held, int64_t slot) const;
+  void feed(Held& held, int64_t before, TokenId token);
   void handle_entry(const PlanEntry& entry, bool lost, StepResult* result);
 
   int32_t max_rows_;
+  Storage* storage_;  // the cache's
+  KvCache kv_;
+  std::map<PrefixId, KvPrefix> prefixes_;
+  int64_t prefix_tokens_ = 0;
   uint64_t next_step_ = 0;
   std::map<SequenceId, Held> sequences_;
   std::string error_;

@@ -175,6 +175,7 @@ Event Transcript::parse_hello(Line& line) {
                  .max_context = static_cast<int32_t>(line.setting("context", 100)),
                  .isa = "none"};
   hello.max_sequences = static_cast<int32_t>(line.setting("sequences", 8));
+  hello.kv_blocks = line.setting("kv_blocks", 0);
   return MessageReceived{peer(name), hello, line.is("door", "outside") ? Door::kOutside : Door::kInside};
 }
 
@@ -183,6 +184,7 @@ Event Transcript::parse_submit(Line& line) {
   submit.request.prompt = line.rest();
   submit.request.max_tokens = static_cast<int32_t>(line.setting("max_tokens", 20));
   submit.request.ignore_eos = line.setting("ignore_eos", 0) != 0;
+  if (line.settings.contains("salt")) submit.request.cache_salt = line.settings["salt"];
   if (line.settings.contains("stop")) submit.request.stop = {line.settings["stop"]};
   if (line.settings.contains("rule"))
     submit.request.sampling.rule = rule_from_name(line.settings["rule"]).value();
@@ -295,9 +297,17 @@ std::string Transcript::show_message(const std::string& peer, const Message& mes
 std::string Transcript::show_plan(const StepPlan& plan) {
   plan_ = plan;
   std::string text = fmt::format("plan {}", plan.step);
+  for (const PrefixChange& change : plan.prefixes)
+    text += change.kind == PrefixChange::Kind::kKeep
+                ? fmt::format(" keep(prefix {}: {} tokens of {})", change.prefix.value(), change.length,
+                              change.sequence.value())
+                : fmt::format(" cut(prefix {}: {} tokens)", change.prefix.value(), change.length);
   for (SequenceId id : plan.closes) text += fmt::format(" close({})", id.value());
   for (const Open& open : plan.opens)
-    text += fmt::format(" open({} {})", open.sequence.value(), list(open.ids));
+    text += fmt::format(" open({} {}{})", open.sequence.value(), list(open.ids),
+                        open.prefix_length == 0
+                            ? ""
+                            : fmt::format(" prefix={} length={}", open.prefix.value(), open.prefix_length));
   for (const PlanEntry& entry : plan.entries) {
     text += fmt::format(" entry({} epoch={} base={} feed={}+{}", entry.sequence.value(), entry.epoch.value(),
                         entry.base.value(), entry.first_input.value(), entry.input_count);

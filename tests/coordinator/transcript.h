@@ -7,7 +7,7 @@
 //   name
 //     > welcome draft               an action the machine must answer with; all of them, in order
 //
-// Events: hello PEER [version=V vocabulary=F sequences=N role=target door=outside],
+// Events: hello PEER [version=V vocabulary=F sequences=N role=target door=outside kv_blocks=N],
 // submit ID ids... [key=value...], cancel ID, lost
 // PEER, heartbeat PEER, failure PEER TEXT, resync PEER ID length=N [hash=bad], refused PEER (the last message
 // to it bounced), tick, draft PEER ID ids... [epoch= round= base= hash=bad parents=-1,0,... q=bad] (as last

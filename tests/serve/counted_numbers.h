@@ -62,6 +62,8 @@ inline EngineNumbers counted_numbers() {
   t.sends_failed = 53;
   t.unexpected_messages = 54;
   t.stale_results = 55;
+  t.prefix_queries = 61;
+  t.prefix_hits = 62;
   t.first_submit_at = Clock::time_point{} + milliseconds(1000);
   t.last_finish_at = Clock::time_point{} + milliseconds(3500);
   for (size_t kind = 0; kind < 10; ++kind) {  // so that more kinds change nothing here

@@ -267,6 +267,41 @@ TEST_F(ServeClients, AStreamThatWaitsHasHeadersAndComments) {
   EXPECT_TRUE(read_events(client).is_done);
 }
 
+// Whatever other tests asked for: under a salt of its own nothing is there, and then all but the last token.
+TEST_F(ServeClients, UsageTellsWhatOfAPromptWasThere) {
+  json body{{"prompt", "Once upon a time there was a little dog who liked to play in the garden."},
+            {"max_tokens", 20},
+            {"temperature", 0},
+            {"cache_salt", "usage"}};
+  const auto cached = [](const json& usage) {
+    return usage["prompt_tokens_details"]["cached_tokens"].get<int>();
+  };
+  const json first = server_->complete(body), again = server_->complete(body);
+  const int prompt = first["usage"]["prompt_tokens"];
+  ASSERT_GT(prompt, 16);
+  EXPECT_EQ(cached(first["usage"]), 0);
+  EXPECT_EQ(cached(again["usage"]), prompt - 1);
+  EXPECT_EQ(again["choices"], first["choices"]);
+
+  HttpClient client = server_->client();
+  const json streamed = {{"stream", true}, {"stream_options", {{"include_usage", true}}}};
+  client.send(post_text("/v1/completions", with(body, streamed).dump()));
+  EXPECT_EQ(client.head().status, 200);
+  EXPECT_EQ(cached(read_events(client).chunks.back()["usage"]), prompt - 1);
+  body["n"] = 3;
+  EXPECT_EQ(cached(server_->complete(body)["usage"]), prompt - 1) << "the first choice's, once";
+  body["cache_salt"] = "another";
+  EXPECT_EQ(cached(server_->complete(body)["usage"]), 0);
+  body["prompt_logprobs"] = 0;
+  EXPECT_EQ(cached(server_->complete(body)["usage"]), 0) << "every row was asked about";
+  body["cache_salt"] = "";
+  EXPECT_EQ(error(body)["param"], "cache_salt");
+  const std::string metrics = server_->client().get("/metrics").body;
+  const size_t line = metrics.find("\noutrider_prefix_cache_hits_total{");
+  ASSERT_NE(line, std::string::npos);
+  EXPECT_GE(std::stod(metrics.substr(metrics.find("} ", line) + 2)), 3 * (prompt - 1));
+}
+
 TEST_F(ServeClients, AnthropicsMessages) {
   const json body{{"model", "demo"},
                   {"max_tokens", 12},
@@ -284,6 +319,10 @@ TEST_F(ServeClients, AnthropicsMessages) {
        {"temperature", 0}});
   const std::string text = chat["choices"][0]["message"]["content"];
   EXPECT_EQ(reply["content"][0]["text"], text);
+  const json usage = server_->ask("/v1/messages", body)["usage"];
+  const int cached = usage["cache_read_input_tokens"];
+  EXPECT_EQ(cached, chat["usage"]["prompt_tokens"].get<int>() - 1);
+  EXPECT_EQ(usage["input_tokens"], 1);
 
   HttpClient client = server_->client();
   client.send(post_text("/v1/messages", with(body, {{"stream", true}}).dump()));
@@ -316,6 +355,8 @@ TEST_F(ServeClients, OpenAisResponses) {
   const json items = {{{"role", "user"}, {"content", {{{"type", "input_text"}, {"text", "Once upon a"}}}}}};
   EXPECT_EQ(server_->ask("/v1/responses", with(body, {{"input", items}}))["output"][0]["content"][0]["text"],
             text);
+  const json usage = server_->ask("/v1/responses", body)["usage"];
+  EXPECT_EQ(usage["input_tokens_details"]["cached_tokens"], usage["input_tokens"].get<int>() - 1);
 
   HttpClient client = server_->client();
   client.send(post_text("/v1/responses", with(body, {{"stream", true}}).dump()));

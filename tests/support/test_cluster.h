@@ -37,6 +37,7 @@ struct ClusterOptions {
   int32_t code_bits = 4;      // with kHidden
   std::string drafters_head;  // with kHidden: of this model instead of `draft`
   int64_t max_context = 120;
+  bool prefix_caching = true;
   std::vector<TokenId> eos_ids;
   Pipeline pipeline = Pipeline::kLockstep;
   int32_t fanout = 6;
@@ -61,7 +62,7 @@ struct WorkerDeath {};
 
 struct Finished {
   std::vector<TokenId> ids;
-  std::vector<PositionLogprobs> logprobs;
+  std::vector<PositionLogprobs> logprobs, prompt_logprobs;
   FinishReason reason = FinishReason::kStop;
   Status error;
   RequestMetrics metrics;
@@ -79,6 +80,7 @@ class TestCluster {
     protocol.max_queued = 1 << 20;
     protocol.max_rows_per_step = 64;
     protocol.prefill_chunk = 16;
+    protocol.prefix_caching = options_.prefix_caching;
     protocol.eos_ids = options_.eos_ids;
     protocol.q_kind = options_.q_kind;
     protocol.row_bytes = options_.row_bytes;
@@ -97,6 +99,8 @@ class TestCluster {
               Finished& f = finished_[emit.request];
               f.ids.insert(f.ids.end(), emit.ids.begin(), emit.ids.end());
               f.logprobs.insert(f.logprobs.end(), emit.logprobs.begin(), emit.logprobs.end());
+              f.prompt_logprobs.insert(f.prompt_logprobs.end(), emit.prompt_logprobs.begin(),
+                                       emit.prompt_logprobs.end());
             },
         .on_finish =
             [this](const Finish& finish) {

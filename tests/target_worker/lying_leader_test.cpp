@@ -29,20 +29,38 @@ PlanEntry entry(SequenceId sequence, uint32_t round, int base, int first_input) 
           .input_count = base - first_input};
 }
 
-// A rank that holds two sequences after their first pass.
+constexpr PrefixId kKept(4), kOtherKept(5), kNewKept(6);
+
+PrefixChange keep(PrefixId prefix, SequenceId sequence, int32_t length) {
+  return {.kind = PrefixChange::Kind::kKeep, .prefix = prefix, .sequence = sequence, .length = length};
+}
+PrefixChange cut(PrefixId prefix, int32_t length) {
+  return {.kind = PrefixChange::Kind::kCut, .prefix = prefix, .sequence = {}, .length = length};
+}
+
+// A rank that holds two sequences after their first pass, and two prefixes.
 struct Rank {
   Rank() {
     StepPlan plan{.opens = {open(kHeld, Rule::kInvariant), open(kOther, Rule::kToken)},
                   .entries = {entry(kHeld, 0, 6, 0), entry(kOther, 0, 6, 0)}};
     worker.step(plan);
+    worker.step({.step = 1,
+                 .state_hash = sequences(),
+                 .prefixes = {keep(kKept, kHeld, 6), keep(kOtherKept, kOther, 3)}});
   }
+  static uint64_t sequences() {
+    return state_hash_term(kHeld, 7, 6, Epoch()) + state_hash_term(kOther, 7, 6, Epoch());
+  }
+  static uint64_t state() { return sequences() + prefix_hash_term(4, 6) + prefix_hash_term(5, 3); }
   // A plan that does something of everything.
   static StepPlan plan() {
-    StepPlan plan{
-        .step = 1,
-        .state_hash = state_hash_term(kHeld, 7, 6, Epoch()) + state_hash_term(kOther, 7, 6, Epoch()),
-        .opens = {open(kNew, Rule::kInvariant)},
-        .entries = {entry(kHeld, 1, 7, 6), entry(kOther, 1, 7, 6), entry(kNew, 1, 6, 0)}};
+    StepPlan plan{.step = 1,
+                  .state_hash = state(),
+                  .prefixes = {keep(kNewKept, kOther, 6), cut(kOtherKept, 0)},
+                  .opens = {open(kNew, Rule::kInvariant)},
+                  .entries = {entry(kHeld, 1, 7, 6), entry(kOther, 1, 7, 6), entry(kNew, 1, 6, 5)}};
+    plan.opens[0].prefix = kKept;
+    plan.opens[0].prefix_length = 5;
     plan.entries[0].draft = ids(2);
     plan.entries[1].draft = ids(1);
     plan.entries[1].q_kind = QKind::kSparse;
@@ -51,11 +69,11 @@ struct Rank {
   }
   // Closes one and goes on with another.
   static StepPlan short_plan() {
-    StepPlan plan{
-        .step = 1,
-        .state_hash = state_hash_term(kHeld, 7, 6, Epoch()) + state_hash_term(kOther, 7, 6, Epoch()),
-        .closes = {kHeld},
-        .entries = {entry(kOther, 1, 7, 6)}};
+    StepPlan plan{.step = 1,
+                  .state_hash = state(),
+                  .prefixes = {cut(kKept, 4)},
+                  .closes = {kHeld},
+                  .entries = {entry(kOther, 1, 7, 6)}};
     return plan;
   }
 
@@ -139,7 +157,7 @@ TEST(LyingLeader, IsToldWhichField) {
             "step 1: step_plan: entry of sequence 8: q_kind is none, which the token rule needs");
   plan = Rank::plan();
   plan.entries[2].base = Position(5);
-  EXPECT_EQ(reason(plan), "step 1: step_plan: entry of sequence 9: input_count is 6, not 1 to 5");
+  EXPECT_EQ(reason(plan), "step 1: step_plan: entry of sequence 9: first_input is 5, not 0 to 4");
   plan = Rank::plan();
   plan.closes = {kNew};
   EXPECT_EQ(reason(plan), "step 1: step_plan: closes sequence 9, which is not open");

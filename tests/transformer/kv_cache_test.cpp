@@ -176,5 +176,49 @@ TEST(KvCache, RandomHistoriesLeakNothing) {
   EXPECT_EQ(kv.free_blocks(), kv.num_blocks());
 }
 
+TEST(KvCache, WhatIsKeptOutlivesItsSequence) {
+  HostKv kv(8);
+  const KvHandle a = kv.create();
+  ASSERT_TRUE(kv.append(a, 40).ok());
+  for (int64_t p = 0; p < 40; ++p) write(kv, a, p, 1);
+  const KvPrefix kept = kv.keep(a, 40);
+  EXPECT_EQ(kv.length(kept), 40);
+  EXPECT_EQ(kv.free_blocks(), 5);  // nothing was copied
+  const uint64_t before = kv.content_hash(a);
+  kv.release(a);
+  EXPECT_EQ(kv.free_blocks(), 5);
+  const KvHandle b = kv.create(kept, 40), c = kv.create(kept, 36);
+  EXPECT_EQ(kv.content_hash(b), before);
+  ASSERT_TRUE(kv.append(c, 1).ok());
+  EXPECT_EQ(kv.free_blocks(), 4);  // the last block, which c writes to
+  write(kv, c, 36, 2);
+  EXPECT_EQ(kv.content_hash(b), before);
+  kv.cut(kept, 32);
+  EXPECT_EQ(kv.free_blocks(), 4);  // b has it still
+  kv.release(b);
+  EXPECT_EQ(kv.free_blocks(), 5);
+  EXPECT_TRUE(kv.check_invariants().ok());
+  kv.release(c);
+  EXPECT_EQ(kv.free_blocks(), 6);
+  const KvHandle d = kv.create(kept, 16);
+  kv.cut(kept, 0);
+  EXPECT_EQ(kv.free_blocks(), 7);
+  EXPECT_EQ(kv.length(d), 16);
+  kv.release(d);
+  EXPECT_EQ(kv.free_blocks(), 8);
+  EXPECT_TRUE(kv.check_invariants().ok());
+}
+
+TEST(KvCacheDeathTest, APrefixIsNoLongerThanItsSequence) {
+  HostKv kv(8);
+  const KvHandle a = kv.create();
+  ASSERT_TRUE(kv.append(a, 20).ok());
+  const KvPrefix kept = kv.keep(a, 17);
+  EXPECT_DEATH(kv.keep(a, 21), "keep 21 of 20");
+  EXPECT_DEATH(kv.create(kept, 18), "18 tokens of a prefix of 17");
+  kv.cut(kept, 0);
+  EXPECT_DEATH(kv.cut(kept, 0), "is not kept");
+}
+
 }  // namespace
 }  // namespace outrider

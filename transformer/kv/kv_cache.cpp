@@ -43,6 +43,49 @@ KvHandle KvCache::fork(KvHandle parent) {
   return child;
 }
 
+const KvCache::Kept& KvCache::kept(KvPrefix prefix) const {
+  CHECK(prefix.index >= 0 && prefix.index < static_cast<int32_t>(kept_.size()) &&
+            kept_[static_cast<size_t>(prefix.index)].length > 0,
+        "KV prefix {} is not kept", prefix.index);
+  return kept_[static_cast<size_t>(prefix.index)];
+}
+
+KvPrefix KvCache::keep(KvHandle handle, int64_t length) {
+  const Sequence& from = sequence(handle);
+  CHECK(length > 0 && length <= from.length, "keep {} of {}", length, from.length);
+  if (free_kept_.empty()) {
+    free_kept_.push_back(static_cast<int32_t>(kept_.size()));
+    kept_.emplace_back();
+  }
+  const KvPrefix prefix{free_kept_.back()};
+  free_kept_.pop_back();
+  const auto end = from.blocks.begin() + kv_blocks_for(length);
+  kept_[static_cast<size_t>(prefix.index)] = {.blocks = {from.blocks.begin(), end}, .length = length};
+  for (auto block = from.blocks.begin(); block != end; ++block) ++references_[static_cast<size_t>(*block)];
+  return prefix;
+}
+
+void KvCache::cut(KvPrefix prefix, int64_t length) {
+  CHECK(length >= 0 && length <= kept(prefix).length, "cut to {} of {}", length, kept(prefix).length);
+  Kept& k = kept_[static_cast<size_t>(prefix.index)];
+  drop_blocks_behind(k.blocks, length);
+  k.length = length;
+  if (length > 0) return;
+  k.blocks = {};
+  free_kept_.push_back(prefix.index);
+}
+
+KvHandle KvCache::create(KvPrefix prefix, int64_t length) {
+  const KvHandle handle = create();
+  const Kept& from = kept(prefix);
+  CHECK(length >= 0 && length <= from.length, "{} tokens of a prefix of {}", length, from.length);
+  Sequence& s = sequence(handle);
+  s.blocks.assign(from.blocks.begin(), from.blocks.begin() + kv_blocks_for(length));
+  s.length = length;
+  for (const int32_t block : s.blocks) ++references_[static_cast<size_t>(block)];
+  return handle;
+}
+
 void KvCache::release(KvHandle handle) {
   truncate(handle, 0);
   sequence(handle).open = false;
@@ -59,6 +102,13 @@ void KvCache::drop_block(int32_t block) {
   int32_t& count = references_[static_cast<size_t>(block)];
   CHECK(count > 0, "block {} is free", block);
   if (--count == 0) free_.push_back(block);
+}
+
+void KvCache::drop_blocks_behind(std::vector<int32_t>& blocks, int64_t length) {
+  while (static_cast<int64_t>(blocks.size()) > kv_blocks_for(length)) {
+    drop_block(blocks.back());
+    blocks.pop_back();
+  }
 }
 
 Status KvCache::check_free(int64_t needed) const {
@@ -91,10 +141,7 @@ Status KvCache::append(KvHandle handle, int64_t count) {
 void KvCache::truncate(KvHandle handle, int64_t length) {
   Sequence& s = sequence(handle);
   CHECK(length >= 0 && length <= s.length, "truncate to {} of {}", length, s.length);
-  while (static_cast<int64_t>(s.blocks.size()) > kv_blocks_for(length)) {
-    drop_block(s.blocks.back());
-    s.blocks.pop_back();
-  }
+  drop_blocks_behind(s.blocks, length);
   s.length = length;
 }
 
@@ -130,6 +177,11 @@ Status KvCache::check_invariants() const {
     if (s.open && static_cast<int64_t>(s.blocks.size()) != kv_blocks_for(s.length))
       return malformed(fmt::format("{} blocks for {} tokens", s.blocks.size(), s.length));
     for (int32_t block : s.blocks) ++counted[static_cast<size_t>(block)];
+  }
+  for (const Kept& k : kept_) {
+    if (static_cast<int64_t>(k.blocks.size()) != kv_blocks_for(k.length))
+      return malformed(fmt::format("{} blocks for a prefix of {} tokens", k.blocks.size(), k.length));
+    for (int32_t block : k.blocks) ++counted[static_cast<size_t>(block)];
   }
   if (counted != references_) return malformed("reference counts differ from the block tables");
   std::vector<int32_t> seen(references_.size(), 0);

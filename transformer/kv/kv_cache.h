@@ -22,6 +22,12 @@ struct KvHandle {
   bool operator==(const KvHandle&) const = default;
 };
 
+// What a sequence began with, kept beside the sequences; local to its KvCache.
+struct KvPrefix {
+  int32_t index = -1;
+  bool operator==(const KvPrefix&) const = default;
+};
+
 // One token's place in the pool.
 struct KvSlot {
   int32_t block = 0;
@@ -51,6 +57,14 @@ class KvCache {
   KvHandle create();
   KvHandle fork(KvHandle parent);  // shares every block, copy-on-write
   void release(KvHandle handle);   // the handle is dead afterwards
+
+  // Shares the blocks of the first `length` tokens, which go on to exist when the sequence is released.
+  KvPrefix keep(KvHandle handle, int64_t length);
+  // Forgets what is behind `length` tokens; with 0 the prefix is dead afterwards.
+  void cut(KvPrefix prefix, int64_t length);
+  // A sequence of the first `length` tokens, whose blocks it shares, copy-on-write.
+  KvHandle create(KvPrefix prefix, int64_t length);
+  int64_t length(KvPrefix prefix) const { return kept(prefix).length; }
 
   // Makes room for `count` more tokens. kResourceExhausted leaves the sequence as it was.
   Status append(KvHandle handle, int64_t count);
@@ -87,11 +101,19 @@ class KvCache {
     bool open = false;
   };
 
+  // A prefix never grows, so its table takes no more than it needs.
+  struct Kept {
+    std::vector<int32_t> blocks;
+    int64_t length = 0;  // 0: free
+  };
+
   Sequence& sequence(KvHandle handle);
   const Sequence& sequence(KvHandle handle) const;
+  const Kept& kept(KvPrefix prefix) const;
   Status check_free(int64_t needed) const;
   int32_t take_block();
   void drop_block(int32_t block);
+  void drop_blocks_behind(std::vector<int32_t>& blocks, int64_t length);
   bool is_shared(int32_t block) const { return references_[static_cast<size_t>(block)] > 1; }
   // Puts a copy in the place of a block with other owners; there is a free one.
   void make_own(int32_t& block);
@@ -100,7 +122,9 @@ class KvCache {
   std::vector<int32_t> references_;  // per block
   std::vector<int32_t> free_;        // a stack: the last freed is the first used again
   std::vector<Sequence> sequences_;
-  std::vector<KvMove> moves_;  // of keep_path
+  std::vector<Kept> kept_;
+  std::vector<int32_t> free_kept_;  // places in kept_
+  std::vector<KvMove> moves_;       // of keep_path
 };
 
 }  // namespace outrider

@@ -1,0 +1,88 @@
+#include "coordinator/kv_ledger.h"
+
+#include <algorithm>
+
+#include "coordinator/live_request.h"
+
+namespace outrider {
+
+void KvLedger::reset(int64_t blocks) {
+  index_.clear();
+  opened_.clear();
+  blocks_ = blocks;
+  taken_ = 0;
+}
+
+// Blocks that are its own alone.
+int64_t KvLedger::own(const KvShare& share) const {
+  return share.node == PrefixIndex::kNoNode ? 0 : share.blocks - index_.depth(share.node);
+}
+
+bool KvLedger::looks_up(const LiveRequest& live) const {
+  return keeps_prefixes() && live.request.prompt_logprobs < 0;
+}
+
+PrefixIndex::Match KvLedger::find(const LiveRequest& live) const {
+  if (!looks_up(live)) return {};
+  const auto ids = live.sequence.ids();
+  return index_.find(ids.first(ids.size() - 1), live.request.cache_salt);
+}
+
+bool KvLedger::should_wait_for(const LiveRequest& live, const LiveRequest& other, int32_t known) const {
+  if (!looks_up(live) || other.kv.apart || other.request.cache_salt != live.request.cache_salt) return false;
+  const auto ids = live.sequence.ids();
+  const auto prompt = other.sequence.ids().first(static_cast<size_t>(other.sequence.prompt_length()));
+  const auto end = ids.begin() + static_cast<ptrdiff_t>(std::min(ids.size() - 1, prompt.size()));
+  const int64_t same = std::mismatch(ids.begin(), end, prompt.begin()).first - ids.begin();
+  const int64_t gain = same / kBlockTokens * kBlockTokens - known;
+  return gain > 0 && 2 * gain >= live.sequence.committed() - known;
+}
+
+void KvLedger::open(LiveRequest& live, const PrefixIndex::Match& match) {
+  if (!keeps_prefixes()) return;
+  const std::string& salt = live.request.cache_salt;
+  live.kv.node = index_.hold(looks_up(live) ? match : index_.find({}, salt), salt);
+  live.kv.blocks = index_.depth(live.kv.node);
+  opened_.push_back(match);
+}
+
+// What was found is held, but which prefix runs through it may have changed since.
+void KvLedger::finish(StepPlan& plan) {
+  for (size_t i = 0; i < opened_.size(); ++i) {
+    if (opened_[i].length == 0) continue;
+    plan.opens[i].prefix = index_.prefix_of(opened_[i]);
+    plan.opens[i].prefix_length = opened_[i].length;
+  }
+  opened_.clear();
+  plan.prefixes = index_.take_changes();
+}
+
+void KvLedger::make_room(LiveRequest& live, int32_t tokens) {
+  if (live.kv.node == PrefixIndex::kNoNode) return;
+  taken_ -= own(live.kv);
+  live.kv.blocks = static_cast<int32_t>(kv_blocks_for(tokens));
+  taken_ += own(live.kv);
+  while (index_.blocks() + taken_ > blocks_ && index_.forget_one()) continue;
+}
+
+void KvLedger::keep_prompt(LiveRequest& live) {
+  if (live.kv.node == PrefixIndex::kNoNode || live.kv.apart) return;
+  const int32_t there = std::min(live.sequence.target.kv_length, live.sequence.prompt_length());
+  const auto whole = static_cast<size_t>(there / kBlockTokens * kBlockTokens);
+  if (static_cast<size_t>(index_.depth(live.kv.node)) * kBlockTokens == whole) return;
+  taken_ -= own(live.kv);
+  live.kv.apart = !index_.extend(live.kv.node, live.id(), live.sequence.ids().first(whole));
+  taken_ += own(live.kv);
+}
+
+// What the target holds beyond the text that was told to the client never existed.
+void KvLedger::close(LiveRequest& live) {
+  if (live.kv.node == PrefixIndex::kNoNode) return;
+  taken_ -= own(live.kv);
+  const auto there = static_cast<size_t>(std::min(live.sequence.target.kv_length, live.sequence.committed()));
+  if (!live.kv.apart) index_.extend(live.kv.node, live.id(), live.sequence.ids().first(there));
+  index_.let_go(live.kv.node);
+  live.kv = {};
+}
+
+}  // namespace outrider
