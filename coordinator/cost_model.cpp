@@ -8,10 +8,12 @@
 namespace outrider {
 namespace {
 
-constexpr double kForget = 0.98;                   // of what was measured, at the next measurement
-constexpr double kPseudoRows[] = {1, 9};           // plain decoding and a usual draft
-constexpr double kContextRidge = 1e-3;             // of the context term, relative to its own spread
-constexpr double kMissedPrior = 4;                 // passes that found the line right
+constexpr double kForget = 0.98;          // of what was measured, at the next measurement
+constexpr double kPseudoRows[] = {1, 9};  // plain decoding and a usual draft
+constexpr double kContextRidge = 1e-3;    // of the context term, relative to its own spread
+constexpr double kMissedPrior = 4;        // passes that found the line right, if passes of as many
+                                          // rows differ by so much (a share):
+constexpr double kUsualSpread = 0.08;
 constexpr double kHiccup = 1.2;                    // times the prediction; a slower pass counts as so much
 constexpr int32_t kSpell = 32;                     // as many in a row are no hiccups
 constexpr double kFirstHiccup = 2;                 // times what passes of as many rows took, at first
@@ -115,23 +117,40 @@ void CostModel::set_scale(double scale) {
 }
 
 void CostModel::learn_missed(const Pass& pass) {
-  for (Missed& missed : missed_) missed = {kForget * missed.weight, kForget * missed.sum};
+  for (Missed& missed : missed_)
+    missed = {kForget * missed.weight, kForget * missed.sum, kForget * missed.squares};
   if (pass.rows > kFewRows) return;
   const double line =
       fit_.base + fit_.per_row * pass.rows + fit_.per_context * static_cast<double>(pass.context);
-  missed_[static_cast<size_t>(pass.rows)].weight += 1;
-  missed_[static_cast<size_t>(pass.rows)].sum += std::clamp(pass.seconds / line - 1, -0.5, 1.0);
+  const double share = std::clamp(pass.seconds / line - 1, -0.5, 1.0);
+  Missed& missed = missed_[static_cast<size_t>(pass.rows)];
+  missed.weight += 1;
+  missed.sum += share;
+  missed.squares += share * share;
+}
+
+// How many passes say that the line is right, whatever was measured. The less passes of as many rows differ,
+// the fewer: a mixture of experts reads more experts with every row, and no line comes near its few rows.
+double CostModel::missed_prior() const {
+  double weight = 0, spread = 0;
+  for (const Missed& missed : missed_) {
+    if (missed.weight < 2) continue;
+    weight += missed.weight;
+    spread += missed.squares - missed.sum * missed.sum / missed.weight;
+  }
+  if (weight == 0) return kMissedPrior;
+  return kMissedPrior * std::min(1.0, spread / weight / (kUsualSpread * kUsualSpread));
 }
 
 // Rows that were not tried lie between their neighbours, or are like the last.
 void CostModel::refit() {
   fit_ = sums_.fit();
   size_t last = 0;
+  const double prior = missed_prior();
   for (size_t rows = 1; rows < missed_.size(); ++rows) {
     const Missed& missed = missed_[rows];
     if (missed.weight < 0.5) continue;
-    const double now = missed.sum / (missed.weight + kMissedPrior),
-                 before = last == 0 ? now : correction_[last];
+    const double now = missed.sum / (missed.weight + prior), before = last == 0 ? now : correction_[last];
     for (size_t between = last + 1; between <= rows; ++between)
       correction_[between] =
           before + (now - before) * static_cast<double>(between - last) / static_cast<double>(rows - last);

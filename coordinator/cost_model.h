@@ -85,9 +85,9 @@ class CostModel {
     void add(double rows, double context, double seconds, double weight);
     VerifyCost fit() const;
   };
-  // Decayed passes of so many rows, and the sum of measured / fit - 1 over them.
+  // Decayed passes of so many rows, and the sums of measured / fit - 1 over them and of its square.
   struct Missed {
-    double weight = 0, sum = 0;
+    double weight = 0, sum = 0, squares = 0;
   };
   // Over all passes, for reports.
   struct Seen {
@@ -100,6 +100,7 @@ class CostModel {
   void learn_missed(const Pass& pass);
   void set_scale(double scale);
   void refit();
+  double missed_prior() const;
   double shape(int32_t rows) const { return prior_.base + prior_.per_row * rows; }
 
   CostPrior prior_;

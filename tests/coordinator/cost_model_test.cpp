@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <cmath>
 #include <nlohmann/json.hpp>
 
 namespace outrider {
@@ -80,6 +81,21 @@ TEST(CostModel, KnowsStepsThatNoLineHas) {
 }
 
 // The machine was busy with something else: that must not look like the cost of the rows it happened to.
+// A mixture of experts reads 8 of 64 for one row and E (1 - (1 - k / E)^rows) of them, on average, for more:
+// a pass of few rows costs far more than a line through all widths says, and each further row less.
+TEST(CostModel, KnowsThatExpertsAddUp) {
+  CostModel cost;
+  const auto seconds = [](int rows) { return 0.002 + 0.001 * 64 * (1 - std::pow(1 - 8.0 / 64, rows)); };
+  for (int i = 0; i < 600; ++i) cost.observe_verify(1 + i % 9, 300, seconds(1 + i % 9));
+  for (int rows = 1; rows <= 9; ++rows)
+    EXPECT_NEAR(cost.verify_seconds(rows, 300) / seconds(rows), 1, 0.06) << rows;
+  // Widths that were not tried lie between their neighbours.
+  CostModel few;
+  const int widths[]{1, 2, 4, 8};
+  for (int i = 0; i < 400; ++i) few.observe_verify(widths[i % 4], 300, seconds(widths[i % 4]));
+  for (int rows : {3, 5, 6, 7}) EXPECT_NEAR(few.verify_seconds(rows, 300) / seconds(rows), 1, 0.08) << rows;
+}
+
 TEST(CostModel, ASpellIsNobodysCost) {
   CostModel cost;
   for (int i = 0; i < 100; ++i) cost.observe_verify(1 + i % 5, 10, 0.010);
