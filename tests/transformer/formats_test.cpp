@@ -281,6 +281,70 @@ TEST(PublishedFormatErrors, MissingAndWrongTensorsAreNamedWithTheirFile) {
                {"model.safetensors", q + ".weight_shape", "[9, 64]", "[64, 64]"});
 }
 
+// The same MLP as each of eight experts: what a token gets is the MLP's, whichever it chooses.
+constexpr int64_t kSameExperts = 8;
+void make_mixture(Tensors& tensors, json& config) {
+  config.update({{"architectures", {"MixtralForCausalLM"}},
+                 {"model_type", "mixtral"},
+                 {"num_local_experts", kSameExperts},
+                 {"num_experts_per_tok", 2}});
+  Tensors out;
+  for (const auto& [name, tensor] : tensors) {
+    const size_t mlp = name.find("mlp.");
+    if (mlp == name.npos) {
+      out[name] = tensor;
+      continue;
+    }
+    const size_t behind = name.find('.', mlp + 4);
+    const std::string projection = name.substr(mlp + 4, behind - mlp - 4);
+    const char* expert_name = projection == "gate_proj" ? "w1" : projection == "up_proj" ? "w3" : "w2";
+    for (int64_t e = 0; e < kSameExperts; ++e)
+      out[fmt::format("{}block_sparse_moe.experts.{}.{}{}", name.substr(0, mlp), e, expert_name,
+                      name.substr(behind))] = tensor;
+    std::vector<float> router;
+    for (int64_t i = 0; i < kSameExperts * 64; ++i)
+      router.push_back(static_cast<float>(i * 37 % 101) / 50 - 1);
+    out[name.substr(0, mlp) + "block_sparse_moe.gate.weight"] = {
+        "F32",
+        {kSameExperts, 64},
+        std::string(reinterpret_cast<const char*>(router.data()), router.size() * sizeof(float))};
+  }
+  tensors = std::move(out);
+}
+
+TEST(PublishedFormat, ExpertsAreCodesLikeAnyMlp) {
+  const TemporaryDirectory directory;
+  const fs::path path = directory.copy(format_model("gptq-4bit"), "mixture");
+  TensorsToChange file(path / "model.safetensors");
+  json config = json::parse(std::ifstream(path / "config.json"));
+  make_mixture(file.tensors, config);
+  fs::remove(path / "model.safetensors");
+  fs::remove(path / "config.json");
+  file.write(path / "model.safetensors");
+  std::ofstream(path / "config.json") << config.dump();
+
+  const auto ids = testing::random_ids(30, 128, 3);
+  const auto dense = testing::logits_of_group(format_model("gptq-4bit").string(), 1, ids, 30);
+  const auto mixture = testing::logits_of_group(path.string(), 1, ids, 30);
+  EXPECT_LT(testing::relative_difference(mixture, dense), 1e-5);
+  for (const int tp_size : {1, 2, 4, 8})
+    EXPECT_TRUE(testing::same_bits(mixture, testing::logits_of_group(path.string(), tp_size, ids, 7)))
+        << tp_size;
+}
+
+TEST(PublishedFormatErrors, ARouterOfCodesIsRefused) {
+  const std::string router = "model.layers.1.block_sparse_moe.gate";
+  const std::string message = refusal("gptq-4bit", [&](Tensors& t, json& config) {
+    make_mixture(t, config);
+    t.erase(router + ".weight");
+    const auto zeros = [](size_t bytes) { return std::string(bytes, '\0'); };
+    t[router + ".qweight"] = {"I32", {8, kSameExperts}, zeros(4 * 8 * kSameExperts)};
+    t[router + ".qzeros"] = {"I32", {2, kSameExperts / 8}, zeros(4 * 2 * kSameExperts / 8)};
+    t[router + ".scales"] = {"F16", {2, kSameExperts}, zeros(2 * 2 * kSameExperts)};
+  });
+  expect_names(message, {router, "is quantised"});
+}
+
 TEST(PublishedFormatErrors, AConfigOfOtherSizesIsRefused) {
   expect_names(refusal("gptq-4bit", [](Tensors&, json& c) { c["quantization_config"]["group_size"] = 16; }),
                {"model.safetensors", "qzeros"});

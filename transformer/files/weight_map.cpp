@@ -221,7 +221,7 @@ Result<ExpertSources> Mapper::mixture(const std::string& layer_prefix) const {
   ExpertSources to;
   ASSIGN_OR_RETURN(TensorPart router,
                    matrix(prefix + "gate.weight", {config.count, hidden}, {0, config.count}, {0, hidden}));
-  if (stored_type(router.tensor->dtype))
+  if (router.coded || router.scales)
     return unsupported(
         fmt::format("{} is quantised, and decides which experts are read; quantise the original "
                     "again, without it",
@@ -241,7 +241,7 @@ Result<ExpertSources> Mapper::mixture(const std::string& layer_prefix) const {
                                     config.shared_intermediate_size));
     ASSIGN_OR_RETURN(TensorPart gate,
                      matrix(prefix + "shared_expert_gate.weight", {1, hidden}, {0, 1}, {0, hidden}));
-    if (stored_type(gate.tensor->dtype))
+    if (gate.coded || gate.scales)
       return unsupported(
           fmt::format("{} is quantised; quantise the original again, without it", gate.tensor->name));
     to.shared_gate = {gate};
