@@ -9,6 +9,7 @@
 #include "base/text_hash.h"
 #include "start/device.h"
 #include "start/model_fingerprint.h"
+#include "transformer/files/gguf_file.h"
 #include "transformer/files/safetensors.h"
 #include "transformer/files/weight_map.h"
 #include "transformer/ops/cpu/cpu_ops.h"
@@ -47,7 +48,7 @@ Status check_weights(const std::string& directory, const ModelConfig& config, co
 
 Result<ModelConfig> read_config(const std::string& flag, const std::string& directory,
                                 std::vector<std::string>& warnings) {
-  if (!std::filesystem::is_directory(directory))
+  if (!std::filesystem::is_directory(directory) && !is_gguf_path(directory))
     return not_found(
         fmt::format("{} {}: no such directory; name one that holds config.json, the weights and a tokenizer",
                     flag, directory));

@@ -4,22 +4,25 @@
     python3 -m venv goldvenv && goldvenv/bin/pip install torch transformers safetensors numpy compressed-tensors gguf
     goldvenv/bin/python tests/goldens/make_format_goldens.py [output directory]
 
-Every sub-directory is a model as it would be downloaded plus
+Every sub-directory is a model as it would be downloaded (gguf-*: its model.gguf) plus
     golden.safetensors  input_ids.N  int32 [length]           for N = 0, 1, ...
                         logits.N     float32 [length, vocab]  Hugging Face, eager attention, fp32 arithmetic, of the
                                                               dequantised weights
                         rows.NAME    float32 [8, k]           the first and last four rows of a dequantised matrix
     golden.json         versions that made it
 Codes of GPTQ and AWQ are packed here from the formulas of their packers, as both packages need a device;
-compressed-tensors are packed and dequantised by the package of that name.
+compressed-tensors are packed and dequantised by the package of that name. GGUF is written and dequantised by the package
+gguf, but for blocks of Q4_K and Q6_K, which it does not make: those are random.
 """
 
 import json
 import shutil
 import sys
+from importlib import metadata
 from pathlib import Path
 
 import compressed_tensors
+import gguf
 import numpy as np
 import safetensors
 import torch
@@ -40,9 +43,9 @@ FAMILIES = {"llama": (LlamaForCausalLM, LlamaConfig), "qwen2": (Qwen2ForCausalLM
 SEQUENCE_LENGTHS = [1, 40, 17]
 
 
-def random_model(family, seed, dtype):
+def random_model(family, seed, dtype, sizes={}):
     model_class, config_class = FAMILIES[family]
-    config = config_class(**SIZES, rope_parameters={"rope_theta": 10000.0}, attn_implementation="eager")
+    config = config_class(**{**SIZES, **sizes}, rope_parameters={"rope_theta": 10000.0}, attn_implementation="eager")
     model = model_class(config).eval().float()
     generator = torch.Generator().manual_seed(seed)
     for name, tensor in sorted(model.named_parameters()):
@@ -204,7 +207,8 @@ def write_golden(model, directory, seed, golden):
             golden[f"logits.{n}"] = model(ids).logits[0].contiguous()
     save_file(golden, directory / "golden.safetensors")
     note = {"torch": torch.__version__, "transformers": transformers.__version__, "safetensors": safetensors.__version__,
-            "compressed-tensors": compressed_tensors.__version__, "numpy": np.__version__, "seed": seed,
+            "compressed-tensors": compressed_tensors.__version__, "gguf": metadata.version("gguf"),
+            "numpy": np.__version__, "seed": seed,
             "attention": "eager", "arithmetic": "float32",
             "largest_logit": max(golden[f"logits.{n}"].abs().max().item() for n in range(len(SEQUENCE_LENGTHS)))}
     (directory / "golden.json").write_text(json.dumps(note, indent=2) + "\n")
@@ -259,11 +263,138 @@ def write_safetensors_formats(root):
           lambda name, weight, number: pack_float8(name, weight, 24, 40, "weight_scale_inv", torch.float32))
 
 
+GGUF_NAMES = {"input_layernorm": "attn_norm", "post_attention_layernorm": "ffn_norm", "self_attn.q_proj": "attn_q",
+              "self_attn.k_proj": "attn_k", "self_attn.v_proj": "attn_v", "self_attn.o_proj": "attn_output",
+              "self_attn.q_norm": "attn_q_norm", "self_attn.k_norm": "attn_k_norm", "mlp.gate_proj": "ffn_gate",
+              "mlp.up_proj": "ffn_up", "mlp.down_proj": "ffn_down"}
+
+
+def gguf_name(name):
+    if name.startswith("model.layers."):
+        number, rest = name.removeprefix("model.layers.").split(".", 1)
+        module, kind = rest.rsplit(".", 1)
+        return f"blk.{number}.{GGUF_NAMES[module]}.{kind}"
+    return {"model.embed_tokens.weight": "token_embd.weight", "model.norm.weight": "output_norm.weight",
+            "lm_head.weight": "output.weight"}[name]
+
+
+def random_blocks(weight, kind, seed):
+    """Any bytes are codes and scales; fp16 numbers are set so that weights have about the size of these."""
+    random = np.random.RandomState(seed)
+    size = gguf.GGML_QUANT_SIZES[kind][1]
+    blocks = random.randint(0, 256, (weight.shape[0], weight.shape[1] // 256, size), np.uint8)
+    spread = float(weight.std())
+
+    def numbers(scale):
+        values = (scale * random.uniform(0.7, 1.3, blocks.shape[:2])).astype(np.float16)
+        return values[..., None].view(np.uint8)
+
+    if kind == gguf.GGMLQuantizationType.Q4_K:  # about 4.6 * 32 * d wide around 7.5 * 32 * d - 32 * m
+        blocks[..., 0:2] = numbers(spread / 180)
+        blocks[..., 2:4] = numbers(spread / 180 * 7.5)
+    else:  # Q6_K: 18 * 74 * d
+        blocks[..., 208:210] = numbers(spread / 1300)
+    return blocks.reshape(weight.shape[0], -1)
+
+
+def pairs_of_rows(weight, heads):
+    """convert_hf_to_gguf: rows of q and k for a rotation of neighbours."""
+    return weight.reshape(heads, 2, weight.shape[0] // heads // 2, *weight.shape[1:]).swapaxes(1, 2).reshape(weight.shape)
+
+
+def halves_of_rows(weight, heads):
+    return weight.reshape(heads, weight.shape[0] // heads // 2, 2, *weight.shape[1:]).swapaxes(1, 2).reshape(weight.shape)
+
+
+def add_tokenizer(writer, size):
+    """Bytes as GPT-2 writes them, a few merges, and what a chat needs."""
+    printable = [*range(33, 127), *range(161, 173), *range(174, 256)]
+    letters = {byte: chr(byte) for byte in printable}
+    for byte in range(256):
+        letters.setdefault(byte, chr(256 + len(letters) - len(printable)))
+    merges = [("h", "e"), ("t", "he"), ("i", "n"), ("\u0120", "the")]
+    tokens = [letters[byte] for byte in range(256)] + ["".join(pair) for pair in merges]
+    control = ["<|im_start|>", "<|im_end|>"]
+    unused = [f"<unused{i}>" for i in range(size - len(tokens) - len(control))]
+    writer.add_tokenizer_model("gpt2")
+    writer.add_tokenizer_pre("qwen2")
+    writer.add_token_list(tokens + control + unused)
+    writer.add_token_types([1] * len(tokens) + [3] * len(control) + [5] * len(unused))
+    writer.add_token_merges([" ".join(pair) for pair in merges])
+    writer.add_eos_token_id(len(tokens) + 1)
+    writer.add_chat_template("{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}"
+                             "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}")
+
+
+def write_gguf(root, name, family, seed, sizes, type_of):
+    """type_of: from a GGUF name to a ggml type; norms and biases are F32."""
+    directory = root / name
+    directory.mkdir(parents=True)
+    model = random_model(family, seed, torch.float32, sizes)
+    config = model.config
+    writer = gguf.GGUFWriter(directory / "model.gguf", family)
+    writer.add_name("tiny random model")
+    writer.add_block_count(config.num_hidden_layers)
+    writer.add_context_length(config.max_position_embeddings)
+    writer.add_embedding_length(config.hidden_size)
+    writer.add_feed_forward_length(config.intermediate_size)
+    writer.add_head_count(config.num_attention_heads)
+    writer.add_head_count_kv(config.num_key_value_heads)
+    writer.add_layer_norm_rms_eps(config.rms_norm_eps)
+    writer.add_rope_freq_base(10000.0)
+    writer.add_rope_dimension_count(config.head_dim)
+    if config.head_dim * config.num_attention_heads != config.hidden_size or family == "qwen3":
+        writer.add_key_length(config.head_dim)
+        writer.add_value_length(config.head_dim)
+    if config.vocab_size > 256:
+        add_tokenizer(writer, config.vocab_size)
+    else:
+        writer.add_bos_token_id(1)
+        writer.add_eos_token_id(2)
+    golden = {}
+    for number, (key, tensor) in enumerate(sorted(model.state_dict().items())):
+        if key == "lm_head.weight" and config.tie_word_embeddings:
+            continue
+        heads = config.num_attention_heads if ".q_proj." in key else config.num_key_value_heads
+        is_paired = family == "llama" and (".q_proj." in key or ".k_proj." in key)
+        weight = pairs_of_rows(tensor.numpy(), heads) if is_paired else tensor.numpy()
+        kind = gguf.GGMLQuantizationType.F32 if tensor.dim() == 1 else type_of(gguf_name(key))
+        if kind in (gguf.GGMLQuantizationType.Q4_K, gguf.GGMLQuantizationType.Q6_K):
+            stored = random_blocks(weight, kind, seed + number)
+        else:
+            stored = gguf.quants.quantize(np.ascontiguousarray(weight), kind)
+        writer.add_tensor(gguf_name(key), stored, raw_dtype=kind)
+        weight = gguf.quants.dequantize(stored, kind).reshape(weight.shape).astype(np.float32)
+        weight = torch.from_numpy(np.ascontiguousarray(halves_of_rows(weight, heads) if is_paired else weight))
+        tensor.copy_(weight)
+        if tensor.dim() == 2 and kind not in (gguf.GGMLQuantizationType.F32, gguf.GGMLQuantizationType.F16,
+                                              gguf.GGMLQuantizationType.BF16) and key != "lm_head.weight":
+            golden[f"rows.{key}"] = torch.cat([weight[:4], weight[-4:]]).contiguous()
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    write_golden(model, directory, seed, golden)
+
+
+def write_gguf_formats(root):
+    kind = gguf.GGMLQuantizationType
+    mixed = {"attn_q": kind.Q4_K, "attn_k": kind.Q4_K, "attn_v": kind.Q6_K, "attn_output": kind.Q4_0, "ffn_gate": kind.Q8_0,
+             "ffn_up": kind.Q4_K, "ffn_down": kind.Q6_K, "token_embd": kind.Q4_0, "output": kind.Q6_K}
+    write_gguf(root, "gguf-llama-mixed", "llama", 8,
+               dict(hidden_size=256, num_hidden_layers=1, head_dim=64, intermediate_size=256, vocab_size=96),
+               lambda name: mixed[name.removeprefix("blk.0.").removesuffix(".weight")])
+    write_gguf(root, "gguf-qwen3-q8", "qwen3", 9, dict(head_dim=32, vocab_size=272), lambda name: kind.Q8_0)
+    write_gguf(root, "gguf-qwen2-halves", "qwen2", 10, dict(tie_word_embeddings=True),
+               lambda name: kind.F16 if "attn" in name else kind.BF16)
+
+
 def main():
     root = Path(sys.argv[1]) if len(sys.argv) > 1 else Path(__file__).parent / "formats"
     shutil.rmtree(root, ignore_errors=True)
     torch.set_num_threads(1)
     write_safetensors_formats(root)
+    write_gguf_formats(root)
 
 
 if __name__ == "__main__":

@@ -12,6 +12,7 @@
 #include <thread>
 
 #include "tests/support/program.h"
+#include "tests/support/source_dir.h"
 
 namespace outrider::testing {
 namespace {
@@ -118,6 +119,30 @@ TEST_F(MoreTensors, WeightsQuantisedInAnotherWayAreRefused) {
     add_vector(tensor);
     expect_refused({tensor, "quantised", "bf16"});
   }
+}
+
+// One file is a whole model: sizes, weights, tokenizer and chat template.
+TEST(GgufFiles, GenerateAndDoctorTakeThemAsModels) {
+  const std::string model = (source_dir() / "tests/goldens/formats/gguf-qwen3-q8/model.gguf").string();
+  const auto text = [&](const Arguments& more) {
+    Arguments arguments{"generate",   "--model",      model, "--prompt",
+                        "in the end", "--max-tokens", "16",  "--quiet"};
+    arguments.insert(arguments.end(), more.begin(), more.end());
+    const Outcome outcome = outrider_program(arguments);
+    EXPECT_EQ(outcome.code, 0) << outcome.describe();
+    EXPECT_EQ(outcome.err, "");
+    return outcome.out;
+  };
+  const std::string plain = text({});
+  EXPECT_NE(plain, "");
+  EXPECT_EQ(text({"--drafter", "ngram"}), plain);
+  EXPECT_EQ(text({"--draft-model", model}), plain);
+  EXPECT_EQ(text({"--tp", "2"}), plain);
+  const Outcome told = outrider_program({"doctor", "--model", model});
+  EXPECT_EQ(told.code, 0) << told.describe();
+  for (const char* part :
+       {"Qwen3ForCausalLM", "stored as GGUF Q8_0", "272 ids", "chat template          found"})
+    EXPECT_NE(told.out.find(part), std::string::npos) << part << "\n" << told.describe();
 }
 
 // A model that takes a moment to load: all zeros, in a file with holes.

@@ -7,8 +7,10 @@
 #include "transformer/chat_template/builtins.h"
 #include "transformer/chat_template/interpreter.h"
 #include "transformer/chat_template/syntax.h"
+#include "transformer/files/gguf_file.h"
 #include "transformer/files/json_file.h"
 #include "transformer/tokenizer/json_view.h"
+#include "transformer/tokenizer/loaders.h"
 #include "transformer/tokenizer/tokenizer_config.h"
 #include "transformer/tokenizer/utf8.h"
 
@@ -245,6 +247,18 @@ Result<std::unique_ptr<ChatTemplate>> parse_chat_template(const std::string& sou
 Result<std::unique_ptr<ChatTemplate>> load_chat_template(const std::filesystem::path& model_directory,
                                                          const std::filesystem::path& file) {
   std::string where = file.string();
+  if (is_gguf_path(model_directory)) {
+    ASSIGN_OR_RETURN(GgufChat chat, read_gguf_chat(model_directory));
+    if (!file.empty()) {
+      ASSIGN_OR_RETURN(chat.source, read_text_file(file, kMaxSourceBytes));
+    } else if (!chat.source) {
+      return not_found(model_directory.string() +
+                       ": the model has no tokenizer.chat_template; give one, or send prompts as plain text");
+    }
+    auto parsed = parse_chat_template(*chat.source, chat.config.special("bos_token").value_or(""),
+                                      chat.config.special("eos_token").value_or(""));
+    return parsed.ok() ? std::move(parsed) : parsed.status().in(model_directory.string());
+  }
   ASSIGN_OR_RETURN(const std::string source, file.empty() ? read_source(model_directory, where)
                                                           : read_text_file(file, kMaxSourceBytes));
   ASSIGN_OR_RETURN(const TokenizerConfig config, read_tokenizer_config(model_directory));

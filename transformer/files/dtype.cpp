@@ -35,8 +35,12 @@ constexpr std::array kRows = {
     Row{Dtype::kF6E2M3, "F6_E2M3", 6},
     Row{Dtype::kF6E3M2, "F6_E3M2", 6},
     Row{Dtype::kF4, "F4", 4},
+    Row{Dtype::kQ8_0, "Q8_0", 0},
+    Row{Dtype::kQ4_0, "Q4_0", 0},
+    Row{Dtype::kQ4K, "Q4_K", 0},
+    Row{Dtype::kQ6K, "Q6_K", 0},
 };
-static_assert(kRows.size() == static_cast<size_t>(Dtype::kF4) + 1);
+static_assert(kRows.size() == static_cast<size_t>(Dtype::kQ6K) + 1);
 static_assert([] {
   for (size_t i = 0; i < kRows.size(); ++i)
     if (kRows[i].dtype != static_cast<Dtype>(i)) return false;
@@ -50,8 +54,24 @@ std::string_view dtype_name(Dtype dtype) { return kRows[static_cast<size_t>(dtyp
 
 std::optional<Dtype> dtype_from_safetensors(std::string_view name) {
   for (const Row& row : kRows)
-    if (row.name == name) return row.dtype;
+    if (row.name == name && row.bits > 0) return row.dtype;
   return std::nullopt;
+}
+
+// Layouts: files/gguf_codes.h.
+DtypeBlock dtype_block(Dtype dtype) {
+  switch (dtype) {
+    case Dtype::kQ8_0:
+      return {32, 34};
+    case Dtype::kQ4_0:
+      return {32, 18};
+    case Dtype::kQ4K:
+      return {256, 144};
+    case Dtype::kQ6K:
+      return {256, 210};
+    default:
+      return {1, dtype_bits(dtype) / 8};
+  }
 }
 
 std::optional<Dtype> dtype_from_torch(std::string_view name) {

@@ -7,7 +7,7 @@
 
 namespace outrider {
 
-// Every type of the safetensors format; the order is ours and is never stored.
+// Every type of the safetensors format, then blocks of GGUF; the order is ours and is never stored.
 enum class Dtype : uint8_t {
   kF32,
   kBF16,
@@ -31,13 +31,22 @@ enum class Dtype : uint8_t {
   kF6E2M3,
   kF6E3M2,
   kF4,
+  kQ8_0,
+  kQ4_0,
+  kQ4K,
+  kQ6K,
 };
 
 constexpr bool is_weight_dtype(Dtype dtype) {
   return dtype == Dtype::kF32 || dtype == Dtype::kBF16 || dtype == Dtype::kF16;
 }
 
-int dtype_bits(Dtype dtype);                                         // of one element; 4 and 6 exist
+int dtype_bits(Dtype dtype);  // of one element; 4 and 6 exist, and 0 where elements come in blocks
+// Neighbouring elements of a row that are stored together: one, or a block of GGUF.
+struct DtypeBlock {
+  int64_t elements = 1, bytes = 0;
+};
+DtypeBlock dtype_block(Dtype dtype);                                 // not of types with fewer than 8 bits
 std::string_view dtype_name(Dtype dtype);                            // as safetensors writes it: "BF16"
 std::optional<Dtype> dtype_from_safetensors(std::string_view name);  // "BF16"
 std::optional<Dtype> dtype_from_torch(std::string_view name);        // "bfloat16", "torch.bfloat16"

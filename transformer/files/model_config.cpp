@@ -10,6 +10,7 @@
 #include "transformer/files/config_keys.h"
 #include "transformer/files/config_limits.h"
 #include "transformer/files/family.h"
+#include "transformer/files/gguf_model.h"
 #include "transformer/files/json_file.h"
 #include "transformer/files/layer_config.h"
 #include "transformer/files/layer_kinds.h"
@@ -199,6 +200,7 @@ Status read_special_ids(const JsonObject& config, const std::filesystem::path& d
     ASSIGN_OR_RETURN(const int64_t bos, config.integer("bos_token_id", {0, out.vocab_size - 1}));
     out.bos = TokenId(static_cast<int32_t>(bos));
   }
+  if (is_gguf_path(directory)) return {};
   const std::filesystem::path path = directory / "generation_config.json";
   const Result<json> generation = read_json_file(path, kConfigLimits);
   if (!generation.ok())
@@ -217,13 +219,19 @@ Status read_dtype(const JsonObject& config, ModelConfig& out) {
 }
 
 Result<json> read_config_json(const std::filesystem::path& directory) {
+  if (is_gguf_path(directory)) {
+    ASSIGN_OR_RETURN(const MappedFile file, MappedFile::open(directory));
+    ASSIGN_OR_RETURN(const GgufContent content, parse_gguf(file.bytes(), directory.string()));
+    return gguf_config(content, directory.string());
+  }
   std::error_code error;
   if (!std::filesystem::is_directory(directory, error))
-    return not_found(directory.string() + ": no such directory; give the directory of a Hugging Face model");
+    return not_found(directory.string() +
+                     ": no such directory; give the directory of a Hugging Face model, or a .gguf file");
   Result<json> root = read_json_file(directory / "config.json", kConfigLimits);
   if (!root.ok() && root.status().code() == StatusCode::kNotFound)
     return not_found((directory / "config.json").string() +
-                     ": no such file; give the directory of a Hugging Face model (GGUF files are not read)");
+                     ": no such file; give the directory of a Hugging Face model, or a .gguf file");
   return root;
 }
 
@@ -277,8 +285,9 @@ Result<ModelConfig> read_layer_config(const JsonObject& config, ModelFamily fami
 
 Result<ModelConfig> read_model_config(const std::filesystem::path& model_directory) {
   ASSIGN_OR_RETURN(const json root, read_config_json(model_directory));
-  ASSIGN_OR_RETURN(const JsonObject config,
-                   JsonObject::view(root, (model_directory / "config.json").string()));
+  const std::filesystem::path file =
+      is_gguf_path(model_directory) ? model_directory : model_directory / "config.json";
+  ASSIGN_OR_RETURN(const JsonObject config, JsonObject::view(root, file.string()));
   if (config.has("draft_vocab_size"))
     return config.refused(
         "draft_vocab_size",

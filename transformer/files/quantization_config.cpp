@@ -284,6 +284,11 @@ bool names_module(const std::string& target, std::string_view module) {
 
 }  // namespace
 
+const char* QuantizationConfig::name() const {
+  constexpr const char* kMethodNames[]{"gptq", "awq", "compressed-tensors", "fp8"};
+  return kMethodNames[static_cast<int>(method)];
+}
+
 const CompressedGroup* QuantizationConfig::group_of(std::string_view module) const {
   const auto matches = [&](const std::string& target) { return names_module(target, module); };
   if (std::any_of(ignored.begin(), ignored.end(), matches)) return nullptr;

@@ -39,6 +39,7 @@ struct QuantizationConfig {
   std::vector<CompressedGroup> groups;        // compressed-tensors
   std::vector<std::string> ignored;           // modules that are not quantised
 
+  const char* name() const;  // "gptq"
   // What holds for a module ("model.layers.0.self_attn.q_proj") of compressed-tensors; null: not quantised.
   const CompressedGroup* group_of(std::string_view module) const;
 };

@@ -15,6 +15,7 @@
 #include <set>
 #include <utility>
 
+#include "transformer/files/gguf_model.h"
 #include "transformer/files/json_file.h"
 
 namespace outrider {
@@ -201,7 +202,15 @@ Result<TensorFiles> TensorFiles::open_sharded(const std::filesystem::path& direc
 Result<TensorFiles> TensorFiles::open(const std::filesystem::path& model_directory) {
   std::error_code error;
   TensorFiles out;
-  if (std::filesystem::exists(model_directory / "model.safetensors", error)) {
+  if (is_gguf_path(model_directory)) {
+    ASSIGN_OR_RETURN(MappedFile file, MappedFile::open(model_directory));
+    ASSIGN_OR_RETURN(GgufContent content, parse_gguf(file.bytes(), model_directory.string()));
+    ASSIGN_OR_RETURN(std::vector<TensorInfo> tensors,
+                     gguf_tensors(std::move(content), model_directory.string()));
+    out.files_.push_back(SafetensorsFile(std::move(file), std::move(tensors)));
+    for (const TensorInfo& tensor : out.files_.front().tensors())
+      out.by_name_.emplace(tensor.name, Place{&tensor, 0});
+  } else if (std::filesystem::exists(model_directory / "model.safetensors", error)) {
     ASSIGN_OR_RETURN(SafetensorsFile file, SafetensorsFile::open(model_directory / "model.safetensors"));
     out.files_.push_back(std::move(file));
     for (const TensorInfo& tensor : out.files_.front().tensors())

@@ -23,7 +23,17 @@ struct TensorInfo {
   Dtype dtype = Dtype::kF32;
   std::vector<int64_t> shape;       // outermost first; empty for a scalar
   std::span<const std::byte> data;  // row-major, little endian; the format does not promise any alignment
+  // Of q and k in some GGUF files: the rows of a head of so many stand in pairs (i, i + half), for a rotation
+  // of neighbours. 0: rows are where they belong.
+  int64_t paired_rows = 0;
 };
+
+// Where row (or element of a vector) `row` is stored.
+inline int64_t stored_row(const TensorInfo& tensor, int64_t row) {
+  if (tensor.paired_rows == 0) return row;
+  const int64_t in_head = row % tensor.paired_rows, half = tensor.paired_rows / 2;
+  return row - in_head + 2 * (in_head % half) + in_head / half;
+}
 
 // A file mapped for reading. Its bytes are valid while this lives, unless the file is truncated in place:
 // then touching them is SIGBUS, which the program explains (base/program/bus_error.h), and check_unchanged()
@@ -58,6 +68,7 @@ class SafetensorsFile {
   Status check_unchanged() const { return file_.check_unchanged(); }
 
  private:
+  friend class TensorFiles;
   SafetensorsFile(MappedFile file, std::vector<TensorInfo> tensors);
 
   MappedFile file_;
@@ -66,6 +77,7 @@ class SafetensorsFile {
 };
 
 // All weights of a model directory: model.safetensors, or the shards that model.safetensors.index.json lists.
+// Or of a GGUF file, under the names that Hugging Face has for them.
 class TensorFiles {
  public:
   static Result<TensorFiles> open(const std::filesystem::path& model_directory);

@@ -7,6 +7,7 @@
 
 #include "base/bfloat16.h"
 #include "transformer/files/family.h"
+#include "transformer/files/gguf_codes.h"
 #include "transformer/files/published_codes.h"
 #include "transformer/files/quantized_file.h"
 
@@ -75,6 +76,14 @@ Result<TensorPart> Mapper::matrix(const std::string& name, std::vector<int64_t> 
                      find_published_codes(files_, *config_.quantization, module, shape[0], shape[1]));
     if (coded)
       return TensorPart{.tensor = coded->tensors()[0], .rows = rows, .columns = columns, .coded = coded};
+  }
+  if (const TensorInfo* stored = files_.find(name);
+      stored && shape.size() == 2 && is_gguf_block(stored->dtype)) {
+    if (stored->shape != shape)
+      return invalid_argument(fmt::format("{}: {} has shape [{}], but its keys ask for [{}]",
+                                          files_.file_of(name), name, fmt::join(stored->shape, ", "),
+                                          fmt::join(shape, ", ")));
+    return TensorPart{.tensor = stored, .rows = rows, .columns = columns, .coded = gguf_codes(*stored)};
   }
   if (const TensorInfo* stored = files_.find(name);
       !config_.quantization && stored && shape.size() == 2 && stored_type(stored->dtype)) {
@@ -282,6 +291,11 @@ Result<WeightMap> Mapper::map() const {
   ASSIGN_OR_RETURN(TensorPart final_norm, vector("model.norm.weight", hidden, all));
   map.final_norm = {final_norm};
   add_facts(map);
+  if (config_.quantization && !map.has_codes)
+    return invalid_argument(fmt::format(
+        "config.json: \"quantization_config\" names {}, but no matrix of the model is stored so; if the "
+        "weights are bf16, fp16 or fp32, remove it",
+        config_.quantization->name()));
   return map;
 }
 
@@ -344,7 +358,7 @@ std::vector<float> read_vector(const VectorSource& source) {
   std::vector<float> values;
   for (const TensorPart& part : source)
     for (int64_t i = part.columns.begin; i < part.columns.end; ++i)
-      values.push_back(tensor_element(*part.tensor, i));
+      values.push_back(tensor_element(*part.tensor, stored_row(*part.tensor, i)));
   return values;
 }
 

@@ -123,8 +123,9 @@ SourceRow source_row(const TensorPart& part, int64_t row) {
     return {.dtype = tensor.dtype, .coded = part.coded.get(), .row = at, .first = part.columns.begin};
   const auto row_bytes = static_cast<int64_t>(tensor.data.size()) / tensor.shape[0];
   const int64_t bits = tensor.dtype == Dtype::kU8 ? weight_bits(WeightType::kInt4) : dtype_bits(tensor.dtype);
-  SourceRow source{.data = tensor.data.data() + at * row_bytes + part.columns.begin * bits / 8,
-                   .dtype = tensor.dtype};
+  SourceRow source{
+      .data = tensor.data.data() + stored_row(tensor, at) * row_bytes + part.columns.begin * bits / 8,
+      .dtype = tensor.dtype};
   if (part.scales)
     source.scales = part.scales->data.data() +
                     (at * part.scales->shape[1] + part.first_group) * static_cast<int64_t>(sizeof(bf16));

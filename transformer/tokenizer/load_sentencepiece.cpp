@@ -67,8 +67,7 @@ Status add_end_token(const Vocabulary& vocabulary, const TokenizerConfig& config
   return {};
 }
 
-Status fill(const std::string& bytes, const TokenizerConfig& config, TokenizerParts& parts) {
-  ASSIGN_OR_RETURN(const SentencePieceModel model, parse_sentencepiece_model(bytes));
+Status fill(const SentencePieceModel& model, const TokenizerConfig& config, TokenizerParts& parts) {
   RETURN_IF_ERROR(add_pieces(model, parts));
   RETURN_IF_ERROR(add_tokens_of_config(config, parts));
   ASSIGN_OR_RETURN(parts.model, SentencePieceBpe::make(model));
@@ -90,8 +89,16 @@ Status fill(const std::string& bytes, const TokenizerConfig& config, TokenizerPa
 Result<std::unique_ptr<Tokenizer>> load_sentencepiece(const std::filesystem::path& file) {
   ASSIGN_OR_RETURN(const std::string bytes, read_text_file(file, kMaxTokenizerBytes));
   ASSIGN_OR_RETURN(const TokenizerConfig config, read_tokenizer_config(file.parent_path()));
+  auto model = parse_sentencepiece_model(bytes);
+  if (!model.ok()) return model.status().in(file.string());
+  return sentencepiece_tokenizer(*model, config, file.string());
+}
+
+Result<std::unique_ptr<Tokenizer>> sentencepiece_tokenizer(const SentencePieceModel& model,
+                                                           const TokenizerConfig& config,
+                                                           const std::string& name) {
   TokenizerParts parts;
-  RETURN_IF_ERROR(fill(bytes, config, parts).in(file.string()));
+  RETURN_IF_ERROR(fill(model, config, parts).in(name));
   return make_pipeline_tokenizer(std::move(parts));
 }
 

@@ -1,8 +1,10 @@
+#include "transformer/files/gguf_file.h"
 #include "transformer/tokenizer/loaders.h"
 
 namespace outrider {
 
 Result<std::unique_ptr<Tokenizer>> load_tokenizer(const std::filesystem::path& model_directory) {
+  if (is_gguf_path(model_directory)) return load_gguf_tokenizer(model_directory);
   const auto has = [&](const char* name) { return std::filesystem::exists(model_directory / name); };
   if (has("tokenizer.json")) return load_tokenizer_json(model_directory / "tokenizer.json");
   if (has("tokenizer.model")) return load_sentencepiece(model_directory / "tokenizer.model");

@@ -157,7 +157,11 @@ Status normalize_added_tokens(TokenizerParts& parts) {
 
 Result<std::unique_ptr<Tokenizer>> load_tokenizer_json(const std::filesystem::path& file) {
   ASSIGN_OR_RETURN(const nlohmann::json root, read_json_file(file, {.max_bytes = kMaxTokenizerBytes}));
-  const JsonView json(root, file.string());
+  return tokenizer_from_json(root, file.string());
+}
+
+Result<std::unique_ptr<Tokenizer>> tokenizer_from_json(const nlohmann::json& root, const std::string& name) {
+  const JsonView json(root, name);
   RETURN_IF_ERROR(json.require_object());
   const JsonView model = json["model"];
   RETURN_IF_ERROR(check_model_type(model));
@@ -172,7 +176,7 @@ Result<std::unique_ptr<Tokenizer>> load_tokenizer_json(const std::filesystem::pa
     return json["decoder"].unsupported(
         "the pre-tokenizer and the decoder must both be ByteLevel, or neither");
   RETURN_IF_ERROR(read_post_processor(json["post_processor"], parts));
-  RETURN_IF_ERROR(normalize_added_tokens(parts).in(file.string()));
+  RETURN_IF_ERROR(normalize_added_tokens(parts).in(name));
 
   ASSIGN_OR_RETURN(BpeOptions options, read_bpe_options(model, parts.vocabulary));
   options.byte_level = parts.pre_tokenizer.is_byte_level();

@@ -53,15 +53,16 @@ void stage_row(const TensorPart& part, int64_t row, WeightType type, std::byte* 
     return;
   }
   if (is_stored_as(tensor, type)) {
-    const int64_t stored_row = static_cast<int64_t>(tensor.data.size()) / tensor.shape[0];
+    const int64_t row_size = static_cast<int64_t>(tensor.data.size()) / tensor.shape[0];
     CHECK(type != WeightType::kInt4 || part.columns.begin % 2 == 0, "column {}", part.columns.begin);
-    std::memcpy(
-        to, tensor.data.data() + (part.rows.begin + row) * stored_row + row_bytes(type, part.columns.begin),
-        static_cast<size_t>(row_bytes(type, count)));
+    std::memcpy(to,
+                tensor.data.data() + stored_row(tensor, part.rows.begin + row) * row_size +
+                    row_bytes(type, part.columns.begin),
+                static_cast<size_t>(row_bytes(type, count)));
     return;
   }
   CHECK(!is_quantized(type), "the device quantises");
-  const int64_t first = (part.rows.begin + row) * tensor.shape[1] + part.columns.begin;
+  const int64_t first = stored_row(tensor, part.rows.begin + row) * tensor.shape[1] + part.columns.begin;
   for (int64_t i = 0; i < count; ++i) {
     const float value = tensor_element(tensor, first + i);
     if (type == WeightType::kFloat32)
@@ -126,7 +127,7 @@ void Uploader::upload(const TensorPart& part, int64_t first_row, const MatrixVie
   if (bytes_of_row == 0) return;
   const int64_t rows_at_once = (kStagingBytes - 1) / (bytes_of_row + scales * 2);  // 1: for the scales' place
   CHECK(rows_at_once > 0, "a row of {} bytes", bytes_of_row);
-  const auto stored_row = part.tensor->data.size() / static_cast<size_t>(part.tensor->shape[0]);
+  const auto row_size = part.tensor->data.size() / static_cast<size_t>(part.tensor->shape[0]);
   for (int64_t row = 0; row < part.rows.size(); row += rows_at_once) {
     const int64_t rows = std::min(rows_at_once, part.rows.size() - row);
     Staging& s = (*staging_)[next_ ^= 1];
@@ -147,8 +148,8 @@ void Uploader::upload(const TensorPart& part, int64_t first_row, const MatrixVie
     s.free.record(stream_);
     s.used = true;
     if (!part.coded)  // codes of a row may lie anywhere
-      release_pages(part.tensor->data.subspan(static_cast<size_t>(part.rows.begin + row) * stored_row,
-                                              static_cast<size_t>(rows) * stored_row));
+      release_pages(part.tensor->data.subspan(static_cast<size_t>(part.rows.begin + row) * row_size,
+                                              static_cast<size_t>(rows) * row_size));
     done_ += part.bytes(rows);
     if (progress_) progress_(std::min(done_, total_), total_);
   }

@@ -1,0 +1,134 @@
+// Tokenizers and chat templates that GGUF files carry, against the same in Hugging Face's files.
+#include "tests/support/gguf_builder.h"
+#include "tests/transformer/tokenizer/tokenizer_fixtures.h"
+#include "transformer/chat_template/chat_template.h"
+#include "transformer/tokenizer/sentencepiece_model.h"
+
+namespace outrider {
+namespace {
+
+using nlohmann::json;
+using testing::Gguf;
+
+// As a converter writes tokenizer.json down.
+Gguf bpe_file(const json& tokenizer, const std::string& pre) {
+  std::map<int, std::string> tokens;
+  std::map<int, int32_t> types;
+  for (const auto& [token, id] : tokenizer["model"]["vocab"].items()) tokens[id] = token;
+  for (const json& added : tokenizer["added_tokens"]) {
+    tokens[added["id"]] = added["content"];
+    types[added["id"]] = added["special"] ? 3 : 4;
+  }
+  std::vector<std::string> list, merges;
+  std::vector<int32_t> kinds;
+  for (const auto& [id, token] : tokens) {
+    list.push_back(token);
+    kinds.push_back(types.contains(id) ? types[id] : 1);
+  }
+  for (const json& merge : tokenizer["model"]["merges"])
+    merges.push_back(merge.is_string() ? merge.get<std::string>()
+                                       : merge[0].get<std::string>() + " " + merge[1].get<std::string>());
+  return Gguf()
+      .text("tokenizer.ggml.model", "gpt2")
+      .text("tokenizer.ggml.pre", pre)
+      .texts("tokenizer.ggml.tokens", list)
+      .numbers("tokenizer.ggml.token_type", 5, kinds)
+      .texts("tokenizer.ggml.merges", merges);
+}
+
+Result<std::unique_ptr<Tokenizer>> tokenizer_of(const Gguf& file) {
+  const TemporaryDirectory directory;
+  return load_tokenizer(directory.write("m.gguf", file.file()));
+}
+
+void expect_goldens(const Tokenizer& tokenizer, const std::string& name) {
+  const json expected = read_json(golden_directory() / name / "expected.json"),
+             strings = read_json(golden_directory() / "strings.json");
+  for (size_t i = 0; i < strings.size(); ++i)
+    EXPECT_EQ(encode_plain(tokenizer, strings[i]), expected["ids"][i].get<std::vector<int>>())
+        << name << " " << i;
+  const auto ids = tokenizer.encode("Hello world", SpecialTokens::kAdd);
+  ASSERT_TRUE(ids.ok());
+  EXPECT_EQ(values(*ids), expected["with_special"].get<std::vector<int>>()) << name;
+}
+
+TEST(GgufTokenizer, ByteLevelBpeEncodesLikeTheReference) {
+  for (const auto& [name, pre] : {std::pair{"gpt2", "gpt-2"}, {"qwen", "qwen2"}, {"llama3", "llama-bpe"}}) {
+    const json original = read_json(golden_directory() / name / "tokenizer.json");
+    Gguf file = bpe_file(original, pre);
+    if (std::string_view(name) == "llama3") file.number("tokenizer.ggml.bos_token_id", 640);
+    const auto tokenizer = tokenizer_of(file);
+    ASSERT_TRUE(tokenizer.ok()) << tokenizer.status().message();
+    expect_goldens(**tokenizer, name);
+  }
+}
+
+TEST(GgufTokenizer, SentencePieceEncodesLikeTheOriginalFile) {
+  const auto model =
+      parse_sentencepiece_model(read_file(golden_directory() / "sentencepiece" / "tokenizer.model"));
+  ASSERT_TRUE(model.ok());
+  std::vector<std::string> tokens;
+  std::vector<float> scores;
+  std::vector<int32_t> types;
+  for (const auto& piece : model->pieces) {
+    tokens.push_back(piece.text);
+    scores.push_back(piece.score);
+    types.push_back(static_cast<int32_t>(piece.type));
+  }
+  const auto tokenizer = tokenizer_of(Gguf()
+                                          .text("tokenizer.ggml.model", "llama")
+                                          .texts("tokenizer.ggml.tokens", tokens)
+                                          .numbers("tokenizer.ggml.scores", 6, scores)
+                                          .numbers("tokenizer.ggml.token_type", 5, types)
+                                          .number("tokenizer.ggml.bos_token_id", 1)
+                                          .number("tokenizer.ggml.eos_token_id", 2));
+  ASSERT_TRUE(tokenizer.ok()) << tokenizer.status().message();
+  const auto original = load_or_die(golden_directory() / "sentencepiece");
+  const json strings = read_json(golden_directory() / "strings.json");
+  for (size_t i = 0; i < strings.size(); ++i)
+    for (const auto special : {SpecialTokens::kOmit, SpecialTokens::kAdd}) {
+      const auto got = (*tokenizer)->encode(strings[i].get<std::string>(), special),
+                 expected = original->encode(strings[i].get<std::string>(), special);
+      ASSERT_TRUE(got.ok() && expected.ok());
+      EXPECT_EQ(values(*got), values(*expected)) << i;
+      EXPECT_EQ((*tokenizer)->decode(*got), original->decode(*expected)) << i;
+    }
+}
+
+TEST(GgufTokenizer, WhatIsMissingOrUnknownIsNamed) {
+  const auto expect_error = [](const Gguf& file, const std::string& words) {
+    const auto tokenizer = tokenizer_of(file);
+    ASSERT_FALSE(tokenizer.ok()) << words;
+    EXPECT_NE(tokenizer.status().message().find(words), std::string::npos) << tokenizer.status().message();
+    EXPECT_NE(tokenizer.status().message().find("m.gguf"), std::string::npos) << tokenizer.status().message();
+  };
+  expect_error(Gguf(), "tokenizer.ggml.model");
+  expect_error(Gguf().text("tokenizer.ggml.model", "t5"), "t5");
+  expect_error(Gguf().text("tokenizer.ggml.model", "gpt2"), "tokenizer.ggml.tokens");
+  expect_error(Gguf().text("tokenizer.ggml.model", "gpt2").texts("tokenizer.ggml.tokens", {"a"}),
+               "tokenizer.ggml.merges");
+  const json qwen = read_json(golden_directory() / "qwen" / "tokenizer.json");
+  expect_error(bpe_file(qwen, "tekken"), "tekken");
+  expect_error(Gguf().text("tokenizer.ggml.model", "llama").texts("tokenizer.ggml.tokens", {"a"}),
+               "tokenizer.ggml.scores");
+}
+
+TEST(GgufTokenizer, TheChatTemplateIsRead) {
+  const TemporaryDirectory directory;
+  const auto path = directory.write(
+      "m.gguf", Gguf()
+                    .text("tokenizer.ggml.model", "gpt2")
+                    .texts("tokenizer.ggml.tokens", {"a", "<s>", "</s>"})
+                    .number("tokenizer.ggml.bos_token_id", 1)
+                    .text("tokenizer.chat_template", "{{ bos_token }}{{ messages[0].content }}")
+                    .file());
+  const auto chat = load_chat_template(path);
+  ASSERT_TRUE(chat.ok()) << chat.status().message();
+  const auto none =
+      load_chat_template(directory.write("n.gguf", Gguf().texts("tokenizer.ggml.tokens", {"a"}).file()));
+  ASSERT_FALSE(none.ok());
+  EXPECT_NE(none.status().message().find("tokenizer.chat_template"), std::string::npos);
+}
+
+}  // namespace
+}  // namespace outrider
