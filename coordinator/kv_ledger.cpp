@@ -19,7 +19,7 @@ int64_t KvLedger::own(const KvShare& share) const {
 }
 
 bool KvLedger::looks_up(const LiveRequest& live) const {
-  return keeps_prefixes() && live.request.prompt_logprobs < 0;
+  return keeps_prefixes() && (live.request.prompt_logprobs < 0 || live.reads_again());
 }
 
 PrefixIndex::Match KvLedger::find(const LiveRequest& live) const {
@@ -38,12 +38,31 @@ bool KvLedger::should_wait_for(const LiveRequest& live, const LiveRequest& other
   return gain > 0 && 2 * gain >= live.sequence.committed() - known;
 }
 
-void KvLedger::open(LiveRequest& live, const PrefixIndex::Match& match) {
-  if (!keeps_prefixes()) return;
-  const std::string& salt = live.request.cache_salt;
-  live.kv.node = index_.hold(looks_up(live) ? match : index_.find({}, salt), salt);
+bool KvLedger::try_open(LiveRequest& live, const PrefixIndex::Match& match) {
+  const int32_t longest = live.sequence.committed() + static_cast<int32_t>(kBlockTokens);
+  live.kv.node = index_.hold(match, live.request.cache_salt);
   live.kv.blocks = index_.depth(live.kv.node);
-  opened_.push_back(match);
+  // One block more than the text takes, lest it gives its place up at once, unless there are none.
+  if (make_room(live, longest) || make_room(live, live.sequence.committed())) return true;
+  index_.give_back(match, live.kv.node);
+  live.kv = {};
+  return false;
+}
+
+std::optional<PrefixIndex::Match> KvLedger::open(LiveRequest& live, const PrefixIndex::Match& found) {
+  if (blocks_ == 0) return PrefixIndex::Match();
+  const PrefixIndex::Match whole{
+      .node = found.node,
+      .length = found.node == PrefixIndex::kNoNode
+                    ? 0
+                    : index_.depth(found.node) * static_cast<int32_t>(kBlockTokens)};
+  const PrefixIndex::Match nothing = index_.find({}, live.request.cache_salt);
+  for (const PrefixIndex::Match& match : {found, whole, nothing}) {
+    if (!try_open(live, match)) continue;
+    opened_.push_back(match);
+    return match;
+  }
+  return std::nullopt;
 }
 
 // What was found is held, but which prefix runs through it may have changed since.
@@ -57,16 +76,25 @@ void KvLedger::finish(StepPlan& plan) {
   plan.prefixes = index_.take_changes();
 }
 
-void KvLedger::make_room(LiveRequest& live, int32_t tokens) {
-  if (live.kv.node == PrefixIndex::kNoNode) return;
-  taken_ -= own(live.kv);
-  live.kv.blocks = static_cast<int32_t>(kv_blocks_for(tokens));
-  taken_ += own(live.kv);
-  while (index_.blocks() + taken_ > blocks_ && index_.forget_one()) continue;
+bool KvLedger::make_room(LiveRequest& live, int32_t tokens) {
+  if (live.kv.node == PrefixIndex::kNoNode) return true;
+  const int32_t before = live.kv.blocks;
+  const auto set = [&](int32_t blocks) {
+    taken_ -= own(live.kv);
+    live.kv.blocks = blocks;
+    taken_ += own(live.kv);
+  };
+  set(std::max(before, static_cast<int32_t>(kv_blocks_for(tokens))));
+  if (index_.held() + taken_ > blocks_) {
+    set(before);
+    return false;
+  }
+  while (index_.blocks() + taken_ > blocks_) CHECK(index_.forget_one(), "blocks are held that nobody holds");
+  return true;
 }
 
 void KvLedger::keep_prompt(LiveRequest& live) {
-  if (live.kv.node == PrefixIndex::kNoNode || live.kv.apart) return;
+  if (!keeps_prefixes() || live.kv.node == PrefixIndex::kNoNode || live.kv.apart) return;
   const int32_t there = std::min(live.sequence.target.kv_length, live.sequence.prompt_length());
   const auto whole = static_cast<size_t>(there / kBlockTokens * kBlockTokens);
   if (static_cast<size_t>(index_.depth(live.kv.node)) * kBlockTokens == whole) return;
@@ -80,7 +108,8 @@ void KvLedger::close(LiveRequest& live) {
   if (live.kv.node == PrefixIndex::kNoNode) return;
   taken_ -= own(live.kv);
   const auto there = static_cast<size_t>(std::min(live.sequence.target.kv_length, live.sequence.committed()));
-  if (!live.kv.apart) index_.extend(live.kv.node, live.id(), live.sequence.ids().first(there));
+  if (keeps_prefixes() && !live.kv.apart)
+    index_.extend(live.kv.node, live.id(), live.sequence.ids().first(there));
   index_.let_go(live.kv.node);
   live.kv = {};
 }

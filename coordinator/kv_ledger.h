@@ -4,6 +4,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <vector>
 
 #include "coordinator/prefix_index.h"
@@ -27,6 +28,7 @@ class KvLedger {
   // A target has joined, with so many blocks; 0: it does not tell, and nothing is kept. Or it is gone.
   void reset(int64_t blocks);
   bool keeps_prefixes() const { return options_.prefix_caching && blocks_ > 0; }
+  int64_t tokens() const { return blocks_ * kBlockTokens; }  // 0: not known
 
   // Whether a request takes what others have computed. Not where every row's logits are asked for.
   bool looks_up(const LiveRequest& live) const;
@@ -36,10 +38,12 @@ class KvLedger {
   // what this one would have to read is the same.
   bool should_wait_for(const LiveRequest& live, const LiveRequest& other, int32_t known) const;
 
-  // The target is told to open it with what was found.
-  void open(LiveRequest& live, const PrefixIndex::Match& match);
-  // It has so many tokens in the next pass, drafts included. Forgets what is in the way.
-  void make_room(LiveRequest& live, int32_t tokens);
+  // The target is told to open it, with what was found, or with less where that is in the way. Nothing: there
+  // is no room for all of its text.
+  std::optional<PrefixIndex::Match> open(LiveRequest& live, const PrefixIndex::Match& found);
+  // It has so many tokens in the next pass, drafts included. Forgets what is in the way. False: there are not
+  // as many blocks, and nothing has changed.
+  bool make_room(LiveRequest& live, int32_t tokens);
   // Keeps what is there of its prompt, for others that begin alike.
   void keep_prompt(LiveRequest& live);
   // The target is told to close it: all that it computed is kept.
@@ -56,6 +60,7 @@ class KvLedger {
 
  private:
   int64_t own(const KvShare& share) const;
+  bool try_open(LiveRequest& live, const PrefixIndex::Match& match);
 
   const ProtocolOptions& options_;
   PrefixIndex index_;

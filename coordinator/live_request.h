@@ -75,6 +75,7 @@ struct RoundInFlight {
   TreeShape tree;            // the same
   bool tree_wanted = false;  // where it is to be found out whether drafts should branch: this one may
   bool has_draft = false;
+  bool used = false;         // the draft went into a plan
   bool read_prompt = false;  // the worker had a prompt to read first
   size_t draft_bytes = 0;    // of its frame
   Draft draft;               // what goes into the plan; empty for a plain row
@@ -109,6 +110,13 @@ struct LiveRequest {
     state = next;
   }
 
+  // It was closed on the target for want of blocks, and its text is read there again. Its round goes on as if
+  // nothing had been, when all but the last token is there.
+  bool reads_again() const { return sequence.emitted() > 0; }
+  bool has_read_again() const {
+    return reads_again() && sequence.target.open && sequence.target.kv_length == sequence.committed() - 1;
+  }
+
   // The round's draft is settled, with or without tokens.
   void decide(Clock::time_point now) {
     round.decided_at = now;
@@ -117,10 +125,13 @@ struct LiveRequest {
   }
   // Without its draft a round goes on under a number that no uniform was drawn for; a late Draft is stale.
   void go_plain(Clock::time_point now) {
+    forget_draft();
+    decide(now);
+  }
+  void forget_draft() {
     round.number = sequence.begin_round();
     round.has_draft = false;
     round.draft = {};
-    decide(now);
   }
   Open open() const {
     const auto ids = sequence.ids();

@@ -178,6 +178,7 @@ struct EventCounts {
   int64_t prompt_tokens = 0;
   int64_t prefix_queries = 0;      // prompt tokens that were looked for in the prefix cache
   int64_t prefix_hits = 0;         // ... and that were there
+  int64_t preemptions = 0;         // sequences that gave their KV blocks up, and were read again
   int64_t drafts_received = 0;     // == drafts_used + sum of drafts_dropped + drafts held for the next plan
   int64_t drafts_used = 0;         // went into a StepPlan
   int64_t proposals = 0;           // with gamma > 0

@@ -63,6 +63,16 @@ void PrefixIndex::list(Node node) {
   block.listed = key;
 }
 
+void PrefixIndex::count_holder(Node node, int32_t more) {
+  for (Node n = node; n != kNoNode; n = at(n).parent) {
+    const bool was_held = at(n).holders > 0;
+    at(n).holders += more;
+    if (!is_root(n)) held_ += static_cast<int64_t>(at(n).holders > 0) - static_cast<int64_t>(was_held);
+  }
+  at(node).used = ++clock_;
+  list(node);
+}
+
 PrefixIndex::Node PrefixIndex::hold(const Match& match, const std::string& salt) {
   Node node = match.node;
   if (node == kNoNode) {
@@ -74,21 +84,24 @@ PrefixIndex::Node PrefixIndex::hold(const Match& match, const std::string& salt)
     node = root->second;
   }
   if (match.part != kNoNode) lent_.push_back(match.part);
-  for (const Node held : {node, match.part}) {
-    if (held == kNoNode) continue;
-    ++at(held).holders;
-    at(held).used = ++clock_;
-    list(held);
-  }
+  count_holder(node, 1);
+  if (match.part != kNoNode) count_holder(match.part, 1);
   return node;
 }
 
 void PrefixIndex::let_go(Node node) {
   CHECK(at(node).holders > 0, "node {} is not held", node);
-  --at(node).holders;
-  at(node).used = ++clock_;
-  list(node);
+  count_holder(node, -1);
   drop_root_if_bare(node);
+}
+
+void PrefixIndex::give_back(const Match& match, Node node) {
+  if (match.part != kNoNode) {
+    CHECK(!lent_.empty() && lent_.back() == match.part, "node {} was not lent last", match.part);
+    lent_.pop_back();
+    let_go(match.part);
+  }
+  let_go(node);
 }
 
 void PrefixIndex::drop_root_if_bare(Node root) {
@@ -151,12 +164,12 @@ bool PrefixIndex::extend(Node& node, SequenceId sequence, std::span<const TokenI
     at(leaf).used = ++clock_;
     if (tokens.size() < kBlockTokens) break;
     whole = leaf;
+    at(whole).holders = 1;
+    ++held_;
   }
   at(leaf).name = name;
   hash_ += term(leaf);
   change({.kind = PrefixChange::Kind::kKeep, .prefix = name, .sequence = sequence, .length = length(leaf)});
-  ++at(whole).holders;
-  --at(node).holders;
   list(std::exchange(node, whole));
   list(leaf);
   return true;
@@ -202,7 +215,7 @@ void PrefixIndex::clear() {
 }
 
 Status PrefixIndex::check_invariants() const {
-  int64_t blocks = 0;
+  int64_t blocks = 0, held = 0;
   uint64_t hash = 0;
   size_t idle = 0;
   std::set<PrefixId> names;
@@ -218,6 +231,7 @@ Status PrefixIndex::check_invariants() const {
       continue;
     }
     ++blocks;
+    held += block.holders > 0;
     const bool is_leaf = block.children.empty();
     if (!is_leaf && block.count != kBlockTokens)
       return malformed("something stands behind a part of a block");
@@ -227,7 +241,7 @@ Status PrefixIndex::check_invariants() const {
     idle += block.holders == 0;
     if ((block.holders == 0) != idle_.contains({block.used, node})) return malformed("a leaf is not listed");
   }
-  if (blocks != blocks_ || hash != hash_ || idle != idle_.size())
+  if (blocks != blocks_ || held != held_ || hash != hash_ || idle != idle_.size())
     return malformed("counts differ from the tree");
   return {};
 }

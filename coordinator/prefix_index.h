@@ -39,6 +39,8 @@ class PrefixIndex {
   // changes are taken, its part stays, too.
   Node hold(const Match& match, const std::string& salt);
   void let_go(Node node);
+  // What hold() did with this match a moment ago is undone.
+  void give_back(const Match& match, Node node);
 
   // A sequence that holds `node` has computed `ids`: the blocks behind the node are added, the last of them
   // perhaps in part, and it holds the last whole one instead. False: nothing was added. What stands behind
@@ -50,8 +52,9 @@ class PrefixIndex {
   void clear();
 
   int32_t depth(Node node) const { return at(node).depth; }  // in blocks
-  int64_t blocks() const { return blocks_; }                 // of all nodes
-  uint64_t state_hash() const { return hash_; }              // with all changes applied
+  int64_t held() const { return held_; }         // of the blocks, those that cannot be forgotten now
+  int64_t blocks() const { return blocks_; }     // of all nodes
+  uint64_t state_hash() const { return hash_; }  // with all changes applied
   std::vector<PrefixChange> take_changes();
 
   // Names are those of leaves, counts are right, every leaf can be forgotten unless it is held.
@@ -64,7 +67,7 @@ class PrefixIndex {
     std::array<TokenId, kBlockTokens> tokens;
     int32_t count = 0;  // of tokens; only a leaf has fewer than fill the block
     int32_t depth = 0;
-    int32_t holders = 0;
+    int32_t holders = 0;  // here and below
     uint64_t used = 0;    // when; a parent's is at least that of a child that was forgotten
     uint64_t listed = 0;  // its key in idle_; 0: it is not there
     PrefixId name;        // of a leaf
@@ -83,6 +86,7 @@ class PrefixIndex {
   Node add(Node parent, std::span<const TokenId> tokens);
   void remove(Node node);
   void list(Node node);
+  void count_holder(Node node, int32_t more);
   void drop_root_if_bare(Node root);
   void change(PrefixChange change);
 
@@ -92,7 +96,7 @@ class PrefixIndex {
   std::set<std::pair<uint64_t, Node>> idle_;  // leaves that nobody holds, by their last use
   std::vector<Node> lent_;                    // parts that are held until changes are taken
   std::vector<PrefixChange> changes_;
-  int64_t blocks_ = 0;
+  int64_t blocks_ = 0, held_ = 0;
   uint64_t clock_ = 0, hash_ = 0, last_name_ = 0;
 };
 

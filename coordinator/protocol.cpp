@@ -69,6 +69,11 @@ Status Protocol::check_fits(LiveRequest& live) const {
       return invalid_argument(
           fmt::format("prompt id {} is outside the vocabulary of {}", id.value(), vocab_size));
   }
+  if (sequence.committed() >= target_.max_context() && target_.max_context() == target_.kv.tokens())
+    return invalid_argument(
+        fmt::format("a prompt of {} tokens leaves no room in a KV cache of {}; shorten it, or start with "
+                    "more of --kv-cache-tokens",
+                    sequence.committed(), target_.max_context()));
   if (sequence.committed() >= target_.max_context())
     return invalid_argument(fmt::format("a prompt of {} tokens leaves no room in a context of {}; shorten it",
                                         sequence.committed(), target_.max_context()));
@@ -134,7 +139,7 @@ void Protocol::admit(Turn& turn) {
 
 // Tells the client.
 void Protocol::finish(LiveRequest& live, FinishReason reason, Status error, Turn& turn) {
-  if (live.state == RequestState::kReady && live.round.has_draft)
+  if (live.round.has_draft && !live.round.used)
     ++totals_.drafts_dropped[static_cast<size_t>(DropReason::kNotUsed)];
   requests_.finish(live);
   pool_.close(live, turn);
@@ -183,9 +188,17 @@ void Protocol::plan(Turn& turn) {
       if (plan.entries[i].sampling)
         rounds_.ask_target(*plan.entries[i].live, static_cast<int32_t>(requests_.running()),
                            step->entries[i]);
-  for (const PlannedEntry& entry : plan.entries) totals_.drafts_used += entry.live->round.has_draft;
+  for (const PlannedEntry& entry : plan.entries)
+    totals_.drafts_used += entry.sampling && entry.live->round.has_draft;
+  totals_.preemptions += static_cast<int64_t>(plan.gave_up.size());
+  for (LiveRequest* live : plan.gave_up) {
+    if (!live->round.has_draft || live->round.draft.q_kind != QKind::kSlices) continue;
+    ++totals_.drafts_dropped[static_cast<size_t>(DropReason::kSliceMissing)];  // ranks forgot them with it
+    live->forget_draft();
+  }
   for (const Open& open : step->opens) {
-    if (!target_.kv.looks_up(*requests_.find(open.sequence))) continue;
+    const LiveRequest& live = *requests_.find(open.sequence);
+    if (!target_.kv.looks_up(live) || live.reads_again()) continue;
     totals_.prefix_queries += static_cast<int64_t>(open.ids.size());
     totals_.prefix_hits += open.prefix_length;
   }
@@ -229,7 +242,8 @@ void Protocol::take(PeerId peer, StepResult& message, size_t frame_bytes, Turn& 
       verdicts_.learn_round(entry, done.prefills, turn.now());
     } else {
       live.sequence.target_prefilled(entry.input_count);
-      if (!live.finished()) live.become(RequestState::kPrefill);
+      if (!live.finished())
+        live.become(live.has_read_again() ? RequestState::kReady : RequestState::kPrefill);
     }
   }
   for (Draft& draft : message.drafts) rounds_.take_own(draft, frame_bytes, requests_);

@@ -43,7 +43,7 @@ inline uint64_t salt_hash(const std::string& cache_salt) {
 // kFinished. kFinished is reachable from everywhere.
 enum class RequestState : uint8_t {
   kQueued,     // waits for a free place
-  kPrefill,    // prompt tokens are still missing on the target
+  kPrefill,    // tokens of the prompt, or of a text that gave its place up, are still missing on the target
   kIdle,       // committed and streamed; the next round has not begun
   kDrafting,   // a Propose is out and the round waits for its Draft
   kReady,      // the round's draft (perhaps empty) is decided; waits for a StepPlan
@@ -66,15 +66,15 @@ constexpr bool may_become(RequestState from, RequestState to) {
     case S::kQueued:
       return to == S::kPrefill;
     case S::kPrefill:
-      return to == S::kVerifying;
+      return to == S::kVerifying || to == S::kReady;
     case S::kIdle:
       return to == S::kDrafting || to == S::kReady;
     case S::kDrafting:
       return to == S::kReady;
     case S::kReady:
-      return to == S::kVerifying;
+      return to == S::kVerifying || to == S::kPrefill;
     case S::kVerifying:
-      return to == S::kPrefill || to == S::kIdle;
+      return to == S::kPrefill || to == S::kReady || to == S::kIdle;
     case S::kFinished:
       return false;
   }

@@ -62,16 +62,43 @@ bool StepPlanner::waits_for_prompt(const LiveRequest& live, int32_t known,
   });
 }
 
-void StepPlanner::open(LiveRequest& live, const PrefixIndex::Match& match, StepPlan* step) {
-  plan_->bytes += live.open_bytes;
+bool StepPlanner::open(LiveRequest& live, const PrefixIndex::Match& found, StepPlan* step) {
+  const auto match = kv_.open(live, found);
+  if (!match) return false;
+  plan_->bytes += live.open_bytes + static_cast<size_t>(live.sequence.emitted()) * sizeof(TokenId);
   step->opens.push_back(live.open());
-  kv_.open(live, match);
-  live.sequence.target_opened(match.length);
-  live.metrics.cached_tokens = match.length;
+  live.sequence.target_opened(match->length);
+  if (!live.reads_again()) live.metrics.cached_tokens = match->length;
+  return true;
+}
+
+// Whoever came later gives its place up: it is closed, what it computed is kept as long as nobody needs that,
+// and it is opened again when there is room. Slices of q would be lost with its place.
+bool StepPlanner::find_room(LiveRequest& live, int32_t tokens, RequestTable& requests, StepPlan* step) {
+  while (!kv_.make_room(live, tokens)) {
+    LiveRequest* last = nullptr;
+    for (auto& [id, other] : requests.all()) {
+      const bool waits =
+          other->state == RequestState::kReady || other->state == RequestState::kPrefill ||
+          (other->state == RequestState::kDrafting && other->link.proposal.message.q_kind != QKind::kSlices);
+      const bool scores = other->request.prompt_logprobs >= 0 && !other->reads_again();
+      if (waits && !scores && other->sequence.target.open && id > live.id()) last = other.get();
+    }
+    if (!last) return false;
+    kv_.close(*last);
+    step->closes.push_back(last->id());
+    last->sequence.target.open = false;
+    if (last->state == RequestState::kReady) last->become(RequestState::kPrefill);
+    plan_->gave_up.push_back(last);
+  }
+  return true;
 }
 
 std::optional<StepPlan> StepPlanner::plan(RequestTable& requests, Clock::time_point now) {
   if (plan_ || waits_for_drafts(requests, now)) return std::nullopt;
+  for (LiveRequest* live : requests.in_state(RequestState::kReady))
+    if (!live->sequence.target.open)
+      live->become(RequestState::kPrefill);  // its draft came when it was closed
   const auto ready = requests.in_state(RequestState::kReady);
   const auto prefill = requests.in_state(RequestState::kPrefill);
   const bool has_closes = std::any_of(requests.all().begin(), requests.all().end(), [](const auto& item) {
@@ -89,36 +116,63 @@ std::optional<StepPlan> StepPlanner::plan(RequestTable& requests, Clock::time_po
                           .sent_at = now};
   const int32_t most_rows = prefill.empty() ? options_.max_rows_per_step : decode_rows();
   const size_t most_bytes = prefill.empty() ? options_.max_bytes_per_step : decode_bytes();
-  for (LiveRequest* live : ready) {
-    const int32_t input_count = live->sequence.committed() - live->sequence.target.kv_length;
-    if (plan_->rows + input_count + live->round.drafted() > most_rows) continue;
-    if (plan_->bytes + entry_bytes(*live) > most_bytes) continue;
-    add(*live, input_count, now, &step);
-  }
-  for (LiveRequest* live : prefill) {
-    const bool is_new = !live->sequence.target.open;
-    const auto match = is_new ? kv_.find(*live) : PrefixIndex::Match();
-    const int32_t kv_length = is_new ? match.length : live->sequence.target.kv_length;
-    if (is_new && waits_for_prompt(*live, kv_length, requests)) continue;
-    const int32_t chunk = live->request.prompt_logprobs < 0 ? options_.prefill_chunk
-                                                            : std::min(options_.prefill_chunk, kScoredChunk);
-    const int32_t input_count =
-        std::min({live->sequence.committed() - kv_length, chunk, options_.max_rows_per_step - plan_->rows});
-    if (plan_->bytes + entry_bytes(*live) > options_.max_bytes_per_step) continue;
-    if (input_count <= 0) continue;
-    if (is_new) open(*live, match, &step);
-    add(*live, input_count, now, &step);
-  }
+  add_ready(requests, most_rows, most_bytes, &step);
+  add_prefill(requests, &step);
   kv_.finish(step);
   plan_->bytes += step.prefixes.size() * kChangeBytes;
+  if (step.entries.empty() && step.closes.empty() && step.opens.empty() && step.prefixes.empty()) {
+    plan_.reset();  // all wait, for blocks or for those that wait for drafts
+    --next_step_;
+    return std::nullopt;
+  }
   return step;
+}
+
+void StepPlanner::add_ready(RequestTable& requests, int32_t most_rows, size_t most_bytes, StepPlan* step) {
+  for (LiveRequest* live : requests.in_state(RequestState::kReady)) {
+    if (live->state != RequestState::kReady) continue;  // it gave its place up just now
+    const int32_t kv_length = live->sequence.target.kv_length;
+    const int32_t input_count = live->sequence.committed() - kv_length;
+    if (plan_->rows + input_count + live->round.drafted() > most_rows) continue;
+    if (plan_->bytes + entry_bytes(*live) > most_bytes) continue;
+    if (!find_room(*live, kv_length + input_count + live->round.drafted(), requests, step)) continue;
+    add(*live, input_count, plan_->sent_at, step);
+  }
+}
+
+void StepPlanner::add_prefill(RequestTable& requests, StepPlan* step) {
+  bool is_full = false;  // somebody waits for blocks, so nobody behind it is opened
+  for (LiveRequest* live : requests.in_state(RequestState::kPrefill)) {
+    if (std::find(plan_->gave_up.begin(), plan_->gave_up.end(), live) != plan_->gave_up.end()) continue;
+    const bool is_new = !live->sequence.target.open;
+    if (is_new && is_full) continue;
+    const auto found = is_new ? kv_.find(*live) : PrefixIndex::Match();
+    if (is_new && waits_for_prompt(*live, found.length, requests)) continue;
+    const bool scores = live->request.prompt_logprobs >= 0 && !live->reads_again();
+    const int32_t room =
+        std::min(scores ? std::min(options_.prefill_chunk, kScoredChunk) : options_.prefill_chunk,
+                 options_.max_rows_per_step - plan_->rows);
+    if (room <= 0 || plan_->bytes + entry_bytes(*live) > options_.max_bytes_per_step) continue;
+    if (is_new && !open(*live, found, step)) {
+      is_full = true;
+      continue;
+    }
+    if (live->has_read_again()) {
+      live->become(RequestState::kReady);  // what is left is its round
+      continue;
+    }
+    const int32_t end = live->sequence.committed() - (live->reads_again() ? 1 : 0);
+    const int32_t input_count = std::min(end - live->sequence.target.kv_length, room);
+    if (find_room(*live, live->sequence.target.kv_length + input_count, requests, step))
+      add(*live, input_count, plan_->sent_at, step);
+  }
 }
 
 void StepPlanner::add(LiveRequest& live, int32_t input_count, Clock::time_point now, StepPlan* step) {
   Sequence& sequence = live.sequence;
   plan_->bytes += entry_bytes(live);
-  kv_.make_room(live, sequence.target.kv_length + input_count + live.round.drafted());
-  const bool first = live.state == RequestState::kPrefill;
+  const bool reads = live.state == RequestState::kPrefill;
+  const bool first = reads && !live.reads_again();
   const bool sampling = sequence.target.kv_length + input_count == sequence.committed();
   RoundInFlight& round = live.round;
   if (first) {
@@ -127,22 +181,24 @@ void StepPlanner::add(LiveRequest& live, int32_t input_count, Clock::time_point 
     if (sampling) round.number = sequence.begin_round();
   }
   round.planned_at = now;
+  const bool verifies = sampling && round.drafted() > 0;
+  round.used |= sampling;
   step->entries.push_back({.sequence = live.id(),
                            .epoch = sequence.epoch(),
                            .round = round.number,
                            .base = Position(sequence.committed()),
                            .first_input = Position(sequence.target.kv_length),
                            .input_count = input_count,
-                           .draft = round.draft.ids,
-                           .parents = round.draft.parents,
-                           .q_kind = round.draft.ids.empty() ? QKind::kNone : round.draft.q_kind,
-                           .q = std::move(round.draft.q),
-                           .hidden = std::move(round.draft.hidden),
+                           .draft = verifies ? round.draft.ids : std::vector<TokenId>(),
+                           .parents = verifies ? round.draft.parents : std::vector<int32_t>(),
+                           .q_kind = verifies ? round.draft.q_kind : QKind::kNone,
+                           .q = verifies ? std::move(round.draft.q) : std::vector<QRow>(),
+                           .hidden = verifies ? std::move(round.draft.hidden) : std::vector<HiddenRow>(),
                            .worker = round.worker,
                            .prompt_logprobs = first ? live.request.prompt_logprobs : -1});
-  plan_->rows += input_count + round.drafted();
+  plan_->rows += input_count + (verifies ? round.drafted() : 0);
   plan_->context += sequence.committed();
-  plan_->prefills |= first;
+  plan_->prefills |= reads;
   const bool scores = first && live.request.prompt_logprobs >= 0;
   plan_->entries.push_back({.live = &live,
                             .input_count = input_count,

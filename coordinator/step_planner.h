@@ -26,6 +26,7 @@ struct PlannedEntry {
 struct OutstandingPlan {
   uint64_t step = 0;
   std::vector<PlannedEntry> entries;
+  std::vector<LiveRequest*> gave_up;  // were closed for want of blocks, and will be read again
   int32_t rows = 0;
   size_t bytes = 0;       // of its frame, at most
   int64_t context = 0;    // summed over the entries
@@ -58,7 +59,10 @@ class StepPlanner {
   static bool waits_for_drafts(const RequestTable& requests, Clock::time_point now);
   void close_and_keep(RequestTable& requests, StepPlan& step);
   bool waits_for_prompt(const LiveRequest& live, int32_t known, const RequestTable& requests) const;
-  void open(LiveRequest& live, const PrefixIndex::Match& match, StepPlan* step);
+  void add_ready(RequestTable& requests, int32_t most_rows, size_t most_bytes, StepPlan* step);
+  void add_prefill(RequestTable& requests, StepPlan* step);
+  bool find_room(LiveRequest& live, int32_t tokens, RequestTable& requests, StepPlan* step);
+  bool open(LiveRequest& live, const PrefixIndex::Match& found, StepPlan* step);
   void add(LiveRequest& live, int32_t input_count, Clock::time_point now, StepPlan* step);
 
   const ProtocolOptions& options_;

@@ -44,7 +44,8 @@ class TargetGroup {
   DrafterKind own_kind() const { return own_kind_; }
   bool drafts() const { return own_kind_ != 0; }
   int32_t max_context() const {
-    const int32_t possible = std::min(hello_.model.max_context, kMostIds);
+    int32_t possible = std::min(hello_.model.max_context, kMostIds);
+    if (kv.tokens() > 0) possible = static_cast<int32_t>(std::min<int64_t>(possible, kv.tokens()));
     return options_.max_context > 0 ? std::min(options_.max_context, possible) : possible;
   }
   size_t places() const {

@@ -23,7 +23,7 @@ bool ModelDrafter::run_jobs(std::vector<DraftAnswer>& answers) {
            StopKind::kNone;
   });
   const Status ran = runner_->run(runs_, measures);
-  if (!ran.ok() && give_up_branches()) return true;  // room for another try
+  if (!ran.ok() && (texts_.forget_one() || give_up_branches())) return true;  // room for another try
   for (size_t i = 0; i < runs_.size(); ++i) {
     const Status status = ran.ok() ? take_run(*run_parts_[i].sequence, i) : ran;
     run_parts_[i].failed = !status.ok();

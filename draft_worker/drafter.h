@@ -49,6 +49,8 @@ class Drafter {
 
 struct ModelDrafterOptions {
   int32_t max_sequences = 16;
+  // What was read of so many closed sequences serves others that begin alike, in KV blocks that nobody needs.
+  int32_t kept_texts = 0;
   std::vector<TokenId> eos_ids;  // a block ends at one of these
   int64_t vocab_size = 0;        // ids that may be drafted; 0: all. Padding that the target lacks is left out
   std::function<std::chrono::steady_clock::time_point()> now = std::chrono::steady_clock::now;

@@ -19,7 +19,11 @@ int64_t ns_between(std::chrono::steady_clock::time_point start, std::chrono::ste
 }  // namespace
 
 ModelDrafter::ModelDrafter(Model& model, ModelDrafterOptions options)
-    : model_(model), options_(std::move(options)), single_(make_single_collectives()), sampler_(*single_) {
+    : model_(model),
+      options_(std::move(options)),
+      single_(make_single_collectives()),
+      sampler_(*single_),
+      texts_(model.kv(), static_cast<size_t>(options_.kept_texts)) {
   const int64_t all = model.config().vocab_size;
   vocab_size_ = options_.vocab_size > 0 ? std::min(options_.vocab_size, all) : all;
   runner_ = model.make_runner(vocab_size_);
@@ -46,6 +50,7 @@ Status ModelDrafter::open(const Open& open) {
   if (static_cast<int32_t>(sequences_.size()) >= options_.max_sequences)
     return resource_exhausted(fmt::format("the drafter holds {} sequences already", sequences_.size()));
   Sequence s{.window = DraftWindow(open.ids),
+             .salt = open.salt,
              .sampling = open.sampling,
              .counts = {},
              .kv = model_.kv().create(),
@@ -67,8 +72,27 @@ void ModelDrafter::close(SequenceId sequence) {
   drop_job(at->second);
   drop_block(at->second);
   if (options_.rows) options_.rows->drop(sequence);
-  model_.kv().release(at->second.kv);
+  Sequence& s = at->second;
+  roll_back(s, s.window.keep());  // what was drafted is nobody's text
+  texts_.keep(s.window.committed().first(static_cast<size_t>(s.window.cached())), s.salt, s.kv);
   sequences_.erase(at);
+}
+
+// Of a text that begins alike, open or closed, what was read need not be read again.
+void ModelDrafter::take_over(Sequence& s) {
+  const auto ids = s.window.committed();
+  ReadTexts::Found best = texts_.find(ids, s.salt);
+  for (const auto& [id, other] : sequences_) {
+    if (&other == &s || other.salt != s.salt) continue;
+    const int64_t length = std::min(other.window.keep(), common_length(other.window.committed(), ids));
+    if (length > best.length) best = {other.kv, length};
+  }
+  const int64_t length = std::min<int64_t>(best.length, static_cast<int64_t>(ids.size()) - 1);
+  if (length <= 0) return;
+  const KvHandle fork = model_.kv().fork(best.sequence);
+  model_.kv().truncate(fork, length);
+  model_.kv().release(std::exchange(s.kv, fork));
+  s.window.fed(ids.first(static_cast<size_t>(length)));
 }
 
 Status ModelDrafter::begin(const Propose& propose) {
@@ -94,6 +118,7 @@ Status ModelDrafter::begin(const Propose& propose) {
   RETURN_IF_ERROR(s.window.advance(propose.base, propose.committed));
   if (needs_counts(s.sampling)) s.counts.add_output(s.window.committed().subspan(known));
   learn_from_text(s);
+  if (options_.kept_texts > 0 && s.window.cached() == 0) take_over(s);
   // What was prepared is a chain.
   if (!resume(s, propose) || !propose.tree.is_chain()) start_fresh(s, propose);
   // The last drafted token needs no KV.
@@ -249,7 +274,8 @@ bool ModelDrafter::advance_jobs(std::vector<DraftAnswer>& answers) {
 
   const auto start = options_.now();
   auto logits = model_.forward(slices_);
-  if (!logits.ok() && (give_up_branches() || stop_growth())) return true;  // room for another try
+  if (!logits.ok() && (texts_.forget_one() || give_up_branches() || stop_growth()))
+    return true;  // room for another try
   if (logits.ok()) logits_ = *logits;
   const auto participants = static_cast<int64_t>(slices_.size());
   const int64_t share = ns_since(start) / participants;  // of the pass; what follows is a sequence's own

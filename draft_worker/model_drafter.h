@@ -12,6 +12,7 @@
 #include "draft_worker/drafter.h"
 #include "draft_worker/outcome_statistics.h"
 #include "draft_worker/preparation_policy.h"
+#include "draft_worker/read_texts.h"
 #include "draft_worker/strand.h"
 #include "draft_worker/strand_storage.h"
 #include "draft_worker/token_guesses.h"
@@ -101,6 +102,7 @@ class ModelDrafter final : public Drafter {
   };
   struct Sequence {
     DraftWindow window;  // of kv
+    uint64_t salt = 0;
     SamplingParams sampling;
     TokenCounts counts;  // of the committed tokens; kept only when penalties need it
     KvHandle kv;
@@ -135,6 +137,7 @@ class ModelDrafter final : public Drafter {
   Status not_finite(const Strand& strand) const;
   void roll_back(Sequence& s, int64_t length);
   void start_fresh(Sequence& s, const Propose& propose);
+  void take_over(Sequence& s);
   void drop_job(Sequence& s);
   std::span<const TokenId> next_inputs(const Sequence& s, int64_t rows) const;
   bool is_done(Sequence& s) const;
@@ -220,6 +223,7 @@ class ModelDrafter final : public Drafter {
   std::vector<float> head_logits_;
   DraftHead::Scratch head_scratch_;
   std::map<SequenceId, Sequence> sequences_;
+  ReadTexts texts_;  // of sequences that were closed
   std::array<OutcomeStatistics, kRuleCount> statistics_;        // by rule
   PreparationPolicy policy_;                                    // of Pipeline::kAuto
   std::array<BranchConfidence, kRuleCount> branch_confidence_;  // by rule

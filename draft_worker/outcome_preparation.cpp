@@ -225,7 +225,7 @@ bool ModelDrafter::prepare() {
   collect_parts();
   if (parts_.empty()) return awaits_verdict();
   const auto start = options_.now();
-  if (!extend_parts().ok() && !give_up_branches())
+  if (!extend_parts().ok() && !texts_.forget_one() && !give_up_branches())
     for (const PreparationPart& part : parts_) drop_block(*part.sequence);
   prepare_ns_ += std::chrono::duration_cast<std::chrono::nanoseconds>(options_.now() - start).count();
   return true;

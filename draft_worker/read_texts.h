@@ -1,6 +1,6 @@
-// Texts that a draft model has read of sequences that were closed, with their keys and values: a sequence that
-// begins alike takes them over. They take KV blocks that nobody else needs, and the oldest goes first. One
-// thread.
+// Texts that a draft model has read of sequences that were closed, with their keys and values: a sequence
+// that begins alike takes them over. They take KV blocks that nobody else needs, and the oldest goes first.
+// One thread.
 #pragma once
 
 #include <cstdint>

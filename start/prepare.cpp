@@ -142,6 +142,11 @@ Result<Preparation> prepare(const RoleSettings& settings) {
   p.max_model_len = models.max_model_len > 0
                         ? models.max_model_len
                         : std::min<int64_t>(p.target.max_position_embeddings, kDefaultMaxModelLen);
+  if (models.kv_cache_tokens > 0 && models.max_model_len > models.kv_cache_tokens)
+    return invalid_argument(
+        fmt::format("--max-model-len {}: --kv-cache-tokens {} has no room for such a text",
+                    models.max_model_len, models.kv_cache_tokens));
+  if (models.kv_cache_tokens > 0) p.max_model_len = std::min(p.max_model_len, models.kv_cache_tokens);
   p.target_info = {.name = display_name(models.model),
                    .vocab_size = static_cast<int32_t>(p.target.vocab_size),
                    .vocabulary_fingerprint = p.tokenizer->fingerprint(),

@@ -188,6 +188,7 @@ std::unique_ptr<Drafter> make_drafter(const ModelSettings& models, const Prepara
     return make_ngram_drafter(
         {.max_sequences = models.max_num_seqs, .max_context = static_cast<int32_t>(prepared.max_model_len)});
   return make_model_drafter(*model, {.max_sequences = models.max_num_seqs,
+                                     .kept_texts = models.prefix_caching == "on" ? models.max_num_seqs : 0,
                                      .eos_ids = std::move(eos_ids),
                                      .vocab_size = vocab_size,
                                      .rows = rows,
@@ -222,6 +223,7 @@ Result<std::unique_ptr<Model>> load_target(const RoleSettings& settings, const P
                    parse_weight_format("--weight-format", settings.models.weight_format));
   model_opts.notice = placed("target", settings.quiet);
   model_opts.shard = {group.rank(), group.size()};
+  if (settings.models.kv_cache_tokens > 0) model_opts.kv_tokens = settings.models.kv_cache_tokens;
   if (prepared.head && settings.models.head() && group.rank() == 0) model_opts.taps = prepared.head->taps;
   model_opts.max_rows = kMaxRowsPerStep;
   model_opts.max_logit_rows = kMaxRowsPerStep;

@@ -118,6 +118,9 @@ Status check_drafter_settings(const RoleSettings& settings) {
   if (m.max_num_seqs < 1 || m.max_num_seqs > 256)
     return invalid_argument(fmt::format("--max-num-seqs {}: must be 1 to 256", m.max_num_seqs));
   if (m.max_model_len < 0) return invalid_argument("--max-model-len must not be negative");
+  if (m.kv_cache_tokens != 0 && m.kv_cache_tokens < kLeastKvCacheTokens)
+    return invalid_argument(fmt::format("--kv-cache-tokens {}: must be 0, or at least {}", m.kv_cache_tokens,
+                                        kLeastKvCacheTokens));
   RETURN_IF_ERROR(parse_kv_dtype(m.kv_dtype).status());
   RETURN_IF_ERROR(parse_q_format(s.q_format).status());
   return parse_weight_format("--draft-weight-format", m.draft_weight_format).status();

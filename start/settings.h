@@ -30,6 +30,7 @@ struct ModelSettings {
   int max_num_seqs = 8;
   int max_model_len = 0;              // 0: the model's, at most kDefaultMaxModelLen
   std::string prefix_caching = "on";  // or "off"
+  int64_t kv_cache_tokens = 0;        // of the target, over all sequences; 0: the longest text for each
   int startup_timeout_s = 600;
 
   // A drafter of the run itself; others may join it.
@@ -89,6 +90,7 @@ struct ClusterSettings : RoleSettings {
 };
 
 constexpr int kDefaultMaxModelLen = 8192;
+constexpr int64_t kLeastKvCacheTokens = 64;
 constexpr int kMaxSpeculativeTokens = 64;
 constexpr int kMaxFanoutBudget = 64;
 constexpr int kMaxDraftWorkers = 64;

@@ -99,6 +99,13 @@ void add_model_options(CLI::App& app, ClusterSettings& o) {
       ->check(CLI::IsMember({"on", "off"}))
       ->group("Models")
       ->capture_default_str();
+  app.add_option(
+         "--kv-cache-tokens", m.kv_cache_tokens,
+         "Tokens that the target's KV cache has room for, over all sequences; no text gets longer. Where "
+         "texts come to need more, the one that came last gives its place up and is read again later; "
+         "no text changes. 0: the longest text for each of --max-num-seqs")
+      ->group("Models")
+      ->capture_default_str();
   app.add_option("--startup-timeout", m.startup_timeout_s,
                  "Seconds until every role must have loaded its model and joined")
       ->group("Models")

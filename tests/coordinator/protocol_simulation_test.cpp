@@ -19,8 +19,9 @@ struct Schedule {
   std::vector<SimulatedRequest> requests;
   int workers = 1;
   double accuracy = 0.7;
-  int ranks = 0;         // that take slices of dense q; 0: the target has no doors
-  bool shadows = false;  // drafts that rounds do not wait for, some of which come to nothing
+  int64_t kv_blocks = 0;  // of the target; 0: enough for all
+  int ranks = 0;          // that take slices of dense q; 0: the target has no doors
+  bool shadows = false;   // drafts that rounds do not wait for, some of which come to nothing
 };
 
 // Rounds with and without drafts, and shadow drafts beside rounds of both kinds.
@@ -165,7 +166,7 @@ class ProtocolSimulation : public ::testing::Test {
   void run(uint64_t seed, const Faults& faults, const Schedule& schedule) {
     SCOPED_TRACE("seed " + std::to_string(seed));
     SimulatedCluster cluster(seed, schedule.options, schedule.gamma, faults, schedule.workers,
-                             schedule.accuracy, schedule.ranks);
+                             schedule.accuracy, schedule.ranks, schedule.kv_blocks);
     ASSERT_TRUE(cluster.run(schedule.requests))
         << "did not end; virtual time " << cluster.virtual_us() << " us";
     ASSERT_EQ(cluster.target().error(), "");
@@ -191,9 +192,11 @@ class ProtocolSimulation : public ::testing::Test {
     hits_ += cluster.protocol().totals().preparation.hits;
     misses_ += cluster.protocol().totals().preparation.lookups - cluster.protocol().totals().preparation.hits;
     sliced_ += cluster.ranks().used();
+    preemptions_ += cluster.protocol().totals().preemptions;
     prefix_hits_ += cluster.protocol().totals().prefix_hits;
-    EXPECT_TRUE(cluster.target_failed() ||
-                cluster.protocol().totals().prefix_hits == cluster.target().prefix_tokens());
+    // Texts that are read again are no hits.
+    EXPECT_LE(cluster.protocol().totals().prefix_hits,
+              cluster.target().prefix_tokens() + (cluster.target_failed() ? 1000 : 0));
     EXPECT_TRUE(schedule.options.prefix_caching || cluster.target().prefix_tokens() == 0);
     const auto& dropped = cluster.protocol().totals().drafts_dropped;
     for (size_t i = 0; i < dropped_.size(); ++i) dropped_[i] += dropped[i];
@@ -239,7 +242,7 @@ class ProtocolSimulation : public ::testing::Test {
 
   int64_t accepted_ = 0, hits_ = 0, misses_ = 0, dropped_unshadowed_ = 0;
   int64_t sliced_ = 0;  // drafts that were verified by slices
-  int64_t prefix_hits_ = 0;
+  int64_t prefix_hits_ = 0, preemptions_ = 0;
   std::array<int64_t, kDropReasonNames.size()> dropped_{};
   std::array<int64_t, 4> finished_{};  // requests, by FinishReason
   FaultCounts struck_, slices_struck_;
@@ -324,6 +327,22 @@ TEST_F(ProtocolSimulation, EverythingAtOnce) {
                               struck_.worker_death, struck_.target_failure, struck_.cancel})
     EXPECT_GT(count, 10);
   for (const int64_t count : finished_) EXPECT_GT(count, 10);
+}
+
+// A cache for one longest text and little more. Whoever has to give its place up goes on with its very text,
+// and all of them end.
+TEST_F(ProtocolSimulation, MemoryByNeed) {
+  for (uint64_t seed = 0; seed < 2 * kSchedules && !HasFailure(); ++seed) {
+    Schedule schedule = seed % 2 == 0 ? random_schedule(seed) : random_slices(seed);
+    schedule.kv_blocks = 6 + static_cast<int64_t>(seed % 6);
+    const bool faulty = seed % 3 == 0;
+    run(seed,
+        faulty ? Faults{.drop = 0.05, .worker_death = 0.03, .nonfinite = 0.01, .cancel = 0.02} : Faults{},
+        schedule);
+  }
+  EXPECT_GT(preemptions_, 200);
+  EXPECT_GT(prefix_hits_, 5000);
+  EXPECT_GT(accepted_, 1000);
 }
 
 // Dense q in slices. In every schedule: a draft is verified by the distributions it was drawn from, all

@@ -10,7 +10,7 @@ constexpr int32_t kTargetSequences = 8;
 constexpr int64_t kSliceTimeoutUs = 10'000;
 
 // For the longest texts of all, and a few blocks more, so that what is kept of others has to go.
-int64_t kv_blocks(const ProtocolOptions& options, uint64_t seed) {
+int64_t roomy_blocks(const ProtocolOptions& options, uint64_t seed) {
   const int64_t places = std::min(options.max_num_seqs, kTargetSequences);
   return places * kv_blocks_for(toy_info().max_context) + static_cast<int64_t>(seed % 5);
 }
@@ -20,19 +20,19 @@ Clock::time_point at_us(int64_t us) { return Clock::time_point(std::chrono::micr
 }  // namespace
 
 SimulatedCluster::SimulatedCluster(uint64_t seed, ProtocolOptions options, GammaPolicyFactory gamma,
-                                   Faults faults, int workers, double accuracy, int ranks)
+                                   Faults faults, int workers, double accuracy, int ranks, int64_t kv_blocks)
     : random_(seed),
       network_(random_),
       faults_(faults),
       accuracy_(accuracy),
       protocol_(options, std::move(gamma)),
-      target_(options.max_rows_per_step, kv_blocks(options, seed)),
+      target_(options.max_rows_per_step, kv_blocks > 0 ? kv_blocks : roomy_blocks(options, seed)),
       ranks_(ranks, kTargetSequences, options.max_rows_per_step) {
   target_.nonfinite_chance = faults.nonfinite;
   target_.random = &random_;
   SliceDoors doors;
   doors.of_rank.assign(static_cast<size_t>(ranks), {.endpoint = "tcp://nowhere:1", .gpu = {}});
-  network_.after(delay_us(), [this, doors, blocks = kv_blocks(options, seed)] {
+  network_.after(delay_us(), [this, doors, blocks = kv_blocks > 0 ? kv_blocks : roomy_blocks(options, seed)] {
     step(MessageReceived{kTargetPeer, Hello{.role = Role::kTarget,
                                             .generation = Generation(generation_++),
                                             .model = toy_info(),

@@ -34,9 +34,9 @@ struct SimulatedOutcome {
 
 class SimulatedCluster {
  public:
-  // `ranks` of the target have doors for slices of dense q.
+  // `ranks` of the target have doors for slices of dense q. `kv_blocks`: of its cache; 0: enough for all.
   SimulatedCluster(uint64_t seed, ProtocolOptions options, GammaPolicyFactory gamma, Faults faults,
-                   int workers, double accuracy, int ranks = 0);
+                   int workers, double accuracy, int ranks = 0, int64_t kv_blocks = 0);
   // Until every request has finished, then until the wire is quiet. False: it did not end within bounds.
   bool run(std::vector<SimulatedRequest> requests);
 

@@ -96,6 +96,59 @@ TEST(ModelDrafter, HistoryLeavesNoTrace) {
   }
 }
 
+// What one sequence read of a text another need not read, closed or open, and its draft is that of a fresh
+// worker. Texts of other salts are read whole, and what is kept makes way for what is needed.
+TEST(ModelDrafter, TextsThatBeginAlikeAreReadOnce) {
+  ModelAndDrafter worker;
+  worker.drafter = make_model_drafter(*worker.model, {.max_sequences = 3, .kept_texts = 2});
+  const std::vector<TokenId> prompt = random_ids(70, 1);
+  const SamplingParams sampling{.rule = Rule::kToken, .temperature = 1, .top_k = 20};
+  std::optional<Draft> first;
+  // The passes that a draft of two tokens takes, of at most 16 rows each.
+  const auto passes = [&](uint64_t sequence, std::vector<TokenId> ids, uint64_t salt = 0) {
+    const auto length = static_cast<int32_t>(ids.size());
+    EXPECT_TRUE(worker.drafter
+                    ->open({.sequence = SequenceId(sequence),
+                            .ids = ids,
+                            .prompt_length = length,
+                            .sampling = sampling,
+                            .salt = salt})
+                    .ok());
+    Propose asked = propose(length, {}, 2, 1, QKind::kSparse);
+    asked.sequence = SequenceId(sequence);
+    EXPECT_TRUE(worker.drafter->begin(asked).ok());
+    std::vector<DraftAnswer> answers;
+    int count = 0;
+    for (; answers.empty(); ++count) EXPECT_TRUE(worker.drafter->work(answers));
+    EXPECT_TRUE(answers[0].status.ok()) << answers[0].status.message();
+    if (ids == prompt) {
+      if (!first) first = answers[0].draft;
+      EXPECT_EQ(answers[0].draft.ids, first->ids);
+      EXPECT_EQ(answers[0].draft.q[0].weights, first->q[0].weights);
+    }
+    EXPECT_TRUE(worker.model->kv().check_invariants().ok());
+    return count;
+  };
+  const int whole = passes(1, prompt);
+  EXPECT_GE(whole, 6);
+  EXPECT_EQ(passes(2, prompt), whole - 4) << "the first one is open";
+  worker.drafter->close(SequenceId(1));
+  worker.drafter->close(SequenceId(2));
+  EXPECT_EQ(passes(3, prompt), whole - 4) << "they are closed";
+  EXPECT_EQ(passes(4, prompt, 9), whole) << "another salt";
+  worker.drafter->close(SequenceId(3));
+  worker.drafter->close(SequenceId(4));
+  auto other = prompt;
+  other[40] = TokenId(7);
+  EXPECT_EQ(passes(5, other), whole - 3);
+  for (uint64_t sequence = 6; sequence < 8; ++sequence) passes(sequence, random_ids(90, sequence));
+  for (uint64_t sequence = 5; sequence < 8; ++sequence) worker.drafter->close(SequenceId(sequence));
+  for (uint64_t sequence = 8; sequence < 11; ++sequence) passes(sequence, random_ids(95, sequence));
+  for (uint64_t sequence = 8; sequence < 11; ++sequence) worker.drafter->close(SequenceId(sequence));
+  worker.drafter.reset();
+  EXPECT_EQ(worker.model->kv().free_blocks(), worker.model->kv().num_blocks());
+}
+
 // Behind every node of a tree stand the tokens that a chain would begin with there, whatever was drafted
 // before: the best one is what a draft of the text up to the node gets.
 TEST(ModelDrafter, EveryNodeOfATreeIsWhatAChainWouldDraft) {

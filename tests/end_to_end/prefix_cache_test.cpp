@@ -206,6 +206,47 @@ TEST(PrefixCacheToo, ChoicesShareTheirPrompt) {
   EXPECT_EQ(cluster.totals().target_rows - before, 60 + 4 * 12 + 5 * 8);
 }
 
+// A cache for one or two texts and not for five: who came last gives its place up, is read again when there
+// is room, and goes on with the very bits, under p/q rules too.
+TEST(MemoryByNeed, SequencesThatGiveTheirPlaceUpGoOnAsIfNothingHadBeen) {
+  for (const bool prefix_caching : {true, false})
+    for (const DrafterKind drafter : {DrafterKind::kNone, DrafterKind::kModel}) {
+      ClusterOptions options{.target = kTarget,
+                             .draft = draft_model(),
+                             .drafter = drafter,
+                             .tp_size = drafter == DrafterKind::kNone ? 2 : 1,
+                             .max_num_seqs = 5,
+                             .prefix_caching = prefix_caching};
+      options.kv_tokens = 11 * kBlockTokens;
+      TestCluster tight(options);
+      const std::string policy = drafter == DrafterKind::kNone ? "" : "fixed:gamma=4";
+      const auto what = fmt::format("prefix cache {}, drafter {}", prefix_caching, static_cast<int>(drafter));
+      expect_same_bits(computed_whole(), tight.run(shared_requests(kMatchRules, policy)), what);
+      EXPECT_GT(tight.totals().preemptions, 5) << what;
+      if (drafter == DrafterKind::kNone) continue;
+      options.kv_tokens = 0;
+      options.prefix_caching = false;
+      TestCluster roomy(options);
+      expect_same_bits(roomy.run(shared_requests(kPqRules, "fixed:gamma=3")),
+                       tight.run(shared_requests(kPqRules, "fixed:gamma=3")), what + ", p/q rules");
+      EXPECT_EQ(roomy.totals().preemptions, 0);
+    }
+}
+
+TEST(MemoryByNeed, ATextThatCanNeverFitIsRefusedAtOnce) {
+  TestCluster cluster({.target = kTarget, .max_num_seqs = 2, .kv_tokens = 3 * kBlockTokens});
+  std::mt19937 random(6);
+  const auto refused = cluster.run({Request{.prompt = random_ids(random, 60), .max_tokens = 4}});
+  EXPECT_EQ(refused[0].error.code(), StatusCode::kInvalidArgument);
+  EXPECT_NE(refused[0].error.message().find("KV cache of 48"), std::string::npos)
+      << refused[0].error.message();
+  // One that ends there is cut, as at the end of the context.
+  const auto cut =
+      cluster.run({Request{.prompt = random_ids(random, 40), .max_tokens = 30, .ignore_eos = true}});
+  EXPECT_EQ(cut[0].reason, FinishReason::kLength);
+  EXPECT_EQ(cut[0].ids.size(), 8u);
+}
+
 TEST(PrefixCacheToo, SaltsShareNothing) {
   std::mt19937 random(5);
   const auto prompt = random_ids(random, 50);

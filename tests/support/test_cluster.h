@@ -38,6 +38,7 @@ struct ClusterOptions {
   std::string drafters_head;  // with kHidden: of this model instead of `draft`
   int64_t max_context = 120;
   bool prefix_caching = true;
+  int64_t kv_tokens = 0;  // of the target's cache; 0: enough for all
   std::vector<TokenId> eos_ids;
   Pipeline pipeline = Pipeline::kLockstep;
   int32_t fanout = 6;
@@ -196,6 +197,7 @@ class TestCluster {
           auto head = r == 0 ? load_head() : nullptr;
           ModelOptions options = model_options({r, options_.tp_size});
           if (head) options.taps = head->config().taps;
+          if (options_.kv_tokens > 0) options.kv_tokens = options_.kv_tokens;
           auto model = load_or_die(directory(options_.target), options, group);
           auto transport = r == 0 ? connect() : nullptr;
           TargetOptions target{.info = info(*model), .max_sequences = options_.max_num_seqs};
@@ -300,6 +302,7 @@ class TestCluster {
         if (slices && options_.links) slices->use_links(links(welcome->target.vocab_size, 0, kLinkSlots));
         worker.slices = slices ? &*slices : nullptr;
         const auto drafter = model ? make_model_drafter(*model, {.max_sequences = options_.max_num_seqs,
+                                                                 .kept_texts = options_.prefix_caching ? 4 : 0,
                                                                  .eos_ids = options_.eos_ids,
                                                                  .vocab_size = welcome->target.vocab_size,
                                                                  .rows = slices ? slices->rows() : nullptr,
