@@ -235,19 +235,13 @@ void CpuModel::finish_block(TensorView<float, 2> partial, std::span<const float>
 // by the leaves of the query heads. A KV head that several ranks hold counts where its leaf is.
 void CpuModel::norm_projections(const LayerWeights& w, int64_t rows) {
   const int64_t d = config_.head_dim, q_size = plan_.query_heads.size() * d;
-  const IndexRange leaves = shard_leaves(plan_.shard);
-  std::vector<int64_t> kv_ends;
-  for (int64_t leaf = leaves.begin; leaf < leaves.end; ++leaf)
-    kv_ends.push_back((leaf_units(config_.num_kv_heads, static_cast<int>(leaf)).end -
-                       leaf_units(config_.num_kv_heads, static_cast<int>(leaves.begin)).begin) *
-                      d);
   const auto squares = std::span(act_->squares.data(), static_cast<size_t>(2 * rows));
   const auto q = [&](int64_t m) { return act_->qkv.slice(rows, 0, q_size).row(m); };
   const auto k = [&](int64_t m) { return act_->qkv.slice(rows, q_size, plan_.kv_heads.size() * d).row(m); };
   for (int64_t m = 0; m < rows; ++m) {
     const auto at = static_cast<size_t>(2 * m);
     squares[at] = sum_of_squares(q(m), plan_.attention_leaf_ends);
-    squares[at + 1] = sum_of_squares(k(m), kv_ends);
+    squares[at + 1] = sum_of_squares(k(m), plan_.kv_leaf_ends);
   }
   if (collectives_->size() > 1) collectives_->all_reduce_sum(squares);
   const auto epsilon = static_cast<float>(config_.rms_norm_eps);

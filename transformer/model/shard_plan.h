@@ -27,6 +27,7 @@ struct ShardPlan {
   IndexRange mlp_columns;  // of intermediate_size
   IndexRange vocab;
   std::vector<int64_t> attention_leaf_ends;  // along this rank's attention output, in columns
+  std::vector<int64_t> kv_leaf_ends;         // along its keys; one that several ranks hold is its leaf's
   std::vector<int64_t> mlp_leaf_ends;        // along this rank's part of the intermediate activations
 };
 
