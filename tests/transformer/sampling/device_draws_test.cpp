@@ -134,9 +134,9 @@ class DeviceDrawsTest : public testing::Test {
       return;
     }
     if (measures) {
-      const auto [entropy, probability] = confidence_of(logits, *token);
-      EXPECT_EQ(draws.confidence(r, step).entropy, entropy) << what;
-      EXPECT_EQ(draws.confidence(r, step).probability, probability) << what;
+      const DraftConfidence on_host = confidence_of(logits, *token);
+      EXPECT_EQ(draws.confidence(r, step).entropy, on_host.entropy) << what;
+      EXPECT_EQ(draws.confidence(r, step).probability, on_host.probability) << what;
     }
     if (expected.sum == 0) return;  // no rule with q
     draws.read_q(r, step, q);
