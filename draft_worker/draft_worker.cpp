@@ -98,22 +98,38 @@ Status DraftWorker::join() {
 void DraftWorker::handle(const Message& message) {
   if (Status status = check_from_job(message, limits_); !status.ok()) return leave(std::move(status));
   if (const auto* propose = std::get_if<Propose>(&message)) {
+    if (const auto at = heard_of_.find(propose->sequence); at != heard_of_.end()) at->second = Clock::now();
     if (Status status = drafter_.begin(*propose); !status.ok()) {
       spdlog::debug("sequence {}: {}", propose->sequence.value(), status.message());
       send(drafter_.held(propose->sequence));
     }
   } else if (const auto* open = std::get_if<Open>(&message)) {
     const Status status = drafter_.open(*open);
-    if (!status.ok())  // the coordinator may ask again and again
+    if (status.ok()) {
+      heard_of_[open->sequence] = Clock::now();
+    } else {  // the coordinator may ask again and again
       spdlog::log(std::exchange(told_full_, true) ? spdlog::level::debug : spdlog::level::warn,
                   "sequence {} is not drafted for: {}", open->sequence.value(), status.message());
+      if (status.code() == StatusCode::kResourceExhausted) ask_about_oldest();
+    }
   } else if (const auto* close = std::get_if<Close>(&message)) {
     drafter_.close(close->sequence);
+    heard_of_.erase(close->sequence);
   } else if (const auto* welcome = std::get_if<Welcome>(&message); welcome && !welcome->accepted) {
     end_ = refused(*welcome);
   } else if (std::holds_alternative<Shutdown>(message)) {
     leaving_ = true;
   }
+}
+
+// A Close that was lost would keep a place for good: whoever hears of a sequence that has ended closes it
+// again.
+void DraftWorker::ask_about_oldest() {
+  const auto oldest = std::min_element(heard_of_.begin(), heard_of_.end(),
+                                       [](const auto& a, const auto& b) { return a.second < b.second; });
+  if (oldest == heard_of_.end()) return;
+  oldest->second = Clock::now();
+  send(drafter_.held(oldest->first));
 }
 
 bool DraftWorker::work() {

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <functional>
+#include <map>
 #include <optional>
 #include <vector>
 
@@ -57,6 +58,7 @@ class DraftWorker {
   void send_draft(Draft draft);
   bool scatter(Draft& draft);
   void leave(Status why);
+  void ask_about_oldest();
   bool shutdown_arrived();
   void beat();
   void say_goodbye();
@@ -71,6 +73,7 @@ class DraftWorker {
   bool leaving_ = false;
   Status end_;  // not ok: refused, or the coordinator is gone
   bool told_full_ = false;
+  std::map<SequenceId, Clock::time_point> heard_of_;  // when last, of each open sequence
 };
 
 }  // namespace outrider

@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <functional>
+#include <optional>
 #include <string>
 #include <thread>
 #include <utility>
@@ -79,6 +80,50 @@ TEST_P(EndOfDraftWorker, TheCoordinatorBreaksWhileItDrafts) {
   });
   const Status end = DraftWorker(drafter, *worker_, {}).serve();
   EXPECT_EQ(end.code(), GetParam() == "inproc" ? StatusCode::kOk : StatusCode::kUnavailable);
+}
+
+// Has one place.
+class OnePlace final : public Drafter {
+ public:
+  Status open(const Open& open) override {
+    if (held_) return resource_exhausted("full");
+    held_ = open.sequence;
+    return {};
+  }
+  void close(SequenceId sequence) override {
+    if (held_ == sequence) held_.reset();
+  }
+  Status begin(const Propose&) override { return {}; }
+  bool work(std::vector<DraftAnswer>&) override { return false; }
+  Resync held(SequenceId sequence) const override {
+    return {.sequence = sequence, .epoch = {}, .committed = {}};
+  }
+  int32_t max_context() const override { return 100; }
+
+ private:
+  std::optional<SequenceId> held_;
+};
+
+// The Close of the first sequence was lost: the worker asks about it when another has no place.
+TEST(DraftWorkerPlaces, AreNotLostWithAClose) {
+  const auto hub = make_inproc_hub();
+  const auto coordinator = hub->coordinator_end();
+  const auto wire = hub->connect();
+  OnePlace drafter;
+  DraftWorker worker(drafter, *wire, {});
+  const auto open = [](uint64_t sequence) {
+    return Open{.sequence = SequenceId(sequence), .ids = {TokenId(1)}, .prompt_length = 1, .sampling = {}};
+  };
+  worker.handle(open(1));
+  worker.handle(open(2));
+  const auto asked = coordinator->receive(Clock::now() + std::chrono::seconds(10));
+  ASSERT_TRUE(asked);
+  const auto* about = std::get_if<Resync>(&asked->message);
+  ASSERT_TRUE(about);
+  EXPECT_EQ(about->sequence, SequenceId(1));
+  worker.handle(Close{SequenceId(1)});
+  worker.handle(open(2));
+  EXPECT_FALSE(coordinator->receive(Clock::now() + std::chrono::milliseconds(10))) << "there was room";
 }
 
 INSTANTIATE_TEST_SUITE_P(Carriers, EndOfDraftWorker, ::testing::Values("inproc", "zeromq"),
