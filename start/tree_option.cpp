@@ -6,7 +6,6 @@
 #include <map>
 #include <nlohmann/json.hpp>
 #include <optional>
-#include <regex>
 #include <vector>
 
 #include "base/json_text.h"
@@ -37,13 +36,23 @@ std::optional<TreeShape> parse_widths(std::string_view text) {
 
 constexpr size_t kMostTreeText = 64 << 10;
 
+// Python's tuples as JSON's lists; (0,) has a comma that JSON lacks.
+std::string lists_of_tuples(std::string_view text) {
+  std::string lists;
+  for (const char c : text) {
+    if (c == ')') {
+      const size_t last = lists.find_last_not_of(" \t\r\n");
+      if (last != std::string::npos && lists[last] == ',') lists.resize(last);
+    }
+    lists += c == '(' ? '[' : c == ')' ? ']' : c;
+  }
+  return lists;
+}
+
 // Nodes as paths from the root, each number the rank of a child among its siblings: [[0], [1], [0, 0]], as
 // Medusa writes its choices, or [(0,), (1,), (0, 0)], as vLLM writes its token trees. `where` begins errors.
 Result<TreeShape> parse_paths(const std::string& text, const std::string& where) {
-  std::string plain = std::regex_replace(text, std::regex(R"(,(\s*\)))"), "$1");
-  std::replace(plain.begin(), plain.end(), '(', '[');
-  std::replace(plain.begin(), plain.end(), ')', ']');
-  ASSIGN_OR_RETURN(const nlohmann::json list, parse_json(plain, where));
+  ASSIGN_OR_RETURN(const nlohmann::json list, parse_json(lists_of_tuples(text), where));
   const auto wrong = [&](const std::string& what) { return invalid_argument(where + ": " + what); };
   if (!list.is_array() || list.empty() || list.size() > kMaxTreeNodes)
     return wrong(fmt::format("must be a list of 1 to {} paths, such as [[0],[1],[0,0]]", kMaxTreeNodes));

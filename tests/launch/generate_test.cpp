@@ -142,7 +142,8 @@ TEST(Generate, TreesAreInTheReportTheTraceAndTheRecord) {
 // As vLLM writes its token trees, and longer than some texts have room for.
 TEST(Generate, ATreeComesFromAFile) {
   const TemporaryDirectory dir;
-  write_file(dir / "tree.txt", "[(0,), (1,), (0, 0), (0, 0, 0),\n (0, 0, 0, 0)]\n");
+  write_file(dir / "tree.txt",
+             "[(0," + std::string(60'000, ' ') + "), (1,), (0, 0), (0, 0, 0),\n (0, 0, 0, 0)]\n");
   const Outcome run = generate(kPrompt + with_draft() + kQuiet +
                                Arguments{"--speculative-tree", "@" + (dir / "tree.txt").string(),
                                          "--max-tokens", "30", "--report", dir / "r.json"});

@@ -281,20 +281,25 @@ INSTANTIATE_TEST_SUITE_P(Formats, PublishedFormat, ::testing::ValuesIn(kFormats)
   return name;
 });
 
-// The message of loading a copy of a model whose tensors or config were changed.
+// A copy of a golden model, of whose tensors and configuration something was changed.
+template <class Change>
+fs::path changed_model(const TemporaryDirectory& directory, const std::string& name, const Change& change) {
+  const fs::path path = directory.copy(format_model(name), name);
+  TensorsToChange file(path / "model.safetensors");
+  json config = json::parse(std::ifstream(path / "config.json"));
+  change(file.tensors, config);
+  fs::remove(path / "model.safetensors");
+  fs::remove(path / "config.json");
+  file.write(path / "model.safetensors");
+  std::ofstream(path / "config.json") << config.dump();
+  return path;
+}
+
+// The message of loading such a copy.
 template <class Change>
 std::string refusal(const std::string& name, const Change& change) {
   const TemporaryDirectory directory;
-  const fs::path path = directory.copy(format_model(name), name);
-  {
-    TensorsToChange file(path / "model.safetensors");
-    json config = json::parse(std::ifstream(path / "config.json"));
-    change(file.tensors, config);
-    fs::remove(path / "model.safetensors");
-    fs::remove(path / "config.json");
-    file.write(path / "model.safetensors");
-    std::ofstream(path / "config.json") << config.dump();
-  }
+  const fs::path path = changed_model(directory, name, change);
   const auto single = make_single_collectives();
   const auto model = Model::load(path, {}, *single);
   return model.ok() ? "" : model.status().message();
@@ -369,14 +374,8 @@ void make_mixture(Tensors& tensors, json& config) {
 
 TEST(PublishedFormat, ExpertsAreCodesLikeAnyMlp) {
   const TemporaryDirectory directory;
-  const fs::path path = directory.copy(format_model("gptq-4bit"), "mixture");
-  TensorsToChange file(path / "model.safetensors");
-  json config = json::parse(std::ifstream(path / "config.json"));
-  make_mixture(file.tensors, config);
-  fs::remove(path / "model.safetensors");
-  fs::remove(path / "config.json");
-  file.write(path / "model.safetensors");
-  std::ofstream(path / "config.json") << config.dump();
+  const fs::path path = changed_model(directory, "gptq-4bit",
+                                      [](auto& tensors, json& config) { make_mixture(tensors, config); });
 
   const auto ids = testing::random_ids(30, 128, 3);
   const auto dense = testing::logits_of_group(format_model("gptq-4bit").string(), 1, ids, 30);
