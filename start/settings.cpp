@@ -155,13 +155,8 @@ Status check_settings(const RoleSettings& settings) {
     RETURN_IF_ERROR(AcceptanceProcess::parse(s.synthetic_acceptance, s.synthetic_seed)
                         .status()
                         .in("--synthetic-acceptance"));
-  ASSIGN_OR_RETURN(const TreeOptions tree, parse_speculative_tree(s.speculative_tree));
-  if (!tree.shape.is_chain() && m.device.starts_with("cuda"))
-    return unsupported(
-        fmt::format("--speculative-tree {}: CUDA devices verify chains only; use --device cpu, or "
-                    "--speculative-tree off",
-                    s.speculative_tree));
   RETURN_IF_ERROR(check_head_settings(settings));
+  RETURN_IF_ERROR(parse_speculative_tree(s.speculative_tree).status());
   RETURN_IF_ERROR(parse_link_emulation(s.emulate_link).status().in("--emulate-link"));
   if (parse_q_format(s.q_format)->kind == QKind::kHidden && !m.uses_draft_model())
     return invalid_argument(

@@ -59,7 +59,7 @@ class TreeVerifier final : public Verifier {
   std::optional<int64_t> busy_ns() const override {
     const auto of_rows = inner_->busy_ns();
     if (!of_rows || sampled_requests_.empty()) return of_rows;
-    return (asked_.empty() ? 0 : *of_rows) + sampled_ns_;
+    return *of_rows + sampled_ns_;
   }
 
  private:

@@ -81,7 +81,25 @@ DeviceVerifier::DeviceVerifier(DeviceGroup& group, Collectives& host, const Veri
 DeviceVerifier::~DeviceVerifier() = default;
 
 std::optional<int64_t> DeviceVerifier::busy_ns() const {
+  if (results_.empty()) return 0;  // nothing was queued, perhaps ever
   return static_cast<int64_t>(ended_.seconds_since(begun_) * 1e9);
+}
+
+LogitsShard DeviceVerifier::on_host(std::span<const VerifyRequest> requests, const PlacedLogits& logits) {
+  const auto* on_device = std::get_if<DeviceLogits>(&logits);
+  CHECK(on_device, "the logits are in host memory");
+  use_device(group_.device());
+  const int64_t width = on_device->vocab_range.size();
+  for (const VerifyRequest& request : requests) {
+    const int64_t at = request.first_row * width;
+    copy(on_device->host_room + at, on_device->logits.data() + at,
+         (static_cast<int64_t>(request.draft.size()) + 1) * width, on_device->stream);
+  }
+  group_.wait(on_device->stream);
+  return {.logits = {on_device->host_room, {on_device->logits.extent(0), width}},
+          .vocab_range = on_device->vocab_range,
+          .vocab_size = on_device->vocab_size,
+          .hidden = {}};
 }
 
 const std::vector<VerifyResult>& DeviceVerifier::verify(std::span<const VerifyRequest> requests,

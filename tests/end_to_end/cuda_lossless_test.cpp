@@ -1,5 +1,6 @@
 // The promise on CUDA: with every model on a device, speculation of any length changes no byte, nor does the
-// number of target ranks (threads that share the device). Golden models in every format of weights.
+// number of target ranks (threads that share the device), nor do trees, the prefix cache and preemption.
+// Golden models in every format of weights.
 #include <gtest/gtest.h>
 
 #include <random>
@@ -88,10 +89,106 @@ TEST_P(CudaLossless, RanksThatShareTheDeviceGiveTheSameText) {
   }
 }
 
+// Drafts that branch. A row of logits for each node; match rules decide on the device, as rounds without a
+// draft, and the path that stays is moved together there.
+class CudaTrees : public CudaLossless {
+ protected:
+  ClusterOptions options(const TreeShape& shape, int tp_size) const {
+    return {.target = GetParam().model,
+            .draft = draft_.path(),
+            .drafter = DrafterKind::kModel,
+            .tp_size = tp_size,
+            .max_num_seqs = 3,
+            .device = kDevice,
+            .weight_format = GetParam().format,
+            .tree = shape};
+  }
+  const TreeShape fixed_{.widths = {2, 2, 1}}, best_{.widths = {}, .nodes = 6};
+
+ private:
+  const testing::PerturbedModel draft_{GetParam().model, 0.2f};
+};
+
+TEST_P(CudaTrees, TextWithTreesIsPlainText) {
+  TestCluster plain({.target = GetParam().model, .device = kDevice, .weight_format = GetParam().format});
+  const auto expected = texts(plain.run(some_requests(0)));
+  ClusterOptions drafts_on_the_host = options(fixed_, 1);
+  drafts_on_the_host.draft_device = Device{};
+  for (const ClusterOptions& trees : {options(best_, emulated() ? 1 : 2), drafts_on_the_host}) {
+    TestCluster cluster(trees);
+    EXPECT_EQ(expected, texts(cluster.run(some_requests(3))));
+    EXPECT_GT(cluster.totals().trees.accepted, 10);
+    EXPECT_EQ(cluster.totals().dropped(DropReason::kTree), 0);
+  }
+}
+
+// Rules that need q decide trees on the host, beside chains that are decided on the device.
+TEST_P(CudaTrees, PqRulesDoNotDependOnRanks) {
+  const auto requests = [] {
+    auto all = some_requests(3);
+    const Rule rules[] = {Rule::kSpecInfer, Rule::kKSeq, Rule::kSwor, Rule::kTraversal, Rule::kToken};
+    for (size_t i = 0; i < all.size(); ++i) {
+      all[i].sampling.rule = rules[i % 5];
+      all[i].sampling.temperature = 1.2f;
+    }
+    return all;
+  };
+  std::vector<std::vector<TokenId>> expected;
+  for (const int tp_size : {1, 2}) {
+    ClusterOptions trees = options(fixed_, tp_size);
+    trees.q_kind = QKind::kSparse;
+    trees.row_bytes = 64;
+    TestCluster cluster(trees);
+    const auto actual = texts(cluster.run(requests()));
+    if (tp_size == 1) expected = actual;
+    EXPECT_EQ(actual, expected);
+    EXPECT_GT(cluster.totals().trees.accepted, 10);
+    EXPECT_EQ(cluster.totals().dropped(DropReason::kBadQ), 0);
+  }
+}
+
+// What one text's prompt left in the cache serves another's, and who came last gives its blocks up where
+// there are too few: the device's blocks are shared, copied on write, cut and filled anew. Texts outgrow the
+// block of room that they are opened with.
+TEST_P(CudaTrees, PrefixCacheAndPreemptionChangeNoText) {
+  std::mt19937 random(5);
+  std::vector<Request> requests;
+  std::vector<TokenId> beginning;
+  for (int i = 0; i < 20; ++i) beginning.emplace_back(static_cast<int32_t>(random() % 6 + 10));
+  for (int i = 0; i < 4; ++i) {
+    Request request{.prompt = beginning, .max_tokens = 22, .ignore_eos = true};
+    if (i % 2) request.prompt.clear();  // half of them begin alike
+    while (request.prompt.size() < 28) request.prompt.emplace_back(static_cast<int32_t>(random() % 6 + 10));
+    request.sampling.rule = i < 2 ? Rule::kInvariant : Rule::kNaive;
+    request.sampling.seed = Seed{50 + static_cast<uint64_t>(i)};
+    request.gamma = parse_gamma_policy("fixed:gamma=2").value();
+    requests.push_back(std::move(request));
+  }
+  TestCluster whole({.target = GetParam().model,
+                     .max_num_seqs = 3,
+                     .device = kDevice,
+                     .weight_format = GetParam().format,
+                     .prefix_caching = false});
+  const auto expected = texts(whole.run(requests));
+  EXPECT_EQ(whole.totals().preemptions, 0);
+  for (const DrafterKind drafter : {DrafterKind::kNone, DrafterKind::kModel}) {
+    ClusterOptions tight = options(fixed_, 1);
+    tight.drafter = drafter;
+    tight.kv_tokens = 7 * kBlockTokens;
+    TestCluster cluster(tight);
+    EXPECT_EQ(expected, texts(cluster.run(requests)));
+    EXPECT_GT(cluster.totals().prefix_hits, 0);
+    EXPECT_GT(cluster.totals().preemptions, 0);
+  }
+}
+
 INSTANTIATE_TEST_SUITE_P(Models, CudaLossless,
                          ::testing::Values(Weights{"fp32", "qwen3"}, Weights{"bf16", "qwen3-bf16"},
                                            Weights{"int8", "qwen3-bf16", WeightFormat::kInt8},
                                            Weights{"fp8", "qwen3-bf16", WeightFormat::kFloat8}),
+                         [](const auto& instance) { return instance.param.name; });
+INSTANTIATE_TEST_SUITE_P(Models, CudaTrees,
+                         ::testing::Values(Weights{"fp32", "qwen3"}, Weights{"bf16", "qwen3-bf16"}),
                          [](const auto& instance) { return instance.param.name; });
 
 }  // namespace

@@ -5,6 +5,7 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <thread>
 #include <vector>
@@ -29,7 +30,8 @@ struct ClusterOptions {
   HeadKind head_kind = HeadKind::kEagle3;
   int tp_size = 1;
   int max_num_seqs = 1;
-  Device device;                                     // of every model
+  Device device;                                     // of every model,
+  std::optional<Device> draft_device;                // but for the draft
   WeightFormat weight_format = WeightFormat::kAuto;  // the same
   Wire wire = Wire::kInproc;
   QKind q_kind = QKind::kDense;
@@ -284,6 +286,7 @@ class TestCluster {
                 options_.max_num_seqs * kv_tokens_for_outcomes(most_nodes(options_.tree, 8), 1);
           options.stand_in = kDraftStandIn;
           options.run_sequences = runs_at_a_time(options_.max_num_seqs, options_.fanout);
+          options.device = options_.draft_device.value_or(options_.device);
           model = load_or_die(directory(options_.draft), options, *single);
           draft_info = info(*model);
           head = head_of(options_.drafters_head.empty() ? options_.draft : options_.drafters_head,
@@ -301,13 +304,14 @@ class TestCluster {
                        .value();
         if (slices && options_.links) slices->use_links(links(welcome->target.vocab_size, 0, kLinkSlots));
         worker.slices = slices ? &*slices : nullptr;
-        const auto drafter = model ? make_model_drafter(*model, {.max_sequences = options_.max_num_seqs,
-                                                                 .kept_texts = options_.prefix_caching ? 4 : 0,
-                                                                 .eos_ids = options_.eos_ids,
-                                                                 .vocab_size = welcome->target.vocab_size,
-                                                                 .rows = slices ? slices->rows() : nullptr,
-                                                                 .head = head.get()})
-                                   : make_ngram_drafter({.max_sequences = options_.max_num_seqs});
+        const auto drafter = model
+                                 ? make_model_drafter(*model, {.max_sequences = options_.max_num_seqs,
+                                                               .kept_texts = options_.prefix_caching ? 4 : 0,
+                                                               .eos_ids = options_.eos_ids,
+                                                               .vocab_size = welcome->target.vocab_size,
+                                                               .rows = slices ? slices->rows() : nullptr,
+                                                               .head = head.get()})
+                                 : make_ngram_drafter({.max_sequences = options_.max_num_seqs});
         const Status status = DraftWorker(*drafter, *transport, worker).serve();
         EXPECT_TRUE(status.ok()) << status.message();
         if (model) {

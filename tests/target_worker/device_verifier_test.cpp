@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 
 #include <latch>
+#include <map>
 
 #include "tests/target_worker/verify_support.h"
 
@@ -13,8 +14,16 @@ namespace {
 
 enum class Link { kStaged, kPeer };
 
+// Of each round; none at all: drafts are chains, and no verifier of trees is asked.
+using Parents = std::vector<std::vector<int32_t>>;
+std::vector<VerifyRequest> requests_with(const RankPass& pass, const Parents& parents) {
+  std::vector<VerifyRequest> requests = pass.requests;
+  for (size_t i = 0; i < parents.size(); ++i) requests[i].parents = parents[i];
+  return requests;
+}
+
 std::vector<VerifyResult> verify_on_device(const std::vector<TestRound>& rounds, int ranks, Link link,
-                                           VerifierStats* stats = nullptr) {
+                                           VerifierStats* stats = nullptr, const Parents& parents = {}) {
   std::latch done(ranks);  // groups end together
   return verify_on_ranks(rounds, ranks, stats, [&](RankPass& pass, VerifierStats& own_stats) {
     use_device(0);
@@ -23,8 +32,9 @@ std::vector<VerifyResult> verify_on_device(const std::vector<TestRound>& rounds,
     DeviceBuffer<float> memory(static_cast<int64_t>(pass.shard.size()));
     copy(memory.data(), pass.shard.data(), memory.size(), stream);
     stream.synchronize();
-    DeviceVerifier verifier(*group, pass.group,
-                            {.rows = pass.rows, .requests = static_cast<int64_t>(rounds.size())});
+    std::unique_ptr<Verifier> verifier = std::make_unique<DeviceVerifier>(
+        *group, pass.group, VerifierLimits{.rows = pass.rows, .requests = pass.rows});
+    if (!parents.empty()) verifier = make_tree_verifier(std::move(verifier), pass.group);
     const PinnedBuffer<float> room(memory.size());
     const LogitsShard host = pass.logits();
     const DeviceLogits logits{.logits = TensorView<float, 2>(memory.data(), host.logits.extents()),
@@ -33,8 +43,9 @@ std::vector<VerifyResult> verify_on_device(const std::vector<TestRound>& rounds,
                               .stream = stream,
                               .host_room = room.data()};
     pass.group.barrier();  // nobody allocates any more while a peer's kernel waits for it
-    const auto results = verifier.verify(pass.requests, logits);
-    own_stats = verifier.stats();
+    const auto results = verifier->verify(requests_with(pass, parents), logits);
+    own_stats = verifier->stats();
+    EXPECT_TRUE(verifier->busy_ns().has_value());
     done.arrive_and_wait();
     return results;
   });
@@ -68,6 +79,38 @@ void expect_host_verdicts(const std::vector<TestRound>& rounds, int ranks, Link 
   }
   ASSERT_EQ(device_stats.residual_fallbacks, host_stats.residual_fallbacks) << what;
   ASSERT_EQ(device_stats.q_zero_draws, host_stats.q_zero_draws) << what;
+}
+
+// A match rule: the chain of a round, and further nodes anywhere.
+std::vector<int32_t> add_branches(std::mt19937_64& rng, TestRound& round) {
+  std::vector<int32_t> parents;
+  const size_t chain = round.draft.size(), all = chain + 1 + rng() % 8;
+  for (size_t i = 0; i < all; ++i) {
+    const bool is_branch = i >= chain;
+    parents.push_back(static_cast<int32_t>(is_branch ? rng() % (i + 1) : i) - 1);
+    if (!is_branch) continue;
+    round.draft.emplace_back(static_cast<int32_t>(rng() % round.vocab_size()));
+    round.raw.push_back(reference::random_logits(rng, round.vocab_size(), 3, 4));
+  }
+  return parents;
+}
+
+// A p/q rule whose children are drawn independently: nodes anywhere, and the q of those that have some.
+std::vector<int32_t> grow_sampled_tree(std::mt19937_64& rng, Rule rule, TestRound& round) {
+  round.params.rule = rule;
+  round.q_kind = QKind::kSparse;
+  std::vector<int32_t> parents;
+  std::map<int32_t, QRow> q;
+  for (size_t nodes = 1 + rng() % 8; parents.size() < nodes;) {
+    const auto parent = static_cast<int32_t>(rng() % (parents.size() + 1)) - 1;
+    if (!q.contains(parent))
+      q[parent] = random_q(rng, round.raw[static_cast<size_t>(parent + 1)], QKind::kSparse, 9);
+    parents.push_back(parent);
+    round.draft.push_back(draw_token(q[parent], rng()));
+    round.raw.push_back(reference::random_logits(rng, round.vocab_size(), 0.5f, 4));
+  }
+  for (auto& [node, row] : q) round.q.push_back(std::move(row));
+  return parents;
 }
 
 class DeviceVerifierTest : public testing::Test {
@@ -127,6 +170,42 @@ TEST_F(DeviceVerifierTest, ARowWithoutADistributionMattersOnlyWhereTheTextComesT
   expect_damage_contained(19, 20, {1, 3}, [](const std::vector<TestRound>& rounds, int ranks) {
     return verify_on_device(rounds, ranks, Link::kStaged);
   });
+}
+
+// Match rules on the device, rules that need q on the host, and chains: in one pass.
+TEST_F(DeviceVerifierTest, TreesAreDecidedAsTheHostDecidesThem) {
+  std::mt19937_64 rng(21);
+  int64_t accepted = 0;
+  for (int i = 0; i < 12; ++i) {
+    std::vector<TestRound> rounds;
+    Parents parents;
+    for (const Rule rule :
+         {Rule::kGreedy, Rule::kInvariant, Rule::kNaive, Rule::kToken, Rule::kSpecInfer, Rule::kKSeq}) {
+      if (i % 4 == 3 && !is_tree_rule(rule)) continue;  // nothing is left for the device
+      const auto gamma = is_tree_rule(rule) ? 0 : static_cast<int>(rng() % 5);
+      TestRound& round =
+          rounds.emplace_back(random_round(rng, is_tree_rule(rule) ? Rule::kNaive : rule, 400, gamma));
+      if (rng() % 3 == 0) round.params.logprobs = 2;
+      parents.push_back(is_tree_rule(rule)     ? grow_sampled_tree(rng, rule, round)
+                        : rule == Rule::kToken ? std::vector<int32_t>()
+                                               : add_branches(rng, round));
+    }
+    const auto expected = verify_on_ranks(rounds, 1, nullptr, [&](RankPass& pass, VerifierStats&) {
+      const auto verifier = make_tree_verifier(std::make_unique<ShardedVerifier>(pass.group), pass.group);
+      return verifier->verify(requests_with(pass, parents), pass.logits());
+    });
+    const auto results = verify_on_device(rounds, 1 + i % 2, Link::kPeer, nullptr, parents);
+    for (size_t r = 0; r < rounds.size(); ++r) {
+      const std::string text = fmt::format("pass {}, rule {}", i, rule_name(rounds[r].params.rule));
+      ASSERT_EQ(results[r].status, expected[r].status) << text;
+      ASSERT_EQ(results[r].accepted_count, expected[r].accepted_count) << text;
+      ASSERT_EQ(results[r].path, expected[r].path) << text;
+      ASSERT_EQ(results[r].next, expected[r].next) << text;
+      expect_same_logprobs(results[r].logprobs, expected[r].logprobs, text);
+      accepted += static_cast<int64_t>(results[r].path.size());
+    }
+  }
+  EXPECT_GT(accepted, 20);
 }
 
 // Rows of equal logits: every cut and every draw goes through ties.
