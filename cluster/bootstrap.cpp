@@ -4,6 +4,7 @@
 #include <unistd.h>
 
 #include <array>
+#include <cstdlib>
 #include <cstring>
 #include <random>
 #include <vector>
@@ -185,14 +186,17 @@ Result<RankContext> bootstrap(const MpiComm& world_comm, const BootstrapOptions&
 
   // Every rank computes the same topology from the same text, so an error is the same everywhere.
   const std::string text = broadcast_text(*world, options.layout, 0);
-  ASSIGN_OR_RETURN(const Layout layout,
-                   text.empty() ? default_layout(world->size()) : parse_layout(text, world->size()));
+  const int groups = std::atoi(broadcast_text(*world, std::to_string(options.groups), 0).c_str());
+  ASSIGN_OR_RETURN(const Layout layout, text.empty() ? default_layout(world->size(), groups)
+                                                     : parse_layout(text, world->size(), groups));
   Topology topology(layout, gather_hosts(*world, options.gpus));
   const RankPlace self = topology.at(Rank(world->rank()));
   const int coordinator = topology.coordinator().value();
   RankContext context{.topology = std::move(topology), .self = self};
 
-  MpiComm role_comm = world_comm.split(static_cast<int>(self.role));
+  constexpr int kRoles = 8;  // more than there are; behind them each target group is a role of its own
+  const int role = static_cast<int>(self.role) + (self.role == Role::kTarget ? kRoles * (1 + self.group) : 0);
+  MpiComm role_comm = world_comm.split(role);
   if (self.role == Role::kTarget)
     context.collectives = make_mpi_collectives(std::move(role_comm), waiting, options.collectives);
 

@@ -18,6 +18,7 @@ namespace outrider {
 
 struct BootstrapOptions {
   std::string layout;             // --layout, empty: default_layout; rank 0's counts
+  int groups = 1;                 // --data-parallel-size; the same
   int gpus = 0;                   // on this host
   CollectiveOptions collectives;  // of the target group
   // Keys are drawn at random where TCP is used. Without CURVE in libzmq ranks on several hosts need

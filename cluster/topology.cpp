@@ -29,6 +29,12 @@ int count_of(const Layout& layout, Role role) {
   return 0;
 }
 
+int groups_of(const Layout& layout) {
+  for (const RoleRanks& part : layout)
+    if (part.role == Role::kTarget) return part.groups;
+  return 1;
+}
+
 bool names(const Layout& layout, Role role) {
   return std::any_of(layout.begin(), layout.end(),
                      [role](const RoleRanks& part) { return part.role == role; });
@@ -43,11 +49,12 @@ int world_of(const Layout& layout) {
 std::string to_text(const Layout& layout) {
   std::string text;
   for (const RoleRanks& part : layout)
-    text += fmt::format("{}{}={}", text.empty() ? "" : ",", role_name(part.role), part.count);
+    text += fmt::format("{}{}={}{}", text.empty() ? "" : ",", role_name(part.role),
+                        part.groups > 1 ? fmt::format("{}x", part.groups) : "", part.count / part.groups);
   return text;
 }
 
-// "role=count"
+// "role=count", or "target=groupsxranks"
 Result<RoleRanks> parse_part(std::string_view part) {
   const size_t equals = part.find('=');
   if (equals == std::string_view::npos) return invalid_argument(fmt::format("'{}' is not ROLE=COUNT", part));
@@ -55,10 +62,19 @@ Result<RoleRanks> parse_part(std::string_view part) {
   const auto role = role_from_name(name);
   if (!role)
     return invalid_argument(fmt::format("'{}' is no role; roles are coordinator, draft and target", name));
-  const auto count = parse_number<int>(number);
+  const size_t times = number.find('x');
+  const bool has_groups = times != std::string_view::npos;
+  if (has_groups && *role != Role::kTarget)
+    return invalid_argument(fmt::format("{}={}: only targets are groups; say how many ranks", name, number));
+  const auto groups = has_groups ? parse_number<int>(number.substr(0, times)) : std::optional(1);
+  const auto count = parse_number<int>(has_groups ? number.substr(times + 1) : number);
+  if (has_groups && (!groups || *groups < 1 || !count || *count < 1 || *count > kMaxRanks / *groups))
+    return invalid_argument(fmt::format(
+        "{}={}: it is groups and the ranks of each, as in target=2x4, which is two groups of four ranks",
+        name, number));
   if (!count || *count < 0 || *count > kMaxRanks)
     return invalid_argument(fmt::format("{}: '{}' is not a number of ranks", name, number));
-  return RoleRanks{*role, *count};
+  return RoleRanks{*role, *groups * *count, *groups};
 }
 
 Result<Layout> parse_parts(std::string_view text) {
@@ -79,8 +95,17 @@ Status check(const Layout& layout, int world_size) {
   const int coordinators = count_of(layout, Role::kCoordinator), targets = count_of(layout, Role::kTarget);
   if (coordinators != 1)
     return invalid_argument(fmt::format("coordinator={}: there must be exactly 1", coordinators));
-  if (!is_target_size(targets))
-    return invalid_argument(fmt::format("target={}: a target group has 1, 2, 4 or 8 ranks", targets));
+  const int groups = groups_of(layout);
+  if (targets % groups != 0)
+    return invalid_argument(fmt::format("{} target ranks are not {} groups of one size", targets, groups));
+  if (!is_target_size(targets / groups) && groups == 1)
+    return invalid_argument(
+        fmt::format("target={}: a target group has 1, 2, 4 or 8 ranks{}", targets,
+                    targets > 8 ? "; several groups are target=2x4, say, which is two of four" : ""));
+  if (!is_target_size(targets / groups))
+    return invalid_argument(
+        fmt::format("target={0}x{1}: {0} groups of {1} ranks each, but a target group has 1, 2, 4 or 8",
+                    groups, targets / groups));
   if (world_of(layout) != world_size)
     return invalid_argument(
         fmt::format("it names {0} ranks, but {1} were started; start with -n {0} or change the layout",
@@ -102,27 +127,37 @@ const char* role_name(Role role) {
   return "unknown";
 }
 
-Result<Layout> parse_layout(std::string_view text, int world_size) {
+Result<Layout> parse_layout(std::string_view text, int world_size, int groups) {
   const std::string where = fmt::format("--layout {}", text);
   auto parts = parse_parts(text);
   if (!parts.ok()) return parts.status().in(where);
   Layout layout = std::move(parts).value();
   if (!names(layout, Role::kCoordinator)) layout.insert(layout.begin(), {Role::kCoordinator, 1});
   if (!names(layout, Role::kTarget))
-    layout.push_back({Role::kTarget, std::max(0, world_size - world_of(layout))});
+    layout.push_back({Role::kTarget, std::max(0, world_size - world_of(layout)), groups});
+  if (groups > 1 && groups_of(layout) != groups)
+    return invalid_argument(fmt::format(
+        "{}: --data-parallel-size {} but it names {} target group{}; say target={}xRANKS, or drop the flag",
+        where, groups, groups_of(layout), groups_of(layout) == 1 ? "" : "s", groups));
   if (const Status status = check(layout, world_size); !status.ok()) return status.in(where);
   return layout;
 }
 
-Result<Layout> default_layout(int world_size) {
-  const int drafts = world_size >= 3 ? 1 : 0;
+Result<Layout> default_layout(int world_size, int groups) {
+  const int drafts = world_size >= 2 + groups ? 1 : 0;
   const int targets = world_size - 1 - drafts;
-  if (is_target_size(targets)) {
+  if (targets % groups == 0 && is_target_size(targets / groups)) {
     Layout layout{{Role::kCoordinator, 1}};
     if (drafts > 0) layout.push_back({Role::kDraft, drafts});
-    layout.push_back({Role::kTarget, targets});
+    layout.push_back({Role::kTarget, targets, groups});
     return layout;
   }
+  if (groups > 1)
+    return invalid_argument(
+        fmt::format("{} ranks would leave {} for {} target groups, which have 1, 2, 4 or 8 each: start with "
+                    "-n {}, or say "
+                    "what is what with --layout coordinator=1,draft=1,target={}xRANKS",
+                    world_size, std::max(0, targets), groups, 2 + groups, groups));
   if (world_size < 2)
     return invalid_argument(
         "1 rank cannot be coordinator and target group: start with -n 2 or more, or without mpirun, in one "
@@ -145,13 +180,16 @@ Topology::Topology(const Layout& layout, const std::vector<HostInfo>& hosts) {
   CHECK(world_of(layout) == static_cast<int>(hosts.size()), "layout={} hosts={}", to_text(layout),
         hosts.size());
   std::map<std::string, int> ranks_on, workers_on;
+  groups_ = groups_of(layout);
   for (const RoleRanks& part : layout)
     for (int index = 0; index < part.count; ++index) {
       const HostInfo& host = hosts[ranks_.size()];
+      const int size = part.count / part.groups;
       RankPlace place{.rank = Rank(static_cast<int32_t>(ranks_.size())),
                       .role = part.role,
                       .index = index,
-                      .tp_rank = part.role == Role::kTarget ? index : -1,
+                      .group = index / size,
+                      .tp_rank = part.role == Role::kTarget ? index % size : -1,
                       .host = host.name,
                       .local_rank = ranks_on[host.name]++};
       if (part.role != Role::kCoordinator && host.gpus > 0)
@@ -180,9 +218,15 @@ std::string Topology::describe() const {
   std::string text;
   for (const RankPlace& place : ranks_) {
     std::string name = role_name(place.role);
-    if (place.role != Role::kCoordinator) name += fmt::format("/{}", place.index);
+    if (place.role == Role::kTarget && groups_ > 1)
+      name += fmt::format("/{}.{}", place.group, place.tp_rank);
+    else if (place.role != Role::kCoordinator)
+      name += fmt::format("/{}", place.index);
     text += fmt::format("rank {:<3} {:<12} {:<8} on {} (local rank {}){}\n", place.rank.value(), name,
-                        place.device, place.host, place.local_rank, place.is_leader() ? ", leader" : "");
+                        place.device, place.host, place.local_rank,
+                        !place.is_leader() ? ""
+                        : groups_ > 1      ? fmt::format(", leader of group {}", place.group)
+                                           : ", leader");
   }
   return text;
 }

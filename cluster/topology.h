@@ -17,19 +17,22 @@ const char* role_name(Role role);
 // So many consecutive ranks of one role.
 struct RoleRanks {
   Role role = Role::kTarget;
-  int count = 0;
+  int count = 0;   // in all
+  int groups = 1;  // of targets, one after the other
   bool operator==(const RoleRanks&) const = default;
 };
 // In rank order; together they are the world.
 using Layout = std::vector<RoleRanks>;
 
-// `text` as in --layout coordinator=1,draft=1,target=2. The order of roles is the order of ranks. A role that
-// is not named: one coordinator (in front), no draft worker, and a target group of the ranks that are left.
-// One coordinator, and 1, 2, 4 or 8 target ranks, because the sums of a target group are balanced trees.
-Result<Layout> parse_layout(std::string_view text, int world_size);
+// `text` as in --layout coordinator=1,draft=1,target=2, or target=2x4: two target groups of four ranks each.
+// The order of roles is the order of ranks. A role that is not named: one coordinator (in front), no draft
+// worker, and as targets the ranks that are left. One coordinator, and 1, 2, 4 or 8 ranks in a target group,
+// because its sums are balanced trees. `groups`: --data-parallel-size, where it was asked for.
+Result<Layout> parse_layout(std::string_view text, int world_size, int groups = 1);
 
-// Rank 0 coordinates, rank 1 drafts if there are three or more, the rest is the target group.
-Result<Layout> default_layout(int world_size);
+// Rank 0 coordinates, rank 1 drafts if there are more than that and one for each target group, the rest is
+// the target.
+Result<Layout> default_layout(int world_size, int groups = 1);
 
 // What a rank says about where it runs.
 struct HostInfo {
@@ -40,8 +43,9 @@ struct HostInfo {
 struct RankPlace {
   Rank rank;
   Role role = Role::kTarget;
-  int index = 0;     // within the role
-  int tp_rank = -1;  // == index for target ranks
+  int index = 0;     // within the role; of a target rank, of all groups
+  int group = 0;     // of a target rank
+  int tp_rank = -1;  // of a target rank, in its group
   std::string host;
   int local_rank = 0;          // among this host's ranks
   std::string device = "cpu";  // or "cuda:N"
@@ -56,9 +60,10 @@ class Topology {
   const std::vector<RankPlace>& ranks() const { return ranks_; }
   const RankPlace& at(Rank rank) const;
   Rank coordinator() const { return first(Role::kCoordinator); }
-  Rank leader() const { return first(Role::kTarget); }
+  Rank leader() const { return first(Role::kTarget); }  // of the first group
   int count(Role role) const;
-  int tp_size() const { return count(Role::kTarget); }
+  int groups() const { return groups_; }                          // of targets
+  int tp_size() const { return count(Role::kTarget) / groups_; }  // ranks of each
 
   // One line per rank, for people.
   std::string describe() const;
@@ -66,6 +71,7 @@ class Topology {
  private:
   Rank first(Role role) const;
   std::vector<RankPlace> ranks_;
+  int groups_ = 1;
 };
 
 }  // namespace outrider

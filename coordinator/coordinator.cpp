@@ -64,6 +64,9 @@ void Coordinator::perform(Action& action) {
   } else if (auto* round = std::get_if<RoundDone>(&action)) {
     if (trace_) trace_->add(*round, protocol_.open_requests() - protocol_.running_requests());
     if (callbacks_.on_round) callbacks_.on_round(*round);
+  } else if (auto* lost = std::get_if<TargetLost>(&action)) {
+    spdlog::warn("target group {} is lost, and {} of its requests go on in other groups: {}", lost->group,
+                 lost->handed_over, lost->why.message());
   }
 }
 
@@ -99,18 +102,33 @@ void Coordinator::probe_workers() {
   }
 }
 
+// A group whose process has died answers nothing, and another one can go on with its requests. It is asked
+// more and more rarely, since one that computes a long pass reads nothing meanwhile, and its queue is short.
+void Coordinator::probe_busy_targets() {
+  if (protocol_.target_groups() == 1) return;
+  const auto now = Clock::now();
+  std::erase_if(target_probes_, [this](const auto& item) { return !protocol_.is_target(item.first); });
+  for (const PeerId target : protocol_.targets()) {
+    Probe& probe = target_probes_.try_emplace(target, Probe{now, kProbeInterval}).first->second;
+    if (now < probe.at + probe.pause) continue;
+    probe = {now, 2 * probe.pause};
+    const Status status = transport_->send(target, Heartbeat{});
+    if (status.code() == StatusCode::kUnavailable) handle(PeerLost{target, status.message()});
+  }
+}
+
 void Coordinator::probe_target() {
-  const auto target = protocol_.target();
-  if (!target) return;
-  const Status status = transport_->send(*target, Heartbeat{});
-  if (status.code() == StatusCode::kUnavailable) handle(PeerLost{*target, status.message()});
+  for (const PeerId target : protocol_.targets()) {
+    const Status status = transport_->send(target, Heartbeat{});
+    if (status.code() == StatusCode::kUnavailable) handle(PeerLost{target, status.message()});
+  }
 }
 
 // Forgets peers that are gone: they need no telling, and over months they may be many.
 void Coordinator::note_peer(PeerId peer) {
   if (peers_.size() >= kMaxKnownPeers)
     std::erase_if(
-        peers_, [this](PeerId known) { return !membership_.is_alive(known) && protocol_.target() != known; });
+        peers_, [this](PeerId known) { return !membership_.is_alive(known) && !protocol_.is_target(known); });
   if (peers_.size() < kMaxKnownPeers) peers_.insert(peer);
 }
 
@@ -147,12 +165,17 @@ void Coordinator::poll(Clock::time_point deadline) {
   if (const auto next = protocol_.next_deadline()) deadline = std::min(deadline, *next);
   if (const auto next = membership_.next_deadline()) deadline = std::min(deadline, *next);
   if (!hellos_.empty()) deadline = std::min(deadline, std::max(next_probe_, Clock::now()));
+  for (const auto& [peer, probe] : target_probes_)
+    deadline = std::min(deadline, std::max(probe.at + probe.pause, Clock::now()));
   auto incoming = transport_->receive(deadline);
   for (const MembershipChange& change : membership_.expire(Clock::now()))
     if (change.kind == MembershipChange::Kind::kLost) handle(PeerLost{change.peer, "it is silent"});
   probe_workers();
+  probe_busy_targets();
   if (!incoming) return handle(Tick{});
   const PeerId peer = incoming->peer;
+  if (const auto probe = target_probes_.find(peer); probe != target_probes_.end())
+    probe->second = {Clock::now(), kProbeInterval};
   if (incoming->door == Door::kInside) note_peer(peer);
   if (const auto* draft = std::get_if<Draft>(&incoming->message); draft && trace_)
     trace_->note_draft(draft->sequence, draft->round, peer);
@@ -172,12 +195,15 @@ Status Coordinator::run() {
 }
 
 Status Coordinator::wait_for_peers(size_t workers, Clock::time_point deadline) {
-  while (!protocol_.has_target() || protocol_.worker_count() < workers) {
+  const size_t groups = protocol_.target_groups();
+  while (protocol_.targets_here() < groups || protocol_.worker_count() < workers) {
     RETURN_IF_ERROR(protocol_.target_status());
-    if (Clock::now() >= deadline)
-      return deadline_exceeded(fmt::format("{} and {} of {} draft workers joined in time",
-                                           protocol_.has_target() ? "a target group" : "no target group",
+    if (Clock::now() >= deadline) {
+      std::string targets = protocol_.has_target() ? "a target group" : "no target group";
+      if (groups > 1) targets = fmt::format("{} of {} target groups", protocol_.targets_here(), groups);
+      return deadline_exceeded(fmt::format("{} and {} of {} draft workers joined in time", targets,
                                            protocol_.worker_count(), workers));
+    }
     poll(deadline);
   }
   return {};
@@ -205,6 +231,8 @@ void Coordinator::shutdown() {
 void Coordinator::fill_report(nlohmann::json& out) const {
   fill_json(totals(), out);
   protocol_.cost().fill_json(out["cost_model"]);
+  for (size_t i = 0; out.contains("groups") && i < out["groups"].size(); ++i)
+    protocol_.cost(static_cast<int32_t>(i)).fill_json(out["groups"][i]["cost_model"]);
   fill_json(transport_stats(), totals(), out["wire"]);
 }
 

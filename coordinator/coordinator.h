@@ -44,10 +44,10 @@ class Coordinator {
   Status run();
   // Handles what arrives until `deadline`, at most one message. For servers that have more to do.
   void poll(Clock::time_point deadline);
-  // Waits for the target and `workers` draft workers.
+  // Waits for all target groups and `workers` draft workers.
   Status wait_for_peers(size_t workers, Clock::time_point deadline);
-  // Finds out whether the target is still connected, where nothing was sent to it for a while; if not,
-  // requests end. Not for every poll: it answers nothing, and its queue is short.
+  // Finds out whether the target groups are still connected, where nothing was sent to it for a while; if
+  // not, requests end. Not for every poll: it answers nothing, and its queue is short.
   void probe_target();
   // Tells all that take part to leave, and those inside that ever spoke.
   void shutdown();
@@ -69,6 +69,7 @@ class Coordinator {
   void note_hello(PeerId peer, Hello hello);
   void note_refusal(const Send& send);
   void probe_workers();
+  void probe_busy_targets();
   void lose(PeerId peer, std::string why);
 
   std::unique_ptr<Transport> transport_;
@@ -85,6 +86,12 @@ class Coordinator {
   size_t submitted_ = 0, finished_ = 0;
   int refusals_ = 0;
   Clock::time_point next_probe_{};
+  // Of several target groups: each is asked again after ever longer pauses.
+  struct Probe {
+    Clock::time_point at{};
+    Clock::duration pause{};
+  };
+  std::map<PeerId, Probe> target_probes_;
 };
 
 }  // namespace outrider

@@ -44,6 +44,8 @@ constexpr Counter<EventCounts> kEventCounters[] = {
     {&EventCounts::preemptions, "target", "preemptions", "num_preemptions_total",
      "Sequences that gave their place in the KV cache up for others, and were read again.", "", Unit::kCount,
      Names::kCommon},
+    {&EventCounts::failovers, "target", "failovers", "failovers_total",
+     "Requests that went on in another target group when theirs was lost."},
     {&EventCounts::drafts_received, "drafts", "received", "drafts_received_total", "Drafts that arrived."},
     {&EventCounts::drafts_used, "drafts", "used", "drafts_used_total",
      "Drafts that went into a pass of the target."},
@@ -164,6 +166,30 @@ constexpr Counter<DrafterTotals> kDrafterCounters[] = {
 };
 static_assert(offsetof(DrafterTotals, round_seconds) - offsetof(DrafterTotals, joined) ==
                   std::size(kDrafterCounters) * sizeof(int64_t),
+              "a counter has no line above");
+
+// By target group, where there are several: in report["groups"], and with the label group in /metrics.
+constexpr Counter<GroupTotals> kGroupCounters[] = {
+    {&GroupTotals::joined, "", "joined", "target_group_joined_total", "Times that the group has joined."},
+    {&GroupTotals::lost, "", "lost", "target_group_lost_total", "Times that the group was lost."},
+    {&GroupTotals::requests, "", "requests", "target_group_requests_total",
+     "Requests that began in the group."},
+    {&GroupTotals::handed_over, "", "handed_over", "target_group_handed_over_total",
+     "Requests of the group that went on in another one when it was lost."},
+    {&GroupTotals::passes, "", "passes", "target_group_passes_total", "Forward passes of the group."},
+    {&GroupTotals::rows, "", "rows", "target_group_rows_total", "Rows of the group's forward passes."},
+    {&GroupTotals::emitted, "", "emitted_tokens", "target_group_generation_tokens_total",
+     "Tokens that were generated in the group."},
+    {&GroupTotals::prefix_queries, "", "prefix_queries", "target_group_prefix_cache_queries_total",
+     "Prompt tokens that were looked for in the group's prefix cache."},
+    {&GroupTotals::prefix_hits, "", "prefix_hits", "target_group_prefix_cache_hits_total",
+     "Prompt tokens that were there."},
+    {&GroupTotals::preemptions, "", "preemptions", "target_group_preemptions_total",
+     "Sequences of the group that gave their place up for others."},
+    {&GroupTotals::busy_ns, "", "busy_ms", "target_group_busy_seconds_total",
+     "Busy time of the group's leader.", "", Unit::kNanoseconds},
+};
+static_assert(sizeof(GroupTotals) == std::size(kGroupCounters) * sizeof(int64_t),
               "a counter has no line above");
 
 // Besides bytes and messages by kind. In the report: report["wire"].

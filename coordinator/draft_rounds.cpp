@@ -126,17 +126,19 @@ void DraftRounds::begin(LiveRequest& live, int32_t batch_size, Turn& turn) {
 
 // The entry's own verdict commits a token at least.
 void DraftRounds::ask_target(LiveRequest& live, int32_t batch_size, PlanEntry& entry) {
-  const GammaContext context{.limit = std::max(0, gamma_limit(live) - 1),
-                             .batch_size = batch_size,
-                             .context_length = live.sequence.committed(),
-                             .cost = &target_.costs.of(target_.own_kind()),
-                             .early = true};
-  const int32_t gamma = std::clamp(live.gamma->next(context), 0, context.limit);
-  live.own = {.round = live.sequence.begin_round(), .gamma = gamma, .draft = {}};
-  entry.next_gamma = gamma;
+  if (!live.own.asked) {  // else a group was asked that died, and this one is asked for the same
+    const GammaContext context{.limit = std::max(0, gamma_limit(live) - 1),
+                               .batch_size = batch_size,
+                               .context_length = live.sequence.committed(),
+                               .cost = &target_.costs.of(target_.own_kind()),
+                               .early = true};
+    const int32_t gamma = std::clamp(live.gamma->next(context), 0, context.limit);
+    live.own = {.asked = true, .round = live.sequence.begin_round(), .gamma = gamma, .draft = {}};
+    totals_.proposals += gamma > 0;
+  }
+  entry.next_gamma = live.own.gamma;
   entry.next_round = live.own.round;
   entry.next_stop = live.gamma->stop_rule();
-  totals_.proposals += gamma > 0;
 }
 
 void DraftRounds::take_own(Draft& draft, size_t frame_bytes, RequestTable& requests) {
@@ -189,7 +191,7 @@ void DraftRounds::begin_own(LiveRequest& live, Turn& turn) {
 // Who drafts for others just now can as well read what this sequence wrote. Else a worker is left asleep, and
 // reads all at once when it is next asked for a draft.
 bool DraftRounds::reads_along(const LiveRequest& live, const PoolWorker& worker) const {
-  return worker.drafts_around(target_.planner.next_step()) && !live.link.shadow &&
+  return worker.drafts_around(target_.index, target_.planner.next_step()) && !live.link.shadow &&
          live.link.known < live.sequence.committed() && live.sequence.committed() <= worker.max_context();
 }
 
@@ -232,7 +234,7 @@ void DraftRounds::ask(LiveRequest& live, Turn& turn) {
   round.batch_deadline = round.begun_at + times.draft_timeout();
   round.draft_deadline = round.begun_at + timeout;
   live.link.shadow.reset();
-  pool_.of(live)->asked_in(target_.planner.next_step());
+  pool_.of(live)->asked_in(target_.index, target_.planner.next_step());
   propose(live, round.gamma, options_.pipeline, turn);
 }
 

@@ -76,7 +76,8 @@ struct RoundDone {
   SequenceId request;
   Round round;
   Position base;
-  uint64_t step = 0;
+  int32_t group = 0;                   // the target group that verified it
+  uint64_t step = 0;                   // of that group
   int32_t gamma = 0;                   // asked of the worker
   int32_t drafted = 0;                 // verified; of a tree, its nodes
   int32_t tested = 0;                  // of them compared with the target's tokens; of a tree a level each
@@ -95,6 +96,13 @@ struct RoundDone {
   Clock::time_point begun_at, decided_at, planned_at, done_at;
 };
 
-using Action = std::variant<Send, Emit, Finish, RoundDone>;
+// A target group is gone, and others are there: what it had under way goes on in them.
+struct TargetLost {
+  int32_t group = 0;
+  Status why;
+  int64_t handed_over = 0;  // requests
+};
+
+using Action = std::variant<Send, Emit, Finish, RoundDone, TargetLost>;
 
 }  // namespace outrider

@@ -28,13 +28,17 @@ PrefixIndex::Match KvLedger::find(const LiveRequest& live) const {
   return index_.find(ids.first(ids.size() - 1), live.request.cache_salt);
 }
 
-bool KvLedger::should_wait_for(const LiveRequest& live, const LiveRequest& other, int32_t known) const {
-  if (!looks_up(live) || other.kv.apart || other.request.cache_salt != live.request.cache_salt) return false;
+int32_t KvLedger::shared_prompt(const LiveRequest& live, const LiveRequest& other) const {
+  if (!looks_up(live) || other.kv.apart || other.request.cache_salt != live.request.cache_salt) return 0;
   const auto ids = live.sequence.ids();
   const auto prompt = other.sequence.ids().first(static_cast<size_t>(other.sequence.prompt_length()));
   const auto end = ids.begin() + static_cast<ptrdiff_t>(std::min(ids.size() - 1, prompt.size()));
-  const int64_t same = std::mismatch(ids.begin(), end, prompt.begin()).first - ids.begin();
-  const int64_t gain = same / kBlockTokens * kBlockTokens - known;
+  const auto same = static_cast<int32_t>(std::mismatch(ids.begin(), end, prompt.begin()).first - ids.begin());
+  return same / static_cast<int32_t>(kBlockTokens) * static_cast<int32_t>(kBlockTokens);
+}
+
+bool KvLedger::should_wait_for(const LiveRequest& live, const LiveRequest& other, int32_t known) const {
+  const int32_t gain = shared_prompt(live, other) - known;
   return gain > 0 && 2 * gain >= live.sequence.committed() - known;
 }
 

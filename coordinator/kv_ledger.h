@@ -34,6 +34,8 @@ class KvLedger {
   bool looks_up(const LiveRequest& live) const;
   // What would be there of its text; never the last token, which is fed for what follows it.
   PrefixIndex::Match find(const LiveRequest& live) const;
+  // Tokens of its text, in whole blocks, that are how the prompt of `other` begins, which runs here.
+  int32_t shared_prompt(const LiveRequest& live, const LiveRequest& other) const;
   // Whether it is better off when `other`, which is open and reads its prompt, has read it: at least half of
   // what this one would have to read is the same.
   bool should_wait_for(const LiveRequest& live, const LiveRequest& other, int32_t known) const;

@@ -90,8 +90,9 @@ struct RoundInFlight {
 
 // A round that the target was asked to draft for by the plan before it, and what came of that.
 struct OwnDraft {
+  bool asked = false;
   Round round;
-  int32_t gamma = 0;  // asked for; 0: the target was not asked
+  int32_t gamma = 0;  // asked for
   std::optional<Draft> draft;
   size_t bytes = 0;  // of its frame, at most
 };
@@ -110,8 +111,8 @@ struct LiveRequest {
     state = next;
   }
 
-  // It was closed on the target for want of blocks, and its text is read there again. Its round goes on as if
-  // nothing had been, when all but the last token is there.
+  // It was closed on the target for want of blocks, or its target group died, and its text is read again
+  // there or in another. Its round goes on as if nothing had been, when all but the last token is there.
   bool reads_again() const { return sequence.emitted() > 0; }
   bool has_read_again() const {
     return reads_again() && sequence.target.open && sequence.target.kv_length == sequence.committed() - 1;
@@ -133,6 +134,21 @@ struct LiveRequest {
     round.has_draft = false;
     round.draft = {};
   }
+  // Its target group is gone. Of a plan that was out nobody heard anything, so what it was to test is tested
+  // elsewhere, under the same round number: the very draws and the very outcome. True: its draft was in that
+  // plan, and waits for one again.
+  bool lose_group() {
+    const bool back = state == RequestState::kVerifying && round.used && round.has_draft;
+    sequence.target.open = false;
+    kv = {};
+    round.used = false;
+    round.read_prompt = true;  // its time is no measure of a round
+    if (state == RequestState::kVerifying) become(RequestState::kPrefill);
+    if (reads_again()) return back;
+    sequence.restart_rounds();
+    own = {};
+    return back;
+  }
   Open open() const {
     const auto ids = sequence.ids();
     return {.sequence = id(),
@@ -147,6 +163,8 @@ struct LiveRequest {
   Request request;  // its prompt has moved into the sequence
   Sequence sequence;
   RequestState state = RequestState::kQueued;
+  int32_t group = -1;                  // that it runs in; -1: it waits for a place
+  int32_t scores_to = 0;               // prompt_logprobs: up to this position the client has them
   std::unique_ptr<GammaPolicy> gamma;  // of `kind`, once there was a drafter
   DrafterKind kind = 0;
   std::map<DrafterKind, std::unique_ptr<GammaPolicy>> other_gammas;  // of kinds it had before

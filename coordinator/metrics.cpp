@@ -223,6 +223,8 @@ void Totals::add(const Totals& other) {
     add_counters(kDrafterCounters, mine, theirs);
     mine.round_seconds += theirs.round_seconds;
   }
+  for (size_t i = 0; i < other.groups.size(); ++i)
+    add_counters(kGroupCounters, group(static_cast<int32_t>(i)), other.groups[i]);
   ttft.add(other.ttft);
   gaps.add(other.gaps);
   bursts.add(other.bursts);

@@ -158,6 +158,16 @@ struct DrafterTotals {
   double round_seconds = 0;
 };
 
+// Sums over the target groups that had one place among those of a coordinator, one after the other.
+struct GroupTotals {
+  int64_t joined = 0, lost = 0;  // lives that began, and that ended
+  int64_t requests = 0;          // that began there
+  int64_t handed_over = 0;       // that went on in another group, when it was lost
+  int64_t passes = 0, rows = 0, emitted = 0;
+  int64_t prefix_queries = 0, prefix_hits = 0, preemptions = 0;
+  int64_t busy_ns = 0;  // of its leader
+};
+
 struct RequestMetrics {
   Clock::time_point submitted_at{};
   std::optional<Clock::time_point> first_token_at, last_token_at, finished_at;
@@ -179,6 +189,7 @@ struct EventCounts {
   int64_t prefix_queries = 0;      // prompt tokens that were looked for in the prefix cache
   int64_t prefix_hits = 0;         // ... and that were there
   int64_t preemptions = 0;         // sequences that gave their KV blocks up, and were read again
+  int64_t failovers = 0;           // requests that went on in another target group, theirs being lost
   int64_t drafts_received = 0;     // == drafts_used + sum of drafts_dropped + drafts held for the next plan
   int64_t drafts_used = 0;         // went into a StepPlan
   int64_t proposals = 0;           // with gamma > 0
@@ -210,6 +221,7 @@ struct Totals : EventCounts, SliceBytes {
   PreparationTotals preparation;
   TreeSums trees;
   std::map<uint64_t, DrafterTotals> drafters;  // by kind
+  std::vector<GroupTotals> groups;             // by their place
   DurationHistogram ttft, gaps, bursts;
   DurationHistogram e2e;               // of requests that ended with kStop or kLength, from their submission
   DurationHistogram queued;            // from the submission of a request until it began
@@ -217,6 +229,10 @@ struct Totals : EventCounts, SliceBytes {
   LengthHistogram generation_lengths;  // as e2e
   std::optional<Clock::time_point> first_submit_at, last_finish_at;
 
+  GroupTotals& group(int32_t index) {
+    if (groups.size() <= static_cast<size_t>(index)) groups.resize(static_cast<size_t>(index) + 1);
+    return groups[static_cast<size_t>(index)];
+  }
   int64_t dropped(DropReason reason) const { return drafts_dropped[static_cast<size_t>(reason)]; }
   double wall_seconds() const;
   void add(const Totals& other);  // of another coordinator on the same clock

@@ -106,6 +106,11 @@ void fill_json(const Totals& totals, nlohmann::json& out) {
             share_of(static_cast<double>(ahead.outcomes), static_cast<double>(ahead.lookups))}};
   fill_counters(kPreparationCounters, ahead, cache);
   if (totals.trees.rounds > 0) fill_json(totals.trees, out["trees"]);
+  if (totals.groups.size() > 1) {
+    out["groups"] = nlohmann::json::array();
+    for (const GroupTotals& group : totals.groups)
+      fill_counters(kGroupCounters, group, out["groups"].emplace_back());
+  }
   out["drafters"] = nlohmann::json::array();
   for (const auto& [kind, drafter] : totals.drafters) {
     nlohmann::json entry = {

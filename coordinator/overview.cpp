@@ -23,21 +23,20 @@ WorkerOverview overview_of(PeerId peer, const PoolWorker& worker, Clock::time_po
       .seconds_per_token = worker.token_ns() * 1e-9};
 }
 
-}  // namespace
-
-Overview Protocol::overview() const {
-  Overview out{.running = static_cast<int64_t>(requests_.running()),
-               .queued = static_cast<int64_t>(requests_.queued())};
-  pool_.for_each(
-      [&](PeerId peer, const PoolWorker& worker) { out.workers.push_back(overview_of(peer, worker, now_)); });
-  if (!target_.is_here()) return out;
-  out.kv_room = static_cast<int64_t>(target_.places()) * target_.max_context();
-  out.prefix_tokens = target_.kv.kept_blocks() * kBlockTokens;
+// Adds what is known of one group, and for each sequence of it that decodes what a round takes. How many do.
+int64_t add_group(const ServingGroup& group, Overview& out) {
+  const TargetGroup& target = group.target;
+  GroupOverview& here = out.groups.emplace_back(
+      GroupOverview{.here = target.is_here(), .running = static_cast<int64_t>(group.requests.running())});
+  if (!here.here) return 0;
+  here.places = static_cast<int64_t>(target.places());
+  here.kv_room = here.places * target.max_context();
+  here.prefix_tokens = target.kv.kept_blocks() * kBlockTokens;
   int64_t context = 0, decoding = 0, asked = 0;
   DrafterKind kind = 0;
-  for (const auto& [id, live] : requests_.all()) {
+  for (const auto& [id, live] : group.requests.all()) {
     if (!live->running()) continue;
-    out.kv_tokens += live->sequence.target.open ? live->sequence.target.kv_length : 0;
+    here.kv_tokens += live->sequence.target.open ? live->sequence.target.kv_length : 0;
     if (live->sequence.emitted() == 0) continue;
     ++decoding;
     context += live->sequence.committed();
@@ -47,13 +46,35 @@ Overview Protocol::overview() const {
     asked += live->round.gamma;
     kind = live->kind;
   }
-  if (decoding == 0) return out;
-  const CostModel& cost = target_.costs.of(kind);
+  if (decoding == 0) return 0;
+  const CostModel& cost = target.costs.of(kind);
   const auto batch = static_cast<int32_t>(decoding), mean_context = static_cast<int32_t>(context / decoding);
-  out.mean_gamma = static_cast<double>(asked) / static_cast<double>(decoding);
-  out.plain_round_seconds = cost.round_seconds(0, batch, mean_context);
-  out.round_seconds =
-      cost.round_seconds(static_cast<int32_t>(std::lround(out.mean_gamma)), batch, mean_context);
+  const double mean_gamma = static_cast<double>(asked) / static_cast<double>(decoding);
+  const auto each = static_cast<double>(decoding);
+  out.mean_gamma += static_cast<double>(asked);
+  out.plain_round_seconds += each * cost.round_seconds(0, batch, mean_context);
+  out.round_seconds +=
+      each * cost.round_seconds(static_cast<int32_t>(std::lround(mean_gamma)), batch, mean_context);
+  return decoding;
+}
+
+}  // namespace
+
+Overview Protocol::overview() const {
+  Overview out{.running = static_cast<int64_t>(running_requests()),
+               .queued = static_cast<int64_t>(queue_.size())};
+  pool_.for_each(
+      [&](PeerId peer, const PoolWorker& worker) { out.workers.push_back(overview_of(peer, worker, now_)); });
+  int64_t decoding = 0;
+  for (const ServingGroup& group : groups_) decoding += add_group(group, out);
+  for (const GroupOverview& group : out.groups) {
+    out.kv_room += group.kv_room;
+    out.kv_tokens += group.kv_tokens;
+    out.prefix_tokens += group.prefix_tokens;
+  }
+  if (decoding == 0) return out;
+  for (double* sum : {&out.mean_gamma, &out.plain_round_seconds, &out.round_seconds})
+    *sum /= static_cast<double>(decoding);
   return out;
 }
 

@@ -19,6 +19,14 @@ struct WorkerOverview {
   double seconds_per_token = 0;                               // that drafts are waited for; 0: not known
 };
 
+// One of a coordinator's target groups.
+struct GroupOverview {
+  bool here = false;
+  int64_t running = 0, places = 0;     // requests
+  int64_t kv_tokens = 0, kv_room = 0;  // as of Overview
+  int64_t prefix_tokens = 0;
+};
+
 struct Overview {
   int64_t running = 0, queued = 0;  // requests
   int64_t kv_tokens = 0;            // in the target's cache, of those that run
@@ -29,6 +37,7 @@ struct Overview {
   double round_seconds = 0;         // and with drafts of their mean gamma; 0: nobody runs
   double mean_gamma = 0;
   std::vector<WorkerOverview> workers;
+  std::vector<GroupOverview> groups;  // by their place; whose sums are above
 };
 
 }  // namespace outrider

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <map>
 #include <optional>
 #include <utility>
 #include <vector>
@@ -65,9 +66,12 @@ class PoolWorker {
   void read(int64_t ns, int32_t tokens) { read_token_ns_ = static_cast<double>(ns) / tokens; }
   double read_token_ns() const { return read_token_ns_; }  // of a committed token; 0: not known
   const ShadowPhase& add_shadow(Clock::time_point sent_at, const Draft& draft);
-  // The step of whose rounds it last drafted in.
-  void asked_in(uint64_t step) { asked_in_ = step; }
-  bool drafts_around(uint64_t step) const { return asked_in_ && *asked_in_ + 1 >= step; }
+  // The step of this target group in whose rounds it last drafted.
+  void asked_in(int32_t group, uint64_t step) { asked_in_[group] = step; }
+  bool drafts_around(int32_t group, uint64_t step) const {
+    const auto asked = asked_in_.find(group);
+    return asked != asked_in_.end() && asked->second + 1 >= step;
+  }
 
   // ---- verdicts of its drafts
   struct Verified {
@@ -104,7 +108,7 @@ class PoolWorker {
   double token_ns_ = 0, read_token_ns_ = 0;
   Clock::time_point measured_at_{};
   ShadowPhase shadows_;
-  std::optional<uint64_t> asked_in_;
+  std::map<int32_t, uint64_t> asked_in_;  // steps, by target group
   bool slices_ = true;
   Verified verified_;
 };

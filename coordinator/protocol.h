@@ -2,9 +2,10 @@
 // random number inside, so thousands of fault schedules run per second in a test. protocol.md draws the
 // rounds. One owner thread.
 //
-// It reads events and hands them to who decides: RequestTable (who waits, who runs), WorkerPool (which worker
-// drafts for whom), DraftRounds (gamma, Propose, Draft), StepPlanner (what the target does next), Verdicts
-// (what is committed).
+// It reads events and hands them to who decides: RequestQueue (who waits), TargetGroups (where a request
+// runs), WorkerPool (which worker drafts for whom), and for each target group RequestTable (who runs),
+// DraftRounds (gamma, Propose, Draft), StepPlanner (what the target does next) and Verdicts (what is
+// committed).
 #pragma once
 
 #include <memory>
@@ -12,9 +13,8 @@
 #include <string>
 #include <vector>
 
-#include "coordinator/draft_rounds.h"
 #include "coordinator/overview.h"
-#include "coordinator/verdicts.h"
+#include "coordinator/target_groups.h"
 #include "transformer/tokenizer/tokenizer.h"
 
 namespace outrider {
@@ -30,21 +30,25 @@ class Protocol {
   // When to come back with a Tick at the latest, if nothing else happens.
   std::optional<Clock::time_point> next_deadline() const;
 
-  bool has_target() const { return target_.is_here(); }
-  std::optional<PeerId> target() const { return target_.peer(); }
-  const Status& target_status() const { return target_status_; }  // why there is none, after one was lost
-  size_t open_requests() const { return requests_.queued() + requests_.running(); }
-  size_t running_requests() const { return requests_.running(); }
-  int64_t queued_tokens() const { return requests_.queued_tokens(); }  // prompt tokens waiting
+  bool has_target() const { return groups_.any_here(); }
+  size_t targets_here() const { return groups_.count_here(); }
+  size_t target_groups() const { return static_cast<size_t>(options_.target_groups); }  // that may join
+  bool is_target(PeerId peer) const { return groups_.of(peer) != nullptr; }
+  std::vector<PeerId> targets() const;
+  const Status& target_status() const { return target_status_; }  // why there is none, after all were lost
+  size_t open_requests() const { return queue_.size() + groups_.running(); }
+  size_t running_requests() const { return groups_.running(); }
+  int64_t queued_tokens() const { return queue_.tokens(); }  // prompt tokens waiting
   size_t worker_count() const { return pool_.size(); }
   // A draft worker that was let in, or that waits for the target.
   bool has_worker(PeerId peer) const { return pool_.has(peer); }
   const Totals& totals() const { return totals_; }
-  const CostModel& cost() const { return target_.costs.all(); }
+  // What passes of this target group cost.
+  const CostModel& cost(int32_t group = 0) const { return groups_.at(group).target.costs.all(); }
   // Who runs, who drafts, and what rounds cost just now.
   Overview overview() const;
   // For tests and diagnostics; nullptr when unknown.
-  const LiveRequest* find(SequenceId id) const { return requests_.find(id); }
+  const LiveRequest* find(SequenceId id) const;
 
  private:
   void on(Submit& event, Turn& turn);
@@ -66,22 +70,30 @@ class Protocol {
   void receive(PeerId peer, Resync& message, Turn& turn);
 
   void take(PeerId peer, StepResult& message, size_t frame_bytes, Turn& turn);
+  void apply(ServingGroup& group, StepResult& result, const OutstandingPlan& plan, Turn& turn);
 
   void pump(Turn& turn);
   void expire(Turn& turn);
   void admit(Turn& turn);
+  void begin(ServingGroup& group, LiveRequest& live, Turn& turn);
   void assign(Turn& turn);
-  void plan(Turn& turn);
+  void plan(ServingGroup& group, Turn& turn);
+  void count(ServingGroup& group, const OutstandingPlan& plan, const StepPlan& step);
 
   Status check_request(const Request& request) const;
-  Status check_fits(LiveRequest& live) const;
+  Status check_fits(LiveRequest& live, const TargetGroup& target) const;
   void refuse(Submit& event, Status error, Turn& turn);
   void finish(LiveRequest& live, FinishReason reason, Status error, Turn& turn);
   std::unique_ptr<GammaPolicy> make_gamma(const LiveRequest& live) const;
   void use_kind(LiveRequest& live, DrafterKind kind) const;
+  LiveRequest* live(SequenceId id) { return const_cast<LiveRequest*>(find(id)); }
+  ServingGroup& group_of(SequenceId id);
+  Clock::duration draft_timeout() const;
 
   void target_joined(PeerId peer, Hello& hello, Turn& turn);
-  void target_lost(Status why, Turn& turn);
+  void target_lost(ServingGroup& group, Status why, Turn& turn);
+  void hand_over(ServingGroup& lost, Status why, Turn& turn);
+  void end_all(Status why, Turn& turn);
   void worker_joined(PeerId peer, Hello& hello, Turn& turn);
   void refuse_hello(PeerId peer, std::string reason, Turn& turn);
   std::optional<DrafterKind> forget_worker(PeerId peer, Turn& turn);
@@ -96,11 +108,9 @@ class Protocol {
   std::optional<Clock::time_point> join_deadline_;  // set while no target is there
   Status target_status_;
   Totals totals_;
-  RequestTable requests_{options_};
-  TargetGroup target_{options_};
+  RequestQueue queue_{options_};
   WorkerPool pool_{options_, totals_};
-  DraftRounds rounds_{options_, target_, pool_, totals_};
-  Verdicts verdicts_{options_, target_, pool_, rounds_.shadows(), totals_};
+  TargetGroups groups_{options_, pool_, totals_};
 };
 
 }  // namespace outrider

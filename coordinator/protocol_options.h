@@ -17,7 +17,7 @@ namespace outrider {
 class AcceptanceProcess;
 
 struct ProtocolOptions {
-  int32_t max_num_seqs = 16;                     // running at once; the target's own limit also holds
+  int32_t max_num_seqs = 16;                     // running at once in a target group, whose limit also holds
   int32_t max_queued = 1024;                     // requests waiting; more are refused
   int64_t max_queued_tokens = int64_t{4} << 20;  // prompt tokens waiting
   int32_t max_rows_per_step =
@@ -25,7 +25,8 @@ struct ProtocolOptions {
   size_t max_bytes_per_step = WireLimits{}.frame_bytes;  // what one StepPlan may take, and the same quarter
   int32_t prefill_chunk = 256;                           // prompt tokens of one sequence per pass
   int32_t gamma_max = kDefaultGammaMax;
-  int32_t max_context = 0;  // 0: what the target supports
+  int32_t target_groups = 1;  // of one model, that may join; a request runs in one of them
+  int32_t max_context = 0;    // 0: what the target supports
   // What was computed of a text serves others that begin alike, in KV blocks that nobody else needs.
   bool prefix_caching = true;
   std::vector<TokenId> eos_ids;

@@ -43,7 +43,7 @@ inline uint64_t salt_hash(const std::string& cache_salt) {
 // kFinished. kFinished is reachable from everywhere.
 enum class RequestState : uint8_t {
   kQueued,     // waits for a free place
-  kPrefill,    // tokens of the prompt, or of a text that gave its place up, are still missing on the target
+  kPrefill,    // tokens of the prompt, or of a text that lost its place, are still missing on the target
   kIdle,       // committed and streamed; the next round has not begun
   kDrafting,   // a Propose is out and the round waits for its Draft
   kReady,      // the round's draft (perhaps empty) is decided; waits for a StepPlan

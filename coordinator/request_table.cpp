@@ -4,19 +4,52 @@
 
 namespace outrider {
 
-Status RequestTable::check_room(size_t prompt_tokens) const {
-  if (queue_.size() < static_cast<size_t>(options_.max_queued) &&
-      queued_tokens_ + static_cast<int64_t>(prompt_tokens) <= options_.max_queued_tokens)
+// ---- who waits ------------------------------------------------------------------------------------------
+
+Status RequestQueue::check_room(size_t prompt_tokens) const {
+  if (order_.size() < static_cast<size_t>(options_.max_queued) &&
+      tokens_ + static_cast<int64_t>(prompt_tokens) <= options_.max_queued_tokens)
     return {};
   return resource_exhausted(fmt::format("the queue is full ({} requests, {} prompt tokens); try again later",
-                                        queue_.size(), queued_tokens_));
+                                        order_.size(), tokens_));
 }
 
-LiveRequest& RequestTable::add(SequenceId id, Request request) {
+LiveRequest& RequestQueue::add(SequenceId id, Request request) {
   auto live = std::make_unique<LiveRequest>(id, std::move(request));
-  queued_tokens_ += live->sequence.prompt_length();
-  queue_.push_back(id);
+  tokens_ += live->sequence.prompt_length();
+  order_.push_back(id);
   return *live_.emplace(id, std::move(live)).first->second;
+}
+
+LiveRequest* RequestQueue::find(SequenceId id) const {
+  const auto at = live_.find(id);
+  return at == live_.end() ? nullptr : at->second.get();
+}
+
+LiveRequest* RequestQueue::first() const { return order_.empty() ? nullptr : live_.at(order_.front()).get(); }
+
+std::unique_ptr<LiveRequest> RequestQueue::take(SequenceId id) {
+  auto at = live_.extract(id);
+  CHECK(!at.empty(), "request {} does not wait", id.value());
+  if (order_.front() == id)
+    order_.pop_front();
+  else
+    std::erase(order_, id);
+  tokens_ -= at.mapped()->sequence.prompt_length();
+  return std::move(at.mapped());
+}
+
+// ---- who runs -------------------------------------------------------------------------------------------
+
+LiveRequest& RequestTable::add(std::unique_ptr<LiveRequest> live) {
+  ++running_;
+  const SequenceId id = live->id();
+  return *live_.emplace(id, std::move(live)).first->second;
+}
+
+RequestMap RequestTable::take_all() {
+  running_ = 0;
+  return std::exchange(live_, {});
 }
 
 LiveRequest* RequestTable::find(SequenceId id) const {
@@ -34,27 +67,8 @@ std::vector<LiveRequest*> RequestTable::in_state(RequestState state) const {
   return found;
 }
 
-LiveRequest* RequestTable::first_in_queue() const {
-  return queue_.empty() ? nullptr : live_.at(queue_.front()).get();
-}
-
-void RequestTable::leave_queue(LiveRequest& live) {
-  std::erase(queue_, live.id());
-  queued_tokens_ -= live.sequence.prompt_length();
-}
-
-void RequestTable::admit_first() {
-  LiveRequest& live = *first_in_queue();
-  leave_queue(live);
-  live.become(RequestState::kPrefill);
-  ++running_;
-}
-
 void RequestTable::finish(LiveRequest& live) {
-  if (live.state == RequestState::kQueued)
-    leave_queue(live);
-  else
-    --running_;
+  --running_;
   live.become(RequestState::kFinished);
 }
 

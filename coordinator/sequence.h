@@ -39,6 +39,8 @@ class Sequence {
 
   // A number that no round of this sequence had before, so no uniform keyed by it was ever drawn.
   Round begin_round() { return Round(next_round_++); }
+  // No round of it was ever answered, so its numbers were drawn for nobody, and begin anew.
+  void restart_rounds() { next_round_ = 0; }
 
   void append(TokenId id);
   void bump_epoch() { ++epoch_; }

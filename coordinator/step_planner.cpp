@@ -94,7 +94,7 @@ bool StepPlanner::find_room(LiveRequest& live, int32_t tokens, RequestTable& req
   return true;
 }
 
-std::optional<StepPlan> StepPlanner::plan(RequestTable& requests, Clock::time_point now) {
+std::optional<StepPlan> StepPlanner::plan(RequestTable& requests, size_t places, Clock::time_point now) {
   if (plan_ || waits_for_drafts(requests, now)) return std::nullopt;
   for (LiveRequest* live : requests.in_state(RequestState::kReady))
     if (!live->sequence.target.open)
@@ -117,7 +117,7 @@ std::optional<StepPlan> StepPlanner::plan(RequestTable& requests, Clock::time_po
   const int32_t most_rows = prefill.empty() ? options_.max_rows_per_step : decode_rows();
   const size_t most_bytes = prefill.empty() ? options_.max_bytes_per_step : decode_bytes();
   add_ready(requests, most_rows, most_bytes, &step);
-  add_prefill(requests, &step);
+  add_prefill(requests, places, &step);
   kv_.finish(step);
   plan_->bytes += step.prefixes.size() * kChangeBytes;
   if (step.entries.empty() && step.closes.empty() && step.opens.empty() && step.prefixes.empty()) {
@@ -140,12 +140,15 @@ void StepPlanner::add_ready(RequestTable& requests, int32_t most_rows, size_t mo
   }
 }
 
-void StepPlanner::add_prefill(RequestTable& requests, StepPlan* step) {
+void StepPlanner::add_prefill(RequestTable& requests, size_t places, StepPlan* step) {
+  auto open_count =
+      static_cast<size_t>(std::count_if(requests.all().begin(), requests.all().end(),
+                                        [](const auto& item) { return item.second->sequence.target.open; }));
   bool is_full = false;  // somebody waits for blocks, so nobody behind it is opened
   for (LiveRequest* live : requests.in_state(RequestState::kPrefill)) {
     if (std::find(plan_->gave_up.begin(), plan_->gave_up.end(), live) != plan_->gave_up.end()) continue;
     const bool is_new = !live->sequence.target.open;
-    if (is_new && is_full) continue;
+    if (is_new && (is_full || open_count >= places)) continue;
     const auto found = is_new ? kv_.find(*live) : PrefixIndex::Match();
     if (is_new && waits_for_prompt(*live, found.length, requests)) continue;
     const bool scores = live->request.prompt_logprobs >= 0 && !live->reads_again();
@@ -157,6 +160,7 @@ void StepPlanner::add_prefill(RequestTable& requests, StepPlan* step) {
       is_full = true;
       continue;
     }
+    open_count += is_new;
     if (live->has_read_again()) {
       live->become(RequestState::kReady);  // what is left is its round
       continue;
@@ -166,6 +170,12 @@ void StepPlanner::add_prefill(RequestTable& requests, StepPlan* step) {
     if (find_room(*live, live->sequence.target.kv_length + input_count, requests, step))
       add(*live, input_count, plan_->sent_at, step);
   }
+}
+
+// Should the group die, another one needs them again.
+template <class Row>
+std::vector<Row> StepPlanner::rows_of_q(std::vector<Row>& rows) const {
+  return options_.target_groups > 1 ? rows : std::move(rows);
 }
 
 void StepPlanner::add(LiveRequest& live, int32_t input_count, Clock::time_point now, StepPlan* step) {
@@ -192,8 +202,8 @@ void StepPlanner::add(LiveRequest& live, int32_t input_count, Clock::time_point 
                            .draft = verifies ? round.draft.ids : std::vector<TokenId>(),
                            .parents = verifies ? round.draft.parents : std::vector<int32_t>(),
                            .q_kind = verifies ? round.draft.q_kind : QKind::kNone,
-                           .q = verifies ? std::move(round.draft.q) : std::vector<QRow>(),
-                           .hidden = verifies ? std::move(round.draft.hidden) : std::vector<HiddenRow>(),
+                           .q = verifies ? rows_of_q(round.draft.q) : std::vector<QRow>(),
+                           .hidden = verifies ? rows_of_q(round.draft.hidden) : std::vector<HiddenRow>(),
                            .worker = round.worker,
                            .prompt_logprobs = first ? live.request.prompt_logprobs : -1});
   plan_->rows += input_count + (verifies ? round.drafted() : 0);

@@ -39,8 +39,9 @@ class StepPlanner {
   StepPlanner(const ProtocolOptions& options, KvLedger& kv) : options_(options), kv_(kv) {}
 
   // The plan for the target, which is out from now on; its requests are verifying. Empty: one is out, or
-  // there is nothing to do, or the target waits for drafts.
-  std::optional<StepPlan> plan(RequestTable& requests, Clock::time_point now);
+  // there is nothing to do, or the target waits for drafts. `places`: sequences that it holds at most. There
+  // may be more requests, of a group that died; some of them wait.
+  std::optional<StepPlan> plan(RequestTable& requests, size_t places, Clock::time_point now);
   // Null: the target is idle.
   const OutstandingPlan* outstanding() const { return plan_ ? &*plan_ : nullptr; }
   // Its result has come, or nobody is there to send one.
@@ -60,10 +61,12 @@ class StepPlanner {
   void close_and_keep(RequestTable& requests, StepPlan& step);
   bool waits_for_prompt(const LiveRequest& live, int32_t known, const RequestTable& requests) const;
   void add_ready(RequestTable& requests, int32_t most_rows, size_t most_bytes, StepPlan* step);
-  void add_prefill(RequestTable& requests, StepPlan* step);
+  void add_prefill(RequestTable& requests, size_t places, StepPlan* step);
   bool find_room(LiveRequest& live, int32_t tokens, RequestTable& requests, StepPlan* step);
   bool open(LiveRequest& live, const PrefixIndex::Match& found, StepPlan* step);
   void add(LiveRequest& live, int32_t input_count, Clock::time_point now, StepPlan* step);
+  template <class Row>
+  std::vector<Row> rows_of_q(std::vector<Row>& rows) const;
 
   const ProtocolOptions& options_;
   KvLedger& kv_;

@@ -16,8 +16,8 @@ namespace outrider {
 
 class TargetGroup {
  public:
-  explicit TargetGroup(const ProtocolOptions& options)
-      : times(options), kv(options), planner(options, kv), options_(options) {}
+  explicit TargetGroup(const ProtocolOptions& options, int32_t at = 0)
+      : index(at), times(options), kv(options), planner(options, kv), options_(options) {}
 
   bool is_here() const { return peer_.has_value(); }
   bool is(PeerId peer) const { return peer_ == peer; }
@@ -26,7 +26,7 @@ class TargetGroup {
     peer_ = peer;
     hello_ = std::move(hello);
     own_kind_ = hello_.own_drafter == 0 ? 0 : costs.add_kind(hello_.own_drafter);
-    kv.reset(std::clamp<int64_t>(hello_.kv_blocks, 0, kMostBlocks));
+    kv.reset(kv_blocks_of(hello_));
   }
   void move_to(PeerId peer) { peer_ = peer; }  // the same life on a new connection
   void leave() {
@@ -37,15 +37,19 @@ class TargetGroup {
 
   // What it said it is; while it is here.
   Generation generation() const { return hello_.generation; }
+  const Hello& hello() const { return hello_; }
   const ModelInfo& model() const { return hello_.model; }
   const SliceDoors& slices() const { return hello_.slices; }
   uint64_t head_fingerprint() const { return hello_.head_fingerprint; }
   // The kind of the drafter that is part of the group; 0: there is none, and draft workers draft.
   DrafterKind own_kind() const { return own_kind_; }
   bool drafts() const { return own_kind_ != 0; }
-  int32_t max_context() const {
-    int32_t possible = std::min(hello_.model.max_context, kMostIds);
-    if (kv.tokens() > 0) possible = static_cast<int32_t>(std::min<int64_t>(possible, kv.tokens()));
+  int32_t max_context() const { return max_context_of(hello_); }
+  // That of a group which says this.
+  int32_t max_context_of(const Hello& hello) const {
+    int32_t possible = std::min(hello.model.max_context, kMostIds);
+    const int64_t tokens = kv_blocks_of(hello) * kBlockTokens;
+    if (tokens > 0) possible = static_cast<int32_t>(std::min<int64_t>(possible, tokens));
     return options_.max_context > 0 ? std::min(options_.max_context, possible) : possible;
   }
   size_t places() const {
@@ -53,6 +57,7 @@ class TargetGroup {
     return hello_.max_sequences > 0 ? std::min(wanted, static_cast<size_t>(hello_.max_sequences)) : wanted;
   }
 
+  const int32_t index;  // among the groups of a coordinator
   RoundTimes times;
   DrafterCosts costs;
   KvLedger kv;
@@ -63,6 +68,9 @@ class TargetGroup {
  private:
   static constexpr int64_t kMostBlocks = int64_t{1} << 31;
   static constexpr auto kMostIds = static_cast<int32_t>(WireLimits{}.ids);  // of a list in a message
+  static int64_t kv_blocks_of(const Hello& hello) {
+    return std::clamp<int64_t>(hello.kv_blocks, 0, kMostBlocks);
+  }
 
   const ProtocolOptions& options_;
   std::optional<PeerId> peer_;

@@ -43,8 +43,18 @@ TraceSpan busy_within(TraceSpan wait, int64_t busy_ns) {
   return {begin, begin + busy};
 }
 
+// A step of a target group.
+using PassName = std::pair<int32_t, uint64_t>;
+PassName pass_of(const RoundDone& round) { return {round.group, round.step}; }
+
+// Groups but the first are told by number: where there is one, nobody asks which.
+std::string in_group(int32_t group, const char* what) {
+  return group == 0 ? what : fmt::format("group {}: {}", group, what);
+}
+
 // All rounds that one target pass judged.
 struct Pass {
+  int32_t group = 0;
   uint64_t step = 0;
   Clock::time_point planned_at, done_at;
   int64_t target_ns = 0, commit_ns = 0;
@@ -54,7 +64,7 @@ struct Pass {
   void add(const RoundDone& round, uint32_t waiting) {
     if (texts == 0 || round.planned_at < planned_at) planned_at = round.planned_at;
     done_at = std::max(done_at, round.done_at);
-    step = round.step;
+    group = round.group, step = round.step;
     target_ns = round.target_ns, commit_ns = round.commit_ns;
     ++texts, drafting += round.gamma > 0, gamma += round.gamma;
     drafted += round.drafted, accepted += round.accepted_count, emitted += round.emitted;
@@ -103,7 +113,7 @@ class Drawing {
     const TraceSpan busy = busy_within(wait, round.draft_ns);
     legs("proposal", "draft", wait, busy, fmt::format("draft of request {}", round.request.value()));
     if (const auto place = out_.slice(kDraftWorkers, lane_of(worker), "draft", busy, placed(args_of(round))))
-      drafts_.insert_or_assign({round.step, round.request}, *place);
+      drafts_.insert_or_assign({pass_of(round), round.request}, *place);
   }
 
   // A worker prepares from its last draft on until it is asked again; over links that is longer than it looks
@@ -124,13 +134,14 @@ class Drawing {
     const TraceSpan wait{pass.planned_at, pass.done_at}, busy = busy_within(wait, pass.target_ns);
     const auto commit = std::clamp<Clock::duration>(std::chrono::nanoseconds(pass.commit_ns),
                                                     Clock::duration(0), busy.end - busy.begin);
-    out_.slice(kCoordinator, "passes", fmt::format("pass of {} texts", pass.texts), wait, args);
-    const char* const lane = "target rank 0, which leads";
+    out_.slice(kCoordinator, in_group(pass.group, "passes"), fmt::format("pass of {} texts", pass.texts),
+               wait, args);
+    const std::string lane = in_group(pass.group, "target rank 0, which leads");
     const auto verify = out_.slice(kTarget, lane, "verify", {busy.begin, busy.end - commit}, placed(args));
     out_.slice(kTarget, lane, "commit", {busy.end - commit, busy.end}, placed(args));
-    legs("plan", "result", wait, busy, fmt::format("pass {}", pass.step));
+    legs("plan", "result", wait, busy, in_group(pass.group, "pass ") + std::to_string(pass.step));
     for (const RoundDone* round : rounds)
-      if (const auto from = drafts_.find({round->step, round->request}); verify && from != drafts_.end())
+      if (const auto from = drafts_.find({pass_of(*round), round->request}); verify && from != drafts_.end())
         out_.arrow(from->second, *verify, "draft to verdict");
     if (pass.drafting > 0)
       out_.counter(kCoordinator, "gamma", "mean of a pass", pass.done_at,
@@ -169,7 +180,7 @@ class Drawing {
 
   TraceWriter out_;
   std::map<PeerId, size_t> workers_;
-  std::map<std::pair<uint64_t, SequenceId>, Place> drafts_;  // by pass and request
+  std::map<std::pair<PassName, SequenceId>, Place> drafts_;  // by pass and request
 };
 
 }  // namespace
@@ -200,12 +211,12 @@ void Trace::write(std::FILE* file) const {
   std::fprintf(file, "{\"displayTimeUnit\":\"ms\",\"otherData\":%s,\"traceEvents\":[", other.c_str());
   Drawing drawing(file, zero);
   std::map<SequenceId, std::vector<const RoundDone*>> requests;
-  std::map<uint64_t, std::pair<Pass, std::vector<const RoundDone*>>> passes;
+  std::map<PassName, std::pair<Pass, std::vector<const RoundDone*>>> passes;
   std::vector<size_t> by_begin;
   for (size_t i = 0; i < rounds_.size(); ++i) {
     const RoundDone& round = rounds_[i];
     requests[round.request].push_back(&round);
-    auto& [pass, judged] = passes[round.step];
+    auto& [pass, judged] = passes[pass_of(round)];
     pass.add(round, asides_[i].queued);
     judged.push_back(&round);
     by_begin.push_back(i);
@@ -221,7 +232,7 @@ void Trace::write(std::FILE* file) const {
     last_draft[round.request] = round.decided_at;
     drawing.draft(round, asides_[i].worker);
   }
-  for (const auto& [step, pass] : passes) drawing.pass(pass.first, pass.second);
+  for (const auto& [name, pass] : passes) drawing.pass(pass.first, pass.second);
   std::fputs("\n]}\n", file);
 }
 

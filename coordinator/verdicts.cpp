@@ -275,6 +275,7 @@ void Verdicts::record(const PlannedEntry& entry, const Verdict& verdict, int32_t
   turn.add(RoundDone{.request = live.id(),
                      .round = round.number,
                      .base = verdict.base,
+                     .group = target_.index,
                      .step = result.step,
                      .gamma = round.gamma,
                      .drafted = round.drafted(),

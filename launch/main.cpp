@@ -132,8 +132,10 @@ int main(int argc, char** argv) {
   CLI::App* doctor =
       app.add_subcommand("doctor", "What this machine has, and what a layout would place where");
   doctor->add_option("--ranks", doctor_options.ranks, "Number of ranks to lay out (as mpirun -n)");
-  doctor->add_option("--layout", doctor_options.layout, "Roles by rank, e.g. coordinator=1,draft=1,target=2");
-  doctor->add_option("-m,--model", doctor_options.model, "Family, formats and memory of this model, by part and rank, without loading it");
+  doctor->add_option("--layout", doctor_options.layout,
+                     "Roles by rank, e.g. coordinator=1,draft=1,target=2; target=2x4 is two groups of four");
+  doctor->add_option("-m,--model", doctor_options.model,
+                     "Family, formats and memory of this model, by part and rank, without loading it");
   doctor->footer(
       "Examples:\n"
       "  outrider doctor\n"

@@ -220,9 +220,9 @@ Result<int> coordinate(const BatchOptions& options, const ClusterSettings& clust
   output.keep();  // what was answered is worth having
   const size_t count = lines.size();
   Desk desk;  // outlives those who may still hold an answer
-  const int in_flight = options.in_flight > 0 ? options.in_flight : 2 * cluster.models.max_num_seqs;
+  const int in_flight = options.in_flight > 0 ? options.in_flight : 2 * cluster.models.sequences();
   CoordinatorEngine engine(
-      {.max_num_seqs = cluster.models.max_num_seqs,
+      {.max_num_seqs = cluster.models.sequences(),
        .max_queued_requests = in_flight * static_cast<int64_t>(serve.api_limits.requests),
        .max_queued_tokens = std::numeric_limits<int64_t>::max() / 2});
   auto chat = load_chat_template(cluster.models.model, serve.chat_template);

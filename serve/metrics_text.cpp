@@ -198,6 +198,37 @@ void write_workers(const Overview& now, Writer& out) {
        [](const WorkerOverview& w) { return w.seconds_per_token; });
 }
 
+// Only where there are several: else they say what the others do.
+void write_groups(const EngineNumbers& numbers, Writer& out) {
+  const auto& now = numbers.overview.groups;
+  if (now.size() < 2) return;
+  const auto each = [&](std::string_view name, std::string_view help, auto value) {
+    out.begin(name, "gauge", help);
+    for (size_t i = 0; i < now.size(); ++i) out.sample(name, fmt::format("group=\"{}\"", i), value(now[i]));
+  };
+  each("target_group_here", "1: the target group takes part; 0: it is not there.",
+       [](const GroupOverview& group) { return group.here ? 1 : 0; });
+  each("target_group_requests_running", "Requests that the group runs.",
+       [](const GroupOverview& group) { return group.running; });
+  each("target_group_kv_cache_usage_perc", "Share of the group's cache that is in use; 1 is all.",
+       [](const GroupOverview& group) {
+         return group.kv_room > 0 ? static_cast<double>(group.kv_tokens) / static_cast<double>(group.kv_room)
+                                  : 0.0;
+       });
+  std::vector<GroupTotals> totals = numbers.totals.groups;
+  totals.resize(now.size());
+  for (const auto& counter : kGroupCounters) {
+    out.begin(counter.metric, "counter", counter.help);
+    for (size_t i = 0; i < totals.size(); ++i) {
+      const std::string label = fmt::format("group=\"{}\"", i);
+      if (counter.unit == Unit::kNanoseconds)
+        out.sample(counter.metric, label, seconds(value_of(counter, totals[i])));
+      else
+        out.sample(counter.metric, label, value_of(counter, totals[i]));
+    }
+  }
+}
+
 void write_responses(const ResponseCounts& responses, Writer& out) {
   out.begin("http_responses_total", "counter", "Answers by status; 499: the client left first.");
   for (const auto& [status, count] : responses.all())
@@ -279,6 +310,7 @@ std::string metrics_text(const EngineNumbers& numbers, const MetricsContext& con
   write_wire(numbers, own);
   write_pace(numbers, context, own);
   write_workers(numbers.overview, own);
+  write_groups(numbers, own);
   if (context.responses) write_responses(*context.responses, own);
   text += own.take();
   if (context.vllm_names) text += common_metrics(numbers, Writer("vllm:", context.model));

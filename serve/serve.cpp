@@ -45,7 +45,7 @@ Result<int> coordinate(const ServeOptions& options, const ClusterSettings& clust
   ASSIGN_OR_RETURN(const auto access_log, AccessLog::open(options.access_log));
   ResponseCounts responses;
   std::fputs(explain_exposure(options).c_str(), stderr);
-  CoordinatorEngine engine({.max_num_seqs = cluster.models.max_num_seqs,
+  CoordinatorEngine engine({.max_num_seqs = cluster.models.sequences(),
                             .max_queued_requests = options.max_queued_requests,
                             .max_queued_tokens = options.max_queued_tokens});
   auto chat = load_chat_template(cluster.models.model, options.chat_template);

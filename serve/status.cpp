@@ -37,6 +37,19 @@ json worker_json(const WorkerOverview& worker) {
           {"seconds_per_token", worker.seconds_per_token}};
 }
 
+json group_json(const GroupOverview& group, const GroupTotals& totals) {
+  return {
+      {"here", group.here},
+      {"running", group.running},
+      {"places", group.places},
+      {"kv_cache", {{"tokens", group.kv_tokens}, {"room", group.kv_room}}},
+      {"prefix_cache",
+       {{"tokens", group.prefix_tokens}, {"queries", totals.prefix_queries}, {"hits", totals.prefix_hits}}},
+      {"generated", totals.emitted},
+      {"lost", totals.lost},
+      {"handed_over", totals.handed_over}};
+}
+
 json percentiles(const DurationHistogram& times) {
   return {{"count", times.count()},
           {"p50_s", times.percentile_ns(0.5) * 1e-9},
@@ -52,6 +65,9 @@ json status_json(const EngineNumbers& numbers, const EngineStatus& engine, const
   const Pace& pace = numbers.pace;
   json workers = json::array(), responses = json::object();
   for (const WorkerOverview& worker : now.workers) workers.push_back(worker_json(worker));
+  json groups = json::array();
+  for (size_t i = 0; now.groups.size() > 1 && i < now.groups.size(); ++i)
+    groups.push_back(group_json(now.groups[i], i < totals.groups.size() ? totals.groups[i] : GroupTotals()));
   for (const auto& [status, count] : context.responses.all()) responses[std::to_string(status)] = count;
   return {{"state", state_name(engine.state)},
           {"reason", engine.reason},
@@ -86,6 +102,7 @@ json status_json(const EngineNumbers& numbers, const EngineStatus& engine, const
             {"inter_token", percentiles(totals.gaps)},
             {"whole", percentiles(totals.e2e)}}},
           {"workers", std::move(workers)},
+          {"target_groups", std::move(groups)},
           {"responses", std::move(responses)}};
 }
 

@@ -173,7 +173,7 @@ std::vector<std::string> draft_child_arguments(const RoleSettings& o, const Draf
                                      "--retry-for",
                                      std::to_string(o.models.startup_timeout_s),
                                      "--max-num-seqs",
-                                     std::to_string(o.models.max_num_seqs),
+                                     std::to_string(std::min(o.models.sequences(), kMaxSequences)),
                                      "--max-model-len",
                                      std::to_string(o.models.max_model_len),
                                      "--threads",

@@ -40,7 +40,7 @@ Result<ZmqOptions> listener_options(const ClusterSettings& settings, const Prepa
   // Each sequence is drafted for by one worker at a time: this is several drafts of each.
   constexpr int64_t kDraftBytes = int64_t{16} << 10;  // without its q
   zmq.outside = OutsideLimits{.member_bytes = zmq.max_message_bytes +
-                                              4 * settings.models.max_num_seqs * (q_bytes + kDraftBytes)};
+                                              4 * settings.models.sequences() * (q_bytes + kDraftBytes)};
   ASSIGN_OR_RETURN(zmq.curve, listener_keys(settings.pool));
   return zmq;
 }

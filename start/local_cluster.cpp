@@ -10,7 +10,8 @@ namespace outrider {
 namespace {
 
 LocalThreads threads_of(const ModelSettings& models) {
-  return local_threads(models.threads, models.draft_threads, models.tensor_parallel_size, usable_cores());
+  return local_threads(models.threads, models.draft_threads,
+                       models.data_parallel_size * models.tensor_parallel_size, usable_cores());
 }
 RoleThreads target_threads(const ModelSettings& models) { return threads_of(models).target; }
 RoleThreads draft_threads(const ModelSettings& models) { return threads_of(models).draft; }
@@ -82,8 +83,8 @@ Status LocalCluster::start_role(std::function<void()> role) {
     threads_.push_back(start_thread(std::move(role)));
     return {};
   } catch (const NoThread& error) {
-    const auto& group = models_ ? models_->group : group_;
-    if (!group.empty()) group.front()->abort();
+    if (models_) models_->group.front()->abort();
+    for (const auto& group : groups_) group.front()->abort();
     return unavailable(error.what());
   }
 }
@@ -91,7 +92,10 @@ Status LocalCluster::start_role(std::function<void()> role) {
 Lend LocalCluster::lend(Role role) const {
   const bool draft_overlaps =
       settings_.speculation.pipeline != "lockstep" || settings_.models.draft_threads > 0;
-  if (settings_.models.tensor_parallel_size > 1 || (role == Role::kDraft && draft_overlaps)) return nullptr;
+  const ModelSettings& models = settings_.models;
+  if (models.tensor_parallel_size > 1 || models.data_parallel_size > 1 ||
+      (role == Role::kDraft && draft_overlaps))
+    return nullptr;
   return [this](Transport& worker, const std::function<bool()>& turn) { hub_->lend(worker, turn); };
 }
 
@@ -101,16 +105,21 @@ Result<std::unique_ptr<Transport>> LocalCluster::listening_end() {
 }
 
 Status LocalCluster::start_target() {
-  if (!models_) group_ = make_group(settings_.models.tensor_parallel_size);
-  const auto& group = models_ ? models_->group : group_;
+  if (!models_)
+    for (int g = 0; g < settings_.models.data_parallel_size; ++g)
+      groups_.push_back(make_group(settings_.models.tensor_parallel_size));
   ASSIGN_OR_RETURN(head_, models_ ? models_->head : load_whole_head(settings_, prepared_));
-  for (size_t r = 0; r < group.size(); ++r) {
-    std::shared_ptr<Transport> transport = r == 0 ? hub_->connect() : nullptr;
-    Model* const model = models_ ? models_->target[r].get() : nullptr;
-    RETURN_IF_ERROR(start_role([this, &rank = *group[r], transport, model] {
-      note(run_target_rank(settings_, prepared_, target_threads(settings_.models), rank, transport.get(),
-                           {model, head_}, lend(Role::kTarget)));
-    }));
+  const size_t groups = models_ ? 1 : groups_.size();
+  for (size_t g = 0; g < groups; ++g) {
+    const auto& group = models_ ? models_->group : groups_[g];
+    for (size_t r = 0; r < group.size(); ++r) {
+      std::shared_ptr<Transport> transport = r == 0 ? hub_->connect() : nullptr;
+      Model* const model = models_ ? models_->target[r].get() : nullptr;
+      RETURN_IF_ERROR(start_role([this, g, &rank = *group[r], transport, model] {
+        note(run_target_rank(settings_, prepared_, target_threads(settings_.models), rank, transport.get(),
+                             {model, head_}, lend(Role::kTarget), {}, static_cast<int>(g)));
+      }));
+    }
   }
   return {};
 }

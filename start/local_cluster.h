@@ -11,7 +11,7 @@
 
 namespace outrider {
 
-// Models that outlive a cluster, for programs that run several of them.
+// Models that outlive a cluster, for programs that run several of them, of one target group.
 struct LocalModels {
   std::vector<std::unique_ptr<Collectives>> group;
   std::vector<std::unique_ptr<Model>> target;  // by tp_rank
@@ -33,9 +33,10 @@ class LocalCluster {
   // The coordinator's end, with a door where draft workers may join (--listen), if that was asked for.
   Result<std::unique_ptr<Transport>> listening_end();
   // An error: end the coordinator's end, so that the roles that were started leave.
-  Status start_target();
+  Status start_target();   // all its groups
   Status start_drafter();  // once for each
-  // All at once: the target, so many drafters, and the end that joins them; `listens`: the listening one.
+  // All at once: the target groups, so many drafters, and the end that joins them; `listens`: the listening
+  // one.
   Result<std::unique_ptr<Transport>> start(int drafters, bool listens);
   // The first role that failed, if any.
   Status error() const;
@@ -43,7 +44,7 @@ class LocalCluster {
  private:
   void note(const Status& status);
   Status start_role(std::function<void()> role);
-  // The target shares the coordinator's thread, which has nothing to do while it verifies; so does the
+  // A target alone shares the coordinator's thread, which has nothing to do while it verifies; so does the
   // drafter where it never works at the same time. Null: a thread of its own.
   Lend lend(Role role) const;
 
@@ -51,7 +52,7 @@ class LocalCluster {
   const Preparation& prepared_;
   LocalModels* const models_;
   std::shared_ptr<InprocHub> hub_;
-  std::vector<std::unique_ptr<Collectives>> group_;
+  std::vector<std::vector<std::unique_ptr<Collectives>>> groups_;  // of target ranks
   mutable std::mutex mutex_;
   Status error_;
   std::vector<std::jthread> threads_;

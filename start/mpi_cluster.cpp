@@ -84,16 +84,18 @@ Status check_roles(const ClusterSettings& settings, const Topology& topology) {
   if (settings.models.head() && drafters > 0)
     return invalid_argument(
         fmt::format("there is a draft rank, but the head of --drafter {} drafts beside the target; "
-                    "say coordinator=1,draft=0,target={} in --layout",
-                    settings.models.drafter, topology.tp_size()));
+                    "say coordinator=1,draft=0,target={}{} in --layout",
+                    settings.models.drafter,
+                    topology.groups() > 1 ? fmt::format("{}x", topology.groups()) : "", topology.tp_size()));
   if (!settings.models.has_drafter() && drafters > 0)
     return invalid_argument(
         "there is a draft rank but no drafter; add --draft-model DIR or --drafter suffix, or say "
         "draft=0 in --layout");
   if (settings.models.tensor_parallel_size > 1 && settings.models.tensor_parallel_size != topology.tp_size())
     return invalid_argument(
-        fmt::format("--tensor-parallel-size {} but there are {} target ranks; drop the flag",
-                    settings.models.tensor_parallel_size, topology.tp_size()));
+        fmt::format("--tensor-parallel-size {} but there are {} target ranks{}; drop the flag",
+                    settings.models.tensor_parallel_size, topology.tp_size(),
+                    topology.groups() > 1 ? " in each group" : ""));
   return {};
 }
 
@@ -129,7 +131,8 @@ Status look_after_drafter(const ClusterSettings& settings, RankContext& rank, Ro
 OpenSliceDoor open_doors(const ClusterSettings& settings, const Preparation& prepared, RankContext& rank) {
   const auto q = parse_q_format(settings.speculation.q_format);
   const bool is_dense = q.ok() && q->kind == QKind::kDense;
-  if (!is_dense || !settings.speculation.emulate_link.empty() || (!rank.one_host && rank.host.empty()))
+  if (!is_dense || rank.topology.groups() > 1 || !settings.speculation.emulate_link.empty() ||
+      (!rank.one_host && rank.host.empty()))
     return {};
   constexpr int64_t kHeaders = 4096;
   const int64_t width = prepared.target_info.vocab_size / rank.topology.tp_size() + 1;
@@ -210,6 +213,7 @@ int MpiCluster::run_rank(const MpiSession& session, const ClusterSettings& setti
     return fail(refused, world->rank() == 0);  // see leave()
   BootstrapOptions meeting;
   meeting.layout = settings.mpi.layout;
+  meeting.groups = settings.models.data_parallel_size;
   meeting.gpus = gpus_for(settings.models);
   meeting.bind_host = settings.mpi.bind_host;
   meeting.zmq.allow_remote = settings.mpi.allow_remote;
@@ -222,8 +226,9 @@ int MpiCluster::run_rank(const MpiSession& session, const ClusterSettings& setti
 
   ClusterSettings rank_settings = settings;
   rank_settings.models.tensor_parallel_size = rank.topology.tp_size();
+  rank_settings.models.data_parallel_size = rank.topology.groups();
   if (rank.self.device != "cpu") rank_settings.models.device = rank.self.device;  // a GPU by local rank
-  rank_settings.quiet |= !coordinates && !rank.self.is_leader();
+  rank_settings.quiet |= !coordinates && !(rank.self.is_leader() && rank.self.group == 0);
   const int cores = share_of_cores(*world, rank);
   const RoleThreads threads = role_threads(settings.models.threads, cores);
   const Result<Preparation> prepared = prepare_rank(rank_settings, rank);
@@ -257,7 +262,7 @@ int MpiCluster::run_rank(const MpiSession& session, const ClusterSettings& setti
       rank.self.role == Role::kDraft
           ? look_after_drafter(rank_settings, rank, threads)
           : run_target_rank(rank_settings, *prepared, threads, *rank.collectives, rank.transport.get(), {},
-                            nullptr, open_doors(rank_settings, *prepared, rank));
+                            nullptr, open_doors(rank_settings, *prepared, rank), rank.self.group);
   if (!status.ok()) end_job(status.message());
   closing->barrier();
   return kExitOk;

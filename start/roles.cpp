@@ -28,7 +28,7 @@ constexpr int64_t kDraftLogitRows = 32;
 constexpr std::chrono::microseconds kBetweenPlans{200};
 
 Result<ModelOptions> model_options(const ModelSettings& models, const Preparation& prepared,
-                                   RoleThreads threads) {
+                                   RoleThreads threads, int sequences) {
   ASSIGN_OR_RETURN(const ModelOptions::Kv kv, parse_kv_dtype(models.kv_dtype));
   // Room for a full block of drafts beyond the longest text, and for a partly filled KV block, in every
   // sequence.
@@ -37,8 +37,13 @@ Result<ModelOptions> model_options(const ModelSettings& models, const Preparatio
                       .bytes_per_thread = threads.bytes_each,
                       .spin = threads.spin,
                       .max_positions = prepared.max_model_len,
-                      .kv_tokens = models.max_num_seqs * per_sequence,
+                      .kv_tokens = sequences * per_sequence,
                       .kv = kv};
+}
+
+// In front of the drafters, where workers take devices in turn.
+int target_ranks(const ModelSettings& models) {
+  return models.data_parallel_size * models.tensor_parallel_size;
 }
 
 // Tells on standard error what a device is asked for.
@@ -95,12 +100,12 @@ Result<std::shared_ptr<StateDrafter>> load_state_drafter(const RoleSettings& set
 
 Status serve_target(const RoleSettings& settings, const Preparation& prepared, RoleThreads threads,
                     Collectives& group, Transport* transport, Loaded loaded, const Lend& lend,
-                    OpenSliceDoor door) {
+                    OpenSliceDoor door, int target_group) {
   const IndexRange ids =
       vocab_range(prepared.target_info.vocab_size, {.tp_rank = group.rank(), .tp_size = group.size()});
   std::unique_ptr<Model> own;
   if (!loaded.model) {
-    ASSIGN_OR_RETURN(own, load_target(settings, prepared, threads, group));
+    ASSIGN_OR_RETURN(own, load_target(settings, prepared, threads, group, target_group));
     loaded.model = own.get();
   }
   if (!loaded.head) {
@@ -157,7 +162,7 @@ Status serve_drafts(const RoleSettings& settings, const Preparation& prepared, R
                     Transport& transport, Loaded loaded, const Lend& lend) {
   DraftWorkerOptions worker_options{.info = prepared.draft_info,
                                     .generation = new_generation(),
-                                    .max_sequences = settings.models.max_num_seqs,
+                                    .max_sequences = settings.models.sequences(),
                                     // The target may still be loading.
                                     .join_timeout = std::chrono::seconds(settings.models.startup_timeout_s)};
   const auto single = make_single_collectives();
@@ -167,7 +172,7 @@ Status serve_drafts(const RoleSettings& settings, const Preparation& prepared, R
     loaded.model = own.get();
   }
   const DraftHead* const head =
-      offered_head(settings.models, settings.models.tensor_parallel_size, loaded.head.get());
+      offered_head(settings.models, target_ranks(settings.models), loaded.head.get());
   if (head) worker_options.head_fingerprint = head->fingerprint();
   const bool ends = settings.speculation.synthetic_acceptance.empty();
   const auto drafter = make_drafter(settings.models, prepared, loaded.model, prepared.target.vocab_size,
@@ -181,14 +186,14 @@ std::unique_ptr<Drafter> make_drafter(const ModelSettings& models, const Prepara
                                       int64_t vocab_size, std::vector<TokenId> eos_ids, const DraftHead* head,
                                       RowSender* rows) {
   if (models.drafter == "suffix")
-    return make_suffix_drafter({.max_sequences = models.max_num_seqs,
+    return make_suffix_drafter({.max_sequences = models.sequences(),
                                 .max_context = static_cast<int32_t>(prepared.max_model_len),
                                 .history_tokens = models.draft_history_tokens});
   if (!models.uses_draft_model())
     return make_ngram_drafter(
-        {.max_sequences = models.max_num_seqs, .max_context = static_cast<int32_t>(prepared.max_model_len)});
-  return make_model_drafter(*model, {.max_sequences = models.max_num_seqs,
-                                     .kept_texts = models.prefix_caching == "on" ? models.max_num_seqs : 0,
+        {.max_sequences = models.sequences(), .max_context = static_cast<int32_t>(prepared.max_model_len)});
+  return make_model_drafter(*model, {.max_sequences = models.sequences(),
+                                     .kept_texts = models.prefix_caching == "on" ? models.sequences() : 0,
                                      .eos_ids = std::move(eos_ids),
                                      .vocab_size = vocab_size,
                                      .rows = rows,
@@ -215,10 +220,11 @@ Generation new_generation() {
 }
 
 Result<std::unique_ptr<Model>> load_target(const RoleSettings& settings, const Preparation& prepared,
-                                           RoleThreads threads, Collectives& group) {
-  ASSIGN_OR_RETURN(ModelOptions model_opts, model_options(settings.models, prepared, threads));
-  Progress progress("loading target", group.rank() == 0 && !settings.quiet);
-  model_opts.device = device_of_worker(settings.models, group.rank());
+                                           RoleThreads threads, Collectives& group, int target_group) {
+  ASSIGN_OR_RETURN(ModelOptions model_opts,
+                   model_options(settings.models, prepared, threads, settings.models.max_num_seqs));
+  Progress progress("loading target", group.rank() == 0 && target_group == 0 && !settings.quiet);
+  model_opts.device = device_of_worker(settings.models, target_group * group.size() + group.rank());
   ASSIGN_OR_RETURN(model_opts.weight_format,
                    parse_weight_format("--weight-format", settings.models.weight_format));
   model_opts.notice = placed("target", settings.quiet);
@@ -233,23 +239,24 @@ Result<std::unique_ptr<Model>> load_target(const RoleSettings& settings, const P
 
 Result<std::unique_ptr<Model>> load_draft(const RoleSettings& settings, const Preparation& prepared,
                                           RoleThreads threads, Collectives& single) {
-  ASSIGN_OR_RETURN(ModelOptions model_opts, model_options(settings.models, prepared, threads));
+  const int sequences = settings.models.sequences();
+  ASSIGN_OR_RETURN(ModelOptions model_opts, model_options(settings.models, prepared, threads, sequences));
   Progress progress("loading draft", !settings.quiet);
-  model_opts.device = device_of_worker(settings.models, settings.models.tensor_parallel_size);
+  model_opts.device = device_of_worker(settings.models, target_ranks(settings.models));
   ASSIGN_OR_RETURN(model_opts.weight_format,
                    parse_weight_format("--draft-weight-format", settings.models.draft_weight_format));
   model_opts.notice = placed("draft", settings.quiet);
   model_opts.max_rows = kDraftPrefillRows;
   // Every sequence's next token in one pass, or that of the branches prepared for them.
-  model_opts.max_logit_rows = std::max(kDraftLogitRows, int64_t{settings.models.max_num_seqs});
+  model_opts.max_logit_rows = std::max(kDraftLogitRows, int64_t{sequences});
   const int64_t outcomes =
       settings.speculation.pipeline == "lockstep" ? 0 : settings.speculation.fanout_budget;
-  model_opts.run_sequences = runs_at_a_time(settings.models.max_num_seqs, outcomes);
+  model_opts.run_sequences = runs_at_a_time(sequences, outcomes);
   int64_t branching = outcomes > 0 ? kv_tokens_for_outcomes(outcomes, kMaxSpeculativeTokens) : 0;
   ASSIGN_OR_RETURN(const TreeOptions tree, parse_speculative_tree(settings.speculation.speculative_tree));
   if (!tree.shape.is_chain())  // each node may have a cache of its own, for one token; no sequence does both
     branching = std::max(branching, kv_tokens_for_outcomes(most_nodes(tree.shape, kMaxTreeNodes), 1));
-  model_opts.kv_tokens += settings.models.max_num_seqs * branching;
+  model_opts.kv_tokens += sequences * branching;
   model_opts.max_positions = std::min(prepared.max_model_len, prepared.draft->max_position_embeddings);
   model_opts.stand_in = kDraftStandIn;
   model_opts.progress = [&](int64_t done, int64_t total) { progress.update(done, total); };
@@ -258,12 +265,14 @@ Result<std::unique_ptr<Model>> load_draft(const RoleSettings& settings, const Pr
 
 Status run_target_rank(const RoleSettings& settings, const Preparation& prepared, RoleThreads threads,
                        Collectives& group, Transport* transport, Loaded loaded, const Lend& lend,
-                       OpenSliceDoor door) {
-  set_thread_role(fmt::format("target/{}", group.rank()));
+                       OpenSliceDoor door, int target_group) {
+  set_thread_role(settings.models.data_parallel_size == 1
+                      ? fmt::format("target/{}", group.rank())
+                      : fmt::format("target/{}.{}", target_group, group.rank()));
   Status status;
   try {
-    status =
-        serve_target(settings, prepared, threads, group, transport, std::move(loaded), lend, std::move(door));
+    status = serve_target(settings, prepared, threads, group, transport, std::move(loaded), lend,
+                          std::move(door), target_group);
   } catch (const std::exception& error) {
     status = unavailable(what_failed(error));
   }
@@ -309,6 +318,7 @@ Result<ProtocolOptions> protocol_options(const RoleSettings& settings, const Pre
   ASSIGN_OR_RETURN(const QFormat q, parse_q_format(settings.speculation.q_format));
   ProtocolOptions protocol;
   protocol.max_num_seqs = settings.models.max_num_seqs;
+  protocol.target_groups = settings.models.data_parallel_size;
   protocol.max_queued = 1 << 20;  // the requests of a file are read and checked before the first one runs
   protocol.max_queued_tokens = int64_t{1} << 40;
   protocol.target_join_timeout = std::chrono::seconds(settings.models.startup_timeout_s);

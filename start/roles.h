@@ -14,9 +14,10 @@
 
 namespace outrider {
 
-// This rank's shard of the target, and the draft model (on a group of one).
+// This rank's shard of the target, of the target group with this number, and the draft model (on a group of
+// one).
 Result<std::unique_ptr<Model>> load_target(const RoleSettings& settings, const Preparation& prepared,
-                                           RoleThreads threads, Collectives& group);
+                                           RoleThreads threads, Collectives& group, int target_group = 0);
 Result<std::unique_ptr<Model>> load_draft(const RoleSettings& settings, const Preparation& prepared,
                                           RoleThreads threads, Collectives& single);
 
@@ -50,7 +51,7 @@ struct Loaded {
 // drafter needs no model.
 Status run_target_rank(const RoleSettings& settings, const Preparation& prepared, RoleThreads threads,
                        Collectives& group, Transport* transport, Loaded loaded = {},
-                       const Lend& lend = nullptr, OpenSliceDoor door = {});
+                       const Lend& lend = nullptr, OpenSliceDoor door = {}, int target_group = 0);
 Status run_draft_worker(const RoleSettings& settings, const Preparation& prepared, RoleThreads threads,
                         Transport& transport, Loaded loaded = {}, const Lend& lend = nullptr);
 

@@ -115,8 +115,8 @@ Status check_drafter_settings(const RoleSettings& settings) {
   if (s.fanout_budget < 1 || s.fanout_budget > kMaxFanoutBudget)
     return invalid_argument(
         fmt::format("--fanout-budget {}: must be 1 to {}", s.fanout_budget, kMaxFanoutBudget));
-  if (m.max_num_seqs < 1 || m.max_num_seqs > 256)
-    return invalid_argument(fmt::format("--max-num-seqs {}: must be 1 to 256", m.max_num_seqs));
+  if (m.max_num_seqs < 1 || m.max_num_seqs > kMaxSequences)
+    return invalid_argument(fmt::format("--max-num-seqs {}: must be 1 to {}", m.max_num_seqs, kMaxSequences));
   if (m.max_model_len < 0) return invalid_argument("--max-model-len must not be negative");
   if (m.kv_cache_tokens != 0 && m.kv_cache_tokens < kLeastKvCacheTokens)
     return invalid_argument(fmt::format("--kv-cache-tokens {}: must be 0, or at least {}", m.kv_cache_tokens,
@@ -133,6 +133,13 @@ Status check_settings(const RoleSettings& settings) {
   if (!is_supported_tp_size(m.tensor_parallel_size))
     return invalid_argument(
         fmt::format("--tensor-parallel-size {}: must be 1, 2, 4 or 8", m.tensor_parallel_size));
+  if (m.data_parallel_size < 1 || m.data_parallel_size > kMaxTargetGroups)
+    return invalid_argument(
+        fmt::format("--data-parallel-size {}: must be 1 to {}", m.data_parallel_size, kMaxTargetGroups));
+  if (m.data_parallel_size > 1 && s.record_guesses)
+    return unsupported(
+        fmt::format("--record-rounds and {} target groups: a record is of one group's rounds; use one group",
+                    m.data_parallel_size));
   if (m.draft_tensor_parallel_size != 1)
     return unsupported(
         fmt::format("--draft-tensor-parallel-size {}: a draft model is not split over ranks; use 1",

@@ -19,20 +19,22 @@ struct ModelSettings {
   std::string draft_model;
   std::string drafter;                 // "", "model", "ngram", "suffix" or the kind of a head
   int draft_history_tokens = 1 << 18;  // of finished outputs that the suffix drafter looks through
-  int tensor_parallel_size = 1;
+  int tensor_parallel_size = 1;        // target ranks of a group
+  int data_parallel_size = 1;          // target groups
   int draft_tensor_parallel_size = 1;
   int threads = 0;        // 0: as many cores as the weights are worth (role_threads.h)
   int draft_threads = 0;  // of the draft model alone; 0: those of the target, in turns
   std::string weight_format = "auto", draft_weight_format = "auto";
   std::string kv_dtype = "auto";
   std::string isa = "auto";
-  std::string device = "auto";  // cpu, cuda, cuda:N; auto: cpu
-  int max_num_seqs = 8;
+  std::string device = "auto";        // cpu, cuda, cuda:N; auto: cpu
+  int max_num_seqs = 8;               // in each target group
   int max_model_len = 0;              // 0: the model's, at most kDefaultMaxModelLen
   std::string prefix_caching = "on";  // or "off"
   int64_t kv_cache_tokens = 0;        // of the target, over all sequences; 0: the longest text for each
   int startup_timeout_s = 600;
 
+  int sequences() const { return data_parallel_size * max_num_seqs; }  // of all groups
   // A drafter of the run itself; others may join it.
   bool has_drafter() const { return !draft_model.empty() || drafts_from_text(); }
   // --draft-model is a head, which drafts beside the target: there are no draft workers.
@@ -91,9 +93,11 @@ struct ClusterSettings : RoleSettings {
 
 constexpr int kDefaultMaxModelLen = 8192;
 constexpr int64_t kLeastKvCacheTokens = 64;
+constexpr int kMaxTargetGroups = 64;
 constexpr int kMaxSpeculativeTokens = 64;
 constexpr int kMaxFanoutBudget = 64;
 constexpr int kMaxDraftWorkers = 64;
+constexpr int kMaxSequences = 256;  // that a role holds at once
 constexpr int kMaxDraftHistoryTokens = 1 << 26;
 
 // Everything that can be known to be wrong without opening a file. Errors name the flag.

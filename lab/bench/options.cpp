@@ -118,6 +118,9 @@ Status complete_bench_options(BenchOptions& o) {
     return invalid_argument(fmt::format("--max-tokens {}: gamma {} needs {} to time whole rounds",
                                         o.request.max_tokens, o.gammas.back(), needed));
   if (o.context < 0) return invalid_argument(fmt::format("--context {}: must not be negative", o.context));
+  if (models.data_parallel_size != 1)
+    return unsupported(fmt::format("--data-parallel-size {}: the bench measures one target group; drop it",
+                                   models.data_parallel_size));
   if (!o.cluster.mpi.layout.empty()) return unsupported("--layout: the bench measures one process; drop it");
   ASSIGN_OR_RETURN(const Rule rule, resolve_rule(o.request.rule, o.request.temperature));
   if (!is_match_rule(rule))

@@ -181,7 +181,7 @@ JobResult run_job(const Job& job, std::unique_ptr<Transport> transport, Output* 
     CHECK(id == expected, "request {} got id {}", index, id.value());
   };
   if (result.status.ok()) {
-    for (int i = 0; i < 2 * job.cluster.models.max_num_seqs; ++i) submit_next();
+    for (int i = 0; i < 2 * job.cluster.models.sequences(); ++i) submit_next();
     result.status = coordinator.run();
     if (finished < submitted) result.status = unless_interrupted(result.status);
   }

@@ -47,7 +47,13 @@ void add_model_options(CLI::App& app, ClusterSettings& o) {
       ->group("Models");
   add_text_drafter_options(app, m);
   app.add_option("--tensor-parallel-size,--tp", m.tensor_parallel_size,
-                 "Target ranks: 1, 2, 4 or 8. The text does not depend on it")
+                 "Target ranks of a group: 1, 2, 4 or 8. The text does not depend on it")
+      ->group("Models")
+      ->capture_default_str();
+  app.add_option("--data-parallel-size,--dp", m.data_parallel_size,
+                 "Target groups, each with the whole model: a request runs in one of them, and goes on in "
+                 "another should its own fail. The text does not depend on it. Draft workers serve all "
+                 "groups")
       ->group("Models")
       ->capture_default_str();
   app.add_option("--draft-tensor-parallel-size", m.draft_tensor_parallel_size,
@@ -84,7 +90,7 @@ void add_model_options(CLI::App& app, ClusterSettings& o) {
                  "Instruction set of the kernels; `outrider doctor` lists what this machine has")
       ->group("Models")
       ->capture_default_str();
-  app.add_option("--max-num-seqs", m.max_num_seqs, "Sequences decoded together")
+  app.add_option("--max-num-seqs", m.max_num_seqs, "Sequences decoded together, in each target group")
       ->group("Models")
       ->capture_default_str();
   app.add_option(
@@ -110,7 +116,9 @@ void add_model_options(CLI::App& app, ClusterSettings& o) {
                  "Seconds until every role must have loaded its model and joined")
       ->group("Models")
       ->capture_default_str();
-  app.add_option("--layout", o.mpi.layout, "Under mpirun: roles by rank, e.g. coordinator=1,draft=1,target=2")
+  app.add_option("--layout", o.mpi.layout,
+                 "Under mpirun: roles by rank, e.g. coordinator=1,draft=1,target=2. target=2x4 is two groups "
+                 "of four ranks each")
       ->group("Models");
   app.add_flag(
          "--allow-remote", o.mpi.allow_remote,

@@ -42,7 +42,20 @@ TEST(Topology, BadLayoutsNameTheFlagAndTheRemedy) {
        "--layout verifier=2: 'verifier' is no role; roles are coordinator, draft and target"},
       {"target=two", 4, "--layout target=two: target: 'two' is not a number of ranks"},
       {"target=-1", 4, "--layout target=-1: target: '-1' is not a number of ranks"},
-      {"target=2x", 4, "--layout target=2x: target: '2x' is not a number of ranks"},
+      {"target=2x", 4,
+       "--layout target=2x: target=2x: it is groups and the ranks of each, as in target=2x4, which is two "
+       "groups of four ranks"},
+      {"target=0x2", 4,
+       "--layout target=0x2: target=0x2: it is groups and the ranks of each, as in target=2x4, which is two "
+       "groups of four ranks"},
+      {"draft=2x2", 6, "--layout draft=2x2: draft=2x2: only targets are groups; say how many ranks"},
+      {"target=2x3", 7,
+       "--layout target=2x3: target=2x3: 2 groups of 3 ranks each, but a target group has 1, 2, 4 or 8"},
+      {"target=16", 17,
+       "--layout target=16: target=16: a target group has 1, 2, 4 or 8 ranks; several groups are target=2x4, "
+       "say, which is two of four"},
+      {"target=2x2", 4,
+       "--layout target=2x2: it names 5 ranks, but 4 were started; start with -n 5 or change the layout"},
       {"target=99999999999999", 4,
        "--layout target=99999999999999: target: '99999999999999' is not a number of ranks"},
       {"target=2,", 3, "--layout target=2,: '' is not ROLE=COUNT"},
@@ -65,6 +78,43 @@ TEST(Topology, BadLayoutsNameTheFlagAndTheRemedy) {
     EXPECT_EQ(layout.status().code(), StatusCode::kInvalidArgument);
     EXPECT_EQ(layout.status().message(), bad.message);
   }
+}
+
+TEST(Topology, GroupsOfTargets) {
+  const auto layout = parse_layout("coordinator=1,target=2x4,draft=1", 10);
+  ASSERT_TRUE(layout.ok()) << layout.status().message();
+  const Topology topology(*layout, on_one_host(10, 8));
+  EXPECT_EQ(topology.groups(), 2);
+  EXPECT_EQ(topology.tp_size(), 4);
+  EXPECT_EQ(topology.leader(), Rank(1));
+  for (int i = 0; i < 8; ++i) {
+    const RankPlace& place = topology.at(Rank(1 + i));
+    EXPECT_EQ(place.group, i / 4);
+    EXPECT_EQ(place.tp_rank, i % 4);
+    EXPECT_EQ(place.is_leader(), i % 4 == 0);
+    EXPECT_EQ(place.device, fmt::format("cuda:{}", i));
+  }
+  EXPECT_EQ(topology.at(Rank(9)).role, Role::kDraft);
+  EXPECT_NE(topology.describe().find("target/1.0"), std::string::npos) << topology.describe();
+  EXPECT_NE(topology.describe().find("leader of group 1"), std::string::npos) << topology.describe();
+}
+
+// --data-parallel-size says how many groups where the layout does not, and must not contradict it.
+TEST(Topology, GroupsThatAFlagAskedFor) {
+  EXPECT_EQ(*parse_layout("draft=1", 6, 2),
+            (Layout{{Role::kCoordinator, 1}, {Role::kDraft, 1}, {Role::kTarget, 4, 2}}));
+  EXPECT_EQ(*parse_layout("target=3x2", 7, 3), (Layout{{Role::kCoordinator, 1}, {Role::kTarget, 6, 3}}));
+  EXPECT_EQ(
+      parse_layout("target=4", 5, 2).status().message(),
+      "--layout target=4: --data-parallel-size 2 but it names 1 target group; say target=2xRANKS, or drop "
+      "the flag");
+  EXPECT_EQ(parse_layout("draft=1", 5, 2).status().message(),
+            "--layout draft=1: 3 target ranks are not 2 groups of one size");
+  EXPECT_EQ(*default_layout(3, 2), (Layout{{Role::kCoordinator, 1}, {Role::kTarget, 2, 2}}));
+  EXPECT_EQ(*default_layout(6, 2),
+            (Layout{{Role::kCoordinator, 1}, {Role::kDraft, 1}, {Role::kTarget, 4, 2}}));
+  EXPECT_NE(default_layout(5, 2).status().message().find("start with -n 4"), std::string::npos)
+      << default_layout(5, 2).status().message();
 }
 
 TEST(Topology, DefaultLayouts) {

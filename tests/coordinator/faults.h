@@ -25,6 +25,7 @@ struct Faults {
   bool mute = false;                                             // workers send everything but drafts
   double nonfinite = 0;                                          // per verdict
   double target_failure = 0;                                     // per step
+  double target_return = 0;                                      // per failure
   double cancel = 0;                                             // per emission
   SliceFaults slices;
 };

@@ -169,18 +169,18 @@ class ProtocolSimulation : public ::testing::Test {
                              schedule.accuracy, schedule.ranks, schedule.kv_blocks);
     ASSERT_TRUE(cluster.run(schedule.requests))
         << "did not end; virtual time " << cluster.virtual_us() << " us";
-    ASSERT_EQ(cluster.target().error(), "");
+    ASSERT_EQ(cluster.target_error(), "");
     ASSERT_EQ(cluster.worker_error(), "");
     ASSERT_EQ(cluster.ranks().error(), "");
     size_t emitted = 0;
     for (const auto& [id, outcome] : cluster.outcomes()) {
-      check_outcome(schedule.requests[id.value() - 1].request, outcome, cluster.target_failed());
+      check_outcome(schedule.requests[id.value() - 1].request, outcome, cluster.all_targets_failed());
       ++finished_[static_cast<size_t>(outcome.finish.reason)];
       emitted += outcome.ids.size();
     }
     check_totals(cluster, emitted);
     if (!cluster.target_failed()) {
-      EXPECT_EQ(cluster.target().open_sequences(), 0u);
+      EXPECT_EQ(cluster.sequences_at_targets(), 0u);
     }
     const bool nothing_lost = faults.drop == 0 && faults.worker_death == 0 && faults.max_delay_us <= 200;
     if (nothing_lost && faults.duplicate == 0 && faults.refuse_send == 0) {
@@ -194,16 +194,26 @@ class ProtocolSimulation : public ::testing::Test {
     sliced_ += cluster.ranks().used();
     preemptions_ += cluster.protocol().totals().preemptions;
     prefix_hits_ += cluster.protocol().totals().prefix_hits;
+    failovers_ += cluster.protocol().totals().failovers;
     // Texts that are read again are no hits.
     EXPECT_LE(cluster.protocol().totals().prefix_hits,
-              cluster.target().prefix_tokens() + (cluster.target_failed() ? 1000 : 0));
-    EXPECT_TRUE(schedule.options.prefix_caching || cluster.target().prefix_tokens() == 0);
+              cluster.prefix_tokens() + 1000 * cluster.struck().target_failure);
+    EXPECT_TRUE(schedule.options.prefix_caching || cluster.prefix_tokens() == 0);
+    int64_t begun = 0;
+    for (const GroupTotals& group : cluster.protocol().totals().groups) {
+      begun += group.requests;
+      ++groups_used_[group.requests > 0];
+    }
+    EXPECT_LE(begun, static_cast<int64_t>(schedule.requests.size()));
     const auto& dropped = cluster.protocol().totals().drafts_dropped;
     for (size_t i = 0; i < dropped_.size(); ++i) dropped_[i] += dropped[i];
     if (!schedule.shadows) dropped_unshadowed_ += std::accumulate(dropped.begin(), dropped.end(), int64_t{0});
   }
 
   static void check_outcome(const Request& request, const SimulatedOutcome& outcome, bool target_failed) {
+    const size_t scored = request.prompt_logprobs < 0 ? 0 : request.prompt.size() - 1;
+    EXPECT_LE(outcome.prompt_scores, scored);
+    EXPECT_TRUE(outcome.ids.empty() || outcome.prompt_scores == scored);
     EXPECT_EQ(outcome.finishes, 1);
     const std::vector<TokenId> expected = plain(request);
     ASSERT_LE(outcome.ids.size(), expected.size());
@@ -242,7 +252,8 @@ class ProtocolSimulation : public ::testing::Test {
 
   int64_t accepted_ = 0, hits_ = 0, misses_ = 0, dropped_unshadowed_ = 0;
   int64_t sliced_ = 0;  // drafts that were verified by slices
-  int64_t prefix_hits_ = 0, preemptions_ = 0;
+  int64_t prefix_hits_ = 0, preemptions_ = 0, failovers_ = 0;
+  std::array<int64_t, 2> groups_used_{};  // target groups, of all schedules: those nothing began in, others
   std::array<int64_t, kDropReasonNames.size()> dropped_{};
   std::array<int64_t, 4> finished_{};  // requests, by FinishReason
   FaultCounts struck_, slices_struck_;
@@ -343,6 +354,72 @@ TEST_F(ProtocolSimulation, MemoryByNeed) {
   EXPECT_GT(preemptions_, 200);
   EXPECT_GT(prefix_hits_, 5000);
   EXPECT_GT(accepted_, 1000);
+}
+
+// A random schedule over two or three target groups.
+Schedule random_groups(uint64_t seed) {
+  Schedule schedule = random_schedule(seed);
+  std::mt19937_64 random(seed * 3 + 11);
+  schedule.options.target_groups = pick(random, 2, 3);
+  schedule.options.max_num_seqs = pick(random, 1, 3);
+  if (pick(random, 0, 2) == 0) schedule.options.q_kind = QKind::kDense;
+  if (pick(random, 0, 2) == 0) schedule.kv_blocks = 6 + static_cast<int64_t>(seed % 6);
+  while (schedule.requests.size() < 6) {
+    schedule.requests.push_back(
+        schedule.requests[static_cast<size_t>(pick(random, 0, 9)) % schedule.requests.size()]);
+    schedule.requests.back().submit_at_us = pick(random, 0, 5000);
+  }
+  return schedule;
+}
+
+TEST_F(ProtocolSimulation, SeveralTargetGroups) {
+  for (uint64_t seed = 0; seed < kSchedules && !HasFailure(); ++seed) run(seed, {}, random_groups(seed));
+  EXPECT_GT(accepted_, 1000);
+  EXPECT_GT(hits_, 1000);
+  EXPECT_GT(prefix_hits_, 3000);
+  EXPECT_GT(preemptions_, 50);
+  EXPECT_GT(groups_used_[1], 4 * groups_used_[0]);
+  EXPECT_EQ(failovers_, 0);
+  EXPECT_EQ(dropped_unshadowed_, 0);
+}
+
+// Texts go on in another group with their very bytes, and end with an error only when all were gone at once.
+TEST_F(ProtocolSimulation, TargetGroupsThatDie) {
+  for (uint64_t seed = 0; seed < 2 * kSchedules && !HasFailure(); ++seed)
+    run(seed, {.target_failure = 0.003}, random_groups(seed));
+  EXPECT_GT(struck_.target_failure, 300);
+  EXPECT_GT(failovers_, 300);
+  EXPECT_GT(accepted_, 1000);
+  EXPECT_GT(finished(FinishReason::kLength), 20 * finished(FinishReason::kError));
+}
+
+TEST_F(ProtocolSimulation, TargetGroupsThatDieAndComeBack) {
+  for (uint64_t seed = 0; seed < kSchedules && !HasFailure(); ++seed)
+    run(seed, {.target_failure = 0.03, .target_return = 0.9}, random_groups(seed));
+  EXPECT_GT(struck_.target_failure, 500);
+  EXPECT_GT(failovers_, 500);
+  EXPECT_GT(finished(FinishReason::kLength), 3 * finished(FinishReason::kError));
+}
+
+TEST_F(ProtocolSimulation, EverythingAtOnceInSeveralTargetGroups) {
+  for (uint64_t seed = 0; seed < kSchedules && !HasFailure(); ++seed)
+    run(seed,
+        {.drop = 0.1,
+         .duplicate = 0.1,
+         .corrupt = 0.1,
+         .refuse_send = 0.05,
+         .max_delay_us = 5'000,
+         .reorder = true,
+         .worker_death = 0.03,
+         .silent_death = seed % 2 == 0,
+         .nonfinite = 0.01,
+         .target_failure = 0.01,
+         .target_return = 0.7,
+         .cancel = 0.02},
+        random_groups(seed));
+  EXPECT_GT(accepted_, 500);
+  EXPECT_GT(failovers_, 100);
+  for (const int64_t count : finished_) EXPECT_GT(count, 10);
 }
 
 // Dense q in slices. In every schedule: a draft is verified by the distributions it was drawn from, all

@@ -1,9 +1,10 @@
 #include "simulated_cluster.h"
 
+#include <algorithm>
+
 namespace outrider {
 namespace {
 
-constexpr PeerId kTargetPeer{1};
 constexpr int64_t kVirtualLimitUs = int64_t{24} * 3600 * 1'000'000;
 constexpr int kEventLimit = 400'000;
 constexpr int32_t kTargetSequences = 8;
@@ -26,20 +27,16 @@ SimulatedCluster::SimulatedCluster(uint64_t seed, ProtocolOptions options, Gamma
       faults_(faults),
       accuracy_(accuracy),
       protocol_(options, std::move(gamma)),
-      target_(options.max_rows_per_step, kv_blocks > 0 ? kv_blocks : roomy_blocks(options, seed)),
+      max_rows_(options.max_rows_per_step),
+      places_(std::min(options.max_num_seqs, kTargetSequences)),
+      kv_blocks_(kv_blocks > 0 ? kv_blocks : roomy_blocks(options, seed)),
+      targets_(static_cast<size_t>(options.target_groups)),
       ranks_(ranks, kTargetSequences, options.max_rows_per_step) {
-  target_.nonfinite_chance = faults.nonfinite;
-  target_.random = &random_;
-  SliceDoors doors;
-  doors.of_rank.assign(static_cast<size_t>(ranks), {.endpoint = "tcp://nowhere:1", .gpu = {}});
-  network_.after(delay_us(), [this, doors, blocks = kv_blocks > 0 ? kv_blocks : roomy_blocks(options, seed)] {
-    step(MessageReceived{kTargetPeer, Hello{.role = Role::kTarget,
-                                            .generation = Generation(generation_++),
-                                            .model = toy_info(),
-                                            .max_sequences = kTargetSequences,
-                                            .slices = doors,
-                                            .kv_blocks = blocks}});
-  });
+  CHECK(ranks == 0 || targets_.size() == 1, "slices go to the doors of one group");
+  for (Target& target : targets_) {
+    const PeerId peer{static_cast<uint64_t>(&target - targets_.data()) + 1};
+    network_.after(delay_us(), [this, &target, peer] { target_joins(target, peer); });
+  }
   for (int i = 0; i < workers; ++i) {
     const PeerId peer{next_peer_++};
     network_.after(delay_us(), [this, peer] { worker_joins(peer); });
@@ -75,20 +72,13 @@ void SimulatedCluster::step(Event event) {
 
 void SimulatedCluster::perform(Action& action) {
   if (auto* send = std::get_if<Send>(&action)) {
-    if (send->to != kTargetPeer) return send_to_worker(send->to, send->message);
-    const auto* plan = std::get_if<StepPlan>(&send->message);
-    if (!plan || target_failed_) return;
-    if (strikes(faults_.target_failure, struck_.target_failure)) {
-      target_failed_ = true;
-      if (chance(0.5))  // else it hangs, and the step deadline tells
-        network_.after(delay_us(), [this] { step(MessageReceived{kTargetPeer, Failure{"simulated"}}); });
-      return;
-    }
-    begin_step(*plan);
+    if (Target* target = target_of(send->to)) return send_to_target(*target, send->message);
+    send_to_worker(send->to, send->message);
   } else if (auto* emit = std::get_if<Emit>(&action)) {
     SimulatedOutcome& outcome = outcomes_.at(emit->request);
     outcome.ids.insert(outcome.ids.end(), emit->ids.begin(), emit->ids.end());
     outcome.text += emit->text;
+    outcome.prompt_scores += emit->prompt_logprobs.size();
     if (outcome.cancel_sent || !strikes(faults_.cancel, struck_.cancel)) return;
     outcome.cancel_sent = true;
     network_.after(delay_us(), [this, id = emit->request] { step(Cancel{id}); });
@@ -99,29 +89,111 @@ void SimulatedCluster::perform(Action& action) {
   }
 }
 
+// ---- targets --------------------------------------------------------------------------------------------
+
+SimulatedCluster::Target* SimulatedCluster::target_of(PeerId peer) {
+  for (Target& target : targets_)
+    if (target.peer == peer) return &target;
+  return nullptr;
+}
+
+// In a new life, which knows nothing.
+void SimulatedCluster::target_joins(Target& target, PeerId peer) {
+  target.peer = peer;
+  target.target = std::make_unique<ToyTarget>(max_rows_, kv_blocks_);
+  target.target->nonfinite_chance = faults_.nonfinite;
+  target.target->random = &random_;
+  target.target->max_sequences = static_cast<size_t>(places_);
+  SliceDoors doors;
+  doors.of_rank.assign(static_cast<size_t>(ranks_.count()), {.endpoint = "tcp://nowhere:1", .gpu = {}});
+  step(MessageReceived{peer, Hello{.role = Role::kTarget,
+                                   .generation = Generation(generation_++),
+                                   .model = toy_info(),
+                                   .max_sequences = kTargetSequences,
+                                   .slices = doors,
+                                   .kv_blocks = kv_blocks_}});
+}
+
+// Half of them hang, and the step deadline tells. Some come back, from the same place or another.
+void SimulatedCluster::target_dies(Target& target) {
+  target.failed = true;
+  target.verification.reset();
+  if (target.error.empty()) target.error = target.target->error();
+  target.prefix_tokens += target.target->prefix_tokens();
+  all_targets_failed_ |=
+      std::all_of(targets_.begin(), targets_.end(), [](const Target& each) { return each.failed; });
+  if (chance(0.5))
+    network_.after(delay_us(), [this, peer = target.peer] {
+      step(MessageReceived{peer, Failure{"simulated"}});
+    });
+  if (faults_.target_return == 0 || !chance(faults_.target_return)) return;
+  const PeerId next = chance(0.5) ? target.peer : PeerId{next_peer_++};
+  network_.after(1000 + faults_.max_delay_us + 20 * delay_us(),
+                 [this, &target, next] { target_joins(target, next); });
+}
+
+void SimulatedCluster::send_to_target(Target& target, const Message& message) {
+  if (const auto* welcome = std::get_if<Welcome>(&message)) {
+    if (welcome->accepted)
+      target.failed = false;
+    else  // its place is still that of the life that hangs
+      network_.after(10'000'000, [this, &target, peer = target.peer] { target_joins(target, peer); });
+    return;
+  }
+  const auto* plan = std::get_if<StepPlan>(&message);
+  if (!plan || target.failed) return;
+  if (strikes(faults_.target_failure, struck_.target_failure)) return target_dies(target);
+  begin_step(target, *plan);
+}
+
 // One plan is out at a time. Its forward pass runs while slices are on their way.
-void SimulatedCluster::begin_step(const StepPlan& plan) {
-  ranks_.begin(plan);
+void SimulatedCluster::begin_step(Target& target, const StepPlan& plan) {
+  if (ranks_.count() > 0) ranks_.begin(plan);
   const int64_t from_us = network_.now_us() + 50 + delay_us();
-  verification_ = {.plan = plan, .from_us = from_us, .until_us = from_us + kSliceTimeoutUs};
-  network_.after(from_us - network_.now_us(), [this] { try_verify(); });
+  target.verification = {.plan = plan, .from_us = from_us, .until_us = from_us + kSliceTimeoutUs};
+  network_.after(from_us - network_.now_us(), [this, &target] { try_verify(target); });
 }
 
 // Whenever something has changed: the pass is over, a slice has come, or the time is up.
-void SimulatedCluster::try_verify() {
-  if (!verification_ || network_.now_us() < verification_->from_us) return;
-  const auto& [plan, from_us, until_us] = *verification_;
+void SimulatedCluster::try_verify(Target& target) {
+  if (!target.verification || network_.now_us() < target.verification->from_us) return;
+  const auto& [plan, from_us, until_us] = *target.verification;
   if (!ranks_.collect(plan.entries) && network_.now_us() < until_us) {
-    if (network_.now_us() == from_us) network_.after(until_us - network_.now_us(), [this] { try_verify(); });
+    if (network_.now_us() == from_us)
+      network_.after(until_us - network_.now_us(), [this, &target] { try_verify(target); });
     return;
   }
-  const StepResult result = target_.handle(plan, ranks_.gather(plan.entries));
+  const StepResult result = target.target->handle(plan, ranks_.gather(plan.entries));
   for (const PlanEntry& entry : plan.entries)
     for (const Verdict& verdict : result.verdicts)
       if (verdict.sequence == entry.sequence && verdict.draft_lost) cut_off_.insert(entry.worker);
-  verification_.reset();
-  if (!target_failed_) step(MessageReceived{kTargetPeer, result});
+  target.verification.reset();
+  step(MessageReceived{target.peer, result});
 }
+
+std::string SimulatedCluster::target_error() const {
+  for (const Target& target : targets_) {
+    if (!target.error.empty()) return target.error;
+    if (target.target && !target.target->error().empty()) return target.target->error();
+  }
+  return {};
+}
+
+size_t SimulatedCluster::sequences_at_targets() const {
+  size_t count = 0;
+  for (const Target& target : targets_)
+    if (target.target && !target.failed) count += target.target->open_sequences();
+  return count;
+}
+
+int64_t SimulatedCluster::prefix_tokens() const {
+  int64_t sum = 0;
+  for (const Target& target : targets_)
+    sum += target.prefix_tokens + (target.target && !target.failed ? target.target->prefix_tokens() : 0);
+  return sum;
+}
+
+// ---- workers --------------------------------------------------------------------------------------------
 
 Status SimulatedCluster::send_slice(PeerId peer, int rank, const QSlice& slice) {
   const SliceFaults none{.max_delay_us = 1};
@@ -137,7 +209,7 @@ Status SimulatedCluster::send_slice(PeerId peer, int rank, const QSlice& slice) 
     if (strikes(faults.corrupt, slices_struck_.corrupt)) corrupt(copy, random_);
     const auto arrives = [this, rank, copy] {
       ranks_.arrive(rank, copy);
-      try_verify();
+      try_verify(targets_.front());
     };
     network_.carry(VirtualNetwork::to_door(peer, rank), faults.max_delay_us, faults.reorder, arrives);
   }

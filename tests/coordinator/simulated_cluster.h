@@ -1,9 +1,10 @@
-// The production protocol machine and draft workers, and a toy target, under one event queue and a virtual
-// clock. Everything, faults included, follows from the seed.
+// The production protocol machine and draft workers, and toy target groups, under one event queue and a
+// virtual clock. Everything, faults included, follows from the seed.
 #pragma once
 
 #include <functional>
 #include <map>
+#include <memory>
 #include <optional>
 #include <random>
 #include <set>
@@ -27,6 +28,7 @@ struct SimulatedRequest {
 struct SimulatedOutcome {
   std::vector<TokenId> ids;
   std::string text;
+  size_t prompt_scores = 0;
   int finishes = 0;
   Finish finish;
   bool cancel_sent = false;
@@ -34,7 +36,8 @@ struct SimulatedOutcome {
 
 class SimulatedCluster {
  public:
-  // `ranks` of the target have doors for slices of dense q. `kv_blocks`: of its cache; 0: enough for all.
+  // `ranks` of a single target have doors for slices of dense q. `kv_blocks`: of a target's cache; 0: enough
+  // for all. There are options.target_groups of them.
   SimulatedCluster(uint64_t seed, ProtocolOptions options, GammaPolicyFactory gamma, Faults faults,
                    int workers, double accuracy, int ranks = 0, int64_t kv_blocks = 0);
   // Until every request has finished, then until the wire is quiet. False: it did not end within bounds.
@@ -42,9 +45,14 @@ class SimulatedCluster {
 
   const std::map<SequenceId, SimulatedOutcome>& outcomes() const { return outcomes_; }
   const Protocol& protocol() const { return protocol_; }
-  const ToyTarget& target() const { return target_; }
   const SimulatedRanks& ranks() const { return ranks_; }
-  bool target_failed() const { return target_failed_; }
+  // The first violation that any target saw; sequences that living ones still have; what all took from
+  // prefixes.
+  std::string target_error() const;
+  size_t sequences_at_targets() const;
+  int64_t prefix_tokens() const;
+  bool target_failed() const { return struck_.target_failure > 0; }
+  bool all_targets_failed() const { return all_targets_failed_; }  // at one time
   const FaultCounts& struck() const { return struck_; }
   const FaultCounts& slices_struck() const { return slices_struck_; }
   size_t sequences_at_workers() const;
@@ -62,8 +70,13 @@ class SimulatedCluster {
   void carry(VirtualNetwork::Link link, std::function<void()> arrives);
   void step(Event event);
   void perform(Action& action);
-  void begin_step(const StepPlan& plan);
-  void try_verify();
+  struct Target;
+  Target* target_of(PeerId peer);
+  void target_joins(Target& target, PeerId peer);
+  void target_dies(Target& target);
+  void send_to_target(Target& target, const Message& message);
+  void begin_step(Target& target, const StepPlan& plan);
+  void try_verify(Target& target);
   Status send_slice(PeerId peer, int rank, const QSlice& slice);
   void send_to_worker(PeerId peer, Message& message);
   void send_from_worker(PeerId peer, Message message);
@@ -79,13 +92,22 @@ class SimulatedCluster {
   FaultCounts struck_, slices_struck_;
   double accuracy_;
   Protocol protocol_;
-  ToyTarget target_;
-  SimulatedRanks ranks_;
   struct Verification {  // of a plan, once the forward pass is over
     StepPlan plan;
     int64_t from_us, until_us;  // waits for slices no longer
   };
-  std::optional<Verification> verification_;
+  struct Target {
+    PeerId peer;
+    std::unique_ptr<ToyTarget> target;  // of this life
+    std::optional<Verification> verification;
+    bool failed = true;         // until it was welcomed
+    std::string error;          // of earlier lives
+    int64_t prefix_tokens = 0;  // the same
+  };
+  const int32_t max_rows_, places_;
+  const int64_t kv_blocks_;
+  std::vector<Target> targets_;
+  SimulatedRanks ranks_;
   std::set<Generation> cut_off_;  // workers of which slices were lost
   struct Worker {
     DraftingWorker worker;
@@ -97,7 +119,7 @@ class SimulatedCluster {
   int64_t clock_calls_ = 0;  // time must pass for a worker that measures it
   std::map<SequenceId, SimulatedOutcome> outcomes_;
   uint64_t next_peer_ = 100, generation_ = 1;
-  bool target_failed_ = false;
+  bool all_targets_failed_ = false;
 };
 
 }  // namespace outrider

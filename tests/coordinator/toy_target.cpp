@@ -38,7 +38,8 @@ void ToyTarget::check(bool condition, const char* what) {
 }
 
 StepResult ToyTarget::handle(const StepPlan& plan, const std::set<SequenceId>& lost) {
-  check(plan.step == next_step_++, "steps must count up");
+  check(!last_step_ || plan.step == *last_step_ + 1, "steps must count up");
+  last_step_ = plan.step;
   uint64_t hash = 0;
   for (const auto& [id, held] : sequences_)
     hash += state_hash_term(id, static_cast<int64_t>(held.ids.size()), kv_.length(held.kv), held.epoch);
@@ -53,6 +54,7 @@ StepResult ToyTarget::handle(const StepPlan& plan, const std::set<SequenceId>& l
     sequences_.erase(at);
   }
   for (const Open& o : plan.opens) open(o);
+  check(sequences_.size() <= max_sequences, "more sequences than it holds");
   StepResult result{.step = plan.step, .verdicts = {}, .forward_ns = 1000, .verify_ns = 100, .commit_ns = 10};
   std::set<SequenceId> seen;
   int32_t rows = 0;

@@ -1,7 +1,9 @@
 // The target group as the protocol sees it, on the toy model.
 #pragma once
 
+#include <cstdint>
 #include <map>
+#include <optional>
 #include <random>
 #include <set>
 #include <string>
@@ -28,6 +30,7 @@ class ToyTarget {
   int64_t prefix_tokens() const { return prefix_tokens_; }  // that opens took from prefixes
   const std::string& error() const { return error_; }       // of the first violation
   double nonfinite_chance = 0;
+  size_t max_sequences = SIZE_MAX;  // open at once
   std::mt19937_64* random = nullptr;
 
  private:
@@ -53,7 +56,7 @@ class ToyTarget {
   KvCache kv_;
   std::map<PrefixId, KvPrefix> prefixes_;
   int64_t prefix_tokens_ = 0;
-  uint64_t next_step_ = 0;
+  std::optional<uint64_t> last_step_;
   std::map<SequenceId, Held> sequences_;
   std::string error_;
 };

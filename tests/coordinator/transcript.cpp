@@ -121,7 +121,8 @@ void Transcript::set(const std::string& key, const std::string& value) {
                                                      {"max_queued", &options_.max_queued},
                                                      {"max_rows_per_step", &options_.max_rows_per_step},
                                                      {"prefill_chunk", &options_.prefill_chunk},
-                                                     {"max_context", &options_.max_context}};
+                                                     {"max_context", &options_.max_context},
+                                                     {"target_groups", &options_.target_groups}};
     if (!numbers.contains(key)) throw std::runtime_error("unknown option " + key);
     *numbers.at(key) = number;
   }
@@ -220,14 +221,16 @@ Event Transcript::parse_draft(Line& line) {
 }
 
 Event Transcript::parse_result(Line& line) {
-  StepResult result{.step = static_cast<uint64_t>(line.setting("step", static_cast<int64_t>(plan_.step))),
+  const std::string from = line.settings.contains("from") ? line.settings["from"] : "target";
+  const StepPlan& plan = plans_[from];
+  StepResult result{.step = static_cast<uint64_t>(line.setting("step", static_cast<int64_t>(plan.step))),
                     .verdicts = {}};
   while (line.more()) {
     Verdict verdict{.sequence = SequenceId(static_cast<uint64_t>(line.number())),
                     .epoch = {},
                     .next = {},
                     .logprobs = {}};
-    for (const PlanEntry& entry : plan_.entries) {
+    for (const PlanEntry& entry : plan.entries) {
       if (entry.sequence != verdict.sequence) continue;
       verdict.epoch = entry.epoch;
       verdict.round = entry.round;
@@ -243,7 +246,7 @@ Event Transcript::parse_result(Line& line) {
     }
     result.verdicts.push_back(verdict);
   }
-  return MessageReceived{peer("target"), result};
+  return MessageReceived{peer(from), result};
 }
 
 Event Transcript::parse_resync(Line& line) {
@@ -271,6 +274,9 @@ std::string Transcript::show(const Action& action) {
   if (const auto* finish = std::get_if<Finish>(&action))
     return fmt::format("finish {} {}{}{}", finish->request.value(), finish_reason_name(finish->reason),
                        finish->error.ok() ? "" : ": ", finish->error.message());
+  if (const auto* lost = std::get_if<TargetLost>(&action))
+    return fmt::format("group {} lost, {} handed over: {}", lost->group, lost->handed_over,
+                       lost->why.message());
   return {};  // RoundDone is for traces
 }
 
@@ -290,13 +296,13 @@ std::string Transcript::show_message(const std::string& peer, const Message& mes
                        propose->base.value(), list(propose->committed), propose->gamma,
                        propose->tree.is_chain() ? "" : " tree=" + list(propose->tree.widths));
   }
-  if (const auto* plan = std::get_if<StepPlan>(&message)) return show_plan(*plan);
+  if (const auto* plan = std::get_if<StepPlan>(&message)) return show_plan(peer, *plan);
   return fmt::format("{} {}", kMessageNames[message.index()], peer);
 }
 
-std::string Transcript::show_plan(const StepPlan& plan) {
-  plan_ = plan;
-  std::string text = fmt::format("plan {}", plan.step);
+std::string Transcript::show_plan(const std::string& peer, const StepPlan& plan) {
+  plans_[peer] = plan;
+  std::string text = fmt::format("plan {}{}", plan.step, peer == "target" ? "" : " to " + peer);
   for (const PrefixChange& change : plan.prefixes)
     text += change.kind == PrefixChange::Kind::kKeep
                 ? fmt::format(" keep(prefix {}: {} tokens of {})", change.prefix.value(), change.length,

@@ -11,7 +11,8 @@
 // submit ID ids... [key=value...], cancel ID, lost
 // PEER, heartbeat PEER, failure PEER TEXT, resync PEER ID length=N [hash=bad], refused PEER (the last message
 // to it bounced), tick, draft PEER ID ids... [epoch= round= base= hash=bad parents=-1,0,... q=bad] (as last
-// proposed unless given), result [ID accepted next [path=NODE,...]]... [ID nonfinite].
+// proposed unless given), result [ID accepted next [path=NODE,...]]... [ID nonfinite] [from=PEER, not
+// "target"].
 #pragma once
 
 #include <map>
@@ -41,7 +42,7 @@ class Transcript {
   Event parse_resync(Line& line);
   std::string show(const Action& action);
   std::string show_message(const std::string& peer, const Message& message);
-  std::string show_plan(const StepPlan& plan);
+  std::string show_plan(const std::string& peer, const StepPlan& plan);
   PeerId peer(const std::string& name);
   std::string name_of(PeerId peer) const;
 
@@ -53,7 +54,7 @@ class Transcript {
   std::map<PeerId, Message> last_sent_;
   std::map<SequenceId, std::vector<TokenId>> ids_;  // committed, as emitted
   std::map<SequenceId, Propose> proposed_;
-  StepPlan plan_;
+  std::map<std::string, StepPlan> plans_;  // the last of each target
   uint64_t generation_ = 1;
 };
 

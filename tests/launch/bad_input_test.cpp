@@ -80,6 +80,10 @@ INSTANTIATE_TEST_SUITE_P(
             "tree_file", {"--speculative-tree", "@/nowhere/tree"}, {"--speculative-tree", "/nowhere/tree"}},
         BadFlags{"tree_sequoia", {"--speculative-tree", "sequoia:0"}, {"sequoia:0", "sequoia:NODES"}},
         BadFlags{"tp_three", {"--tensor-parallel-size", "3"}, {"--tensor-parallel-size 3", "1, 2, 4 or 8"}},
+        BadFlags{"dp_zero", {"--data-parallel-size", "0"}, {"--data-parallel-size 0", "must be 1 to 64"}},
+        BadFlags{"dp_record",
+                 {"--drafter", "ngram", "--dp", "2", "--record-rounds", "/tmp/rounds.jsonl"},
+                 {"--record-rounds", "use one group"}},
         BadFlags{
             "draft_tp", {"--draft-tensor-parallel-size", "2"}, {"--draft-tensor-parallel-size 2", "use 1"}},
         BadFlags{"two_drafters",

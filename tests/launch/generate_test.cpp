@@ -115,6 +115,8 @@ INSTANTIATE_TEST_SUITE_P(
                       Arguments{"--drafter", "suffix", "--speculative-tree", "sequoia:6"},
                       with_draft() + Arguments{"--tensor-parallel-size", "2"},
                       with_draft() + Arguments{"--tp", "8", "--threads", "1"},
+                      with_draft() + Arguments{"--data-parallel-size", "2"},
+                      Arguments{"--drafter", "ngram", "--dp", "3", "--tp", "2", "--threads", "1"},
                       with_draft() + Arguments{"--threads", "1"}, Arguments{"--threads", "1"}));
 
 TEST(Generate, TreesAreInTheReportTheTraceAndTheRecord) {

@@ -10,6 +10,11 @@
 namespace outrider::testing {
 namespace {
 
+Arguments operator+(Arguments a, const Arguments& b) {
+  a.insert(a.end(), b.begin(), b.end());
+  return a;
+}
+
 TEST_F(Mpirun, WritesTheTextOfOneProcess) {
   for (const Arguments& sampling : {Arguments{}, Arguments{"--temperature", "0.8", "--seed", "7"}}) {
     Arguments alone{"--prompt", "Once upon a time", "--max-tokens", "24", "--quiet"};
@@ -22,6 +27,37 @@ TEST_F(Mpirun, WritesTheTextOfOneProcess) {
     EXPECT_EQ(split.out, expected);
     EXPECT_EQ(split.err, "");
   }
+}
+
+// Two target groups of one rank, and of two: each has the whole model, and both have requests.
+TEST_F(Mpirun, TargetGroupsGiveTheTextsOfOneProcess) {
+  const TemporaryDirectory dir;
+  std::string requests;
+  for (int i = 0; i < 6; ++i)
+    requests += "{\"prompt\": \"Once upon a time\", \"seed\": " + std::to_string(i) + "}\n";
+  const Arguments what{"--prompts",      dir.write("in.jsonl", requests),
+                       "--max-tokens",   "40",
+                       "--temperature",  "0.8",
+                       "--max-num-seqs", "2"};
+  const std::string expected = generate(what + Arguments{"--quiet"}).out;
+  for (const auto& [ranks, more] : {std::pair{4, Arguments{"--layout", "coordinator=1,draft=1,target=2x1",
+                                                           "--draft-model", demo_draft()}},
+                                    std::pair{5, Arguments{"--layout", "coordinator=1,target=2x2"}},
+                                    std::pair{3, Arguments{"--data-parallel-size", "2"}}}) {
+    const Outcome split = run(ranks, more + Arguments{"--report", dir / "report.json"}, what);
+    ASSERT_TRUE(split.succeeded()) << split.describe();
+    EXPECT_EQ(split.out, expected);
+    const auto report = nlohmann::json::parse(read_file(dir / "report.json"));
+    EXPECT_EQ(report["target"]["data_parallel_size"], 2);
+    ASSERT_EQ(report["metrics"]["groups"].size(), 2u);
+    for (const auto& group : report["metrics"]["groups"])
+      EXPECT_GT(group["requests"], 0) << report["metrics"];
+  }
+}
+
+TEST_F(Mpirun, RefusesAFlagThatContradictsTheLayout) {
+  expect_refused(run(3, {"--layout", "coordinator=1,target=2", "--data-parallel-size", "2"}),
+                 {"--data-parallel-size 2", "target=2xRANKS"});
 }
 
 // Forty tokens at temperature 1 from the demo pair, in drafts of three under a p/q rule.

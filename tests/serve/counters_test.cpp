@@ -125,6 +125,31 @@ TEST(Counters, EachIsInEveryOutput) {
       /*in_metrics=*/false);
 }
 
+// With the label group, where there are two.
+TEST(Counters, ThoseOfTargetGroupsAreToldApart) {
+  EngineNumbers numbers;
+  numbers.overview.groups = {{.here = true, .running = 3}, {.here = false}};
+  int64_t next = 1'000'000'000;
+  for (const int32_t group : {0, 1})
+    for (const auto& counter : kGroupCounters) numbers.totals.group(group).*counter.field = ++next;
+  numbers.totals.add(Totals(numbers.totals));
+  const json report = report_of(numbers);
+  const std::string text = metrics_text(numbers, {.model = "demo"});
+  next = 1'000'000'000;
+  for (const size_t group : {0u, 1u})
+    for (const auto& counter : kGroupCounters) {
+      EXPECT_EQ(report["groups"][group].value(std::string(counter.key), json()), told(counter, 2 * ++next));
+      const std::string line =
+          fmt::format("\noutrider_{}{{model_name=\"demo\",group=\"{}\"}} ", counter.metric, group);
+      const size_t at = text.find(line);
+      ASSERT_NE(at, std::string::npos) << line;
+      const double shown = static_cast<double>(2 * next) * (counter.unit == Unit::kNanoseconds ? 1e-9 : 1);
+      EXPECT_NEAR(std::stod(text.substr(at + line.size())), shown, 1e-9 * shown) << line;
+    }
+  EXPECT_NE(text.find("outrider_target_group_here{model_name=\"demo\",group=\"1\"} 0"), std::string::npos);
+  EXPECT_EQ(metrics_text(EngineNumbers{}, {.model = "demo"}).find("target_group"), std::string::npos);
+}
+
 TEST(Counters, NoTwoHaveOneName) {
   std::set<std::pair<std::string_view, std::string_view>> seen;
   const auto look = [&](const auto& table) {
@@ -141,6 +166,7 @@ TEST(Counters, NoTwoHaveOneName) {
   look(kPhaseCounters);
   look(kPreparationCounters);
   look(kWireCounters);
+  look(kGroupCounters);
 }
 
 }  // namespace

@@ -268,6 +268,27 @@ TEST_F(Serve, EndpointsAndMethods) {
   EXPECT_NE(form.body.find("application/json"), std::string::npos);
 }
 
+// Each group has its places and its numbers; texts are those of one group, and a conversation stays where it
+// was read.
+TEST(ServeGroups, TwoTargetGroupsServeTheSameTexts) {
+  ServedProgram one({"--drafter", "ngram", "--quiet"});
+  ServedProgram two({"--drafter", "ngram", "--quiet", "--data-parallel-size", "2", "--max-num-seqs", "1"});
+  const auto body = [](int seed) {
+    return json{{"prompt", "Once upon a time"}, {"max_tokens", 40}, {"seed", seed}, {"n", 4}};
+  };
+  for (const int seed : {1, 2})
+    EXPECT_EQ(two.complete(body(seed))["choices"], one.complete(body(seed))["choices"]);
+  const std::string metrics = two.client().get("/metrics").body;
+  for (const std::string group : {"0", "1"})
+    EXPECT_NE(metrics.find("outrider_target_group_here{model_name=\"demo\",group=\"" + group + "\"} 1"),
+              std::string::npos);
+  const json status = json::parse(two.client().get("/status").body);
+  EXPECT_EQ(status["requests"]["places"], 2);
+  ASSERT_EQ(status["target_groups"].size(), 2u);
+  for (const json& group : status["target_groups"]) EXPECT_GT(group["generated"], 0) << status;
+  EXPECT_TRUE(json::parse(one.client().get("/status").body)["target_groups"].empty());
+}
+
 TEST_F(Serve, AModelWithoutAChatTemplateSaysSo) {
   const HttpAnswer answer =
       server_->post("/v1/chat/completions", {{"messages", {{{"role", "user"}, {"content", "hi"}}}}});

@@ -1,7 +1,9 @@
-// A whole engine in this process, over models without text: a coordinator, a target group of threads and a
-// drafter, joined by any transport. What `outrider generate` does, minus files and flags.
+// A whole engine in this process, over models without text: a coordinator, target groups of threads and
+// drafters, joined by any transport. What `outrider generate` does, minus files and flags.
 #pragma once
 
+#include <array>
+#include <atomic>
 #include <functional>
 #include <map>
 #include <memory>
@@ -29,7 +31,8 @@ struct ClusterOptions {
   std::string head;  // a directory: drafts beside the target, and there is no other drafter
   HeadKind head_kind = HeadKind::kEagle3;
   int tp_size = 1;
-  int max_num_seqs = 1;
+  int groups = 1;                                    // of tp_size target ranks each
+  int max_num_seqs = 1;                              // in each
   Device device;                                     // of every model,
   std::optional<Device> draft_device;                // but for the draft
   WeightFormat weight_format = WeightFormat::kAuto;  // the same
@@ -56,11 +59,13 @@ struct ClusterOptions {
   std::function<RowLinks(RowLinkOptions end)> links;
   // Wraps that of a drafter.
   std::function<std::unique_ptr<Transport>(std::unique_ptr<Transport> transport)> drafter_wire;
+  // Wraps that of a target group's leader.
+  std::function<std::unique_ptr<Transport>(int group, std::unique_ptr<Transport> transport)> target_wire;
   // A loaded machine must not change which rounds draft.
   std::chrono::milliseconds draft_timeout{60'000};
 };
 
-// A draft worker that throws it has died.
+// A draft worker, or the leader of a target group, that throws it has died.
 struct WorkerDeath {};
 
 struct Finished {
@@ -75,11 +80,13 @@ class TestCluster {
  public:
   explicit TestCluster(const ClusterOptions& options) : options_(options) {
     std::unique_ptr<Transport> coordinator_end = open_wire();
-    start_target();
+    groups_.resize(static_cast<size_t>(options_.groups));
+    for (int g = 0; g < options_.groups; ++g) start_target(g);
     const int drafters = options_.drafter == DrafterKind::kNone ? 0 : options_.drafters;
     for (int i = 0; i < drafters; ++i) start_drafter(Generation(static_cast<uint64_t>(i) + 1));
     ProtocolOptions protocol;
     protocol.max_num_seqs = options_.max_num_seqs;
+    protocol.target_groups = options_.groups;
     protocol.max_queued = 1 << 20;
     protocol.max_rows_per_step = 64;
     protocol.prefill_chunk = 16;
@@ -170,15 +177,17 @@ class TestCluster {
     return std::move(client).value();
   }
 
-  ModelOptions model_options(Shard shard) const {
+  ModelOptions model_options(Shard shard, int sequences) const {
     return {.device = options_.device,
             .shard = shard,
             .max_rows = 64,
             .max_logit_rows = 64,
             .max_positions = options_.max_context,
-            .kv_tokens = options_.max_num_seqs * (options_.max_context + 80),
+            .kv_tokens = sequences * (options_.max_context + 80),
             .weight_format = options_.weight_format};
   }
+  // That a drafter serves: those of all groups.
+  int all_sequences() const { return options_.groups * options_.max_num_seqs; }
 
   static ModelInfo info(const Model& model) {
     return {.name = "test",
@@ -187,22 +196,26 @@ class TestCluster {
             .max_context = static_cast<int32_t>(model.max_positions())};
   }
 
-  void start_target() {
+  void start_target(int g) {
+    auto& ranks = groups_[static_cast<size_t>(g)];
     if (options_.tp_size == 1)
-      group_.push_back(make_single_collectives());
+      ranks.push_back(make_single_collectives());
     else
-      group_ = make_thread_collectives(options_.tp_size);
+      ranks = make_thread_collectives(options_.tp_size);
     for (int r = 0; r < options_.tp_size; ++r)
-      threads_.emplace_back([this, r] {
-        Collectives& group = *group_[static_cast<size_t>(r)];
+      threads_.emplace_back([this, g, r] {
+        Collectives& group = *groups_[static_cast<size_t>(g)][static_cast<size_t>(r)];
         try {
           auto head = r == 0 ? load_head() : nullptr;
-          ModelOptions options = model_options({r, options_.tp_size});
+          ModelOptions options = model_options({r, options_.tp_size}, options_.max_num_seqs);
           if (head) options.taps = head->config().taps;
           if (options_.kv_tokens > 0) options.kv_tokens = options_.kv_tokens;
           auto model = load_or_die(directory(options_.target), options, group);
           auto transport = r == 0 ? connect() : nullptr;
-          TargetOptions target{.info = info(*model), .max_sequences = options_.max_num_seqs};
+          if (transport && options_.target_wire) transport = options_.target_wire(g, std::move(transport));
+          TargetOptions target{.info = info(*model),
+                               .max_sequences = options_.max_num_seqs,
+                               .generation = Generation(static_cast<uint64_t>(g) + 1)};
           target.own_drafter = options_.head.empty() ? 0 : 1;
           if (head)
             target.drafter =
@@ -218,8 +231,11 @@ class TestCluster {
           const Status status = worker.run(transport.get());
           EXPECT_TRUE(status.ok()) << status.message();
           EXPECT_TRUE(model->kv().check_invariants().ok());
+        } catch (const WorkerDeath&) {
+          dead_[static_cast<size_t>(g)] = true;
+          group.abort();
         } catch (const std::exception& error) {
-          ADD_FAILURE() << "target rank " << r << ": " << error.what();
+          if (!dead_[static_cast<size_t>(g)]) ADD_FAILURE() << "target rank " << r << ": " << error.what();
           group.abort();
         }
       });
@@ -279,13 +295,12 @@ class TestCluster {
         std::shared_ptr<const DraftHead> head;
         ModelInfo draft_info{.name = "ngram", .vocabulary_fingerprint = 1, .max_context = 4096};
         if (options_.drafter == DrafterKind::kModel) {
-          ModelOptions options = model_options({});
-          options.kv_tokens += options_.max_num_seqs * kv_tokens_for_outcomes(options_.fanout, 8);
+          ModelOptions options = model_options({}, all_sequences());
+          options.kv_tokens += all_sequences() * kv_tokens_for_outcomes(options_.fanout, 8);
           if (!options_.tree.is_chain())
-            options.kv_tokens +=
-                options_.max_num_seqs * kv_tokens_for_outcomes(most_nodes(options_.tree, 8), 1);
+            options.kv_tokens += all_sequences() * kv_tokens_for_outcomes(most_nodes(options_.tree, 8), 1);
           options.stand_in = kDraftStandIn;
-          options.run_sequences = runs_at_a_time(options_.max_num_seqs, options_.fanout);
+          options.run_sequences = runs_at_a_time(all_sequences(), options_.fanout);
           options.device = options_.draft_device.value_or(options_.device);
           model = load_or_die(directory(options_.draft), options, *single);
           draft_info = info(*model);
@@ -293,7 +308,7 @@ class TestCluster {
                          {0, model->config().vocab_size});
         }
         DraftWorkerOptions worker{
-            .info = draft_info, .generation = generation, .max_sequences = options_.max_num_seqs};
+            .info = draft_info, .generation = generation, .max_sequences = all_sequences()};
         if (head) worker.head_fingerprint = head->fingerprint();
         const auto welcome = join_coordinator(*transport, worker).value();
         if (!welcome) return;
@@ -305,13 +320,13 @@ class TestCluster {
         if (slices && options_.links) slices->use_links(links(welcome->target.vocab_size, 0, kLinkSlots));
         worker.slices = slices ? &*slices : nullptr;
         const auto drafter = model
-                                 ? make_model_drafter(*model, {.max_sequences = options_.max_num_seqs,
+                                 ? make_model_drafter(*model, {.max_sequences = all_sequences(),
                                                                .kept_texts = options_.prefix_caching ? 4 : 0,
                                                                .eos_ids = options_.eos_ids,
                                                                .vocab_size = welcome->target.vocab_size,
                                                                .rows = slices ? slices->rows() : nullptr,
                                                                .head = head.get()})
-                                 : make_ngram_drafter({.max_sequences = options_.max_num_seqs});
+                                 : make_ngram_drafter({.max_sequences = all_sequences()});
         const Status status = DraftWorker(*drafter, *transport, worker).serve();
         EXPECT_TRUE(status.ok()) << status.message();
         if (model) {
@@ -330,7 +345,8 @@ class TestCluster {
   std::shared_ptr<InprocHub> hub_;
   const TemporaryDirectory directory_;  // of a socket
   std::string endpoint_;
-  std::vector<std::unique_ptr<Collectives>> group_;
+  std::vector<std::vector<std::unique_ptr<Collectives>>> groups_;  // their ranks
+  std::array<std::atomic<bool>, 8> dead_{};                        // by group
   std::map<SequenceId, Finished> finished_;
   std::unique_ptr<Coordinator> coordinator_;
   std::vector<std::thread> threads_;

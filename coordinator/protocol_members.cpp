@@ -1,0 +1,208 @@
+// Who takes part: target groups and draft workers that come, go and are lost, and what becomes of the
+// requests that they worked for.
+#include <algorithm>
+
+#include "coordinator/protocol.h"
+
+namespace outrider {
+
+void Protocol::on(MessageReceived& event, Turn& turn) {
+  if (const auto* hello = std::get_if<Hello>(&event.message);
+      hello && hello->role == Role::kTarget && event.door == Door::kOutside)
+    return refuse_hello(event.peer, "only the job itself starts its target group; connect as a draft worker",
+                        turn);
+  if (PoolWorker* worker = pool_.find(event.peer)) worker->heard();
+  if (auto* draft = std::get_if<Draft>(&event.message)) {
+    ServingGroup& group = group_of(draft->sequence);
+    return group.rounds.take(event.peer, *draft, event.bytes, group.requests, turn);
+  }
+  if (auto* result = std::get_if<StepResult>(&event.message))
+    return take(event.peer, *result, event.bytes, turn);
+  std::visit([&](auto& message) { receive(event.peer, message, turn); }, event.message);
+}
+
+void Protocol::receive(PeerId peer, Hello& hello, Turn& turn) {
+  if (hello.protocol_version != kProtocolVersion)
+    return refuse_hello(peer,
+                        fmt::format("protocol version {} is not {}; install the same release on both ends",
+                                    hello.protocol_version, kProtocolVersion),
+                        turn);
+  switch (hello.role) {
+    case Role::kTarget:
+      return target_joined(peer, hello, turn);
+    case Role::kDraft:
+      return worker_joined(peer, hello, turn);
+    case Role::kCoordinator:
+      break;
+  }
+  refuse_hello(peer, "there is already a coordinator here; connect as a draft worker or a target group",
+               turn);
+}
+
+void Protocol::refuse_hello(PeerId peer, std::string reason, Turn& turn) {
+  ++totals_.hellos_refused;
+  turn.send(peer, Welcome{.accepted = false, .reason = std::move(reason), .target = {}, .eos_ids = {}});
+}
+
+void Protocol::target_joined(PeerId peer, Hello& hello, Turn& turn) {
+  const Welcome welcome{.accepted = true, .reason = {}, .target = {}, .eos_ids = {}};
+  ServingGroup* place = groups_.place_of(peer, hello.generation);
+  if (!place)
+    return refuse_hello(peer,
+                        options_.target_groups == 1
+                            ? std::string("a target group has already joined")
+                            : fmt::format("all {} target groups have already joined", options_.target_groups),
+                        turn);
+  TargetGroup& target = place->target;
+  if (target.is_here() && target.generation() == hello.generation) {
+    target.move_to(peer);
+    return turn.send(peer, welcome);
+  }
+  if (Status status = groups_.check(hello, *place); !status.ok())
+    return refuse_hello(peer, status.message(), turn);
+  if (target.is_here()) target_lost(*place, unavailable("the target group was restarted"), turn);
+  if (options_.target_groups > 1) hello.slices = {};  // a worker is told the doors of one group only
+  target.join(peer, std::move(hello));
+  ++totals_.group(target.index).joined;
+  target_status_ = {};
+  join_deadline_.reset();
+  turn.send(peer, welcome);
+  for (auto& [early, worker] : pool_.take_early()) worker_joined(early, worker, turn);
+}
+
+// While another group is here its requests go on there.
+void Protocol::target_lost(ServingGroup& group, Status why, Turn& turn) {
+  group.target.leave();
+  ++totals_.group(group.target.index).lost;
+  if (groups_.any_here())
+    hand_over(group, std::move(why), turn);
+  else
+    end_all(std::move(why), turn);
+}
+
+// From what was committed. Who is behind another in the new group waits there for a place.
+void Protocol::hand_over(ServingGroup& lost, Status why, Turn& turn) {
+  int64_t count = 0;
+  for (auto& [id, live] : lost.requests.take_all()) {
+    if (live->finished()) continue;
+    totals_.drafts_used -= live->lose_group();
+    ServingGroup& next = *groups_.best_for(*live, TargetGroups::Places::kAny);
+    live->group = next.target.index;
+    next.requests.add(std::move(live));
+    ++count;
+  }
+  totals_.failovers += count;
+  totals_.group(lost.target.index).handed_over += count;
+  turn.add(TargetLost{.group = lost.target.index, .why = std::move(why), .handed_over = count});
+}
+
+// Every open request ends with a typed error; new ones are refused until a target joins again.
+void Protocol::end_all(Status why, Turn& turn) {
+  target_status_ = std::move(why);
+  for (ServingGroup& group : groups_) {
+    for (auto& [id, live] : group.requests.all()) {
+      live->sequence.target.open = false;
+      if (!live->finished()) finish(*live, FinishReason::kError, target_status_, turn);
+    }
+    group.requests.sweep();
+  }
+  while (LiveRequest* first = queue_.first()) finish(*first, FinishReason::kError, target_status_, turn);
+}
+
+// A worker that says hello again lost what it held: its sequences are opened afresh.
+void Protocol::worker_joined(PeerId peer, Hello& hello, Turn& turn) {
+  hello.slices = {};  // a target group's
+  const ServingGroup* any = groups_.any_that_is_here();
+  if (!any) {
+    if (!pool_.keep_early(peer, hello))
+      refuse_hello(peer, "too many workers wait for the target group", turn);
+    return;
+  }
+  const TargetGroup& target = any->target;
+  worker_lost(peer, turn);
+  if (target.drafts())
+    return refuse_hello(peer, "the target drafts itself, with a head beside it; no draft worker is needed",
+                        turn);
+  if (Status status = WorkerPool::check(hello, target.model()); !status.ok())
+    return refuse_hello(peer, status.message(), turn);
+  if (pool_.is_full())
+    return refuse_hello(peer, fmt::format("there are {} draft workers already", pool_.size()), turn);
+  DrafterKind kind = 0;
+  for (ServingGroup& group : groups_) kind = group.target.costs.add_kind(hello.model.fingerprint);
+  pool_.join(peer, std::move(hello), kind);
+  turn.send(peer, Welcome{.accepted = true,
+                          .reason = {},
+                          .target = target.model(),
+                          .eos_ids = options_.eos_ids,
+                          .slices = target.slices()});
+}
+
+// The kind it was of, if it was a worker.
+std::optional<DrafterKind> Protocol::forget_worker(PeerId peer, Turn& turn) {
+  const auto kind = pool_.remove(peer);
+  if (!kind) return std::nullopt;
+  for (ServingGroup& group : groups_)
+    for (auto& [id, live] : group.requests.all()) {
+      if (live->link.peer != peer) continue;
+      live->link = {};
+      if (live->state == RequestState::kDrafting) live->go_plain(turn.now());
+    }
+  return kind;
+}
+
+void Protocol::worker_lost(PeerId peer, Turn& turn) {
+  const auto kind = forget_worker(peer, turn);
+  if (!kind) return;
+  ++totals_.workers_lost;
+  ++totals_.drafters[*kind].lost;
+}
+
+void Protocol::worker_left(PeerId peer, Turn& turn) {
+  const auto kind = forget_worker(peer, turn);
+  if (!kind) return;
+  ++totals_.workers_left;
+  ++totals_.drafters[*kind].left;
+}
+
+void Protocol::receive(PeerId peer, Failure& message, Turn& turn) {
+  if (ServingGroup* group = groups_.of(peer))
+    return target_lost(*group, unavailable("the target group failed: " + message.message), turn);
+  worker_lost(peer, turn);
+}
+
+void Protocol::receive(PeerId peer, Shutdown&, Turn& turn) {
+  if (ServingGroup* group = groups_.of(peer))
+    return target_lost(*group, unavailable("the target group left"), turn);
+  worker_left(peer, turn);
+  turn.send(peer, Shutdown{});  // goodbye: nothing of what it said is unread, and it may go
+}
+
+void Protocol::on(PeerLost& event, Turn& turn) {
+  if (ServingGroup* group = groups_.of(event.peer))
+    return target_lost(*group, unavailable("the target group is gone: " + event.why), turn);
+  worker_lost(event.peer, turn);
+}
+
+// The worker's queue was full: it is left alone for a while, then told again what it missed.
+void Protocol::on(SendFailed& event, Turn& turn) {
+  ++totals_.sends_failed;
+  if (ServingGroup* group = groups_.of(event.peer))
+    return target_lost(
+        *group,
+        unavailable("the target group takes no messages" + (event.why.empty() ? "" : ": " + event.why)),
+        turn);
+  PoolWorker* worker = pool_.find(event.peer);
+  if (!worker) return;
+  const auto* propose = std::get_if<Propose>(&event.message);
+  if (propose && propose->sent_after_us > 0) return;  // its queue is full of what was said again
+  pool_.missed(*worker, draft_timeout(), turn.now());
+  if (const auto* close = std::get_if<Close>(&event.message)) return worker->keep_close(close->sequence);
+  const auto* open = std::get_if<Open>(&event.message);
+  LiveRequest* live = this->live(propose ? propose->sequence : open ? open->sequence : SequenceId());
+  if (!live || live->link.peer != event.peer) return;
+  live->link.opened = false;
+  live->link.shadow.reset();
+  if (live->state == RequestState::kDrafting) live->go_plain(turn.now());
+}
+
+}  // namespace outrider
