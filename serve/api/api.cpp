@@ -250,7 +250,7 @@ void ServedApi::status(const HttpRequest&, const Shared& reply) {
   send(*reply, status_json(engine_.numbers(), engine_.status(),
                            {.model = models_.front(),
                             .policy = options_.cluster.speculation.policy(),
-                            .max_num_seqs = options_.cluster.models.max_num_seqs,
+                            .max_num_seqs = options_.cluster.models.sequences(),
                             .max_queued_requests = options_.max_queued_requests,
                             .uptime_s = uptime_s(),
                             .responses = responses_}));
