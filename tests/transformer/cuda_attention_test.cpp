@@ -15,6 +15,14 @@ struct Shape {
   int32_t head_dim, kv_heads, heads_per_kv;
 };
 
+// How rows look at positions, as AttentionArguments have it.
+struct Look {
+  float scale = 0, cap = 0;
+  int32_t window = 0;
+};
+// Windows that begin inside a split and hide none, and that hide whole ones.
+constexpr Look kLooks[]{{}, {.scale = 0.4f, .cap = 1.5f, .window = 20}, {.window = 200}};
+
 // Sequences whose blocks are interleaved in the pool, and rows that attend to them. Whatever no row may read
 // is NaN: slots behind the last row's position and blocks of nobody.
 class Attention {
@@ -51,7 +59,8 @@ class Attention {
 
   // One row of another, as a chain: what its tail finds is at its positions, and nothing is behind them.
   Attention(const Attention& tree, size_t row)
-      : shape_(tree.shape_),
+      : look(tree.look),
+        shape_(tree.shape_),
         rows_{tree.rows_[row]},
         tails_(1),
         stream_(tree.stream_),
@@ -72,6 +81,8 @@ class Attention {
         }
     upload();
   }
+
+  Look look;
 
   int64_t row_count() const { return static_cast<int64_t>(rows_.size()); }
   int32_t heads() const { return shape_.kv_heads * shape_.heads_per_kv; }
@@ -200,6 +211,9 @@ std::vector<float> Attention::of_heads(int32_t begin_head, int32_t end_head, int
              .heads = own_heads,
              .first_head = begin_head,
              .heads_per_kv = shape_.heads_per_kv,
+             .scale = look.scale,
+             .cap = look.cap,
+             .window = look.window,
              .max_positions = kPositions,
              .tile_rows = tile_rows,
              .turn_rows = turn_rows,
@@ -213,19 +227,23 @@ double Attention::reference(int64_t row, int32_t head, int32_t dim) const {
   const int32_t kv_head = head / shape_.heads_per_kv;
   std::vector<double> weights;
   double max = -1e300, sum = 0, result = 0;
-  for (int32_t p = 0; p <= last; ++p) {
+  const int32_t first = look.window > 0 ? std::max(0, last + 1 - look.window) : 0;
+  const double scale =
+      look.scale > 0 ? static_cast<double>(look.scale) : 1 / std::sqrt(static_cast<double>(shape_.head_dim));
+  const auto cap = static_cast<double>(look.cap);
+  for (int32_t p = first; p <= last; ++p) {
     double score = 0;
     for (int32_t i = 0; i < shape_.head_dim; ++i)
       score += static_cast<double>(q_[static_cast<size_t>((row * heads() + head) * shape_.head_dim + i)]) *
                static_cast<double>(
                    keys_[static_cast<size_t>(host_.key_offset(block_of(sequence, p), kv_head, p % 16, i))]);
-    weights.push_back(score / std::sqrt(static_cast<double>(shape_.head_dim)));
+    weights.push_back(cap > 0 ? cap * std::tanh(score * scale / cap) : score * scale);
     max = std::max(max, weights.back());
   }
   for (double& w : weights) sum += w = std::exp(w - max);
-  for (int32_t p = 0; p <= last; ++p)
+  for (int32_t p = first; p <= last; ++p)
     result +=
-        weights[static_cast<size_t>(p)] / sum *
+        weights[static_cast<size_t>(p - first)] / sum *
         static_cast<double>(
             values_[static_cast<size_t>(host_.value_offset(block_of(sequence, p), kv_head, p % 16, dim))]);
   return result;
@@ -247,21 +265,26 @@ std::vector<std::pair<int32_t, int32_t>> border_rows() {
 // the largest term; what is left is fp32 arithmetic.
 TEST_F(CudaOps, AttentionEqualsDoubles) {
   for (const Shape& shape : kShapes) {
-    const Attention attend(shape, border_rows(), *stream);
-    const auto got = attend(8, 64, 1);
-    size_t at = 0;
-    for (int64_t row = 0; row < attend.row_count(); ++row)
-      for (int32_t head = 0; head < attend.heads(); ++head)
-        for (int32_t i = 0; i < shape.head_dim; ++i, ++at)
-          ASSERT_NEAR(static_cast<double>(got[at]), attend.reference(row, head, i),
-                      shape.type == KvType::kBFloat16 ? 4e-5 : 5e-6)
-              << "row " << row << " head " << head << " of head_dim " << shape.head_dim;
+    Attention attend(shape, border_rows(), *stream);
+    for (const Look& look : kLooks) {
+      attend.look = look;
+      const auto got = attend(8, 64, 1);
+      size_t at = 0;
+      for (int64_t row = 0; row < attend.row_count(); ++row)
+        for (int32_t head = 0; head < attend.heads(); ++head)
+          for (int32_t i = 0; i < shape.head_dim; ++i, ++at)
+            ASSERT_NEAR(static_cast<double>(got[at]), attend.reference(row, head, i),
+                        shape.type == KvType::kBFloat16 ? 4e-5 : 5e-6)
+                << "row " << row << " head " << head << " of head_dim " << shape.head_dim << ", window "
+                << look.window;
+    }
   }
 }
 
 TEST_F(CudaOps, AttentionBitsDependOnNoNeighbour) {
   for (const Shape& shape : kShapes) {
-    const Attention attend(shape, border_rows(), *stream);
+    Attention attend(shape, border_rows(), *stream);
+    attend.look.window = shape.head_dim % 5 * 40;  // 0 for some
     const auto alone = attend(1, 64, 1);
     const int32_t most = attention_tile_rows(shape.heads_per_kv, shape.head_dim, info.shared_bytes);
     EXPECT_EQ(most, 64 / shape.heads_per_kv);
@@ -290,7 +313,8 @@ TEST_F(CudaOps, AttentionOfANodeHasTheBitsOfItsChain) {
         tails.push_back(std::move(tail));
       }
       for (int32_t p : {254, 255, 256}) rows.emplace_back(1, p), tails.emplace_back();
-      const Attention attend(shape, rows, *stream, tails);
+      Attention attend(shape, rows, *stream, tails);
+      attend.look.window = (begin + shape.head_dim) % 3 * 3;  // 0, 3 or 6, with some nodes in front of it
       std::vector<float> chains;
       for (size_t row = 0; row < rows.size(); ++row) {
         const auto chain = Attention(attend, row)(1, 64, 1);
@@ -353,6 +377,7 @@ class NewRows {
                      {.qkv = device_qkv.data(),
                       .rows = kRows,
                       .q_heads = 1,
+                      .turned = kDim / 2,
                       .cosines = cosines_.data(),
                       .sines = sines_.data()});
     attention(stream_, batch, layer,

@@ -3,6 +3,7 @@
 
 #include <cmath>
 #include <latch>
+#include <numbers>
 
 #include "comm/cuda/peer_kernels.h"
 #include "comm/device_group.h"
@@ -112,13 +113,106 @@ TEST_F(CudaOps, SumAndNormInOneKernelHasTheBitsOfTwo) {
   }
 }
 
-TEST_F(CudaOps, SiluEqualsDoubles) {
+// What attention or an MLP yields is normed before it is added; and what follows may want no norm.
+TEST_F(CudaOps, NormOfWhatIsAddedEqualsDoubles) {
+  constexpr int64_t kRows = 3, kHidden = 300;
+  const auto residual = random_floats(kRows * kHidden, 1), added = random_floats(kRows * kHidden, 2);
+  const auto bias = random_floats(kHidden, 3), added_weight = random_floats(kHidden, 4),
+             weight = random_floats(kHidden, 5);
+  const auto device_added = to_device(added, *stream), device_bias = to_device(bias, *stream);
+  const auto device_added_weight = to_device(added_weight, *stream),
+             device_weight = to_device(weight, *stream);
+  const auto norm = [&](std::vector<double>& row, const std::vector<float>& weights) {
+    double squares = 0;
+    for (const double value : row) squares += value * value;
+    const double scale = 1 / std::sqrt(squares / kHidden + 1e-5);
+    for (size_t i = 0; i < row.size(); ++i) row[i] *= scale * static_cast<double>(weights[i]);
+  };
+  for (const bool is_normed : {true, false}) {
+    const auto device_residual = to_device(residual, *stream);
+    DeviceBuffer<float> out(kRows * kHidden);
+    add_and_norm(*stream, {.residual = device_residual.data(),
+                           .added = device_added.data(),
+                           .bias = device_bias.data(),
+                           .added_weight = device_added_weight.data(),
+                           .factor = 0.25f,
+                           .weight = is_normed ? device_weight.data() : nullptr,
+                           .out = out.data(),
+                           .rows = kRows,
+                           .hidden = kHidden,
+                           .epsilon = 1e-5f});
+    const auto sums = to_host(device_residual, *stream), got = to_host(out, *stream);
+    for (int64_t m = 0; m < kRows; ++m) {
+      const auto at = [&](size_t i) { return static_cast<size_t>(m * kHidden) + i; };
+      std::vector<double> row(kHidden);
+      for (size_t i = 0; i < row.size(); ++i)
+        row[i] = static_cast<double>(added[at(i)]) + static_cast<double>(bias[i]);
+      norm(row, added_weight);
+      for (size_t i = 0; i < row.size(); ++i) {
+        row[i] = static_cast<double>(residual[at(i)]) + row[i] / 4;
+        EXPECT_NEAR(static_cast<double>(sums[at(i)]), row[i], 2e-6);
+      }
+      if (is_normed) norm(row, weight);
+      for (size_t i = 0; i < row.size(); ++i)
+        EXPECT_NEAR(static_cast<double>(got[at(i)]), row[i], 4e-6 * std::abs(row[i]) + 2e-6);
+    }
+  }
+}
+
+// The tree over ranks continues the tree over leaves.
+TEST_F(CudaOps, SquaresOfLeavesDoNotDependOnRanks) {
+  constexpr int64_t kRows = 2, kQ = 80, kK = 40, kStride = kQ + 2 * kK;
+  const auto qkv = random_floats(kRows * kStride, 1), bias = random_floats(kStride, 2);
+  const auto device_qkv = to_device(qkv, *stream), device_bias = to_device(bias, *stream);
+  const auto squares = [&](int64_t q_begin, int64_t k_begin, const LeafEnds& q, const LeafEnds& k) {
+    DeviceBuffer<float> out(2 * kRows);
+    sum_squares(*stream, {.qkv = device_qkv.data() + q_begin,
+                          .stride = kStride,
+                          .bias = device_bias.data() + q_begin,
+                          .q = q,
+                          .k = k,
+                          .k_begin = kQ + k_begin - q_begin,
+                          .out = out.data(),
+                          .rows = kRows});
+    return to_host(out, *stream);
+  };
+  const auto whole =
+      squares(0, 0, {8, {10, 10, 20, 33, 40, 50, 79, 80}}, {8, {5, 10, 10, 20, 25, 30, 30, 40}});
+  const auto low = squares(0, 0, {4, {10, 10, 20, 33}}, {4, {5, 10, 10, 20}}),
+             high = squares(33, 20, {4, {7, 17, 46, 47}}, {4, {5, 10, 10, 20}});
+  for (size_t i = 0; i < whole.size(); ++i) {
+    EXPECT_EQ(whole[i], low[i] + high[i]);
+    const size_t first = i / 2 * kStride + i % 2 * kQ, size = i % 2 ? kK : kQ;
+    double expected = 0;
+    for (size_t c = 0; c < size; ++c)
+      expected += std::pow(static_cast<double>(qkv[first + c] + bias[i % 2 * kQ + c]), 2);
+    EXPECT_NEAR(static_cast<double>(whole[i]), expected, 1e-5 * expected);
+  }
+}
+
+TEST_F(CudaOps, FactorsAndCapsEqualDoubles) {
+  const auto numbers = random_floats(300, 7);
+  for (const float cap : {0.0f, 0.5f}) {
+    const auto x = to_device(numbers, *stream);
+    scale_and_cap(*stream, x.data(), x.size(), 0.3f, cap);
+    const auto got = to_host(x, *stream);
+    for (size_t i = 0; i < got.size(); ++i) {
+      const double scaled = static_cast<double>(numbers[i] * 0.3f), at = static_cast<double>(cap);
+      EXPECT_NEAR(static_cast<double>(got[i]), cap > 0 ? at * std::tanh(scaled / at) : scaled, 1e-6);
+    }
+  }
+}
+
+TEST_F(CudaOps, GatesEqualDoubles) {
   constexpr int64_t kRows = 3, kColumns = 70;
   const auto gate_up = random_floats(kRows * 2 * kColumns, 5), bias = random_floats(2 * kColumns, 6);
   const auto device = to_device(gate_up, *stream), device_bias = to_device(bias, *stream);
   DeviceBuffer<float> out(kRows * kColumns);
   silu_mul(*stream, device.data(), device_bias.data(), kRows, kColumns, WeightType::kFloat32, out.data());
   const auto got = to_host(out, *stream);
+  gelu_tanh_mul(*stream, device.data(), device_bias.data(), kRows, kColumns, WeightType::kFloat32,
+                out.data());
+  const auto of_gelu = to_host(out, *stream);
   for (int64_t m = 0; m < kRows; ++m)
     for (int64_t i = 0; i < kColumns; ++i) {
       const auto value = [&](int64_t c) {
@@ -128,6 +222,10 @@ TEST_F(CudaOps, SiluEqualsDoubles) {
       const double expected = value(i) / (1 + std::exp(-value(i))) * value(kColumns + i);
       EXPECT_NEAR(static_cast<double>(got[static_cast<size_t>(m * kColumns + i)]), expected,
                   2e-6 * std::abs(expected) + 1e-6);
+      const double x = value(i), inner = std::sqrt(2 / std::numbers::pi) * (x + 0.044715 * x * x * x);
+      const double gelu = 0.5 * x * (1 + std::tanh(inner)) * value(kColumns + i);
+      EXPECT_NEAR(static_cast<double>(of_gelu[static_cast<size_t>(m * kColumns + i)]), gelu,
+                  4e-6 * std::abs(gelu) + 1e-6);
     }
 }
 

@@ -23,6 +23,31 @@ TEST(CudaLayout, TiledOffsetsAreOneToOne) {
   }
 }
 
+TEST(CudaLayout, PairsTakeEveryDimensionOfAHeadOnce) {
+  for (const int32_t turned : {0, 3, 6}) {
+    const HeadPairs pairs{.turned = turned, .all = 6};
+    std::vector<int> hits(12);
+    for (int32_t i = 0; i < pairs.all; ++i) {
+      ++hits[static_cast<size_t>(pairs.low(i))];
+      ++hits[static_cast<size_t>(pairs.high(i))];
+      if (i < turned) {
+        EXPECT_EQ(pairs.high(i) - pairs.low(i), turned);
+        EXPECT_LT(pairs.high(i), 2 * turned);
+      }
+    }
+    EXPECT_EQ(hits, std::vector<int>(12, 1)) << turned;
+  }
+}
+
+TEST(CudaLayout, AWindowEndsWithTheRow) {
+  EXPECT_EQ(first_visible(700, 0), 0);
+  for (const int32_t window : {1, 5, 300})
+    for (int32_t position = 0; position < 700; ++position) {
+      const int32_t first = first_visible(position, window);
+      EXPECT_EQ(position - first + 1, std::min(window, position + 1));
+    }
+}
+
 TEST(CudaLayout, CodesAndScalesHaveTheirOwnPlaces) {
   constexpr int32_t kRows = 40;
   for (WeightType type : {WeightType::kInt8, WeightType::kInt4}) {

@@ -13,8 +13,11 @@ std::string testing::no_suite_device() {
 }
 // The emulation takes its time; these differ in everything that its kernels see: sizes, biases, norms, types.
 std::vector<std::string> testing::suite_models() {
-  if (cuda::version_text() != "emulation") return kGoldenModels;
-  return {"llama-bias", "qwen2", "qwen3-bf16"};
+  if (cuda::version_text() == "emulation")
+    return {"llama-bias", "qwen2", "qwen3-bf16", "gemma2", "gemma3", "olmo2", "granite", "phi3", "smollm3"};
+  std::vector<std::string> names = device_family_models();
+  names.insert(names.begin(), kGoldenModels.begin(), kGoldenModels.end());
+  return names;
 }
 int testing::suite_tree_rounds() { return cuda::version_text() == "emulation" ? 1 : 6; }
 
@@ -44,6 +47,33 @@ TEST_F(CudaModelTest, AgreesWithTheCpu) {
     float worst = 0;
     for (size_t i = 0; i < a.size(); ++i) worst = std::max(worst, std::abs(a[i] - b[i]));
     EXPECT_LT(worst, tolerance) << name;
+  }
+}
+
+// The goldens of families are fp32, and so are their keys and values; here they go through tensor cores. What
+// bf16 rounds is compared with what it rounds on the CPU, against the distance of both from fp32.
+TEST_F(CudaModelTest, FamiliesInBf16KeepTheirBitsAndStayClose) {
+  auto single = make_single_collectives();
+  for (const char* name : {"gemma2", "olmo2", "phi3", "smollm3"}) {
+    const auto path = testing::golden_model(name);
+    const ModelOptions options{.device = suite_device(), .weight_format = WeightFormat::kBFloat16};
+    auto model = testing::load_or_die(path, options, *single);
+    const auto ids = random_ids(24, model->config().vocab_size, 7);
+    const auto reference = testing::logits_in_chunks(*model, ids, 1);
+    for (size_t chunk : {5u, 24u})
+      EXPECT_TRUE(same_bits(reference, testing::logits_in_chunks(*model, ids, chunk)))
+          << name << " " << chunk;
+    EXPECT_TRUE(same_bits(reference, testing::logits_of_group(name, 4, ids, 7, WeightFormat::kBFloat16)))
+        << name;
+    auto cpu = testing::load_or_die(path, {.weight_format = WeightFormat::kBFloat16}, *single);
+    auto exact = testing::load_or_die(path, {}, *single);
+    const auto truth = testing::logits_in_chunks(*exact, ids, 24);
+    const double error = testing::relative_difference(reference, truth),
+                 error_of_cpu = testing::relative_difference(testing::logits_in_chunks(*cpu, ids, 24), truth);
+    std::printf("%s in bf16: logits off by %.4f of their size, on the CPU by %.4f\n", name, error,
+                error_of_cpu);
+    EXPECT_LT(error, 1.5 * error_of_cpu + 1e-3) << name;
+    EXPECT_GT(error, 1e-4) << name;
   }
 }
 

@@ -552,7 +552,7 @@ TEST(Families, TheDocumentationListsTheTable) {
     EXPECT_EQ(architecture_name(config->family), traits.architecture);
     const std::string row =
         fmt::format("| {} | `{}` | {} | {} | {} |", traits.title, traits.architecture, traits.models,
-                    traits.special, beyond_plain_layers(*config).empty() ? "CPU, CUDA" : "CPU");
+                    traits.special, beyond_devices(*config).empty() ? "CPU, CUDA" : "CPU");
     EXPECT_NE(page.find(row), page.npos) << row;
   }
   std::string readme = text_of("README.md");

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "transformer/files/family.h"
 #include "transformer/model/cpu_model.h"
 #include "transformer/model/cuda_backend.h"
 #include "transformer/model/token_runner.h"
@@ -9,10 +10,9 @@
 namespace outrider {
 namespace {
 
-// Kernels of devices know plain layers only.
 Status check_cuda_layers(const std::filesystem::path& directory) {
   ASSIGN_OR_RETURN(const ModelConfig config, read_model_config(directory));
-  const std::string beyond = beyond_plain_layers(config);
+  const std::string beyond = beyond_devices(config);
   if (beyond.empty()) return {};
   return unsupported(fmt::format("{}: {} has {}, which CUDA devices do not compute; use --device cpu",
                                  (directory / "config.json").string(), architecture_name(config.family),

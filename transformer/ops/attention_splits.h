@@ -29,6 +29,11 @@ struct AttentionTurn {
   OUTRIDER_SHARED_CODE float* weighted(int32_t row, int32_t head, int32_t split) const {
     return a.workspace + 2 * a.turn_rows * a.heads * splits + split_at(row, head, split) * layer.head_dim;
   }
+  // The first position that a row at `position` attends to, and the split it lies in.
+  OUTRIDER_SHARED_CODE int32_t first_of(int32_t position) const { return first_visible(position, a.window); }
+  OUTRIDER_SHARED_CODE int32_t first_split(int32_t position) const {
+    return first_of(position) / kSplitPositions;
+  }
   // The rank's query heads that read KV head `kv_head`.
   OUTRIDER_SHARED_CODE int32_t begin_head(int32_t kv_head) const {
     const int32_t begin = (a.first_kv_head + kv_head) * a.heads_per_kv - a.first_head;
@@ -43,6 +48,19 @@ struct AttentionTurn {
 // Every split of every row of the turn; KV in bf16 on tensor cores, KV in fp32 by plain kernels.
 void attend_on_tensor_cores(StreamView stream, const AttentionTurn& turn);
 void attend_in_floats(StreamView stream, const AttentionTurn& turn);
+
+// What a product of query and key becomes.
+struct ScoreScale {
+  float factor, cap;
+
+  __device__ __forceinline__ explicit ScoreScale(const AttentionTurn& turn)
+      : factor(turn.a.scale > 0 ? turn.a.scale : 1.0f / sqrtf(static_cast<float>(turn.layer.head_dim))),
+        cap(turn.a.cap) {}
+  __device__ __forceinline__ float operator()(float product) const {
+    const float score = product * factor;
+    return cap > 0 ? cap * tanhf(score / cap) : score;
+  }
+};
 
 // exp(score - max), 0 where there is no score.
 __device__ __forceinline__ float softmax_weight(float score, float max) {

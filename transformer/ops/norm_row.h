@@ -57,25 +57,33 @@ struct NormWeights {
   float held[kNormHeld];
 
   __device__ __forceinline__ NormWeights(const float* from, int64_t hidden) : weight(from) {
-    hold(hidden, held, [&](int64_t i) { return from[i]; });
+    hold(from ? hidden : 0, held, [&](int64_t i) { return from[i]; });
   }
 };
+
+// 1 / sqrt(mean(value^2) + epsilon), in every thread; held: what hold() has of the row.
+template <class Value>
+__device__ __forceinline__ float norm_scale(int64_t hidden, float epsilon, float* sums,
+                                            const float (&held)[kNormHeld], Value value) {
+  float sum = 0;
+  OUTRIDER_UNROLL
+  for (int j = 0; j < kNormHeld; ++j) sum = fmaf(held[j], held[j], sum);  // beyond the row +0 changes nothing
+  for (int64_t i = threadIdx.x + int64_t{kNormHeld} * kNormThreads; i < hidden; i += kNormThreads) {
+    const float v = value(i);
+    sum = fmaf(v, v, sum);
+  }
+  return 1.0f / sqrtf(sum_of_block(sum, sums) / static_cast<float>(hidden) + epsilon);
+}
 
 // out[i] = value(i) / sqrt(mean(value^2) + epsilon) * weight[i]. `value` is asked once or twice for every i,
 // by the same thread; `keep` gets it in the end.
 template <class T, class Value, class Keep>
 __device__ __forceinline__ void norm_row(int64_t hidden, float epsilon, const NormWeights& weights,
                                          float* sums, T* out, Value value, Keep keep) {
-  float held[kNormHeld], sum = 0;
+  float held[kNormHeld];
   hold(hidden, held, value);
-  OUTRIDER_UNROLL
-  for (int j = 0; j < kNormHeld; ++j) sum = fmaf(held[j], held[j], sum);  // beyond the row +0 changes nothing
+  const float scale = norm_scale(hidden, epsilon, sums, held, value);
   const int64_t behind = threadIdx.x + int64_t{kNormHeld} * kNormThreads;
-  for (int64_t i = behind; i < hidden; i += kNormThreads) {
-    const float v = value(i);
-    sum = fmaf(v, v, sum);
-  }
-  const float scale = 1.0f / sqrtf(sum_of_block(sum, sums) / static_cast<float>(hidden) + epsilon);
   const auto store = [&](int64_t i, float v, float weight) {
     keep(i, v);
     out[i] = rounded<T>(v * scale * weight);

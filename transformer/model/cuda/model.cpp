@@ -4,7 +4,6 @@
 #include <cmath>
 
 #include "transformer/model/cuda/token_runner.h"
-#include "transformer/model/rope.h"
 #include "transformer/model/weights.h"
 
 namespace outrider::cuda {
@@ -12,17 +11,10 @@ namespace {
 
 double gigabytes(int64_t bytes) { return static_cast<double>(bytes) / 1e9; }
 
-// As RopeTable on the CPU: the angle is rounded to fp32 before the cosine.
-DeviceBuffer<float> rope_table(const std::vector<float>& frequencies, int64_t positions,
-                               float (*function)(float), StreamView stream) {
-  std::vector<float> values;
-  values.reserve(static_cast<size_t>(positions) * frequencies.size());
-  for (int64_t p = 0; p < positions; ++p)
-    for (float frequency : frequencies) values.push_back(function(static_cast<float>(p) * frequency));
-  DeviceBuffer<float> table(static_cast<int64_t>(values.size()));
-  copy(table.data(), values.data(), table.size(), stream);
-  stream.synchronize();
-  return table;
+LeafEnds leaves_of(const std::vector<int64_t>& ends) {
+  LeafEnds leaves{.count = static_cast<int32_t>(ends.size())};
+  std::copy(ends.begin(), ends.end(), leaves.end);
+  return leaves;
 }
 
 std::unique_ptr<Stream> make_stream(const ModelOptions& options) {
@@ -84,6 +76,7 @@ struct CudaModel::Activations {
         residual(o.max_rows * p.config.hidden_size),
         normed(o.max_rows * p.config.hidden_size * element_bytes(p.activation())),
         qkv(o.max_rows * qkv_size),
+        squares(p.config.qk_norm == QkNorm::kWhole ? 2 * o.max_rows : 0),
         attended(o.max_rows * q_size * element_bytes(p.activation())),
         workspace(p.attention_floats(max_positions)),
         gate_up(o.max_rows * 2 * columns),
@@ -105,6 +98,7 @@ struct CudaModel::Activations {
   DeviceBuffer<float> residual;              // [rows, hidden]
   DeviceBuffer<std::byte> normed;            // [rows, hidden] of activation_type
   DeviceBuffer<float> qkv;                   // [rows, q + k + v]
+  DeviceBuffer<float> squares;               // [rows, 2]: sums of squares of q and k
   DeviceBuffer<std::byte> attended;          // [rows, q]
   DeviceBuffer<float> workspace;
   DeviceBuffer<float> gate_up;        // [rows, gates, then ups]
@@ -168,10 +162,8 @@ CudaModel::CudaModel(const Plan& plan, const ModelOptions& options, Collectives&
       inputs_(options.max_rows, options.max_logit_rows, max_positions_, tiles_,
               {config_.vocab_size, options.stand_in}),
       group_(connect_devices(collectives)),
-      cosines_(
-          rope_table(rope_frequencies(config_.rope, config_.head_dim), max_positions_, &std::cos, *stream_)),
-      sines_(
-          rope_table(rope_frequencies(config_.rope, config_.head_dim), max_positions_, &std::sin, *stream_)),
+      rope_(rope_tables(config_, LayerRope::kMain, max_positions_, *stream_)),
+      local_rope_(rope_tables(config_, LayerRope::kLocal, max_positions_, *stream_)),
       act_(std::make_unique<Activations>(plan, options, max_positions_)) {
   prepare_matmul(device_.shared_bytes);
   prepare_attention(device_.shared_bytes);
@@ -202,7 +194,7 @@ Result<std::unique_ptr<Model>> CudaModel::load(const std::filesystem::path& dire
   RETURN_IF_ERROR(plan.check(options));
   auto stream = make_stream(options);
   auto storage = std::make_unique<DeviceKvStorage>(plan.kv, plan.kv_blocks, options.device.index, *stream);
-  DeviceWeights weights = upload_weights(map, types, *stream, options.progress);
+  DeviceWeights weights = upload_weights(map, config, types, *stream, options.progress);
   RETURN_IF_ERROR(files.check_unchanged());
   return std::unique_ptr<Model>(
       new CudaModel(plan, options, collectives, std::move(stream), std::move(weights), std::move(storage)));
@@ -285,24 +277,22 @@ void CudaModel::queue_forward(int64_t rows, int64_t logit_rows) {
     queue_attention(layer, rows);
     queue_mlp(layer, rows);
   }
-  const NormArguments last{.residual = act_->residual.data(),
-                           .added = act_->partial.data(),
-                           .bias = weights_.layers.back().down_bias.data(),
-                           .weight = weights_.final_norm.data(),
-                           .rows_from = inputs_.device().logit_rows,
-                           .out = act_->last_hidden.data(),
-                           .type = weights_.types.activation(),
-                           .rows = logit_rows,
-                           .hidden = config_.hidden_size,
-                           .epsilon = static_cast<float>(config_.rms_norm_eps)};
+  NormArguments last = norm_behind_mlp(config_.num_layers - 1, weights_.final_norm.data());
+  last.rows_from = inputs_.device().logit_rows;
+  last.out = act_->last_hidden.data();
+  last.rows = logit_rows;
   queue_sum_and_norm(last, rows);
   multiply(logit_rows, act_->last_hidden.data(), config_.hidden_size, weights_.head, act_->logits.data(),
            act_->vocab);
+  const ModelScales& scales = config_.scales;
+  if (scales.logit_divisor != 1 || scales.logit_cap > 0)
+    scale_and_cap(*stream_, act_->logits.data(), logit_rows * act_->vocab,
+                  static_cast<float>(1 / scales.logit_divisor), static_cast<float>(scales.logit_cap));
 }
 
 void CudaModel::queue_embedding(int64_t rows) {
   embed(*stream_, inputs_.device(), rows, weights_.embedding_rows(), plan_.vocab.begin, config_.hidden_size,
-        act_->residual.data());
+        static_cast<float>(config_.scales.embedding), act_->residual.data());
   // One rank has a token's row, the others +0.
   if (is_split())
     group_->all_reduce(Reduction::kMerge, act_->residual.data(), rows * config_.hidden_size, *stream_);
@@ -312,22 +302,31 @@ void CudaModel::queue_embedding(int64_t rows) {
 // ranks reach each other's memory.
 void CudaModel::queue_sum_and_norm(const NormArguments& arguments, int64_t rows) {
   if (!is_split() || !arguments.added) return add_and_norm(*stream_, arguments);
-  if (const PeerView* view = group_->peer_view()) return sum_and_norm(*stream_, *view, arguments);
+  const PeerView* view = arguments.added_weight ? nullptr : group_->peer_view();
+  if (view) return sum_and_norm(*stream_, *view, arguments);
   group_->all_reduce(Reduction::kTreeSum, act_->partial.data(), rows * config_.hidden_size, *stream_);
   add_and_norm(*stream_, arguments);
 }
 
-void CudaModel::queue_norm(int64_t rows, const float* added, const float* bias, const float* weight) {
-  const NormArguments arguments{.residual = act_->residual.data(),
-                                .added = added,
-                                .bias = bias,
-                                .weight = weight,
-                                .out = act_->normed.data(),
-                                .type = weights_.types.activation(),
-                                .rows = rows,
-                                .hidden = config_.hidden_size,
-                                .epsilon = static_cast<float>(config_.rms_norm_eps)};
-  queue_sum_and_norm(arguments, rows);
+// What joins the residual stream, if anything, and the norm in front of what is next.
+NormArguments CudaModel::norm_arguments(const float* added, const float* weight) const {
+  return {.residual = act_->residual.data(),
+          .added = added,
+          .factor = static_cast<float>(config_.scales.residual),
+          .weight = weight,
+          .out = act_->normed.data(),
+          .type = weights_.types.activation(),
+          .hidden = config_.hidden_size,
+          .epsilon = static_cast<float>(config_.rms_norm_eps)};
+}
+
+NormArguments CudaModel::norm_behind_mlp(int64_t layer, const float* weight) const {
+  if (layer < 0) return norm_arguments(nullptr, weight);
+  const DeviceLayer& w = weights_.layers[static_cast<size_t>(layer)];
+  NormArguments arguments = norm_arguments(act_->partial.data(), weight);
+  arguments.bias = w.down_bias.data();
+  arguments.added_weight = w.mlp_out_norm.data();
+  return arguments;
 }
 
 void CudaModel::multiply(int64_t rows, const void* x, int64_t x_stride, const DeviceMatrix& weight,
@@ -344,12 +343,14 @@ void CudaModel::multiply(int64_t rows, const void* x, int64_t x_stride, const De
 
 void CudaModel::queue_attention(int64_t layer, int64_t rows) {
   const DeviceLayer& w = weights_.layers[static_cast<size_t>(layer)];
-  const bool first = layer == 0;
-  queue_norm(rows, first ? nullptr : act_->partial.data(),
-             first ? nullptr : weights_.layers[static_cast<size_t>(layer - 1)].down_bias.data(),
-             w.attention_norm.data());
+  NormArguments norm = norm_behind_mlp(layer - 1, w.attention_norm.data());
+  norm.rows = rows;
+  queue_sum_and_norm(norm, rows);
   multiply(rows, act_->normed.data(), config_.hidden_size, w.qkv, act_->qkv.data(), act_->qkv_size);
+  if (config_.qk_norm == QkNorm::kWhole) queue_squares(w, rows);
   const KvLayer kv = storage_.layer(layer);
+  const LayerKind kind = config_.layer(layer);
+  const RopeTables& rope = kind.rope == LayerRope::kLocal ? local_rope_ : rope_;
   const auto heads = static_cast<int32_t>(plan_.query_heads.size());
   rotate_and_store(*stream_, inputs_.device(), kv,
                    {.qkv = act_->qkv.data(),
@@ -358,8 +359,12 @@ void CudaModel::queue_attention(int64_t layer, int64_t rows) {
                     .bias = w.qkv_bias.data(),
                     .q_norm = w.q_norm.data(),
                     .k_norm = w.k_norm.data(),
-                    .cosines = cosines_.data(),
-                    .sines = sines_.data(),
+                    .squares = act_->squares.data(),
+                    .q_size = config_.q_size(),
+                    .k_size = config_.kv_size(),
+                    .turned = kind.rope == LayerRope::kNone ? 0 : rope.turned,
+                    .cosines = rope.cosines.data(),
+                    .sines = rope.sines.data(),
                     .epsilon = static_cast<float>(config_.rms_norm_eps)});
   attention(*stream_, inputs_.device(), kv,
             {.q = act_->qkv.data(),
@@ -371,6 +376,9 @@ void CudaModel::queue_attention(int64_t layer, int64_t rows) {
              .first_head = static_cast<int32_t>(plan_.query_heads.begin),
              .first_kv_head = static_cast<int32_t>(plan_.kv_heads.begin),
              .heads_per_kv = static_cast<int32_t>(config_.heads_per_kv_head()),
+             .scale = static_cast<float>(config_.scales.attention),
+             .cap = static_cast<float>(config_.scales.attention_cap),
+             .window = static_cast<int32_t>(kind.window),
              .max_positions = static_cast<int32_t>(max_positions_),
              .tile_rows = tiles_.rows,
              .turn_rows = tiles_.turn_rows,
@@ -379,13 +387,31 @@ void CudaModel::queue_attention(int64_t layer, int64_t rows) {
   multiply(rows, act_->attended.data(), act_->q_size, w.o, act_->partial.data(), config_.hidden_size);
 }
 
+// One norm over all query heads and one over all KV heads, whichever ranks hold them.
+void CudaModel::queue_squares(const DeviceLayer& w, int64_t rows) {
+  sum_squares(*stream_, {.qkv = act_->qkv.data(),
+                         .stride = act_->qkv_size,
+                         .bias = w.qkv_bias.data(),
+                         .q = leaves_of(plan_.attention_leaf_ends),
+                         .k = leaves_of(plan_.kv_leaf_ends),
+                         .k_begin = act_->q_size,
+                         .out = act_->squares.data(),
+                         .rows = rows});
+  if (is_split()) group_->all_reduce(Reduction::kTreeSum, act_->squares.data(), 2 * rows, *stream_);
+}
+
 void CudaModel::queue_mlp(int64_t layer, int64_t rows) {
   const DeviceLayer& w = weights_.layers[static_cast<size_t>(layer)];
-  queue_norm(rows, act_->partial.data(), w.o_bias.data(), w.mlp_norm.data());
+  NormArguments norm = norm_arguments(act_->partial.data(), w.mlp_norm.data());
+  norm.bias = w.o_bias.data();
+  norm.added_weight = w.attention_out_norm.data();
+  norm.rows = rows;
+  queue_sum_and_norm(norm, rows);
   multiply(rows, act_->normed.data(), config_.hidden_size, w.gate_up, act_->gate_up.data(),
            2 * act_->columns);
-  silu_mul(*stream_, act_->gate_up.data(), w.gate_up_bias.data(), rows, act_->columns,
-           weights_.types.activation(), act_->activated.data());
+  const auto gate = config_.activation == Activation::kGeluTanh ? &gelu_tanh_mul : &silu_mul;
+  gate(*stream_, act_->gate_up.data(), w.gate_up_bias.data(), rows, act_->columns,
+       weights_.types.activation(), act_->activated.data());
   multiply(rows, act_->activated.data(), act_->columns, w.down, act_->partial.data(), config_.hidden_size);
 }
 

@@ -9,6 +9,7 @@
 #include "comm/device_group.h"
 #include "transformer/kv/cuda_kv_storage.h"
 #include "transformer/model/cuda/batch_inputs.h"
+#include "transformer/model/cuda/rope_tables.h"
 #include "transformer/model/cuda/weights.h"
 #include "transformer/model/model.h"
 
@@ -62,8 +63,11 @@ class CudaModel final : public Model {
   void queue_embedding(int64_t rows);
   // rows: of arguments.added.
   void queue_sum_and_norm(const NormArguments& arguments, int64_t rows);
-  void queue_norm(int64_t rows, const float* added, const float* bias, const float* weight);
+  NormArguments norm_arguments(const float* added, const float* weight) const;
+  // What the MLP of this layer left joins the residual stream; -1: nothing does.
+  NormArguments norm_behind_mlp(int64_t layer, const float* weight) const;
   void queue_attention(int64_t layer, int64_t rows);
+  void queue_squares(const DeviceLayer& w, int64_t rows);
   void queue_mlp(int64_t layer, int64_t rows);
   void multiply(int64_t rows, const void* x, int64_t x_stride, const DeviceMatrix& weight, float* out,
                 int64_t out_stride);
@@ -79,8 +83,8 @@ class CudaModel final : public Model {
   KvCache kv_;
   AttentionTiles tiles_;
   BatchInputs inputs_;
-  std::unique_ptr<DeviceGroup> group_;   // sums partial results over the ranks
-  DeviceBuffer<float> cosines_, sines_;  // [positions, head_dim / 2]
+  std::unique_ptr<DeviceGroup> group_;  // sums partial results over the ranks
+  RopeTables rope_, local_rope_;        // the latter where some layer turns by it
   std::unique_ptr<Activations> act_;
   std::map<int64_t, std::unique_ptr<Graph>> graphs_;  // by rows
 };

@@ -215,20 +215,28 @@ int64_t device_weight_bytes(const ModelConfig& c, const ShardPlan& plan, const D
          (c.tie_word_embeddings ? 1 : 2) * bytes_as(types.vocabulary, plan.vocab.size(), c.hidden_size, {});
 }
 
-DeviceWeights upload_weights(const WeightMap& map, const DeviceWeightTypes& types, StreamView stream,
-                             const LoadProgress& progress) {
+DeviceWeights upload_weights(const WeightMap& map, const ModelConfig& config, const DeviceWeightTypes& types,
+                             StreamView stream, const LoadProgress& progress) {
+  const auto norm = [&](const VectorSource& source) {
+    std::vector<float> values = read_vector(source);
+    if (config.norm_adds_one)
+      for (float& value : values) value = 1 + value;
+    return to_device(values, stream);
+  };
   DeviceWeights weights;
   weights.types = types;
   Uploader uploader(map.matrix_bytes(), stream, progress);
   if (map.embedding) weights.embedding = uploader.matrix(types.vocabulary, *map.embedding);
   weights.head = uploader.matrix(types.vocabulary, map.head);
-  weights.final_norm = to_device(read_vector(map.final_norm), stream);
+  weights.final_norm = norm(map.final_norm);
   for (const LayerSources& s : map.layers) {
     DeviceLayer l;
-    l.attention_norm = to_device(read_vector(s.attention_norm), stream);
-    l.mlp_norm = to_device(read_vector(s.mlp_norm), stream);
-    l.q_norm = to_device(read_vector(s.q_norm), stream);
-    l.k_norm = to_device(read_vector(s.k_norm), stream);
+    l.attention_norm = norm(s.attention_norm);
+    l.mlp_norm = norm(s.mlp_norm);
+    l.attention_out_norm = norm(s.attention_out_norm);
+    l.mlp_out_norm = norm(s.mlp_out_norm);
+    l.q_norm = norm(s.q_norm);
+    l.k_norm = norm(s.k_norm);
     l.qkv_bias = to_device(read_vector(s.qkv_bias), stream);
     l.o_bias = to_device(read_vector(s.o_bias), stream);
     l.gate_up_bias = to_device(read_vector(s.dense().gate_up_bias), stream);
@@ -267,11 +275,18 @@ DeviceWeights noise_weights(const ModelConfig& c, const ShardPlan& plan, const D
   weights.final_norm = ones(c.hidden_size);
   for (int64_t i = 0; i < c.num_layers; ++i) {
     DeviceLayer l;
-    l.attention_norm = ones(c.hidden_size);
-    l.mlp_norm = ones(c.hidden_size);
+    if (c.norm_place != NormPlace::kAfter) {
+      l.attention_norm = ones(c.hidden_size);
+      l.mlp_norm = ones(c.hidden_size);
+    }
+    if (c.norm_place != NormPlace::kBefore) {
+      l.attention_out_norm = ones(c.hidden_size);
+      l.mlp_out_norm = ones(c.hidden_size);
+    }
     if (c.qk_norm != QkNorm::kNone) {
-      l.q_norm = ones(c.head_dim);
-      l.k_norm = ones(c.head_dim);
+      const bool whole = c.qk_norm == QkNorm::kWhole;
+      l.q_norm = ones(whole ? q : c.head_dim);
+      l.k_norm = ones(whole ? kv : c.head_dim);
     }
     l.qkv = matrix(q + 2 * kv, c.hidden_size);
     l.o = matrix(c.hidden_size, q, plan.attention_leaf_ends);

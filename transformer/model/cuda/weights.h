@@ -19,6 +19,7 @@ namespace outrider::cuda {
 // Vectors that a model lacks are empty: a null pointer.
 struct DeviceLayer {
   DeviceBuffer<float> attention_norm, mlp_norm, q_norm, k_norm;
+  DeviceBuffer<float> attention_out_norm, mlp_out_norm;  // of what attention and MLP yield
   DeviceBuffer<float> qkv_bias, o_bias, gate_up_bias, down_bias;
   DeviceMatrix qkv, o, gate_up, down;
 };
@@ -54,8 +55,8 @@ DeviceWeightTypes device_weight_types(WeightFormat format);
 int64_t device_weight_bytes(const ModelConfig& config, const ShardPlan& plan, const DeviceWeightTypes& types);
 
 // types: of device_weight_types. What is not stored so is rounded or quantised on the way.
-DeviceWeights upload_weights(const WeightMap& map, const DeviceWeightTypes& types, StreamView stream,
-                             const LoadProgress& progress);
+DeviceWeights upload_weights(const WeightMap& map, const ModelConfig& config, const DeviceWeightTypes& types,
+                             StreamView stream, const LoadProgress& progress);
 
 // Reproducible noise in the shapes of `config`: for timing a model whose files are not there. Scaled so that
 // activations stay finite.

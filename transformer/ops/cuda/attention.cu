@@ -12,20 +12,20 @@ namespace {
 
 constexpr int kThreads = kNormThreads;
 
-// factors[s] = exp(max of split s - max of all); returns the sum of the splits' sums under them, by thread
-// and then in the tree of norm_row.h.
-__device__ __forceinline__ float weigh_splits(const float* results, int splits, float* of_warps,
+// factors[s] = exp(max of split s - max of all) for splits from `begin` on; returns the sum of the splits'
+// sums under them, by thread and then in the tree of norm_row.h.
+__device__ __forceinline__ float weigh_splits(const float* results, int begin, int splits, float* of_warps,
                                               float* factors) {
   const int tid = static_cast<int>(threadIdx.x);
   float max = -INFINITY;
-  for (int s = tid; s < splits; s += kThreads) max = fmaxf(max, results[2 * s]);
+  for (int s = begin + tid; s < splits; s += kThreads) max = fmaxf(max, results[2 * s]);
   for (int lanes = 16; lanes >= 1; lanes /= 2) max = fmaxf(max, shuffle_xor(max, lanes));
   if (tid % static_cast<int>(kWarp) == 0) of_warps[tid / static_cast<int>(kWarp)] = max;
   sync_block();
   for (int w = 0; w < kNormWarps; ++w) max = fmaxf(max, of_warps[w]);
   sync_block();
   float sum = 0;
-  for (int s = tid; s < splits; s += kThreads) {
+  for (int s = begin + tid; s < splits; s += kThreads) {
     factors[s] = expf(results[2 * s] - max);
     sum = fmaf(results[2 * s + 1], factors[s], sum);
   }
@@ -38,18 +38,20 @@ template <class T>
 __global__ void __launch_bounds__(kThreads) combine_splits(const AttentionTurn turn) {
   const int head = static_cast<int>(blockIdx.x), d = turn.layer.head_dim;
   const int32_t row = turn.first_row + static_cast<int32_t>(blockIdx.y);
-  const int splits = split_count(load_of_others(turn.batch.positions + row) + 1);  // as in attend_tiles
+  const int32_t position = load_of_others(turn.batch.positions + row);  // as in attend_tiles
+  const int begin = turn.first_split(position), splits = split_count(position + 1);
   await_inputs();
   float* factors = shared_memory<float>() + kNormWarps;
   const float* results = turn.max_and_sum(row, head, 0);
   const float* weighted = turn.weighted(row, head, 0);
-  const bool is_one = splits == 1;  // its factor is 1
-  const int count = is_one ? 0 : splits;
-  const float sum = is_one ? results[1] : weigh_splits(results, splits, shared_memory<float>(), factors);
+  const bool is_one = splits == begin + 1;  // its factor is 1
+  const int end = is_one ? begin : splits;
+  const float sum =
+      is_one ? results[2 * begin + 1] : weigh_splits(results, begin, splits, shared_memory<float>(), factors);
   for (int j = static_cast<int>(threadIdx.x); j < d; j += kThreads) {
-    float value = is_one ? weighted[j] : 0.0f;
+    float value = is_one ? weighted[static_cast<int64_t>(begin) * d + j] : 0.0f;
     OUTRIDER_UNROLL_BY(8)
-    for (int s = 0; s < count; ++s)
+    for (int s = begin; s < end; ++s)
       value = fmaf(weighted[static_cast<int64_t>(s) * d + j], factors[s], value);
     static_cast<T*>(turn.a.out)[(static_cast<int64_t>(row) * turn.a.heads + head) * d + j] =
         rounded<T>(value / sum);

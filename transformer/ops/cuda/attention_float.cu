@@ -21,14 +21,20 @@ struct Shared {
 constexpr size_t kSharedBytes =
     ((1 + kWarps) * kHeads * kMaxHeadDim + kHeads * kSplitPositions) * sizeof(float);
 
-// scores[h][i] = q[h] . key(first + i) * scale for the positions of this split, -inf beyond the row's own.
+// The positions of a split that a row attends to, counted from the split's first.
+struct Seen {
+  int begin, end;
+};
+
+// scores[h][i] = of q[h] . key(first + i) for the positions of this split, -inf where the row does not look.
 // One thread per position, one fma chain over head_dim for every score.
 __device__ void score(const KvLayer& layer, const int32_t* table, const RowSlots& slots, int kv_head,
-                      int first, int last, const Shared& s) {
-  const int d = layer.head_dim, i = static_cast<int>(threadIdx.x), p = first + i;
+                      int first, Seen seen, const ScoreScale& scale, const Shared& s) {
+  const int d = layer.head_dim, i = static_cast<int>(threadIdx.x);
   float sums[kHeads] = {};
-  if (p <= last) {
-    const int32_t slot = slots.slot(p), block = table[slot / static_cast<int>(kBlockTokens)];
+  const bool is_seen = i >= seen.begin && i < seen.end;
+  if (is_seen) {
+    const int32_t slot = slots.slot(first + i), block = table[slot / static_cast<int>(kBlockTokens)];
     const float* key = static_cast<const float*>(layer.keys) +
                        layer.key_offset(block, kv_head, slot % static_cast<int>(kBlockTokens), 0);
     for (int j = 0; j < d; ++j) {
@@ -37,10 +43,8 @@ __device__ void score(const KvLayer& layer, const int32_t* table, const RowSlots
       for (int h = 0; h < kHeads; ++h) sums[h] = fmaf(element, s.q[h * kMaxHeadDim + j], sums[h]);
     }
   }
-  const float scale = 1.0f / sqrtf(static_cast<float>(d));
   OUTRIDER_UNROLL
-  for (int h = 0; h < kHeads; ++h)
-    s.scores[h * kSplitPositions + i] = p <= last ? sums[h] * scale : -INFINITY;
+  for (int h = 0; h < kHeads; ++h) s.scores[h * kSplitPositions + i] = is_seen ? scale(sums[h]) : -INFINITY;
 }
 
 // One warp per head, in place: scores -> weights. Returns max and sum in every lane.
@@ -62,14 +66,16 @@ __device__ void soften(float* scores, float& max, float& sum) {
 }
 
 // partials[warp][h][j] = sum over the warp's KV blocks of scores[h][i] * value(first + i)[j]. Warp w takes
-// blocks w, w + 4, ... of the split, a lane one of head_dim at a time.
+// blocks w, w + 4, ... of the split, a lane one of head_dim at a time. What the row does not see has weights
+// of zero, but the memory may hold anything.
 __device__ void weigh_values(const KvLayer& layer, const int32_t* table, const RowSlots& slots, int kv_head,
-                             int first, int count, const Shared& s) {
+                             int first, Seen seen, const Shared& s) {
   const int d = layer.head_dim, warp = static_cast<int>(threadIdx.x / kWarp);
   constexpr int kTokens = static_cast<int>(kBlockTokens);
   for (int j = static_cast<int>(threadIdx.x % kWarp); j < d; j += static_cast<int>(kWarp)) {
     float sums[kHeads] = {};
-    for (int begin = warp * kTokens; begin < count; begin += kWarps * kTokens) {
+    for (int begin = warp * kTokens; begin < seen.end; begin += kWarps * kTokens) {
+      const int from = seen.begin > begin ? seen.begin - begin : 0;
       const auto value_at = [&](int slot) {
         return static_cast<const float*>(layer.values) +
                layer.value_offset(table[slot / kTokens], kv_head, slot % kTokens, j);
@@ -79,12 +85,11 @@ __device__ void weigh_values(const KvLayer& layer, const int32_t* table, const R
         for (int h = 0; h < kHeads; ++h)
           sums[h] = fmaf(s.scores[h * kSplitPositions + begin + t], value, sums[h]);
       };
-      // Beyond the row's position the weights are zero, but the memory may hold anything.
       if (slots.is_in_place((first + begin) / kTokens)) {
         const float* values = value_at(first + begin);
-        for (int t = 0; t < kTokens && begin + t < count; ++t) add(t, values[t * d]);
+        for (int t = from; t < kTokens && begin + t < seen.end; ++t) add(t, values[t * d]);
       } else {
-        for (int t = 0; t < kTokens && begin + t < count; ++t)
+        for (int t = from; t < kTokens && begin + t < seen.end; ++t)
           add(t, *value_at(slots.slot(first + begin + t)));
       }
     }
@@ -99,14 +104,16 @@ __global__ void __launch_bounds__(kThreads) attend_rows(const AttentionTurn turn
   const int split = static_cast<int>(blockIdx.x), kv_head = static_cast<int>(blockIdx.y);
   const int32_t row = turn.first_row + static_cast<int32_t>(blockIdx.z);
   const int last = turn.batch.positions[row], first = split * kSplitPositions;
-  if (first > last) return;
+  if (first > last || split < turn.first_split(last)) return;
   Shared s{.q = shared_memory<float>()};
   s.scores = s.q + kHeads * kMaxHeadDim;
   s.partials = s.scores + kHeads * kSplitPositions;
   const int d = turn.layer.head_dim, end = turn.end_head(kv_head);
   const int32_t* table = turn.batch.tables + turn.batch.row_table[row] * turn.batch.table_stride;
   const RowSlots slots = slots_of(turn.batch, row);
-  const int count = last - first < kSplitPositions ? last - first + 1 : kSplitPositions;
+  const Seen seen{turn.first_of(last) - first,
+                  last - first < kSplitPositions ? last - first + 1 : kSplitPositions};
+  const ScoreScale scale(turn);
   const int tid = static_cast<int>(threadIdx.x), own = tid / static_cast<int>(kWarp);
 
   for (int head = turn.begin_head(kv_head); head < end; head += kHeads) {
@@ -115,7 +122,7 @@ __global__ void __launch_bounds__(kThreads) attend_rows(const AttentionTurn turn
       s.q[h * kMaxHeadDim + j] = head + h < end ? turn.a.q[row * turn.a.q_stride + (head + h) * d + j] : 0.0f;
     }
     sync_block();
-    score(turn.layer, table, slots, kv_head, first, last, s);
+    score(turn.layer, table, slots, kv_head, first, seen, scale, s);
     sync_block();
     float max = 0, sum = 0;
     soften(s.scores + own * kSplitPositions, max, sum);
@@ -125,7 +132,7 @@ __global__ void __launch_bounds__(kThreads) attend_rows(const AttentionTurn turn
       to[1] = sum;
     }
     sync_block();
-    weigh_values(turn.layer, table, slots, kv_head, first, count, s);
+    weigh_values(turn.layer, table, slots, kv_head, first, seen, s);
     sync_block();
     for (int i = tid; i < kHeads * d; i += kThreads) {
       const int h = i / d, j = i % d;

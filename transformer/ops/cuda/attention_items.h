@@ -8,18 +8,24 @@
 namespace outrider::cuda {
 
 // What is listed with a row: splits [begin, end). Those before `shared` are of the tile that begins there,
-// the others of the row alone, which has a tail.
+// the others of the row alone, which has a tail. A window may hide some of them from this row or that.
 struct RowSplits {
   int32_t begin = 0, shared = 0, end = 0;
   int32_t last = 0;  // position of the tile's last row, or of the row alone
 };
-__device__ __forceinline__ RowSplits splits_of(const DeviceBatch& batch, int32_t row, int32_t tile_rows) {
+__device__ __forceinline__ RowSplits splits_of(const AttentionTurn& turn, int32_t row, int32_t tile_rows) {
+  const DeviceBatch& batch = turn.batch;
   const int32_t tail_begin = tail_begin_of(batch, row);
   const bool is_alone = tail_begin != kNoTail;
   if (!is_alone && tile_rows == 0) return {};
   const int32_t last = load_of_others(batch.positions + row + (is_alone ? 0 : tile_rows - 1));
   const int32_t shared = shared_splits(tail_begin, last);
-  return {tile_rows == 0 ? shared : 0, shared, split_count(last + 1), last};
+  int32_t begin = tile_rows == 0 ? shared : 0;
+  if (tile_rows > 0 && turn.a.window > 0) {  // no row of the tile is in front of this position
+    begin = turn.first_split(is_alone ? tail_begin : load_of_others(batch.positions + row));
+    begin = begin < shared ? begin : shared;
+  }
+  return {begin, shared, split_count(last + 1), last};
 }
 
 // Fills ends: the sum over rows of the splits listed with them (Hillis and Steele 1986). Before
@@ -35,7 +41,7 @@ __device__ __forceinline__ void list_splits(const AttentionTurn& turn, int* ends
     const int r = tid + j * kThreads;
     const int32_t row = turn.first_row + r;
     RowSplits splits;
-    if (r < turn.rows) splits = splits_of(turn.batch, row, load_of_others(turn.batch.tile_rows + row));
+    if (r < turn.rows) splits = splits_of(turn, row, load_of_others(turn.batch.tile_rows + row));
     ends[r] = sums[j] = splits.end - splits.begin;
   }
   sync_block();
@@ -75,7 +81,7 @@ __device__ __forceinline__ Item item_at(const AttentionTurn& turn, const int* en
   if (item.row != turn.first_row + low) {
     item.row = turn.first_row + low;
     item.tile_rows = turn.batch.tile_rows[item.row];
-    item.listed = splits_of(turn.batch, item.row, item.tile_rows);
+    item.listed = splits_of(turn, item.row, item.tile_rows);
   }
   item.kv_head = in_row / splits;
   item.split = item.listed.begin + in_row % splits;

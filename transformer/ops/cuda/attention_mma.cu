@@ -35,11 +35,11 @@ struct Room {
   }
   __host__ __device__ int value_words() const { return kSplitBlocks * dim_tiles * lanes(); }
   __host__ __device__ int q_words() const { return dim_tiles * column_tiles * lanes(); }
-  // Behind the words: the warps' maxima and sums, the last position of every column in this split, and the
+  // Behind the words: the warps' maxima and sums, the positions that every column sees of this split, and the
   // list of the turn's splits.
   __host__ __device__ int64_t bytes() const {
     return int64_t{16} * (key_words() + value_words() + q_words()) +
-           int64_t{4} * ((2 * kWarps + 1) * kColumns + kMaxTurnRows);
+           int64_t{4} * ((2 * kWarps + 2) * kColumns + kMaxTurnRows);
   }
 };
 
@@ -50,8 +50,9 @@ struct Shared {
   uint4* q;        // [dim tile][column tile][lane]
   float* maxima;   // [warp][column]
   float* sums;     // [warp][column]
-  int* last;       // [column]: of the row, relative to the split; negative where it ends before
-  int* ends;       // [row of the turn]: splits of the tiles that begin there or before
+  // [column]: what the row sees, relative to the split: first may be behind it, last negative.
+  int *first, *last;
+  int* ends;  // [row of the turn]: splits of the tiles that begin there or before
 
   __device__ __forceinline__ explicit Shared(const Room& room) {
     keys = weights = shared_memory<uint4>();
@@ -59,7 +60,8 @@ struct Shared {
     q = values + room.value_words();
     maxima = reinterpret_cast<float*>(q + room.q_words());
     sums = maxima + kWarps * kColumns;
-    last = reinterpret_cast<int*>(sums + kWarps * kColumns);
+    first = reinterpret_cast<int*>(sums + kWarps * kColumns);
+    last = first + kColumns;
     ends = last + kColumns;
   }
 };
@@ -211,17 +213,18 @@ __device__ __forceinline__ void for_each_column(int column_tiles, Use use) {
 }
 
 // Scales and masks; then every column's maximum over this warp's positions.
-__device__ __forceinline__ void find_maxima(const Shared& s, float scale, int column_tiles, Scores& scores) {
+__device__ __forceinline__ void find_maxima(const Shared& s, const ScoreScale& scale, int column_tiles,
+                                            Scores& scores) {
   const int g = lane_index() / 4;
   for_each_column(column_tiles, [&](int c, int side, int column) {
-    const int last = s.last[column];
+    const int first = s.first[column], last = s.last[column];
     float max = -INFINITY;
     OUTRIDER_UNROLL
     for (int j = 0; j < kWarpBlocks; ++j) OUTRIDER_UNROLL
     for (int half = 0; half < 2; ++half) {
       float& score = scores[j][c][half * 2 + side];
       const int position = (warp_index() + j * kWarps) * kStep + g + half * 8;
-      score = position <= last ? score * scale : -INFINITY;
+      score = position >= first && position <= last ? scale(score) : -INFINITY;
       max = fmaxf(max, score);
     }
     for (int lanes = 4; lanes < static_cast<int>(kWarp); lanes *= 2)
@@ -339,7 +342,7 @@ __global__ void __launch_bounds__(kThreads, 2) attend_tiles(const AttentionTurn 
   const auto items = static_cast<int64_t>(s.ends[turn.rows - 1]) * turn.layer.kv_heads;
   const auto first = static_cast<int>(items * blockIdx.x / gridDim.x);
   const auto end = static_cast<int>(items * (blockIdx.x + 1) / gridDim.x);
-  const float scale = 1.0f / sqrtf(static_cast<float>(turn.layer.head_dim));
+  const ScoreScale scale(turn);
   const int tid = static_cast<int>(threadIdx.x);
   Tile tile{.row = -1};
   Item item;
@@ -354,8 +357,11 @@ __global__ void __launch_bounds__(kThreads, 2) attend_tiles(const AttentionTurn 
     const int blocks = (positions + kStep - 1) / kStep;
     fetch(turn, tile, room, s, split, blocks);
     if (is_new) stage_queries(turn, tile, room, s.q);
-    for (int c = tid; c < kColumns; c += kThreads)
-      s.last[c] = c < tile.columns ? turn.batch.positions[tile.row_of(c)] - begin : -1;
+    for (int c = tid; c < kColumns; c += kThreads) {
+      const int32_t position = c < tile.columns ? turn.batch.positions[tile.row_of(c)] : begin - 1;
+      s.first[c] = turn.first_of(position) - begin;
+      s.last[c] = position - begin;
+    }
     sync_block();
     copy_async_wait<1>();
     Scores scores = {};

@@ -143,6 +143,29 @@ OUTRIDER_SHARED_CODE inline float tree_sum(float (&values)[kMaxSlices], int coun
   return values[0];
 }
 
+// Which dimensions of a head turn together: i and turned + i, for i < turned. Those behind them stay, and go
+// in pairs, too.
+struct HeadPairs {
+  int32_t turned = 0;
+  int32_t all = 0;  // half of head_dim
+
+  OUTRIDER_SHARED_CODE int32_t low(int32_t i) const { return i < turned ? i : turned + i; }
+  OUTRIDER_SHARED_CODE int32_t high(int32_t i) const { return i < turned ? turned + i : all + i; }
+};
+
+// The first position that a row attends to, its own being the last; a window of 0 is the whole text.
+OUTRIDER_SHARED_CODE inline int32_t first_visible(int32_t position, int32_t window) {
+  return window > 0 && position >= window ? position + 1 - window : 0;
+}
+
+// Where leaves of a rank's columns end (shard.h), its first column being 0.
+struct LeafEnds {
+  int32_t count = 0;  // a power of two
+  int32_t end[kMaxSlices] = {};
+
+  OUTRIDER_SHARED_CODE int32_t begin(int32_t leaf) const { return leaf > 0 ? end[leaf - 1] : 0; }
+};
+
 // Attention cuts the KV at multiples of this many positions, counted from the start of the sequence.
 constexpr int kSplitPositions = 128;
 OUTRIDER_SHARED_CODE inline int32_t split_count(int32_t positions) {

@@ -67,18 +67,22 @@ struct MatmulShape {
 };
 void matmul(StreamView stream, const MatmulShape& shape, const void* x, const MatrixView& weight, float* out);
 
-// residual[m, :] = embedding row of tokens[m] where this rank has it, else +0. The table is a matrix as
-// stored for the head.
+// residual[m, :] = embedding row of tokens[m] * factor where this rank has it, else +0. The table is a matrix
+// as stored for the head.
 void embed(StreamView stream, const DeviceBatch& batch, int64_t rows, const MatrixView& table,
-           int64_t first_token, int64_t hidden, float* residual);
+           int64_t first_token, int64_t hidden, float factor, float* residual);
 
-// residual[m, :] += added[m, :] + bias (added and bias may be null), then
+// residual[m, :] += (added[m, :] + bias) * factor (added and bias may be null), then
 // out[m, :] = residual[m, :] / sqrt(mean(residual[m, :]^2) + epsilon) * weight, rounded to `type`.
-// With `rows_from`, row m is read from row rows_from[m] and residual is not written.
+// With `added_weight`, added + bias is normed with these weights before it is added (Gemma, OLMo 2). Without
+// `weight`, out is the residual. With `rows_from`, row m is read from row rows_from[m] and residual is not
+// written.
 struct NormArguments {
   float* residual = nullptr;     // [*, hidden]
   const float* added = nullptr;  // [*, hidden]
   const float* bias = nullptr;   // [hidden]
+  const float* added_weight = nullptr;
+  float factor = 1;
   const float* weight = nullptr;
   const int32_t* rows_from = nullptr;
   void* out = nullptr;  // [rows, hidden]
@@ -89,28 +93,46 @@ struct NormArguments {
 };
 void add_and_norm(StreamView stream, const NormArguments& arguments);
 // all_reduce(kTreeSum) of `added` over the ranks, then add_and_norm, with their bits, as one operation of the
-// group; `added` itself stays. The residual is written for the rows that are normed.
+// group; `added` itself stays. The residual is written for the rows that are normed. Not with added_weight.
 void sum_and_norm(StreamView stream, const PeerView& view, const NormArguments& arguments);
 
-// In qkv [rows, (q_heads + 2 kv_heads) * head_dim]: adds the bias; normalises every q and k head where there
-// are norm weights (Qwen3); rotates q and k; writes k and v to the cache.
+// out[m, 0] = sum of squares of this rank's part of q, bias added, and out[m, 1] = of k: leaf by leaf, leaves
+// added in the tree, which the tree over ranks continues.
+struct SquaresArguments {
+  const float* qkv = nullptr;  // [rows, stride]: q, then k
+  int64_t stride = 0;
+  const float* bias = nullptr;  // may be null
+  LeafEnds q, k;
+  int64_t k_begin = 0;   // column
+  float* out = nullptr;  // [rows, 2]
+  int64_t rows = 0;
+};
+void sum_squares(StreamView stream, const SquaresArguments& arguments);
+
+// In qkv [rows, (q_heads + 2 kv_heads) * head_dim]: adds the bias; normalises q and k where there are norm
+// weights, every head by itself (Qwen3) or all of q and all of k at once (OLMo 2); rotates q and k; writes k
+// and v to the cache.
 struct RopeArguments {
   float* qkv = nullptr;
   int64_t rows = 0;
   int32_t q_heads = 0;
   const float* bias = nullptr;    // may be null
-  const float* q_norm = nullptr;  // [head_dim], may be null
+  const float* q_norm = nullptr;  // [head_dim], or with `squares` [q_heads * head_dim]; may be null
   const float* k_norm = nullptr;
-  const float* cosines = nullptr;  // [positions, head_dim / 2]
+  const float* squares = nullptr;  // [rows, 2]: over all ranks, of all of q and k, as sum_squares has them
+  int64_t q_size = 0, k_size = 0;  // then: of the whole model
+  int32_t turned = 0;              // pairs of dimensions that turn (HeadPairs)
+  const float* cosines = nullptr;  // [positions, turned]
   const float* sines = nullptr;
   float epsilon = 0;
 };
 void rotate_and_store(StreamView stream, const DeviceBatch& batch, const KvLayer& layer,
                       const RopeArguments& arguments);
 
-// out[m, h, :] = softmax(q[m, h, :] . K / sqrt(head_dim)) V over positions [0, positions[m]]. Splits of
-// kSplitPositions absolute positions are reduced apart, and then combined in an order that depends on their
-// number alone.
+// out[m, h, :] = softmax(q[m, h, :] . K * scale) V over the positions that a row sees, positions[m] the last.
+// Scores may be capped: cap * tanh(score / cap). Splits of kSplitPositions absolute positions are reduced
+// apart, those in front of all that a row sees left out, and then combined in an order that depends on the
+// row's position alone.
 // With KV in bf16 on tensor cores: q and the softmax weights, each as the sum of two bf16, which keep 16
 // bits; keys and values go through once for the rows of a tile (neighbours of one sequence, positions
 // ascending, or nodes of one tree) and all their heads, splits with tails of nodes for each row apart. With
@@ -125,6 +147,9 @@ struct AttentionArguments {
   int32_t first_head = 0;     // index of the rank's first query head in the whole model
   int32_t first_kv_head = 0;  // index of its first KV head
   int32_t heads_per_kv = 1;
+  float scale = 0;             // 0: 1 / sqrt(head_dim)
+  float cap = 0;               // 0: none
+  int32_t window = 0;          // positions that a row sees; 0: all up to its own
   int32_t max_positions = 0;   // the grid covers this many; splits beyond a row's end return at once
   int32_t tile_rows = 1;       // at most, as in the batch
   int64_t turn_rows = 1;       // rows that share the workspace; more are done in turns. No tile crosses one
@@ -140,9 +165,14 @@ void attention(StreamView stream, const DeviceBatch& batch, const KvLayer& layer
                const AttentionArguments& arguments);
 
 // out[m, i] = silu(gate_up[m, i] + bias[i]) * (gate_up[m, columns + i] + bias[columns + i]), rounded to
-// `type`.
+// `type`; the same with gelu in its tanh form.
 void silu_mul(StreamView stream, const float* gate_up, const float* bias, int64_t rows, int64_t columns,
               WeightType type, void* out);
+void gelu_tanh_mul(StreamView stream, const float* gate_up, const float* bias, int64_t rows, int64_t columns,
+                   WeightType type, void* out);
+
+// x[i] *= factor; then, with a cap above 0, x[i] = cap * tanh(x[i] / cap).
+void scale_and_cap(StreamView stream, float* x, int64_t count, float factor, float cap);
 
 // Copies the KV of a block (copy-on-write) in a layer's memory.
 void copy_kv_block(StreamView stream, const KvLayer& layer, int32_t from, int32_t to);

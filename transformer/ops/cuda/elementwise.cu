@@ -1,4 +1,4 @@
-// Embedding, residual and norm, rotary embedding with the KV write, SwiGLU. Sums run over a fixed
+// Embedding, residual and norm, rotary embedding with the KV write, gated activations. Sums run over a fixed
 // number of threads by index and then over one tree, so they are functions of the row alone.
 #include "base/cuda_device.h"
 #include "transformer/ops/cuda/row_slots.h"
@@ -23,30 +23,74 @@ __device__ __forceinline__ float element_of(const MatrixView& m, int32_t row, in
 }
 
 // Grid: rows, elements.
-__global__ void __launch_bounds__(kThreads) embed_rows(const DeviceBatch batch, const MatrixView table,
-                                                       int32_t first_token, int32_t hidden, float* residual) {
+__global__ void __launch_bounds__(kThreads)
+    embed_rows(const DeviceBatch batch, const MatrixView table, int32_t first_token, int32_t hidden,
+               float factor, float* residual) {
   const int64_t m = blockIdx.x;
   const int32_t row = batch.tokens[m] - first_token;
   const bool here = row >= 0 && row < table.n;
   const auto i = static_cast<int32_t>(blockIdx.y * kThreads + threadIdx.x);
-  if (i < hidden) residual[m * hidden + i] = here ? element_of(table, row, i) : 0.0f;
+  if (i < hidden) residual[m * hidden + i] = here ? element_of(table, row, i) * factor : 0.0f;
 }
 
-template <class T>
+// kNormsAdded: what is added is normed first.
+template <class T, bool kNormsAdded>
 __global__ void __launch_bounds__(kThreads) add_and_norm_rows(const NormArguments a) {
   const NormWeights weights(a.weight, a.hidden);
   await_inputs();
   const int64_t m = blockIdx.x;
   const int64_t from = (a.rows_from ? a.rows_from[m] : m) * a.hidden;
   T* out = static_cast<T*>(a.out) + m * a.hidden;
+  auto* sums = shared_memory<float>();
+  const auto added_at = [&](int64_t i) { return a.bias ? a.added[from + i] + a.bias[i] : a.added[from + i]; };
+  float added_scale = 1;
+  if constexpr (kNormsAdded) {
+    float held[kNormHeld];
+    hold(a.hidden, held, added_at);
+    added_scale = norm_scale(a.hidden, a.epsilon, sums + kWarps, held, added_at);
+  }
   const auto value_at = [&](int64_t i) {
     float value = a.residual[from + i];
-    if (a.added) value = value + (a.bias ? a.added[from + i] + a.bias[i] : a.added[from + i]);
+    if constexpr (kNormsAdded)
+      value = value + added_at(i) * added_scale * a.added_weight[i] * a.factor;
+    else if (a.added)
+      value = value + added_at(i) * a.factor;
     return value;
   };
-  norm_row(a.hidden, a.epsilon, weights, shared_memory<float>(), out, value_at, [&](int64_t i, float value) {
+  const auto keep = [&](int64_t i, float value) {
     if (!a.rows_from) a.residual[from + i] = value;
-  });
+  };
+  if (a.weight) return norm_row(a.hidden, a.epsilon, weights, sums, out, value_at, keep);
+  for (int64_t i = threadIdx.x; i < a.hidden; i += kThreads) {
+    const float value = value_at(i);
+    keep(i, value);
+    out[i] = rounded<T>(value);
+  }
+}
+
+// Grid: rows, then q and k. Warp w has leaf w, its lanes the columns in turn.
+__global__ void __launch_bounds__(kThreads) square_leaves(const SquaresArguments a) {
+  await_inputs();
+  const bool is_k = blockIdx.y == 1;
+  const int64_t m = blockIdx.x, first = is_k ? a.k_begin : 0;
+  const LeafEnds& leaves = is_k ? a.k : a.q;
+  const int leaf = static_cast<int>(threadIdx.x / kWarp);
+  const float* part = a.qkv + m * a.stride + first;
+  float sum = 0;
+  const int end = leaf < leaves.count ? leaves.end[leaf] : 0;
+  for (int i = leaves.begin(leaf) + static_cast<int>(threadIdx.x % kWarp); i < end;
+       i += static_cast<int>(kWarp)) {
+    const float value = a.bias ? part[i] + a.bias[first + i] : part[i];
+    sum = fmaf(value, value, sum);
+  }
+  sum = sum_of_warp(sum);
+  auto* sums = shared_memory<float>();
+  if (threadIdx.x % kWarp == 0) sums[leaf] = sum;
+  sync_block();
+  float values[kMaxSlices];
+  OUTRIDER_UNROLL
+  for (int i = 0; i < kMaxSlices; ++i) values[i] = sums[i];
+  if (threadIdx.x == 0) a.out[2 * m + (is_k ? 1 : 0)] = tree_sum(values, leaves.count);
 }
 
 __device__ __forceinline__ bool is_finite(bf16 value) { return (value.bits & 0x7f80) != 0x7f80; }
@@ -69,7 +113,8 @@ __global__ void __launch_bounds__(kThreads, 1)
   const bool exists = unit < a.rows * heads;
   const int64_t m = exists ? unit / heads : 0;
   const int h = static_cast<int>(unit % heads), lane = static_cast<int>(threadIdx.x % kWarp);
-  const int d = layer.head_dim, pairs = d / 2;
+  const int d = layer.head_dim;
+  const HeadPairs pairs{a.turned, d / 2};
   const bool is_q = h < a.q_heads, is_v = h >= a.q_heads + layer.kv_heads;
   float* head = a.qkv + unit * d;
   // As in attention: written several kernels ago, but perhaps after this multiprocessor last read it.
@@ -85,8 +130,8 @@ __global__ void __launch_bounds__(kThreads, 1)
   OUTRIDER_UNROLL
   for (int j = 0; j < kMaxPairs; ++j) {
     const int i = lane + j * static_cast<int>(kWarp);
-    cosines[j] = i < pairs ? a.cosines[static_cast<int64_t>(position) * pairs + i] : 0.0f;
-    sines[j] = i < pairs ? a.sines[static_cast<int64_t>(position) * pairs + i] : 0.0f;
+    cosines[j] = i < a.turned ? a.cosines[static_cast<int64_t>(position) * a.turned + i] : 0.0f;
+    sines[j] = i < a.turned ? a.sines[static_cast<int64_t>(position) * a.turned + i] : 0.0f;
   }
   await_inputs();  // the batch itself was there long before
   if (!exists) return;
@@ -96,13 +141,19 @@ __global__ void __launch_bounds__(kThreads, 1)
   for (int j = 0; j < kMaxPairs; ++j) {
     const int i = lane + j * static_cast<int>(kWarp);
     low[j] = high[j] = 0;
-    if (i >= pairs) continue;
-    low[j] = a.bias ? head[i] + a.bias[h * d + i] : head[i];
-    high[j] = a.bias ? head[pairs + i] + a.bias[h * d + pairs + i] : head[pairs + i];
+    if (i >= pairs.all) continue;
+    const int l = pairs.low(i), u = pairs.high(i);
+    low[j] = a.bias ? head[l] + a.bias[h * d + l] : head[l];
+    high[j] = a.bias ? head[u] + a.bias[h * d + u] : head[u];
     squares = fmaf(high[j], high[j], fmaf(low[j], low[j], squares));
   }
   const float* norm = is_q ? a.q_norm : is_v ? nullptr : a.k_norm;
-  const float scale = 1.0f / sqrtf(sum_of_warp(squares) / static_cast<float>(d) + a.epsilon);
+  float mean = sum_of_warp(squares) / static_cast<float>(d);
+  if (a.squares && !is_v) {
+    norm += (is_q ? h : h - a.q_heads) * d;
+    mean = a.squares[2 * m + (is_q ? 0 : 1)] / static_cast<float>(is_q ? a.q_size : a.k_size);
+  }
+  const float scale = 1.0f / sqrtf(mean + a.epsilon);
   // Rows of one attention tile share the values of the last of them, with weights of 0 where they come later:
   // values in the cache are finite, and one that is not makes its key NaN instead, which reaches only the
   // rows that attend to it.
@@ -121,30 +172,41 @@ __global__ void __launch_bounds__(kThreads, 1)
   OUTRIDER_UNROLL
   for (int j = 0; j < kMaxPairs; ++j) {
     const int i = lane + j * static_cast<int>(kWarp);
-    if (i >= pairs) continue;
+    if (i >= pairs.all) continue;
+    const int l = pairs.low(i), u = pairs.high(i);
     float x = low[j], y = high[j];
     if (norm) {
-      x = x * scale * norm[i];
-      y = y * scale * norm[pairs + i];
+      x = x * scale * norm[l];
+      y = y * scale * norm[u];
     }
-    if (!is_v) {
+    if (!is_v && i < a.turned) {
       const float turned = x * cosines[j] - y * sines[j];
       y = y * cosines[j] + x * sines[j];
       x = turned;
     }
     if (is_q) {
-      head[i] = x;
-      head[pairs + i] = y;
+      head[l] = x;
+      head[u] = y;
     } else {
-      store(i, x);
-      store(pairs + i, y);
+      store(l, x);
+      store(u, y);
     }
   }
 }
 
-template <class T>
+struct Silu {
+  __device__ __forceinline__ static float of(float gate) { return gate / (1.0f + expf(-gate)); }
+};
+struct GeluTanh {
+  __device__ __forceinline__ static float of(float gate) {
+    const float inner = 0.7978845608028654f * (gate + gate * gate * gate * 0.044715f);  // sqrt(2 / pi)
+    return 0.5f * gate * (1.0f + tanhf(inner));
+  }
+};
+
+template <class Gate, class T>
 __global__ void __launch_bounds__(kThreads)
-    silu_mul_rows(const float* gate_up, const float* bias, int64_t rows, int64_t columns, T* out) {
+    gate_rows(const float* gate_up, const float* bias, int64_t rows, int64_t columns, T* out) {
   await_inputs();
   const int64_t at = static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x;
   if (at >= rows * columns) return;
@@ -154,38 +216,82 @@ __global__ void __launch_bounds__(kThreads)
     gate = gate + bias[i];
     up = up + bias[columns + i];
   }
-  out[at] = rounded<T>(gate / (1.0f + expf(-gate)) * up);
+  out[at] = rounded<T>(Gate::of(gate) * up);
+}
+
+__global__ void __launch_bounds__(kThreads)
+    scale_and_cap_all(float* x, int64_t count, float factor, float cap) {
+  await_inputs();
+  const int64_t at = static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x;
+  if (at >= count) return;
+  const float scaled = x[at] * factor;
+  x[at] = cap > 0 ? cap * tanhf(scaled / cap) : scaled;
+}
+
+template <class Gate>
+void gate_mul(StreamView stream, const float* gate_up, const float* bias, int64_t rows, int64_t columns,
+              WeightType type, void* out) {
+  if (rows * columns == 0) return;
+  const LaunchShape shape{.grid_x = static_cast<unsigned>((rows * columns + kThreads - 1) / kThreads),
+                          .threads = kThreads,
+                          .early = true};
+  if (type == WeightType::kBFloat16)
+    launch(stream, shape, &gate_rows<Gate, bf16>, gate_up, bias, rows, columns, static_cast<bf16*>(out));
+  else
+    launch(stream, shape, &gate_rows<Gate, float>, gate_up, bias, rows, columns, static_cast<float*>(out));
+}
+
+template <class T>
+void launch_norm(StreamView stream, const LaunchShape& shape, const NormArguments& arguments) {
+  if (arguments.added_weight)
+    launch(stream, shape, &add_and_norm_rows<T, true>, arguments);
+  else
+    launch(stream, shape, &add_and_norm_rows<T, false>, arguments);
 }
 
 }  // namespace
 
 void embed(StreamView stream, const DeviceBatch& batch, int64_t rows, const MatrixView& table,
-           int64_t first_token, int64_t hidden, float* residual) {
+           int64_t first_token, int64_t hidden, float factor, float* residual) {
   if (rows == 0) return;
   launch(stream,
          {.grid_x = static_cast<unsigned>(rows),
           .grid_y = static_cast<unsigned>((hidden + kThreads - 1) / kThreads),
           .threads = kThreads},
-         &embed_rows, batch, table, static_cast<int32_t>(first_token), static_cast<int32_t>(hidden),
+         &embed_rows, batch, table, static_cast<int32_t>(first_token), static_cast<int32_t>(hidden), factor,
          residual);
 }
 
 void add_and_norm(StreamView stream, const NormArguments& arguments) {
   if (arguments.rows == 0) return;
+  CHECK(arguments.added || !arguments.added_weight, "a norm of nothing");
   const LaunchShape shape{.grid_x = static_cast<unsigned>(arguments.rows),
                           .threads = kThreads,
-                          .shared_bytes = kWarps * sizeof(float),
+                          .shared_bytes = 2 * kWarps * sizeof(float),
                           .early = true};
   if (arguments.type == WeightType::kBFloat16)
-    launch(stream, shape, &add_and_norm_rows<bf16>, arguments);
+    launch_norm<bf16>(stream, shape, arguments);
   else
-    launch(stream, shape, &add_and_norm_rows<float>, arguments);
+    launch_norm<float>(stream, shape, arguments);
+}
+
+void sum_squares(StreamView stream, const SquaresArguments& arguments) {
+  static_assert(kWarps == kMaxSlices);
+  if (arguments.rows == 0) return;
+  launch(stream,
+         {.grid_x = static_cast<unsigned>(arguments.rows),
+          .grid_y = 2,
+          .threads = kThreads,
+          .shared_bytes = kWarps * sizeof(float),
+          .early = true},
+         &square_leaves, arguments);
 }
 
 void rotate_and_store(StreamView stream, const DeviceBatch& batch, const KvLayer& layer,
                       const RopeArguments& arguments) {
   CHECK(layer.head_dim % 2 == 0 && layer.head_dim <= 2 * kMaxPairs * static_cast<int>(kWarp), "head_dim {}",
         layer.head_dim);
+  CHECK(arguments.turned <= layer.head_dim / 2, "{} of {} pairs turn", arguments.turned, layer.head_dim / 2);
   const int64_t units = arguments.rows * (arguments.q_heads + 2 * layer.kv_heads);
   if (units == 0) return;
   const LaunchShape shape{
@@ -198,14 +304,21 @@ void rotate_and_store(StreamView stream, const DeviceBatch& batch, const KvLayer
 
 void silu_mul(StreamView stream, const float* gate_up, const float* bias, int64_t rows, int64_t columns,
               WeightType type, void* out) {
-  if (rows * columns == 0) return;
-  const LaunchShape shape{.grid_x = static_cast<unsigned>((rows * columns + kThreads - 1) / kThreads),
-                          .threads = kThreads,
-                          .early = true};
-  if (type == WeightType::kBFloat16)
-    launch(stream, shape, &silu_mul_rows<bf16>, gate_up, bias, rows, columns, static_cast<bf16*>(out));
-  else
-    launch(stream, shape, &silu_mul_rows<float>, gate_up, bias, rows, columns, static_cast<float*>(out));
+  gate_mul<Silu>(stream, gate_up, bias, rows, columns, type, out);
+}
+
+void gelu_tanh_mul(StreamView stream, const float* gate_up, const float* bias, int64_t rows, int64_t columns,
+                   WeightType type, void* out) {
+  gate_mul<GeluTanh>(stream, gate_up, bias, rows, columns, type, out);
+}
+
+void scale_and_cap(StreamView stream, float* x, int64_t count, float factor, float cap) {
+  if (count == 0) return;
+  launch(stream,
+         {.grid_x = static_cast<unsigned>((count + kThreads - 1) / kThreads),
+          .threads = kThreads,
+          .early = true},
+         &scale_and_cap_all, x, count, factor, cap);
 }
 
 }  // namespace outrider::cuda

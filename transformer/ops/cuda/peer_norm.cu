@@ -31,7 +31,7 @@ __global__ void __launch_bounds__(kNormThreads)
             float parts[kMaxDeviceRanks];
             load_peers(view, parity, m * a.hidden + i, parts);
             const float sum = combine_ranks<Reduction::kTreeSum>(parts, view.size);
-            residual[i] = residual[i] + (a.bias ? sum + a.bias[i] : sum);
+            residual[i] = residual[i] + (a.bias ? sum + a.bias[i] : sum) * a.factor;
           }
           norm_row(
               a.hidden, a.epsilon, weights, sums, static_cast<T*>(a.out) + m * a.hidden,
@@ -46,6 +46,7 @@ __global__ void __launch_bounds__(kNormThreads)
 void sum_and_norm(StreamView stream, const PeerView& view, const NormArguments& arguments) {
   const int64_t row_bytes = arguments.hidden * static_cast<int64_t>(sizeof(float));
   const int64_t rows_at_once = view.slot_bytes / row_bytes;
+  CHECK(arguments.weight && !arguments.added_weight, "a norm of what is added is a kernel of its own");
   CHECK(rows_at_once > 0 && arguments.added, "rows of {} bytes in slots of {}", row_bytes, view.slot_bytes);
   const LaunchShape shape{.grid_x = kExchangeBlocks,
                           .threads = kNormThreads,
