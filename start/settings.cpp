@@ -24,8 +24,6 @@ Status check_head_settings(const RoleSettings& settings) {
   const auto refuse = [&](const std::string& flag, const char* why) {
     return unsupported(fmt::format("{} and --drafter {}: {}", flag, m.drafter, why));
   };
-  if (m.device.starts_with("cuda"))
-    return refuse("--device " + m.device, "heads read states of targets on the CPU; use --device cpu");
   if (s.speculative_tree != "off")
     return refuse("--speculative-tree " + s.speculative_tree,
                   "heads draft chains; use --speculative-tree off");

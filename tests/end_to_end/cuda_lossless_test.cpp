@@ -5,6 +5,7 @@
 
 #include <random>
 
+#include "tests/heads/golden_heads.h"
 #include "tests/support/test_cluster.h"
 #include "transformer/model/cuda_backend.h"
 
@@ -182,13 +183,32 @@ TEST_P(CudaTrees, PrefixCacheAndPreemptionChangeNoText) {
   }
 }
 
+// A head on the host reads states that the device kept: inputs of layers, and what the last one yields, which
+// only rank 0 keeps.
+TEST(CudaHeads, TextWithAHeadIsPlainText) {
+  if (const auto count = cuda_device_count(); !count.ok()) GTEST_SKIP() << count.status().message();
+  TestCluster plain({.target = testing::kHeadsTarget, .device = kDevice});
+  const auto expected = texts(plain.run(some_requests(0)));
+  for (const auto& [head, tp_size] : {std::pair{testing::kPairHeads[0], 1}, {testing::kPairHeads[3], 2}}) {
+    TestCluster cluster({.target = testing::kHeadsTarget,
+                         .head = testing::golden_head(head.name).string(),
+                         .head_kind = head.kind,
+                         .tp_size = tp_size,
+                         .max_num_seqs = 3,
+                         .device = kDevice});
+    EXPECT_EQ(expected, texts(cluster.run(some_requests(3)))) << head.name;
+    EXPECT_GT(cluster.totals().rounds.rollbacks, 10) << head.name;
+  }
+}
+
 INSTANTIATE_TEST_SUITE_P(Models, CudaLossless,
                          ::testing::Values(Weights{"fp32", "qwen3"}, Weights{"bf16", "qwen3-bf16"},
                                            Weights{"int8", "qwen3-bf16", WeightFormat::kInt8},
                                            Weights{"fp8", "qwen3-bf16", WeightFormat::kFloat8}),
                          [](const auto& instance) { return instance.param.name; });
 INSTANTIATE_TEST_SUITE_P(Models, CudaTrees,
-                         ::testing::Values(Weights{"fp32", "qwen3"}, Weights{"bf16", "qwen3-bf16"}),
+                         ::testing::Values(Weights{"fp32", "qwen3"}, Weights{"bf16", "qwen3-bf16"},
+                                           Weights{"gemma2_bf16", "gemma2", WeightFormat::kBFloat16}),
                          [](const auto& instance) { return instance.param.name; });
 
 }  // namespace

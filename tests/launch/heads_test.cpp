@@ -75,7 +75,6 @@ TEST(Heads, WhatTheyDoNotGoWithIsRefusedByFlag) {
   expect_refused({"--drafter", "eagle3"}, {"--drafter eagle3", "--draft-model"});
   expect_refused(with_head({"--speculative-tree", "2,2"}), {"--speculative-tree", "--drafter eagle3"});
   expect_refused(with_head({"--pipeline", "ahead"}), {"--pipeline", "--drafter eagle3"});
-  expect_refused(with_head({"--device", "cuda"}), {"--device"});
   expect_refused(with_head({"--listen", "tcp://127.0.0.1:*"}), {"--listen", "--drafter eagle3"});
   expect_refused(with_head({"--num-draft-workers", "2"}), {"--num-draft-workers"});
   expect_refused({"--drafter", "mtp", "--draft-model", demo_head("eagle3")},

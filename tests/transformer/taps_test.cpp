@@ -10,7 +10,12 @@ namespace outrider {
 namespace {
 
 ModelOptions with_taps(std::vector<int64_t> taps, Shard shard = {}) {
-  return {.shard = shard, .threads = 2, .bytes_per_thread = 1, .kv_tokens = 1024, .taps = std::move(taps)};
+  return {.device = testing::suite_device(),
+          .shard = shard,
+          .threads = 2,
+          .bytes_per_thread = 1,
+          .kv_tokens = 1024,
+          .taps = std::move(taps)};
 }
 
 std::vector<float> states_of(const Model& model, KvHandle sequence, int64_t tokens, size_t taps) {
@@ -32,8 +37,19 @@ std::vector<float> states_in_chunks(Model& model, std::span<const TokenId> ids, 
   return out;
 }
 
-TEST(Taps, StatesHaveTheSameBitsForEveryChunkAndRank) {
-  for (const char* name : {"llama-bias", "qwen3", "qwen3-bf16"}) {
+class Taps : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    if (const std::string reason = testing::no_suite_device(); !reason.empty()) GTEST_SKIP() << reason;
+  }
+};
+
+// The emulation of devices takes its time.
+bool is_slow() { return testing::suite_tree_rounds() == 1; }
+
+TEST_F(Taps, StatesHaveTheSameBitsForEveryChunkAndRank) {
+  for (const std::string name : {"qwen3-bf16", "llama-bias", "qwen3"}) {
+    if (is_slow() && name != "qwen3-bf16") continue;
     const auto single = make_single_collectives();
     const std::vector<int64_t> taps{0, 1, 2};
     const auto model = testing::load_or_die(testing::golden_model(name), with_taps(taps), *single);
@@ -42,7 +58,7 @@ TEST(Taps, StatesHaveTheSameBitsForEveryChunkAndRank) {
     for (const size_t chunk : {3u, 16u, 40u})
       EXPECT_TRUE(testing::same_bits(expected, states_in_chunks(*model, ids, chunk, taps.size())))
           << name << chunk;
-    for (const int ranks : {2, 4, 8})
+    for (const int ranks : is_slow() ? std::vector{4} : std::vector{2, 4, 8})
       testing::run_group(ranks, [&](Collectives& group) {
         const auto shard =
             testing::load_or_die(testing::golden_model(name), with_taps(taps, {group.rank(), ranks}), group);
@@ -53,7 +69,7 @@ TEST(Taps, StatesHaveTheSameBitsForEveryChunkAndRank) {
 }
 
 // What a head sees first is the embedding, and last what the final norm reads.
-TEST(Taps, AreTheInputsOfTheirLayers) {
+TEST_F(Taps, AreTheInputsOfTheirLayers) {
   const auto single = make_single_collectives();
   const auto model = testing::load_or_die(testing::golden_model("qwen3"), with_taps({0, 2}), *single);
   const auto files = TensorFiles::open(testing::golden_model("qwen3")).value();
@@ -68,6 +84,7 @@ TEST(Taps, AreTheInputsOfTheirLayers) {
   const auto states = states_of(*model, sequence, 9, 2);
   for (size_t i = 0; i < ids.size(); ++i) {
     double squares = 0;
+    const bool has_hidden = logits->hidden.extent(0) > 0;  // hosts
     for (size_t h = 0; h < hidden; ++h) {
       const float x = states[(2 * i + 1) * hidden + h];
       squares += static_cast<double>(x) * static_cast<double>(x);
@@ -76,7 +93,7 @@ TEST(Taps, AreTheInputsOfTheirLayers) {
                                                                           static_cast<int64_t>(h)));
     }
     const double scale = 1 / std::sqrt(squares / static_cast<double>(hidden) + model->config().rms_norm_eps);
-    for (size_t h = 0; h < hidden; ++h)
+    for (size_t h = 0; h < hidden && has_hidden; ++h)
       EXPECT_NEAR(logits->hidden.row(static_cast<int64_t>(i))[h],
                   static_cast<double>(states[(2 * i + 1) * hidden + h]) * scale *
                       static_cast<double>(tensor_element(norm, static_cast<int64_t>(h))),
@@ -85,16 +102,17 @@ TEST(Taps, AreTheInputsOfTheirLayers) {
 }
 
 // The content hash counts states, so chains, trees, forks, kept paths and rollbacks are all compared.
-TEST(Taps, FollowTreesForksAndRollbacks) {
+TEST_F(Taps, FollowTreesForksAndRollbacks) {
   for (const auto kv : {ModelOptions::Kv::kFloat32, ModelOptions::Kv::kBFloat16}) {
     const auto single = make_single_collectives();
     ModelOptions options = with_taps({1, 2});
     options.kv = kv;
     options.max_logit_rows = 128;
     const auto model = testing::load_or_die(testing::golden_model("qwen2"), options, *single);
-    testing::expect_trees_equal_chains(*model, 11, 6);
+    testing::expect_trees_equal_chains(*model, 11, testing::suite_tree_rounds());
     const auto without =
-        testing::load_or_die(testing::golden_model("qwen2"), {.kv_tokens = 1024, .kv = kv}, *single);
+        testing::load_or_die(testing::golden_model("qwen2"),
+                             {.device = testing::suite_device(), .kv_tokens = 1024, .kv = kv}, *single);
     const auto ids = testing::random_ids(20, model->config().vocab_size, 8);
     std::vector<uint64_t> hashes;
     for (Model* m : {model.get(), without.get()}) {
@@ -107,15 +125,11 @@ TEST(Taps, FollowTreesForksAndRollbacks) {
   }
 }
 
-TEST(Taps, LayersThatAreNotThereAreRefused) {
+TEST_F(Taps, LayersThatAreNotThereAreRefused) {
   const auto single = make_single_collectives();
   const auto model = Model::load(testing::golden_model("qwen2"), with_taps({1, 3}), *single);
   ASSERT_FALSE(model.ok());
   EXPECT_NE(model.status().message().find("layer 3; the target has 2 layers"), std::string::npos);
-  const auto on_device =
-      Model::load(testing::golden_model("qwen2"), {.device = {Device::Kind::kCuda, 0}, .taps = {1}}, *single);
-  ASSERT_FALSE(on_device.ok());
-  EXPECT_NE(on_device.status().message().find("--device cpu"), std::string::npos);
 }
 
 }  // namespace

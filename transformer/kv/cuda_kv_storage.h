@@ -1,5 +1,5 @@
-// Keys and values in device memory; the block tables stay on the host (KvCache). Copies are ordered with the
-// kernels by the model's stream.
+// Keys and values in device memory, and states of the same tokens, which share their blocks; the block tables
+// stay on the host (KvCache). Copies are ordered with the kernels by the model's stream.
 #pragma once
 
 #include <vector>
@@ -16,6 +16,9 @@ class DeviceKvStorage final : public KvStorage {
   DeviceKvStorage(const KvShape& shape, int64_t num_blocks, int device, StreamView stream);
 
   KvLayer layer(int64_t index) const;
+  StateRows states() const;
+  // Waits for the stream.
+  void read_state(const KvSlot& at, std::span<float> to) const;
   static int64_t bytes_for(const KvShape& shape, int64_t num_blocks);
 
   void copy_block(int32_t from, int32_t to) override;
@@ -28,6 +31,8 @@ class DeviceKvStorage final : public KvStorage {
   int device_;
   StreamView stream_;
   std::vector<DeviceBuffer<std::byte>> keys_, values_;  // per layer, as kv_layout.h says
+  DeviceBuffer<std::byte> states_;                      // StateRows
+  PinnedBuffer<std::byte> state_room_;                  // of one token
   DeviceBuffer<KvLayer> layers_;                        // for a kernel that is about all of them
 };
 

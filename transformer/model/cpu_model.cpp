@@ -75,10 +75,6 @@ Result<std::unique_ptr<Model>> CpuModel::load(const std::filesystem::path& direc
                                               const ModelOptions& options, Collectives& collectives) {
   ASSIGN_OR_RETURN(ModelConfig config, read_model_config(directory));
   ASSIGN_OR_RETURN(TensorFiles files, TensorFiles::open(directory));
-  for (const int64_t tap : options.taps)
-    if (tap < 0 || tap > config.num_layers)
-      return invalid_argument(fmt::format("the drafter reads states of layer {}; the target has {} layers",
-                                          tap, config.num_layers));
   const ShardPlan plan(config, options.shard);
   auto loaders = std::make_unique<ThreadPool>(options.threads);
   ASSIGN_OR_RETURN(Weights weights,

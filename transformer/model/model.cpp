@@ -10,8 +10,13 @@
 namespace outrider {
 namespace {
 
-Status check_cuda_layers(const std::filesystem::path& directory) {
+Status check_model(const std::filesystem::path& directory, const ModelOptions& options) {
   ASSIGN_OR_RETURN(const ModelConfig config, read_model_config(directory));
+  for (const int64_t tap : options.taps)
+    if (tap < 0 || tap > config.num_layers)
+      return invalid_argument(fmt::format("the drafter reads states of layer {}; the target has {} layers",
+                                          tap, config.num_layers));
+  if (options.device.kind != Device::Kind::kCuda) return {};
   const std::string beyond = beyond_devices(config);
   if (beyond.empty()) return {};
   return unsupported(fmt::format("{}: {} has {}, which CUDA devices do not compute; use --device cpu",
@@ -26,9 +31,7 @@ Result<std::unique_ptr<Model>> Model::load(const std::filesystem::path& director
   CHECK(collectives.size() == options.shard.tp_size && collectives.rank() == options.shard.tp_rank,
         "collectives of rank {} of {}, shard {} of {}", collectives.rank(), collectives.size(),
         options.shard.tp_rank, options.shard.tp_size);
-  if (options.device.kind == Device::Kind::kCuda && !options.taps.empty())
-    return unsupported("CUDA devices keep no states of layers, which this drafter reads; use --device cpu");
-  if (options.device.kind == Device::Kind::kCuda) RETURN_IF_ERROR(check_cuda_layers(directory));
+  RETURN_IF_ERROR(check_model(directory, options));
   if (options.device.kind == Device::Kind::kCuda) return load_cuda_model(directory, options, collectives);
   return CpuModel::load(directory, options, collectives);
 }

@@ -50,7 +50,7 @@ struct ModelOptions {
   WeightFormat weight_format = WeightFormat::kAuto;
   std::optional<TokenId> stand_in;  // EmbeddedIds: a draft's, whose target may have more tokens
   // Ascending layers of which the input, the residual stream, is kept for every token beside its keys and
-  // values; num_layers: the output of the last one. Hosts only.
+  // values; num_layers: the output of the last one.
   std::vector<int64_t> taps;
   bool overlap_kernels = true;  // a device starts a kernel while the one before it ends; no bit depends on it
   LoadProgress progress;

@@ -36,7 +36,8 @@ struct CudaModel::Plan {
            .type = o.kv == ModelOptions::Kv::kBFloat16 ||
                            (o.kv == ModelOptions::Kv::kAuto && activation() == WeightType::kBFloat16)
                        ? KvType::kBFloat16
-                       : KvType::kFloat32} {}
+                       : KvType::kFloat32,
+           .state_size = static_cast<int64_t>(o.taps.size()) * config.hidden_size} {}
 
   WeightType activation() const { return types.activation(); }
   int64_t weight_bytes() const { return device_weight_bytes(config, shard, types); }
@@ -167,6 +168,11 @@ CudaModel::CudaModel(const Plan& plan, const ModelOptions& options, Collectives&
       act_(std::make_unique<Activations>(plan, options, max_positions_)) {
   prepare_matmul(device_.shared_bytes);
   prepare_attention(device_.shared_bytes);
+  // Ranks queue the same operations of the group, whichever of them keep states.
+  const char own = std::count(options_.taps.begin(), options_.taps.end(), config_.num_layers) > 0;
+  std::vector<char> all(static_cast<size_t>(collectives.size()));
+  collectives.all_gather(std::as_bytes(std::span(&own, 1)), std::as_writable_bytes(std::span(all)));
+  any_last_tap_ = std::count(all.begin(), all.end(), char{1}) > 0;
   if (!group_->is_capturable()) return;
   if (is_split()) collectives.barrier();  // nobody allocates any more while a peer's kernel waits for it
   warm_up();
@@ -266,6 +272,10 @@ void CudaModel::queue_pass(int64_t rows, int64_t logit_rows) {
     queue_forward(rows, logit_rows);
 }
 
+void CudaModel::read_states(KvHandle sequence, int64_t index, std::span<float> to) const {
+  storage_.read_state(kv_.slot(sequence, index), to);
+}
+
 std::unique_ptr<TokenRunner> CudaModel::make_runner(int64_t vocab_size) {
   if (options_.run_sequences == 0 || is_split()) return nullptr;
   return std::make_unique<CudaTokenRunner>(*this, vocab_size);
@@ -278,6 +288,12 @@ void CudaModel::queue_forward(int64_t rows, int64_t logit_rows) {
     queue_mlp(layer, rows);
   }
   NormArguments last = norm_behind_mlp(config_.num_layers - 1, weights_.final_norm.data());
+  if (any_last_tap_) {
+    last.rows = rows;
+    queue_sum_and_norm(last, rows);  // for the residual stream of rows without logits
+    queue_states(config_.num_layers, rows);
+    last = norm_arguments(nullptr, weights_.final_norm.data());
+  }
   last.rows_from = inputs_.device().logit_rows;
   last.out = act_->last_hidden.data();
   last.rows = logit_rows;
@@ -346,6 +362,7 @@ void CudaModel::queue_attention(int64_t layer, int64_t rows) {
   NormArguments norm = norm_behind_mlp(layer - 1, w.attention_norm.data());
   norm.rows = rows;
   queue_sum_and_norm(norm, rows);
+  queue_states(layer, rows);
   multiply(rows, act_->normed.data(), config_.hidden_size, w.qkv, act_->qkv.data(), act_->qkv_size);
   if (config_.qk_norm == QkNorm::kWhole) queue_squares(w, rows);
   const KvLayer kv = storage_.layer(layer);
@@ -385,6 +402,13 @@ void CudaModel::queue_attention(int64_t layer, int64_t rows) {
              .workspace = act_->workspace.data(),
              .multiprocessors = device_.multiprocessors});
   multiply(rows, act_->attended.data(), act_->q_size, w.o, act_->partial.data(), config_.hidden_size);
+}
+
+void CudaModel::queue_states(int64_t layer, int64_t rows) {
+  const auto tap = std::find(options_.taps.begin(), options_.taps.end(), layer);
+  if (tap == options_.taps.end()) return;
+  keep_states(*stream_, inputs_.device(), storage_.states(), rows, config_.hidden_size, act_->residual.data(),
+              (tap - options_.taps.begin()) * config_.hidden_size);
 }
 
 // One norm over all query heads and one over all KV heads, whichever ranks hold them.

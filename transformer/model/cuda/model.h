@@ -33,6 +33,7 @@ class CudaModel final : public Model {
   std::unique_ptr<TokenRunner> make_runner(int64_t vocab_size) override;
 
   KvCache& kv() override { return kv_; }
+  void read_states(KvHandle sequence, int64_t index, std::span<float> to) const override;
   const ModelConfig& config() const override { return config_; }
   int64_t max_positions() const override { return max_positions_; }
   int64_t max_rows() const override { return options_.max_rows; }
@@ -67,6 +68,8 @@ class CudaModel final : public Model {
   // What the MLP of this layer left joins the residual stream; -1: nothing does.
   NormArguments norm_behind_mlp(int64_t layer, const float* weight) const;
   void queue_attention(int64_t layer, int64_t rows);
+  // Keeps the residual stream of all rows where this layer's input, or the last one's output, is asked for.
+  void queue_states(int64_t layer, int64_t rows);
   void queue_squares(const DeviceLayer& w, int64_t rows);
   void queue_mlp(int64_t layer, int64_t rows);
   void multiply(int64_t rows, const void* x, int64_t x_stride, const DeviceMatrix& weight, float* out,
@@ -86,6 +89,7 @@ class CudaModel final : public Model {
   std::unique_ptr<DeviceGroup> group_;  // sums partial results over the ranks
   RopeTables rope_, local_rope_;        // the latter where some layer turns by it
   std::unique_ptr<Activations> act_;
+  bool any_last_tap_ = false;                         // some rank keeps what the last layer yields
   std::map<int64_t, std::unique_ptr<Graph>> graphs_;  // by rows
 };
 

@@ -174,6 +174,10 @@ void gelu_tanh_mul(StreamView stream, const float* gate_up, const float* bias, i
 // x[i] *= factor; then, with a cap above 0, x[i] = cap * tanh(x[i] / cap).
 void scale_and_cap(StreamView stream, float* x, int64_t count, float factor, float cap);
 
+// Numbers [first, first + hidden) of the state in each row's slot = residual[m, :].
+void keep_states(StreamView stream, const DeviceBatch& batch, const StateRows& states, int64_t rows,
+                 int64_t hidden, const float* residual, int64_t first);
+
 // Copies the KV of a block (copy-on-write) in a layer's memory.
 void copy_kv_block(StreamView stream, const KvLayer& layer, int32_t from, int32_t to);
 

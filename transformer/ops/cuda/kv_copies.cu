@@ -1,6 +1,7 @@
-// Copies inside one layer's keys and values.
+// Copies inside one layer's keys and values, and of states into the slots beside them.
 #include "base/cuda_device.h"
-#include "transformer/ops/cuda/cuda_ops.h"
+#include "transformer/ops/cuda/row_slots.h"
+#include "transformer/ops/norm_row.h"
 
 namespace outrider::cuda {
 namespace {
@@ -16,6 +17,22 @@ __global__ void __launch_bounds__(kThreads)
   auto *keys = static_cast<T*>(layer.keys), *values = static_cast<T*>(layer.values);
   keys[to * size + i] = keys[from * size + i];
   values[to * size + i] = values[from * size + i];
+}
+
+// Grid: rows, elements.
+template <class T>
+__global__ void __launch_bounds__(kThreads)
+    store_states(const DeviceBatch batch, const StateRows states, int64_t hidden, const float* residual,
+                 int64_t first) {
+  const int64_t m = blockIdx.x, i = static_cast<int64_t>(blockIdx.y) * kThreads + threadIdx.x;
+  constexpr auto kTokens = static_cast<int32_t>(kBlockTokens);
+  const int32_t slot = slot_of(batch, m, load_of_others(batch.positions + m));
+  const int32_t block = load_of_others(
+      batch.tables + load_of_others(batch.row_table + m) * batch.table_stride + slot / kTokens);
+  await_inputs();
+  if (i < hidden)
+    static_cast<T*>(states.data)[states.offset(block, slot % kTokens) + first + i] =
+        rounded<T>(residual[m * hidden + i]);
 }
 
 // Grid: dimensions of all heads, layers. A thread moves one dimension of every token, so a later move finds
@@ -49,6 +66,19 @@ void move_kv_slots(StreamView stream, const KvLayer& shape, const KvLayer* layer
     launch(stream, launch_shape, &move_tokens<bf16>, layers, moves);
   else
     launch(stream, launch_shape, &move_tokens<float>, layers, moves);
+}
+
+void keep_states(StreamView stream, const DeviceBatch& batch, const StateRows& states, int64_t rows,
+                 int64_t hidden, const float* residual, int64_t first) {
+  if (rows == 0) return;
+  const LaunchShape shape{.grid_x = static_cast<unsigned>(rows),
+                          .grid_y = static_cast<unsigned>((hidden + kThreads - 1) / kThreads),
+                          .threads = kThreads,
+                          .early = true};
+  if (states.type == KvType::kBFloat16)
+    launch(stream, shape, &store_states<bf16>, batch, states, hidden, residual, first);
+  else
+    launch(stream, shape, &store_states<float>, batch, states, hidden, residual, first);
 }
 
 void copy_kv_block(StreamView stream, const KvLayer& layer, int32_t from, int32_t to) {

@@ -69,4 +69,15 @@ struct KvLayer {
   }
 };
 
+// States of tokens, [block][token of the block][size] in the type of keys and values.
+struct StateRows {
+  KvType type = KvType::kFloat32;
+  void* data = nullptr;
+  int64_t size = 0;  // numbers of one token
+
+  OUTRIDER_SHARED_CODE int64_t offset(int64_t block, int64_t token) const {
+    return (block * kBlockTokens + token) * size;
+  }
+};
+
 }  // namespace outrider::cuda
