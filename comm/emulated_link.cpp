@@ -24,7 +24,9 @@ bool is_one_of(const Message& message) {
 bool joins(const Message& message) { return is_one_of<Hello, Welcome>(message); }
 bool leaves(const Message& message) { return is_one_of<Failure, Shutdown>(message); }
 
-bool may_fail(const Message& message) { return is_one_of<Open, Propose, Draft, Resync, Heartbeat>(message); }
+bool may_fail(const Message& message) {
+  return is_one_of<Open, Propose, StateRows, Draft, Resync, Heartbeat>(message);
+}
 
 class EmulatedLink final : public Transport {
  public:

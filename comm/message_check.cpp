@@ -1,8 +1,10 @@
 #include "comm/message_check.h"
 
 #include <algorithm>
+#include <cmath>
 #include <span>
 
+#include "base/bfloat16.h"
 #include "base/printable.h"
 #include "comm/codec.h"
 #include "comm/q_rows.h"
@@ -109,6 +111,20 @@ Status check_fields(const Propose& propose, const MessageLimits& limits) {
   return check_fields(propose.tree).in("tree");
 }
 
+Status check_fields(const StateRows& rows, const MessageLimits& limits) {
+  if (limits.state_width == 0) return malformed("came to a worker that reads no states");
+  RETURN_IF_ERROR(within("width", rows.width, limits.state_width, limits.state_width));
+  const auto count = static_cast<int64_t>(rows.ids.size());
+  RETURN_IF_ERROR(within("first", rows.first.value(), 0, limits.max_context));
+  RETURN_IF_ERROR(within("the number of ids", count, 1, limits.max_context - rows.first.value()));
+  RETURN_IF_ERROR(check_ids("ids", rows.ids, limits.vocab_size));
+  const int64_t all = count * rows.width;
+  RETURN_IF_ERROR(within("the number of values", static_cast<int64_t>(rows.values.size()), all, all));
+  const auto is_finite = [](uint16_t bits) { return std::isfinite(to_float(bf16{bits})); };
+  if (std::all_of(rows.values.begin(), rows.values.end(), is_finite)) return {};
+  return malformed("values has a number that is not finite");
+}
+
 Status check_fields(const Welcome& welcome) {
   if (!welcome.accepted) return {};
   RETURN_IF_ERROR(within("target.vocab_size", welcome.target.vocab_size, 1, kMostVocabulary));
@@ -149,6 +165,7 @@ Status check_fields(const PlanEntry& entry, const MessageLimits& limits) {
   RETURN_IF_ERROR(check_tree(entry.tree(), limits_of_tree).in("the draft"));
   RETURN_IF_ERROR(within("next_gamma", entry.next_gamma, 0, samples ? kMostTokens : 0));
   RETURN_IF_ERROR(check_fields(entry.next_stop).in("next_stop"));
+  RETURN_IF_ERROR(check_fields(entry.next_tree).in("next_tree"));
   return check_q(entry, limits.vocab_size);
 }
 
@@ -162,9 +179,14 @@ Status check(const Propose& propose, const MessageLimits& limits) {
   return check_fields(propose, limits).in("propose");
 }
 
+Status check(const StateRows& rows, const MessageLimits& limits) {
+  return check_fields(rows, limits).in("state_rows");
+}
+
 Status check_from_job(const Message& message, const MessageLimits& limits) {
   if (const auto* open = std::get_if<Open>(&message)) return check(*open, limits);
   if (const auto* propose = std::get_if<Propose>(&message)) return check(*propose, limits);
+  if (const auto* rows = std::get_if<StateRows>(&message)) return check(*rows, limits);
   if (const auto* welcome = std::get_if<Welcome>(&message)) return check(*welcome);
   return {};
 }
@@ -182,6 +204,13 @@ Status check(const StepPlan& plan, const MessageLimits& limits) {
   for (const PlanEntry& entry : plan.entries)
     RETURN_IF_ERROR(
         check_fields(entry, limits).in(fmt::format("entry of sequence {}", entry.sequence.value())));
+  for (const StateAsk& ask : plan.states) {
+    const auto name = [&] { return fmt::format("states of sequence {}", ask.sequence.value()); };
+    RETURN_IF_ERROR(within("first", ask.first.value(), 0, limits.max_context).in(name()));
+    RETURN_IF_ERROR(
+        within("count", ask.count, 1, std::max<int64_t>(1, limits.max_context - ask.first.value()))
+            .in(name()));
+  }
   return {};
 }
 

@@ -20,6 +20,7 @@ namespace outrider {
 struct MessageLimits {
   int64_t vocab_size = std::numeric_limits<int32_t>::max();   // of the target: ids are below it
   int64_t max_context = std::numeric_limits<int32_t>::max();  // positions
+  int64_t state_width = 0;                                    // of StateRows; 0: it takes none
 };
 
 // The shortest sparse row of q has room for one token of any vocabulary.
@@ -29,6 +30,7 @@ constexpr int32_t kLeastRowBytes = 16;
 Status check(const Welcome& welcome);
 Status check(const Open& open, const MessageLimits& limits);
 Status check(const Propose& propose, const MessageLimits& limits);
+Status check(const StateRows& rows, const MessageLimits& limits);
 // Checks a message of a job to a draft worker that it has let in, by the check above for its type; types
 // without one are OK.
 Status check_from_job(const Message& message, const MessageLimits& limits);

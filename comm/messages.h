@@ -16,7 +16,7 @@
 
 namespace outrider {
 
-constexpr uint32_t kProtocolVersion = 14;
+constexpr uint32_t kProtocolVersion = 15;
 
 // ---- joining and leaving
 // -------------------------------------------------------------------------------------
@@ -60,6 +60,10 @@ struct Hello {
   uint64_t head_fingerprint = 0;  // of the draft model's output head, if q may be kHidden (draft_head.h)
   uint64_t own_drafter = 0;  // of a target group that drafts itself: the drafter's ModelInfo::fingerprint
   int64_t kv_blocks = 0;     // of a target rank's KV cache, the same on every rank; 0: it keeps no prefixes
+  // Of a target group: it tells StateRows for the head of this fingerprint, of so many numbers each. Of a
+  // draft worker: it drafts with that head, and needs them. 0: neither.
+  uint64_t state_head = 0;
+  int32_t state_width = 0;
 };
 
 // The answer: either the worker is in, and what it drafts for, or why not. These words every version
@@ -184,6 +188,19 @@ struct Propose {
   TreeShape tree;            // match rules and tree rules; a path has gamma tokens at most
 };
 
+// ---- target -> coordinator -> draft worker
+// ---------------------------------------------------------------
+
+// What a head reads of the target's states at committed positions (heads/state_projection.h). A row depends
+// on the text up to its token alone, and that is committed, so rows may come late, twice and in any order.
+struct StateRows {
+  SequenceId sequence;
+  Position first;                // of the token of the first row
+  std::vector<TokenId> ids;      // to a worker: the token behind that of each row; the target tells none
+  int32_t width = 0;             // numbers of a row
+  std::vector<uint16_t> values;  // [rows, width], bf16
+};
+
 // ---- draft worker -> coordinator
 // -----------------------------------------------------------------------------
 
@@ -275,6 +292,7 @@ struct PlanEntry {
   int32_t next_gamma = 0;
   Round next_round;
   StopRule next_stop;
+  TreeShape next_tree;  // match rules: how that draft may branch
   // Not negative: log-probabilities are told of the committed tokens that follow the inputs, and of so many
   // best ones there.
   int32_t prompt_logprobs = -1;
@@ -294,6 +312,15 @@ struct PrefixChange {
   int32_t length = 0;
 };
 
+// StateRows of a sequence are asked for: of the tokens at [first, first + count), as far as they have keys
+// and values behind the pass.
+struct StateAsk {
+  SequenceId sequence;
+  Position first;
+  int32_t count = 0;
+};
+constexpr int64_t kMostStateBytes = int64_t{32} << 20;  // of all rows that a plan asks for
+
 // Every target rank replays the same plans, so block tables never travel.
 struct StepPlan {
   uint64_t step = 0;
@@ -304,6 +331,7 @@ struct StepPlan {
   std::vector<SequenceId> closes;      // then these
   std::vector<Open> opens;             // and these
   std::vector<PlanEntry> entries;
+  std::vector<StateAsk> states;  // one at most for a sequence, open behind the opens
 };
 
 // ---- leader -> coordinator
@@ -351,10 +379,11 @@ struct StepResult {
   std::vector<Verdict> verdicts;     // one per sampling entry, in plan order
   std::vector<PromptScores> scores;  // one per entry with prompt_logprobs, in plan order
   int64_t forward_ns = 0;
-  int64_t verify_ns = 0;      // vocabulary arithmetic and its collectives
-  int64_t commit_ns = 0;      // KV truncation and bookkeeping
-  std::vector<Draft> drafts;  // for the entries that asked for them, unless these failed
-  int64_t draft_ns = 0;       // what all of them took
+  int64_t verify_ns = 0;          // vocabulary arithmetic and its collectives
+  int64_t commit_ns = 0;          // KV truncation and bookkeeping
+  std::vector<Draft> drafts;      // for the entries that asked for them, unless these failed
+  int64_t draft_ns = 0;           // what all of them took
+  std::vector<StateRows> states;  // what was asked for, in plan order, where there is any
 };
 
 // ---- either direction
@@ -366,15 +395,16 @@ struct Resync {
   Epoch epoch;
   Position committed;
   uint64_t hash = 0;
+  int32_t state_rows = 0;  // StateRows held, from the first token on
 };
 
 // The order is the wire's type number: append only.
 using Message = std::variant<Hello, Welcome, Heartbeat, Failure, Shutdown, Open, Close, Propose, Draft,
-                             StepPlan, StepResult, Resync, QSlice, LinkOffer, QTransfer>;
+                             StepPlan, StepResult, Resync, QSlice, LinkOffer, QTransfer, StateRows>;
 
-constexpr const char* kMessageNames[] = {"hello",       "welcome", "heartbeat", "failure",    "shutdown",
-                                         "open",        "close",   "propose",   "draft",      "step_plan",
-                                         "step_result", "resync",  "q_slice",   "link_offer", "q_transfer"};
+constexpr const char* kMessageNames[] = {
+    "hello", "welcome",   "heartbeat",   "failure", "shutdown", "open",       "close",      "propose",
+    "draft", "step_plan", "step_result", "resync",  "q_slice",  "link_offer", "q_transfer", "state_rows"};
 static_assert(std::size(kMessageNames) == std::variant_size_v<Message>);
 
 }  // namespace outrider

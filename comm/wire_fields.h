@@ -39,7 +39,7 @@ void serialize(Archive& archive, Hello& m) {
   archive(m.protocol_version);
   if (m.protocol_version != kProtocolVersion) return archive.skip_rest();
   archive(EnumField<Role>{m.role, Role::kTarget}, m.generation, m.model, m.max_sequences, m.slices,
-          m.head_fingerprint, m.own_drafter, m.kv_blocks);
+          m.head_fingerprint, m.own_drafter, m.kv_blocks, m.state_head, m.state_width);
 }
 
 template <class Archive>
@@ -190,7 +190,7 @@ void serialize(Archive& archive, PlanEntry& m) {
   const uint64_t tokens = archive.limits().draft_tokens;
   archive(m.sequence, m.epoch, m.round, m.base, m.first_input, m.input_count, Capped{m.draft, tokens});
   archive(PerTokenField{m.parents, m.draft.size()}, QRowsField<PlanEntry>{m}, m.worker, m.next_gamma,
-          m.next_round, StopRuleField{m.next_stop}, m.prompt_logprobs);
+          m.next_round, StopRuleField{m.next_stop}, TreeShapeField{m.next_tree}, m.prompt_logprobs);
 }
 
 template <class Archive>
@@ -210,15 +210,26 @@ void serialize(Archive& archive, QTransfer& m) {
 }
 
 template <class Archive>
+void serialize(Archive& archive, StateRows& m) {
+  archive(m.sequence, m.first, Capped{m.ids, archive.limits().ids}, m.width,
+          Capped{m.values, archive.limits().frame_bytes / 2});
+}
+
+template <class Archive>
 void serialize(Archive& archive, PrefixChange& m) {
   archive(EnumField<PrefixChange::Kind>{m.kind, PrefixChange::Kind::kCut}, m.prefix, m.sequence, m.length);
+}
+
+template <class Archive>
+void serialize(Archive& archive, StateAsk& m) {
+  archive(m.sequence, m.first, m.count);
 }
 
 template <class Archive>
 void serialize(Archive& archive, StepPlan& m) {
   const uint64_t sequences = archive.limits().sequences;
   archive(m.step, m.state_hash, Capped{m.prefixes, archive.limits().ids}, Capped{m.closes, sequences},
-          Capped{m.opens, sequences}, Capped{m.entries, sequences});
+          Capped{m.opens, sequences}, Capped{m.entries, sequences}, Capped{m.states, sequences});
 }
 
 template <class Archive>
@@ -251,12 +262,12 @@ template <class Archive>
 void serialize(Archive& archive, StepResult& m) {
   const uint64_t sequences = archive.limits().sequences;
   archive(m.step, Capped{m.verdicts, sequences}, Capped{m.scores, sequences}, m.forward_ns, m.verify_ns,
-          m.commit_ns, Capped{m.drafts, sequences}, m.draft_ns);
+          m.commit_ns, Capped{m.drafts, sequences}, m.draft_ns, Capped{m.states, sequences});
 }
 
 template <class Archive>
 void serialize(Archive& archive, Resync& m) {
-  archive(m.sequence, m.epoch, m.committed, m.hash);
+  archive(m.sequence, m.epoch, m.committed, m.hash, m.state_rows);
 }
 
 }  // namespace outrider

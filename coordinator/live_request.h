@@ -62,6 +62,7 @@ struct DraftLink {
   bool opened = false;
   bool fresh = true;    // no draft came back since Open: it may still be reading the prompt
   int32_t known = 0;    // committed ids it was sent
+  int32_t states = 0;   // StateRows it was sent, from the first token on
   int32_t resyncs = 0;  // of this round; bounded
   std::optional<ShadowDraft> shadow;
   Proposal proposal;  // means something while a round or a shadow waits for its draft

@@ -28,6 +28,7 @@ class PoolWorker {
   DrafterKind kind() const { return kind_; }
   Generation generation() const { return hello_.generation; }
   int32_t max_context() const { return hello_.model.max_context; }
+  bool needs_states() const { return hello_.state_head != 0; }  // StateRows
 
   // ---- sequences
   int32_t held() const { return held_; }

@@ -211,7 +211,10 @@ void Protocol::plan(ServingGroup& group, Turn& turn) {
   TargetGroup& target = group.target;
   if (!target.is_here()) return;
   auto step = target.planner.plan(group.requests, target.places(), turn.now());
+  if (!step && group.states.is_awaited(group.requests.all()))
+    step = target.planner.plan_nothing(group.requests, turn.now());
   if (!step) return;
+  group.states.ask(group.requests.all(), *step);
   const OutstandingPlan& plan = *target.planner.outstanding();
   if (target.drafts())
     for (size_t i = 0; i < plan.entries.size(); ++i)
@@ -256,7 +259,9 @@ void Protocol::take(PeerId peer, StepResult& message, size_t frame_bytes, Turn& 
     ++totals_.stale_results;
     return;
   }
-  if (Status status = group->verdicts.check(message, *plan); !status.ok())
+  Status status = group->verdicts.check(message, *plan);
+  if (status.ok()) status = group->states.check(message);
+  if (!status.ok())
     return target_lost(
         *group,
         status.in(fmt::format("the target group broke the protocol: result of step {}", message.step)), turn);
@@ -264,6 +269,7 @@ void Protocol::take(PeerId peer, StepResult& message, size_t frame_bytes, Turn& 
   group->verdicts.learn_pass(message, done, turn.now());
   apply(*group, message, done, turn);
   for (Draft& draft : message.drafts) group->rounds.take_own(draft, frame_bytes, group->requests);
+  group->states.pass_on(message, group->requests, turn);
 }
 
 void Protocol::apply(ServingGroup& group, StepResult& result, const OutstandingPlan& plan, Turn& turn) {

@@ -123,6 +123,11 @@ void Protocol::worker_joined(PeerId peer, Hello& hello, Turn& turn) {
   if (target.drafts())
     return refuse_hello(peer, "the target drafts itself, with a head beside it; no draft worker is needed",
                         turn);
+  if (hello.state_head != 0 && hello.state_head != target.state_head())
+    return refuse_hello(peer,
+                        "its head reads states that this target does not tell; give both ends the same "
+                        "--drafter and --draft-model, and the target --head-place worker",
+                        turn);
   if (Status status = WorkerPool::check(hello, target.model()); !status.ok())
     return refuse_hello(peer, status.message(), turn);
   if (pool_.is_full())
@@ -198,8 +203,13 @@ void Protocol::on(SendFailed& event, Turn& turn) {
   pool_.missed(*worker, draft_timeout(), turn.now());
   if (const auto* close = std::get_if<Close>(&event.message)) return worker->keep_close(close->sequence);
   const auto* open = std::get_if<Open>(&event.message);
-  LiveRequest* live = this->live(propose ? propose->sequence : open ? open->sequence : SequenceId());
+  const auto* rows = std::get_if<StateRows>(&event.message);
+  LiveRequest* live = this->live(propose ? propose->sequence
+                                 : open  ? open->sequence
+                                 : rows  ? rows->sequence
+                                         : SequenceId());
   if (!live || live->link.peer != event.peer) return;
+  if (rows) return StateRelay::take_back(*rows, *live);
   live->link.opened = false;
   live->link.shadow.reset();
   if (live->state == RequestState::kDrafting) live->go_plain(turn.now());

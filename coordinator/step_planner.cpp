@@ -94,6 +94,24 @@ bool StepPlanner::find_room(LiveRequest& live, int32_t tokens, RequestTable& req
   return true;
 }
 
+StepPlan StepPlanner::begin(RequestTable& requests, Clock::time_point now) {
+  StepPlan step;
+  step.step = next_step_++;
+  close_and_keep(requests, step);
+  plan_ = OutstandingPlan{.step = step.step,
+                          .entries = {},
+                          .bytes = kPlanBytes + step.closes.size() * sizeof(uint64_t),
+                          .sent_at = now};
+  return step;
+}
+
+StepPlan StepPlanner::plan_nothing(RequestTable& requests, Clock::time_point now) {
+  StepPlan step = begin(requests, now);
+  kv_.finish(step);
+  plan_->bytes += step.prefixes.size() * kChangeBytes;
+  return step;
+}
+
 std::optional<StepPlan> StepPlanner::plan(RequestTable& requests, size_t places, Clock::time_point now) {
   if (plan_ || waits_for_drafts(requests, now)) return std::nullopt;
   for (LiveRequest* live : requests.in_state(RequestState::kReady))
@@ -107,13 +125,7 @@ std::optional<StepPlan> StepPlanner::plan(RequestTable& requests, size_t places,
   // Closes alone are worth a step only when nothing else will bring them.
   if (ready.empty() && prefill.empty() && !(has_closes && requests.running() == 0)) return std::nullopt;
 
-  StepPlan step;
-  step.step = next_step_++;
-  close_and_keep(requests, step);
-  plan_ = OutstandingPlan{.step = step.step,
-                          .entries = {},
-                          .bytes = kPlanBytes + step.closes.size() * sizeof(uint64_t),
-                          .sent_at = now};
+  StepPlan step = begin(requests, now);
   const int32_t most_rows = prefill.empty() ? options_.max_rows_per_step : decode_rows();
   const size_t most_bytes = prefill.empty() ? options_.max_bytes_per_step : decode_bytes();
   add_ready(requests, most_rows, most_bytes, &step);

@@ -42,6 +42,8 @@ class StepPlanner {
   // there is nothing to do, or the target waits for drafts. `places`: sequences that it holds at most. There
   // may be more requests, of a group that died; some of them wait.
   std::optional<StepPlan> plan(RequestTable& requests, size_t places, Clock::time_point now);
+  // The same without any entry, for what else a plan brings. None is out.
+  StepPlan plan_nothing(RequestTable& requests, Clock::time_point now);
   // Null: the target is idle.
   const OutstandingPlan* outstanding() const { return plan_ ? &*plan_ : nullptr; }
   // Its result has come, or nobody is there to send one.
@@ -57,6 +59,7 @@ class StepPlanner {
   bool open_fits(size_t frame_bytes) const;
 
  private:
+  StepPlan begin(RequestTable& requests, Clock::time_point now);
   static bool waits_for_drafts(const RequestTable& requests, Clock::time_point now);
   void close_and_keep(RequestTable& requests, StepPlan& step);
   bool waits_for_prompt(const LiveRequest& live, int32_t known, const RequestTable& requests) const;

@@ -41,6 +41,9 @@ class TargetGroup {
   const ModelInfo& model() const { return hello_.model; }
   const SliceDoors& slices() const { return hello_.slices; }
   uint64_t head_fingerprint() const { return hello_.head_fingerprint; }
+  // The head of draft workers whose StateRows it tells, and how wide these are; 0: of none.
+  uint64_t state_head() const { return hello_.state_width > 0 ? hello_.state_head : 0; }
+  int32_t state_width() const { return hello_.state_width; }
   // The kind of the drafter that is part of the group; 0: there is none, and draft workers draft.
   DrafterKind own_kind() const { return own_kind_; }
   bool drafts() const { return own_kind_ != 0; }

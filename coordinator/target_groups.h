@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "coordinator/draft_rounds.h"
+#include "coordinator/state_relay.h"
 #include "coordinator/verdicts.h"
 
 namespace outrider {
@@ -16,6 +17,7 @@ struct ServingGroup {
   ServingGroup(const ProtocolOptions& options, int32_t at, WorkerPool& pool, Totals& totals)
       : target(options, at),
         rounds(options, target, pool, totals),
+        states(options, target, pool),
         verdicts(options, target, pool, rounds.shadows(), totals) {}
   ServingGroup(const ServingGroup&) = delete;  // its parts refer to each other
   ServingGroup& operator=(const ServingGroup&) = delete;
@@ -23,6 +25,7 @@ struct ServingGroup {
   TargetGroup target;
   RequestTable requests;
   DraftRounds rounds;
+  StateRelay states;
   Verdicts verdicts;
 };
 

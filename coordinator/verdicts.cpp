@@ -174,6 +174,7 @@ std::optional<FinishReason> Verdicts::reason_to_finish(const LiveRequest& live, 
 // ---- what is learnt -------------------------------------------------------------------------------------
 
 void Verdicts::learn_pass(const StepResult& result, const OutstandingPlan& plan, Clock::time_point now) {
+  if (plan.entries.empty()) return;
   target_.times.observe_step(now - plan.sent_at, plan.rows, plan.prefills);
   const double drafting = static_cast<double>(reported_ns(result.draft_ns)) * 1e-9;
   if (!plan.prefills) {

@@ -43,6 +43,10 @@ class WorkerPool {
   }
   // Who drafts for it. Null: nobody.
   PoolWorker* of(const LiveRequest& live) { return live.link.peer ? find(*live.link.peer) : nullptr; }
+  const PoolWorker* of(const LiveRequest& live) const {
+    const auto at = live.link.peer ? workers_.find(*live.link.peer) : workers_.end();
+    return at == workers_.end() ? nullptr : &at->second;
+  }
 
   // ---- assignment
   // Between rounds: gives the sequence to another worker if that is better. True: its worker's kind, and with

@@ -26,14 +26,17 @@ DraftWorker::DraftWorker(Drafter& drafter, Transport& transport, DraftWorkerOpti
       transport_(transport),
       options_(std::move(options)),
       limits_{.vocab_size = options_.vocab_size,
-              .max_context = std::max(options_.info.max_context, drafter.max_context())} {}
+              .max_context = std::max(options_.info.max_context, drafter.max_context()),
+              .state_width = options_.state_width} {}
 
 Result<std::optional<Welcome>> join_coordinator(Transport& transport, const DraftWorkerOptions& options) {
   RETURN_IF_ERROR(transport.send(kCoordinatorPeer, Hello{.role = Role::kDraft,
                                                          .generation = options.generation,
                                                          .model = options.info,
                                                          .max_sequences = options.max_sequences,
-                                                         .head_fingerprint = options.head_fingerprint}));
+                                                         .head_fingerprint = options.head_fingerprint,
+                                                         .state_head = options.state_head,
+                                                         .state_width = options.state_width}));
   const auto deadline = Clock::now() + options.join_timeout;
   while (Clock::now() < deadline) {  // whatever else is said meanwhile
     if (asked_to_leave(options)) return std::optional<Welcome>();
@@ -102,6 +105,11 @@ void DraftWorker::handle(const Message& message) {
     if (Status status = drafter_.begin(*propose); !status.ok()) {
       spdlog::debug("sequence {}: {}", propose->sequence.value(), status.message());
       send(drafter_.held(propose->sequence));
+    }
+  } else if (const auto* rows = std::get_if<StateRows>(&message)) {
+    if (const Status status = drafter_.take(*rows); !status.ok()) {
+      spdlog::debug("sequence {}: {}", rows->sequence.value(), status.message());
+      send(drafter_.held(rows->sequence));
     }
   } else if (const auto* open = std::get_if<Open>(&message)) {
     const Status status = drafter_.open(*open);

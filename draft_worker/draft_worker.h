@@ -19,7 +19,9 @@ struct DraftWorkerOptions {
   Generation generation{1};
   int32_t max_sequences = 16;
   int64_t vocab_size = MessageLimits{}.vocab_size;  // of the target, for who has joined already
-  uint64_t head_fingerprint = 0;                    // of the head that the drafter has; 0: none
+  uint64_t head_fingerprint = 0;                    // of the output head that the drafter has; 0: none
+  uint64_t state_head = 0;                          // of the head that reads states; 0: it is none
+  int32_t state_width = 0;                          // of the rows that it reads
   std::chrono::milliseconds heartbeat{250};
   std::chrono::milliseconds join_timeout{60'000};
   SliceSender* slices = nullptr;         // to the target's ranks; null: q travels with the draft

@@ -36,9 +36,12 @@ class Drafter {
   // ends, or a block ends at an end-of-sequence token. kNotFound or kMalformed: this worker and the
   // coordinator disagree about the sequence.
   virtual Status begin(const Propose& propose) = 0;
-  // One piece of work, at most one forward pass, or the passes of one draft on a device: the rounds that were
-  // begun, all in one batch, before anything is prepared for later ones. Appends what got finished to
-  // `answers`. False: nothing was left to do.
+  // Rows of the target's states, for a drafter that reads them. Not ok, of any code: it lacks the rows in
+  // front of these, or the sequence, and a Resync helps.
+  virtual Status take(const StateRows&) { return {}; }
+  // One piece of work, at most one forward pass, or the passes of one draft of a device or a head: the rounds
+  // that were begun, all in one batch, before anything is prepared for later ones. Appends what got finished
+  // to `answers`. False: nothing was left to do.
   virtual bool work(std::vector<DraftAnswer>& answers) = 0;
   // A draft of an answer that is no longer needed: its storage may serve later ones.
   virtual void reuse(Draft) {}

@@ -9,6 +9,7 @@
 #include "base/status.h"
 #include "base/tensor_view.h"
 #include "heads/head_config.h"
+#include "heads/state_projection.h"
 #include "transformer/files/weight_format.h"
 
 namespace outrider {
@@ -42,15 +43,24 @@ class Head {
   // The target's ids of the rows of logits; empty: they are all its ids, in order.
   virtual std::span<const TokenId> target_ids() const { return {}; }
 
-  // What the head reads of committed positions: `states` [rows, taps * hidden size of the target] is
-  // overwritten, `to` [rows, hidden_size()]. A row depends on its own states alone. At most max_rows().
-  virtual void committed_states(TensorView<float, 2> states, TensorView<float, 2> to) = 0;
+  // What the head reads of committed positions (StateProjection::apply).
+  void committed_states(TensorView<float, 2> states, TensorView<float, 2> to) {
+    projection_->apply(states, to);
+  }
+  const std::shared_ptr<StateProjection>& projection() const { return projection_; }
 
  protected:
-  Head(HeadConfig config, const HeadOptions& options) : config_(std::move(config)), options_(options) {}
+  Head(HeadConfig config, const HeadOptions& options, StateProjectionWeights projection)
+      : config_(std::move(config)),
+        options_(options),
+        projection_(std::make_shared<StateProjection>(
+            config_, std::move(projection),
+            StateProjection::Options{.threads = options.threads,
+                                     .bytes_per_thread = options.bytes_per_thread})) {}
 
   const HeadConfig config_;
   const HeadOptions options_;
+  const std::shared_ptr<StateProjection> projection_;
 };
 
 }  // namespace outrider

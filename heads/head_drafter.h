@@ -33,7 +33,7 @@ struct HeadTask {
   const SamplingParams* sampling = nullptr;
   const TokenCounts* counts = nullptr;
   Round round;
-  int32_t gamma = 0;      // at least 1
+  int32_t gamma = 0;      // 0: nothing is drafted, and what is new of the text is read
   StopRule stop;          // may end the draft before gamma, never before its first token
   int32_t row_bytes = 0;  // rules with q: of its sparse rows; 0: dense ones
 };

@@ -104,6 +104,15 @@ class HeadLoader {
   }
   HeadMapper& map() { return map_; }
 
+  // Of EAGLE-3.
+  Status load_projection(const ModelConfig& target, StateProjectionWeights& out) {
+    const int64_t states = static_cast<int64_t>(config_.taps.size()) * target.hidden_size;
+    ASSIGN_OR_RETURN(const MatrixSource source,
+                     map_.matrix({map_.own("fc") + ".weight"}, {config_.layer.hidden_size}, states));
+    ASSIGN_OR_RETURN(out.fc, packed(source, MatrixKind::kLayer));
+    return load_states_norm(target, states, out);
+  }
+
  private:
   Result<PackedMatrix> packed(const MatrixSource& source, MatrixKind kind) {
     ASSIGN_OR_RETURN(const WeightType type, weight_type(source, format_, kind, map_.numbers()));
@@ -114,37 +123,35 @@ class HeadLoader {
 
   Status load_inputs(const ModelConfig& target, HeadWeights& out) {
     const int64_t hidden = config_.layer.hidden_size;
-    const int64_t states = static_cast<int64_t>(config_.taps.size()) * target.hidden_size;
-    const bool is_eagle3 = config_.kind == HeadKind::kEagle3, is_mtp = config_.kind == HeadKind::kMtp;
+    if (config_.kind == HeadKind::kEagle3) {
+      ASSIGN_OR_RETURN(out.token_norm, map_.vector(map_.layer("input_layernorm.weight"), hidden));
+      ASSIGN_OR_RETURN(out.hidden_norm, map_.vector(map_.layer("hidden_norm.weight"), hidden));
+      return load_projection(target, out.projection);
+    }
+    const bool is_mtp = config_.kind == HeadKind::kMtp;
     const std::string fc = is_mtp ? map_.own("input_proj") : map_.own("fc");
-    ASSIGN_OR_RETURN(const MatrixSource source,
-                     map_.matrix({fc + ".weight"}, {hidden}, is_eagle3 ? states : 2 * hidden));
+    ASSIGN_OR_RETURN(const MatrixSource source, map_.matrix({fc + ".weight"}, {hidden}, 2 * hidden));
     ASSIGN_OR_RETURN(out.fc, packed(source, MatrixKind::kLayer));
     if (config_.fc_bias) {
       ASSIGN_OR_RETURN(out.fc_bias, map_.vector(fc + ".bias", hidden));
     }
-    if (is_eagle3) {
-      ASSIGN_OR_RETURN(out.token_norm, map_.vector(map_.layer("input_layernorm.weight"), hidden));
-      ASSIGN_OR_RETURN(out.hidden_norm, map_.vector(map_.layer("hidden_norm.weight"), hidden));
-      RETURN_IF_ERROR(load_states_norm(target, states, out));
-    } else if (is_mtp) {
-      ASSIGN_OR_RETURN(out.token_norm, map_.vector(map_.own("token_layernorm.weight"), hidden));
-      ASSIGN_OR_RETURN(out.hidden_norm, map_.vector(map_.own("hidden_layernorm.weight"), hidden));
-      ASSIGN_OR_RETURN(out.attention_norm, map_.vector(map_.own("input_layernorm.weight"), hidden));
-    }
+    if (!is_mtp) return {};
+    ASSIGN_OR_RETURN(out.token_norm, map_.vector(map_.own("token_layernorm.weight"), hidden));
+    ASSIGN_OR_RETURN(out.hidden_norm, map_.vector(map_.own("hidden_layernorm.weight"), hidden));
+    ASSIGN_OR_RETURN(out.attention_norm, map_.vector(map_.own("input_layernorm.weight"), hidden));
     return {};
   }
 
   // One vector over all states, or one for each layer's.
-  Status load_states_norm(const ModelConfig& target, int64_t states, HeadWeights& out) {
+  Status load_states_norm(const ModelConfig& target, int64_t states, StateProjectionWeights& out) {
     if (config_.norm_before_fc) {
       const std::string name = map_.own("input_norm.weight");
-      ASSIGN_OR_RETURN(out.states_norm, map_.vector(name, states));
+      ASSIGN_OR_RETURN(out.norm, map_.vector(name, states));
     } else if (config_.fc_norm) {
       for (size_t i = 0; i < config_.taps.size(); ++i) {
         ASSIGN_OR_RETURN(const auto of_layer,
                          map_.vector(map_.own(fmt::format("fc_norm.{}.weight", i)), target.hidden_size));
-        out.states_norm.insert(out.states_norm.end(), of_layer.begin(), of_layer.end());
+        out.norm.insert(out.norm.end(), of_layer.begin(), of_layer.end());
       }
     }
     return {};
@@ -228,9 +235,8 @@ class HeadLoader {
   ThreadPool& pool_;
 };
 
-int64_t bytes_of(const HeadWeights& w, bool fc_each_time) {
-  const LayerWeights& l = w.layer;
-  return static_cast<int64_t>(l.bytes() + w.head.bytes() + (fc_each_time ? w.fc.bytes() : 0));
+int64_t bytes_of(const HeadWeights& w) {
+  return static_cast<int64_t>(w.layer.bytes() + w.head.bytes() + w.fc.bytes());
 }
 
 }  // namespace
@@ -249,7 +255,7 @@ Result<HeadWeights> load_head_weights(const std::filesystem::path& directory, co
   HeadLoader loader(files, config, directory.string(), format, pool);
   if (Status status = loader.load(target, out); !status.ok()) return status.in(directory.string());
   if (config.kind != HeadKind::kEagle3) {
-    out.states_norm = read_vector(target_map.final_norm);
+    out.projection.norm = read_vector(target_map.final_norm);
     const WeightType numbers = target_map.all_bf16 ? WeightType::kBFloat16 : WeightType::kFloat32;
     ASSIGN_OR_RETURN(const WeightType type,
                      weight_type(target_map.head, format, MatrixKind::kVocabulary, numbers));
@@ -277,7 +283,26 @@ Result<HeadWeights> load_head_weights(const std::filesystem::path& directory, co
                       directory.string(), target.hidden_size, config.layer.hidden_size));
     out.tokens.emplace(std::move(target_files), rows);
   }
-  out.bytes = bytes_of(out, config.kind != HeadKind::kEagle3);
+  out.bytes = bytes_of(out);
+  return out;
+}
+
+Result<StateProjectionWeights> load_state_projection(const std::filesystem::path& directory,
+                                                     const HeadConfig& config,
+                                                     const std::filesystem::path& target_directory,
+                                                     const ModelConfig& target, WeightFormat format,
+                                                     ThreadPool& pool) {
+  StateProjectionWeights out;
+  if (config.kind == HeadKind::kEagle3) {
+    ASSIGN_OR_RETURN(const TensorFiles files, TensorFiles::open(directory));
+    HeadLoader loader(files, config, directory.string(), format, pool);
+    if (Status status = loader.load_projection(target, out); !status.ok())
+      return status.in(directory.string());
+    return out;
+  }
+  ASSIGN_OR_RETURN(const TensorFiles files, TensorFiles::open(target_directory));
+  ASSIGN_OR_RETURN(const WeightMap map, map_weights(files, target, ShardPlan(target, {})));
+  out.norm = read_vector(map.final_norm);
   return out;
 }
 

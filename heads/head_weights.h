@@ -5,8 +5,7 @@
 #include <optional>
 #include <vector>
 
-#include "heads/head_config.h"
-#include "transformer/model/weights.h"
+#include "heads/state_projection.h"
 
 namespace outrider {
 
@@ -22,14 +21,12 @@ class TokenTable {
   TensorPart rows_;
 };
 
-// Shapes with hidden H of the head, T taps of the target's hidden size.
+// Shapes with hidden H of the head.
 struct HeadWeights {
   std::optional<TokenTable> tokens;
-  // EAGLE-3: [H, T * target hidden], applied to states once; else [H, 2 H], applied to each pair.
-  PackedMatrix fc;
+  StateProjectionWeights projection;  // applied to states once
+  PackedMatrix fc;                    // [H, 2 H], applied to each pair; not of EAGLE-3
   std::vector<float> fc_bias;
-  std::vector<float> states_norm;  // [T * target hidden] with norm_before_fc or fc_norm; else the target's
-                                   // final norm for heads that read what its output head reads
   std::vector<float> token_norm;      // [H]; EAGLE-1 has none of these four
   std::vector<float> hidden_norm;     // [H]
   std::vector<float> attention_norm;  // [H], MTP only
@@ -44,5 +41,12 @@ struct HeadWeights {
 Result<HeadWeights> load_head_weights(const std::filesystem::path& directory, const HeadConfig& config,
                                       const std::filesystem::path& target_directory,
                                       const ModelConfig& target, WeightFormat format, ThreadPool& pool);
+
+// Its projection alone, of a head of any kind.
+Result<StateProjectionWeights> load_state_projection(const std::filesystem::path& directory,
+                                                     const HeadConfig& config,
+                                                     const std::filesystem::path& target_directory,
+                                                     const ModelConfig& target, WeightFormat format,
+                                                     ThreadPool& pool);
 
 }  // namespace outrider

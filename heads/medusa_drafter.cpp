@@ -26,7 +26,7 @@ void MedusaDrafter::draft(std::span<const HeadTask> tasks, StateSource& states,
     drafts[i].q.clear();
     drafts[i].eos = false;
     const auto committed = static_cast<int64_t>(tasks[i].committed.size());
-    if (committed < 2) continue;
+    if (committed < 2 || tasks[i].gamma == 0) continue;
     states.read(tasks[i].sequence, committed - 2, row_of(going_.size()));
     going_.push_back(i);
   }

@@ -93,9 +93,8 @@ class MedusaLoader {
 
 MedusaHead::MedusaHead(HeadConfig config, const HeadOptions& options, std::vector<Branch> branches,
                        std::vector<float> final_norm)
-    : Head(std::move(config), options),
+    : Head(std::move(config), options, {.norm = std::move(final_norm), .fc = {}}),
       branches_(std::move(branches)),
-      final_norm_(std::move(final_norm)),
       bytes_([this] {
         int64_t bytes = 0;
         for (const Branch& branch : branches_) {
@@ -149,10 +148,6 @@ Result<std::unique_ptr<MedusaHead>> MedusaHead::load(const std::filesystem::path
   if (!branches.ok()) return branches.status().in(directory.string());
   return std::unique_ptr<MedusaHead>(new MedusaHead(std::move(config), options, std::move(branches).value(),
                                                     read_vector(target_map.final_norm)));
-}
-
-void MedusaHead::committed_states(TensorView<float, 2> states, TensorView<float, 2> to) {
-  rms_norm(states, final_norm_, static_cast<float>(config_.layer.rms_norm_eps), to);
 }
 
 TensorView<float, 2> MedusaHead::logits(int64_t branch, TensorView<const float, 2> states) {

@@ -20,7 +20,6 @@ class MedusaHead final : public Head {
 
   int64_t weight_bytes() const override { return bytes_ / heads(); }
   int64_t heads() const { return static_cast<int64_t>(branches_.size()); }
-  void committed_states(TensorView<float, 2> states, TensorView<float, 2> to) override;
 
   // Logits of branch i: out [rows, vocabulary] from states [rows, hidden], for at most max_sequences rows.
   // Valid until the next call.
@@ -39,7 +38,6 @@ class MedusaHead final : public Head {
              std::vector<float> final_norm);
 
   std::vector<Branch> branches_;
-  std::vector<float> final_norm_;  // of the target
   int64_t bytes_ = 0;
   ThreadPool pool_;
   MatmulScratch scratch_;

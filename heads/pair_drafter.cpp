@@ -47,10 +47,12 @@ void PairDrafter::draft(std::span<const HeadTask> tasks, StateSource& states,
     Sequence& s = begin(tasks[i].sequence);
     const auto pairs = static_cast<int64_t>(tasks[i].committed.size()) - 1;
     CHECK(s.read <= pairs, "{} pairs were read of {}", s.read, pairs);
-    s.read = std::clamp<int64_t>(pairs - 1, 0, s.read);  // the last one is read for what comes behind it
-    head_.kv().truncate(s.kv, s.read);                   // what was drafted
+    // The last one is read for what comes behind it.
+    if (tasks[i].gamma > 0) s.read = std::clamp<int64_t>(pairs - 1, 0, s.read);
+    head_.kv().truncate(s.kv, s.read);  // what was drafted
     const bool is_possible = pairs >= 1 && pairs <= head_.max_positions();
-    works_.push_back({.task = &tasks[i], .draft = &draft, .sequence = &s, .done = !is_possible});
+    const bool has_work = tasks[i].gamma > 0 || s.read < pairs;
+    works_.push_back({.task = &tasks[i], .draft = &draft, .sequence = &s, .done = !is_possible || !has_work});
   }
   while (collect(states)) {
     take_rows(head_.forward(slices_));
@@ -99,8 +101,9 @@ void PairDrafter::add_pairs(Work& work, StateSource& states) {
     states.read(work.task->sequence, s.read, rows);
     slice.tokens = committed.subspan(static_cast<size_t>(s.read + 1), static_cast<size_t>(count));
     slice.states = rows;
-    slice.has_logits = s.read + count == pairs;
     s.read += count;
+    slice.has_logits = s.read == pairs && work.task->gamma > 0;
+    work.done = s.read == pairs && work.task->gamma == 0;
     rows_ += count;
   }
   slices_.push_back(slice);

@@ -16,7 +16,7 @@ void copy_row(std::span<const float> from, std::span<float> to) {
 
 PairHead::PairHead(HeadConfig config, const HeadOptions& options, HeadWeights weights,
                    std::unique_ptr<CpuKvStorage> storage, int64_t kv_blocks)
-    : Head(std::move(config), options),
+    : Head(std::move(config), options, std::move(weights.projection)),
       weights_(std::move(weights)),
       storage_(*storage),
       kv_(std::move(storage), kv_blocks),
@@ -58,23 +58,6 @@ Result<std::unique_ptr<PairHead>> PairHead::load(const std::filesystem::path& di
                                      blocks);
   return std::unique_ptr<PairHead>(
       new PairHead(std::move(config), options, std::move(weights), std::move(storage), blocks));
-}
-
-void PairHead::committed_states(TensorView<float, 2> states, TensorView<float, 2> to) {
-  const int64_t rows = states.extent(0), width = states.extent(1);
-  if (config_.kind != HeadKind::kEagle3) return rms_norm(states, weights_.states_norm, epsilon(), to);
-  if (config_.norm_before_fc) rms_norm(states, weights_.states_norm, epsilon(), states);
-  if (config_.fc_norm) {
-    const auto taps = static_cast<int64_t>(config_.taps.size()), size = width / taps;
-    for (int64_t i = 0; i < taps; ++i) {
-      const TensorView<float, 2> of_layer(states.data() + i * size, {rows, size}, {states.stride(0), 1});
-      rms_norm(
-          of_layer,
-          std::span(weights_.states_norm).subspan(static_cast<size_t>(i * size), static_cast<size_t>(size)),
-          epsilon(), of_layer);
-    }
-  }
-  matmul(pool_, matmul_scratch_, states, weights_.fc, to);
 }
 
 PairHead::Rows PairHead::forward(std::span<const PairSlice> batch) {

@@ -33,7 +33,6 @@ class PairHead final : public Head {
 
   int64_t weight_bytes() const override { return weights_.bytes; }
   std::span<const TokenId> target_ids() const override { return weights_.target_ids; }
-  void committed_states(TensorView<float, 2> states, TensorView<float, 2> to) override;
 
   // Logits of the last pair of every slice that asks for it, in order. Valid until the next pass; may be
   // overwritten.

@@ -198,10 +198,9 @@ std::vector<std::string> draft_child_arguments(const RoleSettings& o, const Draf
   const auto add = [&](const char* flag, const std::string& value) {
     arguments.insert(arguments.end(), {flag, value});
   };
-  if (o.models.uses_draft_model())
-    add("--draft-model", o.models.draft_model);
-  else
-    add("--drafter", o.models.drafter);
+  if (!o.models.draft_model.empty()) add("--draft-model", o.models.draft_model);
+  if (!o.models.uses_draft_model()) add("--drafter", o.models.drafter);
+  if (o.models.head()) add("--model", o.models.model);
   add("--draft-history-tokens", std::to_string(o.models.draft_history_tokens));
   return arguments;
 }

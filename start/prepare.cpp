@@ -90,7 +90,7 @@ Result<std::unique_ptr<Tokenizer>> read_drafter(const ModelSettings& models, Pre
   return tokenizer;
 }
 
-// A head has no vocabulary of its own: it belongs to this very target.
+// A head has no vocabulary of its own: it belongs to this very target, whose tokenizer was read.
 Status read_head(const ModelSettings& models, Preparation& p) {
   const std::string flag = "--draft-model " + models.draft_model;
   auto head = read_head_config(models.draft_model, *models.head(), p.target);
@@ -101,8 +101,25 @@ Status read_head(const ModelSettings& models, Preparation& p) {
   auto fingerprint = fingerprint_of_model(models.draft_model, numerics);
   if (!fingerprint.ok()) return fingerprint.status().in(flag);
   p.draft_info.fingerprint = std::max<uint64_t>(1, *fingerprint);
+  const auto of_files = fingerprint_of_model(models.draft_model, fingerprint_of_text(models.drafter));
+  if (!of_files.ok()) return of_files.status().in(flag);
+  p.state_head = std::max<uint64_t>(1, *of_files);
+  p.draft_info.vocab_size = static_cast<int32_t>(p.target.vocab_size);
+  p.draft_info.vocabulary_fingerprint = p.tokenizer->fingerprint();
   p.draft_info.name = display_name(models.draft_model);
   return {};
+}
+
+// A head apart from its target, of which it needs the sizes, the tokens and mostly the embedding.
+Result<Preparation> prepare_head_worker(const ModelSettings& models) {
+  Preparation p;
+  ASSIGN_OR_RETURN(p.target, read_config("--model", models.model, p.warnings));
+  ASSIGN_OR_RETURN(p.tokenizer, read_tokenizer("--model", models.model));
+  p.max_model_len = std::min<int64_t>(models.max_model_len > 0 ? models.max_model_len : kDefaultMaxModelLen,
+                                      p.target.max_position_embeddings);
+  RETURN_IF_ERROR(read_drafter(models, p).status());
+  RETURN_IF_ERROR(read_head(models, p));
+  return p;
 }
 
 }  // namespace
@@ -112,13 +129,13 @@ Result<Preparation> prepare_drafter(const RoleSettings& settings) {
   RETURN_IF_ERROR(check_drafter_settings(settings));
   if (!models.has_drafter())
     return invalid_argument("nothing to draft with: give --draft-model DIR or --drafter suffix");
-  if (models.head())
-    return unsupported(
-        fmt::format("--drafter {}: a head drafts beside its target; give it to the command that runs "
-                    "the target",
+  if (models.head() && models.model.empty())
+    return invalid_argument(
+        fmt::format("--drafter {} needs --model: a head has its target's tokens, and mostly its embedding",
                     models.drafter));
   RETURN_IF_ERROR(check_device(models.device).status());
   RETURN_IF_ERROR(pin_isa(models.isa));
+  if (models.head()) return prepare_head_worker(models);
   Preparation p;
   p.max_model_len = models.max_model_len > 0    ? models.max_model_len
                     : models.uses_draft_model() ? int64_t{kDefaultMaxModelLen}

@@ -15,9 +15,10 @@
 namespace outrider {
 
 struct Preparation {
-  ModelConfig target;                // not in a draft worker that joins
+  ModelConfig target;                // not in a draft worker that joins, unless it has a head
   std::optional<ModelConfig> draft;  // with --draft-model, unless that is
   std::optional<HeadConfig> head;    // a head
+  uint64_t state_head = 0;           // its fingerprint, the same on all machines: Hello::state_head
   std::unique_ptr<Tokenizer> tokenizer;
   ModelInfo target_info, draft_info;  // for Hello; an n-gram drafter has a draft_info too
   int64_t max_model_len = 0;

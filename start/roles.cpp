@@ -73,29 +73,48 @@ RowLinks links_of_rank(const ModelSettings& models, const Preparation& prepared,
 // The head that drafts beside the target, on its leader.
 Result<std::shared_ptr<StateDrafter>> load_state_drafter(const RoleSettings& settings,
                                                          const Preparation& prepared, RoleThreads threads,
-                                                         const Model& target) {
-  const ModelSettings& models = settings.models;
-  ASSIGN_OR_RETURN(const WeightFormat format,
-                   parse_weight_format("--draft-weight-format", models.draft_weight_format));
+                                                         Model& target) {
   ASSIGN_OR_RETURN(const QFormat q, parse_q_format(settings.speculation.q_format));
-  const int64_t per_sequence = prepared.max_model_len + kMaxSpeculativeTokens + kBlockTokens;
-  auto head = Head::load(models.draft_model, models.model,
-                         {.kind = *models.head(),
-                          .threads = threads.count,
-                          .bytes_per_thread = threads.bytes_each,
-                          .max_rows = std::max(kDraftPrefillRows, int64_t{models.max_num_seqs}),
-                          .max_sequences = models.max_num_seqs,
-                          .max_positions = prepared.max_model_len,
-                          .kv_tokens = models.max_num_seqs * per_sequence,
-                          .weight_format = format});
-  if (!head.ok()) return head.status().in("--draft-model " + models.draft_model);
+  ASSIGN_OR_RETURN(auto head, load_head(settings, prepared, threads));
   const bool ends = settings.speculation.synthetic_acceptance.empty();
   return std::make_shared<StateDrafter>(
-      target, std::move(head).value(),
-      StateDrafterOptions{.max_sequences = models.max_num_seqs,
+      target, std::move(head),
+      StateDrafterOptions{.max_sequences = settings.models.max_num_seqs,
                           .eos_ids = ends ? prepared.target.eos : std::vector<TokenId>(),
                           .q_kind = q.kind == QKind::kDense ? QKind::kDense : QKind::kSparse,
                           .row_bytes = q.row_bytes(prepared.target.vocab_size)});
+}
+
+// What tells a head at a draft worker the target's states, on the leader: the head's projection.
+Result<std::shared_ptr<StateReader>> load_state_reader(const RoleSettings& settings,
+                                                       const Preparation& prepared, RoleThreads threads,
+                                                       Model& target) {
+  const ModelSettings& models = settings.models;
+  ASSIGN_OR_RETURN(const WeightFormat format,
+                   parse_weight_format("--draft-weight-format", models.draft_weight_format));
+  auto projection = StateProjection::load(
+      models.draft_model, models.model, *prepared.head, prepared.target,
+      {.threads = threads.count, .bytes_per_thread = threads.bytes_each, .weight_format = format});
+  if (!projection.ok()) return projection.status().in("--draft-model " + models.draft_model);
+  return std::make_shared<StateReader>(target, std::move(projection).value(),
+                                       static_cast<int64_t>(prepared.head->taps.size()), kDraftPrefillRows);
+}
+
+// Where the head of the run drafts, as far as a target rank has to do with it.
+Status add_head(const RoleSettings& settings, const Preparation& prepared, RoleThreads threads, bool leads,
+                Model& model, TargetOptions& target) {
+  if (!prepared.head || !settings.models.head()) return {};
+  if (settings.models.is_head_beside_target()) {
+    target.own_drafter = prepared.draft_info.fingerprint;
+    if (!leads) return {};
+    ASSIGN_OR_RETURN(target.drafter, load_state_drafter(settings, prepared, threads, model));
+    return {};
+  }
+  target.state_head = prepared.state_head;
+  target.state_width = static_cast<int32_t>(prepared.head->layer.hidden_size);
+  if (!leads) return {};
+  ASSIGN_OR_RETURN(target.states, load_state_reader(settings, prepared, threads, model));
+  return {};
 }
 
 Status serve_target(const RoleSettings& settings, const Preparation& prepared, RoleThreads threads,
@@ -122,12 +141,7 @@ Status serve_target(const RoleSettings& settings, const Preparation& prepared, R
                        .generation = new_generation(),
                        .trees = !tree.shape.is_chain(),
                        .synthetic_acceptance = synthetic ? &*synthetic : nullptr};
-  if (prepared.head && settings.models.head()) {
-    target.own_drafter = prepared.draft_info.fingerprint;
-    if (group.rank() == 0) {
-      ASSIGN_OR_RETURN(target.drafter, load_state_drafter(settings, prepared, threads, *loaded.model));
-    }
-  }
+  RETURN_IF_ERROR(add_head(settings, prepared, threads, group.rank() == 0, *loaded.model, target));
   if (door.own)
     target.slice_inbox =
         std::make_shared<SliceInbox>(std::move(door.own),
@@ -171,16 +185,50 @@ Status serve_drafts(const RoleSettings& settings, const Preparation& prepared, R
     ASSIGN_OR_RETURN(own, load_draft(settings, prepared, threads, *single));
     loaded.model = own.get();
   }
+  const bool ends = settings.speculation.synthetic_acceptance.empty();
+  const auto eos = ends ? prepared.target.eos : std::vector<TokenId>();
+  if (settings.models.head()) {
+    ASSIGN_OR_RETURN(const auto state_head, load_head(settings, prepared, threads));
+    worker_options.state_head = prepared.state_head;
+    worker_options.state_width = static_cast<int32_t>(state_head->hidden_size());
+    const auto drafter = make_head_worker(settings.models, *state_head, eos);
+    return serve(DraftWorker(*drafter, transport, worker_options), transport, lend);
+  }
   const DraftHead* const head =
       offered_head(settings.models, target_ranks(settings.models), loaded.head.get());
   if (head) worker_options.head_fingerprint = head->fingerprint();
-  const bool ends = settings.speculation.synthetic_acceptance.empty();
-  const auto drafter = make_drafter(settings.models, prepared, loaded.model, prepared.target.vocab_size,
-                                    ends ? prepared.target.eos : std::vector<TokenId>(), head);
+  const auto drafter =
+      make_drafter(settings.models, prepared, loaded.model, prepared.target.vocab_size, eos, head);
   return serve(DraftWorker(*drafter, transport, worker_options), transport, lend);
 }
 
 }  // namespace
+
+Result<std::unique_ptr<Head>> load_head(const RoleSettings& settings, const Preparation& prepared,
+                                        RoleThreads threads) {
+  const ModelSettings& models = settings.models;
+  ASSIGN_OR_RETURN(const WeightFormat format,
+                   parse_weight_format("--draft-weight-format", models.draft_weight_format));
+  const int32_t sequences = models.is_head_beside_target() ? models.max_num_seqs : models.sequences();
+  const int64_t per_sequence = prepared.max_model_len + kMaxSpeculativeTokens + kBlockTokens;
+  auto head = Head::load(models.draft_model, models.model,
+                         {.kind = *models.head(),
+                          .threads = threads.count,
+                          .bytes_per_thread = threads.bytes_each,
+                          .max_rows = std::max(kDraftPrefillRows, int64_t{sequences}),
+                          .max_sequences = sequences,
+                          .max_positions = prepared.max_model_len,
+                          .kv_tokens = sequences * per_sequence,
+                          .weight_format = format});
+  if (!head.ok()) return head.status().in("--draft-model " + models.draft_model);
+  return head;
+}
+
+std::unique_ptr<Drafter> make_head_worker(const ModelSettings& models, Head& head,
+                                          std::vector<TokenId> eos_ids) {
+  return std::make_unique<HeadDrafting>(
+      head, HeadDraftingOptions{.max_sequences = models.sequences(), .eos_ids = std::move(eos_ids)});
+}
 
 std::unique_ptr<Drafter> make_drafter(const ModelSettings& models, const Preparation& prepared, Model* model,
                                       int64_t vocab_size, std::vector<TokenId> eos_ids, const DraftHead* head,

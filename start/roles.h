@@ -6,6 +6,7 @@
 #include "comm/transport.h"
 #include "coordinator/coordinator.h"
 #include "draft_worker/drafter.h"
+#include "draft_worker/head_drafting.h"
 #include "start/prepare.h"
 #include "start/role_threads.h"
 #include "start/settings.h"
@@ -24,6 +25,13 @@ Result<std::unique_ptr<Model>> load_draft(const RoleSettings& settings, const Pr
 // With --q-format hidden the draft model's output head, the rows of these ids; else null.
 Result<std::shared_ptr<const DraftHead>> load_draft_head(const RoleSettings& settings, IndexRange ids,
                                                          RoleThreads threads);
+
+// The head of --drafter eagle3 and its like, wherever it drafts, and a drafter of a draft worker with it,
+// which it must outlive.
+Result<std::unique_ptr<Head>> load_head(const RoleSettings& settings, const Preparation& prepared,
+                                        RoleThreads threads);
+std::unique_ptr<Drafter> make_head_worker(const ModelSettings& models, Head& head,
+                                          std::vector<TokenId> eos_ids);
 
 // `head`, if worker 0, 1, ... (device.h) drafts where it can use it: not on a device.
 const DraftHead* offered_head(const ModelSettings& models, int worker, const DraftHead* head);

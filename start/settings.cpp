@@ -16,10 +16,14 @@ namespace {
 
 constexpr int32_t kAutoRowBytes = 1024;  // the entropy of a text does not shrink with the vocabulary
 
-// What a head beside the target does not go with.
+// What a head does not go with.
 Status check_head_settings(const RoleSettings& settings) {
   const ModelSettings& m = settings.models;
   const SpeculationSettings& s = settings.speculation;
+  if (m.head_place != "target" && m.head_place != "worker")
+    return invalid_argument(fmt::format("--head-place {}: choose target or worker", m.head_place));
+  if (!m.head() && m.head_place == "worker")
+    return invalid_argument("--head-place worker needs a head: --drafter eagle3, eagle, mtp or medusa");
   if (!m.head()) return {};
   const auto refuse = [&](const std::string& flag, const char* why) {
     return unsupported(fmt::format("{} and --drafter {}: {}", flag, m.drafter, why));
@@ -30,9 +34,9 @@ Status check_head_settings(const RoleSettings& settings) {
   if (s.pipeline != "lockstep")
     return refuse("--pipeline " + s.pipeline,
                   "nothing drafts while the target verifies; use --pipeline lockstep");
-  if (m.draft_threads > 0)
+  if (m.draft_threads > 0 && m.is_head_beside_target())
     return refuse(fmt::format("--draft-threads {}", m.draft_threads),
-                  "a head has the target's threads; drop it");
+                  "a head beside the target has the target's threads; drop it, or use --head-place worker");
   if (s.record_guesses) return refuse("--record-rounds", "heads do not guess; drop it");
   return {};
 }
@@ -177,11 +181,12 @@ Status check_pool_settings(const ClusterSettings& settings) {
     return invalid_argument(
         fmt::format("--num-draft-workers {}: must be 1 to {}", p.num_draft_workers, kMaxDraftWorkers));
   if (p.num_draft_workers > 1 && !settings.models.has_draft_workers())
-    return invalid_argument("--num-draft-workers needs --draft-model DIR or --drafter suffix, and no head");
-  if (settings.models.head() && !p.listen.empty())
+    return invalid_argument(
+        "--num-draft-workers needs --draft-model DIR or --drafter suffix, and a head --head-place worker");
+  if (settings.models.is_head_beside_target() && !p.listen.empty())
     return unsupported(
         fmt::format("--listen and --drafter {}: the head drafts beside the target, and nobody else; "
-                    "drop one",
+                    "drop one, or use --head-place worker",
                     settings.models.drafter));
   const int waits_for = p.wait_for_draft_workers.value_or(0);
   if (waits_for < 0 || waits_for > kMaxDraftWorkers || (waits_for > 0 && p.listen.empty()))

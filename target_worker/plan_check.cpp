@@ -43,6 +43,28 @@ Status TargetWorker::check_prefixes(const StepPlan& plan) const {
   return {};
 }
 
+// States of sequences that are open then, and no more than a result has room for.
+Status TargetWorker::check_asks(const StepPlan& plan) const {
+  if (plan.states.empty()) return {};
+  if (options_.state_head == 0) return malformed("asks for states, which no head here reads");
+  const auto is_of = [](SequenceId id) { return [id](const auto& item) { return item.sequence == id; }; };
+  std::set<SequenceId> asked;
+  int64_t rows = 0;
+  for (const StateAsk& ask : plan.states) {
+    const bool is_closed =
+        std::find(plan.closes.begin(), plan.closes.end(), ask.sequence) != plan.closes.end();
+    const bool is_opened = std::any_of(plan.opens.begin(), plan.opens.end(), is_of(ask.sequence));
+    if (!(is_opened || (sequences_.contains(ask.sequence) && !is_closed)) ||
+        !asked.insert(ask.sequence).second)
+      return malformed(
+          fmt::format("asks for states of sequence {}, which is not open, or twice", ask.sequence.value()));
+    rows += ask.count;
+  }
+  const int64_t most = kMostStateBytes / (int64_t{options_.state_width} * 2);
+  if (rows > most) return malformed(fmt::format("asks for {} rows of states; at most {}", rows, most));
+  return {};
+}
+
 // What it says of sequences that are open, or will be.
 Status TargetWorker::check_plan(const StepPlan& plan) const {
   const MessageLimits limits{.vocab_size = model_.config().vocab_size, .max_context = model_.max_positions()};
@@ -74,7 +96,7 @@ Status TargetWorker::check_plan(const StepPlan& plan) const {
   if (rows > model_.max_rows() || logit_rows > model_.max_logit_rows())
     return malformed(fmt::format("has {} rows, {} of them with logits; planned {} and {}", rows, logit_rows,
                                  model_.max_rows(), model_.max_logit_rows()));
-  return {};
+  return check_asks(plan);
 }
 
 Status TargetWorker::check_entry(const PlanEntry& entry, const StepPlan& plan) const {

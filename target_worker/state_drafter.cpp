@@ -7,14 +7,13 @@
 
 namespace outrider {
 
-StateDrafter::StateDrafter(const Model& target, std::unique_ptr<Head> head, StateDrafterOptions options)
-    : target_(target),
-      head_(std::move(head)),
+StateDrafter::StateDrafter(Model& target, std::unique_ptr<Head> head, StateDrafterOptions options)
+    : head_(std::move(head)),
       options_(std::move(options)),
       drafter_(
           make_head_drafter(*head_, {.max_sequences = options_.max_sequences, .eos_ids = options_.eos_ids})),
-      raw_(head_->max_rows(),
-           static_cast<int64_t>(head_->config().taps.size()) * target.config().hidden_size) {}
+      reader_(target, head_->projection(), static_cast<int64_t>(head_->config().taps.size()),
+              head_->max_rows()) {}
 
 void StateDrafter::add(HeadTask task, KvHandle kv, Epoch epoch) {
   task.row_bytes = options_.q_kind == QKind::kSparse ? options_.row_bytes : 0;
@@ -30,10 +29,7 @@ void StateDrafter::close(SequenceId sequence) {
 void StateDrafter::read(SequenceId sequence, int64_t first, TensorView<float, 2> to) {
   const auto task =
       std::find_if(tasks_.begin(), tasks_.end(), [&](const HeadTask& t) { return t.sequence == sequence; });
-  const KvHandle kv = places_[static_cast<size_t>(task - tasks_.begin())].kv;
-  const auto raw = raw_.rows(to.extent(0));
-  for (int64_t r = 0; r < to.extent(0); ++r) target_.read_states(kv, first + r, raw.row(r));
-  head_->committed_states(raw, to);
+  reader_.read(places_[static_cast<size_t>(task - tasks_.begin())].kv, first, to);
 }
 
 // The hash of the committed ids. Texts only grow.

@@ -8,8 +8,7 @@
 
 #include "comm/messages.h"
 #include "heads/head_drafter.h"
-#include "transformer/model/activations.h"
-#include "transformer/model/model.h"
+#include "target_worker/state_reader.h"
 
 namespace outrider {
 
@@ -23,7 +22,7 @@ struct StateDrafterOptions {
 class StateDrafter final : private StateSource {
  public:
   // `target` was loaded with the head's taps. It must outlive the drafter.
-  StateDrafter(const Model& target, std::unique_ptr<Head> head, StateDrafterOptions options);
+  StateDrafter(Model& target, std::unique_ptr<Head> head, StateDrafterOptions options);
 
   // begin(), what is to be drafted for, draft(). Sequences are those of the target: `kv` is in its cache, and
   // the ids in `task` stay where they are until draft().
@@ -41,11 +40,10 @@ class StateDrafter final : private StateSource {
   void read(SequenceId sequence, int64_t first, TensorView<float, 2> to) override;
   uint64_t hash_of(const HeadTask& task);
 
-  const Model& target_;
   const std::unique_ptr<Head> head_;
   StateDrafterOptions options_;
   const std::unique_ptr<HeadDrafter> drafter_;
-  ActivationRows raw_;  // states of a pass, before they are projected
+  StateReader reader_;
 
   // The hash of the first `tokens` of a text.
   struct Hashed {

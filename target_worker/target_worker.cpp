@@ -117,7 +117,9 @@ Status TargetWorker::join(Transport& transport) {
                                        .slices = options_.slices,
                                        .head_fingerprint = options_.head ? options_.head->fingerprint() : 0,
                                        .own_drafter = options_.own_drafter,
-                                       .kv_blocks = model_.kv().num_blocks()}));
+                                       .kv_blocks = model_.kv().num_blocks(),
+                                       .state_head = options_.state_head,
+                                       .state_width = options_.state_width}));
   constexpr auto kJoinTimeout = std::chrono::seconds(60);
   const auto deadline = Clock::now() + kJoinTimeout;
   while (auto incoming = transport.receive(deadline)) {
@@ -177,7 +179,10 @@ StepResult TargetWorker::step(const StepPlan& plan) {
   for (SequenceId id : plan.closes) close(id);
   for (const Open& o : plan.opens) open(o);
   StepResult result{.step = plan.step};
-  if (plan.entries.empty()) return result;
+  if (plan.entries.empty()) {
+    tell_states(plan, result);
+    return result;
+  }
 
   if (options_.slice_inbox) options_.slice_inbox->look();
   PlacedLogits logits;
@@ -197,6 +202,7 @@ StepResult TargetWorker::step(const StepPlan& plan) {
   {
     const PhaseTimer timer(result.commit_ns);
     commit(plan, verdicts, result);
+    tell_states(plan, result);
   }
   if (options_.drafter) {
     const PhaseTimer timer(result.draft_ns);
@@ -425,6 +431,16 @@ void TargetWorker::draft_next(const StepPlan& plan, StepResult& result) {
                 s.kv, s.epoch);
   }
   drafter.draft(result.drafts);
+}
+
+// What draft workers lack of committed tokens. Every rank keeps the same states, so one of them is enough.
+void TargetWorker::tell_states(const StepPlan& plan, StepResult& result) {
+  if (!options_.states) return;
+  for (const StateAsk& ask : plan.states) {
+    StateRows rows{.sequence = ask.sequence, .ids = {}, .values = {}};
+    options_.states->tell(sequence(ask.sequence).kv, ask, rows);
+    if (!rows.values.empty()) result.states.push_back(std::move(rows));
+  }
 }
 
 uint64_t TargetWorker::kv_content_hash(SequenceId id) const {

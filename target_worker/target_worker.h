@@ -37,6 +37,11 @@ struct TargetOptions {
   // drafter's taps.
   uint64_t own_drafter = 0;
   std::shared_ptr<StateDrafter> drafter;
+  // Not 0: a draft worker has the head of this fingerprint, and the leader's `states` tell it rows of so many
+  // numbers. The model has the head's taps.
+  uint64_t state_head = 0;
+  int32_t state_width = 0;
+  std::shared_ptr<StateReader> states;
   // A draft whose slices are not all here so long after the forward pass is given up, on every rank.
   std::chrono::milliseconds slice_timeout{2000};
 };
@@ -81,6 +86,7 @@ class TargetWorker {
   void check_state(const StepPlan& plan) const;
   Status check_plan(const StepPlan& plan) const;
   Status check_prefixes(const StepPlan& plan) const;
+  Status check_asks(const StepPlan& plan) const;
   Status check_entry(const PlanEntry& entry, const StepPlan& plan) const;
   void change(const PrefixChange& change);
   void open(const Open& open);
@@ -97,6 +103,7 @@ class TargetWorker {
   void commit(const StepPlan& plan, std::span<const VerifyResult> verdicts, StepResult& result);
   void commit(const PlanEntry& entry, DraftTreeView draft, const VerifyResult& verdict);
   void draft_next(const StepPlan& plan, StepResult& result);
+  void tell_states(const StepPlan& plan, StepResult& result);
   Sequence& sequence(SequenceId id);
 
   Model& model_;

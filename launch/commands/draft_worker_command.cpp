@@ -70,8 +70,13 @@ Result<ZmqOptions> connection_options(const DraftWorkerSettings& settings) {
 class PoolWorker {
  public:
   PoolWorker(const DraftWorkerSettings& settings, const Preparation& prepared, ZmqOptions zmq, Model* model,
-             const DraftHead* head)
-      : settings_(settings), prepared_(prepared), zmq_(std::move(zmq)), model_(model), head_(head) {}
+             const DraftHead* head, Head* state_head)
+      : settings_(settings),
+        prepared_(prepared),
+        zmq_(std::move(zmq)),
+        model_(model),
+        head_(head),
+        state_head_(state_head) {}
 
   // Until asked to leave, the job's end, a refusal, nonsense, or too long a time without a coordinator.
   Status run() {
@@ -98,12 +103,15 @@ class PoolWorker {
   // One connection and one identity: connects, joins, serves.
   Status live(bool* joined) {
     ASSIGN_OR_RETURN(const auto transport, make_zmq_client(settings_.connect, zmq_));
-    DraftWorkerOptions options{.info = prepared_.draft_info,
-                               .generation = new_generation(),
-                               .max_sequences = settings_.run.models.max_num_seqs,
-                               .head_fingerprint = head_ ? head_->fingerprint() : 0,
-                               .join_timeout = kJoinTimeout,
-                               .asked_to_leave = asked_to_leave};
+    DraftWorkerOptions options{
+        .info = prepared_.draft_info,
+        .generation = new_generation(),
+        .max_sequences = settings_.run.models.max_num_seqs,
+        .head_fingerprint = head_ ? head_->fingerprint() : 0,
+        .state_head = state_head_ ? prepared_.state_head : 0,
+        .state_width = state_head_ ? static_cast<int32_t>(state_head_->hidden_size()) : 0,
+        .join_timeout = kJoinTimeout,
+        .asked_to_leave = asked_to_leave};
     ASSIGN_OR_RETURN(const auto welcome, join_coordinator(*transport, options));
     if (!welcome) return {};
     *joined = true;
@@ -113,8 +121,10 @@ class PoolWorker {
     std::optional<SliceSender> slices = doors_of(*welcome, options.generation);
     options.slices = slices ? &*slices : nullptr;
     if (slices) use_links(*welcome, *slices);
-    const auto drafter = make_drafter(settings_.run.models, prepared_, model_, welcome->target.vocab_size,
-                                      welcome->eos_ids, head_, slices ? slices->rows() : nullptr);
+    const auto drafter =
+        state_head_ ? make_head_worker(settings_.run.models, *state_head_, welcome->eos_ids)
+                    : make_drafter(settings_.run.models, prepared_, model_, welcome->target.vocab_size,
+                                   welcome->eos_ids, head_, slices ? slices->rows() : nullptr);
     return DraftWorker(*drafter, *transport, options).serve();
   }
 
@@ -150,6 +160,7 @@ class PoolWorker {
   const ZmqOptions zmq_;
   Model* const model_;
   const DraftHead* const head_;  // null: no states are sent
+  Head* const state_head_;       // null: none are read
 };
 
 Status serve(const DraftWorkerSettings& settings) {
@@ -161,14 +172,18 @@ Status serve(const DraftWorkerSettings& settings) {
   const auto single = make_single_collectives();
   std::unique_ptr<Model> model;
   std::shared_ptr<const DraftHead> head;
+  std::unique_ptr<Head> state_head;
+  const RoleThreads threads = worker_threads(settings.run.models.threads, settings.cores, usable_cores());
+  if (settings.run.models.head()) {
+    ASSIGN_OR_RETURN(state_head, load_head(settings.run, prepared, threads));
+  }
   if (settings.run.models.uses_draft_model()) {
-    const RoleThreads threads = worker_threads(settings.run.models.threads, settings.cores, usable_cores());
     ASSIGN_OR_RETURN(model, load_draft(settings.run, prepared, threads, *single));
     ASSIGN_OR_RETURN(head, load_draft_head(settings.run, {0, prepared.draft->vocab_size}, threads));
   }
   note_first_signal();
   return PoolWorker(settings, prepared, std::move(zmq), model.get(),
-                    offered_head(settings.run.models, 0, head.get()))
+                    offered_head(settings.run.models, 0, head.get()), state_head.get())
       .run();
 }
 
@@ -179,6 +194,8 @@ void add_draft_worker_options(CLI::App& app, DraftWorkerSettings& s) {
       "Examples, beside `outrider generate --listen ...`, which tells its address:\n"
       "  outrider draft-worker --connect tcp://127.0.0.1:41017 --draft-model DRAFT\n"
       "  outrider draft-worker --connect tcp://127.0.0.1:41017 --drafter suffix\n"
+      "  outrider draft-worker --connect tcp://127.0.0.1:41017 --drafter eagle3 --draft-model HEAD --model "
+      "TARGET\n"
       "Exit codes: 0 asked to leave or the job ended, 2 refused, cannot work or told what makes no sense, 3 "
       "no "
       "job for --retry-for seconds.");
@@ -186,6 +203,9 @@ void add_draft_worker_options(CLI::App& app, DraftWorkerSettings& s) {
   app.add_option("--connect", s.connect, "Endpoint of the job, as `outrider generate --listen` tells it");
   app.add_option("--draft-model,-d", o.models.draft_model,
                  "Draft model: a directory, with the target's tokenizer");
+  app.add_option("--model,-m", o.models.model,
+                 "The target, with --drafter eagle3, eagle, mtp or medusa: a head has its tokens, and mostly "
+                 "its embedding");
   add_text_drafter_options(app, o.models);
   app.add_option(
       "--curve-secret-key", s.curve_secret_key,

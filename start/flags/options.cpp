@@ -25,8 +25,7 @@ void add_text_drafter_options(CLI::App& app, ModelSettings& m) {
          "--drafter", m.drafter,
          "Drafts without a model. suffix: what followed where the text's end stood before, in the text and "
          "in finished outputs; ngram: at the newest such place in the text. With --draft-model DIR, a head "
-         "that "
-         "reads the target's states and drafts beside it: eagle3, eagle (1 and 2), mtp (MiMo's form), medusa")
+         "that reads the target's states: eagle3, eagle (1 and 2), mtp (MiMo's form), medusa")
       ->check(CLI::IsMember({"model", "ngram", "suffix", "eagle3", "eagle", "mtp", "medusa"}))
       ->group("Models");
   app.add_option(
@@ -46,6 +45,13 @@ void add_model_options(CLI::App& app, ClusterSettings& o) {
                  "Draft model with the same tokenizer. Without any drafter it is plain decoding")
       ->group("Models");
   add_text_drafter_options(app, m);
+  app.add_option(
+         "--head-place", m.head_place,
+         "Where a head drafts. target: in the process of the target's leader, right behind its pass; worker: "
+         "at a draft worker, which is sent a row of the target's states for each committed token")
+      ->check(CLI::IsMember({"target", "worker"}))
+      ->group("Models")
+      ->capture_default_str();
   app.add_option("--tensor-parallel-size,--tp", m.tensor_parallel_size,
                  "Target ranks of a group: 1, 2, 4 or 8. The text does not depend on it")
       ->group("Models")

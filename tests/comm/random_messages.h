@@ -113,6 +113,7 @@ class RandomMessages {
     fill_nodes(m.parents, m.draft.size());
     fill_q(m);
     fill_all(m.worker, m.next_gamma, m.next_round, m.next_stop, m.prompt_logprobs);
+    if (below(2) == 0) fill(m.next_tree);
   }
   void fill(TokenLogprob& m) { fill_all(m.id, m.logprob); }
   void fill(PositionLogprobs& m) { fill_all(m.chosen, m.top); }
@@ -126,7 +127,7 @@ class RandomMessages {
   void fill(SliceDoors& m) { fill_all(m.of_rank, m.cluster, m.server_key, m.public_key, m.secret_key); }
   void fill(Hello& m) {
     fill_all(m.role, m.generation, m.model, m.max_sequences, m.slices, m.head_fingerprint, m.own_drafter,
-             m.kv_blocks);
+             m.kv_blocks, m.state_head, m.state_width);
   }
   void fill(Welcome& m) {
     fill_all(m.accepted, m.reason);
@@ -147,8 +148,11 @@ class RandomMessages {
   void fill(Propose& m) {
     fill_all(m.sequence, m.epoch, m.round, m.base, m.committed, m.gamma, m.q_kind, m.row_bytes, m.code_bits,
              m.sent_after_us, m.pipeline, m.fanout, m.stop, m.wants_guess);
-    if (below(2) == 0)
-      fill_all(m.tree.widths, m.tree.parents, m.tree.nodes, m.tree.node_price, m.tree.pass_price);
+    if (below(2) == 0) fill(m.tree);
+  }
+  void fill(TreeShape& m) {
+    fill_all(m.widths, m.parents, m.nodes, m.node_price, m.pass_price);
+    if (m.is_chain()) m = {};
   }
   void fill(PreparationReport& m) {
     fill_all(m.looked_up, m.hit, m.used_tokens, m.wasted_tokens, m.outcomes, m.busy_ns);
@@ -165,15 +169,20 @@ class RandomMessages {
   }
   void fill(PrefixChange::Kind& value) { value = static_cast<PrefixChange::Kind>(below(2)); }
   void fill(PrefixChange& m) { fill_all(m.kind, m.prefix, m.sequence, m.length); }
-  void fill(StepPlan& m) { fill_all(m.step, m.state_hash, m.prefixes, m.closes, m.opens, m.entries); }
+  void fill(StepPlan& m) {
+    fill_all(m.step, m.state_hash, m.prefixes, m.closes, m.opens, m.entries, m.states);
+  }
+  void fill(StateAsk& m) { fill_all(m.sequence, m.first, m.count); }
   void fill(PromptScores& m) { fill_all(m.sequence, m.logprobs); }
   void fill(StepResult& m) {
-    fill_all(m.step, m.verdicts, m.scores, m.forward_ns, m.verify_ns, m.commit_ns, m.drafts, m.draft_ns);
+    fill_all(m.step, m.verdicts, m.scores, m.forward_ns, m.verify_ns, m.commit_ns, m.drafts, m.draft_ns,
+             m.states);
   }
   void fill(QSlice& m) { fill_all(m.sequence, m.round, m.worker, m.rows, m.weights); }
   void fill(LinkOffer& m) { fill_all(m.worker, m.id); }
   void fill(QTransfer& m) { fill_all(m.sequence, m.round, m.worker, m.number, m.sums, m.drafted); }
-  void fill(Resync& m) { fill_all(m.sequence, m.epoch, m.committed, m.hash); }
+  void fill(Resync& m) { fill_all(m.sequence, m.epoch, m.committed, m.hash, m.state_rows); }
+  void fill(StateRows& m) { fill_all(m.sequence, m.first, m.ids, m.width, m.values); }
 
   template <class... Fields>
   void fill_all(Fields&... fields) {

@@ -1,5 +1,6 @@
 #include "drafting_worker.h"
 
+#include "rows_gate.h"
 #include "toy_language_model.h"
 #include "toy_model.h"
 
@@ -54,13 +55,16 @@ struct DraftingWorker::Parts {
                                             .kept_texts = keeps ? 2 : 0,
                                             .eos_ids = {kToyEos},
                                             .now = options.now})),
+        gate(options.needs_rows ? std::make_unique<RowsGate>(std::move(drafter)) : nullptr),
         slices(make_sender(options)),
-        worker(*drafter, outbox, {.info = {}, .slices = options.ranks > 0 ? &slices : nullptr}) {}
+        worker(gate ? static_cast<Drafter&>(*gate) : *drafter, outbox,
+               {.info = {}, .state_width = gate ? 1 : 0, .slices = options.ranks > 0 ? &slices : nullptr}) {}
 
   const bool keeps;
   Outbox outbox;
   std::unique_ptr<Model> model;
   std::unique_ptr<Drafter> drafter;
+  std::unique_ptr<RowsGate> gate;  // holds the drafter
   SliceSender slices;
   DraftWorker worker;
 };
@@ -78,6 +82,7 @@ void DraftingWorker::handle(const Message& message) {
 bool DraftingWorker::work() {
   const bool worked = parts_->worker.work();
   const KvCache& kv = parts_->model->kv();
+  if (parts_->gate && !parts_->gate->error.empty()) error_ = parts_->gate->error;
   if (!kv.check_invariants().ok()) error_ = kv.check_invariants().message();
   if (open_.empty() && !parts_->keeps && kv.free_blocks() != kv.num_blocks()) error_ = "KV blocks leaked";
   return worked;

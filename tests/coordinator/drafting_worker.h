@@ -20,6 +20,7 @@ class DraftingWorker {
     int ranks = 0;  // of the target, which takes dense q in slices
     std::function<Status(int rank, const QSlice& slice)> to_rank;
     Generation generation{1};
+    bool needs_rows = false;  // of the target's states
   };
   explicit DraftingWorker(const Options& options);
   ~DraftingWorker();

@@ -21,6 +21,7 @@ struct Schedule {
   double accuracy = 0.7;
   int64_t kv_blocks = 0;  // of the target; 0: enough for all
   int ranks = 0;          // that take slices of dense q; 0: the target has no doors
+  bool states = false;    // drafters need rows of the target's
   bool shadows = false;   // drafts that rounds do not wait for, some of which come to nothing
 };
 
@@ -163,10 +164,20 @@ class ProtocolSimulation : public ::testing::Test {
   void run(uint64_t seed, const Faults& faults) { run(seed, faults, random_schedule(seed)); }
   void run_slices(uint64_t seed, const Faults& faults) { run(seed, faults, random_slices(seed)); }
 
+  // With drafters that need rows of the target's states.
+  void run_states(uint64_t seed, const Faults& faults, int64_t kv_blocks = 0, int32_t groups = 1) {
+    Schedule schedule = random_schedule(seed);
+    schedule.options.target_groups = groups;
+    schedule.states = true;
+    schedule.workers = std::max(1, schedule.workers);
+    schedule.kv_blocks = kv_blocks;
+    run(seed, faults, schedule);
+  }
+
   void run(uint64_t seed, const Faults& faults, const Schedule& schedule) {
     SCOPED_TRACE("seed " + std::to_string(seed));
     SimulatedCluster cluster(seed, schedule.options, schedule.gamma, faults, schedule.workers,
-                             schedule.accuracy, schedule.ranks, schedule.kv_blocks);
+                             schedule.accuracy, schedule.ranks, schedule.kv_blocks, schedule.states);
     ASSERT_TRUE(cluster.run(schedule.requests))
         << "did not end; virtual time " << cluster.virtual_us() << " us";
     ASSERT_EQ(cluster.target_error(), "");
@@ -188,6 +199,7 @@ class ProtocolSimulation : public ::testing::Test {
     }
     struck_ += cluster.struck();
     slices_struck_ += cluster.slices_struck();
+    told_ += cluster.told();
     accepted_ += cluster.protocol().totals().rounds.accepted;
     hits_ += cluster.protocol().totals().preparation.hits;
     misses_ += cluster.protocol().totals().preparation.lookups - cluster.protocol().totals().preparation.hits;
@@ -254,6 +266,7 @@ class ProtocolSimulation : public ::testing::Test {
   int64_t sliced_ = 0;  // drafts that were verified by slices
   int64_t prefix_hits_ = 0, preemptions_ = 0, failovers_ = 0;
   std::array<int64_t, 2> groups_used_{};  // target groups, of all schedules: those nothing began in, others
+  int64_t told_ = 0;                      // rows of states
   std::array<int64_t, kDropReasonNames.size()> dropped_{};
   std::array<int64_t, 4> finished_{};  // requests, by FinishReason
   FaultCounts struck_, slices_struck_;
@@ -499,6 +512,65 @@ TEST_F(ProtocolSimulation, SlicesAndEverythingAtOnce) {
                                  .reorder = true}});
   EXPECT_GT(sliced_, 1000);
   EXPECT_GT(dropped(DropReason::kSliceMissing), 100);
+}
+
+// Drafters that need rows of the target's states: every row is that of its text, and whatever is lost is told
+// again.
+TEST_F(ProtocolSimulation, RowsOfStatesWithoutFaults) {
+  for (uint64_t seed = 0; seed < kSchedules && !HasFailure(); ++seed) run_states(seed, {});
+  EXPECT_GT(accepted_, 1000);
+  EXPECT_GT(told_, 10'000);
+  // A round whose rows are on their way when it is asked once more is drafted for twice.
+  EXPECT_LT(dropped_unshadowed_, accepted_ / 100);
+  for (const DropReason reason : {DropReason::kWrongBase, DropReason::kWrongHash, DropReason::kBadIds})
+    EXPECT_EQ(dropped(reason), 0);
+}
+
+TEST_F(ProtocolSimulation, RowsOfStatesThatAreLostLateOrTwice) {
+  for (uint64_t seed = 0; seed < kSchedules && !HasFailure(); ++seed)
+    run_states(seed, {.drop = 0.2, .duplicate = 0.3, .max_delay_us = 30'000, .reorder = true});
+  EXPECT_GT(accepted_, 500);
+}
+
+TEST_F(ProtocolSimulation, RowsOfStatesForWorkersThatDie) {
+  for (uint64_t seed = 0; seed < kSchedules && !HasFailure(); ++seed)
+    run_states(seed, {.worker_death = 0.1, .silent_death = seed % 2 == 0});
+  EXPECT_GT(struck_.worker_death, 500);
+  EXPECT_GT(accepted_, 1000);
+}
+
+TEST_F(ProtocolSimulation, RowsOfStatesThroughFullQueuesAndALittleMemory) {
+  for (uint64_t seed = 0; seed < kSchedules && !HasFailure(); ++seed)
+    run_states(seed, {.refuse_send = 0.1}, 6 + static_cast<int64_t>(seed % 6));
+  EXPECT_GT(struck_.refuse_send, 500);
+  EXPECT_GT(preemptions_, 100);
+  EXPECT_GT(accepted_, 300);
+}
+
+TEST_F(ProtocolSimulation, RowsOfStatesWithEverythingAtOnce) {
+  for (uint64_t seed = 0; seed < kSchedules && !HasFailure(); ++seed)
+    run_states(seed,
+               {.drop = 0.1,
+                .duplicate = 0.1,
+                .corrupt = 0.1,
+                .refuse_send = 0.05,
+                .max_delay_us = 5'000,
+                .reorder = true,
+                .worker_death = 0.03,
+                .silent_death = seed % 2 == 0,
+                .nonfinite = 0.01,
+                .target_failure = 0.002,
+                .cancel = 0.02},
+               0, 1 + static_cast<int32_t>(seed % 2));
+  EXPECT_GT(accepted_, 200);
+}
+
+// Rows of a text are the same in every group, so a worker goes on with those that it has.
+TEST_F(ProtocolSimulation, RowsOfStatesOfGroupsThatDie) {
+  for (uint64_t seed = 0; seed < kSchedules && !HasFailure(); ++seed)
+    run_states(seed, {.target_failure = 0.02}, 0, 3);
+  EXPECT_GT(failovers_, 100);
+  EXPECT_GT(accepted_, 1000);
 }
 
 // Under rules that wait for a draft whatever it costs, a worker that is there and never drafts is given up

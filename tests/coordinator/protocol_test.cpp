@@ -271,6 +271,167 @@ TEST_F(LostQ, ADraftUnderWayIsWhatWasAskedFor) {
   }
 }
 
+// ---- drafters that read the target's states -------------------------------------------------------------
+
+class StatesOnTheirWay : public ::testing::Test {
+ protected:
+  static constexpr PeerId kTarget{1}, kWorker{2};
+  static constexpr SequenceId kOnly{1};
+
+  void SetUp() override {
+    step(MessageReceived{
+        kTarget,
+        Hello{.role = Role::kTarget,
+              .model =
+                  {.name = "m", .vocab_size = 50, .vocabulary_fingerprint = 1, .max_context = 500, .isa = ""},
+              .max_sequences = 4,
+              .state_head = 77,
+              .state_width = 2}});
+    join(77);
+  }
+  void join(uint64_t head) {
+    step(MessageReceived{kWorker, Hello{.role = Role::kDraft,
+                                        .model = {.name = "h", .max_context = 500, .isa = ""},
+                                        .max_sequences = 4,
+                                        .state_head = head}});
+  }
+  void submit() {
+    Request request;
+    request.prompt = {TokenId(1), TokenId(2), TokenId(3)};
+    request.max_tokens = 100;
+    step(Submit{kOnly, request});
+  }
+  void step(Event event) {
+    now_ += std::chrono::milliseconds(1);
+    for (Action& action : protocol_.step(std::move(event), now_)) {
+      auto* send = std::get_if<Send>(&action);
+      if (!send) continue;
+      if (auto* plan = std::get_if<StepPlan>(&send->message))
+        plan_ = *plan, ++plans_;
+      else
+        told_.push_back(std::move(send->message));
+    }
+  }
+  // The result of the plan that is out, with `rows` of what it asked for.
+  void answer(int32_t accepted, size_t rows) {
+    StepResult result{.step = plan_.step, .verdicts = {}};
+    for (const PlanEntry& entry : plan_.entries)
+      result.verdicts.push_back({.sequence = kOnly,
+                                 .epoch = entry.epoch,
+                                 .round = entry.round,
+                                 .base = entry.base,
+                                 .accepted_count = accepted,
+                                 .next = TokenId(9)});
+    if (rows > 0)
+      result.states.push_back({.sequence = kOnly,
+                               .first = plan_.states.at(0).first,
+                               .ids = {},
+                               .width = 2,
+                               .values = std::vector<uint16_t>(2 * rows, 1)});
+    step(MessageReceived{kTarget, result});
+  }
+  template <class T>
+  std::vector<T> take() {
+    std::vector<T> found;
+    for (Message& message : told_)
+      if (auto* body = std::get_if<T>(&message)) found.push_back(std::move(*body));
+    told_.clear();
+    return found;
+  }
+
+  Protocol protocol_{{}, parse_gamma_policy("fixed:gamma=3").value()};
+  Clock::time_point now_{};
+  StepPlan plan_;
+  int plans_ = 0;
+  std::vector<Message> told_;
+};
+
+TEST_F(StatesOnTheirWay, AreAskedForWithEveryPlanAndHandedOnWithTheirTokens) {
+  submit();
+  ASSERT_EQ(plan_.states.size(), 1u);
+  EXPECT_EQ(plan_.states[0].first, Position(0));
+  EXPECT_EQ(plan_.states[0].count, 3);
+  (void)take<Open>();
+  answer(0, 3);
+  ASSERT_EQ(told_.size(), 2u) << "rows, then the Propose";
+  ASSERT_TRUE(std::holds_alternative<StateRows>(told_[0]));
+  const StateRows rows = std::get<StateRows>(told_[0]);
+  EXPECT_EQ(rows.first, Position(0));
+  EXPECT_EQ(rows.ids, (std::vector<TokenId>{TokenId(2), TokenId(3), TokenId(9)}));
+  EXPECT_EQ(rows.values.size(), 6u);
+  EXPECT_EQ(plans_, 1) << "the worker drafts";
+}
+
+TEST_F(StatesOnTheirWay, AreAskedForAgainWhereAWorkerLacksThem) {
+  submit();
+  answer(0, 3);
+  (void)take<Open>();
+  const auto text = protocol_.find(kOnly)->sequence.ids();
+  step(MessageReceived{
+      kWorker,
+      Resync{.sequence = kOnly, .committed = Position(4), .hash = prefix_hash(text), .state_rows = 1}});
+  EXPECT_EQ(plans_, 2) << "though there is nothing else to do";
+  EXPECT_TRUE(plan_.entries.empty());
+  EXPECT_EQ(plan_.states.at(0).first, Position(1));
+  EXPECT_EQ(plan_.states.at(0).count, 2);
+  answer(0, 2);
+  const auto rows = take<StateRows>();
+  ASSERT_EQ(rows.size(), 1u);
+  EXPECT_EQ(rows[0].first, Position(1));
+  EXPECT_EQ(rows[0].ids, (std::vector<TokenId>{TokenId(3), TokenId(9)}));
+  EXPECT_EQ(protocol_.find(kOnly)->state, RequestState::kDrafting);
+}
+
+// Numbers that are not finite are not told.
+TEST_F(StatesOnTheirWay, ThatTheTargetDoesNotHaveAreNotWaitedFor) {
+  submit();
+  answer(0, 1);
+  EXPECT_EQ(plans_, 2);
+  EXPECT_TRUE(plan_.entries.empty());
+  answer(0, 0);
+  EXPECT_EQ(plans_, 3);
+  ASSERT_EQ(plan_.entries.size(), 1u) << "the round goes on without a draft";
+  EXPECT_TRUE(plan_.entries[0].draft.empty());
+  EXPECT_TRUE(protocol_.target_status().ok());
+}
+
+TEST_F(StatesOnTheirWay, NobodyAskedForBreakTheProtocol) {
+  const std::vector<std::function<void(StateRows&)>> lies{
+      [](StateRows& rows) { rows.sequence = SequenceId(5); },
+      [](StateRows& rows) { rows.first = Position(1); },
+      [](StateRows& rows) { rows.width = 3; },
+      [](StateRows& rows) { rows.width = 0; },
+      [](StateRows& rows) { rows.values.resize(5); },
+      [](StateRows& rows) { rows.values.resize(100); },
+      [](StateRows& rows) { rows.values.clear(); },
+      [](StateRows& rows) { rows.ids = {TokenId(1)}; }};
+  for (const auto& lie : lies) {
+    StatesOnTheirWay::SetUp();
+    submit();
+    StepResult result{.step = plan_.step,
+                      .verdicts = {{.sequence = kOnly,
+                                    .epoch = plan_.entries.at(0).epoch,
+                                    .round = plan_.entries[0].round,
+                                    .base = plan_.entries[0].base,
+                                    .next = TokenId(9)}}};
+    result.states.push_back(
+        {.sequence = kOnly, .first = {}, .ids = {}, .width = 2, .values = std::vector<uint16_t>(6, 1)});
+    lie(result.states[0]);
+    step(MessageReceived{kTarget, result});
+    EXPECT_FALSE(protocol_.has_target());
+    EXPECT_NE(protocol_.target_status().message().find("states"), std::string::npos);
+  }
+}
+
+TEST_F(StatesOnTheirWay, OfAnotherHeadAreRefused) {
+  told_.clear();
+  join(78);
+  const auto welcomes = take<Welcome>();
+  ASSERT_EQ(welcomes.size(), 1u);
+  EXPECT_FALSE(welcomes[0].accepted);
+  EXPECT_NE(welcomes[0].reason.find("--head-place"), std::string::npos);
+}
+
 // ---- a target that drafts itself ------------------------------------------------------------------------
 
 class OwnDrafts : public ::testing::Test {

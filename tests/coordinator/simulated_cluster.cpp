@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "toy_model.h"
+
 namespace outrider {
 namespace {
 
@@ -21,11 +23,13 @@ Clock::time_point at_us(int64_t us) { return Clock::time_point(std::chrono::micr
 }  // namespace
 
 SimulatedCluster::SimulatedCluster(uint64_t seed, ProtocolOptions options, GammaPolicyFactory gamma,
-                                   Faults faults, int workers, double accuracy, int ranks, int64_t kv_blocks)
+                                   Faults faults, int workers, double accuracy, int ranks, int64_t kv_blocks,
+                                   bool states)
     : random_(seed),
       network_(random_),
       faults_(faults),
       accuracy_(accuracy),
+      states_(states),
       protocol_(options, std::move(gamma)),
       max_rows_(options.max_rows_per_step),
       places_(std::min(options.max_num_seqs, kTargetSequences)),
@@ -111,7 +115,9 @@ void SimulatedCluster::target_joins(Target& target, PeerId peer) {
                                    .model = toy_info(),
                                    .max_sequences = kTargetSequences,
                                    .slices = doors,
-                                   .kv_blocks = kv_blocks_}});
+                                   .kv_blocks = kv_blocks_,
+                                   .state_head = states_ ? kToyStateHead : 0,
+                                   .state_width = states_ ? 1 : 0}});
 }
 
 // Half of them hang, and the step deadline tells. Some come back, from the same place or another.
@@ -171,6 +177,13 @@ void SimulatedCluster::try_verify(Target& target) {
   step(MessageReceived{target.peer, result});
 }
 
+int64_t SimulatedCluster::told() const {
+  int64_t rows = 0;
+  for (const Target& target : targets_)
+    if (target.target) rows += target.target->told();
+  return rows;
+}
+
 std::string SimulatedCluster::target_error() const {
   for (const Target& target : targets_) {
     if (!target.error.empty()) return target.error;
@@ -218,7 +231,7 @@ Status SimulatedCluster::send_slice(PeerId peer, int rank, const QSlice& slice) 
 
 void SimulatedCluster::send_to_worker(PeerId peer, Message& message) {
   const bool is_work = std::holds_alternative<Propose>(message) || std::holds_alternative<Open>(message) ||
-                       std::holds_alternative<Close>(message);
+                       std::holds_alternative<Close>(message) || std::holds_alternative<StateRows>(message);
   if (const auto* propose = std::get_if<Propose>(&message); propose && propose->q_kind == QKind::kSlices) {
     const auto at = workers_.find(peer);
     if (at != workers_.end() && cut_off_.contains(Generation(at->second.life)))
@@ -262,11 +275,13 @@ void SimulatedCluster::worker_joins(PeerId peer) {
        .now = [this] { return at_us(network_.now_us()) + std::chrono::nanoseconds(++clock_calls_); },
        .ranks = ranks_.count(),
        .to_rank = [this, peer](int rank, const QSlice& slice) { return send_slice(peer, rank, slice); },
-       .generation = Generation(life)});
+       .generation = Generation(life),
+       .needs_rows = states_});
   workers_.erase(peer);
   workers_.emplace(peer, Worker{std::move(worker), life});
   Hello hello{
       .role = Role::kDraft, .generation = Generation(life), .model = toy_info(), .max_sequences = room};
+  hello.state_head = states_ ? kToyStateHead : 0;
   hello.model.fingerprint = 1 + peer.value % 2;  // two kinds, as far as the coordinator knows
   step(MessageReceived{peer, std::move(hello)});
 }

@@ -38,8 +38,9 @@ class SimulatedCluster {
  public:
   // `ranks` of a single target have doors for slices of dense q. `kv_blocks`: of a target's cache; 0: enough
   // for all. There are options.target_groups of them.
+  // `states`: drafters need rows of the targets'.
   SimulatedCluster(uint64_t seed, ProtocolOptions options, GammaPolicyFactory gamma, Faults faults,
-                   int workers, double accuracy, int ranks = 0, int64_t kv_blocks = 0);
+                   int workers, double accuracy, int ranks = 0, int64_t kv_blocks = 0, bool states = false);
   // Until every request has finished, then until the wire is quiet. False: it did not end within bounds.
   bool run(std::vector<SimulatedRequest> requests);
 
@@ -51,6 +52,7 @@ class SimulatedCluster {
   std::string target_error() const;
   size_t sequences_at_targets() const;
   int64_t prefix_tokens() const;
+  int64_t told() const;  // rows of states that living targets told
   bool target_failed() const { return struck_.target_failure > 0; }
   bool all_targets_failed() const { return all_targets_failed_; }  // at one time
   const FaultCounts& struck() const { return struck_; }
@@ -91,6 +93,7 @@ class SimulatedCluster {
   Faults faults_;
   FaultCounts struck_, slices_struck_;
   double accuracy_;
+  const bool states_;
   Protocol protocol_;
   struct Verification {  // of a plan, once the forward pass is over
     StepPlan plan;

@@ -28,6 +28,7 @@ class ToyTarget {
   size_t open_sequences() const { return sequences_.size(); }
   size_t prefixes() const { return prefixes_.size(); }
   int64_t prefix_tokens() const { return prefix_tokens_; }  // that opens took from prefixes
+  int64_t told() const { return told_; }                    // rows of states
   const std::string& error() const { return error_; }       // of the first violation
   double nonfinite_chance = 0;
   size_t max_sequences = SIZE_MAX;  // open at once
@@ -45,6 +46,7 @@ class ToyTarget {
   // the next token follows: a block that is another's gives another text.
   class Storage;
   void check(bool condition, const char* what);
+  void tell(const StateAsk& ask, StepResult* result);
   void change(const PrefixChange& change);
   void open(const Open& open);
   uint64_t known(const Held& held, int64_t slot) const;
@@ -55,7 +57,7 @@ class ToyTarget {
   Storage* storage_;  // the cache's
   KvCache kv_;
   std::map<PrefixId, KvPrefix> prefixes_;
-  int64_t prefix_tokens_ = 0;
+  int64_t prefix_tokens_ = 0, told_ = 0;
   std::optional<uint64_t> last_step_;
   std::map<SequenceId, Held> sequences_;
   std::string error_;

@@ -5,6 +5,8 @@
 #include <random>
 
 #include "draft_worker/draft_worker.h"
+#include "draft_worker/head_drafting.h"
+#include "tests/heads/golden_heads.h"
 #include "tests/support/hostile_fields.h"
 #include "tests/support/test_models.h"
 
@@ -52,6 +54,12 @@ const Manner kManners[] = {
      .q_kind = QKind::kDense,
      .drafter = "ngram"},
     {.name = "Suffix", .sampling = {}, .drafter = "suffix"},
+    {.name = "Head", .sampling = {.rule = Rule::kInvariant, .temperature = 1}, .drafter = "eagle3"},
+    {.name = "HeadWithQ",
+     .sampling = {.rule = Rule::kToken, .temperature = 0.8f, .repetition_penalty = 1.1f},
+     .q_kind = QKind::kSparse,
+     .drafter = "mtp"},
+    {.name = "HeadOfBranches", .sampling = {}, .drafter = "medusa"},
 };
 
 class LyingJob : public ::testing::TestWithParam<Manner> {
@@ -73,22 +81,44 @@ class LyingJob : public ::testing::TestWithParam<Manner> {
             .wants_guess = true};
   }
 
+  static StateRows state_rows(SequenceId sequence, int32_t first, int32_t last, int32_t width) {
+    StateRows rows{.sequence = sequence, .first = Position(first), .ids = {}, .width = width, .values = {}};
+    for (int32_t at = first; at <= last; ++at) rows.ids.emplace_back(at < 4 ? 41 + at % 7 : 41);
+    rows.values.assign(rows.ids.size() * static_cast<size_t>(width), uint16_t{0x3f80});
+    return rows;
+  }
+
   // A worker that drafted once for a sequence and prepares for what becomes of it.
   struct Worker {
     Worker(Model& model, const Manner& manner)
-        : drafter(manner.drafter == "ngram"
+        : head(load_head(manner)),
+          drafter(head ? std::make_unique<HeadDrafting>(*head, HeadDraftingOptions{.max_sequences = 3})
+                  : manner.drafter == "ngram"
                       ? make_ngram_drafter({.max_sequences = 3, .max_context = kContext})
                   : manner.drafter == "suffix"
                       ? make_suffix_drafter({.max_sequences = 3, .max_context = kContext})
                       : make_model_drafter(
                             model, {.max_sequences = 3, .eos_ids = {TokenId(2)}, .vocab_size = kVocab})),
-          worker(*drafter, *end, {.info = {.max_context = kContext}, .vocab_size = kVocab}) {
+          worker(*drafter, *end,
+                 {.info = {.max_context = kContext},
+                  .vocab_size = kVocab,
+                  .state_width = head ? static_cast<int32_t>(head->hidden_size()) : 0}) {
       CHECK(end->send(kCoordinatorPeer, Heartbeat{}).ok(), "the hub is full");
       peer = job->receive(Clock::now())->peer;
     }
     void tell(const Message& message) {
       CHECK(job->send(peer, message).ok(), "the hub is full");
       stays = stays && worker.turn();
+    }
+    // Rows of tokens [first, last], for a worker that reads them.
+    void tell_rows(SequenceId sequence, int32_t first, int32_t last) {
+      if (head) tell(state_rows(sequence, first, last, static_cast<int32_t>(head->hidden_size())));
+    }
+    static std::unique_ptr<Head> load_head(const Manner& manner) {
+      const auto kind = head_kind_of(manner.drafter);
+      if (!kind) return nullptr;
+      return load_head_or_die({std::string(manner.drafter), *kind},
+                              {.max_rows = 16, .max_positions = kContext, .kv_tokens = 700});
     }
     // What it has said since.
     std::vector<Message> heard() {
@@ -99,6 +129,7 @@ class LyingJob : public ::testing::TestWithParam<Manner> {
 
     std::shared_ptr<InprocHub> hub = make_inproc_hub();
     std::unique_ptr<Transport> job = hub->coordinator_end(), end = hub->connect();
+    std::unique_ptr<Head> head;
     std::unique_ptr<Drafter> drafter;
     DraftWorker worker;
     PeerId peer;
@@ -107,6 +138,7 @@ class LyingJob : public ::testing::TestWithParam<Manner> {
   std::unique_ptr<Worker> busy_worker() {
     auto worker = std::make_unique<Worker>(*model_, GetParam());
     worker->tell(open(kFirst));
+    worker->tell_rows(kFirst, 0, 3);
     worker->tell(propose(kFirst, 1));
     CHECK(worker->stays, "{}", worker->worker.end().message());
     (void)worker->heard();
@@ -117,6 +149,7 @@ class LyingJob : public ::testing::TestWithParam<Manner> {
     for (const SequenceId sequence : {kFirst, kSecond, kThird}) worker.tell(Close{sequence});
     (void)worker.heard();
     worker.tell(open(kThird));
+    worker.tell_rows(kThird, 0, 3);
     worker.tell(propose(kThird, 9));
     for (const Message& message : worker.heard())
       if (const auto* draft = std::get_if<Draft>(&message); draft && draft->sequence == kThird)
@@ -126,9 +159,12 @@ class LyingJob : public ::testing::TestWithParam<Manner> {
   }
   // After a lie: what would use it.
   void go_on(Worker& worker) {
+    worker.tell_rows(kSecond, 0, 3);
     worker.tell(propose(kSecond, 1));
+    worker.tell_rows(kFirst, 4, 5);
     worker.tell(propose(kFirst, 2, 2));
     worker.tell(propose(kSecond, 2, 1));
+    worker.tell_rows(kSecond, 4, 4);
   }
   void expect_honest_draft(Worker& worker) {
     const std::vector<TokenId> draft = honest_draft(worker);
@@ -182,6 +218,7 @@ TEST_P(LyingJob, NoFieldHarms) {
                     .target = {.name = "target", .vocab_size = kVocab, .max_context = kContext},
                     .eos_ids = {TokenId(2), TokenId(3)},
                     .slices = {.of_rank = {{.endpoint = "tcp://127.0.0.1:1", .gpu = ""}}}});
+  lie_about(state_rows(kFirst, 4, 6, GetParam().drafter == "model" ? 1 : 64));
   lie_about(Close{kFirst});
   lie_about(Heartbeat{});
   lie_about(Failure{"it failed"});

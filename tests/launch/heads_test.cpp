@@ -46,6 +46,27 @@ TEST(Heads, WriteTheTextOfPlainDecoding) {
   }
 }
 
+// At a draft worker of the same process, the same text, from rows of the target's states.
+TEST(Heads, WriteItFromAcrossTheWire) {
+  const TemporaryDirectory dir;
+  for (const Arguments& more : {Arguments{}, Arguments{"--tensor-parallel-size", "2"},
+                                Arguments{"--num-draft-workers", "2", "--temperature", "1", "--seed", "5"},
+                                Arguments{"--emulate-link", "delay=1ms,rate=100mbit,loss=0.05"}}) {
+    Arguments plain{"--quiet"};
+    if (more.size() > 2) plain.insert(plain.end(), {"--temperature", "1", "--seed", "5"});
+    Arguments far =
+        with_head({"--head-place", "worker", "-g", "4", "--report", dir / "report.json", "--quiet"});
+    far.insert(far.end(), more.begin(), more.end());
+    const Outcome run = story(far);
+    ASSERT_TRUE(run.succeeded()) << run.describe();
+    EXPECT_EQ(run.out, story(plain).out);
+    const json report = json::parse(read_file(dir / "report.json"));
+    EXPECT_GT(report["metrics"]["rounds"]["accepted_tokens"], 15) << "of 60";
+    const json& rows = report["metrics"]["wire"]["kinds"]["state_rows"];
+    EXPECT_GT(rows["sent_messages"], 5);
+  }
+}
+
 TEST(Heads, CompareThemselvesWithPlainDecoding) {
   const Outcome run = story(with_head({"--compare-plain", "-g", "3"}));
   ASSERT_TRUE(run.succeeded()) << run.describe();
@@ -76,7 +97,9 @@ TEST(Heads, WhatTheyDoNotGoWithIsRefusedByFlag) {
   expect_refused(with_head({"--speculative-tree", "2,2"}), {"--speculative-tree", "--drafter eagle3"});
   expect_refused(with_head({"--pipeline", "ahead"}), {"--pipeline", "--drafter eagle3"});
   expect_refused(with_head({"--listen", "tcp://127.0.0.1:*"}), {"--listen", "--drafter eagle3"});
-  expect_refused(with_head({"--num-draft-workers", "2"}), {"--num-draft-workers"});
+  expect_refused(with_head({"--num-draft-workers", "2"}), {"--num-draft-workers", "--head-place"});
+  expect_refused(with_head({"--head-place", "worker", "--pipeline", "ahead"}), {"--pipeline"});
+  expect_refused({"--draft-model", demo_draft(), "--head-place", "worker"}, {"--head-place", "eagle3"});
   expect_refused({"--drafter", "mtp", "--draft-model", demo_head("eagle3")},
                  {"draft_vocab_size", "--drafter eagle3"});
   expect_refused({"--drafter", "eagle3", "--draft-model", demo_draft()}, {"num_hidden_layers", "one layer"});
@@ -100,6 +123,22 @@ TEST_F(HeadsUnderMpirun, WriteTheTextOfOneProcess) {
     EXPECT_EQ(split.out, expected);
     EXPECT_GT(json::parse(read_file(dir / "report.json"))["metrics"]["rounds"]["accepted_tokens"], 5);
   }
+}
+
+// The draft ranks' children hold the head.
+TEST_F(HeadsUnderMpirun, DraftFromRanksOfTheirOwn) {
+  const Arguments prompt{"--prompt", "Once upon a time", "--max-tokens", "30", "--temperature", "0.8"};
+  Arguments alone = prompt;
+  alone.push_back("--quiet");
+  const std::string expected = generate(alone).out;
+  const TemporaryDirectory dir;
+  const Outcome split = run(4,
+                            with_head({"-g", "3", "--head-place", "worker", "--report", dir / "report.json",
+                                       "--layout", "coordinator=1,draft=1,target=2"}),
+                            prompt);
+  ASSERT_TRUE(split.succeeded()) << split.describe();
+  EXPECT_EQ(split.out, expected);
+  EXPECT_GT(json::parse(read_file(dir / "report.json"))["metrics"]["rounds"]["accepted_tokens"], 5);
 }
 
 TEST_F(HeadsUnderMpirun, ADraftRankIsRefused) {

@@ -16,6 +16,7 @@
 #include "comm/emulated_link.h"
 #include "coordinator/coordinator.h"
 #include "draft_worker/draft_worker.h"
+#include "draft_worker/head_drafting.h"
 #include "target_worker/target_worker.h"
 #include "tests/support/test_models.h"
 
@@ -28,7 +29,8 @@ struct ClusterOptions {
   std::string target;  // names of golden models, or directories
   std::string draft;
   DrafterKind drafter = DrafterKind::kNone;
-  std::string head;  // a directory: drafts beside the target, and there is no other drafter
+  std::string head;             // a directory: drafts beside the target, and there is no other drafter
+  bool head_at_worker = false;  // ... or at draft workers
   HeadKind head_kind = HeadKind::kEagle3;
   int tp_size = 1;
   int groups = 1;                                    // of tp_size target ranks each
@@ -82,7 +84,8 @@ class TestCluster {
     std::unique_ptr<Transport> coordinator_end = open_wire();
     groups_.resize(static_cast<size_t>(options_.groups));
     for (int g = 0; g < options_.groups; ++g) start_target(g);
-    const int drafters = options_.drafter == DrafterKind::kNone ? 0 : options_.drafters;
+    const bool has_drafters = options_.drafter != DrafterKind::kNone || options_.head_at_worker;
+    const int drafters = has_drafters ? options_.drafters : 0;
     for (int i = 0; i < drafters; ++i) start_drafter(Generation(static_cast<uint64_t>(i) + 1));
     ProtocolOptions protocol;
     protocol.max_num_seqs = options_.max_num_seqs;
@@ -216,8 +219,10 @@ class TestCluster {
           TargetOptions target{.info = info(*model),
                                .max_sequences = options_.max_num_seqs,
                                .generation = Generation(static_cast<uint64_t>(g) + 1)};
-          target.own_drafter = options_.head.empty() ? 0 : 1;
-          if (head)
+          target.own_drafter = options_.head.empty() || options_.head_at_worker ? 0 : 1;
+          if (options_.head_at_worker)
+            tell_states(*model, std::move(head), target);
+          else if (head)
             target.drafter =
                 std::make_shared<StateDrafter>(*model, std::move(head),
                                                StateDrafterOptions{.max_sequences = options_.max_num_seqs,
@@ -241,14 +246,26 @@ class TestCluster {
       });
   }
 
+  // `head` on the leader.
+  void tell_states(Model& model, std::unique_ptr<Head> head, TargetOptions& target) const {
+    target.state_head = kStateHead;
+    const auto config = read_head_config(options_.head, options_.head_kind, model.config()).value();
+    target.state_width = static_cast<int32_t>(config.layer.hidden_size);
+    if (!head) return;
+    target.states = std::make_shared<StateReader>(
+        model,
+        StateProjection::load(options_.head, directory(options_.target), config, model.config(), {}).value(),
+        static_cast<int64_t>(config.taps.size()), 32);
+  }
+
   std::unique_ptr<Head> load_head() const {
     if (options_.head.empty()) return nullptr;
     auto head = Head::load(options_.head, directory(options_.target),
                            {.kind = options_.head_kind,
                             .max_rows = 32,
-                            .max_sequences = options_.max_num_seqs,
+                            .max_sequences = all_sequences(),
                             .max_positions = options_.max_context,
-                            .kv_tokens = options_.max_num_seqs * (options_.max_context + 80)});
+                            .kv_tokens = all_sequences() * (options_.max_context + 80)});
     if (!head.ok()) throw std::runtime_error(head.status().message());
     return std::move(head).value();
   }
@@ -307,9 +324,15 @@ class TestCluster {
           head = head_of(options_.drafters_head.empty() ? options_.draft : options_.drafters_head,
                          {0, model->config().vocab_size});
         }
+        const auto state_head = options_.head_at_worker ? load_head() : nullptr;
+        if (state_head) draft_info.max_context = static_cast<int32_t>(state_head->max_positions());
         DraftWorkerOptions worker{
             .info = draft_info, .generation = generation, .max_sequences = all_sequences()};
         if (head) worker.head_fingerprint = head->fingerprint();
+        if (state_head) {
+          worker.state_head = kStateHead;
+          worker.state_width = static_cast<int32_t>(state_head->hidden_size());
+        }
         const auto welcome = join_coordinator(*transport, worker).value();
         if (!welcome) return;
         std::optional<SliceSender> slices;
@@ -319,7 +342,8 @@ class TestCluster {
                        .value();
         if (slices && options_.links) slices->use_links(links(welcome->target.vocab_size, 0, kLinkSlots));
         worker.slices = slices ? &*slices : nullptr;
-        const auto drafter = model
+        const auto drafter = state_head ? make_head_worker(*state_head)
+                             : model
                                  ? make_model_drafter(*model, {.max_sequences = all_sequences(),
                                                                .kept_texts = options_.prefix_caching ? 4 : 0,
                                                                .eos_ids = options_.eos_ids,
@@ -339,7 +363,13 @@ class TestCluster {
     });
   }
 
-  static constexpr int32_t kLinkSlots = 3;  // fewer than drafts may be under way
+  std::unique_ptr<Drafter> make_head_worker(Head& head) const {
+    return std::make_unique<HeadDrafting>(
+        head, HeadDraftingOptions{.max_sequences = all_sequences(), .eos_ids = options_.eos_ids});
+  }
+
+  static constexpr int32_t kLinkSlots = 3;   // fewer than drafts may be under way
+  static constexpr uint64_t kStateHead = 9;  // the fingerprint of `head`
 
   ClusterOptions options_;
   std::shared_ptr<InprocHub> hub_;

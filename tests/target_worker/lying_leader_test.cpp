@@ -4,6 +4,7 @@
 
 #include "base/hash.h"
 #include "target_worker/target_worker.h"
+#include "tests/heads/golden_heads.h"
 #include "tests/support/hostile_fields.h"
 #include "tests/support/test_models.h"
 
@@ -65,6 +66,8 @@ struct Rank {
     plan.entries[1].draft = ids(1);
     plan.entries[1].q_kind = QKind::kSparse;
     plan.entries[1].q = {{.ids = {41}, .weights = {3}, .sum = 3}};
+    plan.states = {{.sequence = kHeld, .first = Position(4), .count = 3},
+                   {.sequence = kNew, .first = {}, .count = 6}};
     return plan;
   }
   // Closes one and goes on with another.
@@ -78,10 +81,20 @@ struct Rank {
   }
 
   std::unique_ptr<Collectives> group = make_single_collectives();
-  std::unique_ptr<Model> model =
-      load_or_die(golden_model("qwen3"),
-                  {.max_rows = 40, .max_logit_rows = 20, .max_positions = 60, .kv_tokens = 300}, *group);
-  TargetWorker worker{*model, *group, {.max_sequences = 3}};
+  std::unique_ptr<Head> head = load_head_or_die(kPairHeads[0], {.max_positions = 60});
+  std::unique_ptr<Model> model = load_or_die(golden_model("qwen3"),
+                                             {.max_rows = 40,
+                                              .max_logit_rows = 20,
+                                              .max_positions = 60,
+                                              .kv_tokens = 300,
+                                              .taps = head->config().taps},
+                                             *group);
+  TargetWorker worker{*model,
+                      *group,
+                      {.max_sequences = 3,
+                       .state_head = 1,
+                       .state_width = 64,
+                       .states = std::make_shared<StateReader>(*model, head->projection(), 3, 16)}};
 };
 
 std::vector<TokenId> verdict_ids(const StepResult& result) {
@@ -104,6 +117,7 @@ void expect_refused_or_done(const StepPlan& honest) {
     try {
       const StepResult result = rank->worker.step(plan);
       EXPECT_LE(result.verdicts.size(), plan.entries.size());
+      EXPECT_LE(result.states.size(), plan.states.size());
       rank = std::make_unique<Rank>();
     } catch (const std::runtime_error&) {
       if (++refused % 10 != 0) return;  // nothing was done; now and then with a look

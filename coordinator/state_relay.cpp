@@ -1,0 +1,95 @@
+#include "coordinator/state_relay.h"
+
+#include <algorithm>
+
+namespace outrider {
+namespace {
+
+constexpr size_t kAskBytes = 16;  // on the wire
+
+}  // namespace
+
+bool StateRelay::reads_states(const LiveRequest& live) const {
+  const PoolWorker* worker = live.running() ? pool_.of(live) : nullptr;
+  return worker && worker->needs_states() && !worker->is_silent() && live.link.opened &&
+         live.sequence.target.open;
+}
+
+int32_t StateRelay::told_behind(const LiveRequest& live) const {
+  const OutstandingPlan* plan = target_.planner.outstanding();
+  const int32_t now = live.sequence.target.kv_length;
+  if (!plan) return now;
+  const auto entry = std::find_if(plan->entries.begin(), plan->entries.end(),
+                                  [&](const PlannedEntry& planned) { return planned.live == &live; });
+  if (entry == plan->entries.end()) return now;
+  return now + entry->input_count + (entry->sampling ? live.round.drafted() : 0);
+}
+
+bool StateRelay::is_awaited(const RequestMap& requests) const {
+  if (target_.state_head() == 0 || target_.planner.outstanding()) return false;
+  return std::any_of(requests.begin(), requests.end(), [this](const auto& item) {
+    const LiveRequest& live = *item.second;
+    return live.state == RequestState::kDrafting && reads_states(live) &&
+           live.link.states < live.sequence.committed() - 1;
+  });
+}
+
+void StateRelay::ask(const RequestMap& requests, StepPlan& step) {
+  asked_.clear();
+  if (target_.state_head() == 0) return;
+  int64_t rows = kMostStateBytes / (2 * std::max<int64_t>(1, target_.state_width()));
+  size_t bytes = target_.planner.outstanding()->bytes;
+  for (const auto& [id, live] : requests) {
+    if (!reads_states(*live)) continue;
+    const int64_t count = std::min<int64_t>(rows, told_behind(*live) - live->link.states);
+    bytes += kAskBytes;
+    if (count <= 0 || bytes > options_.max_bytes_per_step) continue;
+    rows -= count;
+    asked_.push_back(
+        {.sequence = id, .first = Position(live->link.states), .count = static_cast<int32_t>(count)});
+  }
+  step.states = asked_;
+}
+
+Status StateRelay::check(const StepResult& result) const {
+  auto ask = asked_.begin();
+  for (const StateRows& rows : result.states) {
+    ask = std::find_if(ask, asked_.end(),
+                       [&](const StateAsk& asked) { return asked.sequence == rows.sequence; });
+    const auto width = static_cast<size_t>(target_.state_width());
+    if (ask == asked_.end() || rows.first != ask->first || rows.width != target_.state_width() ||
+        !rows.ids.empty() || rows.values.empty() || rows.values.size() % width != 0 ||
+        rows.values.size() / width > static_cast<size_t>(ask->count))
+      return malformed(
+          fmt::format("brings states of sequence {} that were not asked for", rows.sequence.value()));
+    ++ask;
+  }
+  return {};
+}
+
+void StateRelay::pass_on(StepResult& result, RequestTable& requests, Turn& turn) {
+  for (StateRows& rows : result.states) {
+    LiveRequest* live = requests.find(rows.sequence);
+    if (!live || !reads_states(*live)) continue;
+    // The worker may be another one than when they were asked for.
+    const int32_t first = rows.first.value();
+    const auto width = static_cast<size_t>(rows.width);
+    const auto count =
+        std::min(static_cast<int32_t>(rows.values.size() / width), live->sequence.committed() - 1 - first);
+    if (first > live->link.states || count <= 0) continue;
+    rows.values.resize(static_cast<size_t>(count) * width);
+    const auto ids = live->sequence.ids_from(first + 1).first(static_cast<size_t>(count));
+    rows.ids.assign(ids.begin(), ids.end());
+    live->link.states = std::max(live->link.states, first + count);
+    turn.send(*live->link.peer, std::move(rows));
+  }
+  for (const StateAsk& ask : asked_) {
+    LiveRequest* live = requests.find(ask.sequence);
+    const bool is_stuck = live && live->state == RequestState::kDrafting && reads_states(*live) &&
+                          live->link.states == ask.first.value();
+    if (is_stuck) live->go_plain(turn.now());
+  }
+  asked_.clear();
+}
+
+}  // namespace outrider

@@ -1,0 +1,212 @@
+#include "draft_worker/head_drafting.h"
+
+#include <algorithm>
+
+#include "base/bfloat16.h"
+#include "transformer/sampling/penalties.h"
+
+namespace outrider {
+
+HeadDrafting::HeadDrafting(Head& head, HeadDraftingOptions options)
+    : head_(head),
+      options_(std::move(options)),
+      drafter_(
+          make_head_drafter(head, {.max_sequences = options_.max_sequences, .eos_ids = options_.eos_ids})) {}
+
+// The head's tables end there, whatever the job says that its vocabulary is.
+Status HeadDrafting::check_ids(std::span<const TokenId> ids) const {
+  const auto is_known = [this](TokenId id) { return id.value() < head_.vocab_size(); };
+  if (std::all_of(ids.begin(), ids.end(), is_known)) return {};
+  return malformed(fmt::format("an id outside the head's vocabulary of {}", head_.vocab_size()));
+}
+
+Status HeadDrafting::open(const Open& open) {
+  if (const auto at = sequences_.find(open.sequence);
+      at != sequences_.end() && at->second.window.knows(open.ids))
+    return {};
+  close(open.sequence);
+  RETURN_IF_ERROR(check_ids(open.ids));
+  if (static_cast<int32_t>(sequences_.size()) >= options_.max_sequences)
+    return resource_exhausted(fmt::format("the head drafts for {} sequences already", sequences_.size()));
+  Sequence s{
+      .window = DraftWindow(open.ids), .sampling = open.sampling, .counts = {}, .rows = {}, .round = {}};
+  if (needs_counts(s.sampling)) {
+    const auto prompt = static_cast<size_t>(open.prompt_length);
+    s.counts.add_prompt(std::span(open.ids).first(prompt));
+    s.counts.add_output(std::span(open.ids).subspan(prompt));
+  }
+  sequences_.emplace(open.sequence, std::move(s));
+  return {};
+}
+
+void HeadDrafting::close(SequenceId sequence) {
+  if (sequences_.erase(sequence) > 0) drafter_->close(sequence);
+}
+
+// What is known is the beginning of the text that ends at `base` with `ids`, or the other way round.
+Status HeadDrafting::extend(Sequence& s, Position base, std::span<const TokenId> ids) const {
+  RETURN_IF_ERROR(check_ids(ids));
+  const auto text = s.window.committed();
+  const int64_t first = base.value() - static_cast<int64_t>(ids.size());
+  if (base.value() <= static_cast<int64_t>(text.size())) {
+    if (first >= 0 && std::equal(ids.begin(), ids.end(), text.begin() + first)) return {};
+    return malformed(fmt::format("ids [{}, {}) contradict the known ones", first, base.value()));
+  }
+  const size_t known = text.size();
+  RETURN_IF_ERROR(s.window.advance(base, ids));
+  if (needs_counts(s.sampling)) s.counts.add_output(s.window.committed().subspan(known));
+  return {};
+}
+
+Status HeadDrafting::begin(const Propose& propose) {
+  const auto at = sequences_.find(propose.sequence);
+  if (at == sequences_.end()) return not_found("sequence is not open");
+  Sequence& s = at->second;
+  if ((propose.q_kind != QKind::kNone) != needs_q(effective_rule(s.sampling)) ||
+      propose.q_kind == QKind::kHidden)
+    return unsupported(fmt::format("q of kind {} under the {} rule", static_cast<int>(propose.q_kind),
+                                   rule_name(effective_rule(s.sampling))));
+  if (propose.base.value() < static_cast<int64_t>(s.window.committed().size()))
+    return malformed(fmt::format("a draft behind {} tokens of a text of {}", propose.base.value(),
+                                 s.window.committed().size()));
+  RETURN_IF_ERROR(extend(s, propose.base, propose.committed));
+  // Asked again, and what is missing would have been here by now.
+  const bool is_late = s.round && s.round->round == propose.round && propose.sent_after_us > 0;
+  s.round = propose;
+  const int64_t needed = propose.base.value() - 1;
+  if (is_late && s.end() < needed)
+    return unavailable(fmt::format("rows of states [{}, {}) are missing", s.end(), needed));
+  return {};
+}
+
+// Rows behind a gap are of no use: what is missing is sent anew, and all behind it.
+Status HeadDrafting::take(const StateRows& rows) {
+  const auto at = sequences_.find(rows.sequence);
+  if (at == sequences_.end()) return not_found("sequence is not open");
+  Sequence& s = at->second;
+  const auto count = static_cast<int64_t>(rows.ids.size());
+  const int64_t first = rows.first.value();
+  if (first > s.end()) return unavailable(fmt::format("rows of states [{}, {}) are missing", s.end(), first));
+  RETURN_IF_ERROR(extend(s, rows.first + static_cast<int32_t>(count + 1), rows.ids));
+  const int64_t known = s.end() - first;
+  if (known >= count) return {};
+  s.rows.insert(s.rows.end(), rows.values.begin() + known * rows.width, rows.values.end());
+  s.count += count - known;
+  return {};
+}
+
+void HeadDrafting::read(SequenceId sequence, int64_t first, TensorView<float, 2> to) {
+  const Sequence& s = sequences_.at(sequence);
+  CHECK(first >= s.first && first + to.extent(0) <= s.end(), "rows [{}, {}) of [{}, {})", first,
+        first + to.extent(0), s.first, s.end());
+  const uint16_t* from = s.rows.data() + (first - s.first) * to.extent(1);
+  for (int64_t r = 0; r < to.extent(0); ++r)
+    for (float& x : to.row(r)) x = to_float(bf16{*from++});
+}
+
+bool HeadDrafting::work(std::vector<DraftAnswer>& answers) {
+  return finish_empty() || draft_rounds(answers) || read_ahead();
+}
+
+// Of those nobody waits for an answer.
+bool HeadDrafting::finish_empty() {
+  bool any = false;
+  for (auto& [id, s] : sequences_) {
+    if (!s.round || s.round->gamma > 0) continue;
+    s.round.reset();
+    any = true;
+  }
+  return any;
+}
+
+bool HeadDrafting::draft_rounds(std::vector<DraftAnswer>& answers) {
+  tasks_.clear();
+  for (auto& [id, s] : sequences_) {
+    if (!s.round || s.end() < s.round->base.value() - 1) continue;
+    if (s.window.committed().size() > static_cast<size_t>(s.round->base.value())) {
+      s.round.reset();  // rows of a later round have come: it went on without this draft
+      continue;
+    }
+    tasks_.push_back({.sequence = id,
+                      .committed = s.window.committed(),
+                      .sampling = &s.sampling,
+                      .counts = &s.counts,
+                      .round = s.round->round,
+                      .gamma = s.round->gamma,
+                      .stop = s.round->stop,
+                      .row_bytes = s.round->q_kind == QKind::kSparse ? s.round->row_bytes : 0});
+  }
+  if (tasks_.empty()) return false;
+  drafter_->draft(tasks_, *this, drafts_);
+  for (size_t i = 0; i < tasks_.size(); ++i) {
+    Sequence& s = sequences_.at(tasks_[i].sequence);
+    answers.push_back({.status = {}, .draft = draft_of(s, drafts_[i])});
+    s.round.reset();
+    forget_read(s, static_cast<int64_t>(tasks_[i].committed.size()) - 1);
+  }
+  return true;
+}
+
+Draft HeadDrafting::draft_of(const Sequence& s, HeadDraft& made) const {
+  const auto count = static_cast<int64_t>(tasks_.size());
+  Draft draft{.sequence = s.round->sequence,
+              .epoch = s.round->epoch,
+              .round = s.round->round,
+              .base = s.round->base,
+              .ids = {made.ids.begin(), made.ids.end()},
+              .prefix_hash = s.window.hash(),
+              .q_kind = s.round->q_kind,
+              .q = std::move(made.q),
+              .eos = made.eos,
+              .sent_after_us = s.round->sent_after_us,
+              .ingest_ns = drafter_->ingest_ns() / count,
+              .draft_ns = drafter_->draft_ns() / count};
+  return draft;
+}
+
+// Of prompts, and of texts that go on without drafts: so few rows are kept, and the next draft has less to
+// read.
+bool HeadDrafting::read_ahead() {
+  tasks_.clear();
+  for (auto& [id, s] : sequences_)
+    if (s.count > options_.read_ahead)
+      tasks_.push_back({.sequence = id,
+                        .committed = s.window.committed().first(static_cast<size_t>(s.end()) + 1),
+                        .sampling = &s.sampling,
+                        .counts = &s.counts});
+  if (tasks_.empty()) return false;
+  drafter_->draft(tasks_, *this, drafts_);
+  for (const HeadTask& task : tasks_) {
+    Sequence& s = sequences_.at(task.sequence);
+    forget_read(s, s.end());
+  }
+  return true;
+}
+
+// The last pair that was read may be read again: drafts of the same text begin with it.
+void HeadDrafting::forget_read(Sequence& s, int64_t pairs) const {
+  const int64_t gone = std::clamp<int64_t>(pairs - 1 - s.first, 0, s.count);
+  const int64_t numbers = gone * head_.hidden_size();
+  s.rows.erase(s.rows.begin(), s.rows.begin() + numbers);
+  if (s.rows.capacity() > 4 * s.rows.size() + 4096) s.rows.shrink_to_fit();
+  s.first += gone;
+  s.count -= gone;
+}
+
+Resync HeadDrafting::held(SequenceId sequence) const {
+  const auto at = sequences_.find(sequence);
+  if (at == sequences_.end()) return {.sequence = sequence};
+  const Sequence& s = at->second;
+  return {.sequence = sequence,
+          .committed = Position(static_cast<int32_t>(s.window.committed().size())),
+          .hash = s.window.hash(),
+          .state_rows = static_cast<int32_t>(s.end())};
+}
+
+int64_t HeadDrafting::rows_held() const {
+  int64_t rows = 0;
+  for (const auto& [id, s] : sequences_) rows += s.count;
+  return rows;
+}
+
+}  // namespace outrider
