@@ -133,8 +133,6 @@ void add_sizes(const ModelConfig& c, std::string& out) {
                        architecture_name(c.family), traits_of(c.family).title, c.num_layers, c.hidden_size,
                        c.num_heads, c.num_kv_heads, c.head_dim, c.intermediate_size));
   if (c.experts) add_line(out, "experts", describe_experts(c));
-  if (const std::string beyond = beyond_devices(c); !beyond.empty())
-    add_line(out, "devices", fmt::format("CPUs only: {} is not computed on CUDA devices", beyond));
   add_line(
       out, "vocabulary",
       fmt::format("{} rows{}", c.vocab_size, c.tie_word_embeddings ? ", the head is the embedding" : ""));

@@ -32,15 +32,6 @@ inline const std::vector<std::string> kFamilyModels{
     "smollm3",       "mixtral",    "mistral-window", "qwen3-window", "llama-linear",
     "llama-dynamic", "qwen2-yarn", "qwen2-moe",      "qwen3-moe"};
 
-// Those of them that devices compute.
-inline std::vector<std::string> device_family_models() {
-  std::vector<std::string> names = kFamilyModels;
-  std::erase_if(names, [](const std::string& name) {
-    return name == "mixtral" || name == "qwen2-moe" || name == "qwen3-moe";
-  });
-  return names;
-}
-
 inline std::filesystem::path golden_model(const std::string& name) {
   return outrider::source_dir() / "tests/goldens/models" / name;
 }

@@ -9,6 +9,7 @@
 #include "comm/device_group.h"
 #include "tests/support/test_models.h"
 #include "tests/transformer/cuda_test_support.h"
+#include "transformer/model/expert_rows.h"
 
 namespace outrider::cuda {
 namespace {
@@ -227,6 +228,45 @@ TEST_F(CudaOps, GatesEqualDoubles) {
       EXPECT_NEAR(static_cast<double>(of_gelu[static_cast<size_t>(m * kColumns + i)]), gelu,
                   4e-6 * std::abs(gelu) + 1e-6);
     }
+}
+
+// More experts than lanes, the shared one, and scores that are all alike.
+TEST_F(CudaOps, ExpertsAreChosenAsOnTheHost) {
+  constexpr int32_t kRows = 3, kHidden = 40, kExperts = 45, kChosen = 4;
+  auto x = random_floats(kRows * kHidden, 1);
+  std::fill_n(x.begin() + kHidden, kHidden, 0.0f);
+  const auto router = random_floats(kExperts * kHidden, 2), shared = random_floats(kHidden, 3);
+  const auto device_x = to_device(x, *stream), device_router = to_device(router, *stream),
+             device_shared = to_device(shared, *stream);
+  for (const bool renormalise : {true, false}) {
+    DeviceBuffer<float> weights(kRows * (kExperts + 1));
+    choose_experts(*stream, {.x = device_x.data(),
+                             .rows = kRows,
+                             .hidden = kHidden,
+                             .router = device_router.data(),
+                             .shared_gate = device_shared.data(),
+                             .experts = kExperts,
+                             .chosen = kChosen,
+                             .renormalise = renormalise,
+                             .weights = weights.data()});
+    const auto got = to_host(weights, *stream);
+    for (size_t m = 0; m < kRows; ++m) {
+      const auto score = [&](const std::vector<float>& row, size_t e) {
+        float sum = 0;
+        for (size_t i = 0; i < kHidden; ++i) sum += row[e * kHidden + i] * x[m * kHidden + i];
+        return sum;
+      };
+      std::vector<float> scores;
+      for (size_t e = 0; e < kExperts; ++e) scores.push_back(score(router, e));
+      std::vector<ExpertChoice> choices(kChosen);
+      choose_experts(scores, renormalise, choices);
+      std::vector<float> expected(kExperts + 1);
+      for (const ExpertChoice& choice : choices) expected[static_cast<size_t>(choice.expert)] = choice.weight;
+      expected[kExperts] = 1 / (1 + std::exp(-score(shared, 0)));
+      for (size_t e = 0; e <= kExperts; ++e)
+        EXPECT_NEAR(got[m * (kExperts + 1) + e], expected[e], 1e-5f) << m << ", expert " << e;
+    }
+  }
 }
 
 TEST_F(CudaOps, GraphReplaysWithNewInputs) {

@@ -39,6 +39,14 @@ TEST(CudaLayout, PairsTakeEveryDimensionOfAHeadOnce) {
   }
 }
 
+TEST(CudaLayout, ExpertsLieSideBySideInEveryLeaf) {
+  const ExpertColumns columns{.experts = 3, .each = {4, {2, 2, 5, 6}}, .shared = {4, {1, 4, 4, 4}}};
+  EXPECT_EQ(columns.size(), 3 * 6 + 4);
+  std::vector<int32_t> owners;
+  for (int32_t column = 0; column < columns.size(); ++column) owners.push_back(columns.expert_of(column));
+  EXPECT_EQ(owners, (std::vector<int32_t>{0, 0, 1, 1, 2, 2, 3, 3, 3, 3, 0, 0, 0, 1, 1, 1, 2, 2, 2, 0, 1, 2}));
+}
+
 TEST(CudaLayout, AWindowEndsWithTheRow) {
   EXPECT_EQ(first_visible(700, 0), 0);
   for (const int32_t window : {1, 5, 300})

@@ -1,6 +1,8 @@
 // The model on a CUDA device, or on its emulation: the suite, and what only this back-end has.
+#include "tests/support/temporary_directory.h"
 #include "tests/transformer/model_suite.h"
 #include "tests/transformer/tree_suite.h"
+#include "transformer/files/quantized_file.h"
 #include "transformer/model/cuda/model.h"
 #include "transformer/model/cuda_backend.h"
 
@@ -14,8 +16,9 @@ std::string testing::no_suite_device() {
 // The emulation takes its time; these differ in everything that its kernels see: sizes, biases, norms, types.
 std::vector<std::string> testing::suite_models() {
   if (cuda::version_text() == "emulation")
-    return {"llama-bias", "qwen2", "qwen3-bf16", "gemma2", "gemma3", "olmo2", "granite", "phi3", "smollm3"};
-  std::vector<std::string> names = device_family_models();
+    return {"llama-bias", "qwen2", "qwen3-bf16", "gemma2",  "gemma3",   "olmo2",
+            "granite",    "phi3",  "smollm3",    "mixtral", "qwen2-moe"};
+  std::vector<std::string> names = kFamilyModels;
   names.insert(names.begin(), kGoldenModels.begin(), kGoldenModels.end());
   return names;
 }
@@ -54,7 +57,7 @@ TEST_F(CudaModelTest, AgreesWithTheCpu) {
 // bf16 rounds is compared with what it rounds on the CPU, against the distance of both from fp32.
 TEST_F(CudaModelTest, FamiliesInBf16KeepTheirBitsAndStayClose) {
   auto single = make_single_collectives();
-  for (const char* name : {"gemma2", "olmo2", "phi3", "smollm3"}) {
+  for (const char* name : {"gemma2", "olmo2", "phi3", "smollm3", "qwen3-moe"}) {
     const auto path = testing::golden_model(name);
     const ModelOptions options{.device = suite_device(), .weight_format = WeightFormat::kBFloat16};
     auto model = testing::load_or_die(path, options, *single);
@@ -75,6 +78,26 @@ TEST_F(CudaModelTest, FamiliesInBf16KeepTheirBitsAndStayClose) {
     EXPECT_LT(error, 1.5 * error_of_cpu + 1e-3) << name;
     EXPECT_GT(error, 1e-4) << name;
   }
+}
+
+// The experts of a mixture lie side by side: groups of codes do not.
+TEST_F(CudaModelTest, MixturesStoredInOurCodesAreRefusedByName) {
+  const auto original = testing::golden_model("qwen3-moe");
+  const TemporaryDirectory stored;
+  std::filesystem::copy_file(original / "config.json", stored.path() / "config.json");
+  const auto config = read_model_config(original).value();
+  auto files = TensorFiles::open(original).value();
+  ThreadPool pool(1);
+  std::FILE* to = std::fopen((stored.path() / "model.safetensors").c_str(), "wb");
+  ASSERT_TRUE(write_quantized(files, config, WeightFormat::kInt8, pool, {}, to).ok());
+  std::fclose(to);
+  const auto single = make_single_collectives();
+  const auto refused = Model::load(stored.path(), {.device = suite_device()}, *single);
+  ASSERT_FALSE(refused.ok());
+  for (const char* part : {"mlp.experts.0.", "--weight-format", "--device cpu"})
+    EXPECT_NE(refused.status().message().find(part), std::string::npos) << refused.status().message();
+  EXPECT_TRUE(
+      Model::load(original, {.device = suite_device(), .weight_format = WeightFormat::kInt8}, *single).ok());
 }
 
 class CudaCodes : public ::testing::TestWithParam<std::tuple<std::string, WeightFormat>> {

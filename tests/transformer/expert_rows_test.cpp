@@ -8,7 +8,6 @@
 #include <numeric>
 
 #include "tests/transformer/model_suite.h"
-#include "transformer/files/family.h"
 
 namespace outrider {
 namespace {
@@ -135,24 +134,6 @@ TEST(MixtureFiles, LoadWithTheBitsOfQuantisingAtLoad) {
   for (const char* name : {"mixtral", "qwen2-moe", "phi3"})
     for (WeightFormat format : {WeightFormat::kInt8, WeightFormat::kInt4})
       testing::expect_stored_equals_quantised_at_load(name, format);
-}
-
-TEST(Devices, WhatTheyDoNotComputeIsRefusedByName) {
-  const auto single = make_single_collectives();
-  int refused = 0;
-  for (const std::string& name : testing::kFamilyModels) {
-    const auto config = read_model_config(golden_model(name));
-    ASSERT_TRUE(config.ok());
-    const std::string beyond = beyond_devices(*config);
-    if (beyond.empty()) continue;
-    const auto model = Model::load(golden_model(name), {.device = {.kind = Device::Kind::kCuda}}, *single);
-    ASSERT_FALSE(model.ok()) << name;
-    for (const std::string& part :
-         {beyond, std::string(architecture_name(config->family)), std::string("--device cpu")})
-      EXPECT_NE(model.status().message().find(part), std::string::npos) << model.status().message();
-    ++refused;
-  }
-  EXPECT_EQ(refused, 3);
 }
 
 }  // namespace

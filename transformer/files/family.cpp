@@ -245,8 +245,6 @@ const FamilyTraits* find_architecture(std::string_view architecture) {
 const FamilyTraits* find_model_type(std::string_view model_type) {
   return find(&FamilyTraits::model_type, model_type);
 }
-std::string beyond_devices(const ModelConfig& config) { return config.experts ? "a mixture of experts" : ""; }
-
 std::string supported_titles() { return listed(&FamilyTraits::title); }
 std::string supported_architectures() { return listed(&FamilyTraits::architecture); }
 std::string supported_model_types() { return listed(&FamilyTraits::model_type); }

@@ -91,9 +91,6 @@ const FamilyTraits& traits_of(ModelFamily family);
 const FamilyTraits* find_architecture(std::string_view architecture);
 const FamilyTraits* find_model_type(std::string_view model_type);
 
-// What of this model CUDA devices do not compute: "a mixture of experts"; empty if nothing.
-std::string beyond_devices(const ModelConfig& config);
-
 // "Llama, ... and Qwen3-MoE"
 std::string supported_titles();
 // "LlamaForCausalLM, ... and Qwen3MoeForCausalLM"

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 
-#include "transformer/files/family.h"
 #include "transformer/model/cpu_model.h"
 #include "transformer/model/cuda_backend.h"
 #include "transformer/model/token_runner.h"
@@ -10,18 +9,13 @@
 namespace outrider {
 namespace {
 
-Status check_model(const std::filesystem::path& directory, const ModelOptions& options) {
+Status check_taps(const std::filesystem::path& directory, const ModelOptions& options) {
   ASSIGN_OR_RETURN(const ModelConfig config, read_model_config(directory));
   for (const int64_t tap : options.taps)
     if (tap < 0 || tap > config.num_layers)
       return invalid_argument(fmt::format("the drafter reads states of layer {}; the target has {} layers",
                                           tap, config.num_layers));
-  if (options.device.kind != Device::Kind::kCuda) return {};
-  const std::string beyond = beyond_devices(config);
-  if (beyond.empty()) return {};
-  return unsupported(fmt::format("{}: {} has {}, which CUDA devices do not compute; use --device cpu",
-                                 (directory / "config.json").string(), architecture_name(config.family),
-                                 beyond));
+  return {};
 }
 
 }  // namespace
@@ -31,7 +25,7 @@ Result<std::unique_ptr<Model>> Model::load(const std::filesystem::path& director
   CHECK(collectives.size() == options.shard.tp_size && collectives.rank() == options.shard.tp_rank,
         "collectives of rank {} of {}, shard {} of {}", collectives.rank(), collectives.size(),
         options.shard.tp_rank, options.shard.tp_size);
-  RETURN_IF_ERROR(check_model(directory, options));
+  if (!options.taps.empty()) RETURN_IF_ERROR(check_taps(directory, options));
   if (options.device.kind == Device::Kind::kCuda) return load_cuda_model(directory, options, collectives);
   return CpuModel::load(directory, options, collectives);
 }

@@ -11,12 +11,6 @@ namespace {
 
 double gigabytes(int64_t bytes) { return static_cast<double>(bytes) / 1e9; }
 
-LeafEnds leaves_of(const std::vector<int64_t>& ends) {
-  LeafEnds leaves{.count = static_cast<int32_t>(ends.size())};
-  std::copy(ends.begin(), ends.end(), leaves.end);
-  return leaves;
-}
-
 std::unique_ptr<Stream> make_stream(const ModelOptions& options) {
   const bool overlaps = options.overlap_kernels && options.shard.tp_size == 1;
   return std::make_unique<Stream>(overlaps ? KernelOrder::kOverlapping : KernelOrder::kInTurn);
@@ -40,6 +34,13 @@ struct CudaModel::Plan {
            .state_size = static_cast<int64_t>(o.taps.size()) * config.hidden_size} {}
 
   WeightType activation() const { return types.activation(); }
+  // Of the widest MLP, a mixture being one.
+  int64_t columns() const {
+    int64_t most = 0;
+    for (int64_t i = 0; i < config.num_layers; ++i)
+      most = std::max(most, mlp_columns(config, shard, config.layer(i).has_experts).count);
+    return most;
+  }
   int64_t weight_bytes() const { return device_weight_bytes(config, shard, types); }
   int64_t kv_bytes() const { return DeviceKvStorage::bytes_for(kv, kv_blocks); }
   AttentionTiles tiles(int64_t shared_bytes, int64_t max_positions) const {
@@ -72,7 +73,7 @@ struct CudaModel::Activations {
   Activations(const Plan& p, const ModelOptions& o, int64_t max_positions)
       : q_size(p.shard.query_heads.size() * p.config.head_dim),
         qkv_size(q_size + 2 * p.shard.kv_heads.size() * p.config.head_dim),
-        columns(p.shard.mlp_columns.size()),
+        columns(p.columns()),
         vocab(p.shard.vocab.size()),
         residual(o.max_rows * p.config.hidden_size),
         normed(o.max_rows * p.config.hidden_size * element_bytes(p.activation())),
@@ -82,6 +83,7 @@ struct CudaModel::Activations {
         workspace(p.attention_floats(max_positions)),
         gate_up(o.max_rows * 2 * columns),
         activated(o.max_rows * columns * element_bytes(p.activation())),
+        expert_weights(p.config.experts ? o.max_rows * (p.config.experts->count + 1) : 0),
         partial(o.max_rows * p.config.hidden_size),
         split_parts(p.activation() == WeightType::kBFloat16 ? kSplitFloats : 0),
         split_arrived(p.activation() == WeightType::kBFloat16 ? kSplitTiles : 0),
@@ -102,10 +104,11 @@ struct CudaModel::Activations {
   DeviceBuffer<float> squares;               // [rows, 2]: sums of squares of q and k
   DeviceBuffer<std::byte> attended;          // [rows, q]
   DeviceBuffer<float> workspace;
-  DeviceBuffer<float> gate_up;        // [rows, gates, then ups]
-  DeviceBuffer<std::byte> activated;  // [rows, columns]
-  DeviceBuffer<float> partial;        // [rows, hidden]: this rank's leaves, then the sum over ranks
-  DeviceBuffer<float> split_parts;    // SplitRoom
+  DeviceBuffer<float> gate_up;         // [rows, gates, then ups]
+  DeviceBuffer<std::byte> activated;   // [rows, columns]
+  DeviceBuffer<float> expert_weights;  // [rows, experts + 1]
+  DeviceBuffer<float> partial;         // [rows, hidden]: this rank's leaves, then the sum over ranks
+  DeviceBuffer<float> split_parts;     // SplitRoom
   DeviceBuffer<uint32_t> split_arrived;
   DeviceBuffer<std::byte> last_hidden;  // [logit rows, hidden]
   DeviceBuffer<float> logits;           // [logit rows, vocabulary of this rank]
@@ -115,7 +118,7 @@ struct CudaModel::Activations {
 int64_t CudaModel::Plan::activation_bytes(const ModelOptions& o) const {
   const int64_t element = element_bytes(activation()), q = shard.query_heads.size() * config.head_dim;
   const int64_t per_row = config.hidden_size * (8 + element) + 4 * (q + 2 * kv.kv_heads * config.head_dim) +
-                          q * element + shard.mlp_columns.size() * (8 + element);
+                          q * element + columns() * (8 + element);
   return o.max_rows * per_row + o.max_logit_rows * (config.hidden_size * element + 4 * shard.vocab.size()) +
          4 * (attention_floats(planned_positions(config, o)) + kSplitFloats);
 }
@@ -123,10 +126,13 @@ int64_t CudaModel::Plan::activation_bytes(const ModelOptions& o) const {
 Status CudaModel::Plan::check(const ModelOptions& options) const {
   if (config.head_dim > 256)
     return unsupported(fmt::format("head_dim {}: the CUDA kernels take at most 256", config.head_dim));
-  if (activation() == WeightType::kBFloat16 && (config.hidden_size % 2 || config.intermediate_size % 2))
+  if (activation() == WeightType::kBFloat16 && (config.hidden_size % 2 || columns() % 2))
     return unsupported(
         fmt::format("{} weights of an odd hidden_size or intermediate_size: run with --device cpu",
                     weight_type_name(types.layers)));
+  if (config.experts && config.experts->count > ExpertChoices::kMost)
+    return unsupported(fmt::format("{} experts: the CUDA kernels take at most {}", config.experts->count,
+                                   ExpertChoices::kMost));
   const DeviceInfo device = describe_device(options.device.index);
   if (kv.type == KvType::kBFloat16 && tiles(device.shared_bytes, 1).rows == 0)
     return unsupported(
@@ -200,7 +206,7 @@ Result<std::unique_ptr<Model>> CudaModel::load(const std::filesystem::path& dire
   RETURN_IF_ERROR(plan.check(options));
   auto stream = make_stream(options);
   auto storage = std::make_unique<DeviceKvStorage>(plan.kv, plan.kv_blocks, options.device.index, *stream);
-  DeviceWeights weights = upload_weights(map, config, types, *stream, options.progress);
+  DeviceWeights weights = upload_weights(map, config, plan.shard, types, *stream, options.progress);
   RETURN_IF_ERROR(files.check_unchanged());
   return std::unique_ptr<Model>(
       new CudaModel(plan, options, collectives, std::move(stream), std::move(weights), std::move(storage)));
@@ -416,8 +422,8 @@ void CudaModel::queue_squares(const DeviceLayer& w, int64_t rows) {
   sum_squares(*stream_, {.qkv = act_->qkv.data(),
                          .stride = act_->qkv_size,
                          .bias = w.qkv_bias.data(),
-                         .q = leaves_of(plan_.attention_leaf_ends),
-                         .k = leaves_of(plan_.kv_leaf_ends),
+                         .q = leaves_from_ends(plan_.attention_leaf_ends),
+                         .k = leaves_from_ends(plan_.kv_leaf_ends),
                          .k_begin = act_->q_size,
                          .out = act_->squares.data(),
                          .rows = rows});
@@ -431,12 +437,34 @@ void CudaModel::queue_mlp(int64_t layer, int64_t rows) {
   norm.added_weight = w.attention_out_norm.data();
   norm.rows = rows;
   queue_sum_and_norm(norm, rows);
-  multiply(rows, act_->normed.data(), config_.hidden_size, w.gate_up, act_->gate_up.data(),
-           2 * act_->columns);
-  const auto gate = config_.activation == Activation::kGeluTanh ? &gelu_tanh_mul : &silu_mul;
-  gate(*stream_, act_->gate_up.data(), w.gate_up_bias.data(), rows, act_->columns,
-       weights_.types.activation(), act_->activated.data());
-  multiply(rows, act_->activated.data(), act_->columns, w.down, act_->partial.data(), config_.hidden_size);
+  const int64_t columns = w.gate_up.view().n / 2;
+  multiply(rows, act_->normed.data(), config_.hidden_size, w.gate_up, act_->gate_up.data(), 2 * columns);
+  if (w.router.size() > 0) {
+    queue_experts(w, rows);
+  } else {
+    const auto gate = config_.activation == Activation::kGeluTanh ? &gelu_tanh_mul : &silu_mul;
+    gate(*stream_, act_->gate_up.data(), w.gate_up_bias.data(), rows, columns, weights_.types.activation(),
+         act_->activated.data());
+  }
+  multiply(rows, act_->activated.data(), columns, w.down, act_->partial.data(), config_.hidden_size);
+}
+
+// All experts are multiplied for all rows: which ones a row needs is known on the device only.
+void CudaModel::queue_experts(const DeviceLayer& w, int64_t rows) {
+  const ExpertConfig& experts = *config_.experts;
+  choose_experts(*stream_, {.x = act_->normed.data(),
+                            .type = weights_.types.activation(),
+                            .rows = rows,
+                            .hidden = config_.hidden_size,
+                            .router = w.router.data(),
+                            .shared_gate = w.shared_gate.data(),
+                            .experts = static_cast<int32_t>(experts.count),
+                            .chosen = static_cast<int32_t>(experts.chosen),
+                            .renormalise = experts.renormalise,
+                            .weights = act_->expert_weights.data()});
+  silu_mul_experts(*stream_, act_->gate_up.data(), act_->expert_weights.data(),
+                   expert_columns(experts, plan_.shard), rows, weights_.types.activation(),
+                   act_->activated.data());
 }
 
 }  // namespace outrider::cuda

@@ -91,6 +91,9 @@ class Uploader {
   }
 
   DeviceMatrix matrix(WeightType type, const MatrixSource& source);
+  // Parts of as many rows each, one beside the other, in numbers.
+  DeviceMatrix side_by_side(WeightType type, const std::vector<TensorPart>& parts,
+                            const std::vector<int64_t>& leaf_ends);
   std::shared_ptr<void> staging() const { return staging_; }
 
  private:
@@ -102,6 +105,7 @@ class Uploader {
   };
 
   void upload(const TensorPart& part, int64_t first_row, const MatrixView& to);
+  Staging& next_free();
 
   int64_t done_ = 0, total_ = 0;  // bytes of matrices in the files
   StreamView stream_;
@@ -120,6 +124,47 @@ DeviceMatrix Uploader::matrix(WeightType type, const MatrixSource& source) {
   return matrix;
 }
 
+Uploader::Staging& Uploader::next_free() {
+  Staging& s = (*staging_)[next_ ^= 1];
+  if (s.used) s.free.synchronize();
+  s.used = true;
+  return s;
+}
+
+DeviceMatrix Uploader::side_by_side(WeightType type, const std::vector<TensorPart>& parts,
+                                    const std::vector<int64_t>& leaf_ends) {
+  int64_t k = 0;
+  for (const TensorPart& part : parts) k += part.columns.size();
+  const int64_t n = parts.front().rows.size();
+  DeviceMatrix matrix(type, n, slices_of(type, k, leaf_ends));
+  const WeightType staged = is_quantized(type) ? WeightType::kFloat32 : type;
+  const int64_t bytes_of_row = row_bytes(staged, k);
+  if (bytes_of_row == 0) return matrix;
+  const int64_t rows_at_once = kStagingBytes / bytes_of_row;
+  CHECK(rows_at_once > 0, "a row of {} bytes", bytes_of_row);
+  for (int64_t row = 0; row < n; row += rows_at_once) {
+    const int64_t rows = std::min(rows_at_once, n - row);
+    Staging& s = next_free();
+    std::byte* to = s.host.data();
+    for (int64_t r = row; r < row + rows; ++r)
+      for (const TensorPart& part : parts) {
+        stage_row(part, r, staged, to);
+        to += row_bytes(staged, part.columns.size());
+      }
+    copy(s.device.data(), s.host.data(), rows * bytes_of_row, stream_);
+    if (staged == type)
+      pack_rows(stream_, matrix.view(), row, rows, s.device.data());
+    else
+      quantize_rows(stream_, matrix.view(), row, rows, staged, s.device.data());
+    s.free.record(stream_);
+    for (const TensorPart& part : parts) done_ += part.bytes(rows);
+    if (progress_) progress_(std::min(done_, total_), total_);
+  }
+  for (const TensorPart& part : parts)
+    if (!part.coded) release_pages(part.tensor->data);
+  return matrix;
+}
+
 void Uploader::upload(const TensorPart& part, int64_t first_row, const MatrixView& to) {
   const WeightType staged = staged_type(part, to.type);
   const int64_t bytes_of_row = row_bytes(staged, part.columns.size());
@@ -130,8 +175,7 @@ void Uploader::upload(const TensorPart& part, int64_t first_row, const MatrixVie
   const auto row_size = part.tensor->data.size() / static_cast<size_t>(part.tensor->shape[0]);
   for (int64_t row = 0; row < part.rows.size(); row += rows_at_once) {
     const int64_t rows = std::min(rows_at_once, part.rows.size() - row);
-    Staging& s = (*staging_)[next_ ^= 1];
-    if (s.used) s.free.synchronize();
+    Staging& s = next_free();
     const int64_t scales_at = round_up(rows * bytes_of_row, 2);
     for (int64_t r = 0; r < rows; ++r) {
       stage_row(part, row + r, staged, s.host.data() + r * bytes_of_row);
@@ -146,13 +190,65 @@ void Uploader::upload(const TensorPart& part, int64_t first_row, const MatrixVie
       pack_scales(stream_, to, first_row + row, rows,
                   reinterpret_cast<const bf16*>(s.device.data() + scales_at));
     s.free.record(stream_);
-    s.used = true;
     if (!part.coded)  // codes of a row may lie anywhere
       release_pages(part.tensor->data.subspan(static_cast<size_t>(part.rows.begin + row) * row_size,
                                               static_cast<size_t>(rows) * row_size));
     done_ += part.bytes(rows);
     if (progress_) progress_(std::min(done_, total_), total_);
   }
+}
+
+// Calls use(mlp, range of its columns on this rank) in the order of ExpertColumns.
+template <class Use>
+void for_expert_columns(const ExpertSources& s, const ExpertColumns& columns, Use use) {
+  for (int32_t leaf = 0; leaf < columns.each.count; ++leaf) {
+    for (const MlpSources& expert : s.experts)
+      use(expert, IndexRange{columns.each.begin(leaf), columns.each.end[leaf]});
+    if (s.shared) use(*s.shared, IndexRange{columns.shared.begin(leaf), columns.shared.end[leaf]});
+  }
+}
+
+IndexRange inside(IndexRange whole, IndexRange part) {
+  return {whole.begin + part.begin, whole.begin + part.end};
+}
+
+DeviceBuffer<float> numbers_of(const TensorPart& part, StreamView stream) {
+  std::vector<float> values(static_cast<size_t>(part.rows.size() * part.columns.size()));
+  auto* to = reinterpret_cast<std::byte*>(values.data());
+  for (int64_t row = 0; row < part.rows.size(); ++row, to += part.columns.size() * int64_t{sizeof(float)})
+    stage_row(part, row, WeightType::kFloat32, to);
+  return to_device(values, stream);
+}
+
+void upload_mixture(const ExpertSources& s, const ModelConfig& config, const ShardPlan& plan, WeightType type,
+                    Uploader& uploader, StreamView stream, DeviceLayer& to) {
+  const ExpertColumns columns = expert_columns(*config.experts, plan.shard);
+  MatrixSource gate_up;
+  for (const size_t side : {size_t{0}, size_t{1}})
+    for_expert_columns(s, columns, [&](const MlpSources& mlp, IndexRange own) {
+      TensorPart& part = gate_up.parts.emplace_back(mlp.gate_up.parts[side]);
+      part.rows = inside(part.rows, own);
+    });
+  std::vector<TensorPart> down;
+  for_expert_columns(s, columns, [&](const MlpSources& mlp, IndexRange own) {
+    TensorPart& part = down.emplace_back(mlp.down.parts.front());
+    part.columns = inside(part.columns, own);
+  });
+  to.gate_up = uploader.matrix(type, gate_up);
+  to.down = uploader.side_by_side(type, down, mlp_columns(config, plan, true).leaf_ends);
+  to.router = numbers_of(s.router.parts.front(), stream);
+  if (s.shared) to.shared_gate = numbers_of(s.shared_gate.front(), stream);
+}
+
+// What one of our own files holds in codes has scales along an expert's columns.
+Status check_mixture(const ExpertSources& mixture) {
+  for (const MlpSources& expert : mixture.experts)
+    if (const TensorPart& down = expert.down.parts.front(); down.scales)
+      return unsupported(
+          fmt::format("{} holds codes, and CUDA devices quantise experts while loading; use the original "
+                      "model with --weight-format, or --device cpu",
+                      down.tensor->name));
+  return {};
 }
 
 void count_bytes(DeviceWeights& weights) {
@@ -186,6 +282,8 @@ Result<DeviceWeightTypes> device_weight_types(const WeightMap& map, WeightFormat
   RETURN_IF_ERROR(add(MatrixKind::kVocabulary, vocabulary, map.head));
   if (map.embedding) RETURN_IF_ERROR(add(MatrixKind::kVocabulary, vocabulary, *map.embedding));
   for (const LayerSources& l : map.layers)
+    if (const ExpertSources* mixture = l.mixture()) RETURN_IF_ERROR(check_mixture(*mixture));
+  for (const LayerSources& l : map.layers)
     for (const MatrixSource* source : l.matrices()) RETURN_IF_ERROR(add(MatrixKind::kLayer, layers, *source));
   const DeviceWeightTypes types{layers.value_or(*vocabulary), *vocabulary};
   if (types.activation() != activation_type(types.vocabulary))
@@ -200,23 +298,44 @@ DeviceWeightTypes device_weight_types(WeightFormat format) {
   return {weight_type(format, MatrixKind::kLayer), weight_type(format, MatrixKind::kVocabulary)};
 }
 
+ExpertColumns expert_columns(const ExpertConfig& config, Shard shard) {
+  ExpertColumns columns{.experts = static_cast<int32_t>(config.count),
+                        .each = leaves_from_ends(MlpCut(config.intermediate_size, shard).leaf_ends),
+                        .shared = leaves_from_ends(MlpCut(config.shared_intermediate_size, shard).leaf_ends)};
+  return columns;
+}
+
+MlpColumns mlp_columns(const ModelConfig& config, const ShardPlan& plan, bool has_experts) {
+  if (!has_experts) return {plan.mlp_columns.size(), plan.mlp_leaf_ends};
+  const ExpertColumns columns = expert_columns(*config.experts, plan.shard);
+  MlpColumns all{.count = columns.size()};
+  for (int32_t leaf = 0; leaf < columns.each.count; ++leaf) all.leaf_ends.push_back(columns.begin(leaf + 1));
+  return all;
+}
+
 int64_t device_weight_bytes(const ModelConfig& c, const ShardPlan& plan, const DeviceWeightTypes& types) {
   const int64_t q = plan.query_heads.size() * c.head_dim, kv = plan.kv_heads.size() * c.head_dim;
-  const int64_t columns = plan.mlp_columns.size();
   const auto bytes_as = [](WeightType type, int64_t n, int64_t k, const std::vector<int64_t>& ends) {
     return DeviceMatrix::bytes_for(type, n, slices_of(type, k, ends));
   };
   const auto bytes = [&](int64_t n, int64_t k, const std::vector<int64_t>& ends = {}) {
     return bytes_as(types.layers, n, k, ends);
   };
-  const int64_t layer = bytes(q + 2 * kv, c.hidden_size) + bytes(c.hidden_size, q, plan.attention_leaf_ends) +
-                        bytes(2 * columns, c.hidden_size) + bytes(c.hidden_size, columns, plan.mlp_leaf_ends);
-  return c.num_layers * layer +
+  const int64_t attention =
+      bytes(q + 2 * kv, c.hidden_size) + bytes(c.hidden_size, q, plan.attention_leaf_ends);
+  int64_t layers = c.num_layers * attention;
+  for (int64_t i = 0; i < c.num_layers; ++i) {
+    const MlpColumns columns = mlp_columns(c, plan, c.layer(i).has_experts);
+    layers +=
+        bytes(2 * columns.count, c.hidden_size) + bytes(c.hidden_size, columns.count, columns.leaf_ends);
+  }
+  return layers +
          (c.tie_word_embeddings ? 1 : 2) * bytes_as(types.vocabulary, plan.vocab.size(), c.hidden_size, {});
 }
 
-DeviceWeights upload_weights(const WeightMap& map, const ModelConfig& config, const DeviceWeightTypes& types,
-                             StreamView stream, const LoadProgress& progress) {
+DeviceWeights upload_weights(const WeightMap& map, const ModelConfig& config, const ShardPlan& plan,
+                             const DeviceWeightTypes& types, StreamView stream,
+                             const LoadProgress& progress) {
   const auto norm = [&](const VectorSource& source) {
     std::vector<float> values = read_vector(source);
     if (config.norm_adds_one)
@@ -239,12 +358,16 @@ DeviceWeights upload_weights(const WeightMap& map, const ModelConfig& config, co
     l.k_norm = norm(s.k_norm);
     l.qkv_bias = to_device(read_vector(s.qkv_bias), stream);
     l.o_bias = to_device(read_vector(s.o_bias), stream);
-    l.gate_up_bias = to_device(read_vector(s.dense().gate_up_bias), stream);
-    l.down_bias = to_device(read_vector(s.dense().down_bias), stream);
     l.qkv = uploader.matrix(types.layers, s.qkv);
     l.o = uploader.matrix(types.layers, s.o);
-    l.gate_up = uploader.matrix(types.layers, s.dense().gate_up);
-    l.down = uploader.matrix(types.layers, s.dense().down);
+    if (const ExpertSources* experts = s.mixture()) {
+      upload_mixture(*experts, config, plan, types.layers, uploader, stream, l);
+    } else {
+      l.gate_up_bias = to_device(read_vector(s.dense().gate_up_bias), stream);
+      l.down_bias = to_device(read_vector(s.dense().down_bias), stream);
+      l.gate_up = uploader.matrix(types.layers, s.dense().gate_up);
+      l.down = uploader.matrix(types.layers, s.dense().down);
+    }
     weights.layers.push_back(std::move(l));
   }
   count_bytes(weights);
@@ -290,8 +413,14 @@ DeviceWeights noise_weights(const ModelConfig& c, const ShardPlan& plan, const D
     }
     l.qkv = matrix(q + 2 * kv, c.hidden_size);
     l.o = matrix(c.hidden_size, q, plan.attention_leaf_ends);
-    l.gate_up = matrix(2 * plan.mlp_columns.size(), c.hidden_size);
-    l.down = matrix(c.hidden_size, plan.mlp_columns.size(), plan.mlp_leaf_ends);
+    const bool has_experts = c.layer(i).has_experts;
+    const MlpColumns columns = mlp_columns(c, plan, has_experts);
+    l.gate_up = matrix(2 * columns.count, c.hidden_size);
+    l.down = matrix(c.hidden_size, columns.count, columns.leaf_ends);
+    if (has_experts) {
+      l.router = ones(c.experts->count * c.hidden_size);
+      if (c.experts->shared_intermediate_size > 0) l.shared_gate = ones(c.hidden_size);
+    }
     weights.layers.push_back(std::move(l));
   }
   count_bytes(weights);

@@ -21,7 +21,8 @@ struct DeviceLayer {
   DeviceBuffer<float> attention_norm, mlp_norm, q_norm, k_norm;
   DeviceBuffer<float> attention_out_norm, mlp_out_norm;  // of what attention and MLP yield
   DeviceBuffer<float> qkv_bias, o_bias, gate_up_bias, down_bias;
-  DeviceMatrix qkv, o, gate_up, down;
+  DeviceBuffer<float> router, shared_gate;  // of a mixture: [experts, hidden], [hidden]
+  DeviceMatrix qkv, o, gate_up, down;       // of a mixture: all experts as one MLP (ExpertColumns)
 };
 
 // What the matrices of a model are: those of the layers, and embedding and head. Both take activations of one
@@ -51,12 +52,22 @@ Result<DeviceWeightTypes> device_weight_types(const WeightMap& map, WeightFormat
 // What they become where there are no files: bf16, unless `format` asks for something else.
 DeviceWeightTypes device_weight_types(WeightFormat format);
 
+// How the columns of a mixture's experts lie on a rank.
+ExpertColumns expert_columns(const ExpertConfig& config, Shard shard);
+
+// The columns of an MLP that a rank computes, and where its leaves end.
+struct MlpColumns {
+  int64_t count = 0;
+  std::vector<int64_t> leaf_ends;
+};
+MlpColumns mlp_columns(const ModelConfig& config, const ShardPlan& plan, bool has_experts);
+
 // The bytes that one rank's matrices take on its device; other weights are small.
 int64_t device_weight_bytes(const ModelConfig& config, const ShardPlan& plan, const DeviceWeightTypes& types);
 
 // types: of device_weight_types. What is not stored so is rounded or quantised on the way.
-DeviceWeights upload_weights(const WeightMap& map, const ModelConfig& config, const DeviceWeightTypes& types,
-                             StreamView stream, const LoadProgress& progress);
+DeviceWeights upload_weights(const WeightMap& map, const ModelConfig& config, const ShardPlan& plan,
+                             const DeviceWeightTypes& types, StreamView stream, const LoadProgress& progress);
 
 // Reproducible noise in the shapes of `config`: for timing a model whose files are not there. Scaled so that
 // activations stay finite.

@@ -29,4 +29,11 @@ Slices even_slices(int64_t k, int step_columns) {
   return slices_from_ends(ends, step_columns);
 }
 
+LeafEnds leaves_from_ends(std::span<const int64_t> ends) {
+  CHECK(ends.size() <= kMaxSlices, "{} leaves", ends.size());
+  LeafEnds leaves{.count = static_cast<int32_t>(ends.size())};
+  for (size_t i = 0; i < ends.size(); ++i) leaves.end[i] = static_cast<int32_t>(ends[i]);
+  return leaves;
+}
+
 }  // namespace outrider::cuda

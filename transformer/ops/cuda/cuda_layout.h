@@ -165,6 +165,27 @@ struct LeafEnds {
 
   OUTRIDER_SHARED_CODE int32_t begin(int32_t leaf) const { return leaf > 0 ? end[leaf - 1] : 0; }
 };
+LeafEnds leaves_from_ends(std::span<const int64_t> ends);
+
+// A mixture's experts as one wide MLP: leaf by leaf the columns of every expert, in the order of their ids,
+// then those of the shared one. So in every leaf's chain a token's experts come in that order, and those that
+// it did not choose add zeros.
+struct ExpertColumns {
+  int32_t experts = 0;
+  LeafEnds each, shared;  // of one expert's columns; of the shared one's, all 0 where there is none
+
+  OUTRIDER_SHARED_CODE int32_t begin(int32_t leaf) const {
+    return each.begin(leaf) * experts + shared.begin(leaf);
+  }
+  OUTRIDER_SHARED_CODE int32_t size() const { return begin(each.count); }
+  // `experts`: the shared one.
+  OUTRIDER_SHARED_CODE int32_t expert_of(int32_t column) const {
+    int32_t leaf = 0;
+    while (column >= begin(leaf + 1)) ++leaf;
+    const int32_t width = each.end[leaf] - each.begin(leaf), at = column - begin(leaf);
+    return at < width * experts ? at / width : experts;
+  }
+};
 
 // Attention cuts the KV at multiples of this many positions, counted from the start of the sequence.
 constexpr int kSplitPositions = 128;

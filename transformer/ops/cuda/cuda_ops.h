@@ -171,6 +171,28 @@ void silu_mul(StreamView stream, const float* gate_up, const float* bias, int64_
 void gelu_tanh_mul(StreamView stream, const float* gate_up, const float* bias, int64_t rows, int64_t columns,
                    WeightType type, void* out);
 
+// weights[m, e] = share of expert e in token m, 0 where it is none of the chosen ones: of the softmax over
+// x[m, :] . router[e, :], which is fp32, ties to the lowest id; of the chosen ones' if `renormalise`. And
+// weights[m, experts] = sigmoid(x[m, :] . shared_gate), where there is one.
+struct ExpertChoices {
+  static constexpr int32_t kMost = 512;
+  const void* x = nullptr;  // [rows, hidden] of `type`
+  WeightType type = WeightType::kFloat32;
+  int64_t rows = 0;
+  int64_t hidden = 0;
+  const float* router = nullptr;       // [experts, hidden]
+  const float* shared_gate = nullptr;  // [hidden], may be null
+  int32_t experts = 0;
+  int32_t chosen = 0;
+  bool renormalise = true;
+  float* weights = nullptr;  // [rows, experts + 1]
+};
+void choose_experts(StreamView stream, const ExpertChoices& arguments);
+
+// out[m, i] = silu(gate_up[m, i]) * gate_up[m, columns + i] * the weight of i's expert, rounded to `type`.
+void silu_mul_experts(StreamView stream, const float* gate_up, const float* weights,
+                      const ExpertColumns& columns, int64_t rows, WeightType type, void* out);
+
 // x[i] *= factor; then, with a cap above 0, x[i] = cap * tanh(x[i] / cap).
 void scale_and_cap(StreamView stream, float* x, int64_t count, float factor, float cap);
 
