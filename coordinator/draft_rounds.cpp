@@ -43,27 +43,24 @@ int32_t DraftRounds::gamma_limit(const LiveRequest& live, const PoolWorker& work
   return std::clamp(worker.max_context() - live.sequence.committed(), 0, gamma_limit(live));
 }
 
-// Every node has a slot behind the committed text, whatever its depth.
-void DraftRounds::choose_tree(LiveRequest& live, int32_t batch_size) {
-  RoundInFlight& round = live.round;
+DraftRounds::Branching DraftRounds::choose_tree(LiveRequest& live, int32_t gamma, int32_t room,
+                                                int32_t batch_size, DrafterKind kind) {
   const Rule rule = live.request.sampling.rule;
-  if (!options_.tree.suits(rule)) return;
-  const int32_t room =
-      std::min(target_.max_context() - live.sequence.committed() - 1, target_.planner.decode_rows() - 1);
-  if (options_.tree.by_rank) {
+  const TreeOptions& asked = options_.tree;
+  if (gamma == 0 || !asked.suits(rule)) return {};
+  if (asked.by_rank) {
     const RankAcceptance& ranks = is_match_rule(rule) ? target_.ranks : live.ranks;
-    const int32_t nodes = std::min(options_.tree.shape.nodes, room);
-    if (nodes > 0) round.tree = ranks.best_tree(nodes, round.gamma);
-    return;
+    const int32_t nodes = std::min(asked.shape.nodes, room);
+    return {.tree = nodes > 0 ? ranks.best_tree(nodes, gamma) : TreeShape{}};
   }
-  if (!options_.tree.automatic) {
-    round.tree = fitting_shape(options_.tree.shape, round.gamma, room);
-    return;
-  }
-  round.tree_wanted = target_.trees.branches(target_.planner.next_step());
-  if (round.tree_wanted)
-    round.tree =
-        fitting_shape(priced(options_.tree.shape, round.gamma, batch_size, round.kind), round.gamma, room);
+  if (!asked.automatic) return {.tree = fitting_shape(asked.shape, gamma, room)};
+  if (!target_.trees.branches(target_.planner.next_step())) return {};
+  return {.tree = fitting_shape(priced(asked.shape, gamma, batch_size, kind), gamma, room), .wanted = true};
+}
+
+// Every node has a slot behind the committed text, whatever its depth.
+int32_t DraftRounds::node_limit(int32_t committed) const {
+  return std::min(target_.max_context() - committed - 1, target_.planner.decode_rows() - 1);
 }
 
 // What a node and a pass of the draft model cost, in tokens that the batch would have made in that time. All
@@ -109,7 +106,13 @@ void DraftRounds::begin(LiveRequest& live, int32_t batch_size, Turn& turn) {
     round.gamma = std::clamp(live.gamma->next(context), 0, context.limit);
     const int32_t shadow = round.gamma > 0 ? 0 : std::min(live.gamma->shadow(), context.limit);
     if (round.gamma > 0) {
-      choose_tree(live, batch_size);
+      // A head draws no children from its q.
+      if (!worker->needs_states() || is_match_rule(live.request.sampling.rule)) {
+        Branching branching =
+            choose_tree(live, round.gamma, node_limit(live.sequence.committed()), batch_size, round.kind);
+        round.tree = std::move(branching.tree);
+        round.tree_wanted = branching.wanted;
+      }
       ask(live, turn);
     } else if (shadow > 0 && !live.link.shadow) {
       ask_aside(live, shadow, turn);
@@ -133,12 +136,24 @@ void DraftRounds::ask_target(LiveRequest& live, int32_t batch_size, PlanEntry& e
                                .cost = &target_.costs.of(target_.own_kind()),
                                .early = true};
     const int32_t gamma = std::clamp(live.gamma->next(context), 0, context.limit);
-    live.own = {.asked = true, .round = live.sequence.begin_round(), .gamma = gamma, .draft = {}};
+    // Whatever the verdict is, the next tree has room behind it.
+    const int32_t committed = live.sequence.committed() + live.round.drafted() + 1;
+    const Branching branching =
+        is_match_rule(live.request.sampling.rule)
+            ? choose_tree(live, gamma, node_limit(committed), batch_size, target_.own_kind())
+            : Branching{};
+    live.own = {.asked = true,
+                .round = live.sequence.begin_round(),
+                .gamma = gamma,
+                .tree = branching.tree,
+                .tree_wanted = branching.wanted,
+                .draft = {}};
     totals_.proposals += gamma > 0;
   }
   entry.next_gamma = live.own.gamma;
   entry.next_round = live.own.round;
   entry.next_stop = live.gamma->stop_rule();
+  entry.next_tree = live.own.tree;
 }
 
 void DraftRounds::take_own(Draft& draft, size_t frame_bytes, RequestTable& requests) {
@@ -159,6 +174,8 @@ void DraftRounds::begin_own(LiveRequest& live, Turn& turn) {
   if (!own.draft) return live.decide(turn.now());
   round.number = own.round;
   round.gamma = std::min(own.gamma, gamma_limit(live));
+  round.tree = own.tree;
+  round.tree_wanted = own.tree_wanted;
   Draft& draft = *own.draft;
   const auto most = static_cast<size_t>(round.gamma);
   if (draft.ids.size() > most && draft.parents.empty()) {
@@ -166,12 +183,17 @@ void DraftRounds::begin_own(LiveRequest& live, Turn& turn) {
     draft.q.resize(std::min(draft.q.size(), most));
     draft.eos = false;
   }
+  if (!draft.parents.empty()) {
+    if (round.gamma == 0) draft.ids.clear(), draft.parents.clear();
+    if (round.gamma > 0) round.gamma = own.gamma;  // what is accepted beyond the request's end is cut
+  }
   const QKind asked = needs_q(live.request.sampling.rule) ? options_.q_kind : QKind::kNone;
   auto reason = check_draft(draft, {.epoch = live.sequence.epoch(),
                                     .round = own.round,
                                     .base = Position(live.sequence.committed()),
                                     .prefix_hash = live.sequence.hash(),
                                     .gamma = round.gamma,
+                                    .tree_nodes = own.tree.is_chain() ? 0 : most_nodes(own.tree, own.gamma),
                                     .q_kinds = {asked, asked == QKind::kNone ? asked : QKind::kSparse},
                                     .vocab_size = target_.model().vocab_size});
   if (!reason && !target_.planner.draft_fits(own.bytes)) reason = DropReason::kTooLong;

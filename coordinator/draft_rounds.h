@@ -50,7 +50,13 @@ class DraftRounds {
   int32_t gamma_limit(const LiveRequest& live) const;
   int32_t gamma_limit(const LiveRequest& live, const PoolWorker& worker) const;
   void begin_own(LiveRequest& live, Turn& turn);
-  void choose_tree(LiveRequest& live, int32_t batch_size);
+  // Of a draft of this length, by a drafter of this kind, with room for so many nodes.
+  struct Branching {
+    TreeShape tree;
+    bool wanted = false;  // as in RoundInFlight
+  };
+  Branching choose_tree(LiveRequest& live, int32_t gamma, int32_t room, int32_t batch_size, DrafterKind kind);
+  int32_t node_limit(int32_t committed) const;
   TreeShape priced(const TreeShape& shape, int32_t gamma, int32_t batch_size, DrafterKind kind) const;
   GammaContext gamma_context(const LiveRequest& live, const PoolWorker& worker, int32_t batch_size) const;
   bool reads_along(const LiveRequest& live, const PoolWorker& worker) const;

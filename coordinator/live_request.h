@@ -94,6 +94,8 @@ struct OwnDraft {
   bool asked = false;
   Round round;
   int32_t gamma = 0;  // asked for
+  TreeShape tree;     // the same
+  bool tree_wanted = false;
   std::optional<Draft> draft;
   size_t bytes = 0;  // of its frame, at most
 };

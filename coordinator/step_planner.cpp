@@ -12,6 +12,14 @@ constexpr size_t kPlanBytes = 256, kEntryBytes = 128, kChangeBytes = 24;
 // Each row of a prompt that is scored has logits over the whole vocabulary, and a place in the result.
 constexpr int32_t kScoredChunk = 64;
 
+// The shapes of the next trees, of a target that drafts itself.
+size_t shape_bytes(const ProtocolOptions& options) {
+  const TreeShape& shape = options.tree.shape;
+  if (shape.is_chain()) return 0;
+  const auto numbers = shape.widths.size() + shape.parents.size() + static_cast<size_t>(shape.nodes);
+  return static_cast<size_t>(options.max_num_seqs) * (32 + numbers * sizeof(int32_t));
+}
+
 // The most that a sequence adds to the plan's frame. Its draft takes no more there than in the Draft's frame.
 size_t entry_bytes(const LiveRequest& live) {
   const bool has_draft = live.state == RequestState::kReady && live.round.has_draft;
@@ -100,7 +108,7 @@ StepPlan StepPlanner::begin(RequestTable& requests, Clock::time_point now) {
   close_and_keep(requests, step);
   plan_ = OutstandingPlan{.step = step.step,
                           .entries = {},
-                          .bytes = kPlanBytes + step.closes.size() * sizeof(uint64_t),
+                          .bytes = kPlanBytes + shape_bytes(options_) + step.closes.size() * sizeof(uint64_t),
                           .sent_at = now};
   return step;
 }

@@ -192,9 +192,8 @@ void Verdicts::learn_own_drafts(const StepResult& result, double seconds) {
   if (!target_.drafts() || result.drafts.empty()) return;
   int32_t longest = 0, total = 0;
   for (const Draft& draft : result.drafts) {
-    const auto tokens = static_cast<int32_t>(draft.ids.size());
-    longest = std::max(longest, tokens);
-    total += tokens;
+    longest = std::max(longest, tree_depth(draft.tree()));  // so many passes
+    total += static_cast<int32_t>(draft.ids.size());
   }
   if (total > 0) target_.costs.observe_own(target_.own_kind(), longest, total, seconds);
 }

@@ -134,7 +134,8 @@ bool HeadDrafting::draft_rounds(std::vector<DraftAnswer>& answers) {
                       .round = s.round->round,
                       .gamma = s.round->gamma,
                       .stop = s.round->stop,
-                      .row_bytes = s.round->q_kind == QKind::kSparse ? s.round->row_bytes : 0});
+                      .row_bytes = s.round->q_kind == QKind::kSparse ? s.round->row_bytes : 0,
+                      .tree = s.round->q_kind == QKind::kNone ? &s.round->tree : nullptr});
   }
   if (tasks_.empty()) return false;
   drafter_->draft(tasks_, *this, drafts_);
@@ -154,6 +155,7 @@ Draft HeadDrafting::draft_of(const Sequence& s, HeadDraft& made) const {
               .round = s.round->round,
               .base = s.round->base,
               .ids = {made.ids.begin(), made.ids.end()},
+              .parents = {made.parents.begin(), made.parents.end()},
               .prefix_hash = s.window.hash(),
               .q_kind = s.round->q_kind,
               .q = std::move(made.q),

@@ -15,8 +15,8 @@
 #include "draft_worker/read_texts.h"
 #include "draft_worker/strand.h"
 #include "draft_worker/strand_storage.h"
-#include "draft_worker/token_guesses.h"
-#include "draft_worker/tree_growth.h"
+#include "heads/token_guesses.h"
+#include "heads/tree_growth.h"
 #include "transformer/model/draft_head.h"
 #include "transformer/model/token_runner.h"
 
@@ -223,7 +223,7 @@ class ModelDrafter final : public Drafter {
   std::vector<float> head_logits_;
   DraftHead::Scratch head_scratch_;
   std::map<SequenceId, Sequence> sequences_;
-  ReadTexts texts_;  // of sequences that were closed
+  ReadTexts texts_;                                             // of sequences that were closed
   std::array<OutcomeStatistics, kRuleCount> statistics_;        // by rule
   PreparationPolicy policy_;                                    // of Pipeline::kAuto
   std::array<BranchConfidence, kRuleCount> branch_confidence_;  // by rule

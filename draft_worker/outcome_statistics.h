@@ -8,9 +8,9 @@
 #include <optional>
 #include <vector>
 
-namespace outrider {
+#include "heads/token_guesses.h"
 
-constexpr int32_t kMaxGuesses = 8;  // of one next token
+namespace outrider {
 
 struct Outcome {
   int32_t accepted = 0;

@@ -22,6 +22,7 @@ struct HeadOptions {
   int64_t max_sequences = 16;                   // at once, each with logits for one row of a pass
   int64_t max_positions = 0;                    // longest text; 0: what the target supports
   int64_t kv_tokens = 0;                        // over all sequences; 0: one longest sequence
+  int64_t tree_nodes = 0;                       // of each sequence, that a draft may look behind
   WeightFormat weight_format = WeightFormat::kAuto;
 };
 

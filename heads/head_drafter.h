@@ -36,12 +36,24 @@ struct HeadTask {
   int32_t gamma = 0;      // 0: nothing is drafted, and what is new of the text is read
   StopRule stop;          // may end the draft before gamma, never before its first token
   int32_t row_bytes = 0;  // rules with q: of its sparse rows; 0: dense ones
+  // Match rules: how it may branch, with paths of gamma tokens at most; null: a chain.
+  const TreeShape* tree = nullptr;
+
+  bool branches() const { return tree && !tree->is_chain() && gamma > 0; }
 };
 
 struct HeadDraft {
-  std::vector<TokenId> ids;  // none: the text is too long, or logits were not finite
-  std::vector<QRow> q;       // one for each, under rules that need them
-  bool eos = false;          // ends with an end-of-sequence token
+  std::vector<TokenId> ids;      // none: the text is too long, or logits were not finite
+  std::vector<int32_t> parents;  // of a tree, as in Draft
+  std::vector<QRow> q;           // one for each, under rules that need them
+  bool eos = false;              // a chain that ends with an end-of-sequence token
+
+  void clear() {
+    ids.clear();
+    parents.clear();
+    q.clear();
+    eos = false;
+  }
 };
 
 struct HeadDrafterOptions {

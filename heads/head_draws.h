@@ -1,15 +1,24 @@
-// From a row of a head's logits to a drafted token, for every kind of head: as any drafter draws, on the
-// target's ids.
+// From a row of a head's logits to drafted tokens, for every kind of head: as any drafter draws, on the
+// target's ids. A chain gets one, a node of a tree its children.
 #pragma once
 
+#include <array>
 #include <memory>
 #include <vector>
 
 #include "comm/collectives.h"
 #include "heads/head_drafter.h"
+#include "heads/token_guesses.h"
+#include "heads/tree_growth.h"
 #include "transformer/sampling/draft_sampler.h"
 
 namespace outrider {
+
+// The last tree of a sequence. Its text goes on from there, and teaches how far to trust the head.
+struct HeadTree {
+  TreeGrowth growth;
+  size_t base = 0;  // committed tokens that it stood behind; 0: there was none
+};
 
 class HeadDraws {
  public:
@@ -19,12 +28,26 @@ class HeadDraws {
   // or the stop rule says so), or with it.
   bool draw(const HeadTask& task, std::span<const float> logits, HeadDraft& draft);
 
+  // A tree for a task that branches, whose paths have `depth` tokens at most.
+  void begin_tree(const HeadTask& task, int32_t depth, HeadTree& tree);
+  // Finds the children of a node, or the root's, in its row of logits. Where that is not finite there are
+  // none.
+  void look_behind(const HeadTask& task, int32_t node, std::span<const float> logits, HeadTree& tree);
+  // What has grown.
+  static void take_tree(const HeadTree& tree, HeadDraft& draft);
+
  private:
+  void spread(std::span<const float> logits);
+  bool ends(TokenId id) const;
+
   const Head& head_;
   const std::vector<TokenId> eos_ids_;
   std::unique_ptr<Collectives> single_;
   DraftSampler sampler_;
-  std::vector<float> logits_;  // of the target's whole vocabulary
+  TokenGuesser guesser_;
+  std::array<BranchConfidence, kRuleCount> confidence_;  // by rule
+  std::vector<float> logits_;                            // of the target's whole vocabulary
+  std::vector<TokenId> path_;
 };
 
 }  // namespace outrider

@@ -1,5 +1,6 @@
 #include "heads/medusa_drafter.h"
 
+#include <algorithm>
 #include <chrono>
 #include <cstring>
 
@@ -17,33 +18,67 @@ void MedusaDrafter::draft(std::span<const HeadTask> tasks, StateSource& states,
   const auto start = std::chrono::steady_clock::now();
   drafts.resize(tasks.size());
   going_.clear();
+  branching_.clear();
   const auto row_of = [&](size_t i) {
     return TensorView<float, 2>(states_.data.data() + static_cast<int64_t>(i) * states_.stride,
                                 {1, states_.columns}, {states_.stride, 1});
   };
   for (size_t i = 0; i < tasks.size(); ++i) {
-    drafts[i].ids.clear();
-    drafts[i].q.clear();
-    drafts[i].eos = false;
+    drafts[i].clear();
     const auto committed = static_cast<int64_t>(tasks[i].committed.size());
     if (committed < 2 || tasks[i].gamma == 0) continue;
     states.read(tasks[i].sequence, committed - 2, row_of(going_.size()));
     going_.push_back(i);
+    if (tasks[i].branches()) branching_.push_back(i);
   }
+  marginals_.resize(branching_.size() * static_cast<size_t>(head_.heads() * head_.vocab_size()));
   for (int64_t branch = 0; branch < head_.heads() && !going_.empty(); ++branch) {
     const auto logits = head_.logits(branch, states_.rows(static_cast<int64_t>(going_.size())));
     size_t kept = 0;
     for (size_t row = 0; row < going_.size(); ++row) {
       const size_t task = going_[row];
-      if (!draws_.draw(tasks[task], logits.row(static_cast<int64_t>(row)), drafts[task])) continue;
+      const auto of_row = logits.row(static_cast<int64_t>(row));
+      if (tasks[task].branches()) {
+        keep_marginals(task, branch, of_row);
+        if (branch + 1 >= tasks[task].gamma) continue;
+      } else if (!draws_.draw(tasks[task], of_row, drafts[task])) {
+        continue;
+      }
       const auto from = row_of(row), to = row_of(kept);
       std::memmove(to.data(), from.data(), static_cast<size_t>(states_.columns) * sizeof(float));
       going_[kept++] = task;
     }
     going_.resize(kept);
   }
+  for (size_t slot = 0; slot < branching_.size(); ++slot)
+    grow(tasks[branching_[slot]], slot, drafts[branching_[slot]]);
   draft_ns_ =
       std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::steady_clock::now() - start).count();
+}
+
+void MedusaDrafter::keep_marginals(size_t task, int64_t branch, std::span<const float> logits) {
+  const auto slot = std::find(branching_.begin(), branching_.end(), task) - branching_.begin();
+  std::copy(logits.begin(), logits.end(),
+            marginals_.begin() + (slot * head_.heads() + branch) * head_.vocab_size());
+}
+
+// All nodes of a depth have the same candidates: no branch knows what stands before it.
+void MedusaDrafter::grow(const HeadTask& task, size_t slot, HeadDraft& draft) {
+  HeadTree& tree = trees_[task.sequence];
+  draws_.begin_tree(task, static_cast<int32_t>(std::min<int64_t>(task.gamma, head_.heads())), tree);
+  const auto size = static_cast<size_t>(head_.vocab_size());
+  const std::span<const float> all(marginals_);
+  while (true) {
+    const auto next = tree.growth.next(SIZE_MAX);
+    if (next.empty()) break;
+    const std::vector<int32_t> nodes(next.begin(), next.end());
+    for (const int32_t node : nodes) {
+      const auto branch = static_cast<size_t>(tree.growth.depth(node));
+      draws_.look_behind(
+          task, node, all.subspan((slot * static_cast<size_t>(head_.heads()) + branch) * size, size), tree);
+    }
+  }
+  HeadDraws::take_tree(tree, draft);
 }
 
 }  // namespace outrider

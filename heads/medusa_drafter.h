@@ -1,6 +1,9 @@
 // Drafts of a Medusa head: all tokens of a draft from one state.
 #pragma once
 
+#include <map>
+#include <vector>
+
 #include "heads/head_draws.h"
 #include "heads/medusa_head.h"
 
@@ -11,15 +14,21 @@ class MedusaDrafter final : public HeadDrafter {
   MedusaDrafter(MedusaHead& head, HeadDrafterOptions options);
 
   void draft(std::span<const HeadTask> tasks, StateSource& states, std::vector<HeadDraft>& drafts) override;
-  void close(SequenceId) override {}
+  void close(SequenceId sequence) override { trees_.erase(sequence); }
   int64_t ingest_ns() const override { return 0; }
   int64_t draft_ns() const override { return draft_ns_; }
 
  private:
+  void keep_marginals(size_t task, int64_t branch, std::span<const float> logits);
+  void grow(const HeadTask& task, size_t slot, HeadDraft& draft);
+
   MedusaHead& head_;
   HeadDraws draws_;
   ActivationRows states_;      // [sequences, hidden]
   std::vector<size_t> going_;  // tasks whose drafts are not finished, in the order of their rows
+  std::map<SequenceId, HeadTree> trees_;
+  std::vector<size_t> branching_;  // tasks whose drafts are trees
+  std::vector<float> marginals_;   // [branching_.size(), branches, vocabulary]
   int64_t draft_ns_ = 0;
 };
 

@@ -39,11 +39,10 @@ void PairDrafter::draft(std::span<const HeadTask> tasks, StateSource& states,
   auto first_at = start;
   drafts.resize(tasks.size());
   works_.clear();
+  tree_blocks_ = 0;
   for (size_t i = 0; i < tasks.size(); ++i) {
     HeadDraft& draft = drafts[i];
-    draft.ids.clear();
-    draft.q.clear();
-    draft.eos = false;
+    draft.clear();
     Sequence& s = begin(tasks[i].sequence);
     const auto pairs = static_cast<int64_t>(tasks[i].committed.size()) - 1;
     CHECK(s.read <= pairs, "{} pairs were read of {}", s.read, pairs);
@@ -53,6 +52,7 @@ void PairDrafter::draft(std::span<const HeadTask> tasks, StateSource& states,
     const bool is_possible = pairs >= 1 && pairs <= head_.max_positions();
     const bool has_work = tasks[i].gamma > 0 || s.read < pairs;
     works_.push_back({.task = &tasks[i], .draft = &draft, .sequence = &s, .done = !is_possible || !has_work});
+    if (tasks[i].branches() && is_possible) begin_tree(works_.back());
   }
   while (collect(states)) {
     take_rows(head_.forward(slices_));
@@ -72,9 +72,17 @@ void PairDrafter::draft(std::span<const HeadTask> tasks, StateSource& states,
 bool PairDrafter::collect(StateSource& states) {
   slices_.clear();
   parts_.clear();
-  rows_ = 0;
-  for (Work& work : works_)
-    if (!work.done && rows_ < head_.max_rows()) add_pairs(work, states);
+  nodes_.clear();
+  node_tokens_.clear();
+  node_tokens_.reserve(static_cast<size_t>(head_.max_logit_rows()));  // slices view it
+  rows_ = logit_rows_ = 0;
+  for (Work& work : works_) {
+    if (work.done || rows_ == head_.max_rows() || logit_rows_ == head_.max_logit_rows()) continue;
+    if (work.task->branches() && work.row >= 0)
+      add_nodes(work);
+    else
+      add_pairs(work, states);
+  }
   return !slices_.empty();
 }
 
@@ -82,13 +90,9 @@ void PairDrafter::add_pairs(Work& work, StateSource& states) {
   Sequence& s = *work.sequence;
   const auto committed = work.task->committed;
   PairSlice slice{.sequence = s.kv};
-  const auto rows_from = [&](int64_t count) {
-    return TensorView<float, 2>(inputs_.data.data() + rows_ * inputs_.stride, {count, inputs_.columns},
-                                {inputs_.stride, 1});
-  };
   if (work.row >= 0) {  // drafting on from its own output
     const auto from = states_.rows(max_sequences_).row(work.row);
-    const auto to = rows_from(1);
+    const auto to = next_inputs(1);
     std::memcpy(to.data(), from.data(), from.size_bytes());
     slice.tokens = std::span(work.draft->ids).last(1);
     slice.states = to;
@@ -97,7 +101,7 @@ void PairDrafter::add_pairs(Work& work, StateSource& states) {
   } else {
     const auto pairs = static_cast<int64_t>(committed.size()) - 1;
     const int64_t count = std::min(pairs - s.read, head_.max_rows() - rows_);
-    const auto rows = rows_from(count);
+    const auto rows = next_inputs(count);
     states.read(work.task->sequence, s.read, rows);
     slice.tokens = committed.subspan(static_cast<size_t>(s.read + 1), static_cast<size_t>(count));
     slice.states = rows;
@@ -106,9 +110,86 @@ void PairDrafter::add_pairs(Work& work, StateSource& states) {
     work.done = s.read == pairs && work.task->gamma == 0;
     rows_ += count;
   }
+  logit_rows_ += slice.has_logits;
   slices_.push_back(slice);
   parts_.push_back(&work);
+  nodes_.push_back(kTreeRoot);
 }
+
+// ---- trees ----------------------------------------------------------------------------------------------
+
+void PairDrafter::begin_tree(const Work& work) {
+  Sequence& s = *work.sequence;
+  const auto pairs = static_cast<int64_t>(work.task->committed.size()) - 1;
+  const int64_t depth = std::min<int64_t>(work.task->gamma, head_.max_positions() - pairs + 1);
+  draws_.begin_tree(*work.task, static_cast<int32_t>(depth), s.tree);
+  for (auto* list : {&s.kv_of, &s.forks}) list->clear();
+  s.extended.clear();
+  s.place_of.clear();
+  s.outputs.clear();
+}
+
+// A row for each node that this pass looks behind. Each takes a block of the cache at most.
+void PairDrafter::add_nodes(Work& work) {
+  Sequence& s = *work.sequence;
+  TreeGrowth& growth = s.tree.growth;
+  const int64_t blocks = head_.tree_blocks() - tree_blocks_;
+  if (blocks == 0) growth.stop();
+  const int64_t room = std::min(
+      {head_.max_rows() - rows_, head_.max_logit_rows() - logit_rows_, std::max<int64_t>(1, blocks)});
+  const auto nodes = growth.next(static_cast<size_t>(room));
+  if (nodes.empty()) return finish_tree(work);
+  s.kv_of.resize(growth.found());
+  s.extended.resize(growth.found() + 1);
+  for (const int32_t node : nodes) {
+    const auto from = static_cast<size_t>(s.place_of[static_cast<size_t>(growth.parent(node) + 1)]);
+    const auto size = static_cast<size_t>(head_.hidden_size());
+    const auto to = next_inputs(1);
+    std::copy_n(s.outputs.begin() + static_cast<ptrdiff_t>(from * size), size, to.row(0).begin());
+    node_tokens_.push_back(growth.token(node));
+    slices_.push_back({.sequence = cache_before(work, node),
+                       .tokens = std::span(node_tokens_).last(1),
+                       .states = to,
+                       .has_logits = true});
+    parts_.push_back(&work);
+    nodes_.push_back(node);
+    ++rows_, ++logit_rows_, ++tree_blocks_;
+  }
+}
+
+// The committed pairs and those of the nodes above this one.
+KvHandle PairDrafter::cache_before(const Work& work, int32_t node) {
+  Sequence& s = *work.sequence;
+  KvHandle& kv = s.kv_of[static_cast<size_t>(node)];
+  const int32_t parent = s.tree.growth.parent(node);
+  const KvHandle above = parent == kTreeRoot ? s.kv : s.kv_of[static_cast<size_t>(parent)];
+  if (!std::exchange(s.extended[static_cast<size_t>(parent + 1)], true)) return kv = above;
+  kv = head_.kv().fork(above);
+  const auto pairs = static_cast<int64_t>(work.task->committed.size()) - 1;
+  head_.kv().truncate(kv, pairs + s.tree.growth.depth(node) - 1);
+  s.forks.push_back(kv);
+  return kv;
+}
+
+void PairDrafter::take_node(Work& work, int32_t node, std::span<const float> state,
+                            std::span<const float> logits) {
+  Sequence& s = *work.sequence;
+  const auto place = static_cast<size_t>(node + 1);
+  s.place_of.resize(std::max(s.place_of.size(), place + 1));
+  s.place_of[place] = static_cast<int32_t>(s.outputs.size() / state.size());
+  s.outputs.insert(s.outputs.end(), state.begin(), state.end());
+  draws_.look_behind(*work.task, node, logits, s.tree);
+}
+
+void PairDrafter::finish_tree(Work& work) {
+  Sequence& s = *work.sequence;
+  HeadDraws::take_tree(s.tree, *work.draft);
+  for (const KvHandle fork : s.forks) head_.kv().release(fork);
+  s.forks.clear();
+  work.done = true;
+}
+
+// ---- outputs --------------------------------------------------------------------------------------------
 
 void PairDrafter::take_rows(const PairHead::Rows& rows) {
   int64_t row = 0;
@@ -117,6 +198,11 @@ void PairDrafter::take_rows(const PairHead::Rows& rows) {
     Work& work = *parts_[i];
     work.row = static_cast<int32_t>(&work - works_.data());
     const auto state = rows.states.row(row);
+    if (work.task->branches()) {
+      take_node(work, nodes_[i], state, rows.logits.row(row));
+      ++row;
+      continue;
+    }
     std::memcpy(states_.rows(max_sequences_).row(work.row).data(), state.data(), state.size_bytes());
     work.done = !draws_.draw(*work.task, rows.logits.row(row), *work.draft) || !has_room(work);
     ++row;

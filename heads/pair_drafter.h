@@ -1,4 +1,6 @@
-// Drafts of a head over pairs, one token a pass. Rows of drafted tokens are dropped before the next draft.
+// Drafts of a head over pairs, one token a pass, or the children of some nodes. Rows of drafted tokens are
+// dropped before the next draft. A node's cache is a copy-on-write fork of its parent's, or, for the first
+// child that is looked behind, that cache itself.
 #pragma once
 
 #include <map>
@@ -24,17 +26,31 @@ class PairDrafter final : public HeadDrafter {
   struct Sequence {
     KvHandle kv;
     int64_t read = 0;  // pairs of committed states and tokens
+    // Of a draft that branches, until it is finished.
+    HeadTree tree;
+    std::vector<KvHandle> kv_of, forks;  // by node, where it was looked behind; and those that are not shared
+    std::vector<char> extended;          // by node, the root first: a child took its cache over
+    std::vector<int32_t> place_of;       // by node, the root first: its output is this row of
+    std::vector<float> outputs;          // [rows, hidden]
   };
   struct Work {
     const HeadTask* task = nullptr;
     HeadDraft* draft = nullptr;
     Sequence* sequence = nullptr;
-    int32_t row = -1;  // of states_, where its last output is; -1: not begun to draft
+    int32_t row = -1;  // of states_, where a chain's last output is; -1: not begun to draft
     bool done = false;
   };
   Sequence& begin(SequenceId id);
   bool collect(StateSource& states);
   void add_pairs(Work& work, StateSource& states);
+  void begin_tree(const Work& work);
+  void add_nodes(Work& work);
+  KvHandle cache_before(const Work& work, int32_t node);
+  void take_node(Work& work, int32_t node, std::span<const float> state, std::span<const float> logits);
+  void finish_tree(Work& work);
+  TensorView<float, 2> next_inputs(int64_t count) {
+    return {inputs_.data.data() + rows_ * inputs_.stride, {count, inputs_.columns}, {inputs_.stride, 1}};
+  }
   void take_rows(const PairHead::Rows& rows);
   bool has_room(const Work& work) const;
 
@@ -48,9 +64,12 @@ class PairDrafter final : public HeadDrafter {
   std::vector<Work> works_;
   std::vector<Work*> parts_;  // of the pass, by slice
   std::vector<PairSlice> slices_;
-  int64_t rows_ = 0;       // of the pass
-  ActivationRows inputs_;  // [rows of a pass, hidden]
-  ActivationRows states_;  // [sequences, hidden]: last outputs
+  std::vector<int32_t> nodes_;         // of the pass, by slice: behind which it looks, in a tree
+  std::vector<TokenId> node_tokens_;   // of the pass
+  int64_t rows_ = 0, logit_rows_ = 0;  // of the pass
+  int64_t tree_blocks_ = 0;            // that nodes may have taken
+  ActivationRows inputs_;              // [rows of a pass, hidden]
+  ActivationRows states_;              // [sequences, hidden]: last outputs
 };
 
 }  // namespace outrider

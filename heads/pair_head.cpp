@@ -8,6 +8,12 @@
 namespace outrider {
 namespace {
 
+constexpr int64_t kTreeLogitRows = 32;  // of one pass, where drafts may branch
+
+int64_t most_logit_rows(const HeadOptions& options) {
+  return options.tree_nodes > 0 ? std::max(options.max_sequences, kTreeLogitRows) : options.max_sequences;
+}
+
 void copy_row(std::span<const float> from, std::span<float> to) {
   std::memcpy(to.data(), from.data(), from.size_bytes());
 }
@@ -30,8 +36,8 @@ PairHead::PairHead(HeadConfig config, const HeadOptions& options, HeadWeights we
       qkv_(options.max_rows, config_.layer.q_size() + 2 * config_.layer.kv_size()),
       attended_(options.max_rows, config_.layer.q_size()),
       gate_up_(options.max_rows, 2 * config_.layer.intermediate_size),
-      last_(options.max_sequences, hidden_size()),
-      logits_(options.max_sequences, weights_.head.n()) {
+      last_(most_logit_rows(options), hidden_size()),
+      logits_(most_logit_rows(options), weights_.head.n()) {
   attention_rows_.reserve(static_cast<size_t>(options.max_rows));
 }
 
@@ -43,13 +49,13 @@ Result<std::unique_ptr<PairHead>> PairHead::load(const std::filesystem::path& di
   HeadOptions options = asked;
   if (options.max_positions == 0) options.max_positions = target.max_position_embeddings;
   if (options.kv_tokens == 0) options.kv_tokens = options.max_positions;
-  options.max_rows = std::max(options.max_rows, options.max_sequences);  // one pair of each
+  options.max_rows = std::max(options.max_rows, most_logit_rows(options));  // one pair of each
   auto loaders = std::make_unique<ThreadPool>(options.threads);
   ASSIGN_OR_RETURN(HeadWeights weights, load_head_weights(directory, config, target_directory, target,
                                                           options.weight_format, *loaders));
   loaders.reset();
   const bool is_bf16 = weights.layer.qkv.type() != WeightType::kFloat32;
-  const int64_t blocks = kv_blocks_for(options.kv_tokens);
+  const int64_t blocks = kv_blocks_for(options.kv_tokens) + options.max_sequences * options.tree_nodes;
   auto storage =
       std::make_unique<CpuKvStorage>(KvShape{.layers = 1,
                                              .kv_heads = config.layer.num_kv_heads,
@@ -70,7 +76,7 @@ PairHead::Rows PairHead::forward(std::span<const PairSlice> batch) {
   for (const PairSlice& slice : batch) {
     row += static_cast<int64_t>(slice.tokens.size());
     if (slice.has_logits)
-      copy_row(residual_.rows(rows).row(row - 1), last_.rows(options_.max_sequences).row(out++));
+      copy_row(residual_.rows(rows).row(row - 1), last_.rows(max_logit_rows()).row(out++));
   }
   const auto last = last_.rows(out), normed = normed_.rows(out);
   const bool is_normed = !weights_.output_norm.empty();

@@ -43,6 +43,9 @@ class PairHead final : public Head {
   Rows forward(std::span<const PairSlice> batch);
 
   KvCache& kv() { return kv_; }
+  // Slices with logits in one pass, and blocks of the cache that are for nodes of trees.
+  int64_t max_logit_rows() const { return last_.data.size() / last_.stride; }
+  int64_t tree_blocks() const { return options_.max_sequences * options_.tree_nodes; }
 
  private:
   PairHead(HeadConfig config, const HeadOptions& options, HeadWeights weights,
@@ -66,7 +69,7 @@ class PairHead final : public Head {
   ActivationRows pairs_;     // [rows, 2 * hidden]: both halves of a pair, normed
   ActivationRows residual_;  // [rows, hidden]
   ActivationRows normed_, partial_, qkv_, attended_, gate_up_;
-  ActivationRows last_, logits_;  // [sequences, ...]
+  ActivationRows last_, logits_;  // [slices with logits, ...]
 };
 
 }  // namespace outrider

@@ -209,8 +209,11 @@ Result<std::unique_ptr<Head>> load_head(const RoleSettings& settings, const Prep
   const ModelSettings& models = settings.models;
   ASSIGN_OR_RETURN(const WeightFormat format,
                    parse_weight_format("--draft-weight-format", models.draft_weight_format));
+  ASSIGN_OR_RETURN(const TreeOptions tree, parse_speculative_tree(settings.speculation.speculative_tree));
   const int32_t sequences = models.is_head_beside_target() ? models.max_num_seqs : models.sequences();
   const int64_t per_sequence = prepared.max_model_len + kMaxSpeculativeTokens + kBlockTokens;
+  // What it looked behind may have found better nodes since then.
+  const int64_t looked = tree.shape.is_chain() ? 0 : 2 * most_nodes(tree.shape, kMaxTreeNodes);
   auto head = Head::load(models.draft_model, models.model,
                          {.kind = *models.head(),
                           .threads = threads.count,
@@ -219,6 +222,7 @@ Result<std::unique_ptr<Head>> load_head(const RoleSettings& settings, const Prep
                           .max_sequences = sequences,
                           .max_positions = prepared.max_model_len,
                           .kv_tokens = sequences * per_sequence,
+                          .tree_nodes = looked,
                           .weight_format = format});
   if (!head.ok()) return head.status().in("--draft-model " + models.draft_model);
   return head;

@@ -28,9 +28,6 @@ Status check_head_settings(const RoleSettings& settings) {
   const auto refuse = [&](const std::string& flag, const char* why) {
     return unsupported(fmt::format("{} and --drafter {}: {}", flag, m.drafter, why));
   };
-  if (s.speculative_tree != "off")
-    return refuse("--speculative-tree " + s.speculative_tree,
-                  "heads draft chains; use --speculative-tree off");
   if (s.pipeline != "lockstep")
     return refuse("--pipeline " + s.pipeline,
                   "nothing drafts while the target verifies; use --pipeline lockstep");

@@ -120,6 +120,8 @@ Status TargetWorker::check_entry(const PlanEntry& entry, const StepPlan& plan) c
     return malformed(fmt::format("q_kind is none, which the {} rule needs", rule_name(rule)));
   if (entry.next_gamma > 0 && options_.own_drafter == 0)
     return malformed(fmt::format("next_gamma is {}, and there is no drafter here", entry.next_gamma));
+  if (!entry.next_tree.is_chain() && (!options_.trees || !is_match_rule(rule)))
+    return malformed(fmt::format("next_tree asks for a tree, under the {} rule", rule_name(rule)));
   if (entry.parents.empty()) return {};
   if (!options_.trees || !(is_match_rule(rule) || is_tree_rule(rule)))
     return malformed(fmt::format("the draft is a tree, under the {} rule", rule_name(rule)));

@@ -54,6 +54,7 @@ void StateDrafter::draft(std::vector<Draft>& drafts) {
     draft.round = task.round;
     draft.base = Position(static_cast<int32_t>(task.committed.size()));
     draft.ids.assign(made.ids.begin(), made.ids.end());
+    draft.parents.assign(made.parents.begin(), made.parents.end());
     draft.prefix_hash = hash_of(task);
     draft.q_kind = needs_q(effective_rule(*task.sampling)) ? options_.q_kind : QKind::kNone;
     draft.q = std::move(made.q);

@@ -427,7 +427,8 @@ void TargetWorker::draft_next(const StepPlan& plan, StepResult& result) {
                  .counts = &s.counts,
                  .round = entry.next_round,
                  .gamma = entry.next_gamma,
-                 .stop = entry.next_stop},
+                 .stop = entry.next_stop,
+                 .tree = &entry.next_tree},
                 s.kv, s.epoch);
   }
   drafter.draft(result.drafts);

@@ -1,4 +1,4 @@
-#include "draft_worker/token_guesses.h"
+#include "heads/token_guesses.h"
 
 #include <gtest/gtest.h>
 

@@ -1,4 +1,4 @@
-#include "draft_worker/tree_growth.h"
+#include "heads/tree_growth.h"
 
 #include <gtest/gtest.h>
 
@@ -9,7 +9,7 @@
 #include <nlohmann/json.hpp>
 #include <random>
 
-#include "draft_worker/token_guesses.h"
+#include "heads/token_guesses.h"
 #include "tests/support/source_dir.h"
 #include "transformer/sampling/gumbel.h"
 #include "transformer/sampling/row_kernels.h"

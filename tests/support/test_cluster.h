@@ -265,7 +265,8 @@ class TestCluster {
                             .max_rows = 32,
                             .max_sequences = all_sequences(),
                             .max_positions = options_.max_context,
-                            .kv_tokens = all_sequences() * (options_.max_context + 80)});
+                            .kv_tokens = all_sequences() * (options_.max_context + 80),
+                            .tree_nodes = options_.tree.is_chain() ? 0 : 2 * most_nodes(options_.tree, 8)});
     if (!head.ok()) throw std::runtime_error(head.status().message());
     return std::move(head).value();
   }

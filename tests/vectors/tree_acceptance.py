@@ -1,5 +1,5 @@
 """P(some child equals the target's token) when target and draft rank tokens with the same Gumbel noise and the draft's
-children are its k best (see draft_worker/tree_growth.h). Writes tree_acceptance.json: midpoint quadrature over the winner's race time,
+children are its k best (see heads/tree_growth.h). Writes tree_acceptance.json: midpoint quadrature over the winner's race time,
 with a dynamic programme over how many other tokens the draft ranks before it. Run: python3 tree_acceptance.py"""
 import json, math, random
 

@@ -7,11 +7,12 @@
 #include <vector>
 
 #include "base/sampling_params.h"
-#include "draft_worker/outcome_statistics.h"
 #include "transformer/sampling/draft_sampler.h"
 #include "transformer/sampling/top_tokens.h"
 
 namespace outrider {
+
+constexpr int32_t kMaxGuesses = 8;  // of one next token
 
 struct TokenGuesses {
   std::array<TokenId, kMaxGuesses> ids{};

@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "comm/messages.h"
-#include "draft_worker/branch_confidence.h"
+#include "heads/branch_confidence.h"
 #include "transformer/sampling/ordered_key.h"
 
 namespace outrider {

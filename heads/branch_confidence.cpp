@@ -1,4 +1,4 @@
-#include "draft_worker/branch_confidence.h"
+#include "heads/branch_confidence.h"
 
 #include <algorithm>
 #include <cmath>

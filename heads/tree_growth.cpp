@@ -1,4 +1,4 @@
-#include "draft_worker/tree_growth.h"
+#include "heads/tree_growth.h"
 
 #include <algorithm>
 

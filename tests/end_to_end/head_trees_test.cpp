@@ -1,0 +1,122 @@
+// Heads whose drafts branch: under match rules the text is that of plain decoding for any shape, beside the
+// target and at a draft worker, on any number of ranks and in any batch.
+#include <gtest/gtest.h>
+
+#include "tests/end_to_end/request_grid.h"
+#include "tests/heads/golden_heads.h"
+
+namespace outrider {
+namespace {
+
+using namespace grid;  // NOLINT: the names of these tests
+using testing::GoldenHead;
+
+std::vector<TreeShape> shapes() {
+  return {{.widths = {4, 2, 1}},
+          {.widths = {}, .nodes = 8},
+          {.widths = {}, .parents = {-1, -1, 0, 0, 1, 2}},
+          {.widths = {}, .nodes = 16},
+          {.widths = {1, 3, 2}}};
+}
+
+class HeadTrees : public ::testing::TestWithParam<int> {};  // tensor-parallel size
+
+TEST_P(HeadTrees, TextIsThatOfPlainDecoding) {
+  TestCluster plain({.target = kTarget});
+  const auto expected = plain.run(grid_requests(kMatchRules, ""));
+  size_t i = 0;
+  for (const GoldenHead& head : testing::kGoldenHeads)
+    for (const bool at_worker : {false, true}) {
+      const TreeShape shape = shapes()[i++ % shapes().size()];
+      if (GetParam() > 1 && at_worker == (i % 4 < 2)) continue;  // each head in one place
+      ClusterOptions options{.target = testing::kHeadsTarget,
+                             .head = testing::golden_head(head.name).string(),
+                             .head_at_worker = at_worker,
+                             .head_kind = head.kind,
+                             .tp_size = GetParam(),
+                             .max_num_seqs = i % 3 == 0 ? 1 : 8,
+                             .tree = shape};
+      TestCluster cluster(options);
+      const auto what = fmt::format("tp {}, head {}, at worker {}, shape {}", GetParam(), head.name,
+                                    at_worker, (i - 1) % shapes().size());
+      expect_same(expected, cluster.run(grid_requests(kMatchRules, "fixed:gamma=4")), what);
+      const Totals& totals = cluster.totals();
+      EXPECT_GT(totals.trees.rounds, kEnough) << what;
+      EXPECT_GT(totals.rounds.rollbacks, kEnough) << what;
+      EXPECT_EQ(totals.dropped(DropReason::kTree), 0) << what;
+      EXPECT_EQ(totals.dropped(DropReason::kTooLong), 0) << what;
+    }
+}
+
+INSTANTIATE_TEST_SUITE_P(TensorParallel, HeadTrees, ::testing::Values(1, 2, 4));
+
+ClusterOptions demo_pair(const TreeShape& shape) {
+  const std::string pair = (source_dir() / "launch/demo_pair").string();
+  return {.target = pair + "/target", .head = pair + "/eagle3", .max_num_seqs = 3, .tree = shape};
+}
+
+// Trained: a tree brings more than the chain of as many passes.
+TEST(HeadTreesToo, ATreeOfATrainedHeadIsAcceptedFurther) {
+  const auto requests = [](const char* policy) {
+    auto all = grid_requests({Rule::kGreedy, Rule::kInvariant}, policy);
+    all.resize(kSanitized ? 6 : 36);
+    return all;
+  };
+  TestCluster plain({.target = demo_pair({}).target});
+  const auto expected = plain.run(requests(""));
+  std::vector<int64_t> accepted;
+  for (const TreeShape& shape :
+       {TreeShape{}, {.widths = {3, 2, 1, 1}}, {.widths = {}, .nodes = 8}, {.widths = {}, .nodes = 16}}) {
+    TestCluster cluster(demo_pair(shape));
+    expect_same(expected, cluster.run(requests("fixed:gamma=4")), "demo pair");
+    accepted.push_back(1000 * cluster.totals().rounds.accepted / cluster.totals().rounds.rounds);
+  }
+  for (size_t i = 1; i < accepted.size(); ++i) EXPECT_GT(accepted[i], accepted[0]) << i;
+  EXPECT_GE(accepted[3], accepted[2]);
+}
+
+TEST(HeadTreesToo, ChosenByRankTheyChangeNoTextEither) {
+  TestCluster plain({.target = kTarget});
+  const auto expected = plain.run(grid_requests({Rule::kInvariant}, ""));
+  for (const bool at_worker : {false, true}) {
+    ClusterOptions options{.target = testing::kHeadsTarget,
+                           .head = testing::golden_head("eagle3").string(),
+                           .head_at_worker = at_worker,
+                           .max_num_seqs = 4,
+                           .tree = {.widths = {}, .nodes = 9},
+                           .tree_by_rank = true};
+    TestCluster cluster(options);
+    expect_same(expected, cluster.run(grid_requests({Rule::kInvariant}, "fixed:gamma=4")), "by rank");
+    EXPECT_GT(cluster.totals().trees.rounds, kEnough);
+  }
+}
+
+// Ends of requests and of the context, end-of-sequence tokens among the nodes.
+TEST(HeadTreesToo, EndsAreThoseOfPlainDecoding) {
+  std::vector<TokenId> eos;
+  for (int i = 0; i < 40; ++i) eos.emplace_back(7 * i);
+  const auto requests = [](const char* policy) {
+    auto all = grid_requests({Rule::kInvariant}, policy);
+    for (size_t i = 0; i < all.size(); ++i) all[i].max_tokens = static_cast<int32_t>(1 + i % 30);
+    return all;
+  };
+  TestCluster plain({.target = kTarget, .max_context = 40, .eos_ids = eos});
+  const auto expected = plain.run(requests(""));
+  for (const char* name : {"eagle3", "medusa"})
+    for (const bool at_worker : {false, true}) {
+      ClusterOptions options{.target = testing::kHeadsTarget,
+                             .head = testing::golden_head(name).string(),
+                             .head_at_worker = at_worker,
+                             .head_kind = *head_kind_of(name),
+                             .max_num_seqs = 8,
+                             .max_context = 40,
+                             .eos_ids = eos,
+                             .tree = {.widths = {}, .nodes = 10}};
+      TestCluster cluster(options);
+      expect_same(expected, cluster.run(requests("fixed:gamma=5")), name);
+      EXPECT_EQ(cluster.totals().dropped(DropReason::kTree), 0);
+    }
+}
+
+}  // namespace
+}  // namespace outrider
