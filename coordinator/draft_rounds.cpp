@@ -290,7 +290,7 @@ void DraftRounds::propose(LiveRequest& live, int32_t gamma, Pipeline pipeline, T
                   .wants_guess = options_.record_guesses && is_match_rule(live.request.sampling.rule)};
   ask_for_q(live, worker, message);
   if (live.round.gamma > 0) message.tree = live.round.tree;
-  if (!message.tree.is_chain()) message.pipeline = Pipeline::kLockstep;
+  if (!message.tree.is_chain() && message.tree.nodes == 0) message.pipeline = Pipeline::kLockstep;
   // A worker that lost track is asked again in the same round, and its first answer may be under way.
   const Proposal& last = live.link.proposal;
   const bool again = last.message.sequence == message.sequence && last.message.round == message.round;

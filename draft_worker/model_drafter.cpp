@@ -55,7 +55,8 @@ Status ModelDrafter::open(const Open& open) {
              .counts = {},
              .kv = model_.kv().create(),
              .job = {},
-             .block = {}};
+             .block = {},
+             .grown = {}};
   if (needs_counts(s.sampling)) {
     const auto prompt = static_cast<size_t>(open.prompt_length);
     s.counts.add_prompt(std::span(open.ids).first(prompt));
@@ -71,6 +72,7 @@ void ModelDrafter::close(SequenceId sequence) {
   if (at == sequences_.end()) return;
   drop_job(at->second);
   drop_block(at->second);
+  drop_grown(at->second);
   if (options_.rows) options_.rows->drop(sequence);
   Sequence& s = at->second;
   roll_back(s, s.window.keep());  // what was drafted is nobody's text
@@ -119,31 +121,36 @@ Status ModelDrafter::begin(const Propose& propose) {
   if (needs_counts(s.sampling)) s.counts.add_output(s.window.committed().subspan(known));
   learn_from_text(s);
   if (options_.kept_texts > 0 && s.window.cached() == 0) take_over(s);
-  // What was prepared is a chain.
-  if (!resume(s, propose) || !propose.tree.is_chain()) start_fresh(s, propose);
   // The last drafted token needs no KV.
   const int64_t room = std::max<int64_t>(0, model_.max_positions() - propose.base.value() + 1);
-  s.job->strand.cut(static_cast<int32_t>(std::min<int64_t>(propose.gamma, room)));
-  if (!propose.tree.is_chain() && s.job->strand.limit > 0) begin_tree(s, propose);
+  const auto limit = static_cast<int32_t>(std::min<int64_t>(propose.gamma, room));
+  const bool is_tree = !propose.tree.is_chain() && limit > 0;
+  const bool regrown = is_tree && regrow(s, propose);
+  if (!regrown) drop_grown(s);
+  // A block's branches are chains.
+  if (!resume(s, propose) || is_tree) start_fresh(s, propose, regrown);
+  s.job->strand.cut(limit);
+  if (is_tree) begin_tree(s, propose, regrown);
+  if (regrown) return {};
   // Never all of the committed text: its last token must be fed to get the distribution of the next.
   roll_back(s, std::min<int64_t>(s.window.cached(), propose.base.value() + s.job->strand.length() - 1));
   return {};
 }
 
-void ModelDrafter::start_fresh(Sequence& s, const Propose& propose) {
+void ModelDrafter::start_fresh(Sequence& s, const Propose& propose, bool keeps_cache) {
   if (!s.job) s.job.emplace();
   s.job->propose = propose;
   Strand& strand = s.job->strand = storage_.take_strand();
   strand.key = {propose.round, propose.q_kind, propose.row_bytes, propose.code_bits};
   strand.base = propose.base;
   strand.stop = propose.stop;
-  roll_back(s, s.window.keep());
+  if (!keeps_cache) roll_back(s, s.window.keep());
 }
 
 void ModelDrafter::drop_job(Sequence& s) {
   if (s.job) {
     storage_.give_back(s.job->strand);
-    drop_forks(*s.job);
+    s.job->tree.drop_forks(model_.kv());
   }
   s.job.reset();
 }
@@ -168,7 +175,8 @@ Resync ModelDrafter::held(SequenceId sequence) const {
 }
 
 bool ModelDrafter::work(std::vector<DraftAnswer>& answers) {
-  return finish_done(answers) || (runner_ && run_jobs(answers)) || advance_jobs(answers) || prepare();
+  return finish_done(answers) || (runner_ && run_jobs(answers)) || advance_jobs(answers) || grow_on() ||
+         prepare();
 }
 
 // The committed tokens whose KV is missing, then the last drafted token. The last committed one only when
@@ -184,7 +192,7 @@ std::span<const TokenId> ModelDrafter::next_inputs(const Sequence& s, int64_t ro
 }
 
 bool ModelDrafter::is_done(Sequence& s) const {
-  if (s.job->branches) return s.job->growth_begun && s.job->growth.next(1).empty();
+  if (s.job->branches) return s.job->tree.begun && s.job->tree.growth.next(1).empty();
   if (s.job->strand.limit > 0) return s.job->strand.complete();
   return next_inputs(s, model_.max_rows()).empty();
 }
@@ -200,7 +208,7 @@ DraftAnswer ModelDrafter::finish(Sequence& s, Status status) {
     answer.draft.preparation.busy_ns = std::exchange(prepare_ns_, 0);
     if (job.previous_sent_at) policy_.round_took(job.was_prepared, ns_between(*job.previous_sent_at, now));
     if (job.branches)
-      finish_tree(s, answer.draft);
+      finish_tree(s, answer.draft, now);
     else if (!answer.draft.ids.empty())
       keep_block(s, answer.draft.ids, now);
   }
@@ -286,13 +294,13 @@ bool ModelDrafter::advance_jobs(std::vector<DraftAnswer>& answers) {
   for (const JobPart& part : job_parts_) {
     Sequence& s = *part.sequence;
     const BatchSlice& slice = slices_[at];
-    const bool grows = s.job->growth_begun;
+    const bool grows = s.job->tree.begun;
     Status status = logits.status();
     if (status.ok()) {
       int64_t& busy_ns = grows || s.job->strand.length() > 0 ? s.job->draft_ns : s.job->ingest_ns;
       const auto own = options_.now();
       if (grows) {
-        take_looks(s, row);
+        take_looks(s, s.job->tree, s.job->strand.key, row);
       } else {
         s.window.fed(slice.tokens);
         const int64_t last = row + slice.logit_rows - 1;
@@ -316,8 +324,8 @@ void ModelDrafter::collect_slices() {
   for (auto& [id, s] : sequences_) {
     if (!s.job || rows == 0 || logit_rows == 0) continue;
     const size_t before = slices_.size();
-    if (s.job->growth_begun)
-      add_looks(s, rows, logit_rows);
+    if (s.job->tree.begun)
+      add_looks(s, s.job->tree, rows, logit_rows);
     else
       slices_.push_back(next_slice(s, rows, logit_rows));
     if (slices_.size() == before) continue;

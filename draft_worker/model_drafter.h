@@ -10,13 +10,13 @@
 
 #include "draft_worker/draft_window.h"
 #include "draft_worker/drafter.h"
+#include "draft_worker/growing_tree.h"
 #include "draft_worker/outcome_statistics.h"
 #include "draft_worker/preparation_policy.h"
 #include "draft_worker/read_texts.h"
 #include "draft_worker/strand.h"
 #include "draft_worker/strand_storage.h"
 #include "heads/token_guesses.h"
-#include "heads/tree_growth.h"
 #include "transformer/model/draft_head.h"
 #include "transformer/model/token_runner.h"
 
@@ -43,12 +43,8 @@ class ModelDrafter final : public Drafter {
       guess = TokenId(-1);
       ingest_ns = draft_ns = 0;
       previous_sent_at.reset();
-      was_prepared = branches = growth_begun = false;
-      kv_of.clear();
-      extended.clear();
-      looked.clear();
-      q_of.clear();
-      hidden_of.clear();
+      was_prepared = branches = false;
+      tree.clear();
     }
     Propose propose;
     Strand strand;
@@ -58,16 +54,8 @@ class ModelDrafter final : public Drafter {
     // Of the block before it.
     std::optional<std::chrono::steady_clock::time_point> previous_sent_at;
     bool was_prepared = false;
-    // A draft that branches, whose strand stays empty. It begins to grow with the row of the committed text.
-    bool branches = false, growth_begun = false;
-    TreeGrowth growth;
-    std::vector<KvHandle> kv_of, forks;  // by node, where it was looked behind; and those that are not shared
-    std::vector<char> extended;          // by node, the root first: a child took its cache over
-    std::vector<int32_t> looked;         // nodes of this pass
-    std::vector<TokenId> looked_tokens;
-    // By node, the root first: what its children were drawn from, as StrandKey::q_kind says.
-    std::vector<QRow> q_of;
-    std::vector<HiddenRow> hidden_of;
+    bool branches = false;  // into this tree; the strand stays empty
+    GrowingTree tree;
   };
   struct Branch {
     Outcome outcome;
@@ -108,10 +96,7 @@ class ModelDrafter final : public Drafter {
     KvHandle kv;
     Kept<Job> job;
     Kept<Block> block;
-    // The last draft that branched, whose verdict is not known.
-    bool awaits_growth = false;
-    Position grown_at;
-    TreeGrowth grown;
+    Kept<GrownTree> grown;  // the last draft that branched
   };
   // A sequence's part of a pass.
   struct JobPart {
@@ -136,7 +121,7 @@ class ModelDrafter final : public Drafter {
   bool add_token(Sequence& s, Strand& strand, TokenId token, const DraftConfidence& confidence);
   Status not_finite(const Strand& strand) const;
   void roll_back(Sequence& s, int64_t length);
-  void start_fresh(Sequence& s, const Propose& propose);
+  void start_fresh(Sequence& s, const Propose& propose, bool keeps_cache);
   void take_over(Sequence& s);
   void drop_job(Sequence& s);
   std::span<const TokenId> next_inputs(const Sequence& s, int64_t rows) const;
@@ -157,18 +142,21 @@ class ModelDrafter final : public Drafter {
   std::span<float> logits_row(const StrandKey& key, int64_t row);
 
   // tree_rounds.cpp: drafts that branch
-  void begin_tree(Sequence& s, const Propose& propose);
+  bool regrow(Sequence& s, const Propose& propose);
+  void begin_tree(Sequence& s, const Propose& propose, bool regrown);
   void learn_from_text(Sequence& s);
-  void add_looks(Sequence& s, int64_t rows, int64_t logit_rows);
-  KvHandle cache_before(Sequence& s, int32_t node);
+  void add_looks(Sequence& s, GrowingTree& tree, int64_t rows, int64_t logit_rows);
+  KvHandle cache_before(Sequence& s, GrowingTree& tree, int32_t node);
   Status take_root(Sequence& s, int64_t row);
-  void take_looks(Sequence& s, int64_t row);
-  bool look_behind(Sequence& s, int32_t node, int64_t row);
-  bool draw_behind(Sequence& s, int32_t node, int64_t row, const DraftStep& step);
-  void take_rows(Job& job, std::span<const int32_t> order, Draft& draft);
-  void drop_forks(Job& job);
+  void take_looks(Sequence& s, GrowingTree& tree, const StrandKey& key, int64_t row);
+  bool look_behind(Sequence& s, GrowingTree& tree, const StrandKey& key, int32_t node, int64_t row);
+  bool draw_behind(Sequence& s, GrowingTree& tree, const StrandKey& key, int32_t node, int64_t row,
+                   const DraftStep& step);
+  void take_rows(GrowingTree& tree, std::span<const int32_t> order, Draft& draft);
   bool stop_growth();
-  void finish_tree(Sequence& s, Draft& draft);
+  void finish_tree(Sequence& s, Draft& draft, std::chrono::steady_clock::time_point now);
+  void drop_grown(Sequence& s);
+  bool grow_on();
 
   // device_runs.cpp: rounds and branches whose tokens the model's device draws
   bool run_jobs(std::vector<DraftAnswer>& answers);

@@ -319,6 +319,10 @@ void ModelDrafter::take_guesses(Sequence& s, int64_t row) {
 bool ModelDrafter::give_up_branches() {
   bool gave_up = false;
   for (auto& [id, s] : sequences_) {
+    if (s.grown && s.grown->goes_on) {
+      gave_up |= !s.grown->tree.forks.empty();
+      drop_grown(s);
+    }
     if (!s.block) continue;
     for (Branch& branch : s.block->branches) gave_up |= branch.kv.has_value();
     drop_block(s);

@@ -1,105 +1,139 @@
 // The half of the model drafter for drafts that branch: every pass looks behind those nodes of the tree that
-// are to have children. A node's cache is a copy-on-write fork of its parent's, or, for the first child that
-// is looked behind, that cache itself; so the sequence's own follows the likeliest path.
+// are to have children. Under match rules a tree may grow on while it is verified. What was found is a
+// function of the text and its positions, so what grew behind the token that the text went on with is the
+// next draft.
 #include <algorithm>
 
 #include "draft_worker/model_drafter.h"
 
 namespace outrider {
 
-void ModelDrafter::begin_tree(Sequence& s, const Propose& propose) {
+// Whether the tree that grew on meanwhile has the text's last token, and what is behind it. Then that is the
+// root now, and the sequence's cache is the one that led there.
+bool ModelDrafter::regrow(Sequence& s, const Propose& propose) {
+  if (!s.grown || !s.grown->goes_on || propose.tree.nodes == 0) return false;
+  GrowingTree& tree = s.grown->tree;
+  const auto text = s.window.committed();
+  const auto base = static_cast<size_t>(tree.base.value());
+  if (text.size() < base) return false;
+  int32_t node = kTreeRoot;
+  for (const TokenId token : text.subspan(base)) {
+    node = tree.growth.child_with(node, token);
+    if (node == kTreeRoot) return false;
+  }
+  const bool has_cache = node == kTreeRoot || (static_cast<size_t>(node) < tree.kv_of.size() &&
+                                               tree.kv_of[static_cast<size_t>(node)].index >= 0);
+  if (!has_cache || !tree.growth.is_known(node) || !tree.growth.has_child(node)) return false;
+  s.kv = tree.become_root(node, s.kv, model_.kv());
+  tree.base = propose.base;
+  tree.growth.path(tree.end_of(s.kv), path_);
+  s.window.kept(static_cast<int64_t>(base));
+  s.window.fed(text.subspan(base));
+  s.window.fed(path_);
+  return true;
+}
+
+void ModelDrafter::begin_tree(Sequence& s, const Propose& propose, bool regrown) {
   Job& job = *s.job;
   job.branches = true;
-  job.growth.begin(propose.tree, job.strand.limit);
+  if (s.grown) {
+    job.previous_sent_at = s.grown->sent_at;
+    job.was_prepared = s.grown->prepared;
+    job.preparation.looked_up = s.grown->looked_up;
+    job.preparation.outcomes = s.grown->later_looks();
+  }
+  if (regrown) {
+    std::swap(job.tree, s.grown->tree);
+    job.tree.growth.go_on(propose.tree, job.strand.limit);
+    job.preparation.hit = true;
+    job.preparation.used_tokens = std::min(static_cast<int32_t>(job.tree.growth.found()), propose.tree.nodes);
+  } else {
+    job.tree.growth.begin(propose.tree, job.strand.limit);
+  }
+  s.grown.reset();
+  job.tree.base = job.strand.base;
 }
 
 // What the last tree was good for is known now.
 void ModelDrafter::learn_from_text(Sequence& s) {
+  if (!s.grown || s.grown->learnt) return;
   const auto text = s.window.committed();
-  const auto from = static_cast<size_t>(s.grown_at.value());
-  if (!s.awaits_growth || from >= text.size()) return;
-  s.awaits_growth = false;
-  s.grown.observe(text.subspan(from), branch_confidence_[static_cast<size_t>(s.sampling.rule)]);
+  const auto from = static_cast<size_t>(s.grown->tree.base.value());
+  if (from >= text.size()) return;
+  s.grown->learnt = true;
+  s.grown->tree.growth.observe(text.subspan(from), branch_confidence_[static_cast<size_t>(s.sampling.rule)]);
 }
 
 // A row for each node that this pass looks behind.
-void ModelDrafter::add_looks(Sequence& s, int64_t rows, int64_t logit_rows) {
-  Job& job = *s.job;
-  const auto nodes = job.growth.next(static_cast<size_t>(std::min(rows, logit_rows)));
-  job.looked.assign(nodes.begin(), nodes.end());
-  job.looked_tokens.clear();
-  for (const int32_t node : job.looked) job.looked_tokens.push_back(job.growth.token(node));
-  job.kv_of.resize(job.growth.found());
-  job.extended.resize(job.growth.found() + 1);
-  for (size_t i = 0; i < job.looked.size(); ++i)
-    slices_.push_back({.sequence = cache_before(s, job.looked[i]),
-                       .tokens = std::span(job.looked_tokens).subspan(i, 1),
+void ModelDrafter::add_looks(Sequence& s, GrowingTree& tree, int64_t rows, int64_t logit_rows) {
+  const auto nodes = tree.growth.next(static_cast<size_t>(std::min(rows, logit_rows)));
+  tree.looked.assign(nodes.begin(), nodes.end());
+  tree.looked_tokens.clear();
+  for (const int32_t node : tree.looked) tree.looked_tokens.push_back(tree.growth.token(node));
+  tree.kv_of.resize(tree.growth.found());
+  tree.extended.resize(tree.growth.found() + 1);
+  for (size_t i = 0; i < tree.looked.size(); ++i)
+    slices_.push_back({.sequence = cache_before(s, tree, tree.looked[i]),
+                       .tokens = std::span(tree.looked_tokens).subspan(i, 1),
                        .logit_rows = 1,
-                       .hidden_only = job.strand.key.q_kind == QKind::kHidden});
+                       .hidden_only = s.job && s.job->strand.key.q_kind == QKind::kHidden});
 }
 
 // The committed text and the nodes above this one.
-KvHandle ModelDrafter::cache_before(Sequence& s, int32_t node) {
-  Job& job = *s.job;
-  KvHandle& kv = job.kv_of[static_cast<size_t>(node)];
+KvHandle ModelDrafter::cache_before(Sequence& s, GrowingTree& tree, int32_t node) {
+  KvHandle& kv = tree.kv_of[static_cast<size_t>(node)];
   if (kv.index >= 0) return kv;  // of a pass for which there was no room
-  const int32_t parent = job.growth.parent(node);
-  const KvHandle above = parent == kTreeRoot ? s.kv : job.kv_of[static_cast<size_t>(parent)];
-  if (!std::exchange(job.extended[static_cast<size_t>(parent + 1)], true)) return kv = above;
+  const int32_t parent = tree.growth.parent(node);
+  const KvHandle above = parent == kTreeRoot ? s.kv : tree.kv_of[static_cast<size_t>(parent)];
+  if (!std::exchange(tree.extended[static_cast<size_t>(parent + 1)], true)) return kv = above;
   kv = model_.kv().fork(above);
-  model_.kv().truncate(kv, job.strand.base.value() + job.growth.depth(node) - 1);
-  job.forks.push_back(kv);
+  model_.kv().truncate(kv, tree.base.value() + tree.growth.depth(node) - 1);
+  tree.forks.push_back(kv);
   return kv;
-}
-
-void ModelDrafter::drop_forks(Job& job) {
-  for (const KvHandle kv : job.forks) model_.kv().release(kv);
-  job.forks.clear();
 }
 
 // Trees are drafted as far as they got. False: there was none that grows.
 bool ModelDrafter::stop_growth() {
   bool stopped = false;
   for (const JobPart& part : job_parts_) {
-    Job& job = *part.sequence->job;
-    if (!job.growth_begun) continue;
-    job.growth.stop();
-    drop_forks(job);
+    GrowingTree& tree = part.sequence->job->tree;
+    if (!tree.begun) continue;
+    tree.growth.stop();
+    tree.drop_forks(model_.kv());
     stopped = true;
   }
   return stopped;
 }
 
 Status ModelDrafter::take_root(Sequence& s, int64_t row) {
-  s.job->growth_begun = true;
-  return look_behind(s, kTreeRoot, row) ? Status() : not_finite(s.job->strand);
+  Job& job = *s.job;
+  job.tree.begun = true;
+  return look_behind(s, job.tree, job.strand.key, kTreeRoot, row) ? Status() : not_finite(s.job->strand);
 }
 
-void ModelDrafter::take_looks(Sequence& s, int64_t row) {
-  Job& job = *s.job;
-  for (size_t i = 0; i < job.looked.size(); ++i) {
-    const int32_t node = job.looked[i];
-    if (job.kv_of[static_cast<size_t>(node)] == s.kv)
-      s.window.fed(std::span(job.looked_tokens).subspan(i, 1));
-    if (!look_behind(s, node, row + static_cast<int64_t>(i))) job.growth.end_at(node);
+void ModelDrafter::take_looks(Sequence& s, GrowingTree& tree, const StrandKey& key, int64_t row) {
+  for (size_t i = 0; i < tree.looked.size(); ++i) {
+    const int32_t node = tree.looked[i];
+    if (tree.kv_of[static_cast<size_t>(node)] == s.kv)
+      s.window.fed(std::span(tree.looked_tokens).subspan(i, 1));
+    if (!look_behind(s, tree, key, node, row + static_cast<int64_t>(i))) tree.growth.end_at(node);
   }
 }
 
 // False: its logits are not finite.
-bool ModelDrafter::look_behind(Sequence& s, int32_t node, int64_t row) {
-  Job& job = *s.job;
-  TreeGrowth& growth = job.growth;
+bool ModelDrafter::look_behind(Sequence& s, GrowingTree& tree, const StrandKey& key, int32_t node,
+                               int64_t row) {
+  TreeGrowth& growth = tree.growth;
   growth.path(node, path_);
-  const StrandKey& key = job.strand.key;
   const DraftStep step{.sampling = &s.sampling,
                        .counts = &s.counts,
                        .drafted = path_,
-                       .position = job.strand.base + growth.depth(node),
+                       .position = tree.base + growth.depth(node),
                        .round = key.round,
                        .row_bytes = key.q_kind == QKind::kSparse ? key.row_bytes : 0};
   const size_t known = growth.found();
   if (key.q_kind != QKind::kNone) {
-    if (!draw_behind(s, node, row, step)) return false;
+    if (!draw_behind(s, tree, key, node, row, step)) return false;
   } else {
     const auto logits = logits_row(row);
     if (!sampler_.process(logits, step)) return false;
@@ -114,10 +148,10 @@ bool ModelDrafter::look_behind(Sequence& s, int32_t node, int64_t row) {
 
 // The children of a node under the rules that need q. Each has a draw of its own, keyed by its position and
 // by its place among the nodes of its depth, so they are the same on every machine and in every batch.
-bool ModelDrafter::draw_behind(Sequence& s, int32_t node, int64_t row, const DraftStep& step) {
-  Job& job = *s.job;
-  TreeGrowth& growth = job.growth;
-  if (!sampler_.weigh(logits_row(job.strand.key, row), step, q_)) return false;
+bool ModelDrafter::draw_behind(Sequence& s, GrowingTree& tree, const StrandKey& key, int32_t node,
+                               int64_t row, const DraftStep& step) {
+  TreeGrowth& growth = tree.growth;
+  if (!sampler_.weigh(logits_row(key, row), step, q_)) return false;
   const bool replaces = !draws_without_replacement(s.sampling.rule);
   std::vector<TokenId> drawn;
   for (size_t i = 0; i < growth.wanted(node); ++i) {
@@ -129,43 +163,91 @@ bool ModelDrafter::draw_behind(Sequence& s, int32_t node, int64_t row, const Dra
   }
   growth.add_drawn(node, drawn);
   const auto place = static_cast<size_t>(node + 1);
-  if (job.strand.key.q_kind == QKind::kHidden) {
+  if (key.q_kind == QKind::kHidden) {
     hidden_.max = sampler_.max();
-    job.hidden_of.resize(std::max(job.hidden_of.size(), place + 1));
-    std::swap(job.hidden_of[place], hidden_);
+    tree.hidden_of.resize(std::max(tree.hidden_of.size(), place + 1));
+    std::swap(tree.hidden_of[place], hidden_);
   } else {
-    job.q_of.resize(std::max(job.q_of.size(), place + 1));
-    std::swap(job.q_of[place] = storage_.take_row(), q_);
+    tree.q_of.resize(std::max(tree.q_of.size(), place + 1));
+    std::swap(tree.q_of[place] = storage_.take_row(), q_);
   }
   return true;
 }
 
 // What children were drawn from, in the order of RowNumbers. order[i]: which found node is node i.
-void ModelDrafter::take_rows(Job& job, std::span<const int32_t> order, Draft& draft) {
+void ModelDrafter::take_rows(GrowingTree& tree, std::span<const int32_t> order, Draft& draft) {
   draft.q.clear();
   draft.hidden.clear();
   const auto take = [&](int32_t node, int32_t found) {
     if (!has_children(draft.tree(), node)) return;
     const auto place = static_cast<size_t>(found + 1);
     if (draft.q_kind == QKind::kHidden)
-      draft.hidden.push_back(std::move(job.hidden_of[place]));
+      draft.hidden.push_back(std::move(tree.hidden_of[place]));
     else
-      draft.q.push_back(std::move(job.q_of[place]));
+      draft.q.push_back(std::move(tree.q_of[place]));
   };
   take(kTreeRoot, kTreeRoot);
   for (size_t i = 0; i < order.size(); ++i) take(static_cast<int32_t>(i), order[i]);
 }
 
-void ModelDrafter::finish_tree(Sequence& s, Draft& draft) {
+void ModelDrafter::finish_tree(Sequence& s, Draft& draft, std::chrono::steady_clock::time_point now) {
   Job& job = *s.job;
   std::vector<int32_t> order;
-  DraftTree tree = job.growth.take(order);
-  draft.ids.swap(tree.ids);
-  draft.parents.swap(tree.parents);
-  if (draft.q_kind != QKind::kNone) return take_rows(job, order, draft);
-  std::swap(s.grown, job.growth);
-  s.grown_at = job.strand.base;
-  s.awaits_growth = true;
+  DraftTree drafted = job.tree.growth.take(order);
+  draft.ids.swap(drafted.ids);
+  draft.parents.swap(drafted.parents);
+  if (draft.q_kind != QKind::kNone) return take_rows(job.tree, order, draft);
+  const Propose& propose = job.propose;
+  GrownTree& grown = s.grown.emplace();
+  std::swap(grown.tree, job.tree);
+  grown.sent_at = now;
+  grown.sent_looks = grown.tree.growth.looks();
+  grown.looked_up = propose.pipeline != Pipeline::kLockstep && propose.tree.nodes > 0;
+  grown.goes_on = grown.prepared = grown.looked_up && !grown.tree.growth.is_stopped() &&
+                                   (propose.pipeline != Pipeline::kAuto || policy_.prepare_next());
+  if (!grown.goes_on) return grown.tree.drop_forks(model_.kv());
+  // As many nodes again, for the next tree; no path beyond the context.
+  const int64_t room = model_.max_positions() - propose.base.value() + 1;
+  grown.tree.growth.go_on({.nodes = 2 * propose.tree.nodes},
+                          static_cast<int32_t>(std::min<int64_t>(room, 2 * int64_t{job.strand.limit} + 1)));
+}
+
+// No verdict will need it, beyond what it taught.
+void ModelDrafter::drop_grown(Sequence& s) {
+  if (!s.grown || !s.grown->goes_on) return;
+  wasted_tokens_ += s.grown->later_looks();
+  s.grown->tree.drop_forks(model_.kv());
+  s.grown->goes_on = false;
+}
+
+// One pass for the trees that grow on while they are verified. False: none does, or all have grown enough.
+bool ModelDrafter::grow_on() {
+  slices_.clear();
+  job_parts_.clear();
+  int64_t rows = max_prepared_rows();
+  for (auto& [id, s] : sequences_) {
+    if (s.job || !s.grown || !s.grown->goes_on || rows == 0) continue;
+    const size_t before = slices_.size();
+    add_looks(s, s.grown->tree, rows, rows);
+    rows -= static_cast<int64_t>(slices_.size() - before);
+    if (slices_.size() > before) job_parts_.push_back({&s, slices_.size() - before});
+  }
+  if (slices_.empty()) return false;
+  const auto start = options_.now();
+  auto logits = model_.forward(slices_);
+  if (!logits.ok()) {
+    if (!texts_.forget_one())
+      for (const JobPart& part : job_parts_) drop_grown(*part.sequence);
+    return true;
+  }
+  logits_ = *logits;
+  int64_t row = 0;
+  for (const JobPart& part : job_parts_) {
+    take_looks(*part.sequence, part.sequence->grown->tree, {}, row);
+    row += static_cast<int64_t>(part.slices);
+  }
+  prepare_ns_ += ns_since(start);
+  return true;
 }
 
 }  // namespace outrider

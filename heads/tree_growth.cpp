@@ -27,6 +27,41 @@ void TreeGrowth::begin(const TreeShape& shape, int32_t depth) {
   looked_ = 0;
 }
 
+void TreeGrowth::go_on(const TreeShape& shape, int32_t depth) {
+  shape_ = shape;
+  depth_ = depth;
+  stopped_ = false;
+}
+
+int32_t TreeGrowth::child_with(int32_t node, TokenId token_of) const {
+  for (int32_t i = node + 1; i < static_cast<int32_t>(nodes_.size()); ++i)
+    if (parent(i) == node && token(i) == token_of) return i;
+  return kTreeRoot;
+}
+
+void TreeGrowth::become_root(int32_t root, std::vector<int32_t>& kept) {
+  kept.clear();
+  next_.clear();
+  std::vector<int32_t>& place = order_;
+  place.assign(nodes_.size(), kTreeRoot);
+  const double before = reach(root);
+  const int32_t above = depth(root);
+  root_known_ = is_known(root);
+  for (int32_t i = 0; i < static_cast<int32_t>(place.size()); ++i) {
+    Node node = nodes_[static_cast<size_t>(i)];
+    const bool is_child = node.parent == root;
+    if (!is_child && (node.parent == kTreeRoot || place[static_cast<size_t>(node.parent)] == kTreeRoot))
+      continue;
+    node.parent = is_child ? kTreeRoot : place[static_cast<size_t>(node.parent)];
+    node.depth -= above;
+    node.reach = before > 0 ? node.reach / before : 0;
+    nodes_[kept.size()] = node;
+    place[static_cast<size_t>(i)] = static_cast<int32_t>(kept.size());
+    kept.push_back(i);
+  }
+  nodes_.erase(nodes_.begin() + static_cast<ptrdiff_t>(kept.size()), nodes_.end());
+}
+
 // The nodes of a fixed shape down to this depth.
 void TreeGrowth::lay_out(int32_t depth) {
   if (shape_.parents.empty()) {
@@ -100,8 +135,8 @@ void TreeGrowth::choose() {
   for (const int32_t node : order_) {
     Node& n = nodes_[static_cast<size_t>(node)];
     // Its first token a draft has whatever that brings: it was asked for.
-    n.chosen = shape_.nodes == 0 ||
-               (chosen < shape_.nodes && (chosen == 0 || n.reach >= static_cast<double>(shape_.node_price)));
+    n.chosen = shape_.nodes == 0 || (chosen < shape_.nodes && n.depth <= depth_ &&
+                                     (chosen == 0 || n.reach >= static_cast<double>(shape_.node_price)));
     chosen += n.chosen;
   }
 }

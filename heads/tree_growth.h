@@ -4,6 +4,7 @@
 // what a chain of greatest confidence is where there is no doubt. Pure; knows no model.
 #pragma once
 
+#include <algorithm>
 #include <span>
 #include <vector>
 
@@ -33,6 +34,12 @@ class TreeGrowth {
   void end_at(int32_t node) { nodes_[static_cast<size_t>(node)].known = true; }
   // As it is.
   void stop() { stopped_ = true; }
+  bool is_stopped() const { return stopped_; }
+  // Best-first trees grow on, to this shape and depth.
+  void go_on(const TreeShape& shape, int32_t depth);
+  // The text went on to this node, behind which was looked: what is behind it is the tree now.
+  // kept[i]: which node the i-th of those that are left was.
+  void become_root(int32_t node, std::vector<int32_t>& kept);
 
   TokenId token(int32_t node) const { return nodes_[static_cast<size_t>(node)].token; }
   int32_t parent(int32_t node) const { return nodes_[static_cast<size_t>(node)].parent; }
@@ -40,6 +47,15 @@ class TreeGrowth {
     return node == kTreeRoot ? 0 : nodes_[static_cast<size_t>(node)].depth;
   }
   size_t found() const { return nodes_.size(); }
+  int32_t looks() const { return looked_; }  // nodes behind which was looked
+  bool is_known(int32_t node) const {        // what is behind it
+    return node == kTreeRoot ? root_known_ : nodes_[static_cast<size_t>(node)].known;
+  }
+  bool has_child(int32_t node) const {
+    return std::any_of(nodes_.begin(), nodes_.end(), [&](const Node& n) { return n.parent == node; });
+  }
+  // kTreeRoot: no child that was found has this token.
+  int32_t child_with(int32_t node, TokenId token) const;
 
   // The tokens from the root's child to this node.
   void path(int32_t node, std::vector<TokenId>& out) const;
@@ -59,14 +75,11 @@ class TreeGrowth {
     int32_t parent, depth;
     TokenId token;
     float score;
-    double reach;        // chance that the target comes to it
-    int32_t place = 0;   // in a fixed shape
-    bool known = false;  // what is behind it
+    double reach;       // chance that the target comes to it
+    int32_t place = 0;  // in a fixed shape
+    bool known = false;
     bool chosen = false;
   };
-  bool is_known(int32_t node) const {
-    return node == kTreeRoot ? root_known_ : nodes_[static_cast<size_t>(node)].known;
-  }
   double reach(int32_t node) const { return node == kTreeRoot ? 1 : nodes_[static_cast<size_t>(node)].reach; }
   int32_t place(int32_t node) const {
     return node == kTreeRoot ? kTreeRoot : nodes_[static_cast<size_t>(node)].place;

@@ -103,8 +103,8 @@ void add_tree_option(CLI::App& app, std::string& tree, const char* group) {
          "rules "
          "(--rule auto, greedy, invariant, naive) the text is the same; of the p/q rules specinfer, kseq, "
          "swor and traversal take trees, the kinds before best-first. It fixes how deep drafts get, unless "
-         "--gamma-policy or --num-speculative-tokens does; nothing is drafted ahead of a verdict on a tree, "
-         "whatever the pipeline")
+         "--gamma-policy or --num-speculative-tokens does. With a --pipeline that drafts during verification "
+         "best-first trees grow on, and what stands behind the text's next token is the next draft")
       ->group(group)
       ->capture_default_str();
 }

@@ -5,6 +5,7 @@
 #include "coordinator/gamma/goodput.h"
 #include "coordinator/gamma/policies.h"
 #include "coordinator/gamma/probe_budget.h"
+#include "coordinator/settled_passes.h"
 
 namespace outrider {
 namespace {
@@ -18,10 +19,11 @@ constexpr int32_t kFirstLength = 1;  // until it is known what drafting costs
 constexpr double kMaxTrials = 4;     // credit for so many: a burst can confirm what one found
 // Plain steps are tried where the gain is not clear, and rarely where it is: a wrong fit looks clear, too.
 constexpr double kClearGain = 1.3;
-constexpr int32_t kPlainTrialMinGap = 16, kPlainTrialMaxGap = 256;  // steps
-// The first step follows a draft, and says nothing about plain decoding (settled_passes.h). What a plain step
-// costs decides more than any other figure, so the first trial finds it out.
-constexpr int32_t kPlainTrialSteps = 2, kFirstPlainTrialSteps = 8;
+constexpr int32_t kPlainTrialMinGap = 16, kPlainTrialMaxGap = 1024;  // steps
+// The first steps after a draft say nothing about plain decoding (settled_passes.h). What a plain step costs
+// decides more than any other figure, so the first trial finds it out.
+constexpr int32_t kPlainTrialSteps = SettledPasses::kUnsettled + 4;
+constexpr int32_t kFirstPlainTrialSteps = SettledPasses::kUnsettled + 8;
 constexpr int32_t kIdleRounds = 32;  // then one token is tried: the others' drafts are waited for anyway
 constexpr double kLeastShadow =
     0.25;  // plain steps that a shadow draft is thought to cost at least: wake-ups

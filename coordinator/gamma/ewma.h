@@ -62,7 +62,7 @@ class EwmaBatch {
   bool off_ = false;                                          // nobody drafts, trials apart
   Trial trial_ = Trial::kNone, trial_before_ = Trial::kNone;  // of the last decision, and of the one before
   int32_t fruitless_ = 0;      // trials of drafts in a row after which nobody drafted
-  int32_t since_plain_ = 252;  // steps; nothing is known at first, so the first trial is soon
+  int32_t since_plain_ = 1020;  // steps; nothing is known at first, so the first trial is soon
   int32_t plain_left_ = 0;     // steps of a plain trial that are to come
   bool plain_tried_ = false;
   double trial_rate_ = 0;      // of what a plain trial stood in for

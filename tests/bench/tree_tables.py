@@ -16,13 +16,16 @@ import statistics
 
 SHAPES = {"2,1": 4, "2,1,1,1": 8, "4,1,1,1": 16, "8,1,1,1": 32}
 T95 = {3: 4.303, 4: 3.182, 5: 2.776, 6: 2.571, 7: 2.447, 8: 2.365, 9: 2.306, 10: 2.262}
-KINDS = ["chain", "fixed shape", "sequoia", "best-first"]
+KINDS = ["chain", "fixed shape", "sequoia", "best-first", "auto"]
+OWN = 0  # nodes, where the policy chooses
 
 
 def kind_and_nodes(row):
     tree = row["speculative-tree"]
     if tree == "off":
-        return "chain", int(row["num-speculative-tokens"])
+        return "chain", int(row["num-speculative-tokens"] or OWN)
+    if tree == "auto":
+        return "auto", OWN
     if ":" in tree:
         kind, nodes = tree.split(":")
         return kind, int(nodes)
@@ -36,7 +39,8 @@ def read(path):
             if row["status"] != "ok":
                 raise SystemExit("%s: cell %s: %s" % (path, row["cell"], row["error"]))
             kind, nodes = kind_and_nodes(row)
-            cells[float(row["temperature"]), row["rule"], kind, nodes][int(row["repeat"])] = row
+            # What a study does not vary has no column.
+            cells[row.get("temperature", "-"), row.get("rule", "auto"), kind, nodes][int(row["repeat"])] = row
     return cells
 
 
@@ -56,13 +60,13 @@ def ratio(runs, others):
 
 def table(cells, value):
     sizes = sorted({key[3] for key in cells})
-    print("| T | rule | draft | %s |" % " | ".join("%d nodes" % n for n in sizes))
+    print("| T | rule | draft | %s |" % " | ".join("%d nodes" % n if n != OWN else "policy's choice" for n in sizes))
     print("|---" * (3 + len(sizes)) + "|")
     order = {"auto": 0, "token": 1, "block": 2}
     rows = sorted({key[:3] for key in cells}, key=lambda k: (k[0], order.get(k[1], 3), k[1], KINDS.index(k[2])))
     for temperature, rule, kind in rows:
         values = [value(temperature, rule, kind, n) if (temperature, rule, kind, n) in cells else "" for n in sizes]
-        print("| %g | %s | %s | %s |" % (temperature, rule, kind, " | ".join(values)))
+        print("| %s | %s | %s | %s |" % (temperature, rule, kind, " | ".join(values)))
     print()
 
 
@@ -74,7 +78,7 @@ def main():
     table(cells, lambda *key: "%.2f" % per_pass(cells[key]))
 
     def speed(temperature, rule, kind, nodes):
-        chains = [runs for key, runs in cells.items() if key[:3] == (temperature, "auto", "chain")]
+        chains = [runs for key, runs in cells.items() if key[:3] == (temperature, "auto", "chain") and key[3] != OWN]
         best = max(chains, key=lambda runs: statistics.median(float(r["tokens_per_second"]) for r in runs.values()))
         found = ratio(cells[temperature, rule, kind, nodes], best)
         return "%.2f (%.2f to %.2f)" % found if found else ""

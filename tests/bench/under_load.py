@@ -6,7 +6,8 @@
 Load: so many processes that do nothing but count, each wanting a core of its own (`while :; do :; done`). One turn runs, for every
 program, plain decoding (no drafter), each fixed length, and the default policy, in an order that is shuffled anew; turns of all
 loads take turns, too, so that other work on the machine meets all alike. Tokens/s are medians over the turns (lowest to
-highest); a ratio is that of two runs of one turn, and its median over the turns. Several --outrider compare programs.
+highest); a ratio is that of two runs of one turn: its median over the turns, with the 95 % interval of a bootstrap over turns.
+Several --outrider compare programs.
 """
 import argparse
 import json
@@ -26,7 +27,8 @@ def arguments():
     parser.add_argument("--outrider", nargs="+", default=[os.path.join(ROOT, "build/release/outrider")])
     parser.add_argument("--model", default=os.path.join(ROOT, "launch/demo_pair/target"))
     parser.add_argument("--draft-model", default=os.path.join(ROOT, "launch/demo_pair/draft"))
-    parser.add_argument("--prompts", default=os.path.join(ROOT, "lab/study/openings.jsonl"), help="its first four lines")
+    parser.add_argument("--prompts", default=os.path.join(ROOT, "lab/study/openings.jsonl"), help="texts to go on from")
+    parser.add_argument("--texts", type=int, default=4, help="how many of its lines; more make a run longer, and its rate surer")
     parser.add_argument("--busy", default="0,4", help="loads: numbers of processes")
     parser.add_argument("--gammas", default="2,3,4,5", help="fixed draft lengths")
     parser.add_argument("--flags", default="", help="further flags of every run, e.g. '--threads 1'")
@@ -56,8 +58,8 @@ class Bench:
     def __init__(self, options, folder):
         self.options = options
         self.prompts, self.report = os.path.join(folder, "prompts.jsonl"), os.path.join(folder, "report.json")
-        with open(options.prompts) as all_lines, open(self.prompts, "w") as four:
-            four.writelines(all_lines.readlines()[:4])
+        with open(options.prompts) as all_lines, open(self.prompts, "w") as some:
+            some.writelines(all_lines.readlines()[:options.texts])
         self.ways = {"plain": None, **{"fixed %d" % g: ["-g", str(g)] for g in map(int, options.gammas.split(","))},
                      "default": []}
 
@@ -84,8 +86,16 @@ class Bench:
                 rates.setdefault((busy, program, way), []).append(rate)
 
 
-def spread(values, form):
-    return "%s (%s to %s)" % tuple(form % value for value in (statistics.median(values), min(values), max(values)))
+def spread(values):
+    return "%.0f (%.0f to %.0f)" % (statistics.median(values), min(values), max(values))
+
+
+def ratio(ways, others):
+    """Median of the ratios within turns, and the 95 % interval that a bootstrap over turns gives it."""
+    ratios = [a / b for a, b in zip(ways, others)]
+    draw = random.Random(1)
+    medians = sorted(statistics.median(draw.choices(ratios, k=len(ratios))) for _ in range(2000))
+    return "%.2f (%.2f to %.2f)" % (statistics.median(ratios), medians[49], medians[1949])
 
 
 def table(options, bench, rates, busy, program):
@@ -96,9 +106,9 @@ def table(options, bench, rates, busy, program):
     print("| | tokens/s | of plain |\n|---|---|---|")
     for way in bench.ways:
         own = rates[busy, program, way]
-        print("| %s | %s | %s |" % (way, spread(own, "%.0f"), spread([a / b for a, b in zip(own, plain)], "%.2f")))
+        print("| %s | %s | %s |" % (way, spread(own), ratio(own, plain)))
     print("default over the best length, %s: %s" %
-          (best, spread([a / b for a, b in zip(default, rates[busy, program, best])], "%.2f")))
+          (best, ratio(default, rates[busy, program, best])))
 
 
 def main():

@@ -150,9 +150,12 @@ TEST(ModelDrafter, TextsThatBeginAlikeAreReadOnce) {
 }
 
 // Behind every node of a tree stand the tokens that a chain would begin with there, whatever was drafted
-// before: the best one is what a draft of the text up to the node gets.
-TEST(ModelDrafter, EveryNodeOfATreeIsWhatAChainWouldDraft) {
-  int branching = 0;
+// before: the best one is what a draft of the text up to the node gets. That a tree grew on while it was
+// verified, and became the next one, changes nothing.
+class TreesOfAModel : public ::testing::TestWithParam<Pipeline> {};
+
+TEST_P(TreesOfAModel, EveryNodeIsWhatAChainWouldDraft) {
+  int branching = 0, hits = 0, looked_up = 0;
   for (const SamplingParams& sampling :
        {SamplingParams{}, SamplingParams{.rule = Rule::kInvariant, .temperature = 1, .seed = Seed{5}},
         SamplingParams{
@@ -163,15 +166,21 @@ TEST(ModelDrafter, EveryNodeOfATreeIsWhatAChainWouldDraft) {
       std::vector<TokenId> truth = random_ids(5, 1), unseen;
       const Open open{.sequence = kSequence, .ids = truth, .prompt_length = 5, .sampling = sampling};
       ASSERT_TRUE(worker.drafter->open(open).ok());
-      for (uint32_t round = 1; round < 6; ++round) {
+      for (uint32_t round = 1; round < 10; ++round) {
         Propose asked = propose(static_cast<int>(truth.size()), unseen, 4, round);
         asked.tree = shape;
+        asked.pipeline = GetParam();
         const auto draft = draft_now(*worker.drafter, asked);
         ASSERT_TRUE(draft.ok()) << draft.status().message();
         const DraftTreeView tree = draft->tree();
         ASSERT_TRUE(check_tree(tree, {.nodes = shape.nodes > 0 ? shape.nodes : 21, .depth = 4}).ok());
         ASSERT_GT(tree.size(), 0);
         branching += !draft->parents.empty();
+        hits += draft->preparation.hit;
+        looked_up += draft->preparation.looked_up;
+        std::vector<DraftAnswer> answers;
+        while (worker.drafter->work(answers)) ASSERT_TRUE(worker.model->kv().check_invariants().ok());
+        EXPECT_TRUE(answers.empty());
         std::vector<int32_t> path;
         for (int32_t node = kTreeRoot; node < tree.size(); ++node) {
           int32_t first = node + 1;  // depth first: its best child is the next
@@ -193,14 +202,31 @@ TEST(ModelDrafter, EveryNodeOfATreeIsWhatAChainWouldDraft) {
         path_to(tree, static_cast<int32_t>(random() % static_cast<uint32_t>(tree.size() + 1)) - 1, path);
         unseen.clear();
         for (const int32_t on_path : path) unseen.push_back(tree.id(on_path));
-        unseen.push_back(random_ids(1, random())[0]);
+        // Half of the time the drafter's own.
+        TokenId next = random_ids(1, random())[0];
+        if (random() % 2 == 0) {
+          std::vector<TokenId> text = truth;
+          text.insert(text.end(), unseen.begin(), unseen.end());
+          other.drafter->close(kSequence);
+          ASSERT_TRUE(
+              other.drafter
+                  ->open({.sequence = kSequence, .ids = text, .prompt_length = 5, .sampling = sampling})
+                  .ok());
+          next = draft_now(*other.drafter, propose(static_cast<int>(text.size()), {}, 1))->ids.at(0);
+        }
+        unseen.push_back(next);
         truth.insert(truth.end(), unseen.begin(), unseen.end());
       }
       worker.drafter->close(kSequence);
       EXPECT_EQ(worker.model->kv().free_blocks(), worker.model->kv().num_blocks());
     }
   EXPECT_GT(branching, 15);
+  EXPECT_EQ(looked_up, GetParam() == Pipeline::kLockstep ? 0 : 3 * 8)
+      << "best-first trees, but the first of a text";
+  EXPECT_GE(hits, GetParam() == Pipeline::kLockstep ? 0 : 6);
 }
+
+INSTANTIATE_TEST_SUITE_P(Pipelines, TreesOfAModel, ::testing::Values(Pipeline::kLockstep, Pipeline::kFanout));
 
 // Under the rules that need q a node's children come from the q that a chain would have there, by a draw of
 // their own; the first of each level's nodes by that of a chain.

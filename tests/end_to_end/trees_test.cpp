@@ -179,6 +179,25 @@ TEST(TreeDrafts, BatchesOfTreesAndChains) {
   }
 }
 
+TEST(TreeDrafts, GrowOnWhileTheyAreVerified) {
+  TestCluster plain({.target = kTarget});
+  const auto expected = plain.run(grid_requests(kMatchRules, ""));
+  ClusterOptions options = tree_cluster({.widths = {}, .nodes = 8}, 4);
+  for (const Pipeline pipeline : {Pipeline::kAhead, Pipeline::kFanout, Pipeline::kAuto})
+    for (const char* link : {"", "delay=200us,loss=0.05,duplicate=0.1,reorder=0.1,corrupt=0.02"}) {
+      options.pipeline = pipeline;
+      options.drafters = pipeline == Pipeline::kAuto ? 2 : 1;
+      options.link = link;
+      TestCluster cluster(options);
+      expect_same(expected, cluster.run(grid_requests(kMatchRules, "fixed:gamma=4")),
+                  fmt::format("pipeline {}, {}", static_cast<int>(pipeline), link));
+      EXPECT_GT(cluster.totals().rounds.accepted, kEnough);
+      if (pipeline != Pipeline::kAuto) {
+        EXPECT_GT(cluster.totals().preparation.hits, kEnough / 10);
+      }
+    }
+}
+
 TEST(TreeDrafts, LostAndLateMessagesChangeNothing) {
   TestCluster plain({.target = kTarget});
   const auto expected = plain.run(grid_requests(kMatchRules, ""));

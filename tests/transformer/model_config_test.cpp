@@ -605,11 +605,28 @@ TEST(QuantizationConfig, PublishedFormatsAreRead) {
       64);
   EXPECT_EQ(read(quantised(kFloat8))->quantization->block_columns, 128);
   const auto packed = read(quantised(compressed()))->quantization;
-  ASSERT_NE(packed->group_of("model.layers.0.mlp.up_proj"), nullptr);
-  EXPECT_EQ(packed->group_of("model.layers.0.mlp.up_proj")->group, 128);
-  EXPECT_EQ(packed->group_of("lm_head"), nullptr);
-  EXPECT_EQ(packed->group_of("model.layers.0.mlp.router"), nullptr);
-  EXPECT_EQ(packed->group_of("model.embed_tokens"), nullptr);
+  const auto group = [&](const char* module) { return packed->group_of(module).value(); };
+  ASSERT_NE(group("model.layers.0.mlp.up_proj"), nullptr);
+  EXPECT_EQ(group("model.layers.0.mlp.up_proj")->group, 128);
+  EXPECT_EQ(group("lm_head"), nullptr);
+  EXPECT_EQ(group("model.layers.0.mlp.router"), nullptr);
+  EXPECT_EQ(group("model.embed_tokens"), nullptr);
+}
+
+TEST(QuantizationConfig, ExpressionsAreReadWithTheConfigAndBoundedWhenUsed) {
+  for (const char* pattern : {"re:(unclosed", "re:[a-"}) {
+    json config = quantised(compressed());
+    config["quantization_config"]["ignore"] = {pattern};
+    const std::string message = read(config).status().message();
+    EXPECT_NE(message.find("\"ignore\": " + std::string(pattern)), message.npos) << message;
+  }
+  json config = quantised(compressed());
+  config["quantization_config"]["ignore"] = {"re:(a|aa)+[cd]"};
+  const auto slow = read(config);
+  ASSERT_TRUE(slow.ok());
+  const auto refused = slow->quantization->group_of(std::string(60, 'a') + "b");
+  EXPECT_EQ(refused.status().code(), StatusCode::kResourceExhausted);
+  EXPECT_NE(refused.status().message().find("re:(a|aa)+[cd]"), std::string::npos);
 }
 
 // Of every format: a key that nobody knows, at every level that has keys.

@@ -7,10 +7,10 @@
 namespace outrider::chat_template {
 namespace {
 
-using Kind = Statement::Kind;
+using StatementKind = Statement::Kind;
 using StatementPtr = std::unique_ptr<Statement>;
 
-StatementPtr make(Kind kind, int line) {
+StatementPtr make(StatementKind kind, int line) {
   return std::make_unique<Statement>(Statement{.kind = kind, .line = line});
 }
 
@@ -49,12 +49,12 @@ class Parser {
 
   Result<StatementPtr> statement_from(const Token& token) {
     if (token.kind == Token::Kind::kText) {
-      StatementPtr text = make(Kind::kText, token.line);
+      StatementPtr text = make(StatementKind::kText, token.line);
       text->text = token.text;
       return text;
     }
     if (token.kind == Token::Kind::kTagBegin) return tag(token.line);
-    StatementPtr print = make(Kind::kPrint, token.line);
+    StatementPtr print = make(StatementKind::kPrint, token.line);
     ASSIGN_OR_RETURN(print->expression, in_.expression());
     if (in_.peek().kind != Token::Kind::kPrintEnd) return in_.unexpected();
     in_.take();
@@ -80,8 +80,8 @@ class Parser {
     if (name == "set") return set_statement(line);
     if (name == "macro") return macro(line);
     if (name == "break" || name == "continue")
-      return loop_control(name == "break" ? Kind::kBreak : Kind::kContinue, line);
-    if (name == "generation") return wrapper(Kind::kBlock, "endgeneration", line);
+      return loop_control(name == "break" ? StatementKind::kBreak : StatementKind::kContinue, line);
+    if (name == "generation") return wrapper(StatementKind::kBlock, "endgeneration", line);
     if (name == "filter") return filter_block(line);
     if (name == "call") return call_block(line);
     if (name == "with") return with_statement(line);
@@ -89,7 +89,7 @@ class Parser {
   }
 
   Result<StatementPtr> if_statement(int line) {
-    StatementPtr out = make(Kind::kIf, line);
+    StatementPtr out = make(StatementKind::kIf, line);
     for (;;) {
       Statement::Branch branch;
       ASSIGN_OR_RETURN(branch.condition, in_.expression());
@@ -134,7 +134,7 @@ class Parser {
   }
 
   Result<StatementPtr> for_statement(int line) {
-    StatementPtr out = make(Kind::kFor, line);
+    StatementPtr out = make(StatementKind::kFor, line);
     ASSIGN_OR_RETURN(out->target, targets());
     if (!in_.accept_name("in")) return in_.unexpected();
     ASSIGN_OR_RETURN(out->expression, in_.disjunction());
@@ -155,10 +155,10 @@ class Parser {
   }
 
   Result<StatementPtr> set_statement(int line) {
-    StatementPtr out = make(Kind::kSet, line);
+    StatementPtr out = make(StatementKind::kSet, line);
     ASSIGN_OR_RETURN(out->target, targets());
     if (out->target.parts.empty() && in_.accept_operator(".")) {
-      out->kind = Kind::kSetField;
+      out->kind = StatementKind::kSetField;
       ASSIGN_OR_RETURN(out->text, in_.expect_identifier());
     }
     if (in_.accept_operator("=")) {
@@ -166,8 +166,8 @@ class Parser {
       RETURN_IF_ERROR(end_of_tag());
       return out;
     }
-    if (out->kind == Kind::kSetField || !out->target.parts.empty()) return in_.unexpected();
-    out->kind = Kind::kSetBlock;
+    if (out->kind == StatementKind::kSetField || !out->target.parts.empty()) return in_.unexpected();
+    out->kind = StatementKind::kSetBlock;
     if (in_.peek().is_operator("|")) {
       ASSIGN_OR_RETURN(out->expression, in_.filters_of(kBlockText));
     }
@@ -185,14 +185,14 @@ class Parser {
   }
 
   Result<StatementPtr> filter_block(int line) {
-    StatementPtr out = make(Kind::kFilterBlock, line);
+    StatementPtr out = make(StatementKind::kFilterBlock, line);
     ASSIGN_OR_RETURN(out->expression, in_.filters_of(kBlockText));
     RETURN_IF_ERROR(rest_of(*out, "endfilter"));
     return out;
   }
 
   Result<StatementPtr> with_statement(int line) {
-    StatementPtr out = make(Kind::kWith, line);
+    StatementPtr out = make(StatementKind::kWith, line);
     while (in_.peek().kind != Token::Kind::kTagEnd) {
       if (!out->settings.empty() && !in_.accept_operator(",")) return in_.unexpected();
       Target target;
@@ -237,7 +237,7 @@ class Parser {
   }
 
   Result<StatementPtr> macro(int line) {
-    StatementPtr out = make(Kind::kMacro, line);
+    StatementPtr out = make(StatementKind::kMacro, line);
     out->macro = std::make_unique<Macro>();
     ASSIGN_OR_RETURN(out->macro->name, in_.expect_identifier());
     RETURN_IF_ERROR(in_.expect_operator("("));
@@ -247,7 +247,7 @@ class Parser {
   }
 
   Result<StatementPtr> call_block(int line) {
-    StatementPtr out = make(Kind::kCallBlock, line);
+    StatementPtr out = make(StatementKind::kCallBlock, line);
     out->macro = std::make_unique<Macro>();
     out->macro->name = "caller";
     if (in_.accept_operator("(")) RETURN_IF_ERROR(parameters(*out->macro));
@@ -257,14 +257,14 @@ class Parser {
     return out;
   }
 
-  Result<StatementPtr> loop_control(Kind kind, int line) {
+  Result<StatementPtr> loop_control(StatementKind kind, int line) {
     if (loops_ == 0) return error_at(line, "break or continue outside of a for");
     RETURN_IF_ERROR(end_of_tag());
     return make(kind, line);
   }
 
   // {% generation %} marks the assistant's text for training; renders as its content.
-  Result<StatementPtr> wrapper(Kind kind, const char* closing, int line) {
+  Result<StatementPtr> wrapper(StatementKind kind, const char* closing, int line) {
     StatementPtr out = make(kind, line);
     RETURN_IF_ERROR(rest_of(*out, closing));
     return out;

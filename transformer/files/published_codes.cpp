@@ -292,7 +292,7 @@ Status find_compressed_zeros(const TensorFiles& files, const CompressedGroup& g,
 Found find_compressed(const TensorFiles& files, const QuantizationConfig& c, const std::string& module,
                       int64_t n, int64_t k) {
   const bool has_codes = files.find(module + ".weight_packed") || files.find(module + ".weight_scale");
-  const CompressedGroup* g = c.group_of(module);
+  ASSIGN_OR_RETURN(const CompressedGroup* g, c.group_of(module));
   if (!has_codes) return Found(nullptr);
   if (!g)
     return invalid_argument(

@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <nlohmann/json.hpp>
-#include <regex>
 #include <span>
 
 #include "base/json_text.h"
@@ -54,19 +53,6 @@ std::string lower_case(std::string text) {
   for (char& c : text)
     if (c >= 'A' && c <= 'Z') c = static_cast<char>(c - 'A' + 'a');
   return text;
-}
-
-Result<std::vector<std::string>> strings_of(const JsonObject& object, const std::string& key) {
-  std::vector<std::string> out;
-  const json* list = object.find(key);
-  if (list == nullptr) return out;
-  if (!list->is_array()) return object.wrong(key, "must be a list of names");
-  for (const json& name : *list) {
-    if (!name.is_string() || name.get_ref<const std::string&>().size() > kMaxPattern)
-      return object.wrong(key, fmt::format("must hold names of at most {} bytes", kMaxPattern));
-    out.push_back(name.get<std::string>());
-  }
-  return out;
 }
 
 // -1: the whole row, 0 here.
@@ -154,7 +140,7 @@ Result<QuantizationConfig> read_awq(const JsonObject& o) {
   if (lower_case(version) != "gemm")
     return o.refused("version", "is " + version + "; only the gemm layout is read");
   RETURN_IF_ERROR(only(o, "zero_point", true));
-  ASSIGN_OR_RETURN(out.ignored, strings_of(o, "modules_to_not_convert"));
+  ASSIGN_OR_RETURN(out.ignored, ModuleNames::read(o, "modules_to_not_convert"));
   return out;
 }
 
@@ -187,8 +173,9 @@ Result<QuantizationConfig> read_block_fp8(const JsonObject& o) {
   RETURN_IF_ERROR(must_be_empty(o, "kv_cache_scheme"));
   RETURN_IF_ERROR(must_be_empty(o, "dequantize"));
   RETURN_IF_ERROR(read_block_size(o, "weight_block_size", out.block_rows, out.block_columns));
-  ASSIGN_OR_RETURN(out.ignored, strings_of(o, o.has("modules_to_not_convert") ? "modules_to_not_convert"
-                                                                              : "ignored_layers"));
+  ASSIGN_OR_RETURN(
+      out.ignored,
+      ModuleNames::read(o, o.has("modules_to_not_convert") ? "modules_to_not_convert" : "ignored_layers"));
   return out;
 }
 
@@ -248,7 +235,7 @@ Result<QuantizationConfig> read_compressed_tensors(const JsonObject& o) {
   if (status != "compressed" && status != "frozen")
     return o.refused("quantization_status", "is " + status + "; only compressed is read");
   QuantizationConfig out{.method = QuantMethod::kCompressedTensors};
-  ASSIGN_OR_RETURN(out.ignored, strings_of(o, "ignore"));
+  ASSIGN_OR_RETURN(out.ignored, ModuleNames::read(o, "ignore"));
   ASSIGN_OR_RETURN(const std::optional<JsonObject> groups, o.object("config_groups"));
   if (!groups || groups->members().empty()) return o.wrong("config_groups", "is missing or empty");
   for (const auto& [name, value] : groups->members().items()) {
@@ -260,7 +247,7 @@ Result<QuantizationConfig> read_compressed_tensors(const JsonObject& o) {
     RETURN_IF_ERROR(check_quantization_keys(g, kGroupKeys, {}));
     RETURN_IF_ERROR(must_be_empty(g, "output_activations"));
     CompressedGroup group;
-    ASSIGN_OR_RETURN(group.targets, strings_of(g, "targets"));
+    ASSIGN_OR_RETURN(group.targets, ModuleNames::read(g, "targets"));
     ASSIGN_OR_RETURN(group.format, compressed_format(g.has("format") ? g : o));
     ASSIGN_OR_RETURN(const std::optional<JsonObject> weights, g.object("weights"));
     if (!weights) return g.wrong("weights", "is missing: only weights are read as quantised");
@@ -270,34 +257,60 @@ Result<QuantizationConfig> read_compressed_tensors(const JsonObject& o) {
   return out;
 }
 
-// A target names a module, or all that an expression matches from the start of their names.
-bool names_module(const std::string& target, std::string_view module) {
-  if (!target.starts_with("re:")) return target == module;
-  try {
-    const std::regex expression(target.substr(3));
-    return std::regex_search(module.begin(), module.end(), expression,
-                             std::regex_constants::match_continuous);
-  } catch (const std::regex_error&) {
-    return false;
+}  // namespace
+
+Result<ModuleNames> ModuleNames::read(const JsonObject& object, const std::string& key) {
+  ModuleNames out;
+  const json* list = object.find(key);
+  if (list == nullptr) return out;
+  if (!list->is_array()) return object.wrong(key, "must be a list of names");
+  for (const json& item : *list) {
+    if (!item.is_string() || item.get_ref<const std::string&>().size() > kMaxPattern)
+      return object.wrong(key, fmt::format("must hold names of at most {} bytes", kMaxPattern));
+    const auto& name = item.get_ref<const std::string&>();
+    if (!name.starts_with("re:")) {
+      out.names_.push_back(name);
+      continue;
+    }
+    const std::string where = fmt::format("{}: \"{}\": {}", object.where(), key, name);
+    Result<Regex> regex = Regex::compile(name.substr(3));
+    if (!regex.ok()) return regex.status().in(where);
+    out.expressions_.push_back({where, std::move(regex).value()});
   }
+  return out;
 }
 
-}  // namespace
+Result<bool> ModuleNames::contain(std::string_view module) const {
+  if (list(module)) return true;
+  for (const Expression& expression : expressions_) {
+    const Result<bool> matches = expression.regex.matches_start(module);
+    if (!matches.ok()) return matches.status().in(expression.where);
+    if (*matches) return true;
+  }
+  return false;
+}
+
+bool ModuleNames::list(std::string_view name) const {
+  return std::find(names_.begin(), names_.end(), name) != names_.end();
+}
 
 const char* QuantizationConfig::name() const {
   constexpr const char* kMethodNames[]{"gptq", "awq", "compressed-tensors", "fp8"};
   return kMethodNames[static_cast<int>(method)];
 }
 
-const CompressedGroup* QuantizationConfig::group_of(std::string_view module) const {
-  const auto matches = [&](const std::string& target) { return names_module(target, module); };
-  if (std::any_of(ignored.begin(), ignored.end(), matches)) return nullptr;
-  for (const CompressedGroup& group : groups)
-    if (std::any_of(group.targets.begin(), group.targets.end(), matches)) return &group;
-  if (module.ends_with("embed_tokens")) return nullptr;
-  for (const CompressedGroup& group : groups)
-    if (std::find(group.targets.begin(), group.targets.end(), "Linear") != group.targets.end()) return &group;
-  return nullptr;
+Result<const CompressedGroup*> QuantizationConfig::group_of(std::string_view module) const {
+  const CompressedGroup* none = nullptr;
+  ASSIGN_OR_RETURN(const bool is_ignored, ignored.contain(module));
+  if (is_ignored) return none;
+  for (const CompressedGroup& of : groups) {
+    ASSIGN_OR_RETURN(const bool is_target, of.targets.contain(module));
+    if (is_target) return &of;
+  }
+  if (module.ends_with("embed_tokens")) return none;
+  for (const CompressedGroup& of : groups)
+    if (of.targets.list("Linear")) return &of;
+  return none;
 }
 
 Result<std::shared_ptr<const QuantizationConfig>> read_quantization_config(const JsonObject& config) {

@@ -12,16 +12,36 @@
 
 #include "base/status.h"
 #include "transformer/files/json_file.h"
+#include "transformer/tokenizer/regex.h"
 
 namespace outrider {
 
 enum class QuantMethod : uint8_t { kGptq, kAwq, kCompressedTensors, kBlockFp8 };
 
+// Modules, by whole names or by expressions ("re:...") that match from where a name begins.
+class ModuleNames {
+ public:
+  // The list at `key`; without one: no modules. An expression that cannot be read is an error with its key.
+  static Result<ModuleNames> read(const JsonObject& object, const std::string& key);
+  // kResourceExhausted: an expression takes too long.
+  Result<bool> contain(std::string_view module) const;
+  // Whether the whole name is listed.
+  bool list(std::string_view name) const;
+
+ private:
+  struct Expression {
+    std::string where;  // file, key and text, for errors
+    Regex regex;
+  };
+  std::vector<std::string> names_;
+  std::vector<Expression> expressions_;
+};
+
 // What compressed-tensors says of the weights of some modules.
 struct CompressedGroup {
   enum class Format : uint8_t { kPacked, kIntegers, kFloat8 };
   enum class Strategy : uint8_t { kTensor, kChannel, kGroup, kBlock };
-  std::vector<std::string> targets;  // class names, or "re:" and an expression
+  ModuleNames targets;  // or names of classes
   Format format = Format::kPacked;
   Strategy strategy = Strategy::kGroup;
   int bits = 4;
@@ -37,11 +57,11 @@ struct QuantizationConfig {
   bool zero_is_less_one = false;              // GPTQ v1: zeros are stored less one
   int64_t block_rows = 0, block_columns = 0;  // block fp8
   std::vector<CompressedGroup> groups;        // compressed-tensors
-  std::vector<std::string> ignored;           // modules that are not quantised
+  ModuleNames ignored;                        // not quantised
 
   const char* name() const;  // "gptq"
   // What holds for a module ("model.layers.0.self_attn.q_proj") of compressed-tensors; null: not quantised.
-  const CompressedGroup* group_of(std::string_view module) const;
+  Result<const CompressedGroup*> group_of(std::string_view module) const;
 };
 
 // Nothing for weights that are not quantised, or in this project's own formats, whose tensors say the rest.

@@ -1,5 +1,7 @@
 #include "transformer/files/weight_map.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <array>
 #include <cstring>
@@ -332,7 +334,7 @@ int64_t WeightMap::matrix_bytes() const {
 
 std::vector<const MatrixSource*> LayerSources::matrices() const {
   std::vector<const MatrixSource*> all{&qkv, &o};
-  const auto add = [&](const MlpSources& mlp) { all.insert(all.end(), {&mlp.gate_up, &mlp.down}); };
+  const auto add = [&](const MlpSources& m) { all.insert(all.end(), {&m.gate_up, &m.down}); };
   if (const ExpertSources* experts = mixture()) {
     for (const MlpSources& expert : experts->experts) add(expert);
     if (experts->shared) add(*experts->shared);

@@ -3,12 +3,15 @@
 #define PCRE2_CODE_UNIT_WIDTH 8
 #include <pcre2.h>
 
+#include <optional>
+
 #include "transformer/tokenizer/utf8.h"
 
 namespace outrider {
 namespace {
 
 constexpr uint32_t kMatchLimit = 50'000'000;   // steps of one match
+constexpr uint32_t kNameMatchLimit = 100'000;  // of one match of a name
 constexpr uint32_t kHeapLimitKib = 64 * 1024;  // of the interpreter, where there is no JIT
 constexpr size_t kMaxJitStackBytes = 16u << 20;
 constexpr size_t kMaxPatternBytes = 16 * 1024;
@@ -101,6 +104,47 @@ class DialectTranslator {
   bool in_class_ = false;
 };
 
+// Matches of one expression in one text.
+class Search {
+ public:
+  Search(const pcre2_code* code, std::string_view text, uint32_t match_limit)
+      : code_(code),
+        text_(text),
+        context_(pcre2_match_context_create(nullptr)),
+        data_(pcre2_match_data_create_from_pattern(code, nullptr)) {
+    pcre2_set_match_limit(context_.get(), match_limit);
+    pcre2_set_heap_limit(context_.get(), kHeapLimitKib);
+  }
+
+  // The first match that begins at `at` or behind it.
+  Result<std::optional<TextRange>> from(size_t at, uint32_t options) {
+    // Without NO_UTF_CHECK every call would check the whole text, which makes a loop of them quadratic.
+    int rc = match(at, options | PCRE2_NO_UTF_CHECK);
+    if (rc == PCRE2_ERROR_JIT_STACKLIMIT) {
+      stack_.reset(pcre2_jit_stack_create(64 * 1024, kMaxJitStackBytes, nullptr));
+      pcre2_jit_stack_assign(context_.get(), nullptr, stack_.get());
+      rc = match(at, options | PCRE2_NO_UTF_CHECK);
+    }
+    if (rc == PCRE2_ERROR_NOMATCH) return std::optional<TextRange>();
+    if (rc < 0)
+      return resource_exhausted(fmt::format("matching a pattern at byte {}: {}", at, error_text(rc)));
+    const PCRE2_SIZE* found = pcre2_get_ovector_pointer(data_.get());
+    return std::optional(TextRange{found[0], found[1]});
+  }
+
+ private:
+  int match(size_t at, uint32_t options) {
+    return pcre2_match(code_, reinterpret_cast<PCRE2_SPTR>(text_.data()), text_.size(), at, options,
+                       data_.get(), context_.get());
+  }
+
+  const pcre2_code* code_;
+  std::string_view text_;
+  MatchContext context_;
+  MatchData data_;
+  JitStack stack_;  // made only if a match needs more than the 32 KiB that PCRE2 takes from ours
+};
+
 }  // namespace
 
 struct Regex::Code {
@@ -129,33 +173,25 @@ Result<Regex> Regex::compile(const std::string& pattern) {
 }
 
 Result<std::vector<TextRange>> Regex::find_all(std::string_view text) const {
-  MatchContext context(pcre2_match_context_create(nullptr));
-  pcre2_set_match_limit(context.get(), kMatchLimit);
-  pcre2_set_heap_limit(context.get(), kHeapLimitKib);
-  MatchData data(pcre2_match_data_create_from_pattern(code_->code, nullptr));
-  JitStack stack;  // made only if a match needs more than the 32 KiB PCRE2 takes from ours
+  Search search(code_->code, text, kMatchLimit);
   std::vector<TextRange> ranges;
   for (size_t at = 0; at <= text.size();) {
-    // Without NO_UTF_CHECK every call would check the whole text, which makes the loop quadratic.
-    const int rc = pcre2_match(code_->code, reinterpret_cast<PCRE2_SPTR>(text.data()), text.size(), at,
-                               PCRE2_NO_UTF_CHECK, data.get(), context.get());
-    if (rc == PCRE2_ERROR_NOMATCH) break;
-    if (rc == PCRE2_ERROR_JIT_STACKLIMIT && stack == nullptr) {
-      stack.reset(pcre2_jit_stack_create(64 * 1024, kMaxJitStackBytes, nullptr));
-      pcre2_jit_stack_assign(context.get(), nullptr, stack.get());
-      continue;
-    }
-    if (rc < 0)
-      return resource_exhausted(fmt::format("matching a pattern at byte {}: {}", at, error_text(rc)));
-    const PCRE2_SIZE* found = pcre2_get_ovector_pointer(data.get());
-    if (found[1] > found[0]) ranges.push_back({found[0], found[1]});
-    at = found[1];
-    if (found[1] <= found[0]) {  // empty: go on after the next character
+    ASSIGN_OR_RETURN(const std::optional<TextRange> found, search.from(at, 0));
+    if (!found) break;
+    if (found->end > found->begin) ranges.push_back(*found);
+    at = found->end;
+    if (found->end <= found->begin) {  // empty: go on after the next character
       if (at == text.size()) break;
       next_codepoint(text, at);
     }
   }
   return ranges;
+}
+
+Result<bool> Regex::matches_start(std::string_view text) const {
+  Search search(code_->code, text, kNameMatchLimit);
+  ASSIGN_OR_RETURN(const std::optional<TextRange> found, search.from(0, PCRE2_ANCHORED));
+  return found.has_value();
 }
 
 }  // namespace outrider

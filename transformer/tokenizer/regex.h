@@ -1,5 +1,5 @@
-// Regular expressions as tokenizers write them (Oniguruma, Ruby syntax), run by PCRE2 with limits on its
-// work.
+// Regular expressions as tokenizers and configs write them (Oniguruma, Ruby syntax), run by PCRE2 with limits
+// on its work.
 #pragma once
 
 #include <cstddef>
@@ -23,6 +23,9 @@ class Regex {
   static Result<Regex> compile(const std::string& pattern);
   // All matches, left to right, not overlapping. `text` must be valid UTF-8.
   Result<std::vector<TextRange>> find_all(std::string_view text) const;
+  // Whether a match begins where `text`, valid UTF-8, begins. For names, which are short: an expression that
+  // takes more than 100,000 steps is kResourceExhausted.
+  Result<bool> matches_start(std::string_view text) const;
 
  private:
   struct Code;

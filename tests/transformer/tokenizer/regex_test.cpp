@@ -48,6 +48,18 @@ TEST(Regex, NamesWhatIsWrong) {
   EXPECT_FALSE(Regex::compile(std::string(20'000, 'a')).ok());
 }
 
+TEST(Regex, MatchesTheStartsOfNames) {
+  const auto starts = [](const char* pattern, std::string_view text) {
+    return Regex::compile(pattern)->matches_start(text).value();
+  };
+  EXPECT_TRUE(starts(R"(model\.layers\.\d+\.mlp)", "model.layers.11.mlp.up_proj"));
+  EXPECT_TRUE(starts(".*up_proj$", "model.layers.11.mlp.up_proj"));
+  EXPECT_FALSE(starts("layers", "model.layers.11"));
+  EXPECT_TRUE(starts("", "x"));
+  const auto slow = Regex::compile("(a|aa)+[cd]")->matches_start(std::string(60, 'a') + "b");
+  EXPECT_EQ(slow.status().code(), StatusCode::kResourceExhausted);
+}
+
 TEST(Regex, StopsExponentialMatching) {
   auto regex = Regex::compile("(a|aa)+[cd]");
   ASSERT_TRUE(regex.ok());
