@@ -168,6 +168,26 @@ TEST(GroupsThatDie, TokenAndBlockRulesLoseNoDraftEither) {
   }
 }
 
+// The children of a node are drawn, and drawn again for nobody.
+TEST(GroupsThatDie, NorDoSampledTrees) {
+  ClusterOptions options{.target = kTarget,
+                         .draft = draft_model(),
+                         .drafter = DrafterKind::kModel,
+                         .max_num_seqs = 4,
+                         .q_kind = QKind::kSparse,
+                         .row_bytes = 256,
+                         .tree = {.widths = {3, 2, 1}}};
+  const std::vector<Rule> rules{Rule::kSpecInfer, Rule::kTraversal};
+  TestCluster one(options);
+  options.groups = 2;
+  options.target_wire = dying({9});
+  TestCluster two(options);
+  expect_same(one.run(grid_requests(rules, "fixed:gamma=3")), two.run(grid_requests(rules, "fixed:gamma=3")),
+              "sampled trees");
+  EXPECT_GT(two.totals().failovers, 0);
+  EXPECT_GT(two.totals().trees.rounds, kEnough);
+}
+
 TEST(GroupsThatDie, HeadsBesideTheTargetReadTheTextAgain) {
   const std::string pair = (source_dir() / "launch/demo_pair").string();
   ClusterOptions options{.target = pair + "/target", .head = pair + "/eagle3", .max_num_seqs = 3};
