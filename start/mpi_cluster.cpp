@@ -51,6 +51,14 @@ int fail(const Status& status, bool print) {
   MpiSession::abort_job(kExitRuntime);
 }
 
+// Collective. Where there are several target groups, ranks of one that was lost come here early, and wait for
+// the coordinator as long as the others work.
+void end_together(Collectives& closing, const RankContext& rank) {
+  std::vector<std::byte> nothing;
+  if (rank.topology.groups() > 1) closing.broadcast_message(nothing, rank.topology.coordinator().value(), 1);
+  closing.barrier();
+}
+
 struct Cores {
   cpu_set_t allowed;
   int quota = 0;
@@ -250,7 +258,7 @@ int MpiCluster::run_rank(const MpiSession& session, const ClusterSettings& setti
         std::fflush(nullptr);
         MpiSession::abort_job(code);
       }
-      closing->barrier();
+      end_together(*closing, rank);
     }
     if (state.phase != State::Phase::kPreparing) return code;
     // It has told what is wrong with its input; everybody goes home.
@@ -264,8 +272,10 @@ int MpiCluster::run_rank(const MpiSession& session, const ClusterSettings& setti
           ? look_after_drafter(rank_settings, rank, threads)
           : run_target_rank(rank_settings, *prepared, threads, *rank.collectives, rank.transport.get(), {},
                             nullptr, open_doors(rank_settings, *prepared, rank), rank.self.group);
-  if (!status.ok()) end_job(status.message());
-  closing->barrier();
+  if (!status.ok() && (rank.self.role != Role::kTarget || rank.topology.groups() == 1))
+    end_job(status.message());
+  if (!status.ok()) tell_error(thread_role() + ": its target group is lost: " + status.message());
+  end_together(*closing, rank);
   return kExitOk;
 }
 
