@@ -333,19 +333,23 @@ TEST_F(ProtocolSimulation, TargetFailuresAreLoud) {
   EXPECT_GT(finished(FinishReason::kLength), 100);
 }
 
+Faults everything(uint64_t seed, double target_failure, double target_return = 0) {
+  return {.drop = 0.1,
+          .duplicate = 0.1,
+          .corrupt = 0.1,
+          .refuse_send = 0.05,
+          .max_delay_us = 5'000,
+          .reorder = true,
+          .worker_death = 0.03,
+          .silent_death = seed % 2 == 0,
+          .nonfinite = 0.01,
+          .target_failure = target_failure,
+          .target_return = target_return,
+          .cancel = 0.02};
+}
+
 TEST_F(ProtocolSimulation, EverythingAtOnce) {
-  for (uint64_t seed = 0; seed < kSchedules && !HasFailure(); ++seed)
-    run(seed, {.drop = 0.1,
-               .duplicate = 0.1,
-               .corrupt = 0.1,
-               .refuse_send = 0.05,
-               .max_delay_us = 5'000,
-               .reorder = true,
-               .worker_death = 0.03,
-               .silent_death = seed % 2 == 0,
-               .nonfinite = 0.01,
-               .target_failure = 0.002,
-               .cancel = 0.02});
+  for (uint64_t seed = 0; seed < kSchedules && !HasFailure(); ++seed) run(seed, everything(seed, 0.002));
   EXPECT_GT(accepted_, 500);
   for (const int64_t count : {struck_.drop, struck_.duplicate, struck_.corrupt, struck_.refuse_send,
                               struck_.worker_death, struck_.target_failure, struck_.cancel})
@@ -416,20 +420,7 @@ TEST_F(ProtocolSimulation, TargetGroupsThatDieAndComeBack) {
 
 TEST_F(ProtocolSimulation, EverythingAtOnceInSeveralTargetGroups) {
   for (uint64_t seed = 0; seed < kSchedules && !HasFailure(); ++seed)
-    run(seed,
-        {.drop = 0.1,
-         .duplicate = 0.1,
-         .corrupt = 0.1,
-         .refuse_send = 0.05,
-         .max_delay_us = 5'000,
-         .reorder = true,
-         .worker_death = 0.03,
-         .silent_death = seed % 2 == 0,
-         .nonfinite = 0.01,
-         .target_failure = 0.01,
-         .target_return = 0.7,
-         .cancel = 0.02},
-        random_groups(seed));
+    run(seed, everything(seed, 0.01, 0.7), random_groups(seed));
   EXPECT_GT(accepted_, 500);
   EXPECT_GT(failovers_, 100);
   for (const int64_t count : finished_) EXPECT_GT(count, 10);
@@ -549,19 +540,7 @@ TEST_F(ProtocolSimulation, RowsOfStatesThroughFullQueuesAndALittleMemory) {
 
 TEST_F(ProtocolSimulation, RowsOfStatesWithEverythingAtOnce) {
   for (uint64_t seed = 0; seed < kSchedules && !HasFailure(); ++seed)
-    run_states(seed,
-               {.drop = 0.1,
-                .duplicate = 0.1,
-                .corrupt = 0.1,
-                .refuse_send = 0.05,
-                .max_delay_us = 5'000,
-                .reorder = true,
-                .worker_death = 0.03,
-                .silent_death = seed % 2 == 0,
-                .nonfinite = 0.01,
-                .target_failure = 0.002,
-                .cancel = 0.02},
-               0, 1 + static_cast<int32_t>(seed % 2));
+    run_states(seed, everything(seed, 0.002), 0, 1 + static_cast<int32_t>(seed % 2));
   EXPECT_GT(accepted_, 200);
 }
 
