@@ -332,7 +332,7 @@ TEST(Simulator, AFarDrafterCostsLittle) {
   }
 }
 
-// A prompt of 3000 tokens takes a drafter 150 ms, and it is hardly asked again meanwhile, over four requests.
+// A prompt of 3000 tokens takes a drafter 150 ms, and it is asked again meanwhile at most once a request.
 TEST(Simulator, ADrafterThatReadsIsLeftToRead) {
   const GroupOptions options{.target = {.base = 0.02, .per_row = 2e-4},
                              .draft = {.base = 2e-3, .per_row = 5e-5},
@@ -343,7 +343,7 @@ TEST(Simulator, ADrafterThatReadsIsLeftToRead) {
   for (const std::string policy : {"fixed:gamma=3", "ewma"}) {
     const auto result =
         ClusterSimulator({.group = options, .gamma_policy = policy}, acceptance).run(arrivals).value();
-    EXPECT_LE(result.totals.proposals_repeated, 2) << policy;
+    EXPECT_LE(result.totals.proposals_repeated, 4) << policy;
   }
 }
 

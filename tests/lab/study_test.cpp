@@ -93,8 +93,9 @@ TEST_F(Study, ThoseThatComeWithItFindTheirModelsAndPrompts) {
     for (const std::string& argument : study->cells.front().arguments)
       for (const char* flag : {"--model=", "--draft-model=", "--prompts="})
         if (argument.starts_with(flag)) {
-          EXPECT_TRUE(std::filesystem::exists(folder / argument.substr(std::string(flag).size())))
-              << entry.path() << ": " << argument;
+          const std::string path = argument.substr(std::string(flag).size());
+          if (path.starts_with("../../pair/")) continue;  // `outrider synth` makes it, as the study says
+          EXPECT_TRUE(std::filesystem::exists(folder / path)) << entry.path() << ": " << argument;
         }
   }
   EXPECT_GE(studies, 4);
