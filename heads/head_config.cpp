@@ -14,8 +14,8 @@ namespace {
 
 using nlohmann::json;
 
-constexpr std::array kKindNames{"eagle", "eagle3", "mtp", "medusa"};
-constexpr int64_t kMostTaps = 16;
+constexpr std::array kKindNames{"eagle", "eagle3", "mtp", "medusa", "dflash"};
+constexpr int64_t kMostTaps = 16, kMostBlockLayers = 64, kMostBlockRows = 64, kMostMarkovRank = 4096;
 
 // Read here, or of no effect on what a head computes.
 constexpr std::array kHeadKeys = std::to_array<std::string_view>({
@@ -43,8 +43,44 @@ constexpr std::array kHeadKeys = std::to_array<std::string_view>({
 constexpr std::array kMedusaKeys = std::to_array<std::string_view>(
     {"_name_or_path", "architectures", "base_model_name_or_path", "dtype", "hidden_size", "medusa_fc_bias",
      "medusa_head_dir", "medusa_num_heads", "medusa_num_layers", "model_type", "num_heads",
-     "num_hidden_layers", "num_lookahead_tokens", "torch_dtype", "transformers_version",
+     "num_hidden_layers", "num_lookahead_tokens", "original_lm_head", "torch_dtype", "transformers_version",
      "truncated_vocab_size", "version", "vocab_size"});
+
+// Of DFlash and DSpark: read here, or of no effect on what is drafted.
+constexpr std::array kBlockKeys = std::to_array<std::string_view>({
+    "architectures",
+    "auto_map",
+    "aux_hidden_state_layer_ids",
+    "block_size",
+    "ce_loss_alpha",
+    "confidence_head_alpha",
+    "confidence_head_with_markov",
+    "dflash_config",
+    "draft_vocab_size",
+    "dtype",
+    "enable_confidence_head",
+    "has_no_defaults_at_init",
+    "is_causal",
+    "l1_loss_alpha",
+    "loss_decay_gamma",
+    "markov_head_type",
+    "markov_rank",
+    "mask_token_id",
+    "model_type",
+    "num_anchors",
+    "num_target_layers",
+    "projector_type",
+    "sample_from_anchor",
+    "sliding_window_non_causal",
+    "speculators_config",
+    "speculators_model_type",
+    "speculators_version",
+    "target_hidden_size",
+    "tie_word_embeddings",
+    "torch_dtype",
+    "transformer_layer_config",
+    "transformers_version",
+});
 
 // A file of the speculators library holds the layer in an object of its own.
 Status read_layer(const JsonObject& config, HeadConfig& out) {
@@ -65,7 +101,9 @@ Status read_layer(const JsonObject& config, HeadConfig& out) {
     return {};
   }
   ASSIGN_OR_RETURN(const ModelFamily family, family_of(layer, ModelFamily::kLlama));
-  ASSIGN_OR_RETURN(out.layer, read_layer_config(layer, family, kHeadKeys));
+  const bool is_block = out.kind == HeadKind::kDFlash;
+  ASSIGN_OR_RETURN(out.layer, is_block ? read_layer_config(layer, family, kBlockKeys)
+                                       : read_layer_config(layer, family, kHeadKeys));
   return {};
 }
 
@@ -73,7 +111,10 @@ Status check_layer(const JsonObject& config, const HeadConfig& head, const Model
   if (const std::string beyond = beyond_plain_layers(head.layer); !beyond.empty())
     return unsupported(fmt::format("{}: a head with {} is not supported; those with layers like Llama's are",
                                    config.where(), beyond));
-  if (head.kind != HeadKind::kMtp && head.layer.num_layers != 1)
+  if (head.kind == HeadKind::kDFlash && head.layer.num_layers > kMostBlockLayers)
+    return config.refused("num_hidden_layers", fmt::format("is {}; a block has {} layers at most",
+                                                           head.layer.num_layers, kMostBlockLayers));
+  if (head.kind != HeadKind::kMtp && head.kind != HeadKind::kDFlash && head.layer.num_layers != 1)
     return config.refused("num_hidden_layers",
                           fmt::format("is {}; heads of one layer are supported", head.layer.num_layers));
   if (head.layer.vocab_size != target.vocab_size)
@@ -87,6 +128,22 @@ Status check_layer(const JsonObject& config, const HeadConfig& head, const Model
                                     "target",
                                     head.layer.hidden_size, target.hidden_size));
   return {};
+}
+
+// Layers as a file lists them, `behind` more than it says.
+Result<std::vector<int64_t>> layer_list(const JsonObject& where, const std::string& key, const json& list,
+                                        const ModelConfig& target, int64_t behind) {
+  if (!list.is_array() || list.empty() || list.size() > kMostTaps)
+    return where.wrong(key, fmt::format("must be a list of 1 to {} layers", kMostTaps));
+  std::vector<int64_t> taps;
+  for (const json& id : list) {
+    if (!id.is_number_integer() || id < 0 || id > target.num_layers - behind ||
+        (!taps.empty() && id.get<int64_t>() + behind <= taps.back()))
+      return where.wrong(key, fmt::format("is {}; layers must ascend, and the target has {}",
+                                          json_text(list).substr(0, 100), target.num_layers));
+    taps.push_back(id.get<int64_t>() + behind);
+  }
+  return taps;
 }
 
 // The layers whose inputs are read. Older files leave them to the reader.
@@ -103,16 +160,7 @@ Result<std::vector<int64_t>> read_taps(const JsonObject& config, const ModelConf
                                    "add it",
                                    target.num_layers));
   }
-  std::vector<int64_t> taps;
-  if (!list->is_array() || list->empty() || list->size() > kMostTaps)
-    return where.wrong(key, fmt::format("must be a list of 1 to {} layers", kMostTaps));
-  for (const json& id : *list) {
-    if (!id.is_number_integer() || id < 0 || id > target.num_layers || (!taps.empty() && id <= taps.back()))
-      return where.wrong(key, fmt::format("is {}; layers must ascend, and the target has {}",
-                                          json_text(*list).substr(0, 100), target.num_layers));
-    taps.push_back(id.get<int64_t>());
-  }
-  return taps;
+  return layer_list(where, key, *list, target, 0);
 }
 
 Status read_eagle3(const JsonObject& config, const ModelConfig& target, HeadConfig& out) {
@@ -137,6 +185,86 @@ Status read_eagle3(const JsonObject& config, const ModelConfig& target, HeadConf
   return {};
 }
 
+// What is not read here must change nothing.
+Status check_block_keys(const JsonObject& config) {
+  constexpr std::array kRead{"target_layer_ids", "mask_token_id", "block_size", "is_causal"};
+  ASSIGN_OR_RETURN(const auto own, config.object("dflash_config"));
+  const auto changes_nothing = [](const std::string& key, const json& value) {
+    return value.is_null() || value == false ||
+           (value == 1.0 && (key.ends_with("_scale") || key == "output_multiplier"));
+  };
+  if (own)
+    for (const auto& [key, value] : own->members().items())
+      if (std::find(kRead.begin(), kRead.end(), key) == kRead.end() && !changes_nothing(key, value))
+        return own->refused(key, fmt::format("is {}, which is not understood of a DFlash head",
+                                             json_text(value).substr(0, 100)));
+  if (config.has("transformer_layer_config"))
+    for (const auto& [key, value] : config.members().items())
+      if (std::find(kBlockKeys.begin(), kBlockKeys.end(), key) == kBlockKeys.end() &&
+          !changes_nothing(key, value))
+        return config.refused(key,
+                              fmt::format("is {}, which is not understood of a DFlash head; if it changes "
+                                          "nothing, remove it",
+                                          json_text(value).substr(0, 100)));
+  ASSIGN_OR_RETURN(const std::string projector, config.string_or("projector_type", "dflash"));
+  if (projector != "dflash") return config.refused("projector_type", "is " + projector + ", not dflash");
+  return {};
+}
+
+Status read_markov(const JsonObject& config, bool is_dspark, HeadConfig& out) {
+  ASSIGN_OR_RETURN(out.markov_rank, config.integer_or("markov_rank", 0, {0, kMostMarkovRank}));
+  ASSIGN_OR_RETURN(const std::string type, config.string_or("markov_head_type", "vanilla"));
+  if (out.markov_rank > 0 && type != "vanilla")
+    return config.refused("markov_head_type", "is " + type + "; vanilla is supported");
+  ASSIGN_OR_RETURN(out.from_anchor, config.boolean_or("sample_from_anchor", is_dspark));
+  return {};
+}
+
+// In the layouts of its authors, who name layers whose outputs are read, and of the speculators library,
+// which names those whose inputs are.
+Status read_block(const JsonObject& config, const ModelConfig& target, HeadConfig& out) {
+  RETURN_IF_ERROR(check_block_keys(config));
+  ASSIGN_OR_RETURN(const std::string type, config.string_or("speculators_model_type", "dflash"));
+  if (type != "dflash" && type != "dspark")
+    return config.wrong("speculators_model_type", "is " + type + ", neither dflash nor dspark");
+  ASSIGN_OR_RETURN(const auto own, config.object("dflash_config"));
+  const auto holder = [&](const char* key) -> const JsonObject& {
+    return own && own->has(key) ? *own : config;
+  };
+  ASSIGN_OR_RETURN(out.block_size, holder("block_size").integer("block_size", {1, kMostBlockRows}));
+  ASSIGN_OR_RETURN(const int64_t mask,
+                   holder("mask_token_id").integer("mask_token_id", {0, target.vocab_size - 1}));
+  out.mask_token = TokenId(static_cast<int32_t>(mask));
+  ASSIGN_OR_RETURN(out.is_causal, holder("is_causal").boolean_or("is_causal", false));
+  RETURN_IF_ERROR(read_markov(config, type == "dspark", out));
+  if (out.block_tokens() < 1)
+    return config.wrong("block_size",
+                        "is 1, and \"sample_from_anchor\" is false: such a block says no token");
+  ASSIGN_OR_RETURN(const int64_t layers,
+                   config.integer_or("num_target_layers", target.num_layers, {1, int64_t{1} << 20}));
+  if (layers != target.num_layers)
+    return config.wrong("num_target_layers",
+                        fmt::format("is {}, but the target has {}; this head belongs to another "
+                                    "target",
+                                    layers, target.num_layers));
+  ASSIGN_OR_RETURN(const int64_t read_size,
+                   config.integer_or("target_hidden_size", target.hidden_size, {1, int64_t{1} << 20}));
+  if (read_size != target.hidden_size)
+    return config.wrong("target_hidden_size",
+                        fmt::format("is {}, but the target's states have {}", read_size, target.hidden_size));
+  ASSIGN_OR_RETURN(out.draft_vocab_size, config.integer_or("draft_vocab_size", 0, {1, target.vocab_size}));
+  const std::string inputs = "aux_hidden_state_layer_ids", outputs = "target_layer_ids";
+  if (const json* const list = config.find(inputs)) {
+    ASSIGN_OR_RETURN(out.taps, layer_list(config, inputs, *list, target, 0));
+  } else if (const json* const behind = holder(outputs.c_str()).find(outputs)) {
+    ASSIGN_OR_RETURN(out.taps, layer_list(holder(outputs.c_str()), outputs, *behind, target, 1));
+  } else {
+    return config.wrong("dflash_config",
+                        "has no \"target_layer_ids\", the layers whose states are read; add them");
+  }
+  return {};
+}
+
 // How many branches and layers there are, the file says: configs count wrongly.
 Result<HeadConfig> read_medusa(const JsonObject& config, const ModelConfig& target) {
   for (const auto& [key, value] : config.members().items())
@@ -146,15 +274,19 @@ Result<HeadConfig> read_medusa(const JsonObject& config, const ModelConfig& targ
                            "remove it",
                            json_text(value).substr(0, 100)));
   for (const auto& [key, expected] :
-       {std::pair("hidden_size", target.hidden_size), std::pair("vocab_size", target.vocab_size),
-        std::pair("truncated_vocab_size", target.vocab_size)}) {
+       {std::pair("hidden_size", target.hidden_size), std::pair("vocab_size", target.vocab_size)}) {
     ASSIGN_OR_RETURN(const int64_t size, config.integer_or(key, expected, {1, int64_t{1} << 24}));
     if (size != expected)
       return config.wrong(
           key,
           fmt::format("is {}, but the target's is {}; this head belongs to another target", size, expected));
   }
-  return HeadConfig{.kind = HeadKind::kMedusa, .layer = target, .taps = {target.num_layers}};
+  HeadConfig out{.kind = HeadKind::kMedusa, .layer = target, .taps = {target.num_layers}};
+  ASSIGN_OR_RETURN(const int64_t known,
+                   config.integer_or("truncated_vocab_size", target.vocab_size, {1, target.vocab_size}));
+  if (known < target.vocab_size) out.draft_vocab_size = known;
+  ASSIGN_OR_RETURN(out.shared_head, config.boolean_or("original_lm_head", false));
+  return out;
 }
 
 }  // namespace
@@ -179,7 +311,8 @@ Result<HeadConfig> read_head_config(const std::filesystem::path& directory, Head
         "supported; use --draft-model without --drafter {}",
         (directory / "config.json").string(), architecture_name(target.family), head_kind_name(kind)));
   HeadConfig out{.kind = kind};
-  if (kind != HeadKind::kEagle3 && (config.has("draft_vocab_size") || config.has("speculators_model_type")))
+  const bool is_listed = kind == HeadKind::kEagle3 || kind == HeadKind::kDFlash;
+  if (!is_listed && (config.has("draft_vocab_size") || config.has("speculators_model_type")))
     return config.wrong(
         config.has("draft_vocab_size") ? "draft_vocab_size" : "speculators_model_type",
         fmt::format("marks an EAGLE-3 head; use --drafter eagle3 in place of {}", head_kind_name(kind)));
@@ -188,6 +321,10 @@ Result<HeadConfig> read_head_config(const std::filesystem::path& directory, Head
   RETURN_IF_ERROR(check_layer(config, out, target));
   if (kind == HeadKind::kEagle3) {
     RETURN_IF_ERROR(read_eagle3(config, target, out));
+    return out;
+  }
+  if (kind == HeadKind::kDFlash) {
+    RETURN_IF_ERROR(read_block(config, target, out));
     return out;
   }
   out.taps = {target.num_layers};

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "base/status.h"
+#include "base/types.h"
 #include "transformer/files/model_config.h"
 
 namespace outrider {
@@ -19,6 +20,7 @@ enum class HeadKind : uint8_t {
   kEagle3,  // EAGLE-3 (Li et al. 2025, 2503.01840): states of three layers, a head of its own
   kMtp,     // multi-token prediction (DeepSeek-V3, 2412.19437), in the dense form of MiMo
   kMedusa,  // Medusa (Cai et al. 2024, 2401.10774): branches that read one state
+  kDFlash,  // DFlash (2602.06036) and DSpark (2607.05147): a block of tokens in one pass
 };
 std::optional<HeadKind> head_kind_of(std::string_view drafter);  // as --drafter names it
 std::string_view head_kind_name(HeadKind kind);                  // "eagle3"
@@ -34,6 +36,16 @@ struct HeadConfig {
   bool norm_before_residual = false;  // the residual stream begins with the normed state
   bool norm_output = false;           // drafting goes on from the normed output
   bool fc_bias = false;               // of EAGLE-1
+  bool shared_head = false;           // of Medusa: all branches have one output head
+  // What DFlash alone has.
+  int64_t block_size = 0;    // rows of a block: the last token's, and masks behind it
+  TokenId mask_token;        // what stands where a token is not known yet
+  bool from_anchor = false;  // a row says which token comes behind its own; else which its own is
+  bool is_causal = false;    // a row of a block sees no later one
+  int64_t markov_rank = 0;   // of DSpark: the width through which a token says what comes behind it
+
+  // Tokens that a block says.
+  int64_t block_tokens() const { return from_anchor ? block_size : block_size - 1; }
 };
 
 // `target` says what the head must fit. Keys that are missing or that contradict the kind or the target are

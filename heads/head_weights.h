@@ -5,21 +5,10 @@
 #include <optional>
 #include <vector>
 
+#include "heads/head_tensors.h"
 #include "heads/state_projection.h"
 
 namespace outrider {
-
-// Rows of an embedding, read where the file is mapped.
-class TokenTable {
- public:
-  // `rows`: [tokens, width] of `files`.
-  TokenTable(TensorFiles files, TensorPart rows) : files_(std::move(files)), rows_(rows) {}
-  void read(TokenId id, std::span<float> to) const;
-
- private:
-  TensorFiles files_;
-  TensorPart rows_;
-};
 
 // Shapes with hidden H of the head.
 struct HeadWeights {

@@ -31,7 +31,7 @@ void MedusaDrafter::draft(std::span<const HeadTask> tasks, StateSource& states,
     going_.push_back(i);
     if (tasks[i].branches()) branching_.push_back(i);
   }
-  marginals_.resize(branching_.size() * static_cast<size_t>(head_.heads() * head_.vocab_size()));
+  marginals_.resize(branching_.size() * static_cast<size_t>(head_.heads() * head_.own_vocab()));
   for (int64_t branch = 0; branch < head_.heads() && !going_.empty(); ++branch) {
     const auto logits = head_.logits(branch, states_.rows(static_cast<int64_t>(going_.size())));
     size_t kept = 0;
@@ -59,14 +59,14 @@ void MedusaDrafter::draft(std::span<const HeadTask> tasks, StateSource& states,
 void MedusaDrafter::keep_marginals(size_t task, int64_t branch, std::span<const float> logits) {
   const auto slot = std::find(branching_.begin(), branching_.end(), task) - branching_.begin();
   std::copy(logits.begin(), logits.end(),
-            marginals_.begin() + (slot * head_.heads() + branch) * head_.vocab_size());
+            marginals_.begin() + (slot * head_.heads() + branch) * head_.own_vocab());
 }
 
 // All nodes of a depth have the same candidates: no branch knows what stands before it.
 void MedusaDrafter::grow(const HeadTask& task, size_t slot, HeadDraft& draft) {
   HeadTree& tree = trees_[task.sequence];
   draws_.begin_tree(task, static_cast<int32_t>(std::min<int64_t>(task.gamma, head_.heads())), tree);
-  const auto size = static_cast<size_t>(head_.vocab_size());
+  const auto size = static_cast<size_t>(head_.own_vocab());
   const std::span<const float> all(marginals_);
   while (true) {
     const auto next = tree.growth.next(SIZE_MAX);

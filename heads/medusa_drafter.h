@@ -28,7 +28,7 @@ class MedusaDrafter final : public HeadDrafter {
   std::vector<size_t> going_;  // tasks whose drafts are not finished, in the order of their rows
   std::map<SequenceId, HeadTree> trees_;
   std::vector<size_t> branching_;  // tasks whose drafts are trees
-  std::vector<float> marginals_;   // [branching_.size(), branches, vocabulary]
+  std::vector<float> marginals_;   // [branching_.size(), branches, own vocabulary]
   int64_t draft_ns_ = 0;
 };
 

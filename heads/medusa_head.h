@@ -19,10 +19,12 @@ class MedusaHead final : public Head {
                                                   const HeadOptions& options);
 
   int64_t weight_bytes() const override { return bytes_ / heads(); }
-  int64_t heads() const { return static_cast<int64_t>(branches_.size()); }
+  std::span<const TokenId> target_ids() const override { return parts_.target_ids; }
+  int64_t own_vocab() const { return parts_.heads.front().n(); }
+  int64_t heads() const { return static_cast<int64_t>(parts_.branches.size()); }
 
-  // Logits of branch i: out [rows, vocabulary] from states [rows, hidden], for at most max_sequences rows.
-  // Valid until the next call.
+  // Logits of branch i: out [rows, own vocabulary] from states [rows, hidden], for at most max_sequences
+  // rows. Valid until the next call.
   TensorView<float, 2> logits(int64_t branch, TensorView<const float, 2> states);
 
  private:
@@ -30,14 +32,15 @@ class MedusaHead final : public Head {
     PackedMatrix weight;  // [hidden, hidden]
     std::vector<float> bias;
   };
-  struct Branch {
-    std::vector<Layer> layers;
-    PackedMatrix head;  // [vocabulary, hidden]
+  using Branch = std::vector<Layer>;
+  struct Parts {
+    std::vector<Branch> branches;
+    std::vector<PackedMatrix> heads;  // [own vocabulary, hidden], of each branch, or one of all
+    std::vector<TokenId> target_ids;  // of the own vocabulary; empty: the target's ids
   };
-  MedusaHead(HeadConfig config, const HeadOptions& options, std::vector<Branch> branches,
-             std::vector<float> final_norm);
+  MedusaHead(HeadConfig config, const HeadOptions& options, Parts parts, std::vector<float> final_norm);
 
-  std::vector<Branch> branches_;
+  const Parts parts_;
   int64_t bytes_ = 0;
   ThreadPool pool_;
   MatmulScratch scratch_;

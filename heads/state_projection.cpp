@@ -6,8 +6,7 @@ namespace outrider {
 
 StateProjection::StateProjection(const HeadConfig& config, StateProjectionWeights weights,
                                  const Options& options)
-    : kind_(config.kind),
-      width_(config.layer.hidden_size),
+    : width_(config.layer.hidden_size),
       taps_(config.taps.size()),
       norms_whole_(config.norm_before_fc),
       norms_taps_(config.fc_norm),
@@ -29,7 +28,7 @@ Result<std::shared_ptr<StateProjection>> StateProjection::load(const std::filesy
 }
 
 void StateProjection::apply(TensorView<float, 2> states, TensorView<float, 2> to) {
-  if (kind_ != HeadKind::kEagle3) return rms_norm(states, weights_.norm, epsilon_, to);
+  if (weights_.fc.n() == 0) return rms_norm(states, weights_.norm, epsilon_, to);
   if (norms_whole_) rms_norm(states, weights_.norm, epsilon_, states);
   if (norms_taps_) {
     const int64_t rows = states.extent(0), size = states.extent(1) / static_cast<int64_t>(taps_);
@@ -42,6 +41,7 @@ void StateProjection::apply(TensorView<float, 2> states, TensorView<float, 2> to
     }
   }
   matmul(pool_, scratch_, states, weights_.fc, to);
+  if (!weights_.projected_norm.empty()) rms_norm(to, weights_.projected_norm, epsilon_, to);
 }
 
 }  // namespace outrider

@@ -16,10 +16,11 @@ namespace outrider {
 
 // With T taps of the target's hidden size and hidden H of the head.
 struct StateProjectionWeights {
-  // EAGLE-3: [T * target hidden] with norm_before_fc or fc_norm, else empty. Other heads read what the
-  // target's output head reads: its final norm.
+  // EAGLE-3: [T * target hidden] with norm_before_fc or fc_norm, else empty. DFlash: empty. Other heads read
+  // what the target's output head reads: its final norm.
   std::vector<float> norm;
-  PackedMatrix fc;  // EAGLE-3: [H, T * target hidden]; of others empty
+  PackedMatrix fc;                    // EAGLE-3 and DFlash: [H, T * target hidden]; of others empty
+  std::vector<float> projected_norm;  // DFlash: [H]; of others empty
 };
 
 class StateProjection {
@@ -43,7 +44,6 @@ class StateProjection {
   void apply(TensorView<float, 2> states, TensorView<float, 2> to);
 
  private:
-  const HeadKind kind_;
   const int64_t width_;
   const size_t taps_;
   const bool norms_whole_, norms_taps_;

@@ -23,7 +23,8 @@ Status check_head_settings(const RoleSettings& settings) {
   if (m.head_place != "target" && m.head_place != "worker")
     return invalid_argument(fmt::format("--head-place {}: choose target or worker", m.head_place));
   if (!m.head() && m.head_place == "worker")
-    return invalid_argument("--head-place worker needs a head: --drafter eagle3, eagle, mtp or medusa");
+    return invalid_argument(
+        "--head-place worker needs a head: --drafter eagle3, eagle, mtp, medusa or dflash");
   if (!m.head()) return {};
   const auto refuse = [&](const std::string& flag, const char* why) {
     return unsupported(fmt::format("{} and --drafter {}: {}", flag, m.drafter, why));

@@ -33,12 +33,15 @@ void add_synth_options(CLI::App& app, SynthOptions& o) {
   app.add_flag("--tied", o.tied, "Head and embedding are one matrix")->group(group);
   app.add_option(
          "--head", o.head,
-         "eagle3: also writes eagle3/, a head of the target's widths for --drafter eagle3. Its weights are "
-         "random: measure it with --synthetic-acceptance")
-      ->check(CLI::IsMember({"none", "eagle3"}))
+         "eagle3 or dflash: also writes a head of the target's widths, in a directory of that name, for "
+         "--drafter of that name. Its weights are random: measure it with --synthetic-acceptance")
+      ->check(CLI::IsMember({"none", "eagle3", "dflash"}))
       ->capture_default_str();
   app.add_option("--draft-vocab", o.draft_vocab,
-                 "Tokens that the head knows; default: 32000, or all if fewer");
+                 "Tokens that the head knows; default: 32000, or all if fewer, and of dflash all");
+  app.add_option("--head-layers", o.head_layers, "Layers of a head that is dflash")->capture_default_str();
+  app.add_option("--block-size", o.block_size, "Rows of its block, one more than it drafts")
+      ->capture_default_str();
   app.add_option("--draft-layers", o.draft_layers, "Layers of the draft")->capture_default_str();
   app.add_option("--acceptance", o.acceptance,
                  "Share of draft tokens that the target accepts, at --temperature and under the default rule")
@@ -85,8 +88,12 @@ Result<SynthShape> check_synth_options(const SynthOptions& o) {
     return invalid_argument(
         fmt::format("--head {}: the target has {} layers; it needs 4 or more", o.head, shape.layers));
   if (o.draft_vocab && (!has_head || *o.draft_vocab < 2 || *o.draft_vocab > shape.vocab))
-    return invalid_argument(fmt::format("--draft-vocab {}: must be 2 to {}, and needs --head eagle3",
-                                        *o.draft_vocab, shape.vocab));
+    return invalid_argument(
+        fmt::format("--draft-vocab {}: must be 2 to {}, and needs --head", *o.draft_vocab, shape.vocab));
+  if (o.head_layers < 1 || o.head_layers > 64)
+    return invalid_argument(fmt::format("--head-layers {}: must be 1 to 64", o.head_layers));
+  if (o.block_size < 2 || o.block_size > 64)
+    return invalid_argument(fmt::format("--block-size {}: must be 2 to 64", o.block_size));
   if (!(o.acceptance >= 0.05 && o.acceptance <= 0.99))
     return invalid_argument(fmt::format("--acceptance {}: must be 0.05 to 0.99", o.acceptance));
   if (!(o.temperature >= 0 && o.temperature <= 10))

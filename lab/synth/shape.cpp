@@ -133,16 +133,25 @@ nlohmann::json synth_config(const SynthShape& s, int64_t layers) {
   return config;
 }
 
-nlohmann::json synth_head_config(const SynthShape& s, int64_t draft_vocab) {
+nlohmann::json synth_head_config(const SynthShape& s, const SynthHead& head) {
   SynthShape dense = s;
   dense.experts = 0;
-  nlohmann::json config = synth_config(dense, 1);
-  config["architectures"] = {"LlamaForCausalLMEagle3"};
+  nlohmann::json config = synth_config(dense, head.layers);
   config["tie_word_embeddings"] = false;
-  config["draft_vocab_size"] = draft_vocab;
-  config["target_hidden_size"] = s.hidden;
+  if (head.has_output(s)) config["draft_vocab_size"] = head.draft_vocab;
   const int64_t last = s.layers - 1;
-  config["eagle_aux_hidden_state_layer_ids"] = {last / 3, 2 * last / 3, last};
+  const std::array inputs{last / 3, 2 * last / 3, last};
+  if (head.is_block) {
+    config["architectures"] = {"DFlashDraftModel"};
+    config["block_size"] = head.block_size;
+    config["num_target_layers"] = s.layers;
+    config["dflash_config"] = {{"target_layer_ids", {inputs[0] - 1, inputs[1] - 1, inputs[2] - 1}},
+                               {"mask_token_id", s.vocab - 1}};
+    return config;
+  }
+  config["architectures"] = {"LlamaForCausalLMEagle3"};
+  config["target_hidden_size"] = s.hidden;
+  config["eagle_aux_hidden_state_layer_ids"] = inputs;
   return config;
 }
 

@@ -36,7 +36,15 @@ Result<SynthShape> synth_shape(const std::string& name);
 Status check_synth_shape(SynthShape& shape);
 
 nlohmann::json synth_config(const SynthShape& shape, int64_t layers);
-// The config.json of an EAGLE-3 head for a target of this shape, which has three layers or more.
-nlohmann::json synth_head_config(const SynthShape& shape, int64_t draft_vocab);
+// A head for the target of a shape, which has four layers or more.
+struct SynthHead {
+  bool is_block = false;    // DFlash; else EAGLE-3
+  int64_t draft_vocab = 0;  // tokens it knows
+  int64_t layers = 1;       // of a block, and its rows
+  int64_t block_size = 0;
+
+  bool has_output(const SynthShape& shape) const { return !is_block || draft_vocab < shape.vocab; }
+};
+nlohmann::json synth_head_config(const SynthShape& shape, const SynthHead& head);
 
 }  // namespace outrider

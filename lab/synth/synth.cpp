@@ -90,25 +90,28 @@ Result<SynthWeightFile> write_model(const SynthOptions& options, const SynthShap
        .interrupted = interrupted});
 }
 
-int64_t draft_vocab_of(const SynthOptions& options, const SynthShape& shape) {
+// EAGLE-3 mostly knows a part of the vocabulary, DFlash all of it.
+SynthHead head_of(const SynthOptions& options, const SynthShape& shape) {
   constexpr int64_t kUsual = 32000;
-  return options.draft_vocab.value_or(std::min(shape.vocab, kUsual));
+  const bool is_block = options.head == "dflash";
+  return {.is_block = is_block,
+          .draft_vocab = options.draft_vocab.value_or(is_block ? shape.vocab : std::min(shape.vocab, kUsual)),
+          .layers = is_block ? options.head_layers : 1,
+          .block_size = options.block_size};
 }
 
 Status write_head(const SynthOptions& options, const SynthShape& shape, const fs::path& directory) {
   if (options.head == "none") return {};
   if (std::error_code error; !fs::create_directory(directory, error))
     return unavailable(fmt::format("--output {}: {}", options.output, error.message()));
-  const int64_t draft_vocab = draft_vocab_of(options, shape);
-  RETURN_IF_ERROR(check_space(directory, bytes_of(synth_head_tensors(shape, draft_vocab))));
-  RETURN_IF_ERROR(
-      write_text(directory / "config.json", json_text(synth_head_config(shape, draft_vocab), 2) + "\n"));
-  ASSIGN_OR_RETURN(
-      SynthWeightFile file,
-      SynthWeightFile::write(directory / "model.safetensors", synth_head_tensors(shape, draft_vocab),
-                             {.seed = {options.seed},
-                              .threads = options.threads > 0 ? options.threads : usable_cores(),
-                              .interrupted = interrupted}));
+  const SynthHead head = head_of(options, shape);
+  RETURN_IF_ERROR(check_space(directory, bytes_of(synth_head_tensors(shape, head))));
+  RETURN_IF_ERROR(write_text(directory / "config.json", json_text(synth_head_config(shape, head), 2) + "\n"));
+  ASSIGN_OR_RETURN(SynthWeightFile file,
+                   SynthWeightFile::write(directory / "model.safetensors", synth_head_tensors(shape, head),
+                                          {.seed = {options.seed},
+                                           .threads = options.threads > 0 ? options.threads : usable_cores(),
+                                           .interrupted = interrupted}));
   return file.sync();
 }
 

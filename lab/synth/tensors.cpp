@@ -81,27 +81,36 @@ std::vector<SynthTensor> synth_tensors(const SynthShape& s, int64_t layers, int6
 }
 
 // It agrees with the target by chance alone: what counts is how long it takes.
-std::vector<SynthTensor> synth_head_tensors(const SynthShape& s, int64_t draft_vocab) {
+std::vector<SynthTensor> synth_head_tensors(const SynthShape& s, const SynthHead& head) {
   const int64_t q = s.heads * s.head_dim, kv = s.kv_heads * s.head_dim;
+  const int64_t inputs = head.is_block ? s.hidden : 2 * s.hidden;  // EAGLE-3 reads a token beside a state
   std::vector<SynthTensor> tensors;
   int32_t stream = -1;
-  const auto random = [&](const char* name, int64_t rows, int64_t columns) {
+  const auto random = [&](const std::string& name, int64_t rows, int64_t columns) {
     tensors.push_back(
         {.name = name, .shape = {rows, columns}, .stream = stream--, .deviation = keep_size(columns)});
   };
-  if (draft_vocab < s.vocab) tensors.push_back({.name = "d2t", .shape = {draft_vocab}, .is_index = true});
+  const auto norm = [&](const std::string& name) {
+    tensors.push_back({.name = name + ".weight", .shape = {s.hidden}, .constant = 1});
+  };
+  if (head.draft_vocab < s.vocab)
+    tensors.push_back({.name = "d2t", .shape = {head.draft_vocab}, .is_index = true});
   random("fc.weight", s.hidden, 3 * s.hidden);
-  random("midlayer.self_attn.q_proj.weight", q, 2 * s.hidden);
-  random("midlayer.self_attn.k_proj.weight", kv, 2 * s.hidden);
-  random("midlayer.self_attn.v_proj.weight", kv, 2 * s.hidden);
-  random("midlayer.self_attn.o_proj.weight", s.hidden, q);
-  random("midlayer.mlp.gate_proj.weight", s.ffn, s.hidden);
-  random("midlayer.mlp.up_proj.weight", s.ffn, s.hidden);
-  random("midlayer.mlp.down_proj.weight", s.hidden, s.ffn);
-  random("lm_head.weight", draft_vocab, s.hidden);
-  for (const char* name : {"midlayer.input_layernorm.weight", "midlayer.hidden_norm.weight",
-                           "midlayer.post_attention_layernorm.weight", "norm.weight"})
-    tensors.push_back({.name = name, .shape = {s.hidden}, .constant = 1});
+  for (int64_t i = 0; i < head.layers; ++i) {
+    const std::string layer = head.is_block ? fmt::format("layers.{}.", i) : "midlayer.";
+    random(layer + "self_attn.q_proj.weight", q, inputs);
+    random(layer + "self_attn.k_proj.weight", kv, inputs);
+    random(layer + "self_attn.v_proj.weight", kv, inputs);
+    random(layer + "self_attn.o_proj.weight", s.hidden, q);
+    random(layer + "mlp.gate_proj.weight", s.ffn, s.hidden);
+    random(layer + "mlp.up_proj.weight", s.ffn, s.hidden);
+    random(layer + "mlp.down_proj.weight", s.hidden, s.ffn);
+    norm(layer + "input_layernorm");
+    norm(layer + "post_attention_layernorm");
+  }
+  if (head.has_output(s)) random("lm_head.weight", head.draft_vocab, s.hidden);
+  norm(head.is_block ? "hidden_norm" : "midlayer.hidden_norm");
+  norm("norm");
   return tensors;
 }
 

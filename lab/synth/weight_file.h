@@ -28,8 +28,8 @@ struct SynthTensor {
 
 // The first `layers` layers of the shape. See tensors.cpp for the scales.
 std::vector<SynthTensor> synth_tensors(const SynthShape& shape, int64_t layers, int64_t shared_layers);
-// An EAGLE-3 head for the shape, whose draft vocabulary are its first tokens.
-std::vector<SynthTensor> synth_head_tensors(const SynthShape& shape, int64_t draft_vocab);
+// A head for the shape, whose draft vocabulary are its first tokens.
+std::vector<SynthTensor> synth_head_tensors(const SynthShape& shape, const SynthHead& head);
 // Names of the norms in front of layer i: their gain is what the layer adds to the residual stream.
 std::vector<std::string> synth_layer_gains(int64_t layer);
 constexpr const char* kSynthFinalNorm = "model.norm.weight";

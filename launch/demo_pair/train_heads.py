@@ -48,11 +48,11 @@ def tokenizer():
 
 # ---------------------------------------------------------------- the target's side
 @torch.no_grad()
-def states_of(target, ids):
-    """The residual stream at TAPS, one behind the other, and what the head of the target reads, at each position."""
+def states_of(target, ids, layers=TAPS):
+    """The residual stream at these layers, one behind the other, and what the head of the target reads, at each position."""
     x, taps = target.embed_tokens(ids), []
     for i, layer in enumerate(target.layers):
-        if i in TAPS:
+        if i in layers:
             taps.append(x)
         x = layer(x, target.cos[:ids.shape[1]], target.sin[:ids.shape[1]], None)
     return torch.cat(taps, -1), target.norm(x)
@@ -137,11 +137,11 @@ class Head(nn.Module):
         return logits
 
 
-def kept_tokens(windows):
+def kept_tokens(windows, count=DRAFT_VOCAB):
     """The tokens that the target writes most, in the order of their ids; the end of a text is among them."""
     counts = torch.bincount(windows.flatten(), minlength=VOCAB)
     counts[:2] += windows.numel()
-    return counts.argsort(descending=True)[:DRAFT_VOCAB].sort().values
+    return counts.argsort(descending=True)[:count].sort().values
 
 
 def new_head(kind, target, windows):
@@ -161,13 +161,14 @@ def losses(head, ids, taps, hn, progress):
 
 
 # ---------------------------------------------------------------- training
-def train(a, kind):
+def train(a, kind, new_head=new_head, losses=losses, taps=TAPS):
     torch.manual_seed(a.seed)
     windows = torch.from_numpy(np.load(a.work / "windows.npy").astype(np.int64))[HELD:]
     target = load_export(HERE / "target").requires_grad_(False)
     head, path = new_head(kind, target, windows), a.work / f"{kind}.pt"
-    matrices = [p for n, p in head.named_parameters() if p.dim() == 2 and n != "lm_head.weight"]
-    rest = [p for n, p in head.named_parameters() if p.dim() == 1 or n == "lm_head.weight"]
+    of_tokens = lambda n: n.startswith(("lm_head", "markov"))       # a row for each token
+    matrices = [p for n, p in head.named_parameters() if p.dim() == 2 and not of_tokens(n)]
+    rest = [p for n, p in head.named_parameters() if p.dim() == 1 or of_tokens(n)]
     opts = [torch.optim.AdamW(rest, lr=a.lr, betas=(0.9, 0.95), weight_decay=0.0),
             torch.optim.Muon(matrices, lr=a.lr, weight_decay=0.02, momentum=0.95, adjust_lr_fn="match_rms_adamw")]
     step, used, running = 0, 0.0, None
@@ -196,7 +197,7 @@ def train(a, kind):
                 group["lr"] = lr
         ids = windows[torch.randint(len(windows), (a.rows,), generator=generator)]
         with torch.autocast("cpu", torch.bfloat16, enabled=a.bf16):
-            loss = losses(head, ids, *states_of(target, ids), progress)
+            loss = losses(head, ids, *states_of(target, ids, taps), progress)
         loss.backward()
         nn.utils.clip_grad_norm_(head.parameters(), 1.0)
         for o in opts:
@@ -278,9 +279,9 @@ def cmd_report(a):
             print(f"| {kind} | {temperature} | " + " | ".join(f"{x:.3f}" for x in row) + " |", flush=True)
 
 
-def main():
-    ap = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    ap.add_argument("command", choices=("sample", "eagle3", "mtp", "export", "report"))
+def arguments(description, commands):
+    ap = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
+    ap.add_argument("command", choices=commands)
     ap.add_argument("--work", required=True, type=pathlib.Path, help="work directory (texts, checkpoints)")
     ap.add_argument("--out", type=pathlib.Path, default=HERE, help="where the heads go (export)")
     ap.add_argument("--program", default="outrider", help="the engine (sample)")
@@ -294,6 +295,11 @@ def main():
     a = ap.parse_args()
     torch.set_num_threads(a.threads)
     a.work.mkdir(parents=True, exist_ok=True)
+    return a
+
+
+def main():
+    a = arguments(__doc__, ("sample", "eagle3", "mtp", "export", "report"))
     train(a, a.command) if a.command in ("eagle3", "mtp") else globals()["cmd_" + a.command](a)
 
 

@@ -25,8 +25,9 @@ void add_text_drafter_options(CLI::App& app, ModelSettings& m) {
          "--drafter", m.drafter,
          "Drafts without a model. suffix: what followed where the text's end stood before, in the text and "
          "in finished outputs; ngram: at the newest such place in the text. With --draft-model DIR, a head "
-         "that reads the target's states: eagle3, eagle (1 and 2), mtp (MiMo's form), medusa")
-      ->check(CLI::IsMember({"model", "ngram", "suffix", "eagle3", "eagle", "mtp", "medusa"}))
+         "that reads the target's states: eagle3, eagle (1 and 2), mtp (MiMo's form), medusa, dflash (and "
+         "DSpark)")
+      ->check(CLI::IsMember({"model", "ngram", "suffix", "eagle3", "eagle", "mtp", "medusa", "dflash"}))
       ->group("Models");
   app.add_option(
          "--draft-history-tokens", m.draft_history_tokens,

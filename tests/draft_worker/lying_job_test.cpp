@@ -60,6 +60,7 @@ const Manner kManners[] = {
      .q_kind = QKind::kSparse,
      .drafter = "mtp"},
     {.name = "HeadOfBranches", .sampling = {}, .drafter = "medusa"},
+    {.name = "HeadOfBlocks", .sampling = {.rule = Rule::kInvariant, .temperature = 1}, .drafter = "dflash"},
 };
 
 class LyingJob : public ::testing::TestWithParam<Manner> {

@@ -102,7 +102,7 @@ TEST(HeadTreesToo, EndsAreThoseOfPlainDecoding) {
   };
   TestCluster plain({.target = kTarget, .max_context = 40, .eos_ids = eos});
   const auto expected = plain.run(requests(""));
-  for (const char* name : {"eagle3", "medusa"})
+  for (const char* name : {"eagle3", "medusa", "dflash"})
     for (const bool at_worker : {false, true}) {
       ClusterOptions options{.target = testing::kHeadsTarget,
                              .head = testing::golden_head(name).string(),

@@ -5,7 +5,9 @@
     goldvenv/bin/python tests/goldens/make_head_goldens.py [output directory]
 
 Every sub-directory is a head as it is published, plus
-    golden.safetensors  of Medusa: states [9, hidden] and the logits [9, 3, vocabulary] of its branches; of others for N = 0, 1: ids.N int32 [T + 3], of which the last two are drafted; states.N float32 [T, taps * hidden],
+    golden.safetensors  of Medusa: states [9, hidden] and the logits [9, 3, own vocabulary] of its branches; of DFlash for N = 0, 1: states.N float32
+                        [T, taps * hidden], random, ids.N int32 [T + 1 + tokens], and logits.N float32 [2, tokens, own vocabulary] of the
+                        block's tokens behind the first T - 1 states and behind all, each after those of ids; of others for N = 0, 1: ids.N int32 [T + 3], of which the last two are drafted; states.N float32 [T, taps * hidden],
                         random; logits.N float32 [3, draft vocabulary] behind T - 1 pairs, and behind each drafted token
 The equations are written down here once more, without caches and by whole sequences, so that they share nothing with the engine
 or with launch/demo_pair/train_heads.py.
@@ -167,8 +169,119 @@ def config_of(kind, o):
     return dict(LAYER, architectures=["LlamaForCausalLMEagle3"], attention_bias=bool(o.get("bias")), mlp_bias=bool(o.get("bias")), **own)
 
 
-def write_medusa(root, name, seed, layers, renamed):
-    """Three branches over one state; each adds `layers` times silu of a linear map, and has an output head of its own."""
+# name -> what its config and tensors have
+BLOCKS = {
+    "dflash": dict(layers=2, block=5, taps=[1, 2], norms=True, mask=301),
+    "dflash-causal": dict(layers=1, block=3, taps=[2], causal=True, bias=True, mask=0, known=VOCAB),
+    "dspark": dict(layers=1, block=4, taps=[0, 1, 2], norms=True, mask=7, known=120, rank=12, wrapper=True, embedding=True),
+}
+
+
+def rotated_at(x, first):
+    """[T, heads, head_dim], row i at position first + i."""
+    filler = torch.zeros((first, *x.shape[1:]))
+    return rotated(torch.cat((filler, x)))[first:]
+
+
+def block_logits(t, o, target, states, last, before):
+    """Whole sequences: keys of all states and of the block; `before`: the tokens in front of those that the rows say."""
+    T, b = len(states), o["block"]
+    embedding = t.get("embed_tokens.weight", target["model.embed_tokens.weight"])
+    context = rms(states @ t["fc.weight"].T, t["hidden_norm.weight"])
+    x = embedding[[last] + [o["mask"]] * (b - 1)]
+    for l in range(o["layers"]):
+        w = lambda n: t[f"layers.{l}.{n}.weight"]
+        bias = lambda n: t.get(f"layers.{l}.{n}.bias", 0)
+        normed = rms(x, w("input_layernorm"))
+        project = lambda y, n: (y @ w(f"self_attn.{n}_proj").T + bias(f"self_attn.{n}_proj")).view(len(y), -1, HEAD_DIM)
+        q, k, v = project(normed, "q"), project(torch.cat((context, normed)), "k"), project(torch.cat((context, normed)), "v")
+        if o.get("norms"):
+            q, k = rms(q, w("self_attn.q_norm")), rms(k, w("self_attn.k_norm"))
+        q, k = rotated_at(q, T), rotated_at(k, 0)
+        seen = torch.ones(b, T + b).tril(T).bool() if o.get("causal") else torch.ones(b, T + b).bool()
+        outs = []
+        for h in range(HEADS):
+            kv = h // (HEADS // KV_HEADS)
+            scores = (q[:, h] @ k[:, kv].T / HEAD_DIM ** 0.5).masked_fill(~seen, float("-inf"))
+            outs.append(scores.softmax(-1) @ v[:, kv])
+        x = x + torch.cat(outs, -1) @ w("self_attn.o_proj").T + bias("self_attn.o_proj")
+        h = rms(x, w("post_attention_layernorm"))
+        gate, up = (h @ w(f"mlp.{n}_proj").T + bias(f"mlp.{n}_proj") for n in ("gate", "up"))
+        x = x + torch.nn.functional.silu(gate) * up @ w("mlp.down_proj").T + bias("mlp.down_proj")
+    logits = rms(x, t["norm.weight"]) @ t.get("lm_head.weight", target["model.embed_tokens.weight"]).T
+    if not o.get("rank"):
+        return logits[1:]
+    return logits + t["markov_head.markov_w1.weight"][before] @ t["markov_head.markov_w2.weight"].T  # from the anchor on
+
+
+def write_block(root, name, seed, o):
+    generator, t, directory = torch.Generator().manual_seed(seed), {}, root / name
+    target = {k: v.float() for k, v in load_file(TARGET / "model.safetensors").items()}
+    def add(name, *shape):
+        noise = torch.randn(shape, generator=generator)
+        t[name] = 1 + 0.3 * noise if "norm" in name else 0.3 * noise if name.endswith("bias") else noise * (
+            0.5 if "embed" in name or "lm_head" in name or "markov" in name else 1.5 / shape[-1] ** 0.5)
+    add("fc.weight", HIDDEN, len(o["taps"]) * HIDDEN)
+    for n in ("hidden_norm.weight", "norm.weight"):
+        add(n, HIDDEN)
+    q, kv = HEADS * HEAD_DIM, KV_HEADS * HEAD_DIM
+    for l in range(o["layers"]):
+        for n in ("input_layernorm", "post_attention_layernorm"):
+            add(f"layers.{l}.{n}.weight", HIDDEN)
+        for n, rows, columns in (("self_attn.q", q, HIDDEN), ("self_attn.k", kv, HIDDEN), ("self_attn.v", kv, HIDDEN),
+                                 ("self_attn.o", HIDDEN, q), ("mlp.gate", FFN, HIDDEN), ("mlp.up", FFN, HIDDEN), ("mlp.down", HIDDEN, FFN)):
+            add(f"layers.{l}.{n}_proj.weight", rows, columns)
+            if o.get("bias"):
+                add(f"layers.{l}.{n}_proj.bias", rows)
+        if o.get("norms"):
+            for n in ("q_norm", "k_norm"):
+                add(f"layers.{l}.self_attn.{n}.weight", HEAD_DIM)
+    known = o.get("known", VOCAB)
+    if "known" in o:
+        add("lm_head.weight", known, HIDDEN)
+    if known < VOCAB:
+        kept = torch.randperm(VOCAB, generator=generator)[:known].sort().values
+        t["d2t"] = kept - torch.arange(known)
+        t["t2d"] = torch.zeros(VOCAB, dtype=torch.bool).index_fill_(0, kept, True)
+    if o.get("embedding"):
+        add("embed_tokens.weight", VOCAB, HIDDEN)
+    if o.get("rank"):
+        add("markov_head.markov_w1.weight", VOCAB, o["rank"])
+        add("markov_head.markov_w2.weight", known, o["rank"])
+        add("confidence_head.proj.weight", 1, HIDDEN + o["rank"])
+        add("confidence_head.proj.bias", 1)
+    layer = dict(LAYER, model_type="qwen3" if o.get("norms") else "llama", num_hidden_layers=o["layers"],
+                 attention_bias=bool(o.get("bias")), **({} if o.get("norms") else dict(mlp_bias=bool(o.get("bias")))))
+    if o.get("wrapper"):
+        config = dict(architectures=["DSparkSpeculator"], model_type="speculators", speculators_model_type="dspark", speculators_version="0.6.0",
+                      speculators_config=dict(algorithm="dspark"), transformer_layer_config=layer, block_size=o["block"], mask_token_id=o["mask"],
+                      aux_hidden_state_layer_ids=o["taps"], draft_vocab_size=known, markov_rank=o["rank"], markov_head_type="vanilla",
+                      enable_confidence_head=True, confidence_head_with_markov=True, target_hidden_size=None)
+    else:
+        config = dict(layer, architectures=["DFlashDraftModel"], block_size=o["block"], num_target_layers=LAYERS,
+                      dflash_config=dict(target_layer_ids=[i - 1 for i in o["taps"]], mask_token_id=o["mask"]))
+        if o.get("causal"):
+            config |= dict(is_causal=True, draft_vocab_size=known)
+    tokens, golden, largest = o["block"] - (0 if o.get("rank") else 1), {}, 0.0
+    for n, T in enumerate((1, 37)):
+        states = torch.randn((T, len(o["taps"]) * HIDDEN), generator=generator)
+        ids = torch.randint(0, VOCAB, (T + 1 + tokens,), generator=generator)
+        rows = [block_logits(t, o, target, states[:end], ids[end].item(), ids[end:end + tokens]) for end in (T - 1, T)]
+        golden |= {f"states.{n}": states, f"ids.{n}": ids.to(torch.int32), f"logits.{n}": torch.stack(rows).contiguous()}
+        largest = max(largest, torch.stack(rows).abs().max().item())
+    shutil.rmtree(directory, ignore_errors=True)
+    directory.mkdir(parents=True)
+    save_file(t, directory / "model.safetensors", metadata={"format": "pt"})
+    (directory / "config.json").write_text(json.dumps(config, indent=2, sort_keys=True) + "\n")
+    save_file(golden, directory / "golden.safetensors")
+    for file in directory.iterdir():
+        file.chmod(0o644)
+    print(f"{name:20} {sum(f.stat().st_size for f in directory.iterdir()):7} bytes, largest |logit| {largest:.2f}")
+
+
+def write_medusa(root, name, seed, layers, renamed, known=VOCAB):
+    """Three branches over one state; each adds `layers` times silu of a linear map, and has an output head of its own, or, with fewer known
+    tokens, one that is shared."""
     generator, tensors, directory = torch.Generator().manual_seed(seed), {}, root / name
     target = {k: v.float() for k, v in load_file(TARGET / "model.safetensors").items()}
     states = torch.randn((9, HIDDEN), generator=generator)
@@ -181,14 +294,19 @@ def write_medusa(root, name, seed, layers, renamed):
             x = x + torch.nn.functional.silu(x @ weight.T + bias)
             prefix = f"blocks.{i}.layers.{l}." if renamed else f"{i}.{l}.linear."
             tensors |= {prefix + "weight": weight, prefix + "bias": bias}
-        head = 0.5 * torch.randn((VOCAB, HIDDEN), generator=generator)
-        tensors[f"lm_heads.{i}.weight" if renamed else f"{i}.{layers}.weight"] = head
+        if i == 0 or known == VOCAB:
+            head = 0.5 * torch.randn((known, HIDDEN), generator=generator)
+            tensors[f"lm_heads.{i}.weight" if renamed else f"{i}.{layers}.weight"] = head
         logits.append(x @ head.T)
+    if known < VOCAB:
+        tensors["token_map"] = torch.randperm(VOCAB, generator=generator)[:known]
     shutil.rmtree(directory, ignore_errors=True)
     directory.mkdir(parents=True)
     save_file(tensors, directory / "model.safetensors", metadata={"format": "pt"})
     config = dict(architectures=["MedusaModel"], hidden_size=HIDDEN, vocab_size=VOCAB, num_heads=3) if renamed else dict(
         medusa_num_heads=2, medusa_num_layers=layers, base_model_name_or_path="qwen3")  # published files count wrongly
+    if known < VOCAB:
+        config |= dict(truncated_vocab_size=known, original_lm_head=True)
     (directory / "config.json").write_text(json.dumps(config, indent=2, sort_keys=True) + "\n")
     save_file({"states": states, "logits": torch.stack(logits, 1).contiguous()}, directory / "golden.safetensors")
     for file in directory.iterdir():
@@ -224,6 +342,9 @@ def main():
         print(f"{name:20} {sum(f.stat().st_size for f in directory.iterdir()):7} bytes, largest |logit| {largest:.2f}")
     write_medusa(root, "medusa", 20, layers=1, renamed=False)
     write_medusa(root, "medusa-renamed", 21, layers=2, renamed=True)
+    write_medusa(root, "medusa-shared", 22, layers=1, renamed=True, known=100)
+    for seed, (name, o) in enumerate(BLOCKS.items()):
+        write_block(root, name, 30 + seed, o)
 
 
 if __name__ == "__main__":

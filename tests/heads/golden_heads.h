@@ -10,6 +10,7 @@
 #include <string>
 #include <vector>
 
+#include "heads/block_head.h"
 #include "heads/medusa_head.h"
 #include "heads/pair_head.h"
 #include "tests/support/test_models.h"
@@ -26,10 +27,14 @@ inline const std::vector<GoldenHead> kPairHeads{{"eagle3", HeadKind::kEagle3},
                                                 {"eagle", HeadKind::kEagle},
                                                 {"mtp", HeadKind::kMtp}};
 inline const std::vector<GoldenHead> kMedusaHeads{{"medusa", HeadKind::kMedusa},
-                                                  {"medusa-renamed", HeadKind::kMedusa}};
+                                                  {"medusa-renamed", HeadKind::kMedusa},
+                                                  {"medusa-shared", HeadKind::kMedusa}};
+inline const std::vector<GoldenHead> kBlockHeads{
+    {"dflash", HeadKind::kDFlash}, {"dflash-causal", HeadKind::kDFlash}, {"dspark", HeadKind::kDFlash}};
 inline const std::vector<GoldenHead> kGoldenHeads = [] {
   std::vector<GoldenHead> all = kPairHeads;
   all.insert(all.end(), kMedusaHeads.begin(), kMedusaHeads.end());
+  all.insert(all.end(), kBlockHeads.begin(), kBlockHeads.end());
   return all;
 }();
 // For INSTANTIATE_TEST_SUITE_P.

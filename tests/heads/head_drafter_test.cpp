@@ -78,6 +78,8 @@ struct Drafting {
 
 // Tokens that it can draft at all.
 int32_t longest(const Drafting& drafting) {
+  if (const auto* const block = dynamic_cast<const BlockHead*>(drafting.head.get()))
+    return static_cast<int32_t>(block->block_tokens());
   const auto* const medusa = dynamic_cast<const MedusaHead*>(drafting.head.get());
   return medusa ? static_cast<int32_t>(medusa->heads()) : 100;
 }
@@ -164,12 +166,13 @@ TEST_P(HeadDrafting, EndsAtTheEndOfATextAndOfTheContext) {
   const SamplingParams greedy = sampling_of(Rule::kGreedy, 0);
   const auto text = random_ids(12, 8);
   const auto whole = drafting.one(SequenceId(1), text, greedy, 5);
-  const auto ending = make_head_drafter(*drafting.head, {.max_sequences = 1, .eos_ids = {whole.ids[2]}});
+  const TokenId eos = whole.ids[std::min<size_t>(2, whole.ids.size() - 1)];
+  const auto ending = make_head_drafter(*drafting.head, {.max_sequences = 1, .eos_ids = {eos}});
   const HeadTask task{
       .sequence = SequenceId(1), .committed = text, .sampling = &greedy, .round = Round(1), .gamma = 5};
   std::vector<HeadDraft> drafts;
   ending->draft({&task, 1}, drafting.states, drafts);
-  const auto end = std::find(whole.ids.begin(), whole.ids.end(), whole.ids[2]) - whole.ids.begin() + 1;
+  const auto end = std::find(whole.ids.begin(), whole.ids.end(), eos) - whole.ids.begin() + 1;
   EXPECT_EQ(drafts[0].ids, std::vector<TokenId>(whole.ids.begin(), whole.ids.begin() + end));
   EXPECT_TRUE(drafts[0].eos);
 

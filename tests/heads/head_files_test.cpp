@@ -96,7 +96,47 @@ TEST(HeadFiles, MedusaIsRefusedByName) {
   expect_refused("medusa", kMedusa,
                  [](ChangedHead& head) { head.rename("\"2.1.weight\"", "\"2.9.weight\""); },
                  {"2.0.linear", "medusa"});
+  expect_refused("medusa-shared", kMedusa, set("truncated_vocab_size", 101), {"lm_heads.0.weight"});
+  expect_refused("medusa-shared", kMedusa,
+                 [](ChangedHead& head) { head.rename("\"token_map\"", "\"token_mat\""); },
+                 {"token_map", "missing"});
   expect_refused("eagle", kMedusa, [](ChangedHead&) {}, {"config.json"});
+}
+
+TEST(HeadFiles, DFlashIsRefusedByName) {
+  constexpr auto kDFlash = HeadKind::kDFlash;
+  const auto set = [](const char* key, const json& value) {
+    return [key, value](ChangedHead& head) { head.config()[key] = value; };
+  };
+  const auto set_inner = [](const char* key, const json& value) {
+    return [key, value](ChangedHead& head) { head.config()["dflash_config"][key] = value; };
+  };
+  const auto without = [](const char* key) { return [key](ChangedHead& head) { head.config().erase(key); }; };
+  expect_refused("dflash", kDFlash, without("block_size"), {"config.json", "block_size", "missing"});
+  expect_refused("dflash", kDFlash, set("block_size", 1), {"block_size", "no token"});
+  expect_refused("dflash", kDFlash, set("block_size", 65), {"block_size", "65"});
+  expect_refused("dflash", kDFlash, set("num_target_layers", 3), {"num_target_layers", "3", "2"});
+  expect_refused("dflash", kDFlash, without("dflash_config"), {"mask_token_id", "missing"});
+  expect_refused("dflash", kDFlash, set_inner("mask_token_id", 302), {"mask_token_id", "302"});
+  expect_refused("dflash", kDFlash, set_inner("target_layer_ids", json()), {"target_layer_ids"});
+  expect_refused("dflash", kDFlash, set_inner("target_layer_ids", {0}), {"fc.weight"});
+  expect_refused("dflash", kDFlash, set_inner("target_layer_ids", {1, 2}), {"target_layer_ids", "[1,2]"});
+  expect_refused("dflash", kDFlash, set_inner("selector_rank", 64), {"selector_rank", "not understood"});
+  expect_refused("dflash", kDFlash, set_inner("output_multiplier", 0.5), {"output_multiplier", "0.5"});
+  expect_refused("dflash", kDFlash, set("some_new_gate", 2), {"some_new_gate", "not understood"});
+  expect_refused("dflash", kDFlash, set("hidden_size", 65), {"hidden_size", "65"});
+  expect_refused("dflash", kDFlash, set("num_hidden_layers", 3), {"layers.2."});
+  expect_refused("dflash", kDFlash, set("num_hidden_layers", 1), {"layers.1.", "dflash"});
+  expect_refused("dflash", kDFlash, set("layer_types", {"sliding_attention", "full_attention"}), {"sliding"});
+  expect_refused("dspark", kDFlash, set("markov_head_type", "gated"), {"markov_head_type", "gated"});
+  expect_refused("dspark", kDFlash, set("markov_rank", 13), {"markov_head.markov_w2.weight"});
+  expect_refused("dspark", kDFlash, set("markov_rank", 0), {"markov_head", "dflash"});
+  expect_refused("dspark", kDFlash, set("projector_type", "domino"), {"projector_type", "domino"});
+  expect_refused("dspark", kDFlash, set("shift_label", true), {"shift_label"});
+  expect_refused("dspark", kDFlash, set("draft_vocab_size", 121), {"lm_head.weight"});
+  expect_refused("dspark", kDFlash, set("speculators_model_type", "eagle3"),
+                 {"speculators_model_type", "eagle3"});
+  expect_refused("eagle3", kDFlash, [](ChangedHead&) {}, {"eagle_aux_hidden_state_layer_ids"});
 }
 
 TEST(HeadFiles, AnotherKindIsRefusedByName) {

@@ -22,7 +22,7 @@ std::vector<float> floats_of(const SafetensorsFile& file, const char* name) {
 // Logits of every branch behind each of the states, which go through `batch` at a time.
 std::vector<float> logits_of(MedusaHead& head, std::vector<float> raw, int64_t batch) {
   const int64_t hidden = head.hidden_size(), states = static_cast<int64_t>(raw.size()) / hidden;
-  std::vector<float> g(raw.size()), out(static_cast<size_t>(states * head.heads() * head.vocab_size()));
+  std::vector<float> g(raw.size()), out(static_cast<size_t>(states * head.heads() * head.own_vocab()));
   for (int64_t first = 0; first < states; first += batch) {
     const int64_t rows = std::min(batch, states - first);
     const TensorView<float, 2> of(g.data() + first * hidden, {rows, hidden});
@@ -30,8 +30,8 @@ std::vector<float> logits_of(MedusaHead& head, std::vector<float> raw, int64_t b
     for (int64_t branch = 0; branch < head.heads(); ++branch) {
       const auto logits = head.logits(branch, of);
       for (int64_t r = 0; r < rows; ++r)
-        std::copy_n(logits.row(r).begin(), head.vocab_size(),
-                    out.begin() + ((first + r) * head.heads() + branch) * head.vocab_size());
+        std::copy_n(logits.row(r).begin(), head.own_vocab(),
+                    out.begin() + ((first + r) * head.heads() + branch) * head.own_vocab());
     }
   }
   return out;

@@ -89,6 +89,27 @@ TEST_F(Synth, WritesAHeadForTheTarget) {
   EXPECT_GT(report["metrics"]["rounds"]["acceptance_rate"].get<double>(), 0.5);
 }
 
+TEST_F(Synth, WritesABlockHeadForTheTarget) {
+  for (const Arguments& more : {Arguments{}, Arguments{"--draft-vocab", "200", "--tied"}}) {
+    Arguments all{"--head",  "dflash", "--head-layers", "2", "--block-size", "5",
+                  "--vocab", "600",    "--layers",      "4", "--quiet",      "--force"};
+    all.insert(all.end(), more.begin(), more.end());
+    const Outcome run = synth(dir_ / "pair", all);
+    ASSERT_TRUE(run.succeeded()) << run.describe();
+    const Arguments plain{"generate",     "--model", dir_ / "pair/target", "--prompt", "Once",
+                          "--max-tokens", "60",      "--ignore-eos",       "--quiet"};
+    Arguments drafting = plain;
+    drafting.insert(drafting.end(),
+                    {"--drafter", "dflash", "--draft-model", dir_ / "pair/dflash", "-g", "4"});
+    const Outcome drafted = outrider_program(drafting);
+    ASSERT_TRUE(drafted.succeeded()) << drafted.describe();
+    EXPECT_EQ(drafted.out, outrider_program(plain).out);
+  }
+  const Outcome refused =
+      synth(dir_ / "wrong", {"--head", "dflash", "--block-size", "1", "--layers", "4", "--quiet"});
+  EXPECT_NE(refused.err.find("--block-size 1"), std::string::npos) << refused.describe();
+}
+
 TEST_F(Synth, SameSeedSameFiles) {
   ASSERT_TRUE(synth(dir_ / "a", {"--threads", "1", "--quiet"}).succeeded());
   ASSERT_TRUE(synth(dir_ / "b", {"--threads", "3", "--quiet"}).succeeded());

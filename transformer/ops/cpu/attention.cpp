@@ -23,7 +23,7 @@ namespace outrider {
 constexpr int kMaxQueries = AttentionScratch::kQueries;
 
 // Up to kMaxQueries queries of one text and one KV head: query i is head i % heads of row i / heads, rows
-// having consecutive positions or tails in one tree.
+// having consecutive positions, the same one, or tails in one tree.
 struct AttentionJob {
   const KvLayerView* layer = nullptr;
   const AttentionRow* first_row = nullptr;
@@ -326,14 +326,16 @@ AttentionScratch::AttentionScratch(int threads, int64_t max_positions, int64_t h
 
 namespace {
 
-// Rows of one text at consecutive positions, or of one slice with a tree, in the batch from `first` on.
+// Rows of one text at consecutive positions or at one, or of one slice with a tree, in the batch from `first`
+// on.
 int64_t run_length(std::span<const AttentionRow> rows, int64_t first, int64_t longest) {
   int64_t length = 1;
   const auto at = [&](int64_t i) -> const AttentionRow& { return rows[static_cast<size_t>(first + i)]; };
   const bool is_tree = at(0).tail_slots != nullptr;
   while (length < longest && first + length < static_cast<int64_t>(rows.size()) &&
          at(length).block_table == at(0).block_table && (at(length).tail_slots != nullptr) == is_tree &&
-         (is_tree || at(length).position == at(0).position + length))
+         (is_tree || at(length).position == at(length - 1).position ||
+          at(length).position == at(length - 1).position + 1))
     ++length;
   return length;
 }

@@ -1,0 +1,61 @@
+// Drafts of a DFlash head: all tokens of a draft, or the candidates of every depth of a tree, from one pass.
+// What the pass says does not depend on how many of its tokens are wanted.
+#pragma once
+
+#include <map>
+#include <vector>
+
+#include "heads/block_head.h"
+#include "heads/head_draws.h"
+
+namespace outrider {
+
+class BlockDrafter final : public HeadDrafter {
+ public:
+  BlockDrafter(BlockHead& head, HeadDrafterOptions options);
+  ~BlockDrafter() override;
+
+  void draft(std::span<const HeadTask> tasks, StateSource& states, std::vector<HeadDraft>& drafts) override;
+  void close(SequenceId sequence) override;
+  int64_t ingest_ns() const override { return ingest_ns_; }
+  int64_t draft_ns() const override { return draft_ns_; }
+
+ private:
+  struct Sequence {
+    KvHandle kv;  // of the states that were read
+    HeadTree tree;
+  };
+  struct Work {
+    const HeadTask* task = nullptr;
+    HeadDraft* draft = nullptr;
+    Sequence* sequence = nullptr;
+    bool done = false;
+  };
+  Sequence& begin(SequenceId id);
+  int64_t known_states(const Work& work) const {
+    return static_cast<int64_t>(work.task->committed.size()) - 1;
+  }
+  int64_t wanted(const HeadTask& task) const { return std::min<int64_t>(task.gamma, head_.block_tokens()); }
+  bool collect(StateSource& states);
+  void add(Work& work, StateSource& states);
+  void take(TensorView<float, 2> logits);
+  void draw(const Work& work, TensorView<float, 2> logits);
+  void grow(const Work& work, TensorView<float, 2> logits);
+
+  BlockHead& head_;
+  const int32_t max_sequences_;
+  HeadDraws draws_;
+  std::map<SequenceId, Sequence> sequences_;
+  int64_t ingest_ns_ = 0, draft_ns_ = 0;
+
+  // Buffers of one draft().
+  std::vector<Work> works_;
+  std::vector<Work*> parts_;  // of the pass, by slice
+  std::vector<BlockSlice> slices_;
+  std::vector<int32_t> nodes_;  // of a tree, behind which is looked
+  int64_t rows_ = 0;            // of the pass, of states and blocks
+  int64_t state_rows_ = 0, blocks_ = 0;
+  ActivationRows inputs_;  // [states of a pass, hidden]
+};
+
+}  // namespace outrider

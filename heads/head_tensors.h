@@ -1,0 +1,68 @@
+// The tensors of one head's file: found under the names that are published, checked and packed. What nobody
+// asked for is refused, since it would be ignored silently.
+#pragma once
+
+#include <optional>
+#include <set>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "heads/head_config.h"
+#include "transformer/model/weights.h"
+
+namespace outrider {
+
+// Rows of an embedding, read where the file is mapped.
+class TokenTable {
+ public:
+  // `rows`: [tokens, width] of `files`.
+  TokenTable(TensorFiles files, TensorPart rows) : files_(std::move(files)), rows_(rows) {}
+  void read(TokenId id, std::span<float> to) const;
+
+ private:
+  TensorFiles files_;
+  TensorPart rows_;
+};
+
+// Views the files. Errors name `name`, mostly the directory, or the tensor.
+class HeadTensors {
+ public:
+  HeadTensors(const TensorFiles& files, HeadKind kind, std::string name, WeightFormat format,
+              ThreadPool& pool);
+
+  // Names of the head's only layer: published as midlayer, and renamed to layers.0 by others; and names
+  // outside of it.
+  std::string layer(const std::string& tail) const;
+  std::string own(const std::string& tail) const;
+
+  const TensorInfo* find(const std::string& name);  // null if absent
+  Result<TensorPart> part(const std::string& name, const std::vector<int64_t>& shape);
+  Result<std::vector<float>> vector(const std::string& name, int64_t size);
+  // Matrices of `columns` columns, one below the other.
+  Result<PackedMatrix> packed(const std::vector<std::string>& names, const std::vector<int64_t>& rows,
+                              int64_t columns, MatrixKind kind);
+  // The target's tokens of the rows of an output head: from "d2t", or, of Medusa, "token_map". Empty: they
+  // are the target's, in order.
+  Result<std::vector<TokenId>> target_ids(int64_t rows, int64_t vocab_size);
+
+  Status check_all_used() const;
+
+ private:
+  const TensorFiles& files_;
+  const HeadKind kind_;
+  const std::string name_;
+  const WeightFormat format_;
+  ThreadPool& pool_;
+  bool all_bf16_ = true;
+  std::set<std::string_view> used_;
+};
+
+// Rows of the target's embedding for a head of `width` that brings none; takes the files along.
+Result<TokenTable> target_embedding(TensorFiles files, const WeightMap& map, const std::string& head,
+                                    const std::string& target, int64_t width);
+// The target's own output head, in the format that is asked for.
+Result<PackedMatrix> target_head(const WeightMap& map, WeightFormat format, ThreadPool& pool);
+
+}  // namespace outrider

@@ -1,0 +1,167 @@
+// DFlash and DSpark against logits of an independent implementation, and against themselves in other passes.
+#include "heads/block_head.h"
+
+#include <gtest/gtest.h>
+
+#include <cstring>
+
+#include "tests/heads/golden_heads.h"
+#include "tests/transformer/model_suite.h"
+#include "transformer/files/safetensors.h"
+
+namespace outrider {
+namespace {
+
+struct Golden {
+  std::vector<TokenId> ids;   // of positions 0, 1, ...: of the states, the last token, and what is drafted
+  std::vector<float> states;  // [states, taps * hidden]
+  std::vector<float> logits;  // [2, tokens, own vocabulary]: behind all states but one, and behind all
+  int64_t count = 0;          // of states
+};
+
+template <class T>
+std::vector<T> numbers(const SafetensorsFile& file, const char* what, int n) {
+  const TensorInfo& tensor = *file.find(fmt::format("{}.{}", what, n));
+  std::vector<T> out(tensor.data.size() / sizeof(T));
+  std::memcpy(out.data(), tensor.data.data(), tensor.data.size());
+  return out;
+}
+
+std::vector<Golden> goldens(const std::string& name) {
+  const auto file = SafetensorsFile::open(testing::golden_head(name) / "golden.safetensors").value();
+  std::vector<Golden> out;
+  for (int n = 0; n < 2; ++n) {
+    Golden& golden = out.emplace_back();
+    for (const int32_t id : numbers<int32_t>(file, "ids", n)) golden.ids.emplace_back(id);
+    golden.states = numbers<float>(file, "states", n);
+    golden.logits = numbers<float>(file, "logits", n);
+    golden.count = file.find(fmt::format("states.{}", n))->shape[0];
+  }
+  return out;
+}
+
+std::vector<float> committed(BlockHead& head, std::vector<float> raw, int64_t count) {
+  std::vector<float> out(static_cast<size_t>(count * head.hidden_size()));
+  head.committed_states({raw.data(), {count, static_cast<int64_t>(raw.size()) / count}},
+                        {out.data(), {count, head.hidden_size()}});
+  return out;
+}
+
+// Logits of a block behind `count` states, of which `known` are in the cache, as `tokens` are wanted.
+std::vector<float> block(BlockHead& head, const Golden& golden, std::vector<float>& states, int64_t known,
+                         int64_t count, KvHandle sequence, int64_t tokens) {
+  const BlockSlice slice{.sequence = sequence,
+                         .states = TensorView<float, 2>(states.data() + known * head.hidden_size(),
+                                                        {count - known, head.hidden_size()}),
+                         .last = golden.ids[static_cast<size_t>(count)],
+                         .tokens = tokens};
+  const auto logits = head.forward({&slice, 1});
+  EXPECT_EQ(logits.extent(0), tokens);
+  std::vector<float> out;
+  for (int64_t i = 0; i < tokens; ++i) {
+    const auto row = head.behind(golden.ids[static_cast<size_t>(count + i)], logits.row(i));
+    out.insert(out.end(), row.begin(), row.end());
+  }
+  return out;
+}
+
+// Of both texts of a golden, the first block's rows forgotten in between.
+std::vector<float> logits_of(BlockHead& head, const Golden& golden, int64_t chunk, KvHandle sequence) {
+  auto states = committed(head, golden.states, golden.count);
+  int64_t known = head.kv().length(sequence);
+  for (; known + chunk < golden.count - 1; known += chunk) {
+    const BlockSlice slice{.sequence = sequence,
+                           .states = TensorView<float, 2>(states.data() + known * head.hidden_size(),
+                                                          {chunk, head.hidden_size()}),
+                           .last = {}};
+    EXPECT_EQ(head.forward({&slice, 1}).extent(0), 0);
+  }
+  auto out = block(head, golden, states, known, golden.count - 1, sequence, head.block_tokens());
+  EXPECT_EQ(head.kv().length(sequence), golden.count - 1);
+  const auto rest =
+      block(head, golden, states, golden.count - 1, golden.count, sequence, head.block_tokens());
+  out.insert(out.end(), rest.begin(), rest.end());
+  return out;
+}
+
+std::vector<float> logits_of(BlockHead& head, const Golden& golden, int64_t chunk) {
+  const KvHandle sequence = head.kv().create();
+  auto out = logits_of(head, golden, chunk, sequence);
+  head.kv().release(sequence);
+  return out;
+}
+
+class BlockHeads : public ::testing::TestWithParam<testing::GoldenHead> {};
+
+TEST_P(BlockHeads, LogitsAreThoseOfTheEquations) {
+  for (const std::string& isa : available_isas()) {
+    ASSERT_TRUE(pin_isa(isa).ok());
+    const auto head = testing::load_head_or_die<BlockHead>(GetParam(), {.threads = 2, .bytes_per_thread = 1});
+    for (const Golden& golden : goldens(GetParam().name)) {
+      const auto logits = logits_of(*head, golden, 40);
+      ASSERT_EQ(logits.size(), golden.logits.size());
+      for (size_t i = 0; i < logits.size(); ++i)
+        ASSERT_NEAR(logits[i], golden.logits[i], 2e-3) << isa << ", logit " << i << " of " << golden.count;
+    }
+  }
+  ASSERT_TRUE(pin_isa(available_isas().front()).ok());
+}
+
+// Also when fewer tokens are wanted, behind another block, and beside other sequences.
+TEST_P(BlockHeads, BitsDependOnTheTextAlone) {
+  const auto head = testing::load_head_or_die<BlockHead>(
+      GetParam(), {.threads = 2, .bytes_per_thread = 1, .kv_tokens = 512});
+  const Golden golden = goldens(GetParam().name)[1];
+  const auto expected = logits_of(*head, golden, 1);
+  for (const int64_t chunk : {2, 16, 40})
+    EXPECT_TRUE(testing::same_bits(expected, logits_of(*head, golden, chunk)));
+
+  auto states = committed(*head, golden.states, golden.count);
+  const KvHandle short_one = head->kv().create();
+  const auto few = block(*head, golden, states, 0, golden.count, short_one, 1);
+  const auto vocabulary = static_cast<int64_t>(few.size());
+  EXPECT_TRUE(testing::same_bits(
+      few, std::vector<float>(expected.begin() + head->block_tokens() * vocabulary,
+                              expected.begin() + (head->block_tokens() + 1) * vocabulary)));
+
+  const Golden other = goldens(GetParam().name)[0];
+  auto other_states = committed(*head, other.states, other.count);
+  const KvHandle first = head->kv().create(), second = head->kv().create(), third = head->kv().create();
+  const auto slice_of = [&](const Golden& of, std::vector<float>& rows, KvHandle sequence) {
+    return BlockSlice{.sequence = sequence,
+                      .states = TensorView<float, 2>(rows.data(), {of.count, head->hidden_size()}),
+                      .last = of.ids[static_cast<size_t>(of.count)],
+                      .tokens = 1};
+  };
+  auto reading = slice_of(other, other_states, second);
+  reading.last = {};
+  reading.tokens = 0;
+  const std::vector<BlockSlice> batch{slice_of(other, other_states, first), reading,
+                                      slice_of(golden, states, third)};
+  const auto logits = head->forward(batch);
+  ASSERT_EQ(logits.extent(0), 2);
+  const auto row = head->behind(golden.ids[static_cast<size_t>(golden.count)], logits.row(1));
+  EXPECT_TRUE(testing::same_bits(few, std::vector<float>(row.begin(), row.end())));
+}
+
+TEST_P(BlockHeads, QuantisedWeightsStayClose) {
+  const Golden golden = goldens(GetParam().name)[1];
+  const auto truth = logits_of(*testing::load_head_or_die<BlockHead>(GetParam()), golden, 40);
+  const auto head = testing::load_head_or_die<BlockHead>(GetParam(), {.weight_format = WeightFormat::kInt8});
+  const auto logits = logits_of(*head, golden, 40);
+  EXPECT_TRUE(testing::same_bits(logits, logits_of(*head, golden, 3)));
+  double squares = 0, differences = 0;
+  for (size_t i = 0; i < truth.size(); ++i) {
+    squares += static_cast<double>(truth[i]) * static_cast<double>(truth[i]);
+    differences += (static_cast<double>(logits[i]) - static_cast<double>(truth[i])) *
+                   (static_cast<double>(logits[i]) - static_cast<double>(truth[i]));
+  }
+  EXPECT_LT(differences, 0.04 * squares);
+  EXPECT_GT(differences, 0) << "not quantised at all?";
+}
+
+INSTANTIATE_TEST_SUITE_P(Heads, BlockHeads, ::testing::ValuesIn(testing::kBlockHeads),
+                         testing::head_test_name);
+
+}  // namespace
+}  // namespace outrider
