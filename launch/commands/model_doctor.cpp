@@ -30,7 +30,9 @@ int64_t weights_of(const MatrixSource& m) { return m.n() * m.k(); }
 
 // Of a weight of a published checkpoint, with its part of what its group shares.
 double bits_of_code(const QuantScheme& s) {
-  const double scale = s.scale == ScaleType::kNested ? 8 : s.scale == ScaleType::kFloat32 ? 32 : 16;
+  const double scale = s.scale == ScaleType::kNested || s.scale == ScaleType::kPowerOfTwo ? 8
+                       : s.scale == ScaleType::kFloat32                                   ? 32
+                                                                                          : 16;
   const double zero = s.zero_type == ZeroType::kConstant ? 0 : 8;
   const double outer = s.scale != ScaleType::kNested ? 0 : s.zero_type == ZeroType::kMinimum ? 32 : 16;
   const auto group = static_cast<double>(s.group);

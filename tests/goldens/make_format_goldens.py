@@ -31,8 +31,9 @@ from compressed_tensors.compressors.pack_quantized.base import PackedQuantizatio
 from compressed_tensors.compressors.pack_quantized.helpers import pack_to_int32
 from compressed_tensors.quantization import QuantizationArgs, QuantizationScheme
 from safetensors.torch import save_file
-from transformers import (LlamaConfig, LlamaForCausalLM, Qwen2Config, Qwen2ForCausalLM, Qwen3Config,
+from transformers import (GptOssConfig, GptOssForCausalLM, LlamaConfig, LlamaForCausalLM, Qwen2Config, Qwen2ForCausalLM, Qwen3Config,
                           Qwen3ForCausalLM)
+from transformers.integrations.mxfp4 import convert_moe_packed_tensors
 
 # Heads of 16 columns and an MLP of three times 32: tensor parallelism cuts groups of 32 in the middle.
 SIZES = dict(hidden_size=64, num_hidden_layers=2, num_attention_heads=4, num_key_value_heads=2, head_dim=16,
@@ -263,6 +264,48 @@ def write_safetensors_formats(root):
           lambda name, weight, number: pack_float8(name, weight, 24, 40, "weight_scale_inv", torch.float32))
 
 
+def write_mxfp4(root, name, seed):
+    """Experts of gpt-oss: random codes and scales, dequantised by transformers. The rows are of the last expert."""
+    directory = root / name
+    directory.mkdir(parents=True)
+    rope = {"rope_type": "yarn", "factor": 4.0, "beta_fast": 4.0, "beta_slow": 1.0, "truncate": False,
+            "original_max_position_embeddings": 32}
+    sizes = dict(SIZES, num_attention_heads=2, num_key_value_heads=1, vocab_size=96, num_local_experts=3,
+                 num_experts_per_tok=2, sliding_window=16, swiglu_limit=2.0)
+    model = GptOssForCausalLM(GptOssConfig(**sizes, rope_parameters={"rope_theta": 15000.0, **rope},
+                                           attn_implementation="eager")).eval().float()
+    generator = torch.Generator().manual_seed(seed)
+    tensors, golden = {}, {}
+    for key, tensor in sorted(model.state_dict().items()):
+        noise = torch.randn(tensor.shape, generator=generator)
+        if key.endswith(("gate_up_proj", "down_proj")):  # [experts, inputs, outputs]
+            experts, inputs, outputs = tensor.shape
+            blocks = torch.randint(0, 256, (experts, outputs, inputs // 32, 16), generator=generator).to(torch.uint8)
+            scales = torch.randint(121, 125, (experts, outputs, inputs // 32), generator=generator).to(torch.uint8)
+            weight = convert_moe_packed_tensors(blocks, scales, dtype=torch.float32)
+            tensors.update({f"{key}_blocks": blocks, f"{key}_scales": scales})
+            if ".1." in key:
+                golden[f"rows.{key}"] = torch.cat([weight[-1, :, :4].T, weight[-1, :, -4:].T]).contiguous()
+        else:
+            weight = (1.0 + 0.3 * noise if "norm" in key else noise if key.endswith("sinks") else
+                      0.3 * noise if key.endswith("bias") else
+                      0.5 * noise if "embed_tokens" in key or "lm_head" in key else
+                      noise * (1.5 / tensor.shape[1] ** 0.5)).half().float()
+            tensors[key] = weight.half()
+        tensor.copy_(weight)
+    save_file({key: value.contiguous() for key, value in tensors.items()}, directory / "model.safetensors",
+              {"format": "pt"})
+    config = json.loads(model.config.to_json_string())
+    config.pop("rope_parameters")
+    config.pop("dtype", None)
+    config.update(rope_theta=15000.0, rope_scaling=rope, torch_dtype="float16", experts_per_token=2,
+                  initial_context_length=32,
+                  quantization_config={"quant_method": "mxfp4", "modules_to_not_convert": [
+                      "model.layers.*.self_attn", "model.layers.*.mlp.router", "model.embed_tokens", "lm_head"]})
+    (directory / "config.json").write_text(json.dumps(config, indent=2, sort_keys=True) + "\n")
+    write_golden(model, directory, seed, golden)
+
+
 GGUF_NAMES = {"input_layernorm": "attn_norm", "post_attention_layernorm": "ffn_norm", "self_attn.q_proj": "attn_q",
               "self_attn.k_proj": "attn_k", "self_attn.v_proj": "attn_v", "self_attn.o_proj": "attn_output",
               "self_attn.q_norm": "attn_q_norm", "self_attn.k_norm": "attn_k_norm", "mlp.gate_proj": "ffn_gate",
@@ -394,6 +437,7 @@ def main():
     shutil.rmtree(root, ignore_errors=True)
     torch.set_num_threads(1)
     write_safetensors_formats(root)
+    write_mxfp4(root, "mxfp4", 11)
     write_gguf_formats(root)
 
 

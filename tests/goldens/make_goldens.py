@@ -25,7 +25,7 @@ import torch
 import transformers
 from safetensors.torch import save_file
 from transformers import (AutoModelForCausalLM, Gemma2Config, Gemma2ForCausalLM, Gemma3ForCausalLM, Gemma3TextConfig,
-                          GraniteConfig, GraniteForCausalLM, LlamaConfig, LlamaForCausalLM, MistralConfig,
+                          GptOssConfig, GptOssForCausalLM, GraniteConfig, GraniteForCausalLM, LlamaConfig, LlamaForCausalLM, MistralConfig,
                           MistralForCausalLM, MixtralConfig, MixtralForCausalLM, Olmo2Config, Olmo2ForCausalLM, Phi3Config,
                           Phi3ForCausalLM, Qwen2Config, Qwen2ForCausalLM, Qwen2MoeConfig, Qwen2MoeForCausalLM, Qwen3Config,
                           Qwen3ForCausalLM, Qwen3MoeConfig, Qwen3MoeForCausalLM, SmolLM3Config, SmolLM3ForCausalLM)
@@ -112,6 +112,13 @@ NEWER_MODELS = {
     "qwen3-moe": (Qwen3MoeForCausalLM, Qwen3MoeConfig,
                   dict(TINY, num_key_value_heads=2, num_experts=9, num_experts_per_tok=4, moe_intermediate_size=36,
                        norm_topk_prob=True), PLAIN),
+    # Gates and ups are within reach of the limit. Experts in one tensor, as the dequantised gpt-oss has them.
+    "gpt-oss": (GptOssForCausalLM, GptOssConfig,
+                dict(TINY, num_hidden_layers=3, num_attention_heads=6, num_key_value_heads=2, head_dim=10,
+                     intermediate_size=36, num_local_experts=5, num_experts_per_tok=2, sliding_window=9,
+                     swiglu_alpha=1.4, swiglu_limit=1.5),
+                {"rope_theta": 15000.0, "rope_type": "yarn", "factor": 4.0, "beta_fast": 4.0, "beta_slow": 1.0,
+                 "truncate": False, "original_max_position_embeddings": 32}),
 }
 NEW_CONFIG = {"gemma3", "qwen3-moe"}  # config.json of transformers 5; the others as older versions wrote it
 GREEDY_STEPS = 24
@@ -128,8 +135,12 @@ def random_weights(model, seed):
             tensor.data = 0.3 * noise + (0.0 if "gemma" in model.config.model_type else 1.0)
         elif name.endswith("bias"):
             tensor.data = 0.3 * noise
+        elif name.endswith("sinks"):
+            tensor.data = noise
         elif "embed_tokens" in name or "lm_head" in name:
             tensor.data = 0.5 * noise
+        elif "experts" in name and "gpt_oss" in model.config.model_type:  # [experts, inputs, outputs]
+            tensor.data = noise * (1.5 / tensor.shape[1] ** 0.5)
         else:  # keeps activations of order one, and attention scores wide enough to matter
             tensor.data = noise * (1.5 / tensor.shape[-1] ** 0.5)
 

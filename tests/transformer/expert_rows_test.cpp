@@ -117,7 +117,7 @@ TEST_P(Mixture, BitsDoNotDependOnChunksOrRanks) {
 
 std::vector<Case> cases() {
   std::vector<Case> all;
-  for (const char* model : {"mixtral", "qwen2-moe", "qwen3-moe"})
+  for (const char* model : {"mixtral", "qwen2-moe", "qwen3-moe", "gpt-oss"})
     for (WeightFormat format :
          {WeightFormat::kAuto, WeightFormat::kBFloat16, WeightFormat::kInt8, WeightFormat::kInt4})
       all.push_back({model, format});

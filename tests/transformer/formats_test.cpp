@@ -11,6 +11,7 @@
 
 #include "tests/support/temporary_directory.h"
 #include "tests/transformer/model_suite.h"
+#include "tests/transformer/tensors_to_change.h"
 #include "transformer/files/gguf_model.h"
 #include "transformer/files/weight_map.h"
 #include "transformer/model/weights.h"
@@ -25,6 +26,7 @@ using nlohmann::json;
 using testing::logits_in_chunks;
 using testing::random_ids;
 using testing::same_bits;
+using testing::TensorsToChange;
 
 fs::path format_model(const std::string& name) { return source_dir() / "tests/goldens/formats" / name; }
 
@@ -32,44 +34,6 @@ const std::vector<std::string> kFormats{
     "gptq-4bit",        "gptq-4bit-act-order", "gptq-8bit",        "awq",
     "compressed-4bit",  "compressed-int8",     "compressed-fp8",   "fp8-blocks",
     "gguf-llama-mixed", "gguf-qwen3-q8",       "gguf-qwen2-halves"};
-
-// A safetensors file that can be changed and written again.
-struct TensorsToChange {
-  explicit TensorsToChange(const fs::path& path) {
-    std::ifstream in(path, std::ios::binary);
-    const std::string bytes((std::istreambuf_iterator<char>(in)), {});
-    uint64_t length = 0;
-    std::memcpy(&length, bytes.data(), sizeof length);
-    const json header = json::parse(bytes.substr(sizeof length, length));
-    for (const auto& [name, info] : header.items()) {
-      if (name == "__metadata__") continue;
-      const size_t begin = info["data_offsets"][0], end = info["data_offsets"][1];
-      tensors[name] = {info["dtype"], info["shape"],
-                       bytes.substr(sizeof length + length + begin, end - begin)};
-    }
-  }
-  void write(const fs::path& path) const { write_tensors(tensors, path); }
-  struct Tensor {
-    std::string dtype;
-    std::vector<int64_t> shape;
-    std::string bytes;
-  };
-  static void write_tensors(const std::map<std::string, Tensor>& tensors, const fs::path& path) {
-    json header;
-    std::string data;
-    for (const auto& [name, t] : tensors) {
-      header[name] = {{"dtype", t.dtype},
-                      {"shape", t.shape},
-                      {"data_offsets", {data.size(), data.size() + t.bytes.size()}}};
-      data += t.bytes;
-    }
-    const std::string text = header.dump();
-    const uint64_t length = text.size();
-    std::ofstream(path, std::ios::binary)
-        << std::string(reinterpret_cast<const char*>(&length), sizeof length) << text << data;
-  }
-  std::map<std::string, Tensor> tensors;
-};
 
 struct Opened {
   explicit Opened(const fs::path& directory)
@@ -435,13 +399,15 @@ class SyntheticCodes final : public CodedMatrix {
     for (size_t i = 0; i < to.size(); ++i) {
       const auto mixed =
           static_cast<uint32_t>(row * 131 + (begin + static_cast<int64_t>(i)) * 29 + 7) * 2654435761u >> 24;
-      to[i] = static_cast<uint8_t>(scheme_.code == CodeType::kUnsigned4 ? mixed & 15
-                                   : scheme_.code == CodeType::kE4m3    ? mixed % 120
-                                                                        : mixed);
+      to[i] = static_cast<uint8_t>(code_bits(scheme_.code) == 4      ? mixed & 15
+                                   : scheme_.code == CodeType::kE4m3 ? mixed % 120
+                                                                     : mixed);
     }
   }
   GroupNumbers group(int64_t row, int64_t group) const override {
     const auto mixed = static_cast<float>((row * 31 + group * 17) % 23 + 1);
+    if (scheme_.scale == ScaleType::kPowerOfTwo)
+      return {.scale = power_of_code(static_cast<uint8_t>(110 + (row * 3 + group) % 9))};
     const bool nested = scheme_.scale == ScaleType::kNested;
     const int64_t outer = nested ? group / scheme_.groups_together : 0;
     const auto of_outer = static_cast<float>((row * 3 + outer * 5) % 7 + 1);
@@ -471,6 +437,7 @@ TEST(CodeKernels, MultiplyTheNumbersThatCodesStandFor) {
                            .groups_together = scale == ScaleType::kNested ? 4 : 1});
   schemes.push_back(
       {.zero_type = ZeroType::kMinimum, .scale = ScaleType::kNested, .group = 32, .groups_together = 2});
+  schemes.push_back({.code = CodeType::kE2m1, .scale = ScaleType::kPowerOfTwo, .group = 32});
   const std::vector<std::vector<int64_t>> cuts{{kColumns}, {20, 40, 60, 60, 130, 142, 198, kColumns}};
   ThreadPool pool(2);
   MatmulScratch scratch;

@@ -52,10 +52,13 @@ std::vector<json> families() {
           {{traits.experts->count_key, 4}, {"num_experts_per_tok", 2}, {traits.experts->size_key, 96}});
     if (traits.experts != nullptr && traits.experts->has_shared)
       config["shared_expert_intermediate_size"] = 64;
+    if (traits.rotation_must_be_given) config["rope_scaling"] = {{"rope_type", "default"}};
     all.push_back(config);
   }
   return all;
 }
+
+json family(ModelFamily wanted) { return families()[static_cast<size_t>(wanted)]; }
 
 bool is_scaled(const ModelConfig& config) {
   return !std::holds_alternative<std::monostate>(config.rope.scaling);
@@ -322,13 +325,13 @@ TEST(ModelConfig, KeysThatScaleSomethingMustBeNeutral) {
 
 // What published files say beside what their classes read.
 TEST(ModelConfig, KeysOfPublishedFiles) {
-  const json coder = with(families().back(), {{"qkv_bias", false},
-                                              {"shared_expert_intermediate_size", 0},
-                                              {"use_qk_norm", true},
-                                              {"use_sliding_window", false},
-                                              {"max_window_layers", 28},
-                                              {"output_router_logits", false},
-                                              {"router_aux_loss_coef", 0.0}});
+  const json coder = with(family(ModelFamily::kQwen3Moe), {{"qkv_bias", false},
+                                                           {"shared_expert_intermediate_size", 0},
+                                                           {"use_qk_norm", true},
+                                                           {"use_sliding_window", false},
+                                                           {"max_window_layers", 28},
+                                                           {"output_router_logits", false},
+                                                           {"router_aux_loss_coef", 0.0}});
   EXPECT_TRUE(read(coder).ok()) << read(coder).status().message();
   expect_refused(with(coder, {{"use_qk_norm", false}}), "use_qk_norm", "false");
   expect_refused(with(coder, {{"qkv_bias", true}}), "qkv_bias", "true");
@@ -348,6 +351,52 @@ TEST(ModelConfig, KeysOfPublishedFiles) {
                                                          {"cache_implementation", "hybrid"},
                                                          {"sliding_window", 4096}});
   EXPECT_TRUE(read(gemma2).ok()) << read(gemma2).status().message();
+}
+
+// As gpt-oss-20b says it, in smaller numbers.
+TEST(ModelConfig, GptOss) {
+  const json yarn = {{"rope_type", "yarn"}, {"factor", 32.0},    {"beta_fast", 32.0},
+                     {"beta_slow", 1.0},    {"truncate", false}, {"original_max_position_embeddings", 16}};
+  const json published =
+      with(family(ModelFamily::kGptOss),
+           {{"attention_bias", true},
+            {"experts_per_token", 2},
+            {"initial_context_length", 16},
+            {"layer_types", {"sliding_attention", "full_attention"}},
+            {"max_position_embeddings", 512},
+            {"output_router_logits", false},
+            {"rope_scaling", yarn},
+            {"rope_theta", 150000},
+            {"router_aux_loss_coef", 0.9},
+            {"sliding_window", 128},
+            {"swiglu_limit", 7.0},
+            {"quantization_config",
+             {{"quant_method", "mxfp4"}, {"modules_to_not_convert", {"model.embed_tokens"}}}}});
+  const Result<ModelConfig> read_config = read(published);
+  ASSERT_TRUE(read_config.ok()) << read_config.status().message();
+  const ModelConfig& config = *read_config;
+  EXPECT_EQ(config.head_dim, 64) << "the class never derives it";
+  EXPECT_TRUE(config.qkv_bias && config.o_bias && config.attention_sinks);
+  EXPECT_EQ(config.activation, Activation::kClampedSwish);
+  EXPECT_EQ(config.scales, (ModelScales{.gate_factor = 1.702, .gate_limit = 7}));
+  EXPECT_EQ(config.layer(0).window, 128);
+  EXPECT_EQ(config.layer(1).window, 0);
+  EXPECT_EQ(config.rope.scaling, RopeScaling(YarnRopeScaling{32, 32, 1, false, 16}));
+  EXPECT_DOUBLE_EQ(config.rope.amplitude, 0.1 * std::log(32) + 1);
+  EXPECT_TRUE(config.experts && config.experts->biases && config.experts->renormalise);
+  EXPECT_EQ(config.experts->intermediate_size, 96);
+  EXPECT_EQ(config.quantization->method, QuantMethod::kMxfp4);
+
+  EXPECT_FALSE(read(with(published, {{"attention_bias", false}}))->qkv_bias);
+  EXPECT_TRUE(read(without(published, "attention_bias"))->o_bias);
+  EXPECT_EQ(read(with(published, {{"swiglu_alpha", 1.5}}))->scales.gate_factor, 1.5);
+  EXPECT_EQ(read(without(published, "layer_types"))->layer(0).window, 128);
+  expect_invalid(with(published, {{"experts_per_token", 4}}), "experts_per_token", "num_experts_per_tok");
+  expect_invalid(with(published, {{"initial_context_length", 32}}), "initial_context_length", "16");
+  expect_refused(without(published, "rope_scaling"), "rope_scaling", "missing");
+  expect_refused(with(published, {{"hidden_act", "gelu"}}), "hidden_act", "gelu");
+  expect_refused(with(llama(), {{"swiglu_limit", 7.0}}), "swiglu_limit", "7.0");
+  expect_refused(with(llama(), {{"initial_context_length", 128}}), "initial_context_length", "128");
 }
 
 TEST(ModelConfig, KeysOfAnotherFamilyAreRefused) {
@@ -425,7 +474,8 @@ TEST(ModelConfig, AWindowMattersOnlyWhereItCuts) {
       expect_invalid(with(family, {{"layer_types", types}}), "layer_types", "2 layers");
   expect_refused(with(llama(), {{"layer_types", {"full_attention", "sliding_attention"}}}), "layer_types",
                  "Llama");
-  const json moe = with(families().back(), {{"use_sliding_window", true}, {"sliding_window", 64}});
+  const json moe =
+      with(family(ModelFamily::kQwen3Moe), {{"use_sliding_window", true}, {"sliding_window", 64}});
   expect_refused(moe, "use_sliding_window", "Qwen3Moe");
 }
 
@@ -509,7 +559,7 @@ TEST(ModelConfig, Experts) {
   expect_invalid(without(mixtral, "num_local_experts"), "num_local_experts", "missing");
   expect_invalid(with(mixtral, {{"num_experts", 4}}), "num_experts", "contradicts");
   // transformers 5 writes one name, older versions the other.
-  const json qwen3 = families().back();
+  const json qwen3 = family(ModelFamily::kQwen3Moe);
   EXPECT_EQ(read(with(without(qwen3, "num_experts"), {{"num_local_experts", 4}}))->experts->count, 4);
   expect_invalid(with(qwen3, {{"mlp_only_layers", {2}}}), "mlp_only_layers", "2 layers");
   expect_refused(with(qwen3, {{"shared_expert_intermediate_size", 64}}), "shared_expert_intermediate_size",

@@ -3,8 +3,10 @@
 
 #include <cmath>
 #include <cstring>
+#include <limits>
 #include <map>
 #include <random>
+#include <tuple>
 
 #include "transformer/ops/cpu/cpu_ops.h"
 #include "transformer/ops/cpu/matmul_inputs.h"
@@ -316,6 +318,39 @@ TEST(GeluTanhMul, EqualsItsFormulaAndBodyAndTailAreOneFunction) {
   }
   gelu_tanh_mul(pool, gate.view(), up.view(), 37);
   EXPECT_TRUE(same_bits(gate.view().row(0), one_by_one));
+}
+
+TEST(ClampedSwishMul, EqualsItsFormulaAndBodyAndTailAreOneFunction) {
+  ThreadPool pool(1);
+  Rows gate(1, 37), up(1, 37);
+  randomize(gate.view(), 1);
+  randomize(up.view(), 2);
+  const std::pair<float, float> edges[]{{40, 0.5f},  {-400, 0.5f},    {0.5f, 40},
+                                        {0.5f, -40}, {1e30f, -1e30f}, {-1e30f, 1}};
+  for (size_t i = 0; i < std::size(edges); ++i)
+    std::tie(gate.view()(0, static_cast<int64_t>(5 * i)), up.view()(0, static_cast<int64_t>(5 * i))) =
+        edges[i];
+  std::vector<float> one_by_one;
+  for (int64_t i = 0; i < 37; ++i) {
+    Rows g(1, 1), u(1, 1);
+    g.view()(0, 0) = gate.view()(0, i);
+    u.view()(0, 0) = up.view()(0, i);
+    clamped_swish_mul(pool, g.view(), u.view(), 1, 1.702f, 2);
+    one_by_one.push_back(g.view()(0, 0));
+    const double x = std::min(static_cast<double>(gate.view()(0, i)), 2.0);
+    const double y = std::clamp(static_cast<double>(up.view()(0, i)), -2.0, 2.0);
+    EXPECT_NEAR(static_cast<double>(one_by_one.back()), x / (1 + std::exp(-1.702 * x)) * (y + 1), 1e-5);
+  }
+  clamped_swish_mul(pool, gate.view(), up.view(), 37, 1.702f, 2);
+  EXPECT_TRUE(same_bits(gate.view().row(0), one_by_one));
+  const float nan = std::numeric_limits<float>::quiet_NaN();
+  for (const auto& [g, u] : {std::pair{nan, 1.0f}, {1.0f, nan}}) {
+    Rows a(1, 1), b(1, 1);
+    a.view()(0, 0) = g;
+    b.view()(0, 0) = u;
+    clamped_swish_mul(pool, a.view(), b.view(), 1, 1.702f, 7);
+    EXPECT_TRUE(std::isnan(a.view()(0, 0)));
+  }
 }
 
 TEST(ScaleAndCap, EqualTheirFormulas) {

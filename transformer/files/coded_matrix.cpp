@@ -11,7 +11,9 @@ CodedMatrix::CodedMatrix(std::string name, QuantScheme scheme, int64_t n, int64_
       k_(k),
       groups_((k + scheme.group - 1) / scheme.group),
       name_(std::move(name)),
-      tensors_(std::move(tensors)) {}
+      tensors_(std::move(tensors)) {
+  if (!tensors_.empty()) code_bytes_ = static_cast<int64_t>(tensors_.front()->data.size());
+}
 
 void CodedMatrix::read_weights(int64_t row, int64_t begin, std::span<float> to) const {
   constexpr size_t kChunk = 256;

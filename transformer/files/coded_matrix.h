@@ -1,5 +1,5 @@
 // A matrix [n, k] that a published checkpoint holds as codes (ops/quant_scheme.h), whatever the order of its
-// bits: GPTQ, AWQ, compressed-tensors, block fp8, GGUF. Views of mapped files; immutable.
+// bits: GPTQ, AWQ, compressed-tensors, block fp8, MXFP4, GGUF. Views of mapped files; immutable.
 #pragma once
 
 #include <cstdint>
@@ -28,6 +28,8 @@ class CodedMatrix {
   }
   // Of a row. With an order they are numbered as the file numbers them.
   int64_t groups() const { return groups_; }
+  // Of the codes of all rows, in the file.
+  int64_t code_bytes() const { return code_bytes_; }
   // Every tensor that is read, that of the codes first.
   const std::vector<const TensorInfo*>& tensors() const { return tensors_; }
 
@@ -45,6 +47,7 @@ class CodedMatrix {
   QuantScheme scheme_;
   int64_t n_, k_, groups_;
   std::vector<int32_t> order_;
+  int64_t code_bytes_ = 0;
 
  private:
   std::string name_;

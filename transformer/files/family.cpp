@@ -23,6 +23,11 @@ constexpr std::array kGraniteScales = {
     ScaleKey{"logits_scaling", &ModelScales::logit_divisor, 1},
 };
 
+constexpr std::array kGptOssScales = {
+    ScaleKey{"swiglu_alpha", &ModelScales::gate_factor, 1.702},
+    ScaleKey{"swiglu_limit", &ModelScales::gate_limit, 7},
+};
+
 constexpr ExpertNames kMixtralExperts{.block = "block_sparse_moe.",
                                       .gate = "w1",
                                       .up = "w3",
@@ -46,6 +51,17 @@ constexpr ExpertNames kQwen3Experts{.block = "mlp.",
                                     .size_key = "moe_intermediate_size",
                                     .may_skip_layers = true};
 
+constexpr ExpertNames kGptOssExperts{.block = "mlp.",
+                                     .gate = "gate_up_proj",
+                                     .up = "gate_up_proj",
+                                     .down = "down_proj",
+                                     .count_key = "num_local_experts",
+                                     .size_key = "intermediate_size",
+                                     .always_renormalises = true,
+                                     .router = "router",
+                                     .packed = true,
+                                     .biases = true};
+
 using Keys = std::string_view;
 constexpr std::array kQwenKeys = std::to_array<Keys>({"use_sliding_window"});
 constexpr std::array kGemma2Keys = std::to_array<Keys>({"hidden_activation"});
@@ -60,6 +76,9 @@ constexpr std::array kQwen2MoeKeys =
 constexpr std::array kQwen3MoeKeys =
     std::to_array<Keys>({"num_experts_per_tok", "norm_topk_prob", "mlp_only_layers", "decoder_sparse_step",
                          "use_sliding_window"});
+
+constexpr std::array kGptOssKeys =
+    std::to_array<Keys>({"num_experts_per_tok", "experts_per_token", "initial_context_length"});
 
 constexpr std::array kFamilies = {
     FamilyTraits{.family = ModelFamily::kLlama,
@@ -209,6 +228,27 @@ constexpr std::array kFamilies = {
                  .windows = Windows::kOffOnly,
                  .experts = &kQwen3Experts,
                  .keys = kQwen3MoeKeys},
+    FamilyTraits{.family = ModelFamily::kGptOss,
+                 .title = "gpt-oss",
+                 .models = "gpt-oss-20b, gpt-oss-120b",
+                 .model_type = "gpt_oss",
+                 .architecture = "GptOssForCausalLM",
+                 .special =
+                     "a mixture of experts with biases and a clamped activation, in MXFP4; a sink for every "
+                     "head, a window in every other layer; biases of q, k, v and o",
+                 .attention_bias = AttentionBias::kQkvoByKey,
+                 .attention_sinks = true,
+                 .activation = Activation::kClampedSwish,
+                 .rotation_must_be_given = true,
+                 .windows = Windows::kEveryOther,
+                 .scales = kGptOssScales,
+                 .experts = &kGptOssExperts,
+                 .keys = kGptOssKeys,
+                 .defaults = {.head_dim = 64,
+                              .rope_theta = 150000,
+                              .norm_epsilon = 1e-5,
+                              .window = 128,
+                              .attention_bias = true}},
 };
 
 constexpr bool is_in_order() {

@@ -41,13 +41,17 @@ struct ScaleKey {
 };
 
 struct ExpertNames {
-  std::string_view block;  // behind "model.layers.N."
-  std::string_view gate, up, down;
+  std::string_view block;           // behind "model.layers.N."
+  std::string_view gate, up, down;  // of one expert; of all, where they are packed: gate is gate and up
   std::string_view count_key;
   std::string_view size_key;  // of the intermediate activations of one expert
   bool has_shared = false;
   bool may_skip_layers = false;      // "mlp_only_layers", "decoder_sparse_step"
   bool always_renormalises = false;  // else "norm_topk_prob"
+  std::string_view router = "gate";
+  // All experts in one tensor [experts, inputs, outputs], gates and ups in turns; or in MXFP4, outputs first.
+  bool packed = false;
+  bool biases = false;  // ExpertConfig::biases
 };
 
 // What the class assumes where config.json lacks the key.
@@ -57,6 +61,7 @@ struct FamilyDefaults {
   double norm_epsilon = 1e-6;
   int64_t window = 0;  // 0: none
   bool tied = false;
+  bool attention_bias = false;
 };
 
 struct FamilyTraits {
@@ -71,13 +76,15 @@ struct FamilyTraits {
   QkNorm qk_norm = QkNorm::kNone;
   AttentionBias attention_bias = AttentionBias::kNone;
   bool reads_mlp_bias = false;
+  bool attention_sinks = false;
   bool fused_projections = false;  // qkv_proj and gate_up_proj
   std::string_view activation_key = "hidden_act";
   Activation activation = Activation::kSilu;
-  bool embedding_times_root = false;  // of hidden_size
-  bool partial_rotation = false;      // "partial_rotary_factor" is read
-  bool rotates_by_layer = false;      // "no_rope_layers"
-  bool long_rope_only = false;        // of the scaled rotations
+  bool embedding_times_root = false;    // of hidden_size
+  bool partial_rotation = false;        // "partial_rotary_factor" is read
+  bool rotates_by_layer = false;        // "no_rope_layers"
+  bool long_rope_only = false;          // of the scaled rotations
+  bool rotation_must_be_given = false;  // versions of the class differ in what they assume
   Windows windows = Windows::kNone;
   std::span<const ScaleKey> scales = {};
   const ExpertNames* experts = nullptr;

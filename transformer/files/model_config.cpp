@@ -85,7 +85,8 @@ Status read_head_dim(const JsonObject& config, const FamilyTraits& traits, Model
 }
 
 Status read_biases(const JsonObject& config, const FamilyTraits& traits, ModelConfig& out) {
-  ASSIGN_OR_RETURN(const bool attention_bias, config.boolean_or("attention_bias", false));
+  ASSIGN_OR_RETURN(const bool attention_bias,
+                   config.boolean_or("attention_bias", traits.defaults.attention_bias));
   ASSIGN_OR_RETURN(const bool mlp_bias, config.boolean_or("mlp_bias", false));
   if (attention_bias && traits.attention_bias == AttentionBias::kNone)
     return config.refused("attention_bias",
@@ -130,7 +131,7 @@ Status read_scales(const JsonObject& config, const FamilyTraits& traits, ModelCo
 }
 
 Status read_activation(const JsonObject& config, const FamilyTraits& traits, ModelConfig& out) {
-  const bool is_silu = traits.activation == Activation::kSilu;
+  const bool is_silu = traits.activation != Activation::kGeluTanh;
   const std::string key(traits.activation_key), expected = is_silu ? "silu" : "gelu_pytorch_tanh";
   ASSIGN_OR_RETURN(const std::string name, config.string_or(key, expected));
   if (name != expected && !(is_silu && name == "swish"))
@@ -168,6 +169,9 @@ Status read_experts(const JsonObject& config, const FamilyTraits& traits, ModelC
     return config.wrong(other, "contradicts \"" + usual + "\"");
   ASSIGN_OR_RETURN(experts.chosen, config.integer("num_experts_per_tok", {1, experts.count}));
   ASSIGN_OR_RETURN(experts.intermediate_size, config.integer(std::string(names.size_key), {1, kMaxWidth}));
+  if (const json* same = config.find("experts_per_token"); same != nullptr && *same != experts.chosen)
+    return config.wrong("experts_per_token", "contradicts \"num_experts_per_tok\"");
+  experts.biases = names.biases;
   if (names.has_shared) {
     ASSIGN_OR_RETURN(experts.shared_intermediate_size,
                      config.integer("shared_expert_intermediate_size", {1, kMaxWidth}));
@@ -254,7 +258,8 @@ std::string beyond_plain_layers(const ModelConfig& c) {
   if (c.norm_place != NormPlace::kBefore) return "norms behind attention and MLP";
   if (c.norm_adds_one) return "norms that multiply by 1 + weight";
   if (c.qk_norm == QkNorm::kWhole) return "a norm over all heads of q and k";
-  if (c.activation != Activation::kSilu) return "gelu";
+  if (c.activation != Activation::kSilu) return "another activation than silu";
+  if (c.attention_sinks) return "attention sinks";
   if (c.scales != ModelScales{}) return "factors or caps on embeddings, residuals, scores or logits";
   if (c.rope.dims != 0 && c.rope.dims != c.head_dim) return "partly rotated heads";
   if (c.rope.amplitude != 1) return "a rotation with an amplitude";
@@ -269,6 +274,7 @@ Result<ModelConfig> read_layer_config(const JsonObject& config, ModelFamily fami
   out.norm_place = traits.norm_place;
   out.norm_adds_one = traits.norm_adds_one;
   out.qk_norm = traits.qk_norm;
+  out.attention_sinks = traits.attention_sinks;
   RETURN_IF_ERROR(read_activation(config, traits, out));
   RETURN_IF_ERROR(read_experts(config, traits, out));
   RETURN_IF_ERROR(check_config_keys(config, out.family, also));

@@ -33,7 +33,8 @@ enum class ModelFamily : uint8_t {
   kSmolLm3,
   kMixtral,
   kQwen2Moe,
-  kQwen3Moe
+  kQwen3Moe,
+  kGptOss
 };
 std::string_view family_name(ModelFamily family);        // "llama"
 std::string_view architecture_name(ModelFamily family);  // "LlamaForCausalLM"
@@ -94,7 +95,8 @@ struct LayerKind {
 
 enum class NormPlace : uint8_t { kBefore, kAfter, kAround };  // attention and MLP
 enum class QkNorm : uint8_t { kNone, kHead, kWhole };         // over head_dim, or over all heads at once
-enum class Activation : uint8_t { kSilu, kGeluTanh };
+// kClampedSwish: gate * sigmoid(factor * gate) * (up + 1), of a gate of at most `limit` and an up within it.
+enum class Activation : uint8_t { kSilu, kGeluTanh, kClampedSwish };
 
 // Factors, and caps: cap * tanh(x / cap). 0: no cap.
 struct ModelScales {
@@ -104,6 +106,7 @@ struct ModelScales {
   double logit_divisor = 1;
   double attention_cap = 0;
   double logit_cap = 0;
+  double gate_factor = 0, gate_limit = 0;  // of kClampedSwish
   bool operator==(const ModelScales&) const = default;
 };
 
@@ -114,6 +117,7 @@ struct ExpertConfig {
   int64_t intermediate_size = 0;
   int64_t shared_intermediate_size = 0;  // of the MLP that every token goes through as well; 0: none
   bool renormalise = true;               // the weights of the chosen ones add up to 1
+  bool biases = false;                   // of the router, and of gate, up and down of every expert
   bool operator==(const ExpertConfig&) const = default;
 };
 
@@ -140,7 +144,9 @@ struct ModelConfig {
   bool tie_word_embeddings = false;  // the head is the embedding; there is no lm_head.weight
   bool qkv_bias = false;
   bool o_bias = false;
-  bool mlp_bias = false;     // of gate, up and down
+  bool mlp_bias = false;  // of gate, up and down
+  // Every query head has one score more, which takes its part of the softmax and yields nothing.
+  bool attention_sinks = false;
   std::vector<TokenId> eos;  // any of them ends a text; config.json's first, no repeats, may be empty
   std::optional<TokenId> bos;
   std::optional<Dtype> torch_dtype;  // as declared; what the tensors are is in their file

@@ -366,6 +366,8 @@ Found find_published_codes(const TensorFiles& files, const QuantizationConfig& c
       return find_compressed(files, config, module, n, k);
     case QuantMethod::kBlockFp8:
       return find_block_fp8(files, config, module, n, k);
+    case QuantMethod::kMxfp4:  // only of experts, which share tensors (mxfp4_codes.h)
+      return Found(nullptr);
   }
   return Found(nullptr);
 }

@@ -179,6 +179,14 @@ Result<QuantizationConfig> read_block_fp8(const JsonObject& o) {
   return out;
 }
 
+// Its tensors say which matrices are codes.
+Result<QuantizationConfig> read_mxfp4(const JsonObject& o) {
+  constexpr std::string_view kRead[]{"quant_method", "modules_to_not_convert"};
+  constexpr std::string_view kNothing[]{"dequantize"};  // once loaded: the numbers are the same
+  RETURN_IF_ERROR(check_quantization_keys(o, kRead, kNothing));
+  return QuantizationConfig{.method = QuantMethod::kMxfp4};
+}
+
 Result<CompressedGroup::Format> compressed_format(const JsonObject& o) {
   ASSIGN_OR_RETURN(const std::string name, o.string("format"));
   if (name == "pack-quantized") return CompressedGroup::Format::kPacked;
@@ -295,7 +303,7 @@ bool ModuleNames::list(std::string_view name) const {
 }
 
 const char* QuantizationConfig::name() const {
-  constexpr const char* kMethodNames[]{"gptq", "awq", "compressed-tensors", "fp8"};
+  constexpr const char* kMethodNames[]{"gptq", "awq", "compressed-tensors", "fp8", "mxfp4"};
   return kMethodNames[static_cast<int>(method)];
 }
 
@@ -323,11 +331,12 @@ Result<std::shared_ptr<const QuantizationConfig>> read_quantization_config(const
       method == "gptq"                 ? read_gptq(*o)
       : method == "awq"                ? read_awq(*o)
       : method == "compressed-tensors" ? read_compressed_tensors(*o)
-      : method == "fp8"
-          ? read_block_fp8(*o)
+      : method == "fp8"                ? read_block_fp8(*o)
+      : method == "mxfp4"
+          ? read_mxfp4(*o)
           : config.refused("quantization_config",
                            "has quant_method \"" + method.substr(0, 100) +
-                               "\"; supported are gptq, awq, compressed-tensors and fp8, or use the "
+                               "\"; supported are gptq, awq, compressed-tensors, fp8 and mxfp4, or use the "
                                "model's bf16, fp16 or fp32 weights");
   if (!read.ok()) return read.status();
   return std::shared_ptr<const QuantizationConfig>(

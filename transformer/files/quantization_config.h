@@ -16,7 +16,7 @@
 
 namespace outrider {
 
-enum class QuantMethod : uint8_t { kGptq, kAwq, kCompressedTensors, kBlockFp8 };
+enum class QuantMethod : uint8_t { kGptq, kAwq, kCompressedTensors, kBlockFp8, kMxfp4 };
 
 // Modules, by whole names or by expressions ("re:...") that match from where a name begins.
 class ModuleNames {

@@ -138,6 +138,13 @@ Status write_quantized(const TensorFiles& files, const ModelConfig& config, Weig
   ASSIGN_OR_RETURN(const WeightMap map, map_weights(files, config, ShardPlan(config, {})));
   if (map.has_codes)
     return invalid_argument("the weights are quantised already; quantise the original model");
+  for (const LayerSources& layer : map.layers)
+    for (const MatrixSource* source : layer.matrices())
+      if (const TensorPart& part = source->parts.front(); part.apart)
+        return unsupported(fmt::format(
+            "{} holds all experts in one tensor, of which files of {} are not made; quantise while "
+            "loading, with --weight-format {}",
+            part.tensor->name, weight_format_name(format), weight_format_name(format)));
   const std::vector<Item> items = plan_items(files, map, format);
   const auto total = static_cast<int64_t>(files.total_bytes());
   int64_t done = 0;

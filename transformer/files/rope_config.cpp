@@ -199,19 +199,17 @@ Status read_rotation(const JsonObject& config, const JsonObject& rope, const Fam
   return {};
 }
 
-// transformers prefers the length beside the rotation to the one in it.
-Status check_original_positions(const JsonObject& config, const ModelConfig& out) {
-  if (!config.has("original_max_position_embeddings")) return {};
-  ASSIGN_OR_RETURN(const int64_t beside,
-                   config.integer("original_max_position_embeddings", {1, kMaxPositions}));
+// transformers prefers the length beside the rotation to the one in it. `key` is one of its names.
+Status check_original_positions(const JsonObject& config, const std::string& key, const ModelConfig& out) {
+  if (!config.has(key)) return {};
+  ASSIGN_OR_RETURN(const int64_t beside, config.integer(key, {1, kMaxPositions}));
   int64_t inside = beside;
   if (const auto* llama3 = std::get_if<Llama3RopeScaling>(&out.rope.scaling))
     inside = llama3->original_max_position_embeddings;
   if (const auto* yarn = std::get_if<YarnRopeScaling>(&out.rope.scaling))
     inside = yarn->original_max_position_embeddings;
   if (beside == inside) return {};
-  return config.wrong("original_max_position_embeddings",
-                      fmt::format("is {}, but {} in the rotation; keep the right one", beside, inside));
+  return config.wrong(key, fmt::format("is {}, but {} in the rotation; keep the right one", beside, inside));
 }
 
 // One of the two objects, or nothing where it is empty.
@@ -275,8 +273,12 @@ Status read_one_rotation(const JsonObject& config, const FamilyTraits& traits, M
     out.max_position_embeddings = sizes.max_position_embeddings;
     first = read;
   }
+  if (!first && traits.rotation_must_be_given)
+    return config.refused("rope_scaling", "is missing, and versions of " + std::string(traits.architecture) +
+                                              " differ in what they assume; add it, or rope_parameters");
   if (first) out.rope = *first;
-  return check_original_positions(config, out);
+  RETURN_IF_ERROR(check_original_positions(config, "original_max_position_embeddings", out));
+  return check_original_positions(config, "initial_context_length", out);
 }
 
 }  // namespace

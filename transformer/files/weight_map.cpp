@@ -10,6 +10,7 @@
 #include "base/bfloat16.h"
 #include "transformer/files/family.h"
 #include "transformer/files/gguf_codes.h"
+#include "transformer/files/mxfp4_codes.h"
 #include "transformer/files/published_codes.h"
 #include "transformer/files/quantized_file.h"
 
@@ -41,6 +42,20 @@ class Mapper {
   Result<MlpSources> mlp(const std::array<std::string, 3>& names, int64_t size) const;
   Result<MlpSources> dense_mlp(const std::string& prefix) const;
   Result<ExpertSources> mixture(const std::string& layer_prefix) const;
+  Result<MlpSources> expert(const std::string& prefix, int64_t index) const;
+  // One of the experts that share tensors.
+  struct Packed {
+    std::string name;
+    int64_t expert, outputs, inputs;  // of the whole tensor
+  };
+  struct EveryOther {
+    int64_t first = 0, step = 1;
+  };
+  Result<MlpSources> packed_expert(const std::string& prefix, int64_t index) const;
+  // Of the outputs that `every` names, `rows`; of its inputs, `columns`.
+  Result<TensorPart> packed_matrix(const Packed& of, EveryOther every, IndexRange rows,
+                                   IndexRange columns) const;
+  Result<TensorPart> packed_bias(const Packed& of, EveryOther every, IndexRange part) const;
 
   const TensorFiles& files_;
   const ModelConfig& config_;
@@ -164,6 +179,10 @@ Status Mapper::map_attention(const std::string& prefix, LayerSources& to) const 
     ASSIGN_OR_RETURN(TensorPart bias, vector(prefix + "o_proj.bias", hidden, all));
     to.o_bias = {bias};
   }
+  if (config_.attention_sinks) {
+    ASSIGN_OR_RETURN(TensorPart sinks, vector(prefix + "sinks", config_.num_heads, plan_.query_heads));
+    to.sinks = {sinks};
+  }
   if (config_.qk_norm != QkNorm::kNone) {
     const bool whole = config_.qk_norm == QkNorm::kWhole;
     ASSIGN_OR_RETURN(TensorPart q_norm, vector(prefix + "q_norm.weight", whole ? config_.q_size() : d,
@@ -224,26 +243,93 @@ Result<MlpSources> Mapper::dense_mlp(const std::string& prefix) const {
   return to;
 }
 
+Result<MlpSources> Mapper::expert(const std::string& prefix, int64_t index) const {
+  const ExpertNames& names = *traits_.experts;
+  const std::string own = fmt::format("{}{}.", prefix, index);
+  return mlp({own + std::string(names.gate), own + std::string(names.up), own + std::string(names.down)},
+             config_.experts->intermediate_size);
+}
+
+Result<TensorPart> Mapper::packed_matrix(const Packed& of, EveryOther every, IndexRange rows,
+                                         IndexRange columns) const {
+  const int64_t experts = config_.experts->count;
+  if (config_.quantization && files_.find(of.name + kMxfp4Blocks)) {
+    ASSIGN_OR_RETURN(const auto coded, find_mxfp4(files_, *config_.quantization, of.name,
+                                                  {.experts = experts,
+                                                   .rows = of.outputs,
+                                                   .expert = of.expert,
+                                                   .first = every.first,
+                                                   .step = every.step},
+                                                  of.inputs));
+    return TensorPart{.tensor = coded->tensors()[0], .rows = rows, .columns = columns, .coded = coded};
+  }
+  ASSIGN_OR_RETURN(const TensorInfo* info, files_.require(of.name, {experts, of.inputs, of.outputs}));
+  if (!is_weight_dtype(info->dtype))
+    return unsupported(
+        fmt::format("tensor {} is {}; weights must be F32, BF16 or F16", of.name, dtype_name(info->dtype)));
+  return TensorPart{.tensor = info,
+                    .rows = rows,
+                    .columns = columns,
+                    .apart = ElementsApart{.first = of.expert * of.inputs * of.outputs + every.first,
+                                           .row = every.step,
+                                           .column = of.outputs}};
+}
+
+Result<TensorPart> Mapper::packed_bias(const Packed& of, EveryOther every, IndexRange part) const {
+  const std::string name = of.name + "_bias";
+  ASSIGN_OR_RETURN(const TensorInfo* info, files_.require(name, {config_.experts->count, of.outputs}));
+  if (!is_weight_dtype(info->dtype))
+    return unsupported(
+        fmt::format("tensor {} is {}; weights must be F32, BF16 or F16", name, dtype_name(info->dtype)));
+  return TensorPart{
+      .tensor = info,
+      .rows = {0, 1},
+      .columns = part,
+      .apart = ElementsApart{.first = of.expert * of.outputs + every.first, .column = every.step}};
+}
+
+// Of gate_up_proj, output 2i is gate i and output 2i + 1 is up i.
+Result<MlpSources> Mapper::packed_expert(const std::string& prefix, int64_t index) const {
+  const int64_t hidden = config_.hidden_size, size = config_.experts->intermediate_size;
+  const MlpCut cut(size, plan_.shard);
+  const Packed gate_up{prefix + std::string(traits_.experts->gate), index, 2 * size, hidden};
+  const Packed down{prefix + std::string(traits_.experts->down), index, hidden, size};
+  MlpSources to;
+  for (const int64_t first : {0, 1}) {
+    ASSIGN_OR_RETURN(TensorPart part, packed_matrix(gate_up, {first, 2}, cut.columns, {0, hidden}));
+    to.gate_up.parts.push_back(part);
+    ASSIGN_OR_RETURN(TensorPart bias, packed_bias(gate_up, {first, 2}, cut.columns));
+    to.gate_up_bias.push_back(bias);
+  }
+  ASSIGN_OR_RETURN(TensorPart part, packed_matrix(down, {}, {0, hidden}, cut.columns));
+  to.down = {{part}, cut.leaf_ends};
+  ASSIGN_OR_RETURN(TensorPart bias, packed_bias(down, {}, {0, hidden}));
+  to.down_bias = {bias};
+  return to;
+}
+
 Result<ExpertSources> Mapper::mixture(const std::string& layer_prefix) const {
   const ExpertConfig& config = *config_.experts;
   const ExpertNames& names = *traits_.experts;
   const int64_t hidden = config_.hidden_size;
   const std::string prefix = layer_prefix + std::string(names.block);
   ExpertSources to;
+  const std::string router_name = prefix + std::string(names.router);
   ASSIGN_OR_RETURN(TensorPart router,
-                   matrix(prefix + "gate.weight", {config.count, hidden}, {0, config.count}, {0, hidden}));
+                   matrix(router_name + ".weight", {config.count, hidden}, {0, config.count}, {0, hidden}));
   if (router.coded || router.scales)
     return unsupported(
         fmt::format("{} is quantised, and decides which experts are read; quantise the original "
                     "again, without it",
                     router.tensor->name));
   to.router = {{router}, {}};
+  if (names.biases) {
+    ASSIGN_OR_RETURN(TensorPart bias, vector(router_name + ".bias", config.count, {0, config.count}));
+    to.router_bias = {bias};
+  }
   for (int64_t i = 0; i < config.count; ++i) {
-    const std::string expert = fmt::format("{}experts.{}.", prefix, i);
     ASSIGN_OR_RETURN(MlpSources sources,
-                     mlp({expert + std::string(names.gate), expert + std::string(names.up),
-                          expert + std::string(names.down)},
-                         config.intermediate_size));
+                     names.packed ? packed_expert(prefix + "experts.", i) : expert(prefix + "experts.", i));
     to.experts.push_back(std::move(sources));
   }
   if (names.has_shared) {
@@ -305,7 +391,7 @@ Result<WeightMap> Mapper::map() const {
 
 int64_t TensorPart::bytes(int64_t row_count) const {
   if (coded)
-    return static_cast<int64_t>(static_cast<double>(tensor->data.size()) * static_cast<double>(row_count) /
+    return static_cast<int64_t>(static_cast<double>(coded->code_bytes()) * static_cast<double>(row_count) /
                                 static_cast<double>(coded->n()) * static_cast<double>(columns.size()) /
                                 static_cast<double>(coded->k()));
   const int64_t bits =
@@ -360,7 +446,8 @@ std::vector<float> read_vector(const VectorSource& source) {
   std::vector<float> values;
   for (const TensorPart& part : source)
     for (int64_t i = part.columns.begin; i < part.columns.end; ++i)
-      values.push_back(tensor_element(*part.tensor, stored_row(*part.tensor, i)));
+      values.push_back(
+          tensor_element(*part.tensor, part.apart ? part.apart->at(0, i) : stored_row(*part.tensor, i)));
   return values;
 }
 
@@ -386,14 +473,19 @@ std::set<const TensorInfo*> used_tensors(const WeightMap& map) {
   for (const LayerSources& l : map.layers) {
     for (const MatrixSource* matrix : l.matrices()) add_used(matrix->parts, used);
     for (const VectorSource* vector : {&l.attention_norm, &l.mlp_norm, &l.attention_out_norm, &l.mlp_out_norm,
-                                       &l.q_norm, &l.k_norm, &l.qkv_bias, &l.o_bias})
+                                       &l.q_norm, &l.k_norm, &l.qkv_bias, &l.sinks, &l.o_bias})
       add_used(*vector, used);
+    const auto add_biases = [&](const MlpSources& m) {
+      add_used(m.gate_up_bias, used);
+      add_used(m.down_bias, used);
+    };
     if (const ExpertSources* mixture = l.mixture()) {
       add_used(mixture->router.parts, used);
+      add_used(mixture->router_bias, used);
       add_used(mixture->shared_gate, used);
+      for (const MlpSources& expert : mixture->experts) add_biases(expert);
     } else {
-      add_used(l.dense().gate_up_bias, used);
-      add_used(l.dense().down_bias, used);
+      add_biases(l.dense());
     }
   }
   return used;

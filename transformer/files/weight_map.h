@@ -16,6 +16,12 @@
 
 namespace outrider {
 
+// A matrix within a larger tensor: element (row, column) is its element number at(row, column).
+struct ElementsApart {
+  int64_t first = 0, row = 0, column = 0;
+  int64_t at(int64_t r, int64_t c) const { return first + r * row + c * column; }
+};
+
 // Rows and columns of a stored matrix. Vectors have one row.
 struct TensorPart {
   const TensorInfo* tensor = nullptr;
@@ -24,6 +30,7 @@ struct TensorPart {
   const TensorInfo* scales = nullptr;        // of a matrix of codes (quantized_file.h)
   int64_t first_group = 0;                   // of `columns` among its scales
   std::shared_ptr<const CodedMatrix> coded;  // of a published checkpoint; `tensor` holds its codes
+  std::optional<ElementsApart> apart;        // of numbers that do not lie row by row
   int64_t bytes(int64_t row_count) const;    // of so many rows in the file, without scales
 };
 
@@ -50,6 +57,7 @@ struct MlpSources {
 // A mixture: each expert is an MLP, cut over the ranks like any.
 struct ExpertSources {
   MatrixSource router;  // [experts, hidden], whole on every rank
+  VectorSource router_bias;
   std::vector<MlpSources> experts;
   std::optional<MlpSources> shared;
   VectorSource shared_gate;  // [hidden]; of the shared MLP
@@ -61,7 +69,8 @@ struct LayerSources {
   VectorSource q_norm, k_norm;                    // [head_dim], or [q], [k of this rank]
   MatrixSource qkv;                               // [q + k + v of this rank, hidden]
   VectorSource qkv_bias;
-  MatrixSource o;  // [hidden, heads of this rank * head_dim]
+  VectorSource sinks;  // [query heads of this rank]
+  MatrixSource o;      // [hidden, heads of this rank * head_dim]
   VectorSource o_bias;
   std::variant<MlpSources, ExpertSources> mlp;
 

@@ -208,7 +208,8 @@ void CpuModel::attention_block(int64_t layer, std::span<const BatchSlice> batch,
                              .heads_per_kv = config_.heads_per_kv_head(),
                              .scale = static_cast<float>(config_.scales.attention),
                              .cap = static_cast<float>(config_.scales.attention_cap),
-                             .window = config_.layer(layer).window};
+                             .window = config_.layer(layer).window,
+                             .sinks = w.sinks.empty() ? nullptr : w.sinks.data()};
   const auto attended = act_->attended.rows(rows), partial = act_->partial.rows(rows);
   attention(pool_, attention_scratch_, q, storage_.layer(layer), shape, act_->attention_rows, attended);
   matmul(pool_, matmul_scratch_, attended, w.o, partial);
@@ -294,7 +295,7 @@ void CpuModel::mlp_block(int64_t layer, int64_t rows) {
     return finish_block(partial, {}, w.mlp_out_norm);
   }
   const auto gate_up = act_->gate_up.rows(rows);
-  gate_and_up(pool_, matmul_scratch_, w.dense(), config_.activation, in, gate_up);
+  gate_and_up(pool_, matmul_scratch_, w.dense(), GateRule(config_), in, gate_up);
   matmul(pool_, matmul_scratch_, gate_up, w.dense().down, partial);
   finish_block(partial, w.dense().down_bias, w.mlp_out_norm);
 }

@@ -19,14 +19,16 @@ int64_t most_columns(const ExpertConfig& config, Shard shard) {
 
 }  // namespace
 
-void gate_and_up(ThreadPool& pool, MatmulScratch& scratch, const DenseMlp& mlp, Activation activation,
+void gate_and_up(ThreadPool& pool, MatmulScratch& scratch, const DenseMlp& mlp, const GateRule& rule,
                  TensorView<const float, 2> x, TensorView<float, 2> gate_up) {
   matmul(pool, scratch, x, mlp.gate_up, gate_up);
   add_bias(gate_up, mlp.gate_up_bias);
   const int64_t columns = mlp.gate_up.n() / 2;
   const TensorView<float, 2> up(gate_up.data() + columns, {gate_up.extent(0), columns},
                                 {gate_up.stride(0), 1});
-  if (activation == Activation::kGeluTanh)
+  if (rule.activation == Activation::kClampedSwish)
+    clamped_swish_mul(pool, gate_up, up, columns, rule.factor, rule.limit);
+  else if (rule.activation == Activation::kGeluTanh)
     gelu_tanh_mul(pool, gate_up, up, columns);
   else
     silu_mul(pool, gate_up, up, columns);
@@ -63,7 +65,7 @@ void choose_experts(std::span<float> logits, bool renormalise, std::span<ExpertC
 
 ExpertRows::ExpertRows(const ModelConfig& config, const ShardPlan& plan, int64_t max_rows, int threads)
     : config_(*config.experts),
-      activation_(config.activation),
+      rule_(config),
       leaves_(shard_leaves(plan.shard).size()),
       logits_(max_rows, config_.count),
       sums_(max_rows, leaves_ * config.hidden_size),
@@ -102,6 +104,7 @@ void ExpertRows::route(ThreadPool& pool, MatmulScratch& scratch, const ExpertMlp
   const int64_t rows = x.extent(0), chosen = config_.chosen;
   const auto logits = logits_.rows(rows);
   matmul(pool, scratch, x, mlp.router, logits);
+  add_bias(logits, mlp.router_bias);
   std::fill(begins_.begin(), begins_.end(), 0);
   for (int64_t m = 0; m < rows; ++m) {
     const auto choices =
@@ -174,10 +177,11 @@ void ExpertRows::take(const Turn& turn, ThreadPool& pool, MatmulScratch& scratch
   const int64_t width = turn.expert->gate_up.n();
   const TensorView<float, 2> gate_up(desk.gate_up.data(), {turn.count, width},
                                      {round_up(width, kRowPadding), 1});
-  gate_and_up(pool, scratch, *turn.expert, activation_, in, gate_up);
+  gate_and_up(pool, scratch, *turn.expert, rule_, in, gate_up);
   const TensorView<float, 2> products(products_.data.data() + turn.first * products_.stride,
                                       {turn.count, products_.columns}, {products_.stride, 1});
   matmul_leaves(pool, scratch, gate_up, turn.expert->down, products);
+  add_bias(products, turn.expert->down_bias);  // of the first leaf, which only its rank has
 }
 
 // Threads share the columns: of each, every row's visits are added in their order.

@@ -4,8 +4,8 @@
 //
 // A row's bits do not depend on the rows beside it, nor on ranks: routing is fp32 in one order, ties go to
 // the lowest id, nothing is dropped, an expert's product of a row is what it is alone, and in every leaf
-// (shard.h) a row's experts are added in the order of their ids, then the shared one. The leaves' tree comes
-// last.
+// (shard.h) a row's experts are added in the order of their ids, then the shared one. A bias of what experts
+// yield belongs to the first leaf. The leaves' tree comes last.
 #pragma once
 
 #include <memory>
@@ -19,8 +19,18 @@
 
 namespace outrider {
 
+// What a gate and an up become together.
+struct GateRule {
+  explicit GateRule(const ModelConfig& config)
+      : activation(config.activation),
+        factor(static_cast<float>(config.scales.gate_factor)),
+        limit(static_cast<float>(config.scales.gate_limit)) {}
+  Activation activation;
+  float factor, limit;  // of kClampedSwish
+};
+
 // gate_up's first half becomes the MLP's intermediate activations of x. gate_up [rows, 2 * columns]
-void gate_and_up(ThreadPool& pool, MatmulScratch& scratch, const DenseMlp& mlp, Activation activation,
+void gate_and_up(ThreadPool& pool, MatmulScratch& scratch, const DenseMlp& mlp, const GateRule& rule,
                  TensorView<const float, 2> x, TensorView<float, 2> gate_up);
 
 struct ExpertChoice {
@@ -79,7 +89,7 @@ class ExpertRows {
   void sum_leaves(ThreadPool& pool, TensorView<float, 2> out);
 
   const ExpertConfig config_;
-  const Activation activation_;
+  const GateRule rule_;
   const int64_t leaves_;
   ActivationRows logits_;    // [rows, experts]
   ActivationRows sums_;      // [rows, leaves * hidden]: of every leaf, over the experts so far

@@ -13,8 +13,10 @@ namespace {
 
 class Packer {
  public:
-  Packer(const WeightMap& map, const ModelConfig& config, const WeightOptions& options, ThreadPool& pool)
+  Packer(const WeightMap& map, const ModelConfig& config, const ShardPlan& plan, const WeightOptions& options,
+         ThreadPool& pool)
       : config_(config),
+        has_first_leaf_(shard_leaves(plan.shard).begin == 0),
         float_type_(map.all_bf16 ? WeightType::kBFloat16 : WeightType::kFloat32),
         total_(map.matrix_bytes()),
         options_(options),
@@ -31,6 +33,7 @@ class Packer {
   void advance(int64_t bytes);
 
   const ModelConfig& config_;
+  const bool has_first_leaf_;
   const WeightType float_type_;
   int64_t done_ = 0, total_ = 0;  // bytes of matrices in the files
   const WeightOptions& options_;
@@ -73,9 +76,11 @@ Result<DenseMlp> Packer::mlp(const MlpSources& s) {
 }
 
 Result<ExpertMlp> Packer::mixture(const ExpertSources& s) {
-  ExpertMlp w{.router = pack_matrix(s.router, WeightType::kFloat32, pool_)};
+  ExpertMlp w{.router = pack_matrix(s.router, WeightType::kFloat32, pool_),
+              .router_bias = read_vector(s.router_bias)};
   for (const MlpSources& expert : s.experts) {
     ASSIGN_OR_RETURN(DenseMlp packed, mlp(expert));
+    if (!has_first_leaf_) packed.down_bias.clear();
     w.experts.push_back(std::move(packed));
   }
   if (s.shared) {
@@ -93,6 +98,7 @@ Result<LayerWeights> Packer::layer(const LayerSources& s) {
                  .q_norm = norm(s.q_norm),
                  .k_norm = norm(s.k_norm),
                  .qkv_bias = read_vector(s.qkv_bias),
+                 .sinks = read_vector(s.sinks),
                  .o_bias = read_vector(s.o_bias)};
   ASSIGN_OR_RETURN(w.qkv, matrix(MatrixKind::kLayer, s.qkv));
   ASSIGN_OR_RETURN(w.o, matrix(MatrixKind::kLayer, s.o));
@@ -121,6 +127,12 @@ SourceRow source_row(const TensorPart& part, int64_t row) {
   const int64_t at = part.rows.begin + row;
   if (part.coded)
     return {.dtype = tensor.dtype, .coded = part.coded.get(), .row = at, .first = part.columns.begin};
+  if (part.apart) {
+    const int64_t bytes = dtype_bits(tensor.dtype) / 8;
+    return {.data = tensor.data.data() + part.apart->at(at, part.columns.begin) * bytes,
+            .dtype = tensor.dtype,
+            .step = part.apart->column * bytes};
+  }
   const auto row_bytes = static_cast<int64_t>(tensor.data.size()) / tensor.shape[0];
   const int64_t bits = tensor.dtype == Dtype::kU8 ? weight_bits(WeightType::kInt4) : dtype_bits(tensor.dtype);
   SourceRow source{
@@ -145,6 +157,7 @@ void release(const TensorPart& part) {
     for (const TensorInfo* tensor : part.coded->tensors()) release_pages(tensor->data);
     return;
   }
+  if (part.apart) return release_pages(part.tensor->data);
   const auto width = part.tensor->data.size() / static_cast<size_t>(part.tensor->shape[0]);
   release_pages(part.tensor->data.subspan(static_cast<size_t>(part.rows.begin) * width,
                                           static_cast<size_t>(part.rows.size()) * width));
@@ -233,7 +246,7 @@ const char* weight_type_name(WeightType type) {
 Result<Weights> load_weights(TensorFiles& files, const ModelConfig& config, const ShardPlan& plan,
                              const WeightOptions& options, ThreadPool& pool) {
   ASSIGN_OR_RETURN(const WeightMap map, map_weights(files, config, plan));
-  Packer packer(map, config, options, pool);
+  Packer packer(map, config, plan, options, pool);
   Weights weights;
   if (map.embedding) {
     ASSIGN_OR_RETURN(weights.embedding, packer.matrix(MatrixKind::kVocabulary, *map.embedding));

@@ -19,6 +19,7 @@
 
 namespace outrider {
 
+// Of an expert, down_bias is with the rank of the first leaf alone.
 struct DenseMlp {
   PackedMatrix gate_up;  // [2 * columns of this rank, hidden]: all gates, then all ups
   std::vector<float> gate_up_bias;
@@ -31,6 +32,7 @@ struct DenseMlp {
 // Router and shared gate are fp32 whatever the format: they decide.
 struct ExpertMlp {
   PackedMatrix router;  // [experts, hidden], whole on every rank
+  std::vector<float> router_bias;
   std::vector<DenseMlp> experts;
   std::optional<DenseMlp> shared;
   PackedMatrix shared_gate;  // [1, hidden], whole
@@ -44,7 +46,8 @@ struct LayerWeights {
   std::vector<float> q_norm, k_norm;                    // [head_dim], or [q], [k of this rank]
   PackedMatrix qkv;                                     // [q + k + v of this rank, hidden]
   std::vector<float> qkv_bias;
-  PackedMatrix o;  // [hidden, heads of this rank * head_dim]
+  std::vector<float> sinks;  // [query heads of this rank]
+  PackedMatrix o;            // [hidden, heads of this rank * head_dim]
   std::vector<float> o_bias;
   std::variant<DenseMlp, ExpertMlp> mlp;
 

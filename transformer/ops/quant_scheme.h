@@ -12,7 +12,12 @@
 
 namespace outrider {
 
-enum class CodeType : uint8_t { kUnsigned4, kUnsigned8, kE4m3 };  // e4m3: base/float8.h
+enum class CodeType : uint8_t {
+  kUnsigned4,
+  kUnsigned8,
+  kE4m3,  // base/float8.h
+  kE2m1   // a sign, two bits of exponent, one of mantissa (OCP Microscaling 1.0, 5.3.3)
+};
 
 enum class ZeroType : uint8_t {
   kConstant,  // QuantScheme::zero for the whole matrix: what stands for 0
@@ -24,6 +29,7 @@ enum class ScaleType : uint8_t {
   kFloat32,
   kBFloat16,
   kFloat16,
+  kPowerOfTwo,  // e8m0: 2^(byte - 127), NaN for 255 (OCP Microscaling 1.0, 5.4.1)
   kNested,  // a whole number in [-128, 127] for each group, times one fp16 number for groups_together groups
 };
 
@@ -37,7 +43,24 @@ struct QuantScheme {
   bool operator==(const QuantScheme&) const = default;
 };
 
-constexpr int64_t code_bits(CodeType type) { return type == CodeType::kUnsigned4 ? 4 : 8; }
+constexpr int64_t code_bits(CodeType type) {
+  return type == CodeType::kUnsigned4 || type == CodeType::kE2m1 ? 4 : 8;
+}
+
+constexpr float e2m1_to_float(uint8_t code) {
+  constexpr float kMagnitudes[]{0, 0.5f, 1, 1.5f, 2, 3, 4, 6};
+  const float magnitude = kMagnitudes[code & 7];
+  return code & 8 ? -magnitude : magnitude;
+}
+
+constexpr float power_of_code(uint8_t code) {
+  if (code == 0) return 0x1p-127f;
+  return std::bit_cast<float>(code == 255 ? 0x7fc00000u : uint32_t{code} << 23);
+}
+// Its inverse.
+constexpr uint8_t code_of_power(float power) {
+  return static_cast<uint8_t>(std::bit_cast<uint32_t>(power) >> 23 & 255);
+}
 
 // What the columns of one group of one row share. Nested numbers are fp16 numbers, exactly.
 struct GroupNumbers {
@@ -61,7 +84,9 @@ constexpr uint16_t half_of(float value) {
 
 inline float weight_of_code(const QuantScheme& scheme, uint8_t code, const GroupNumbers& g) {
   const float scale = g.scale * static_cast<float>(g.scale_code);
-  const float number = scheme.code == CodeType::kE4m3 ? e4m3_to_float(code) : static_cast<float>(code);
+  const float number = scheme.code == CodeType::kE4m3   ? e4m3_to_float(code)
+                       : scheme.code == CodeType::kE2m1 ? e2m1_to_float(code)
+                                                        : static_cast<float>(code);
   if (scheme.zero_type == ZeroType::kMinimum)
     return number * scale - g.minimum * static_cast<float>(g.minimum_code);
   return (number - static_cast<float>(g.zero)) * scale;

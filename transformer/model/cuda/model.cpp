@@ -401,6 +401,7 @@ void CudaModel::queue_attention(int64_t layer, int64_t rows) {
              .heads_per_kv = static_cast<int32_t>(config_.heads_per_kv_head()),
              .scale = static_cast<float>(config_.scales.attention),
              .cap = static_cast<float>(config_.scales.attention_cap),
+             .sinks = w.sinks.data(),
              .window = static_cast<int32_t>(kind.window),
              .max_positions = static_cast<int32_t>(max_positions_),
              .tile_rows = tiles_.rows,
@@ -457,14 +458,24 @@ void CudaModel::queue_experts(const DeviceLayer& w, int64_t rows) {
                             .rows = rows,
                             .hidden = config_.hidden_size,
                             .router = w.router.data(),
+                            .bias = w.router_bias.data(),
                             .shared_gate = w.shared_gate.data(),
                             .experts = static_cast<int32_t>(experts.count),
                             .chosen = static_cast<int32_t>(experts.chosen),
                             .renormalise = experts.renormalise,
                             .weights = act_->expert_weights.data()});
-  silu_mul_experts(*stream_, act_->gate_up.data(), act_->expert_weights.data(),
-                   expert_columns(experts, plan_.shard), rows, weights_.types.activation(),
-                   act_->activated.data());
+  gate_experts(*stream_, act_->gate_up.data(),
+               {.bias = w.gate_up_bias.data(),
+                .is_clamped = config_.activation == Activation::kClampedSwish,
+                .factor = static_cast<float>(config_.scales.gate_factor),
+                .limit = static_cast<float>(config_.scales.gate_limit)},
+               act_->expert_weights.data(), expert_columns(experts, plan_.shard), rows,
+               weights_.types.activation(), act_->activated.data());
+  // Every rank has the whole residual stream, which the experts join next.
+  if (experts.biases)
+    add_expert_biases(*stream_, act_->expert_weights.data(), w.expert_down_bias.data(),
+                      static_cast<int32_t>(experts.count), rows, config_.hidden_size,
+                      static_cast<float>(config_.scales.residual), act_->residual.data());
 }
 
 }  // namespace outrider::cuda

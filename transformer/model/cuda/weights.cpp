@@ -39,20 +39,22 @@ WeightType staged_type(const TensorPart& part, WeightType type) {
   return tensor.dtype == Dtype::kBF16 ? WeightType::kBFloat16 : WeightType::kFloat32;
 }
 
+// What is not stored row by row.
+void stage_numbers(const TensorPart& part, int64_t row, WeightType type, std::byte* to) {
+  std::vector<float> values(static_cast<size_t>(part.columns.size()));
+  read_floats(source_row(part, row), 0, values);
+  if (type == WeightType::kFloat32)
+    std::memcpy(to, values.data(), values.size() * sizeof(float));
+  else
+    std::transform(values.begin(), values.end(), reinterpret_cast<bf16*>(to), to_bf16);
+}
+
 // Row `row` of a part, as elements of `type`.
 void stage_row(const TensorPart& part, int64_t row, WeightType type, std::byte* to) {
   const TensorInfo& tensor = *part.tensor;
   const int64_t count = part.columns.size();
-  if (part.coded) {
-    std::vector<float> values(static_cast<size_t>(count));
-    read_floats(source_row(part, row), 0, values);
-    if (type == WeightType::kFloat32)
-      std::memcpy(to, values.data(), values.size() * sizeof(float));
-    else
-      std::transform(values.begin(), values.end(), reinterpret_cast<bf16*>(to), to_bf16);
-    return;
-  }
-  if (is_stored_as(tensor, type)) {
+  if (part.coded) return stage_numbers(part, row, type, to);
+  if (!part.apart && is_stored_as(tensor, type)) {
     const int64_t row_size = static_cast<int64_t>(tensor.data.size()) / tensor.shape[0];
     CHECK(type != WeightType::kInt4 || part.columns.begin % 2 == 0, "column {}", part.columns.begin);
     std::memcpy(to,
@@ -62,6 +64,7 @@ void stage_row(const TensorPart& part, int64_t row, WeightType type, std::byte* 
     return;
   }
   CHECK(!is_quantized(type), "the device quantises");
+  if (part.apart) return stage_numbers(part, row, type, to);
   const int64_t first = stored_row(tensor, part.rows.begin + row) * tensor.shape[1] + part.columns.begin;
   for (int64_t i = 0; i < count; ++i) {
     const float value = tensor_element(tensor, first + i);
@@ -190,7 +193,7 @@ void Uploader::upload(const TensorPart& part, int64_t first_row, const MatrixVie
       pack_scales(stream_, to, first_row + row, rows,
                   reinterpret_cast<const bf16*>(s.device.data() + scales_at));
     s.free.record(stream_);
-    if (!part.coded)  // codes of a row may lie anywhere
+    if (!part.coded && !part.apart)  // what a row has may lie anywhere
       release_pages(part.tensor->data.subspan(static_cast<size_t>(part.rows.begin + row) * row_size,
                                               static_cast<size_t>(rows) * row_size));
     done_ += part.bytes(rows);
@@ -220,6 +223,19 @@ DeviceBuffer<float> numbers_of(const TensorPart& part, StreamView stream) {
   return to_device(values, stream);
 }
 
+// Gates, then ups, in the order of ExpertColumns.
+std::vector<float> wide_bias(const ExpertSources& s, const ExpertColumns& columns) {
+  std::vector<float> wide;
+  for (const size_t side : {size_t{0}, size_t{1}})
+    for_expert_columns(s, columns, [&](const MlpSources& mlp, IndexRange own) {
+      TensorPart part = mlp.gate_up_bias.at(side);
+      part.columns = inside(part.columns, own);
+      const std::vector<float> some = read_vector({part});
+      wide.insert(wide.end(), some.begin(), some.end());
+    });
+  return wide;
+}
+
 void upload_mixture(const ExpertSources& s, const ModelConfig& config, const ShardPlan& plan, WeightType type,
                     Uploader& uploader, StreamView stream, DeviceLayer& to) {
   const ExpertColumns columns = expert_columns(*config.experts, plan.shard);
@@ -238,6 +254,15 @@ void upload_mixture(const ExpertSources& s, const ModelConfig& config, const Sha
   to.down = uploader.side_by_side(type, down, mlp_columns(config, plan, true).leaf_ends);
   to.router = numbers_of(s.router.parts.front(), stream);
   if (s.shared) to.shared_gate = numbers_of(s.shared_gate.front(), stream);
+  if (!config.experts->biases) return;
+  to.router_bias = to_device(read_vector(s.router_bias), stream);
+  to.gate_up_bias = to_device(wide_bias(s, columns), stream);
+  std::vector<float> down_bias;
+  for (const MlpSources& expert : s.experts) {
+    const std::vector<float> own = read_vector(expert.down_bias);
+    down_bias.insert(down_bias.end(), own.begin(), own.end());
+  }
+  to.expert_down_bias = to_device(down_bias, stream);
 }
 
 // What one of our own files holds in codes has scales along an expert's columns.
@@ -357,6 +382,7 @@ DeviceWeights upload_weights(const WeightMap& map, const ModelConfig& config, co
     l.q_norm = norm(s.q_norm);
     l.k_norm = norm(s.k_norm);
     l.qkv_bias = to_device(read_vector(s.qkv_bias), stream);
+    l.sinks = to_device(read_vector(s.sinks), stream);
     l.o_bias = to_device(read_vector(s.o_bias), stream);
     l.qkv = uploader.matrix(types.layers, s.qkv);
     l.o = uploader.matrix(types.layers, s.o);
@@ -413,6 +439,7 @@ DeviceWeights noise_weights(const ModelConfig& c, const ShardPlan& plan, const D
     }
     l.qkv = matrix(q + 2 * kv, c.hidden_size);
     l.o = matrix(c.hidden_size, q, plan.attention_leaf_ends);
+    if (c.attention_sinks) l.sinks = ones(plan.query_heads.size());
     const bool has_experts = c.layer(i).has_experts;
     const MlpColumns columns = mlp_columns(c, plan, has_experts);
     l.gate_up = matrix(2 * columns.count, c.hidden_size);
@@ -420,6 +447,11 @@ DeviceWeights noise_weights(const ModelConfig& c, const ShardPlan& plan, const D
     if (has_experts) {
       l.router = ones(c.experts->count * c.hidden_size);
       if (c.experts->shared_intermediate_size > 0) l.shared_gate = ones(c.hidden_size);
+      if (c.experts->biases) {
+        l.router_bias = ones(c.experts->count);
+        l.gate_up_bias = ones(2 * columns.count);
+        l.expert_down_bias = ones(c.experts->count * c.hidden_size);
+      }
     }
     weights.layers.push_back(std::move(l));
   }

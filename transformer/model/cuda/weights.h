@@ -21,7 +21,10 @@ struct DeviceLayer {
   DeviceBuffer<float> attention_norm, mlp_norm, q_norm, k_norm;
   DeviceBuffer<float> attention_out_norm, mlp_out_norm;  // of what attention and MLP yield
   DeviceBuffer<float> qkv_bias, o_bias, gate_up_bias, down_bias;
+  DeviceBuffer<float> sinks;                // [query heads of this rank]
   DeviceBuffer<float> router, shared_gate;  // of a mixture: [experts, hidden], [hidden]
+  DeviceBuffer<float> router_bias;          // [experts]
+  DeviceBuffer<float> expert_down_bias;     // [experts, hidden]; gate_up_bias is as gate_up's rows are
   DeviceMatrix qkv, o, gate_up, down;       // of a mixture: all experts as one MLP (ExpertColumns)
 };
 

@@ -35,6 +35,7 @@ struct AttentionJob {
   int64_t out_stride = 0;
   float scale = 1, cap = 0;
   int64_t window = 0;
+  const float* sinks = nullptr;  // [heads], or none
   float* scratch = nullptr;  // queries [head_dim][kMaxQueries], sums [value_stride / 16][kMaxQueries][16],
                              // scores [block][kMaxQueries][kBlockTokens]
 
@@ -128,9 +129,15 @@ HWY_INLINE void score(const AttentionJob& job, const Areas& areas, int first, in
   }
 }
 
+// exp of a clamped argument; what is masked or far below becomes an exact zero.
+HWY_INLINE V weights_of(V shifted) {
+  const V least = hn::Set(F(), -87.0f);
+  return hn::IfThenElseZero(hn::Gt(shifted, least), hn::Exp(F(), hn::Max(shifted, least)));
+}
+
 // In place: scores of one query at positions [begin, end) -> exp(score - max), zero in the rest of the first
-// and last block. Returns 1 / sum.
-HWY_INLINE float softmax(float* scores, int64_t begin, int64_t end) {
+// and last block. Returns 1 / sum, of the sink's too where there is one.
+HWY_INLINE float softmax(float* scores, int64_t begin, int64_t end, const float* sink) {
   constexpr int64_t kStride = kMaxQueries * kBlockTokens;
   const int64_t first = begin / kBlockTokens, blocks = kv_blocks_for(end);
   const auto hide = [&](int64_t from, int64_t to) {
@@ -143,16 +150,14 @@ HWY_INLINE float softmax(float* scores, int64_t begin, int64_t end) {
   for (int64_t block = first; block < blocks; ++block)
     for (int64_t i = 0; i < kVectors; ++i)
       best = hn::Max(best, hn::Load(F(), scores + block * kStride + i * kLanes));
-  const V max = hn::MaxOfLanes(F(), best);
+  V max = hn::MaxOfLanes(F(), best);
+  if (sink) max = hn::Max(max, hn::Set(F(), *sink));
   V sum[kVectors];
   for (V& v : sum) v = hn::Zero(F());
   for (int64_t block = first; block < blocks; ++block)
     for (int64_t i = 0; i < kVectors; ++i) {
       float* at = scores + block * kStride + i * kLanes;
-      const V shifted = hn::Sub(hn::Load(F(), at), max);
-      // exp is taken of a clamped argument; lanes that are masked or far below become exact zeros.
-      const V weight = hn::IfThenElseZero(hn::Gt(shifted, hn::Set(F(), -87.0f)),
-                                          hn::Exp(F(), hn::Max(shifted, hn::Set(F(), -87.0f))));
+      const V weight = weights_of(hn::Sub(hn::Load(F(), at), max));
       hn::Store(weight, F(), at);
       sum[i] = hn::Add(sum[i], weight);
     }
@@ -160,6 +165,7 @@ HWY_INLINE float softmax(float* scores, int64_t begin, int64_t end) {
   for (int64_t i = 0; i < kVectors; ++i) hn::Store(sum[i], F(), lanes + i * kLanes);
   for (int width = 8; width >= 1; width /= 2)
     for (int j = 0; j < width; ++j) lanes[j] += lanes[j + width];
+  if (sink) lanes[0] += hn::GetLane(weights_of(hn::Sub(hn::Set(F(), *sink), max)));
   return 1.0f / lanes[0];
 }
 
@@ -291,8 +297,9 @@ HWY_INLINE void attend_rows(const AttentionJob& job) {
       score<count(), T>(job, areas, first, begin / kBlockTokens, kv_blocks_for(end));
     });
   float norm[kMaxQueries];
-  for_each_query([&](int row, int, int query) HWY_ATTR {
-    norm[query] = softmax(areas.scores + query * kBlockTokens, job.begin(row), job.positions(row));
+  for_each_query([&](int row, int head, int query) HWY_ATTR {
+    norm[query] = softmax(areas.scores + query * kBlockTokens, job.begin(row), job.positions(row),
+                          job.sinks ? job.sinks + head : nullptr);
   });
   for (int64_t i = 0; i < job.layer->value_stride() * kMaxQueries; ++i) areas.sums[i] = 0;
   if (is_tree)
@@ -379,6 +386,7 @@ void attention(ThreadPool& pool, AttentionScratch& scratch, TensorView<const flo
           .scale = shape.scale > 0 ? shape.scale : 1.0f / std::sqrt(static_cast<float>(layer.head_dim)),
           .cap = shape.cap,
           .window = shape.window,
+          .sinks = shape.sinks ? shape.sinks + job.head : nullptr,
           .scratch = scratch.of_thread(part).data()});
       }
   });

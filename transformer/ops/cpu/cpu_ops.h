@@ -67,6 +67,10 @@ class RopeTable {
 // gate[m, i] = silu(gate[m, i]) * up[m, i], for i < n; the same with gelu in its tanh form.
 void silu_mul(ThreadPool& pool, TensorView<float, 2> gate, TensorView<const float, 2> up, int64_t n);
 void gelu_tanh_mul(ThreadPool& pool, TensorView<float, 2> gate, TensorView<const float, 2> up, int64_t n);
+// gate[m, i] = g * sigmoid(factor * g) * (u + 1), with g = min(gate[m, i], limit) and u = up[m, i] in
+// [-limit, limit] (gpt-oss).
+void clamped_swish_mul(ThreadPool& pool, TensorView<float, 2> gate, TensorView<const float, 2> up, int64_t n,
+                       float factor, float limit);
 
 // x[m, :] *= factor; x[m, :] = cap * tanh(x[m, :] / cap).
 void scale_rows(TensorView<float, 2> x, float factor);
@@ -111,9 +115,10 @@ struct AttentionShape {
   int64_t first_head = 0;     // index of its first query head in the whole model
   int64_t first_kv_head = 0;  // index of its first KV head
   int64_t heads_per_kv = 1;
-  float scale = 0;     // of scores; 0: 1 / sqrt(head_dim)
-  float cap = 0;       // of scores, above 0: cap * tanh(score / cap)
-  int64_t window = 0;  // above 0: a row attends to so many positions, its own the last
+  float scale = 0;               // of scores; 0: 1 / sqrt(head_dim)
+  float cap = 0;                 // of scores, above 0: cap * tanh(score / cap)
+  int64_t window = 0;            // above 0: a row attends to so many positions, its own the last
+  const float* sinks = nullptr;  // [heads], or none: a score beside those of the positions, without a value
 };
 
 // Room for the scores of a few queries a thread, and the list of what they do.
@@ -138,7 +143,7 @@ class AttentionScratch {
   Buffer<float> buffer_;
 };
 
-// out[m, h, :] = softmax(q[m, h, :] . K * scale) V. q and out [M, heads * head_dim]. Positions are
+// out[m, h, :] = softmax(q[m, h, :] . K * scale, sinks[h]) V. q and out [M, heads * head_dim]. Positions are
 // reduced in absolute order, 16 lanes by position % 16, wherever they lie.
 void attention(ThreadPool& pool, AttentionScratch& scratch, TensorView<const float, 2> q,
                const KvLayerView& layer, const AttentionShape& shape, std::span<const AttentionRow> rows,

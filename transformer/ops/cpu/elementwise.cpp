@@ -57,6 +57,18 @@ void gelu_tanh_mul_row(float* gate, const float* up, int64_t n) {
   });
 }
 
+// What is not a number stays so.
+void clamped_swish_mul_row(float* gate, const float* up, float factor, float limit, int64_t n) {
+  for_each(gate, up, n, [factor, limit](V g, V u) HWY_ATTR {
+    const V one = hn::Set(F(), 1.0f), high = hn::Set(F(), limit), low = hn::Set(F(), -limit);
+    g = hn::IfThenElse(hn::Gt(g, high), high, g);
+    u = hn::IfThenElse(hn::Gt(u, high), high, hn::IfThenElse(hn::Lt(u, low), low, u));
+    // exp knows arguments up to about 100, behind which the sigmoid is 0 anyway.
+    const V power = hn::Min(hn::Neg(hn::Mul(g, hn::Set(F(), factor))), hn::Set(F(), 88.0f));
+    return hn::Mul(hn::Div(g, hn::Add(one, hn::Exp(F(), power))), hn::Add(u, one));
+  });
+}
+
 void scale_row(float* x, float factor, int64_t n) {
   for_each(x, x, n, [factor](V a, V) HWY_ATTR { return hn::Mul(a, hn::Set(F(), factor)); });
 }
@@ -109,6 +121,7 @@ namespace outrider {
 
 HWY_EXPORT(silu_mul_row);
 HWY_EXPORT(gelu_tanh_mul_row);
+HWY_EXPORT(clamped_swish_mul_row);
 HWY_EXPORT(scale_row);
 HWY_EXPORT(cap_row);
 HWY_EXPORT(add_scaled_row);
@@ -168,6 +181,14 @@ void gelu_tanh_mul(ThreadPool& pool, TensorView<float, 2> gate, TensorView<const
   for_pieces(pool, gate.extent(0), n, [&](int64_t m, int64_t column, int64_t count) {
     HWY_DYNAMIC_DISPATCH(gelu_tanh_mul_row)
     (gate.data() + m * gate.stride(0) + column, up.data() + m * up.stride(0) + column, count);
+  });
+}
+
+void clamped_swish_mul(ThreadPool& pool, TensorView<float, 2> gate, TensorView<const float, 2> up, int64_t n,
+                       float factor, float limit) {
+  for_pieces(pool, gate.extent(0), n, [&](int64_t m, int64_t column, int64_t count) {
+    HWY_DYNAMIC_DISPATCH(clamped_swish_mul_row)
+    (gate.data() + m * gate.stride(0) + column, up.data() + m * up.stride(0) + column, factor, limit, count);
   });
 }
 

@@ -27,13 +27,42 @@ constexpr int kMaxRows = kLanes >= 16 ? 8 : kLanes >= 8 ? 4 : 1;
 constexpr int streams_of(int rows) { return kLanes >= 16 && rows <= 4 ? 2 : 1; }
 constexpr int64_t kPrefetchBytes = 1024;
 
+// Numbers of e2m1 codes: looked up where a register holds all of them or all magnitudes, else from whole
+// halves.
+HWY_INLINE V numbers_of_e2m1(hn::Vec<U> code) {
+  const U u;
+  const I i;
+  if constexpr (kLanes >= 16) {
+    HWY_ALIGN static constexpr float kNumbers[]{0,     0.5f,  1,     1.5f,  2,     3,     4,     6,
+                                                -0.0f, -0.5f, -1.0f, -1.5f, -2.0f, -3.0f, -4.0f, -6.0f};
+    return hn::TableLookupLanes(hn::Load(F(), kNumbers), hn::IndicesFromVec(F(), hn::BitCast(i, code)));
+  } else {
+    const auto magnitude = hn::And(code, hn::Set(u, 7)),
+               sign = hn::ShiftLeft<28>(hn::And(code, hn::Set(u, 8)));
+    V number;
+    if constexpr (kLanes == 8) {
+      HWY_ALIGN static constexpr float kMagnitudes[]{0, 0.5f, 1, 1.5f, 2, 3, 4, 6};
+      number = hn::TableLookupLanes(hn::Load(F(), kMagnitudes),
+                                    hn::IndicesFromVec(F(), hn::BitCast(i, magnitude)));
+    } else {
+      const auto exponent = hn::ShiftRight<1>(magnitude), one = hn::Set(u, 1);
+      const auto mantissa = hn::And(magnitude, one);
+      const auto normal = hn::Shl(hn::Or(mantissa, hn::Set(u, 2)), hn::Sub(hn::Max(exponent, one), one));
+      const auto halves = hn::IfThenElse(hn::Eq(exponent, hn::Zero(u)), mantissa, normal);
+      number = hn::Mul(hn::ConvertTo(F(), hn::BitCast(i, halves)), hn::Set(F(), 0.5f));
+    }
+    return hn::BitCast(F(), hn::Or(hn::BitCast(u, number), sign));
+  }
+}
+
 template <CodeType kType>
 HWY_INLINE V numbers_of(hn::Vec<U> word, int shift) {
   const U u;
   const I i;
-  const auto code =
-      hn::And(hn::ShiftRightSame(word, shift), hn::Set(u, kType == CodeType::kUnsigned4 ? 15 : 255));
-  if constexpr (kType != CodeType::kE4m3) {
+  const auto code = hn::And(hn::ShiftRightSame(word, shift), hn::Set(u, code_bits(kType) == 4 ? 15 : 255));
+  if constexpr (kType == CodeType::kE2m1) {
+    return numbers_of_e2m1(code);
+  } else if constexpr (kType != CodeType::kE4m3) {
     return hn::ConvertTo(F(), hn::BitCast(i, code));
   } else {  // a whole number of 2^-9, its sign, and NaN
     const auto magnitude = hn::And(code, hn::Set(u, 127)), exponent = hn::ShiftRight<3>(magnitude);
@@ -66,6 +95,15 @@ HWY_INLINE V load_bytes(const std::byte* at) {
   return hn::ConvertTo(F(), hn::PromoteTo(I(), hn::LoadU(u8, reinterpret_cast<const uint8_t*>(at))));
 }
 
+HWY_INLINE V load_powers(const std::byte* at) {
+  const U u;
+  const hn::Rebind<uint8_t, F> u8;
+  const auto code = hn::PromoteTo(u, hn::LoadU(u8, reinterpret_cast<const uint8_t*>(at)));
+  const auto finite =
+      hn::IfThenElse(hn::Eq(code, hn::Zero(u)), hn::Set(u, 0x00400000u), hn::ShiftLeft<23>(code));
+  return hn::BitCast(F(), hn::IfThenElse(hn::Eq(code, hn::Set(u, 255)), hn::Set(u, 0x7fc00000u), finite));
+}
+
 HWY_INLINE V load_scales(const CodeLayout& c, const std::byte* tile, const CodeLayout::Run& run,
                          int64_t lane) {
   const int64_t at = run.group * kTileColumns + lane, outer = run.outer * kTileColumns + lane;
@@ -76,6 +114,8 @@ HWY_INLINE V load_scales(const CodeLayout& c, const std::byte* tile, const CodeL
       return load_bf16(tile + c.scales + 2 * at);
     case ScaleType::kFloat16:
       return load_halves(tile + c.scales + 2 * at);
+    case ScaleType::kPowerOfTwo:
+      return load_powers(tile + c.scales + at);
     case ScaleType::kNested:
       break;
   }
@@ -158,7 +198,9 @@ const KernelSet& kernels_of_codes(const QuantScheme& scheme) {
   static const KernelSet four = make_set<CodeType::kUnsigned4, false>(kRows),
                          four_minima = make_set<CodeType::kUnsigned4, true>(kRows),
                          eight = make_set<CodeType::kUnsigned8, false>(kRows),
-                         float8 = make_set<CodeType::kE4m3, false>(kRows);
+                         float8 = make_set<CodeType::kE4m3, false>(kRows),
+                         float4 = make_set<CodeType::kE2m1, false>(kRows);
+  if (scheme.code == CodeType::kE2m1) return float4;
   if (scheme.code == CodeType::kE4m3) return float8;
   if (scheme.code == CodeType::kUnsigned8) return eight;
   return scheme.zero_type == ZeroType::kMinimum ? four_minima : four;

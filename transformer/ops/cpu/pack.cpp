@@ -47,7 +47,7 @@ void pack_words(const Rows& rows, const PackedMatrix::Leaf& leaf, bool pairs, ui
       if (row.is_zero()) continue;
       if (count < columns_per_chunk) std::memset(words[lane], 0, sizeof words[lane]);
       const auto bytes = static_cast<size_t>(count) * (pairs ? 2 : 4);
-      if (!row.coded && row.dtype == (pairs ? Dtype::kBF16 : Dtype::kF32)) {
+      if (!row.coded && row.step == 0 && row.dtype == (pairs ? Dtype::kBF16 : Dtype::kF32)) {
         std::memcpy(words[lane], row.data + static_cast<size_t>(c) * (pairs ? 2 : 4), bytes);
         continue;
       }
@@ -130,6 +130,9 @@ void pack_groups(const SourceRow& row, const CodeLayout& c, size_t lane, std::by
       case ScaleType::kFloat16:
         put(c.scales, i, half_of(g.scale));
         break;
+      case ScaleType::kPowerOfTwo:
+        put(c.scales, i, code_of_power(g.scale));
+        break;
       case ScaleType::kNested:
         put(c.scales, i, static_cast<int8_t>(g.scale_code));
         put(c.outer_scales, outer, half_of(g.scale));
@@ -166,10 +169,31 @@ void pack_codes(const Rows& rows, const PackedMatrix& matrix, std::byte* tile) {
   }
 }
 
+float number_at(const std::byte* from, Dtype dtype) {
+  if (dtype == Dtype::kF32) {
+    float value;
+    std::memcpy(&value, from, sizeof value);
+    return value;
+  }
+  uint16_t bits;
+  std::memcpy(&bits, from, sizeof bits);
+  return dtype == Dtype::kBF16 ? to_float(bf16{bits}) : half_to_float(bits);
+}
+
+// Numbers of a transposed matrix.
+void read_apart(const SourceRow& row, int64_t begin, std::span<float> to) {
+  const std::byte* from = row.data + begin * row.step;
+  for (float& value : to) {
+    value = number_at(from, row.dtype);
+    from += row.step;
+  }
+}
+
 }  // namespace
 
 void read_floats(const SourceRow& row, int64_t begin, std::span<float> to) {
   if (row.coded) return row.coded->read_weights(row.row, row.first + begin, to);
+  if (row.step != 0) return read_apart(row, begin, to);
   const std::byte* from = row.data + begin * dtype_bits(row.dtype) / 8;
   if (row.dtype == Dtype::kF32) {
     std::memcpy(to.data(), from, to.size_bytes());

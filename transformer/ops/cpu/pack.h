@@ -22,6 +22,7 @@ struct SourceRow {
   Dtype dtype = Dtype::kF32;
   const CodedMatrix* coded = nullptr;
   int64_t row = 0, first = 0;  // in it
+  int64_t step = 0;            // bytes from column to column of a transposed matrix; 0: they are neighbours
 
   bool is_zero() const { return !data && !coded; }
 };

@@ -78,7 +78,9 @@ void PackedMatrix::plan_codes(const CodedColumns& columns) {
   c.first_run.push_back(static_cast<int64_t>(c.runs.size()));
   const bool is_nested = scheme.scale == ScaleType::kNested,
              has_minima = scheme.zero_type == ZeroType::kMinimum;
-  const int64_t scale_bytes = is_nested ? 1 : scheme.scale == ScaleType::kFloat32 ? 4 : 2;
+  const int64_t scale_bytes = is_nested || scheme.scale == ScaleType::kPowerOfTwo ? 1
+                              : scheme.scale == ScaleType::kFloat32               ? 4
+                                                                                  : 2;
   const int64_t outer_bytes = is_nested ? kTileColumns * c.outers * 2 : 0;
   c.scales = bytes_of(packed_k_);
   c.zeros = c.scales + kTileColumns * c.groups * scale_bytes;
@@ -118,6 +120,9 @@ GroupNumbers group_numbers(const CodeLayout& c, const std::byte* tile, const Cod
       break;
     case ScaleType::kFloat16:
       g.scale = half(c.scales, at);
+      break;
+    case ScaleType::kPowerOfTwo:
+      g.scale = power_of_code(read<uint8_t>(tile + c.scales, at));
       break;
     case ScaleType::kNested:
       g.scale = half(c.outer_scales, outer);

@@ -13,11 +13,11 @@ namespace {
 constexpr int kThreads = kNormThreads;
 
 // factors[s] = exp(max of split s - max of all) for splits from `begin` on; returns the sum of the splits'
-// sums under them, by thread and then in the tree of norm_row.h.
-__device__ __forceinline__ float weigh_splits(const float* results, int begin, int splits, float* of_warps,
-                                              float* factors) {
+// sums under them, by thread and then in the tree of norm_row.h, and the sink's, if there is one.
+__device__ __forceinline__ float weigh_splits(const float* results, int begin, int splits, const float* sink,
+                                              float* of_warps, float* factors) {
   const int tid = static_cast<int>(threadIdx.x);
-  float max = -INFINITY;
+  float max = sink ? *sink : -INFINITY;
   for (int s = begin + tid; s < splits; s += kThreads) max = fmaxf(max, results[2 * s]);
   for (int lanes = 16; lanes >= 1; lanes /= 2) max = fmaxf(max, shuffle_xor(max, lanes));
   if (tid % static_cast<int>(kWarp) == 0) of_warps[tid / static_cast<int>(kWarp)] = max;
@@ -29,7 +29,8 @@ __device__ __forceinline__ float weigh_splits(const float* results, int begin, i
     factors[s] = expf(results[2 * s] - max);
     sum = fmaf(results[2 * s + 1], factors[s], sum);
   }
-  return sum_of_block(sum, of_warps);  // with a barrier: the factors are there
+  sum = sum_of_block(sum, of_warps);  // with a barrier: the factors are there
+  return sink ? sum + expf(*sink - max) : sum;
 }
 
 // Grid: heads, rows. Shared memory: one float for each warp and each split. Values are added in ascending
@@ -44,10 +45,11 @@ __global__ void __launch_bounds__(kThreads) combine_splits(const AttentionTurn t
   float* factors = shared_memory<float>() + kNormWarps;
   const float* results = turn.max_and_sum(row, head, 0);
   const float* weighted = turn.weighted(row, head, 0);
-  const bool is_one = splits == begin + 1;  // its factor is 1
+  const float* sink = turn.a.sinks ? turn.a.sinks + head : nullptr;
+  const bool is_one = splits == begin + 1 && !sink;  // its factor is 1
   const int end = is_one ? begin : splits;
-  const float sum =
-      is_one ? results[2 * begin + 1] : weigh_splits(results, begin, splits, shared_memory<float>(), factors);
+  const float sum = is_one ? results[2 * begin + 1]
+                           : weigh_splits(results, begin, splits, sink, shared_memory<float>(), factors);
   for (int j = static_cast<int>(threadIdx.x); j < d; j += kThreads) {
     float value = is_one ? weighted[static_cast<int64_t>(begin) * d + j] : 0.0f;
     OUTRIDER_UNROLL_BY(8)

@@ -130,13 +130,13 @@ void rotate_and_store(StreamView stream, const DeviceBatch& batch, const KvLayer
                       const RopeArguments& arguments);
 
 // out[m, h, :] = softmax(q[m, h, :] . K * scale) V over the positions that a row sees, positions[m] the last.
-// Scores may be capped: cap * tanh(score / cap). Splits of kSplitPositions absolute positions are reduced
-// apart, those in front of all that a row sees left out, and then combined in an order that depends on the
-// row's position alone.
-// With KV in bf16 on tensor cores: q and the softmax weights, each as the sum of two bf16, which keep 16
-// bits; keys and values go through once for the rows of a tile (neighbours of one sequence, positions
-// ascending, or nodes of one tree) and all their heads, splits with tails of nodes for each row apart. With
-// KV in fp32 by plain kernels, row by row.
+// Scores may be capped: cap * tanh(score / cap). Where there are sinks, the softmax is over sinks[h] too,
+// which yields nothing. Splits of kSplitPositions absolute positions are reduced apart, those in front of all
+// that a row sees left out, and then combined in an order that depends on the row's position alone. With KV
+// in bf16 on tensor cores: q and the softmax weights, each as the sum of two bf16, which keep 16 bits; keys
+// and values go through once for the rows of a tile (neighbours of one sequence, positions ascending, or
+// nodes of one tree) and all their heads, splits with tails of nodes for each row apart. With KV in fp32 by
+// plain kernels, row by row.
 struct AttentionArguments {
   const float* q = nullptr;  // [rows, q_stride]
   int64_t q_stride = 0;
@@ -147,14 +147,15 @@ struct AttentionArguments {
   int32_t first_head = 0;     // index of the rank's first query head in the whole model
   int32_t first_kv_head = 0;  // index of its first KV head
   int32_t heads_per_kv = 1;
-  float scale = 0;             // 0: 1 / sqrt(head_dim)
-  float cap = 0;               // 0: none
-  int32_t window = 0;          // positions that a row sees; 0: all up to its own
-  int32_t max_positions = 0;   // the grid covers this many; splits beyond a row's end return at once
-  int32_t tile_rows = 1;       // at most, as in the batch
-  int64_t turn_rows = 1;       // rows that share the workspace; more are done in turns. No tile crosses one
-  float* workspace = nullptr;  // attention_workspace() floats
-  int multiprocessors = 1;     // no bit depends on it
+  float scale = 0;               // 0: 1 / sqrt(head_dim)
+  float cap = 0;                 // 0: none
+  const float* sinks = nullptr;  // [heads], may be null
+  int32_t window = 0;            // positions that a row sees; 0: all up to its own
+  int32_t max_positions = 0;     // the grid covers this many; splits beyond a row's end return at once
+  int32_t tile_rows = 1;         // at most, as in the batch
+  int64_t turn_rows = 1;         // rows that share the workspace; more are done in turns. No tile crosses one
+  float* workspace = nullptr;    // attention_workspace() floats
+  int multiprocessors = 1;       // no bit depends on it
 };
 // The most rows of a tile on a device whose blocks may have so much shared memory; 0: it has too little.
 int32_t attention_tile_rows(int64_t heads_per_kv, int64_t head_dim, int64_t shared_bytes);
@@ -172,8 +173,8 @@ void gelu_tanh_mul(StreamView stream, const float* gate_up, const float* bias, i
                    WeightType type, void* out);
 
 // weights[m, e] = share of expert e in token m, 0 where it is none of the chosen ones: of the softmax over
-// x[m, :] . router[e, :], which is fp32, ties to the lowest id; of the chosen ones' if `renormalise`. And
-// weights[m, experts] = sigmoid(x[m, :] . shared_gate), where there is one.
+// x[m, :] . router[e, :] + bias[e], which is fp32, ties to the lowest id; of the chosen ones' if
+// `renormalise`. And weights[m, experts] = sigmoid(x[m, :] . shared_gate), where there is one.
 struct ExpertChoices {
   static constexpr int32_t kMost = 512;
   const void* x = nullptr;  // [rows, hidden] of `type`
@@ -181,6 +182,7 @@ struct ExpertChoices {
   int64_t rows = 0;
   int64_t hidden = 0;
   const float* router = nullptr;       // [experts, hidden]
+  const float* bias = nullptr;         // [experts], of the router; may be null
   const float* shared_gate = nullptr;  // [hidden], may be null
   int32_t experts = 0;
   int32_t chosen = 0;
@@ -189,9 +191,23 @@ struct ExpertChoices {
 };
 void choose_experts(StreamView stream, const ExpertChoices& arguments);
 
-// out[m, i] = silu(gate_up[m, i]) * gate_up[m, columns + i] * the weight of i's expert, rounded to `type`.
-void silu_mul_experts(StreamView stream, const float* gate_up, const float* weights,
-                      const ExpertColumns& columns, int64_t rows, WeightType type, void* out);
+// How a gate and an up of an expert become one: silu(gate) * up, or clamped, with gate at most `limit` and up
+// within it, gate * sigmoid(factor * gate) * (up + 1).
+struct ExpertGate {
+  const float* bias = nullptr;  // [2 * columns], of gates, then ups; may be null
+  bool is_clamped = false;
+  float factor = 1, limit = 0;
+};
+
+// out[m, i] = what gate_up[m, i] and gate_up[m, columns + i] become, times the weight of i's expert, rounded
+// to `type`.
+void gate_experts(StreamView stream, const float* gate_up, const ExpertGate& gate, const float* weights,
+                  const ExpertColumns& columns, int64_t rows, WeightType type, void* out);
+
+// residual[m, :] += factor * (sum over e of weights[m, e] * bias[e, :]), the chosen experts ascending.
+// weights [rows, experts + 1], bias [experts, hidden]
+void add_expert_biases(StreamView stream, const float* weights, const float* bias, int32_t experts,
+                       int64_t rows, int64_t hidden, float factor, float* residual);
 
 // x[i] *= factor; then, with a cap above 0, x[i] = cap * tanh(x[i] / cap).
 void scale_and_cap(StreamView stream, float* x, int64_t count, float factor, float cap);

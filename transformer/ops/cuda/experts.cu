@@ -80,7 +80,7 @@ __global__ void __launch_bounds__(kThreads) choose_rows(const ExpertChoices a) {
     float sum = 0;
     for (int64_t i = lane; i < a.hidden; i += kLanes) sum = fmaf(row[i], number(x[i]), sum);
     sum = sum_of_warp(sum);
-    if (lane == 0) scores[e] = sum;
+    if (lane == 0) scores[e] = a.bias && e < a.experts ? sum + a.bias[e] : sum;
   }
   sync_block();
   if (warp == 0) choose(a, scores, a.weights + m * (a.experts + 1));
@@ -88,15 +88,40 @@ __global__ void __launch_bounds__(kThreads) choose_rows(const ExpertChoices a) {
 
 template <class T>
 __global__ void __launch_bounds__(kThreads)
-    gate_expert_rows(const float* gate_up, const float* weights, const ExpertColumns columns, int64_t rows,
-                     T* out) {
+    gate_expert_rows(const float* gate_up, const ExpertGate rule, const float* weights,
+                     const ExpertColumns columns, int64_t rows, T* out) {
   await_inputs();
   const int64_t at = static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x, width = columns.size();
   if (at >= rows * width) return;
   const int64_t m = at / width, i = at % width;
   const float weight = weights[m * (columns.experts + 1) + columns.expert_of(static_cast<int32_t>(i))];
-  const float gate = gate_up[m * 2 * width + i], up = gate_up[m * 2 * width + width + i];
-  out[at] = rounded<T>(weight == 0 ? 0.0f : gate / (1.0f + expf(-gate)) * up * weight);
+  float gate = gate_up[m * 2 * width + i], up = gate_up[m * 2 * width + width + i];
+  if (rule.bias) gate = gate + rule.bias[i], up = up + rule.bias[width + i];
+  if (rule.is_clamped) {  // comparisons leave what is no number
+    if (gate > rule.limit) gate = rule.limit;
+    if (up > rule.limit) up = rule.limit;
+    if (up < -rule.limit) up = -rule.limit;
+    gate = gate / (1.0f + expf(-(gate * rule.factor)));
+    up = up + 1.0f;
+  } else {
+    gate = gate / (1.0f + expf(-gate));
+  }
+  out[at] = rounded<T>(weight == 0 ? 0.0f : gate * up * weight);
+}
+
+__global__ void __launch_bounds__(kThreads)
+    add_bias_rows(const float* weights, const float* bias, int32_t experts, int64_t rows, int64_t hidden,
+                  float factor, float* residual) {
+  await_inputs();
+  const int64_t at = static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x;
+  if (at >= rows * hidden) return;
+  const int64_t m = at / hidden, i = at % hidden;
+  float sum = 0;
+  for (int32_t e = 0; e < experts; ++e) {
+    const float weight = weights[m * (experts + 1) + e];
+    if (weight != 0) sum = fmaf(weight, bias[e * hidden + i], sum);
+  }
+  residual[at] = residual[at] + sum * factor;
 }
 
 }  // namespace
@@ -115,17 +140,27 @@ void choose_experts(StreamView stream, const ExpertChoices& arguments) {
     launch(stream, shape, &choose_rows<float>, arguments);
 }
 
-void silu_mul_experts(StreamView stream, const float* gate_up, const float* weights,
-                      const ExpertColumns& columns, int64_t rows, WeightType type, void* out) {
+void gate_experts(StreamView stream, const float* gate_up, const ExpertGate& gate, const float* weights,
+                  const ExpertColumns& columns, int64_t rows, WeightType type, void* out) {
   const int64_t count = rows * columns.size();
   if (count == 0) return;
   const LaunchShape shape{
       .grid_x = static_cast<unsigned>((count + kThreads - 1) / kThreads), .threads = kThreads, .early = true};
   if (type == WeightType::kBFloat16)
-    launch(stream, shape, &gate_expert_rows<bf16>, gate_up, weights, columns, rows, static_cast<bf16*>(out));
+    launch(stream, shape, &gate_expert_rows<bf16>, gate_up, gate, weights, columns, rows,
+           static_cast<bf16*>(out));
   else
-    launch(stream, shape, &gate_expert_rows<float>, gate_up, weights, columns, rows,
+    launch(stream, shape, &gate_expert_rows<float>, gate_up, gate, weights, columns, rows,
            static_cast<float*>(out));
+}
+
+void add_expert_biases(StreamView stream, const float* weights, const float* bias, int32_t experts,
+                       int64_t rows, int64_t hidden, float factor, float* residual) {
+  const int64_t count = rows * hidden;
+  if (count == 0) return;
+  const LaunchShape shape{
+      .grid_x = static_cast<unsigned>((count + kThreads - 1) / kThreads), .threads = kThreads, .early = true};
+  launch(stream, shape, &add_bias_rows, weights, bias, experts, rows, hidden, factor, residual);
 }
 
 }  // namespace outrider::cuda
