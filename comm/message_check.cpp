@@ -148,6 +148,16 @@ Status check_q(const PlanEntry& entry, int64_t vocab_size) {
   return validate_q_rows(whole, entry.q, entry.tree(), vocab_size).in("q");
 }
 
+Status check_masks(const PlanEntry& entry, int64_t rows, int64_t vocab_size) {
+  int64_t last = -1;
+  for (const TokenMask& mask : entry.masks) {
+    RETURN_IF_ERROR(within("masks.row", mask.row, last + 1, rows - 1));
+    last = mask.row;
+    RETURN_IF_ERROR(check_token_set(mask.allowed, vocab_size).in("masks"));
+  }
+  return {};
+}
+
 Status check_fields(const PlanEntry& entry, const MessageLimits& limits) {
   const int64_t base = entry.base.value(), first = entry.first_input.value();
   RETURN_IF_ERROR(within("base", base, 1, limits.max_context));
@@ -166,6 +176,7 @@ Status check_fields(const PlanEntry& entry, const MessageLimits& limits) {
   RETURN_IF_ERROR(within("next_gamma", entry.next_gamma, 0, samples ? kMostTokens : 0));
   RETURN_IF_ERROR(check_fields(entry.next_stop).in("next_stop"));
   RETURN_IF_ERROR(check_fields(entry.next_tree).in("next_tree"));
+  RETURN_IF_ERROR(check_masks(entry, samples ? drafted + 1 : 0, limits.vocab_size));
   return check_q(entry, limits.vocab_size);
 }
 

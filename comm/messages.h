@@ -12,11 +12,12 @@
 #include "base/hidden_row.h"
 #include "base/q_row.h"
 #include "base/sampling_params.h"
+#include "base/token_set.h"
 #include "base/types.h"
 
 namespace outrider {
 
-constexpr uint32_t kProtocolVersion = 15;
+constexpr uint32_t kProtocolVersion = 16;
 
 // ---- joining and leaving
 // -------------------------------------------------------------------------------------
@@ -273,6 +274,13 @@ struct QTransfer {
 // ---- coordinator -> leader (tp_rank 0), which broadcasts it in the target group
 // ------------------------------
 
+// What may be drawn at one row of an entry's logits: behind the committed text (row 0), or behind draft token
+// row - 1. It depends on the text up to there and on nothing else. A row without a mask may draw any token.
+struct TokenMask {
+  int32_t row = 0;
+  TokenSet allowed;
+};
+
 // One sequence's rows in one forward pass.
 struct PlanEntry {
   SequenceId sequence;
@@ -296,6 +304,7 @@ struct PlanEntry {
   // Not negative: log-probabilities are told of the committed tokens that follow the inputs, and of so many
   // best ones there.
   int32_t prompt_logprobs = -1;
+  std::vector<TokenMask> masks;  // only when sampling; rows ascend
 
   DraftTreeView tree() const { return {draft, parents}; }
 };

@@ -186,11 +186,26 @@ void serialize(Archive& archive, Draft& m) {
 // --------------------------------------------------------------------------------------------
 
 template <class Archive>
+void serialize(Archive& archive, TokenSet& m) {
+  archive(EnumField<TokenSet::Form>{m.form, TokenSet::Form::kBits});
+  const bool has_bits = m.form == TokenSet::Form::kBits;
+  archive.require(has_bits ? m.ids.empty() : m.bits.empty(), "tokens in two forms");
+  has_bits ? archive(Capped{m.bits, archive.limits().ids / 32 + 1})
+           : archive(Capped{m.ids, archive.limits().ids});
+}
+
+template <class Archive>
+void serialize(Archive& archive, TokenMask& m) {
+  archive(m.row, m.allowed);
+}
+
+template <class Archive>
 void serialize(Archive& archive, PlanEntry& m) {
   const uint64_t tokens = archive.limits().draft_tokens;
   archive(m.sequence, m.epoch, m.round, m.base, m.first_input, m.input_count, Capped{m.draft, tokens});
   archive(PerTokenField{m.parents, m.draft.size()}, QRowsField<PlanEntry>{m}, m.worker, m.next_gamma,
-          m.next_round, StopRuleField{m.next_stop}, TreeShapeField{m.next_tree}, m.prompt_logprobs);
+          m.next_round, StopRuleField{m.next_stop}, TreeShapeField{m.next_tree}, m.prompt_logprobs,
+          Capped{m.masks, tokens + 1});
 }
 
 template <class Archive>

@@ -98,6 +98,9 @@ void DraftRounds::begin(LiveRequest& live, int32_t batch_size, Turn& turn) {
   round.number = live.sequence.begin_round();
   round.begun_at = turn.now();
   live.link.resyncs = 0;
+  if (live.constraint)
+    round.room = {.tokens = gamma_limit(live),
+                  .rows = target_.planner.mask_rows(live.constraint->vocab_size())};
   if (target_.drafts()) return begin_own(live, turn);
   const PoolWorker* worker = pool_.of(live);
   if (worker && live.link.opened && worker->is_usable(turn.now())) {

@@ -11,6 +11,7 @@
 
 #include "comm/messages.h"
 #include "comm/transport.h"
+#include "coordinator/constraint.h"
 #include "coordinator/drafter_choice.h"
 #include "coordinator/gamma/gamma_policy.h"
 #include "coordinator/kv_ledger.h"
@@ -80,12 +81,15 @@ struct RoundInFlight {
   bool read_prompt = false;  // the worker had a prompt to read first
   size_t draft_bytes = 0;    // of its frame
   Draft draft;               // what goes into the plan; empty for a plain row
+  ConstraintRoom room;       // of a request with a grammar
+  RoundMasks masks;          // the same
   Generation worker;         // who drafted it
   Clock::time_point begun_at, decided_at, planned_at;
   Clock::time_point draft_deadline;  // the round goes on without its draft
   Clock::time_point batch_deadline;  // the others go on without this round
 
   int32_t drafted() const { return static_cast<int32_t>(draft.ids.size()); }
+  int32_t drafted_by_drafter() const { return drafted() - masks.forced; }
   int32_t depth() const { return tree_depth(draft.tree()); }  // tokens of its longest path
 };
 
@@ -102,7 +106,9 @@ struct OwnDraft {
 
 struct LiveRequest {
   LiveRequest(SequenceId id, Request asked)
-      : request(std::move(asked)), sequence(id, std::move(request.prompt)) {}
+      : request(std::move(asked)), sequence(id, std::move(request.prompt)) {
+    if (request.grammar) constraint = std::make_unique<Constraint>(request.grammar);
+  }
 
   SequenceId id() const { return sequence.id(); }
   bool finished() const { return state == RequestState::kFinished; }
@@ -121,8 +127,13 @@ struct LiveRequest {
     return reads_again() && sequence.target.open && sequence.target.kv_length == sequence.committed() - 1;
   }
 
+  // What the grammar makes of the round's draft.
+  void constrain() {
+    if (constraint) constraint->settle(round.draft, request.sampling.rule, round.room, round.masks);
+  }
   // The round's draft is settled, with or without tokens.
   void decide(Clock::time_point now) {
+    constrain();
     round.decided_at = now;
     ready_at = now;
     become(RequestState::kReady);
@@ -172,7 +183,8 @@ struct LiveRequest {
   DrafterKind kind = 0;
   std::map<DrafterKind, std::unique_ptr<GammaPolicy>> other_gammas;  // of kinds it had before
   DrafterChoice choice;
-  std::unique_ptr<TextStream> text;  // none without a tokenizer
+  std::unique_ptr<TextStream> text;        // none without a tokenizer
+  std::unique_ptr<Constraint> constraint;  // none without a grammar
   DraftLink link;
   OwnDraft own;  // of the next round
   RoundInFlight round;

@@ -202,6 +202,9 @@ struct EventCounts {
   int64_t target_rows = 0;
   int64_t forward_ns = 0, verify_ns = 0, commit_ns = 0;  // as the leader reports them
   int64_t nonfinite_verdicts = 0;
+  int64_t constrained_requests = 0;                // with a grammar, that began
+  int64_t masks = 0, mask_ns = 0;                  // rows whose tokens a grammar limited, and what that took
+  int64_t mask_cut_tokens = 0, forced_tokens = 0;  // draft tokens that grammars took away and added
   int64_t workers_joined = 0, workers_lost = 0, workers_left = 0, sequences_moved = 0, hellos_refused = 0,
           resyncs = 0, sends_failed = 0;
   int64_t unexpected_messages = 0, stale_results = 0;

@@ -90,6 +90,9 @@ Status Protocol::check_fits(LiveRequest& live, const TargetGroup& target) const 
   if (sequence.committed() >= target.max_context())
     return invalid_argument(fmt::format("a prompt of {} tokens leaves no room in a context of {}; shorten it",
                                         sequence.committed(), target.max_context()));
+  if (live.constraint && live.constraint->vocab_size() != vocab_size)
+    return invalid_argument(fmt::format("the request's grammar is of a vocabulary of {} tokens, not of {}",
+                                        live.constraint->vocab_size(), vocab_size));
   const auto open = encode(live.open(), {});
   if (!open.ok()) return open.status().in("the request cannot be sent to the target group");
   live.open_bytes = open->size();
@@ -152,13 +155,15 @@ void Protocol::begin(ServingGroup& group, LiveRequest& live, Turn& turn) {
   live.group = group.target.index;
   live.become(RequestState::kPrefill);
   totals_.prompt_tokens += live.sequence.prompt_length();
+  totals_.constrained_requests += live.constraint != nullptr;
   ++totals_.group(live.group).requests;
   live.gamma = make_gamma(live);
   live.ready_at = turn.now();
   totals_.queued.add(turn.now() - live.metrics.submitted_at);
   totals_.prompt_lengths.add(live.sequence.prompt_length());
   if (tokenizer_)
-    live.text = std::make_unique<TextStream>(*tokenizer_, live.sequence.ids(), live.request.stop);
+    live.text = std::make_unique<TextStream>(*tokenizer_, live.sequence.ids(), live.request.stop,
+                                             live.request.shown);
 }
 
 // Tells the client.

@@ -3,6 +3,7 @@
 
 #include <chrono>
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -12,6 +13,7 @@
 #include "base/sampling_params.h"
 #include "base/types.h"
 #include "coordinator/gamma/gamma_policy.h"
+#include "transformer/grammar/grammar.h"
 
 namespace outrider {
 
@@ -21,6 +23,10 @@ struct Request {
   int32_t max_tokens = 128;       // emitted tokens, an end-of-sequence token included
   std::vector<std::string> stop;  // emission ends before the first of these texts
   std::vector<TokenId> stop_ids;  // emission ends with one of these
+  // What the text must look like; null: anything. It ends where nothing can follow, and at an
+  // end-of-sequence token, which is drawn only where the text may end.
+  std::shared_ptr<const Grammar> grammar;
+  std::vector<TokenId> shown;  // special tokens that its text has written out
   // Not negative: log-probabilities of the prompt's tokens but the first, and of so many best ones, come in
   // Emit before anything else.
   int32_t prompt_logprobs = -1;

@@ -8,7 +8,7 @@ namespace {
 
 // A StepPlan's frame takes no more than this, and for each entry so much and the frames of its Open and
 // Draft.
-constexpr size_t kPlanBytes = 256, kEntryBytes = 128, kChangeBytes = 24;
+constexpr size_t kPlanBytes = 256, kEntryBytes = 144, kChangeBytes = 24;
 // Each row of a prompt that is scored has logits over the whole vocabulary, and a place in the result.
 constexpr int32_t kScoredChunk = 64;
 
@@ -22,15 +22,23 @@ size_t shape_bytes(const ProtocolOptions& options) {
 
 // The most that a sequence adds to the plan's frame. Its draft takes no more there than in the Draft's frame.
 size_t entry_bytes(const LiveRequest& live) {
-  const bool has_draft = live.state == RequestState::kReady && live.round.has_draft;
-  return kEntryBytes + (has_draft ? live.round.draft_bytes : 0) +
-         (live.sequence.target.open ? 0 : live.open_bytes);
+  const bool is_ready = live.state == RequestState::kReady;
+  size_t bytes = kEntryBytes + (live.sequence.target.open ? 0 : live.open_bytes);
+  if (is_ready && live.round.has_draft) bytes += live.round.draft_bytes;
+  if (!live.constraint) return bytes;
+  if (is_ready)
+    return bytes + live.round.masks.bytes + static_cast<size_t>(live.round.masks.forced) * sizeof(TokenId);
+  return bytes + kMaskBytes + most_set_bytes(live.constraint->vocab_size());  // the first row's
 }
 
 }  // namespace
 
 bool StepPlanner::draft_fits(size_t frame_bytes) const {
   return kPlanBytes + kEntryBytes + frame_bytes <= decode_bytes();
+}
+int32_t StepPlanner::mask_rows(int32_t vocab_size) const {
+  const size_t share = decode_bytes() / static_cast<size_t>(options_.max_num_seqs);
+  return static_cast<int32_t>(std::max<size_t>(share / (kMaskBytes + most_set_bytes(vocab_size)), 1));
 }
 bool StepPlanner::open_fits(size_t frame_bytes) const {
   return kPlanBytes + kEntryBytes + frame_bytes <= options_.max_bytes_per_step;
@@ -208,7 +216,10 @@ void StepPlanner::add(LiveRequest& live, int32_t input_count, Clock::time_point 
   if (first) {
     round = RoundInFlight{};
     round.begun_at = round.decided_at = now;
-    if (sampling) round.number = sequence.begin_round();
+    if (sampling) {
+      round.number = sequence.begin_round();
+      live.constrain();
+    }
   }
   round.planned_at = now;
   const bool verifies = sampling && round.drafted() > 0;
@@ -229,6 +240,9 @@ void StepPlanner::add(LiveRequest& live, int32_t input_count, Clock::time_point 
   plan_->rows += input_count + (verifies ? round.drafted() : 0);
   plan_->context += sequence.committed();
   plan_->prefills |= reads;
+  if (sampling)
+    for (const TokenMask& mask : round.masks.masks)  // of a draft that was lost only the first is left
+      if (mask.row <= round.drafted()) step->entries.back().masks.push_back(mask);
   const bool scores = first && live.request.prompt_logprobs >= 0;
   plan_->entries.push_back({.live = &live,
                             .input_count = input_count,

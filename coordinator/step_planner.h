@@ -56,6 +56,8 @@ class StepPlanner {
   size_t decode_bytes() const { return options_.max_bytes_per_step - options_.max_bytes_per_step / 4; }
   // Whether it fits a plan, alone. `frame_bytes`: of the Draft, or of the prompt's Open.
   bool draft_fits(size_t frame_bytes) const;
+  // Rows of a sequence whose masks fit beside those of all others, one at least.
+  int32_t mask_rows(int32_t vocab_size) const;
   bool open_fits(size_t frame_bytes) const;
 
  private:

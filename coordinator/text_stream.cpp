@@ -34,10 +34,18 @@ std::string StopMatcher::append(std::string_view piece) {
 std::string StopMatcher::flush() { return std::exchange(pending_, {}); }
 
 TextStream::TextStream(const Tokenizer& tokenizer, std::span<const TokenId> prompt,
-                       std::vector<std::string> stops)
-    : decoder_(tokenizer), matcher_(std::move(stops)) {
+                       std::vector<std::string> stops, std::vector<TokenId> shown)
+    : tokenizer_(tokenizer), decoder_(tokenizer), matcher_(std::move(stops)), shown_(std::move(shown)) {
   for (const TokenId id : prompt) (void)decoder_.append(id);
   (void)decoder_.flush();
+}
+
+std::string TextStream::append(TokenId id) {
+  if (std::find(shown_.begin(), shown_.end(), id) == shown_.end())
+    return matcher_.append(decoder_.append(id));
+  std::string text = decoder_.flush();
+  text += tokenizer_.token(id);
+  return matcher_.append(text);
 }
 
 std::string TextStream::flush() {

@@ -31,14 +31,18 @@ class StopMatcher {
 class TextStream {
  public:
   // The prompt is decoded first, so a leading space of the continuation is kept where it belongs.
-  TextStream(const Tokenizer& tokenizer, std::span<const TokenId> prompt, std::vector<std::string> stops);
-  std::string append(TokenId id) { return matcher_.append(decoder_.append(id)); }
+  // `shown`: special tokens that are written out.
+  TextStream(const Tokenizer& tokenizer, std::span<const TokenId> prompt, std::vector<std::string> stops,
+             std::vector<TokenId> shown = {});
+  std::string append(TokenId id);
   std::string flush();
   bool stopped() const { return matcher_.stopped(); }
 
  private:
+  const Tokenizer& tokenizer_;
   StreamDecoder decoder_;
   StopMatcher matcher_;
+  std::vector<TokenId> shown_;
 };
 
 }  // namespace outrider

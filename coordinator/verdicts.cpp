@@ -94,6 +94,14 @@ std::optional<Verdicts::End> Verdicts::apply(const PlannedEntry& entry, Verdict&
   if (verdict.status == VerdictStatus::kNonFinite) {  // the pass is undone: C, kv and epoch stay
     ++totals_.nonfinite_verdicts;
     if (live.finished()) return std::nullopt;
+    if (live.constraint && !live.constraint->status().ok())
+      return End{FinishReason::kError, live.constraint->status()};
+    if (live.constraint && !live.round.masks.masks.empty() && live.round.masks.masks.front().row == 0)
+      return End{FinishReason::kError,
+                 unavailable(fmt::format("at position {} no token that the grammar allows may be drawn: "
+                                         "\"logit_bias\", \"min_tokens\" or logits that are not finite "
+                                         "forbid all of them",
+                                         verdict.base.value()))};
     return End{FinishReason::kError,
                unavailable(fmt::format("the target model gave non-finite logits at position {}",
                                        verdict.base.value()))};
@@ -107,7 +115,7 @@ std::optional<Verdicts::End> Verdicts::apply(const PlannedEntry& entry, Verdict&
   if (!entry.first) teach(live, verdict, emitted, batch_size, turn.now());
   shadows_.compare(live);
   record(entry, verdict, emitted, result, turn);
-  if (reason) return End{*reason, {}};
+  if (reason) return End{*reason, *reason == FinishReason::kError ? live.constraint->status() : Status()};
   CHECK(live.sequence.committed() == live.sequence.target.committed, "C={} but the target holds {}",
         live.sequence.committed(), live.sequence.target.committed);
   live.become(RequestState::kIdle);
@@ -145,6 +153,10 @@ std::optional<FinishReason> Verdicts::commit(LiveRequest& live, Verdict& verdict
   Emit emit{.request = live.id(), .ids = {}, .logprobs = {}, .text = {}};
   std::optional<FinishReason> reason;
   for (size_t i = 0; i < tokens.size() && !reason; ++i) {
+    if (live.constraint && !live.constraint->commit(tokens[i])) {
+      reason = FinishReason::kError;
+      break;
+    }
     live.sequence.append(tokens[i]);
     emit.ids.push_back(tokens[i]);
     if (!verdict.logprobs.empty()) emit.logprobs.push_back(std::move(verdict.logprobs[i]));
@@ -166,6 +178,7 @@ std::optional<FinishReason> Verdicts::reason_to_finish(const LiveRequest& live, 
   const auto& stop_ids = live.request.stop_ids;
   if (std::find(stop_ids.begin(), stop_ids.end(), last) != stop_ids.end()) return FinishReason::kStop;
   if (live.text && live.text->stopped()) return FinishReason::kStop;
+  if (live.constraint && live.constraint->is_over()) return FinishReason::kStop;
   if (live.sequence.emitted() >= live.request.max_tokens) return FinishReason::kLength;
   if (live.sequence.committed() >= target_.max_context()) return FinishReason::kLength;
   return std::nullopt;
@@ -208,15 +221,19 @@ void Verdicts::teach(LiveRequest& live, const Verdict& verdict, int32_t emitted,
                      Clock::time_point now) {
   const RoundInFlight& round = live.round;
   const bool is_tree = !round.draft.parents.empty();
-  const int32_t drafted = is_tree ? levels_tested(round.draft.tree(), verdict.path) : round.drafted();
-  const bool cut = emitted <= verdict.accepted_count;
+  // Of a draft behind which a grammar put tokens only the drafter's count, and one that the grammar refused
+  // has failed its test.
+  int32_t drafted = is_tree ? levels_tested(round.draft.tree(), verdict.path) : round.drafted_by_drafter();
+  const int32_t accepted = std::min(verdict.accepted_count, drafted);
+  const bool cut = emitted <= accepted;
+  if (round.masks.refused && !cut && accepted == drafted) ++drafted;
   if (!live.round.tree.is_chain()) teach_ranks(live, verdict);
   std::span<const float> margins = round.draft.margins;
-  if (is_tree || margins.size() != round.draft.ids.size()) margins = {};
-  if (cut) margins = margins.first(std::min(margins.size(), static_cast<size_t>(emitted)));
+  if (is_tree || margins.size() < static_cast<size_t>(drafted)) margins = {};
+  margins = margins.first(std::min(margins.size(), static_cast<size_t>(cut ? emitted : drafted)));
   live.gamma->update({.proposed = round.gamma,
                       .drafted = cut ? emitted : drafted,
-                      .accepted = cut ? emitted : verdict.accepted_count,
+                      .accepted = cut ? emitted : accepted,
                       .round_ns = std::chrono::nanoseconds(now - round.begun_at).count(),
                       .batch_size = batch_size,
                       .cost = &target_.costs.of(round.kind),
@@ -264,10 +281,15 @@ void Verdicts::record(const PlannedEntry& entry, const Verdict& verdict, int32_t
   live.metrics.phases.add(phases);
   if (round.has_draft)
     pool_.for_each_of(round.worker, [&](PoolWorker& worker) {
-      worker.add_verified(round.drafted(), tested, verdict.accepted_count);
+      const int32_t own = round.drafted_by_drafter();
+      worker.add_verified(own, std::min(tested, own), std::min(verdict.accepted_count, own));
     });
   totals_.rounds.add(sums);
   totals_.phases.add(phases);
+  totals_.masks += round.masks.computed;
+  totals_.mask_ns += round.masks.ns;
+  totals_.mask_cut_tokens += round.masks.cut;
+  totals_.forced_tokens += round.masks.forced;
   const TokenId guess = round.draft.guess;
   std::optional<bool> guess_was_right;
   if (guess.value() >= 0 && verdict.base.value() > live.sequence.prompt_length())
@@ -277,7 +299,7 @@ void Verdicts::record(const PlannedEntry& entry, const Verdict& verdict, int32_t
                      .base = verdict.base,
                      .group = target_.index,
                      .step = result.step,
-                     .gamma = round.gamma,
+                     .gamma = std::max(round.gamma, round.depth()),
                      .drafted = round.drafted(),
                      .tested = tested,
                      .parents = round.draft.parents,

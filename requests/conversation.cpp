@@ -4,6 +4,7 @@
 
 #include "base/json_text.h"
 #include "requests/request_fields.h"
+#include "transformer/files/json_file.h"
 
 namespace outrider {
 namespace {
@@ -27,6 +28,37 @@ Result<std::vector<std::string>> take_parts(const json& parts) {
   return texts;
 }
 
+// The calls that an answer of the model made, with their arguments as objects, which templates print.
+Result<nlohmann::ordered_json> take_tool_calls(const json& list) {
+  using nlohmann::ordered_json;
+  const Status wrong = invalid_argument(
+      "\"messages\": \"tool_calls\" must be a list of {\"id\", \"type\": \"function\", \"function\": "
+      "{\"name\", \"arguments\"}}, whose arguments are the text of a JSON object");
+  if (!list.is_array()) return wrong;
+  ordered_json calls = ordered_json::array();
+  for (const json& call : list) {
+    const json* const function = call.is_object() ? find_field(call, "function") : nullptr;
+    const json* const name = function && function->is_object() ? find_field(*function, "name") : nullptr;
+    if (!name || !name->is_string()) return wrong;
+    const json* const arguments = find_field(*function, "arguments");
+    ordered_json parsed = ordered_json::object();
+    if (arguments && arguments->is_string()) {
+      const std::string text = arguments->get<std::string>();
+      RETURN_IF_ERROR(parse_json(text, "the arguments").status().in("\"messages\": \"tool_calls\""));
+      parsed = ordered_json::parse(text, nullptr, false);
+    } else if (arguments) {
+      parsed = *arguments;
+    }
+    if (!parsed.is_object()) return wrong;
+    ordered_json out;
+    if (const json* const id = find_field(call, "id"); id && id->is_string()) out["id"] = *id;
+    out["type"] = "function";
+    out["function"] = {{"name", *name}, {"arguments", std::move(parsed)}};
+    calls.push_back(std::move(out));
+  }
+  return calls;
+}
+
 Result<std::vector<ChatMessage>> take_messages(const json& list) {
   constexpr const char* kForm = "\"messages\" must be a list of {role, content}";
   std::vector<ChatMessage> messages;
@@ -35,16 +67,28 @@ Result<std::vector<ChatMessage>> take_messages(const json& list) {
     if (!m.is_object()) return invalid_argument(kForm);
     const json *role = find_field(m, "role"), *content = find_field(m, "content"),
                *name = find_field(m, "name");
-    if (!role || !role->is_string() || !content || (!content->is_string() && !content->is_array()))
+    const json* const calls = find_field(m, "tool_calls");
+    const bool has_calls = calls && !calls->empty();
+    if (!role || !role->is_string() || (!content && !has_calls) ||
+        (content && !content->is_string() && !content->is_array()))
       return invalid_argument(fmt::format("{}, both texts", kForm));
     if (name && !name->is_string()) return invalid_argument("\"messages\": a \"name\" must be a text");
     for (const auto& [key, value] : m.items())
-      if (key != "role" && key != "content" && key != "name" && !value.is_null())
+      if (key != "role" && key != "content" && key != "name" && key != "tool_calls" &&
+          key != "tool_call_id" && !(key == "refusal" || key == "audio" || value.is_null()))
         return unsupported(fmt::format("\"messages\": \"{}\" of a message is not understood; leave it out",
                                        key.substr(0, 40)));
     ChatMessage message{role->get<std::string>(), {}};
     if (name) message.name = name->get<std::string>();
-    if (content->is_string()) {
+    if (const json* const id = find_field(m, "tool_call_id")) {
+      if (!id->is_string()) return invalid_argument("\"messages\": a \"tool_call_id\" must be a text");
+      message.fields["tool_call_id"] = *id;
+    }
+    if (has_calls) {
+      ASSIGN_OR_RETURN(message.fields["tool_calls"], take_tool_calls(*calls));
+    }
+    if (!content) {
+    } else if (content->is_string()) {
       message.content = content->get<std::string>();
     } else {
       ASSIGN_OR_RETURN(message.parts, take_parts(*content));

@@ -89,6 +89,8 @@ Result<Request> RequestBuilder::build(RequestParams params, Names names) const {
     if (!params.ignore_eos)
       request.sampling.ends.insert(request.sampling.ends.end(), model_.eos_ids.begin(), model_.eos_ids.end());
   }
+  if (params.grammar)
+    RETURN_IF_ERROR(set_grammar(*params.grammar, request).in(name_of(params.grammar->field, names)));
   if (model_.synthetic_acceptance) {
     if (params.logprobs >= 0 || params.prompt_logprobs >= 0)
       return invalid_argument(name_of("logprobs", names) + ": has no meaning with --synthetic-acceptance");
@@ -109,6 +111,17 @@ Status RequestBuilder::check_ids(const char* key, const std::vector<TokenId>& id
   return {};
 }
 
+// May take seconds, where the grammar is large.
+Status RequestBuilder::set_grammar(const AskedGrammar& asked, Request& request) const {
+  if (!model_.why_no_masks.empty()) return unsupported(model_.why_no_masks);
+  if (!model_.grammars) return unsupported("grammars are not taken here; ask a server");
+  if (request.ignore_eos)
+    return invalid_argument(
+        "the text ends where its grammar does, which \"ignore_eos\" forbids; leave it out");
+  ASSIGN_OR_RETURN(request.grammar, model_.grammars->compile(asked.spec));
+  return {};
+}
+
 Status RequestBuilder::set_drafting(const RequestParams& params, Names names, Request& request) const {
   std::string policy = params.gamma_policy;
   if (params.num_speculative_tokens) {
@@ -124,6 +137,10 @@ Status RequestBuilder::set_drafting(const RequestParams& params, Names names, Re
   if (!gamma.ok()) return with_names(gamma.status(), names).in(name_of("gamma_policy", names));
   request.gamma = std::move(gamma).value();
   return {};
+}
+
+std::string_view RequestBuilder::chat_template() const {
+  return model_.chat.ok() ? std::string_view((*model_.chat)->source()) : std::string_view();
 }
 
 Status RequestBuilder::check_chat() const { return model_.chat.status().in("--model " + model_.directory); }

@@ -28,6 +28,9 @@ struct RequestModel {
   bool context_may_grow = false;      // it may be --max-model-len, not the model, that limits the context
   bool synthetic_acceptance = false;  // a text means nothing, its end neither
   std::vector<TokenId> eos_ids;       // those of its vocabulary
+  // Null: nobody asks for a grammar here. `why_no_masks`: why this target takes none; empty: it does.
+  const GrammarCompiler* grammars = nullptr;
+  std::string why_no_masks = {};
 };
 
 // Immutable; safe to share between threads.
@@ -42,6 +45,8 @@ class RequestBuilder {
   Result<Request> build(RequestParams params, Names names) const;
   // The text of a conversation; encode it without special tokens, for the template has written its own.
   Result<std::string> render(const std::vector<ChatMessage>& messages, const ChatOptions& options) const;
+  // Of the template; empty: there is none.
+  std::string_view chat_template() const;
   // Whether there is a template to render with. An error names the model.
   Status check_chat() const;
   Result<std::vector<TokenId>> encode(std::string_view text, SpecialTokens special, Names names) const;
@@ -55,6 +60,7 @@ class RequestBuilder {
  private:
   Status check(const RequestParams& params, Names names) const;
   Status check_ids(const char* key, const std::vector<TokenId>& ids, Names names) const;
+  Status set_grammar(const AskedGrammar& asked, Request& request) const;
   Status set_drafting(const RequestParams& params, Names names, Request& request) const;
 
   const RequestModel model_;

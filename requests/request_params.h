@@ -10,10 +10,16 @@
 
 #include "base/sampling_params.h"
 #include "base/status.h"
+#include "transformer/grammar/grammar_compiler.h"
 
 namespace outrider {
 
 using LogitBias = std::vector<std::pair<TokenId, float>>;
+
+struct AskedGrammar {
+  GrammarSpec spec;
+  std::string field;  // that asked for it, for errors
+};
 
 // As it was asked for. Ranges are checked when a Request is built of it (request_builder.h).
 struct RequestParams {
@@ -36,6 +42,7 @@ struct RequestParams {
   // How this request drafts; neither: as the run does. 0: plain decoding.
   std::optional<int> num_speculative_tokens;
   std::string gamma_policy;
+  std::optional<AskedGrammar> grammar;  // what the text must look like
 };
 
 // The rule is resolved. An error names --rule.

@@ -10,6 +10,18 @@
 
 namespace outrider {
 
+namespace {
+
+std::string why_no_masks(const ModelSettings& models, const SpeculationSettings& speculation) {
+  if (parse_device(models.device)->kind != Device::Kind::kCpu)
+    return "targets on CUDA devices take no masks of tokens yet; start the server with --device cpu";
+  if (!speculation.synthetic_acceptance.empty())
+    return "--synthetic-acceptance makes verdicts up, which no grammar limits; start the server without it";
+  return {};
+}
+
+}  // namespace
+
 RequestModel request_model(const ModelSettings& models, const SpeculationSettings& speculation,
                            const Preparation& prepared, const Result<std::unique_ptr<ChatTemplate>>& chat) {
   std::vector<TokenId> eos = prepared.target.eos;  // some models name ids beyond their vocabulary
@@ -21,7 +33,8 @@ RequestModel request_model(const ModelSettings& models, const SpeculationSetting
           .vocab_size = prepared.target.vocab_size,
           .context_may_grow = models.max_model_len > 0 || prepared.max_model_len == kDefaultMaxModelLen,
           .synthetic_acceptance = !speculation.synthetic_acceptance.empty(),
-          .eos_ids = std::move(eos)};
+          .eos_ids = std::move(eos),
+          .why_no_masks = why_no_masks(models, speculation)};
 }
 
 Result<RequestFingerprints> request_fingerprints(const ModelSettings& models,

@@ -118,6 +118,8 @@ Status TargetWorker::check_entry(const PlanEntry& entry, const StepPlan& plan) c
   const Rule rule = effective_rule(is_new ? opened->sampling : held->sampling);
   if (!entry.draft.empty() && needs_q(rule) && entry.q_kind == QKind::kNone)
     return malformed(fmt::format("q_kind is none, which the {} rule needs", rule_name(rule)));
+  if (!entry.masks.empty() && !verifier_->takes_masks())
+    return malformed("has masks, which targets on CUDA devices and made-up verdicts do not take");
   if (entry.next_gamma > 0 && options_.own_drafter == 0)
     return malformed(fmt::format("next_gamma is {}, and there is no drafter here", entry.next_gamma));
   if (!entry.next_tree.is_chain() && (!options_.trees || !is_match_rule(rule)))

@@ -65,6 +65,8 @@ void SampledTrees::process_rows(const VerifyRequest& request, const LogitsShard&
                  .params = &params});
     apply_penalties(row, chunks.range, params, request.counts, drafted);
     forbid_ends(row, chunks.range, params, request.base + static_cast<int32_t>(drafted.size()));
+    if (const TokenSet* const allowed = allowed_at(request, node + 1))
+      forbid_others(row, chunks.range, *allowed);
     const bool nan = scale_and_scan(row, chunks, inverse_temperature(params), placed.chunk_max);
     best_.push_back(best_logit(placed, nan));
   }

@@ -86,6 +86,8 @@ void ShardedVerifier::process_rows() {
       apply_penalties(row.logits, row.chunks.range, *request.sampling, request.counts,
                       request.draft.first(static_cast<size_t>(i)));
       forbid_ends(row.logits, row.chunks.range, *request.sampling, request.base + i);
+      if (const TokenSet* const allowed = allowed_at(request, i))
+        forbid_others(row.logits, row.chunks.range, *allowed);
       const bool nan =
           scale_and_scan(row.logits, row.chunks, inverse_temperature(*request.sampling), row.chunk_max);
       RankedToken& best = best_[entry.first_row + static_cast<size_t>(i)];

@@ -16,6 +16,7 @@ class SyntheticVerifier : public Verifier {
   const std::vector<VerifyResult>& verify(std::span<const VerifyRequest> requests,
                                           const PlacedLogits& logits) override;
   const VerifierStats& stats() const override { return honest_->stats(); }
+  bool takes_masks() const override { return false; }
   std::optional<int64_t> busy_ns() const override { return honest_->busy_ns(); }
 
  private:

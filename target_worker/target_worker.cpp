@@ -325,7 +325,8 @@ void TargetWorker::ask_verifier(const StepPlan& plan) {
                                                                   .round = entry.round,
                                                                   .base = entry.base,
                                                                   .first_row = row,
-                                                                  .counts = &s.counts});
+                                                                  .counts = &s.counts,
+                                                                  .masks = entry.masks});
     row += static_cast<int64_t>(entry.draft.size()) + 1;
     if (sliced.lost) continue;
     request.draft = entry.draft;

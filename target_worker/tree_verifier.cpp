@@ -56,6 +56,7 @@ class TreeVerifier final : public Verifier {
   }
 
   const VerifierStats& stats() const override { return stats_; }
+  bool takes_masks() const override { return inner_->takes_masks(); }
   std::optional<int64_t> busy_ns() const override {
     const auto of_rows = inner_->busy_ns();
     if (!of_rows || sampled_requests_.empty()) return of_rows;
@@ -87,6 +88,7 @@ class TreeVerifier final : public Verifier {
         row.draft = {};
         row.parents = {};
         row.first_row = request.first_row + node + 1;
+        row.first_mask_row = request.first_mask_row + node + 1;
         if (node == kTreeRoot) continue;
         row.base = request.base + depths_[static_cast<size_t>(node)];
         if (needs_counts(*request.sampling)) row.counts = &counts_behind(*request.counts, tree, node);

@@ -1,6 +1,7 @@
 // What a verification is asked and what it answers, whoever computes it.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <memory>
 #include <optional>
@@ -39,7 +40,18 @@ struct VerifyRequest {
   // Nothing is to be decided, without a draft: of its row only the log-probability of this token, which is
   // committed, is asked for.
   std::optional<TokenId> scored;
+  // Those of a PlanEntry; this request's row 0 is row `first_mask_row` of them.
+  std::span<const TokenMask> masks;
+  int32_t first_mask_row = 0;
 };
+
+// What may be drawn at the request's row `row`; null: any token.
+inline const TokenSet* allowed_at(const VerifyRequest& request, int32_t row) {
+  const int32_t wanted = request.first_mask_row + row;
+  const auto at = std::lower_bound(request.masks.begin(), request.masks.end(), wanted,
+                                   [](const TokenMask& mask, int32_t of) { return mask.row < of; });
+  return at != request.masks.end() && at->row == wanted ? &at->allowed : nullptr;
+}
 
 // q of draft token i.
 inline double probability_of_draft(const VerifyRequest& request, size_t i) {
@@ -78,6 +90,8 @@ class Verifier {
   virtual const std::vector<VerifyResult>& verify(std::span<const VerifyRequest> requests,
                                                   const PlacedLogits& logits) = 0;
   virtual const VerifierStats& stats() const = 0;
+  // Whether requests may have masks.
+  virtual bool takes_masks() const { return true; }
   // The rows of these requests in host memory, as the model made them, for rules that are decided there.
   // Before verify(), which overwrites rows of other requests only. Valid until the model's next forward pass.
   virtual LogitsShard on_host(std::span<const VerifyRequest> requests, const PlacedLogits& logits) {

@@ -74,6 +74,8 @@ ApiAnswer::ApiAnswer(ApiRequest request, std::shared_ptr<HttpReply> reply, const
       shape_(make_reply_shape(state_)),
       reply_(std::move(reply)) {
   state_.choices.resize(choices_of(state_.request));
+  if (state_.request.tools && state_.request.stream)
+    for (ApiChoice& choice : state_.choices) choice.parser.emplace(*state_.request.tools);
 }
 
 void ApiAnswer::submit(Engine& engine, const std::string& client) {

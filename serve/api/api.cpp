@@ -1,6 +1,7 @@
 #include "serve/api/api.h"
 
 #include <algorithm>
+#include <atomic>
 #include <charconv>
 #include <chrono>
 #include <random>
@@ -11,6 +12,8 @@
 #include "serve/api/answer.h"
 #include "serve/api/format.h"
 #include "serve/api/request.h"
+#include "serve/api/slow_lane.h"
+#include "serve/api/structure.h"
 #include "serve/metrics_text.h"
 #include "serve/serve.h"
 #include "serve/status.h"
@@ -74,15 +77,16 @@ std::string unescaped(std::string_view path) {
 class ServedApi final : public Api {
  public:
   ServedApi(const ServeOptions& options, const Preparation& prepared,
-            Result<std::unique_ptr<ChatTemplate>> chat, std::vector<std::string> api_keys,
-            const ResponseCounts& responses, Engine& engine)
+            Result<std::unique_ptr<ChatTemplate>> chat, std::unique_ptr<GrammarCompiler> grammars,
+            std::vector<std::string> api_keys, const ResponseCounts& responses, Engine& engine)
       : options_(options),
         prepared_(prepared),
         chat_(std::move(chat)),
+        grammars_(std::move(grammars)),
         access_(std::move(api_keys), is_loopback(options.host)),
         responses_(responses),
         engine_(engine),
-        builder_(request_model(options.cluster.models, options.cluster.speculation, prepared, chat_)),
+        builder_(model_with_grammars()),
         models_(options.served_model_names),
         started_(std::chrono::system_clock::now()) {
     if (models_.empty()) models_.push_back(options.cluster.models.model);
@@ -122,7 +126,14 @@ class ServedApi final : public Api {
     complete(ApiKind::kResponses, request, reply);
   }
   void complete(ApiKind kind, const HttpRequest& request, const Shared& reply);
-  Result<ApiRequest> read(ApiKind kind, const std::string& body) const;
+  void answer(ApiKind kind, const json& body, const HttpRequest& request, const Shared& reply);
+  Result<ApiRequest> read(ApiKind kind, const json& body, const std::string& text) const;
+  RequestModel model_with_grammars() const {
+    RequestModel model =
+        request_model(options_.cluster.models, options_.cluster.speculation, prepared_, chat_);
+    model.grammars = grammars_.get();
+    return model;
+  }
   Result<json> tokenized(const std::string& body) const;
   Result<json> detokenized(const std::string& body) const;
   json model_json(const std::string& name) const;
@@ -136,12 +147,14 @@ class ServedApi final : public Api {
   const ServeOptions& options_;
   const Preparation& prepared_;
   const Result<std::unique_ptr<ChatTemplate>> chat_;
+  const std::unique_ptr<GrammarCompiler> grammars_;
   const ApiAccess access_;
   const ResponseCounts& responses_;
   Engine& engine_;
   const RequestBuilder builder_;
   std::vector<std::string> models_;
   const std::chrono::system_clock::time_point started_;
+  SlowLane slow_lane_;  // ends first: what is on it uses the rest
 };
 
 const ServedApi::Route ServedApi::kRoutes[] = {
@@ -288,22 +301,34 @@ void ServedApi::detokenize(const HttpRequest& request, const Shared& reply) {
   send(*reply, detokenized(request.body));
 }
 
-Result<ApiRequest> ServedApi::read(ApiKind kind, const std::string& text) const {
-  ASSIGN_OR_RETURN(const json body, read_body(text));
+Result<ApiRequest> ServedApi::read(ApiKind kind, const json& body, const std::string& text) const {
   const ApiDefaults defaults{.params = options_.defaults,
                              .models = models_,
                              .synthetic_acceptance = options_.cluster.speculation.synthetic_acceptance,
                              .seed = random_seed(),
                              .limits = options_.api_limits,
-                             .timeout = milliseconds_of(options_.request_timeout_s)};
+                             .timeout = milliseconds_of(options_.request_timeout_s),
+                             .text = text};
   return read_api_request(kind, body, defaults, builder_);
 }
 
+// What may have to be compiled does not hold up the others.
 void ServedApi::complete(ApiKind kind, const HttpRequest& request, const Shared& reply) {
   if (const EngineStatus status = engine_.status(); status.state == EngineState::kLoading)
     return send_error(*reply, {.status = 503, .message = "Loading model", .code = "loading"},
                       {{"Retry-After", "5"}});
-  auto read_request = read(kind, request.body);
+  auto body = read_body(request.body);
+  if (!body.ok()) return send_error(*reply, request_error(body.status()));
+  if (!asks_for_structure(*body)) return answer(kind, *body, request, reply);
+  const auto is_gone = std::make_shared<std::atomic<bool>>(false);
+  reply->on_gone([is_gone] { *is_gone = true; });
+  slow_lane_.add(turn_of(request), [this, kind, body = std::move(*body), request, reply, is_gone] {
+    if (!*is_gone) answer(kind, body, request, reply);
+  });
+}
+
+void ServedApi::answer(ApiKind kind, const json& body, const HttpRequest& request, const Shared& reply) {
+  auto read_request = read(kind, body, request.body);
   if (!read_request.ok()) return send_error(*reply, request_error(read_request.status()));
   const auto answer =
       std::make_shared<ApiAnswer>(std::move(read_request).value(), reply, *prepared_.tokenizer,
@@ -319,8 +344,12 @@ Result<std::unique_ptr<Api>> make_api(const ServeOptions& options, const Prepara
                                       Result<std::unique_ptr<ChatTemplate>> chat,
                                       std::vector<std::string> api_keys, const ResponseCounts& responses,
                                       Engine& engine) {
-  return std::unique_ptr<Api>(std::make_unique<ServedApi>(options, prepared, std::move(chat),
-                                                          std::move(api_keys), responses, engine));
+  GrammarOptions grammar{.libraries = options.grammar_library,
+                         .ends = prepared.target.eos,
+                         .vocab_size = static_cast<int32_t>(prepared.target.vocab_size)};
+  ASSIGN_OR_RETURN(auto grammars, make_grammar_compiler(*prepared.tokenizer, std::move(grammar)));
+  return std::unique_ptr<Api>(std::make_unique<ServedApi>(
+      options, prepared, std::move(chat), std::move(grammars), std::move(api_keys), responses, engine));
 }
 
 }  // namespace outrider

@@ -30,7 +30,8 @@ struct ServeOptions {
   // Keys that clients may send; none in either: everybody may ask.
   std::vector<std::string> api_keys;
   std::string api_key_file;
-  std::string chat_template;  // a file, instead of the model's
+  std::string chat_template;                 // a file, instead of the model's
+  std::vector<std::string> grammar_library;  // GrammarOptions::libraries
   int max_queued_requests = 1024;
   int64_t max_queued_tokens = int64_t{1} << 20;  // of prompts
   int drain_timeout_s = 30;

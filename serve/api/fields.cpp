@@ -33,11 +33,8 @@ struct Neutral {
   const char* values;  // a list
 };
 constexpr Neutral kNeutral[] = {{"suffix", R"([""])"},
-                                {"tools", "[[]]"},
-                                {"tool_choice", R"(["none", "auto"])"},
                                 {"functions", "[[]]"},
                                 {"function_call", R"(["none", "auto"])"},
-                                {"response_format", R"([{"type": "text"}])"},
                                 {"modalities", R"([["text"]])"},
                                 {"audio", "[]"},
                                 {"prediction", "[]"},
@@ -57,10 +54,6 @@ constexpr Neutral kNeutral[] = {{"suffix", R"([""])"},
                                 {"chat_template_kwargs", "[{}]"},
                                 {"chat_template", "[]"},
                                 {"documents", "[[]]"},
-                                {"guided_json", "[]"},
-                                {"guided_regex", "[]"},
-                                {"guided_choice", "[]"},
-                                {"guided_grammar", "[]"},
                                 {"logits_processors", "[[]]"}};
 
 template <class List>

@@ -1,4 +1,6 @@
 // Anthropic's /v1/messages.
+#include <utility>
+
 #include "base/json_text.h"
 #include "serve/api/reply_shape.h"
 
@@ -13,17 +15,21 @@ class MessagesShape final : public ReplyShape {
 
   void begin(HttpReply& reply) override {
     say(reply, "message_start", {{"message", message(json::array(), nullptr)}});
-    say(reply, "content_block_start", {{"index", 0}, {"content_block", {{"type", "text"}, {"text", ""}}}});
+    if (!state_.request.tools) open(reply, {{"type", "text"}, {"text", ""}});
   }
   void part(size_t, const Emit& emit, HttpReply& reply) override {
     if (emit.text.empty()) return;
-    say(reply, "content_block_delta",
-        {{"index", 0}, {"delta", {{"type", "text_delta"}, {"text", emit.text}}}});
+    if (!state_.request.tools) return say_text(reply, emit.text);
+    for (const ToolEvent& event : state_.events(0, &emit.text)) tell(reply, event);
   }
   void end_choice(size_t, HttpReply& reply) override {
-    say(reply, "content_block_stop", {{"index", 0}});
+    if (state_.request.tools)
+      for (const ToolEvent& event : state_.events(0, nullptr)) tell(reply, event);
+    if (!is_open_ && blocks_ == 0) open(reply, {{"type", "text"}, {"text", ""}});
+    close(reply);
     say(reply, "message_delta",
-        {{"delta", {{"stop_reason", stop_reason()}, {"stop_sequence", nullptr}}}, {"usage", usage()}});
+        {{"delta", {{"stop_reason", stop_reason(state_.has_called(0))}, {"stop_sequence", nullptr}}},
+         {"usage", usage()}});
   }
   void end(HttpReply& reply) override {
     say(reply, "message_stop", json::object());
@@ -34,7 +40,16 @@ class MessagesShape final : public ReplyShape {
     reply.end_events();
   }
   json whole() override {
-    json out = message(json::array({{{"type", "text"}, {"text", state_.choices[0].text}}}), stop_reason());
+    const ReplyContent all = state_.content(0);
+    json content = json::array();
+    if (!all.text.empty() || all.calls.empty()) content.push_back({{"type", "text"}, {"text", all.text}});
+    for (const ReplyContent::Call& call : all.calls) {
+      json input = json::parse(call.arguments, nullptr, false);
+      if (input.is_discarded()) input = json::object();  // it was cut
+      content.push_back(
+          {{"type", "tool_use"}, {"id", call.id}, {"name", call.name}, {"input", std::move(input)}});
+    }
+    json out = message(std::move(content), stop_reason(!all.calls.empty()));
     out["usage"] = usage();
     return out;
   }
@@ -48,8 +63,40 @@ class MessagesShape final : public ReplyShape {
             {"cache_creation_input_tokens", 0},
             {"output_tokens", state_.tokens()}};
   }
-  const char* stop_reason() const {
-    return state_.choices[0].reason == FinishReason::kLength ? "max_tokens" : "end_turn";
+  const char* stop_reason(bool has_called) const {
+    if (state_.choices[0].reason == FinishReason::kLength) return "max_tokens";
+    return has_called ? "tool_use" : "end_turn";
+  }
+  // Blocks follow each other: a text, then calls.
+  void open(HttpReply& reply, json block) {
+    close(reply);
+    is_text_ = block["type"] == "text";
+    is_open_ = true;
+    say(reply, "content_block_start", {{"index", blocks_}, {"content_block", std::move(block)}});
+  }
+  void close(HttpReply& reply) {
+    if (!std::exchange(is_open_, false)) return;
+    say(reply, "content_block_stop", {{"index", blocks_++}});
+  }
+  void say_text(HttpReply& reply, const std::string& text) {
+    say(reply, "content_block_delta",
+        {{"index", blocks_}, {"delta", {{"type", "text_delta"}, {"text", text}}}});
+  }
+  void tell(HttpReply& reply, const ToolEvent& event) {
+    switch (event.kind) {
+      case ToolEvent::Kind::kText:
+        if (!is_open_ || !is_text_) open(reply, {{"type", "text"}, {"text", ""}});
+        return say_text(reply, event.text);
+      case ToolEvent::Kind::kCall:
+        return open(reply, {{"type", "tool_use"},
+                            {"id", state_.call_id(0, event.index)},
+                            {"name", event.text},
+                            {"input", json::object()}});
+      case ToolEvent::Kind::kArguments:
+        return say(
+            reply, "content_block_delta",
+            {{"index", blocks_}, {"delta", {{"type", "input_json_delta"}, {"partial_json", event.text}}}});
+    }
   }
   json message(json content, json stop_reason) const {
     return {{"id", "msg_" + state_.id},
@@ -65,6 +112,9 @@ class MessagesShape final : public ReplyShape {
     event["type"] = type;
     reply.event(json_text(event), type);
   }
+
+  int blocks_ = 0;  // that were closed
+  bool is_open_ = false, is_text_ = false;
 };
 
 }  // namespace

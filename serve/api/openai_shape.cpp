@@ -1,7 +1,10 @@
 // Completions and chat completions.
+#include <fmt/format.h>
+
 #include <span>
 #include <utility>
 
+#include "base/hash.h"
 #include "base/json_text.h"
 #include "serve/api/format.h"
 #include "serve/api/reply_shape.h"
@@ -23,6 +26,11 @@ class OpenAiShape final : public ReplyShape {
     if (emit.text.empty() && emit.logprobs.empty() && !tells_ids) return;  // text that is held back
     begin_choice(index, reply);
     json logprobs = logprobs_of(choice, emit.logprobs);
+    if (choice.parser) {
+      json ids = tells_ids ? ids_json(emit.ids) : json();
+      return stream_events(index, state_.events(index, &emit.text), std::move(logprobs), std::move(ids),
+                           reply);
+    }
     json out = is_chat() ? choice_json(index, "delta", {{"content", emit.text}}, std::move(logprobs), nullptr)
                          : choice_json(index, "text", emit.text, std::move(logprobs), nullptr);
     if (state_.request.return_token_ids) out["token_ids"] = ids_json(emit.ids);
@@ -31,7 +39,9 @@ class OpenAiShape final : public ReplyShape {
 
   void end_choice(size_t index, HttpReply& reply) override {
     begin_choice(index, reply);
-    const json reason = finish_reason_name(state_.choices[index].reason);
+    if (state_.choices[index].parser)
+      stream_events(index, state_.events(index, nullptr), nullptr, nullptr, reply);
+    const json reason = reason_of(index, state_.has_called(index));
     stream(is_chat() ? choice_json(index, "delta", json::object(), nullptr, reason)
                      : choice_json(index, "text", "", nullptr, reason),
            reply);
@@ -73,16 +83,54 @@ class OpenAiShape final : public ReplyShape {
     } else {
       logprobs = logprobs_of(choice, choice.logprobs);
     }
-    const json reason = finish_reason_name(choice.reason);
     const std::string text = (request.echo.empty() ? "" : request.echo[index]) + choice.text;
-    json out = is_chat() ? choice_json(index, "message",
-                                       {{"role", "assistant"}, {"content", text}, {"refusal", nullptr}},
-                                       std::move(logprobs), reason)
-                         : choice_json(index, "text", text, std::move(logprobs), reason);
+    json out = is_chat() ? chat_choice(index, std::move(logprobs))
+                         : choice_json(index, "text", text, std::move(logprobs), reason_of(index, false));
     if (request.return_token_ids) out["token_ids"] = ids_json(choice.ids);
     if (!is_chat() && request.return_token_ids) out["prompt_token_ids"] = ids_json(request.prompt_ids[index]);
     if (!is_chat() && request.prompt_logprobs >= 0) out["prompt_logprobs"] = scored_prompt(index);
     return out;
+  }
+
+  json reason_of(size_t index, bool has_called) const {
+    const FinishReason reason = state_.choices[index].reason;
+    return has_called && reason == FinishReason::kStop ? "tool_calls" : finish_reason_name(reason);
+  }
+
+  json chat_choice(size_t index, json logprobs) const {
+    const ReplyContent content = state_.content(index);
+    json message{{"role", "assistant"}, {"content", content.text}, {"refusal", nullptr}};
+    if (!content.calls.empty() && content.text.empty()) message["content"] = nullptr;
+    for (const ReplyContent::Call& call : content.calls)
+      message["tool_calls"].push_back({{"id", call.id},
+                                       {"type", "function"},
+                                       {"function", {{"name", call.name}, {"arguments", call.arguments}}}});
+    return choice_json(index, "message", std::move(message), std::move(logprobs),
+                       reason_of(index, !content.calls.empty()));
+  }
+
+  // An event of its own for each; log-probabilities and ids come with the first.
+  void stream_events(size_t index, std::vector<ToolEvent> events, json logprobs, json ids, HttpReply& reply) {
+    if (events.empty() && (!logprobs.is_null() || !ids.is_null())) events.emplace_back();
+    for (const ToolEvent& event : events) {
+      json out =
+          choice_json(index, "delta", delta_of(index, event), std::exchange(logprobs, nullptr), nullptr);
+      if (const json told = std::exchange(ids, nullptr); !told.is_null()) out["token_ids"] = told;
+      stream(std::move(out), reply);
+    }
+  }
+
+  json delta_of(size_t index, const ToolEvent& event) const {
+    if (event.kind == ToolEvent::Kind::kText) return {{"content", event.text}};
+    json call{{"index", event.index}};
+    if (event.kind == ToolEvent::Kind::kCall) {
+      call["id"] = state_.call_id(index, event.index);
+      call["type"] = "function";
+      call["function"] = {{"name", event.text}, {"arguments", ""}};
+    } else {
+      call["function"] = {{"arguments", event.text}};
+    }
+    return {{"tool_calls", json::array({std::move(call)})}};
   }
 
   // Adds what the lists of `more` have to those of `logprobs`.
@@ -181,6 +229,43 @@ int64_t ApiAnswerState::cached_tokens() const {
   for (size_t i = 0; i < choices.size(); i += static_cast<size_t>(request.choices))
     sum += choices[i].metrics.cached_tokens;
   return sum;
+}
+
+// Mistral's templates take ids of nine letters and digits alone.
+std::string ApiAnswerState::call_id(size_t choice, int call) const {
+  uint64_t hash = hash_combine(choice + 1, static_cast<uint64_t>(call));
+  for (const char c : id) hash = hash_combine(hash, static_cast<unsigned char>(c));
+  if (request.tools == ToolFormat::kMistral) return fmt::format("{:09x}", hash & 0xfffffffff);
+  return fmt::format("call_{:016x}", hash);
+}
+
+ReplyContent ApiAnswerState::content(size_t choice) const {
+  const std::string& whole = choices[choice].text;
+  if (!request.tools) return {.text = whole, .calls = {}};
+  ReplyContent out;
+  ToolCallParser parser(*request.tools);
+  std::vector<ToolEvent> events;
+  parser.append(whole, events);
+  parser.finish(events);
+  for (const ToolEvent& event : events) {
+    if (event.kind == ToolEvent::Kind::kText) out.text += event.text;
+    if (event.kind == ToolEvent::Kind::kCall)
+      out.calls.push_back({.id = call_id(choice, event.index), .name = event.text, .arguments = {}});
+    if (event.kind == ToolEvent::Kind::kArguments) out.calls.back().arguments += event.text;
+  }
+  return out;
+}
+
+std::vector<ToolEvent> ApiAnswerState::events(size_t choice, const std::string* piece) {
+  std::vector<ToolEvent> events;
+  ToolCallParser& parser = *choices[choice].parser;
+  piece ? parser.append(*piece, events) : parser.finish(events);
+  return events;
+}
+
+bool ApiAnswerState::has_called(size_t choice) const {
+  const auto& parser = choices[choice].parser;
+  return parser && parser->calls() > 0;
 }
 
 std::unique_ptr<ReplyShape> make_openai_shape(ApiAnswerState& state) {

@@ -4,6 +4,7 @@
 #include <array>
 #include <nlohmann/json.hpp>
 
+#include "base/json_text.h"
 #include "requests/request_fields.h"
 
 namespace outrider {
@@ -40,12 +41,42 @@ json chat_content(const json& content) {
   return parts;
 }
 
+// A call that the model made, as its answers told it, and what came of one.
+Result<json> message_of_call(const json& item, bool is_output) {
+  const char* const what = is_output ? "output" : "arguments";
+  if (!item.contains("call_id") || !item.contains(what) || (!is_output && !item.contains("name")))
+    return invalid_argument(
+        "\"input\": a function_call needs \"call_id\", \"name\" and \"arguments\", a "
+        "function_call_output \"call_id\" and \"output\"");
+  if (is_output)
+    return json{
+        {"role", "tool"}, {"tool_call_id", item["call_id"]}, {"content", chat_content(item["output"])}};
+  const json call{{"id", item["call_id"]},
+                  {"type", "function"},
+                  {"function", {{"name", item["name"]}, {"arguments", item["arguments"]}}}};
+  return json{{"role", "assistant"}, {"tool_calls", json::array({call})}};
+}
+
 Result<json> messages_of_input(const json& input) {
   if (input.is_string()) return json::array({{{"role", "user"}, {"content", input}}});
   const Status wrong = invalid_argument("\"input\" must be a text or a list of messages {role, content}");
   if (!input.is_array() || input.empty()) return wrong;
   json messages = json::array();
   for (const json& item : input) {
+    const std::string kind = item.is_object() && item.contains("type") && item["type"].is_string()
+                                 ? item["type"].get<std::string>()
+                                 : "message";
+    if (kind == "function_call" || kind == "function_call_output") {
+      ASSIGN_OR_RETURN(json message, message_of_call(item, kind == "function_call_output"));
+      const bool joins = message.contains("tool_calls") && !messages.empty() &&
+                         messages.back().value("role", json()) == "assistant" &&
+                         messages.back().contains("tool_calls");
+      if (joins)
+        messages.back()["tool_calls"].push_back(message["tool_calls"][0]);
+      else
+        messages.push_back(std::move(message));
+      continue;
+    }
     if (!item.is_object() || !item.contains("role") || !item.contains("content")) return wrong;
     if (const json* const type = find_field(item, "type"); type && *type != "message")
       return unsupported("\"input\": items other than messages are not supported");
@@ -54,6 +85,45 @@ Result<json> messages_of_input(const json& input) {
     messages.push_back({{"role", std::move(role)}, {"content", chat_content(item["content"])}});
   }
   return messages;
+}
+
+// Anthropic's blocks of calls and of their results, which are messages of their own in chats.
+Result<json> with_calls_apart(const json& messages) {
+  if (!messages.is_array()) return messages;  // refused later
+  json out = json::array();
+  for (const json& message : messages) {
+    const json* const content = message.is_object() ? find_field(message, "content") : nullptr;
+    if (!content || !content->is_array()) {
+      out.push_back(message);
+      continue;
+    }
+    json rest = message;
+    rest["content"] = json::array();
+    json calls = json::array();
+    for (const json& block : *content) {
+      const std::string type = block.is_object() ? block.value("type", "") : "";
+      if (type == "tool_use") {
+        if (!block.contains("id") || !block.contains("name") || !block.contains("input"))
+          return invalid_argument("\"messages\": a tool_use needs \"id\", \"name\" and \"input\"");
+        calls.push_back({{"id", block["id"]},
+                         {"type", "function"},
+                         {"function", {{"name", block["name"]}, {"arguments", json_text(block["input"])}}}});
+      } else if (type == "tool_result") {
+        if (!block.contains("tool_use_id"))
+          return invalid_argument("\"messages\": a tool_result needs \"tool_use_id\"");
+        out.push_back({{"role", "tool"},
+                       {"tool_call_id", block["tool_use_id"]},
+                       {"content", block.contains("content") ? block["content"] : json("")}});
+      } else {
+        rest["content"].push_back(block);
+      }
+    }
+    if (!calls.empty()) rest["tool_calls"] = calls;
+    if (rest["content"].empty() && calls.empty() && !content->empty()) continue;
+    if (rest["content"].empty() && !calls.empty()) rest.erase("content");
+    out.push_back(std::move(rest));
+  }
+  return out;
 }
 
 Status put_first(json& messages, const json* system) {
@@ -68,11 +138,13 @@ Status put_first(json& messages, const json* system) {
 Result<json> chat_of_messages(json body) {
   if (!find_field(body, "max_tokens")) return invalid_argument("\"max_tokens\" is missing");
   RETURN_IF_ERROR(refuse_choices(body));
+  if (find_field(body, "messages")) {
+    ASSIGN_OR_RETURN(body["messages"], with_calls_apart(body["messages"]));
+  }
   if (find_field(body, "messages")) RETURN_IF_ERROR(put_first(body["messages"], find_field(body, "system")));
   body.erase("system");
   rename(body, "stop_sequences", "stop");
   drop_neutral(body, "thinking", json::array({{{"type", "disabled"}}}));
-  drop_neutral(body, "tool_choice", json::array({{{"type", "auto"}}, {{"type", "none"}}}));
   return body;
 }
 

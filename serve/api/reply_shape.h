@@ -4,11 +4,13 @@
 #include <cstdint>
 #include <memory>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "coordinator/events.h"
 #include "serve/api/request.h"
+#include "serve/api/tool_parser.h"
 #include "serve/http/server.h"
 #include "transformer/tokenizer/tokenizer.h"
 
@@ -24,6 +26,16 @@ struct ApiChoice {
   bool has_begun = false;   // something of it was streamed
   FinishReason reason = FinishReason::kStop;
   RequestMetrics metrics;
+  std::optional<ToolCallParser> parser;  // of a stream that may have calls of tools
+};
+
+// What a whole text says, with its calls of tools apart.
+struct ReplyContent {
+  struct Call {
+    std::string id, name, arguments;
+  };
+  std::string text;
+  std::vector<Call> calls;
 };
 
 struct ApiAnswerState {
@@ -36,6 +48,12 @@ struct ApiAnswerState {
   int64_t tokens() const;  // of all choices
   // Of every prompt, once: what its first choice found computed. Known at the end.
   int64_t cached_tokens() const;
+  std::string call_id(size_t choice, int call) const;
+  ReplyContent content(size_t choice) const;
+  // What a piece of a stream's text brings; null: its end.
+  std::vector<ToolEvent> events(size_t choice, const std::string* piece);
+  // Whether it ended with calls of tools, as far as its stream was read.
+  bool has_called(size_t choice) const;
 };
 
 // Called on the thread of the sockets. Of a stream: begin, then any number of parts and choice ends, then

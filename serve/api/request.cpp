@@ -10,12 +10,14 @@
 #include "requests/request_fields.h"
 #include "serve/api/fields.h"
 #include "serve/api/other_bodies.h"
+#include "serve/api/structure.h"
 #include "transformer/files/json_file.h"
 
 namespace outrider {
 namespace {
 
 using nlohmann::json;
+using nlohmann::ordered_json;
 
 constexpr int kDefaultMaxTokens = 16;  // of completions, as OpenAI's
 
@@ -135,24 +137,28 @@ Result<std::vector<Prompt>> read_prompts(const json& body, const RequestBuilder&
   return prompts;
 }
 
-Result<std::vector<TokenId>> read_conversation(const json& body, const RequestBuilder& builder) {
-  ASSIGN_OR_RETURN(const Conversation chat, take_conversation(body));
+Result<std::vector<TokenId>> read_conversation(const json& body, const RequestBuilder& builder,
+                                               const std::optional<ToolUse>& tools = {}) {
+  ASSIGN_OR_RETURN(Conversation chat, take_conversation(body));
+  if (tools) chat.options.tools = tools->definitions;
   auto text = builder.render(chat.messages, chat.options);
   if (!text.ok()) return text.status().in("\"messages\"");
   return builder.encode(*text, SpecialTokens::kOmit, RequestBuilder::Names::kKeys);
 }
 
-Result<std::vector<Prompt>> read_chat(const json& body, const RequestBuilder& builder) {
+Result<std::vector<Prompt>> read_chat(const json& body, const RequestBuilder& builder,
+                                      const std::optional<ToolUse>& tools) {
   Prompt prompt;
-  ASSIGN_OR_RETURN(prompt.ids, read_conversation(body, builder));
+  ASSIGN_OR_RETURN(prompt.ids, read_conversation(body, builder, tools));
   return std::vector<Prompt>{std::move(prompt)};
 }
 
 // The rest of what the body says about its answer goes to `out`.
 Result<Request> read_parameters(ApiKind kind, const json& body, const ApiDefaults& defaults,
-                                std::optional<int>& max_tokens, ApiRequest& out,
+                                Structure& structure, std::optional<int>& max_tokens, ApiRequest& out,
                                 const RequestBuilder& builder) {
   RequestParams parameters = defaults.params;
+  parameters.grammar = std::move(structure.grammar);
   parameters.seed = defaults.seed;
   RETURN_IF_ERROR(take_sampling(body, parameters));
   RETURN_IF_ERROR(read_logprobs(kind, body, parameters.logprobs));
@@ -191,9 +197,85 @@ Status read_timeout(const json& body, std::chrono::milliseconds& timeout) {
   return {};
 }
 
+// How calls of these tools are written; where they must be whole, the text's grammar.
+Status take_tools(Structure& structure, const RequestBuilder& builder, ApiRequest& out) {
+  if (!structure.tools) return {};
+  out.tools = tool_format_of(builder.chat_template());
+  if (!out.tools)
+    return unsupported(
+        "\"tools\": the model's chat template has none, or writes calls in a way that is not known here; "
+        "known "
+        "are <tool_call> (Hermes, Qwen), Llama 3's JSON and [TOOL_CALLS] (Mistral)");
+  if (auto grammar = tool_grammar(*structure.tools, *out.tools, builder.tokenizer())) {
+    const bool is_required = structure.tools->choice == ToolUse::Choice::kRequired;
+    structure.grammar =
+        AskedGrammar{.spec = std::move(*grammar), .field = is_required ? "tool_choice" : "tools"};
+  }
+  return {};
+}
+
+// Those that mark calls and are special.
+std::vector<TokenId> shown_tokens(ToolFormat format, const Tokenizer& tokenizer) {
+  std::vector<TokenId> shown;
+  for (const std::string_view mark : {call_begin(format), std::string_view("</tool_call>"),
+                                      std::string_view("[ARGS]"), std::string_view("<|python_tag|>")})
+    if (const auto id = tokenizer.find(mark); id && tokenizer.is_special(*id)) shown.push_back(*id);
+  return shown;
+}
+
 // Choice 0 draws as a request of its own would.
 Seed seed_of(Seed seed, int choice) {
   return choice == 0 ? seed : Seed{hash_combine(seed.value, static_cast<uint64_t>(choice))};
+}
+
+// Of a completion or a chat, without the fields that `structure` was read from.
+Result<ApiRequest> read_chat_request(ApiKind kind, const json& body, Structure& structure,
+                                     const ApiDefaults& defaults, const RequestBuilder& builder) {
+  ApiRequest out{.kind = kind,
+                 .model = {},
+                 .timeout = defaults.timeout,
+                 .synthetic_acceptance = defaults.synthetic_acceptance};
+  RETURN_IF_ERROR(check_fields(kind, body));
+  RETURN_IF_ERROR(read_model(body, defaults.models).status());
+  out.model = defaults.models.front();
+  RETURN_IF_ERROR(read_stream(body, out));
+  RETURN_IF_ERROR(read_timeout(body, out.timeout));
+  RETURN_IF_ERROR(take(body, "return_token_ids", out.return_token_ids));
+  int n = 1;
+  std::optional<int> max_tokens;
+  bool echo = false;
+  const size_t most = defaults.limits.requests;
+  RETURN_IF_ERROR(take_range(body, "n", 1, defaults.limits.choices, n));
+  out.choices = n;
+  int best_of = n;
+  RETURN_IF_ERROR(take(body, "best_of", best_of));
+  if (best_of != n) return unsupported(fmt::format("\"best_of\" {}: must be n, which is {}", best_of, n));
+  RETURN_IF_ERROR(take(body, "echo", echo));
+  RETURN_IF_ERROR(take_tools(structure, builder, out));
+  ASSIGN_OR_RETURN(Request parameters,
+                   read_parameters(kind, body, defaults, structure, max_tokens, out, builder));
+  if (out.tools) parameters.shown = shown_tokens(*out.tools, builder.tokenizer());
+  ASSIGN_OR_RETURN(auto prompts, kind == ApiKind::kChat ? read_chat(body, builder, structure.tools)
+                                                        : read_prompts(body, builder, most));
+  if (prompts.size() * static_cast<size_t>(n) > most)
+    return invalid_argument(
+        fmt::format("\"n\" {} times {} prompts: at most {} texts at once", n, prompts.size(), most));
+  for (Prompt& prompt : prompts) {
+    Request request = parameters;
+    out.prompt_tokens += static_cast<int64_t>(prompt.ids.size());
+    RETURN_IF_ERROR(builder.set_prompt(request, std::move(prompt.ids))
+                        .in(kind == ApiKind::kChat ? "\"messages\"" : "\"prompt\""));
+    if (!max_tokens && kind == ApiKind::kChat)
+      request.max_tokens =
+          static_cast<int32_t>(builder.max_context() - static_cast<int64_t>(request.prompt.size()));
+    for (int i = 0; i < n; ++i) {
+      out.requests.push_back(request);
+      out.requests.back().sampling.seed = seed_of(parameters.sampling.seed, i);
+      if (echo) out.echo.push_back(prompt.text);
+      if (out.echoes_logprobs || out.return_token_ids) out.prompt_ids.push_back(request.prompt);
+    }
+  }
+  return out;
 }
 
 }  // namespace
@@ -245,55 +327,22 @@ Result<std::string> read_detokenize(const json& body, const RequestBuilder& buil
 
 Result<ApiRequest> read_api_request(ApiKind kind, const json& body, const ApiDefaults& defaults,
                                     const RequestBuilder& builder) {
+  Structure structure;
+  json rest = body;
+  if (asks_for_structure(body)) {
+    ordered_json written =
+        defaults.text.empty() ? ordered_json(body) : ordered_json::parse(defaults.text, nullptr, false);
+    ASSIGN_OR_RETURN(structure, read_structure(kind, written));
+    drop_structure(kind, rest);
+  }
   if (kind == ApiKind::kMessages || kind == ApiKind::kResponses) {
-    ASSIGN_OR_RETURN(const json chat,
-                     kind == ApiKind::kMessages ? chat_of_messages(body) : chat_of_responses(body));
-    ASSIGN_OR_RETURN(ApiRequest out, read_api_request(ApiKind::kChat, chat, defaults, builder));
+    ASSIGN_OR_RETURN(const json chat, kind == ApiKind::kMessages ? chat_of_messages(std::move(rest))
+                                                                 : chat_of_responses(std::move(rest)));
+    ASSIGN_OR_RETURN(ApiRequest out, read_chat_request(ApiKind::kChat, chat, structure, defaults, builder));
     out.kind = kind;
     return out;
   }
-  ApiRequest out{.kind = kind,
-                 .model = {},
-                 .timeout = defaults.timeout,
-                 .synthetic_acceptance = defaults.synthetic_acceptance};
-  RETURN_IF_ERROR(check_fields(kind, body));
-  RETURN_IF_ERROR(read_model(body, defaults.models).status());
-  out.model = defaults.models.front();
-  RETURN_IF_ERROR(read_stream(body, out));
-  RETURN_IF_ERROR(read_timeout(body, out.timeout));
-  RETURN_IF_ERROR(take(body, "return_token_ids", out.return_token_ids));
-  int n = 1;
-  std::optional<int> max_tokens;
-  bool echo = false;
-  const size_t most = defaults.limits.requests;
-  RETURN_IF_ERROR(take_range(body, "n", 1, defaults.limits.choices, n));
-  out.choices = n;
-  int best_of = n;
-  RETURN_IF_ERROR(take(body, "best_of", best_of));
-  if (best_of != n) return unsupported(fmt::format("\"best_of\" {}: must be n, which is {}", best_of, n));
-  RETURN_IF_ERROR(take(body, "echo", echo));
-  ASSIGN_OR_RETURN(const Request parameters, read_parameters(kind, body, defaults, max_tokens, out, builder));
-  ASSIGN_OR_RETURN(auto prompts,
-                   kind == ApiKind::kChat ? read_chat(body, builder) : read_prompts(body, builder, most));
-  if (prompts.size() * static_cast<size_t>(n) > most)
-    return invalid_argument(
-        fmt::format("\"n\" {} times {} prompts: at most {} texts at once", n, prompts.size(), most));
-  for (Prompt& prompt : prompts) {
-    Request request = parameters;
-    out.prompt_tokens += static_cast<int64_t>(prompt.ids.size());
-    RETURN_IF_ERROR(builder.set_prompt(request, std::move(prompt.ids))
-                        .in(kind == ApiKind::kChat ? "\"messages\"" : "\"prompt\""));
-    if (!max_tokens && kind == ApiKind::kChat)
-      request.max_tokens =
-          static_cast<int32_t>(builder.max_context() - static_cast<int64_t>(request.prompt.size()));
-    for (int i = 0; i < n; ++i) {
-      out.requests.push_back(request);
-      out.requests.back().sampling.seed = seed_of(parameters.sampling.seed, i);
-      if (echo) out.echo.push_back(prompt.text);
-      if (out.echoes_logprobs || out.return_token_ids) out.prompt_ids.push_back(request.prompt);
-    }
-  }
-  return out;
+  return read_chat_request(kind, rest, structure, defaults, builder);
 }
 
 }  // namespace outrider

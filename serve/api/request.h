@@ -3,14 +3,16 @@
 
 #include <chrono>
 #include <nlohmann/json_fwd.hpp>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "requests/request_builder.h"
+#include "serve/api/tool_format.h"
 
 namespace outrider {
 
-enum class ApiKind { kCompletion, kChat, kMessages, kResponses };
+enum class ApiKind : int { kCompletion, kChat, kMessages, kResponses };
 
 struct ApiRequest {
   ApiKind kind = ApiKind::kCompletion;
@@ -29,6 +31,7 @@ struct ApiRequest {
   bool include_usage = false;        // a last event of a stream tells it,
   bool continuous_usage = false;     // and every other one what it is so far
   std::string synthetic_acceptance;  // the server's, if it has one
+  std::optional<ToolFormat> tools;   // calls are looked for in the text; written in this way
 };
 
 struct ApiLimits {
@@ -43,6 +46,7 @@ struct ApiDefaults {
   uint64_t seed = 0;                 // of a request that leaves its own out
   ApiLimits limits;
   std::chrono::milliseconds timeout{0};  // of a request that does not say; 0: none
+  std::string_view text = {};            // the body as it came, where the order of keys counts
 };
 
 // A body of at most so many bytes, as every endpoint reads it: strict JSON, an object, at most 32 levels

@@ -1,4 +1,6 @@
 // OpenAI's /v1/responses, of which nothing is kept: every request brings its whole conversation.
+#include <utility>
+
 #include "base/json_text.h"
 #include "serve/api/reply_shape.h"
 
@@ -14,20 +16,18 @@ class ResponsesShape final : public ReplyShape {
   void begin(HttpReply& reply) override {
     say(reply, "response.created", {{"response", response("in_progress", json::array())}});
     say(reply, "response.in_progress", {{"response", response("in_progress", json::array())}});
-    say(reply, "response.output_item.added",
-        {{"output_index", 0}, {"item", item("in_progress", json::array())}});
-    say(reply, "response.content_part.added", at_text({{"part", text_part("")}}));
+    if (!state_.request.tools) open_text(reply);
   }
   void part(size_t, const Emit& emit, HttpReply& reply) override {
     if (emit.text.empty()) return;
-    state_.choices[0].text += emit.text;
-    say(reply, "response.output_text.delta", at_text({{"delta", emit.text}, {"logprobs", json::array()}}));
+    if (!state_.request.tools) return say_text(reply, emit.text);
+    for (const ToolEvent& event : state_.events(0, &emit.text)) tell(reply, event);
   }
   void end_choice(size_t, HttpReply& reply) override {
-    const std::string& text = state_.choices[0].text;
-    say(reply, "response.output_text.done", at_text({{"text", text}, {"logprobs", json::array()}}));
-    say(reply, "response.content_part.done", at_text({{"part", text_part(text)}}));
-    say(reply, "response.output_item.done", {{"output_index", 0}, {"item", whole_item()}});
+    if (state_.request.tools)
+      for (const ToolEvent& event : state_.events(0, nullptr)) tell(reply, event);
+    if (output_.empty() && open_ == Open::kNothing) open_text(reply);
+    close(reply);
   }
   void end(HttpReply& reply) override {
     say(reply, is_cut() ? "response.incomplete" : "response.completed", {{"response", whole()}});
@@ -41,7 +41,7 @@ class ResponsesShape final : public ReplyShape {
     reply.end_events();
   }
   json whole() override {
-    json out = response(is_cut() ? "incomplete" : "completed", json::array({whole_item()}));
+    json out = response(is_cut() ? "incomplete" : "completed", output_.empty() ? whole_output() : output_);
     if (is_cut()) out["incomplete_details"] = {{"reason", "max_output_tokens"}};
     const int64_t prompt = state_.request.prompt_tokens, tokens = state_.tokens();
     out["usage"] = {{"input_tokens", prompt},
@@ -65,8 +65,71 @@ class ResponsesShape final : public ReplyShape {
             {"role", "assistant"},
             {"content", std::move(content)}};
   }
-  json whole_item() const {
-    return item(is_cut() ? "incomplete" : "completed", json::array({text_part(state_.choices[0].text)}));
+  const char* status() const { return is_cut() ? "incomplete" : "completed"; }
+  json call_item(const ReplyContent::Call& call, const char* status) const {
+    return {{"type", "function_call"}, {"id", "fc_" + call.id},       {"call_id", call.id},
+            {"name", call.name},       {"arguments", call.arguments}, {"status", status}};
+  }
+  json whole_output() const {
+    const ReplyContent content = state_.content(0);
+    json output = json::array();
+    if (!content.text.empty() || content.calls.empty())
+      output.push_back(item(status(), json::array({text_part(content.text)})));
+    for (const ReplyContent::Call& call : content.calls) output.push_back(call_item(call, status()));
+    return output;
+  }
+
+  // Items follow each other: a text, then calls.
+  void open_text(HttpReply& reply) {
+    close(reply);
+    open_ = Open::kText;
+    text_.clear();
+    say(reply, "response.output_item.added",
+        {{"output_index", output_.size()}, {"item", item("in_progress", json::array())}});
+    say(reply, "response.content_part.added", at_text({{"part", text_part("")}}));
+  }
+  void open_call(HttpReply& reply, ReplyContent::Call call) {
+    close(reply);
+    open_ = Open::kCall;
+    call_ = std::move(call);
+    say(reply, "response.output_item.added",
+        {{"output_index", output_.size()}, {"item", call_item(call_, "in_progress")}});
+  }
+  void say_text(HttpReply& reply, const std::string& text) {
+    text_ += text;
+    say(reply, "response.output_text.delta", at_text({{"delta", text}, {"logprobs", json::array()}}));
+  }
+  void tell(HttpReply& reply, const ToolEvent& event) {
+    switch (event.kind) {
+      case ToolEvent::Kind::kText:
+        if (open_ != Open::kText) open_text(reply);
+        return say_text(reply, event.text);
+      case ToolEvent::Kind::kCall:
+        return open_call(reply, {.id = state_.call_id(0, event.index), .name = event.text, .arguments = {}});
+      case ToolEvent::Kind::kArguments:
+        call_.arguments += event.text;
+        return say(reply, "response.function_call_arguments.delta",
+                   {{"item_id", "fc_" + call_.id}, {"output_index", output_.size()}, {"delta", event.text}});
+    }
+  }
+  void close(HttpReply& reply) {
+    const Open open = std::exchange(open_, Open::kNothing);
+    if (open == Open::kNothing) return;
+    json done;
+    if (open == Open::kText) {
+      say(reply, "response.output_text.done", at_text({{"text", text_}, {"logprobs", json::array()}}));
+      say(reply, "response.content_part.done", at_text({{"part", text_part(text_)}}));
+      done = item(status(), json::array({text_part(text_)}));
+    } else {
+      say(reply, "response.function_call_arguments.done",
+          {{"item_id", "fc_" + call_.id},
+           {"output_index", output_.size()},
+           {"name", call_.name},
+           {"arguments", call_.arguments}});
+      done = call_item(call_, status());
+    }
+    say(reply, "response.output_item.done", {{"output_index", output_.size()}, {"item", done}});
+    output_.push_back(std::move(done));
   }
   json response(const char* status, json output) const {
     return {{"id", "resp_" + state_.id},
@@ -90,7 +153,7 @@ class ResponsesShape final : public ReplyShape {
   }
   json at_text(json event) const {
     event["item_id"] = "msg_" + state_.id;
-    event["output_index"] = 0;
+    event["output_index"] = output_.size();
     event["content_index"] = 0;
     return event;
   }
@@ -100,7 +163,14 @@ class ResponsesShape final : public ReplyShape {
     reply.event(json_text(event), type);
   }
 
+  enum class Open { kNothing, kText, kCall };
+
   int64_t next_ = 0;
+  // Of a stream: what is being told, and the items that are whole.
+  Open open_ = Open::kNothing;
+  std::string text_;
+  ReplyContent::Call call_;
+  json output_ = json::array();
 };
 
 }  // namespace

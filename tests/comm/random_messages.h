@@ -108,11 +108,16 @@ class RandomMessages {
     fill(m.q_kind);
     m.q_kind == QKind::kHidden ? fill(m.hidden) : fill(m.q);
   }
+  void fill(TokenMask& m) {
+    fill(m.row);
+    m.allowed.form = static_cast<TokenSet::Form>(below(3));
+    m.allowed.form == TokenSet::Form::kBits ? fill(m.allowed.bits) : fill(m.allowed.ids);
+  }
   void fill(PlanEntry& m) {
     fill_all(m.sequence, m.epoch, m.round, m.base, m.first_input, m.input_count, m.draft);
     fill_nodes(m.parents, m.draft.size());
     fill_q(m);
-    fill_all(m.worker, m.next_gamma, m.next_round, m.next_stop, m.prompt_logprobs);
+    fill_all(m.worker, m.next_gamma, m.next_round, m.next_stop, m.prompt_logprobs, m.masks);
     if (below(2) == 0) fill(m.next_tree);
   }
   void fill(TokenLogprob& m) { fill_all(m.id, m.logprob); }

@@ -53,6 +53,11 @@ inline EngineNumbers counted_numbers() {
   t.verify_ns = 44'000'000;
   t.commit_ns = 45'000'000;
   t.nonfinite_verdicts = 46;
+  t.constrained_requests = 461;
+  t.masks = 462;
+  t.mask_ns = 463'000'000;
+  t.mask_cut_tokens = 464;
+  t.forced_tokens = 465;
   t.workers_joined = 47;
   t.workers_lost = 48;
   t.workers_left = 49;

@@ -171,17 +171,18 @@ TEST_F(ServeApi, MessagesAreTextsOrListsOfTexts) {
        {json(5), json(nullptr), json{{{"type", "image_url"}}}, json{{{"type", "text"}}}, json{"a"}, json{1}})
     EXPECT_TRUE(error(content(wrong), ApiKind::kChat).starts_with("\"messages\"")) << wrong;
   json named = content("a");
-  named["messages"][0]["tool_calls"] = json::array();
-  EXPECT_NE(error(named, ApiKind::kChat).find("tool_calls"), std::string::npos);
+  named["messages"][0]["function_call"] = json::object();
+  EXPECT_NE(error(named, ApiKind::kChat).find("function_call"), std::string::npos);
   for (const json& wrong : {json::array(), json("a"), json{1}, json{json::object()}})
     EXPECT_TRUE(error({{"messages", wrong}}, ApiKind::kChat).starts_with("\"messages\"")) << wrong;
 }
 
 TEST_F(ServeApi, FieldsAreKnownOrRefusedByName) {
   const auto refusal = [](ApiKind kind, const json& body) { return check_fields(kind, body).message(); };
-  EXPECT_EQ(refusal(ApiKind::kChat, {{"tool_choice", "auto"}, {"user", "me"}, {"anything", nullptr}}), "");
-  EXPECT_EQ(refusal(ApiKind::kChat, {{"tools", {1}}}),
-            "\"tools\" is not supported; leave it out, or send []");
+  EXPECT_EQ(refusal(ApiKind::kChat, {{"functions", json::array()}, {"user", "me"}, {"anything", nullptr}}),
+            "");
+  EXPECT_EQ(refusal(ApiKind::kChat, {{"functions", {1}}}),
+            "\"functions\" is not supported; leave it out, or send []");
   EXPECT_EQ(refusal(ApiKind::kChat, {{"audio", {1}}}), "\"audio\" is not supported; leave it out");
   EXPECT_NE(refusal(ApiKind::kChat, {{"prompt", "x"}}), "") << "not of chats";
   EXPECT_NE(refusal(ApiKind::kCompletion, {{"top_logprobs", 1}}), "") << "not of completions";

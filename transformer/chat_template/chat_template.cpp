@@ -29,17 +29,18 @@ constexpr const char* kTemplateFile = "chat_template.jinja";
 constexpr const char* kConfigFile = "tokenizer_config.json";
 
 // A copy of JSON from outside, whose depth its reader has bounded.
-Result<Value> value_of(const nlohmann::json& json) {
+template <class Json>
+Result<Value> value_of(const Json& json) {
   if (json.is_null()) return Value(chat_template::None{});
-  if (json.is_boolean()) return Value(json.get<bool>());
-  if (json.is_number_float()) return Value(json.get<double>());
-  if (json.is_number_unsigned() && json.get<uint64_t>() > INT64_MAX)
+  if (json.is_boolean()) return Value(json.template get<bool>());
+  if (json.is_number_float()) return Value(json.template get<double>());
+  if (json.is_number_unsigned() && json.template get<uint64_t>() > INT64_MAX)
     return invalid_argument(fmt::format("{} is out of range", json_text(json)));
-  if (json.is_number()) return Value(json.get<int64_t>());
+  if (json.is_number()) return Value(json.template get<int64_t>());
   if (json.is_string()) {
-    if (find_invalid_utf8(json.get_ref<const std::string&>()))
+    if (find_invalid_utf8(json.template get_ref<const std::string&>()))
       return invalid_argument("a text is not valid UTF-8");
-    return Value(json.get<std::string>());
+    return Value(json.template get<std::string>());
   }
   if (json.is_array()) {
     List list;
@@ -77,8 +78,8 @@ std::string concatenated(const std::vector<std::string>& parts) {
   return text;
 }
 
-Value message_value(const ChatMessage& message, Value content) {
-  Map map;
+Value message_value(const ChatMessage& message, Value content, const Map& fields = {}) {
+  Map map = fields;
   map.set("role", Value(message.role));
   map.set("content", std::move(content));
   if (message.name) map.set("name", Value(*message.name));
@@ -118,8 +119,10 @@ Result<std::string> cut_at_mark(std::string rendered, const std::string& last_te
 
 class ParsedTemplate : public ChatTemplate {
  public:
-  ParsedTemplate(chat_template::Block syntax, Fields variables)
-      : syntax_(std::move(syntax)), variables_(std::move(variables)) {}
+  ParsedTemplate(std::string source, chat_template::Block syntax, Fields variables)
+      : source_(std::move(source)), syntax_(std::move(syntax)), variables_(std::move(variables)) {}
+
+  const std::string& source() const override { return source_; }
 
   Result<std::string> render(const std::vector<ChatMessage>& messages,
                              const ChatOptions& options) const override {
@@ -149,11 +152,24 @@ class ParsedTemplate : public ChatTemplate {
         if (is_new) at->second = prints_parts(message.role, variables, options);
         content = at->second ? list_of_parts(message.parts) : Value(concatenated(message.parts));
       }
-      list.push_back(message_value(message, std::move(content)));
+      if (message.content.empty() && message.parts.empty() && message.fields.contains("tool_calls"))
+        content = Value(chat_template::None{});
+      ASSIGN_OR_RETURN(const Map fields, fields_of(message));
+      list.push_back(message_value(message, std::move(content), fields));
     }
     auto text = run(std::move(variables), std::move(list), options);
     if (!text.ok()) return text.status().in("chat template");
     return text;
+  }
+
+  static Result<Map> fields_of(const ChatMessage& message) {
+    Map map;
+    for (const auto& [key, json] : message.fields.items()) {
+      ASSIGN_OR_RETURN(Value value, value_of(json));
+      RETURN_IF_ERROR(chat_template::Budget::check_size(value).in("\"" + key + "\""));
+      map.set(key, std::move(value));
+    }
+    return map;
   }
 
   Result<Fields> variables_of(const ChatOptions& options) const {
@@ -169,6 +185,11 @@ class ParsedTemplate : public ChatTemplate {
       const Status status = value.ok() ? chat_template::Budget::check_size(*value) : value.status();
       if (!status.ok()) return status.in("\"" + name + "\"");
       variables.set(name, std::move(*value));
+    }
+    if (!options.tools.is_null()) {
+      ASSIGN_OR_RETURN(Value tools, value_of(options.tools));
+      RETURN_IF_ERROR(chat_template::Budget::check_size(tools).in("\"tools\""));
+      variables.set("tools", std::move(tools));
     }
     return variables;
   }
@@ -194,6 +215,7 @@ class ParsedTemplate : public ChatTemplate {
            text->find(texts[1]) != std::string::npos;
   }
 
+  const std::string source_;
   chat_template::Block syntax_;
   Fields variables_;
 };
@@ -241,7 +263,7 @@ Result<std::unique_ptr<ChatTemplate>> parse_chat_template(const std::string& sou
   variables.set("tools", Value(chat_template::None{}));
   variables.set("documents", Value(chat_template::None{}));
   return std::unique_ptr<ChatTemplate>(
-      std::make_unique<ParsedTemplate>(std::move(syntax), std::move(variables)));
+      std::make_unique<ParsedTemplate>(source, std::move(syntax), std::move(variables)));
 }
 
 Result<std::unique_ptr<ChatTemplate>> load_chat_template(const std::filesystem::path& model_directory,

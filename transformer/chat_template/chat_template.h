@@ -21,6 +21,7 @@ struct ChatMessage {
   // role gets the list, any other their concatenation.
   std::vector<std::string> parts = {};
   std::optional<std::string> name = {};
+  nlohmann::ordered_json fields = nlohmann::ordered_json::object();  // others, such as tool_calls
 };
 
 struct ChatOptions {
@@ -28,6 +29,8 @@ struct ChatOptions {
   bool add_generation_prompt = true;
   // End within the last message, which the model goes on with. Not together with add_generation_prompt.
   bool continue_final_message = false;
+  // What the template shows of tools; null: there are none.
+  nlohmann::ordered_json tools = nullptr;
   // More variables of the template, an object. They may replace bos_token and eos_token.
   nlohmann::json variables = nlohmann::json::object();
   // What strftime_now() tells; absent: the time of the rendering.
@@ -39,6 +42,7 @@ class ChatTemplate {
   virtual ~ChatTemplate() = default;
   virtual Result<std::string> render(const std::vector<ChatMessage>& messages,
                                      const ChatOptions& options) const = 0;
+  virtual const std::string& source() const = 0;
 };
 
 // From chat_template.jinja or tokenizer_config.json's "chat_template" (string, or list with a "default"

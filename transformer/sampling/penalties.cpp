@@ -41,4 +41,27 @@ void forbid_ends(std::span<float> logits, IndexRange range, const SamplingParams
       logits[static_cast<size_t>(id.value() - range.begin)] = -std::numeric_limits<float>::infinity();
 }
 
+void forbid_others(std::span<float> logits, IndexRange range, const TokenSet& allowed) {
+  constexpr float kNever = -std::numeric_limits<float>::infinity();
+  const auto at = [&](int64_t id) -> float& { return logits[static_cast<size_t>(id - range.begin)]; };
+  if (allowed.form == TokenSet::Form::kBits) {
+    for (int64_t id = range.begin; id < range.end; ++id)
+      if ((allowed.bits[static_cast<size_t>(id / 32)] >> (id % 32) & 1) == 0) at(id) = kNever;
+    return;
+  }
+  const auto begin =
+      std::lower_bound(allowed.ids.begin(), allowed.ids.end(), TokenId(static_cast<int32_t>(range.begin)));
+  const auto end = std::lower_bound(begin, allowed.ids.end(), TokenId(static_cast<int32_t>(range.end)));
+  if (allowed.form == TokenSet::Form::kAllBut) {
+    for (auto id = begin; id != end; ++id) at(id->value()) = kNever;
+    return;
+  }
+  int64_t next = range.begin;
+  for (auto id = begin; id != end; ++id) {
+    for (; next < id->value(); ++next) at(next) = kNever;
+    next = id->value() + 1;
+  }
+  for (; next < range.end; ++next) at(next) = kNever;
+}
+
 }  // namespace outrider

@@ -5,6 +5,7 @@
 #include <span>
 
 #include "base/sampling_params.h"
+#include "base/token_set.h"
 #include "transformer/model/shard.h"
 #include "transformer/sampling/token_counts.h"
 #include "transformer/sampling/token_math.h"
@@ -42,5 +43,8 @@ void apply_penalties(std::span<float> logits, IndexRange range, const SamplingPa
 // min_tokens: at a position before `ends_from` none of `ends` may be drawn. After the penalties, which a bias
 // of an end cannot outweigh then.
 void forbid_ends(std::span<float> logits, IndexRange range, const SamplingParams& params, Position position);
+// None of the other tokens may be drawn, whatever their bias. `allowed` passed check_token_set() for the
+// whole vocabulary.
+void forbid_others(std::span<float> logits, IndexRange range, const TokenSet& allowed);
 
 }  // namespace outrider

@@ -1,0 +1,38 @@
+#include "serve/api/slow_lane.h"
+
+#include "base/threads.h"
+
+namespace outrider {
+
+SlowLane::SlowLane() : thread_(start_thread([this] { run(); })) {}
+
+SlowLane::~SlowLane() {
+  {
+    const std::lock_guard lock(mutex_);
+    stopped_ = true;
+  }
+  changed_.notify_all();
+  thread_.join();
+}
+
+void SlowLane::add(const std::string& client, std::function<void()> task) {
+  {
+    const std::lock_guard lock(mutex_);
+    tasks_.add(client, std::move(task));
+  }
+  changed_.notify_all();
+}
+
+void SlowLane::run() {
+  set_thread_role("grammars");
+  for (;;) {
+    std::unique_lock lock(mutex_);
+    changed_.wait(lock, [&] { return stopped_ || !tasks_.empty(); });
+    if (stopped_) return;
+    const std::function<void()> task = tasks_.take();
+    lock.unlock();
+    task();
+  }
+}
+
+}  // namespace outrider

@@ -1,0 +1,73 @@
+// Finds calls of tools in the text of a model while it comes: names as soon as they are whole, arguments
+// piece by piece, exactly as the model wrote them. Text that only looks like a call stays text. Pure.
+#pragma once
+
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "serve/api/tool_format.h"
+
+namespace outrider {
+
+struct ToolEvent {
+  enum class Kind : uint8_t {
+    kText,       // `text` is shown
+    kCall,       // call `index` of tool `text` begins
+    kArguments,  // `text` goes behind the arguments of call `index`
+  };
+  Kind kind = Kind::kText;
+  int index = 0;
+  std::string text;
+};
+
+class ToolCallParser {
+ public:
+  explicit ToolCallParser(ToolFormat format) : format_(format) {}
+
+  void append(std::string_view text, std::vector<ToolEvent>& events);
+  void finish(std::vector<ToolEvent>& events);  // no more text will come
+  int calls() const { return calls_; }
+
+ private:
+  enum class State : uint8_t {
+    kText,
+    kBegin,      // of a call
+    kArguments,  // within them
+    kTail,       // behind them, in the object of the call
+    kBetween,    // behind a call
+  };
+
+  bool step(std::vector<ToolEvent>& events);
+  bool read_text(std::vector<ToolEvent>& events);
+  bool read_begin(std::vector<ToolEvent>& events);
+  bool read_named(std::vector<ToolEvent>& events);
+  bool read_object(std::vector<ToolEvent>& events);
+  bool read_arguments(std::vector<ToolEvent>& events);
+  bool read_tail();
+  bool read_between();
+  void show(std::string text, std::vector<ToolEvent>& events);
+  void begin_call(std::string name, std::vector<ToolEvent>& events);
+  void give_up(std::vector<ToolEvent>& events);
+
+  // Brackets and texts of JSON that is read a piece at a time.
+  struct Nesting {
+    int depth = 0;
+    bool in_text = false, is_escaped = false;
+    // Whether the value, an object or a list, ends with this character.
+    bool ends_at(char c);
+  };
+
+  const ToolFormat format_;
+  State state_ = State::kText;
+  std::string pending_;     // not read yet
+  std::string blank_;       // at the beginning, which nobody sees where a call follows
+  bool has_shown_ = false;  // something that is not blank
+  bool is_object_ = true;   // arguments stand in an object of the call
+  bool is_over_ = false;    // of formats with calls in one place: what follows is text
+  bool gave_up_ = false;    // the rest is text
+  Nesting nesting_;
+  int calls_ = 0;
+};
+
+}  // namespace outrider

@@ -1,0 +1,265 @@
+// Which tokens a grammar allows, against brute force over the vocabulary; and llguidance, where it is.
+#include <cstdlib>
+#include <set>
+
+#include "base/token_set.h"
+#include "tests/transformer/tokenizer/tokenizer_fixtures.h"
+#include "transformer/grammar/choice_grammar.h"
+#include "transformer/grammar/grammar_compiler.h"
+
+namespace outrider {
+namespace {
+
+constexpr int32_t kPadding = 13;  // rows of the head that no token has
+
+struct Vocabulary {
+  explicit Vocabulary(const std::string& name)
+      : tokenizer(load_or_die(source_dir() / "tests/goldens/tokenizers" / name)),
+        size(tokenizer->vocab_size() + kPadding) {}
+  std::shared_ptr<const TokenTable> table() const {
+    return std::make_shared<const TokenTable>(*tokenizer, ends, size);
+  }
+  std::unique_ptr<Tokenizer> tokenizer;
+  int32_t size;
+  std::vector<TokenId> ends{TokenId(0), TokenId(3)};
+};
+
+std::set<int32_t> allowed_by(TokenMatcher& matcher, int32_t vocab_size) {
+  std::vector<uint32_t> bits(words_of_bits(vocab_size), 0xffffffff);
+  const Status status = matcher.allow(bits);
+  EXPECT_TRUE(status.ok()) << status.message();
+  std::set<int32_t> ids;
+  for (int32_t id = 0; id < vocab_size; ++id)
+    if (bits[static_cast<size_t>(id / 32)] >> id % 32 & 1) ids.insert(id);
+  return ids;
+}
+
+class ChoiceGrammars : public ::testing::TestWithParam<const char*> {};
+
+// Walks all spellings: what is allowed is what begins the rest of a choice and can be gone on from.
+TEST_P(ChoiceGrammars, AllowAllSpellingsAndNoOthers) {
+  const Vocabulary v(GetParam());
+  const auto table = v.table();
+  const std::vector<std::string> choices{"yes", "yesterday", "no", "né 🙂 \xE2\x82\xAC", " no"};
+  const auto made = make_choice_grammar(table, choices);
+  if (!made.ok()) GTEST_SKIP() << GetParam() << ": " << made.status().message();
+  size_t texts = 0;
+  const auto walk = [&](auto&& self, TokenMatcher& matcher, const std::string& text, int depth) -> void {
+    std::set<int32_t> expected;
+    bool is_whole = false, is_longer = false;
+    for (const std::string& choice : choices) {
+      if (!choice.starts_with(text)) continue;
+      is_whole |= choice == text;
+      is_longer |= choice != text;
+      for (int32_t id = 0; id < v.size; ++id) {
+        const std::string& bytes = table->bytes_of(TokenId(id));
+        if (!bytes.empty() && choice.substr(text.size()).starts_with(bytes)) expected.insert(id);
+      }
+    }
+    if (is_whole) expected.insert({0, 3});
+    const auto allowed = allowed_by(matcher, v.size);
+    // Tokens that cannot be gone on from are left out; here single bytes spell everything.
+    EXPECT_EQ(allowed, expected) << "behind '" << text << "'";
+    EXPECT_EQ(matcher.is_over(), is_whole && !is_longer) << text;
+    texts += is_whole;
+    if (depth == 0 || matcher.is_over()) return;
+    for (const int32_t id : allowed) {
+      ASSERT_TRUE(matcher.accept(TokenId(id)));
+      if (!table->is_end(TokenId(id))) self(self, matcher, text + table->bytes_of(TokenId(id)), depth - 1);
+      ASSERT_TRUE(matcher.undo(1).ok());
+      EXPECT_FALSE(matcher.is_over()) << "an end was taken back";
+    }
+    EXPECT_FALSE(matcher.accept(TokenId(v.size - 1)));
+    EXPECT_FALSE(matcher.accept(TokenId(v.size)));
+    EXPECT_FALSE(matcher.accept(TokenId(-1)));
+    EXPECT_EQ(matcher.accept(TokenId(3)), is_whole);
+    ASSERT_TRUE(matcher.undo(is_whole ? 1 : 0).ok());
+  };
+  const auto matcher = (*made)->matcher();
+  walk(walk, *matcher, "", 5);
+  EXPECT_GT(texts, 3u);
+}
+
+INSTANTIATE_TEST_SUITE_P(Tokenizers, ChoiceGrammars,
+                         ::testing::Values("gpt2", "llama3", "qwen", "sentencepiece", "metaspace"));
+
+TEST(ChoiceGrammar, RefusesWhatCannotBeSpelledAndWhatIsTooMuch) {
+  const Vocabulary v("gpt2");
+  const auto error = [&](std::vector<std::string> choices) {
+    return make_choice_grammar(v.table(), std::move(choices)).status().message();
+  };
+  EXPECT_NE(error({}).find("1 to 1024"), std::string::npos);
+  EXPECT_NE(error({"a", ""}).find("empty"), std::string::npos);
+  EXPECT_NE(error(std::vector<std::string>(1025, "a")).find("1025"), std::string::npos);
+  EXPECT_NE(error({std::string(65537, 'a')}).find("65537 bytes"), std::string::npos);
+  const auto made = make_choice_grammar(std::make_shared<TokenTable>(*v.tokenizer, v.ends, 0), {"a"});
+  EXPECT_NE(made.status().message().find("cannot be spelled"), std::string::npos);
+}
+
+TEST(GrammarCompiler, SaysHowToGetTheLibrary) {
+  const Vocabulary v("gpt2");
+  const auto missing = make_grammar_compiler(
+      *v.tokenizer, {.libraries = {"/nowhere/libllguidance.so"}, .ends = v.ends, .vocab_size = v.size});
+  EXPECT_NE(missing.status().message().find("--grammar-library: /nowhere"), std::string::npos)
+      << missing.status().message();
+  const auto other =
+      make_grammar_compiler(*v.tokenizer, {.libraries = {"libm.so.6"}, .ends = v.ends, .vocab_size = v.size});
+  EXPECT_NE(other.status().message().find("no function llg_"), std::string::npos) << other.status().message();
+  const auto none =
+      make_grammar_compiler(*v.tokenizer, {.libraries = {}, .ends = v.ends, .vocab_size = v.size});
+  ASSERT_TRUE(none.ok());
+  EXPECT_TRUE((*none)->compile({.kind = GrammarSpec::Kind::kChoice, .text = {}, .choices = {"a"}}).ok());
+  if ((*none)->check_library().ok()) GTEST_SKIP() << "this machine has a libllguidance.so";
+  const auto json = (*none)->compile({.kind = GrammarSpec::Kind::kJson, .text = "{}", .choices = {}});
+  EXPECT_EQ(json.status().code(), StatusCode::kUnsupported);
+  EXPECT_NE(json.status().message().find("--grammar-library FILE"), std::string::npos);
+}
+
+// ---- with the library -----------------------------------------------------------------------------------
+
+std::vector<std::string> test_libraries() {
+  const char* const value = std::getenv("OUTRIDER_TEST_GRAMMAR_LIBRARY");
+  std::vector<std::string> files;
+  for (std::string_view rest = value ? value : ""; !rest.empty();) {
+    const size_t end = std::min(rest.find(','), rest.size());
+    files.emplace_back(rest.substr(0, end));
+    rest.remove_prefix(std::min(end + 1, rest.size()));
+  }
+  return files;
+}
+
+class Library : public ::testing::TestWithParam<const char*> {
+ protected:
+  void SetUp() override {
+    const auto libraries = test_libraries();
+    if (libraries.empty())
+      GTEST_SKIP() << "OUTRIDER_TEST_GRAMMAR_LIBRARY is not set: LIBPYTHON,LLGUIDANCE or libllguidance.so";
+    vocabulary_ = std::make_unique<Vocabulary>(GetParam());
+    compiler_ = make_grammar_compiler(
+                    *vocabulary_->tokenizer,
+                    {.libraries = libraries, .ends = vocabulary_->ends, .vocab_size = vocabulary_->size})
+                    .value();
+  }
+  std::shared_ptr<const Grammar> compile(GrammarSpec::Kind kind, const std::string& text) const {
+    return compiler_->compile({.kind = kind, .text = text, .choices = {}}).value();
+  }
+  std::string error(GrammarSpec::Kind kind, const std::string& text) const {
+    return compiler_->compile({.kind = kind, .text = text, .choices = {}}).status().message();
+  }
+
+  std::unique_ptr<Vocabulary> vocabulary_;
+  std::unique_ptr<GrammarCompiler> compiler_;
+};
+
+// Both implementations of the same language give the same masks, everywhere.
+TEST_P(Library, AllowsWhatChoicesDo) {
+  const auto choices =
+      make_choice_grammar(vocabulary_->table(), {"yes", "yesterday", "né 🙂", "no"}).value();
+  const auto regex = compile(GrammarSpec::Kind::kRegex, "yes|yesterday|né 🙂|no");
+  const auto a = choices->matcher(), b = regex->matcher();
+  size_t places = 0;
+  const auto walk = [&](auto&& self, int depth) -> void {
+    ++places;
+    ASSERT_EQ(a->is_over(), b->is_over());
+    if (a->is_over()) return;
+    const auto allowed = allowed_by(*a, vocabulary_->size);
+    ASSERT_EQ(allowed, allowed_by(*b, vocabulary_->size));
+    for (const int32_t id : allowed) {
+      if (depth == 0) continue;
+      ASSERT_TRUE(a->accept(TokenId(id)));
+      ASSERT_TRUE(b->accept(TokenId(id)));
+      self(self, depth - 1);
+      ASSERT_TRUE(a->undo(1).ok());
+      ASSERT_TRUE(b->undo(1).ok());
+    }
+    ASSERT_FALSE(b->accept(TokenId(vocabulary_->size - 1)));
+  };
+  walk(walk, 5);
+  EXPECT_GT(places, 20u);
+}
+
+TEST_P(Library, WritesJsonOfASchemaInItsOrder) {
+  const auto grammar = compile(
+      GrammarSpec::Kind::kJson,
+      R"({"type":"object","properties":{"b":{"type":"integer"},"a":{"enum":["x","é"]}},"required":["b","a"],"additionalProperties":false})");
+  const auto matcher = grammar->matcher(), second = grammar->matcher();
+  const auto table = vocabulary_->table();
+  std::vector<TokenId> ids;  // without the space that some tokenizers put in front
+  for (std::string_view rest = R"({"b": 12, "a": "é"})"; !rest.empty();) {
+    size_t length = std::min(rest.size(), table->longest());
+    while (table->with_bytes(rest.substr(0, length)).empty()) --length;
+    ids.push_back(table->with_bytes(rest.substr(0, length)).front());
+    rest.remove_prefix(length);
+  }
+  const auto before = allowed_by(*second, vocabulary_->size);
+  for (const TokenId id : ids) {
+    const auto allowed = allowed_by(*matcher, vocabulary_->size);
+    EXPECT_TRUE(allowed.contains(id.value()));
+    EXPECT_FALSE(allowed.contains(vocabulary_->size - 1)) << "padding";
+    EXPECT_FALSE(allowed.contains(0)) << "an end in the middle";
+    ASSERT_TRUE(matcher->accept(id));
+  }
+  EXPECT_TRUE(matcher->is_over());
+  EXPECT_EQ(allowed_by(*second, vocabulary_->size), before) << "matchers of one grammar share nothing";
+  ASSERT_TRUE(matcher->undo(static_cast<int32_t>(ids.size())).ok());
+  EXPECT_EQ(allowed_by(*matcher, vocabulary_->size), before);
+  std::vector<TokenId> foreseen;
+  matcher->foresee(8, foreseen);
+  std::string text;
+  for (const TokenId id : foreseen) {
+    text += vocabulary_->tokenizer->token_bytes(id);
+    EXPECT_TRUE(matcher->accept(id));
+  }
+  EXPECT_TRUE(std::string(R"({"b":)").starts_with(text.substr(0, 1)) || text.empty()) << text;
+  std::printf("%s: foresees '%s'\n", GetParam(), text.c_str());
+}
+
+TEST_P(Library, TellsItsOwnErrors) {
+  EXPECT_NE(error(GrammarSpec::Kind::kJson, R"({"type": "nonsense"})"), "");
+  EXPECT_NE(error(GrammarSpec::Kind::kJson, "{"), "");
+  EXPECT_NE(error(GrammarSpec::Kind::kRegex, "(a"), "");
+  EXPECT_NE(error(GrammarSpec::Kind::kLark, "start: nothing_here"), "");
+  EXPECT_NE(error(GrammarSpec::Kind::kRegex, std::string(kMostGrammarBytes + 1, 'a')).find("at most"),
+            std::string::npos);
+  EXPECT_NE(error(GrammarSpec::Kind::kRegex, std::string("a\0b", 3)).find("zero byte"), std::string::npos);
+  // Much work is refused, or done when it is needed: this comes back soon.
+  std::string hard = "(";
+  for (int i = 0; i < 60; ++i) hard += "(a{1,99}b{1,99}){1,99}|";
+  hard += "z){1,99}";
+  const auto start = std::chrono::steady_clock::now();
+  const std::string refusal = error(GrammarSpec::Kind::kRegex, hard);
+  std::printf("%s: %.80s\n", GetParam(), refusal.c_str());
+  EXPECT_LT(std::chrono::steady_clock::now() - start, std::chrono::seconds(20));
+}
+
+INSTANTIATE_TEST_SUITE_P(Tokenizers, Library, ::testing::Values("gpt2", "llama3", "qwen", "sentencepiece"));
+
+// ---- sets of tokens -------------------------------------------------------------------------------------
+
+TEST(TokenSets, HoldWhatTheirBitsSayInTheShortestForm) {
+  for (const int32_t size : {1, 31, 32, 33, 302, 1024}) {
+    for (const int share : {0, 1, 10, 50, 90, 99, 100}) {
+      std::vector<uint32_t> bits(words_of_bits(size), 0);
+      std::set<int32_t> in;
+      for (int32_t id = 0; id < size; ++id)
+        if (id * 7919 % 100 < share) {
+          in.insert(id);
+          bits[static_cast<size_t>(id / 32)] |= uint32_t{1} << id % 32;
+        }
+      if (size % 32 != 0) bits.back() |= ~((uint32_t{1} << size % 32) - 1);  // beyond the vocabulary
+      const TokenSet set = token_set_of(bits, size);
+      EXPECT_TRUE(check_token_set(set, size).ok());
+      EXPECT_LE(set.bytes(), most_set_bytes(size));
+      EXPECT_EQ(set.is_all(), static_cast<int32_t>(in.size()) == size);
+      for (int32_t id = 0; id < size; ++id) EXPECT_EQ(set.contains(TokenId(id)), in.contains(id));
+    }
+  }
+  EXPECT_FALSE(
+      check_token_set({.form = TokenSet::Form::kOnly, .ids = {TokenId(3), TokenId(3)}, .bits = {}}, 9).ok());
+  EXPECT_FALSE(check_token_set({.form = TokenSet::Form::kOnly, .ids = {TokenId(9)}, .bits = {}}, 9).ok());
+  EXPECT_FALSE(check_token_set({.form = TokenSet::Form::kBits, .ids = {}, .bits = {1, 2}}, 9).ok());
+  EXPECT_FALSE(check_token_set({.form = TokenSet::Form::kBits, .ids = {}, .bits = {}}, 9).ok());
+}
+
+}  // namespace
+}  // namespace outrider

@@ -1,0 +1,45 @@
+// What a text must look like (one of a few texts, JSON of a schema, a regular expression), and which tokens
+// may come next in one that is being written. Which ones depends on the text so far and on nothing else.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "base/status.h"
+#include "base/types.h"
+
+namespace outrider {
+
+// One text on its way, from its first token on. One thread at a time.
+class TokenMatcher {
+ public:
+  virtual ~TokenMatcher() = default;
+
+  // Which tokens may come next: bits as in TokenSet, overwritten; an end-of-sequence token where the text may
+  // end. Not asked behind an end. An error, such as a limit of the library: this text cannot go on.
+  virtual Status allow(std::span<uint32_t> bits) = 0;
+  // Goes on with a token that allow() allows. False: it does not, and nothing changed.
+  virtual bool accept(TokenId id) = 0;
+  // Takes the last `tokens` accepted ones back.
+  virtual Status undo(int32_t tokens) = 0;
+  // The text is whole, and nothing but its end can follow.
+  virtual bool is_over() const = 0;
+  // Appends tokens that will come next, or most likely will, at most so many. What they are may depend on the
+  // text so far alone.
+  virtual void foresee(int32_t most, std::vector<TokenId>& ids) {
+    (void)most;
+    (void)ids;
+  }
+};
+
+// Immutable; safe to share between threads.
+class Grammar {
+ public:
+  virtual ~Grammar() = default;
+  virtual std::unique_ptr<TokenMatcher> matcher() const = 0;
+  virtual int32_t vocab_size() const = 0;  // ids that allow() has bits for
+};
+
+}  // namespace outrider
