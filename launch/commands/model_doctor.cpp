@@ -73,8 +73,8 @@ Result<HeldParts> held_parts(const WeightMap& map, WeightFormat format) {
   if (map.embedding) RETURN_IF_ERROR(add(*map.embedding, MatrixKind::kVocabulary, parts.embedding));
   RETURN_IF_ERROR(add(map.head, MatrixKind::kVocabulary, parts.head));
   for (const LayerSources& layer : map.layers) {
-    RETURN_IF_ERROR(add(layer.qkv, MatrixKind::kLayer, parts.attention));
-    RETURN_IF_ERROR(add(layer.o, MatrixKind::kLayer, parts.attention));
+    for (const MatrixSource* matrix : layer.attention_matrices())
+      RETURN_IF_ERROR(add(*matrix, MatrixKind::kLayer, parts.attention));
     const auto add_mlp = [&](const MlpSources& mlp, double& to) -> Status {
       RETURN_IF_ERROR(add(mlp.gate_up, MatrixKind::kLayer, to));
       return add(mlp.down, MatrixKind::kLayer, to);
@@ -134,6 +134,12 @@ void add_sizes(const ModelConfig& c, std::string& out) {
            fmt::format("{} ({}): {} layers, hidden {}, {} query and {} KV heads of {}, MLP {}",
                        architecture_name(c.family), traits_of(c.family).title, c.num_layers, c.hidden_size,
                        c.num_heads, c.num_kv_heads, c.head_dim, c.intermediate_size));
+  if (c.latent)
+    add_line(
+        out, "latent attention",
+        fmt::format("{} numbers of every token and {} that turn are cached, in the order of keys and in that "
+                    "of values; queries of {}, values of {}",
+                    c.latent->kv_rank, c.latent->rope_dim, c.latent->query_dim(), c.latent->value_dim));
   if (c.experts) add_line(out, "experts", describe_experts(c));
   add_line(
       out, "vocabulary",

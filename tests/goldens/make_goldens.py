@@ -24,7 +24,8 @@ import safetensors
 import torch
 import transformers
 from safetensors.torch import save_file
-from transformers import (AutoModelForCausalLM, Gemma2Config, Gemma2ForCausalLM, Gemma3ForCausalLM, Gemma3TextConfig,
+from transformers import (AutoModelForCausalLM, DeepseekV2Config, DeepseekV2ForCausalLM, DeepseekV3Config,
+                          DeepseekV3ForCausalLM, Gemma2Config, Gemma2ForCausalLM, Gemma3ForCausalLM, Gemma3TextConfig,
                           GptOssConfig, GptOssForCausalLM, GraniteConfig, GraniteForCausalLM, LlamaConfig, LlamaForCausalLM, MistralConfig,
                           MistralForCausalLM, MixtralConfig, MixtralForCausalLM, Olmo2Config, Olmo2ForCausalLM, Phi3Config,
                           Phi3ForCausalLM, Qwen2Config, Qwen2ForCausalLM, Qwen2MoeConfig, Qwen2MoeForCausalLM, Qwen3Config,
@@ -70,6 +71,8 @@ MODELS = {
 # Families and rotations beyond these, smaller still, with a greedy text each. Windows are shorter than the inputs.
 TINY = dict(SMALL, hidden_size=32, vocab_size=120, intermediate_size=52)
 PLAIN = {"rope_theta": 10000.0}
+LATENT = dict(TINY, hidden_size=36, num_attention_heads=6, num_key_value_heads=6, q_lora_rank=20, kv_lora_rank=18, qk_nope_head_dim=10,
+              qk_rope_head_dim=6, v_head_dim=12, moe_intermediate_size=20, first_k_dense_replace=1)
 NEWER_MODELS = {
     # Both caps are within reach of scores and logits.
     "gemma2": (Gemma2ForCausalLM, Gemma2Config,
@@ -119,8 +122,22 @@ NEWER_MODELS = {
                      swiglu_alpha=1.4, swiglu_limit=1.5),
                 {"rope_theta": 15000.0, "rope_type": "yarn", "factor": 4.0, "beta_fast": 4.0, "beta_slow": 1.0,
                  "truncate": False, "original_max_position_embeddings": 32}),
+    # No size of a head is a multiple of 16, and some ranks of eight have no head.
+    "deepseek-v2": (DeepseekV2ForCausalLM, DeepseekV2Config,
+                    dict(LATENT, n_routed_experts=6, n_group=3, topk_group=2, topk_method="group_limited_greedy",
+                         num_experts_per_tok=3, n_shared_experts=2, routed_scaling_factor=1.3), PLAIN),
+    "deepseek-v2-lite": (DeepseekV2ForCausalLM, DeepseekV2Config,
+                         dict(LATENT, q_lora_rank=None, n_routed_experts=5, num_experts_per_tok=2, n_shared_experts=1,
+                              topk_method="greedy"),
+                         {**PLAIN, "rope_type": "yarn", "factor": 4.0, "beta_fast": 4.0, "beta_slow": 1.0,
+                          "mscale": 0.707, "mscale_all_dim": 0.707, "original_max_position_embeddings": 32}),
+    "deepseek-v3": (DeepseekV3ForCausalLM, DeepseekV3Config,
+                    dict(LATENT, n_routed_experts=8, n_group=4, topk_group=2, num_experts_per_tok=3, n_shared_experts=1,
+                         routed_scaling_factor=2.5, norm_topk_prob=True),
+                    {**PLAIN, "rope_type": "yarn", "factor": 4.0, "beta_fast": 4.0, "beta_slow": 1.0, "mscale": 0.8,
+                     "mscale_all_dim": 1.2, "original_max_position_embeddings": 32}),
 }
-NEW_CONFIG = {"gemma3", "qwen3-moe"}  # config.json of transformers 5; the others as older versions wrote it
+NEW_CONFIG = {"gemma3", "qwen3-moe", "deepseek-v2"}  # config.json of transformers 5; the others as older versions wrote it
 GREEDY_STEPS = 24
 COPY_OF = "qwen3"  # also stored as bf16 and fp16
 SHARD_OF = "llama-bias"  # also stored in two files with an index, and with a config.json of transformers 5
@@ -143,6 +160,9 @@ def random_weights(model, seed):
             tensor.data = noise * (1.5 / tensor.shape[1] ** 0.5)
         else:  # keeps activations of order one, and attention scores wide enough to matter
             tensor.data = noise * (1.5 / tensor.shape[-1] ** 0.5)
+    for name, buffer in sorted(model.named_buffers()):
+        if name.endswith("e_score_correction_bias"):
+            buffer.copy_(0.2 * torch.randn(buffer.shape, generator=generator))
 
 
 def build(name, seed):
@@ -163,7 +183,10 @@ def downgrade_config(path, dtype_name):
     if "partial_rotary_factor" in rope:
         config["partial_rotary_factor"] = rope.pop("partial_rotary_factor")
     config["rope_scaling"] = rope if rope.get("rope_type", "default") != "default" else None
-    if (config.get("head_dim") or 0) * config["num_attention_heads"] == config["hidden_size"]:
+    if "kv_lora_rank" in config:  # what the class makes of other keys
+        config.pop("head_dim", None)
+        config.pop("qk_head_dim", None)
+    elif (config.get("head_dim") or 0) * config["num_attention_heads"] == config["hidden_size"]:
         del config["head_dim"]  # Llama 2 and Qwen2 files leave it to the reader
     config["torch_dtype"] = dtype_name
     config.pop("dtype", None)

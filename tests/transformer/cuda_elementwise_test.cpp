@@ -259,7 +259,7 @@ TEST_F(CudaOps, ExpertsAreChosenAsOnTheHost) {
       std::vector<float> scores;
       for (size_t e = 0; e < kExperts; ++e) scores.push_back(score(router, e));
       std::vector<ExpertChoice> choices(kChosen);
-      choose_experts(scores, renormalise, choices);
+      choose_experts(scores, {.renormalise = renormalise}, {}, choices);
       std::vector<float> expected(kExperts + 1);
       for (const ExpertChoice& choice : choices) expected[static_cast<size_t>(choice.expert)] = choice.weight;
       expected[kExperts] = 1 / (1 + std::exp(-score(shared, 0)));

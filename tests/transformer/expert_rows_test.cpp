@@ -22,7 +22,7 @@ using testing::same_bits;
 
 std::vector<ExpertChoice> choose(std::vector<float> logits, size_t count, bool renormalise) {
   std::vector<ExpertChoice> choices(count);
-  choose_experts(logits, renormalise, choices);
+  choose_experts(logits, {.renormalise = renormalise}, {}, choices);
   return choices;
 }
 
@@ -55,6 +55,32 @@ TEST(ChooseExperts, WhatIsNotFiniteIsChosenSomehowAndWeighsNothingFinite) {
   const auto choices = choose({nan, nan, nan}, 2, true);
   EXPECT_EQ(ids_of(choices), (std::vector<int32_t>{0, 1}));
   EXPECT_TRUE(std::isnan(choices[0].weight) && std::isnan(choices[1].weight));
+}
+
+// As DeepSeek-V3 chooses: the sums of a group's best two sigmoids with their corrections decide.
+TEST(ChooseExperts, CorrectedSigmoidsInGroups) {
+  const auto sigmoid = [](double x) { return 1 / (1 + std::exp(-x)); };
+  std::vector<float> logits{2, -3, 1, 1, 0, -1};
+  const RoutingRule rule{.score = RouterScore::kSigmoid, .groups = 3, .groups_chosen = 2, .factor = 2.5f};
+  std::vector<ExpertChoice> choices(2);
+  // Groups: 0.88 + 0.05, 0.73 + 0.73, 0.5 + 0.27 + 1.
+  choose_experts(logits, rule, std::vector<float>{0, 0, 0, 0, 0, 1}, choices);
+  EXPECT_EQ(ids_of(choices), (std::vector<int32_t>{2, 5}));
+  const double sum = sigmoid(1) + sigmoid(-1);
+  EXPECT_NEAR(static_cast<double>(choices[0].weight), 2.5 * sigmoid(1) / sum, 1e-6);
+  EXPECT_NEAR(static_cast<double>(choices[1].weight), 2.5 * sigmoid(-1) / sum, 1e-6)
+      << "without its correction";
+}
+
+TEST(ChooseExperts, TheBestGroupsByTheirBestExpert) {
+  std::vector<float> logits{5, 1, 4, 4, 3, 3};
+  const RoutingRule rule{.renormalise = false, .groups = 3, .groups_chosen = 1, .factor = 2};
+  std::vector<ExpertChoice> choices(2);
+  choose_experts(logits, rule, {}, choices);
+  EXPECT_EQ(ids_of(choices), (std::vector<int32_t>{0, 1})) << "though 2 to 5 have larger logits than 1";
+  double sum = 0;
+  for (const double logit : {5, 1, 4, 4, 3, 3}) sum += std::exp(logit);
+  EXPECT_NEAR(static_cast<double>(choices[1].weight), 2 * std::exp(1) / sum, 1e-6);
 }
 
 struct Case {
@@ -117,7 +143,7 @@ TEST_P(Mixture, BitsDoNotDependOnChunksOrRanks) {
 
 std::vector<Case> cases() {
   std::vector<Case> all;
-  for (const char* model : {"mixtral", "qwen2-moe", "qwen3-moe", "gpt-oss"})
+  for (const char* model : {"mixtral", "qwen2-moe", "qwen3-moe", "gpt-oss", "deepseek-v2", "deepseek-v3"})
     for (WeightFormat format :
          {WeightFormat::kAuto, WeightFormat::kBFloat16, WeightFormat::kInt8, WeightFormat::kInt4})
       all.push_back({model, format});

@@ -50,8 +50,18 @@ std::vector<json> families() {
     if (traits.experts != nullptr)
       config.update(
           {{traits.experts->count_key, 4}, {"num_experts_per_tok", 2}, {traits.experts->size_key, 96}});
-    if (traits.experts != nullptr && traits.experts->has_shared)
+    if (traits.experts != nullptr && traits.experts->has_shared && traits.experts->shared_is_gated)
       config["shared_expert_intermediate_size"] = 64;
+    if (traits.latent_attention)
+      config.update({{"num_key_value_heads", 8},
+                     {"q_lora_rank", nullptr},
+                     {"kv_lora_rank", 32},
+                     {"qk_nope_head_dim", 16},
+                     {"qk_rope_head_dim", 8},
+                     {"v_head_dim", 12},
+                     {"first_k_dense_replace", 1},
+                     {"n_group", 2},
+                     {"topk_group", 1}});
     if (traits.rotation_must_be_given) config["rope_scaling"] = {{"rope_type", "default"}};
     all.push_back(config);
   }
@@ -399,6 +409,70 @@ TEST(ModelConfig, GptOss) {
   expect_refused(with(llama(), {{"initial_context_length", 128}}), "initial_context_length", "128");
 }
 
+// As DeepSeek-V3 says it, in smaller numbers.
+TEST(ModelConfig, Deepseek) {
+  const json yarn = {{"type", "yarn"},
+                     {"factor", 40},
+                     {"beta_fast", 32},
+                     {"beta_slow", 1},
+                     {"mscale", 1.0},
+                     {"mscale_all_dim", 1.0},
+                     {"original_max_position_embeddings", 16}};
+  const json published = with(family(ModelFamily::kDeepseekV3), {{"attention_bias", false},
+                                                                 {"aux_loss_alpha", 0.001},
+                                                                 {"ep_size", 1},
+                                                                 {"moe_layer_freq", 1},
+                                                                 {"n_shared_experts", 2},
+                                                                 {"norm_topk_prob", true},
+                                                                 {"num_nextn_predict_layers", 1},
+                                                                 {"q_lora_rank", 24},
+                                                                 {"rope_scaling", yarn},
+                                                                 {"routed_scaling_factor", 2.5},
+                                                                 {"scoring_func", "sigmoid"},
+                                                                 {"seq_aux", true},
+                                                                 {"topk_method", "noaux_tc"}});
+  const Result<ModelConfig> read_config = read(published);
+  ASSERT_TRUE(read_config.ok()) << read_config.status().message();
+  const ModelConfig& config = *read_config;
+  EXPECT_EQ(config.latent, (LatentConfig{24, 32, 16, 8, 12, true}));
+  EXPECT_EQ(config.head_dim, 40);
+  EXPECT_EQ(config.num_kv_heads, 1);
+  EXPECT_EQ(config.output_dim(), 12);
+  EXPECT_EQ(config.rope.dims, 8);
+  EXPECT_EQ(config.rope.amplitude, 1);
+  const double mscale = 0.1 * std::log(40) + 1;
+  EXPECT_DOUBLE_EQ(config.scales.attention, mscale * mscale / std::sqrt(24));
+  EXPECT_FALSE(config.layer(0).has_experts);
+  EXPECT_TRUE(config.layer(1).has_experts);
+  EXPECT_EQ(config.experts, (ExpertConfig{.count = 4,
+                                          .chosen = 2,
+                                          .intermediate_size = 96,
+                                          .shared_intermediate_size = 192,
+                                          .score = RouterScore::kSigmoid,
+                                          .corrected = true,
+                                          .groups = 2,
+                                          .groups_chosen = 1,
+                                          .factor = 2.5}));
+  expect_refused(with(published, {{"scoring_func", "softmax"}}), "scoring_func", "sigmoid");
+  expect_refused(with(published, {{"topk_method", "greedy"}}), "topk_method", "noaux_tc");
+  expect_refused(with(published, {{"moe_layer_freq", 2}}), "moe_layer_freq", "1");
+  expect_refused(with(published, {{"num_key_value_heads", 2}}), "num_key_value_heads", "8");
+  expect_refused(with(published, {{"attention_bias", true}}), "attention_bias", "true");
+  expect_refused(with(published, {{"head_dim", 16}}), "head_dim", "8");
+  expect_invalid(without(published, "q_lora_rank"), "q_lora_rank", "null");
+  expect_invalid(with(published, {{"n_group", 3}}), "n_group", "divide");
+  expect_invalid(with(published, {{"num_experts_per_tok", 3}}), "topk_group", "fewer");
+  expect_invalid(without(published, "first_k_dense_replace"), "first_k_dense_replace", "missing");
+
+  const json v2 = with(family(ModelFamily::kDeepseekV2), {{"topk_method", "group_limited_greedy"}});
+  EXPECT_EQ(read(v2)->experts->groups, 2);
+  EXPECT_FALSE(read(v2)->experts->renormalise);
+  EXPECT_EQ(read(with(v2, {{"topk_method", "greedy"}}))->experts->groups, 1);
+  expect_refused(with(v2, {{"norm_topk_prob", true}}), "norm_topk_prob", "true");
+  expect_refused(with(v2, {{"rope_interleave", false}}), "rope_interleave", "false");
+  expect_refused(with(llama(), {{"kv_lora_rank", 32}}), "kv_lora_rank", "32");
+}
+
 TEST(ModelConfig, KeysOfAnotherFamilyAreRefused) {
   // The class in transformers ignores them, other programs may not.
   expect_refused(with(llama(), {{"sliding_window", 64}}), "sliding_window", "Llama");
@@ -600,8 +674,9 @@ TEST(Families, TheDocumentationListsTheTable) {
     const auto config = read(with(configs[i], {{"num_hidden_layers", 8}}));
     ASSERT_TRUE(config.ok()) << config.status().message();
     EXPECT_EQ(architecture_name(config->family), traits.architecture);
-    const std::string row = fmt::format("| {} | `{}` | {} | {} | {} |", traits.title, traits.architecture,
-                                        traits.models, traits.special, "CPU, CUDA");
+    const std::string row =
+        fmt::format("| {} | `{}` | {} | {} | {} |", traits.title, traits.architecture, traits.models,
+                    traits.special, traits.latent_attention ? "CPU" : "CPU, CUDA");
     EXPECT_NE(page.find(row), page.npos) << row;
   }
   std::string readme = text_of("README.md");

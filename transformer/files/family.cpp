@@ -62,6 +62,29 @@ constexpr ExpertNames kGptOssExperts{.block = "mlp.",
                                      .packed = true,
                                      .biases = true};
 
+constexpr ExpertNames kDeepseekV2Experts{.block = "mlp.",
+                                         .gate = "gate_proj",
+                                         .up = "up_proj",
+                                         .down = "down_proj",
+                                         .count_key = "n_routed_experts",
+                                         .size_key = "moe_intermediate_size",
+                                         .has_shared = true,
+                                         .routing = Routing::kGroups,
+                                         .shared = "shared_experts.",
+                                         .shared_is_gated = false,
+                                         .dense_layers_first = true};
+constexpr ExpertNames kDeepseekV3Experts{.block = "mlp.",
+                                         .gate = "gate_proj",
+                                         .up = "up_proj",
+                                         .down = "down_proj",
+                                         .count_key = "n_routed_experts",
+                                         .size_key = "moe_intermediate_size",
+                                         .has_shared = true,
+                                         .routing = Routing::kCorrected,
+                                         .shared = "shared_experts.",
+                                         .shared_is_gated = false,
+                                         .dense_layers_first = true};
+
 using Keys = std::string_view;
 constexpr std::array kQwenKeys = std::to_array<Keys>({"use_sliding_window"});
 constexpr std::array kGemma2Keys = std::to_array<Keys>({"hidden_activation"});
@@ -79,6 +102,18 @@ constexpr std::array kQwen3MoeKeys =
 
 constexpr std::array kGptOssKeys =
     std::to_array<Keys>({"num_experts_per_tok", "experts_per_token", "initial_context_length"});
+
+// aux_loss_alpha, seq_aux, ep_size: of training, and of how others spread experts.
+constexpr std::array kDeepseekV2Keys = std::to_array<Keys>(
+    {"num_experts_per_tok", "norm_topk_prob", "n_group", "topk_group", "topk_method", "scoring_func",
+     "moe_layer_freq", "n_shared_experts", "q_lora_rank", "kv_lora_rank", "qk_nope_head_dim",
+     "qk_rope_head_dim", "qk_head_dim", "v_head_dim", "first_k_dense_replace", "routed_scaling_factor",
+     "aux_loss_alpha", "seq_aux", "ep_size"});
+constexpr std::array kDeepseekV3Keys = std::to_array<Keys>(
+    {"num_experts_per_tok",   "norm_topk_prob",   "n_group",          "topk_group",  "topk_method",
+     "scoring_func",          "moe_layer_freq",   "n_shared_experts", "q_lora_rank", "kv_lora_rank",
+     "qk_nope_head_dim",      "qk_rope_head_dim", "qk_head_dim",      "v_head_dim",  "first_k_dense_replace",
+     "routed_scaling_factor", "aux_loss_alpha",   "seq_aux",          "ep_size",     "rope_interleave"});
 
 constexpr std::array kFamilies = {
     FamilyTraits{.family = ModelFamily::kLlama,
@@ -249,6 +284,27 @@ constexpr std::array kFamilies = {
                               .norm_epsilon = 1e-5,
                               .window = 128,
                               .attention_bias = true}},
+    FamilyTraits{.family = ModelFamily::kDeepseekV2,
+                 .title = "DeepSeek-V2",
+                 .models = "DeepSeek-V2, V2.5, V2-Lite, Coder-V2",
+                 .model_type = "deepseek_v2",
+                 .architecture = "DeepseekV2ForCausalLM",
+                 .special = "latent attention; a mixture of experts in groups beside shared ones",
+                 .reads_mlp_bias = false,
+                 .latent_attention = true,
+                 .experts = &kDeepseekV2Experts,
+                 .keys = kDeepseekV2Keys},
+    FamilyTraits{.family = ModelFamily::kDeepseekV3,
+                 .title = "DeepSeek-V3",
+                 .models = "DeepSeek-V3, V3-0324, V3.1, R1, Moonlight",
+                 .model_type = "deepseek_v3",
+                 .architecture = "DeepseekV3ForCausalLM",
+                 .special =
+                     "latent attention; a mixture of experts in groups, chosen by corrected sigmoids, beside "
+                     "shared ones",
+                 .latent_attention = true,
+                 .experts = &kDeepseekV3Experts,
+                 .keys = kDeepseekV3Keys},
 };
 
 constexpr bool is_in_order() {

@@ -40,6 +40,13 @@ struct ScaleKey {
   Kind kind = Kind::kFactor;
 };
 
+// How a token's experts are chosen.
+enum class Routing : uint8_t {
+  kLargest,
+  kGroups,    // "topk_method": greedy, or group_limited_greedy (DeepSeek-V2)
+  kCorrected  // noaux_tc: of sigmoids, with a correction, in groups (DeepSeek-V3)
+};
+
 struct ExpertNames {
   std::string_view block;           // behind "model.layers.N."
   std::string_view gate, up, down;  // of one expert; of all, where they are packed: gate is gate and up
@@ -49,6 +56,10 @@ struct ExpertNames {
   bool may_skip_layers = false;      // "mlp_only_layers", "decoder_sparse_step"
   bool always_renormalises = false;  // else "norm_topk_prob"
   std::string_view router = "gate";
+  Routing routing = Routing::kLargest;
+  std::string_view shared = "shared_expert.";
+  bool shared_is_gated = true;
+  bool dense_layers_first = false;  // "first_k_dense_replace"
   // All experts in one tensor [experts, inputs, outputs], gates and ups in turns; or in MXFP4, outputs first.
   bool packed = false;
   bool biases = false;  // ExpertConfig::biases
@@ -77,6 +88,7 @@ struct FamilyTraits {
   AttentionBias attention_bias = AttentionBias::kNone;
   bool reads_mlp_bias = false;
   bool attention_sinks = false;
+  bool latent_attention = false;
   bool fused_projections = false;  // qkv_proj and gate_up_proj
   std::string_view activation_key = "hidden_act";
   Activation activation = Activation::kSilu;

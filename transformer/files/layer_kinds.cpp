@@ -123,6 +123,10 @@ Result<std::vector<bool>> read_turns(const JsonObject& config, const FamilyTrait
 
 Result<std::vector<bool>> read_expert_layers(const JsonObject& config, const FamilyTraits& traits,
                                              const ModelConfig& out) {
+  if (traits.experts != nullptr && traits.experts->dense_layers_first) {
+    ASSIGN_OR_RETURN(const int64_t dense, config.integer("first_k_dense_replace", {0, kMaxLayers}));
+    return by_index(out, [&](int64_t i) { return i >= dense; });
+  }
   if (traits.experts == nullptr || !traits.experts->may_skip_layers)
     return by_index(out, [&](int64_t) { return traits.experts != nullptr; });
   ASSIGN_OR_RETURN(const int64_t step, config.integer_or("decoder_sparse_step", 1, {1, kMaxLayers}));

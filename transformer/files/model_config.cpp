@@ -12,6 +12,7 @@
 #include "transformer/files/family.h"
 #include "transformer/files/gguf_model.h"
 #include "transformer/files/json_file.h"
+#include "transformer/files/latent_config.h"
 #include "transformer/files/layer_config.h"
 #include "transformer/files/layer_kinds.h"
 #include "transformer/files/quantization_config.h"
@@ -121,6 +122,8 @@ Status read_scales(const JsonObject& config, const FamilyTraits& traits, ModelCo
     }
     out.scales.*scale.to = scale.kind == ScaleKey::Kind::kInverseRoot ? 1 / std::sqrt(value) : value;
   }
+  if (out.latent)
+    out.scales.attention = out.rope.of_scores / std::sqrt(static_cast<double>(out.latent->query_dim()));
   if (traits.embedding_times_root) {
     // Classes round this factor to the type of the weights.
     const auto root = static_cast<float>(std::sqrt(static_cast<double>(out.hidden_size)));
@@ -172,6 +175,11 @@ Status read_experts(const JsonObject& config, const FamilyTraits& traits, ModelC
   if (const json* same = config.find("experts_per_token"); same != nullptr && *same != experts.chosen)
     return config.wrong("experts_per_token", "contradicts \"num_experts_per_tok\"");
   experts.biases = names.biases;
+  if (names.routing != Routing::kLargest) {
+    RETURN_IF_ERROR(read_grouped_routing(config, names, experts));
+    out.experts = experts;
+    return {};
+  }
   if (names.has_shared) {
     ASSIGN_OR_RETURN(experts.shared_intermediate_size,
                      config.integer("shared_expert_intermediate_size", {1, kMaxWidth}));
@@ -250,6 +258,7 @@ Result<ModelFamily> family_of(const JsonObject& config, ModelFamily fallback) {
 
 std::string beyond_plain_layers(const ModelConfig& c) {
   if (c.experts) return "a mixture of experts";
+  if (c.latent) return "latent attention";
   for (const LayerKind& layer : c.layers) {
     if (layer.window > 0) return "layers that see a window of the text";
     if (layer.rope == LayerRope::kLocal) return "layers with a rotation of their own";
@@ -279,7 +288,8 @@ Result<ModelConfig> read_layer_config(const JsonObject& config, ModelFamily fami
   RETURN_IF_ERROR(read_experts(config, traits, out));
   RETURN_IF_ERROR(check_config_keys(config, out.family, also));
   RETURN_IF_ERROR(read_sizes(config, traits, out));
-  RETURN_IF_ERROR(read_head_dim(config, traits, out));
+  RETURN_IF_ERROR(traits.latent_attention ? read_latent_config(config, out)
+                                          : read_head_dim(config, traits, out));
   RETURN_IF_ERROR(read_biases(config, traits, out));
   RETURN_IF_ERROR(read_rope(config, traits, out));
   RETURN_IF_ERROR(read_layer_kinds(config, traits, out));

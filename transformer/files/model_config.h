@@ -34,7 +34,9 @@ enum class ModelFamily : uint8_t {
   kMixtral,
   kQwen2Moe,
   kQwen3Moe,
-  kGptOss
+  kGptOss,
+  kDeepseekV2,
+  kDeepseekV3
 };
 std::string_view family_name(ModelFamily family);        // "llama"
 std::string_view architecture_name(ModelFamily family);  // "LlamaForCausalLM"
@@ -79,6 +81,7 @@ struct RopeConfig {
   double theta = 10000;
   int64_t dims = 0;      // so many dimensions of a head turn, its first; even; 0: all
   double amplitude = 1;  // of cosine and sine
+  double of_scores = 1;  // a factor of scores that YaRN brings; with latent attention only
   RopeScaling scaling;
   bool operator==(const RopeConfig&) const = default;
 };
@@ -110,6 +113,21 @@ struct ModelScales {
   bool operator==(const ModelScales&) const = default;
 };
 
+// Latent attention (DeepSeek-AI 2024, arXiv 2405.04434): keys and values of all heads are made of one latent
+// of kv_rank numbers; rope_dim more, which turn, are a part of every key.
+struct LatentConfig {
+  int64_t q_rank = 0;  // of the latent that queries are made of; 0: there is none
+  int64_t kv_rank = 0;
+  int64_t nope_dim = 0, rope_dim = 0;  // of a head's query: what does not turn, then what does
+  int64_t value_dim = 0;
+  bool interleaved = true;  // neighbours turn together, else halves
+  int64_t query_dim() const { return nope_dim + rope_dim; }
+  bool operator==(const LatentConfig&) const = default;
+};
+
+// Shares of all experts, or each by itself.
+enum class RouterScore : uint8_t { kSoftmax, kSigmoid };
+
 // A mixture of experts in place of an MLP.
 struct ExpertConfig {
   int64_t count = 0;
@@ -118,6 +136,10 @@ struct ExpertConfig {
   int64_t shared_intermediate_size = 0;  // of the MLP that every token goes through as well; 0: none
   bool renormalise = true;               // the weights of the chosen ones add up to 1
   bool biases = false;                   // of the router, and of gate, up and down of every expert
+  RouterScore score = RouterScore::kSoftmax;
+  bool corrected = false;                 // each expert has a number more that counts for the choice alone
+  int64_t groups = 1, groups_chosen = 1;  // neighbours; only experts of the best groups are chosen
+  double factor = 1;                      // of the weights
   bool operator==(const ExpertConfig&) const = default;
 };
 
@@ -125,9 +147,10 @@ struct ModelConfig {
   ModelFamily family = ModelFamily::kLlama;
   int64_t hidden_size = 0;
   int64_t num_layers = 0;
-  int64_t num_heads = 0;     // of queries
-  int64_t num_kv_heads = 0;  // divides num_heads
-  int64_t head_dim = 0;      // even; num_heads * head_dim need not be hidden_size
+  int64_t num_heads = 0;               // of queries
+  int64_t num_kv_heads = 0;            // divides num_heads
+  int64_t head_dim = 0;                // even; num_heads * head_dim need not be hidden_size
+  std::optional<LatentConfig> latent;  // then there is one KV head, whose head_dim is kv_rank + rope_dim
   int64_t intermediate_size = 0;
   int64_t vocab_size = 0;  // rows of the embedding and the head, padding included
   int64_t max_position_embeddings = 0;
@@ -154,6 +177,7 @@ struct ModelConfig {
 
   LayerKind layer(int64_t i) const { return layers.empty() ? LayerKind{} : layers[static_cast<size_t>(i)]; }
   int64_t q_size() const { return num_heads * head_dim; }
+  int64_t output_dim() const { return latent ? latent->value_dim : head_dim; }  // of a head, for o_proj
   int64_t kv_size() const { return num_kv_heads * head_dim; }
   int64_t heads_per_kv_head() const { return num_heads / num_kv_heads; }
 };

@@ -142,7 +142,7 @@ Status write_quantized(const TensorFiles& files, const ModelConfig& config, Weig
     for (const MatrixSource* source : layer.matrices())
       if (const TensorPart& part = source->parts.front(); part.apart)
         return unsupported(fmt::format(
-            "{} holds all experts in one tensor, of which files of {} are not made; quantise while "
+            "{} holds several matrices in one tensor, of which files of {} are not made; quantise while "
             "loading, with --weight-format {}",
             part.tensor->name, weight_format_name(format), weight_format_name(format)));
   const std::vector<Item> items = plan_items(files, map, format);

@@ -119,6 +119,10 @@ Status read_yarn(const JsonObject& rope, const ModelConfig& out, RopeConfig& to)
       yarn.original_max_position_embeddings,
       rope.integer_or("original_max_position_embeddings", out.max_position_embeddings, {1, kMaxPositions}));
   ASSIGN_OR_RETURN(to.amplitude, read_yarn_amplitude(rope, yarn.factor));
+  if (out.latent) {
+    ASSIGN_OR_RETURN(const double all_dim, rope.number_or("mscale_all_dim", 0, 0, kMostFactor));
+    if (all_dim != 0) to.of_scores = std::pow(yarn_amplitude(yarn.factor, all_dim), 2);
+  }
   to.scaling = yarn;
   return {};
 }
@@ -284,7 +288,7 @@ Status read_one_rotation(const JsonObject& config, const FamilyTraits& traits, M
 }  // namespace
 
 Status read_rope(const JsonObject& config, const FamilyTraits& traits, ModelConfig& out) {
-  out.rope = {.theta = traits.defaults.rope_theta, .dims = out.head_dim};
+  out.rope = {.theta = traits.defaults.rope_theta, .dims = out.latent ? out.latent->rope_dim : out.head_dim};
   out.local_rope = {.dims = out.head_dim};
   RETURN_IF_ERROR(read_turning_dims(config, traits, out, out.rope));
   return traits.windows == Windows::kByPattern ? read_two_rotations(config, traits, out)

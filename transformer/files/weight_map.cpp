@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <array>
+#include <charconv>
 #include <cstring>
 #include <set>
 
@@ -37,6 +38,7 @@ class Mapper {
   Result<LayerSources> layer(int64_t index) const;
   Status map_attention(const std::string& prefix, LayerSources& to) const;
   Status map_projections(const std::string& prefix, LayerSources& to) const;
+  Result<LatentSources> latent(const std::string& prefix) const;
   Status map_norms(const std::string& prefix, LayerSources& to) const;
   // gate, up, down: names of the projections; size: of the intermediate activations.
   Result<MlpSources> mlp(const std::array<std::string, 3>& names, int64_t size) const;
@@ -166,13 +168,58 @@ Status Mapper::map_projections(const std::string& prefix, LayerSources& to) cons
   return {};
 }
 
+// Rows of kv_b_proj are, head by head, those that make keys and those that make values. The former are read
+// as the columns that they are to a query.
+Result<LatentSources> Mapper::latent(const std::string& prefix) const {
+  const LatentConfig& c = *config_.latent;
+  const int64_t hidden = config_.hidden_size, heads = config_.num_heads, each = c.nope_dim + c.value_dim;
+  const IndexRange all{0, hidden}, own = plan_.query_heads;
+  LatentSources to;
+  if (c.q_rank > 0) {
+    ASSIGN_OR_RETURN(TensorPart q_a,
+                     matrix(prefix + "q_a_proj.weight", {c.q_rank, hidden}, {0, c.q_rank}, all));
+    to.q_a = {{q_a}, {}};
+    ASSIGN_OR_RETURN(TensorPart norm, vector(prefix + "q_a_layernorm.weight", c.q_rank, {0, c.q_rank}));
+    to.q_norm = {norm};
+  }
+  const int64_t inputs = c.q_rank > 0 ? c.q_rank : hidden;
+  ASSIGN_OR_RETURN(TensorPart q, matrix(prefix + (c.q_rank > 0 ? "q_b_proj.weight" : "q_proj.weight"),
+                                        {heads * c.query_dim(), inputs},
+                                        {own.begin * c.query_dim(), own.end * c.query_dim()}, {0, inputs}));
+  to.q = {{q}, {}};
+  const int64_t width = c.kv_rank + c.rope_dim;
+  ASSIGN_OR_RETURN(TensorPart kv_a,
+                   matrix(prefix + "kv_a_proj_with_mqa.weight", {width, hidden}, {0, width}, all));
+  to.kv_a = {{kv_a}, {}};
+  ASSIGN_OR_RETURN(TensorPart norm, vector(prefix + "kv_a_layernorm.weight", c.kv_rank, {0, c.kv_rank}));
+  to.kv_norm = {norm};
+  ASSIGN_OR_RETURN(const TensorPart up, matrix(prefix + "kv_b_proj.weight", {heads * each, c.kv_rank},
+                                               {0, heads * each}, {0, c.kv_rank}));
+  if (up.scales) return unsupported(up.tensor->name + " is quantised by outrider; use the original model");
+  for (int64_t h = own.begin; h < own.end; ++h) {
+    TensorPart key = up, value = up;
+    key.rows = {0, c.kv_rank};
+    key.columns = {0, c.nope_dim};
+    key.apart = ElementsApart{.first = h * each * c.kv_rank, .row = 1, .column = c.kv_rank};
+    value.rows = {h * each + c.nope_dim, (h + 1) * each};
+    to.key_up.push_back({{key}, {}});
+    to.value_up.push_back({{value}, {}});
+  }
+  return to;
+}
+
 Status Mapper::map_attention(const std::string& prefix, LayerSources& to) const {
-  const int64_t d = config_.head_dim, hidden = config_.hidden_size;
+  const int64_t d = config_.head_dim, hidden = config_.hidden_size, out = config_.output_dim();
   const IndexRange q{plan_.query_heads.begin * d, plan_.query_heads.end * d};
   const IndexRange kv{plan_.kv_heads.begin * d, plan_.kv_heads.end * d};
   const IndexRange all{0, hidden};
-  RETURN_IF_ERROR(map_projections(prefix, to));
-  ASSIGN_OR_RETURN(TensorPart o_part, matrix(prefix + "o_proj.weight", {hidden, config_.q_size()}, all, q,
+  if (config_.latent) {
+    ASSIGN_OR_RETURN(to.latent, latent(prefix));
+  } else {
+    RETURN_IF_ERROR(map_projections(prefix, to));
+  }
+  ASSIGN_OR_RETURN(TensorPart o_part, matrix(prefix + "o_proj.weight", {hidden, config_.num_heads * out}, all,
+                                             {plan_.query_heads.begin * out, plan_.query_heads.end * out},
                                              whole_.attention_leaf_ends));
   to.o = {{o_part}, plan_.attention_leaf_ends};
   if (config_.o_bias) {
@@ -327,15 +374,21 @@ Result<ExpertSources> Mapper::mixture(const std::string& layer_prefix) const {
     ASSIGN_OR_RETURN(TensorPart bias, vector(router_name + ".bias", config.count, {0, config.count}));
     to.router_bias = {bias};
   }
+  if (config.corrected) {
+    ASSIGN_OR_RETURN(TensorPart correction,
+                     vector(router_name + ".e_score_correction_bias", config.count, {0, config.count}));
+    to.correction = {correction};
+  }
   for (int64_t i = 0; i < config.count; ++i) {
     ASSIGN_OR_RETURN(MlpSources sources,
                      names.packed ? packed_expert(prefix + "experts.", i) : expert(prefix + "experts.", i));
     to.experts.push_back(std::move(sources));
   }
   if (names.has_shared) {
-    const std::string shared = prefix + "shared_expert.";
+    const std::string shared = prefix + std::string(names.shared);
     ASSIGN_OR_RETURN(to.shared, mlp({shared + "gate_proj", shared + "up_proj", shared + "down_proj"},
                                     config.shared_intermediate_size));
+    if (!names.shared_is_gated) return to;
     ASSIGN_OR_RETURN(TensorPart gate,
                      matrix(prefix + "shared_expert_gate.weight", {1, hidden}, {0, 1}, {0, hidden}));
     if (gate.coded || gate.scales)
@@ -418,8 +471,18 @@ int64_t WeightMap::matrix_bytes() const {
   return sum;
 }
 
+std::vector<const MatrixSource*> LayerSources::attention_matrices() const {
+  if (!latent) return {&qkv, &o};
+  std::vector<const MatrixSource*> all{&latent->q, &latent->kv_a};
+  if (!latent->q_a.parts.empty()) all.push_back(&latent->q_a);
+  for (const MatrixSource& matrix : latent->key_up) all.push_back(&matrix);
+  for (const MatrixSource& matrix : latent->value_up) all.push_back(&matrix);
+  all.push_back(&o);
+  return all;
+}
+
 std::vector<const MatrixSource*> LayerSources::matrices() const {
-  std::vector<const MatrixSource*> all{&qkv, &o};
+  std::vector<const MatrixSource*> all = attention_matrices();
   const auto add = [&](const MlpSources& m) { all.insert(all.end(), {&m.gate_up, &m.down}); };
   if (const ExpertSources* experts = mixture()) {
     for (const MlpSources& expert : experts->experts) add(expert);
@@ -475,6 +538,10 @@ std::set<const TensorInfo*> used_tensors(const WeightMap& map) {
     for (const VectorSource* vector : {&l.attention_norm, &l.mlp_norm, &l.attention_out_norm, &l.mlp_out_norm,
                                        &l.q_norm, &l.k_norm, &l.qkv_bias, &l.sinks, &l.o_bias})
       add_used(*vector, used);
+    if (l.latent) {
+      add_used(l.latent->q_norm, used);
+      add_used(l.latent->kv_norm, used);
+    }
     const auto add_biases = [&](const MlpSources& m) {
       add_used(m.gate_up_bias, used);
       add_used(m.down_bias, used);
@@ -482,6 +549,7 @@ std::set<const TensorInfo*> used_tensors(const WeightMap& map) {
     if (const ExpertSources* mixture = l.mixture()) {
       add_used(mixture->router.parts, used);
       add_used(mixture->router_bias, used);
+      add_used(mixture->correction, used);
       add_used(mixture->shared_gate, used);
       for (const MlpSources& expert : mixture->experts) add_biases(expert);
     } else {
@@ -524,6 +592,16 @@ bool is_of_quantised_weights(const TensorInfo& tensor) {
          (!is_weight_dtype(tensor.dtype) && tensor.name.ends_with(".weight"));
 }
 
+// Those behind the last one are for drafts (DeepSeek-V3).
+bool is_of_further_layer(std::string_view name, int64_t layers) {
+  constexpr std::string_view kLayers = "model.layers.";
+  if (!name.starts_with(kLayers)) return false;
+  int64_t layer = 0;
+  const char* const end = name.data() + name.size();
+  const auto read = std::from_chars(name.data() + kLayers.size(), end, layer);
+  return read.ec == std::errc() && layer >= layers;
+}
+
 bool same_numbers(const TensorInfo& a, const TensorInfo& b) {
   return a.dtype == b.dtype && a.shape == b.shape && a.data.size() == b.data.size() &&
          std::memcmp(a.data.data(), b.data.data(), a.data.size()) == 0;
@@ -538,6 +616,10 @@ Result<std::vector<std::string_view>> unused_tensors(const TensorFiles& files, c
   for (const std::string_view name : files.names()) {
     const TensorInfo& tensor = *files.find(name);
     if (used.contains(&tensor) || name.ends_with(".rotary_emb.inv_freq")) continue;
+    if (is_of_further_layer(name, config.num_layers)) {
+      unused.push_back(name);
+      continue;
+    }
     if (is_of_quantised_weights(tensor))
       return unsupported(
           fmt::format("tensor {} belongs to weights that are quantised in a way that is not read here; use "

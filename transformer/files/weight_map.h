@@ -58,19 +58,33 @@ struct MlpSources {
 struct ExpertSources {
   MatrixSource router;  // [experts, hidden], whole on every rank
   VectorSource router_bias;
+  VectorSource correction;  // [experts], where choices are corrected
   std::vector<MlpSources> experts;
   std::optional<MlpSources> shared;
   VectorSource shared_gate;  // [hidden]; of the shared MLP
+};
+
+// Of latent attention. One matrix for each head of this rank: key_up takes a query to the latent, value_up a
+// latent to the value.
+struct LatentSources {
+  MatrixSource q_a;                    // [q_rank, hidden], or no parts
+  VectorSource q_norm;                 // [q_rank]
+  MatrixSource q;                      // [query_dim of this rank's heads, q_rank or hidden]
+  MatrixSource kv_a;                   // [kv_rank + rope_dim, hidden]
+  VectorSource kv_norm;                // [kv_rank]
+  std::vector<MatrixSource> key_up;    // [kv_rank, nope_dim]
+  std::vector<MatrixSource> value_up;  // [value_dim, kv_rank]
 };
 
 struct LayerSources {
   VectorSource attention_norm, mlp_norm;          // [hidden]; empty where the family has none
   VectorSource attention_out_norm, mlp_out_norm;  // [hidden], of what attention and MLP yield
   VectorSource q_norm, k_norm;                    // [head_dim], or [q], [k of this rank]
-  MatrixSource qkv;                               // [q + k + v of this rank, hidden]
+  MatrixSource qkv;  // [q + k + v of this rank, hidden]; no parts with latent attention
+  std::optional<LatentSources> latent;
   VectorSource qkv_bias;
   VectorSource sinks;  // [query heads of this rank]
-  MatrixSource o;      // [hidden, heads of this rank * head_dim]
+  MatrixSource o;      // [hidden, heads of this rank * output_dim]
   VectorSource o_bias;
   std::variant<MlpSources, ExpertSources> mlp;
 
@@ -78,6 +92,7 @@ struct LayerSources {
   const ExpertSources* mixture() const { return std::get_if<ExpertSources>(&mlp); }
   // All but the router, which is never quantised: those of attention, then those of the MLP or of every
   // expert.
+  std::vector<const MatrixSource*> attention_matrices() const;
   std::vector<const MatrixSource*> matrices() const;
 };
 

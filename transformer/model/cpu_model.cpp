@@ -67,7 +67,8 @@ CpuModel::CpuModel(ModelConfig config, const ModelOptions& options, Weights weig
       attention_scratch_(options.threads, max_positions_, config_.head_dim),
       act_(std::make_unique<Activations>(config_, plan_, options)),
       experts_(config_.experts ? std::make_unique<ExpertRows>(config_, plan_, options.max_rows, pool_.size())
-                               : nullptr) {}
+                               : nullptr),
+      latent_(config_.latent ? std::make_unique<LatentRows>(config_, plan_, options.max_rows) : nullptr) {}
 
 CpuModel::~CpuModel() = default;
 
@@ -193,12 +194,10 @@ void CpuModel::read_states(KvHandle sequence, int64_t index, std::span<float> to
 
 void CpuModel::attention_block(int64_t layer, std::span<const BatchSlice> batch, int64_t rows) {
   const LayerWeights& w = weights_.layers[static_cast<size_t>(layer)];
-  const auto x = act_->residual.rows(rows), normed = act_->normed.rows(rows), qkv = act_->qkv.rows(rows);
+  const auto x = act_->residual.rows(rows), normed = act_->normed.rows(rows);
   const bool is_normed = !w.attention_norm.empty();
   if (is_normed) rms_norm(x, w.attention_norm, static_cast<float>(config_.rms_norm_eps), normed);
-  matmul(pool_, matmul_scratch_, is_normed ? normed : x, w.qkv, qkv);
-  add_bias(qkv, w.qkv_bias);
-  if (config_.qk_norm == QkNorm::kWhole) norm_projections(w, rows);
+  project(w, is_normed ? normed : x);
   prepare_heads(layer, batch);
 
   const auto q = act_->qkv.slice(rows, 0, plan_.query_heads.size() * config_.head_dim);
@@ -212,8 +211,23 @@ void CpuModel::attention_block(int64_t layer, std::span<const BatchSlice> batch,
                              .sinks = w.sinks.empty() ? nullptr : w.sinks.data()};
   const auto attended = act_->attended.rows(rows), partial = act_->partial.rows(rows);
   attention(pool_, attention_scratch_, q, storage_.layer(layer), shape, act_->attention_rows, attended);
-  matmul(pool_, matmul_scratch_, attended, w.o, partial);
+  matmul(pool_, matmul_scratch_,
+         latent_ ? latent_->expand(pool_, matmul_scratch_, *w.latent, attended) : attended, w.o, partial);
   finish_block(partial, w.o_bias, w.attention_out_norm);
+}
+
+// Queries, keys and values of normed rows; those of latent attention turned already.
+void CpuModel::project(const LayerWeights& w, TensorView<const float, 2> x) {
+  const int64_t rows = x.extent(0), d = config_.head_dim, q = plan_.query_heads.size() * d;
+  const auto qkv = act_->qkv.rows(rows);
+  if (latent_)
+    return latent_->project(pool_, matmul_scratch_, *w.latent, x, rope_, act_->attention_rows,
+                            {.queries = act_->qkv.slice(rows, 0, q),
+                             .keys = act_->qkv.slice(rows, q, d),
+                             .values = act_->qkv.slice(rows, q + d, d)});
+  matmul(pool_, matmul_scratch_, x, w.qkv, qkv);
+  add_bias(qkv, w.qkv_bias);
+  if (config_.qk_norm == QkNorm::kWhole) norm_projections(w, rows);
 }
 
 // What this rank's part of attention or an MLP, summed over ranks, adds to the residual stream.
@@ -273,7 +287,7 @@ void CpuModel::prepare_heads(int64_t layer, std::span<const BatchSlice> batch) {
       const auto size = static_cast<size_t>(d);
       const KvSlot at = kv_.slot(slice.sequence, first + i);
       const int64_t position = act_->attention_rows[static_cast<size_t>(row)].position;
-      if (kind != LayerRope::kNone) {
+      if (kind != LayerRope::kNone && !latent_) {
         for (int64_t h = 0; h < q_heads; ++h) rope.rotate({q + h * d, size}, position);
         for (int64_t h = 0; h < kv_heads; ++h) rope.rotate({k + h * d, size}, position);
       }

@@ -6,6 +6,7 @@
 
 #include "transformer/kv/cpu_kv_storage.h"
 #include "transformer/model/expert_rows.h"
+#include "transformer/model/latent_attention.h"
 #include "transformer/model/model.h"
 #include "transformer/model/weights.h"
 #include "transformer/ops/cpu/cpu_ops.h"
@@ -44,6 +45,7 @@ class CpuModel final : public Model {
   void finish_block(TensorView<float, 2> partial, std::span<const float> bias, std::span<const float> norm);
   void compute_logits(int64_t rows);
   void norm_projections(const LayerWeights& w, int64_t rows);
+  void project(const LayerWeights& w, TensorView<const float, 2> x);
   void prepare_heads(int64_t layer, std::span<const BatchSlice> batch);
   void sum_over_ranks(TensorView<float, 2> partial);
 
@@ -61,6 +63,7 @@ class CpuModel final : public Model {
   AttentionScratch attention_scratch_;
   std::unique_ptr<Activations> act_;
   std::unique_ptr<ExpertRows> experts_;  // null where the model has none
+  std::unique_ptr<LatentRows> latent_;   // null where attention is not latent
 };
 
 }  // namespace outrider

@@ -2,8 +2,10 @@
 
 #include <algorithm>
 #include <atomic>
+#include <bitset>
 #include <cmath>
 #include <cstring>
+#include <limits>
 
 #include "transformer/ops/cpu/cpu_ops.h"
 
@@ -34,33 +36,92 @@ void gate_and_up(ThreadPool& pool, MatmulScratch& scratch, const DenseMlp& mlp, 
     silu_mul(pool, gate_up, up, columns);
 }
 
-void choose_experts(std::span<float> logits, bool renormalise, std::span<ExpertChoice> choices) {
-  CHECK(choices.size() <= logits.size(), "{} of {} experts", choices.size(), logits.size());
-  for (size_t n = 0; n < choices.size(); ++n) {
-    const auto taken = choices.first(n);
-    int32_t best = -1;
-    for (int32_t e = 0; e < static_cast<int32_t>(logits.size()); ++e) {
-      const auto is_e = [e](const ExpertChoice& c) { return c.expert == e; };
-      if (best >= 0 && !(logits[static_cast<size_t>(e)] > logits[static_cast<size_t>(best)])) continue;
-      if (std::none_of(taken.begin(), taken.end(), is_e)) best = e;
+namespace {
+
+constexpr size_t kMostGroups = 4096;
+
+// The best of the groups, ties to the lowest; score(e): of an expert.
+template <class Score>
+std::bitset<kMostGroups> best_groups(const RoutingRule& rule, int64_t experts, bool by_two,
+                                     const Score& score) {
+  std::bitset<kMostGroups> chosen;
+  const int64_t each = experts / rule.groups;
+  const auto value = [&](int64_t group) {
+    float best = -std::numeric_limits<float>::infinity(), second = best;
+    for (int64_t e = group * each; e < (group + 1) * each; ++e) {
+      const float s = score(e);
+      if (s > best)
+        second = best, best = s;
+      else if (s > second)
+        second = s;
     }
-    choices[n] = {.expert = best};
+    return by_two ? best + second : best;
+  };
+  for (int64_t n = 0; n < rule.groups_chosen; ++n) {
+    int64_t best = -1;
+    float best_value = 0;
+    for (int64_t g = 0; g < rule.groups; ++g) {
+      if (chosen[static_cast<size_t>(g)]) continue;
+      const float of_group = value(g);
+      if (best < 0 || of_group > best_value) best = g, best_value = of_group;
+    }
+    chosen[static_cast<size_t>(best)] = true;
   }
-  const float largest = logits[static_cast<size_t>(choices.front().expert)];
-  std::sort(choices.begin(), choices.end(),
-            [](const ExpertChoice& a, const ExpertChoice& b) { return a.expert < b.expert; });
+  return chosen;
+}
+
+void weigh_shares(std::span<float> logits, float largest, std::span<ExpertChoice> choices) {
   float sum = 0;
   for (float& logit : logits) {
     logit = std::exp(logit - largest);
     sum += logit;
   }
-  float chosen = 0;
-  for (ExpertChoice& choice : choices) {
-    choice.weight = logits[static_cast<size_t>(choice.expert)] / sum;
-    chosen += choice.weight;
+  for (ExpertChoice& choice : choices) choice.weight = logits[static_cast<size_t>(choice.expert)] / sum;
+}
+
+}  // namespace
+
+void choose_experts(std::span<float> logits, const RoutingRule& rule, std::span<const float> corrections,
+                    std::span<ExpertChoice> choices) {
+  CHECK(choices.size() <= logits.size(), "{} of {} experts", choices.size(), logits.size());
+  const auto experts = static_cast<int64_t>(logits.size());
+  const bool is_sigmoid = rule.score == RouterScore::kSigmoid;
+  if (is_sigmoid)
+    for (float& logit : logits) logit = 1 / (1 + std::exp(-logit));
+  const auto score = [&](int64_t e) {
+    const auto at = static_cast<size_t>(e);
+    return corrections.empty() ? logits[at] : logits[at] + corrections[at];
+  };
+  std::bitset<kMostGroups> groups;
+  if (rule.groups > 1) groups = best_groups(rule, experts, !corrections.empty(), score);
+  const auto is_allowed = [&](int64_t e) {
+    return rule.groups <= 1 || groups[static_cast<size_t>(e / (experts / rule.groups))];
+  };
+  for (size_t n = 0; n < choices.size(); ++n) {
+    const auto taken = choices.first(n);
+    int64_t best = -1;
+    for (int64_t e = 0; e < experts; ++e) {
+      const auto is_e = [e](const ExpertChoice& c) { return c.expert == e; };
+      if (!is_allowed(e) || (best >= 0 && !(score(e) > score(best)))) continue;
+      if (std::none_of(taken.begin(), taken.end(), is_e)) best = e;
+    }
+    CHECK(best >= 0, "{} groups hold fewer than {} experts", rule.groups_chosen, choices.size());
+    choices[n] = {.expert = static_cast<int32_t>(best)};
   }
-  if (!renormalise) return;
-  for (ExpertChoice& choice : choices) choice.weight /= chosen;
+  // Of shares: the first chosen one's logit is the largest of all, in the best group.
+  const float largest = logits[static_cast<size_t>(choices.front().expert)];
+  std::sort(choices.begin(), choices.end(),
+            [](const ExpertChoice& a, const ExpertChoice& b) { return a.expert < b.expert; });
+  if (is_sigmoid)
+    for (ExpertChoice& choice : choices) choice.weight = logits[static_cast<size_t>(choice.expert)];
+  else
+    weigh_shares(logits, largest, choices);
+  float chosen = is_sigmoid ? 1e-20f : 0;
+  for (const ExpertChoice& choice : choices) chosen += choice.weight;
+  for (ExpertChoice& choice : choices) {
+    if (rule.renormalise) choice.weight /= chosen;
+    if (rule.factor != 1) choice.weight *= rule.factor;
+  }
 }
 
 ExpertRows::ExpertRows(const ModelConfig& config, const ShardPlan& plan, int64_t max_rows, int threads)
@@ -106,10 +167,15 @@ void ExpertRows::route(ThreadPool& pool, MatmulScratch& scratch, const ExpertMlp
   matmul(pool, scratch, x, mlp.router, logits);
   add_bias(logits, mlp.router_bias);
   std::fill(begins_.begin(), begins_.end(), 0);
+  const RoutingRule rule{.renormalise = config_.renormalise,
+                         .score = config_.score,
+                         .groups = config_.groups,
+                         .groups_chosen = config_.groups_chosen,
+                         .factor = static_cast<float>(config_.factor)};
   for (int64_t m = 0; m < rows; ++m) {
     const auto choices =
         std::span(choices_).subspan(static_cast<size_t>(m * chosen), static_cast<size_t>(chosen));
-    choose_experts(logits.row(m), config_.renormalise, choices);
+    choose_experts(logits.row(m), rule, mlp.correction, choices);
     for (const ExpertChoice& choice : choices) ++begins_[static_cast<size_t>(choice.expert) + 1];
   }
   for (size_t e = 1; e < begins_.size(); ++e) begins_[e] += begins_[e - 1];
@@ -125,6 +191,10 @@ void ExpertRows::route(ThreadPool& pool, MatmulScratch& scratch, const ExpertMlp
 // Every row goes through the shared expert.
 void ExpertRows::gate_shared(ThreadPool& pool, MatmulScratch& scratch, const ExpertMlp& mlp,
                              TensorView<const float, 2> x) {
+  if (mlp.shared_gate.n() == 0) {
+    for (int64_t m = 0; m < x.extent(0); ++m) visits_[static_cast<size_t>(m)] = {.row = m, .weight = 1};
+    return;
+  }
   const auto gates = logits_.rows(x.extent(0));
   matmul(pool, scratch, x, mlp.shared_gate, gates);
   for (int64_t m = 0; m < x.extent(0); ++m)

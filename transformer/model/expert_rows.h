@@ -39,9 +39,19 @@ struct ExpertChoice {
   bool operator==(const ExpertChoice&) const = default;
 };
 
-// Fills `choices`, as many as a token chooses, ascending by expert: those of the largest logits, weighted by
-// their share of all logits' softmax, or of the chosen ones' if `renormalise`. Overwrites the logits.
-void choose_experts(std::span<float> logits, bool renormalise, std::span<ExpertChoice> choices);
+// Fills `choices`, as many as a token chooses, ascending by expert: those of the largest scores, of the best
+// groups. A score is the logit's share of all logits' softmax, or its sigmoid; with corrections, [experts] or
+// empty, it counts with its correction for the choice, and a group counts as its best two; else as its best.
+// Weights are scores, or their shares of the chosen ones' if `renormalise`, times the factor. Overwrites the
+// logits. (DeepSeek-AI 2024, arXiv 2405.04434, section 2.2.2 and 2412.19437, section 2.1.2)
+struct RoutingRule {
+  bool renormalise = true;
+  RouterScore score = RouterScore::kSoftmax;
+  int64_t groups = 1, groups_chosen = 1;
+  float factor = 1;
+};
+void choose_experts(std::span<float> logits, const RoutingRule& rule, std::span<const float> corrections,
+                    std::span<ExpertChoice> choices);
 
 // Memory of one model's mixtures, planned at start-up.
 class ExpertRows {

@@ -36,9 +36,9 @@ ShardPlan::ShardPlan(const ModelConfig& config, Shard s)
   MlpCut mlp(config.intermediate_size, s);
   mlp_columns = mlp.columns;
   mlp_leaf_ends = std::move(mlp.leaf_ends);
-  const auto column = [&](int64_t head) { return head * config.head_dim; };
-  attention_leaf_ends = ends_of_leaves(config.num_heads, s, column);
-  kv_leaf_ends = ends_of_leaves(config.num_kv_heads, s, column);
+  attention_leaf_ends =
+      ends_of_leaves(config.num_heads, s, [&](int64_t head) { return head * config.output_dim(); });
+  kv_leaf_ends = ends_of_leaves(config.num_kv_heads, s, [&](int64_t head) { return head * config.head_dim; });
 }
 
 }  // namespace outrider

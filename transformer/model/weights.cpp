@@ -29,6 +29,7 @@ class Packer {
  private:
   Result<DenseMlp> mlp(const MlpSources& sources);
   Result<ExpertMlp> mixture(const ExpertSources& sources);
+  Result<LatentWeights> latent(const LatentSources& sources);
   Result<WeightType> type_of(MatrixKind kind, const MatrixSource& source) const;
   void advance(int64_t bytes);
 
@@ -77,7 +78,8 @@ Result<DenseMlp> Packer::mlp(const MlpSources& s) {
 
 Result<ExpertMlp> Packer::mixture(const ExpertSources& s) {
   ExpertMlp w{.router = pack_matrix(s.router, WeightType::kFloat32, pool_),
-              .router_bias = read_vector(s.router_bias)};
+              .router_bias = read_vector(s.router_bias),
+              .correction = read_vector(s.correction)};
   for (const MlpSources& expert : s.experts) {
     ASSIGN_OR_RETURN(DenseMlp packed, mlp(expert));
     if (!has_first_leaf_) packed.down_bias.clear();
@@ -85,8 +87,23 @@ Result<ExpertMlp> Packer::mixture(const ExpertSources& s) {
   }
   if (s.shared) {
     ASSIGN_OR_RETURN(w.shared, mlp(*s.shared));
-    w.shared_gate = pack_matrix({s.shared_gate, {}}, WeightType::kFloat32, pool_);
+    if (!s.shared_gate.empty()) w.shared_gate = pack_matrix({s.shared_gate, {}}, WeightType::kFloat32, pool_);
   }
+  return w;
+}
+
+Result<LatentWeights> Packer::latent(const LatentSources& s) {
+  LatentWeights w{.q_norm = norm(s.q_norm), .kv_norm = norm(s.kv_norm)};
+  if (!s.q_a.parts.empty()) {
+    ASSIGN_OR_RETURN(w.q_a, matrix(MatrixKind::kLayer, s.q_a));
+  }
+  ASSIGN_OR_RETURN(w.q, matrix(MatrixKind::kLayer, s.q));
+  ASSIGN_OR_RETURN(w.kv_a, matrix(MatrixKind::kLayer, s.kv_a));
+  for (const auto& [from, to] : {std::pair{&s.key_up, &w.key_up}, {&s.value_up, &w.value_up}})
+    for (const MatrixSource& source : *from) {
+      ASSIGN_OR_RETURN(PackedMatrix packed, matrix(MatrixKind::kLayer, source));
+      to->push_back(std::move(packed));
+    }
   return w;
 }
 
@@ -100,7 +117,11 @@ Result<LayerWeights> Packer::layer(const LayerSources& s) {
                  .qkv_bias = read_vector(s.qkv_bias),
                  .sinks = read_vector(s.sinks),
                  .o_bias = read_vector(s.o_bias)};
-  ASSIGN_OR_RETURN(w.qkv, matrix(MatrixKind::kLayer, s.qkv));
+  if (s.latent) {
+    ASSIGN_OR_RETURN(w.latent, latent(*s.latent));
+  } else {
+    ASSIGN_OR_RETURN(w.qkv, matrix(MatrixKind::kLayer, s.qkv));
+  }
   ASSIGN_OR_RETURN(w.o, matrix(MatrixKind::kLayer, s.o));
   if (const ExpertSources* experts = s.mixture()) {
     ASSIGN_OR_RETURN(w.mlp, mixture(*experts));
@@ -118,13 +139,26 @@ size_t ExpertMlp::bytes() const {
   return sum;
 }
 
+size_t LatentWeights::bytes() const {
+  size_t sum = q_a.bytes() + q.bytes() + kv_a.bytes();
+  for (const auto* matrices : {&key_up, &value_up})
+    for (const PackedMatrix& matrix : *matrices) sum += matrix.bytes();
+  return sum;
+}
+
 size_t LayerWeights::bytes() const {
-  return qkv.bytes() + o.bytes() + std::visit([](const auto& m) { return m.bytes(); }, mlp);
+  return (latent ? latent->bytes() : 0) + qkv.bytes() + o.bytes() +
+         std::visit([](const auto& m) { return m.bytes(); }, mlp);
 }
 
 SourceRow source_row(const TensorPart& part, int64_t row) {
   const TensorInfo& tensor = *part.tensor;
   const int64_t at = part.rows.begin + row;
+  if (part.coded && part.apart)
+    return {.dtype = tensor.dtype,
+            .coded = part.coded.get(),
+            .row = part.apart->at(at, part.columns.begin),
+            .step = part.apart->column};
   if (part.coded)
     return {.dtype = tensor.dtype, .coded = part.coded.get(), .row = at, .first = part.columns.begin};
   if (part.apart) {
@@ -223,6 +257,9 @@ Result<WeightType> weight_type(const MatrixSource& source, WeightFormat format, 
                                WeightType numbers) {
   const WeightType asked = format == WeightFormat::kAuto ? numbers : weight_type(format, kind);
   const auto is_coded = [](const TensorPart& part) { return part.coded != nullptr; };
+  const auto is_turned = [](const TensorPart& part) { return part.coded && part.apart; };
+  if (std::any_of(source.parts.begin(), source.parts.end(), is_turned))  // no kernel takes codes of columns
+    return format == WeightFormat::kAuto ? WeightType::kFloat32 : asked;
   if (std::any_of(source.parts.begin(), source.parts.end(), is_coded))
     return format == WeightFormat::kAuto ? WeightType::kCodes : asked;
   const TensorInfo& first = *source.parts.front().tensor;

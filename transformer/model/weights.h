@@ -32,10 +32,19 @@ struct DenseMlp {
 // Router and shared gate are fp32 whatever the format: they decide.
 struct ExpertMlp {
   PackedMatrix router;  // [experts, hidden], whole on every rank
-  std::vector<float> router_bias;
+  std::vector<float> router_bias, correction;
   std::vector<DenseMlp> experts;
   std::optional<DenseMlp> shared;
-  PackedMatrix shared_gate;  // [1, hidden], whole
+  PackedMatrix shared_gate;  // [1, hidden], whole; empty: the shared MLP counts fully
+
+  size_t bytes() const;
+};
+
+// LatentSources, packed.
+struct LatentWeights {
+  PackedMatrix q_a, q, kv_a;
+  std::vector<float> q_norm, kv_norm;
+  std::vector<PackedMatrix> key_up, value_up;
 
   size_t bytes() const;
 };
@@ -44,7 +53,8 @@ struct LayerWeights {
   std::vector<float> attention_norm, mlp_norm;          // [hidden]; empty where the family has none
   std::vector<float> attention_out_norm, mlp_out_norm;  // [hidden], of what attention and MLP yield
   std::vector<float> q_norm, k_norm;                    // [head_dim], or [q], [k of this rank]
-  PackedMatrix qkv;                                     // [q + k + v of this rank, hidden]
+  PackedMatrix qkv;  // [q + k + v of this rank, hidden]; empty with latent attention
+  std::optional<LatentWeights> latent;
   std::vector<float> qkv_bias;
   std::vector<float> sinks;  // [query heads of this rank]
   PackedMatrix o;            // [hidden, heads of this rank * head_dim]

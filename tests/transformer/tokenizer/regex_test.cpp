@@ -29,6 +29,17 @@ TEST(Regex, FollowsUnicodeLikeOniguruma) {
   EXPECT_EQ(matches("^b$", "a\nb\nc"), (Found{"b"}));
 }
 
+// The expression of o200k, as gpt-oss' tokenizer.json has it; the parts are those of Python's regex.
+TEST(Regex, SplitsAsO200k) {
+  const std::string pattern =
+      R"([^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+(?i:'s|'t|'re|'ve|'m|'ll|'d)?|)"
+      R"([^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*(?i:'s|'t|'re|'ve|'m|'ll|'d)?|)"
+      R"(\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+)";
+  EXPECT_EQ(matches(pattern, "HelloWorld's DON'T naïve e\u0301t\u00e9 12345 //x\n\n  y\u4f60\u597d ABCdef"),
+            (Found{"Hello", "World's", " DON'T", " naïve", " e\u0301t\u00e9", " ", "123", "45", " //", "x",
+                   "\n\n", " ", " y\u4f60\u597d", " ABCdef"}));
+}
+
 TEST(Regex, RefusesWhatTheDialectsReadDifferently) {
   for (const char* pattern : {R"(\p{N}{1,3}+)", R"([a[bc]])", R"([a&&b])", R"([\S])", R"(\h)", "(*UTF)a"}) {
     const auto regex = Regex::compile(pattern);

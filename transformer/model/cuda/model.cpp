@@ -198,6 +198,9 @@ CudaModel::~CudaModel() {
 Result<std::unique_ptr<Model>> CudaModel::load(const std::filesystem::path& directory,
                                                const ModelOptions& options, Collectives& collectives) {
   ASSIGN_OR_RETURN(const ModelConfig config, read_model_config(directory));
+  if (config.latent)
+    return unsupported(fmt::format("{}: the latent attention of {} runs on the CPU only; use --device cpu",
+                                   directory.string(), architecture_name(config.family)));
   ASSIGN_OR_RETURN(TensorFiles files, TensorFiles::open(directory));
   ASSIGN_OR_RETURN(const WeightMap map, map_weights(files, config, ShardPlan(config, options.shard)));
   ASSIGN_OR_RETURN(const DeviceWeightTypes types, device_weight_types(map, options.weight_format));

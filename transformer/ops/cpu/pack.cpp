@@ -192,6 +192,13 @@ void read_apart(const SourceRow& row, int64_t begin, std::span<float> to) {
 }  // namespace
 
 void read_floats(const SourceRow& row, int64_t begin, std::span<float> to) {
+  if (row.coded && row.step != 0) {
+    for (size_t i = 0; i < to.size(); ++i) {
+      const int64_t at = row.row + (begin + static_cast<int64_t>(i)) * row.step, k = row.coded->k();
+      row.coded->read_weights(at / k, at % k, to.subspan(i, 1));
+    }
+    return;
+  }
   if (row.coded) return row.coded->read_weights(row.row, row.first + begin, to);
   if (row.step != 0) return read_apart(row, begin, to);
   const std::byte* from = row.data + begin * dtype_bits(row.dtype) / 8;

@@ -22,7 +22,9 @@ struct SourceRow {
   Dtype dtype = Dtype::kF32;
   const CodedMatrix* coded = nullptr;
   int64_t row = 0, first = 0;  // in it
-  int64_t step = 0;            // bytes from column to column of a transposed matrix; 0: they are neighbours
+  // From column to column of a transposed matrix, in bytes; 0: they are neighbours. With `coded`: in
+  // elements, of which `row` is the first.
+  int64_t step = 0;
 
   bool is_zero() const { return !data && !coded; }
 };

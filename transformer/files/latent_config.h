@@ -1,0 +1,16 @@
+// Latent attention of DeepSeek-V2 and V3, from config.json.
+#pragma once
+
+#include "transformer/files/family.h"
+#include "transformer/files/json_file.h"
+#include "transformer/files/model_config.h"
+
+namespace outrider {
+
+// Fills in latent, and head_dim and num_kv_heads as keys are cached. Number and sizes of heads are known.
+Status read_latent_config(const JsonObject& config, ModelConfig& out);
+
+// Fills in what a mixture of such a model has beside others: groups, scores, shared experts.
+Status read_grouped_routing(const JsonObject& config, const ExpertNames& names, ExpertConfig& out);
+
+}  // namespace outrider
