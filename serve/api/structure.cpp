@@ -36,8 +36,9 @@ std::string text_or(const ordered_json& object, const char* key, std::string oth
 }
 
 AskedGrammar json_of(const ordered_json& schema, const char* name) {
-  return {.spec = {.kind = GrammarSpec::Kind::kJson, .text = json_text(schema), .choices = {}},
-          .field = name};
+  return {
+      .spec = {.kind = GrammarSpec::Kind::kJson, .text = json_text(with_fixed_blanks(schema)), .choices = {}},
+      .field = name};
 }
 
 Result<AskedGrammar> read_schema(const ordered_json* schema, const char* name) {
@@ -81,6 +82,8 @@ Result<AskedGrammar> read_text(const ordered_json& text, GrammarSpec::Kind kind,
 // A schema, as an object or as its text.
 Result<AskedGrammar> read_json(const ordered_json& value, const char* name) {
   if (!value.is_string()) return read_schema(&value, name);
+  const auto schema = ordered_json::parse(value.get_ref<const std::string&>(), nullptr, false);
+  if (schema.is_object()) return json_of(schema, name);
   return read_text(value, GrammarSpec::Kind::kJson, name);
 }
 

@@ -21,6 +21,8 @@ ordered_json call_schema(const Tool& tool, const char* arguments, bool is_checke
           {"additionalProperties", false}};
 }
 
+std::string text_of(ordered_json schema) { return json_text(with_fixed_blanks(std::move(schema))); }
+
 // A piece of text in a Lark grammar; a special token by its id.
 std::string lark_of(std::string_view text, const Tokenizer& tokenizer) {
   const auto id = tokenizer.find(text);
@@ -38,6 +40,13 @@ std::optional<ToolFormat> tool_format_of(std::string_view chat_template) {
   return std::nullopt;
 }
 
+ordered_json with_fixed_blanks(ordered_json schema) {
+  if (schema.is_object() && !schema.contains("x-guidance"))
+    schema["x-guidance"] = {
+        {"whitespace_flexible", false}, {"item_separator", ", "}, {"key_separator", ": "}};
+  return schema;
+}
+
 std::string_view call_begin(ToolFormat format) {
   return format == ToolFormat::kHermes ? "<tool_call>" : format == ToolFormat::kMistral ? "[TOOL_CALLS]" : "";
 }
@@ -53,7 +62,7 @@ std::optional<GrammarSpec> tool_grammar(const ToolUse& use, ToolFormat format, c
     if (!use.named.empty() && use.tools[i].name != use.named) continue;
     const ordered_json schema = call_schema(use.tools[i], arguments, is_required || use.tools[i].strict);
     names += fmt::format("{}call_{}", names.empty() ? "" : " | ", i);
-    rules += fmt::format("call_{}: %json {}\n", i, json_text(schema));
+    rules += fmt::format("call_{}: %json {}\n", i, text_of(schema));
     any.push_back(schema);
   }
   const std::string begin = lark_of(call_begin(format), tokenizer);
@@ -84,7 +93,7 @@ std::optional<GrammarSpec> tool_grammar(const ToolUse& use, ToolFormat format, c
       if (!use.is_parallel) list["maxItems"] = 1;
       lark += is_required ? fmt::format("start: {} list\n", begin)
                           : fmt::format("start: {} list | TEXT\nTEXT: /(.|\\n)*/\n", begin);
-      lark += fmt::format("list: %json {}\n", json_text(list));
+      lark += fmt::format("list: %json {}\n", text_of(list));
       break;
     }
   }
