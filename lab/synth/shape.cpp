@@ -37,14 +37,25 @@ constexpr SynthShape mixture(SynthShape shape, int64_t experts, int64_t experts_
   return shape;
 }
 
+constexpr SynthShape gpt_oss(SynthShape shape) {
+  shape.gpt_oss = true;
+  shape.rope_theta = 150000;
+  shape.max_positions = 131072;
+  return shape;
+}
+
 // `tiny` is for tests; 1.1b is TinyLlama's shape, 1b to 8b are those of Llama 3.2 and 3.1; moe is 0.5 billion
-// parameters, of which a token reads 0.1.
+// parameters, of which a token reads 0.1, and gpt-oss the same in the layers of that family.
 constexpr SynthShape kTiny{
     .hidden = 128, .layers = 6, .heads = 4, .kv_heads = 2, .ffn = 320, .vocab = 1024, .max_positions = 512};
 constexpr std::array kPresets = {
     Preset{"tiny", kTiny},
     Preset{"moe",
            mixture(llama2({.hidden = 1024, .layers = 8, .heads = 16, .kv_heads = 4, .ffn = 512}), 32, 4)},
+    Preset{"gpt-oss",
+           gpt_oss(mixture(
+               llama2({.hidden = 1024, .layers = 8, .heads = 16, .kv_heads = 2, .head_dim = 64, .ffn = 512}),
+               32, 4))},
     Preset{"100m", llama2({.hidden = 768, .layers = 12, .heads = 12, .kv_heads = 4, .ffn = 2048})},
     Preset{"1.1b", llama2({.hidden = 2048, .layers = 22, .heads = 32, .kv_heads = 4, .ffn = 5632})},
     Preset{"1b", llama3({.hidden = 2048, .layers = 16, .heads = 32, .kv_heads = 8, .ffn = 8192}, true)},
@@ -94,6 +105,8 @@ Status check_synth_shape(SynthShape& s) {
   if (s.head_dim == 0) s.head_dim = s.hidden / s.heads;
   if (s.head_dim % 2 != 0)
     return invalid_argument(fmt::format("--head-dim {}: must be even, for the rotation", s.head_dim));
+  if (s.gpt_oss && s.experts == 0)
+    return invalid_argument("--experts 0: the layers of gpt-oss have experts; choose another --shape");
   return check_range("--head-dim", s.head_dim, 8, 1024);
 }
 
@@ -124,6 +137,19 @@ nlohmann::json synth_config(const SynthShape& s, int64_t layers) {
                    {"num_local_experts", s.experts},
                    {"num_experts_per_tok", s.experts_per_token},
                    {"sliding_window", nullptr}});
+  if (s.gpt_oss)
+    config.update({{"architectures", {"GptOssForCausalLM"}},
+                   {"model_type", "gpt_oss"},
+                   {"attention_bias", true},
+                   {"sliding_window", 128},
+                   {"swiglu_limit", 7.0},
+                   {"rope_scaling",
+                    {{"rope_type", "yarn"},
+                     {"factor", 32.0},
+                     {"beta_fast", 32.0},
+                     {"beta_slow", 1.0},
+                     {"truncate", false},
+                     {"original_max_position_embeddings", 4096}}}});
   if (s.llama3_rope)
     config["rope_scaling"] = {{"rope_type", "llama3"},
                               {"factor", 32.0},
@@ -136,6 +162,7 @@ nlohmann::json synth_config(const SynthShape& s, int64_t layers) {
 nlohmann::json synth_head_config(const SynthShape& s, const SynthHead& head) {
   SynthShape dense = s;
   dense.experts = 0;
+  dense.gpt_oss = false;
   nlohmann::json config = synth_config(dense, head.layers);
   config["tie_word_embeddings"] = false;
   if (head.has_output(s)) config["draft_vocab_size"] = head.draft_vocab;

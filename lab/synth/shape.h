@@ -1,5 +1,5 @@
-// Shapes of Llama models, and of mixtures of experts like Mixtral, that `outrider synth` can write, and their
-// config.json.
+// Shapes of Llama models, and of mixtures of experts like Mixtral and gpt-oss, that `outrider synth` can
+// write, and their config.json.
 #pragma once
 
 #include <cstdint>
@@ -21,6 +21,7 @@ struct SynthShape {
   int64_t ffn = 0;       // of one expert, where there are any
   int64_t experts = 0;   // 0: an MLP
   int64_t experts_per_token = 2;
+  bool gpt_oss = false;  // with experts: sinks, windows, biases, YaRN and the clamped activation
   int64_t vocab = 0;
   int64_t max_positions = 0;
   double rope_theta = 10000;

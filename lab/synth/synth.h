@@ -1,6 +1,6 @@
-// `outrider synth`: a target and a draft of any Llama or Mixtral shape with random weights, made to agree as
-// often and to be as sure as asked. Speed depends on shapes, acceptance and entropy, not on what the weights
-// have learned: such a pair gives honest figures at any scale, without a download.
+// `outrider synth`: a target and a draft of any Llama, Mixtral or gpt-oss shape with random weights, made to
+// agree as often and to be as sure as asked. Speed depends on shapes, acceptance and entropy, not on what the
+// weights have learned: such a pair gives honest figures at any scale, without a download.
 #pragma once
 
 #include <optional>

@@ -4,7 +4,8 @@
 // values of normalised inputs are standard normal, and so are the logits of a head whose final norm has gain
 // 1. The exceptions:
 // - The MLP's output is brought back to about 1, E[(silu(a) b)^2] being 0.36 for normal a and b. So is a
-//   mixture's: the experts of a token, with weights that add up to 1, are independent.
+//   mixture's: the experts of a token, with weights that add up to 1, are independent. Of gpt-oss
+//   E[(a sigmoid(1.702 a) (b + 1))^2] is 0.85. Its biases and sinks are 0.
 // - Attention adds half an embedding in the lower layers: each token still says more than the text before
 //   it, or the distributions of one text would all be alike.
 // - In the upper layers attention adds little, for what it adds is shared by neighbouring positions and fades
@@ -18,12 +19,37 @@
 namespace outrider {
 namespace {
 
-constexpr double kSiluProduct = 0.6;  // root of that 0.36
+constexpr double kSiluProduct = 0.6;      // root of that 0.36
+constexpr double kClampedProduct = 0.92;  // root of that 0.85
 constexpr double kUpperAttention = 0.1;
 constexpr int32_t kStreamsPerLayer = 16;
 constexpr int32_t kExpertStreams = 1 << 20;  // behind those of any layer
 
 double keep_size(int64_t inputs) { return 1 / std::sqrt(static_cast<double>(inputs)); }
+
+// Beside the norms and the matrices of attention. Experts share tensors: [experts, inputs, outputs].
+void add_gpt_oss_layer(const SynthShape& s, const std::string& prefix, int32_t stream,
+                       std::vector<SynthTensor>& tensors) {
+  const auto random = [&](const char* name, std::vector<int64_t> shape, int32_t of, double deviation) {
+    tensors.push_back(
+        {.name = prefix + name, .shape = std::move(shape), .stream = of, .deviation = deviation});
+  };
+  const auto zeros = [&](const char* name, std::vector<int64_t> shape) {
+    tensors.push_back({.name = prefix + name, .shape = std::move(shape)});
+  };
+  zeros("self_attn.q_proj.bias", {s.heads * s.head_dim});
+  zeros("self_attn.k_proj.bias", {s.kv_heads * s.head_dim});
+  zeros("self_attn.v_proj.bias", {s.kv_heads * s.head_dim});
+  zeros("self_attn.o_proj.bias", {s.hidden});
+  zeros("self_attn.sinks", {s.heads});
+  random("mlp.router.weight", {s.experts, s.hidden}, stream + 4, keep_size(s.hidden));
+  zeros("mlp.router.bias", {s.experts});
+  random("mlp.experts.gate_up_proj", {s.experts, s.hidden, 2 * s.ffn}, stream + 5, keep_size(s.hidden));
+  zeros("mlp.experts.gate_up_proj_bias", {s.experts, 2 * s.ffn});
+  random("mlp.experts.down_proj", {s.experts, s.ffn, s.hidden}, stream + 6,
+         std::sqrt(static_cast<double>(s.experts_per_token)) * keep_size(s.ffn) / kClampedProduct);
+  zeros("mlp.experts.down_proj_bias", {s.experts, s.hidden});
+}
 
 }  // namespace
 
@@ -65,6 +91,10 @@ std::vector<SynthTensor> synth_tensors(const SynthShape& s, int64_t layers, int6
       random(at + up + ".weight", s.ffn, s.hidden, first + 1, keep_size(s.hidden));
       random(at + down + ".weight", s.hidden, s.ffn, first + 2, size * keep_size(s.ffn) / kSiluProduct);
     };
+    if (s.gpt_oss) {
+      add_gpt_oss_layer(s, prefix, stream, tensors);
+      continue;
+    }
     if (s.experts == 0) {
       mlp(prefix + "mlp.", "gate_proj", "up_proj", "down_proj", stream + 4, 1);
       continue;

@@ -68,6 +68,31 @@ TEST_F(Synth, WritesAMixtureOfExperts) {
   }
 }
 
+TEST_F(Synth, WritesTheLayersOfGptOss) {
+  const Outcome run = outrider_program(
+      {"synth", "--shape", "gpt-oss", "--output",        dir_ / "pair", "--hidden",
+       "128",   "--heads", "4",       "--kv-heads",      "2",           "--layers",
+       "6",     "--vocab", "1024",    "--experts",       "6",           "--experts-per-token",
+       "2",     "--ffn",   "96",      "--max-positions", "512",         "--acceptance",
+       "0.7",   "--quiet"});
+  ASSERT_TRUE(run.succeeded()) << run.describe();
+  const Outcome generated = outrider_program(
+      {"generate", "--model", dir_ / "pair/target", "--draft-model", dir_ / "pair/draft", "--prompt", "Once",
+       "--max-tokens", "60", "--ignore-eos", "-g", "3", "--compare-plain", "--report", dir_ / "report.json"});
+  ASSERT_TRUE(generated.succeeded()) << generated.describe();
+  const json report = json::parse(read_file(dir_ / "report.json"));
+  EXPECT_TRUE(report["comparison"]["identical_output"]);
+  EXPECT_GT(report["metrics"]["rounds"]["acceptance_rate"].get<double>(), 0.3);
+
+  const Outcome doctor = outrider_program({"doctor", "--model", dir_ / "pair/target"});
+  ASSERT_TRUE(doctor.succeeded()) << doctor.describe();
+  // As in the mixture above; int8 has a scale of two bytes for 64 weights.
+  for (const char* part : {"GptOssForCausalLM (gpt-oss)", "6 in each of 6 layers, 2 for a token, MLP 96",
+                           "experts 2.7 MB, routers 18.4 kB", "experts 1.4 MB"})
+    EXPECT_NE(doctor.out.find(part), std::string::npos) << part << doctor.describe();
+  EXPECT_EQ(doctor.out.find("not used"), std::string::npos) << doctor.describe();
+}
+
 // A head costs what one of its size does, whatever it says.
 TEST_F(Synth, WritesAHeadForTheTarget) {
   const Outcome run = synth(dir_ / "pair", {"--head", "eagle3", "--draft-vocab", "200", "--vocab", "600",
