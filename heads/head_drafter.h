@@ -13,6 +13,7 @@
 #include "base/types.h"
 #include "comm/messages.h"
 #include "heads/head.h"
+#include "transformer/kv/kv_cache.h"
 #include "transformer/sampling/token_counts.h"
 
 namespace outrider {
@@ -38,6 +39,9 @@ struct HeadTask {
   int32_t row_bytes = 0;  // rules with q: of its sparse rows; 0: dense ones
   // Match rules: how it may branch, with paths of gamma tokens at most; null: a chain.
   const TreeShape* tree = nullptr;
+
+  // Of drafters that read the target's own cache: its sequence there, with all committed tokens but the last.
+  KvHandle kv;
 
   bool branches() const { return tree && !tree->is_chain() && gamma > 0; }
 };

@@ -10,22 +10,22 @@
 
 namespace outrider {
 
-HeadDraws::HeadDraws(const Head& head, std::vector<TokenId> eos_ids)
-    : head_(head),
+HeadDraws::HeadDraws(int64_t vocab_size, std::span<const TokenId> target_ids, std::vector<TokenId> eos_ids)
+    : target_ids_(target_ids),
       eos_ids_(std::move(eos_ids)),
       single_(make_single_collectives()),
       sampler_(*single_),
-      logits_(static_cast<size_t>(head.vocab_size())) {}
+      logits_(static_cast<size_t>(vocab_size)) {}
 
 // Tokens that the head does not know are impossible, and everything else is as in any draft: noise is that of
 // the target's ids.
 void HeadDraws::spread(std::span<const float> logits) {
-  const auto ids = head_.target_ids();
-  if (ids.empty()) {
+  if (target_ids_.empty()) {
     std::copy(logits.begin(), logits.end(), logits_.begin());
   } else {
     std::fill(logits_.begin(), logits_.end(), -std::numeric_limits<float>::infinity());
-    for (size_t i = 0; i < ids.size(); ++i) logits_[static_cast<size_t>(ids[i].value())] = logits[i];
+    for (size_t i = 0; i < target_ids_.size(); ++i)
+      logits_[static_cast<size_t>(target_ids_[i].value())] = logits[i];
   }
 }
 

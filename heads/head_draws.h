@@ -22,7 +22,10 @@ struct HeadTree {
 
 class HeadDraws {
  public:
-  HeadDraws(const Head& head, std::vector<TokenId> eos_ids);
+  // `target_ids` of the rows of logits, which must stay where they are; empty: all ids in order.
+  HeadDraws(int64_t vocab_size, std::span<const TokenId> target_ids, std::vector<TokenId> eos_ids);
+  HeadDraws(const Head& head, std::vector<TokenId> eos_ids)
+      : HeadDraws(head.vocab_size(), head.target_ids(), std::move(eos_ids)) {}
 
   // Adds a token to the draft from its row of logits. False: the draft ends before it (the row is not finite,
   // or the stop rule says so), or with it.
@@ -40,7 +43,7 @@ class HeadDraws {
   void spread(std::span<const float> logits);
   bool ends(TokenId id) const;
 
-  const Head& head_;
+  const std::span<const TokenId> target_ids_;
   const std::vector<TokenId> eos_ids_;
   std::unique_ptr<Collectives> single_;
   DraftSampler sampler_;

@@ -89,13 +89,12 @@ Status check_roles(const ClusterSettings& settings, const Topology& topology) {
   if (settings.models.has_draft_workers() && drafters == 0)
     return invalid_argument(
         "there is a drafter but no draft rank; add draft=1 to --layout and start one rank more");
-  if (settings.models.is_head_beside_target() && drafters > 0)
-    return invalid_argument(
-        fmt::format("there is a draft rank, but the head of --drafter {} drafts beside the target; "
-                    "say coordinator=1,draft=0,target={}{} in --layout, or "
-                    "--head-place worker",
-                    settings.models.drafter,
-                    topology.groups() > 1 ? fmt::format("{}x", topology.groups()) : "", topology.tp_size()));
+  if (settings.models.drafts_beside_target() && drafters > 0)
+    return invalid_argument(fmt::format(
+        "there is a draft rank, but --drafter {} drafts beside the target; "
+        "say coordinator=1,draft=0,target={}{} in --layout{}",
+        settings.models.drafter, topology.groups() > 1 ? fmt::format("{}x", topology.groups()) : "",
+        topology.tp_size(), settings.models.head() ? ", or --head-place worker" : ""));
   if (!settings.models.has_drafter() && drafters > 0)
     return invalid_argument(
         "there is a draft rank but no drafter; add --draft-model DIR or --drafter suffix, or say "

@@ -75,6 +75,12 @@ Result<std::unique_ptr<Tokenizer>> read_drafter(const ModelSettings& models, Pre
                   .fingerprint = fingerprint_of_text(models.drafter),
                   .max_context = static_cast<int32_t>(p.max_model_len),
                   .isa = isa_name()};
+  if (models.exits_early()) {
+    if (models.exit_layer >= p.target.num_layers)
+      return invalid_argument(fmt::format("--exit-layer {}: must be 1 to {}, below the target's {} layers",
+                                          models.exit_layer, p.target.num_layers - 1, p.target.num_layers));
+    p.draft_info.fingerprint = fingerprint_of_text(fmt::format("{} {}", models.drafter, models.exit_layer));
+  }
   if (models.head()) return std::unique_ptr<Tokenizer>();
   if (!models.uses_draft_model()) return std::unique_ptr<Tokenizer>();
   ASSIGN_OR_RETURN(p.draft, read_config("--draft-model", models.draft_model, p.warnings));
@@ -129,6 +135,8 @@ Result<Preparation> prepare_drafter(const RoleSettings& settings) {
   RETURN_IF_ERROR(check_drafter_settings(settings));
   if (!models.has_drafter())
     return invalid_argument("nothing to draft with: give --draft-model DIR or --drafter suffix");
+  if (models.exits_early())
+    return unsupported("--drafter layerskip: the target's own layers draft, and no draft worker does");
   if (models.head() && models.model.empty())
     return invalid_argument(
         fmt::format("--drafter {} needs --model: a head has its target's tokens, and mostly its embedding",

@@ -1,4 +1,5 @@
 #include "start/roles.h"
+#include "heads/early_exit_drafter.h"
 
 #include <spdlog/spdlog.h>
 
@@ -70,19 +71,22 @@ RowLinks links_of_rank(const ModelSettings& models, const Preparation& prepared,
   return {};
 }
 
+Result<StateDrafterOptions> state_drafter_options(const RoleSettings& settings, const Preparation& prepared) {
+  ASSIGN_OR_RETURN(const QFormat q, parse_q_format(settings.speculation.q_format));
+  const bool ends = settings.speculation.synthetic_acceptance.empty();
+  return StateDrafterOptions{.max_sequences = settings.models.max_num_seqs,
+                             .eos_ids = ends ? prepared.target.eos : std::vector<TokenId>(),
+                             .q_kind = q.kind == QKind::kDense ? QKind::kDense : QKind::kSparse,
+                             .row_bytes = q.row_bytes(prepared.target.vocab_size)};
+}
+
 // The head that drafts beside the target, on its leader.
 Result<std::shared_ptr<StateDrafter>> load_state_drafter(const RoleSettings& settings,
                                                          const Preparation& prepared, RoleThreads threads,
                                                          Model& target) {
-  ASSIGN_OR_RETURN(const QFormat q, parse_q_format(settings.speculation.q_format));
+  ASSIGN_OR_RETURN(auto options, state_drafter_options(settings, prepared));
   ASSIGN_OR_RETURN(auto head, load_head(settings, prepared, threads));
-  const bool ends = settings.speculation.synthetic_acceptance.empty();
-  return std::make_shared<StateDrafter>(
-      target, std::move(head),
-      StateDrafterOptions{.max_sequences = settings.models.max_num_seqs,
-                          .eos_ids = ends ? prepared.target.eos : std::vector<TokenId>(),
-                          .q_kind = q.kind == QKind::kDense ? QKind::kDense : QKind::kSparse,
-                          .row_bytes = q.row_bytes(prepared.target.vocab_size)});
+  return std::make_shared<StateDrafter>(target, std::move(head), std::move(options));
 }
 
 // What tells a head at a draft worker the target's states, on the leader: the head's projection.
@@ -101,8 +105,19 @@ Result<std::shared_ptr<StateReader>> load_state_reader(const RoleSettings& setti
 }
 
 // Where the head of the run drafts, as far as a target rank has to do with it.
-Status add_head(const RoleSettings& settings, const Preparation& prepared, RoleThreads threads, bool leads,
-                Model& model, TargetOptions& target) {
+Status add_head(const RoleSettings& settings, const Preparation& prepared, RoleThreads threads,
+                Collectives& group, Model& model, TargetOptions& target) {
+  const bool leads = group.rank() == 0;
+  if (settings.models.exits_early()) {
+    target.own_drafter = prepared.draft_info.fingerprint;
+    ASSIGN_OR_RETURN(const StateDrafterOptions options, state_drafter_options(settings, prepared));
+    target.drafter = std::make_shared<StateDrafter>(
+        std::make_unique<EarlyExitDrafter>(
+            model, group, settings.models.exit_layer,
+            HeadDrafterOptions{.max_sequences = options.max_sequences, .eos_ids = options.eos_ids}),
+        options);
+    return {};
+  }
   if (!prepared.head || !settings.models.head()) return {};
   if (settings.models.is_head_beside_target()) {
     target.own_drafter = prepared.draft_info.fingerprint;
@@ -141,7 +156,7 @@ Status serve_target(const RoleSettings& settings, const Preparation& prepared, R
                        .generation = new_generation(),
                        .trees = !tree.shape.is_chain(),
                        .synthetic_acceptance = synthetic ? &*synthetic : nullptr};
-  RETURN_IF_ERROR(add_head(settings, prepared, threads, group.rank() == 0, *loaded.model, target));
+  RETURN_IF_ERROR(add_head(settings, prepared, threads, group, *loaded.model, target));
   if (door.own)
     target.slice_inbox =
         std::make_shared<SliceInbox>(std::move(door.own),

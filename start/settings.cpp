@@ -25,17 +25,32 @@ Status check_head_settings(const RoleSettings& settings) {
   if (!m.head() && m.head_place == "worker")
     return invalid_argument(
         "--head-place worker needs a head: --drafter eagle3, eagle, mtp, medusa or dflash");
-  if (!m.head()) return {};
+  if (m.exits_early() != (m.exit_layer != 0) || m.exit_layer < 0)
+    return invalid_argument(
+        m.exits_early() ? "--drafter layerskip needs --exit-layer E: draft with the target's first E layers"
+                        : fmt::format("--exit-layer {} needs --drafter layerskip", m.exit_layer));
+  if (!m.head() && !m.exits_early()) return {};
   const auto refuse = [&](const std::string& flag, const char* why) {
     return unsupported(fmt::format("{} and --drafter {}: {}", flag, m.drafter, why));
   };
   if (s.pipeline != "lockstep")
     return refuse("--pipeline " + s.pipeline,
                   "nothing drafts while the target verifies; use --pipeline lockstep");
-  if (m.draft_threads > 0 && m.is_head_beside_target())
+  if (m.draft_threads > 0 && m.drafts_beside_target())
     return refuse(fmt::format("--draft-threads {}", m.draft_threads),
-                  "a head beside the target has the target's threads; drop it, or use --head-place worker");
+                  m.head()
+                      ? "a head beside the target has the target's threads; drop it, or use --head-place "
+                        "worker"
+                      : "it drafts with the target's threads; drop it");
   if (s.record_guesses) return refuse("--record-rounds", "heads do not guess; drop it");
+  if (!m.exits_early()) return {};
+  if (!m.draft_model.empty())
+    return invalid_argument("--drafter layerskip and --draft-model exclude each other; drop one");
+  const auto tree = parse_speculative_tree(s.speculative_tree);
+  if (tree.ok() && (tree->automatic || !tree->shape.is_chain()))
+    return refuse("--speculative-tree " + s.speculative_tree, "it drafts chains; use --speculative-tree off");
+  if (m.device.starts_with("cuda"))
+    return refuse("--device " + m.device, "models exit early on the CPU alone; use --device cpu");
   return {};
 }
 
@@ -181,11 +196,11 @@ Status check_pool_settings(const ClusterSettings& settings) {
   if (p.num_draft_workers > 1 && !settings.models.has_draft_workers())
     return invalid_argument(
         "--num-draft-workers needs --draft-model DIR or --drafter suffix, and a head --head-place worker");
-  if (settings.models.is_head_beside_target() && !p.listen.empty())
+  if (settings.models.drafts_beside_target() && !p.listen.empty())
     return unsupported(
-        fmt::format("--listen and --drafter {}: the head drafts beside the target, and nobody else; "
-                    "drop one, or use --head-place worker",
-                    settings.models.drafter));
+        fmt::format("--listen and --drafter {}: {} drafts beside the target, and nobody else; drop one{}",
+                    settings.models.drafter, settings.models.head() ? "the head" : "it",
+                    settings.models.head() ? ", or use --head-place worker" : ""));
   const int waits_for = p.wait_for_draft_workers.value_or(0);
   if (waits_for < 0 || waits_for > kMaxDraftWorkers || (waits_for > 0 && p.listen.empty()))
     return invalid_argument(fmt::format("--wait-for-draft-workers {}: must be 0 to {}, and needs --listen",

@@ -17,8 +17,9 @@ namespace outrider {
 struct ModelSettings {
   std::string model;
   std::string draft_model;
-  std::string drafter;                 // "", "model", "ngram", "suffix" or the kind of a head
+  std::string drafter;                 // "", "model", "ngram", "suffix", "layerskip" or the kind of a head
   std::string head_place = "target";   // or "worker": where a head drafts
+  int exit_layer = 0;                  // of "layerskip": drafts with so many of the target's layers
   int draft_history_tokens = 1 << 18;  // of finished outputs that the suffix drafter looks through
   int tensor_parallel_size = 1;        // target ranks of a group
   int data_parallel_size = 1;          // target groups
@@ -37,12 +38,14 @@ struct ModelSettings {
 
   int sequences() const { return data_parallel_size * max_num_seqs; }  // of all groups
   // A drafter of the run itself; others may join it.
-  bool has_drafter() const { return !draft_model.empty() || drafts_from_text(); }
+  bool has_drafter() const { return !draft_model.empty() || drafts_from_text() || exits_early(); }
   // --draft-model is a head. Beside the target it drafts in the leader's process, and there are no draft
   // workers; else they hold it.
   std::optional<HeadKind> head() const { return head_kind_of(drafter); }
   bool is_head_beside_target() const { return head() && head_place != "worker"; }
-  bool has_draft_workers() const { return has_drafter() && !is_head_beside_target(); }
+  bool exits_early() const { return drafter == "layerskip"; }  // the target's own layers draft, on all ranks
+  bool drafts_beside_target() const { return is_head_beside_target() || exits_early(); }
+  bool has_draft_workers() const { return has_drafter() && !drafts_beside_target(); }
   bool drafts_from_text() const { return drafter == "ngram" || drafter == "suffix"; }
   bool uses_draft_model() const { return !draft_model.empty() && !head(); }
 };

@@ -12,10 +12,15 @@ StateDrafter::StateDrafter(Model& target, std::unique_ptr<Head> head, StateDraft
       options_(std::move(options)),
       drafter_(
           make_head_drafter(*head_, {.max_sequences = options_.max_sequences, .eos_ids = options_.eos_ids})),
-      reader_(target, head_->projection(), static_cast<int64_t>(head_->config().taps.size()),
-              head_->max_rows()) {}
+      reader_(std::make_unique<StateReader>(target, head_->projection(),
+                                            static_cast<int64_t>(head_->config().taps.size()),
+                                            head_->max_rows())) {}
+
+StateDrafter::StateDrafter(std::unique_ptr<HeadDrafter> drafter, StateDrafterOptions options)
+    : options_(std::move(options)), drafter_(std::move(drafter)) {}
 
 void StateDrafter::add(HeadTask task, KvHandle kv, Epoch epoch) {
+  task.kv = kv;
   task.row_bytes = options_.q_kind == QKind::kSparse ? options_.row_bytes : 0;
   tasks_.push_back(task);
   places_.push_back({kv, epoch});
@@ -29,7 +34,7 @@ void StateDrafter::close(SequenceId sequence) {
 void StateDrafter::read(SequenceId sequence, int64_t first, TensorView<float, 2> to) {
   const auto task =
       std::find_if(tasks_.begin(), tasks_.end(), [&](const HeadTask& t) { return t.sequence == sequence; });
-  reader_.read(places_[static_cast<size_t>(task - tasks_.begin())].kv, first, to);
+  reader_->read(places_[static_cast<size_t>(task - tasks_.begin())].kv, first, to);
 }
 
 // The hash of the committed ids. Texts only grow.

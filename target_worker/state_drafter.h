@@ -1,5 +1,5 @@
-// A drafter beside the target: a head that reads the states which this rank's model keeps, and drafts for the
-// rounds behind a pass as soon as the pass is committed. One thread, the rank's.
+// A drafter beside the target: a head that reads the states which this rank's model keeps, or the model's own
+// first layers, drafts for the rounds behind a pass as soon as the pass is committed. One thread, the rank's.
 #pragma once
 
 #include <map>
@@ -23,6 +23,8 @@ class StateDrafter final : private StateSource {
  public:
   // `target` was loaded with the head's taps. It must outlive the drafter.
   StateDrafter(Model& target, std::unique_ptr<Head> head, StateDrafterOptions options);
+  // With a drafter that reads no states.
+  StateDrafter(std::unique_ptr<HeadDrafter> drafter, StateDrafterOptions options);
 
   // begin(), what is to be drafted for, draft(). Sequences are those of the target: `kv` is in its cache, and
   // the ids in `task` stay where they are until draft().
@@ -40,10 +42,10 @@ class StateDrafter final : private StateSource {
   void read(SequenceId sequence, int64_t first, TensorView<float, 2> to) override;
   uint64_t hash_of(const HeadTask& task);
 
-  const std::unique_ptr<Head> head_;
+  const std::unique_ptr<Head> head_;  // null where no states are read, as is reader_
   StateDrafterOptions options_;
   const std::unique_ptr<HeadDrafter> drafter_;
-  StateReader reader_;
+  const std::unique_ptr<StateReader> reader_;
 
   // The hash of the first `tokens` of a text.
   struct Hashed {

@@ -411,8 +411,7 @@ void TargetWorker::commit(const PlanEntry& entry, DraftTreeView draft, const Ver
   if (verdict.accepted_count < draft.size()) ++s.epoch;
 }
 
-// The next round of every sequence that goes on. The leader drafts for all ranks: they get drafts by plans
-// alone.
+// The next round of every sequence that goes on. Ranks get drafts by plans alone, from the leader's result.
 void TargetWorker::draft_next(const StepPlan& plan, StepResult& result) {
   StateDrafter& drafter = *options_.drafter;
   drafter.begin();

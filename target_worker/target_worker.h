@@ -33,8 +33,8 @@ struct TargetOptions {
   SliceDoors slices;
   // The draft model's head with this rank's ids: states may come for q. On all ranks or on none.
   std::shared_ptr<const DraftHead> head;
-  // Not 0: the group drafts itself, with the leader's `drafter`, of this fingerprint. The model has the
-  // drafter's taps.
+  // Not 0: the group drafts itself, with the leader's `drafter`, of this fingerprint; a model that drafts
+  // with its own first layers has one on every rank. The model has the drafter's taps.
   uint64_t own_drafter = 0;
   std::shared_ptr<StateDrafter> drafter;
   // Not 0: a draft worker has the head of this fingerprint, and the leader's `states` tell it rows of so many

@@ -96,9 +96,9 @@ Status complete_bench_options(BenchOptions& o) {
                                 ? "--model is missing: a drafter alone cannot be measured"
                                 : "--draft-model is missing: name one, or --drafter suffix; neither it nor "
                                   "--model measures the demo pair");
-  if (models.head())
+  if (models.head() || models.exits_early())
     return unsupported(
-        fmt::format("--drafter {}: bench times draft workers; measure a head with generate "
+        fmt::format("--drafter {}: bench times draft workers; measure it with generate "
                     "--compare-plain, or with study",
                     models.drafter));
   if (models.model.empty()) {

@@ -309,6 +309,7 @@ Result<int> coordinate(const RunOptions& options, const ClusterSettings& cluster
     without_drafter.models.drafter.clear();
     without_drafter.models.draft_model.clear();
     without_drafter.models.head_place = "target";
+    without_drafter.models.exit_layer = 0;
     const Job plain_job{without_drafter, prepared, requests, finished, policy, 0, false};
     plain = run_local(plain_job, nullptr, nullptr);
     RETURN_IF_ERROR(plain->status);

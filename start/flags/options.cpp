@@ -26,8 +26,9 @@ void add_text_drafter_options(CLI::App& app, ModelSettings& m) {
          "Drafts without a model. suffix: what followed where the text's end stood before, in the text and "
          "in finished outputs; ngram: at the newest such place in the text. With --draft-model DIR, a head "
          "that reads the target's states: eagle3, eagle (1 and 2), mtp (MiMo's form), medusa, dflash (and "
-         "DSpark)")
-      ->check(CLI::IsMember({"model", "ngram", "suffix", "eagle3", "eagle", "mtp", "medusa", "dflash"}))
+         "DSpark). layerskip: the target's own first layers, --exit-layer of them")
+      ->check(CLI::IsMember(
+          {"model", "ngram", "suffix", "eagle3", "eagle", "mtp", "medusa", "dflash", "layerskip"}))
       ->group("Models");
   app.add_option(
          "--draft-history-tokens", m.draft_history_tokens,
@@ -53,6 +54,10 @@ void add_model_options(CLI::App& app, ClusterSettings& o) {
       ->check(CLI::IsMember({"target", "worker"}))
       ->group("Models")
       ->capture_default_str();
+  app.add_option("--exit-layer", m.exit_layer,
+                 "With --drafter layerskip: how many of the target's layers draft, before its final norm and "
+                 "output head")
+      ->group("Models");
   app.add_option("--tensor-parallel-size,--tp", m.tensor_parallel_size,
                  "Target ranks of a group: 1, 2, 4 or 8. The text does not depend on it")
       ->group("Models")

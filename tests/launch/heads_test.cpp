@@ -101,6 +101,13 @@ TEST(Heads, WhatTheyDoNotGoWithIsRefusedByFlag) {
   expect_refused(with_head({"--num-draft-workers", "2"}), {"--num-draft-workers", "--head-place"});
   expect_refused(with_head({"--head-place", "worker", "--pipeline", "ahead"}), {"--pipeline"});
   expect_refused({"--draft-model", demo_draft(), "--head-place", "worker"}, {"--head-place", "eagle3"});
+  expect_refused({"--drafter", "layerskip"}, {"--drafter layerskip", "--exit-layer"});
+  expect_refused({"--drafter", "layerskip", "--exit-layer", "10"}, {"--exit-layer 10", "1 to 9"});
+  expect_refused({"--exit-layer", "3"}, {"--exit-layer 3", "--drafter layerskip"});
+  expect_refused({"--drafter", "layerskip", "--exit-layer", "3", "--speculative-tree", "2,2"},
+                 {"--speculative-tree", "--drafter layerskip"});
+  expect_refused({"--drafter", "layerskip", "--exit-layer", "3", "--draft-model", demo_draft()},
+                 {"--draft-model", "--drafter layerskip"});
   expect_refused({"--drafter", "mtp", "--draft-model", demo_head("eagle3")},
                  {"draft_vocab_size", "--drafter eagle3"});
   expect_refused({"--drafter", "eagle3", "--draft-model", demo_draft()}, {"num_hidden_layers", "one layer"});

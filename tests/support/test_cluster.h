@@ -17,6 +17,7 @@
 #include "coordinator/coordinator.h"
 #include "draft_worker/draft_worker.h"
 #include "draft_worker/head_drafting.h"
+#include "heads/early_exit_drafter.h"
 #include "target_worker/target_worker.h"
 #include "tests/support/test_models.h"
 
@@ -32,6 +33,7 @@ struct ClusterOptions {
   std::string head;             // a directory: drafts beside the target, and there is no other drafter
   bool head_at_worker = false;  // ... or at draft workers
   HeadKind head_kind = HeadKind::kEagle3;
+  int64_t exit_layer = 0;  // above 0: the target's own first layers draft, on every rank
   int tp_size = 1;
   int groups = 1;                                    // of tp_size target ranks each
   int max_num_seqs = 1;                              // in each
@@ -219,16 +221,22 @@ class TestCluster {
           TargetOptions target{.info = info(*model),
                                .max_sequences = options_.max_num_seqs,
                                .generation = Generation(static_cast<uint64_t>(g) + 1)};
-          target.own_drafter = options_.head.empty() || options_.head_at_worker ? 0 : 1;
-          if (options_.head_at_worker)
+          const bool has_own = options_.exit_layer > 0 || !(options_.head.empty() || options_.head_at_worker);
+          target.own_drafter = has_own ? 1 : 0;
+          const StateDrafterOptions drafting{.max_sequences = options_.max_num_seqs,
+                                             .eos_ids = options_.eos_ids,
+                                             .q_kind = options_.q_kind,
+                                             .row_bytes = options_.row_bytes};
+          if (options_.exit_layer > 0)
+            target.drafter = std::make_shared<StateDrafter>(
+                std::make_unique<EarlyExitDrafter>(
+                    *model, group, options_.exit_layer,
+                    HeadDrafterOptions{.max_sequences = options_.max_num_seqs, .eos_ids = options_.eos_ids}),
+                drafting);
+          else if (options_.head_at_worker)
             tell_states(*model, std::move(head), target);
           else if (head)
-            target.drafter =
-                std::make_shared<StateDrafter>(*model, std::move(head),
-                                               StateDrafterOptions{.max_sequences = options_.max_num_seqs,
-                                                                   .eos_ids = options_.eos_ids,
-                                                                   .q_kind = options_.q_kind,
-                                                                   .row_bytes = options_.row_bytes});
+            target.drafter = std::make_shared<StateDrafter>(*model, std::move(head), drafting);
           if (options_.slices) open_door(*model, group, target);
           target.head =
               head_of(options_.draft, vocab_range(model->config().vocab_size, {r, options_.tp_size}));

@@ -95,7 +95,7 @@ Result<std::unique_ptr<Model>> CpuModel::load(const std::filesystem::path& direc
                                              std::move(storage), kv_blocks));
 }
 
-Result<LogitsShard> CpuModel::forward(std::span<const BatchSlice> batch) {
+Result<LogitsShard> CpuModel::forward_first(std::span<const BatchSlice> batch, int64_t layers) {
   const auto [rows, logit_rows] = count_rows(batch);
   CHECK(rows <= options_.max_rows && logit_rows <= options_.max_logit_rows,
         "{} rows, {} of them with logits; planned {}, {}", rows, logit_rows, options_.max_rows,
@@ -104,12 +104,12 @@ Result<LogitsShard> CpuModel::forward(std::span<const BatchSlice> batch) {
   locate_rows(batch);
 
   embed(batch, rows);
-  for (int64_t layer = 0; layer < config_.num_layers; ++layer) {
+  for (int64_t layer = 0; layer < layers; ++layer) {
     keep_states(layer, batch);
     attention_block(layer, batch, rows);
     mlp_block(layer, rows);
   }
-  keep_states(config_.num_layers, batch);
+  keep_states(layers, batch);
 
   int64_t row = 0, out = 0;
   for (const BatchSlice& slice : batch) {

@@ -19,7 +19,11 @@ class CpuModel final : public Model {
                                              const ModelOptions& options, Collectives& collectives);
   ~CpuModel() override;
 
-  Result<LogitsShard> forward(std::span<const BatchSlice> batch) override;
+  Result<LogitsShard> forward(std::span<const BatchSlice> batch) override {
+    return forward_first(batch, config_.num_layers);
+  }
+  // Through so many layers (early_exit.h).
+  Result<LogitsShard> forward_first(std::span<const BatchSlice> batch, int64_t layers);
 
   KvCache& kv() override { return kv_; }
   void read_states(KvHandle sequence, int64_t index, std::span<float> to) const override;

@@ -1,0 +1,83 @@
+// A target that drafts with its own first layers: under match rules the text is that of plain decoding, under
+// p/q rules its law is the target's, on any number of ranks and in any batch.
+#include <gtest/gtest.h>
+
+#include "tests/end_to_end/request_grid.h"
+#include "tests/support/law_samples.h"
+#include "tests/support/test_models.h"
+#include "tests/support/token_law.h"
+
+namespace outrider {
+namespace {
+
+using namespace grid;  // NOLINT: the names of these tests
+
+ClusterOptions exiting(const std::string& target, int64_t layer, int tp_size, int batch) {
+  return {.target = target, .exit_layer = layer, .tp_size = tp_size, .max_num_seqs = batch};
+}
+std::string demo_target() { return (source_dir() / "launch/demo_pair/target").string(); }
+
+class EarlyExit : public ::testing::TestWithParam<int> {};  // tensor-parallel size
+
+TEST_P(EarlyExit, TextIsThatOfPlainDecoding) {
+  TestCluster plain({.target = demo_target()});
+  const auto expected = plain.run(grid_requests(kMatchRules, ""));
+  for (const int64_t layer : {1, 6}) {
+    const int batch = layer == 1 ? 8 : 3;
+    TestCluster cluster(exiting(demo_target(), layer, GetParam(), batch));
+    const auto what = fmt::format("tp {}, {} layers, batch {}", GetParam(), layer, batch);
+    expect_same(expected, cluster.run(grid_requests(kMatchRules, "fixed:gamma=3")), what);
+    const Totals& totals = cluster.totals();
+    EXPECT_GT(totals.rounds.accepted, layer == 6 ? kEnough : 0) << what;
+    EXPECT_GT(totals.rounds.rollbacks, kEnough) << what;
+    EXPECT_EQ(totals.drafts_received, totals.proposals) << what;
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(TensorParallel, EarlyExit, ::testing::Values(1, 2, 4, 8));
+
+// Ordinary checkpoints of other families, and texts that end where the cache or the context does.
+TEST(EarlyExitToo, FamiliesAndEndsAreThoseOfPlainDecoding) {
+  for (const char* model : {"qwen3", "gemma3", "mixtral"}) {
+    if (!std::filesystem::exists(testing::golden_model(model))) continue;
+    TestCluster plain({.target = model, .max_context = 40});
+    ClusterOptions options = exiting(model, 1, 2, 6);
+    options.max_context = 40;
+    options.kv_tokens = 96;
+    TestCluster cluster(options);
+    expect_same(plain.run(grid_requests({Rule::kInvariant}, "")),
+                cluster.run(grid_requests({Rule::kInvariant}, "fixed:gamma=5")), model);
+    EXPECT_GT(cluster.totals().proposals, 0) << model;
+  }
+}
+
+// A draft of all layers is the target's own choice.
+TEST(EarlyExitToo, AllLayersAreAlwaysRight) {
+  TestCluster cluster(exiting("qwen3", 2, 2, 4));
+  (void)cluster.run(grid_requests({Rule::kGreedy, Rule::kInvariant}, "fixed:gamma=4"));
+  const Totals& totals = cluster.totals();
+  EXPECT_GT(totals.rounds.accepted, kEnough);
+  EXPECT_EQ(totals.rounds.rollbacks, 0);
+}
+
+TEST(EarlyExitToo, TokensFollowTheTarget) {
+  constexpr int kSamples = 12000;
+  constexpr float kTemperature = 2.0f;
+  const auto single = make_single_collectives();
+  auto model = testing::load_or_die(testing::golden_model(kTarget), {}, *single);
+  const std::vector<TokenId> prompt{TokenId(11), TokenId(14), TokenId(10)};
+  const auto law = testing::law_of_second(*model, prompt, kTemperature);
+  ClusterOptions options = exiting(kTarget, 1, 2, 8);
+  options.q_kind = QKind::kSparse;
+  options.row_bytes = 64;
+  TestCluster cluster(options);
+  for (const Rule rule : kPqRules) {
+    auto all = testing::seeded_requests(prompt, {.rule = rule, .temperature = kTemperature}, kSamples);
+    const auto seen = testing::count_second(cluster, std::move(all), law.size());
+    testing::expect_follows(law, seen, std::string(rule_name(rule)));
+  }
+  EXPECT_GT(cluster.totals().rounds.rollbacks, 1000);
+}
+
+}  // namespace
+}  // namespace outrider
