@@ -109,13 +109,10 @@ void DraftRounds::begin(LiveRequest& live, int32_t batch_size, Turn& turn) {
     round.gamma = std::clamp(live.gamma->next(context), 0, context.limit);
     const int32_t shadow = round.gamma > 0 ? 0 : std::min(live.gamma->shadow(), context.limit);
     if (round.gamma > 0) {
-      // A head draws no children from its q.
-      if (!worker->needs_states() || is_match_rule(live.request.sampling.rule)) {
-        Branching branching =
-            choose_tree(live, round.gamma, node_limit(live.sequence.committed()), batch_size, round.kind);
-        round.tree = std::move(branching.tree);
-        round.tree_wanted = branching.wanted;
-      }
+      Branching branching =
+          choose_tree(live, round.gamma, node_limit(live.sequence.committed()), batch_size, round.kind);
+      round.tree = std::move(branching.tree);
+      round.tree_wanted = branching.wanted;
       ask(live, turn);
     } else if (shadow > 0 && !live.link.shadow) {
       ask_aside(live, shadow, turn);
@@ -142,9 +139,7 @@ void DraftRounds::ask_target(LiveRequest& live, int32_t batch_size, PlanEntry& e
     // Whatever the verdict is, the next tree has room behind it.
     const int32_t committed = live.sequence.committed() + live.round.drafted() + 1;
     const Branching branching =
-        is_match_rule(live.request.sampling.rule)
-            ? choose_tree(live, gamma, node_limit(committed), batch_size, target_.own_kind())
-            : Branching{};
+        choose_tree(live, gamma, node_limit(committed), batch_size, target_.own_kind());
     live.own = {.asked = true,
                 .round = live.sequence.begin_round(),
                 .gamma = gamma,
@@ -187,7 +182,7 @@ void DraftRounds::begin_own(LiveRequest& live, Turn& turn) {
     draft.eos = false;
   }
   if (!draft.parents.empty()) {
-    if (round.gamma == 0) draft.ids.clear(), draft.parents.clear();
+    if (round.gamma == 0) draft.ids.clear(), draft.parents.clear(), draft.q.clear();
     if (round.gamma > 0) round.gamma = own.gamma;  // what is accepted beyond the request's end is cut
   }
   const QKind asked = needs_q(live.request.sampling.rule) ? options_.q_kind : QKind::kNone;
@@ -197,6 +192,7 @@ void DraftRounds::begin_own(LiveRequest& live, Turn& turn) {
                                     .prefix_hash = live.sequence.hash(),
                                     .gamma = round.gamma,
                                     .tree_nodes = own.tree.is_chain() ? 0 : most_nodes(own.tree, own.gamma),
+                                    .equal_siblings = draws_independently(live.request.sampling.rule),
                                     .q_kinds = {asked, asked == QKind::kNone ? asked : QKind::kSparse},
                                     .vocab_size = target_.model().vocab_size});
   if (!reason && !target_.planner.draft_fits(own.bytes)) reason = DropReason::kTooLong;

@@ -66,6 +66,12 @@ Status HeadDrafting::begin(const Propose& propose) {
       propose.q_kind == QKind::kHidden)
     return unsupported(fmt::format("q of kind {} under the {} rule", static_cast<int>(propose.q_kind),
                                    rule_name(effective_rule(s.sampling))));
+  if (!propose.tree.is_chain() && propose.q_kind != QKind::kNone &&
+      (propose.tree.nodes > 0 || !is_tree_rule(effective_rule(s.sampling))))
+    return unsupported(
+        fmt::format("a tree of this shape under the {} rule; its q needs a fixed shape and a "
+                    "rule for trees",
+                    rule_name(effective_rule(s.sampling))));
   if (propose.base.value() < static_cast<int64_t>(s.window.committed().size()))
     return malformed(fmt::format("a draft behind {} tokens of a text of {}", propose.base.value(),
                                  s.window.committed().size()));
@@ -135,7 +141,7 @@ bool HeadDrafting::draft_rounds(std::vector<DraftAnswer>& answers) {
                       .gamma = s.round->gamma,
                       .stop = s.round->stop,
                       .row_bytes = s.round->q_kind == QKind::kSparse ? s.round->row_bytes : 0,
-                      .tree = s.round->q_kind == QKind::kNone ? &s.round->tree : nullptr});
+                      .tree = &s.round->tree});
   }
   if (tasks_.empty()) return false;
   drafter_->draft(tasks_, *this, drafts_);

@@ -37,7 +37,8 @@ struct HeadTask {
   int32_t gamma = 0;      // 0: nothing is drafted, and what is new of the text is read
   StopRule stop;          // may end the draft before gamma, never before its first token
   int32_t row_bytes = 0;  // rules with q: of its sparse rows; 0: dense ones
-  // Match rules: how it may branch, with paths of gamma tokens at most; null: a chain.
+  // How it may branch, with paths of gamma tokens at most; null: a chain. Of rules with q only those for
+  // trees, and fixed shapes.
   const TreeShape* tree = nullptr;
 
   // Of drafters that read the target's own cache: its sequence there, with all committed tokens but the last.

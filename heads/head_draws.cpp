@@ -4,6 +4,8 @@
 #include <limits>
 #include <utility>
 
+#include "base/draft_tree.h"
+#include "base/random.h"
 #include "heads/stop_rule.h"
 #include "transformer/sampling/confidence.h"
 #include "transformer/sampling/penalties.h"
@@ -61,7 +63,8 @@ bool HeadDraws::draw(const HeadTask& task, std::span<const float> logits, HeadDr
 
 void HeadDraws::begin_tree(const HeadTask& task, int32_t depth, HeadTree& tree) {
   const size_t base = std::exchange(tree.base, task.committed.size());
-  if (base > 0 && base < task.committed.size())
+  tree.q_of.clear();
+  if (base > 0 && base < task.committed.size() && !needs_q(effective_rule(*task.sampling)))
     tree.growth.observe(task.committed.subspan(base), confidence_[static_cast<size_t>(task.sampling->rule)]);
   tree.growth.begin(*task.tree, depth);
 }
@@ -72,24 +75,55 @@ void HeadDraws::look_behind(const HeadTask& task, int32_t node, std::span<const 
   spread(logits);
   growth.path(node, path_);
   const Position position = Position(static_cast<int32_t>(task.committed.size())) + growth.depth(node);
-  const bool is_finite =
-      sampler_
-          .process(logits_,
-                   {.sampling = task.sampling, .counts = task.counts, .drafted = path_, .position = position})
-          .has_value();
+  const DraftStep step{.sampling = task.sampling,
+                       .counts = task.counts,
+                       .drafted = path_,
+                       .position = position,
+                       .round = task.round,
+                       .row_bytes = task.row_bytes};
   const auto found = static_cast<int32_t>(growth.found());
-  growth.add(node,
-             is_finite ? guesser_.best(logits_, *task.sampling, position, growth.wanted(node))
-                       : std::span<const RankedToken>(),
-             confidence_[static_cast<size_t>(task.sampling->rule)]);
+  if (needs_q(effective_rule(*task.sampling)))
+    draw_children(task, node, step, tree);
+  else
+    growth.add(node,
+               sampler_.process(logits_, step)
+                   ? guesser_.best(logits_, *task.sampling, position, growth.wanted(node))
+                   : std::span<const RankedToken>(),
+               confidence_[static_cast<size_t>(task.sampling->rule)]);
   for (int32_t i = found; i < static_cast<int32_t>(growth.found()); ++i)
     if (ends(growth.token(i))) growth.end_at(i);
 }
 
-void HeadDraws::take_tree(const HeadTree& tree, HeadDraft& draft) {
-  DraftTree grown = tree.growth.take();
+// As a draft model draws them: each by its position and its place among the nodes of its depth.
+void HeadDraws::draw_children(const HeadTask& task, int32_t node, const DraftStep& step, HeadTree& tree) {
+  TreeGrowth& growth = tree.growth;
+  const auto place = static_cast<size_t>(node + 1);
+  tree.q_of.resize(std::max(tree.q_of.size(), place + 1));
+  QRow& q = tree.q_of[place];
+  drawn_.clear();
+  const bool is_finite = sampler_.weigh(logits_, step, q);
+  for (size_t i = 0; is_finite && i < growth.wanted(node); ++i) {
+    const uint64_t bits =
+        draw_u64(task.sampling->seed, Purpose::kDraft, step.position, step.round, growth.ordinal(node, i));
+    const auto token = draws_without_replacement(task.sampling->rule) ? draw_token_without(q, drawn_, bits)
+                                                                      : draw_token(q, bits);
+    if (!token) break;
+    drawn_.push_back(*token);
+  }
+  growth.add_drawn(node, drawn_);
+}
+
+void HeadDraws::take_tree(HeadTree& tree, HeadDraft& draft) {
+  std::vector<int32_t> order;  // by node: which of those that were found
+  DraftTree grown = tree.growth.take(order);
   draft.ids.swap(grown.ids);
   draft.parents.swap(grown.parents);
+  if (tree.q_of.empty()) return;
+  const DraftTreeView nodes(draft.ids, draft.parents);
+  if (has_children(nodes, kTreeRoot)) draft.q.push_back(std::move(tree.q_of.front()));
+  for (size_t i = 0; i < order.size(); ++i)
+    if (has_children(nodes, static_cast<int32_t>(i)))
+      draft.q.push_back(std::move(tree.q_of[static_cast<size_t>(order[i] + 1)]));
 }
 
 }  // namespace outrider

@@ -17,7 +17,8 @@ namespace outrider {
 // The last tree of a sequence. Its text goes on from there, and teaches how far to trust the head.
 struct HeadTree {
   TreeGrowth growth;
-  size_t base = 0;  // committed tokens that it stood behind; 0: there was none
+  size_t base = 0;         // committed tokens that it stood behind; 0: there was none
+  std::vector<QRow> q_of;  // what the children of a node were drawn from, the root's first; of rules with q
 };
 
 class HeadDraws {
@@ -33,14 +34,15 @@ class HeadDraws {
 
   // A tree for a task that branches, whose paths have `depth` tokens at most.
   void begin_tree(const HeadTask& task, int32_t depth, HeadTree& tree);
-  // Finds the children of a node, or the root's, in its row of logits. Where that is not finite there are
-  // none.
+  // Finds the children of a node, or the root's, in its row of logits: the best tokens, or, under rules with
+  // q, drawn ones. Where that is not finite there are none.
   void look_behind(const HeadTask& task, int32_t node, std::span<const float> logits, HeadTree& tree);
-  // What has grown.
-  static void take_tree(const HeadTree& tree, HeadDraft& draft);
+  // What has grown, and under rules with q the rows that children were drawn from, as Draft has them.
+  static void take_tree(HeadTree& tree, HeadDraft& draft);
 
  private:
   void spread(std::span<const float> logits);
+  void draw_children(const HeadTask& task, int32_t node, const DraftStep& step, HeadTree& tree);
   bool ends(TokenId id) const;
 
   const std::span<const TokenId> target_ids_;
@@ -50,7 +52,7 @@ class HeadDraws {
   TokenGuesser guesser_;
   std::array<BranchConfidence, kRuleCount> confidence_;  // by rule
   std::vector<float> logits_;                            // of the target's whole vocabulary
-  std::vector<TokenId> path_;
+  std::vector<TokenId> path_, drawn_;
 };
 
 }  // namespace outrider

@@ -159,8 +159,7 @@ Status check_serve_options(const ServeOptions& o) {
     return invalid_argument("--served-model-name must not be empty");
   if (!std::all_of(o.api_keys.begin(), o.api_keys.end(), is_api_key))
     return invalid_argument("--api-key must be visible ASCII characters without blanks");
-  RETURN_IF_ERROR(
-      check_rule_of_trees(o.cluster.speculation.speculative_tree, o.defaults.rule, o.cluster.models.drafter));
+  RETURN_IF_ERROR(check_rule_of_trees(o.cluster.speculation.speculative_tree, o.defaults.rule));
   // They are written at the end, perhaps in weeks.
   if (!o.files.report.empty()) RETURN_IF_ERROR(TemporaryFile::check(o.files.report).in("--report"));
   if (!o.files.trace.empty()) RETURN_IF_ERROR(TemporaryFile::check(o.files.trace).in("--trace"));

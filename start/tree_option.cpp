@@ -9,7 +9,6 @@
 #include <vector>
 
 #include "base/json_text.h"
-#include "heads/head_config.h"
 #include "transformer/files/json_file.h"
 
 namespace outrider {
@@ -140,14 +139,9 @@ Result<TreeOptions> parse_speculative_tree(const std::string& text) {
                   text, kMostTreeChildren, kMaxTreeNodes));
 }
 
-Status check_rule_of_trees(const std::string& tree, const std::string& name, const std::string& drafter) {
+Status check_rule_of_trees(const std::string& tree, const std::string& name) {
   const auto options = parse_speculative_tree(tree);
   const auto rule = rule_from_name(name);
-  if (options.ok() && !options->shape.is_chain() && rule && is_tree_rule(*rule) && head_kind_of(drafter))
-    return unsupported(fmt::format(
-        "--speculative-tree {} and --drafter {}: under --rule {} the children of a node are drawn, "
-        "which heads do not do; use --rule auto, or --speculative-tree off",
-        tree, drafter, name));
   if (!options.ok() || options->shape.is_chain() || !rule || options->suits(*rule)) return {};
   if (is_tree_rule(*rule))
     return unsupported(

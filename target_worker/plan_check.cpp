@@ -122,8 +122,10 @@ Status TargetWorker::check_entry(const PlanEntry& entry, const StepPlan& plan) c
     return malformed("has masks, which targets on CUDA devices and made-up verdicts do not take");
   if (entry.next_gamma > 0 && options_.own_drafter == 0)
     return malformed(fmt::format("next_gamma is {}, and there is no drafter here", entry.next_gamma));
-  if (!entry.next_tree.is_chain() && (!options_.trees || !is_match_rule(rule)))
-    return malformed(fmt::format("next_tree asks for a tree, under the {} rule", rule_name(rule)));
+  const bool may_branch = is_match_rule(rule) || (is_tree_rule(rule) && entry.next_tree.nodes == 0);
+  if (!entry.next_tree.is_chain() && (!options_.trees || !may_branch))
+    return malformed(
+        fmt::format("next_tree asks for a tree of such a shape, under the {} rule", rule_name(rule)));
   if (entry.parents.empty()) return {};
   if (!options_.trees || !(is_match_rule(rule) || is_tree_rule(rule)))
     return malformed(fmt::format("the draft is a tree, under the {} rule", rule_name(rule)));

@@ -266,8 +266,7 @@ Result<int> coordinate(const RunOptions& options, const ClusterSettings& cluster
     return invalid_argument(
         "--compare-plain needs a drafter: --draft-model DIR, --drafter suffix or --listen");
   ASSIGN_OR_RETURN(const auto policy, parse_gamma_policy(cluster.speculation.policy()));
-  RETURN_IF_ERROR(check_rule_of_trees(cluster.speculation.speculative_tree, options.request.rule,
-                                      cluster.models.drafter));
+  RETURN_IF_ERROR(check_rule_of_trees(cluster.speculation.speculative_tree, options.request.rule));
   RETURN_IF_ERROR(check_resume(options.files, options.compare_plain));
   std::vector<std::string> notes;
   ASSIGN_OR_RETURN(auto requests, read_requests(options.request, options.files.prompts,

@@ -326,8 +326,7 @@ Status check_options(const RunOptions& o) {
   if (!o.cluster.speculation.synthetic_acceptance.empty() && o.request.logprobs >= 0)
     return invalid_argument(
         "--synthetic-acceptance: the tokens are not the model's, so --logprobs has no meaning");
-  RETURN_IF_ERROR(
-      check_rule_of_trees(o.cluster.speculation.speculative_tree, o.request.rule, o.cluster.models.drafter));
+  RETURN_IF_ERROR(check_rule_of_trees(o.cluster.speculation.speculative_tree, o.request.rule));
   return check_pool_settings(o.cluster);
 }
 

@@ -4,6 +4,8 @@
 
 #include "tests/end_to_end/request_grid.h"
 #include "tests/heads/golden_heads.h"
+#include "tests/support/law_samples.h"
+#include "tests/support/token_law.h"
 
 namespace outrider {
 namespace {
@@ -53,6 +55,64 @@ INSTANTIATE_TEST_SUITE_P(TensorParallel, HeadTrees, ::testing::Values(1, 2, 4));
 ClusterOptions demo_pair(const TreeShape& shape) {
   const std::string pair = (source_dir() / "launch/demo_pair").string();
   return {.target = pair + "/target", .head = pair + "/eagle3", .max_num_seqs = 3, .tree = shape};
+}
+
+// ---- rules with q -----------------------------------------------------------------------------------------
+
+const std::vector<Rule> kTreeRules{Rule::kSpecInfer, Rule::kKSeq, Rule::kSwor, Rule::kTraversal};
+const std::vector<std::string> kSampledHeads{"eagle3", "medusa-shared", "dspark"};
+
+ClusterOptions sampled(const std::string& name, bool at_worker, int tp_size, int batch) {
+  const auto head = std::find_if(testing::kGoldenHeads.begin(), testing::kGoldenHeads.end(),
+                                 [&](const GoldenHead& h) { return h.name == name; });
+  return {.target = testing::kHeadsTarget,
+          .head = testing::golden_head(name).string(),
+          .head_at_worker = at_worker,
+          .head_kind = head->kind,
+          .tp_size = tp_size,
+          .max_num_seqs = batch,
+          .q_kind = QKind::kSparse,
+          .row_bytes = 64,
+          .tree = {.widths = {3, 2, 1}}};
+}
+
+// Of one seed and one place: where a head drafts decides how long drafts are near the end of a text.
+TEST_P(HeadTrees, SampledTextDependsOnNoRankAndNoBatch) {
+  const auto requests = [] {
+    auto all = grid_requests(kTreeRules, "fixed:gamma=3");
+    all.resize(kSanitized ? 4 : 24);
+    return all;
+  };
+  for (const std::string& name : kSampledHeads)
+    for (const bool at_worker : {false, true}) {
+      TestCluster reference(sampled(name, at_worker, 1, 1));
+      const auto expected = reference.run(requests());
+      EXPECT_GT(reference.totals().trees.rounds, kSanitized ? 10 : 50) << name;
+      TestCluster cluster(sampled(name, at_worker, GetParam(), 8));
+      expect_same(expected, cluster.run(requests()), fmt::format("{}, tp {}", name, GetParam()));
+      for (const DropReason reason : {DropReason::kTree, DropReason::kBadQ, DropReason::kTooLong})
+        EXPECT_EQ(cluster.totals().dropped(reason), 0) << name;
+    }
+}
+
+TEST(HeadTreesToo, SampledTokensFollowTheTarget) {
+  constexpr int kSamples = 12000;
+  constexpr float kTemperature = 2.0f;
+  const auto single = make_single_collectives();
+  auto model = testing::load_or_die(testing::golden_model(kTarget), {}, *single);
+  const std::vector<TokenId> prompt{TokenId(11), TokenId(14), TokenId(10)};
+  const auto law = testing::law_of_second(*model, prompt, kTemperature);
+  size_t i = 0;
+  for (const Rule rule : kTreeRules)
+    for (const bool at_worker : {false, true}) {
+      const std::string& name = kSampledHeads[i++ % kSampledHeads.size()];
+      TestCluster cluster(sampled(name, at_worker, 1, 8));
+      auto all = testing::seeded_requests(prompt, {.rule = rule, .temperature = kTemperature}, kSamples);
+      const auto seen = testing::count_second(cluster, std::move(all), law.size());
+      testing::expect_follows(law, seen, fmt::format("{} of {}", rule_name(rule), name));
+      EXPECT_GT(cluster.totals().trees.rounds, kEnough);
+      EXPECT_GT(cluster.totals().rounds.rollbacks, 1000);
+    }
 }
 
 // Trained: a tree brings more than the chain of as many passes.

@@ -94,8 +94,9 @@ TEST(Heads, WhatTheyDoNotGoWithIsRefusedByFlag) {
       EXPECT_NE(run.err.find(word), std::string::npos) << word << run.describe();
   };
   expect_refused({"--drafter", "eagle3"}, {"--drafter eagle3", "--draft-model"});
-  expect_refused(with_head({"--speculative-tree", "2,2", "--rule", "specinfer", "--temperature", "1"}),
-                 {"--speculative-tree", "--drafter eagle3", "specinfer"});
+  expect_refused(
+      with_head({"--speculative-tree", "best-first:8", "--rule", "specinfer", "--temperature", "1"}),
+      {"--speculative-tree", "best-first:8", "specinfer"});
   expect_refused(with_head({"--pipeline", "ahead"}), {"--pipeline", "--drafter eagle3"});
   expect_refused(with_head({"--listen", "tcp://127.0.0.1:*"}), {"--listen", "--drafter eagle3"});
   expect_refused(with_head({"--num-draft-workers", "2"}), {"--num-draft-workers", "--head-place"});
