@@ -93,11 +93,14 @@ void EwmaBatch::decide(const CostModel& cost) {
     early |= member->early_;
   }
   const double plain = cost.verify_seconds(static_cast<int32_t>(members_.size()), total_context);
-  settle(cost, plain, total_context, early ? trial_before_ : trial_);
-  trial_before_ = trial_;
+  const bool step_over = step_.rounds > 0;  // else somebody joined or left, or a shadow came
+  if (step_over) settle(cost, plain, total_context, early ? trial_before_ : trial_);
   const GoodputChoice best = allocate_goodput(acceptance_, limits_, cost, total_context);
   choose(cost, total_context, best, all_chosen);
-  consider_trial(cost, plain, best.rate);
+  if (step_over) {
+    trial_before_ = trial_;
+    consider_trial(cost, plain, best.rate);
+  }
   consider_rehearsal(cost);
 }
 
@@ -127,7 +130,6 @@ double EwmaBatch::rate_of_present(const CostModel& cost, int64_t context) const 
 // drafter's fault, and one that is always slow the model knows.
 void EwmaBatch::settle(const CostModel& cost, double plain_seconds, int64_t context, Trial trial) {
   const Step step = std::exchange(step_, {});
-  if (step.rounds == 0) return;
   settle_shadows(cost, context);
   since_draft_ = step.drafted > 0 ? 0 : std::min(since_draft_ + 1, kRehearsedFor);
   if (cost.draft_doubted()) {

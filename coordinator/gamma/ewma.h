@@ -23,7 +23,8 @@ struct EwmaOptions {
 class EwmaGamma;
 
 // The sequences of one factory: they wait for each other's drafts and share each pass, so there is one
-// decision for all of them, made again after every step. Also what new sequences start from.
+// decision for all of them, made again after every step, and when somebody joins. Trials count steps. Also
+// what new sequences start from.
 class EwmaBatch {
  public:
   explicit EwmaBatch(const EwmaOptions& options);
@@ -61,11 +62,11 @@ class EwmaBatch {
   double credit_ = 0;
   bool off_ = false;                                          // nobody drafts, trials apart
   Trial trial_ = Trial::kNone, trial_before_ = Trial::kNone;  // of the last decision, and of the one before
-  int32_t fruitless_ = 0;      // trials of drafts in a row after which nobody drafted
-  int32_t since_plain_ = 1020;  // steps; nothing is known at first, so the first trial is soon
-  int32_t plain_left_ = 0;     // steps of a plain trial that are to come
+  int32_t fruitless_ = 0;       // trials of drafts in a row after which nobody drafted
+  int32_t since_plain_ = 1021;  // steps; nothing is known at first, so the first trial is soon
+  int32_t plain_left_ = 0;      // steps of a plain trial that are to come
   bool plain_tried_ = false;
-  double trial_rate_ = 0;      // of what a plain trial stood in for
+  double trial_rate_ = 0;  // of what a plain trial stood in for
   struct Step {
     int32_t rounds = 0, accepted = 0, drafted = 0, longest = 0;
     void add(int32_t drafted_tokens, int32_t accepted_tokens);

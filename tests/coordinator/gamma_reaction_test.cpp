@@ -103,6 +103,11 @@ class Rounds {
     return tokens / work * (1 + world.per_row * (world.batch - 1)) / world.batch;
   }
 
+  // A request ends and another takes its place.
+  void replace(int which) {
+    if (!policies_.empty()) policies_[static_cast<size_t>(which)] = nullptr;
+  }
+
   World world;
   double seconds = 0, work = 0, tokens = 0;
   int32_t last_accepted = 0, shadows = 0;
@@ -190,6 +195,23 @@ TEST(GammaReaction, PlainDecodingIsNotJudgedByThePassesAfterADraft) {
 
 // From the very first round, when nothing is known: some plain steps are lost at the start, then 1 % to
 // probes.
+// A request that joins makes the batch decide again; that is no step, and no part of a trial is over with it.
+TEST(GammaReaction, RequestsThatJoinUseUpNoTrial) {
+  Rounds together("ewma", {.alpha = 0.9, .batch = 16});
+  int plain = 0;
+  for (int step = 0; step < 40; ++step) plain += together.play() == 0;
+  EXPECT_GE(plain, 12) << "the first trial of plain decoding";
+
+  Rounds coming("ewma", {.alpha = 0.9, .batch = 16});
+  int run = 0, longest_run = 0;
+  for (int step = 0; step < 40; ++step) {
+    coming.replace(step % 16);
+    run = coming.play() == 0 ? run + 1 : 0;
+    longest_run = std::max(longest_run, run);
+  }
+  EXPECT_GE(longest_run, 12);
+}
+
 TEST(GammaReaction, LearningHasABudget) {
   for (uint64_t seed = 1; seed <= 10; ++seed)
     for (const World& world :
