@@ -14,6 +14,7 @@ namespace outrider {
 
 class DraftHead;
 class RowSender;
+class TextGuesser;
 
 // What came of a round that was begun.
 struct DraftAnswer {
@@ -63,6 +64,9 @@ struct ModelDrafterOptions {
   // The head of the drafting model for the ids that may be drafted (QKind::kHidden). Null: not offered. Must
   // outlive the drafter, and the model must compute on the host.
   const DraftHead* head = nullptr;
+  // What the draft model's own tokens are guessed by (staged_drafts.h). Null: nothing. The model must compute
+  // on the host.
+  std::shared_ptr<TextGuesser> guesser = nullptr;
 };
 // What a draft model reads in place of an id that only its target has (ModelOptions::stand_in). Drafting goes
 // on behind it, as if this token stood there.

@@ -36,6 +36,10 @@ ModelDrafter::ModelDrafter(Model& model, ModelDrafterOptions options)
           "a head of another model, or on a device");
     head_logits_.resize(static_cast<size_t>(vocab_size_));
   }
+  if (options_.guesser) {
+    CHECK(!runner_, "a device's model draws all its tokens itself");
+    staged_.emplace(options_.guesser);
+  }
 }
 
 ModelDrafter::~ModelDrafter() {
@@ -63,6 +67,7 @@ Status ModelDrafter::open(const Open& open) {
     s.counts.add_output(std::span(open.ids).subspan(prompt));
   }
   s.window.reserve(static_cast<size_t>(model_.max_positions()));
+  if (staged_) staged_->open(open.sequence, open.ids, open.prompt_length);
   sequences_.emplace(open.sequence, std::move(s));
   return {};
 }
@@ -74,6 +79,7 @@ void ModelDrafter::close(SequenceId sequence) {
   drop_block(at->second);
   drop_grown(at->second);
   if (options_.rows) options_.rows->drop(sequence);
+  if (staged_) staged_->close(sequence);
   Sequence& s = at->second;
   roll_back(s, s.window.keep());  // what was drafted is nobody's text
   texts_.keep(s.window.committed().first(static_cast<size_t>(s.window.cached())), s.salt, s.kv);
@@ -119,6 +125,7 @@ Status ModelDrafter::begin(const Propose& propose) {
   const auto known = s.window.committed().size();
   RETURN_IF_ERROR(s.window.advance(propose.base, propose.committed));
   if (needs_counts(s.sampling)) s.counts.add_output(s.window.committed().subspan(known));
+  if (staged_) staged_->extend(propose.sequence, s.window.committed());
   learn_from_text(s);
   if (options_.kept_texts > 0 && s.window.cached() == 0) take_over(s);
   // The last drafted token needs no KV.
@@ -289,7 +296,10 @@ bool ModelDrafter::advance_jobs(std::vector<DraftAnswer>& answers) {
   const int64_t share = ns_since(start) / participants;  // of the pass; what follows is a sequence's own
   const bool one_each = std::all_of(slices_.begin(), slices_.end(),
                                     [](const BatchSlice& slice) { return slice.tokens.size() == 1; });
-  int64_t row = 0;
+  const bool reads_no_prompt = std::all_of(slices_.begin(), slices_.end(), [](const BatchSlice& slice) {
+    return static_cast<int64_t>(slice.tokens.size()) <= slice.logit_rows + 1;
+  });
+  int64_t row = 0, drawn = 0;
   size_t at = 0;
   for (const JobPart& part : job_parts_) {
     Sequence& s = *part.sequence;
@@ -302,11 +312,7 @@ bool ModelDrafter::advance_jobs(std::vector<DraftAnswer>& answers) {
       if (grows) {
         take_looks(s, s.job->tree, s.job->strand.key, row);
       } else {
-        s.window.fed(slice.tokens);
-        const int64_t last = row + slice.logit_rows - 1;
-        if (slice.logit_rows > 1) take_guess(s, row);
-        if (slice.logit_rows > 0)
-          status = s.job->branches ? take_root(s, last) : take_row(s, s.job->strand, last);
+        drawn += take_slice(s, slice, row, status);
       }
       busy_ns += share * static_cast<int64_t>(part.slices) + ns_since(own);
     }
@@ -314,12 +320,67 @@ bool ModelDrafter::advance_jobs(std::vector<DraftAnswer>& answers) {
     if (!status.ok()) answers.push_back(finish(s, std::move(status)));
   }
   if (one_each) policy_.pass_took(participants, ns_since(start));
+  if (staged_ && logits.ok()) staged_->end_pass(drawn, ns_since(start), reads_no_prompt);
   return true;
+}
+
+// What came of a sequence's part of a pass: how many tokens were drawn. Those that were guessed and drawn are
+// in the cache already, as if they had been fed one by one.
+int32_t ModelDrafter::take_slice(Sequence& s, const BatchSlice& slice, int64_t row, Status& status) {
+  Job& job = *s.job;
+  const auto guessed = static_cast<int64_t>(job.guesses.size());
+  const int64_t drawing = slice.logit_rows - guessed;  // rows in front of the guessed ones
+  s.window.fed(slice.tokens.first(slice.tokens.size() - job.guesses.size()));
+  if (drawing > 1) take_guess(s, row);
+  if (drawing == 0) return 0;
+  if (job.branches) {
+    status = take_root(s, row + drawing - 1);
+    return 0;
+  }
+  Strand& strand = job.strand;
+  const int32_t before = strand.length();
+  status = take_row(s, strand, row + drawing - 1);
+  int32_t right = 0;
+  while (status.ok() && right < guessed && !strand.complete() &&
+         strand.tokens.back() == job.guesses[static_cast<size_t>(right)]) {
+    s.window.fed(std::span(job.guesses).subspan(static_cast<size_t>(right), 1));
+    status = take_row(s, strand, row + drawing + right++);
+  }
+  if (guessed > 0) {
+    if (right == guessed || !strand.complete()) staged_->verified(job.propose.sequence, right);
+    model_.kv().truncate(s.kv, s.window.cached());
+  }
+  return strand.length() - before;
+}
+
+// Behind a row from which a token is drawn, those that the model is expected to draw, each with a row of
+// logits: if it does, the next token needs no pass. The last token of a draft is never read. All sequences
+// share the rows.
+void ModelDrafter::add_guesses(Sequence& s, BatchSlice& slice, int64_t rows, int64_t logit_rows) {
+  Job& job = *s.job;
+  job.guesses.clear();
+  if (!staged_ || job.branches || slice.logit_rows == 0) return;
+  const auto texts = static_cast<int64_t>(sequences_.size());
+  const auto inputs = static_cast<int64_t>(slice.tokens.size());
+  const int64_t most =
+      std::min({int64_t{StagedDrafts::kMostGuesses}, int64_t{job.strand.limit - job.strand.length() - 1},
+                std::min(rows, model_.max_rows() / texts) - inputs,
+                std::min(logit_rows, model_.max_logit_rows() / texts) - slice.logit_rows,
+                model_.max_positions() - s.window.cached() - inputs});
+  if (most <= 0) return;
+  staged_->guess(job.propose.sequence, s.window.committed(), job.strand.drafted(), static_cast<int32_t>(most),
+                 job.guesses);
+  if (job.guesses.empty()) return;
+  job.inputs.assign(slice.tokens.begin(), slice.tokens.end());
+  job.inputs.insert(job.inputs.end(), job.guesses.begin(), job.guesses.end());
+  slice.tokens = job.inputs;
+  slice.logit_rows += static_cast<int64_t>(job.guesses.size());
 }
 
 void ModelDrafter::collect_slices() {
   slices_.clear();
   job_parts_.clear();
+  if (staged_) staged_->begin_pass();
   int64_t rows = model_.max_rows(), logit_rows = model_.max_logit_rows();
   for (auto& [id, s] : sequences_) {
     if (!s.job || rows == 0 || logit_rows == 0) continue;
@@ -327,7 +388,7 @@ void ModelDrafter::collect_slices() {
     if (s.job->tree.begun)
       add_looks(s, s.job->tree, rows, logit_rows);
     else
-      slices_.push_back(next_slice(s, rows, logit_rows));
+      add_guesses(s, slices_.emplace_back(next_slice(s, rows, logit_rows)), rows, logit_rows);
     if (slices_.size() == before) continue;
     job_parts_.push_back({&s, slices_.size() - before});
     for (size_t i = before; i < slices_.size(); ++i) {

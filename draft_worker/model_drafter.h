@@ -14,6 +14,7 @@
 #include "draft_worker/outcome_statistics.h"
 #include "draft_worker/preparation_policy.h"
 #include "draft_worker/read_texts.h"
+#include "draft_worker/staged_drafts.h"
 #include "draft_worker/strand.h"
 #include "draft_worker/strand_storage.h"
 #include "heads/token_guesses.h"
@@ -44,6 +45,7 @@ class ModelDrafter final : public Drafter {
       ingest_ns = draft_ns = 0;
       previous_sent_at.reset();
       was_prepared = branches = false;
+      guesses.clear();
       tree.clear();
     }
     Propose propose;
@@ -56,6 +58,8 @@ class ModelDrafter final : public Drafter {
     bool was_prepared = false;
     bool branches = false;  // into this tree; the strand stays empty
     GrowingTree tree;
+    // What the next pass reads in one: inputs, and behind them what the model is expected to draw.
+    std::vector<TokenId> inputs, guesses;
   };
   struct Branch {
     Outcome outcome;
@@ -134,6 +138,8 @@ class ModelDrafter final : public Drafter {
   bool finish_done(std::vector<DraftAnswer>& answers);
   bool advance_jobs(std::vector<DraftAnswer>& answers);
   void collect_slices();
+  void add_guesses(Sequence& s, BatchSlice& slice, int64_t rows, int64_t logit_rows);
+  int32_t take_slice(Sequence& s, const BatchSlice& slice, int64_t row, Status& status);
   Status take_row(Sequence& s, Strand& strand, int64_t row);
   int64_t ns_since(std::chrono::steady_clock::time_point start) const;
   std::span<float> logits_row(int64_t row) {
@@ -204,6 +210,7 @@ class ModelDrafter final : public Drafter {
   TokenGuesser guesser_;
   std::unique_ptr<TokenRunner> runner_;  // null: every row of logits comes to the host
   int64_t vocab_size_ = 0;
+  std::optional<StagedDrafts> staged_;
   LogitsShard logits_;
   QRow q_;
   // Of a row that travels as its state: that state, and the logits made of it.

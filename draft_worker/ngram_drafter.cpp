@@ -90,8 +90,12 @@ class NgramGuesser final : public TextGuesser {
 
 }  // namespace
 
+std::shared_ptr<TextGuesser> make_ngram_guesser(const NgramDrafterOptions& options) {
+  return std::make_shared<NgramGuesser>(options);
+}
+
 std::unique_ptr<Drafter> make_ngram_drafter(NgramDrafterOptions options) {
-  return make_text_drafter(std::make_unique<NgramGuesser>(options),
+  return make_text_drafter(make_ngram_guesser(options),
                            {.max_sequences = options.max_sequences, .max_context = options.max_context});
 }
 

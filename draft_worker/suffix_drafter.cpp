@@ -57,6 +57,13 @@ class SuffixGuesser final : public TextGuesser {
     out.assign(own.draft.ids.begin(), own.draft.ids.end());
   }
 
+  void verified(SequenceId sequence, int32_t right) override {
+    Own& own = own_.at(sequence);
+    for (int32_t i = 0; i <= right && i < static_cast<int32_t>(own.draft.ids.size()); ++i)
+      acceptance_.add(own.draft.source, own.draft.match_length, i, i < right);
+    own.draft.ids.clear();
+  }
+
   DraftTree guess_tree(SequenceId sequence, std::span<const TokenId> text, const TreeShape& shape,
                        int32_t depth) override {
     Own& own = own_.at(sequence);
@@ -110,8 +117,12 @@ class SuffixGuesser final : public TextGuesser {
 
 }  // namespace
 
+std::shared_ptr<TextGuesser> make_suffix_guesser(const SuffixDrafterOptions& options) {
+  return std::make_shared<SuffixGuesser>(options);
+}
+
 std::unique_ptr<Drafter> make_suffix_drafter(SuffixDrafterOptions options) {
-  return make_text_drafter(std::make_unique<SuffixGuesser>(options),
+  return make_text_drafter(make_suffix_guesser(options),
                            {.max_sequences = options.max_sequences, .max_context = options.max_context});
 }
 

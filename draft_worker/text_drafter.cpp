@@ -11,7 +11,7 @@ namespace {
 
 class TextDrafter final : public Drafter {
  public:
-  TextDrafter(std::unique_ptr<TextGuesser> guesser, TextDrafterOptions options)
+  TextDrafter(std::shared_ptr<TextGuesser> guesser, TextDrafterOptions options)
       : guesser_(std::move(guesser)), options_(options) {}
 
   Status open(const Open& open) override {
@@ -91,7 +91,7 @@ class TextDrafter final : public Drafter {
     return draft;
   }
 
-  const std::unique_ptr<TextGuesser> guesser_;
+  const std::shared_ptr<TextGuesser> guesser_;
   const TextDrafterOptions options_;
   std::unordered_map<SequenceId, DraftWindow> windows_;
   std::vector<DraftAnswer> done_;  // at most one per sequence
@@ -99,7 +99,7 @@ class TextDrafter final : public Drafter {
 
 }  // namespace
 
-std::unique_ptr<Drafter> make_text_drafter(std::unique_ptr<TextGuesser> guesser, TextDrafterOptions options) {
+std::unique_ptr<Drafter> make_text_drafter(std::shared_ptr<TextGuesser> guesser, TextDrafterOptions options) {
   return std::make_unique<TextDrafter>(std::move(guesser), options);
 }
 

@@ -21,6 +21,9 @@ class TextGuesser {
   // Puts at most `most` tokens that may follow `text`, which extend() was told of, into `out`.
   virtual void guess(SequenceId sequence, std::span<const TokenId> text, int32_t most,
                      std::vector<TokenId>& out) = 0;
+  // Of the newest guess the first `right` tokens were drawn, and the next one, if there is one, was not. Only
+  // whose text does not tell is told.
+  virtual void verified(SequenceId, int32_t right) { (void)right; }
   // A guess as a tree of this shape, whose paths have `depth` tokens at most; a chain is one.
   virtual DraftTree guess_tree(SequenceId sequence, std::span<const TokenId> text, const TreeShape& shape,
                                int32_t depth) {
@@ -31,10 +34,13 @@ class TextGuesser {
   }
 };
 
+std::shared_ptr<TextGuesser> make_ngram_guesser(const NgramDrafterOptions& options);
+std::shared_ptr<TextGuesser> make_suffix_guesser(const SuffixDrafterOptions& options);
+
 struct TextDrafterOptions {
   int32_t max_sequences = 1024;
   int32_t max_context = 1 << 20;
 };
-std::unique_ptr<Drafter> make_text_drafter(std::unique_ptr<TextGuesser> guesser, TextDrafterOptions options);
+std::unique_ptr<Drafter> make_text_drafter(std::shared_ptr<TextGuesser> guesser, TextDrafterOptions options);
 
 }  // namespace outrider

@@ -13,6 +13,7 @@
 #include "cluster/acceptance_process.h"
 #include "comm/emulated_link.h"
 #include "draft_worker/draft_worker.h"
+#include "draft_worker/text_drafter.h"
 #include "start/device.h"
 #include "start/row_links.h"
 #include "start/tree_option.h"
@@ -249,6 +250,13 @@ std::unique_ptr<Drafter> make_head_worker(const ModelSettings& models, Head& hea
       head, HeadDraftingOptions{.max_sequences = models.sequences(), .eos_ids = std::move(eos_ids)});
 }
 
+// Of its own text alone: what other requests said is nobody's to learn from how fast a draft came.
+std::shared_ptr<TextGuesser> make_guesser(const std::string& kind) {
+  if (kind == "ngram") return make_ngram_guesser({});
+  if (kind == "suffix") return make_suffix_guesser({.history_tokens = 0});
+  return nullptr;
+}
+
 std::unique_ptr<Drafter> make_drafter(const ModelSettings& models, const Preparation& prepared, Model* model,
                                       int64_t vocab_size, std::vector<TokenId> eos_ids, const DraftHead* head,
                                       RowSender* rows) {
@@ -264,7 +272,8 @@ std::unique_ptr<Drafter> make_drafter(const ModelSettings& models, const Prepara
                                      .eos_ids = std::move(eos_ids),
                                      .vocab_size = vocab_size,
                                      .rows = rows,
-                                     .head = head});
+                                     .head = head,
+                                     .guesser = make_guesser(models.draft_drafter)});
 }
 
 const DraftHead* offered_head(const ModelSettings& models, int worker, const DraftHead* head) {
@@ -310,6 +319,11 @@ Result<std::unique_ptr<Model>> load_draft(const RoleSettings& settings, const Pr
   ASSIGN_OR_RETURN(ModelOptions model_opts, model_options(settings.models, prepared, threads, sequences));
   Progress progress("loading draft", !settings.quiet);
   model_opts.device = device_of_worker(settings.models, target_ranks(settings.models));
+  if (model_opts.device.kind != Device::Kind::kCpu && settings.models.draft_drafter != "off")
+    return unsupported(
+        fmt::format("--draft-drafter {} with --device {}: a device draws a draft's tokens in one go; "
+                    "drop one of them",
+                    settings.models.draft_drafter, settings.models.device));
   ASSIGN_OR_RETURN(model_opts.weight_format,
                    parse_weight_format("--draft-weight-format", settings.models.draft_weight_format));
   model_opts.notice = placed("draft", settings.quiet);

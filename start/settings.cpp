@@ -123,6 +123,9 @@ Status check_drafter_settings(const RoleSettings& settings) {
   if (m.draft_history_tokens < 0 || m.draft_history_tokens > kMaxDraftHistoryTokens)
     return invalid_argument(fmt::format("--draft-history-tokens {}: must be 0 to {}", m.draft_history_tokens,
                                         kMaxDraftHistoryTokens));
+  if (m.draft_drafter != "off" && !m.uses_draft_model())
+    return invalid_argument(fmt::format(
+        "--draft-drafter {} needs a draft model (--draft-model DIR, not a head)", m.draft_drafter));
   if ((m.drafter == "model" || m.head()) && m.draft_model.empty())
     return invalid_argument(fmt::format("--drafter {} needs --draft-model", m.drafter));
   if (m.threads < 0 || m.threads > 1024)

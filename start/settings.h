@@ -20,6 +20,7 @@ struct ModelSettings {
   std::string drafter;                 // "", "model", "ngram", "suffix", "layerskip" or the kind of a head
   std::string head_place = "target";   // or "worker": where a head drafts
   int exit_layer = 0;                  // of "layerskip": drafts with so many of the target's layers
+  std::string draft_drafter = "off";   // or "ngram", "suffix": guesses what the draft model draws
   int draft_history_tokens = 1 << 18;  // of finished outputs that the suffix drafter looks through
   int tensor_parallel_size = 1;        // target ranks of a group
   int data_parallel_size = 1;          // target groups

@@ -31,6 +31,13 @@ void add_text_drafter_options(CLI::App& app, ModelSettings& m) {
           {"model", "ngram", "suffix", "eagle3", "eagle", "mtp", "medusa", "dflash", "layerskip"}))
       ->group("Models");
   app.add_option(
+         "--draft-drafter", m.draft_drafter,
+         "Guesses what the draft model draws, from the text alone, so that it reads several tokens in a "
+         "pass: the same drafts, sooner where texts repeat. Used while that is measured to be faster")
+      ->check(CLI::IsMember({"off", "ngram", "suffix"}))
+      ->group("Models")
+      ->capture_default_str();
+  app.add_option(
          "--draft-history-tokens", m.draft_history_tokens,
          "Tokens of finished outputs that --drafter suffix looks through, in 28 bytes each; the oldest "
          "are forgotten. 0: a request is looked up in its own text alone")
