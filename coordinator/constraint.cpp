@@ -116,8 +116,11 @@ void Constraint::settle_chain(Draft& draft, bool matches, const ConstraintRoom& 
   if (goes_on && matches) foresee(draft, room, out);
 }
 
-// The last mask is that of the row behind the draft.
+// The last mask is that of the row behind the draft. Only a token that is alone is certain; others the target
+// may spell in another way, so that what follows them is worth less and less.
 void Constraint::foresee(Draft& draft, const ConstraintRoom& room, RoundMasks& out) {
+  constexpr int kMostGuesses = 4;
+  int guesses = 0;
   size_t next = 0;
   foreseen_.clear();
   while (static_cast<int32_t>(draft.ids.size()) < std::min(room.tokens, room.rows - 1)) {
@@ -132,6 +135,7 @@ void Constraint::foresee(Draft& draft, const ConstraintRoom& room, RoundMasks& o
         matcher_->foresee(room.tokens - static_cast<int32_t>(draft.ids.size()), foreseen_);
         if (foreseen_.empty()) return;
       }
+      if (++guesses > kMostGuesses) return;
       id = foreseen_[next++];
     }
     if (!allowed(id) || !accept(id)) return;
