@@ -79,6 +79,14 @@ class PublishedFormat : public ::testing::TestWithParam<std::string> {
   SafetensorsFile golden() const { return SafetensorsFile::open(directory() / "golden.safetensors").value(); }
 };
 
+// As the program asks before it loads a model.
+TEST_P(PublishedFormat, HasNoTensorThatIsNotRead) {
+  const Opened model(path());
+  const auto unused = unused_tensors(model.files, model.config);
+  ASSERT_TRUE(unused.ok()) << unused.status().message();
+  EXPECT_TRUE(unused->empty()) << unused->front();
+}
+
 TEST_P(PublishedFormat, DequantisedRowsAreThoseOfItsPackage) {
   const Opened model(path());
   const auto coded = model.coded();

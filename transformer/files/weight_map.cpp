@@ -592,6 +592,15 @@ bool is_of_quantised_weights(const TensorInfo& tensor) {
          (!is_weight_dtype(tensor.dtype) && tensor.name.ends_with(".weight"));
 }
 
+// compressed-tensors says the shape of packed codes in a tensor beside them, which is checked when they are
+// read.
+bool is_shape_of_used(const TensorFiles& files, std::string_view name,
+                      const std::set<const TensorInfo*>& used) {
+  constexpr std::string_view kShape = "shape";
+  if (!name.ends_with(".weight_shape")) return false;
+  return used.contains(files.find(std::string(name.substr(0, name.size() - kShape.size())) + "packed"));
+}
+
 // Those behind the last one are for drafts (DeepSeek-V3).
 bool is_of_further_layer(std::string_view name, int64_t layers) {
   constexpr std::string_view kLayers = "model.layers.";
@@ -615,7 +624,9 @@ Result<std::vector<std::string_view>> unused_tensors(const TensorFiles& files, c
   std::vector<std::string_view> unused;
   for (const std::string_view name : files.names()) {
     const TensorInfo& tensor = *files.find(name);
-    if (used.contains(&tensor) || name.ends_with(".rotary_emb.inv_freq")) continue;
+    if (used.contains(&tensor) || is_shape_of_used(files, name, used) ||
+        name.ends_with(".rotary_emb.inv_freq"))
+      continue;
     if (is_of_further_layer(name, config.num_layers)) {
       unused.push_back(name);
       continue;
