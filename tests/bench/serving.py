@@ -26,6 +26,7 @@ def arguments():
     parser.add_argument("--max-tokens", type=int, default=128)
     parser.add_argument("--temperature", type=float, default=0)
     parser.add_argument("--repetitions", type=int, default=3)
+    parser.add_argument("--body", type=json.loads, default={}, help="JSON object: further fields of every request")
     parser.add_argument("flags", nargs="*", help="further flags of both servers, after --")
     return parser.parse_args()
 
@@ -100,7 +101,7 @@ def main():
 
     def requests(count):
         common = {"max_tokens": options.max_tokens, "temperature": options.temperature, "ignore_eos": True, "stream": True,
-                  "stream_options": {"include_usage": True}}
+                  "stream_options": {"include_usage": True}, **options.body}
         return [{"prompt": prompts[i % len(prompts)], "seed": i, **common} for i in range(count)]
 
     print("%7s  %26s  %26s  %s" % ("", "plain", "speculative", "speculative"))
