@@ -17,6 +17,8 @@ constexpr int64_t kMostTokens = static_cast<int64_t>(WireLimits{}.draft_tokens);
 constexpr int64_t kMostLogprobs = static_cast<int64_t>(WireLimits{}.logprobs);
 constexpr int64_t kMostRowBytes = static_cast<int64_t>(WireLimits{}.frame_bytes);
 constexpr int64_t kMostOutcomes = 4096;
+constexpr int64_t kMostNanoseconds = int64_t{1} << 50;  // a fortnight
+constexpr int64_t kMostPauseMs = int64_t{1} << 40;
 
 Status within(const char* field, int64_t value, int64_t least, int64_t most) {
   if (value >= least && value <= most) return {};
@@ -95,6 +97,13 @@ Status check_fields(const StopRule& rule) {
   return real_within("scale", rule.scale, 0, kMost);
 }
 
+Status check_fields(const TokenSuccessors& successors, const MessageLimits& limits) {
+  RETURN_IF_ERROR(check_ids("tokens", successors.tokens, limits.vocab_size));
+  for (const TokenId id : successors.best)
+    RETURN_IF_ERROR(within("best", id.value(), -1, limits.vocab_size - 1));
+  return {};
+}
+
 Status check_fields(const Propose& propose, const MessageLimits& limits) {
   RETURN_IF_ERROR(within("base", propose.base.value(), 1, limits.max_context));
   RETURN_IF_ERROR(within("the number of committed ids", static_cast<int64_t>(propose.committed.size()), 0,
@@ -108,6 +117,10 @@ Status check_fields(const Propose& propose, const MessageLimits& limits) {
   RETURN_IF_ERROR(within("sent_after_us", propose.sent_after_us, 0, std::numeric_limits<int32_t>::max()));
   RETURN_IF_ERROR(within("fanout", propose.fanout, 0, kMostOutcomes));
   RETURN_IF_ERROR(check_fields(propose.stop).in("stop"));
+  RETURN_IF_ERROR(check_fields(propose.successors, limits).in("successors"));
+  RETURN_IF_ERROR(within("text_gamma", propose.text_gamma, 0, kMostTokens));
+  RETURN_IF_ERROR(within("pass_ns", propose.pass_ns, 0, kMostNanoseconds));
+  RETURN_IF_ERROR(within("row_ns", propose.row_ns, 0, kMostNanoseconds));
   return check_fields(propose.tree).in("tree");
 }
 
@@ -176,6 +189,7 @@ Status check_fields(const PlanEntry& entry, const MessageLimits& limits) {
   RETURN_IF_ERROR(within("next_gamma", entry.next_gamma, 0, samples ? kMostTokens : 0));
   RETURN_IF_ERROR(check_fields(entry.next_stop).in("next_stop"));
   RETURN_IF_ERROR(check_fields(entry.next_tree).in("next_tree"));
+  if (entry.successors && !samples) return malformed("successors are asked for of a chunk of a prompt");
   RETURN_IF_ERROR(check_masks(entry, samples ? drafted + 1 : 0, limits.vocab_size));
   return check_q(entry, limits.vocab_size);
 }
@@ -199,6 +213,8 @@ Status check_from_job(const Message& message, const MessageLimits& limits) {
   if (const auto* propose = std::get_if<Propose>(&message)) return check(*propose, limits);
   if (const auto* rows = std::get_if<StateRows>(&message)) return check(*rows, limits);
   if (const auto* welcome = std::get_if<Welcome>(&message)) return check(*welcome);
+  if (const auto* rest = std::get_if<Rest>(&message))
+    return within("pause_ms", rest->pause_ms, 0, kMostPauseMs).in("rest");
   return {};
 }
 

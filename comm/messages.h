@@ -17,7 +17,7 @@
 
 namespace outrider {
 
-constexpr uint32_t kProtocolVersion = 16;
+constexpr uint32_t kProtocolVersion = 17;
 
 // ---- joining and leaving
 // -------------------------------------------------------------------------------------
@@ -65,6 +65,10 @@ struct Hello {
   // draft worker: it drafts with that head, and needs them. 0: neither.
   uint64_t state_head = 0;
   int32_t state_width = 0;
+  // Of a target group: it can tell TokenSuccessors. Of a draft worker: it drafts with them.
+  bool successors = false;
+  // Of a draft worker: it has a model, and finds drafts in the text, too (Propose::text_gamma).
+  bool finds_text = false;
 };
 
 // The answer: either the worker is in, and what it drafts for, or why not. These words every version
@@ -169,6 +173,17 @@ struct TreeShape {
 };
 constexpr int32_t kMostTreeChildren = 8;  // of one node
 
+// The tokens that the target ranks best behind tokens that it read, from the raw logits of one pass (token
+// recycling, Luo et al. 2024). Plain values that help to guess; a text never depends on them.
+constexpr int32_t kSuccessors = 8;  // of one token, best first; -1 in place of those that there are not
+struct TokenSuccessors {
+  std::vector<TokenId> tokens;
+  std::vector<TokenId> best;  // [tokens, kSuccessors]
+
+  bool empty() const { return tokens.empty(); }
+  bool operator==(const TokenSuccessors&) const = default;
+};
+
 // Draft `gamma` tokens after the committed prefix. Carries every committed token the worker has not seen,
 // also when gamma is 0. A newer Propose for a sequence supersedes an older one.
 struct Propose {
@@ -183,11 +198,17 @@ struct Propose {
   int32_t code_bits = 0;      // for kHidden: of an element of a state
   int32_t sent_after_us = 0;  // of one that is sent again: so long after the first. Draft returns it
   Pipeline pipeline = Pipeline::kLockstep;
-  int32_t fanout = 0;        // outcomes to prepare for at most
-  StopRule stop;             // may end the draft before gamma; before its first token only kChances does
-  bool wants_guess = false;  // for records: what would have been drafted for the last committed token
-  TreeShape tree;            // match rules and tree rules; a path has gamma tokens at most
+  int32_t fanout = 0;          // outcomes to prepare for at most
+  StopRule stop;               // may end the draft before gamma; before its first token only kChances does
+  bool wants_guess = false;    // for records: what would have been drafted for the last committed token
+  TreeShape tree;              // match rules and tree rules; a path has gamma tokens at most
+  TokenSuccessors successors;  // what has come since the last Propose, newest last; kMostSuccessorRows
+  // Of a worker that finds drafts in the text (Hello::finds_text): such a draft may have so many tokens, also
+  // where gamma is 0. What a pass costs with one row for each sequence, and a further row, in nanoseconds.
+  int32_t text_gamma = 0;
+  int64_t pass_ns = 0, row_ns = 0;
 };
+constexpr int32_t kMostSuccessorRows = 256;
 
 // ---- target -> coordinator -> draft worker
 // ---------------------------------------------------------------
@@ -230,6 +251,7 @@ struct Draft {
   int64_t slice_bytes = 0;        // kSlices: what was sent to the ranks
   int64_t link_bytes = 0;         // the part of slice_bytes that went from device to device
   bool eos = false;               // the block ends early, at an end-of-sequence token
+  bool from_text = false;         // found in the text, within Propose::text_gamma; no model drew it
   TokenId guess{-1};              // of the last committed token, from what stands before it; -1: not known
   std::vector<float> margins;     // of each token (PlaceRule), with StopKind::kChances; else none
   int32_t sent_after_us = 0;      // of the Propose that it answers
@@ -305,6 +327,7 @@ struct PlanEntry {
   // best ones there.
   int32_t prompt_logprobs = -1;
   std::vector<TokenMask> masks;  // only when sampling; rows ascend
+  bool successors = false;       // only when sampling: the verdict tells those of each row
 
   DraftTreeView tree() const { return {draft, parents}; }
 };
@@ -374,6 +397,8 @@ struct Verdict {
   std::vector<int32_t> path;               // of a tree: accepted_count nodes, from a child of the root on
   TokenId next;                            // recovery token (accepted_count < gamma) or bonus token
   std::vector<PositionLogprobs> logprobs;  // accepted_count + 1 of them when asked for
+  // When asked for, kSuccessors behind the committed text and behind each draft token, as in TokenSuccessors.
+  std::vector<TokenId> successors;
 };
 
 // Scores of one entry with prompt_logprobs: one for each of its inputs but the last one of a prompt, what
@@ -395,6 +420,15 @@ struct StepResult {
   std::vector<StateRows> states;  // what was asked for, in plan order, where there is any
 };
 
+// ---- coordinator -> draft worker, once more
+// -------------------------------------------------------------------------------------
+
+// Its drafts have not paid for long: it gives its memory back, forgets its sequences, and says hello again
+// after so long.
+struct Rest {
+  int64_t pause_ms = 0;
+};
+
 // ---- either direction
 // ----------------------------------------------------------------------------------------
 
@@ -409,11 +443,12 @@ struct Resync {
 
 // The order is the wire's type number: append only.
 using Message = std::variant<Hello, Welcome, Heartbeat, Failure, Shutdown, Open, Close, Propose, Draft,
-                             StepPlan, StepResult, Resync, QSlice, LinkOffer, QTransfer, StateRows>;
+                             StepPlan, StepResult, Resync, QSlice, LinkOffer, QTransfer, StateRows, Rest>;
 
-constexpr const char* kMessageNames[] = {
-    "hello", "welcome",   "heartbeat",   "failure", "shutdown", "open",       "close",      "propose",
-    "draft", "step_plan", "step_result", "resync",  "q_slice",  "link_offer", "q_transfer", "state_rows"};
+constexpr const char* kMessageNames[] = {"hello",       "welcome", "heartbeat", "failure",    "shutdown",
+                                         "open",        "close",   "propose",   "draft",      "step_plan",
+                                         "step_result", "resync",  "q_slice",   "link_offer", "q_transfer",
+                                         "state_rows",  "rest"};
 static_assert(std::size(kMessageNames) == std::variant_size_v<Message>);
 
 }  // namespace outrider

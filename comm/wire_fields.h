@@ -39,7 +39,8 @@ void serialize(Archive& archive, Hello& m) {
   archive(m.protocol_version);
   if (m.protocol_version != kProtocolVersion) return archive.skip_rest();
   archive(EnumField<Role>{m.role, Role::kTarget}, m.generation, m.model, m.max_sequences, m.slices,
-          m.head_fingerprint, m.own_drafter, m.kv_blocks, m.state_head, m.state_width);
+          m.head_fingerprint, m.own_drafter, m.kv_blocks, m.state_head, m.state_width, m.successors,
+          m.finds_text);
 }
 
 template <class Archive>
@@ -147,11 +148,18 @@ void serialize(Archive& archive, StopRuleField& field) {
 }
 
 template <class Archive>
+void serialize(Archive& archive, TokenSuccessors& m) {
+  const uint64_t rows = kMostSuccessorRows;
+  archive(Capped{m.tokens, rows}, Capped{m.best, rows * kSuccessors});
+  archive.require(m.best.size() == m.tokens.size() * kSuccessors, "successors that are not of its tokens");
+}
+
+template <class Archive>
 void serialize(Archive& archive, Propose& m) {
   archive(m.sequence, m.epoch, m.round, m.base, Capped{m.committed, archive.limits().ids}, m.gamma,
           EnumField<QKind>{m.q_kind, QKind::kHidden}, m.row_bytes, m.code_bits, m.sent_after_us,
           EnumField<Pipeline>{m.pipeline, Pipeline::kAuto}, m.fanout, StopRuleField{m.stop}, m.wants_guess,
-          TreeShapeField{m.tree});
+          TreeShapeField{m.tree}, m.successors, m.text_gamma, m.pass_ns, m.row_ns);
 }
 
 // The rows of a draft, in the one form that its kind has.
@@ -178,8 +186,8 @@ void serialize(Archive& archive, Draft& m) {
   const uint64_t tokens = archive.limits().draft_tokens;
   archive(m.sequence, m.epoch, m.round, m.base, Capped{m.ids, tokens});
   archive(PerTokenField{m.parents, m.ids.size()}, m.prefix_hash, QRowsField<Draft>{m}, m.slice_bytes,
-          m.link_bytes, m.eos, m.guess, PerTokenField{m.margins, m.ids.size()}, m.sent_after_us, m.ingest_ns,
-          m.draft_ns, m.preparation);
+          m.link_bytes, m.eos, m.from_text, m.guess, PerTokenField{m.margins, m.ids.size()}, m.sent_after_us,
+          m.ingest_ns, m.draft_ns, m.preparation);
 }
 
 // ---- verification
@@ -205,7 +213,7 @@ void serialize(Archive& archive, PlanEntry& m) {
   archive(m.sequence, m.epoch, m.round, m.base, m.first_input, m.input_count, Capped{m.draft, tokens});
   archive(PerTokenField{m.parents, m.draft.size()}, QRowsField<PlanEntry>{m}, m.worker, m.next_gamma,
           m.next_round, StopRuleField{m.next_stop}, TreeShapeField{m.next_tree}, m.prompt_logprobs,
-          Capped{m.masks, tokens + 1});
+          Capped{m.masks, tokens + 1}, m.successors);
 }
 
 template <class Archive>
@@ -265,7 +273,8 @@ void serialize(Archive& archive, Verdict& m) {
           m.draft_lost, m.link_lost, m.accepted_count);
   archive.require(m.accepted_count >= 0 || m.path.empty(), "a path of a negative length");
   archive(PerTokenField{m.path, static_cast<size_t>(std::max(m.accepted_count, 0))}, m.next,
-          Capped{m.logprobs, archive.limits().draft_tokens + 1});
+          Capped{m.logprobs, archive.limits().draft_tokens + 1},
+          Capped{m.successors, (archive.limits().draft_tokens + 1) * kSuccessors});
 }
 
 template <class Archive>
@@ -278,6 +287,11 @@ void serialize(Archive& archive, StepResult& m) {
   const uint64_t sequences = archive.limits().sequences;
   archive(m.step, Capped{m.verdicts, sequences}, Capped{m.scores, sequences}, m.forward_ns, m.verify_ns,
           m.commit_ns, Capped{m.drafts, sequences}, m.draft_ns, Capped{m.states, sequences});
+}
+
+template <class Archive>
+void serialize(Archive& archive, Rest& m) {
+  archive(m.pause_ms);
 }
 
 template <class Archive>

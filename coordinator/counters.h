@@ -86,6 +86,8 @@ constexpr Counter<EventCounts> kEventCounters[] = {
      "event=\"left\""},
     {&EventCounts::workers_lost, "cluster", "workers_lost", "draft_worker_events_total", "",
      "event=\"lost\""},
+    {&EventCounts::workers_rested, "cluster", "workers_rested", "draft_worker_events_total", "",
+     "event=\"rested\""},
     {&EventCounts::hellos_refused, "cluster", "hellos_refused", "draft_worker_events_total", "",
      "event=\"refused\""},
     {&EventCounts::sequences_moved, "cluster", "sequences_moved", "sequences_moved_total",
@@ -98,6 +100,14 @@ constexpr Counter<EventCounts> kEventCounters[] = {
      "Messages that fitted nothing that was under way."},
     {&EventCounts::stale_results, "cluster", "stale_results", "stale_results_total",
      "Results of passes that were no longer waited for."},
+    {&EventCounts::ranked_rows, "drafts", "ranked_rows", "ranked_rows_total",
+     "Rows whose best tokens went to draft workers that recycle them."},
+    {&EventCounts::text_rounds, "drafts", "text_rounds", "text_draft_rounds_total",
+     "Rounds whose draft was found in the text by a worker that has a model, too."},
+    {&EventCounts::text_drafted, "drafts", "text_drafted_tokens", "text_draft_tokens_total",
+     "Tokens of these drafts."},
+    {&EventCounts::text_accepted, "drafts", "text_accepted_tokens", "text_accepted_tokens_total",
+     "Those of them that were accepted."},
 };
 static_assert(sizeof(EventCounts) == std::size(kEventCounters) * sizeof(int64_t),
               "a counter has no line above");

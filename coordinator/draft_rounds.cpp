@@ -286,7 +286,8 @@ void DraftRounds::propose(LiveRequest& live, int32_t gamma, Pipeline pipeline, T
                   .pipeline = pipeline,
                   .fanout = options_.fanout,
                   .stop = live.gamma->stop_rule(),
-                  .wants_guess = options_.record_guesses && is_match_rule(live.request.sampling.rule)};
+                  .wants_guess = options_.record_guesses && is_match_rule(live.request.sampling.rule),
+                  .successors = std::exchange(live.link.successors, {})};
   ask_for_q(live, worker, message);
   if (live.round.gamma > 0) message.tree = live.round.tree;
   if (!message.tree.is_chain() && message.tree.nodes == 0) message.pipeline = Pipeline::kLockstep;

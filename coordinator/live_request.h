@@ -57,14 +57,29 @@ struct ShadowDraft {
   std::optional<std::vector<TokenId>> ids;  // came; wait for the text to go on past them
 };
 
+// Whether a worker that finds drafts in the text is asked for one in a round for which its model is not: more
+// and more rarely while it finds none, since the round waits for the answer.
+struct TextAsks {
+  int32_t in_vain = 0, skip = 0;  // in a row; rounds until the next
+  bool next() {
+    if (skip > 0) --skip;
+    return skip == 0;
+  }
+  void answered(bool found) {
+    in_vain = found ? 0 : std::min(in_vain + 1, 5);
+    skip = found ? 0 : (1 << in_vain) - 1;
+  }
+};
+
 // What a draft worker holds of a sequence, as far as we told it.
 struct DraftLink {
   std::optional<PeerId> peer;
   bool opened = false;
-  bool fresh = true;    // no draft came back since Open: it may still be reading the prompt
-  int32_t known = 0;    // committed ids it was sent
-  int32_t states = 0;   // StateRows it was sent, from the first token on
-  int32_t resyncs = 0;  // of this round; bounded
+  bool fresh = true;           // no draft came back since Open: it may still be reading the prompt
+  int32_t known = 0;           // committed ids it was sent
+  int32_t states = 0;          // StateRows it was sent, from the first token on
+  int32_t resyncs = 0;         // of this round; bounded
+  TokenSuccessors successors;  // for its next Propose
   std::optional<ShadowDraft> shadow;
   Proposal proposal;  // means something while a round or a shadow waits for its draft
 };
@@ -76,6 +91,8 @@ struct RoundInFlight {
   int32_t gamma = 0;         // asked of the worker
   TreeShape tree;            // the same
   bool tree_wanted = false;  // where it is to be found out whether drafts should branch: this one may
+  int32_t text_gamma = 0;    // the same, of a draft found in the text
+  bool ranks_rows = false;   // its verdict tells TokenSuccessors
   bool has_draft = false;
   bool used = false;         // the draft went into a plan
   bool read_prompt = false;  // the worker had a prompt to read first
@@ -89,6 +106,8 @@ struct RoundInFlight {
   Clock::time_point batch_deadline;  // the others go on without this round
 
   int32_t drafted() const { return static_cast<int32_t>(draft.ids.size()); }
+  bool asks() const { return gamma > 0 || text_gamma > 0; }
+  bool from_text() const { return has_draft && draft.from_text; }
   int32_t drafted_by_drafter() const { return drafted() - masks.forced; }
   int32_t depth() const { return tree_depth(draft.tree()); }  // tokens of its longest path
 };
@@ -187,6 +206,7 @@ struct LiveRequest {
   std::unique_ptr<Constraint> constraint;  // none without a grammar
   DraftLink link;
   OwnDraft own;  // of the next round
+  TextAsks text_asks;
   RoundInFlight round;
   KvShare kv;  // while it is open on the target
   Clock::time_point ready_at{};

@@ -205,9 +205,11 @@ struct EventCounts {
   int64_t constrained_requests = 0;                // with a grammar, that began
   int64_t masks = 0, mask_ns = 0;                  // rows whose tokens a grammar limited, and what that took
   int64_t mask_cut_tokens = 0, forced_tokens = 0;  // draft tokens that grammars took away and added
-  int64_t workers_joined = 0, workers_lost = 0, workers_left = 0, sequences_moved = 0, hellos_refused = 0,
-          resyncs = 0, sends_failed = 0;
+  int64_t workers_joined = 0, workers_lost = 0, workers_left = 0, workers_rested = 0, sequences_moved = 0,
+          hellos_refused = 0, resyncs = 0, sends_failed = 0;
   int64_t unexpected_messages = 0, stale_results = 0;
+  int64_t ranked_rows = 0;                                       // whose best tokens went to draft workers
+  int64_t text_rounds = 0, text_drafted = 0, text_accepted = 0;  // with a draft found beside a model's
 };
 
 // q that goes from workers to the target's ranks, past the coordinator.

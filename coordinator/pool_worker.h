@@ -28,6 +28,8 @@ class PoolWorker {
   DrafterKind kind() const { return kind_; }
   Generation generation() const { return hello_.generation; }
   int32_t max_context() const { return hello_.model.max_context; }
+  bool reads_successors() const { return hello_.successors; }
+  bool finds_text() const { return hello_.finds_text; }
   bool needs_states() const { return hello_.state_head != 0; }  // StateRows
 
   // ---- sequences
@@ -85,6 +87,23 @@ class PoolWorker {
     verified_.accepted += accepted;
   }
   const Verified& verified() const { return verified_; }
+
+  // ---- whether it is of use
+  // A round of one of its sequences, with a draft of it or without.
+  void round_over(bool with_draft) {
+    ++watched_.rounds;
+    watched_.drafted += with_draft;
+  }
+  // Of the rounds since it was watched from, which begins anew after so long. True: they were many, and
+  // hardly any had a draft.
+  bool is_useless(Clock::time_point now, Clock::duration after) {
+    if (watched_.from == Clock::time_point{}) watched_.from = now;
+    if (now - watched_.from < after) return false;
+    const Watched over = std::exchange(watched_, {.from = now});
+    return over.rounds >= kWatchedRounds && over.drafted * kRarely < over.rounds;
+  }
+  Clock::time_point watched_from() const { return watched_.from; }
+
   const std::string& name() const { return hello_.model.name; }  // of its model
   int32_t room() const { return hello_.max_sequences; }
 
@@ -97,6 +116,12 @@ class PoolWorker {
   void lose_head() { hello_.head_fingerprint = 0; }
 
  private:
+  struct Watched {
+    Clock::time_point from{};
+    int64_t rounds = 0, drafted = 0;
+  };
+  static constexpr int64_t kWatchedRounds = 64, kRarely = 16;
+
   Hello hello_;
   DrafterKind kind_;
   int32_t held_ = 0;
@@ -112,6 +137,7 @@ class PoolWorker {
   std::map<int32_t, uint64_t> asked_in_;  // steps, by target group
   bool slices_ = true;
   Verified verified_;
+  Watched watched_;
 };
 
 }  // namespace outrider

@@ -162,8 +162,8 @@ void Protocol::begin(ServingGroup& group, LiveRequest& live, Turn& turn) {
   totals_.queued.add(turn.now() - live.metrics.submitted_at);
   totals_.prompt_lengths.add(live.sequence.prompt_length());
   if (tokenizer_)
-    live.text = std::make_unique<TextStream>(*tokenizer_, live.sequence.ids(), live.request.stop,
-                                             live.request.shown);
+    live.text =
+        std::make_unique<TextStream>(*tokenizer_, live.sequence.ids(), live.request.stop, live.request.shown);
 }
 
 // Tells the client.
@@ -221,6 +221,13 @@ void Protocol::plan(ServingGroup& group, Turn& turn) {
   if (!step) return;
   group.states.ask(group.requests.all(), *step);
   const OutstandingPlan& plan = *target.planner.outstanding();
+  for (size_t i = 0; i < plan.entries.size(); ++i) {
+    LiveRequest& live = *plan.entries[i].live;
+    const PoolWorker* worker = pool_.of(live);
+    live.round.ranks_rows =
+        plan.entries[i].sampling && target.tells_successors() && worker && worker->reads_successors();
+    step->entries[i].successors = live.round.ranks_rows;
+  }
   if (target.drafts())
     for (size_t i = 0; i < plan.entries.size(); ++i)
       if (plan.entries[i].sampling)

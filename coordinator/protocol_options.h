@@ -41,6 +41,9 @@ struct ProtocolOptions {
   // Match rules: drafts are trees, for whose verdicts nothing is prepared. Others draft chains.
   TreeOptions tree;
 
+  // A draft worker of whose rounds hardly any had a draft for so long gives its memory back; 0: none does.
+  std::chrono::milliseconds unload_after{0};
+
   // Match rules: have workers tell what they would have drafted where a fully accepted draft ended, so that a
   // record of the rounds can be replayed at other lengths. Costs a row of the draft model's head each time.
   bool record_guesses = false;

@@ -46,6 +46,14 @@ Status Verdicts::check(const LiveRequest& live, const Verdict& verdict) const {
       live.request.sampling.logprobs >= 0 ? static_cast<size_t>(verdict.accepted_count) + 1 : 0;
   if (verdict.logprobs.size() != wanted)
     return malformed(fmt::format("brings {} logprobs instead of {}", verdict.logprobs.size(), wanted));
+  const int32_t ranked = round.ranks_rows ? (tested + 1) * kSuccessors : 0;
+  const auto is_outside = [&](TokenId id) {
+    return id.value() < -1 || id.value() >= target_.model().vocab_size;
+  };
+  if (verdict.successors.size() != static_cast<size_t>(ranked) ||
+      std::any_of(verdict.successors.begin(), verdict.successors.end(), is_outside))
+    return malformed(fmt::format("brings {} successors instead of {}, or some outside the vocabulary",
+                                 verdict.successors.size(), ranked));
   for (size_t i = 0; i < wanted; ++i) {
     const auto accepted = static_cast<size_t>(verdict.accepted_count);
     const TokenId token = i < accepted ? accepted_token(round.draft, verdict, i) : verdict.next;
@@ -109,6 +117,7 @@ std::optional<Verdicts::End> Verdicts::apply(const PlannedEntry& entry, Verdict&
   if (verdict.draft_lost) lose_draft(live, verdict.link_lost);
   live.sequence.target_verified(live.round.drafted(), verdict.accepted_count);
   if (live.finished()) return std::nullopt;
+  note_successors(live, verdict);
   const int32_t emitted_before = live.sequence.emitted();
   const auto reason = commit(live, verdict, turn);
   const int32_t emitted = live.sequence.emitted() - emitted_before;
@@ -120,6 +129,20 @@ std::optional<Verdicts::End> Verdicts::apply(const PlannedEntry& entry, Verdict&
         live.sequence.committed(), live.sequence.target.committed);
   live.become(RequestState::kIdle);
   return std::nullopt;
+}
+
+// They wait for the next Propose to the sequence's worker, the newest of them.
+void Verdicts::note_successors(LiveRequest& live, const Verdict& verdict) {
+  if (verdict.successors.empty()) return;
+  TokenSuccessors& kept = live.link.successors;
+  kept.tokens.push_back(live.sequence.ids().back());
+  kept.tokens.insert(kept.tokens.end(), live.round.draft.ids.begin(), live.round.draft.ids.end());
+  kept.best.insert(kept.best.end(), verdict.successors.begin(), verdict.successors.end());
+  totals_.ranked_rows += live.round.drafted() + 1;
+  const auto surplus = static_cast<ptrdiff_t>(kept.tokens.size()) - kMostSuccessorRows;
+  if (surplus <= 0) return;
+  kept.tokens.erase(kept.tokens.begin(), kept.tokens.begin() + surplus);
+  kept.best.erase(kept.best.begin(), kept.best.begin() + surplus * kSuccessors);
 }
 
 // The round went on as a plain one. Slices that do not come once may be cut off for good: from now on the

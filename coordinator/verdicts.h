@@ -35,6 +35,7 @@ class Verdicts {
   Status check(const LiveRequest& live, const Verdict& verdict) const;
   Status check(const PlannedEntry& entry, const PromptScores& scores) const;
   Status check(const PositionLogprobs& at, TokenId token, int32_t most) const;
+  void note_successors(LiveRequest& live, const Verdict& verdict);
   void lose_draft(LiveRequest& live, bool link_lost);
   std::optional<FinishReason> commit(LiveRequest& live, Verdict& verdict, Turn& turn);
   std::optional<FinishReason> reason_to_finish(const LiveRequest& live, TokenId last) const;

@@ -36,7 +36,9 @@ Result<std::optional<Welcome>> join_coordinator(Transport& transport, const Draf
                                                          .max_sequences = options.max_sequences,
                                                          .head_fingerprint = options.head_fingerprint,
                                                          .state_head = options.state_head,
-                                                         .state_width = options.state_width}));
+                                                         .state_width = options.state_width,
+                                                         .successors = options.successors,
+                                                         .finds_text = options.finds_text}));
   const auto deadline = Clock::now() + options.join_timeout;
   while (Clock::now() < deadline) {  // whatever else is said meanwhile
     if (asked_to_leave(options)) return std::optional<Welcome>();

@@ -22,6 +22,8 @@ struct DraftWorkerOptions {
   uint64_t head_fingerprint = 0;                    // of the output head that the drafter has; 0: none
   uint64_t state_head = 0;                          // of the head that reads states; 0: it is none
   int32_t state_width = 0;                          // of the rows that it reads
+  bool successors = false;                          // the drafter learns from TokenSuccessors
+  bool finds_text = false;                          // and this: beside its model it finds drafts in the text
   std::chrono::milliseconds heartbeat{250};
   std::chrono::milliseconds join_timeout{60'000};
   SliceSender* slices = nullptr;         // to the target's ranks; null: q travels with the draft

@@ -107,4 +107,15 @@ struct SuffixDrafterOptions {
 // is one-hot.
 std::unique_ptr<Drafter> make_suffix_drafter(SuffixDrafterOptions options);
 
+struct RecyclingDrafterOptions {
+  int32_t max_sequences = 1024;
+  int32_t max_context = 1 << 20;
+  // A token of a chain is drafted if the whole draft up to it is right with at least this chance.
+  double least_chance = 0.1;
+};
+// Token recycling (Luo et al. 2024): walks through a table of the tokens that the target ranked best behind
+// each token, which come with Proposes (Hello::successors). One table for all sequences, of 32 bytes for each
+// id of the vocabulary. Its q is one-hot.
+std::unique_ptr<Drafter> make_recycling_drafter(RecyclingDrafterOptions options);
+
 }  // namespace outrider

@@ -56,9 +56,8 @@ class TextDrafter final : public Drafter {
   int32_t max_context() const override { return options_.max_context; }
 
  private:
-  // What stood in a text has no ranks that a listed tree's siblings could follow.
-  static TreeShape loosened(const TreeShape& shape) {
-    if (shape.parents.empty()) return shape;
+  TreeShape suited(const TreeShape& shape) const {
+    if (shape.parents.empty() || guesser_->ranks_siblings()) return shape;
     return {.nodes = static_cast<int32_t>(shape.parents.size())};
   }
 
@@ -68,6 +67,7 @@ class TextDrafter final : public Drafter {
     DraftWindow& window = at->second;
     RETURN_IF_ERROR(window.advance(propose.base, propose.committed));
     guesser_->extend(propose.sequence, window.committed());
+    guesser_->learn(propose.successors);
     Draft draft{.sequence = propose.sequence,
                 .epoch = propose.epoch,
                 .round = propose.round,
@@ -81,7 +81,7 @@ class TextDrafter final : public Drafter {
       guesser_->guess(propose.sequence, window.committed(), propose.gamma, draft.ids);
     } else if (propose.gamma > 0) {
       DraftTree tree =
-          guesser_->guess_tree(propose.sequence, window.committed(), loosened(propose.tree), propose.gamma);
+          guesser_->guess_tree(propose.sequence, window.committed(), suited(propose.tree), propose.gamma);
       draft.ids.swap(tree.ids);
       draft.parents.swap(tree.parents);
     }

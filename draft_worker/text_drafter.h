@@ -21,6 +21,11 @@ class TextGuesser {
   // Puts at most `most` tokens that may follow `text`, which extend() was told of, into `out`.
   virtual void guess(SequenceId sequence, std::span<const TokenId> text, int32_t most,
                      std::vector<TokenId>& out) = 0;
+  // What the target ranked best, as it comes; behind extend().
+  virtual void learn(const TokenSuccessors& successors) { (void)successors; }
+  // Whether guess_tree() takes shapes that list their nodes: what stood in a text has no ranks that siblings
+  // could follow.
+  virtual bool ranks_siblings() const { return false; }
   // Of the newest guess the first `right` tokens were drawn, and the next one, if there is one, was not. Only
   // whose text does not tell is told.
   virtual void verified(SequenceId, int32_t right) { (void)right; }
@@ -36,6 +41,7 @@ class TextGuesser {
 
 std::shared_ptr<TextGuesser> make_ngram_guesser(const NgramDrafterOptions& options);
 std::shared_ptr<TextGuesser> make_suffix_guesser(const SuffixDrafterOptions& options);
+std::shared_ptr<TextGuesser> make_recycling_guesser(const RecyclingDrafterOptions& options);
 
 struct TextDrafterOptions {
   int32_t max_sequences = 1024;

@@ -152,11 +152,13 @@ Status serve_target(const RoleSettings& settings, const Preparation& prepared, R
                                                          settings.speculation.synthetic_seed));
   }
   ASSIGN_OR_RETURN(const TreeOptions tree, parse_speculative_tree(settings.speculation.speculative_tree));
-  TargetOptions target{.info = prepared.target_info,
-                       .max_sequences = settings.models.max_num_seqs,
-                       .generation = new_generation(),
-                       .trees = !tree.shape.is_chain(),
-                       .synthetic_acceptance = synthetic ? &*synthetic : nullptr};
+  TargetOptions target{
+      .info = prepared.target_info,
+      .max_sequences = settings.models.max_num_seqs,
+      .generation = new_generation(),
+      .trees = !tree.shape.is_chain(),
+      .successors = device_of_worker(settings.models, group.rank()).kind == Device::Kind::kCpu,
+      .synthetic_acceptance = synthetic ? &*synthetic : nullptr};
   RETURN_IF_ERROR(add_head(settings, prepared, threads, group, *loaded.model, target));
   if (door.own)
     target.slice_inbox =
@@ -193,6 +195,7 @@ Status serve_drafts(const RoleSettings& settings, const Preparation& prepared, R
   DraftWorkerOptions worker_options{.info = prepared.draft_info,
                                     .generation = new_generation(),
                                     .max_sequences = settings.models.sequences(),
+                                    .successors = settings.models.recycles(),
                                     // The target may still be loading.
                                     .join_timeout = std::chrono::seconds(settings.models.startup_timeout_s)};
   const auto single = make_single_collectives();
@@ -264,6 +267,9 @@ std::unique_ptr<Drafter> make_drafter(const ModelSettings& models, const Prepara
     return make_suffix_drafter({.max_sequences = models.sequences(),
                                 .max_context = static_cast<int32_t>(prepared.max_model_len),
                                 .history_tokens = models.draft_history_tokens});
+  if (models.recycles())
+    return make_recycling_drafter(
+        {.max_sequences = models.sequences(), .max_context = static_cast<int32_t>(prepared.max_model_len)});
   if (!models.uses_draft_model())
     return make_ngram_drafter(
         {.max_sequences = models.sequences(), .max_context = static_cast<int32_t>(prepared.max_model_len)});

@@ -17,7 +17,7 @@ namespace outrider {
 struct ModelSettings {
   std::string model;
   std::string draft_model;
-  std::string drafter;                 // "", "model", "ngram", "suffix", "layerskip" or the kind of a head
+  std::string drafter;  // "", "model", "ngram", "suffix", "recycling", "layerskip" or a head's kind
   std::string head_place = "target";   // or "worker": where a head drafts
   int exit_layer = 0;                  // of "layerskip": drafts with so many of the target's layers
   std::string draft_drafter = "off";   // or "ngram", "suffix": guesses what the draft model draws
@@ -47,7 +47,8 @@ struct ModelSettings {
   bool exits_early() const { return drafter == "layerskip"; }  // the target's own layers draft, on all ranks
   bool drafts_beside_target() const { return is_head_beside_target() || exits_early(); }
   bool has_draft_workers() const { return has_drafter() && !drafts_beside_target(); }
-  bool drafts_from_text() const { return drafter == "ngram" || drafter == "suffix"; }
+  bool drafts_from_text() const { return drafter == "ngram" || drafter == "suffix" || recycles(); }
+  bool recycles() const { return drafter == "recycling"; }  // what the target ranked best
   bool uses_draft_model() const { return !draft_model.empty() && !head(); }
 };
 

@@ -119,7 +119,8 @@ Status TargetWorker::join(Transport& transport) {
                                        .own_drafter = options_.own_drafter,
                                        .kv_blocks = model_.kv().num_blocks(),
                                        .state_head = options_.state_head,
-                                       .state_width = options_.state_width}));
+                                       .state_width = options_.state_width,
+                                       .successors = options_.successors}));
   constexpr auto kJoinTimeout = std::chrono::seconds(60);
   const auto deadline = Clock::now() + kJoinTimeout;
   while (auto incoming = transport.receive(deadline)) {
@@ -196,6 +197,7 @@ StepResult TargetWorker::step(const StepPlan& plan) {
     const PhaseTimer timer(result.verify_ns);
     make_q(plan);
     ask_verifier(plan);
+    rank_successors(plan, logits);
     verdicts = verifier_->verify(requests_, logits);
   }
   if (!requests_.empty()) settle_device_times(verifier_->busy_ns(), result);
@@ -351,6 +353,20 @@ void TargetWorker::ask_scores(const PlanEntry& entry, int64_t& row) {
                          .scored = ids[static_cast<size_t>(entry.first_input.value() + i)]});
 }
 
+void TargetWorker::rank_successors(const StepPlan& plan, const PlacedLogits& logits) {
+  ranked_rows_.clear();
+  auto request = requests_.begin();
+  for (const PlanEntry& entry : plan.entries) {
+    if (entry.prompt_logprobs >= 0) request += scored_rows(entry);
+    if (!samples(entry)) continue;
+    const VerifyRequest& asked = *request++;
+    const auto rows = static_cast<int64_t>(asked.draft.size()) + 1;
+    for (int64_t row = 0; entry.successors && row < rows; ++row)
+      ranked_rows_.push_back(asked.first_row + row);
+  }
+  if (!ranked_rows_.empty()) successors_ = successor_ranks_.rank(std::get<LogitsShard>(logits), ranked_rows_);
+}
+
 PromptScores scores_of(const PlanEntry& entry, std::span<const VerifyRequest> asked,
                        std::span<const VerifyResult> rows) {
   PromptScores scores{.sequence = entry.sequence, .logprobs = {}};
@@ -365,6 +381,7 @@ PromptScores scores_of(const PlanEntry& entry, std::span<const VerifyRequest> as
 
 void TargetWorker::commit(const StepPlan& plan, std::span<const VerifyResult> verdicts, StepResult& result) {
   size_t next = 0;
+  const TokenId* ranked = successors_.data();
   for (size_t e = 0; e < plan.entries.size(); ++e) {
     const PlanEntry& entry = plan.entries[e];
     if (entry.prompt_logprobs >= 0) {
@@ -386,7 +403,13 @@ void TargetWorker::commit(const StepPlan& plan, std::span<const VerifyResult> ve
                                .accepted_count = verdict.accepted_count,
                                .path = verdict.path,
                                .next = verdict.next,
-                               .logprobs = verdict.logprobs});
+                               .logprobs = verdict.logprobs,
+                               .successors = {}});
+    if (entry.successors) {
+      const TokenId* const end = ranked + (draft.size() + 1) * kSuccessors;
+      result.verdicts.back().successors.assign(ranked, end);
+      ranked = end;
+    }
     commit(entry, draft, verdict);
   }
 }

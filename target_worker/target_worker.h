@@ -13,6 +13,7 @@
 #include "target_worker/hidden_rows.h"
 #include "target_worker/slice_inbox.h"
 #include "target_worker/state_drafter.h"
+#include "target_worker/successor_ranks.h"
 #include "target_worker/verifier.h"
 #include "transformer/model/model.h"
 
@@ -25,6 +26,7 @@ struct TargetOptions {
   int32_t max_sequences = 16;  // open at once
   Generation generation{1};    // of this life of the group
   bool trees = true;           // drafts may be trees
+  bool successors = true;      // the model leaves its logits in host memory, where they can be ranked
   // Null: verdicts are honest (synthetic_verifier.h). Every rank needs the same process.
   const AcceptanceProcess* synthetic_acceptance = nullptr;
   // Where this rank's slices of q come in; null on all ranks: nowhere. `slices`: those of all, for the
@@ -99,6 +101,8 @@ class TargetWorker {
   void ask_verifier(const StepPlan& plan);
   // The rows of a prompt, one by one, whose log-probabilities the entry asks for.
   void ask_scores(const PlanEntry& entry, int64_t& row);
+  // Ranks the rows of entries that ask for it, before the verifier changes them.
+  void rank_successors(const StepPlan& plan, const PlacedLogits& logits);
   // What the verifier said of them, in the same order.
   void commit(const StepPlan& plan, std::span<const VerifyResult> verdicts, StepResult& result);
   void commit(const PlanEntry& entry, DraftTreeView draft, const VerifyResult& verdict);
@@ -111,6 +115,7 @@ class TargetWorker {
   TargetOptions options_;
   std::unique_ptr<Verifier> verifier_;
   std::optional<HiddenRows> hidden_rows_;  // with a head
+  SuccessorRanks successor_ranks_{group_};
   std::unordered_map<SequenceId, Sequence> sequences_;
   std::unordered_map<PrefixId, KvPrefix> prefixes_;
   bool leaving_ = false;  // the leader was told to shut down, perhaps before it was welcomed
@@ -119,6 +124,8 @@ class TargetWorker {
   std::vector<TokenId> tokens_;
   std::vector<BatchSlice> slices_;
   std::vector<VerifyRequest> requests_;
+  std::vector<int64_t> ranked_rows_;
+  std::span<const TokenId> successors_;          // of ranked_rows_
   std::vector<SlicedQ> sliced_;                  // of every entry
   std::vector<SamplingParams> scoring_;          // of every entry; read where it has prompt_logprobs
   std::vector<const SamplingParams*> sampling_;  // the same

@@ -110,6 +110,7 @@ class PoolWorker {
         .head_fingerprint = head_ ? head_->fingerprint() : 0,
         .state_head = state_head_ ? prepared_.state_head : 0,
         .state_width = state_head_ ? static_cast<int32_t>(state_head_->hidden_size()) : 0,
+        .successors = settings_.run.models.recycles(),
         .join_timeout = kJoinTimeout,
         .asked_to_leave = asked_to_leave};
     ASSIGN_OR_RETURN(const auto welcome, join_coordinator(*transport, options));

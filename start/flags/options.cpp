@@ -24,11 +24,13 @@ void add_text_drafter_options(CLI::App& app, ModelSettings& m) {
   app.add_option(
          "--drafter", m.drafter,
          "Drafts without a model. suffix: what followed where the text's end stood before, in the text and "
-         "in finished outputs; ngram: at the newest such place in the text. With --draft-model DIR, a head "
+         "in finished outputs; ngram: at the newest such place in the text; recycling: walks through the "
+         "tokens that the target "
+         "ranked best behind each token, of a target on the CPU. With --draft-model DIR, a head "
          "that reads the target's states: eagle3, eagle (1 and 2), mtp (MiMo's form), medusa, dflash (and "
          "DSpark). layerskip: the target's own first layers, --exit-layer of them")
-      ->check(CLI::IsMember(
-          {"model", "ngram", "suffix", "eagle3", "eagle", "mtp", "medusa", "dflash", "layerskip"}))
+      ->check(CLI::IsMember({"model", "ngram", "suffix", "recycling", "eagle3", "eagle", "mtp", "medusa",
+                             "dflash", "layerskip"}))
       ->group("Models");
   app.add_option(
          "--draft-drafter", m.draft_drafter,

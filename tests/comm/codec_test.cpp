@@ -160,7 +160,7 @@ TEST(Codec, QRowsArePackedAndKeepTheirValues) {
 
 // A plan with one row of q. Behind the row come the entry's worker, next gamma and round, stop rule, tree and
 // prompt_logprobs, how many masks there are, and how many states the plan asks for.
-constexpr ptrdiff_t kAfterRow = 8 + 4 + 4 + (1 + 4 + 4) + 1 + 4 + 8 + 8;
+constexpr ptrdiff_t kAfterRow = 8 + 4 + 4 + (1 + 4 + 4) + 1 + 4 + 8 + 1 + 8;
 Bytes plan_with(const QRow& row) {
   StepPlan plan;
   PlanEntry& entry = plan.entries.emplace_back();

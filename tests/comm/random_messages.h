@@ -117,13 +117,14 @@ class RandomMessages {
     fill_all(m.sequence, m.epoch, m.round, m.base, m.first_input, m.input_count, m.draft);
     fill_nodes(m.parents, m.draft.size());
     fill_q(m);
-    fill_all(m.worker, m.next_gamma, m.next_round, m.next_stop, m.prompt_logprobs, m.masks);
+    fill_all(m.worker, m.next_gamma, m.next_round, m.next_stop, m.prompt_logprobs, m.masks, m.successors);
     if (below(2) == 0) fill(m.next_tree);
   }
   void fill(TokenLogprob& m) { fill_all(m.id, m.logprob); }
   void fill(PositionLogprobs& m) { fill_all(m.chosen, m.top); }
   void fill(Verdict& m) {
-    fill_all(m.sequence, m.epoch, m.round, m.base, m.status, m.draft_lost, m.link_lost, m.next, m.logprobs);
+    fill_all(m.sequence, m.epoch, m.round, m.base, m.status, m.draft_lost, m.link_lost, m.next, m.logprobs,
+             m.successors);
     m.accepted_count = static_cast<int32_t>(below(6));
     fill_nodes(m.path, static_cast<size_t>(m.accepted_count));
   }
@@ -132,7 +133,7 @@ class RandomMessages {
   void fill(SliceDoors& m) { fill_all(m.of_rank, m.cluster, m.server_key, m.public_key, m.secret_key); }
   void fill(Hello& m) {
     fill_all(m.role, m.generation, m.model, m.max_sequences, m.slices, m.head_fingerprint, m.own_drafter,
-             m.kv_blocks, m.state_head, m.state_width);
+             m.kv_blocks, m.state_head, m.state_width, m.successors, m.finds_text);
   }
   void fill(Welcome& m) {
     fill_all(m.accepted, m.reason);
@@ -152,8 +153,14 @@ class RandomMessages {
   void fill(PlaceRule& m) { fill_all(m.slope, m.offset, m.least_sent, m.least_extended); }
   void fill(Propose& m) {
     fill_all(m.sequence, m.epoch, m.round, m.base, m.committed, m.gamma, m.q_kind, m.row_bytes, m.code_bits,
-             m.sent_after_us, m.pipeline, m.fanout, m.stop, m.wants_guess);
+             m.sent_after_us, m.pipeline, m.fanout, m.stop, m.wants_guess, m.successors, m.text_gamma,
+             m.pass_ns, m.row_ns);
     if (below(2) == 0) fill(m.tree);
+  }
+  void fill(TokenSuccessors& m) {
+    fill(m.tokens);
+    m.best.resize(m.tokens.size() * kSuccessors);
+    for (TokenId& id : m.best) fill(id);
   }
   void fill(TreeShape& m) {
     fill_all(m.widths, m.parents, m.nodes, m.node_price, m.pass_price);
@@ -167,7 +174,7 @@ class RandomMessages {
     fill_nodes(m.parents, m.ids.size());
     fill(m.prefix_hash);
     fill_q(m);
-    fill_all(m.slice_bytes, m.link_bytes, m.eos, m.guess);
+    fill_all(m.slice_bytes, m.link_bytes, m.eos, m.from_text, m.guess);
     if (below(2) == 0) m.margins.resize(m.ids.size());
     for (float& margin : m.margins) fill(margin);
     fill_all(m.sent_after_us, m.ingest_ns, m.draft_ns, m.preparation);
@@ -187,6 +194,7 @@ class RandomMessages {
   void fill(LinkOffer& m) { fill_all(m.worker, m.id); }
   void fill(QTransfer& m) { fill_all(m.sequence, m.round, m.worker, m.number, m.sums, m.drafted); }
   void fill(Resync& m) { fill_all(m.sequence, m.epoch, m.committed, m.hash, m.state_rows); }
+  void fill(Rest& m) { fill(m.pause_ms); }
   void fill(StateRows& m) { fill_all(m.sequence, m.first, m.ids, m.width, m.values); }
 
   template <class... Fields>

@@ -109,6 +109,42 @@ TEST(TargetWorker, KvEqualsFreshPrefillAfterEveryVerdict) {
   EXPECT_EQ(rank.model->kv().free_blocks(), rank.model->kv().num_blocks());
 }
 
+// The best of each row, and those behind them, as the logprobs rank them: the same on any number of ranks.
+TEST(TargetWorker, RowsAreRankedAlikeByAnyNumberOfRanks) {
+  const Mirror mirror{.ids = random_ids(6, 4)};
+  StepPlan plan = plan_of(mirror, 0, random_ids(3, 5), 6);
+  plan.state_hash = 0;
+  plan.opens.push_back({.sequence = kSequence,
+                        .ids = mirror.ids,
+                        .prompt_length = 6,
+                        .sampling = {.repetition_penalty = 1.5f, .logprobs = 8}});
+  plan.entries[0].successors = true;
+  std::vector<TokenId> first;
+  for (const int ranks : {1, 2, 4}) {
+    const auto group =
+        ranks == 1 ? std::vector<std::unique_ptr<Collectives>>{} : make_thread_collectives(ranks);
+    const auto single = make_single_collectives();
+    std::vector<Verdict> verdicts(static_cast<size_t>(ranks));
+    std::vector<std::future<void>> running;
+    for (int r = 0; r < ranks; ++r)
+      running.push_back(std::async(std::launch::async, [&, r] {
+        Collectives& own = ranks == 1 ? *single : *group[static_cast<size_t>(r)];
+        const auto model =
+            testing::load_or_die(testing::golden_model("qwen3"),
+                                 {.shard = {r, ranks}, .max_positions = 120, .kv_tokens = 400}, own);
+        TargetWorker worker(*model, own, {.max_sequences = 2});
+        verdicts[static_cast<size_t>(r)] = worker.step(plan).verdicts.at(0);
+      }));
+    for (auto& run : running) run.get();
+    if (first.empty()) first = verdicts[0].successors;
+    for (const Verdict& verdict : verdicts) EXPECT_EQ(verdict.successors, first) << ranks;
+    // Penalties change what is drawn, not what is ranked.
+    ASSERT_EQ(first.size(), 4u * kSuccessors);
+    for (int k = 0; k < kSuccessors; ++k)
+      EXPECT_EQ(first[static_cast<size_t>(k)], verdicts[0].logprobs.at(0).top.at(static_cast<size_t>(k)).id);
+  }
+}
+
 TEST(TargetWorker, PrefillChunksGiveNoVerdict) {
   Rank rank, whole;
   Mirror mirror{.ids = random_ids(20, 2)};

@@ -1,0 +1,208 @@
+// Token recycling (Luo et al. 2024, 2408.08696): for every token the tokens that the target ranked best
+// behind it, when it was last read there. Drafts are walks through that table. Its rows come with Proposes,
+// from all rows that the target verified, accepted or not; what followed in texts stands in front of them.
+#include <algorithm>
+#include <array>
+#include <queue>
+#include <unordered_map>
+
+#include "draft_worker/text_drafter.h"
+
+namespace outrider {
+namespace {
+
+constexpr size_t kListed = static_cast<size_t>(kSuccessors);
+constexpr TokenId kNone{-1};
+
+// [token][rank]; 32 bytes for every id up to the largest that was seen. Ids were checked against the target's
+// vocabulary where they arrived.
+class SuccessorTable {
+ public:
+  using Row = std::array<TokenId, kListed>;
+
+  // Null: nothing is known to follow.
+  const Row* find(TokenId token) const {
+    const auto at = static_cast<size_t>(token.value());
+    return at < rows_.size() && rows_[at][0] != kNone ? &rows_[at] : nullptr;
+  }
+  void set(TokenId token, std::span<const TokenId> best) {
+    if (best.front() != kNone) std::copy(best.begin(), best.end(), row(token).begin());
+  }
+  // It followed just now.
+  void put_first(TokenId token, TokenId next) {
+    Row& of = row(token);
+    const auto found = std::find(of.begin(), of.end() - 1, next);
+    std::copy_backward(of.begin(), found, found + 1);
+    of[0] = next;
+  }
+
+ private:
+  Row& row(TokenId token) {
+    const auto at = static_cast<size_t>(token.value());
+    if (at >= rows_.size()) rows_.resize(at + 1, filled());
+    return rows_[at];
+  }
+  static Row filled() {
+    Row row;
+    row.fill(kNone);
+    return row;
+  }
+  std::vector<Row> rows_;
+};
+
+// How often the token at each rank was the one that followed. Old counts fade.
+class RankChances {
+ public:
+  double of(size_t rank) const { return right_[rank] / tested_; }
+  // `rank` may be kListed: none of them.
+  void add(size_t rank) {
+    tested_ += 1;
+    if (rank < kListed) right_[rank] += 1;
+    if (tested_ < kFadeAfter) return;
+    tested_ /= 2;
+    for (double& right : right_) right /= 2;
+  }
+
+ private:
+  static constexpr double kFadeAfter = 1024;
+  // As of eight tests: until something is known the first is right in three of eight, the others more rarely.
+  double tested_ = 8;
+  std::array<double, kListed> right_{3, 1, 0.5, 0.3, 0.2, 0.15, 0.1, 0.1};
+};
+
+class RecyclingGuesser final : public TextGuesser {
+ public:
+  explicit RecyclingGuesser(const RecyclingDrafterOptions& options) : least_chance_(options.least_chance) {}
+
+  void open(SequenceId sequence, std::span<const TokenId> text, int32_t) override {
+    known_[sequence] = 1;
+    extend(sequence, text);
+  }
+  void extend(SequenceId sequence, std::span<const TokenId> text) override {
+    size_t& known = known_.at(sequence);
+    for (; known < text.size(); ++known) {
+      const TokenId token = text[known - 1], next = text[known];
+      if (const auto* row = table_.find(token))
+        chances_.add(static_cast<size_t>(std::find(row->begin(), row->end(), next) - row->begin()));
+      followed_.emplace_back(token, next);
+    }
+  }
+  void learn(const TokenSuccessors& successors) override {
+    for (size_t i = 0; i < successors.tokens.size(); ++i)
+      table_.set(successors.tokens[i], std::span(successors.best).subspan(i * kListed, kListed));
+    for (const auto& [token, next] : followed_) table_.put_first(token, next);
+    followed_.clear();
+  }
+  void close(SequenceId sequence) override { known_.erase(sequence); }
+  bool ranks_siblings() const override { return true; }
+
+  // The walk that takes what stands first, while it is right with at least the least chance.
+  void guess(SequenceId, std::span<const TokenId> text, int32_t most, std::vector<TokenId>& out) override {
+    out.clear();
+    TokenId last = text.back();
+    double chance = 1;
+    while (static_cast<int32_t>(out.size()) < most) {
+      const auto* row = table_.find(last);
+      chance *= chances_.of(0);
+      if (!row || chance < least_chance_) break;
+      out.push_back(last = row->front());
+    }
+  }
+
+  // A listed tree takes ranks as its siblings stand; widths take the first of each row; else those nodes that
+  // are right with the largest chances.
+  DraftTree guess_tree(SequenceId, std::span<const TokenId> text, const TreeShape& shape,
+                       int32_t depth) override {
+    DraftTree tree = !shape.parents.empty() ? fill(text.back(), shape.parents)
+                     : shape.nodes > 0      ? best_first(text.back(), shape, depth)
+                                            : by_widths(text.back(), shape.widths, depth);
+    tree = depth_first(tree);
+    shorten_chain(tree);
+    return tree;
+  }
+
+ private:
+  DraftTree fill(TokenId root, const std::vector<int32_t>& parents) const {
+    constexpr int32_t kMissing = -2;
+    DraftTree tree;
+    std::vector<int32_t> at(parents.size(), kMissing);  // node of the tree
+    std::vector<size_t> children(parents.size() + 1, 0);
+    for (size_t i = 0; i < parents.size(); ++i) {
+      const size_t rank = children[static_cast<size_t>(parents[i] + 1)]++;
+      const int32_t parent = parents[i] == kTreeRoot ? kTreeRoot : at[static_cast<size_t>(parents[i])];
+      if (parent != kMissing) at[i] = add(tree, root, parent, rank);
+    }
+    return tree;
+  }
+  DraftTree by_widths(TokenId root, const std::vector<int32_t>& widths, int32_t depth) const {
+    DraftTree tree;
+    size_t begin = 0;
+    const size_t levels = std::min(widths.size(), static_cast<size_t>(depth));
+    for (size_t level = 0; level < levels; ++level) {
+      const size_t end = tree.size();
+      const auto width = static_cast<size_t>(widths[level]);
+      for (size_t rank = 0; level == 0 && rank < width; ++rank) add(tree, root, kTreeRoot, rank);
+      for (size_t node = begin; level > 0 && node < end; ++node)
+        for (size_t rank = 0; rank < width; ++rank) add(tree, root, static_cast<int32_t>(node), rank);
+      begin = end;
+    }
+    return tree;
+  }
+  DraftTree best_first(TokenId root, const TreeShape& shape, int32_t depth) const {
+    struct Candidate {
+      double chance;
+      int32_t order, parent, level;
+      size_t rank;
+      bool operator<(const Candidate& other) const {
+        return chance != other.chance ? chance < other.chance : order > other.order;
+      }
+    };
+    const double least = std::max(kLeastNode, static_cast<double>(shape.node_price));
+    std::priority_queue<Candidate> open;
+    int32_t order = 0;
+    const auto look_behind = [&](int32_t node, double chance, int32_t level) {
+      if (level >= depth) return;
+      for (size_t rank = 0; rank < kListed; ++rank)
+        if (const double of_it = chance * chances_.of(rank); of_it >= least)
+          open.push({of_it, order++, node, level, rank});
+    };
+    DraftTree tree;
+    look_behind(kTreeRoot, 1, 0);
+    while (!open.empty() && tree.size() < static_cast<size_t>(shape.nodes)) {
+      const Candidate next = open.top();
+      open.pop();
+      const int32_t node = add(tree, root, next.parent, next.rank);
+      if (node >= 0) look_behind(node, next.chance, next.level + 1);
+    }
+    return tree;
+  }
+  // The new node; negative: so many tokens are not known to follow.
+  int32_t add(DraftTree& tree, TokenId root, int32_t parent, size_t rank) const {
+    const TokenId behind = parent == kTreeRoot ? root : tree.ids[static_cast<size_t>(parent)];
+    const auto* row = table_.find(behind);
+    if (!row || rank >= kListed || (*row)[rank] == kNone) return -2;
+    tree.ids.push_back((*row)[rank]);
+    tree.parents.push_back(parent);
+    return static_cast<int32_t>(tree.size()) - 1;
+  }
+
+  static constexpr double kLeastNode = 0.01;
+  const double least_chance_;
+  SuccessorTable table_;
+  RankChances chances_;
+  std::unordered_map<SequenceId, size_t> known_;       // tokens of each text
+  std::vector<std::pair<TokenId, TokenId>> followed_;  // until learn(): one round's at most, or a prompt
+};
+
+}  // namespace
+
+std::shared_ptr<TextGuesser> make_recycling_guesser(const RecyclingDrafterOptions& options) {
+  return std::make_shared<RecyclingGuesser>(options);
+}
+
+std::unique_ptr<Drafter> make_recycling_drafter(RecyclingDrafterOptions options) {
+  return make_text_drafter(make_recycling_guesser(options),
+                           {.max_sequences = options.max_sequences, .max_context = options.max_context});
+}
+
+}  // namespace outrider
