@@ -7,20 +7,17 @@ their equations). Reads the texts that `train_heads.py sample` wrote.
   train_blocks.py export --work W --out .                 write OUT/dspark and OUT/medusa, those that were trained
   train_blocks.py report --work W                         acceptance on texts that were held out, as Markdown
 
-Shapes are chosen by what a pass reads: one layer, few keys and values, an output head of the 1536 tokens that the target writes
+Shapes are chosen by what a pass reads: one layer, few keys and values, an output head of the 2048 tokens that the target writes
 most, which all rows share, and transitions of rank 48.
 """
-import json, math, os
-import numpy as np
 import torch
 import torch.nn as nn
 import torch.nn.functional as F
-from train import EPS, MAX_POS, THETA, VOCAB, load_export, rotate
-from train_heads import HELD, HERE, arguments, kept_tokens, linear, states_of, train
+from train import EPS, MAX_POS, THETA, VOCAB, rotate
+from train_heads import ANCHORS, agrees, arguments, distance, draft_vocabulary, export, kept_tokens, linear, report, target_rows, train
 
-HEADS, KV_HEADS, HEAD_DIM, FFN, KNOWN, RANK = 8, 2, 32, 384, 1536, 48
+HEADS, KV_HEADS, HEAD_DIM, FFN, KNOWN, RANK = 8, 2, 32, 384, 2048, 48
 TOKENS, MASK, TAPS = 4, 3, (5, 9)           # of a block or branches; the token that stands for unknown ones; inputs of these layers
-ANCHORS = 160                               # places in each text where a draft begins, in a step of training
 
 
 # ---------------------------------------------------------------- heads
@@ -86,6 +83,7 @@ class Branches(nn.Module):
         self.lm_head = linear(d, len(kept))
         self.lm_head.weight.data.copy_(target.embed_tokens.weight.data[kept])
         self.register_buffer("kept", kept)
+        self.target = [target]                                      # no part of it
 
     def logits(self, ids, taps, hn, anchors):
         x = hn[:, anchors - 1]
@@ -96,91 +94,56 @@ def new_head(kind, target, windows):
     return {"dspark": Block, "medusa": Branches}[kind](target, kept_tokens(windows, KNOWN))
 
 
-def target_rows(head, target, hn, anchors):
-    """What the target says of the tokens that the rows say, over the tokens that the head knows: [B, anchors, TOKENS, known]."""
-    rows = F.softmax(F.linear(hn, target.embed_tokens.weight), -1)[..., head.kept]
-    return rows[:, anchors[:, None] + torch.arange(TOKENS)]
-
-
 def losses(head, ids, taps, hn, progress):
-    """KL(target || head) at first, then more and more of one minus the acceptance; later tokens count less."""
+    """Later tokens count less."""
     anchors = torch.randperm(ids.shape[1] - TOKENS - 1)[:ANCHORS] + 1
-    p = target_rows(head, TARGET[0], hn, anchors)
-    q = F.log_softmax(head.logits(ids, taps, hn, anchors).float(), -1)
-    w, weight = max(0.0, min(1.0, (progress - 0.3) / 0.5)), 0.8 ** torch.arange(TOKENS)
-    kl, accepted = -(p * q).sum(-1).mean((0, 1)), torch.minimum(p, q.exp()).sum(-1).mean((0, 1))
-    return (weight * ((1 - 0.8 * w) * kl + 2 * w * (1 - accepted))).sum() / weight.sum()
+    p, weight = target_rows(head, hn)[:, rows_of(anchors)], 0.8 ** torch.arange(TOKENS)
+    by_token = distance(p, head.logits(ids, taps, hn, anchors), progress).mean((0, 1))
+    return (weight * by_token).sum() / weight.sum()
 
 
-TARGET = []
+def rows_of(anchors):
+    """Positions whose rows of the target say what the draft at each anchor says: [anchors, TOKENS]."""
+    return anchors[:, None] + torch.arange(TOKENS)
+
+
+def agreement(head, ids, taps, hn):
+    anchors = torch.arange(1, ids.shape[1] - TOKENS, 3)
+    return agrees(head, hn[:, rows_of(anchors)], head.logits(ids, taps, hn, anchors))
 
 
 # ---------------------------------------------------------------- export
-def cmd_export(a):
-    from safetensors.torch import save_file
-    layer = {"q": "self_attn.q_proj", "k": "self_attn.k_proj", "v": "self_attn.v_proj", "o": "self_attn.o_proj", "gate": "mlp.gate_proj",
-             "up": "mlp.up_proj", "down": "mlp.down_proj", "input_norm": "input_layernorm", "mlp_norm": "post_attention_layernorm",
-             "q_norm": "self_attn.q_norm", "k_norm": "self_attn.k_norm"}
-    names = {"fc": "fc", "lm_head": "lm_head", "norm": "norm", "hidden_norm": "hidden_norm", "markov_from": "markov_head.markov_w1",
-             "markov_to": "markov_head.markov_w2", **{n: "layers.0." + to for n, to in layer.items()}}
-    for kind in ("dspark", "medusa"):
-        if not (a.work / f"{kind}.pt").exists():
-            continue
-        ck = torch.load(a.work / f"{kind}.pt")
-        weights = {n.removesuffix(".weight"): v.to(torch.bfloat16).contiguous() for n, v in ck["head"].items() if n != "kept"}
-        kept = ck["head"]["kept"]
-        if kind == "dspark":
-            tensors = {names[n] + ".weight": v for n, v in weights.items()}
-            tensors["d2t"] = kept - torch.arange(len(kept))
-            tensors["t2d"] = torch.zeros(VOCAB, dtype=torch.bool).index_fill_(0, kept, True)
-            config = dict(architectures=["DSparkSpeculator"], model_type="speculators", speculators_model_type="dspark", block_size=TOKENS,
-                          sample_from_anchor=True, mask_token_id=MASK, aux_hidden_state_layer_ids=list(TAPS), draft_vocab_size=len(kept),
-                          target_hidden_size=256, markov_rank=RANK, markov_head_type="vanilla", enable_confidence_head=False,
-                          transformer_layer_config=dict(
-                              model_type="qwen3", hidden_size=256, intermediate_size=FFN, num_hidden_layers=1, num_attention_heads=HEADS,
-                              num_key_value_heads=KV_HEADS, head_dim=HEAD_DIM, hidden_act="silu", max_position_embeddings=MAX_POS,
-                              rms_norm_eps=EPS, rope_theta=THETA, vocab_size=VOCAB, attention_bias=False))
-        else:
-            tensors = {f"blocks.{n.split('.')[1]}.layers.0.weight" if n.startswith("branch") else "lm_heads.0.weight": v
-                       for n, v in weights.items()} | {"token_map": kept}
-            config = dict(architectures=["MedusaModel"], model_type="medusa", hidden_size=256, vocab_size=VOCAB, num_heads=TOKENS,
-                          num_hidden_layers=1, truncated_vocab_size=len(kept), original_lm_head=True, medusa_fc_bias=False)
-        out = a.out / kind
-        out.mkdir(parents=True, exist_ok=True)
-        save_file(tensors, out / "model.safetensors", metadata={"format": "pt"})
-        os.chmod(out / "model.safetensors", 0o644)
-        (out / "config.json").write_text(json.dumps(config, indent=2) + "\n")
-        print(f"{out}: {sum(v.numel() for v in weights.values())} parameters, step {ck['step']}, {ck['used'] / 60:.1f} min")
+LAYER = {"q": "self_attn.q_proj", "k": "self_attn.k_proj", "v": "self_attn.v_proj", "o": "self_attn.o_proj", "gate": "mlp.gate_proj",
+         "up": "mlp.up_proj", "down": "mlp.down_proj", "input_norm": "input_layernorm", "mlp_norm": "post_attention_layernorm",
+         "q_norm": "self_attn.q_norm", "k_norm": "self_attn.k_norm"}
+NAMES = {"fc": "fc", "lm_head": "lm_head", "norm": "norm", "hidden_norm": "hidden_norm", "markov_from": "markov_head.markov_w1",
+         "markov_to": "markov_head.markov_w2", **{n: "layers.0." + to for n, to in LAYER.items()}}
 
 
-# ---------------------------------------------------------------- report
-@torch.no_grad()
-def cmd_report(a):
-    windows = torch.from_numpy(np.load(a.work / "windows.npy").astype(np.int64))
-    target = load_export(HERE / "target")
-    print("| head | temperature | " + " | ".join(f"token {j + 1}" for j in range(TOKENS)) + " |\n" + "|---" * (TOKENS + 2) + "|")
-    for kind in ("dspark", "medusa"):
-        if not (a.work / f"{kind}.pt").exists():
-            continue
-        head = new_head(kind, target, windows[HELD:])
-        head.load_state_dict(torch.load(a.work / f"{kind}.pt")["head"])
-        sums = torch.zeros(2, TOKENS)
-        anchors = torch.arange(1, windows.shape[1] - TOKENS, 3)
-        for ids in windows[:HELD].split(4):
-            taps, hn = states_of(target, ids, TAPS)
-            p, q = target_rows(head, target, hn, anchors), head.logits(ids, taps, hn, anchors)
-            best = F.linear(hn, target.embed_tokens.weight).argmax(-1)[:, anchors[:, None] + torch.arange(TOKENS)]
-            same = (head.kept[q.argmax(-1)] == best).float().mean((0, 1))
-            sums += torch.stack((same, torch.minimum(p, F.softmax(q, -1)).sum(-1).mean((0, 1)))) * len(ids) / HELD
-        for temperature, row in zip((0, 1), sums):
-            print(f"| {kind} | {temperature} | " + " | ".join(f"{x:.3f}" for x in row) + " |", flush=True)
+def published(kind, weights, kept):
+    if kind == "medusa":
+        named = {f"blocks.{n.split('.')[1]}.layers.0.weight" if n.startswith("branch") else "lm_heads.0.weight": v
+                 for n, v in weights.items()}
+        return named | {"token_map": kept}, dict(
+            architectures=["MedusaModel"], model_type="medusa", hidden_size=256, vocab_size=VOCAB, num_heads=TOKENS,
+            num_hidden_layers=1, truncated_vocab_size=len(kept), original_lm_head=True, medusa_fc_bias=False)
+    layer = dict(model_type="qwen3", hidden_size=256, intermediate_size=FFN, num_hidden_layers=1, num_attention_heads=HEADS,
+                 num_key_value_heads=KV_HEADS, head_dim=HEAD_DIM, hidden_act="silu", max_position_embeddings=MAX_POS,
+                 rms_norm_eps=EPS, rope_theta=THETA, vocab_size=VOCAB, attention_bias=False)
+    return {NAMES[n] + ".weight": v for n, v in weights.items()} | draft_vocabulary(kept), dict(
+        architectures=["DSparkSpeculator"], model_type="speculators", speculators_model_type="dspark", block_size=TOKENS,
+        sample_from_anchor=True, mask_token_id=MASK, aux_hidden_state_layer_ids=list(TAPS), draft_vocab_size=len(kept),
+        target_hidden_size=256, markov_rank=RANK, markov_head_type="vanilla", enable_confidence_head=False,
+        transformer_layer_config=layer)
 
 
 def main():
-    a = arguments(__doc__, ("dspark", "medusa", "export", "report"))
-    if a.command in ("export", "report"):
-        return globals()["cmd_" + a.command](a)
-    TARGET.append(load_export(HERE / "target").requires_grad_(False))
+    kinds = ("dspark", "medusa")
+    a = arguments(__doc__, (*kinds, "export", "report"))
+    if a.command == "export":
+        return export(a, kinds, published)
+    if a.command == "report":
+        return report(a, kinds, new_head, agreement, TAPS, TOKENS)
     train(a, a.command, new_head, losses, TAPS)
 
 

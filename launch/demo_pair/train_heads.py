@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
 """Trains drafters that read the demo target's states: an EAGLE-3 head and an MTP module (docs/heads.md has their equations).
+train_blocks.py trains the heads that say several tokens in one pass, with the texts, the loop and the exporter from here.
 
   train_heads.py sample --program OUTRIDER --work W --windows N   let the engine write texts with the demo target
   train_heads.py eagle3 --work W --minutes M                      train (resumes from W/eagle3.pt)
@@ -7,7 +8,8 @@
   train_heads.py export --work W --out .                          write OUT/eagle3 and OUT/mtp, those that were trained
   train_heads.py report --work W                                  acceptance on texts that were held out, as Markdown
 
-The learning rate follows the training time used against --minutes. Needs what train.py needs.
+What the target computes on the texts is stored in W/states.bin by whichever training comes first (2.6 GB, some minutes). The
+learning rate follows the training time used against --minutes. Needs what train.py needs.
 """
 import argparse, json, math, os, pathlib, shutil, subprocess, time
 import numpy as np
@@ -19,7 +21,9 @@ from train import EPS, MAX_POS, THETA, VOCAB, load_export, rotate
 HERE = pathlib.Path(__file__).parent
 HEADS, KV_HEADS, FFN, DRAFT_VOCAB, STEPS = 8, 4, 384, 2048, 4
 TAPS = (2, 5, 7)                            # inputs of these layers of 10: 2, n / 2 and n - 3
+STORED = (2, 5, 7, 9)                       # layers whose inputs are stored, for all kinds of heads
 WINDOW, HELD = 512, 64                      # tokens of a text; texts that no head is trained on
+ANCHORS = 160                               # places in each text that a step of training looks at
 
 
 # ---------------------------------------------------------------- texts
@@ -48,14 +52,52 @@ def tokenizer():
 
 # ---------------------------------------------------------------- the target's side
 @torch.no_grad()
-def states_of(target, ids, layers=TAPS):
-    """The residual stream at these layers, one behind the other, and what the head of the target reads, at each position."""
-    x, taps = target.embed_tokens(ids), []
+def states_of(target, ids):
+    """The residual stream at the stored layers, one behind the other, and what the head of the target reads, at each position."""
+    x, states = target.embed_tokens(ids), []
     for i, layer in enumerate(target.layers):
-        if i in layers:
-            taps.append(x)
+        if i in STORED:
+            states.append(x)
         x = layer(x, target.cos[:ids.shape[1]], target.sin[:ids.shape[1]], None)
-    return torch.cat(taps, -1), target.norm(x)
+    return torch.cat(states + [target.norm(x)], -1)
+
+
+class Texts:
+    """The texts of `sample` with the target's states, in bf16 as the engine keeps them. Writes the states where they are missing."""
+
+    def __init__(self, a, target, taps):
+        self.ids = torch.from_numpy(np.load(a.work / "windows.npy").astype(np.int64))
+        self.width, path = target.shape[0], a.work / "states.bin"
+        shape = (*self.ids.shape, (len(STORED) + 1) * self.width)
+        text_bytes = 2 * shape[1] * shape[2]
+        with open(path, "ab") as f:
+            done = f.tell() // text_bytes
+            f.truncate(done * text_bytes)
+            for ids in self.ids[done:].split(16) if done < len(self.ids) else ():
+                with torch.autocast("cpu", torch.bfloat16, enabled=a.bf16):
+                    states = states_of(target, ids)
+                f.write(states.bfloat16().view(torch.int16).numpy().tobytes())
+                done += len(ids)
+                if done % 256 == 0:
+                    print(f"states of {done} of {len(self.ids)} texts, {time.process_time() / 60:.1f} min", flush=True)
+        self.states = np.memmap(path, np.int16, "r", shape=shape)
+        self.columns = [STORED.index(layer) for layer in taps]
+
+    def read(self, rows):
+        """Token ids, states at the taps, and what the target's head reads."""
+        states = torch.from_numpy(self.states[rows.numpy()]).view(torch.bfloat16).float().split(self.width, -1)
+        taps = torch.cat([states[i] for i in self.columns], -1) if self.columns else None
+        return self.ids[rows], taps, states[-1]
+
+    def held_out(self):
+        return (self.read(rows) for rows in torch.arange(HELD).split(4))
+
+
+def target_rows(head, hn):
+    """What the target says behind these positions, over the tokens that the head knows."""
+    with torch.autocast("cpu", enabled=False):
+        p = F.softmax(F.linear(hn, head.target[0].embed_tokens.weight), -1)
+    return p if len(head.kept) == VOCAB else p[..., head.kept]
 
 
 # ---------------------------------------------------------------- heads
@@ -89,12 +131,9 @@ class Head(nn.Module):
         self.register_buffer("kept", kept if kept is not None else torch.arange(VOCAB))
         self.target = [target]                                      # no part of it
 
-    def first_states(self, taps, hn):
-        return self.fc(taps) if self.kind == "eagle3" else hn
-
     def layer(self, e, g, cos, sin, before):
         """before: keys and values of earlier steps, of step i for the rows that it drafted. Returns the state that goes on
-        and the logits."""
+        and what the output head reads."""
         B, T, _ = e.shape
         if self.kind == "eagle3":
             x, residual = torch.cat((self.token_norm(e), self.hidden_norm(g)), -1), g
@@ -121,20 +160,23 @@ class Head(nn.Module):
         h = self.mlp_norm(y)
         y = y + self.down(F.silu(self.gate(h)) * self.up(h))
         final = self.norm(y)
-        head = self.lm_head.weight if self.kind == "eagle3" else self.target[0].embed_tokens.weight
-        return (y if self.kind == "eagle3" else final), F.linear(final, head)
+        return (y if self.kind == "eagle3" else final), final
+
+    def logits(self, final):
+        return F.linear(final, self.lm_head.weight if self.kind == "eagle3" else self.target[0].embed_tokens.weight)
 
     def unrolled(self, ids, taps, hn, steps):
-        """Logits of steps 1, 2, ...: row t of step j drafts position t + 2, from states that end at t - j + 1."""
+        """What the output head reads in steps 1, 2, ...: row t of step j drafts position t + 2, from states that end at
+        t - j + 1."""
         T = ids.shape[1] - 1
         target = self.target[0]
-        e, g = target.embed_tokens(ids[:, 1:]), self.first_states(taps[:, :T], hn[:, :T])
-        before, logits = [], []
+        e, g = target.embed_tokens(ids[:, 1:]), self.fc(taps[:, :T]) if self.kind == "eagle3" else hn[:, :T]
+        before, finals = [], []
         for _ in range(steps):
-            out, row = self.layer(e, g, target.cos[:T], target.sin[:T], before)
-            logits.append(row)
+            out, final = self.layer(e, g, target.cos[:T], target.sin[:T], before)
+            finals.append(final)
             g = F.pad(out, (0, 0, 1, 0))[:, :T]
-        return logits
+        return finals
 
 
 def kept_tokens(windows, count=DRAFT_VOCAB):
@@ -149,23 +191,25 @@ def new_head(kind, target, windows):
 
 
 def losses(head, ids, taps, hn, progress):
-    """KL(target || head) at first, then more and more of one minus the acceptance, over all steps; later ones count less."""
-    p = F.softmax(F.linear(hn[:, 1:], head.target[0].embed_tokens.weight), -1)[..., head.kept]
-    w, total, weight = max(0.0, min(1.0, (progress - 0.3) / 0.5)), 0.0, 0.0
-    for j, logits in enumerate(head.unrolled(ids, taps, hn, STEPS)):
-        q, pj = F.log_softmax(logits[:, j:], -1), p[:, j:]
-        kl = -(pj * q).sum(-1).mean()
-        accepted = torch.minimum(pj, q.exp()).sum(-1).mean()
-        total, weight = total + 0.8 ** j * ((1 - 0.8 * w) * kl + 2 * w * (1 - accepted)), weight + 0.8 ** j
-    return total / weight
+    """Over all steps; later ones count less."""
+    at = torch.randperm(ids.shape[1] - STEPS)[:ANCHORS] + STEPS - 1
+    p, weight = target_rows(head, hn[:, at + 1]), 0.8 ** torch.arange(STEPS)
+    by_step = [distance(p, head.logits(final[:, at]), progress).mean() for final in head.unrolled(ids, taps, hn, STEPS)]
+    return (weight * torch.stack(by_step)).sum() / weight.sum()
+
+
+def distance(p, logits, progress):
+    """KL(target || head) at first, then more and more of one minus the acceptance."""
+    q, w = F.log_softmax(logits.float(), -1), max(0.0, min(1.0, (progress - 0.3) / 0.5))
+    return -(1 - 0.8 * w) * (p * q).sum(-1) + 2 * w * (1 - torch.minimum(p, q.exp()).sum(-1))
 
 
 # ---------------------------------------------------------------- training
 def train(a, kind, new_head=new_head, losses=losses, taps=TAPS):
     torch.manual_seed(a.seed)
-    windows = torch.from_numpy(np.load(a.work / "windows.npy").astype(np.int64))[HELD:]
     target = load_export(HERE / "target").requires_grad_(False)
-    head, path = new_head(kind, target, windows), a.work / f"{kind}.pt"
+    texts = Texts(a, target, taps)
+    head, path = new_head(kind, target, texts.ids[HELD:]), a.work / f"{kind}.pt"
     of_tokens = lambda n: n.startswith(("lm_head", "markov"))       # a row for each token
     matrices = [p for n, p in head.named_parameters() if p.dim() == 2 and not of_tokens(n)]
     rest = [p for n, p in head.named_parameters() if p.dim() == 1 or of_tokens(n)]
@@ -181,23 +225,23 @@ def train(a, kind, new_head=new_head, losses=losses, taps=TAPS):
         step, used, running = ck["step"], ck["used"], ck["running"]
         generator.set_state(ck["rng"])
         print(f"resumed at step {step}, {used / 60:.1f} min", flush=True)
-    print(f"{kind}: {sum(p.numel() for p in head.parameters())} parameters, {windows.numel()} tokens of text", flush=True)
+    print(f"{kind}: {sum(p.numel() for p in head.parameters())} parameters, {texts.ids[HELD:].numel()} tokens of text", flush=True)
 
     def save():
         torch.save({"head": head.state_dict(), "opts": [o.state_dict() for o in opts], "step": step, "used": used,
                     "running": running, "rng": generator.get_state()}, str(path) + ".tmp")
         os.replace(str(path) + ".tmp", path)
 
-    saved, first = used, step
+    saved, first, begun = used, step, used
     while used < a.minutes * 60:
         t0, progress = time.process_time(), used / (a.minutes * 60)
         lr = a.lr * min(1.0, (step - first + 1) / 20) * (0.02 + 0.49 * (1 + math.cos(math.pi * progress)))
         for o in opts:
             for group in o.param_groups:
                 group["lr"] = lr
-        ids = windows[torch.randint(len(windows), (a.rows,), generator=generator)]
+        batch = texts.read(HELD + torch.randint(len(texts.ids) - HELD, (a.rows,), generator=generator))
         with torch.autocast("cpu", torch.bfloat16, enabled=a.bf16):
-            loss = losses(head, ids, *states_of(target, ids, taps), progress)
+            loss = losses(head, *batch, progress)
         loss.backward()
         nn.utils.clip_grad_norm_(head.parameters(), 1.0)
         for o in opts:
@@ -207,7 +251,7 @@ def train(a, kind, new_head=new_head, losses=losses, taps=TAPS):
         used += time.process_time() - t0                            # of this process: others may have the cores
         if step % 20 == 0:
             print(f"step {step} {used / 60:.1f}/{a.minutes} min loss {running:.4f} "
-                  f"{ids.numel() * (step - first) / max(1e-9, used):.0f} tok/s", flush=True)
+                  f"{batch[0].numel() * (step - first) / max(1e-9, used - begun):.0f} tok/s", flush=True)
         if used - saved > 60:
             saved = used
             save()
@@ -228,55 +272,68 @@ NAMES = {
 }
 
 
-def cmd_export(a):
+def published(kind, weights, kept):
+    """Tensors and config.json as they are published."""
+    tensors = {NAMES[kind][n] + ".weight": v for n, v in weights.items()}
+    config = dict(model_type="llama", hidden_size=256, intermediate_size=FFN, num_hidden_layers=1, num_attention_heads=HEADS,
+                  num_key_value_heads=KV_HEADS, head_dim=32, hidden_act="silu", max_position_embeddings=MAX_POS, rms_norm_eps=EPS,
+                  rope_theta=THETA, rope_scaling=None, vocab_size=VOCAB, tie_word_embeddings=False, torch_dtype="bfloat16")
+    if kind == "mtp":
+        return tensors, dict(config, architectures=["MiMoMTPModel"], model_type="mimo", num_nextn_predict_layers=1)
+    return tensors | draft_vocabulary(kept), dict(
+        architectures=["LlamaForCausalLMEagle3"], draft_vocab_size=len(kept), target_hidden_size=256,
+        eagle_aux_hidden_state_layer_ids=list(TAPS), **config)
+
+
+def draft_vocabulary(kept):
+    return {"d2t": kept - torch.arange(len(kept)), "t2d": torch.zeros(VOCAB, dtype=torch.bool).index_fill_(0, kept, True)}
+
+
+def export(a, kinds, published=published):
     from safetensors.torch import save_file
-    for kind in ("eagle3", "mtp"):
+    for kind in kinds:
         if not (a.work / f"{kind}.pt").exists():
             continue
         ck = torch.load(a.work / f"{kind}.pt")
-        weights, kept = ck["head"], ck["head"]["kept"]
-        tensors = {NAMES[kind][n.rsplit(".", 1)[0]] + ".weight": v.to(torch.bfloat16).contiguous()
-                   for n, v in weights.items() if n != "kept"}
-        config = dict(model_type="llama", hidden_size=256, intermediate_size=FFN, num_hidden_layers=1, num_attention_heads=HEADS,
-                      num_key_value_heads=KV_HEADS, head_dim=32, hidden_act="silu", max_position_embeddings=MAX_POS, rms_norm_eps=EPS,
-                      rope_theta=THETA, rope_scaling=None, vocab_size=VOCAB, tie_word_embeddings=False, torch_dtype="bfloat16")
-        if kind == "eagle3":
-            tensors["d2t"] = kept - torch.arange(len(kept))
-            tensors["t2d"] = torch.zeros(VOCAB, dtype=torch.bool).index_fill_(0, kept, True)
-            config = dict(architectures=["LlamaForCausalLMEagle3"], draft_vocab_size=len(kept), target_hidden_size=256,
-                          eagle_aux_hidden_state_layer_ids=list(TAPS), **config)
-        else:
-            config = dict(config, architectures=["MiMoMTPModel"], model_type="mimo", num_nextn_predict_layers=1)
+        weights = {n.removesuffix(".weight"): v.to(torch.bfloat16).contiguous() for n, v in ck["head"].items() if n != "kept"}
+        tensors, config = published(kind, weights, ck["head"]["kept"])
         out = a.out / kind
         out.mkdir(parents=True, exist_ok=True)
         save_file(tensors, out / "model.safetensors", metadata={"format": "pt"})
         os.chmod(out / "model.safetensors", 0o644)
         (out / "config.json").write_text(json.dumps(config, indent=2) + "\n")
-        print(f"{out}: {sum(v.numel() for v in tensors.values() if v.is_floating_point())} parameters, step {ck['step']}, "
-              f"{ck['used'] / 60:.1f} min")
+        print(f"{out}: {sum(v.numel() for v in weights.values())} parameters, step {ck['step']}, {ck['used'] / 60:.1f} min")
 
 
 # ---------------------------------------------------------------- report
 @torch.no_grad()
-def cmd_report(a):
-    windows = torch.from_numpy(np.load(a.work / "windows.npy").astype(np.int64))
+def report(a, kinds, new_head=new_head, agreement=None, taps=TAPS, tokens=6):
+    agreement = agreement or agreement_by_step
     target = load_export(HERE / "target")
-    print("| head | temperature | " + " | ".join(f"token {j + 1}" for j in range(6)) + " |\n" + "|---" * 8 + "|")
-    for kind in ("eagle3", "mtp"):
+    texts = Texts(a, target, taps)
+    print("| head | temperature | " + " | ".join(f"token {j + 1}" for j in range(tokens)) + " |\n" + "|---" * (tokens + 2) + "|")
+    for kind in kinds:
         if not (a.work / f"{kind}.pt").exists():
             continue
-        head = new_head(kind, target, windows[HELD:])
+        head = new_head(kind, target, texts.ids[HELD:])
         head.load_state_dict(torch.load(a.work / f"{kind}.pt")["head"])
-        sums = torch.zeros(2, 6)
-        for ids in windows[:HELD].split(4):
-            taps, hn = states_of(target, ids)
-            logits = F.linear(hn[:, 1:], target.embed_tokens.weight)
-            for j, row in enumerate(head.unrolled(ids, taps, hn, 6)):
-                same = head.kept[row[:, j:].argmax(-1)] == logits[:, j:].argmax(-1)
-                both = torch.minimum(F.softmax(logits[:, j:], -1)[..., head.kept], F.softmax(row[:, j:], -1)).sum(-1)
-                sums[:, j] += torch.stack((same.float().mean(), both.mean())) * len(ids) / HELD
+        sums = sum(agreement(head, *batch) * len(batch[0]) / HELD for batch in texts.held_out())
         for temperature, row in zip((0, 1), sums):
             print(f"| {kind} | {temperature} | " + " | ".join(f"{x:.3f}" for x in row) + " |", flush=True)
+
+
+def agrees(head, hn, logits):
+    """Share of equal best tokens, and mean acceptance."""
+    best = F.linear(hn, head.target[0].embed_tokens.weight).argmax(-1)
+    same = head.kept[logits.argmax(-1)] == best
+    both = torch.minimum(target_rows(head, hn), F.softmax(logits, -1)).sum(-1)
+    return torch.stack((same.float().mean((0, 1)), both.mean((0, 1))))
+
+
+def agreement_by_step(head, ids, taps, hn):
+    """[2, tokens]"""
+    finals = head.unrolled(ids, taps, hn, 6)
+    return torch.stack([agrees(head, hn[:, 1 + j:], head.logits(final[:, j:])) for j, final in enumerate(finals)], -1)
 
 
 def arguments(description, commands):
@@ -299,8 +356,11 @@ def arguments(description, commands):
 
 
 def main():
-    a = arguments(__doc__, ("sample", "eagle3", "mtp", "export", "report"))
-    train(a, a.command) if a.command in ("eagle3", "mtp") else globals()["cmd_" + a.command](a)
+    kinds = ("eagle3", "mtp")
+    a = arguments(__doc__, ("sample", *kinds, "export", "report"))
+    if a.command in kinds:
+        return train(a, a.command)
+    {"sample": cmd_sample, "export": lambda a: export(a, kinds), "report": lambda a: report(a, kinds)}[a.command](a)
 
 
 if __name__ == "__main__":

@@ -3,7 +3,10 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <bit>
+#include <cstring>
 #include <nlohmann/json.hpp>
+#include <numeric>
 
 #include "base/json_text.h"
 #include "heads/head_drafter.h"
@@ -14,29 +17,46 @@ namespace {
 
 std::filesystem::path demo(const std::string& name) { return source_dir() / "launch/demo_pair" / name; }
 
-// The states that a target's model keeps, `late` positions off.
+// What is done wrong with the states.
+struct Mistake {
+  int64_t late = 0;               // positions that they are off
+  bool unnormed = false;          // their norm is left out
+  std::vector<float> projection;  // ... behind this: [width of a row, width of the states]
+};
+
+// The states that a target's model keeps.
 class ModelStates final : public StateSource {
  public:
-  ModelStates(const Model& target, Head& head, int64_t late) : target_(target), head_(head), late_(late) {}
+  ModelStates(const Model& target, Head& head, Mistake mistake)
+      : target_(target), head_(head), mistake_(std::move(mistake)) {}
   void read(SequenceId, int64_t first, TensorView<float, 2> to) override {
     const auto width = static_cast<int64_t>(head_.config().taps.size()) * target_.config().hidden_size;
     raw_.resize(static_cast<size_t>(to.extent(0) * width));
     const TensorView<float, 2> raw(raw_.data(), {to.extent(0), width});
     for (int64_t r = 0; r < to.extent(0); ++r)
-      target_.read_states(sequence, std::max<int64_t>(0, first + r - late_), raw.row(r));
-    head_.committed_states(raw, to);
+      target_.read_states(sequence, std::max<int64_t>(0, first + r - mistake_.late), raw.row(r));
+    if (!mistake_.unnormed) return head_.committed_states(raw, to);
+    for (int64_t r = 0; r < to.extent(0); ++r) project(raw.row(r), to.row(r));
   }
   KvHandle sequence;
 
  private:
+  void project(std::span<const float> state, std::span<float> to) const {
+    if (mistake_.projection.empty())
+      return static_cast<void>(std::copy(state.begin(), state.end(), to.begin()));
+    for (size_t i = 0; i < to.size(); ++i)
+      to[i] = std::inner_product(state.begin(), state.end(), &mistake_.projection[i * state.size()], 0.0f);
+  }
+
   const Model& target_;
   Head& head_;
-  const int64_t late_;
+  const Mistake mistake_;
   std::vector<float> raw_;
 };
 
 // Greedy texts of the target, and how many of each three drafted tokens they go on with.
-double accepted_per_draft(const std::filesystem::path& directory, HeadKind kind, int64_t late = 0) {
+double accepted_per_draft(const std::filesystem::path& directory, HeadKind kind,
+                          const Mistake& mistake = {}) {
   constexpr size_t kPrompt = 6, kText = 70;
   const auto single = make_single_collectives();
   auto head = Head::load(directory, demo("target"), {.kind = kind, .max_positions = 100}).value();
@@ -45,7 +65,7 @@ double accepted_per_draft(const std::filesystem::path& directory, HeadKind kind,
   int64_t accepted = 0, drafts = 0;
   const SamplingParams greedy{.rule = Rule::kGreedy, .temperature = 0};
   for (int32_t text = 0; text < 3; ++text) {
-    ModelStates states(*target, *head, late);
+    ModelStates states(*target, *head, mistake);
     const auto drafter = make_head_drafter(*head, {.max_sequences = 1});
     std::vector<TokenId> ids{TokenId(0)};
     for (size_t i = 1; i < kPrompt; ++i) ids.emplace_back(300 + 37 * text + 11 * static_cast<int32_t>(i));
@@ -98,6 +118,17 @@ class WrongHead {
     std::ofstream(path_ / "model.safetensors", std::ios::binary) << bytes;
     return *this;
   }
+  std::vector<float> numbers(const std::string& name) const {
+    const auto files = TensorFiles::open(path_).value();
+    std::vector<float> out;
+    const TensorInfo& tensor = *files.find(name);
+    for (size_t i = 0; i + 1 < tensor.data.size(); i += 2) {
+      uint16_t half = 0;
+      std::memcpy(&half, tensor.data.data() + i, 2);
+      out.push_back(std::bit_cast<float>(uint32_t{half} << 16));
+    }
+    return out;
+  }
   const std::filesystem::path& path() const { return path_; }
 
  private:
@@ -124,7 +155,17 @@ TEST(HeadAblations, Eagle3) {
   expect_worse(good, accepted_per_draft(normed.path(), kKind), "goes on from the normed output");
   residual.set("norm_before_residual", true);
   expect_worse(good, accepted_per_draft(residual.path(), kKind), "residual stream of the normed state");
-  expect_worse(good, accepted_per_draft(demo("eagle3"), kKind, 1), "states one position late");
+  expect_worse(good, accepted_per_draft(demo("eagle3"), kKind, {.late = 1}), "states one position late");
+}
+
+TEST(HeadAblations, Medusa) {
+  constexpr auto kMedusa = HeadKind::kMedusa;
+  const double medusa = accepted_per_draft(demo("medusa"), kMedusa);
+  EXPECT_GT(medusa, 0.6);
+  expect_worse(medusa, accepted_per_draft(demo("medusa"), kMedusa, {.unnormed = true}),
+               "medusa: states before the norm");
+  expect_worse(medusa, accepted_per_draft(demo("medusa"), kMedusa, {.late = 1}),
+               "medusa: states one position late");
 }
 
 }  // namespace

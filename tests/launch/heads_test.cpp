@@ -46,6 +46,28 @@ TEST(Heads, WriteTheTextOfPlainDecoding) {
   }
 }
 
+// The other heads that are here. What each brings at least, of 40 tokens, is far below what it does.
+TEST(Heads, OfEveryKindWriteIt) {
+  const TemporaryDirectory dir;
+  const Arguments begun{"--prompt", "Once upon a time", "--max-tokens", "40", "--ignore-eos", "--quiet"};
+  const Arguments greedy{"--temperature", "0"}, sampled{"--temperature", "1", "--seed", "5"};
+  for (const Arguments& sampling : {greedy, sampled}) {
+    Arguments plain = begun;
+    plain.insert(plain.end(), sampling.begin(), sampling.end());
+    const std::string expected = generate(plain).out;
+    for (const auto& [drafter, head, least] : {std::tuple("medusa", "medusa", 3)}) {
+      Arguments all = plain;
+      all.insert(all.end(), {"--drafter", drafter, "--draft-model", demo_head(head), "-g", "3", "--report",
+                             dir / "report.json"});
+      const Outcome run = generate(all);
+      ASSERT_TRUE(run.succeeded()) << run.describe();
+      EXPECT_EQ(run.out, expected) << head;
+      const json report = json::parse(read_file(dir / "report.json"));
+      EXPECT_GE(report["metrics"]["rounds"]["accepted_tokens"], least) << head;
+    }
+  }
+}
+
 // At a draft worker of the same process, the same text, from rows of the target's states.
 TEST(Heads, WriteItFromAcrossTheWire) {
   const TemporaryDirectory dir;
