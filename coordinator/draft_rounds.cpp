@@ -91,6 +91,31 @@ GammaContext DraftRounds::gamma_context(const LiveRequest& live, const PoolWorke
           .shadow_out = live.link.shadow.has_value()};
 }
 
+// How long a draft may be that the worker finds in the text. Without one of its model the round would go on
+// at once, so it is asked for rarely where it is rarely found, and not in the plain rounds of a trial, which
+// are few and follow one with a draft.
+int32_t DraftRounds::text_gamma(LiveRequest& live, const PoolWorker& worker, int32_t limit) const {
+  constexpr int32_t kMost = 16, kTrialRounds = 16;
+  if (!worker.finds_text() || !is_match_rule(live.request.sampling.rule) || !live.round.tree.is_chain() ||
+      limit <= 0)
+    return 0;
+  if (live.round.gamma > 0)
+    live.text_asks.skip = kTrialRounds;
+  else if (!live.text_asks.next())
+    return 0;
+  return std::min(limit, kMost);
+}
+
+void DraftRounds::price_passes(const CostModel& cost, int32_t batch_size, int32_t context) {
+  constexpr int32_t kFurther = 8;
+  const int64_t read = int64_t{context} * batch_size;
+  const double pass = cost.verify_seconds(batch_size, read);
+  const double row = (cost.verify_seconds(batch_size + kFurther, read) - pass) / kFurther;
+  constexpr double kMost = 1e15;
+  pass_ns_ = static_cast<int64_t>(std::clamp(pass * 1e9, 0.0, kMost));
+  row_ns_ = static_cast<int64_t>(std::clamp(row * 1e9, 0.0, kMost));
+}
+
 // A policy is asked only when a worker could draft, so its decisions follow the sequence's own rounds.
 void DraftRounds::begin(LiveRequest& live, int32_t batch_size, Turn& turn) {
   RoundInFlight& round = live.round;
@@ -113,6 +138,10 @@ void DraftRounds::begin(LiveRequest& live, int32_t batch_size, Turn& turn) {
           choose_tree(live, round.gamma, node_limit(live.sequence.committed()), batch_size, round.kind);
       round.tree = std::move(branching.tree);
       round.tree_wanted = branching.wanted;
+    }
+    if (shadow == 0 && !live.link.shadow) round.text_gamma = text_gamma(live, *worker, context.limit);
+    if (round.text_gamma > 0) price_passes(*context.cost, batch_size, context.context_length);
+    if (round.asks()) {
       ask(live, turn);
     } else if (shadow > 0 && !live.link.shadow) {
       ask_aside(live, shadow, turn);
@@ -120,7 +149,7 @@ void DraftRounds::begin(LiveRequest& live, int32_t batch_size, Turn& turn) {
       propose(live, 0, options_.pipeline, turn);
     }
   }
-  if (round.gamma == 0) return live.decide(turn.now());
+  if (!round.asks()) return live.decide(turn.now());
   ++totals_.proposals;
   live.become(RequestState::kDrafting);
 }
@@ -287,7 +316,9 @@ void DraftRounds::propose(LiveRequest& live, int32_t gamma, Pipeline pipeline, T
                   .fanout = options_.fanout,
                   .stop = live.gamma->stop_rule(),
                   .wants_guess = options_.record_guesses && is_match_rule(live.request.sampling.rule),
-                  .successors = std::exchange(live.link.successors, {})};
+                  .successors = std::exchange(live.link.successors, {}),
+                  .text_gamma = live.round.text_gamma};
+  if (message.text_gamma > 0) message.pass_ns = pass_ns_, message.row_ns = row_ns_;
   ask_for_q(live, worker, message);
   if (live.round.gamma > 0) message.tree = live.round.tree;
   if (!message.tree.is_chain() && message.tree.nodes == 0) message.pipeline = Pipeline::kLockstep;
@@ -295,7 +326,8 @@ void DraftRounds::propose(LiveRequest& live, int32_t gamma, Pipeline pipeline, T
   const Proposal& last = live.link.proposal;
   const bool again = last.message.sequence == message.sequence && last.message.round == message.round;
   const QKind first_q_kind = again ? last.first_q_kind : message.q_kind;
-  const Clock::duration repeat_after = gamma > 0 ? repeat_time(worker, gamma) : Clock::duration(0);
+  const bool awaited = gamma > 0 || message.text_gamma > 0;
+  const Clock::duration repeat_after = awaited ? repeat_time(worker, gamma) : Clock::duration(0);
   live.link.proposal = {.message = message,
                         .first_q_kind = first_q_kind,
                         .sent_at = turn.now(),
@@ -360,7 +392,7 @@ std::optional<DropReason> DraftRounds::why_unusable(const LiveRequest& live, con
                                           .round = live.round.number,
                                           .base = Position(live.sequence.committed()),
                                           .prefix_hash = live.sequence.hash(),
-                                          .gamma = live.round.gamma,
+                                          .gamma = draft.from_text ? live.round.text_gamma : live.round.gamma,
                                           .tree_nodes = tree_nodes,
                                           .equal_siblings = draws_independently(live.request.sampling.rule),
                                           .q_kinds = live.link.proposal.q_kinds(),
@@ -402,6 +434,7 @@ void DraftRounds::accept(LiveRequest& live, PoolWorker& worker, Draft& draft, si
   round.draft = std::move(draft);
   round.draft_bytes = frame_bytes;
   round.worker = worker.generation();
+  if (round.gamma == 0) live.text_asks.answered(!round.draft.ids.empty());
   live.decide(turn.now());
   if (round.read_prompt) return;
   const Clock::duration lost = proposal.lost_time(round.draft);
@@ -409,7 +442,8 @@ void DraftRounds::accept(LiveRequest& live, PoolWorker& worker, Draft& draft, si
   answer_time.observe(turn.now() - proposal.sent_at - busy_time(round.draft) - lost);
   if (proposal.repeats > 0) answer_time.repeated(lost == Clock::duration(0));
   answer_time.lost(lost > Clock::duration(0));
-  if (round.drafted() > 0) worker.waited(round.decided_at - round.begun_at, round.drafted(), turn.now());
+  if (round.drafted() > 0 && !round.from_text())
+    worker.waited(round.decided_at - round.begun_at, round.drafted(), turn.now());
 }
 
 // Its tokens are never verified, only looked at.

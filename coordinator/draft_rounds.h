@@ -49,6 +49,8 @@ class DraftRounds {
  private:
   int32_t gamma_limit(const LiveRequest& live) const;
   int32_t gamma_limit(const LiveRequest& live, const PoolWorker& worker) const;
+  int32_t text_gamma(LiveRequest& live, const PoolWorker& worker, int32_t limit) const;
+  void price_passes(const CostModel& cost, int32_t batch_size, int32_t context);
   void begin_own(LiveRequest& live, Turn& turn);
   // Of a draft of this length, by a drafter of this kind, with room for so many nodes.
   struct Branching {
@@ -85,6 +87,8 @@ class DraftRounds {
   TargetGroup& target_;
   WorkerPool& pool_;
   Totals& totals_;
+  // What a pass of the batch costs with a row for each sequence, and a further row; of the newest round.
+  int64_t pass_ns_ = 0, row_ns_ = 0;
   ShadowDrafts shadows_;
 };
 

@@ -38,7 +38,7 @@ void DrafterCosts::observe_shadow(DrafterKind kind, int32_t tokens, double busy,
 
 void DrafterCosts::observe_drafts(std::span<const PlannedEntry> planned) {
   if (std::any_of(planned.begin(), planned.end(),
-                  [](const auto& e) { return e.sampling && e.live->round.gamma > 0; }))
+                  [](const auto& e) { return e.sampling && e.live->round.asks(); }))
     passes_.draft();
   observe_drafts(planned, {}, all_);
   for (auto& [kind, cost] : by_kind_) observe_drafts(planned, kind, cost);
@@ -52,7 +52,7 @@ void DrafterCosts::observe_drafts(std::span<const PlannedEntry> planned, std::op
   for (const PlannedEntry& entry : planned) {
     const DraftLink& link = entry.live->link;
     const RoundInFlight& round = entry.live->round;
-    if (!entry.sampling || round.gamma == 0 || (kind && round.kind != *kind)) continue;
+    if (!entry.sampling || round.gamma == 0 || round.from_text() || (kind && round.kind != *kind)) continue;
     if (!round.has_draft || round.read_prompt || !link.peer) return;
     phase.longest = std::max(phase.longest, round.depth());
     phase.total += round.drafted();

@@ -254,14 +254,25 @@ void Verdicts::teach(LiveRequest& live, const Verdict& verdict, int32_t emitted,
   std::span<const float> margins = round.draft.margins;
   if (is_tree || margins.size() < static_cast<size_t>(drafted)) margins = {};
   margins = margins.first(std::min(margins.size(), static_cast<size_t>(cut ? emitted : drafted)));
-  live.gamma->update({.proposed = round.gamma,
-                      .drafted = cut ? emitted : drafted,
-                      .accepted = cut ? emitted : accepted,
+  // What the text brought says nothing about the model's drafts, whose length the policy chooses.
+  const bool of_model = !round.from_text();
+  live.gamma->update({.proposed = of_model ? round.gamma : 0,
+                      .drafted = !of_model ? 0
+                                 : cut     ? emitted
+                                           : drafted,
+                      .accepted = !of_model ? 0
+                                  : cut     ? emitted
+                                            : accepted,
                       .round_ns = std::chrono::nanoseconds(now - round.begun_at).count(),
                       .batch_size = batch_size,
                       .cost = &target_.costs.of(round.kind),
                       .margins = margins});
   if (round.kind == 0) return;
+  if (!of_model && round.drafted() > 0) {
+    ++totals_.text_rounds;
+    totals_.text_drafted += round.drafted();
+    totals_.text_accepted += verdict.accepted_count;
+  }
   if (round.has_draft && !round.read_prompt)
     target_.trees.observe(round.tree_wanted, emitted,
                           std::chrono::duration<double>(now - round.begun_at).count());

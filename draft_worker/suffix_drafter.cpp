@@ -57,6 +57,11 @@ class SuffixGuesser final : public TextGuesser {
     out.assign(own.draft.ids.begin(), own.draft.ids.end());
   }
 
+  std::span<const double> chances(SequenceId sequence) const override {
+    const auto at = own_.find(sequence);
+    return at == own_.end() ? std::span<const double>() : at->second.draft.chances;
+  }
+
   void verified(SequenceId sequence, int32_t right) override {
     Own& own = own_.at(sequence);
     for (int32_t i = 0; i <= right && i < static_cast<int32_t>(own.draft.ids.size()); ++i)
@@ -87,6 +92,7 @@ class SuffixGuesser final : public TextGuesser {
     own.draft.ids.clear();
     own.draft.tree.clear();
     own.draft.expected = 0;
+    own.draft.chances.clear();
     own.base = text.size();
     const auto suffix = text.last(std::min<size_t>(text.size(), TextIndex::kLongestMatch));
     own.index.find(suffix, matches_);

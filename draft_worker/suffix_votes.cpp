@@ -20,6 +20,7 @@ void SuffixVotes::for_each_group(std::vector<TextIndex::Match>& matches, MatchAc
     draft_.ids.clear();
     draft_.tree.clear();
     draft_.expected = 0;
+    draft_.chances.clear();
     make(length);
     if (draft_.expected <= best.expected) continue;
     draft_.source = source;
@@ -53,6 +54,7 @@ void SuffixVotes::consider(const TextIndex& index, std::vector<TextIndex::Match>
                          acceptance.rate(source, length, position));
       if (chance < least_chance_) break;
       draft_.ids.push_back(*winner);
+      draft_.chances.push_back(chance);
       draft_.expected += chance;
       std::erase_if(voters_, [&](uint64_t voter) { return says(voter) != winner; });
     }

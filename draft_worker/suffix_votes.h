@@ -16,8 +16,9 @@ struct SuffixDraft {
   std::vector<TokenId> ids;  // of a tree: along its first children
   DraftTree tree;            // where one was asked for
   MatchAcceptance::Source source = MatchAcceptance::kOwnText;
-  int32_t match_length = 0;  // of the shortest match that voted
-  double expected = 0;       // right tokens
+  int32_t match_length = 0;     // of the shortest match that voted
+  double expected = 0;          // right tokens
+  std::vector<double> chances;  // of a chain: that it is right up to each token
 };
 
 class SuffixVotes {

@@ -26,6 +26,11 @@ class TextGuesser {
   // Whether guess_tree() takes shapes that list their nodes: what stood in a text has no ranks that siblings
   // could follow.
   virtual bool ranks_siblings() const { return false; }
+  // Of each token of the newest guess, the chance that the guess is right up to it. None: not known.
+  virtual std::span<const double> chances(SequenceId sequence) const {
+    (void)sequence;
+    return {};
+  }
   // Of the newest guess the first `right` tokens were drawn, and the next one, if there is one, was not. Only
   // whose text does not tell is told.
   virtual void verified(SequenceId, int32_t right) { (void)right; }
@@ -42,6 +47,11 @@ class TextGuesser {
 std::shared_ptr<TextGuesser> make_ngram_guesser(const NgramDrafterOptions& options);
 std::shared_ptr<TextGuesser> make_suffix_guesser(const SuffixDrafterOptions& options);
 std::shared_ptr<TextGuesser> make_recycling_guesser(const RecyclingDrafterOptions& options);
+
+// Drafts of the model, or of the guesser where these are expected to bring more tokens a second
+// (Propose::text_gamma); only a guesser that knows chances() is asked.
+std::unique_ptr<Drafter> make_text_or_model_drafter(std::unique_ptr<Drafter> model,
+                                                    std::shared_ptr<TextGuesser> guesser);
 
 struct TextDrafterOptions {
   int32_t max_sequences = 1024;

@@ -199,7 +199,7 @@ std::vector<std::string> draft_child_arguments(const RoleSettings& o, const Draf
     arguments.insert(arguments.end(), {flag, value});
   };
   if (!o.models.draft_model.empty()) add("--draft-model", o.models.draft_model);
-  if (!o.models.uses_draft_model()) add("--drafter", o.models.drafter);
+  if (!o.models.uses_draft_model() || o.models.drafts_from_both()) add("--drafter", o.models.drafter);
   add("--draft-drafter", o.models.draft_drafter);
   if (o.models.head()) add("--model", o.models.model);
   add("--draft-history-tokens", std::to_string(o.models.draft_history_tokens));

@@ -89,6 +89,11 @@ Result<std::unique_ptr<Tokenizer>> read_drafter(const ModelSettings& models, Pre
       fingerprint_of_text(fmt::format("{} {} {}", isa_name(), models.draft_weight_format, models.kv_dtype));
   ASSIGN_OR_RETURN(p.draft_info.fingerprint, fingerprint_of_model(models.draft_model, numerics));
   p.draft_info.name = display_name(models.draft_model);
+  if (models.drafts_from_both()) {
+    p.draft_info.fingerprint =
+        fingerprint_of_text(fmt::format("{:x} {}", p.draft_info.fingerprint, models.drafter));
+    p.draft_info.name += "+suffix";
+  }
   p.draft_info.vocab_size = static_cast<int32_t>(p.draft->vocab_size);
   p.draft_info.vocabulary_fingerprint = tokenizer->fingerprint();
   p.draft_info.max_context =

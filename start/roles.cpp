@@ -196,6 +196,7 @@ Status serve_drafts(const RoleSettings& settings, const Preparation& prepared, R
                                     .generation = new_generation(),
                                     .max_sequences = settings.models.sequences(),
                                     .successors = settings.models.recycles(),
+                                    .finds_text = settings.models.drafts_from_both(),
                                     // The target may still be loading.
                                     .join_timeout = std::chrono::seconds(settings.models.startup_timeout_s)};
   const auto single = make_single_collectives();
@@ -273,13 +274,17 @@ std::unique_ptr<Drafter> make_drafter(const ModelSettings& models, const Prepara
   if (!models.uses_draft_model())
     return make_ngram_drafter(
         {.max_sequences = models.sequences(), .max_context = static_cast<int32_t>(prepared.max_model_len)});
-  return make_model_drafter(*model, {.max_sequences = models.sequences(),
-                                     .kept_texts = models.prefix_caching == "on" ? models.sequences() : 0,
-                                     .eos_ids = std::move(eos_ids),
-                                     .vocab_size = vocab_size,
-                                     .rows = rows,
-                                     .head = head,
-                                     .guesser = make_guesser(models.draft_drafter)});
+  auto of_model =
+      make_model_drafter(*model, {.max_sequences = models.sequences(),
+                                  .kept_texts = models.prefix_caching == "on" ? models.sequences() : 0,
+                                  .eos_ids = std::move(eos_ids),
+                                  .vocab_size = vocab_size,
+                                  .rows = rows,
+                                  .head = head,
+                                  .guesser = make_guesser(models.draft_drafter)});
+  if (!models.drafts_from_both()) return of_model;
+  return make_text_or_model_drafter(std::move(of_model),
+                                    make_suffix_guesser({.history_tokens = models.draft_history_tokens}));
 }
 
 const DraftHead* offered_head(const ModelSettings& models, int worker, const DraftHead* head) {

@@ -126,7 +126,7 @@ Status check_drafter_settings(const RoleSettings& settings) {
   if (m.draft_drafter != "off" && !m.uses_draft_model())
     return invalid_argument(fmt::format(
         "--draft-drafter {} needs a draft model (--draft-model DIR, not a head)", m.draft_drafter));
-  if ((m.drafter == "model" || m.head()) && m.draft_model.empty())
+  if ((m.drafter == "model" || m.drafts_from_both() || m.head()) && m.draft_model.empty())
     return invalid_argument(fmt::format("--drafter {} needs --draft-model", m.drafter));
   if (m.threads < 0 || m.threads > 1024)
     return invalid_argument(fmt::format("--threads {}: must be 0 to 1024", m.threads));

@@ -48,6 +48,8 @@ struct ModelSettings {
   bool drafts_beside_target() const { return is_head_beside_target() || exits_early(); }
   bool has_draft_workers() const { return has_drafter() && !drafts_beside_target(); }
   bool drafts_from_text() const { return drafter == "ngram" || drafter == "suffix" || recycles(); }
+  // Of a draft model and of the text, round by round.
+  bool drafts_from_both() const { return drafter == "model+suffix"; }
   bool recycles() const { return drafter == "recycling"; }  // what the target ranked best
   bool uses_draft_model() const { return !draft_model.empty() && !head(); }
 };

@@ -111,6 +111,7 @@ class PoolWorker {
         .state_head = state_head_ ? prepared_.state_head : 0,
         .state_width = state_head_ ? static_cast<int32_t>(state_head_->hidden_size()) : 0,
         .successors = settings_.run.models.recycles(),
+        .finds_text = settings_.run.models.drafts_from_both(),
         .join_timeout = kJoinTimeout,
         .asked_to_leave = asked_to_leave};
     ASSIGN_OR_RETURN(const auto welcome, join_coordinator(*transport, options));

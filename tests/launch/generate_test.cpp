@@ -112,6 +112,8 @@ INSTANTIATE_TEST_SUITE_P(
                       Arguments{"--drafter", "ngram", "--speculative-tree", "best-first:8"},
                       Arguments{"--drafter", "suffix", "--speculative-tree", "best-first:8"},
                       Arguments{"--drafter", "recycling", "--tp", "2"},
+                      with_draft() + Arguments{"--drafter", "model+suffix"},
+                      with_draft() + Arguments{"--drafter", "model+suffix", "--pipeline", "fanout"},
                       Arguments{"--drafter", "recycling", "--speculative-tree", "best-first:8"},
                       Arguments{"--drafter", "recycling", "--speculative-tree",
                                 "[[0],[1],[0,0],[0,0,0],[1,0]]"},
