@@ -2,6 +2,7 @@
 // ffn 5632, vocabulary 32000), as a forward of `rows` tokens makes it, without the rest of the model.
 //   bytes/s   weights read per second of a pass        share  of the read bandwidth probed before and after
 //   ratio     time of a pass over the time of a pass with one row, taken in turns with it
+// Codes of published checkpoints are in groups of 128, with fp16 scales; act-order groups any columns.
 // OUTRIDER_BENCH_ISA pins an instruction set. Correctness first: a matrix of the same shape against plain
 // loops, and equal rows for every row count.
 #include <benchmark/benchmark.h>
@@ -14,6 +15,7 @@
 
 #include "tests/bench/isa_of_environment.h"
 #include "tests/bench/read_bandwidth.h"
+#include "transformer/files/coded_matrix.h"
 #include "transformer/ops/cpu/cpu_ops.h"
 #include "transformer/ops/cpu/pack.h"
 
@@ -34,22 +36,58 @@ std::vector<int64_t> eight_leaves(int64_t k) {
   return ends;
 }
 
+// What a pass multiplies.
+struct Form {
+  WeightType type;
+  QuantScheme scheme = {};  // of kCodes
+  bool act_order = false;
+  bool operator==(const Form&) const = default;
+};
+
+class PseudoCodes final : public CodedMatrix {
+ public:
+  PseudoCodes(const Form& form, int64_t n, int64_t k) : CodedMatrix("pseudo", form.scheme, n, k, {}) {
+    for (int64_t i = 0; form.act_order && i < k; ++i)
+      order_.push_back(static_cast<int32_t>(i * 7919 % k / scheme_.group));
+  }
+  void read_codes(int64_t row, int64_t begin, std::span<uint8_t> to) const override {
+    const uint32_t mask = code_bits(scheme_.code) == 4 ? 15 : 255;
+    for (size_t i = 0; i < to.size(); ++i) {
+      const auto at = static_cast<uint32_t>(row * k_ + begin) + static_cast<uint32_t>(i);
+      to[i] = static_cast<uint8_t>(at * 2654435761u >> 23 & mask);
+      if (scheme_.code == CodeType::kE4m3) to[i] &= 0xb7;  // below 2
+    }
+  }
+  GroupNumbers group(int64_t, int64_t) const override {
+    return {.scale = scheme_.code == CodeType::kE4m3 ? 0.5f : 2.0f / (1 << code_bits(scheme_.code)),
+            .zero = 1 << (code_bits(scheme_.code) - 1)};
+  }
+};
+
 // Rows begin at different places of one pool of bf16 numbers.
-PackedMatrix make_matrix(ThreadPool& pool, WeightType type, int64_t n, int64_t k,
+PackedMatrix make_matrix(ThreadPool& pool, const Form& form, int64_t n, int64_t k,
                          const std::vector<int64_t>& leaves) {
   static const std::vector<bf16> numbers = [] {
     std::vector<bf16> values(1 << 18);
     for (size_t i = 0; i < values.size(); ++i) values[i] = to_bf16(pseudo(static_cast<int64_t>(i)));
     return values;
   }();
-  PackedMatrix matrix(type, n, k, leaves);
+  const PseudoCodes coded(
+      {form.type, form.type == WeightType::kCodes ? form.scheme : QuantScheme{.group = k}, form.act_order}, n,
+      k);
+  const CodedColumns columns{.scheme = form.scheme, .order = coded.order(), .groups = coded.groups()};
+  PackedMatrix matrix = form.type == WeightType::kCodes ? PackedMatrix(columns, n, k, leaves)
+                                                        : PackedMatrix(form.type, n, k, leaves);
   pool.parallel_for(matrix.tiles(), 1, [&](int64_t begin, int64_t end) {
     for (int64_t tile = begin; tile < end; ++tile) {
       std::array<SourceRow, kTileColumns> rows;
       for (int64_t lane = 0; lane < kTileColumns; ++lane) {
         const auto first = static_cast<size_t>((tile * kTileColumns + lane) * 7919 % (1 << 17));
-        rows[static_cast<size_t>(lane)] = {.data = reinterpret_cast<const std::byte*>(&numbers[first]),
-                                           .dtype = Dtype::kBF16};
+        if (form.type == WeightType::kCodes)
+          rows[static_cast<size_t>(lane)] = {.coded = &coded, .row = tile * kTileColumns + lane};
+        else
+          rows[static_cast<size_t>(lane)] = {.data = reinterpret_cast<const std::byte*>(&numbers[first]),
+                                             .dtype = Dtype::kBF16};
       }
       pack_tile(matrix, tile, rows);
     }
@@ -59,18 +97,18 @@ PackedMatrix make_matrix(ThreadPool& pool, WeightType type, int64_t n, int64_t k
 
 // The matrices of one forward, in order.
 struct Stack {
-  explicit Stack(WeightType weight_type) : type(weight_type) {
+  explicit Stack(const Form& of) : form(of) {
     ThreadPool pool(2);
     for (int64_t i = 0; i < kLayers; ++i) {
-      matrices.push_back(make_matrix(pool, type, kQkv, kHidden, {kHidden}));
-      matrices.push_back(make_matrix(pool, type, kHidden, kHidden, eight_leaves(kHidden)));
-      matrices.push_back(make_matrix(pool, type, 2 * kFfn, kHidden, {kHidden}));
-      matrices.push_back(make_matrix(pool, type, kHidden, kFfn, eight_leaves(kFfn)));
+      matrices.push_back(make_matrix(pool, form, kQkv, kHidden, {kHidden}));
+      matrices.push_back(make_matrix(pool, form, kHidden, kHidden, eight_leaves(kHidden)));
+      matrices.push_back(make_matrix(pool, form, 2 * kFfn, kHidden, {kHidden}));
+      matrices.push_back(make_matrix(pool, form, kHidden, kFfn, eight_leaves(kFfn)));
     }
-    matrices.push_back(make_matrix(pool, type, kVocab, kHidden, {kHidden}));
+    matrices.push_back(make_matrix(pool, form, kVocab, kHidden, {kHidden}));
     for (const PackedMatrix& m : matrices) bytes += static_cast<int64_t>(m.bytes());
   }
-  WeightType type;
+  Form form;
   std::vector<PackedMatrix> matrices;
   int64_t bytes = 0;
 };
@@ -87,11 +125,11 @@ struct Rows {
 };
 
 // One at a time is held: three of them would not fit small machines.
-Stack& stack_of(WeightType type) {
+Stack& stack_of(const Form& form) {
   static std::unique_ptr<Stack> stack;
-  if (!stack || stack->type != type) {
+  if (!stack || stack->form != form) {
     stack.reset();
-    stack = std::make_unique<Stack>(type);
+    stack = std::make_unique<Stack>(form);
   }
   return *stack;
 }
@@ -109,12 +147,12 @@ double pass_seconds(ThreadPool& pool, MatmulScratch& scratch, const Stack& stack
   return seconds_now() - start;
 }
 
-void BM_Pass(benchmark::State& state, WeightType type) {
+void BM_Pass(benchmark::State& state, const Form& form) {
   const auto threads = static_cast<int>(state.range(0));
   const int64_t rows = state.range(1);
   ThreadPool pool(threads, true);
   MatmulScratch scratch;
-  const Stack& stack = stack_of(type);
+  const Stack& stack = stack_of(form);
   Rows x(rows, kFfn), out(rows, kVocab);
   double before = probe().bytes_per_second(pool), one = 0, many = 0;
   pass_seconds(pool, scratch, stack, x, out, rows);
@@ -132,12 +170,14 @@ void BM_Pass(benchmark::State& state, WeightType type) {
   state.counters["ratio"] = many / one;
 }
 
-bool equals_plain_loops(WeightType type) {
+bool equals_plain_loops(const Form& form) {
   ThreadPool pool(1);
   MatmulScratch scratch;
   const int64_t n = 320, k = kHidden;
-  const PackedMatrix weight = make_matrix(pool, type, n, k, eight_leaves(k));
+  const PackedMatrix weight = make_matrix(pool, form, n, k, eight_leaves(k));
   Rows x(16, k), together(16, n), alone(1, n);
+  std::vector<std::vector<float>> numbers(static_cast<size_t>(n), std::vector<float>(static_cast<size_t>(k)));
+  for (int64_t i = 0; i < n; ++i) weight.copy_row(i, numbers[static_cast<size_t>(i)]);
   matmul(pool, scratch, x.first(16, k), weight, together.first(16, n));
   for (int64_t m = 0; m < 16; ++m) {
     const TensorView<const float, 2> row(x.data.data() + m * k, {1, k});
@@ -146,7 +186,8 @@ bool equals_plain_loops(WeightType type) {
     for (int64_t i = 0; i < n; ++i) {
       double sum = 0;
       for (int64_t j = 0; j < k; ++j)
-        sum += static_cast<double>(row(0, j)) * static_cast<double>(weight.at(i, j));
+        sum += static_cast<double>(row(0, j)) *
+               static_cast<double>(numbers[static_cast<size_t>(i)][static_cast<size_t>(j)]);
       // Inputs are rounded to 8 bits or so; the rest is far below.
       if (std::abs(sum - static_cast<double>(alone.data[i])) > 0x1p-8 * std::sqrt(static_cast<double>(k)))
         return false;
@@ -155,8 +196,23 @@ bool equals_plain_loops(WeightType type) {
   return true;
 }
 
-const std::pair<const char*, WeightType> kTypes[]{
-    {"bf16", WeightType::kBFloat16}, {"int8", WeightType::kInt8}, {"int4", WeightType::kInt4}};
+constexpr Form codes(CodeType code, bool act_order = false) {
+  const bool is_float = code == CodeType::kE4m3;
+  return {WeightType::kCodes,
+          {.code = code,
+           .zero_type = is_float ? ZeroType::kConstant : ZeroType::kStored,
+           .scale = is_float ? ScaleType::kFloat32 : ScaleType::kFloat16,
+           .group = 128},
+          act_order};
+}
+
+const std::pair<const char*, Form> kForms[]{{"bf16", {WeightType::kBFloat16}},
+                                            {"int8", {WeightType::kInt8}},
+                                            {"int4", {WeightType::kInt4}},
+                                            {"gptq4", codes(CodeType::kUnsigned4)},
+                                            {"gptq4-act-order", codes(CodeType::kUnsigned4, true)},
+                                            {"gptq8", codes(CodeType::kUnsigned8)},
+                                            {"fp8", codes(CodeType::kE4m3)}};
 
 }  // namespace
 }  // namespace outrider::bench
@@ -166,13 +222,13 @@ int main(int argc, char** argv) {
   benchmark::Initialize(&argc, argv);
   if (benchmark::ReportUnrecognizedArguments(argc, argv)) return 1;
   if (!pin_isa_of_environment()) return 1;
-  for (const auto& [name, type] : kTypes) {
-    if (!equals_plain_loops(type)) {
+  for (const auto& [name, form] : kForms) {
+    if (!equals_plain_loops(form)) {
       std::fprintf(stderr, "matmul_bench: %s differs from plain loops or between row counts\n", name);
       return 1;
     }
     benchmark::RegisterBenchmark((std::string("pass/") + name).c_str(),
-                                 [t = type](benchmark::State& state) { BM_Pass(state, t); })
+                                 [f = form](benchmark::State& state) { BM_Pass(state, f); })
         ->ArgNames({"threads", "rows"})
         ->ArgsProduct({{1, 2}, {1, 2, 4, 8, 16}})
         ->UseManualTime()

@@ -1,6 +1,12 @@
-// Codes of published checkpoints for any instruction set, through Highway: a weight becomes the fp32 number
-// it stands for and is multiplied as one, column by column. So the sums are those of the same matrix in fp32
-// (matmul_highway.cpp), bit for bit, and only the codes travel from memory.
+// Codes of published checkpoints for any instruction set, through Highway. The arithmetic of all kernels of
+// codes, of one output of a leaf, in fp32, every + a fused multiply-add (where there is one):
+//   sum = 0; for each run of columns that share numbers:
+//     a = 0; for each pair of columns (2i, 2i + 1) of the run: a += n[2i + 1] x[2i + 1]; a += n[2i] x[2i]
+//     with stored zeros:  a += (base - zero) X              sum += a scale         with minima:  sum +=
+//     -minimum X
+// n is the number of a code less CodeLayout::number_base(), exact in bf16, x an input rounded to bf16, X the
+// sum of the run's x (matmul_inputs.h). So a weight is the number its checkpoint means, unrounded, and a
+// group is scaled once. Only the codes travel from memory.
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "transformer/ops/cpu/matmul_codes.cpp"
 #include <hwy/foreach_target.h>  // first: it re-includes this file for every instruction set
@@ -24,7 +30,7 @@ constexpr int64_t kLanes = hn::MaxLanes(F());
 constexpr int kVectors = kTileColumns / kLanes;
 constexpr int kMaxRows = kLanes >= 16 ? 8 : kLanes >= 8 ? 4 : 1;
 // With few rows one tile's sums wait for each other.
-constexpr int streams_of(int rows) { return kLanes >= 16 && rows <= 4 ? 2 : 1; }
+constexpr int streams_of(int rows) { return kLanes < 16 ? 1 : rows <= 2 ? 4 : rows <= 4 ? 2 : 1; }
 constexpr int64_t kPrefetchBytes = 1024;
 
 // Numbers of e2m1 codes: looked up where a register holds all of them or all magnitudes, else from whole
@@ -55,25 +61,23 @@ HWY_INLINE V numbers_of_e2m1(hn::Vec<U> code) {
   }
 }
 
+// Of codes in the lowest bits of each lane, less `base`.
 template <CodeType kType>
-HWY_INLINE V numbers_of(hn::Vec<U> word, int shift) {
+HWY_INLINE V numbers_of(hn::Vec<U> code, V base) {
   const U u;
   const I i;
-  const auto code = hn::And(hn::ShiftRightSame(word, shift), hn::Set(u, code_bits(kType) == 4 ? 15 : 255));
   if constexpr (kType == CodeType::kE2m1) {
     return numbers_of_e2m1(code);
   } else if constexpr (kType != CodeType::kE4m3) {
-    return hn::ConvertTo(F(), hn::BitCast(i, code));
-  } else {  // a whole number of 2^-9, its sign, and NaN
+    return hn::Sub(hn::ConvertTo(F(), hn::BitCast(i, code)), base);
+  } else {  // a whole number of 2^-9 and its sign
     const auto magnitude = hn::And(code, hn::Set(u, 127)), exponent = hn::ShiftRight<3>(magnitude);
     const auto one = hn::Set(u, 1), mantissa = hn::And(code, hn::Set(u, 7));
     const auto normal = hn::Shl(hn::Or(mantissa, hn::Set(u, 8)), hn::Sub(hn::Max(exponent, one), one));
     const auto whole = hn::IfThenElse(hn::Eq(exponent, hn::Zero(u)), mantissa, normal);
     const V number = hn::Mul(hn::ConvertTo(F(), hn::BitCast(i, whole)), hn::Set(F(), 0x1p-9f));
-    const auto sign = hn::ShiftLeft<24>(hn::And(code, hn::Set(u, 128)));
-    const auto nan = hn::Eq(magnitude, hn::Set(u, 127));
     return hn::BitCast(F(),
-                       hn::IfThenElse(nan, hn::Set(u, 0x7fc00000u), hn::Or(hn::BitCast(u, number), sign)));
+                       hn::Or(hn::BitCast(u, number), hn::ShiftLeft<24>(hn::And(code, hn::Set(u, 128)))));
   }
 }
 
@@ -122,88 +126,117 @@ HWY_INLINE V load_scales(const CodeLayout& c, const std::byte* tile, const CodeL
   return hn::Mul(load_halves(tile + c.outer_scales + 2 * outer), load_signed_bytes(tile + c.scales + at));
 }
 
-// What is taken from a number before it is scaled, or afterwards (minima).
+// What is taken from the sum of a run, times the sum of its inputs.
 HWY_INLINE V load_zeros(const CodeLayout& c, const std::byte* tile, const CodeLayout::Run& run,
                         int64_t lane) {
-  const int64_t at = run.group * kTileColumns + lane, outer = run.outer * kTileColumns + lane;
-  if (c.scheme.zero_type == ZeroType::kConstant) return hn::Set(F(), static_cast<float>(c.scheme.zero));
-  if (c.scheme.zero_type == ZeroType::kStored) return load_bytes(tile + c.zeros + at);
-  return hn::Mul(load_halves(tile + c.outer_minima + 2 * outer), load_signed_bytes(tile + c.minima + at));
+  return hn::Sub(load_bytes(tile + c.zeros + run.group * kTileColumns + lane),
+                 hn::Set(F(), static_cast<float>(c.number_base())));
+}
+HWY_INLINE V load_minima(const CodeLayout& c, const std::byte* tile, const CodeLayout::Run& run,
+                         int64_t lane) {
+  return hn::Mul(load_halves(tile + c.outer_minima + 2 * (run.outer * kTileColumns + lane)),
+                 load_signed_bytes(tile + c.minima + run.group * kTileColumns + lane));
 }
 
-template <CodeType kType, bool kMinima, int kRows, int kStreams>
+// One pair of columns of one vector of outputs: `word` has the even column's code in its lowest bits, the odd
+// one's from bit kOdd on.
+template <CodeType kType, int kOdd, int kRows>
+HWY_INLINE void add_pair(hn::Vec<U> word, const float* x, V base, V (&acc)[kRows]) {
+  const auto mask = hn::Set(U(), code_bits(kType) == 4 ? 15 : 255);
+  const V odd = numbers_of<kType>(hn::And(hn::ShiftRight<kOdd>(word), mask), base);
+  const V even = numbers_of<kType>(hn::And(word, mask), base);
+#pragma GCC unroll 16
+  for (int m = 0; m < kRows; ++m) acc[m] = hn::MulAdd(odd, hn::Set(F(), x[kRows + m]), acc[m]);
+#pragma GCC unroll 16
+  for (int m = 0; m < kRows; ++m) acc[m] = hn::MulAdd(even, hn::Set(F(), x[m]), acc[m]);
+}
+
+// A line: eight columns of 4 bits, four of 8.
+template <CodeType kType, int kRows>
+HWY_INLINE void add_line(const std::byte* line, int64_t lane, const float* x, V base, V (&acc)[kRows]) {
+  if constexpr (code_bits(kType) == 4) {
+    const auto word = hn::LoadU(U(), reinterpret_cast<const uint32_t*>(line) + lane);
+    add_pair<kType, 16, kRows>(word, x, base, acc);
+    add_pair<kType, 16, kRows>(hn::ShiftRight<4>(word), x + 2 * kRows, base, acc);
+    add_pair<kType, 16, kRows>(hn::ShiftRight<8>(word), x + 4 * kRows, base, acc);
+    add_pair<kType, 16, kRows>(hn::ShiftRight<12>(word), x + 6 * kRows, base, acc);
+  } else {
+    const hn::Rebind<uint16_t, F> u16;
+    const auto* pairs = reinterpret_cast<const uint16_t*>(line) + lane;
+    add_pair<kType, 8, kRows>(hn::PromoteTo(U(), hn::LoadU(u16, pairs)), x, base, acc);
+    add_pair<kType, 8, kRows>(hn::PromoteTo(U(), hn::LoadU(u16, pairs + kTileColumns)), x + 2 * kRows, base,
+                              acc);
+  }
+}
+
+template <int kRows>
+HWY_INLINE void add_run(const CodeLayout& c, const std::byte* tile, const CodeLayout::Run& run, int64_t lane,
+                        const float* input_sums, V (&acc)[kRows], V (&sum)[kRows]) {
+  const V scale = load_scales(c, tile, run, lane);
+  if (c.scheme.zero_type == ZeroType::kStored) {
+    const V zero = load_zeros(c, tile, run, lane);
+    for (int m = 0; m < kRows; ++m) acc[m] = hn::NegMulAdd(zero, hn::Set(F(), input_sums[m]), acc[m]);
+  }
+  for (int m = 0; m < kRows; ++m) sum[m] = hn::MulAdd(acc[m], scale, sum[m]);
+  if (c.scheme.zero_type == ZeroType::kMinimum) {
+    const V minimum = load_minima(c, tile, run, lane);
+    for (int m = 0; m < kRows; ++m) sum[m] = hn::NegMulAdd(minimum, hn::Set(F(), input_sums[m]), sum[m]);
+  }
+}
+
+template <CodeType kType, int kRows, int kStreams>
 void leaf_codes(const LeafJob& job) {
-  constexpr int64_t kBits = code_bits(kType), kWordColumns = 32 / kBits;
-  const U u;
+  constexpr int64_t kLineColumns = 32 / code_bits(kType), kLineBytes = 64;
   const CodeLayout& c = *job.codes;
-  V sum[kStreams][kVectors][kRows];
-  for (auto& stream : sum)
-    for (auto& vector : stream)
-      for (V& v : vector) v = hn::Zero(F());
-  V scale[kStreams][kVectors], zero[kStreams][kVectors];
-  const auto* inputs = reinterpret_cast<const float*>(job.inputs);
-  // Columns [begin, end) of the leaf, all within one word.
-  const auto add_columns = [&](int64_t begin, int64_t end) HWY_ATTR {
-    const std::byte* at =
-        job.tile + begin / kWordColumns * kTileColumns * static_cast<int64_t>(sizeof(uint32_t));
-    hn::Vec<U> word[kStreams][kVectors];
-    for (int s = 0; s < kStreams; ++s) {
-      __builtin_prefetch(at + s * job.stream_stride + kPrefetchBytes);
-      for (int i = 0; i < kVectors; ++i)
-        word[s][i] = hn::LoadU(u, reinterpret_cast<const uint32_t*>(at + s * job.stream_stride) + i * kLanes);
-    }
-    for (int64_t k = begin; k < end; ++k) {
-      const float* x = inputs + k * kRows;
-      const int shift = static_cast<int>(k % kWordColumns * kBits);
-      for (int s = 0; s < kStreams; ++s)
-        for (int i = 0; i < kVectors; ++i) {
-          const V number = numbers_of<kType>(word[s][i], shift);
-          const V weight = kMinima ? hn::MulSub(number, scale[s][i], zero[s][i])
-                                   : hn::Mul(hn::Sub(number, zero[s][i]), scale[s][i]);
-          for (int m = 0; m < kRows; ++m) sum[s][i][m] = hn::MulAdd(weight, hn::Set(F(), x[m]), sum[s][i][m]);
-        }
-    }
-  };
+  const V base = hn::Set(F(), static_cast<float>(c.number_base()));
+  V sum[kStreams * kVectors][kRows];
+  for (auto& vector : sum)
+    for (V& v : vector) v = hn::Zero(F());
+  const auto* x = reinterpret_cast<const float*>(job.inputs);
+  const std::byte* at = job.tile;
   for (int64_t r = 0; r < job.run_count; ++r) {
     const CodeLayout::Run& run = job.runs[r];
-    for (int s = 0; s < kStreams; ++s)
-      for (int i = 0; i < kVectors; ++i) {
-        const std::byte* tile = job.scales + s * job.stream_stride;
-        scale[s][i] = load_scales(c, tile, run, i * kLanes);
-        zero[s][i] = load_zeros(c, tile, run, i * kLanes);
+    V acc[kStreams * kVectors][kRows];
+    for (auto& vector : acc)
+      for (V& v : vector) v = hn::Zero(F());
+    for (int64_t k = 0; k < run.columns; k += kLineColumns, at += kLineBytes, x += kLineColumns * kRows) {
+#pragma GCC unroll 4
+      for (int s = 0; s < kStreams; ++s) {
+        const std::byte* line = at + s * job.stream_stride;
+        __builtin_prefetch(line + kPrefetchBytes);
+#pragma GCC unroll 4
+        for (int i = 0; i < kVectors; ++i)
+          add_line<kType, kRows>(line, i * kLanes, x, base, acc[s * kVectors + i]);
       }
-    const int64_t end = run.begin + run.count;
-    for (int64_t k = run.begin, next; k < end; k = next) {
-      next = HWY_MIN(end, (k / kWordColumns + 1) * kWordColumns);
-      add_columns(k, next);
     }
+    for (int s = 0; s < kStreams; ++s)
+      for (int i = 0; i < kVectors; ++i)
+        add_run<kRows>(c, job.scales + s * job.stream_stride, run, i * kLanes, job.input_scales + r * kRows,
+                       acc[s * kVectors + i], sum[s * kVectors + i]);
   }
   for (int s = 0; s < kStreams; ++s)
-    for (int m = 0; m < kRows; ++m)
-      for (int i = 0; i < kVectors; ++i)
-        hn::Store(sum[s][i][m], F(), job.sums + (s * kRows + m) * kTileColumns + i * kLanes);
+    for (int i = 0; i < kVectors; ++i)
+      for (int m = 0; m < kRows; ++m)
+        hn::Store(sum[s * kVectors + i][m], F(), job.sums + (s * kRows + m) * kTileColumns + i * kLanes);
 }
 
-template <CodeType kType, bool kMinima, int... kRow>
+template <CodeType kType, int... kRow>
 KernelSet make_set(std::integer_sequence<int, kRow...>) {
   return {.layout = InputLayout::kFloats,
           .max_rows = kMaxRows,
           .streams = {0, streams_of(kRow + 1)...},
-          .many = {nullptr, leaf_codes<kType, kMinima, kRow + 1, streams_of(kRow + 1)>...},
-          .single = {nullptr, leaf_codes<kType, kMinima, kRow + 1, 1>...}};
+          .many = {nullptr, leaf_codes<kType, kRow + 1, streams_of(kRow + 1)>...},
+          .single = {nullptr, leaf_codes<kType, kRow + 1, 1>...}};
 }
 
 const KernelSet& kernels_of_codes(const QuantScheme& scheme) {
   constexpr auto kRows = std::make_integer_sequence<int, kMaxRows>();
-  static const KernelSet four = make_set<CodeType::kUnsigned4, false>(kRows),
-                         four_minima = make_set<CodeType::kUnsigned4, true>(kRows),
-                         eight = make_set<CodeType::kUnsigned8, false>(kRows),
-                         float8 = make_set<CodeType::kE4m3, false>(kRows),
-                         float4 = make_set<CodeType::kE2m1, false>(kRows);
+  static const KernelSet four = make_set<CodeType::kUnsigned4>(kRows),
+                         eight = make_set<CodeType::kUnsigned8>(kRows),
+                         float8 = make_set<CodeType::kE4m3>(kRows), float4 = make_set<CodeType::kE2m1>(kRows);
   if (scheme.code == CodeType::kE2m1) return float4;
   if (scheme.code == CodeType::kE4m3) return float8;
-  if (scheme.code == CodeType::kUnsigned8) return eight;
-  return scheme.zero_type == ZeroType::kMinimum ? four_minima : four;
+  return scheme.code == CodeType::kUnsigned8 ? eight : four;
 }
 
 }  // namespace HWY_NAMESPACE
@@ -215,9 +248,7 @@ namespace outrider {
 
 HWY_EXPORT(kernels_of_codes);
 
-const KernelSet& code_kernels(const QuantScheme& scheme) {
-  CHECK(scheme.zero_type != ZeroType::kMinimum || scheme.code == CodeType::kUnsigned4, "minima of {} bits",
-        code_bits(scheme.code));
+const KernelSet& highway_code_kernels(const QuantScheme& scheme) {
   return HWY_DYNAMIC_DISPATCH(kernels_of_codes)(scheme);
 }
 

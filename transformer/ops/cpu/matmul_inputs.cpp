@@ -4,6 +4,7 @@
 
 #include <hwy/highway.h>
 
+#include <bit>
 #include <cstring>
 
 #include "transformer/ops/cpu/matmul_inputs.h"
@@ -91,6 +92,60 @@ void lay_out(TensorView<const float, 2> x, const PackedMatrix& weight, IndexRang
   }
 }
 
+// Columns [packed, packed + count) of a tile of codes: where they are in the row, or a copy.
+HWY_INLINE const float* code_columns(const float* row, const PackedMatrix& weight, int64_t packed,
+                                     int64_t count, float* copy) {
+  const std::vector<int32_t>& columns = weight.codes()->columns;
+  if (columns.empty() && packed + count <= weight.k()) return row + packed;
+  for (int64_t i = 0; i < count; ++i) {
+    const int64_t column = columns.empty() ? packed + i : columns[static_cast<size_t>(packed + i)];
+    copy[i] = column < 0 || column >= weight.k() ? 0.0f : row[column];
+  }
+  return copy;
+}
+
+constexpr int kSums = 16;
+
+HWY_INLINE float add_sums(float (&sums)[kSums]) {
+  for (int half = kSums / 2; half > 0; half /= 2)
+    for (int i = 0; i < half; ++i) sums[i] += sums[i + half];
+  return sums[0];
+}
+
+void lay_out_codes(TensorView<const float, 2> x, const PackedMatrix& weight, IndexRange items,
+                   const RowBlocks& blocks, InputLayout layout, const CodeInputs& to) {
+  const U u;
+  const CodeLayout& codes = *weight.codes();
+  const auto runs = static_cast<int64_t>(codes.runs.size());
+  const bool pairs = layout == InputLayout::kPairs;
+  HWY_ALIGN float copy[kChunk];
+  HWY_ALIGN uint32_t chunk[kChunk + kLanes];
+  for (int64_t item = items.begin; item < items.end; ++item) {
+    const int64_t block = item / runs, r = item % runs;
+    const int64_t first = blocks.first(block), rows = blocks.rows_of(block);
+    const CodeLayout::Run& run = codes.runs[static_cast<size_t>(r)];
+    uint32_t* const block_words = to.words + first * row_words(layout, weight.packed_k());
+    for (int64_t m = 0; m < rows; ++m) {
+      float sums[kSums] = {};
+      for (int64_t begin = 0; begin < run.columns; begin += kChunk) {
+        const int64_t packed = run.packed + begin, count = HWY_MIN(kChunk, run.columns - begin);
+        const float* from = code_columns(x.data() + (first + m) * x.stride(0), weight, packed, count, copy);
+        for_each_vector(from, count, [&](const float* at, int64_t i) HWY_ATTR {
+          hn::StoreU(load_rounded(at), u, chunk + i);
+        });
+        uint32_t* words = block_words + input_words(layout, packed) * rows + m;
+        if (pairs)
+          for (int64_t i = 0; i < count; i += 2) words[i / 2 * rows] = chunk[i] >> 16 | chunk[i + 1];
+        else
+          for (int64_t i = 0; i < count; ++i) words[i * rows] = chunk[i];
+        if (codes.has_input_sums())
+          for (int64_t i = 0; i < count; ++i) sums[i % kSums] += std::bit_cast<float>(chunk[i]);
+      }
+      if (codes.has_input_sums()) to.sums[first * runs + r * rows + m] = add_sums(sums);
+    }
+  }
+}
+
 // Up to kMaxGroupColumns columns of one row -> integers, zero beyond `count`. A NaN or an infinity among them
 // makes the scale NaN, and so every output that reads it.
 HWY_INLINE float quantize_group(const float* x, int64_t count, int8_t* integers, int32_t& sum) {
@@ -168,11 +223,17 @@ HWY_AFTER_NAMESPACE();
 namespace outrider {
 
 HWY_EXPORT(lay_out);
+HWY_EXPORT(lay_out_codes);
 HWY_EXPORT(quantize_blocks);
 
 void lay_out_inputs(TensorView<const float, 2> x, const PackedMatrix& weight, IndexRange columns,
                     const RowBlocks& blocks, InputLayout layout, uint32_t* words) {
   HWY_DYNAMIC_DISPATCH(lay_out)(x, weight, columns, blocks, layout, words);
+}
+
+void lay_out_code_inputs(TensorView<const float, 2> x, const PackedMatrix& weight, IndexRange items,
+                         const RowBlocks& blocks, InputLayout layout, const CodeInputs& to) {
+  HWY_DYNAMIC_DISPATCH(lay_out_codes)(x, weight, items, blocks, layout, to);
 }
 
 void quantize_inputs(TensorView<const float, 2> x, const PackedMatrix& weight, IndexRange groups,

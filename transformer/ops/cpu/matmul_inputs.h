@@ -34,4 +34,15 @@ struct QuantizedInputs {
 void quantize_inputs(TensorView<const float, 2> x, const PackedMatrix& weight, IndexRange groups,
                      const RowBlocks& blocks, InputLayout layout, const QuantizedInputs& to);
 
+// The inputs of codes, in the order of their columns in a tile, rounded to bf16, zero where a run is filled
+// up; and, where the layout has_input_sums(), the sum of every run's inputs: sixteen sums, of columns i % 16
+// of the run in order, then halves added to halves. Item i of [0, blocks.count * runs) is run i % runs of
+// block i / runs. Block b starts at first(b) * runs of the sums.
+struct CodeInputs {
+  uint32_t* words = nullptr;
+  float* sums = nullptr;
+};
+void lay_out_code_inputs(TensorView<const float, 2> x, const PackedMatrix& weight, IndexRange items,
+                         const RowBlocks& blocks, InputLayout layout, const CodeInputs& to);
+
 }  // namespace outrider

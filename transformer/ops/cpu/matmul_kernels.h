@@ -57,7 +57,8 @@ struct LeafJob {
   const std::byte* scales = nullptr;       // of the first stream: [group][16] of bf16
   const float* input_scales = nullptr;     // [group][R]
   const int32_t* input_offsets = nullptr;  // [group][R]: takes back what storing weights + 128 (or 8) adds
-  // Codes only (then `scales` is the start of the first stream's tile): the leaf's runs of columns.
+  // Codes only: the leaf's runs of columns. Then `scales` is the start of the first stream's tile, and
+  // input_scales are the sums of the inputs, [run][R].
   const CodeLayout* codes = nullptr;
   const CodeLayout::Run* runs = nullptr;
   int64_t run_count = 0;
@@ -78,6 +79,8 @@ struct KernelSet {
 const KernelSet& kernel_set(WeightType type, int64_t rows);
 const KernelSet& code_kernels(const QuantScheme& scheme);  // of kCodes
 
+const KernelSet& highway_code_kernels(const QuantScheme& scheme);
+const KernelSet& avx512_bf16_code_kernels(const QuantScheme& scheme);  // only where isa_has_avx512_bf16()
 const KernelSet& highway_kernels(WeightType type);
 const KernelSet& highway_integer_kernels(WeightType type);
 const KernelSet& amx_kernels(WeightType type);          // kBFloat16, kInt8; only where isa_has_amx()

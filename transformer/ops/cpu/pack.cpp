@@ -146,26 +146,66 @@ void pack_groups(const SourceRow& row, const CodeLayout& c, size_t lane, std::by
   }
 }
 
+// A NaN among the codes of a group makes its scale NaN, as kernels know no NaN of codes.
+void spoil_groups(const CodeLayout& c, size_t leaf, std::span<const uint8_t> codes, size_t lane,
+                  std::byte* tile) {
+  const auto is_nan = [](uint8_t code) { return (code & 127) == 127; };
+  for (int64_t r = c.first_run[leaf], at = 0; r < c.first_run[leaf + 1]; ++r) {
+    const CodeLayout::Run& run = c.runs[static_cast<size_t>(r)];
+    const auto begin = codes.begin() + at;
+    at += run.columns;
+    if (!std::any_of(begin, begin + run.columns, is_nan)) continue;
+    const bool is_wide = c.scheme.scale == ScaleType::kFloat32;
+    const bool is_power = c.scheme.scale == ScaleType::kPowerOfTwo;
+    const int64_t index = run.group * kTileColumns + static_cast<int64_t>(lane);
+    const uint32_t nan = is_wide ? 0x7fc00000u : is_power ? 255u : 0x7fffu;  // bf16 and fp16 alike
+    const int64_t size = is_wide ? 4 : is_power ? 1 : 2;
+    std::memcpy(tile + c.scales + index * size, &nan, static_cast<size_t>(size));
+  }
+}
+
+// A code of the row for every column of a leaf in a tile.
+void order_codes(const CodeLayout& c, const PackedMatrix::Leaf& leaf, std::span<const uint8_t> own,
+                 std::span<uint8_t> to) {
+  std::fill(to.begin(), to.end(), uint8_t{0});
+  if (c.columns.empty()) {
+    std::copy(own.begin(), own.end(), to.begin());
+    return;
+  }
+  for (size_t i = 0; i < to.size(); ++i) {
+    const int32_t column = c.columns[static_cast<size_t>(leaf.packed) + i];
+    if (column >= 0) to[i] = own[static_cast<size_t>(column - leaf.begin)];
+  }
+}
+
 void pack_codes(const Rows& rows, const PackedMatrix& matrix, std::byte* tile) {
   const CodeLayout& c = *matrix.codes();
-  const int64_t bits = code_bits(c.scheme.code), per_word = c.word_columns();
-  std::vector<uint8_t> codes;
+  std::vector<uint8_t> own, codes;
   for (size_t lane = 0; lane < rows.size(); ++lane) {
     const SourceRow& row = rows[lane];
     if (row.is_zero()) continue;  // scales of zero
-    for (const PackedMatrix::Leaf& leaf : matrix.leaves()) {
-      codes.assign(static_cast<size_t>(leaf.packed_size), 0);
-      const auto own = static_cast<size_t>(leaf.end - leaf.begin);
-      row.coded->read_codes(row.row, row.first + leaf.begin, {codes.data(), own});
-      std::byte* to = tile + matrix.bytes_of(leaf.packed) + lane * sizeof(uint32_t);
-      for (int64_t i = 0; i < leaf.packed_size; i += per_word, to += kTileColumns * sizeof(uint32_t)) {
-        uint32_t word = 0;
-        for (int64_t j = 0; j < per_word; ++j)
-          word |= static_cast<uint32_t>(codes[static_cast<size_t>(i + j)]) << (j * bits);
-        std::memcpy(to, &word, sizeof word);
-      }
-    }
     pack_groups(row, c, lane, tile);
+    for (size_t l = 0; l < matrix.leaves().size(); ++l) {
+      const PackedMatrix::Leaf& leaf = matrix.leaves()[l];
+      own.resize(static_cast<size_t>(leaf.end - leaf.begin));
+      codes.resize(static_cast<size_t>(leaf.packed_size));
+      row.coded->read_codes(row.row, row.first + leaf.begin, own);
+      order_codes(c, leaf, own, codes);
+      std::byte* to = tile + matrix.bytes_of(leaf.packed);
+      if (code_bits(c.scheme.code) == 8) {
+        for (size_t i = 0; i < codes.size(); i += 2)
+          std::memcpy(to + (i * kTileColumns + lane * 2), &codes[i], 2);
+      } else {
+        to += lane * sizeof(uint32_t);
+        for (size_t i = 0; i < codes.size(); i += 8, to += kTileColumns * sizeof(uint32_t)) {
+          uint32_t word = 0;
+          for (size_t j = 0; j < 8; ++j)
+            word |= uint32_t{codes[i + j]} << shift_of_nibble(static_cast<int64_t>(j));
+          std::memcpy(to, &word, sizeof word);
+        }
+      }
+      if (c.scheme.code == CodeType::kE4m3) spoil_groups(c, l, codes, lane, tile);
+    }
   }
 }
 

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <numeric>
 
 #include "base/log.h"
 
@@ -47,35 +48,60 @@ PackedMatrix::PackedMatrix(const CodedColumns& columns, int64_t n, int64_t k,
                            const std::vector<int64_t>& leaf_ends)
     : type_(WeightType::kCodes), n_(n), k_(k), codes_(std::make_unique<CodeLayout>()) {
   codes_->scheme = columns.scheme;
-  add_leaves(leaf_ends, codes_->word_columns());
+  add_leaves(leaf_ends, 1);
   plan_codes(columns);
   tile_bytes_ = round_up(codes_->end, kCacheLine);
   data_ = Buffer<std::byte>(tiles() * tile_bytes_);
 }
 
+// Columns of one group lie side by side, so that its numbers are needed once for all of them.
+void PackedMatrix::add_runs(Leaf& leaf, const CodedColumns& columns) {
+  CodeLayout& c = *codes_;
+  const int64_t line = c.line_columns();
+  const auto group_of = [&](int64_t column) { return columns.group_of(column); };
+  std::vector<int32_t> sorted(static_cast<size_t>(leaf.end - leaf.begin));
+  std::iota(sorted.begin(), sorted.end(), static_cast<int32_t>(leaf.begin));
+  if (!columns.order.empty())
+    std::stable_sort(sorted.begin(), sorted.end(),
+                     [&](int32_t a, int32_t b) { return group_of(a) < group_of(b); });
+  leaf.packed = packed_k_;
+  c.first_run.push_back(static_cast<int64_t>(c.runs.size()));
+  for (size_t i = 0, next; i < sorted.size(); i = next) {
+    const int64_t group = group_of(sorted[i]);
+    for (next = i + 1; next < sorted.size() && group_of(sorted[next]) == group;) ++next;
+    const auto count = static_cast<int64_t>(next - i), padded = round_up(count, line);
+    c.runs.push_back({static_cast<int32_t>(packed_k_), static_cast<int32_t>(padded),
+                      static_cast<int32_t>(group - c.first_group),
+                      static_cast<int32_t>(group / c.scheme.groups_together - c.first_outer)});
+    c.columns.insert(c.columns.end(), sorted.begin() + static_cast<ptrdiff_t>(i),
+                     sorted.begin() + static_cast<ptrdiff_t>(next));
+    c.columns.resize(static_cast<size_t>(packed_k_ + padded), -1);
+    packed_k_ += padded;
+  }
+  leaf.packed_size = packed_k_ - leaf.packed;
+}
+
 void PackedMatrix::plan_codes(const CodedColumns& columns) {
   CodeLayout& c = *codes_;
   const QuantScheme& scheme = c.scheme;
-  const auto group_of = [&](int64_t column) {
-    return columns.order.empty() ? (columns.first + column) / scheme.group
-                                 : int64_t{columns.order[static_cast<size_t>(columns.first + column)]};
-  };
   const bool is_ordered = !columns.order.empty();
-  c.first_group = is_ordered || k_ == 0 ? 0 : group_of(0);
-  c.groups = k_ == 0 ? 0 : is_ordered ? columns.groups : group_of(k_ - 1) - c.first_group + 1;
+  c.first_group = is_ordered || k_ == 0 ? 0 : columns.group_of(0);
+  c.groups = k_ == 0 ? 0 : is_ordered ? columns.groups : columns.group_of(k_ - 1) - c.first_group + 1;
   c.first_outer = c.first_group / scheme.groups_together;
   c.outers = k_ == 0 ? 0 : (c.first_group + c.groups - 1) / scheme.groups_together - c.first_outer + 1;
-  for (const Leaf& leaf : leaves_) {
-    c.first_run.push_back(static_cast<int64_t>(c.runs.size()));
-    for (int64_t column = leaf.begin, next; column < leaf.end; column = next) {
-      const int64_t group = group_of(column);
-      for (next = column + 1; next < leaf.end && group_of(next) == group;) ++next;
-      c.runs.push_back({static_cast<int32_t>(column - leaf.begin), static_cast<int32_t>(next - column),
-                        static_cast<int32_t>(group - c.first_group),
-                        static_cast<int32_t>(group / scheme.groups_together - c.first_outer)});
-    }
-  }
+  packed_k_ = 0;
+  for (Leaf& leaf : leaves_) add_runs(leaf, columns);
   c.first_run.push_back(static_cast<int64_t>(c.runs.size()));
+  const auto is_same = [&](size_t i) { return c.columns[i] == static_cast<int64_t>(i); };
+  bool all_same = true;
+  for (size_t i = 0; all_same && i < static_cast<size_t>(k_); ++i) all_same = is_same(i);
+  if (all_same) c.columns = {};
+  if (code_bits(scheme.code) == 4)
+    for (size_t code = 0; code < c.numbers.size(); ++code)
+      c.numbers[code] = to_bf16(scheme.code == CodeType::kE2m1
+                                    ? e2m1_to_float(static_cast<uint8_t>(code % 16))
+                                    : static_cast<float>(static_cast<int32_t>(code % 16) - c.number_base()))
+                            .bits;
   const bool is_nested = scheme.scale == ScaleType::kNested,
              has_minima = scheme.zero_type == ZeroType::kMinimum;
   const int64_t scale_bytes = is_nested || scheme.scale == ScaleType::kPowerOfTwo ? 1
@@ -138,9 +164,10 @@ GroupNumbers group_numbers(const CodeLayout& c, const std::byte* tile, const Cod
 }
 
 uint8_t read_code(const CodeLayout& c, const std::byte* tile, int64_t packed_column, int64_t lane) {
-  const int64_t per_word = c.word_columns(), bits = code_bits(c.scheme.code);
-  const uint32_t word = read<uint32_t>(tile, packed_column / per_word * kTileColumns + lane);
-  return static_cast<uint8_t>(word >> (packed_column % per_word * bits) & ((1u << bits) - 1));
+  if (code_bits(c.scheme.code) == 8)
+    return read<uint8_t>(tile, (packed_column / 2 * kTileColumns + lane) * 2 + packed_column % 2);
+  const uint32_t word = read<uint32_t>(tile, packed_column / 8 * kTileColumns + lane);
+  return static_cast<uint8_t>(word >> shift_of_nibble(packed_column) & 15);
 }
 
 }  // namespace
@@ -148,14 +175,15 @@ uint8_t read_code(const CodeLayout& c, const std::byte* tile, int64_t packed_col
 void PackedMatrix::copy_codes(int64_t row, std::span<float> to) const {
   const std::byte* data = tile(row / kTileColumns);
   const int64_t lane = row % kTileColumns;
-  for (size_t l = 0; l < leaves_.size(); ++l)
-    for (int64_t r = codes_->first_run[l]; r < codes_->first_run[l + 1]; ++r) {
-      const CodeLayout::Run& run = codes_->runs[static_cast<size_t>(r)];
-      const GroupNumbers numbers = group_numbers(*codes_, data, run, lane);
-      for (int64_t i = run.begin; i < run.begin + run.count; ++i)
-        to[static_cast<size_t>(leaves_[l].begin + i)] =
-            weight_of_code(codes_->scheme, read_code(*codes_, data, leaves_[l].packed + i, lane), numbers);
+  for (const CodeLayout::Run& run : codes_->runs) {
+    const GroupNumbers numbers = group_numbers(*codes_, data, run, lane);
+    for (int64_t i = run.packed; i < run.packed + run.columns; ++i) {
+      const int64_t column = codes_->columns.empty() ? i : codes_->columns[static_cast<size_t>(i)];
+      if (column < 0 || column >= k_) continue;
+      to[static_cast<size_t>(column)] =
+          weight_of_code(codes_->scheme, read_code(*codes_, data, i, lane), numbers);
     }
+  }
 }
 
 float PackedMatrix::at(int64_t row, int64_t column) const {

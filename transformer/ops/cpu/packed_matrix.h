@@ -8,13 +8,15 @@
 //   of
 //         its eight columns, each + 8
 // (fp8 is computed on CUDA devices only; here it has groups but no kernel.)
-//   codes (quant_scheme.h)  data[tile][k / 8][16] words of eight 4-bit codes, or [k / 4][16] of four bytes,
-//   the
-//         first column in the lowest bits; then what groups of columns share (CodeLayout)
+//   codes (quant_scheme.h)  4 bits: data[tile][k / 8][16] words; bits 4i of a word hold column 2i of its
+//   eight,
+//         bits 16 + 4i column 2i + 1. 8 bits: data[tile][k / 2][16][2] bytes. Columns are in the order of
+//         runs (CodeLayout), and behind them lies what groups of columns share
 // Quantised formats are symmetric: a weight is integer * scale, one scale per output and group of columns.
 // Groups start anew at every leaf (shard.h), so that no scale depends on how leaves are spread over ranks.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <memory>
 #include <span>
@@ -34,7 +36,7 @@ enum class WeightType : uint8_t {
   kInt8,
   kInt4,
   kFloat8,
-  kCodes,  // of a QuantScheme, multiplied as the fp32 numbers they stand for
+  kCodes,  // of a QuantScheme: their exact numbers, times inputs rounded to bf16 (matmul_codes.cpp)
 };
 
 // Whether inputs are quantised too, group by group.
@@ -60,23 +62,43 @@ constexpr int64_t weight_bits(WeightType type) {
 }
 
 // Where codes and the numbers of their groups lie in a tile. Each kind of number is [group][16].
+//
+// The columns of a leaf that share numbers are a run: they lie side by side, in their order, and are filled
+// up to whole lines with codes whose inputs are zero.
 struct CodeLayout {
-  // Columns [begin, begin + count) of a leaf share the numbers of `group` and of `outer`, the groups
-  // together.
   struct Run {
-    int32_t begin = 0, count = 0;
-    int32_t group = 0, outer = 0;
+    int32_t packed = 0, columns = 0;  // in a tile, with what fills the run up
+    int32_t group = 0, outer = 0;     // whose numbers they share; outer: the groups together
   };
   QuantScheme scheme;
-  std::vector<Run> runs;                // of all leaves, in the order of their columns
-  std::vector<int64_t> first_run;       // of each leaf, and the end
+  std::vector<Run> runs;           // of all leaves, in the order of their columns in a tile
+  std::vector<int64_t> first_run;  // of each leaf, and the end
+  // The matrix' column at every column of a tile, -1 where a run is filled up. Empty: the same, but for what
+  // fills up the last run.
+  std::vector<int32_t> columns;
   int64_t first_group = 0, groups = 0;  // that these columns use, of the matrix in its file
   int64_t first_outer = 0, outers = 0;
   // Offsets in a tile; scales are codes (int8) where nested.
   int64_t scales = 0, zeros = 0, minima = 0, outer_scales = 0, outer_minima = 0, end = 0;
+  // 4-bit codes: what each is multiplied as (its number less number_base), as bf16, twice.
+  alignas(64) std::array<uint16_t, 32> numbers{};
 
-  int64_t word_columns() const { return 32 / code_bits(scheme.code); }
+  // Columns of a line of 64 bytes, 16 rows of a tile.
+  int64_t line_columns() const { return 32 / code_bits(scheme.code); }
+  // Taken from the number of a code before it is multiplied; the rest of a stored zero is taken from the sum.
+  int32_t number_base() const {
+    if (scheme.zero_type == ZeroType::kConstant) return scheme.zero;
+    if (scheme.zero_type == ZeroType::kMinimum) return 0;
+    return scheme.code == CodeType::kUnsigned4 ? 8 : scheme.code == CodeType::kUnsigned8 ? 128 : 0;
+  }
+  // Whether products need the sum of every run's inputs.
+  bool has_input_sums() const { return scheme.zero_type != ZeroType::kConstant; }
 };
+
+// Where a column of eight has its 4 bits in their word.
+constexpr int shift_of_nibble(int64_t column) {
+  return static_cast<int>(column % 2 * 16 + column % 8 / 2 * 4);
+}
 
 // Columns of a matrix of codes that a PackedMatrix takes over: [first, first + k) of it.
 struct CodedColumns {
@@ -84,6 +106,11 @@ struct CodedColumns {
   int64_t first = 0;
   std::span<const int32_t> order;  // of the whole matrix; empty: neighbours are grouped
   int64_t groups = 0;              // of the whole matrix
+
+  int64_t group_of(int64_t column) const {  // of these columns
+    return order.empty() ? (first + column) / scheme.group
+                         : int64_t{order[static_cast<size_t>(first + column)]};
+  }
 };
 
 class PackedMatrix {
@@ -136,6 +163,7 @@ class PackedMatrix {
   int64_t bits() const { return codes_ ? code_bits(codes_->scheme.code) : weight_bits(type_); }
   void add_leaves(const std::vector<int64_t>& leaf_ends, int64_t alignment);
   void plan_codes(const CodedColumns& columns);
+  void add_runs(Leaf& leaf, const CodedColumns& columns);
   void copy_codes(int64_t row, std::span<float> to) const;  // of an own row of codes, as a whole
 
   WeightType type_ = WeightType::kFloat32;
