@@ -118,6 +118,7 @@ class WrongHead {
     std::ofstream(path_ / "model.safetensors", std::ios::binary) << bytes;
     return *this;
   }
+  // Of a tensor.
   std::vector<float> numbers(const std::string& name) const {
     const auto files = TensorFiles::open(path_).value();
     std::vector<float> out;
@@ -156,6 +157,22 @@ TEST(HeadAblations, Eagle3) {
   residual.set("norm_before_residual", true);
   expect_worse(good, accepted_per_draft(residual.path(), kKind), "residual stream of the normed state");
   expect_worse(good, accepted_per_draft(demo("eagle3"), kKind, {.late = 1}), "states one position late");
+}
+
+TEST(HeadAblations, DSpark) {
+  constexpr auto kKind = HeadKind::kDFlash;
+  const double good = accepted_per_draft(demo("dspark"), kKind);
+  EXPECT_GT(good, 1.1);
+  WrongHead swapped("dspark"), earlier("dspark"), own_place("dspark"), as_it_is("dspark");
+  swapped.swap_halves({"fc.weight"});
+  expect_worse(good, accepted_per_draft(swapped.path(), kKind), "layers in the wrong order");
+  earlier.set("aux_hidden_state_layer_ids", {4, 8});
+  expect_worse(good, accepted_per_draft(earlier.path(), kKind), "layers one too early");
+  own_place.set("sample_from_anchor", false);
+  expect_worse(good, accepted_per_draft(own_place.path(), kKind), "rows say their own places");
+  const Mistake unnormed{.unnormed = true, .projection = as_it_is.numbers("fc.weight")};
+  expect_worse(good, accepted_per_draft(as_it_is.path(), kKind, unnormed), "states before their norm");
+  expect_worse(good, accepted_per_draft(as_it_is.path(), kKind, {.late = 1}), "states one position late");
 }
 
 TEST(HeadAblations, Medusa) {
