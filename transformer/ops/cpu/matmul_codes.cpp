@@ -64,21 +64,10 @@ HWY_INLINE V numbers_of_e2m1(hn::Vec<U> code) {
 // Of codes in the lowest bits of each lane, less `base`.
 template <CodeType kType>
 HWY_INLINE V numbers_of(hn::Vec<U> code, V base) {
-  const U u;
-  const I i;
-  if constexpr (kType == CodeType::kE2m1) {
+  if constexpr (kType == CodeType::kE2m1)
     return numbers_of_e2m1(code);
-  } else if constexpr (kType != CodeType::kE4m3) {
-    return hn::Sub(hn::ConvertTo(F(), hn::BitCast(i, code)), base);
-  } else {  // a whole number of 2^-9 and its sign
-    const auto magnitude = hn::And(code, hn::Set(u, 127)), exponent = hn::ShiftRight<3>(magnitude);
-    const auto one = hn::Set(u, 1), mantissa = hn::And(code, hn::Set(u, 7));
-    const auto normal = hn::Shl(hn::Or(mantissa, hn::Set(u, 8)), hn::Sub(hn::Max(exponent, one), one));
-    const auto whole = hn::IfThenElse(hn::Eq(exponent, hn::Zero(u)), mantissa, normal);
-    const V number = hn::Mul(hn::ConvertTo(F(), hn::BitCast(i, whole)), hn::Set(F(), 0x1p-9f));
-    return hn::BitCast(F(),
-                       hn::Or(hn::BitCast(u, number), hn::ShiftLeft<24>(hn::And(code, hn::Set(u, 128)))));
-  }
+  else
+    return hn::Sub(hn::ConvertTo(F(), hn::BitCast(I(), code)), base);
 }
 
 HWY_INLINE V load_halves(const std::byte* at) {
@@ -151,6 +140,26 @@ HWY_INLINE void add_pair(hn::Vec<U> word, const float* x, V base, V (&acc)[kRows
   for (int m = 0; m < kRows; ++m) acc[m] = hn::MulAdd(even, hn::Set(F(), x[m]), acc[m]);
 }
 
+// The same of e4m3, whose pairs are halves of words: the bits of a code, moved, are those of an fp16 number
+// of a 256th of its size, subnormal or not.
+template <int kRows>
+HWY_INLINE void add_pair_of_e4m3(const uint16_t* pairs, const float* x, V (&acc)[kRows]) {
+  const hn::Rebind<uint16_t, F> u16;
+  const hn::Rebind<hwy::float16_t, F> f16;
+  const auto pair = hn::LoadU(u16, pairs);
+  const auto sign = hn::Set(u16, 0x8000), magnitude = hn::Set(u16, 0x3f80);
+  const auto number = [&](auto moved_sign, auto moved) HWY_ATTR {
+    const auto half = hn::Or(hn::And(moved_sign, sign), hn::And(moved, magnitude));
+    return hn::Mul(hn::PromoteTo(F(), hn::BitCast(f16, half)), hn::Set(F(), 256.0f));
+  };
+  const V odd = number(pair, hn::ShiftRight<1>(pair));
+  const V even = number(hn::ShiftLeft<8>(pair), hn::ShiftLeft<7>(pair));
+#pragma GCC unroll 16
+  for (int m = 0; m < kRows; ++m) acc[m] = hn::MulAdd(odd, hn::Set(F(), x[kRows + m]), acc[m]);
+#pragma GCC unroll 16
+  for (int m = 0; m < kRows; ++m) acc[m] = hn::MulAdd(even, hn::Set(F(), x[m]), acc[m]);
+}
+
 // A line: eight columns of 4 bits, four of 8.
 template <CodeType kType, int kRows>
 HWY_INLINE void add_line(const std::byte* line, int64_t lane, const float* x, V base, V (&acc)[kRows]) {
@@ -160,6 +169,10 @@ HWY_INLINE void add_line(const std::byte* line, int64_t lane, const float* x, V 
     add_pair<kType, 16, kRows>(hn::ShiftRight<4>(word), x + 2 * kRows, base, acc);
     add_pair<kType, 16, kRows>(hn::ShiftRight<8>(word), x + 4 * kRows, base, acc);
     add_pair<kType, 16, kRows>(hn::ShiftRight<12>(word), x + 6 * kRows, base, acc);
+  } else if constexpr (kType == CodeType::kE4m3) {
+    const auto* pairs = reinterpret_cast<const uint16_t*>(line) + lane;
+    add_pair_of_e4m3<kRows>(pairs, x, acc);
+    add_pair_of_e4m3<kRows>(pairs + kTileColumns, x + 2 * kRows, acc);
   } else {
     const hn::Rebind<uint16_t, F> u16;
     const auto* pairs = reinterpret_cast<const uint16_t*>(line) + lane;

@@ -19,7 +19,7 @@ namespace {
 
 enum class Expansion : uint8_t { kTable, kBytes, kE4m3 };
 
-// The floats that groups are added to may spill, they are touched once a run.
+// Groups are added in memory, once a run, so that registers are left to their own sums.
 constexpr int streams_of(int rows) { return rows <= 4 ? 4 : rows <= 8 ? 2 : 1; }
 
 constexpr int64_t kPrefetchBytes = 2048, kPrefetchScales = 256;
@@ -125,25 +125,26 @@ TARGET inline void add_line(const std::byte* line, const uint32_t* x, __m512i co
   }
 }
 
-// sum += the columns of a run, of one stream.
+// sums [kRows][16] += the columns of a run, of one stream.
 template <int kRows>
 TARGET inline void add_run(const CodeLayout& c, const std::byte* tile, const CodeLayout::Run& run,
-                           const float* input_sums, __m512 (&acc)[kRows], __m512 (&sum)[kRows]) {
+                           const float* input_sums, const __m512 (&acc)[kRows], float* sums) {
   _mm_prefetch(
       reinterpret_cast<const char*>(tile) + c.scales + 2 * run.group * kTileColumns + kPrefetchScales,
       _MM_HINT_T0);
+  const bool is_stored = c.scheme.zero_type == ZeroType::kStored,
+             has_minima = c.scheme.zero_type == ZeroType::kMinimum;
   const __m512 scales = scales_of(c, tile, run);
-  if (c.scheme.zero_type == ZeroType::kStored) {
-    const __m512 zeros = zeros_of(c, tile, run);
+  const __m512 shift = is_stored    ? zeros_of(c, tile, run)
+                       : has_minima ? minima_of(c, tile, run)
+                                    : _mm512_setzero_ps();
 #pragma GCC unroll 16
-    for (int m = 0; m < kRows; ++m) acc[m] = _mm512_fnmadd_ps(zeros, _mm512_set1_ps(input_sums[m]), acc[m]);
-  }
-#pragma GCC unroll 16
-  for (int m = 0; m < kRows; ++m) sum[m] = _mm512_fmadd_ps(acc[m], scales, sum[m]);
-  if (c.scheme.zero_type == ZeroType::kMinimum) {
-    const __m512 minima = minima_of(c, tile, run);
-#pragma GCC unroll 16
-    for (int m = 0; m < kRows; ++m) sum[m] = _mm512_fnmadd_ps(minima, _mm512_set1_ps(input_sums[m]), sum[m]);
+  for (int m = 0; m < kRows; ++m) {
+    __m512 a = acc[m];
+    if (is_stored) a = _mm512_fnmadd_ps(shift, _mm512_set1_ps(input_sums[m]), a);
+    __m512 sum = _mm512_fmadd_ps(a, scales, _mm512_load_ps(sums + m * kTileColumns));
+    if (has_minima) sum = _mm512_fnmadd_ps(shift, _mm512_set1_ps(input_sums[m]), sum);
+    _mm512_store_ps(sums + m * kTileColumns, sum);
   }
 }
 
@@ -152,11 +153,8 @@ TARGET void leaf(const LeafJob& job) {
   constexpr int64_t kLineColumns = kExpansion == Expansion::kTable ? 8 : 4;
   const CodeLayout& c = *job.codes;
   const __m512i constants = constants_of<kExpansion>(c);
-  __m512 sum[kStreams][kRows];
-#pragma GCC unroll 4
-  for (int s = 0; s < kStreams; ++s)
-#pragma GCC unroll 16
-    for (int m = 0; m < kRows; ++m) sum[s][m] = _mm512_setzero_ps();
+  for (int i = 0; i < kStreams * kRows; ++i)
+    _mm512_store_ps(job.sums + i * kTileColumns, _mm512_setzero_ps());
   const std::byte* at = job.tile;
   const uint32_t* x = job.inputs;
   for (int64_t r = 0; r < job.run_count; ++r) {
@@ -174,12 +172,8 @@ TARGET void leaf(const LeafJob& job) {
 #pragma GCC unroll 4
     for (int s = 0; s < kStreams; ++s)
       add_run<kRows>(c, job.scales + s * job.stream_stride, run, job.input_scales + r * kRows, acc[s],
-                     sum[s]);
+                     job.sums + s * kRows * kTileColumns);
   }
-#pragma GCC unroll 4
-  for (int s = 0; s < kStreams; ++s)
-#pragma GCC unroll 16
-    for (int m = 0; m < kRows; ++m) _mm512_store_ps(job.sums + (s * kRows + m) * kTileColumns, sum[s][m]);
 }
 
 template <Expansion kExpansion, int... kRow>
