@@ -175,6 +175,14 @@ TEST(HeadAblations, DSpark) {
   expect_worse(good, accepted_per_draft(as_it_is.path(), kKind, {.late = 1}), "states one position late");
 }
 
+TEST(HeadAblations, Mtp) {
+  const double good = accepted_per_draft(demo("mtp"), HeadKind::kMtp);
+  EXPECT_GT(good, 0.9);
+  WrongHead swapped("mtp");
+  swapped.swap_halves({"model.mtp_layers.0.input_proj.weight"});
+  expect_worse(good, accepted_per_draft(swapped.path(), HeadKind::kMtp), "mtp: state and token swapped");
+}
+
 TEST(HeadAblations, Medusa) {
   constexpr auto kMedusa = HeadKind::kMedusa;
   const double medusa = accepted_per_draft(demo("medusa"), kMedusa);

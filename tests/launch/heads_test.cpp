@@ -55,7 +55,8 @@ TEST(Heads, OfEveryKindWriteIt) {
     Arguments plain = begun;
     plain.insert(plain.end(), sampling.begin(), sampling.end());
     const std::string expected = generate(plain).out;
-    for (const auto& [drafter, head, least] : {std::tuple("medusa", "medusa", 3), {"dflash", "dspark", 6}}) {
+    for (const auto& [drafter, head, least] :
+         {std::tuple("medusa", "medusa", 3), {"mtp", "mtp", 6}, {"dflash", "dspark", 6}}) {
       Arguments all = plain;
       all.insert(all.end(), {"--drafter", drafter, "--draft-model", demo_head(head), "-g", "3", "--report",
                              dir / "report.json"});
