@@ -1,4 +1,5 @@
 #include "heads/head_weights.h"
+#include "transformer/files/weight_map.h"
 
 namespace outrider {
 namespace {

@@ -4,6 +4,7 @@
 #include <cstring>
 
 #include "heads/head_tensors.h"
+#include "transformer/files/weight_map.h"
 
 namespace outrider {
 namespace {

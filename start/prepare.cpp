@@ -11,7 +11,7 @@
 #include "start/model_fingerprint.h"
 #include "transformer/files/gguf_file.h"
 #include "transformer/files/safetensors.h"
-#include "transformer/files/weight_map.h"
+#include "transformer/files/unused_tensors.h"
 #include "transformer/ops/cpu/cpu_ops.h"
 
 namespace outrider {

@@ -8,6 +8,7 @@
 #include "transformer/chat_template/chat_template.h"
 #include "transformer/files/family.h"
 #include "transformer/files/quantized_file.h"
+#include "transformer/files/unused_tensors.h"
 #include "transformer/files/weight_map.h"
 #include "transformer/kv/kv_shape.h"
 #include "transformer/model/weights.h"

@@ -15,7 +15,7 @@
 #include "requests/output.h"
 #include "transformer/files/json_file.h"
 #include "transformer/files/quantized_file.h"
-#include "transformer/files/weight_map.h"
+#include "transformer/files/unused_tensors.h"
 
 namespace outrider {
 namespace {

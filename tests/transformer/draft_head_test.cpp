@@ -9,7 +9,7 @@
 
 #include "tests/support/test_models.h"
 #include "transformer/files/quantized_file.h"
-#include "transformer/files/weight_map.h"
+#include "transformer/files/weight_sources.h"
 #include "transformer/ops/cpu/isa.h"
 
 namespace outrider {

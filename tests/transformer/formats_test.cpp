@@ -13,6 +13,7 @@
 #include "tests/transformer/model_suite.h"
 #include "tests/transformer/tensors_to_change.h"
 #include "transformer/files/gguf_model.h"
+#include "transformer/files/unused_tensors.h"
 #include "transformer/files/weight_map.h"
 #include "transformer/model/weights.h"
 #include "transformer/ops/cpu/cpu_ops.h"

@@ -10,7 +10,7 @@
 #include "tests/transformer/model_suite.h"
 #include "tests/transformer/tensors_to_change.h"
 #include "transformer/files/quantized_file.h"
-#include "transformer/files/weight_map.h"
+#include "transformer/files/unused_tensors.h"
 #include "transformer/ops/cpu/cpu_ops.h"
 
 namespace outrider {

@@ -4,7 +4,7 @@
 
 #include "tests/transformer/model_suite.h"
 #include "tests/transformer/tree_suite.h"
-#include "transformer/files/weight_map.h"
+#include "transformer/files/weight_sources.h"
 
 namespace outrider {
 namespace {

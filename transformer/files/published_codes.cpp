@@ -6,7 +6,7 @@
 #include <cmath>
 #include <cstring>
 
-#include "transformer/files/weight_map.h"
+#include "transformer/files/weight_sources.h"
 
 namespace outrider {
 namespace {

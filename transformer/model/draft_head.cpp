@@ -1,4 +1,5 @@
 #include "transformer/model/draft_head.h"
+#include "transformer/files/weight_map.h"
 
 #include <xxhash.h>
 

@@ -10,7 +10,7 @@
 #include "transformer/files/model_config.h"
 #include "transformer/files/safetensors.h"
 #include "transformer/files/weight_format.h"
-#include "transformer/files/weight_map.h"
+#include "transformer/files/weight_sources.h"
 #include "transformer/model/load_progress.h"
 #include "transformer/model/shard_plan.h"
 #include "transformer/model/thread_pool.h"

@@ -1,4 +1,5 @@
 #include "transformer/model/cuda/model.h"
+#include "transformer/files/weight_map.h"
 
 #include <algorithm>
 #include <cmath>

@@ -9,7 +9,7 @@
 #include "base/status.h"
 #include "transformer/files/model_config.h"
 #include "transformer/files/weight_format.h"
-#include "transformer/files/weight_map.h"
+#include "transformer/files/weight_sources.h"
 #include "transformer/model/load_progress.h"
 #include "transformer/model/shard_plan.h"
 #include "transformer/ops/cuda/cuda_ops.h"
