@@ -2,6 +2,8 @@
 // fp32. What it computes at all, and the contract of bits, are in the suite.
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <cmath>
 #include <fstream>
 #include <random>
 
@@ -67,7 +69,9 @@ void write_fp8_pair(const std::filesystem::path& codes_to, const std::filesystem
   std::ofstream(codes_to / "config.json") << config.dump();
 }
 
-TEST(LatentAttention, BlocksOfFp8HaveTheBitsOfTheSameNumbers) {
+// Codes are multiplied as exact numbers with inputs rounded to bf16, so the model of numbers in fp32 is near
+// and no more.
+TEST(LatentAttention, BlocksOfFp8AreReadAsTheirNumbers) {
   const TemporaryDirectory codes, numbers;
   write_fp8_pair(codes.path(), numbers.path());
   auto single = make_single_collectives();
@@ -77,8 +81,15 @@ TEST(LatentAttention, BlocksOfFp8HaveTheBitsOfTheSameNumbers) {
     auto packed = testing::load_or_die(codes.path(), options, *single);
     auto plain = testing::load_or_die(numbers.path(), options, *single);
     const auto ids = testing::random_ids(40, packed->config().vocab_size, 3);
-    const auto reference = testing::logits_in_chunks(*plain, ids, 7);
-    for (const float logit : reference) ASSERT_TRUE(std::isfinite(logit));
+    const auto numbers_say = testing::logits_in_chunks(*plain, ids, 7);
+    const auto reference = testing::logits_in_chunks(*packed, ids, 1);
+    float largest = 0, apart = 0;
+    for (size_t i = 0; i < reference.size(); ++i) {
+      ASSERT_TRUE(std::isfinite(reference[i]));
+      largest = std::max(largest, std::abs(numbers_say[i]));
+      apart = std::max(apart, std::abs(reference[i] - numbers_say[i]));
+    }
+    EXPECT_LT(apart, 0.03F * largest) << isa;
     EXPECT_TRUE(testing::same_bits(reference, testing::logits_in_chunks(*packed, ids, 7))) << isa;
     EXPECT_LT(packed->weight_bytes(), plain->weight_bytes());
     for (const int tp_size : {2, 8})
