@@ -9,8 +9,8 @@ namespace {
 // Peers inside have even ids here, those outside odd ones.
 class JoinedEnd final : public Transport {
  public:
-  JoinedEnd(std::unique_ptr<Transport> inside, std::unique_ptr<ZmqEnd> outside)
-      : inside_(std::move(inside)), outside_(std::move(outside)) {
+  JoinedEnd(std::unique_ptr<Transport> inside, std::unique_ptr<ZmqEnd> outside, Door door = Door::kOutside)
+      : inside_(std::move(inside)), outside_(std::move(outside)), door_(door) {
     outside_->wake_by(inside_->ready_fd());
   }
 
@@ -25,10 +25,9 @@ class JoinedEnd final : public Transport {
     while (true) {
       for (int end = 0; end < 2; ++end) {
         outside_is_next_ = !outside_is_next_;
-        if (auto incoming = take(outside_is_next_ ? Door::kOutside : Door::kInside, Clock::now()))
-          return incoming;
+        if (auto incoming = take(outside_is_next_, Clock::now())) return incoming;
       }
-      if (auto incoming = take(Door::kOutside, deadline)) return incoming;
+      if (auto incoming = take(true, deadline)) return incoming;
       if (woken_->exchange(false) || Clock::now() >= deadline) return std::nullopt;
     }
   }
@@ -59,19 +58,21 @@ class JoinedEnd final : public Transport {
   }
 
   std::string endpoint() const override { return outside_->endpoint(); }
+  // Where the end inside is a hub, which wakes in another way.
+  int ready_fd() const override { return outside_->ready_fd(); }
 
  private:
-  std::optional<Incoming> take(Door door, Clock::time_point deadline) {
-    const bool outside = door == Door::kOutside;
+  std::optional<Incoming> take(bool outside, Clock::time_point deadline) {
     auto incoming = outside ? outside_->receive(deadline) : inside_->receive(deadline);
     if (!incoming) return incoming;
     incoming->peer.value = incoming->peer.value * 2 + (outside ? 1 : 0);
-    incoming->door = door;
+    if (outside) incoming->door = door_;
     return incoming;
   }
 
   const std::unique_ptr<Transport> inside_;
   const std::unique_ptr<ZmqEnd> outside_;
+  const Door door_;
   const std::shared_ptr<std::atomic<bool>> woken_ = std::make_shared<std::atomic<bool>>(false);
   bool outside_is_next_ = false;
   mutable TransportStats sum_;
@@ -92,6 +93,18 @@ Result<std::unique_ptr<Transport>> make_joined_end(std::unique_ptr<Transport> in
   CHECK(inside->ready_fd() >= 0, "nothing would wake the end outside");
   ASSIGN_OR_RETURN(auto outside, open_zmq_server(bind_endpoint, options));
   return std::unique_ptr<Transport>(std::make_unique<JoinedEnd>(std::move(inside), std::move(outside)));
+}
+
+Result<std::unique_ptr<Transport>> make_joined_end(InprocHub& hub, std::span<DoorAt> doors) {
+  CHECK(doors.size() == 1 || doors.size() == 2, "{} doors", doors.size());
+  std::unique_ptr<Transport> end = hub.coordinator_end();
+  for (DoorAt& at : doors) {
+    ASSIGN_OR_RETURN(auto outside, open_zmq_server(at.endpoint, at.zmq));
+    at.endpoint = outside->endpoint();
+    hub.wake_by(outside->waker());  // the last door's end is the one that waits
+    end = std::make_unique<JoinedEnd>(std::move(end), std::move(outside), at.door);
+  }
+  return end;
 }
 
 }  // namespace outrider

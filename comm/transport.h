@@ -8,6 +8,7 @@
 #include <functional>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
 #include <variant>
 
@@ -27,8 +28,9 @@ struct PeerId {
 constexpr PeerId kCoordinatorPeer{0};
 
 // Where a peer came in. Inside are those that the job itself started, outside (--listen) is whoever knocks,
-// or has a listed key. What a peer may be follows from its door, never from what it says.
-enum class Door : uint8_t { kInside, kOutside };
+// or has a listed key, and at the target groups' door (--listen-targets) whoever has a key listed there. What
+// a peer may be follows from its door, never from what it says.
+enum class Door : uint8_t { kInside, kOutside, kTargets };
 
 struct Incoming {
   PeerId peer;
@@ -139,5 +141,14 @@ Result<std::unique_ptr<Transport>> make_joined_end(InprocHub& hub, const std::st
 Result<std::unique_ptr<Transport>> make_joined_end(std::unique_ptr<Transport> inside,
                                                    const std::string& bind_endpoint,
                                                    const ZmqOptions& options = {});
+
+// The same with one or two doors, each of its own kind. `endpoint` becomes the address that was bound;
+// endpoint() of the end is that of the last.
+struct DoorAt {
+  Door door = Door::kOutside;
+  std::string endpoint;
+  ZmqOptions zmq;
+};
+Result<std::unique_ptr<Transport>> make_joined_end(InprocHub& hub, std::span<DoorAt> doors);
 
 }  // namespace outrider

@@ -65,8 +65,14 @@ void Coordinator::perform(Action& action) {
     if (trace_) trace_->add(*round, protocol_.open_requests() - protocol_.running_requests());
     if (callbacks_.on_round) callbacks_.on_round(*round);
   } else if (auto* lost = std::get_if<TargetLost>(&action)) {
-    spdlog::warn("target group {} is lost, and {} of its requests go on in other groups: {}", lost->group,
-                 lost->handed_over, lost->why.message());
+    if (lost->wait.count() > 0)
+      spdlog::warn(
+          "target group {} is lost, and requests wait up to {} s for another one ({} were running): {}",
+          lost->group, std::chrono::duration_cast<std::chrono::seconds>(lost->wait).count(),
+          lost->handed_over, lost->why.message());
+    else
+      spdlog::warn("target group {} is lost, and {} of its requests go on in other groups: {}", lost->group,
+                   lost->handed_over, lost->why.message());
   }
 }
 
@@ -105,7 +111,7 @@ void Coordinator::probe_workers() {
 // A group whose process has died answers nothing, and another one can go on with its requests. It is asked
 // more and more rarely, since one that computes a long pass reads nothing meanwhile, and its queue is short.
 void Coordinator::probe_busy_targets() {
-  if (protocol_.target_groups() == 1) return;
+  if (!protocol_.probes_targets()) return;
   const auto now = Clock::now();
   std::erase_if(target_probes_, [this](const auto& item) { return !protocol_.is_target(item.first); });
   for (const PeerId target : protocol_.targets()) {
@@ -176,7 +182,7 @@ void Coordinator::poll(Clock::time_point deadline) {
   const PeerId peer = incoming->peer;
   if (const auto probe = target_probes_.find(peer); probe != target_probes_.end())
     probe->second = {Clock::now(), kProbeInterval};
-  if (incoming->door == Door::kInside) note_peer(peer);
+  if (incoming->door != Door::kOutside) note_peer(peer);
   if (const auto* draft = std::get_if<Draft>(&incoming->message); draft && trace_)
     trace_->note_draft(draft->sequence, draft->round, peer);
   std::optional<Hello> hello;
@@ -195,7 +201,7 @@ Status Coordinator::run() {
 }
 
 Status Coordinator::wait_for_peers(size_t workers, Clock::time_point deadline) {
-  const size_t groups = protocol_.target_groups();
+  const size_t groups = protocol_.groups_to_begin();
   while (protocol_.targets_here() < groups || protocol_.worker_count() < workers) {
     RETURN_IF_ERROR(protocol_.target_status());
     if (Clock::now() >= deadline) {

@@ -96,11 +96,12 @@ struct RoundDone {
   Clock::time_point begun_at, decided_at, planned_at, done_at;
 };
 
-// A target group is gone, and others are there: what it had under way goes on in them.
+// A target group is gone. What it had under way goes on in those that are there, or in the next one.
 struct TargetLost {
   int32_t group = 0;
   Status why;
-  int64_t handed_over = 0;  // requests
+  int64_t handed_over = 0;            // requests
+  std::chrono::milliseconds wait{0};  // not 0: none is there, and requests wait so long for one
 };
 
 using Action = std::variant<Send, Emit, Finish, RoundDone, TargetLost>;

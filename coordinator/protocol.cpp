@@ -348,8 +348,10 @@ Clock::duration Protocol::draft_timeout() const {
 void Protocol::expire(Turn& turn) {
   if (join_deadline_ && turn.now() >= *join_deadline_) {
     join_deadline_.reset();
-    end_all(deadline_exceeded(
-                fmt::format("no target group joined within {} ms", options_.target_join_timeout.count())),
+    end_all(lost_.ok() ? deadline_exceeded(fmt::format("no target group joined within {} ms",
+                                                       options_.target_join_timeout.count()))
+                       : unavailable(fmt::format("{}; no other one joined within {} ms (--target-timeout)",
+                                                 lost_.message(), options_.target_timeout.count())),
             turn);
   }
   for (ServingGroup& group : groups_) {

@@ -33,6 +33,11 @@ class Protocol {
   bool has_target() const { return groups_.any_here(); }
   size_t targets_here() const { return groups_.count_here(); }
   size_t target_groups() const { return static_cast<size_t>(options_.target_groups); }  // that may join
+  size_t groups_to_begin() const {
+    return options_.groups_to_begin > 0 ? static_cast<size_t>(options_.groups_to_begin) : target_groups();
+  }
+  // One that died silently is better found out before its step's deadline.
+  bool probes_targets() const { return options_.target_groups > 1 || options_.targets_join; }
   bool is_target(PeerId peer) const { return groups_.of(peer) != nullptr; }
   std::vector<PeerId> targets() const;
   const Status& target_status() const { return target_status_; }  // why there is none, after all were lost
@@ -63,6 +68,7 @@ class Protocol {
   void receive(PeerId, Unexpected&, Turn&) {
     ++totals_.unexpected_messages;
   }
+  bool may_speak(const MessageReceived& event, Turn& turn);
   void receive(PeerId peer, Hello& message, Turn& turn);
   void receive(PeerId peer, Failure& message, Turn& turn);
   void receive(PeerId peer, Shutdown& message, Turn& turn);
@@ -93,6 +99,8 @@ class Protocol {
   void target_joined(PeerId peer, Hello& hello, Turn& turn);
   void target_lost(ServingGroup& group, Status why, Turn& turn);
   void hand_over(ServingGroup& lost, Status why, Turn& turn);
+  int64_t move_requests(ServingGroup& lost);
+  void wait_for_group(ServingGroup& lost, Status why, Turn& turn);
   void end_all(Status why, Turn& turn);
   void worker_joined(PeerId peer, Hello& hello, Turn& turn);
   void refuse_hello(PeerId peer, std::string reason, Turn& turn);
@@ -106,6 +114,7 @@ class Protocol {
 
   Clock::time_point now_{};                         // of the last step
   std::optional<Clock::time_point> join_deadline_;  // set while no target is there
+  Status lost_;                                     // why there is none, while requests wait for another one
   Status target_status_;
   Totals totals_;
   RequestQueue queue_{options_};

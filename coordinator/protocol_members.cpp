@@ -11,6 +11,7 @@ void Protocol::on(MessageReceived& event, Turn& turn) {
       hello && hello->role == Role::kTarget && event.door == Door::kOutside)
     return refuse_hello(event.peer, "only the job itself starts its target group; connect as a draft worker",
                         turn);
+  if (event.door == Door::kTargets && !may_speak(event, turn)) return;
   if (PoolWorker* worker = pool_.find(event.peer)) worker->heard();
   if (auto* draft = std::get_if<Draft>(&event.message)) {
     ServingGroup& group = group_of(draft->sequence);
@@ -19,6 +20,22 @@ void Protocol::on(MessageReceived& event, Turn& turn) {
   if (auto* result = std::get_if<StepResult>(&event.message))
     return take(event.peer, *result, event.bytes, turn);
   std::visit([&](auto& message) { receive(event.peer, message, turn); }, event.message);
+}
+
+// At the target groups' door. Who was given up, or never said hello to this coordinator, is told so, and may
+// begin anew.
+bool Protocol::may_speak(const MessageReceived& event, Turn& turn) {
+  if (const auto* hello = std::get_if<Hello>(&event.message)) {
+    if (hello->role == Role::kTarget) return true;
+    refuse_hello(event.peer, "target groups join here; draft workers join where --listen says", turn);
+    return false;
+  }
+  if (groups_.of(event.peer)) return true;
+  ++totals_.unexpected_messages;
+  if (std::holds_alternative<Heartbeat>(event.message) || std::holds_alternative<StepResult>(event.message))
+    turn.send(event.peer,
+              Welcome{.accepted = false, .reason = "say hello again", .target = {}, .eos_ids = {}});
+  return false;
 }
 
 void Protocol::receive(PeerId peer, Hello& hello, Turn& turn) {
@@ -50,23 +67,31 @@ void Protocol::target_joined(PeerId peer, Hello& hello, Turn& turn) {
   if (!place)
     return refuse_hello(peer,
                         options_.target_groups == 1
-                            ? std::string("a target group has already joined")
-                            : fmt::format("all {} target groups have already joined", options_.target_groups),
+                            ? std::string(kGroupHasJoined)
+                            : fmt::format("all {} {}", options_.target_groups, kGroupsHaveJoined),
                         turn);
   TargetGroup& target = place->target;
   if (target.is_here() && target.generation() == hello.generation) {
     target.move_to(peer);
     return turn.send(peer, welcome);
   }
+  if (options_.target_fingerprint != 0 && hello.model.fingerprint != options_.target_fingerprint)
+    return refuse_hello(peer,
+                        fmt::format("its model '{}' is not the one that this run was started with; give both "
+                                    "the same --model, --weight-format and --kv-dtype",
+                                    hello.model.name),
+                        turn);
   if (Status status = groups_.check(hello, *place); !status.ok())
     return refuse_hello(peer, status.message(), turn);
   if (target.is_here()) target_lost(*place, unavailable("the target group was restarted"), turn);
   if (options_.target_groups > 1) hello.slices = {};  // a worker is told the doors of one group only
   target.join(peer, std::move(hello));
   ++totals_.group(target.index).joined;
-  target_status_ = {};
+  target_status_ = lost_ = {};
   join_deadline_.reset();
   turn.send(peer, welcome);
+  for (ServingGroup& group : groups_)  // what waited for a group
+    if (!group.target.is_here()) totals_.failovers += move_requests(group);
   for (auto& [early, worker] : pool_.take_early()) worker_joined(early, worker, turn);
 }
 
@@ -76,24 +101,44 @@ void Protocol::target_lost(ServingGroup& group, Status why, Turn& turn) {
   ++totals_.group(group.target.index).lost;
   if (groups_.any_here())
     hand_over(group, std::move(why), turn);
+  else if (options_.target_timeout.count() > 0)
+    wait_for_group(group, std::move(why), turn);
   else
     end_all(std::move(why), turn);
 }
 
-// From what was committed. Who is behind another in the new group waits there for a place.
-void Protocol::hand_over(ServingGroup& lost, Status why, Turn& turn) {
+// To groups that are here. Who is behind another in the new group waits there for a place.
+int64_t Protocol::move_requests(ServingGroup& lost) {
   int64_t count = 0;
   for (auto& [id, live] : lost.requests.take_all()) {
-    if (live->finished()) continue;
-    totals_.drafts_used -= live->lose_group();
     ServingGroup& next = *groups_.best_for(*live, TargetGroups::Places::kAny);
     live->group = next.target.index;
     next.requests.add(std::move(live));
     ++count;
   }
+  return count;
+}
+
+// From what was committed.
+void Protocol::hand_over(ServingGroup& lost, Status why, Turn& turn) {
+  totals_.drafts_used -= lost.requests.lose_group();
+  const int64_t count = move_requests(lost);
   totals_.failovers += count;
   totals_.group(lost.target.index).handed_over += count;
   turn.add(TargetLost{.group = lost.target.index, .why = std::move(why), .handed_over = count});
+}
+
+// The same, but they stay where they are until a group joins. Whoever waits for a place goes on waiting.
+void Protocol::wait_for_group(ServingGroup& lost, Status why, Turn& turn) {
+  totals_.drafts_used -= lost.requests.lose_group();
+  const auto count = static_cast<int64_t>(lost.requests.running());
+  totals_.group(lost.target.index).handed_over += count;
+  join_deadline_ = turn.now() + options_.target_timeout;
+  lost_ = why;
+  turn.add(TargetLost{.group = lost.target.index,
+                      .why = std::move(why),
+                      .handed_over = count,
+                      .wait = options_.target_timeout});
 }
 
 // Every open request ends with a typed error; new ones are refused until a target joins again.

@@ -10,6 +10,7 @@
 #include "comm/codec.h"
 #include "comm/messages.h"
 #include "coordinator/gamma/gamma_policy.h"
+#include "coordinator/request.h"
 #include "coordinator/tree_shapes.h"
 
 namespace outrider {
@@ -26,7 +27,14 @@ struct ProtocolOptions {
   int32_t prefill_chunk = 256;                           // prompt tokens of one sequence per pass
   int32_t gamma_max = kDefaultGammaMax;
   int32_t target_groups = 1;  // of one model, that may join; a request runs in one of them
-  int32_t max_context = 0;    // 0: what the target supports
+  // Target groups are programs of their own that come and go (Door::kTargets).
+  bool targets_join = false;
+  int32_t groups_to_begin = 0;      // that must be here before the first request; 0: all
+  uint64_t target_fingerprint = 0;  // of the model that a group must have; 0: any, all the same
+  // When the last group was lost requests wait so long for another one; 0: they end at once.
+  std::chrono::milliseconds target_timeout{0};
+  bool by_priority = false;  // Request::priority decides who is next; else all are served as they came
+  int32_t max_context = 0;   // 0: what the target supports
   // What was computed of a text serves others that begin alike, in KV blocks that nobody else needs.
   bool prefix_caching = true;
   std::vector<TokenId> eos_ids;
@@ -71,6 +79,10 @@ struct ProtocolOptions {
   // A silent target ends every request: max(this, 50 average steps).
   std::chrono::milliseconds step_timeout_min{60'000};
   std::chrono::milliseconds target_join_timeout{120'000};
+
+  // What was under way in a group when it is lost goes on in another one.
+  bool outlives_group() const { return target_groups > 1 || target_timeout.count() > 0; }
+  int32_t priority_of(const Request& request) const { return by_priority ? request.priority : 0; }
 };
 
 }  // namespace outrider

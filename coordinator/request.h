@@ -33,6 +33,7 @@ struct Request {
   bool ignore_eos = false;
   // Requests with another salt take nothing that was computed for this one, nor could they tell by the time.
   std::string cache_salt;
+  int32_t priority = 0;      // the lower, the earlier; with ProtocolOptions::by_priority
   GammaPolicyFactory gamma;  // empty: the coordinator's default policy
   // When the client asked, if that was before the coordinator is told.
   std::optional<std::chrono::steady_clock::time_point> asked_at = {};

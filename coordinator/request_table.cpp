@@ -17,7 +17,7 @@ Status RequestQueue::check_room(size_t prompt_tokens) const {
 LiveRequest& RequestQueue::add(SequenceId id, Request request) {
   auto live = std::make_unique<LiveRequest>(id, std::move(request));
   tokens_ += live->sequence.prompt_length();
-  order_.push_back(id);
+  order_.insert(place_of(*live));
   return *live_.emplace(id, std::move(live)).first->second;
 }
 
@@ -26,15 +26,14 @@ LiveRequest* RequestQueue::find(SequenceId id) const {
   return at == live_.end() ? nullptr : at->second.get();
 }
 
-LiveRequest* RequestQueue::first() const { return order_.empty() ? nullptr : live_.at(order_.front()).get(); }
+LiveRequest* RequestQueue::first() const {
+  return order_.empty() ? nullptr : live_.at(order_.begin()->second).get();
+}
 
 std::unique_ptr<LiveRequest> RequestQueue::take(SequenceId id) {
   auto at = live_.extract(id);
   CHECK(!at.empty(), "request {} does not wait", id.value());
-  if (order_.front() == id)
-    order_.pop_front();
-  else
-    std::erase(order_, id);
+  order_.erase(place_of(*at.mapped()));
   tokens_ -= at.mapped()->sequence.prompt_length();
   return std::move(at.mapped());
 }
@@ -45,6 +44,13 @@ LiveRequest& RequestTable::add(std::unique_ptr<LiveRequest> live) {
   ++running_;
   const SequenceId id = live->id();
   return *live_.emplace(id, std::move(live)).first->second;
+}
+
+int64_t RequestTable::lose_group() {
+  int64_t back = 0;
+  std::erase_if(live_, [](const auto& item) { return item.second->finished(); });
+  for (auto& [id, live] : live_) back += live->lose_group();
+  return back;
 }
 
 RequestMap RequestTable::take_all() {

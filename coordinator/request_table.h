@@ -1,10 +1,12 @@
-// The requests that are open. RequestQueue has those that wait for a place, in order, and decides whether one
+// The requests that are open. RequestQueue has those that wait for a place, in order (as they came, or by
+// priority first), and decides whether one
 // more may wait; RequestTable those of one target group: who runs, and who has finished and must still be
 // closed there. Neither decides what a request does next.
 #pragma once
 
-#include <deque>
 #include <memory>
+#include <set>
+#include <utility>
 #include <vector>
 
 #include "coordinator/live_request.h"
@@ -27,7 +29,9 @@ class RequestQueue {
 
  private:
   const ProtocolOptions& options_;
-  std::deque<SequenceId> order_;
+  using Place = std::pair<int32_t, SequenceId>;  // ids are given as requests come
+  Place place_of(const LiveRequest& live) const { return {options_.priority_of(live.request), live.id()}; }
+  std::set<Place> order_;
   RequestMap live_;
   int64_t tokens_ = 0;
 };
@@ -36,7 +40,10 @@ class RequestTable {
  public:
   // From now on it runs here.
   LiveRequest& add(std::unique_ptr<LiveRequest> live);
-  // The group is gone, and all of them with it.
+  // The group is gone: who has finished is forgotten, and the others begin from what was committed. Returns
+  // how many drafts of plans that were out wait for one again.
+  int64_t lose_group();
+  // All of them leave.
   RequestMap take_all();
   // Null: unknown, or finished and closed.
   LiveRequest* find(SequenceId id) const;

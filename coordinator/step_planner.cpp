@@ -88,8 +88,14 @@ bool StepPlanner::open(LiveRequest& live, const PrefixIndex::Match& found, StepP
   return true;
 }
 
-// Whoever came later gives its place up: it is closed, what it computed is kept as long as nobody needs that,
-// and it is opened again when there is room. Slices of q would be lost with its place.
+// In the order in which places and blocks are given.
+bool StepPlanner::comes_before(const LiveRequest& a, const LiveRequest& b) const {
+  return std::pair(options_.priority_of(a.request), a.id()) <
+         std::pair(options_.priority_of(b.request), b.id());
+}
+
+// Whoever comes later gives its place up: it is closed, what it computed is kept as long as nobody needs
+// that, and it is opened again when there is room. Slices of q would be lost with its place.
 bool StepPlanner::find_room(LiveRequest& live, int32_t tokens, RequestTable& requests, StepPlan* step) {
   while (!kv_.make_room(live, tokens)) {
     LiveRequest* last = nullptr;
@@ -98,7 +104,9 @@ bool StepPlanner::find_room(LiveRequest& live, int32_t tokens, RequestTable& req
           other->state == RequestState::kReady || other->state == RequestState::kPrefill ||
           (other->state == RequestState::kDrafting && other->link.proposal.message.q_kind != QKind::kSlices);
       const bool scores = other->request.prompt_logprobs >= 0 && !other->reads_again();
-      if (waits && !scores && other->sequence.target.open && id > live.id()) last = other.get();
+      if (waits && !scores && other->sequence.target.open && comes_before(live, *other) &&
+          (!last || comes_before(*last, *other)))
+        last = other.get();
     }
     if (!last) return false;
     kv_.close(*last);
@@ -173,7 +181,12 @@ void StepPlanner::add_prefill(RequestTable& requests, size_t places, StepPlan* s
       static_cast<size_t>(std::count_if(requests.all().begin(), requests.all().end(),
                                         [](const auto& item) { return item.second->sequence.target.open; }));
   bool is_full = false;  // somebody waits for blocks, so nobody behind it is opened
-  for (LiveRequest* live : requests.in_state(RequestState::kPrefill)) {
+  auto waiting = requests.in_state(RequestState::kPrefill);
+  if (options_.by_priority)
+    std::stable_sort(waiting.begin(), waiting.end(), [](const LiveRequest* a, const LiveRequest* b) {
+      return a->request.priority < b->request.priority;
+    });
+  for (LiveRequest* live : waiting) {
     if (std::find(plan_->gave_up.begin(), plan_->gave_up.end(), live) != plan_->gave_up.end()) continue;
     const bool is_new = !live->sequence.target.open;
     if (is_new && (is_full || open_count >= places)) continue;
@@ -203,7 +216,7 @@ void StepPlanner::add_prefill(RequestTable& requests, size_t places, StepPlan* s
 // Should the group die, another one needs them again.
 template <class Row>
 std::vector<Row> StepPlanner::rows_of_q(std::vector<Row>& rows) const {
-  return options_.target_groups > 1 ? rows : std::move(rows);
+  return options_.outlives_group() ? rows : std::move(rows);
 }
 
 void StepPlanner::add(LiveRequest& live, int32_t input_count, Clock::time_point now, StepPlan* step) {

@@ -67,6 +67,7 @@ class StepPlanner {
   bool waits_for_prompt(const LiveRequest& live, int32_t known, const RequestTable& requests) const;
   void add_ready(RequestTable& requests, int32_t most_rows, size_t most_bytes, StepPlan* step);
   void add_prefill(RequestTable& requests, size_t places, StepPlan* step);
+  bool comes_before(const LiveRequest& a, const LiveRequest& b) const;
   bool find_room(LiveRequest& live, int32_t tokens, RequestTable& requests, StepPlan* step);
   bool open(LiveRequest& live, const PrefixIndex::Match& found, StepPlan* step);
   void add(LiveRequest& live, int32_t input_count, Clock::time_point now, StepPlan* step);

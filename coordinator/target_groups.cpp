@@ -58,7 +58,8 @@ Status TargetGroups::check(const Hello& hello, const ServingGroup& place) const 
     return invalid_argument(fmt::format("vocabulary of {} and context of {} make no sense",
                                         hello.model.vocab_size, hello.model.max_context));
   for (const ServingGroup& other : groups_) {
-    if (!other.target.is_here() || &other == &place) continue;
+    // One that was lost counts, too, while requests that it began wait for another one.
+    if (other.target.is_here() ? &other == &place : other.requests.running() == 0) continue;
     const Hello& theirs = other.target.hello();
     if (hello.model.fingerprint != theirs.model.fingerprint ||
         hello.model.vocab_size != theirs.model.vocab_size ||

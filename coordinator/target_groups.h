@@ -5,6 +5,7 @@
 #pragma once
 
 #include <deque>
+#include <string_view>
 #include <vector>
 
 #include "coordinator/draft_rounds.h"
@@ -12,6 +13,10 @@
 #include "coordinator/verdicts.h"
 
 namespace outrider {
+
+// Why a group finds no place now; it may later.
+inline constexpr std::string_view kGroupHasJoined = "a target group has already joined";
+inline constexpr std::string_view kGroupsHaveJoined = "target groups have already joined";
 
 struct ServingGroup {
   ServingGroup(const ProtocolOptions& options, int32_t at, WorkerPool& pool, Totals& totals)

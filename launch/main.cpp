@@ -25,6 +25,7 @@
 #include "launch/commands/generate.h"
 #include "launch/commands/keygen.h"
 #include "launch/commands/quantize.h"
+#include "launch/commands/target_group_command.h"
 #include "requests/provenance.h"
 #include "serve/batch.h"
 #include "serve/serve.h"
@@ -147,6 +148,13 @@ int main(int argc, char** argv) {
   std::string draft_worker_config_file;
   add_config_layer(*draft_worker, draft_worker_config_file);
 
+  TargetGroupSettings target_group_settings;
+  CLI::App* target_group =
+      app.add_subcommand("target-group", "Join a running job as one of its target groups");
+  add_target_group_options(*target_group, target_group_settings);
+  std::string target_group_config_file;
+  add_config_layer(*target_group, target_group_config_file);
+
   BenchOptions bench_options;
   CLI::App* bench = app.add_subcommand("bench", "What speculation costs and gains on this machine");
   add_bench_options(*bench, bench_options);
@@ -241,6 +249,7 @@ int main(int argc, char** argv) {
     if (*bench) return run_bench(bench_options);
     if (*serve_bench) return run_serve_bench(serve_bench_options);
     if (*draft_worker) return run_draft_worker_command(std::move(draft_worker_settings));
+    if (*target_group) return run_target_group_command(std::move(target_group_settings));
     if (*keygen) return run_keygen(key_file);
     if (*synth) return run_synth(synth_options);
     if (*simulate) return simulate_command.run();

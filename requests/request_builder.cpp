@@ -81,6 +81,7 @@ Result<Request> RequestBuilder::build(RequestParams params, Names names) const {
   request.max_tokens = params.max_tokens;
   request.stop = std::move(params.stop);
   request.ignore_eos = params.ignore_eos;
+  request.priority = params.priority;
   request.stop_ids = std::move(params.stop_token_ids);
   request.prompt_logprobs = params.prompt_logprobs;
   if (params.min_tokens > 0) {  // set_prompt() adds the prompt's

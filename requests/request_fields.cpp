@@ -125,6 +125,7 @@ Status take_sampling(const json& object, RequestParams& to) {
   RETURN_IF_ERROR(take(object, "presence_penalty", to.presence_penalty));
   RETURN_IF_ERROR(take(object, "frequency_penalty", to.frequency_penalty));
   RETURN_IF_ERROR(take(object, "ignore_eos", to.ignore_eos));
+  RETURN_IF_ERROR(take(object, "priority", to.priority));
   RETURN_IF_ERROR(take(object, "rule", to.rule));
   RETURN_IF_ERROR(take(object, "min_tokens", to.min_tokens));
   RETURN_IF_ERROR(take_stop_ids(object, to.stop_token_ids));

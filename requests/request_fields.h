@@ -21,7 +21,7 @@ Status take(const nlohmann::json& object, const char* key, T& to);
 
 // What every kind of request may say about how its tokens are drawn and where it ends, read by
 // take_sampling; only "logprobs", which does not mean the same everywhere, is left to the caller.
-constexpr std::array<std::string_view, 18> kSamplingFields = {"max_tokens",
+constexpr std::array<std::string_view, 19> kSamplingFields = {"max_tokens",
                                                               "temperature",
                                                               "seed",
                                                               "stop",
@@ -34,6 +34,7 @@ constexpr std::array<std::string_view, 18> kSamplingFields = {"max_tokens",
                                                               "logit_bias",
                                                               "ignore_eos",
                                                               "logprobs",
+                                                              "priority",
                                                               "rule",
                                                               "min_tokens",
                                                               "stop_token_ids",

@@ -38,6 +38,7 @@ struct RequestParams {
   uint64_t seed = 0;
   int logprobs = -1;         // best tokens to tell of each position; -1: no log-probabilities
   int prompt_logprobs = -1;  // the same of the prompt's tokens
+  int priority = 0;          // the lower, the earlier; with --scheduling-policy priority
   std::string rule = "auto";
   // How this request drafts; neither: as the run does. 0: plain decoding.
   std::optional<int> num_speculative_tokens;

@@ -224,7 +224,8 @@ Result<int> coordinate(const BatchOptions& options, const ClusterSettings& clust
   CoordinatorEngine engine(
       {.max_num_seqs = cluster.models.sequences(),
        .max_queued_requests = in_flight * static_cast<int64_t>(serve.api_limits.requests),
-       .max_queued_tokens = std::numeric_limits<int64_t>::max() / 2});
+       .max_queued_tokens = std::numeric_limits<int64_t>::max() / 2,
+       .by_priority = cluster.models.scheduling_policy == "priority"});
   auto chat = load_chat_template(cluster.models.model, serve.chat_template);
   if (!serve.chat_template.empty()) RETURN_IF_ERROR(chat.status().in("--chat-template"));
   const ResponseCounts none;

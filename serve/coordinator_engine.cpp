@@ -46,12 +46,15 @@ Result<std::vector<Ticket>> CoordinatorEngine::submit_all(std::vector<Submission
   handed_tokens_ += tokens;
   std::vector<Ticket> tickets;
   Group group{.client = client, .waiting = {}};
+  // Those of one call have one priority.
+  const int32_t priority =
+      limits_.by_priority && !submissions.empty() ? submissions.front().request.priority : 0;
   for (Submission& s : submissions) {
     tickets.push_back(Ticket{++last_ticket_});
     s.request.asked_at = asked_at;
     group.waiting.push_back({tickets.back(), std::move(s.request), std::move(s.sink)});
   }
-  if (!group.waiting.empty()) waiting_.add(client, std::move(group));
+  if (!group.waiting.empty()) waiting_[priority].add(client, std::move(group));
   wake_();
   return tickets;
 }
@@ -89,7 +92,7 @@ void CoordinatorEngine::cancel(Ticket ticket) {
     if (at != group.waiting.end()) waits = &*at;
     return waits != nullptr;
   };
-  if (!waiting_.find(look))
+  if (std::none_of(waiting_.begin(), waiting_.end(), [&](auto& item) { return item.second.find(look); }))
     cancelled_.push_back(ticket);
   else if (waits->sink)
     gone_.push_back(std::move(waits->sink));
@@ -144,7 +147,8 @@ Status CoordinatorEngine::serve(Coordinator& coordinator, const std::function<bo
   begin(coordinator);
   const Status& target = coordinator.protocol().target_status();
   std::optional<Clock::time_point> drained_by;
-  while (target.ok()) {
+  while (target.ok() || limits_.outlives_targets) {
+    if (!drained_by) follow_target(target);
     if (!drained_by && asked_to_drain()) {
       become(EngineState::kDraining);
       drained_by = Clock::now() + drain_limit;
@@ -162,7 +166,7 @@ Status CoordinatorEngine::serve(Coordinator& coordinator, const std::function<bo
   const std::lock_guard lock(mutex_);
   wake_ = nullptr;
   coordinator_ = nullptr;
-  return target;
+  return limits_.outlives_targets ? Status() : target;
 }
 
 void CoordinatorEngine::begin(Coordinator& coordinator) {
@@ -171,6 +175,20 @@ void CoordinatorEngine::begin(Coordinator& coordinator) {
   const std::lock_guard lock(mutex_);
   wake_ = coordinator.waker();
   state_ = EngineState::kReady;
+}
+
+// Of groups that come and go.
+void CoordinatorEngine::follow_target(const Status& target) {
+  if (!limits_.outlives_targets) return;
+  const bool had_failed = [this] {
+    const std::lock_guard lock(mutex_);
+    return state_ == EngineState::kFailed;
+  }();
+  if (target.ok() == !had_failed) return;
+  if (target.ok())
+    become(EngineState::kReady);
+  else
+    become(EngineState::kFailed, target.message());
 }
 
 void CoordinatorEngine::become(EngineState state, std::string reason) {
@@ -206,11 +224,14 @@ bool CoordinatorEngine::is_place_near() const {
 std::optional<CoordinatorEngine::Handover> CoordinatorEngine::next_waiting() {
   const std::lock_guard lock(mutex_);
   while (!waiting_.empty()) {
-    Group group = waiting_.take();
+    const auto first_of_all = waiting_.begin();
+    const int32_t priority = first_of_all->first;
+    Group group = first_of_all->second.take();
+    if (first_of_all->second.empty()) waiting_.erase(first_of_all);
     Handover first = std::move(group.waiting.front());
     group.waiting.pop_front();
     const std::string client = group.client;
-    if (!group.waiting.empty()) waiting_.add(client, std::move(group));
+    if (!group.waiting.empty()) waiting_[priority].add(client, std::move(group));
     handed_tokens_ -= static_cast<int64_t>(first.request.prompt.size());
     if (first.sink) return first;
   }

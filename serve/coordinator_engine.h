@@ -2,6 +2,7 @@
 #pragma once
 
 #include <deque>
+#include <map>
 #include <mutex>
 #include <optional>
 #include <unordered_map>
@@ -22,6 +23,9 @@ struct EngineLimits {
   // its own is given up sooner (ProtocolOptions::step_timeout_min).
   std::chrono::milliseconds stall_limit{120'000};
   std::chrono::milliseconds look_up{200};  // asked_to_drain is looked at at least so often
+  bool by_priority = false;                // who waits is served by Request::priority, and in turns only then
+  // Target groups join: when there is none left requests are refused until one comes, and the engine goes on.
+  bool outlives_targets = false;
 };
 
 class CoordinatorEngine final : public Engine {
@@ -65,6 +69,7 @@ class CoordinatorEngine final : public Engine {
 
   void begin(Coordinator& coordinator);
   void become(EngineState state, std::string reason = {});
+  void follow_target(const Status& target);
   void take_over();
   std::optional<Handover> next_waiting();
   bool is_place_near() const;
@@ -91,7 +96,7 @@ class CoordinatorEngine final : public Engine {
   EngineState state_ = EngineState::kLoading;
   std::string reason_;
   uint64_t last_ticket_ = 0;
-  FairQueue<Group> waiting_;                        // for the coordinator
+  std::map<int32_t, FairQueue<Group>> waiting_;     // for the coordinator, by priority
   std::vector<std::shared_ptr<RequestSink>> gone_;  // cancelled while they waited, and not told yet
   int64_t gone_count_ = 0;                          // and told
   std::vector<Ticket> cancelled_;

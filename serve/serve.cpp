@@ -47,7 +47,9 @@ Result<int> coordinate(const ServeOptions& options, const ClusterSettings& clust
   std::fputs(explain_exposure(options).c_str(), stderr);
   CoordinatorEngine engine({.max_num_seqs = cluster.models.sequences(),
                             .max_queued_requests = options.max_queued_requests,
-                            .max_queued_tokens = options.max_queued_tokens});
+                            .max_queued_tokens = options.max_queued_tokens,
+                            .by_priority = cluster.models.scheduling_policy == "priority",
+                            .outlives_targets = cluster.targets_join()});
   auto chat = load_chat_template(cluster.models.model, options.chat_template);
   // Without one of its own a model only disappoints those who send messages; one that was named must be
   // there.

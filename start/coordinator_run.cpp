@@ -32,8 +32,10 @@ int run_coordinator(const ClusterSettings& settings, const CoordinatorSide& coor
     return fail(invalid_argument(fmt::format(
         "--layout {}: this is one process; start it with mpirun, or drop the flag", settings.mpi.layout)));
   if (const Status pool = check_pool_settings(settings); !pool.ok()) return fail(pool);
-  const auto prepared = prepare(settings);
+  auto prepared = prepare(settings);
   if (!prepared.ok()) return fail(prepared.status());
+  if (settings.targets_join())
+    if (const Status known = identify_target(settings, *prepared); !known.ok()) return fail(known);
   tell_warnings(*prepared);
   return tell(coordinate(settings, *prepared, nullptr));
 }

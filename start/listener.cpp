@@ -7,19 +7,20 @@
 namespace outrider {
 namespace {
 
-// None without --curve-secret-key.
-Result<std::optional<CurveKeys>> listener_keys(const PoolSettings& pool) {
+// None without --curve-secret-key. `flag`: of the file with those who may come in.
+Result<std::optional<CurveKeys>> listener_keys(const PoolSettings& pool, const char* flag,
+                                               const std::string& allowed_keys) {
   if (pool.curve_secret_key.empty()) return std::optional<CurveKeys>();
   auto own = read_curve_keys(pool.curve_secret_key);
   if (!own.ok()) return own.status().in("--curve-secret-key");
-  auto allowed = read_public_keys(pool.allowed_keys);
-  if (!allowed.ok()) return allowed.status().in("--allowed-keys");
+  auto allowed = read_public_keys(allowed_keys);
+  if (!allowed.ok()) return allowed.status().in(flag);
   CurveKeys keys;
   keys.own = std::move(own).value();
   // A file is read again for every worker that connects; a pipe can be read once.
   std::error_code unknown;
-  if (std::filesystem::is_regular_file(pool.allowed_keys, unknown))
-    keys.allowed_file = pool.allowed_keys;
+  if (std::filesystem::is_regular_file(allowed_keys, unknown))
+    keys.allowed_file = allowed_keys;
   else
     keys.allowed = std::move(allowed).value();
   return std::optional(std::move(keys));
@@ -41,17 +42,25 @@ Result<ZmqOptions> listener_options(const ClusterSettings& settings, const Prepa
   constexpr int64_t kDraftBytes = int64_t{16} << 10;  // without its q
   zmq.outside = OutsideLimits{.member_bytes = zmq.max_message_bytes +
                                               4 * settings.models.sequences() * (q_bytes + kDraftBytes)};
-  ASSIGN_OR_RETURN(zmq.curve, listener_keys(settings.pool));
+  ASSIGN_OR_RETURN(zmq.curve, listener_keys(settings.pool, "--allowed-keys", settings.pool.allowed_keys));
   return zmq;
 }
 
+std::string key_flags(const PoolSettings& pool) {
+  return pool.curve_secret_key.empty()
+             ? ""
+             : " --curve-secret-key FILE --server-key " + pool.curve_secret_key + ".pub";
+}
+
+void tell_where_targets_join(const ClusterSettings& settings, const std::string& endpoint) {
+  std::fprintf(stderr, "outrider: target groups may join: outrider target-group --connect %s%s --model %s\n",
+               endpoint.c_str(), key_flags(settings.pool).c_str(), settings.models.model.c_str());
+}
+
 void tell_where_to_join(const PoolSettings& pool, const std::string& endpoint) {
-  const std::string keys = pool.curve_secret_key.empty()
-                               ? ""
-                               : " --curve-secret-key FILE --server-key " + pool.curve_secret_key + ".pub";
   std::fprintf(stderr,
                "outrider: draft workers may join: outrider draft-worker --connect %s%s --draft-model DIR\n",
-               endpoint.c_str(), keys.c_str());
+               endpoint.c_str(), key_flags(pool).c_str());
 }
 
 template <class Inside>
@@ -64,11 +73,31 @@ Result<std::unique_ptr<Transport>> open(const ClusterSettings& settings, const P
   return end;
 }
 
+// The targets' door comes first: what joins there is a part of the job.
+Result<std::unique_ptr<Transport>> open_to_targets(const ClusterSettings& settings,
+                                                   const Preparation& prepared, InprocHub& inside) {
+  const PoolSettings& pool = settings.pool;
+  std::vector<DoorAt> doors{{.door = Door::kTargets, .endpoint = pool.listen_targets, .zmq = {}}};
+  ASSIGN_OR_RETURN(doors[0].zmq.curve,
+                   listener_keys(pool, "--allowed-target-keys", pool.allowed_target_keys));
+  if (!pool.listen.empty()) {
+    ASSIGN_OR_RETURN(const ZmqOptions zmq, listener_options(settings, prepared));
+    doors.push_back({.door = Door::kOutside, .endpoint = pool.listen, .zmq = zmq});
+  }
+  auto end = make_joined_end(inside, doors);
+  if (!end.ok())
+    return end.status().in(pool.listen.empty() ? "--listen-targets" : "--listen-targets, --listen");
+  tell_where_targets_join(settings, doors[0].endpoint);
+  if (!pool.listen.empty()) tell_where_to_join(pool, doors[1].endpoint);
+  return end;
+}
+
 }  // namespace
 
 Result<std::unique_ptr<Transport>> open_to_others(const ClusterSettings& settings,
                                                   const Preparation& prepared, InprocHub& inside) {
-  return open(settings, prepared, inside);
+  return settings.targets_join() ? open_to_targets(settings, prepared, inside)
+                                 : open(settings, prepared, inside);
 }
 
 Result<std::unique_ptr<Transport>> open_to_others(const ClusterSettings& settings,

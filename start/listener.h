@@ -1,4 +1,5 @@
-// The door outside: the endpoint of a run where draft workers may join (--listen).
+// The doors of a run: the endpoint where draft workers may join (--listen), and that of target groups
+// (--listen-targets).
 #pragma once
 
 #include "comm/transport.h"

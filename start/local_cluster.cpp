@@ -93,14 +93,14 @@ Lend LocalCluster::lend(Role role) const {
   const bool draft_overlaps =
       settings_.speculation.pipeline != "lockstep" || settings_.models.draft_threads > 0;
   const ModelSettings& models = settings_.models;
-  if (models.tensor_parallel_size > 1 || models.data_parallel_size > 1 ||
+  if (settings_.targets_join() || models.tensor_parallel_size > 1 || models.data_parallel_size > 1 ||
       (role == Role::kDraft && draft_overlaps))
     return nullptr;
   return [this](Transport& worker, const std::function<bool()>& turn) { hub_->lend(worker, turn); };
 }
 
 Result<std::unique_ptr<Transport>> LocalCluster::listening_end() {
-  if (settings_.pool.listen.empty()) return coordinator_end();
+  if (settings_.pool.listen.empty() && !settings_.targets_join()) return coordinator_end();
   return open_to_others(settings_, prepared_, *hub_);
 }
 
@@ -136,9 +136,9 @@ Status LocalCluster::start_drafter() {
 }
 
 Result<std::unique_ptr<Transport>> LocalCluster::start(int drafters, bool listens) {
-  auto end = listens ? listening_end() : coordinator_end();
+  auto end = listens || settings_.targets_join() ? listening_end() : coordinator_end();
   if (!end.ok()) return end;
-  RETURN_IF_ERROR(start_target());
+  if (!settings_.targets_join()) RETURN_IF_ERROR(start_target());
   for (int i = 0; i < drafters; ++i) RETURN_IF_ERROR(start_drafter());
   return end;
 }

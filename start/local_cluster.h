@@ -35,8 +35,8 @@ class LocalCluster {
   // An error: end the coordinator's end, so that the roles that were started leave.
   Status start_target();   // all its groups
   Status start_drafter();  // once for each
-  // All at once: the target groups, so many drafters, and the end that joins them; `listens`: the listening
-  // one.
+  // All at once: the target groups, unless they join (--listen-targets), so many drafters, and the end that
+  // joins them; `listens`: the listening one.
   Result<std::unique_ptr<Transport>> start(int drafters, bool listens);
   // The first role that failed, if any.
   Status error() const;

@@ -20,6 +20,8 @@ int MpiCluster::run(const ClusterSettings&, const Coordinate&) {
   return kExitUsage;
 }
 
+int MpiCluster::run_group(const GroupRank&) { return run({}, nullptr); }
+
 int MpiCluster::leave(const std::string& out, const std::string& error, int code) {
   std::fputs(out.c_str(), stdout);
   std::fputs(error.c_str(), stderr);

@@ -84,6 +84,22 @@ int share_of_cores(Collectives& world, const RankContext& rank) {
   return std::max(1, std::min(bound, mine.quota / std::max(1, on_host)));
 }
 
+// The same among ranks that all compute, those of one host.
+int share_of_cores(Collectives& host) {
+  Cores mine{.allowed = {}, .quota = quota_cores()};
+  CPU_ZERO(&mine.allowed);
+  if (sched_getaffinity(0, sizeof mine.allowed, &mine.allowed) != 0) CPU_SET(0, &mine.allowed);
+  std::vector<Cores> all(static_cast<size_t>(host.size()));
+  host.all_gather(std::as_bytes(std::span(&mine, 1)), std::as_writable_bytes(std::span(all)));
+  const auto overlapping = std::count_if(all.begin(), all.end(), [&](Cores& other) {
+    cpu_set_t both;
+    CPU_AND(&both, &mine.allowed, &other.allowed);
+    return CPU_COUNT(&both) > 0;
+  });
+  const int bound = CPU_COUNT(&mine.allowed) / std::max(1, static_cast<int>(overlapping));
+  return std::max(1, std::min(bound, mine.quota / std::max(1, host.size())));
+}
+
 Status check_roles(const ClusterSettings& settings, const Topology& topology) {
   const int drafters = topology.count(Role::kDraft);
   if (settings.models.has_draft_workers() && drafters == 0)
@@ -157,6 +173,10 @@ OpenSliceDoor open_doors(const ClusterSettings& settings, const Preparation& pre
 Result<Preparation> prepare_rank(const ClusterSettings& settings, RankContext& rank) {
   RETURN_IF_ERROR(check_roles(settings, rank.topology));
   RETURN_IF_ERROR(check_pool_settings(settings));
+  if (settings.targets_join())
+    return unsupported(
+        "--listen-targets under mpirun: the coordinator is one process; start it without mpirun, and each "
+        "`outrider target-group` with an mpirun of its own, if it has several ranks");
   ASSIGN_OR_RETURN(Preparation prepared, prepare(settings));
   if (rank.self.role == Role::kCoordinator && !settings.pool.listen.empty()) {
     ASSIGN_OR_RETURN(rank.transport, open_to_others(settings, prepared, std::move(rank.transport)));
@@ -202,6 +222,28 @@ int MpiCluster::leave(const std::string& out, const std::string& error, int code
     std::fputs(error.c_str(), stderr);
   }
   return code;
+}
+
+int MpiCluster::run_group(const GroupRank& rank) {
+  const MpiSession session;
+  try {
+    const auto world = everybody(session);
+    if (Status refused = agree(*world, {}); !refused.ok())
+      return fail(refused, world->rank() == 0);  // see leave()
+    const auto host = make_mpi_collectives(session.world().split_by_host(), Waiting::kYield);
+    const int cores = share_of_cores(*host);
+    const MpiComm all = session.world();
+    const auto group = make_mpi_collectives(all.duplicate(), choose_waiting(all));
+    const int code = rank(*group, host->rank(), cores);
+    if (code != kExitOk) {  // others may wait for this rank
+      std::fflush(nullptr);
+      MpiSession::abort_job(code);
+    }
+    group->barrier();
+    return code;
+  } catch (const std::exception& error) {
+    end_job(error.what());
+  }
 }
 
 int MpiCluster::run(const ClusterSettings& settings, const Coordinate& coordinate) {

@@ -6,6 +6,7 @@
 #include <memory>
 #include <string>
 
+#include "comm/collectives.h"
 #include "comm/transport.h"
 #include "start/prepare.h"
 #include "start/settings.h"
@@ -24,6 +25,12 @@ class MpiCluster {
   using Coordinate = std::function<int(const ClusterSettings&, const Preparation&, MpiCluster&)>;
   // Runs this rank's role and returns its exit code; `coordinate` is called on the coordinator's rank.
   static int run(const ClusterSettings& settings, const Coordinate& coordinate);
+
+  // Where all ranks are one target group (`outrider target-group`): what each of them does, with so many
+  // cores of its host. `local`: among the ranks of its host. Returns the exit code; a rank that throws ends
+  // the job.
+  using GroupRank = std::function<int(Collectives& group, int local, int cores)>;
+  static int run_group(const GroupRank& rank);
 
   // For a rank whose command line was refused (or was --help): `out` and `error` are printed once, by rank 0,
   // and a refusal on any rank ends the job. Returns `code`.

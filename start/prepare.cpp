@@ -191,6 +191,16 @@ Result<Preparation> prepare(const RoleSettings& settings) {
   return p;
 }
 
+// What it is computed with has a name of its own (ModelInfo::isa).
+Status identify_target(const RoleSettings& settings, Preparation& prepared) {
+  const ModelSettings& models = settings.models;
+  const auto fingerprint = fingerprint_of_model(
+      models.model, fingerprint_of_text(fmt::format("{} {}", models.weight_format, models.kv_dtype)));
+  if (!fingerprint.ok()) return fingerprint.status().in("--model " + models.model);
+  prepared.target_info.fingerprint = std::max<uint64_t>(1, *fingerprint);
+  return {};
+}
+
 void tell_warnings(const Preparation& prepared) {
   for (const std::string& warning : prepared.warnings)
     std::fprintf(stderr, "outrider: warning: %s\n", warning.c_str());

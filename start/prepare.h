@@ -33,6 +33,9 @@ Result<Preparation> prepare(const RoleSettings& settings);
 // For a draft worker that joins a run of which it knows nothing yet.
 Result<Preparation> prepare_drafter(const RoleSettings& settings);
 
+// The model's fingerprint, in target_info: of groups that join, and of the run that they join.
+Status identify_target(const RoleSettings& settings, Preparation& prepared);
+
 // Plans for texts of at most so many tokens; never more than before.
 void limit_context(Preparation& prepared, int64_t max_model_len);
 

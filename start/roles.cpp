@@ -135,7 +135,7 @@ Status add_head(const RoleSettings& settings, const Preparation& prepared, RoleT
 
 Status serve_target(const RoleSettings& settings, const Preparation& prepared, RoleThreads threads,
                     Collectives& group, Transport* transport, Loaded loaded, const Lend& lend,
-                    OpenSliceDoor door, int target_group) {
+                    OpenSliceDoor door, int target_group, const JoinedLife& life = {}) {
   const IndexRange ids =
       vocab_range(prepared.target_info.vocab_size, {.tp_rank = group.rank(), .tp_size = group.size()});
   std::unique_ptr<Model> own;
@@ -159,6 +159,12 @@ Status serve_target(const RoleSettings& settings, const Preparation& prepared, R
       .trees = !tree.shape.is_chain(),
       .successors = device_of_worker(settings.models, group.rank()).kind == Device::Kind::kCpu,
       .synthetic_acceptance = synthetic ? &*synthetic : nullptr};
+  if (life.asked_to_leave) {  // a broken connection ends this life, and the next one begins
+    target.asked_to_leave = life.asked_to_leave;
+    target.on_joined = life.on_joined;
+    target.most_undelivered = 1;
+    target.trees = true;  // the run that it joins decides
+  }
   RETURN_IF_ERROR(add_head(settings, prepared, threads, group, *loaded.model, target));
   if (door.own)
     target.slice_inbox =
@@ -372,6 +378,11 @@ Status run_target_rank(const RoleSettings& settings, const Preparation& prepared
   return report(transport, std::move(status));
 }
 
+Status run_joined_rank(const RoleSettings& settings, const Preparation& prepared, RoleThreads threads,
+                       Collectives& group, Transport* transport, Loaded loaded, const JoinedLife& life) {
+  return serve_target(settings, prepared, threads, group, transport, std::move(loaded), nullptr, {}, 0, life);
+}
+
 Status run_draft_worker(const RoleSettings& settings, const Preparation& prepared, RoleThreads threads,
                         Transport& transport, Loaded loaded, const Lend& lend) {
   try {
@@ -393,7 +404,7 @@ Status wait_until_ready(Coordinator& coordinator, size_t workers, std::chrono::s
   }
 }
 
-Result<std::unique_ptr<Coordinator>> make_coordinator(const RoleSettings& settings,
+Result<std::unique_ptr<Coordinator>> make_coordinator(const ClusterSettings& settings,
                                                       const Preparation& prepared,
                                                       std::unique_ptr<Transport> transport,
                                                       GammaPolicyFactory policy,
@@ -406,11 +417,18 @@ Result<std::unique_ptr<Coordinator>> make_coordinator(const RoleSettings& settin
                                        prepared.tokenizer.get(), std::move(callbacks), trace);
 }
 
-Result<ProtocolOptions> protocol_options(const RoleSettings& settings, const Preparation& prepared) {
+Result<ProtocolOptions> protocol_options(const ClusterSettings& settings, const Preparation& prepared) {
   ASSIGN_OR_RETURN(const QFormat q, parse_q_format(settings.speculation.q_format));
   ProtocolOptions protocol;
   protocol.max_num_seqs = settings.models.max_num_seqs;
   protocol.target_groups = settings.models.data_parallel_size;
+  protocol.by_priority = settings.models.scheduling_policy == "priority";
+  if (settings.targets_join()) {
+    protocol.targets_join = true;
+    protocol.groups_to_begin = settings.pool.wait_for_target_groups.value_or(1);
+    protocol.target_fingerprint = prepared.target_info.fingerprint;
+    protocol.target_timeout = std::chrono::seconds(settings.pool.target_timeout_s);
+  }
   protocol.max_queued = 1 << 20;  // the requests of a file are read and checked before the first one runs
   protocol.max_queued_tokens = int64_t{1} << 40;
   protocol.target_join_timeout = std::chrono::seconds(settings.models.startup_timeout_s);

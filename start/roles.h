@@ -60,6 +60,15 @@ struct Loaded {
 Status run_target_rank(const RoleSettings& settings, const Preparation& prepared, RoleThreads threads,
                        Collectives& group, Transport* transport, Loaded loaded = {},
                        const Lend& lend = nullptr, OpenSliceDoor door = {}, int target_group = 0);
+struct JoinedLife {
+  std::function<bool()> asked_to_leave;
+  std::function<void()> on_joined;  // on the leader
+};
+// One life of a rank of a group that joined from elsewhere, with a model of this rank's that outlives it. An
+// error: the coordinator refused the group, gave it up, or is gone, and the group may join again. Throws
+// where the group is finished.
+Status run_joined_rank(const RoleSettings& settings, const Preparation& prepared, RoleThreads threads,
+                       Collectives& group, Transport* transport, Loaded loaded, const JoinedLife& life);
 Status run_draft_worker(const RoleSettings& settings, const Preparation& prepared, RoleThreads threads,
                         Transport& transport, Loaded loaded = {}, const Lend& lend = nullptr);
 
@@ -69,13 +78,13 @@ Status wait_until_ready(Coordinator& coordinator, size_t workers, std::chrono::s
                         const ErrorOf& error);
 
 // Behind --emulate-link, if that was asked for. `prepared` must outlive it.
-Result<std::unique_ptr<Coordinator>> make_coordinator(const RoleSettings& settings,
+Result<std::unique_ptr<Coordinator>> make_coordinator(const ClusterSettings& settings,
                                                       const Preparation& prepared,
                                                       std::unique_ptr<Transport> transport,
                                                       GammaPolicyFactory policy,
                                                       CoordinatorCallbacks callbacks, Trace* trace);
 
 // The coordinator's limits for these settings; the same numbers size the workers' buffers.
-Result<ProtocolOptions> protocol_options(const RoleSettings& settings, const Preparation& prepared);
+Result<ProtocolOptions> protocol_options(const ClusterSettings& settings, const Preparation& prepared);
 
 }  // namespace outrider

@@ -158,6 +158,9 @@ Status check_settings(const RoleSettings& settings) {
     return unsupported(
         fmt::format("--record-rounds and {} target groups: a record is of one group's rounds; use one group",
                     m.data_parallel_size));
+  if (m.scheduling_policy != "fcfs" && m.scheduling_policy != "priority")
+    return invalid_argument(
+        fmt::format("--scheduling-policy {}: choose fcfs or priority", m.scheduling_policy));
   if (m.draft_tensor_parallel_size != 1)
     return unsupported(
         fmt::format("--draft-tensor-parallel-size {}: a draft model is not split over ranks; use 1",
@@ -196,6 +199,37 @@ Status check_settings(const RoleSettings& settings) {
   return parse_weight_format("--weight-format", m.weight_format).status();
 }
 
+// Of --listen-targets and what goes with it.
+static Status check_joining_targets(const ClusterSettings& settings) {
+  const PoolSettings& p = settings.pool;
+  const int groups = settings.models.data_parallel_size;
+  if (p.listen_targets.empty()) {
+    if (p.wait_for_target_groups || !p.allowed_target_keys.empty())
+      return invalid_argument("--wait-for-target-groups and --allowed-target-keys need --listen-targets");
+    return {};
+  }
+  const int waits_for = p.wait_for_target_groups.value_or(1);
+  if (waits_for < 1 || waits_for > groups)
+    return invalid_argument(fmt::format(
+        "--wait-for-target-groups {}: must be 1 to {}, the groups that may join (--data-parallel-size)",
+        waits_for, groups));
+  if (p.target_timeout_s < 0 || p.target_timeout_s > 86400)
+    return invalid_argument(fmt::format("--target-timeout {}: must be 0 to 86400", p.target_timeout_s));
+  if (p.curve_secret_key.empty() != p.allowed_target_keys.empty())
+    return invalid_argument(
+        "--curve-secret-key and --allowed-target-keys go together with --listen-targets: our key, and those "
+        "of the groups");
+  if (settings.models.tensor_parallel_size > 1)
+    return invalid_argument(fmt::format(
+        "--tensor-parallel-size {} and --listen-targets: each group says itself of how many ranks it is; "
+        "give the flag to `outrider target-group`",
+        settings.models.tensor_parallel_size));
+  if (!settings.speculation.synthetic_acceptance.empty())
+    return unsupported(
+        "--synthetic-acceptance and --listen-targets: groups that join are not told of it; drop one");
+  return {};
+}
+
 Status check_pool_settings(const ClusterSettings& settings) {
   const PoolSettings& p = settings.pool;
   if (p.num_draft_workers < 1 || p.num_draft_workers > kMaxDraftWorkers)
@@ -213,10 +247,16 @@ Status check_pool_settings(const ClusterSettings& settings) {
   if (waits_for < 0 || waits_for > kMaxDraftWorkers || (waits_for > 0 && p.listen.empty()))
     return invalid_argument(fmt::format("--wait-for-draft-workers {}: must be 0 to {}, and needs --listen",
                                         waits_for, kMaxDraftWorkers));
-  if (p.curve_secret_key.empty() != p.allowed_keys.empty())
+  RETURN_IF_ERROR(check_joining_targets(settings));
+  const bool has_key = !p.curve_secret_key.empty();
+  if (has_key != (!p.allowed_keys.empty() || !p.allowed_target_keys.empty()) ||
+      (has_key && !p.listen.empty() && p.allowed_keys.empty()))
     return invalid_argument(
-        "--curve-secret-key and --allowed-keys go together: our key, and those of the workers");
-  if (!p.curve_secret_key.empty() && p.listen.empty())
+        p.listen_targets.empty()
+            ? "--curve-secret-key and --allowed-keys go together: our key, and those of the workers"
+            : "--curve-secret-key goes with --allowed-keys where there is --listen, and with "
+              "--allowed-target-keys where there is --listen-targets");
+  if (!p.curve_secret_key.empty() && p.listen.empty() && p.listen_targets.empty())
     return invalid_argument("--curve-secret-key needs --listen: nothing else here uses keys from files");
   return {};
 }

@@ -30,11 +30,12 @@ struct ModelSettings {
   std::string weight_format = "auto", draft_weight_format = "auto";
   std::string kv_dtype = "auto";
   std::string isa = "auto";
-  std::string device = "auto";        // cpu, cuda, cuda:N; auto: cpu
-  int max_num_seqs = 8;               // in each target group
-  int max_model_len = 0;              // 0: the model's, at most kDefaultMaxModelLen
-  std::string prefix_caching = "on";  // or "off"
-  int64_t kv_cache_tokens = 0;        // of the target, over all sequences; 0: the longest text for each
+  std::string device = "auto";             // cpu, cuda, cuda:N; auto: cpu
+  int max_num_seqs = 8;                    // in each target group
+  int max_model_len = 0;                   // 0: the model's, at most kDefaultMaxModelLen
+  std::string prefix_caching = "on";       // or "off"
+  int64_t kv_cache_tokens = 0;             // of the target, over all sequences; 0: the longest text for each
+  std::string scheduling_policy = "fcfs";  // or "priority"
   int startup_timeout_s = 600;
 
   int sequences() const { return data_parallel_size * max_num_seqs; }  // of all groups
@@ -82,6 +83,10 @@ struct PoolSettings {
   int num_draft_workers = 1;                  // in one process
   std::string listen;                         // where further ones may join
   std::optional<int> wait_for_draft_workers;  // before anything starts; default: those of the run itself
+  std::string listen_targets;                 // where target groups join; then none is part of the run
+  std::optional<int> wait_for_target_groups;  // before anything starts; default: one
+  int target_timeout_s = 60;                  // that requests wait for a group when all were lost
+  std::string allowed_target_keys;            // of the groups that may join: a file
   std::string curve_secret_key;               // of this end: a file of `outrider keygen`
   std::string allowed_keys;                   // of the workers that may join: a file
 };
@@ -99,6 +104,7 @@ struct ClusterSettings : RoleSettings {
   MpiSettings mpi;
 
   bool speculates() const { return models.has_drafter() || !pool.listen.empty(); }
+  bool targets_join() const { return !pool.listen_targets.empty(); }
 };
 
 constexpr int kDefaultMaxModelLen = 8192;

@@ -74,12 +74,14 @@ TargetWorker::~TargetWorker() {
 // Every target rank runs these lines in this order; only the leader talks outside the group.
 Status TargetWorker::run(Transport* transport) {
   agree_on_setup();
-  if (transport) RETURN_IF_ERROR(join(*transport));
+  if (transport) ended_ = join(*transport);  // the other ranks are told that there is nothing to do
   while (const auto plan = next_plan(transport)) {
     StepResult result = step(*plan);
-    if (transport) RETURN_IF_ERROR(transport->send(kCoordinatorPeer, std::move(result)));
+    if (!transport) continue;
+    const Status sent = transport->send(kCoordinatorPeer, std::move(result));
+    if (!sent.ok() && ended_.ok()) ended_ = sent;
   }
-  return {};
+  return ended_;
 }
 
 Result<bool> TargetWorker::turn(Transport& transport) {
@@ -128,8 +130,9 @@ Status TargetWorker::join(Transport& transport) {
     if (leaving_) return {};
     const auto* welcome = std::get_if<Welcome>(&incoming->message);
     if (!welcome) continue;
-    return welcome->accepted ? Status()
-                             : invalid_argument("the coordinator refused the target: " + welcome->reason);
+    if (!welcome->accepted) return invalid_argument("the coordinator refused the target: " + welcome->reason);
+    if (options_.on_joined) options_.on_joined();
+    return {};
   }
   return deadline_exceeded("the coordinator did not answer the target within 60 s");
 }
@@ -138,17 +141,27 @@ Status TargetWorker::join(Transport& transport) {
 // heartbeats, and when those cannot be delivered for a while the group ends.
 std::optional<StepPlan> TargetWorker::receive_plan(Transport& transport) {
   constexpr auto kPoll = std::chrono::seconds(1);
-  constexpr int kMaxUndelivered = 10;
+  constexpr auto kLook = std::chrono::milliseconds(200);
+  auto next_beat = Clock::now() + kPoll;
   int undelivered = 0;
-  while (!leaving_) {
-    auto incoming = transport.receive(Clock::now() + kPoll);
+  while (!leaving_ && ended_.ok()) {
+    const auto look = options_.asked_to_leave ? Clock::now() + kLook : next_beat;
+    auto incoming = transport.receive(std::min(look, next_beat));
+    if (options_.asked_to_leave && options_.asked_to_leave()) {
+      (void)transport.send(kCoordinatorPeer, Shutdown{});
+      return std::nullopt;
+    }
     if (!incoming) {
+      if (Clock::now() < next_beat) continue;
+      next_beat = Clock::now() + kPoll;
       const Status beat = transport.send(kCoordinatorPeer, Heartbeat{options_.generation});
       undelivered = beat.code() == StatusCode::kUnavailable ? undelivered + 1 : 0;
-      if (undelivered >= kMaxUndelivered) throw std::runtime_error("the coordinator is gone");
+      if (undelivered >= options_.most_undelivered) ended_ = unavailable("the coordinator is gone");
       continue;
     }
     if (auto* plan = std::get_if<StepPlan>(&incoming->message)) return std::move(*plan);
+    if (const auto* word = std::get_if<Welcome>(&incoming->message); word && !word->accepted)
+      ended_ = unavailable("the coordinator gave this target group up: " + word->reason);
     leaving_ = std::holds_alternative<Shutdown>(incoming->message);
   }
   return std::nullopt;

@@ -3,6 +3,7 @@
 // a rank and the coordinator, no longer agree. One thread per rank.
 #pragma once
 
+#include <functional>
 #include <optional>
 #include <unordered_map>
 #include <vector>
@@ -44,6 +45,11 @@ struct TargetOptions {
   uint64_t state_head = 0;
   int32_t state_width = 0;
   std::shared_ptr<StateReader> states;
+  // Leaves when this says so; empty: when told by the coordinator. Of a group that joined from elsewhere.
+  std::function<bool()> asked_to_leave;
+  std::function<void()> on_joined;  // the leader was welcomed
+  // The coordinator is gone when it took no sign of life for about so many seconds.
+  int most_undelivered = 10;
   // A draft whose slices are not all here so long after the forward pass is given up, on every rank.
   std::chrono::milliseconds slice_timeout{2000};
 };
@@ -56,8 +62,10 @@ class TargetWorker {
   TargetWorker(const TargetWorker&) = delete;
   TargetWorker& operator=(const TargetWorker&) = delete;
 
-  // Serves until told to shut down. Only the leader (rank 0) has a transport, and only it talks outside the
-  // group. Throws CollectiveError when a rank is gone and std::runtime_error when ranks disagree.
+  // Serves until told to shut down. An error: the coordinator gave this group up, or is gone; all ranks have
+  // come to an end, and may join anew with another worker. Only the leader (rank 0) has a transport, and only
+  // it talks outside the group. Throws CollectiveError when a rank is gone and std::runtime_error when ranks
+  // disagree.
   Status run(Transport* transport);
 
   // run() in turns, for a group of one rank: join(), then turn() while it is true. A turn takes what has
@@ -119,6 +127,7 @@ class TargetWorker {
   std::unordered_map<SequenceId, Sequence> sequences_;
   std::unordered_map<PrefixId, KvPrefix> prefixes_;
   bool leaving_ = false;  // the leader was told to shut down, perhaps before it was welcomed
+  Status ended_;          // of the leader: why, if it was not told to
 
   // Buffers of one step.
   std::vector<TokenId> tokens_;

@@ -7,7 +7,6 @@
 #include <algorithm>
 #include <csignal>
 #include <cstdio>
-#include <random>
 #include <thread>
 
 #include "base/printable.h"
@@ -25,47 +24,12 @@ namespace {
 
 using std::chrono::milliseconds;
 
-// After a connection that broke: quickly at first, then at most once in this time.
-constexpr milliseconds kFirstPause{50}, kLongestPause{1000};
-// Each attempt is a new socket, so that a wrong address or a dead route is not held on to.
-constexpr milliseconds kConnectTimeout{1000};
 constexpr milliseconds kJoinTimeout{10'000};
 
 bool asked_to_leave() { return noted_signal() != 0; }
 
-// The next connection would end in the same way.
-bool is_final(const Status& status) {
-  return status.code() == StatusCode::kInvalidArgument || status.code() == StatusCode::kMalformed;
-}
-
 // A parent that has died already sends no more signals.
 bool follow_parent(pid_t parent) { return prctl(PR_SET_PDEATHSIG, SIGKILL) == 0 && getppid() == parent; }
-
-// The pause before attempt n after a break, and up to a quarter more, so that workers do not come back
-// together.
-milliseconds pause_before(int attempt) {
-  const auto pause = std::min(kFirstPause * (int64_t{1} << std::min(attempt, 10)), kLongestPause);
-  std::random_device random;
-  return pause + pause * (random() % 256) / 1024;
-}
-
-Result<ZmqOptions> connection_options(const DraftWorkerSettings& settings) {
-  ZmqOptions zmq;
-  zmq.connect_timeout = kConnectTimeout;
-  if (settings.curve_secret_key.empty() != settings.server_key.empty())
-    return invalid_argument(
-        "--curve-secret-key and --server-key go together: our key, and the job's public one");
-  if (settings.curve_secret_key.empty()) return zmq;
-  auto own = read_curve_keys(settings.curve_secret_key);
-  if (!own.ok()) return own.status().in("--curve-secret-key");
-  auto server = read_public_keys(settings.server_key);
-  if (!server.ok()) return server.status().in("--server-key");
-  CurveKeys keys;
-  keys.own = std::move(own).value();
-  keys.server = server->front();
-  zmq.curve = std::move(keys);
-  return zmq;
-}
 
 class PoolWorker {
  public:
@@ -133,7 +97,8 @@ class PoolWorker {
   // Empty: q travels with the drafts.
   std::optional<SliceSender> doors_of(const Welcome& welcome, Generation self) const {
     if (welcome.slices.of_rank.empty()) return std::nullopt;
-    auto sender = SliceSender::connect(welcome.slices, welcome.target.vocab_size, self, kConnectTimeout);
+    auto sender =
+        SliceSender::connect(welcome.slices, welcome.target.vocab_size, self, kJoiningConnectTimeout);
     if (sender.ok()) return std::move(sender).value();
     tell(sender.status().message() + "; dense q goes to the target through the coordinator");
     return std::nullopt;
@@ -168,7 +133,7 @@ class PoolWorker {
 Status serve(const DraftWorkerSettings& settings) {
   if (settings.connect.empty())
     return invalid_argument("--connect is missing: name the endpoint that `outrider generate --listen` told");
-  ASSIGN_OR_RETURN(ZmqOptions zmq, connection_options(settings));
+  ASSIGN_OR_RETURN(ZmqOptions zmq, joining_options(settings));
   ASSIGN_OR_RETURN(const Preparation prepared, prepare_drafter(settings.run));
   if (!settings.run.quiet) tell_warnings(prepared);
   const auto single = make_single_collectives();

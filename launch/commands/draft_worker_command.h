@@ -4,6 +4,7 @@
 
 #include <string>
 
+#include "start/joining.h"
 #include "start/settings.h"
 
 namespace CLI {
@@ -12,13 +13,10 @@ class App;
 
 namespace outrider {
 
-struct DraftWorkerSettings {
+struct DraftWorkerSettings : JoinSettings {
   RoleSettings run;  // what concerns a drafter
-  std::string connect;
-  std::string curve_secret_key, server_key;
-  int retry_for_s = 60;
-  int cores = 0;   // that --threads 0 may count on; 0: all this process may use
-  int parent = 0;  // leave when this process, which started us, ends; 0: it does not matter
+  int cores = 0;     // that --threads 0 may count on; 0: all this process may use
+  int parent = 0;    // leave when this process, which started us, ends; 0: it does not matter
 };
 
 void add_draft_worker_options(CLI::App& app, DraftWorkerSettings& settings);

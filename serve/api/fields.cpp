@@ -22,10 +22,9 @@ constexpr std::array<std::string_view, 2> kCompletionOnly = {"prompt", "echo"};
 constexpr std::array<std::string_view, 2> kChatOnly = {"max_completion_tokens", "top_logprobs"};
 
 // They change no text.
-constexpr std::array<std::string_view, 9> kHarmless = {
-    "user",         "metadata",         "store",
-    "service_tier", "prompt_cache_key", "safety_identifier",
-    "request_id",   "priority",         "parallel_tool_calls"};
+constexpr std::array<std::string_view, 8> kHarmless = {
+    "user",       "metadata",           "store", "service_tier", "prompt_cache_key", "safety_identifier",
+    "request_id", "parallel_tool_calls"};
 
 // Asked for by other clients; only these values can be honoured.
 struct Neutral {

@@ -134,6 +134,13 @@ void add_model_options(CLI::App& app, ClusterSettings& o) {
          "no text changes. 0: the longest text for each of --max-num-seqs")
       ->group("Models")
       ->capture_default_str();
+  app.add_option("--scheduling-policy", m.scheduling_policy,
+                 "Who is next where requests wait. fcfs: as they came; priority: the lowest `priority` of a "
+                 "request first (0 if it does not say), and of equals who came first. Where the KV cache is "
+                 "full, who is last in that order gives its place up")
+      ->check(CLI::IsMember({"fcfs", "priority"}))
+      ->group("Models")
+      ->capture_default_str();
   app.add_option("--startup-timeout", m.startup_timeout_s,
                  "Seconds until every role must have loaded its model and joined")
       ->group("Models")
@@ -170,8 +177,28 @@ void add_pool_options(CLI::App& app, PoolSettings& o) {
   app.add_option("--wait-for-draft-workers", o.wait_for_draft_workers,
                  "Begin when so many have joined, those of the run itself included (default: just those)")
       ->group("Draft workers");
+  app.add_option(
+         "--listen-targets", o.listen_targets,
+         "Target groups are programs of their own, `outrider target-group --connect`, that join here, "
+         "up to --data-parallel-size of them; this process loads no target. One that is killed takes "
+         "no request along, and may be started again. Addresses as with --listen")
+      ->group("Target groups that join");
+  app.add_option("--wait-for-target-groups", o.wait_for_target_groups,
+                 "Begin when so many have joined (default: 1)")
+      ->group("Target groups that join");
+  app.add_option("--target-timeout", o.target_timeout_s,
+                 "Seconds that requests wait for a group to join when the last one was lost; then they end "
+                 "with an error. 0: they end at once")
+      ->group("Target groups that join")
+      ->capture_default_str();
+  app.add_option(
+         "--allowed-target-keys", o.allowed_target_keys,
+         "With --curve-secret-key: a file of the public keys of groups that may join, one a line. Who "
+         "holds such a key decides what texts say")
+      ->group("Target groups that join");
   app.add_option("--curve-secret-key", o.curve_secret_key,
-                 "With --listen: our key file, from `outrider keygen`; workers need its .pub as --server-key")
+                 "With --listen and --listen-targets: our key file, from `outrider keygen`; workers need its "
+                 ".pub as --server-key")
       ->group("Draft workers");
   app.add_option(
          "--allowed-keys", o.allowed_keys,

@@ -116,6 +116,10 @@ void Transcript::set(const std::string& key, const std::string& value) {
     options_.liveness_timeout = time;
   } else if (key == "step_timeout_ms") {
     options_.step_timeout_min = time;
+  } else if (key == "target_timeout_ms") {
+    options_.target_timeout = time;
+  } else if (key == "by_priority") {
+    options_.by_priority = number != 0;
   } else {
     const std::map<std::string, int32_t*> numbers = {{"max_num_seqs", &options_.max_num_seqs},
                                                      {"max_queued", &options_.max_queued},
@@ -177,13 +181,17 @@ Event Transcript::parse_hello(Line& line) {
                  .isa = "none"};
   hello.max_sequences = static_cast<int32_t>(line.setting("sequences", 8));
   hello.kv_blocks = line.setting("kv_blocks", 0);
-  return MessageReceived{peer(name), hello, line.is("door", "outside") ? Door::kOutside : Door::kInside};
+  return MessageReceived{peer(name), hello,
+                         line.is("door", "outside")   ? Door::kOutside
+                         : line.is("door", "targets") ? Door::kTargets
+                                                      : Door::kInside};
 }
 
 Event Transcript::parse_submit(Line& line) {
   Submit submit{SequenceId(static_cast<uint64_t>(line.number())), {}};
   submit.request.prompt = line.rest();
   submit.request.max_tokens = static_cast<int32_t>(line.setting("max_tokens", 20));
+  submit.request.priority = static_cast<int32_t>(line.setting("priority", 0));
   submit.request.ignore_eos = line.setting("ignore_eos", 0) != 0;
   if (line.settings.contains("salt")) submit.request.cache_salt = line.settings["salt"];
   if (line.settings.contains("stop")) submit.request.stop = {line.settings["stop"]};
@@ -275,8 +283,8 @@ std::string Transcript::show(const Action& action) {
     return fmt::format("finish {} {}{}{}", finish->request.value(), finish_reason_name(finish->reason),
                        finish->error.ok() ? "" : ": ", finish->error.message());
   if (const auto* lost = std::get_if<TargetLost>(&action))
-    return fmt::format("group {} lost, {} handed over: {}", lost->group, lost->handed_over,
-                       lost->why.message());
+    return fmt::format("group {} lost, {} {}: {}", lost->group, lost->handed_over,
+                       lost->wait.count() > 0 ? "wait" : "handed over", lost->why.message());
   return {};  // RoundDone is for traces
 }
 

@@ -1,0 +1,38 @@
+#include "start/joining.h"
+
+#include <algorithm>
+#include <random>
+#include <utility>
+
+namespace outrider {
+
+Result<ZmqOptions> joining_options(const JoinSettings& settings) {
+  ZmqOptions zmq;
+  zmq.connect_timeout = kJoiningConnectTimeout;
+  if (settings.curve_secret_key.empty() != settings.server_key.empty())
+    return invalid_argument(
+        "--curve-secret-key and --server-key go together: our key, and the job's public one");
+  if (settings.curve_secret_key.empty()) return zmq;
+  auto own = read_curve_keys(settings.curve_secret_key);
+  if (!own.ok()) return own.status().in("--curve-secret-key");
+  auto server = read_public_keys(settings.server_key);
+  if (!server.ok()) return server.status().in("--server-key");
+  CurveKeys keys;
+  keys.own = std::move(own).value();
+  keys.server = server->front();
+  zmq.curve = std::move(keys);
+  return zmq;
+}
+
+bool is_final(const Status& status) {
+  return status.code() == StatusCode::kInvalidArgument || status.code() == StatusCode::kMalformed;
+}
+
+std::chrono::milliseconds pause_before(int attempt) {
+  constexpr std::chrono::milliseconds kFirst{50}, kLongest{1000};
+  const auto pause = std::min(kFirst * (int64_t{1} << std::min(attempt, 10)), kLongest);
+  std::random_device random;
+  return pause + pause * (random() % 256) / 1024;
+}
+
+}  // namespace outrider
