@@ -51,6 +51,7 @@ void Coordinator::perform(Action& action) {
   if (auto* send = std::get_if<Send>(&action)) {
     note_refusal(*send);
     const Status status = transport_->send(send->to, send->message);
+    note_rest(*send);
     if (status.ok()) return;
     if (status.code() == StatusCode::kUnavailable)
       lose(send->to, status.message());
@@ -88,6 +89,16 @@ void Coordinator::note_refusal(const Send& send) {
   if (!welcome || welcome->accepted || ++refusals_ > kToldRefusals) return;
   spdlog::warn("refused a worker: {}{}", welcome->reason,
                refusals_ == kToldRefusals ? "; further ones are only counted" : "");
+}
+
+// It is nobody we know until it says hello again.
+void Coordinator::note_rest(const Send& send) {
+  const auto* rest = std::get_if<Rest>(&send.message);
+  if (!rest) return;
+  spdlog::info("a draft worker is unloaded for {} s: its drafts have not paid for long",
+               static_cast<double>(rest->pause_ms) / 1000);
+  membership_.forget(send.to);
+  hellos_.erase(send.to);
 }
 
 // A process that died has closed its connection, and the next message to it says so: rounds need not wait for

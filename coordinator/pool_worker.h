@@ -94,15 +94,14 @@ class PoolWorker {
     ++watched_.rounds;
     watched_.drafted += with_draft;
   }
-  // Of the rounds since it was watched from, which begins anew after so long. True: they were many, and
-  // hardly any had a draft.
-  bool is_useless(Clock::time_point now, Clock::duration after) {
+  // Of the rounds since it was watched from, which begins anew after so long. False: hardly any had a draft.
+  // Empty: they were few, or it is not so long yet.
+  std::optional<bool> is_of_use(Clock::time_point now, Clock::duration after) {
     if (watched_.from == Clock::time_point{}) watched_.from = now;
-    if (now - watched_.from < after) return false;
+    if (now - watched_.from < after || watched_.rounds < kWatchedRounds) return std::nullopt;
     const Watched over = std::exchange(watched_, {.from = now});
-    return over.rounds >= kWatchedRounds && over.drafted * kRarely < over.rounds;
+    return over.drafted * kRarely >= over.rounds;
   }
-  Clock::time_point watched_from() const { return watched_.from; }
 
   const std::string& name() const { return hello_.model.name; }  // of its model
   int32_t room() const { return hello_.max_sequences; }

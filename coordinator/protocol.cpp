@@ -26,6 +26,7 @@ void Protocol::pump(Turn& turn) {
   expire(turn);
   for (ServingGroup& group : groups_) group.rounds.repeat_overdue(group.requests.all(), turn);
   for (ServingGroup& group : groups_) pool_.resume(group.requests.all(), turn);
+  rest_workers(turn);
   admit(turn);
   assign(turn);
   for (ServingGroup& group : groups_) {

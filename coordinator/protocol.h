@@ -107,6 +107,7 @@ class Protocol {
   std::optional<DrafterKind> forget_worker(PeerId peer, Turn& turn);
   void worker_lost(PeerId peer, Turn& turn);
   void worker_left(PeerId peer, Turn& turn);
+  void rest_workers(Turn& turn);
 
   const ProtocolOptions options_;
   const GammaPolicyFactory gamma_;

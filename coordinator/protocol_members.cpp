@@ -220,6 +220,15 @@ void Protocol::worker_left(PeerId peer, Turn& turn) {
   ++totals_.drafters[*kind].left;
 }
 
+// Who is of no use gives its memory back, and its sequences go on without drafts, or to another worker.
+void Protocol::rest_workers(Turn& turn) {
+  for (const auto& [peer, pause] : pool_.useless(turn.now())) {
+    (void)forget_worker(peer, turn);
+    ++totals_.workers_rested;
+    turn.send(peer, Rest{.pause_ms = pause.count()});
+  }
+}
+
 void Protocol::receive(PeerId peer, Failure& message, Turn& turn) {
   if (ServingGroup* group = groups_.of(peer))
     return target_lost(*group, unavailable("the target group failed: " + message.message), turn);

@@ -318,6 +318,7 @@ void Verdicts::record(const PlannedEntry& entry, const Verdict& verdict, int32_t
       const int32_t own = round.drafted_by_drafter();
       worker.add_verified(own, std::min(tested, own), std::min(verdict.accepted_count, own));
     });
+  if (PoolWorker* worker = entry.first ? nullptr : pool_.of(live)) worker->round_over(round.drafted() > 0);
   totals_.rounds.add(sums);
   totals_.phases.add(phases);
   totals_.masks += round.masks.computed;

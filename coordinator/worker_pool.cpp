@@ -56,6 +56,21 @@ PoolWorker* WorkerPool::find(PeerId peer) {
   return at == workers_.end() ? nullptr : &at->second;
 }
 
+std::vector<std::pair<PeerId, std::chrono::milliseconds>> WorkerPool::useless(Clock::time_point now) {
+  constexpr int kFirst = 4, kMost = 64;  // times unload_after
+  std::vector<std::pair<PeerId, std::chrono::milliseconds>> found;
+  if (options_.unload_after.count() == 0) return found;
+  for (auto& [peer, worker] : workers_) {
+    const auto is_of_use = worker.is_of_use(now, options_.unload_after);
+    if (!is_of_use) continue;
+    auto& rest = rests_[worker.kind()];
+    rest = *is_of_use ? std::chrono::milliseconds(0)
+                      : std::clamp(2 * rest, kFirst * options_.unload_after, kMost * options_.unload_after);
+    if (!*is_of_use) found.emplace_back(peer, rest);
+  }
+  return found;
+}
+
 // ---- assignment -----------------------------------------------------------------------------------------
 
 // How many times slower than the fastest of its kind, where that is beyond doubt; else 1. Who was slow once

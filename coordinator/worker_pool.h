@@ -31,6 +31,9 @@ class WorkerPool {
   bool is_full() const;
   bool has(PeerId peer) const { return workers_.contains(peer) || early_.contains(peer); }
   PoolWorker* find(PeerId peer);
+  // Workers whose drafts have not paid for long (ProtocolOptions::unload_after), and how long each of them is
+  // to rest: four times as long at first, then twice as long as the last one of its kind.
+  std::vector<std::pair<PeerId, std::chrono::milliseconds>> useless(Clock::time_point now);
   template <class Use>
   void for_each(const Use& use) const {
     for (const auto& [peer, worker] : workers_) use(peer, worker);
@@ -82,9 +85,10 @@ class WorkerPool {
   const ProtocolOptions& options_;
   Totals& totals_;
   std::map<PeerId, PoolWorker> workers_;
-  std::map<PeerId, Hello> early_;    // bounded
-  GoodputByKind goodput_;            // of all sequences
-  std::vector<Member*> candidates_;  // scratch, as the next
+  std::map<PeerId, Hello> early_;                           // bounded
+  GoodputByKind goodput_;                                   // of all sequences
+  std::map<DrafterKind, std::chrono::milliseconds> rests_;  // the last of each kind
+  std::vector<Member*> candidates_;                         // scratch, as the next
   std::vector<DrafterKind> kinds_here_;
 };
 

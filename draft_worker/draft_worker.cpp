@@ -55,6 +55,19 @@ Result<std::optional<Welcome>> join_coordinator(Transport& transport, const Draf
       fmt::format("the coordinator did not answer this drafter within {} ms", options.join_timeout.count()));
 }
 
+bool rest_at(Transport& transport, std::chrono::milliseconds pause, const DraftWorkerOptions& options) {
+  const auto until = Clock::now() + pause;
+  while (Clock::now() < until) {
+    if (asked_to_leave(options)) return false;
+    const auto incoming = transport.receive(std::min(until, Clock::now() + options.heartbeat));
+    if (incoming && std::holds_alternative<Shutdown>(incoming->message)) return false;
+    if (!incoming &&
+        transport.send(kCoordinatorPeer, Heartbeat{options.generation}).code() == StatusCode::kUnavailable)
+      return false;
+  }
+  return true;
+}
+
 Status DraftWorker::run() {
   RETURN_IF_ERROR(join());
   return serve();
@@ -127,6 +140,9 @@ void DraftWorker::handle(const Message& message) {
     heard_of_.erase(close->sequence);
   } else if (const auto* welcome = std::get_if<Welcome>(&message); welcome && !welcome->accepted) {
     end_ = refused(*welcome);
+  } else if (const auto* rest = std::get_if<Rest>(&message)) {
+    rest_ = std::chrono::milliseconds(rest->pause_ms);
+    leaving_ = true;
   } else if (std::holds_alternative<Shutdown>(message)) {
     leaving_ = true;
   }

@@ -34,6 +34,10 @@ struct DraftWorkerOptions {
 // to. kInvalidArgument: refused. kMalformed: the answer makes no sense.
 Result<std::optional<Welcome>> join_coordinator(Transport& transport, const DraftWorkerOptions& options);
 
+// Waits so long where a worker that was told to rest is connected, without a model. False: it is not to come
+// back, because it was told or asked to leave, or the coordinator is gone.
+bool rest_at(Transport& transport, std::chrono::milliseconds pause, const DraftWorkerOptions& options);
+
 class DraftWorker {
  public:
   // Both must outlive the worker.
@@ -51,6 +55,8 @@ class DraftWorker {
   bool turn();
   // Why it ended, when turn() is false: ok if it was told to.
   const Status& end() const { return end_; }
+  // It ended because it is to rest for so long (rest_at()).
+  std::optional<std::chrono::milliseconds> rest() const { return rest_; }
 
   // The two halves of its life after joining, for those who bring their own loop. work() does one piece, at
   // most a forward pass, and is false when nothing is left to do.
@@ -76,6 +82,7 @@ class DraftWorker {
   Clock::time_point last_sent_{};
   bool leaving_ = false;
   Status end_;  // not ok: refused, or the coordinator is gone
+  std::optional<std::chrono::milliseconds> rest_;
   bool told_full_ = false;
   std::map<SequenceId, Clock::time_point> heard_of_;  // when last, of each open sequence
 };

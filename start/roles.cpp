@@ -189,15 +189,22 @@ Status serve_target(const RoleSettings& settings, const Preparation& prepared, R
   return status;
 }
 
-Status serve(DraftWorker worker, Transport& transport, const Lend& lend) {
-  if (!lend) return worker.run();
+using Pause = std::optional<std::chrono::milliseconds>;
+
+Result<Pause> serve(DraftWorker worker, Transport& transport, const Lend& lend) {
+  if (!lend) {
+    RETURN_IF_ERROR(worker.run());
+    return worker.rest();
+  }
   RETURN_IF_ERROR(worker.join());
   lend(transport, [&] { return worker.turn(); });
-  return worker.end();
+  RETURN_IF_ERROR(worker.end());
+  return worker.rest();
 }
 
-Status serve_drafts(const RoleSettings& settings, const Preparation& prepared, RoleThreads threads,
-                    Transport& transport, Loaded loaded, const Lend& lend) {
+// One life of a worker, with its model. What it returns: how long it is to rest without one.
+Result<Pause> live_once(const RoleSettings& settings, const Preparation& prepared, RoleThreads threads,
+                        Transport& transport, Loaded loaded, const Lend& lend) {
   DraftWorkerOptions worker_options{.info = prepared.draft_info,
                                     .generation = new_generation(),
                                     .max_sequences = settings.models.sequences(),
@@ -226,6 +233,14 @@ Status serve_drafts(const RoleSettings& settings, const Preparation& prepared, R
   const auto drafter =
       make_drafter(settings.models, prepared, loaded.model, prepared.target.vocab_size, eos, head);
   return serve(DraftWorker(*drafter, transport, worker_options), transport, lend);
+}
+
+Status serve_drafts(const RoleSettings& settings, const Preparation& prepared, RoleThreads threads,
+                    Transport& transport, const Loaded& loaded, const Lend& lend) {
+  while (true) {
+    ASSIGN_OR_RETURN(const Pause pause, live_once(settings, prepared, threads, transport, loaded, lend));
+    if (!pause || !rest_at(transport, *pause, {})) return {};
+  }
 }
 
 }  // namespace
@@ -451,6 +466,8 @@ Result<ProtocolOptions> protocol_options(const ClusterSettings& settings, const 
                                               settings.speculation.synthetic_seed));
     protocol.synthetic_acceptance = std::make_shared<AcceptanceProcess>(std::move(process));
   }
+  protocol.unload_after =
+      std::chrono::milliseconds(static_cast<int64_t>(settings.speculation.unload_drafter_s * 1000));
   protocol.record_guesses =
       settings.speculation.record_guesses && settings.speculation.synthetic_acceptance.empty();
   return protocol;

@@ -184,6 +184,9 @@ Status check_settings(const RoleSettings& settings) {
         "--num-speculative-tokens {} and --gamma-policy {} both say how long drafts get; drop one", pinned,
         s.gamma_policy));
   RETURN_IF_ERROR(parse_pipeline(s.pipeline).status());
+  if (!(s.unload_drafter_s >= 0 && s.unload_drafter_s <= kMaxUnloadSeconds))
+    return invalid_argument(fmt::format("--unload-drafter {}: must be 0 to {:.0f} seconds",
+                                        s.unload_drafter_s, kMaxUnloadSeconds));
   if (!s.synthetic_acceptance.empty())
     RETURN_IF_ERROR(AcceptanceProcess::parse(s.synthetic_acceptance, s.synthetic_seed)
                         .status()

@@ -65,6 +65,7 @@ struct SpeculationSettings {
   std::string pipeline = "lockstep";
   int fanout_budget = 8;
   std::string emulate_link;     // not empty: messages are delayed or worse on purpose
+  double unload_drafter_s = 0;  // a draft worker of no use for so long gives its memory back; 0: none does
   bool record_guesses = false;  // the drafter guesses once more after each draft that was fully accepted
 
   // The policy text after defaults.
@@ -114,6 +115,7 @@ constexpr int kMaxSpeculativeTokens = 64;
 constexpr int kMaxFanoutBudget = 64;
 constexpr int kMaxDraftWorkers = 64;
 constexpr int kMaxSequences = 256;  // that a role holds at once
+constexpr double kMaxUnloadSeconds = 1e6;
 constexpr int kMaxDraftHistoryTokens = 1 << 26;
 
 // Everything that can be known to be wrong without opening a file. Errors name the flag.

@@ -7,6 +7,8 @@
 #include <algorithm>
 #include <csignal>
 #include <cstdio>
+#include <functional>
+#include <optional>
 #include <thread>
 
 #include "base/printable.h"
@@ -31,23 +33,38 @@ bool asked_to_leave() { return noted_signal() != 0; }
 // A parent that has died already sends no more signals.
 bool follow_parent(pid_t parent) { return prctl(PR_SET_PDEATHSIG, SIGKILL) == 0 && getppid() == parent; }
 
+// What a worker computes with, as far as its drafter needs it.
+struct WorkerModels {
+  std::unique_ptr<Model> model;
+  std::shared_ptr<const DraftHead> head;
+  std::unique_ptr<Head> state_head;
+};
+
 class PoolWorker {
  public:
-  PoolWorker(const DraftWorkerSettings& settings, const Preparation& prepared, ZmqOptions zmq, Model* model,
-             const DraftHead* head, Head* state_head)
-      : settings_(settings),
-        prepared_(prepared),
-        zmq_(std::move(zmq)),
-        model_(model),
-        head_(head),
-        state_head_(state_head) {}
+  using Load = std::function<Result<WorkerModels>()>;
+  PoolWorker(const DraftWorkerSettings& settings, const Preparation& prepared, ZmqOptions zmq, Load load)
+      : settings_(settings), prepared_(prepared), zmq_(std::move(zmq)), load_(std::move(load)) {}
+
+  Status load() {
+    ASSIGN_OR_RETURN(models_, load_());
+    head_ = offered_head(settings_.run.models, 0, models_.head.get());
+    return {};
+  }
 
   // Until asked to leave, the job's end, a refusal, nonsense, or too long a time without a coordinator.
   Status run() {
     auto alone_since = Clock::now();
     for (int attempt = 0; !asked_to_leave(); ++attempt) {
       bool joined = false;
+      if (rested_) RETURN_IF_ERROR(load());
+      rested_ = false;
       const Status status = live(&joined);
+      if (rested_) {
+        alone_since = Clock::now();
+        attempt = -1;
+        continue;
+      }
       if (status.ok() && !asked_to_leave()) tell("the job has ended");
       if (status.ok() || is_final(status)) return status;
       if (joined) {
@@ -72,8 +89,8 @@ class PoolWorker {
         .generation = new_generation(),
         .max_sequences = settings_.run.models.max_num_seqs,
         .head_fingerprint = head_ ? head_->fingerprint() : 0,
-        .state_head = state_head_ ? prepared_.state_head : 0,
-        .state_width = state_head_ ? static_cast<int32_t>(state_head_->hidden_size()) : 0,
+        .state_head = models_.state_head ? prepared_.state_head : 0,
+        .state_width = models_.state_head ? static_cast<int32_t>(models_.state_head->hidden_size()) : 0,
         .successors = settings_.run.models.recycles(),
         .finds_text = settings_.run.models.drafts_from_both(),
         .join_timeout = kJoinTimeout,
@@ -87,11 +104,25 @@ class PoolWorker {
     std::optional<SliceSender> slices = doors_of(*welcome, options.generation);
     options.slices = slices ? &*slices : nullptr;
     if (slices) use_links(*welcome, *slices);
-    const auto drafter =
-        state_head_ ? make_head_worker(settings_.run.models, *state_head_, welcome->eos_ids)
-                    : make_drafter(settings_.run.models, prepared_, model_, welcome->target.vocab_size,
-                                   welcome->eos_ids, head_, slices ? slices->rows() : nullptr);
-    return DraftWorker(*drafter, *transport, options).serve();
+    std::optional<milliseconds> pause;
+    {
+      const auto drafter =
+          models_.state_head
+              ? make_head_worker(settings_.run.models, *models_.state_head, welcome->eos_ids)
+              : make_drafter(settings_.run.models, prepared_, models_.model.get(), welcome->target.vocab_size,
+                             welcome->eos_ids, head_, slices ? slices->rows() : nullptr);
+      DraftWorker worker(*drafter, *transport, options);
+      RETURN_IF_ERROR(worker.serve());
+      pause = worker.rest();
+    }
+    if (!pause) return {};
+    tell(fmt::format("unloaded for {} s: its drafts have not paid for long",
+                     static_cast<double>(pause->count()) / 1000));
+    slices.reset();
+    head_ = nullptr;
+    models_ = {};
+    rested_ = rest_at(*transport, *pause, options);
+    return {};
   }
 
   // Empty: q travels with the drafts.
@@ -105,7 +136,7 @@ class PoolWorker {
   }
 
   void use_links(const Welcome& welcome, SliceSender& slices) const {
-    if (!model_) return;
+    if (!models_.model) return;
     const Device device = device_of_worker(settings_.run.models, 0);
     const std::string gpu = linkable_gpu(device);
     // What mpirun started has its traffic among hosts anyway; who joined with a key has not.
@@ -125,9 +156,10 @@ class PoolWorker {
   const DraftWorkerSettings& settings_;
   const Preparation& prepared_;
   const ZmqOptions zmq_;
-  Model* const model_;
-  const DraftHead* const head_;  // null: no states are sent
-  Head* const state_head_;       // null: none are read
+  const Load load_;
+  WorkerModels models_;
+  const DraftHead* head_ = nullptr;  // null: no states are sent
+  bool rested_ = false;              // it was unloaded, and comes back
 };
 
 Status serve(const DraftWorkerSettings& settings) {
@@ -137,21 +169,21 @@ Status serve(const DraftWorkerSettings& settings) {
   ASSIGN_OR_RETURN(const Preparation prepared, prepare_drafter(settings.run));
   if (!settings.run.quiet) tell_warnings(prepared);
   const auto single = make_single_collectives();
-  std::unique_ptr<Model> model;
-  std::shared_ptr<const DraftHead> head;
-  std::unique_ptr<Head> state_head;
   const RoleThreads threads = worker_threads(settings.run.models.threads, settings.cores, usable_cores());
-  if (settings.run.models.head()) {
-    ASSIGN_OR_RETURN(state_head, load_head(settings.run, prepared, threads));
-  }
-  if (settings.run.models.uses_draft_model()) {
-    ASSIGN_OR_RETURN(model, load_draft(settings.run, prepared, threads, *single));
-    ASSIGN_OR_RETURN(head, load_draft_head(settings.run, {0, prepared.draft->vocab_size}, threads));
-  }
+  PoolWorker worker(settings, prepared, std::move(zmq), [&]() -> Result<WorkerModels> {
+    WorkerModels models;
+    if (settings.run.models.head()) {
+      ASSIGN_OR_RETURN(models.state_head, load_head(settings.run, prepared, threads));
+    }
+    if (settings.run.models.uses_draft_model()) {
+      ASSIGN_OR_RETURN(models.model, load_draft(settings.run, prepared, threads, *single));
+      ASSIGN_OR_RETURN(models.head, load_draft_head(settings.run, {0, prepared.draft->vocab_size}, threads));
+    }
+    return models;
+  });
+  RETURN_IF_ERROR(worker.load());
   note_first_signal();
-  return PoolWorker(settings, prepared, std::move(zmq), model.get(),
-                    offered_head(settings.run.models, 0, head.get()), state_head.get())
-      .run();
+  return worker.run();
 }
 
 }  // namespace

@@ -285,6 +285,12 @@ void add_speculation_options(CLI::App& app, SpeculationSettings& o, std::string&
   app.add_option("--fanout-budget", o.fanout_budget, "Outcomes to draft for at most, per sequence")
       ->group("Speculation")
       ->capture_default_str();
+  app.add_option("--unload-drafter", o.unload_drafter_s,
+                 "Seconds in which hardly any round had a draft, after which a draft worker gives its memory "
+                 "back. It comes back after four times as long, and is unloaded for twice as long each time "
+                 "that nothing has changed. 0: it stays")
+      ->group("Speculation")
+      ->capture_default_str();
   app.add_option(
          "--emulate-link", o.emulate_link,
          "For experiments: a slow or faulty network between coordinator and draft workers, e.g. "

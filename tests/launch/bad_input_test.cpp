@@ -95,6 +95,7 @@ INSTANTIATE_TEST_SUITE_P(
         BadFlags{"history_negative",
                  {"--drafter", "suffix", "--draft-history-tokens", "-1"},
                  {"--draft-history-tokens -1", "must be 0 to"}},
+        BadFlags{"unload_negative", {"--unload-drafter", "-1"}, {"--unload-drafter -1", "must be 0 to"}},
         BadFlags{"recycling_on_device",
                  {"--drafter", "recycling", "--device", "cuda"},
                  {"--drafter recycling", "--device cuda", "--drafter suffix"}},

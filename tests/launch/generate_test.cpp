@@ -125,6 +125,32 @@ INSTANTIATE_TEST_SUITE_P(
                       Arguments{"--drafter", "ngram", "--dp", "3", "--tp", "2", "--threads", "1"},
                       with_draft() + Arguments{"--threads", "1"}, Arguments{"--threads", "1"}));
 
+TEST(Generate, TheTargetsRanksReachADrafterThatRecyclesThem) {
+  const TemporaryDirectory dir;
+  const Outcome run =
+      generate(kPrompt + kQuiet + Arguments{"--drafter", "recycling", "-g", "3", "--report", dir / "r.json"});
+  ASSERT_TRUE(run.succeeded()) << run.describe();
+  const json metrics = json::parse(read_file(dir / "r.json"))["metrics"];
+  EXPECT_GT(metrics["drafts"]["ranked_rows"], metrics["rounds"]["rounds"]);
+  EXPECT_GT(metrics["rounds"]["accepted_tokens"], 0);
+}
+
+// A drafter that is asked for nothing is unloaded, comes back, and is unloaded again.
+TEST(Generate, ADrafterOfNoUseIsUnloadedAndComesBack) {
+  const TemporaryDirectory dir;
+  const Arguments all =
+      Arguments{"-p", "Once upon a time", "--max-tokens", "1500", "--ignore-eos", "-g", "0"};
+  const Outcome plain = generate(all + kQuiet);
+  const Outcome run = generate(all + with_draft() + kQuiet +
+                               Arguments{"--unload-drafter", "0.03", "--report", dir / "r.json"});
+  ASSERT_TRUE(run.succeeded()) << run.describe();
+  EXPECT_EQ(run.out, plain.out);
+  const json cluster = json::parse(read_file(dir / "r.json"))["metrics"]["cluster"];
+  EXPECT_GT(cluster["workers_rested"], 0);
+  EXPECT_GT(cluster["workers_joined"], 1);
+  EXPECT_EQ(cluster["workers_lost"], 0);
+}
+
 TEST(Generate, TreesAreInTheReportTheTraceAndTheRecord) {
   const TemporaryDirectory dir;
   const Outcome run = generate(kPrompt + with_draft() + kQuiet +
