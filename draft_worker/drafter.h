@@ -114,8 +114,8 @@ struct RecyclingDrafterOptions {
   double least_chance = 0.1;
 };
 // Token recycling (Luo et al. 2024): walks through a table of the tokens that the target ranked best behind
-// each token, which come with Proposes (Hello::successors). One table for all sequences, of 32 bytes for each
-// id of the vocabulary. Its q is one-hot.
+// each token, which come with Proposes (Hello::successors). One table for all sequences without a salt, of
+// some 60 bytes for each id that was seen, and one for each sequence with a salt. Its q is one-hot.
 std::unique_ptr<Drafter> make_recycling_drafter(RecyclingDrafterOptions options);
 
 }  // namespace outrider

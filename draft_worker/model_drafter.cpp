@@ -67,7 +67,7 @@ Status ModelDrafter::open(const Open& open) {
     s.counts.add_output(std::span(open.ids).subspan(prompt));
   }
   s.window.reserve(static_cast<size_t>(model_.max_positions()));
-  if (staged_) staged_->open(open.sequence, open.ids, open.prompt_length);
+  if (staged_) staged_->open(open.sequence, open.ids, open.prompt_length, open.salt != 0);
   sequences_.emplace(open.sequence, std::move(s));
   return {};
 }

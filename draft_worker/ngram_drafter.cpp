@@ -10,7 +10,7 @@ class NgramGuesser final : public TextGuesser {
  public:
   explicit NgramGuesser(NgramDrafterOptions options) : options_(options) {}
 
-  void open(SequenceId, std::span<const TokenId>, int32_t) override {}
+  void open(SequenceId, std::span<const TokenId>, int32_t, bool) override {}
   void extend(SequenceId, std::span<const TokenId>) override {}
   void close(SequenceId) override {}
 

@@ -3,6 +3,7 @@
 // from all rows that the target verified, accepted or not; what followed in texts stands in front of them.
 #include <algorithm>
 #include <array>
+#include <memory>
 #include <queue>
 #include <unordered_map>
 
@@ -14,16 +15,16 @@ namespace {
 constexpr size_t kListed = static_cast<size_t>(kSuccessors);
 constexpr TokenId kNone{-1};
 
-// [token][rank]; 32 bytes for every id up to the largest that was seen. Ids were checked against the target's
-// vocabulary where they arrived.
+// [token][rank] of the tokens that were seen. Ids were checked against the target's vocabulary where they
+// arrived.
 class SuccessorTable {
  public:
   using Row = std::array<TokenId, kListed>;
 
   // Null: nothing is known to follow.
   const Row* find(TokenId token) const {
-    const auto at = static_cast<size_t>(token.value());
-    return at < rows_.size() && rows_[at][0] != kNone ? &rows_[at] : nullptr;
+    const auto at = rows_.find(token.value());
+    return at == rows_.end() ? nullptr : &at->second;
   }
   void set(TokenId token, std::span<const TokenId> best) {
     if (best.front() != kNone) std::copy(best.begin(), best.end(), row(token).begin());
@@ -37,17 +38,13 @@ class SuccessorTable {
   }
 
  private:
-  Row& row(TokenId token) {
-    const auto at = static_cast<size_t>(token.value());
-    if (at >= rows_.size()) rows_.resize(at + 1, filled());
-    return rows_[at];
-  }
+  Row& row(TokenId token) { return rows_.try_emplace(token.value(), filled()).first->second; }
   static Row filled() {
     Row row;
     row.fill(kNone);
     return row;
   }
-  std::vector<Row> rows_;
+  std::unordered_map<int32_t, Row> rows_;
 };
 
 // How often the token at each rank was the one that followed. Old counts fade.
@@ -74,35 +71,40 @@ class RecyclingGuesser final : public TextGuesser {
  public:
   explicit RecyclingGuesser(const RecyclingDrafterOptions& options) : least_chance_(options.least_chance) {}
 
-  void open(SequenceId sequence, std::span<const TokenId> text, int32_t) override {
-    known_[sequence] = 1;
+  void open(SequenceId sequence, std::span<const TokenId> text, int32_t, bool alone) override {
+    Sequence& opened = sequences_.insert_or_assign(sequence, Sequence()).first->second;
+    if (alone) opened.own = std::make_unique<SuccessorTable>();
     extend(sequence, text);
   }
   void extend(SequenceId sequence, std::span<const TokenId> text) override {
-    size_t& known = known_.at(sequence);
-    for (; known < text.size(); ++known) {
-      const TokenId token = text[known - 1], next = text[known];
-      if (const auto* row = table_.find(token))
+    Sequence& of = sequences_.at(sequence);
+    for (; of.known < text.size(); ++of.known) {
+      const TokenId token = text[of.known - 1], next = text[of.known];
+      if (const auto* row = table_of(of).find(token))
         chances_.add(static_cast<size_t>(std::find(row->begin(), row->end(), next) - row->begin()));
-      followed_.emplace_back(token, next);
+      of.followed.emplace_back(token, next);
     }
   }
-  void learn(const TokenSuccessors& successors) override {
+  void learn(SequenceId sequence, const TokenSuccessors& successors) override {
+    Sequence& of = sequences_.at(sequence);
+    SuccessorTable& table = table_of(of);
     for (size_t i = 0; i < successors.tokens.size(); ++i)
-      table_.set(successors.tokens[i], std::span(successors.best).subspan(i * kListed, kListed));
-    for (const auto& [token, next] : followed_) table_.put_first(token, next);
-    followed_.clear();
+      table.set(successors.tokens[i], std::span(successors.best).subspan(i * kListed, kListed));
+    for (const auto& [token, next] : of.followed) table.put_first(token, next);
+    of.followed.clear();
   }
-  void close(SequenceId sequence) override { known_.erase(sequence); }
+  void close(SequenceId sequence) override { sequences_.erase(sequence); }
   bool ranks_siblings() const override { return true; }
 
   // The walk that takes what stands first, while it is right with at least the least chance.
-  void guess(SequenceId, std::span<const TokenId> text, int32_t most, std::vector<TokenId>& out) override {
+  void guess(SequenceId sequence, std::span<const TokenId> text, int32_t most,
+             std::vector<TokenId>& out) override {
+    const SuccessorTable& table = table_of(sequences_.at(sequence));
     out.clear();
     TokenId last = text.back();
     double chance = 1;
     while (static_cast<int32_t>(out.size()) < most) {
-      const auto* row = table_.find(last);
+      const auto* row = table.find(last);
       chance *= chances_.of(0);
       if (!row || chance < least_chance_) break;
       out.push_back(last = row->front());
@@ -111,8 +113,9 @@ class RecyclingGuesser final : public TextGuesser {
 
   // A listed tree takes ranks as its siblings stand; widths take the first of each row; else those nodes that
   // are right with the largest chances.
-  DraftTree guess_tree(SequenceId, std::span<const TokenId> text, const TreeShape& shape,
+  DraftTree guess_tree(SequenceId sequence, std::span<const TokenId> text, const TreeShape& shape,
                        int32_t depth) override {
+    grown_from_ = &table_of(sequences_.at(sequence));
     DraftTree tree = !shape.parents.empty() ? fill(text.back(), shape.parents)
                      : shape.nodes > 0      ? best_first(text.back(), shape, depth)
                                             : by_widths(text.back(), shape.widths, depth);
@@ -179,7 +182,7 @@ class RecyclingGuesser final : public TextGuesser {
   // The new node; negative: so many tokens are not known to follow.
   int32_t add(DraftTree& tree, TokenId root, int32_t parent, size_t rank) const {
     const TokenId behind = parent == kTreeRoot ? root : tree.ids[static_cast<size_t>(parent)];
-    const auto* row = table_.find(behind);
+    const auto* row = grown_from_->find(behind);
     if (!row || rank >= kListed || (*row)[rank] == kNone) return -2;
     tree.ids.push_back((*row)[rank]);
     tree.parents.push_back(parent);
@@ -188,10 +191,17 @@ class RecyclingGuesser final : public TextGuesser {
 
   static constexpr double kLeastNode = 0.01;
   const double least_chance_;
-  SuccessorTable table_;
+  struct Sequence {
+    size_t known = 1;                                   // tokens of the text
+    std::vector<std::pair<TokenId, TokenId>> followed;  // until learn(): one round's at most, or a prompt
+    std::unique_ptr<SuccessorTable> own;                // of a sequence that keeps to itself
+  };
+  SuccessorTable& table_of(Sequence& sequence) { return sequence.own ? *sequence.own : shared_; }
+
+  SuccessorTable shared_;
+  const SuccessorTable* grown_from_ = nullptr;  // by guess_tree()
   RankChances chances_;
-  std::unordered_map<SequenceId, size_t> known_;       // tokens of each text
-  std::vector<std::pair<TokenId, TokenId>> followed_;  // until learn(): one round's at most, or a prompt
+  std::unordered_map<SequenceId, Sequence> sequences_;
 };
 
 }  // namespace

@@ -27,8 +27,9 @@ StagedDrafts::StagedDrafts(std::shared_ptr<TextGuesser> guesser) : guesser_(std:
 
 StagedDrafts::~StagedDrafts() = default;
 
-void StagedDrafts::open(SequenceId sequence, std::span<const TokenId> text, int32_t prompt_length) {
-  guesser_->open(sequence, text, prompt_length);
+void StagedDrafts::open(SequenceId sequence, std::span<const TokenId> text, int32_t prompt_length,
+                        bool alone) {
+  guesser_->open(sequence, text, prompt_length, alone);
 }
 
 void StagedDrafts::extend(SequenceId sequence, std::span<const TokenId> text) {

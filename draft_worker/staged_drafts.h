@@ -40,7 +40,7 @@ class StagedDrafts {
   explicit StagedDrafts(std::shared_ptr<TextGuesser> guesser);
   ~StagedDrafts();
 
-  void open(SequenceId sequence, std::span<const TokenId> text, int32_t prompt_length);
+  void open(SequenceId sequence, std::span<const TokenId> text, int32_t prompt_length, bool alone);
   void extend(SequenceId sequence, std::span<const TokenId> text);  // committed
   void close(SequenceId sequence);
 

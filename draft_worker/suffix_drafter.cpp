@@ -17,8 +17,9 @@ class SuffixGuesser final : public TextGuesser {
         remembers_(options.history_tokens > 0),
         others_(static_cast<size_t>(options.history_tokens)) {}
 
-  void open(SequenceId sequence, std::span<const TokenId> text, int32_t prompt_length) override {
+  void open(SequenceId sequence, std::span<const TokenId> text, int32_t prompt_length, bool alone) override {
     Own& own = own_.insert_or_assign(sequence, Own()).first->second;
+    own.alone = alone;
     own.prompt_length = static_cast<size_t>(prompt_length);
     extend(sequence, text);
   }
@@ -39,7 +40,7 @@ class SuffixGuesser final : public TextGuesser {
   void close(SequenceId sequence) override {
     const auto at = own_.find(sequence);
     if (at == own_.end()) return;
-    if (remembers_) {
+    if (remembers_ && !at->second.alone) {
       const std::vector<TokenId>& text = at->second.text;
       for (size_t i = std::min(at->second.prompt_length, text.size()); i < text.size(); ++i)
         others_.append(text[i]);
@@ -83,6 +84,7 @@ class SuffixGuesser final : public TextGuesser {
     TextIndex index{kFirstWindow};
     std::vector<TokenId> text;
     size_t prompt_length = 0;
+    bool alone = false;
     SuffixDraft draft;  // the newest, until the text tells what was right
     size_t base = 0;    // where it begins
   };
@@ -97,7 +99,7 @@ class SuffixGuesser final : public TextGuesser {
     const auto suffix = text.last(std::min<size_t>(text.size(), TextIndex::kLongestMatch));
     own.index.find(suffix, matches_);
     consider(own.index, MatchAcceptance::kOwnText);
-    if (!remembers_) return;
+    if (!remembers_ || own.alone) return;
     others_.find(suffix, matches_);
     consider(others_, MatchAcceptance::kOtherTexts);
   }

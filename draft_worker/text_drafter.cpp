@@ -22,7 +22,7 @@ class TextDrafter final : public Drafter {
     if (at != windows_.end() && at->second.knows(open.ids)) return {};
     if (at != windows_.end()) guesser_->close(open.sequence);
     windows_.insert_or_assign(open.sequence, DraftWindow(open.ids));
-    guesser_->open(open.sequence, open.ids, open.prompt_length);
+    guesser_->open(open.sequence, open.ids, open.prompt_length, open.salt != 0);
     return {};
   }
   void close(SequenceId sequence) override {
@@ -67,7 +67,7 @@ class TextDrafter final : public Drafter {
     DraftWindow& window = at->second;
     RETURN_IF_ERROR(window.advance(propose.base, propose.committed));
     guesser_->extend(propose.sequence, window.committed());
-    guesser_->learn(propose.successors);
+    guesser_->learn(propose.sequence, propose.successors);
     Draft draft{.sequence = propose.sequence,
                 .epoch = propose.epoch,
                 .round = propose.round,

@@ -13,16 +13,18 @@ namespace outrider {
 class TextGuesser {
  public:
   virtual ~TextGuesser() = default;
-  // A sequence begins with this text, or begins afresh; the output follows prompt_length ids.
-  virtual void open(SequenceId sequence, std::span<const TokenId> text, int32_t prompt_length) = 0;
+  // A sequence begins with this text, or begins afresh; the output follows prompt_length ids. With `alone` it
+  // neither learns from other texts nor they from it (Open::salt).
+  virtual void open(SequenceId sequence, std::span<const TokenId> text, int32_t prompt_length,
+                    bool alone) = 0;
   // The sequence's text now; what was known of it is its beginning.
   virtual void extend(SequenceId sequence, std::span<const TokenId> text) = 0;
   virtual void close(SequenceId sequence) = 0;
   // Puts at most `most` tokens that may follow `text`, which extend() was told of, into `out`.
   virtual void guess(SequenceId sequence, std::span<const TokenId> text, int32_t most,
                      std::vector<TokenId>& out) = 0;
-  // What the target ranked best, as it comes; behind extend().
-  virtual void learn(const TokenSuccessors& successors) { (void)successors; }
+  // What the target ranked best in this sequence, as it comes; behind extend().
+  virtual void learn(SequenceId, const TokenSuccessors& successors) { (void)successors; }
   // Whether guess_tree() takes shapes that list their nodes: what stood in a text has no ranks that siblings
   // could follow.
   virtual bool ranks_siblings() const { return false; }

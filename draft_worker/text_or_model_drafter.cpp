@@ -41,7 +41,7 @@ class TextOrModelDrafter final : public Drafter {
     if (at != texts_.end()) guesser_->close(open.sequence);
     std::erase_if(done_, [&](const DraftAnswer& old) { return old.draft.sequence == open.sequence; });
     texts_.insert_or_assign(open.sequence, Text(open));
-    guesser_->open(open.sequence, open.ids, open.prompt_length);
+    guesser_->open(open.sequence, open.ids, open.prompt_length, open.salt != 0);
     return {};
   }
   void close(SequenceId sequence) override {

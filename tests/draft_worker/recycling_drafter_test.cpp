@@ -22,16 +22,19 @@ void add(TokenSuccessors& successors, int token, std::initializer_list<int> best
 
 class Text {
  public:
-  explicit Text(std::vector<TokenId> prompt, int sequence = 1, Drafter* shared = nullptr)
+  explicit Text(std::vector<TokenId> prompt, int sequence = 1, Drafter* shared = nullptr, uint64_t salt = 0)
       : own_(make_recycling_drafter({.least_chance = 0.01})),
         drafter_(shared ? *shared : *own_),
         sequence_(sequence),
         length_(static_cast<int32_t>(prompt.size())) {
     const auto size = length_;
-    EXPECT_TRUE(
-        drafter_
-            .open({.sequence = sequence_, .ids = std::move(prompt), .prompt_length = size, .sampling = {}})
-            .ok());
+    EXPECT_TRUE(drafter_
+                    .open({.sequence = sequence_,
+                           .ids = std::move(prompt),
+                           .prompt_length = size,
+                           .sampling = {},
+                           .salt = salt})
+                    .ok());
   }
   DraftTree draft(const std::vector<TokenId>& committed, const TokenSuccessors& successors, int gamma,
                   const TreeShape& shape = {}, QKind q = QKind::kNone) {
@@ -83,6 +86,20 @@ TEST(RecyclingDrafter, NewRowsTakeThePlaceOfOldOnesAndServeOtherSequences) {
   EXPECT_EQ(text.draft({}, news, 1).ids, ids_of({5}));
   Text other(ids_of({9, 2}), 2, &text.drafter());
   EXPECT_EQ(other.draft({}, {}, 1).ids, ids_of({5}));
+}
+
+TEST(RecyclingDrafter, TextsWithASaltKeepToThemselves) {
+  Text text(ids_of({1, 2}));
+  TokenSuccessors rows, own;
+  add(rows, 2, {7});
+  add(own, 3, {8});
+  text.draft({}, rows, 1);
+  Text salted(ids_of({9, 2}), 2, &text.drafter(), 5);
+  EXPECT_TRUE(salted.draft({}, own, 1).ids.empty());
+  EXPECT_EQ(salted.draft(ids_of({3}), {}, 1).ids, ids_of({8})) << "its own rows serve it";
+  EXPECT_TRUE(salted.draft({}, {}, 2, {.nodes = 2}).ids == ids_of({8}));
+  Text other(ids_of({9, 3}), 3, &text.drafter());
+  EXPECT_TRUE(other.draft({}, {}, 1).ids.empty());
 }
 
 // A pass ranks rows of rejected branches, too; what the text went on with says more.

@@ -19,7 +19,7 @@ constexpr int kVocab = 302;
 class Oracle final : public TextGuesser {
  public:
   explicit Oracle(double wrong) : wrong_(wrong) {}
-  void open(SequenceId, std::span<const TokenId>, int32_t) override {}
+  void open(SequenceId, std::span<const TokenId>, int32_t, bool) override {}
   void extend(SequenceId, std::span<const TokenId>) override {}
   void close(SequenceId) override {}
   void guess(SequenceId sequence, std::span<const TokenId> text, int32_t most,

@@ -15,13 +15,16 @@ std::vector<TokenId> ids_of(std::initializer_list<int> values) {
 
 class Text {
  public:
-  Text(Drafter& drafter, int sequence, std::vector<TokenId> prompt)
+  Text(Drafter& drafter, int sequence, std::vector<TokenId> prompt, uint64_t salt = 0)
       : drafter_(drafter), sequence_(sequence), length_(static_cast<int32_t>(prompt.size())) {
     const auto size = length_;
-    EXPECT_TRUE(
-        drafter_
-            .open({.sequence = sequence_, .ids = std::move(prompt), .prompt_length = size, .sampling = {}})
-            .ok());
+    EXPECT_TRUE(drafter_
+                    .open({.sequence = sequence_,
+                           .ids = std::move(prompt),
+                           .prompt_length = size,
+                           .sampling = {},
+                           .salt = salt})
+                    .ok());
   }
   ~Text() { drafter_.close(sequence_); }
 
@@ -91,6 +94,18 @@ TEST(SuffixDrafter, WithoutAHistoryTextsKeepToThemselves) {
   { Text(*drafter, 1, ids_of({1})).draft(ids_of({10, 11, 12, 13}), 0); }
   Text second(*drafter, 2, ids_of({90, 10, 11}));
   EXPECT_TRUE(second.draft({}, 2).empty());
+}
+
+// Whose drafts are right, and so whose texts come sooner, would tell what others were given.
+TEST(SuffixDrafter, TextsWithASaltKeepToThemselves) {
+  const auto drafter = make_suffix_drafter({});
+  { Text(*drafter, 1, ids_of({1}), 7).draft(ids_of({10, 11, 12, 13}), 0); }
+  Text second(*drafter, 2, ids_of({90, 10, 11}));
+  EXPECT_TRUE(second.draft({}, 2).empty());
+  { Text(*drafter, 3, ids_of({1})).draft(ids_of({20, 21, 22, 23}), 0); }
+  Text third(*drafter, 4, ids_of({90, 20, 21}), 7);
+  EXPECT_TRUE(third.draft({}, 2).empty());
+  EXPECT_EQ(third.draft(ids_of({5, 6, 7, 5, 6}), 1), ids_of({7})) << "its own text serves it";
 }
 
 TEST(SuffixDrafter, DraftsLongerWhereItWasRightAndStopsWhereItNeverIs) {
