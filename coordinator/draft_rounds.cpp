@@ -31,91 +31,6 @@ void learn_reading(PoolWorker& worker, const Proposal& proposal, const Draft& dr
 
 }  // namespace
 
-// ---- gamma ----------------------------------------------------------------------------------------------
-
-// What the request may still emit, the context of both models, and room in one pass.
-int32_t DraftRounds::gamma_limit(const LiveRequest& live) const {
-  return std::max(0, std::min({options_.gamma_max, live.request.max_tokens - live.sequence.emitted() - 1,
-                               target_.max_context() - live.sequence.committed() - 1,
-                               target_.planner.decode_rows() - 1}));
-}
-int32_t DraftRounds::gamma_limit(const LiveRequest& live, const PoolWorker& worker) const {
-  return std::clamp(worker.max_context() - live.sequence.committed(), 0, gamma_limit(live));
-}
-
-DraftRounds::Branching DraftRounds::choose_tree(LiveRequest& live, int32_t gamma, int32_t room,
-                                                int32_t batch_size, DrafterKind kind) {
-  const Rule rule = live.request.sampling.rule;
-  const TreeOptions& asked = options_.tree;
-  if (gamma == 0 || !asked.suits(rule)) return {};
-  if (asked.by_rank) {
-    const RankAcceptance& ranks = is_match_rule(rule) ? target_.ranks : live.ranks;
-    const int32_t nodes = std::min(asked.shape.nodes, room);
-    return {.tree = nodes > 0 ? ranks.best_tree(nodes, gamma) : TreeShape{}};
-  }
-  if (!asked.automatic) return {.tree = fitting_shape(asked.shape, gamma, room)};
-  if (!target_.trees.branches(target_.planner.next_step())) return {};
-  return {.tree = fitting_shape(priced(asked.shape, gamma, batch_size, kind), gamma, room), .wanted = true};
-}
-
-// Every node has a slot behind the committed text, whatever its depth.
-int32_t DraftRounds::node_limit(int32_t committed) const {
-  return std::min(target_.max_context() - committed - 1, target_.planner.decode_rows() - 1);
-}
-
-// What a node and a pass of the draft model cost, in tokens that the batch would have made in that time. All
-// sequences wait for a row of one of them; a pass they share.
-TreeShape DraftRounds::priced(const TreeShape& shape, int32_t gamma, int32_t batch_size,
-                              DrafterKind kind) const {
-  constexpr int32_t kFurther = 4;       // rows over which the price of one is taken: kernels have steps
-  constexpr double kLeastPrice = 0.02;  // of a node, where that step is the same
-  const CostModel& cost = target_.costs.of(kind);
-  const int32_t rows = batch_size * (gamma + 1);
-  const double row = (cost.verify_seconds(rows + kFurther, 0) - cost.verify_seconds(rows, 0)) / kFurther;
-  const double rate = target_.trees.rate();
-  TreeShape out = shape;
-  out.node_price = static_cast<float>(
-      std::max(kLeastPrice, rate * batch_size * (std::max(0.0, row) + cost.draft().per_further)));
-  out.pass_price = static_cast<float>(rate * std::max(0.0, cost.draft().per_step));
-  return out;
-}
-
-GammaContext DraftRounds::gamma_context(const LiveRequest& live, const PoolWorker& worker,
-                                        int32_t batch_size) const {
-  return {.limit = gamma_limit(live, worker),
-          .batch_size = batch_size,
-          .context_length = live.sequence.committed(),
-          .cost = &target_.costs.of(worker.kind()),
-          .ahead = options_.pipeline != Pipeline::kLockstep,
-          .shadows = ShadowDrafts::tests(live) ? Shadows::kTests : Shadows::kCosts,
-          .shadow_out = live.link.shadow.has_value()};
-}
-
-// How long a draft may be that the worker finds in the text. Without one of its model the round would go on
-// at once, so it is asked for rarely where it is rarely found, and not in the plain rounds of a trial, which
-// are few and follow one with a draft.
-int32_t DraftRounds::text_gamma(LiveRequest& live, const PoolWorker& worker, int32_t limit) const {
-  constexpr int32_t kMost = 16, kTrialRounds = 16;
-  if (!worker.finds_text() || !is_match_rule(live.request.sampling.rule) || !live.round.tree.is_chain() ||
-      limit <= 0)
-    return 0;
-  if (live.round.gamma > 0)
-    live.text_asks.skip = kTrialRounds;
-  else if (!live.text_asks.next())
-    return 0;
-  return std::min(limit, kMost);
-}
-
-void DraftRounds::price_passes(const CostModel& cost, int32_t batch_size, int32_t context) {
-  constexpr int32_t kFurther = 8;
-  const int64_t read = int64_t{context} * batch_size;
-  const double pass = cost.verify_seconds(batch_size, read);
-  const double row = (cost.verify_seconds(batch_size + kFurther, read) - pass) / kFurther;
-  constexpr double kMost = 1e15;
-  pass_ns_ = static_cast<int64_t>(std::clamp(pass * 1e9, 0.0, kMost));
-  row_ns_ = static_cast<int64_t>(std::clamp(row * 1e9, 0.0, kMost));
-}
-
 // A policy is asked only when a worker could draft, so its decisions follow the sequence's own rounds.
 void DraftRounds::begin(LiveRequest& live, int32_t batch_size, Turn& turn) {
   RoundInFlight& round = live.round;
@@ -124,23 +39,24 @@ void DraftRounds::begin(LiveRequest& live, int32_t batch_size, Turn& turn) {
   round.begun_at = turn.now();
   live.link.resyncs = 0;
   if (live.constraint)
-    round.room = {.tokens = gamma_limit(live),
+    round.room = {.tokens = terms_.gamma_limit(live),
                   .rows = target_.planner.mask_rows(live.constraint->vocab_size())};
   if (target_.drafts()) return begin_own(live, turn);
   const PoolWorker* worker = pool_.of(live);
   if (worker && live.link.opened && worker->is_usable(turn.now())) {
     round.kind = worker->kind();
-    const GammaContext context = gamma_context(live, *worker, batch_size);
+    const GammaContext context = terms_.gamma_context(live, *worker, batch_size);
     round.gamma = std::clamp(live.gamma->next(context), 0, context.limit);
     const int32_t shadow = round.gamma > 0 ? 0 : std::min(live.gamma->shadow(), context.limit);
     if (round.gamma > 0) {
-      Branching branching =
-          choose_tree(live, round.gamma, node_limit(live.sequence.committed()), batch_size, round.kind);
+      Branching branching = terms_.choose_tree(
+          live, round.gamma, terms_.node_limit(live.sequence.committed()), batch_size, round.kind);
       round.tree = std::move(branching.tree);
       round.tree_wanted = branching.wanted;
     }
-    if (shadow == 0 && !live.link.shadow) round.text_gamma = text_gamma(live, *worker, context.limit);
-    if (round.text_gamma > 0) price_passes(*context.cost, batch_size, context.context_length);
+    if (shadow == 0 && !live.link.shadow) round.text_gamma = terms_.text_gamma(live, *worker, context.limit);
+    if (round.text_gamma > 0)
+      prices_ = terms_.price_passes(*context.cost, batch_size, context.context_length);
     if (round.asks()) {
       ask(live, turn);
     } else if (shadow > 0 && !live.link.shadow) {
@@ -159,7 +75,7 @@ void DraftRounds::begin(LiveRequest& live, int32_t batch_size, Turn& turn) {
 // The entry's own verdict commits a token at least.
 void DraftRounds::ask_target(LiveRequest& live, int32_t batch_size, PlanEntry& entry) {
   if (!live.own.asked) {  // else a group was asked that died, and this one is asked for the same
-    const GammaContext context{.limit = std::max(0, gamma_limit(live) - 1),
+    const GammaContext context{.limit = std::max(0, terms_.gamma_limit(live) - 1),
                                .batch_size = batch_size,
                                .context_length = live.sequence.committed(),
                                .cost = &target_.costs.of(target_.own_kind()),
@@ -168,7 +84,7 @@ void DraftRounds::ask_target(LiveRequest& live, int32_t batch_size, PlanEntry& e
     // Whatever the verdict is, the next tree has room behind it.
     const int32_t committed = live.sequence.committed() + live.round.drafted() + 1;
     const Branching branching =
-        choose_tree(live, gamma, node_limit(committed), batch_size, target_.own_kind());
+        terms_.choose_tree(live, gamma, terms_.node_limit(committed), batch_size, target_.own_kind());
     live.own = {.asked = true,
                 .round = live.sequence.begin_round(),
                 .gamma = gamma,
@@ -200,7 +116,7 @@ void DraftRounds::begin_own(LiveRequest& live, Turn& turn) {
   round.kind = target_.own_kind();
   if (!own.draft) return live.decide(turn.now());
   round.number = own.round;
-  round.gamma = std::min(own.gamma, gamma_limit(live));
+  round.gamma = std::min(own.gamma, terms_.gamma_limit(live));
   round.tree = own.tree;
   round.tree_wanted = own.tree_wanted;
   Draft& draft = *own.draft;
@@ -243,27 +159,6 @@ void DraftRounds::begin_own(LiveRequest& live, Turn& turn) {
 bool DraftRounds::reads_along(const LiveRequest& live, const PoolWorker& worker) const {
   return worker.drafts_around(target_.index, target_.planner.next_step()) && !live.link.shadow &&
          live.link.known < live.sequence.committed() && live.sequence.committed() <= worker.max_context();
-}
-
-// ---- the form of q --------------------------------------------------------------------------------------
-
-// States: both ends make q of the logits alone, with the same head. Rows behind filters are short as they
-// are.
-QKind DraftRounds::q_kind(const LiveRequest& live, const PoolWorker& worker) const {
-  const SamplingParams& sampling = live.request.sampling;
-  if (!needs_q(sampling.rule)) return QKind::kNone;
-  if (options_.q_kind == QKind::kHidden)
-    return worker.has_head(target_.head_fingerprint()) && is_plain_softmax(sampling) ? QKind::kHidden
-                                                                                     : QKind::kSparse;
-  const bool has_doors = !target_.slices().of_rank.empty();
-  return options_.q_kind == QKind::kDense && has_doors && worker.sends_slices() ? QKind::kSlices
-                                                                                : options_.q_kind;
-}
-
-void DraftRounds::ask_for_q(const LiveRequest& live, const PoolWorker& worker, Propose& message) const {
-  message.q_kind = q_kind(live, worker);
-  message.row_bytes = message.q_kind == QKind::kSparse ? options_.row_bytes : 0;
-  message.code_bits = message.q_kind == QKind::kHidden ? options_.code_bits : 0;
 }
 
 // ---- Propose --------------------------------------------------------------------------------------------
@@ -318,8 +213,8 @@ void DraftRounds::propose(LiveRequest& live, int32_t gamma, Pipeline pipeline, T
                   .wants_guess = options_.record_guesses && is_match_rule(live.request.sampling.rule),
                   .successors = std::exchange(live.link.successors, {}),
                   .text_gamma = live.round.text_gamma};
-  if (message.text_gamma > 0) message.pass_ns = pass_ns_, message.row_ns = row_ns_;
-  ask_for_q(live, worker, message);
+  if (message.text_gamma > 0) message.pass_ns = prices_.pass_ns, message.row_ns = prices_.row_ns;
+  terms_.ask_for_q(live, worker, message);
   if (live.round.gamma > 0) message.tree = live.round.tree;
   if (!message.tree.is_chain() && message.tree.nodes == 0) message.pipeline = Pipeline::kLockstep;
   // A worker that lost track is asked again in the same round, and its first answer may be under way.
@@ -364,7 +259,7 @@ void DraftRounds::repeat_overdue(RequestMap& requests, Turn& turn) {
     ++totals_.proposals_repeated;
     if (proposal.repeats > kRepeatsAtOnePace) proposal.repeat_after += proposal.repeat_after / 8;
     proposal.repeat_at = turn.now() + proposal.repeat_after;
-    ask_for_q(*live, *pool_.of(*live), proposal.message);  // slices may have been lost meanwhile
+    terms_.ask_for_q(*live, *pool_.of(*live), proposal.message);  // slices may have been lost meanwhile
     proposal.message.sent_after_us = static_cast<int32_t>(
         std::chrono::duration_cast<std::chrono::microseconds>(turn.now() - proposal.sent_at).count());
     turn.send(*live->link.peer, proposal.message);

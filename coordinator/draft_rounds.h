@@ -1,8 +1,9 @@
-// The first half of a round: how long its draft is, asking a worker for it, and taking it or going on without
-// it. Never chooses the worker, and never looks at what the target makes of a draft.
+// The first half of a round: asking a worker for a draft, and taking it or going on without it. Never chooses
+// the worker, and never looks at what the target makes of a draft.
 #pragma once
 
 #include "coordinator/draft_check.h"
+#include "coordinator/draft_terms.h"
 #include "coordinator/shadow_drafts.h"
 #include "coordinator/target_group.h"
 #include "coordinator/worker_pool.h"
@@ -12,7 +13,12 @@ namespace outrider {
 class DraftRounds {
  public:
   DraftRounds(const ProtocolOptions& options, TargetGroup& target, WorkerPool& pool, Totals& totals)
-      : options_(options), target_(target), pool_(pool), totals_(totals), shadows_(options, target.costs) {}
+      : options_(options),
+        target_(target),
+        pool_(pool),
+        totals_(totals),
+        terms_(options, target),
+        shadows_(options, target.costs) {}
 
   // Begins a round of an idle sequence, which afterwards is drafting, or ready without a draft. `batch_size`:
   // how many sequences run.
@@ -47,23 +53,8 @@ class DraftRounds {
   const ShadowDrafts& shadows() const { return shadows_; }
 
  private:
-  int32_t gamma_limit(const LiveRequest& live) const;
-  int32_t gamma_limit(const LiveRequest& live, const PoolWorker& worker) const;
-  int32_t text_gamma(LiveRequest& live, const PoolWorker& worker, int32_t limit) const;
-  void price_passes(const CostModel& cost, int32_t batch_size, int32_t context);
   void begin_own(LiveRequest& live, Turn& turn);
-  // Of a draft of this length, by a drafter of this kind, with room for so many nodes.
-  struct Branching {
-    TreeShape tree;
-    bool wanted = false;  // as in RoundInFlight
-  };
-  Branching choose_tree(LiveRequest& live, int32_t gamma, int32_t room, int32_t batch_size, DrafterKind kind);
-  int32_t node_limit(int32_t committed) const;
-  TreeShape priced(const TreeShape& shape, int32_t gamma, int32_t batch_size, DrafterKind kind) const;
-  GammaContext gamma_context(const LiveRequest& live, const PoolWorker& worker, int32_t batch_size) const;
   bool reads_along(const LiveRequest& live, const PoolWorker& worker) const;
-  QKind q_kind(const LiveRequest& live, const PoolWorker& worker) const;
-  void ask_for_q(const LiveRequest& live, const PoolWorker& worker, Propose& message) const;
 
   void ask(LiveRequest& live, Turn& turn);
   void ask_aside(LiveRequest& live, int32_t gamma, Turn& turn);
@@ -87,8 +78,8 @@ class DraftRounds {
   TargetGroup& target_;
   WorkerPool& pool_;
   Totals& totals_;
-  // What a pass of the batch costs with a row for each sequence, and a further row; of the newest round.
-  int64_t pass_ns_ = 0, row_ns_ = 0;
+  DraftTerms terms_;
+  PassPrices prices_;  // of the newest round
   ShadowDrafts shadows_;
 };
 

@@ -1,0 +1,111 @@
+#include "coordinator/draft_terms.h"
+
+#include <algorithm>
+
+#include "coordinator/shadow_drafts.h"
+
+namespace outrider {
+
+// What the request may still emit, the context of both models, and room in one pass.
+int32_t DraftTerms::gamma_limit(const LiveRequest& live) const {
+  return std::max(0, std::min({options_.gamma_max, live.request.max_tokens - live.sequence.emitted() - 1,
+                               target_.max_context() - live.sequence.committed() - 1,
+                               target_.planner.decode_rows() - 1}));
+}
+int32_t DraftTerms::gamma_limit(const LiveRequest& live, const PoolWorker& worker) const {
+  return std::clamp(worker.max_context() - live.sequence.committed(), 0, gamma_limit(live));
+}
+
+Branching DraftTerms::choose_tree(LiveRequest& live, int32_t gamma, int32_t room, int32_t batch_size,
+                                  DrafterKind kind) {
+  const Rule rule = live.request.sampling.rule;
+  const TreeOptions& asked = options_.tree;
+  if (gamma == 0 || !asked.suits(rule)) return {};
+  if (asked.by_rank) {
+    const RankAcceptance& ranks = is_match_rule(rule) ? target_.ranks : live.ranks;
+    const int32_t nodes = std::min(asked.shape.nodes, room);
+    return {.tree = nodes > 0 ? ranks.best_tree(nodes, gamma) : TreeShape{}};
+  }
+  if (!asked.automatic) return {.tree = fitting_shape(asked.shape, gamma, room)};
+  if (!target_.trees.branches(target_.planner.next_step())) return {};
+  return {.tree = fitting_shape(priced(asked.shape, gamma, batch_size, kind), gamma, room), .wanted = true};
+}
+
+// Every node has a slot behind the committed text, whatever its depth.
+int32_t DraftTerms::node_limit(int32_t committed) const {
+  return std::min(target_.max_context() - committed - 1, target_.planner.decode_rows() - 1);
+}
+
+// What a node and a pass of the draft model cost, in tokens that the batch would have made in that time. All
+// sequences wait for a row of one of them; a pass they share.
+TreeShape DraftTerms::priced(const TreeShape& shape, int32_t gamma, int32_t batch_size,
+                             DrafterKind kind) const {
+  constexpr int32_t kFurther = 4;       // rows over which the price of one is taken: kernels have steps
+  constexpr double kLeastPrice = 0.02;  // of a node, where that step is the same
+  const CostModel& cost = target_.costs.of(kind);
+  const int32_t rows = batch_size * (gamma + 1);
+  const double row = (cost.verify_seconds(rows + kFurther, 0) - cost.verify_seconds(rows, 0)) / kFurther;
+  const double rate = target_.trees.rate();
+  TreeShape out = shape;
+  out.node_price = static_cast<float>(
+      std::max(kLeastPrice, rate * batch_size * (std::max(0.0, row) + cost.draft().per_further)));
+  out.pass_price = static_cast<float>(rate * std::max(0.0, cost.draft().per_step));
+  return out;
+}
+
+GammaContext DraftTerms::gamma_context(const LiveRequest& live, const PoolWorker& worker,
+                                       int32_t batch_size) const {
+  return {.limit = gamma_limit(live, worker),
+          .batch_size = batch_size,
+          .context_length = live.sequence.committed(),
+          .cost = &target_.costs.of(worker.kind()),
+          .ahead = options_.pipeline != Pipeline::kLockstep,
+          .shadows = ShadowDrafts::tests(live) ? Shadows::kTests : Shadows::kCosts,
+          .shadow_out = live.link.shadow.has_value()};
+}
+
+// How long a draft may be that the worker finds in the text. Without one of its model the round would go on
+// at once, so it is asked for rarely where it is rarely found, and not in the plain rounds of a trial, which
+// are few and follow one with a draft.
+int32_t DraftTerms::text_gamma(LiveRequest& live, const PoolWorker& worker, int32_t limit) const {
+  constexpr int32_t kMost = 16, kTrialRounds = 16;
+  if (!worker.finds_text() || !is_match_rule(live.request.sampling.rule) || !live.round.tree.is_chain() ||
+      limit <= 0)
+    return 0;
+  if (live.round.gamma > 0)
+    live.text_asks.skip = kTrialRounds;
+  else if (!live.text_asks.next())
+    return 0;
+  return std::min(limit, kMost);
+}
+
+PassPrices DraftTerms::price_passes(const CostModel& cost, int32_t batch_size, int32_t context) const {
+  constexpr int32_t kFurther = 8;
+  const int64_t read = int64_t{context} * batch_size;
+  const double pass = cost.verify_seconds(batch_size, read);
+  const double row = (cost.verify_seconds(batch_size + kFurther, read) - pass) / kFurther;
+  constexpr double kMost = 1e15;
+  return {.pass_ns = static_cast<int64_t>(std::clamp(pass * 1e9, 0.0, kMost)),
+          .row_ns = static_cast<int64_t>(std::clamp(row * 1e9, 0.0, kMost))};
+}
+
+// States: both ends make q of the logits alone, with the same head. Rows behind filters are short as they
+// are.
+QKind DraftTerms::q_kind(const LiveRequest& live, const PoolWorker& worker) const {
+  const SamplingParams& sampling = live.request.sampling;
+  if (!needs_q(sampling.rule)) return QKind::kNone;
+  if (options_.q_kind == QKind::kHidden)
+    return worker.has_head(target_.head_fingerprint()) && is_plain_softmax(sampling) ? QKind::kHidden
+                                                                                     : QKind::kSparse;
+  const bool has_doors = !target_.slices().of_rank.empty();
+  return options_.q_kind == QKind::kDense && has_doors && worker.sends_slices() ? QKind::kSlices
+                                                                                : options_.q_kind;
+}
+
+void DraftTerms::ask_for_q(const LiveRequest& live, const PoolWorker& worker, Propose& message) const {
+  message.q_kind = q_kind(live, worker);
+  message.row_bytes = message.q_kind == QKind::kSparse ? options_.row_bytes : 0;
+  message.code_bits = message.q_kind == QKind::kHidden ? options_.code_bits : 0;
+}
+
+}  // namespace outrider

@@ -1,0 +1,45 @@
+// What a round asks of its drafter: how long and how branched a draft may be, and in which form its q comes.
+// Sends nothing.
+#pragma once
+
+#include "coordinator/target_group.h"
+#include "coordinator/worker_pool.h"
+
+namespace outrider {
+
+struct Branching {
+  TreeShape tree;
+  bool wanted = false;  // as in RoundInFlight
+};
+
+// What a pass of the batch costs with a row for each sequence, and a further row.
+struct PassPrices {
+  int64_t pass_ns = 0, row_ns = 0;
+};
+
+// Both outlive it.
+class DraftTerms {
+ public:
+  DraftTerms(const ProtocolOptions& options, TargetGroup& target) : options_(options), target_(target) {}
+
+  int32_t gamma_limit(const LiveRequest& live) const;
+  int32_t gamma_limit(const LiveRequest& live, const PoolWorker& worker) const;
+  GammaContext gamma_context(const LiveRequest& live, const PoolWorker& worker, int32_t batch_size) const;
+  int32_t text_gamma(LiveRequest& live, const PoolWorker& worker, int32_t limit) const;
+  PassPrices price_passes(const CostModel& cost, int32_t batch_size, int32_t context) const;
+  // Of a draft of this length, by a drafter of this kind, with room for so many nodes. Remembers for
+  // --speculative-tree auto whether this step branches.
+  Branching choose_tree(LiveRequest& live, int32_t gamma, int32_t room, int32_t batch_size, DrafterKind kind);
+  int32_t node_limit(int32_t committed) const;
+  // Into the message that asks for a draft.
+  void ask_for_q(const LiveRequest& live, const PoolWorker& worker, Propose& message) const;
+
+ private:
+  TreeShape priced(const TreeShape& shape, int32_t gamma, int32_t batch_size, DrafterKind kind) const;
+  QKind q_kind(const LiveRequest& live, const PoolWorker& worker) const;
+
+  const ProtocolOptions& options_;
+  TargetGroup& target_;
+};
+
+}  // namespace outrider
