@@ -51,8 +51,8 @@ and with it add_generation_prompt, continue_final_message, which leaves the last
 chat_template_kwargs, an object of the template's variables, such as the date that some templates print.
 Besides, instead of the flag of that name: seed, max_tokens, temperature, top_k, top_p, min_p, stop (a text or
 a list), stop_token_ids, min_tokens, ignore_eos, repetition_penalty, presence_penalty, frequency_penalty,
-logit_bias ({"ID": V}), logprobs, rule, num_speculative_tokens or gamma_policy; and id, which comes back with the
-result. All lines are checked before the first one runs.
+logit_bias ({"ID": V}), logprobs, rule, num_speculative_tokens or gamma_policy; response_format or
+structured_outputs, the form of the text as a server takes it; and id, which comes back with the result. All lines are checked before the first one runs.
 Results come in the order of the requests, a line each:
   index, id, text, token_ids, finish_reason (stop, length, cancelled or error), error, request (tells for
   --resume what the text depends on), checksum (of the rest of the line; --resume refuses one that was changed),

@@ -65,14 +65,15 @@ bool is_finished(const nlohmann::json& line) {
 
 }  // namespace
 
-uint64_t RequestFingerprints::operator()(const Request& request) const {
+uint64_t RequestFingerprints::operator()(const PromptRequest& asked) const {
+  const Request& request = asked.request;
   uint64_t hash = hash_combine(model_, prefix_hash(request.prompt));
   hash = of_sampling(hash, request.sampling);
   hash = hash_combine(hash, static_cast<uint64_t>(request.max_tokens));
   hash = hash_combine(hash, request.ignore_eos ? 1 : 0);
   for (const std::string& stop : request.stop) hash = hash_combine(hash, fingerprint_of_text(stop));
   for (const TokenId id : request.stop_ids) hash = hash_combine(hash, static_cast<uint64_t>(id.value()) + 1);
-  return hash;
+  return asked.form == 0 ? hash : hash_combine(hash, asked.form);
 }
 
 std::string format_fingerprint(uint64_t fingerprint) { return fmt::format("{:016x}", fingerprint); }

@@ -19,7 +19,7 @@ class RequestFingerprints {
  public:
   // `model`: of the target, and of all that its numerics and --synthetic-acceptance do to a text.
   explicit RequestFingerprints(uint64_t model) : model_(model) {}
-  uint64_t operator()(const Request& request) const;
+  uint64_t operator()(const PromptRequest& asked) const;
 
  private:
   uint64_t model_;

@@ -19,6 +19,7 @@ constexpr size_t kMostStopIds = 256;
 constexpr int kMostSpeculativeTokens = 64;
 
 std::string name_of(std::string key, Names names) {
+  if (key.starts_with("--")) return key;  // a line has it from the flag
   if (names == Names::kKeys) return fmt::format("\"{}\"", key);
   std::replace(key.begin(), key.end(), '_', '-');
   return "--" + key;
@@ -91,7 +92,7 @@ Result<Request> RequestBuilder::build(RequestParams params, Names names) const {
       request.sampling.ends.insert(request.sampling.ends.end(), model_.eos_ids.begin(), model_.eos_ids.end());
   }
   if (params.grammar)
-    RETURN_IF_ERROR(set_grammar(*params.grammar, request).in(name_of(params.grammar->field, names)));
+    RETURN_IF_ERROR(set_grammar(*params.grammar, names, request).in(name_of(params.grammar->field, names)));
   if (model_.synthetic_acceptance) {
     if (params.logprobs >= 0 || params.prompt_logprobs >= 0)
       return invalid_argument(name_of("logprobs", names) + ": has no meaning with --synthetic-acceptance");
@@ -113,12 +114,13 @@ Status RequestBuilder::check_ids(const char* key, const std::vector<TokenId>& id
 }
 
 // May take seconds, where the grammar is large.
-Status RequestBuilder::set_grammar(const AskedGrammar& asked, Request& request) const {
+Status RequestBuilder::set_grammar(const AskedGrammar& asked, Names names, Request& request) const {
   if (!model_.why_no_masks.empty()) return unsupported(model_.why_no_masks);
-  if (!model_.grammars) return unsupported("grammars are not taken here; ask a server");
+  if (!model_.grammars) return unsupported("nothing is limited to a form here; leave it out");
   if (request.ignore_eos)
     return invalid_argument(
-        "the text ends where its grammar does, which \"ignore_eos\" forbids; leave it out");
+        fmt::format("the text ends where its grammar does, which {} forbids; leave it out",
+                    name_of("ignore_eos", names)));
   ASSIGN_OR_RETURN(request.grammar, model_.grammars->compile(asked.spec));
   return {};
 }

@@ -28,7 +28,7 @@ struct RequestModel {
   bool context_may_grow = false;      // it may be --max-model-len, not the model, that limits the context
   bool synthetic_acceptance = false;  // a text means nothing, its end neither
   std::vector<TokenId> eos_ids;       // those of its vocabulary
-  // Null: nobody asks for a grammar here. `why_no_masks`: why this target takes none; empty: it does.
+  // Null: no request is limited to a form here. `why_no_masks`: why this target takes none; empty: it does.
   const GrammarCompiler* grammars = nullptr;
   std::string why_no_masks = {};
 };
@@ -60,7 +60,7 @@ class RequestBuilder {
  private:
   Status check(const RequestParams& params, Names names) const;
   Status check_ids(const char* key, const std::vector<TokenId>& ids, Names names) const;
-  Status set_grammar(const AskedGrammar& asked, Request& request) const;
+  Status set_grammar(const AskedGrammar& asked, Names names, Request& request) const;
   Status set_drafting(const RequestParams& params, Names names, Request& request) const;
 
   const RequestModel model_;

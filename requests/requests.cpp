@@ -10,6 +10,8 @@
 
 #include "base/hash.h"
 #include "base/json_text.h"
+#include "base/text_hash.h"
+#include "requests/asked_form.h"
 #include "requests/conversation.h"
 #include "requests/published_lines.h"
 #include "requests/request_fields.h"
@@ -27,7 +29,27 @@ std::vector<std::string_view> known_keys() {
   std::vector<std::string_view> keys{"prompt", "id"};
   keys.insert(keys.end(), kChatFields.begin(), kChatFields.end());
   keys.insert(keys.end(), kSamplingFields.begin(), kSamplingFields.end());
+  keys.insert(keys.end(), kFormFields.begin(), kFormFields.end());
   return keys;
+}
+
+// Of a line, in the order in which it was written. One that says nothing of forms has that of the flags, and
+// {"response_format": {"type": "text"}} has none.
+Status take_form_of_line(const json& object, const std::string& text, std::optional<AskedGrammar>& to) {
+  const auto asks = [&](std::string_view key) { return find_field(object, key.data()) != nullptr; };
+  if (std::none_of(kFormFields.begin(), kFormFields.end(), asks)) return {};
+  ASSIGN_OR_RETURN(to, take_form(nlohmann::ordered_json::parse(text, nullptr, false)));
+  return {};
+}
+
+// 0: of any form.
+uint64_t form_hash(const std::optional<AskedGrammar>& asked) {
+  if (!asked) return 0;
+  uint64_t hash =
+      hash_combine(static_cast<uint64_t>(asked->spec.kind) + 1, fingerprint_of_text(asked->spec.text));
+  for (const std::string& choice : asked->spec.choices)
+    hash = hash_combine(hash, fingerprint_of_text(choice));
+  return hash;
 }
 
 using Names = RequestBuilder::Names;
@@ -59,7 +81,7 @@ class Reader {
 Result<PromptRequest> Reader::finish(RequestParams params, std::string_view text, SpecialTokens special,
                                      size_t line) const {
   const Names names = line > 0 ? Names::kKeys : Names::kFlags;
-  PromptRequest out{.request = {}, .line = line};
+  PromptRequest out{.request = {}, .line = line, .form = form_hash(params.grammar)};
   ASSIGN_OR_RETURN(out.request, builder_.build(std::move(params), names));
   ASSIGN_OR_RETURN(auto prompt, builder_.encode(text, special, names));
   RETURN_IF_ERROR(builder_.set_prompt(out.request, std::move(prompt)));
@@ -143,6 +165,7 @@ Result<std::vector<PromptRequest>> Reader::from_line(const std::string& text, si
   params.seed = hash_combine(params_.seed, line);
   RETURN_IF_ERROR(take_sampling(object, params));
   RETURN_IF_ERROR(take(object, "logprobs", params.logprobs));
+  RETURN_IF_ERROR(take_form_of_line(object, text, params.grammar));
 
   const bool has_prompt = object.contains("prompt"), has_messages = object.contains("messages");
   if (has_prompt == has_messages) return invalid_argument("write either \"prompt\" or \"messages\"");

@@ -16,6 +16,7 @@ struct PromptRequest {
   Request request;
   size_t line = 0;           // 1-based in the file; 0 for --prompt
   std::string id;            // the line's own, as JSON text; empty without one
+  uint64_t form = 0;         // hash of the form that was asked for; 0: none
   uint64_t fingerprint = 0;  // RequestFingerprints
   std::string category;      // of published workloads (published_lines.h); empty without one
   // A later turn of a conversation: its prompt is that of the request before it in the list, the model's own

@@ -88,13 +88,7 @@ void add_server_options(CLI::App& app, ServeOptions& o) {
       ->group("Server");
   app.add_option("--chat-template", o.chat_template, "A file with a template, instead of the model's own")
       ->group("Server");
-  app.add_option(
-         "--grammar-library", o.grammar_library,
-         "libllguidance.so, for JSON schemas, regular expressions, grammars and strict tools; with "
-         "commas, libraries that it needs before it. Default: where the system finds one of that name, "
-         "else only choices are limited")
-      ->delimiter(',')
-      ->group("Server");
+  add_grammar_library_option(app, o.grammar_library, "Server");
   app.add_option("--allowed-origins", o.http.allowed_origins,
                  "Origins of web pages that may ask from a browser, such as https://example.org; '*': all")
       ->delimiter(',')

@@ -14,9 +14,9 @@ namespace {
 
 std::string why_no_masks(const ModelSettings& models, const SpeculationSettings& speculation) {
   if (parse_device(models.device)->kind != Device::Kind::kCpu)
-    return "targets on CUDA devices take no masks of tokens yet; start the server with --device cpu";
+    return "targets on CUDA devices take no masks of tokens yet; use --device cpu";
   if (!speculation.synthetic_acceptance.empty())
-    return "--synthetic-acceptance makes verdicts up, which no grammar limits; start the server without it";
+    return "--synthetic-acceptance makes verdicts up, which no form limits; leave it out";
   return {};
 }
 
@@ -35,6 +35,14 @@ RequestModel request_model(const ModelSettings& models, const SpeculationSetting
           .synthetic_acceptance = !speculation.synthetic_acceptance.empty(),
           .eos_ids = std::move(eos),
           .why_no_masks = why_no_masks(models, speculation)};
+}
+
+Result<std::unique_ptr<GrammarCompiler>> make_grammars(const Preparation& prepared,
+                                                       const std::vector<std::string>& libraries) {
+  return make_grammar_compiler(*prepared.tokenizer,
+                               {.libraries = libraries,
+                                .ends = prepared.target.eos,
+                                .vocab_size = static_cast<int32_t>(prepared.target.vocab_size)});
 }
 
 Result<RequestFingerprints> request_fingerprints(const ModelSettings& models,

@@ -14,6 +14,9 @@ namespace outrider {
 // What readers of requests know of the prepared target; `prepared` and `chat` outlive it.
 RequestModel request_model(const ModelSettings& models, const SpeculationSettings& speculation,
                            const Preparation& prepared, const Result<std::unique_ptr<ChatTemplate>>& chat);
+// For RequestModel::grammars, of --grammar-library. `prepared` outlives it.
+Result<std::unique_ptr<GrammarCompiler>> make_grammars(const Preparation& prepared,
+                                                       const std::vector<std::string>& libraries);
 // An error: the target's files cannot be read.
 Result<RequestFingerprints> request_fingerprints(const ModelSettings& models,
                                                  const SpeculationSettings& speculation);

@@ -253,6 +253,17 @@ void tell_what_is_finished(const std::string& file, const std::vector<PromptRequ
   tell_error(fmt::format("{} of {} requests are finished in {}", found, requests.size(), file));
 }
 
+Result<std::vector<PromptRequest>> read_asked(const RunOptions& options, const ClusterSettings& cluster,
+                                              const Preparation& prepared, std::vector<std::string>& notes) {
+  RequestParams params = options.request;
+  ASSIGN_OR_RETURN(params.grammar, form_of(options.form));
+  ASSIGN_OR_RETURN(const auto grammars, make_grammars(prepared, options.grammar_library));
+  const auto chat = load_chat_template(cluster.models.model);
+  RequestModel model = request_model(cluster.models, cluster.speculation, prepared, chat);
+  model.grammars = grammars.get();
+  return read_requests(params, options.files.prompts, model, &notes);
+}
+
 // The coordinator's side of a run, from prompts to report. `mpi` is null in one process.
 Result<int> coordinate(const RunOptions& options, const ClusterSettings& cluster, const Preparation& prepared,
                        MpiCluster* mpi) {
@@ -269,15 +280,12 @@ Result<int> coordinate(const RunOptions& options, const ClusterSettings& cluster
   RETURN_IF_ERROR(check_rule_of_trees(cluster.speculation.speculative_tree, options.request.rule));
   RETURN_IF_ERROR(check_resume(options.files, options.compare_plain));
   std::vector<std::string> notes;
-  ASSIGN_OR_RETURN(auto requests, read_requests(options.request, options.files.prompts,
-                                                request_model(cluster.models, cluster.speculation, prepared,
-                                                              load_chat_template(cluster.models.model)),
-                                                &notes));
+  ASSIGN_OR_RETURN(auto requests, read_asked(options, cluster, prepared, notes));
   if (!cluster.quiet)
     for (const std::string& note : notes) tell_error(note);
   ASSIGN_OR_RETURN(const auto fingerprint, request_fingerprints(cluster.models, cluster.speculation));
   for (size_t i = 0; i < requests.size(); ++i) {
-    uint64_t& own = requests[i].fingerprint = fingerprint(requests[i].request);
+    uint64_t& own = requests[i].fingerprint = fingerprint(requests[i]);
     if (!requests[i].follows) continue;  // an answer follows from what it answers to
     own = hash_combine(own, requests[i - 1].fingerprint);
     for (const TokenId id : requests[i].turn) own = hash_combine(own, static_cast<uint64_t>(id.value()));

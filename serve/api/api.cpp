@@ -344,10 +344,7 @@ Result<std::unique_ptr<Api>> make_api(const ServeOptions& options, const Prepara
                                       Result<std::unique_ptr<ChatTemplate>> chat,
                                       std::vector<std::string> api_keys, const ResponseCounts& responses,
                                       Engine& engine) {
-  GrammarOptions grammar{.libraries = options.grammar_library,
-                         .ends = prepared.target.eos,
-                         .vocab_size = static_cast<int32_t>(prepared.target.vocab_size)};
-  ASSIGN_OR_RETURN(auto grammars, make_grammar_compiler(*prepared.tokenizer, std::move(grammar)));
+  ASSIGN_OR_RETURN(auto grammars, make_grammars(prepared, options.grammar_library));
   return std::unique_ptr<Api>(std::make_unique<ServedApi>(
       options, prepared, std::move(chat), std::move(grammars), std::move(api_keys), responses, engine));
 }

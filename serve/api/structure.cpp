@@ -6,6 +6,7 @@
 #include <array>
 
 #include "base/json_text.h"
+#include "requests/asked_form.h"
 #include "serve/api/request.h"
 
 namespace outrider {
@@ -14,112 +15,21 @@ namespace {
 using nlohmann::json;
 using nlohmann::ordered_json;
 
-constexpr std::array<const char*, 10> kStructureFields = {
-    "response_format", "structured_outputs", "guided_json", "guided_regex", "guided_choice", "guided_grammar",
-    "tools",           "tool_choice",        "text",        "output_config"};
+// Besides kFormFields.
+constexpr std::array<const char*, 4> kStructureFields = {"tools", "tool_choice", "text", "output_config"};
 constexpr size_t kMostTools = 128;
 
 template <class Json>
-const Json* field(const Json& object, const char* key) {
+const Json* field(const Json& object, std::string_view key) {
   if (!object.is_object()) return nullptr;
   const auto at = object.find(key);
   return at == object.end() || at->is_null() ? nullptr : &*at;
-}
-
-Status must(const std::string& name, const char* what) {
-  return invalid_argument(fmt::format("\"{}\" must be {}", name, what));
 }
 
 std::string text_or(const ordered_json& object, const char* key, std::string otherwise = {}) {
   const ordered_json* const at = field(object, key);
   return at && at->is_string() ? at->get<std::string>() : otherwise;
 }
-
-AskedGrammar json_of(const ordered_json& schema, const char* name) {
-  return {
-      .spec = {.kind = GrammarSpec::Kind::kJson, .text = json_text(with_fixed_blanks(schema)), .choices = {}},
-      .field = name};
-}
-
-Result<AskedGrammar> read_schema(const ordered_json* schema, const char* name) {
-  if (!schema) return must(name, "an object with a \"schema\"");
-  if (!schema->is_object() && !schema->is_boolean()) return must(name, "an object with a JSON schema");
-  return json_of(*schema, name);
-}
-
-// {"type": ...} of chats and completions; where OpenAI's newer endpoint has "text": {"format": ...}, and
-// Anthropic's "output_config": {"format": ...}, the schema stands beside the type.
-Result<std::optional<AskedGrammar>> read_format(const ordered_json& format, const char* name,
-                                                bool is_nested) {
-  using Asked = std::optional<AskedGrammar>;
-  const std::string type = text_or(format, "type");
-  if (type == "text") return Asked();
-  if (type == "json_object") return Asked(json_of({{"type", "object"}}, name));
-  if (type != "json_schema")
-    return invalid_argument(
-        fmt::format("\"{}\": its \"type\" must be \"text\", \"json_object\" or \"json_schema\"", name));
-  const ordered_json* const holder = is_nested ? field(format, "json_schema") : &format;
-  const ordered_json* schema = holder ? field(*holder, "schema") : nullptr;
-  ASSIGN_OR_RETURN(AskedGrammar asked, read_schema(schema, name));
-  return Asked(std::move(asked));
-}
-
-Result<AskedGrammar> read_choices(const ordered_json& list, const char* name) {
-  AskedGrammar asked{.spec = {.kind = GrammarSpec::Kind::kChoice, .text = {}, .choices = {}}, .field = name};
-  if (!list.is_array()) return must(name, "a list of texts");
-  for (const ordered_json& item : list) {
-    if (!item.is_string()) return must(name, "a list of texts");
-    asked.spec.choices.push_back(item.get<std::string>());
-  }
-  return asked;
-}
-
-Result<AskedGrammar> read_text(const ordered_json& text, GrammarSpec::Kind kind, const char* name) {
-  if (!text.is_string() || text.get_ref<const std::string&>().empty()) return must(name, "a text");
-  return AskedGrammar{.spec = {.kind = kind, .text = text.get<std::string>(), .choices = {}}, .field = name};
-}
-
-// A schema, as an object or as its text.
-Result<AskedGrammar> read_json(const ordered_json& value, const char* name) {
-  if (!value.is_string()) return read_schema(&value, name);
-  const auto schema = ordered_json::parse(value.get_ref<const std::string&>(), nullptr, false);
-  if (schema.is_object()) return json_of(schema, name);
-  return read_text(value, GrammarSpec::Kind::kJson, name);
-}
-
-// vLLM's field.
-Result<std::optional<AskedGrammar>> read_structured_outputs(const ordered_json& object) {
-  constexpr const char* kName = "structured_outputs";
-  if (!object.is_object()) return must(kName, "an object");
-  std::optional<AskedGrammar> asked;
-  for (const auto& [key, value] : object.items()) {
-    if (value.is_null() || value == false) continue;
-    Result<AskedGrammar> one = unsupported(fmt::format(
-        "\"{}\": \"{}\" is not supported; send \"json\", \"json_object\", \"regex\", \"choice\" or "
-        "\"grammar\"",
-        kName, key.substr(0, 40)));
-    if (key == "json") one = read_json(value, kName);
-    if (key == "json_object" && value == true) one = json_of({{"type", "object"}}, kName);
-    if (key == "regex") one = read_text(value, GrammarSpec::Kind::kRegex, kName);
-    if (key == "grammar") one = read_text(value, GrammarSpec::Kind::kLark, kName);
-    if (key == "choice") one = read_choices(value, kName);
-    if (!one.ok()) return one.status();
-    if (asked) return invalid_argument(fmt::format("\"{}\" asks for two forms at once; send one", kName));
-    asked = std::move(*one);
-  }
-  return asked;
-}
-
-Status add(std::optional<AskedGrammar> more, Structure& to) {
-  if (!more) return {};
-  if (to.grammar)
-    return invalid_argument(fmt::format("\"{}\" and \"{}\" both say what the text looks like; send one",
-                                        to.grammar->field, more->field));
-  to.grammar = std::move(more);
-  return {};
-}
-
-// ---- tools ----------------------------------------------------------------------------------------------
 
 // In the shape of chats, which is that of templates: {"type": "function", "function": {"name", ...}}.
 Result<ordered_json> chat_tool(ApiKind kind, const ordered_json& tool) {
@@ -215,40 +125,24 @@ Result<std::optional<ToolUse>> read_tools(ApiKind kind, const ordered_json& body
 }  // namespace
 
 bool asks_for_structure(const json& body) {
-  return std::any_of(kStructureFields.begin(), kStructureFields.end(),
-                     [&](const char* key) { return field(body, key) != nullptr; });
+  const auto asks = [&](std::string_view key) { return field(body, key) != nullptr; };
+  return std::any_of(kFormFields.begin(), kFormFields.end(), asks) ||
+         std::any_of(kStructureFields.begin(), kStructureFields.end(), asks);
 }
 
 Result<Structure> read_structure(ApiKind kind, const ordered_json& body) {
   Structure out;
-  const auto add_format = [&](const ordered_json* format, const char* name, bool is_nested) -> Status {
+  const auto add_format = [&](const char* holder) -> Status {
+    const ordered_json* const object = field(body, holder);
+    const ordered_json* const format = object ? field(*object, "format") : nullptr;
     if (!format) return {};
-    ASSIGN_OR_RETURN(auto asked, read_format(*format, name, is_nested));
-    return add(std::move(asked), out);
+    ASSIGN_OR_RETURN(out.grammar, read_format(*format, holder, SchemaPlace::kBesideType));
+    return {};
   };
-  if (const ordered_json* const text = field(body, "text"); text && kind == ApiKind::kResponses)
-    RETURN_IF_ERROR(add_format(field(*text, "format"), "text", false));
-  if (const ordered_json* const config = field(body, "output_config"); config && kind == ApiKind::kMessages)
-    RETURN_IF_ERROR(add_format(field(*config, "format"), "output_config", false));
-  RETURN_IF_ERROR(add_format(field(body, "response_format"), "response_format", true));
-  if (const ordered_json* const asked = field(body, "structured_outputs")) {
-    ASSIGN_OR_RETURN(auto one, read_structured_outputs(*asked));
-    RETURN_IF_ERROR(add(std::move(one), out));
-  }
-  const auto add_one = [&](const char* name, auto read) -> Status {
-    const ordered_json* const value = field(body, name);
-    if (!value) return {};
-    ASSIGN_OR_RETURN(AskedGrammar one, read(*value, name));
-    return add(std::move(one), out);
-  };
-  RETURN_IF_ERROR(add_one("guided_json", read_json));
-  RETURN_IF_ERROR(add_one("guided_choice", read_choices));
-  RETURN_IF_ERROR(add_one("guided_regex", [](const ordered_json& value, const char* name) {
-    return read_text(value, GrammarSpec::Kind::kRegex, name);
-  }));
-  RETURN_IF_ERROR(add_one("guided_grammar", [](const ordered_json& value, const char* name) {
-    return read_text(value, GrammarSpec::Kind::kLark, name);
-  }));
+  if (kind == ApiKind::kResponses) RETURN_IF_ERROR(add_format("text"));
+  if (kind == ApiKind::kMessages) RETURN_IF_ERROR(add_format("output_config"));
+  ASSIGN_OR_RETURN(auto form, take_form(body));
+  RETURN_IF_ERROR(add_form(std::move(form), out.grammar));
   ASSIGN_OR_RETURN(out.tools, read_tools(kind, body));
   if (out.grammar && out.tools)
     return unsupported(fmt::format(
@@ -266,8 +160,8 @@ void drop_structure(ApiKind kind, json& body) {
   };
   if (kind == ApiKind::kResponses) drop_format("text");
   if (kind == ApiKind::kMessages) drop_format("output_config");
-  for (const char* key : kStructureFields)
-    if (std::string_view(key) != "text" && std::string_view(key) != "output_config") body.erase(key);
+  for (const std::string_view key : kFormFields) body.erase(std::string(key));
+  for (const char* key : {"tools", "tool_choice"}) body.erase(key);
 }
 
 }  // namespace outrider

@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "base/json_text.h"
+#include "requests/asked_form.h"
 
 namespace outrider {
 namespace {
@@ -38,13 +39,6 @@ std::optional<ToolFormat> tool_format_of(std::string_view chat_template) {
   if (has(chat_template, "<tool_call>")) return ToolFormat::kHermes;
   if (has(chat_template, "\"parameters\": ") && has(chat_template, "ipython")) return ToolFormat::kLlama;
   return std::nullopt;
-}
-
-ordered_json with_fixed_blanks(ordered_json schema) {
-  if (schema.is_object() && !schema.contains("x-guidance"))
-    schema["x-guidance"] = {
-        {"whitespace_flexible", false}, {"item_separator", ", "}, {"key_separator", ": "}};
-  return schema;
 }
 
 std::string_view call_begin(ToolFormat format) {

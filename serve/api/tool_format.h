@@ -38,10 +38,6 @@ enum class ToolFormat : uint8_t {
 // here.
 std::optional<ToolFormat> tool_format_of(std::string_view chat_template);
 
-// The schema of JSON whose blanks are fixed, {"a": 1, "b": [2, 3]}, as most models write it: a model may go
-// on with blanks for ever, where any number is allowed, and what is fixed is drafted for nothing.
-nlohmann::ordered_json with_fixed_blanks(nlohmann::ordered_json schema);
-
 // What begins calls in a text; empty: the text itself.
 std::string_view call_begin(ToolFormat format);
 

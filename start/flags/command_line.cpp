@@ -33,8 +33,9 @@ constexpr std::string_view kPrefix = "OUTRIDER_";
 // What follows the prefix: of variables that options read, of that of base/log.cpp, and of those that
 // scripts, tests and benches read, or set for what they start.
 std::vector<std::string> variable_names(const CLI::App& app) {
-  std::vector<std::string> names{"LOG",         "BUILD",     "SOURCE_DIR",  "TARGETS",    "TEST_DATA",
-                                 "TEST_OUTAGE", "BENCH_ISA", "BENCH_MODEL", "AZURE_TRACE"};
+  std::vector<std::string> names{
+      "LOG",         "BUILD",     "SOURCE_DIR",  "TARGETS",     "TEST_DATA",
+      "TEST_OUTAGE", "BENCH_ISA", "BENCH_MODEL", "AZURE_TRACE", "TEST_GRAMMAR_LIBRARY"};
   for (const CLI::App* command : app.get_subcommands({}))
     for (const CLI::Option* option : command->get_options())
       if (const std::string name = option->get_envname(); name.starts_with(kPrefix))

@@ -300,6 +300,36 @@ void add_speculation_options(CLI::App& app, SpeculationSettings& o, std::string&
       ->group("Speculation");
 }
 
+void add_form_options(CLI::App& app, FormFlags& o) {
+  app.add_option(
+         "--response-format", o.response_format,
+         "The form of the text: json_object, or the field of OpenAI's name, {\"type\": \"json_schema\", "
+         "\"json_schema\": {\"schema\": ...}}. @FILE: what is in it")
+      ->group("Requests");
+  app.add_option("--structured-outputs-choice,--guided-choice", o.choices,
+                 "The text is this one, or another such; may be repeated")
+      ->group("Requests");
+  app.add_option("--structured-outputs-json,--guided-json,--json-schema", o.json,
+                 "The text is JSON of this schema; or @FILE")
+      ->group("Requests");
+  app.add_option("--structured-outputs-regex,--guided-regex", o.regex,
+                 "The text is a whole match of this expression")
+      ->group("Requests");
+  app.add_option("--structured-outputs-grammar,--guided-grammar,--grammar", o.grammar,
+                 "The text is one of this Lark grammar, in llguidance's dialect; or @FILE")
+      ->group("Requests");
+}
+
+void add_grammar_library_option(CLI::App& app, std::vector<std::string>& libraries, const char* group) {
+  app.add_option(
+         "--grammar-library", libraries,
+         "libllguidance.so, for JSON schemas, regular expressions, grammars and strict tools; with "
+         "commas, libraries that it needs before it. Default: where the system finds one of that name, "
+         "else only choices are limited")
+      ->delimiter(',')
+      ->group(group);
+}
+
 void add_report_options(CLI::App& app, RunFiles& files, bool& quiet) {
   app.add_option("--report", files.report, "Write every metric of the run here, as JSON")->group("Reports");
   app.add_option("--trace", files.trace, "Write a Chrome trace here (open it in Perfetto)")->group("Reports");
@@ -349,6 +379,9 @@ void add_generate_options(CLI::App& app, RunOptions& o) {
          "Report the log-probability of every token and of the N best ones: those of the model, before "
          "temperature, filters, penalties and biases")
       ->group("Requests");
+
+  add_form_options(app, o.form);
+  add_grammar_library_option(app, o.grammar_library, "Requests");
 
   add_speculation_options(app, o.cluster.speculation, r.rule);
   app.add_flag("--compare-plain", o.compare_plain,

@@ -4,6 +4,7 @@
 #include <string>
 
 #include "base/status.h"
+#include "requests/asked_form.h"
 #include "requests/request_params.h"
 #include "requests/run_files.h"
 #include "start/settings.h"
@@ -18,8 +19,10 @@ namespace outrider {
 // sees it whole; it hands its parts on.
 struct RunOptions {
   ClusterSettings cluster;
-  RequestParams request;                   // the --prompt, and what lines of --prompts do not say
-  std::string generation_config = "none";  // auto: generation_config.json sets what no flag does
+  RequestParams request;                     // the --prompt, and what lines of --prompts do not say
+  FormFlags form;                            // of request.grammar
+  std::vector<std::string> grammar_library;  // GrammarOptions::libraries
+  std::string generation_config = "none";    // auto: generation_config.json sets what no flag does
   RunFiles files;
   bool compare_plain = false;
 };
@@ -30,6 +33,8 @@ void add_pool_options(CLI::App& app, PoolSettings& settings);
 void add_sampling_options(CLI::App& app, RequestParams& request, std::string& generation_config);
 // `rule`: of the requests.
 void add_speculation_options(CLI::App& app, SpeculationSettings& settings, std::string& rule);
+void add_form_options(CLI::App& app, FormFlags& form);
+void add_grammar_library_option(CLI::App& app, std::vector<std::string>& libraries, const char* group);
 void add_report_options(CLI::App& app, RunFiles& files, bool& quiet);
 void add_generate_options(CLI::App& app, RunOptions& options);  // the last three, and requests
 

@@ -1,6 +1,7 @@
 // --prompts: a file of requests in, results in the same order out.
 #include <gtest/gtest.h>
 
+#include <cstdlib>
 #include <nlohmann/json.hpp>
 #include <sstream>
 
@@ -72,6 +73,75 @@ TEST_F(Requests, TextsDoNotDependOnTheBatchOrTheDrafter) {
   EXPECT_EQ(run(file, {"--max-num-seqs", "2", "--draft-model", demo_draft(), "--tensor-parallel-size", "2"}),
             alone);
   EXPECT_EQ(run(file, {"--max-num-seqs", "3", "--drafter", "ngram"}), alone);
+}
+
+// Choices need no library.
+TEST_F(Requests, FormsLimitTextsWhoeverDrafts) {
+  const std::string file =
+      dir_.write("in.jsonl", R"({"prompt": "Is it so?"})"
+                             "\n"
+                             R"({"prompt": "Is it so?", "guided_choice": ["a cake", "a ball and a cake"]})"
+                             "\n"
+                             R"({"prompt": "Is it so?", "response_format": {"type": "text"}})"
+                             "\n");
+  const std::vector<std::string> asked{"--structured-outputs-choice",
+                                       "yes",
+                                       "--guided-choice",
+                                       "no, never",
+                                       "--temperature",
+                                       "1",
+                                       "--max-tokens",
+                                       "20"};
+  const auto with = [&](std::vector<std::string> more) {
+    more.insert(more.end(), asked.begin(), asked.end());
+    return run(file, more);
+  };
+  const auto plain = with({});
+  ASSERT_EQ(plain.size(), 3u);
+  EXPECT_TRUE(plain[0]["text"] == "yes" || plain[0]["text"] == "no, never") << plain[0];
+  EXPECT_EQ(plain[0]["finish_reason"], "stop");
+  EXPECT_TRUE(plain[1]["text"] == "a cake" || plain[1]["text"] == "a ball and a cake") << plain[1];
+  EXPECT_EQ(plain[2]["usage"]["completion_tokens"], 20) << "of no form";
+  EXPECT_EQ(with({"--draft-model", demo_draft(), "--num-speculative-tokens", "4"}), plain);
+  EXPECT_EQ(with({"--drafter", "suffix", "--tensor-parallel-size", "2"}), plain);
+  EXPECT_EQ(with({"--draft-model", demo_draft(), "--data-parallel-size", "2"}), plain);
+
+  // What is finished is taken over of the same form only.
+  const std::string results = dir_ / "out.jsonl";
+  const Outcome first =
+      generate({"--prompts", file, "--guided-choice", "yes", "--max-tokens", "20", "--output", results});
+  ASSERT_TRUE(first.succeeded()) << first.describe();
+  const Outcome again = generate({"--prompts", file, "--guided-choice", "no", "--max-tokens", "20",
+                                  "--resume", results, "--output", dir_ / "again.jsonl"});
+  ASSERT_TRUE(again.succeeded()) << again.describe();
+  EXPECT_NE(again.err.find("2 of 3 requests are finished"), std::string::npos) << again.err;
+}
+
+TEST_F(Requests, FormsOfTheLibrary) {
+  const char* const libraries = std::getenv("OUTRIDER_TEST_GRAMMAR_LIBRARY");
+  std::vector<std::string> arguments{"--prompt",
+                                     "The answer: ",
+                                     "--quiet",
+                                     "--max-tokens",
+                                     "60",
+                                     "--temperature",
+                                     "1",
+                                     "--response-format",
+                                     R"({"type": "json_schema", "json_schema": {"schema": {"type": "object",
+                                         "properties": {"what": {"enum": ["ball", "cake"]}, "new": {"type": "boolean"}},
+                                         "required": ["what", "new"], "additionalProperties": false}}})"};
+  if (!libraries) {
+    const Outcome refused = generate(arguments);
+    EXPECT_EQ(refused.code, 2);
+    EXPECT_NE(refused.err.find("--grammar-library"), std::string::npos) << refused.err;
+    GTEST_SKIP() << "OUTRIDER_TEST_GRAMMAR_LIBRARY is not set: SYMBOLS,LLGUIDANCE or libllguidance.so";
+  }
+  arguments.insert(arguments.end(), {"--grammar-library", libraries});
+  const Outcome plain = generate(arguments);
+  ASSERT_TRUE(plain.succeeded()) << plain.describe();
+  EXPECT_TRUE(json::parse(plain.out)["new"].is_boolean()) << plain.out;
+  arguments.insert(arguments.end(), {"--draft-model", demo_draft(), "--num-speculative-tokens", "5"});
+  EXPECT_EQ(generate(arguments).out, plain.out);
 }
 
 TEST_F(Requests, ALineWithItsSeedIsThePromptWithThatSeed) {

@@ -1,7 +1,10 @@
 // Requests of flags and of lines: what a line says replaces what the flags say, and nothing else is changed.
 #include <gtest/gtest.h>
 
+#include <set>
+
 #include "base/hash.h"
+#include "requests/asked_form.h"
 #include "requests/finished_results.h"
 #include "requests/requests.h"
 #include "tests/coordinator/toy_tokenizer.h"
@@ -19,7 +22,8 @@ class ReadRequests : public ::testing::Test {
             .directory = "DIR",
             .max_context = 100,
             .vocab_size = 40,
-            .synthetic_acceptance = synthetic};
+            .synthetic_acceptance = synthetic,
+            .grammars = grammars_.get()};
   }
   // The request of a file with one line.
   Result<Request> line(const std::string& text, const RequestParams& flags) const {
@@ -28,6 +32,8 @@ class ReadRequests : public ::testing::Test {
   }
 
   ToyTokenizer tokenizer_;
+  std::unique_ptr<GrammarCompiler> grammars_ =
+      make_grammar_compiler(tokenizer_, {.ends = {TokenId(1)}, .vocab_size = 40}).value();
   Result<std::unique_ptr<ChatTemplate>> chat_ = not_found("there is no template");
   TemporaryDirectory directory_;
 };
@@ -125,6 +131,78 @@ TEST_F(ReadRequests, WhatIsWrongIsCalledAsItWasWritten) {
   EXPECT_NE(rule.find("\"rule\" best: choose"), std::string::npos) << rule;
 }
 
+TEST_F(ReadRequests, ALineMayAskForAForm) {
+  RequestParams flags;
+  EXPECT_EQ(line(R"({"prompt": "a"})", flags)->grammar, nullptr);
+  const auto own = line(R"({"prompt": "a", "structured_outputs": {"choice": ["b", "c"]}})", flags);
+  ASSERT_TRUE(own.ok()) << own.status().message();
+  ASSERT_NE(own->grammar, nullptr);
+  EXPECT_NE(line(R"({"prompt": "a", "guided_choice": ["b", "c"]})", flags)->grammar, nullptr);
+
+  flags.grammar = form_of({.choices = {"b"}}).value();
+  const auto inherited = line(R"({"prompt": "a", "response_format": null})", flags);
+  ASSERT_TRUE(inherited.ok()) << inherited.status().message();
+  ASSERT_NE(inherited->grammar, nullptr);
+  EXPECT_NE(line(R"({"prompt": "a", "guided_choice": ["b", "c"]})", flags)->grammar, inherited->grammar);
+  EXPECT_EQ(line(R"({"prompt": "a", "response_format": {"type": "text"}})", flags)->grammar, nullptr)
+      << "of no form";
+}
+
+TEST_F(ReadRequests, AFormThatCannotBeIsCalledAsItWasWritten) {
+  const auto of_line = [&](const std::string& more) {
+    return line("{\"prompt\": \"a\", " + more + "}", {}).status().message();
+  };
+  for (const auto& [more, part] : std::vector<std::pair<std::string, std::string>>{
+           {R"("structured_outputs": {"choice": []})", "\"structured_outputs\": "},
+           {R"("structured_outputs": {"choice": ["a"]}, "ignore_eos": true)", "\"ignore_eos\" forbids"},
+           {R"("structured_outputs": {"choice": ["a"], "regex": "a"})", "two forms at once"},
+           {R"("structured_outputs": {"chioce": ["a"]})", "\"chioce\" is not supported"},
+           {R"("guided_choice": ["a"], "response_format": {"type": "json_object"})",
+            "\"response_format\" and \"guided_choice\" both say"},
+           {R"("response_format": {"type": "xml"})", "\"json_schema\""}})
+    EXPECT_NE(of_line(more).find(part), std::string::npos) << more << ": " << of_line(more);
+
+  RequestParams params{.prompt = "a", .ignore_eos = true, .grammar = form_of({.choices = {"b"}}).value()};
+  const std::string flag = read_requests(params, "", model()).status().message();
+  EXPECT_EQ(flag.find("--structured-outputs-choice: "), 0u) << flag;
+  EXPECT_NE(flag.find("--ignore-eos forbids"), std::string::npos) << flag;
+}
+
+TEST_F(ReadRequests, FlagsOfForms) {
+  EXPECT_FALSE(form_of({}).value().has_value());
+  EXPECT_FALSE(form_of({.response_format = "text"}).value().has_value());
+  const auto object = form_of({.response_format = "json_object"}).value();
+  ASSERT_TRUE(object.has_value());
+  EXPECT_EQ(object->spec.kind, GrammarSpec::Kind::kJson);
+  EXPECT_EQ(form_of({.response_format = R"({"type": "json_object"})"}).value()->spec, object->spec);
+
+  const std::string schema = R"({"type": "object", "properties": {"b": {}, "a": {}}})";
+  const auto of_text = form_of({.json = schema}).value();
+  EXPECT_LT(of_text->spec.text.find("\"b\""), of_text->spec.text.find("\"a\"")) << "as it was written";
+  EXPECT_EQ(form_of({.json = "@" + directory_.write("schema", schema).string()}).value()->spec,
+            of_text->spec);
+  EXPECT_EQ(
+      form_of({.response_format = R"({"type": "json_schema", "json_schema": {"schema": )" + schema + "}}"})
+          .value()
+          ->spec,
+      of_text->spec);
+  EXPECT_EQ(form_of({.regex = "@a"}).value()->spec.text, "@a") << "an expression is no file";
+  EXPECT_EQ(form_of({.grammar = "@" + directory_.write("g", "start: \"a\"").string()}).value()->spec.text,
+            "start: \"a\"");
+
+  for (const auto& [flags, part] : std::vector<std::pair<FormFlags, std::string>>{
+           {{.response_format = "yaml"}, "--response-format: its \"type\""},
+           {{.response_format = "{\"type\": "}, "--response-format: "},
+           {{.json = "{"}, "--structured-outputs-json"},
+           {{.json = "3"}, "--structured-outputs-json must be an object"},
+           {{.json = "@/no/such/file"}, "/no/such/file"},
+           {{.regex = "a", .choices = {"b"}},
+            "--structured-outputs-regex and --structured-outputs-choice both say"}}) {
+    const std::string message = form_of(flags).status().message();
+    EXPECT_NE(message.find(part), std::string::npos) << message;
+  }
+}
+
 TEST_F(ReadRequests, WithoutATemplateTheModelIsNamedToWhoAskedForIt) {
   const std::string asked = read_requests({.prompt = "a", .chat = true}, "", model()).status().message();
   EXPECT_NE(asked.find("--model DIR"), std::string::npos) << asked;
@@ -154,11 +232,11 @@ TEST_F(ReadRequests, FingerprintsTellEveryParameterApart) {
   const RequestFingerprints fingerprint(1);
   RequestParams base{.prompt = "a"};
   const auto of = [&](const RequestParams& params) {
-    return fingerprint(read_requests(params, "", model()).value().front().request);
+    return fingerprint(read_requests(params, "", model()).value().front());
   };
   const uint64_t plain = of(base);
   EXPECT_EQ(of(base), plain);
-  EXPECT_NE(RequestFingerprints(2)(read_requests(base, "", model()).value().front().request), plain);
+  EXPECT_NE(RequestFingerprints(2)(read_requests(base, "", model()).value().front()), plain);
   std::vector<RequestParams> others(12, base);
   others[0].prompt = "b";
   others[1].max_tokens = 1;
@@ -173,6 +251,13 @@ TEST_F(ReadRequests, FingerprintsTellEveryParameterApart) {
   others[10].seed = 1;
   others[11].logprobs = 1;
   for (size_t i = 0; i < others.size(); ++i) EXPECT_NE(of(others[i]), plain) << i;
+  std::set<uint64_t> of_forms{plain};
+  for (const FormFlags& flags :
+       {FormFlags{.choices = {"a"}}, FormFlags{.choices = {"b"}}, FormFlags{.choices = {"a", "b"}}}) {
+    RequestParams formed = base;
+    formed.grammar = form_of(flags).value();
+    EXPECT_TRUE(of_forms.insert(of(formed)).second);
+  }
 }
 
 }  // namespace

@@ -41,8 +41,8 @@ class Compiler final : public GrammarCompiler {
   Status check_library() const override {
     if (library_.ok()) return {};
     return unsupported(
-        "there is no library for it; start the server with --grammar-library FILE, a "
-        "libllguidance.so (docs/structured-output.md says where to get one); \"choice\" needs none");
+        "there is no library for it; give --grammar-library FILE, a libllguidance.so "
+        "(docs/structured-output.md says where to get one); choices need none");
   }
 
  private:

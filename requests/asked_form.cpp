@@ -1,0 +1,197 @@
+#include "requests/asked_form.h"
+
+#include <fmt/format.h>
+
+#include "base/json_text.h"
+#include "transformer/files/json_file.h"
+
+namespace outrider {
+namespace {
+
+using nlohmann::ordered_json;
+using AskedForm = std::optional<AskedGrammar>;
+
+// A flag stands for itself, a field in quotes.
+std::string shown_name(std::string_view name) {
+  return name.starts_with("--") ? std::string(name) : fmt::format("\"{}\"", name);
+}
+
+Status form_must_be(std::string_view name, const char* what) {
+  return invalid_argument(fmt::format("{} must be {}", shown_name(name), what));
+}
+
+const ordered_json* form_field(const ordered_json& object, std::string_view key) {
+  if (!object.is_object()) return nullptr;
+  const auto at = object.find(key);
+  return at == object.end() || at->is_null() ? nullptr : &*at;
+}
+
+AskedGrammar form_of_schema(const ordered_json& schema, std::string_view name) {
+  return {
+      .spec = {.kind = GrammarSpec::Kind::kJson, .text = json_text(with_fixed_blanks(schema)), .choices = {}},
+      .field = std::string(name)};
+}
+
+Result<AskedGrammar> read_schema(const ordered_json* schema, std::string_view name) {
+  if (!schema) return form_must_be(name, "an object with a \"schema\"");
+  if (!schema->is_object() && !schema->is_boolean())
+    return form_must_be(name, "an object with a JSON schema");
+  return form_of_schema(*schema, name);
+}
+
+Result<AskedGrammar> read_choices(const ordered_json& list, std::string_view name) {
+  AskedGrammar asked{.spec = {.kind = GrammarSpec::Kind::kChoice, .text = {}, .choices = {}},
+                     .field = std::string(name)};
+  if (!list.is_array()) return form_must_be(name, "a list of texts");
+  for (const ordered_json& item : list) {
+    if (!item.is_string()) return form_must_be(name, "a list of texts");
+    asked.spec.choices.push_back(item.get<std::string>());
+  }
+  return asked;
+}
+
+Result<AskedGrammar> read_form_text(const ordered_json& text, GrammarSpec::Kind kind, std::string_view name) {
+  if (!text.is_string() || text.get_ref<const std::string&>().empty()) return form_must_be(name, "a text");
+  return AskedGrammar{.spec = {.kind = kind, .text = text.get<std::string>(), .choices = {}},
+                      .field = std::string(name)};
+}
+
+Result<AskedGrammar> read_expression(const ordered_json& value, std::string_view name) {
+  return read_form_text(value, GrammarSpec::Kind::kRegex, name);
+}
+
+Result<AskedGrammar> read_grammar(const ordered_json& value, std::string_view name) {
+  return read_form_text(value, GrammarSpec::Kind::kLark, name);
+}
+
+// A schema, as an object or as its text.
+Result<AskedGrammar> read_json_form(const ordered_json& value, std::string_view name) {
+  if (!value.is_string()) return read_schema(&value, name);
+  const auto schema = ordered_json::parse(value.get_ref<const std::string&>(), nullptr, false);
+  if (schema.is_object()) return form_of_schema(schema, name);
+  return read_form_text(value, GrammarSpec::Kind::kJson, name);
+}
+
+// vLLM's field.
+Result<AskedForm> read_structured_outputs(const ordered_json& object, std::string_view name) {
+  if (!object.is_object()) return form_must_be(name, "an object");
+  AskedForm asked;
+  for (const auto& [key, value] : object.items()) {
+    if (value.is_null() || value == false) continue;
+    Result<AskedGrammar> one = unsupported(fmt::format(
+        "{}: \"{}\" is not supported; send \"json\", \"json_object\", \"regex\", \"choice\" or \"grammar\"",
+        shown_name(name), key.substr(0, 40)));
+    if (key == "json") one = read_json_form(value, name);
+    if (key == "json_object" && value == true) one = form_of_schema({{"type", "object"}}, name);
+    if (key == "regex") one = read_expression(value, name);
+    if (key == "grammar") one = read_grammar(value, name);
+    if (key == "choice") one = read_choices(value, name);
+    if (!one.ok()) return one.status();
+    if (asked)
+      return invalid_argument(fmt::format("{} asks for two forms at once; send one", shown_name(name)));
+    asked = std::move(*one);
+  }
+  return asked;
+}
+
+// Of a flag: JSON, whose errors name it.
+Result<ordered_json> parse_flag(const std::string& text, std::string_view flag) {
+  RETURN_IF_ERROR(parse_json(text, std::string(flag)).status());
+  return ordered_json::parse(text, nullptr, false);
+}
+
+Result<std::string> text_or_file(const std::string& text, std::string_view flag) {
+  if (!text.starts_with('@')) return text;
+  auto read = read_text_file(text.substr(1), kMostGrammarBytes);
+  if (!read.ok()) return read.status().in(std::string(flag));
+  return read;
+}
+
+}  // namespace
+
+ordered_json with_fixed_blanks(ordered_json schema) {
+  if (schema.is_object() && !schema.contains("x-guidance"))
+    schema["x-guidance"] = {
+        {"whitespace_flexible", false}, {"item_separator", ", "}, {"key_separator", ": "}};
+  return schema;
+}
+
+Result<AskedForm> read_format(const ordered_json& format, std::string_view name, SchemaPlace place) {
+  const ordered_json* const stated = form_field(format, "type");
+  const std::string type = stated && stated->is_string() ? stated->get<std::string>() : std::string();
+  if (type == "text") return AskedForm();
+  if (type == "json_object") return AskedForm(form_of_schema({{"type", "object"}}, name));
+  if (type != "json_schema")
+    return invalid_argument(fmt::format(
+        "{}: its \"type\" must be \"text\", \"json_object\" or \"json_schema\"", shown_name(name)));
+  const ordered_json* const holder =
+      place == SchemaPlace::kNested ? form_field(format, "json_schema") : &format;
+  ASSIGN_OR_RETURN(AskedGrammar asked, read_schema(holder ? form_field(*holder, "schema") : nullptr, name));
+  return AskedForm(std::move(asked));
+}
+
+Status add_form(AskedForm more, AskedForm& to) {
+  if (!more) return {};
+  if (to)
+    return invalid_argument(fmt::format("{} and {} both say what the text looks like; leave one out",
+                                        shown_name(to->field), shown_name(more->field)));
+  to = std::move(more);
+  return {};
+}
+
+Result<AskedForm> take_form(const ordered_json& object) {
+  AskedForm out;
+  if (const ordered_json* const format = form_field(object, "response_format")) {
+    ASSIGN_OR_RETURN(out, read_format(*format, "response_format", SchemaPlace::kNested));
+  }
+  const auto add_field = [&](std::string_view name, auto read) -> Status {
+    const ordered_json* const value = form_field(object, name);
+    if (!value) return {};
+    auto one = read(*value, name);
+    RETURN_IF_ERROR(one.status());
+    return add_form(std::move(*one), out);
+  };
+  RETURN_IF_ERROR(add_field("structured_outputs", read_structured_outputs));
+  RETURN_IF_ERROR(add_field("guided_json", read_json_form));
+  RETURN_IF_ERROR(add_field("guided_choice", read_choices));
+  RETURN_IF_ERROR(add_field("guided_regex", read_expression));
+  RETURN_IF_ERROR(add_field("guided_grammar", read_grammar));
+  return out;
+}
+
+Result<AskedForm> form_of(const FormFlags& flags) {
+  AskedForm out;
+  if (!flags.response_format.empty()) {
+    constexpr std::string_view kFlag = "--response-format";
+    ASSIGN_OR_RETURN(const std::string text, text_or_file(flags.response_format, kFlag));
+    ordered_json format{{"type", text}};
+    if (text.find('{') != std::string::npos) {
+      ASSIGN_OR_RETURN(format, parse_flag(text, kFlag));
+    }
+    ASSIGN_OR_RETURN(out, read_format(format, kFlag, SchemaPlace::kNested));
+  }
+  if (!flags.json.empty()) {
+    constexpr std::string_view kFlag = "--structured-outputs-json";
+    ASSIGN_OR_RETURN(const std::string text, text_or_file(flags.json, kFlag));
+    ASSIGN_OR_RETURN(const ordered_json schema, parse_flag(text, kFlag));
+    ASSIGN_OR_RETURN(AskedGrammar asked, read_schema(&schema, kFlag));
+    RETURN_IF_ERROR(add_form(std::move(asked), out));
+  }
+  if (!flags.regex.empty()) {
+    ASSIGN_OR_RETURN(AskedGrammar asked, read_expression(flags.regex, "--structured-outputs-regex"));
+    RETURN_IF_ERROR(add_form(std::move(asked), out));
+  }
+  if (!flags.grammar.empty()) {
+    constexpr std::string_view kFlag = "--structured-outputs-grammar";
+    ASSIGN_OR_RETURN(const std::string text, text_or_file(flags.grammar, kFlag));
+    ASSIGN_OR_RETURN(AskedGrammar asked, read_grammar(text, kFlag));
+    RETURN_IF_ERROR(add_form(std::move(asked), out));
+  }
+  if (!flags.choices.empty()) {
+    ASSIGN_OR_RETURN(AskedGrammar asked, read_choices(flags.choices, "--structured-outputs-choice"));
+    RETURN_IF_ERROR(add_form(std::move(asked), out));
+  }
+  return out;
+}
+
+}  // namespace outrider
