@@ -5,6 +5,8 @@
 
 #include <spdlog/spdlog.h>
 
+#include "coordinator/probe_pause.h"
+
 namespace outrider {
 namespace {
 
@@ -12,7 +14,7 @@ constexpr std::chrono::milliseconds kIdlePoll{200};
 constexpr size_t kMaxKnownPeers = 1024;
 constexpr int kMaxUnread = 10'000;
 constexpr int kToldRefusals = 8;
-constexpr std::chrono::milliseconds kProbeInterval{250};
+constexpr std::chrono::milliseconds kProbeInterval{250};  // of draft workers
 
 }  // namespace
 
@@ -119,16 +121,15 @@ void Coordinator::probe_workers() {
   }
 }
 
-// A group whose process has died answers nothing, and another one can go on with its requests. It is asked
-// more and more rarely, since one that computes a long pass reads nothing meanwhile, and its queue is short.
+// A group whose process has died answers nothing, and another one can go on with its requests.
 void Coordinator::probe_busy_targets() {
   if (!protocol_.probes_targets()) return;
   const auto now = Clock::now();
   std::erase_if(target_probes_, [this](const auto& item) { return !protocol_.is_target(item.first); });
   for (const PeerId target : protocol_.targets()) {
-    Probe& probe = target_probes_.try_emplace(target, Probe{now, kProbeInterval}).first->second;
+    Probe& probe = target_probes_.try_emplace(target, Probe{now, kFirstProbePause}).first->second;
     if (now < probe.at + probe.pause) continue;
-    probe = {now, 2 * probe.pause};
+    probe = {now, next_probe_pause(std::chrono::duration_cast<std::chrono::microseconds>(probe.pause))};
     const Status status = transport_->send(target, Heartbeat{});
     if (status.code() == StatusCode::kUnavailable) handle(PeerLost{target, status.message()});
   }
@@ -192,7 +193,7 @@ void Coordinator::poll(Clock::time_point deadline) {
   if (!incoming) return handle(Tick{});
   const PeerId peer = incoming->peer;
   if (const auto probe = target_probes_.find(peer); probe != target_probes_.end())
-    probe->second = {Clock::now(), kProbeInterval};
+    probe->second = {Clock::now(), kFirstProbePause};
   if (incoming->door != Door::kOutside) note_peer(peer);
   if (const auto* draft = std::get_if<Draft>(&incoming->message); draft && trace_)
     trace_->note_draft(draft->sequence, draft->round, peer);

@@ -9,6 +9,7 @@
 #include <thread>
 
 #include "coordinator/gamma/policies.h"
+#include "coordinator/probe_pause.h"
 #include "toy_model.h"
 #include "toy_target.h"
 #include "toy_tokenizer.h"
@@ -231,6 +232,19 @@ TEST_F(CoordinatorLoop, ATargetThatVanishedIsFoundByAProbe) {
   EXPECT_EQ(finishes_[0].error.code(), StatusCode::kUnavailable);
   EXPECT_EQ(coordinator_->protocol().target_status().code(), StatusCode::kUnavailable);
   coordinator_->probe_target();  // of nobody
+}
+
+TEST(ProbePause, FindsADeathSoonAndNeverFillsAQueue) {
+  using std::chrono::microseconds;
+  microseconds at{0}, pause = kFirstProbePause;
+  size_t asked = 0;
+  for (; at < std::chrono::minutes(30); pause = next_probe_pause(pause), ++asked) {
+    if (at < std::chrono::seconds(10)) {
+      EXPECT_LT(pause, std::chrono::seconds(2));
+    }
+    at += pause;
+  }
+  EXPECT_LT(asked, InprocOptions{}.high_water_mark);
 }
 
 // A server's requests are without end.
