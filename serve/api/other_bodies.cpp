@@ -30,13 +30,18 @@ Status refuse_choices(const json& body) {
   return {};
 }
 
+// Empty where there is none that is a text.
+std::string type_of(const json& item) {
+  const json* const type = item.is_object() ? find_field(item, "type") : nullptr;
+  return type && type->is_string() ? type->get<std::string>() : std::string();
+}
+
 // Texts of OpenAI's newer items under the name that parts of chats have.
 json chat_content(const json& content) {
   if (!content.is_array()) return content;
   json parts = content;
   for (json& part : parts)
-    if (part.is_object() &&
-        (part.value("type", "") == "input_text" || part.value("type", "") == "output_text"))
+    if (const std::string type = type_of(part); type == "input_text" || type == "output_text")
       part["type"] = "text";
   return parts;
 }
@@ -63,9 +68,7 @@ Result<json> messages_of_input(const json& input) {
   if (!input.is_array() || input.empty()) return wrong;
   json messages = json::array();
   for (const json& item : input) {
-    const std::string kind = item.is_object() && item.contains("type") && item["type"].is_string()
-                                 ? item["type"].get<std::string>()
-                                 : "message";
+    const std::string kind = type_of(item);
     if (kind == "function_call" || kind == "function_call_output") {
       ASSIGN_OR_RETURN(json message, message_of_call(item, kind == "function_call_output"));
       const bool joins = message.contains("tool_calls") && !messages.empty() &&
@@ -101,7 +104,7 @@ Result<json> with_calls_apart(const json& messages) {
     rest["content"] = json::array();
     json calls = json::array();
     for (const json& block : *content) {
-      const std::string type = block.is_object() ? block.value("type", "") : "";
+      const std::string type = type_of(block);
       if (type == "tool_use") {
         if (!block.contains("id") || !block.contains("name") || !block.contains("input"))
           return invalid_argument("\"messages\": a tool_use needs \"id\", \"name\" and \"input\"");

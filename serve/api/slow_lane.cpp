@@ -1,5 +1,8 @@
 #include "serve/api/slow_lane.h"
 
+#include <fmt/format.h>
+
+#include "base/printable.h"
 #include "base/threads.h"
 
 namespace outrider {
@@ -31,7 +34,11 @@ void SlowLane::run() {
     if (stopped_) return;
     const std::function<void()> task = tasks_.take();
     lock.unlock();
-    task();
+    try {  // as handlers
+      task();
+    } catch (const std::exception& error) {
+      tell_error(fmt::format("a request is answered 500, for its reader threw: {}", error.what()));
+    }
   }
 }
 

@@ -1,7 +1,10 @@
 #include "serve/http/handler_pool.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 
+#include "base/printable.h"
 #include "base/threads.h"
 
 namespace outrider {
@@ -41,7 +44,12 @@ void HandlerPool::run(bool takes_long_ones) {
     if (stopped_) return;
     HttpJob job = (takes_long_ones && !long_.empty() ? long_ : short_).take();
     lock.unlock();
-    if (!job.exchange->is_gone()) handler_(std::move(job.request), std::move(job.reply));
+    if (job.exchange->is_gone()) continue;
+    try {  // a handler that throws has a fault, for which the requests of others should not die
+      handler_(std::move(job.request), std::move(job.reply));
+    } catch (const std::exception& error) {
+      tell_error(fmt::format("a request is answered 500, for its handler threw: {}", error.what()));
+    }
   }
 }
 

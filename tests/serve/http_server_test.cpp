@@ -28,6 +28,12 @@ TEST_F(HttpServerTest, PipelinedRequestsAreAnsweredInTheirOrder) {
   sender.join();
 }
 
+TEST_F(HttpServerTest, AHandlerThatThrowsCostsOneAnswer) {
+  HttpClient c = client();
+  EXPECT_EQ(c.post("/throw", "x").status, 500);
+  EXPECT_EQ(client().post("/echo", "y").body, "POST y");
+}
+
 // The engine's thread may let go of a reply while that of the sockets still answers.
 TEST_F(HttpServerTest, NoAnswerIsOvertakenByTheEndOfItsReply) {
   HttpClient c = client();

@@ -6,6 +6,7 @@
 #include <condition_variable>
 #include <future>
 #include <mutex>
+#include <stdexcept>
 #include <vector>
 
 #include "http_client.h"
@@ -23,8 +24,8 @@ inline constexpr HttpLimits kSmall{.header_bytes = 2048,
                                    .idle_time = std::chrono::milliseconds(300 * kPatience),
                                    .write_time = std::chrono::milliseconds(300 * kPatience)};
 
-// Answers /echo with the body and /big with much; /drop not at all. What else is asked for is kept for the
-// test.
+// Answers /echo with the body and /big with much; /drop not at all, and fails at /throw. What else is asked
+// for is kept for the test.
 class HttpServerTest : public ::testing::Test {
  protected:
   using Held = std::pair<HttpRequest, std::shared_ptr<HttpReply>>;
@@ -36,6 +37,7 @@ class HttpServerTest : public ::testing::Test {
           if (request.path == "/echo")
             return reply->send(200, "text/plain", request.method + " " + request.body);
           if (request.path == "/big") return reply->send(200, "text/plain", std::string(64 << 20, 'x'));
+          if (request.path == "/throw") throw std::runtime_error("as the test asked");
           if (request.path != "/drop") hold({std::move(request), std::move(reply)});
         });
     ASSERT_TRUE(started.ok()) << started.status().message();
