@@ -38,6 +38,11 @@ struct Overview {
   double mean_gamma = 0;
   std::vector<WorkerOverview> workers;
   std::vector<GroupOverview> groups;  // by their place; whose sums are above
+  int64_t groups_here() const {
+    int64_t count = 0;
+    for (const GroupOverview& group : groups) count += group.here ? 1 : 0;
+    return count;
+  }
 };
 
 }  // namespace outrider

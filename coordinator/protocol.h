@@ -44,6 +44,8 @@ class Protocol {
   size_t open_requests() const { return queue_.size() + groups_.running(); }
   size_t running_requests() const { return groups_.running(); }
   int64_t queued_tokens() const { return queue_.tokens(); }  // prompt tokens waiting
+  // Who gets the next place; null: nobody waits.
+  const Request* next_queued() const { return queue_.first() ? &queue_.first()->request : nullptr; }
   size_t worker_count() const { return pool_.size(); }
   // A draft worker that was let in, or that waits for the target.
   bool has_worker(PeerId peer) const { return pool_.has(peer); }

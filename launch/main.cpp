@@ -68,6 +68,7 @@ constexpr const char* kServeExamples =
   curl -N http://127.0.0.1:8000/v1/chat/completions -H 'Content-Type: application/json'
        -d '{"messages": [{"role": "user", "content": "Tell me a story"}], "stream": true}'
   curl http://127.0.0.1:8000/health     200 when requests can be served, 503 while loading, draining or failed
+  curl http://127.0.0.1:8000/ready      the same, and 503 while requests wait for a target group
   curl http://127.0.0.1:8000/metrics    counters for Prometheus
   outrider serve --model TARGET --host 0.0.0.0 --api-key-file key.txt    clients send Authorization: Bearer KEY
   mpirun -n 4 outrider serve --layout coordinator=1,draft=1,target=2 --model ... --draft-model ...

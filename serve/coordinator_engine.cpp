@@ -19,6 +19,8 @@ std::string_view why_not_ready(EngineState state) {
       return "the models are being loaded; try again later";
     case EngineState::kDraining:
       return "the server is shutting down";
+    case EngineState::kNoTarget:
+      return "no target group is here";
     default:
       return "the target group failed";
   }
@@ -182,13 +184,13 @@ void CoordinatorEngine::follow_target(const Status& target) {
   if (!limits_.outlives_targets) return;
   const bool had_failed = [this] {
     const std::lock_guard lock(mutex_);
-    return state_ == EngineState::kFailed;
+    return state_ == EngineState::kNoTarget;
   }();
   if (target.ok() == !had_failed) return;
   if (target.ok())
     become(EngineState::kReady);
   else
-    become(EngineState::kFailed, target.message());
+    become(EngineState::kNoTarget, target.message());
 }
 
 void CoordinatorEngine::become(EngineState state, std::string reason) {
@@ -206,7 +208,7 @@ void CoordinatorEngine::take_over() {
   }
   for (const Ticket ticket : cancelled) cancel_now(ticket);
   bool any = !cancelled.empty();
-  for (; is_place_near(); any = true) {
+  for (; is_place_near() || is_next_overtaken(); any = true) {
     auto next = next_waiting();
     if (!next) break;
     start(*next);
@@ -219,6 +221,13 @@ void CoordinatorEngine::take_over() {
 bool CoordinatorEngine::is_place_near() const {
   const auto places = static_cast<size_t>(limits_.max_num_seqs);
   return coordinator_->protocol().open_requests() < places + std::max<size_t>(places / 4, 1);
+}
+
+// By somebody who waits here and is more urgent than who waits there, and should get the next place instead.
+bool CoordinatorEngine::is_next_overtaken() const {
+  const Request* const next = limits_.by_priority ? coordinator_->protocol().next_queued() : nullptr;
+  const std::lock_guard lock(mutex_);
+  return next && !waiting_.empty() && waiting_.begin()->first < next->priority;
 }
 
 std::optional<CoordinatorEngine::Handover> CoordinatorEngine::next_waiting() {

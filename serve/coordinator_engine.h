@@ -73,6 +73,7 @@ class CoordinatorEngine final : public Engine {
   void take_over();
   std::optional<Handover> next_waiting();
   bool is_place_near() const;
+  bool is_next_overtaken() const;
   void start(Handover& handover);
   void cancel_now(Ticket ticket);
   void cancel_all();

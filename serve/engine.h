@@ -38,12 +38,13 @@ enum class EngineState : uint8_t {
   kLoading,   // models are read, workers join
   kReady,     // takes requests
   kDraining,  // finishes what it has
-  kFailed,    // the target group is gone, or hangs
+  kNoTarget,  // refuses requests until a target group joins
+  kFailed,    // the target group is gone for good, or hangs
 };
 
 struct EngineStatus {
   EngineState state = EngineState::kLoading;
-  std::string reason;  // with kFailed: why, and what to look at
+  std::string reason;  // with kNoTarget and kFailed: why, and what to look at
 };
 
 // What /metrics tells; a consistent copy.

@@ -78,7 +78,7 @@ void add_server_options(CLI::App& app, ServeOptions& o) {
       ->group("Server");
   app.add_option("--api-key-file", o.api_key_file,
                  "A file with a key on each line, one of which clients must send as `Authorization: Bearer "
-                 "KEY`; only you may be able to read it. /health and / need none")
+                 "KEY`; only you may be able to read it. /health, /ready, /live and / need none")
       ->group("Server");
   app.add_option(
          "--api-key", o.api_keys,

@@ -3,7 +3,6 @@
 #include <nlohmann/json.hpp>
 
 namespace outrider {
-namespace {
 
 using nlohmann::json;
 
@@ -15,11 +14,15 @@ const char* state_name(EngineState state) {
       return "ready";
     case EngineState::kDraining:
       return "draining";
+    case EngineState::kNoTarget:
+      return "no target";
     case EngineState::kFailed:
       return "failed";
   }
   return "";
 }
+
+namespace {
 
 json worker_json(const WorkerOverview& worker) {
   const auto share = [](int64_t part, int64_t whole) {

@@ -10,6 +10,9 @@
 
 namespace outrider {
 
+// A word for people and programs.
+const char* state_name(EngineState state);
+
 struct StatusContext {
   std::string model, policy;
   int64_t max_num_seqs = 0, max_queued_requests = 0;

@@ -105,6 +105,9 @@ class ServedApi final : public Api {
   static const Route kRoutes[];
 
   void health(const HttpRequest&, const Shared& reply);
+  void live(const HttpRequest&, const Shared& reply);
+  void ready(const HttpRequest&, const Shared& reply);
+  bool is_healthy(const Shared& reply) const;
   void version(const HttpRequest&, const Shared& reply);
   void models(const HttpRequest& request, const Shared& reply);
   void model(const HttpRequest& request, const Shared& reply);
@@ -112,6 +115,7 @@ class ServedApi final : public Api {
   void status(const HttpRequest&, const Shared& reply);
   void metrics(const HttpRequest&, const Shared& reply);
   void tokenize(const HttpRequest& request, const Shared& reply);
+  void count_tokens(const HttpRequest& request, const Shared& reply);
   void detokenize(const HttpRequest& request, const Shared& reply);
   void completions(const HttpRequest& request, const Shared& reply) {
     complete(ApiKind::kCompletion, request, reply);
@@ -135,6 +139,7 @@ class ServedApi final : public Api {
     return model;
   }
   Result<json> tokenized(const std::string& body) const;
+  Result<json> counted(const std::string& body) const;
   Result<json> detokenized(const std::string& body) const;
   json model_json(const std::string& name) const;
   double uptime_s() const {
@@ -161,6 +166,8 @@ const ServedApi::Route ServedApi::kRoutes[] = {
     {"/", "GET", true, false, &ServedApi::page},
     {"/health", "GET", true, false, &ServedApi::health},
     {"/ping", "GET", true, false, &ServedApi::health},
+    {"/live", "GET", true, false, &ServedApi::live},
+    {"/ready", "GET", true, false, &ServedApi::ready},
     {"/version", "GET", false, false, &ServedApi::version},
     {"/metrics", "GET", false, false, &ServedApi::metrics},
     {"/status", "GET", false, false, &ServedApi::status},
@@ -169,6 +176,7 @@ const ServedApi::Route ServedApi::kRoutes[] = {
     {"/v1/completions", "POST", false, false, &ServedApi::completions},
     {"/v1/chat/completions", "POST", false, false, &ServedApi::chat_completions},
     {"/v1/messages", "POST", false, false, &ServedApi::messages},
+    {"/v1/messages/count_tokens", "POST", false, false, &ServedApi::count_tokens},
     {"/v1/responses", "POST", false, false, &ServedApi::responses},
     {"/tokenize", "POST", false, false, &ServedApi::tokenize},
     {"/detokenize", "POST", false, false, &ServedApi::detokenize},
@@ -201,22 +209,54 @@ void ServedApi::handle(HttpRequest request, Shared reply) {
   (this->*route->answer)(request, reply);
 }
 
-void ServedApi::health(const HttpRequest&, const Shared& reply) {
+// Sends why not.
+bool ServedApi::is_healthy(const Shared& reply) const {
   const EngineStatus status = engine_.status();
+  const auto refuse = [&](std::string message, const char* code) {
+    send_error(*reply, {.status = 503, .message = std::move(message), .code = code});
+    return false;
+  };
   switch (status.state) {
-    case EngineState::kReady: {
-      const int64_t workers = engine_.numbers().draft_workers;
-      return send(*reply, json{{"status", "ok"},
-                               {"draft_workers", workers},
-                               {"degraded", options_.cluster.speculates() && workers == 0}});
-    }
+    case EngineState::kReady:
+      return true;
     case EngineState::kLoading:
-      return send_error(*reply, {.status = 503, .message = "Loading model", .code = "loading"});
+      return refuse("Loading model", "loading");
     case EngineState::kDraining:
-      return send_error(*reply, {.status = 503, .message = "the server stops", .code = "draining"});
+      return refuse("the server stops", "draining");
+    case EngineState::kNoTarget:
+      return refuse(status.reason, "no_target");
     case EngineState::kFailed:
-      return send_error(*reply, {.status = 503, .message = status.reason, .code = "failed"});
+      return refuse(status.reason, "failed");
   }
+  return false;
+}
+
+// Whether requests are taken.
+void ServedApi::health(const HttpRequest&, const Shared& reply) {
+  if (!is_healthy(reply)) return;
+  const EngineNumbers numbers = engine_.numbers();
+  const int64_t workers = numbers.draft_workers, groups = numbers.overview.groups_here();
+  send(*reply, json{{"status", "ok"},
+                    {"draft_workers", workers},
+                    {"target_groups", groups},
+                    {"degraded", groups == 0 || (options_.cluster.speculates() && workers == 0)}});
+}
+
+// Whether a request that comes now has somebody to compute it: for those who spread requests over servers.
+void ServedApi::ready(const HttpRequest&, const Shared& reply) {
+  if (!is_healthy(reply)) return;
+  if (engine_.numbers().overview.groups_here() == 0)
+    return send_error(
+        *reply, {.status = 503, .message = "requests wait for a target group to join", .code = "no_target"});
+  send(*reply, json{{"status", "ok"}});
+}
+
+// Whether starting the server again would help nobody: for those who restart what hangs.
+void ServedApi::live(const HttpRequest&, const Shared& reply) {
+  const EngineStatus status = engine_.status();
+  if (status.state == EngineState::kFailed)
+    return send_error(*reply, {.status = 503, .message = status.reason, .code = "failed"});
+  send(*reply, json{{"status", state_name(status.state)}});
 }
 
 void ServedApi::version(const HttpRequest&, const Shared& reply) {
@@ -294,6 +334,17 @@ Result<json> ServedApi::detokenized(const std::string& text) const {
   return json{{"prompt", std::move(prompt)}};
 }
 
+// Anthropic's: how many tokens a message would send.
+Result<json> ServedApi::counted(const std::string& text) const {
+  ASSIGN_OR_RETURN(const json body, read_body(text));
+  RETURN_IF_ERROR(read_model(body, models_).status());
+  ASSIGN_OR_RETURN(const auto ids, read_count_tokens(body, text, builder_));
+  return json{{"input_tokens", ids.size()}};
+}
+
+void ServedApi::count_tokens(const HttpRequest& request, const Shared& reply) {
+  send(*reply, counted(request.body));
+}
 void ServedApi::tokenize(const HttpRequest& request, const Shared& reply) {
   send(*reply, tokenized(request.body));
 }

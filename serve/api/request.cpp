@@ -313,6 +313,24 @@ Result<std::vector<TokenId>> read_tokenize(const json& body, const RequestBuilde
                         RequestBuilder::Names::kKeys);
 }
 
+Result<std::vector<TokenId>> read_count_tokens(const json& body, std::string_view text,
+                                               const RequestBuilder& builder) {
+  constexpr std::string_view kKnown[] = {"model",       "messages", "system",       "tools",
+                                         "tool_choice", "thinking", "output_config"};
+  RETURN_IF_ERROR(check_known(kKnown, body));
+  json rest = body;
+  rest["max_tokens"] = 1;
+  ASSIGN_OR_RETURN(Structure structure,
+                   read_structure(ApiKind::kMessages, ordered_json::parse(text, nullptr, false)));
+  if (structure.tools && !tool_format_of(builder.chat_template()))
+    return unsupported("\"tools\": the model's chat template has none");
+  drop_structure(ApiKind::kMessages, rest);
+  ASSIGN_OR_RETURN(const json chat, chat_of_messages(std::move(rest)));
+  if (find_field(chat, "thinking"))
+    return unsupported("\"thinking\" is not supported; leave it out, or send {\"type\": \"disabled\"}");
+  return read_conversation(chat, builder, structure.tools);
+}
+
 Result<std::string> read_detokenize(const json& body, const RequestBuilder& builder) {
   constexpr std::string_view kKnown[] = {"model", "tokens", "skip_special_tokens"};
   RETURN_IF_ERROR(check_known(kKnown, body));

@@ -62,6 +62,10 @@ Result<ApiRequest> read_api_request(ApiKind kind, const nlohmann::json& body, co
 
 // What /tokenize is to tell: of "prompt", or of "messages".
 Result<std::vector<TokenId>> read_tokenize(const nlohmann::json& body, const RequestBuilder& builder);
+// The prompt of a body of /v1/messages/count_tokens, which is one of /v1/messages without what says how to
+// answer. `text`: the body as it came.
+Result<std::vector<TokenId>> read_count_tokens(const nlohmann::json& body, std::string_view text,
+                                               const RequestBuilder& builder);
 // The text of /detokenize's "tokens".
 Result<std::string> read_detokenize(const nlohmann::json& body, const RequestBuilder& builder);
 

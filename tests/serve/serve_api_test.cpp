@@ -2,6 +2,7 @@
 #include <gtest/gtest.h>
 
 #include <nlohmann/json.hpp>
+#include <set>
 
 #include "serve/api/error_body.h"
 #include "serve/api/fields.h"
@@ -175,6 +176,101 @@ TEST_F(ServeApi, MessagesAreTextsOrListsOfTexts) {
   EXPECT_NE(error(named, ApiKind::kChat).find("function_call"), std::string::npos);
   for (const json& wrong : {json::array(), json("a"), json{1}, json{json::object()}})
     EXPECT_TRUE(error({{"messages", wrong}}, ApiKind::kChat).starts_with("\"messages\"")) << wrong;
+}
+
+// Every body with each of its values in turn replaced by one of another type.
+std::vector<json> with_other_types(const json& body) {
+  const json flat = body.flatten();
+  std::set<std::string> places;
+  for (const auto& [path, leaf] : flat.items())
+    for (auto at = json::json_pointer(path); !at.empty(); at = at.parent_pointer())
+      places.insert(at.to_string());
+  std::vector<json> bodies;
+  for (const std::string& place : places)
+    for (const json& other : {json(nullptr), json(5), json(-0.5), json("x"), json(true), json::array(),
+                              json::object(), json{{{"type", 5}}}, json{{"type", {1}}}}) {
+      bodies.push_back(body);
+      bodies.back()[json::json_pointer(place)] = other;
+    }
+  return bodies;
+}
+
+// A reader that throws would take the server along.
+TEST_F(ServeApi, AValueOfAnotherTypeIsRefusedOrTaken) {
+  const json text{{"type", "text"}, {"text", "a"}};
+  const json call =
+      json::parse(R"({"id": "c", "type": "function", "function": {"name": "f", "arguments": "{}"}})");
+  const json tool =
+      json::parse(R"({"type": "function", "function": {"name": "f", "parameters": {"type": "object"}}})");
+  const json chat{
+      {"model", "demo"},
+      {"messages",
+       {{{"role", "user"}, {"content", {text}}},
+        {{"role", "assistant"}, {"tool_calls", {call}}},
+        {{"role", "tool"}, {"tool_call_id", "c"}, {"content", "a"}}}},
+      {"tools", {tool}},
+      {"tool_choice", {{"type", "function"}, {"function", {{"name", "f"}}}}},
+      {"response_format", {{"type", "json_schema"}, {"json_schema", {{"schema", {{"type", "object"}}}}}}},
+      {"stop", {"a"}},
+      {"stream", true},
+      {"stream_options", {{"include_usage", true}}},
+      {"logit_bias", {{"1", 1}}},
+      {"chat_template_kwargs", {{"a", 1}}}};
+  const json completion{{"prompt", {{1, 2}, {3}}},
+                        {"logprobs", 1},
+                        {"structured_outputs", {{"choice", {"a"}}}},
+                        {"stop_token_ids", {1}}};
+  const json used{{"type", "tool_use"}, {"id", "t"}, {"name", "f"}, {"input", {{"a", 1}}}};
+  const json result{{"type", "tool_result"}, {"tool_use_id", "t"}, {"content", {text}}};
+  const json messages{
+      {"max_tokens", 3},
+      {"system", {text}},
+      {"messages",
+       {{{"role", "user"}, {"content", {text}}},
+        {{"role", "assistant"}, {"content", {used}}},
+        {{"role", "user"}, {"content", {result}}}}},
+      {"tools", {{{"name", "f"}, {"input_schema", {{"type", "object"}}}}}},
+      {"tool_choice", {{"type", "any"}}},
+      {"thinking", {{"type", "disabled"}}},
+      {"output_config", {{"format", {{"type", "json_schema"}, {"schema", {{"type", "object"}}}}}}}};
+  const json output{{"type", "output_text"}, {"text", "a"}};
+  const json responses{
+      {"input",
+       {{{"type", "message"}, {"role", "assistant"}, {"content", {output}}},
+        {{"type", "function_call"}, {"call_id", "c"}, {"name", "f"}, {"arguments", "{}"}},
+        {{"type", "function_call_output"},
+         {"call_id", "c"},
+         {"output", {{{"type", "input_text"}, {"text", "a"}}}}}}},
+      {"instructions", "a"},
+      {"text", {{"format", {{"type", "json_schema"}, {"schema", {{"type", "object"}}}}}}},
+      {"tools", {{{"type", "function"}, {"name", "f"}, {"parameters", {{"type", "object"}}}}}}};
+  const RequestBuilder builder(request_model(settings_.models, settings_.speculation, prepared_, chat_));
+  for (const auto& [kind, body] :
+       {std::pair{ApiKind::kChat, chat}, std::pair{ApiKind::kCompletion, completion},
+        std::pair{ApiKind::kMessages, messages}, std::pair{ApiKind::kResponses, responses}})
+    for (const json& other : with_other_types(body)) {
+      EXPECT_NO_THROW((void)read(other, kind)) << other;
+      json formless = other;  // forms and tools are read first
+      for (const char* key :
+           {"tools", "tool_choice", "response_format", "structured_outputs", "text", "output_config"})
+        formless.erase(key);
+      EXPECT_NO_THROW((void)read(formless, kind)) << formless;
+      if (kind != ApiKind::kMessages) continue;
+      formless.erase("max_tokens");
+      EXPECT_NO_THROW((void)read_count_tokens(formless, formless.dump(), builder)) << formless;
+      EXPECT_NO_THROW((void)read_tokenize(formless, builder)) << formless;
+    }
+}
+
+TEST_F(ServeApi, CountsTheTokensThatAMessageWouldSend) {
+  const RequestBuilder builder(request_model(settings_.models, settings_.speculation, prepared_, chat_));
+  const json body{{"system", "One"}, {"messages", {{{"role", "user"}, {"content", "day"}}}}};
+  const auto counted = read_count_tokens(body, body.dump(), builder);
+  ASSERT_TRUE(counted.ok()) << counted.status().message();
+  json message = body;
+  message["max_tokens"] = 3;
+  EXPECT_EQ(*counted, read(message, ApiKind::kMessages)->requests[0].prompt);
+  EXPECT_FALSE(read_count_tokens(message, message.dump(), builder).ok()) << "it counts no answer";
 }
 
 TEST_F(ServeApi, FieldsAreKnownOrRefusedByName) {
