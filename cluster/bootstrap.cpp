@@ -130,7 +130,7 @@ Status start_listening(RankContext& context, const BootstrapOptions& options, co
 
 // Empty: the coordinator listens at context.endpoint.
 Status connect_to_coordinator(RankContext& context, const ZmqOptions& zmq) {
-  const bool talks = context.self.role == Role::kDraft || context.self.is_leader();
+  const bool talks = context.self.drafts() || context.self.is_leader();
   if (!talks) return {};
   auto client = make_zmq_client(context.endpoint, zmq);
   if (!client.ok() && context.endpoint.starts_with("tcp://"))
@@ -187,17 +187,20 @@ Result<RankContext> bootstrap(const MpiComm& world_comm, const BootstrapOptions&
   // Every rank computes the same topology from the same text, so an error is the same everywhere.
   const std::string text = broadcast_text(*world, options.layout, 0);
   const int groups = std::atoi(broadcast_text(*world, std::to_string(options.groups), 0).c_str());
-  ASSIGN_OR_RETURN(const Layout layout, text.empty() ? default_layout(world->size(), groups)
-                                                     : parse_layout(text, world->size(), groups));
+  const int width = std::atoi(broadcast_text(*world, std::to_string(options.draft_width), 0).c_str());
+  ASSIGN_OR_RETURN(const Layout layout, text.empty() ? default_layout(world->size(), groups, width)
+                                                     : parse_layout(text, world->size(), groups, width));
   Topology topology(layout, gather_hosts(*world, options.gpus));
   const RankPlace self = topology.at(Rank(world->rank()));
   const int coordinator = topology.coordinator().value();
   RankContext context{.topology = std::move(topology), .self = self};
 
-  constexpr int kRoles = 8;  // more than there are; behind them each target group is a role of its own
-  const int role = static_cast<int>(self.role) + (self.role == Role::kTarget ? kRoles * (1 + self.group) : 0);
-  MpiComm role_comm = world_comm.split(role);
-  if (self.role == Role::kTarget)
+  constexpr int kRoles = 8;  // more than there are; behind them each group and draft worker is one of its own
+  const bool computes =
+      self.role == Role::kTarget || (self.role == Role::kDraft && context.topology.draft_width() > 1);
+  MpiComm role_comm =
+      world_comm.split(static_cast<int>(self.role) + (computes ? kRoles * (1 + self.group) : 0));
+  if (computes)
     context.collectives = make_mpi_collectives(std::move(role_comm), waiting, options.collectives);
 
   ZmqOptions zmq = options.zmq;

@@ -19,8 +19,9 @@ namespace outrider {
 struct BootstrapOptions {
   std::string layout;             // --layout, empty: default_layout; rank 0's counts
   int groups = 1;                 // --data-parallel-size; the same
+  int draft_width = 1;            // --draft-tensor-parallel-size; the same
   int gpus = 0;                   // on this host
-  CollectiveOptions collectives;  // of the target group
+  CollectiveOptions collectives;  // of target groups, and of the ranks of a draft worker
   // Keys are drawn at random where TCP is used. Without CURVE in libzmq ranks on several hosts need
   // `allow_remote`.
   ZmqOptions zmq;
@@ -39,9 +40,9 @@ struct RankContext {
   bool one_host = true;  // for all ranks
   std::string host;      // several hosts, target ranks: this one's address for the others; may be empty
   std::optional<CurveKeys> curve;  // of this rank's end
-  // Coordinator: its end of every link. Draft workers and the leader: their end. Other target ranks: null.
+  // Coordinator: its end of every link. Draft workers and the leader: their end. Other ranks of theirs: null.
   std::unique_ptr<Transport> transport;
-  std::unique_ptr<Collectives> collectives;  // target ranks only
+  std::unique_ptr<Collectives> collectives;  // target ranks, and draft workers of several ranks
 };
 
 // Collective. Everybody's status: a failure anywhere is a failure everywhere. A rank that failed keeps its

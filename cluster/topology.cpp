@@ -35,6 +35,12 @@ int groups_of(const Layout& layout) {
   return 1;
 }
 
+int draft_width_of(const Layout& layout) {
+  for (const RoleRanks& part : layout)
+    if (part.role == Role::kDraft) return part.width;
+  return 1;
+}
+
 bool names(const Layout& layout, Role role) {
   return std::any_of(layout.begin(), layout.end(),
                      [role](const RoleRanks& part) { return part.role == role; });
@@ -48,13 +54,16 @@ int world_of(const Layout& layout) {
 
 std::string to_text(const Layout& layout) {
   std::string text;
-  for (const RoleRanks& part : layout)
-    text += fmt::format("{}{}={}{}", text.empty() ? "" : ",", role_name(part.role),
-                        part.groups > 1 ? fmt::format("{}x", part.groups) : "", part.count / part.groups);
+  for (const RoleRanks& part : layout) {
+    const int each = part.width > 1 ? part.width : part.count / part.groups;
+    text +=
+        fmt::format("{}{}={}{}", text.empty() ? "" : ",", role_name(part.role),
+                    each < part.count || part.width > 1 ? fmt::format("{}x", part.count / each) : "", each);
+  }
   return text;
 }
 
-// "role=count", or "target=groupsxranks"
+// "role=count", "target=groupsxranks" or "draft=workersxranks"
 Result<RoleRanks> parse_part(std::string_view part) {
   const size_t equals = part.find('=');
   if (equals == std::string_view::npos) return invalid_argument(fmt::format("'{}' is not ROLE=COUNT", part));
@@ -64,16 +73,25 @@ Result<RoleRanks> parse_part(std::string_view part) {
     return invalid_argument(fmt::format("'{}' is no role; roles are coordinator, draft and target", name));
   const size_t times = number.find('x');
   const bool has_groups = times != std::string_view::npos;
-  if (has_groups && *role != Role::kTarget)
-    return invalid_argument(fmt::format("{}={}: only targets are groups; say how many ranks", name, number));
+  if (has_groups && *role == Role::kCoordinator)
+    return invalid_argument(
+        fmt::format("{}={}: only targets and draft workers have several ranks", name, number));
   const auto groups = has_groups ? parse_number<int>(number.substr(0, times)) : std::optional(1);
   const auto count = parse_number<int>(has_groups ? number.substr(times + 1) : number);
   if (has_groups && (!groups || *groups < 1 || !count || *count < 1 || *count > kMaxRanks / *groups))
-    return invalid_argument(fmt::format(
-        "{}={}: it is groups and the ranks of each, as in target=2x4, which is two groups of four ranks",
-        name, number));
+    return invalid_argument(
+        *role == Role::kTarget
+            ? fmt::format(
+                  "{}={}: it is groups and the ranks of each, as in target=2x4, which is two groups of "
+                  "four ranks",
+                  name, number)
+            : fmt::format(
+                  "{}={}: it is workers and the ranks of each, as in draft=1x2, which is one worker of "
+                  "two ranks",
+                  name, number));
   if (!count || *count < 0 || *count > kMaxRanks)
     return invalid_argument(fmt::format("{}: '{}' is not a number of ranks", name, number));
+  if (*role == Role::kDraft && has_groups) return RoleRanks{*role, *groups * *count, 1, *count};
   return RoleRanks{*role, *groups * *count, *groups};
 }
 
@@ -106,6 +124,9 @@ Status check(const Layout& layout, int world_size) {
     return invalid_argument(
         fmt::format("target={0}x{1}: {0} groups of {1} ranks each, but a target group has 1, 2, 4 or 8",
                     groups, targets / groups));
+  if (const int width = draft_width_of(layout); !is_target_size(width))
+    return invalid_argument(fmt::format("draft={}x{}: a draft worker has 1, 2, 4 or 8 ranks",
+                                        count_of(layout, Role::kDraft) / width, width));
   if (world_of(layout) != world_size)
     return invalid_argument(
         fmt::format("it names {0} ranks, but {1} were started; start with -n {0} or change the layout",
@@ -127,7 +148,7 @@ const char* role_name(Role role) {
   return "unknown";
 }
 
-Result<Layout> parse_layout(std::string_view text, int world_size, int groups) {
+Result<Layout> parse_layout(std::string_view text, int world_size, int groups, int draft_width) {
   const std::string where = fmt::format("--layout {}", text);
   auto parts = parse_parts(text);
   if (!parts.ok()) return parts.status().in(where);
@@ -139,19 +160,30 @@ Result<Layout> parse_layout(std::string_view text, int world_size, int groups) {
     return invalid_argument(fmt::format(
         "{}: --data-parallel-size {} but it names {} target group{}; say target={}xRANKS, or drop the flag",
         where, groups, groups_of(layout), groups_of(layout) == 1 ? "" : "s", groups));
+  if (draft_width > 1 && names(layout, Role::kDraft) && draft_width_of(layout) != draft_width)
+    return invalid_argument(fmt::format(
+        "{}: --draft-tensor-parallel-size {} but its draft workers have {} rank{}; say draft=1x{}, or drop "
+        "the "
+        "flag",
+        where, draft_width, draft_width_of(layout), draft_width_of(layout) == 1 ? "" : "s", draft_width));
   if (const Status status = check(layout, world_size); !status.ok()) return status.in(where);
   return layout;
 }
 
-Result<Layout> default_layout(int world_size, int groups) {
-  const int drafts = world_size >= 2 + groups ? 1 : 0;
+Result<Layout> default_layout(int world_size, int groups, int draft_width) {
+  const int drafts = world_size >= 1 + draft_width + groups ? draft_width : 0;
   const int targets = world_size - 1 - drafts;
   if (targets % groups == 0 && is_target_size(targets / groups)) {
     Layout layout{{Role::kCoordinator, 1}};
-    if (drafts > 0) layout.push_back({Role::kDraft, drafts});
+    if (drafts > 0) layout.push_back({Role::kDraft, drafts, 1, draft_width});
     layout.push_back({Role::kTarget, targets, groups});
     return layout;
   }
+  if (draft_width > 1)
+    return invalid_argument(fmt::format(
+        "{} ranks would leave {} for the target, beside {} of a draft worker (--draft-tensor-parallel-size): "
+        "say what is what with --layout coordinator=1,draft=1x{},target={}RANKS",
+        world_size, std::max(0, targets), drafts, draft_width, groups > 1 ? fmt::format("{}x", groups) : ""));
   if (groups > 1)
     return invalid_argument(
         fmt::format("{} ranks would leave {} for {} target groups, which have 1, 2, 4 or 8 each: start with "
@@ -181,15 +213,17 @@ Topology::Topology(const Layout& layout, const std::vector<HostInfo>& hosts) {
         hosts.size());
   std::map<std::string, int> ranks_on, workers_on;
   groups_ = groups_of(layout);
+  draft_width_ = draft_width_of(layout);
   for (const RoleRanks& part : layout)
     for (int index = 0; index < part.count; ++index) {
       const HostInfo& host = hosts[ranks_.size()];
-      const int size = part.count / part.groups;
+      const int size = part.role == Role::kDraft ? part.width : part.count / part.groups;
       RankPlace place{.rank = Rank(static_cast<int32_t>(ranks_.size())),
                       .role = part.role,
                       .index = index,
                       .group = index / size,
                       .tp_rank = part.role == Role::kTarget ? index % size : -1,
+                      .draft_rank = part.role == Role::kDraft ? index % size : -1,
                       .host = host.name,
                       .local_rank = ranks_on[host.name]++};
       if (part.role != Role::kCoordinator && host.gpus > 0)
@@ -220,6 +254,8 @@ std::string Topology::describe() const {
     std::string name = role_name(place.role);
     if (place.role == Role::kTarget && groups_ > 1)
       name += fmt::format("/{}.{}", place.group, place.tp_rank);
+    else if (place.role == Role::kDraft && draft_width_ > 1)
+      name += fmt::format("/{}.{}", place.group, place.draft_rank);
     else if (place.role != Role::kCoordinator)
       name += fmt::format("/{}", place.index);
     text += fmt::format("rank {:<3} {:<12} {:<8} on {} (local rank {}){}\n", place.rank.value(), name,

@@ -19,20 +19,23 @@ struct RoleRanks {
   Role role = Role::kTarget;
   int count = 0;   // in all
   int groups = 1;  // of targets, one after the other
+  int width = 1;   // of drafts: ranks of each worker, one after the other
   bool operator==(const RoleRanks&) const = default;
 };
 // In rank order; together they are the world.
 using Layout = std::vector<RoleRanks>;
 
-// `text` as in --layout coordinator=1,draft=1,target=2, or target=2x4: two target groups of four ranks each.
+// `text` as in --layout coordinator=1,draft=1,target=2, or target=2x4: two target groups of four ranks each,
+// and draft=2x4 two draft workers of four.
 // The order of roles is the order of ranks. A role that is not named: one coordinator (in front), no draft
 // worker, and as targets the ranks that are left. One coordinator, and 1, 2, 4 or 8 ranks in a target group,
-// because its sums are balanced trees. `groups`: --data-parallel-size, where it was asked for.
-Result<Layout> parse_layout(std::string_view text, int world_size, int groups = 1);
+// or in a draft worker of several, because its sums are balanced trees. `groups`: --data-parallel-size, and
+// `draft_width`: --draft-tensor-parallel-size, where they were asked for.
+Result<Layout> parse_layout(std::string_view text, int world_size, int groups = 1, int draft_width = 1);
 
-// Rank 0 coordinates, rank 1 drafts if there are more than that and one for each target group, the rest is
-// the target.
-Result<Layout> default_layout(int world_size, int groups = 1);
+// Rank 0 coordinates, the next one drafts, or as many as a draft worker has, if there are more than that and
+// one for each target group, the rest is the target.
+Result<Layout> default_layout(int world_size, int groups = 1, int draft_width = 1);
 
 // What a rank says about where it runs.
 struct HostInfo {
@@ -43,13 +46,15 @@ struct HostInfo {
 struct RankPlace {
   Rank rank;
   Role role = Role::kTarget;
-  int index = 0;     // within the role; of a target rank, of all groups
-  int group = 0;     // of a target rank
-  int tp_rank = -1;  // of a target rank, in its group
+  int index = 0;        // within the role; of a target rank, of all groups
+  int group = 0;        // of a target rank; of a draft rank, its worker
+  int tp_rank = -1;     // of a target rank, in its group
+  int draft_rank = -1;  // of a draft rank, in its worker
   std::string host;
   int local_rank = 0;          // among this host's ranks
   std::string device = "cpu";  // or "cuda:N"
   bool is_leader() const { return tp_rank == 0; }
+  bool drafts() const { return draft_rank == 0; }  // for its worker
 };
 
 class Topology {
@@ -64,6 +69,8 @@ class Topology {
   int count(Role role) const;
   int groups() const { return groups_; }                          // of targets
   int tp_size() const { return count(Role::kTarget) / groups_; }  // ranks of each
+  int draft_width() const { return draft_width_; }                // ranks of a draft worker
+  int draft_workers() const { return count(Role::kDraft) / draft_width_; }
 
   // One line per rank, for people.
   std::string describe() const;
@@ -71,7 +78,7 @@ class Topology {
  private:
   Rank first(Role role) const;
   std::vector<RankPlace> ranks_;
-  int groups_ = 1;
+  int groups_ = 1, draft_width_ = 1;
 };
 
 }  // namespace outrider

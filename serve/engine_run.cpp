@@ -64,7 +64,7 @@ Result<int> run_engine(const EngineRun& run, MpiCluster* mpi) {
   std::optional<LocalCluster> local;
   if (!mpi) local.emplace(cluster, run.prepared);
   const int workers = !cluster.models.has_draft_workers() ? 0
-                      : mpi                               ? mpi->draft_ranks()
+                      : mpi                               ? mpi->draft_workers()
                                                           : cluster.pool.num_draft_workers;
   ASSIGN_OR_RETURN(auto transport,
                    mpi ? mpi->take_transport() : local->start(workers, !cluster.pool.listen.empty()));

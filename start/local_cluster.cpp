@@ -4,6 +4,7 @@
 
 #include "base/threads.h"
 #include "comm/cores.h"
+#include "start/draft_ranks.h"
 #include "start/listener.h"
 
 namespace outrider {
@@ -11,7 +12,8 @@ namespace {
 
 LocalThreads threads_of(const ModelSettings& models) {
   return local_threads(models.threads, models.draft_threads,
-                       models.data_parallel_size * models.tensor_parallel_size, usable_cores());
+                       models.data_parallel_size * models.tensor_parallel_size, usable_cores(),
+                       models.draft_tensor_parallel_size);
 }
 RoleThreads target_threads(const ModelSettings& models) { return threads_of(models).target; }
 RoleThreads draft_threads(const ModelSettings& models) { return threads_of(models).draft; }
@@ -54,7 +56,7 @@ Result<LocalModels> LocalModels::load(const RoleSettings& settings, const Prepar
       loaded[index] =
           guarded([&] { return load_target(settings, prepared, target_threads(settings.models), rank); });
       if (!loaded[index]->ok()) rank.abort();  // nobody waits for a rank that is gone
-    } else if (settings.models.uses_draft_model()) {
+    } else if (settings.models.uses_draft_model() && settings.models.draft_tensor_parallel_size == 1) {
       loaded[0] = guarded(
           [&] { return load_draft(settings, prepared, draft_threads(settings.models), *models.single); });
     }
@@ -85,6 +87,7 @@ Status LocalCluster::start_role(std::function<void()> role) {
   } catch (const NoThread& error) {
     if (models_) models_->group.front()->abort();
     for (const auto& group : groups_) group.front()->abort();
+    for (const auto& group : draft_groups_) group.front()->abort();
     return unavailable(error.what());
   }
 }
@@ -94,7 +97,7 @@ Lend LocalCluster::lend(Role role) const {
       settings_.speculation.pipeline != "lockstep" || settings_.models.draft_threads > 0;
   const ModelSettings& models = settings_.models;
   if (settings_.targets_join() || models.tensor_parallel_size > 1 || models.data_parallel_size > 1 ||
-      (role == Role::kDraft && draft_overlaps))
+      models.draft_tensor_parallel_size > 1 || (role == Role::kDraft && draft_overlaps))
     return nullptr;
   return [this](Transport& worker, const std::function<bool()>& turn) { hub_->lend(worker, turn); };
 }
@@ -128,11 +131,19 @@ Status LocalCluster::start_drafter() {
   std::shared_ptr<Transport> transport = hub_->connect();
   // Models that outlive the cluster serve one drafter.
   Model* const model = models_ && drafters_ == 0 ? models_->draft.get() : nullptr;
-  return start_role([this, transport, model, index = drafters_++] {
+  const int index = drafters_++;
+  const auto& group = draft_groups_.emplace_back(make_group(settings_.models.draft_tensor_parallel_size));
+  RETURN_IF_ERROR(start_role([this, transport, model, index, &leader = *group.front()] {
     set_thread_role(fmt::format("draft/{}", index));
-    note(run_draft_worker(settings_, prepared_, draft_threads(settings_.models), *transport, {model, head_},
-                          lend(Role::kDraft)));
-  });
+    note(run_draft_worker(settings_, prepared_, draft_threads(settings_.models), leader, *transport,
+                          {model, head_}, lend(Role::kDraft)));
+  }));
+  for (size_t r = 1; r < group.size(); ++r)
+    RETURN_IF_ERROR(start_role([this, index, r, &rank = *group[r]] {
+      set_thread_role(fmt::format("draft/{}.{}", index, r));
+      note(run_draft_follower(settings_, prepared_, draft_threads(settings_.models), rank));
+    }));
+  return {};
 }
 
 Result<std::unique_ptr<Transport>> LocalCluster::start(int drafters, bool listens) {

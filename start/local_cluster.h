@@ -16,7 +16,7 @@ struct LocalModels {
   std::vector<std::unique_ptr<Collectives>> group;
   std::vector<std::unique_ptr<Model>> target;  // by tp_rank
   std::unique_ptr<Collectives> single;
-  std::unique_ptr<Model> draft;           // with --draft-model
+  std::unique_ptr<Model> draft;           // with --draft-model, on one rank
   std::shared_ptr<const DraftHead> head;  // with --q-format hidden
 
   // All at the same time, with the threads they will have in a cluster.
@@ -52,7 +52,8 @@ class LocalCluster {
   const Preparation& prepared_;
   LocalModels* const models_;
   std::shared_ptr<InprocHub> hub_;
-  std::vector<std::vector<std::unique_ptr<Collectives>>> groups_;  // of target ranks
+  std::vector<std::vector<std::unique_ptr<Collectives>>> groups_;        // of target ranks
+  std::vector<std::vector<std::unique_ptr<Collectives>>> draft_groups_;  // of the ranks of each draft worker
   mutable std::mutex mutex_;
   Status error_;
   std::vector<std::jthread> threads_;

@@ -30,6 +30,6 @@ int MpiCluster::leave(const std::string& out, const std::string& error, int code
 
 Status MpiCluster::start() { return unsupported("built without MPI"); }
 std::unique_ptr<Transport> MpiCluster::take_transport() { return nullptr; }
-int MpiCluster::draft_ranks() const { return 0; }
+int MpiCluster::draft_workers() const { return 0; }
 
 }  // namespace outrider

@@ -16,6 +16,7 @@
 #include "comm/mpi_collectives.h"
 #include "start/device.h"
 #include "start/draft_child.h"
+#include "start/draft_ranks.h"
 #include "start/listener.h"
 #include "start/roles.h"
 #include "start/row_links.h"
@@ -51,11 +52,15 @@ int fail(const Status& status, bool print) {
   MpiSession::abort_job(kExitRuntime);
 }
 
-// Collective. Where there are several target groups, ranks of one that was lost come here early, and wait for
-// the coordinator as long as the others work.
+// Whether ranks may come to their end before the job does, without ending it.
+bool may_lose_ranks(const Topology& topology) { return topology.groups() > 1 || topology.draft_width() > 1; }
+
+// Collective. Ranks of a target group or of a draft worker that was lost come here early, and wait for the
+// coordinator as long as the others work.
 void end_together(Collectives& closing, const RankContext& rank) {
   std::vector<std::byte> nothing;
-  if (rank.topology.groups() > 1) closing.broadcast_message(nothing, rank.topology.coordinator().value(), 1);
+  if (may_lose_ranks(rank.topology))
+    closing.broadcast_message(nothing, rank.topology.coordinator().value(), 1);
   closing.barrier();
 }
 
@@ -65,16 +70,19 @@ struct Cores {
 };
 
 // Collective. How many of its cores a rank may count on: those of its affinity mask, shared with the target
-// ranks of its host whose masks overlap. Draft and target take turns, so a draft rank takes nothing away.
+// ranks of its host whose masks overlap. Draft and target take turns, so a draft rank takes nothing away;
+// those of a draft worker of several share with each other.
 int share_of_cores(Collectives& world, const RankContext& rank) {
   Cores mine{.allowed = {}, .quota = quota_cores()};
   CPU_ZERO(&mine.allowed);
   if (sched_getaffinity(0, sizeof mine.allowed, &mine.allowed) != 0) CPU_SET(0, &mine.allowed);
   std::vector<Cores> all(static_cast<size_t>(world.size()));
   world.all_gather(std::as_bytes(std::span(&mine, 1)), std::as_writable_bytes(std::span(all)));
+  const Role kind =
+      rank.self.role == Role::kDraft && rank.topology.draft_width() > 1 ? Role::kDraft : Role::kTarget;
   int on_host = 0, overlapping = 0;
   for (const RankPlace& place : rank.topology.ranks()) {
-    if (place.host != rank.self.host || place.role != Role::kTarget) continue;
+    if (place.host != rank.self.host || place.role != kind) continue;
     cpu_set_t both;
     CPU_AND(&both, &mine.allowed, &all[static_cast<size_t>(place.rank.value())].allowed);
     ++on_host;
@@ -101,7 +109,7 @@ int share_of_cores(Collectives& host) {
 }
 
 Status check_roles(const ClusterSettings& settings, const Topology& topology) {
-  const int drafters = topology.count(Role::kDraft);
+  const int drafters = topology.draft_workers();
   if (settings.models.has_draft_workers() && drafters == 0)
     return invalid_argument(
         "there is a drafter but no draft rank; add draft=1 to --layout and start one rank more");
@@ -140,7 +148,18 @@ class BorrowedTransport final : public Transport {
   Transport& transport_;
 };
 
-Status look_after_drafter(const ClusterSettings& settings, RankContext& rank, RoleThreads threads) {
+// A rank of a draft worker of several: no child, because ranks need MPI.
+Status run_draft_rank(const ClusterSettings& settings, const Preparation& prepared, RankContext& rank,
+                      RoleThreads threads) {
+  set_thread_role(fmt::format("draft/{}.{}", rank.self.group, rank.self.draft_rank));
+  Collectives& group = *rank.collectives;
+  return rank.self.drafts() ? run_draft_worker(settings, prepared, threads, group, *rank.transport)
+                            : run_draft_follower(settings, prepared, threads, group);
+}
+
+Status look_after_drafter(const ClusterSettings& settings, const Preparation& prepared, RankContext& rank,
+                          RoleThreads threads) {
+  if (rank.topology.draft_width() > 1) return run_draft_rank(settings, prepared, rank, threads);
   set_thread_role(fmt::format("draft/{}", rank.self.index));
   DraftChildOptions child;
   child.endpoint = rank.endpoint;
@@ -168,6 +187,13 @@ OpenSliceDoor open_doors(const ClusterSettings& settings, const Preparation& pre
        .max_message_bytes = kHeaders + kMaxSpeculativeTokens * width * int64_t{sizeof(uint16_t)},
        .high_water_mark = 2 * settings.models.max_num_seqs,
        .gpu = linkable_gpu(device_of_worker(settings.models, rank.collectives->rank()))});
+}
+
+// A target group that others can stand in for, and a draft worker of several ranks that could work once, are
+// lost without the job.
+bool is_spared(const Status& status, const RankContext& rank) {
+  if (rank.self.role == Role::kTarget) return rank.topology.groups() > 1;
+  return rank.topology.draft_width() > 1 && exit_code_of(status) == kExitRuntime;
 }
 
 Result<Preparation> prepare_rank(const ClusterSettings& settings, RankContext& rank) {
@@ -206,7 +232,7 @@ std::unique_ptr<Transport> MpiCluster::take_transport() {
   return std::make_unique<BorrowedTransport>(*state_.rank.transport);
 }
 
-int MpiCluster::draft_ranks() const { return state_.rank.topology.count(Role::kDraft); }
+int MpiCluster::draft_workers() const { return state_.rank.topology.draft_workers(); }
 
 int MpiCluster::leave(const std::string& out, const std::string& error, int code) {
   const MpiSession session;
@@ -264,6 +290,7 @@ int MpiCluster::run_rank(const MpiSession& session, const ClusterSettings& setti
   BootstrapOptions meeting;
   meeting.layout = settings.mpi.layout;
   meeting.groups = settings.models.data_parallel_size;
+  meeting.draft_width = settings.models.draft_tensor_parallel_size;
   meeting.gpus = gpus_for(settings.models);
   meeting.bind_host = settings.mpi.bind_host;
   meeting.zmq.allow_remote = settings.mpi.allow_remote;
@@ -277,6 +304,7 @@ int MpiCluster::run_rank(const MpiSession& session, const ClusterSettings& setti
   ClusterSettings rank_settings = settings;
   rank_settings.models.tensor_parallel_size = rank.topology.tp_size();
   rank_settings.models.data_parallel_size = rank.topology.groups();
+  rank_settings.models.draft_tensor_parallel_size = rank.topology.draft_width();
   if (rank.self.device != "cpu") rank_settings.models.device = rank.self.device;  // a GPU by local rank
   rank_settings.quiet |= !coordinates && !(rank.self.is_leader() && rank.self.group == 0);
   const int cores = share_of_cores(*world, rank);
@@ -310,12 +338,14 @@ int MpiCluster::run_rank(const MpiSession& session, const ClusterSettings& setti
   if (Status agreed = agree(*world, prepared.status()); !agreed.ok()) return fail(agreed, false);
   const Status status =
       rank.self.role == Role::kDraft
-          ? look_after_drafter(rank_settings, rank, threads)
+          ? look_after_drafter(rank_settings, *prepared, rank, threads)
           : run_target_rank(rank_settings, *prepared, threads, *rank.collectives, rank.transport.get(), {},
                             nullptr, open_doors(rank_settings, *prepared, rank), rank.self.group);
-  if (!status.ok() && (rank.self.role != Role::kTarget || rank.topology.groups() == 1))
-    end_job(status.message());
-  if (!status.ok()) tell_error(thread_role() + ": its target group is lost: " + status.message());
+  if (!status.ok() && !is_spared(status, rank)) end_job(status.message());
+  if (!status.ok())
+    tell_error(fmt::format("{}: its {} is lost: {}", thread_role(),
+                           rank.self.role == Role::kTarget ? "target group" : "draft worker",
+                           status.message()));
   end_together(*closing, rank);
   return kExitOk;
 }

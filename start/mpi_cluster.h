@@ -40,7 +40,7 @@ class MpiCluster {
   // anything.
   Status start();
   std::unique_ptr<Transport> take_transport();
-  int draft_ranks() const;
+  int draft_workers() const;
 
  private:
   struct State;

@@ -24,7 +24,7 @@ RoleThreads role_threads(int asked, int cores) {
   return threads;
 }
 
-LocalThreads local_threads(int asked, int draft_asked, int ranks, int cores) {
+LocalThreads local_threads(int asked, int draft_asked, int ranks, int cores, int draft_ranks) {
   const RoleThreads all = role_threads(asked, cores);
   LocalThreads local{.target = all, .draft = all};
   local.target.count = std::max(1, std::max(1, all.count - draft_asked) / ranks);
@@ -34,6 +34,7 @@ LocalThreads local_threads(int asked, int draft_asked, int ranks, int cores) {
     local.draft = role_threads(draft_asked, cores);
     local.draft.spin = all.spin;
   }
+  local.draft.count = std::max(1, local.draft.count / draft_ranks);
   return local;
 }
 

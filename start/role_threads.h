@@ -23,11 +23,11 @@ struct RoleThreads {
 // as many of the cores that it may count on as the weights are worth.
 RoleThreads role_threads(int asked, int cores);
 
-// The threads of roles that share one process; `draft_asked`: --draft-threads.
+// The threads of roles that share one process; `draft_asked`: --draft-threads, of all ranks of a drafter.
 struct LocalThreads {
-  RoleThreads target, draft;  // of each target rank, of each drafter
+  RoleThreads target, draft;  // of each target rank, of each rank of a drafter
 };
-LocalThreads local_threads(int asked, int draft_asked, int ranks, int cores);
+LocalThreads local_threads(int asked, int draft_asked, int ranks, int cores, int draft_ranks = 1);
 
 // The threads of a draft worker in a process of its own that sees `usable` cores; `told`: those it was told
 // to count on, 0: all.

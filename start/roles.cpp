@@ -15,6 +15,7 @@
 #include "draft_worker/draft_worker.h"
 #include "draft_worker/text_drafter.h"
 #include "start/device.h"
+#include "start/draft_ranks.h"
 #include "start/row_links.h"
 #include "start/tree_option.h"
 #include "target_worker/target_worker.h"
@@ -204,7 +205,7 @@ Result<Pause> serve(DraftWorker worker, Transport& transport, const Lend& lend) 
 
 // One life of a worker, with its model. What it returns: how long it is to rest without one.
 Result<Pause> live_once(const RoleSettings& settings, const Preparation& prepared, RoleThreads threads,
-                        Transport& transport, Loaded loaded, const Lend& lend) {
+                        DraftRanks& ranks, Transport& transport, Loaded loaded, const Lend& lend) {
   DraftWorkerOptions worker_options{.info = prepared.draft_info,
                                     .generation = new_generation(),
                                     .max_sequences = settings.models.sequences(),
@@ -212,10 +213,9 @@ Result<Pause> live_once(const RoleSettings& settings, const Preparation& prepare
                                     .finds_text = settings.models.drafts_from_both(),
                                     // The target may still be loading.
                                     .join_timeout = std::chrono::seconds(settings.models.startup_timeout_s)};
-  const auto single = make_single_collectives();
   std::unique_ptr<Model> own;
   if (!loaded.model && settings.models.uses_draft_model()) {
-    ASSIGN_OR_RETURN(own, load_draft(settings, prepared, threads, *single));
+    ASSIGN_OR_RETURN(own, ranks.load());
     loaded.model = own.get();
   }
   const bool ends = settings.speculation.synthetic_acceptance.empty();
@@ -236,9 +236,11 @@ Result<Pause> live_once(const RoleSettings& settings, const Preparation& prepare
 }
 
 Status serve_drafts(const RoleSettings& settings, const Preparation& prepared, RoleThreads threads,
-                    Transport& transport, const Loaded& loaded, const Lend& lend) {
+                    Collectives& group, Transport& transport, const Loaded& loaded, const Lend& lend) {
+  DraftRanks ranks(settings, prepared, threads, group);
   while (true) {
-    ASSIGN_OR_RETURN(const Pause pause, live_once(settings, prepared, threads, transport, loaded, lend));
+    ASSIGN_OR_RETURN(const Pause pause,
+                     live_once(settings, prepared, threads, ranks, transport, loaded, lend));
     if (!pause || !rest_at(transport, *pause, {})) return {};
   }
 }
@@ -346,10 +348,11 @@ Result<std::unique_ptr<Model>> load_target(const RoleSettings& settings, const P
 }
 
 Result<std::unique_ptr<Model>> load_draft(const RoleSettings& settings, const Preparation& prepared,
-                                          RoleThreads threads, Collectives& single) {
+                                          RoleThreads threads, Collectives& group) {
   const int sequences = settings.models.sequences();
   ASSIGN_OR_RETURN(ModelOptions model_opts, model_options(settings.models, prepared, threads, sequences));
-  Progress progress("loading draft", !settings.quiet);
+  Progress progress("loading draft", group.rank() == 0 && !settings.quiet);
+  model_opts.shard = {group.rank(), group.size()};
   model_opts.device = device_of_worker(settings.models, target_ranks(settings.models));
   if (model_opts.device.kind != Device::Kind::kCpu && settings.models.draft_drafter != "off")
     return unsupported(
@@ -373,7 +376,7 @@ Result<std::unique_ptr<Model>> load_draft(const RoleSettings& settings, const Pr
   model_opts.max_positions = std::min(prepared.max_model_len, prepared.draft->max_position_embeddings);
   model_opts.stand_in = kDraftStandIn;
   model_opts.progress = [&](int64_t done, int64_t total) { progress.update(done, total); };
-  return Model::load(settings.models.draft_model, model_opts, single);
+  return Model::load(settings.models.draft_model, model_opts, group);
 }
 
 Status run_target_rank(const RoleSettings& settings, const Preparation& prepared, RoleThreads threads,
@@ -399,12 +402,15 @@ Status run_joined_rank(const RoleSettings& settings, const Preparation& prepared
 }
 
 Status run_draft_worker(const RoleSettings& settings, const Preparation& prepared, RoleThreads threads,
-                        Transport& transport, Loaded loaded, const Lend& lend) {
+                        Collectives& group, Transport& transport, Loaded loaded, const Lend& lend) {
+  Status status;
   try {
-    return report(&transport, serve_drafts(settings, prepared, threads, transport, std::move(loaded), lend));
+    status = serve_drafts(settings, prepared, threads, group, transport, std::move(loaded), lend);
   } catch (const std::exception& error) {
-    return report(&transport, unavailable(what_failed(error)));
+    status = unavailable(what_failed(error));
   }
+  if (!status.ok()) group.abort();  // nobody waits for a rank that is gone
+  return report(&transport, std::move(status));
 }
 
 Status wait_until_ready(Coordinator& coordinator, size_t workers, std::chrono::seconds timeout,

@@ -15,12 +15,12 @@
 
 namespace outrider {
 
-// This rank's shard of the target, of the target group with this number, and the draft model (on a group of
-// one).
+// This rank's shard of the target, of the target group with this number, and the draft model, or this
+// rank's shard of it (draft_ranks.h).
 Result<std::unique_ptr<Model>> load_target(const RoleSettings& settings, const Preparation& prepared,
                                            RoleThreads threads, Collectives& group, int target_group = 0);
 Result<std::unique_ptr<Model>> load_draft(const RoleSettings& settings, const Preparation& prepared,
-                                          RoleThreads threads, Collectives& single);
+                                          RoleThreads threads, Collectives& group);
 
 // With --q-format hidden the draft model's output head, the rows of these ids; else null.
 Result<std::shared_ptr<const DraftHead>> load_draft_head(const RoleSettings& settings, IndexRange ids,
@@ -69,8 +69,11 @@ struct JoinedLife {
 // where the group is finished.
 Status run_joined_rank(const RoleSettings& settings, const Preparation& prepared, RoleThreads threads,
                        Collectives& group, Transport* transport, Loaded loaded, const JoinedLife& life);
+// `group`: the ranks of the draft worker, of which this is the first; the others run run_draft_follower
+// (draft_ranks.h), and end when it ends.
 Status run_draft_worker(const RoleSettings& settings, const Preparation& prepared, RoleThreads threads,
-                        Transport& transport, Loaded loaded = {}, const Lend& lend = nullptr);
+                        Collectives& group, Transport& transport, Loaded loaded = {},
+                        const Lend& lend = nullptr);
 
 using ErrorOf = std::function<Status()>;
 // Peers load their models first, which may take minutes; a role that fails says so through `error`.

@@ -114,6 +114,21 @@ Result<ModelOptions::Kv> parse_kv_dtype(const std::string& text) {
   return invalid_argument(fmt::format("--kv-dtype {}: choose auto, fp32 or bf16", text));
 }
 
+static Status check_draft_ranks(const ModelSettings& m) {
+  const int ranks = m.draft_tensor_parallel_size;
+  if (!is_supported_tp_size(ranks))
+    return invalid_argument(fmt::format("--draft-tensor-parallel-size {}: must be 1, 2, 4 or 8", ranks));
+  if (ranks > 1 && !m.uses_draft_model())
+    return invalid_argument(fmt::format(
+        "--draft-tensor-parallel-size {} needs a draft model (--draft-model DIR, not a head)", ranks));
+  if (ranks > 1 && m.device.starts_with("cuda"))
+    return unsupported(
+        fmt::format("--draft-tensor-parallel-size {} and --device {}: a draft model over several ranks "
+                    "computes on the CPU; use 1",
+                    ranks, m.device));
+  return {};
+}
+
 Status check_drafter_settings(const RoleSettings& settings) {
   const ModelSettings& m = settings.models;
   const SpeculationSettings& s = settings.speculation;
@@ -128,6 +143,7 @@ Status check_drafter_settings(const RoleSettings& settings) {
         "--draft-drafter {} needs a draft model (--draft-model DIR, not a head)", m.draft_drafter));
   if ((m.drafter == "model" || m.drafts_from_both() || m.head()) && m.draft_model.empty())
     return invalid_argument(fmt::format("--drafter {} needs --draft-model", m.drafter));
+  RETURN_IF_ERROR(check_draft_ranks(m));
   if (m.threads < 0 || m.threads > 1024)
     return invalid_argument(fmt::format("--threads {}: must be 0 to 1024", m.threads));
   if (s.fanout_budget < 1 || s.fanout_budget > kMaxFanoutBudget)
@@ -161,10 +177,6 @@ Status check_settings(const RoleSettings& settings) {
   if (m.scheduling_policy != "fcfs" && m.scheduling_policy != "priority")
     return invalid_argument(
         fmt::format("--scheduling-policy {}: choose fcfs or priority", m.scheduling_policy));
-  if (m.draft_tensor_parallel_size != 1)
-    return unsupported(
-        fmt::format("--draft-tensor-parallel-size {}: a draft model is not split over ranks; use 1",
-                    m.draft_tensor_parallel_size));
   RETURN_IF_ERROR(check_drafter_settings(settings));
   if (m.recycles() && m.device.starts_with("cuda"))
     return unsupported(

@@ -8,16 +8,20 @@
 #include <csignal>
 #include <cstdio>
 #include <functional>
+#include <mutex>
 #include <optional>
 #include <thread>
 
 #include "base/printable.h"
 #include "base/program/exit_codes.h"
 #include "base/program/interrupt.h"
+#include "base/threads.h"
 #include "comm/cores.h"
 #include "draft_worker/draft_worker.h"
 #include "start/device.h"
+#include "start/draft_ranks.h"
 #include "start/flags/options.h"
+#include "start/mpi_cluster.h"
 #include "start/roles.h"
 #include "start/row_links.h"
 
@@ -162,21 +166,17 @@ class PoolWorker {
   bool rested_ = false;              // it was unloaded, and comes back
 };
 
-Status serve(const DraftWorkerSettings& settings) {
-  if (settings.connect.empty())
-    return invalid_argument("--connect is missing: name the endpoint that `outrider generate --listen` told");
-  ASSIGN_OR_RETURN(ZmqOptions zmq, joining_options(settings));
-  ASSIGN_OR_RETURN(const Preparation prepared, prepare_drafter(settings.run));
-  if (!settings.run.quiet) tell_warnings(prepared);
-  const auto single = make_single_collectives();
-  const RoleThreads threads = worker_threads(settings.run.models.threads, settings.cores, usable_cores());
+// The first rank is the worker; the others hold their part of its model.
+Status serve_alone(const DraftWorkerSettings& settings, const Preparation& prepared, ZmqOptions zmq,
+                   RoleThreads threads, Collectives& group) {
+  DraftRanks ranks(settings.run, prepared, threads, group);
   PoolWorker worker(settings, prepared, std::move(zmq), [&]() -> Result<WorkerModels> {
     WorkerModels models;
     if (settings.run.models.head()) {
       ASSIGN_OR_RETURN(models.state_head, load_head(settings.run, prepared, threads));
     }
     if (settings.run.models.uses_draft_model()) {
-      ASSIGN_OR_RETURN(models.model, load_draft(settings.run, prepared, threads, *single));
+      ASSIGN_OR_RETURN(models.model, ranks.load());
       ASSIGN_OR_RETURN(models.head, load_draft_head(settings.run, {0, prepared.draft->vocab_size}, threads));
     }
     return models;
@@ -186,12 +186,88 @@ Status serve(const DraftWorkerSettings& settings) {
   return worker.run();
 }
 
+Status serve_rank(const DraftWorkerSettings& settings, const Preparation& prepared, const ZmqOptions& zmq,
+                  RoleThreads threads, Collectives& group) {
+  if (group.size() == 1) return serve_alone(settings, prepared, zmq, threads, group);
+  if (group.rank() > 0) return run_draft_follower(settings.run, prepared, threads, group);
+  Status status;
+  try {
+    status = serve_alone(settings, prepared, zmq, threads, group);
+  } catch (const std::exception& error) {
+    status = unavailable(what_failed(error));
+  }
+  if (!status.ok()) group.abort();  // nobody waits for a rank that is gone
+  return status;
+}
+
+// What all ranks of this process work with.
+struct Prepared {
+  ZmqOptions zmq;
+  Preparation prepared;
+};
+
+Result<Prepared> prepare_job(const DraftWorkerSettings& settings, bool warns) {
+  if (settings.connect.empty())
+    return invalid_argument("--connect is missing: name the endpoint that `outrider generate --listen` told");
+  ASSIGN_OR_RETURN(ZmqOptions zmq, joining_options(settings));
+  ASSIGN_OR_RETURN(Preparation prepared, prepare_drafter(settings.run));
+  if (warns && !settings.run.quiet) tell_warnings(prepared);
+  return Prepared{std::move(zmq), std::move(prepared)};
+}
+
+// Ranks are threads; the first error is the worker's.
+Status serve_here(const DraftWorkerSettings& settings) {
+  ASSIGN_OR_RETURN(const Prepared job, prepare_job(settings, true));
+  const int ranks = settings.run.models.draft_tensor_parallel_size;
+  RoleThreads threads = worker_threads(settings.run.models.threads, settings.cores, usable_cores());
+  if (ranks == 1) return serve_rank(settings, job.prepared, job.zmq, threads, *make_single_collectives());
+  threads.count = std::max(1, threads.count / ranks);
+  const auto group = make_thread_collectives(ranks);
+  std::mutex mutex;
+  Status first;
+  run_on_threads(ranks, [&](int r) {
+    set_thread_role(fmt::format("draft/{}", r));
+    const Status status =
+        serve_rank(settings, job.prepared, job.zmq, threads, *group[static_cast<size_t>(r)]);
+    const std::lock_guard lock(mutex);
+    if (first.ok()) first = status;
+  });
+  return first;
+}
+
+int ended(const Status& status) {
+  if (status.ok()) return kExitOk;
+  tell_error("draft worker: " + status.message());
+  const bool gone =
+      status.code() == StatusCode::kUnavailable || status.code() == StatusCode::kDeadlineExceeded;
+  return gone ? kExitRuntime : kExitUsage;
+}
+
+// Under mpirun every rank is one of the worker.
+int serve_under_mpirun(const DraftWorkerSettings& settings) {
+  return MpiCluster::run_group([&](Collectives& group, int, int cores) {
+    set_thread_role(fmt::format("draft/{}", group.rank()));
+    DraftWorkerSettings own = settings;
+    int& ranks = own.run.models.draft_tensor_parallel_size;
+    if (ranks > 1 && ranks != group.size())
+      return ended(invalid_argument(fmt::format(
+          "--draft-tensor-parallel-size {} but there are {} ranks; drop the flag", ranks, group.size())));
+    ranks = group.size();
+    const auto job = prepare_job(own, group.rank() == 0);
+    if (!job.ok()) return ended(job.status());
+    if (group.rank() > 0) note_first_signal();  // the first rank leaves, and the others with it
+    return ended(
+        serve_rank(own, job->prepared, job->zmq, role_threads(own.run.models.threads, cores), group));
+  });
+}
+
 }  // namespace
 
 void add_draft_worker_options(CLI::App& app, DraftWorkerSettings& s) {
   app.footer(
       "Examples, beside `outrider generate --listen ...`, which tells its address:\n"
       "  outrider draft-worker --connect tcp://127.0.0.1:41017 --draft-model DRAFT\n"
+      "  mpirun -n 2 outrider draft-worker --connect tcp://127.0.0.1:41017 --draft-model DRAFT\n"
       "  outrider draft-worker --connect tcp://127.0.0.1:41017 --drafter suffix\n"
       "  outrider draft-worker --connect tcp://127.0.0.1:41017 --drafter eagle3 --draft-model HEAD --model "
       "TARGET\n"
@@ -233,6 +309,10 @@ void add_draft_worker_options(CLI::App& app, DraftWorkerSettings& s) {
   app.add_option("--threads", o.models.threads,
                  "Threads for arithmetic; 0: as many cores as the weights are worth")
       ->capture_default_str();
+  app.add_option("--draft-tensor-parallel-size", o.models.draft_tensor_parallel_size,
+                 "Ranks that the draft model is split over, as threads of this process: 1, 2, 4 or 8. Under "
+                 "mpirun every rank is one of them")
+      ->capture_default_str();
   app.add_option("--cores", s.cores, "Cores that --threads 0 may count on; 0: all that this process may use")
       ->check(CLI::Range(0, 1024))
       ->capture_default_str();
@@ -260,12 +340,8 @@ int run_draft_worker_command(DraftWorkerSettings settings) {
   settings.run.models.tensor_parallel_size = 0;  // no target here: the first GPU is ours
   settings.run.speculation.pipeline = "auto";    // the job decides; there is room for whatever it asks
   if (settings.parent != 0 && !follow_parent(settings.parent)) return kExitOk;
-  const Status status = serve(settings);
-  if (status.ok()) return kExitOk;
-  tell_error("draft worker: " + status.message());
-  const bool gone =
-      status.code() == StatusCode::kUnavailable || status.code() == StatusCode::kDeadlineExceeded;
-  return gone ? kExitRuntime : kExitUsage;
+  if (settings.parent == 0 && MpiCluster::launched()) return serve_under_mpirun(settings);
+  return ended(serve_here(settings));
 }
 
 }  // namespace outrider

@@ -302,7 +302,7 @@ Result<int> coordinate(const RunOptions& options, const ClusterSettings& cluster
                                  .quiet = cluster.quiet},
                                 *prepared.tokenizer));
 
-  const int own_workers = mpi ? mpi->draft_ranks() : cluster.pool.num_draft_workers;
+  const int own_workers = mpi ? mpi->draft_workers() : cluster.pool.num_draft_workers;
   const Job job{cluster,
                 prepared,
                 requests,

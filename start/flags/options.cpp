@@ -79,7 +79,8 @@ void add_model_options(CLI::App& app, ClusterSettings& o) {
       ->group("Models")
       ->capture_default_str();
   app.add_option("--draft-tensor-parallel-size", m.draft_tensor_parallel_size,
-                 "Must be 1: a draft model is not split")
+                 "Ranks that a draft model is split over, of each draft worker: 1, 2, 4 or 8. Drafts do not "
+                 "depend on it")
       ->group("Models")
       ->capture_default_str();
   app.add_option(

@@ -30,6 +30,33 @@ TEST(Topology, RolesThatAreNotNamed) {
             (Layout{{Role::kCoordinator, 1}, {Role::kDraft, 0}, {Role::kTarget, 8}}));
 }
 
+TEST(Topology, DraftWorkersOfSeveralRanks) {
+  const auto layout = parse_layout("coordinator=1,draft=2x2,target=2", 7);
+  ASSERT_TRUE(layout.ok()) << layout.status().message();
+  const Topology topology(*layout, on_one_host(7));
+  EXPECT_EQ(topology.draft_width(), 2);
+  EXPECT_EQ(topology.draft_workers(), 2);
+  EXPECT_EQ(topology.tp_size(), 2);
+  for (int i = 0; i < 4; ++i) {
+    const RankPlace& place = topology.at(Rank(1 + i));
+    EXPECT_EQ(place.group, i / 2);
+    EXPECT_EQ(place.draft_rank, i % 2);
+    EXPECT_EQ(place.drafts(), i % 2 == 0);
+    EXPECT_FALSE(place.is_leader());
+  }
+  EXPECT_NE(topology.describe().find("draft/1.0"), std::string::npos) << topology.describe();
+  const Topology three(*parse_layout("draft=3", 5), on_one_host(5));
+  EXPECT_EQ(three.draft_workers(), 3);
+  EXPECT_TRUE(three.at(Rank(2)).drafts());
+
+  EXPECT_EQ(*default_layout(4, 1, 2),
+            (Layout{{Role::kCoordinator, 1}, {Role::kDraft, 2, 1, 2}, {Role::kTarget, 1}}));
+  EXPECT_EQ(
+      parse_layout("draft=2,target=1", 4, 1, 2).status().message(),
+      "--layout draft=2,target=1: --draft-tensor-parallel-size 2 but its draft workers have 1 rank; say "
+      "draft=1x2, or drop the flag");
+}
+
 TEST(Topology, BadLayoutsNameTheFlagAndTheRemedy) {
   const struct {
     const char* text;
@@ -48,7 +75,14 @@ TEST(Topology, BadLayoutsNameTheFlagAndTheRemedy) {
       {"target=0x2", 4,
        "--layout target=0x2: target=0x2: it is groups and the ranks of each, as in target=2x4, which is two "
        "groups of four ranks"},
-      {"draft=2x2", 6, "--layout draft=2x2: draft=2x2: only targets are groups; say how many ranks"},
+      {"coordinator=1x1", 3,
+       "--layout coordinator=1x1: coordinator=1x1: only targets and draft workers have several ranks"},
+      {"draft=1x", 4,
+       "--layout draft=1x: draft=1x: it is workers and the ranks of each, as in draft=1x2, which is one "
+       "worker "
+       "of two ranks"},
+      {"draft=1x3", 5, "--layout draft=1x3: draft=1x3: a draft worker has 1, 2, 4 or 8 ranks"},
+      {"draft=2x2", 5, "--layout draft=2x2: target=0: a target group has 1, 2, 4 or 8 ranks"},
       {"target=2x3", 7,
        "--layout target=2x3: target=2x3: 2 groups of 3 ranks each, but a target group has 1, 2, 4 or 8"},
       {"target=16", 17,

@@ -54,6 +54,8 @@ TEST(RoleThreads, ExplicitNumbersStay) {
   EXPECT_EQ(automatic_target.target.of(kLarge), 6);
   EXPECT_EQ(automatic_target.target.of(kSmall), 2);
   EXPECT_EQ(automatic_target.draft.of(kSmall), 2);
+  EXPECT_EQ(local_threads(0, 0, 1, 8, 4).draft.of(kLarge), 2) << "of each of four draft ranks";
+  EXPECT_EQ(local_threads(0, 2, 1, 8, 4).draft.of(kLarge), 1);
 }
 
 // A draft rank hands its child what it may count on, and not a number that somebody seems to have asked for.

@@ -23,6 +23,11 @@ const KvCache::Sequence& KvCache::sequence(KvHandle handle) const {
 }
 
 KvHandle KvCache::create() {
+  note({.kind = KvCall::Kind::kCreate});
+  return open_sequence();
+}
+
+KvHandle KvCache::open_sequence() {
   for (size_t i = 0; i < sequences_.size(); ++i)
     if (!sequences_[i].open) {
       sequences_[i].open = true;
@@ -34,7 +39,8 @@ KvHandle KvCache::create() {
 }
 
 KvHandle KvCache::fork(KvHandle parent) {
-  const KvHandle child = create();
+  note({.kind = KvCall::Kind::kFork, .handle = parent});
+  const KvHandle child = open_sequence();
   Sequence& to = sequence(child);
   const Sequence& from = sequence(parent);
   to.blocks = from.blocks;
@@ -51,6 +57,7 @@ const KvCache::Kept& KvCache::kept(KvPrefix prefix) const {
 }
 
 KvPrefix KvCache::keep(KvHandle handle, int64_t length) {
+  CHECK(!calls_, "prefixes are not recorded");
   const Sequence& from = sequence(handle);
   CHECK(length > 0 && length <= from.length, "keep {} of {}", length, from.length);
   if (free_kept_.empty()) {
@@ -76,7 +83,7 @@ void KvCache::cut(KvPrefix prefix, int64_t length) {
 }
 
 KvHandle KvCache::create(KvPrefix prefix, int64_t length) {
-  const KvHandle handle = create();
+  const KvHandle handle = open_sequence();
   const Kept& from = kept(prefix);
   CHECK(length >= 0 && length <= from.length, "{} tokens of a prefix of {}", length, from.length);
   Sequence& s = sequence(handle);
@@ -87,7 +94,8 @@ KvHandle KvCache::create(KvPrefix prefix, int64_t length) {
 }
 
 void KvCache::release(KvHandle handle) {
-  truncate(handle, 0);
+  note({.kind = KvCall::Kind::kRelease, .handle = handle});
+  shorten(handle, 0);
   sequence(handle).open = false;
 }
 
@@ -139,6 +147,27 @@ Status KvCache::append(KvHandle handle, int64_t count) {
 }
 
 void KvCache::truncate(KvHandle handle, int64_t length) {
+  if (length != sequence(handle).length)
+    note({.kind = KvCall::Kind::kTruncate, .handle = handle, .length = length});
+  shorten(handle, length);
+}
+
+void KvCache::replay(const KvCall& call) {
+  switch (call.kind) {
+    case KvCall::Kind::kCreate:
+      (void)create();
+      return;
+    case KvCall::Kind::kFork:
+      (void)fork(call.handle);
+      return;
+    case KvCall::Kind::kRelease:
+      return release(call.handle);
+    case KvCall::Kind::kTruncate:
+      return truncate(call.handle, call.length);
+  }
+}
+
+void KvCache::shorten(KvHandle handle, int64_t length) {
   Sequence& s = sequence(handle);
   CHECK(length >= 0 && length <= s.length, "truncate to {} of {}", length, s.length);
   drop_blocks_behind(s.blocks, length);
@@ -146,6 +175,7 @@ void KvCache::truncate(KvHandle handle, int64_t length) {
 }
 
 Status KvCache::keep_path(KvHandle handle, int64_t base, std::span<const int32_t> nodes) {
+  CHECK(!calls_, "paths are not recorded");
   Sequence& s = sequence(handle);
   const auto kept = static_cast<int64_t>(nodes.size());
   CHECK(base >= 0 && base + kept <= s.length, "{} nodes from {} of {}", kept, base, s.length);
@@ -166,7 +196,7 @@ Status KvCache::keep_path(KvHandle handle, int64_t base, std::span<const int32_t
       moves_.push_back({slot(handle, base + node(i)), slot(handle, base + i)});
     storage_->copy_slots(moves_);
   }
-  truncate(handle, base + kept);
+  shorten(handle, base + kept);
   return {};
 }
 

@@ -38,6 +38,13 @@ struct KvMove {
   KvSlot from, to;
 };
 
+// A call that changed which tokens a cache holds; those of forward passes apart.
+struct KvCall {
+  enum class Kind : uint8_t { kCreate, kFork, kRelease, kTruncate } kind = Kind::kCreate;
+  KvHandle handle = {};
+  int64_t length = 0;  // with kTruncate
+};
+
 // The keys and values of all layers: host or device memory. A device storage orders its copies with the
 // kernels by its stream.
 class KvStorage {
@@ -87,6 +94,11 @@ class KvCache {
     return {block_table(handle)[index / kBlockTokens], index % kBlockTokens};
   }
 
+  // From now on create(), fork(), release() and truncate() are appended to `calls`, so that other ranks can
+  // replay them; nothing may be kept, and no path. It must outlive the cache.
+  void record(std::vector<KvCall>& calls) { calls_ = &calls; }
+  void replay(const KvCall& call);
+
   int64_t free_blocks() const { return static_cast<int64_t>(free_.size()); }
   int64_t num_blocks() const { return static_cast<int64_t>(references_.size()); }
   // Sum of references equals those of the tables, free blocks have none, nothing is both or neither.
@@ -110,6 +122,11 @@ class KvCache {
   Sequence& sequence(KvHandle handle);
   const Sequence& sequence(KvHandle handle) const;
   const Kept& kept(KvPrefix prefix) const;
+  KvHandle open_sequence();
+  void shorten(KvHandle handle, int64_t length);
+  void note(KvCall call) {
+    if (calls_) calls_->push_back(call);
+  }
   Status check_free(int64_t needed) const;
   int32_t take_block();
   void drop_block(int32_t block);
@@ -125,6 +142,7 @@ class KvCache {
   std::vector<Kept> kept_;
   std::vector<int32_t> free_kept_;  // places in kept_
   std::vector<KvMove> moves_;       // of keep_path
+  std::vector<KvCall>* calls_ = nullptr;
 };
 
 }  // namespace outrider

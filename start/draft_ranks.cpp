@@ -1,0 +1,67 @@
+#include "start/draft_ranks.h"
+
+#include <spdlog/spdlog.h>
+
+#include <exception>
+#include <vector>
+
+#include "base/printable.h"
+#include "base/threads.h"
+#include "start/roles.h"
+#include "transformer/model/led_model.h"
+
+namespace outrider {
+namespace {
+
+// What rank 0 has the others do next: a model is loaded and followed, or all is over.
+bool goes_on(Collectives& group, bool leader_goes_on) {
+  std::vector<std::byte> word{leader_goes_on ? std::byte{1} : std::byte{0}};
+  group.broadcast_message(word, 0, 1);
+  return word.at(0) != std::byte{0};
+}
+
+// Every rank's part, or an error on all of them: nobody waits for a rank that has none.
+Result<std::unique_ptr<Model>> load_part(const RoleSettings& settings, const Preparation& prepared,
+                                         RoleThreads threads, Collectives& group) {
+  auto part = load_draft(settings, prepared, threads, group);
+  uint64_t failed = part.ok() ? 0 : 1;
+  group.all_reduce_max(std::span(&failed, 1));
+  if (part.ok() && failed != 0)
+    return unavailable("another rank of this draft worker could not load its part of the draft model");
+  return part;
+}
+
+}  // namespace
+
+DraftRanks::~DraftRanks() {
+  if (group_.size() == 1) return;
+  try {
+    (void)goes_on(group_, false);
+  } catch (const CollectiveError& error) {
+    spdlog::debug("the ranks of a draft worker are not told of its end: {}", error.what());
+  }
+}
+
+Result<std::unique_ptr<Model>> DraftRanks::load() {
+  if (group_.size() == 1) return load_draft(settings_, prepared_, threads_, group_);
+  (void)goes_on(group_, true);
+  ASSIGN_OR_RETURN(auto part, load_part(settings_, prepared_, threads_, group_));
+  return make_led_model(std::move(part), group_);
+}
+
+Status run_draft_follower(const RoleSettings& settings, const Preparation& prepared, RoleThreads threads,
+                          Collectives& group) {
+  Status status;
+  try {
+    while (status.ok() && goes_on(group, true)) {
+      auto part = load_part(settings, prepared, threads, group);
+      status = part.ok() ? follow_leader(**part, group) : part.status();
+    }
+  } catch (const std::exception& error) {
+    status = unavailable(what_failed(error));
+  }
+  if (!status.ok()) group.abort();  // nobody waits for a rank that is gone
+  return status;
+}
+
+}  // namespace outrider
