@@ -47,9 +47,9 @@ double held_bytes(const MatrixSource& matrix, WeightType type) {
     double bytes = 0;
     for (const TensorPart& part : matrix.parts)
       bytes += static_cast<double>(part.rows.size() * part.columns.size()) / 8 *
-               (part.coded                           ? bits_of_code(part.coded->scheme())
-                : part.tensor->dtype == Dtype::kBF16 ? 16.0
-                                                     : 32.0);
+               (part.coded                          ? bits_of_code(part.coded->scheme())
+                : part.tensor->dtype == Dtype::kF32 ? 32.0
+                                                    : 16.0);
     return bytes;
   }
   const double bits = static_cast<double>(weight_bits(type)) +
@@ -67,7 +67,7 @@ Result<HeldParts> held_parts(const WeightMap& map, WeightFormat format) {
   const WeightType numbers = map.all_bf16 ? WeightType::kBFloat16 : WeightType::kFloat32;
   HeldParts parts;
   const auto add = [&](const MatrixSource& matrix, MatrixKind kind, double& to) -> Status {
-    ASSIGN_OR_RETURN(const WeightType type, weight_type(matrix, format, kind, numbers));
+    ASSIGN_OR_RETURN(const WeightType type, cpu_weight_type(matrix, format, kind, numbers));
     to += held_bytes(matrix, type);
     return {};
   };

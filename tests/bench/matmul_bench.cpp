@@ -86,8 +86,10 @@ PackedMatrix make_matrix(ThreadPool& pool, const Form& form, int64_t n, int64_t 
         if (form.type == WeightType::kCodes)
           rows[static_cast<size_t>(lane)] = {.coded = &coded, .row = tile * kTileColumns + lane};
         else
-          rows[static_cast<size_t>(lane)] = {.data = reinterpret_cast<const std::byte*>(&numbers[first]),
-                                             .dtype = Dtype::kBF16};
+          rows[static_cast<size_t>(lane)] = {
+              // as fp16 these bits are numbers below 2
+              .data = reinterpret_cast<const std::byte*>(&numbers[first]),
+              .dtype = form.type == WeightType::kFloat16 ? Dtype::kF16 : Dtype::kBF16};
       }
       pack_tile(matrix, tile, rows);
     }
@@ -206,7 +208,9 @@ constexpr Form codes(CodeType code, bool act_order = false) {
           act_order};
 }
 
-const std::pair<const char*, Form> kForms[]{{"bf16", {WeightType::kBFloat16}},
+const std::pair<const char*, Form> kForms[]{{"fp32", {WeightType::kFloat32}},
+                                            {"fp16", {WeightType::kFloat16}},
+                                            {"bf16", {WeightType::kBFloat16}},
                                             {"int8", {WeightType::kInt8}},
                                             {"int4", {WeightType::kInt4}},
                                             {"gptq4", codes(CodeType::kUnsigned4)},

@@ -252,6 +252,59 @@ TEST(IntegerKernels, AnInputThatIsNotFiniteShowsInEveryOutput) {
   }
 }
 
+class Fp16Kernels : public ::testing::TestWithParam<std::string> {
+ protected:
+  void SetUp() override { ASSERT_TRUE(pin_isa(GetParam()).ok()); }
+  void TearDown() override { ASSERT_TRUE(pin_isa(available_isas().front()).ok()); }
+};
+
+// fp16 numbers, those that are subnormal among them, are fp32 numbers too: held in half the memory, rows side
+// by side in the file or apart.
+TEST_P(Fp16Kernels, HaveTheBitsOfFp32) {
+  ThreadPool pool(2);
+  MatmulScratch scratch;
+  std::mt19937 random(4);
+  for (const auto& [n, k] : {std::pair<int64_t, int64_t>{5, 7}, {33, 64}, {83, 151}}) {
+    std::vector<uint16_t> numbers(static_cast<size_t>(n * k));
+    for (uint16_t& number : numbers) number = static_cast<uint16_t>(random() & 0xbbff);  // below 2
+    for (const bool apart : {false, true}) {
+      const std::vector<int64_t> leaves =
+          k > 20 ? std::vector<int64_t>{10, 10, 20, k} : std::vector<int64_t>{k};
+      const auto pack = [&](WeightType type) {
+        PackedMatrix matrix(type, n, k, leaves);
+        for (int64_t tile = 0; tile < matrix.tiles(); ++tile) {
+          std::array<SourceRow, kTileColumns> rows;
+          for (int64_t row = tile * kTileColumns; row < std::min(n, (tile + 1) * kTileColumns); ++row)
+            rows[static_cast<size_t>(row % kTileColumns)] = {
+                .data =
+                    reinterpret_cast<const std::byte*>(&numbers[static_cast<size_t>(apart ? row : row * k)]),
+                .dtype = Dtype::kF16,
+                .step = apart ? n * 2 : 0};
+          pack_tile(matrix, tile, rows);
+        }
+        return matrix;
+      };
+      const PackedMatrix halves = pack(WeightType::kFloat16), floats = pack(WeightType::kFloat32);
+      EXPECT_EQ(2 * halves.bytes(), floats.bytes());
+      std::vector<float> a(static_cast<size_t>(k)), b(static_cast<size_t>(k));
+      halves.copy_row(n - 1, a);
+      floats.copy_row(n - 1, b);
+      EXPECT_TRUE(same_bits(a, b));
+      for (const int64_t rows : {1, 2, 3, 5, 8, 16, 17, 40}) {
+        Rows x(rows, k), expected(rows, n), actual(rows, n);
+        randomize(x.view(), 5);
+        matmul(pool, scratch, x.view(), floats, expected.view());
+        matmul(pool, scratch, x.view(), halves, actual.view());
+        for (int64_t m = 0; m < rows; ++m)
+          EXPECT_TRUE(same_bits(expected.view().row(m), actual.view().row(m)))
+              << n << "x" << k << " row " << m;
+      }
+    }
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(EveryIsa, Fp16Kernels, ::testing::ValuesIn(available_isas()));
+
 std::string instance_name(const ::testing::TestParamInfo<std::tuple<std::string, WeightType>>& instance) {
   constexpr const char* kNames[]{"_fp32", "_bf16", "_int8", "_int4"};
   return std::get<0>(instance.param) + kNames[static_cast<int>(std::get<1>(instance.param))];

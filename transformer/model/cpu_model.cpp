@@ -84,7 +84,7 @@ Result<std::unique_ptr<Model>> CpuModel::load(const std::filesystem::path& direc
   const int64_t kv_blocks =
       kv_blocks_for(options.kv_tokens > 0 ? options.kv_tokens : planned_positions(config, options));
   const bool bf16_kv = options.kv == ModelOptions::Kv::kBFloat16 ||
-                       (options.kv == ModelOptions::Kv::kAuto && weights.head.type() != WeightType::kFloat32);
+                       (options.kv == ModelOptions::Kv::kAuto && !is_wide(weights.head.type()));
   const KvShape kv_shape{.layers = config.num_layers,
                          .kv_heads = plan.kv_heads.size(),
                          .head_dim = config.head_dim,

@@ -11,6 +11,8 @@
 namespace outrider {
 namespace {
 
+bool is_fp16(const TensorPart& part) { return !part.coded && part.tensor->dtype == Dtype::kF16; }
+
 class Packer {
  public:
   Packer(const WeightMap& map, const ModelConfig& config, const ShardPlan& plan, const WeightOptions& options,
@@ -47,7 +49,7 @@ void Packer::advance(int64_t bytes) {
 }
 
 Result<WeightType> Packer::type_of(MatrixKind kind, const MatrixSource& source) const {
-  ASSIGN_OR_RETURN(const WeightType type, weight_type(source, options_.format, kind, float_type_));
+  ASSIGN_OR_RETURN(const WeightType type, cpu_weight_type(source, options_.format, kind, float_type_));
   if (type != WeightType::kFloat8) return type;
   return unsupported(fmt::format(
       "{}: fp8 weights are for CUDA devices; use --device cuda, or int8 of the original model",
@@ -236,6 +238,7 @@ PackedMatrix pack_matrix(const MatrixSource& source, WeightType type, ThreadPool
     for (end = i + 1; end < parts.size() && packs_alike(parts[i], parts[end]);) ++end;
     const WeightType own = parts[i].coded                           ? WeightType::kCodes
                            : parts[i].tensor->dtype == Dtype::kBF16 ? WeightType::kBFloat16
+                           : is_fp16(parts[i])                      ? WeightType::kFloat16
                                                                     : WeightType::kFloat32;
     PackedMatrix some = pack_parts(parts.subspan(i, end - i), own, leaves, pool);
     if (whole)
@@ -275,8 +278,16 @@ Result<WeightType> weight_type(const MatrixSource& source, WeightFormat format, 
   return stored.value_or(asked);
 }
 
+Result<WeightType> cpu_weight_type(const MatrixSource& source, WeightFormat format, MatrixKind kind,
+                                   WeightType numbers) {
+  ASSIGN_OR_RETURN(const WeightType type, weight_type(source, format, kind, numbers));
+  const bool stays = type == WeightType::kFloat32 && format == WeightFormat::kAuto &&
+                     std::all_of(source.parts.begin(), source.parts.end(), is_fp16);
+  return stays ? WeightType::kFloat16 : type;
+}
+
 const char* weight_type_name(WeightType type) {
-  constexpr const char* kNames[]{"fp32", "bf16", "int8", "int4", "fp8", "codes"};
+  constexpr const char* kNames[]{"fp32", "bf16", "int8", "int4", "fp8", "codes", "fp16"};
   return kNames[static_cast<int>(type)];
 }
 

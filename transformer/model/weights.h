@@ -86,6 +86,9 @@ WeightType weight_type(WeightFormat format, MatrixKind kind);
 // asked for: then it is made of the numbers they stand for.
 Result<WeightType> weight_type(const MatrixSource& source, WeightFormat format, MatrixKind kind,
                                WeightType numbers);
+// The same on the CPU, which holds fp16 as such.
+Result<WeightType> cpu_weight_type(const MatrixSource& source, WeightFormat format, MatrixKind kind,
+                                   WeightType numbers);
 const char* weight_type_name(WeightType type);  // "int8"
 
 // Row `row` of a mapped part.

@@ -1,5 +1,6 @@
-// Matmul kernels for any instruction set, through Highway. bf16 pairs are widened to fp32 and multiplied by
-// fused multiply-add, the odd column first: bit for bit what one AVX-512 dot product of bf16 pairs does.
+// Matmul kernels for any instruction set, through Highway. fp16 is widened to fp32, which no number is too
+// small or too large for, so it has the bits of fp32 weights. bf16 pairs are widened to fp32 and multiplied
+// by fused multiply-add, the odd column first: bit for bit what one AVX-512 dot product of bf16 pairs does.
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "transformer/ops/cpu/matmul_highway.cpp"
 #include <hwy/foreach_target.h>  // first: it re-includes this file for every instruction set
@@ -44,22 +45,28 @@ HWY_INLINE void store(const V (&sum)[kStreams][kVectors][kRows], float* to) {
         hn::Store(sum[s][i][m], F(), to + (s * kRows + m) * kTileColumns + i * kLanes);
 }
 
-template <int kRows, int kStreams>
-void leaf_fp32(const LeafJob& job) {
+// Weights of type float or hwy::float16_t.
+HWY_INLINE V load_weight(const float* from) { return hn::Load(F(), from); }
+HWY_INLINE V load_weight(const hwy::float16_t* from) {
+  return hn::PromoteTo(F(), hn::Load(hn::Rebind<hwy::float16_t, F>(), from));
+}
+
+template <class Weight, int kRows, int kStreams>
+void leaf_wide(const LeafJob& job) {
   const auto* x = reinterpret_cast<const float*>(job.inputs);
   V sum[kStreams][kVectors][kRows];
   for (auto& stream : sum)
     for (auto& vector : stream)
       for (V& v : vector) v = hn::Zero(F());
   const std::byte* at = job.tile;
-  for (int64_t k = 0; k < job.columns; ++k, at += kTileColumns * sizeof(float), x += kRows) {
+  for (int64_t k = 0; k < job.columns; ++k, at += kTileColumns * sizeof(Weight), x += kRows) {
 #pragma GCC unroll 4
     for (int s = 0; s < kStreams; ++s) {
-      const auto* w = reinterpret_cast<const float*>(at + s * job.stream_stride);
+      const auto* w = reinterpret_cast<const Weight*>(at + s * job.stream_stride);
       __builtin_prefetch(at + s * job.stream_stride + prefetch_bytes(kRows));
 #pragma GCC unroll 4
       for (int i = 0; i < kVectors; ++i) {
-        const V weight = hn::Load(F(), w + i * kLanes);
+        const V weight = load_weight(w + i * kLanes);
 #pragma GCC unroll 16
         for (int m = 0; m < kRows; ++m) sum[s][i][m] = hn::MulAdd(weight, hn::Set(F(), x[m]), sum[s][i][m]);
       }
@@ -102,13 +109,13 @@ void leaf_bf16(const LeafJob& job) {
   store(sum, job.sums);
 }
 
-template <int... kRow>
-KernelSet fp32_set(std::integer_sequence<int, kRow...>) {
+template <class Weight, int... kRow>
+KernelSet wide_set(std::integer_sequence<int, kRow...>) {
   return {.layout = InputLayout::kFloats,
           .max_rows = kMaxRows,
           .streams = {0, streams_of(kRow + 1)...},
-          .many = {nullptr, leaf_fp32<kRow + 1, streams_of(kRow + 1)>...},
-          .single = {nullptr, leaf_fp32<kRow + 1, 1>...}};
+          .many = {nullptr, leaf_wide<Weight, kRow + 1, streams_of(kRow + 1)>...},
+          .single = {nullptr, leaf_wide<Weight, kRow + 1, 1>...}};
 }
 
 template <int... kRow>
@@ -122,8 +129,9 @@ KernelSet bf16_set(std::integer_sequence<int, kRow...>) {
 
 const KernelSet& kernels(WeightType type) {
   constexpr auto kRows = std::make_integer_sequence<int, kMaxRows>();
-  static const KernelSet fp32 = fp32_set(kRows), bf16 = bf16_set(kRows);
-  return type == WeightType::kFloat32 ? fp32 : bf16;
+  static const KernelSet fp32 = wide_set<float>(kRows), fp16 = wide_set<hwy::float16_t>(kRows),
+                         bf16 = bf16_set(kRows);
+  return type == WeightType::kFloat32 ? fp32 : type == WeightType::kFloat16 ? fp16 : bf16;
 }
 
 }  // namespace HWY_NAMESPACE

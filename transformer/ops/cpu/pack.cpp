@@ -64,6 +64,25 @@ void pack_words(const Rows& rows, const PackedMatrix::Leaf& leaf, bool pairs, ui
   }
 }
 
+// One leaf of fp16 weights, as they are.
+void pack_halves(const Rows& rows, const PackedMatrix::Leaf& leaf, uint16_t* to) {
+  constexpr int64_t kChunk = 32;
+  for (int64_t c = leaf.begin; c < leaf.end; c += kChunk) {
+    const int64_t count = std::min(kChunk, leaf.end - c);
+    uint16_t chunk[kChunk][kTileColumns] = {};
+    for (size_t lane = 0; lane < rows.size(); ++lane) {
+      const SourceRow& row = rows[lane];
+      if (row.is_zero()) continue;
+      CHECK(row.dtype == Dtype::kF16, "{} into fp16", dtype_name(row.dtype));
+      const int64_t step = row.step != 0 ? row.step : int64_t{sizeof(uint16_t)};
+      const std::byte* from = row.data + c * step;
+      for (int64_t i = 0; i < count; ++i, from += step) std::memcpy(&chunk[i][lane], from, sizeof(uint16_t));
+    }
+    std::memcpy(to + (leaf.packed + c - leaf.begin) * kTileColumns, chunk,
+                static_cast<size_t>(round_up(count, 2)) * sizeof chunk[0]);
+  }
+}
+
 // Integers and scale of one group of one row.
 bf16 read_group(const SourceRow& row, WeightType type, const PackedMatrix::Group& group, size_t group_index,
                 int8_t* integers) {
@@ -270,7 +289,10 @@ void pack_tile(PackedMatrix& to, int64_t tile, const Rows& rows) {
           "{} into weight type {}", dtype_name(row.dtype), static_cast<int>(to.type()));
   if (is_quantized(to.type())) return pack_integers(rows, to, to.tile(tile));
   for (const PackedMatrix::Leaf& leaf : to.leaves())
-    pack_words(rows, leaf, to.type() == WeightType::kBFloat16, reinterpret_cast<uint32_t*>(to.tile(tile)));
+    if (to.type() == WeightType::kFloat16)
+      pack_halves(rows, leaf, reinterpret_cast<uint16_t*>(to.tile(tile)));
+    else
+      pack_words(rows, leaf, to.type() == WeightType::kBFloat16, reinterpret_cast<uint32_t*>(to.tile(tile)));
 }
 
 }  // namespace outrider

@@ -206,6 +206,7 @@ float PackedMatrix::at(int64_t row, int64_t column) const {
       std::find_if(leaves_.begin(), leaves_.end(), [&](const Leaf& l) { return column < l.end; });
   const int64_t in_leaf = column - leaf->begin, at = leaf->packed + in_leaf;
   if (type_ == WeightType::kFloat32) return read<float>(data, at * kTileColumns + lane);
+  if (type_ == WeightType::kFloat16) return half_to_float(read<uint16_t>(data, at * kTileColumns + lane));
   if (type_ == WeightType::kBFloat16)
     return to_float(read<bf16>(data, at / 2 * 2 * kTileColumns + lane * 2 + at % 2));
   const int64_t group = leaf->first_group + in_leaf / group_columns(type_);

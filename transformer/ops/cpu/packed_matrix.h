@@ -2,6 +2,7 @@
 // lane is an output and every output keeps its own accumulator. A kernel reads one to four tiles at a time,
 // each from start to end. Padding is zero.
 //   fp32  data[tile][k][16]
+//   fp16  data[tile][k][16], multiplied as the fp32 numbers that they are, with the bits of fp32
 //   bf16  data[tile][k / 2][16][2]
 //   int8  data[tile][k / 4][16][4] of weight + 128, then scales[tile][group][16] of bf16
 //   int4  data[tile][k / 8][16][4] bytes, then the same scales; byte j holds weights j (low half) and j + 4
@@ -36,8 +37,14 @@ enum class WeightType : uint8_t {
   kInt8,
   kInt4,
   kFloat8,
-  kCodes,  // of a QuantScheme: their exact numbers, times inputs rounded to bf16 (matmul_codes.cpp)
+  kCodes,    // of a QuantScheme: their exact numbers, times inputs rounded to bf16 (matmul_codes.cpp)
+  kFloat16,  // on the CPU; inputs stay fp32
 };
+
+// Whether inputs, and keys and values by default, stay fp32.
+constexpr bool is_wide(WeightType type) {
+  return type == WeightType::kFloat32 || type == WeightType::kFloat16;
+}
 
 // Whether inputs are quantised too, group by group.
 constexpr bool is_quantized(WeightType type) {
@@ -57,7 +64,7 @@ constexpr int64_t column_alignment(WeightType type) {
 
 // Not of kCodes, whose scheme says it.
 constexpr int64_t weight_bits(WeightType type) {
-  constexpr int64_t kBits[]{32, 16, 8, 4, 8};
+  constexpr int64_t kBits[]{32, 16, 8, 4, 8, 0, 16};
   return kBits[static_cast<int>(type)];
 }
 
