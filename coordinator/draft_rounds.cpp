@@ -41,9 +41,11 @@ void DraftRounds::begin(LiveRequest& live, int32_t batch_size, Turn& turn) {
   if (live.constraint)
     round.room = {.tokens = terms_.gamma_limit(live),
                   .rows = target_.planner.mask_rows(live.constraint->vocab_size())};
-  if (target_.drafts()) return begin_own(live, turn);
-  const PoolWorker* worker = pool_.of(live);
-  if (worker && live.link.opened && worker->is_usable(turn.now())) {
+  if (target_.drafts() && (live.own.asked || !pool_.of(live))) {
+    begin_own(live, turn);
+    return rehearse(live, turn);
+  }
+  if (const PoolWorker* worker = worker_for(live, turn.now())) {
     round.kind = worker->kind();
     const GammaContext context = terms_.gamma_context(live, *worker, batch_size);
     round.gamma = std::clamp(live.gamma->next(context), 0, context.limit);
@@ -72,8 +74,36 @@ void DraftRounds::begin(LiveRequest& live, int32_t batch_size, Turn& turn) {
 
 // ---- a target that drafts itself ------------------------------------------------------------------------
 
+// Null: none could draft now.
+const PoolWorker* DraftRounds::worker_for(const LiveRequest& live, Clock::time_point now) const {
+  const PoolWorker* worker = pool_.of(live);
+  return worker && live.link.opened && worker->is_usable(now) ? worker : nullptr;
+}
+
+void DraftRounds::choose_place(const OutstandingPlan& plan, int32_t batch_size, Clock::time_point now) {
+  constexpr int32_t kUsualGamma = 2;
+  if (!target_.has_two_places()) return;
+  const PoolWorker* any = nullptr;
+  int32_t gamma = kUsualGamma, context = 0;
+  for (const PlannedEntry& entry : plan.entries) {
+    const PoolWorker* worker = entry.sampling ? worker_for(*entry.live, now) : nullptr;
+    if (!worker) continue;
+    any = worker;
+    gamma = std::max(gamma, entry.live->round.gamma);
+    context = std::max(context, entry.live->sequence.committed());
+  }
+  if (!any) return;
+  const auto seconds = [&](DrafterKind kind) {
+    return target_.costs.of(kind).round_seconds(gamma, batch_size, context);
+  };
+  const int64_t trials = target_.place.trials();
+  target_.place.decide(seconds(any->kind()) / seconds(target_.own_kind()));
+  totals_.place_trials += target_.place.trials() - trials;
+}
+
 // The entry's own verdict commits a token at least.
-void DraftRounds::ask_target(LiveRequest& live, int32_t batch_size, PlanEntry& entry) {
+void DraftRounds::ask_target(LiveRequest& live, int32_t batch_size, PlanEntry& entry, Clock::time_point now) {
+  if (!live.own.asked && target_.place.at_worker() && worker_for(live, now)) return;
   if (!live.own.asked) {  // else a group was asked that died, and this one is asked for the same
     const GammaContext context{.limit = std::max(0, terms_.gamma_limit(live) - 1),
                                .batch_size = batch_size,
@@ -113,6 +143,7 @@ void DraftRounds::take_own(Draft& draft, size_t frame_bytes, RequestTable& reque
 void DraftRounds::begin_own(LiveRequest& live, Turn& turn) {
   RoundInFlight& round = live.round;
   OwnDraft own = std::exchange(live.own, {});
+  round.own = true;
   round.kind = target_.own_kind();
   if (!own.draft) return live.decide(turn.now());
   round.number = own.round;
@@ -150,6 +181,15 @@ void DraftRounds::begin_own(LiveRequest& live, Turn& turn) {
   round.draft = std::move(draft);
   round.draft_bytes = own.bytes;
   live.decide(turn.now());
+}
+
+// Before a worker is tried it reads what it has missed, and drafts for this round, which has the target's.
+void DraftRounds::rehearse(LiveRequest& live, Turn& turn) {
+  constexpr int32_t kLeast = 2;  // tokens: the first comes from the pass that reads
+  const PoolWorker* worker = worker_for(live, turn.now());
+  if (!target_.place.rehearses() || live.link.shadow || !worker) return;
+  const int32_t gamma = std::min(std::max(kLeast, live.round.gamma), terms_.gamma_limit(live, *worker));
+  if (gamma > 0) ask_aside(live, gamma, turn);
 }
 
 // ---- reading along --------------------------------------------------------------------------------------
@@ -215,7 +255,7 @@ void DraftRounds::propose(LiveRequest& live, int32_t gamma, Pipeline pipeline, T
                   .text_gamma = live.round.text_gamma};
   if (message.text_gamma > 0) message.pass_ns = prices_.pass_ns, message.row_ns = prices_.row_ns;
   terms_.ask_for_q(live, worker, message);
-  if (live.round.gamma > 0) message.tree = live.round.tree;
+  if (live.round.gamma > 0 && !live.link.shadow) message.tree = live.round.tree;
   if (!message.tree.is_chain() && message.tree.nodes == 0) message.pipeline = Pipeline::kLockstep;
   // A worker that lost track is asked again in the same round, and its first answer may be under way.
   const Proposal& last = live.link.proposal;
@@ -361,6 +401,7 @@ void DraftRounds::take_shadow(LiveRequest& live, PoolWorker& worker, Draft& draf
     return;
   }
   worker.drafted();
+  target_.place.heard();
   learn_reading(worker, live.link.proposal, draft);
   live.link.fresh = false;
   shadows_.take(live, worker, draft, requests, turn.now());

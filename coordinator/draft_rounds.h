@@ -23,9 +23,11 @@ class DraftRounds {
   // Begins a round of an idle sequence, which afterwards is drafting, or ready without a draft. `batch_size`:
   // how many sequences run.
   void begin(LiveRequest& live, int32_t batch_size, Turn& turn);
+  // Where the drafts of the rounds behind a plan will be made, if there is a choice.
+  void choose_place(const OutstandingPlan& plan, int32_t batch_size, Clock::time_point now);
   // A target that drafts itself is asked, with the plan that has this entry, for the draft of the round
-  // behind it: how long is decided by rounds that are over.
-  void ask_target(LiveRequest& live, int32_t batch_size, PlanEntry& entry);
+  // behind it: how long is decided by rounds that are over. Not where a worker is to draft.
+  void ask_target(LiveRequest& live, int32_t batch_size, PlanEntry& entry, Clock::time_point now);
   // What it answered, in a result whose verdicts were applied. `frame_bytes`: of the result.
   void take_own(Draft& draft, size_t frame_bytes, RequestTable& requests);
   // Sends every Propose again whose Draft is overdue.
@@ -54,6 +56,8 @@ class DraftRounds {
 
  private:
   void begin_own(LiveRequest& live, Turn& turn);
+  void rehearse(LiveRequest& live, Turn& turn);
+  const PoolWorker* worker_for(const LiveRequest& live, Clock::time_point now) const;
   bool reads_along(const LiveRequest& live, const PoolWorker& worker) const;
 
   void ask(LiveRequest& live, Turn& turn);

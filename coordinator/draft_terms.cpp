@@ -60,7 +60,10 @@ GammaContext DraftTerms::gamma_context(const LiveRequest& live, const PoolWorker
           .context_length = live.sequence.committed(),
           .cost = &target_.costs.of(worker.kind()),
           .ahead = options_.pipeline != Pipeline::kLockstep,
-          .shadows = ShadowDrafts::tests(live) ? Shadows::kTests : Shadows::kCosts,
+          // A trial of the worker's place is a short one, and was rehearsed.
+          .shadows = target_.has_two_places()    ? Shadows::kNone
+                     : ShadowDrafts::tests(live) ? Shadows::kTests
+                                                 : Shadows::kCosts,
           .shadow_out = live.link.shadow.has_value()};
 }
 

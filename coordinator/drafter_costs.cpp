@@ -52,7 +52,9 @@ void DrafterCosts::observe_drafts(std::span<const PlannedEntry> planned, std::op
   for (const PlannedEntry& entry : planned) {
     const DraftLink& link = entry.live->link;
     const RoundInFlight& round = entry.live->round;
-    if (!entry.sampling || round.gamma == 0 || round.from_text() || (kind && round.kind != *kind)) continue;
+    if (!entry.sampling || round.own || round.gamma == 0 || round.from_text() ||
+        (kind && round.kind != *kind))
+      continue;
     if (!round.has_draft || round.read_prompt || !link.peer) return;
     phase.longest = std::max(phase.longest, round.depth());
     phase.total += round.drafted();

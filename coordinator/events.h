@@ -85,6 +85,7 @@ struct RoundDone {
   int32_t accepted_count = 0;
   int32_t emitted = 0;
   bool eos = false;  // the draft ended at an end-of-sequence token
+  bool own = false;  // the target drafts for it, if anybody does
   // Whether the worker would have drafted the token before `base`, and whether that ends a text; when asked
   // for (ProtocolOptions::record_guesses) and known.
   std::optional<bool> guess_was_right;

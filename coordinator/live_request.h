@@ -93,6 +93,7 @@ struct RoundInFlight {
   bool tree_wanted = false;  // where it is to be found out whether drafts should branch: this one may
   int32_t text_gamma = 0;    // the same, of a draft found in the text
   bool ranks_rows = false;   // its verdict tells TokenSuccessors
+  bool own = false;          // the target drafts for it, if anybody does
   bool has_draft = false;
   bool used = false;         // the draft went into a plan
   bool read_prompt = false;  // the worker had a prompt to read first

@@ -208,6 +208,8 @@ struct EventCounts {
   int64_t workers_joined = 0, workers_lost = 0, workers_left = 0, workers_rested = 0, sequences_moved = 0,
           hellos_refused = 0, resyncs = 0, sends_failed = 0;
   int64_t unexpected_messages = 0, stale_results = 0;
+  // By where a head drafts; and how often the other place was tried.
+  int64_t head_rounds_at_target = 0, head_rounds_at_worker = 0, place_trials = 0;
   int64_t ranked_rows = 0;                                       // whose best tokens went to draft workers
   int64_t text_rounds = 0, text_drafted = 0, text_accepted = 0;  // with a draft found beside a model's
 };

@@ -199,11 +199,13 @@ void Protocol::assign(Turn& turn) {
   for (ServingGroup& group : groups_)
     for (auto& [id, live] : group.requests.all()) {
       if (!live->running() || live->state == RequestState::kDrafting) continue;
-      if (pool_.assign(*live, turn)) use_kind(*live, pool_.of(*live)->kind());
+      const bool moved = pool_.assign(*live, turn);
+      if (moved && !group.target.drafts()) use_kind(*live, pool_.of(*live)->kind());
     }
 }
 
-// What a draft length policy learnt of one kind of drafter says nothing about another.
+// What a draft length policy learnt of one kind of drafter says nothing about another. A head drafts the same
+// in both places.
 void Protocol::use_kind(LiveRequest& live, DrafterKind kind) const {
   if (live.kind != kind && live.kind != 0) {
     live.other_gammas[live.kind] = std::move(live.gamma);
@@ -220,8 +222,10 @@ void Protocol::plan(ServingGroup& group, Turn& turn) {
   if (!step && group.states.is_awaited(group.requests.all()))
     step = target.planner.plan_nothing(group.requests, turn.now());
   if (!step) return;
-  group.states.ask(group.requests.all(), *step);
   const OutstandingPlan& plan = *target.planner.outstanding();
+  const auto batch_size = static_cast<int32_t>(group.requests.running());
+  group.rounds.choose_place(plan, batch_size, turn.now());
+  group.states.ask(group.requests.all(), *step);
   for (size_t i = 0; i < plan.entries.size(); ++i) {
     LiveRequest& live = *plan.entries[i].live;
     const PoolWorker* worker = pool_.of(live);
@@ -232,8 +236,7 @@ void Protocol::plan(ServingGroup& group, Turn& turn) {
   if (target.drafts())
     for (size_t i = 0; i < plan.entries.size(); ++i)
       if (plan.entries[i].sampling)
-        group.rounds.ask_target(*plan.entries[i].live, static_cast<int32_t>(group.requests.running()),
-                                step->entries[i]);
+        group.rounds.ask_target(*plan.entries[i].live, batch_size, step->entries[i], turn.now());
   for (LiveRequest* live : plan.gave_up) {
     if (!live->round.has_draft || live->round.draft.q_kind != QKind::kSlices) continue;
     ++totals_.drafts_dropped[static_cast<size_t>(DropReason::kSliceMissing)];  // ranks forgot them with it

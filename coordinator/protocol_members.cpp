@@ -165,13 +165,16 @@ void Protocol::worker_joined(PeerId peer, Hello& hello, Turn& turn) {
   }
   const TargetGroup& target = any->target;
   worker_lost(peer, turn);
-  if (target.drafts())
-    return refuse_hello(peer, "the target drafts itself, with a head beside it; no draft worker is needed",
-                        turn);
+  if (target.drafts() && (!target.has_two_places() || hello.state_head == 0))
+    return refuse_hello(
+        peer,
+        fmt::format("the target drafts itself, with a head beside it; no draft worker is needed{}",
+                    target.has_two_places() ? " but one with the same head" : ""),
+        turn);
   if (hello.state_head != 0 && hello.state_head != target.state_head())
     return refuse_hello(peer,
                         "its head reads states that this target does not tell; give both ends the same "
-                        "--drafter and --draft-model, and the target --head-place worker",
+                        "--drafter and --draft-model, and the target --head-place worker or auto",
                         turn);
   if (hello.successors && !target.tells_successors())
     return refuse_hello(

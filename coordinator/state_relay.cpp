@@ -15,6 +15,14 @@ bool StateRelay::reads_states(const LiveRequest& live) const {
          live.sequence.target.open;
 }
 
+// Where the target drafts, too, rows go to those that draft now or will soon. While one rehearses nothing
+// more is told: rows of the next round would end the draft.
+bool StateRelay::is_worth_rows(const LiveRequest& live) const {
+  const HeadPlace& place = target_.place;
+  if (!target_.drafts() || place.at_worker() || live.state == RequestState::kDrafting) return true;
+  return place.tells_rows() && !live.link.shadow;
+}
+
 int32_t StateRelay::told_behind(const LiveRequest& live) const {
   const OutstandingPlan* plan = target_.planner.outstanding();
   const int32_t now = live.sequence.target.kv_length;
@@ -40,7 +48,7 @@ void StateRelay::ask(const RequestMap& requests, StepPlan& step) {
   int64_t rows = kMostStateBytes / (2 * std::max<int64_t>(1, target_.state_width()));
   size_t bytes = target_.planner.outstanding()->bytes;
   for (const auto& [id, live] : requests) {
-    if (!reads_states(*live)) continue;
+    if (!reads_states(*live) || !is_worth_rows(*live)) continue;
     const int64_t count = std::min<int64_t>(rows, told_behind(*live) - live->link.states);
     bytes += kAskBytes;
     if (count <= 0 || bytes > options_.max_bytes_per_step) continue;

@@ -33,6 +33,7 @@ class StateRelay {
 
  private:
   bool reads_states(const LiveRequest& live) const;
+  bool is_worth_rows(const LiveRequest& live) const;
   // Of the tokens that have keys and values behind the plan that is out, or now.
   int32_t told_behind(const LiveRequest& live) const;
 

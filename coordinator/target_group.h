@@ -6,6 +6,7 @@
 #include <optional>
 
 #include "coordinator/drafter_costs.h"
+#include "coordinator/head_place.h"
 #include "coordinator/kv_ledger.h"
 #include "coordinator/rank_acceptance.h"
 #include "coordinator/round_times.h"
@@ -25,7 +26,7 @@ class TargetGroup {
   void join(PeerId peer, Hello hello) {
     peer_ = peer;
     hello_ = std::move(hello);
-    own_kind_ = hello_.own_drafter == 0 ? 0 : costs.add_kind(hello_.own_drafter);
+    own_kind_ = hello_.own_drafter == 0 ? 0 : costs.add_kind(own_fingerprint());
     kv.reset(kv_blocks_of(hello_));
   }
   void move_to(PeerId peer) { peer_ = peer; }  // the same life on a new connection
@@ -45,9 +46,12 @@ class TargetGroup {
   uint64_t state_head() const { return hello_.state_width > 0 ? hello_.state_head : 0; }
   int32_t state_width() const { return hello_.state_width; }
   bool tells_successors() const { return hello_.successors; }
-  // The kind of the drafter that is part of the group; 0: there is none, and draft workers draft.
+  // The kind of the drafter that is part of the group; 0: there is none, and draft workers draft. Where it is
+  // a head that workers may have, too, that is another kind: its drafts are the same, their costs are not.
   DrafterKind own_kind() const { return own_kind_; }
   bool drafts() const { return own_kind_ != 0; }
+  // Its head drafts in either place.
+  bool has_two_places() const { return drafts() && state_head() != 0; }
   int32_t max_context() const { return max_context_of(hello_); }
   // That of a group which says this.
   int32_t max_context_of(const Hello& hello) const {
@@ -67,11 +71,16 @@ class TargetGroup {
   KvLedger kv;
   StepPlanner planner;
   TreeChoice trees;
+  HeadPlace place;       // of a head that drafts here and at workers
   RankAcceptance ranks;  // of requests whose text does not depend on drafts
 
  private:
   static constexpr int64_t kMostBlocks = int64_t{1} << 31;
   static constexpr auto kMostIds = static_cast<int32_t>(WireLimits{}.ids);  // of a list in a message
+  uint64_t own_fingerprint() const {
+    constexpr uint64_t kBesideTarget = 0x9e3779b97f4a7c15;
+    return state_head() == 0 ? hello_.own_drafter : hello_.own_drafter ^ kBesideTarget;
+  }
   static int64_t kv_blocks_of(const Hello& hello) {
     return std::clamp<int64_t>(hello.kv_blocks, 0, kMostBlocks);
   }

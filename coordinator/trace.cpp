@@ -27,6 +27,7 @@ Json args_of(const RoundDone& round) {
             {"drafted", round.drafted},
             {"accepted_count", round.accepted_count},
             {"emitted", round.emitted}};
+  if (round.gamma > 0) args["drafted_at"] = round.own ? "target" : "worker";
   if (!round.parents.empty()) {
     args["parents"] = round.parents;
     args["path"] = round.path;

@@ -213,6 +213,7 @@ void Verdicts::learn_pass(const StepResult& result, const OutstandingPlan& plan,
   if (plan.entries.empty()) return;
   target_.times.observe_step(now - plan.sent_at, plan.rows, plan.prefills);
   const double drafting = static_cast<double>(reported_ns(result.draft_ns)) * 1e-9;
+  target_.place.pass_over(drafting);
   if (!plan.prefills) {
     const double all = std::chrono::duration<double>(now - plan.sent_at).count();
     target_.costs.observe_verify(plan.rows, plan.context, std::max(0.0, all - drafting));
@@ -283,9 +284,17 @@ void Verdicts::teach(LiveRequest& live, const Verdict& verdict, int32_t emitted,
   drafter.accepted += verdict.accepted_count;
   drafter.emitted += emitted;
   drafter.round_seconds += seconds;
+  count_place(live);
+  if (target_.has_two_places() && !round.read_prompt) target_.place.observe(!round.own, emitted, seconds);
   if (round.read_prompt) return;  // once for every sequence and drafter, and no measure of what follows
   live.choice.add(round.kind, emitted, seconds);
   pool_.add_goodput(round.kind, emitted, seconds);
+}
+
+void Verdicts::count_place(const LiveRequest& live) {
+  const PoolWorker* worker = pool_.of(live);
+  totals_.head_rounds_at_target += live.round.own;
+  totals_.head_rounds_at_worker += !live.round.own && worker && worker->needs_states();
 }
 
 // What lies beyond the end of a request was accepted all the same.
@@ -318,7 +327,8 @@ void Verdicts::record(const PlannedEntry& entry, const Verdict& verdict, int32_t
       const int32_t own = round.drafted_by_drafter();
       worker.add_verified(own, std::min(tested, own), std::min(verdict.accepted_count, own));
     });
-  if (PoolWorker* worker = entry.first ? nullptr : pool_.of(live)) worker->round_over(round.drafted() > 0);
+  if (PoolWorker* worker = entry.first ? nullptr : pool_.of(live))
+    worker->round_over(round.drafted() > 0 && !round.own);
   totals_.rounds.add(sums);
   totals_.phases.add(phases);
   totals_.masks += round.masks.computed;
@@ -342,6 +352,7 @@ void Verdicts::record(const PlannedEntry& entry, const Verdict& verdict, int32_t
                      .accepted_count = verdict.accepted_count,
                      .emitted = emitted,
                      .eos = round.draft.eos,
+                     .own = round.own,
                      .guess_was_right = guess_was_right,
                      .guess_was_eos = ends_text(guess),
                      .draft_ns = round.draft.ingest_ns + round.draft.draft_ns,

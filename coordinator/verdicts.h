@@ -41,6 +41,7 @@ class Verdicts {
   std::optional<FinishReason> reason_to_finish(const LiveRequest& live, TokenId last) const;
   void teach(LiveRequest& live, const Verdict& verdict, int32_t emitted, int32_t batch_size,
              Clock::time_point now);
+  void count_place(const LiveRequest& live);
   void teach_ranks(LiveRequest& live, const Verdict& verdict);
   void record(const PlannedEntry& entry, const Verdict& verdict, int32_t emitted, const StepResult& result,
               Turn& turn);

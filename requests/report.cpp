@@ -120,6 +120,10 @@ std::string screen_report(const RunDescription& run, const Totals& totals, const
         kinds.contains("draft") ? kinds["draft"]["bytes_per_accepted_token"].get<double>() : 0;
     out += fmt::format("wire: {:.0f} bytes per accepted token, {:.0f} of them drafts\n",
                        metrics["wire"]["bytes_per_accepted_token"].get<double>(), drafts);
+    if (run.weighs_places)
+      out += fmt::format(
+          "head: {} rounds beside the target, {} at a draft worker; the other place was tried {} times\n",
+          totals.head_rounds_at_target, totals.head_rounds_at_worker, totals.place_trials);
     if (kinds.contains("q_slice")) {
       const auto& slices = kinds["q_slice"];
       const double all = slices["sent_bytes"].get<double>(),

@@ -24,8 +24,9 @@ struct RunDescription {
   int64_t max_model_len = 0;
   int max_num_seqs = 0;
   int threads = 0;
-  bool speculates = false;   // there are draft workers, or may be
-  bool pinned_zero = false;  // drafts are switched off by a length of 0
+  bool speculates = false;     // there are draft workers, or may be
+  bool weighs_places = false;  // a head may draft beside the target or at draft workers
+  bool pinned_zero = false;    // drafts are switched off by a length of 0
   std::string gamma_policy;
   std::string synthetic_acceptance, emulated_link;  // empty: none
   // What rules that need q get: the form asked for, what a row may take, the bits of an element of a state,

@@ -73,6 +73,7 @@ RunDescription describe_run(const ClusterSettings& settings, const Preparation& 
           .max_num_seqs = models.max_num_seqs,
           .threads = models.threads > 0 ? models.threads : usable_cores(),
           .speculates = settings.speculates(),
+          .weighs_places = models.is_head_beside_target() && models.is_head_at_workers(),
           .pinned_zero = speculation.num_speculative_tokens == 0,
           .gamma_policy = speculation.policy(),
           .synthetic_acceptance = speculation.synthetic_acceptance,

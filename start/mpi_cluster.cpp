@@ -110,7 +110,7 @@ int share_of_cores(Collectives& host) {
 
 Status check_roles(const ClusterSettings& settings, const Topology& topology) {
   const int drafters = topology.draft_workers();
-  if (settings.models.has_draft_workers() && drafters == 0)
+  if (settings.models.needs_draft_workers() && drafters == 0)
     return invalid_argument(
         "there is a drafter but no draft rank; add draft=1 to --layout and start one rank more");
   if (settings.models.drafts_beside_target() && drafters > 0)
@@ -118,7 +118,7 @@ Status check_roles(const ClusterSettings& settings, const Topology& topology) {
         "there is a draft rank, but --drafter {} drafts beside the target; "
         "say coordinator=1,draft=0,target={}{} in --layout{}",
         settings.models.drafter, topology.groups() > 1 ? fmt::format("{}x", topology.groups()) : "",
-        topology.tp_size(), settings.models.head() ? ", or --head-place worker" : ""));
+        topology.tp_size(), settings.models.head() ? ", or --head-place worker or auto" : ""));
   if (!settings.models.has_drafter() && drafters > 0)
     return invalid_argument(
         "there is a draft rank but no drafter; add --draft-model DIR or --drafter suffix, or say "

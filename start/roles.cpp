@@ -87,7 +87,7 @@ Result<std::shared_ptr<StateDrafter>> load_state_drafter(const RoleSettings& set
                                                          const Preparation& prepared, RoleThreads threads,
                                                          Model& target) {
   ASSIGN_OR_RETURN(auto options, state_drafter_options(settings, prepared));
-  ASSIGN_OR_RETURN(auto head, load_head(settings, prepared, threads));
+  ASSIGN_OR_RETURN(auto head, load_head(settings, prepared, threads, settings.models.max_num_seqs));
   return std::make_shared<StateDrafter>(target, std::move(head), std::move(options));
 }
 
@@ -123,10 +123,11 @@ Status add_head(const RoleSettings& settings, const Preparation& prepared, RoleT
   if (!prepared.head || !settings.models.head()) return {};
   if (settings.models.is_head_beside_target()) {
     target.own_drafter = prepared.draft_info.fingerprint;
-    if (!leads) return {};
-    ASSIGN_OR_RETURN(target.drafter, load_state_drafter(settings, prepared, threads, model));
-    return {};
+    if (leads) {
+      ASSIGN_OR_RETURN(target.drafter, load_state_drafter(settings, prepared, threads, model));
+    }
   }
+  if (!settings.models.is_head_at_workers()) return {};
   target.state_head = prepared.state_head;
   target.state_width = static_cast<int32_t>(prepared.head->layer.hidden_size);
   if (!leads) return {};
@@ -221,7 +222,8 @@ Result<Pause> live_once(const RoleSettings& settings, const Preparation& prepare
   const bool ends = settings.speculation.synthetic_acceptance.empty();
   const auto eos = ends ? prepared.target.eos : std::vector<TokenId>();
   if (settings.models.head()) {
-    ASSIGN_OR_RETURN(const auto state_head, load_head(settings, prepared, threads));
+    ASSIGN_OR_RETURN(const auto state_head,
+                     load_head(settings, prepared, threads, settings.models.sequences()));
     worker_options.state_head = prepared.state_head;
     worker_options.state_width = static_cast<int32_t>(state_head->hidden_size());
     const auto drafter = make_head_worker(settings.models, *state_head, eos);
@@ -248,12 +250,11 @@ Status serve_drafts(const RoleSettings& settings, const Preparation& prepared, R
 }  // namespace
 
 Result<std::unique_ptr<Head>> load_head(const RoleSettings& settings, const Preparation& prepared,
-                                        RoleThreads threads) {
+                                        RoleThreads threads, int32_t sequences) {
   const ModelSettings& models = settings.models;
   ASSIGN_OR_RETURN(const WeightFormat format,
                    parse_weight_format("--draft-weight-format", models.draft_weight_format));
   ASSIGN_OR_RETURN(const TreeOptions tree, parse_speculative_tree(settings.speculation.speculative_tree));
-  const int32_t sequences = models.is_head_beside_target() ? models.max_num_seqs : models.sequences();
   const int64_t per_sequence = prepared.max_model_len + kMaxSpeculativeTokens + kBlockTokens;
   // What it looked behind may have found better nodes since then.
   const int64_t looked = tree.shape.is_chain() ? 0 : 2 * most_nodes(tree.shape, kMaxTreeNodes);

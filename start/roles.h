@@ -26,10 +26,10 @@ Result<std::unique_ptr<Model>> load_draft(const RoleSettings& settings, const Pr
 Result<std::shared_ptr<const DraftHead>> load_draft_head(const RoleSettings& settings, IndexRange ids,
                                                          RoleThreads threads);
 
-// The head of --drafter eagle3 and its like, wherever it drafts, and a drafter of a draft worker with it,
-// which it must outlive.
+// The head of --drafter eagle3 and its like, wherever it drafts, for so many sequences; and a drafter of a
+// draft worker with it, which it must outlive.
 Result<std::unique_ptr<Head>> load_head(const RoleSettings& settings, const Preparation& prepared,
-                                        RoleThreads threads);
+                                        RoleThreads threads, int32_t sequences);
 std::unique_ptr<Drafter> make_head_worker(const ModelSettings& models, Head& head,
                                           std::vector<TokenId> eos_ids);
 

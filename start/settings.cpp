@@ -20,11 +20,11 @@ constexpr int32_t kAutoRowBytes = 1024;  // the entropy of a text does not shrin
 Status check_head_settings(const RoleSettings& settings) {
   const ModelSettings& m = settings.models;
   const SpeculationSettings& s = settings.speculation;
-  if (m.head_place != "target" && m.head_place != "worker")
-    return invalid_argument(fmt::format("--head-place {}: choose target or worker", m.head_place));
-  if (!m.head() && m.head_place == "worker")
-    return invalid_argument(
-        "--head-place worker needs a head: --drafter eagle3, eagle, mtp, medusa or dflash");
+  if (m.head_place != "target" && m.head_place != "worker" && m.head_place != "auto")
+    return invalid_argument(fmt::format("--head-place {}: choose target, worker or auto", m.head_place));
+  if (!m.head() && m.head_place != "target")
+    return invalid_argument(fmt::format(
+        "--head-place {} needs a head: --drafter eagle3, eagle, mtp, medusa or dflash", m.head_place));
   if (m.exits_early() != (m.exit_layer != 0) || m.exit_layer < 0)
     return invalid_argument(
         m.exits_early() ? "--drafter layerskip needs --exit-layer E: draft with the target's first E layers"
@@ -40,7 +40,7 @@ Status check_head_settings(const RoleSettings& settings) {
     return refuse(fmt::format("--draft-threads {}", m.draft_threads),
                   m.head()
                       ? "a head beside the target has the target's threads; drop it, or use --head-place "
-                        "worker"
+                        "worker or auto"
                       : "it drafts with the target's threads; drop it");
   if (s.record_guesses) return refuse("--record-rounds", "heads do not guess; drop it");
   if (!m.exits_early()) return {};
@@ -252,12 +252,13 @@ Status check_pool_settings(const ClusterSettings& settings) {
         fmt::format("--num-draft-workers {}: must be 1 to {}", p.num_draft_workers, kMaxDraftWorkers));
   if (p.num_draft_workers > 1 && !settings.models.has_draft_workers())
     return invalid_argument(
-        "--num-draft-workers needs --draft-model DIR or --drafter suffix, and a head --head-place worker");
+        "--num-draft-workers needs --draft-model DIR or --drafter suffix, and a head --head-place worker or "
+        "auto");
   if (settings.models.drafts_beside_target() && !p.listen.empty())
     return unsupported(
         fmt::format("--listen and --drafter {}: {} drafts beside the target, and nobody else; drop one{}",
                     settings.models.drafter, settings.models.head() ? "the head" : "it",
-                    settings.models.head() ? ", or use --head-place worker" : ""));
+                    settings.models.head() ? ", or use --head-place worker or auto" : ""));
   const int waits_for = p.wait_for_draft_workers.value_or(0);
   if (waits_for < 0 || waits_for > kMaxDraftWorkers || (waits_for > 0 && p.listen.empty()))
     return invalid_argument(fmt::format("--wait-for-draft-workers {}: must be 0 to {}, and needs --listen",

@@ -18,7 +18,7 @@ struct ModelSettings {
   std::string model;
   std::string draft_model;
   std::string drafter;  // "", "model", "ngram", "suffix", "recycling", "layerskip" or a head's kind
-  std::string head_place = "target";   // or "worker": where a head drafts
+  std::string head_place = "target";   // "worker" or "auto": where a head drafts
   int exit_layer = 0;                  // of "layerskip": drafts with so many of the target's layers
   std::string draft_drafter = "off";   // or "ngram", "suffix": guesses what the draft model draws
   int draft_history_tokens = 1 << 18;  // of finished outputs that the suffix drafter looks through
@@ -41,13 +41,17 @@ struct ModelSettings {
   int sequences() const { return data_parallel_size * max_num_seqs; }  // of all groups
   // A drafter of the run itself; others may join it.
   bool has_drafter() const { return !draft_model.empty() || drafts_from_text() || exits_early(); }
-  // --draft-model is a head. Beside the target it drafts in the leader's process, and there are no draft
-  // workers; else they hold it.
+  // --draft-model is a head. Beside the target it drafts in the leader's process; at draft workers they hold
+  // it. With "auto" both do, and what is measured decides.
   std::optional<HeadKind> head() const { return head_kind_of(drafter); }
   bool is_head_beside_target() const { return head() && head_place != "worker"; }
+  bool is_head_at_workers() const { return head() && head_place != "target"; }
   bool exits_early() const { return drafter == "layerskip"; }  // the target's own layers draft, on all ranks
-  bool drafts_beside_target() const { return is_head_beside_target() || exits_early(); }
+  // Nobody but the target drafts.
+  bool drafts_beside_target() const { return exits_early() || (head() && !is_head_at_workers()); }
   bool has_draft_workers() const { return has_drafter() && !drafts_beside_target(); }
+  // It needs them: there is no drafter without one.
+  bool needs_draft_workers() const { return has_draft_workers() && !is_head_beside_target(); }
   bool drafts_from_text() const { return drafter == "ngram" || drafter == "suffix" || recycles(); }
   // Of a draft model and of the text, round by round.
   bool drafts_from_both() const { return drafter == "model+suffix"; }

@@ -173,7 +173,8 @@ Status serve_alone(const DraftWorkerSettings& settings, const Preparation& prepa
   PoolWorker worker(settings, prepared, std::move(zmq), [&]() -> Result<WorkerModels> {
     WorkerModels models;
     if (settings.run.models.head()) {
-      ASSIGN_OR_RETURN(models.state_head, load_head(settings.run, prepared, threads));
+      ASSIGN_OR_RETURN(models.state_head,
+                       load_head(settings.run, prepared, threads, settings.run.models.sequences()));
     }
     if (settings.run.models.uses_draft_model()) {
       ASSIGN_OR_RETURN(models.model, ranks.load());

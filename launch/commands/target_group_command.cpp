@@ -214,7 +214,7 @@ void add_target_group_options(CLI::App& app, TargetGroupSettings& s) {
       "As the run says, where the target needs it: a head beside the target, or --q-format hidden");
   add_text_drafter_options(app, m);
   app.add_option("--head-place", m.head_place, "Where a head drafts, as the run says")
-      ->check(CLI::IsMember({"target", "worker"}))
+      ->check(CLI::IsMember({"target", "worker", "auto"}))
       ->capture_default_str();
   app.add_option("--exit-layer", m.exit_layer, "With --drafter layerskip, as the run says");
   app.add_option(

@@ -60,8 +60,10 @@ void add_model_options(CLI::App& app, ClusterSettings& o) {
   app.add_option(
          "--head-place", m.head_place,
          "Where a head drafts. target: in the process of the target's leader, right behind its pass; worker: "
-         "at a draft worker, which is sent a row of the target's states for each committed token")
-      ->check(CLI::IsMember({"target", "worker"}))
+         "at a draft worker, which is sent a row of the target's states for each committed token; auto: both "
+         "hold the head, in their own memory, and the faster place is found out and used. Without a worker "
+         "that is target")
+      ->check(CLI::IsMember({"target", "worker", "auto"}))
       ->group("Models")
       ->capture_default_str();
   app.add_option("--exit-layer", m.exit_layer,

@@ -10,7 +10,8 @@ namespace {
 
 constexpr DrafterKind kModel = 11, kNgram = 22;
 
-// Rounds of `sequences` sequences in turn; a round of kind k takes 1 ms and emits rates[k] tokens in the mean.
+// Rounds of `sequences` sequences in turn; a round of kind k takes 1 ms and emits rates[k] tokens in the
+// mean.
 struct Play {
   std::map<DrafterKind, double> rates;
   GoodputByKind run;

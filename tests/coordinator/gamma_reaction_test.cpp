@@ -181,7 +181,8 @@ TEST(GammaReaction, PlainDecodingIsNotJudgedByThePassesAfterADraft) {
   for (const Shadows shadows : {Shadows::kNone, Shadows::kTests})
     for (const double waking : {0.25, 0.5})
       for (const double alpha : {0.5, 0.65, 0.77, 0.85}) {
-        const World world{.alpha = alpha, .draft = 0.15, .per_row = 0.4, .shadows = shadows, .waking = waking};
+        const World world{
+            .alpha = alpha, .draft = 0.15, .per_row = 0.4, .shadows = shadows, .waking = waking};
         double settled = 0, whole = 0;
         for (uint64_t seed = 1; seed <= 10; ++seed) {
           Rounds rounds("ewma", world, seed);

@@ -22,6 +22,7 @@ struct Schedule {
   int64_t kv_blocks = 0;  // of the target; 0: enough for all
   int ranks = 0;          // that take slices of dense q; 0: the target has no doors
   bool states = false;    // drafters need rows of the target's
+  bool own = false;       // and the target drafts, too
   bool shadows = false;   // drafts that rounds do not wait for, some of which come to nothing
 };
 
@@ -174,10 +175,29 @@ class ProtocolSimulation : public ::testing::Test {
     run(seed, faults, schedule);
   }
 
+  // With heads at the target and at workers.
+  void run_places(uint64_t seed, const Faults& faults, int64_t kv_blocks = 0, int32_t groups = 1) {
+    Schedule schedule = random_schedule(seed);
+    schedule.options.target_groups = groups;
+    schedule.states = schedule.own = true;
+    if (std::exchange(schedule.shadows, true) || seed % 2 == 0)  // a policy that draws no shadows of its own
+      schedule.gamma = parse_gamma_policy(seed % 4 == 0 ? "ewma" : "fixed:gamma=3").value();
+    schedule.options.pipeline = Pipeline::kLockstep;
+    schedule.options.max_num_seqs = 2;  // more rounds
+    while (schedule.requests.size() < 12) {
+      SimulatedRequest more = schedule.requests[schedule.requests.size() / 2];
+      more.request.sampling.seed = Seed{seed + schedule.requests.size()};
+      schedule.requests.push_back(std::move(more));
+    }
+    schedule.kv_blocks = kv_blocks;
+    run(seed, faults, schedule);
+  }
+
   void run(uint64_t seed, const Faults& faults, const Schedule& schedule) {
     SCOPED_TRACE("seed " + std::to_string(seed));
     SimulatedCluster cluster(seed, schedule.options, schedule.gamma, faults, schedule.workers,
                              schedule.accuracy, schedule.ranks, schedule.kv_blocks, schedule.states);
+    if (schedule.own) cluster.draft_at_targets(0, static_cast<int64_t>(seed % 100));
     ASSERT_TRUE(cluster.run(schedule.requests))
         << "did not end; virtual time " << cluster.virtual_us() << " us";
     ASSERT_EQ(cluster.target_error(), "");
@@ -200,6 +220,8 @@ class ProtocolSimulation : public ::testing::Test {
     struck_ += cluster.struck();
     slices_struck_ += cluster.slices_struck();
     told_ += cluster.told();
+    at_target_ += cluster.protocol().totals().head_rounds_at_target;
+    at_worker_ += cluster.protocol().totals().head_rounds_at_worker;
     accepted_ += cluster.protocol().totals().rounds.accepted;
     hits_ += cluster.protocol().totals().preparation.hits;
     misses_ += cluster.protocol().totals().preparation.lookups - cluster.protocol().totals().preparation.hits;
@@ -265,8 +287,9 @@ class ProtocolSimulation : public ::testing::Test {
   int64_t accepted_ = 0, hits_ = 0, misses_ = 0, dropped_unshadowed_ = 0;
   int64_t sliced_ = 0;  // drafts that were verified by slices
   int64_t prefix_hits_ = 0, preemptions_ = 0, failovers_ = 0;
-  std::array<int64_t, 2> groups_used_{};  // target groups, of all schedules: those nothing began in, others
-  int64_t told_ = 0;                      // rows of states
+  std::array<int64_t, 2> groups_used_{};   // target groups, of all schedules: those nothing began in, others
+  int64_t told_ = 0;                       // rows of states
+  int64_t at_target_ = 0, at_worker_ = 0;  // rounds by where a head drafts
   std::array<int64_t, kDropReasonNames.size()> dropped_{};
   std::array<int64_t, 4> finished_{};  // requests, by FinishReason
   FaultCounts struck_, slices_struck_;
@@ -550,6 +573,78 @@ TEST_F(ProtocolSimulation, RowsOfStatesOfGroupsThatDie) {
     run_states(seed, {.target_failure = 0.02}, 0, 3);
   EXPECT_GT(failovers_, 100);
   EXPECT_GT(accepted_, 1000);
+}
+
+// ---- a head in both places ------------------------------------------------------------------------------
+
+TEST_F(ProtocolSimulation, AHeadInBothPlacesWithoutFaults) {
+  for (uint64_t seed = 0; seed < kSchedules && !HasFailure(); ++seed) run_places(seed, {});
+  EXPECT_GT(accepted_, 10'000);
+  EXPECT_GT(at_target_, 10'000);
+  EXPECT_GT(at_worker_, 500);
+}
+
+TEST_F(ProtocolSimulation, AHeadInBothPlacesWhereRowsAreLostLateOrTwice) {
+  for (uint64_t seed = 0; seed < kSchedules && !HasFailure(); ++seed)
+    run_places(seed, {.drop = 0.2, .duplicate = 0.3, .max_delay_us = 30'000, .reorder = true});
+  EXPECT_GT(accepted_, 10'000);
+  EXPECT_GT(at_worker_, 100);
+}
+
+TEST_F(ProtocolSimulation, AHeadInBothPlacesWithWorkersThatDie) {
+  for (uint64_t seed = 0; seed < kSchedules && !HasFailure(); ++seed)
+    run_places(seed, {.worker_death = 0.1, .silent_death = seed % 2 == 0});
+  EXPECT_GT(struck_.worker_death, 100);
+  EXPECT_GT(accepted_, 10'000);
+}
+
+TEST_F(ProtocolSimulation, AHeadInBothPlacesWithEverythingAtOnce) {
+  for (uint64_t seed = 0; seed < kSchedules && !HasFailure(); ++seed)
+    run_places(seed, everything(seed, 0.002), seed % 3 == 0 ? 8 : 0, 1 + static_cast<int32_t>(seed % 3));
+  EXPECT_GT(accepted_, 1000);
+  EXPECT_GT(at_worker_, 50);
+}
+
+// A hundred texts, one by one, where a pass takes 500 us.
+struct PlacesRun {
+  PlacesRun(int64_t own_draft_us, int64_t link_us, int workers) {
+    ProtocolOptions options;
+    options.max_num_seqs = 1;
+    SimulatedCluster cluster(7, options, parse_gamma_policy("fixed:gamma=3").value(),
+                             {.max_delay_us = link_us}, workers, 0.8, 0, 0, true);
+    cluster.draft_at_targets(500, own_draft_us);
+    std::vector<SimulatedRequest> requests(100);
+    for (size_t i = 0; i < requests.size(); ++i) {
+      for (int32_t n = 0; n < 4; ++n)
+        requests[i].request.prompt.emplace_back((static_cast<int32_t>(i) + n) % kToyVocab);
+      requests[i].request.max_tokens = 80;
+      requests[i].request.ignore_eos = true;
+      requests[i].submit_at_us = 200'000;  // all have joined
+    }
+    EXPECT_TRUE(cluster.run(requests));
+    for (size_t i = 0; i < requests.size(); ++i)
+      EXPECT_EQ(cluster.outcomes().at(SequenceId(i + 1)).ids, plain(requests[i].request));
+    totals = cluster.protocol().totals();
+    seconds = totals.wall_seconds();
+  }
+  double worker_share() const {
+    const auto at_worker = static_cast<double>(totals.head_rounds_at_worker);
+    return at_worker / (at_worker + static_cast<double>(totals.head_rounds_at_target));
+  }
+  Totals totals;
+  double seconds;
+};
+
+TEST(HeadInBothPlaces, DraftsWhereRoundsAreShorter) {
+  const PlacesRun alone(50, 100, 0), far(50, 5'000, 1), hopeless(50, 50'000, 1),
+      slow_at_target(3'000, 100, 1);
+  EXPECT_EQ(alone.totals.head_rounds_at_worker, 0);
+  EXPECT_LT(far.worker_share(), 0.02);
+  EXPECT_LT(far.seconds, 1.03 * alone.seconds);
+  EXPECT_EQ(hopeless.totals.head_rounds_at_worker, 0) << "rehearsals alone";
+  EXPECT_LT(hopeless.seconds, 1.01 * alone.seconds);
+  EXPECT_GT(slow_at_target.worker_share(), 0.7);
+  EXPECT_LT(slow_at_target.seconds, 0.6 * PlacesRun(3'000, 100, 0).seconds);
 }
 
 // Under rules that wait for a draft whatever it costs, a worker that is there and never drafts is given up

@@ -108,6 +108,8 @@ void SimulatedCluster::target_joins(Target& target, PeerId peer) {
   target.target->nonfinite_chance = faults_.nonfinite;
   target.target->random = &random_;
   target.target->max_sequences = static_cast<size_t>(places_);
+  target.target->drafts = drafts_at_targets_;
+  target.target->accuracy = accuracy_;
   SliceDoors doors;
   doors.of_rank.assign(static_cast<size_t>(ranks_.count()), {.endpoint = "tcp://nowhere:1", .gpu = {}});
   step(MessageReceived{peer, Hello{.role = Role::kTarget,
@@ -115,6 +117,7 @@ void SimulatedCluster::target_joins(Target& target, PeerId peer) {
                                    .model = toy_info(),
                                    .max_sequences = kTargetSequences,
                                    .slices = doors,
+                                   .own_drafter = drafts_at_targets_ ? uint64_t{1} : 0,
                                    .kv_blocks = kv_blocks_,
                                    .state_head = states_ ? kToyStateHead : 0,
                                    .state_width = states_ ? 1 : 0}});
@@ -155,7 +158,7 @@ void SimulatedCluster::send_to_target(Target& target, const Message& message) {
 // One plan is out at a time. Its forward pass runs while slices are on their way.
 void SimulatedCluster::begin_step(Target& target, const StepPlan& plan) {
   if (ranks_.count() > 0) ranks_.begin(plan);
-  const int64_t from_us = network_.now_us() + 50 + delay_us();
+  const int64_t from_us = network_.now_us() + (pass_us_ > 0 ? pass_us_ : 50 + delay_us());
   target.verification = {.plan = plan, .from_us = from_us, .until_us = from_us + kSliceTimeoutUs};
   network_.after(from_us - network_.now_us(), [this, &target] { try_verify(target); });
 }
@@ -169,12 +172,16 @@ void SimulatedCluster::try_verify(Target& target) {
       network_.after(until_us - network_.now_us(), [this, &target] { try_verify(target); });
     return;
   }
-  const StepResult result = target.target->handle(plan, ranks_.gather(plan.entries));
+  StepResult result = target.target->handle(plan, ranks_.gather(plan.entries));
   for (const PlanEntry& entry : plan.entries)
     for (const Verdict& verdict : result.verdicts)
       if (verdict.sequence == entry.sequence && verdict.draft_lost) cut_off_.insert(entry.worker);
   target.verification.reset();
-  step(MessageReceived{target.peer, result});
+  if (result.drafts.empty()) return step(MessageReceived{target.peer, result});
+  result.draft_ns = draft_us_ * 1000;
+  network_.after(draft_us_, [this, &target, result] {
+    if (!target.failed) step(MessageReceived{target.peer, result});
+  });
 }
 
 int64_t SimulatedCluster::told() const {

@@ -41,6 +41,13 @@ class SimulatedCluster {
   // `states`: drafters need rows of the targets'.
   SimulatedCluster(uint64_t seed, ProtocolOptions options, GammaPolicyFactory gamma, Faults faults,
                    int workers, double accuracy, int ranks = 0, int64_t kv_blocks = 0, bool states = false);
+  // Before run(): targets draft, too, with a head that workers have as well. A pass takes so long, with a
+  // delay like those of links in front of it if that is 0; then they draft for so long.
+  void draft_at_targets(int64_t pass_us, int64_t draft_us) {
+    drafts_at_targets_ = true;
+    pass_us_ = pass_us;
+    draft_us_ = draft_us;
+  }
   // Until every request has finished, then until the wire is quiet. False: it did not end within bounds.
   bool run(std::vector<SimulatedRequest> requests);
 
@@ -94,6 +101,8 @@ class SimulatedCluster {
   FaultCounts struck_, slices_struck_;
   double accuracy_;
   const bool states_;
+  bool drafts_at_targets_ = false;
+  int64_t pass_us_ = 0, draft_us_ = 0;
   Protocol protocol_;
   struct Verification {  // of a plan, once the forward pass is over
     StepPlan plan;

@@ -197,6 +197,25 @@ void ToyTarget::handle_entry(const PlanEntry& entry, bool lost, StepResult* resu
                               .path = path,
                               .next = held.ids.back(),
                               .logprobs = {}});
+  draft_next(entry, held, result);
+}
+
+void ToyTarget::draft_next(const PlanEntry& entry, const Held& held, StepResult* result) {
+  check(entry.next_gamma == 0 || drafts, "asked for a draft that it cannot make");
+  if (!drafts || entry.next_gamma == 0 || needs_q(held.sampling.rule)) return;
+  Draft draft{.sequence = entry.sequence,
+              .epoch = held.epoch,
+              .round = entry.next_round,
+              .base = Position(static_cast<int32_t>(held.ids.size())),
+              .prefix_hash = prefix_hash(held.ids)};
+  uint64_t hash = draft.prefix_hash;
+  while (static_cast<int32_t>(draft.ids.size()) < entry.next_gamma) {
+    const bool right = !random || std::uniform_real_distribution<>()(*random) < accuracy;
+    const TokenId next = toy_next(hash);
+    draft.ids.push_back(right ? next : TokenId((next.value() + 1) % kToyVocab));
+    hash = extend_prefix_hash(hash, draft.ids.back());
+  }
+  result->drafts.push_back(std::move(draft));
 }
 
 }  // namespace outrider

@@ -31,6 +31,8 @@ class ToyTarget {
   int64_t told() const { return told_; }                    // rows of states
   const std::string& error() const { return error_; }       // of the first violation
   double nonfinite_chance = 0;
+  bool drafts = false;  // for the rounds behind its passes, under rules that need no q; tokens are right
+  double accuracy = 1;  // with this chance each
   size_t max_sequences = SIZE_MAX;  // open at once
   std::mt19937_64* random = nullptr;
 
@@ -52,6 +54,7 @@ class ToyTarget {
   uint64_t known(const Held& held, int64_t slot) const;
   void feed(Held& held, int64_t before, TokenId token);
   void handle_entry(const PlanEntry& entry, bool lost, StepResult* result);
+  void draft_next(const PlanEntry& entry, const Held& held, StepResult* result);
 
   int32_t max_rows_;
   Storage* storage_;  // the cache's

@@ -90,6 +90,35 @@ TEST(Heads, WriteItFromAcrossTheWire) {
   }
 }
 
+// In both places, whichever is used when: a worker that is to be tried is sent rows first.
+TEST(Heads, WriteItFromWhereTheyAreFaster) {
+  const TemporaryDirectory dir;
+  const Arguments sampling{
+      "--prompt", "Once upon a time", "--max-tokens", "300", "--ignore-eos", "--temperature", "0.7", "--seed",
+      "5",        "--quiet"};
+  const auto expected = generate(sampling).out;
+  for (const Arguments& more :
+       {Arguments{}, Arguments{"-g", "3", "--tensor-parallel-size", "2", "--num-draft-workers", "2"},
+        Arguments{"-g", "3", "--speculative-tree", "best-first:6"},
+        Arguments{"-g", "3", "--emulate-link", "delay=1ms,rate=100mbit,loss=0.05"}}) {
+    Arguments all = with_head({"--head-place", "auto", "--report", dir / "report.json"});
+    all.insert(all.end(), more.begin(), more.end());
+    all.insert(all.end(), sampling.begin(), sampling.end());
+    const Outcome run = generate(all);
+    ASSERT_TRUE(run.succeeded()) << run.describe();
+    EXPECT_EQ(run.out, expected);
+    const json metrics = json::parse(read_file(dir / "report.json"))["metrics"];
+    const int64_t at_target = metrics["drafts"]["head_rounds_at_target"],
+                  at_worker = metrics["drafts"]["head_rounds_at_worker"];
+    EXPECT_GT(at_target, 20);
+    EXPECT_EQ(at_target + at_worker + 1, metrics["rounds"]["rounds"]) << "all but that of the prompt";
+    EXPECT_EQ(metrics["cluster"]["workers_joined"], more.size() > 5 ? 2 : 1);
+    if (!more.empty()) {
+      EXPECT_GT(metrics["wire"]["kinds"]["state_rows"]["sent_messages"], 0);
+    }
+  }
+}
+
 TEST(Heads, CompareThemselvesWithPlainDecoding) {
   const Outcome run = story(with_head({"--compare-plain", "-g", "3"}));
   ASSERT_TRUE(run.succeeded()) << run.describe();
@@ -125,6 +154,7 @@ TEST(Heads, WhatTheyDoNotGoWithIsRefusedByFlag) {
   expect_refused(with_head({"--num-draft-workers", "2"}), {"--num-draft-workers", "--head-place"});
   expect_refused(with_head({"--head-place", "worker", "--pipeline", "ahead"}), {"--pipeline"});
   expect_refused({"--draft-model", demo_draft(), "--head-place", "worker"}, {"--head-place", "eagle3"});
+  expect_refused({"--draft-model", demo_draft(), "--head-place", "auto"}, {"--head-place auto", "eagle3"});
   expect_refused({"--drafter", "layerskip"}, {"--drafter layerskip", "--exit-layer"});
   expect_refused({"--drafter", "layerskip", "--exit-layer", "10"}, {"--exit-layer 10", "1 to 9"});
   expect_refused({"--exit-layer", "3"}, {"--exit-layer 3", "--drafter layerskip"});
@@ -171,6 +201,29 @@ TEST_F(HeadsUnderMpirun, DraftFromRanksOfTheirOwn) {
   ASSERT_TRUE(split.succeeded()) << split.describe();
   EXPECT_EQ(split.out, expected);
   EXPECT_GT(json::parse(read_file(dir / "report.json"))["metrics"]["rounds"]["accepted_tokens"], 5);
+}
+
+// Without a draft rank the target drafts.
+TEST_F(HeadsUnderMpirun, DraftInBothPlaces) {
+  const Arguments prompt{"--prompt",     "Once upon a time", "--max-tokens", "200",
+                         "--ignore-eos", "--temperature",    "0.8"};
+  Arguments alone = prompt;
+  alone.push_back("--quiet");
+  const std::string expected = generate(alone).out;
+  for (const int drafts : {0, 1}) {
+    const TemporaryDirectory dir;
+    const Outcome split =
+        run(2 + drafts,
+            with_head({"-g", "3", "--head-place", "auto", "--report", dir / "report.json", "--layout",
+                       "coordinator=1,draft=" + std::to_string(drafts) + ",target=1"}),
+            prompt);
+    ASSERT_TRUE(split.succeeded()) << split.describe();
+    EXPECT_EQ(split.out, expected);
+    const json metrics = json::parse(read_file(dir / "report.json"))["metrics"];
+    EXPECT_GT(metrics["drafts"]["head_rounds_at_target"], 20);
+    EXPECT_EQ(metrics["cluster"]["workers_joined"], drafts);
+    EXPECT_EQ(metrics["wire"]["kinds"].contains("state_rows"), drafts == 1);
+  }
 }
 
 TEST_F(HeadsUnderMpirun, ADraftRankIsRefused) {
