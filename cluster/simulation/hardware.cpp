@@ -27,7 +27,6 @@ constexpr std::array<ModelPreset, 3> kModels = {{
 constexpr double kBytesPerWeight = 2;        // bf16
 constexpr double kMemoryEfficiency = 0.8;    // of the data sheet's bandwidth, for weights read once
 constexpr double kComputeEfficiency = 0.6;   // of the dense peak
-constexpr double kLayerSeconds = 5e-6;       // kernels of a layer beyond what they read
 constexpr double kAllReduceSeconds = 10e-6;  // small messages over NVLink; two a layer
 constexpr double kMemoryForModel = 0.9;      // the rest: the driver, workspaces and buffers
 constexpr double kRowsOfAPass = 512;         // that activations have room for
@@ -133,6 +132,7 @@ Result<HardwareCost> hardware_cost(std::string_view text) {
                .per_context = kv_token / bandwidth,
                .compute_per_row = 2 * model.parameters / (gpu.flops * kComputeEfficiency * used),
                .overhead = model.layers * (kLayerSeconds + (size.devices > 1 ? 2 * kAllReduceSeconds : 0))},
+      .model = model,
       .description = {},
       .devices = size.devices,
       .is_cpu = gpu.is_cpu,

@@ -33,8 +33,11 @@ struct CostSource {
 };
 std::string_view name_of(CostSource::Kind kind);  // "fitted", "data sheet", "flag", "assumption"
 
+constexpr double kLayerSeconds = 5e-6;  // kernels of a layer beyond what they read
+
 struct HardwareCost {
   ForwardCost pass;
+  ModelPreset model;
   double kv_tokens = 0;  // that fit beside weights and activations, on the whole group
   std::string description;
 

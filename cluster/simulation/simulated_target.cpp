@@ -24,6 +24,13 @@ StepResult SimulatedTarget::verify(const StepPlan& plan) {
                                .next = TokenId(std::min(guess, kGuesses - 1)),
                                .logprobs = {}});
   }
+  // What a row is, nobody looks at.
+  for (const StateAsk& ask : plan.states)
+    result.states.push_back({.sequence = ask.sequence,
+                             .first = ask.first,
+                             .ids = {},
+                             .width = 1,
+                             .values = std::vector<uint16_t>(static_cast<size_t>(ask.count))});
   const double seconds = plan.entries.empty() ? 0 : cost_.seconds(rows, context);
   busy_ += seconds;
   result.forward_ns = static_cast<int64_t>(seconds * 1e9 + 0.5);

@@ -7,6 +7,7 @@
 #include <tuple>
 
 #include "base/parse_number.h"
+#include "lab/simulate/head_presets.h"
 #include "lab/simulate/parallel.h"
 
 namespace outrider {
@@ -48,7 +49,9 @@ Status fit_texts(const PlanOptions& options, PlanRow& row) {
 
 // One layout with as many groups as the devices allow, or nothing where they allow none.
 std::vector<PlanRow> layout_of(const PlanOptions& o, int tp, DraftPlace place, int drafters) {
-  const int of_group = tp + (place == DraftPlace::kOwn ? drafters : 0);
+  const bool has_devices = place == DraftPlace::kOwn || place == DraftPlace::kHeadWorkers;
+  const bool is_head = place == DraftPlace::kHeads || place == DraftPlace::kHeadWorkers;
+  const int of_group = tp + (has_devices ? drafters : 0);
   PlanRow row{.run = base_run(o), .tp = tp};
   row.run.place = place;
   row.run.groups = o.devices / of_group;
@@ -60,8 +63,10 @@ std::vector<PlanRow> layout_of(const PlanOptions& o, int tp, DraftPlace place, i
     return {row};
   }
   row.run.drafters = drafters;
-  if (place == DraftPlace::kHeads && !o.head_acceptance.empty()) row.run.acceptance = o.head_acceptance;
-  if (place == DraftPlace::kHeads || !o.costs.empty()) return {row};
+  if (is_head) row.run.draft_head = o.draft_head;
+  if (is_head && !o.draft_head.empty()) row.run.acceptance = head_preset(o.draft_head)->acceptance;
+  if (is_head && !o.head_acceptance.empty()) row.run.acceptance = o.head_acceptance;
+  if (is_head || !o.costs.empty()) return {row};
   row.run.draft_hardware = fmt::format("{}:{}", o.gpu, o.draft_model);
   if (place != DraftPlace::kCpu) return {row};
   // Groups share the sockets evenly.
@@ -75,8 +80,10 @@ Result<std::vector<DraftPlace>> places_of(const PlanOptions& options) {
   std::vector<DraftPlace> places;
   for (const std::string& name : options.places.empty() ? draft_place_names() : options.places) {
     ASSIGN_OR_RETURN(const DraftPlace place, parse_draft_place(name));
-    // What a CPU takes is not among measured costs.
-    if (place != DraftPlace::kCpu || options.costs.empty()) places.push_back(place);
+    // What a CPU takes is not among measured costs; what a head reads is known of kinds.
+    if (place == DraftPlace::kCpu && !options.costs.empty()) continue;
+    if (place == DraftPlace::kHeadWorkers && options.draft_head.empty() && options.places.empty()) continue;
+    places.push_back(place);
   }
   if (places.empty()) return invalid_argument("--draft-placements cpu has no costs in the file of --costs");
   return places;
@@ -86,6 +93,10 @@ Result<std::vector<DraftPlace>> places_of(const PlanOptions& options) {
 Status check_names(const PlanOptions& options, const std::vector<DraftPlace>& places) {
   if (options.objective != "throughput" && options.objective != "latency")
     return invalid_argument(fmt::format("--objective '{}': choose throughput or latency", options.objective));
+  if (!options.draft_head.empty()) RETURN_IF_ERROR(head_preset(options.draft_head).status());
+  if (!options.draft_head.empty() && !options.costs.empty())
+    return invalid_argument(fmt::format(
+        "--draft-head {} and --costs: a head's size follows from --model; drop one", options.draft_head));
   if (!options.costs.empty()) return {};
   for (const DraftPlace place : places)
     if (place == DraftPlace::kOwn || place == DraftPlace::kColocated || place == DraftPlace::kCpu)
@@ -94,6 +105,11 @@ Status check_names(const PlanOptions& options, const std::vector<DraftPlace>& pl
                                     options.draft_model))
               .status());
   return {};
+}
+
+std::vector<int> drafters_of(DraftPlace place) {
+  if (place == DraftPlace::kOwn || place == DraftPlace::kHeadWorkers) return {1, 2, 4};
+  return {1};
 }
 
 Result<std::vector<PlanRow>> layouts(const PlanOptions& options, std::vector<std::string>& impossible) {
@@ -105,7 +121,7 @@ Result<std::vector<PlanRow>> layouts(const PlanOptions& options, std::vector<std
   Status last;
   for (const int tp : sizes)
     for (const DraftPlace place : places)
-      for (const int drafters : place == DraftPlace::kOwn ? std::vector<int>{1, 2, 4} : std::vector<int>{1})
+      for (const int drafters : drafters_of(place))
         for (PlanRow& row : layout_of(options, tp, place, drafters)) {
           const Status fits = fit_texts(options, row);
           if (fits.ok()) {
@@ -214,7 +230,7 @@ class Planner {
 
   // Heads draft after each commit; a draft that shares the target's devices holds it up while it prepares.
   static std::vector<std::string> pipelines_of(DraftPlace place) {
-    if (place == DraftPlace::kHeads) return {"lockstep"};
+    if (place == DraftPlace::kHeads || place == DraftPlace::kHeadWorkers) return {"lockstep"};
     if (place == DraftPlace::kColocated) return {"lockstep", "fanout"};
     return {"lockstep", "ahead", "fanout", "auto"};
   }

@@ -32,6 +32,7 @@ struct PlanOptions {
   double delay_ms = 0.02, gbit = 100;
   bool links_given = false;                               // these two were asked for
   std::string acceptance = "rates:0.8", head_acceptance;  // of heads; empty: the same
+  std::string draft_head;  // the kind of heads; empty: a share of the target, beside it
   double head_share = SimulatedRun{}.head_share;
   std::string arrivals = "closed:64";
   int requests = 128, prompt_tokens = 512, output_tokens = 256;
@@ -73,6 +74,8 @@ std::string layout_text(const PlanRow& row);
 std::string rate_text(const PlanRow& row);
 std::string load_text(const PlanOptions& options);
 std::string objective_text(const PlanOptions& options);
+// Which of its two places a known head had best have, and why; empty: none was asked for.
+std::string place_of_head(const PlanOptions& options, const Plan& plan);
 std::string advice(const PlanOptions& options, const Plan& plan);
 constexpr const char* kHowExact =
     "Each row is what its `simulate run` command prints, to the last digit; another seed moves it as the "

@@ -5,6 +5,7 @@
 #include <nlohmann/json.hpp>
 
 #include "base/version.h"
+#include "lab/simulate/head_presets.h"
 #include "lab/simulate/plan.h"
 
 namespace outrider {
@@ -23,6 +24,10 @@ std::string price_of_drafting(const PlanRow& row) {
     case DraftPlace::kOwn:
       return fmt::format("drafting on {} device{} instead of verifying", row.run.groups * row.run.drafters,
                          row.run.groups * row.run.drafters == 1 ? "" : "s");
+    case DraftPlace::kHeadWorkers:
+      return fmt::format("{} device{} for heads that work {} of the time, and wait for rows of states",
+                         row.run.groups * row.run.drafters, row.run.groups * row.run.drafters == 1 ? "" : "s",
+                         percent(row.figures.draft_busy));
     case DraftPlace::kCpu:
       return fmt::format("drafts from CPUs that work {} of the time", percent(row.figures.draft_busy));
     default:
@@ -76,7 +81,10 @@ std::string layout_text(const PlanRow& row) {
     case DraftPlace::kCpu:
       return target + ", draft on CPU";
     case DraftPlace::kHeads:
-      return target + ", heads";
+      return target + (row.run.draft_head.empty() ? ", heads" : ", " + row.run.draft_head);
+    case DraftPlace::kHeadWorkers:
+      return fmt::format("{} + {} {} worker{}", target, row.run.drafters, row.run.draft_head,
+                         row.run.drafters == 1 ? "" : "s");
   }
   return target;
 }
@@ -119,6 +127,27 @@ std::string take(const PlanRow& row) {
 
 }  // namespace
 
+// A draft beside the target takes its time; one at a worker takes devices, and two ways over the link.
+std::string place_of_head(const PlanOptions& options, const Plan& plan) {
+  const auto best_at = [&](DraftPlace place) {
+    return std::find_if(plan.rows.begin(), plan.rows.end(),
+                        [&](const PlanRow& row) { return row.run.place == place; });
+  };
+  const auto beside = best_at(DraftPlace::kHeads), apart = best_at(DraftPlace::kHeadWorkers);
+  if (options.draft_head.empty() || beside == plan.rows.end() || apart == plan.rows.end()) return {};
+  const bool is_beside = beside < apart;
+  const HeadPreset head = head_preset(options.draft_head).value();
+  return fmt::format(
+      "\n{}: {} of its two places, --head-place {}. Beside the target {}, {:.1f} ms a token: {} of the "
+      "devices' time goes "
+      "into drafts, and nothing travels. At draft workers {}, {:.1f} ms a token: {}. Accepted as {}{}.",
+      options.draft_head, is_beside ? "beside the target is the better" : "at draft workers is the better",
+      is_beside ? "target" : "worker", rate_text(*beside), beside->figures.ms_per_token,
+      percent(beside->figures.draft_busy), rate_text(*apart), apart->figures.ms_per_token,
+      price_of_drafting(*apart), beside->run.acceptance,
+      options.head_acceptance.empty() ? fmt::format(" ({})", head.source) : "");
+}
+
 // Heads are a cost model and no measurement, so what is best without them is said too.
 std::string advice(const PlanOptions& options, const Plan& plan) {
   const PlanRow& best = plan.rows.front();
@@ -127,7 +156,8 @@ std::string advice(const PlanOptions& options, const Plan& plan) {
     out.front() = 'T';
   else
     out = fmt::format("Nothing keeps {}; the nearest to it: {}", options.service_level, out);
-  if (best.run.place != DraftPlace::kHeads) return out;
+  out += place_of_head(options, plan);
+  if (best.run.place != DraftPlace::kHeads || !options.draft_head.empty()) return out;
   out += fmt::format(
       "\nThat is with heads, which are assumed to cost {:g} of a pass for each token and to be accepted as "
       "{}.",
@@ -201,6 +231,7 @@ void fill_json(const PlanOptions& options, const Plan& plan, nlohmann::json& out
          {"gpu", options.gpu},
          {"model", options.model},
          {"draft_model", options.draft_model},
+         {"draft_head", options.draft_head},
          {"costs", options.costs},
          {"acceptance", options.acceptance},
          {"arrivals", options.arrivals},

@@ -5,6 +5,7 @@
 #include <cstdio>
 #include <nlohmann/json.hpp>
 
+#include "lab/simulate/head_presets.h"
 #include "lab/simulate/pages.h"
 #include "lab/simulate/report_files.h"
 
@@ -89,8 +90,13 @@ void add_run_options(CLI::App& app, RunCommandOptions& options) {
          "--draft-placement", options.place,
          "own: each drafter has a device of its own; colocated: it is on one of the target's devices, and\n"
          "they work in turns; cpu: on CPUs; heads: a share of the target's layers, run after each commit\n"
-         "without a message; none: no speculation")
+         "without a message; head-workers: heads on devices of their own, which are sent rows of the "
+         "target's\n"
+         "states; none: no speculation")
       ->capture_default_str();
+  app.add_option("--draft-head", f.draft_head,
+                 "With heads and head-workers: the kind of head, whose size follows from --hardware: " +
+                     head_preset_names());
   app.add_option("--head-share", f.head_share,
                  "With heads: what a drafted token costs of a target pass, in memory too; an assumption")
       ->capture_default_str();
@@ -181,12 +187,18 @@ void add_plan_options(CLI::App& app, PlanCommandOptions& options) {
                  "Bandwidth of those links, 0: unlimited; default 100, or what --costs measured")
       ->check(gigabits());
   app.add_option("--acceptance", o.acceptance, "As of `simulate run`")->capture_default_str();
-  app.add_option("--head-acceptance", o.head_acceptance, "Of heads; default: that of the draft model");
+  app.add_option(
+      "--draft-head", o.draft_head,
+      "Weighs heads of this kind beside the target and at workers of their own: " + head_preset_names());
+  app.add_option("--head-acceptance", o.head_acceptance,
+                 "Of heads; default: what papers say of --draft-head, else that of the draft model");
   app.add_option("--head-share", o.head_share,
                  "What a token drafted by heads costs of a target pass, in memory too; an assumption")
       ->capture_default_str();
-  app.add_option("--draft-placements", o.places,
-                 "Where drafts may be, separated by spaces: none, own, colocated, cpu, heads; default: all");
+  app.add_option(
+      "--draft-placements", o.places,
+      "Where drafts may be, separated by spaces: none, own, colocated, cpu, heads, head-workers; default:\n"
+      "all, head-workers with --draft-head");
   app.add_option("--objective", o.objective, "What is best: throughput or latency (time between tokens)")
       ->capture_default_str();
   app.add_option(

@@ -19,7 +19,9 @@ Hello hello(Role role, uint64_t generation, const GroupOptions& options) {
                     .vocabulary_fingerprint = 1,
                     .max_context = options.max_context,
                     .isa = "none"},
-          .max_sequences = options.max_num_seqs};
+          .max_sequences = options.max_num_seqs,
+          .state_head = options.state_row_bytes > 0 ? uint64_t{1} : 0,
+          .state_width = options.state_row_bytes > 0 ? 1 : 0};
 }
 
 ProtocolOptions protocol_options(const GroupOptions& options) {
@@ -37,6 +39,14 @@ ProtocolOptions protocol_options(const GroupOptions& options) {
 }
 
 constexpr size_t kResultBytes = 96;
+
+// A simulated row is one number.
+size_t bytes_of(const Message& message, const GroupOptions& options) {
+  const auto* const rows = std::get_if<StateRows>(&message);
+  const size_t bytes = wire_bytes(message);
+  if (!rows) return bytes;
+  return bytes + static_cast<size_t>(options.state_row_bytes * static_cast<double>(rows->values.size()));
+}
 
 }  // namespace
 
@@ -117,7 +127,7 @@ void SimulatedGroup::arm_tick() {
 }
 
 void SimulatedGroup::send(const Send& send) {
-  const size_t bytes = wire_bytes(send.message);
+  const size_t bytes = bytes_of(send.message, options_);
   if (send.to == kTarget) {
     if (const auto* plan = std::get_if<StepPlan>(&send.message)) send_to_target(*plan, bytes);
     return;

@@ -22,8 +22,9 @@ struct GroupOptions {
   int32_t max_num_seqs = 16;
   int32_t max_context = 1 << 20;
   Pipeline pipeline = Pipeline::kLockstep;
-  int32_t fanout = 8;     // outcomes prepared for at most, per sequence
-  bool in_turns = false;  // drafters are on the target's devices, each on one: either passes, or they do
+  int32_t fanout = 8;          // outcomes prepared for at most, per sequence
+  double state_row_bytes = 0;  // not 0: drafters are heads, which are sent so much for a committed token
+  bool in_turns = false;       // drafters are on the target's devices, each on one: either passes, or they do
 };
 
 class SimulatedGroup {

@@ -5,18 +5,25 @@
 #include <nlohmann/json.hpp>
 
 #include "base/shell_text.h"
+#include "lab/simulate/head_presets.h"
 #include "lab/simulate/measured_costs.h"
 #include "start/settings.h"
 
 namespace outrider {
 namespace {
 
-constexpr std::array<std::string_view, 5> kPlaceNames = {"none", "own", "colocated", "cpu", "heads"};
+constexpr std::array<std::string_view, 6> kPlaceNames = {"none", "own",   "colocated",
+                                                         "cpu",  "heads", "head-workers"};
 constexpr double kLeastHeadShare = 1e-4;
+constexpr double kBytesPerHeadWeight = 2;  // bf16
 
 using Kind = CostSource::Kind;
 
 double gigabytes(double bytes) { return bytes * 1e-9; }
+
+bool has_head(const SimulatedRun& run) {
+  return run.place == DraftPlace::kHeads || run.place == DraftPlace::kHeadWorkers;
+}
 
 // Costs as times, from flags or from a measured file; what runs on which devices is not known then.
 Result<DescribedGroup> from_times(const SimulatedRun& run) {
@@ -40,7 +47,7 @@ Result<DescribedGroup> from_times(const SimulatedRun& run) {
   if (run.hardware.empty())
     source("target pass", "--target", run.target_ms, run.target_row_ms,
            run.target_ms != usual.target_ms || run.target_row_ms != usual.target_row_ms);
-  if (run.draft_hardware.empty() && run.place != DraftPlace::kNone && run.place != DraftPlace::kHeads)
+  if (run.draft_hardware.empty() && run.place != DraftPlace::kNone && !has_head(run))
     source("draft pass", "--draft", run.draft_ms, run.draft_row_ms,
            run.draft_ms != usual.draft_ms || run.draft_row_ms != usual.draft_row_ms);
   return group;
@@ -50,18 +57,29 @@ Status check(const SimulatedRun& run) {
   if (run.place == DraftPlace::kHeads && !(run.head_share >= kLeastHeadShare && run.head_share <= 1))
     return invalid_argument(
         fmt::format("--head-share {} must be {} to 1 of the target", run.head_share, kLeastHeadShare));
-  if (run.place == DraftPlace::kHeads && !run.draft_hardware.empty())
+  if (has_head(run) && !run.draft_hardware.empty())
     return invalid_argument(
-        "--draft-placement heads takes no --draft-hardware: heads run on the target's devices");
-  if (run.place == DraftPlace::kHeads && run.pipeline != "lockstep")
+        fmt::format("--draft-placement {} takes no --draft-hardware: heads run on devices like the target's",
+                    name_of(run.place)));
+  if (has_head(run) && run.pipeline != "lockstep")
+    return invalid_argument(
+        fmt::format("--draft-placement {} takes --pipeline lockstep, not {}: heads draft after each commit",
+                    name_of(run.place), run.pipeline));
+  if (run.place == DraftPlace::kHeadWorkers && run.draft_head.empty())
+    return invalid_argument("--draft-placement head-workers needs --draft-head: " + head_preset_names());
+  if (run.draft_head.empty()) return {};
+  RETURN_IF_ERROR(head_preset(run.draft_head).status());
+  if (!has_head(run))
+    return invalid_argument(
+        fmt::format("--draft-head {} needs --draft-placement heads or head-workers", run.draft_head));
+  if (run.hardware.empty())
     return invalid_argument(fmt::format(
-        "--draft-placement heads takes --pipeline lockstep, not {}: heads draft after each commit",
-        run.pipeline));
+        "--draft-head {} needs --hardware: a head's size follows from the target's", run.draft_head));
   return {};
 }
 
 // One token by the heads: their share of everything that a pass of the target takes, at least one layer.
-ForwardCost head_cost(const ForwardCost& target, double share, int layers) {
+ForwardCost share_cost(const ForwardCost& target, double share, int layers) {
   const double kernels = layers > 0 ? std::max(share, 1.0 / layers) : share;
   return {.base = share * target.base,
           .per_row = share * target.per_row,
@@ -71,13 +89,40 @@ ForwardCost head_cost(const ForwardCost& target, double share, int layers) {
 }
 
 void add_heads(const SimulatedRun& run, int layers, DescribedGroup& group) {
-  group.options.draft = head_cost(group.options.target, run.head_share, layers);
+  group.options.draft = share_cost(group.options.target, run.head_share, layers);
   group.options.draft_link = {};
   group.memory.draft_weights = run.head_share * group.memory.weights;
   group.memory.draft_kv = run.head_share * group.memory.kv;
   group.sources.push_back(
       {"heads", fmt::format("a token costs {:.3g} of a target pass, and no message", run.head_share),
        Kind::kAssumption, "--head-share"});
+}
+
+// One of a known kind, on one device: the leader's, or a drafter's own.
+Status add_known_head(const SimulatedRun& run, const HardwareCost& target, double tokens,
+                      DescribedGroup& group) {
+  ASSIGN_OR_RETURN(const HeadPreset preset, head_preset(run.draft_head));
+  const HeadCost head = head_cost(preset, target);
+  const double weights = kBytesPerHeadWeight * head.parameters;
+  group.options.draft = head.pass;
+  if (run.place == DraftPlace::kHeads) {
+    group.options.draft_link = {};
+    group.memory.draft_weights = weights;
+    group.memory.draft_kv = tokens * head.kv_token_bytes;
+  } else {
+    group.options.state_row_bytes = head.row_bytes;
+    group.draft_memory = {.weights = weights,
+                          .kv = tokens / std::max(1, run.drafters) * head.kv_token_bytes,
+                          .usable = target.usable_bytes};
+    group.devices += run.drafters;
+  }
+  group.sources.push_back(
+      {run.draft_head,
+       fmt::format("{:.3g} M parameters read for a token, on one device; {:.3g} KiB of states "
+                   "travel for a committed token where it has a device of its own",
+                   head.parameters * 1e-6, head.row_bytes / 1024),
+       Kind::kAssumption, "the shape that is published for such targets"});
+  return {};
 }
 
 // What every device of the target's group holds: a place for each text at its longest.
@@ -174,7 +219,7 @@ Result<DraftPlace> parse_draft_place(std::string_view name) {
   const auto at = std::find(kPlaceNames.begin(), kPlaceNames.end(), name);
   if (at == kPlaceNames.end())
     return invalid_argument(
-        fmt::format("--draft-placement '{}': choose none, own, colocated, cpu or heads", name));
+        fmt::format("--draft-placement '{}': choose none, own, colocated, cpu, heads or head-workers", name));
   return static_cast<DraftPlace>(at - kPlaceNames.begin());
 }
 
@@ -194,6 +239,7 @@ std::vector<std::string> arguments_of(const SimulatedRun& run) {
   add("--draft-ms", run.draft_ms, usual.draft_ms);
   add("--draft-row-ms", run.draft_row_ms, usual.draft_row_ms);
   add("--draft-placement", name_of(run.place), name_of(usual.place));
+  add("--draft-head", run.draft_head, usual.draft_head);
   add("--head-share", run.head_share, usual.head_share);
   add("--groups", run.groups, usual.groups);
   add("--drafters", run.drafters, usual.drafters);
@@ -233,20 +279,20 @@ Result<DescribedGroup> describe_group(const SimulatedRun& run, int longest_text)
   RETURN_IF_ERROR(check(run));
   ASSIGN_OR_RETURN(DescribedGroup group, from_times(run));
   const double tokens = static_cast<double>(run.max_num_seqs) * longest_text;
-  int layers = 0;
+  HardwareCost target;
   if (!run.hardware.empty()) {
-    ASSIGN_OR_RETURN(const HardwareCost target, hardware_cost(run.hardware));
+    ASSIGN_OR_RETURN(target, hardware_cost(run.hardware));
     group.options.target = target.pass;
     group.memory = target_need(target, tokens);
     group.devices = target.is_cpu ? 0 : target.devices;
     group.sources.insert(group.sources.end(), target.sources.begin(), target.sources.end());
-    layers = target.layers;
   }
   const bool drafts = run.place != DraftPlace::kNone;
   group.options.drafters = !drafts ? 0 : run.place == DraftPlace::kHeads ? 1 : run.drafters;
   group.options.in_turns = run.place == DraftPlace::kColocated || run.place == DraftPlace::kHeads;
+  if (!run.draft_head.empty()) RETURN_IF_ERROR(add_known_head(run, target, tokens, group));
   if (run.place == DraftPlace::kHeads) {
-    add_heads(run, layers, group);
+    if (run.draft_head.empty()) add_heads(run, target.layers, group);
   } else {
     if (drafts && !run.draft_hardware.empty()) {
       ASSIGN_OR_RETURN(const HardwareCost draft, hardware_cost(run.draft_hardware));

@@ -15,11 +15,12 @@ namespace outrider {
 
 // What a group drafts with, and on what.
 enum class DraftPlace {
-  kNone,       // no speculation
-  kOwn,        // each drafter has a device of its own
-  kColocated,  // each drafter is on one of the target's devices, in turns with it
-  kCpu,        // drafters are on CPUs, which cost no device
-  kHeads,      // heads beside the target: a share of its layers, run after a commit without a message
+  kNone,         // no speculation
+  kOwn,          // each drafter has a device of its own
+  kColocated,    // each drafter is on one of the target's devices, in turns with it
+  kCpu,          // drafters are on CPUs, which cost no device
+  kHeads,        // heads beside the target: a share of its layers, run after a commit without a message
+  kHeadWorkers,  // each drafter has a head and a device of its own, and is sent rows of the target's states
 };
 std::string_view name_of(DraftPlace place);
 Result<DraftPlace> parse_draft_place(std::string_view name);
@@ -29,6 +30,7 @@ struct SimulatedRun {
   double target_ms = 20, target_row_ms = 0.1, draft_ms = 1, draft_row_ms = 0.01;
   std::string hardware, draft_hardware, costs;  // instead of these
   DraftPlace place = DraftPlace::kOwn;
+  std::string draft_head;    // what kind of head it is; empty: a share of the target
   double head_share = 0.03;  // of the target's parameters and layers, for one token of a draft by heads
   int drafters = 1, groups = 1, fanout = 8;
   std::string pipeline = "lockstep";

@@ -1,6 +1,8 @@
 // What `simulate plan` advises, against its own simulations and bad input.
 #include <gtest/gtest.h>
 
+#include <algorithm>
+
 #include "lab/simulate/plan.h"
 
 namespace outrider {
@@ -46,6 +48,40 @@ TEST(Plan, ADraftThatIsNeverAcceptedIsNotAdvised) {
   const Plan plan = make_plan(options).value();
   EXPECT_EQ(plan.rows.front().run.place, DraftPlace::kNone);
   EXPECT_EQ(plan.rows.front().reason, "no draft pays for its devices here");
+}
+
+// A head beside the target leaves its devices idle while it drafts; at a worker a draft is two ways over the
+// link later.
+TEST(Plan, AHeadGoesWhereItIsFasterAndItSaysWhy) {
+  PlanOptions options;
+  options.devices = 5;
+  options.draft_head = "eagle3";
+  options.arrivals = "burst";
+  options.requests = 1;
+  options.output_tokens = 128;
+  options.places = {"none", "heads", "head-workers"};
+  options.delay_ms = 20;  // more than a pass
+  const Plan far = make_plan(options).value();
+  EXPECT_EQ(far.rows.front().run.place, DraftPlace::kHeads);
+  EXPECT_EQ(far.rows.front().run.acceptance, "rates:0.8");
+  const std::string told = advice(options, far);
+  EXPECT_NE(told.find("beside the target is the better of its two places, --head-place target"),
+            std::string::npos)
+      << told;
+  EXPECT_NE(told.find("2401.15077"), std::string::npos) << told;
+  const auto apart = std::find_if(far.rows.begin(), far.rows.end(), [](const PlanRow& row) {
+    return row.run.place == DraftPlace::kHeadWorkers;
+  });
+  ASSERT_NE(apart, far.rows.end());
+  EXPECT_NE(layout_text(*apart).find("eagle3 worker"), std::string::npos);
+  // Medusa's branches are right less often.
+  options.delay_ms = 0.02;
+  const double eagle3 = make_plan(options).value().rows.front().figures.tokens_per_second;
+  options.draft_head = "medusa";
+  EXPECT_LT(make_plan(options).value().rows.front().figures.tokens_per_second, 0.9 * eagle3);
+  options.draft_head = "eagle4";
+  const std::string refused = make_plan(options).status().message();
+  EXPECT_NE(refused.find("--draft-head 'eagle4'"), std::string::npos) << refused;
 }
 
 // What people build on eight devices, each as `simulate run` plays it. The plan knows all of them.

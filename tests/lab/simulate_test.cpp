@@ -241,6 +241,34 @@ TEST(SimulatedRun, HeadsCostTheirShareOfAPassAndNoMessage) {
   EXPECT_NEAR(played.figures.target_busy + played.figures.draft_busy, 1, 1e-3);
 }
 
+// A round at a worker waits for the rows, the question and the answer.
+TEST(SimulatedRun, RowsOfAHeadTravelOverItsLink) {
+  SimulatedRun run{.hardware = "h100:70b:tp4", .place = DraftPlace::kHeadWorkers, .draft_head = "eagle3"};
+  run.gamma_policy = "fixed:gamma=4";
+  run.requests = 2;
+  run.prompt_tokens = 1;
+  run.output_tokens = 2000;
+  run.max_num_seqs = 1;
+  const auto round_seconds = [&](double delay_ms, double gbit) {
+    run.delay_ms = delay_ms;
+    run.gbit = gbit;
+    const auto played = play(run).value();
+    EXPECT_NEAR(played.figures.acceptance, 0.8, 0.01);
+    return played.figures.tokens_per_pass / played.figures.tokens_per_second;
+  };
+  const double near = round_seconds(0, 0);
+  EXPECT_NEAR(round_seconds(5, 0) - near, 2 * 5e-3, 1e-4);
+  // 2 bytes of 8192 numbers for each of some 3.4 tokens, at 1/8 GB/s, and what else is said.
+  const double rows = 2 * 8192 * expected_tokens(0.8, 4) / 125e6;
+  EXPECT_NEAR((round_seconds(0, 1) - near) / rows, 1.05, 0.06);
+  // Beside the target the same head takes as long, and nothing travels.
+  run.place = DraftPlace::kHeads;
+  EXPECT_NEAR(round_seconds(5, 1) / near, 1, 0.01);
+  run.draft_head.clear();
+  run.place = DraftPlace::kHeadWorkers;
+  EXPECT_NE(play(run).status().message().find("--draft-head"), std::string::npos);
+}
+
 // 70.55 G parameters of 2 bytes on four devices; 80 layers of 8 KV heads of 128 of 2 bytes for a token.
 TEST(SimulatedRun, MemoryIsCountedAndWhatDoesNotFitIsSaid) {
   SimulatedRun run{.hardware = "h100:70b:tp4", .draft_hardware = "h100:1b", .place = DraftPlace::kColocated};
