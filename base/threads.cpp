@@ -55,6 +55,13 @@ std::string limits() {
   return text;
 }
 
+std::string out_of_memory() {
+  rlimit limit{};
+  const bool limited = getrlimit(RLIMIT_AS, &limit) == 0 && limit.rlim_cur != RLIM_INFINITY;
+  return "out of memory" +
+         (limited ? fmt::format("; ulimit -v (KiB of address space) is {}", limit.rlim_cur / 1024) : "");
+}
+
 }  // namespace
 
 NoThread::NoThread(const std::string& reason)
@@ -92,12 +99,12 @@ void run_on_threads(int count, const std::function<void(int)>& body) {
     if (failure) std::rethrow_exception(failure);
 }
 
+NoMemory::NoMemory(const std::string& what) : what_(what + ": " + out_of_memory()) {}
+
 std::string what_failed(const std::exception& error) {
-  if (!dynamic_cast<const std::bad_alloc*>(&error)) return error.what();
-  rlimit limit{};
-  const bool limited = getrlimit(RLIMIT_AS, &limit) == 0 && limit.rlim_cur != RLIM_INFINITY;
-  return "out of memory" +
-         (limited ? fmt::format("; ulimit -v (KiB of address space) is {}", limit.rlim_cur / 1024) : "");
+  if (dynamic_cast<const NoMemory*>(&error) || !dynamic_cast<const std::bad_alloc*>(&error))
+    return error.what();
+  return out_of_memory();
 }
 
 std::string why_no_threads(int count) {

@@ -4,6 +4,7 @@
 
 #include <exception>
 #include <functional>
+#include <new>
 #include <stdexcept>
 #include <string>
 #include <thread>
@@ -31,6 +32,16 @@ std::jthread start_thread(Body&& body) {
 // begins before all have their thread: they may wait for each other. Returns when all have ended; then throws
 // the first exception of a body. NoThread: none has begun.
 void run_on_threads(int count, const std::function<void(int)>& body);
+
+// There is no room for what is named, as "model.safetensors: cannot map 12 bytes"; its text names the limit.
+class NoMemory : public std::bad_alloc {
+ public:
+  explicit NoMemory(const std::string& what);
+  const char* what() const noexcept override { return what_.c_str(); }
+
+ private:
+  std::string what_;
+};
 
 // what(), and where memory ran out, the limits on it.
 std::string what_failed(const std::exception& error);

@@ -15,6 +15,7 @@
 #include <set>
 #include <utility>
 
+#include "base/threads.h"
 #include "transformer/files/gguf_model.h"
 #include "transformer/files/json_file.h"
 
@@ -86,9 +87,11 @@ Result<MappedFile> MappedFile::open(const std::filesystem::path& path) {
   if (info.st_size == 0) return file;
   const auto size = static_cast<size_t>(info.st_size);
   void* start = ::mmap(nullptr, size, PROT_READ, MAP_PRIVATE, fd.get(), 0);
-  if (start == MAP_FAILED)
-    return resource_exhausted(
-        fmt::format("{}: cannot map {} bytes: {}", path.string(), size, std::strerror(errno)));
+  if (start == MAP_FAILED) {
+    const std::string what = fmt::format("{}: cannot map {} bytes", path.string(), size);
+    if (errno == ENOMEM) throw NoMemory(what);  // as a buffer of that size does: a limit, not a bad file
+    return unavailable(what + ": " + std::strerror(errno));
+  }
   file.bytes_ = {static_cast<const std::byte*>(start), size};
   return file;
 }

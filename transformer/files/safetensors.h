@@ -40,6 +40,7 @@ inline int64_t stored_row(const TensorInfo& tensor, int64_t row) {
 // after loading tells of other changes.
 class MappedFile {
  public:
+  // Throws NoMemory (base/threads.h) where the address space has no room for it.
   static Result<MappedFile> open(const std::filesystem::path& path);
   MappedFile(MappedFile&& other) noexcept;
   MappedFile& operator=(MappedFile&& other) noexcept;
