@@ -1,7 +1,6 @@
 // Whether a plan can be carried out: a wrong one would end in a failed CHECK, or in memory that is not there.
 // All ranks hold the same, so all find the same.
 #include <algorithm>
-#include <map>
 #include <set>
 
 #include "comm/message_check.h"
@@ -9,39 +8,6 @@
 #include "transformer/sampling/penalties.h"
 
 namespace outrider {
-
-// What it says of prefixes, which change before sequences do.
-Status TargetWorker::check_prefixes(const StepPlan& plan) const {
-  const KvCache& kv = model_.kv();
-  std::map<PrefixId, int64_t> changed;  // lengths; 0: forgotten
-  const auto length_of = [&](PrefixId id) -> int64_t {
-    if (const auto at = changed.find(id); at != changed.end()) return at->second;
-    const auto held = prefixes_.find(id);
-    return held == prefixes_.end() ? 0 : kv.length(held->second);
-  };
-  for (const PrefixChange& change : plan.prefixes) {
-    const uint64_t name = change.prefix.value();
-    if (change.kind == PrefixChange::Kind::kKeep) {
-      const auto at = sequences_.find(change.sequence);
-      if (at == sequences_.end())
-        return malformed(
-            fmt::format("keeps prefix {} of sequence {}, which is not open", name, change.sequence.value()));
-      if (change.length > kv.length(at->second.kv))
-        return malformed(fmt::format("keeps prefix {} of {} tokens of sequence {}, which has {}", name,
-                                     change.length, change.sequence.value(), kv.length(at->second.kv)));
-    } else if (change.length >= length_of(change.prefix)) {
-      return malformed(fmt::format("cuts prefix {} to {} tokens; it has {}", name, change.length,
-                                   length_of(change.prefix)));
-    }
-    changed[change.prefix] = change.length;
-  }
-  for (const Open& open : plan.opens)
-    if (open.prefix_length > length_of(open.prefix))
-      return malformed(fmt::format("opens sequence {} with {} tokens of prefix {}, which has {}",
-                                   open.sequence.value(), open.prefix_length, open.prefix.value(),
-                                   length_of(open.prefix)));
-  return {};
-}
 
 // States of sequences that are open then, and no more than a result has room for.
 Status TargetWorker::check_asks(const StepPlan& plan) const {
@@ -69,7 +35,7 @@ Status TargetWorker::check_asks(const StepPlan& plan) const {
 Status TargetWorker::check_plan(const StepPlan& plan) const {
   const MessageLimits limits{.vocab_size = model_.config().vocab_size, .max_context = model_.max_positions()};
   RETURN_IF_ERROR(check(plan, limits));
-  RETURN_IF_ERROR(check_prefixes(plan));
+  RETURN_IF_ERROR(sequences_.check_prefixes(plan));
   std::set<SequenceId> closed, opened, planned;
   for (const SequenceId id : plan.closes)
     if (!sequences_.contains(id) || !closed.insert(id).second)
@@ -103,7 +69,7 @@ Status TargetWorker::check_entry(const PlanEntry& entry, const StepPlan& plan) c
   const auto opened = std::find_if(plan.opens.begin(), plan.opens.end(),
                                    [&](const Open& open) { return open.sequence == entry.sequence; });
   const bool is_new = opened != plan.opens.end();
-  const Sequence* const held = is_new ? nullptr : &sequences_.at(entry.sequence);
+  const TargetSequences::Sequence* const held = is_new ? nullptr : &sequences_.at(entry.sequence);
   const auto committed = static_cast<int64_t>(is_new ? opened->ids.size() : held->ids.size());
   const int64_t kv = is_new ? opened->prefix_length : model_.kv().length(held->kv);
   const Epoch epoch = is_new ? opened->epoch : held->epoch;
@@ -119,7 +85,7 @@ Status TargetWorker::check_entry(const PlanEntry& entry, const StepPlan& plan) c
   if (!entry.draft.empty() && needs_q(rule) && entry.q_kind == QKind::kNone)
     return malformed(fmt::format("q_kind is none, which the {} rule needs", rule_name(rule)));
   if (!entry.masks.empty() && !verifier_->takes_masks())
-    return malformed("has masks, which targets on CUDA devices and made-up verdicts do not take");
+    return malformed("has masks, which made-up verdicts do not take");
   if (entry.successors && !options_.successors)
     return malformed("asks for successors, which targets on CUDA devices do not tell");
   if (entry.next_gamma > 0 && options_.own_drafter == 0)

@@ -5,10 +5,7 @@
 #include <stdexcept>
 #include <utility>
 
-#include "base/hash.h"
-#include "comm/codec.h"
 #include "target_worker/synthetic_verifier.h"
-#include "transformer/sampling/penalties.h"
 
 namespace outrider {
 namespace {
@@ -55,6 +52,8 @@ TargetWorker::TargetWorker(Model& model, Collectives& group, TargetOptions optio
     : model_(model),
       group_(group),
       options_(std::move(options)),
+      plans_(model, group, options_),
+      sequences_(model),
       verifier_(make_verifier(model, group, model.max_logit_rows())) {
   options_.info.max_context = static_cast<int32_t>(model.max_positions());
   options_.info.isa = model.isa();
@@ -66,27 +65,20 @@ TargetWorker::TargetWorker(Model& model, Collectives& group, TargetOptions optio
     verifier_ = std::make_unique<SyntheticVerifier>(std::move(verifier_), *options_.synthetic_acceptance);
 }
 
-TargetWorker::~TargetWorker() {
-  for (const auto& [id, s] : sequences_) model_.kv().release(s.kv);
-  for (const auto& [id, prefix] : prefixes_) model_.kv().cut(prefix, 0);
-}
-
 // Every target rank runs these lines in this order; only the leader talks outside the group.
 Status TargetWorker::run(Transport* transport) {
-  agree_on_setup();
-  if (transport) ended_ = join(*transport);  // the other ranks are told that there is nothing to do
-  while (const auto plan = next_plan(transport)) {
+  plans_.agree_on_setup();
+  if (transport) plans_.end(plans_.join(*transport));  // the other ranks are told that there is nothing to do
+  while (const auto plan = plans_.next(transport)) {
     StepResult result = step(*plan);
-    if (!transport) continue;
-    const Status sent = transport->send(kCoordinatorPeer, std::move(result));
-    if (!sent.ok() && ended_.ok()) ended_ = sent;
+    if (transport) plans_.end(transport->send(kCoordinatorPeer, std::move(result)));
   }
-  return ended_;
+  return plans_.ended();
 }
 
 Result<bool> TargetWorker::turn(Transport& transport) {
   CHECK(group_.size() == 1, "turns of a group of {}", group_.size());
-  if (leaving_) return false;
+  if (plans_.leaving()) return false;
   while (auto incoming = transport.receive(Clock::now())) {
     if (std::holds_alternative<Shutdown>(incoming->message)) return false;
     if (const auto* plan = std::get_if<StepPlan>(&incoming->message))
@@ -95,103 +87,19 @@ Result<bool> TargetWorker::turn(Transport& transport) {
   return true;
 }
 
-// Bits are promised within one instruction set, so a mixed group would diverge silently. So would one with
-// different heads.
-void TargetWorker::agree_on_setup() {
-  uint64_t mine = options_.head ? options_.head->fingerprint() : 0;
-  for (char c : model_.isa()) mine = hash_combine(mine, static_cast<unsigned char>(c));
-  std::vector<uint64_t> all(static_cast<size_t>(group_.size()));
-  group_.all_gather(std::as_bytes(std::span(&mine, 1)), std::as_writable_bytes(std::span(all)));
-  for (size_t r = 0; r < all.size(); ++r)
-    if (all[r] != mine)
-      throw std::runtime_error(
-          fmt::format("target rank {} uses {}, rank {} another instruction set or draft model; pin one with "
-                      "--isa, or copy the other",
-                      group_.rank(), model_.isa(), r));
-}
-
-Status TargetWorker::join(Transport& transport) {
-  RETURN_IF_ERROR(transport.send(kCoordinatorPeer,
-                                 Hello{.role = Role::kTarget,
-                                       .generation = options_.generation,
-                                       .model = options_.info,
-                                       .max_sequences = options_.max_sequences,
-                                       .slices = options_.slices,
-                                       .head_fingerprint = options_.head ? options_.head->fingerprint() : 0,
-                                       .own_drafter = options_.own_drafter,
-                                       .kv_blocks = model_.kv().num_blocks(),
-                                       .state_head = options_.state_head,
-                                       .state_width = options_.state_width,
-                                       .successors = options_.successors}));
-  constexpr auto kJoinTimeout = std::chrono::seconds(60);
-  const auto deadline = Clock::now() + kJoinTimeout;
-  while (auto incoming = transport.receive(deadline)) {
-    leaving_ = std::holds_alternative<Shutdown>(incoming->message);
-    if (leaving_) return {};
-    const auto* welcome = std::get_if<Welcome>(&incoming->message);
-    if (!welcome) continue;
-    if (!welcome->accepted) return invalid_argument("the coordinator refused the target: " + welcome->reason);
-    if (options_.on_joined) options_.on_joined();
-    return {};
-  }
-  return deadline_exceeded("the coordinator did not answer the target within 60 s");
-}
-
-// Work may take any time to come, but a coordinator that is gone sends none: silence is answered with
-// heartbeats, and when those cannot be delivered for a while the group ends.
-std::optional<StepPlan> TargetWorker::receive_plan(Transport& transport) {
-  constexpr auto kPoll = std::chrono::seconds(1);
-  constexpr auto kLook = std::chrono::milliseconds(200);
-  auto next_beat = Clock::now() + kPoll;
-  int undelivered = 0;
-  while (!leaving_ && ended_.ok()) {
-    const auto look = options_.asked_to_leave ? Clock::now() + kLook : next_beat;
-    auto incoming = transport.receive(std::min(look, next_beat));
-    if (options_.asked_to_leave && options_.asked_to_leave()) {
-      (void)transport.send(kCoordinatorPeer, Shutdown{});
-      return std::nullopt;
-    }
-    if (!incoming) {
-      if (Clock::now() < next_beat) continue;
-      next_beat = Clock::now() + kPoll;
-      const Status beat = transport.send(kCoordinatorPeer, Heartbeat{options_.generation});
-      undelivered = beat.code() == StatusCode::kUnavailable ? undelivered + 1 : 0;
-      if (undelivered >= options_.most_undelivered) ended_ = unavailable("the coordinator is gone");
-      continue;
-    }
-    if (auto* plan = std::get_if<StepPlan>(&incoming->message)) return std::move(*plan);
-    if (const auto* word = std::get_if<Welcome>(&incoming->message); word && !word->accepted)
-      ended_ = unavailable("the coordinator gave this target group up: " + word->reason);
-    leaving_ = std::holds_alternative<Shutdown>(incoming->message);
-  }
-  return std::nullopt;
-}
-
-// The leader's next message, on every rank; empty at shutdown.
-std::optional<StepPlan> TargetWorker::next_plan(Transport* transport) {
-  if (group_.size() == 1) return receive_plan(*transport);
-  if (transport) {
-    auto plan = receive_plan(*transport);
-    auto frame = encode(plan ? Message(*plan) : Message(Shutdown{}), {}, std::move(frame_));
-    if (!frame.ok()) throw std::runtime_error("plan: " + frame.status().message());
-    frame_ = std::move(frame).value();
-    group_.broadcast_message(frame_, 0, WireLimits{}.frame_bytes);
-    return plan;
-  }
-  group_.broadcast_message(frame_, 0, WireLimits{}.frame_bytes);
-  auto decoded = decode(frame_, 0);
-  if (!decoded.ok()) throw std::runtime_error("plan from the leader: " + decoded.status().message());
-  if (auto* plan = std::get_if<StepPlan>(&decoded->message)) return std::move(*plan);
-  return std::nullopt;
-}
-
 StepResult TargetWorker::step(const StepPlan& plan) {
-  check_state(plan);
+  if (sequences_.state_hash() != plan.state_hash)
+    throw std::runtime_error(
+        fmt::format("step {}: target rank {} and the coordinator disagree about the state; here: {}",
+                    plan.step, group_.rank(), sequences_.describe()));
   if (const Status status = check_plan(plan); !status.ok())
     throw std::runtime_error(fmt::format("step {}: step_plan: {}", plan.step, status.message()));
-  for (const PrefixChange& c : plan.prefixes) change(c);
+  for (const PrefixChange& change : plan.prefixes) sequences_.change(change);
   for (SequenceId id : plan.closes) close(id);
-  for (const Open& o : plan.opens) open(o);
+  for (const Open& open : plan.opens) {
+    sequences_.open(open);
+    if (options_.slice_inbox) options_.slice_inbox->slots().open(open.sequence);
+  }
   StepResult result{.step = plan.step};
   if (plan.entries.empty()) {
     tell_states(plan, result);
@@ -226,63 +134,10 @@ StepResult TargetWorker::step(const StepPlan& plan) {
   return result;
 }
 
-void TargetWorker::check_state(const StepPlan& plan) const {
-  uint64_t hash = 0;
-  for (const auto& [id, s] : sequences_)
-    hash += state_hash_term(id, static_cast<int64_t>(s.ids.size()), model_.kv().length(s.kv), s.epoch);
-  for (const auto& [id, prefix] : prefixes_) hash += prefix_hash_term(id.value(), model_.kv().length(prefix));
-  if (hash == plan.state_hash) return;
-  std::string held;
-  for (const auto& [id, s] : sequences_)
-    held += fmt::format(" [sequence {}: committed {}, kv {}, epoch {}]", id.value(), s.ids.size(),
-                        model_.kv().length(s.kv), s.epoch.value());
-  throw std::runtime_error(
-      fmt::format("step {}: target rank {} and the coordinator disagree about the state; here:{} and {} "
-                  "prefixes",
-                  plan.step, group_.rank(), held, prefixes_.size()));
-}
-
-void TargetWorker::change(const PrefixChange& change) {
-  KvCache& kv = model_.kv();
-  if (change.kind == PrefixChange::Kind::kKeep) {
-    const KvPrefix kept = kv.keep(sequence(change.sequence).kv, change.length);
-    const auto [at, is_new] = prefixes_.try_emplace(change.prefix, kept);
-    if (!is_new) kv.cut(std::exchange(at->second, kept), 0);
-    return;
-  }
-  const auto at = prefixes_.find(change.prefix);
-  kv.cut(at->second, change.length);
-  if (change.length == 0) prefixes_.erase(at);
-}
-
-void TargetWorker::open(const Open& open) {
-  KvCache& kv = model_.kv();
-  Sequence s{
-      .ids = open.ids,
-      .sampling = open.sampling,
-      .kv = open.prefix_length > 0 ? kv.create(prefixes_.at(open.prefix), open.prefix_length) : kv.create(),
-      .epoch = open.epoch};
-  s.ids.reserve(static_cast<size_t>(model_.max_positions()));
-  if (needs_counts(s.sampling)) {
-    const auto prompt = static_cast<size_t>(open.prompt_length);
-    s.counts.add_prompt(std::span(open.ids).first(prompt));
-    s.counts.add_output(std::span(open.ids).subspan(prompt));
-  }
-  sequences_.emplace(open.sequence, std::move(s));
-  if (options_.slice_inbox) options_.slice_inbox->slots().open(open.sequence);
-}
-
 void TargetWorker::close(SequenceId id) {
-  model_.kv().release(sequence(id).kv);
-  sequences_.erase(id);
+  sequences_.close(id);
   if (options_.drafter) options_.drafter->close(id);
   if (options_.slice_inbox) options_.slice_inbox->slots().close(id);
-}
-
-TargetWorker::Sequence& TargetWorker::sequence(SequenceId id) {
-  const auto at = sequences_.find(id);
-  CHECK(at != sequences_.end(), "sequence {} is not open", id.value());
-  return at->second;
 }
 
 PlacedLogits TargetWorker::forward(const StepPlan& plan) {
@@ -293,7 +148,7 @@ PlacedLogits TargetWorker::forward(const StepPlan& plan) {
   tokens_.reserve(rows);  // slices view it
   slices_.clear();
   for (const PlanEntry& entry : plan.entries) {
-    const Sequence& s = sequence(entry.sequence);
+    const TargetSequences::Sequence& s = sequences_.at(entry.sequence);
     const size_t begin = tokens_.size();
     const auto first = s.ids.begin() + entry.first_input.value();
     tokens_.insert(tokens_.end(), first, first + entry.input_count);
@@ -320,7 +175,7 @@ void TargetWorker::gather_q(const StepPlan& plan) {
 void TargetWorker::make_q(const StepPlan& plan) {
   if (!has_q(plan, QKind::kHidden)) return;
   sampling_.clear();
-  for (const PlanEntry& entry : plan.entries) sampling_.push_back(&sequence(entry.sequence).sampling);
+  for (const PlanEntry& entry : plan.entries) sampling_.push_back(&sequences_.at(entry.sequence).sampling);
   hidden_rows_->gather(plan.entries, sampling_, group_, sliced_);
 }
 
@@ -333,7 +188,7 @@ void TargetWorker::ask_verifier(const StepPlan& plan) {
     const PlanEntry& entry = plan.entries[e];
     ask_scores(entry, row);
     if (!samples(entry)) continue;
-    const Sequence& s = sequence(entry.sequence);
+    const TargetSequences::Sequence& s = sequences_.at(entry.sequence);
     const SlicedQ& sliced = sliced_[e];
     VerifyRequest& request = requests_.emplace_back(VerifyRequest{.sequence = entry.sequence,
                                                                   .sampling = &s.sampling,
@@ -357,7 +212,7 @@ void TargetWorker::ask_verifier(const StepPlan& plan) {
 void TargetWorker::ask_scores(const PlanEntry& entry, int64_t& row) {
   if (entry.prompt_logprobs < 0) return;
   const SamplingParams& sampling = scoring_.emplace_back(SamplingParams{.logprobs = entry.prompt_logprobs});
-  const std::vector<TokenId>& ids = sequence(entry.sequence).ids;
+  const std::vector<TokenId>& ids = sequences_.at(entry.sequence).ids;
   for (int64_t i = 1; i <= scored_rows(entry); ++i, ++row)
     requests_.push_back({.sequence = entry.sequence,
                          .sampling = &sampling,
@@ -423,28 +278,8 @@ void TargetWorker::commit(const StepPlan& plan, std::span<const VerifyResult> ve
       result.verdicts.back().successors.assign(ranked, end);
       ranked = end;
     }
-    commit(entry, draft, verdict);
+    sequences_.commit(entry, draft, verdict);
   }
-}
-
-// Keeps the accepted drafts' KV; the next token has none yet.
-void TargetWorker::commit(const PlanEntry& entry, DraftTreeView draft, const VerifyResult& verdict) {
-  Sequence& s = sequence(entry.sequence);
-  if (verdict.status != VerdictStatus::kOk) {
-    model_.kv().truncate(
-        s.kv, entry.first_input.value());  // as if the pass had not been; the coordinator closes it
-    return;
-  }
-  for (size_t i = 0; i < static_cast<size_t>(verdict.accepted_count); ++i)
-    s.ids.push_back(draft.ids[verdict.path.empty() ? i : static_cast<size_t>(verdict.path[i])]);
-  s.ids.push_back(verdict.next);
-  if (needs_counts(s.sampling))
-    s.counts.add_output(std::span(s.ids).last(static_cast<size_t>(verdict.accepted_count) + 1));
-  if (draft.parents.empty())
-    model_.kv().truncate(s.kv, static_cast<int64_t>(s.ids.size()) - 1);
-  else if (const Status kept = model_.kv().keep_path(s.kv, entry.base.value(), verdict.path); !kept.ok())
-    throw std::runtime_error(kept.message());  // nothing but this sequence holds these blocks
-  if (verdict.accepted_count < draft.size()) ++s.epoch;
 }
 
 // The next round of every sequence that goes on. Ranks get drafts by plans alone, from the leader's result.
@@ -456,7 +291,7 @@ void TargetWorker::draft_next(const StepPlan& plan, StepResult& result) {
     if (!samples(entry)) continue;
     const bool goes_on = (verdict++)->status == VerdictStatus::kOk;
     if (!goes_on || entry.next_gamma == 0) continue;
-    const Sequence& s = sequence(entry.sequence);
+    const TargetSequences::Sequence& s = sequences_.at(entry.sequence);
     drafter.add({.sequence = entry.sequence,
                  .committed = s.ids,
                  .sampling = &s.sampling,
@@ -475,7 +310,7 @@ void TargetWorker::tell_states(const StepPlan& plan, StepResult& result) {
   if (!options_.states) return;
   for (const StateAsk& ask : plan.states) {
     StateRows rows{.sequence = ask.sequence, .ids = {}, .values = {}};
-    options_.states->tell(sequence(ask.sequence).kv, ask, rows);
+    options_.states->tell(sequences_.at(ask.sequence).kv, ask, rows);
     if (!rows.values.empty()) result.states.push_back(std::move(rows));
   }
 }

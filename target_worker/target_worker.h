@@ -3,62 +3,27 @@
 // a rank and the coordinator, no longer agree. One thread per rank.
 #pragma once
 
-#include <functional>
+#include <memory>
 #include <optional>
-#include <unordered_map>
 #include <vector>
 
 #include "comm/collectives.h"
 #include "comm/messages.h"
 #include "comm/transport.h"
 #include "target_worker/hidden_rows.h"
-#include "target_worker/slice_inbox.h"
-#include "target_worker/state_drafter.h"
+#include "target_worker/plan_source.h"
 #include "target_worker/successor_ranks.h"
+#include "target_worker/target_options.h"
+#include "target_worker/target_sequences.h"
 #include "target_worker/verifier.h"
 #include "transformer/model/model.h"
 
 namespace outrider {
 
-class AcceptanceProcess;
-
-struct TargetOptions {
-  ModelInfo info;              // for Hello; max_context and isa are filled in
-  int32_t max_sequences = 16;  // open at once
-  Generation generation{1};    // of this life of the group
-  bool trees = true;           // drafts may be trees
-  bool successors = true;      // the model leaves its logits in host memory, where they can be ranked
-  // Null: verdicts are honest (synthetic_verifier.h). Every rank needs the same process.
-  const AcceptanceProcess* synthetic_acceptance = nullptr;
-  // Where this rank's slices of q come in; null on all ranks: nowhere. `slices`: those of all, for the
-  // leader's Hello.
-  std::shared_ptr<SliceInbox> slice_inbox;
-  SliceDoors slices;
-  // The draft model's head with this rank's ids: states may come for q. On all ranks or on none.
-  std::shared_ptr<const DraftHead> head;
-  // Not 0: the group drafts itself, with the leader's `drafter`, of this fingerprint; a model that drafts
-  // with its own first layers has one on every rank. The model has the drafter's taps.
-  uint64_t own_drafter = 0;
-  std::shared_ptr<StateDrafter> drafter;
-  // Not 0: a draft worker has the head of this fingerprint, and the leader's `states` tell it rows of so many
-  // numbers. The model has the head's taps.
-  uint64_t state_head = 0;
-  int32_t state_width = 0;
-  std::shared_ptr<StateReader> states;
-  // Leaves when this says so; empty: when told by the coordinator. Of a group that joined from elsewhere.
-  std::function<bool()> asked_to_leave;
-  std::function<void()> on_joined;  // the leader was welcomed
-  // The coordinator is gone when it took no sign of life for about so many seconds.
-  int most_undelivered = 10;
-  // A draft whose slices are not all here so long after the forward pass is given up, on every rank.
-  std::chrono::milliseconds slice_timeout{2000};
-};
-
 class TargetWorker {
  public:
-  // `model` and `group` must outlive the worker.
+  // `model` and `group` must outlive the worker, which leaves the model's cache empty.
   TargetWorker(Model& model, Collectives& group, TargetOptions options);
-  ~TargetWorker();  // the model's cache is empty again
   TargetWorker(const TargetWorker&) = delete;
   TargetWorker& operator=(const TargetWorker&) = delete;
 
@@ -70,7 +35,7 @@ class TargetWorker {
 
   // run() in turns, for a group of one rank: join(), then turn() while it is true. A turn takes what has
   // arrived and does not wait.
-  Status join(Transport& transport);
+  Status join(Transport& transport) { return plans_.join(transport); }
   Result<bool> turn(Transport& transport);
 
   // One plan: forward, verification, commit. Collective: every rank calls it with the same plan. Throws
@@ -82,24 +47,10 @@ class TargetWorker {
   uint64_t kv_content_hash(SequenceId sequence) const;
 
  private:
-  struct Sequence {
-    std::vector<TokenId> ids;  // committed
-    SamplingParams sampling;
-    TokenCounts counts;  // kept only when penalties need it
-    KvHandle kv;
-    Epoch epoch;
-  };
-  void agree_on_setup();
-  std::optional<StepPlan> next_plan(Transport* transport);
-  std::optional<StepPlan> receive_plan(Transport& transport);
-
-  void check_state(const StepPlan& plan) const;
+  // Whether it can be carried out: a wrong one would end in memory that is not there (plan_check.cpp).
   Status check_plan(const StepPlan& plan) const;
-  Status check_prefixes(const StepPlan& plan) const;
   Status check_asks(const StepPlan& plan) const;
   Status check_entry(const PlanEntry& entry, const StepPlan& plan) const;
-  void change(const PrefixChange& change);
-  void open(const Open& open);
   void close(SequenceId sequence);
   // All rows in one pass: decode, verify and prefill rows together.
   PlacedLogits forward(const StepPlan& plan);
@@ -113,21 +64,17 @@ class TargetWorker {
   void rank_successors(const StepPlan& plan, const PlacedLogits& logits);
   // What the verifier said of them, in the same order.
   void commit(const StepPlan& plan, std::span<const VerifyResult> verdicts, StepResult& result);
-  void commit(const PlanEntry& entry, DraftTreeView draft, const VerifyResult& verdict);
   void draft_next(const StepPlan& plan, StepResult& result);
   void tell_states(const StepPlan& plan, StepResult& result);
-  Sequence& sequence(SequenceId id);
 
   Model& model_;
   Collectives& group_;
   TargetOptions options_;
+  PlanSource plans_;
+  TargetSequences sequences_;
   std::unique_ptr<Verifier> verifier_;
   std::optional<HiddenRows> hidden_rows_;  // with a head
   SuccessorRanks successor_ranks_{group_};
-  std::unordered_map<SequenceId, Sequence> sequences_;
-  std::unordered_map<PrefixId, KvPrefix> prefixes_;
-  bool leaving_ = false;  // the leader was told to shut down, perhaps before it was welcomed
-  Status ended_;          // of the leader: why, if it was not told to
 
   // Buffers of one step.
   std::vector<TokenId> tokens_;
@@ -138,7 +85,6 @@ class TargetWorker {
   std::vector<SlicedQ> sliced_;                  // of every entry
   std::vector<SamplingParams> scoring_;          // of every entry; read where it has prompt_logprobs
   std::vector<const SamplingParams*> sampling_;  // the same
-  std::vector<std::byte> frame_;
 };
 
 }  // namespace outrider

@@ -15,6 +15,9 @@
 
 namespace outrider::cuda {
 
+struct Activations;
+struct MemoryPlan;
+
 class CudaModel final : public Model {
  public:
   static Result<std::unique_ptr<Model>> load(const std::filesystem::path& directory,
@@ -48,10 +51,7 @@ class CudaModel final : public Model {
  private:
   friend class CudaTokenRunner;  // queues passes of its own
 
-  struct Activations;  // device memory, planned at start-up
-  struct Plan;         // what a model will take, before it takes it
-
-  CudaModel(const Plan& plan, const ModelOptions& options, Collectives& collectives,
+  CudaModel(const MemoryPlan& plan, const ModelOptions& options, Collectives& collectives,
             std::unique_ptr<Stream> stream, DeviceWeights weights, std::unique_ptr<DeviceKvStorage> storage);
 
   void warm_up();

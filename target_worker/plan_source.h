@@ -1,0 +1,48 @@
+// Where a target rank gets its plans: the leader from the coordinator, the others from the leader. One
+// thread.
+#pragma once
+
+#include <optional>
+#include <vector>
+
+#include "comm/collectives.h"
+#include "comm/messages.h"
+#include "comm/transport.h"
+#include "target_worker/target_options.h"
+#include "transformer/model/model.h"
+
+namespace outrider {
+
+class PlanSource {
+ public:
+  // All must outlive this.
+  PlanSource(Model& model, Collectives& group, const TargetOptions& options)
+      : model_(model), group_(group), options_(options) {}
+
+  // Collective: throws std::runtime_error where ranks differ in what the bits of a text depend on.
+  void agree_on_setup();
+
+  // Of the leader: says Hello and waits for the coordinator's Welcome.
+  Status join(Transport& transport);
+
+  // The next plan, on every rank; empty: the end. `transport` is null but on the leader. Throws
+  // CollectiveError when a rank is gone.
+  std::optional<StepPlan> next(Transport* transport);
+
+  bool leaving() const { return leaving_; }
+  // Of the leader: why there are no more plans, if it was not told to leave.
+  const Status& ended() const { return ended_; }
+  void end(Status why);  // the first reason stays
+
+ private:
+  std::optional<StepPlan> receive(Transport& transport);
+
+  Model& model_;
+  Collectives& group_;
+  const TargetOptions& options_;
+  bool leaving_ = false;  // told to shut down, perhaps before it was welcomed
+  Status ended_;
+  std::vector<std::byte> frame_;
+};
+
+}  // namespace outrider

@@ -1,0 +1,61 @@
+// The open sequences and kept prefixes of a target rank, and what of them its KV cache holds. They change by
+// plans and verdicts alone, alike on all ranks.
+#pragma once
+
+#include <span>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+#include "comm/messages.h"
+#include "target_worker/verifier.h"
+#include "transformer/model/model.h"
+
+namespace outrider {
+
+class TargetSequences {
+ public:
+  struct Sequence {
+    std::vector<TokenId> ids;  // committed
+    SamplingParams sampling;
+    TokenCounts counts;  // kept only when penalties need it
+    KvHandle kv;
+    Epoch epoch;
+  };
+
+  explicit TargetSequences(Model& model) : model_(model) {}  // which must outlive this
+  ~TargetSequences();                                        // the cache is empty again
+  TargetSequences(const TargetSequences&) = delete;
+  TargetSequences& operator=(const TargetSequences&) = delete;
+
+  // What plans say of prefixes and of sequences; check_prefixes() and check_plan() have found nothing wrong
+  // with it.
+  void change(const PrefixChange& change);
+  void open(const Open& open);
+  void close(SequenceId id);
+
+  // Whether the prefixes that a plan changes, and opens sequences with, are there.
+  Status check_prefixes(const StepPlan& plan) const;
+
+  // Keeps the accepted drafts' keys and values; the next token has none yet. A failed verdict leaves the
+  // sequence as it was before the pass. Throws std::runtime_error if a path cannot be kept.
+  void commit(const PlanEntry& entry, DraftTreeView draft, const VerifyResult& verdict);
+
+  size_t size() const { return sequences_.size(); }
+  bool contains(SequenceId id) const { return sequences_.contains(id); }
+  // Of a sequence that is open; anything else ends the program.
+  const Sequence& at(SequenceId id) const;
+
+  // What the coordinator must agree with: lengths and epochs, in a hash and in words.
+  uint64_t state_hash() const;
+  std::string describe() const;
+
+ private:
+  Sequence& mutable_at(SequenceId id) { return const_cast<Sequence&>(at(id)); }
+
+  Model& model_;
+  std::unordered_map<SequenceId, Sequence> sequences_;
+  std::unordered_map<PrefixId, KvPrefix> prefixes_;
+};
+
+}  // namespace outrider

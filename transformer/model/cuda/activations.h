@@ -1,0 +1,55 @@
+// Device memory of one pass, of the sizes of a plan, taken once at start-up.
+#pragma once
+
+#include "base/cuda.h"
+#include "transformer/model/cuda/memory_plan.h"
+
+namespace outrider::cuda {
+
+struct Activations {
+  Activations(const MemoryPlan& p, const ModelOptions& o, int64_t max_positions)
+      : q_size(p.shard.query_heads.size() * p.config.head_dim),
+        qkv_size(q_size + 2 * p.shard.kv_heads.size() * p.config.head_dim),
+        columns(p.columns()),
+        vocab(p.shard.vocab.size()),
+        residual(o.max_rows * p.config.hidden_size),
+        normed(o.max_rows * p.config.hidden_size * element_bytes(p.activation())),
+        qkv(o.max_rows * qkv_size),
+        squares(p.config.qk_norm == QkNorm::kWhole ? 2 * o.max_rows : 0),
+        attended(o.max_rows * q_size * element_bytes(p.activation())),
+        workspace(p.attention_floats(max_positions)),
+        gate_up(o.max_rows * 2 * columns),
+        activated(o.max_rows * columns * element_bytes(p.activation())),
+        expert_weights(p.config.experts ? o.max_rows * (p.config.experts->count + 1) : 0),
+        partial(o.max_rows * p.config.hidden_size),
+        split_parts(p.activation() == WeightType::kBFloat16 ? kSplitFloats : 0),
+        split_arrived(p.activation() == WeightType::kBFloat16 ? kSplitTiles : 0),
+        last_hidden(o.max_logit_rows * p.config.hidden_size * element_bytes(p.activation())),
+        logits(o.max_logit_rows * vocab),
+        host_logits(o.max_logit_rows * vocab) {}
+
+  int64_t bytes() const {
+    return static_cast<int64_t>(residual.bytes() + normed.bytes() + qkv.bytes() + attended.bytes() +
+                                workspace.bytes() + split_parts.bytes() + gate_up.bytes() +
+                                activated.bytes() + partial.bytes() + last_hidden.bytes() + logits.bytes());
+  }
+
+  int64_t q_size, qkv_size, columns, vocab;  // of this rank
+  DeviceBuffer<float> residual;              // [rows, hidden]
+  DeviceBuffer<std::byte> normed;            // [rows, hidden] of activation_type
+  DeviceBuffer<float> qkv;                   // [rows, q + k + v]
+  DeviceBuffer<float> squares;               // [rows, 2]: sums of squares of q and k
+  DeviceBuffer<std::byte> attended;          // [rows, q]
+  DeviceBuffer<float> workspace;
+  DeviceBuffer<float> gate_up;         // [rows, gates, then ups]
+  DeviceBuffer<std::byte> activated;   // [rows, columns]
+  DeviceBuffer<float> expert_weights;  // [rows, experts + 1]
+  DeviceBuffer<float> partial;         // [rows, hidden]: this rank's leaves, then the sum over ranks
+  DeviceBuffer<float> split_parts;     // SplitRoom
+  DeviceBuffer<uint32_t> split_arrived;
+  DeviceBuffer<std::byte> last_hidden;  // [logit rows, hidden]
+  DeviceBuffer<float> logits;           // [logit rows, vocabulary of this rank]
+  PinnedBuffer<float> host_logits;
+};
+
+}  // namespace outrider::cuda

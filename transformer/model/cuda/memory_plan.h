@@ -1,0 +1,64 @@
+// What a model will take of its device, before it takes it.
+#pragma once
+
+#include "transformer/kv/cuda_kv_storage.h"
+#include "transformer/model/cuda/batch_inputs.h"
+#include "transformer/model/cuda/token_runner.h"
+#include "transformer/model/cuda/weights.h"
+#include "transformer/model/model.h"
+#include "transformer/ops/cuda/cuda_layout.h"
+
+namespace outrider::cuda {
+
+struct MemoryPlan {
+  MemoryPlan(const ModelConfig& model_config, const ModelOptions& o, const DeviceWeightTypes& weight_types)
+      : config(model_config),
+        types(weight_types),
+        shard(config, o.shard),
+        kv_blocks(kv_blocks_for(o.kv_tokens > 0 ? o.kv_tokens : planned_positions(config, o))),
+        kv{.layers = config.num_layers,
+           .kv_heads = shard.kv_heads.size(),
+           .head_dim = config.head_dim,
+           .type = o.kv == ModelOptions::Kv::kBFloat16 ||
+                           (o.kv == ModelOptions::Kv::kAuto && activation() == WeightType::kBFloat16)
+                       ? KvType::kBFloat16
+                       : KvType::kFloat32,
+           .state_size = static_cast<int64_t>(o.taps.size()) * config.hidden_size} {}
+
+  WeightType activation() const { return types.activation(); }
+  // Of the widest MLP, a mixture being one.
+  int64_t columns() const {
+    int64_t most = 0;
+    for (int64_t i = 0; i < config.num_layers; ++i)
+      most = std::max(most, mlp_columns(config, shard, config.layer(i).has_experts).count);
+    return most;
+  }
+  int64_t weight_bytes() const { return device_weight_bytes(config, shard, types); }
+  int64_t kv_bytes() const { return DeviceKvStorage::bytes_for(kv, kv_blocks); }
+  AttentionTiles tiles(int64_t shared_bytes, int64_t max_positions) const {
+    const int32_t rows = attention_tile_rows(config.heads_per_kv_head(), config.head_dim, shared_bytes);
+    return {.rows = rows,
+            .turn_rows = attention_turn_rows(shard.query_heads.size(), config.head_dim, max_positions)};
+  }
+  int64_t attention_floats(int64_t max_positions) const {
+    const int64_t heads = shard.query_heads.size();
+    return attention_workspace(attention_turn_rows(heads, config.head_dim, max_positions), heads,
+                               config.head_dim, max_positions);
+  }
+  int64_t activation_bytes(const ModelOptions& options) const;
+  int64_t draw_bytes(const ModelOptions& options) const {
+    if (options.run_sequences == 0) return 0;
+    return DeviceDraws::bytes_for(
+        run_limits(options.run_sequences, config.vocab_size, kv_blocks * kBlockTokens));
+  }
+  // An error if the device cannot take it; says what goes where.
+  Status check(const ModelOptions& options) const;
+
+  ModelConfig config;
+  DeviceWeightTypes types;
+  ShardPlan shard;
+  int64_t kv_blocks;
+  KvShape kv;
+};
+
+}  // namespace outrider::cuda

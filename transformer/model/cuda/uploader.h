@@ -1,0 +1,58 @@
+// Matrices on their way from mapped files to a device: rows are gathered in pinned memory, copied, and put
+// into the order of the kernels by the device, which also quantises. Two staging buffers, so that reading and
+// copying overlap.
+#pragma once
+
+#include <array>
+#include <memory>
+#include <vector>
+
+#include "base/cuda.h"
+#include "transformer/files/weight_sources.h"
+#include "transformer/model/load_progress.h"
+#include "transformer/ops/cuda/cuda_ops.h"
+
+namespace outrider::cuda {
+
+// Where the columns of a matrix are cut: at the ends of its leaves, or evenly.
+Slices slices_of(WeightType type, int64_t k, const std::vector<int64_t>& leaf_ends);
+
+// Row `row` of a part, as elements of `type`.
+void stage_row(const TensorPart& part, int64_t row, WeightType type, std::byte* to);
+
+class Uploader {
+ public:
+  Uploader(int64_t total_bytes, StreamView stream, const LoadProgress& progress)
+      : total_(total_bytes), stream_(stream), progress_(progress) {}
+  ~Uploader();
+  Uploader(const Uploader&) = delete;
+  Uploader& operator=(const Uploader&) = delete;
+
+  // All parts of a matrix, in the order of its rows.
+  DeviceMatrix matrix(WeightType type, const MatrixSource& source);
+  // Parts of as many rows each, one beside the other, in numbers.
+  DeviceMatrix side_by_side(WeightType type, const std::vector<TensorPart>& parts,
+                            const std::vector<int64_t>& leaf_ends);
+  // The staging buffers, for who keeps them until nobody loads any more (DeviceWeights::staging).
+  std::shared_ptr<void> staging() const { return staging_; }
+
+ private:
+  static constexpr int64_t kStagingBytes = int64_t{16} << 20;  // long enough to hide a copy's start
+  struct Staging {
+    PinnedBuffer<std::byte> host{kStagingBytes};
+    DeviceBuffer<std::byte> device{kStagingBytes};
+    Event free;
+    bool used = false;
+  };
+
+  void upload(const TensorPart& part, int64_t first_row, const MatrixView& to);
+  Staging& next_free();
+
+  int64_t done_ = 0, total_ = 0;  // bytes of matrices in the files
+  StreamView stream_;
+  const LoadProgress& progress_;
+  std::shared_ptr<std::array<Staging, 2>> staging_ = std::make_shared<std::array<Staging, 2>>();
+  size_t next_ = 0;
+};
+
+}  // namespace outrider::cuda
