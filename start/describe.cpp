@@ -12,9 +12,7 @@ namespace outrider {
 
 namespace {
 
-std::string why_no_masks(const ModelSettings& models, const SpeculationSettings& speculation) {
-  if (parse_device(models.device)->kind != Device::Kind::kCpu)
-    return "targets on CUDA devices take no masks of tokens yet; use --device cpu";
+std::string why_no_masks(const SpeculationSettings& speculation) {
   if (!speculation.synthetic_acceptance.empty())
     return "--synthetic-acceptance makes verdicts up, which no form limits; leave it out";
   return {};
@@ -34,7 +32,7 @@ RequestModel request_model(const ModelSettings& models, const SpeculationSetting
           .context_may_grow = models.max_model_len > 0 || prepared.max_model_len == kDefaultMaxModelLen,
           .synthetic_acceptance = !speculation.synthetic_acceptance.empty(),
           .eos_ids = std::move(eos),
-          .why_no_masks = why_no_masks(models, speculation)};
+          .why_no_masks = why_no_masks(speculation)};
 }
 
 Result<std::unique_ptr<GrammarCompiler>> make_grammars(const Preparation& prepared,

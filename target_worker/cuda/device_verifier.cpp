@@ -110,6 +110,7 @@ const std::vector<VerifyResult>& DeviceVerifier::verify(std::span<const VerifyRe
   CHECK(on_device, "the logits are in host memory");
   prepare(requests, *on_device);
   penalise_rows(stream_, batch_);
+  if (batch_.mask_count > 0) forbid_tokens(stream_, batch_);
   scale_and_rank(stream_, batch_);
   reduce(Reduction::kMax, batch_.best, batch_.rows);
   settle_best(stream_, batch_);

@@ -33,7 +33,6 @@ class DeviceVerifier final : public Verifier {
   const std::vector<VerifyResult>& verify(std::span<const VerifyRequest> requests,
                                           const PlacedLogits& logits) override;
   const VerifierStats& stats() const override { return stats_; }
-  bool takes_masks() const override { return false; }
   LogitsShard on_host(std::span<const VerifyRequest> requests, const PlacedLogits& logits) override;
   std::optional<int64_t> busy_ns() const override;
 

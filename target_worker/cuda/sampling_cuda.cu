@@ -14,17 +14,9 @@ __device__ __forceinline__ double q_of(const VerifyBatch& b, const TestInput& in
   int32_t at = i;
   if (in.sparse) {
     const uint32_t* ids = b.words + in.q_ids;
-    int32_t low = 0, high = in.q_count;  // ids are ascending
-    while (low < high) {
-      const int32_t middle = (low + high) / 2;
-      if (ids[middle] < static_cast<uint32_t>(i))
-        low = middle + 1;
-      else
-        high = middle;
-    }
-    const bool is_listed = low < in.q_count && ids[low] == static_cast<uint32_t>(i);
+    at = first_not_below(ids, in.q_count, static_cast<uint32_t>(i));
+    const bool is_listed = at < in.q_count && ids[at] == static_cast<uint32_t>(i);
     if (!is_listed) return i < in.q_rest_end ? in.q_rest : 0.0;
-    at = low;
   }
   return at < in.q_count ? static_cast<double>(b.words[in.q_weights + at]) / in.q_sum : 0.0;
 }
@@ -53,6 +45,16 @@ __device__ __forceinline__ int32_t tested_count(const VerifyBatch& b, int32_t e)
 __device__ __forceinline__ double accept_uniform(const RowInput& in) {
   return unit_interval(uniform_bits(in, Purpose::kAccept, in.round));
 }
+
+__global__ void __launch_bounds__(kThreads) forbid_part(const VerifyBatch b) {
+  const RowMask mask = b.masks[blockIdx.y];
+  const uint32_t* words = b.mask_words + mask.first_word;
+  float* logits = logits_of(b, mask.row);
+  for_each_token(b, [&](int32_t i) {
+    if (!is_allowed(mask, words, i)) logits[i] = kMinusInfinity;
+  });
+}
+
 __global__ void __launch_bounds__(kThreads) weights_of_part(const VerifyBatch b) {
   const int32_t r = b.drawn_rows[blockIdx.y];
   if (has_failed(b, r)) return;
@@ -222,6 +224,10 @@ __global__ void __launch_bounds__(kRequestThreads) decide_request(const VerifyBa
 }
 
 }  // namespace
+
+void forbid_tokens(StreamView stream, const VerifyBatch& b) {
+  launch(stream, parts_by_rows(b, b.mask_count), &forbid_part, b);
+}
 
 void sum_drawn_rows(StreamView stream, const VerifyBatch& b) {
   launch(stream, parts_by_rows(b, b.drawn_count), &weights_of_part, b);

@@ -1,6 +1,7 @@
 // One pass of verification as kernels see it. Rows are logits rows in the order of the requests.
 #pragma once
 
+#include "target_worker/cuda/row_mask.h"
 #include "transformer/sampling/cuda/row_batch.h"
 
 namespace outrider::cuda {
@@ -48,6 +49,9 @@ struct VerifyBatch : RowBatch {
   const int32_t* drawn_rows = nullptr;  // whose weights are summed
   int32_t drawn_count = 0;
   const uint32_t* words = nullptr;  // ids and weights of q
+  const RowMask* masks = nullptr;   // of the rows that have one
+  int32_t mask_count = 0;
+  const uint32_t* mask_words = nullptr;
 
   // Working memory; [rows] unless said otherwise.
   uint64_t* residual_parts = nullptr;  // [rows, kMaxParts]

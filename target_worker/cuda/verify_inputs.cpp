@@ -34,6 +34,8 @@ void VerifyInputs::clear() {
   counted_.clear();
   biases_.clear();
   for (auto* list : {&filtered_, &top_k_, &top_p_, &noisy_, &drawn_}) list->clear();
+  masks_.clear();
+  mask_words_.clear();
   words_.clear();
   word_count_ = 0;
   q_zero_draws_ = 0;
@@ -105,6 +107,28 @@ void VerifyInputs::add_q(const VerifyRequest& request, int32_t index, IndexRange
   word_count_ += test.q_count;
 }
 
+// What the row may yield, as far as it concerns this rank's slice.
+void VerifyInputs::add_mask(const VerifyRequest& request, int32_t index, IndexRange range) {
+  const TokenSet* const allowed = allowed_at(request, index);
+  if (!allowed || range.size() == 0) return;
+  RowMask mask{.row = static_cast<int32_t>(rows_.size()), .first_word = std::ssize(mask_words_)};
+  if (allowed->form == TokenSet::Form::kBits) {
+    mask.form = RowMask::Form::kBits;
+    mask.skipped = static_cast<int32_t>(range.begin % 32);
+    const auto first = allowed->bits.begin() + range.begin / 32;
+    mask_words_.insert(mask_words_.end(), first, allowed->bits.begin() + (range.end + 31) / 32);
+  } else {
+    mask.form = allowed->form == TokenSet::Form::kOnly ? RowMask::Form::kOnly : RowMask::Form::kAllBut;
+    const auto at = [&](int64_t id) {
+      return std::lower_bound(allowed->ids.begin(), allowed->ids.end(), TokenId(static_cast<int32_t>(id)));
+    };
+    for (auto id = at(range.begin); id != at(range.end); ++id)
+      mask_words_.push_back(static_cast<uint32_t>(local_index(*id, range)));
+  }
+  mask.words = static_cast<int32_t>(std::ssize(mask_words_) - mask.first_word);
+  masks_.push_back(mask);
+}
+
 void VerifyInputs::add_row(const VerifyRequest& request, int32_t index, IndexRange range) {
   const SamplingParams& params = *request.sampling;
   const bool is_last = static_cast<size_t>(index) == request.draft.size();
@@ -132,6 +156,7 @@ void VerifyInputs::add_row(const VerifyRequest& request, int32_t index, IndexRan
   const bool tests_q = decision == Decision::kToken || decision == Decision::kBlock;
   TestInput test{.draft = is_last ? -1 : request.draft[static_cast<size_t>(index)].value()};
   if (tests_q && !is_last) add_q(request, index, range, test);
+  add_mask(request, index, range);
   rows_.push_back(row);
   tests_.push_back(test);
 }
@@ -159,7 +184,7 @@ void VerifyInputs::send(std::span<const VerifyRequest> requests, IndexRange rang
     ((bytes += aligned(arrays.size() * sizeof(arrays[0]))), ...);
   };
   count_bytes(rows_, tests_, requests_, decisions_, counted_, biases_, filtered_, top_k_, top_p_, noisy_,
-              drawn_);
+              drawn_, masks_, mask_words_);
   make_room(staging_, retired_staging_, static_cast<int64_t>(bytes));
   make_room(memory_, retired_memory_, static_cast<int64_t>(bytes));
 
@@ -181,6 +206,8 @@ void VerifyInputs::send(std::span<const VerifyRequest> requests, IndexRange rang
   put(top_p_, batch.top_p_rows);
   put(noisy_, batch.noisy_rows);
   put(drawn_, batch.drawn_rows);
+  put(masks_, batch.masks);
+  put(mask_words_, batch.mask_words);
   batch.words = reinterpret_cast<const uint32_t*>(memory_.data() + at);
   auto* words = reinterpret_cast<uint32_t*>(staging_.data() + at);
   for (const Words& run : words_)
@@ -194,6 +221,7 @@ void VerifyInputs::send(std::span<const VerifyRequest> requests, IndexRange rang
   batch.top_p_count = static_cast<int32_t>(top_p_.size());
   batch.noisy_count = static_cast<int32_t>(noisy_.size());
   batch.drawn_count = static_cast<int32_t>(drawn_.size());
+  batch.mask_count = static_cast<int32_t>(masks_.size());
   copy(memory_.data(), staging_.data(), static_cast<int64_t>(bytes), stream);
 }
 

@@ -36,6 +36,7 @@ class VerifyInputs {
   void clear();
   void add_request(const VerifyRequest& request, IndexRange range);
   void add_row(const VerifyRequest& request, int32_t index, IndexRange range);
+  void add_mask(const VerifyRequest& request, int32_t index, IndexRange range);
   void add_penalties(const VerifyRequest& request, IndexRange range, RequestInput& input);
   void add_q(const VerifyRequest& request, int32_t index, IndexRange range, TestInput& test);
 
@@ -52,6 +53,8 @@ class VerifyInputs {
   std::vector<CountedToken> counted_;
   std::vector<Bias> biases_;
   std::vector<int32_t> filtered_, top_k_, top_p_, noisy_, drawn_;
+  std::vector<RowMask> masks_;
+  std::vector<uint32_t> mask_words_;
   std::vector<Words> words_;
   int64_t word_count_ = 0;
   uint64_t q_zero_draws_ = 0;

@@ -1,4 +1,4 @@
-// What verification does after the steps of row_steps.h, in the order in which DeviceVerifier queues it;
+// What verification does besides the steps of row_steps.h, in the order in which DeviceVerifier queues it;
 // between the steps stand the collectives that ShardedVerifier has in the same places. Every step is the one
 // of the host, token by token (token_math.h, decide.h), so the integers are equal.
 #pragma once
@@ -8,6 +8,8 @@
 
 namespace outrider::cuda {
 
+// Between penalise_rows and scale_and_rank: what a row's mask does not allow has no logit any more.
+void forbid_tokens(StreamView stream, const VerifyBatch& batch);
 // sums of every drawn row.
 void sum_drawn_rows(StreamView stream, const VerifyBatch& batch);
 // After all_sums: the accept tests, and which recovery weights they leave to be summed.

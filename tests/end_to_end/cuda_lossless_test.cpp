@@ -6,6 +6,7 @@
 #include <random>
 
 #include "tests/heads/golden_heads.h"
+#include "tests/support/prefix_grammar.h"
 #include "tests/support/test_cluster.h"
 #include "transformer/model/cuda_backend.h"
 
@@ -120,6 +121,32 @@ TEST_P(CudaTrees, TextWithTreesIsPlainText) {
     EXPECT_EQ(expected, texts(cluster.run(some_requests(3))));
     EXPECT_GT(cluster.totals().trees.accepted, 10);
     EXPECT_EQ(cluster.totals().dropped(DropReason::kTree), 0);
+  }
+}
+
+// What a grammar forbids is taken from the logits where they are.
+TEST_P(CudaTrees, GrammarsGiveTheTextOfPlainDecoding) {
+  const auto vocab_size = static_cast<int32_t>(read_model_config(testing::golden_model(GetParam().model)).value().vocab_size);
+  const auto constrained = [&](int gamma) {
+    auto requests = some_requests(gamma);
+    for (size_t i = 0; i < requests.size(); ++i)
+      if (i % 4 != 3)
+        requests[i].grammar = testing::make_prefix_grammar({.vocab_size = vocab_size, .seed = i + 1});
+    return requests;
+  };
+  TestCluster plain({.target = GetParam().model, .device = kDevice, .weight_format = GetParam().format});
+  const auto expected = texts(plain.run(constrained(0)));
+  const auto requests = constrained(0);
+  for (size_t i = 0; i < requests.size(); ++i) {
+    if (!requests[i].grammar) continue;
+    const auto matcher = requests[i].grammar->matcher();
+    for (const TokenId id : expected[i]) EXPECT_TRUE(matcher->accept(id)) << "request " << i;
+  }
+  EXPECT_GT(plain.totals().masks, 20);
+  for (const ClusterOptions& drafted : {options(fixed_, 1), options(TreeShape{.widths = {1, 1, 1}}, 2)}) {
+    TestCluster cluster(drafted);
+    EXPECT_EQ(expected, texts(cluster.run(constrained(3))));
+    EXPECT_GT(cluster.totals().mask_cut_tokens, 0);
   }
 }
 

@@ -208,6 +208,43 @@ TEST_F(DeviceVerifierTest, TreesAreDecidedAsTheHostDecidesThem) {
   EXPECT_GT(accepted, 20);
 }
 
+// A grammar at most rows: one token, most of them, or any.
+void add_masks(std::mt19937_64& rng, TestRound& round, std::map<TokenSet::Form, int>& forms) {
+  const auto vocab = static_cast<int32_t>(round.vocab_size());
+  for (size_t row = 0; row < round.raw.size(); ++row) {
+    if (rng() % 4 == 0) continue;
+    const uint64_t kind = rng() % 4;
+    std::vector<uint32_t> bits(words_of_bits(vocab));
+    for (int32_t id = 0; id < vocab; ++id) {
+      const bool is_in = kind == 0 ? rng() % 200 == 0 : kind == 1 ? rng() % 200 != 0 : rng() % kind == 0;
+      bits[static_cast<size_t>(id / 32)] |= uint32_t{is_in} << (id % 32);
+    }
+    if (row < round.draft.size() && rng() % 2) {  // the draft is allowed
+      const int32_t id = round.draft[row].value();
+      bits[static_cast<size_t>(id / 32)] |= 1u << (id % 32);
+    }
+    round.masks.push_back({.row = static_cast<int32_t>(row), .allowed = token_set_of(bits, vocab)});
+    ++forms[round.masks.back().allowed.form];
+  }
+}
+
+TEST_F(DeviceVerifierTest, MasksAllowWhatTheyAllowOnTheHost) {
+  std::mt19937_64 rng(22);
+  std::map<TokenSet::Form, int> forms;
+  for (int i = 0; i < 20; ++i) {
+    std::vector<TestRound> rounds;
+    for (const Rule rule : {Rule::kGreedy, Rule::kInvariant, Rule::kNaive, Rule::kToken, Rule::kBlock}) {
+      rounds.push_back(random_round(rng, rule, i % 2 ? 4500 : 333, static_cast<int>(rng() % 5)));
+      if (rng() % 5 != 0) add_masks(rng, rounds.back(), forms);
+      if (rng() % 3 == 0) rounds.back().params.logprobs = 2;
+    }
+    expect_host_verdicts(rounds, 1 + i % 3, i % 2 ? Link::kPeer : Link::kStaged, "pass " + std::to_string(i));
+    if (HasFatalFailure()) return;
+  }
+  for (const auto form : {TokenSet::Form::kOnly, TokenSet::Form::kAllBut, TokenSet::Form::kBits})
+    EXPECT_GT(forms[form], 10);
+}
+
 // Rows of equal logits: every cut and every draw goes through ties.
 TEST_F(DeviceVerifierTest, TiesAreCutAndDrawnById) {
   std::mt19937_64 rng(20);

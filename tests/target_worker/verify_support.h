@@ -28,6 +28,7 @@ struct TestRound {                      // everything one request brings to one 
   QKind q_kind = QKind::kNone;
   std::vector<QRow> q;
   Round round{0};
+  std::vector<TokenMask> masks = {};  // of rows
 
   Position base() const { return Position(static_cast<int32_t>(prompt.size() + output.size())); }
   size_t vocab_size() const { return raw.front().size(); }
@@ -140,7 +141,8 @@ inline std::vector<VerifyRequest> requests_of(const std::vector<TestRound>& roun
                    .q_kind = round.q_kind,
                    .q = round.q,
                    .first_row = rows,
-                   .counts = &counts[i]};
+                   .counts = &counts[i],
+                   .masks = round.masks};
     rows += static_cast<int64_t>(round.raw.size());
   }
   return requests;
