@@ -221,7 +221,9 @@ TEST_F(Pool, WhoHasNotJoinedTakesLittleMemory) {
   say_large_hellos(endpoint_, 600);
   const size_t grown = job_->peak_memory() - before;
   std::printf("  peak memory grew by %zu MB\n", grown >> 20);
+#if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)  // they keep what was freed
   EXPECT_LT(grown, kBound);
+#endif
   BackgroundProcess honest = worker("honest");
   expect_plain_text(plain(60));
   EXPECT_EQ(honest.wait(), 0) << honest.err();
