@@ -15,6 +15,7 @@
 #include "serve/activity_log.h"
 #include "start/describe.h"
 #include "start/local_cluster.h"
+#include "start/make_coordinator.h"
 
 namespace outrider {
 namespace {

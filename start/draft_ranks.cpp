@@ -7,7 +7,7 @@
 
 #include "base/printable.h"
 #include "base/threads.h"
-#include "start/roles.h"
+#include "start/load_models.h"
 #include "transformer/model/led_model.h"
 
 namespace outrider {

@@ -6,6 +6,7 @@
 #include "comm/cores.h"
 #include "start/draft_ranks.h"
 #include "start/listener.h"
+#include "start/load_models.h"
 
 namespace outrider {
 namespace {

@@ -4,9 +4,6 @@
 #include "cluster/slice_doors.h"
 #include "comm/collectives.h"
 #include "comm/transport.h"
-#include "coordinator/coordinator.h"
-#include "draft_worker/drafter.h"
-#include "draft_worker/head_drafting.h"
 #include "start/prepare.h"
 #include "start/role_threads.h"
 #include "start/settings.h"
@@ -15,32 +12,6 @@
 
 namespace outrider {
 
-// This rank's shard of the target, of the target group with this number, and the draft model, or this
-// rank's shard of it (draft_ranks.h).
-Result<std::unique_ptr<Model>> load_target(const RoleSettings& settings, const Preparation& prepared,
-                                           RoleThreads threads, Collectives& group, int target_group = 0);
-Result<std::unique_ptr<Model>> load_draft(const RoleSettings& settings, const Preparation& prepared,
-                                          RoleThreads threads, Collectives& group);
-
-// With --q-format hidden the draft model's output head, the rows of these ids; else null.
-Result<std::shared_ptr<const DraftHead>> load_draft_head(const RoleSettings& settings, IndexRange ids,
-                                                         RoleThreads threads);
-
-// The head of --drafter eagle3 and its like, wherever it drafts, for so many sequences; and a drafter of a
-// draft worker with it, which it must outlive.
-Result<std::unique_ptr<Head>> load_head(const RoleSettings& settings, const Preparation& prepared,
-                                        RoleThreads threads, int32_t sequences);
-std::unique_ptr<Drafter> make_head_worker(const ModelSettings& models, Head& head,
-                                          std::vector<TokenId> eos_ids);
-
-// `head`, if worker 0, 1, ... (device.h) drafts where it can use it: not on a device.
-const DraftHead* offered_head(const ModelSettings& models, int worker, const DraftHead* head);
-
-// A drafter for a target with this vocabulary; `model` with --draft-model, its `head`, if it may send states,
-// and `rows`, where rows of q may stay on its device, must outlive it.
-std::unique_ptr<Drafter> make_drafter(const ModelSettings& models, const Preparation& prepared, Model* model,
-                                      int64_t vocab_size, std::vector<TokenId> eos_ids, const DraftHead* head,
-                                      RowSender* rows = nullptr);
 // One life of a worker: a restarted one is told from the one that died.
 Generation new_generation();
 
@@ -75,19 +46,7 @@ Status run_draft_worker(const RoleSettings& settings, const Preparation& prepare
                         Collectives& group, Transport& transport, Loaded loaded = {},
                         const Lend& lend = nullptr);
 
-using ErrorOf = std::function<Status()>;
-// Peers load their models first, which may take minutes; a role that fails says so through `error`.
-Status wait_until_ready(Coordinator& coordinator, size_t workers, std::chrono::seconds timeout,
-                        const ErrorOf& error);
-
-// Behind --emulate-link, if that was asked for. `prepared` must outlive it.
-Result<std::unique_ptr<Coordinator>> make_coordinator(const ClusterSettings& settings,
-                                                      const Preparation& prepared,
-                                                      std::unique_ptr<Transport> transport,
-                                                      GammaPolicyFactory policy,
-                                                      CoordinatorCallbacks callbacks, Trace* trace);
-
-// The coordinator's limits for these settings; the same numbers size the workers' buffers.
-Result<ProtocolOptions> protocol_options(const ClusterSettings& settings, const Preparation& prepared);
+// Tells the coordinator of an error, so that requests end at once and not at a deadline; null: nobody.
+Status report_failure(Transport* transport, Status status);
 
 }  // namespace outrider

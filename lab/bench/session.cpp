@@ -1,6 +1,7 @@
 #include "lab/bench/session.h"
 
 #include "base/statistics.h"
+#include "start/make_coordinator.h"
 
 namespace outrider {
 namespace {

@@ -21,6 +21,8 @@
 #include "start/device.h"
 #include "start/draft_ranks.h"
 #include "start/flags/options.h"
+#include "start/load_models.h"
+#include "start/make_drafter.h"
 #include "start/mpi_cluster.h"
 #include "start/roles.h"
 #include "start/row_links.h"
@@ -44,10 +46,10 @@ struct WorkerModels {
   std::unique_ptr<Head> state_head;
 };
 
-class PoolWorker {
+class JoinedWorker {
  public:
   using Load = std::function<Result<WorkerModels>()>;
-  PoolWorker(const DraftWorkerSettings& settings, const Preparation& prepared, ZmqOptions zmq, Load load)
+  JoinedWorker(const DraftWorkerSettings& settings, const Preparation& prepared, ZmqOptions zmq, Load load)
       : settings_(settings), prepared_(prepared), zmq_(std::move(zmq)), load_(std::move(load)) {}
 
   Status load() {
@@ -170,7 +172,7 @@ class PoolWorker {
 Status serve_alone(const DraftWorkerSettings& settings, const Preparation& prepared, ZmqOptions zmq,
                    RoleThreads threads, Collectives& group) {
   DraftRanks ranks(settings.run, prepared, threads, group);
-  PoolWorker worker(settings, prepared, std::move(zmq), [&]() -> Result<WorkerModels> {
+  JoinedWorker worker(settings, prepared, std::move(zmq), [&]() -> Result<WorkerModels> {
     WorkerModels models;
     if (settings.run.models.head()) {
       ASSIGN_OR_RETURN(models.state_head,

@@ -21,6 +21,7 @@
 #include "start/coordinator_run.h"
 #include "start/describe.h"
 #include "start/local_cluster.h"
+#include "start/make_coordinator.h"
 #include "start/mpi_cluster.h"
 #include "start/tree_option.h"
 #include "transformer/chat_template/chat_template.h"

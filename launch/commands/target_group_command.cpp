@@ -17,6 +17,7 @@
 #include "coordinator/target_groups.h"
 #include "start/device.h"
 #include "start/flags/options.h"
+#include "start/load_models.h"
 #include "start/mpi_cluster.h"
 #include "start/prepare.h"
 #include "start/roles.h"

@@ -142,7 +142,7 @@ TEST(Generate, ADrafterOfNoUseIsUnloadedAndComesBack) {
       Arguments{"-p", "Once upon a time", "--max-tokens", "1500", "--ignore-eos", "-g", "0"};
   const Outcome plain = generate(all + kQuiet);
   const Outcome run = generate(all + with_draft() + kQuiet +
-                               Arguments{"--unload-drafter", "0.03", "--report", dir / "r.json"});
+                               Arguments{"--unload-drafter", "0.005", "--report", dir / "r.json"});
   ASSERT_TRUE(run.succeeded()) << run.describe();
   EXPECT_EQ(run.out, plain.out);
   const json cluster = json::parse(read_file(dir / "r.json"))["metrics"]["cluster"];

@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include "start/make_coordinator.h"
 #include "start/roles.h"
 #include "tests/support/source_dir.h"
 

@@ -1,0 +1,84 @@
+#include <exception>
+#include <optional>
+
+#include "base/threads.h"
+#include "draft_worker/draft_worker.h"
+#include "start/draft_ranks.h"
+#include "start/load_models.h"
+#include "start/make_drafter.h"
+#include "start/roles.h"
+
+namespace outrider {
+namespace {
+
+using Pause = std::optional<std::chrono::milliseconds>;
+
+Result<Pause> serve(DraftWorker worker, Transport& transport, const Lend& lend) {
+  if (!lend) {
+    RETURN_IF_ERROR(worker.run());
+    return worker.rest();
+  }
+  RETURN_IF_ERROR(worker.join());
+  lend(transport, [&] { return worker.turn(); });
+  RETURN_IF_ERROR(worker.end());
+  return worker.rest();
+}
+
+// One life of a worker, with its model. What it returns: how long it is to rest without one.
+Result<Pause> live_once(const RoleSettings& settings, const Preparation& prepared, RoleThreads threads,
+                        DraftRanks& ranks, Transport& transport, Loaded loaded, const Lend& lend) {
+  DraftWorkerOptions worker_options{.info = prepared.draft_info,
+                                    .generation = new_generation(),
+                                    .max_sequences = settings.models.sequences(),
+                                    .successors = settings.models.recycles(),
+                                    .finds_text = settings.models.drafts_from_both(),
+                                    // The target may still be loading.
+                                    .join_timeout = std::chrono::seconds(settings.models.startup_timeout_s)};
+  std::unique_ptr<Model> own;
+  if (!loaded.model && settings.models.uses_draft_model()) {
+    ASSIGN_OR_RETURN(own, ranks.load());
+    loaded.model = own.get();
+  }
+  const bool ends = settings.speculation.synthetic_acceptance.empty();
+  const auto eos = ends ? prepared.target.eos : std::vector<TokenId>();
+  if (settings.models.head()) {
+    ASSIGN_OR_RETURN(const auto state_head,
+                     load_head(settings, prepared, threads, settings.models.sequences()));
+    worker_options.state_head = prepared.state_head;
+    worker_options.state_width = static_cast<int32_t>(state_head->hidden_size());
+    const auto drafter = make_head_worker(settings.models, *state_head, eos);
+    return serve(DraftWorker(*drafter, transport, worker_options), transport, lend);
+  }
+  const DraftHead* const head =
+      offered_head(settings.models, target_ranks(settings.models), loaded.head.get());
+  if (head) worker_options.head_fingerprint = head->fingerprint();
+  const auto drafter =
+      make_drafter(settings.models, prepared, loaded.model, prepared.target.vocab_size, eos, head);
+  return serve(DraftWorker(*drafter, transport, worker_options), transport, lend);
+}
+
+Status serve_drafts(const RoleSettings& settings, const Preparation& prepared, RoleThreads threads,
+                    Collectives& group, Transport& transport, const Loaded& loaded, const Lend& lend) {
+  DraftRanks ranks(settings, prepared, threads, group);
+  while (true) {
+    ASSIGN_OR_RETURN(const Pause pause,
+                     live_once(settings, prepared, threads, ranks, transport, loaded, lend));
+    if (!pause || !rest_at(transport, *pause, {})) return {};
+  }
+}
+
+}  // namespace
+
+Status run_draft_worker(const RoleSettings& settings, const Preparation& prepared, RoleThreads threads,
+                        Collectives& group, Transport& transport, Loaded loaded, const Lend& lend) {
+  Status status;
+  try {
+    status = serve_drafts(settings, prepared, threads, group, transport, std::move(loaded), lend);
+  } catch (const std::exception& error) {
+    status = unavailable(what_failed(error));
+  }
+  if (!status.ok()) group.abort();  // nobody waits for a rank that is gone
+  return report_failure(&transport, std::move(status));
+}
+
+}  // namespace outrider

@@ -1,0 +1,129 @@
+#include "start/load_models.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstdio>
+#include <functional>
+
+#include "base/program/progress.h"
+#include "draft_worker/drafter.h"
+#include "start/device.h"
+#include "start/tree_option.h"
+
+namespace outrider {
+namespace {
+
+constexpr int64_t kDraftLogitRows = 32;
+
+Result<ModelOptions> model_options(const ModelSettings& models, const Preparation& prepared,
+                                   RoleThreads threads, int sequences) {
+  ASSIGN_OR_RETURN(const ModelOptions::Kv kv, parse_kv_dtype(models.kv_dtype));
+  // Room for a full block of drafts beyond the longest text, and for a partly filled KV block, in every
+  // sequence.
+  const int64_t per_sequence = prepared.max_model_len + kMaxSpeculativeTokens + kBlockTokens;
+  return ModelOptions{.threads = threads.count,
+                      .bytes_per_thread = threads.bytes_each,
+                      .spin = threads.spin,
+                      .max_positions = prepared.max_model_len,
+                      .kv_tokens = sequences * per_sequence,
+                      .kv = kv};
+}
+
+// Tells on standard error what a device is asked for.
+std::function<void(const std::string&)> placed(const char* role, bool quiet) {
+  if (quiet) return nullptr;
+  return
+      [role](const std::string& text) { std::fprintf(stderr, "outrider: %s on %s\n", role, text.c_str()); };
+}
+
+}  // namespace
+
+int target_ranks(const ModelSettings& models) {
+  return models.data_parallel_size * models.tensor_parallel_size;
+}
+
+Result<std::unique_ptr<Model>> load_target(const RoleSettings& settings, const Preparation& prepared,
+                                           RoleThreads threads, Collectives& group, int target_group) {
+  ASSIGN_OR_RETURN(ModelOptions model_opts,
+                   model_options(settings.models, prepared, threads, settings.models.max_num_seqs));
+  Progress progress("loading target", group.rank() == 0 && target_group == 0 && !settings.quiet);
+  model_opts.device = device_of_worker(settings.models, target_group * group.size() + group.rank());
+  ASSIGN_OR_RETURN(model_opts.weight_format,
+                   parse_weight_format("--weight-format", settings.models.weight_format));
+  model_opts.notice = placed("target", settings.quiet);
+  model_opts.shard = {group.rank(), group.size()};
+  if (settings.models.kv_cache_tokens > 0) model_opts.kv_tokens = settings.models.kv_cache_tokens;
+  if (prepared.head && settings.models.head() && group.rank() == 0) model_opts.taps = prepared.head->taps;
+  model_opts.max_rows = kMaxRowsPerStep;
+  model_opts.max_logit_rows = kMaxRowsPerStep;
+  model_opts.progress = [&](int64_t done, int64_t total) { progress.update(done, total); };
+  return Model::load(settings.models.model, model_opts, group);
+}
+
+Result<std::unique_ptr<Model>> load_draft(const RoleSettings& settings, const Preparation& prepared,
+                                          RoleThreads threads, Collectives& group) {
+  const int sequences = settings.models.sequences();
+  ASSIGN_OR_RETURN(ModelOptions model_opts, model_options(settings.models, prepared, threads, sequences));
+  Progress progress("loading draft", group.rank() == 0 && !settings.quiet);
+  model_opts.shard = {group.rank(), group.size()};
+  model_opts.device = device_of_worker(settings.models, target_ranks(settings.models));
+  if (model_opts.device.kind != Device::Kind::kCpu && settings.models.draft_drafter != "off")
+    return unsupported(
+        fmt::format("--draft-drafter {} with --device {}: a device draws a draft's tokens in one go; "
+                    "drop one of them",
+                    settings.models.draft_drafter, settings.models.device));
+  ASSIGN_OR_RETURN(model_opts.weight_format,
+                   parse_weight_format("--draft-weight-format", settings.models.draft_weight_format));
+  model_opts.notice = placed("draft", settings.quiet);
+  model_opts.max_rows = kDraftPrefillRows;
+  // Every sequence's next token in one pass, or that of the branches prepared for them.
+  model_opts.max_logit_rows = std::max(kDraftLogitRows, int64_t{sequences});
+  const int64_t outcomes =
+      settings.speculation.pipeline == "lockstep" ? 0 : settings.speculation.fanout_budget;
+  model_opts.run_sequences = runs_at_a_time(sequences, outcomes);
+  int64_t branching = outcomes > 0 ? kv_tokens_for_outcomes(outcomes, kMaxSpeculativeTokens) : 0;
+  ASSIGN_OR_RETURN(const TreeOptions tree, parse_speculative_tree(settings.speculation.speculative_tree));
+  if (!tree.shape.is_chain())  // each node may have a cache of its own, for one token; no sequence does both
+    branching = std::max(branching, kv_tokens_for_outcomes(most_nodes(tree.shape, kMaxTreeNodes), 1));
+  model_opts.kv_tokens += sequences * branching;
+  model_opts.max_positions = std::min(prepared.max_model_len, prepared.draft->max_position_embeddings);
+  model_opts.stand_in = kDraftStandIn;
+  model_opts.progress = [&](int64_t done, int64_t total) { progress.update(done, total); };
+  return Model::load(settings.models.draft_model, model_opts, group);
+}
+
+Result<std::shared_ptr<const DraftHead>> load_draft_head(const RoleSettings& settings, IndexRange ids,
+                                                         RoleThreads threads) {
+  ASSIGN_OR_RETURN(const QFormat q, parse_q_format(settings.speculation.q_format));
+  if (q.kind != QKind::kHidden || !settings.models.uses_draft_model())
+    return std::shared_ptr<const DraftHead>();
+  auto head = DraftHead::load(settings.models.draft_model, ids, threads.count);
+  if (!head.ok()) return head.status().in(fmt::format("--q-format {}", settings.speculation.q_format));
+  return std::make_shared<const DraftHead>(std::move(head).value());
+}
+
+Result<std::unique_ptr<Head>> load_head(const RoleSettings& settings, const Preparation& prepared,
+                                        RoleThreads threads, int32_t sequences) {
+  const ModelSettings& models = settings.models;
+  ASSIGN_OR_RETURN(const WeightFormat format,
+                   parse_weight_format("--draft-weight-format", models.draft_weight_format));
+  ASSIGN_OR_RETURN(const TreeOptions tree, parse_speculative_tree(settings.speculation.speculative_tree));
+  const int64_t per_sequence = prepared.max_model_len + kMaxSpeculativeTokens + kBlockTokens;
+  // What it looked behind may have found better nodes since then.
+  const int64_t looked = tree.shape.is_chain() ? 0 : 2 * most_nodes(tree.shape, kMaxTreeNodes);
+  auto head = Head::load(models.draft_model, models.model,
+                         {.kind = *models.head(),
+                          .threads = threads.count,
+                          .bytes_per_thread = threads.bytes_each,
+                          .max_rows = std::max(kDraftPrefillRows, int64_t{sequences}),
+                          .max_sequences = sequences,
+                          .max_positions = prepared.max_model_len,
+                          .kv_tokens = sequences * per_sequence,
+                          .tree_nodes = looked,
+                          .weight_format = format});
+  if (!head.ok()) return head.status().in("--draft-model " + models.draft_model);
+  return head;
+}
+
+}  // namespace outrider

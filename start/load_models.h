@@ -1,0 +1,37 @@
+// Loads what the roles of a run compute with.
+#pragma once
+
+#include <memory>
+
+#include "comm/collectives.h"
+#include "heads/head.h"
+#include "start/prepare.h"
+#include "start/role_threads.h"
+#include "start/settings.h"
+#include "transformer/model/draft_head.h"
+#include "transformer/model/model.h"
+
+namespace outrider {
+
+inline constexpr int32_t kMaxRowsPerStep = 512;    // of a pass of the target
+inline constexpr int64_t kDraftPrefillRows = 256;  // of a pass that reads a prompt, of a draft model or head
+
+// How many devices the target takes; those of draft workers follow.
+int target_ranks(const ModelSettings& models);
+
+// This rank's shard of the target, of the target group with this number, and the draft model, or this
+// rank's shard of it (draft_ranks.h).
+Result<std::unique_ptr<Model>> load_target(const RoleSettings& settings, const Preparation& prepared,
+                                           RoleThreads threads, Collectives& group, int target_group = 0);
+Result<std::unique_ptr<Model>> load_draft(const RoleSettings& settings, const Preparation& prepared,
+                                          RoleThreads threads, Collectives& group);
+
+// With --q-format hidden the draft model's output head, the rows of these ids; else null.
+Result<std::shared_ptr<const DraftHead>> load_draft_head(const RoleSettings& settings, IndexRange ids,
+                                                         RoleThreads threads);
+
+// The head of --drafter eagle3 and its like, wherever it drafts, for so many sequences.
+Result<std::unique_ptr<Head>> load_head(const RoleSettings& settings, const Preparation& prepared,
+                                        RoleThreads threads, int32_t sequences);
+
+}  // namespace outrider

@@ -1,0 +1,83 @@
+#include "start/make_coordinator.h"
+
+#include <fmt/format.h>
+
+#include "cluster/acceptance_process.h"
+#include "comm/emulated_link.h"
+#include "start/load_models.h"
+#include "start/tree_option.h"
+
+namespace outrider {
+namespace {
+
+constexpr int32_t kPrefillChunk = 256;
+
+}  // namespace
+
+Status wait_until_ready(Coordinator& coordinator, size_t workers, std::chrono::seconds timeout,
+                        const ErrorOf& error) {
+  const auto deadline = Clock::now() + timeout;
+  while (true) {
+    RETURN_IF_ERROR(error());
+    Status status = coordinator.wait_for_peers(workers, Clock::now() + std::chrono::milliseconds(100));
+    if (status.code() != StatusCode::kDeadlineExceeded || !coordinator.protocol().target_status().ok())
+      return status;
+    if (Clock::now() >= deadline) return status.in(fmt::format("--startup-timeout {}", timeout.count()));
+  }
+}
+
+Result<std::unique_ptr<Coordinator>> make_coordinator(const ClusterSettings& settings,
+                                                      const Preparation& prepared,
+                                                      std::unique_ptr<Transport> transport,
+                                                      GammaPolicyFactory policy,
+                                                      CoordinatorCallbacks callbacks, Trace* trace) {
+  ASSIGN_OR_RETURN(ProtocolOptions limits, protocol_options(settings, prepared));
+  if (!settings.speculation.emulate_link.empty())  // checked with the settings
+    transport = make_emulated_link(std::move(transport),
+                                   parse_link_emulation(settings.speculation.emulate_link).value());
+  return std::make_unique<Coordinator>(std::move(transport), std::move(limits), std::move(policy),
+                                       prepared.tokenizer.get(), std::move(callbacks), trace);
+}
+
+Result<ProtocolOptions> protocol_options(const ClusterSettings& settings, const Preparation& prepared) {
+  ASSIGN_OR_RETURN(const QFormat q, parse_q_format(settings.speculation.q_format));
+  ProtocolOptions protocol;
+  protocol.max_num_seqs = settings.models.max_num_seqs;
+  protocol.target_groups = settings.models.data_parallel_size;
+  protocol.by_priority = settings.models.scheduling_policy == "priority";
+  if (settings.targets_join()) {
+    protocol.targets_join = true;
+    protocol.groups_to_begin = settings.pool.wait_for_target_groups.value_or(1);
+    protocol.target_fingerprint = prepared.target_info.fingerprint;
+    protocol.target_timeout = std::chrono::seconds(settings.pool.target_timeout_s);
+  }
+  protocol.max_queued = 1 << 20;  // the requests of a file are read and checked before the first one runs
+  protocol.max_queued_tokens = int64_t{1} << 40;
+  protocol.target_join_timeout = std::chrono::seconds(settings.models.startup_timeout_s);
+  protocol.max_rows_per_step = kMaxRowsPerStep;
+  protocol.prefill_chunk = kPrefillChunk;
+  protocol.gamma_max = kMaxSpeculativeTokens;
+  protocol.max_context = static_cast<int32_t>(prepared.max_model_len);
+  protocol.prefix_caching = settings.models.prefix_caching == "on";
+  protocol.eos_ids = prepared.target.eos;
+  protocol.q_kind = q.kind;
+  protocol.row_bytes = q.row_bytes(prepared.target.vocab_size);
+  if (q.kind == QKind::kHidden)
+    protocol.code_bits = q.code_bits(prepared.target.vocab_size, prepared.draft->hidden_size);
+  ASSIGN_OR_RETURN(protocol.pipeline, parse_pipeline(settings.speculation.pipeline));
+  protocol.fanout = settings.speculation.fanout_budget;
+  ASSIGN_OR_RETURN(protocol.tree, parse_speculative_tree(settings.speculation.speculative_tree));
+  if (!settings.speculation.synthetic_acceptance.empty()) {
+    ASSIGN_OR_RETURN(AcceptanceProcess process,
+                     AcceptanceProcess::parse(settings.speculation.synthetic_acceptance,
+                                              settings.speculation.synthetic_seed));
+    protocol.synthetic_acceptance = std::make_shared<AcceptanceProcess>(std::move(process));
+  }
+  protocol.unload_after =
+      std::chrono::milliseconds(static_cast<int64_t>(settings.speculation.unload_drafter_s * 1000));
+  protocol.record_guesses =
+      settings.speculation.record_guesses && settings.speculation.synthetic_acceptance.empty();
+  return protocol;
+}
+
+}  // namespace outrider

@@ -1,0 +1,175 @@
+#include <spdlog/spdlog.h>
+
+#include <exception>
+#include <optional>
+
+#include "base/threads.h"
+#include "cluster/acceptance_process.h"
+#include "heads/early_exit_drafter.h"
+#include "start/device.h"
+#include "start/load_models.h"
+#include "start/roles.h"
+#include "start/row_links.h"
+#include "start/tree_option.h"
+#include "target_worker/target_worker.h"
+
+namespace outrider {
+namespace {
+
+// Longer than the coordinator takes from a result to the next plan.
+constexpr std::chrono::microseconds kBetweenPlans{200};
+
+// Empty: rows come to the door.
+RowLinks links_of_rank(const ModelSettings& models, const Preparation& prepared, int rank,
+                       const SliceDoors& doors) {
+  if (!ranks_have_links(doors)) return {};
+  auto links = make_links(device_of_worker(models, rank), doors, prepared.target_info.vocab_size, rank,
+                          models.max_num_seqs + 1);
+  if (links.ok()) return std::move(links).value();
+  spdlog::warn("rows of q will not come from device to device: {}", links.status().message());
+  return {};
+}
+
+Result<StateDrafterOptions> state_drafter_options(const RoleSettings& settings, const Preparation& prepared) {
+  ASSIGN_OR_RETURN(const QFormat q, parse_q_format(settings.speculation.q_format));
+  const bool ends = settings.speculation.synthetic_acceptance.empty();
+  return StateDrafterOptions{.max_sequences = settings.models.max_num_seqs,
+                             .eos_ids = ends ? prepared.target.eos : std::vector<TokenId>(),
+                             .q_kind = q.kind == QKind::kDense ? QKind::kDense : QKind::kSparse,
+                             .row_bytes = q.row_bytes(prepared.target.vocab_size)};
+}
+
+// The head that drafts beside the target, on its leader.
+Result<std::shared_ptr<StateDrafter>> load_state_drafter(const RoleSettings& settings,
+                                                         const Preparation& prepared, RoleThreads threads,
+                                                         Model& target) {
+  ASSIGN_OR_RETURN(auto options, state_drafter_options(settings, prepared));
+  ASSIGN_OR_RETURN(auto head, load_head(settings, prepared, threads, settings.models.max_num_seqs));
+  return std::make_shared<StateDrafter>(target, std::move(head), std::move(options));
+}
+
+// What tells a head at a draft worker the target's states, on the leader: the head's projection.
+Result<std::shared_ptr<StateReader>> load_state_reader(const RoleSettings& settings,
+                                                       const Preparation& prepared, RoleThreads threads,
+                                                       Model& target) {
+  const ModelSettings& models = settings.models;
+  ASSIGN_OR_RETURN(const WeightFormat format,
+                   parse_weight_format("--draft-weight-format", models.draft_weight_format));
+  auto projection = StateProjection::load(
+      models.draft_model, models.model, *prepared.head, prepared.target,
+      {.threads = threads.count, .bytes_per_thread = threads.bytes_each, .weight_format = format});
+  if (!projection.ok()) return projection.status().in("--draft-model " + models.draft_model);
+  return std::make_shared<StateReader>(target, std::move(projection).value(),
+                                       static_cast<int64_t>(prepared.head->taps.size()), kDraftPrefillRows);
+}
+
+// Where the head of the run drafts, as far as a target rank has to do with it.
+Status add_head(const RoleSettings& settings, const Preparation& prepared, RoleThreads threads,
+                Collectives& group, Model& model, TargetOptions& target) {
+  const bool leads = group.rank() == 0;
+  if (settings.models.exits_early()) {
+    target.own_drafter = prepared.draft_info.fingerprint;
+    ASSIGN_OR_RETURN(const StateDrafterOptions options, state_drafter_options(settings, prepared));
+    target.drafter = std::make_shared<StateDrafter>(
+        std::make_unique<EarlyExitDrafter>(
+            model, group, settings.models.exit_layer,
+            HeadDrafterOptions{.max_sequences = options.max_sequences, .eos_ids = options.eos_ids}),
+        options);
+    return {};
+  }
+  if (!prepared.head || !settings.models.head()) return {};
+  if (settings.models.is_head_beside_target()) {
+    target.own_drafter = prepared.draft_info.fingerprint;
+    if (leads) {
+      ASSIGN_OR_RETURN(target.drafter, load_state_drafter(settings, prepared, threads, model));
+    }
+  }
+  if (!settings.models.is_head_at_workers()) return {};
+  target.state_head = prepared.state_head;
+  target.state_width = static_cast<int32_t>(prepared.head->layer.hidden_size);
+  if (!leads) return {};
+  ASSIGN_OR_RETURN(target.states, load_state_reader(settings, prepared, threads, model));
+  return {};
+}
+
+Status serve_target(const RoleSettings& settings, const Preparation& prepared, RoleThreads threads,
+                    Collectives& group, Transport* transport, Loaded loaded, const Lend& lend,
+                    OpenSliceDoor door, int target_group, const JoinedLife& life = {}) {
+  const IndexRange ids =
+      vocab_range(prepared.target_info.vocab_size, {.tp_rank = group.rank(), .tp_size = group.size()});
+  std::unique_ptr<Model> own;
+  if (!loaded.model) {
+    ASSIGN_OR_RETURN(own, load_target(settings, prepared, threads, group, target_group));
+    loaded.model = own.get();
+  }
+  if (!loaded.head) {
+    ASSIGN_OR_RETURN(loaded.head, load_draft_head(settings, ids, threads));
+  }
+  std::optional<AcceptanceProcess> synthetic;
+  if (!settings.speculation.synthetic_acceptance.empty()) {
+    ASSIGN_OR_RETURN(synthetic, AcceptanceProcess::parse(settings.speculation.synthetic_acceptance,
+                                                         settings.speculation.synthetic_seed));
+  }
+  ASSIGN_OR_RETURN(const TreeOptions tree, parse_speculative_tree(settings.speculation.speculative_tree));
+  TargetOptions target{
+      .info = prepared.target_info,
+      .max_sequences = settings.models.max_num_seqs,
+      .generation = new_generation(),
+      .trees = !tree.shape.is_chain(),
+      .successors = device_of_worker(settings.models, group.rank()).kind == Device::Kind::kCpu,
+      .synthetic_acceptance = synthetic ? &*synthetic : nullptr};
+  if (life.asked_to_leave) {  // a broken connection ends this life, and the next one begins
+    target.asked_to_leave = life.asked_to_leave;
+    target.on_joined = life.on_joined;
+    target.most_undelivered = 1;
+    target.trees = true;  // the run that it joins decides
+  }
+  RETURN_IF_ERROR(add_head(settings, prepared, threads, group, *loaded.model, target));
+  if (door.own)
+    target.slice_inbox =
+        std::make_shared<SliceInbox>(std::move(door.own),
+                                     SliceSlotsOptions{.range = ids,
+                                                       .rank = group.rank(),
+                                                       .sequences = settings.models.max_num_seqs,
+                                                       .rows = kMaxSpeculativeTokens},
+                                     links_of_rank(settings.models, prepared, group.rank(), door.all));
+  target.slices = std::move(door.all);
+  target.head = std::move(loaded.head);
+  if (transport && loaded.model->threads() < threads.cores) transport->keep_looking(kBetweenPlans);
+  TargetWorker worker(*loaded.model, group, std::move(target));
+  if (!lend) return worker.run(transport);
+  RETURN_IF_ERROR(worker.join(*transport));
+  Status status;
+  lend(*transport, [&] {
+    const auto stays = worker.turn(*transport);
+    status = stays.status();
+    return stays.ok() && *stays;
+  });
+  return status;
+}
+
+}  // namespace
+
+Status run_target_rank(const RoleSettings& settings, const Preparation& prepared, RoleThreads threads,
+                       Collectives& group, Transport* transport, Loaded loaded, const Lend& lend,
+                       OpenSliceDoor door, int target_group) {
+  set_thread_role(settings.models.data_parallel_size == 1
+                      ? fmt::format("target/{}", group.rank())
+                      : fmt::format("target/{}.{}", target_group, group.rank()));
+  Status status;
+  try {
+    status = serve_target(settings, prepared, threads, group, transport, std::move(loaded), lend,
+                          std::move(door), target_group);
+  } catch (const std::exception& error) {
+    status = unavailable(what_failed(error));
+  }
+  if (!status.ok()) group.abort();  // nobody waits for a rank that is gone
+  return report_failure(transport, std::move(status));
+}
+
+Status run_joined_rank(const RoleSettings& settings, const Preparation& prepared, RoleThreads threads,
+                       Collectives& group, Transport* transport, Loaded loaded, const JoinedLife& life) {
+  return serve_target(settings, prepared, threads, group, transport, std::move(loaded), nullptr, {}, 0, life);
+}
+
+}  // namespace outrider
