@@ -107,7 +107,7 @@ constexpr Counter<EventCounts> kEventCounters[] = {
     {&EventCounts::place_trials, "drafts", "place_trials", "head_place_trials_total",
      "Times that a head's other place was tried."},
     {&EventCounts::ranked_rows, "drafts", "ranked_rows", "ranked_rows_total",
-     "Rows whose best tokens went to draft workers that recycle them."},
+     "Rows whose best tokens went to draft workers that draft with them."},
     {&EventCounts::text_rounds, "drafts", "text_rounds", "text_draft_rounds_total",
      "Rounds whose draft was found in the text by a worker that has a model, too."},
     {&EventCounts::text_drafted, "drafts", "text_drafted_tokens", "text_draft_tokens_total",

@@ -179,7 +179,7 @@ void Protocol::worker_joined(PeerId peer, Hello& hello, Turn& turn) {
   if (hello.successors && !target.tells_successors())
     return refuse_hello(
         peer,
-        "it recycles the tokens that the target ranks best, and a target on CUDA devices does "
+        "it drafts with the tokens that the target ranks best, and a target on CUDA devices does "
         "not tell them; use --drafter suffix",
         turn);
   if (Status status = WorkerPool::check(hello, target.model()); !status.ok())

@@ -49,6 +49,7 @@ class TextGuesser {
 std::shared_ptr<TextGuesser> make_ngram_guesser(const NgramDrafterOptions& options);
 std::shared_ptr<TextGuesser> make_suffix_guesser(const SuffixDrafterOptions& options);
 std::shared_ptr<TextGuesser> make_recycling_guesser(const RecyclingDrafterOptions& options);
+std::shared_ptr<TextGuesser> make_lookahead_guesser(const LookaheadDrafterOptions& options);
 
 // Drafts of the model, or of the guesser where these are expected to bring more tokens a second
 // (Propose::text_gamma); only a guesser that knows chances() is asked.

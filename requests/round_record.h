@@ -49,7 +49,7 @@ struct RecordedCosts {
 };
 
 struct RoundRecord {
-  std::string drafter;  // "model", "ngram", "suffix" or "recycling"
+  std::string drafter;  // "model", "ngram", "suffix", "recycling" or "lookahead"
   std::string gamma_policy;
   bool synthetic = false;  // --synthetic-acceptance
   int32_t max_num_seqs = 1, gamma_max = 0, max_context = 0;

@@ -202,6 +202,7 @@ std::vector<std::string> draft_child_arguments(const RoleSettings& o, const Draf
   if (!o.models.uses_draft_model() || o.models.drafts_from_both()) add("--drafter", o.models.drafter);
   add("--draft-drafter", o.models.draft_drafter);
   if (o.models.head()) add("--model", o.models.model);
+  add("--lookahead-ngram", std::to_string(o.models.lookahead_ngram));
   add("--draft-history-tokens", std::to_string(o.models.draft_history_tokens));
   return arguments;
 }

@@ -30,7 +30,7 @@ Result<Pause> live_once(const RoleSettings& settings, const Preparation& prepare
   DraftWorkerOptions worker_options{.info = prepared.draft_info,
                                     .generation = new_generation(),
                                     .max_sequences = settings.models.sequences(),
-                                    .successors = settings.models.recycles(),
+                                    .successors = settings.models.reads_successors(),
                                     .finds_text = settings.models.drafts_from_both(),
                                     // The target may still be loading.
                                     .join_timeout = std::chrono::seconds(settings.models.startup_timeout_s)};

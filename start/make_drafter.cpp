@@ -28,7 +28,11 @@ std::unique_ptr<Drafter> make_drafter(const ModelSettings& models, const Prepara
     return make_suffix_drafter({.max_sequences = models.sequences(),
                                 .max_context = static_cast<int32_t>(prepared.max_model_len),
                                 .history_tokens = models.draft_history_tokens});
-  if (models.recycles())
+  if (models.looks_ahead())
+    return make_lookahead_drafter({.max_sequences = models.sequences(),
+                                   .max_context = static_cast<int32_t>(prepared.max_model_len),
+                                   .ngram = models.lookahead_ngram});
+  if (models.reads_successors())
     return make_recycling_drafter(
         {.max_sequences = models.sequences(), .max_context = static_cast<int32_t>(prepared.max_model_len)});
   if (!models.uses_draft_model())

@@ -138,6 +138,12 @@ Status check_drafter_settings(const RoleSettings& settings) {
   if (m.draft_history_tokens < 0 || m.draft_history_tokens > kMaxDraftHistoryTokens)
     return invalid_argument(fmt::format("--draft-history-tokens {}: must be 0 to {}", m.draft_history_tokens,
                                         kMaxDraftHistoryTokens));
+  if (m.lookahead_ngram < kMinLookaheadNgram || m.lookahead_ngram > kMaxLookaheadNgram)
+    return invalid_argument(fmt::format("--lookahead-ngram {}: must be {} to {}", m.lookahead_ngram,
+                                        kMinLookaheadNgram, kMaxLookaheadNgram));
+  if (m.looks_ahead() && s.speculative_tree == "off")
+    return invalid_argument(
+        "--drafter lookahead drafts trees, in which its window stands; add --speculative-tree best-first:24");
   if (m.draft_drafter != "off" && !m.uses_draft_model())
     return invalid_argument(fmt::format(
         "--draft-drafter {} needs a draft model (--draft-model DIR, not a head)", m.draft_drafter));
@@ -178,11 +184,11 @@ Status check_settings(const RoleSettings& settings) {
     return invalid_argument(
         fmt::format("--scheduling-policy {}: choose fcfs or priority", m.scheduling_policy));
   RETURN_IF_ERROR(check_drafter_settings(settings));
-  if (m.recycles() && m.device.starts_with("cuda"))
+  if (m.reads_successors() && m.device.starts_with("cuda"))
     return unsupported(
-        fmt::format("--drafter recycling and --device {}: the tokens that a target ranks best are told by "
+        fmt::format("--drafter {} and --device {}: the tokens that a target ranks best are told by "
                     "targets on the CPU alone; use --drafter suffix",
-                    m.device));
+                    m.drafter, m.device));
   if (m.draft_threads < 0 || m.draft_threads > 1024)
     return invalid_argument(fmt::format("--draft-threads {}: must be 0 to 1024", m.draft_threads));
   if (m.startup_timeout_s < 1) return invalid_argument("--startup-timeout must be at least 1 second");

@@ -17,11 +17,12 @@ namespace outrider {
 struct ModelSettings {
   std::string model;
   std::string draft_model;
-  std::string drafter;  // "", "model", "ngram", "suffix", "recycling", "layerskip" or a head's kind
+  std::string drafter;  // "", "model", "ngram", "suffix", "recycling", "lookahead", "layerskip", ...
   std::string head_place = "target";   // "worker" or "auto": where a head drafts
   int exit_layer = 0;                  // of "layerskip": drafts with so many of the target's layers
   std::string draft_drafter = "off";   // or "ngram", "suffix": guesses what the draft model draws
   int draft_history_tokens = 1 << 18;  // of finished outputs that the suffix drafter looks through
+  int lookahead_ngram = 4;             // tokens of an n-gram of "lookahead"
   int tensor_parallel_size = 1;        // target ranks of a group
   int data_parallel_size = 1;          // target groups
   int draft_tensor_parallel_size = 1;
@@ -52,10 +53,11 @@ struct ModelSettings {
   bool has_draft_workers() const { return has_drafter() && !drafts_beside_target(); }
   // It needs them: there is no drafter without one.
   bool needs_draft_workers() const { return has_draft_workers() && !is_head_beside_target(); }
-  bool drafts_from_text() const { return drafter == "ngram" || drafter == "suffix" || recycles(); }
+  bool drafts_from_text() const { return drafter == "ngram" || drafter == "suffix" || reads_successors(); }
   // Of a draft model and of the text, round by round.
   bool drafts_from_both() const { return drafter == "model+suffix"; }
-  bool recycles() const { return drafter == "recycling"; }  // what the target ranked best
+  bool looks_ahead() const { return drafter == "lookahead"; }
+  bool reads_successors() const { return drafter == "recycling" || looks_ahead(); }  // TokenSuccessors
   bool uses_draft_model() const { return !draft_model.empty() && !head(); }
 };
 
@@ -121,6 +123,7 @@ constexpr int kMaxDraftWorkers = 64;
 constexpr int kMaxSequences = 256;  // that a role holds at once
 constexpr double kMaxUnloadSeconds = 1e6;
 constexpr int kMaxDraftHistoryTokens = 1 << 26;
+constexpr int kMinLookaheadNgram = 2, kMaxLookaheadNgram = 8;
 
 // Everything that can be known to be wrong without opening a file. Errors name the flag.
 Status check_settings(const RoleSettings& settings);

@@ -202,7 +202,8 @@ std::vector<std::string> replay_caveats(const RoundRecord& record) {
                     request.rule));
     break;
   }
-  if (record.drafter == "ngram" || record.drafter == "suffix" || record.drafter == "recycling")
+  if (record.drafter == "ngram" || record.drafter == "suffix" || record.drafter == "recycling" ||
+      record.drafter == "lookahead")
     out.push_back("drafter " + record.drafter +
                   ": what it drafts depends on where a draft begins, not on the text alone");
   if (record.synthetic)

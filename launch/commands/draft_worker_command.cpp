@@ -97,7 +97,7 @@ class JoinedWorker {
         .head_fingerprint = head_ ? head_->fingerprint() : 0,
         .state_head = models_.state_head ? prepared_.state_head : 0,
         .state_width = models_.state_head ? static_cast<int32_t>(models_.state_head->hidden_size()) : 0,
-        .successors = settings_.run.models.recycles(),
+        .successors = settings_.run.models.reads_successors(),
         .finds_text = settings_.run.models.drafts_from_both(),
         .join_timeout = kJoinTimeout,
         .asked_to_leave = asked_to_leave};

@@ -26,18 +26,25 @@ void add_text_drafter_options(CLI::App& app, ModelSettings& m) {
          "Drafts without a model. suffix: what followed where the text's end stood before, in the text and "
          "in finished outputs; ngram: at the newest such place in the text; recycling: walks through the "
          "tokens that the target "
-         "ranked best behind each token, of a target on the CPU. With --draft-model DIR, a head "
+         "ranked best behind each token; lookahead: n-grams that the target makes of a window of tokens "
+         "in its own passes (both of a target on the CPU). With --draft-model DIR, a head "
          "that reads the target's states: eagle3, eagle (1 and 2), mtp (MiMo's form), medusa, dflash (and "
          "DSpark). model+suffix: the draft model, or suffix in rounds for which more is expected of it. "
          "layerskip: the target's own first layers, --exit-layer of them")
-      ->check(CLI::IsMember({"model", "ngram", "suffix", "recycling", "model+suffix", "eagle3", "eagle",
-                             "mtp", "medusa", "dflash", "layerskip"}))
+      ->check(CLI::IsMember({"model", "ngram", "suffix", "recycling", "lookahead", "model+suffix", "eagle3",
+                             "eagle", "mtp", "medusa", "dflash", "layerskip"}))
       ->group("Models");
   app.add_option(
          "--draft-drafter", m.draft_drafter,
          "Guesses what the draft model draws, from the text alone, so that it reads several tokens in a "
          "pass: the same drafts, sooner where texts repeat. Used while that is measured to be faster")
       ->check(CLI::IsMember({"off", "ngram", "suffix"}))
+      ->group("Models")
+      ->capture_default_str();
+  app.add_option(
+         "--lookahead-ngram", m.lookahead_ngram,
+         "Tokens of an n-gram of --drafter lookahead. Half of the nodes of --speculative-tree are its "
+         "window, as wide as they allow")
       ->group("Models")
       ->capture_default_str();
   app.add_option(

@@ -71,6 +71,8 @@ def main():
         "suffix": ["--drafter", "suffix"],
         "recycling": ["--drafter", "recycling"],
         "recycling, best-first:8": ["--drafter", "recycling", "--speculative-tree", "best-first:8"],
+        "lookahead, best-first:24": ["--drafter", "lookahead", "--speculative-tree", "best-first:24"],
+        "lookahead, best-first:48": ["--drafter", "lookahead", "--speculative-tree", "best-first:48"],
         "model": draft,
         "model, --draft-drafter ngram": draft + ["--draft-drafter", "ngram"],
         "model, --draft-drafter suffix": draft + ["--draft-drafter", "suffix"],

@@ -55,6 +55,7 @@ const Manner kManners[] = {
      .drafter = "ngram"},
     {.name = "Suffix", .sampling = {}, .drafter = "suffix"},
     {.name = "Recycling", .sampling = {}, .drafter = "recycling"},
+    {.name = "Lookahead", .sampling = {}, .drafter = "lookahead"},
     {.name = "Head", .sampling = {.rule = Rule::kInvariant, .temperature = 1}, .drafter = "eagle3"},
     {.name = "HeadWithQ",
      .sampling = {.rule = Rule::kToken, .temperature = 0.8f, .repetition_penalty = 1.1f},
@@ -101,6 +102,8 @@ class LyingJob : public ::testing::TestWithParam<Manner> {
                       ? make_suffix_drafter({.max_sequences = 3, .max_context = kContext})
                   : manner.drafter == "recycling"
                       ? make_recycling_drafter({.max_sequences = 3, .max_context = kContext})
+                  : manner.drafter == "lookahead"
+                      ? make_lookahead_drafter({.max_sequences = 3, .max_context = kContext})
                       : make_model_drafter(
                             model, {.max_sequences = 3, .eos_ids = {TokenId(2)}, .vocab_size = kVocab})),
           worker(*drafter, *end,

@@ -34,8 +34,8 @@ TEST(Completion, CommandsFlagsAndValuesAreOffered) {
   EXPECT_EQ(offered({"outrider", "generate", "--num-draft"}), Words{"--num-draft-workers"});
   EXPECT_EQ(offered({"outrider", "generate", "--pipeline", "f"}), Words{"fanout"});
   EXPECT_EQ(offered({"outrider", "generate", "--drafter", ""}),
-            (Words{"model", "ngram", "suffix", "recycling", "model+suffix", "eagle3", "eagle", "mtp",
-                   "medusa", "dflash", "layerskip"}));
+            (Words{"model", "ngram", "suffix", "recycling", "lookahead", "model+suffix", "eagle3", "eagle",
+                   "mtp", "medusa", "dflash", "layerskip"}));
   EXPECT_EQ(offered({"outrider", "simulate", "pl"}), Words{"plan"});
   EXPECT_EQ(offered({"outrider", "simulate", "plan", "--target-d"}), Words{"--target-devices"});
   EXPECT_EQ(offered({"outrider", "study", "comp"}), Words{"compare"});

@@ -118,6 +118,10 @@ INSTANTIATE_TEST_SUITE_P(
                       Arguments{"--drafter", "recycling", "--speculative-tree",
                                 "[[0],[1],[0,0],[0,0,0],[1,0]]"},
                       Arguments{"--drafter", "suffix", "--speculative-tree", "3,2,1,1"},
+                      Arguments{"--drafter", "lookahead", "--speculative-tree", "best-first:24"},
+                      Arguments{"--drafter", "lookahead", "--speculative-tree", "best-first:40",
+                                "--lookahead-ngram", "3", "--tp", "2"},
+                      Arguments{"--drafter", "lookahead", "--speculative-tree", "3,2,2,1"},
                       Arguments{"--drafter", "suffix", "--speculative-tree", "sequoia:6"},
                       with_draft() + Arguments{"--tensor-parallel-size", "2"},
                       with_draft() + Arguments{"--tp", "8", "--threads", "1"},
@@ -125,15 +129,21 @@ INSTANTIATE_TEST_SUITE_P(
                       Arguments{"--drafter", "ngram", "--dp", "3", "--tp", "2", "--threads", "1"},
                       with_draft() + Arguments{"--threads", "1"}, Arguments{"--threads", "1"}));
 
-TEST(Generate, TheTargetsRanksReachADrafterThatRecyclesThem) {
+class TheTargetsRanks : public ::testing::TestWithParam<Arguments> {};
+
+TEST_P(TheTargetsRanks, ReachADrafterThatReadsThem) {
   const TemporaryDirectory dir;
-  const Outcome run =
-      generate(kPrompt + kQuiet + Arguments{"--drafter", "recycling", "-g", "3", "--report", dir / "r.json"});
+  const Outcome run = generate(kPrompt + kQuiet + GetParam() + Arguments{"--report", dir / "r.json"});
   ASSERT_TRUE(run.succeeded()) << run.describe();
   const json metrics = json::parse(read_file(dir / "r.json"))["metrics"];
   EXPECT_GT(metrics["drafts"]["ranked_rows"], metrics["rounds"]["rounds"]);
   EXPECT_GT(metrics["rounds"]["accepted_tokens"], 0);
 }
+
+INSTANTIATE_TEST_SUITE_P(Drafters, TheTargetsRanks,
+                         ::testing::Values(Arguments{"--drafter", "recycling", "-g", "3"},
+                                           Arguments{"--drafter", "lookahead", "--speculative-tree",
+                                                     "best-first:24"}));
 
 // A drafter that is asked for nothing is unloaded, comes back, and is unloaded again.
 TEST(Generate, ADrafterOfNoUseIsUnloadedAndComesBack) {
