@@ -1,9 +1,12 @@
 #include "lab/simulate/clocked_drafter.h"
 
+#include <algorithm>
 #include <utility>
 
+#include "base/philox.h"
 #include "cluster/simulation/simulated_text.h"
 #include "coordinator/gamma/gamma_policy.h"
+#include "draft_worker/text_drafter.h"
 
 namespace outrider {
 namespace {
@@ -22,6 +25,36 @@ int64_t blocks_for(const ClockedDrafterOptions& options) {
                          kv_tokens_for_outcomes(options.fanout, kDefaultGammaMax) + kBlockTokens;
   return options.max_sequences * kv_blocks_for(tokens);
 }
+
+// The model below draws the best guess always, so another token is a wrong one.
+class SimulatedGuesser final : public TextGuesser {
+ public:
+  explicit SimulatedGuesser(const SimulatedGuesses& guesses) : guesses_(guesses) {}
+
+  void open(SequenceId, std::span<const TokenId>, int32_t, bool) override {}
+  void extend(SequenceId, std::span<const TokenId>) override {}
+  void close(SequenceId) override {}
+  void guess(SequenceId sequence, std::span<const TokenId> text, int32_t most,
+             std::vector<TokenId>& out) override {
+    out.clear();
+    for (int32_t i = 0; i < std::min(most, guesses_.most); ++i) {
+      const auto position = static_cast<uint32_t>(text.size()) + static_cast<uint32_t>(i);
+      const bool is_right = uniform(sequence, position) < guesses_.acceptance;
+      out.push_back(is_right ? kBestGuess : TokenId(kBestGuess.value() + 1));
+    }
+  }
+
+ private:
+  // By place alone: a token that is hard to guess is so in every pass.
+  static double uniform(SequenceId sequence, uint32_t position) {
+    uint32_t place = position, low = static_cast<uint32_t>(sequence.value()),
+             high = static_cast<uint32_t>(sequence.value() >> 32), unused = 0;
+    philox(place, low, high, unused, kGuessKey);
+    return unit_interval((uint64_t{place} << 32) | low);
+  }
+  static constexpr uint64_t kGuessKey = 0x6775657373;
+  const SimulatedGuesses guesses_;
+};
 
 }  // namespace
 
@@ -75,10 +108,15 @@ ClockedDrafter::ClockedDrafter(EventQueue& events, const ClockedDrafterOptions& 
       model_(std::make_unique<GuessingModel>(options)),
       turns_(options.turns) {
   drafter_ = make_model_drafter(
-      *model_, {.max_sequences = options.max_sequences, .eos_ids = {}, .now = [this] {
-                  const SimTime now = events_.now() + sim_time(model_->passed());
-                  return std::chrono::steady_clock::time_point(std::chrono::nanoseconds(now));
-                }});
+      *model_,
+      {.max_sequences = options.max_sequences,
+       .eos_ids = {},
+       .now =
+           [this] {
+             const SimTime now = events_.now() + sim_time(model_->passed());
+             return std::chrono::steady_clock::time_point(std::chrono::nanoseconds(now));
+           },
+       .guesser = options.guesses.most > 0 ? std::make_shared<SimulatedGuesser>(options.guesses) : nullptr});
 }
 
 ClockedDrafter::~ClockedDrafter() = default;

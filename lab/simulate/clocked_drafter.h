@@ -14,11 +14,19 @@ namespace outrider {
 
 class GuessingModel;
 
+// Drafts for the drafter, of which nothing is known but how often they are right.
+struct SimulatedGuesses {
+  int32_t most = 0;       // in a pass of the draft model; 0: none
+  double acceptance = 0;  // chance that a guess is its own token
+  bool operator==(const SimulatedGuesses&) const = default;
+};
+
 struct ClockedDrafterOptions {
   ForwardCost cost;
   int32_t max_sequences = 16;
-  int32_t max_context = 4096;    // tokens of the longest text
-  int32_t fanout = 8;            // outcomes that there is room for, per sequence
+  int32_t max_context = 4096;  // tokens of the longest text
+  int32_t fanout = 8;          // outcomes that there is room for, per sequence
+  SimulatedGuesses guesses;
   DeviceTurns* turns = nullptr;  // of devices shared with the target; null: its own
 };
 

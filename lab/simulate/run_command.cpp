@@ -112,6 +112,16 @@ void add_run_options(CLI::App& app, RunCommandOptions& options) {
   app.add_option("--fanout", f.fanout, "Outcomes prepared for at most, per sequence")
       ->check(CLI::Range(1, 64))
       ->capture_default_str();
+  app.add_option(
+         "--draft-guesses", f.guesses.most,
+         "Drafts for the drafter: tokens that a pass of the draft model reads at most because they are\n"
+         "expected of it, each for --draft-row-ms; 0: none")
+      ->check(CLI::Range(0, 16))
+      ->capture_default_str();
+  app.add_option("--guess-acceptance", f.guesses.acceptance,
+                 "With them: chance that such a token is the one it draws")
+      ->check(CLI::Range(0.0, 1.0))
+      ->capture_default_str();
   app.add_option("--delay-ms", f.delay_ms,
                  "One way between coordinator and drafters; with --costs more than that run had")
       ->check(milliseconds())

@@ -1,7 +1,6 @@
 #include "lab/simulate/simulated_group.h"
 
 #include "cluster/simulation/simulated_text.h"
-#include "lab/simulate/clocked_drafter.h"
 
 namespace outrider {
 namespace {
@@ -77,7 +76,7 @@ void SimulatedGroup::add_drafter(PeerId peer, const AcceptanceProcess& acceptanc
     });
   };
   DeviceTurns* const turns = options_.in_turns ? &turns_ : nullptr;
-  if (options_.pipeline == Pipeline::kLockstep)
+  if (options_.pipeline == Pipeline::kLockstep && options_.guesses.most == 0)
     drafter.worker =
         std::make_unique<SimulatedDrafter>(events_, options_.draft, acceptance, std::move(answer), turns);
   else
@@ -87,6 +86,7 @@ void SimulatedGroup::add_drafter(PeerId peer, const AcceptanceProcess& acceptanc
                                                                .max_sequences = options_.max_num_seqs,
                                                                .max_context = longest_text,
                                                                .fanout = options_.fanout,
+                                                               .guesses = options_.guesses,
                                                                .turns = turns},
                                          std::move(answer));
   step(MessageReceived{peer, hello(Role::kDraft, peer.value, options_)});

@@ -11,6 +11,7 @@
 #include "cluster/simulation/simulated_drafter.h"
 #include "cluster/simulation/simulated_target.h"
 #include "coordinator/protocol.h"
+#include "lab/simulate/clocked_drafter.h"
 
 namespace outrider {
 
@@ -22,6 +23,7 @@ struct GroupOptions {
   int32_t max_num_seqs = 16;
   int32_t max_context = 1 << 20;
   Pipeline pipeline = Pipeline::kLockstep;
+  SimulatedGuesses guesses;    // drafts for the drafters
   int32_t fanout = 8;          // outcomes prepared for at most, per sequence
   double state_row_bytes = 0;  // not 0: drafters are heads, which are sent so much for a committed token
   bool in_turns = false;       // drafters are on the target's devices, each on one: either passes, or they do

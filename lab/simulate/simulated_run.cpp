@@ -65,6 +65,10 @@ Status check(const SimulatedRun& run) {
     return invalid_argument(
         fmt::format("--draft-placement {} takes --pipeline lockstep, not {}: heads draft after each commit",
                     name_of(run.place), run.pipeline));
+  if (run.guesses.most > 0 && (has_head(run) || run.place == DraftPlace::kNone))
+    return invalid_argument(
+        fmt::format("--draft-guesses {} and --draft-placement {}: guesses are of a draft model's tokens",
+                    run.guesses.most, name_of(run.place)));
   if (run.place == DraftPlace::kHeadWorkers && run.draft_head.empty())
     return invalid_argument("--draft-placement head-workers needs --draft-head: " + head_preset_names());
   if (run.draft_head.empty()) return {};
@@ -245,6 +249,8 @@ std::vector<std::string> arguments_of(const SimulatedRun& run) {
   add("--drafters", run.drafters, usual.drafters);
   add("--pipeline", run.pipeline, usual.pipeline);
   add("--fanout", run.fanout, usual.fanout);
+  add("--draft-guesses", run.guesses.most, usual.guesses.most);
+  add("--guess-acceptance", run.guesses.acceptance, usual.guesses.acceptance);
   add("--delay-ms", run.delay_ms, usual.delay_ms);
   add("--gbit", run.gbit, usual.gbit);
   add("--loss", run.loss, usual.loss);
@@ -306,6 +312,7 @@ Result<DescribedGroup> describe_group(const SimulatedRun& run, int longest_text)
   group.options.max_num_seqs = run.max_num_seqs;
   ASSIGN_OR_RETURN(group.options.pipeline, parse_pipeline(run.pipeline));
   group.options.fanout = run.fanout;
+  group.options.guesses = run.guesses;
   return group;
 }
 

@@ -34,6 +34,7 @@ struct SimulatedRun {
   double head_share = 0.03;  // of the target's parameters and layers, for one token of a draft by heads
   int drafters = 1, groups = 1, fanout = 8;
   std::string pipeline = "lockstep";
+  SimulatedGuesses guesses{.most = 0, .acceptance = 0.5};
   double delay_ms = 0, gbit = 0, loss = 0;
   std::string acceptance = "rates:0.8", gamma_policy = "ewma", arrivals = "burst";
   int requests = 32, prompt_tokens = 128, output_tokens = 256, max_num_seqs = 8;

@@ -113,6 +113,31 @@ std::string optimum_table(const TheoryOptions& options, const PipelineForm& form
   return out;
 }
 
+// Rows: acceptance of the target, of the draft model, and what a draft step costs.
+std::string cascade_table(const TheoryOptions& options) {
+  std::string out = fmt::format(
+      "\nDrafts for the drafter (--draft-drafter): best gamma+guesses / speed-up; {:g} of a draft step for\n"
+      "each guess read\n(beta: chance that a guess is the draft model's own token)\n\nalpha  rho   ",
+      options.guess_row);
+  out += fmt::format("{:>13}", "none");
+  for (const double beta : options.guess_acceptance)
+    out += fmt::format("{:>13}", fmt::format("beta={:.2f}", beta));
+  out += "\n";
+  for (const double alpha : rates_or(options, {0.6, 0.8, 0.9}))
+    for (const double rho : options.draft_cost) {
+      out += fmt::format("{:<7.4g}{:<6.2f}", alpha, rho);
+      const BestGamma plain = best_lockstep_gamma(alpha, rho, options.delay, options.per_token, kLongest);
+      out += fmt::format("{:>13}", fmt::format("{} / {:.2f}", plain.gamma, plain.speedup));
+      for (const double beta : options.guess_acceptance) {
+        const BestCascade best =
+            best_cascade(alpha, rho, options.delay, options.per_token, beta, options.guess_row);
+        out += fmt::format("{:>13}", fmt::format("{}+{} / {:.2f}", best.gamma, best.guesses, best.speedup));
+      }
+      out += "\n";
+    }
+  return out;
+}
+
 std::string ranks_text(const TheoryOptions& options) {
   return fmt::format("chance of the r-th best child: {:.3g}", fmt::join(options.ranks, ", "));
 }
@@ -172,7 +197,22 @@ double outcome_cache_speedup(double alpha, int gamma, double rho, double delay, 
   return expected_tokens(alpha, gamma) / (1 + per_token * gamma + 2 * delay + (1 - hit) * gamma * rho);
 }
 
+BestCascade best_cascade(double alpha, double rho, double delay, double per_token, double beta, double row) {
+  constexpr int kMostGuesses = 16;
+  BestCascade best{.speedup = 0};
+  for (int gamma = 1; gamma <= kLongest; ++gamma)
+    for (int guesses = 0; guesses <= std::min(kMostGuesses, gamma - 1); ++guesses) {
+      const double draft = rho * staged_draft(beta, gamma, guesses).steps(row);
+      const double speedup = expected_tokens(alpha, gamma) / (1 + per_token * gamma + draft + 2 * delay);
+      if (speedup > best.speedup * (1 + 1e-12)) best = {gamma, guesses, speedup};
+    }
+  return best;
+}
+
 Status check(const TheoryOptions& o) {
+  for (const double beta : o.guess_acceptance)
+    if (!(beta >= 0 && beta <= 1))
+      return invalid_argument(fmt::format("--guess-acceptance {} must be 0 to 1", beta));
   for (const double alpha : o.acceptance)
     if (!(alpha > 0 && alpha < 1))
       return invalid_argument(fmt::format("--acceptance {} must be between 0 and 1", alpha));
@@ -200,6 +240,7 @@ Status check(const TheoryOptions& o) {
 std::string theory_report(const TheoryOptions& options) {
   std::string out = tokens_table(options) + inverse_table(options);
   for (const PipelineForm& form : kPipelines) out += optimum_table(options, form);
+  out += cascade_table(options);
   return out + kary_table(options) + shape_table(options) + pair_table(options);
 }
 
@@ -226,6 +267,19 @@ void fill_json(const TheoryOptions& options, Json& out) {
         Json cell = best_json(form.best(options, alpha, rho));
         cell.update({{"acceptance", alpha}, {"draft_cost", rho}});
         out["best_gamma"][form.name].push_back(std::move(cell));
+      }
+  for (const double alpha : rates_or(options, {0.6, 0.8, 0.9}))
+    for (const double rho : options.draft_cost)
+      for (const double beta : options.guess_acceptance) {
+        const BestCascade best =
+            best_cascade(alpha, rho, options.delay, options.per_token, beta, options.guess_row);
+        out["best_cascades"].push_back({{"acceptance", alpha},
+                                        {"draft_cost", rho},
+                                        {"guess_acceptance", beta},
+                                        {"guess_row", options.guess_row},
+                                        {"gamma", best.gamma},
+                                        {"guesses", best.guesses},
+                                        {"speedup", best.speedup}});
       }
   for (size_t k = 1; k <= options.ranks.size(); ++k)
     for (const int depth : {1, 2, 3, 4, 6, 8})

@@ -26,6 +26,13 @@ void add_theory_options(CLI::App& app, TheoryCommandOptions& options) {
   app.add_option("--hit-rate", o.hit_rate, "Of --pipeline fanout: verdicts that find their draft ready")
       ->check(number_in(0, 1))
       ->capture_default_str();
+  app.add_option("--guess-acceptance", o.guess_acceptance,
+                 "Of drafts for the drafter: chances that a guess is the draft model's own token")
+      ->capture_default_str();
+  app.add_option("--guess-row", o.guess_row,
+                 "With them: what each guess adds to a pass of the draft model, of a draft step")
+      ->check(number_in(0, 1e3))
+      ->capture_default_str();
   app.add_option("--ranks", o.ranks, "Chance that the target's token is the best child, the second best, ...")
       ->capture_default_str();
   app.add_option("--nodes", o.nodes, "Of the best trees")->capture_default_str();

@@ -2,6 +2,7 @@
 // tree_acceptance.json).
 #include <gtest/gtest.h>
 
+#include <cmath>
 #include <fstream>
 #include <nlohmann/json.hpp>
 
@@ -19,6 +20,33 @@ json vectors(const char* name) {
   std::ifstream file(source_dir() / "tests/vectors" / name);
   EXPECT_TRUE(file) << name;
   return json::parse(file);
+}
+
+TEST(Cascades, FollowFromTheirRenewals) {
+  const StagedDraft none = staged_draft(0.7, 6, 0);
+  EXPECT_DOUBLE_EQ(none.passes, 6);
+  EXPECT_DOUBLE_EQ(none.steps(0.5), 6);
+  const StagedDraft sure = staged_draft(1, 6, 2);  // three tokens a pass
+  EXPECT_DOUBLE_EQ(sure.passes, 2);
+  EXPECT_DOUBLE_EQ(sure.rows, 6);
+  // Of two tokens one guess: right, or a second pass.
+  EXPECT_DOUBLE_EQ(staged_draft(0.3, 2, 5).passes, 1.7);
+  EXPECT_DOUBLE_EQ(staged_draft(0.3, 2, 5).rows, 2.7);
+  // A long draft has (1 - beta^(k+1)) / (1 - beta) tokens a pass.
+  const double tokens = (1 - std::pow(0.6, 4)) / 0.4;
+  EXPECT_NEAR(staged_draft(0.6, 2000, 3).passes, 2000 / tokens, 2);
+}
+
+// One guess costs a row and spares a pass with chance beta: it pays from there on.
+TEST(Cascades, PayWhereAGuessIsRightMoreOftenThanItsRowCosts) {
+  for (const double row : {0.05, 0.2, 0.5}) {
+    EXPECT_EQ(best_cascade(0.8, 0.1, 0, 0, 0.9 * row, row).guesses, 0) << row;
+    EXPECT_GT(best_cascade(0.8, 0.1, 0, 0, 1.3 * row, row).guesses, 0) << row;
+  }
+  const BestGamma lockstep = best_lockstep_gamma(0.8, 0.1, 0.1, 0.01, 64);
+  const BestCascade none = best_cascade(0.8, 0.1, 0.1, 0.01, 0, 0.1);
+  EXPECT_EQ(none.gamma, lockstep.gamma);
+  EXPECT_DOUBLE_EQ(none.speedup, lockstep.speedup);
 }
 
 TEST(TreeForms, SharedNoiseAcceptsAsTheQuadratureSays) {

@@ -51,6 +51,39 @@ TEST(Simulator, AgreesWithTheClosedFormOfLockstep) {
   }
 }
 
+// The engine's own staged drafts. It reads guesses in all passes but a few, which find out whether they pay,
+// and those are what the form does not know: 1 in 33.
+TEST(Simulator, AgreesWithTheClosedFormOfDraftsForTheDrafter) {
+  struct Case {
+    double alpha;
+    int gamma;
+    double rho, beta;
+    int guesses;
+    double row;
+  };
+  for (const Case& c :
+       {Case{0.8, 8, 0.1, 0.6, 4, 0.02}, Case{0.9, 12, 0.2, 0.8, 8, 0.05}, Case{0.7, 6, 0.1, 0.9, 16, 0},
+        Case{0.8, 5, 0.2, 0.5, 1, 0.02}, Case{0.5, 4, 0.3, 1, 3, 0.01}}) {
+    const double step = c.rho * kStep;
+    const GroupOptions options{.target = {.base = kStep},
+                               .draft = {.base = step * (1 - c.row), .per_row = step * c.row},
+                               .guesses = {.most = c.guesses, .acceptance = c.beta}};
+    const auto result = simulate(options, fmt::format("fixed:gamma={}", c.gamma), c.alpha, 40'000);
+    const double draft = staged_draft(c.beta, c.gamma, c.guesses).steps(c.row);
+    const double expected = expected_tokens(c.alpha, c.gamma) / (1 + c.rho * draft);
+    EXPECT_NEAR(result.tokens_per_second() * kStep / expected, 1, 0.025) << c.beta << " " << c.guesses;
+    EXPECT_GT(expected, 1.02 * lockstep_speedup(c.alpha, c.gamma, c.rho, 0, 0)) << "guesses pay";
+  }
+}
+
+// Guesses that are never right are soon no longer read.
+TEST(Simulator, DraftsForTheDrafterThatAreWrongCostLittle) {
+  GroupOptions options{.target = {.base = kStep}, .draft = {.base = 0.1 * kStep, .per_row = 0.05 * kStep}};
+  const double without = simulate(options, "fixed:gamma=5", 0.8, 20'000).tokens_per_second();
+  options.guesses = {.most = 8, .acceptance = 0};
+  EXPECT_GT(simulate(options, "fixed:gamma=5", 0.8, 20'000).tokens_per_second(), 0.98 * without);
+}
+
 // The engine's own preparation, at the hit rate that it reached: a hit hides the drafting behind the round.
 // Verification lasts long enough for everything that is prepared.
 TEST(Simulator, AgreesWithTheClosedFormOfTheOutcomeCache) {
