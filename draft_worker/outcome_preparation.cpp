@@ -1,15 +1,14 @@
-// The half of the model drafter that works ahead: branches for the outcomes of drafts under verification.
+#include "draft_worker/outcome_preparation.h"
+
 #include <algorithm>
+#include <functional>
 
 #include "base/relax.h"
-#include "draft_worker/model_drafter.h"
 #include "transformer/ops/cpu/cpu_ops.h"
-#include "transformer/sampling/penalties.h"
 
 namespace outrider {
 namespace {
 
-// More rows than this in one preparing pass would hold up a Propose for too long.
 constexpr int64_t kMaxPreparedRows = 32;
 
 }  // namespace
@@ -23,11 +22,26 @@ int64_t kv_tokens_for_outcomes(int64_t outcomes, int64_t gamma) {
   return outcomes * (gamma + 2 * kBlockTokens);
 }
 
+void OutcomePreparation::sent(DraftedSequence& s, std::span<const TokenId> ids,
+                              std::chrono::steady_clock::time_point now) {
+  const Propose& propose = s.job->propose;
+  SentBlock& block = s.block.emplace();
+  block.key = s.job->strand.key;
+  block.base = propose.base;
+  block.ids.assign(ids.begin(), ids.end());
+  block.pipeline = propose.pipeline;
+  block.fanout = propose.fanout;
+  block.gamma = propose.gamma;
+  block.eos = s.job->strand.eos;
+  block.prepare = propose.pipeline == Pipeline::kAuto ? state_.policy.prepare_next()
+                                                      : propose.pipeline != Pipeline::kLockstep;
+  block.sent_at = now;
+}
+
 // ---- a verdict is in ------------------------------------------------------------------------------------
 
-// Whether a branch became the round.
-bool ModelDrafter::resume(Sequence& s, const Propose& propose) {
-  drop_job(s);
+bool OutcomePreparation::resume(DraftedSequence& s, const Propose& propose) {
+  state_.drop_job(s);
   if (!s.block) return false;
   const auto sent_at = s.block->sent_at;
   const bool was_prepared = s.block->prepare;
@@ -36,17 +50,18 @@ bool ModelDrafter::resume(Sequence& s, const Propose& propose) {
   PreparationReport preparation{.looked_up = s.block->pipeline != Pipeline::kLockstep && propose.gamma > 0,
                                 .outcomes = static_cast<int32_t>(s.block->branches.size())};
   const StrandKey key{propose.round, propose.q_kind, propose.row_bytes, propose.code_bits};
-  const auto branch = std::find_if(s.block->branches.begin(), s.block->branches.end(), [&](const Branch& b) {
-    // Match rules do not draw by round, so a draft prepared for another one is the same.
-    const bool fits = is_match_rule(s.sampling.rule) || b.strand.key == key;
-    return fits && b.strand.length() > 0 && b.strand.outcome_length == outcome.size() &&
-           std::equal(outcome.begin(), outcome.end(), b.strand.tokens.begin());
-  });
+  const auto branch =
+      std::find_if(s.block->branches.begin(), s.block->branches.end(), [&](const PreparedBranch& b) {
+        // Match rules do not draw by round, so a draft prepared for another one is the same.
+        const bool fits = is_match_rule(s.sampling.rule) || b.strand.key == key;
+        return fits && b.strand.length() > 0 && b.strand.outcome_length == outcome.size() &&
+               std::equal(outcome.begin(), outcome.end(), b.strand.tokens.begin());
+      });
   const bool hit = branch != s.block->branches.end();
   if (hit) {
     adopt(s, *branch, propose);
     preparation.used_tokens = std::min(s.job->strand.length(), propose.gamma);
-    wasted_tokens_ += std::max(0, s.job->strand.length() - propose.gamma);
+    state_.wasted_tokens += std::max(0, s.job->strand.length() - propose.gamma);
   } else {
     s.job.emplace();
   }
@@ -55,17 +70,17 @@ bool ModelDrafter::resume(Sequence& s, const Propose& propose) {
   if (propose.wants_guess) s.job->guess = prepared_guess(s, outcome);
   if (is_next) s.job->previous_sent_at = sent_at;
   s.job->was_prepared = was_prepared;
-  drop_block(s);
+  drop(s);
   return hit;
 }
 
 // Whether this is the verdict on the block. Where rounds went on without drafts, there is none.
-bool ModelDrafter::observe(Sequence& s, std::span<const TokenId> outcome) {
-  const Block& block = *s.block;
+bool OutcomePreparation::observe(DraftedSequence& s, std::span<const TokenId> outcome) {
+  const SentBlock& block = *s.block;
   const auto common = std::mismatch(block.ids.begin(), block.ids.end(), outcome.begin(), outcome.end()).first;
   const auto accepted = static_cast<size_t>(common - block.ids.begin());
   if (outcome.size() != accepted + 1) return false;
-  policy_.verdict_took(ns_since(block.sent_at));
+  state_.policy.verdict_took(state_.ns_since(block.sent_at));
   std::optional<int32_t> rank;
   if (accepted < block.guesses.size() && block.guesses[accepted]) {
     TokenGuesses guesses = *block.guesses[accepted];
@@ -78,8 +93,8 @@ bool ModelDrafter::observe(Sequence& s, std::span<const TokenId> outcome) {
 
 // What would have been drafted after the block, where preparing found it out and all of the block was
 // accepted.
-TokenId ModelDrafter::prepared_guess(const Sequence& s, std::span<const TokenId> outcome) const {
-  const Block& block = *s.block;
+TokenId OutcomePreparation::prepared_guess(const DraftedSequence& s, std::span<const TokenId> outcome) {
+  const SentBlock& block = *s.block;
   const bool full = outcome.size() == block.ids.size() + 1 &&
                     std::equal(block.ids.begin(), block.ids.end(), outcome.begin());
   const bool known = full && is_match_rule(s.sampling.rule) && block.guesses.size() > block.ids.size() &&
@@ -88,28 +103,28 @@ TokenId ModelDrafter::prepared_guess(const Sequence& s, std::span<const TokenId>
 }
 
 // The branch's KV becomes the sequence's.
-void ModelDrafter::adopt(Sequence& s, Branch& branch, const Propose& propose) {
+void OutcomePreparation::adopt(DraftedSequence& s, PreparedBranch& branch, const Propose& propose) {
   const int64_t shared = s.block->base.value() + branch.outcome.accepted;
-  const int64_t fed = model_.kv().length(*branch.kv) - shared;
+  const int64_t fed = state_.model.kv().length(*branch.kv) - shared;
   s.window.kept(shared);
   s.window.fed(std::span<const TokenId>(branch.strand.tokens)
                    .subspan(static_cast<size_t>(branch.outcome.accepted), static_cast<size_t>(fed)));
-  model_.kv().release(s.kv);
+  state_.model.kv().release(s.kv);
   s.kv = *branch.kv;
   branch.kv.reset();
-  Job& job = s.job.emplace();
+  DraftJob& job = s.job.emplace();
   job.propose = propose;
   std::swap(job.strand, branch.strand);
   job.strand.settle();
   job.strand.key.round = propose.round;
 }
 
-void ModelDrafter::drop_block(Sequence& s) {
+void OutcomePreparation::drop(DraftedSequence& s) {
   if (!s.block) return;
-  for (Branch& branch : s.block->branches) {
-    wasted_tokens_ += branch.strand.length();
-    storage_.give_back(branch.strand);
-    if (branch.kv) model_.kv().release(*branch.kv);
+  for (PreparedBranch& branch : s.block->branches) {
+    state_.wasted_tokens += branch.strand.length();
+    state_.storage.give_back(branch.strand);
+    if (branch.kv) state_.model.kv().release(*branch.kv);
   }
   s.block.reset();
 }
@@ -118,8 +133,8 @@ void ModelDrafter::drop_block(Sequence& s) {
 
 // Guesses wait until now, when nobody waits for them: the block is fed once more, in one pass, which gives
 // the same bits as token by token.
-void ModelDrafter::plan(Sequence& s) {
-  Block& block = *s.block;
+void OutcomePreparation::plan(DraftedSequence& s) {
+  SentBlock& block = *s.block;
   block.planned = true;
   const auto gamma = static_cast<int32_t>(block.ids.size());
   auto& outcomes = block.outcomes;
@@ -128,14 +143,14 @@ void ModelDrafter::plan(Sequence& s) {
   else
     statistics_of(s).pick(gamma, block.fanout, outcomes);
   // What follows an end of text is not worth guessing, and what follows the context cannot be.
-  const bool ends = block.eos || block.base.value() + gamma > model_.max_positions();
+  const bool ends = block.eos || block.base.value() + gamma > state_.model.max_positions();
   std::erase_if(outcomes, [&](const Outcome& o) { return ends && o.accepted == gamma; });
   if (outcomes.empty()) return;
   const auto by_accepted = [](const Outcome& a, const Outcome& b) { return a.accepted < b.accepted; };
   const auto [first, last] = std::minmax_element(outcomes.begin(), outcomes.end(), by_accepted);
   const int32_t first_accepted = first->accepted;
   const int32_t last_accepted =
-      std::min(last->accepted, first_accepted + static_cast<int32_t>(max_prepared_rows()) - 1);
+      std::min(last->accepted, first_accepted + static_cast<int32_t>(max_rows()) - 1);
   std::erase_if(outcomes, [&](const Outcome& o) { return o.accepted > last_accepted; });
   block.first_guess = static_cast<size_t>(first_accepted);
   const TokenId before = s.window.committed()[static_cast<size_t>(block.base.value()) - 1];
@@ -143,20 +158,19 @@ void ModelDrafter::plan(Sequence& s) {
     block.inputs.push_back(i == 0 ? before : block.ids[static_cast<size_t>(i) - 1]);
 }
 
-void ModelDrafter::add_branch(Sequence& s, const Outcome& outcome) {
-  Block& block = *s.block;
+void OutcomePreparation::add_branch(DraftedSequence& s, const Outcome& outcome) {
+  SentBlock& block = *s.block;
   const auto accepted = static_cast<size_t>(outcome.accepted);
   if (!block.guesses[accepted]) return;
   TokenGuesses guesses = *block.guesses[accepted];
   if (accepted < block.ids.size()) guesses.remove(block.ids[accepted]);
   if (outcome.rank >= guesses.count) return;
   const TokenId next = guesses.ids[static_cast<size_t>(outcome.rank)];
-  const auto& eos = options_.eos_ids;
-  if (std::find(eos.begin(), eos.end(), next) != eos.end()) return;
+  if (state_.is_end(next)) return;
   const Position base = block.base + outcome.accepted + 1;
-  const int64_t room = model_.max_positions() - base.value() + 1;
+  const int64_t room = state_.room_behind(base);
   if (room <= 0) return;
-  Strand strand = storage_.take_strand();
+  Strand strand = state_.storage.take_strand();
   strand.key = block.key;
   strand.key.round = block.key.round + 1;
   strand.base = base;
@@ -167,11 +181,11 @@ void ModelDrafter::add_branch(Sequence& s, const Outcome& outcome) {
   block.branches.push_back({.outcome = outcome, .strand = std::move(strand), .kv = {}});
 }
 
-int64_t ModelDrafter::max_prepared_rows() const {
-  return std::min({kMaxPreparedRows, model_.max_rows(), model_.max_logit_rows()});
+int64_t OutcomePreparation::max_rows() const {
+  return std::min({kMaxPreparedRows, state_.model.max_rows(), state_.model.max_logit_rows()});
 }
 
-void ModelDrafter::add_part(double probability, Sequence& s, int32_t branch, int32_t rows) {
+void OutcomePreparation::add_part(double probability, DraftedSequence& s, int32_t branch, int32_t rows) {
   parts_.push_back({.probability = probability,
                     .order = static_cast<int32_t>(parts_.size()),
                     .sequence = &s,
@@ -180,12 +194,12 @@ void ModelDrafter::add_part(double probability, Sequence& s, int32_t branch, int
 }
 
 // Blocks to read, and the next token of every unfinished branch; the likeliest first.
-void ModelDrafter::collect_parts() {
+void OutcomePreparation::collect_parts() {
   parts_.clear();
-  for (auto& [id, s] : sequences_) {
+  for (auto& [id, s] : state_.sequences) {
     if (s.job || !s.block || !s.block->prepare) continue;
     if (!s.block->planned) plan(s);
-    Block& block = *s.block;
+    SentBlock& block = *s.block;
     if (!block.outcomes.empty()) {
       double probability = 0;
       for (const Outcome& outcome : block.outcomes) probability += outcome.probability;
@@ -195,67 +209,63 @@ void ModelDrafter::collect_parts() {
       if (!block.branches[i].strand.complete())
         add_part(block.branches[i].outcome.probability, s, static_cast<int32_t>(i), 1);
   }
-  std::sort(parts_.begin(), parts_.end(), [](const PreparationPart& a, const PreparationPart& b) {
+  std::sort(parts_.begin(), parts_.end(), [](const Part& a, const Part& b) {
     return a.probability != b.probability ? a.probability > b.probability : a.order < b.order;
   });
   int64_t rows = 0;
-  const auto has_no_room = [&](const PreparationPart& part) {
-    return (rows += part.rows) > max_prepared_rows();
-  };
+  const auto has_no_room = [&](const Part& part) { return (rows += part.rows) > max_rows(); };
   parts_.erase(std::find_if(parts_.begin(), parts_.end(), has_no_room), parts_.end());
   limit_parts();
 }
 
 // Under `auto` a pass takes what pays by now.
-void ModelDrafter::limit_parts() {
-  const auto is_auto = [](const PreparationPart& part) {
-    return part.sequence->block->pipeline == Pipeline::kAuto;
-  };
+void OutcomePreparation::limit_parts() {
+  const auto is_auto = [](const Part& part) { return part.sequence->block->pipeline == Pipeline::kAuto; };
   if (parts_.empty() || !std::all_of(parts_.begin(), parts_.end(), is_auto)) return;
   probabilities_.clear();
   int64_t waited_ns = 0;
-  for (const PreparationPart& part : parts_) {
+  for (const Part& part : parts_) {
     probabilities_.push_back(part.probability);
-    waited_ns = std::max(waited_ns, ns_since(part.sequence->block->sent_at));
+    waited_ns = std::max(waited_ns, state_.ns_since(part.sequence->block->sent_at));
   }
-  parts_.resize(policy_.rows_worth(probabilities_, waited_ns));
+  parts_.resize(state_.policy.rows_worth(probabilities_, waited_ns));
 }
 
-bool ModelDrafter::prepare() {
+bool OutcomePreparation::prepare() {
   collect_parts();
   if (parts_.empty()) return awaits_verdict();
-  const auto start = options_.now();
-  if (!extend_parts().ok() && !texts_.forget_one() && !give_up_branches())
-    for (const PreparationPart& part : parts_) drop_block(*part.sequence);
-  prepare_ns_ += std::chrono::duration_cast<std::chrono::nanoseconds>(options_.now() - start).count();
+  const auto start = state_.options.now();
+  if (!extend_parts().ok() && !state_.texts.forget_one() && !give_up_branches())
+    for (const Part& part : parts_) drop(*part.sequence);
+  state_.prepare_ns += state_.ns_since(start);
   return true;
 }
 
 // Nothing is worth doing, but a verdict is due: the worker looks for it rather than sleep and be woken.
-bool ModelDrafter::awaits_verdict() const {
-  const bool due = std::any_of(sequences_.begin(), sequences_.end(), [&](const auto& item) {
+bool OutcomePreparation::awaits_verdict() const {
+  const bool due = std::any_of(state_.sequences.begin(), state_.sequences.end(), [&](const auto& item) {
     const auto& block = item.second.block;
     return block && block->pipeline != Pipeline::kLockstep &&
-           policy_.verdict_is_due(ns_since(block->sent_at));
+           state_.policy.verdict_is_due(state_.ns_since(block->sent_at));
   });
   if (due) relax();
   return due;
 }
 
-BatchSlice ModelDrafter::slice_of(const PreparationPart& part) {
-  Sequence& s = *part.sequence;
-  Block& block = *s.block;
+BatchSlice OutcomePreparation::slice_of(const Part& part) {
+  DraftedSequence& s = *part.sequence;
+  SentBlock& block = *s.block;
   if (part.branch == kReadBlock) {
-    roll_back(s, block.base.value() + static_cast<int64_t>(block.first_guess) - 1);
+    state_.roll_back(s, block.base.value() + static_cast<int64_t>(block.first_guess) - 1);
     return {.sequence = s.kv,
             .tokens = block.inputs,
             .logit_rows = part.rows,
             .hidden_only = block.key.q_kind == QKind::kHidden};
   }
-  Branch& branch = block.branches[static_cast<size_t>(part.branch)];
+  PreparedBranch& branch = block.branches[static_cast<size_t>(part.branch)];
   if (!branch.kv) {
-    branch.kv = model_.kv().fork(s.kv);
-    model_.kv().truncate(*branch.kv, block.base.value() + branch.outcome.accepted);
+    branch.kv = state_.model.kv().fork(s.kv);
+    state_.model.kv().truncate(*branch.kv, block.base.value() + branch.outcome.accepted);
   }
   return {.sequence = *branch.kv,
           .tokens = std::span(branch.strand.tokens).last(1),
@@ -263,34 +273,58 @@ BatchSlice ModelDrafter::slice_of(const PreparationPart& part) {
           .hidden_only = block.key.q_kind == QKind::kHidden};
 }
 
-// One pass.
-Status ModelDrafter::extend_parts() {
-  if (runner_ && collect_branch_runs()) return run_branches();
+Status OutcomePreparation::extend_parts() {
+  if (runs_ && collect_runs()) return run_branches();
   slices_.clear();
-  for (const PreparationPart& part : parts_) slices_.push_back(slice_of(part));
-  ASSIGN_OR_RETURN(logits_, model_.forward(slices_));
+  for (const Part& part : parts_) slices_.push_back(slice_of(part));
+  ASSIGN_OR_RETURN(LogitsShard logits, state_.model.forward(slices_));
+  drawing_.take(logits);
   take_parts();
   return {};
 }
 
-void ModelDrafter::take_parts() {
+void OutcomePreparation::take_parts() {
   int64_t row = 0;
-  for (const PreparationPart& part : parts_) {
-    Sequence& s = *part.sequence;
+  for (const Part& part : parts_) {
+    DraftedSequence& s = *part.sequence;
     if (part.branch == kReadBlock) {
       s.window.fed(s.block->inputs);
       take_guesses(s, row);
-    } else if (Strand& strand = s.block->branches[static_cast<size_t>(part.branch)].strand;
-               !take_row(s, strand, row).ok()) {
+    } else if (Strand& strand = strand_of(part); !drawing_.draw(s, strand, row).ok()) {
       strand.cut(0);  // it will fail when it is asked for
     }
     row += part.rows;
   }
 }
 
+// Keeps of a preparing pass the branches the device can extend. False: blocks are to be read first, whose
+// guesses the host makes, or these branches are the host's.
+bool OutcomePreparation::collect_runs() {
+  const auto reads = [](const Part& part) { return part.branch == kReadBlock; };
+  if (std::any_of(parts_.begin(), parts_.end(), reads)) {
+    std::erase_if(parts_, std::not_fn(reads));
+    return false;
+  }
+  runs_->begin_branches();
+  for (const Part& part : parts_) {
+    const BatchSlice slice = slice_of(part);
+    runs_->add_branch(*part.sequence, strand_of(part), slice);
+  }
+  const size_t fitting = runs_->fit_branches();  // the likeliest are in front
+  if (fitting == 0) return false;
+  parts_.resize(fitting);
+  return true;
+}
+
+Status OutcomePreparation::run_branches() {
+  RETURN_IF_ERROR(runs_->run_branches());
+  for (size_t i = 0; i < parts_.size(); ++i) runs_->take_branch(*parts_[i].sequence, strand_of(parts_[i]), i);
+  return {};
+}
+
 // From the rows of the block's inputs. One that is not finite ends it: so will the round.
-void ModelDrafter::take_guesses(Sequence& s, int64_t row) {
-  Block& block = *s.block;
+void OutcomePreparation::take_guesses(DraftedSequence& s, int64_t row) {
+  SentBlock& block = *s.block;
   outcomes_.swap(block.outcomes);
   block.outcomes.clear();
   block.guesses.resize(block.ids.size() + 1);
@@ -301,31 +335,20 @@ void ModelDrafter::take_guesses(Sequence& s, int64_t row) {
                          .position = block.base + static_cast<int32_t>(i),
                          .round = block.key.round,
                          .row_bytes = 0};
-    const auto logits = logits_row(block.key, row++);
     const bool draws_bonus = i == block.ids.size() && block.key.q_kind != QKind::kNone;
-    const bool finite = draws_bonus ? sampler_.sample(logits, step, &q_).has_value()
-                                    : sampler_.process(logits, step).has_value();
-    if (!finite) return;
-    TokenGuesses guesses;
-    if (draws_bonus) guesses.add(bonus_guess(q_, s.sampling, step.position, step.round));
-    const TokenGuesses likely = guesser_.guess(logits, s.sampling, step.position);
-    for (const TokenId id : likely.view()) guesses.add(id);
+    const auto guesses = drawing_.guesses(s, block.key, step, row++, draws_bonus);
+    if (!guesses) return;
     block.guesses[i] = guesses;
   }
   for (const Outcome& outcome : outcomes_) add_branch(s, outcome);
 }
 
-// Rounds need the KV more. False: there was nothing to give up.
-bool ModelDrafter::give_up_branches() {
-  bool gave_up = false;
-  for (auto& [id, s] : sequences_) {
-    if (s.grown && s.grown->goes_on) {
-      gave_up |= !s.grown->tree.forks.empty();
-      drop_grown(s);
-    }
+bool OutcomePreparation::give_up_branches() {
+  bool gave_up = trees_.give_up();
+  for (auto& [id, s] : state_.sequences) {
     if (!s.block) continue;
-    for (Branch& branch : s.block->branches) gave_up |= branch.kv.has_value();
-    drop_block(s);
+    for (const PreparedBranch& branch : s.block->branches) gave_up |= branch.kv.has_value();
+    drop(s);
   }
   return gave_up;
 }

@@ -1,16 +1,10 @@
-// The half of the model drafter for drafts that branch: every pass looks behind those nodes of the tree that
-// are to have children. Under match rules a tree may grow on while it is verified. What was found is a
-// function of the text and its positions, so what grew behind the token that the text went on with is the
-// next draft.
-#include <algorithm>
+#include "draft_worker/tree_rounds.h"
 
-#include "draft_worker/model_drafter.h"
+#include <algorithm>
 
 namespace outrider {
 
-// Whether the tree that grew on meanwhile has the text's last token, and what is behind it. Then that is the
-// root now, and the sequence's cache is the one that led there.
-bool ModelDrafter::regrow(Sequence& s, const Propose& propose) {
+bool TreeRounds::regrow(DraftedSequence& s, const Propose& propose) {
   if (!s.grown || !s.grown->goes_on || propose.tree.nodes == 0) return false;
   GrowingTree& tree = s.grown->tree;
   const auto text = s.window.committed();
@@ -24,7 +18,7 @@ bool ModelDrafter::regrow(Sequence& s, const Propose& propose) {
   const bool has_cache = node == kTreeRoot || (static_cast<size_t>(node) < tree.kv_of.size() &&
                                                tree.kv_of[static_cast<size_t>(node)].index >= 0);
   if (!has_cache || !tree.growth.is_known(node) || !tree.growth.has_child(node)) return false;
-  s.kv = tree.become_root(node, s.kv, model_.kv());
+  s.kv = tree.become_root(node, s.kv, state_.model.kv());
   tree.base = propose.base;
   tree.growth.path(tree.end_of(s.kv), path_);
   s.window.kept(static_cast<int64_t>(base));
@@ -33,8 +27,8 @@ bool ModelDrafter::regrow(Sequence& s, const Propose& propose) {
   return true;
 }
 
-void ModelDrafter::begin_tree(Sequence& s, const Propose& propose, bool regrown) {
-  Job& job = *s.job;
+void TreeRounds::begin(DraftedSequence& s, const Propose& propose, bool regrown) {
+  DraftJob& job = *s.job;
   job.branches = true;
   if (s.grown) {
     job.previous_sent_at = s.grown->sent_at;
@@ -54,18 +48,17 @@ void ModelDrafter::begin_tree(Sequence& s, const Propose& propose, bool regrown)
   job.tree.base = job.strand.base;
 }
 
-// What the last tree was good for is known now.
-void ModelDrafter::learn_from_text(Sequence& s) {
+void TreeRounds::learn_from_text(DraftedSequence& s) {
   if (!s.grown || s.grown->learnt) return;
   const auto text = s.window.committed();
   const auto from = static_cast<size_t>(s.grown->tree.base.value());
   if (from >= text.size()) return;
   s.grown->learnt = true;
-  s.grown->tree.growth.observe(text.subspan(from), branch_confidence_[static_cast<size_t>(s.sampling.rule)]);
+  s.grown->tree.growth.observe(text.subspan(from), confidence_of(s));
 }
 
-// A row for each node that this pass looks behind.
-void ModelDrafter::add_looks(Sequence& s, GrowingTree& tree, int64_t rows, int64_t logit_rows) {
+void TreeRounds::add_looks(DraftedSequence& s, GrowingTree& tree, int64_t rows, int64_t logit_rows,
+                           std::vector<BatchSlice>& slices) {
   const auto nodes = tree.growth.next(static_cast<size_t>(std::min(rows, logit_rows)));
   tree.looked.assign(nodes.begin(), nodes.end());
   tree.looked_tokens.clear();
@@ -73,45 +66,45 @@ void ModelDrafter::add_looks(Sequence& s, GrowingTree& tree, int64_t rows, int64
   tree.kv_of.resize(tree.growth.found());
   tree.extended.resize(tree.growth.found() + 1);
   for (size_t i = 0; i < tree.looked.size(); ++i)
-    slices_.push_back({.sequence = cache_before(s, tree, tree.looked[i]),
-                       .tokens = std::span(tree.looked_tokens).subspan(i, 1),
-                       .logit_rows = 1,
-                       .hidden_only = s.job && s.job->strand.key.q_kind == QKind::kHidden});
+    slices.push_back({.sequence = cache_before(s, tree, tree.looked[i]),
+                      .tokens = std::span(tree.looked_tokens).subspan(i, 1),
+                      .logit_rows = 1,
+                      .hidden_only = s.job && s.job->strand.key.q_kind == QKind::kHidden});
 }
 
 // The committed text and the nodes above this one.
-KvHandle ModelDrafter::cache_before(Sequence& s, GrowingTree& tree, int32_t node) {
+KvHandle TreeRounds::cache_before(DraftedSequence& s, GrowingTree& tree, int32_t node) {
   KvHandle& kv = tree.kv_of[static_cast<size_t>(node)];
   if (kv.index >= 0) return kv;  // of a pass for which there was no room
   const int32_t parent = tree.growth.parent(node);
   const KvHandle above = parent == kTreeRoot ? s.kv : tree.kv_of[static_cast<size_t>(parent)];
   if (!std::exchange(tree.extended[static_cast<size_t>(parent + 1)], true)) return kv = above;
-  kv = model_.kv().fork(above);
-  model_.kv().truncate(kv, tree.base.value() + tree.growth.depth(node) - 1);
+  kv = state_.model.kv().fork(above);
+  state_.model.kv().truncate(kv, tree.base.value() + tree.growth.depth(node) - 1);
   tree.forks.push_back(kv);
   return kv;
 }
 
-// Trees are drafted as far as they got. False: there was none that grows.
-bool ModelDrafter::stop_growth() {
+bool TreeRounds::stop_growth(std::span<const PassPart> parts) {
   bool stopped = false;
-  for (const JobPart& part : job_parts_) {
+  for (const PassPart& part : parts) {
     GrowingTree& tree = part.sequence->job->tree;
     if (!tree.begun) continue;
     tree.growth.stop();
-    tree.drop_forks(model_.kv());
+    tree.drop_forks(state_.model.kv());
     stopped = true;
   }
   return stopped;
 }
 
-Status ModelDrafter::take_root(Sequence& s, int64_t row) {
-  Job& job = *s.job;
+Status TreeRounds::take_root(DraftedSequence& s, int64_t row) {
+  DraftJob& job = *s.job;
   job.tree.begun = true;
-  return look_behind(s, job.tree, job.strand.key, kTreeRoot, row) ? Status() : not_finite(s.job->strand);
+  return look_behind(s, job.tree, job.strand.key, kTreeRoot, row) ? Status()
+                                                                  : TokenDrawing::not_finite(s.job->strand);
 }
 
-void ModelDrafter::take_looks(Sequence& s, GrowingTree& tree, const StrandKey& key, int64_t row) {
+void TreeRounds::take_looks(DraftedSequence& s, GrowingTree& tree, const StrandKey& key, int64_t row) {
   for (size_t i = 0; i < tree.looked.size(); ++i) {
     const int32_t node = tree.looked[i];
     if (tree.kv_of[static_cast<size_t>(node)] == s.kv)
@@ -121,8 +114,8 @@ void ModelDrafter::take_looks(Sequence& s, GrowingTree& tree, const StrandKey& k
 }
 
 // False: its logits are not finite.
-bool ModelDrafter::look_behind(Sequence& s, GrowingTree& tree, const StrandKey& key, int32_t node,
-                               int64_t row) {
+bool TreeRounds::look_behind(DraftedSequence& s, GrowingTree& tree, const StrandKey& key, int32_t node,
+                             int64_t row) {
   TreeGrowth& growth = tree.growth;
   growth.path(node, path_);
   const DraftStep step{.sampling = &s.sampling,
@@ -135,47 +128,45 @@ bool ModelDrafter::look_behind(Sequence& s, GrowingTree& tree, const StrandKey& 
   if (key.q_kind != QKind::kNone) {
     if (!draw_behind(s, tree, key, node, row, step)) return false;
   } else {
-    const auto logits = logits_row(row);
-    if (!sampler_.process(logits, step)) return false;
-    growth.add(node, guesser_.best(logits, s.sampling, step.position, growth.wanted(node)),
-               branch_confidence_[static_cast<size_t>(s.sampling.rule)]);
+    const auto best = drawing_.best(s, step, row, growth.wanted(node));
+    if (!best) return false;
+    growth.add(node, *best, confidence_of(s));
   }
-  const auto& eos = options_.eos_ids;
   for (auto i = static_cast<int32_t>(known); i < static_cast<int32_t>(growth.found()); ++i)
-    if (std::find(eos.begin(), eos.end(), growth.token(i)) != eos.end()) growth.end_at(i);
+    if (state_.is_end(growth.token(i))) growth.end_at(i);
   return true;
 }
 
 // The children of a node under the rules that need q. Each has a draw of its own, keyed by its position and
 // by its place among the nodes of its depth, so they are the same on every machine and in every batch.
-bool ModelDrafter::draw_behind(Sequence& s, GrowingTree& tree, const StrandKey& key, int32_t node,
-                               int64_t row, const DraftStep& step) {
+bool TreeRounds::draw_behind(DraftedSequence& s, GrowingTree& tree, const StrandKey& key, int32_t node,
+                             int64_t row, const DraftStep& step) {
   TreeGrowth& growth = tree.growth;
-  if (!sampler_.weigh(logits_row(key, row), step, q_)) return false;
+  QRow* q = drawing_.weigh(key, step, row);
+  if (!q) return false;
   const bool replaces = !draws_without_replacement(s.sampling.rule);
   std::vector<TokenId> drawn;
   for (size_t i = 0; i < growth.wanted(node); ++i) {
     const uint64_t bits =
         draw_u64(s.sampling.seed, Purpose::kDraft, step.position, step.round, growth.ordinal(node, i));
-    const auto token = replaces ? draw_token(q_, bits) : draw_token_without(q_, drawn, bits);
+    const auto token = replaces ? draw_token(*q, bits) : draw_token_without(*q, drawn, bits);
     if (!token) break;
     drawn.push_back(*token);
   }
   growth.add_drawn(node, drawn);
   const auto place = static_cast<size_t>(node + 1);
   if (key.q_kind == QKind::kHidden) {
-    hidden_.max = sampler_.max();
     tree.hidden_of.resize(std::max(tree.hidden_of.size(), place + 1));
-    std::swap(tree.hidden_of[place], hidden_);
+    std::swap(tree.hidden_of[place], drawing_.hidden());
   } else {
     tree.q_of.resize(std::max(tree.q_of.size(), place + 1));
-    std::swap(tree.q_of[place] = storage_.take_row(), q_);
+    std::swap(tree.q_of[place] = state_.storage.take_row(), *q);
   }
   return true;
 }
 
 // What children were drawn from, in the order of RowNumbers. order[i]: which found node is node i.
-void ModelDrafter::take_rows(GrowingTree& tree, std::span<const int32_t> order, Draft& draft) {
+void TreeRounds::take_rows(GrowingTree& tree, std::span<const int32_t> order, Draft& draft) {
   draft.q.clear();
   draft.hidden.clear();
   const auto take = [&](int32_t node, int32_t found) {
@@ -190,8 +181,8 @@ void ModelDrafter::take_rows(GrowingTree& tree, std::span<const int32_t> order, 
   for (size_t i = 0; i < order.size(); ++i) take(static_cast<int32_t>(i), order[i]);
 }
 
-void ModelDrafter::finish_tree(Sequence& s, Draft& draft, std::chrono::steady_clock::time_point now) {
-  Job& job = *s.job;
+void TreeRounds::finish(DraftedSequence& s, Draft& draft, std::chrono::steady_clock::time_point now) {
+  DraftJob& job = *s.job;
   std::vector<int32_t> order;
   DraftTree drafted = job.tree.growth.take(order);
   draft.ids.swap(drafted.ids);
@@ -204,49 +195,56 @@ void ModelDrafter::finish_tree(Sequence& s, Draft& draft, std::chrono::steady_cl
   grown.sent_looks = grown.tree.growth.looks();
   grown.looked_up = propose.pipeline != Pipeline::kLockstep && propose.tree.nodes > 0;
   grown.goes_on = grown.prepared = grown.looked_up && !grown.tree.growth.is_stopped() &&
-                                   (propose.pipeline != Pipeline::kAuto || policy_.prepare_next());
-  if (!grown.goes_on) return grown.tree.drop_forks(model_.kv());
+                                   (propose.pipeline != Pipeline::kAuto || state_.policy.prepare_next());
+  if (!grown.goes_on) return grown.tree.drop_forks(state_.model.kv());
   // As many nodes again, for the next tree; no path beyond the context.
-  const int64_t room = model_.max_positions() - propose.base.value() + 1;
+  const int64_t room = state_.room_behind(propose.base);
   grown.tree.growth.go_on({.nodes = 2 * propose.tree.nodes},
                           static_cast<int32_t>(std::min<int64_t>(room, 2 * int64_t{job.strand.limit} + 1)));
 }
 
-// No verdict will need it, beyond what it taught.
-void ModelDrafter::drop_grown(Sequence& s) {
+void TreeRounds::drop(DraftedSequence& s) {
   if (!s.grown || !s.grown->goes_on) return;
-  wasted_tokens_ += s.grown->later_looks();
-  s.grown->tree.drop_forks(model_.kv());
+  state_.wasted_tokens += s.grown->later_looks();
+  s.grown->tree.drop_forks(state_.model.kv());
   s.grown->goes_on = false;
 }
 
-// One pass for the trees that grow on while they are verified. False: none does, or all have grown enough.
-bool ModelDrafter::grow_on() {
+bool TreeRounds::give_up() {
+  bool gave_up = false;
+  for (auto& [id, s] : state_.sequences) {
+    if (!s.grown || !s.grown->goes_on) continue;
+    gave_up |= !s.grown->tree.forks.empty();
+    drop(s);
+  }
+  return gave_up;
+}
+
+bool TreeRounds::grow_on(int64_t rows) {
   slices_.clear();
-  job_parts_.clear();
-  int64_t rows = max_prepared_rows();
-  for (auto& [id, s] : sequences_) {
+  parts_.clear();
+  for (auto& [id, s] : state_.sequences) {
     if (s.job || !s.grown || !s.grown->goes_on || rows == 0) continue;
     const size_t before = slices_.size();
-    add_looks(s, s.grown->tree, rows, rows);
+    add_looks(s, s.grown->tree, rows, rows, slices_);
     rows -= static_cast<int64_t>(slices_.size() - before);
-    if (slices_.size() > before) job_parts_.push_back({&s, slices_.size() - before});
+    if (slices_.size() > before) parts_.push_back({&s, slices_.size() - before});
   }
   if (slices_.empty()) return false;
-  const auto start = options_.now();
-  auto logits = model_.forward(slices_);
+  const auto start = state_.options.now();
+  auto logits = state_.model.forward(slices_);
   if (!logits.ok()) {
-    if (!texts_.forget_one())
-      for (const JobPart& part : job_parts_) drop_grown(*part.sequence);
+    if (!state_.texts.forget_one())
+      for (const PassPart& part : parts_) drop(*part.sequence);
     return true;
   }
-  logits_ = *logits;
+  drawing_.take(*logits);
   int64_t row = 0;
-  for (const JobPart& part : job_parts_) {
+  for (const PassPart& part : parts_) {
     take_looks(*part.sequence, part.sequence->grown->tree, {}, row);
     row += static_cast<int64_t>(part.slices);
   }
-  prepare_ns_ += ns_since(start);
+  state_.prepare_ns += state_.ns_since(start);
   return true;
 }
 

@@ -1,0 +1,65 @@
+// From rows of the draft model's logits, or of its quantised states, to drafted tokens and what is known of
+// them. Internal to the model drafter.
+#pragma once
+
+#include <optional>
+#include <span>
+#include <vector>
+
+#include "comm/collectives.h"
+#include "draft_worker/drafting_state.h"
+#include "heads/token_guesses.h"
+#include "transformer/model/draft_head.h"
+#include "transformer/sampling/confidence.h"
+#include "transformer/sampling/draft_sampler.h"
+
+namespace outrider {
+
+class TokenDrawing {
+ public:
+  // `state` must outlive it.
+  explicit TokenDrawing(DraftingState& state);
+
+  // The rows of a pass, which are overwritten by what is drawn from them.
+  void take(LogitsShard logits) { logits_ = logits; }
+
+  // The next token of a strand, from the row of the token before it. kMalformed: the row is not finite.
+  Status draw(DraftedSequence& s, Strand& strand, int64_t row);
+  // A token that was drawn elsewhere. False: the stop rule ends the draft before it.
+  bool add(DraftedSequence& s, Strand& strand, TokenId token, const DraftConfidence& confidence);
+  static Status not_finite(const Strand& strand);
+
+  // What would have been drafted in place of the last committed token; -1: unknown. Penalties have counted
+  // that token already, so match rules without them only.
+  TokenId guess_of_last(const DraftedSequence& s, int64_t row);
+  // What the target may emit at `step`, best first. Empty: the row is not finite. `draws_bonus`: a bonus
+  // token is drawn from q there.
+  std::optional<TokenGuesses> guesses(const DraftedSequence& s, const StrandKey& key, const DraftStep& step,
+                                      int64_t row, bool draws_bonus);
+  // The best `count` tokens at `step`, under match rules; valid until the next call. Empty as above.
+  std::optional<std::span<const RankedToken>> best(const DraftedSequence& s, const DraftStep& step,
+                                                   int64_t row, size_t count);
+  // q at `step`, of which several tokens are drawn. Null: the row is not finite. Valid until the next call.
+  QRow* weigh(const StrandKey& key, const DraftStep& step, int64_t row);
+  // The state that the last row's logits were made of, under QKind::kHidden.
+  HiddenRow& hidden();
+
+ private:
+  std::span<float> logits_row(int64_t row) {
+    return logits_.logits.row(row).first(static_cast<size_t>(state_.vocab_size));
+  }
+  std::span<float> logits_row(const StrandKey& key, int64_t row);
+
+  DraftingState& state_;
+  const std::unique_ptr<Collectives> single_;
+  DraftSampler sampler_;
+  TokenGuesser guesser_;
+  LogitsShard logits_;
+  QRow q_;
+  // Of a row that travels as its state: that state, and the logits made of it.
+  HiddenRow hidden_;
+  std::vector<float> head_logits_;
+  DraftHead::Scratch head_scratch_;
+};
+
+}  // namespace outrider
