@@ -2,10 +2,11 @@
 
 #include <algorithm>
 
+#include "coordinator/pool_limits.h"
+
 namespace outrider {
 namespace {
 
-constexpr size_t kMaxEarlyWorkers = 128, kMaxWorkers = 256;
 constexpr double kNoticeablySlow = 4;
 
 }  // namespace
@@ -13,7 +14,7 @@ constexpr double kNoticeablySlow = 4;
 // ---- membership -----------------------------------------------------------------------------------------
 
 bool WorkerPool::keep_early(PeerId peer, Hello& hello) {
-  if (early_.size() >= kMaxEarlyWorkers && !early_.contains(peer)) return false;
+  if (early_.size() >= size_t{kMostEarlyWorkers} && !early_.contains(peer)) return false;
   early_[peer] = std::move(hello);
   return true;
 }
@@ -32,7 +33,7 @@ Status WorkerPool::check(const Hello& hello, const ModelInfo& target) {
   return {};
 }
 
-bool WorkerPool::is_full() const { return workers_.size() >= kMaxWorkers; }
+bool WorkerPool::is_full() const { return workers_.size() >= size_t{kMostDraftWorkers}; }
 
 void WorkerPool::join(PeerId peer, Hello hello, DrafterKind kind) {
   DrafterTotals& drafter = totals_.drafters[kind];

@@ -12,7 +12,10 @@ namespace outrider {
 void SimulatedDrafter::receive(const Message& message) {
   if (const auto* open = std::get_if<Open>(&message)) {
     sequences_[open->sequence] = {
-        .committed = static_cast<int32_t>(open->ids.size()), .hash = prefix_hash(open->ids), .job = {}};
+        .committed = static_cast<int32_t>(open->ids.size()),
+        .cached = open->prefix_length,  // of a head beside the target, whose states are kept there
+        .hash = prefix_hash(open->ids),
+        .job = {}};
   } else if (const auto* close = std::get_if<Close>(&message)) {
     sequences_.erase(close->sequence);
   } else if (const auto* asked = std::get_if<Propose>(&message)) {

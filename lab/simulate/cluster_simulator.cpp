@@ -13,26 +13,41 @@ constexpr double kSecondsLimit = 1e9;  // virtual
 
 }  // namespace
 
-Status ClusterSimulator::make_groups() {
+Status ClusterSimulator::make_jobs() {
   int32_t longest = 1;
   for (const SimulatedRequest& asked : arrivals_->requests)
     longest = std::max(longest, asked.prompt_tokens + asked.output_tokens);
-  for (int32_t i = 0; i < options_.groups; ++i) {
-    // A policy's sequences learn from each other, within a group.
+  for (int32_t i = 0; i < options_.jobs; ++i) {
+    // A policy's sequences learn from each other, within a job.
     ASSIGN_OR_RETURN(auto gamma, parse_gamma_policy(options_.gamma_policy));
-    groups_.push_back(std::make_unique<SimulatedGroup>(events_, options_.group, std::move(gamma), acceptance_,
-                                                       longest, [this](Action& action) { perform(action); }));
+    jobs_.push_back(std::make_unique<SimulatedJob>(events_, options_.job, std::move(gamma), acceptance_,
+                                                   longest, [this](Action& action) { perform(action); }));
   }
   return {};
 }
 
-// To the group with the fewest open requests.
+// What it shares with others, then what is its own: its number, in digits.
+std::vector<TokenId> ClusterSimulator::prompt_of(SequenceId id, const SimulatedRequest& asked) const {
+  const SharedPrefixes& prefixes = options_.prefixes;
+  std::vector<TokenId> prompt(static_cast<size_t>(asked.prompt_tokens), kBestGuess);
+  if (prefixes.tokens == 0) return prompt;
+  const auto write = [&](size_t from, size_t to, uint64_t number) {
+    for (size_t i = from; i < to && number > 0; ++i, number /= kGuesses)
+      prompt[i] = TokenId(static_cast<int32_t>(number % kGuesses));
+  };
+  const size_t shared = std::min(static_cast<size_t>(prefixes.tokens), prompt.size() - 1);
+  const auto kinds = static_cast<uint64_t>(std::max(1, prefixes.kinds));
+  write(0, shared, hash_combine(prefixes.seed, id.value()) % kinds);
+  write(shared, prompt.size(), id.value());
+  return prompt;
+}
+
 void ClusterSimulator::submit(SequenceId id, const SimulatedRequest& asked) {
   Request request;
-  request.prompt.assign(static_cast<size_t>(asked.prompt_tokens), kBestGuess);
+  request.prompt = prompt_of(id, asked);
   request.max_tokens = asked.output_tokens;
   request.ignore_eos = true;
-  const auto least = std::min_element(groups_.begin(), groups_.end(), [](const auto& a, const auto& b) {
+  const auto least = std::min_element(jobs_.begin(), jobs_.end(), [](const auto& a, const auto& b) {
     return a->open_requests() < b->open_requests();
   });
   (*least)->step(Submit{id, std::move(request)});
@@ -53,7 +68,7 @@ void ClusterSimulator::await_arrivals() {
 Result<SimulationResult> ClusterSimulator::run(const Arrivals& arrivals) {
   arrivals_ = &arrivals;
   const std::vector<SimulatedRequest>& requests = arrivals.requests;
-  RETURN_IF_ERROR(make_groups());
+  RETURN_IF_ERROR(make_jobs());
   await_arrivals();
   while (finished_ < requests.size() && error_.ok() && sim_seconds(events_.now()) < kSecondsLimit &&
          result_.events < kEventLimit) {
@@ -62,12 +77,13 @@ Result<SimulationResult> ClusterSimulator::run(const Arrivals& arrivals) {
     events_.run_next();
   }
   RETURN_IF_ERROR(error_);
-  result_.cost = groups_.front()->protocol().cost();
-  for (const auto& group : groups_) {
-    result_.totals.add(group->protocol().totals());
-    result_.target_busy += group->target_busy();
-    result_.draft_busy += group->draft_busy();
-    result_.bytes += group->draft_bytes();
+  result_.cost = jobs_.front()->protocol().cost();
+  for (const auto& job : jobs_) {
+    result_.totals.add(job->protocol().totals());
+    const std::vector<double> busy = job->target_busy();
+    result_.target_busy.insert(result_.target_busy.end(), busy.begin(), busy.end());
+    result_.draft_busy += job->draft_busy();
+    result_.bytes += job->draft_bytes();
   }
   const SimTime end = finished_ == requests.size() ? last_finish_ : events_.now();
   result_.seconds = requests.empty() ? 0 : sim_seconds(end) - requests.front().arrival_s;

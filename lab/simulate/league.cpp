@@ -40,9 +40,9 @@ Result<double> play(const LeagueOptions& options, const Cell& cell, const std::s
                    AcceptanceProcess::of_rates({cell.acceptance}, options.spread, seed));
   const double row = options.per_row * kPlainPass;
   const SimulationOptions world{
-      .group = {.target = {.base = kPlainPass - row, .per_row = row},
-                .draft = {.base = cell.draft_cost * (kPlainPass - row), .per_row = cell.draft_cost * row},
-                .max_num_seqs = cell.batch},
+      .job = {.target = {.base = kPlainPass - row, .per_row = row},
+              .draft = {.base = cell.draft_cost * (kPlainPass - row), .per_row = cell.draft_cost * row},
+              .max_num_seqs = cell.batch},
       .gamma_policy = policy};
   const int requests = std::max(3 * cell.batch, options.tokens / options.output_tokens);
   ASSIGN_OR_RETURN(auto arrivals, make_arrivals("burst", requests, 16, options.output_tokens, seed));

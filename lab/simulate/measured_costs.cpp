@@ -8,7 +8,7 @@ namespace {
 
 // The fit is of the last passes, the run's time is of all of them: the fit tells the slopes, the means the
 // level.
-void use_means(const nlohmann::json& cost, GroupOptions& options) {
+void use_means(const nlohmann::json& cost, JobOptions& options) {
   if (const auto at = nlohmann::json::json_pointer("/mean/verify"); cost.contains(at)) {
     const double rows = cost[at].value("rows", 0.0), context = cost[at].value("context_tokens", 0.0);
     const double slopes = options.target.per_row * rows + options.target.per_context * context;
@@ -27,7 +27,7 @@ void use_means(const nlohmann::json& cost, GroupOptions& options) {
 MeasuredCosts of_report(const std::string& path, const nlohmann::json& cost) {
   const auto seconds = [&](const char* key) { return cost.value(key, 0.0) * 1e-3; };
   MeasuredCosts out;
-  GroupOptions& options = out.group;
+  JobOptions& options = out.job;
   options.target = {.base = seconds("verify_base_ms"),
                     .per_row = seconds("verify_ms_per_row"),
                     .per_context = seconds("verify_ms_per_1000_context_tokens") / 1000};
@@ -54,11 +54,11 @@ MeasuredCosts of_fit(const nlohmann::json& file) {
                        .per_row = part.value("per_row_ms", 0.0) * 1e-3,
                        .per_context = part.value("per_1000_context_ms", 0.0) * 1e-6};
   };
-  out.group.target = pass("target");
-  out.group.draft = pass("draft");
+  out.job.target = pass("target");
+  out.job.draft = pass("draft");
   const nlohmann::json link = file.value("link", nlohmann::json::object());
-  out.group.draft_link.delay_s = link.value("delay_ms", 0.0) * 1e-3;
-  out.group.draft_link.bytes_per_second = link.value("gbit", 0.0) * 1e9 / 8;
+  out.job.draft_link.delay_s = link.value("delay_ms", 0.0) * 1e-3;
+  out.job.draft_link.bytes_per_second = link.value("gbit", 0.0) * 1e9 / 8;
   for (const nlohmann::json& s : file.value("sources", nlohmann::json::array())) {
     CostSource source{s.value("figure", ""), s.value("value", ""), CostSource::Kind::kAssumption,
                       s.value("from", "")};

@@ -6,12 +6,12 @@
 
 #include "base/status.h"
 #include "cluster/simulation/hardware.h"
-#include "lab/simulate/simulated_group.h"
+#include "lab/simulate/simulated_job.h"
 
 namespace outrider {
 
 struct MeasuredCosts {
-  GroupOptions group;  // passes of target and draft, and the links between the roles
+  JobOptions job;  // passes of target and draft, and the links between the roles
   std::vector<CostSource> sources;
 };
 

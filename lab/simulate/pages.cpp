@@ -123,7 +123,7 @@ report::Report run_page(const SimulatedRun& run, const PlayedRun& played) {
   page.conclusions.push_back({fmt::format("{:.0f} tokens/s, {:.2f} ms between tokens, {:.2f} tokens a pass.",
                                           f.tokens_per_second, f.ms_per_token, f.tokens_per_pass),
                               report::Tone::kPlain});
-  add_sources(played.group.sources, page);
+  add_sources(played.job.sources, page);
   report::Table table{
       .title = "Figures", .text = "", .columns = {{"figure", "", true}, {"value", ""}}, .rows = {}};
   const auto row = [&](const char* name, std::string value) {
@@ -135,6 +135,11 @@ report::Report run_page(const SimulatedRun& run, const PlayedRun& played) {
   row("between bursts, 95 % within", fmt::format("{:.2f} ms", f.pause_p95_ms));
   row("a request, mean", fmt::format("{:.2f} s", f.request_s));
   row("targets busy", fmt::format("{:.0f} %", 100 * f.target_busy));
+  if (played.result.target_busy.size() > 1)
+    row("least and most busy target",
+        fmt::format("{:.0f} %, {:.0f} %", 100 * f.least_busy_target, 100 * f.most_busy_target));
+  if (run.prefix_tokens > 0)
+    row("prompt tokens found in the KV cache", fmt::format("{:.0f} %", 100 * f.prefix_hit_rate));
   row("drafters busy", fmt::format("{:.0f} %", 100 * f.draft_busy));
   row("acceptance", fmt::format("{:.3f}", f.acceptance));
   row("drafted a round", fmt::format("{:.2f}", f.mean_gamma));

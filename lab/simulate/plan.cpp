@@ -7,6 +7,7 @@
 #include <tuple>
 
 #include "base/parse_number.h"
+#include "coordinator/pool_limits.h"
 #include "lab/simulate/head_presets.h"
 #include "lab/simulate/parallel.h"
 
@@ -29,6 +30,8 @@ SimulatedRun base_run(const PlanOptions& o) {
   run.requests = o.requests;
   run.prompt_tokens = o.prompt_tokens;
   run.output_tokens = o.output_tokens;
+  run.prefix_tokens = o.prefix_tokens;
+  run.prefix_groups = o.prefix_groups;
   run.max_num_seqs = o.max_num_seqs;
   run.seed = o.seed;
   return run;
@@ -37,43 +40,66 @@ SimulatedRun base_run(const PlanOptions& o) {
 // As many texts at once as the memory holds. An error says why there is room for none.
 Status fit_texts(const PlanOptions& options, PlanRow& row) {
   const int text = options.prompt_tokens + options.output_tokens;
-  Result<DescribedGroup> group = describe_group(row.run, text);
-  while (!group.ok() && row.run.max_num_seqs > 1) {
+  Result<DescribedJob> job = describe_job(row.run, text);
+  while (!job.ok() && row.run.max_num_seqs > 1) {
     --row.run.max_num_seqs;
-    group = describe_group(row.run, text);
+    job = describe_job(row.run, text);
   }
-  RETURN_IF_ERROR(group.status());
-  if (group->memory.usable > 0) row.memory = group->memory.text();
+  RETURN_IF_ERROR(job.status());
+  if (job->memory.usable > 0) row.memory = job->memory.text();
   return {};
 }
 
-// One layout with as many groups as the devices allow, or nothing where they allow none.
-std::vector<PlanRow> layout_of(const PlanOptions& o, int tp, DraftPlace place, int drafters) {
+// How many draft workers are tried: as many as devices of their own allow, in powers of two, else one for
+// each of the groups, or for each socket.
+std::vector<int> drafters_of(const PlanOptions& o, int tp, DraftPlace place) {
+  const int groups = o.devices / tp;
+  std::vector<int> counts;
+  switch (place) {
+    case DraftPlace::kOwn:
+    case DraftPlace::kHeadWorkers:
+      for (int drafters = 1; drafters + tp <= o.devices && drafters <= kMostDraftWorkers; drafters *= 2)
+        counts.push_back(drafters);
+      return counts;
+    case DraftPlace::kCpu:
+      if (o.cpus > 0 && groups > 0) counts = {std::min(o.cpus, kMostDraftWorkers)};
+      if (o.cpus > 0 && groups > o.cpus && groups <= kMostDraftWorkers) counts.push_back(groups);
+      return counts;
+    case DraftPlace::kColocated:
+      return {groups};
+    default:
+      return {1};
+  }
+}
+
+// One coordinator with so many draft workers and as many target groups as the devices allow. Nothing where
+// they allow none.
+std::optional<PlanRow> layout_of(const PlanOptions& o, int tp, DraftPlace place, int drafters) {
   const bool has_devices = place == DraftPlace::kOwn || place == DraftPlace::kHeadWorkers;
   const bool is_head = place == DraftPlace::kHeads || place == DraftPlace::kHeadWorkers;
-  const int of_group = tp + (has_devices ? drafters : 0);
+  const int to_draft = has_devices ? drafters : 0;
   PlanRow row{.run = base_run(o), .tp = tp};
   row.run.place = place;
-  row.run.groups = o.devices / of_group;
-  if (row.run.groups == 0 || drafters > o.max_num_seqs) return {};
-  row.devices = row.run.groups * of_group;
+  row.run.groups = (o.devices - to_draft) / tp;
+  if (row.run.groups == 0 || drafters > o.max_num_seqs * row.run.groups) return std::nullopt;
+  row.devices = row.run.groups * tp + to_draft;
   if (o.costs.empty()) row.run.hardware = fmt::format("{}:{}:tp{}", o.gpu, o.model, tp);
   if (place == DraftPlace::kNone) {
     row.run.gamma_policy = "fixed:gamma=0";
-    return {row};
+    return row;
   }
   row.run.drafters = drafters;
   if (is_head) row.run.draft_head = o.draft_head;
   if (is_head && !o.draft_head.empty()) row.run.acceptance = head_preset(o.draft_head)->acceptance;
   if (is_head && !o.head_acceptance.empty()) row.run.acceptance = o.head_acceptance;
-  if (is_head || !o.costs.empty()) return {row};
+  if (is_head || !o.costs.empty()) return row;
   row.run.draft_hardware = fmt::format("{}:{}", o.gpu, o.draft_model);
-  if (place != DraftPlace::kCpu) return {row};
-  // Groups share the sockets evenly.
-  const int parts = (row.run.groups * drafters + o.cpus - 1) / std::max(1, o.cpus);
-  if (o.cpus == 0 || parts > 64) return {};
+  if (place != DraftPlace::kCpu) return row;
+  // Drafters share the sockets evenly.
+  const int parts = (drafters + o.cpus - 1) / o.cpus;
+  if (parts > 64) return std::nullopt;
   row.run.draft_hardware = fmt::format("{}:{}:1/{}", o.cpu, o.draft_model, parts);
-  return {row};
+  return row;
 }
 
 Result<std::vector<DraftPlace>> places_of(const PlanOptions& options) {
@@ -107,11 +133,6 @@ Status check_names(const PlanOptions& options, const std::vector<DraftPlace>& pl
   return {};
 }
 
-std::vector<int> drafters_of(DraftPlace place) {
-  if (place == DraftPlace::kOwn || place == DraftPlace::kHeadWorkers) return {1, 2, 4};
-  return {1};
-}
-
 Result<std::vector<PlanRow>> layouts(const PlanOptions& options, std::vector<std::string>& impossible) {
   ASSIGN_OR_RETURN(const auto places, places_of(options));
   RETURN_IF_ERROR(check_names(options, places));
@@ -121,17 +142,18 @@ Result<std::vector<PlanRow>> layouts(const PlanOptions& options, std::vector<std
   Status last;
   for (const int tp : sizes)
     for (const DraftPlace place : places)
-      for (const int drafters : drafters_of(place))
-        for (PlanRow& row : layout_of(options, tp, place, drafters)) {
-          const Status fits = fit_texts(options, row);
-          if (fits.ok()) {
-            rows.push_back(std::move(row));
-            continue;
-          }
-          last = fits;
-          if (std::find(impossible.begin(), impossible.end(), last.message()) == impossible.end())
-            impossible.push_back(last.message());
+      for (const int drafters : drafters_of(options, tp, place)) {
+        std::optional<PlanRow> row = layout_of(options, tp, place, drafters);
+        if (!row) continue;
+        const Status fits = fit_texts(options, *row);
+        if (fits.ok()) {
+          rows.push_back(std::move(*row));
+          continue;
         }
+        last = fits;
+        if (std::find(impossible.begin(), impossible.end(), last.message()) == impossible.end())
+          impossible.push_back(last.message());
+      }
   if (!rows.empty()) return rows;
   return last.ok()
              ? invalid_argument(fmt::format("{} devices are fewer than one target group needs; ask for {}",
@@ -190,7 +212,7 @@ class Planner {
         rows.size(), options_.threads, options_.progress ? what : "", [&](size_t i) -> Status {
           ASSIGN_OR_RETURN(const PlayedRun played, outrider::play(rows[i].run));
           rows[i].figures = played.figures;
-          sources[i] = played.group.sources;
+          sources[i] = played.job.sources;
           return {};
         }));
     for (const auto& of_row : sources)

@@ -36,8 +36,9 @@ struct PlanOptions {
   double head_share = SimulatedRun{}.head_share;
   std::string arrivals = "closed:64";
   int requests = 128, prompt_tokens = 512, output_tokens = 256;
-  int max_num_seqs = 32;            // per group, fewer where the KV cache has no room
-  std::vector<std::string> places;  // of drafts; empty: all
+  int prefix_tokens = 0, prefix_groups = 1;  // as of SimulatedRun
+  int max_num_seqs = 32;                     // per group, fewer where the KV cache has no room
+  std::vector<std::string> places;           // of drafts; empty: all
   std::string objective = "throughput";
   std::string service_level;  // empty: none
   uint64_t seed = 1;
@@ -48,7 +49,7 @@ struct PlanOptions {
 struct PlanRow {
   SimulatedRun run;
   int tp = 1;          // devices that verify in a group
-  int devices = 0;     // GPUs of all groups
+  int devices = 0;     // GPUs of all groups and drafters
   std::string memory;  // of the device with the least room; empty: unknown
   SimulatedFigures figures;
   double low = 0, high = 0;  // tokens/s over kPlanSeeds seeds; both 0 where only one was played

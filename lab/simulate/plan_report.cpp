@@ -22,12 +22,11 @@ int texts(const PlanRow& row) { return row.run.max_num_seqs * row.run.groups; }
 std::string price_of_drafting(const PlanRow& row) {
   switch (row.run.place) {
     case DraftPlace::kOwn:
-      return fmt::format("drafting on {} device{} instead of verifying", row.run.groups * row.run.drafters,
-                         row.run.groups * row.run.drafters == 1 ? "" : "s");
+      return fmt::format("drafting on {} device{} instead of verifying", row.run.drafters,
+                         row.run.drafters == 1 ? "" : "s");
     case DraftPlace::kHeadWorkers:
       return fmt::format("{} device{} for heads that work {} of the time, and wait for rows of states",
-                         row.run.groups * row.run.drafters, row.run.groups * row.run.drafters == 1 ? "" : "s",
-                         percent(row.figures.draft_busy));
+                         row.run.drafters, row.run.drafters == 1 ? "" : "s", percent(row.figures.draft_busy));
     case DraftPlace::kCpu:
       return fmt::format("drafts from CPUs that work {} of the time", percent(row.figures.draft_busy));
     default:
@@ -248,7 +247,7 @@ void fill_json(const PlanOptions& options, const Plan& plan, nlohmann::json& out
                          {"groups", row.run.groups},
                          {"tensor_parallel_size", row.tp},
                          {"draft_placement", name_of(row.run.place)},
-                         {"drafters_per_group", drafts(row) ? row.run.drafters : 0},
+                         {"drafters", drafts(row) ? row.run.drafters : 0},
                          {"devices", row.devices},
                          {"texts_per_group", row.run.max_num_seqs},
                          {"memory", row.memory},

@@ -20,20 +20,30 @@ std::string screen(const SimulatedRun& run, const PlayedRun& played, double wall
       ahead.lookups == 0 ? ""
                          : fmt::format("prepared drafts: {:.0f} % of {} verdicts were prepared for\n",
                                        100 * ahead.hit_rate(), ahead.lookups);
-  const std::string devices = played.group.devices == 0
-                                  ? ""
-                                  : fmt::format("{} GPUs; memory: {}\n", run.groups * played.group.devices,
-                                                played.group.memory.text());
+  const SimulatedFigures& f = played.figures;
+  const std::string found =
+      run.prefix_tokens == 0
+          ? ""
+          : fmt::format("{:.0f} % of prompt tokens found in the KV cache\n", 100 * f.prefix_hit_rate);
+  const std::string uneven =
+      result.target_busy.size() == 1
+          ? ""
+          : fmt::format(" ({:.0f} to {:.0f})", 100 * f.least_busy_target, 100 * f.most_busy_target);
+  const std::string devices =
+      played.job.devices == 0 ? ""
+                              : fmt::format("{} GPUs; memory: {}\n", run.coordinators * played.job.devices,
+                                            played.job.memory.text());
   return fmt::format(
       "{} tokens in {:.2f} simulated seconds: {:.1f} tokens/s (simulated, no model ran)\n"
       "acceptance {:.3f}, {:.2f} tokens per target pass, {} rounds, {} of them plain\n{}"
-      "first token after {:.1f} ms, between bursts {:.2f} ms (medians); targets busy {:.0f} %\n"
+      "first token after {:.1f} ms, between bursts {:.2f} ms (medians); targets busy {:.0f} %{}\n"
+      "{}"
       "{:.0f} bytes per emitted token on the draft links; {:.0f} simulated seconds a second\n{}{}",
       r.emitted, result.seconds, result.tokens_per_second(), r.acceptance(), r.tokens_per_pass(), r.rounds,
       r.g0_rounds, prepared, result.totals.ttft.percentile_ns(0.5) * 1e-6,
-      result.totals.bursts.percentile_ns(0.5) * 1e-6, 100 * played.figures.target_busy,
+      result.totals.bursts.percentile_ns(0.5) * 1e-6, 100 * f.target_busy, uneven, found,
       static_cast<double>(result.bytes) / std::max<double>(1, static_cast<double>(r.emitted)),
-      wall > 0 ? result.seconds / wall : 0, devices, sources_text(played.group.sources));
+      wall > 0 ? result.seconds / wall : 0, devices, sources_text(played.job.sources));
 }
 
 nlohmann::json memory_json(const MemoryNeed& need) {
@@ -53,15 +63,27 @@ nlohmann::json report_of(const SimulatedRun& run, const PlayedRun& played) {
                         {"fingerprint", fmt::format("{:016x}", played.result.fingerprint)},
                         {"simulated_seconds", played.result.seconds},
                         {"tokens_per_second", played.result.tokens_per_second()},
-                        {"sources", sources_json(played.group.sources)}};
+                        {"sources", sources_json(played.job.sources)}};
   fill_json(played.figures, report["figures"]);
-  if (played.group.devices > 0) {
-    report["devices"] = run.groups * played.group.devices;
-    report["memory_of_a_device"] = memory_json(played.group.memory);
+  if (played.job.devices > 0) {
+    report["devices"] = run.coordinators * played.job.devices;
+    report["memory_of_a_device"] = memory_json(played.job.memory);
   }
   fill_json(played.result.totals, report["metrics"]);
   played.result.cost.fill_json(report["metrics"]["cost_model"]);
   return report;
+}
+
+void add_prefix_options(CLI::App& app, int& tokens, int& groups) {
+  app.add_option(
+         "--prefix-tokens", tokens,
+         "So many tokens of a prompt are those of its beginning, which others share; 0: none are, and\n"
+         "nothing is kept in the KV cache for others")
+      ->check(CLI::Range(0, 1 << 20))
+      ->capture_default_str();
+  app.add_option("--prefix-groups", groups, "With them: beginnings, which prompts have at random")
+      ->check(CLI::Range(1, 1000000))
+      ->capture_default_str();
 }
 
 }  // namespace
@@ -100,11 +122,16 @@ void add_run_options(CLI::App& app, RunCommandOptions& options) {
   app.add_option("--head-share", f.head_share,
                  "With heads: what a drafted token costs of a target pass, in memory too; an assumption")
       ->capture_default_str();
-  app.add_option("--groups", f.groups, "Target groups, each with a coordinator and drafters of its own")
+  app.add_option("--groups", f.groups,
+                 "Target groups of the coordinator, as --data-parallel-size of generate and serve")
       ->check(CLI::Range(1, 10000))
       ->capture_default_str();
-  app.add_option("--drafters", f.drafters, "Draft workers of a group")
+  app.add_option("--drafters", f.drafters, "Draft workers, which serve all groups")
       ->check(CLI::Range(0, 100000))
+      ->capture_default_str();
+  app.add_option("--coordinators", f.coordinators,
+                 "Each with so many groups and drafters; a request goes to the one with the fewest")
+      ->check(CLI::Range(1, 10000))
       ->capture_default_str();
   app.add_option("--pipeline", f.pipeline, "What drafters do while the target verifies, as of generate")
       ->check(CLI::IsMember({"lockstep", "ahead", "fanout", "auto"}))
@@ -150,7 +177,8 @@ void add_run_options(CLI::App& app, RunCommandOptions& options) {
   app.add_option("--output-tokens", f.output_tokens, "Of each request")
       ->check(CLI::Range(1, 1 << 20))
       ->capture_default_str();
-  app.add_option("--max-num-seqs", f.max_num_seqs, "Sequences decoded together")
+  add_prefix_options(app, f.prefix_tokens, f.prefix_groups);
+  app.add_option("--max-num-seqs", f.max_num_seqs, "Sequences that a group decodes together")
       ->check(CLI::Range(1, 4096))
       ->capture_default_str();
   app.add_option("--seed", f.seed, "The same seed gives the same result, bit for bit")->capture_default_str();
@@ -223,6 +251,7 @@ void add_plan_options(CLI::App& app, PlanCommandOptions& options) {
   app.add_option("--output-tokens", o.output_tokens, "Of each request")
       ->check(CLI::Range(1, 1 << 20))
       ->capture_default_str();
+  add_prefix_options(app, o.prefix_tokens, o.prefix_groups);
   app.add_option("--max-num-seqs", o.max_num_seqs, "Texts that a group decodes together, at most")
       ->check(CLI::Range(1, 4096))
       ->capture_default_str();

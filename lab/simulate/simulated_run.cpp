@@ -3,8 +3,10 @@
 #include <algorithm>
 #include <array>
 #include <nlohmann/json.hpp>
+#include <numeric>
 
 #include "base/shell_text.h"
+#include "coordinator/pool_limits.h"
 #include "lab/simulate/head_presets.h"
 #include "lab/simulate/measured_costs.h"
 #include "start/settings.h"
@@ -26,23 +28,22 @@ bool has_head(const SimulatedRun& run) {
 }
 
 // Costs as times, from flags or from a measured file; what runs on which devices is not known then.
-Result<DescribedGroup> from_times(const SimulatedRun& run) {
-  DescribedGroup group;
+Result<DescribedJob> from_times(const SimulatedRun& run) {
+  DescribedJob job;
   if (!run.costs.empty()) {
     ASSIGN_OR_RETURN(MeasuredCosts measured, measured_costs(run.costs));
-    group.options = measured.group;
-    group.sources = std::move(measured.sources);
-    return group;
+    job.options = measured.job;
+    job.sources = std::move(measured.sources);
+    return job;
   }
-  group.options.target = {.base = (run.target_ms - run.target_row_ms) * 1e-3,
-                          .per_row = run.target_row_ms * 1e-3};
-  group.options.draft = {.base = (run.draft_ms - run.draft_row_ms) * 1e-3,
-                         .per_row = run.draft_row_ms * 1e-3};
+  job.options.target = {.base = (run.target_ms - run.target_row_ms) * 1e-3,
+                        .per_row = run.target_row_ms * 1e-3};
+  job.options.draft = {.base = (run.draft_ms - run.draft_row_ms) * 1e-3, .per_row = run.draft_row_ms * 1e-3};
   const SimulatedRun usual;
   const auto source = [&](const char* figure, const char* flag, double ms, double row_ms, bool given) {
-    group.sources.push_back({figure, fmt::format("{:g} ms, {:g} ms of it for each row", ms, row_ms),
-                             given ? Kind::kFlag : Kind::kAssumption,
-                             given ? fmt::format("{}-ms", flag) : fmt::format("default of {}-ms", flag)});
+    job.sources.push_back({figure, fmt::format("{:g} ms, {:g} ms of it for each row", ms, row_ms),
+                           given ? Kind::kFlag : Kind::kAssumption,
+                           given ? fmt::format("{}-ms", flag) : fmt::format("default of {}-ms", flag)});
   };
   if (run.hardware.empty())
     source("target pass", "--target", run.target_ms, run.target_row_ms,
@@ -50,10 +51,19 @@ Result<DescribedGroup> from_times(const SimulatedRun& run) {
   if (run.draft_hardware.empty() && run.place != DraftPlace::kNone && !has_head(run))
     source("draft pass", "--draft", run.draft_ms, run.draft_row_ms,
            run.draft_ms != usual.draft_ms || run.draft_row_ms != usual.draft_row_ms);
-  return group;
+  return job;
 }
 
 Status check(const SimulatedRun& run) {
+  const bool has_trace = run.arrivals.starts_with("azure:");  // which knows how long its prompts are
+  if (run.prefix_tokens >= run.prompt_tokens && run.prefix_tokens > 0 && !has_trace)
+    return invalid_argument(fmt::format("--prefix-tokens {} must be fewer than --prompt-tokens {}",
+                                        run.prefix_tokens, run.prompt_tokens));
+  if (run.drafters > kMostDraftWorkers)
+    return invalid_argument(
+        fmt::format("--drafters {}: a coordinator takes {} draft workers at most; "
+                    "--coordinators has several of them, each with its own",
+                    run.drafters, kMostDraftWorkers));
   if (run.place == DraftPlace::kHeads && !(run.head_share >= kLeastHeadShare && run.head_share <= 1))
     return invalid_argument(
         fmt::format("--head-share {} must be {} to 1 of the target", run.head_share, kLeastHeadShare));
@@ -92,35 +102,39 @@ ForwardCost share_cost(const ForwardCost& target, double share, int layers) {
           .overhead = kernels * target.overhead};
 }
 
-void add_heads(const SimulatedRun& run, int layers, DescribedGroup& group) {
-  group.options.draft = share_cost(group.options.target, run.head_share, layers);
-  group.options.draft_link = {};
-  group.memory.draft_weights = run.head_share * group.memory.weights;
-  group.memory.draft_kv = run.head_share * group.memory.kv;
-  group.sources.push_back(
-      {"heads", fmt::format("a token costs {:.3g} of a target pass, and no message", run.head_share),
-       Kind::kAssumption, "--head-share"});
+void add_heads(const SimulatedRun& run, int layers, DescribedJob& job) {
+  job.options.draft = share_cost(job.options.target, run.head_share, layers);
+  job.options.draft_link = {};
+  job.memory.draft_weights = run.head_share * job.memory.weights;
+  job.memory.draft_kv = run.head_share * job.memory.kv;
+  job.sources.push_back({"heads",
+                         fmt::format("a token costs {:.3g} of a target pass, and no message", run.head_share),
+                         Kind::kAssumption, "--head-share"});
+}
+
+// A group has room for so many `tokens`. Each text of any group is drafted for by one drafter.
+double tokens_of_drafter(const SimulatedRun& run, double tokens) {
+  return tokens * run.groups / std::max(1, run.drafters);
 }
 
 // One of a known kind, on one device: the leader's, or a drafter's own.
-Status add_known_head(const SimulatedRun& run, const HardwareCost& target, double tokens,
-                      DescribedGroup& group) {
+Status add_known_head(const SimulatedRun& run, const HardwareCost& target, double tokens, DescribedJob& job) {
   ASSIGN_OR_RETURN(const HeadPreset preset, head_preset(run.draft_head));
   const HeadCost head = head_cost(preset, target);
   const double weights = kBytesPerHeadWeight * head.parameters;
-  group.options.draft = head.pass;
+  job.options.draft = head.pass;
   if (run.place == DraftPlace::kHeads) {
-    group.options.draft_link = {};
-    group.memory.draft_weights = weights;
-    group.memory.draft_kv = tokens * head.kv_token_bytes;
+    job.options.draft_link = {};
+    job.memory.draft_weights = weights;
+    job.memory.draft_kv = tokens * head.kv_token_bytes;
   } else {
-    group.options.state_row_bytes = head.row_bytes;
-    group.draft_memory = {.weights = weights,
-                          .kv = tokens / std::max(1, run.drafters) * head.kv_token_bytes,
-                          .usable = target.usable_bytes};
-    group.devices += run.drafters;
+    job.options.state_row_bytes = head.row_bytes;
+    job.draft_memory = {.weights = weights,
+                        .kv = tokens_of_drafter(run, tokens) * head.kv_token_bytes,
+                        .usable = target.usable_bytes};
+    job.devices += run.drafters;
   }
-  group.sources.push_back(
+  job.sources.push_back(
       {run.draft_head,
        fmt::format("{:.3g} M parameters read for a token, on one device; {:.3g} KiB of states "
                    "travel for a committed token where it has a device of its own",
@@ -129,7 +143,7 @@ Status add_known_head(const SimulatedRun& run, const HardwareCost& target, doubl
   return {};
 }
 
-// What every device of the target's group holds: a place for each text at its longest.
+// What every device of a target group holds: a place for each text at its longest.
 MemoryNeed target_need(const HardwareCost& hardware, double tokens) {
   return {.weights = hardware.weight_bytes,
           .kv = tokens * hardware.kv_token_bytes,
@@ -137,46 +151,44 @@ MemoryNeed target_need(const HardwareCost& hardware, double tokens) {
           .usable = hardware.usable_bytes};
 }
 
-Status place_draft(const SimulatedRun& run, const HardwareCost& draft, double tokens, DescribedGroup& group) {
+Status place_draft(const SimulatedRun& run, const HardwareCost& draft, double tokens, DescribedJob& job) {
   const bool on_cpu = run.place == DraftPlace::kCpu;
   if (draft.is_cpu != on_cpu)
     return invalid_argument(fmt::format("--draft-hardware {}: that is a {}; use --draft-placement {}",
                                         run.draft_hardware, draft.is_cpu ? "CPU" : "GPU",
                                         draft.is_cpu ? "cpu" : "own or colocated"));
-  group.options.draft = draft.pass;
-  group.sources.insert(group.sources.end(), draft.sources.begin(), draft.sources.end());
-  // Texts go to one drafter each.
-  const double its_tokens = tokens / std::max(1, run.drafters);
+  job.options.draft = draft.pass;
+  job.sources.insert(job.sources.end(), draft.sources.begin(), draft.sources.end());
+  const double its_tokens = tokens_of_drafter(run, tokens);
   if (run.place == DraftPlace::kColocated) {
     if (draft.devices > 1)
       return invalid_argument(
           fmt::format("--draft-hardware {}: a draft that shares the target's devices is on one of them",
                       run.draft_hardware));
-    group.memory.draft_weights = draft.weight_bytes;
-    group.memory.draft_kv = its_tokens * draft.kv_token_bytes;
+    job.memory.draft_weights = draft.weight_bytes;
+    job.memory.draft_kv = its_tokens * draft.kv_token_bytes;
   } else {
-    group.draft_memory = target_need(draft, its_tokens);
-    if (!on_cpu) group.devices += run.drafters * draft.devices;
+    job.draft_memory = target_need(draft, its_tokens);
+    if (!on_cpu) job.devices += run.drafters * draft.devices;
   }
   return {};
 }
 
-Status check_memory(const SimulatedRun& run, int longest_text, const DescribedGroup& group) {
+Status check_memory(const SimulatedRun& run, int longest_text, const DescribedJob& job) {
   const auto refuse = [&](const std::string& what, const MemoryNeed& need) {
     return invalid_argument(fmt::format("{} does not fit with {} text{} of {} tokens: {}", what,
                                         run.max_num_seqs, run.max_num_seqs == 1 ? "" : "s", longest_text,
                                         need.text()));
   };
-  if (!group.memory.fits()) return refuse(run.hardware, group.memory);
-  if (!group.draft_memory.fits()) return refuse(run.draft_hardware, group.draft_memory);
-  if (run.place == DraftPlace::kColocated && group.devices > 0 && run.drafters > group.devices)
-    return invalid_argument(
-        fmt::format("--drafters {}: colocated, each is on another of the group's {} devices", run.drafters,
-                    group.devices));
+  if (!job.memory.fits()) return refuse(run.hardware, job.memory);
+  if (!job.draft_memory.fits()) return refuse(run.draft_hardware, job.draft_memory);
+  if (run.place == DraftPlace::kColocated && job.devices > 0 && run.drafters > job.devices)
+    return invalid_argument(fmt::format(
+        "--drafters {}: colocated, each is on another of the groups' {} devices", run.drafters, job.devices));
   return {};
 }
 
-void add_links(const SimulatedRun& run, GroupOptions& options, std::vector<CostSource>& sources) {
+void add_links(const SimulatedRun& run, JobOptions& options, std::vector<CostSource>& sources) {
   options.draft_link.delay_s += run.delay_ms * 1e-3;
   if (run.gbit > 0) options.draft_link.bytes_per_second = run.gbit * 1e9 / 8;
   options.draft_link.loss = run.loss;
@@ -190,12 +202,14 @@ void add_links(const SimulatedRun& run, GroupOptions& options, std::vector<CostS
                      given ? "--delay-ms, --gbit" : "default of --delay-ms and --gbit"});
 }
 
-SimulatedFigures figures_of(const SimulatedRun& run, const GroupOptions& group,
-                            const SimulationResult& result) {
+SimulatedFigures figures_of(const SimulatedRun& run, const JobOptions& job, const SimulationResult& result) {
   const Totals& totals = result.totals;
   const RoundSums& rounds = totals.rounds;
-  const double drafters = static_cast<double>(run.groups) * group.drafters;
+  const double drafters =
+      static_cast<double>(run.coordinators) * (job.beside_target ? job.groups : job.drafters);
   const double seconds = std::max(result.seconds, 1e-12);
+  const auto& busy = result.target_busy;
+  const auto [least, most] = std::minmax_element(busy.begin(), busy.end());
   return {.tokens_per_second = result.tokens_per_second(),
           .ttft_ms = totals.ttft.percentile_ns(0.5) * 1e-6,
           .ttft_p95_ms = totals.ttft.percentile_ns(0.95) * 1e-6,
@@ -203,14 +217,19 @@ SimulatedFigures figures_of(const SimulatedRun& run, const GroupOptions& group,
           .itl_p95_ms = totals.gaps.percentile_ns(0.95) * 1e-6,
           .pause_p95_ms = totals.bursts.percentile_ns(0.95) * 1e-6,
           .request_s = totals.e2e.mean_ns() * 1e-9,
-          .target_busy = result.target_busy / seconds / run.groups,
+          .target_busy =
+              std::accumulate(busy.begin(), busy.end(), 0.0) / seconds / static_cast<double>(busy.size()),
           .draft_busy = drafters > 0 ? result.draft_busy / seconds / drafters : 0,
+          .least_busy_target = *least / seconds,
+          .most_busy_target = *most / seconds,
+          .prefix_hit_rate = static_cast<double>(totals.prefix_hits) /
+                             static_cast<double>(std::max<int64_t>(1, totals.prefix_queries)),
           .acceptance = rounds.acceptance(),
           .tokens_per_pass = rounds.tokens_per_pass(),
           .mean_gamma = static_cast<double>(rounds.drafted) /
                         static_cast<double>(std::max<int64_t>(1, rounds.rounds - rounds.first_rounds)),
           .hit_rate = totals.preparation.hit_rate(),
-          .pass_ms = group.target.seconds(1, 0) * 1e3};
+          .pass_ms = job.target.seconds(1, 0) * 1e3};
 }
 
 }  // namespace
@@ -247,6 +266,7 @@ std::vector<std::string> arguments_of(const SimulatedRun& run) {
   add("--head-share", run.head_share, usual.head_share);
   add("--groups", run.groups, usual.groups);
   add("--drafters", run.drafters, usual.drafters);
+  add("--coordinators", run.coordinators, usual.coordinators);
   add("--pipeline", run.pipeline, usual.pipeline);
   add("--fanout", run.fanout, usual.fanout);
   add("--draft-guesses", run.guesses.most, usual.guesses.most);
@@ -260,6 +280,8 @@ std::vector<std::string> arguments_of(const SimulatedRun& run) {
   add("--requests", run.requests, usual.requests);
   add("--prompt-tokens", run.prompt_tokens, usual.prompt_tokens);
   add("--output-tokens", run.output_tokens, usual.output_tokens);
+  add("--prefix-tokens", run.prefix_tokens, usual.prefix_tokens);
+  add("--prefix-groups", run.prefix_groups, usual.prefix_groups);
   add("--max-num-seqs", run.max_num_seqs, usual.max_num_seqs);
   add("--seed", run.seed, usual.seed);
   return out;
@@ -281,39 +303,42 @@ std::string MemoryNeed::text() const {
          fmt::format("; together {:.1f} of {:.1f} GB of a device", gigabytes(total()), gigabytes(usable));
 }
 
-Result<DescribedGroup> describe_group(const SimulatedRun& run, int longest_text) {
+Result<DescribedJob> describe_job(const SimulatedRun& run, int longest_text) {
   RETURN_IF_ERROR(check(run));
-  ASSIGN_OR_RETURN(DescribedGroup group, from_times(run));
+  ASSIGN_OR_RETURN(DescribedJob job, from_times(run));
   const double tokens = static_cast<double>(run.max_num_seqs) * longest_text;
   HardwareCost target;
   if (!run.hardware.empty()) {
     ASSIGN_OR_RETURN(target, hardware_cost(run.hardware));
-    group.options.target = target.pass;
-    group.memory = target_need(target, tokens);
-    group.devices = target.is_cpu ? 0 : target.devices;
-    group.sources.insert(group.sources.end(), target.sources.begin(), target.sources.end());
+    job.options.target = target.pass;
+    job.memory = target_need(target, tokens);
+    job.devices = target.is_cpu ? 0 : run.groups * target.devices;
+    job.sources.insert(job.sources.end(), target.sources.begin(), target.sources.end());
   }
   const bool drafts = run.place != DraftPlace::kNone;
-  group.options.drafters = !drafts ? 0 : run.place == DraftPlace::kHeads ? 1 : run.drafters;
-  group.options.in_turns = run.place == DraftPlace::kColocated || run.place == DraftPlace::kHeads;
-  if (!run.draft_head.empty()) RETURN_IF_ERROR(add_known_head(run, target, tokens, group));
+  job.options.groups = run.groups;
+  job.options.beside_target = run.place == DraftPlace::kHeads;
+  job.options.drafters = drafts && !job.options.beside_target ? run.drafters : 0;
+  job.options.in_turns = run.place == DraftPlace::kColocated;
+  if (!run.draft_head.empty()) RETURN_IF_ERROR(add_known_head(run, target, tokens, job));
   if (run.place == DraftPlace::kHeads) {
-    if (run.draft_head.empty()) add_heads(run, target.layers, group);
+    if (run.draft_head.empty()) add_heads(run, target.layers, job);
   } else {
     if (drafts && !run.draft_hardware.empty()) {
       ASSIGN_OR_RETURN(const HardwareCost draft, hardware_cost(run.draft_hardware));
-      RETURN_IF_ERROR(place_draft(run, draft, tokens, group));
+      RETURN_IF_ERROR(place_draft(run, draft, tokens, job));
     }
-    add_links(run, group.options, group.sources);
+    add_links(run, job.options, job.sources);
   }
-  if (group.options.target.seconds(1, 0) <= 0 || (drafts && group.options.draft.seconds(1, 0) <= 0))
+  if (job.options.target.seconds(1, 0) <= 0 || (drafts && job.options.draft.seconds(1, 0) <= 0))
     return invalid_argument("simulate: passes must take time: --target-ms and --draft-ms above 0");
-  RETURN_IF_ERROR(check_memory(run, longest_text, group));
-  group.options.max_num_seqs = run.max_num_seqs;
-  ASSIGN_OR_RETURN(group.options.pipeline, parse_pipeline(run.pipeline));
-  group.options.fanout = run.fanout;
-  group.options.guesses = run.guesses;
-  return group;
+  RETURN_IF_ERROR(check_memory(run, longest_text, job));
+  job.options.max_num_seqs = run.max_num_seqs;
+  if (run.prefix_tokens > 0) job.options.kv_blocks = run.max_num_seqs * kv_blocks_for(longest_text);
+  ASSIGN_OR_RETURN(job.options.pipeline, parse_pipeline(run.pipeline));
+  job.options.fanout = run.fanout;
+  job.options.guesses = run.guesses;
+  return job;
 }
 
 void fill_json(const SimulatedFigures& f, nlohmann::json& out) {
@@ -326,6 +351,9 @@ void fill_json(const SimulatedFigures& f, nlohmann::json& out) {
               {"request_seconds_mean", f.request_s},
               {"target_busy", f.target_busy},
               {"draft_busy", f.draft_busy},
+              {"target_busy_least", f.least_busy_target},
+              {"target_busy_most", f.most_busy_target},
+              {"prefix_hit_rate", f.prefix_hit_rate},
               {"acceptance_rate", f.acceptance},
               {"tokens_per_pass", f.tokens_per_pass},
               {"mean_gamma", f.mean_gamma},
@@ -341,15 +369,17 @@ Result<PlayedRun> play(const SimulatedRun& run) {
   int longest = 1;
   for (const SimulatedRequest& request : arrivals.requests)
     longest = std::max(longest, request.prompt_tokens + request.output_tokens);
-  ASSIGN_OR_RETURN(DescribedGroup group, describe_group(run, longest));
-  const bool drafts = group.options.drafters > 0;
-  const SimulationOptions world{.group = group.options,
-                                .groups = run.groups,
-                                .gamma_policy = drafts ? run.gamma_policy : "fixed:gamma=0"};
+  ASSIGN_OR_RETURN(DescribedJob job, describe_job(run, longest));
+  const bool drafts = job.options.drafters > 0 || job.options.beside_target;
+  const SimulationOptions world{
+      .job = job.options,
+      .jobs = run.coordinators,
+      .gamma_policy = drafts ? run.gamma_policy : "fixed:gamma=0",
+      .prefixes = {.tokens = run.prefix_tokens, .kinds = run.prefix_groups, .seed = run.seed}};
   ASSIGN_OR_RETURN(SimulationResult result, ClusterSimulator(world, *acceptance).run(arrivals));
-  const SimulatedFigures figures = figures_of(run, group.options, result);
-  group.sources.push_back({"acceptance", acceptance->describe(), Kind::kAssumption, "--acceptance"});
-  return PlayedRun{std::move(group), std::move(result), figures, acceptance->describe()};
+  const SimulatedFigures figures = figures_of(run, job.options, result);
+  job.sources.push_back({"acceptance", acceptance->describe(), Kind::kAssumption, "--acceptance"});
+  return PlayedRun{std::move(job), std::move(result), figures, acceptance->describe()};
 }
 
 nlohmann::json sources_json(const std::vector<CostSource>& sources) {

@@ -13,13 +13,13 @@
 
 namespace outrider {
 
-// What a group drafts with, and on what.
+// What drafts, and on what.
 enum class DraftPlace {
   kNone,         // no speculation
   kOwn,          // each drafter has a device of its own
-  kColocated,    // each drafter is on one of the target's devices, in turns with it
+  kColocated,    // each drafter is on a device of a target group, in turns with it
   kCpu,          // drafters are on CPUs, which cost no device
-  kHeads,        // heads beside the target: a share of its layers, run after a commit without a message
+  kHeads,        // a head beside each target: a share of its layers, run after a commit without a message
   kHeadWorkers,  // each drafter has a head and a device of its own, and is sent rows of the target's states
 };
 std::string_view name_of(DraftPlace place);
@@ -30,14 +30,17 @@ struct SimulatedRun {
   double target_ms = 20, target_row_ms = 0.1, draft_ms = 1, draft_row_ms = 0.01;
   std::string hardware, draft_hardware, costs;  // instead of these
   DraftPlace place = DraftPlace::kOwn;
-  std::string draft_head;    // what kind of head it is; empty: a share of the target
-  double head_share = 0.03;  // of the target's parameters and layers, for one token of a draft by heads
-  int drafters = 1, groups = 1, fanout = 8;
+  std::string draft_head;        // what kind of head it is; empty: a share of the target
+  double head_share = 0.03;      // of the target's parameters and layers, for one token of a draft by heads
+  int groups = 1, drafters = 1;  // of one coordinator; drafters serve all groups
+  int coordinators = 1;          // each with all of these
+  int fanout = 8;
   std::string pipeline = "lockstep";
   SimulatedGuesses guesses{.most = 0, .acceptance = 0.5};
   double delay_ms = 0, gbit = 0, loss = 0;
   std::string acceptance = "rates:0.8", gamma_policy = "ewma", arrivals = "burst";
   int requests = 32, prompt_tokens = 128, output_tokens = 256, max_num_seqs = 8;
+  int prefix_tokens = 0, prefix_groups = 1;  // beginnings that prompts share; 0: none
   uint64_t seed = 1;
 
   bool operator==(const SimulatedRun&) const = default;
@@ -47,7 +50,7 @@ struct SimulatedRun {
 std::vector<std::string> arguments_of(const SimulatedRun& run);
 std::string command_of(const SimulatedRun& run);  // for a shell
 
-// Bytes on the device of a group that has the least room.
+// Bytes on that device of a group which has the least room.
 struct MemoryNeed {
   double weights = 0, kv = 0, activations = 0;  // the target's part
   double draft_weights = 0, draft_kv = 0;       // where the draft is on the same device
@@ -57,16 +60,16 @@ struct MemoryNeed {
   std::string text() const;
 };
 
-// The group that a run describes: what its passes cost, what it needs, and where the figures are from.
-struct DescribedGroup {
-  GroupOptions options;
-  int devices = 0;  // GPUs of a group; 0 where costs were given as times
+// The job that a run describes: what its passes cost, what it needs, and where the figures are from.
+struct DescribedJob {
+  JobOptions options;
+  int devices = 0;  // GPUs of all groups and drafters; 0 where costs were given as times
   MemoryNeed memory, draft_memory;
   std::vector<CostSource> sources;
 };
 // `longest_text`: tokens of the longest request, prompt included; every place has room for it. An error says
 // what does not fit.
-Result<DescribedGroup> describe_group(const SimulatedRun& run, int longest_text);
+Result<DescribedJob> describe_job(const SimulatedRun& run, int longest_text);
 
 struct SimulatedFigures {
   double tokens_per_second = 0;
@@ -75,14 +78,16 @@ struct SimulatedFigures {
          itl_p95_ms = 0;    // between tokens, zeros inside a burst included: mean, 95th percentile
   double pause_p95_ms = 0;  // between bursts
   double request_s = 0;     // mean, from submission to the last token
-  double target_busy = 0, draft_busy = 0;  // shares of the time
+  double target_busy = 0, draft_busy = 0;              // shares of the time
+  double least_busy_target = 0, most_busy_target = 0;  // the same, of single groups
+  double prefix_hit_rate = 0;                          // of prompt tokens
   double acceptance = 0, tokens_per_pass = 0, mean_gamma = 0, hit_rate = 0;
   double pass_ms = 0;  // a plain pass over one text
 };
 void fill_json(const SimulatedFigures& figures, nlohmann::json& out);
 
 struct PlayedRun {
-  DescribedGroup group;
+  DescribedJob job;
   SimulationResult result;
   SimulatedFigures figures;
   std::string acceptance;  // as the process describes itself

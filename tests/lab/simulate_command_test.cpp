@@ -60,8 +60,11 @@ TEST(SimulateCommand, EveryRowOfAPlanIsWhatItsRunSays) {
   ASSERT_EQ(planned.code, 0) << planned.describe();
   const auto plan = nlohmann::json::parse(read_file(dir / "plan.json"));
   std::set<std::string> placements;
-  size_t compared = 0;
+  size_t compared = 0, of_several_groups = 0, shared_unevenly = 0;
   for (const auto& row : plan["ranking"]) {
+    const int groups = row["groups"], drafters = row["drafters"];
+    of_several_groups += groups > 1;
+    shared_unevenly += drafters > 0 && groups % drafters != 0;
     // One of each layout, the front, and some of the rest.
     const bool is_new = placements.insert(row["layout"].get<std::string>()).second;
     if (!is_new && !row["on_front"].get<bool>() && compared % 8 != 0) continue;
@@ -80,6 +83,8 @@ TEST(SimulateCommand, EveryRowOfAPlanIsWhatItsRunSays) {
     }
   }
   EXPECT_GE(placements.size(), 10u);
+  EXPECT_GT(of_several_groups, 10u);
+  EXPECT_GT(shared_unevenly, 0u);
 }
 
 TEST(SimulateCommand, PagesAndFiguresAreWrittenTogether) {

@@ -71,9 +71,9 @@ TEST(Fit, AFileOfTheBenchBecomesCostsOfTheSimulator) {
   json out;
   fill_json(fit, out);
   const MeasuredCosts costs = measured_costs(dir.write("costs.json", out.dump())).value();
-  EXPECT_NEAR(costs.group.target.seconds(4, 0), 0.0044, 1e-9);
-  EXPECT_NEAR(costs.group.draft.seconds(1, 0), 3e-4, 1e-9);
-  EXPECT_NEAR(costs.group.draft_link.delay_s, 5e-5, 1e-12);
+  EXPECT_NEAR(costs.job.target.seconds(4, 0), 0.0044, 1e-9);
+  EXPECT_NEAR(costs.job.draft.seconds(1, 0), 3e-4, 1e-9);
+  EXPECT_NEAR(costs.job.draft_link.delay_s, 5e-5, 1e-12);
   ASSERT_FALSE(costs.sources.empty());
   EXPECT_EQ(costs.sources.front().kind, CostSource::Kind::kFitted);
   bool assumes = false;

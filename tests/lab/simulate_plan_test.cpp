@@ -2,6 +2,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <set>
 
 #include "lab/simulate/plan.h"
 
@@ -101,6 +102,7 @@ TEST(Plan, NoLayoutThatFitsIsFasterThanWhatItAdvises) {
         run.draft_hardware = place == DraftPlace::kCpu ? "xeon8480:1b:1/2" : "h100:1b";
       run.groups = 8 / (tp + (place == DraftPlace::kOwn ? 1 : 0));
       if (run.groups == 0 || (place == DraftPlace::kCpu && run.groups > 4)) continue;
+      if (place != DraftPlace::kNone) run.drafters = run.groups;
       run.delay_ms = options.delay_ms;
       run.gbit = options.gbit;
       run.arrivals = options.arrivals;
@@ -116,6 +118,32 @@ TEST(Plan, NoLayoutThatFitsIsFasterThanWhatItAdvises) {
       }
     }
   EXPECT_GT(best, 0.5 * advised);
+}
+
+// Eight devices as 1 x 8, 2 x 4, 4 x 2 and 8 x 1, plain, with drafters that all groups share, and with heads.
+TEST(Plan, LayoutsOfSeveralGroupsAreWeighed) {
+  PlanOptions options;
+  options.model = "8b";
+  options.requests = 64;
+  options.output_tokens = 32;
+  const Plan plan = make_plan(options).value();
+  std::set<std::string> layouts;
+  for (const PlanRow& row : plan.rows) {
+    layouts.insert(layout_text(row));
+    EXPECT_LE(row.devices, 8);
+    EXPECT_EQ(row.run.coordinators, 1);
+    const bool has_devices = row.run.place == DraftPlace::kOwn;
+    EXPECT_EQ(row.devices, row.run.groups * row.tp + (has_devices ? row.run.drafters : 0));
+    // Of the group's device alone: 16 GB of weights on tp devices.
+    EXPECT_NE(row.memory.find(fmt::format("{:.1f} GB of weights", 16.06 / row.tp)), std::string::npos)
+        << row.memory;
+  }
+  for (const char* layout : {"1 x tp8", "2 x tp4", "4 x tp2", "8 x tp1"})
+    for (const char* drafts : {", no draft", ", draft in turns", ", draft on CPU", ", heads"})
+      EXPECT_TRUE(layouts.contains(std::string(layout) + drafts)) << layout << drafts;
+  for (const char* layout : {"7 x tp1 + 1 drafter", "6 x tp1 + 2 drafters", "4 x tp1 + 4 drafters",
+                             "3 x tp2 + 2 drafters", "1 x tp4 + 4 drafters"})
+    EXPECT_TRUE(layouts.contains(layout)) << layout;
 }
 
 TEST(Plan, TheFrontAndTheObjectivesAgree) {

@@ -21,11 +21,11 @@ namespace {
 
 constexpr double kStep = 0.010;  // a plain pass
 
-SimulationResult simulate(const GroupOptions& group, const std::string& policy, double alpha, int32_t tokens,
+SimulationResult simulate(const JobOptions& group, const std::string& policy, double alpha, int32_t tokens,
                           int32_t requests = 1, uint64_t seed = 1) {
   const auto acceptance = AcceptanceProcess::of_rates({alpha}, 0, seed).value();
   const auto arrivals = make_arrivals("burst", requests, 8, tokens, seed).value();
-  return ClusterSimulator({.group = group, .gamma_policy = policy}, acceptance).run(arrivals).value();
+  return ClusterSimulator({.job = group, .gamma_policy = policy}, acceptance).run(arrivals).value();
 }
 
 // The closed form with delay and with dearer verification. 40,000 tokens: the standard error of the rate is
@@ -40,9 +40,9 @@ TEST(Simulator, AgreesWithTheClosedFormOfLockstep) {
        {Case{0.8, 5, 0.05, 0, 0}, Case{0.7, 4, 0.1, 0.2, 0.02}, Case{0.9, 8, 0.02, 0.05, 0.01},
         Case{0.5, 3, 0.2, 0, 0.05}, Case{0.95, 12, 0.01, 0.1, 0}, Case{0.3, 1, 0.5, 0, 0}}) {
     const double row = c.per_token * kStep;
-    const GroupOptions options{.target = {.base = kStep - row, .per_row = row},
-                               .draft = {.base = c.rho * kStep},
-                               .draft_link = {.delay_s = c.delay * kStep}};
+    const JobOptions options{.target = {.base = kStep - row, .per_row = row},
+                             .draft = {.base = c.rho * kStep},
+                             .draft_link = {.delay_s = c.delay * kStep}};
     const auto result = simulate(options, fmt::format("fixed:gamma={}", c.gamma), c.alpha, 40'000);
     const double speedup = result.tokens_per_second() * kStep;
     EXPECT_NEAR(speedup / lockstep_speedup(c.alpha, c.gamma, c.rho, c.delay, c.per_token), 1, 0.02)
@@ -65,9 +65,9 @@ TEST(Simulator, AgreesWithTheClosedFormOfDraftsForTheDrafter) {
        {Case{0.8, 8, 0.1, 0.6, 4, 0.02}, Case{0.9, 12, 0.2, 0.8, 8, 0.05}, Case{0.7, 6, 0.1, 0.9, 16, 0},
         Case{0.8, 5, 0.2, 0.5, 1, 0.02}, Case{0.5, 4, 0.3, 1, 3, 0.01}}) {
     const double step = c.rho * kStep;
-    const GroupOptions options{.target = {.base = kStep},
-                               .draft = {.base = step * (1 - c.row), .per_row = step * c.row},
-                               .guesses = {.most = c.guesses, .acceptance = c.beta}};
+    const JobOptions options{.target = {.base = kStep},
+                             .draft = {.base = step * (1 - c.row), .per_row = step * c.row},
+                             .guesses = {.most = c.guesses, .acceptance = c.beta}};
     const auto result = simulate(options, fmt::format("fixed:gamma={}", c.gamma), c.alpha, 40'000);
     const double draft = staged_draft(c.beta, c.gamma, c.guesses).steps(c.row);
     const double expected = expected_tokens(c.alpha, c.gamma) / (1 + c.rho * draft);
@@ -78,7 +78,7 @@ TEST(Simulator, AgreesWithTheClosedFormOfDraftsForTheDrafter) {
 
 // Guesses that are never right are soon no longer read.
 TEST(Simulator, DraftsForTheDrafterThatAreWrongCostLittle) {
-  GroupOptions options{.target = {.base = kStep}, .draft = {.base = 0.1 * kStep, .per_row = 0.05 * kStep}};
+  JobOptions options{.target = {.base = kStep}, .draft = {.base = 0.1 * kStep, .per_row = 0.05 * kStep}};
   const double without = simulate(options, "fixed:gamma=5", 0.8, 20'000).tokens_per_second();
   options.guesses = {.most = 8, .acceptance = 0};
   EXPECT_GT(simulate(options, "fixed:gamma=5", 0.8, 20'000).tokens_per_second(), 0.98 * without);
@@ -94,12 +94,12 @@ TEST(Simulator, AgreesWithTheClosedFormOfTheOutcomeCache) {
   };
   for (const Case& c :
        {Case{0.8, 4, 0.1, 0}, Case{0.8, 6, 0.1, 0.2}, Case{0.6, 3, 0.05, 0.1}, Case{0.9, 7, 0.1, 0.5}}) {
-    const GroupOptions options{.target = {.base = kStep},
-                               .draft = {.base = c.rho * kStep},
-                               .draft_link = {.delay_s = c.delay * kStep},
-                               .max_num_seqs = 1,
-                               .pipeline = Pipeline::kFanout,
-                               .fanout = 16};
+    const JobOptions options{.target = {.base = kStep},
+                             .draft = {.base = c.rho * kStep},
+                             .draft_link = {.delay_s = c.delay * kStep},
+                             .max_num_seqs = 1,
+                             .pipeline = Pipeline::kFanout,
+                             .fanout = 16};
     const auto result = simulate(options, fmt::format("fixed:gamma={}", c.gamma), c.alpha, 4000, 5);
     const PreparationTotals& ahead = result.totals.preparation;
     EXPECT_GT(ahead.hit_rate(), 0.5);
@@ -117,10 +117,10 @@ TEST(Simulator, AgreesWithTheClosedFormOfTheOutcomeCache) {
 TEST(Simulator, AgreesWithTheClosedFormOfDraftAhead) {
   for (const auto& [alpha, gamma, rho] :
        {std::tuple(0.8, 6, 0.1), std::tuple(0.9, 9, 0.1), std::tuple(0.6, 3, 0.2)}) {
-    const GroupOptions options{.target = {.base = kStep},
-                               .draft = {.base = rho * kStep},
-                               .max_num_seqs = 1,
-                               .pipeline = Pipeline::kAhead};
+    const JobOptions options{.target = {.base = kStep},
+                             .draft = {.base = rho * kStep},
+                             .max_num_seqs = 1,
+                             .pipeline = Pipeline::kAhead};
     const auto result = simulate(options, fmt::format("fixed:gamma={}", gamma), alpha, 4000, 5);
     const double draft = gamma * rho, goes_on = std::pow(alpha, gamma + 1);
     const double expected =
@@ -166,12 +166,12 @@ TEST(Simulator, BothDraftersTakeTheSameTimeInLockstep) {
 
 TEST(Simulator, EveryPipelineRunsABatchToItsEnd) {
   for (const Pipeline pipeline : {Pipeline::kAhead, Pipeline::kFanout, Pipeline::kAuto}) {
-    const GroupOptions options{.target = {.base = kStep, .per_row = 2e-4},
-                               .draft = {.base = 1e-3, .per_row = 1e-4},
-                               .drafters = 2,
-                               .draft_link = {.delay_s = 1e-3},
-                               .max_num_seqs = 4,
-                               .pipeline = pipeline};
+    const JobOptions options{.target = {.base = kStep, .per_row = 2e-4},
+                             .draft = {.base = 1e-3, .per_row = 1e-4},
+                             .drafters = 2,
+                             .draft_link = {.delay_s = 1e-3},
+                             .max_num_seqs = 4,
+                             .pipeline = pipeline};
     const auto one = simulate(options, "ewma", 0.8, 300, 12), two = simulate(options, "ewma", 0.8, 300, 12);
     EXPECT_EQ(one.totals.rounds.emitted, 12 * 300);
     EXPECT_EQ(one.fingerprint, two.fingerprint);
@@ -180,32 +180,14 @@ TEST(Simulator, EveryPipelineRunsABatchToItsEnd) {
   }
 }
 
-TEST(Simulator, GroupsShareTheArrivals) {
-  const auto acceptance = AcceptanceProcess::of_rates({0.8}, 0, 1).value();
-  const auto arrivals = make_arrivals("poisson:40", 200, 16, 64, 1).value();
-  const GroupOptions group{.target = {.base = kStep}, .draft = {.base = 1e-3}, .max_num_seqs = 2};
-  const auto run = [&](int groups) {
-    return ClusterSimulator({.group = group, .groups = groups, .gamma_policy = "fixed:gamma=4"}, acceptance)
-        .run(arrivals)
-        .value();
-  };
-  const auto one = run(1), four = run(4);
-  EXPECT_EQ(one.totals.rounds.emitted, 200 * 64);
-  EXPECT_EQ(four.totals.rounds.emitted, 200 * 64);
-  EXPECT_EQ(four.totals.submitted, 200);
-  // One group is overloaded; four are not.
-  EXPECT_LT(four.seconds, 0.5 * one.seconds);
-  EXPECT_LT(four.totals.ttft.percentile_ns(0.5), 0.1 * one.totals.ttft.percentile_ns(0.5));
-}
-
 // Plain decoding of equal texts: four clients go through ten waves, each as long as a burst of four, and
 // think between them. A burst of all forty has the same rate without the thinking, but most of it waits in a
 // queue.
 TEST(Simulator, AClosedLoopAsksAgainWhenItWasAnswered) {
   const auto acceptance = AcceptanceProcess::of_rates({0.8}, 0, 1).value();
-  const GroupOptions group{.target = {.base = kStep}, .draft = {.base = 1e-3}, .max_num_seqs = 4};
+  const JobOptions group{.target = {.base = kStep}, .draft = {.base = 1e-3}, .max_num_seqs = 4};
   const auto run = [&](const char* arrivals, int requests) {
-    return ClusterSimulator({.group = group, .gamma_policy = "fixed:gamma=0"}, acceptance)
+    return ClusterSimulator({.job = group, .gamma_policy = "fixed:gamma=0"}, acceptance)
         .run(make_arrivals(arrivals, requests, 16, 50, 1).value())
         .value();
   };
@@ -244,13 +226,13 @@ TEST(DeviceTurns, TargetAndDraftersTakeTurns) {
 // verifies does, since then the target waits.
 TEST(Simulator, ADraftOnTheTargetsDeviceWorksInTurns) {
   for (const Pipeline pipeline : {Pipeline::kLockstep, Pipeline::kAhead, Pipeline::kFanout}) {
-    GroupOptions options{
+    JobOptions options{
         .target = {.base = kStep}, .draft = {.base = 1e-3}, .max_num_seqs = 4, .pipeline = pipeline};
     const auto own = simulate(options, "fixed:gamma=4", 0.8, 400, 4);
     options.in_turns = true;
     const auto shared = simulate(options, "fixed:gamma=4", 0.8, 400, 4);
     EXPECT_EQ(shared.totals.rounds.emitted, 4 * 400);
-    EXPECT_LE(shared.target_busy + shared.draft_busy, shared.seconds + 5e-3)
+    EXPECT_LE(shared.target_busy.front() + shared.draft_busy, shared.seconds + 5e-3)
         << "a draft may outlast the texts";
     if (pipeline == Pipeline::kLockstep)
       EXPECT_NEAR(shared.seconds / own.seconds, 1, 0.02);
@@ -306,7 +288,7 @@ TEST(SimulatedRun, RowsOfAHeadTravelOverItsLink) {
 TEST(SimulatedRun, MemoryIsCountedAndWhatDoesNotFitIsSaid) {
   SimulatedRun run{.hardware = "h100:70b:tp4", .draft_hardware = "h100:1b", .place = DraftPlace::kColocated};
   run.max_num_seqs = 32;
-  const MemoryNeed need = describe_group(run, 768).value().memory;
+  const MemoryNeed need = describe_job(run, 768).value().memory;
   EXPECT_NEAR(need.weights, 35.275e9, 1e6);
   EXPECT_NEAR(need.kv, 32 * 768 * 81920.0, 1);
   EXPECT_NEAR(need.draft_weights, 2.472e9, 1e6);
@@ -314,17 +296,17 @@ TEST(SimulatedRun, MemoryIsCountedAndWhatDoesNotFitIsSaid) {
   EXPECT_NEAR(need.usable, 72e9, 1);
   EXPECT_LT(need.activations, 1e9);
   run.max_num_seqs = 600;
-  const std::string told = describe_group(run, 768).status().message();
+  const std::string told = describe_job(run, 768).status().message();
   EXPECT_NE(
       told.find("h100:70b:tp4 does not fit with 600 texts of 768 tokens: 35.3 GB of weights, 37.7 GB of KV"),
       std::string::npos)
       << told;
   run.max_num_seqs = 8;
   run.drafters = 5;
-  EXPECT_NE(describe_group(run, 768).status().message().find("--drafters 5: colocated"), std::string::npos);
+  EXPECT_NE(describe_job(run, 768).status().message().find("--drafters 5: colocated"), std::string::npos);
   run.drafters = 1;
   run.draft_hardware = "xeon8480:1b";
-  EXPECT_NE(describe_group(run, 768).status().message().find("use --draft-placement cpu"), std::string::npos);
+  EXPECT_NE(describe_job(run, 768).status().message().find("use --draft-placement cpu"), std::string::npos);
 }
 
 TEST(Simulator, AnUnknownPolicyIsAnErrorNotACrash) {
@@ -340,10 +322,10 @@ TEST(Simulator, PlainDecodingTakesAStepAToken) {
 }
 
 TEST(Simulator, TheSameSeedGivesTheSameBits) {
-  const GroupOptions options{.target = {.base = kStep, .per_row = 1e-4},
-                             .draft = {.base = 1e-3, .per_row = 1e-5},
-                             .drafters = 3,
-                             .draft_link = {.delay_s = 1e-3, .bytes_per_second = 1e8}};
+  const JobOptions options{.target = {.base = kStep, .per_row = 1e-4},
+                           .draft = {.base = 1e-3, .per_row = 1e-5},
+                           .drafters = 3,
+                           .draft_link = {.delay_s = 1e-3, .bytes_per_second = 1e8}};
   for (const char* policy : {"ewma", "goodput", "bandit", "threshold", "position"}) {
     const auto one = simulate(options, policy, 0.8, 200, 40), two = simulate(options, policy, 0.8, 200, 40);
     EXPECT_EQ(one.fingerprint, two.fingerprint) << policy;
@@ -353,7 +335,7 @@ TEST(Simulator, TheSameSeedGivesTheSameBits) {
 }
 
 TEST(Simulator, ThePolicySeesTheCostsThatWereSet) {
-  const GroupOptions options{
+  const JobOptions options{
       .target = {.base = kStep, .per_row = 5e-4}, .draft = {.base = 1e-3}, .draft_link = {.delay_s = 2e-3}};
   const auto result = simulate(options, "ewma", 0.8, 4000);
   const VerifyCost verify = result.cost.verify();
@@ -367,10 +349,10 @@ TEST(Simulator, ThePolicySeesTheCostsThatWereSet) {
 // the default policy never loses. A pair of 0.8 and 0.085 ms.
 TEST(Simulator, LostMessagesCostLittle) {
   for (const uint64_t seed : {1, 2, 3, 4, 5}) {
-    GroupOptions options{.target = {.base = 7.7e-4, .per_row = 3e-5},
-                         .draft = {.base = 8.2e-5, .per_row = 3e-6},
-                         .draft_link = {.delay_s = 7e-5, .loss = 0.3, .seed = seed},
-                         .max_num_seqs = 1};
+    JobOptions options{.target = {.base = 7.7e-4, .per_row = 3e-5},
+                       .draft = {.base = 8.2e-5, .per_row = 3e-6},
+                       .draft_link = {.delay_s = 7e-5, .loss = 0.3, .seed = seed},
+                       .max_num_seqs = 1};
     const double plain = 1 / 8e-4;
     EXPECT_GT(simulate(options, "fixed:gamma=3", 0.8, 400, 4, seed).tokens_per_second(), 1.1 * plain);
     EXPECT_GT(simulate(options, "ewma", 0.8, 400, 4, seed).tokens_per_second(), 0.98 * plain);
@@ -383,11 +365,11 @@ TEST(Simulator, LostMessagesCostLittle) {
 // policy finds out by few rounds, in every pipeline.
 TEST(Simulator, AFarDrafterCostsLittle) {
   for (const Pipeline pipeline : {Pipeline::kLockstep, Pipeline::kAhead, Pipeline::kFanout}) {
-    const GroupOptions options{.target = {.base = 0.020, .per_row = 1e-4},
-                               .draft = {.base = 1e-3, .per_row = 1e-5},
-                               .draft_link = {.delay_s = 0.1, .bytes_per_second = 2e6 / 8},
-                               .max_num_seqs = 1,
-                               .pipeline = pipeline};
+    const JobOptions options{.target = {.base = 0.020, .per_row = 1e-4},
+                             .draft = {.base = 1e-3, .per_row = 1e-5},
+                             .draft_link = {.delay_s = 0.1, .bytes_per_second = 2e6 / 8},
+                             .max_num_seqs = 1,
+                             .pipeline = pipeline};
     const double plain = simulate(options, "fixed:gamma=0", 0.8, 400, 4).tokens_per_second();
     EXPECT_GT(simulate(options, "ewma", 0.8, 400, 4).tokens_per_second(), 0.95 * plain);
   }
@@ -395,22 +377,22 @@ TEST(Simulator, AFarDrafterCostsLittle) {
 
 // A prompt of 3000 tokens takes a drafter 150 ms, and it is asked again meanwhile at most once a request.
 TEST(Simulator, ADrafterThatReadsIsLeftToRead) {
-  const GroupOptions options{.target = {.base = 0.02, .per_row = 2e-4},
-                             .draft = {.base = 2e-3, .per_row = 5e-5},
-                             .draft_link = {.delay_s = 2e-4},
-                             .max_num_seqs = 1};
+  const JobOptions options{.target = {.base = 0.02, .per_row = 2e-4},
+                           .draft = {.base = 2e-3, .per_row = 5e-5},
+                           .draft_link = {.delay_s = 2e-4},
+                           .max_num_seqs = 1};
   const auto acceptance = AcceptanceProcess::of_rates({0.8}, 0, 1).value();
   const auto arrivals = make_arrivals("burst", 4, 3000, 100, 1).value();
   for (const std::string policy : {"fixed:gamma=3", "ewma"}) {
     const auto result =
-        ClusterSimulator({.group = options, .gamma_policy = policy}, acceptance).run(arrivals).value();
+        ClusterSimulator({.job = options, .gamma_policy = policy}, acceptance).run(arrivals).value();
     EXPECT_LE(result.totals.proposals_repeated, 4) << policy;
   }
 }
 
 // Ten drafters and a batch: drafts of one worker share its passes.
 TEST(Simulator, DrafterTimeIsSharedByABatch) {
-  const GroupOptions options{
+  const JobOptions options{
       .target = {.base = kStep}, .draft = {.base = 1e-3}, .drafters = 1, .max_num_seqs = 16};
   const auto result = simulate(options, "fixed:gamma=4", 0.8, 400, 16);
   // Rounds of 4 draft passes and one target pass, however many sequences take part.
@@ -431,7 +413,7 @@ TEST(MeasuredCosts, MeansSetTheLevelAndTheFitTheSlope) {
   cost.fill_json(report["metrics"]["cost_model"]);
   const TemporaryDirectory directory;
   const auto path = directory.write("report.json", report.dump());
-  const auto costs = measured_costs(path).value().group;
+  const auto costs = measured_costs(path).value().job;
   EXPECT_NEAR(costs.target.seconds(3, 10), 1.5 * 0.012, 1e-4);
   EXPECT_NEAR(costs.target.per_row, 0.002, 1e-4);
   EXPECT_NEAR(costs.draft.seconds(1, 0), 0.0005, 1e-6);
