@@ -67,6 +67,12 @@ std::optional<ApiError> ApiAccess::refusal(const HttpRequest& request, bool need
                     .code = {}};
   if (request.method == "POST" && !is_json(request.content_type))
     return ApiError{.status = 415, .message = "send Content-Type: application/json", .param = {}, .code = {}};
+  if (!request.content_encoding.empty() && lower(request.content_encoding) != "identity")
+    return ApiError{.status = 415,
+                    .message = fmt::format("Content-Encoding {} is not understood; send the body as it is",
+                                           request.content_encoding.substr(0, 100)),
+                    .param = {},
+                    .code = {}};
   return std::nullopt;
 }
 

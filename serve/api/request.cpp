@@ -281,6 +281,7 @@ Result<ApiRequest> read_chat_request(ApiKind kind, const json& body, Structure& 
 }  // namespace
 
 Result<json> read_body(const std::string& body) {
+  if (body.empty()) return invalid_argument("the body is empty; send a JSON object");
   ASSIGN_OR_RETURN(json object, parse_json(body, "the body is not JSON that can be read"));
   if (!object.is_object()) return invalid_argument("the body is not a JSON object");
   return object;

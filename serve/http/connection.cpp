@@ -260,6 +260,7 @@ void HttpConnection::ask() {
                       .path = std::string(target.substr(0, target.find('?'))),
                       .host = field(http::field::host),
                       .content_type = field(http::field::content_type),
+                      .content_encoding = field(http::field::content_encoding),
                       .authorization = field(http::field::authorization),
                       .api_key = std::string(message["X-Api-Key"]),
                       .requested_headers = field(http::field::access_control_request_headers),

@@ -20,7 +20,7 @@ struct HttpRequest {
   std::string path;    // without the query
   // Headers as sent; empty without one.
   std::string host;  // with the port
-  std::string content_type;
+  std::string content_type, content_encoding;
   std::string authorization;
   std::string api_key;             // X-Api-Key
   std::string requested_headers;   // Access-Control-Request-Headers

@@ -266,6 +266,17 @@ TEST_F(Serve, EndpointsAndMethods) {
   const HttpAnswer form = client.answer();
   EXPECT_EQ(form.status, 415);
   EXPECT_NE(form.body.find("application/json"), std::string::npos);
+  const auto told_of = [&](const std::string& header, const std::string& body, int status) {
+    client.send("POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n" +
+                header + "Content-Length: " + std::to_string(body.size()) + "\r\n\r\n" + body);
+    const HttpAnswer answer = client.answer();
+    EXPECT_EQ(answer.status, status) << header << answer.body;
+    return answer.body;
+  };
+  EXPECT_NE(told_of("Content-Encoding: gzip\r\n", "\x1f\x8b", 415).find("Content-Encoding gzip"),
+            std::string::npos);
+  told_of("Content-Encoding: identity\r\n", R"({"prompt":"x","max_tokens":1})", 200);
+  EXPECT_NE(told_of("", "", 400).find("the body is empty"), std::string::npos);
 }
 
 // Each group has its places and its numbers; texts are those of one group, and a conversation stays where it
