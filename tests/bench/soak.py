@@ -1,10 +1,12 @@
 #!/usr/bin/env python3
 """Mixed load on `outrider serve` for minutes, while draft workers and target groups are killed and clients leave.
 
-Every text that ends is compared with that of `outrider generate` without drafts; every request must end; the memory of the
-server is told at the beginning, in the middle and at the end. Exit code 1 where anything was lost or differs.
+Every text that ends is compared with that of `outrider generate` without drafts; every request must end; no program may end
+that was not killed; the memory of the server is told at the beginning, in the middle and at the end. Exit code 1 where anything
+was lost or differs. With --pause it runs beside other work for an hour.
 
     tests/bench/soak.py --outrider build/release/outrider --model launch/demo_pair/target --minutes 10
+    nice -n 10 tests/bench/soak.py --minutes 60 --pause 3 --between-faults 20
 """
 import argparse
 import collections
@@ -12,6 +14,7 @@ import json
 import os
 import random
 import re
+import resource
 import signal
 import subprocess
 import sys
@@ -71,6 +74,9 @@ class Program:
                 break
             time.sleep(0.05)
         sys.exit(f"{self.name} did not say {pattern}:\n{self.said()}")
+
+    def has_died(self):
+        return self.process.poll() is not None
 
     def kill_and_restart(self, pause):
         self.process.send_signal(signal.SIGKILL)
@@ -160,15 +166,34 @@ class Soak:
         dice = random.Random(seed)
         while time.time() < self.ends:
             self.ask(dice.randrange(len(self.asked)), dice)
+            self.rest(dice.uniform(0, 2) * self.options.pause)
+
+    def rest(self, seconds):
+        time.sleep(max(0, min(seconds, self.ends - time.time())))
 
     def break_things(self):
         """At any time all groups but one, and all workers, may be away."""
         dice = random.Random(self.options.seed)
         while time.time() < self.ends:
-            time.sleep(dice.uniform(0.5, 2) * self.options.between_faults)
+            self.rest(dice.uniform(0.5, 2) * self.options.between_faults)
+            for program in self.groups + self.workers:
+                if program.has_died():
+                    self.note("died by themselves", f"{program.name} ended with {program.process.returncode}: "
+                                                    f"{program.said()[-300:]}")
+                    program.start()
             victim = dice.choice(self.groups + self.workers)
             victim.kill_and_restart(dice.uniform(0, 2))
             self.note("groups killed" if victim in self.groups else "workers killed")
+
+    def counter(self, name):
+        with urllib.request.urlopen(self.address + "/metrics", timeout=60) as metrics:
+            return re.search(rf"^{name}(?:{{.*}})? (\d+)", metrics.read().decode(), re.M).group(1)
+
+    @staticmethod
+    def cpu_seconds():
+        """Of all programs, those that were killed and waited for, and this one."""
+        children, mine = resource.getrusage(resource.RUSAGE_CHILDREN), resource.getrusage(resource.RUSAGE_SELF)
+        return sum(usage.ru_utime + usage.ru_stime for usage in (children, mine))
 
     def run(self):
         begin = time.time()
@@ -179,14 +204,25 @@ class Soak:
             thread.start()
         memory = []
         while any(thread.is_alive() for thread in threads):
+            if self.server.has_died():
+                self.note("died by themselves", f"the server ended with {self.server.process.returncode}: "
+                                                f"{self.server.said()[-1000:]}")
+                self.ends = 0
+                break
             memory.append(self.server.resident_mib())
             time.sleep(1)
+        for thread in threads:
+            thread.join()
         quarter = memory[len(memory) // 4] if memory else 0
-        print(f"{time.time() - begin:.0f} s: " + ", ".join(f"{count} {what}" for what, count in sorted(self.counts.items())))
+        seconds = time.time() - begin
+        print(f"{seconds:.0f} s: " + ", ".join(f"{count} {what}" for what, count in sorted(self.counts.items())))
         print(f"server: {memory[0]:.0f} MiB at first, {quarter:.0f} after a quarter, {memory[-1]:.0f} at the end, at most "
               f"{max(memory):.0f}")
+        if not self.server.has_died():
+            print(f"went on in another group, or in the next one: {self.counter('outrider_failovers_total')} requests")
         codes = {program.name: program.stop() for program in [self.server, *self.groups, *self.workers]}
         bad = {name: code for name, code in codes.items() if code != 0}
+        print(f"processor: {self.cpu_seconds() / seconds:.2f} of a core")
         print("all ended with code 0" if not bad else f"exit codes: {bad}")
         for wrong in self.wrong[:10]:
             print("  " + wrong)
@@ -205,6 +241,7 @@ def main():
     parser.add_argument("--workers", type=int, default=2)
     parser.add_argument("--clients", type=int, default=12)
     parser.add_argument("--between-faults", type=float, default=3, help="seconds, about")
+    parser.add_argument("--pause", type=float, default=0, help="seconds, about, that a client waits between two requests")
     parser.add_argument("--seed", type=int, default=1)
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
