@@ -35,6 +35,12 @@ __device__ __forceinline__ uint32_t fma_pairs(uint32_t a, uint32_t b, uint32_t c
   return d;
 }
 
+__device__ __forceinline__ float float_of_half(uint16_t half) {
+  float value;
+  asm("cvt.f32.f16 %0, %1;" : "=f"(value) : "h"(half));
+  return value;
+}
+
 // Asynchronous copies of 16 or 4 bytes, global to shared; 16 go past L1: weights are read once. A thread sees
 // the bytes of its own copies once it has waited for their group.
 __device__ __forceinline__ void copy_async_16(void* shared, const void* global) {

@@ -11,6 +11,7 @@
 #include "transformer/files/unused_tensors.h"
 #include "transformer/files/weight_map.h"
 #include "transformer/kv/kv_shape.h"
+#include "transformer/model/cuda_backend.h"
 #include "transformer/model/weights.h"
 #include "transformer/tokenizer/tokenizer.h"
 
@@ -164,6 +165,15 @@ void add_memory(const WeightMap& map, std::string& out) {
   }
 }
 
+// Where this build has CUDA; no device is asked.
+void add_devices(const WeightMap& map, const ModelConfig& config, std::string& out) {
+  const auto bytes = cuda_weight_bytes(map, config, {});
+  if (!bytes.ok() && bytes.status().code() == StatusCode::kUnavailable) return;
+  add_line(out, "on a CUDA device",
+           bytes.ok() ? fmt::format("--weight-format auto  {}", in_bytes(static_cast<double>(*bytes)))
+                      : "not as it is stored: " + printable(bytes.status().message()));
+}
+
 void add_kv(const ModelConfig& c, const WeightMap& map, std::string& out) {
   const KvType own = map.all_bf16 ? KvType::kBFloat16 : KvType::kFloat32;
   const double token = 2.0 * static_cast<double>(c.num_layers * c.kv_size() * element_bytes(own));
@@ -199,6 +209,7 @@ Result<std::string> describe_model(const std::string& directory, int tp_size) {
   ASSIGN_OR_RETURN(const WeightMap map, map_weights(files, config, ShardPlan(config, {0, 1})));
   add_line(out, "weights", stored_as(files, map));
   add_memory(map, out);
+  add_devices(map, config, out);
   add_kv(config, map, out);
   RETURN_IF_ERROR(add_ranks(files, config, tp_size, out));
   ASSIGN_OR_RETURN(const auto unused, unused_tensors(files, config));

@@ -91,6 +91,28 @@ TEST_P(CudaLossless, RanksThatShareTheDeviceGiveTheSameText) {
   }
 }
 
+// Checkpoints quantised by others, as they are stored: the model itself as its draft, then guesses from the
+// text on several ranks.
+class CudaPublished : public CudaLossless {};
+
+TEST_P(CudaPublished, SpeculationOnAnyNumberOfRanksEqualsPlainDecoding) {
+  const std::string model = (source_dir() / "tests/goldens/formats" / GetParam().model).string();
+  TestCluster plain({.target = model, .device = kDevice});
+  const auto expected = texts(plain.run(some_requests(0)));
+  TestCluster drafted({.target = model,
+                       .draft = model,
+                       .drafter = DrafterKind::kModel,
+                       .max_num_seqs = 2,
+                       .device = kDevice});
+  for (int gamma : {3, 8}) EXPECT_EQ(expected, texts(drafted.run(some_requests(gamma)))) << "gamma " << gamma;
+  EXPECT_GT(drafted.totals().rounds.accepted, 20);
+  for (int tp_size : {2, 4}) {
+    TestCluster ranks(
+        {.target = model, .drafter = DrafterKind::kNgram, .tp_size = tp_size, .device = kDevice});
+    EXPECT_EQ(expected, texts(ranks.run(some_requests(3)))) << "tensor-parallel size " << tp_size;
+  }
+}
+
 // Drafts that branch. A row of logits for each node; match rules decide on the device, as rounds without a
 // draft, and the path that stays is moved together there.
 class CudaTrees : public CudaLossless {
@@ -126,7 +148,8 @@ TEST_P(CudaTrees, TextWithTreesIsPlainText) {
 
 // What a grammar forbids is taken from the logits where they are.
 TEST_P(CudaTrees, GrammarsGiveTheTextOfPlainDecoding) {
-  const auto vocab_size = static_cast<int32_t>(read_model_config(testing::golden_model(GetParam().model)).value().vocab_size);
+  const auto vocab_size =
+      static_cast<int32_t>(read_model_config(testing::golden_model(GetParam().model)).value().vocab_size);
   const auto constrained = [&](int gamma) {
     auto requests = some_requests(gamma);
     for (size_t i = 0; i < requests.size(); ++i)
@@ -232,6 +255,11 @@ INSTANTIATE_TEST_SUITE_P(Models, CudaLossless,
                          ::testing::Values(Weights{"fp32", "qwen3"}, Weights{"bf16", "qwen3-bf16"},
                                            Weights{"int8", "qwen3-bf16", WeightFormat::kInt8},
                                            Weights{"fp8", "qwen3-bf16", WeightFormat::kFloat8}),
+                         [](const auto& instance) { return instance.param.name; });
+INSTANTIATE_TEST_SUITE_P(Models, CudaPublished,
+                         ::testing::Values(Weights{"gptq_act_order", "gptq-4bit-act-order"},
+                                           Weights{"fp8_blocks", "fp8-blocks"}, Weights{"mxfp4", "mxfp4"},
+                                           Weights{"gguf", "gguf-llama-mixed/model.gguf"}),
                          [](const auto& instance) { return instance.param.name; });
 INSTANTIATE_TEST_SUITE_P(Models, CudaTrees,
                          ::testing::Values(Weights{"fp32", "qwen3"}, Weights{"bf16", "qwen3-bf16"},

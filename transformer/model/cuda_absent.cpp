@@ -12,6 +12,10 @@ Result<std::unique_ptr<Model>> load_cuda_model(const std::filesystem::path&, con
   return cuda_device_count().status();
 }
 
+Result<int64_t> cuda_weight_bytes(const WeightMap&, const ModelConfig&, Shard) {
+  return cuda_device_count().status();
+}
+
 std::vector<std::string> describe_cuda() {
   return {"not in this build (no nvcc was found when it was configured); models run on the CPU"};
 }

@@ -18,6 +18,7 @@ struct Activations {
         squares(p.config.qk_norm == QkNorm::kWhole ? 2 * o.max_rows : 0),
         attended(o.max_rows * q_size * element_bytes(p.activation())),
         workspace(p.attention_floats(max_positions)),
+        gathered(o.max_rows * p.gathered_columns() * element_bytes(p.activation())),
         gate_up(o.max_rows * 2 * columns),
         activated(o.max_rows * columns * element_bytes(p.activation())),
         expert_weights(p.config.experts ? o.max_rows * (p.config.experts->count + 1) : 0),
@@ -30,7 +31,7 @@ struct Activations {
 
   int64_t bytes() const {
     return static_cast<int64_t>(residual.bytes() + normed.bytes() + qkv.bytes() + attended.bytes() +
-                                workspace.bytes() + split_parts.bytes() + gate_up.bytes() +
+                                workspace.bytes() + split_parts.bytes() + gathered.bytes() + gate_up.bytes() +
                                 activated.bytes() + partial.bytes() + last_hidden.bytes() + logits.bytes());
   }
 
@@ -41,6 +42,7 @@ struct Activations {
   DeviceBuffer<float> squares;               // [rows, 2]: sums of squares of q and k
   DeviceBuffer<std::byte> attended;          // [rows, q]
   DeviceBuffer<float> workspace;
+  DeviceBuffer<std::byte> gathered;    // [rows, columns of codes]: inputs in the order of one matrix
   DeviceBuffer<float> gate_up;         // [rows, gates, then ups]
   DeviceBuffer<std::byte> activated;   // [rows, columns]
   DeviceBuffer<float> expert_weights;  // [rows, experts + 1]

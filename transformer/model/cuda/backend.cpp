@@ -36,6 +36,13 @@ Result<std::unique_ptr<Model>> load_cuda_model(const std::filesystem::path& dire
   return cuda::CudaModel::load(directory, options, collectives);
 }
 
+Result<int64_t> cuda_weight_bytes(const WeightMap& map, const ModelConfig& config, Shard shard) {
+  RETURN_IF_ERROR(cuda::check_family(config));
+  ASSIGN_OR_RETURN(const cuda::WeightPlan plan,
+                   cuda::plan_weights(map, config, ShardPlan(config, shard), WeightFormat::kAuto));
+  return plan.bytes;
+}
+
 std::vector<std::string> describe_cuda() {
   std::vector<std::string> lines{cuda::version_text()};
   const auto count = cuda::count_devices();

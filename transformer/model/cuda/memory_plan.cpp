@@ -14,7 +14,7 @@ double gigabytes(int64_t bytes) { return static_cast<double>(bytes) / 1e9; }
 int64_t MemoryPlan::activation_bytes(const ModelOptions& o) const {
   const int64_t element = element_bytes(activation()), q = shard.query_heads.size() * config.head_dim;
   const int64_t per_row = config.hidden_size * (8 + element) + 4 * (q + 2 * kv.kv_heads * config.head_dim) +
-                          q * element + columns() * (8 + element);
+                          q * element + columns() * (8 + element) + gathered_columns() * element;
   return o.max_rows * per_row + o.max_logit_rows * (config.hidden_size * element + 4 * shard.vocab.size()) +
          4 * (attention_floats(planned_positions(config, o)) + kSplitFloats);
 }
@@ -25,7 +25,7 @@ Status MemoryPlan::check(const ModelOptions& options) const {
   if (activation() == WeightType::kBFloat16 && (config.hidden_size % 2 || columns() % 2))
     return unsupported(
         fmt::format("{} weights of an odd hidden_size or intermediate_size: run with --device cpu",
-                    weight_type_name(types.layers)));
+                    weight_type_name(weights.types.layers)));
   if (config.experts && config.experts->count > ExpertChoices::kMost)
     return unsupported(fmt::format("{} experts: the CUDA kernels take at most {}", config.experts->count,
                                    ExpertChoices::kMost));
@@ -36,10 +36,10 @@ Status MemoryPlan::check(const ModelOptions& options) const {
                     "run with --device cpu",
                     config.heads_per_kv_head(), config.head_dim));
   const int64_t working = activation_bytes(options) + draw_bytes(options);
-  const int64_t needed = weight_bytes() + kv_bytes() + working;
+  const int64_t needed = weights.bytes + kv_bytes() + working;
   const std::string text = fmt::format(
       "device {} ({}, {:.1f} GB free): weights {:.2f} GB, KV cache {:.2f} GB, activations {:.2f} GB",
-      options.device.index, device.name, gigabytes(device.free_bytes), gigabytes(weight_bytes()),
+      options.device.index, device.name, gigabytes(device.free_bytes), gigabytes(weights.bytes),
       gigabytes(kv_bytes()), gigabytes(working));
   if (needed > device.free_bytes)
     return resource_exhausted(

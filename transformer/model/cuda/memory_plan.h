@@ -11,9 +11,9 @@
 namespace outrider::cuda {
 
 struct MemoryPlan {
-  MemoryPlan(const ModelConfig& model_config, const ModelOptions& o, const DeviceWeightTypes& weight_types)
+  MemoryPlan(const ModelConfig& model_config, const ModelOptions& o, const WeightPlan& weight_plan)
       : config(model_config),
-        types(weight_types),
+        weights(weight_plan),
         shard(config, o.shard),
         kv_blocks(kv_blocks_for(o.kv_tokens > 0 ? o.kv_tokens : planned_positions(config, o))),
         kv{.layers = config.num_layers,
@@ -25,7 +25,7 @@ struct MemoryPlan {
                        : KvType::kFloat32,
            .state_size = static_cast<int64_t>(o.taps.size()) * config.hidden_size} {}
 
-  WeightType activation() const { return types.activation(); }
+  WeightType activation() const { return weights.types.activation(); }
   // Of the widest MLP, a mixture being one.
   int64_t columns() const {
     int64_t most = 0;
@@ -33,7 +33,8 @@ struct MemoryPlan {
       most = std::max(most, mlp_columns(config, shard, config.layer(i).has_experts).count);
     return most;
   }
-  int64_t weight_bytes() const { return device_weight_bytes(config, shard, types); }
+  // Of activations in the order of codes, in whole vectors.
+  int64_t gathered_columns() const { return round_up(weights.gathered_columns, kAlignedInputs); }
   int64_t kv_bytes() const { return DeviceKvStorage::bytes_for(kv, kv_blocks); }
   AttentionTiles tiles(int64_t shared_bytes, int64_t max_positions) const {
     const int32_t rows = attention_tile_rows(config.heads_per_kv_head(), config.head_dim, shared_bytes);
@@ -55,7 +56,7 @@ struct MemoryPlan {
   Status check(const ModelOptions& options) const;
 
   ModelConfig config;
-  DeviceWeightTypes types;
+  WeightPlan weights;
   ShardPlan shard;
   int64_t kv_blocks;
   KvShape kv;

@@ -63,18 +63,19 @@ CudaModel::~CudaModel() {
 Result<std::unique_ptr<Model>> CudaModel::load(const std::filesystem::path& directory,
                                                const ModelOptions& options, Collectives& collectives) {
   ASSIGN_OR_RETURN(const ModelConfig config, read_model_config(directory));
-  if (config.latent)
-    return unsupported(fmt::format("{}: the latent attention of {} runs on the CPU only; use --device cpu",
-                                   directory.string(), architecture_name(config.family)));
+  if (const Status known = check_family(config); !known.ok())
+    return Status(known.code(), directory.string() + ": " + known.message());
   ASSIGN_OR_RETURN(TensorFiles files, TensorFiles::open(directory));
-  ASSIGN_OR_RETURN(const WeightMap map, map_weights(files, config, ShardPlan(config, options.shard)));
-  ASSIGN_OR_RETURN(const DeviceWeightTypes types, device_weight_types(map, options.weight_format));
-  const MemoryPlan plan(config, options, types);
+  const ShardPlan shard(config, options.shard);
+  ASSIGN_OR_RETURN(const WeightMap map, map_weights(files, config, shard));
+  ASSIGN_OR_RETURN(const WeightPlan weight_plan, plan_weights(map, config, shard, options.weight_format));
+  const MemoryPlan plan(config, options, weight_plan);
   use_device(options.device.index);
   RETURN_IF_ERROR(plan.check(options));
   auto stream = make_stream(options);
   auto storage = std::make_unique<DeviceKvStorage>(plan.kv, plan.kv_blocks, options.device.index, *stream);
-  DeviceWeights weights = upload_weights(map, config, plan.shard, types, *stream, options.progress);
+  DeviceWeights weights =
+      upload_weights(map, config, plan.shard, weight_plan.types, *stream, options.progress);
   RETURN_IF_ERROR(files.check_unchanged());
   return std::unique_ptr<Model>(
       new CudaModel(plan, options, collectives, std::move(stream), std::move(weights), std::move(storage)));
@@ -82,12 +83,13 @@ Result<std::unique_ptr<Model>> CudaModel::load(const std::filesystem::path& dire
 
 Result<std::unique_ptr<CudaModel>> CudaModel::of_noise(const ModelConfig& config, const ModelOptions& options,
                                                        Collectives& collectives) {
-  const MemoryPlan plan(config, options, device_weight_types(options.weight_format));
+  const MemoryPlan plan(config, options,
+                        plan_weights(config, ShardPlan(config, options.shard), options.weight_format));
   use_device(options.device.index);
   RETURN_IF_ERROR(plan.check(options));
   auto stream = make_stream(options);
   auto storage = std::make_unique<DeviceKvStorage>(plan.kv, plan.kv_blocks, options.device.index, *stream);
-  DeviceWeights weights = noise_weights(config, plan.shard, plan.types, *stream);
+  DeviceWeights weights = noise_weights(config, plan.shard, plan.weights.types, *stream);
   return std::unique_ptr<CudaModel>(
       new CudaModel(plan, options, collectives, std::move(stream), std::move(weights), std::move(storage)));
 }

@@ -73,7 +73,7 @@ class CudaModel final : public Model {
   void queue_squares(const DeviceLayer& w, int64_t rows);
   void queue_mlp(int64_t layer, int64_t rows);
   void queue_experts(const DeviceLayer& w, int64_t rows);
-  void multiply(int64_t rows, const void* x, int64_t x_stride, const DeviceMatrix& weight, float* out,
+  void multiply(int64_t rows, const void* x, int64_t x_stride, const DeviceStack& weight, float* out,
                 int64_t out_stride);
 
   ModelConfig config_;

@@ -70,16 +70,26 @@ NormArguments CudaModel::norm_behind_mlp(int64_t layer, const float* weight) con
   return arguments;
 }
 
-void CudaModel::multiply(int64_t rows, const void* x, int64_t x_stride, const DeviceMatrix& weight,
-                         float* out, int64_t out_stride) {
-  matmul(*stream_,
-         {.rows = rows,
-          .x_stride = x_stride,
-          .out_stride = out_stride,
-          .split = {act_->split_parts.data(), act_->split_arrived.data()},
-          .multiprocessors = device_.multiprocessors,
-          .shared_bytes = device_.shared_bytes},
-         x, weight.view(), out);
+void CudaModel::multiply(int64_t rows, const void* x, int64_t x_stride, const DeviceStack& weight, float* out,
+                         int64_t out_stride) {
+  for (const DeviceMatrix& matrix : weight.matrices()) {
+    const MatrixView& m = matrix.view();
+    MatmulShape shape{.rows = rows,
+                      .x_stride = x_stride,
+                      .out_stride = out_stride,
+                      .split = {act_->split_parts.data(), act_->split_arrived.data()},
+                      .multiprocessors = device_.multiprocessors,
+                      .shared_bytes = device_.shared_bytes};
+    const void* inputs = x;
+    if (m.columns) {
+      shape.x_stride = round_up(m.slices.k(), kAlignedInputs);
+      auto* gathered = reinterpret_cast<bf16*>(act_->gathered.data());
+      gather_columns(*stream_, rows, static_cast<const bf16*>(x), x_stride, m, gathered, shape.x_stride);
+      inputs = gathered;
+    }
+    matmul(*stream_, shape, inputs, m, out);
+    out += m.n;
+  }
 }
 
 void CudaModel::queue_attention(int64_t layer, int64_t rows) {
@@ -157,7 +167,7 @@ void CudaModel::queue_mlp(int64_t layer, int64_t rows) {
   norm.added_weight = w.attention_out_norm.data();
   norm.rows = rows;
   queue_sum_and_norm(norm, rows);
-  const int64_t columns = w.gate_up.view().n / 2;
+  const int64_t columns = w.gate_up.n() / 2;
   multiply(rows, act_->normed.data(), config_.hidden_size, w.gate_up, act_->gate_up.data(), 2 * columns);
   if (w.router.size() > 0) {
     queue_experts(w, rows);

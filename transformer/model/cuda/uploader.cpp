@@ -10,8 +10,10 @@ namespace outrider::cuda {
 namespace {
 
 bool is_stored_as(const TensorInfo& tensor, WeightType type) {
-  return is_quantized(type) ? tensor.dtype == stored_dtype(type)
-                            : tensor.dtype == (type == WeightType::kBFloat16 ? Dtype::kBF16 : Dtype::kF32);
+  if (is_quantized(type)) return tensor.dtype == stored_dtype(type);
+  return tensor.dtype == (type == WeightType::kBFloat16  ? Dtype::kBF16
+                          : type == WeightType::kFloat16 ? Dtype::kF16
+                                                         : Dtype::kF32);
 }
 
 // The type in which rows of a part travel to a matrix of `type`: as it, or as the numbers to be quantised.
@@ -40,11 +42,6 @@ void stage_scales(const TensorPart& part, int64_t row, int64_t count, std::byte*
 }
 
 }  // namespace
-
-Slices slices_of(WeightType type, int64_t k, const std::vector<int64_t>& leaf_ends) {
-  return leaf_ends.empty() ? even_slices(k, step_columns(type))
-                           : slices_from_ends(leaf_ends, step_columns(type));
-}
 
 void stage_row(const TensorPart& part, int64_t row, WeightType type, std::byte* to) {
   const TensorInfo& tensor = *part.tensor;
@@ -78,14 +75,42 @@ Uploader::~Uploader() {
   }
 }
 
-DeviceMatrix Uploader::matrix(WeightType type, const MatrixSource& source) {
-  DeviceMatrix matrix(type, source.n(), slices_of(type, source.k(), source.leaf_ends));
-  int64_t row = 0;
-  for (const TensorPart& part : source.parts) {
-    upload(part, row, matrix.view());
-    row += part.rows.size();
+DeviceMatrix Uploader::matrix(const MatrixPlan& plan) {
+  if (!plan.codes) {
+    DeviceMatrix matrix(plan.type, plan.n, plan.slices);
+    if (plan.is_wide) {
+      upload_wide(plan.parts, matrix.view());
+      return matrix;
+    }
+    int64_t row = 0;
+    for (const TensorPart& part : plan.parts) {
+      upload(part, row, matrix.view());
+      row += part.rows.size();
+    }
+    return matrix;
   }
+  DeviceMatrix matrix(plan.codes->form, plan.n, plan.slices, plan.codes->columns, stream_);
+  std::vector<CodedPiece> pieces;
+  for (const TensorPart& part : plan.parts) pieces.push_back({part.coded.get(), part.columns});
+  int64_t row = 0;
+  for (size_t i = 0; i < pieces.size(); ++i) {
+    const TensorPart& part = plan.parts[i];
+    if (!plan.is_wide) {
+      upload_codes(*plan.codes, {&pieces[i], 1}, part.rows, row, matrix.view());
+      row += part.rows.size();
+    } else if (i == 0) {
+      upload_codes(*plan.codes, pieces, part.rows, 0, matrix.view());
+    }
+    advance(part.bytes(part.rows.size()));
+  }
+  for (const TensorPart& part : plan.parts)  // most orders of codes spread a row's over the whole tensor
+    for (const TensorInfo* tensor : part.coded->tensors()) release_pages(tensor->data);
   return matrix;
+}
+
+void Uploader::advance(int64_t bytes) {
+  done_ += bytes;
+  if (progress_) progress_(std::min(done_, total_), total_);
 }
 
 Uploader::Staging& Uploader::next_free() {
@@ -95,38 +120,52 @@ Uploader::Staging& Uploader::next_free() {
   return s;
 }
 
-DeviceMatrix Uploader::side_by_side(WeightType type, const std::vector<TensorPart>& parts,
-                                    const std::vector<int64_t>& leaf_ends) {
-  int64_t k = 0;
-  for (const TensorPart& part : parts) k += part.columns.size();
-  const int64_t n = parts.front().rows.size();
-  DeviceMatrix matrix(type, n, slices_of(type, k, leaf_ends));
-  const WeightType staged = is_quantized(type) ? WeightType::kFloat32 : type;
-  const int64_t bytes_of_row = row_bytes(staged, k);
-  if (bytes_of_row == 0) return matrix;
+void Uploader::upload_wide(const std::vector<TensorPart>& parts, const MatrixView& to) {
+  const WeightType staged = is_quantized(to.type) ? WeightType::kFloat32 : to.type;
+  const int64_t bytes_of_row = row_bytes(staged, to.slices.k());
+  if (bytes_of_row == 0) return;
   const int64_t rows_at_once = kStagingBytes / bytes_of_row;
   CHECK(rows_at_once > 0, "a row of {} bytes", bytes_of_row);
-  for (int64_t row = 0; row < n; row += rows_at_once) {
-    const int64_t rows = std::min(rows_at_once, n - row);
+  for (int64_t row = 0; row < to.n; row += rows_at_once) {
+    const int64_t rows = std::min(rows_at_once, to.n - row);
     Staging& s = next_free();
-    std::byte* to = s.host.data();
+    std::byte* at = s.host.data();
     for (int64_t r = row; r < row + rows; ++r)
       for (const TensorPart& part : parts) {
-        stage_row(part, r, staged, to);
-        to += row_bytes(staged, part.columns.size());
+        stage_row(part, r, staged, at);
+        at += row_bytes(staged, part.columns.size());
       }
     copy(s.device.data(), s.host.data(), rows * bytes_of_row, stream_);
-    if (staged == type)
-      pack_rows(stream_, matrix.view(), row, rows, s.device.data());
+    if (staged == to.type)
+      pack_rows(stream_, to, row, rows, s.device.data());
     else
-      quantize_rows(stream_, matrix.view(), row, rows, staged, s.device.data());
+      quantize_rows(stream_, to, row, rows, staged, s.device.data());
     s.free.record(stream_);
-    for (const TensorPart& part : parts) done_ += part.bytes(rows);
-    if (progress_) progress_(std::min(done_, total_), total_);
+    for (const TensorPart& part : parts) advance(part.bytes(rows));
   }
   for (const TensorPart& part : parts)
     if (!part.coded) release_pages(part.tensor->data);
-  return matrix;
+}
+
+void Uploader::upload_codes(const CodePlan& plan, std::span<const CodedPiece> pieces, IndexRange rows,
+                            int64_t first_row, const MatrixView& to) {
+  const int64_t code_bytes = staged_code_bytes(plan), words = staged_words(plan);
+  if (code_bytes == 0) return;
+  const int64_t rows_at_once = (kStagingBytes - 1) / (code_bytes + words * 2);  // 1: for the words' place
+  CHECK(rows_at_once > 0, "a row of {} bytes", code_bytes);
+  for (int64_t row = 0; row < rows.size(); row += rows_at_once) {
+    const int64_t count = std::min(rows_at_once, rows.size() - row);
+    Staging& s = next_free();
+    const int64_t words_at = round_up(count * code_bytes, 2);
+    auto* own_words = reinterpret_cast<uint16_t*>(s.host.data() + words_at);
+    for (int64_t r = 0; r < count; ++r)
+      stage_codes(plan, pieces, rows.begin + row + r, s.host.data() + r * code_bytes, own_words + r * words);
+    copy(s.device.data(), s.host.data(), words_at + count * words * 2, stream_);
+    pack_rows(stream_, to, first_row + row, count, s.device.data());
+    pack_words(stream_, to, first_row + row, count,
+               reinterpret_cast<const uint16_t*>(s.device.data() + words_at));
+    s.free.record(stream_);
+  }
 }
 
 void Uploader::upload(const TensorPart& part, int64_t first_row, const MatrixView& to) {
@@ -157,8 +196,7 @@ void Uploader::upload(const TensorPart& part, int64_t first_row, const MatrixVie
     if (!part.coded && !part.apart)  // what a row has may lie anywhere
       release_pages(part.tensor->data.subspan(static_cast<size_t>(part.rows.begin + row) * row_size,
                                               static_cast<size_t>(rows) * row_size));
-    done_ += part.bytes(rows);
-    if (progress_) progress_(std::min(done_, total_), total_);
+    advance(part.bytes(rows));
   }
 }
 

@@ -9,13 +9,11 @@
 
 #include "base/cuda.h"
 #include "transformer/files/weight_sources.h"
+#include "transformer/model/cuda/matrix_plan.h"
 #include "transformer/model/load_progress.h"
 #include "transformer/ops/cuda/cuda_ops.h"
 
 namespace outrider::cuda {
-
-// Where the columns of a matrix are cut: at the ends of its leaves, or evenly.
-Slices slices_of(WeightType type, int64_t k, const std::vector<int64_t>& leaf_ends);
 
 // Row `row` of a part, as elements of `type`.
 void stage_row(const TensorPart& part, int64_t row, WeightType type, std::byte* to);
@@ -28,11 +26,7 @@ class Uploader {
   Uploader(const Uploader&) = delete;
   Uploader& operator=(const Uploader&) = delete;
 
-  // All parts of a matrix, in the order of its rows.
-  DeviceMatrix matrix(WeightType type, const MatrixSource& source);
-  // Parts of as many rows each, one beside the other, in numbers.
-  DeviceMatrix side_by_side(WeightType type, const std::vector<TensorPart>& parts,
-                            const std::vector<int64_t>& leaf_ends);
+  DeviceMatrix matrix(const MatrixPlan& plan);
   // The staging buffers, for who keeps them until nobody loads any more (DeviceWeights::staging).
   std::shared_ptr<void> staging() const { return staging_; }
 
@@ -46,6 +40,12 @@ class Uploader {
   };
 
   void upload(const TensorPart& part, int64_t first_row, const MatrixView& to);
+  // Parts one beside the other, in numbers.
+  void upload_wide(const std::vector<TensorPart>& parts, const MatrixView& to);
+  // Rows of all pieces, numbered as in their files.
+  void upload_codes(const CodePlan& plan, std::span<const CodedPiece> pieces, IndexRange rows,
+                    int64_t first_row, const MatrixView& to);
+  void advance(int64_t bytes);
   Staging& next_free();
 
   int64_t done_ = 0, total_ = 0;  // bytes of matrices in the files

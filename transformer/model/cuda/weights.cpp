@@ -52,8 +52,12 @@ std::vector<float> wide_bias(const ExpertSources& s, const ExpertColumns& column
   return wide;
 }
 
-void upload_mixture(const ExpertSources& s, const ModelConfig& config, const ShardPlan& plan, WeightType type,
-                    Uploader& uploader, StreamView stream, DeviceLayer& to) {
+// The matrices of a mixture's experts, in the order of ExpertColumns.
+struct MixturePlan {
+  StackPlan gate_up, down;
+};
+Result<MixturePlan> plan_mixture(const ExpertSources& s, const ModelConfig& config, const ShardPlan& plan,
+                                 WeightType type) {
   const ExpertColumns columns = expert_columns(*config.experts, plan.shard);
   MatrixSource gate_up;
   for (const size_t side : {size_t{0}, size_t{1}})
@@ -66,13 +70,21 @@ void upload_mixture(const ExpertSources& s, const ModelConfig& config, const Sha
     TensorPart& part = down.emplace_back(mlp.down.parts.front());
     part.columns = inside(part.columns, own);
   });
-  to.gate_up = uploader.matrix(type, gate_up);
-  to.down = uploader.side_by_side(type, down, mlp_columns(config, plan, true).leaf_ends);
+  MixturePlan mixture;
+  ASSIGN_OR_RETURN(mixture.gate_up, plan_stack(gate_up, type));
+  ASSIGN_OR_RETURN(mixture.down,
+                   plan_side_by_side(std::move(down), mlp_columns(config, plan, true).leaf_ends, type));
+  return mixture;
+}
+
+// All of a mixture but its matrices.
+void upload_choice(const ExpertSources& s, const ModelConfig& config, const ShardPlan& plan,
+                   StreamView stream, DeviceLayer& to) {
   to.router = numbers_of(s.router.parts.front(), stream);
   if (s.shared) to.shared_gate = numbers_of(s.shared_gate.front(), stream);
   if (!config.experts->biases) return;
   to.router_bias = to_device(read_vector(s.router_bias), stream);
-  to.gate_up_bias = to_device(wide_bias(s, columns), stream);
+  to.gate_up_bias = to_device(wide_bias(s, expert_columns(*config.experts, plan.shard)), stream);
   std::vector<float> down_bias;
   for (const MlpSources& expert : s.experts) {
     const std::vector<float> own = read_vector(expert.down_bias);
@@ -81,14 +93,22 @@ void upload_mixture(const ExpertSources& s, const ModelConfig& config, const Sha
   to.expert_down_bias = to_device(down_bias, stream);
 }
 
-// What one of our own files holds in codes has scales along an expert's columns.
-Status check_mixture(const ExpertSources& mixture) {
-  for (const MlpSources& expert : mixture.experts)
-    if (const TensorPart& down = expert.down.parts.front(); down.scales)
+// What one of our own files holds in codes has scales along an expert's columns; and where groups have an
+// order, every expert has its own.
+Status check_mixture(const ExpertSources& mixture, bool keeps_codes) {
+  for (const MlpSources& expert : mixture.experts) {
+    const TensorPart& down = expert.down.parts.front();
+    if (down.scales)
       return unsupported(
           fmt::format("{} holds codes, and CUDA devices quantise experts while loading; use the original "
                       "model with --weight-format, or --device cpu",
                       down.tensor->name));
+    if (keeps_codes && down.coded && !down.coded->order().empty())
+      return unsupported(
+          fmt::format("{} is in act-order, which CUDA devices do not take of experts; use --device cpu, or "
+                      "--weight-format bf16, int8, int4 or fp8, which dequantises them while loading",
+                      down.tensor->name));
+  }
   return {};
 }
 
@@ -100,20 +120,18 @@ void count_bytes(DeviceWeights& weights) {
 
 }  // namespace
 
+namespace {
+
 Result<DeviceWeightTypes> device_weight_types(const WeightMap& map, WeightFormat format) {
   const WeightType numbers = map.all_bf16 ? WeightType::kBFloat16 : WeightType::kFloat32;
   std::optional<WeightType> vocabulary, layers;
-  // All matrices of a kind are alike.
+  bool keeps_codes = false;
+  // All matrices of a kind are alike, unless a published checkpoint says what each is.
   const auto add = [&](MatrixKind kind, std::optional<WeightType>& type,
                        const MatrixSource& source) -> Status {
     ASSIGN_OR_RETURN(const WeightType own, weight_type(source, format, kind, numbers));
-    if (own == WeightType::kCodes)
-      return unsupported(
-          fmt::format("{} holds codes of a published checkpoint, which CUDA devices do not multiply; use "
-                      "--device cpu, or "
-                      "--weight-format bf16, int8, int4 or fp8, which dequantises them while loading",
-                      source.parts.front().tensor->name));
-    if (type.value_or(own) != own)
+    keeps_codes |= own == WeightType::kCodes;
+    if (type.value_or(own) != own && !keeps_codes)
       return unsupported(
           fmt::format("{} would be {} and other matrices {}; quantise the original model again",
                       source.parts.front().tensor->name, weight_type_name(own), weight_type_name(*type)));
@@ -123,9 +141,11 @@ Result<DeviceWeightTypes> device_weight_types(const WeightMap& map, WeightFormat
   RETURN_IF_ERROR(add(MatrixKind::kVocabulary, vocabulary, map.head));
   if (map.embedding) RETURN_IF_ERROR(add(MatrixKind::kVocabulary, vocabulary, *map.embedding));
   for (const LayerSources& l : map.layers)
-    if (const ExpertSources* mixture = l.mixture()) RETURN_IF_ERROR(check_mixture(*mixture));
+    if (const ExpertSources* mixture = l.mixture())
+      RETURN_IF_ERROR(check_mixture(*mixture, format == WeightFormat::kAuto));
   for (const LayerSources& l : map.layers)
     for (const MatrixSource* source : l.matrices()) RETURN_IF_ERROR(add(MatrixKind::kLayer, layers, *source));
+  if (keeps_codes) return DeviceWeightTypes{WeightType::kCodes, WeightType::kCodes};
   const DeviceWeightTypes types{layers.value_or(*vocabulary), *vocabulary};
   if (types.activation() != activation_type(types.vocabulary))
     return unsupported(fmt::format("{} is {} and the layers are {}; quantise the original model again",
@@ -134,10 +154,7 @@ Result<DeviceWeightTypes> device_weight_types(const WeightMap& map, WeightFormat
   return types;
 }
 
-DeviceWeightTypes device_weight_types(WeightFormat format) {
-  if (format == WeightFormat::kAuto) format = WeightFormat::kBFloat16;
-  return {weight_type(format, MatrixKind::kLayer), weight_type(format, MatrixKind::kVocabulary)};
-}
+}  // namespace
 
 ExpertColumns expert_columns(const ExpertConfig& config, Shard shard) {
   ExpertColumns columns{.experts = static_cast<int32_t>(config.count),
@@ -154,7 +171,52 @@ MlpColumns mlp_columns(const ModelConfig& config, const ShardPlan& plan, bool ha
   return all;
 }
 
-int64_t device_weight_bytes(const ModelConfig& c, const ShardPlan& plan, const DeviceWeightTypes& types) {
+Status check_family(const ModelConfig& config) {
+  if (!config.latent) return {};
+  return unsupported(fmt::format("the latent attention of {} runs on the CPU only; use --device cpu",
+                                 architecture_name(config.family)));
+}
+
+Result<WeightPlan> plan_weights(const WeightMap& map, const ModelConfig& config, const ShardPlan& plan,
+                                WeightFormat format) {
+  WeightPlan all;
+  ASSIGN_OR_RETURN(all.types, device_weight_types(map, format));
+  const auto add = [&](const Result<StackPlan>& stack) -> Status {
+    if (!stack.ok()) return stack.status();
+    for (const MatrixPlan& matrix : *stack) {
+      all.bytes += matrix.bytes();
+      all.gathered_columns = std::max(all.gathered_columns, matrix.gathered_columns());
+    }
+    return {};
+  };
+  const MatrixSource& embedding = map.embedding ? *map.embedding : map.head;
+  ASSIGN_OR_RETURN(const StackPlan table, plan_stack(embedding, all.types.vocabulary));
+  if (table.front().gathered_columns() > 0)
+    return unsupported(fmt::format(
+        "{}: the CUDA kernels do not take an embedding in such groups; use --device cpu, or --weight-format "
+        "bf16, int8, int4 or fp8, which dequantises it while loading",
+        embedding.parts.front().tensor->name));
+  if (map.embedding) RETURN_IF_ERROR(add(table));
+  RETURN_IF_ERROR(add(plan_stack(map.head, all.types.vocabulary)));
+  for (const LayerSources& s : map.layers) {
+    RETURN_IF_ERROR(add(plan_stack(s.qkv, all.types.layers)));
+    RETURN_IF_ERROR(add(plan_stack(s.o, all.types.layers)));
+    if (const ExpertSources* experts = s.mixture()) {
+      ASSIGN_OR_RETURN(MixturePlan mixture, plan_mixture(*experts, config, plan, all.types.layers));
+      RETURN_IF_ERROR(add(std::move(mixture.gate_up)));
+      RETURN_IF_ERROR(add(std::move(mixture.down)));
+    } else {
+      RETURN_IF_ERROR(add(plan_stack(s.dense().gate_up, all.types.layers)));
+      RETURN_IF_ERROR(add(plan_stack(s.dense().down, all.types.layers)));
+    }
+  }
+  return all;
+}
+
+WeightPlan plan_weights(const ModelConfig& c, const ShardPlan& plan, WeightFormat format) {
+  if (format == WeightFormat::kAuto) format = WeightFormat::kBFloat16;
+  const DeviceWeightTypes types{weight_type(format, MatrixKind::kLayer),
+                                weight_type(format, MatrixKind::kVocabulary)};
   const int64_t q = plan.query_heads.size() * c.head_dim, kv = plan.kv_heads.size() * c.head_dim;
   const auto bytes_as = [](WeightType type, int64_t n, int64_t k, const std::vector<int64_t>& ends) {
     return DeviceMatrix::bytes_for(type, n, slices_of(type, k, ends));
@@ -170,8 +232,8 @@ int64_t device_weight_bytes(const ModelConfig& c, const ShardPlan& plan, const D
     layers +=
         bytes(2 * columns.count, c.hidden_size) + bytes(c.hidden_size, columns.count, columns.leaf_ends);
   }
-  return layers +
-         (c.tie_word_embeddings ? 1 : 2) * bytes_as(types.vocabulary, plan.vocab.size(), c.hidden_size, {});
+  const int64_t vocabulary = bytes_as(types.vocabulary, plan.vocab.size(), c.hidden_size, {});
+  return {.types = types, .bytes = layers + (c.tie_word_embeddings ? 1 : 2) * vocabulary};
 }
 
 DeviceWeights upload_weights(const WeightMap& map, const ModelConfig& config, const ShardPlan& plan,
@@ -186,8 +248,14 @@ DeviceWeights upload_weights(const WeightMap& map, const ModelConfig& config, co
   DeviceWeights weights;
   weights.types = types;
   Uploader uploader(map.matrix_bytes(), stream, progress);
-  if (map.embedding) weights.embedding = uploader.matrix(types.vocabulary, *map.embedding);
-  weights.head = uploader.matrix(types.vocabulary, map.head);
+  // plan_weights has seen the same plans without an error.
+  const auto upload = [&](const StackPlan& plans) {
+    DeviceStack stack;
+    for (const MatrixPlan& one : plans) stack.add(uploader.matrix(one));
+    return stack;
+  };
+  if (map.embedding) weights.embedding = upload(plan_stack(*map.embedding, types.vocabulary).value());
+  weights.head = upload(plan_stack(map.head, types.vocabulary).value());
   weights.final_norm = norm(map.final_norm);
   for (const LayerSources& s : map.layers) {
     DeviceLayer l;
@@ -200,15 +268,18 @@ DeviceWeights upload_weights(const WeightMap& map, const ModelConfig& config, co
     l.qkv_bias = to_device(read_vector(s.qkv_bias), stream);
     l.sinks = to_device(read_vector(s.sinks), stream);
     l.o_bias = to_device(read_vector(s.o_bias), stream);
-    l.qkv = uploader.matrix(types.layers, s.qkv);
-    l.o = uploader.matrix(types.layers, s.o);
+    l.qkv = upload(plan_stack(s.qkv, types.layers).value());
+    l.o = upload(plan_stack(s.o, types.layers).value());
     if (const ExpertSources* experts = s.mixture()) {
-      upload_mixture(*experts, config, plan, types.layers, uploader, stream, l);
+      const MixturePlan mixture = plan_mixture(*experts, config, plan, types.layers).value();
+      l.gate_up = upload(mixture.gate_up);
+      l.down = upload(mixture.down);
+      upload_choice(*experts, config, plan, stream, l);
     } else {
       l.gate_up_bias = to_device(read_vector(s.dense().gate_up_bias), stream);
       l.down_bias = to_device(read_vector(s.dense().down_bias), stream);
-      l.gate_up = uploader.matrix(types.layers, s.dense().gate_up);
-      l.down = uploader.matrix(types.layers, s.dense().down);
+      l.gate_up = upload(plan_stack(s.dense().gate_up, types.layers).value());
+      l.down = upload(plan_stack(s.dense().down, types.layers).value());
     }
     weights.layers.push_back(std::move(l));
   }
@@ -224,7 +295,7 @@ DeviceWeights noise_weights(const ModelConfig& c, const ShardPlan& plan, const D
   const auto matrix_as = [&](WeightType type, int64_t n, int64_t k, const std::vector<int64_t>& ends) {
     DeviceMatrix m(type, n, slices_of(type, k, ends));
     fill_noise(stream, m.view(), ++seed, 1.0f / std::sqrt(static_cast<float>(std::max<int64_t>(k, 1))));
-    return m;
+    return DeviceStack(std::move(m));
   };
   const auto matrix = [&](int64_t n, int64_t k, const std::vector<int64_t>& ends = {}) {
     return matrix_as(types.layers, n, k, ends);

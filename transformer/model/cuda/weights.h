@@ -10,11 +10,34 @@
 #include "transformer/files/model_config.h"
 #include "transformer/files/weight_format.h"
 #include "transformer/files/weight_sources.h"
+#include "transformer/model/cuda/matrix_plan.h"
 #include "transformer/model/load_progress.h"
 #include "transformer/model/shard_plan.h"
 #include "transformer/ops/cuda/cuda_ops.h"
 
 namespace outrider::cuda {
+
+// Matrices of k columns each, one below the other, which are one matrix of the model.
+class DeviceStack {
+ public:
+  DeviceStack() = default;
+  explicit DeviceStack(DeviceMatrix matrix) { add(std::move(matrix)); }
+  void add(DeviceMatrix matrix) { matrices_.push_back(std::move(matrix)); }
+  const std::vector<DeviceMatrix>& matrices() const { return matrices_; }
+  int64_t n() const {
+    int64_t rows = 0;
+    for (const DeviceMatrix& matrix : matrices_) rows += matrix.view().n;
+    return rows;
+  }
+  int64_t bytes() const {
+    int64_t sum = 0;
+    for (const DeviceMatrix& matrix : matrices_) sum += matrix.bytes();
+    return sum;
+  }
+
+ private:
+  std::vector<DeviceMatrix> matrices_;
+};
 
 // Vectors that a model lacks are empty: a null pointer.
 struct DeviceLayer {
@@ -25,11 +48,11 @@ struct DeviceLayer {
   DeviceBuffer<float> router, shared_gate;  // of a mixture: [experts, hidden], [hidden]
   DeviceBuffer<float> router_bias;          // [experts]
   DeviceBuffer<float> expert_down_bias;     // [experts, hidden]; gate_up_bias is as gate_up's rows are
-  DeviceMatrix qkv, o, gate_up, down;       // of a mixture: all experts as one MLP (ExpertColumns)
+  DeviceStack qkv, o, gate_up, down;        // of a mixture: all experts as one MLP (ExpertColumns)
 };
 
 // What the matrices of a model are: those of the layers, and embedding and head. Both take activations of one
-// type.
+// type. kCodes: every matrix as a published checkpoint stores it, some in codes.
 struct DeviceWeightTypes {
   WeightType layers = WeightType::kFloat32;
   WeightType vocabulary = WeightType::kFloat32;
@@ -38,7 +61,7 @@ struct DeviceWeightTypes {
 
 struct DeviceWeights {
   DeviceWeightTypes types;
-  DeviceMatrix head, embedding;  // embedding is empty when tied
+  DeviceStack head, embedding;  // of one matrix each; embedding is empty when tied
   DeviceBuffer<float> final_norm;
   std::vector<DeviceLayer> layers;
   int64_t bytes = 0;
@@ -46,14 +69,25 @@ struct DeviceWeights {
   // loaded faster may be waiting for each other; so it is kept.
   std::shared_ptr<void> staging;
 
-  const MatrixView& embedding_rows() const { return embedding.bytes() > 0 ? embedding.view() : head.view(); }
+  const MatrixView& embedding_rows() const {
+    return (embedding.bytes() > 0 ? embedding : head).matrices().front().view();
+  }
 };
 
-// What the matrices become on the device: as stored, unless `format` asks for something else. An error names
-// what a device does not take.
-Result<DeviceWeightTypes> device_weight_types(const WeightMap& map, WeightFormat format);
-// What they become where there are no files: bf16, unless `format` asks for something else.
-DeviceWeightTypes device_weight_types(WeightFormat format);
+// An error names what no device computes.
+Status check_family(const ModelConfig& config);
+
+// What a rank's weights will be and take on its device.
+struct WeightPlan {
+  DeviceWeightTypes types;
+  int64_t bytes = 0;             // of matrices; other weights are small
+  int64_t gathered_columns = 0;  // the most that a matrix has its activations put into another order of
+};
+// As stored, unless `format` asks for something else. An error names what a device does not take.
+Result<WeightPlan> plan_weights(const WeightMap& map, const ModelConfig& config, const ShardPlan& plan,
+                                WeightFormat format);
+// Where there are no files: bf16, unless `format` asks for something else.
+WeightPlan plan_weights(const ModelConfig& config, const ShardPlan& plan, WeightFormat format);
 
 // How the columns of a mixture's experts lie on a rank.
 ExpertColumns expert_columns(const ExpertConfig& config, Shard shard);
@@ -65,10 +99,7 @@ struct MlpColumns {
 };
 MlpColumns mlp_columns(const ModelConfig& config, const ShardPlan& plan, bool has_experts);
 
-// The bytes that one rank's matrices take on its device; other weights are small.
-int64_t device_weight_bytes(const ModelConfig& config, const ShardPlan& plan, const DeviceWeightTypes& types);
-
-// types: of device_weight_types. What is not stored so is rounded or quantised on the way.
+// types: of plan_weights. What is not stored so is rounded or quantised on the way.
 DeviceWeights upload_weights(const WeightMap& map, const ModelConfig& config, const ShardPlan& plan,
                              const DeviceWeightTypes& types, StreamView stream, const LoadProgress& progress);
 

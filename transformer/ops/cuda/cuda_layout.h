@@ -85,6 +85,16 @@ OUTRIDER_SHARED_CODE inline int64_t code_offset(const Slices& slices, int32_t ro
   return tile * kGroupTileBytes + c / 32 * 512 + lane * 16 + word * 4 + byte;
 }
 
+// The same where an instruction has 16 neighbouring columns, which share a scale: a lane has four of them,
+// and four of the next 16.
+OUTRIDER_SHARED_CODE inline int64_t quarter_code_offset(const Slices& slices, int32_t row, int32_t column) {
+  const int32_t r = row % kTileRows, c = (column - slices.begin[slices.slice_of(column)]) % kGroupStep;
+  const int32_t lane = r % 8 * 4 + c % 16 / 4, word = c % 32 / 16 * 2 + (r >= 8 ? 1 : 0);
+  const int32_t byte = c % 4 == 1 ? 2 : c % 4 == 2 ? 1 : c % 4;
+  const int64_t tile = static_cast<int64_t>(row / kTileRows) * slices.steps() + slices.step_of(column);
+  return tile * kGroupTileBytes + c / 32 * 512 + lane * 16 + word * 4 + byte;
+}
+
 // Element (row, column) in four-bit codes, in halves of bytes: a word of a lane is one instruction. Its
 // halves 0 and 4 are one register of operand a, then 1 and 5, 2 and 6, 3 and 7, so that widening needs no
 // shuffle; the two codes of a byte are columns c and c + 2 of one row.

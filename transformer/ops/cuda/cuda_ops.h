@@ -45,7 +45,8 @@ void prepare_matmul(int64_t shared_bytes);
 void prepare_attention(int64_t shared_bytes);
 
 // out[m, n] = sum over k of x[m, k] * weight[n, k], slice by slice, slices added in the tree; codes are
-// summed group by group, each sum scaled in fp32. x: of activation_type; both row-major, strides in elements
+// summed group by group, each sum scaled in fp32. fp16 and published codes are multiplied as the exact numbers
+// that they stand for. x: of activation_type; both row-major, strides in elements
 // (x_stride even).
 constexpr int64_t kSplitTokens = 16, kSplitTiles = 512;
 // Room for products whose contraction is split over blocks: they have at most so many tokens and tiles of
@@ -66,6 +67,11 @@ struct MatmulShape {
   int64_t shared_bytes = 0;
 };
 void matmul(StreamView stream, const MatmulShape& shape, const void* x, const MatrixView& weight, float* out);
+
+// out[m, i] = x[m, columns[i]] of a matrix whose columns are not in order, 0 where it has none.
+constexpr int64_t kAlignedInputs = 8;  // out_stride is a multiple of so many
+void gather_columns(StreamView stream, int64_t rows, const bf16* x, int64_t x_stride, const MatrixView& weight,
+                    bf16* out, int64_t out_stride);
 
 // residual[m, :] = embedding row of tokens[m] * factor where this rank has it, else +0. The table is a matrix
 // as stored for the head.

@@ -34,7 +34,7 @@ __global__ void pack_scale_elements(const MatrixView to, int64_t first_row, int6
 __device__ __forceinline__ void store_codes(const MatrixView& to, int32_t row, int32_t begin, int32_t count,
                                             const uint8_t (&codes)[4]) {
   auto* data = static_cast<uint8_t*>(to.data);
-  if (to.type != WeightType::kInt4) {
+  if (!to.is_half_bytes()) {
     for (int32_t c = 0; c < count; ++c) data[code_offset(to.slices, row, begin + c)] = codes[c];
     return;
   }
@@ -43,7 +43,19 @@ __device__ __forceinline__ void store_codes(const MatrixView& to, int32_t row, i
   data[at + 2] = static_cast<uint8_t>(codes[1] | codes[3] << 4);
 }
 
-// One group of one row per thread, from stored int4.
+// Word w of a step of a row per thread.
+__global__ void pack_form_words(const MatrixView to, int64_t first_row, int64_t rows,
+                                const uint16_t* staged) {
+  const int64_t words = to.form.words, of_row = to.slices.steps() * words;
+  const int64_t i = static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x;
+  if (i >= rows * of_row) return;
+  const auto row = static_cast<int32_t>(first_row + i / of_row),
+             step = static_cast<int32_t>(i % of_row / words);
+  const int64_t at = scale_offset(to.slices, row, step, to.form.words, static_cast<int32_t>(i % words));
+  to.scales[at] = bf16{staged[i]};
+}
+
+// One group of one row per thread, from stored codes of four bits.
 __global__ void pack_half_bytes(const MatrixView to, int64_t first_row, int64_t rows, const uint8_t* staged) {
   const int64_t groups = to.groups();
   const int64_t i = static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x;
@@ -137,6 +149,12 @@ int64_t tiled_steps(int64_t n, const Slices& slices) {
 int64_t code_bytes(WeightType type, int64_t n, const Slices& slices) {
   return tiled_steps(n, slices) * kGroupTileBytes * weight_bits(type) / 8;
 }
+int64_t code_bytes(const CodeForm& form, int64_t n, const Slices& slices) {
+  return tiled_steps(n, slices) * kGroupTileBytes * code_bits(form.code) / 8;
+}
+int64_t word_bytes(const CodeForm& form, int64_t n, const Slices& slices) {
+  return tiled_steps(n, slices) * kTileRows * form.words * int64_t{sizeof(bf16)};
+}
 int64_t scale_count(WeightType type, int64_t n, const Slices& slices) {
   return tiled_steps(n, slices) * kTileRows * (kGroupStep / group_columns(type));
 }
@@ -149,8 +167,34 @@ void check_rows(const MatrixView& to, int64_t first_row, int64_t rows) {
 
 int64_t DeviceMatrix::bytes_for(WeightType type, int64_t n, const Slices& slices) {
   if (type == WeightType::kFloat32) return round_up(n, kWarp) * slices.k() * int64_t{4};
-  if (type == WeightType::kBFloat16) return tiled_steps(n, slices) * kTileElements * int64_t{2};
+  if (type == WeightType::kBFloat16 || type == WeightType::kFloat16)
+    return tiled_steps(n, slices) * kTileElements * int64_t{2};
   return code_bytes(type, n, slices) + scale_count(type, n, slices) * static_cast<int64_t>(sizeof(bf16));
+}
+
+int64_t DeviceMatrix::bytes_for(const CodeForm& form, int64_t n, const Slices& slices, bool has_columns) {
+  return code_bytes(form, n, slices) + word_bytes(form, n, slices) +
+         (has_columns ? slices.k() * int64_t{sizeof(int32_t)} : 0);
+}
+
+DeviceMatrix::DeviceMatrix(const CodeForm& form, int64_t n, const Slices& slices,
+                           std::span<const int32_t> columns, StreamView stream)
+    : memory_(bytes_for(form, n, slices, !columns.empty())) {
+  CHECK(slices.k() % 2 == 0 && slices.step_columns == kGroupStep, "{} columns in steps of {}", slices.k(),
+        slices.step_columns);
+  CHECK(columns.empty() || static_cast<int64_t>(columns.size()) == slices.k(), "{} of {} columns",
+        columns.size(), slices.k());
+  std::byte* const words = memory_.data() + code_bytes(form, n, slices);
+  auto* const order = reinterpret_cast<int32_t*>(words + word_bytes(form, n, slices));
+  view_ = {.type = WeightType::kCodes,
+           .data = memory_.data(),
+           .scales = reinterpret_cast<bf16*>(words),
+           .n = static_cast<int32_t>(n),
+           .padded_n = static_cast<int32_t>(round_up(n, kWarp)),
+           .slices = slices,
+           .form = form,
+           .columns = columns.empty() ? nullptr : order};
+  copy(order, columns.data(), static_cast<int64_t>(columns.size()), stream);
 }
 
 DeviceMatrix::DeviceMatrix(WeightType type, int64_t n, const Slices& slices)
@@ -175,10 +219,10 @@ void pack_rows(StreamView stream, const MatrixView& to, int64_t first_row, int64
   if (to.type == WeightType::kFloat32)
     launch_each(stream, elements, &pack_elements<float>, to, first_row, rows,
                 static_cast<const float*>(staged));
-  else if (to.type == WeightType::kBFloat16)
+  else if (to.type == WeightType::kBFloat16 || to.type == WeightType::kFloat16)
     launch_each(stream, elements, &pack_elements<bf16>, to, first_row, rows,
                 static_cast<const bf16*>(staged));
-  else if (to.type == WeightType::kInt4)
+  else if (to.is_half_bytes())
     launch_each(stream, rows * to.groups(), &pack_half_bytes, to, first_row, rows,
                 static_cast<const uint8_t*>(staged));
   else
@@ -190,6 +234,13 @@ void pack_scales(StreamView stream, const MatrixView& to, int64_t first_row, int
                  const bf16* staged) {
   check_rows(to, first_row, rows);
   launch_each(stream, rows * to.groups(), &pack_scale_elements, to, first_row, rows, staged);
+}
+
+void pack_words(StreamView stream, const MatrixView& to, int64_t first_row, int64_t rows,
+                const uint16_t* staged) {
+  check_rows(to, first_row, rows);
+  launch_each(stream, rows * to.slices.steps() * to.form.words, &pack_form_words, to, first_row, rows,
+              staged);
 }
 
 void quantize_rows(StreamView stream, const MatrixView& to, int64_t first_row, int64_t rows, WeightType from,

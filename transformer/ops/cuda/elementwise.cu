@@ -1,6 +1,7 @@
 // Embedding, residual and norm, rotary embedding with the KV write, gated activations. Sums run over a fixed
 // number of threads by index and then over one tree, so they are functions of the row alone.
 #include "base/cuda_device.h"
+#include "transformer/ops/cuda/mma_codes.h"
 #include "transformer/ops/cuda/row_slots.h"
 #include "transformer/ops/norm_row.h"
 
@@ -10,10 +11,33 @@ namespace {
 constexpr int kThreads = kNormThreads;
 constexpr int kWarps = kNormWarps;
 
+// Of codes of a published checkpoint: weight_of_code.
+__device__ __forceinline__ float published_element(const MatrixView& m, int32_t row, int32_t column) {
+  const CodeForm& f = m.form;
+  const int64_t at = element_offset(m, row, column);
+  const auto* codes = static_cast<const uint8_t*>(m.data);
+  const auto code = static_cast<uint8_t>(f.is_half_bytes() ? codes[at / 2] >> (at % 2 * 4) & 15 : codes[at]);
+  RowWords words;
+  OUTRIDER_UNROLL
+  for (int32_t w = 0; w < CodeForm::kMostWords; ++w)
+    if (w < f.words)
+      words.words[w] = m.scales[scale_offset(m.slices, row, m.slices.step_of(column), f.words, w)].bits;
+  const int32_t in_slice = column - m.slices.begin[m.slices.slice_of(column)];
+  const UnitNumbers n = words.numbers(f, in_slice % kGroupStep / f.unit);
+  const float number = f.code == CodeType::kE4m3        ? e4m3_to_float(code)
+                       : f.code == CodeType::kE2m1      ? e2m1_to_float(code)
+                       : f.code == CodeType::kUnsigned8 ? static_cast<float>(code ^ 0x80)
+                                                        : static_cast<float>(code);
+  if (f.zero_type == ZeroType::kMinimum) return number * n.scale - n.minimum;
+  return (number - static_cast<float>(n.zero)) * n.scale;
+}
+
 __device__ __forceinline__ float element_of(const MatrixView& m, int32_t row, int32_t column) {
+  if (m.type == WeightType::kCodes) return published_element(m, row, column);
   const int64_t at = element_offset(m, row, column);
   if (m.type == WeightType::kFloat32) return static_cast<const float*>(m.data)[at];
   if (m.type == WeightType::kBFloat16) return to_float(static_cast<const bf16*>(m.data)[at]);
+  if (m.type == WeightType::kFloat16) return float_of_half(static_cast<const uint16_t*>(m.data)[at]);
   const auto* codes = static_cast<const uint8_t*>(m.data);
   const bool is_int4 = m.type == WeightType::kInt4;
   const auto code = static_cast<uint8_t>(is_int4 ? codes[at / 2] >> (at % 2 * 4) & 15 : codes[at]);
@@ -31,6 +55,17 @@ __global__ void __launch_bounds__(kThreads)
   const bool here = row >= 0 && row < table.n;
   const auto i = static_cast<int32_t>(blockIdx.y * kThreads + threadIdx.x);
   if (i < hidden) residual[m * hidden + i] = here ? element_of(table, row, i) * factor : 0.0f;
+}
+
+// Grid: rows, columns.
+__global__ void __launch_bounds__(kThreads)
+    gather_rows(const bf16* x, int64_t x_stride, const int32_t* columns, int32_t count, bf16* out,
+                int64_t out_stride) {
+  const int64_t m = blockIdx.x;
+  const auto i = static_cast<int32_t>(blockIdx.y * kThreads + threadIdx.x);
+  const int32_t column = i < count ? columns[i] : -1;
+  await_inputs();
+  if (i < count) out[m * out_stride + i] = column >= 0 ? x[m * x_stride + column] : bf16{};
 }
 
 // kNormsAdded: what is added is normed first.
@@ -260,6 +295,19 @@ void embed(StreamView stream, const DeviceBatch& batch, int64_t rows, const Matr
           .threads = kThreads},
          &embed_rows, batch, table, static_cast<int32_t>(first_token), static_cast<int32_t>(hidden), factor,
          residual);
+}
+
+void gather_columns(StreamView stream, int64_t rows, const bf16* x, int64_t x_stride,
+                    const MatrixView& weight, bf16* out, int64_t out_stride) {
+  const int32_t count = weight.slices.k();
+  if (rows == 0 || count == 0) return;
+  CHECK(weight.columns && out_stride >= count, "{} columns, stride {}", count, out_stride);
+  launch(stream,
+         {.grid_x = static_cast<unsigned>(rows),
+          .grid_y = static_cast<unsigned>((count + kThreads - 1) / kThreads),
+          .threads = kThreads,
+          .early = true},
+         &gather_rows, x, x_stride, weight.columns, count, out, out_stride);
 }
 
 void add_and_norm(StreamView stream, const NormArguments& arguments) {

@@ -4,6 +4,7 @@
 // thread, for exact fixtures.
 #include "base/cuda_device.h"
 #include "transformer/ops/cuda/cuda_ops.h"
+#include "transformer/ops/cuda/mma_codes.h"
 #include "transformer/ops/cuda/mma_ring.h"
 #include "transformer/ops/cuda/mma_weights.h"
 
@@ -141,8 +142,8 @@ __global__ void __launch_bounds__(Form::kThreads, 1) matmul_mma(const MmaArgumen
       copy_async_wait<kStages - 2>();
       OUTRIDER_UNROLL
       for (int r = 0; r < kTiles; ++r)
-        Weights::template multiply<kColumns>(weights.words_at(stage, r), weights.scales_at(stage, r), b,
-                                             sum[r]);
+        Weights::template multiply<kColumns>(a.form, weights.words_at(stage, r), weights.scales_at(stage, r),
+                                             b, sum[r]);
       weights.fetch(stage == 0 ? kStages - 1 : stage - 1);  // the stage that was read before this one
       stage = stage + 1 == kStages ? 0 : stage + 1;
     }
@@ -206,6 +207,20 @@ void launch_format(StreamView stream, const MatmulShape& shape, const MmaArgumen
     launch_mma<MmaForm<Weights, Weights::kManyColumns, 0>>(stream, shape, arguments);
 }
 
+void launch_codes(StreamView stream, const MatmulShape& shape, const MmaArguments& a) {
+  if (a.form.unit == 16) return launch_format<QuarterWeights>(stream, shape, a);
+  switch (a.form.code) {
+    case CodeType::kUnsigned4:
+      return launch_format<PublishedWeights<CodeType::kUnsigned4>>(stream, shape, a);
+    case CodeType::kUnsigned8:
+      return launch_format<PublishedWeights<CodeType::kUnsigned8>>(stream, shape, a);
+    case CodeType::kE4m3:
+      return launch_format<PublishedWeights<CodeType::kE4m3>>(stream, shape, a);
+    case CodeType::kE2m1:
+      return launch_format<PublishedWeights<CodeType::kE2m1>>(stream, shape, a);
+  }
+}
+
 template <class Form>
 void allow_form(int64_t shared_bytes) {
   allow_shared_bytes(&matmul_mma<Form>,
@@ -263,6 +278,12 @@ void prepare_matmul(int64_t shared_bytes) {
   allow_format<CodeWeights<WeightType::kInt8>>(shared_bytes);
   allow_format<CodeWeights<WeightType::kFloat8>>(shared_bytes);
   allow_format<HalfByteWeights>(shared_bytes);
+  allow_format<HalfWeights>(shared_bytes);
+  allow_format<PublishedWeights<CodeType::kUnsigned4>>(shared_bytes);
+  allow_format<PublishedWeights<CodeType::kUnsigned8>>(shared_bytes);
+  allow_format<PublishedWeights<CodeType::kE4m3>>(shared_bytes);
+  allow_format<PublishedWeights<CodeType::kE2m1>>(shared_bytes);
+  allow_format<QuarterWeights>(shared_bytes);
   prepare_matmul_split(shared_bytes);
 }
 
@@ -284,6 +305,7 @@ void matmul(StreamView stream, const MatmulShape& shape, const void* x, const Ma
   CHECK(shape.x_stride % 2 == 0, "x stride {} is odd", shape.x_stride);
   const MmaArguments arguments{.weights = static_cast<const uint4*>(weight.data),
                                .scales = reinterpret_cast<const uint32_t*>(weight.scales),
+                               .form = weight.form,
                                .slices = weight.slices,
                                .n = weight.n,
                                .tiles = (weight.n + kTileRows - 1) / kTileRows,
@@ -301,6 +323,10 @@ void matmul(StreamView stream, const MatmulShape& shape, const void* x, const Ma
       return launch_format<CodeWeights<WeightType::kFloat8>>(stream, shape, arguments);
     case WeightType::kInt4:
       return launch_format<HalfByteWeights>(stream, shape, arguments);
+    case WeightType::kFloat16:
+      return launch_format<HalfWeights>(stream, shape, arguments);
+    case WeightType::kCodes:
+      return launch_codes(stream, shape, arguments);
     default:
       return launch_format<PairWeights>(stream, shape, arguments);
   }

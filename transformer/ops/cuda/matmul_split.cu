@@ -6,6 +6,7 @@
 
 #include "base/cuda_device.h"
 #include "transformer/ops/cuda/cuda_ops.h"
+#include "transformer/ops/cuda/mma_codes.h"
 #include "transformer/ops/cuda/mma_ring.h"
 #include "transformer/ops/cuda/mma_weights.h"
 
@@ -122,7 +123,8 @@ __global__ void __launch_bounds__(Form::kThreads, 2)
       Weights::load_inputs(staged + (c * 8 + lane / 4) * stride + step * Weights::kStepColumns,
                            columns - step * Weights::kStepColumns, true, b[c]);
     copy_async_wait<kStages - 2>();
-    Weights::template multiply<kColumns>(weights.words_at(stage, 0), weights.scales_at(stage, 0), b, sum);
+    Weights::template multiply<kColumns>(a.form, weights.words_at(stage, 0), weights.scales_at(stage, 0), b,
+                                         sum);
     weights.fetch(stage == 0 ? kStages - 1 : stage - 1);  // the stage that was read before this one
     stage = stage + 1 == kStages ? 0 : stage + 1;
   }
@@ -166,6 +168,21 @@ bool launch_columns(StreamView stream, const MatmulShape& shape, const MmaArgume
                          : launch_split<Weights, 2>(stream, shape, a);
 }
 
+bool launch_codes(StreamView stream, const MatmulShape& shape, const MmaArguments& a) {
+  if (a.form.unit == 16) return launch_columns<QuarterWeights>(stream, shape, a);
+  switch (a.form.code) {
+    case CodeType::kUnsigned4:
+      return launch_columns<PublishedWeights<CodeType::kUnsigned4>>(stream, shape, a);
+    case CodeType::kUnsigned8:
+      return launch_columns<PublishedWeights<CodeType::kUnsigned8>>(stream, shape, a);
+    case CodeType::kE4m3:
+      return launch_columns<PublishedWeights<CodeType::kE4m3>>(stream, shape, a);
+    case CodeType::kE2m1:
+      return launch_columns<PublishedWeights<CodeType::kE2m1>>(stream, shape, a);
+  }
+  return false;
+}
+
 template <class Weights>
 void allow_columns(int64_t shared_bytes) {
   allow_shared_bytes(&multiply_slice<SplitForm<Weights, 1>>, static_cast<size_t>(shared_bytes));
@@ -179,6 +196,12 @@ void prepare_matmul_split(int64_t shared_bytes) {
   allow_columns<CodeWeights<WeightType::kInt8>>(shared_bytes);
   allow_columns<CodeWeights<WeightType::kFloat8>>(shared_bytes);
   allow_columns<HalfByteWeights>(shared_bytes);
+  allow_columns<HalfWeights>(shared_bytes);
+  allow_columns<PublishedWeights<CodeType::kUnsigned4>>(shared_bytes);
+  allow_columns<PublishedWeights<CodeType::kUnsigned8>>(shared_bytes);
+  allow_columns<PublishedWeights<CodeType::kE4m3>>(shared_bytes);
+  allow_columns<PublishedWeights<CodeType::kE2m1>>(shared_bytes);
+  allow_columns<QuarterWeights>(shared_bytes);
 }
 
 bool matmul_split(StreamView stream, const MatmulShape& shape, WeightType type,
@@ -193,6 +216,10 @@ bool matmul_split(StreamView stream, const MatmulShape& shape, WeightType type,
       return launch_columns<CodeWeights<WeightType::kFloat8>>(stream, shape, arguments);
     case WeightType::kInt4:
       return launch_columns<HalfByteWeights>(stream, shape, arguments);
+    case WeightType::kFloat16:
+      return launch_columns<HalfWeights>(stream, shape, arguments);
+    case WeightType::kCodes:
+      return launch_codes(stream, shape, arguments);
     default:
       return launch_columns<PairWeights>(stream, shape, arguments);
   }

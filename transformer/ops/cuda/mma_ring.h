@@ -3,6 +3,7 @@
 #pragma once
 
 #include "base/cuda_device.h"
+#include "transformer/ops/cuda/code_form.h"
 #include "transformer/ops/cuda/cuda_layout.h"
 
 namespace outrider::cuda {
@@ -10,6 +11,7 @@ namespace outrider::cuda {
 struct MmaArguments {
   const uint4* weights = nullptr;    // tiles, see tiled_offset, code_offset and half_byte_offset
   const uint32_t* scales = nullptr;  // of codes: pairs of rows, see scale_offset
+  CodeForm form;                     // of codes of published checkpoints
   Slices slices;
   int32_t n = 0;
   int32_t tiles = 0;  // of 16 rows
@@ -39,7 +41,9 @@ struct WeightRing {
   const uint32_t* from_scales = nullptr;  // the same
   int64_t tile_steps = 0;                 // from one row tile to the next
   int tiles = 0, steps = 0, stride = 0;
-  int tile = 0, step = 0;  // to be fetched next
+  int tile = 0, step = 0;                        // to be fetched next
+  int scale_words = Form::Weights::kScaleWords;  // of a pair of rows and step
+  bool has_word = true;                          // of those that lanes share, one is this lane's
 
   __device__ __forceinline__ uint4* words_at(int stage, int r) const {
     return words + (stage * Form::kTiles + r) * kWords * kLanes;
@@ -58,8 +62,8 @@ struct WeightRing {
           copy_async_16(words_at(stage, r) + w * kLanes, from_words + (at * kWords + w) * kLanes);
         OUTRIDER_UNROLL
         for (int w = 0; w < Form::Weights::kScaleWords; ++w)
-          copy_async_4(scales_at(stage, r) + w * kLanes,
-                       from_scales + at * 8 * Form::Weights::kScaleWords + w);
+          if (has_word)
+            copy_async_4(scales_at(stage, r) + w * kLanes, from_scales + at * 8 * scale_words + w);
       }
       if (++step == steps) {
         step = 0;
@@ -78,15 +82,19 @@ __device__ __forceinline__ WeightRing<Form> ring_of_warp(const MmaArguments& a, 
   constexpr int kLanes = static_cast<int>(kWarp), kWarpRing = Form::kStages * Form::kTiles * kLanes;
   const int warp = static_cast<int>(threadIdx.x / kWarp), lane = static_cast<int>(threadIdx.x % kWarp);
   const int64_t first_step = a.slices.first_step[slice];
+  const int scale_words = Weights::kSharesWords ? a.form.words : Weights::kScaleWords;
+  const int word = Weights::kSharesWords ? lane % 4 : 0;
   return {.words = words + warp * kWarpRing * Weights::kWords + lane,
           .scales = scales + warp * kWarpRing * Weights::kScaleWords + lane,
           .from_words = a.weights + first_step * Weights::kWords * kLanes + lane,
-          .from_scales = a.scales + (first_step * 8 + lane / 4) * Weights::kScaleWords,
+          .from_scales = a.scales + (first_step * 8 + lane / 4) * scale_words + word,
           .tile_steps = a.slices.steps(),
           .tiles = a.tiles,
           .steps = a.slices.first_step[slice + 1] - a.slices.first_step[slice],
           .stride = stride,
-          .tile = tile};
+          .tile = tile,
+          .scale_words = scale_words,
+          .has_word = !Weights::kSharesWords || word < scale_words};
 }
 
 // Products of few rows of weights, at most 16 tokens: matmul_split_cuda.cu. False where it does not take

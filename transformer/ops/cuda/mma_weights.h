@@ -5,6 +5,7 @@
 
 #include "base/cuda_device.h"
 #include "transformer/ops/cpu/packed_matrix.h"
+#include "transformer/ops/cuda/code_form.h"
 #include "transformer/ops/cuda/cuda_layout.h"
 
 namespace outrider::cuda {
@@ -17,8 +18,10 @@ __device__ __forceinline__ uint32_t load_pair(const bf16* x, bool inside) {
 // bf16: a step is one instruction.
 struct PairWeights {
   static constexpr int kStepColumns = kStep;
-  static constexpr int kWords = 1;        // of 16 bytes that a lane copies of a row tile
-  static constexpr int kScaleWords = 0;   // that a lane copies of a row tile's scales
+  static constexpr int kWords = 1;       // of 16 bytes that a lane copies of a row tile
+  static constexpr int kScaleWords = 0;  // that a lane copies of a row tile's scales
+  // Whether the four lanes that have the same rows copy one word of their numbers each, for all of them.
+  static constexpr bool kSharesWords = false;
   static constexpr int kInputs = 2;       // words that a lane has of a token's activations
   static constexpr int kManyColumns = 8;  // tiles of 8 tokens in one pass of the form for many
   static constexpr int kManyTiles = 4;    // row tiles that a warp has in hand there
@@ -39,13 +42,40 @@ struct PairWeights {
   }
 
   template <int kColumns>
-  __device__ __forceinline__ static void multiply(const uint4* words, const uint32_t*,
+  __device__ __forceinline__ static void multiply(const CodeForm&, const uint4* words, const uint32_t*,
                                                   const uint32_t (&b)[kColumns][kInputs],
                                                   float (&sum)[kColumns][4]) {
     const uint4 word = *words;
     const uint32_t a[4] = {word.x, word.y, word.z, word.w};
     OUTRIDER_UNROLL
     for (int c = 0; c < kColumns; ++c) mma_16x8x16(sum[c], a, b[c]);
+  }
+};
+
+// fp16 as the sum of two bf16, exactly: a step is two instructions.
+struct HalfWeights : PairWeights {
+  template <int kColumns>
+  __device__ __forceinline__ static void multiply(const CodeForm&, const uint4* words, const uint32_t*,
+                                                  const uint32_t (&b)[kColumns][kInputs],
+                                                  float (&sum)[kColumns][4]) {
+    const uint4 word = *words;
+    const uint32_t halves[4] = {word.x, word.y, word.z, word.w};
+    uint32_t upper[4], rest[4];
+    OUTRIDER_UNROLL
+    for (int i = 0; i < 4; ++i) {
+      const float low = float_of_half(static_cast<uint16_t>(halves[i]));
+      const float high = float_of_half(static_cast<uint16_t>(halves[i] >> 16));
+      const uint32_t low_bits = std::bit_cast<uint32_t>(low) & 0xffff0000u,
+                     high_bits = std::bit_cast<uint32_t>(high) & 0xffff0000u;
+      upper[i] = low_bits >> 16 | high_bits;
+      rest[i] = std::bit_cast<uint32_t>(low - std::bit_cast<float>(low_bits)) >> 16 |
+                (std::bit_cast<uint32_t>(high - std::bit_cast<float>(high_bits)) & 0xffff0000u);
+    }
+    OUTRIDER_UNROLL
+    for (int c = 0; c < kColumns; ++c) {
+      mma_16x8x16(sum[c], upper, b[c]);
+      mma_16x8x16(sum[c], rest, b[c]);
+    }
   }
 };
 
@@ -81,6 +111,7 @@ struct CodeInputs {
   static constexpr int kManyColumns = 4;
   static constexpr int kManyTiles = 2;
   static constexpr int kRowPadding = 32;
+  static constexpr bool kSharesWords = false;
 
   // wide: activations are aligned to 16 bytes.
   __device__ __forceinline__ static void load_inputs(const bf16* x, int columns, bool wide,
@@ -117,8 +148,13 @@ struct CodeInputs {
   template <int kColumns>
   __device__ __forceinline__ static void add_scaled(uint32_t scales, const float (&group)[kColumns][4],
                                                     float (&sum)[kColumns][4]) {
-    const float first = to_float(bf16{static_cast<uint16_t>(scales)});
-    const float second = to_float(bf16{static_cast<uint16_t>(scales >> 16)});
+    add_scaled(to_float(bf16{static_cast<uint16_t>(scales)}),
+               to_float(bf16{static_cast<uint16_t>(scales >> 16)}), group, sum);
+  }
+  template <int kColumns>
+  __device__ __forceinline__ static void add_scaled(float first, float second,
+                                                    const float (&group)[kColumns][4],
+                                                    float (&sum)[kColumns][4]) {
     OUTRIDER_UNROLL
     for (int c = 0; c < kColumns; ++c) OUTRIDER_UNROLL
     for (int i = 0; i < 4; ++i) sum[c][i] = fmaf(group[c][i], i < 2 ? first : second, sum[c][i]);
@@ -132,7 +168,7 @@ struct CodeWeights : CodeInputs {
   static constexpr int kScaleWords = 1;
 
   template <int kColumns>
-  __device__ __forceinline__ static void multiply(const uint4* words, const uint32_t* scales,
+  __device__ __forceinline__ static void multiply(const CodeForm&, const uint4* words, const uint32_t* scales,
                                                   const uint32_t (&b)[kColumns][kInputs],
                                                   float (&sum)[kColumns][4]) {
     float group[kColumns][4] = {};
@@ -158,7 +194,7 @@ struct HalfByteWeights : CodeInputs {
   static constexpr int kScaleWords = 2;
 
   template <int kColumns>
-  __device__ __forceinline__ static void multiply(const uint4* words, const uint32_t* scales,
+  __device__ __forceinline__ static void multiply(const CodeForm&, const uint4* words, const uint32_t* scales,
                                                   const uint32_t (&b)[kColumns][kInputs],
                                                   float (&sum)[kColumns][4]) {
     const uint4 word = *words;

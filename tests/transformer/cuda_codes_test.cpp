@@ -1,0 +1,446 @@
+// Codes of published checkpoints on the device: products of every form against the numbers that the codes
+// stand for, and golden models of every format against the CPU's, over batches, chunks and ranks.
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <cstring>
+#include <nlohmann/json.hpp>
+
+#include "tests/support/temporary_directory.h"
+#include "tests/transformer/cuda_test_support.h"
+#include "tests/transformer/model_suite.h"
+#include "tests/transformer/tensors_to_change.h"
+#include "transformer/files/weight_map.h"
+#include "transformer/model/cuda/code_plan.h"
+#include "transformer/model/cuda/weights.h"
+
+namespace outrider::cuda {
+namespace {
+
+namespace fs = std::filesystem;
+
+// Any codes and numbers, as some scheme has them.
+class RandomCodes final : public CodedMatrix {
+ public:
+  RandomCodes(const QuantScheme& scheme, int64_t n, int64_t k, bool has_order, uint32_t seed)
+      : CodedMatrix("random", scheme, n, k, {}), codes_(static_cast<size_t>(n * k)) {
+    std::mt19937 random(seed);
+    for (uint8_t& code : codes_) {
+      code = static_cast<uint8_t>(random() % (code_bits(scheme.code) == 4 ? 16 : 256));
+      if (scheme.scale == ScaleType::kNested && scheme.code == CodeType::kUnsigned8) code %= 64;
+      if (scheme.code == CodeType::kE4m3 && (code & 127) == 127) code = 1;
+    }
+    if (has_order) {
+      for (int64_t i = 0; i < k; ++i) order_.push_back(static_cast<int32_t>(i / scheme.group));
+      std::shuffle(order_.begin(), order_.end(), random);
+    }
+    numbers_.resize(static_cast<size_t>(n * groups_));
+    std::vector<GroupNumbers> outer(numbers_.size());
+    const auto half = [&](float value) { return half_to_float(half_of(value)); };
+    const auto fraction = [&] { return 0.25f + static_cast<float>(random() % 1000) / 1000; };
+    for (size_t i = 0; i < numbers_.size(); ++i) {
+      GroupNumbers& g = numbers_[i];
+      g.zero = scheme.zero;
+      g.scale = fraction() / 8;
+      if (scheme.scale == ScaleType::kFloat16 || scheme.scale == ScaleType::kNested) g.scale = half(g.scale);
+      if (scheme.scale == ScaleType::kBFloat16) g.scale = to_float(to_bf16(g.scale));
+      if (scheme.scale == ScaleType::kPowerOfTwo)
+        g.scale = power_of_code(static_cast<uint8_t>(120 + random() % 10));
+      if (scheme.zero_type == ZeroType::kStored)
+        g.zero = static_cast<int32_t>(random() % (code_bits(scheme.code) == 4 ? 16 : 256));
+      if (scheme.zero_type == ZeroType::kMinimum) {
+        g.minimum = half(fraction() / 4);
+        g.minimum_code = static_cast<int32_t>(random() % 64);
+      }
+      if (scheme.scale != ScaleType::kNested) continue;
+      g.scale_code = scheme.zero_type == ZeroType::kMinimum ? static_cast<int32_t>(random() % 64)
+                                                            : static_cast<int32_t>(random() % 256) - 128;
+      const size_t together =
+          i - i % static_cast<size_t>(groups_) % static_cast<size_t>(scheme.groups_together);
+      g.scale = numbers_[together].scale;
+      g.minimum = numbers_[together].minimum;
+    }
+  }
+  void read_codes(int64_t row, int64_t begin, std::span<uint8_t> to) const override {
+    std::copy_n(codes_.begin() + row * k_ + begin, to.size(), to.begin());
+  }
+  GroupNumbers group(int64_t row, int64_t group) const override {
+    return numbers_[static_cast<size_t>(row * groups_ + group)];
+  }
+
+ private:
+  std::vector<uint8_t> codes_;
+  std::vector<GroupNumbers> numbers_;
+};
+
+struct CodeCase {
+  std::string name;
+  QuantScheme scheme;
+  int64_t k = 256;
+  bool has_order = false;
+};
+
+std::vector<CodeCase> code_cases() {
+  using C = CodeType;
+  using S = ScaleType;
+  using Z = ZeroType;
+  const QuantScheme q4_k{.zero_type = Z::kMinimum, .scale = S::kNested, .group = 32, .groups_together = 8};
+  const QuantScheme q6_k{
+      .code = C::kUnsigned8, .scale = S::kNested, .zero = 32, .group = 16, .groups_together = 16};
+  return {
+      {"gptq 4 bit", {.code = C::kUnsigned4, .zero_type = Z::kStored, .scale = S::kFloat16, .group = 128}},
+      {"gptq 4 bit in groups of 32",
+       {.code = C::kUnsigned4, .zero_type = Z::kStored, .scale = S::kFloat16, .group = 32}},
+      {"act-order",
+       {.code = C::kUnsigned4, .zero_type = Z::kStored, .scale = S::kFloat16, .group = 64},
+       256,
+       true},
+      {"gptq 8 bit",
+       {.code = C::kUnsigned8, .zero_type = Z::kStored, .scale = S::kFloat16, .group = 300},
+       300},
+      {"gptq 8 bit in groups of 32",
+       {.code = C::kUnsigned8, .zero_type = Z::kStored, .scale = S::kBFloat16, .group = 32}},
+      {"compressed 4 bit", {.code = C::kUnsigned4, .scale = S::kBFloat16, .zero = 8, .group = 128}, 384},
+      {"compressed 4 bit in groups of 40",
+       {.code = C::kUnsigned4, .scale = S::kBFloat16, .zero = 8, .group = 40}},
+      {"fp32 scales and zeros",
+       {.code = C::kUnsigned4, .zero_type = Z::kStored, .scale = S::kFloat32, .group = 64}},
+      {"integers", {.code = C::kUnsigned8, .scale = S::kBFloat16, .zero = 128, .group = 256}},
+      {"Q8_0", {.code = C::kUnsigned8, .scale = S::kFloat16, .zero = 128, .group = 32}},
+      {"Q4_0", {.code = C::kUnsigned4, .scale = S::kFloat16, .zero = 8, .group = 32}},
+      {"Q4_K", q4_k, 512},
+      {"Q6_K", q6_k, 512},
+      {"fp8 blocks", {.code = C::kE4m3, .scale = S::kFloat32, .group = 128}},
+      {"fp8 blocks of 40", {.code = C::kE4m3, .scale = S::kFloat32, .group = 40}},
+      {"fp8 channels", {.code = C::kE4m3, .scale = S::kBFloat16, .group = 256}},
+      {"MXFP4", {.code = C::kE2m1, .scale = S::kPowerOfTwo, .group = 32}},
+  };
+}
+
+// Rows of pieces in device memory.
+DeviceMatrix loaded(const CodePlan& plan, std::span<const CodedPiece> pieces, int64_t n, StreamView stream) {
+  DeviceMatrix matrix(plan.form, n, plan.slices, plan.columns, stream);
+  std::vector<std::byte> codes(static_cast<size_t>(n * staged_code_bytes(plan)));
+  std::vector<uint16_t> words(static_cast<size_t>(n * staged_words(plan)));
+  for (int64_t row = 0; row < n; ++row)
+    stage_codes(plan, pieces, row, codes.data() + row * staged_code_bytes(plan),
+                words.data() + row * staged_words(plan));
+  const auto device_codes = to_device(codes, stream);
+  const auto device_words = to_device(words, stream);
+  pack_rows(stream, matrix.view(), 0, n, device_codes.data());
+  pack_words(stream, matrix.view(), 0, n, device_words.data());
+  stream.synchronize();
+  return matrix;
+}
+
+class CudaCodeProducts : public CudaOps {
+ protected:
+  std::vector<float> product(const DeviceMatrix& weight, const std::vector<float>& x, int64_t rows,
+                             int64_t shared_bytes, bool split, int multiprocessors = 1) {
+    const MatrixView& m = weight.view();
+    const int64_t k = static_cast<int64_t>(x.size()) / rows;
+    const auto inputs = to_device(as_bf16(x), *stream);
+    const int64_t stride = m.columns ? round_up(m.slices.k(), kAlignedInputs) : k;
+    const DeviceBuffer<bf16> gathered(rows * stride);
+    if (m.columns) gather_columns(*stream, rows, inputs.data(), k, m, gathered.data(), stride);
+    DeviceBuffer<float> out(rows * m.n);
+    fill_bytes(out.data(), 0xff, out.bytes(), *stream);
+    MatmulShape shape{.rows = rows,
+                      .x_stride = stride,
+                      .out_stride = m.n,
+                      .multiprocessors = multiprocessors,
+                      .shared_bytes = shared_bytes};
+    if (split) shape.split = {split_parts_.data(), split_arrived_.data()};
+    matmul(*stream, shape, m.columns ? gathered.data() : inputs.data(), m, out.data());
+    return to_host(out, *stream);
+  }
+
+ private:
+  DeviceBuffer<float> split_parts_{kSplitFloats};
+  DeviceBuffer<uint32_t> split_arrived_{kSplitTiles};
+};
+
+std::vector<float> random_inputs(int64_t count, uint32_t seed) {
+  auto x = random_floats(count, seed);
+  for (float& v : x) v = to_float(to_bf16(v));
+  return x;
+}
+
+// Numbers of codes times inputs are exact in fp32; what is left is fp32 summation.
+TEST_F(CudaCodeProducts, EqualDoubles) {
+  constexpr int64_t kN = 50;
+  for (const CodeCase& c : code_cases())
+    for (const bool is_cut : {false, true}) {
+      const RandomCodes codes(c.scheme, kN, c.k, c.has_order, 3);
+      const CodedPiece piece{&codes, {0, c.k}};
+      const std::vector<int64_t> ends =
+          is_cut ? std::vector<int64_t>{16, 96, 96, c.k} : std::vector<int64_t>();
+      const CodePlan plan = plan_codes({&piece, 1}, ends).value();
+      const DeviceMatrix weight = loaded(plan, {&piece, 1}, kN, *stream);
+      std::vector<std::vector<float>> numbers(kN, std::vector<float>(static_cast<size_t>(c.k)));
+      for (int64_t n = 0; n < kN; ++n) codes.read_weights(n, 0, numbers[static_cast<size_t>(n)]);
+      for (int64_t rows : {1, 3, 9, 17, 70}) {
+        const auto x = random_inputs(rows * c.k, static_cast<uint32_t>(rows));
+        const auto out = product(weight, x, rows, 0, false);
+        for (int multiprocessors : {1, 100})
+          EXPECT_TRUE(
+              testing::same_bits(out, product(weight, x, rows, info.shared_bytes, false, multiprocessors)))
+              << c.name;
+        EXPECT_TRUE(testing::same_bits(out, product(weight, x, rows, info.shared_bytes, true))) << c.name;
+        for (int64_t m = 0; m < rows; ++m)
+          for (int64_t n = 0; n < kN; ++n) {
+            double sum = 0, size = 0;
+            for (int64_t i = 0; i < c.k; ++i) {
+              const double term =
+                  static_cast<double>(x[static_cast<size_t>(m * c.k + i)]) *
+                  static_cast<double>(numbers[static_cast<size_t>(n)][static_cast<size_t>(i)]);
+              sum += term;
+              size += std::abs(term);
+            }
+            // What a minimum takes away was added before.
+            if (c.scheme.zero_type == ZeroType::kMinimum) size *= 8;
+            ASSERT_NEAR(static_cast<double>(out[static_cast<size_t>(m * kN + n)]), sum, 3e-6 * size + 1e-30)
+                << c.name << (is_cut ? ", cut" : "") << ", n " << n << ", row " << m << " of " << rows;
+          }
+      }
+    }
+}
+
+// The halves of a contraction that two ranks compute, added, are the bits of the whole.
+TEST_F(CudaCodeProducts, RanksContinueTheTree) {
+  constexpr int64_t kN = 48, kK = 512, kCut = 160;
+  const std::vector<int64_t> ends{32, 64, 96, kCut, 288, 320, 480, kK};
+  for (CodeCase c : code_cases()) {
+    if (c.scheme.group > kK / 2) c.scheme.group = kK;
+    const RandomCodes codes(c.scheme, kN, kK, c.has_order, 3);
+    const auto x = random_inputs(kK, 1);
+    const auto part = [&](IndexRange columns, const std::vector<int64_t>& own) {
+      const CodedPiece piece{&codes, columns};
+      const DeviceMatrix weight = loaded(plan_codes({&piece, 1}, own).value(), {&piece, 1}, kN, *stream);
+      return product(weight, {x.begin() + columns.begin, x.begin() + columns.end}, 1, info.shared_bytes,
+                     false);
+    };
+    const auto whole = part({0, kK}, ends), first = part({0, kCut}, {ends.begin(), ends.begin() + 4});
+    std::vector<int64_t> rest;
+    for (size_t i = 4; i < 8; ++i) rest.push_back(ends[i] - kCut);
+    const auto second = part({kCut, kK}, rest);
+    for (size_t i = 0; i < whole.size(); ++i) EXPECT_EQ(whole[i], first[i] + second[i]) << c.name << " " << i;
+  }
+}
+
+// Experts lie one beside the other, leaf by leaf.
+TEST_F(CudaCodeProducts, PiecesSideBySideAreOneMatrix) {
+  constexpr int64_t kN = 20, kK = 96;
+  for (const int64_t group : {32, 40, 96}) {
+    const QuantScheme scheme{.code = CodeType::kE4m3, .scale = ScaleType::kFloat32, .group = group};
+    const RandomCodes a(scheme, kN, kK, false, 1), b(scheme, kN, kK, false, 2);
+    const std::vector<CodedPiece> pieces{{&a, {0, 32}}, {&b, {0, 32}}, {&a, {32, 96}}, {&b, {32, 96}}};
+    const CodePlan plan = plan_codes(pieces, {64, 192}).value();
+    const DeviceMatrix weight = loaded(plan, pieces, kN, *stream);
+    for (int64_t column = 0; column < 2 * kK; ++column) {
+      std::vector<float> x(2 * kK);
+      x[static_cast<size_t>(column)] = 1;
+      const auto out = product(weight, x, 1, 0, false);
+      const size_t p = column < 32 ? 0 : column < 64 ? 1 : column < 128 ? 2 : 3;
+      const int64_t begin = p == 0 ? 0 : p == 1 ? 32 : p == 2 ? 64 : 128;
+      for (int64_t n = 0; n < kN; ++n) {
+        float number = 0;
+        pieces[p].coded->read_weights(n, pieces[p].columns.begin + column - begin, {&number, 1});
+        EXPECT_EQ(out[static_cast<size_t>(n)], number) << "group " << group << ", column " << column;
+      }
+    }
+  }
+}
+
+// A NaN of fp8 reaches every output that reads its group, and no other.
+TEST_F(CudaCodeProducts, NanOfFp8MakesItsRowNan) {
+  class OneNan final : public CodedMatrix {
+   public:
+    OneNan() : CodedMatrix("fp8", {.code = CodeType::kE4m3, .group = 128}, 4, 128, {}) {}
+    void read_codes(int64_t row, int64_t begin, std::span<uint8_t> to) const override {
+      for (size_t i = 0; i < to.size(); ++i)
+        to[i] = row == 2 && begin + static_cast<int64_t>(i) == 70 ? 0xff : 0x38;
+    }
+    GroupNumbers group(int64_t, int64_t) const override { return {.scale = 0.5f}; }
+  };
+  const OneNan codes;
+  const CodedPiece piece{&codes, {0, 128}};
+  const DeviceMatrix weight = loaded(plan_codes({&piece, 1}, {}).value(), {&piece, 1}, 4, *stream);
+  const auto out = product(weight, std::vector<float>(128, 1.0f), 1, 0, false);
+  for (size_t n = 0; n < 4; ++n) {
+    if (n == 2)
+      EXPECT_TRUE(std::isnan(out[n]));
+    else
+      EXPECT_EQ(out[n], 64) << n;
+  }
+}
+
+// Bits of a weight in memory, of a matrix of a size that models have.
+TEST(CudaCodeForms, CodesStayPacked) {
+  const auto bits = [](const QuantScheme& scheme) {
+    constexpr int64_t kN = 4096, kK = 14336;
+    const auto form = code_form(scheme, kK, false).value();
+    return 8 * static_cast<double>(DeviceMatrix::bytes_for(form, kN, even_slices(kK, kGroupStep), false)) /
+           (kN * kK);
+  };
+  using C = CodeType;
+  using S = ScaleType;
+  EXPECT_EQ(bits({.zero_type = ZeroType::kStored, .scale = S::kFloat16, .group = 128}), 4.5);  // GPTQ, AWQ
+  EXPECT_EQ(bits({.scale = S::kBFloat16, .zero = 8, .group = 128}), 4.25);          // compressed-tensors
+  EXPECT_EQ(bits({.scale = S::kFloat16, .zero = 8, .group = 32}), 4.5);             // Q4_0
+  EXPECT_EQ(bits({.code = C::kE2m1, .scale = S::kPowerOfTwo, .group = 32}), 4.25);  // MXFP4
+  EXPECT_EQ(bits({.zero_type = ZeroType::kMinimum, .scale = S::kNested, .group = 32, .groups_together = 8}),
+            5);
+  EXPECT_EQ(
+      bits({.code = C::kUnsigned8, .scale = S::kNested, .zero = 32, .group = 16, .groups_together = 16}),
+      8.75);
+  EXPECT_EQ(bits({.code = C::kUnsigned8, .zero_type = ZeroType::kStored, .scale = S::kFloat16, .group = 128}),
+            8.5);
+  EXPECT_EQ(bits({.code = C::kUnsigned8, .scale = S::kFloat16, .zero = 128, .group = 32}), 8.5);  // Q8_0
+  EXPECT_EQ(bits({.code = C::kE4m3, .scale = S::kFloat32, .group = 128}), 8.5);
+  EXPECT_EQ(bits({.code = C::kE4m3, .scale = S::kBFloat16, .group = 14336}), 8.25);
+}
+
+// What has no form is refused.
+TEST(CudaCodeForms, OthersHaveNone) {
+  EXPECT_FALSE(
+      code_form({.zero_type = ZeroType::kStored, .scale = ScaleType::kFloat32, .group = 32}, 128, false));
+  EXPECT_FALSE(
+      code_form({.zero_type = ZeroType::kMinimum, .scale = ScaleType::kFloat16, .group = 32}, 128, false));
+}
+
+fs::path format_path(const std::string& name) {
+  const fs::path directory = source_dir() / "tests/goldens/formats" / name;
+  return name.starts_with("gguf-") ? directory / "model.gguf" : directory;
+}
+
+class CudaPublishedFormat : public ::testing::TestWithParam<std::string> {
+ protected:
+  void SetUp() override {
+    if (const std::string reason = testing::no_suite_device(); !reason.empty()) GTEST_SKIP() << reason;
+  }
+};
+
+// As on the CPU, numbers are exact and inputs rounded to bf16; what else is rounded, keys and values among
+// it, is the same. So both are as far from the dequantised model in fp32, and closer to each other.
+TEST_P(CudaPublishedFormat, LogitsAreThoseOfTheCpu) {
+  auto single = make_single_collectives();
+  const auto golden =
+      SafetensorsFile::open(source_dir() / "tests/goldens/formats" / GetParam() / "golden.safetensors")
+          .value();
+  const TensorInfo& raw = *golden.find("input_ids.0");
+  std::vector<int32_t> ids(raw.data.size() / 4);
+  std::memcpy(ids.data(), raw.data.data(), raw.data.size());
+  const std::vector<TokenId> tokens(ids.begin(), ids.end());
+  std::vector<float> expected(golden.find("logits.0")->data.size() / 4);
+  std::memcpy(expected.data(), golden.find("logits.0")->data.data(), expected.size() * sizeof(float));
+  for (const auto kv : {ModelOptions::Kv::kFloat32, ModelOptions::Kv::kAuto}) {
+    auto cuda =
+        testing::load_or_die(format_path(GetParam()), {.device = testing::suite_device(), .kv = kv}, *single);
+    auto cpu = testing::load_or_die(format_path(GetParam()), {.kv = kv}, *single);
+    const auto a = testing::logits_in_chunks(*cuda, tokens, 64),
+               b = testing::logits_in_chunks(*cpu, tokens, 64);
+    const double off = testing::relative_difference(a, expected), apart = testing::relative_difference(a, b);
+    std::printf("%s: logits off by %.4f of their size, from the CPU's by %.4f\n", GetParam().c_str(), off,
+                apart);
+    EXPECT_LT(off, 0.025);
+    EXPECT_LT(apart, 0.02);
+  }
+}
+
+TEST_P(CudaPublishedFormat, BitsDependOnNoBatchNoChunkAndNoRanks) {
+  auto single = make_single_collectives();
+  const std::string path = format_path(GetParam()).string();
+  auto model = testing::load_or_die(
+      path, {.device = testing::suite_device(), .max_logit_rows = 128, .kv_tokens = 1024}, *single);
+  const auto ids = testing::random_ids(40, model->config().vocab_size, 7);
+  const auto reference = testing::logits_in_chunks(*model, ids, 1);
+  for (size_t chunk : {5u, 9u, 17u, 40u})
+    EXPECT_TRUE(testing::same_bits(reference, testing::logits_in_chunks(*model, ids, chunk)))
+        << "chunk " << chunk;
+  for (int tp_size : {2, 4, 8})
+    EXPECT_TRUE(testing::same_bits(reference, testing::logits_of_group(path, tp_size, ids, 7)))
+        << tp_size << " ranks";
+  const auto other = testing::random_ids(40, model->config().vocab_size, 8);
+  const BatchSlice batch[]{{model->kv().create(), other, 40}, {model->kv().create(), ids, 40}};
+  const auto together = testing::rows_of(model->forward(batch).value().logits);
+  EXPECT_TRUE(testing::same_bits(
+      reference, {together.begin() + static_cast<ptrdiff_t>(reference.size()), together.end()}));
+}
+
+// What is told before loading is what loading takes.
+TEST_P(CudaPublishedFormat, MemoryIsPlanned) {
+  auto single = make_single_collectives();
+  const fs::path path = format_path(GetParam());
+  std::string notice;
+  auto model = testing::load_or_die(
+      path, {.device = testing::suite_device(), .notice = [&](const std::string& text) { notice = text; }},
+      *single);
+  EXPECT_NE(notice.find("weights 0.00 GB"), std::string::npos) << notice;
+  const ModelConfig config = read_model_config(path).value();
+  const auto files = TensorFiles::open(path).value();
+  for (int tp_size : {1, 2}) {
+    const ShardPlan shard(config, {0, tp_size});
+    const WeightMap map = map_weights(files, config, shard).value();
+    const WeightPlan plan = plan_weights(map, config, shard, WeightFormat::kAuto).value();
+    if (tp_size == 1) {
+      EXPECT_EQ(plan.bytes, model->weight_bytes());
+    }
+    EXPECT_GT(plan.bytes, 0);
+  }
+}
+
+// Loading a golden model of which something was changed: the message.
+template <class Change>
+std::string refusal(const std::string& name, const Change& change) {
+  const TemporaryDirectory directory;
+  const fs::path path = directory.copy(format_path(name), name);
+  testing::TensorsToChange file(path / "model.safetensors");
+  change(file.tensors);
+  fs::remove(path / "model.safetensors");
+  file.write(path / "model.safetensors");
+  const auto single = make_single_collectives();
+  const auto model = Model::load(path, {.device = testing::suite_device()}, *single);
+  return model.ok() ? "" : model.status().message();
+}
+
+void expect_names(const std::string& message, const std::vector<std::string>& parts) {
+  for (const std::string& part : parts)
+    EXPECT_NE(message.find(part), std::string::npos) << part << " | " << message;
+}
+
+// fp16 as fp32.
+void widen(testing::TensorsToChange::Tensor& tensor) {
+  std::string wide;
+  for (size_t i = 0; i < tensor.bytes.size(); i += 2) {
+    uint16_t half;
+    std::memcpy(&half, tensor.bytes.data() + i, sizeof half);
+    const float value = half_to_float(half);
+    wide.append(reinterpret_cast<const char*>(&value), sizeof value);
+  }
+  tensor = {"F32", tensor.shape, wide};
+}
+
+TEST(CudaPublishedErrors, WhatNoKernelTakesIsNamed) {
+  if (const std::string reason = testing::no_suite_device(); !reason.empty()) GTEST_SKIP() << reason;
+  EXPECT_EQ(refusal("gptq-4bit", [](auto&) {}), "");
+  expect_names(
+      refusal("gptq-4bit", [](auto& tensors) { widen(tensors["model.layers.1.mlp.down_proj.scales"]); }),
+      {"model.layers.1.mlp.down_proj.qweight", "GPTQ 4 bit, groups of 32", "--device cpu",
+       "--weight-format"});
+  expect_names(refusal("gptq-4bit", [](auto& tensors) { widen(tensors["lm_head.weight"]); }),
+               {"lm_head.weight", "F32", "--device cpu", "--weight-format"});
+}
+
+INSTANTIATE_TEST_SUITE_P(Formats, CudaPublishedFormat,
+                         ::testing::Values("gptq-4bit", "gptq-4bit-act-order", "gptq-8bit", "awq",
+                                           "compressed-4bit", "compressed-int8", "compressed-fp8",
+                                           "fp8-blocks", "mxfp4", "gguf-llama-mixed", "gguf-qwen3-q8"),
+                         [](const auto& instance) {
+                           std::string name = instance.param;
+                           std::replace(name.begin(), name.end(), '-', '_');
+                           return name;
+                         });
+
+}  // namespace
+}  // namespace outrider::cuda

@@ -1,0 +1,40 @@
+// What becomes of the matrices of a model on a device: types, cuts and bytes, before any memory is taken.
+#pragma once
+
+#include <optional>
+#include <vector>
+
+#include "base/status.h"
+#include "transformer/files/weight_sources.h"
+#include "transformer/model/cuda/code_plan.h"
+#include "transformer/ops/cuda/device_matrix.h"
+
+namespace outrider::cuda {
+
+// Where the columns of a matrix are cut: at the ends of its leaves, or evenly.
+Slices slices_of(WeightType type, int64_t k, const std::vector<int64_t>& leaf_ends);
+
+// One DeviceMatrix.
+struct MatrixPlan {
+  WeightType type = WeightType::kFloat32;
+  std::vector<TensorPart> parts;  // one below the other, or
+  bool is_wide = false;           // one beside the other
+  int64_t n = 0;
+  Slices slices;
+  std::optional<CodePlan> codes;  // of kCodes
+
+  int64_t bytes() const;
+  // Columns of activations that are put into another order first; 0: none.
+  int64_t gathered_columns() const { return codes && !codes->columns.empty() ? slices.k() : 0; }
+};
+
+// One below the other: published checkpoints mix forms within what is one matrix here.
+using StackPlan = std::vector<MatrixPlan>;
+
+// As `type`; as kCodes every part is what it is stored as: codes, bf16 or fp16.
+Result<StackPlan> plan_stack(const MatrixSource& source, WeightType type);
+// Parts of as many rows each, one beside the other, of one form.
+Result<StackPlan> plan_side_by_side(std::vector<TensorPart> parts, const std::vector<int64_t>& leaf_ends,
+                                    WeightType type);
+
+}  // namespace outrider::cuda
