@@ -8,6 +8,7 @@
 #include "lab/simulate/league.h"
 #include "lab/simulate/plan.h"
 #include "lab/simulate/replay_command.h"
+#include "lab/simulate/texts_command.h"
 #include "lab/simulate/theory.h"
 #include "lab/simulate/tree_command.h"
 
@@ -20,5 +21,6 @@ report::Report tree_page(const TreeForecastOptions& options, const std::vector<T
 report::Report theory_page(const TheoryOptions& options);
 report::Report fit_page(const Timings& timings, const CostFit& fit);
 report::Report replay_page(const ReplayTable& table);
+report::Report texts_page(const TextsTable& table);
 
 }  // namespace outrider

@@ -1,4 +1,4 @@
-// Pages about what was recorded on a real machine: costs that were fitted to timings, and rounds replayed.
+// Pages about what was recorded elsewhere: costs that were fitted to timings, rounds and texts replayed.
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
@@ -158,6 +158,51 @@ report::Report replay_page(const ReplayTable& table) {
               "scatters from text to text.",
       .drawing = std::move(bars)});
   page.sections.back().parts.emplace_back(replay_figures(table));
+  return page;
+}
+
+report::Report texts_page(const TextsTable& table) {
+  report::Report page{.title = "Texts, drafted without a model",
+                      .subtitle = table.subtitle,
+                      .conclusions = {},
+                      .facts = {{"texts", table.file},
+                                {"a pass costs", fmt::format("{}", fmt::join(table.row_costs, " and "))},
+                                {"version", kVersion}},
+                      .sections = {}};
+  if (const TextsRow* best = table.fastest())
+    page.conclusions.push_back({fmt::format("{} with a {} is the fastest at these costs: {:.2f} times plain, "
+                                            "{:.2f} tokens a pass.",
+                                            best->drafter, best->shape_text(), best->figures.speedup(),
+                                            best->figures.tokens_per_pass()),
+                                best->figures.speedup() > 1 ? report::Tone::kGood : report::Tone::kWarning});
+  report::Bars bars{
+      .values = {"tokens a pass", "", {}}, .guide = 1, .guide_name = "plain", .panels = {{"", {}}}};
+  report::Table rows{.title = "All drafts",
+                     .text = "The speed-up assumes the stated costs of a pass, and drafts that cost nothing.",
+                     .columns = {{"drafter", "", true},
+                                 {"a draft", "", true},
+                                 {"acceptance", ""},
+                                 {"drafted", "a pass"},
+                                 {"tokens", "a pass"},
+                                 {"speed-up", ""}},
+                     .rows = {}};
+  for (const TextsRow& row : table.rows) {
+    const TextDraftFigures& f = row.figures;
+    bars.panels.front().bars.push_back({.name = row.drafter + ", " + row.shape_text(),
+                                        .value = {.value = f.tokens_per_pass()},
+                                        .thing = row.drafter,
+                                        .parts = {}});
+    rows.rows.push_back(
+        {text(row.drafter), text(row.shape_text()), text(fmt::format("{:.3f}", f.acceptance())),
+         text(fmt::format("{:.2f}", f.drafted_per_pass())), text(fmt::format("{:.2f}", f.tokens_per_pass())),
+         text(fmt::format("{:.2f}", f.speedup()))});
+  }
+  page.sections.push_back({"Drafts", "", {}});
+  page.sections.back().parts.emplace_back(
+      report::Figure{.title = "Tokens a pass",
+                     .text = "Exact for a model that writes these texts under a match rule.",
+                     .drawing = std::move(bars)});
+  page.sections.back().parts.emplace_back(std::move(rows));
   return page;
 }
 

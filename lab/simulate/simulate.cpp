@@ -10,6 +10,7 @@
 #include "lab/simulate/grid_command.h"
 #include "lab/simulate/replay_command.h"
 #include "lab/simulate/run_command.h"
+#include "lab/simulate/texts_command.h"
 #include "lab/simulate/theory_command.h"
 #include "lab/simulate/tree_command.h"
 #include "start/flags/command_line.h"
@@ -23,6 +24,7 @@ struct SimulateCommand::State {
   TreeForecastOptions trees;
   FitOptions fit;
   ReplayOptions replay;
+  TextsOptions texts;
   struct Command {
     CLI::App* app;
     std::function<Status()> run;
@@ -56,7 +58,9 @@ SimulateCommand::SimulateCommand(CLI::App& app) : state_(std::make_unique<State>
       "  outrider simulate grid --policies ewma fixed:gamma=3       # against the best fixed length of each "
       "cell\n"
       "  outrider simulate replay rounds.jsonl                      # from `generate --record-rounds "
-      "rounds.jsonl`");
+      "rounds.jsonl`\n"
+      "  outrider simulate texts answers.jsonl --model DIR          # which drafter without a model suits "
+      "them");
   State& s = *state_;
   s.add(app, "plan", "Which layout, pipeline and policy for this hardware and load", add_plan_options, s.plan,
         [&s] { return run_plan(s.plan); });
@@ -72,6 +76,8 @@ SimulateCommand::SimulateCommand(CLI::App& app) : state_(std::make_unique<State>
         [&s] { return run_fit(s.fit); });
   s.add(app, "replay", "Recorded rounds of a real run, through other policies", add_replay_options, s.replay,
         [&s] { return run_replay(s.replay); });
+  s.add(app, "texts", "Texts that were written, through drafters that need no model", add_texts_options,
+        s.texts, [&s] { return run_texts(s.texts); });
 }
 
 SimulateCommand::~SimulateCommand() = default;

@@ -116,15 +116,4 @@ BestTree TreeShapes::best(int nodes, int depth) const {
   return out;
 }
 
-double RowCosts::of(double rows) const {
-  double x0 = 1, y0 = 1, slope = 0;
-  for (const auto& [x1, y1] : points_) {
-    slope = (y1 - y0) / (x1 - x0);
-    if (rows <= x1) break;
-    x0 = x1;
-    y0 = y1;
-  }
-  return std::max(1.0, y0 + slope * (rows - x0));
-}
-
 }  // namespace outrider

@@ -5,7 +5,6 @@
 
 #include <cstdint>
 #include <span>
-#include <utility>
 #include <vector>
 
 namespace outrider {
@@ -51,18 +50,6 @@ class TreeShapes {
   int nodes_, depth_;
   // [nodes][depth][rank]: the best forest of so many nodes, whose roots are siblings from this rank on.
   std::vector<Choice> table_;
-};
-
-// What a pass of so many rows costs, of one of a single row: straight lines between given points, the last
-// one going on as it was.
-class RowCosts {
- public:
-  // (rows, cost), rows increasing from above 1; (1, 1) is understood.
-  explicit RowCosts(std::vector<std::pair<double, double>> points) : points_(std::move(points)) {}
-  double of(double rows) const;
-
- private:
-  std::vector<std::pair<double, double>> points_;
 };
 
 }  // namespace outrider

@@ -1,0 +1,57 @@
+// Texts that somebody wrote, through drafters that look at texts alone: what each would have drafted, and in
+// how many passes of a target the text would have been written. Such a draft depends on the text in front of
+// it, so under a match rule this is what a run of the model that wrote the text does, at the same lengths.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "base/status.h"
+#include "base/types.h"
+#include "draft_worker/text_drafter.h"
+#include "lab/simulate/row_costs.h"
+#include "transformer/tokenizer/tokenizer.h"
+
+namespace outrider {
+
+struct WrittenText {
+  std::vector<TokenId> prompt, output;
+};
+
+// JSON lines, each with a prompt and what followed it: {"prompt", "output"}, {"prompt", "completion"},
+// HumanEval's
+// {"prompt", "canonical_solution"} or GSM8K's {"question", "answer"}; other keys are passed over. At most
+// `limit` lines, `max_tokens` tokens of each output. An error names file and line.
+Result<std::vector<WrittenText>> read_written_texts(const std::string& file, const Tokenizer& tokenizer,
+                                                    int64_t limit, int64_t max_tokens);
+
+struct TextDraftShape {
+  int32_t gamma = 4;  // tokens of a path
+  int32_t nodes = 0;  // of a tree; 0: chains
+};
+
+// Of all passes but those that read a prompt, which yield each output's first token.
+struct TextDraftFigures {
+  int64_t tokens = 0, passes = 0, drafted = 0, accepted = 0;
+  double cost = 0;  // in passes of one row
+
+  double acceptance() const {
+    return drafted > 0 ? static_cast<double>(accepted) / static_cast<double>(drafted) : 0;
+  }
+  double tokens_per_pass() const {
+    return passes > 0 ? static_cast<double>(tokens) / static_cast<double>(passes) : 0;
+  }
+  double drafted_per_pass() const {
+    return passes > 0 ? static_cast<double>(drafted) / static_cast<double>(passes) : 0;
+  }
+  double speedup() const { return cost > 0 ? static_cast<double>(tokens) / cost : 0; }
+};
+
+// The texts one after the other, so that a guesser which remembers may use those in front.
+TextDraftFigures replay_texts(TextGuesser& guesser, std::span<const WrittenText> texts,
+                              const TextDraftShape& shape, const RowCosts& costs);
+
+}  // namespace outrider
