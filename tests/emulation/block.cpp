@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "base/log.h"
+#include "tests/emulation/copies.h"
 #include "tests/emulation/fiber.h"
 #include "tests/emulation/races.h"
 
@@ -243,15 +244,20 @@ uint32_t fma_pairs(uint32_t a, uint32_t b, uint32_t c) {
 
 namespace {
 
+std::atomic<uint64_t> bytes_copied = 0;
+
 void copy_async(void* shared, const void* global, size_t bytes, const void* code) {
   CHECK(reinterpret_cast<uintptr_t>(shared) % bytes == 0 && reinterpret_cast<uintptr_t>(global) % bytes == 0,
         "a copy of {} bytes that is not aligned", bytes);
   std::memset(shared, emulation::kGarbage, bytes);
   emulation::races::copy_begins(shared, global, bytes, code);
   emulation::block().here().copies.push_back({.to = shared, .from = global, .bytes = bytes});
+  bytes_copied.fetch_add(bytes, std::memory_order_relaxed);
 }
 
 }  // namespace
+
+uint64_t emulation::copied_bytes() { return bytes_copied.load(std::memory_order_relaxed); }
 
 void copy_async_16(void* shared, const void* global) {
   copy_async(shared, global, 16, __builtin_return_address(0));

@@ -73,8 +73,9 @@ class CudaModel final : public Model {
   void queue_squares(const DeviceLayer& w, int64_t rows);
   void queue_mlp(int64_t layer, int64_t rows);
   void queue_experts(const DeviceLayer& w, int64_t rows);
+  ChosenWork queue_choice(const DeviceLayer& w, const ExpertColumns& columns, int64_t rows);
   void multiply(int64_t rows, const void* x, int64_t x_stride, const DeviceStack& weight, float* out,
-                int64_t out_stride);
+                int64_t out_stride, const ChosenWork& chosen = {});
 
   ModelConfig config_;
   ModelOptions options_;
@@ -90,7 +91,8 @@ class CudaModel final : public Model {
   std::unique_ptr<DeviceGroup> group_;  // sums partial results over the ranks
   RopeTables rope_, local_rope_;        // the latter where some layer turns by it
   std::unique_ptr<Activations> act_;
-  bool any_last_tap_ = false;                         // some rank keeps what the last layer yields
+  DeviceBuffer<int32_t> expert_work_;  // of one layer at a time: counts, tiles and steps of its experts
+  bool any_last_tap_ = false;          // some rank keeps what the last layer yields
   std::map<int64_t, std::unique_ptr<Graph>> graphs_;  // by rows
 };
 

@@ -71,13 +71,14 @@ NormArguments CudaModel::norm_behind_mlp(int64_t layer, const float* weight) con
 }
 
 void CudaModel::multiply(int64_t rows, const void* x, int64_t x_stride, const DeviceStack& weight, float* out,
-                         int64_t out_stride) {
+                         int64_t out_stride, const ChosenWork& chosen) {
   for (const DeviceMatrix& matrix : weight.matrices()) {
     const MatrixView& m = matrix.view();
     MatmulShape shape{.rows = rows,
                       .x_stride = x_stride,
                       .out_stride = out_stride,
                       .split = {act_->split_parts.data(), act_->split_arrived.data()},
+                      .chosen = chosen,
                       .multiprocessors = device_.multiprocessors,
                       .shared_bytes = device_.shared_bytes};
     const void* inputs = x;
@@ -167,21 +168,20 @@ void CudaModel::queue_mlp(int64_t layer, int64_t rows) {
   norm.added_weight = w.attention_out_norm.data();
   norm.rows = rows;
   queue_sum_and_norm(norm, rows);
+  if (w.router.size() > 0) return queue_experts(w, rows);
   const int64_t columns = w.gate_up.n() / 2;
   multiply(rows, act_->normed.data(), config_.hidden_size, w.gate_up, act_->gate_up.data(), 2 * columns);
-  if (w.router.size() > 0) {
-    queue_experts(w, rows);
-  } else {
-    const auto gate = config_.activation == Activation::kGeluTanh ? &gelu_tanh_mul : &silu_mul;
-    gate(*stream_, act_->gate_up.data(), w.gate_up_bias.data(), rows, columns, weights_.types.activation(),
-         act_->activated.data());
-  }
+  const auto gate = config_.activation == Activation::kGeluTanh ? &gelu_tanh_mul : &silu_mul;
+  gate(*stream_, act_->gate_up.data(), w.gate_up_bias.data(), rows, columns, weights_.types.activation(),
+       act_->activated.data());
   multiply(rows, act_->activated.data(), columns, w.down, act_->partial.data(), config_.hidden_size);
 }
 
-// All experts are multiplied for all rows: which ones a row needs is known on the device only.
+// Experts that some row chose are multiplied for all rows, and count as zeros where a row did not choose
+// them.
 void CudaModel::queue_experts(const DeviceLayer& w, int64_t rows) {
   const ExpertConfig& experts = *config_.experts;
+  const ExpertColumns columns = expert_columns(experts, plan_.shard);
   choose_experts(*stream_, {.x = act_->normed.data(),
                             .type = weights_.types.activation(),
                             .rows = rows,
@@ -193,18 +193,45 @@ void CudaModel::queue_experts(const DeviceLayer& w, int64_t rows) {
                             .chosen = static_cast<int32_t>(experts.chosen),
                             .renormalise = experts.renormalise,
                             .weights = act_->expert_weights.data()});
+  const ChosenWork chosen = queue_choice(w, columns, rows);
+  multiply(rows, act_->normed.data(), config_.hidden_size, w.gate_up, act_->gate_up.data(),
+           2 * columns.size(), {.tiles = chosen.tiles, .counts = chosen.counts});
   gate_experts(*stream_, act_->gate_up.data(),
                {.bias = w.gate_up_bias.data(),
                 .is_clamped = config_.activation == Activation::kClampedSwish,
                 .factor = static_cast<float>(config_.scales.gate_factor),
                 .limit = static_cast<float>(config_.scales.gate_limit)},
-               act_->expert_weights.data(), expert_columns(experts, plan_.shard), rows,
-               weights_.types.activation(), act_->activated.data());
+               act_->expert_weights.data(), columns, rows, weights_.types.activation(),
+               act_->activated.data());
+  multiply(rows, act_->activated.data(), columns.size(), w.down, act_->partial.data(), config_.hidden_size,
+           {.steps = chosen.steps, .counts = chosen.counts});
   // Every rank has the whole residual stream, which the experts join next.
   if (experts.biases)
     add_expert_biases(*stream_, act_->expert_weights.data(), w.expert_down_bias.data(),
                       static_cast<int32_t>(experts.count), rows, config_.hidden_size,
                       static_cast<float>(config_.scales.residual), act_->residual.data());
+}
+
+// What the rows need of the experts' matrices. Of fp32 and of stacks all is read.
+ChosenWork CudaModel::queue_choice(const DeviceLayer& w, const ExpertColumns& columns, int64_t rows) {
+  if (w.gate_up.matrices().size() != 1 || w.down.matrices().size() != 1 || columns.size() == 0 ||
+      weights_.types.activation() == WeightType::kFloat32)
+    return {};
+  const MatrixView& gate_up = w.gate_up.matrices().front().view();
+  const MatrixView& down = w.down.matrices().front().view();
+  int32_t* const counts = expert_work_.data();
+  int32_t* const tiles = counts + 1 + kMaxSlices;
+  int32_t* const steps = tiles + (gate_up.n + kTileRows - 1) / kTileRows;
+  list_chosen(*stream_, {.weights = act_->expert_weights.data(),
+                         .rows = rows,
+                         .columns = columns,
+                         .gate_up_rows = gate_up.n,
+                         .down_slices = down.slices,
+                         .down_columns = down.columns,
+                         .tiles = tiles,
+                         .steps = steps,
+                         .counts = counts});
+  return {.tiles = tiles, .steps = steps, .counts = counts};
 }
 
 }  // namespace outrider::cuda

@@ -188,13 +188,18 @@ struct ExpertColumns {
     return each.begin(leaf) * experts + shared.begin(leaf);
   }
   OUTRIDER_SHARED_CODE int32_t size() const { return begin(each.count); }
-  // `experts`: the shared one.
-  OUTRIDER_SHARED_CODE int32_t expert_of(int32_t column) const {
+  struct Run {
+    int32_t expert = 0;  // `experts`: the shared one
+    int32_t end = 0;     // behind its columns here
+  };
+  OUTRIDER_SHARED_CODE Run run_of(int32_t column) const {
     int32_t leaf = 0;
     while (column >= begin(leaf + 1)) ++leaf;
     const int32_t width = each.end[leaf] - each.begin(leaf), at = column - begin(leaf);
-    return at < width * experts ? at / width : experts;
+    if (at >= width * experts) return {experts, begin(leaf + 1)};
+    return {at / width, begin(leaf) + (at / width + 1) * width};
   }
+  OUTRIDER_SHARED_CODE int32_t expert_of(int32_t column) const { return run_of(column).expert; }
 };
 
 // Attention cuts the KV at multiples of this many positions, counted from the start of the sequence.

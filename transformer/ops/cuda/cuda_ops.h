@@ -11,6 +11,7 @@
 
 #include "base/bfloat16.h"
 #include "base/cuda.h"
+#include "transformer/ops/cuda/chosen_work.h"
 #include "transformer/ops/cuda/device_matrix.h"
 #include "transformer/ops/cuda/kv_layout.h"
 
@@ -45,9 +46,8 @@ void prepare_matmul(int64_t shared_bytes);
 void prepare_attention(int64_t shared_bytes);
 
 // out[m, n] = sum over k of x[m, k] * weight[n, k], slice by slice, slices added in the tree; codes are
-// summed group by group, each sum scaled in fp32. fp16 and published codes are multiplied as the exact numbers
-// that they stand for. x: of activation_type; both row-major, strides in elements
-// (x_stride even).
+// summed group by group, each sum scaled in fp32. fp16 and published codes are multiplied as the exact
+// numbers that they stand for. x: of activation_type; both row-major, strides in elements (x_stride even).
 constexpr int64_t kSplitTokens = 16, kSplitTiles = 512;
 // Room for products whose contraction is split over blocks: they have at most so many tokens and tiles of
 // weight rows. Of one stream; counters are 0 between products.
@@ -62,6 +62,7 @@ struct MatmulShape {
   int64_t x_stride = 0;
   int64_t out_stride = 0;
   SplitRoom split;
+  ChosenWork chosen;  // not of fp32 weights, which are read whole
   // What the device has, as prepared. No bit depends on these.
   int multiprocessors = 1;
   int64_t shared_bytes = 0;
@@ -70,8 +71,8 @@ void matmul(StreamView stream, const MatmulShape& shape, const void* x, const Ma
 
 // out[m, i] = x[m, columns[i]] of a matrix whose columns are not in order, 0 where it has none.
 constexpr int64_t kAlignedInputs = 8;  // out_stride is a multiple of so many
-void gather_columns(StreamView stream, int64_t rows, const bf16* x, int64_t x_stride, const MatrixView& weight,
-                    bf16* out, int64_t out_stride);
+void gather_columns(StreamView stream, int64_t rows, const bf16* x, int64_t x_stride,
+                    const MatrixView& weight, bf16* out, int64_t out_stride);
 
 // residual[m, :] = embedding row of tokens[m] * factor where this rank has it, else +0. The table is a matrix
 // as stored for the head.
@@ -196,6 +197,21 @@ struct ExpertChoices {
   float* weights = nullptr;  // [rows, experts + 1]
 };
 void choose_experts(StreamView stream, const ExpertChoices& arguments);
+
+// What rows whose shares are `weights` need of the matrices of a mixture: of gate_up the tiles of experts
+// that some row chose, which gate_experts looks at, and of down the steps that read those.
+struct ChosenExperts {
+  const float* weights = nullptr;  // [rows, experts + 1]
+  int64_t rows = 0;
+  ExpertColumns columns;
+  int32_t gate_up_rows = 0;               // of weights: gates, then ups
+  Slices down_slices;                     // of the columns of down as they lie
+  const int32_t* down_columns = nullptr;  // MatrixView::columns of down
+  int32_t* tiles = nullptr;               // [tiles of gate_up]
+  int32_t* steps = nullptr;               // [steps of down]
+  int32_t* counts = nullptr;              // [1 + kMaxSlices]
+};
+void list_chosen(StreamView stream, const ChosenExperts& arguments);
 
 // How a gate and an up of an expert become one: silu(gate) * up, or clamped, with gate at most `limit` and up
 // within it, gate * sigmoid(factor * gate) * (up + 1).

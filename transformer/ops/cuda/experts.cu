@@ -86,6 +86,97 @@ __global__ void __launch_bounds__(kThreads) choose_rows(const ExpertChoices a) {
   if (warp == 0) choose(a, scores, a.weights + m * (a.experts + 1));
 }
 
+constexpr int kListThreads = 512;
+
+// Which tiles of gate_up, and behind them which steps of down, some row needs.
+struct NeededWork {
+  const ChosenExperts& a;
+  const int32_t* chosen;  // of each expert and the shared one
+
+  __device__ __forceinline__ int32_t tiles() const { return (a.gate_up_rows + kTileRows - 1) / kTileRows; }
+  __device__ __forceinline__ bool any_chosen(int32_t first, int32_t last) const {  // columns
+    while (first < last) {
+      const ExpertColumns::Run run = a.columns.run_of(first);
+      if (chosen[run.expert] != 0) return true;
+      first = run.end;
+    }
+    return false;
+  }
+  __device__ __forceinline__ bool is_tile_needed(int32_t tile) const {
+    const int32_t first = tile * kTileRows, width = a.columns.size();
+    const int32_t last = first + kTileRows < a.gate_up_rows ? first + kTileRows : a.gate_up_rows;
+    if (last <= width) return any_chosen(first, last);
+    if (first >= width) return any_chosen(first - width, last - width);
+    return any_chosen(first, width) || any_chosen(0, last - width);
+  }
+  __device__ __forceinline__ int32_t slice_of(int32_t step) const {
+    int32_t s = 0;
+    while (step >= a.down_slices.first_step[s + 1]) ++s;
+    return s;
+  }
+  __device__ __forceinline__ bool is_step_needed(int32_t step) const {
+    const Slices& slices = a.down_slices;
+    const int32_t s = slice_of(step);
+    const int32_t first = slices.begin[s] + (step - slices.first_step[s]) * slices.step_columns;
+    int32_t last = first + slices.step_columns;
+    if (last > slices.begin[s + 1]) last = slices.begin[s + 1];
+    if (!a.down_columns) return any_chosen(first, last);
+    for (int32_t c = first; c < last; ++c)
+      if (a.down_columns[c] >= 0 && chosen[a.columns.expert_of(a.down_columns[c])] != 0) return true;
+    return false;
+  }
+  __device__ __forceinline__ bool operator()(int32_t item) const {
+    return item < tiles() ? is_tile_needed(item) : is_step_needed(item - tiles());
+  }
+};
+
+// One block; each thread has a run of tiles and steps.
+__global__ void __launch_bounds__(kListThreads) list_chosen_work(const ChosenExperts a) {
+  await_inputs();
+  auto* found = shared_memory<int32_t>();     // by each thread
+  int32_t* before = found + kListThreads;     // in front of the steps of each slice, and in all
+  int32_t* chosen = before + kMaxSlices + 1;  // of each expert and the shared one: whether some row chose it
+  const auto thread = static_cast<int32_t>(threadIdx.x);
+  for (int32_t e = thread; e <= a.columns.experts; e += kListThreads) {
+    bool is_chosen = false;
+    for (int64_t m = 0; m < a.rows; ++m)
+      is_chosen = is_chosen || a.weights[m * (a.columns.experts + 1) + e] != 0;
+    chosen[e] = is_chosen ? 1 : 0;
+  }
+  sync_block();
+  const NeededWork is_needed{a, chosen};
+  const Slices& slices = a.down_slices;
+  const int32_t tiles = is_needed.tiles(), items = tiles + slices.steps();
+  const int32_t each = (items + kListThreads - 1) / kListThreads, begin = thread * each;
+  const int32_t end = begin + each < items ? begin + each : items;
+  int32_t own = 0;
+  for (int32_t i = begin; i < end; ++i) own += is_needed(i) ? 1 : 0;
+  found[thread] = own;
+  sync_block();
+  int32_t first = 0;
+  for (int32_t t = 0; t < thread; ++t) first += found[t];
+  for (int32_t i = begin, at = first; i < end; ++i) {
+    for (int32_t s = 0; s < slices.count; ++s)
+      if (i == tiles + slices.first_step[s]) before[s] = at;
+    if (is_needed(i)) ++at;
+  }
+  if (thread == kListThreads - 1)
+    for (int32_t s = 0; s <= slices.count; ++s)
+      if (tiles + slices.first_step[s] == items) before[s] = first + own;
+  sync_block();
+  for (int32_t i = begin, at = first; i < end; ++i) {
+    if (!is_needed(i)) continue;
+    const int32_t step = i - tiles, s = step < 0 ? 0 : is_needed.slice_of(step);
+    if (step < 0)
+      a.tiles[at] = i;
+    else
+      a.steps[slices.first_step[s] + at - before[s]] = step - slices.first_step[s];
+    ++at;
+  }
+  if (thread == 0) a.counts[0] = before[0];
+  if (thread < slices.count) a.counts[1 + thread] = before[thread + 1] - before[thread];
+}
+
 template <class T>
 __global__ void __launch_bounds__(kThreads)
     gate_expert_rows(const float* gate_up, const ExpertGate rule, const float* weights,
@@ -138,6 +229,12 @@ void choose_experts(StreamView stream, const ExpertChoices& arguments) {
     launch(stream, shape, &choose_rows<bf16>, arguments);
   else
     launch(stream, shape, &choose_rows<float>, arguments);
+}
+
+void list_chosen(StreamView stream, const ChosenExperts& arguments) {
+  const auto words = static_cast<size_t>(kListThreads + kMaxSlices + 1 + arguments.columns.experts + 1);
+  launch(stream, {.threads = kListThreads, .shared_bytes = words * sizeof(int32_t), .early = true},
+         &list_chosen_work, arguments);
 }
 
 void gate_experts(StreamView stream, const float* gate_up, const ExpertGate& gate, const float* weights,

@@ -80,16 +80,19 @@ __device__ __forceinline__ void load_step(const MmaArguments& a, const bf16* sta
   }
 }
 
-// Adds the slices of one row tile of every group of warps: tile `first_tile` + kTiles g of group g.
+// Adds the slices of one row tile of every group of warps: of those that are chosen, tile `first_tile` +
+// kTiles g of group g.
 template <class Form>
 __device__ __forceinline__ void combine_slices(const MmaArguments& a, const float* partials, int first_tile,
-                                               int first_token) {
+                                               int tiles, int first_token) {
   const int groups = Form::kWarps / a.slices.count;
   for (int o = static_cast<int>(threadIdx.x); o < groups * Form::kTokens * kTileRows; o += Form::kThreads) {
     const int row = o % kTileRows, column = o / kTileRows % Form::kTokens;
     const int group = o / (kTileRows * Form::kTokens);
-    const int n = (first_tile + group * Form::kTiles) * kTileRows + row, token = first_token + column;
-    if (n >= a.n || token >= a.rows) continue;
+    const int tile = first_tile + group * Form::kTiles, token = first_token + column;
+    if (tile >= tiles || token >= a.rows) continue;
+    const int n = a.tile_at(tile) * kTileRows + row;
+    if (n >= a.n) continue;
     float values[kMaxSlices];
     OUTRIDER_UNROLL
     for (int s = 0; s < kMaxSlices; ++s)
@@ -113,32 +116,36 @@ __global__ void __launch_bounds__(Form::kThreads, 1) matmul_mma(const MmaArgumen
 
   const int slice = warp % a.slices.count, group = warp / a.slices.count;
   const int block_tiles = Form::kWarps / a.slices.count * kTiles;
+  const bool is_chosen = a.chosen.counts != nullptr;
+  if (is_chosen) await_inputs();  // which weights to fetch is among them
+  const int tiles = a.tile_count();
   const int stride = Form::kMany ? a.tiles : static_cast<int>(gridDim.x) * block_tiles;
   const int first_tile = static_cast<int>(Form::kMany ? blockIdx.y : blockIdx.x) * block_tiles;
-  const int steps = a.slices.first_step[slice + 1] - a.slices.first_step[slice];
+  const int steps = a.step_count(slice);
   const int first_token = static_cast<int>(Form::kMany ? blockIdx.x : blockIdx.y) * Form::kTokens;
 
   auto weights =
       ring_of_warp<Form>(a, shared_memory<uint4>(), ring_scales, slice, first_tile + group * kTiles, stride);
   OUTRIDER_UNROLL
   for (int stage = 0; stage < kStages - 1; ++stage) weights.fetch(stage);
-  await_inputs();
+  if (!is_chosen) await_inputs();
   if constexpr (Form::kStaged) {
     stage_tokens<Form>(a, first_token, staged);
     sync_block();
   }
 
   uint32_t b[kColumns][Weights::kInputs], next_b[kColumns][Weights::kInputs] = {};
-  if (steps > 0) load_step<Form>(a, staged, first_token, slice, 0, next_b);
+  if (steps > 0) load_step<Form>(a, staged, first_token, slice, a.step_at(slice, 0), next_b);
   int stage = 0;
-  for (int base = first_tile; base < a.tiles; base += stride) {
+  for (int base = first_tile; base < tiles; base += stride) {
     float sum[kTiles][kColumns][4] = {};
-    const bool has_tile = base + group * kTiles < a.tiles;
+    const bool has_tile = base + group * kTiles < tiles;
     for (int step = 0; has_tile && step < steps; ++step) {
       OUTRIDER_UNROLL
       for (int c = 0; c < kColumns; ++c) OUTRIDER_UNROLL
       for (int i = 0; i < Weights::kInputs; ++i) b[c][i] = next_b[c][i];
-      load_step<Form>(a, staged, first_token, slice, step + 1 == steps ? 0 : step + 1, next_b);
+      load_step<Form>(a, staged, first_token, slice, a.step_at(slice, step + 1 == steps ? 0 : step + 1),
+                      next_b);
       copy_async_wait<kStages - 2>();
       OUTRIDER_UNROLL
       for (int r = 0; r < kTiles; ++r)
@@ -156,7 +163,7 @@ __global__ void __launch_bounds__(Form::kThreads, 1) matmul_mma(const MmaArgumen
         partials[(warp * Form::kTokens + column) * kPartialStride + row] = sum[r][c][i];
       }
       sync_block();
-      combine_slices<Form>(a, partials, base + r, first_token);
+      combine_slices<Form>(a, partials, base + r, tiles, first_token);
       sync_block();
     }
   }
@@ -314,7 +321,8 @@ void matmul(StreamView stream, const MatmulShape& shape, const void* x, const Ma
                                .rows = static_cast<int32_t>(shape.rows),
                                .out = out,
                                .out_stride = shape.out_stride,
-                               .wide = starts_at_16_bytes(weight.slices, shape.x_stride)};
+                               .wide = starts_at_16_bytes(weight.slices, shape.x_stride),
+                               .chosen = shape.chosen};
   if (matmul_split(stream, shape, weight.type, arguments)) return;
   switch (weight.type) {
     case WeightType::kInt8:

@@ -100,28 +100,32 @@ __global__ void __launch_bounds__(Form::kThreads, 2)
   using Weights = typename Form::Weights;
   constexpr int kColumns = Form::kColumns, kStages = Form::kStages;
   const int warp = static_cast<int>(threadIdx.x / kWarp), lane = static_cast<int>(threadIdx.x % kWarp);
-  const int slice = static_cast<int>(blockIdx.y), tile = static_cast<int>(blockIdx.x) * Form::kWarps + warp;
+  const int slice = static_cast<int>(blockIdx.y), index = static_cast<int>(blockIdx.x) * Form::kWarps + warp;
   auto* words = shared_memory<uint4>();
   auto* scales = reinterpret_cast<uint32_t*>(words + Form::kRingWords);
   auto* staged = reinterpret_cast<bf16*>(scales + Form::kRingScales);
   const int begin = a.slices.begin[slice], columns = a.slices.begin[slice + 1] - begin;
   const int64_t stride = staged_stride<Weights>(columns);
 
-  auto weights = ring_of_warp<Form>(a, words, scales, slice, tile, a.tiles);
+  const bool is_chosen = a.chosen.counts != nullptr;
+  if (is_chosen) await_inputs();  // which weights to fetch is among them
+  const int tiles = a.tile_count();
+  if (static_cast<int>(blockIdx.x) * Form::kWarps >= tiles) return;
+  auto weights = ring_of_warp<Form>(a, words, scales, slice, index, a.tiles);
   OUTRIDER_UNROLL
   for (int stage = 0; stage < kStages - 1; ++stage) weights.fetch(stage);
-  await_inputs();
+  if (!is_chosen) await_inputs();
   stage_slice<Form>(a, begin, columns, stride, staged);
   sync_block();
-  if (tile >= a.tiles) return;
+  if (index >= tiles) return;
 
   float sum[kColumns][4] = {};
   for (int step = 0, stage = 0; step < weights.steps; ++step) {
+    const int from = a.step_at(slice, step) * Weights::kStepColumns;
     uint32_t b[kColumns][Weights::kInputs];
     OUTRIDER_UNROLL
     for (int c = 0; c < kColumns; ++c)
-      Weights::load_inputs(staged + (c * 8 + lane / 4) * stride + step * Weights::kStepColumns,
-                           columns - step * Weights::kStepColumns, true, b[c]);
+      Weights::load_inputs(staged + (c * 8 + lane / 4) * stride + from, columns - from, true, b[c]);
     copy_async_wait<kStages - 2>();
     Weights::template multiply<kColumns>(a.form, weights.words_at(stage, 0), weights.scales_at(stage, 0), b,
                                          sum);
@@ -129,6 +133,7 @@ __global__ void __launch_bounds__(Form::kThreads, 2)
     stage = stage + 1 == kStages ? 0 : stage + 1;
   }
   copy_async_wait<0>();
+  const int tile = a.tile_at(index);
   OUTRIDER_UNROLL
   for (int c = 0; c < kColumns; ++c) OUTRIDER_UNROLL
   for (int i = 0; i < 4; ++i) {

@@ -3,6 +3,7 @@
 #pragma once
 
 #include "base/cuda_device.h"
+#include "transformer/ops/cuda/chosen_work.h"
 #include "transformer/ops/cuda/code_form.h"
 #include "transformer/ops/cuda/cuda_layout.h"
 
@@ -21,6 +22,19 @@ struct MmaArguments {
   float* out = nullptr;
   int64_t out_stride = 0;
   bool wide = false;  // every slice of every token starts at 16 bytes
+  ChosenWork chosen;
+
+  // What tiles and steps are counted by is an index among those that are chosen.
+  __device__ __forceinline__ int tile_count() const { return chosen.tiles ? chosen.counts[0] : tiles; }
+  __device__ __forceinline__ int tile_at(int index) const {
+    return chosen.tiles ? chosen.tiles[index] : index;
+  }
+  __device__ __forceinline__ int step_count(int slice) const {
+    return chosen.steps ? chosen.counts[1 + slice] : slices.first_step[slice + 1] - slices.first_step[slice];
+  }
+  __device__ __forceinline__ int step_at(int slice, int index) const {
+    return chosen.steps ? chosen.steps[slices.first_step[slice] + index] : index;
+  }
 };
 
 // Elements between the tokens of staged activations of so many columns.
@@ -39,6 +53,8 @@ struct WeightRing {
   uint32_t* scales = nullptr;         // of this lane: [stage][row tile][kScaleWords]
   const uint4* from_words = nullptr;  // of this lane and slice, in the first tile
   const uint32_t* from_scales = nullptr;  // the same
+  const int32_t* tile_list = nullptr;     // where only some are chosen, as in ChosenWork
+  const int32_t* step_list = nullptr;     // the same, of this slice
   int64_t tile_steps = 0;                 // from one row tile to the next
   int tiles = 0, steps = 0, stride = 0;
   int tile = 0, step = 0;                        // to be fetched next
@@ -56,7 +72,8 @@ struct WeightRing {
       OUTRIDER_UNROLL
       for (int r = 0; r < Form::kTiles; ++r) {
         if (tile + r >= tiles) continue;
-        const int64_t at = (tile + r) * tile_steps + step;
+        const int64_t at =
+            (tile_list ? tile_list[tile + r] : tile + r) * tile_steps + (step_list ? step_list[step] : step);
         OUTRIDER_UNROLL
         for (int w = 0; w < kWords; ++w)
           copy_async_16(words_at(stage, r) + w * kLanes, from_words + (at * kWords + w) * kLanes);
@@ -88,9 +105,11 @@ __device__ __forceinline__ WeightRing<Form> ring_of_warp(const MmaArguments& a, 
           .scales = scales + warp * kWarpRing * Weights::kScaleWords + lane,
           .from_words = a.weights + first_step * Weights::kWords * kLanes + lane,
           .from_scales = a.scales + (first_step * 8 + lane / 4) * scale_words + word,
+          .tile_list = a.chosen.tiles,
+          .step_list = a.chosen.steps ? a.chosen.steps + first_step : nullptr,
           .tile_steps = a.slices.steps(),
-          .tiles = a.tiles,
-          .steps = a.slices.first_step[slice + 1] - a.slices.first_step[slice],
+          .tiles = a.tile_count(),
+          .steps = a.step_count(slice),
           .stride = stride,
           .tile = tile,
           .scale_words = scale_words,

@@ -1,0 +1,240 @@
+// Of a mixture's experts a pass reads those that some row chose, and the bits are those of reading all. On
+// the emulation, which counts what kernels fetch.
+#include <gtest/gtest.h>
+
+#include <cstring>
+
+#include "tests/emulation/copies.h"
+#include "tests/transformer/cuda_test_support.h"
+#include "tests/transformer/model_suite.h"
+#include "tests/transformer/tree_suite.h"
+#include "transformer/model/cuda/model.h"
+#include "transformer/model/cuda/weights.h"
+
+namespace outrider::cuda {
+namespace {
+
+constexpr int64_t kHidden = 80;
+constexpr int32_t kExperts = 6;
+
+LeafEnds ends(std::vector<int64_t> columns) { return leaves_from_ends(columns); }
+
+// A mixture of noise, and rows that choose two of its experts.
+struct Mixture {
+  Mixture(WeightType weight_type, const ExpertColumns& expert_columns, StreamView stream)
+      : type(weight_type),
+        columns(expert_columns),
+        gate_up(type, 2 * columns.size(), even_slices(kHidden, step_columns(type))),
+        down(type, kHidden, slices_from_ends(leaf_ends(), step_columns(type))),
+        tiles((gate_up.view().n + kTileRows - 1) / kTileRows),
+        steps(down.view().slices.steps()) {
+    fill_noise(stream, gate_up.view(), 1, 0.5f);
+    fill_noise(stream, down.view(), 2, 0.5f);
+  }
+  std::vector<int64_t> leaf_ends() const {
+    std::vector<int64_t> all;
+    for (int32_t leaf = 0; leaf < columns.each.count; ++leaf) all.push_back(columns.begin(leaf + 1));
+    return all;
+  }
+
+  WeightType type;
+  ExpertColumns columns;
+  DeviceMatrix gate_up, down;
+  DeviceBuffer<int32_t> tiles, steps, counts{1 + kMaxSlices};
+};
+
+// weights [rows, experts + 1]; the shared one's is 0 where there is none.
+std::vector<float> random_shares(int64_t rows, bool has_shared, uint32_t seed) {
+  std::mt19937 random(seed);
+  std::vector<float> shares(static_cast<size_t>(rows * (kExperts + 1)));
+  for (int64_t m = 0; m < rows; ++m) {
+    float* row = shares.data() + m * (kExperts + 1);
+    for (int i = 0; i < 2; ++i) row[random() % kExperts] = 0.25f + static_cast<float>(random() % 3) / 4;
+    if (has_shared) row[kExperts] = 0.5f;
+  }
+  return shares;
+}
+
+class ChosenExpertsTest : public CudaOps {
+ protected:
+  struct Outcome {
+    std::vector<float> out;
+    uint64_t gate_up_bytes = 0, down_bytes = 0;
+  };
+  // The MLP of all rows.
+  Outcome run(const Mixture& m, const std::vector<float>& shares, const std::vector<float>& x, bool lists,
+              bool split, int64_t shared_bytes) {
+    const int64_t rows = static_cast<int64_t>(x.size()) / kHidden, width = m.columns.size();
+    const auto inputs = to_device(as_bf16(x), *stream);
+    const auto weights = to_device(shares, *stream);
+    ChosenWork chosen;
+    if (lists) {
+      list_chosen(*stream, {.weights = weights.data(),
+                            .rows = rows,
+                            .columns = m.columns,
+                            .gate_up_rows = m.gate_up.view().n,
+                            .down_slices = m.down.view().slices,
+                            .tiles = m.tiles.data(),
+                            .steps = m.steps.data(),
+                            .counts = m.counts.data()});
+      chosen = {.tiles = m.tiles.data(), .steps = m.steps.data(), .counts = m.counts.data()};
+    }
+    DeviceBuffer<float> gate_up(rows * 2 * width), out(rows * kHidden);
+    DeviceBuffer<bf16> activated(rows * width);
+    fill_bytes(gate_up.data(), 0xff, gate_up.bytes(), *stream);  // what is not computed is not looked at
+    fill_bytes(out.data(), 0xff, out.bytes(), *stream);
+    MatmulShape shape{.rows = rows,
+                      .x_stride = kHidden,
+                      .out_stride = 2 * width,
+                      .chosen = {.tiles = chosen.tiles, .counts = chosen.counts},
+                      .shared_bytes = shared_bytes};
+    if (split) shape.split = {split_parts_.data(), split_arrived_.data()};
+    Outcome outcome;
+    outcome.gate_up_bytes =
+        fetched([&] { matmul(*stream, shape, inputs.data(), m.gate_up.view(), gate_up.data()); });
+    gate_experts(*stream, gate_up.data(), {}, weights.data(), m.columns, rows, WeightType::kBFloat16,
+                 activated.data());
+    shape.x_stride = width;
+    shape.out_stride = kHidden;
+    shape.chosen = {.steps = chosen.steps, .counts = chosen.counts};
+    outcome.down_bytes =
+        fetched([&] { matmul(*stream, shape, activated.data(), m.down.view(), out.data()); });
+    outcome.out = to_host(out, *stream);
+    return outcome;
+  }
+
+ private:
+  template <class Work>
+  uint64_t fetched(Work work) {
+    stream->synchronize();
+    const uint64_t before = emulation::copied_bytes();
+    work();
+    stream->synchronize();
+    return emulation::copied_bytes() - before;
+  }
+
+  DeviceBuffer<float> split_parts_{kSplitFloats};
+  DeviceBuffer<uint32_t> split_arrived_{kSplitTiles};
+};
+
+// Tiles of gate_up and steps of down that read a column of an expert in `used`, counted one by one.
+std::pair<uint64_t, uint64_t> needed(const Mixture& m, const std::vector<bool>& used) {
+  const MatrixView &gate_up = m.gate_up.view(), &down = m.down.view();
+  std::vector<bool> tiles(static_cast<size_t>(m.tiles.size())), steps(static_cast<size_t>(m.steps.size()));
+  for (int32_t n = 0; n < gate_up.n; ++n)
+    if (used[static_cast<size_t>(m.columns.expert_of(n % m.columns.size()))])
+      tiles[static_cast<size_t>(n / kTileRows)] = true;
+  for (int32_t c = 0; c < down.slices.k(); ++c)
+    if (used[static_cast<size_t>(m.columns.expert_of(c))])
+      steps[static_cast<size_t>(down.slices.step_of(c))] = true;
+  return {static_cast<uint64_t>(std::count(tiles.begin(), tiles.end(), true)),
+          static_cast<uint64_t>(std::count(steps.begin(), steps.end(), true))};
+}
+
+TEST_F(ChosenExpertsTest, OnlyTheUnionIsReadAndNoBitChanges) {
+  const std::vector<ExpertColumns> layouts{
+      {.experts = kExperts, .each = ends({32, 32, 64, 96}), .shared = ends({0, 0, 0, 0})},
+      {.experts = kExperts, .each = ends({32, 64}), .shared = ends({64, 64})},
+      {.experts = kExperts,
+       .each = ends({8, 16, 16, 24, 32, 40, 48, 54}),
+       .shared = ends({0, 0, 0, 0, 0, 0, 0, 0})}};
+  bool skipped = false;
+  for (const WeightType type : {WeightType::kBFloat16, WeightType::kInt8, WeightType::kInt4})
+    for (const ExpertColumns& columns : layouts) {
+      const bool has_shared = columns.shared.end[columns.shared.count - 1] > 0;
+      const Mixture m(type, columns, *stream);
+      for (const int64_t rows : {1, 3, 12, 40}) {
+        const auto shares = random_shares(rows, has_shared, static_cast<uint32_t>(rows));
+        auto x = random_floats(rows * kHidden, 5);
+        for (float& value : x) value = to_float(to_bf16(value));
+        std::vector<bool> used(kExperts + 1);
+        for (size_t i = 0; i < shares.size(); ++i)
+          if (shares[i] != 0) used[i % (kExperts + 1)] = true;
+        const auto [tiles, steps] = needed(m, used);
+        const Outcome all = run(m, shares, x, false, false, 0);
+        for (const bool split : {false, true})
+          for (const int64_t shared_bytes : {int64_t{0}, int64_t{info.shared_bytes}}) {
+            if (split && shared_bytes == 0) continue;
+            const Outcome some = run(m, shares, x, true, split, shared_bytes);
+            EXPECT_TRUE(testing::same_bits(all.out, some.out)) << static_cast<int>(type) << ", rows " << rows;
+            if (rows > 16) continue;  // tokens in several passes fetch as often
+            const auto part = [](uint64_t bytes, uint64_t some_units, int64_t units) {
+              return bytes * some_units / static_cast<uint64_t>(units);
+            };
+            EXPECT_EQ(some.gate_up_bytes, part(all.gate_up_bytes, tiles, m.tiles.size())) << rows;
+            EXPECT_EQ(some.down_bytes, part(all.down_bytes, steps, m.steps.size())) << rows;
+            skipped |= some.down_bytes < all.down_bytes;
+          }
+      }
+    }
+  EXPECT_TRUE(skipped);
+}
+
+// A share that is no number is computed with, and so is told.
+TEST_F(ChosenExpertsTest, NanOfARouterIsNotSkipped) {
+  const Mixture m(WeightType::kBFloat16, {.experts = kExperts, .each = ends({32}), .shared = ends({0})},
+                  *stream);
+  std::vector<float> shares(kExperts + 1);
+  shares[3] = std::numeric_limits<float>::quiet_NaN();
+  const auto out = run(m, shares, random_floats(kHidden, 5), true, false, 0).out;
+  for (const float value : out) EXPECT_TRUE(std::isnan(value));
+}
+
+// A whole pass of one token: everything once, and of the experts' matrices the chosen ones' part. The sizes
+// let tiles and steps end where experts do.
+TEST_F(ChosenExpertsTest, ATokenReadsItsOwnExperts) {
+  auto single = make_single_collectives();
+  const ModelConfig config{.hidden_size = 128,
+                           .num_layers = 2,
+                           .num_heads = 4,
+                           .num_kv_heads = 2,
+                           .head_dim = 16,
+                           .intermediate_size = 128,
+                           .vocab_size = 64,
+                           .max_position_embeddings = 64,
+                           .layers = std::vector<LayerKind>(2, LayerKind{.has_experts = true}),
+                           .experts = ExpertConfig{.count = 8, .chosen = 2, .intermediate_size = 128}};
+  ModelConfig without = config;
+  without.experts->intermediate_size = 0;
+  const auto bytes = [](const ModelConfig& c) {
+    return static_cast<double>(plan_weights(c, ShardPlan(c, {}), WeightFormat::kBFloat16).bytes);
+  };
+  // Of the embedding a token has one row.
+  const auto table = static_cast<double>(
+      DeviceMatrix::bytes_for(WeightType::kBFloat16, config.vocab_size, even_slices(config.hidden_size)));
+  const double others = bytes(without) - table, experts = bytes(config) - bytes(without);
+  const double expected = others + experts * 2 / 8;
+  const auto model =
+      CudaModel::of_noise(config, {.device = testing::suite_device(), .kv_tokens = 64}, *single).value();
+  const auto ids = testing::random_ids(3, config.vocab_size, 4);
+  const KvHandle sequence = model->kv().create();
+  for (const TokenId id : ids) {
+    const BatchSlice slice{sequence, {&id, 1}, 1};
+    const uint64_t before = emulation::copied_bytes();
+    ASSERT_TRUE(model->forward({&slice, 1}).ok());
+    const auto fetched = static_cast<double>(emulation::copied_bytes() - before);
+    std::printf("a token fetched %.0f bytes, of weights %.0f; with all experts %.0f\n", fetched, expected,
+                others + experts);
+    EXPECT_GE(fetched, expected);
+    EXPECT_LT(fetched, expected * 1.05);  // keys and values
+  }
+}
+
+// The union of a tree's nodes, of its chains, and of other texts in the batch.
+TEST_F(ChosenExpertsTest, TreesHaveTheBitsOfTheirChainsOnAnyNumberOfRanks) {
+  for (const int tp_size : {1, 2})
+    testing::run_group(tp_size, [&](Collectives& group) {
+      auto model = testing::load_or_die(testing::golden_model("qwen3-moe"),
+                                        {.device = testing::suite_device(),
+                                         .shard = {group.rank(), tp_size},
+                                         .max_rows = 320,
+                                         .max_logit_rows = 128,
+                                         .kv_tokens = 4096,
+                                         .weight_format = WeightFormat::kBFloat16},
+                                        group);
+      testing::expect_trees_equal_chains(*model, 3, 1, {.shortest = 0, .longest = 20});
+    });
+}
+
+}  // namespace
+}  // namespace outrider::cuda
