@@ -23,7 +23,9 @@ void EarlyExitDrafter::draft(std::span<const HeadTask> tasks, StateSource&, std:
     drafts[i].clear();
     CHECK(!tasks[i].branches() && target_.kv().length(tasks[i].kv) == known(tasks[i]),
           "{} of {} tokens are in the cache", target_.kv().length(tasks[i].kv), known(tasks[i]));
-    if (tasks[i].gamma > 0 && known(tasks[i]) < target_.max_positions()) going_.push_back(i);
+    if (tasks[i].gamma == 0 || known(tasks[i]) >= target_.max_positions()) continue;
+    exited_[tasks[i].sequence].begin(known(tasks[i]), tasks[i].gamma);
+    going_.push_back(i);
   }
   while (!going_.empty() && step(tasks, drafts))
     if (first_at == start) first_at = SteadyClock::now();
@@ -38,6 +40,7 @@ void EarlyExitDrafter::draft(std::span<const HeadTask> tasks, StateSource&, std:
 // One token for each. False: the cache is full, on every rank alike.
 bool EarlyExitDrafter::step(std::span<const HeadTask> tasks, std::vector<HeadDraft>& drafts) {
   slices_.clear();
+  keep_.clear();
   const auto most = static_cast<size_t>(std::min(target_.max_rows(), target_.max_logit_rows()));
   going_.resize(std::min(going_.size(), most));
   for (const size_t i : going_) {
@@ -45,8 +48,9 @@ bool EarlyExitDrafter::step(std::span<const HeadTask> tasks, std::vector<HeadDra
     slices_.push_back({.sequence = tasks[i].kv,
                        .tokens = ids.empty() ? tasks[i].committed.last(1) : ids.last(1),
                        .logit_rows = 1});
+    keep_.push_back(&exited_.at(tasks[i].sequence));
   }
-  const auto shard = forward_first(target_, slices_, layers_);
+  const auto shard = forward_first(target_, slices_, layers_, keep_);
   if (!shard.ok()) {
     CHECK(shard.status().code() == StatusCode::kResourceExhausted, "early exit: {}",
           shard.status().message());
@@ -62,6 +66,11 @@ bool EarlyExitDrafter::step(std::span<const HeadTask> tasks, std::vector<HeadDra
   }
   going_.resize(kept);
   return true;
+}
+
+const ExitedTokens* EarlyExitDrafter::exited(SequenceId sequence) const {
+  const auto at = exited_.find(sequence);
+  return at == exited_.end() ? nullptr : &at->second;
 }
 
 // Every rank's part of the vocabulary, side by side.

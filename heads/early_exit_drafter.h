@@ -1,8 +1,9 @@
 // Drafts of a target's own first layers, beside it: no second model, and the keys and values are the
-// target's. Every rank of the target drafts the same tokens, each with its part of the layers. One thread,
-// the rank's.
+// target's. Every rank of the target drafts the same tokens, each with its part of the layers. What was
+// computed of them is kept for the pass that verifies them. One thread, the rank's.
 #pragma once
 
+#include <map>
 #include <vector>
 
 #include "comm/collectives.h"
@@ -18,7 +19,8 @@ class EarlyExitDrafter final : public HeadDrafter {
   EarlyExitDrafter(Model& target, Collectives& group, int64_t layers, HeadDrafterOptions options);
 
   void draft(std::span<const HeadTask> tasks, StateSource& states, std::vector<HeadDraft>& drafts) override;
-  void close(SequenceId) override {}
+  void close(SequenceId sequence) override { exited_.erase(sequence); }
+  const ExitedTokens* exited(SequenceId sequence) const override;
   int64_t ingest_ns() const override { return ingest_ns_; }
   int64_t draft_ns() const override { return draft_ns_; }
 
@@ -32,6 +34,8 @@ class EarlyExitDrafter final : public HeadDrafter {
   HeadDraws draws_;
   std::vector<size_t> going_;  // tasks whose drafts are not finished
   std::vector<BatchSlice> slices_;
+  std::map<SequenceId, ExitedTokens> exited_;
+  std::vector<ExitedTokens*> keep_;       // of slices_
   std::vector<float> mine_, all_, rows_;  // logits of this rank, of all one behind the other, and row by row
   int64_t ingest_ns_ = 0, draft_ns_ = 0;
 };

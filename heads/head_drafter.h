@@ -18,6 +18,8 @@
 
 namespace outrider {
 
+class ExitedTokens;
+
 // The target's states, as the head reads them (Head::committed_states).
 class StateSource {
  public:
@@ -75,6 +77,8 @@ class HeadDrafter {
   virtual void draft(std::span<const HeadTask> tasks, StateSource& states,
                      std::vector<HeadDraft>& drafts) = 0;
   virtual void close(SequenceId sequence) = 0;
+  // What the target's next pass over a sequence need not compute again; null: everything.
+  virtual const ExitedTokens* exited(SequenceId) const { return nullptr; }
 
   // Times of the last draft(): until all first tokens were there, and from then on.
   virtual int64_t ingest_ns() const = 0;

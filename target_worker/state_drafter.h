@@ -33,6 +33,7 @@ class StateDrafter final : private StateSource {
   // Appends a draft for each, as a draft worker would have sent it.
   void draft(std::vector<Draft>& drafts);
   void close(SequenceId sequence);
+  const ExitedTokens* exited(SequenceId sequence) const { return drafter_->exited(sequence); }
 
  private:
   struct Place {

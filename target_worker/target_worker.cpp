@@ -156,7 +156,8 @@ PlacedLogits TargetWorker::forward(const StepPlan& plan) {
     slices_.push_back({.sequence = s.kv,
                        .tokens = {tokens_.data() + begin, tokens_.size() - begin},
                        .logit_rows = logit_rows(entry),
-                       .parents = entry.parents});
+                       .parents = entry.parents,
+                       .exited = options_.drafter ? options_.drafter->exited(entry.sequence) : nullptr});
   }
   auto logits = model_.forward_in_place(slices_);
   if (!logits.ok())

@@ -19,18 +19,42 @@ std::string demo_target() { return (source_dir() / "launch/demo_pair/target").st
 
 class EarlyExit : public ::testing::TestWithParam<int> {};  // tensor-parallel size
 
+// Runs requests, and counts the rows that the verifying passes of all ranks took up from the drafts before
+// them.
+struct Counted {
+  std::vector<Finished> results;
+  Totals totals;
+  int64_t rows_taken_up = 0;
+};
+Counted run_counting(ClusterOptions options, std::vector<Request> requests) {
+  Counted run;
+  std::atomic<int64_t> taken_up{0};
+  options.target_ended = [&](const Model& model) { taken_up += rows_taken_up(model); };
+  {
+    TestCluster cluster(options);
+    run.results = cluster.run(std::move(requests));
+    run.totals = cluster.totals();
+  }
+  run.rows_taken_up = taken_up;
+  return run;
+}
+
 TEST_P(EarlyExit, TextIsThatOfPlainDecoding) {
   TestCluster plain({.target = demo_target()});
   const auto expected = plain.run(grid_requests(kMatchRules, ""));
   for (const int64_t layer : {1, 6}) {
     const int batch = layer == 1 ? 8 : 3;
-    TestCluster cluster(exiting(demo_target(), layer, GetParam(), batch));
     const auto what = fmt::format("tp {}, {} layers, batch {}", GetParam(), layer, batch);
-    expect_same(expected, cluster.run(grid_requests(kMatchRules, "fixed:gamma=3")), what);
-    const Totals& totals = cluster.totals();
-    EXPECT_GT(totals.rounds.accepted, layer == 6 ? kEnough : 0) << what;
-    EXPECT_GT(totals.rounds.rollbacks, kEnough) << what;
-    EXPECT_EQ(totals.drafts_received, totals.proposals) << what;
+    const Counted run = run_counting(exiting(demo_target(), layer, GetParam(), batch),
+                                 grid_requests(kMatchRules, "fixed:gamma=3"));
+    expect_same(expected, run.results, what);
+    EXPECT_GT(run.totals.rounds.accepted, layer == 6 ? kEnough : 0) << what;
+    EXPECT_GT(run.totals.rounds.rollbacks, kEnough) << what;
+    EXPECT_EQ(run.totals.drafts_received, run.totals.proposals) << what;
+    // Of a draft of n tokens the last committed one and n - 1 drafted ones, on every rank; all of one that was
+    // cut near the end of its text.
+    EXPECT_GE(run.rows_taken_up, GetParam() * run.totals.rounds.drafted) << what;
+    EXPECT_EQ(run.rows_taken_up % GetParam(), 0) << what;
   }
 }
 
@@ -44,10 +68,10 @@ TEST(EarlyExitToo, FamiliesAndEndsAreThoseOfPlainDecoding) {
     ClusterOptions options = exiting(model, 1, 2, 6);
     options.max_context = 40;
     options.kv_tokens = 96;
-    TestCluster cluster(options);
-    expect_same(plain.run(grid_requests({Rule::kInvariant}, "")),
-                cluster.run(grid_requests({Rule::kInvariant}, "fixed:gamma=5")), model);
-    EXPECT_GT(cluster.totals().proposals, 0) << model;
+    const Counted run = run_counting(options, grid_requests({Rule::kInvariant}, "fixed:gamma=5"));
+    expect_same(plain.run(grid_requests({Rule::kInvariant}, "")), run.results, model);
+    EXPECT_GT(run.totals.proposals, 0) << model;
+    EXPECT_GT(run.rows_taken_up, kEnough) << model;
   }
 }
 

@@ -65,6 +65,8 @@ struct ClusterOptions {
   std::function<std::unique_ptr<Transport>(std::unique_ptr<Transport> transport)> drafter_wire;
   // Wraps that of a target group's leader.
   std::function<std::unique_ptr<Transport>(int group, std::unique_ptr<Transport> transport)> target_wire;
+  // Told the model of a target rank when its work is over.
+  std::function<void(const Model&)> target_ended;
   // A loaded machine must not change which rounds draft.
   std::chrono::milliseconds draft_timeout{60'000};
 };
@@ -244,6 +246,7 @@ class TestCluster {
           const Status status = worker.run(transport.get());
           EXPECT_TRUE(status.ok()) << status.message();
           EXPECT_TRUE(model->kv().check_invariants().ok());
+          if (options_.target_ended) options_.target_ended(*model);
         } catch (const WorkerDeath&) {
           dead_[static_cast<size_t>(g)] = true;
           group.abort();

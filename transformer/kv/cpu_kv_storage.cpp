@@ -4,6 +4,7 @@
 #include <cstring>
 
 #include "base/hash.h"
+#include "base/log.h"
 
 namespace outrider {
 namespace {
@@ -28,17 +29,26 @@ void store_as(const KvLayerView& layer, int64_t block, int64_t slot, int64_t kv_
   }
 }
 
+// Of one token in one layer; `from` and `to` may be the same.
 template <class T>
-void copy_slot(const KvLayerView& layer, const KvSlot& from, const KvSlot& to) {
-  const int64_t d = layer.head_dim, stride = layer.value_stride();
-  for (int64_t h = 0; h < layer.kv_heads; ++h) {
-    const int64_t source = from.block * layer.kv_heads + h, target = to.block * layer.kv_heads + h;
-    T *keys = reinterpret_cast<T*>(layer.keys), *values = reinterpret_cast<T*>(layer.values);
+void copy_slot_as(const KvLayerView& from, const KvSlot& at, const KvLayerView& to, const KvSlot& to_at) {
+  const int64_t d = from.head_dim, stride = from.value_stride();
+  const auto *from_keys = reinterpret_cast<const T*>(from.keys),
+             *from_values = reinterpret_cast<const T*>(from.values);
+  auto *keys = reinterpret_cast<T*>(to.keys), *values = reinterpret_cast<T*>(to.values);
+  for (int64_t h = 0; h < from.kv_heads; ++h) {
+    const int64_t source = at.block * from.kv_heads + h, target = to_at.block * from.kv_heads + h;
     for (int64_t i = 0; i < d; ++i)
-      keys[(target * d + i) * kBlockTokens + to.slot] = keys[(source * d + i) * kBlockTokens + from.slot];
-    std::copy_n(values + (source * kBlockTokens + from.slot) * stride, d,
-                values + (target * kBlockTokens + to.slot) * stride);
+      keys[(target * d + i) * kBlockTokens + to_at.slot] =
+          from_keys[(source * d + i) * kBlockTokens + at.slot];
+    std::copy_n(from_values + (source * kBlockTokens + at.slot) * stride, d,
+                values + (target * kBlockTokens + to_at.slot) * stride);
   }
+}
+
+void copy_slot(const KvLayerView& from, const KvSlot& at, const KvLayerView& to, const KvSlot& to_at) {
+  from.type == KvType::kBFloat16 ? copy_slot_as<bf16>(from, at, to, to_at)
+                                 : copy_slot_as<float>(from, at, to, to_at);
 }
 
 }  // namespace
@@ -104,11 +114,22 @@ void CpuKvStorage::copy_block(int32_t from, int32_t to) {
     std::memcpy(state({to, 0}), state({from, 0}), static_cast<size_t>(kBlockTokens * state_bytes()));
 }
 
+void CpuKvStorage::copy_token(const CpuKvStorage& from, const KvSlot& at, const KvSlot& to) {
+  CHECK(from.shape_.kv_heads == shape_.kv_heads && from.shape_.head_dim == shape_.head_dim &&
+            from.shape_.type == shape_.type && from.shape_.state_size == shape_.state_size,
+        "a token of {} heads of {}, not {} of {}", from.shape_.kv_heads, from.shape_.head_dim,
+        shape_.kv_heads, shape_.head_dim);
+  for (int64_t l = 0; l < std::min(shape_.layers, from.shape_.layers); ++l)
+    copy_slot(from.layer(l), at, layer(l), to);
+  if (shape_.state_size > 0) std::memcpy(state(to), from.state(at), static_cast<size_t>(state_bytes()));
+}
+
 void CpuKvStorage::copy_slots(std::span<const KvMove> moves) {
   for (size_t l = 0; l < keys_.size(); ++l)
-    for (const KvMove& move : moves)
-      shape_.type == KvType::kBFloat16 ? copy_slot<bf16>(layer(static_cast<int64_t>(l)), move.from, move.to)
-                                       : copy_slot<float>(layer(static_cast<int64_t>(l)), move.from, move.to);
+    for (const KvMove& move : moves) {
+      const KvLayerView view = layer(static_cast<int64_t>(l));
+      copy_slot(view, move.from, view, move.to);
+    }
   for (const KvMove& move : moves)
     if (shape_.state_size > 0)
       std::memcpy(state(move.to), state(move.from), static_cast<size_t>(state_bytes()));

@@ -14,7 +14,12 @@ class CpuKvStorage final : public KvStorage {
  public:
   CpuKvStorage(const KvShape& shape, int64_t num_blocks);
 
+  const KvShape& shape() const { return shape_; }
   KvLayerView layer(int64_t index) const;
+
+  // One token's keys and values from another storage of the same heads, in the layers that both have, and its
+  // states.
+  void copy_token(const CpuKvStorage& from, const KvSlot& at, const KvSlot& to);
 
   // Numbers [first, first + size) of a token's state; `to` has all of them.
   void store_state(const KvSlot& at, int64_t first, std::span<const float> numbers);

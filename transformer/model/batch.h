@@ -10,6 +10,8 @@
 
 namespace outrider {
 
+class ExitedTokens;
+
 // Tokens of one sequence, whose keys and values take slots [kv.length(sequence), + tokens.size()) in order.
 // Without parents every token follows the one in front of it: slots are positions.
 struct BatchSlice {
@@ -22,6 +24,9 @@ struct BatchSlice {
   // the positions in front of the tree, its ancestors and itself: it has the bits of the chain that ends in
   // it. Until KvCache::keep_path or truncate the sequence cannot go on.
   std::span<const int32_t> parents = {};
+  // Tokens of this sequence that have been through the first layers. As many as the slice begins with go on
+  // from there, with the same bits; null, or a model on a device: all begin with the first layer.
+  const ExitedTokens* exited = nullptr;
 };
 
 struct BatchRows {

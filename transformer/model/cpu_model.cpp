@@ -95,22 +95,62 @@ Result<std::unique_ptr<Model>> CpuModel::load(const std::filesystem::path& direc
                                              std::move(storage), kv_blocks));
 }
 
-Result<LogitsShard> CpuModel::forward_first(std::span<const BatchSlice> batch, int64_t layers) {
+Result<LogitsShard> CpuModel::forward(std::span<const BatchSlice> batch) {
+  RETURN_IF_ERROR(make_room(batch));
+  const int64_t layers = taken_up_.split(batch, kv_, storage_);
+  enter(taken_up_.rest());
+  run_layers(taken_up_.rest(), 0, layers);
+  if (layers > 0) {
+    taken_up_.join(batch, act_->residual);
+    locate_rows(batch);
+  }
+  run_layers(batch, layers, config_.num_layers);
+  keep_states(config_.num_layers, batch);
+  return finish(batch);
+}
+
+Result<LogitsShard> CpuModel::forward_first(std::span<const BatchSlice> batch, int64_t layers,
+                                            std::span<ExitedTokens* const> exited) {
+  RETURN_IF_ERROR(make_room(batch));
+  enter(batch);
+  run_layers(batch, 0, layers);
+  int64_t row = 0;
+  for (size_t i = 0; i < batch.size(); ++i) {
+    int64_t slot = place_of(batch[i], kv_).first_slot;
+    for (const TokenId id : batch[i].tokens) {
+      const KvSlot at = kv_.slot(batch[i].sequence, slot++);
+      exited[i]->add(id, layers, act_->residual.rows(row + 1).row(row), storage_, at);
+      ++row;
+    }
+  }
+  return finish(batch);
+}
+
+Status CpuModel::make_room(std::span<const BatchSlice> batch) {
   const auto [rows, logit_rows] = count_rows(batch);
   CHECK(rows <= options_.max_rows && logit_rows <= options_.max_logit_rows,
         "{} rows, {} of them with logits; planned {}, {}", rows, logit_rows, options_.max_rows,
         options_.max_logit_rows);
-  RETURN_IF_ERROR(append_batch(kv_, batch, max_positions_));
-  locate_rows(batch);
+  return append_batch(kv_, batch, max_positions_);
+}
 
-  embed(batch, rows);
-  for (int64_t layer = 0; layer < layers; ++layer) {
+void CpuModel::enter(std::span<const BatchSlice> batch) {
+  locate_rows(batch);
+  embed(batch, static_cast<int64_t>(act_->attention_rows.size()));
+}
+
+void CpuModel::run_layers(std::span<const BatchSlice> batch, int64_t first, int64_t last) {
+  const auto rows = static_cast<int64_t>(act_->attention_rows.size());
+  if (rows == 0) return;
+  for (int64_t layer = first; layer < last; ++layer) {
     keep_states(layer, batch);
     attention_block(layer, batch, rows);
     mlp_block(layer, rows);
   }
-  keep_states(layers, batch);
+}
 
+LogitsShard CpuModel::finish(std::span<const BatchSlice> batch) {
+  const int64_t logit_rows = count_rows(batch).logit_rows;
   int64_t row = 0, out = 0;
   for (const BatchSlice& slice : batch) {
     row += static_cast<int64_t>(slice.tokens.size());

@@ -8,6 +8,7 @@
 #include "transformer/model/expert_rows.h"
 #include "transformer/model/latent_attention.h"
 #include "transformer/model/model.h"
+#include "transformer/model/taken_up_rows.h"
 #include "transformer/model/weights.h"
 #include "transformer/ops/cpu/cpu_ops.h"
 
@@ -19,11 +20,11 @@ class CpuModel final : public Model {
                                              const ModelOptions& options, Collectives& collectives);
   ~CpuModel() override;
 
-  Result<LogitsShard> forward(std::span<const BatchSlice> batch) override {
-    return forward_first(batch, config_.num_layers);
-  }
+  Result<LogitsShard> forward(std::span<const BatchSlice> batch) override;
   // Through so many layers (early_exit.h).
-  Result<LogitsShard> forward_first(std::span<const BatchSlice> batch, int64_t layers);
+  Result<LogitsShard> forward_first(std::span<const BatchSlice> batch, int64_t layers,
+                                    std::span<ExitedTokens* const> exited);
+  int64_t rows_taken_up() const { return taken_up_.total(); }
 
   KvCache& kv() override { return kv_; }
   void read_states(KvHandle sequence, int64_t index, std::span<float> to) const override;
@@ -41,6 +42,10 @@ class CpuModel final : public Model {
   CpuModel(ModelConfig config, const ModelOptions& options, Weights weights, Collectives& collectives,
            std::unique_ptr<CpuKvStorage> storage, int64_t kv_blocks);
 
+  Status make_room(std::span<const BatchSlice> batch);
+  void enter(std::span<const BatchSlice> batch);
+  void run_layers(std::span<const BatchSlice> batch, int64_t first, int64_t last);
+  LogitsShard finish(std::span<const BatchSlice> batch);
   void locate_rows(std::span<const BatchSlice> batch);
   void embed(std::span<const BatchSlice> batch, int64_t rows);
   void keep_states(int64_t layer, std::span<const BatchSlice> batch);
@@ -66,6 +71,7 @@ class CpuModel final : public Model {
   MatmulScratch matmul_scratch_;
   AttentionScratch attention_scratch_;
   std::unique_ptr<Activations> act_;
+  TakenUpRows taken_up_;
   std::unique_ptr<ExpertRows> experts_;  // null where the model has none
   std::unique_ptr<LatentRows> latent_;   // null where attention is not latent
 };
