@@ -14,8 +14,9 @@ namespace {
 
 using nlohmann::json;
 
-constexpr std::array kKindNames{"eagle", "eagle3", "mtp", "medusa", "dflash"};
-constexpr int64_t kMostTaps = 16, kMostBlockLayers = 64, kMostBlockRows = 64, kMostMarkovRank = 4096;
+constexpr std::array kKindNames{"eagle", "eagle3", "mtp", "medusa", "dflash", "hydra"};
+constexpr int64_t kMostTaps = 16, kMostBlockLayers = 64, kMostBlockRows = 64, kMostMarkovRank = 4096,
+                  kMostHydraBranches = 16, kMostHydraLayers = 16;
 
 // Read here, or of no effect on what a head computes.
 constexpr std::array kHeadKeys = std::to_array<std::string_view>({
@@ -45,6 +46,11 @@ constexpr std::array kMedusaKeys = std::to_array<std::string_view>(
      "medusa_head_dir", "medusa_num_heads", "medusa_num_layers", "model_type", "num_heads",
      "num_hidden_layers", "num_lookahead_tokens", "original_lm_head", "torch_dtype", "transformers_version",
      "truncated_vocab_size", "version", "vocab_size"});
+
+constexpr std::array kHydraKeys = std::to_array<std::string_view>(
+    {"_name_or_path", "architectures", "base_model_name_or_path", "dtype", "grounded_heads",
+     "hidden_state_offset", "hydra_head_arch", "hydra_num_heads", "hydra_num_layers", "model_type",
+     "torch_dtype", "transformers_version"});
 
 // Of DFlash and DSpark: read here, or of no effect on what is drafted.
 constexpr std::array kBlockKeys = std::to_array<std::string_view>({
@@ -265,14 +271,19 @@ Status read_block(const JsonObject& config, const ModelConfig& target, HeadConfi
   return {};
 }
 
+// Of heads whose config has no layer.
+Status check_keys(const JsonObject& config, std::span<const std::string_view> understood, const char* head) {
+  for (const auto& [key, value] : config.members().items())
+    if (std::find(understood.begin(), understood.end(), key) == understood.end())
+      return config.refused(
+          key, fmt::format("is {}, which is not understood of a {} head; if it changes nothing, remove it",
+                           json_text(value).substr(0, 100), head));
+  return {};
+}
+
 // How many branches and layers there are, the file says: configs count wrongly.
 Result<HeadConfig> read_medusa(const JsonObject& config, const ModelConfig& target) {
-  for (const auto& [key, value] : config.members().items())
-    if (std::find(kMedusaKeys.begin(), kMedusaKeys.end(), key) == kMedusaKeys.end())
-      return config.refused(
-          key, fmt::format("is {}, which is not understood of a Medusa head; if it changes nothing, "
-                           "remove it",
-                           json_text(value).substr(0, 100)));
+  RETURN_IF_ERROR(check_keys(config, kMedusaKeys, "Medusa"));
   for (const auto& [key, expected] :
        {std::pair("hidden_size", target.hidden_size), std::pair("vocab_size", target.vocab_size)}) {
     ASSIGN_OR_RETURN(const int64_t size, config.integer_or(key, expected, {1, int64_t{1} << 24}));
@@ -286,6 +297,38 @@ Result<HeadConfig> read_medusa(const JsonObject& config, const ModelConfig& targ
                    config.integer_or("truncated_vocab_size", target.vocab_size, {1, target.vocab_size}));
   if (known < target.vocab_size) out.draft_vocab_size = known;
   ASSIGN_OR_RETURN(out.shared_head, config.boolean_or("original_lm_head", false));
+  return out;
+}
+
+// Everything that its authors' program needs is in the file, whatever its defaults are.
+Result<HeadConfig> read_hydra(const JsonObject& config, const ModelConfig& target) {
+  RETURN_IF_ERROR(check_keys(config, kHydraKeys, "Hydra"));
+  HeadConfig out{.kind = HeadKind::kHydra, .layer = target, .taps = {target.num_layers}};
+  ASSIGN_OR_RETURN(out.branches, config.integer("hydra_num_heads", {1, kMostHydraBranches}));
+  ASSIGN_OR_RETURN(out.branch_layers, config.integer("hydra_num_layers", {1, kMostHydraLayers}));
+  if (!config.has("grounded_heads"))
+    return config.wrong("grounded_heads", "is missing; it says whether branches read the drafted tokens");
+  ASSIGN_OR_RETURN(out.grounded, config.boolean_or("grounded_heads", false));
+  ASSIGN_OR_RETURN(const std::string arch, config.string("hydra_head_arch"));
+  if (arch != "mlp" && arch != "prefix-mlp")
+    return config.refused("hydra_head_arch", "is " + arch + "; mlp and prefix-mlp are supported");
+  ASSIGN_OR_RETURN(const int64_t offset, config.integer_or("hidden_state_offset", 0, {0, int64_t{1} << 20}));
+  if (offset != 0)
+    return config.refused(
+        "hidden_state_offset",
+        fmt::format("is {}; heads that read the last layer's output, 0, are supported", offset));
+  out.has_prefix = arch == "prefix-mlp";
+  if (!out.has_prefix) return out;
+  // Its layer is one of Llama's, with the target's sizes.
+  if (const std::string beyond = beyond_plain_layers(target); !beyond.empty())
+    return unsupported(
+        fmt::format("{}: hydra_head_arch prefix-mlp has a layer like the target's, and the target "
+                    "has {}",
+                    config.where(), beyond));
+  out.layer.num_layers = 1;
+  out.layer.qk_norm = QkNorm::kNone;
+  out.layer.qkv_bias = out.layer.o_bias = out.layer.mlp_bias = false;
+  out.norm_output = true;
   return out;
 }
 
@@ -317,6 +360,7 @@ Result<HeadConfig> read_head_config(const std::filesystem::path& directory, Head
         config.has("draft_vocab_size") ? "draft_vocab_size" : "speculators_model_type",
         fmt::format("marks an EAGLE-3 head; use --drafter eagle3 in place of {}", head_kind_name(kind)));
   if (kind == HeadKind::kMedusa) return read_medusa(config, target);
+  if (kind == HeadKind::kHydra) return read_hydra(config, target);
   RETURN_IF_ERROR(read_layer(config, out));
   RETURN_IF_ERROR(check_layer(config, out, target));
   if (kind == HeadKind::kEagle3) {

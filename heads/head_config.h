@@ -21,13 +21,14 @@ enum class HeadKind : uint8_t {
   kMtp,     // multi-token prediction (DeepSeek-V3, 2412.19437), in the dense form of MiMo
   kMedusa,  // Medusa (Cai et al. 2024, 2401.10774): branches that read one state
   kDFlash,  // DFlash (2602.06036) and DSpark (2607.05147): a block of tokens in one pass
+  kHydra,   // Hydra (Ankner et al. 2024, 2402.05109): branches that read the state and the drafted tokens
 };
 std::optional<HeadKind> head_kind_of(std::string_view drafter);  // as --drafter names it
 std::string_view head_kind_name(HeadKind kind);                  // "eagle3"
 
 struct HeadConfig {
   HeadKind kind = HeadKind::kEagle3;
-  ModelConfig layer;             // of its layer, of Medusa the target's; vocab_size is the target's
+  ModelConfig layer;             // of its layer, of Medusa and Hydra the target's; vocab_size is the target's
   int64_t draft_vocab_size = 0;  // rows of its own output head; 0: it uses the target's
   std::vector<int64_t> taps;     // of the target (ModelOptions::taps)
   // What EAGLE-3 alone has.
@@ -37,6 +38,10 @@ struct HeadConfig {
   bool norm_output = false;           // drafting goes on from the normed output
   bool fc_bias = false;               // of EAGLE-1
   bool shared_head = false;           // of Medusa: all branches have one output head
+  // What Hydra alone has.
+  int64_t branches = 0, branch_layers = 0;
+  bool grounded = false;    // a branch reads the tokens in front of the one that it says
+  bool has_prefix = false;  // states go through a layer of the head's own first
   // What DFlash alone has.
   int64_t block_size = 0;    // rows of a block: the last token's, and masks behind it
   TokenId mask_token;        // what stands where a token is not known yet

@@ -1,5 +1,6 @@
 #include "heads/head_tensors.h"
 
+#include <algorithm>
 #include <cstring>
 
 #include "transformer/files/quantized_file.h"
@@ -21,6 +22,7 @@ HeadTensors::HeadTensors(const TensorFiles& files, HeadKind kind, std::string na
 
 std::string HeadTensors::layer(const std::string& tail) const {
   if (kind_ == HeadKind::kMtp) return "model.mtp_layers.0." + tail;
+  if (kind_ == HeadKind::kHydra) return "prefix_embeding_layer.layers.0." + tail;  // as it is spelt
   for (const char* prefix : {"midlayer.", "layers.0.", "model.midlayer.", "model.layers.0."})
     if (files_.find(prefix + tail)) return prefix + tail;
   return (kind_ == HeadKind::kEagle3 ? "midlayer." : "layers.0.") + tail;
@@ -28,6 +30,7 @@ std::string HeadTensors::layer(const std::string& tail) const {
 
 std::string HeadTensors::own(const std::string& tail) const {
   if (kind_ == HeadKind::kMtp) return "model.mtp_layers.0." + tail;
+  if (kind_ == HeadKind::kHydra) return "prefix_embeding_layer." + tail;
   return files_.find("model." + tail) ? "model." + tail : tail;
 }
 
@@ -95,8 +98,11 @@ Result<std::vector<TokenId>> HeadTensors::target_ids(int64_t rows, int64_t vocab
   return ids;
 }
 
-Status HeadTensors::check_all_used() const {
+Status HeadTensors::check_all_used(std::span<const std::string_view> of_others) const {
   for (const std::string_view tensor : files_.names()) {
+    if (std::any_of(of_others.begin(), of_others.end(),
+                    [&](std::string_view name) { return tensor.starts_with(name); }))
+      continue;
     if (used_.contains(tensor) || tensor == "t2d" || tensor.ends_with(".rotary_emb.inv_freq")) continue;
     if (kind_ == HeadKind::kMtp && !tensor.starts_with("model.mtp_layers.")) continue;  // the target's
     // Of DSpark: how many tokens to test, which is the policy's business here.

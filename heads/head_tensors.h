@@ -47,7 +47,8 @@ class HeadTensors {
   // are the target's, in order.
   Result<std::vector<TokenId>> target_ids(int64_t rows, int64_t vocab_size);
 
-  Status check_all_used() const;
+  // `of_others`: beginnings of names that somebody else reads.
+  Status check_all_used(std::span<const std::string_view> of_others = {}) const;
 
  private:
   const TensorFiles& files_;

@@ -4,6 +4,9 @@
 namespace outrider {
 namespace {
 
+// Tensors of a Hydra head that are not of the layer which its states go through.
+constexpr std::array<std::string_view, 3> kOfBranches{"hydra_mlp.", "hydra_lm_head.", "input_embed_fn."};
+
 class HeadLoader {
  public:
   HeadLoader(const TensorFiles& files, const HeadConfig& config, const std::string& name, WeightFormat format,
@@ -43,6 +46,10 @@ class HeadLoader {
       ASSIGN_OR_RETURN(out.token_norm, map_.vector(map_.layer("input_layernorm.weight"), hidden));
       ASSIGN_OR_RETURN(out.hidden_norm, map_.vector(map_.layer("hidden_norm.weight"), hidden));
       return load_projection(target, out.projection);
+    }
+    if (config_.kind == HeadKind::kHydra) {  // states alone
+      ASSIGN_OR_RETURN(out.attention_norm, map_.vector(map_.layer("input_layernorm.weight"), hidden));
+      return {};
     }
     const bool is_mtp = config_.kind == HeadKind::kMtp;
     const std::string fc = is_mtp ? map_.own("input_proj") : map_.own("fc");
@@ -140,17 +147,22 @@ Result<HeadWeights> load_head_weights(const std::filesystem::path& directory, co
   if (Status status = loader.load(target, out); !status.ok()) return status.in(directory.string());
   if (config.kind != HeadKind::kEagle3) {
     out.projection.norm = read_vector(target_map.final_norm);
-    ASSIGN_OR_RETURN(out.head, target_head(target_map, format, pool));
+    if (config.kind != HeadKind::kHydra) {
+      ASSIGN_OR_RETURN(out.head, target_head(target_map, format, pool));
+    }
   }
+  const std::span<const std::string_view> of_others = config.kind == HeadKind::kHydra
+                                                          ? std::span<const std::string_view>(kOfBranches)
+                                                          : std::span<const std::string_view>();
   // The embedding last: it takes the files along.
   const std::string own = loader.map().own("embed_tokens.weight");
   if (loader.map().find(own)) {
     ASSIGN_OR_RETURN(const TensorPart rows,
                      loader.map().part(own, {config.layer.vocab_size, config.layer.hidden_size}));
-    RETURN_IF_ERROR(loader.map().check_all_used());
+    RETURN_IF_ERROR(loader.map().check_all_used(of_others));
     out.tokens.emplace(std::move(files), rows);
   } else {
-    RETURN_IF_ERROR(loader.map().check_all_used());
+    RETURN_IF_ERROR(loader.map().check_all_used(of_others));
     ASSIGN_OR_RETURN(TokenTable table,
                      target_embedding(std::move(target_files), target_map, directory.string(),
                                       target_directory.string(), config.layer.hidden_size));

@@ -18,10 +18,10 @@ struct HeadWeights {
   std::vector<float> fc_bias;
   std::vector<float> token_norm;      // [H]; EAGLE-1 has none of these four
   std::vector<float> hidden_norm;     // [H]
-  std::vector<float> attention_norm;  // [H], MTP only
+  std::vector<float> attention_norm;  // [H], MTP and Hydra only
   std::vector<float> output_norm;     // [H]
   LayerWeights layer;                 // attention_norm unused; qkv of EAGLE-3 has 2 H columns
-  PackedMatrix head;                  // [draft vocabulary, H]
+  PackedMatrix head;                  // [draft vocabulary, H]; not of Hydra
   std::vector<TokenId> target_ids;    // of the draft vocabulary; empty: the target's ids
   int64_t bytes = 0;                  // read for each drafted token
 };

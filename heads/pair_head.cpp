@@ -68,7 +68,10 @@ Result<std::unique_ptr<PairHead>> PairHead::load(const std::filesystem::path& di
 
 PairHead::Rows PairHead::forward(std::span<const PairSlice> batch) {
   const int64_t rows = append(batch);
-  read_pairs(batch, rows);
+  if (config_.kind == HeadKind::kHydra)
+    read_single_states(batch, rows);
+  else
+    read_pairs(batch, rows);
   attend(batch, rows);
   mlp(rows);
 
@@ -82,7 +85,8 @@ PairHead::Rows PairHead::forward(std::span<const PairSlice> batch) {
   const bool is_normed = !weights_.output_norm.empty();
   if (is_normed) rms_norm(last, weights_.output_norm, epsilon(), normed);
   const auto logits = logits_.rows(out);
-  if (out > 0) matmul(pool_, matmul_scratch_, is_normed ? normed : last, weights_.head, logits);
+  if (out > 0 && weights_.head.n() > 0)
+    matmul(pool_, matmul_scratch_, is_normed ? normed : last, weights_.head, logits);
   const bool goes_on_normed = config_.kind == HeadKind::kMtp || config_.norm_output;
   return {.logits = logits, .states = goes_on_normed ? normed : last};
 }
@@ -104,6 +108,15 @@ int64_t PairHead::append(std::span<const PairSlice> batch) {
   const auto rows = static_cast<int64_t>(attention_rows_.size());
   CHECK(rows <= options_.max_rows, "{} pairs of {}", rows, options_.max_rows);
   return rows;
+}
+
+// Without tokens.
+void PairHead::read_single_states(std::span<const PairSlice> batch, int64_t rows) {
+  const auto residual = residual_.rows(rows);
+  int64_t row = 0;
+  for (const PairSlice& slice : batch)
+    for (int64_t i = 0; i < slice.states.extent(0); ++i) copy_row(slice.states.row(i), residual.row(row++));
+  rms_norm(residual, weights_.attention_norm, epsilon(), normed_.rows(rows));
 }
 
 // What attention reads is left in pairs_ (EAGLE-3) or normed_, and the residual stream begins.

@@ -1,7 +1,8 @@
 // Heads of one layer over pairs: row t is made of the target's state at position t and of the token at t + 1,
 // stands at rotary position t, and says which token comes at t + 2. Behind the committed text the head goes
 // on from its own output in place of a state. EAGLE-1 and 3 and modules of multi-token prediction differ in
-// how a pair is put together, and in which output goes on; docs/heads.md has the equations. One thread.
+// how a pair is put together, and in which output goes on; docs/heads.md has the equations. The layer that
+// Hydra's states go through is one, too, over states alone and without logits. One thread.
 #pragma once
 
 #include <memory>
@@ -19,7 +20,7 @@ namespace outrider {
 // Pairs of one sequence that go through together: the next ones of its cache.
 struct PairSlice {
   KvHandle sequence;
-  std::span<const TokenId> tokens;  // of pair t: at position t + 1
+  std::span<const TokenId> tokens;  // of pair t: at position t + 1; of Hydra they are counted and not read
   TensorView<const float, 2>
       states;               // [tokens.size(), hidden_size()]: committed_states(), or an earlier output
   bool has_logits = false;  // of its last pair
@@ -52,6 +53,7 @@ class PairHead final : public Head {
            std::unique_ptr<CpuKvStorage> storage, int64_t kv_blocks);
 
   int64_t append(std::span<const PairSlice> batch);
+  void read_single_states(std::span<const PairSlice> batch, int64_t rows);
   void read_pairs(std::span<const PairSlice> batch, int64_t rows);
   void attend(std::span<const PairSlice> batch, int64_t rows);
   void prepare_heads(std::span<const PairSlice> batch);

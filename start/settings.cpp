@@ -24,7 +24,7 @@ Status check_head_settings(const RoleSettings& settings) {
     return invalid_argument(fmt::format("--head-place {}: choose target, worker or auto", m.head_place));
   if (!m.head() && m.head_place != "target")
     return invalid_argument(fmt::format(
-        "--head-place {} needs a head: --drafter eagle3, eagle, mtp, medusa or dflash", m.head_place));
+        "--head-place {} needs a head: --drafter eagle3, eagle, mtp, medusa, hydra or dflash", m.head_place));
   if (m.exits_early() != (m.exit_layer != 0) || m.exit_layer < 0)
     return invalid_argument(
         m.exits_early() ? "--drafter layerskip needs --exit-layer E: draft with the target's first E layers"

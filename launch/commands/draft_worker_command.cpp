@@ -283,7 +283,7 @@ void add_draft_worker_options(CLI::App& app, DraftWorkerSettings& s) {
                  "Draft model: a directory, with the target's tokenizer");
   app.add_option(
       "--model,-m", o.models.model,
-      "The target, with --drafter eagle3, eagle, mtp, medusa or dflash: a head has its tokens, and mostly "
+      "The target, with --drafter eagle3, eagle, mtp, medusa, hydra or dflash: a head has its tokens, and mostly "
       "its embedding");
   add_text_drafter_options(app, o.models);
   app.add_option(

@@ -28,11 +28,12 @@ void add_text_drafter_options(CLI::App& app, ModelSettings& m) {
          "tokens that the target "
          "ranked best behind each token; lookahead: n-grams that the target makes of a window of tokens "
          "in its own passes (both of a target on the CPU). With --draft-model DIR, a head "
-         "that reads the target's states: eagle3, eagle (1 and 2), mtp (MiMo's form), medusa, dflash (and "
+         "that reads the target's states: eagle3, eagle (1 and 2), mtp (MiMo's form), medusa, hydra, dflash "
+         "(and "
          "DSpark). model+suffix: the draft model, or suffix in rounds for which more is expected of it. "
          "layerskip: the target's own first layers, --exit-layer of them")
       ->check(CLI::IsMember({"model", "ngram", "suffix", "recycling", "lookahead", "model+suffix", "eagle3",
-                             "eagle", "mtp", "medusa", "dflash", "layerskip"}))
+                             "eagle", "mtp", "medusa", "hydra", "dflash", "layerskip"}))
       ->group("Models");
   app.add_option(
          "--draft-drafter", m.draft_drafter,

@@ -60,7 +60,7 @@ ClusterOptions demo_pair(const TreeShape& shape) {
 // ---- rules with q -----------------------------------------------------------------------------------------
 
 const std::vector<Rule> kTreeRules{Rule::kSpecInfer, Rule::kKSeq, Rule::kSwor, Rule::kTraversal};
-const std::vector<std::string> kSampledHeads{"eagle3", "medusa-shared", "dspark"};
+const std::vector<std::string> kSampledHeads{"eagle3", "medusa-shared", "dspark", "hydra"};
 
 ClusterOptions sampled(const std::string& name, bool at_worker, int tp_size, int batch) {
   const auto head = std::find_if(testing::kGoldenHeads.begin(), testing::kGoldenHeads.end(),

@@ -5,7 +5,8 @@
     goldvenv/bin/python tests/goldens/make_head_goldens.py [output directory]
 
 Every sub-directory is a head as it is published, plus
-    golden.safetensors  of Medusa: states [9, hidden] and the logits [9, 3, own vocabulary] of its branches; of DFlash for N = 0, 1: states.N float32
+    golden.safetensors  of Medusa: states [9, hidden] and the logits [9, 3, own vocabulary] of its branches; of Hydra: states [11, hidden], ids int32
+                        [14], and logits [11, 3, vocabulary] of its branches behind each state, each after those of ids; of DFlash for N = 0, 1: states.N float32
                         [T, taps * hidden], random, ids.N int32 [T + 1 + tokens], and logits.N float32 [2, tokens, own vocabulary] of the
                         block's tokens behind the first T - 1 states and behind all, each after those of ids; of others for N = 0, 1: ids.N int32 [T + 3], of which the last two are drafted; states.N float32 [T, taps * hidden],
                         random; logits.N float32 [3, draft vocabulary] behind T - 1 pairs, and behind each drafted token
@@ -21,7 +22,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 TARGET = Path(__file__).parent / "models" / "qwen3"
-HIDDEN, VOCAB, LAYERS, EPS, THETA = 64, 302, 2, 1e-3, 10000.0
+HIDDEN, VOCAB, LAYERS, EPS, THETA, TARGET_THETA = 64, 302, 2, 1e-3, 10000.0, 1e6
 HEADS, KV_HEADS, HEAD_DIM, FFN = 6, 2, 16, 52
 
 LAYER = dict(model_type="llama", hidden_size=HIDDEN, intermediate_size=FFN, num_hidden_layers=1, num_attention_heads=HEADS,
@@ -43,10 +44,10 @@ def rms(x, weight):
     return x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + EPS) * weight
 
 
-def rotated(x):
+def rotated(x, theta=THETA):
     """[T, heads, head_dim], each row at its own index."""
     T, _, d = x.shape
-    angle = torch.outer(torch.arange(T).float(), THETA ** (-torch.arange(0, d, 2).float() / d))
+    angle = torch.outer(torch.arange(T).float(), theta ** (-torch.arange(0, d, 2).float() / d))
     cos, sin = angle.cos()[:, None], angle.sin()[:, None]
     a, b = x[..., : d // 2], x[..., d // 2:]
     return torch.cat((a * cos - b * sin, b * cos + a * sin), -1)
@@ -314,6 +315,89 @@ def write_medusa(root, name, seed, layers, renamed, known=VOCAB):
     print(f"{name:20} {sum(f.stat().st_size for f in directory.iterdir()):7} bytes")
 
 
+# name -> layers of a branch, whether it reads tokens, whether states go through a layer first
+HYDRAS = {
+    "hydra": dict(layers=1, grounded=True),
+    "hydra-prefix": dict(layers=2, grounded=True, prefix=True),
+    "hydra-ungrounded": dict(layers=2, grounded=False),
+}
+
+
+def prefix_states(t, states):
+    """One layer of Llama over the states, as a model whose embeddings they are: its output behind the final norm."""
+    at = "prefix_embeding_layer.layers.0."
+    x, T = states, len(states)
+    h = rms(x, t[at + "input_layernorm.weight"])
+    q, k, v = ((h @ t[f"{at}self_attn.{n}_proj.weight"].T).view(T, -1, HEAD_DIM) for n in "qkv")
+    q, k, outs = rotated(q, TARGET_THETA), rotated(k, TARGET_THETA), []
+    for i in range(HEADS):
+        scores = q[:, i] @ k[:, i // (HEADS // KV_HEADS)].T / HEAD_DIM ** 0.5
+        scores = scores.masked_fill(torch.ones(T, T).triu(1).bool(), float("-inf"))
+        outs.append(scores.softmax(-1) @ v[:, i // (HEADS // KV_HEADS)])
+    x = x + torch.cat(outs, -1) @ t[at + "self_attn.o_proj.weight"].T
+    h = rms(x, t[at + "post_attention_layernorm.weight"])
+    gate, up = (h @ t[f"{at}mlp.{n}_proj.weight"].T for n in ("gate", "up"))
+    x = x + torch.nn.functional.silu(gate) * up @ t[at + "mlp.down_proj.weight"].T
+    return rms(x, t["prefix_embeding_layer.norm.weight"])
+
+
+def write_hydra(root, name, seed, o):
+    """Three branches; branch i reads the state of a position and the i + 1 tokens behind it, and has an output head of its own."""
+    generator, t, directory, branches, T = torch.Generator().manual_seed(seed), {}, root / name, 3, 11
+    target = {k: v.float() for k, v in load_file(TARGET / "model.safetensors").items()}
+    def add(name, *shape):
+        noise = torch.randn(shape, generator=generator)
+        t[name] = 1 + 0.3 * noise if "norm" in name else 0.3 * noise if name.endswith("bias") else noise * (
+            0.5 if "embed_" in name or "lm_head" in name else 1.5 / shape[-1] ** 0.5)
+    embedding = target["model.embed_tokens.weight"]
+    if o.get("prefix"):
+        at, q, kv = "prefix_embeding_layer.layers.0.", HEADS * HEAD_DIM, KV_HEADS * HEAD_DIM
+        for n in (at + "input_layernorm", at + "post_attention_layernorm", "prefix_embeding_layer.norm"):
+            add(n + ".weight", HIDDEN)
+        for n, rows, columns in (("self_attn.q", q, HIDDEN), ("self_attn.k", kv, HIDDEN), ("self_attn.v", kv, HIDDEN),
+                                 ("self_attn.o", HIDDEN, q), ("mlp.gate", ffn_of(target), HIDDEN), ("mlp.up", ffn_of(target), HIDDEN),
+                                 ("mlp.down", HIDDEN, ffn_of(target))):
+            add(f"{at}{n}_proj.weight", rows, columns)
+        add("input_embed_fn.weight", VOCAB, HIDDEN)
+        embedding = t["input_embed_fn.weight"]
+    place = lambda l: 2 * l + 1 if o.get("prefix") else l       # a dropout in front of every module
+    states = torch.randn((T, HIDDEN), generator=generator)
+    ids = torch.randint(0, VOCAB, (T + branches,), generator=generator)
+    read = rms(states, target["model.norm.weight"])
+    if o.get("prefix"):
+        read = prefix_states(t, read)
+    logits = []
+    for i in range(branches):
+        x = read
+        if o["grounded"]:
+            x = torch.cat([read] + [embedding[ids[1 + j:1 + j + T]] for j in range(i + 1)], -1)
+        for l in range(o["layers"]):
+            names = [f"hydra_mlp.{i}.{place(l)}.{n}" for n in ("linear", "res_connection")[:2 if o["grounded"] and l == 0 else 1]]
+            for n in names:
+                add(n + ".weight", HIDDEN, x.shape[-1])
+                add(n + ".bias", HIDDEN)
+            linear = lambda n: x @ t[n + ".weight"].T + t[n + ".bias"]
+            x = (linear(names[1]) if len(names) > 1 else x) + torch.nn.functional.silu(linear(names[0]))
+        head = f"hydra_lm_head.{i}." + ("1." if o.get("prefix") else "")
+        add(head + "weight", VOCAB, HIDDEN)
+        add(head + "bias", VOCAB)
+        logits.append(x @ t[head + "weight"].T + t[head + "bias"])
+    shutil.rmtree(directory, ignore_errors=True)
+    directory.mkdir(parents=True)
+    save_file(t, directory / "model.safetensors", metadata={"format": "pt"})
+    config = dict(hydra_num_heads=branches, hydra_num_layers=o["layers"], hydra_head_arch="prefix-mlp" if o.get("prefix") else "mlp",
+                  grounded_heads=o["grounded"], hidden_state_offset=0, base_model_name_or_path="qwen3")
+    (directory / "config.json").write_text(json.dumps(config, indent=2, sort_keys=True) + "\n")
+    save_file({"states": states, "ids": ids.to(torch.int32), "logits": torch.stack(logits, 1).contiguous()}, directory / "golden.safetensors")
+    for file in directory.iterdir():
+        file.chmod(0o644)
+    print(f"{name:20} {sum(f.stat().st_size for f in directory.iterdir()):7} bytes, largest |logit| {torch.stack(logits).abs().max():.2f}")
+
+
+def ffn_of(target):
+    return target["model.layers.0.mlp.gate_proj.weight"].shape[0]
+
+
 def main():
     root = Path(sys.argv[1]) if len(sys.argv) > 1 else Path(__file__).parent / "heads"
     target = {k: v.float() for k, v in load_file(TARGET / "model.safetensors").items()}
@@ -345,6 +429,8 @@ def main():
     write_medusa(root, "medusa-shared", 22, layers=1, renamed=True, known=100)
     for seed, (name, o) in enumerate(BLOCKS.items()):
         write_block(root, name, 30 + seed, o)
+    for seed, (name, o) in enumerate(HYDRAS.items()):
+        write_hydra(root, name, 40 + seed, o)
 
 
 if __name__ == "__main__":

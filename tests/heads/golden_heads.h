@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "heads/block_head.h"
+#include "heads/hydra_head.h"
 #include "heads/medusa_head.h"
 #include "heads/pair_head.h"
 #include "tests/support/test_models.h"
@@ -29,12 +30,15 @@ inline const std::vector<GoldenHead> kPairHeads{{"eagle3", HeadKind::kEagle3},
 inline const std::vector<GoldenHead> kMedusaHeads{{"medusa", HeadKind::kMedusa},
                                                   {"medusa-renamed", HeadKind::kMedusa},
                                                   {"medusa-shared", HeadKind::kMedusa}};
+inline const std::vector<GoldenHead> kHydraHeads{
+    {"hydra", HeadKind::kHydra}, {"hydra-prefix", HeadKind::kHydra}, {"hydra-ungrounded", HeadKind::kHydra}};
 inline const std::vector<GoldenHead> kBlockHeads{
     {"dflash", HeadKind::kDFlash}, {"dflash-causal", HeadKind::kDFlash}, {"dspark", HeadKind::kDFlash}};
 inline const std::vector<GoldenHead> kGoldenHeads = [] {
   std::vector<GoldenHead> all = kPairHeads;
   all.insert(all.end(), kMedusaHeads.begin(), kMedusaHeads.end());
   all.insert(all.end(), kBlockHeads.begin(), kBlockHeads.end());
+  all.insert(all.end(), kHydraHeads.begin(), kHydraHeads.end());
   return all;
 }();
 // For INSTANTIATE_TEST_SUITE_P.

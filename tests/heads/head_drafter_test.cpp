@@ -80,6 +80,8 @@ struct Drafting {
 int32_t longest(const Drafting& drafting) {
   if (const auto* const block = dynamic_cast<const BlockHead*>(drafting.head.get()))
     return static_cast<int32_t>(block->block_tokens());
+  if (const auto* const hydra = dynamic_cast<const HydraHead*>(drafting.head.get()))
+    return static_cast<int32_t>(hydra->heads());
   const auto* const medusa = dynamic_cast<const MedusaHead*>(drafting.head.get());
   return medusa ? static_cast<int32_t>(medusa->heads()) : 100;
 }

@@ -103,6 +103,37 @@ TEST(HeadFiles, MedusaIsRefusedByName) {
   expect_refused("eagle", kMedusa, [](ChangedHead&) {}, {"config.json"});
 }
 
+TEST(HeadFiles, HydraIsRefusedByName) {
+  constexpr auto kHydra = HeadKind::kHydra;
+  const auto set = [](const char* key, const json& value) {
+    return [key, value](ChangedHead& head) { head.config()[key] = value; };
+  };
+  const auto rename = [](const char* from, const char* to) {
+    return [from, to](ChangedHead& head) { head.rename(from, to); };
+  };
+  for (const char* key : {"hydra_num_heads", "hydra_num_layers", "hydra_head_arch", "grounded_heads"})
+    expect_refused("hydra", kHydra, [key](ChangedHead& head) { head.config().erase(key); },
+                   {"config.json", key, "missing"});
+  expect_refused("hydra", kHydra, set("hydra_num_heads", 4), {"hydra_mlp.3.0.linear.weight"});
+  expect_refused("hydra", kHydra, set("hydra_num_heads", 2), {".2.", "hydra"});
+  expect_refused("hydra", kHydra, set("hydra_num_layers", 2), {"hydra_mlp.0.1.linear.weight"});
+  expect_refused("hydra", kHydra, set("grounded_heads", false), {"hydra_mlp.0.0.linear.weight"});
+  expect_refused("hydra", kHydra, set("hydra_head_arch", "eagle-attn"),
+                 {"hydra_head_arch", "eagle-attn", "prefix-mlp"});
+  expect_refused("hydra", kHydra, set("hidden_state_offset", 1), {"hidden_state_offset", "1"});
+  expect_refused("hydra", kHydra, set("medusa_num_heads", 2), {"medusa_num_heads", "not understood"});
+  expect_refused("hydra", kHydra, rename("hydra_lm_head.1.bias", "hydra_lm_head.1.bios"),
+                 {"hydra_lm_head.1.bias"});
+  expect_refused("hydra-prefix", kHydra, set("hydra_head_arch", "mlp"), {"hydra_mlp.0.0.linear.weight"});
+  expect_refused("hydra-prefix", kHydra,
+                 rename("prefix_embeding_layer.norm.weight", "prefix_embeding_layer.morn.weight"),
+                 {"prefix_embeding_layer.norm.weight"});
+  expect_refused("hydra-prefix", kHydra, rename("input_embed_fn.weight", "input_embed_gn.weight"),
+                 {"input_embed_gn.weight", "hydra"});
+  expect_refused("medusa", kHydra, [](ChangedHead&) {}, {"config.json", "medusa_num_heads"});
+  expect_refused("hydra", HeadKind::kMedusa, [](ChangedHead&) {}, {"config.json", "grounded_heads"});
+}
+
 TEST(HeadFiles, DFlashIsRefusedByName) {
   constexpr auto kDFlash = HeadKind::kDFlash;
   const auto set = [](const char* key, const json& value) {

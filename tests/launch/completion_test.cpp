@@ -35,7 +35,7 @@ TEST(Completion, CommandsFlagsAndValuesAreOffered) {
   EXPECT_EQ(offered({"outrider", "generate", "--pipeline", "f"}), Words{"fanout"});
   EXPECT_EQ(offered({"outrider", "generate", "--drafter", ""}),
             (Words{"model", "ngram", "suffix", "recycling", "lookahead", "model+suffix", "eagle3", "eagle",
-                   "mtp", "medusa", "dflash", "layerskip"}));
+                   "mtp", "medusa", "hydra", "dflash", "layerskip"}));
   EXPECT_EQ(offered({"outrider", "simulate", "pl"}), Words{"plan"});
   EXPECT_EQ(offered({"outrider", "simulate", "plan", "--target-d"}), Words{"--target-devices"});
   EXPECT_EQ(offered({"outrider", "study", "comp"}), Words{"compare"});

@@ -1,0 +1,135 @@
+// Hydra against logits of an independent implementation, and against itself in other batches.
+#include "heads/hydra_head.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <cstring>
+
+#include "tests/heads/golden_heads.h"
+#include "tests/transformer/model_suite.h"
+#include "transformer/files/safetensors.h"
+
+namespace outrider {
+namespace {
+
+// What the independent implementation was given, and what it said.
+struct Golden {
+  explicit Golden(const testing::GoldenHead& head)
+      : file(SafetensorsFile::open(testing::golden_head(head.name) / "golden.safetensors").value()),
+        states(numbers<float>("states")),
+        logits(numbers<float>("logits")) {
+    for (const int32_t id : numbers<int32_t>("ids")) ids.emplace_back(id);
+  }
+
+  SafetensorsFile file;
+  std::vector<float> states, logits;
+  std::vector<TokenId> ids;
+
+ private:
+  template <class T>
+  std::vector<T> numbers(const char* name) {
+    const TensorInfo& tensor = *file.find(name);
+    std::vector<T> out(tensor.data.size() / sizeof(T));
+    std::memcpy(out.data(), tensor.data.data(), tensor.data.size());
+    return out;
+  }
+};
+
+// What is done wrong with the inputs, to see that it can be seen.
+enum class Mistake { kNone, kStateUnnormed, kTokensLate, kTokensReversed, kOtherState };
+
+// Logits of every branch behind each state, each after the tokens of the golden's text; `batch` rows at a
+// time.
+std::vector<float> logits_of(HydraHead& head, const Golden& golden, int64_t batch,
+                             Mistake mistake = Mistake::kNone) {
+  const int64_t hidden = head.hidden_size(), count = static_cast<int64_t>(golden.states.size()) / hidden;
+  std::vector<float> raw = golden.states, states(raw.size());
+  const TensorView<float, 2> of(states.data(), {count, hidden});
+  head.committed_states({raw.data(), {count, hidden}}, of);
+  if (mistake == Mistake::kStateUnnormed) states = golden.states;
+  if (mistake == Mistake::kOtherState) std::rotate(states.begin(), states.begin() + hidden, states.end());
+  if (PairHead* const prefix = head.prefix()) {
+    const KvHandle sequence = prefix->kv().create();
+    for (int64_t t = 0; t < count; ++t) {
+      const PairSlice slice{.sequence = sequence,
+                            .tokens = std::span(golden.ids).subspan(static_cast<size_t>(t), 1),
+                            .states = {of.row(t).data(), {1, hidden}},
+                            .has_logits = true};
+      const auto out = prefix->forward({&slice, 1}).states.row(0);
+      std::copy(out.begin(), out.end(), of.row(t).begin());
+    }
+    prefix->kv().release(sequence);
+  }
+  const int64_t width = head.input_width(head.heads() - 1);
+  std::vector<float> inputs(static_cast<size_t>(count * width)), out(golden.logits.size());
+  for (int64_t branch = 0; branch < head.heads(); ++branch) {
+    for (int64_t t = 0; t < count; ++t) {
+      const auto part = [&](int64_t i) {
+        return std::span(inputs).subspan(static_cast<size_t>(t * width + i * hidden),
+                                         static_cast<size_t>(hidden));
+      };
+      std::copy(of.row(t).begin(), of.row(t).end(), part(0).begin());
+      if (head.input_width(branch) == hidden) continue;
+      for (int64_t i = 0; i <= branch; ++i) {
+        const int64_t at = mistake == Mistake::kTokensLate       ? t + i
+                           : mistake == Mistake::kTokensReversed ? t + 1 + branch - i
+                                                                 : t + 1 + i;
+        head.embed(golden.ids[static_cast<size_t>(at)], part(i + 1));
+      }
+    }
+    for (int64_t first = 0; first < count; first += batch) {
+      const int64_t rows = std::min(batch, count - first);
+      const auto logits = head.logits(
+          branch, TensorView<const float, 2>(inputs.data() + first * width, {rows, width}, {width, 1}));
+      for (int64_t r = 0; r < rows; ++r)
+        std::copy_n(logits.row(r).begin(), head.own_vocab(),
+                    out.begin() + ((first + r) * head.heads() + branch) * head.own_vocab());
+    }
+  }
+  return out;
+}
+
+float largest_difference(const std::vector<float>& a, const std::vector<float>& b) {
+  float largest = 0;
+  for (size_t i = 0; i < a.size(); ++i) largest = std::max(largest, std::fabs(a[i] - b[i]));
+  return largest;
+}
+
+HeadOptions two_threads() { return {.threads = 2, .bytes_per_thread = 1}; }
+
+TEST(Hydra, LogitsAreThoseOfTheEquations) {
+  for (const auto& kind : testing::kHydraHeads) {
+    const Golden golden(kind);
+    for (const std::string& isa : available_isas()) {
+      ASSERT_TRUE(pin_isa(isa).ok());
+      const auto head = testing::load_head_or_die<HydraHead>(kind, two_threads());
+      EXPECT_EQ(head->heads(), 3);
+      EXPECT_EQ(head->prefix() != nullptr, kind.name == "hydra-prefix");
+      const auto logits = logits_of(*head, golden, 5);
+      EXPECT_LT(largest_difference(logits, golden.logits), 2e-3f) << kind.name << ", " << isa;
+      EXPECT_TRUE(testing::same_bits(logits, logits_of(*head, golden, 1))) << kind.name << ", " << isa;
+    }
+    ASSERT_TRUE(pin_isa(available_isas().front()).ok());
+  }
+}
+
+// Mistakes that would cost acceptance and nothing else are far outside the tolerance above.
+TEST(Hydra, MistakesAreSeen) {
+  for (const auto& kind : testing::kHydraHeads) {
+    const Golden golden(kind);
+    const auto head = testing::load_head_or_die<HydraHead>(kind, two_threads());
+    for (const Mistake mistake :
+         {Mistake::kStateUnnormed, Mistake::kOtherState, Mistake::kTokensLate, Mistake::kTokensReversed}) {
+      const bool is_of_tokens = mistake == Mistake::kTokensLate || mistake == Mistake::kTokensReversed;
+      const float difference = largest_difference(logits_of(*head, golden, 5, mistake), golden.logits);
+      if (is_of_tokens && !head->config().grounded)
+        EXPECT_LT(difference, 2e-3f) << kind.name;
+      else
+        EXPECT_GT(difference, 0.2f) << kind.name << ", mistake " << static_cast<int>(mistake);
+    }
+  }
+}
+
+}  // namespace
+}  // namespace outrider
