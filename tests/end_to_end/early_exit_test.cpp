@@ -46,13 +46,13 @@ TEST_P(EarlyExit, TextIsThatOfPlainDecoding) {
     const int batch = layer == 1 ? 8 : 3;
     const auto what = fmt::format("tp {}, {} layers, batch {}", GetParam(), layer, batch);
     const Counted run = run_counting(exiting(demo_target(), layer, GetParam(), batch),
-                                 grid_requests(kMatchRules, "fixed:gamma=3"));
+                                     grid_requests(kMatchRules, "fixed:gamma=3"));
     expect_same(expected, run.results, what);
     EXPECT_GT(run.totals.rounds.accepted, layer == 6 ? kEnough : 0) << what;
     EXPECT_GT(run.totals.rounds.rollbacks, kEnough) << what;
     EXPECT_EQ(run.totals.drafts_received, run.totals.proposals) << what;
-    // Of a draft of n tokens the last committed one and n - 1 drafted ones, on every rank; all of one that was
-    // cut near the end of its text.
+    // Of a draft of n tokens the last committed one and n - 1 drafted ones, on every rank; all of one that
+    // was cut near the end of its text.
     EXPECT_GE(run.rows_taken_up, GetParam() * run.totals.rounds.drafted) << what;
     EXPECT_EQ(run.rows_taken_up % GetParam(), 0) << what;
   }
