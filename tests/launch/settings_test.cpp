@@ -248,9 +248,13 @@ TEST(Doctor, ShowsEachRanksShareOfAModel) {
 TEST(Doctor, TellsWhatAModelTakesBeforeItIsLoaded) {
   const Outcome run = outrider_program({"doctor", "--model", demo_target()});
   EXPECT_EQ(run.code, 0) << run.describe();
-  for (const char* part : {"LlamaForCausalLM", "8.421 million parameters, stored as BF16", "--weight-format int4",
-                           "a token in bf16", "tokenizer", "chat template"})
+  for (const char* part : {"LlamaForCausalLM", "8.421 million parameters, stored as BF16",
+                           "--weight-format int4", "a token in bf16", "tokenizer", "chat template"})
     EXPECT_NE(run.out.find(part), std::string::npos) << part << run.describe();
+  const bool has_cuda = outrider_program({"doctor"}).out.find("not in this build") == std::string::npos;
+  EXPECT_EQ(run.out.find("on a CUDA device       --weight-format auto  16.8 MB") != std::string::npos,
+            has_cuda)
+      << run.describe();
   const TemporaryDirectory directory;
   std::filesystem::copy(demo_target(), directory / "model", std::filesystem::copy_options::recursive);
   std::filesystem::remove(directory / "model/tokenizer.json");
