@@ -4,6 +4,7 @@
 #include <cstring>
 
 #include "base/cuda.h"
+#include "base/shared_pass.h"
 
 namespace outrider::cuda {
 namespace {
@@ -117,6 +118,7 @@ Graph::Graph(StreamView stream, const std::function<void()>& work) {
     throw;
   }
   check(cudaStreamEndCapture(stream_of(stream), &graph), "capturing a graph");
+  const MemoryTurn turn;
   cudaGraphExec_t executable = nullptr;
   const cudaError_t error = cudaGraphInstantiate(&executable, graph, 0);
   cudaGraphDestroy(graph);
@@ -125,7 +127,10 @@ Graph::Graph(StreamView stream, const std::function<void()>& work) {
   // Now, and not at the first launch, when a peer's kernel may already be waiting.
   check(cudaGraphUpload(executable, stream_of(stream)), "uploading a graph");
 }
-Graph::~Graph() { cudaGraphExecDestroy(graph_of(handle_)); }
+Graph::~Graph() {
+  const MemoryTurn turn;
+  cudaGraphExecDestroy(graph_of(handle_));
+}
 void Graph::launch(StreamView stream) const {
   check(cudaGraphLaunch(graph_of(handle_), stream_of(stream)), "launching a graph");
 }
@@ -133,6 +138,7 @@ void Graph::launch(StreamView stream) const {
 namespace detail {
 
 void* allocate_device(size_t bytes) {
+  const MemoryTurn turn;
   void* memory = nullptr;
   const cudaError_t error = cudaMalloc(&memory, bytes);
   if (error == cudaErrorMemoryAllocation) {
@@ -149,15 +155,22 @@ void* allocate_device(size_t bytes) {
   check(cudaStreamSynchronize(cudaStreamLegacy), "clearing device memory");
   return memory;
 }
-void free_device(void* memory) noexcept { cudaFree(memory); }
+void free_device(void* memory) noexcept {
+  const MemoryTurn turn;
+  cudaFree(memory);
+}
 
 void* allocate_pinned(size_t bytes) {
+  const MemoryTurn turn;
   void* memory = nullptr;
   check(cudaHostAlloc(&memory, bytes, cudaHostAllocDefault), "allocating pinned memory");
   std::memset(memory, 0, bytes);
   return memory;
 }
-void free_pinned(void* memory) noexcept { cudaFreeHost(memory); }
+void free_pinned(void* memory) noexcept {
+  const MemoryTurn turn;
+  cudaFreeHost(memory);
+}
 
 }  // namespace detail
 

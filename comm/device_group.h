@@ -44,6 +44,13 @@ class DeviceGroup {
   // no peer memory. Valid as long as the group.
   virtual const PeerView* peer_view() const { return nullptr; }
 
+  // Before operations that the host will wait() for. Until then nobody else of this process gives or takes
+  // memory of the device, where ranks share it (base/shared_pass.h). Nothing if it has begun.
+  virtual void begin_pass() {}
+  // wait() ends it too.
+  virtual void end_pass() noexcept {}
+  virtual bool is_in_pass() const { return false; }
+
   virtual void all_reduce(Reduction reduction, void* values, int64_t count, StreamView stream) = 0;
   // all[r * bytes ..) = rank r's bytes, a multiple of 4. `mine` and `all` do not overlap.
   virtual void all_gather(const void* mine, void* all, int64_t bytes, StreamView stream) = 0;
@@ -51,6 +58,7 @@ class DeviceGroup {
   // StreamView::synchronize for streams that such operations were queued on.
   virtual void wait(StreamView stream) = 0;
   // Makes every pending and later wait() on every rank throw; with NCCL, on other ranks by their deadline.
+  // Graphs that hold operations of the group may outlive it, and must be gone before the group.
   virtual void abort() noexcept = 0;
 };
 

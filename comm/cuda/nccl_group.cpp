@@ -5,6 +5,7 @@
 #include <bit>
 #include <chrono>
 #include <cstring>
+#include <future>
 #include <thread>
 
 #include "base/cuda_peer.h"
@@ -63,7 +64,8 @@ class NcclGroup final : public DeviceGroup {
   const int rank_, size_;
   const int device_ = current_device();
   DeviceBuffer<std::byte> gathered_;
-  ncclComm_t comm_ = nullptr;  // null: never made, or aborted
+  ncclComm_t comm_ = nullptr;   // null: never made, or aborted
+  std::future<void> aborting_;  // valid: the library is at it
 };
 
 // A call on a communicator that does not block may go on in the background.
@@ -93,16 +95,35 @@ Status NcclGroup::connect(const ncclUniqueId& id) {
 }
 
 NcclGroup::~NcclGroup() {
-  if (!comm_) return;
-  if (settle(api_.finalize(comm_), "closing a communicator", options_.timeout).ok())
-    api_.destroy(comm_);
-  else
-    abort();
+  if (comm_) {
+    if (settle(api_.finalize(comm_), "closing a communicator", options_.timeout).ok())
+      api_.destroy(comm_);
+    else
+      abort();
+  }
+  // The graphs are gone by now. An abort that still does not end is left alone, so that the program can end.
+  if (aborting_.valid()) aborting_.wait_for(options_.timeout);
 }
 
+// The library frees the kernels that wait at once, and then waits for the graphs that hold its operations:
+// those of the thread that is here. So another one waits.
 void NcclGroup::abort() noexcept {
-  if (comm_) api_.abort(comm_);
-  comm_ = nullptr;
+  if (!comm_) return;
+  const auto comm = std::exchange(comm_, nullptr);
+  try {
+    std::promise<void> done;
+    aborting_ = done.get_future();
+    std::thread([&api = api_, device = device_, comm, done = std::move(done)]() mutable {
+      try {
+        use_device(device);
+      } catch (const std::exception&) {  // the device is lost
+      }
+      api.abort(comm);
+      done.set_value();
+    }).detach();
+  } catch (const std::exception&) {  // no thread: as long as it takes
+    api_.abort(comm);
+  }
 }
 
 void NcclGroup::all_gather(const void* mine, void* all, int64_t bytes, StreamView stream) {

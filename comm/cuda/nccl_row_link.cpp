@@ -21,12 +21,16 @@ constexpr int kBlocks = 4;
 // To be told that a transfer is on its stream: tens of microseconds, once the ends are connected.
 constexpr std::chrono::milliseconds kPatience{1};
 
+// Buffers, and the streams that work on them: what is queued may go on for a while after a link has ended.
 struct Slots {
+  Slots(int64_t size, int64_t host_size) : device(size), host(host_size) {}
   DeviceBuffer<uint16_t> device;
   PinnedBuffer<uint16_t> host;
+  Stream transfers, copies;  // transfers may wait for peers; copies must not wait for them
+  bool are_idle() const { return is_done(transfers) && is_done(copies); }
 };
 
-// Buffers that all links of one device take and give back; freeing one would wait for the device.
+// Slots that all links of one device take and give back; freeing some would wait for the device.
 struct Room {
   Room(int index, const RowLinkOptions& link_options) : device(index), options(link_options) {
     free.push_back(make());
@@ -36,21 +40,22 @@ struct Room {
     return options.rank == 0 ? options.bounds.back() : options.bounds[at] - options.bounds[at - 1];
   }
   int64_t slot_size() const { return options.rows * width(); }
-  Slots make() const {
+  std::unique_ptr<Slots> make() const {
     use_device(device);
     const int64_t size = (options.slots + 1) * slot_size();  // the last one is for the row that nobody wants
-    return {DeviceBuffer<uint16_t>(size), PinnedBuffer<uint16_t>(options.rank == 0 ? size : 0)};
+    return std::make_unique<Slots>(size, options.rank == 0 ? size : 0);
   }
-  Slots take() {
-    if (free.empty()) return make();
-    Slots slots = std::move(free.back());
-    free.pop_back();
+  std::unique_ptr<Slots> take() {
+    const auto idle = std::find_if(free.begin(), free.end(), [](const auto& s) { return s->are_idle(); });
+    if (idle == free.end()) return make();
+    auto slots = std::move(*idle);
+    free.erase(idle);
     return slots;
   }
 
   const int device;
   const RowLinkOptions options;
-  std::vector<Slots> free;
+  std::vector<std::unique_ptr<Slots>> free;
 };
 
 class NcclRowLink final : public RowLink {
@@ -72,7 +77,7 @@ class NcclRowLink final : public RowLink {
   const uint16_t* slot(int32_t slot) const override { return row_of(slot, 0); }
   std::span<uint16_t> host_slot(int32_t slot) override {
     const auto size = static_cast<size_t>(room_->slot_size());
-    return slots_.host.span().subspan(static_cast<size_t>(slot) * size, size);
+    return slots_->host.span().subspan(static_cast<size_t>(slot) * size, size);
   }
   void fill(int32_t slot, int32_t rows) override {
     copy(row_of(slot, 0), host_slot(slot).data(), rows * room_->width(), copies_);
@@ -92,7 +97,7 @@ class NcclRowLink final : public RowLink {
     std::unique_ptr<Event> ended;
   };
   uint16_t* row_of(int32_t slot, int32_t row) const {
-    return slots_.device.data() + slot * room_->slot_size() + row * room_->width();
+    return slots_->device.data() + slot * room_->slot_size() + row * room_->width();
   }
   bool library_is_idle();
   void launch_waiting();
@@ -105,8 +110,8 @@ class NcclRowLink final : public RowLink {
   const NcclApi& api_;
   const std::shared_ptr<Room> room_;
   const RowLinkOptions& options_;
-  Slots slots_;
-  Stream stream_, copies_;     // transfers may wait for peers; copies must not wait for them
+  std::unique_ptr<Slots> slots_;
+  const StreamView stream_ = slots_->transfers, copies_ = slots_->copies;
   ncclComm_t comm_ = nullptr;  // null: broken
   std::string reason_;
   bool launching_ = false;  // the last of launched_ is not known to be on the stream yet
@@ -176,6 +181,7 @@ void NcclRowLink::launch_waiting() {
     if (launched_.empty()) waited_ = {};
     launched_.push_back(std::move(waiting_.front()));
     waiting_.pop_front();
+    use_device(room_->device);  // whose the event is
     launched_.back().ended = std::make_unique<Event>();
     launching_ = true;
     const ncclResult_t result = queue(launched_.back());
@@ -187,7 +193,6 @@ void NcclRowLink::launch_waiting() {
 }
 
 ncclResult_t NcclRowLink::queue(const Transfer& transfer) {
-  use_device(room_->device);
   if (const ncclResult_t result = api_.group_start(); result != ncclSuccess) return result;
   const ncclResult_t parts = queue_parts(transfer), end = api_.group_end();
   return parts == ncclSuccess || parts == ncclInProgress ? end : parts;
@@ -195,7 +200,7 @@ ncclResult_t NcclRowLink::queue(const Transfer& transfer) {
 
 // Row by row, in the same order at both ends.
 ncclResult_t NcclRowLink::queue_parts(const Transfer& transfer) {
-  const auto stream = reinterpret_cast<cudaStream_t>(StreamView(stream_).handle());
+  const auto stream = reinterpret_cast<cudaStream_t>(stream_.handle());
   ncclResult_t result = ncclSuccess;
   for (int32_t i = 0; i < transfer.rows && (result == ncclSuccess || result == ncclInProgress); ++i) {
     uint16_t* const row = row_of(transfer.slot, i);

@@ -1,14 +1,17 @@
 // Ranks that read each other's device memory. See peer_kernels.h for the protocol.
+#include <spdlog/spdlog.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <bit>
+#include <cstdlib>
 #include <cstring>
 #include <fstream>
 #include <vector>
 
 #include "base/cuda_peer.h"
 #include "base/hash.h"
+#include "base/shared_pass.h"
 #include "comm/cuda/peer_kernels.h"
 #include "comm/device_group.h"
 
@@ -47,6 +50,20 @@ std::string describe_failure(uint32_t error, int64_t timeout_ms) {
   return fmt::format("rank {} did not arrive within {} ms", error - 1, timeout_ms);
 }
 
+// Kernels of ranks that share a device wait for each other: none may be loaded at its first launch, which may
+// wait for the device, and no stream may queue behind another's waiting kernel. The driver read these
+// variables when it started. Every rank has a stream for passes and one aside; one more is a draft model's.
+Status check_settings_to_share(int ranks) {
+  if (const char* loading = std::getenv("CUDA_MODULE_LOADING"); loading && std::strcmp(loading, "LAZY") == 0)
+    return invalid_argument("CUDA_MODULE_LOADING=LAZY: ranks that share a device want EAGER; unset it");
+  const char* queues = std::getenv("CUDA_DEVICE_MAX_CONNECTIONS");
+  if (const int wanted = 2 * ranks + 1; queues && std::atoi(queues) < wanted)
+    return invalid_argument(
+        fmt::format("CUDA_DEVICE_MAX_CONNECTIONS={}: {} ranks that share a device want {} or more; unset it",
+                    queues, ranks, wanted));
+  return {};
+}
+
 using Memory = DeviceBuffer<std::byte>;  // PeerHeader, then the slots
 
 class PeerGroup final : public DeviceGroup {
@@ -63,6 +80,7 @@ class PeerGroup final : public DeviceGroup {
   }
 
   ~PeerGroup() override {
+    pass_.end();
     try {
       use_device(device_);  // whoever ends it
       // Memory of ranks of one process lives as long as any of them; that of other processes does not.
@@ -80,6 +98,12 @@ class PeerGroup final : public DeviceGroup {
   int device() const override { return device_; }
   bool is_capturable() const override { return true; }
   const PeerView* peer_view() const override { return &view_; }
+
+  void begin_pass() override {
+    if (shares_device_) pass_.begin();
+  }
+  void end_pass() noexcept override { pass_.end(); }
+  bool is_in_pass() const override { return pass_.is_under_way(); }
 
   void all_reduce(Reduction reduction, void* values, int64_t count, StreamView stream) override {
     CHECK(reduction != Reduction::kTreeSum || std::has_single_bit(static_cast<unsigned>(size())),
@@ -101,6 +125,7 @@ class PeerGroup final : public DeviceGroup {
 
   void wait(StreamView stream) override {
     stream.synchronize();  // kernels do not wait for ever
+    pass_.end();
     if (const uint32_t error = *view_.error; error != 0)
       throw CollectiveError(describe_failure(error, options_.timeout.count()));
   }
@@ -120,7 +145,8 @@ class PeerGroup final : public DeviceGroup {
 
   const PeerOptions options_;
   const int device_ = current_device();
-  bool connected_ = false;
+  bool connected_ = false, shares_device_ = false;
+  SharedPass pass_;
   const std::shared_ptr<Memory> memory_;
   std::vector<std::shared_ptr<Memory>> shared_;  // by ranks of this process
   PinnedBuffer<uint32_t> error_;
@@ -147,6 +173,7 @@ Status PeerGroup::reach(int rank, const Introduction& peer, const Introduction& 
   if (peer.machine != self.machine) return unavailable(fmt::format("rank {} is on another machine", rank));
   if (peer.process == self.process) {
     RETURN_IF_ERROR(allow_peer(peer.device));
+    shares_device_ |= rank != view_.rank && peer.bus == self.bus;
     shared_.push_back(*reinterpret_cast<const std::shared_ptr<Memory>*>(peer.memory));
     memory = shared_.back()->data();
   } else {
@@ -169,6 +196,12 @@ Status PeerGroup::connect(Collectives& host) {
   Status status;
   for (int r = 0; r < size() && status.ok(); ++r)
     status = reach(r, all[static_cast<size_t>(r)], self).in(fmt::format("peer memory, rank {}", rank()));
+  if (status.ok() && shares_device_) {
+    status = check_settings_to_share(size());
+    if (!status.ok() && rank() == 0)
+      spdlog::warn("{}. Until then they add their parts through host memory, which takes longer",
+                   status.message());
+  }
   uint64_t failures = status.ok() ? 0 : 1;
   host.all_reduce_sum(std::span(&failures, 1));
   connected_ = failures == 0;

@@ -105,9 +105,12 @@ LogitsShard DeviceVerifier::on_host(std::span<const VerifyRequest> requests, con
 const std::vector<VerifyResult>& DeviceVerifier::verify(std::span<const VerifyRequest> requests,
                                                         const PlacedLogits& logits) {
   results_.resize(requests.size());
-  if (requests.empty()) return results_;
   const auto* on_device = std::get_if<DeviceLogits>(&logits);
   CHECK(on_device, "the logits are in host memory");
+  if (requests.empty()) {  // nobody else would end the forward pass
+    if (group_.is_in_pass()) group_.wait(on_device->stream);
+    return results_;
+  }
   prepare(requests, *on_device);
   penalise_rows(stream_, batch_);
   if (batch_.mask_count > 0) forbid_tokens(stream_, batch_);
@@ -126,6 +129,7 @@ void DeviceVerifier::prepare(std::span<const VerifyRequest> requests, const Devi
   const IndexRange range = logits.vocab_range;
   use_device(group_.device());
   stream_ = logits.stream;
+  group_.begin_pass();  // unless the forward pass has: rows of trees may have come to the host since
   begun_.record(stream_);
   batch_.logits = logits.logits.data();
   batch_.stride = range.size();

@@ -164,5 +164,20 @@ TEST(CudaEmulation, WorkBehindSomebodyElsesIsHeldUp) {
   EXPECT_TRUE(is_done(stream));
 }
 
+// As on a device, which answers with an error.
+TEST(CudaEmulation, OnlyWhatHappenedIsTimed) {
+  const Stream stream;
+  Event begin, end;
+  EXPECT_THROW((void)end.seconds_since(begin), CudaError);
+  begin.record(stream);
+  EXPECT_THROW((void)end.seconds_since(begin), CudaError);
+  bool over = false;
+  emulation::hold_up(stream, [&] { return over; });
+  end.record(stream);
+  EXPECT_THROW((void)end.seconds_since(begin), CudaError);
+  over = true;
+  EXPECT_GE(end.seconds_since(begin), 0);
+}
+
 }  // namespace
 }  // namespace outrider::cuda

@@ -4,8 +4,11 @@
 
 #include <gtest/gtest.h>
 
+#include <atomic>
+#include <cstdlib>
 #include <functional>
 #include <latch>
+#include <optional>
 #include <thread>
 
 #include "comm/cuda/reduce.h"
@@ -158,6 +161,68 @@ TEST(PeerGroup, NoOrderOfThreadsWaitsInACircle) {
     }
     EXPECT_NO_THROW(group.wait(stream));
   });
+}
+
+// As a draft model that is loaded while ranks compute: where memory is given only by a device that is idle,
+// and no kernel starts meanwhile (the emulation is such a device), a kernel would wait for a peer's in vain.
+TEST(PeerGroup, OthersTakeMemoryBetweenThePassesOfRanksThatShareADevice) {
+  if (const auto devices = count_devices(); !devices.ok())
+    GTEST_SKIP() << "no CUDA device: " << devices.status().message();
+  std::atomic<int> taken{0};
+  std::atomic<bool> over{false};
+  std::jthread other([&] {
+    use_device(0);
+    for (; !over; ++taken) {
+      const DeviceBuffer<uint64_t> memory(64);
+      const PinnedBuffer<uint64_t> pinned(64);
+    }
+  });
+  on_every_rank({Kind::kPeer, 2}, std::chrono::seconds(5), [&](DeviceGroup& group, Collectives& host) {
+    DeviceBuffer<uint64_t> value(1);
+    Stream stream;
+    host.barrier();
+    for (int pass = 0; pass < 200; ++pass) {
+      group.begin_pass();
+      for (int i = 0; i < 5; ++i) group.all_reduce(Reduction::kMax, value.data(), 1, stream);
+      ASSERT_NO_THROW(group.wait(stream)) << "pass " << pass;
+    }
+  });
+  over = true;
+  other.join();
+  EXPECT_GT(taken, 10);
+}
+
+class Setting {
+ public:
+  Setting(const char* name, const char* value) : name_(name) {
+    if (const char* before = std::getenv(name)) before_ = before;
+    setenv(name, value, 1);
+  }
+  ~Setting() { before_ ? setenv(name_, before_->c_str(), 1) : unsetenv(name_); }
+
+ private:
+  const char* name_;
+  std::optional<std::string> before_;
+};
+
+// The driver would wait for the device with the first launch of each kernel, or put two ranks into one queue.
+TEST(PeerGroup, RefusesADeviceWhoseSettingsLetRanksWaitForEver) {
+  if (const auto devices = count_devices(); !devices.ok())
+    GTEST_SKIP() << "no CUDA device: " << devices.status().message();
+  for (const auto& [name, value] :
+       {std::pair("CUDA_MODULE_LOADING", "LAZY"), {"CUDA_DEVICE_MAX_CONNECTIONS", "1"}}) {
+    const Setting setting(name, value);
+    const auto hosts = make_thread_collectives(2);
+    std::vector<std::jthread> threads;
+    for (const auto& host : hosts)
+      threads.emplace_back([&, wanted = std::string(name) + "=" + value] {
+        use_device(0);
+        const auto group = make_peer_group(*host);
+        ASSERT_FALSE(group.ok());
+        EXPECT_NE(group.status().message().find(wanted), std::string::npos) << group.status().message();
+        EXPECT_NE(group.status().message().find("unset it"), std::string::npos);
+      });
+  }
 }
 
 TEST(PeerGroup, SaysWhoIsMissing) {

@@ -3,9 +3,12 @@
 
 #include <atomic>
 #include <cstring>
+#include <latch>
+#include <memory>
 #include <thread>
 
 #include "comm/cuda/nccl_api.h"
+#include "tests/emulation/stream.h"
 
 namespace outrider::cuda {
 namespace {
@@ -17,6 +20,8 @@ struct Behaviour {
   std::atomic<int> polls_until_ready{0};  // of calls that go on in the background; < 0: for ever
   std::atomic<ncclResult_t> gather_result{ncclSuccess};
   std::atomic<int> aborted{0}, destroyed{0}, blocking{-1};
+  std::atomic<int> in_graphs{0};  // operations that graphs hold
+  std::atomic<int> stuck{0};      // aborts that waited in vain for these graphs
 };
 Behaviour& behaviour() {
   static Behaviour instance;
@@ -41,11 +46,28 @@ NcclApi made_up() {
   };
   api.finalize = [](ncclComm_t) { return pending(); };
   api.destroy = [](ncclComm_t) { return ++behaviour().destroyed, ncclSuccess; };
-  api.abort = [](ncclComm_t) { return ++behaviour().aborted, ncclSuccess; };
+  // As the library does: it returns when no graph holds operations of the communicator any more.
+  api.abort = [](ncclComm_t) {
+    ++behaviour().aborted;
+    const auto end = std::chrono::steady_clock::now() + 2s;
+    while (behaviour().in_graphs > 0 && std::chrono::steady_clock::now() < end)
+      std::this_thread::sleep_for(1ms);
+    if (behaviour().in_graphs > 0) ++behaviour().stuck;
+    return ncclSuccess;
+  };
   api.error_string = [](ncclResult_t) { return "made-up error"; };
   // Every rank brings the same.
-  api.all_gather = [](const void* mine, void* all, size_t bytes, ncclDataType_t, ncclComm_t, cudaStream_t) {
-    for (size_t r = 0; r < 2; ++r) std::memcpy(static_cast<char*>(all) + r * bytes, mine, bytes);
+  api.all_gather = [](const void* mine, void* all, size_t bytes, ncclDataType_t, ncclComm_t,
+                      cudaStream_t stream) {
+    struct Held {
+      Held() { ++behaviour().in_graphs; }
+      ~Held() { --behaviour().in_graphs; }
+    };
+    emulation::enqueue(StreamView(reinterpret_cast<StreamHandle*>(stream)),
+                       [=, held = std::make_shared<Held>()] {
+                         for (size_t r = 0; r < 2; ++r)
+                           std::memcpy(static_cast<char*>(all) + r * bytes, mine, bytes);
+                       });
     return behaviour().gather_result.load();
   };
   return api;
@@ -56,7 +78,7 @@ class NcclGroupTest : public testing::Test {
   void SetUp() override {
     behaviour().polls_until_ready = 0;
     behaviour().gather_result = ncclSuccess;
-    behaviour().aborted = behaviour().destroyed = 0;
+    behaviour().aborted = behaviour().destroyed = behaviour().stuck = 0;
   }
   // One of two ranks at a time is enough to look at: the other does the same.
   template <class Use>
@@ -125,6 +147,26 @@ TEST_F(NcclGroupTest, AnErrorAbortsAndFinishesTheGroup) {
     EXPECT_THROW((*group)->wait(stream), CollectiveError);
   });
   EXPECT_EQ(behaviour().aborted, 2);
+}
+
+// The rank that aborts is the one that has the graphs.
+TEST_F(NcclGroupTest, AnAbortDoesNotWaitForGraphsThatHoldOperations) {
+  std::latch captured(2);
+  on_two_ranks([&](auto group) {
+    ASSERT_TRUE(group.ok());
+    Stream stream;
+    DeviceBuffer<uint64_t> value(1);
+    const auto reduce = [&] { (*group)->all_reduce(Reduction::kMax, value.data(), 1, stream); };
+    const Graph graph(stream, reduce);
+    graph.launch(stream);
+    (*group)->wait(stream);
+    captured.arrive_and_wait();
+    behaviour().gather_result = ncclRemoteError;
+    EXPECT_THROW(reduce(), CollectiveError);
+    EXPECT_THROW((*group)->wait(stream), CollectiveError);
+  });
+  EXPECT_EQ(behaviour().aborted, 2);
+  EXPECT_EQ(behaviour().stuck, 0);
 }
 
 TEST_F(NcclGroupTest, ARankWithoutTheLibraryRefusesForAll) {

@@ -13,6 +13,7 @@
 #include <tuple>
 
 #include "base/cuda_device.h"
+#include "tests/emulation/stream.h"
 
 #define __global__
 #define __device__
@@ -59,8 +60,6 @@ const uint32_t* exchange(std::span<const uint32_t> words);
 void wait_for_copies(int pending);
 
 void run_blocks(const void* kernel, const LaunchShape& shape, const std::function<void()>& thread_body);
-// Runs `work` now, or, while the stream is being captured, keeps it for the graph.
-void enqueue(StreamView stream, std::function<void()> work);
 
 }  // namespace emulation
 

@@ -1,13 +1,16 @@
 // base/cuda.h on the host: device memory is host memory, streams do their work at once, unless they are held
 // up (emulation::hold_up).
 #include <chrono>
+#include <condition_variable>
 #include <cstring>
 #include <deque>
+#include <mutex>
 #include <optional>
 #include <thread>
 #include <vector>
 
 #include "base/cuda_peer.h"
+#include "base/shared_pass.h"
 #include "tests/emulation/block.h"
 #include "tests/emulation/races.h"
 #include "tests/emulation/stream.h"
@@ -38,7 +41,7 @@ void advance(EmulatedStream& stream) {
 using Time = std::chrono::steady_clock::time_point;
 
 struct EmulatedEvent {
-  Time time;
+  std::optional<Time> time;  // when it was recorded
   EmulatedStream* stream = nullptr;
   uint64_t steps = 0;                  // of the stream that came before
   std::optional<races::Clock> before;  // unless some were held up
@@ -56,10 +59,54 @@ races::Clock clock_of(const EmulatedEvent& event) {
   return event.before ? *event.before : races::clock_of(event.stream->id);
 }
 
+// The worst that a driver does: memory is given and taken when no kernel runs, and none starts meanwhile. Not
+// by a rank, whose peers' kernels may wait for it: ranks are asked to take theirs before the first pass, or
+// have devices of their own.
+class Device {
+ public:
+  void run(const std::function<void()>& work) {
+    std::unique_lock lock(mutex_);
+    changed_.wait(lock, [&] { return wanting_ == 0; });
+    ++running_;
+    lock.unlock();
+    work();
+    lock.lock();
+    --running_;
+    changed_.notify_all();
+  }
+  template <class Work>
+  auto while_idle(Work work) {
+    const MemoryTurn turn;
+    if (SharedPass::is_of_rank()) return work();
+    std::unique_lock lock(mutex_);
+    ++wanting_;
+    changed_.wait(lock, [&] { return running_ == 0; });
+    struct Done {
+      Device& device;
+      ~Done() {
+        --device.wanting_;
+        device.changed_.notify_all();
+      }
+    } const done{*this};
+    return work();
+  }
+
+ private:
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  int running_ = 0, wanting_ = 0;
+};
+Device& device() {
+  static auto* const instance = new Device;  // memory is also freed by destructors that run after main
+  return *instance;
+}
+
 void run(const EmulatedStream& stream, const std::function<void()>& work) {
-  races::begin_operation(stream.id);
-  work();
-  races::end_operation();
+  device().run([&] {
+    races::begin_operation(stream.id);
+    work();
+    races::end_operation();
+  });
 }
 
 }  // namespace
@@ -98,7 +145,11 @@ void Event::synchronize() const {
   while (!is_done(*this)) std::this_thread::yield();
 }
 double Event::seconds_since(const Event& earlier) const {
-  return std::chrono::duration<double>(event_of(*this).time - event_of(earlier).time).count();
+  const EmulatedEvent &begin = event_of(earlier), &end = event_of(*this);
+  if (!begin.time || !end.time) throw CudaError("CUDA: timing failed: an event was never recorded");
+  if (!has_happened(begin) || !has_happened(end))
+    throw CudaError("CUDA: timing failed: an event has not happened yet");
+  return std::chrono::duration<double>(*end.time - *begin.time).count();
 }
 
 bool is_done(StreamView view) {
@@ -119,18 +170,28 @@ Graph::Graph(StreamView stream, const std::function<void()>& work) {
   stream_of(stream).capture = captured.get();
   work();
   stream_of(stream).capture = nullptr;
-  handle_ = reinterpret_cast<GraphHandle*>(captured.release());
+  handle_ = reinterpret_cast<GraphHandle*>(device().while_idle([&] { return captured.release(); }));
 }
-Graph::~Graph() { delete reinterpret_cast<Work*>(handle_); }
+Graph::~Graph() {
+  device().while_idle([&] { delete reinterpret_cast<Work*>(handle_); });
+}
 void Graph::launch(StreamView stream) const {
   for (const auto& step : *reinterpret_cast<Work*>(handle_)) emulation::enqueue(stream, step);
 }
 
 namespace detail {
-void* allocate_device(size_t bytes) { return races::allocate(Memory::kDevice, bytes); }
-void free_device(void* memory) noexcept { races::free_memory(memory); }
-void* allocate_pinned(size_t bytes) { return races::allocate(Memory::kPinned, bytes); }
-void free_pinned(void* memory) noexcept { races::free_memory(memory); }
+void* allocate_device(size_t bytes) {
+  return device().while_idle([&] { return races::allocate(Memory::kDevice, bytes); });
+}
+void free_device(void* memory) noexcept {
+  device().while_idle([&] { races::free_memory(memory); });
+}
+void* allocate_pinned(size_t bytes) {
+  return device().while_idle([&] { return races::allocate(Memory::kPinned, bytes); });
+}
+void free_pinned(void* memory) noexcept {
+  device().while_idle([&] { races::free_memory(memory); });
+}
 }  // namespace detail
 
 void copy_bytes(void* to, const void* from, size_t bytes, StreamView stream) {

@@ -1,4 +1,5 @@
-// Streams of the emulation that wait for somebody else, as behind a kernel of another library.
+// Work on streams of the emulation, and streams that wait for somebody else, as behind a kernel of another
+// library.
 #pragma once
 
 #include <functional>
@@ -6,6 +7,10 @@
 #include "base/cuda.h"
 
 namespace outrider::cuda::emulation {
+
+// Runs `work` now, or behind what the stream waits for; while the stream is being captured, keeps it for the
+// graph.
+void enqueue(StreamView stream, std::function<void()> work);
 
 // What is queued behind it waits until `done` returns true. The stream's owner calls it whenever the stream
 // is waited for, asked about or given more work.

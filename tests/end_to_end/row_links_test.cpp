@@ -102,7 +102,8 @@ TEST_F(RowLinksTest, GiveTheTextOfWholeRows) {
         ranks == 4 ? Pipeline::kFanout : Pipeline::kLockstep;  // rows of the host among those of the device
     TestCluster cluster(options);
     // Sockets carry until both ends have joined, which takes long on a busy machine.
-    for (int i = 0; i < 100 && cluster.totals().link_bytes == 0; ++i) expect_the_text(cluster.run(requests(1)));
+    for (int i = 0; i < 100 && cluster.totals().link_bytes == 0; ++i)
+      expect_the_text(cluster.run(requests(1)));
     const int64_t bytes = cluster.totals().link_bytes, drafted = cluster.totals().rounds.drafted;
     expect_the_text(cluster.run(requests(4)));
     EXPECT_EQ(cluster.totals().dropped(DropReason::kSliceMissing), 0);
@@ -204,6 +205,33 @@ TEST_F(RowLinksTest, AWorkerThatDiesWithItsRowsUnderWayDisturbsNobody) {
   EXPECT_EQ(totals.workers_lost, 1);
   EXPECT_LE(totals.dropped(DropReason::kSliceMissing), 2);
   EXPECT_GT(totals.link_bytes, 604 * totals.rounds.drafted / 2);
+}
+
+// A kernel of an aborted link may still write: the next link has other slots until it has ended.
+TEST_F(RowLinksTest, SlotsAreTakenAgainWhenTheirStreamsAreIdle) {
+  const auto end = [](int rank) {
+    return cuda::nccl_row_links(testing::fake_nccl_api(), 0,
+                                {.bounds = {0, 64}, .rank = rank, .rows = 1, .slots = 1});
+  };
+  const RowLinks sender = end(0), receiver = end(1);
+  const uint16_t* first = nullptr;
+  {
+    const std::string id = sender.new_id().value();
+    const auto from = sender.join(id).value(), to = receiver.join(id).value();
+    for (bool ready = false; !ready;) {
+      const LinkState at_target = to->state();  // both ends must be asked
+      ready = from->state() == LinkState::kReady && at_target == LinkState::kReady;
+    }
+    first = from->slot(0);
+    fake_nccl().lingers = true;
+    from->transfer(0, 1);
+    for (int i = 0; i < 10; ++i) from->state();  // until it is on its stream
+  }
+  const auto while_it_writes = sender.join(sender.new_id().value()).value();
+  EXPECT_NE(while_it_writes->slot(0), first);
+  fake_nccl().lingers = false;
+  const auto behind_it = sender.join(sender.new_id().value()).value();
+  EXPECT_EQ(behind_it->slot(0), first);
 }
 
 }  // namespace

@@ -43,6 +43,7 @@ std::vector<VerifyResult> verify_on_device(const std::vector<TestRound>& rounds,
                               .stream = stream,
                               .host_room = room.data()};
     pass.group.barrier();  // nobody allocates any more while a peer's kernel waits for it
+    EXPECT_EQ(verifier->busy_ns(), 0);  // it was asked nothing yet
     const auto results = verifier->verify(requests_with(pass, parents), logits);
     own_stats = verifier->stats();
     EXPECT_TRUE(verifier->busy_ns().has_value());

@@ -68,9 +68,10 @@ float* CudaModel::logits() const { return act_->logits.data(); }
 
 CudaModel::~CudaModel() {
   try {
-    stream_->synchronize();
+    group_->wait(*stream_);  // which ends, also where a peer is gone for whom a kernel waits
   } catch (const std::exception&) {  // what is wrong was or will be said by who uses the device
   }
+  group_->end_pass();
 }
 
 Result<std::unique_ptr<Model>> CudaModel::load(const std::filesystem::path& directory,
@@ -154,6 +155,7 @@ Result<DeviceLogits> CudaModel::forward_on_device(std::span<const BatchSlice> ba
 }
 
 void CudaModel::queue_pass(int64_t rows, int64_t logit_rows) {
+  group_->begin_pass();
   const auto graph = graphs_.find(rows);
   if (graph != graphs_.end() && logit_rows == rows)
     graph->second->launch(*stream_);
