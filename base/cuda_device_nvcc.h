@@ -104,16 +104,20 @@ inline void check_kernel(cudaError_t error, const char* what) {
 template <class... Parameters, class... Arguments>
 void launch(StreamView stream, const LaunchShape& shape, void (*kernel)(Parameters...),
             const Arguments&... arguments) {
-  cudaLaunchAttribute early{};
-  early.id = cudaLaunchAttributeProgrammaticStreamSerialization;
-  early.val.programmaticStreamSerializationAllowed = 1;
+  // A multiprocessor changes what it splits between L1 and shared memory only while it is idle: a kernel with a
+  // small share would keep the next one, which wants a large one, from starting early.
+  cudaLaunchAttribute attributes[2]{};
+  attributes[0].id = cudaLaunchAttributeProgrammaticStreamSerialization;
+  attributes[0].val.programmaticStreamSerializationAllowed = 1;
+  attributes[1].id = cudaLaunchAttributePreferredSharedMemoryCarveout;
+  attributes[1].val.sharedMemCarveout = 100;
   cudaLaunchConfig_t config{};
   config.gridDim = dim3(shape.grid_x, shape.grid_y, shape.grid_z);
   config.blockDim = dim3(shape.threads);
   config.dynamicSmemBytes = shape.shared_bytes;
   config.stream = reinterpret_cast<cudaStream_t>(stream.handle());
-  config.attrs = &early;
-  config.numAttrs = kWaitsForInputs && shape.early && stream.overlaps() ? 1 : 0;
+  config.attrs = attributes;
+  config.numAttrs = kWaitsForInputs && shape.early && stream.overlaps() ? 2 : 0;
   check_kernel(cudaLaunchKernelEx(&config, kernel, arguments...), "launching a kernel");
 }
 

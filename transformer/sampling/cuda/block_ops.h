@@ -31,6 +31,14 @@ __device__ __forceinline__ void atomic_add(uint64_t* to, uint64_t value) {
   std::atomic_ref(*to).fetch_add(value, std::memory_order_relaxed);
 #endif
 }
+// Returns what was there before.
+__device__ __forceinline__ uint32_t atomic_add(uint32_t* to, uint32_t value) {
+#ifdef __CUDACC__
+  return atomicAdd(to, value);
+#else
+  return std::atomic_ref(*to).fetch_add(value, std::memory_order_relaxed);
+#endif
+}
 
 template <class Combine>
 __device__ __forceinline__ uint64_t reduce_block(uint64_t value, Combine combine) {

@@ -15,13 +15,29 @@ __device__ __forceinline__ uint64_t search_weight(float logit, float max, bool b
   return logit != kMinusInfinity ? 1 : 0;
 }
 
+// Sums of 64 bits in shared memory, as halves: there, devices add 32 bits at once and 64 in a loop.
+struct Bins {
+  uint32_t low[kBins], high[kBins];
+
+  __device__ __forceinline__ void add(uint32_t bin, uint64_t weight) {
+    const auto part = static_cast<uint32_t>(weight);
+    const uint32_t before = atomic_add(&low[bin], part);
+    const uint32_t rest = static_cast<uint32_t>(weight >> 32) + (before + part < before ? 1 : 0);
+    if (rest > 0) atomic_add(&high[bin], rest);
+  }
+  __device__ __forceinline__ uint64_t sum(int bin) const {
+    return static_cast<uint64_t>(high[bin]) << 32 | low[bin];
+  }
+};
+static_assert(sizeof(Bins) <= sizeof(BlockMemory));
+
 // Adds this part to the bins of the tokens that share the bytes known so far.
 __global__ void __launch_bounds__(kThreads) bins_of_part(const RowBatch b, const SearchTask task, int byte) {
   const auto s = static_cast<int32_t>(blockIdx.y);
   const int32_t r = task.rows[s];
   if (has_failed(b, r) || (byte > 0 && b.searches[s].keep_all)) return;
-  uint64_t* bins = shared_memory<BlockMemory>()->values;
-  bins[thread()] = 0;
+  Bins& bins = *shared_memory<Bins>();
+  bins.low[thread()] = bins.high[thread()] = 0;
   sync_block();
   const float* logits = logits_of(b, r);
   const uint32_t prefix = byte > 0 ? b.searches[s].prefix : 0;
@@ -30,10 +46,10 @@ __global__ void __launch_bounds__(kThreads) bins_of_part(const RowBatch b, const
     const uint32_t key = ordered_key(logits[i]);
     if (byte > 0 && key >> (shift + 8) != prefix) return;
     const uint64_t weight = search_weight(logits[i], b.max[r], task.by_mass);
-    if (weight > 0) atomic_add(&bins[key >> shift & 255], weight);
+    if (weight > 0) bins.add(key >> shift & 255, weight);
   });
   sync_block();
-  if (bins[thread()] > 0) atomic_add(&b.bins[s * kBins + thread()], bins[thread()]);
+  if (const uint64_t sum = bins.sum(thread()); sum > 0) atomic_add(&b.bins[s * kBins + thread()], sum);
 }
 
 // The bin in which the wanted prefix ends becomes the next byte.
