@@ -36,8 +36,8 @@ void measure_products(Bench& bench, const std::string& name, int64_t n, int64_t 
     weights.emplace_back(type, n, slices);
     cuda::fill_noise(bench.stream, weights.back().view(), static_cast<uint64_t>(c) + 1, 0.02f);
   }
-  const cuda::DeviceBuffer<float> split_parts(cuda::kSplitFloats);
-  const cuda::DeviceBuffer<uint32_t> split_arrived(cuda::kSplitTiles);
+  const cuda::DeviceBuffer<float> split_parts(cuda::split_floats(cuda::kSplitRows, n));
+  const cuda::DeviceBuffer<uint32_t> split_arrived(cuda::kSplitCounters);
   cuda::DeviceMatrix x(WeightType::kBFloat16, kMostRows, cuda::even_slices(k));  // any bf16 noise
   cuda::fill_noise(bench.stream, x.view(), 99, 1.0f);
   const cuda::DeviceBuffer<float> out(kMostRows * n);
@@ -52,7 +52,7 @@ void measure_products(Bench& bench, const std::string& name, int64_t n, int64_t 
                    {.rows = rows,
                     .x_stride = k,
                     .out_stride = n,
-                    .split = {split_parts.data(), split_arrived.data()},
+                    .split = {split_parts.data(), split_arrived.data(), split_parts.size()},
                     .multiprocessors = bench.device.multiprocessors,
                     .shared_bytes = bench.device.shared_bytes},
                    x.view().data, weights[static_cast<size_t>(c % copies)].view(), out.data());

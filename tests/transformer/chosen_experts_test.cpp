@@ -88,7 +88,7 @@ class ChosenExpertsTest : public CudaOps {
                       .out_stride = 2 * width,
                       .chosen = {.tiles = chosen.tiles, .counts = chosen.counts},
                       .shared_bytes = shared_bytes};
-    if (split) shape.split = {split_parts_.data(), split_arrived_.data()};
+    if (split) shape.split = {split_parts_.data(), split_arrived_.data(), split_parts_.size()};
     Outcome outcome;
     outcome.gate_up_bytes =
         fetched([&] { matmul(*stream, shape, inputs.data(), m.gate_up.view(), gate_up.data()); });
@@ -113,8 +113,8 @@ class ChosenExpertsTest : public CudaOps {
     return emulation::copied_bytes() - before;
   }
 
-  DeviceBuffer<float> split_parts_{kSplitFloats};
-  DeviceBuffer<uint32_t> split_arrived_{kSplitTiles};
+  DeviceBuffer<float> split_parts_{split_floats(kSplitRows, kSplitTiles* kTileRows)};
+  DeviceBuffer<uint32_t> split_arrived_{kSplitCounters};
 };
 
 // Tiles of gate_up and steps of down that read a column of an expert in `used`, counted one by one.

@@ -142,14 +142,14 @@ class CudaCodeProducts : public CudaOps {
                       .out_stride = m.n,
                       .multiprocessors = multiprocessors,
                       .shared_bytes = shared_bytes};
-    if (split) shape.split = {split_parts_.data(), split_arrived_.data()};
+    const DeviceBuffer<float> parts(split ? split_floats(rows, m.n) : 0);
+    if (split) shape.split = {parts.data(), split_arrived_.data(), parts.size()};
     matmul(*stream, shape, m.columns ? gathered.data() : inputs.data(), m, out.data());
     return to_host(out, *stream);
   }
 
  private:
-  DeviceBuffer<float> split_parts_{kSplitFloats};
-  DeviceBuffer<uint32_t> split_arrived_{kSplitTiles};
+  DeviceBuffer<uint32_t> split_arrived_{kSplitCounters};
 };
 
 std::vector<float> random_inputs(int64_t count, uint32_t seed) {

@@ -23,8 +23,8 @@ struct Activations {
         activated(o.max_rows * columns * element_bytes(p.activation())),
         expert_weights(p.config.experts ? o.max_rows * (p.config.experts->count + 1) : 0),
         partial(o.max_rows * p.config.hidden_size),
-        split_parts(p.activation() == WeightType::kBFloat16 ? kSplitFloats : 0),
-        split_arrived(p.activation() == WeightType::kBFloat16 ? kSplitTiles : 0),
+        split_parts(p.activation() == WeightType::kBFloat16 ? p.split_floats(o.max_rows) : 0),
+        split_arrived(p.activation() == WeightType::kBFloat16 ? kSplitCounters : 0),
         last_hidden(o.max_logit_rows * p.config.hidden_size * element_bytes(p.activation())),
         logits(o.max_logit_rows * vocab),
         host_logits(o.max_logit_rows * vocab) {}

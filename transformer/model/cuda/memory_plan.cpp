@@ -16,7 +16,7 @@ int64_t MemoryPlan::activation_bytes(const ModelOptions& o) const {
   const int64_t per_row = config.hidden_size * (8 + element) + 4 * (q + 2 * kv.kv_heads * config.head_dim) +
                           q * element + columns() * (8 + element) + gathered_columns() * element;
   return o.max_rows * per_row + o.max_logit_rows * (config.hidden_size * element + 4 * shard.vocab.size()) +
-         4 * (attention_floats(planned_positions(config, o)) + kSplitFloats);
+         4 * (attention_floats(planned_positions(config, o)) + split_floats(o.max_rows));
 }
 
 Status MemoryPlan::check(const ModelOptions& options) const {

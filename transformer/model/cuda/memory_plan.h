@@ -6,7 +6,7 @@
 #include "transformer/model/cuda/token_runner.h"
 #include "transformer/model/cuda/weights.h"
 #include "transformer/model/model.h"
-#include "transformer/ops/cuda/cuda_layout.h"
+#include "transformer/ops/cuda/product_rule.h"
 
 namespace outrider::cuda {
 
@@ -45,6 +45,14 @@ struct MemoryPlan {
     const int64_t heads = shard.query_heads.size();
     return attention_workspace(attention_turn_rows(heads, config.head_dim, max_positions), heads,
                                config.head_dim, max_positions);
+  }
+  // Of the widest product that may be split over blocks.
+  int64_t split_floats(int64_t rows) const {
+    int64_t most = 0;
+    for (const int64_t n : {(shard.query_heads.size() + 2 * kv.kv_heads) * config.head_dim,
+                            config.hidden_size, 2 * columns(), shard.vocab.size()})
+      most = std::max(most, cuda::split_floats(rows, n));
+    return most;
   }
   int64_t activation_bytes(const ModelOptions& options) const;
   int64_t draw_bytes(const ModelOptions& options) const {

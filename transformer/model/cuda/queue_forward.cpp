@@ -74,13 +74,14 @@ void CudaModel::multiply(int64_t rows, const void* x, int64_t x_stride, const De
                          int64_t out_stride, const ChosenWork& chosen) {
   for (const DeviceMatrix& matrix : weight.matrices()) {
     const MatrixView& m = matrix.view();
-    MatmulShape shape{.rows = rows,
-                      .x_stride = x_stride,
-                      .out_stride = out_stride,
-                      .split = {act_->split_parts.data(), act_->split_arrived.data()},
-                      .chosen = chosen,
-                      .multiprocessors = device_.multiprocessors,
-                      .shared_bytes = device_.shared_bytes};
+    MatmulShape shape{
+        .rows = rows,
+        .x_stride = x_stride,
+        .out_stride = out_stride,
+        .split = {act_->split_parts.data(), act_->split_arrived.data(), act_->split_parts.size()},
+        .chosen = chosen,
+        .multiprocessors = device_.multiprocessors,
+        .shared_bytes = device_.shared_bytes};
     const void* inputs = x;
     if (m.columns) {
       shape.x_stride = round_up(m.slices.k(), kAlignedInputs);

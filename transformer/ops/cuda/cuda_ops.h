@@ -14,6 +14,7 @@
 #include "transformer/ops/cuda/chosen_work.h"
 #include "transformer/ops/cuda/device_matrix.h"
 #include "transformer/ops/cuda/kv_layout.h"
+#include "transformer/ops/cuda/product_rule.h"
 
 namespace outrider::cuda {
 
@@ -48,14 +49,11 @@ void prepare_attention(int64_t shared_bytes);
 // out[m, n] = sum over k of x[m, k] * weight[n, k], slice by slice, slices added in the tree; codes are
 // summed group by group, each sum scaled in fp32. fp16 and published codes are multiplied as the exact
 // numbers that they stand for. x: of activation_type; both row-major, strides in elements (x_stride even).
-constexpr int64_t kSplitTokens = 16, kSplitTiles = 512;
-// Room for products whose contraction is split over blocks: they have at most so many tokens and tiles of
-// weight rows. Of one stream; counters are 0 between products.
 struct SplitRoom {
-  float* partials = nullptr;    // kSplitFloats of them; null: no such products
-  uint32_t* arrived = nullptr;  // [kSplitTiles]
+  float* partials = nullptr;    // null: no product is split over blocks (product_rule.h)
+  uint32_t* arrived = nullptr;  // [kSplitCounters], 0 between products
+  int64_t floats = 0;           // of partials; the room is of one stream
 };
-constexpr int64_t kSplitFloats = kMaxSlices * kSplitTokens * kSplitTiles * kTileRows;
 
 struct MatmulShape {
   int64_t rows = 0;
@@ -66,6 +64,8 @@ struct MatmulShape {
   // What the device has, as prepared. No bit depends on these.
   int multiprocessors = 1;
   int64_t shared_bytes = 0;
+  // False: products of more than 16 rows take the form that was there before, to be timed beside.
+  bool wide_form = true;
 };
 void matmul(StreamView stream, const MatmulShape& shape, const void* x, const MatrixView& weight, float* out);
 

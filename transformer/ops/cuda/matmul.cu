@@ -292,6 +292,7 @@ void prepare_matmul(int64_t shared_bytes) {
   allow_format<PublishedWeights<CodeType::kE2m1>>(shared_bytes);
   allow_format<QuarterWeights>(shared_bytes);
   prepare_matmul_split(shared_bytes);
+  prepare_matmul_wide(shared_bytes);
 }
 
 void matmul(StreamView stream, const MatmulShape& shape, const void* x, const MatrixView& weight,
@@ -324,6 +325,7 @@ void matmul(StreamView stream, const MatmulShape& shape, const void* x, const Ma
                                .wide = starts_at_16_bytes(weight.slices, shape.x_stride),
                                .chosen = shape.chosen};
   if (matmul_split(stream, shape, weight.type, arguments)) return;
+  if (matmul_wide(stream, shape, weight.type, arguments)) return;
   switch (weight.type) {
     case WeightType::kInt8:
       return launch_format<CodeWeights<WeightType::kInt8>>(stream, shape, arguments);

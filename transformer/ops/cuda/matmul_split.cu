@@ -1,14 +1,16 @@
 // Skinny products of matrices with few rows: a block takes one slice of the contraction for eight row tiles,
 // so it needs only the slice's activations, and there are enough blocks for every multiprocessor. Each warp
 // leaves its tile's part in memory; the one that comes last adds the slices, by index, in the tree. The bits
-// are those of matmul_cuda.cu.
+// are those of matmul.cu.
 #include <algorithm>
 
 #include "base/cuda_device.h"
 #include "transformer/ops/cuda/cuda_ops.h"
 #include "transformer/ops/cuda/mma_codes.h"
+#include "transformer/ops/cuda/mma_meeting.h"
 #include "transformer/ops/cuda/mma_ring.h"
 #include "transformer/ops/cuda/mma_weights.h"
+#include "transformer/ops/cuda/product_rule.h"
 
 namespace outrider::cuda {
 namespace {
@@ -44,59 +46,10 @@ __device__ __forceinline__ void stage_slice(const MmaArguments& a, int begin, in
   }
 }
 
-// Where the slices of a product meet: partials [slice][token][row of weights], and for every tile how many
-// slices have come.
-template <class Form>
-struct Meeting {
-  float* partials = nullptr;
-  uint32_t* arrived = nullptr;
-  int32_t padded_n = 0;
-
-  __device__ __forceinline__ float* at(int slice, int token, int tile) const {
-    return partials + (static_cast<int64_t>(slice) * Form::kTokens + token) * padded_n + tile * kTileRows;
-  }
-  // Asked by a warp that has written its part: whether all other parts of this tile are written.
-  __device__ __forceinline__ bool is_last(int tile, int slices) const {
-    const bool is_first_lane = threadIdx.x % kWarp == 0;
-    sync_warp();
-    uint32_t before = 0;
-    if (is_first_lane) before = arrive(arrived + tile);
-    if (of_first_lane(before) + 1 < static_cast<uint32_t>(slices)) return false;
-    if (is_first_lane) arrived[tile] = 0;  // for the next product
-    sync_warp();
-    return true;
-  }
-};
-
-// out of one tile: its slices' parts added in the tree, four rows by a lane.
-template <class Form>
-__device__ __forceinline__ void combine_tile(const MmaArguments& a, const Meeting<Form>& meeting, int tile) {
-  constexpr int kQuads = kTileRows / 4;
-  for (int o = static_cast<int>(threadIdx.x % kWarp); o < a.rows * kQuads; o += static_cast<int>(kWarp)) {
-    const int token = o / kQuads, row = o % kQuads * 4;
-    uint4 parts[kMaxSlices] = {};
-    OUTRIDER_UNROLL
-    for (int s = 0; s < kMaxSlices; ++s)
-      if (s < a.slices.count) parts[s] = load_of_others(meeting.at(s, token, tile) + row);
-    OUTRIDER_UNROLL
-    for (int i = 0; i < 4; ++i) {
-      float values[kMaxSlices];
-      OUTRIDER_UNROLL
-      for (int s = 0; s < kMaxSlices; ++s)
-        values[s] = std::bit_cast<float>(i == 0   ? parts[s].x
-                                         : i == 1 ? parts[s].y
-                                         : i == 2 ? parts[s].z
-                                                  : parts[s].w);
-      const int n = tile * kTileRows + row + i;
-      if (n < a.n) a.out[token * a.out_stride + n] = tree_sum(values, a.slices.count);
-    }
-  }
-}
-
 // Grid: groups of eight tiles, slices.
 template <class Form>
 __global__ void __launch_bounds__(Form::kThreads, 2)
-    multiply_slice(const MmaArguments a, const Meeting<Form> meeting) {
+    multiply_slice(const MmaArguments a, const Meeting meeting) {
   using Weights = typename Form::Weights;
   constexpr int kColumns = Form::kColumns, kStages = Form::kStages;
   const int warp = static_cast<int>(threadIdx.x / kWarp), lane = static_cast<int>(threadIdx.x % kWarp);
@@ -140,7 +93,7 @@ __global__ void __launch_bounds__(Form::kThreads, 2)
     const int token = c * 8 + lane % 4 * 2 + i % 2, row = lane / 4 + (i >= 2 ? 8 : 0);
     if (token < a.rows) meeting.at(slice, token, tile)[row] = sum[c][i];
   }
-  if (meeting.is_last(tile, a.slices.count)) combine_tile<Form>(a, meeting, tile);
+  if (meeting.is_last(tile, a.slices.count)) combine_tile(a, meeting, tile, 0, a.rows);
 }
 
 int64_t longest(const Slices& slices) {
@@ -155,8 +108,10 @@ bool launch_split(StreamView stream, const MatmulShape& shape, const MmaArgument
   using Form = SplitForm<Weights, kColumns>;
   const size_t bytes = Form::shared_bytes(longest(a.slices));
   if (bytes > static_cast<size_t>(shape.shared_bytes)) return false;
-  const Meeting<Form> meeting{
-      .partials = shape.split.partials, .arrived = shape.split.arrived, .padded_n = a.tiles * kTileRows};
+  const Meeting meeting{.partials = shape.split.partials,
+                        .arrived = shape.split.arrived,
+                        .tokens = Form::kTokens,
+                        .padded_n = a.tiles * kTileRows};
   launch(stream,
          {.grid_x = static_cast<unsigned>((a.tiles + Form::kWarps - 1) / Form::kWarps),
           .grid_y = static_cast<unsigned>(a.slices.count),
@@ -211,7 +166,8 @@ void prepare_matmul_split(int64_t shared_bytes) {
 
 bool matmul_split(StreamView stream, const MatmulShape& shape, WeightType type,
                   const MmaArguments& arguments) {
-  const bool takes = shape.split.partials && shape.rows <= kSplitTokens && arguments.tiles <= kSplitTiles &&
+  const bool takes = split_floats(shape.rows, arguments.n) > 0 &&
+                     split_floats(shape.rows, arguments.n) <= shape.split.floats && shape.rows <= kFewRows &&
                      arguments.wide && arguments.slices.k() % 8 == 0;
   if (!takes) return false;
   switch (type) {

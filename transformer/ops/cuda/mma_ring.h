@@ -116,10 +116,14 @@ __device__ __forceinline__ WeightRing<Form> ring_of_warp(const MmaArguments& a, 
           .has_word = !Weights::kSharesWords || word < scale_words};
 }
 
-// Products of few rows of weights, at most 16 tokens: matmul_split_cuda.cu. False where it does not take
-// them.
+// Products of at most kFewRows tokens with few rows of weights: matmul_split.cu. False where it does not
+// take them.
 bool matmul_split(StreamView stream, const MatmulShape& shape, WeightType type,
                   const MmaArguments& arguments);
 void prepare_matmul_split(int64_t shared_bytes);
+
+// Products of more tokens: matmul_wide.cu. The same.
+bool matmul_wide(StreamView stream, const MatmulShape& shape, WeightType type, const MmaArguments& arguments);
+void prepare_matmul_wide(int64_t shared_bytes);
 
 }  // namespace outrider::cuda

@@ -1,0 +1,47 @@
+// How a product of more than 16 rows is cut into blocks, and what room there is for slices that meet in
+// memory: for what launches products, for memory plans, for tests and for expected times. No bit depends on
+// it.
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+
+#include "transformer/ops/cuda/cuda_layout.h"
+
+namespace outrider::cuda {
+
+constexpr int64_t kFewRows = 16;              // more are matmul_wide.cu's
+constexpr int kWideTileRows = 8 * kTileRows;  // weight rows of a block
+
+// Products whose contraction is split over blocks have at most so many rows and tiles of weight rows.
+constexpr int64_t kSplitRows = 128, kSplitTiles = 512;
+constexpr int64_t kSplitCounters = kSplitRows / 64 * kSplitTiles;
+// What such a product leaves in memory; 0 where it is never split.
+constexpr int64_t split_floats(int64_t rows, int64_t n) {
+  const int64_t tiles = (n + kTileRows - 1) / kTileRows, most = std::min(rows, kSplitRows);
+  const int64_t room = most <= 32 ? 32 : (most + 63) / 64 * 64;
+  return tiles > kSplitTiles ? 0 : kMaxSlices * room * tiles * kTileRows;
+}
+
+struct WideProduct {
+  int rows = 0;                 // of a block, of activations
+  bool is_over_blocks = false;  // a block has one slice of the contraction; else all of them
+  int64_t blocks = 0;
+};
+
+// As many rows in a block as leave three quarters of the multiprocessors with one: 128 (`has_128`), 64 or, up
+// to 32 rows, 32. Where 64 do not either, slices are spread over blocks (`may_split`); else a block has 32
+// rows.
+constexpr WideProduct choose_wide_product(int64_t rows, int64_t n, int slices, int multiprocessors,
+                                          bool has_128, bool may_split) {
+  const int64_t groups = (n + kWideTileRows - 1) / kWideTileRows;
+  const auto blocks_of = [&](int tile) { return groups * ((rows + tile - 1) / tile); };
+  const auto are_enough = [&](int tile) { return 4 * blocks_of(tile) >= 3 * int64_t{multiprocessors}; };
+  if (has_128 && rows > 64 && are_enough(128)) return {128, false, blocks_of(128)};
+  const int tile = rows <= 32 ? 32 : 64;
+  if (are_enough(tile)) return {tile, false, blocks_of(tile)};
+  if (may_split) return {tile, true, blocks_of(tile) * slices};
+  return {32, false, blocks_of(32)};
+}
+
+}  // namespace outrider::cuda
