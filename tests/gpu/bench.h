@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "base/cuda.h"
+#include "tests/gpu/expected_times.h"
 #include "transformer/files/model_config.h"
 #include "transformer/model/cuda_backend.h"
 #include "transformer/model/weights.h"
@@ -32,6 +33,9 @@ struct Bench {
   const cuda::DeviceInfo device = cuda::describe_device(0);
   const std::chrono::steady_clock::time_point start = std::chrono::steady_clock::now();
   const cuda::Stream stream{cuda::KernelOrder::kOverlapping};
+  const Rates rates = rates_of(device);
+  // Puts what was expected, and what to think of it, beside what was measured; returns text where it is off.
+  std::string compare(nlohmann::json& line, double measured_s, double expected_s);
   double read_bandwidth = 1;  // bytes per second; of measure_bandwidth, and what shares are of
   nlohmann::json report;
 };
@@ -39,6 +43,8 @@ struct Bench {
 // memory_timings.cpp
 void measure_bandwidth(Bench& bench);
 void measure_launches(Bench& bench);
+// kernel_timings.cpp: those of a layer that are no products.
+void measure_small_kernels(Bench& bench, const std::string& name, const ModelConfig& config);
 // product_timings.cpp
 void measure_products(Bench& bench, const std::string& name, int64_t n, int64_t k, WeightType type);
 // model_timings.cpp

@@ -1,6 +1,7 @@
 // Timings of one GPU: memory bandwidth, matrix products of 1B and 8B shapes for 1 to 256 rows beside cuBLAS,
-// and whole decode steps of 1B, 3B and 8B shapes with noise for weights, in bf16, int8 and fp8. One table on
-// standard output, one JSON file.
+// small kernels, and whole decode steps of 1B, 3B and 8B shapes with noise for weights, in bf16, int8 and
+// fp8. One table on standard output, one JSON file. Beside what was measured stands what was expected
+// (expected_times.h); what is off by more than a factor of 1.5 is said, and listed in the file as `off`.
 //   gpu_bench [--json FILE] [--seconds N] [--tiny]
 // Exit codes: 0, 3 where something failed (the rest is measured all the same), or 77 and the reason where
 // there is no GPU. --tiny: shapes that the emulation can run.
@@ -28,6 +29,16 @@ void Bench::attempt(const std::string& what, const std::function<void()>& part) 
     std::printf("\n%-28s failed: %s\n", what.c_str(), error.what());
     report["failed"].push_back(what + ": " + error.what());
   }
+}
+
+std::string Bench::compare(nlohmann::json& line, double measured_s, double expected_s) {
+  if (settings.tiny) return "";  // of these shapes, and of the emulation, nothing is expected
+  const std::string verdict = judge(measured_s, expected_s);
+  line["expected_us"] = expected_s * 1e6;
+  line["verdict"] = verdict;
+  if (verdict == "as expected") return "";
+  report["off"].push_back(line);
+  return " (" + verdict + ")";
 }
 
 void Bench::write() const {
@@ -70,8 +81,9 @@ int run(Bench& bench) {
                             {"multiprocessors", bench.device.multiprocessors},
                             {"memory_gb", static_cast<double>(bench.device.total_bytes) * 1e-9},
                             {"versions", cuda::version_text()}};
-  std::printf("%s, %s; %% are of the read bandwidth, x is t(M)/t(1)\n", bench.device.name.c_str(),
-              cuda::version_text().c_str());
+  std::printf("%s, %s; %% are of the read bandwidth, x is t(M)/t(1), expected are times of %s\n",
+              bench.device.name.c_str(), cuda::version_text().c_str(), bench.rates.of.c_str());
+  bench.report["expected_of"] = bench.rates.of;
   measure_bandwidth(bench);
   bench.attempt("kernel in a graph", [&] { measure_launches(bench); });
   bench.write();
@@ -82,6 +94,7 @@ int run(Bench& bench) {
       const std::string title = fmt::format("tiny {}", weight_format_name(format));
       bench.attempt(title, [&] {
         measure_products(bench, title, 96, 64, type);
+        if (type == WeightType::kBFloat16) measure_small_kernels(bench, title, tiny);
         measure_steps(bench, title, tiny, format, {20});
         measure_drafts(bench, title, tiny, format);
       });
@@ -103,6 +116,8 @@ int run(Bench& bench) {
       product("gate_up", 2 * c.intermediate_size, c.hidden_size);
       product("down", c.hidden_size, c.intermediate_size);
       product("head", c.vocab_size, c.hidden_size);
+      if (type == WeightType::kBFloat16)
+        bench.attempt(fmt::format("{} kernels", name), [&] { measure_small_kernels(bench, name, c); });
       bench.write();
     }
     const bool stored = format == WeightFormat::kBFloat16;

@@ -71,20 +71,25 @@ void measure_steps(Bench& bench, const std::string& name, const ModelConfig& con
       const Timing t = time_step(bench, **model, sequence, next);
       if (rows == 1) alone = t.median_s;
       const double share = static_cast<double>((*model)->weight_bytes()) / t.median_s / bench.read_bandwidth;
-      bench.report["steps"].push_back({{"model", name},
-                                       {"weights", weight_format_name(format)},
-                                       {"overlapping_kernels", overlap},
-                                       {"context", context},
-                                       {"rows", rows},
-                                       {"ms", t.median_s * 1e3},
-                                       {"spread", t.spread},
-                                       {"share_of_read_bandwidth", share},
-                                       {"t_over_t1", t.median_s / alone},
-                                       {"weight_gb", static_cast<double>((*model)->weight_bytes()) * 1e-9},
-                                       {"prefill_s", prefill_s}});
-      if (rows == 1 || rows == 8 || rows == 16)
-        std::printf("  M=%-2ld %7.3f ms (%.0f %%, x%.3f)", static_cast<long>(rows), t.median_s * 1e3,
-                    100 * share, t.median_s / alone);
+      const auto expected = expected_step(bench.rates, config, types_of(format), rows, context, overlap);
+      nlohmann::json line{{"model", name},
+                          {"weights", weight_format_name(format)},
+                          {"overlapping_kernels", overlap},
+                          {"context", context},
+                          {"rows", rows},
+                          {"ms", t.median_s * 1e3},
+                          {"spread", t.spread},
+                          {"share_of_read_bandwidth", share},
+                          {"t_over_t1", t.median_s / alone},
+                          {"weight_gb", static_cast<double>((*model)->weight_bytes()) * 1e-9},
+                          {"prefill_s", prefill_s}};
+      for (const ExpectedKernel& kernel : expected)
+        line["expected_kernels_us"][kernel.name] = {kernel.count, kernel.seconds * 1e6};
+      const std::string off = bench.compare(line, t.median_s, seconds_of(expected));
+      bench.report["steps"].push_back(line);
+      if (rows == 1 || rows == 8 || rows == 16 || !off.empty())
+        std::printf("  M=%-2ld %7.3f ms (%.0f %%, x%.3f)%s", static_cast<long>(rows), t.median_s * 1e3,
+                    100 * share, t.median_s / alone, off.c_str());
     }
     std::printf("\n");
   }

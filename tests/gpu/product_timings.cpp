@@ -1,4 +1,5 @@
-// Matrix products for 1 to 256 rows, beside cuBLAS.
+// Matrix products for 1 to 512 rows, beside cuBLAS, the times that are expected and, for many rows, the form
+// that came before.
 #include <cstdio>
 
 #include "tests/gpu/bench.h"
@@ -30,7 +31,7 @@ void measure_products(Bench& bench, const std::string& name, int64_t n, int64_t 
                          ? 2
                          : static_cast<int>(std::clamp<int64_t>((int64_t{512} << 20) / weight_bytes, 2, 64));
   const int calls = bench.settings.tiny ? 2 : std::max(copies, 8);
-  constexpr int64_t kMostRows = 256;
+  constexpr int64_t kMostRows = 512;
   std::vector<cuda::DeviceMatrix> weights;
   for (int c = 0; c < copies; ++c) {
     weights.emplace_back(type, n, slices);
@@ -46,18 +47,20 @@ void measure_products(Bench& bench, const std::string& name, int64_t n, int64_t 
                                               : Result<std::unique_ptr<Cublas>>(unsupported("bf16 only"));
   double alone = 0;
   std::printf("%-28s", fmt::format("{} [{}, {}]", name, n, k).c_str());
-  for (int64_t rows : {1, 2, 4, 8, 9, 12, 16, 32, 64, 256}) {
-    const auto ours = [&](int c) {
+  for (int64_t rows : {1, 2, 4, 8, 9, 12, 16, 17, 32, 64, 128, 256, 512}) {
+    const auto multiply = [&](int c, bool wide_form) {
       cuda::matmul(bench.stream,
                    {.rows = rows,
                     .x_stride = k,
                     .out_stride = n,
                     .split = {split_parts.data(), split_arrived.data(), split_parts.size()},
                     .multiprocessors = bench.device.multiprocessors,
-                    .shared_bytes = bench.device.shared_bytes},
+                    .shared_bytes = bench.device.shared_bytes,
+                    .wide_form = wide_form},
                    x.view().data, weights[static_cast<size_t>(c % copies)].view(), out.data());
     };
-    const double seconds = seconds_in_graph(bench, calls, ours);
+    const double seconds = seconds_in_graph(bench, calls, [&](int c) { multiply(c, true); });
+    const ExpectedProduct expected = expected_product(bench.rates, type, rows, n, k);
     if (rows == 1) alone = seconds;
     const double share = static_cast<double>(weight_bytes) / seconds / bench.read_bandwidth;
     nlohmann::json line{{"name", name},
@@ -66,6 +69,9 @@ void measure_products(Bench& bench, const std::string& name, int64_t n, int64_t 
                         {"k", k},
                         {"rows", rows},
                         {"us", seconds * 1e6},
+                        {"tflops", 2e-12 * static_cast<double>(rows * n * k) / seconds},
+                        {"form", expected.form},
+                        {"bound", expected.bound},
                         {"share_of_read_bandwidth", share},
                         {"t_over_t1", seconds / alone}};
     if (cublas.ok()) {
@@ -77,10 +83,14 @@ void measure_products(Bench& bench, const std::string& name, int64_t n, int64_t 
       bench.stream.synchronize();
       line["cublas_us"] = 1e6 * seconds_in_graph(bench, calls, peer);
     }
+    if (rows > cuda::kFewRows)
+      line["before_us"] = 1e6 * seconds_in_graph(bench, calls, [&](int c) { multiply(c, false); });
+    const std::string off = bench.compare(line, seconds, expected.seconds);
     bench.report["products"].push_back(line);
-    if (rows == 1 || rows == 8 || rows == 16 || rows == 256)
-      std::printf("  M=%-2ld %6.1f us (%.0f %%)%s", static_cast<long>(rows), seconds * 1e6, 100 * share,
-                  cublas.ok() ? fmt::format(" cuBLAS {:.1f}", line["cublas_us"].get<double>()).c_str() : "");
+    if (rows == 1 || rows == 8 || rows == 16 || rows == 17 || rows == 64 || rows == 512 || !off.empty())
+      std::printf("  M=%-2ld %6.1f us (%.0f %%)%s%s", static_cast<long>(rows), seconds * 1e6, 100 * share,
+                  cublas.ok() ? fmt::format(" cuBLAS {:.1f}", line["cublas_us"].get<double>()).c_str() : "",
+                  off.c_str());
   }
   std::printf("\n");
   if (type == WeightType::kBFloat16 && !cublas.ok()) bench.report["cublas"] = cublas.status().message();

@@ -1,0 +1,221 @@
+#include "tests/gpu/expected_times.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+
+#include "transformer/model/weights.h"
+#include "transformer/ops/cuda/cuda_ops.h"
+#include "transformer/ops/cuda/product_rule.h"
+
+namespace outrider::gpu {
+namespace {
+
+constexpr double kClock = 1.755e9;  // of an H100 or H200 SXM under load, at most
+constexpr double kReadable = 0.92;  // of the data sheet's bandwidth: what reading alone reaches
+constexpr int kWarpsOfWideBlock = 8;
+
+// H100 and H200 have the same multiprocessors and caches.
+Rates hopper(const char* name, double memory_bytes) {
+  return {
+      .of = name,
+      .read_bytes = kReadable * memory_bytes,
+      .l2_bytes = 5.5e12,  // about 32 bytes a cycle and multiprocessor, as microbenchmarks find it
+      .shared_bytes = 132 * 128 * kClock,
+      .matrix_flops = 0.62 * 989e12,  // mma.sync reaches so much of the data sheet's rate, which is wgmma's
+      .instructions = 132 * 4 * kClock,
+      .kernel_s = 1.8e-6,
+      .overlapped_kernel_s = 1.0e-6,
+      .meeting_s = 1.75e-6};
+}
+
+double bytes_of_weight(WeightType type) {
+  const double scales = type == WeightType::kInt4 ? 2.0 / 32 : is_quantized(type) ? 2.0 / 64 : 0;
+  return weight_bits(type) / 8.0 + scales;
+}
+
+// Of a warp, for a tile of 16 rows and 64 columns: codes to bf16, and each group's sums scaled.
+double instructions_to_widen(WeightType type, int column_tiles) {
+  switch (type) {
+    case WeightType::kInt8:
+      return 8 * 7 + 4 * column_tiles;
+    case WeightType::kFloat8:
+      return 8 * 8 + 4 * column_tiles;
+    case WeightType::kInt4:
+      return 4 * 11 + 8 * column_tiles;
+    default:
+      return 0;
+  }
+}
+
+struct Bound {
+  double seconds = 0;
+  const char* name = "";
+};
+Bound slowest(std::initializer_list<Bound> bounds) {
+  return *std::max_element(bounds.begin(), bounds.end(),
+                           [](const Bound& a, const Bound& b) { return a.seconds < b.seconds; });
+}
+
+// Multiprocessors that have something to do, on average over the waves of blocks.
+double share_at_work(int64_t blocks, int64_t places) {
+  const double waves = std::ceil(static_cast<double>(blocks) / static_cast<double>(places));
+  return static_cast<double>(blocks) / (waves * static_cast<double>(places));
+}
+
+// One pass of blocks of 8 warps, each with so many row tiles and tiles of 8 tokens.
+struct Cut {
+  int tiles = 0, columns = 0;         // of a warp
+  int64_t rows = 0, weight_rows = 0;  // of a block
+  int64_t blocks = 0;
+  double columns_of_warp = 0;  // of the contraction
+  double columns_read = 0;     // by a block
+  int blocks_each = 1;         // of a multiprocessor
+  bool streams = false;        // blocks are short, so that the last ones leave nobody idle for long
+};
+
+Bound bound_of(const Rates& r, WeightType type, double weight_bytes, const Cut& cut) {
+  const double weight = bytes_of_weight(type), blocks = static_cast<double>(cut.blocks);
+  // As few as one block a multiprocessor use all of it, where the ring has enough under way.
+  const double at_work = cut.streams ? 1
+                         : cut.blocks <= r.multiprocessors
+                             ? static_cast<double>(cut.blocks) / r.multiprocessors
+                             : share_at_work(cut.blocks, int64_t{cut.blocks_each} * r.multiprocessors);
+  const double steps = blocks * kWarpsOfWideBlock * cut.columns_of_warp / 64;  // of a warp, of 64 columns
+  const double products = 4.0 * cut.tiles * cut.columns;                       // matrix instructions of one
+  const double shared = 64 * (16 * cut.tiles * weight + 8 * cut.columns * 2.0);
+  const double loads = cut.tiles * 64 * 16 * weight / 512 + cut.columns * (is_quantized(type) ? 2 : 4);
+  const double copies = 64 *
+                        (static_cast<double>(cut.weight_rows) * weight + static_cast<double>(cut.rows) * 2) /
+                        (512 * kWarpsOfWideBlock);
+  const double others = 10 * copies + cut.tiles * instructions_to_widen(type, cut.columns);
+  const double l2 = blocks * cut.columns_read *
+                    (static_cast<double>(cut.weight_rows) * weight + static_cast<double>(cut.rows) * 2);
+  return slowest({{weight_bytes / r.read_bytes, "memory"},
+                  {l2 / r.l2_bytes / at_work, "L2"},
+                  {steps * shared / r.shared_bytes / at_work, "shared memory"},
+                  {steps * products * 4096 / r.matrix_flops / at_work, "matrix units"},
+                  {steps * (products + loads + others) / r.instructions / at_work, "instructions"}});
+}
+
+}  // namespace
+
+Rates h100() { return hopper("H100", 3.35e12); }
+Rates h200() { return hopper("H200", 4.8e12); }
+
+Rates rates_of(const cuda::DeviceInfo& device) {
+  if (device.name.find("H200") != std::string::npos) return h200();
+  Rates rates = h100();
+  if (device.name.find("H100") != std::string::npos || device.multiprocessors == 0) return rates;
+  const double share = static_cast<double>(device.multiprocessors) / rates.multiprocessors;
+  rates.of = fmt::format("an H100 with {} multiprocessors", device.multiprocessors);
+  for (double* rate : {&rates.shared_bytes, &rates.matrix_flops, &rates.instructions}) *rate *= share;
+  rates.multiprocessors = device.multiprocessors;
+  return rates;
+}
+
+ExpectedProduct expected_product(const Rates& rates, WeightType type, int64_t rows, int64_t n, int64_t k,
+                                 bool overlaps, bool wide_form) {
+  const double weight_bytes = static_cast<double>(n * k) * bytes_of_weight(type);
+  const int64_t tiles = (n + cuda::kTileRows - 1) / cuda::kTileRows;
+  const bool is_split = tiles <= cuda::kSplitTiles;
+  Cut cut;
+  bool meets = false;
+  std::string form;
+  const double whole = static_cast<double>(k), slice = whole / cuda::kMaxSlices;
+  if (rows <= cuda::kFewRows) {
+    meets = is_split;
+    cut = {.tiles = 1,
+           .columns = rows <= 8 ? 1 : 2,
+           .rows = rows <= 8 ? 8 : 16,
+           .weight_rows = 128,
+           .blocks = std::max<int64_t>(1, tiles / 8) * cuda::kMaxSlices,
+           .columns_of_warp = slice,
+           .columns_read = slice,
+           .blocks_each = 2,
+           .streams = true};
+    form = is_split ? "a slice in a block" : "a slice in a warp";
+  } else if (wide_form) {
+    const cuda::WideProduct wide =
+        cuda::choose_wide_product(rows, n, cuda::kMaxSlices, rates.multiprocessors, !is_quantized(type),
+                                  is_split && rows <= cuda::kSplitRows);
+    meets = wide.is_over_blocks;
+    const bool two_fit = wide.rows == 32 || (meets && !is_quantized(type));
+    cut = {.tiles = wide.rows / 32,
+           .columns = 4,
+           .rows = wide.rows,
+           .weight_rows = cuda::kWideTileRows,
+           .blocks = wide.blocks,
+           .columns_of_warp = meets ? slice : whole,
+           .columns_read = meets ? slice : whole,
+           .blocks_each = two_fit ? 2 : 1};
+    form = fmt::format("128 x {}{}", wide.rows, meets ? ", a slice in a block" : "");
+  } else {  // nothing of what a warp reads serves another
+    const int columns = is_quantized(type) ? 4 : 8, held = is_quantized(type) ? 2 : 4;
+    const int64_t passes = (rows + 8 * columns - 1) / (8 * columns);
+    cut = {.tiles = held,
+           .columns = columns,
+           .rows = 8 * columns,
+           .weight_rows = 16 * held,
+           .blocks = passes * ((tiles + held - 1) / held),
+           .columns_of_warp = slice,
+           .columns_read = whole,
+           .blocks_each = 1};
+    form = fmt::format("{} x {}, a slice in a warp", 16 * held, 8 * columns);
+  }
+  const Bound bound = bound_of(rates, type, weight_bytes, cut);
+  double seconds = bound.seconds + (overlaps ? rates.overlapped_kernel_s : rates.kernel_s);
+  if (meets) seconds += rates.meeting_s;
+  return {.seconds = seconds,
+          .bound = bound.name,
+          .tflops = 2e-12 * static_cast<double>(rows * n * k) / seconds,
+          .form = form};
+}
+
+std::vector<ExpectedKernel> expected_step(const Rates& rates, const ModelConfig& c,
+                                          const cuda::DeviceWeightTypes& types, int64_t rows, int64_t context,
+                                          bool overlaps) {
+  const double kernel = overlaps ? rates.overlapped_kernel_s : rates.kernel_s;
+  const auto small = [&](double bytes) { return kernel + bytes / rates.l2_bytes; };
+  const auto product = [&](int64_t n, int64_t k) {
+    return expected_product(rates, types.layers, rows, n, k, overlaps).seconds;
+  };
+  const double head =
+      expected_product(rates, types.vocabulary, rows, c.vocab_size, c.hidden_size, overlaps).seconds;
+  const auto m = static_cast<double>(rows);
+  const double hidden = static_cast<double>(c.hidden_size), wide = static_cast<double>(c.intermediate_size);
+  const int64_t qkv = c.q_size() + 2 * c.kv_size();
+  // Keys and values in bf16 once; a kernel for the splits and one that combines them.
+  const double kv_bytes = static_cast<double>(context * 2 * c.kv_size()) * 2;
+  const int64_t layers = c.num_layers;
+  return {{"embed", 1, small(m * hidden * 6)},
+          {"norm", 2 * layers + 1, small(m * hidden * 14)},
+          {"qkv", layers, product(qkv, c.hidden_size)},
+          {"rope", layers, small(m * static_cast<double>(qkv) * 6)},
+          {"attention", layers, 2 * kernel + kv_bytes / rates.read_bytes},
+          {"o", layers, product(c.hidden_size, c.q_size())},
+          {"gate_up", layers, product(2 * c.intermediate_size, c.hidden_size)},
+          {"silu", layers, small(m * wide * 10)},
+          {"down", layers, product(c.hidden_size, c.intermediate_size)},
+          {"head", 1, head}};
+}
+
+cuda::DeviceWeightTypes types_of(WeightFormat format) {
+  return {weight_type(format, MatrixKind::kLayer), weight_type(format, MatrixKind::kVocabulary)};
+}
+
+double seconds_of(const std::vector<ExpectedKernel>& step) {
+  double seconds = 0;
+  for (const ExpectedKernel& kernel : step) seconds += static_cast<double>(kernel.count) * kernel.seconds;
+  return seconds;
+}
+
+std::string judge(double measured_s, double expected_s, double most) {
+  const double factor = measured_s / expected_s;
+  if (factor > most) return fmt::format("{:.1f} times expected", factor);
+  if (factor < 1 / most) return fmt::format("only {:.2f} of expected", factor);
+  return "as expected";
+}
+
+}  // namespace outrider::gpu

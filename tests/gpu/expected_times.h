@@ -1,0 +1,60 @@
+// What a kernel should take: the slowest of what it must do, by the device's rates, and what every kernel
+// costs. Beside a measured time it tells at once what is off. Rates are of data sheets and published
+// measurements, named in expected_times.cpp; none was measured here. Times of kernels that do several things
+// one after the other are lower bounds.
+#pragma once
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "base/cuda.h"
+#include "transformer/files/model_config.h"
+#include "transformer/model/cuda/weights.h"
+
+namespace outrider::gpu {
+
+struct Rates {
+  std::string of;                  // the device
+  double read_bytes = 0;           // per second, of its memory
+  double l2_bytes = 0;             // of its L2 cache
+  double shared_bytes = 0;         // of all shared memories
+  double matrix_flops = 0;         // of mma.sync in bf16
+  double instructions = 0;         // of all schedulers, each for a warp
+  double kernel_s = 0;             // that a kernel costs which has little to do, in a graph, in turn
+  double overlapped_kernel_s = 0;  // the same where the next one starts early
+  double meeting_s = 0;            // of blocks that meet in memory behind a product
+  int multiprocessors = 132;
+};
+Rates h100(), h200();
+// Those of an H100 or H200 by name; of others an H100's, for as many multiprocessors as they have.
+Rates rates_of(const cuda::DeviceInfo& device);
+
+struct ExpectedProduct {
+  double seconds = 0;
+  const char* bound =
+      "";  // what it waits for: "memory", "L2", "shared memory", "matrix units", "instructions"
+  double tflops = 0;
+  std::string form;  // how the product is cut
+};
+// `wide_form`: as in MatmulShape.
+ExpectedProduct expected_product(const Rates& rates, WeightType type, int64_t rows, int64_t n, int64_t k,
+                                 bool overlaps = true, bool wide_form = true);
+
+// The kernels of a decode step of one sequence that has `context` tokens.
+struct ExpectedKernel {
+  std::string name;
+  int64_t count = 0;   // in a step
+  double seconds = 0;  // of one
+};
+std::vector<ExpectedKernel> expected_step(const Rates& rates, const ModelConfig& config,
+                                          const cuda::DeviceWeightTypes& types, int64_t rows, int64_t context,
+                                          bool overlaps = true);
+// Of a model without files.
+cuda::DeviceWeightTypes types_of(WeightFormat format);
+double seconds_of(const std::vector<ExpectedKernel>& step);
+
+// "as expected", or by how much it is off where that is more than a factor of `most`.
+std::string judge(double measured_s, double expected_s, double most = 1.5);
+
+}  // namespace outrider::gpu

@@ -1,0 +1,63 @@
+// Expected times against arithmetic by hand, and what they must have in common.
+#include "tests/gpu/expected_times.h"
+
+#include <gtest/gtest.h>
+
+namespace outrider::gpu {
+namespace {
+
+constexpr WeightType kBf16 = WeightType::kBFloat16;
+
+ModelConfig shape_8b() {
+  return {.hidden_size = 4096,
+          .num_layers = 32,
+          .num_heads = 32,
+          .num_kv_heads = 8,
+          .head_dim = 128,
+          .intermediate_size = 14336,
+          .vocab_size = 128256};
+}
+
+// 28672 x 4096 weights of two bytes at 92 % of 4.8 TB/s are 53.2 us; a kernel that overlaps adds 1 us.
+TEST(ExpectedTimes, OneRowIsTheTimeToReadTheWeights) {
+  const ExpectedProduct one = expected_product(h200(), kBf16, 1, 28672, 4096);
+  EXPECT_NEAR(one.seconds * 1e6, 54.2, 0.1);
+  EXPECT_STREQ(one.bound, "memory");
+  EXPECT_GT(expected_product(h100(), kBf16, 1, 28672, 4096).seconds, 1.4 * one.seconds);
+}
+
+// 15.0 GB of weights: 3.4 ms at 92 % of 4.8 TB/s, and 256 kernels.
+TEST(ExpectedTimes, AStepOf8BReadsItsWeightsOnce) {
+  const double on_h200 = seconds_of(expected_step(h200(), shape_8b(), {kBf16, kBf16}, 1, 128));
+  EXPECT_GT(on_h200, 3.5e-3);
+  EXPECT_LT(on_h200, 4.3e-3);
+  EXPECT_GT(seconds_of(expected_step(h200(), shape_8b(), {kBf16, kBf16}, 1, 128, false)), on_h200 + 0.2e-3);
+  EXPECT_LT(seconds_of(expected_step(h200(), shape_8b(), {kBf16, kBf16}, 8, 128)), 1.03 * on_h200);
+}
+
+// What the wide form is there for, on both devices, in every format.
+TEST(ExpectedTimes, WideProductsTakeNoLongerThanTheFormBeforeThem) {
+  for (const Rates& rates : {h100(), h200()})
+    for (const WeightType type : {kBf16, WeightType::kInt8, WeightType::kFloat8, WeightType::kInt4})
+      for (const auto& [n, k] : {std::pair<int64_t, int64_t>(4096, 4096), {4096, 14336}, {28672, 4096}})
+        for (const int64_t rows : {17, 32, 64, 128, 256, 512}) {
+          const double wide = expected_product(rates, type, rows, n, k).seconds;
+          EXPECT_LT(wide, 1.02 * expected_product(rates, type, rows, n, k, true, false).seconds)
+              << static_cast<int>(type) << ": [" << n << ", " << k << "], " << rows << " rows";
+        }
+}
+
+TEST(ExpectedTimes, WhatIsOffIsSaid) {
+  EXPECT_EQ(judge(1.4, 1), "as expected");
+  EXPECT_EQ(judge(2, 1), "2.0 times expected");
+  EXPECT_EQ(judge(0.5, 1), "only 0.50 of expected");
+}
+
+TEST(ExpectedTimes, OtherDevicesAreScaledByTheirMultiprocessors) {
+  const Rates half = rates_of({.name = "NVIDIA L40", .multiprocessors = 66});
+  EXPECT_NEAR(half.matrix_flops, h100().matrix_flops / 2, 1);
+  EXPECT_EQ(rates_of({.name = "NVIDIA H200", .multiprocessors = 132}).read_bytes, h200().read_bytes);
+}
+
+}  // namespace
+}  // namespace outrider::gpu
