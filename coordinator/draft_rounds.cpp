@@ -107,6 +107,7 @@ void DraftRounds::ask_target(LiveRequest& live, int32_t batch_size, PlanEntry& e
   if (!live.own.asked) {  // else a group was asked that died, and this one is asked for the same
     const GammaContext context{.limit = std::max(0, terms_.gamma_limit(live) - 1),
                                .batch_size = batch_size,
+                               .group = target_.index,
                                .context_length = live.sequence.committed(),
                                .cost = &target_.costs.of(target_.own_kind()),
                                .early = true};

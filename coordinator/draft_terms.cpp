@@ -57,6 +57,7 @@ GammaContext DraftTerms::gamma_context(const LiveRequest& live, const PoolWorker
                                        int32_t batch_size) const {
   return {.limit = gamma_limit(live, worker),
           .batch_size = batch_size,
+          .group = target_.index,
           .context_length = live.sequence.committed(),
           .cost = &target_.costs.of(worker.kind()),
           .ahead = options_.pipeline != Pipeline::kLockstep,

@@ -209,9 +209,10 @@ void EwmaBatch::consider_rehearsal(const CostModel& cost) {
   rehearses_ = options_.trials && shadows_ != Shadows::kNone && drafts && (stranger || in_shadow);
 }
 
-EwmaGamma::EwmaGamma(const EwmaOptions& options, std::shared_ptr<EwmaBatch> batch)
+EwmaGamma::EwmaGamma(const EwmaOptions& options, std::shared_ptr<EwmaBatches> batches)
     : options_(options),
-      batch_(batch ? std::move(batch) : std::make_shared<EwmaBatch>(options)),
+      batches_(batches ? std::move(batches) : std::make_shared<EwmaBatches>(EwmaBatch(options))),
+      batch_(&batches_->of(0)),
       acceptance_(batch_->mean(), options.prior_tests, options.decay) {}
 
 EwmaGamma::~EwmaGamma() {
@@ -230,7 +231,7 @@ int32_t EwmaGamma::next(const GammaContext& context) {
   early_ = context.early;
   shadows_ = context.shadows;
   shadow_out_ = context.shadow_out;
-  if (!std::exchange(joined_, true)) batch_->join(this);
+  join(context.group);
   batch_->decide(cost_of(context.cost));
   if (batch_->rehearses()) return 0;
   if (batch_->trial() == EwmaBatch::Trial::kDraft) return std::min(ProbeBudget::kLength, limit_);
@@ -239,6 +240,20 @@ int32_t EwmaGamma::next(const GammaContext& context) {
   if (idle_ < kIdleRounds) return std::min(gamma_, limit_);
   idle_ = 0;
   return std::min(1, limit_);
+}
+
+// One that moves takes along what it learnt itself, and no length: that was chosen for another batch.
+void EwmaGamma::join(int32_t group) {
+  EwmaBatch* const batch = &batches_->of(group);
+  if (joined_ && batch == batch_) return;
+  if (joined_)
+    batch_->leave(this);
+  else if (batch != batch_)
+    acceptance_ = AcceptanceEwma(batch->mean(), options_.prior_tests, options_.decay);
+  if (batch != batch_) gamma_ = -1;
+  batch_ = batch;
+  joined_ = true;
+  batch_->join(this);
 }
 
 void EwmaGamma::update(const RoundOutcome& outcome) {
@@ -283,8 +298,8 @@ Result<GammaPolicyFactory> ewma_gamma_from(const GammaArguments& arguments) {
   ASSIGN_OR_RETURN(options.switch_gain, gamma_number(arguments, "switch-gain", 0, 10));
   ASSIGN_OR_RETURN(options.surprise, gamma_number(arguments, "surprise", 0, 1));
   ASSIGN_OR_RETURN(options.shrink, gamma_number(arguments, "shrink", 0, 1e6));
-  const auto batch = std::make_shared<EwmaBatch>(options);
-  return GammaPolicyFactory([options, batch] { return std::make_unique<EwmaGamma>(options, batch); });
+  const auto batches = std::make_shared<EwmaBatches>(EwmaBatch(options));
+  return GammaPolicyFactory([options, batches] { return std::make_unique<EwmaGamma>(options, batches); });
 }
 
 }  // namespace outrider

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "coordinator/gamma/acceptance.h"
+#include "coordinator/gamma/by_group.h"
 #include "coordinator/gamma/goodput.h"
 
 namespace outrider {
@@ -22,9 +23,9 @@ struct EwmaOptions {
 
 class EwmaGamma;
 
-// The sequences of one factory: they wait for each other's drafts and share each pass, so there is one
-// decision for all of them, made again after every step, and when somebody joins. Trials count steps. Also
-// what new sequences start from.
+// The sequences of one factory in one target group: they wait for each other's drafts and share each pass, so
+// there is one decision for all of them, made again after every step, and when somebody joins. Trials count
+// steps. Also what new sequences start from.
 class EwmaBatch {
  public:
   explicit EwmaBatch(const EwmaOptions& options);
@@ -94,9 +95,11 @@ class EwmaBatch {
   std::vector<int32_t> limits_;
 };
 
+using EwmaBatches = ByGroup<EwmaBatch>;
+
 class EwmaGamma : public GammaPolicy {
  public:
-  explicit EwmaGamma(const EwmaOptions& options, std::shared_ptr<EwmaBatch> batch = nullptr);
+  explicit EwmaGamma(const EwmaOptions& options, std::shared_ptr<EwmaBatches> batches = nullptr);
   ~EwmaGamma() override;
   int32_t next(const GammaContext& context) override;
   void update(const RoundOutcome& outcome) override;
@@ -109,11 +112,13 @@ class EwmaGamma : public GammaPolicy {
 
  private:
   friend class EwmaBatch;
+  void join(int32_t group);
   void learn(int32_t drafted, int32_t accepted);
   void watch_for_change(int32_t drafted, int32_t accepted);
 
   EwmaOptions options_;
-  std::shared_ptr<EwmaBatch> batch_;
+  std::shared_ptr<EwmaBatches> batches_;
+  EwmaBatch* batch_;  // of the group that it runs in
   AcceptanceEwma acceptance_;
   bool joined_ = false;
   int32_t gamma_ = -1;  // none chosen yet

@@ -4,6 +4,7 @@
 #include <queue>
 
 #include "coordinator/gamma/acceptance.h"
+#include "coordinator/gamma/by_group.h"
 #include "coordinator/gamma/policies.h"
 #include "coordinator/gamma/probe_budget.h"
 
@@ -44,7 +45,7 @@ namespace {
 
 class GoodputGamma;
 
-// The running sequences of one factory. The allocation is made again only after an update.
+// The running sequences of one factory in a target group. The allocation is made again only after an update.
 struct Batch {
   std::vector<GoodputGamma*> members;
   bool stale = true;
@@ -52,16 +53,13 @@ struct Batch {
 
 class GoodputGamma : public GammaPolicy {
  public:
-  GoodputGamma(int32_t max, std::shared_ptr<Batch> batch) : max_(max), batch_(std::move(batch)) {}
-  ~GoodputGamma() override {
-    std::erase(batch_->members, this);
-    batch_->stale = true;
-  }
+  GoodputGamma(int32_t max, std::shared_ptr<ByGroup<Batch>> batches)
+      : max_(max), batches_(std::move(batches)) {}
+  ~GoodputGamma() override { leave(); }
 
   int32_t next(const GammaContext& context) override {
-    if (!joined_) batch_->members.push_back(this);
-    batch_->stale |= !joined_ || context.limit < gamma_;
-    joined_ = true;
+    join(batches_->of(context.group));
+    batch_->stale |= context.limit < gamma_;
     limit_ = std::min(max_, context.limit);
     context_ = context.context_length;
     if (batch_->stale) allocate(*batch_, cost_of(context.cost));
@@ -71,10 +69,22 @@ class GoodputGamma : public GammaPolicy {
   void update(const RoundOutcome& outcome) override {
     if (gamma_ == 0) probes_.update(outcome);
     acceptance_.update(outcome.drafted, outcome.accepted);
-    batch_->stale = true;
+    if (batch_) batch_->stale = true;
   }
 
  private:
+  void join(Batch& batch) {
+    if (batch_ == &batch) return;
+    leave();
+    batch_ = &batch;
+    batch.members.push_back(this);
+    batch.stale = true;
+  }
+  void leave() {
+    if (!batch_) return;
+    std::erase(batch_->members, this);
+    batch_->stale = true;
+  }
   static void allocate(Batch& batch, const CostModel& cost) {
     std::vector<double> acceptance;
     std::vector<int32_t> limits;
@@ -90,10 +100,10 @@ class GoodputGamma : public GammaPolicy {
   }
 
   int32_t max_;
-  std::shared_ptr<Batch> batch_;
+  std::shared_ptr<ByGroup<Batch>> batches_;
+  Batch* batch_ = nullptr;  // of the group that it runs in
   AcceptanceEwma acceptance_;
   ProbeBudget probes_;
-  bool joined_ = false;
   int32_t gamma_ = 0, limit_ = 0, context_ = 0;
 };
 
@@ -101,8 +111,8 @@ class GoodputGamma : public GammaPolicy {
 
 Result<GammaPolicyFactory> goodput_gamma_from(const GammaArguments& arguments) {
   ASSIGN_OR_RETURN(const int32_t max, gamma_integer(arguments, "max", 1, 1024));
-  const auto batch = std::make_shared<Batch>();
-  return GammaPolicyFactory([max, batch] { return std::make_unique<GoodputGamma>(max, batch); });
+  const auto batches = std::make_shared<ByGroup<Batch>>(Batch());
+  return GammaPolicyFactory([max, batches] { return std::make_unique<GoodputGamma>(max, batches); });
 }
 
 }  // namespace outrider

@@ -103,6 +103,7 @@ std::vector<PlaceRule> LogisticBatch::places(double chance, int32_t limit, bool 
 // and are not ended by what they show: else only what is likely would ever be tested.
 int32_t LogisticGamma::next(const GammaContext& context) {
   const CostModel& cost = cost_of(context.cost);
+  batch_ = &batches_->of(context.group);
   batch_->settle(cost);
   batch_->plan(context.context_length);
   const int32_t length = lengths_.next(context);
@@ -128,10 +129,10 @@ Result<GammaPolicyFactory> logistic_gamma_from(const GammaArguments& arguments) 
   ASSIGN_OR_RETURN(options.memory, gamma_number(arguments, "memory", 0.5, 0.99999));
   ASSIGN_OR_RETURN(options.ridge, gamma_number(arguments, "ridge", 1, 1e6));
   ASSIGN_OR_RETURN(options.known_from, gamma_integer(arguments, "known-from", 0, 1000000));
-  const auto batch = std::make_shared<LogisticBatch>(options);
-  const auto lengths = std::make_shared<EwmaBatch>(EwmaOptions{.max = options.max});
+  const auto batches = std::make_shared<ByGroup<LogisticBatch>>(LogisticBatch(options));
+  const auto lengths = std::make_shared<EwmaBatches>(EwmaBatch({.max = options.max}));
   return GammaPolicyFactory(
-      [options, batch, lengths] { return std::make_unique<LogisticGamma>(options, batch, lengths); });
+      [options, batches, lengths] { return std::make_unique<LogisticGamma>(options, batches, lengths); });
 }
 
 }  // namespace outrider

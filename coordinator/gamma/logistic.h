@@ -27,7 +27,7 @@ struct LogisticOptions {
   int64_t known_from = 100;  // tested tokens; until then lengths are ewma's
 };
 
-// What the sequences of one factory share: the fit, and what steps brought and cost.
+// What the sequences of one factory share in a target group: the fit, and what steps brought and cost.
 class LogisticBatch {
  public:
   explicit LogisticBatch(const LogisticOptions& options)
@@ -62,9 +62,12 @@ class LogisticBatch {
 
 class LogisticGamma : public GammaPolicy {
  public:
-  LogisticGamma(const LogisticOptions& options, std::shared_ptr<LogisticBatch> batch,
-                std::shared_ptr<EwmaBatch> lengths)
-      : options_(options), batch_(std::move(batch)), lengths_({.max = options.max}, std::move(lengths)) {}
+  LogisticGamma(const LogisticOptions& options, std::shared_ptr<ByGroup<LogisticBatch>> batches,
+                std::shared_ptr<EwmaBatches> lengths)
+      : options_(options),
+        batches_(std::move(batches)),
+        batch_(&batches_->of(0)),
+        lengths_({.max = options.max}, std::move(lengths)) {}
   int32_t next(const GammaContext& context) override;
   void update(const RoundOutcome& outcome) override;
   StopRule stop_rule() const override { return rule_; }
@@ -75,7 +78,8 @@ class LogisticGamma : public GammaPolicy {
 
  private:
   LogisticOptions options_;
-  std::shared_ptr<LogisticBatch> batch_;
+  std::shared_ptr<ByGroup<LogisticBatch>> batches_;
+  LogisticBatch* batch_;  // of the group that it runs in
   EwmaGamma lengths_;
   StopRule rule_;
   int32_t rounds_ = 0;  // in which drafts may be ended

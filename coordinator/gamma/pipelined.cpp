@@ -12,8 +12,8 @@ namespace {
 
 class PipelinedGamma : public GammaPolicy {
  public:
-  PipelinedGamma(int32_t max, std::shared_ptr<EwmaBatch> batch)
-      : max_(max), lockstep_({.max = max}, std::move(batch)) {}
+  PipelinedGamma(int32_t max, std::shared_ptr<EwmaBatches> batches)
+      : max_(max), lockstep_({.max = max}, std::move(batches)) {}
 
   int32_t next(const GammaContext& context) override {
     const int32_t fallback = lockstep_.next(context);
@@ -55,8 +55,8 @@ class PipelinedGamma : public GammaPolicy {
 
 Result<GammaPolicyFactory> pipelined_gamma_from(const GammaArguments& arguments) {
   ASSIGN_OR_RETURN(const int32_t max, gamma_integer(arguments, "max", 1, 1024));
-  const auto batch = std::make_shared<EwmaBatch>(EwmaOptions{.max = max});
-  return GammaPolicyFactory([max, batch] { return std::make_unique<PipelinedGamma>(max, batch); });
+  const auto batches = std::make_shared<EwmaBatches>(EwmaBatch({.max = max}));
+  return GammaPolicyFactory([max, batches] { return std::make_unique<PipelinedGamma>(max, batches); });
 }
 
 }  // namespace outrider

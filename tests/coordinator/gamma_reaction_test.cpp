@@ -400,7 +400,7 @@ TEST(GammaReaction, GoesOffUnderLoadAndBack) {
 
 TEST(GammaReaction, ANewSequenceStartsWhereItsPairIs) {
   const EwmaOptions options;
-  const auto batch = std::make_shared<EwmaBatch>(options);
+  const auto batch = std::make_shared<EwmaBatches>(EwmaBatch(options));
   const CostModel cost({.base = 1, .per_row = 0.01, .draft_token = 0.3, .weight = 1000, .relative = false});
   const GammaContext context{.limit = 64, .cost = &cost};
   EwmaGamma first(options, batch);
@@ -412,6 +412,52 @@ TEST(GammaReaction, ANewSequenceStartsWhereItsPairIs) {
   EwmaGamma second(options, batch);
   second.next(context);
   EXPECT_EQ(second.chosen(), 0);
+}
+
+// Sixteen texts in two groups are two batches of eight, which share no pass: each has the lengths that it
+// would have alone. And a text that goes on in another group counts there from then on.
+TEST(GammaReaction, GroupsDecideForThemselves) {
+  for (const char* name : {"ewma", "goodput", "logistic", "pipelined"}) {
+    const CostModel cost(
+        {.base = 1, .per_row = 0.02, .draft_token = 0.05, .weight = 1000, .relative = false});
+    using Policies = std::vector<std::unique_ptr<GammaPolicy>>;
+    const auto step = [&](Policies& policies, int32_t group) {
+      std::vector<int32_t> lengths;
+      for (auto& policy : policies) {
+        const GammaContext context{
+            .limit = 16, .batch_size = static_cast<int32_t>(policies.size()), .group = group, .cost = &cost};
+        lengths.push_back(policy->next(context));
+      }
+      for (size_t i = 0; i < policies.size(); ++i) {
+        const int32_t accepted = std::min(lengths[i], static_cast<int32_t>(i % 4));
+        policies[i]->update(
+            {.proposed = lengths[i], .drafted = lengths[i], .accepted = accepted, .round_ns = 1});
+      }
+      return lengths;
+    };
+    const auto alone = parse_gamma_policy(name).value(), shared = parse_gamma_policy(name).value();
+    Policies one, first, second;
+    for (int i = 0; i < 8; ++i) {
+      one.push_back(alone());
+      first.push_back(shared());
+      second.push_back(shared());
+    }
+    for (int i = 0; i < 50; ++i) {
+      const auto expected = step(one, 0);
+      EXPECT_EQ(step(first, 0), expected) << name << " " << i;
+      EXPECT_EQ(step(second, 1), expected) << name << " " << i;
+    }
+    const auto sum = [](const std::vector<int32_t>& lengths) {
+      return std::accumulate(lengths.begin(), lengths.end(), 0);
+    };
+    const int32_t apart = sum(step(first, 0)) + sum(step(second, 1));
+    for (auto& policy : second) first.push_back(std::move(policy));  // group 1 is lost
+    second.clear();
+    for (int i = 0; i < 50; ++i) step(first, 0);
+    int32_t together = apart;
+    for (int i = 0; i < 20; ++i) together = std::min(together, sum(step(first, 0)));
+    EXPECT_LT(together, apart) << name << ": rows of a pass of sixteen are dearer";
+  }
 }
 
 TEST(GammaReaction, TablesFollowTheBatchAlone) {

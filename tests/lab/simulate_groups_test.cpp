@@ -73,6 +73,25 @@ TEST(SimulatedGroups, DraftWorkersAreShared) {
   EXPECT_LT(waited_for.tokens_per_second(), 0.9 * rate(4, 4, 8e-3).tokens_per_second());
 }
 
+// The lengths of one group's drafts follow from its own passes, whatever other groups do meanwhile: with as
+// many drafters as groups a coordinator of four groups serves as much as four coordinators of one.
+TEST(SimulatedGroups, LengthsAreChosenForEachGroup) {
+  SimulatedRun run{.hardware = "h100:8b", .draft_hardware = "h100:1b"};
+  run.arrivals = "closed:64";
+  run.requests = 128;
+  run.prompt_tokens = 512;
+  run.max_num_seqs = 32;
+  for (const char* policy : {"ewma", "goodput", "logistic", "pipelined"}) {
+    run.gamma_policy = policy;
+    const auto rate = [&](int groups, int coordinators) {
+      run.groups = run.drafters = groups;
+      run.coordinators = coordinators;
+      return play(run)->figures.tokens_per_second;
+    };
+    EXPECT_GT(rate(4, 1), 0.95 * rate(1, 4)) << policy;
+  }
+}
+
 // Each leader drafts for its own requests, and no group waits for another's.
 TEST(SimulatedGroups, HeadsDraftForTheirOwnGroup) {
   for (const int groups : {1, 2, 8}) {
