@@ -178,6 +178,12 @@ int32_t RoundSums::burst_percentile(double q) const {
 
 void PhaseTimes::add(const PhaseTimes& other) { add_counters(kPhaseCounters, *this, other); }
 
+void DecodingRounds::add(const DecodingRounds& other) {
+  rounds += other.rounds;
+  emitted += other.emitted;
+  phases.add(other.phases);
+}
+
 void RequestMetrics::tokens_emitted(int32_t count, Clock::time_point now) {
   if (count == 0) return;
   if (last_token_at) {
@@ -215,6 +221,7 @@ void Totals::add(const Totals& other) {
   for (size_t i = 0; i < drafts_dropped.size(); ++i) drafts_dropped[i] += other.drafts_dropped[i];
   rounds.add(other.rounds);
   phases.add(other.phases);
+  decoding.add(other.decoding);
   preparation.add(other.preparation);
   trees.add(other.trees);
   for (const auto& [kind, theirs] : other.drafters) {

@@ -136,6 +136,13 @@ struct PhaseTimes {
   void add(const PhaseTimes& other);
 };
 
+// Rounds whose pass read no prompt, as rounds of plain decoding are told to last.
+struct DecodingRounds {
+  int64_t rounds = 0, emitted = 0;
+  PhaseTimes phases;
+  void add(const DecodingRounds& other);
+};
+
 // What draft workers prepared while their drafts were verified.
 struct PreparationTotals {
   int64_t lookups = 0, hits = 0;  // outcomes that could have been prepared for, and that were
@@ -225,6 +232,7 @@ struct Totals : EventCounts, SliceBytes {
   std::array<int64_t, kDropReasonNames.size()> drafts_dropped{};
   RoundSums rounds;
   PhaseTimes phases;
+  DecodingRounds decoding;
   PreparationTotals preparation;
   TreeSums trees;
   std::map<uint64_t, DrafterTotals> drafters;  // by kind

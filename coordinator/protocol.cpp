@@ -309,7 +309,7 @@ void Protocol::apply(ServingGroup& group, StepResult& result, const OutstandingP
     }
     if (entry.sampling) {
       auto end = group.verdicts.apply(entry, *verdict++, result,
-                                      static_cast<int32_t>(group.requests.running()), turn);
+                                      static_cast<int32_t>(group.requests.running()), plan.prefills, turn);
       if (end) finish(live, end->reason, std::move(end->error), turn);
       group.verdicts.learn_round(entry, plan.prefills, turn.now());
     } else {

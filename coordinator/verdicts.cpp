@@ -97,7 +97,8 @@ Status Verdicts::check(const StepResult& result, const OutstandingPlan& plan) co
 
 // A finished request (cancelled while its pass ran) only follows the target's state until it is closed there.
 std::optional<Verdicts::End> Verdicts::apply(const PlannedEntry& entry, Verdict& verdict,
-                                             const StepResult& result, int32_t batch_size, Turn& turn) {
+                                             const StepResult& result, int32_t batch_size, bool prefills,
+                                             Turn& turn) {
   LiveRequest& live = *entry.live;
   if (verdict.status == VerdictStatus::kNonFinite) {  // the pass is undone: C, kv and epoch stay
     ++totals_.nonfinite_verdicts;
@@ -123,7 +124,7 @@ std::optional<Verdicts::End> Verdicts::apply(const PlannedEntry& entry, Verdict&
   const int32_t emitted = live.sequence.emitted() - emitted_before;
   if (!entry.first) teach(live, verdict, emitted, batch_size, turn.now());
   shadows_.compare(live);
-  record(entry, verdict, emitted, result, turn);
+  record(entry, verdict, emitted, result, prefills, turn);
   if (reason) return End{*reason, *reason == FinishReason::kError ? live.constraint->status() : Status()};
   CHECK(live.sequence.committed() == live.sequence.target.committed, "C={} but the target holds {}",
         live.sequence.committed(), live.sequence.target.committed);
@@ -307,7 +308,7 @@ void Verdicts::teach_ranks(LiveRequest& live, const Verdict& verdict) {
 }
 
 void Verdicts::record(const PlannedEntry& entry, const Verdict& verdict, int32_t emitted,
-                      const StepResult& result, Turn& turn) {
+                      const StepResult& result, bool prefills, Turn& turn) {
   LiveRequest& live = *entry.live;
   const RoundInFlight& round = live.round;
   RoundSums sums;
@@ -331,6 +332,7 @@ void Verdicts::record(const PlannedEntry& entry, const Verdict& verdict, int32_t
     worker->round_over(round.drafted() > 0 && !round.own);
   totals_.rounds.add(sums);
   totals_.phases.add(phases);
+  if (!prefills) totals_.decoding.add({.rounds = 1, .emitted = emitted, .phases = phases});
   totals_.masks += round.masks.computed;
   totals_.mask_ns += round.masks.ns;
   totals_.mask_cut_tokens += round.masks.cut;

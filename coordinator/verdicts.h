@@ -22,12 +22,13 @@ class Verdicts {
   // What the whole pass tells, before its verdicts are applied.
   void learn_pass(const StepResult& result, const OutstandingPlan& plan, Clock::time_point now);
   // How the request ends, if it does; then it still has to be finished. `batch_size`: sequences that run.
+  // `prefills`: the pass read prompts, too.
   struct End {
     FinishReason reason;
     Status error;
   };
   std::optional<End> apply(const PlannedEntry& entry, Verdict& verdict, const StepResult& result,
-                           int32_t batch_size, Turn& turn);
+                           int32_t batch_size, bool prefills, Turn& turn);
   // Once it was applied.
   void learn_round(const PlannedEntry& entry, bool prefills, Clock::time_point now);
 
@@ -44,7 +45,7 @@ class Verdicts {
   void count_place(const LiveRequest& live);
   void teach_ranks(LiveRequest& live, const Verdict& verdict);
   void record(const PlannedEntry& entry, const Verdict& verdict, int32_t emitted, const StepResult& result,
-              Turn& turn);
+              bool prefills, Turn& turn);
   void learn_own_drafts(const StepResult& result, double seconds);
   bool ends_text(TokenId id) const;
 

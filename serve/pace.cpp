@@ -11,7 +11,9 @@ namespace {
 constexpr std::chrono::seconds kStep{1};
 constexpr size_t kSteps = 10;
 
-double seconds_of(std::chrono::nanoseconds time) { return std::chrono::duration<double>(time).count(); }
+double seconds_of(const PhaseTimes& phases) {
+  return std::chrono::duration<double>(phases.draft_wait + phases.plan_wait + phases.verify).count();
+}
 
 // Tokens of a round whose gamma draft tokens are accepted with this probability each (Leviathan et al. 2023,
 // equation 1). A mean gamma need not be whole.
@@ -24,7 +26,7 @@ Totals without_histograms(const Totals& totals) {
   Totals out;
   static_cast<EventCounts&>(out) = totals;
   out.rounds = totals.rounds;
-  out.phases = totals.phases;
+  out.decoding = totals.decoding;
   return out;
 }
 
@@ -45,15 +47,10 @@ Pace pace_between(const Totals& before, const Totals& now, double seconds, const
   const double plain = overview.plain_round_seconds;
   out.predicted_speedup =
       share_of(tokens_of_mean(out.acceptance, overview.mean_gamma) * plain, overview.round_seconds);
-  // First rounds read prompts: they are no rounds of plain decoding either.
-  const int64_t decoding = rounds - (r.first_rounds - then.first_rounds);
-  const double round = share_of(seconds_of(now.phases.draft_wait - before.phases.draft_wait) +
-                                    seconds_of(now.phases.plan_wait - before.phases.plan_wait) +
-                                    seconds_of(now.phases.verify - before.phases.verify),
-                                static_cast<double>(rounds));
-  const double tokens =
-      share_of(static_cast<double>(emitted - (rounds - decoding)), static_cast<double>(decoding));
-  out.measured_speedup = share_of(tokens * plain, round);
+  // Beside a prompt a round of plain decoding would take longer, too, and nobody knows how long.
+  const double took = seconds_of(now.decoding.phases) - seconds_of(before.decoding.phases);
+  const auto tokens = static_cast<double>(now.decoding.emitted - before.decoding.emitted);
+  out.measured_speedup = share_of(tokens * plain, took);
   return out;
 }
 

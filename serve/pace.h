@@ -18,7 +18,7 @@ struct Pace {
   double tokens_per_target_pass = 0;  // of all sequences that share the pass
   // Against plain decoding of the same batch, whose rounds take as long as the cost model believes.
   // Predicted: from this acceptance and what rounds with drafts are believed to take. Measured: from the
-  // rounds. 0: nothing is known, or nobody drafts.
+  // rounds whose pass read no prompt. 0: nothing is known, or nobody drafts.
   double predicted_speedup = 0, measured_speedup = 0;
 };
 

@@ -321,6 +321,25 @@ TEST(Simulator, PlainDecodingTakesAStepAToken) {
   EXPECT_EQ(result.draft_busy, 0);
 }
 
+// Twelve clients with long prompts: passes that read some last longer than the rounds of plain decoding.
+TEST(Simulator, RoundsBesidePromptsAreToldApart) {
+  const JobOptions job{
+      .target = {.base = kStep, .per_row = 0.02 * kStep}, .draft = {.base = 0.001}, .max_num_seqs = 12};
+  const auto acceptance = AcceptanceProcess::of_rates({0.8}, 0, 1).value();
+  const auto arrivals = make_arrivals("closed:12", 48, 500, 60, 1).value();
+  const auto result =
+      ClusterSimulator({.job = job, .gamma_policy = "fixed:gamma=0"}, acceptance).run(arrivals).value();
+  const DecodingRounds& decoding = result.totals.decoding;
+  ASSERT_GT(decoding.rounds, 100);
+  EXPECT_LT(decoding.rounds, result.totals.rounds.rounds - 300);
+  EXPECT_EQ(decoding.emitted, decoding.rounds);
+  const double pass = 1e-9 * static_cast<double>(decoding.phases.verify.count() / decoding.rounds);
+  EXPECT_LT(pass, kStep * (1 + 0.02 * 12) * 1.001);
+  const double any =
+      1e-9 * static_cast<double>(result.totals.phases.verify.count() / result.totals.rounds.rounds);
+  EXPECT_GT(any, 2 * pass);
+}
+
 TEST(Simulator, TheSameSeedGivesTheSameBits) {
   const JobOptions options{.target = {.base = kStep, .per_row = 1e-4},
                            .draft = {.base = 1e-3, .per_row = 1e-5},

@@ -49,7 +49,7 @@ TEST(Pace, HasOneDefinitionPerName) {
   now.rounds.add_round(4, 4, 5, false);
   now.target_passes = 2;
   now.prompt_tokens = 30;
-  now.phases.verify = std::chrono::milliseconds(40);
+  now.decoding = {.rounds = 2, .emitted = 7, .phases = {.verify = std::chrono::milliseconds(40)}};
   const Overview overview{.plain_round_seconds = 0.01, .round_seconds = 0.02, .mean_gamma = 4};
   const Pace pace = pace_between(before, now, 2, overview);
   EXPECT_DOUBLE_EQ(pace.tokens_per_second, 3.5);
@@ -60,6 +60,13 @@ TEST(Pace, HasOneDefinitionPerName) {
   EXPECT_DOUBLE_EQ(pace.measured_speedup, 3.5 * 0.01 / 0.02);
   const double a = 5.0 / 6;
   EXPECT_NEAR(pace.predicted_speedup, (1 + a + a * a + a * a * a + a * a * a * a) * 0.01 / 0.02, 1e-12);
+  // Two more rounds in a pass that reads prompts as well: slow, and not for what is drafted.
+  Totals busy = now;
+  busy.rounds.add_round(4, 4, 5, false);
+  busy.rounds.add_round(4, 4, 5, false);
+  busy.phases.verify += std::chrono::seconds(1);
+  EXPECT_DOUBLE_EQ(pace_between(before, busy, 2, overview).measured_speedup, 3.5 * 0.01 / 0.02);
+  EXPECT_EQ(pace_between(now, busy, 2, overview).measured_speedup, 0) << "nothing is known";
   const Pace idle = pace_between(now, now, 2, overview);
   EXPECT_EQ(idle.measured_speedup, 0);
   EXPECT_EQ(idle.acceptance, 0);
