@@ -6,6 +6,7 @@
 #include <fstream>
 #include <nlohmann/json.hpp>
 
+#include "lab/simulate/row_costs.h"
 #include "lab/simulate/theory.h"
 #include "lab/simulate/tree_command.h"
 #include "lab/simulate/tree_forms.h"
