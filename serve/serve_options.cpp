@@ -58,7 +58,7 @@ void add_limit_options(CLI::App& app, ServeOptions& o) {
   add_seconds(app, "--header-timeout", http.header_time, "Seconds for the headers of a request");
   add_seconds(app, "--body-timeout", http.body_time, "Seconds for its body");
   add_seconds(app, "--idle-timeout", http.idle_time,
-              "Seconds that a connection may be silent between requests");
+              "Seconds that a connection may be silent before its first or next request");
   add_seconds(app, "--write-timeout", http.write_time, "Seconds that a client may take no byte");
 }
 

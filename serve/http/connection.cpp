@@ -127,7 +127,7 @@ HttpConnection::~HttpConnection() = default;
 void HttpConnection::start() {
   boost::system::error_code ignored;
   socket_.set_option(asio::ip::tcp::no_delay(true), ignored);
-  enter(Phase::kHeader);
+  enter(Phase::kIdle);  // its headers may begin as late as those of a next request
   read();
 }
 

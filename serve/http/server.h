@@ -77,9 +77,9 @@ struct HttpLimits {
   size_t body_bytes = 1 << 20;
   int connections = 1024;
   size_t unsent_bytes = 1 << 20;                  // of events; a client that lets more gather is cut off
-  std::chrono::milliseconds header_time{10'000};  // from the first byte, or the connection, to the last one
+  std::chrono::milliseconds header_time{10'000};  // from the first byte to the last one
   std::chrono::milliseconds body_time{30'000};    // from the headers to the last byte
-  std::chrono::milliseconds idle_time{60'000};    // between requests of a connection
+  std::chrono::milliseconds idle_time{60'000};    // until a connection's first or next request begins
   std::chrono::milliseconds write_time{30'000};   // without a byte taken
 };
 

@@ -60,6 +60,16 @@ TEST_F(HttpServerTest, SlowDripsMeetADeadline) {
   }
 }
 
+// A client that connects a thousand times at once may not come to its first word for seconds.
+TEST_F(HttpServerTest, HeadersMayBeginAsLateAsANextRequest) {
+  HttpLimits limits = kSmall;
+  limits.idle_time = std::chrono::seconds(60);
+  start(limits);
+  HttpClient late = client();
+  std::this_thread::sleep_for(2 * kSmall.header_time);
+  EXPECT_EQ(late.get("/echo").status, 200);
+}
+
 TEST_F(HttpServerTest, SilenceIsClosedWithoutWords) {
   HttpClient silent = client();
   EXPECT_EQ(silent.answer().status, 0);
