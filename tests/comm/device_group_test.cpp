@@ -169,10 +169,10 @@ TEST(PeerGroup, OthersTakeMemoryBetweenThePassesOfRanksThatShareADevice) {
   if (const auto devices = count_devices(); !devices.ok())
     GTEST_SKIP() << "no CUDA device: " << devices.status().message();
   std::atomic<int> taken{0};
-  std::atomic<bool> over{false};
+  std::atomic<uint32_t> over{0};
   std::jthread other([&] {
     use_device(0);
-    for (; !over; ++taken) {
+    for (; over == 0; ++taken) {
       const DeviceBuffer<uint64_t> memory(64);
       const PinnedBuffer<uint64_t> pinned(64);
     }
@@ -187,7 +187,7 @@ TEST(PeerGroup, OthersTakeMemoryBetweenThePassesOfRanksThatShareADevice) {
       ASSERT_NO_THROW(group.wait(stream)) << "pass " << pass;
     }
   });
-  over = true;
+  over = 1;
   other.join();
   EXPECT_GT(taken, 10);
 }
