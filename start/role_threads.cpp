@@ -9,8 +9,8 @@ namespace {
 
 // Between two passes others have their turn on these cores, and helpers sleep: waking one takes 50 to 75
 // microseconds on a virtual machine. Reading this much takes longer. Where other programs run it may take
-// whole slices of the scheduler, but the pool does not wait for such a helper (docs/measurements.md, "A
-// machine that is not idle").
+// whole slices of the scheduler, but the pool does not wait for such a helper
+// (docs/measurements/never-slower.md).
 constexpr int64_t kBytesPerThread = int64_t{8} << 20;
 
 }  // namespace
