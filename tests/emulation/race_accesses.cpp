@@ -79,7 +79,16 @@ ATOMIC_LOAD(8, unsigned char)
 ATOMIC_LOAD(32, unsigned)
 ATOMIC_UPDATE(32, unsigned, fetch_add)
 ATOMIC_UPDATE(32, unsigned, fetch_sub)
+ATOMIC_UPDATE(32, unsigned, fetch_or)
 ATOMIC_UPDATE(64, unsigned long, fetch_add)
+
+#define ATOMIC_EXCHANGE(bits, T)                                                         \
+  T __tsan_atomic##bits##_exchange(volatile T* at, T value, int order) {                 \
+    return run_atomic(at, Access::kAtomicWrite, order, true, CODE,                       \
+                      [&] { return __atomic_exchange_n(at, value, __ATOMIC_SEQ_CST); }); \
+  }
+ATOMIC_EXCHANGE(8, unsigned char)
+ATOMIC_EXCHANGE(32, unsigned)
 
 void __tsan_atomic32_store(volatile unsigned* at, unsigned value, int order) {
   run_atomic(at, Access::kAtomicWrite, order, false, CODE, [&] {
