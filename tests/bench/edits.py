@@ -12,7 +12,9 @@ import sys
 
 
 def git(repository, *arguments):
-    run = subprocess.run(["git", "-C", repository, *arguments], capture_output=True, check=True)
+    run = subprocess.run(["git", "-C", repository, *arguments], capture_output=True)
+    if run.returncode != 0:
+        sys.exit(f"{repository}: git {arguments[0]}: {run.stderr.decode('utf-8', 'replace').strip()}")
     return run.stdout.decode("utf-8", "replace")
 
 

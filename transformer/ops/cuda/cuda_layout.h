@@ -85,8 +85,8 @@ OUTRIDER_SHARED_CODE inline int64_t code_offset(const Slices& slices, int32_t ro
   return tile * kGroupTileBytes + c / 32 * 512 + lane * 16 + word * 4 + byte;
 }
 
-// The same where an instruction has 16 neighbouring columns, which share a scale: a lane has four of them,
-// and four of the next 16.
+// Where a code lies in a tile whose instructions have 16 neighbouring columns each, which share a scale: a
+// lane has four of them, and four of the next 16.
 OUTRIDER_SHARED_CODE inline int64_t quarter_code_offset(const Slices& slices, int32_t row, int32_t column) {
   const int32_t r = row % kTileRows, c = (column - slices.begin[slices.slice_of(column)]) % kGroupStep;
   const int32_t lane = r % 8 * 4 + c % 16 / 4, word = c % 32 / 16 * 2 + (r >= 8 ? 1 : 0);
