@@ -67,7 +67,7 @@ struct Hello {
   int32_t state_width = 0;
   // Of a target group: it can tell TokenSuccessors. Of a draft worker: it drafts with them.
   bool successors = false;
-  // Of a draft worker: it has a model, and finds drafts in the text, too (Propose::text_gamma).
+  // Of a draft worker: it finds drafts in the text, and knows what they are worth (Propose::row_ns).
   bool finds_text = false;
 };
 
@@ -203,10 +203,10 @@ struct Propose {
   bool wants_guess = false;    // for records: what would have been drafted for the last committed token
   TreeShape tree;              // match rules and tree rules; a path has gamma tokens at most
   TokenSuccessors successors;  // what has come since the last Propose, newest last; kMostSuccessorRows
-  // Of a worker that finds drafts in the text (Hello::finds_text): such a draft may have so many tokens, also
-  // where gamma is 0. What a pass costs with one row for each sequence, and a further row, in nanoseconds.
+  // Of a worker that finds drafts in the text (Hello::finds_text) beside its model: such a draft may have so
+  // many tokens, also where gamma is 0.
   int32_t text_gamma = 0;
-  int64_t pass_ns = 0, row_ns = 0;
+  int64_t pass_ns = 0, row_ns = 0;  // its share of a pass without drafts, and a further row; 0: not told
 };
 constexpr int32_t kMostSuccessorRows = 256;
 

@@ -49,6 +49,8 @@ void DraftRounds::begin(LiveRequest& live, int32_t batch_size, Turn& turn) {
     round.kind = worker->kind();
     const GammaContext context = terms_.gamma_context(live, *worker, batch_size);
     round.gamma = std::clamp(live.gamma->next(context), 0, context.limit);
+    round.priced = context.found && live.gamma->longest_found() > 0;
+    if (round.found()) round.gamma = std::min(live.gamma->longest_found(), context.limit);
     const int32_t shadow = round.gamma > 0 ? 0 : std::min(live.gamma->shadow(), context.limit);
     if (round.gamma > 0) {
       Branching branching = terms_.choose_tree(
@@ -57,7 +59,7 @@ void DraftRounds::begin(LiveRequest& live, int32_t batch_size, Turn& turn) {
       round.tree_wanted = branching.wanted;
     }
     if (shadow == 0 && !live.link.shadow) round.text_gamma = terms_.text_gamma(live, *worker, context.limit);
-    if (round.text_gamma > 0)
+    if (round.text_gamma > 0 || round.priced)
       prices_ = terms_.price_passes(*context.cost, batch_size, context.context_length);
     if (round.asks()) {
       ask(live, turn);
@@ -254,7 +256,8 @@ void DraftRounds::propose(LiveRequest& live, int32_t gamma, Pipeline pipeline, T
                   .wants_guess = options_.record_guesses && is_match_rule(live.request.sampling.rule),
                   .successors = std::exchange(live.link.successors, {}),
                   .text_gamma = live.round.text_gamma};
-  if (message.text_gamma > 0) message.pass_ns = prices_.pass_ns, message.row_ns = prices_.row_ns;
+  if (message.text_gamma > 0 || live.round.priced)
+    message.pass_ns = prices_.pass_ns, message.row_ns = prices_.row_ns;
   terms_.ask_for_q(live, worker, message);
   if (live.round.gamma > 0 && !live.link.shadow) message.tree = live.round.tree;
   if (!message.tree.is_chain() && message.tree.nodes == 0) message.pipeline = Pipeline::kLockstep;

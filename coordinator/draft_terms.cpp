@@ -65,22 +65,24 @@ GammaContext DraftTerms::gamma_context(const LiveRequest& live, const PoolWorker
           .shadows = target_.has_two_places()    ? Shadows::kNone
                      : ShadowDrafts::tests(live) ? Shadows::kTests
                                                  : Shadows::kCosts,
-          .shadow_out = live.link.shadow.has_value()};
+          .shadow_out = live.link.shadow.has_value(),
+          .found = worker.finds_text() && worker.is_without_model() &&
+                   !options_.tree.suits(live.request.sampling.rule)};
 }
 
 // How long a draft may be that the worker finds in the text. Without one of its model the round would go on
 // at once, so it is asked for rarely where it is rarely found, and not in the plain rounds of a trial, which
 // are few and follow one with a draft.
 int32_t DraftTerms::text_gamma(LiveRequest& live, const PoolWorker& worker, int32_t limit) const {
-  constexpr int32_t kMost = 16, kTrialRounds = 16;
-  if (!worker.finds_text() || !is_match_rule(live.request.sampling.rule) || !live.round.tree.is_chain() ||
-      limit <= 0)
+  constexpr int32_t kTrialRounds = 16;
+  if (!worker.finds_text() || worker.is_without_model() || !is_match_rule(live.request.sampling.rule) ||
+      !live.round.tree.is_chain() || limit <= 0)
     return 0;
   if (live.round.gamma > 0)
     live.text_asks.skip = kTrialRounds;
   else if (!live.text_asks.next())
     return 0;
-  return std::min(limit, kMost);
+  return limit;
 }
 
 PassPrices DraftTerms::price_passes(const CostModel& cost, int32_t batch_size, int32_t context) const {
@@ -89,7 +91,7 @@ PassPrices DraftTerms::price_passes(const CostModel& cost, int32_t batch_size, i
   const double pass = cost.verify_seconds(batch_size, read);
   const double row = (cost.verify_seconds(batch_size + kFurther, read) - pass) / kFurther;
   constexpr double kMost = 1e15;
-  return {.pass_ns = static_cast<int64_t>(std::clamp(pass * 1e9, 0.0, kMost)),
+  return {.pass_ns = static_cast<int64_t>(std::clamp(pass * 1e9 / batch_size, 1.0, kMost)),
           .row_ns = static_cast<int64_t>(std::clamp(row * 1e9, 0.0, kMost))};
 }
 

@@ -12,7 +12,7 @@ struct Branching {
   bool wanted = false;  // as in RoundInFlight
 };
 
-// What a pass of the batch costs with a row for each sequence, and a further row.
+// A sequence's share of a pass of the batch with a row for each, and what a further row costs.
 struct PassPrices {
   int64_t pass_ns = 0, row_ns = 0;
 };

@@ -56,8 +56,10 @@ void DrafterCosts::observe_drafts(std::span<const PlannedEntry> planned, std::op
         (kind && round.kind != *kind))
       continue;
     if (!round.has_draft || round.read_prompt || !link.peer) return;
-    phase.longest = std::max(phase.longest, round.depth());
-    phase.total += round.drafted();
+    // A round that waited for nothing waited, too.
+    const int32_t least = round.found() ? 1 : 0;
+    phase.longest = std::max({phase.longest, round.depth(), least});
+    phase.total += std::max(round.drafted(), least);
     phase.wait =
         std::max(phase.wait, std::chrono::duration<double>(round.decided_at - round.begun_at).count());
     phase.lost =

@@ -92,6 +92,7 @@ struct RoundInFlight {
   TreeShape tree;            // the same
   bool tree_wanted = false;  // where it is to be found out whether drafts should branch: this one may
   int32_t text_gamma = 0;    // the same, of a draft found in the text
+  bool priced = false;       // the drafter finds drafts in the text, and ends them where rows stop paying
   bool ranks_rows = false;   // its verdict tells TokenSuccessors
   bool own = false;          // the target drafts for it, if anybody does
   bool has_draft = false;
@@ -107,6 +108,9 @@ struct RoundInFlight {
   Clock::time_point batch_deadline;  // the others go on without this round
 
   int32_t drafted() const { return static_cast<int32_t>(draft.ids.size()); }
+  bool found() const { return priced && gamma > 0; }
+  // The length that was decided on: of a draft that the drafter ended, its own.
+  int32_t asked() const { return found() ? std::max(1, drafted()) : gamma; }
   bool asks() const { return gamma > 0 || text_gamma > 0; }
   bool from_text() const { return has_draft && draft.from_text; }
   int32_t drafted_by_drafter() const { return drafted() - masks.forced; }

@@ -40,10 +40,10 @@ int64_t add_group(const ServingGroup& group, Overview& out) {
     if (live->sequence.emitted() == 0) continue;
     ++decoding;
     context += live->sequence.committed();
-    const auto gamma = static_cast<size_t>(std::max(live->round.gamma, 0));
+    const auto gamma = static_cast<size_t>(std::max(live->round.asked(), 0));
     if (out.gammas.size() <= gamma) out.gammas.resize(gamma + 1);
     ++out.gammas[gamma];
-    asked += live->round.gamma;
+    asked += live->round.asked();
     kind = live->kind;
   }
   if (decoding == 0) return 0;

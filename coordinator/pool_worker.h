@@ -30,7 +30,8 @@ class PoolWorker {
   int32_t max_context() const { return hello_.model.max_context; }
   bool reads_successors() const { return hello_.successors; }
   bool finds_text() const { return hello_.finds_text; }
-  bool needs_states() const { return hello_.state_head != 0; }  // StateRows
+  bool is_without_model() const { return hello_.model.vocab_size == 0; }  // it looks at texts alone
+  bool needs_states() const { return hello_.state_head != 0; }            // StateRows
 
   // ---- sequences
   int32_t held() const { return held_; }

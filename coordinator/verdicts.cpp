@@ -258,7 +258,7 @@ void Verdicts::teach(LiveRequest& live, const Verdict& verdict, int32_t emitted,
   margins = margins.first(std::min(margins.size(), static_cast<size_t>(cut ? emitted : drafted)));
   // What the text brought says nothing about the model's drafts, whose length the policy chooses.
   const bool of_model = !round.from_text();
-  live.gamma->update({.proposed = of_model ? round.gamma : 0,
+  live.gamma->update({.proposed = of_model ? round.asked() : 0,
                       .drafted = !of_model ? 0
                                  : cut     ? emitted
                                            : drafted,
@@ -268,7 +268,8 @@ void Verdicts::teach(LiveRequest& live, const Verdict& verdict, int32_t emitted,
                       .round_ns = std::chrono::nanoseconds(now - round.begun_at).count(),
                       .batch_size = batch_size,
                       .cost = &target_.costs.of(round.kind),
-                      .margins = margins});
+                      .margins = margins,
+                      .found = round.found() && round.has_draft});
   if (round.kind == 0) return;
   if (!of_model && round.drafted() > 0) {
     ++totals_.text_rounds;
@@ -346,7 +347,7 @@ void Verdicts::record(const PlannedEntry& entry, const Verdict& verdict, int32_t
                      .base = verdict.base,
                      .group = target_.index,
                      .step = result.step,
-                     .gamma = std::max(round.gamma, round.depth()),
+                     .gamma = std::max(round.asked(), round.depth()),
                      .drafted = round.drafted(),
                      .tested = tested,
                      .parents = round.draft.parents,

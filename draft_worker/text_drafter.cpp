@@ -5,6 +5,7 @@
 #include <unordered_map>
 
 #include "draft_worker/draft_window.h"
+#include "draft_worker/found_length.h"
 
 namespace outrider {
 namespace {
@@ -79,6 +80,10 @@ class TextDrafter final : public Drafter {
     const bool branches = !propose.tree.is_chain() && propose.q_kind == QKind::kNone;
     if (propose.gamma > 0 && !branches) {
       guesser_->guess(propose.sequence, window.committed(), propose.gamma, draft.ids);
+      if (const auto chances = guesser_->chances(propose.sequence); propose.pass_ns > 0 && !chances.empty())
+        draft.ids.resize(std::min(
+            draft.ids.size(),
+            static_cast<size_t>(best_found_length(chances, propose.pass_ns, propose.row_ns).tokens)));
     } else if (propose.gamma > 0) {
       DraftTree tree =
           guesser_->guess_tree(propose.sequence, window.committed(), suited(propose.tree), propose.gamma);

@@ -7,6 +7,7 @@
 #include <unordered_map>
 
 #include "draft_worker/draft_window.h"
+#include "draft_worker/found_length.h"
 #include "draft_worker/text_drafter.h"
 
 namespace outrider {
@@ -115,17 +116,11 @@ class TextOrModelDrafter final : public Drafter {
     guess_.clear();
     guesser_->guess(propose.sequence, text.window.committed(), propose.text_gamma, guess_);
     const auto chances = guesser_->chances(propose.sequence);
+    const FoundLength best = best_found_length(chances.first(std::min(guess_.size(), chances.size())),
+                                               propose.pass_ns, propose.row_ns);
     const double pass = static_cast<double>(std::max<int64_t>(1, propose.pass_ns));
     const auto row = static_cast<double>(propose.row_ns);
-    double tokens = 1, best = 0;
-    int32_t length = 0;
-    for (size_t i = 0; i < std::min(guess_.size(), chances.size()); ++i) {
-      tokens += chances[i];
-      const auto count = static_cast<int32_t>(i) + 1;
-      const double rate = tokens / (pass + count * row);
-      if (rate > best) best = rate, length = count;
-    }
-    return best > rate_of_model(text, propose.gamma, pass, row) ? length : 0;
+    return best.rate > rate_of_model(text, propose.gamma, pass, row) ? best.tokens : 0;
   }
 
   double rate_of_model(const Text& text, int32_t gamma, double pass, double row) const {

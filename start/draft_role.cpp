@@ -31,7 +31,7 @@ Result<Pause> live_once(const RoleSettings& settings, const Preparation& prepare
                                     .generation = new_generation(),
                                     .max_sequences = settings.models.sequences(),
                                     .successors = settings.models.reads_successors(),
-                                    .finds_text = settings.models.drafts_from_both(),
+                                    .finds_text = settings.models.finds_text(),
                                     // The target may still be loading.
                                     .join_timeout = std::chrono::seconds(settings.models.startup_timeout_s)};
   std::unique_ptr<Model> own;

@@ -56,6 +56,7 @@ struct ModelSettings {
   bool drafts_from_text() const { return drafter == "ngram" || drafter == "suffix" || reads_successors(); }
   // Of a draft model and of the text, round by round.
   bool drafts_from_both() const { return drafter == "model+suffix"; }
+  bool finds_text() const { return drafts_from_both() || drafter == "suffix"; }
   bool looks_ahead() const { return drafter == "lookahead"; }
   bool reads_successors() const { return drafter == "recycling" || looks_ahead(); }  // TokenSuccessors
   bool uses_draft_model() const { return !draft_model.empty() && !head(); }

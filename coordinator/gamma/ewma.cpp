@@ -43,11 +43,11 @@ void EwmaBatch::leave(EwmaGamma* member) {
   stale_ = true;
 }
 
-void EwmaBatch::Step::add(int32_t drafted_tokens, int32_t accepted_tokens) {
+void EwmaBatch::Step::add(int32_t drafted_tokens, int32_t accepted_tokens, bool waited) {
   ++rounds;
   accepted += accepted_tokens;
   drafted += drafted_tokens;
-  longest = std::max(longest, drafted_tokens);
+  longest = std::max({longest, drafted_tokens, waited ? 1 : 0});
 }
 
 double EwmaBatch::Step::seconds(const CostModel& cost, int64_t context) const {
@@ -56,14 +56,16 @@ double EwmaBatch::Step::seconds(const CostModel& cost, int64_t context) const {
 
 void EwmaBatch::learn(const RoundOutcome& outcome) {
   stale_ = true;
-  step_.add(outcome.proposed, outcome.accepted);
+  step_.add(outcome.found ? outcome.drafted : outcome.proposed, outcome.accepted, outcome.proposed > 0);
+  if (outcome.found) found_.add(outcome.drafted, outcome.accepted, members_.size());
   learn_acceptance(outcome.drafted, outcome.accepted);
 }
 
 void EwmaBatch::learn_shadow(int32_t drafted, int32_t accepted) {
   stale_ = true;
   since_draft_ = 0;
-  if (drafted > 0) shadow_.add(drafted, accepted);
+  if (finds_ && shadows_ == Shadows::kTests) found_.add(drafted, accepted, members_.size());
+  if (drafted > 0 || finds_) shadow_.add(drafted, accepted, true);
   learn_acceptance(drafted, accepted);
 }
 
@@ -81,6 +83,7 @@ void EwmaBatch::decide(const CostModel& cost) {
   limits_.clear();
   int64_t total_context = 0;
   bool all_chosen = true, early = false;
+  finds_ = true;
   shadows_ = Shadows::kTests;
   shadow_out_ = false;
   for (const EwmaGamma* member : members_) {
@@ -91,17 +94,26 @@ void EwmaBatch::decide(const CostModel& cost) {
     total_context += member->context_;
     all_chosen &= member->gamma_ >= 0;
     early |= member->early_;
+    finds_ &= member->found_;
   }
   const double plain = cost.verify_seconds(static_cast<int32_t>(members_.size()), total_context);
   const bool step_over = step_.rounds > 0;  // else somebody joined or left, or a shadow came
   if (step_over) settle(cost, plain, total_context, early ? trial_before_ : trial_);
-  const GoodputChoice best = allocate_goodput(acceptance_, limits_, cost, total_context);
+  const GoodputChoice best = best_choice(cost, total_context, plain);
   choose(cost, total_context, best, all_chosen);
   if (step_over) {
     trial_before_ = trial_;
     consider_trial(cost, plain, best.rate);
   }
   consider_rehearsal(cost);
+}
+
+GoodputChoice EwmaBatch::best_choice(const CostModel& cost, int64_t context, double plain_seconds) const {
+  if (!finds_) return allocate_goodput(acceptance_, limits_, cost, context);
+  const auto batch = static_cast<int32_t>(members_.size());
+  const double asked = found_.rate(cost, batch, context), plain = batch / plain_seconds;
+  return {.gammas = std::vector<int32_t>(members_.size(), asked > plain ? 1 : 0),
+          .rate = std::max(asked, plain)};
 }
 
 void EwmaBatch::choose(const CostModel& cost, int64_t context, const GoodputChoice& best, bool all_chosen) {
@@ -117,6 +129,8 @@ void EwmaBatch::choose(const CostModel& cost, int64_t context, const GoodputChoi
 double EwmaBatch::rate_of_present(const CostModel& cost, int64_t context) const {
   double tokens = 0;
   int32_t longest = 0, total = 0;
+  if (finds_ && std::any_of(members_.begin(), members_.end(), [](const auto* m) { return m->gamma_ > 0; }))
+    return found_.rate(cost, static_cast<int32_t>(members_.size()), context);
   for (size_t i = 0; i < members_.size(); ++i) {
     tokens += expected_tokens(acceptance_[i], members_[i]->gamma_);
     longest = std::max(longest, members_[i]->gamma_);
@@ -131,17 +145,18 @@ double EwmaBatch::rate_of_present(const CostModel& cost, int64_t context) const 
 void EwmaBatch::settle(const CostModel& cost, double plain_seconds, int64_t context, Trial trial) {
   const Step step = std::exchange(step_, {});
   settle_shadows(cost, context);
-  since_draft_ = step.drafted > 0 ? 0 : std::min(since_draft_ + 1, kRehearsedFor);
+  const bool asked = step.longest > 0;
+  since_draft_ = asked ? 0 : std::min(since_draft_ + 1, kRehearsedFor);
   if (cost.draft_doubted()) {
-    uncharged_ += step.drafted > 0;
+    uncharged_ += asked;
     return;
   }
-  const bool rehearsed_trial = shadows_ != Shadows::kNone && step.drafted > 0;
+  const bool rehearsed_trial = shadows_ != Shadows::kNone && asked;
   const double seconds = step.seconds(cost, context);
   const double gain = step.tokens() - seconds / plain_seconds;
   // A doubted step cost what the one did that settled the doubt.
   const double all = gain * (1 + std::exchange(uncharged_, 0));
-  standing_ = std::clamp(standing_ + (step.drafted > 0 ? all : kTrialShare), kMinStanding, kMaxStanding);
+  standing_ = std::clamp(standing_ + (asked ? all : kTrialShare), kMinStanding, kMaxStanding);
   if (trial == Trial::kDraft)
     credit_ += gain * plain_seconds - (rehearsed_trial ? shadow_seconds(cost, plain_seconds) : 0);
   else if (trial == Trial::kPlain)
@@ -197,7 +212,10 @@ void EwmaBatch::consider_trial(const CostModel& cost, double plain_seconds, doub
 double EwmaBatch::shadow_seconds(const CostModel& cost, double plain_seconds) const {
   const auto total = static_cast<int32_t>(members_.size()) * ProbeBudget::kLength;
   const double drafting = cost.draft_phase_seconds(ProbeBudget::kLength, total) - cost.exchange_seconds();
-  return std::max(kLeastShadow * plain_seconds, drafting + cost.shadow_reading_seconds());
+  // Looking into the text is no work: a message there and back is all.
+  const double least =
+      finds_ ? std::min(kLeastShadow * plain_seconds, cost.exchange_seconds()) : kLeastShadow * plain_seconds;
+  return std::max(least, drafting + cost.shadow_reading_seconds());
 }
 
 void EwmaBatch::consider_rehearsal(const CostModel& cost) {
@@ -231,6 +249,7 @@ int32_t EwmaGamma::next(const GammaContext& context) {
   early_ = context.early;
   shadows_ = context.shadows;
   shadow_out_ = context.shadow_out;
+  found_ = context.found;
   join(context.group);
   batch_->decide(cost_of(context.cost));
   if (batch_->rehearses()) return 0;
@@ -292,6 +311,7 @@ void EwmaGamma::watch_for_change(int32_t drafted, int32_t accepted) {
 Result<GammaPolicyFactory> ewma_gamma_from(const GammaArguments& arguments) {
   EwmaOptions options;
   ASSIGN_OR_RETURN(options.max, gamma_integer(arguments, "max", 1, 1024));
+  ASSIGN_OR_RETURN(options.found_max, gamma_integer(arguments, "found-max", 1, 1024));
   ASSIGN_OR_RETURN(options.decay, gamma_number(arguments, "decay", 0.01, 0.999));
   ASSIGN_OR_RETURN(options.prior_mean, gamma_number(arguments, "prior", 0.01, 0.99));
   ASSIGN_OR_RETURN(options.prior_tests, gamma_number(arguments, "prior-tests", 0.1, 1e6));

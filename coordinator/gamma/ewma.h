@@ -7,12 +7,14 @@
 
 #include "coordinator/gamma/acceptance.h"
 #include "coordinator/gamma/by_group.h"
+#include "coordinator/gamma/found_drafts.h"
 #include "coordinator/gamma/goodput.h"
 
 namespace outrider {
 
 struct EwmaOptions {
   int32_t max = kDefaultGammaMax;
+  int32_t found_max = 64;  // of a draft that is found in the text, and is ended where rows stop paying
   double decay = 0.95;
   double prior_mean = 0.7, prior_tests = 10;
   double switch_gain = 0.01;  // predicted, before lengths change
@@ -41,11 +43,13 @@ class EwmaBatch {
   // This step is plain, and everybody makes a shadow draft.
   bool rehearses() const { return rehearses_; }
   bool alone() const { return members_.size() < 2; }
+  bool finds() const { return finds_; }
 
  private:
   void learn_acceptance(int32_t drafted, int32_t accepted);
   void settle(const CostModel& cost, double plain_seconds, int64_t context, Trial trial);
   void settle_shadows(const CostModel& cost, int64_t context);
+  GoodputChoice best_choice(const CostModel& cost, int64_t context, double plain_seconds) const;
   void choose(const CostModel& cost, int64_t context, const GoodputChoice& best, bool all_chosen);
   double rate_of_present(const CostModel& cost, int64_t context) const;
   void consider_trial(const CostModel& cost, double plain_seconds, double best_rate);
@@ -55,6 +59,8 @@ class EwmaBatch {
   EwmaOptions options_;
   std::vector<EwmaGamma*> members_;
   AcceptanceEwma shared_;  // of all sequences, decayed by the step
+  bool finds_ = false;     // all have drafters that end their drafts themselves: a gamma says whether to ask
+  FoundDrafts found_;
   bool stale_ = true;
 
   // Trials of what is not done now have a budget: other steps earn 1 % of their time, down to a quarter of
@@ -69,8 +75,8 @@ class EwmaBatch {
   bool plain_tried_ = false;
   double trial_rate_ = 0;  // of what a plain trial stood in for
   struct Step {
-    int32_t rounds = 0, accepted = 0, drafted = 0, longest = 0;
-    void add(int32_t drafted_tokens, int32_t accepted_tokens);
+    int32_t rounds = 0, accepted = 0, drafted = 0, longest = 0;  // longest: 1 at least if somebody waited
+    void add(int32_t drafted_tokens, int32_t accepted_tokens, bool waited);
     double tokens() const { return 1 + static_cast<double>(accepted) / rounds; }  // of a sequence
     double seconds(const CostModel& cost, int64_t context) const;
   } step_, shadow_;        // since the last decision
@@ -103,6 +109,7 @@ class EwmaGamma : public GammaPolicy {
   ~EwmaGamma() override;
   int32_t next(const GammaContext& context) override;
   void update(const RoundOutcome& outcome) override;
+  int32_t longest_found() const override { return batch_->finds() ? options_.found_max : 0; }
   int32_t shadow() const override;
   void observe_shadow(int32_t drafted, int32_t accepted) override;
 
@@ -126,6 +133,7 @@ class EwmaGamma : public GammaPolicy {
   bool early_ = false;
   Shadows shadows_ = Shadows::kNone;
   bool shadow_out_ = false;
+  bool found_ = false;
   int32_t zeros_ = 0;   // rounds in a row without an accepted token
   int32_t streak_ = 0;  // tokens in a row without a rejection
   int32_t idle_ = 0;    // rounds in a row without a draft while others had one

@@ -62,6 +62,7 @@ const std::vector<GammaPolicyInfo>& gamma_policy_table() {
         {"decay", "of what rounds taught, per round", "0.95"},
         {"prior", "acceptance believed at first", "0.7"},
         {"prior-tests", "weight of that belief, in tested tokens", "10"},
+        {"found-max", "longest draft of --drafter suffix, which ends each where rows stop paying", "64"},
         {"switch-gain", "predicted gain before the length changes", "0.01"},
         {"surprise", "chance of a run of rejections, or of acceptances, that halves the evidence; 0: never",
          "0.005"},

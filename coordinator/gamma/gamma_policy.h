@@ -36,6 +36,8 @@ struct GammaContext {
   bool early = false;
   Shadows shadows = Shadows::kNone;
   bool shadow_out = false;  // one is under way; another would not be made
+  // The drafter finds drafts in the text, and can end each where its rows stop paying.
+  bool found = false;
 };
 
 // One verified round. Nothing here is about discarded draft tokens, tokens beyond the end of the request, or
@@ -48,6 +50,7 @@ struct RoundOutcome {
   int32_t batch_size = 1;
   const CostModel* cost = nullptr;
   std::span<const float> margins;  // of the verified tokens, where the stop rule made the drafter tell them
+  bool found = false;              // the drafter chose its length (GammaPolicy::longest_found), perhaps 0
 };
 
 class GammaPolicy {
@@ -57,6 +60,9 @@ class GammaPolicy {
   virtual void update(const RoundOutcome& outcome) = 0;
   // Goes with the gamma that next() gave last, and may end the draft before it.
   virtual StopRule stop_rule() const { return {}; }
+  // Goes with a gamma above 0 that next() gave last, where GammaContext::found: the drafter ends the draft by
+  // what rows cost, behind so many tokens at most. 0: it is of gamma tokens.
+  virtual int32_t longest_found() const { return 0; }
   // Goes with a gamma of 0 that next() gave last: a draft of so many tokens, made while the target goes on
   // without it; 0: none.
   virtual int32_t shadow() const { return 0; }

@@ -71,6 +71,7 @@ class LogisticGamma : public GammaPolicy {
   int32_t next(const GammaContext& context) override;
   void update(const RoundOutcome& outcome) override;
   StopRule stop_rule() const override { return rule_; }
+  int32_t longest_found() const override { return lengths_.longest_found(); }
   int32_t shadow() const override { return lengths_.shadow(); }
   void observe_shadow(int32_t drafted, int32_t accepted) override {
     lengths_.observe_shadow(drafted, accepted);

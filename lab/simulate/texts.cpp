@@ -8,6 +8,7 @@
 #include <nlohmann/json.hpp>
 
 #include "base/draft_tree.h"
+#include "draft_worker/found_length.h"
 
 namespace outrider {
 namespace {
@@ -45,6 +46,14 @@ int32_t accepted_of(const DraftTree& tree, std::span<const TokenId> text) {
     ++depth;
   }
   return depth;
+}
+
+// With prices as the coordinator tells them: a pass, and a row of the next few.
+size_t paying_length(std::span<const double> chances, size_t drafted, const RowCosts& costs) {
+  constexpr double kFurther = 8, kPass = 1e9;
+  const auto row = static_cast<int64_t>(kPass * (costs.of(1 + kFurther) - 1) / kFurther);
+  const FoundLength best = best_found_length(chances, static_cast<int64_t>(kPass), row);
+  return std::min(drafted, static_cast<size_t>(best.tokens));
 }
 
 }  // namespace
@@ -87,6 +96,7 @@ TextDraftFigures replay_texts(TextGuesser& guesser, std::span<const WrittenText>
         draft = guesser.guess_tree(sequence, committed, {.nodes = shape.nodes}, most);
       else if (most > 0)
         guesser.guess(sequence, committed, most, draft.ids);
+      if (shape.by_cost) draft.ids.resize(paying_length(guesser.chances(sequence), draft.ids.size(), costs));
       const int32_t accepted = accepted_of(draft, all.subspan(known));
       figures.drafted += static_cast<int64_t>(draft.ids.size());
       figures.accepted += accepted;

@@ -29,8 +29,9 @@ Result<std::vector<WrittenText>> read_written_texts(const std::string& file, con
                                                     int64_t limit, int64_t max_tokens);
 
 struct TextDraftShape {
-  int32_t gamma = 4;  // tokens of a path
-  int32_t nodes = 0;  // of a tree; 0: chains
+  int32_t gamma = 4;     // tokens of a path
+  int32_t nodes = 0;     // of a tree; 0: chains
+  bool by_cost = false;  // a chain ends where its rows stop paying, as the default policy lets suffixes do
 };
 
 // Of all passes but those that read a prompt, which yield each output's first token.

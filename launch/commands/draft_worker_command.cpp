@@ -98,7 +98,7 @@ class JoinedWorker {
         .state_head = models_.state_head ? prepared_.state_head : 0,
         .state_width = models_.state_head ? static_cast<int32_t>(models_.state_head->hidden_size()) : 0,
         .successors = settings_.run.models.reads_successors(),
-        .finds_text = settings_.run.models.drafts_from_both(),
+        .finds_text = settings_.run.models.finds_text(),
         .join_timeout = kJoinTimeout,
         .asked_to_leave = asked_to_leave};
     ASSIGN_OR_RETURN(const auto welcome, join_coordinator(*transport, options));

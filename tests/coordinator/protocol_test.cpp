@@ -271,6 +271,59 @@ TEST_F(LostQ, ADraftUnderWayIsWhatWasAskedFor) {
   }
 }
 
+// ---- drafters that look at the text alone ---------------------------------------------------------------
+
+// What such a worker is asked for in the first round of a request.
+Propose first_propose(const std::string& policy, bool finds_text) {
+  constexpr PeerId kTarget{1}, kWorker{2};
+  Protocol protocol({.gamma_max = 64}, parse_gamma_policy(policy).value());
+  const ModelInfo model{
+      .name = "m", .vocab_size = 100, .vocabulary_fingerprint = 1, .max_context = 500, .isa = ""};
+  const ModelInfo none{.name = "suffix", .vocab_size = 0, .fingerprint = 3, .max_context = 500, .isa = ""};
+  Request request;
+  request.prompt = {TokenId(1)};
+  request.max_tokens = 300;
+  StepPlan plan;
+  std::optional<Propose> propose;
+  const auto step = [&](Event event) {
+    for (const Action& action : protocol.step(std::move(event), Clock::time_point{})) {
+      const auto* send = std::get_if<Send>(&action);
+      if (const auto* asked = send ? std::get_if<Propose>(&send->message) : nullptr) propose = *asked;
+      if (const auto* planned = send ? std::get_if<StepPlan>(&send->message) : nullptr) plan = *planned;
+    }
+  };
+  step(MessageReceived{kTarget, Hello{.role = Role::kTarget, .model = model, .max_sequences = 4}});
+  step(MessageReceived{kWorker, Hello{.role = Role::kDraft,
+                                      .generation = Generation(9),
+                                      .model = none,
+                                      .max_sequences = 4,
+                                      .finds_text = finds_text}});
+  step(Submit{SequenceId(1), request});
+  while (!propose && !plan.entries.empty()) {
+    StepResult result{.step = plan.step};
+    for (const PlanEntry& entry : std::exchange(plan.entries, {}))
+      result.verdicts.push_back({.sequence = entry.sequence,
+                                 .epoch = entry.epoch,
+                                 .round = entry.round,
+                                 .base = entry.base,
+                                 .next = TokenId(1),
+                                 .logprobs = {}});
+    step(MessageReceived{kTarget, result});
+  }
+  return propose.value_or(Propose{});
+}
+
+TEST(FoundDrafts, AreEndedByTheDrafterWhereThePolicyWeighsCosts) {
+  const Propose of_ewma = first_propose("ewma", true);
+  EXPECT_GT(of_ewma.pass_ns, 0);
+  EXPECT_EQ(of_ewma.text_gamma, 0) << "there is no model beside it";
+  // A number that the user asked for stays what it is, and so does a drafter that knows no chances.
+  const Propose of_fixed = first_propose("fixed:gamma=4", true), of_ngrams = first_propose("ewma", false);
+  EXPECT_EQ(of_fixed.gamma, 4);
+  EXPECT_EQ(of_fixed.pass_ns, 0);
+  EXPECT_EQ(of_ngrams.pass_ns, 0);
+}
+
 // ---- drafters that read the target's states -------------------------------------------------------------
 
 class StatesOnTheirWay : public ::testing::Test {

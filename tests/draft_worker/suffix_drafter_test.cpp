@@ -132,6 +132,50 @@ TEST(SuffixDrafter, DraftsLongerWhereItWasRightAndStopsWhereItNeverIs) {
   EXPECT_EQ(drafted, 0u);
 }
 
+// A text that was always right so far, at the prices of a Propose.
+TEST(SuffixDrafter, EndsADraftWhereItsRowsStopPaying) {
+  const auto drafter = make_suffix_drafter({});
+  std::vector<TokenId> text;
+  int at = 0;
+  const auto next = [&] { return TokenId(1 + at++ % 70); };
+  for (int i = 0; i < 150; ++i) text.push_back(next());
+  const SequenceId sequence(1);
+  const auto length = static_cast<int32_t>(text.size());
+  ASSERT_TRUE(
+      drafter->open({.sequence = sequence, .ids = text, .prompt_length = length, .sampling = {}}).ok());
+  int32_t base = length;
+  uint32_t round = 0;
+  const auto drafted = [&](int64_t pass_ns, int64_t row_ns, std::vector<TokenId> committed) {
+    base += static_cast<int32_t>(committed.size());
+    EXPECT_TRUE(drafter
+                    ->begin({.sequence = sequence,
+                             .round = Round(++round),
+                             .base = Position(base),
+                             .committed = std::move(committed),
+                             .gamma = 64,
+                             .pass_ns = pass_ns,
+                             .row_ns = row_ns})
+                    .ok());
+    std::vector<DraftAnswer> answers;
+    while (drafter->work(answers)) continue;
+    return static_cast<int32_t>(answers.at(0).draft.ids.size());
+  };
+  int32_t found = drafted(0, 0, {});
+  for (int i = 0; i < 200; ++i) {
+    std::vector<TokenId> right;
+    for (int32_t n = 0; n <= found; ++n) right.push_back(next());
+    found = drafted(0, 0, std::move(right));
+  }
+  EXPECT_EQ(found, 64) << "without prices";
+  EXPECT_EQ(drafted(1000, 0, {next()}), 64) << "rows that cost nothing";
+  EXPECT_EQ(drafted(1000, 2000, {next()}), 0) << "rows that cost two passes";
+  const int32_t some = drafted(1000, 30, {next()});
+  EXPECT_GT(some, 16);
+  const int32_t fewer = drafted(1000, 900, {next()});
+  EXPECT_GT(fewer, 0) << "a token that is nearly sure, at less than a pass";
+  EXPECT_LE(fewer, some);
+}
+
 // Four texts that go on differently behind 1, and drafts that were always accepted so far.
 struct SuffixVotesTest : ::testing::Test {
   SuffixVotesTest() {

@@ -33,6 +33,18 @@ TEST(Texts, CountsPassesOfAChain) {
   EXPECT_DOUBLE_EQ(figures.speedup(), 4 / 1.75);
 }
 
+TEST(Texts, ByCostADraftIsNeverWorseThanPlainDecodingForLong) {
+  // Behind 1 stood 2, and now always comes something new.
+  WrittenText text{ids_of({1, 2}), {}};
+  for (int i = 0; i < 200; ++i) text.output.insert(text.output.end(), {TokenId(1), TokenId(100 + i)});
+  const std::vector<WrittenText> texts{text};
+  const RowCosts costs({{2, 1.5}});
+  const auto by_cost = make_suffix_guesser({}), fixed = make_suffix_guesser({});
+  const TextDraftFigures ended = replay_texts(*by_cost, texts, {.gamma = 64, .by_cost = true}, costs);
+  EXPECT_GT(ended.speedup(), 0.98);
+  EXPECT_GT(ended.speedup(), replay_texts(*fixed, texts, {.gamma = 64}, costs).speedup());
+}
+
 TEST(Texts, AHistoryHelpsWithTheSameAnswerAgain) {
   const std::vector<WrittenText> texts{{ids_of({1}), ids_of({5, 6, 7, 8, 5, 9, 4, 3})},
                                        {ids_of({2}), ids_of({5, 6, 7, 8, 5, 9, 4, 3})}};
