@@ -65,7 +65,7 @@ struct Hello {
   // draft worker: it drafts with that head, and needs them. 0: neither.
   uint64_t state_head = 0;
   int32_t state_width = 0;
-  // Of a target group: it can tell TokenSuccessors. Of a draft worker: it drafts with them.
+  // Of a draft worker: it drafts with TokenSuccessors, which every target group can tell.
   bool successors = false;
   // Of a draft worker: it finds drafts in the text, and knows what they are worth (Propose::row_ns).
   bool finds_text = false;

@@ -229,8 +229,7 @@ void Protocol::plan(ServingGroup& group, Turn& turn) {
   for (size_t i = 0; i < plan.entries.size(); ++i) {
     LiveRequest& live = *plan.entries[i].live;
     const PoolWorker* worker = pool_.of(live);
-    live.round.ranks_rows =
-        plan.entries[i].sampling && target.tells_successors() && worker && worker->reads_successors();
+    live.round.ranks_rows = plan.entries[i].sampling && worker && worker->reads_successors();
     step->entries[i].successors = live.round.ranks_rows;
   }
   if (target.drafts())

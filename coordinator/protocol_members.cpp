@@ -176,12 +176,6 @@ void Protocol::worker_joined(PeerId peer, Hello& hello, Turn& turn) {
                         "its head reads states that this target does not tell; give both ends the same "
                         "--drafter and --draft-model, and the target --head-place worker or auto",
                         turn);
-  if (hello.successors && !target.tells_successors())
-    return refuse_hello(
-        peer,
-        "it drafts with the tokens that the target ranks best, and a target on CUDA devices does "
-        "not tell them; use --drafter suffix",
-        turn);
   if (Status status = WorkerPool::check(hello, target.model()); !status.ok())
     return refuse_hello(peer, status.message(), turn);
   if (pool_.is_full())

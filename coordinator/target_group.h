@@ -45,7 +45,6 @@ class TargetGroup {
   // The head of draft workers whose StateRows it tells, and how wide these are; 0: of none.
   uint64_t state_head() const { return hello_.state_width > 0 ? hello_.state_head : 0; }
   int32_t state_width() const { return hello_.state_width; }
-  bool tells_successors() const { return hello_.successors; }
   // The kind of the drafter that is part of the group; 0: there is none, and draft workers draft. Where it is
   // a head that workers may have, too, that is another kind: its drafts are the same, their costs are not.
   DrafterKind own_kind() const { return own_kind_; }

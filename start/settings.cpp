@@ -184,11 +184,6 @@ Status check_settings(const RoleSettings& settings) {
     return invalid_argument(
         fmt::format("--scheduling-policy {}: choose fcfs or priority", m.scheduling_policy));
   RETURN_IF_ERROR(check_drafter_settings(settings));
-  if (m.reads_successors() && m.device.starts_with("cuda"))
-    return unsupported(
-        fmt::format("--drafter {} and --device {}: the tokens that a target ranks best are told by "
-                    "targets on the CPU alone; use --drafter suffix",
-                    m.drafter, m.device));
   if (m.draft_threads < 0 || m.draft_threads > 1024)
     return invalid_argument(fmt::format("--draft-threads {}: must be 0 to 1024", m.draft_threads));
   if (m.startup_timeout_s < 1) return invalid_argument("--startup-timeout must be at least 1 second");

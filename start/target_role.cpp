@@ -116,7 +116,6 @@ Status serve_target(const RoleSettings& settings, const Preparation& prepared, R
       .max_sequences = settings.models.max_num_seqs,
       .generation = new_generation(),
       .trees = !tree.shape.is_chain(),
-      .successors = device_of_worker(settings.models, group.rank()).kind == Device::Kind::kCpu,
       .synthetic_acceptance = synthetic ? &*synthetic : nullptr};
   if (life.asked_to_leave) {  // a broken connection ends this life, and the next one begins
     target.asked_to_leave = life.asked_to_leave;

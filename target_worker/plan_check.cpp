@@ -86,8 +86,6 @@ Status TargetWorker::check_entry(const PlanEntry& entry, const StepPlan& plan) c
     return malformed(fmt::format("q_kind is none, which the {} rule needs", rule_name(rule)));
   if (!entry.masks.empty() && !verifier_->takes_masks())
     return malformed("has masks, which made-up verdicts do not take");
-  if (entry.successors && !options_.successors)
-    return malformed("asks for successors, which targets on CUDA devices do not tell");
   if (entry.next_gamma > 0 && options_.own_drafter == 0)
     return malformed(fmt::format("next_gamma is {}, and there is no drafter here", entry.next_gamma));
   const bool may_branch = is_match_rule(rule) || (is_tree_rule(rule) && entry.next_tree.nodes == 0);

@@ -9,6 +9,7 @@
 
 #include "comm/collectives.h"
 #include "comm/messages.h"
+#include "target_worker/verifier.h"
 #include "transformer/model/logits.h"
 #include "transformer/sampling/top_tokens.h"
 
@@ -16,20 +17,26 @@ namespace outrider {
 
 class SuccessorRanks {
  public:
-  // `group` must outlive it; its ranks call rank() with the same rows and their own shard.
+  // `group` must outlive it; its ranks ask for the same rows, of their own shard.
   explicit SuccessorRanks(Collectives& group) : group_(group) {}
 
-  // [rows, kSuccessors] of these rows of the logits, raw ones in host memory, which stay as they are; -1
-  // where there are no more, and for a row that is not finite. One collective for all rows, none for no rows.
-  // Valid until the next call.
-  std::span<const TokenId> rank(const LogitsShard& logits, std::span<const int64_t> rows);
+  // Ranks these rows of the logits, raw ones, which stay as they are. Before verify(), which overwrites them;
+  // on a device the verifier does it where they are.
+  void begin(std::span<const int64_t> rows, const PlacedLogits& logits, Verifier& verifier);
+  // [rows, kSuccessors] of the rows of begin(), after verify(); -1 where there are no more, and for a row
+  // that is not finite. One collective for all rows, none for no rows. Valid until the next begin().
+  std::span<const TokenId> finish(const Verifier& verifier);
 
  private:
+  void rank_here(std::span<const int64_t> rows, const LogitsShard& logits);
+
   Collectives& group_;
   TopTokens top_;
   std::vector<float> chunk_max_;
   std::vector<uint64_t> mine_, all_;
   std::vector<TokenId> best_;
+  size_t rows_ = 0;
+  bool on_device_ = false;
 };
 
 }  // namespace outrider

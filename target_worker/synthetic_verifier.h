@@ -17,6 +17,10 @@ class SyntheticVerifier : public Verifier {
                                           const PlacedLogits& logits) override;
   const VerifierStats& stats() const override { return honest_->stats(); }
   bool takes_masks() const override { return false; }
+  void rank_rows(std::span<const int64_t> rows, const PlacedLogits& logits) override {
+    honest_->rank_rows(rows, logits);
+  }
+  std::span<const uint64_t> ranked_rows() const override { return honest_->ranked_rows(); }
   std::optional<int64_t> busy_ns() const override { return honest_->busy_ns(); }
 
  private:

@@ -21,7 +21,6 @@ struct TargetOptions {
   int32_t max_sequences = 16;  // open at once
   Generation generation{1};    // of this life of the group
   bool trees = true;           // drafts may be trees
-  bool successors = true;      // the model leaves its logits in host memory, where they can be ranked
   // Null: verdicts are honest (synthetic_verifier.h). Every rank needs the same process.
   const AcceptanceProcess* synthetic_acceptance = nullptr;
   // Where this rank's slices of q come in; null on all ranks: nowhere. `slices`: those of all, for the

@@ -120,6 +120,7 @@ StepResult TargetWorker::step(const StepPlan& plan) {
     ask_verifier(plan);
     rank_successors(plan, logits);
     verdicts = verifier_->verify(requests_, logits);
+    successors_ = successor_ranks_.finish(*verifier_);
   }
   if (!requests_.empty()) settle_device_times(verifier_->busy_ns(), result);
   {
@@ -233,7 +234,7 @@ void TargetWorker::rank_successors(const StepPlan& plan, const PlacedLogits& log
     for (int64_t row = 0; entry.successors && row < rows; ++row)
       ranked_rows_.push_back(asked.first_row + row);
   }
-  if (!ranked_rows_.empty()) successors_ = successor_ranks_.rank(std::get<LogitsShard>(logits), ranked_rows_);
+  successor_ranks_.begin(ranked_rows_, logits, *verifier_);
 }
 
 PromptScores scores_of(const PlanEntry& entry, std::span<const VerifyRequest> asked,

@@ -57,6 +57,10 @@ class TreeVerifier final : public Verifier {
 
   const VerifierStats& stats() const override { return stats_; }
   bool takes_masks() const override { return inner_->takes_masks(); }
+  void rank_rows(std::span<const int64_t> rows, const PlacedLogits& logits) override {
+    inner_->rank_rows(rows, logits);
+  }
+  std::span<const uint64_t> ranked_rows() const override { return inner_->ranked_rows(); }
   std::optional<int64_t> busy_ns() const override {
     const auto of_rows = inner_->busy_ns();
     if (!of_rows || sampled_requests_.empty()) return of_rows;

@@ -82,6 +82,8 @@ struct VerifierStats {
   uint64_t q_zero_draws = 0;        // draft tokens with q = 0: validate_q_rows was not asked
 };
 
+inline constexpr int64_t kRankedWords = kSuccessors + 1;
+
 class Verifier {
  public:
   virtual ~Verifier() = default;
@@ -98,6 +100,13 @@ class Verifier {
     (void)requests;
     return std::get<LogitsShard>(logits);
   }
+  // Where the logits are on a device: this rank's kSuccessors best tokens of these rows as the model scored
+  // them, best first, and a word that is not 0 if its slice of the row is not finite. Asked for before
+  // verify(), there behind it: [rows, kRankedWords] of RankedToken, 0 where there are no more.
+  virtual void rank_rows(std::span<const int64_t> rows, const PlacedLogits& logits) {
+    CHECK(rows.empty() || std::holds_alternative<LogitsShard>(logits), "no rows are ranked here");
+  }
+  virtual std::span<const uint64_t> ranked_rows() const { return {}; }
   // How long the last verify() computed, where that is not how long the call took: on a device the call also
   // waits for the forward pass.
   virtual std::optional<int64_t> busy_ns() const { return std::nullopt; }

@@ -72,6 +72,7 @@ DeviceVerifier::DeviceVerifier(DeviceGroup& group, Collectives& host, const Veri
       inputs_(limits.q_words),
       memory_(std::make_unique<Memory>(limits.rows, limits.requests, group.size())),
       verdicts_(limits.requests),
+      ranked_(limits.rows),
       logprobs_(host) {
   memory_->set(batch_);
   batch_.rank = group.rank();
@@ -100,6 +101,13 @@ LogitsShard DeviceVerifier::on_host(std::span<const VerifyRequest> requests, con
           .vocab_range = on_device->vocab_range,
           .vocab_size = on_device->vocab_size,
           .hidden = {}};
+}
+
+void DeviceVerifier::rank_rows(std::span<const int64_t> rows, const PlacedLogits& logits) {
+  const auto* on_device = std::get_if<DeviceLogits>(&logits);
+  CHECK(on_device, "the logits are in host memory");
+  use_device(group_.device());
+  ranked_.queue(rows, *on_device);
 }
 
 const std::vector<VerifyResult>& DeviceVerifier::verify(std::span<const VerifyRequest> requests,

@@ -8,6 +8,7 @@
 
 #include "base/cuda.h"
 #include "comm/device_group.h"
+#include "target_worker/cuda/ranked_rows.h"
 #include "target_worker/cuda/verify_inputs.h"
 #include "target_worker/verifier.h"
 #include "transformer/sampling/logprobs.h"
@@ -34,6 +35,8 @@ class DeviceVerifier final : public Verifier {
                                           const PlacedLogits& logits) override;
   const VerifierStats& stats() const override { return stats_; }
   LogitsShard on_host(std::span<const VerifyRequest> requests, const PlacedLogits& logits) override;
+  void rank_rows(std::span<const int64_t> rows, const PlacedLogits& logits) override;
+  std::span<const uint64_t> ranked_rows() const override { return ranked_.lists(); }
   std::optional<int64_t> busy_ns() const override;
 
  private:
@@ -56,6 +59,7 @@ class DeviceVerifier final : public Verifier {
   StreamView stream_;
   Event begun_, ended_;
   PinnedBuffer<Verdict> verdicts_;
+  RankedRows ranked_;
   ShardLogprobs logprobs_;
   std::vector<LogprobQuery> queries_;
   std::vector<VerifyResult> results_;

@@ -147,6 +147,19 @@ TEST_P(CudaTrees, TextWithTreesIsPlainText) {
   }
 }
 
+// What the target ranks best comes from the device, for nodes of trees, too.
+TEST_P(CudaTrees, DraftsFromRankedRowsGiveTheTextOfPlainDecoding) {
+  TestCluster plain({.target = GetParam().model, .device = kDevice, .weight_format = GetParam().format});
+  const auto expected = texts(plain.run(some_requests(0)));
+  for (const int tp_size : {1, 2}) {
+    ClusterOptions recycling = options(tp_size == 1 ? best_ : TreeShape{}, tp_size);
+    recycling.drafter = DrafterKind::kRecycling;
+    TestCluster cluster(recycling);
+    EXPECT_EQ(expected, texts(cluster.run(some_requests(3)))) << tp_size << " ranks";
+    EXPECT_GT(cluster.totals().rounds.accepted, 5) << tp_size << " ranks";
+  }
+}
+
 // What a grammar forbids is taken from the logits where they are.
 TEST_P(CudaTrees, GrammarsGiveTheTextOfPlainDecoding) {
   const auto vocab_size =

@@ -24,7 +24,7 @@
 namespace outrider::testing {
 
 enum class Wire { kInproc, kZmqIpc, kZmqTcp };
-enum class DrafterKind { kNone, kModel, kNgram };
+enum class DrafterKind { kNone, kModel, kNgram, kRecycling };
 
 struct ClusterOptions {
   std::string target;  // names of golden models, or directories
@@ -341,6 +341,7 @@ class TestCluster {
         DraftWorkerOptions worker{
             .info = draft_info, .generation = generation, .max_sequences = all_sequences()};
         if (head) worker.head_fingerprint = head->fingerprint();
+        worker.successors = options_.drafter == DrafterKind::kRecycling;
         if (state_head) {
           worker.state_head = kStateHead;
           worker.state_width = static_cast<int32_t>(state_head->hidden_size());
@@ -362,7 +363,8 @@ class TestCluster {
                                                                .vocab_size = welcome->target.vocab_size,
                                                                .rows = slices ? slices->rows() : nullptr,
                                                                .head = head.get()})
-                                 : make_ngram_drafter({.max_sequences = all_sequences()});
+                             : worker.successors ? make_recycling_drafter({.max_sequences = all_sequences()})
+                                                 : make_ngram_drafter({.max_sequences = all_sequences()});
         const Status status = DraftWorker(*drafter, *transport, worker).serve();
         EXPECT_TRUE(status.ok()) << status.message();
         if (model) {

@@ -6,7 +6,9 @@
 
 #include <latch>
 #include <map>
+#include <mutex>
 
+#include "target_worker/successor_ranks.h"
 #include "tests/target_worker/verify_support.h"
 
 namespace outrider::cuda {
@@ -42,7 +44,7 @@ std::vector<VerifyResult> verify_on_device(const std::vector<TestRound>& rounds,
                               .vocab_size = host.vocab_size,
                               .stream = stream,
                               .host_room = room.data()};
-    pass.group.barrier();  // nobody allocates any more while a peer's kernel waits for it
+    pass.group.barrier();               // nobody allocates any more while a peer's kernel waits for it
     EXPECT_EQ(verifier->busy_ns(), 0);  // it was asked nothing yet
     const auto results = verifier->verify(requests_with(pass, parents), logits);
     own_stats = verifier->stats();
@@ -121,6 +123,65 @@ class DeviceVerifierTest : public testing::Test {
       GTEST_SKIP() << "no CUDA device: " << devices.status().message();
   }
 };
+
+// What is ranked before a pass overwrites it, by the device and by the host, of all rows but one, on so many
+// ranks. Every rank has the same.
+std::vector<TokenId> ranked(const TestRound& round, int ranks, bool on_device) {
+  std::vector<TokenId> first;
+  std::mutex mutex;
+  std::latch done(ranks);
+  verify_on_ranks({round}, ranks, nullptr, [&](RankPass& pass, VerifierStats&) {
+    use_device(0);
+    auto group = make_staged_group(pass.group);
+    Stream stream;
+    DeviceBuffer<float> memory(static_cast<int64_t>(pass.shard.size()));
+    copy(memory.data(), pass.shard.data(), memory.size(), stream);
+    stream.synchronize();
+    const PinnedBuffer<float> room(memory.size());
+    const LogitsShard host = pass.logits();
+    const PlacedLogits device = DeviceLogits{.logits = {memory.data(), host.logits.extents()},
+                                             .vocab_range = host.vocab_range,
+                                             .vocab_size = host.vocab_size,
+                                             .stream = stream,
+                                             .host_room = room.data()};
+    DeviceVerifier verifier(*group, pass.group, VerifierLimits{.rows = pass.rows, .requests = pass.rows});
+    std::vector<int64_t> rows;
+    for (int64_t r = pass.rows - 1; r > 0; --r) rows.push_back(r);
+    SuccessorRanks successors(pass.group);
+    successors.begin(rows, on_device ? device : PlacedLogits(host), verifier);
+    const auto results = verifier.verify(pass.requests, device);
+    const auto best = successors.finish(verifier);
+    {
+      const std::lock_guard lock(mutex);
+      if (first.empty()) first.assign(best.begin(), best.end());
+      EXPECT_TRUE(std::equal(best.begin(), best.end(), first.begin(), first.end()));
+    }
+    done.arrive_and_wait();
+    return results;
+  });
+  return first;
+}
+
+TEST_F(DeviceVerifierTest, RanksRowsLikeTheHost) {
+  std::mt19937_64 rng(31);
+  for (const size_t vocab : {5, 9, 300, 5000})
+    for (int kind = 0; kind < 3; ++kind) {
+      TestRound round = random_round(rng, Rule::kGreedy, vocab, 4);
+      round.params.repetition_penalty = 1.7f;  // changes what is drawn, and not what is ranked
+      for (float& logit : round.raw[2]) logit = std::round(logit);  // ties
+      const size_t somewhere = rng() % vocab;
+      if (kind == 1) round.raw[3][somewhere] = std::numeric_limits<float>::quiet_NaN();
+      if (kind == 2) {
+        for (float& logit : round.raw[3]) logit = -std::numeric_limits<float>::infinity();
+        round.raw[3][somewhere] = 1;
+        round.raw[4][somewhere] = std::numeric_limits<float>::infinity();
+      }
+      const auto expected = ranked(round, 1, false);
+      ASSERT_EQ(expected.size(), 4u * kSuccessors);
+      for (const int ranks : {1, 3})
+        EXPECT_EQ(ranked(round, ranks, true), expected) << vocab << " tokens, kind " << kind << ", " << ranks;
+    }
+}
 
 class DeviceRule : public DeviceVerifierTest, public testing::WithParamInterface<Rule> {};
 
