@@ -28,6 +28,13 @@ __device__ __forceinline__ void mma_16x8x16(float (&d)[4], const uint32_t (&a)[4
       : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
 }
 
+// A matrix of 8 x 8 bf16, of which lane l holds row l / 4, columns 2 (l % 4) and the next, turned around.
+__device__ __forceinline__ uint32_t transpose_8x8(uint32_t pair) {
+  uint32_t turned;
+  asm("movmatrix.sync.aligned.m8n8.trans.b16 %0, %1;" : "=r"(turned) : "r"(pair));
+  return turned;
+}
+
 // a * b + c for the bf16 in the low and in the high half of each word, each rounded once.
 __device__ __forceinline__ uint32_t fma_pairs(uint32_t a, uint32_t b, uint32_t c) {
   uint32_t d;
@@ -104,8 +111,8 @@ inline void check_kernel(cudaError_t error, const char* what) {
 template <class... Parameters, class... Arguments>
 void launch(StreamView stream, const LaunchShape& shape, void (*kernel)(Parameters...),
             const Arguments&... arguments) {
-  // A multiprocessor changes what it splits between L1 and shared memory only while it is idle: a kernel with a
-  // small share would keep the next one, which wants a large one, from starting early.
+  // A multiprocessor changes what it splits between L1 and shared memory only while it is idle: a kernel with
+  // a small share would keep the next one, which wants a large one, from starting early.
   cudaLaunchAttribute attributes[2]{};
   attributes[0].id = cudaLaunchAttributeProgrammaticStreamSerialization;
   attributes[0].val.programmaticStreamSerializationAllowed = 1;

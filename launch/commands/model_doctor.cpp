@@ -137,11 +137,11 @@ void add_sizes(const ModelConfig& c, std::string& out) {
                        architecture_name(c.family), traits_of(c.family).title, c.num_layers, c.hidden_size,
                        c.num_heads, c.num_kv_heads, c.head_dim, c.intermediate_size));
   if (c.latent)
-    add_line(
-        out, "latent attention",
-        fmt::format("{} numbers of every token and {} that turn are cached, in the order of keys and in that "
-                    "of values; queries of {}, values of {}",
-                    c.latent->kv_rank, c.latent->rope_dim, c.latent->query_dim(), c.latent->value_dim));
+    add_line(out, "latent attention",
+             fmt::format("{} numbers of every token and {} that turn are cached, on the CPU twice: in the "
+                         "order of keys and in that "
+                         "of values; queries of {}, values of {}",
+                         c.latent->kv_rank, c.latent->rope_dim, c.latent->query_dim(), c.latent->value_dim));
   if (c.experts) add_line(out, "experts", describe_experts(c));
   add_line(
       out, "vocabulary",

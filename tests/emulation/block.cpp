@@ -205,6 +205,16 @@ float shuffle_xor(float value, int lanes) {
   return value;
 }
 
+uint32_t transpose_8x8(uint32_t pair) {
+  const uint32_t* all = emulation::exchange({&pair, 1});
+  const unsigned lane = emulation::block().current % kWarp, column = lane / 4, row = lane % 4 * 2;
+  const auto element = [&](unsigned r) {
+    const uint32_t word = all[(r * 4 + column / 2) * emulation::kWords];
+    return column % 2 ? word >> 16 : word & 0xffffu;
+  };
+  return element(row) | element(row + 1) << 16;
+}
+
 uint32_t of_first_lane(uint32_t value) { return emulation::exchange({&value, 1})[0]; }
 void await_inputs() {
   emulation::block().here().has_inputs = true;

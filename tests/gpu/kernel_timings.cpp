@@ -75,6 +75,8 @@ void measure_small_kernels(Bench& bench, const std::string& name, const ModelCon
     const auto heads = static_cast<int32_t>(c.num_heads);
     const int64_t qkv = c.q_size() + 2 * c.kv_size();
     const int64_t turn_rows = cuda::attention_turn_rows(heads, c.head_dim, room.positions);
+    const cuda::AttentionTile tile =
+        cuda::attention_tile(c.heads_per_kv_head(), room.kv, bench.device.shared_bytes);
     const DeviceBuffer<float> workspace(
         cuda::attention_workspace(turn_rows, heads, c.head_dim, room.positions));
     const auto norm = [&] {
@@ -108,8 +110,8 @@ void measure_small_kernels(Bench& bench, const std::string& name, const ModelCon
                        .heads = heads,
                        .heads_per_kv = static_cast<int32_t>(c.heads_per_kv_head()),
                        .max_positions = static_cast<int32_t>(room.positions),
-                       .tile_rows = cuda::attention_tile_rows(c.heads_per_kv_head(), c.head_dim,
-                                                              bench.device.shared_bytes),
+                       .tile_rows = tile.rows,
+                       .tile_heads = tile.heads,
                        .turn_rows = turn_rows,
                        .workspace = workspace.data(),
                        .multiprocessors = bench.device.multiprocessors});

@@ -13,6 +13,9 @@ namespace {
 struct Shape {
   KvType type;
   int32_t head_dim, kv_heads, heads_per_kv;
+  int32_t latent_dim = 0;
+
+  int32_t value_dim() const { return latent_dim > 0 ? latent_dim : head_dim; }
 };
 
 // How rows look at positions, as AttentionArguments have it.
@@ -36,7 +39,10 @@ class Attention {
         rows_(std::move(rows)),
         tails_(std::move(tails)),
         stream_(stream),
-        host_{.type = shape.type, .kv_heads = shape.kv_heads, .head_dim = shape.head_dim},
+        host_{.type = shape.type,
+              .kv_heads = shape.kv_heads,
+              .head_dim = shape.head_dim,
+              .latent_dim = shape.latent_dim},
         q_(random_floats(row_count() * heads() * shape.head_dim, 4)) {
     for (int64_t i = 0; i < kSequences * kTableStride; ++i)
       tables_.push_back(static_cast<int32_t>(i * 37 % kPoolBlocks));
@@ -60,6 +66,7 @@ class Attention {
   // One row of another, as a chain: what its tail finds is at its positions, and nothing is behind them.
   Attention(const Attention& tree, size_t row)
       : look(tree.look),
+        most_tile_heads(tree.most_tile_heads),
         shape_(tree.shape_),
         rows_{tree.rows_[row]},
         tails_(1),
@@ -83,6 +90,7 @@ class Attention {
   }
 
   Look look;
+  int32_t most_tile_heads = 64;  // no bit may depend on it
 
   int64_t row_count() const { return static_cast<int64_t>(rows_.size()); }
   int32_t heads() const { return shape_.kv_heads * shape_.heads_per_kv; }
@@ -169,7 +177,11 @@ class Attention {
 
 std::vector<float> Attention::of_heads(int32_t begin_head, int32_t end_head, int32_t tile_rows,
                                        int64_t turn_rows, int multiprocessors) const {
-  const int32_t own_heads = end_head - begin_head;
+  const int32_t own_heads = end_head - begin_head, value_dim = shape_.value_dim();
+  const AttentionTile most =
+      attention_tile(std::min(own_heads, shape_.heads_per_kv), host_, describe_device(0).shared_bytes);
+  const int32_t tile_heads = std::min(most.heads, most_tile_heads);
+  tile_rows = tile_heads < most.heads ? 1 : std::min(tile_rows, most.rows);
   std::vector<int32_t> positions, row_table, tail_begins, tail_at, tails{0}, tiles(rows_.size());
   for (size_t row = 0; row < rows_.size(); ++row) {
     row_table.push_back(rows_[row].first);
@@ -198,9 +210,9 @@ std::vector<float> Attention::of_heads(int32_t begin_head, int32_t end_head, int
                           .table_stride = kTableStride};
   KvLayer layer = host_;
   layer.keys = device_[0].data();
-  layer.values = device_[1].data();
-  const DeviceBuffer<float> workspace(attention_workspace(turn_rows, own_heads, shape_.head_dim, kPositions)),
-      out(row_count() * own_heads * shape_.head_dim);
+  layer.values = layer.has_values() ? device_[1].data() : nullptr;
+  const DeviceBuffer<float> workspace(attention_workspace(turn_rows, own_heads, value_dim, kPositions)),
+      out(row_count() * own_heads * value_dim);
   fill_bytes(workspace.data(), 0xff, workspace.bytes(), stream_);
   attention(stream_, batch, layer,
             {.q = device_q_.data() + begin_head * shape_.head_dim,
@@ -216,6 +228,7 @@ std::vector<float> Attention::of_heads(int32_t begin_head, int32_t end_head, int
              .window = look.window,
              .max_positions = kPositions,
              .tile_rows = tile_rows,
+             .tile_heads = tile_heads,
              .turn_rows = turn_rows,
              .workspace = workspace.data(),
              .multiprocessors = multiprocessors});
@@ -241,20 +254,21 @@ double Attention::reference(int64_t row, int32_t head, int32_t dim) const {
     max = std::max(max, weights.back());
   }
   for (double& w : weights) sum += w = std::exp(w - max);
+  const auto value_of = [&](int32_t p) {
+    const int32_t block = block_of(sequence, p);
+    return host_.has_values() ? values_[static_cast<size_t>(host_.value_offset(block, kv_head, p % 16, dim))]
+                              : keys_[static_cast<size_t>(host_.key_offset(block, kv_head, p % 16, dim))];
+  };
   for (int32_t p = first; p <= last; ++p)
-    result +=
-        weights[static_cast<size_t>(p - first)] / sum *
-        static_cast<double>(
-            values_[static_cast<size_t>(host_.value_offset(block_of(sequence, p), kv_head, p % 16, dim))]);
+    result += weights[static_cast<size_t>(p - first)] / sum * static_cast<double>(value_of(p));
   return result;
 }
 
 // Rows before, at and after borders of splits; tails of head_dim; more tiles of dimensions than warps.
-constexpr Shape kShapes[]{{KvType::kFloat32, 24, 2, 3},
-                          {KvType::kBFloat16, 24, 2, 3},
-                          {KvType::kBFloat16, 16, 1, 1},
-                          {KvType::kBFloat16, 80, 1, 4},
-                          {KvType::kBFloat16, 144, 1, 7}};
+constexpr Shape kShapes[]{{KvType::kFloat32, 24, 2, 3},      {KvType::kBFloat16, 24, 2, 3},
+                          {KvType::kBFloat16, 16, 1, 1},     {KvType::kBFloat16, 80, 1, 4},
+                          {KvType::kBFloat16, 144, 1, 7},    {KvType::kFloat32, 26, 1, 5, 18},
+                          {KvType::kBFloat16, 104, 1, 3, 72}};
 
 std::vector<std::pair<int32_t, int32_t>> border_rows() {
   return {{0, 0},   {0, 14},  {0, 15},  {0, 16},  {0, 126}, {0, 127}, {0, 128},
@@ -272,7 +286,7 @@ TEST_F(CudaOps, AttentionEqualsDoubles) {
       size_t at = 0;
       for (int64_t row = 0; row < attend.row_count(); ++row)
         for (int32_t head = 0; head < attend.heads(); ++head)
-          for (int32_t i = 0; i < shape.head_dim; ++i, ++at)
+          for (int32_t i = 0; i < shape.value_dim(); ++i, ++at)
             ASSERT_NEAR(static_cast<double>(got[at]), attend.reference(row, head, i),
                         shape.type == KvType::kBFloat16 ? 4e-5 : 5e-6)
                 << "row " << row << " head " << head << " of head_dim " << shape.head_dim << ", window "
@@ -286,14 +300,19 @@ TEST_F(CudaOps, AttentionBitsDependOnNoNeighbour) {
     Attention attend(shape, border_rows(), *stream);
     attend.look.window = shape.head_dim % 5 * 40;  // 0 for some
     const auto alone = attend(1, 64, 1);
-    const int32_t most = attention_tile_rows(shape.heads_per_kv, shape.head_dim, info.shared_bytes);
-    EXPECT_EQ(most, 64 / shape.heads_per_kv);
+    const KvLayer layer{.type = shape.type, .head_dim = shape.head_dim, .latent_dim = shape.latent_dim};
+    const int32_t most = attention_tile(shape.heads_per_kv, layer, info.shared_bytes).rows;
+    EXPECT_EQ(most, (shape.latent_dim > 0 ? 32 : 64) / shape.heads_per_kv);
     for (const auto& [tile_rows, turn_rows, multiprocessors] :
          {std::tuple<int32_t, int64_t, int>{most, 64, 132}, {3, 64, 1}, {most, 5, 132}}) {
       const auto together = attend(tile_rows, turn_rows, multiprocessors);
       EXPECT_EQ(std::memcmp(alone.data(), together.data(), alone.size() * sizeof(float)), 0)
           << "tiles of " << tile_rows << ", turns of " << turn_rows << ", head_dim " << shape.head_dim;
     }
+    attend.most_tile_heads = 2;
+    const auto in_groups = attend(1, 64, 3);
+    EXPECT_EQ(std::memcmp(alone.data(), in_groups.data(), alone.size() * sizeof(float)), 0)
+        << "head_dim " << shape.head_dim;
   }
 }
 
@@ -320,7 +339,7 @@ TEST_F(CudaOps, AttentionOfANodeHasTheBitsOfItsChain) {
         const auto chain = Attention(attend, row)(1, 64, 1);
         chains.insert(chains.end(), chain.begin(), chain.end());
       }
-      const int32_t most = attention_tile_rows(shape.heads_per_kv, shape.head_dim, info.shared_bytes);
+      const int32_t most = 64 / shape.heads_per_kv;
       for (const auto& [tile_rows, turn_rows, multiprocessors] :
            {std::tuple<int32_t, int64_t, int>{most, 64, 132}, {3, 64, 1}, {most, 5, 132}}) {
         const auto together = attend(tile_rows, turn_rows, multiprocessors);
@@ -420,12 +439,24 @@ TEST_F(CudaOps, ValuesThatAreNotFiniteReachOnlyTheRowsThatAttendToThem) {
 }
 
 TEST_F(CudaOps, AttentionTilesFitTheSharedMemory) {
-  EXPECT_EQ(attention_tile_rows(4, 128, int64_t{227} << 10), 16);
-  EXPECT_EQ(attention_tile_rows(8, 128, int64_t{227} << 10), 8);
-  EXPECT_EQ(attention_tile_rows(65, 64, int64_t{227} << 10), 0);
-  const int32_t narrower = attention_tile_rows(1, 256, int64_t{163} << 10);
+  constexpr int64_t kHopper = int64_t{227} << 10, kAmpere = int64_t{163} << 10;
+  const auto tile = [](int64_t heads, int32_t head_dim, int64_t shared_bytes, int32_t latent_dim = 0) {
+    return attention_tile(heads, {.type = KvType::kBFloat16, .head_dim = head_dim, .latent_dim = latent_dim},
+                          shared_bytes);
+  };
+  EXPECT_EQ(tile(4, 128, kHopper).rows, 16);
+  EXPECT_EQ(tile(4, 128, kHopper).heads, 4);
+  EXPECT_EQ(tile(8, 128, kHopper).rows, 8);
+  EXPECT_EQ(tile(65, 64, kHopper).rows, 1);
+  EXPECT_EQ(tile(65, 64, kHopper).heads, 33);
+  const int32_t narrower = tile(1, 256, kAmpere).rows;
   EXPECT_GT(narrower, 0);
   EXPECT_LT(narrower, 64);
+  // DeepSeek's: of all its heads 32 fit, or two rows of a rank's 16.
+  EXPECT_EQ(tile(128, 576, kHopper, 512).rows, 1);
+  EXPECT_EQ(tile(128, 576, kHopper, 512).heads, 32);
+  EXPECT_EQ(tile(16, 576, kHopper, 512).rows, 2);
+  EXPECT_EQ(tile(16, 576, kAmpere, 512).rows, 0);
 }
 
 }  // namespace

@@ -230,24 +230,44 @@ TEST_F(CudaOps, GatesEqualDoubles) {
     }
 }
 
-// More experts than lanes, the shared one, and scores that are all alike.
+// More experts than lanes, the shared one with and without a gate, scores that are all alike; shares and
+// sigmoids, corrected ones, groups of several sizes.
 TEST_F(CudaOps, ExpertsAreChosenAsOnTheHost) {
   constexpr int32_t kRows = 3, kHidden = 40, kExperts = 45, kChosen = 4;
   auto x = random_floats(kRows * kHidden, 1);
   std::fill_n(x.begin() + kHidden, kHidden, 0.0f);
-  const auto router = random_floats(kExperts * kHidden, 2), shared = random_floats(kHidden, 3);
+  const auto router = random_floats(kExperts * kHidden, 2), shared = random_floats(kHidden, 3),
+             corrections = random_floats(kExperts, 4);
   const auto device_x = to_device(x, *stream), device_router = to_device(router, *stream),
-             device_shared = to_device(shared, *stream);
-  for (const bool renormalise : {true, false}) {
+             device_shared = to_device(shared, *stream), device_corrections = to_device(corrections, *stream);
+  struct Case {
+    RoutingRule rule;
+    bool is_corrected = false, is_gated = true;
+  };
+  const std::vector<Case> cases{
+      {{.renormalise = true}},
+      {{.renormalise = false}},
+      {{.renormalise = false, .groups = 5, .groups_chosen = 2, .factor = 1.5f}, false, false},
+      {{.score = RouterScore::kSigmoid}, false, false},
+      {{.score = RouterScore::kSigmoid, .groups = 9, .groups_chosen = 4, .factor = 2.5f}, true, false},
+      {{.renormalise = false, .score = RouterScore::kSigmoid, .groups = 3, .groups_chosen = 1}, true}};
+  for (size_t c = 0; c < cases.size(); ++c) {
+    const auto& [rule, is_corrected, is_gated] = cases[c];
     DeviceBuffer<float> weights(kRows * (kExperts + 1));
     choose_experts(*stream, {.x = device_x.data(),
                              .rows = kRows,
                              .hidden = kHidden,
                              .router = device_router.data(),
-                             .shared_gate = device_shared.data(),
+                             .correction = is_corrected ? device_corrections.data() : nullptr,
+                             .has_shared = true,
+                             .shared_gate = is_gated ? device_shared.data() : nullptr,
                              .experts = kExperts,
                              .chosen = kChosen,
-                             .renormalise = renormalise,
+                             .is_sigmoid = rule.score == RouterScore::kSigmoid,
+                             .groups = static_cast<int32_t>(rule.groups),
+                             .groups_chosen = static_cast<int32_t>(rule.groups_chosen),
+                             .renormalise = rule.renormalise,
+                             .factor = rule.factor,
                              .weights = weights.data()});
     const auto got = to_host(weights, *stream);
     for (size_t m = 0; m < kRows; ++m) {
@@ -259,12 +279,13 @@ TEST_F(CudaOps, ExpertsAreChosenAsOnTheHost) {
       std::vector<float> scores;
       for (size_t e = 0; e < kExperts; ++e) scores.push_back(score(router, e));
       std::vector<ExpertChoice> choices(kChosen);
-      choose_experts(scores, {.renormalise = renormalise}, {}, choices);
+      choose_experts(scores, rule, is_corrected ? corrections : std::vector<float>{}, choices);
       std::vector<float> expected(kExperts + 1);
       for (const ExpertChoice& choice : choices) expected[static_cast<size_t>(choice.expert)] = choice.weight;
-      expected[kExperts] = 1 / (1 + std::exp(-score(shared, 0)));
+      expected[kExperts] = is_gated ? 1 / (1 + std::exp(-score(shared, 0))) : 1;
       for (size_t e = 0; e <= kExperts; ++e)
-        EXPECT_NEAR(got[m * (kExperts + 1) + e], expected[e], 1e-5f) << m << ", expert " << e;
+        EXPECT_NEAR(got[m * (kExperts + 1) + e], expected[e], 1e-5f)
+            << "case " << c << ", token " << m << ", expert " << e;
     }
   }
 }

@@ -4,6 +4,7 @@
 #include <cstring>
 
 #include "tests/support/temporary_directory.h"
+#include "tests/transformer/fp8_pair.h"
 #include "tests/transformer/model_suite.h"
 #include "tests/transformer/tensors_to_change.h"
 #include "transformer/files/weight_map.h"
@@ -93,6 +94,30 @@ TEST_P(CudaPublishedFormat, MemoryIsPlanned) {
     }
     EXPECT_GT(plan.bytes, 0);
   }
+}
+
+// DeepSeek-V3 in blocks of fp8, with latent attention, whose kv_b_proj is held in bf16.
+TEST(CudaPublishedLatents, AreMultipliedAsOnTheCpuWithTheBitsOfAnyChunkAndRanks) {
+  if (const std::string reason = testing::no_suite_device(); !reason.empty()) GTEST_SKIP() << reason;
+  const TemporaryDirectory codes, numbers;
+  testing::write_fp8_pair(codes.path(), numbers.path(), true);
+  const auto single = make_single_collectives();
+  auto model = testing::load_or_die(codes.path(), {.device = testing::suite_device()}, *single);
+  const auto ids = testing::random_ids(30, model->config().vocab_size, 3);
+  const auto reference = testing::logits_in_chunks(*model, ids, 1);
+  for (size_t chunk : {7u, 30u})
+    EXPECT_TRUE(testing::same_bits(reference, testing::logits_in_chunks(*model, ids, chunk))) << chunk;
+  for (int tp_size : {2, 8})
+    EXPECT_TRUE(
+        testing::same_bits(reference, testing::logits_of_group(codes.path().string(), tp_size, ids, 7)))
+        << tp_size;
+  auto cpu = testing::load_or_die(codes.path(), {}, *single);
+  auto exact = testing::load_or_die(numbers.path(), {}, *single);
+  const auto truth = testing::logits_in_chunks(*exact, ids, 30);
+  const double off = testing::relative_difference(reference, truth),
+               off_on_cpu = testing::relative_difference(testing::logits_in_chunks(*cpu, ids, 30), truth);
+  std::printf("latents in fp8: logits off by %.4f of their size, on the CPU by %.4f\n", off, off_on_cpu);
+  EXPECT_LT(off, 1.5 * off_on_cpu + 1e-3);
 }
 
 // Loading a golden model of which something was changed: the message.

@@ -4,13 +4,10 @@
 
 #include <algorithm>
 #include <cmath>
-#include <fstream>
-#include <random>
 
-#include "base/float8.h"
 #include "tests/support/temporary_directory.h"
+#include "tests/transformer/fp8_pair.h"
 #include "tests/transformer/model_suite.h"
-#include "tests/transformer/tensors_to_change.h"
 #include "transformer/files/quantized_file.h"
 #include "transformer/files/unused_tensors.h"
 #include "transformer/ops/cpu/cpu_ops.h"
@@ -18,56 +15,7 @@
 namespace outrider {
 namespace {
 
-using testing::TensorsToChange;
-
-constexpr int64_t kBlockRows = 24, kBlockColumns = 16;
-
-std::string bytes_of(const std::vector<float>& values) {
-  return {reinterpret_cast<const char*>(values.data()), values.size() * sizeof(float)};
-}
-
-bool stays(const std::string& name, size_t dimensions) {
-  return dimensions != 2 || name.find("embed_tokens") != name.npos || name.find("lm_head") != name.npos ||
-         name.find("mlp.gate.") != name.npos;
-}
-
-// The golden model with random codes in its matrices, and with the numbers that they stand for.
-void write_fp8_pair(const std::filesystem::path& codes_to, const std::filesystem::path& numbers_to) {
-  const auto source = testing::golden_model("deepseek-v3");
-  TensorsToChange codes(source / "model.safetensors"), numbers(source / "model.safetensors");
-  std::mt19937 random(5);
-  for (const auto& [name, tensor] : TensorsToChange(source / "model.safetensors").tensors) {
-    if (stays(name, tensor.shape.size())) continue;
-    const int64_t n = tensor.shape[0], k = tensor.shape[1], columns = (k + kBlockColumns - 1) / kBlockColumns,
-                  rows = (n + kBlockRows - 1) / kBlockRows;
-    std::vector<float> scales, values;
-    for (int64_t i = 0; i < rows * columns; ++i)
-      scales.push_back(0.002f + 0.0001f * static_cast<float>(random() % 40));
-    std::string bytes;
-    for (int64_t r = 0; r < n; ++r)
-      for (int64_t c = 0; c < k; ++c) {
-        const auto code = static_cast<uint8_t>(random() % 112 + (random() % 2) * 128);  // magnitudes to 240
-        bytes.push_back(static_cast<char>(code));
-        values.push_back(e4m3_to_float(code) *
-                         scales[static_cast<size_t>(r / kBlockRows * columns + c / kBlockColumns)]);
-      }
-    codes.tensors[name] = {"F8_E4M3", {n, k}, bytes};
-    codes.tensors[name + "_scale_inv"] = {"F32", {rows, columns}, bytes_of(scales)};
-    numbers.tensors[name] = {"F32", {n, k}, bytes_of(values)};
-  }
-  // A layer behind the last, for drafts, in codes as well.
-  codes.tensors["model.layers.2.eh_proj.weight"] = {"F8_E4M3", {1, 1}, "x"};
-  codes.tensors["model.layers.2.eh_proj.weight_scale_inv"] = {"F32", {1, 1}, bytes_of({1})};
-  codes.write(codes_to / "model.safetensors");
-  numbers.write(numbers_to / "model.safetensors");
-  auto config = nlohmann::json::parse(std::ifstream(source / "config.json"));
-  std::ofstream(numbers_to / "config.json") << config.dump();
-  config["quantization_config"] = {{"quant_method", "fp8"},
-                                   {"fmt", "e4m3"},
-                                   {"activation_scheme", "dynamic"},
-                                   {"weight_block_size", {kBlockRows, kBlockColumns}}};
-  std::ofstream(codes_to / "config.json") << config.dump();
-}
+using testing::write_fp8_pair;
 
 // Codes are multiplied as exact numbers with inputs rounded to bf16, so the model of numbers in fp32 is near
 // and no more.

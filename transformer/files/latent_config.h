@@ -7,6 +7,9 @@
 
 namespace outrider {
 
+// Of the norms of latents, whatever config.json says of the others'.
+constexpr float kLatentEpsilon = 1e-6f;
+
 // Fills in latent, and head_dim and num_kv_heads as keys are cached. Number and sizes of heads are known.
 Status read_latent_config(const JsonObject& config, ModelConfig& out);
 

@@ -8,15 +8,16 @@
 namespace outrider::cuda {
 namespace {
 
-KvLayer layer_of(const KvShape& shape) {
+KvLayer layer_of(const KvShape& shape, int64_t latent_dim) {
   return {.type = shape.type,
           .kv_heads = static_cast<int32_t>(shape.kv_heads),
-          .head_dim = static_cast<int32_t>(shape.head_dim)};
+          .head_dim = static_cast<int32_t>(shape.head_dim),
+          .latent_dim = static_cast<int32_t>(latent_dim)};
 }
 
-// Keys of one block in one layer; as many for the values.
+// Keys of one block in one layer; as many for the values, where there are any.
 int64_t bytes_of_block(const KvShape& shape) {
-  return layer_of(shape).block_elements() * outrider::element_bytes(shape.type);
+  return layer_of(shape, 0).block_elements() * outrider::element_bytes(shape.type);
 }
 
 // Of one token.
@@ -24,8 +25,10 @@ int64_t state_bytes(const KvShape& shape) { return shape.state_size * outrider::
 
 }  // namespace
 
-DeviceKvStorage::DeviceKvStorage(const KvShape& shape, int64_t num_blocks, int device, StreamView stream)
+DeviceKvStorage::DeviceKvStorage(const KvShape& shape, int64_t latent_dim, int64_t num_blocks, int device,
+                                 StreamView stream)
     : shape_(shape),
+      latent_dim_(latent_dim),
       device_(device),
       stream_(stream),
       states_(num_blocks * kBlockTokens * state_bytes(shape)),
@@ -33,7 +36,7 @@ DeviceKvStorage::DeviceKvStorage(const KvShape& shape, int64_t num_blocks, int d
       layers_(shape.layers) {
   for (int64_t i = 0; i < shape.layers; ++i) {
     keys_.emplace_back(num_blocks * bytes_of_block(shape));
-    values_.emplace_back(num_blocks * bytes_of_block(shape));
+    if (latent_dim == 0) values_.emplace_back(num_blocks * bytes_of_block(shape));
   }
   std::vector<KvLayer> layers;
   for (int64_t i = 0; i < shape.layers; ++i) layers.push_back(layer(i));
@@ -41,9 +44,12 @@ DeviceKvStorage::DeviceKvStorage(const KvShape& shape, int64_t num_blocks, int d
   stream_.synchronize();
 }
 
-int64_t DeviceKvStorage::bytes_for(const KvShape& shape, int64_t num_blocks) {
-  return num_blocks * (2 * shape.layers * bytes_of_block(shape) + kBlockTokens * state_bytes(shape));
+int64_t DeviceKvStorage::bytes_for(const KvShape& shape, int64_t latent_dim, int64_t num_blocks) {
+  const int64_t parts = latent_dim > 0 ? 1 : 2;
+  return num_blocks * (parts * shape.layers * bytes_of_block(shape) + kBlockTokens * state_bytes(shape));
 }
+
+KvLayer DeviceKvStorage::layer_shape() const { return layer_of(shape_, latent_dim_); }
 
 StateRows DeviceKvStorage::states() const {
   return {.type = shape_.type, .data = states_.data(), .size = shape_.state_size};
@@ -63,9 +69,9 @@ void DeviceKvStorage::read_state(const KvSlot& at, std::span<float> to) const {
 }
 
 KvLayer DeviceKvStorage::layer(int64_t index) const {
-  KvLayer layer = layer_of(shape_);
+  KvLayer layer = layer_shape();
   layer.keys = keys_[static_cast<size_t>(index)].data();
-  layer.values = values_[static_cast<size_t>(index)].data();
+  if (layer.has_values()) layer.values = values_[static_cast<size_t>(index)].data();
   return layer;
 }
 
@@ -83,7 +89,7 @@ void DeviceKvStorage::copy_slots(std::span<const KvMove> moves) {
     for (const KvMove& move : moves.subspan(first, std::min<size_t>(KvMoves::kMost, moves.size() - first)))
       some.moves[some.count++] = {move.from.block, static_cast<int32_t>(move.from.slot), move.to.block,
                                   static_cast<int32_t>(move.to.slot)};
-    move_kv_slots(stream_, layer_of(shape_), layers_.data(), shape_.layers, some);
+    move_kv_slots(stream_, layer_shape(), layers_.data(), shape_.layers, some);
   }
   const int64_t bytes = state_bytes(shape_);
   const auto state = [&](const KvSlot& at) {
@@ -94,7 +100,7 @@ void DeviceKvStorage::copy_slots(std::span<const KvMove> moves) {
 }
 
 uint64_t DeviceKvStorage::content_hash(std::span<const int32_t> blocks, int64_t length) const {
-  const KvLayer layer = layer_of(shape_);
+  const KvLayer layer = layer_shape();
   const int64_t element = outrider::element_bytes(shape_.type), bytes = bytes_of_block(shape_);
   use_device(device_);
   std::vector<std::byte> keys(static_cast<size_t>(bytes)), values(static_cast<size_t>(bytes));
@@ -108,14 +114,14 @@ uint64_t DeviceKvStorage::content_hash(std::span<const int32_t> blocks, int64_t 
     for (int64_t p = 0; p < length; p += kBlockTokens) {
       const int64_t from = blocks[static_cast<size_t>(p / kBlockTokens)] * bytes;
       copy(keys.data(), keys_[l].data() + from, bytes, stream_);
-      copy(values.data(), values_[l].data() + from, bytes, stream_);
+      if (layer.has_values()) copy(values.data(), values_[l].data() + from, bytes, stream_);
       stream_.synchronize();
       const auto tokens = static_cast<int32_t>(std::min(kBlockTokens, length - p));
       for (int32_t h = 0; h < layer.kv_heads; ++h)
         for (int32_t t = 0; t < tokens; ++t)
           for (int32_t i = 0; i < layer.head_dim; ++i) {
             add(keys, layer.key_offset(0, h, t, i));
-            add(values, layer.value_offset(0, h, t, i));
+            if (layer.has_values()) add(values, layer.value_offset(0, h, t, i));
           }
     }
   std::vector<std::byte> state(static_cast<size_t>(state_bytes(shape_)));

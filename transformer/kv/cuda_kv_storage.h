@@ -12,14 +12,15 @@ namespace outrider::cuda {
 
 class DeviceKvStorage final : public KvStorage {
  public:
-  // On the current device.
-  DeviceKvStorage(const KvShape& shape, int64_t num_blocks, int device, StreamView stream);
+  // On the current device. latent_dim: KvLayer's, 0 where values are stored.
+  DeviceKvStorage(const KvShape& shape, int64_t latent_dim, int64_t num_blocks, int device,
+                  StreamView stream);
 
   KvLayer layer(int64_t index) const;
   StateRows states() const;
   // Waits for the stream.
   void read_state(const KvSlot& at, std::span<float> to) const;
-  static int64_t bytes_for(const KvShape& shape, int64_t num_blocks);
+  static int64_t bytes_for(const KvShape& shape, int64_t latent_dim, int64_t num_blocks);
 
   void copy_block(int32_t from, int32_t to) override;
   void copy_slots(std::span<const KvMove> moves) override;
@@ -27,13 +28,17 @@ class DeviceKvStorage final : public KvStorage {
   uint64_t content_hash(std::span<const int32_t> blocks, int64_t length) const override;
 
  private:
+  KvLayer layer_shape() const;
+
   KvShape shape_;
+  int64_t latent_dim_;
   int device_;
   StreamView stream_;
-  std::vector<DeviceBuffer<std::byte>> keys_, values_;  // per layer, as kv_layout.h says
-  DeviceBuffer<std::byte> states_;                      // StateRows
-  PinnedBuffer<std::byte> state_room_;                  // of one token
-  DeviceBuffer<KvLayer> layers_;                        // for a kernel that is about all of them
+  // Per layer, as kv_layout.h says; values_ is empty where there are none.
+  std::vector<DeviceBuffer<std::byte>> keys_, values_;
+  DeviceBuffer<std::byte> states_;      // StateRows
+  PinnedBuffer<std::byte> state_room_;  // of one token
+  DeviceBuffer<KvLayer> layers_;        // for a kernel that is about all of them
 };
 
 }  // namespace outrider::cuda

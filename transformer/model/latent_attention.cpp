@@ -3,11 +3,10 @@
 #include <algorithm>
 #include <cstring>
 
+#include "transformer/files/latent_config.h"
+
 namespace outrider {
 namespace {
-
-// Of the norms of latents, whatever config.json says of the others'.
-constexpr float kLatentEpsilon = 1e-6f;
 
 // Columns [first, first + count).
 template <class T>

@@ -27,7 +27,7 @@ struct AttentionTurn {
     return a.workspace + 2 * split_at(row, head, split);
   }
   OUTRIDER_SHARED_CODE float* weighted(int32_t row, int32_t head, int32_t split) const {
-    return a.workspace + 2 * a.turn_rows * a.heads * splits + split_at(row, head, split) * layer.head_dim;
+    return a.workspace + 2 * a.turn_rows * a.heads * splits + split_at(row, head, split) * layer.value_dim();
   }
   // The first position that a row at `position` attends to, and the split it lies in.
   OUTRIDER_SHARED_CODE int32_t first_of(int32_t position) const { return first_visible(position, a.window); }
@@ -43,11 +43,17 @@ struct AttentionTurn {
     const int32_t end = (a.first_kv_head + kv_head + 1) * a.heads_per_kv - a.first_head;
     return end < a.heads ? end : a.heads;
   }
+  // Where more heads share a KV head than a tile has columns, they are several groups.
+  OUTRIDER_SHARED_CODE int32_t groups() const {
+    const int32_t most = a.heads < a.heads_per_kv ? a.heads : a.heads_per_kv;
+    return (most + a.tile_heads - 1) / a.tile_heads;
+  }
 };
 
 // Every split of every row of the turn; KV in bf16 on tensor cores, KV in fp32 by plain kernels.
 void attend_on_tensor_cores(StreamView stream, const AttentionTurn& turn);
 void attend_in_floats(StreamView stream, const AttentionTurn& turn);
+void allow_attention_in_floats(int64_t shared_bytes);
 
 // What a product of query and key becomes.
 struct ScoreScale {

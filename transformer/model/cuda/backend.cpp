@@ -37,7 +37,7 @@ Result<std::unique_ptr<Model>> load_cuda_model(const std::filesystem::path& dire
 }
 
 Result<int64_t> cuda_weight_bytes(const WeightMap& map, const ModelConfig& config, Shard shard) {
-  RETURN_IF_ERROR(cuda::check_family(config));
+  RETURN_IF_ERROR(cuda::check_heads(config));
   ASSIGN_OR_RETURN(const cuda::WeightPlan plan,
                    cuda::plan_weights(map, config, ShardPlan(config, shard), WeightFormat::kAuto));
   return plan.bytes;

@@ -13,6 +13,7 @@ namespace outrider::cuda {
 // How attention takes rows together (AttentionArguments).
 struct AttentionTiles {
   int32_t rows = 1;
+  int32_t heads = 1;
   int64_t turn_rows = 1;
 };
 

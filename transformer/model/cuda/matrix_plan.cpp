@@ -4,6 +4,8 @@
 
 #include <algorithm>
 
+#include "transformer/ops/cuda/latent_ops.h"
+
 namespace outrider::cuda {
 namespace {
 
@@ -58,6 +60,16 @@ Result<StackPlan> plan_stack(const MatrixSource& source, WeightType type) {
     stack.back().n += part.rows.size();
   }
   return stack;
+}
+
+MatrixPlan plan_heads(const std::vector<MatrixSource>& heads, WeightType activation) {
+  MatrixPlan plan{.type = activation};
+  for (const MatrixSource& head : heads) plan.parts.push_back(head.parts.front());
+  if (heads.empty()) return plan;
+  plan.rows_each = head_rows(heads.front().n());
+  plan.n = static_cast<int64_t>(heads.size()) * plan.rows_each;
+  plan.slices = slices_of(activation, heads.front().k(), {heads.front().k()});
+  return plan;
 }
 
 Result<StackPlan> plan_side_by_side(std::vector<TensorPart> parts, const std::vector<int64_t>& leaf_ends,

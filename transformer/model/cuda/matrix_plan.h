@@ -20,6 +20,7 @@ struct MatrixPlan {
   std::vector<TensorPart> parts;  // one below the other, or
   bool is_wide = false;           // one beside the other
   int64_t n = 0;
+  int64_t rows_each = 0;  // from one part's first row to the next one's; 0: its rows
   Slices slices;
   std::optional<CodePlan> codes;  // of kCodes
 
@@ -33,6 +34,9 @@ using StackPlan = std::vector<MatrixPlan>;
 
 // As `type`; as kCodes every part is what it is stored as: codes, bf16 or fp16.
 Result<StackPlan> plan_stack(const MatrixSource& source, WeightType type);
+// The matrices of an attention's heads, of one part each, for multiply_heads(): fp32 or bf16, whatever they
+// are stored as.
+MatrixPlan plan_heads(const std::vector<MatrixSource>& heads, WeightType activation);
 // Parts of as many rows each, one beside the other, of one form.
 Result<StackPlan> plan_side_by_side(std::vector<TensorPart> parts, const std::vector<int64_t>& leaf_ends,
                                     WeightType type);

@@ -12,16 +12,19 @@ double gigabytes(int64_t bytes) { return static_cast<double>(bytes) / 1e9; }
 }  // namespace
 
 int64_t MemoryPlan::activation_bytes(const ModelOptions& o) const {
-  const int64_t element = element_bytes(activation()), q = shard.query_heads.size() * config.head_dim;
-  const int64_t per_row = config.hidden_size * (8 + element) + 4 * (q + 2 * kv.kv_heads * config.head_dim) +
-                          q * element + columns() * (8 + element) + gathered_columns() * element;
+  const int64_t element = element_bytes(activation()), heads = shard.query_heads.size();
+  int64_t attention = heads * layer().value_dim() * element;
+  for (const MatrixSize& size : attention_inputs(config, shard)) attention += 4 * size.n;
+  if (config.latent)
+    attention +=
+        config.latent->q_rank * element + heads * (4 * config.head_dim + config.output_dim() * element);
+  const int64_t per_row = config.hidden_size * (8 + element) + attention + columns() * (8 + element) +
+                          gathered_columns() * element;
   return o.max_rows * per_row + o.max_logit_rows * (config.hidden_size * element + 4 * shard.vocab.size()) +
          4 * (attention_floats(planned_positions(config, o)) + split_floats(o.max_rows));
 }
 
 Status MemoryPlan::check(const ModelOptions& options) const {
-  if (config.head_dim > 256)
-    return unsupported(fmt::format("head_dim {}: the CUDA kernels take at most 256", config.head_dim));
   if (activation() == WeightType::kBFloat16 && (config.hidden_size % 2 || columns() % 2))
     return unsupported(
         fmt::format("{} weights of an odd hidden_size or intermediate_size: run with --device cpu",
@@ -32,9 +35,9 @@ Status MemoryPlan::check(const ModelOptions& options) const {
   const DeviceInfo device = describe_device(options.device.index);
   if (kv.type == KvType::kBFloat16 && tiles(device.shared_bytes, 1).rows == 0)
     return unsupported(
-        fmt::format("{} query heads of {} dimensions share a KV head, too many for a block of this device; "
-                    "run with --device cpu",
-                    config.heads_per_kv_head(), config.head_dim));
+        fmt::format("KV heads of {} dimensions in bf16 are too large for a block of this device; run with "
+                    "--kv-dtype fp32, or --device cpu",
+                    config.head_dim));
   const int64_t working = activation_bytes(options) + draw_bytes(options);
   const int64_t needed = weights.bytes + kv_bytes() + working;
   const std::string text = fmt::format(

@@ -35,23 +35,34 @@ struct MemoryPlan {
   }
   // Of activations in the order of codes, in whole vectors.
   int64_t gathered_columns() const { return round_up(weights.gathered_columns, kAlignedInputs); }
-  int64_t kv_bytes() const { return DeviceKvStorage::bytes_for(kv, kv_blocks); }
+  // KvLayer's.
+  int64_t latent_dim() const { return config.latent ? config.latent->kv_rank : 0; }
+  KvLayer layer() const {
+    return {.type = kv.type,
+            .kv_heads = static_cast<int32_t>(kv.kv_heads),
+            .head_dim = static_cast<int32_t>(kv.head_dim),
+            .latent_dim = static_cast<int32_t>(latent_dim())};
+  }
+  int64_t kv_bytes() const { return DeviceKvStorage::bytes_for(kv, latent_dim(), kv_blocks); }
   AttentionTiles tiles(int64_t shared_bytes, int64_t max_positions) const {
-    const int32_t rows = attention_tile_rows(config.heads_per_kv_head(), config.head_dim, shared_bytes);
-    return {.rows = rows,
-            .turn_rows = attention_turn_rows(shard.query_heads.size(), config.head_dim, max_positions)};
+    const int64_t heads = shard.query_heads.size();
+    const AttentionTile tile =
+        attention_tile(std::min(heads, config.heads_per_kv_head()), layer(), shared_bytes);
+    return {.rows = tile.rows,
+            .heads = tile.heads,
+            .turn_rows = attention_turn_rows(heads, layer().value_dim(), max_positions)};
   }
   int64_t attention_floats(int64_t max_positions) const {
-    const int64_t heads = shard.query_heads.size();
-    return attention_workspace(attention_turn_rows(heads, config.head_dim, max_positions), heads,
-                               config.head_dim, max_positions);
+    const int64_t heads = shard.query_heads.size(), value_dim = layer().value_dim();
+    return attention_workspace(attention_turn_rows(heads, value_dim, max_positions), heads, value_dim,
+                               max_positions);
   }
   // Of the widest product that may be split over blocks.
   int64_t split_floats(int64_t rows) const {
     int64_t most = 0;
-    for (const int64_t n : {(shard.query_heads.size() + 2 * kv.kv_heads) * config.head_dim,
-                            config.hidden_size, 2 * columns(), shard.vocab.size()})
-      most = std::max(most, cuda::split_floats(rows, n));
+    const auto add = [&](int64_t n) { most = std::max(most, cuda::split_floats(rows, n)); };
+    for (const MatrixSize& size : attention_inputs(config, shard)) add(size.n);
+    for (const int64_t n : {config.hidden_size, 2 * columns(), shard.vocab.size()}) add(n);
     return most;
   }
   int64_t activation_bytes(const ModelOptions& options) const;

@@ -68,7 +68,7 @@ float* CudaModel::logits() const { return act_->logits.data(); }
 
 CudaModel::~CudaModel() {
   try {
-    group_->wait(*stream_);  // which ends, also where a peer is gone for whom a kernel waits
+    group_->wait(*stream_);          // which ends, also where a peer is gone for whom a kernel waits
   } catch (const std::exception&) {  // what is wrong was or will be said by who uses the device
   }
   group_->end_pass();
@@ -77,7 +77,7 @@ CudaModel::~CudaModel() {
 Result<std::unique_ptr<Model>> CudaModel::load(const std::filesystem::path& directory,
                                                const ModelOptions& options, Collectives& collectives) {
   ASSIGN_OR_RETURN(const ModelConfig config, read_model_config(directory));
-  if (const Status known = check_family(config); !known.ok())
+  if (const Status known = check_heads(config); !known.ok())
     return Status(known.code(), directory.string() + ": " + known.message());
   ASSIGN_OR_RETURN(TensorFiles files, TensorFiles::open(directory));
   const ShardPlan shard(config, options.shard);
@@ -87,7 +87,8 @@ Result<std::unique_ptr<Model>> CudaModel::load(const std::filesystem::path& dire
   use_device(options.device.index);
   RETURN_IF_ERROR(plan.check(options));
   auto stream = make_stream(options);
-  auto storage = std::make_unique<DeviceKvStorage>(plan.kv, plan.kv_blocks, options.device.index, *stream);
+  auto storage = std::make_unique<DeviceKvStorage>(plan.kv, plan.latent_dim(), plan.kv_blocks,
+                                                   options.device.index, *stream);
   DeviceWeights weights =
       upload_weights(map, config, plan.shard, weight_plan.types, *stream, options.progress);
   RETURN_IF_ERROR(files.check_unchanged());
@@ -97,12 +98,14 @@ Result<std::unique_ptr<Model>> CudaModel::load(const std::filesystem::path& dire
 
 Result<std::unique_ptr<CudaModel>> CudaModel::of_noise(const ModelConfig& config, const ModelOptions& options,
                                                        Collectives& collectives) {
+  RETURN_IF_ERROR(check_heads(config));
   const MemoryPlan plan(config, options,
                         plan_weights(config, ShardPlan(config, options.shard), options.weight_format));
   use_device(options.device.index);
   RETURN_IF_ERROR(plan.check(options));
   auto stream = make_stream(options);
-  auto storage = std::make_unique<DeviceKvStorage>(plan.kv, plan.kv_blocks, options.device.index, *stream);
+  auto storage = std::make_unique<DeviceKvStorage>(plan.kv, plan.latent_dim(), plan.kv_blocks,
+                                                   options.device.index, *stream);
   DeviceWeights weights = noise_weights(config, plan.shard, plan.weights.types, *stream);
   return std::unique_ptr<CudaModel>(
       new CudaModel(plan, options, collectives, std::move(stream), std::move(weights), std::move(storage)));

@@ -68,6 +68,11 @@ class CudaModel final : public Model {
   // What the MLP of this layer left joins the residual stream; -1: nothing does.
   NormArguments norm_behind_mlp(int64_t layer, const float* weight) const;
   void queue_attention(int64_t layer, int64_t rows);
+  // Queries, and keys and values in the cache, of normed rows.
+  void queue_projections(int64_t layer, const KvLayer& kv, int64_t rows);
+  void queue_latents(int64_t layer, const KvLayer& kv, int64_t rows);
+  // What attention left of latents becomes the values of heads.
+  void queue_values(const DeviceLayer& w, int64_t rows);
   // Keeps the residual stream of all rows where this layer's input, or the last one's output, is asked for.
   void queue_states(int64_t layer, int64_t rows);
   void queue_squares(const DeviceLayer& w, int64_t rows);

@@ -1,8 +1,10 @@
 // The kernels of a pass in their order: CudaModel::queue_forward and its parts.
 #include <algorithm>
 
+#include "transformer/files/latent_config.h"
 #include "transformer/model/cuda/activations.h"
 #include "transformer/model/cuda/model.h"
+#include "transformer/ops/cuda/latent_ops.h"
 
 namespace outrider::cuda {
 
@@ -100,29 +102,17 @@ void CudaModel::queue_attention(int64_t layer, int64_t rows) {
   norm.rows = rows;
   queue_sum_and_norm(norm, rows);
   queue_states(layer, rows);
-  multiply(rows, act_->normed.data(), config_.hidden_size, w.qkv, act_->qkv.data(), act_->qkv_size);
-  if (config_.qk_norm == QkNorm::kWhole) queue_squares(w, rows);
   const KvLayer kv = storage_.layer(layer);
   const LayerKind kind = config_.layer(layer);
-  const RopeTables& rope = kind.rope == LayerRope::kLocal ? local_rope_ : rope_;
   const auto heads = static_cast<int32_t>(plan_.query_heads.size());
-  rotate_and_store(*stream_, inputs_.device(), kv,
-                   {.qkv = act_->qkv.data(),
-                    .rows = rows,
-                    .q_heads = heads,
-                    .bias = w.qkv_bias.data(),
-                    .q_norm = w.q_norm.data(),
-                    .k_norm = w.k_norm.data(),
-                    .squares = act_->squares.data(),
-                    .q_size = config_.q_size(),
-                    .k_size = config_.kv_size(),
-                    .turned = kind.rope == LayerRope::kNone ? 0 : rope.turned,
-                    .cosines = rope.cosines.data(),
-                    .sines = rope.sines.data(),
-                    .epsilon = static_cast<float>(config_.rms_norm_eps)});
+  const bool is_latent = config_.latent.has_value();
+  if (is_latent)
+    queue_latents(layer, kv, rows);
+  else
+    queue_projections(layer, kv, rows);
   attention(*stream_, inputs_.device(), kv,
-            {.q = act_->qkv.data(),
-             .q_stride = act_->qkv_size,
+            {.q = is_latent ? act_->latent.queries.data() : act_->qkv.data(),
+             .q_stride = is_latent ? act_->q_size : act_->qkv_size,
              .out = act_->attended.data(),
              .out_type = weights_.types.activation(),
              .rows = rows,
@@ -136,10 +126,105 @@ void CudaModel::queue_attention(int64_t layer, int64_t rows) {
              .window = static_cast<int32_t>(kind.window),
              .max_positions = static_cast<int32_t>(max_positions_),
              .tile_rows = tiles_.rows,
+             .tile_heads = tiles_.heads,
              .turn_rows = tiles_.turn_rows,
              .workspace = act_->workspace.data(),
              .multiprocessors = device_.multiprocessors});
-  multiply(rows, act_->attended.data(), act_->q_size, w.o, act_->partial.data(), config_.hidden_size);
+  if (is_latent) queue_values(w, rows);
+  multiply(rows, is_latent ? act_->latent.values.data() : act_->attended.data(), heads * config_.output_dim(),
+           w.o, act_->partial.data(), config_.hidden_size);
+}
+
+void CudaModel::queue_projections(int64_t layer, const KvLayer& kv, int64_t rows) {
+  const DeviceLayer& w = weights_.layers[static_cast<size_t>(layer)];
+  multiply(rows, act_->normed.data(), config_.hidden_size, w.qkv, act_->qkv.data(), act_->qkv_size);
+  if (config_.qk_norm == QkNorm::kWhole) queue_squares(w, rows);
+  const LayerRope kind = config_.layer(layer).rope;
+  const RopeTables& rope = kind == LayerRope::kLocal ? local_rope_ : rope_;
+  rotate_and_store(*stream_, inputs_.device(), kv,
+                   {.qkv = act_->qkv.data(),
+                    .rows = rows,
+                    .q_heads = static_cast<int32_t>(plan_.query_heads.size()),
+                    .bias = w.qkv_bias.data(),
+                    .q_norm = w.q_norm.data(),
+                    .k_norm = w.k_norm.data(),
+                    .squares = act_->squares.data(),
+                    .q_size = config_.q_size(),
+                    .k_size = config_.kv_size(),
+                    .turned = kind == LayerRope::kNone ? 0 : rope.turned,
+                    .cosines = rope.cosines.data(),
+                    .sines = rope.sines.data(),
+                    .epsilon = static_cast<float>(config_.rms_norm_eps)});
+}
+
+// In the absorbed form (latent_attention.h): a head's query goes through the matrix that would make keys of
+// latents.
+void CudaModel::queue_latents(int64_t layer, const KvLayer& kv, int64_t rows) {
+  const LatentConfig& c = *config_.latent;
+  const DeviceLayer& w = weights_.layers[static_cast<size_t>(layer)];
+  const LatentActivations& to = act_->latent;
+  const auto heads = static_cast<int32_t>(plan_.query_heads.size());
+  if (heads == 0) return;  // more ranks than heads: nothing is cached
+  const LatentTurns turns{.pairs = rope_.turned,
+                          .interleaved = c.interleaved,
+                          .cosines = rope_.cosines.data(),
+                          .sines = rope_.sines.data()};
+  const bool has_latent = c.q_rank > 0;
+  multiply(rows, act_->normed.data(), config_.hidden_size, w.qkv, act_->qkv.data(), act_->qkv_size);
+  store_latents(*stream_, inputs_.device(), kv,
+                {.latents = act_->qkv.data(),
+                 .stride = act_->qkv_size,
+                 .kv_begin = act_->qkv_size - config_.head_dim,
+                 .kv_norm = w.latent.kv_norm.data(),
+                 .q_rank = c.q_rank,
+                 .q_norm = w.latent.q_norm.data(),
+                 .q_latent = to.q_latent.data(),
+                 .type = weights_.types.activation(),
+                 .rows = rows,
+                 .epsilon = kLatentEpsilon,
+                 .turns = turns});
+  const float* q = has_latent ? to.q.data() : act_->qkv.data();
+  const int64_t q_stride = has_latent ? heads * c.query_dim() : act_->qkv_size;
+  if (has_latent) multiply(rows, to.q_latent.data(), c.q_rank, w.latent.q, to.q.data(), q_stride);
+  turn_queries(*stream_, inputs_.device(),
+               {.q = q,
+                .stride = q_stride,
+                .each = static_cast<int32_t>(c.query_dim()),
+                .from = static_cast<int32_t>(c.nope_dim),
+                .queries = to.queries.data(),
+                .to_each = static_cast<int32_t>(config_.head_dim),
+                .to = static_cast<int32_t>(c.kv_rank),
+                .heads = heads,
+                .rows = rows,
+                .turns = turns});
+  multiply_heads(*stream_,
+                 {.x = q,
+                  .x_stride = q_stride,
+                  .x_each = c.query_dim(),
+                  .out = to.queries.data(),
+                  .out_stride = act_->q_size,
+                  .out_each = config_.head_dim,
+                  .rows = rows,
+                  .heads = heads,
+                  .n = c.kv_rank},
+                 w.latent.key_up.view());
+}
+
+void CudaModel::queue_values(const DeviceLayer& w, int64_t rows) {
+  const LatentConfig& c = *config_.latent;
+  const int64_t heads = plan_.query_heads.size();
+  multiply_heads(*stream_,
+                 {.x = act_->attended.data(),
+                  .x_stride = heads * c.kv_rank,
+                  .x_each = c.kv_rank,
+                  .is_x_float = false,
+                  .out = act_->latent.values.data(),
+                  .out_stride = heads * c.value_dim,
+                  .out_each = c.value_dim,
+                  .rows = rows,
+                  .heads = heads,
+                  .n = c.value_dim},
+                 w.latent.value_up.view());
 }
 
 void CudaModel::queue_states(int64_t layer, int64_t rows) {
@@ -189,10 +274,16 @@ void CudaModel::queue_experts(const DeviceLayer& w, int64_t rows) {
                             .hidden = config_.hidden_size,
                             .router = w.router.data(),
                             .bias = w.router_bias.data(),
+                            .correction = w.correction.data(),
+                            .has_shared = experts.shared_intermediate_size > 0,
                             .shared_gate = w.shared_gate.data(),
                             .experts = static_cast<int32_t>(experts.count),
                             .chosen = static_cast<int32_t>(experts.chosen),
+                            .is_sigmoid = experts.score == RouterScore::kSigmoid,
+                            .groups = static_cast<int32_t>(experts.groups),
+                            .groups_chosen = static_cast<int32_t>(experts.groups_chosen),
                             .renormalise = experts.renormalise,
+                            .factor = static_cast<float>(experts.factor),
                             .weights = act_->expert_weights.data()});
   const ChosenWork chosen = queue_choice(w, columns, rows);
   multiply(rows, act_->normed.data(), config_.hidden_size, w.gate_up, act_->gate_up.data(),

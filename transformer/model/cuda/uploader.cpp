@@ -85,7 +85,7 @@ DeviceMatrix Uploader::matrix(const MatrixPlan& plan) {
     int64_t row = 0;
     for (const TensorPart& part : plan.parts) {
       upload(part, row, matrix.view());
-      row += part.rows.size();
+      row += plan.rows_each > 0 ? plan.rows_each : part.rows.size();
     }
     return matrix;
   }

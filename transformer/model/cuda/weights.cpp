@@ -6,6 +6,7 @@
 
 #include "transformer/model/cuda/uploader.h"
 #include "transformer/model/weights.h"
+#include "transformer/ops/cuda/latent_ops.h"
 
 namespace outrider::cuda {
 namespace {
@@ -81,7 +82,8 @@ Result<MixturePlan> plan_mixture(const ExpertSources& s, const ModelConfig& conf
 void upload_choice(const ExpertSources& s, const ModelConfig& config, const ShardPlan& plan,
                    StreamView stream, DeviceLayer& to) {
   to.router = numbers_of(s.router.parts.front(), stream);
-  if (s.shared) to.shared_gate = numbers_of(s.shared_gate.front(), stream);
+  if (!s.shared_gate.empty()) to.shared_gate = numbers_of(s.shared_gate.front(), stream);
+  to.correction = to_device(read_vector(s.correction), stream);
   if (!config.experts->biases) return;
   to.router_bias = to_device(read_vector(s.router_bias), stream);
   to.gate_up_bias = to_device(wide_bias(s, expert_columns(*config.experts, plan.shard)), stream);
@@ -115,12 +117,35 @@ Status check_mixture(const ExpertSources& mixture, bool keeps_codes) {
 void count_bytes(DeviceWeights& weights) {
   weights.bytes = weights.head.bytes() + weights.embedding.bytes();
   for (const DeviceLayer& l : weights.layers)
-    weights.bytes += l.qkv.bytes() + l.o.bytes() + l.gate_up.bytes() + l.down.bytes();
+    weights.bytes += l.qkv.bytes() + l.latent.bytes() + l.o.bytes() + l.gate_up.bytes() + l.down.bytes();
 }
 
-}  // namespace
+// What makes q, k and v, or their latents, of normed rows.
+MatrixSource inputs_of(const LayerSources& s) {
+  if (!s.latent) return s.qkv;
+  MatrixSource all = s.latent->q_a.parts.empty() ? s.latent->q : s.latent->q_a;
+  all.parts.insert(all.parts.end(), s.latent->kv_a.parts.begin(), s.latent->kv_a.parts.end());
+  return all;
+}
 
-namespace {
+bool has_query_latent(const LayerSources& s) { return s.latent && !s.latent->q_a.parts.empty(); }
+
+// Not of what is held apart, by head, as numbers (plan_heads).
+std::vector<const MatrixSource*> formatted_matrices(const LayerSources& s) {
+  std::vector<const MatrixSource*> all = s.matrices();
+  if (!s.latent) return all;
+  for (const std::vector<MatrixSource>* heads : {&s.latent->key_up, &s.latent->value_up})
+    for (const MatrixSource& head : *heads) std::erase(all, &head);
+  return all;
+}
+
+// [n, k] of those matrices of all heads.
+std::vector<MatrixSize> head_matrices(const ModelConfig& c, const ShardPlan& plan) {
+  if (!c.latent) return {};
+  const int64_t heads = plan.query_heads.size();
+  return {{heads * head_rows(c.latent->kv_rank), c.latent->nope_dim},
+          {heads * head_rows(c.latent->value_dim), c.latent->kv_rank}};
+}
 
 Result<DeviceWeightTypes> device_weight_types(const WeightMap& map, WeightFormat format) {
   const WeightType numbers = map.all_bf16 ? WeightType::kBFloat16 : WeightType::kFloat32;
@@ -144,7 +169,8 @@ Result<DeviceWeightTypes> device_weight_types(const WeightMap& map, WeightFormat
     if (const ExpertSources* mixture = l.mixture())
       RETURN_IF_ERROR(check_mixture(*mixture, format == WeightFormat::kAuto));
   for (const LayerSources& l : map.layers)
-    for (const MatrixSource* source : l.matrices()) RETURN_IF_ERROR(add(MatrixKind::kLayer, layers, *source));
+    for (const MatrixSource* source : formatted_matrices(l))
+      RETURN_IF_ERROR(add(MatrixKind::kLayer, layers, *source));
   if (keeps_codes) return DeviceWeightTypes{WeightType::kCodes, WeightType::kCodes};
   const DeviceWeightTypes types{layers.value_or(*vocabulary), *vocabulary};
   if (types.activation() != activation_type(types.vocabulary))
@@ -171,10 +197,32 @@ MlpColumns mlp_columns(const ModelConfig& config, const ShardPlan& plan, bool ha
   return all;
 }
 
-Status check_family(const ModelConfig& config) {
-  if (!config.latent) return {};
-  return unsupported(fmt::format("the latent attention of {} runs on the CPU only; use --device cpu",
-                                 architecture_name(config.family)));
+Status check_heads(const ModelConfig& c) {
+  constexpr int64_t kMostHeadDim = 256, kMostLatentDim = 1024;
+  if (!c.latent && c.head_dim > kMostHeadDim)
+    return unsupported(
+        fmt::format("head_dim {}: the CUDA kernels take at most {}", c.head_dim, kMostHeadDim));
+  if (!c.latent) return {};
+  if (c.head_dim > kMostLatentDim)
+    return unsupported(
+        fmt::format("kv_lora_rank {} and qk_rope_head_dim {}: the CUDA kernels take at most {} together; "
+                    "run with --device cpu",
+                    c.latent->kv_rank, c.latent->rope_dim, kMostLatentDim));
+  for (const auto& [name, size] : {std::pair{"q_lora_rank", c.latent->q_rank},
+                                   {"kv_lora_rank", c.latent->kv_rank},
+                                   {"qk_nope_head_dim", c.latent->nope_dim},
+                                   {"v_head_dim", c.latent->value_dim}})
+    if (size % 2 != 0)
+      return unsupported(
+          fmt::format("{} {}: the CUDA kernels take even ones; run with --device cpu", name, size));
+  return {};
+}
+
+std::vector<MatrixSize> attention_inputs(const ModelConfig& c, const ShardPlan& plan) {
+  if (!c.latent) return {{(plan.query_heads.size() + 2 * plan.kv_heads.size()) * c.head_dim, c.hidden_size}};
+  const int64_t q = plan.query_heads.size() * c.latent->query_dim();
+  if (c.latent->q_rank == 0) return {{q + c.head_dim, c.hidden_size}};
+  return {{c.latent->q_rank + c.head_dim, c.hidden_size}, {q, c.latent->q_rank}};
 }
 
 Result<WeightPlan> plan_weights(const WeightMap& map, const ModelConfig& config, const ShardPlan& plan,
@@ -199,7 +247,12 @@ Result<WeightPlan> plan_weights(const WeightMap& map, const ModelConfig& config,
   if (map.embedding) RETURN_IF_ERROR(add(table));
   RETURN_IF_ERROR(add(plan_stack(map.head, all.types.vocabulary)));
   for (const LayerSources& s : map.layers) {
-    RETURN_IF_ERROR(add(plan_stack(s.qkv, all.types.layers)));
+    RETURN_IF_ERROR(add(plan_stack(inputs_of(s), all.types.layers)));
+    if (s.latent) {
+      if (has_query_latent(s)) RETURN_IF_ERROR(add(plan_stack(s.latent->q, all.types.layers)));
+      for (const std::vector<MatrixSource>* heads : {&s.latent->key_up, &s.latent->value_up})
+        all.bytes += plan_heads(*heads, all.types.activation()).bytes();
+    }
     RETURN_IF_ERROR(add(plan_stack(s.o, all.types.layers)));
     if (const ExpertSources* experts = s.mixture()) {
       ASSIGN_OR_RETURN(MixturePlan mixture, plan_mixture(*experts, config, plan, all.types.layers));
@@ -217,15 +270,17 @@ WeightPlan plan_weights(const ModelConfig& c, const ShardPlan& plan, WeightForma
   if (format == WeightFormat::kAuto) format = WeightFormat::kBFloat16;
   const DeviceWeightTypes types{weight_type(format, MatrixKind::kLayer),
                                 weight_type(format, MatrixKind::kVocabulary)};
-  const int64_t q = plan.query_heads.size() * c.head_dim, kv = plan.kv_heads.size() * c.head_dim;
   const auto bytes_as = [](WeightType type, int64_t n, int64_t k, const std::vector<int64_t>& ends) {
     return DeviceMatrix::bytes_for(type, n, slices_of(type, k, ends));
   };
   const auto bytes = [&](int64_t n, int64_t k, const std::vector<int64_t>& ends = {}) {
     return bytes_as(types.layers, n, k, ends);
   };
-  const int64_t attention =
-      bytes(q + 2 * kv, c.hidden_size) + bytes(c.hidden_size, q, plan.attention_leaf_ends);
+  int64_t attention =
+      bytes(c.hidden_size, plan.query_heads.size() * c.output_dim(), plan.attention_leaf_ends);
+  for (const MatrixSize& size : attention_inputs(c, plan)) attention += bytes(size.n, size.k);
+  for (const MatrixSize& size : head_matrices(c, plan))
+    attention += bytes_as(types.activation(), size.n, size.k, {size.k});
   int64_t layers = c.num_layers * attention;
   for (int64_t i = 0; i < c.num_layers; ++i) {
     const MlpColumns columns = mlp_columns(c, plan, c.layer(i).has_experts);
@@ -268,7 +323,14 @@ DeviceWeights upload_weights(const WeightMap& map, const ModelConfig& config, co
     l.qkv_bias = to_device(read_vector(s.qkv_bias), stream);
     l.sinks = to_device(read_vector(s.sinks), stream);
     l.o_bias = to_device(read_vector(s.o_bias), stream);
-    l.qkv = upload(plan_stack(s.qkv, types.layers).value());
+    l.qkv = upload(plan_stack(inputs_of(s), types.layers).value());
+    if (s.latent) {
+      l.latent.q_norm = norm(s.latent->q_norm);
+      l.latent.kv_norm = norm(s.latent->kv_norm);
+      if (has_query_latent(s)) l.latent.q = upload(plan_stack(s.latent->q, types.layers).value());
+      l.latent.key_up = uploader.matrix(plan_heads(s.latent->key_up, types.activation()));
+      l.latent.value_up = uploader.matrix(plan_heads(s.latent->value_up, types.activation()));
+    }
     l.o = upload(plan_stack(s.o, types.layers).value());
     if (const ExpertSources* experts = s.mixture()) {
       const MixturePlan mixture = plan_mixture(*experts, config, plan, types.layers).value();
@@ -290,12 +352,14 @@ DeviceWeights upload_weights(const WeightMap& map, const ModelConfig& config, co
 
 DeviceWeights noise_weights(const ModelConfig& c, const ShardPlan& plan, const DeviceWeightTypes& types,
                             StreamView stream) {
-  const int64_t q = plan.query_heads.size() * c.head_dim, kv = plan.kv_heads.size() * c.head_dim;
   uint64_t seed = 0;
-  const auto matrix_as = [&](WeightType type, int64_t n, int64_t k, const std::vector<int64_t>& ends) {
+  const auto one_matrix = [&](WeightType type, int64_t n, int64_t k, const std::vector<int64_t>& ends) {
     DeviceMatrix m(type, n, slices_of(type, k, ends));
     fill_noise(stream, m.view(), ++seed, 1.0f / std::sqrt(static_cast<float>(std::max<int64_t>(k, 1))));
-    return DeviceStack(std::move(m));
+    return m;
+  };
+  const auto matrix_as = [&](WeightType type, int64_t n, int64_t k, const std::vector<int64_t>& ends) {
+    return DeviceStack(one_matrix(type, n, k, ends));
   };
   const auto matrix = [&](int64_t n, int64_t k, const std::vector<int64_t>& ends = {}) {
     return matrix_as(types.layers, n, k, ends);
@@ -321,11 +385,20 @@ DeviceWeights noise_weights(const ModelConfig& c, const ShardPlan& plan, const D
     }
     if (c.qk_norm != QkNorm::kNone) {
       const bool whole = c.qk_norm == QkNorm::kWhole;
-      l.q_norm = ones(whole ? q : c.head_dim);
-      l.k_norm = ones(whole ? kv : c.head_dim);
+      l.q_norm = ones(whole ? plan.query_heads.size() * c.head_dim : c.head_dim);
+      l.k_norm = ones(whole ? plan.kv_heads.size() * c.head_dim : c.head_dim);
     }
-    l.qkv = matrix(q + 2 * kv, c.hidden_size);
-    l.o = matrix(c.hidden_size, q, plan.attention_leaf_ends);
+    const std::vector<MatrixSize> inputs = attention_inputs(c, plan), of_heads = head_matrices(c, plan);
+    l.qkv = matrix(inputs[0].n, inputs[0].k);
+    if (inputs.size() > 1) l.latent.q = matrix(inputs[1].n, inputs[1].k);
+    if (c.latent) {
+      l.latent.q_norm = ones(c.latent->q_rank);
+      l.latent.kv_norm = ones(c.latent->kv_rank);
+      const WeightType numbers = types.activation();
+      l.latent.key_up = one_matrix(numbers, of_heads[0].n, of_heads[0].k, {of_heads[0].k});
+      l.latent.value_up = one_matrix(numbers, of_heads[1].n, of_heads[1].k, {of_heads[1].k});
+    }
+    l.o = matrix(c.hidden_size, plan.query_heads.size() * c.output_dim(), plan.attention_leaf_ends);
     if (c.attention_sinks) l.sinks = ones(plan.query_heads.size());
     const bool has_experts = c.layer(i).has_experts;
     const MlpColumns columns = mlp_columns(c, plan, has_experts);
@@ -333,7 +406,8 @@ DeviceWeights noise_weights(const ModelConfig& c, const ShardPlan& plan, const D
     l.down = matrix(c.hidden_size, columns.count, columns.leaf_ends);
     if (has_experts) {
       l.router = ones(c.experts->count * c.hidden_size);
-      if (c.experts->shared_intermediate_size > 0) l.shared_gate = ones(c.hidden_size);
+      if (c.experts->shared_intermediate_size > 0 && !c.latent) l.shared_gate = ones(c.hidden_size);
+      if (c.experts->corrected) l.correction = ones(c.experts->count);
       if (c.experts->biases) {
         l.router_bias = ones(c.experts->count);
         l.gate_up_bias = ones(2 * columns.count);

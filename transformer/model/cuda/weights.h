@@ -39,16 +39,27 @@ class DeviceStack {
   std::vector<DeviceMatrix> matrices_;
 };
 
+// Of latent attention, beside DeviceLayer::qkv, which makes the latents: of queries, or queries themselves,
+// and below it that of keys and values.
+struct DeviceLatent {
+  DeviceBuffer<float> q_norm, kv_norm;  // [q_rank], [kv_rank]
+  DeviceStack q;                  // [query_dim of this rank's heads, q_rank]; empty without such a latent
+  DeviceMatrix key_up, value_up;  // of every head (HeadProduct): [kv_rank, nope_dim], [value_dim, kv_rank]
+
+  int64_t bytes() const { return q.bytes() + key_up.bytes() + value_up.bytes(); }
+};
+
 // Vectors that a model lacks are empty: a null pointer.
 struct DeviceLayer {
   DeviceBuffer<float> attention_norm, mlp_norm, q_norm, k_norm;
   DeviceBuffer<float> attention_out_norm, mlp_out_norm;  // of what attention and MLP yield
   DeviceBuffer<float> qkv_bias, o_bias, gate_up_bias, down_bias;
-  DeviceBuffer<float> sinks;                // [query heads of this rank]
-  DeviceBuffer<float> router, shared_gate;  // of a mixture: [experts, hidden], [hidden]
-  DeviceBuffer<float> router_bias;          // [experts]
-  DeviceBuffer<float> expert_down_bias;     // [experts, hidden]; gate_up_bias is as gate_up's rows are
-  DeviceStack qkv, o, gate_up, down;        // of a mixture: all experts as one MLP (ExpertColumns)
+  DeviceBuffer<float> sinks;                    // [query heads of this rank]
+  DeviceBuffer<float> router, shared_gate;      // of a mixture: [experts, hidden], [hidden]
+  DeviceBuffer<float> router_bias, correction;  // [experts]
+  DeviceBuffer<float> expert_down_bias;         // [experts, hidden]; gate_up_bias is as gate_up's rows are
+  DeviceStack qkv, o, gate_up, down;            // of a mixture: all experts as one MLP (ExpertColumns)
+  DeviceLatent latent;
 };
 
 // What the matrices of a model are: those of the layers, and embedding and head. Both take activations of one
@@ -74,8 +85,8 @@ struct DeviceWeights {
   }
 };
 
-// An error names what no device computes.
-Status check_family(const ModelConfig& config);
+// An error names heads of sizes that no device computes. Before what follows.
+Status check_heads(const ModelConfig& config);
 
 // What a rank's weights will be and take on its device.
 struct WeightPlan {
@@ -88,6 +99,12 @@ Result<WeightPlan> plan_weights(const WeightMap& map, const ModelConfig& config,
                                 WeightFormat format);
 // Where there are no files: bf16, unless `format` asks for something else.
 WeightPlan plan_weights(const ModelConfig& config, const ShardPlan& plan, WeightFormat format);
+
+// [n, k] of the matrices of a layer's attention on a rank, `o` and those of heads apart.
+struct MatrixSize {
+  int64_t n = 0, k = 0;
+};
+std::vector<MatrixSize> attention_inputs(const ModelConfig& config, const ShardPlan& plan);
 
 // How the columns of a mixture's experts lie on a rank.
 ExpertColumns expert_columns(const ExpertConfig& config, Shard shard);

@@ -37,7 +37,7 @@ __device__ __forceinline__ float weigh_splits(const float* results, int begin, i
 // order of the splits.
 template <class T>
 __global__ void __launch_bounds__(kThreads) combine_splits(const AttentionTurn turn) {
-  const int head = static_cast<int>(blockIdx.x), d = turn.layer.head_dim;
+  const int head = static_cast<int>(blockIdx.x), d = turn.layer.value_dim();
   const int32_t row = turn.first_row + static_cast<int32_t>(blockIdx.y);
   const int32_t position = load_of_others(turn.batch.positions + row);  // as in attend_tiles
   const int begin = turn.first_split(position), splits = split_count(position + 1);
@@ -62,14 +62,14 @@ __global__ void __launch_bounds__(kThreads) combine_splits(const AttentionTurn t
 
 }  // namespace
 
-int64_t attention_turn_rows(int64_t heads, int64_t head_dim, int64_t max_positions) {
+int64_t attention_turn_rows(int64_t heads, int64_t value_dim, int64_t max_positions) {
   constexpr int64_t kWorkspaceFloats = int64_t{8} << 20, kLeast = 16, kMost = kMaxTurnRows;
-  const int64_t row = attention_workspace(1, std::max<int64_t>(heads, 1), head_dim, max_positions);
+  const int64_t row = attention_workspace(1, std::max<int64_t>(heads, 1), value_dim, max_positions);
   return std::clamp(kWorkspaceFloats / row, kLeast, kMost);
 }
 
-int64_t attention_workspace(int64_t turn_rows, int64_t heads, int64_t head_dim, int64_t max_positions) {
-  return turn_rows * heads * split_count(static_cast<int32_t>(max_positions)) * (head_dim + 2);
+int64_t attention_workspace(int64_t turn_rows, int64_t heads, int64_t value_dim, int64_t max_positions) {
+  return turn_rows * heads * split_count(static_cast<int32_t>(max_positions)) * (value_dim + 2);
 }
 
 void attention(StreamView stream, const DeviceBatch& batch, const KvLayer& layer,

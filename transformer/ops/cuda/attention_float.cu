@@ -11,15 +11,16 @@ constexpr int kWarps = kThreads / static_cast<int>(kWarp);
 constexpr int kHeads = 4;  // query heads that share one read of the keys and values; one warp's softmax each
 static_assert(kHeads == kWarps);
 static_assert(kSplitPositions == kThreads);
-constexpr int kMaxHeadDim = 256;
 
 struct Shared {
-  float* q;         // [kHeads][kMaxHeadDim]
+  float* q;         // [kHeads][head_dim]
   float* scores;    // [kHeads][kSplitPositions]
-  float* partials;  // [kWarps][kHeads][kMaxHeadDim]
+  float* partials;  // [kWarps][kHeads][value_dim]
 };
-constexpr size_t kSharedBytes =
-    ((1 + kWarps) * kHeads * kMaxHeadDim + kHeads * kSplitPositions) * sizeof(float);
+size_t shared_bytes(const KvLayer& layer) {
+  return static_cast<size_t>(kHeads * (layer.head_dim + kSplitPositions + kWarps * layer.value_dim())) *
+         sizeof(float);
+}
 
 // The positions of a split that a row attends to, counted from the split's first.
 struct Seen {
@@ -40,7 +41,7 @@ __device__ void score(const KvLayer& layer, const int32_t* table, const RowSlots
     for (int j = 0; j < d; ++j) {
       const float element = key[j];
       OUTRIDER_UNROLL
-      for (int h = 0; h < kHeads; ++h) sums[h] = fmaf(element, s.q[h * kMaxHeadDim + j], sums[h]);
+      for (int h = 0; h < kHeads; ++h) sums[h] = fmaf(element, s.q[h * d + j], sums[h]);
     }
   }
   OUTRIDER_UNROLL
@@ -70,15 +71,16 @@ __device__ void soften(float* scores, float& max, float& sum) {
 // of zero, but the memory may hold anything.
 __device__ void weigh_values(const KvLayer& layer, const int32_t* table, const RowSlots& slots, int kv_head,
                              int first, Seen seen, const Shared& s) {
-  const int d = layer.head_dim, warp = static_cast<int>(threadIdx.x / kWarp);
+  const int d = layer.value_dim(), warp = static_cast<int>(threadIdx.x / kWarp);
+  // In fp32 what is part of a key lies where a value would.
+  const auto* memory = static_cast<const float*>(layer.has_values() ? layer.values : layer.keys);
   constexpr int kTokens = static_cast<int>(kBlockTokens);
   for (int j = static_cast<int>(threadIdx.x % kWarp); j < d; j += static_cast<int>(kWarp)) {
     float sums[kHeads] = {};
     for (int begin = warp * kTokens; begin < seen.end; begin += kWarps * kTokens) {
       const int from = seen.begin > begin ? seen.begin - begin : 0;
       const auto value_at = [&](int slot) {
-        return static_cast<const float*>(layer.values) +
-               layer.value_offset(table[slot / kTokens], kv_head, slot % kTokens, j);
+        return memory + layer.value_offset(table[slot / kTokens], kv_head, slot % kTokens, j);
       };
       const auto add = [&](int t, float value) {
         OUTRIDER_UNROLL
@@ -87,14 +89,14 @@ __device__ void weigh_values(const KvLayer& layer, const int32_t* table, const R
       };
       if (slots.is_in_place((first + begin) / kTokens)) {
         const float* values = value_at(first + begin);
-        for (int t = from; t < kTokens && begin + t < seen.end; ++t) add(t, values[t * d]);
+        for (int t = from; t < kTokens && begin + t < seen.end; ++t) add(t, values[t * layer.head_dim]);
       } else {
         for (int t = from; t < kTokens && begin + t < seen.end; ++t)
           add(t, *value_at(slots.slot(first + begin + t)));
       }
     }
     OUTRIDER_UNROLL
-    for (int h = 0; h < kHeads; ++h) s.partials[(warp * kHeads + h) * kMaxHeadDim + j] = sums[h];
+    for (int h = 0; h < kHeads; ++h) s.partials[(warp * kHeads + h) * d + j] = sums[h];
   }
 }
 
@@ -106,9 +108,9 @@ __global__ void __launch_bounds__(kThreads) attend_rows(const AttentionTurn turn
   const int last = turn.batch.positions[row], first = split * kSplitPositions;
   if (first > last || split < turn.first_split(last)) return;
   Shared s{.q = shared_memory<float>()};
-  s.scores = s.q + kHeads * kMaxHeadDim;
+  const int d = turn.layer.head_dim, value_dim = turn.layer.value_dim(), end = turn.end_head(kv_head);
+  s.scores = s.q + kHeads * d;
   s.partials = s.scores + kHeads * kSplitPositions;
-  const int d = turn.layer.head_dim, end = turn.end_head(kv_head);
   const int32_t* table = turn.batch.tables + turn.batch.row_table[row] * turn.batch.table_stride;
   const RowSlots slots = slots_of(turn.batch, row);
   const Seen seen{turn.first_of(last) - first,
@@ -119,7 +121,7 @@ __global__ void __launch_bounds__(kThreads) attend_rows(const AttentionTurn turn
   for (int head = turn.begin_head(kv_head); head < end; head += kHeads) {
     for (int i = tid; i < kHeads * d; i += kThreads) {
       const int h = i / d, j = i % d;
-      s.q[h * kMaxHeadDim + j] = head + h < end ? turn.a.q[row * turn.a.q_stride + (head + h) * d + j] : 0.0f;
+      s.q[h * d + j] = head + h < end ? turn.a.q[row * turn.a.q_stride + (head + h) * d + j] : 0.0f;
     }
     sync_block();
     score(turn.layer, table, slots, kv_head, first, seen, scale, s);
@@ -134,12 +136,12 @@ __global__ void __launch_bounds__(kThreads) attend_rows(const AttentionTurn turn
     sync_block();
     weigh_values(turn.layer, table, slots, kv_head, first, seen, s);
     sync_block();
-    for (int i = tid; i < kHeads * d; i += kThreads) {
-      const int h = i / d, j = i % d;
+    for (int i = tid; i < kHeads * value_dim; i += kThreads) {
+      const int h = i / value_dim, j = i % value_dim;
       if (head + h >= end) continue;
       float values[kMaxSlices];
       OUTRIDER_UNROLL
-      for (int w = 0; w < kWarps; ++w) values[w] = s.partials[(w * kHeads + h) * kMaxHeadDim + j];
+      for (int w = 0; w < kWarps; ++w) values[w] = s.partials[(w * kHeads + h) * value_dim + j];
       turn.weighted(row, head + h, split)[j] = tree_sum(values, kWarps);
     }
     sync_block();
@@ -148,14 +150,17 @@ __global__ void __launch_bounds__(kThreads) attend_rows(const AttentionTurn turn
 
 }  // namespace
 
+void allow_attention_in_floats(int64_t bytes) {
+  allow_shared_bytes(&attend_rows, static_cast<size_t>(bytes));
+}
+
 void attend_in_floats(StreamView stream, const AttentionTurn& turn) {
-  CHECK(turn.layer.head_dim <= kMaxHeadDim, "head_dim {}", turn.layer.head_dim);
   launch(stream,
          {.grid_x = static_cast<unsigned>(turn.splits),
           .grid_y = static_cast<unsigned>(turn.layer.kv_heads),
           .grid_z = static_cast<unsigned>(turn.rows),
           .threads = kThreads,
-          .shared_bytes = kSharedBytes,
+          .shared_bytes = shared_bytes(turn.layer),
           .early = true},
          &attend_rows, turn);
 }

@@ -56,34 +56,37 @@ __device__ __forceinline__ void list_splits(const AttentionTurn& turn, int* ends
   }
 }
 
-// One split of one tile, or of one row with a tail, for one KV head: neighbours have the same rows and head.
+// One split of one tile, or of one row with a tail, for one group of heads of one KV head: neighbours have
+// the same rows and heads.
 struct Item {
   int32_t row = -1, tile_rows = 0;
   RowSplits listed;
-  int32_t kv_head = 0, split = 0;
+  int32_t kv_head = 0, group = 0, split = 0;
 
   __device__ __forceinline__ int32_t rows() const { return split < listed.shared ? tile_rows : 1; }
 };
 // `before`: any other, best the one before.
-__device__ __forceinline__ Item item_at(const AttentionTurn& turn, const int* ends, int index, Item before) {
-  const int kv_heads = turn.layer.kv_heads;
+__device__ __forceinline__ Item item_at(const AttentionTurn& turn, const int* ends, int index, int groups,
+                                        Item before) {
+  const int units = turn.layer.kv_heads * groups;
   int low = 0, high = turn.rows - 1;  // the first row whose end is behind it
   while (low < high) {
     const int middle = (low + high) / 2;
-    if (ends[middle] * kv_heads > index)
+    if (ends[middle] * units > index)
       high = middle;
     else
       low = middle + 1;
   }
   const int listed_before = low > 0 ? ends[low - 1] : 0, splits = ends[low] - listed_before;
-  const int in_row = index - listed_before * kv_heads;
+  const int in_row = index - listed_before * units;
   Item item = before;
   if (item.row != turn.first_row + low) {
     item.row = turn.first_row + low;
     item.tile_rows = turn.batch.tile_rows[item.row];
     item.listed = splits_of(turn, item.row, item.tile_rows);
   }
-  item.kv_head = in_row / splits;
+  item.kv_head = in_row / splits / groups;
+  item.group = in_row / splits % groups;
   item.split = item.listed.begin + in_row % splits;
   return item;
 }

@@ -7,6 +7,8 @@
 //
 // Warps share a split by positions for the scores and by dimensions for the values: each reads its own keys
 // and values, by copies of its own lanes, and the weights go through shared memory.
+//
+// Values that are part of their keys (latent attention) are fetched once, as keys, and turned in registers.
 #include <algorithm>
 
 #include "base/cuda_device.h"
@@ -19,21 +21,33 @@ constexpr int kWarps = 4;
 constexpr int kThreads = kWarps * static_cast<int>(kWarp);
 constexpr int kSplitBlocks = kSplitPositions / static_cast<int>(kBlockTokens);
 constexpr int kWarpBlocks = kSplitBlocks / kWarps;  // KV blocks whose scores a warp computes
-constexpr int kColumnTiles = 8;                     // of 8 columns, at most
-constexpr int kColumns = 8 * kColumnTiles;
+// Of 8 columns, at most. Latents of DeepSeek's size leave room for half as many.
+constexpr int most_column_tiles(bool is_shared) { return is_shared ? 4 : 8; }
+constexpr int kColumns = 8 * most_column_tiles(false);
 constexpr int kDimTiles = 2;  // tiles of dimensions that a warp has in hand at a time
 
-// Shared memory, in words of 16 bytes: a lane's part of an operand. Weights take the place of the keys.
+// Shared memory, in words of 16 bytes: a lane's part of an operand. Weights take the place of the keys; where
+// values are part of them, of those tiles of dimensions that hold none.
 struct Room {
-  int dim_tiles = 0;
+  int dim_tiles = 0;    // of a key
+  int value_tiles = 0;  // of a value
+  bool is_shared = false;
   int column_tiles = 0;
 
+  __host__ __device__ Room(const KvLayer& layer, int columns_of_8)
+      : dim_tiles(layer.dim_tiles()),
+        value_tiles((layer.value_dim() + kStep - 1) / kStep),
+        is_shared(!layer.has_values()),
+        column_tiles(columns_of_8) {}
   __host__ __device__ int lanes() const { return static_cast<int>(kWarp); }
+  // Tiles of a key that lie among the values, and those that lie apart.
+  __host__ __device__ int shared_tiles() const { return is_shared ? value_tiles : 0; }
+  __host__ __device__ int key_tiles() const { return dim_tiles - shared_tiles(); }
   __host__ __device__ int key_words() const {
-    const int widest = dim_tiles > column_tiles ? dim_tiles : column_tiles;
+    const int widest = key_tiles() > column_tiles ? key_tiles() : column_tiles;
     return kSplitBlocks * widest * lanes();
   }
-  __host__ __device__ int value_words() const { return kSplitBlocks * dim_tiles * lanes(); }
+  __host__ __device__ int value_words() const { return kSplitBlocks * value_tiles * lanes(); }
   __host__ __device__ int q_words() const { return dim_tiles * column_tiles * lanes(); }
   // Behind the words: the warps' maxima and sums, the positions that every column sees of this split, and the
   // list of the turn's splits.
@@ -44,9 +58,9 @@ struct Room {
 };
 
 struct Shared {
-  uint4* keys;     // [KV block][dim tile][lane]
+  uint4* keys;     // [KV block][tile of key_tiles()][lane]
   uint4* weights;  // [KV block][column tile][lane], in the same place
-  uint4* values;   // [KV block][dim tile][lane]
+  uint4* values;   // [KV block][value tile][lane]
   uint4* q;        // [dim tile][column tile][lane]
   float* maxima;   // [warp][column]
   float* sums;     // [warp][column]
@@ -64,6 +78,12 @@ struct Shared {
     last = first + kColumns;
     ends = last + kColumns;
   }
+  // Tile t of a key.
+  __device__ __forceinline__ uint4* key_at(const Room& room, int block, int t) const {
+    const int shared = room.shared_tiles();
+    return t < shared ? values + (block * shared + t) * room.lanes()
+                      : keys + (block * room.key_tiles() + t - shared) * room.lanes();
+  }
 };
 
 // What a block works on, the same in all its threads.
@@ -71,6 +91,7 @@ struct Tile {
   int32_t row = 0;  // the first one
   int32_t rows = 0;
   int32_t kv_head = 0;     // of this rank
+  int32_t group = 0;       // of its heads
   int32_t first_head = 0;  // query heads of this rank
   int32_t heads = 0;
   int32_t columns = 0;  // rows * heads; column c is row c / heads, head c % heads
@@ -137,15 +158,16 @@ __device__ __forceinline__ void gather(const AttentionTurn& turn, const Tile& ti
     const int32_t slot = tile.slots.slot(first + token);
     return values[layer.value_offset(tile.table[slot / kStep], tile.kv_head, slot % kStep, dim)].bits;
   };
-  const int words = room.lanes() * 4, offset = block * room.dim_tiles * words;
-  uint32_t *to_keys = reinterpret_cast<uint32_t*>(s.keys) + offset,
-           *to_values = reinterpret_cast<uint32_t*>(s.values) + offset;
+  const int words = room.lanes() * 4;
   for (int i = static_cast<int>(threadIdx.x); i < room.dim_tiles * words; i += kThreads) {
     // As in fragment_offset; and a value's neighbours are tokens t and t + 8 (value_column).
-    const int lane = i % words / 4, dim = i / words * kStep;
+    const int lane = i % words / 4, tile_index = i / words, dim = tile_index * kStep;
     const int row = lane / 4 + i % 2 * 8, column = lane % 4 * 2 + i % 4 / 2 * 8;
-    to_keys[i] = keys_of(row, dim + column);
-    to_values[i] = value_of(column / 2, dim + row) | value_of(column / 2 + 8, dim + row) << 16;
+    reinterpret_cast<uint32_t*>(s.key_at(room, block, tile_index))[i % words] = keys_of(row, dim + column);
+    if (room.is_shared) continue;
+    reinterpret_cast<uint32_t*>(s.values +
+                                (block * room.value_tiles + tile_index) * room.lanes())[i % words] =
+        value_of(column / 2, dim + row) | value_of(column / 2 + 8, dim + row) << 16;
   }
 }
 
@@ -163,14 +185,14 @@ __device__ __forceinline__ void fetch(const AttentionTurn& turn, const Tile& til
   };
   for (int block = warp_index(); block < in_place; block += kWarps) {
     const uint4* from = word(turn.layer.keys, block);
-    uint4* to = s.keys + block * room.dim_tiles * room.lanes() + lane_index();
-    for (int t = 0; t < room.dim_tiles; ++t) copy_async_16(to + t * room.lanes(), from + t * room.lanes());
+    for (int t = 0; t < room.dim_tiles; ++t)
+      copy_async_16(s.key_at(room, block, t) + lane_index(), from + t * room.lanes());
   }
   copy_async_commit();
-  for (int block = 0; block < in_place; ++block) {
+  for (int block = 0; block < in_place && !room.is_shared; ++block) {
     const uint4* from = word(turn.layer.values, block);
-    uint4* to = s.values + block * room.dim_tiles * room.lanes() + lane_index();
-    for (int t = warp_index(); t < room.dim_tiles; t += kWarps)
+    uint4* to = s.values + block * room.value_tiles * room.lanes() + lane_index();
+    for (int t = warp_index(); t < room.value_tiles; t += kWarps)
       copy_async_16(to + t * room.lanes(), from + t * room.lanes());
   }
   copy_async_commit();
@@ -179,16 +201,18 @@ __device__ __forceinline__ void fetch(const AttentionTurn& turn, const Tile& til
 
 // Scores of this warp's blocks: scores[j][c][i] of position g + (i >= 2 ? 8 : 0) of block warp + j kWarps and
 // column 8 c + 2 t + i % 2, with g = lane / 4 and t = lane % 4.
+template <int kColumnTiles>
 using Scores = float[kWarpBlocks][kColumnTiles][4];
 
+template <int kColumnTiles>
 __device__ __forceinline__ void multiply_keys(const Room& room, const Shared& s, int blocks, int column_tiles,
-                                              Scores& scores) {
+                                              Scores<kColumnTiles>& scores) {
   for (int t = 0; t < room.dim_tiles; ++t) {
     uint4 keys[kWarpBlocks] = {};
     OUTRIDER_UNROLL
     for (int j = 0; j < kWarpBlocks; ++j) {
       const int block = warp_index() + j * kWarps;
-      if (block < blocks) keys[j] = s.keys[(block * room.dim_tiles + t) * room.lanes() + lane_index()];
+      if (block < blocks) keys[j] = s.key_at(room, block, t)[lane_index()];
     }
     OUTRIDER_UNROLL
     for (int c = 0; c < kColumnTiles; ++c) {
@@ -202,7 +226,7 @@ __device__ __forceinline__ void multiply_keys(const Room& room, const Shared& s,
 }
 
 // The columns of which this lane has scores: use(tile, side, column), column = 8 tile + 2 t + side.
-template <class Use>
+template <int kColumnTiles, class Use>
 __device__ __forceinline__ void for_each_column(int column_tiles, Use use) {
   OUTRIDER_UNROLL
   for (int c = 0; c < kColumnTiles; ++c) {
@@ -213,10 +237,11 @@ __device__ __forceinline__ void for_each_column(int column_tiles, Use use) {
 }
 
 // Scales and masks; then every column's maximum over this warp's positions.
+template <int kColumnTiles>
 __device__ __forceinline__ void find_maxima(const Shared& s, const ScoreScale& scale, int column_tiles,
-                                            Scores& scores) {
+                                            Scores<kColumnTiles>& scores) {
   const int g = lane_index() / 4;
-  for_each_column(column_tiles, [&](int c, int side, int column) {
+  for_each_column<kColumnTiles>(column_tiles, [&](int c, int side, int column) {
     const int first = s.first[column], last = s.last[column];
     float max = -INFINITY;
     OUTRIDER_UNROLL
@@ -246,10 +271,11 @@ __device__ __forceinline__ float sum_of_warps(const Shared& s, int column) {
 }
 
 // Scores become weights: their sums, and operand b of the product with the values.
+template <bool kIsShared, int kColumnTiles>
 __device__ __forceinline__ void soften(const Room& room, const Shared& s, int blocks, int column_tiles,
-                                       Scores& scores) {
+                                       Scores<kColumnTiles>& scores) {
   const int g = lane_index() / 4;
-  for_each_column(column_tiles, [&](int c, int side, int column) {
+  for_each_column<kColumnTiles>(column_tiles, [&](int c, int side, int column) {
     const float max = max_of_warps(s, column);
     float sum = 0;
     OUTRIDER_UNROLL
@@ -259,14 +285,15 @@ __device__ __forceinline__ void soften(const Room& room, const Shared& s, int bl
       sum = sum + (low + high);
       const int block = warp_index() + j * kWarps;
       if (block >= blocks) continue;
-      // Tokens g and g + 8 are columns 2 g and 2 g + 1 of the values (value_column): word g % 4 of the
+      // Tokens g and g + 8 are neighbouring columns of the values (value_column, turned): a word of the
       // lanes' first or second register.
+      const int word = kIsShared ? g / 2 : g % 4, side_of_step = kIsShared ? g % 2 : g / 4;
       uint32_t nearest = 0, rest = 0;
       halve(low, high, nearest, rest);
       auto* words = reinterpret_cast<uint32_t*>(s.weights + (block * room.column_tiles + c) * room.lanes() +
-                                                column % 8 * 4 + g % 4);
-      words[g / 4] = nearest;
-      words[2 + g / 4] = rest;
+                                                column % 8 * 4 + word);
+      words[side_of_step] = nearest;
+      words[2 + side_of_step] = rest;
     }
     for (int lanes = 4; lanes < static_cast<int>(kWarp); lanes *= 2) sum = sum + shuffle_xor(sum, lanes);
     if (g == 0) s.sums[warp_index() * kColumns + column] = sum;
@@ -278,26 +305,41 @@ __device__ __forceinline__ void soften(const Room& room, const Shared& s, int bl
 __device__ __forceinline__ uint32_t mask_tokens(uint32_t pair, int t, int count) {
   return (t < count ? pair & 0xffffu : 0u) | (t + 8 < count ? pair & 0xffff0000u : 0u);
 }
+template <bool kIsShared>
 __device__ __forceinline__ uint4 mask_tokens(const uint4& words, int count) {
-  const int t = lane_index() % 4;
-  return {mask_tokens(words.x, t, count), mask_tokens(words.y, t, count), mask_tokens(words.z, t + 4, count),
-          mask_tokens(words.w, t + 4, count)};
+  const int t = lane_index() % 4, first = kIsShared ? 2 * t : t, second = kIsShared ? first + 1 : t + 4;
+  return {mask_tokens(words.x, first, count), mask_tokens(words.y, first, count),
+          mask_tokens(words.z, second, count), mask_tokens(words.w, second, count)};
+}
+
+// A tile of a key, tokens by dimensions, as operand a of values, dimensions by tokens: columns 2 t and 2 t +
+// 1 are tokens 2 t and 2 t + 8, the next eight columns one token further.
+__device__ __forceinline__ uint4 turned(const uint4& key) {
+  const uint32_t upper_first = transpose_8x8(key.x), upper_last = transpose_8x8(key.y),
+                 lower_first = transpose_8x8(key.z), lower_last = transpose_8x8(key.w);
+  const auto even = [](uint32_t first, uint32_t last) { return (first & 0xffffu) | last << 16; };
+  const auto odd = [](uint32_t first, uint32_t last) { return first >> 16 | (last & 0xffff0000u); };
+  return {even(upper_first, upper_last), even(lower_first, lower_last), odd(upper_first, upper_last),
+          odd(lower_first, lower_last)};
 }
 
 // weighted[d] of every column: one chain over the split's KV blocks for each.
+template <bool kIsShared>
 __device__ __forceinline__ void multiply_values(const AttentionTurn& turn, const Tile& tile, const Room& room,
                                                 const Shared& s, int split, int positions, int column_tiles) {
+  constexpr int kColumnTiles = most_column_tiles(kIsShared);
   const int blocks = (positions + kStep - 1) / kStep, g = lane_index() / 4, t = lane_index() % 4;
-  for (int first = warp_index(); first < room.dim_tiles; first += kDimTiles * kWarps) {
+  for (int first = warp_index(); first < room.value_tiles; first += kDimTiles * kWarps) {
     float sums[kDimTiles][kColumnTiles][4] = {};
     for (int block = 0; block < blocks; ++block) {
       const int count = positions - block * kStep;
       uint4 values[kDimTiles] = {};
       OUTRIDER_UNROLL
       for (int j = 0; j < kDimTiles; ++j) {
-        if (first + j * kWarps >= room.dim_tiles) continue;
-        values[j] = s.values[(block * room.dim_tiles + first + j * kWarps) * room.lanes() + lane_index()];
-        if (count < kStep) values[j] = mask_tokens(values[j], count);
+        if (first + j * kWarps >= room.value_tiles) continue;
+        values[j] = s.values[(block * room.value_tiles + first + j * kWarps) * room.lanes() + lane_index()];
+        if constexpr (kIsShared) values[j] = turned(values[j]);
+        if (count < kStep) values[j] = mask_tokens<kIsShared>(values[j], count);
       }
       OUTRIDER_UNROLL
       for (int c = 0; c < kColumnTiles; ++c) {
@@ -305,7 +347,7 @@ __device__ __forceinline__ void multiply_values(const AttentionTurn& turn, const
         const uint4 weights = s.weights[(block * room.column_tiles + c) * room.lanes() + lane_index()];
         OUTRIDER_UNROLL
         for (int j = 0; j < kDimTiles; ++j)
-          if (first + j * kWarps < room.dim_tiles) multiply_halves(sums[j][c], values[j], weights);
+          if (first + j * kWarps < room.value_tiles) multiply_halves(sums[j][c], values[j], weights);
       }
     }
     OUTRIDER_UNROLL
@@ -313,7 +355,7 @@ __device__ __forceinline__ void multiply_values(const AttentionTurn& turn, const
     for (int c = 0; c < kColumnTiles; ++c) OUTRIDER_UNROLL
     for (int i = 0; i < 4; ++i) {
       const int column = c * 8 + t * 2 + i % 2, dim = (first + j * kWarps) * kStep + g + (i >= 2 ? 8 : 0);
-      if (column < tile.columns && dim < turn.layer.head_dim && s.last[column] >= 0)
+      if (column < tile.columns && dim < turn.layer.value_dim() && s.last[column] >= 0)
         turn.weighted(tile.row_of(column), tile.head_of(column), split)[dim] = sums[j][c][i];
     }
   }
@@ -323,8 +365,10 @@ __device__ __forceinline__ Tile tile_of(const AttentionTurn& turn, const Item& i
   Tile tile{.row = item.row,
             .rows = item.rows(),
             .kv_head = item.kv_head,
-            .first_head = turn.begin_head(item.kv_head)};
-  tile.heads = turn.end_head(item.kv_head) - tile.first_head;
+            .group = item.group,
+            .first_head = turn.begin_head(item.kv_head) + item.group * turn.a.tile_heads};
+  const int32_t heads = turn.end_head(item.kv_head) - tile.first_head;
+  tile.heads = heads < turn.a.tile_heads ? heads : turn.a.tile_heads;
   if (tile.heads <= 0) return tile;
   tile.columns = tile.rows * tile.heads;
   tile.last = item.listed.last;
@@ -335,11 +379,14 @@ __device__ __forceinline__ Tile tile_of(const AttentionTurn& turn, const Item& i
 
 // Blocks share the splits of a turn evenly, each a run of them: how many there are is known on the device
 // only.
-__global__ void __launch_bounds__(kThreads, 2) attend_tiles(const AttentionTurn turn, const Room room) {
+template <bool kIsShared>
+__global__ void __launch_bounds__(kThreads, kIsShared ? 1 : 2)
+    attend_tiles(const AttentionTurn turn, const Room room) {
   const Shared s(room);
   list_splits<kThreads>(turn, s.ends);
   await_inputs();
-  const auto items = static_cast<int64_t>(s.ends[turn.rows - 1]) * turn.layer.kv_heads;
+  const int groups = turn.groups();
+  const auto items = static_cast<int64_t>(s.ends[turn.rows - 1]) * turn.layer.kv_heads * groups;
   const auto first = static_cast<int>(items * blockIdx.x / gridDim.x);
   const auto end = static_cast<int>(items * (blockIdx.x + 1) / gridDim.x);
   const ScoreScale scale(turn);
@@ -347,8 +394,9 @@ __global__ void __launch_bounds__(kThreads, 2) attend_tiles(const AttentionTurn 
   Tile tile{.row = -1};
   Item item;
   for (int index = first; index < end; ++index) {
-    item = item_at(turn, s.ends, index, item);
-    const bool is_new = item.row != tile.row || item.rows() != tile.rows || item.kv_head != tile.kv_head;
+    item = item_at(turn, s.ends, index, groups, item);
+    const bool is_new = item.row != tile.row || item.rows() != tile.rows || item.kv_head != tile.kv_head ||
+                        item.group != tile.group;
     if (is_new) tile = tile_of(turn, item);
     if (tile.columns == 0) continue;  // the rank has none of this KV head's query heads
     const int column_tiles = (tile.columns + 7) / 8, split = item.split;
@@ -364,11 +412,11 @@ __global__ void __launch_bounds__(kThreads, 2) attend_tiles(const AttentionTurn 
     }
     sync_block();
     copy_async_wait<1>();
-    Scores scores = {};
+    Scores<most_column_tiles(kIsShared)> scores = {};
     multiply_keys(room, s, blocks, column_tiles, scores);
     find_maxima(s, scale, column_tiles, scores);
     sync_block();  // maxima are there, and nobody reads keys any more
-    soften(room, s, blocks, column_tiles, scores);
+    soften<kIsShared>(room, s, blocks, column_tiles, scores);
     copy_async_wait<0>();
     sync_block();
     if (tid < tile.columns && s.last[tid] >= 0) {
@@ -376,36 +424,46 @@ __global__ void __launch_bounds__(kThreads, 2) attend_tiles(const AttentionTurn 
       to[0] = max_of_warps(s, tid);
       to[1] = sum_of_warps(s, tid);
     }
-    multiply_values(turn, tile, room, s, split, positions, column_tiles);
+    multiply_values<kIsShared>(turn, tile, room, s, split, positions, column_tiles);
     sync_block();  // the next split's keys take the place of the weights
   }
 }
 
 }  // namespace
 
-int32_t attention_tile_rows(int64_t heads_per_kv, int64_t head_dim, int64_t shared_bytes) {
-  Room room{.dim_tiles = static_cast<int>((head_dim + kStep - 1) / kStep), .column_tiles = kColumnTiles};
-  while (room.column_tiles > 0 && room.bytes() > shared_bytes) --room.column_tiles;
-  return static_cast<int32_t>(room.column_tiles * 8 / heads_per_kv);
+AttentionTile attention_tile(int64_t heads, const KvLayer& layer, int64_t shared_bytes) {
+  if (heads == 0) return {1, 1};
+  int column_tiles = most_column_tiles(!layer.has_values());
+  while (column_tiles > 0 && Room(layer, column_tiles).bytes() > shared_bytes) --column_tiles;
+  if (column_tiles == 0) return {};
+  const auto columns = static_cast<int64_t>(column_tiles) * 8, all = std::min(heads, columns);
+  const int64_t groups = (heads + columns - 1) / columns;
+  return {static_cast<int32_t>(columns / all), static_cast<int32_t>((heads + groups - 1) / groups)};
 }
 
 void prepare_attention(int64_t shared_bytes) {
-  allow_shared_bytes(&attend_tiles, static_cast<size_t>(shared_bytes));
+  allow_shared_bytes(&attend_tiles<false>, static_cast<size_t>(shared_bytes));
+  allow_shared_bytes(&attend_tiles<true>, static_cast<size_t>(shared_bytes));
+  allow_attention_in_floats(shared_bytes);
 }
 
 void attend_on_tensor_cores(StreamView stream, const AttentionTurn& turn) {
-  const int32_t rows = std::min(turn.rows, turn.a.tile_rows);
-  const Room room{.dim_tiles = turn.layer.dim_tiles(), .column_tiles = (rows * turn.a.heads_per_kv + 7) / 8};
-  CHECK(turn.a.tile_rows > 0 && room.column_tiles <= kColumnTiles, "{} rows of {} heads", rows,
-        turn.a.heads_per_kv);
+  const int32_t rows = std::min(turn.rows, turn.a.tile_rows), groups = turn.groups();
+  const int32_t heads = std::min({turn.a.tile_heads, turn.a.heads, turn.a.heads_per_kv});
+  const Room room(turn.layer, (rows * heads + 7) / 8);
+  CHECK(rows > 0 && room.column_tiles <= most_column_tiles(room.is_shared), "{} rows of {} heads", rows,
+        heads);
   CHECK(turn.rows <= kMaxTurnRows, "{} rows in a turn", turn.rows);
-  const int64_t items = int64_t{turn.splits} * turn.layer.kv_heads * turn.rows;  // at most
-  launch(stream,
-         {.grid_x = static_cast<unsigned>(std::min<int64_t>(items, 2 * turn.a.multiprocessors)),
-          .threads = kThreads,
-          .shared_bytes = static_cast<size_t>(room.bytes()),
-          .early = true},
-         &attend_tiles, turn, room);
+  const int64_t items = int64_t{turn.splits} * turn.layer.kv_heads * groups * turn.rows;  // at most
+  const LaunchShape shape{.grid_x = static_cast<unsigned>(
+                              std::min<int64_t>(items, (room.is_shared ? 1 : 2) * turn.a.multiprocessors)),
+                          .threads = kThreads,
+                          .shared_bytes = static_cast<size_t>(room.bytes()),
+                          .early = true};
+  if (room.is_shared)
+    launch(stream, shape, &attend_tiles<true>, turn, room);
+  else
+    launch(stream, shape, &attend_tiles<false>, turn, room);
 }
 
 }  // namespace outrider::cuda

@@ -143,11 +143,11 @@ void rotate_and_store(StreamView stream, const DeviceBatch& batch, const KvLayer
 // in bf16 on tensor cores: q and the softmax weights, each as the sum of two bf16, which keep 16 bits; keys
 // and values go through once for the rows of a tile (neighbours of one sequence, positions ascending, or
 // nodes of one tree) and all their heads, splits with tails of nodes for each row apart. With KV in fp32 by
-// plain kernels, row by row.
+// plain kernels, row by row. Values are V's first value_dim() dimensions, where V is K (KvLayer).
 struct AttentionArguments {
   const float* q = nullptr;  // [rows, q_stride]
   int64_t q_stride = 0;
-  void* out = nullptr;  // [rows, heads * head_dim] of `out_type`
+  void* out = nullptr;  // [rows, heads * value_dim] of `out_type`
   WeightType out_type = WeightType::kFloat32;
   int64_t rows = 0;
   int32_t heads = 0;
@@ -160,15 +160,20 @@ struct AttentionArguments {
   int32_t window = 0;            // positions that a row sees; 0: all up to its own
   int32_t max_positions = 0;     // the grid covers this many; splits beyond a row's end return at once
   int32_t tile_rows = 1;         // at most, as in the batch
+  int32_t tile_heads = 1;        // at most, as attention_tile says
   int64_t turn_rows = 1;         // rows that share the workspace; more are done in turns. No tile crosses one
   float* workspace = nullptr;    // attention_workspace() floats
   int multiprocessors = 1;       // no bit depends on it
 };
-// The most rows of a tile on a device whose blocks may have so much shared memory; 0: it has too little.
-int32_t attention_tile_rows(int64_t heads_per_kv, int64_t head_dim, int64_t shared_bytes);
+// The most rows and heads of a tile on a device whose blocks may have so much shared memory, where up to
+// `heads` heads share a KV head: several rows with all of these, or one row. No rows: it has too little.
+struct AttentionTile {
+  int32_t rows = 0, heads = 0;
+};
+AttentionTile attention_tile(int64_t heads, const KvLayer& layer, int64_t shared_bytes);
 // As many rows as fit a workspace that stays in the cache.
-int64_t attention_turn_rows(int64_t heads, int64_t head_dim, int64_t max_positions);
-int64_t attention_workspace(int64_t turn_rows, int64_t heads, int64_t head_dim, int64_t max_positions);
+int64_t attention_turn_rows(int64_t heads, int64_t value_dim, int64_t max_positions);
+int64_t attention_workspace(int64_t turn_rows, int64_t heads, int64_t value_dim, int64_t max_positions);
 void attention(StreamView stream, const DeviceBatch& batch, const KvLayer& layer,
                const AttentionArguments& arguments);
 
@@ -179,9 +184,12 @@ void silu_mul(StreamView stream, const float* gate_up, const float* bias, int64_
 void gelu_tanh_mul(StreamView stream, const float* gate_up, const float* bias, int64_t rows, int64_t columns,
                    WeightType type, void* out);
 
-// weights[m, e] = share of expert e in token m, 0 where it is none of the chosen ones: of the softmax over
-// x[m, :] . router[e, :] + bias[e], which is fp32, ties to the lowest id; of the chosen ones' if
-// `renormalise`. And weights[m, experts] = sigmoid(x[m, :] . shared_gate), where there is one.
+// weights[m, e] = what expert e counts for token m, 0 where it is none of the chosen ones, as
+// choose_experts() of expert_rows.h has it: of x[m, :] . router[e, :] + bias[e], in fp32, the share in all
+// experts' softmax or the sigmoid; the largest are chosen, ties to the lowest id, with corrections counted
+// for the choice alone, of the best groups, a group being as good as its best expert, with corrections its
+// best two. Then the share in the chosen ones' sum if `renormalise`, times `factor`. And weights[m, experts]
+// is the shared MLP's: sigmoid(x[m, :] . shared_gate), or 1 without a gate.
 struct ExpertChoices {
   static constexpr int32_t kMost = 512;
   const void* x = nullptr;  // [rows, hidden] of `type`
@@ -190,10 +198,15 @@ struct ExpertChoices {
   int64_t hidden = 0;
   const float* router = nullptr;       // [experts, hidden]
   const float* bias = nullptr;         // [experts], of the router; may be null
+  const float* correction = nullptr;   // [experts], may be null
+  bool has_shared = false;             // an MLP that every token goes through
   const float* shared_gate = nullptr;  // [hidden], may be null
   int32_t experts = 0;
   int32_t chosen = 0;
+  bool is_sigmoid = false;
+  int32_t groups = 1, groups_chosen = 1;  // neighbours
   bool renormalise = true;
+  float factor = 1;
   float* weights = nullptr;  // [rows, experts + 1]
 };
 void choose_experts(StreamView stream, const ExpertChoices& arguments);

@@ -22,22 +22,66 @@ __device__ __forceinline__ float max_of_warp(float value) {
   return value;
 }
 
-// By one warp, from the scores of all experts. Ids are exact as floats.
-__device__ __forceinline__ void choose(const ExpertChoices& a, const float* scores, float* weights) {
+// What one block knows of a token's experts, in shared memory.
+struct Scores {
+  float* logits;  // [experts]: then scores, where they are sigmoids; behind them the shared gate's
+  float* counts;  // [experts]: what counts for the choice
+  float* groups;  // [groups]: how good each is
+
+  __device__ __forceinline__ explicit Scores(const ExpertChoices& a)
+      : logits(shared_memory<float>()), counts(logits + a.experts + 1), groups(counts + a.experts) {}
+  static size_t bytes(const ExpertChoices& a) {
+    return static_cast<size_t>(2 * a.experts + 1 + a.groups) * sizeof(float);
+  }
+};
+
+__device__ __forceinline__ float sigmoid(float x) { return 1.0f / (1.0f + expf(-x)); }
+
+// Of the experts of a group: the best, or the best two together.
+__device__ __forceinline__ float value_of_group(const ExpertChoices& a, const float* counts, int group) {
+  const int each = a.experts / a.groups;
+  float best = -INFINITY, second = -INFINITY;
+  for (int e = group * each; e < (group + 1) * each; ++e) {
+    const float count = counts[e];
+    if (count > best) {
+      second = best;
+      best = count;
+    } else if (count > second) {
+      second = count;
+    }
+  }
+  return a.correction ? best + second : best;
+}
+
+// Whether fewer groups than are chosen are better, or as good with a lower id.
+__device__ __forceinline__ bool is_group_chosen(const ExpertChoices& a, const float* groups, int group) {
+  int better = 0;
+  for (int g = 0; g < a.groups; ++g)
+    if (groups[g] > groups[group] || (groups[g] == groups[group] && g < group)) ++better;
+  return better < a.groups_chosen;
+}
+
+// By one warp. Ids are exact as floats.
+__device__ __forceinline__ void choose(const ExpertChoices& a, const Scores& s, float* weights) {
   const int lane = static_cast<int>(threadIdx.x % kWarp);
   float left[kEach], kept[kEach], best = -INFINITY, sum = 0;
   OUTRIDER_UNROLL
   for (int j = 0; j < kEach; ++j) {
     const int e = lane + j * kLanes;
-    left[j] = e < a.experts ? scores[e] : -INFINITY;
     kept[j] = 0;
-    best = fmaxf(best, left[j]);
+    left[j] = -INFINITY;
+    if (e >= a.experts) continue;
+    if (a.groups == 1 || is_group_chosen(a, s.groups, e * a.groups / a.experts)) left[j] = s.counts[e];
+    best = fmaxf(best, s.logits[e]);
   }
-  const float max = max_of_warp(best);
+  const float max = a.is_sigmoid ? 0.0f : max_of_warp(best);
   OUTRIDER_UNROLL
-  for (int j = 0; j < kEach; ++j) sum = sum + (lane + j * kLanes < a.experts ? expf(left[j] - max) : 0.0f);
+  for (int j = 0; j < kEach; ++j) {
+    const int e = lane + j * kLanes;
+    if (e < a.experts) sum = sum + (a.is_sigmoid ? s.logits[e] : expf(s.logits[e] - max));
+  }
   const float total = sum_of_warp(sum);
-  float chosen = 0;
+  float chosen = a.is_sigmoid ? 1e-20f : 0.0f;
   for (int k = 0; k < a.chosen; ++k) {
     best = -INFINITY;
     OUTRIDER_UNROLL
@@ -48,22 +92,26 @@ __device__ __forceinline__ void choose(const ExpertChoices& a, const float* scor
     for (int j = 0; j < kEach; ++j)
       if (left[j] == best) id = fminf(id, static_cast<float>(lane + j * kLanes));
     id = -max_of_warp(-id);
-    const float share = expf(best - max) / total;
-    chosen = chosen + share;
+    float share = 0;  // of the lane that has it
     OUTRIDER_UNROLL
     for (int j = 0; j < kEach; ++j) {
       if (static_cast<float>(lane + j * kLanes) != id) continue;
+      const float logit = s.logits[lane + j * kLanes];
+      share = a.is_sigmoid ? logit : expf(logit - max) / total;
       kept[j] = share;
       left[j] = -INFINITY;
     }
+    chosen = chosen + max_of_warp(share);
   }
-  const bool is_lost = !(total > 0 && total < INFINITY);  // a score that is not finite
+  // A score that is not finite.
+  const bool is_lost = !(total < INFINITY && (total > 0 || a.is_sigmoid));
   OUTRIDER_UNROLL
   for (int j = 0; j < kEach; ++j) {
     const int e = lane + j * kLanes;
-    if (e < a.experts) weights[e] = is_lost ? NAN : a.renormalise ? kept[j] / chosen : kept[j];
+    if (e < a.experts) weights[e] = is_lost ? NAN : (a.renormalise ? kept[j] / chosen : kept[j]) * a.factor;
   }
-  if (lane == 0) weights[a.experts] = a.shared_gate ? 1.0f / (1.0f + expf(-scores[a.experts])) : 0.0f;
+  if (lane == 0)
+    weights[a.experts] = !a.has_shared ? 0.0f : a.shared_gate ? sigmoid(s.logits[a.experts]) : 1.0f;
 }
 
 // A block for each token; a warp scores experts in turn.
@@ -73,17 +121,26 @@ __global__ void __launch_bounds__(kThreads) choose_rows(const ExpertChoices a) {
   const int64_t m = blockIdx.x;
   const T* x = static_cast<const T*>(a.x) + m * a.hidden;
   const int warp = static_cast<int>(threadIdx.x / kWarp), lane = static_cast<int>(threadIdx.x % kWarp);
-  auto* scores = shared_memory<float>();
+  const Scores s(a);
   const int count = a.experts + (a.shared_gate ? 1 : 0);
   for (int e = warp; e < count; e += kWarps) {
     const float* row = e < a.experts ? a.router + e * a.hidden : a.shared_gate;
     float sum = 0;
     for (int64_t i = lane; i < a.hidden; i += kLanes) sum = fmaf(row[i], number(x[i]), sum);
     sum = sum_of_warp(sum);
-    if (lane == 0) scores[e] = a.bias && e < a.experts ? sum + a.bias[e] : sum;
+    if (lane != 0) continue;
+    const float logit = a.bias && e < a.experts ? sum + a.bias[e] : sum;
+    const float score = a.is_sigmoid && e < a.experts ? sigmoid(logit) : logit;
+    s.logits[e] = score;
+    if (e < a.experts) s.counts[e] = a.correction ? score + a.correction[e] : score;
   }
   sync_block();
-  if (warp == 0) choose(a, scores, a.weights + m * (a.experts + 1));
+  if (a.groups > 1) {
+    for (int g = static_cast<int>(threadIdx.x); g < a.groups; g += kThreads)
+      s.groups[g] = value_of_group(a, s.counts, g);
+    sync_block();
+  }
+  if (warp == 0) choose(a, s, a.weights + m * (a.experts + 1));
 }
 
 constexpr int kListThreads = 512;
@@ -221,9 +278,11 @@ void choose_experts(StreamView stream, const ExpertChoices& arguments) {
   if (arguments.rows == 0) return;
   CHECK(arguments.experts <= ExpertChoices::kMost && arguments.chosen <= arguments.experts,
         "{} of {} experts", arguments.chosen, arguments.experts);
+  CHECK(arguments.groups > 0 && arguments.experts % arguments.groups == 0, "{} groups of {} experts",
+        arguments.groups, arguments.experts);
   const LaunchShape shape{.grid_x = static_cast<unsigned>(arguments.rows),
                           .threads = kThreads,
-                          .shared_bytes = (static_cast<size_t>(arguments.experts) + 1) * sizeof(float),
+                          .shared_bytes = Scores::bytes(arguments),
                           .early = true};
   if (arguments.type == WeightType::kBFloat16)
     launch(stream, shape, &choose_rows<bf16>, arguments);

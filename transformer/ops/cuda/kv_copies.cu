@@ -16,7 +16,7 @@ __global__ void __launch_bounds__(kThreads)
   if (i >= size) return;
   auto *keys = static_cast<T*>(layer.keys), *values = static_cast<T*>(layer.values);
   keys[to * size + i] = keys[from * size + i];
-  values[to * size + i] = values[from * size + i];
+  if (layer.has_values()) values[to * size + i] = values[from * size + i];
 }
 
 // Grid: rows, elements.
@@ -48,6 +48,7 @@ __global__ void __launch_bounds__(kThreads) move_tokens(const KvLayer* layers, c
     const KvMoves::Move& move = all.moves[m];
     keys[layer.key_offset(move.to_block, head, move.to_token, dim)] =
         keys[layer.key_offset(move.from_block, head, move.from_token, dim)];
+    if (!layer.has_values()) continue;
     values[layer.value_offset(move.to_block, head, move.to_token, dim)] =
         values[layer.value_offset(move.from_block, head, move.from_token, dim)];
   }

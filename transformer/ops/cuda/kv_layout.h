@@ -45,8 +45,11 @@ struct KvLayer {
   void* keys = nullptr;
   void* values = nullptr;
   int32_t kv_heads = 0;
-  int32_t head_dim = 0;
+  int32_t head_dim = 0;    // of a key
+  int32_t latent_dim = 0;  // above 0: a value is the first so many dimensions of its key, and not stored
 
+  OUTRIDER_SHARED_CODE bool has_values() const { return latent_dim == 0; }
+  OUTRIDER_SHARED_CODE int32_t value_dim() const { return has_values() ? head_dim : latent_dim; }
   OUTRIDER_SHARED_CODE int32_t dim_tiles() const { return (head_dim + kStep - 1) / kStep; }
   // Elements of one head in one block.
   OUTRIDER_SHARED_CODE int64_t head_elements() const {
