@@ -11,12 +11,17 @@ namespace {
 
 constexpr std::chrono::seconds kLongestWait{10};
 
+struct Rank {
+  std::thread::id thread;
+  uint64_t group = 0;
+  bool operator==(const Rank&) const = default;
+};
 struct Turns {
   std::mutex mutex;
   std::condition_variable changed;
-  std::vector<std::thread::id> passes;  // the threads of those that are under way
-  std::vector<std::thread::id> ranks;   // the threads that have begun passes
-  int memory = 0;                       // turns that are held
+  std::vector<Rank> passes;  // that are under way
+  std::vector<Rank> ranks;   // that have begun passes
+  int memory = 0;            // turns that are held
 };
 // Memory is also freed by destructors that run after main.
 Turns& turns() {
@@ -24,12 +29,18 @@ Turns& turns() {
   return *instance;
 }
 
-bool contains(const std::vector<std::thread::id>& threads, std::thread::id thread) {
-  return std::find(threads.begin(), threads.end(), thread) != threads.end();
+bool contains(const std::vector<Rank>& ranks, const Rank& rank) {
+  return std::find(ranks.begin(), ranks.end(), rank) != ranks.end();
 }
-void forget(std::vector<std::thread::id>& threads, std::thread::id thread) {
-  if (const auto at = std::find(threads.begin(), threads.end(), thread); at != threads.end())
-    threads.erase(at);
+void forget(std::vector<Rank>& ranks, const Rank& rank) {
+  if (const auto at = std::find(ranks.begin(), ranks.end(), rank); at != ranks.end()) ranks.erase(at);
+}
+
+// Whether every pass that is under way is of a group of this thread's.
+bool all_are_own(const Turns& t) {
+  return std::all_of(t.passes.begin(), t.passes.end(), [&](const Rank& pass) {
+    return contains(t.ranks, {std::this_thread::get_id(), pass.group});
+  });
 }
 
 }  // namespace
@@ -39,10 +50,10 @@ void SharedPass::begin() {
   Turns& t = turns();
   std::unique_lock lock(t.mutex);
   t.changed.wait(lock, [&] { return t.memory == 0; });
-  forget(t.ranks, thread_);
+  forget(t.ranks, {thread_, group_});
   thread_ = std::this_thread::get_id();
-  t.ranks.push_back(thread_);
-  t.passes.push_back(thread_);
+  t.ranks.push_back({thread_, group_});
+  t.passes.push_back({thread_, group_});
   is_under_way_ = true;
 }
 
@@ -51,7 +62,7 @@ void SharedPass::end() noexcept {
   Turns& t = turns();
   {
     const std::lock_guard lock(t.mutex);
-    forget(t.passes, thread_);
+    forget(t.passes, {thread_, group_});
     is_under_way_ = false;
   }
   t.changed.notify_all();
@@ -61,21 +72,20 @@ SharedPass::~SharedPass() {
   end();
   Turns& t = turns();
   const std::lock_guard lock(t.mutex);
-  forget(t.ranks, thread_);
+  forget(t.ranks, {thread_, group_});
 }
 
 bool SharedPass::is_of_rank() {
   Turns& t = turns();
   const std::lock_guard lock(t.mutex);
-  return contains(t.ranks, std::this_thread::get_id());
+  const auto is_own = [](const Rank& rank) { return rank.thread == std::this_thread::get_id(); };
+  return std::any_of(t.ranks.begin(), t.ranks.end(), is_own);
 }
 
 MemoryTurn::MemoryTurn() {
   Turns& t = turns();
   std::unique_lock lock(t.mutex);
-  const auto self = std::this_thread::get_id();
-  const bool in_time =
-      t.changed.wait_for(lock, kLongestWait, [&] { return t.passes.empty() || contains(t.ranks, self); });
+  const bool in_time = t.changed.wait_for(lock, kLongestWait, [&] { return all_are_own(t); });
   if (!in_time) t.passes.clear();  // left by ranks that failed
   ++t.memory;
 }

@@ -4,6 +4,7 @@
 // memory waits until no pass of such ranks is under way, and passes begin before it or after it.
 #pragma once
 
+#include <cstdint>
 #include <thread>
 
 namespace outrider::cuda {
@@ -16,6 +17,8 @@ class SharedPass {
   ~SharedPass();
   SharedPass(const SharedPass&) = delete;
   SharedPass& operator=(const SharedPass&) = delete;
+  // The ranks that wait for each other; before the first pass. Another group's passes end without this rank.
+  void join(uint64_t group) { group_ = group; }
   void begin();  // nothing where it is under way
   void end() noexcept;
   bool is_under_way() const { return is_under_way_; }
@@ -23,12 +26,14 @@ class SharedPass {
   static bool is_of_rank();
 
  private:
+  uint64_t group_ = 0;
   bool is_under_way_ = false;
   std::thread::id thread_;
 };
 
-// Held by whoever gives or takes memory. By a rank at once: its peers' passes may be waiting for it. A pass
-// that lasts longer than ranks wait for each other is no longer waited for: its rank has failed.
+// Held by whoever gives or takes memory. A rank does not wait for passes of its own group, whose ranks may be
+// waiting for it. A pass that lasts longer than ranks wait for each other is no longer waited for: its rank
+// has failed.
 class MemoryTurn {
  public:
   MemoryTurn();

@@ -67,7 +67,7 @@ Result<std::unique_ptr<Model>> load_draft(const RoleSettings& settings, const Pr
   ASSIGN_OR_RETURN(ModelOptions model_opts, model_options(settings.models, prepared, threads, sequences));
   Progress progress("loading draft", group.rank() == 0 && !settings.quiet);
   model_opts.shard = {group.rank(), group.size()};
-  model_opts.device = device_of_worker(settings.models, target_ranks(settings.models));
+  model_opts.device = device_of_worker(settings.models, target_ranks(settings.models) + group.rank());
   if (model_opts.device.kind != Device::Kind::kCpu && settings.models.draft_drafter != "off")
     return unsupported(
         fmt::format("--draft-drafter {} with --device {}: a device draws a draft's tokens in one go; "
@@ -81,7 +81,8 @@ Result<std::unique_ptr<Model>> load_draft(const RoleSettings& settings, const Pr
   model_opts.max_logit_rows = std::max(kDraftLogitRows, int64_t{sequences});
   const int64_t outcomes =
       settings.speculation.pipeline == "lockstep" ? 0 : settings.speculation.fanout_budget;
-  model_opts.run_sequences = runs_at_a_time(sequences, outcomes);
+  // Ranks draw on the host, from the logits of all.
+  if (group.size() == 1) model_opts.run_sequences = runs_at_a_time(sequences, outcomes);
   int64_t branching = outcomes > 0 ? kv_tokens_for_outcomes(outcomes, kMaxSpeculativeTokens) : 0;
   ASSIGN_OR_RETURN(const TreeOptions tree, parse_speculative_tree(settings.speculation.speculative_tree));
   if (!tree.shape.is_chain())  // each node may have a cache of its own, for one token; no sequence does both

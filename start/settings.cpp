@@ -121,11 +121,6 @@ static Status check_draft_ranks(const ModelSettings& m) {
   if (ranks > 1 && !m.uses_draft_model())
     return invalid_argument(fmt::format(
         "--draft-tensor-parallel-size {} needs a draft model (--draft-model DIR, not a head)", ranks));
-  if (ranks > 1 && m.device.starts_with("cuda"))
-    return unsupported(
-        fmt::format("--draft-tensor-parallel-size {} and --device {}: a draft model over several ranks "
-                    "computes on the CPU; use 1",
-                    ranks, m.device));
   return {};
 }
 

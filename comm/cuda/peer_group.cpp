@@ -194,6 +194,7 @@ Status PeerGroup::connect(Collectives& host) {
   std::vector<Introduction> all(static_cast<size_t>(size()));
   host.all_gather(std::as_bytes(std::span(&self, 1)), std::as_writable_bytes(std::span(all)));
   Status status;
+  pass_.join(hash_combine(all[0].memory, static_cast<uint64_t>(all[0].process)));
   for (int r = 0; r < size() && status.ok(); ++r)
     status = reach(r, all[static_cast<size_t>(r)], self).in(fmt::format("peer memory, rank {}", rank()));
   if (status.ok() && shares_device_) {

@@ -92,6 +92,35 @@ TEST_P(CudaLossless, RanksThatShareTheDeviceGiveTheSameText) {
   }
 }
 
+// A draft model over ranks that share the device with each other and with the target's. Its tokens, and the
+// rows of q that rules weigh, are those of one rank, where they are drawn on the host too.
+TEST_P(CudaLossless, ADraftModelOverSeveralRanksDraftsWhatOneDoes) {
+  const testing::PerturbedModel draft(GetParam().model, 0.2f);
+  const auto requests = [] {
+    auto all = some_requests(4);
+    for (size_t i = 0; i < all.size(); i += 4) {
+    }
+    return all;
+  };
+  std::vector<std::vector<TokenId>> expected;
+  int64_t accepted = 0;
+  for (const auto& [draft_ranks, tp_size] : {std::pair{1, 1}, {2, 2}, {4, 1}}) {
+    TestCluster cluster({.target = GetParam().model,
+                         .draft = draft.path(),
+                         .drafter = DrafterKind::kModel,
+                         .tp_size = tp_size,
+                         .draft_tp_size = draft_ranks,
+                         .max_num_seqs = 2,
+                         .device = kDevice,
+                         .weight_format = GetParam().format});
+    const auto actual = texts(cluster.run(requests()));
+    if (draft_ranks == 1) expected = actual, accepted = cluster.totals().rounds.accepted;
+    EXPECT_EQ(actual, expected) << draft_ranks << " ranks";
+    EXPECT_EQ(cluster.totals().rounds.accepted, accepted) << draft_ranks << " ranks";
+    EXPECT_GT(accepted, 10);
+  }
+}
+
 // Checkpoints quantised by others, as they are stored: the model itself as its draft, then guesses from the
 // text on several ranks.
 class CudaPublished : public CudaLossless {};

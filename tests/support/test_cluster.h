@@ -20,6 +20,7 @@
 #include "heads/early_exit_drafter.h"
 #include "target_worker/target_worker.h"
 #include "tests/support/test_models.h"
+#include "transformer/model/led_model.h"
 
 namespace outrider::testing {
 
@@ -35,6 +36,7 @@ struct ClusterOptions {
   HeadKind head_kind = HeadKind::kEagle3;
   int64_t exit_layer = 0;  // above 0: the target's own first layers draft, on every rank
   int tp_size = 1;
+  int draft_tp_size = 1;                             // ranks of a draft model
   int groups = 1;                                    // of tp_size target ranks each
   int max_num_seqs = 1;                              // in each
   Device device;                                     // of every model,
@@ -314,8 +316,35 @@ class TestCluster {
     return options_.links(link);
   }
 
+  ModelOptions draft_options(Shard shard) const {
+    ModelOptions options = model_options(shard, all_sequences());
+    options.kv_tokens += all_sequences() * kv_tokens_for_outcomes(options_.fanout, 8);
+    if (!options_.tree.is_chain())
+      options.kv_tokens += all_sequences() * kv_tokens_for_outcomes(most_nodes(options_.tree, 8), 1);
+    options.stand_in = kDraftStandIn;
+    options.run_sequences = runs_at_a_time(all_sequences(), options_.fanout);
+    options.device = options_.draft_device.value_or(options_.device);
+    return options;
+  }
+
+  void follow_drafter(int rank, Collectives& group) {
+    try {
+      const auto part = load_or_die(directory(options_.draft), draft_options({rank, group.size()}), group);
+      const Status status = follow_leader(*part, group);
+      EXPECT_TRUE(status.ok()) << status.message();
+    } catch (const std::exception& error) {
+      ADD_FAILURE() << "rank " << rank << " of a draft worker: " << error.what();
+      group.abort();
+    }
+  }
+
   void start_drafter(Generation generation) {
-    threads_.emplace_back([this, generation] {
+    using Ranks = std::vector<std::unique_ptr<Collectives>>;
+    const auto ranks = std::make_shared<Ranks>(
+        options_.draft_tp_size > 1 ? make_thread_collectives(options_.draft_tp_size) : Ranks());
+    for (int r = 1; r < options_.draft_tp_size; ++r)
+      threads_.emplace_back([this, ranks, r] { follow_drafter(r, *(*ranks)[static_cast<size_t>(r)]); });
+    threads_.emplace_back([this, generation, ranks] {
       try {
         auto transport = connect();
         if (options_.drafter_wire) transport = options_.drafter_wire(std::move(transport));
@@ -324,14 +353,9 @@ class TestCluster {
         std::shared_ptr<const DraftHead> head;
         ModelInfo draft_info{.name = "ngram", .vocabulary_fingerprint = 1, .max_context = 4096};
         if (options_.drafter == DrafterKind::kModel) {
-          ModelOptions options = model_options({}, all_sequences());
-          options.kv_tokens += all_sequences() * kv_tokens_for_outcomes(options_.fanout, 8);
-          if (!options_.tree.is_chain())
-            options.kv_tokens += all_sequences() * kv_tokens_for_outcomes(most_nodes(options_.tree, 8), 1);
-          options.stand_in = kDraftStandIn;
-          options.run_sequences = runs_at_a_time(all_sequences(), options_.fanout);
-          options.device = options_.draft_device.value_or(options_.device);
-          model = load_or_die(directory(options_.draft), options, *single);
+          Collectives& leader = ranks->empty() ? *single : *ranks->front();
+          model = load_or_die(directory(options_.draft), draft_options({0, leader.size()}), leader);
+          if (leader.size() > 1) model = make_led_model(std::move(model), leader);
           draft_info = info(*model);
           head = head_of(options_.drafters_head.empty() ? options_.draft : options_.drafters_head,
                          {0, model->config().vocab_size});
