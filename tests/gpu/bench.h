@@ -43,8 +43,9 @@ struct Bench {
 // memory_timings.cpp
 void measure_bandwidth(Bench& bench);
 void measure_launches(Bench& bench);
-// kernel_timings.cpp: those of a layer that are no products.
+// kernel_timings.cpp: those of a layer that are no products; and those of latent attention.
 void measure_small_kernels(Bench& bench, const std::string& name, const ModelConfig& config);
+void measure_latent_kernels(Bench& bench, const std::string& name, const ModelConfig& config);
 // product_timings.cpp
 void measure_products(Bench& bench, const std::string& name, int64_t n, int64_t k, WeightType type);
 // model_timings.cpp

@@ -201,6 +201,34 @@ std::vector<ExpectedKernel> expected_step(const Rates& rates, const ModelConfig&
           {"head", 1, head}};
 }
 
+std::vector<ExpectedKernel> expected_latents(const Rates& rates, const ModelConfig& c, int64_t rows,
+                                             int64_t context, bool overlaps) {
+  const LatentConfig& latent = *c.latent;
+  const double kernel = overlaps ? rates.overlapped_kernel_s : rates.kernel_s;
+  const auto m = static_cast<double>(rows), heads = static_cast<double>(c.num_heads),
+             width = static_cast<double>(c.head_dim), rank = static_cast<double>(latent.kv_rank),
+             tokens = static_cast<double>(context);
+  const auto small = [&](double bytes) { return kernel + bytes / rates.l2_bytes; };
+  const auto head_product = [&](int64_t n, int64_t k) {
+    return kernel + heads * static_cast<double>(n * k) * 2 / rates.read_bytes;
+  };
+  // A block has a split, for 32 rows and heads; what splits leave is written, and read by who combines them.
+  const int64_t splits = cuda::split_count(static_cast<int32_t>(context)),
+                tiles = (rows * c.num_heads + 31) / 32;
+  const double at_work = share_at_work(splits * tiles, rates.multiprocessors);
+  const double left = 2 * m * heads * static_cast<double>(splits) * (rank + 2) * 4;
+  const double flops = 4 * m * heads * tokens * (width + rank);  // each number of a query is two
+  const Bound attention =
+      slowest({{tokens * width * 2 / rates.read_bytes, "memory"},
+               {static_cast<double>(tiles) * tokens * width * 2 / rates.l2_bytes / at_work, "L2"},
+               {flops / rates.matrix_flops / at_work, "matrix units"}});
+  return {{"latents", 1, small(m * (static_cast<double>(latent.q_rank) + width) * 6)},
+          {"rope", 1, small(m * heads * static_cast<double>(latent.rope_dim) * 8)},
+          {"key_up", 1, head_product(latent.kv_rank, latent.nope_dim)},
+          {"attention", 1, 2 * kernel + attention.seconds + left / rates.l2_bytes},
+          {"value_up", 1, head_product(latent.value_dim, latent.kv_rank)}};
+}
+
 cuda::DeviceWeightTypes types_of(WeightFormat format) {
   return {weight_type(format, MatrixKind::kLayer), weight_type(format, MatrixKind::kVocabulary)};
 }

@@ -50,6 +50,9 @@ struct ExpectedKernel {
 std::vector<ExpectedKernel> expected_step(const Rates& rates, const ModelConfig& config,
                                           const cuda::DeviceWeightTypes& types, int64_t rows, int64_t context,
                                           bool overlaps = true);
+// The kernels of latent attention but for its large products, of so many heads of a rank.
+std::vector<ExpectedKernel> expected_latents(const Rates& rates, const ModelConfig& config, int64_t rows,
+                                             int64_t context, bool overlaps = true);
 // Of a model without files.
 cuda::DeviceWeightTypes types_of(WeightFormat format);
 double seconds_of(const std::vector<ExpectedKernel>& step);

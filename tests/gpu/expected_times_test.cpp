@@ -3,6 +3,8 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
+
 namespace outrider::gpu {
 namespace {
 
@@ -33,6 +35,26 @@ TEST(ExpectedTimes, AStepOf8BReadsItsWeightsOnce) {
   EXPECT_LT(on_h200, 4.3e-3);
   EXPECT_GT(seconds_of(expected_step(h200(), shape_8b(), {kBf16, kBf16}, 1, 128, false)), on_h200 + 0.2e-3);
   EXPECT_LT(seconds_of(expected_step(h200(), shape_8b(), {kBf16, kBf16}, 8, 128)), 1.03 * on_h200);
+}
+
+// A rank of eight of DeepSeek-V3. 16 x 512 x 128 weights are 2.1 MB: 0.48 us of an H200, and a kernel. 2048
+// latents of 576 are 16 splits, whose 8912 flops for each head and token keep 16 of 132 multiprocessors busy.
+TEST(ExpectedTimes, LatentsWaitForTheFewBlocksThatHaveThem) {
+  const LatentConfig latent{
+      .q_rank = 1536, .kv_rank = 512, .nope_dim = 128, .rope_dim = 64, .value_dim = 128};
+  const ModelConfig config{.num_heads = 16, .num_kv_heads = 1, .head_dim = 576, .latent = latent};
+  const auto at = [](const std::vector<ExpectedKernel>& kernels, const char* name) {
+    return std::find_if(kernels.begin(), kernels.end(),
+                        [&](const ExpectedKernel& k) { return k.name == name; })
+        ->seconds;
+  };
+  const auto one = expected_latents(h200(), config, 1, 2048),
+             eight = expected_latents(h200(), config, 8, 2048);
+  EXPECT_NEAR(at(one, "key_up") * 1e6, 1.48, 0.01);
+  EXPECT_NEAR(at(one, "value_up") * 1e6, 1.48, 0.01);
+  EXPECT_GT(at(one, "attention"), 3e-6);
+  EXPECT_LT(at(one, "attention"), 8e-6);
+  EXPECT_LT(at(eight, "attention"), 3 * at(one, "attention")) << "rows find idle multiprocessors";
 }
 
 // What the wide form is there for, on both devices, in every format.

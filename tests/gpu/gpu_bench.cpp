@@ -69,6 +69,15 @@ ModelConfig shape(int64_t hidden, int64_t layers, int64_t heads, int64_t head_di
           .tie_word_embeddings = tied};
 }
 
+// What one of eight ranks has of DeepSeek-V3.
+ModelConfig latent_shape(int64_t hidden, int64_t heads, const LatentConfig& latent) {
+  return {.hidden_size = hidden,
+          .num_heads = heads,
+          .num_kv_heads = 1,
+          .head_dim = latent.kv_rank + latent.rope_dim,
+          .latent = latent};
+}
+
 int finish(const Bench& bench) {
   bench.write();
   return bench.report.contains("failed") ? kExitFailed : 0;
@@ -99,11 +108,22 @@ int run(Bench& bench) {
         measure_drafts(bench, title, tiny, format);
       });
     }
+    bench.attempt("tiny latents", [&] {
+      measure_latent_kernels(
+          bench, "tiny latents",
+          latent_shape(64, 4, {.q_rank = 24, .kv_rank = 40, .nope_dim = 16, .rope_dim = 8, .value_dim = 12}));
+    });
     return finish(bench);
   }
   const std::map<std::string, ModelConfig> models{{"1B", shape(2048, 16, 32, 64, 8192, true)},
                                                   {"3B", shape(3072, 28, 24, 128, 8192, true)},
                                                   {"8B", shape(4096, 32, 32, 128, 14336, false)}};
+  bench.attempt("DeepSeek-V3 kernels", [&] {
+    measure_latent_kernels(
+        bench, "DeepSeek-V3, 1 of 8",
+        latent_shape(7168, 16,
+                     {.q_rank = 1536, .kv_rank = 512, .nope_dim = 128, .rope_dim = 64, .value_dim = 128}));
+  });
   for (const auto& [type, format] : kFormats) {
     for (const char* name : {"1B", "8B"}) {
       const ModelConfig& c = models.at(name);

@@ -6,6 +6,7 @@
 #include "tests/gpu/measure.h"
 #include "transformer/model/cuda/model.h"
 #include "transformer/ops/cuda/cuda_ops.h"
+#include "transformer/ops/cuda/latent_ops.h"
 
 namespace outrider::gpu {
 namespace {
@@ -20,15 +21,21 @@ DeviceBuffer<T> to_device(const std::vector<T>& values, cuda::StreamView stream)
   return buffer;
 }
 
+cuda::KvLayer layer_of(const ModelConfig& c) {
+  return {.type = KvType::kBFloat16,
+          .kv_heads = static_cast<int32_t>(c.num_kv_heads),
+          .head_dim = static_cast<int32_t>(c.head_dim),
+          .latent_dim = static_cast<int32_t>(c.latent ? c.latent->kv_rank : 0)};
+}
+
 // What the kernels of a layer read and write: `rows` rows behind a context. All of it is zeros.
 struct LayerRoom {
-  LayerRoom(const ModelConfig& c, int64_t row_count, int64_t context, cuda::StreamView stream)
+  LayerRoom(const ModelConfig& c, int64_t row_count, int64_t context, int64_t most_tile_rows,
+            cuda::StreamView stream)
       : rows(row_count),
         positions(context + rows),
         blocks(kv_blocks_for(positions)),
-        kv{.type = KvType::kBFloat16,
-           .kv_heads = static_cast<int32_t>(c.num_kv_heads),
-           .head_dim = static_cast<int32_t>(c.head_dim)},
+        kv(layer_of(c)),
         keys(2 * blocks * kv.block_elements()),
         values(2 * blocks * kv.block_elements()),
         numbers(rows * std::max(2 * c.intermediate_size, c.q_size() + 2 * c.kv_size())),
@@ -42,7 +49,8 @@ struct LayerRoom {
         tiles(static_cast<size_t>(rows));
     std::iota(table.begin(), table.end(), 0);
     std::iota(places.begin(), places.end(), static_cast<int32_t>(context));
-    tiles[0] = static_cast<int32_t>(rows);
+    for (int64_t row = 0; row < rows; row += most_tile_rows)
+      tiles[static_cast<size_t>(row)] = static_cast<int32_t>(std::min(most_tile_rows, rows - row));
     tables = to_device(table, stream);
     row_positions = to_device(places, stream);
     tile_rows = to_device(tiles, stream);
@@ -64,6 +72,36 @@ struct LayerRoom {
   cuda::DeviceBatch batch;
 };
 
+struct NamedKernel {
+  const char* name = "";
+  std::function<void()> queue;
+};
+
+// Each kernel many times in a graph, beside what is expected of it.
+void time_kernels(Bench& bench, const std::string& name, int64_t rows, int64_t context,
+                  const std::vector<NamedKernel>& kernels, const std::vector<ExpectedKernel>& expected) {
+  std::printf("%-28s", fmt::format("{} kernels, {} rows", name, rows).c_str());
+  for (const auto& [kernel, queue] : kernels) {
+    constexpr int kCalls = 50;
+    const int calls = bench.settings.tiny ? 2 : kCalls;
+    const cuda::Graph graph(bench.stream, [&] {
+      for (int i = 0; i < calls; ++i) queue();
+    });
+    const double seconds =
+        measure(bench.stream, bench.settings.tiny ? 2 : 15, 1, [&](int) { graph.launch(bench.stream); })
+            .median_s /
+        calls;
+    const auto own = std::find_if(expected.begin(), expected.end(),
+                                  [&](const ExpectedKernel& e) { return e.name == kernel; });
+    nlohmann::json line{
+        {"model", name}, {"kernel", kernel}, {"rows", rows}, {"context", context}, {"us", seconds * 1e6}};
+    const std::string off = bench.compare(line, seconds, own->seconds);
+    bench.report["kernels"].push_back(line);
+    std::printf("  %s %.2f us%s", kernel, seconds * 1e6, off.c_str());
+  }
+  std::printf("\n");
+}
+
 }  // namespace
 
 void measure_small_kernels(Bench& bench, const std::string& name, const ModelConfig& c) {
@@ -71,12 +109,12 @@ void measure_small_kernels(Bench& bench, const std::string& name, const ModelCon
   const int64_t context = bench.settings.tiny ? 20 : 2048;
   cuda::prepare_attention(bench.device.shared_bytes);
   for (const int64_t rows : {1, 8}) {
-    const LayerRoom room(c, rows, context, bench.stream);
+    const cuda::AttentionTile tile =
+        cuda::attention_tile(c.heads_per_kv_head(), layer_of(c), bench.device.shared_bytes);
+    const LayerRoom room(c, rows, context, tile.rows, bench.stream);
     const auto heads = static_cast<int32_t>(c.num_heads);
     const int64_t qkv = c.q_size() + 2 * c.kv_size();
     const int64_t turn_rows = cuda::attention_turn_rows(heads, c.head_dim, room.positions);
-    const cuda::AttentionTile tile =
-        cuda::attention_tile(c.heads_per_kv_head(), room.kv, bench.device.shared_bytes);
     const DeviceBuffer<float> workspace(
         cuda::attention_workspace(turn_rows, heads, c.head_dim, room.positions));
     const auto norm = [&] {
@@ -120,28 +158,112 @@ void measure_small_kernels(Bench& bench, const std::string& name, const ModelCon
       cuda::silu_mul(bench.stream, room.numbers.data(), nullptr, rows, c.intermediate_size,
                      WeightType::kBFloat16, room.out.data());
     };
-    const auto step = expected_step(bench.rates, c, types_of(WeightFormat::kBFloat16), rows, context);
-    std::printf("%-28s", fmt::format("{} kernels, {} rows", name, rows).c_str());
-    for (const auto& [kernel, queue] : std::initializer_list<std::pair<const char*, std::function<void()>>>{
-             {"norm", norm}, {"rope", rope}, {"attention", attention}, {"silu", silu}}) {
-      constexpr int kCalls = 50;
-      const int calls = bench.settings.tiny ? 2 : kCalls;
-      const cuda::Graph graph(bench.stream, [&] {
-        for (int i = 0; i < calls; ++i) queue();
-      });
-      const double seconds =
-          measure(bench.stream, bench.settings.tiny ? 2 : 15, 1, [&](int) { graph.launch(bench.stream); })
-              .median_s /
-          calls;
-      const auto expected =
-          std::find_if(step.begin(), step.end(), [&](const ExpectedKernel& e) { return e.name == kernel; });
-      nlohmann::json line{
-          {"model", name}, {"kernel", kernel}, {"rows", rows}, {"context", context}, {"us", seconds * 1e6}};
-      const std::string off = bench.compare(line, seconds, expected->seconds);
-      bench.report["kernels"].push_back(line);
-      std::printf("  %s %.2f us%s", kernel, seconds * 1e6, off.c_str());
-    }
-    std::printf("\n");
+    time_kernels(bench, name, rows, context,
+                 {{"norm", norm}, {"rope", rope}, {"attention", attention}, {"silu", silu}},
+                 expected_step(bench.rates, c, types_of(WeightFormat::kBFloat16), rows, context));
+  }
+}
+
+void measure_latent_kernels(Bench& bench, const std::string& name, const ModelConfig& c) {
+  if (bench.time_is_up("kernels " + name)) return;
+  const int64_t context = bench.settings.tiny ? 20 : 2048;
+  const LatentConfig& latent = *c.latent;
+  cuda::prepare_attention(bench.device.shared_bytes);
+  const auto heads = static_cast<int32_t>(c.num_heads);
+  const auto head_matrix = [&](int64_t n, int64_t k) {
+    const int64_t ends[] = {k};
+    return cuda::DeviceMatrix(WeightType::kBFloat16, heads * cuda::head_rows(n),
+                              cuda::slices_from_ends(ends));
+  };
+  const cuda::DeviceMatrix key_up = head_matrix(latent.kv_rank, latent.nope_dim),
+                           value_up = head_matrix(latent.value_dim, latent.kv_rank);
+  for (const int64_t rows : {1, 8}) {
+    const cuda::AttentionTile tile = cuda::attention_tile(heads, layer_of(c), bench.device.shared_bytes);
+    const LayerRoom room(c, rows, context, tile.rows, bench.stream);
+    const int64_t turn_rows = cuda::attention_turn_rows(heads, latent.kv_rank, room.positions);
+    const DeviceBuffer<float> workspace(
+        cuda::attention_workspace(turn_rows, heads, latent.kv_rank, room.positions)),
+        queries(rows * c.q_size());
+    const cuda::LatentTurns turns{.pairs = static_cast<int32_t>(latent.rope_dim / 2),
+                                  .cosines = room.turns.data(),
+                                  .sines = room.turns.data()};
+    const auto latents = [&] {
+      cuda::store_latents(bench.stream, room.batch, room.kv,
+                          {.latents = room.numbers.data(),
+                           .stride = latent.q_rank + c.head_dim,
+                           .kv_begin = latent.q_rank,
+                           .kv_norm = room.weight.data(),
+                           .q_rank = latent.q_rank,
+                           .q_norm = room.weight.data(),
+                           .q_latent = room.out.data(),
+                           .type = WeightType::kBFloat16,
+                           .rows = rows,
+                           .epsilon = 1e-6f,
+                           .turns = turns});
+    };
+    const auto rope = [&] {
+      cuda::turn_queries(bench.stream, room.batch,
+                         {.q = room.numbers.data(),
+                          .stride = heads * latent.query_dim(),
+                          .each = static_cast<int32_t>(latent.query_dim()),
+                          .from = static_cast<int32_t>(latent.nope_dim),
+                          .queries = queries.data(),
+                          .to_each = static_cast<int32_t>(c.head_dim),
+                          .to = static_cast<int32_t>(latent.kv_rank),
+                          .heads = heads,
+                          .rows = rows,
+                          .turns = turns});
+    };
+    const auto up_to_latents = [&] {
+      cuda::multiply_heads(bench.stream,
+                           {.x = room.numbers.data(),
+                            .x_stride = heads * latent.query_dim(),
+                            .x_each = latent.query_dim(),
+                            .out = queries.data(),
+                            .out_stride = c.q_size(),
+                            .out_each = c.head_dim,
+                            .rows = rows,
+                            .heads = heads,
+                            .n = latent.kv_rank},
+                           key_up.view());
+    };
+    const auto attention = [&] {
+      cuda::attention(bench.stream, room.batch, room.kv,
+                      {.q = queries.data(),
+                       .q_stride = c.q_size(),
+                       .out = room.out.data(),
+                       .out_type = WeightType::kBFloat16,
+                       .rows = rows,
+                       .heads = heads,
+                       .heads_per_kv = heads,
+                       .max_positions = static_cast<int32_t>(room.positions),
+                       .tile_rows = tile.rows,
+                       .tile_heads = tile.heads,
+                       .turn_rows = turn_rows,
+                       .workspace = workspace.data(),
+                       .multiprocessors = bench.device.multiprocessors});
+    };
+    const auto up_to_values = [&] {
+      cuda::multiply_heads(bench.stream,
+                           {.x = room.out.data(),
+                            .x_stride = heads * latent.kv_rank,
+                            .x_each = latent.kv_rank,
+                            .is_x_float = false,
+                            .out = queries.data(),
+                            .out_stride = heads * latent.value_dim,
+                            .out_each = latent.value_dim,
+                            .rows = rows,
+                            .heads = heads,
+                            .n = latent.value_dim},
+                           value_up.view());
+    };
+    time_kernels(bench, name, rows, context,
+                 {{"latents", latents},
+                  {"rope", rope},
+                  {"key_up", up_to_latents},
+                  {"attention", attention},
+                  {"value_up", up_to_values}},
+                 expected_latents(bench.rates, c, rows, context));
   }
 }
 
