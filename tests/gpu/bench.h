@@ -48,6 +48,9 @@ void measure_small_kernels(Bench& bench, const std::string& name, const ModelCon
 void measure_latent_kernels(Bench& bench, const std::string& name, const ModelConfig& config);
 // product_timings.cpp
 void measure_products(Bench& bench, const std::string& name, int64_t n, int64_t k, WeightType type);
+// Of codes of a published checkpoint.
+void measure_products(Bench& bench, const std::string& name, int64_t n, int64_t k,
+                      const cuda::CodeForm& form);
 // model_timings.cpp
 void measure_steps(Bench& bench, const std::string& name, const ModelConfig& config, WeightFormat format,
                    const std::vector<int64_t>& contexts, bool overlap = true);

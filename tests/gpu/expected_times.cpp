@@ -30,23 +30,37 @@ Rates hopper(const char* name, double memory_bytes) {
       .meeting_s = 1.75e-6};
 }
 
-double bytes_of_weight(WeightType type) {
-  const double scales = type == WeightType::kInt4 ? 2.0 / 32 : is_quantized(type) ? 2.0 / 64 : 0;
-  return weight_bits(type) / 8.0 + scales;
-}
+// What a product sees of its weights: bytes of one with its part of what a group shares; and for a tile of 16
+// rows and 64 columns the instructions of a warp that make bf16 of codes and scale each group's sums, of
+// which some are for every tile of 8 tokens.
+struct HeldWeights {
+  double bytes = 0;
+  double to_widen = 0, to_scale = 0;
+  bool is_codes = false;
+};
 
-// Of a warp, for a tile of 16 rows and 64 columns: codes to bf16, and each group's sums scaled.
-double instructions_to_widen(WeightType type, int column_tiles) {
+HeldWeights held(WeightType type) {
+  const double bytes = static_cast<double>(weight_bits(type)) / 8;
   switch (type) {
     case WeightType::kInt8:
-      return 8 * 7 + 4 * column_tiles;
+      return {bytes + 2.0 / 64, 8 * 7, 4, true};
     case WeightType::kFloat8:
-      return 8 * 8 + 4 * column_tiles;
+      return {bytes + 2.0 / 64, 8 * 8, 4, true};
     case WeightType::kInt4:
-      return 4 * 11 + 8 * column_tiles;
+      return {bytes + 2.0 / 32, 4 * 11, 8, true};
     default:
-      return 0;
+      return {bytes};
   }
+}
+
+// As our own codes, with the words of two rows taken apart for every unit.
+HeldWeights held(const cuda::CodeForm& form) {
+  const double of_words = 12.0 * form.units() + 4 * form.words, scaled = 4.0 * form.units();
+  const double widened = form.code == CodeType::kUnsigned8 ? 8 * 7 + 4 * 4
+                         : form.code == CodeType::kE4m3    ? 8 * 8
+                                                           : 4 * 11;
+  return {static_cast<double>(code_bits(form.code)) / 8 + 2.0 * form.words / 64, widened + of_words,
+          form.zero_type == ZeroType::kMinimum ? 2 * scaled : scaled, true};
 }
 
 struct Bound {
@@ -75,8 +89,8 @@ struct Cut {
   bool streams = false;        // blocks are short, so that the last ones leave nobody idle for long
 };
 
-Bound bound_of(const Rates& r, WeightType type, double weight_bytes, const Cut& cut) {
-  const double weight = bytes_of_weight(type), blocks = static_cast<double>(cut.blocks);
+Bound bound_of(const Rates& r, const HeldWeights& weights, double weight_bytes, const Cut& cut) {
+  const double weight = weights.bytes, blocks = static_cast<double>(cut.blocks);
   // As few as one block a multiprocessor use all of it, where the ring has enough under way.
   const double at_work = cut.streams ? 1
                          : cut.blocks <= r.multiprocessors
@@ -85,11 +99,11 @@ Bound bound_of(const Rates& r, WeightType type, double weight_bytes, const Cut& 
   const double steps = blocks * kWarpsOfWideBlock * cut.columns_of_warp / 64;  // of a warp, of 64 columns
   const double products = 4.0 * cut.tiles * cut.columns;                       // matrix instructions of one
   const double shared = 64 * (16 * cut.tiles * weight + 8 * cut.columns * 2.0);
-  const double loads = cut.tiles * 64 * 16 * weight / 512 + cut.columns * (is_quantized(type) ? 2 : 4);
+  const double loads = cut.tiles * 64 * 16 * weight / 512 + cut.columns * (weights.is_codes ? 2 : 4);
   const double copies = 64 *
                         (static_cast<double>(cut.weight_rows) * weight + static_cast<double>(cut.rows) * 2) /
                         (512 * kWarpsOfWideBlock);
-  const double others = 10 * copies + cut.tiles * instructions_to_widen(type, cut.columns);
+  const double others = 10 * copies + cut.tiles * (weights.to_widen + weights.to_scale * cut.columns);
   const double l2 = blocks * cut.columns_read *
                     (static_cast<double>(cut.weight_rows) * weight + static_cast<double>(cut.rows) * 2);
   return slowest({{weight_bytes / r.read_bytes, "memory"},
@@ -115,9 +129,11 @@ Rates rates_of(const cuda::DeviceInfo& device) {
   return rates;
 }
 
-ExpectedProduct expected_product(const Rates& rates, WeightType type, int64_t rows, int64_t n, int64_t k,
-                                 bool overlaps, bool wide_form) {
-  const double weight_bytes = static_cast<double>(n * k) * bytes_of_weight(type);
+namespace {
+
+ExpectedProduct expected_of(const Rates& rates, const HeldWeights& weights, int64_t rows, int64_t n,
+                            int64_t k, bool overlaps, bool wide_form) {
+  const double weight_bytes = static_cast<double>(n * k) * weights.bytes;
   const int64_t tiles = (n + cuda::kTileRows - 1) / cuda::kTileRows;
   const bool is_split = tiles <= cuda::kSplitTiles;
   Cut cut;
@@ -138,10 +154,10 @@ ExpectedProduct expected_product(const Rates& rates, WeightType type, int64_t ro
     form = is_split ? "a slice in a block" : "a slice in a warp";
   } else if (wide_form) {
     const cuda::WideProduct wide =
-        cuda::choose_wide_product(rows, n, cuda::kMaxSlices, rates.multiprocessors, !is_quantized(type),
+        cuda::choose_wide_product(rows, n, cuda::kMaxSlices, rates.multiprocessors, !weights.is_codes,
                                   is_split && rows <= cuda::kSplitRows);
     meets = wide.is_over_blocks;
-    const bool two_fit = wide.rows == 32 || (meets && !is_quantized(type));
+    const bool two_fit = wide.rows == 32 || (meets && !weights.is_codes);
     cut = {.tiles = wide.rows / 32,
            .columns = 4,
            .rows = wide.rows,
@@ -152,7 +168,7 @@ ExpectedProduct expected_product(const Rates& rates, WeightType type, int64_t ro
            .blocks_each = two_fit ? 2 : 1};
     form = fmt::format("128 x {}{}", wide.rows, meets ? ", a slice in a block" : "");
   } else {  // nothing of what a warp reads serves another
-    const int columns = is_quantized(type) ? 4 : 8, held = is_quantized(type) ? 2 : 4;
+    const int columns = weights.is_codes ? 4 : 8, held = weights.is_codes ? 2 : 4;
     const int64_t passes = (rows + 8 * columns - 1) / (8 * columns);
     cut = {.tiles = held,
            .columns = columns,
@@ -164,13 +180,26 @@ ExpectedProduct expected_product(const Rates& rates, WeightType type, int64_t ro
            .blocks_each = 1};
     form = fmt::format("{} x {}, a slice in a warp", 16 * held, 8 * columns);
   }
-  const Bound bound = bound_of(rates, type, weight_bytes, cut);
+  const Bound bound = bound_of(rates, weights, weight_bytes, cut);
   double seconds = bound.seconds + (overlaps ? rates.overlapped_kernel_s : rates.kernel_s);
   if (meets) seconds += rates.meeting_s;
   return {.seconds = seconds,
           .bound = bound.name,
           .tflops = 2e-12 * static_cast<double>(rows * n * k) / seconds,
           .form = form};
+}
+
+}  // namespace
+
+ExpectedProduct expected_product(const Rates& rates, WeightType type, int64_t rows, int64_t n, int64_t k,
+                                 bool overlaps, bool wide_form) {
+  return expected_of(rates, held(type), rows, n, k, overlaps, wide_form);
+}
+
+// Many rows keep the form that was there before the wide one.
+ExpectedProduct expected_product(const Rates& rates, const cuda::CodeForm& form, int64_t rows, int64_t n,
+                                 int64_t k, bool overlaps) {
+  return expected_of(rates, held(form), rows, n, k, overlaps, false);
 }
 
 std::vector<ExpectedKernel> expected_step(const Rates& rates, const ModelConfig& c,

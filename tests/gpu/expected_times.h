@@ -41,6 +41,10 @@ struct ExpectedProduct {
 ExpectedProduct expected_product(const Rates& rates, WeightType type, int64_t rows, int64_t n, int64_t k,
                                  bool overlaps = true, bool wide_form = true);
 
+// Of codes of a published checkpoint.
+ExpectedProduct expected_product(const Rates& rates, const cuda::CodeForm& form, int64_t rows, int64_t n,
+                                 int64_t k, bool overlaps = true);
+
 // The kernels of a decode step of one sequence that has `context` tokens.
 struct ExpectedKernel {
   std::string name;

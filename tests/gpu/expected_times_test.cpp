@@ -37,6 +37,17 @@ TEST(ExpectedTimes, AStepOf8BReadsItsWeightsOnce) {
   EXPECT_LT(seconds_of(expected_step(h200(), shape_8b(), {kBf16, kBf16}, 8, 128)), 1.03 * on_h200);
 }
 
+// Codes of four bits with an fp16 scale and a zero for 128 columns take two words for 64 of them, 4.5 bits a
+// weight: 28672 x 4096 of them are 66 MB, 15.0 us, and a kernel.
+TEST(ExpectedTimes, PublishedCodesAreReadWithTheirWords) {
+  const cuda::CodeForm form{
+      .scale = ScaleType::kFloat16, .zero_type = ZeroType::kStored, .unit = cuda::kGroupStep, .words = 2};
+  const ExpectedProduct one = expected_product(h200(), form, 1, 28672, 4096);
+  EXPECT_NEAR(one.seconds * 1e6, 16.0, 0.2);
+  EXPECT_STREQ(one.bound, "memory");
+  EXPECT_GT(expected_product(h200(), form, 512, 28672, 4096).seconds, 20 * one.seconds);
+}
+
 // A rank of eight of DeepSeek-V3. 16 x 512 x 128 weights are 2.1 MB: 0.48 us of an H200, and a kernel. 2048
 // latents of 576 are 16 splits, whose 8912 flops for each head and token keep 16 of 132 multiprocessors busy.
 TEST(ExpectedTimes, LatentsWaitForTheFewBlocksThatHaveThem) {

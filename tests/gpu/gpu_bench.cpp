@@ -1,7 +1,8 @@
 // Timings of one GPU: memory bandwidth, matrix products of 1B and 8B shapes for 1 to 256 rows beside cuBLAS,
-// small kernels, and whole decode steps of 1B, 3B and 8B shapes with noise for weights, in bf16, int8 and
-// fp8. One table on standard output, one JSON file. Beside what was measured stands what was expected
-// (expected_times.h); what is off by more than a factor of 1.5 is said, and listed in the file as `off`.
+// small kernels, those of latent attention, and whole decode steps of 1B, 3B and 8B shapes with noise for
+// weights, in bf16, int8, fp8 and int4; products in published formats. One table on standard output, one JSON
+// file. Beside what was measured stands what was expected (expected_times.h); what is off by more than a
+// factor of 1.5 is said, and listed in the file as `off`.
 //   gpu_bench [--json FILE] [--seconds N] [--tiny]
 // Exit codes: 0, 3 where something failed (the rest is measured all the same), or 77 and the reason where
 // there is no GPU. --tiny: shapes that the emulation can run.
@@ -69,6 +70,26 @@ ModelConfig shape(int64_t hidden, int64_t layers, int64_t heads, int64_t head_di
           .tie_word_embeddings = tied};
 }
 
+// What published checkpoints are in, with the groups that are usual.
+struct Published {
+  const char* name;
+  QuantScheme scheme;
+};
+constexpr Published kPublished[]{
+    {"GPTQ and AWQ, 4 bits", {.zero_type = ZeroType::kStored, .scale = ScaleType::kFloat16, .group = 128}},
+    {"fp8 in blocks", {.code = CodeType::kE4m3, .group = 128}},
+    {"MXFP4", {.code = CodeType::kE2m1, .scale = ScaleType::kPowerOfTwo, .group = 32}},
+    {"Q4_K",
+     {.zero_type = ZeroType::kMinimum, .scale = ScaleType::kNested, .group = 32, .groups_together = 8}}};
+
+void measure_published(Bench& bench, const std::string& matrix, int64_t n, int64_t k) {
+  for (const auto& [name, scheme] : kPublished) {
+    const std::string title = fmt::format("{} {}", name, matrix);
+    bench.attempt(title,
+                  [&] { measure_products(bench, title, n, k, cuda::code_form(scheme, k, false).value()); });
+  }
+}
+
 // What one of eight ranks has of DeepSeek-V3.
 ModelConfig latent_shape(int64_t hidden, int64_t heads, const LatentConfig& latent) {
   return {.hidden_size = hidden,
@@ -108,6 +129,7 @@ int run(Bench& bench) {
         measure_drafts(bench, title, tiny, format);
       });
     }
+    measure_published(bench, "tiny", 96, 128);
     bench.attempt("tiny latents", [&] {
       measure_latent_kernels(
           bench, "tiny latents",
@@ -154,6 +176,9 @@ int run(Bench& bench) {
       bench.write();
     }
   }
+  const ModelConfig& c = models.at("8B");
+  measure_published(bench, "8B gate_up", 2 * c.intermediate_size, c.hidden_size);
+  measure_published(bench, "8B down", c.hidden_size, c.intermediate_size);
   return finish(bench);
 }
 

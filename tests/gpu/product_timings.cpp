@@ -19,14 +19,14 @@ double seconds_in_graph(const Bench& bench, int calls, const std::function<void(
   return measure(bench.stream, repetitions, 1, [&](int) { graph.launch(bench.stream); }).median_s / calls;
 }
 
-}  // namespace
-
 // Copies of the weights that together exceed the L2 cache several times take turns: every read is from
-// memory.
-void measure_products(Bench& bench, const std::string& name, int64_t n, int64_t k, WeightType type) {
+// memory. `form`: of kCodes.
+void measure_products_of(Bench& bench, const std::string& name, int64_t n, int64_t k, WeightType type,
+                         const cuda::CodeForm* form) {
   if (bench.time_is_up("product " + name)) return;
   const cuda::Slices slices = cuda::even_slices(k, cuda::step_columns(type));
-  const int64_t weight_bytes = cuda::DeviceMatrix::bytes_for(type, n, slices);
+  const int64_t weight_bytes = form ? cuda::DeviceMatrix::bytes_for(*form, n, slices, false)
+                                    : cuda::DeviceMatrix::bytes_for(type, n, slices);
   const int copies = bench.settings.tiny
                          ? 2
                          : static_cast<int>(std::clamp<int64_t>((int64_t{512} << 20) / weight_bytes, 2, 64));
@@ -34,7 +34,8 @@ void measure_products(Bench& bench, const std::string& name, int64_t n, int64_t 
   constexpr int64_t kMostRows = 512;
   std::vector<cuda::DeviceMatrix> weights;
   for (int c = 0; c < copies; ++c) {
-    weights.emplace_back(type, n, slices);
+    weights.push_back(form ? cuda::DeviceMatrix(*form, n, slices, {}, bench.stream)
+                           : cuda::DeviceMatrix(type, n, slices));
     cuda::fill_noise(bench.stream, weights.back().view(), static_cast<uint64_t>(c) + 1, 0.02f);
   }
   const cuda::DeviceBuffer<float> split_parts(cuda::split_floats(cuda::kSplitRows, n));
@@ -60,7 +61,8 @@ void measure_products(Bench& bench, const std::string& name, int64_t n, int64_t 
                    x.view().data, weights[static_cast<size_t>(c % copies)].view(), out.data());
     };
     const double seconds = seconds_in_graph(bench, calls, [&](int c) { multiply(c, true); });
-    const ExpectedProduct expected = expected_product(bench.rates, type, rows, n, k);
+    const ExpectedProduct expected = form ? expected_product(bench.rates, *form, rows, n, k)
+                                          : expected_product(bench.rates, type, rows, n, k);
     if (rows == 1) alone = seconds;
     const double share = static_cast<double>(weight_bytes) / seconds / bench.read_bandwidth;
     nlohmann::json line{{"name", name},
@@ -83,7 +85,7 @@ void measure_products(Bench& bench, const std::string& name, int64_t n, int64_t 
       bench.stream.synchronize();
       line["cublas_us"] = 1e6 * seconds_in_graph(bench, calls, peer);
     }
-    if (rows > cuda::kFewRows)
+    if (rows > cuda::kFewRows && !form)
       line["before_us"] = 1e6 * seconds_in_graph(bench, calls, [&](int c) { multiply(c, false); });
     const std::string off = bench.compare(line, seconds, expected.seconds);
     bench.report["products"].push_back(line);
@@ -94,6 +96,17 @@ void measure_products(Bench& bench, const std::string& name, int64_t n, int64_t 
   }
   std::printf("\n");
   if (type == WeightType::kBFloat16 && !cublas.ok()) bench.report["cublas"] = cublas.status().message();
+}
+
+}  // namespace
+
+void measure_products(Bench& bench, const std::string& name, int64_t n, int64_t k, WeightType type) {
+  measure_products_of(bench, name, n, k, type, nullptr);
+}
+
+void measure_products(Bench& bench, const std::string& name, int64_t n, int64_t k,
+                      const cuda::CodeForm& form) {
+  measure_products_of(bench, name, n, k, WeightType::kCodes, &form);
 }
 
 }  // namespace outrider::gpu

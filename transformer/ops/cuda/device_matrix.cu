@@ -124,7 +124,7 @@ __global__ void noise_elements(const MatrixView to, uint64_t seed, float scale) 
         code_of_weight(to.type, value, inverse_of_scale(scale_of_group(to.type, scale)));
 }
 
-// Fills int4 weights with noise: any byte is two codes.
+// Fills codes with noise: any byte is one, or two of four bits.
 __global__ void noise_bytes(uint8_t* data, int64_t bytes, uint64_t seed) {
   const int64_t i = static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x;
   if (i < bytes) data[i] = static_cast<uint8_t>(mix(seed ^ mix(static_cast<uint64_t>(i))) >> 56);
@@ -258,9 +258,12 @@ void quantize_rows(StreamView stream, const MatrixView& to, int64_t first_row, i
 }
 
 void fill_noise(StreamView stream, const MatrixView& to, uint64_t seed, float scale) {
-  if (to.type == WeightType::kInt4) {
-    const int64_t bytes = code_bytes(to.type, to.n, to.slices);
+  if (to.type == WeightType::kInt4 || to.type == WeightType::kCodes) {
+    const bool is_form = to.type == WeightType::kCodes;
+    const int64_t bytes =
+        is_form ? code_bytes(to.form, to.n, to.slices) : code_bytes(to.type, to.n, to.slices);
     launch_each(stream, bytes, &noise_bytes, static_cast<uint8_t*>(to.data), bytes, seed);
+    if (is_form) return;  // its words stay zeros
   } else {
     launch_each(stream, static_cast<int64_t>(to.n) * to.slices.k(), &noise_elements, to, seed, scale);
   }

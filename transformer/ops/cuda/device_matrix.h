@@ -88,7 +88,8 @@ void pack_words(StreamView stream, const MatrixView& to, int64_t first_row, int6
 // Numbers into codes and scales, with the bits of quantize_group; staged: fp32 or bf16, as `from` says.
 void quantize_rows(StreamView stream, const MatrixView& to, int64_t first_row, int64_t rows, WeightType from,
                    const void* staged);
-// Reproducible noise of the given scale instead of weights: for timing without files.
+// Reproducible noise of the given scale instead of weights: for timing without files. With a CodeForm codes
+// alone.
 void fill_noise(StreamView stream, const MatrixView& to, uint64_t seed, float scale);
 
 }  // namespace outrider::cuda
