@@ -65,7 +65,10 @@ class ChosenExpertsTest : public CudaOps {
   Outcome run(const Mixture& m, const std::vector<float>& shares, const std::vector<float>& x, bool lists,
               bool split, int64_t shared_bytes) {
     const int64_t rows = static_cast<int64_t>(x.size()) / kHidden, width = m.columns.size();
-    const auto inputs = to_device(as_bf16(x), *stream);
+    const bool is_float = m.type == WeightType::kFloat32;
+    const auto halves = to_device(as_bf16(x), *stream);
+    const auto floats = to_device(x, *stream);
+    const void* const inputs = is_float ? static_cast<const void*>(floats.data()) : halves.data();
     const auto weights = to_device(shares, *stream);
     ChosenWork chosen;
     if (lists) {
@@ -80,7 +83,7 @@ class ChosenExpertsTest : public CudaOps {
       chosen = {.tiles = m.tiles.data(), .steps = m.steps.data(), .counts = m.counts.data()};
     }
     DeviceBuffer<float> gate_up(rows * 2 * width), out(rows * kHidden);
-    DeviceBuffer<bf16> activated(rows * width);
+    DeviceBuffer<float> activated(rows * width);                 // of either type
     fill_bytes(gate_up.data(), 0xff, gate_up.bytes(), *stream);  // what is not computed is not looked at
     fill_bytes(out.data(), 0xff, out.bytes(), *stream);
     MatmulShape shape{.rows = rows,
@@ -91,8 +94,8 @@ class ChosenExpertsTest : public CudaOps {
     if (split) shape.split = {split_parts_.data(), split_arrived_.data(), split_parts_.size()};
     Outcome outcome;
     outcome.gate_up_bytes =
-        fetched([&] { matmul(*stream, shape, inputs.data(), m.gate_up.view(), gate_up.data()); });
-    gate_experts(*stream, gate_up.data(), {}, weights.data(), m.columns, rows, WeightType::kBFloat16,
+        fetched([&] { matmul(*stream, shape, inputs, m.gate_up.view(), gate_up.data()); });
+    gate_experts(*stream, gate_up.data(), {}, weights.data(), m.columns, rows, activation_type(m.type),
                  activated.data());
     shape.x_stride = width;
     shape.out_stride = kHidden;
@@ -117,18 +120,49 @@ class ChosenExpertsTest : public CudaOps {
   DeviceBuffer<uint32_t> split_arrived_{kSplitCounters};
 };
 
-// Tiles of gate_up and steps of down that read a column of an expert in `used`, counted one by one.
+// Tiles of gate_up and steps of down that read a column of an expert in `used`.
+struct Needed {
+  Needed(const Mixture& m, const std::vector<bool>& used)
+      : tiles(static_cast<size_t>(m.tiles.size())), steps(static_cast<size_t>(m.steps.size())) {
+    const MatrixView &gate_up = m.gate_up.view(), &down = m.down.view();
+    for (int32_t n = 0; n < gate_up.n; ++n)
+      if (used[static_cast<size_t>(m.columns.expert_of(n % m.columns.size()))])
+        tiles[static_cast<size_t>(n / kTileRows)] = true;
+    for (int32_t c = 0; c < down.slices.k(); ++c)
+      if (used[static_cast<size_t>(m.columns.expert_of(c))])
+        steps[static_cast<size_t>(down.slices.step_of(c))] = true;
+  }
+  std::vector<bool> tiles, steps;
+};
+
 std::pair<uint64_t, uint64_t> needed(const Mixture& m, const std::vector<bool>& used) {
-  const MatrixView &gate_up = m.gate_up.view(), &down = m.down.view();
-  std::vector<bool> tiles(static_cast<size_t>(m.tiles.size())), steps(static_cast<size_t>(m.steps.size()));
-  for (int32_t n = 0; n < gate_up.n; ++n)
-    if (used[static_cast<size_t>(m.columns.expert_of(n % m.columns.size()))])
-      tiles[static_cast<size_t>(n / kTileRows)] = true;
-  for (int32_t c = 0; c < down.slices.k(); ++c)
-    if (used[static_cast<size_t>(m.columns.expert_of(c))])
-      steps[static_cast<size_t>(down.slices.step_of(c))] = true;
-  return {static_cast<uint64_t>(std::count(tiles.begin(), tiles.end(), true)),
-          static_cast<uint64_t>(std::count(steps.begin(), steps.end(), true))};
+  const Needed all(m, used);
+  return {static_cast<uint64_t>(std::count(all.tiles.begin(), all.tiles.end(), true)),
+          static_cast<uint64_t>(std::count(all.steps.begin(), all.steps.end(), true))};
+}
+
+std::vector<bool> used_experts(const std::vector<float>& shares) {
+  std::vector<bool> used(kExperts + 1);
+  for (size_t i = 0; i < shares.size(); ++i)
+    if (shares[i] != 0) used[i % (kExperts + 1)] = true;
+  return used;
+}
+
+// Elements of an fp32 matrix for which `is_lost` holds become NaN.
+template <class IsLost>
+void lose_elements(const DeviceMatrix& matrix, StreamView stream, IsLost is_lost) {
+  const MatrixView& m = matrix.view();
+  std::vector<float> elements(static_cast<size_t>(matrix.bytes()) / sizeof(float));
+  auto* const memory = static_cast<float*>(m.data);
+  copy(elements.data(), static_cast<const float*>(memory), static_cast<int64_t>(elements.size()), stream);
+  stream.synchronize();
+  for (int32_t row = 0; row < m.n; ++row)
+    for (int32_t column = 0; column < m.slices.k(); ++column)
+      if (is_lost(row, column))
+        elements[static_cast<size_t>(element_offset(m, row, column))] =
+            std::numeric_limits<float>::quiet_NaN();
+  copy(memory, elements.data(), static_cast<int64_t>(elements.size()), stream);
+  stream.synchronize();
 }
 
 TEST_F(ChosenExpertsTest, OnlyTheUnionIsReadAndNoBitChanges) {
@@ -147,10 +181,7 @@ TEST_F(ChosenExpertsTest, OnlyTheUnionIsReadAndNoBitChanges) {
         const auto shares = random_shares(rows, has_shared, static_cast<uint32_t>(rows));
         auto x = random_floats(rows * kHidden, 5);
         for (float& value : x) value = to_float(to_bf16(value));
-        std::vector<bool> used(kExperts + 1);
-        for (size_t i = 0; i < shares.size(); ++i)
-          if (shares[i] != 0) used[i % (kExperts + 1)] = true;
-        const auto [tiles, steps] = needed(m, used);
+        const auto [tiles, steps] = needed(m, used_experts(shares));
         const Outcome all = run(m, shares, x, false, false, 0);
         for (const bool split : {false, true})
           for (const int64_t shared_bytes : {int64_t{0}, int64_t{info.shared_bytes}}) {
@@ -168,6 +199,28 @@ TEST_F(ChosenExpertsTest, OnlyTheUnionIsReadAndNoBitChanges) {
       }
     }
   EXPECT_TRUE(skipped);
+}
+
+// Of fp32, which is not copied first: what is not needed may be NaN.
+TEST_F(ChosenExpertsTest, NothingElseIsReadOfFp32) {
+  const ExpertColumns columns{
+      .experts = kExperts, .each = ends({32, 64, 80, 96}), .shared = ends({0, 0, 0, 0})};
+  for (const int64_t rows : {1, 2, 9}) {
+    const Mixture m(WeightType::kFloat32, columns, *stream);
+    const auto shares = random_shares(rows, false, static_cast<uint32_t>(rows));
+    const auto x = random_floats(rows * kHidden, 5);
+    const auto all = run(m, shares, x, false, false, 0).out;
+    const Needed needs(m, used_experts(shares));
+    if (rows == 1) {
+      EXPECT_GT(std::count(needs.steps.begin(), needs.steps.end(), false), 0);
+    }
+    lose_elements(m.gate_up, *stream,
+                  [&](int32_t row, int32_t) { return !needs.tiles[static_cast<size_t>(row / kTileRows)]; });
+    lose_elements(m.down, *stream, [&](int32_t, int32_t column) {
+      return !needs.steps[static_cast<size_t>(m.down.view().slices.step_of(column))];
+    });
+    EXPECT_TRUE(testing::same_bits(all, run(m, shares, x, true, false, 0).out)) << rows << " rows";
+  }
 }
 
 // A share that is no number is computed with, and so is told.

@@ -304,11 +304,9 @@ void CudaModel::queue_experts(const DeviceLayer& w, int64_t rows) {
                       static_cast<float>(config_.scales.residual), act_->residual.data());
 }
 
-// What the rows need of the experts' matrices. Of fp32 and of stacks all is read.
+// What the rows need of the experts' matrices. Of stacks all is read.
 ChosenWork CudaModel::queue_choice(const DeviceLayer& w, const ExpertColumns& columns, int64_t rows) {
-  if (w.gate_up.matrices().size() != 1 || w.down.matrices().size() != 1 || columns.size() == 0 ||
-      weights_.types.activation() == WeightType::kFloat32)
-    return {};
+  if (w.gate_up.matrices().size() != 1 || w.down.matrices().size() != 1 || columns.size() == 0) return {};
   const MatrixView& gate_up = w.gate_up.matrices().front().view();
   const MatrixView& down = w.down.matrices().front().view();
   int32_t* const counts = expert_work_.data();

@@ -60,7 +60,7 @@ struct MatmulShape {
   int64_t x_stride = 0;
   int64_t out_stride = 0;
   SplitRoom split;
-  ChosenWork chosen;  // not of fp32 weights, which are read whole
+  ChosenWork chosen;
   // What the device has, as prepared. No bit depends on these.
   int multiprocessors = 1;
   int64_t shared_bytes = 0;

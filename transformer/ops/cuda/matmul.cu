@@ -254,11 +254,16 @@ bool starts_at_16_bytes(const Slices& slices, int64_t x_stride) {
 constexpr int kFloatThreads = 128;
 constexpr int kFloatRows = 4;  // tokens that share a read of the weights
 
+// One output per thread; of those and of the columns, the ones that are chosen.
 __global__ void __launch_bounds__(kFloatThreads)
     matmul_float(const MatrixView w, const float* x, int64_t x_stride, int32_t rows, float* out,
-                 int64_t out_stride) {
+                 int64_t out_stride, const ChosenWork chosen) {
   await_inputs();
-  const int n = static_cast<int>(blockIdx.x * kFloatThreads + threadIdx.x);
+  int n = static_cast<int>(blockIdx.x * kFloatThreads + threadIdx.x);
+  if (chosen.tiles) {
+    if (n / kTileRows >= chosen.counts[0]) return;
+    n = chosen.tiles[n / kTileRows] * kTileRows + n % kTileRows;
+  }
   if (n >= w.n) return;
   const int first = static_cast<int>(blockIdx.y) * kFloatRows;
   const auto* column = static_cast<const float*>(w.data) + n;
@@ -266,11 +271,22 @@ __global__ void __launch_bounds__(kFloatThreads)
   OUTRIDER_UNROLL
   for (int s = 0; s < kMaxSlices; ++s) {
     if (s >= w.slices.count) continue;
-    for (int k = w.slices.begin[s]; k < w.slices.begin[s + 1]; ++k) {
-      const float weight = column[static_cast<int64_t>(k) * w.padded_n];
-      OUTRIDER_UNROLL
-      for (int m = 0; m < kFloatRows; ++m)
-        if (first + m < rows) values[m][s] = fmaf(weight, x[(first + m) * x_stride + k], values[m][s]);
+    const auto add = [&](int begin, int end) {
+      for (int k = begin; k < end; ++k) {
+        const float weight = column[static_cast<int64_t>(k) * w.padded_n];
+        OUTRIDER_UNROLL
+        for (int m = 0; m < kFloatRows; ++m)
+          if (first + m < rows) values[m][s] = fmaf(weight, x[(first + m) * x_stride + k], values[m][s]);
+      }
+    };
+    const int slice_begin = w.slices.begin[s], slice_end = w.slices.begin[s + 1];
+    if (!chosen.steps) {
+      add(slice_begin, slice_end);
+      continue;
+    }
+    for (int i = 0; i < chosen.counts[1 + s]; ++i) {
+      const int begin = slice_begin + chosen.steps[w.slices.first_step[s] + i] * kStep, end = begin + kStep;
+      add(begin, end < slice_end ? end : slice_end);
     }
   }
   OUTRIDER_UNROLL
@@ -307,7 +323,7 @@ void matmul(StreamView stream, const MatmulShape& shape, const void* x, const Ma
             .threads = kFloatThreads,
             .early = true},
            &matmul_float, weight, static_cast<const float*>(x), shape.x_stride,
-           static_cast<int32_t>(shape.rows), out, shape.out_stride);
+           static_cast<int32_t>(shape.rows), out, shape.out_stride, shape.chosen);
     return;
   }
   CHECK(shape.x_stride % 2 == 0, "x stride {} is odd", shape.x_stride);
