@@ -33,14 +33,19 @@ void add_synth_options(CLI::App& app, SynthOptions& o) {
   app.add_flag("--tied", o.tied, "Head and embedding are one matrix")->group(group);
   app.add_option(
          "--head", o.head,
-         "eagle3 or dflash: also writes a head of the target's widths, in a directory of that name, for "
-         "--drafter of that name. Its weights are random: measure it with --synthetic-acceptance")
-      ->check(CLI::IsMember({"none", "eagle3", "dflash"}))
+         "eagle3, dflash, medusa or hydra: also writes a head of the target's widths, in a directory of that "
+         "name, for --drafter of that name. Its weights are random: measure it with --synthetic-acceptance")
+      ->check(CLI::IsMember({"none", "eagle3", "dflash", "medusa", "hydra"}))
       ->capture_default_str();
-  app.add_option("--draft-vocab", o.draft_vocab,
-                 "Tokens that the head knows; default: 32000, or all if fewer, and of dflash all");
+  app.add_option(
+      "--draft-vocab", o.draft_vocab,
+      "Tokens that a head which is eagle3 or dflash knows; default: 32000, or all if fewer, and of "
+      "dflash all");
   app.add_option("--head-layers", o.head_layers, "Layers of a head that is dflash")->capture_default_str();
   app.add_option("--block-size", o.block_size, "Rows of its block, one more than it drafts")
+      ->capture_default_str();
+  app.add_option("--head-branches", o.head_branches,
+                 "Branches of a head that is medusa or hydra, one for each token that it drafts")
       ->capture_default_str();
   app.add_option("--draft-layers", o.draft_layers, "Layers of the draft")->capture_default_str();
   app.add_option("--acceptance", o.acceptance,
@@ -87,9 +92,12 @@ Result<SynthShape> check_synth_options(const SynthOptions& o) {
   if (has_head && shape.layers < 4)
     return invalid_argument(
         fmt::format("--head {}: the target has {} layers; it needs 4 or more", o.head, shape.layers));
-  if (o.draft_vocab && (!has_head || *o.draft_vocab < 2 || *o.draft_vocab > shape.vocab))
-    return invalid_argument(
-        fmt::format("--draft-vocab {}: must be 2 to {}, and needs --head", *o.draft_vocab, shape.vocab));
+  const bool chooses_tokens = o.head == "eagle3" || o.head == "dflash";
+  if (o.draft_vocab && (!chooses_tokens || *o.draft_vocab < 2 || *o.draft_vocab > shape.vocab))
+    return invalid_argument(fmt::format(
+        "--draft-vocab {}: must be 2 to {}, and needs --head eagle3 or dflash", *o.draft_vocab, shape.vocab));
+  if (o.head_branches < 1 || o.head_branches > 16)
+    return invalid_argument(fmt::format("--head-branches {}: must be 1 to 16", o.head_branches));
   if (o.head_layers < 1 || o.head_layers > 64)
     return invalid_argument(fmt::format("--head-layers {}: must be 1 to 64", o.head_layers));
   if (o.block_size < 2 || o.block_size > 64)

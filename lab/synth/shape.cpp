@@ -160,6 +160,14 @@ nlohmann::json synth_config(const SynthShape& s, int64_t layers) {
 }
 
 nlohmann::json synth_head_config(const SynthShape& s, const SynthHead& head) {
+  if (head.kind == SynthHead::Kind::kMedusa)
+    return {{"medusa_num_heads", head.branches}, {"medusa_num_layers", 1}};
+  if (head.kind == SynthHead::Kind::kHydra)
+    return {{"grounded_heads", true},
+            {"hidden_state_offset", 0},
+            {"hydra_head_arch", "mlp"},
+            {"hydra_num_heads", head.branches},
+            {"hydra_num_layers", 1}};
   SynthShape dense = s;
   dense.experts = 0;
   dense.gpt_oss = false;
@@ -168,7 +176,7 @@ nlohmann::json synth_head_config(const SynthShape& s, const SynthHead& head) {
   if (head.has_output(s)) config["draft_vocab_size"] = head.draft_vocab;
   const int64_t last = s.layers - 1;
   const std::array inputs{last / 3, 2 * last / 3, last};
-  if (head.is_block) {
+  if (head.is_block()) {
     config["architectures"] = {"DFlashDraftModel"};
     config["block_size"] = head.block_size;
     config["num_target_layers"] = s.layers;

@@ -90,14 +90,21 @@ Result<SynthWeightFile> write_model(const SynthOptions& options, const SynthShap
        .interrupted = interrupted});
 }
 
-// EAGLE-3 mostly knows a part of the vocabulary, DFlash all of it.
+// EAGLE-3 mostly knows a part of the vocabulary, the others all of it.
 SynthHead head_of(const SynthOptions& options, const SynthShape& shape) {
+  using Kind = SynthHead::Kind;
   constexpr int64_t kUsual = 32000;
-  const bool is_block = options.head == "dflash";
-  return {.is_block = is_block,
-          .draft_vocab = options.draft_vocab.value_or(is_block ? shape.vocab : std::min(shape.vocab, kUsual)),
-          .layers = is_block ? options.head_layers : 1,
-          .block_size = options.block_size};
+  const Kind kind = options.head == "dflash"   ? Kind::kDFlash
+                    : options.head == "medusa" ? Kind::kMedusa
+                    : options.head == "hydra"  ? Kind::kHydra
+                                               : Kind::kEagle3;
+  const bool branches = kind == Kind::kMedusa || kind == Kind::kHydra;
+  const int64_t known = kind == Kind::kEagle3 ? std::min(shape.vocab, kUsual) : shape.vocab;
+  return {.kind = kind,
+          .draft_vocab = options.draft_vocab.value_or(known),
+          .layers = kind == Kind::kDFlash ? options.head_layers : 1,
+          .block_size = options.block_size,
+          .branches = branches ? options.head_branches : 0};
 }
 
 Status write_head(const SynthOptions& options, const SynthShape& shape, const fs::path& directory) {

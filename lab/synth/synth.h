@@ -23,10 +23,11 @@ struct SynthOptions {
   bool tied = false;
 
   int64_t draft_layers = 1;
-  std::string head = "none";           // or eagle3, dflash
+  std::string head = "none";           // or eagle3, dflash, medusa, hydra
   std::optional<int64_t> draft_vocab;  // of the head
   int64_t head_layers = 5;             // of dflash
   int64_t block_size = 16;             // of dflash
+  int64_t head_branches = 4;           // of medusa and hydra
   double acceptance = 0.8;
   double temperature = 1;
   double entropy = 2.5;

@@ -110,10 +110,44 @@ std::vector<SynthTensor> synth_tensors(const SynthShape& s, int64_t layers, int6
   return tensors;
 }
 
+namespace {
+
+// Branches of one layer each; of Hydra, branch i reads the state and i + 1 tokens.
+std::vector<SynthTensor> synth_branches(const SynthShape& s, const SynthHead& head) {
+  const bool is_hydra = head.kind == SynthHead::Kind::kHydra;
+  std::vector<SynthTensor> tensors;
+  int32_t stream = -1;
+  const auto random = [&](const std::string& name, int64_t rows, int64_t columns) {
+    tensors.push_back({.name = name + ".weight",
+                       .shape = {rows, columns},
+                       .stream = stream--,
+                       .deviation = keep_size(columns)});
+  };
+  const auto bias = [&](const std::string& name, int64_t size) {
+    tensors.push_back({.name = name + ".bias", .shape = {size}});
+  };
+  for (int64_t i = 0; i < head.branches; ++i) {
+    const std::string layer = is_hydra ? fmt::format("hydra_mlp.{}.0", i) : fmt::format("{}.0", i);
+    const std::string output = is_hydra ? fmt::format("hydra_lm_head.{}", i) : fmt::format("{}.1", i);
+    const int64_t width = is_hydra ? (i + 2) * s.hidden : s.hidden;
+    for (const char* part : {".linear", ".res_connection"}) {
+      if (part == std::string_view(".res_connection") && !is_hydra) continue;
+      random(layer + part, s.hidden, width);
+      bias(layer + part, s.hidden);
+    }
+    random(output, s.vocab, s.hidden);
+    if (is_hydra) bias(output, s.vocab);
+  }
+  return tensors;
+}
+
+}  // namespace
+
 // It agrees with the target by chance alone: what counts is how long it takes.
 std::vector<SynthTensor> synth_head_tensors(const SynthShape& s, const SynthHead& head) {
+  if (head.branches > 0) return synth_branches(s, head);
   const int64_t q = s.heads * s.head_dim, kv = s.kv_heads * s.head_dim;
-  const int64_t inputs = head.is_block ? s.hidden : 2 * s.hidden;  // EAGLE-3 reads a token beside a state
+  const int64_t inputs = head.is_block() ? s.hidden : 2 * s.hidden;  // EAGLE-3 reads a token beside a state
   std::vector<SynthTensor> tensors;
   int32_t stream = -1;
   const auto random = [&](const std::string& name, int64_t rows, int64_t columns) {
@@ -127,7 +161,7 @@ std::vector<SynthTensor> synth_head_tensors(const SynthShape& s, const SynthHead
     tensors.push_back({.name = "d2t", .shape = {head.draft_vocab}, .is_index = true});
   random("fc.weight", s.hidden, 3 * s.hidden);
   for (int64_t i = 0; i < head.layers; ++i) {
-    const std::string layer = head.is_block ? fmt::format("layers.{}.", i) : "midlayer.";
+    const std::string layer = head.is_block() ? fmt::format("layers.{}.", i) : "midlayer.";
     random(layer + "self_attn.q_proj.weight", q, inputs);
     random(layer + "self_attn.k_proj.weight", kv, inputs);
     random(layer + "self_attn.v_proj.weight", kv, inputs);
@@ -139,7 +173,7 @@ std::vector<SynthTensor> synth_head_tensors(const SynthShape& s, const SynthHead
     norm(layer + "post_attention_layernorm");
   }
   if (head.has_output(s)) random("lm_head.weight", head.draft_vocab, s.hidden);
-  norm(head.is_block ? "hidden_norm" : "midlayer.hidden_norm");
+  norm(head.is_block() ? "hidden_norm" : "midlayer.hidden_norm");
   norm("norm");
   return tensors;
 }

@@ -135,6 +135,24 @@ TEST_F(Synth, WritesABlockHeadForTheTarget) {
   EXPECT_NE(refused.err.find("--block-size 1"), std::string::npos) << refused.describe();
 }
 
+TEST_F(Synth, WritesBranchesForTheTarget) {
+  for (const std::string head : {"medusa", "hydra"}) {
+    const Outcome run = synth(dir_ / "pair", {"--head", head, "--head-branches", "3", "--vocab", "600",
+                                              "--layers", "4", "--quiet", "--force"});
+    ASSERT_TRUE(run.succeeded()) << run.describe();
+    const Arguments plain{"generate",     "--model", dir_ / "pair/target", "--prompt", "Once",
+                          "--max-tokens", "60",      "--ignore-eos",       "--quiet"};
+    Arguments drafting = plain;
+    drafting.insert(drafting.end(), {"--drafter", head, "--draft-model", dir_ / "pair" / head, "-g", "3"});
+    const Outcome drafted = outrider_program(drafting);
+    ASSERT_TRUE(drafted.succeeded()) << drafted.describe();
+    EXPECT_EQ(drafted.out, outrider_program(plain).out);
+  }
+  const Outcome refused =
+      synth(dir_ / "wrong", {"--head", "hydra", "--draft-vocab", "200", "--layers", "4", "--quiet"});
+  EXPECT_NE(refused.err.find("--draft-vocab 200"), std::string::npos) << refused.describe();
+}
+
 TEST_F(Synth, SameSeedSameFiles) {
   ASSERT_TRUE(synth(dir_ / "a", {"--threads", "1", "--quiet"}).succeeded());
   ASSERT_TRUE(synth(dir_ / "b", {"--threads", "3", "--quiet"}).succeeded());
