@@ -101,13 +101,15 @@ Status HeadDrafting::take(const StateRows& rows) {
   return {};
 }
 
-void HeadDrafting::read(SequenceId sequence, int64_t first, TensorView<float, 2> to) {
+void HeadDrafting::read(SequenceId sequence, int64_t first, FloatRows to) {
   const Sequence& s = sequences_.at(sequence);
   CHECK(first >= s.first && first + to.extent(0) <= s.end(), "rows [{}, {}) of [{}, {})", first,
         first + to.extent(0), s.first, s.end());
   const uint16_t* from = s.rows.data() + (first - s.first) * to.extent(1);
+  const FloatRows written = head_.compute().open(to);
   for (int64_t r = 0; r < to.extent(0); ++r)
-    for (float& x : to.row(r)) x = to_float(bf16{*from++});
+    for (float& x : written.row(r)) x = to_float(bf16{*from++});
+  head_.compute().close(to);
 }
 
 bool HeadDrafting::work(std::vector<DraftAnswer>& answers) {

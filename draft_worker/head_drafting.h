@@ -53,7 +53,7 @@ class HeadDrafting final : public Drafter, private StateSource {
   };
   Status check_ids(std::span<const TokenId> ids) const;
   Status extend(Sequence& s, Position base, std::span<const TokenId> ids) const;
-  void read(SequenceId sequence, int64_t first, TensorView<float, 2> to) override;
+  void read(SequenceId sequence, int64_t first, FloatRows to) override;
   bool finish_empty();
   bool draft_rounds(std::vector<DraftAnswer>& answers);
   bool read_ahead();

@@ -9,7 +9,7 @@ BlockDrafter::BlockDrafter(BlockHead& head, HeadDrafterOptions options)
     : head_(head),
       max_sequences_(options.max_sequences),
       draws_(head, std::move(options.eos_ids)),
-      inputs_(head.max_rows(), head.hidden_size()) {}
+      inputs_(head.compute().rows(head.max_rows(), head.hidden_size())) {}
 
 BlockDrafter::~BlockDrafter() {
   while (!sequences_.empty()) close(sequences_.begin()->first);
@@ -71,8 +71,7 @@ void BlockDrafter::add(Work& work, StateSource& states) {
   const bool is_drafted = work.task->gamma > 0 && count == left && blocks_ < head_.max_blocks() &&
                           rows_ + count + head_.block_rows() <= head_.max_rows();
   if (count == 0 && !is_drafted) return;
-  const TensorView<float, 2> to(inputs_.data.data() + state_rows_ * inputs_.stride, {count, inputs_.columns},
-                                {inputs_.stride, 1});
+  const FloatRows to = inputs_.from(state_rows_, count);
   if (count > 0) states.read(work.task->sequence, read, to);
   BlockSlice slice{.sequence = work.sequence->kv, .states = to, .last = {}};
   if (is_drafted) {

@@ -55,7 +55,7 @@ class BlockDrafter final : public HeadDrafter {
   std::vector<int32_t> nodes_;  // of a tree, behind which is looked
   int64_t rows_ = 0;            // of the pass, of states and blocks
   int64_t state_rows_ = 0, blocks_ = 0;
-  ActivationRows inputs_;  // [states of a pass, hidden]
+  RowBuffer inputs_;  // [states of a pass, hidden]
 };
 
 }  // namespace outrider

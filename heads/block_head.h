@@ -13,18 +13,15 @@
 
 #include "heads/block_weights.h"
 #include "heads/head.h"
-#include "transformer/kv/cpu_kv_storage.h"
-#include "transformer/model/activations.h"
-#include "transformer/ops/cpu/cpu_ops.h"
 
 namespace outrider {
 
 // Of one sequence, in one pass.
 struct BlockSlice {
   KvHandle sequence;
-  TensorView<const float, 2> states;  // [rows, hidden_size()]: committed_states() of its next positions
-  std::optional<TokenId> last;        // the token behind all states: a block is filled; none: states are read
-  int64_t tokens = 0;                 // of the block, whose logits are wanted
+  FloatRows states;             // [rows, hidden_size()]: committed_states() of its next positions
+  std::optional<TokenId> last;  // the token behind all states: a block is filled; none: states are read
+  int64_t tokens = 0;           // of the block, whose logits are wanted
 };
 
 class BlockHead final : public Head {
@@ -39,22 +36,18 @@ class BlockHead final : public Head {
   int64_t block_rows() const { return config_.block_size; }
   int64_t max_blocks() const { return max_blocks_; }  // in one pass; max_rows() are its states and blocks
 
-  // Logits of the wanted tokens of all blocks, in order: [tokens, own vocabulary]. The states stay in the
-  // cache, and blocks do not. Valid until the next call.
-  TensorView<float, 2> forward(std::span<const BlockSlice> batch);
+  // Logits of the wanted tokens of all blocks, in order, on the host: [tokens, own vocabulary]. The states
+  // stay in the cache, and blocks do not. Valid until the next call.
+  FloatRows forward(std::span<const BlockSlice> batch);
   // A row of logits where this token stands before: of DSpark, another row, valid until the next call.
   std::span<const float> behind(TokenId before, std::span<const float> logits);
 
-  KvCache& kv() { return kv_; }
+  KvCache& kv() { return attention_->kv(); }
 
  private:
-  BlockHead(HeadConfig config, const HeadOptions& options, BlockWeights weights,
-            std::unique_ptr<CpuKvStorage> storage, int64_t kv_blocks, int64_t max_blocks);
+  BlockHead(HeadConfig config, const HeadOptions& options, BlockWeights weights, int64_t kv_blocks,
+            int64_t max_blocks);
 
-  struct Place {
-    KvSlot slot;
-    int64_t position = 0;
-  };
   struct Rows {
     int64_t states = 0, blocks = 0;
   };
@@ -62,24 +55,23 @@ class BlockHead final : public Head {
   void read(std::span<const BlockSlice> batch, Rows rows);
   void store_keys(int64_t layer, Rows rows);
   void attend(int64_t layer, Rows rows);
-  void mlp(const BlockLayer& layer, Rows all);
-  TensorView<float, 2> logits(std::span<const BlockSlice> batch);
-  float epsilon() const { return static_cast<float>(config_.layer.rms_norm_eps); }
+  void mlp(const HeadMlp& w, Rows rows);
+  FloatRows logits(std::span<const BlockSlice> batch);
 
   const BlockWeights weights_;
-  CpuKvStorage& storage_;  // of kv_
-  KvCache kv_;
+  std::unique_ptr<HeadAttention> attention_;
   const int64_t max_blocks_;
-  ThreadPool pool_;
-  RopeTable rope_;
-  MatmulScratch matmul_scratch_;
-  AttentionScratch attention_scratch_;
-  std::vector<Place> places_;                                   // of states, then of blocks
-  std::vector<AttentionRow> attention_rows_;                    // of blocks
-  ActivationRows inputs_, kv_rows_;                             // [rows, ...]: of states, then of blocks
-  ActivationRows residual_, q_, attended_, partial_, gate_up_;  // [rows of blocks, ...]
-  ActivationRows last_, logits_;                                // [wanted tokens, ...]
-  ActivationRows transition_;                                   // [2, rank or own vocabulary]
+  std::vector<HeadAttention::Row> places_;      // of states, then of blocks
+  RowBuffer states_;                            // [rows of states, hidden]
+  OperandBuffer inputs_;                        // [rows, hidden]: of states, then of blocks
+  RowBuffer kv_rows_;                           // [rows, keys and values]: the same
+  RowBuffer residual_, q_, partial_, gate_up_;  // [rows of blocks, ...]
+  OperandBuffer attended_, normed_, gated_;     // the same
+  RowBuffer last_, logits_;                     // [wanted tokens, ...]
+  OperandBuffer last_inputs_;                   // the same
+  RowBuffer transition_from_, transition_;      // [1, rank], [1, own vocabulary]
+  OperandBuffer transition_inputs_;             // [1, rank]
+  std::vector<float> behind_;                   // [own vocabulary]
 };
 
 }  // namespace outrider

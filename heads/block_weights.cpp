@@ -14,55 +14,38 @@ class BlockLoader {
     prefix_ = fmt::format("layers.{}.", index);
     BlockLayer w;
     ASSIGN_OR_RETURN(w.attention_norm, vector("input_layernorm.weight", c_.hidden_size));
-    ASSIGN_OR_RETURN(w.mlp_norm, vector("post_attention_layernorm.weight", c_.hidden_size));
     RETURN_IF_ERROR(load_attention(w));
-    RETURN_IF_ERROR(load_mlp(w.mlp));
+    ASSIGN_OR_RETURN(w.mlp, load_head_mlp(tensors_, c_, [&](const char* tail) { return name(tail); }));
     return w;
   }
 
  private:
   std::string name(const char* tail) const { return tensors_.own(prefix_ + tail); }
-  Result<std::vector<float>> vector(const char* tail, int64_t size) {
-    return tensors_.vector(name(tail), size);
-  }
-  Result<PackedMatrix> matrix(const char* tail, int64_t rows, int64_t columns) {
-    return tensors_.packed({name(tail)}, {rows}, columns, MatrixKind::kLayer);
-  }
-  // One bias behind the other.
-  Status add_bias(const char* tail, int64_t size, std::vector<float>& to) {
-    ASSIGN_OR_RETURN(const auto bias, vector(tail, size));
-    to.insert(to.end(), bias.begin(), bias.end());
-    return {};
+  Result<HeadVector> vector(const char* tail, int64_t size) { return tensors_.vector(name(tail), size); }
+  Result<HeadMatrix> matrix(const char* tail, int64_t rows, int64_t columns) {
+    return tensors_.matrix({name(tail)}, {rows}, columns, MatrixKind::kLayer);
   }
 
   Status load_attention(BlockLayer& w) {
     const int64_t hidden = c_.hidden_size;
     ASSIGN_OR_RETURN(w.q, matrix("self_attn.q_proj.weight", c_.q_size(), hidden));
-    ASSIGN_OR_RETURN(w.kv, tensors_.packed({name("self_attn.k_proj.weight"), name("self_attn.v_proj.weight")},
+    ASSIGN_OR_RETURN(w.kv, tensors_.matrix({name("self_attn.k_proj.weight"), name("self_attn.v_proj.weight")},
                                            {c_.kv_size(), c_.kv_size()}, hidden, MatrixKind::kLayer));
     ASSIGN_OR_RETURN(w.o, matrix("self_attn.o_proj.weight", hidden, c_.q_size()));
     if (c_.qkv_bias) {
-      RETURN_IF_ERROR(add_bias("self_attn.q_proj.bias", c_.q_size(), w.q_bias));
-      RETURN_IF_ERROR(add_bias("self_attn.k_proj.bias", c_.kv_size(), w.kv_bias));
-      RETURN_IF_ERROR(add_bias("self_attn.v_proj.bias", c_.kv_size(), w.kv_bias));
+      ASSIGN_OR_RETURN(w.q_bias, vector("self_attn.q_proj.bias", c_.q_size()));
+      ASSIGN_OR_RETURN(w.kv_bias,
+                       tensors_.vectors({name("self_attn.k_proj.bias"), name("self_attn.v_proj.bias")},
+                                        {c_.kv_size(), c_.kv_size()}));
     }
-    if (c_.o_bias) RETURN_IF_ERROR(add_bias("self_attn.o_proj.bias", hidden, w.o_bias));
+    if (c_.o_bias) {
+      ASSIGN_OR_RETURN(w.o_bias, vector("self_attn.o_proj.bias", hidden));
+    }
     if (c_.qk_norm != QkNorm::kNone) {
       ASSIGN_OR_RETURN(w.q_norm, vector("self_attn.q_norm.weight", c_.head_dim));
       ASSIGN_OR_RETURN(w.k_norm, vector("self_attn.k_norm.weight", c_.head_dim));
     }
     return {};
-  }
-
-  Status load_mlp(DenseMlp& w) {
-    const int64_t hidden = c_.hidden_size, columns = c_.intermediate_size;
-    ASSIGN_OR_RETURN(w.gate_up, tensors_.packed({name("mlp.gate_proj.weight"), name("mlp.up_proj.weight")},
-                                                {columns, columns}, hidden, MatrixKind::kLayer));
-    ASSIGN_OR_RETURN(w.down, matrix("mlp.down_proj.weight", hidden, columns));
-    if (!c_.mlp_bias) return {};
-    RETURN_IF_ERROR(add_bias("mlp.gate_proj.bias", columns, w.gate_up_bias));
-    RETURN_IF_ERROR(add_bias("mlp.up_proj.bias", columns, w.gate_up_bias));
-    return add_bias("mlp.down_proj.bias", hidden, w.down_bias);
   }
 
   HeadTensors& tensors_;
@@ -83,11 +66,11 @@ Status load_own(HeadTensors& tensors, const HeadConfig& config, BlockWeights& ou
   // The speculators library writes a head of its own, whole or not.
   if (known < c.vocab_size || tensors.find("lm_head.weight")) {
     ASSIGN_OR_RETURN(out.head,
-                     tensors.packed({"lm_head.weight"}, {known}, c.hidden_size, MatrixKind::kVocabulary));
+                     tensors.matrix({"lm_head.weight"}, {known}, c.hidden_size, MatrixKind::kVocabulary));
     ASSIGN_OR_RETURN(out.target_ids, tensors.target_ids(known, c.vocab_size));
   }
   if (config.markov_rank > 0) {
-    ASSIGN_OR_RETURN(out.markov_to, tensors.packed({tensors.own("markov_head.markov_w2.weight")}, {known},
+    ASSIGN_OR_RETURN(out.markov_to, tensors.matrix({tensors.own("markov_head.markov_w2.weight")}, {known},
                                                    config.markov_rank, MatrixKind::kVocabulary));
   }
   return {};
@@ -97,24 +80,25 @@ Status load_own(HeadTensors& tensors, const HeadConfig& config, BlockWeights& ou
 
 Result<BlockWeights> load_block_weights(const std::filesystem::path& directory, const HeadConfig& config,
                                         const std::filesystem::path& target_directory,
-                                        const ModelConfig& target, WeightFormat format, ThreadPool& pool) {
+                                        const ModelConfig& target, WeightFormat format,
+                                        HeadCompute& compute) {
   ASSIGN_OR_RETURN(const TensorFiles files, TensorFiles::open(directory));
   ASSIGN_OR_RETURN(TensorFiles target_files, TensorFiles::open(target_directory));
   ASSIGN_OR_RETURN(const WeightMap target_map, map_weights(target_files, target, ShardPlan(target, {})));
   BlockWeights out;
   const std::string name = directory.string();
   ASSIGN_OR_RETURN(out.projection,
-                   load_state_projection(directory, config, target_directory, target, format, pool));
-  HeadTensors tensors(files, config.kind, name, format, pool);
+                   load_state_projection(directory, config, target_directory, target, format, compute));
+  HeadTensors tensors(files, config.kind, name, format, compute);
   for (const char* read : {"fc.weight", "hidden_norm.weight"}) tensors.find(tensors.own(read));
   if (Status status = load_own(tensors, config, out); !status.ok()) return status.in(name);
-  if (out.head.n() == 0) {
-    ASSIGN_OR_RETURN(out.head, target_head(target_map, format, pool));
+  if (out.head.n == 0) {
+    ASSIGN_OR_RETURN(out.head, target_head(target_map, format, compute));
   }
   // Tables last: each takes its files along.
   if (config.markov_rank > 0) {
     ASSIGN_OR_RETURN(TensorFiles again, TensorFiles::open(directory));
-    HeadTensors own(again, config.kind, name, format, pool);
+    HeadTensors own(again, config.kind, name, format, compute);
     const std::string table = own.own("markov_head.markov_w1.weight");
     tensors.find(table);
     auto rows = own.part(table, {config.layer.vocab_size, config.markov_rank});
@@ -126,7 +110,7 @@ Result<BlockWeights> load_block_weights(const std::filesystem::path& directory, 
   RETURN_IF_ERROR(tensors.check_all_used());
   if (has_embedding) {
     ASSIGN_OR_RETURN(TensorFiles again, TensorFiles::open(directory));
-    HeadTensors own(again, config.kind, name, format, pool);
+    HeadTensors own(again, config.kind, name, format, compute);
     auto rows = own.part(embedding, {config.layer.vocab_size, config.layer.hidden_size});
     if (!rows.ok()) return rows.status().in(name);
     out.tokens.emplace(std::move(again), *rows);
@@ -136,10 +120,8 @@ Result<BlockWeights> load_block_weights(const std::filesystem::path& directory, 
     out.tokens.emplace(std::move(table));
   }
   for (const BlockLayer& layer : out.layers)
-    out.bytes +=
-        static_cast<int64_t>(layer.q.bytes() + layer.kv.bytes() + layer.o.bytes() + layer.mlp.bytes());
-  out.bytes += static_cast<int64_t>(out.head.bytes() +
-                                    static_cast<size_t>(config.block_tokens()) * out.markov_to.bytes());
+    out.bytes += layer.q.bytes + layer.kv.bytes + layer.o.bytes + layer.mlp.bytes();
+  out.bytes += out.head.bytes + config.block_tokens() * out.markov_to.bytes;
   return out;
 }
 

@@ -7,23 +7,47 @@
 
 namespace outrider {
 
+namespace {
+
+template <class Kind>
+Result<std::unique_ptr<Head>> load_as(const std::filesystem::path& directory,
+                                      const std::filesystem::path& target_directory,
+                                      const HeadOptions& options) {
+  ASSIGN_OR_RETURN(auto head, Kind::load(directory, target_directory, options));
+  return std::unique_ptr<Head>(std::move(head));
+}
+
+// What a drafter, and who reads the target's states, keep where the head computes.
+void count_beside(Head& head, HeadCompute& counting) {
+  make_head_drafter(head, {.max_sequences = static_cast<int32_t>(head.options().max_sequences)});
+  const int64_t states = static_cast<int64_t>(head.config().taps.size()) * head.hidden_size();
+  counting.rows(head.max_rows(), states + head.hidden_size());
+}
+
+}  // namespace
+
+HeadOptions Head::complete(HeadOptions asked, const ModelConfig& target) {
+  if (!asked.compute) asked.compute = make_host_compute(asked.threads, asked.bytes_per_thread);
+  if (asked.max_positions == 0) asked.max_positions = target.max_position_embeddings;
+  if (asked.kv_tokens == 0) asked.kv_tokens = asked.max_positions;
+  return asked;
+}
+
 Result<std::unique_ptr<Head>> Head::load(const std::filesystem::path& directory,
                                          const std::filesystem::path& target_directory,
                                          const HeadOptions& options) {
-  if (options.kind == HeadKind::kMedusa) {
-    ASSIGN_OR_RETURN(auto head, MedusaHead::load(directory, target_directory, options));
-    return std::unique_ptr<Head>(std::move(head));
+  const auto load = options.kind == HeadKind::kMedusa   ? &load_as<MedusaHead>
+                    : options.kind == HeadKind::kDFlash ? &load_as<BlockHead>
+                    : options.kind == HeadKind::kHydra  ? &load_as<HydraHead>
+                                                        : &load_as<PairHead>;
+  if (const auto counting = options.compute ? options.compute->counting() : nullptr) {
+    HeadOptions counted = options;
+    counted.compute = counting;
+    ASSIGN_OR_RETURN(const auto head, load(directory, target_directory, counted));
+    count_beside(*head, *counting);
+    RETURN_IF_ERROR(counting->room(options.notice));
   }
-  if (options.kind == HeadKind::kDFlash) {
-    ASSIGN_OR_RETURN(auto head, BlockHead::load(directory, target_directory, options));
-    return std::unique_ptr<Head>(std::move(head));
-  }
-  if (options.kind == HeadKind::kHydra) {
-    ASSIGN_OR_RETURN(auto head, HydraHead::load(directory, target_directory, options));
-    return std::unique_ptr<Head>(std::move(head));
-  }
-  ASSIGN_OR_RETURN(auto head, PairHead::load(directory, target_directory, options));
-  return std::unique_ptr<Head>(std::move(head));
+  return load(directory, target_directory, options);
 }
 
 std::unique_ptr<HeadDrafter> make_head_drafter(Head& head, HeadDrafterOptions options) {

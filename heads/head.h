@@ -2,12 +2,14 @@
 #pragma once
 
 #include <filesystem>
+#include <functional>
 #include <memory>
 #include <span>
+#include <string>
 #include <utility>
 
 #include "base/status.h"
-#include "base/tensor_view.h"
+#include "heads/head_compute.h"
 #include "heads/head_config.h"
 #include "heads/state_projection.h"
 #include "transformer/files/weight_format.h"
@@ -18,12 +20,14 @@ struct HeadOptions {
   HeadKind kind = HeadKind::kEagle3;
   int threads = 1;                              // at most
   int64_t bytes_per_thread = int64_t{2} << 20;  // as in ModelOptions
+  std::shared_ptr<HeadCompute> compute;         // null: the host's, with these threads
   int64_t max_rows = 256;                       // in one pass
   int64_t max_sequences = 16;                   // at once, each with logits for one row of a pass
   int64_t max_positions = 0;                    // longest text; 0: what the target supports
   int64_t kv_tokens = 0;                        // over all sequences; 0: one longest sequence
   int64_t tree_nodes = 0;                       // of each sequence, that a draft may look behind
   WeightFormat weight_format = WeightFormat::kAuto;
+  std::function<void(const std::string&)> notice;  // what a device is asked for, before it is
 };
 
 class Head {
@@ -44,20 +48,21 @@ class Head {
   // The target's ids of the rows of logits; empty: they are all its ids, in order.
   virtual std::span<const TokenId> target_ids() const { return {}; }
 
+  HeadCompute& compute() const { return *options_.compute; }
   // What the head reads of committed positions (StateProjection::apply).
-  void committed_states(TensorView<float, 2> states, TensorView<float, 2> to) {
-    projection_->apply(states, to);
-  }
+  void committed_states(FloatRows states, FloatRows to) { projection_->apply(states, to); }
   const std::shared_ptr<StateProjection>& projection() const { return projection_; }
 
  protected:
+  // `options` with a compute.
   Head(HeadConfig config, const HeadOptions& options, StateProjectionWeights projection)
       : config_(std::move(config)),
         options_(options),
-        projection_(std::make_shared<StateProjection>(
-            config_, std::move(projection),
-            StateProjection::Options{.threads = options.threads,
-                                     .bytes_per_thread = options.bytes_per_thread})) {}
+        projection_(std::make_shared<StateProjection>(config_, std::move(projection), options.compute,
+                                                      options.max_rows)) {}
+  // What was asked for, with a compute and the target's limits.
+  static HeadOptions complete(HeadOptions asked, const ModelConfig& target);
+  float epsilon() const { return static_cast<float>(config_.layer.rms_norm_eps); }
 
   const HeadConfig config_;
   const HeadOptions options_;

@@ -25,8 +25,8 @@ class StateSource {
  public:
   virtual ~StateSource() = default;
   // Those of positions [first, first + rows) of a sequence, whose tokens are committed: to [rows, hidden
-  // size].
-  virtual void read(SequenceId sequence, int64_t first, TensorView<float, 2> to) = 0;
+  // size], where the head computes.
+  virtual void read(SequenceId sequence, int64_t first, FloatRows to) = 0;
 };
 
 // What is drafted for one sequence; all of it as in Propose.

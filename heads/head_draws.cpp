@@ -35,25 +35,65 @@ bool HeadDraws::ends(TokenId id) const {
   return std::find(eos_ids_.begin(), eos_ids_.end(), id) != eos_ids_.end();
 }
 
+HeadDraws::HeadDraws(const Head& head, std::vector<TokenId> eos_ids)
+    : HeadDraws(head.vocab_size(), head.target_ids(), std::move(eos_ids)) {
+  compute_ = &head.compute();
+  device_sampler_ = compute_->sampler({.rows = head.options().max_sequences,
+                                       .vocab_size = head.vocab_size(),
+                                       .target_ids = target_ids_,
+                                       .counted = head.options().kv_tokens});
+}
+
+DraftStep HeadDraws::step_of(const HeadTask& task, const HeadDraft& draft) const {
+  return {.sampling = task.sampling,
+          .counts = task.counts,
+          .drafted = draft.ids,
+          .position = Position(static_cast<int32_t>(task.committed.size() + draft.ids.size())),
+          .round = task.round,
+          .row_bytes = task.row_bytes};
+}
+
+void HeadDraws::draw(std::span<Chain> chains, FloatRows logits) {
+  if (chains.empty()) return;
+  asked_.clear();
+  bool measures = false;
+  for (const Chain& chain : chains) {
+    asked_.push_back({chain.row, step_of(*chain.task, *chain.draft)});
+    measures |= chain.task->stop.kind != StopKind::kNone;
+  }
+  if (device_sampler_ && device_sampler_->draw(logits, asked_, measures)) {
+    for (size_t i = 0; i < chains.size(); ++i) {
+      const auto& [task, draft, row, goes_on] = chains[i];
+      const auto token = device_sampler_->token(i);
+      if (needs_q(effective_rule(*task->sampling))) {
+        QRow& q = draft->q.emplace_back();
+        if (token) device_sampler_->read_q(i, q);
+      }
+      const bool is_measured = token && task->stop.kind != StopKind::kNone;
+      chains[i].goes_on =
+          take(*task, token, is_measured ? device_sampler_->confidence(i) : DraftConfidence(), *draft);
+    }
+    return;
+  }
+  const FloatRows here = compute_->fetch(logits);
+  for (Chain& chain : chains) chain.goes_on = draw(*chain.task, here.row(chain.row), *chain.draft);
+}
+
 bool HeadDraws::draw(const HeadTask& task, std::span<const float> logits, HeadDraft& draft) {
   spread(logits);
-  const bool sends_q = needs_q(effective_rule(*task.sampling));
-  QRow* const q = sends_q ? &draft.q.emplace_back() : nullptr;
-  const auto drafted = static_cast<int32_t>(draft.ids.size());
-  const auto token =
-      sampler_.sample(logits_,
-                      {.sampling = task.sampling,
-                       .counts = task.counts,
-                       .drafted = draft.ids,
-                       .position = Position(static_cast<int32_t>(task.committed.size()) + drafted),
-                       .round = task.round,
-                       .row_bytes = task.row_bytes},
-                      q);
+  QRow* const q = needs_q(effective_rule(*task.sampling)) ? &draft.q.emplace_back() : nullptr;
+  const auto token = sampler_.sample(logits_, step_of(task, draft), q);
   DraftConfidence confidence;
   if (token && task.stop.kind != StopKind::kNone) confidence = confidence_of(logits_, *token);
+  return take(task, token, confidence, draft);
+}
+
+bool HeadDraws::take(const HeadTask& task, std::optional<TokenId> token, const DraftConfidence& confidence,
+                     HeadDraft& draft) const {
+  const auto drafted = static_cast<int32_t>(draft.ids.size());
   // A draw is a function of its key: to forget it and not to have drawn are the same.
   if (!token || (drafted > 0 && stops_before(task.stop, confidence.entropy))) {
-    if (sends_q) draft.q.pop_back();
+    if (needs_q(effective_rule(*task.sampling))) draft.q.pop_back();
     return false;
   }
   draft.ids.push_back(*token);

@@ -4,6 +4,7 @@
 
 #include <array>
 #include <memory>
+#include <optional>
 #include <vector>
 
 #include "comm/collectives.h"
@@ -25,8 +26,18 @@ class HeadDraws {
  public:
   // `target_ids` of the rows of logits, which must stay where they are; empty: all ids in order.
   HeadDraws(int64_t vocab_size, std::span<const TokenId> target_ids, std::vector<TokenId> eos_ids);
-  HeadDraws(const Head& head, std::vector<TokenId> eos_ids)
-      : HeadDraws(head.vocab_size(), head.target_ids(), std::move(eos_ids)) {}
+  // Where the head computes, as far as it can.
+  HeadDraws(const Head& head, std::vector<TokenId> eos_ids);
+
+  // A chain, and its row of logits.
+  struct Chain {
+    const HeadTask* task = nullptr;
+    HeadDraft* draft = nullptr;
+    int64_t row = 0;
+    bool goes_on = false;  // what draw() below says
+  };
+  // As below, for several rows of logits where the head computes.
+  void draw(std::span<Chain> chains, FloatRows logits);
 
   // Adds a token to the draft from its row of logits. False: the draft ends before it (the row is not finite,
   // or the stop rule says so), or with it.
@@ -42,6 +53,10 @@ class HeadDraws {
 
  private:
   void spread(std::span<const float> logits);
+  DraftStep step_of(const HeadTask& task, const HeadDraft& draft) const;
+  // A token that was drawn, and what it was drawn from.
+  bool take(const HeadTask& task, std::optional<TokenId> token, const DraftConfidence& confidence,
+            HeadDraft& draft) const;
   void draw_children(const HeadTask& task, int32_t node, const DraftStep& step, HeadTree& tree);
   bool ends(TokenId id) const;
 
@@ -49,10 +64,13 @@ class HeadDraws {
   const std::vector<TokenId> eos_ids_;
   std::unique_ptr<Collectives> single_;
   DraftSampler sampler_;
+  HeadCompute* compute_ = nullptr;               // of the head, and
+  std::unique_ptr<HeadSampler> device_sampler_;  // where that is a device
   TokenGuesser guesser_;
   std::array<BranchConfidence, kRuleCount> confidence_;  // by rule
   std::vector<float> logits_;                            // of the target's whole vocabulary
   std::vector<TokenId> path_, drawn_;
+  std::vector<HeadSampler::Row> asked_;  // of one draw
 };
 
 }  // namespace outrider

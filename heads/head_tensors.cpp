@@ -12,8 +12,8 @@ void TokenTable::read(TokenId id, std::span<float> to) const {
 }
 
 HeadTensors::HeadTensors(const TensorFiles& files, HeadKind kind, std::string name, WeightFormat format,
-                         ThreadPool& pool)
-    : files_(files), kind_(kind), name_(std::move(name)), format_(format), pool_(pool) {
+                         HeadCompute& compute)
+    : files_(files), kind_(kind), name_(std::move(name)), format_(format), compute_(compute) {
   for (const std::string_view tensor : files.names()) {
     const TensorInfo& info = *files.find(tensor);
     all_bf16_ &= info.shape.size() != 2 || info.dtype == Dtype::kBF16;
@@ -51,13 +51,18 @@ Result<TensorPart> HeadTensors::part(const std::string& name, const std::vector<
       .tensor = info, .rows = {0, is_vector ? 1 : shape[0]}, .columns = {0, is_vector ? shape[0] : shape[1]}};
 }
 
-Result<std::vector<float>> HeadTensors::vector(const std::string& name, int64_t size) {
-  ASSIGN_OR_RETURN(const TensorPart found, part(name, {size}));
-  return read_vector({found});
+Result<HeadVector> HeadTensors::vectors(const std::vector<std::string>& names,
+                                        const std::vector<int64_t>& sizes) {
+  VectorSource source;
+  for (size_t i = 0; i < names.size(); ++i) {
+    ASSIGN_OR_RETURN(const TensorPart found, part(names[i], {sizes[i]}));
+    source.push_back(found);
+  }
+  return compute_.vector(read_vector(source));
 }
 
-Result<PackedMatrix> HeadTensors::packed(const std::vector<std::string>& names,
-                                         const std::vector<int64_t>& rows, int64_t columns, MatrixKind kind) {
+Result<HeadMatrix> HeadTensors::matrix(const std::vector<std::string>& names,
+                                       const std::vector<int64_t>& rows, int64_t columns, MatrixKind kind) {
   MatrixSource source;
   for (size_t i = 0; i < names.size(); ++i) {
     ASSIGN_OR_RETURN(const TensorPart found, part(names[i], {rows[i], columns}));
@@ -65,9 +70,7 @@ Result<PackedMatrix> HeadTensors::packed(const std::vector<std::string>& names,
   }
   const WeightType numbers = all_bf16_ ? WeightType::kBFloat16 : WeightType::kFloat32;
   ASSIGN_OR_RETURN(const WeightType type, weight_type(source, format_, kind, numbers));
-  if (type == WeightType::kFloat8)
-    return unsupported("--draft-weight-format fp8: heads run on the CPU; use int8");
-  return pack_matrix(source, type, pool_);
+  return compute_.matrix(source, type);
 }
 
 Result<std::vector<TokenId>> HeadTensors::target_ids(int64_t rows, int64_t vocab_size) {
@@ -127,11 +130,10 @@ Result<TokenTable> target_embedding(TensorFiles files, const WeightMap& map, con
   return TokenTable(std::move(files), rows);
 }
 
-Result<PackedMatrix> target_head(const WeightMap& map, WeightFormat format, ThreadPool& pool) {
+Result<HeadMatrix> target_head(const WeightMap& map, WeightFormat format, HeadCompute& compute) {
   const WeightType numbers = map.all_bf16 ? WeightType::kBFloat16 : WeightType::kFloat32;
   ASSIGN_OR_RETURN(const WeightType type, weight_type(map.head, format, MatrixKind::kVocabulary, numbers));
-  if (type == WeightType::kFloat8) return unsupported("the target's output head is stored in fp8");
-  return pack_matrix(map.head, type, pool);
+  return compute.matrix(map.head, type);
 }
 
 }  // namespace outrider

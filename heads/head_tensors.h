@@ -1,5 +1,5 @@
-// The tensors of one head's file: found under the names that are published, checked and packed. What nobody
-// asked for is refused, since it would be ignored silently.
+// The tensors of one head's file: found under the names that are published, checked, and brought to where the
+// head computes. What nobody asked for is refused, since it would be ignored silently.
 #pragma once
 
 #include <optional>
@@ -9,6 +9,7 @@
 #include <string_view>
 #include <vector>
 
+#include "heads/head_compute.h"
 #include "heads/head_config.h"
 #include "transformer/model/weights.h"
 
@@ -30,7 +31,7 @@ class TokenTable {
 class HeadTensors {
  public:
   HeadTensors(const TensorFiles& files, HeadKind kind, std::string name, WeightFormat format,
-              ThreadPool& pool);
+              HeadCompute& compute);
 
   // Names of the head's only layer: published as midlayer, and renamed to layers.0 by others; and names
   // outside of it.
@@ -39,10 +40,12 @@ class HeadTensors {
 
   const TensorInfo* find(const std::string& name);  // null if absent
   Result<TensorPart> part(const std::string& name, const std::vector<int64_t>& shape);
-  Result<std::vector<float>> vector(const std::string& name, int64_t size);
+  Result<HeadVector> vector(const std::string& name, int64_t size) { return vectors({name}, {size}); }
+  // One behind the other.
+  Result<HeadVector> vectors(const std::vector<std::string>& names, const std::vector<int64_t>& sizes);
   // Matrices of `columns` columns, one below the other.
-  Result<PackedMatrix> packed(const std::vector<std::string>& names, const std::vector<int64_t>& rows,
-                              int64_t columns, MatrixKind kind);
+  Result<HeadMatrix> matrix(const std::vector<std::string>& names, const std::vector<int64_t>& rows,
+                            int64_t columns, MatrixKind kind);
   // The target's tokens of the rows of an output head: from "d2t", or, of Medusa, "token_map". Empty: they
   // are the target's, in order.
   Result<std::vector<TokenId>> target_ids(int64_t rows, int64_t vocab_size);
@@ -55,7 +58,7 @@ class HeadTensors {
   const HeadKind kind_;
   const std::string name_;
   const WeightFormat format_;
-  ThreadPool& pool_;
+  HeadCompute& compute_;
   bool all_bf16_ = true;
   std::set<std::string_view> used_;
 };
@@ -64,6 +67,6 @@ class HeadTensors {
 Result<TokenTable> target_embedding(TensorFiles files, const WeightMap& map, const std::string& head,
                                     const std::string& target, int64_t width);
 // The target's own output head, in the format that is asked for.
-Result<PackedMatrix> target_head(const WeightMap& map, WeightFormat format, ThreadPool& pool);
+Result<HeadMatrix> target_head(const WeightMap& map, WeightFormat format, HeadCompute& compute);
 
 }  // namespace outrider

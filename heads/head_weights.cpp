@@ -10,12 +10,12 @@ constexpr std::array<std::string_view, 3> kOfBranches{"hydra_mlp.", "hydra_lm_he
 class HeadLoader {
  public:
   HeadLoader(const TensorFiles& files, const HeadConfig& config, const std::string& name, WeightFormat format,
-             ThreadPool& pool)
-      : map_(files, config.kind, name, format, pool), config_(config) {}
+             HeadCompute& compute)
+      : map_(files, config.kind, name, format, compute), config_(config) {}
 
   Status load(const ModelConfig& target, HeadWeights& out) {
     RETURN_IF_ERROR(load_inputs(target, out));
-    RETURN_IF_ERROR(load_layer(out.layer));
+    RETURN_IF_ERROR(load_layer(out));
     if (config_.kind != HeadKind::kEagle) {
       ASSIGN_OR_RETURN(
           out.output_norm,
@@ -31,7 +31,7 @@ class HeadLoader {
   Status load_projection(const ModelConfig& target, StateProjectionWeights& out) {
     const int64_t states = static_cast<int64_t>(config_.taps.size()) * target.hidden_size;
     const int64_t hidden = config_.layer.hidden_size;
-    ASSIGN_OR_RETURN(out.fc, map_.packed({map_.own("fc") + ".weight"}, {hidden}, states, MatrixKind::kLayer));
+    ASSIGN_OR_RETURN(out.fc, map_.matrix({map_.own("fc") + ".weight"}, {hidden}, states, MatrixKind::kLayer));
     if (config_.kind == HeadKind::kDFlash) {
       ASSIGN_OR_RETURN(out.projected_norm, map_.vector(map_.own("hidden_norm.weight"), hidden));
       return {};
@@ -53,7 +53,7 @@ class HeadLoader {
     }
     const bool is_mtp = config_.kind == HeadKind::kMtp;
     const std::string fc = is_mtp ? map_.own("input_proj") : map_.own("fc");
-    ASSIGN_OR_RETURN(out.fc, map_.packed({fc + ".weight"}, {hidden}, 2 * hidden, MatrixKind::kLayer));
+    ASSIGN_OR_RETURN(out.fc, map_.matrix({fc + ".weight"}, {hidden}, 2 * hidden, MatrixKind::kLayer));
     if (config_.fc_bias) {
       ASSIGN_OR_RETURN(out.fc_bias, map_.vector(fc + ".bias", hidden));
     }
@@ -67,49 +67,34 @@ class HeadLoader {
   // One vector over all states, or one for each layer's.
   Status load_states_norm(const ModelConfig& target, int64_t states, StateProjectionWeights& out) {
     if (config_.norm_before_fc) {
-      const std::string name = map_.own("input_norm.weight");
-      ASSIGN_OR_RETURN(out.norm, map_.vector(name, states));
+      ASSIGN_OR_RETURN(out.norm, map_.vector(map_.own("input_norm.weight"), states));
     } else if (config_.fc_norm) {
       for (size_t i = 0; i < config_.taps.size(); ++i) {
-        ASSIGN_OR_RETURN(const auto of_layer,
+        ASSIGN_OR_RETURN(HeadVector of_layer,
                          map_.vector(map_.own(fmt::format("fc_norm.{}.weight", i)), target.hidden_size));
-        out.norm.insert(out.norm.end(), of_layer.begin(), of_layer.end());
+        out.tap_norms.push_back(std::move(of_layer));
       }
     }
     return {};
   }
 
-  Status load_layer(LayerWeights& w) {
+  Status load_layer(HeadWeights& w) {
     const ModelConfig& c = config_.layer;
     const int64_t hidden = c.hidden_size, inputs = config_.kind == HeadKind::kEagle3 ? 2 * hidden : hidden;
     const auto attention = [&](const char* name) { return map_.layer(fmt::format("self_attn.{}", name)); };
-    const auto mlp = [&](const char* name) { return map_.layer(fmt::format("mlp.{}", name)); };
     constexpr auto kLayer = MatrixKind::kLayer;
-    ASSIGN_OR_RETURN(w.qkv, map_.packed({attention("q_proj.weight"), attention("k_proj.weight"),
+    ASSIGN_OR_RETURN(w.qkv, map_.matrix({attention("q_proj.weight"), attention("k_proj.weight"),
                                          attention("v_proj.weight")},
                                         {c.q_size(), c.kv_size(), c.kv_size()}, inputs, kLayer));
-    ASSIGN_OR_RETURN(w.o, map_.packed({attention("o_proj.weight")}, {hidden}, c.q_size(), kLayer));
-    ASSIGN_OR_RETURN(w.dense().gate_up,
-                     map_.packed({mlp("gate_proj.weight"), mlp("up_proj.weight")},
-                                 {c.intermediate_size, c.intermediate_size}, hidden, kLayer));
-    ASSIGN_OR_RETURN(w.dense().down,
-                     map_.packed({mlp("down_proj.weight")}, {hidden}, c.intermediate_size, kLayer));
-    ASSIGN_OR_RETURN(w.mlp_norm, map_.vector(map_.layer("post_attention_layernorm.weight"), hidden));
-    if (c.qkv_bias)
-      for (const char* name : {"q_proj.bias", "k_proj.bias", "v_proj.bias"}) {
-        ASSIGN_OR_RETURN(const auto bias,
-                         map_.vector(attention(name), name[0] == 'q' ? c.q_size() : c.kv_size()));
-        w.qkv_bias.insert(w.qkv_bias.end(), bias.begin(), bias.end());
-      }
+    ASSIGN_OR_RETURN(w.o, map_.matrix({attention("o_proj.weight")}, {hidden}, c.q_size(), kLayer));
+    ASSIGN_OR_RETURN(w.mlp, load_head_mlp(map_, c, [&](const char* name) { return map_.layer(name); }));
+    if (c.qkv_bias) {
+      ASSIGN_OR_RETURN(w.qkv_bias, map_.vectors({attention("q_proj.bias"), attention("k_proj.bias"),
+                                                 attention("v_proj.bias")},
+                                                {c.q_size(), c.kv_size(), c.kv_size()}));
+    }
     if (c.o_bias) {
       ASSIGN_OR_RETURN(w.o_bias, map_.vector(attention("o_proj.bias"), hidden));
-    }
-    if (c.mlp_bias) {
-      for (const char* name : {"gate_proj.bias", "up_proj.bias"}) {
-        ASSIGN_OR_RETURN(const auto bias, map_.vector(mlp(name), c.intermediate_size));
-        w.dense().gate_up_bias.insert(w.dense().gate_up_bias.end(), bias.begin(), bias.end());
-      }
-      ASSIGN_OR_RETURN(w.dense().down_bias, map_.vector(mlp("down_proj.bias"), hidden));
     }
     if (c.qk_norm != QkNorm::kNone) {
       ASSIGN_OR_RETURN(w.q_norm, map_.vector(attention("q_norm.weight"), c.head_dim));
@@ -120,7 +105,7 @@ class HeadLoader {
 
   Status load_head(HeadWeights& out) {
     const int64_t rows = config_.draft_vocab_size;
-    ASSIGN_OR_RETURN(out.head, map_.packed({"lm_head.weight"}, {rows}, config_.layer.hidden_size,
+    ASSIGN_OR_RETURN(out.head, map_.matrix({"lm_head.weight"}, {rows}, config_.layer.hidden_size,
                                            MatrixKind::kVocabulary));
     ASSIGN_OR_RETURN(out.target_ids, map_.target_ids(rows, config_.layer.vocab_size));
     return {};
@@ -131,24 +116,40 @@ class HeadLoader {
 };
 
 int64_t bytes_of(const HeadWeights& w) {
-  return static_cast<int64_t>(w.layer.bytes() + w.head.bytes() + w.fc.bytes());
+  return w.qkv.bytes + w.o.bytes + w.mlp.bytes() + w.head.bytes + w.fc.bytes;
 }
 
 }  // namespace
 
+Result<HeadMlp> load_head_mlp(HeadTensors& tensors, const ModelConfig& c,
+                              const std::function<std::string(const char*)>& name) {
+  const int64_t hidden = c.hidden_size, columns = c.intermediate_size;
+  HeadMlp w;
+  ASSIGN_OR_RETURN(w.gate_up, tensors.matrix({name("mlp.gate_proj.weight"), name("mlp.up_proj.weight")},
+                                             {columns, columns}, hidden, MatrixKind::kLayer));
+  ASSIGN_OR_RETURN(w.down,
+                   tensors.matrix({name("mlp.down_proj.weight")}, {hidden}, columns, MatrixKind::kLayer));
+  ASSIGN_OR_RETURN(w.norm, tensors.vector(name("post_attention_layernorm.weight"), hidden));
+  if (!c.mlp_bias) return w;
+  ASSIGN_OR_RETURN(w.gate_up_bias, tensors.vectors({name("mlp.gate_proj.bias"), name("mlp.up_proj.bias")},
+                                                   {columns, columns}));
+  ASSIGN_OR_RETURN(w.down_bias, tensors.vector(name("mlp.down_proj.bias"), hidden));
+  return w;
+}
+
 Result<HeadWeights> load_head_weights(const std::filesystem::path& directory, const HeadConfig& config,
                                       const std::filesystem::path& target_directory,
-                                      const ModelConfig& target, WeightFormat format, ThreadPool& pool) {
+                                      const ModelConfig& target, WeightFormat format, HeadCompute& compute) {
   ASSIGN_OR_RETURN(TensorFiles files, TensorFiles::open(directory));
   ASSIGN_OR_RETURN(TensorFiles target_files, TensorFiles::open(target_directory));
   ASSIGN_OR_RETURN(const WeightMap target_map, map_weights(target_files, target, ShardPlan(target, {})));
   HeadWeights out;
-  HeadLoader loader(files, config, directory.string(), format, pool);
+  HeadLoader loader(files, config, directory.string(), format, compute);
   if (Status status = loader.load(target, out); !status.ok()) return status.in(directory.string());
   if (config.kind != HeadKind::kEagle3) {
-    out.projection.norm = read_vector(target_map.final_norm);
+    out.projection.norm = compute.vector(read_vector(target_map.final_norm));
     if (config.kind != HeadKind::kHydra) {
-      ASSIGN_OR_RETURN(out.head, target_head(target_map, format, pool));
+      ASSIGN_OR_RETURN(out.head, target_head(target_map, format, compute));
     }
   }
   const std::span<const std::string_view> of_others = config.kind == HeadKind::kHydra
@@ -176,18 +177,18 @@ Result<StateProjectionWeights> load_state_projection(const std::filesystem::path
                                                      const HeadConfig& config,
                                                      const std::filesystem::path& target_directory,
                                                      const ModelConfig& target, WeightFormat format,
-                                                     ThreadPool& pool) {
+                                                     HeadCompute& compute) {
   StateProjectionWeights out;
   if (config.kind == HeadKind::kEagle3 || config.kind == HeadKind::kDFlash) {
     ASSIGN_OR_RETURN(const TensorFiles files, TensorFiles::open(directory));
-    HeadLoader loader(files, config, directory.string(), format, pool);
+    HeadLoader loader(files, config, directory.string(), format, compute);
     if (Status status = loader.load_projection(target, out); !status.ok())
       return status.in(directory.string());
     return out;
   }
   ASSIGN_OR_RETURN(const TensorFiles files, TensorFiles::open(target_directory));
   ASSIGN_OR_RETURN(const WeightMap map, map_weights(files, target, ShardPlan(target, {})));
-  out.norm = read_vector(map.final_norm);
+  out.norm = compute.vector(read_vector(map.final_norm));
   return out;
 }
 

@@ -1,8 +1,11 @@
-// The parameters of a head, found under the names that are published and packed for the kernels. What a head
+// The parameters of a head, found under the names that are published in the
+// memory of the head's compute. What a head
 // does not bring of its own it takes from its target's files.
 #pragma once
 
+#include <functional>
 #include <optional>
+#include <string>
 #include <vector>
 
 #include "heads/head_tensors.h"
@@ -10,32 +13,51 @@
 
 namespace outrider {
 
+// Of a layer, with hidden H and C columns.
+struct HeadMlp {
+  int64_t bytes() const { return gate_up.bytes + down.bytes; }
+
+  HeadVector norm;     // [H]
+  HeadMatrix gate_up;  // [2 C, H]: gates, then ups
+  HeadVector gate_up_bias;
+  HeadMatrix down;  // [H, C]
+  HeadVector down_bias;
+};
+// `name` of a tensor within the layer: "mlp.gate_proj.weight".
+Result<HeadMlp> load_head_mlp(HeadTensors& tensors, const ModelConfig& config,
+                              const std::function<std::string(const char*)>& name);
+
 // Shapes with hidden H of the head.
 struct HeadWeights {
   std::optional<TokenTable> tokens;
   StateProjectionWeights projection;  // applied to states once
-  PackedMatrix fc;                    // [H, 2 H], applied to each pair; not of EAGLE-3
-  std::vector<float> fc_bias;
-  std::vector<float> token_norm;      // [H]; EAGLE-1 has none of these four
-  std::vector<float> hidden_norm;     // [H]
-  std::vector<float> attention_norm;  // [H], MTP and Hydra only
-  std::vector<float> output_norm;     // [H]
-  LayerWeights layer;                 // attention_norm unused; qkv of EAGLE-3 has 2 H columns
-  PackedMatrix head;                  // [draft vocabulary, H]; not of Hydra
-  std::vector<TokenId> target_ids;    // of the draft vocabulary; empty: the target's ids
-  int64_t bytes = 0;                  // read for each drafted token
+  HeadMatrix fc;                      // [H, 2 H], applied to each pair; not of EAGLE-3
+  HeadVector fc_bias;
+  HeadVector token_norm;      // [H]; EAGLE-1 has none of these four
+  HeadVector hidden_norm;     // [H]
+  HeadVector attention_norm;  // [H], MTP and Hydra only
+  HeadVector output_norm;     // [H]
+  HeadMatrix qkv;             // [q + k + v, H], of EAGLE-3 2 H
+  HeadVector qkv_bias;
+  HeadVector q_norm, k_norm;  // [head_dim]; empty where the family has none
+  HeadMatrix o;               // [H, q]
+  HeadVector o_bias;
+  HeadMlp mlp;
+  HeadMatrix head;                  // [draft vocabulary, H]; not of Hydra
+  std::vector<TokenId> target_ids;  // of the draft vocabulary; empty: the target's ids
+  int64_t bytes = 0;                // read for each drafted token
 };
 
 // Errors name file and tensor: what is missing, has another shape, or does not belong to a head of this kind.
 Result<HeadWeights> load_head_weights(const std::filesystem::path& directory, const HeadConfig& config,
                                       const std::filesystem::path& target_directory,
-                                      const ModelConfig& target, WeightFormat format, ThreadPool& pool);
+                                      const ModelConfig& target, WeightFormat format, HeadCompute& compute);
 
 // Its projection alone, of a head of any kind.
 Result<StateProjectionWeights> load_state_projection(const std::filesystem::path& directory,
                                                      const HeadConfig& config,
                                                      const std::filesystem::path& target_directory,
                                                      const ModelConfig& target, WeightFormat format,
-                                                     ThreadPool& pool);
+                                                     HeadCompute& compute);
 
 }  // namespace outrider

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <chrono>
-#include <cstring>
 
 namespace outrider {
 
@@ -10,9 +9,10 @@ HydraDrafter::HydraDrafter(HydraHead& head, HeadDrafterOptions options)
     : head_(head),
       max_sequences_(options.max_sequences),
       draws_(head, std::move(options.eos_ids)),
-      inputs_(max_sequences_, head.input_width(head.heads() - 1)),
-      node_inputs_(head.max_input_rows(), head.input_width(head.heads() - 1)),
-      prefix_inputs_(head.prefix() ? head.prefix()->max_rows() : 0, head.hidden_size()) {}
+      inputs_(head.compute().rows(max_sequences_, head.input_width(head.heads() - 1))),
+      node_inputs_(head.compute().rows(head.max_input_rows(), head.input_width(head.heads() - 1))),
+      prefix_inputs_(head.compute().rows(head.prefix() ? head.prefix()->max_rows() : 0, head.hidden_size())) {
+}
 
 HydraDrafter::~HydraDrafter() {
   while (!sequences_.empty()) close(sequences_.begin()->first);
@@ -64,17 +64,25 @@ void HydraDrafter::draft(std::span<const HeadTask> tasks, StateSource& states,
 }
 
 // Part 0 of a row of inputs is the state, part i the embedding of the i-th token behind it.
-std::span<float> HydraDrafter::input(ActivationRows& rows, int64_t row, int64_t part) const {
+FloatRows HydraDrafter::input(const RowBuffer& rows, int64_t row, int64_t part, int64_t count) const {
   const int64_t hidden = head_.hidden_size();
-  return {rows.data.data() + row * rows.stride + part * hidden, static_cast<size_t>(hidden)};
+  return {rows.data + row * rows.stride + part * hidden, {1, count * hidden}, {rows.stride, 1}};
+}
+
+void HydraDrafter::embed(std::span<const TokenId> tokens, const RowBuffer& rows, int64_t row,
+                         int64_t first_part) {
+  const FloatRows to = input(rows, row, first_part, static_cast<int64_t>(tokens.size()));
+  const auto hidden = static_cast<size_t>(head_.hidden_size());
+  const auto written = head_.compute().open(to).row(0);
+  for (size_t i = 0; i < tokens.size(); ++i) head_.embed(tokens[i], written.subspan(i * hidden, hidden));
+  head_.compute().close(to);
 }
 
 // The last token is the target's own choice, and its state is not known yet.
 void HydraDrafter::read_states(StateSource& states) {
   for (const Work& work : works_)
     if (work.task->gamma > 0)
-      states.read(work.task->sequence, known(*work.task) - 1,
-                  {input(inputs_, work.row, 0).data(), {1, head_.hidden_size()}});
+      states.read(work.task->sequence, known(*work.task) - 1, input(inputs_, work.row, 0));
 }
 
 // What is new of every text goes through the layer, and what comes out for the last position is kept.
@@ -94,8 +102,7 @@ void HydraDrafter::read_through_prefix(StateSource& states) {
       Sequence& s = *work.sequence;
       const int64_t count = std::min(known(*work.task) - s.read, prefix.max_rows() - rows);
       if (count == 0) continue;
-      const TensorView<float, 2> to(prefix_inputs_.data.data() + rows * prefix_inputs_.stride,
-                                    {count, prefix_inputs_.columns}, {prefix_inputs_.stride, 1});
+      const FloatRows to = prefix_inputs_.from(rows, count);
       states.read(work.task->sequence, s.read, to);
       rows += count;
       const auto tokens =
@@ -112,8 +119,8 @@ void HydraDrafter::read_through_prefix(StateSource& states) {
     int64_t row = 0;
     for (size_t i = 0; i < slices_.size(); ++i) {
       if (!slices_[i].has_logits) continue;
-      const auto from = out.row(row++);
-      std::copy(from.begin(), from.end(), input(inputs_, parts_[i]->row, 0).begin());
+      const FloatRows from(out.data() + row++ * out.stride(0), {1, out.extent(1)});
+      head_.compute().copy(from, input(inputs_, parts_[i]->row, 0));
     }
   }
 }
@@ -126,20 +133,20 @@ void HydraDrafter::draft_chains() {
   for (int64_t branch = 0; branch < head_.heads() && !going_.empty(); ++branch) {
     for (size_t row = 0; row < going_.size(); ++row) {
       const Work& work = works_[going_[row]];
-      const auto from = inputs_.rows(max_sequences_).row(work.row);
-      const auto to = inputs_.rows(max_sequences_).row(static_cast<int64_t>(row));
-      if (from.data() != to.data()) std::memcpy(to.data(), from.data(), from.size_bytes());
-      works_[going_[row]].row = static_cast<int64_t>(row);
+      const auto to = static_cast<int64_t>(row);
+      if (work.row != to) head_.compute().copy(inputs_.from(work.row, 1), inputs_.from(to, 1));
+      works_[going_[row]].row = to;
       const TokenId last = branch == 0 ? work.task->committed.back() : work.draft->ids.back();
-      if (is_grounded) head_.embed(last, input(inputs_, static_cast<int64_t>(row), branch + 1));
+      if (is_grounded) embed({&last, 1}, inputs_, to, branch + 1);
     }
-    const auto logits = head_.logits(branch, inputs_.rows(static_cast<int64_t>(going_.size())));
+    const FloatRows logits = head_.logits(branch, inputs_.rows(static_cast<int64_t>(going_.size())));
+    chains_.clear();
+    for (size_t row = 0; row < going_.size(); ++row)
+      chains_.push_back({works_[going_[row]].task, works_[going_[row]].draft, static_cast<int64_t>(row)});
+    draws_.draw(chains_, logits);
     size_t kept = 0;
-    for (size_t row = 0; row < going_.size(); ++row) {
-      const Work& work = works_[going_[row]];
-      if (draws_.draw(*work.task, logits.row(static_cast<int64_t>(row)), *work.draft))
-        going_[kept++] = going_[row];
-    }
+    for (size_t row = 0; row < going_.size(); ++row)
+      if (chains_[row].goes_on) going_[kept++] = going_[row];
     going_.resize(kept);
   }
 }
@@ -166,15 +173,14 @@ void HydraDrafter::look_behind(const Work& work, std::span<const int32_t> nodes)
   HeadTree& tree = work.sequence->tree;
   const auto count = static_cast<int64_t>(nodes.size());
   for (int64_t row = 0; row < count; ++row) {
-    const auto state = input(inputs_, work.row, 0);
-    std::copy(state.begin(), state.end(), input(node_inputs_, row, 0).begin());
+    head_.compute().copy(input(inputs_, work.row, 0), input(node_inputs_, row, 0));
     if (!head_.config().grounded) continue;
     tree.growth.path(nodes[static_cast<size_t>(row)], path_);
-    head_.embed(work.task->committed.back(), input(node_inputs_, row, 1));
-    for (size_t i = 0; i < path_.size(); ++i)
-      head_.embed(path_[i], input(node_inputs_, row, static_cast<int64_t>(i) + 2));
+    path_.insert(path_.begin(), work.task->committed.back());
+    embed(path_, node_inputs_, row, 1);
   }
-  const auto logits = head_.logits(tree.growth.depth(nodes.front()), node_inputs_.rows(count));
+  const FloatRows logits =
+      head_.compute().fetch(head_.logits(tree.growth.depth(nodes.front()), node_inputs_.rows(count)));
   for (int64_t row = 0; row < count; ++row)
     draws_.look_behind(*work.task, nodes[static_cast<size_t>(row)], logits.row(row), tree);
 }

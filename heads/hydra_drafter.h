@@ -38,7 +38,8 @@ class HydraDrafter final : public HeadDrafter {
   static int64_t known(const HeadTask& task) { return static_cast<int64_t>(task.committed.size()) - 1; }
 
   Sequence& begin(SequenceId id);
-  std::span<float> input(ActivationRows& rows, int64_t row, int64_t part) const;
+  FloatRows input(const RowBuffer& rows, int64_t row, int64_t part, int64_t count = 1) const;
+  void embed(std::span<const TokenId> tokens, const RowBuffer& rows, int64_t row, int64_t first_part);
   void read_states(StateSource& states);
   void read_through_prefix(StateSource& states);
   void draft_chains();
@@ -48,13 +49,14 @@ class HydraDrafter final : public HeadDrafter {
   HydraHead& head_;
   const int32_t max_sequences_;
   HeadDraws draws_;
-  ActivationRows inputs_;       // [sequences, state and embeddings of the longest input]
-  ActivationRows node_inputs_;  // [nodes at once, the same]
-  ActivationRows prefix_inputs_;
+  RowBuffer inputs_;       // [sequences, state and embeddings of the longest input]
+  RowBuffer node_inputs_;  // [nodes at once, the same]
+  RowBuffer prefix_inputs_;
   std::map<SequenceId, Sequence> sequences_;
   // Buffers of one draft().
   std::vector<Work> works_;
   std::vector<size_t> going_;  // of works_, whose chains are not finished, in the order of their rows
+  std::vector<HeadDraws::Chain> chains_;
   std::vector<PairSlice> slices_;
   std::vector<Work*> parts_;  // of slices_
   std::vector<int32_t> nodes_;

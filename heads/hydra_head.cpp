@@ -1,7 +1,6 @@
 #include "heads/hydra_head.h"
 
 #include <algorithm>
-#include <cstring>
 
 #include "transformer/files/weight_map.h"
 
@@ -32,27 +31,18 @@ constexpr std::array<std::string_view, 1> kPrefixTensors{"prefix_embeding_layer.
 }  // namespace
 
 HydraHead::HydraHead(HeadConfig config, const HeadOptions& options, Parts parts)
-    : Head(std::move(config), options, {.norm = parts.final_norm, .fc = {}, .projected_norm = {}}),
-      parts_(std::move(parts)),
-      bytes_([this] {
-        int64_t bytes = 0;
-        const auto add = [&](const PackedMatrix& matrix) { bytes += static_cast<int64_t>(matrix.bytes()); };
-        for (const Branch& branch : parts_.branches) {
-          add(branch.head);
-          for (const Layer& layer : branch.layers) {
-            add(layer.linear.weight);
-            if (layer.residual) add(layer.residual->weight);
-          }
-        }
-        return bytes;
-      }()),
-      pool_(threads_worth(weight_bytes(), options.bytes_per_thread, options.threads)),
-      state_(most_rows(options), hidden_size()),
-      inner_(most_rows(options), hidden_size()),
-      residual_(most_rows(options), hidden_size()),
-      ones_(most_rows(options), hidden_size()),
-      logits_(most_rows(options), own_vocab()) {
-  std::fill_n(ones_.data.data(), ones_.data.size(), 1.0f);
+    : Head(std::move(config), options, {.norm = parts.final_norm}), parts_(std::move(parts)) {
+  for (const Branch& branch : parts_.branches) {
+    bytes_ += branch.head.bytes;
+    for (const Layer& layer : branch.layers)
+      bytes_ += layer.linear.weight.bytes + (layer.residual ? layer.residual->weight.bytes : 0);
+  }
+  const int64_t rows = most_rows(options);
+  compute().settle(weight_bytes(), rows);
+  state_ = compute().rows(rows, hidden_size());
+  inner_ = compute().rows(rows, hidden_size());
+  logits_ = compute().rows(rows, own_vocab());
+  inputs_ = compute().operands(rows, input_width(heads() - 1));
 }
 
 Result<std::vector<HydraHead::Branch>> HydraHead::load_branches(HeadTensors& tensors,
@@ -61,7 +51,7 @@ Result<std::vector<HydraHead::Branch>> HydraHead::load_branches(HeadTensors& ten
   const int64_t hidden = config.layer.hidden_size;
   const auto linear = [&](const std::string& name, int64_t width) -> Result<Linear> {
     Linear out;
-    ASSIGN_OR_RETURN(out.weight, tensors.packed({name + ".weight"}, {hidden}, width, MatrixKind::kLayer));
+    ASSIGN_OR_RETURN(out.weight, tensors.matrix({name + ".weight"}, {hidden}, width, MatrixKind::kLayer));
     ASSIGN_OR_RETURN(out.bias, tensors.vector(name + ".bias", hidden));
     return out;
   };
@@ -78,7 +68,7 @@ Result<std::vector<HydraHead::Branch>> HydraHead::load_branches(HeadTensors& ten
     }
     const int64_t vocab = config.layer.vocab_size;
     ASSIGN_OR_RETURN(branch.head,
-                     tensors.packed({names.head(i, "weight")}, {vocab}, hidden, MatrixKind::kVocabulary));
+                     tensors.matrix({names.head(i, "weight")}, {vocab}, hidden, MatrixKind::kVocabulary));
     ASSIGN_OR_RETURN(branch.head_bias, tensors.vector(names.head(i, "bias"), vocab));
   }
   return branches;
@@ -92,13 +82,11 @@ Result<std::unique_ptr<HydraHead>> HydraHead::load(const std::filesystem::path& 
   ASSIGN_OR_RETURN(TensorFiles files, TensorFiles::open(directory));
   ASSIGN_OR_RETURN(TensorFiles target_files, TensorFiles::open(target_directory));
   ASSIGN_OR_RETURN(const WeightMap target_map, map_weights(target_files, target, ShardPlan(target, {})));
-  HeadOptions options = asked;
-  if (options.max_positions == 0) options.max_positions = target.max_position_embeddings;
-  ThreadPool loaders(options.threads);
+  const HeadOptions options = complete(asked, target);
   Parts parts;
-  parts.final_norm = read_vector(target_map.final_norm);
+  parts.final_norm = options.compute->vector(read_vector(target_map.final_norm));
   {
-    HeadTensors tensors(files, config.kind, directory.string(), options.weight_format, loaders);
+    HeadTensors tensors(files, config.kind, directory.string(), options.weight_format, *options.compute);
     auto branches = load_branches(tensors, config);
     if (!branches.ok()) return branches.status().in(directory.string());
     parts.branches = std::move(branches).value();
@@ -122,36 +110,29 @@ Result<std::unique_ptr<HydraHead>> HydraHead::load(const std::filesystem::path& 
   return std::unique_ptr<HydraHead>(new HydraHead(std::move(config), options, std::move(parts)));
 }
 
-void HydraHead::apply(const Linear& linear, TensorView<const float, 2> x, TensorView<float, 2> out) {
-  matmul(pool_, scratch_, x, linear.weight, out);
-  add_bias(out, linear.bias);
-}
-
-TensorView<float, 2> HydraHead::logits(int64_t branch, TensorView<const float, 2> inputs) {
+FloatRows HydraHead::logits(int64_t branch, FloatRows inputs) {
+  HeadCompute& on = compute();
   const Branch& of = parts_.branches[static_cast<size_t>(branch)];
   const int64_t rows = inputs.extent(0);
-  const auto state = state_.rows(rows), inner = inner_.rows(rows), residual = residual_.rows(rows),
-             out = logits_.rows(rows);
-  const auto add_silu = [&](TensorView<float, 2> to) {
-    silu_mul(pool_, inner, ones_.rows(rows), hidden_size());
-    add_rows(to, inner);
-  };
-  TensorView<const float, 2> x(inputs.row(0).data(), {rows, input_width(branch)}, {inputs.stride(0), 1});
+  const FloatRows state = state_.rows(rows), inner = inner_.rows(rows), out = logits_.rows(rows);
+  FloatRows read(inputs.data(), {rows, input_width(branch)}, {inputs.stride(0), 1});
+  Operand x = inputs_.rows(rows).slice(0, input_width(branch));
   for (const Layer& layer : of.layers) {
-    apply(layer.linear, x, inner);
+    on.normalise(read, {}, 0, x);
+    on.multiply(x, layer.linear.weight, inner);
     if (layer.residual) {
-      apply(*layer.residual, x, residual);
-    } else {
-      for (int64_t r = 0; r < rows; ++r)
-        std::memcpy(residual.row(r).data(), x.row(r).data(), residual.row(r).size_bytes());
+      on.multiply(x, layer.residual->weight, state);
+      on.add_bias(state, layer.residual->bias);
+    } else if (read.data() != state.data()) {
+      on.copy(read, state);
     }
-    add_silu(residual);
-    for (int64_t r = 0; r < rows; ++r)
-      std::memcpy(state.row(r).data(), residual.row(r).data(), residual.row(r).size_bytes());
-    x = state;
+    on.add_silu(state, inner, layer.linear.bias);
+    read = state;
+    x = x.slice(0, hidden_size());
   }
-  matmul(pool_, scratch_, x, of.head, out);
-  add_bias(out, of.head_bias);
+  on.normalise(read, {}, 0, x);
+  on.multiply(x, of.head, out);
+  on.add_bias(out, of.head_bias);
   return out;
 }
 

@@ -11,8 +11,6 @@
 #include "heads/head.h"
 #include "heads/head_tensors.h"
 #include "heads/pair_head.h"
-#include "transformer/model/activations.h"
-#include "transformer/model/weights.h"
 
 namespace outrider {
 
@@ -23,7 +21,7 @@ class HydraHead final : public Head {
                                                  const HeadOptions& options);
 
   int64_t weight_bytes() const override { return bytes_ / heads(); }
-  int64_t own_vocab() const { return parts_.branches.front().head.n(); }
+  int64_t own_vocab() const { return parts_.branches.front().head.n; }
   int64_t heads() const { return static_cast<int64_t>(parts_.branches.size()); }
 
   // The layer that states go through, with keys and values of their positions; null: they are read as they
@@ -33,15 +31,15 @@ class HydraHead final : public Head {
   // Of what a branch reads: the state, and then embeddings, the last token's first.
   int64_t input_width(int64_t branch) const { return hidden_size() * (config_.grounded ? branch + 2 : 1); }
   void embed(TokenId token, std::span<float> to) const { parts_.tokens->read(token, to); }
-  int64_t max_input_rows() const { return logits_.data.size() / logits_.stride; }
-  // Logits of a branch: [rows, own vocabulary] from rows of input_width(branch) numbers or more. Valid until
-  // the next call; may be overwritten.
-  TensorView<float, 2> logits(int64_t branch, TensorView<const float, 2> inputs);
+  int64_t max_input_rows() const { return logits_.capacity; }
+  // Logits of a branch, where the head computes: [rows, own vocabulary] from rows of input_width(branch)
+  // numbers or more there. Valid until the next call; may be overwritten.
+  FloatRows logits(int64_t branch, FloatRows inputs);
 
  private:
   struct Linear {
-    PackedMatrix weight;
-    std::vector<float> bias;
+    HeadMatrix weight;
+    HeadVector bias;
   };
   // residual(x) + silu(linear(x)); the residual of a layer that keeps the width is x itself.
   struct Layer {
@@ -50,25 +48,22 @@ class HydraHead final : public Head {
   };
   struct Branch {
     std::vector<Layer> layers;
-    PackedMatrix head;  // [own vocabulary, hidden]
-    std::vector<float> head_bias;
+    HeadMatrix head;  // [own vocabulary, hidden]
+    HeadVector head_bias;
   };
   struct Parts {
     std::vector<Branch> branches;
     std::optional<TokenTable> tokens;
     std::unique_ptr<PairHead> prefix;
-    std::vector<float> final_norm;  // of the target
+    HeadVector final_norm;  // of the target
   };
   static Result<std::vector<Branch>> load_branches(HeadTensors& tensors, const HeadConfig& config);
   HydraHead(HeadConfig config, const HeadOptions& options, Parts parts);
 
-  void apply(const Linear& linear, TensorView<const float, 2> x, TensorView<float, 2> out);
-
   Parts parts_;
   int64_t bytes_ = 0;
-  ThreadPool pool_;
-  MatmulScratch scratch_;
-  ActivationRows state_, inner_, residual_, ones_, logits_;
+  RowBuffer state_, inner_, logits_;
+  OperandBuffer inputs_;  // [rows, the longest input]
 };
 
 }  // namespace outrider

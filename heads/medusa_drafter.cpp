@@ -2,14 +2,13 @@
 
 #include <algorithm>
 #include <chrono>
-#include <cstring>
 
 namespace outrider {
 
 MedusaDrafter::MedusaDrafter(MedusaHead& head, HeadDrafterOptions options)
     : head_(head),
       draws_(head, std::move(options.eos_ids)),
-      states_(options.max_sequences, head.hidden_size()) {}
+      states_(head.compute().rows(options.max_sequences, head.hidden_size())) {}
 
 // The last token is the target's own choice, and its state is not known yet: the branches read the state that
 // it was chosen from. A text of one token has none.
@@ -19,10 +18,7 @@ void MedusaDrafter::draft(std::span<const HeadTask> tasks, StateSource& states,
   drafts.resize(tasks.size());
   going_.clear();
   branching_.clear();
-  const auto row_of = [&](size_t i) {
-    return TensorView<float, 2>(states_.data.data() + static_cast<int64_t>(i) * states_.stride,
-                                {1, states_.columns}, {states_.stride, 1});
-  };
+  const auto row_of = [&](size_t i) { return states_.from(static_cast<int64_t>(i), 1); };
   for (size_t i = 0; i < tasks.size(); ++i) {
     drafts[i].clear();
     const auto committed = static_cast<int64_t>(tasks[i].committed.size());
@@ -33,20 +29,24 @@ void MedusaDrafter::draft(std::span<const HeadTask> tasks, StateSource& states,
   }
   marginals_.resize(branching_.size() * static_cast<size_t>(head_.heads() * head_.own_vocab()));
   for (int64_t branch = 0; branch < head_.heads() && !going_.empty(); ++branch) {
-    const auto logits = head_.logits(branch, states_.rows(static_cast<int64_t>(going_.size())));
-    size_t kept = 0;
+    const FloatRows logits = head_.logits(branch, states_.rows(static_cast<int64_t>(going_.size())));
+    const FloatRows here = branching_.empty() ? logits : head_.compute().fetch(logits);
+    chains_.clear();
     for (size_t row = 0; row < going_.size(); ++row) {
       const size_t task = going_[row];
-      const auto of_row = logits.row(static_cast<int64_t>(row));
-      if (tasks[task].branches()) {
-        keep_marginals(task, branch, of_row);
-        if (branch + 1 >= tasks[task].gamma) continue;
-      } else if (!draws_.draw(tasks[task], of_row, drafts[task])) {
-        continue;
-      }
-      const auto from = row_of(row), to = row_of(kept);
-      std::memmove(to.data(), from.data(), static_cast<size_t>(states_.columns) * sizeof(float));
-      going_[kept++] = task;
+      if (tasks[task].branches())
+        keep_marginals(task, branch, here.row(static_cast<int64_t>(row)));
+      else
+        chains_.push_back({&tasks[task], &drafts[task], static_cast<int64_t>(row)});
+    }
+    draws_.draw(chains_, logits);
+    size_t kept = 0;
+    auto chain = chains_.begin();
+    for (size_t row = 0; row < going_.size(); ++row) {
+      const HeadTask& task = tasks[going_[row]];
+      if (task.branches() ? branch + 1 >= task.gamma : !(chain++)->goes_on) continue;
+      if (kept != row) head_.compute().copy(row_of(row), row_of(kept));
+      going_[kept++] = going_[row];
     }
     going_.resize(kept);
   }

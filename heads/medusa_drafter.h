@@ -24,7 +24,8 @@ class MedusaDrafter final : public HeadDrafter {
 
   MedusaHead& head_;
   HeadDraws draws_;
-  ActivationRows states_;      // [sequences, hidden]
+  std::vector<HeadDraws::Chain> chains_;
+  RowBuffer states_;           // [sequences, hidden]
   std::vector<size_t> going_;  // tasks whose drafts are not finished, in the order of their rows
   std::map<SequenceId, HeadTree> trees_;
   std::vector<size_t> branching_;  // tasks whose drafts are trees

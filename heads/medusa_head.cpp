@@ -1,8 +1,5 @@
 #include "heads/medusa_head.h"
 
-#include <algorithm>
-#include <cstring>
-
 #include "heads/head_tensors.h"
 #include "transformer/files/weight_map.h"
 
@@ -23,8 +20,6 @@ struct Names {
   }
 };
 
-int64_t bytes_of(const PackedMatrix& matrix) { return static_cast<int64_t>(matrix.bytes()); }
-
 // Configs count wrongly; the file knows how many branches and layers there are.
 int64_t count_layers(const TensorFiles& files, const Names& names) {
   int64_t layers = 0;
@@ -34,24 +29,18 @@ int64_t count_layers(const TensorFiles& files, const Names& names) {
 
 }  // namespace
 
-MedusaHead::MedusaHead(HeadConfig config, const HeadOptions& options, Parts parts,
-                       std::vector<float> final_norm)
-    : Head(std::move(config), options, {.norm = std::move(final_norm), .fc = {}, .projected_norm = {}}),
-      parts_(std::move(parts)),
-      bytes_([this] {
-        int64_t bytes = 0;
-        for (int64_t i = 0; i < heads(); ++i) {
-          bytes += bytes_of(parts_.heads[parts_.heads.size() == 1 ? 0 : static_cast<size_t>(i)]);
-          for (const Layer& layer : parts_.branches[static_cast<size_t>(i)]) bytes += bytes_of(layer.weight);
-        }
-        return bytes;
-      }()),
-      pool_(threads_worth(weight_bytes(), options.bytes_per_thread, options.threads)),
-      state_(options.max_sequences, hidden_size()),
-      inner_(options.max_sequences, hidden_size()),
-      ones_(options.max_sequences, hidden_size()),
-      logits_(options.max_sequences, own_vocab()) {
-  std::fill_n(ones_.data.data(), ones_.data.size(), 1.0f);
+MedusaHead::MedusaHead(HeadConfig config, const HeadOptions& options, Parts parts, HeadVector final_norm)
+    : Head(std::move(config), options, {.norm = std::move(final_norm)}), parts_(std::move(parts)) {
+  for (int64_t i = 0; i < heads(); ++i) {
+    bytes_ += parts_.heads[parts_.heads.size() == 1 ? 0 : static_cast<size_t>(i)].bytes;
+    for (const Layer& layer : parts_.branches[static_cast<size_t>(i)]) bytes_ += layer.weight.bytes;
+  }
+  const int64_t rows = options.max_sequences;
+  compute().settle(weight_bytes(), rows);
+  state_ = compute().rows(rows, hidden_size());
+  inner_ = compute().rows(rows, hidden_size());
+  logits_ = compute().rows(rows, own_vocab());
+  inputs_ = compute().operands(rows, hidden_size());
 }
 
 Result<std::unique_ptr<MedusaHead>> MedusaHead::load(const std::filesystem::path& directory,
@@ -62,10 +51,8 @@ Result<std::unique_ptr<MedusaHead>> MedusaHead::load(const std::filesystem::path
   ASSIGN_OR_RETURN(const TensorFiles files, TensorFiles::open(directory));
   ASSIGN_OR_RETURN(const TensorFiles target_files, TensorFiles::open(target_directory));
   ASSIGN_OR_RETURN(const WeightMap target_map, map_weights(target_files, target, ShardPlan(target, {})));
-  HeadOptions options = asked;
-  if (options.max_positions == 0) options.max_positions = target.max_position_embeddings;
-  ThreadPool loaders(options.threads);
-  HeadTensors tensors(files, config.kind, directory.string(), options.weight_format, loaders);
+  const HeadOptions options = complete(asked, target);
+  HeadTensors tensors(files, config.kind, directory.string(), options.weight_format, *options.compute);
   const Names names{.renamed = files.find("blocks.0.layers.0.weight") || files.find("lm_heads.0.weight")};
   const int64_t layers = count_layers(files, names), hidden = target.hidden_size;
   const int64_t known = config.draft_vocab_size > 0 ? config.draft_vocab_size : target.vocab_size;
@@ -74,7 +61,7 @@ Result<std::unique_ptr<MedusaHead>> MedusaHead::load(const std::filesystem::path
     for (int64_t l = 0; l < layers; ++l) {
       Layer& layer = branch.emplace_back();
       ASSIGN_OR_RETURN(layer.weight,
-                       tensors.packed({names.layer(i, l, "weight")}, {hidden}, hidden, MatrixKind::kLayer));
+                       tensors.matrix({names.layer(i, l, "weight")}, {hidden}, hidden, MatrixKind::kLayer));
       if (files.find(names.layer(i, l, "bias"))) {
         ASSIGN_OR_RETURN(layer.bias, tensors.vector(names.layer(i, l, "bias"), hidden));
       }
@@ -91,9 +78,8 @@ Result<std::unique_ptr<MedusaHead>> MedusaHead::load(const std::filesystem::path
       parts.branches.push_back(std::move(branch));
       if (config.shared_head && i > 0) continue;
       const bool is_alone = config.shared_head && files.find("lm_head.weight");
-      ASSIGN_OR_RETURN(PackedMatrix head,
-                       tensors.packed({is_alone ? "lm_head.weight" : names.head(i, layers)}, {known}, hidden,
-                                      MatrixKind::kVocabulary));
+      ASSIGN_OR_RETURN(HeadMatrix head, tensors.matrix({is_alone ? "lm_head.weight" : names.head(i, layers)},
+                                                       {known}, hidden, MatrixKind::kVocabulary));
       parts.heads.push_back(std::move(head));
     }
     ASSIGN_OR_RETURN(parts.target_ids, tensors.target_ids(known, target.vocab_size));
@@ -102,23 +88,25 @@ Result<std::unique_ptr<MedusaHead>> MedusaHead::load(const std::filesystem::path
   };
   auto parts = load_parts();
   if (!parts.ok()) return parts.status().in(directory.string());
-  return std::unique_ptr<MedusaHead>(new MedusaHead(std::move(config), options, std::move(parts).value(),
-                                                    read_vector(target_map.final_norm)));
+  return std::unique_ptr<MedusaHead>(
+      new MedusaHead(std::move(config), options, std::move(parts).value(),
+                     options.compute->vector(read_vector(target_map.final_norm))));
 }
 
-TensorView<float, 2> MedusaHead::logits(int64_t branch, TensorView<const float, 2> states) {
+FloatRows MedusaHead::logits(int64_t branch, FloatRows states) {
+  HeadCompute& on = compute();
   const auto at = static_cast<size_t>(branch);
   const int64_t rows = states.extent(0);
-  const auto state = state_.rows(rows), inner = inner_.rows(rows), out = logits_.rows(rows);
-  for (int64_t r = 0; r < rows; ++r)
-    std::memcpy(state.row(r).data(), states.row(r).data(), states.row(r).size_bytes());
+  const FloatRows state = state_.rows(rows), inner = inner_.rows(rows), out = logits_.rows(rows);
+  const Operand inputs = inputs_.rows(rows);
+  on.copy(states, state);
+  on.normalise(state, {}, 0, inputs);
   for (const Layer& layer : parts_.branches[at]) {
-    matmul(pool_, scratch_, state, layer.weight, inner);
-    add_bias(inner, layer.bias);
-    silu_mul(pool_, inner, ones_.rows(rows), hidden_size());
-    add_rows(state, inner);
+    on.multiply(inputs, layer.weight, inner);
+    on.add_silu(state, inner, layer.bias);
+    on.normalise(state, {}, 0, inputs);
   }
-  matmul(pool_, scratch_, state, parts_.heads[parts_.heads.size() == 1 ? 0 : at], out);
+  on.multiply(inputs, parts_.heads[parts_.heads.size() == 1 ? 0 : at], out);
   return out;
 }
 

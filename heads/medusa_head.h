@@ -7,8 +7,6 @@
 #include <vector>
 
 #include "heads/head.h"
-#include "transformer/model/activations.h"
-#include "transformer/model/weights.h"
 
 namespace outrider {
 
@@ -20,31 +18,30 @@ class MedusaHead final : public Head {
 
   int64_t weight_bytes() const override { return bytes_ / heads(); }
   std::span<const TokenId> target_ids() const override { return parts_.target_ids; }
-  int64_t own_vocab() const { return parts_.heads.front().n(); }
+  int64_t own_vocab() const { return parts_.heads.front().n; }
   int64_t heads() const { return static_cast<int64_t>(parts_.branches.size()); }
 
-  // Logits of branch i: out [rows, own vocabulary] from states [rows, hidden], for at most max_sequences
-  // rows. Valid until the next call.
-  TensorView<float, 2> logits(int64_t branch, TensorView<const float, 2> states);
+  // Logits of branch i, where the head computes: [rows, own vocabulary] from states [rows, hidden] there, for
+  // at most max_sequences rows. Valid until the next call.
+  FloatRows logits(int64_t branch, FloatRows states);
 
  private:
   struct Layer {
-    PackedMatrix weight;  // [hidden, hidden]
-    std::vector<float> bias;
+    HeadMatrix weight;  // [hidden, hidden]
+    HeadVector bias;
   };
   using Branch = std::vector<Layer>;
   struct Parts {
     std::vector<Branch> branches;
-    std::vector<PackedMatrix> heads;  // [own vocabulary, hidden], of each branch, or one of all
+    std::vector<HeadMatrix> heads;    // [own vocabulary, hidden], of each branch, or one of all
     std::vector<TokenId> target_ids;  // of the own vocabulary; empty: the target's ids
   };
-  MedusaHead(HeadConfig config, const HeadOptions& options, Parts parts, std::vector<float> final_norm);
+  MedusaHead(HeadConfig config, const HeadOptions& options, Parts parts, HeadVector final_norm);
 
   const Parts parts_;
   int64_t bytes_ = 0;
-  ThreadPool pool_;
-  MatmulScratch scratch_;
-  ActivationRows state_, inner_, ones_, logits_;
+  RowBuffer state_, inner_, logits_;
+  OperandBuffer inputs_;
 };
 
 }  // namespace outrider

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <chrono>
-#include <cstring>
 
 namespace outrider {
 
@@ -10,8 +9,9 @@ PairDrafter::PairDrafter(PairHead& head, HeadDrafterOptions options)
     : head_(head),
       max_sequences_(options.max_sequences),
       draws_(head, std::move(options.eos_ids)),
-      inputs_(head.max_rows(), head.hidden_size()),
-      states_(max_sequences_, head.hidden_size()) {}
+      inputs_(head.compute().rows(head.max_rows(), head.hidden_size())),
+      states_(head.compute().rows(max_sequences_, head.hidden_size())),
+      outputs_(head.compute().rows(max_sequences_ + head.tree_blocks(), head.hidden_size())) {}
 
 PairDrafter::~PairDrafter() {
   while (!sequences_.empty()) close(sequences_.begin()->first);
@@ -39,7 +39,7 @@ void PairDrafter::draft(std::span<const HeadTask> tasks, StateSource& states,
   auto first_at = start;
   drafts.resize(tasks.size());
   works_.clear();
-  tree_blocks_ = 0;
+  tree_blocks_ = outputs_taken_ = 0;
   for (size_t i = 0; i < tasks.size(); ++i) {
     HeadDraft& draft = drafts[i];
     draft.clear();
@@ -91,9 +91,8 @@ void PairDrafter::add_pairs(Work& work, StateSource& states) {
   const auto committed = work.task->committed;
   PairSlice slice{.sequence = s.kv};
   if (work.row >= 0) {  // drafting on from its own output
-    const auto from = states_.rows(max_sequences_).row(work.row);
     const auto to = next_inputs(1);
-    std::memcpy(to.data(), from.data(), from.size_bytes());
+    head_.compute().copy(states_.from(work.row, 1), to);
     slice.tokens = std::span(work.draft->ids).last(1);
     slice.states = to;
     slice.has_logits = true;
@@ -126,7 +125,6 @@ void PairDrafter::begin_tree(const Work& work) {
   for (auto* list : {&s.kv_of, &s.forks}) list->clear();
   s.extended.clear();
   s.place_of.clear();
-  s.outputs.clear();
 }
 
 // A row for each node that this pass looks behind. Each takes a block of the cache at most.
@@ -142,10 +140,8 @@ void PairDrafter::add_nodes(Work& work) {
   s.kv_of.resize(growth.found());
   s.extended.resize(growth.found() + 1);
   for (const int32_t node : nodes) {
-    const auto from = static_cast<size_t>(s.place_of[static_cast<size_t>(growth.parent(node) + 1)]);
-    const auto size = static_cast<size_t>(head_.hidden_size());
     const auto to = next_inputs(1);
-    std::copy_n(s.outputs.begin() + static_cast<ptrdiff_t>(from * size), size, to.row(0).begin());
+    head_.compute().copy(outputs_.from(s.place_of[static_cast<size_t>(growth.parent(node) + 1)], 1), to);
     node_tokens_.push_back(growth.token(node));
     slices_.push_back({.sequence = cache_before(work, node),
                        .tokens = std::span(node_tokens_).last(1),
@@ -171,13 +167,13 @@ KvHandle PairDrafter::cache_before(const Work& work, int32_t node) {
   return kv;
 }
 
-void PairDrafter::take_node(Work& work, int32_t node, std::span<const float> state,
-                            std::span<const float> logits) {
+void PairDrafter::take_node(Work& work, int32_t node, FloatRows state, std::span<const float> logits) {
   Sequence& s = *work.sequence;
   const auto place = static_cast<size_t>(node + 1);
   s.place_of.resize(std::max(s.place_of.size(), place + 1));
-  s.place_of[place] = static_cast<int32_t>(s.outputs.size() / state.size());
-  s.outputs.insert(s.outputs.end(), state.begin(), state.end());
+  CHECK(outputs_taken_ < outputs_.capacity, "{} nodes are looked behind", outputs_taken_);
+  s.place_of[place] = static_cast<int32_t>(outputs_taken_);
+  head_.compute().copy(state, outputs_.from(outputs_taken_++, 1));
   draws_.look_behind(*work.task, node, logits, s.tree);
 }
 
@@ -192,21 +188,28 @@ void PairDrafter::finish_tree(Work& work) {
 // ---- outputs --------------------------------------------------------------------------------------------
 
 void PairDrafter::take_rows(const PairHead::Rows& rows) {
+  chains_.clear();
+  FloatRows here;  // of nodes the host looks at logits
   int64_t row = 0;
   for (size_t i = 0; i < slices_.size(); ++i) {
     if (!slices_[i].has_logits) continue;
     Work& work = *parts_[i];
     work.row = static_cast<int32_t>(&work - works_.data());
-    const auto state = rows.states.row(row);
+    const FloatRows state(rows.states.data() + row * rows.states.stride(0), {1, rows.states.extent(1)});
     if (work.task->branches()) {
-      take_node(work, nodes_[i], state, rows.logits.row(row));
-      ++row;
-      continue;
+      if (!here.data()) here = head_.compute().fetch(rows.logits);
+      take_node(work, nodes_[i], state, here.row(row));
+    } else {
+      head_.compute().copy(state, states_.from(work.row, 1));
+      chains_.push_back({work.task, work.draft, row});
     }
-    std::memcpy(states_.rows(max_sequences_).row(work.row).data(), state.data(), state.size_bytes());
-    work.done = !draws_.draw(*work.task, rows.logits.row(row), *work.draft) || !has_room(work);
     ++row;
   }
+  draws_.draw(chains_, rows.logits);
+  auto chain = chains_.begin();
+  for (size_t i = 0; i < slices_.size(); ++i)
+    if (slices_[i].has_logits && !parts_[i]->task->branches())
+      parts_[i]->done = !(chain++)->goes_on || !has_room(*parts_[i]);
 }
 
 // Or the next pair would stand behind the last position.

@@ -30,8 +30,7 @@ class PairDrafter final : public HeadDrafter {
     HeadTree tree;
     std::vector<KvHandle> kv_of, forks;  // by node, where it was looked behind; and those that are not shared
     std::vector<char> extended;          // by node, the root first: a child took its cache over
-    std::vector<int32_t> place_of;       // by node, the root first: its output is this row of
-    std::vector<float> outputs;          // [rows, hidden]
+    std::vector<int32_t> place_of;       // by node, the root first: its output is this row of outputs_
   };
   struct Work {
     const HeadTask* task = nullptr;
@@ -46,11 +45,9 @@ class PairDrafter final : public HeadDrafter {
   void begin_tree(const Work& work);
   void add_nodes(Work& work);
   KvHandle cache_before(const Work& work, int32_t node);
-  void take_node(Work& work, int32_t node, std::span<const float> state, std::span<const float> logits);
+  void take_node(Work& work, int32_t node, FloatRows state, std::span<const float> logits);
   void finish_tree(Work& work);
-  TensorView<float, 2> next_inputs(int64_t count) {
-    return {inputs_.data.data() + rows_ * inputs_.stride, {count, inputs_.columns}, {inputs_.stride, 1}};
-  }
+  FloatRows next_inputs(int64_t count) { return inputs_.from(rows_, count); }
   void take_rows(const PairHead::Rows& rows);
   bool has_room(const Work& work) const;
 
@@ -64,12 +61,15 @@ class PairDrafter final : public HeadDrafter {
   std::vector<Work> works_;
   std::vector<Work*> parts_;  // of the pass, by slice
   std::vector<PairSlice> slices_;
+  std::vector<HeadDraws::Chain> chains_;
   std::vector<int32_t> nodes_;         // of the pass, by slice: behind which it looks, in a tree
   std::vector<TokenId> node_tokens_;   // of the pass
   int64_t rows_ = 0, logit_rows_ = 0;  // of the pass
   int64_t tree_blocks_ = 0;            // that nodes may have taken
-  ActivationRows inputs_;              // [rows of a pass, hidden]
-  ActivationRows states_;              // [sequences, hidden]: last outputs
+  int64_t outputs_taken_ = 0;
+  RowBuffer inputs_;   // [rows of a pass, hidden]
+  RowBuffer states_;   // [sequences, hidden]: last outputs of chains
+  RowBuffer outputs_;  // [nodes that are looked behind, hidden]: of trees
 };
 
 }  // namespace outrider

@@ -11,9 +11,6 @@
 
 #include "heads/head.h"
 #include "heads/head_weights.h"
-#include "transformer/kv/cpu_kv_storage.h"
-#include "transformer/model/activations.h"
-#include "transformer/ops/cpu/cpu_ops.h"
 
 namespace outrider {
 
@@ -21,8 +18,8 @@ namespace outrider {
 struct PairSlice {
   KvHandle sequence;
   std::span<const TokenId> tokens;  // of pair t: at position t + 1; of Hydra they are counted and not read
-  TensorView<const float, 2>
-      states;               // [tokens.size(), hidden_size()]: committed_states(), or an earlier output
+  FloatRows states;  // [tokens.size(), hidden_size()]: committed_states(), or an earlier output; where the
+                     // head computes
   bool has_logits = false;  // of its last pair
 };
 
@@ -35,43 +32,40 @@ class PairHead final : public Head {
   int64_t weight_bytes() const override { return weights_.bytes; }
   std::span<const TokenId> target_ids() const override { return weights_.target_ids; }
 
-  // Logits of the last pair of every slice that asks for it, in order. Valid until the next pass; may be
-  // overwritten.
+  // Of the last pair of every slice that asks for it, in order, where the head computes. Valid until the next
+  // pass.
   struct Rows {
-    TensorView<float, 2> logits;  // [rows, own vocabulary]
-    TensorView<float, 2> states;  // [rows, hidden_size()]: what drafting goes on from
+    FloatRows logits;  // [rows, own vocabulary]; may be overwritten
+    FloatRows states;  // [rows, hidden_size()]: what drafting goes on from
   };
   Rows forward(std::span<const PairSlice> batch);
 
-  KvCache& kv() { return kv_; }
+  KvCache& kv() { return attention_->kv(); }
   // Slices with logits in one pass, and blocks of the cache that are for nodes of trees.
-  int64_t max_logit_rows() const { return last_.data.size() / last_.stride; }
+  int64_t max_logit_rows() const { return logits_.capacity; }
   int64_t tree_blocks() const { return options_.max_sequences * options_.tree_nodes; }
 
  private:
-  PairHead(HeadConfig config, const HeadOptions& options, HeadWeights weights,
-           std::unique_ptr<CpuKvStorage> storage, int64_t kv_blocks);
+  PairHead(HeadConfig config, const HeadOptions& options, HeadWeights weights);
 
   int64_t append(std::span<const PairSlice> batch);
-  void read_single_states(std::span<const PairSlice> batch, int64_t rows);
-  void read_pairs(std::span<const PairSlice> batch, int64_t rows);
-  void attend(std::span<const PairSlice> batch, int64_t rows);
-  void prepare_heads(std::span<const PairSlice> batch);
+  Operand read_single_states(std::span<const PairSlice> batch, int64_t rows);
+  Operand read_pairs(std::span<const PairSlice> batch, int64_t rows);
+  void read_tokens(std::span<const PairSlice> batch, FloatRows to);
+  void attend(Operand inputs, int64_t rows);
   void mlp(int64_t rows);
-  float epsilon() const { return static_cast<float>(config_.layer.rms_norm_eps); }
+  FloatRows last_rows(std::span<const PairSlice> batch);
 
   HeadWeights weights_;
-  CpuKvStorage& storage_;  // of kv_
-  KvCache kv_;
-  ThreadPool pool_;
-  RopeTable rope_;
-  MatmulScratch matmul_scratch_;
-  AttentionScratch attention_scratch_;
-  std::vector<AttentionRow> attention_rows_;
-  ActivationRows pairs_;     // [rows, 2 * hidden]: both halves of a pair, normed
-  ActivationRows residual_;  // [rows, hidden]
-  ActivationRows normed_, partial_, qkv_, attended_, gate_up_;
-  ActivationRows last_, logits_;  // [slices with logits, ...]
+  std::unique_ptr<HeadAttention> attention_;
+  std::vector<HeadAttention::Row> places_;  // of the pass
+  RowBuffer tokens_;                        // [rows, hidden]: their embeddings
+  RowBuffer residual_;                      // [rows, hidden]
+  RowBuffer partial_, qkv_, gate_up_;
+  OperandBuffer pairs_;  // [rows, 2 * hidden]: both halves of a pair, normed
+  OperandBuffer normed_, attended_, gated_;
+  RowBuffer last_, last_normed_, logits_;  // [slices with logits, ...]
+  OperandBuffer last_inputs_;
 };
 
 }  // namespace outrider

@@ -5,43 +5,44 @@
 namespace outrider {
 
 StateProjection::StateProjection(const HeadConfig& config, StateProjectionWeights weights,
-                                 const Options& options)
+                                 std::shared_ptr<HeadCompute> compute, int64_t max_rows)
     : width_(config.layer.hidden_size),
-      taps_(config.taps.size()),
-      norms_whole_(config.norm_before_fc),
-      norms_taps_(config.fc_norm),
+      max_rows_(max_rows),
       epsilon_(static_cast<float>(config.layer.rms_norm_eps)),
       weights_(std::move(weights)),
-      pool_(threads_worth(static_cast<int64_t>(weights_.fc.bytes()), options.bytes_per_thread,
-                          options.threads)) {}
+      compute_(std::move(compute)) {
+  if (weights_.fc.n > 0) operands_ = compute_->operands(max_rows, weights_.fc.k);
+  if (!weights_.projected_norm.empty()) projected_ = compute_->rows(max_rows, width_);
+}
 
 Result<std::shared_ptr<StateProjection>> StateProjection::load(const std::filesystem::path& directory,
                                                                const std::filesystem::path& target_directory,
                                                                const HeadConfig& config,
-                                                               const ModelConfig& target,
-                                                               const Options& options) {
-  ThreadPool loaders(options.threads);
-  ASSIGN_OR_RETURN(
-      StateProjectionWeights weights,
-      load_state_projection(directory, config, target_directory, target, options.weight_format, loaders));
-  return std::make_shared<StateProjection>(config, std::move(weights), options);
+                                                               const ModelConfig& target, WeightFormat format,
+                                                               int64_t max_rows,
+                                                               std::shared_ptr<HeadCompute> compute) {
+  ASSIGN_OR_RETURN(StateProjectionWeights weights,
+                   load_state_projection(directory, config, target_directory, target, format, *compute));
+  compute->settle(weights.fc.bytes, max_rows);
+  return std::make_shared<StateProjection>(config, std::move(weights), std::move(compute), max_rows);
 }
 
-void StateProjection::apply(TensorView<float, 2> states, TensorView<float, 2> to) {
-  if (weights_.fc.n() == 0) return rms_norm(states, weights_.norm, epsilon_, to);
-  if (norms_whole_) rms_norm(states, weights_.norm, epsilon_, states);
-  if (norms_taps_) {
-    const int64_t rows = states.extent(0), size = states.extent(1) / static_cast<int64_t>(taps_);
-    for (size_t i = 0; i < taps_; ++i) {
-      const auto first = static_cast<int64_t>(i) * size;
-      const TensorView<float, 2> of_layer(states.data() + first, {rows, size}, {states.stride(0), 1});
-      rms_norm(of_layer,
-               std::span(weights_.norm).subspan(static_cast<size_t>(first), static_cast<size_t>(size)),
-               epsilon_, of_layer);
-    }
+void StateProjection::apply(FloatRows states, FloatRows to) {
+  const int64_t rows = states.extent(0);
+  CHECK(rows <= max_rows_, "{} rows of {}", rows, max_rows_);
+  if (weights_.fc.n == 0) return compute_->normalise(states, weights_.norm, epsilon_, to);
+  const Operand inputs = operands_.rows(rows);
+  if (weights_.tap_norms.empty()) compute_->normalise(states, weights_.norm, epsilon_, inputs);
+  int64_t first = 0;
+  for (const HeadVector& norm : weights_.tap_norms) {
+    const FloatRows of_tap(states.data() + first, {rows, norm.size}, {states.stride(0), 1});
+    compute_->normalise(of_tap, norm, epsilon_, inputs.slice(first, norm.size));
+    first += norm.size;
   }
-  matmul(pool_, scratch_, states, weights_.fc, to);
-  if (!weights_.projected_norm.empty()) rms_norm(to, weights_.projected_norm, epsilon_, to);
+  if (weights_.projected_norm.empty()) return compute_->multiply(inputs, weights_.fc, to);
+  const FloatRows projected = projected_.rows(rows);
+  compute_->multiply(inputs, weights_.fc, projected);
+  compute_->normalise(projected, weights_.projected_norm, epsilon_, to);
 }
 
 }  // namespace outrider

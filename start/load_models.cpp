@@ -104,8 +104,17 @@ Result<std::shared_ptr<const DraftHead>> load_draft_head(const RoleSettings& set
   return std::make_shared<const DraftHead>(std::move(head).value());
 }
 
+Result<std::shared_ptr<HeadCompute>> head_compute(const RoleSettings& settings, RoleThreads threads,
+                                                  Model* target, int target_group) {
+  const ModelSettings& models = settings.models;
+  const Device device =
+      device_of_worker(models, target ? target_group * models.tensor_parallel_size : target_ranks(models));
+  if (device.kind == Device::Kind::kCuda) return make_device_compute(device, target);
+  return make_host_compute(threads.count, threads.bytes_each);
+}
+
 Result<std::unique_ptr<Head>> load_head(const RoleSettings& settings, const Preparation& prepared,
-                                        RoleThreads threads, int32_t sequences) {
+                                        int32_t sequences, std::shared_ptr<HeadCompute> compute) {
   const ModelSettings& models = settings.models;
   ASSIGN_OR_RETURN(const WeightFormat format,
                    parse_weight_format("--draft-weight-format", models.draft_weight_format));
@@ -115,14 +124,14 @@ Result<std::unique_ptr<Head>> load_head(const RoleSettings& settings, const Prep
   const int64_t looked = tree.shape.is_chain() ? 0 : 2 * most_nodes(tree.shape, kMaxTreeNodes);
   auto head = Head::load(models.draft_model, models.model,
                          {.kind = *models.head(),
-                          .threads = threads.count,
-                          .bytes_per_thread = threads.bytes_each,
+                          .compute = std::move(compute),
                           .max_rows = std::max(kDraftPrefillRows, int64_t{sequences}),
                           .max_sequences = sequences,
                           .max_positions = prepared.max_model_len,
                           .kv_tokens = sequences * per_sequence,
                           .tree_nodes = looked,
-                          .weight_format = format});
+                          .weight_format = format,
+                          .notice = placed("head", settings.quiet)});
   if (!head.ok()) return head.status().in("--draft-model " + models.draft_model);
   return head;
 }

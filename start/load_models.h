@@ -30,8 +30,12 @@ Result<std::unique_ptr<Model>> load_draft(const RoleSettings& settings, const Pr
 Result<std::shared_ptr<const DraftHead>> load_draft_head(const RoleSettings& settings, IndexRange ids,
                                                          RoleThreads threads);
 
+// Where a head, or its part beside the target, computes: on the device of the leader of this target group,
+// or, without `target`, of the draft worker.
+Result<std::shared_ptr<HeadCompute>> head_compute(const RoleSettings& settings, RoleThreads threads,
+                                                  Model* target, int target_group = 0);
 // The head of --drafter eagle3 and its like, wherever it drafts, for so many sequences.
 Result<std::unique_ptr<Head>> load_head(const RoleSettings& settings, const Preparation& prepared,
-                                        RoleThreads threads, int32_t sequences);
+                                        int32_t sequences, std::shared_ptr<HeadCompute> compute);
 
 }  // namespace outrider

@@ -41,31 +41,32 @@ Result<StateDrafterOptions> state_drafter_options(const RoleSettings& settings, 
 
 // The head that drafts beside the target, on its leader.
 Result<std::shared_ptr<StateDrafter>> load_state_drafter(const RoleSettings& settings,
-                                                         const Preparation& prepared, RoleThreads threads,
+                                                         const Preparation& prepared,
+                                                         std::shared_ptr<HeadCompute> compute,
                                                          Model& target) {
   ASSIGN_OR_RETURN(auto options, state_drafter_options(settings, prepared));
-  ASSIGN_OR_RETURN(auto head, load_head(settings, prepared, threads, settings.models.max_num_seqs));
+  ASSIGN_OR_RETURN(auto head,
+                   load_head(settings, prepared, settings.models.max_num_seqs, std::move(compute)));
   return std::make_shared<StateDrafter>(target, std::move(head), std::move(options));
 }
 
 // What tells a head at a draft worker the target's states, on the leader: the head's projection.
 Result<std::shared_ptr<StateReader>> load_state_reader(const RoleSettings& settings,
-                                                       const Preparation& prepared, RoleThreads threads,
-                                                       Model& target) {
+                                                       const Preparation& prepared,
+                                                       std::shared_ptr<HeadCompute> compute, Model& target) {
   const ModelSettings& models = settings.models;
   ASSIGN_OR_RETURN(const WeightFormat format,
                    parse_weight_format("--draft-weight-format", models.draft_weight_format));
-  auto projection = StateProjection::load(
-      models.draft_model, models.model, *prepared.head, prepared.target,
-      {.threads = threads.count, .bytes_per_thread = threads.bytes_each, .weight_format = format});
+  auto projection = StateProjection::load(models.draft_model, models.model, *prepared.head, prepared.target,
+                                          format, kDraftPrefillRows, std::move(compute));
   if (!projection.ok()) return projection.status().in("--draft-model " + models.draft_model);
   return std::make_shared<StateReader>(target, std::move(projection).value(),
-                                       static_cast<int64_t>(prepared.head->taps.size()), kDraftPrefillRows);
+                                       static_cast<int64_t>(prepared.head->taps.size()));
 }
 
 // Where the head of the run drafts, as far as a target rank has to do with it.
 Status add_head(const RoleSettings& settings, const Preparation& prepared, RoleThreads threads,
-                Collectives& group, Model& model, TargetOptions& target) {
+                Collectives& group, int target_group, Model& model, TargetOptions& target) {
   const bool leads = group.rank() == 0;
   if (settings.models.exits_early()) {
     target.own_drafter = prepared.draft_info.fingerprint;
@@ -81,14 +82,16 @@ Status add_head(const RoleSettings& settings, const Preparation& prepared, RoleT
   if (settings.models.is_head_beside_target()) {
     target.own_drafter = prepared.draft_info.fingerprint;
     if (leads) {
-      ASSIGN_OR_RETURN(target.drafter, load_state_drafter(settings, prepared, threads, model));
+      ASSIGN_OR_RETURN(auto compute, head_compute(settings, threads, &model, target_group));
+      ASSIGN_OR_RETURN(target.drafter, load_state_drafter(settings, prepared, std::move(compute), model));
     }
   }
   if (!settings.models.is_head_at_workers()) return {};
   target.state_head = prepared.state_head;
   target.state_width = static_cast<int32_t>(prepared.head->layer.hidden_size);
   if (!leads) return {};
-  ASSIGN_OR_RETURN(target.states, load_state_reader(settings, prepared, threads, model));
+  ASSIGN_OR_RETURN(auto compute, head_compute(settings, threads, &model, target_group));
+  ASSIGN_OR_RETURN(target.states, load_state_reader(settings, prepared, std::move(compute), model));
   return {};
 }
 
@@ -111,19 +114,18 @@ Status serve_target(const RoleSettings& settings, const Preparation& prepared, R
                                                          settings.speculation.synthetic_seed));
   }
   ASSIGN_OR_RETURN(const TreeOptions tree, parse_speculative_tree(settings.speculation.speculative_tree));
-  TargetOptions target{
-      .info = prepared.target_info,
-      .max_sequences = settings.models.max_num_seqs,
-      .generation = new_generation(),
-      .trees = !tree.shape.is_chain(),
-      .synthetic_acceptance = synthetic ? &*synthetic : nullptr};
+  TargetOptions target{.info = prepared.target_info,
+                       .max_sequences = settings.models.max_num_seqs,
+                       .generation = new_generation(),
+                       .trees = !tree.shape.is_chain(),
+                       .synthetic_acceptance = synthetic ? &*synthetic : nullptr};
   if (life.asked_to_leave) {  // a broken connection ends this life, and the next one begins
     target.asked_to_leave = life.asked_to_leave;
     target.on_joined = life.on_joined;
     target.most_undelivered = 1;
     target.trees = true;  // the run that it joins decides
   }
-  RETURN_IF_ERROR(add_head(settings, prepared, threads, group, *loaded.model, target));
+  RETURN_IF_ERROR(add_head(settings, prepared, threads, group, target_group, *loaded.model, target));
   if (door.own)
     target.slice_inbox =
         std::make_shared<SliceInbox>(std::move(door.own),

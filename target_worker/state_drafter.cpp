@@ -13,8 +13,7 @@ StateDrafter::StateDrafter(Model& target, std::unique_ptr<Head> head, StateDraft
       drafter_(
           make_head_drafter(*head_, {.max_sequences = options_.max_sequences, .eos_ids = options_.eos_ids})),
       reader_(std::make_unique<StateReader>(target, head_->projection(),
-                                            static_cast<int64_t>(head_->config().taps.size()),
-                                            head_->max_rows())) {}
+                                            static_cast<int64_t>(head_->config().taps.size()))) {}
 
 StateDrafter::StateDrafter(std::unique_ptr<HeadDrafter> drafter, StateDrafterOptions options)
     : options_(std::move(options)), drafter_(std::move(drafter)) {}
@@ -31,7 +30,7 @@ void StateDrafter::close(SequenceId sequence) {
   hashes_.erase(sequence);
 }
 
-void StateDrafter::read(SequenceId sequence, int64_t first, TensorView<float, 2> to) {
+void StateDrafter::read(SequenceId sequence, int64_t first, FloatRows to) {
   const auto task =
       std::find_if(tasks_.begin(), tasks_.end(), [&](const HeadTask& t) { return t.sequence == sequence; });
   reader_->read(places_[static_cast<size_t>(task - tasks_.begin())].kv, first, to);

@@ -40,7 +40,7 @@ class StateDrafter final : private StateSource {
     KvHandle kv;
     Epoch epoch;
   };
-  void read(SequenceId sequence, int64_t first, TensorView<float, 2> to) override;
+  void read(SequenceId sequence, int64_t first, FloatRows to) override;
   uint64_t hash_of(const HeadTask& task);
 
   const std::unique_ptr<Head> head_;  // null where no states are read, as is reader_

@@ -6,27 +6,26 @@
 
 #include "comm/messages.h"
 #include "heads/state_projection.h"
-#include "transformer/model/activations.h"
 #include "transformer/model/model.h"
 
 namespace outrider {
 
 class StateReader {
  public:
-  // `target` was loaded with the head's taps. It must outlive the reader. `max_rows`: projected at a time.
-  StateReader(Model& target, std::shared_ptr<StateProjection> projection, int64_t taps, int64_t max_rows);
+  // `target` was loaded with the head's taps. It must outlive the reader.
+  StateReader(Model& target, std::shared_ptr<StateProjection> projection, int64_t taps);
 
-  // Those of tokens [first, first + rows) of a sequence in the target's cache: to [rows, width].
-  void read(KvHandle sequence, int64_t first, TensorView<float, 2> to);
+  // Those of tokens [first, first + rows) of a sequence in the target's cache: to [rows, width], where the
+  // projection computes.
+  void read(KvHandle sequence, int64_t first, FloatRows to);
   // Those that are there of [first, first + count), up to one that is not finite. `rows` has its sequence.
   void tell(KvHandle sequence, const StateAsk& ask, StateRows& rows);
 
  private:
   Model& target_;
   const std::shared_ptr<StateProjection> projection_;
-  const int64_t max_rows_;
-  ActivationRows raw_;  // before they are projected
-  ActivationRows rows_;
+  RowBuffer raw_;  // before they are projected
+  RowBuffer rows_;
 };
 
 }  // namespace outrider

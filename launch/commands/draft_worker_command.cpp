@@ -175,8 +175,9 @@ Status serve_alone(const DraftWorkerSettings& settings, const Preparation& prepa
   JoinedWorker worker(settings, prepared, std::move(zmq), [&]() -> Result<WorkerModels> {
     WorkerModels models;
     if (settings.run.models.head()) {
-      ASSIGN_OR_RETURN(models.state_head,
-                       load_head(settings.run, prepared, threads, settings.run.models.sequences()));
+      ASSIGN_OR_RETURN(auto compute, head_compute(settings.run, threads, nullptr));
+      ASSIGN_OR_RETURN(models.state_head, load_head(settings.run, prepared, settings.run.models.sequences(),
+                                                    std::move(compute)));
     }
     if (settings.run.models.uses_draft_model()) {
       ASSIGN_OR_RETURN(models.model, ranks.load());

@@ -284,7 +284,8 @@ TEST(CudaHeads, TextWithAHeadIsPlainText) {
   if (const auto count = cuda_device_count(); !count.ok()) GTEST_SKIP() << count.status().message();
   TestCluster plain({.target = testing::kHeadsTarget, .device = kDevice});
   const auto expected = texts(plain.run(some_requests(0)));
-  for (const auto& [head, tp_size] : {std::pair{testing::kPairHeads[0], 1}, {testing::kPairHeads[3], 2}}) {
+  for (const auto& [head, tp_size] : {std::pair{testing::GoldenHead{"eagle3", HeadKind::kEagle3}, 1},
+                                      {testing::GoldenHead{"eagle", HeadKind::kEagle}, 2}}) {
     TestCluster cluster({.target = testing::kHeadsTarget,
                          .head = testing::golden_head(head.name).string(),
                          .head_kind = head.kind,
@@ -295,6 +296,80 @@ TEST(CudaHeads, TextWithAHeadIsPlainText) {
     EXPECT_GT(cluster.totals().rounds.rollbacks, 10) << head.name;
   }
 }
+
+// Heads on the device of the target, whose states never leave it, and on that of a draft worker; as chains in
+// batches, and as trees. Formats of weights, ranks and batches take turns, and so do places on the emulation.
+class CudaHeadsOnDevices : public ::testing::TestWithParam<testing::GoldenHead> {
+ protected:
+  void SetUp() override {
+    const auto count = cuda_device_count();
+    if (!count.ok()) GTEST_SKIP() << count.status().message();
+  }
+  static size_t index() {
+    const auto is_it = [](const testing::GoldenHead& head) { return head.name == GetParam().name; };
+    return static_cast<size_t>(
+        std::find_if(testing::kGoldenHeads.begin(), testing::kGoldenHeads.end(), is_it) -
+        testing::kGoldenHeads.begin());
+  }
+  static ClusterOptions options(bool at_worker) {
+    const size_t turn = index() + (at_worker ? 1 : 0);
+    return {.target = testing::kHeadsTarget,
+            .head = testing::golden_head(GetParam().name).string(),
+            .head_at_worker = at_worker,
+            .head_kind = GetParam().kind,
+            .head_on_device = true,
+            .head_format = turn % 2 ? WeightFormat::kBFloat16 : WeightFormat::kAuto,
+            .tp_size = turn % 4 < 2 ? 1 : 2,
+            .max_num_seqs = turn % 2 ? 4 : 1,
+            .device = kDevice};
+  }
+  static const std::vector<std::vector<TokenId>>& plain_texts() {
+    static const auto ids = [] {
+      TestCluster plain({.target = testing::kHeadsTarget, .device = kDevice});
+      return texts(plain.run(some_requests(0)));
+    }();
+    return ids;
+  }
+};
+
+TEST_P(CudaHeadsOnDevices, TextIsPlainText) {
+  for (const bool at_worker : {false, true})
+    for (const bool branches : {false, true}) {
+      if (emulated() && branches != (at_worker == (index() % 2 == 0))) continue;
+      ClusterOptions all = options(at_worker);
+      if (branches)
+        all.tree = at_worker ? TreeShape{.widths = {2, 2, 1}} : TreeShape{.widths = {}, .nodes = 6};
+      TestCluster cluster(all);
+      EXPECT_EQ(plain_texts(), texts(cluster.run(some_requests(3))))
+          << (at_worker ? "worker" : "target") << (branches ? ", trees" : "");
+      EXPECT_GT(cluster.totals().rounds.rollbacks, 10);
+      EXPECT_EQ(cluster.totals().dropped(DropReason::kTree), 0);
+    }
+}
+
+// Rules with q: what is drafted beside one target rank is drafted beside two, and q goes with it.
+TEST_P(CudaHeadsOnDevices, PqRulesDoNotDependOnRanks) {
+  if (emulated() && index() % 3 > 0) GTEST_SKIP() << "the emulation takes its time";
+  std::vector<std::vector<TokenId>> expected;
+  for (const int tp_size : {1, 2}) {
+    ClusterOptions ranks = options(false);
+    ranks.tp_size = tp_size;
+    ranks.max_num_seqs = 3;
+    auto requests = some_requests(3);
+    for (size_t i = 0; i < requests.size(); ++i) {
+      requests[i].sampling.rule = i % 2 ? Rule::kToken : Rule::kBlock;
+      requests[i].sampling.temperature = 1.2f;
+    }
+    TestCluster cluster(ranks);
+    const auto actual = texts(cluster.run(std::move(requests)));
+    if (tp_size == 1) expected = actual;
+    EXPECT_EQ(actual, expected);
+    EXPECT_EQ(cluster.totals().dropped(DropReason::kBadQ), 0);
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Heads, CudaHeadsOnDevices, ::testing::ValuesIn(testing::kGoldenHeads),
+                         testing::head_test_name);
 
 INSTANTIATE_TEST_SUITE_P(Models, CudaLossless,
                          ::testing::Values(Weights{"fp32", "qwen3"}, Weights{"bf16", "qwen3-bf16"},

@@ -247,7 +247,7 @@ struct Place {
       options.state_head = 1;
       options.state_width = static_cast<int32_t>(head->hidden_size());
       options.states = std::make_shared<StateReader>(*model, head->projection(),
-                                                     static_cast<int64_t>(head->config().taps.size()), 5);
+                                                     static_cast<int64_t>(head->config().taps.size()));
       drafter = std::make_unique<HeadDrafting>(*head, HeadDraftingOptions{.read_ahead = 8});
     }
     worker = std::make_unique<TargetWorker>(*model, *group, std::move(options));

@@ -40,19 +40,17 @@ std::vector<Golden> goldens(const std::string& name) {
   return out;
 }
 
-std::vector<float> committed(BlockHead& head, std::vector<float> raw, int64_t count) {
-  std::vector<float> out(static_cast<size_t>(count * head.hidden_size()));
-  head.committed_states({raw.data(), {count, static_cast<int64_t>(raw.size()) / count}},
-                        {out.data(), {count, head.hidden_size()}});
+RowBuffer committed(BlockHead& head, const std::vector<float>& raw, int64_t count) {
+  const RowBuffer out = head.compute().rows(count, head.hidden_size());
+  head.committed_states(testing::RowsThere(head.compute(), raw, count).all(), out.rows(count));
   return out;
 }
 
 // Logits of a block behind `count` states, of which `known` are in the cache, as `tokens` are wanted.
-std::vector<float> block(BlockHead& head, const Golden& golden, std::vector<float>& states, int64_t known,
+std::vector<float> block(BlockHead& head, const Golden& golden, const RowBuffer& states, int64_t known,
                          int64_t count, KvHandle sequence, int64_t tokens) {
   const BlockSlice slice{.sequence = sequence,
-                         .states = TensorView<float, 2>(states.data() + known * head.hidden_size(),
-                                                        {count - known, head.hidden_size()}),
+                         .states = states.from(known, count - known),
                          .last = golden.ids[static_cast<size_t>(count)],
                          .tokens = tokens};
   const auto logits = head.forward({&slice, 1});
@@ -70,10 +68,7 @@ std::vector<float> logits_of(BlockHead& head, const Golden& golden, int64_t chun
   auto states = committed(head, golden.states, golden.count);
   int64_t known = head.kv().length(sequence);
   for (; known + chunk < golden.count - 1; known += chunk) {
-    const BlockSlice slice{.sequence = sequence,
-                           .states = TensorView<float, 2>(states.data() + known * head.hidden_size(),
-                                                          {chunk, head.hidden_size()}),
-                           .last = {}};
+    const BlockSlice slice{.sequence = sequence, .states = states.from(known, chunk), .last = {}};
     EXPECT_EQ(head.forward({&slice, 1}).extent(0), 0);
   }
   auto out = block(head, golden, states, known, golden.count - 1, sequence, head.block_tokens());
@@ -94,7 +89,7 @@ std::vector<float> logits_of(BlockHead& head, const Golden& golden, int64_t chun
 class BlockHeads : public ::testing::TestWithParam<testing::GoldenHead> {};
 
 TEST_P(BlockHeads, LogitsAreThoseOfTheEquations) {
-  for (const std::string& isa : available_isas()) {
+  for (const std::string& isa : testing::suite_isas()) {
     ASSERT_TRUE(pin_isa(isa).ok());
     const auto head = testing::load_head_or_die<BlockHead>(GetParam(), {.threads = 2, .bytes_per_thread = 1});
     for (const Golden& golden : goldens(GetParam().name)) {
@@ -108,10 +103,10 @@ TEST_P(BlockHeads, LogitsAreThoseOfTheEquations) {
 }
 
 // Also when fewer tokens are wanted, behind another block, and beside other sequences.
-TEST_P(BlockHeads, BitsDependOnTheTextAlone) {
+void expect_bits_of_the_text(const testing::GoldenHead& kind, WeightFormat format) {
   const auto head = testing::load_head_or_die<BlockHead>(
-      GetParam(), {.threads = 2, .bytes_per_thread = 1, .kv_tokens = 512});
-  const Golden golden = goldens(GetParam().name)[1];
+      kind, {.threads = 2, .bytes_per_thread = 1, .kv_tokens = 512, .weight_format = format});
+  const Golden golden = goldens(kind.name)[1];
   const auto expected = logits_of(*head, golden, 1);
   for (const int64_t chunk : {2, 16, 40})
     EXPECT_TRUE(testing::same_bits(expected, logits_of(*head, golden, chunk)));
@@ -124,12 +119,12 @@ TEST_P(BlockHeads, BitsDependOnTheTextAlone) {
       few, std::vector<float>(expected.begin() + head->block_tokens() * vocabulary,
                               expected.begin() + (head->block_tokens() + 1) * vocabulary)));
 
-  const Golden other = goldens(GetParam().name)[0];
+  const Golden other = goldens(kind.name)[0];
   auto other_states = committed(*head, other.states, other.count);
   const KvHandle first = head->kv().create(), second = head->kv().create(), third = head->kv().create();
-  const auto slice_of = [&](const Golden& of, std::vector<float>& rows, KvHandle sequence) {
+  const auto slice_of = [&](const Golden& of, const RowBuffer& rows, KvHandle sequence) {
     return BlockSlice{.sequence = sequence,
-                      .states = TensorView<float, 2>(rows.data(), {of.count, head->hidden_size()}),
+                      .states = rows.rows(of.count),
                       .last = of.ids[static_cast<size_t>(of.count)],
                       .tokens = 1};
   };
@@ -142,6 +137,11 @@ TEST_P(BlockHeads, BitsDependOnTheTextAlone) {
   ASSERT_EQ(logits.extent(0), 2);
   const auto row = head->behind(golden.ids[static_cast<size_t>(golden.count)], logits.row(1));
   EXPECT_TRUE(testing::same_bits(few, std::vector<float>(row.begin(), row.end())));
+}
+
+TEST_P(BlockHeads, BitsDependOnTheTextAlone) {
+  for (const WeightFormat format : {WeightFormat::kAuto, WeightFormat::kBFloat16})
+    expect_bits_of_the_text(GetParam(), format);
 }
 
 TEST_P(BlockHeads, QuantisedWeightsStayClose) {

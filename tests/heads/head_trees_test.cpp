@@ -14,15 +14,21 @@ namespace {
 
 class HashedStates final : public StateSource {
  public:
-  void read(SequenceId, int64_t first, TensorView<float, 2> to) override {
+  explicit HashedStates(Head& head) : head_(head) {}
+  void read(SequenceId, int64_t first, FloatRows to) override {
+    const FloatRows written = head_.compute().open(to);
     for (int64_t r = 0; r < to.extent(0); ++r)
       for (int64_t i = 0; i < to.extent(1); ++i)
-        to.row(r)[static_cast<size_t>(i)] =
+        written.row(r)[static_cast<size_t>(i)] =
             static_cast<float>(hash_combine(static_cast<uint64_t>(first + r), static_cast<uint64_t>(i)) %
                                2001) /
                 500 -
             2;
+    head_.compute().close(to);
   }
+
+ private:
+  Head& head_;
 };
 
 std::vector<TokenId> text(size_t count) {
@@ -38,7 +44,8 @@ struct Drafting {
                                               .max_positions = 120,
                                               .kv_tokens = 3 * 160,
                                               .tree_nodes = tree_nodes})),
-        drafter(make_head_drafter(*head, {.max_sequences = 3})) {}
+        drafter(make_head_drafter(*head, {.max_sequences = 3})),
+        states(*head) {}
 
   HeadDraft one(std::span<const TokenId> committed, const SamplingParams& sampling, int32_t gamma,
                 const TreeShape& shape, SequenceId id = SequenceId(1)) {

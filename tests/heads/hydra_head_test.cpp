@@ -44,20 +44,22 @@ enum class Mistake { kNone, kStateUnnormed, kTokensLate, kTokensReversed, kOther
 std::vector<float> logits_of(HydraHead& head, const Golden& golden, int64_t batch,
                              Mistake mistake = Mistake::kNone) {
   const int64_t hidden = head.hidden_size(), count = static_cast<int64_t>(golden.states.size()) / hidden;
-  std::vector<float> raw = golden.states, states(raw.size());
-  const TensorView<float, 2> of(states.data(), {count, hidden});
-  head.committed_states({raw.data(), {count, hidden}}, of);
+  HeadCompute& on = head.compute();
+  const RowBuffer committed = on.rows(count, hidden);
+  head.committed_states(testing::RowsThere(on, golden.states, count).all(), committed.rows(count));
+  std::vector<float> states = testing::numbers_of(on, committed.rows(count));
   if (mistake == Mistake::kStateUnnormed) states = golden.states;
   if (mistake == Mistake::kOtherState) std::rotate(states.begin(), states.begin() + hidden, states.end());
   if (PairHead* const prefix = head.prefix()) {
     const KvHandle sequence = prefix->kv().create();
+    const testing::RowsThere read(on, states, count);
     for (int64_t t = 0; t < count; ++t) {
       const PairSlice slice{.sequence = sequence,
                             .tokens = std::span(golden.ids).subspan(static_cast<size_t>(t), 1),
-                            .states = {of.row(t).data(), {1, hidden}},
+                            .states = read.from(t, 1),
                             .has_logits = true};
-      const auto out = prefix->forward({&slice, 1}).states.row(0);
-      std::copy(out.begin(), out.end(), of.row(t).begin());
+      const auto out = testing::numbers_of(on, prefix->forward({&slice, 1}).states);
+      std::copy(out.begin(), out.end(), states.begin() + t * hidden);
     }
     prefix->kv().release(sequence);
   }
@@ -69,7 +71,7 @@ std::vector<float> logits_of(HydraHead& head, const Golden& golden, int64_t batc
         return std::span(inputs).subspan(static_cast<size_t>(t * width + i * hidden),
                                          static_cast<size_t>(hidden));
       };
-      std::copy(of.row(t).begin(), of.row(t).end(), part(0).begin());
+      std::copy_n(states.begin() + t * hidden, hidden, part(0).begin());
       if (head.input_width(branch) == hidden) continue;
       for (int64_t i = 0; i <= branch; ++i) {
         const int64_t at = mistake == Mistake::kTokensLate       ? t + i
@@ -80,8 +82,11 @@ std::vector<float> logits_of(HydraHead& head, const Golden& golden, int64_t batc
     }
     for (int64_t first = 0; first < count; first += batch) {
       const int64_t rows = std::min(batch, count - first);
-      const auto logits = head.logits(
-          branch, TensorView<const float, 2>(inputs.data() + first * width, {rows, width}, {width, 1}));
+      const testing::RowsThere some(
+          on,
+          std::span(inputs).subspan(static_cast<size_t>(first * width), static_cast<size_t>(rows * width)),
+          rows);
+      const FloatRows logits = on.fetch(head.logits(branch, some.all()));
       for (int64_t r = 0; r < rows; ++r)
         std::copy_n(logits.row(r).begin(), head.own_vocab(),
                     out.begin() + ((first + r) * head.heads() + branch) * head.own_vocab());
@@ -101,7 +106,7 @@ HeadOptions two_threads() { return {.threads = 2, .bytes_per_thread = 1}; }
 TEST(Hydra, LogitsAreThoseOfTheEquations) {
   for (const auto& kind : testing::kHydraHeads) {
     const Golden golden(kind);
-    for (const std::string& isa : available_isas()) {
+    for (const std::string& isa : testing::suite_isas()) {
       ASSERT_TRUE(pin_isa(isa).ok());
       const auto head = testing::load_head_or_die<HydraHead>(kind, two_threads());
       EXPECT_EQ(head->heads(), 3);

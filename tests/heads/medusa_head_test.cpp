@@ -20,15 +20,17 @@ std::vector<float> floats_of(const SafetensorsFile& file, const char* name) {
 }
 
 // Logits of every branch behind each of the states, which go through `batch` at a time.
-std::vector<float> logits_of(MedusaHead& head, std::vector<float> raw, int64_t batch) {
+std::vector<float> logits_of(MedusaHead& head, const std::vector<float>& raw, int64_t batch) {
   const int64_t hidden = head.hidden_size(), states = static_cast<int64_t>(raw.size()) / hidden;
-  std::vector<float> g(raw.size()), out(static_cast<size_t>(states * head.heads() * head.own_vocab()));
+  const testing::RowsThere there(head.compute(), raw, states);
+  const RowBuffer g = head.compute().rows(states, hidden);
+  std::vector<float> out(static_cast<size_t>(states * head.heads() * head.own_vocab()));
   for (int64_t first = 0; first < states; first += batch) {
     const int64_t rows = std::min(batch, states - first);
-    const TensorView<float, 2> of(g.data() + first * hidden, {rows, hidden});
-    head.committed_states({raw.data() + first * hidden, {rows, hidden}}, of);
+    const FloatRows of = g.from(first, rows);
+    head.committed_states(there.from(first, rows), of);
     for (int64_t branch = 0; branch < head.heads(); ++branch) {
-      const auto logits = head.logits(branch, of);
+      const FloatRows logits = head.compute().fetch(head.logits(branch, of));
       for (int64_t r = 0; r < rows; ++r)
         std::copy_n(logits.row(r).begin(), head.own_vocab(),
                     out.begin() + ((first + r) * head.heads() + branch) * head.own_vocab());
@@ -41,7 +43,7 @@ TEST(Medusa, LogitsAreThoseOfTheEquations) {
   for (const auto& golden : testing::kMedusaHeads) {
     const auto file = SafetensorsFile::open(testing::golden_head(golden.name) / "golden.safetensors").value();
     const auto expected = floats_of(file, "logits");
-    for (const std::string& isa : available_isas()) {
+    for (const std::string& isa : testing::suite_isas()) {
       ASSERT_TRUE(pin_isa(isa).ok());
       const auto head = testing::load_head_or_die<MedusaHead>(golden, {.threads = 2, .bytes_per_thread = 1});
       EXPECT_EQ(head->heads(), 3);

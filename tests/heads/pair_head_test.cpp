@@ -47,32 +47,27 @@ std::vector<Golden> goldens(const std::string& name) {
   return out;
 }
 
-TensorView<float, 2> rows_of(std::vector<float>& values, int64_t rows) {
-  return {values.data(), {rows, static_cast<int64_t>(values.size()) / rows}};
-}
-
 // Rows behind the committed pairs and each of two drafted tokens, where pairs come `chunk` at a time.
 std::vector<float> logits_of(PairHead& head, Golden golden, int64_t chunk, KvHandle sequence) {
-  std::vector<float> g(static_cast<size_t>(golden.pairs * head.hidden_size()));
-  const auto states = rows_of(g, golden.pairs);
-  const auto raw = rows_of(golden.states, golden.pairs);
+  HeadCompute& on = head.compute();
+  const testing::RowsThere raw(on, golden.states, golden.pairs);
+  const RowBuffer states = on.rows(golden.pairs, head.hidden_size()), next = on.rows(1, head.hidden_size());
   for (int64_t i = 0; i < golden.pairs; i += chunk) {
     const int64_t rows = std::min(chunk, golden.pairs - i);
-    head.committed_states({raw.row(i).data(), {rows, raw.extent(1)}},
-                          {states.row(i).data(), {rows, states.extent(1)}});
+    head.committed_states(raw.from(i, rows), states.from(i, rows));
   }
-  std::vector<float> out, next(static_cast<size_t>(head.hidden_size()));
+  std::vector<float> out;
   const auto take = [&](const PairHead::Rows& rows) {
-    const auto row = rows.logits.row(0);
+    const auto row = testing::numbers_of(on, rows.logits);
     out.insert(out.end(), row.begin(), row.end());
-    std::copy_n(rows.states.row(0).begin(), next.size(), next.begin());
+    on.copy(rows.states, next.rows(1));
   };
   for (int64_t i = 0; i < golden.pairs; i += chunk) {
     const int64_t count = std::min(chunk, golden.pairs - i);
     const PairSlice slice{
         .sequence = sequence,
         .tokens = std::span(golden.ids).subspan(static_cast<size_t>(i), static_cast<size_t>(count)),
-        .states = {states.row(i).data(), {count, states.extent(1)}},
+        .states = states.from(i, count),
         .has_logits = i + count == golden.pairs};
     const auto rows = head.forward({&slice, 1});
     if (slice.has_logits) take(rows);
@@ -81,7 +76,7 @@ std::vector<float> logits_of(PairHead& head, Golden golden, int64_t chunk, KvHan
     const PairSlice slice{
         .sequence = sequence,
         .tokens = std::span(golden.ids).subspan(static_cast<size_t>(golden.pairs + step), 1),
-        .states = TensorView<const float, 2>(next.data(), {1, static_cast<int64_t>(next.size())}),
+        .states = next.rows(1),
         .has_logits = true};
     take(head.forward({&slice, 1}));
   }
@@ -98,7 +93,7 @@ std::vector<float> logits_of(PairHead& head, const Golden& golden, int64_t chunk
 class GoldenHeads : public ::testing::TestWithParam<testing::GoldenHead> {};
 
 TEST_P(GoldenHeads, LogitsOfThreeStepsAreThoseOfTheEquations) {
-  for (const std::string& isa : available_isas()) {
+  for (const std::string& isa : testing::suite_isas()) {
     ASSERT_TRUE(pin_isa(isa).ok());
     const auto head = testing::load_head_or_die<PairHead>(GetParam(), {.threads = 2, .bytes_per_thread = 1});
     for (const Golden& golden : goldens(GetParam().name)) {
@@ -113,21 +108,26 @@ TEST_P(GoldenHeads, LogitsOfThreeStepsAreThoseOfTheEquations) {
 }
 
 // Also behind a rollback of drafted pairs, and beside another sequence.
-TEST_P(GoldenHeads, BitsDependOnTheTextAlone) {
+void expect_bits_of_the_text(const testing::GoldenHead& kind, WeightFormat format) {
   const auto head = testing::load_head_or_die<PairHead>(
-      GetParam(), {.threads = 2, .bytes_per_thread = 1, .kv_tokens = 512});
-  const Golden golden = goldens(GetParam().name)[1];
+      kind, {.threads = 2, .bytes_per_thread = 1, .kv_tokens = 512, .weight_format = format});
+  const Golden golden = goldens(kind.name)[1];
   const auto expected = logits_of(*head, golden, 1);
   for (const int64_t chunk : {2, 16, 37})
     EXPECT_TRUE(testing::same_bits(expected, logits_of(*head, golden, chunk)));
 
   const KvHandle other = head->kv().create(), rolled_back = head->kv().create();
-  (void)logits_of(*head, goldens(GetParam().name)[0], 1, other);
+  (void)logits_of(*head, goldens(kind.name)[0], 1, other);
   Golden wrong = golden;
   for (TokenId& id : std::span(wrong.ids).subspan(30)) id = TokenId((id.value() + 7) % 302);
   (void)logits_of(*head, wrong, 5, rolled_back);
   head->kv().truncate(rolled_back, 0);
   EXPECT_TRUE(testing::same_bits(expected, logits_of(*head, golden, 9, rolled_back)));
+}
+
+TEST_P(GoldenHeads, BitsDependOnTheTextAlone) {
+  for (const WeightFormat format : {WeightFormat::kAuto, WeightFormat::kBFloat16})
+    expect_bits_of_the_text(GetParam(), format);
 }
 
 TEST_P(GoldenHeads, QuantisedWeightsStayClose) {

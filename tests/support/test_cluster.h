@@ -34,6 +34,8 @@ struct ClusterOptions {
   std::string head;             // a directory: drafts beside the target, and there is no other drafter
   bool head_at_worker = false;  // ... or at draft workers
   HeadKind head_kind = HeadKind::kEagle3;
+  bool head_on_device = false;  // on `device`, as its models; else on the host
+  WeightFormat head_format = WeightFormat::kAuto;
   int64_t exit_layer = 0;  // above 0: the target's own first layers draft, on every rank
   int tp_size = 1;
   int draft_tp_size = 1;                             // ranks of a draft model
@@ -215,11 +217,11 @@ class TestCluster {
       threads_.emplace_back([this, g, r] {
         Collectives& group = *groups_[static_cast<size_t>(g)][static_cast<size_t>(r)];
         try {
-          auto head = r == 0 ? load_head() : nullptr;
           ModelOptions options = model_options({r, options_.tp_size}, options_.max_num_seqs);
-          if (head) options.taps = head->config().taps;
+          if (r == 0 && !options_.head.empty()) options.taps = head_config().taps;
           if (options_.kv_tokens > 0) options.kv_tokens = options_.kv_tokens;
           auto model = load_or_die(directory(options_.target), options, group);
+          auto head = r == 0 && !options_.head_at_worker ? load_head(model.get()) : nullptr;
           auto transport = r == 0 ? connect() : nullptr;
           if (transport && options_.target_wire) transport = options_.target_wire(g, std::move(transport));
           TargetOptions target{.info = info(*model),
@@ -238,7 +240,7 @@ class TestCluster {
                     HeadDrafterOptions{.max_sequences = options_.max_num_seqs, .eos_ids = options_.eos_ids}),
                 drafting);
           else if (options_.head_at_worker)
-            tell_states(*model, std::move(head), target);
+            tell_states(*model, r == 0, target);
           else if (head)
             target.drafter = std::make_shared<StateDrafter>(*model, std::move(head), drafting);
           if (options_.slices) open_door(*model, group, target);
@@ -259,27 +261,41 @@ class TestCluster {
       });
   }
 
-  // `head` on the leader.
-  void tell_states(Model& model, std::unique_ptr<Head> head, TargetOptions& target) const {
-    target.state_head = kStateHead;
-    const auto config = read_head_config(options_.head, options_.head_kind, model.config()).value();
-    target.state_width = static_cast<int32_t>(config.layer.hidden_size);
-    if (!head) return;
-    target.states = std::make_shared<StateReader>(
-        model,
-        StateProjection::load(options_.head, directory(options_.target), config, model.config(), {}).value(),
-        static_cast<int64_t>(config.taps.size()), 32);
+  HeadConfig head_config() const {
+    return read_head_config(options_.head, options_.head_kind,
+                            read_model_config(directory(options_.target)).value())
+        .value();
   }
 
-  std::unique_ptr<Head> load_head() const {
+  std::shared_ptr<HeadCompute> head_compute(Model* beside) const {
+    return options_.head_on_device ? make_device_compute(options_.device, beside).value()
+                                   : make_host_compute(1, 1);
+  }
+
+  void tell_states(Model& model, bool leads, TargetOptions& target) const {
+    const HeadConfig config = head_config();
+    target.state_head = kStateHead;
+    target.state_width = static_cast<int32_t>(config.layer.hidden_size);
+    if (!leads) return;
+    target.states = std::make_shared<StateReader>(
+        model,
+        StateProjection::load(options_.head, directory(options_.target), config, model.config(),
+                              options_.head_format, 32, head_compute(&model))
+            .value(),
+        static_cast<int64_t>(config.taps.size()));
+  }
+
+  std::unique_ptr<Head> load_head(Model* beside) const {
     if (options_.head.empty()) return nullptr;
     auto head = Head::load(options_.head, directory(options_.target),
                            {.kind = options_.head_kind,
+                            .compute = head_compute(beside),
                             .max_rows = 32,
                             .max_sequences = all_sequences(),
                             .max_positions = options_.max_context,
                             .kv_tokens = all_sequences() * (options_.max_context + 80),
-                            .tree_nodes = options_.tree.is_chain() ? 0 : 2 * most_nodes(options_.tree, 8)});
+                            .tree_nodes = options_.tree.is_chain() ? 0 : 2 * most_nodes(options_.tree, 8),
+                            .weight_format = options_.head_format});
     if (!head.ok()) throw std::runtime_error(head.status().message());
     return std::move(head).value();
   }
@@ -360,7 +376,7 @@ class TestCluster {
           head = head_of(options_.drafters_head.empty() ? options_.draft : options_.drafters_head,
                          {0, model->config().vocab_size});
         }
-        const auto state_head = options_.head_at_worker ? load_head() : nullptr;
+        const auto state_head = options_.head_at_worker ? load_head(nullptr) : nullptr;
         if (state_head) draft_info.max_context = static_cast<int32_t>(state_head->max_positions());
         DraftWorkerOptions worker{
             .info = draft_info, .generation = generation, .max_sequences = all_sequences()};

@@ -94,7 +94,7 @@ struct Rank {
                       {.max_sequences = 3,
                        .state_head = 1,
                        .state_width = 64,
-                       .states = std::make_shared<StateReader>(*model, head->projection(), 3, 16)}};
+                       .states = std::make_shared<StateReader>(*model, head->projection(), 3)}};
 };
 
 std::vector<TokenId> verdict_ids(const StepResult& result) {

@@ -37,6 +37,10 @@ class CudaModel final : public Model {
 
   KvCache& kv() override { return kv_; }
   void read_states(KvHandle sequence, int64_t index, std::span<float> to) const override;
+  // Where those states are, complete when what is queued on stream() is.
+  StateRows states() const { return storage_.states(); }
+  StreamView stream() const { return *stream_; }
+  int device_index() const { return options_.device.index; }
   const ModelConfig& config() const override { return config_; }
   int64_t max_positions() const override { return max_positions_; }
   int64_t max_rows() const override { return options_.max_rows; }

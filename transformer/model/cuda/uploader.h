@@ -27,6 +27,8 @@ class Uploader {
   Uploader& operator=(const Uploader&) = delete;
 
   DeviceMatrix matrix(const MatrixPlan& plan);
+  // That it takes itself.
+  static constexpr int64_t device_bytes() { return 2 * kStagingBytes; }
   // The staging buffers, for who keeps them until nobody loads any more (DeviceWeights::staging).
   std::shared_ptr<void> staging() const { return staging_; }
 

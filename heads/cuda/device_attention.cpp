@@ -1,0 +1,150 @@
+#include "heads/cuda/device_attention.h"
+
+#include <algorithm>
+
+namespace outrider::cuda {
+
+DeviceAttentionPlan::DeviceAttentionPlan(const HeadAttentionPlan& plan, WeightType activation_type,
+                                         const DeviceInfo& device)
+    : config(plan.config),
+      activation(activation_type),
+      kv{.layers = config.num_layers,
+         .kv_heads = config.num_kv_heads,
+         .head_dim = config.head_dim,
+         .type = plan.bf16 ? KvType::kBFloat16 : KvType::kFloat32},
+      kv_blocks(plan.kv_blocks),
+      max_rows(plan.max_rows),
+      max_positions(plan.max_positions),
+      tile(attention_tile(config.heads_per_kv_head(),
+                          {.type = kv.type,
+                           .kv_heads = static_cast<int32_t>(config.num_kv_heads),
+                           .head_dim = static_cast<int32_t>(config.head_dim)},
+                          device.shared_bytes)),
+      turn_rows(attention_turn_rows(config.num_heads, config.head_dim, max_positions)),
+      multiprocessors(device.multiprocessors) {}
+
+int64_t DeviceAttentionPlan::working_bytes() const {
+  const int64_t tables = max_rows * (4 + kv_blocks_for(max_positions));
+  const int64_t turned = max_positions * config.head_dim;
+  return 4 *
+         (tables + turned + attention_workspace(turn_rows, config.num_heads, config.head_dim, max_positions));
+}
+
+Status DeviceAttentionPlan::check() const {
+  if (config.head_dim % 2 == 0 && config.head_dim <= 256 && (kv.type == KvType::kFloat32 || tile.rows > 0))
+    return {};
+  return unsupported(
+      fmt::format("a head with {} query heads of {} dimensions to a KV head: the CUDA kernels take even ones "
+                  "up to 256, and as many heads as fit a block of the device",
+                  config.heads_per_kv_head(), config.head_dim));
+}
+
+DeviceAttention::DeviceAttention(const DeviceAttentionPlan& plan, int device, StreamView stream)
+    : DeviceAttention(plan, device, stream,
+                      std::make_unique<DeviceKvStorage>(plan.kv, 0, plan.kv_blocks, device, stream)) {}
+
+DeviceAttention::DeviceAttention(const DeviceAttentionPlan& plan, int device, StreamView stream,
+                                 std::unique_ptr<DeviceKvStorage>&& storage)
+    : DeviceAttention(plan, device, stream, *storage, std::move(storage)) {}
+
+DeviceAttention::DeviceAttention(const DeviceAttentionPlan& plan, int device, StreamView stream,
+                                 const DeviceKvStorage& storage, std::unique_ptr<DeviceKvStorage>&& owned)
+    : HeadAttention(std::move(owned), plan.kv_blocks),
+      plan_(plan),
+      device_(device),
+      stream_(stream),
+      storage_(storage),
+      rope_(rope_tables(plan.config, LayerRope::kMain, plan.max_positions, stream)),
+      table_stride_(kv_blocks_for(plan.max_positions)),
+      staging_(plan.max_rows * (4 + table_stride_)),
+      memory_(staging_.size()),
+      workspace_(attention_workspace(plan.turn_rows, plan.config.num_heads, plan.config.head_dim,
+                                     plan.max_positions)) {}
+
+void DeviceAttention::begin(std::span<const Row> rows, int64_t first_that_attends) {
+  CHECK(static_cast<int64_t>(rows.size()) <= plan_.max_rows, "{} rows of {}", rows.size(), plan_.max_rows);
+  use_device(device_);
+  sent_.synchronize();  // the copy before has been read
+  int32_t *positions = staging_.data(), *sees = positions + plan_.max_rows,
+          *row_table = sees + plan_.max_rows, *tile_rows = row_table + plan_.max_rows,
+          *table = tile_rows + plan_.max_rows;
+  int32_t tables = 0;
+  for (size_t i = 0; i < rows.size(); ++i) {
+    if (i == 0 || rows[i].sequence != rows[i - 1].sequence) {
+      std::copy_n(kv_.block_table(rows[i].sequence), kv_blocks_for(kv_.length(rows[i].sequence)), table);
+      table += table_stride_;
+      ++tables;
+    }
+    positions[i] = static_cast<int32_t>(rows[i].position);
+    sees[i] = static_cast<int32_t>(rows[i].sees);
+    row_table[i] = tables - 1;
+  }
+  group_rows(rows, first_that_attends, tile_rows);
+  first_that_attends_ = first_that_attends;
+  copy(memory_.data(), staging_.data(), table - staging_.data(), stream_);
+  sent_.record(stream_);
+}
+
+// Neighbours of one sequence go over keys and values together; none of such a tile is of another turn.
+void DeviceAttention::group_rows(std::span<const Row> rows, int64_t first, int32_t* tile_rows) const {
+  std::fill_n(tile_rows, rows.size(), 0);
+  const int64_t most = plan_.kv.type == KvType::kBFloat16 ? plan_.tile.rows : 1;
+  const auto count = static_cast<int64_t>(rows.size());
+  for (int64_t row = first, end = first; row < count; row = end) {
+    const int64_t left = plan_.turn_rows - (row - first) % plan_.turn_rows;
+    const auto at = [&](int64_t i) -> const Row& { return rows[static_cast<size_t>(i)]; };
+    for (end = row + 1; end < count && end - row < std::min(most, left); ++end)
+      if (at(end).sequence != at(row).sequence || at(end).sees < at(end - 1).sees) break;
+    tile_rows[row] = static_cast<int32_t>(end - row);
+  }
+}
+
+DeviceBatch DeviceAttention::batch(const int32_t* positions, int64_t first) const {
+  const int32_t* const row_table = memory_.data() + 2 * plan_.max_rows;
+  return {.positions = positions + first,
+          .row_table = row_table + first,
+          .tables = row_table + 2 * plan_.max_rows,
+          .tile_rows = row_table + plan_.max_rows + first,
+          .table_stride = table_stride_};
+}
+
+void DeviceAttention::prepare(int64_t layer, const Heads& heads) {
+  const FloatRows& x = heads.numbers;
+  CHECK(x.stride(0) == x.extent(1), "rows of {} numbers, {} apart", x.extent(1), x.stride(0));
+  KvLayer cache = storage_.layer(layer);
+  cache.kv_heads = static_cast<int32_t>(heads.keys);
+  const auto data = [](const HeadVector* v) { return v ? v->data.get() : nullptr; };
+  use_device(device_);
+  rotate_and_store(stream_, batch(memory_.data(), heads.first_row), cache,
+                   {.qkv = x.data(),
+                    .rows = x.extent(0),
+                    .q_heads = static_cast<int32_t>(heads.queries),
+                    .bias = data(heads.bias),
+                    .q_norm = data(heads.q_norm),
+                    .k_norm = data(heads.k_norm),
+                    .turned = rope_.turned,
+                    .cosines = rope_.cosines.data(),
+                    .sines = rope_.sines.data(),
+                    .epsilon = static_cast<float>(plan_.config.rms_norm_eps)});
+}
+
+void DeviceAttention::attend(int64_t layer, FloatRows queries, Operand to) {
+  CHECK(to.stride == to.columns, "rows of {} numbers, {} apart", to.columns, to.stride);
+  use_device(device_);
+  attention(stream_, batch(memory_.data() + plan_.max_rows, first_that_attends_), storage_.layer(layer),
+            {.q = queries.data(),
+             .q_stride = queries.stride(0),
+             .out = to.data,
+             .out_type = plan_.activation,
+             .rows = queries.extent(0),
+             .heads = static_cast<int32_t>(plan_.config.num_heads),
+             .heads_per_kv = static_cast<int32_t>(plan_.config.heads_per_kv_head()),
+             .max_positions = static_cast<int32_t>(plan_.max_positions),
+             .tile_rows = std::max(plan_.tile.rows, 1),
+             .tile_heads = std::max(plan_.tile.heads, 1),
+             .turn_rows = plan_.turn_rows,
+             .workspace = workspace_.data(),
+             .multiprocessors = plan_.multiprocessors});
+}
+
+}  // namespace outrider::cuda

@@ -1,0 +1,62 @@
+// HeadAttention on a CUDA device: what changes from pass to pass is filled on the host and sent in one copy.
+#pragma once
+
+#include "base/cuda.h"
+#include "heads/head_compute.h"
+#include "transformer/kv/cuda_kv_storage.h"
+#include "transformer/model/cuda/rope_tables.h"
+#include "transformer/ops/cuda/cuda_ops.h"
+
+namespace outrider::cuda {
+
+// What it will take and how its rows go together, before it takes anything.
+struct DeviceAttentionPlan {
+  DeviceAttentionPlan(const HeadAttentionPlan& plan, WeightType activation_type, const DeviceInfo& device);
+
+  int64_t kv_bytes() const { return DeviceKvStorage::bytes_for(kv, 0, kv_blocks); }
+  int64_t working_bytes() const;
+  // An error names what the kernels do not take.
+  Status check() const;
+
+  ModelConfig config;
+  WeightType activation = WeightType::kFloat32;
+  KvShape kv;
+  int64_t kv_blocks = 0, max_rows = 0, max_positions = 0;
+  AttentionTile tile;
+  int64_t turn_rows = 1;
+  int multiprocessors = 1;
+};
+
+class DeviceAttention final : public HeadAttention {
+ public:
+  // On the current device, which is `device`.
+  DeviceAttention(const DeviceAttentionPlan& plan, int device, StreamView stream);
+
+  void begin(std::span<const Row> rows, int64_t first_that_attends) override;
+  void prepare(int64_t layer, const Heads& heads) override;
+  void attend(int64_t layer, FloatRows queries, Operand to) override;
+
+ private:
+  DeviceAttention(const DeviceAttentionPlan& plan, int device, StreamView stream,
+                  std::unique_ptr<DeviceKvStorage>&& storage);
+  DeviceAttention(const DeviceAttentionPlan& plan, int device, StreamView stream,
+                  const DeviceKvStorage& storage, std::unique_ptr<DeviceKvStorage>&& owned);
+  // Rows from `first` on, which stand at these positions.
+  DeviceBatch batch(const int32_t* positions, int64_t first) const;
+  void group_rows(std::span<const Row> rows, int64_t first, int32_t* tile_rows) const;
+
+  const DeviceAttentionPlan plan_;
+  const int device_;
+  const StreamView stream_;
+  const DeviceKvStorage& storage_;  // of kv_
+  const RopeTables rope_;
+  const int64_t table_stride_;
+  int64_t first_that_attends_ = 0;
+  // [4][max_rows] positions, what rows see, which table, tiles; then the tables.
+  PinnedBuffer<int32_t> staging_;
+  DeviceBuffer<int32_t> memory_;
+  Event sent_;
+  DeviceBuffer<float> workspace_;
+};
+
+}  // namespace outrider::cuda

@@ -1,0 +1,296 @@
+#include "heads/cuda/device_compute.h"
+
+#include <algorithm>
+#include <numeric>
+
+#include "heads/cuda/device_attention.h"
+#include "heads/cuda/device_sampler.h"
+#include "transformer/model/cuda_backend.h"
+#include "transformer/model/weights.h"
+
+namespace outrider {
+namespace cuda {
+namespace {
+
+const LoadProgress kSilent;
+
+RowsAt at(const FloatRows& x) { return {x.data(), x.extent(0), x.extent(1), x.stride(0)}; }
+bool is_in_one_piece(const FloatRows& x) { return x.extent(0) <= 1 || x.stride(0) == x.extent(1); }
+
+// In counting there is no attention, and no room for it.
+class NoAttention final : public HeadAttention {
+ public:
+  NoAttention() : HeadAttention(nullptr, 0) {}
+  void begin(std::span<const Row>, int64_t) override {}
+  void prepare(int64_t, const Heads&) override {}
+  void attend(int64_t, FloatRows, Operand) override {}
+};
+
+}  // namespace
+
+DeviceCompute::DeviceCompute(int device, CudaModel* beside, bool counts)
+    : device_((use_device(device), device)),  // events and memory are made on it
+      info_(describe_device(device)),
+      beside_(beside),
+      counts_(counts) {
+  if (counts_) return;
+  prepare_matmul(info_.shared_bytes);
+  prepare_attention(info_.shared_bytes);
+  if (!beside_) own_stream_ = std::make_unique<Stream>(KernelOrder::kOverlapping);
+}
+
+DeviceCompute::~DeviceCompute() {
+  if (counts_) return;
+  try {
+    stream().synchronize();          // memory is still being read
+  } catch (const std::exception&) {  // the next call on the device fails as well, and says why
+  }
+}
+
+StreamView DeviceCompute::stream() const {
+  use_device(device_);
+  return beside_ ? beside_->stream() : StreamView(*own_stream_);
+}
+
+// All products of a head take activations of one type, that of its first matrix: fp32 beside bf16 is rounded,
+// bf16 beside fp32 widened.
+Result<HeadMatrix> DeviceCompute::matrix(const MatrixSource& source, WeightType type) {
+  const std::string& name = source.parts.front().tensor->name;
+  if (!activation_) activation_ = activation_type(type);
+  if (activation_type(type) != activation()) {
+    if (type != WeightType::kFloat32 && type != WeightType::kBFloat16)
+      return unsupported(
+          fmt::format("{} is {} beside fp32 matrices of the head; use --draft-weight-format bf16", name,
+                      weight_type_name(type)));
+    type = activation();
+  }
+  if (activation() == WeightType::kBFloat16 && source.k() % 2)
+    return unsupported(
+        fmt::format("{} has {} columns, an odd number; run with --device cpu", name, source.k()));
+  ASSIGN_OR_RETURN(const StackPlan plan, plan_stack(source, type));
+  HeadMatrix made{.n = source.n(), .k = source.k(), .type = type};
+  for (const MatrixPlan& one : plan) {
+    if (one.gathered_columns() > 0)
+      return unsupported(
+          fmt::format("{} is quantised in another order of its columns; use "
+                      "--draft-weight-format bf16",
+                      name));
+    made.bytes += one.bytes();
+    widest_ = std::max(widest_, one.n);
+  }
+  if (weight_bytes_ == 0) working_bytes_ += Uploader::device_bytes();
+  weight_bytes_ += made.bytes;
+  if (counts_) return made;
+  const StreamView on = stream();
+  if (!uploader_) uploader_.emplace(0, on, kSilent);
+  const auto stack = std::make_shared<DeviceStack>();
+  for (const MatrixPlan& one : plan) stack->add(uploader_->matrix(one));
+  made.packed = stack;
+  return made;
+}
+
+HeadVector DeviceCompute::vector(std::span<const float> values) {
+  const auto size = static_cast<int64_t>(values.size());
+  if (counts_ || values.empty()) return {.size = size};
+  const StreamView on = stream();
+  const auto held = std::make_shared<DeviceBuffer<float>>(size);
+  cuda::copy(held->data(), values.data(), size, on);
+  on.synchronize();  // the values go away
+  return {.data = {held, held->data()}, .size = size};
+}
+
+RowBuffer DeviceCompute::rows(int64_t count, int64_t columns) {
+  working_bytes_ += count * columns * int64_t{sizeof(float)};
+  largest_rows_ = std::max(largest_rows_, count * columns);
+  RowBuffer made{.capacity = count, .columns = columns, .stride = columns};
+  if (counts_) return made;
+  use_device(device_);
+  const auto held = std::make_shared<DeviceBuffer<float>>(count * columns);
+  made.memory = held;
+  made.data = held->data();
+  return made;
+}
+
+OperandBuffer DeviceCompute::operands(int64_t count, int64_t columns) {
+  const int64_t number = element_bytes(activation());
+  working_bytes_ += count * columns * number;
+  OperandBuffer made{.all = {.rows = count, .columns = columns, .stride = columns, .number_bytes = number}};
+  if (counts_) return made;
+  use_device(device_);
+  const auto held = std::make_shared<DeviceBuffer<std::byte>>(count * columns * number);
+  made.memory = held;
+  made.all.data = held->data();
+  return made;
+}
+
+std::unique_ptr<HeadAttention> DeviceCompute::attention(const HeadAttentionPlan& asked) {
+  const DeviceAttentionPlan plan(asked, activation(), info_);
+  kv_bytes_ += plan.kv_bytes();
+  working_bytes_ += plan.working_bytes();
+  if (unsupported_.ok()) unsupported_ = plan.check();
+  if (counts_) return std::make_unique<NoAttention>();
+  return std::make_unique<DeviceAttention>(plan, device_, stream());
+}
+
+std::unique_ptr<HeadSampler> DeviceCompute::sampler(const HeadSamplerPlan& plan) {
+  working_bytes_ += DeviceSampler::bytes_for(plan);
+  if (counts_) return nullptr;
+  return std::make_unique<DeviceSampler>(plan, device_, stream());
+}
+
+// Nobody loads any more: there is room for what products of few rows leave in memory.
+void DeviceCompute::settle(int64_t, int64_t max_rows) {
+  if (activation() != WeightType::kBFloat16) return;
+  split_rows_ = std::max(split_rows_, max_rows);
+  const int64_t floats = split_floats(split_rows_, std::min(widest_, kSplitTiles * kTileRows));
+  if (floats <= split_floats_) return;
+  working_bytes_ += (floats - std::exchange(split_floats_, floats)) * int64_t{sizeof(float)};
+  if (counts_) return;
+  use_device(device_);
+  split_parts_ = DeviceBuffer<float>(floats);
+  if (split_arrived_.size() == 0) split_arrived_ = DeviceBuffer<uint32_t>(kSplitCounters);
+}
+
+std::shared_ptr<HeadCompute> DeviceCompute::counting() const {
+  return std::make_shared<DeviceCompute>(device_, nullptr, true);
+}
+
+Status DeviceCompute::room(const std::function<void(const std::string&)>& notice) const {
+  RETURN_IF_ERROR(unsupported_);
+  const auto gigabytes = [](int64_t bytes) { return static_cast<double>(bytes) / 1e9; };
+  const std::string text = fmt::format(
+      "device {} ({}, {:.1f} GB free): weights {:.2f} GB, KV cache {:.2f} GB, activations {:.2f} GB", device_,
+      info_.name, gigabytes(info_.free_bytes), gigabytes(weight_bytes_), gigabytes(kv_bytes_),
+      gigabytes(working_bytes_));
+  if (weight_bytes_ + kv_bytes_ + working_bytes_ > info_.free_bytes)
+    return resource_exhausted("the head on " + text +
+                              "; that does not fit: lower --max-model-len or --max-num-seqs, or raise "
+                              "--tensor-parallel-size");
+  if (notice) notice(text);
+  return {};
+}
+
+// ---- between the host and the device --------------------------------------------------------------------
+
+FloatRows DeviceCompute::open(FloatRows to) {
+  open_ = (open_ + 1) % staging_.size();
+  Staging& s = staging_[open_];
+  use_device(device_);
+  s.sent.synchronize();
+  if (s.memory.size() < to.size()) s.memory = PinnedBuffer<float>(std::max(largest_rows_, to.size()));
+  return {s.memory.data(), to.extents()};
+}
+
+void DeviceCompute::close(FloatRows to) {
+  const FloatRows from(staging_[open_].memory.data(), to.extents());
+  copy(from, to);
+  staging_[open_].sent.record(stream());
+}
+
+FloatRows DeviceCompute::fetch(FloatRows from) {
+  const StreamView on = stream();
+  PinnedBuffer<float>& room = fetched_[from.data()];
+  if (room.size() < from.size()) room = PinnedBuffer<float>(std::max(2 * room.size(), from.size()));
+  const FloatRows to(room.data(), from.extents());
+  copy(from, to);
+  on.synchronize();
+  return to;
+}
+
+void DeviceCompute::copy(FloatRows from, FloatRows to) {
+  const StreamView on = stream();
+  CHECK(from.extents() == to.extents(), "{} x {} numbers to {} x {}", from.extent(0), from.extent(1),
+        to.extent(0), to.extent(1));
+  if (is_in_one_piece(from) && is_in_one_piece(to))
+    return cuda::copy(to.data(), from.data(), from.size(), on);
+  for (int64_t r = 0; r < from.extent(0); ++r)
+    cuda::copy(to.data() + r * to.stride(0), from.data() + r * from.stride(0), from.extent(1), on);
+}
+
+void DeviceCompute::read_states(Model& target, KvHandle sequence, int64_t first, FloatRows to) {
+  if (&target != beside_) {
+    const FloatRows written = open(to);
+    for (int64_t r = 0; r < to.extent(0); ++r) target.read_states(sequence, first + r, written.row(r));
+    return close(to);
+  }
+  for (int64_t begin = 0; begin < to.extent(0); begin += StateSlots::kMost) {
+    StateSlots slots;
+    while (slots.count < StateSlots::kMost && begin + slots.count < to.extent(0)) {
+      const KvSlot slot = target.kv().slot(sequence, first + begin + slots.count);
+      slots.tokens[slots.count++] = slot.block * kBlockTokens + slot.slot;
+    }
+    RowsAt some = at(to);
+    some.data += begin * some.stride;
+    some.rows = slots.count;
+    gather_states(stream(), beside_->states(), slots, some);
+  }
+}
+
+// ---- arithmetic -----------------------------------------------------------------------------------------
+
+void DeviceCompute::normalise(FloatRows x, const HeadVector& weight, float epsilon, void* to,
+                              int64_t to_stride, WeightType type) {
+  CHECK(weight.empty() || weight.size == x.extent(1), "{} weights of {} numbers", weight.size, x.extent(1));
+  norm_rows(stream(), {.x = at(x),
+                       .weight = weight.data.get(),
+                       .epsilon = epsilon,
+                       .out = to,
+                       .out_stride = to_stride,
+                       .type = type});
+}
+void DeviceCompute::normalise(FloatRows x, const HeadVector& weight, float epsilon, FloatRows to) {
+  normalise(x, weight, epsilon, to.data(), to.stride(0), WeightType::kFloat32);
+}
+void DeviceCompute::normalise(FloatRows x, const HeadVector& weight, float epsilon, Operand to) {
+  normalise(x, weight, epsilon, to.data, to.stride, activation());
+}
+
+void DeviceCompute::add(FloatRows x, FloatRows added, const HeadVector& bias) {
+  add_rows(stream(), at(x), at(added), bias.data.get());
+}
+void DeviceCompute::add_silu(FloatRows x, FloatRows added, const HeadVector& bias) {
+  cuda::add_silu(stream(), at(x), at(added), bias.data.get());
+}
+void DeviceCompute::add_bias(FloatRows x, const HeadVector& bias) {
+  cuda::add_bias(stream(), at(x), bias.data.get());
+}
+void DeviceCompute::round_to_bf16(FloatRows x) { round_rows(stream(), at(x)); }
+
+void DeviceCompute::multiply(Operand x, const HeadMatrix& weight, FloatRows out) {
+  const StreamView on = stream();
+  float* to = out.data();
+  for (const DeviceMatrix& m : static_cast<const DeviceStack*>(weight.packed.get())->matrices()) {
+    matmul(on,
+           {.rows = x.rows,
+            .x_stride = x.stride,
+            .out_stride = out.stride(0),
+            .split = {split_parts_.data(), split_arrived_.data(), split_parts_.size()},
+            .multiprocessors = info_.multiprocessors,
+            .shared_bytes = info_.shared_bytes},
+           x.data, m.view(), to);
+    to += m.view().n;
+  }
+}
+
+Operand DeviceCompute::gate(FloatRows gate_up, const HeadVector& bias, Operand room) {
+  const int64_t columns = gate_up.extent(1) / 2;
+  CHECK(is_in_one_piece(gate_up) && room.stride == columns, "{} columns, {} apart", columns, room.stride);
+  silu_mul(stream(), gate_up.data(), bias.data.get(), gate_up.extent(0), columns, activation(), room.data);
+  return room;
+}
+
+}  // namespace cuda
+
+Result<std::shared_ptr<HeadCompute>> make_device_compute(const Device& device, Model* beside) {
+  ASSIGN_OR_RETURN(const int count, cuda_device_count());
+  if (device.index < 0 || device.index >= count)
+    return invalid_argument(
+        fmt::format("--device cuda:{}: this machine has {} CUDA device{}, numbered from 0", device.index,
+                    count, count == 1 ? "" : "s"));
+  auto* const model = dynamic_cast<cuda::CudaModel*>(beside);
+  const bool shares = model && model->device_index() == device.index;
+  return std::shared_ptr<HeadCompute>(
+      std::make_shared<cuda::DeviceCompute>(device.index, shares ? model : nullptr, false));
+}
+
+}  // namespace outrider

@@ -1,0 +1,79 @@
+// HeadCompute on a CUDA device. All is queued on one stream, beside a target on the target's, whose states
+// are then there without anybody waiting; fetch() alone waits.
+#pragma once
+
+#include <array>
+#include <map>
+#include <optional>
+
+#include "base/cuda.h"
+#include "heads/cuda/head_rows.h"
+#include "heads/head_compute.h"
+#include "transformer/model/cuda/model.h"
+#include "transformer/model/cuda/uploader.h"
+
+namespace outrider::cuda {
+
+class DeviceCompute final : public HeadCompute {
+ public:
+  // `beside`: null, or a model on the same device, which must outlive it. `counts`: takes nothing of the
+  // device and computes nothing, for room().
+  DeviceCompute(int device, CudaModel* beside, bool counts);
+  ~DeviceCompute() override;
+
+  Result<HeadMatrix> matrix(const MatrixSource& source, WeightType type) override;
+  HeadVector vector(std::span<const float> values) override;
+  RowBuffer rows(int64_t count, int64_t columns) override;
+  OperandBuffer operands(int64_t count, int64_t columns) override;
+  std::unique_ptr<HeadAttention> attention(const HeadAttentionPlan& plan) override;
+  std::unique_ptr<HeadSampler> sampler(const HeadSamplerPlan& plan) override;
+  void settle(int64_t bytes, int64_t max_rows) override;
+  std::shared_ptr<HeadCompute> counting() const override;
+  Status room(const std::function<void(const std::string&)>& notice) const override;
+
+  FloatRows open(FloatRows to) override;
+  void close(FloatRows to) override;
+  FloatRows fetch(FloatRows from) override;
+  void copy(FloatRows from, FloatRows to) override;
+  void read_states(Model& target, KvHandle sequence, int64_t first, FloatRows to) override;
+
+  void normalise(FloatRows x, const HeadVector& weight, float epsilon, FloatRows to) override;
+  void normalise(FloatRows x, const HeadVector& weight, float epsilon, Operand to) override;
+  void add(FloatRows x, FloatRows added, const HeadVector& bias) override;
+  void add_silu(FloatRows x, FloatRows added, const HeadVector& bias) override;
+  void add_bias(FloatRows x, const HeadVector& bias) override;
+  void round_to_bf16(FloatRows x) override;
+  void multiply(Operand x, const HeadMatrix& weight, FloatRows out) override;
+  Operand gate(FloatRows gate_up, const HeadVector& bias, Operand room) override;
+
+ private:
+  // Pinned memory on its way to the device.
+  struct Staging {
+    PinnedBuffer<float> memory;
+    Event sent;
+  };
+  StreamView stream() const;
+  WeightType activation() const { return activation_.value_or(WeightType::kFloat32); }
+  void normalise(FloatRows x, const HeadVector& weight, float epsilon, void* to, int64_t to_stride,
+                 WeightType type);
+
+  const int device_;
+  const DeviceInfo info_;
+  CudaModel* const beside_;
+  const bool counts_;
+  std::unique_ptr<Stream> own_stream_;  // without `beside`
+  std::optional<WeightType> activation_;
+  std::optional<Uploader> uploader_;
+  int64_t widest_ = 0;                         // weight rows of a matrix
+  int64_t split_rows_ = 0, split_floats_ = 0;  // that there is room for
+  DeviceBuffer<float> split_parts_;
+  DeviceBuffer<uint32_t> split_arrived_;
+  int64_t weight_bytes_ = 0, kv_bytes_ = 0, working_bytes_ = 0;
+  Status unsupported_;
+  std::array<Staging, 4> staging_;  // so that what is sent next seldom waits for what was
+  size_t open_ = 0;
+  int64_t largest_rows_ = 0;                             // numbers of one buffer
+  std::map<const float*, PinnedBuffer<float>> fetched_;  // by where the rows begin
+};
+
+}  // namespace outrider::cuda

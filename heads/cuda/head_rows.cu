@@ -1,0 +1,123 @@
+// Elementwise work on rows of heads, and norms of rows that stand apart.
+#include "heads/cuda/head_rows.h"
+
+#include "base/cuda_device.h"
+#include "transformer/ops/norm_row.h"
+
+namespace outrider::cuda {
+namespace {
+
+constexpr int kThreads = kNormThreads;
+
+template <class T>
+__global__ void __launch_bounds__(kThreads) norm_apart(const NormedRows a) {
+  const NormWeights weights(a.weight, a.x.columns);
+  await_inputs();
+  const int64_t m = blockIdx.x;
+  const float* x = a.x.data + m * a.x.stride;
+  T* out = static_cast<T*>(a.out) + m * a.out_stride;
+  const auto value_at = [&](int64_t i) { return x[i]; };
+  if (a.weight)
+    return norm_row(a.x.columns, a.epsilon, weights, shared_memory<float>(), out, value_at,
+                    [](int64_t, float) {});
+  for (int64_t i = threadIdx.x; i < a.x.columns; i += kThreads) out[i] = rounded<T>(x[i]);
+}
+
+// Grid: elements, rows. What joins a number: added + bias, or silu of it.
+template <bool kIsGated>
+__global__ void __launch_bounds__(kThreads) add_apart(const RowsAt x, const RowsAt added, const float* bias) {
+  await_inputs();
+  const int64_t i = static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x, m = blockIdx.y;
+  if (i >= x.columns) return;
+  float value = added.data ? added.data[m * added.stride + i] : 0.0f;
+  if (bias) value = added.data ? value + bias[i] : bias[i];
+  if constexpr (kIsGated) value = value / (1.0f + expf(-value));
+  float& to = x.data[m * x.stride + i];
+  to = to + value;
+}
+
+__global__ void __launch_bounds__(kThreads) round_apart(const RowsAt x) {
+  await_inputs();
+  const int64_t i = static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x;
+  if (i >= x.columns) return;
+  float& at = x.data[static_cast<int64_t>(blockIdx.y) * x.stride + i];
+  at = to_float(to_bf16(at));
+}
+
+__global__ void __launch_bounds__(kThreads)
+    gather_apart(const StateRows states, const StateSlots slots, const RowsAt to) {
+  await_inputs();
+  const int64_t i = static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x, m = blockIdx.y;
+  if (i >= to.columns) return;
+  const int64_t at = slots.tokens[m] * states.size + i;
+  to.data[m * to.stride + i] = states.type == KvType::kBFloat16
+                                   ? to_float(static_cast<const bf16*>(states.data)[at])
+                                   : static_cast<const float*>(states.data)[at];
+}
+
+__global__ void __launch_bounds__(kThreads)
+    spread_apart(const RowsAt x, const RowNumbers numbers, const int32_t* own_of, const RowsAt to) {
+  const int64_t i = static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x, m = blockIdx.y;
+  const int64_t own = i >= to.columns ? -1 : own_of ? own_of[i] : i;
+  await_inputs();
+  if (i >= to.columns) return;
+  to.data[m * to.stride + i] = own < 0 ? -INFINITY : x.data[int64_t{numbers.rows[m]} * x.stride + own];
+}
+
+LaunchShape elements_of(const RowsAt& x) {
+  return {.grid_x = static_cast<unsigned>((x.columns + kThreads - 1) / kThreads),
+          .grid_y = static_cast<unsigned>(x.rows),
+          .threads = kThreads,
+          .early = true};
+}
+
+}  // namespace
+
+void norm_rows(StreamView stream, const NormedRows& arguments) {
+  if (arguments.x.rows * arguments.x.columns == 0) return;
+  const LaunchShape shape{.grid_x = static_cast<unsigned>(arguments.x.rows),
+                          .threads = kThreads,
+                          .shared_bytes = kNormWarps * sizeof(float),
+                          .early = true};
+  if (arguments.type == WeightType::kBFloat16)
+    launch(stream, shape, &norm_apart<bf16>, arguments);
+  else
+    launch(stream, shape, &norm_apart<float>, arguments);
+}
+
+void add_bias(StreamView stream, const RowsAt& x, const float* bias) {
+  if (x.rows * x.columns == 0 || !bias) return;
+  launch(stream, elements_of(x), &add_apart<false>, x, RowsAt{}, bias);
+}
+
+void add_rows(StreamView stream, const RowsAt& x, const RowsAt& added, const float* bias) {
+  if (x.rows * x.columns == 0) return;
+  launch(stream, elements_of(x), &add_apart<false>, x, added, bias);
+}
+
+void add_silu(StreamView stream, const RowsAt& x, const RowsAt& added, const float* bias) {
+  if (x.rows * x.columns == 0) return;
+  launch(stream, elements_of(x), &add_apart<true>, x, added, bias);
+}
+
+void round_rows(StreamView stream, const RowsAt& x) {
+  if (x.rows * x.columns == 0) return;
+  launch(stream, elements_of(x), &round_apart, x);
+}
+
+void gather_states(StreamView stream, const StateRows& states, const StateSlots& slots, const RowsAt& to) {
+  CHECK(slots.count == to.rows && to.columns == states.size, "{} slots, {} rows of {} numbers", slots.count,
+        to.rows, to.columns);
+  if (to.rows * to.columns == 0) return;
+  launch(stream, elements_of(to), &gather_apart, states, slots, to);
+}
+
+void spread_rows(StreamView stream, const RowsAt& x, const RowNumbers& numbers, const int32_t* own_of,
+                 const RowsAt& to) {
+  CHECK(numbers.count == to.rows && (own_of || x.columns == to.columns), "{} rows, {} of {} numbers",
+        numbers.count, to.rows, x.columns);
+  if (to.rows * to.columns == 0) return;
+  launch(stream, elements_of(to), &spread_apart, x, numbers, own_of, to);
+}
+
+}  // namespace outrider::cuda

@@ -1,0 +1,51 @@
+// Kernels for rows of heads, beside those of cuda_ops.h, whose contract they keep. Rows may stand apart, and
+// views of one buffer be read and written: strides are in numbers.
+#pragma once
+
+#include "transformer/ops/cuda/cuda_ops.h"
+
+namespace outrider::cuda {
+
+struct RowsAt {
+  float* data = nullptr;
+  int64_t rows = 0, columns = 0, stride = 0;
+};
+
+// out[m, :] = x[m, :] / sqrt(mean(x[m, :]^2) + epsilon) * weight, rounded to `type`; without weight x itself.
+// `out` may be x.
+struct NormedRows {
+  RowsAt x;
+  const float* weight = nullptr;  // [columns]
+  float epsilon = 0;
+  void* out = nullptr;
+  int64_t out_stride = 0;
+  WeightType type = WeightType::kFloat32;
+};
+void norm_rows(StreamView stream, const NormedRows& arguments);
+
+// x[m, :] += bias.
+void add_bias(StreamView stream, const RowsAt& x, const float* bias);
+// x[m, :] += added[m, :] + bias, which may be null.
+void add_rows(StreamView stream, const RowsAt& x, const RowsAt& added, const float* bias);
+// x[m, :] += silu(added[m, :] + bias), which may be null.
+void add_silu(StreamView stream, const RowsAt& x, const RowsAt& added, const float* bias);
+// x[m, :] = bf16 of it.
+void round_rows(StreamView stream, const RowsAt& x);
+// to[m, :] = the state of slot tokens[m].
+struct StateSlots {
+  static constexpr int32_t kMost = 64;
+  int64_t tokens[kMost];  // block * kBlockTokens + token of the block
+  int32_t count = 0;
+};
+void gather_states(StreamView stream, const StateRows& states, const StateSlots& slots, const RowsAt& to);
+
+// to[m, v] = x[numbers.rows[m], own_of[v]], -inf where that is -1. Without own_of, v itself.
+struct RowNumbers {
+  static constexpr int32_t kMost = 64;
+  int32_t rows[kMost];
+  int32_t count = 0;
+};
+void spread_rows(StreamView stream, const RowsAt& x, const RowNumbers& numbers, const int32_t* own_of,
+                 const RowsAt& to);
+
+}  // namespace outrider::cuda

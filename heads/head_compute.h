@@ -1,0 +1,196 @@
+// Where a head computes, in the memory of the host or of a device: rows of numbers, weights, and the
+// operations that the equations of heads are made of. A head is written in them once, and runs in both
+// places. A row of any result depends on that row of the inputs alone, bit for bit. One thread.
+#pragma once
+
+#include <cstddef>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "base/status.h"
+#include "base/tensor_view.h"
+#include "transformer/files/model_config.h"
+#include "transformer/files/weight_sources.h"
+#include "transformer/kv/kv_cache.h"
+#include "transformer/model/model.h"
+#include "transformer/ops/cpu/packed_matrix.h"
+#include "transformer/sampling/confidence.h"
+#include "transformer/sampling/draft_sampler.h"
+
+namespace outrider {
+
+// fp32, where the head computes: on a device data() is no address of the host.
+using FloatRows = TensorView<float, 2>;
+
+// What a product reads: fp32 on the host; on a device what its weights want, fp32 or bf16.
+struct Operand {
+  std::byte* data = nullptr;
+  int64_t rows = 0, columns = 0, stride = 0;  // numbers
+  int64_t number_bytes = 4;
+
+  Operand from_row(int64_t first, int64_t count) const {
+    return {data + first * stride * number_bytes, count, columns, stride, number_bytes};
+  }
+  Operand slice(int64_t first, int64_t count) const {
+    return {data + first * number_bytes, rows, count, stride, number_bytes};
+  }
+};
+
+// Owners of rows, cheap to copy. Views stay true when the owner moves.
+struct RowBuffer {
+  FloatRows rows(int64_t row_count) const { return from(0, row_count); }
+  FloatRows from(int64_t first, int64_t row_count) const {
+    return {data + first * stride, {row_count, columns}, {stride, 1}};
+  }
+  FloatRows slice(int64_t row_count, int64_t first_column, int64_t column_count) const {
+    return {data + first_column, {row_count, column_count}, {stride, 1}};
+  }
+
+  std::shared_ptr<void> memory;
+  float* data = nullptr;
+  int64_t capacity = 0, columns = 0, stride = 0;
+};
+struct OperandBuffer {
+  Operand rows(int64_t count) const { return Operand(all).from_row(0, count); }
+
+  std::shared_ptr<void> memory;
+  Operand all;
+};
+
+struct HeadVector {
+  bool empty() const { return size == 0; }
+
+  std::shared_ptr<const float> data;
+  int64_t size = 0;
+};
+struct HeadMatrix {
+  std::shared_ptr<const void> packed;  // as the compute that made it has matrices
+  int64_t n = 0, k = 0, bytes = 0;
+  WeightType type = WeightType::kFloat32;
+};
+
+// Keys and values of a head, and what rows do with them. Rows of a pass are told first.
+class HeadAttention {
+ public:
+  // Its keys and values lie at `position`, where it is turned to, and it attends up to position `sees`.
+  struct Row {
+    KvHandle sequence;
+    int64_t position = 0, sees = 0;
+  };
+  // Heads side by side: queries, keys, values; of either kind there may be none.
+  struct Heads {
+    FloatRows numbers;
+    int64_t first_row = 0;  // of the pass
+    int64_t queries = 0, keys = 0;
+    const HeadVector* bias = nullptr;
+    const HeadVector* q_norm = nullptr;  // [head_dim]; may be empty
+    const HeadVector* k_norm = nullptr;
+  };
+
+  explicit HeadAttention(std::unique_ptr<KvStorage> storage, int64_t blocks)
+      : kv_(std::move(storage), blocks) {}
+  virtual ~HeadAttention() = default;
+
+  KvCache& kv() { return kv_; }
+  // There is room for their positions in kv(). Those from `first_that_attends` on have queries.
+  virtual void begin(std::span<const Row> rows, int64_t first_that_attends) = 0;
+  // Adds the bias, normalises, turns, and writes keys and values to the cache.
+  virtual void prepare(int64_t layer, const Heads& heads) = 0;
+  // to[m, :] = what queries[m, :] see, of row first_that_attends + m.
+  virtual void attend(int64_t layer, FloatRows queries, Operand to) = 0;
+
+ protected:
+  KvCache kv_;
+};
+
+struct HeadAttentionPlan {
+  const ModelConfig& config;  // of its layers
+  int64_t kv_blocks = 0;
+  int64_t max_rows = 0;
+  int64_t max_positions = 0;
+  bool bf16 = false;  // keys and values
+};
+
+// Draws tokens where the logits are: bit for bit what DraftSampler draws from the same rows on the host.
+class HeadSampler {
+ public:
+  struct Row {
+    int64_t row = 0;  // of the logits
+    DraftStep step;
+  };
+  virtual ~HeadSampler() = default;
+
+  // One token for each, from rows of a head's own vocabulary; waits. `measures`: for confidence(). False:
+  // that is more than was planned, and the host's.
+  virtual bool draw(FloatRows logits, std::span<const Row> rows, bool measures) = 0;
+  // Of rows[i] that were drawn last. Empty: the row was not finite.
+  virtual std::optional<TokenId> token(size_t i) const = 0;
+  virtual DraftConfidence confidence(size_t i) const = 0;
+  virtual void read_q(size_t i, QRow& q) const = 0;  // under rules with q
+};
+
+struct HeadSamplerPlan {
+  int64_t rows = 0;  // at a time
+  int64_t vocab_size = 0;
+  std::span<const TokenId> target_ids;  // of a head's row; empty: all, in order
+  int64_t counted = 0;                  // committed tokens of all sequences, which penalties may count
+};
+
+class HeadCompute {
+ public:
+  virtual ~HeadCompute() = default;
+
+  // ---- at start-up --------------------------------------------------------------------------------------
+  // An error names what cannot be computed here.
+  virtual Result<HeadMatrix> matrix(const MatrixSource& source, WeightType type) = 0;
+  virtual HeadVector vector(std::span<const float> values) = 0;
+  virtual RowBuffer rows(int64_t count, int64_t columns) = 0;
+  virtual OperandBuffer operands(int64_t count, int64_t columns) = 0;
+  virtual std::unique_ptr<HeadAttention> attention(const HeadAttentionPlan& plan) = 0;
+  // Null: the host draws.
+  virtual std::unique_ptr<HeadSampler> sampler(const HeadSamplerPlan&) { return nullptr; }
+  // After the matrices of a head: a pass of so many rows at most reads so many bytes of them.
+  virtual void settle(int64_t bytes, int64_t max_rows) = 0;
+  // What a head would take, counted by loading it here first, which takes nothing; null where memory is not
+  // asked about. Then room() of it.
+  virtual std::shared_ptr<HeadCompute> counting() const { return nullptr; }
+  // An error where there is not so much. `notice` is told what is taken.
+  virtual Status room(const std::function<void(const std::string&)>&) const { return {}; }
+
+  // ---- between the host and here ------------------------------------------------------------------------
+  // Host memory of this shape; what is written to it before close() is then in `to`. One at a time.
+  virtual FloatRows open(FloatRows to) = 0;
+  virtual void close(FloatRows to) = 0;
+  // On the host, until rows that begin there are fetched again; may be overwritten. Waits.
+  virtual FloatRows fetch(FloatRows from) = 0;
+  virtual void copy(FloatRows from, FloatRows to) = 0;
+  // The target's states of tokens [first, first + rows) of a sequence.
+  virtual void read_states(Model& target, KvHandle sequence, int64_t first, FloatRows to) = 0;
+
+  // ---- arithmetic ---------------------------------------------------------------------------------------
+  // to[m, :] = x[m, :] / sqrt(mean(x[m, :]^2) + epsilon) * weight; without weight x itself.
+  virtual void normalise(FloatRows x, const HeadVector& weight, float epsilon, FloatRows to) = 0;
+  virtual void normalise(FloatRows x, const HeadVector& weight, float epsilon, Operand to) = 0;
+  // x[m, :] += added[m, :] + bias, which may be empty.
+  virtual void add(FloatRows x, FloatRows added, const HeadVector& bias) = 0;
+  // x[m, :] += silu(added[m, :] + bias).
+  virtual void add_silu(FloatRows x, FloatRows added, const HeadVector& bias) = 0;
+  virtual void add_bias(FloatRows x, const HeadVector& bias) = 0;
+  virtual void round_to_bf16(FloatRows x) = 0;
+  // out[m, n] = sum over k of x[m, k] * weight[n, k].
+  virtual void multiply(Operand x, const HeadMatrix& weight, FloatRows out) = 0;
+  // silu(gate + bias) * (up + bias), gates and ups side by side; overwrites them. In `room`, or where it
+  // says.
+  virtual Operand gate(FloatRows gate_up, const HeadVector& bias, Operand room) = 0;
+};
+
+// On the host, with `threads` at most, each with so many bytes of weights to read.
+std::shared_ptr<HeadCompute> make_host_compute(int threads, int64_t bytes_per_thread);
+// On `device`; beside a target that computes on the same device, in turn with it.
+Result<std::shared_ptr<HeadCompute>> make_device_compute(const Device& device, Model* beside);
+
+}  // namespace outrider

@@ -1,0 +1,219 @@
+// HeadCompute on the host, with the kernels of the models there.
+#include <algorithm>
+#include <cstring>
+
+#include "heads/head_compute.h"
+#include "transformer/kv/cpu_kv_storage.h"
+#include "transformer/model/activations.h"
+#include "transformer/model/rope.h"
+#include "transformer/model/weights.h"
+
+namespace outrider {
+namespace {
+
+FloatRows floats_of(const Operand& x) {
+  return {reinterpret_cast<float*>(x.data), {x.rows, x.columns}, {x.stride, 1}};
+}
+
+// The threads of a head's passes; as many as its weights are worth, once they are known.
+struct HostThreads {
+  int most = 1;
+  int64_t bytes_each = 0;
+  int worth = 0;
+  std::unique_ptr<ThreadPool> pool;
+};
+
+class HostAttention final : public HeadAttention {
+ public:
+  HostAttention(HostThreads& threads, const HeadAttentionPlan& plan, std::unique_ptr<CpuKvStorage> storage)
+      : HostAttention(threads, plan, *storage, std::move(storage)) {}
+
+  void begin(std::span<const Row> rows, int64_t first_that_attends) override {
+    rows_.assign(rows.begin(), rows.end());
+    seen_.clear();
+    for (const Row& row : rows.subspan(static_cast<size_t>(first_that_attends)))
+      seen_.push_back({.block_table = kv_.block_table(row.sequence), .position = row.sees});
+    if (threads_.pool->size() == scratch_threads_) return;
+    scratch_threads_ = threads_.pool->size();
+    scratch_ = AttentionScratch(scratch_threads_, max_positions_, config_.head_dim);
+  }
+
+  void prepare(int64_t layer, const Heads& heads) override {
+    const auto epsilon = static_cast<float>(config_.rms_norm_eps);
+    const KvLayerView cache = storage_.layer(layer);
+    const auto d = config_.head_dim;
+    const auto size = static_cast<size_t>(d);
+    if (heads.bias) add_bias(heads.numbers, {heads.bias->data.get(), static_cast<size_t>(heads.bias->size)});
+    const auto norm = [&](float* first, int64_t count, const HeadVector* weight) {
+      if (count == 0 || !weight || weight->empty()) return;
+      const FloatRows all(first, {count, d});
+      rms_norm(all, {weight->data.get(), size}, epsilon, all);
+    };
+    for (int64_t m = 0; m < heads.numbers.extent(0); ++m) {
+      float* const q = heads.numbers.data() + m * heads.numbers.stride(0);
+      float* const k = q + heads.queries * d;
+      float* const v = k + heads.keys * d;
+      norm(q, heads.queries, heads.q_norm);
+      norm(k, heads.keys, heads.k_norm);
+      const Row& row = rows_[static_cast<size_t>(heads.first_row + m)];
+      const KvSlot at = kv_.slot(row.sequence, row.position);
+      for (int64_t h = 0; h < heads.queries; ++h) rope_.rotate({q + h * d, size}, row.position);
+      for (int64_t h = 0; h < heads.keys; ++h) {
+        rope_.rotate({k + h * d, size}, row.position);
+        store_kv(cache, at.block, at.slot, h, {k + h * d, size}, {v + h * d, size});
+      }
+    }
+  }
+
+  void attend(int64_t layer, FloatRows queries, Operand to) override {
+    const AttentionShape shape{.heads = config_.num_heads, .heads_per_kv = config_.heads_per_kv_head()};
+    attention(*threads_.pool, scratch_, queries, storage_.layer(layer), shape, seen_, floats_of(to));
+  }
+
+ private:
+  HostAttention(HostThreads& threads, const HeadAttentionPlan& plan, const CpuKvStorage& storage,
+                std::unique_ptr<CpuKvStorage>&& owned)
+      : HeadAttention(std::move(owned), plan.kv_blocks),
+        threads_(threads),
+        config_(plan.config),
+        storage_(storage),
+        max_positions_(plan.max_positions),
+        rope_(rope_frequencies(config_.rope, config_.head_dim), plan.max_positions,
+              static_cast<float>(config_.rope.amplitude)) {
+    rows_.reserve(static_cast<size_t>(plan.max_rows));
+    seen_.reserve(static_cast<size_t>(plan.max_rows));
+  }
+
+  HostThreads& threads_;
+  const ModelConfig config_;
+  const CpuKvStorage& storage_;
+  const int64_t max_positions_;
+  const RopeTable rope_;
+  AttentionScratch scratch_;
+  int scratch_threads_ = 0;
+  std::vector<Row> rows_;
+  std::vector<AttentionRow> seen_;
+};
+
+class HostCompute final : public HeadCompute {
+ public:
+  HostCompute(int threads, int64_t bytes_per_thread)
+      : threads_{
+            .most = threads, .bytes_each = bytes_per_thread, .pool = std::make_unique<ThreadPool>(threads)} {}
+
+  Result<HeadMatrix> matrix(const MatrixSource& source, WeightType type) override {
+    if (type == WeightType::kFloat8)
+      return unsupported("fp8 weights are for CUDA devices, and this head is on the CPU; use int8");
+    auto packed = std::make_shared<PackedMatrix>(pack_matrix(source, type, pool()));
+    HeadMatrix made{.n = packed->n(),
+                    .k = source.k(),
+                    .bytes = static_cast<int64_t>(packed->bytes()),
+                    .type = packed->type()};
+    made.packed = std::move(packed);
+    return made;
+  }
+  HeadVector vector(std::span<const float> values) override {
+    const auto held = std::make_shared<std::vector<float>>(values.begin(), values.end());
+    return {.data = {held, held->data()}, .size = static_cast<int64_t>(held->size())};
+  }
+  RowBuffer rows(int64_t count, int64_t columns) override {
+    const auto held = std::make_shared<ActivationRows>(count, columns);
+    return {.memory = held,
+            .data = held->data.data(),
+            .capacity = count,
+            .columns = columns,
+            .stride = held->stride};
+  }
+  OperandBuffer operands(int64_t count, int64_t columns) override {
+    const RowBuffer made = rows(count, columns);
+    return {.memory = made.memory,
+            .all = {.data = reinterpret_cast<std::byte*>(made.data),
+                    .rows = count,
+                    .columns = columns,
+                    .stride = made.stride}};
+  }
+  std::unique_ptr<HeadAttention> attention(const HeadAttentionPlan& plan) override {
+    const KvShape shape{.layers = plan.config.num_layers,
+                        .kv_heads = plan.config.num_kv_heads,
+                        .head_dim = plan.config.head_dim,
+                        .type = plan.bf16 ? KvType::kBFloat16 : KvType::kFloat32};
+    return std::make_unique<HostAttention>(threads_, plan,
+                                           std::make_unique<CpuKvStorage>(shape, plan.kv_blocks));
+  }
+  // Loading takes all threads; passes take those of the largest head that computes here.
+  void settle(int64_t bytes, int64_t) override {
+    threads_.worth = std::max(threads_.worth, threads_worth(bytes, threads_.bytes_each, threads_.most));
+    if (pool().size() != threads_.worth) threads_.pool = std::make_unique<ThreadPool>(threads_.worth);
+  }
+
+  FloatRows open(FloatRows to) override { return to; }
+  void close(FloatRows) override {}
+  FloatRows fetch(FloatRows from) override { return from; }
+  void copy(FloatRows from, FloatRows to) override {
+    for (int64_t r = 0; r < from.extent(0); ++r)
+      if (from.row(r).data() != to.row(r).data())
+        std::memmove(to.row(r).data(), from.row(r).data(), from.row(r).size_bytes());
+  }
+  void read_states(Model& target, KvHandle sequence, int64_t first, FloatRows to) override {
+    for (int64_t r = 0; r < to.extent(0); ++r) target.read_states(sequence, first + r, to.row(r));
+  }
+
+  void normalise(FloatRows x, const HeadVector& weight, float epsilon, FloatRows to) override {
+    if (weight.empty()) return copy(x, to);
+    rms_norm(x, span_of(weight), epsilon, to);
+  }
+  void normalise(FloatRows x, const HeadVector& weight, float epsilon, Operand to) override {
+    normalise(x, weight, epsilon, floats_of(to));
+  }
+  void add(FloatRows x, FloatRows added, const HeadVector& bias) override {
+    outrider::add_bias(added, span_of(bias));
+    add_rows(x, added);
+  }
+  void add_silu(FloatRows x, FloatRows added, const HeadVector& bias) override {
+    outrider::add_bias(added, span_of(bias));
+    silu_mul(pool(), added, ones(added), added.extent(1));
+    add_rows(x, added);
+  }
+  void add_bias(FloatRows x, const HeadVector& bias) override { outrider::add_bias(x, span_of(bias)); }
+  void round_to_bf16(FloatRows x) override {
+    for (int64_t r = 0; r < x.extent(0); ++r)
+      for (float& number : x.row(r)) number = to_float(to_bf16(number));
+  }
+  void multiply(Operand x, const HeadMatrix& weight, FloatRows out) override {
+    matmul(pool(), scratch_, floats_of(x), *static_cast<const PackedMatrix*>(weight.packed.get()), out);
+  }
+  Operand gate(FloatRows gate_up, const HeadVector& bias, Operand) override {
+    const int64_t rows = gate_up.extent(0), columns = gate_up.extent(1) / 2, stride = gate_up.stride(0);
+    outrider::add_bias(gate_up, span_of(bias));
+    const FloatRows gates(gate_up.data(), {rows, columns}, {stride, 1});
+    silu_mul(pool(), gates, FloatRows(gate_up.data() + columns, {rows, columns}, {stride, 1}), columns);
+    return {.data = reinterpret_cast<std::byte*>(gates.data()),
+            .rows = rows,
+            .columns = columns,
+            .stride = stride};
+  }
+
+ private:
+  ThreadPool& pool() { return *threads_.pool; }
+  static std::span<const float> span_of(const HeadVector& v) {
+    return {v.data.get(), static_cast<size_t>(v.size)};
+  }
+  // As many ones, all in one row.
+  FloatRows ones(FloatRows like) {
+    const auto size = static_cast<size_t>(round_up(like.extent(1), kRowPadding));
+    if (ones_.size() < size) ones_.assign(size, 1.0f);
+    return {ones_.data(), like.extents(), {0, 1}};
+  }
+
+  HostThreads threads_;
+  MatmulScratch scratch_;
+  std::vector<float> ones_;
+};
+
+}  // namespace
+
+std::shared_ptr<HeadCompute> make_host_compute(int threads, int64_t bytes_per_thread) {
+  return std::make_shared<HostCompute>(threads, bytes_per_thread);
+}
+
+}  // namespace outrider

@@ -1,0 +1,158 @@
+// The tests of heads once more, where they compute on a CUDA device or on its emulation.
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <random>
+
+#include "heads/head_draws.h"
+#include "tests/heads/golden_heads.h"
+#include "tests/transformer/model_suite.h"
+#include "transformer/model/cuda_backend.h"
+
+namespace outrider {
+namespace {
+
+std::shared_ptr<HeadCompute> on_device() {
+  return make_device_compute({.kind = Device::Kind::kCuda}, nullptr).value();
+}
+
+// Without a device every test is skipped.
+class OnDevice final : public ::testing::Environment {
+ public:
+  void SetUp() override {
+    const auto count = cuda_device_count();
+    if (!count.ok()) GTEST_SKIP() << count.status().message();
+    testing::suite_compute = &on_device;
+  }
+};
+const auto* const kOnDevice = ::testing::AddGlobalTestEnvironment(new OnDevice);
+
+TEST(DeviceHeads, WhatDoesNotFitIsToldBeforeLoading) {
+  for (const testing::GoldenHead& kind : testing::kGoldenHeads) {
+    std::string notice;
+    HeadOptions options{
+        .kind = kind.kind, .compute = on_device(), .notice = [&](const std::string& text) { notice = text; }};
+    const auto load = [&] {
+      return Head::load(testing::golden_head(kind.name), testing::golden_model(testing::kHeadsTarget),
+                        options);
+    };
+    ASSERT_TRUE(load().ok()) << kind.name;
+    EXPECT_NE(notice.find("KV cache"), std::string::npos) << notice;
+    options.max_sequences = int64_t{1} << 25;  // each takes rows of states and logits
+    const auto refused = load();
+    ASSERT_FALSE(refused.ok()) << kind.name;
+    EXPECT_EQ(refused.status().code(), StatusCode::kResourceExhausted);
+    EXPECT_NE(refused.status().message().find("--max-num-seqs"), std::string::npos)
+        << refused.status().message();
+  }
+}
+
+// Beside a target on the device its states are gathered there; what is read through the host has their bits.
+TEST(DeviceHeads, StatesOfATargetComeWithoutTheHost) {
+  constexpr int64_t kTokens = 120;  // more than one kernel gathers
+  for (const char* name : {"qwen3", "qwen3-bf16"}) {
+    auto single = make_single_collectives();
+    const auto target = testing::load_or_die(testing::golden_model(name),
+                                             {.device = {.kind = Device::Kind::kCuda},
+                                              .max_positions = kTokens,
+                                              .kv_tokens = 2 * kTokens,
+                                              .taps = {1, 2}},
+                                             *single);
+    std::vector<TokenId> ids;
+    for (int32_t i = 0; i < kTokens; ++i) ids.emplace_back(i * 37 % 280);
+    const KvHandle sequence = target->kv().create();
+    const BatchSlice slice{sequence, ids, 1};
+    ASSERT_TRUE(target->forward({&slice, 1}).ok());
+    const int64_t width = 2 * target->config().hidden_size;
+    std::vector<float> read[2];
+    const auto beside = make_device_compute({.kind = Device::Kind::kCuda}, target.get()).value();
+    for (const auto& [compute, to] : {std::pair{beside, &read[0]}, {on_device(), &read[1]}}) {
+      const RowBuffer rows = compute->rows(kTokens, width + 6);  // rows that stand apart
+      const FloatRows states = rows.slice(kTokens - 2, 4, width);
+      compute->read_states(*target, sequence, 2, states);
+      *to = testing::numbers_of(*compute, states);
+    }
+    EXPECT_TRUE(testing::same_bits(read[0], read[1])) << name;
+    EXPECT_NE(*std::max_element(read[0].begin(), read[0].end()), 0) << name;
+
+    const testing::RowsThere rounded(*beside, read[0], kTokens - 2);
+    beside->round_to_bf16(rounded.all());
+    for (float& number : read[1]) number = to_float(to_bf16(number));
+    EXPECT_TRUE(testing::same_bits(testing::numbers_of(*beside, rounded.all()), read[1])) << name;
+  }
+}
+
+// From the same rows of logits the device draws what the host draws: tokens, q, and where a draft ends.
+TEST(DeviceHeads, DrawsAreTheHosts) {
+  std::mt19937 random(7);
+  for (const testing::GoldenHead& kind :  // with a vocabulary of its own, and without
+       {testing::GoldenHead{"eagle3", HeadKind::kEagle3}, {"eagle", HeadKind::kEagle}}) {
+    const auto head =
+        testing::load_head_or_die(kind, {.max_sequences = 5, .max_positions = 64, .kv_tokens = 320});
+    const std::vector<TokenId> eos{TokenId(3), TokenId(40)};
+    HeadDraws there(*head, eos), here(head->vocab_size(), head->target_ids(), eos);
+    const int64_t width =
+        head->target_ids().empty() ? head->vocab_size() : static_cast<int64_t>(head->target_ids().size());
+    const StopRule stops[]{{},
+                           {.kind = StopKind::kSvip, .threshold = 1.9f, .scale = 1},
+                           {.kind = StopKind::kConfidence, .threshold = 0.05f}};
+    int drawn = 0, ended = 0;
+    for (int turn = 0; turn < 30; ++turn) {
+      std::vector<float> logits(static_cast<size_t>(5 * width));
+      for (float& x : logits) x = static_cast<float>(random() % 2000) / 250 - 4;
+      if (turn == 9) logits[static_cast<size_t>(2 * width)] = NAN;
+      const testing::RowsThere rows(head->compute(), logits, 5);
+      const std::vector<TokenId> text(4 + static_cast<size_t>(turn), TokenId(9));
+      std::vector<SamplingParams> sampling;
+      std::vector<HeadTask> tasks;
+      std::vector<HeadDraft> drafts[2];
+      for (const Rule rule : {Rule::kGreedy, Rule::kInvariant, Rule::kNaive, Rule::kToken, Rule::kBlock})
+        sampling.push_back({.rule = rule,
+                            .temperature = rule == Rule::kGreedy ? 0.0f : 0.9f,
+                            .top_k = turn % 3 == 1 ? 20 : 0,
+                            .top_p = turn % 4 == 1 ? 0.8f : 1.0f,
+                            .repetition_penalty = turn % 5 == 1 ? 1.3f : 1.0f,
+                            .seed = Seed{random()}});
+      TokenCounts counts;
+      counts.add_output(text);
+      for (size_t i = 0; i < sampling.size(); ++i)
+        tasks.push_back({.sequence = SequenceId(i),
+                         .committed = text,
+                         .sampling = &sampling[i],
+                         .counts = &counts,
+                         .round = Round(2),
+                         .gamma = 3,
+                         .stop = stops[turn % 3],
+                         .row_bytes = i == 4 && turn % 2 ? 40 : 0});
+      for (auto& of : drafts) of.resize(tasks.size());
+      std::vector<HeadDraws::Chain> chains;
+      for (const int64_t row : {3, 0, 4, 1, 2}) {  // in any order
+        const auto i = static_cast<size_t>(row);
+        chains.push_back({&tasks[i], &drafts[0][i], row});
+        if (turn % 3 == 0) drafts[0][i].ids = drafts[1][i].ids = {TokenId(11)};  // of the draft before
+      }
+      there.draw(chains, rows.all());
+      for (const HeadDraws::Chain& chain : chains) {
+        const auto i = static_cast<size_t>(chain.row);
+        const bool goes_on = here.draw(
+            tasks[i], std::span(logits).subspan(i * static_cast<size_t>(width), static_cast<size_t>(width)),
+            drafts[1][i]);
+        EXPECT_EQ(chain.goes_on, goes_on) << "turn " << turn << ", row " << i;
+        EXPECT_EQ(drafts[0][i].ids, drafts[1][i].ids) << "turn " << turn << ", row " << i;
+        EXPECT_EQ(drafts[0][i].eos, drafts[1][i].eos);
+        ASSERT_EQ(drafts[0][i].q.size(), drafts[1][i].q.size());
+        for (size_t q = 0; q < drafts[0][i].q.size(); ++q) {
+          EXPECT_EQ(drafts[0][i].q[q].weights, drafts[1][i].q[q].weights);
+          EXPECT_EQ(drafts[0][i].q[q].ids, drafts[1][i].q[q].ids);
+        }
+        drawn += static_cast<int>(drafts[0][i].ids.size());
+        ended += !goes_on;
+      }
+    }
+    EXPECT_GT(drawn, 100);
+    EXPECT_GT(ended, 2);
+  }
+}
+
+}  // namespace
+}  // namespace outrider
