@@ -32,6 +32,7 @@ class DrafterChoice {
   // For the next round; the same answer until add() or `available` changes. `available` is not empty. `run`:
   // the same sums over all sequences, which say where a new one begins and what is not worth a trial.
   DrafterKind choose(std::span<const DrafterKind> available, const GoodputByKind& run);
+  bool has_chosen() const { return current_.has_value(); }
 
  private:
   struct Arm {

@@ -6,14 +6,32 @@
 namespace outrider {
 
 Protocol::Protocol(ProtocolOptions options, GammaPolicyFactory gamma, const Tokenizer* tokenizer)
-    : options_(std::move(options)), gamma_(std::move(gamma)), tokenizer_(tokenizer) {
+    : options_(std::move(options)),
+      gamma_(std::move(gamma)),
+      tokenizer_(tokenizer),
+      agenda_(std::max(1, options_.target_groups)) {
   CHECK(options_.max_num_seqs > 0 && options_.prefill_chunk > 0 && options_.max_queued > 0, "empty limits");
   CHECK(options_.max_rows_per_step >= 8, "max_rows_per_step={} leaves no room", options_.max_rows_per_step);
 }
 
+namespace {
+
+// Drafts and results are their group's own affair, requests begin where they are admitted, and time stirs who
+// waits for it. Whatever else happens is rare.
+bool may_concern_all(const Event& event) {
+  if (std::holds_alternative<Submit>(event) || std::holds_alternative<Tick>(event)) return false;
+  const auto* received = std::get_if<MessageReceived>(&event);
+  return !received || !(std::holds_alternative<Draft>(received->message) ||
+                        std::holds_alternative<StepResult>(received->message) ||
+                        std::holds_alternative<Heartbeat>(received->message));
+}
+
+}  // namespace
+
 std::vector<Action> Protocol::step(Event event, Clock::time_point now) {
   Turn turn(now);
   now_ = now;
+  if (may_concern_all(event)) agenda_.stir_all();
   if (!groups_.any_here() && !join_deadline_ && target_status_.ok())
     join_deadline_ = now + options_.target_join_timeout;
   std::visit([&](auto& e) { on(e, turn); }, event);
@@ -21,23 +39,48 @@ std::vector<Action> Protocol::step(Event event, Clock::time_point now) {
   return turn.take_actions();
 }
 
-// After every event: what time has ended, who may start, and whether an idle target gets a plan.
+// What is looked at may stir those that come behind it.
+template <class Look>
+void Protocol::for_each_stirred(const Look& look) {
+  for (size_t i = 0; i < agenda_.stirred().size(); ++i) look(groups_.at(agenda_.stirred()[i]));
+}
+
+// After every event: what time has ended, who may start, and whether an idle target gets a plan. Groups to
+// which nothing happened, and whose time has not come, would do nothing.
 void Protocol::pump(Turn& turn) {
+  agenda_.wake(turn.now());
   expire(turn);
-  for (ServingGroup& group : groups_) group.rounds.repeat_overdue(group.requests.all(), turn);
-  for (ServingGroup& group : groups_) pool_.resume(group.requests.all(), turn);
+  for_each_stirred([&](ServingGroup& group) { group.rounds.repeat_overdue(group.requests.all(), turn); });
+  if (pool_.owes_any()) {
+    for (ServingGroup& group : groups_) pool_.resume(group.requests.all(), turn);
+    pool_.resumed(turn.now());
+  }
   rest_workers(turn);
   admit(turn);
   assign(turn);
-  for (ServingGroup& group : groups_) {
+  for_each_stirred([&](ServingGroup& group) {
     const auto batch_size = static_cast<int32_t>(group.requests.running());
     for (auto& [id, live] : group.requests.all())
       if (live->state == RequestState::kIdle) group.rounds.begin(*live, batch_size, turn);
-  }
-  for (ServingGroup& group : groups_) {
+  });
+  for_each_stirred([&](ServingGroup& group) {
     plan(group, turn);
     group.requests.sweep();
-  }
+  });
+  for_each_stirred([&](ServingGroup& group) { agenda_.settle(group.target.index, due(group)); });
+  agenda_.settled_all();
+}
+
+// When it has something to do though nothing happens.
+std::optional<Clock::time_point> Protocol::due(const ServingGroup& group) const {
+  std::optional<Clock::time_point> earliest;
+  const auto consider = [&](Clock::time_point at) {
+    if (at > now_ && (!earliest || at < *earliest)) earliest = at;
+  };
+  if (const auto* plan = group.target.planner.outstanding())
+    consider(plan->sent_at + group.target.times.step_timeout());
+  group.rounds.for_each_deadline(group.requests.all(), consider);
+  return earliest;
 }
 
 std::optional<Clock::time_point> Protocol::next_deadline() const {
@@ -46,12 +89,9 @@ std::optional<Clock::time_point> Protocol::next_deadline() const {
     if (at > now_ && (!earliest || at < *earliest)) earliest = at;
   };
   if (join_deadline_) consider(*join_deadline_);
-  for (const ServingGroup& group : groups_) {
-    if (const auto* plan = group.target.planner.outstanding())
-      consider(plan->sent_at + group.target.times.step_timeout());
-    group.rounds.for_each_deadline(group.requests.all(), consider);
-    pool_.for_each_resumption(group.requests.all(), consider);
-  }
+  if (const auto next = agenda_.next()) consider(*next);
+  if (pool_.owes_any())
+    for (const ServingGroup& group : groups_) pool_.for_each_resumption(group.requests.all(), consider);
   return earliest;
 }
 
@@ -153,6 +193,7 @@ void Protocol::admit(Turn& turn) {
 }
 
 void Protocol::begin(ServingGroup& group, LiveRequest& live, Turn& turn) {
+  stir(group);
   live.group = group.target.index;
   live.become(RequestState::kPrefill);
   totals_.prompt_tokens += live.sequence.prompt_length();
@@ -196,12 +237,19 @@ void Protocol::finish(LiveRequest& live, FinishReason reason, Status error, Turn
 // A sequence's worker changes between its rounds, not while it drafts.
 void Protocol::assign(Turn& turn) {
   if (pool_.size() == 0) return;
-  for (ServingGroup& group : groups_)
-    for (auto& [id, live] : group.requests.all()) {
-      if (!live->running() || live->state == RequestState::kDrafting) continue;
-      const bool moved = pool_.assign(*live, turn);
-      if (moved && !group.target.drafts()) use_kind(*live, pool_.of(*live)->kind());
-    }
+  if (pool_.weigh(turn.now()))
+    for (ServingGroup& group : groups_) assign(group, turn);
+  else  // a plan that the last event brought let sequences go that could not be moved before
+    for (const int32_t group : agenda_.stirred_lately()) assign(groups_.at(group), turn);
+}
+
+void Protocol::assign(ServingGroup& group, Turn& turn) {
+  for (auto& [id, live] : group.requests.all()) {
+    if (!live->running() || live->state == RequestState::kDrafting) continue;
+    if (!pool_.assign(*live, turn)) continue;
+    stir(group);
+    if (!group.target.drafts()) use_kind(*live, pool_.of(*live)->kind());
+  }
 }
 
 // What a draft length policy learnt of one kind of drafter says nothing about another. A head drafts the same
@@ -269,6 +317,7 @@ void Protocol::take(PeerId peer, StepResult& message, size_t frame_bytes, Turn& 
     ++totals_.unexpected_messages;
     return;
   }
+  stir(*group);
   const OutstandingPlan* plan = group->target.planner.outstanding();
   if (!plan || message.step < plan->step) {
     ++totals_.stale_results;
@@ -357,16 +406,16 @@ void Protocol::expire(Turn& turn) {
                                                  lost_.message(), options_.target_timeout.count())),
             turn);
   }
-  for (ServingGroup& group : groups_) {
+  for_each_stirred([&](ServingGroup& group) {
     const auto* plan = group.target.planner.outstanding();
-    if (!plan || turn.now() < plan->sent_at + group.target.times.step_timeout()) continue;
+    if (!plan || turn.now() < plan->sent_at + group.target.times.step_timeout()) return;
     const auto waited = std::chrono::duration_cast<std::chrono::milliseconds>(turn.now() - plan->sent_at);
     target_lost(group,
                 deadline_exceeded(fmt::format("the target group did not answer step {} within {} ms",
                                               plan->step, waited.count())),
                 turn);
-  }
-  for (ServingGroup& group : groups_) group.rounds.expire(group.requests.all(), turn);
+  });
+  for_each_stirred([&](ServingGroup& group) { group.rounds.expire(group.requests.all(), turn); });
 }
 
 }  // namespace outrider

@@ -13,6 +13,7 @@
 #include <string>
 #include <vector>
 
+#include "coordinator/agenda.h"
 #include "coordinator/overview.h"
 #include "coordinator/target_groups.h"
 #include "transformer/tokenizer/tokenizer.h"
@@ -81,10 +82,14 @@ class Protocol {
   void apply(ServingGroup& group, StepResult& result, const OutstandingPlan& plan, Turn& turn);
 
   void pump(Turn& turn);
+  template <class Look>
+  void for_each_stirred(const Look& look);
+  std::optional<Clock::time_point> due(const ServingGroup& group) const;
   void expire(Turn& turn);
   void admit(Turn& turn);
   void begin(ServingGroup& group, LiveRequest& live, Turn& turn);
   void assign(Turn& turn);
+  void assign(ServingGroup& group, Turn& turn);
   void plan(ServingGroup& group, Turn& turn);
   void count(ServingGroup& group, const OutstandingPlan& plan, const StepPlan& step);
 
@@ -96,6 +101,7 @@ class Protocol {
   void use_kind(LiveRequest& live, DrafterKind kind) const;
   LiveRequest* live(SequenceId id) { return const_cast<LiveRequest*>(find(id)); }
   ServingGroup& group_of(SequenceId id);
+  void stir(const ServingGroup& group) { agenda_.stir(group.target.index); }
   Clock::duration draft_timeout() const;
 
   void target_joined(PeerId peer, Hello& hello, Turn& turn);
@@ -123,6 +129,7 @@ class Protocol {
   RequestQueue queue_{options_};
   WorkerPool pool_{options_, totals_};
   TargetGroups groups_{options_, pool_, totals_};
+  Agenda agenda_;
 };
 
 }  // namespace outrider

@@ -12,9 +12,13 @@ void Protocol::on(MessageReceived& event, Turn& turn) {
     return refuse_hello(event.peer, "only the job itself starts its target group; connect as a draft worker",
                         turn);
   if (event.door == Door::kTargets && !may_speak(event, turn)) return;
-  if (PoolWorker* worker = pool_.find(event.peer)) worker->heard();
+  if (PoolWorker* worker = pool_.find(event.peer)) {
+    if (worker->is_silent()) agenda_.stir_all();  // what it drafts for, it drafts for again
+    worker->heard();
+  }
   if (auto* draft = std::get_if<Draft>(&event.message)) {
     ServingGroup& group = group_of(draft->sequence);
+    stir(group);
     return group.rounds.take(event.peer, *draft, event.bytes, group.requests, turn);
   }
   if (auto* result = std::get_if<StepResult>(&event.message))
@@ -97,6 +101,7 @@ void Protocol::target_joined(PeerId peer, Hello& hello, Turn& turn) {
 
 // While another group is here its requests go on there.
 void Protocol::target_lost(ServingGroup& group, Status why, Turn& turn) {
+  agenda_.stir_all();
   group.target.leave();
   ++totals_.group(group.target.index).lost;
   if (groups_.any_here())
@@ -143,6 +148,7 @@ void Protocol::wait_for_group(ServingGroup& lost, Status why, Turn& turn) {
 
 // Every open request ends with a typed error; new ones are refused until a target joins again.
 void Protocol::end_all(Status why, Turn& turn) {
+  agenda_.stir_all();
   target_status_ = std::move(why);
   for (ServingGroup& group : groups_) {
     for (auto& [id, live] : group.requests.all()) {
@@ -194,6 +200,7 @@ void Protocol::worker_joined(PeerId peer, Hello& hello, Turn& turn) {
 std::optional<DrafterKind> Protocol::forget_worker(PeerId peer, Turn& turn) {
   const auto kind = pool_.remove(peer);
   if (!kind) return std::nullopt;
+  agenda_.stir_all();
   for (ServingGroup& group : groups_)
     for (auto& [id, live] : group.requests.all()) {
       if (live->link.peer != peer) continue;
@@ -258,6 +265,7 @@ void Protocol::on(SendFailed& event, Turn& turn) {
   const auto* propose = std::get_if<Propose>(&event.message);
   if (propose && propose->sent_after_us > 0) return;  // its queue is full of what was said again
   pool_.missed(*worker, draft_timeout(), turn.now());
+  pool_.owes(event.peer);
   if (const auto* close = std::get_if<Close>(&event.message)) return worker->keep_close(close->sequence);
   const auto* open = std::get_if<Open>(&event.message);
   const auto* rows = std::get_if<StateRows>(&event.message);

@@ -43,18 +43,29 @@ std::unique_ptr<LiveRequest> RequestQueue::take(SequenceId id) {
 LiveRequest& RequestTable::add(std::unique_ptr<LiveRequest> live) {
   ++running_;
   const SequenceId id = live->id();
+  index_[id.value()] = live.get();
   return *live_.emplace(id, std::move(live)).first->second;
+}
+
+template <class Ends>
+void RequestTable::forget(const Ends& ends) {
+  std::erase_if(live_, [&](const auto& item) {
+    if (!ends(*item.second)) return false;
+    index_.erase(item.first.value());
+    return true;
+  });
 }
 
 int64_t RequestTable::lose_group() {
   int64_t back = 0;
-  std::erase_if(live_, [](const auto& item) { return item.second->finished(); });
+  forget([](const LiveRequest& live) { return live.finished(); });
   for (auto& [id, live] : live_) back += live->lose_group();
   return back;
 }
 
 RequestMap RequestTable::take_all() {
   running_ = 0;
+  for (const auto& [id, live] : live_) index_.erase(id.value());
   return std::exchange(live_, {});
 }
 
@@ -79,8 +90,7 @@ void RequestTable::finish(LiveRequest& live) {
 }
 
 void RequestTable::sweep() {
-  std::erase_if(
-      live_, [](const auto& item) { return item.second->finished() && !item.second->sequence.target.open; });
+  forget([](const LiveRequest& live) { return live.finished() && !live.sequence.target.open; });
 }
 
 }  // namespace outrider

@@ -6,6 +6,7 @@
 
 #include <memory>
 #include <set>
+#include <unordered_map>
 #include <utility>
 #include <vector>
 
@@ -36,8 +37,12 @@ class RequestQueue {
   int64_t tokens_ = 0;
 };
 
+// Where to find the requests of all target groups.
+using RequestIndex = std::unordered_map<uint64_t, LiveRequest*>;  // by SequenceId
+
 class RequestTable {
  public:
+  explicit RequestTable(RequestIndex& index) : index_(index) {}
   // From now on it runs here.
   LiveRequest& add(std::unique_ptr<LiveRequest> live);
   // The group is gone: who has finished is forgotten, and the others begin from what was committed. Returns
@@ -59,6 +64,10 @@ class RequestTable {
   void sweep();
 
  private:
+  template <class Ends>
+  void forget(const Ends& ends);
+
+  RequestIndex& index_;
   size_t running_ = 0;
   RequestMap live_;
 };

@@ -22,7 +22,7 @@ int32_t known_tokens(const LiveRequest& live, const ServingGroup& group) {
 
 TargetGroups::TargetGroups(const ProtocolOptions& options, WorkerPool& pool, Totals& totals) {
   for (int32_t i = 0; i < std::max(1, options.target_groups); ++i)
-    groups_.emplace_back(options, i, pool, totals);
+    groups_.emplace_back(options, i, pool, totals, index_);
 }
 
 // ---- membership -----------------------------------------------------------------------------------------
@@ -94,9 +94,8 @@ ServingGroup* TargetGroups::of(const LiveRequest& live) {
 }
 
 LiveRequest* TargetGroups::find(SequenceId id) const {
-  for (const ServingGroup& group : groups_)
-    if (LiveRequest* live = group.requests.find(id)) return live;
-  return nullptr;
+  const auto at = index_.find(id.value());
+  return at == index_.end() ? nullptr : at->second;
 }
 
 size_t TargetGroups::running() const {

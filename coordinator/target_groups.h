@@ -19,8 +19,10 @@ inline constexpr std::string_view kGroupHasJoined = "a target group has already 
 inline constexpr std::string_view kGroupsHaveJoined = "target groups have already joined";
 
 struct ServingGroup {
-  ServingGroup(const ProtocolOptions& options, int32_t at, WorkerPool& pool, Totals& totals)
+  ServingGroup(const ProtocolOptions& options, int32_t at, WorkerPool& pool, Totals& totals,
+               RequestIndex& index)
       : target(options, at),
+        requests(index),
         rounds(options, target, pool, totals),
         states(options, target, pool),
         verdicts(options, target, pool, rounds.shadows(), totals) {}
@@ -44,6 +46,7 @@ class TargetGroups {
   auto end() const { return groups_.end(); }
   ServingGroup& first() { return groups_.front(); }
   const ServingGroup& first() const { return groups_.front(); }
+  ServingGroup& at(int32_t index) { return groups_[static_cast<size_t>(index)]; }
   const ServingGroup& at(int32_t index) const { return groups_.at(static_cast<size_t>(index)); }
 
   // ---- membership
@@ -68,6 +71,7 @@ class TargetGroups {
   ServingGroup* best_for(const LiveRequest& live, Places places);
 
  private:
+  RequestIndex index_;
   std::deque<ServingGroup> groups_;  // as many as may join
 };
 

@@ -1,6 +1,7 @@
 #include "coordinator/worker_pool.h"
 
 #include <algorithm>
+#include <limits>
 
 #include "coordinator/pool_limits.h"
 
@@ -40,7 +41,9 @@ void WorkerPool::join(PeerId peer, Hello hello, DrafterKind kind) {
   if (drafter.name.empty()) drafter.name = hello.model.name;
   ++drafter.joined;
   ++totals_.workers_joined;
-  workers_.insert_or_assign(peer, PoolWorker(std::move(hello), kind));
+  (void)remove(peer);
+  lives_.emplace(hello.generation, peer);
+  workers_.emplace(peer, PoolWorker(std::move(hello), kind));
 }
 
 std::optional<DrafterKind> WorkerPool::remove(PeerId peer) {
@@ -48,7 +51,11 @@ std::optional<DrafterKind> WorkerPool::remove(PeerId peer) {
   const auto at = workers_.find(peer);
   if (at == workers_.end()) return std::nullopt;
   const DrafterKind kind = at->second.kind();
+  auto [life, end] = lives_.equal_range(at->second.generation());
+  lives_.erase(std::find_if(life, end, [peer](const auto& of) { return of.second == peer; }));
+  untold_.erase(peer);
   workers_.erase(at);
+  weights_.clear();  // they point to it
   return kind;
 }
 
@@ -77,41 +84,81 @@ std::vector<std::pair<PeerId, std::chrono::milliseconds>> WorkerPool::useless(Cl
 // How many times slower than the fastest of its kind, where that is beyond doubt; else 1. Who was slow once
 // gets another chance after a while.
 double WorkerPool::slowness(const PoolWorker& worker, Clock::time_point now) const {
-  double fastest = worker.token_ns();
-  for (const auto& [peer, other] : workers_)
-    if (other.kind() == worker.kind() && other.token_ns() > 0) fastest = std::min(fastest, other.token_ns());
+  const auto of_kind = std::find_if(fastest_.begin(), fastest_.end(),
+                                    [&](const auto& known) { return known.first == worker.kind(); });
+  const double fastest = of_kind == fastest_.end() ? worker.token_ns() : of_kind->second;
   const bool is_slow = worker.token_ns() > kNoticeablySlow * fastest;
   return is_slow && worker.is_measured_within(options_.max_back_off, now) ? worker.token_ns() / fastest : 1;
+}
+
+bool WorkerPool::weigh(Clock::time_point now) {
+  fastest_.clear();
+  for (const auto& [peer, worker] : workers_) {
+    if (worker.token_ns() <= 0) continue;
+    const auto of_kind = std::find_if(fastest_.begin(), fastest_.end(),
+                                      [&](const auto& known) { return known.first == worker.kind(); });
+    if (of_kind == fastest_.end())
+      fastest_.emplace_back(worker.kind(), worker.token_ns());
+    else
+      of_kind->second = std::min(of_kind->second, worker.token_ns());
+  }
+  bool changed = std::exchange(moved_, false) || weights_.size() != workers_.size();
+  weights_.resize(workers_.size());
+  lightest_ = std::numeric_limits<double>::infinity();
+  one_kind_ = true;
+  size_t i = 0;
+  for (auto& member : workers_) {
+    const PoolWorker& worker = member.second;
+    const Weight weight{.member = &member,
+                        .kind = worker.kind(),
+                        .held = worker.held(),
+                        .usable = worker.is_usable(now),
+                        .has_room = worker.has_room(),
+                        .slowness = slowness(worker, now)};
+    changed |= weights_[i] != weight;
+    weights_[i++] = weight;
+    one_kind_ &= weight.kind == weights_.front().kind;
+    if (weight.usable && weight.has_room) lightest_ = std::min(lightest_, weight.load(false));
+  }
+  return changed;
+}
+
+// Nobody has less to do than its worker, whatever the sequence is; so much is seen without a look at others.
+bool WorkerPool::keeps(const LiveRequest& live) const {
+  if (!one_kind_ || !live.link.peer || !live.choice.has_chosen()) return false;
+  const auto at =
+      std::lower_bound(weights_.begin(), weights_.end(), *live.link.peer,
+                       [](const Weight& weight, PeerId peer) { return weight.member->first < peer; });
+  if (at == weights_.end() || at->member->first != *live.link.peer) return false;
+  return at->usable && live.sequence.committed() < at->member->second.max_context() &&
+         at->load(true) < lightest_;
 }
 
 // Where the sequence had best be drafted for: of the kind that suits it the worker that has the least to do,
 // and the one it has unless a move evens things out, because a move costs reading the text again. Null:
 // nobody can.
-WorkerPool::Member* WorkerPool::best_for(LiveRequest& live, Clock::time_point now) {
+WorkerPool::Member* WorkerPool::best_for(LiveRequest& live) {
   candidates_.clear();
   kinds_here_.clear();
-  for (auto& candidate : workers_) {
-    const PoolWorker& worker = candidate.second;
-    const bool has_room = live.link.peer == candidate.first || worker.has_room();
-    const bool can_read = live.sequence.committed() < worker.max_context();
-    if (!has_room || !can_read || !worker.is_usable(now)) continue;
-    candidates_.push_back(&candidate);
-    if (std::find(kinds_here_.begin(), kinds_here_.end(), worker.kind()) == kinds_here_.end())
-      kinds_here_.push_back(worker.kind());
+  for (const Weight& weight : weights_) {
+    const bool has_room = live.link.peer == weight.member->first || weight.has_room;
+    const bool can_read = live.sequence.committed() < weight.member->second.max_context();
+    if (!has_room || !can_read || !weight.usable) continue;
+    candidates_.push_back(&weight);
+    if (std::find(kinds_here_.begin(), kinds_here_.end(), weight.kind) == kinds_here_.end())
+      kinds_here_.push_back(weight.kind);
   }
   if (candidates_.empty()) return nullptr;
   const DrafterKind kind = live.choice.choose(kinds_here_, goodput_);
-  const auto load =
-      [&](const Member* candidate) {  // with this sequence; half a sequence less where it is already
-        const bool has_it = live.link.peer == candidate->first;
-        return (candidate->second.held() + (has_it ? -0.5 : 1)) * slowness(candidate->second, now);
-      };
-  Member* best = nullptr;
-  for (Member* candidate : candidates_) {
-    if (candidate->second.kind() != kind) continue;
+  const auto load = [&](const Weight* candidate) {
+    return candidate->load(live.link.peer == candidate->member->first);
+  };
+  const Weight* best = nullptr;
+  for (const Weight* candidate : candidates_) {
+    if (candidate->kind != kind) continue;
     if (!best || load(candidate) < load(best)) best = candidate;
   }
-  return best;
+  return best->member;
 }
 
 // Not while a draft waits for its plan, unless its worker is silent.
@@ -119,13 +166,16 @@ bool WorkerPool::assign(LiveRequest& live, Turn& turn) {
   const PoolWorker* current = of(live);
   const bool works = current && (!current->is_silent() || current->is_usable(turn.now()));
   if (works && (workers_.size() == 1 || live.state == RequestState::kReady)) return false;
-  Member* best = best_for(live, turn.now());
+  if (keeps(live)) return false;
+  Member* best = best_for(live);
   if (!best || live.link.peer == best->first) return false;
   totals_.sequences_moved += live.link.peer.has_value();
   close(live, turn);
   live.link.peer = best->first;
   best->second.give();
   open(live, turn);
+  (void)weigh(turn.now());
+  moved_ = true;
   return true;
 }
 
@@ -156,13 +206,21 @@ bool WorkerPool::has_to_be_told(PeerId peer, const PoolWorker& worker, const Req
 }
 
 void WorkerPool::resume(RequestMap& requests, Turn& turn) {
-  for (auto& [peer, worker] : workers_) {
-    if (!worker.is_usable(turn.now())) continue;
-    for (const SequenceId sequence : worker.take_unsent_closes()) turn.send(peer, Close{sequence});
+  for (const PeerId peer : untold_) {
+    PoolWorker* worker = find(peer);
+    if (!worker || !worker->is_usable(turn.now())) continue;
+    for (const SequenceId sequence : worker->take_unsent_closes()) turn.send(peer, Close{sequence});
     for (auto& [id, live] : requests) {
       if (live->running() && live->link.peer == peer && !live->link.opened) open(*live, turn);
     }
   }
+}
+
+void WorkerPool::resumed(Clock::time_point now) {
+  std::erase_if(untold_, [&](PeerId peer) {
+    const PoolWorker* worker = find(peer);
+    return !worker || worker->is_usable(now);
+  });
 }
 
 }  // namespace outrider

@@ -5,6 +5,7 @@
 
 #include <map>
 #include <optional>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -41,8 +42,7 @@ class WorkerPool {
   // All of them: lives are told apart by numbers drawn at random, which a worker that lies may repeat.
   template <class Use>
   void for_each_of(Generation generation, const Use& use) {
-    for (auto& [peer, worker] : workers_)
-      if (worker.generation() == generation) use(worker);
+    for (auto [at, end] = lives_.equal_range(generation); at != end; ++at) use(workers_.at(at->second));
   }
   // Who drafts for it. Null: nobody.
   PoolWorker* of(const LiveRequest& live) { return live.link.peer ? find(*live.link.peer) : nullptr; }
@@ -52,6 +52,9 @@ class WorkerPool {
   }
 
   // ---- assignment
+  // Weighs all workers. True: one of them has more or less to do, or is there or not, or is fast or slow
+  // otherwise than when this was last asked. Else whoever was assigned stays where it is.
+  bool weigh(Clock::time_point now);
   // Between rounds: gives the sequence to another worker if that is better. True: its worker's kind, and with
   // it what a draft length policy learnt, may be another one now.
   bool assign(LiveRequest& live, Turn& turn);
@@ -67,18 +70,37 @@ class WorkerPool {
   void missed(PoolWorker& worker, Clock::duration waited, Clock::time_point now) {
     worker.missed(waited, options_.max_back_off, now);
   }
+  // There is something that this worker has to be told and was not.
+  void owes(PeerId peer) { untold_.insert(peer); }
+  bool owes_any() const { return !untold_.empty(); }
   // Tells workers what they could not be told while they were left alone.
   void resume(RequestMap& requests, Turn& turn);
+  // All groups' requests were gone through.
+  void resumed(Clock::time_point now);
   // Calls `consider` with every time at which resume() has something to do.
   template <class Consider>
   void for_each_resumption(const RequestMap& requests, Consider consider) const {
-    for (const auto& [peer, worker] : workers_)
-      if (has_to_be_told(peer, worker, requests)) consider(worker.usable_at());
+    for (const PeerId peer : untold_)
+      if (const auto at = workers_.find(peer);
+          at != workers_.end() && has_to_be_told(peer, at->second, requests))
+        consider(at->second.usable_at());
   }
 
  private:
   using Member = std::pair<const PeerId, PoolWorker>;
-  Member* best_for(LiveRequest& live, Clock::time_point now);
+  // All that a sequence's place depends on, apart from the sequence.
+  struct Weight {
+    Member* member = nullptr;
+    DrafterKind kind = 0;
+    int32_t held = 0;
+    bool usable = false, has_room = false;
+    double slowness = 1;  // times slower than the fastest of its kind, where that is beyond doubt; else 1
+    bool operator==(const Weight&) const = default;
+    // With one sequence more, or with the sequence where it is already, which is half a sequence less.
+    double load(bool has_it) const { return (held + (has_it ? -0.5 : 1)) * slowness; }
+  };
+  Member* best_for(LiveRequest& live);
+  bool keeps(const LiveRequest& live) const;
   double slowness(const PoolWorker& worker, Clock::time_point now) const;
   static bool has_to_be_told(PeerId peer, const PoolWorker& worker, const RequestMap& requests);
 
@@ -88,7 +110,14 @@ class WorkerPool {
   std::map<PeerId, Hello> early_;                           // bounded
   GoodputByKind goodput_;                                   // of all sequences
   std::map<DrafterKind, std::chrono::milliseconds> rests_;  // the last of each kind
-  std::vector<Member*> candidates_;                         // scratch, as the next
+  std::multimap<Generation, PeerId> lives_;
+  std::set<PeerId> untold_;
+  std::vector<Weight> weights_;  // as last weighed, in the order of the workers
+  bool moved_ = false;           // somebody, since they were weighed
+  double lightest_ = 0;          // load of the worker that a sequence would best move to
+  bool one_kind_ = true;
+  std::vector<std::pair<DrafterKind, double>> fastest_;  // ns a token, by kind
+  std::vector<const Weight*> candidates_;                // scratch, as the next
   std::vector<DrafterKind> kinds_here_;
 };
 
