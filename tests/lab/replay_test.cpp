@@ -108,7 +108,10 @@ TEST(Replay, SaysWhereItIsNotExact) {
 
 class Recorded : public ::testing::Test {
  protected:
-  // A run of many texts, and its record.
+  static constexpr int kMostTries = 20;
+  // A run of many texts, and its record. A draft that comes too late, because other programs have the cores,
+  // makes a plain round and has its drafter left alone for a while: no replay knows of that, so the run is
+  // made again.
   RoundRecord run(const std::string& gamma_policy, std::vector<std::string> more) const {
     const std::string file = dir_ / "rounds.jsonl";
     std::vector<std::string> arguments{"--draft-model",   demo_draft(),
@@ -119,9 +122,17 @@ class Recorded : public ::testing::Test {
                                        "--record-rounds", file,
                                        "--output",        dir_ / "text.jsonl",
                                        "--quiet"};
+    arguments.insert(arguments.end(), {"--report", dir_ / "report.json"});
     arguments.insert(arguments.end(), more.begin(), more.end());
-    const Outcome ran = generate(arguments);
-    EXPECT_EQ(ran.code, 0) << ran.describe();
+    int64_t late = 0;
+    for (int tries = 0; tries < kMostTries; ++tries) {
+      const Outcome ran = generate(arguments);
+      EXPECT_EQ(ran.code, 0) << ran.describe();
+      late = nlohmann::json::parse(read_file(dir_ / "report.json"))["metrics"]["drafts"]["deadlines_missed"]
+                 .get<int64_t>();
+      if (late == 0) break;
+    }
+    EXPECT_EQ(late, 0) << "drafts came too late in each of " << kMostTries << " runs";
     auto record = read_round_record(file);
     EXPECT_TRUE(record.ok()) << record.status().message();
     return std::move(record).value();
