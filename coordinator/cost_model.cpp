@@ -17,6 +17,9 @@ constexpr double kUsualSpread = 0.08;
 constexpr double kHiccup = 1.2;                    // times the prediction; a slower pass counts as so much
 constexpr int32_t kSpell = 32;                     // as many in a row are no hiccups
 constexpr double kFirstHiccup = 2;                 // times what passes of as many rows took, at first
+constexpr double kReadingWeight = 0.25;            // of a prompt's reading, against all before
+constexpr double kLongReading = 2;                 // times what is usual; a longer one counts as so much
+constexpr int32_t kReadingSpell = 3;               // as many in a row are usual
 constexpr double kMinContextSpread = 0.05 * 0.05;  // (deviation / mean)^2 below which context tells nothing
 
 }  // namespace
@@ -25,7 +28,8 @@ CostModel::CostModel(const CostPrior& prior)
     : prior_(prior),
       scaled_(!prior.relative),
       pass_watch_(kHiccup, kSpell),
-      drafts_(prior.draft_token, prior.relative) {
+      drafts_(prior.draft_token, prior.relative),
+      reading_watch_(kLongReading, kReadingSpell) {
   for (const double n : kPseudoRows)
     prior_sums_.add(n, 0, prior.base + prior.per_row * n,
                     prior.weight / static_cast<double>(std::size(kPseudoRows)));
@@ -183,6 +187,18 @@ VerifyCost CostModel::Sums::fit() const {
 double CostModel::verify_seconds(int32_t rows, int64_t context) const {
   const double line = fit_.base + fit_.per_row * rows + fit_.per_context * static_cast<double>(context);
   return rows <= kFewRows ? line * (1 + correction_[static_cast<size_t>(rows)]) : line;
+}
+
+// The pass that reads drafts the first token, too.
+void CostModel::observe_reading(int32_t tokens, double seconds) {
+  if (tokens <= 0 || seconds <= 0) return;
+  constexpr double kLeast = 1e-12;
+  const double drafting = drafts_.is_known() ? draft().per_step : 0;
+  const double token = std::max(kLeast, (seconds - drafting) / tokens);
+  if (read_token_ == 0)
+    read_token_ = token;
+  else
+    read_token_ += kReadingWeight * (reading_watch_.believed(token, read_token_) - read_token_);
 }
 
 double CostModel::draft_phase_seconds(int32_t longest, int32_t total) const {

@@ -40,18 +40,24 @@ class CostModel {
   }
   // One draft that nobody waited for. Its worker's `reading` of what it had missed is not counted. The target
   // was busy meanwhile, and perhaps the reader of messages, too: this stands in for a measurement until there
-  // is one, then it tells whether things have changed.
-  void observe_shadow(int32_t tokens, double busy, double wait, double reading) {
-    drafts_.observe_shadow(tokens, busy, wait, reading, verify_seconds(1, 0));
+  // is one, then it tells whether things have changed. `longest_pass`: of those meanwhile.
+  void observe_shadow(int32_t tokens, double busy, double wait, double reading, double longest_pass = 0) {
+    drafts_.observe_shadow(tokens, busy, wait, reading, std::max(longest_pass, verify_seconds(1, 0)));
   }
+
+  // So many tokens of prompts were read by a worker before it drafted.
+  void observe_reading(int32_t tokens, double seconds);
 
   const VerifyCost& verify() const { return fit_; }
   DraftCost draft() const { return drafts_.cost(); }
   double verify_seconds(int32_t rows, int64_t context) const;
   double draft_token_seconds() const { return draft().per_step; }
   double shadow_reading_seconds() const { return drafts_.shadow_reading(); }
+  // What a worker reads a token of a prompt in; 0: not known.
+  double read_token_seconds() const { return read_token_; }
   double exchange_seconds() const { return drafts_.exchange(); }  // links and queues, there and back
 
+  bool is_in_seconds() const { return scaled_; }  // else only ratios mean something
   bool draft_known() const {
     return scaled_ && ((drafts_.is_known() && !draft_doubted()) || !prior_.relative);
   }
@@ -115,6 +121,8 @@ class CostModel {
   int64_t passes_ = 0;
   Seen seen_;
   DraftPhases drafts_;
+  HeldUp reading_watch_;
+  double read_token_ = 0;
 };
 
 }  // namespace outrider

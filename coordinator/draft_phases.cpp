@@ -47,6 +47,7 @@ DraftPhases::DraftPhases(double token_seconds, bool is_ratio)
       reading_watch_(kMost, kShadowSpell) {}
 
 void DraftPhases::scale(double by) {
+  shadow_waits_ = 0;       // nobody knew what a pass takes
   if (is_known()) return;  // what a shadow measured is in seconds already
   prior_.ld *= by;
   sums_ = prior_;
@@ -128,12 +129,13 @@ void DraftPhases::add_exchange(double exchange, int64_t before) {
 
 void DraftPhases::observe_shadow(int32_t tokens, double busy, double wait, double reading, double pass) {
   if (shadow_reading_ > 0) reading = reading_watch_.believed(reading, shadow_reading_);
-  shadow_reading_ += (shadow_reading_ == 0 ? 1 : kShadowWeight) * (reading - shadow_reading_);
+  if (reading > 0)
+    shadow_reading_ += (shadow_reading_ == 0 ? 1 : kShadowWeight) * (reading - shadow_reading_);
   const double exchange = std::max(0.0, wait - busy);
   const double token = tokens > 0 ? busy / tokens : cost().per_step;
   if (is_measured()) {
-    const double surely =
-        shadow_watch_.believed(std::max(0.0, exchange - pass), std::max(exchange_, kNoExchange * pass));
+    const double surely = shadow_watch_.believed(std::max(0.0, exchange - tokens * pass),
+                                                 std::max(exchange_, kNoExchange * pass));
     const double change =
         kShadowWeight * (std::min(0.0, exchange - exchange_) + std::max(0.0, surely - exchange_));
     exchange_ += change;
@@ -146,14 +148,20 @@ void DraftPhases::observe_shadow(int32_t tokens, double busy, double wait, doubl
     }
     return;
   }
-  shadow_exchange_ = shadows_ == 0 ? exchange : std::min(shadow_exchange_, exchange);
+  if (shadows_ == 0 || exchange < shadow_exchange_) {
+    shadow_exchange_ = exchange;
+    shadow_tokens_ = tokens;
+    shadow_waits_ = 0;
+  }
   settle_shadow(pass);
   sums_.ld = sums_.ll * (shadows_ == 0 ? token : std::min(cost().per_step, token));
   ++shadows_;
 }
 
 void DraftPhases::settle_shadow(double pass) {
-  if (!is_measured()) exchange_ = std::max(0.0, shadow_exchange_ - pass);
+  if (is_measured()) return;
+  shadow_waits_ = std::max(shadow_waits_, shadow_tokens_ * pass);
+  exchange_ = std::max(0.0, shadow_exchange_ - shadow_waits_);
 }
 
 }  // namespace outrider

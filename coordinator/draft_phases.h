@@ -33,9 +33,9 @@ class DraftPhases {
 
   // `pass`: what a pass of one row takes.
   void observe(const DraftPhase& phase, double pass);
-  // CostModel::observe_shadow.
+  // CostModel::observe_shadow. `pass`: what it may have waited for before each of its own.
   void observe_shadow(int32_t tokens, double busy, double wait, double reading, double pass);
-  // A pass takes that long; a shadow may have waited for one to end.
+  // A pass takes that long, as was not known when a shadow came.
   void settle_shadow(double pass);
 
   DraftCost cost() const { return sums_.cost(); }
@@ -75,7 +75,8 @@ class DraftPhases {
   std::array<Measured, kFirst> first_;
   HeldUp busy_watch_, exchange_watch_, shadow_watch_, reading_watch_;
   CutOff cut_off_;  // of a phase, whatever it was
-  double exchange_ = 0, shadow_exchange_ = 0, shadow_reading_ = 0;
+  double exchange_ = 0, shadow_exchange_ = 0, shadow_waits_ = 0, shadow_reading_ = 0;
+  int32_t shadow_tokens_ = 0;
   int64_t phases_ = 0, shadows_ = 0;
   double drafted_ = 0, busy_ = 0, exchanged_ = 0;  // over all phases
 };

@@ -5,8 +5,6 @@
 namespace outrider {
 namespace {
 
-// A worker that far behind reads as long as one with a new prompt.
-constexpr int32_t kCatchUpTokens = 64;
 // A Propose is repeated so often at one pace, then more rarely. Where half of all messages are lost, one
 // Propose in a hundred needs more.
 constexpr int32_t kRepeatsAtOnePace = 16;
@@ -14,13 +12,6 @@ constexpr int32_t kRepeatsAtOnePace = 16;
 constexpr int32_t kMaxResyncsPerRound = 16;
 // A worker that takes longer to read is too slow to wait for.
 constexpr std::chrono::milliseconds kReadingTimePerToken{10};
-
-// Tokens that a worker has to read before it drafts; 0: so few that its usual times hold.
-int32_t unread(const LiveRequest& live) {
-  const int32_t committed = live.sequence.committed();
-  if (live.link.fresh) return committed;
-  return committed - live.link.known > kCatchUpTokens ? committed - live.link.known : 0;
-}
 
 // A pass that reads little costs what any pass does. One that answers a repetition may have read before the
 // first answer, which was lost.
@@ -208,7 +199,7 @@ bool DraftRounds::reads_along(const LiveRequest& live, const PoolWorker& worker)
 
 // What a worker gets on top that has a prompt, or much else, to read first.
 Clock::duration DraftRounds::reading_time(const LiveRequest& live) const {
-  return std::min<Clock::duration>(kReadingTimePerToken * unread(live), options_.first_draft_timeout);
+  return std::min<Clock::duration>(kReadingTimePerToken * live.unread(), options_.first_draft_timeout);
 }
 
 // For the draft of the round that begins, or again when the worker had lost track.
@@ -233,9 +224,11 @@ void DraftRounds::ask_aside(LiveRequest& live, int32_t gamma, Turn& turn) {
                                  .base = Position(live.sequence.committed()),
                                  .prefix_hash = live.sequence.hash(),
                                  .gamma = gamma,
+                                 .unread = live.unread(),
                                  .sent_at = turn.now(),
                                  .deadline = turn.now() + timeout,
                                  .ids = {}};
+  target_.costs.shadow_begins();
   propose(live, gamma, Pipeline::kLockstep, turn);
 }
 
@@ -243,7 +236,7 @@ void DraftRounds::propose(LiveRequest& live, int32_t gamma, Pipeline pipeline, T
   const int32_t committed = live.sequence.committed();
   const auto unseen = live.sequence.ids_from(live.link.known);
   const PoolWorker& worker = *pool_.of(live);
-  const int32_t unread_count = unread(live);
+  const int32_t unread_count = live.unread();
   Propose message{.sequence = live.id(),
                   .epoch = live.sequence.epoch(),
                   .round = live.round.number,

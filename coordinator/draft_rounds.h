@@ -17,7 +17,7 @@ class DraftRounds {
         target_(target),
         pool_(pool),
         totals_(totals),
-        terms_(options, target),
+        terms_(options, target, totals),
         shadows_(options, target.costs) {}
 
   // Begins a round of an idle sequence, which afterwards is drafting, or ready without a draft. `batch_size`:

@@ -67,7 +67,30 @@ GammaContext DraftTerms::gamma_context(const LiveRequest& live, const PoolWorker
                                                  : Shadows::kCosts,
           .shadow_out = live.link.shadow.has_value(),
           .found = worker.finds_text() && worker.is_without_model() &&
-                   !options_.tree.suits(live.request.sampling.rule)};
+                   !options_.tree.suits(live.request.sampling.rule),
+          .reading_seconds =
+              worker.is_without_model() ? 0 : reading_seconds(live, target_.costs.of(worker.kind())),
+          .remaining = remaining(live)};
+}
+
+// Until a drafter of this kind has read much it is thought to read a few times as fast as the target.
+double DraftTerms::reading_seconds(const LiveRequest& live, const CostModel& cost) const {
+  const int32_t unread = live.unread();
+  if (unread <= kCatchUpTokens) return 0;
+  if (cost.read_token_seconds() > 0) return unread * cost.read_token_seconds();
+  constexpr double kGuess = 0.3;
+  return kGuess * std::chrono::duration<double>(target_.times.reading(unread)).count();
+}
+
+// Texts end at max_tokens or before it, as long as those that have ended, on average. How much of one there
+// is says nothing about how much is to come.
+int32_t DraftTerms::remaining(const LiveRequest& live) const {
+  constexpr int64_t kTelling = 8;  // texts
+  const int32_t most = std::min(live.request.max_tokens - live.sequence.emitted(),
+                                target_.max_context() - live.sequence.committed());
+  const int64_t ended = totals_.generation_lengths.count();
+  if (ended < kTelling) return most;
+  return static_cast<int32_t>(std::min<int64_t>(most, totals_.generation_lengths.sum() / ended));
 }
 
 // How long a draft may be that the worker finds in the text. Without one of its model the round would go on

@@ -17,10 +17,11 @@ struct PassPrices {
   int64_t pass_ns = 0, row_ns = 0;
 };
 
-// Both outlive it.
+// All outlive it.
 class DraftTerms {
  public:
-  DraftTerms(const ProtocolOptions& options, TargetGroup& target) : options_(options), target_(target) {}
+  DraftTerms(const ProtocolOptions& options, TargetGroup& target, const Totals& totals)
+      : options_(options), target_(target), totals_(totals) {}
 
   int32_t gamma_limit(const LiveRequest& live) const;
   int32_t gamma_limit(const LiveRequest& live, const PoolWorker& worker) const;
@@ -37,9 +38,12 @@ class DraftTerms {
  private:
   TreeShape priced(const TreeShape& shape, int32_t gamma, int32_t batch_size, DrafterKind kind) const;
   QKind q_kind(const LiveRequest& live, const PoolWorker& worker) const;
+  double reading_seconds(const LiveRequest& live, const CostModel& cost) const;
+  int32_t remaining(const LiveRequest& live) const;
 
   const ProtocolOptions& options_;
   TargetGroup& target_;
+  const Totals& totals_;
 };
 
 }  // namespace outrider

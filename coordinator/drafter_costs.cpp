@@ -17,8 +17,8 @@ DrafterKind DrafterCosts::add_kind(uint64_t fingerprint) {
   return kind;
 }
 
-void DrafterCosts::observe_verify(int32_t rows, int64_t context, double seconds) {
-  if (!passes_.next()) return;
+void DrafterCosts::observe_verify(int32_t rows, int64_t context, double seconds, bool beside_shadow) {
+  if (!passes_.next(beside_shadow)) return;
   all_.observe_verify(rows, context, seconds);
   for (auto& [kind, cost] : by_kind_) cost.observe_verify(rows, context, seconds);
 }
@@ -32,11 +32,43 @@ void DrafterCosts::observe_own(DrafterKind kind, int32_t longest, int32_t total,
 void DrafterCosts::observe_shadow(DrafterKind kind, int32_t tokens, double busy, double wait,
                                   double reading) {
   passes_.shadow();
-  all_.observe_shadow(tokens, busy, wait, reading);
-  by_kind_.at(kind).observe_shadow(tokens, busy, wait, reading);
+  all_.observe_shadow(tokens, busy, wait, reading, longest_pass_);
+  by_kind_.at(kind).observe_shadow(tokens, busy, wait, reading, longest_pass_);
+}
+
+void DrafterCosts::observe_reading(DrafterKind kind, int32_t tokens, double seconds) {
+  all_.observe_reading(tokens, seconds);
+  by_kind_.at(kind).observe_reading(tokens, seconds);
+}
+
+// A worker reads for all its sequences in the same passes, so only their sum tells.
+void DrafterCosts::observe_reading(std::span<const PlannedEntry> planned) {
+  struct Reading {
+    PeerId peer;
+    DrafterKind kind;
+    int32_t tokens = 0;
+    double seconds = 0;
+  };
+  std::vector<Reading> readings;
+  for (const PlannedEntry& entry : planned) {
+    const DraftLink& link = entry.live->link;
+    const RoundInFlight& round = entry.live->round;
+    if (!entry.sampling || round.own || !round.has_draft || round.from_text() || !link.peer) continue;
+    auto at = std::find_if(readings.begin(), readings.end(),
+                           [&](const Reading& reading) { return reading.peer == *link.peer; });
+    if (at == readings.end()) at = readings.insert(at, {*link.peer, round.kind});
+    at->tokens += link.proposal.unread;
+    at->seconds += static_cast<double>(round.draft.ingest_ns) * 1e-9;
+  }
+  for (const Reading& reading : readings)
+    if (reading.tokens > kCatchUpTokens) observe_reading(reading.kind, reading.tokens, reading.seconds);
 }
 
 void DrafterCosts::observe_drafts(std::span<const PlannedEntry> planned) {
+  if (std::any_of(planned.begin(), planned.end(), [](const PlannedEntry& e) {
+        return e.sampling && e.live->round.has_draft && e.live->link.proposal.unread > 0;
+      }))
+    observe_reading(planned);
   if (std::any_of(planned.begin(), planned.end(),
                   [](const auto& e) { return e.sampling && e.live->round.asks(); }))
     passes_.draft();

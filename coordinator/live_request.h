@@ -53,6 +53,7 @@ struct ShadowDraft {
   Position base;
   uint64_t prefix_hash = 0;
   int32_t gamma = 0;
+  int32_t unread = 0;  // LiveRequest::unread
   Clock::time_point sent_at, deadline;
   std::optional<std::vector<TokenId>> ids;  // came; wait for the text to go on past them
 };
@@ -70,6 +71,10 @@ struct TextAsks {
     skip = found ? 0 : (1 << in_vain) - 1;
   }
 };
+
+// A worker that far behind reads as long as one with a new prompt; what is less it reads in a pass that it
+// makes anyway.
+inline constexpr int32_t kCatchUpTokens = 64;
 
 // What a draft worker holds of a sequence, as far as we told it.
 struct DraftLink {
@@ -137,6 +142,12 @@ struct LiveRequest {
   SequenceId id() const { return sequence.id(); }
   bool finished() const { return state == RequestState::kFinished; }
   bool awaits_draft() const { return state == RequestState::kDrafting || (link.shadow && !link.shadow->ids); }
+  // Tokens that its worker has to read before it drafts; 0: so few that its usual times hold.
+  int32_t unread() const {
+    if (link.fresh) return sequence.committed();
+    const int32_t behind = sequence.committed() - link.known;
+    return behind > kCatchUpTokens ? behind : 0;
+  }
   bool running() const { return !finished() && state != RequestState::kQueued; }
   void become(RequestState next) {
     CHECK(may_become(state, next), "request {}: {} -> {}", id().value(), request_state_name(state),

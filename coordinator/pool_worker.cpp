@@ -23,9 +23,10 @@ void PoolWorker::waited(Clock::duration time, int32_t tokens, Clock::time_point 
   measured_at_ = now;
 }
 
-const ShadowPhase& PoolWorker::add_shadow(Clock::time_point sent_at, const Draft& draft) {
+const ShadowPhase& PoolWorker::add_shadow(const Draft& draft, Clock::time_point sent_at, int32_t unread) {
   if (shadows_.sent_at != sent_at) shadows_ = {.sent_at = sent_at};
   shadows_.longest = std::max(shadows_.longest, static_cast<int32_t>(draft.ids.size()));
+  shadows_.unread += unread;
   shadows_.reading_ns += draft.ingest_ns;
   shadows_.drafting_ns += draft.draft_ns;
   return shadows_;

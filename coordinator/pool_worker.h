@@ -17,7 +17,7 @@ namespace outrider {
 // Shadow drafts that a worker was asked for at once, as far as they have come.
 struct ShadowPhase {
   Clock::time_point sent_at{};
-  int32_t longest = 0;
+  int32_t longest = 0, unread = 0;  // tokens
   int64_t reading_ns = 0, drafting_ns = 0;
 };
 
@@ -69,7 +69,7 @@ class PoolWorker {
   }
   void read(int64_t ns, int32_t tokens) { read_token_ns_ = static_cast<double>(ns) / tokens; }
   double read_token_ns() const { return read_token_ns_; }  // of a committed token; 0: not known
-  const ShadowPhase& add_shadow(Clock::time_point sent_at, const Draft& draft);
+  const ShadowPhase& add_shadow(const Draft& draft, Clock::time_point sent_at, int32_t unread);
   // The step of this target group in whose rounds it last drafted.
   void asked_in(int32_t group, uint64_t step) { asked_in_[group] = step; }
   bool drafts_around(int32_t group, uint64_t step) const {

@@ -1,7 +1,8 @@
 // Which passes tell what passes of so many rows cost. The first plain passes after a draft do not: the
 // target's threads have gone to sleep, and caches hold the draft model, which plain decoding, having no
 // drafts, never meets (docs/default-policy.md has figures). Nor does a pass beside which a shadow draft was
-// made. A pass that verifies a draft always follows one. Plain values; told in the order of events.
+// under way: where drafts are made on the target's own devices it waited for them. A pass that verifies a
+// draft always follows one. Plain values; told in the order of events.
 #pragma once
 
 #include <algorithm>
@@ -15,13 +16,14 @@ class SettledPasses {
 
   // A draft was made for the next pass.
   void draft() { drafted_ = true; }
-  // One was made that no pass waited for.
+  // One came that no pass waited for.
   void shadow() { unsettled_ = std::max(unsettled_, 1); }
-  // A pass is over: whether to learn from it. From the very first, since nothing else is known.
-  bool next() {
+  // A pass is over: whether to learn from it. From the very first, since nothing else is known. `beside`: a
+  // shadow draft is under way.
+  bool next(bool beside = false) {
     const bool drafted = std::exchange(drafted_, false);
     const int unsettled = std::exchange(unsettled_, drafted ? kUnsettled : std::max(0, unsettled_ - 1));
-    return std::exchange(first_, false) || drafted || unsettled == 0;
+    return std::exchange(first_, false) || drafted || (unsettled == 0 && !beside);
   }
 
  private:

@@ -25,7 +25,7 @@ void ShadowDrafts::take(LiveRequest& live, PoolWorker& worker, Draft& draft, con
 void ShadowDrafts::learn_costs(const LiveRequest& live, PoolWorker& worker, const Draft& draft,
                                Clock::duration waited, const RequestMap& requests) {
   const Clock::time_point sent_at = live.link.shadow->sent_at;
-  const ShadowPhase& phase = worker.add_shadow(sent_at, draft);
+  const ShadowPhase& phase = worker.add_shadow(draft, sent_at, live.link.shadow->unread);
   const bool more = std::any_of(requests.begin(), requests.end(), [&](const auto& item) {
     const auto& other = item.second->link;
     return item.second.get() != &live && other.peer == live.link.peer && other.shadow && !other.shadow->ids &&
@@ -35,10 +35,14 @@ void ShadowDrafts::learn_costs(const LiveRequest& live, PoolWorker& worker, cons
   const double wait = std::chrono::duration<double>(waited).count();
   const double reading = static_cast<double>(phase.reading_ns) * 1e-9;
   const double drafting = static_cast<double>(phase.drafting_ns) * 1e-9;
-  const double token = phase.longest > 1 ? drafting / (phase.longest - 1) : reading;
+  const bool has_read = phase.unread > kCatchUpTokens;  // and how long that takes says nothing of a token
+  const double token = phase.longest > 1 ? drafting / (phase.longest - 1)
+                       : has_read        ? costs_.of(worker.kind()).draft_token_seconds()
+                                         : reading;
   const double busy = token * phase.longest;
   const double link = std::max(0.0, wait - reading - drafting);
-  costs_.observe_shadow(worker.kind(), phase.longest, busy, busy + link, reading);
+  costs_.observe_shadow(worker.kind(), phase.longest, busy, busy + link, has_read ? 0 : reading);
+  if (has_read) costs_.observe_reading(worker.kind(), phase.unread, reading);
 }
 
 void ShadowDrafts::compare(LiveRequest& live) const {

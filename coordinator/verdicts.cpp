@@ -215,9 +215,13 @@ void Verdicts::learn_pass(const StepResult& result, const OutstandingPlan& plan,
   target_.times.observe_step(now - plan.sent_at, plan.rows, plan.prefills);
   const double drafting = static_cast<double>(reported_ns(result.draft_ns)) * 1e-9;
   target_.place.pass_over(drafting);
+  const double all = std::chrono::duration<double>(now - plan.sent_at).count();
+  target_.costs.pass_over(all);
   if (!plan.prefills) {
-    const double all = std::chrono::duration<double>(now - plan.sent_at).count();
-    target_.costs.observe_verify(plan.rows, plan.context, std::max(0.0, all - drafting));
+    const bool beside_shadow = std::any_of(plan.entries.begin(), plan.entries.end(), [](const auto& entry) {
+      return entry.live->link.shadow && !entry.live->link.shadow->ids;
+    });
+    target_.costs.observe_verify(plan.rows, plan.context, std::max(0.0, all - drafting), beside_shadow);
     learn_own_drafts(result, drafting);
   }
   totals_.forward_ns += reported_ns(result.forward_ns);

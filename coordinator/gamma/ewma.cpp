@@ -25,6 +25,7 @@ constexpr int32_t kPlainTrialMinGap = 16, kPlainTrialMaxGap = 1024;  // steps
 constexpr int32_t kPlainTrialSteps = SettledPasses::kUnsettled + 4;
 constexpr int32_t kFirstPlainTrialSteps = SettledPasses::kUnsettled + 8;
 constexpr int32_t kIdleRounds = 32;  // then one token is tried: the others' drafts are waited for anyway
+constexpr double kLongWait = 4;      // plain steps: prompts that take longer to read are not waited for
 constexpr double kLeastShadow =
     0.25;  // plain steps that a shadow draft is thought to cost at least: wake-ups
 
@@ -81,6 +82,7 @@ void EwmaBatch::decide(const CostModel& cost) {
   stale_ = false;
   acceptance_.clear();
   limits_.clear();
+  unread_.clear();
   int64_t total_context = 0;
   bool all_chosen = true, early = false;
   finds_ = true;
@@ -90,13 +92,17 @@ void EwmaBatch::decide(const CostModel& cost) {
     shadows_ = std::min(shadows_, member->shadows_);
     shadow_out_ |= member->shadow_out_;
     acceptance_.push_back(member->estimate());
-    limits_.push_back(cost.draft_known() ? member->limit_ : std::min(member->limit_, kFirstLength));
+    const int32_t limit = member->is_read_aside() ? 0 : member->limit_;
+    limits_.push_back(cost.draft_known() ? limit : std::min(limit, kFirstLength));
+    unread_.push_back(member->unread_);
     total_context += member->context_;
     all_chosen &= member->gamma_ >= 0;
     early |= member->early_;
     finds_ &= member->found_;
   }
   const double plain = cost.verify_seconds(static_cast<int32_t>(members_.size()), total_context);
+  plain_seconds_ = plain;
+  in_seconds_ = cost.is_in_seconds();
   const bool step_over = step_.rounds > 0;  // else somebody joined or left, or a shadow came
   if (step_over) settle(cost, plain, total_context, early ? trial_before_ : trial_);
   const GoodputChoice best = best_choice(cost, total_context, plain);
@@ -108,8 +114,8 @@ void EwmaBatch::decide(const CostModel& cost) {
   consider_rehearsal(cost);
 }
 
-GoodputChoice EwmaBatch::best_choice(const CostModel& cost, int64_t context, double plain_seconds) const {
-  if (!finds_) return allocate_goodput(acceptance_, limits_, cost, context);
+GoodputChoice EwmaBatch::best_choice(const CostModel& cost, int64_t context, double plain_seconds) {
+  if (!finds_) return allocate_goodput(acceptance_, limits_, unread_, cost, context);
   const auto batch = static_cast<int32_t>(members_.size());
   const double asked = found_.rate(cost, batch, context), plain = batch / plain_seconds;
   return {.gammas = std::vector<int32_t>(members_.size(), asked > plain ? 1 : 0),
@@ -117,8 +123,10 @@ GoodputChoice EwmaBatch::best_choice(const CostModel& cost, int64_t context, dou
 }
 
 void EwmaBatch::choose(const CostModel& cost, int64_t context, const GoodputChoice& best, bool all_chosen) {
+  for (size_t i = 0; i < members_.size(); ++i)  // whose prompt is not worth reading
+    if (unread_[i].seconds > 0 && limits_[i] == 0) members_[i]->gamma_ = 0;
   if (cost.draft_doubted()) {
-    for (EwmaGamma* member : members_) member->gamma_ = std::min(kFirstLength, member->limit_);
+    for (size_t i = 0; i < members_.size(); ++i) members_[i]->gamma_ = std::min(kFirstLength, limits_[i]);
   } else if (options_.trials && standing_ < 0) {
     for (EwmaGamma* member : members_) member->gamma_ = 0;
   } else if (!all_chosen || best.rate > (1 + options_.switch_gain) * rate_of_present(cost, context)) {
@@ -157,6 +165,9 @@ void EwmaBatch::settle(const CostModel& cost, double plain_seconds, int64_t cont
   // A doubted step cost what the one did that settled the doubt.
   const double all = gain * (1 + std::exchange(uncharged_, 0));
   standing_ = std::clamp(standing_ + (asked ? all : kTrialShare), kMinStanding, kMaxStanding);
+  const double paid = std::clamp(standing_ - kMinStanding, 0.0, debt_);
+  standing_ -= paid;
+  debt_ -= paid;
   if (trial == Trial::kDraft)
     credit_ += gain * plain_seconds - (rehearsed_trial ? shadow_seconds(cost, plain_seconds) : 0);
   else if (trial == Trial::kPlain)
@@ -187,12 +198,14 @@ void EwmaBatch::consider_trial(const CostModel& cost, double plain_seconds, doub
   trial_ = Trial::kNone;
   double extra = 0;
   if (off_ && shadow_out_) return;
+  const int32_t explorers = off_ ? choose_explorers() : 0;
+  if (off_ && explorers == 0) return;
   if (off_ && shadows_ == Shadows::kTests) {
     extra = shadow_seconds(cost, plain_seconds);
   } else if (off_) {
-    extra = cost.verify().per_row * batch * ProbeBudget::kLength +
-            cost.draft_phase_seconds(ProbeBudget::kLength, batch * ProbeBudget::kLength);
-    if (shadows_ == Shadows::kCosts) extra += shadow_seconds(cost, plain_seconds);
+    extra = cost.verify().per_row * explorers * ProbeBudget::kLength +
+            cost.draft_phase_seconds(ProbeBudget::kLength, explorers * ProbeBudget::kLength);
+    extra += shadows_ == Shadows::kCosts ? shadow_seconds(cost, plain_seconds) : explorers_reading_;
   } else if (++since_plain_ < kPlainTrialMaxGap) {
     if (since_plain_ < kPlainTrialMinGap || best_rate * plain_seconds > kClearGain * batch) return;
     extra = kPlainTrialSteps * std::max(0.0, plain_seconds - batch / best_rate);
@@ -208,23 +221,67 @@ void EwmaBatch::consider_trial(const CostModel& cost, double plain_seconds, doub
   if (off_ && shadows_ == Shadows::kTests) credit_ -= extra;
 }
 
-// What a shadow draft may take from a target that shares cores with the drafter; the link's time it does not.
+// What a shadow draft may take from a target that shares devices or cores with the drafter; the link's time
+// it does not.
 double EwmaBatch::shadow_seconds(const CostModel& cost, double plain_seconds) const {
-  const auto total = static_cast<int32_t>(members_.size()) * ProbeBudget::kLength;
+  const auto explorers =
+      std::count_if(members_.begin(), members_.end(), [](const EwmaGamma* m) { return m->explores_; });
+  const int32_t total = static_cast<int32_t>(explorers) * ProbeBudget::kLength;
   const double drafting = cost.draft_phase_seconds(ProbeBudget::kLength, total) - cost.exchange_seconds();
   // Looking into the text is no work: a message there and back is all.
   const double least =
       finds_ ? std::min(kLeastShadow * plain_seconds, cost.exchange_seconds()) : kLeastShadow * plain_seconds;
-  return std::max(least, drafting + cost.shadow_reading_seconds());
+  return std::max(least, drafting + cost.shadow_reading_seconds() + explorers_reading_);
 }
 
+// Who makes the drafts that only tell something: those whose texts have been read, or the one that has the
+// least to be read, and further ones as long as all of it is little. How many there are.
+int32_t EwmaBatch::choose_explorers() {
+  explorers_reading_ = 0;
+  std::vector<EwmaGamma*> by_reading;
+  int32_t count = 0;
+  for (EwmaGamma* member : members_) {
+    member->explores_ = member->unread_.seconds == 0;
+    if (member->explores_)
+      ++count;
+    else
+      by_reading.push_back(member);
+  }
+  if (count > 0 || shadow_out_ || !in_seconds_) return count;
+  std::stable_sort(by_reading.begin(), by_reading.end(), [](const EwmaGamma* a, const EwmaGamma* b) {
+    return a->unread_.seconds < b->unread_.seconds;
+  });
+  for (EwmaGamma* member : by_reading) {
+    const double all = explorers_reading_ + member->unread_.seconds;
+    if (count > 0 && all > kLeastShadow * plain_seconds_) break;
+    explorers_reading_ = all;
+    member->explores_ = true;
+    ++count;
+  }
+  return count;
+}
+
+// No round waits for a stranger, nor for prompts that take long to read, nor for drafts of a worker that
+// reads them. Until it is known what drafts cost a few of the sequences find it out.
 void EwmaBatch::consider_rehearsal(const CostModel& cost) {
-  const bool drafts =
-      trial_ == Trial::kDraft ||
-      std::any_of(members_.begin(), members_.end(), [](const EwmaGamma* m) { return m->gamma_ > 0; });
+  bool drafts = trial_ == Trial::kDraft;
+  double to_read = 0, being_read = 0;
+  for (const EwmaGamma* member : members_) {
+    drafts |= member->gamma_ > 0;
+    if (member->gamma_ > 0) to_read += member->unread_.seconds;
+    if (member->is_read_aside()) being_read += member->unread_.seconds;
+  }
   const bool stranger = since_draft_ >= kRehearsedFor || cost.draft_doubted();
   const bool in_shadow = trial_ == Trial::kDraft && shadows_ == Shadows::kTests;
-  rehearses_ = options_.trials && shadows_ != Shadows::kNone && drafts && (stranger || in_shadow);
+  const bool is_long = std::max(to_read, being_read) > kLongWait * plain_seconds_;
+  rehearses_ = options_.trials && shadows_ != Shadows::kNone && drafts && (stranger || in_shadow || is_long);
+  if (!rehearses_ || trial_ == Trial::kDraft) return;
+  if (!cost.draft_known()) {
+    choose_explorers();
+    return;
+  }
+  for (EwmaGamma* member : members_)
+    member->explores_ = member->unread_.seconds == 0 ? stranger && being_read == 0 : member->gamma_ > 0;
 }
 
 EwmaGamma::EwmaGamma(const EwmaOptions& options, std::shared_ptr<EwmaBatches> batches)
@@ -234,7 +291,13 @@ EwmaGamma::EwmaGamma(const EwmaOptions& options, std::shared_ptr<EwmaBatches> ba
       acceptance_(batch_->mean(), options.prior_tests, options.decay) {}
 
 EwmaGamma::~EwmaGamma() {
-  if (joined_) batch_->leave(this);
+  if (joined_) leave();
+}
+
+// What was read for a text that ends sooner than it was thought is lost.
+void EwmaGamma::leave() {
+  batch_->charge(std::exchange(owed_, 0.0));
+  batch_->leave(this);
 }
 
 double EwmaGamma::estimate() const {
@@ -250,15 +313,31 @@ int32_t EwmaGamma::next(const GammaContext& context) {
   shadows_ = context.shadows;
   shadow_out_ = context.shadow_out;
   found_ = context.found;
+  unread_ = {.seconds = context.reading_seconds, .remaining = context.remaining};
   join(context.group);
   batch_->decide(cost_of(context.cost));
-  if (batch_->rehearses()) return 0;
-  if (batch_->trial() == EwmaBatch::Trial::kDraft) return std::min(ProbeBudget::kLength, limit_);
+  const int32_t gamma = length();
+  if (unread_.seconds > 0 && !shadow_out_ && (gamma > 0 || shadow() > 0)) read();
+  return gamma;
+}
+
+int32_t EwmaGamma::length() {
+  if (batch_->rehearses() || is_read_aside()) return 0;
+  if (batch_->trial() == EwmaBatch::Trial::kDraft)
+    return explores_ ? std::min(ProbeBudget::kLength, limit_) : 0;
   if (batch_->trial() == EwmaBatch::Trial::kPlain) return 0;
-  idle_ = gamma_ == 0 && !batch_->off() ? idle_ + 1 : 0;
+  idle_ = gamma_ == 0 && !batch_->off() && unread_.seconds == 0 ? idle_ + 1 : 0;
   if (idle_ < kIdleRounds) return std::min(gamma_, limit_);
   idle_ = 0;
   return std::min(1, limit_);
+}
+
+// Its prompt is read from now on. A trial's reading is paid from the budget for trials.
+void EwmaGamma::read() {
+  if (shadow() > 0) shadow_out_ = true;
+  if (batch_->trial() == EwmaBatch::Trial::kDraft) return;
+  owed_ += unread_.seconds / batch_->plain_seconds();
+  owed_tokens_ = std::max(1, unread_.remaining);
 }
 
 // One that moves takes along what it learnt itself, and no length: that was chosen for another batch.
@@ -266,7 +345,7 @@ void EwmaGamma::join(int32_t group) {
   EwmaBatch* const batch = &batches_->of(group);
   if (joined_ && batch == batch_) return;
   if (joined_)
-    batch_->leave(this);
+    leave();
   else if (batch != batch_)
     acceptance_ = AcceptanceEwma(batch->mean(), options_.prior_tests, options_.decay);
   if (batch != batch_) gamma_ = -1;
@@ -278,11 +357,23 @@ void EwmaGamma::join(int32_t group) {
 void EwmaGamma::update(const RoundOutcome& outcome) {
   batch_->learn(outcome);
   learn(outcome.drafted, outcome.accepted);
+  if (outcome.drafted == 0) return;
+  unread_.seconds = 0;
+  if (owed_ == 0) return;
+  const int32_t tokens = std::min(outcome.accepted + 1, owed_tokens_);
+  const double part = owed_ * tokens / owed_tokens_;
+  owed_ = tokens < owed_tokens_ ? owed_ - part : 0;
+  owed_tokens_ -= tokens;
+  batch_->charge(part);
 }
 
-int32_t EwmaGamma::shadow() const { return batch_->rehearses() ? std::min(ProbeBudget::kLength, limit_) : 0; }
+int32_t EwmaGamma::shadow() const {
+  return batch_->rehearses() && explores_ ? std::min(ProbeBudget::kLength, limit_) : 0;
+}
 
 void EwmaGamma::observe_shadow(int32_t drafted, int32_t accepted) {
+  unread_.seconds = 0;
+  shadow_out_ = false;
   batch_->learn_shadow(drafted, accepted);
   learn(drafted, accepted);
 }

@@ -40,8 +40,11 @@ class EwmaBatch {
   bool off() const { return off_; }
   enum class Trial { kNone, kDraft, kPlain };
   Trial trial() const { return trial_; }
-  // This step is plain, and everybody makes a shadow draft.
+  // This step is plain, and shadow drafts are made.
   bool rehearses() const { return rehearses_; }
+  // In plain steps: of a prompt that was read.
+  void charge(double steps) { debt_ += steps; }
+  double plain_seconds() const { return plain_seconds_; }  // of a step, as it was last decided
   bool alone() const { return members_.size() < 2; }
   bool finds() const { return finds_; }
 
@@ -49,11 +52,12 @@ class EwmaBatch {
   void learn_acceptance(int32_t drafted, int32_t accepted);
   void settle(const CostModel& cost, double plain_seconds, int64_t context, Trial trial);
   void settle_shadows(const CostModel& cost, int64_t context);
-  GoodputChoice best_choice(const CostModel& cost, int64_t context, double plain_seconds) const;
+  GoodputChoice best_choice(const CostModel& cost, int64_t context, double plain_seconds);
   void choose(const CostModel& cost, int64_t context, const GoodputChoice& best, bool all_chosen);
   double rate_of_present(const CostModel& cost, int64_t context) const;
   void consider_trial(const CostModel& cost, double plain_seconds, double best_rate);
   void consider_rehearsal(const CostModel& cost);
+  int32_t choose_explorers();
   double shadow_seconds(const CostModel& cost, double plain_seconds) const;
 
   EwmaOptions options_;
@@ -94,11 +98,16 @@ class EwmaBatch {
   // apart: so whatever the estimates say, what drafting has lost stays below the start, and 1 % of the plain
   // steps since.
   double standing_ = kStartStanding;
+  double debt_ = 0;           // for prompts, not yet taken from it
+  double plain_seconds_ = 0;  // of a step, as it was last decided; no measure until a pass was
+  bool in_seconds_ = false;
+  double explorers_reading_ = 0;  // seconds
   static constexpr double kStartStanding = 1.5;
 
   // Scratch.
   std::vector<double> acceptance_;
   std::vector<int32_t> limits_;
+  std::vector<UnreadPrompt> unread_;
 };
 
 using EwmaBatches = ByGroup<EwmaBatch>;
@@ -121,6 +130,11 @@ class EwmaGamma : public GammaPolicy {
   friend class EwmaBatch;
   void join(int32_t group);
   void learn(int32_t drafted, int32_t accepted);
+  void leave();
+  int32_t length();
+  void read();
+  // A draft that nobody waits for is being made, after its prompt.
+  bool is_read_aside() const { return unread_.seconds > 0 && shadow_out_; }
   void watch_for_change(int32_t drafted, int32_t accepted);
 
   EwmaOptions options_;
@@ -134,6 +148,11 @@ class EwmaGamma : public GammaPolicy {
   Shadows shadows_ = Shadows::kNone;
   bool shadow_out_ = false;
   bool found_ = false;
+  UnreadPrompt unread_;
+  bool explores_ = false;  // makes the drafts of a trial, or the first ones
+  // A prompt that was read is charged, in plain steps, as the text grows that it was read for.
+  double owed_ = 0;
+  int32_t owed_tokens_ = 0;
   int32_t zeros_ = 0;   // rounds in a row without an accepted token
   int32_t streak_ = 0;  // tokens in a row without a rejection
   int32_t idle_ = 0;    // rounds in a row without a draft while others had one

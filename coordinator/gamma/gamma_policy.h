@@ -38,6 +38,10 @@ struct GammaContext {
   bool shadow_out = false;  // one is under way; another would not be made
   // The drafter finds drafts in the text, and can end each where its rows stop paying.
   bool found = false;
+  // What its drafter takes to read before it drafts, where that is more than a few tokens, and how many
+  // tokens the request probably still gets.
+  double reading_seconds = 0;
+  int32_t remaining = 1 << 20;
 };
 
 // One verified round. Nothing here is about discarded draft tokens, tokens beyond the end of the request, or

@@ -41,6 +41,27 @@ GoodputChoice allocate_goodput(std::span<const double> acceptance, std::span<con
   return best;
 }
 
+// Estimates are: so much more than its price a prompt's reading must promise.
+constexpr double kMargin = 1.5;
+
+GoodputChoice allocate_goodput(std::span<const double> acceptance, std::span<int32_t> limits,
+                               std::span<const UnreadPrompt> unread, const CostModel& cost, int64_t context) {
+  const auto batch = static_cast<int32_t>(acceptance.size());
+  const double plain = batch / cost.verify_seconds(batch, context);
+  for (;;) {
+    GoodputChoice best = allocate_goodput(acceptance, limits, cost, context);
+    // Seconds of the batch, a token.
+    const double saved = cost.is_in_seconds() ? std::max(0.0, 1 / plain - 1 / best.rate) : 0;
+    bool all_pay = true;
+    for (size_t r = 0; r < unread.size(); ++r) {
+      if (limits[r] == 0 || kMargin * unread[r].seconds <= saved * unread[r].remaining) continue;
+      limits[r] = 0;
+      all_pay = false;
+    }
+    if (all_pay) return best;
+  }
+}
+
 namespace {
 
 class GoodputGamma;
@@ -62,6 +83,7 @@ class GoodputGamma : public GammaPolicy {
     batch_->stale |= context.limit < gamma_;
     limit_ = std::min(max_, context.limit);
     context_ = context.context_length;
+    unread_ = {.seconds = context.reading_seconds, .remaining = context.remaining};
     if (batch_->stale) allocate(*batch_, cost_of(context.cost));
     return gamma_ > 0 ? gamma_ : probes_.next(context);
   }
@@ -88,13 +110,15 @@ class GoodputGamma : public GammaPolicy {
   static void allocate(Batch& batch, const CostModel& cost) {
     std::vector<double> acceptance;
     std::vector<int32_t> limits;
+    std::vector<UnreadPrompt> unread;
     int64_t context = 0;
     for (const GoodputGamma* member : batch.members) {
+      unread.push_back(member->unread_);
       acceptance.push_back(member->acceptance_.mean());
       limits.push_back(member->limit_);
       context += member->context_;
     }
-    const GoodputChoice choice = allocate_goodput(acceptance, limits, cost, context);
+    const GoodputChoice choice = allocate_goodput(acceptance, limits, unread, cost, context);
     for (size_t i = 0; i < batch.members.size(); ++i) batch.members[i]->gamma_ = choice.gammas[i];
     batch.stale = false;
   }
@@ -105,6 +129,7 @@ class GoodputGamma : public GammaPolicy {
   AcceptanceEwma acceptance_;
   ProbeBudget probes_;
   int32_t gamma_ = 0, limit_ = 0, context_ = 0;
+  UnreadPrompt unread_;
 };
 
 }  // namespace

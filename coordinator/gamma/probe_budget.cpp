@@ -19,7 +19,8 @@ int32_t ProbeBudget::next(const GammaContext& context) {
   const VerifyCost verify = cost.verify();
   plain_ = cost.round_seconds(0, context.batch_size, context.context_length);
   // The whole batch waits for one sequence's probe.
-  predicted_ = context.batch_size * (cost.draft_phase_seconds(kLength, kLength) + verify.per_row * kLength);
+  predicted_ = context.batch_size * (cost.draft_phase_seconds(kLength, kLength) + verify.per_row * kLength +
+                                     context.reading_seconds);
   longest_ = kHeldUp * (plain_ + predicted_);
   return credit_ >= predicted_ ? kLength : 0;
 }

@@ -1,4 +1,5 @@
 #include "coordinator/cost_model.h"
+#include "coordinator/settled_passes.h"
 
 #include <gtest/gtest.h>
 
@@ -24,7 +25,30 @@ TEST(CostModel, AShadowBeforeTheFirstPassKeepsItsSeconds) {
   cost.observe_shadow(2, 0.010, 0.013, 0.020);
   cost.observe_verify(1, 10, 0.001);
   EXPECT_DOUBLE_EQ(cost.draft_token_seconds(), 0.005);
-  EXPECT_NEAR(cost.exchange_seconds(), 0.003 - cost.verify_seconds(1, 0), 1e-9);
+  // It may have waited for a pass before each of its own.
+  EXPECT_NEAR(cost.exchange_seconds(), 0.003 - 2 * cost.verify_seconds(1, 0), 1e-9);
+  cost.observe_shadow(2, 0.010, 0.013, 0.020, 0.0014);
+  EXPECT_NEAR(cost.exchange_seconds(), 0.003 - 2 * 0.0014, 1e-9);
+}
+
+TEST(CostModel, LearnsHowFastPromptsAreRead) {
+  CostModel cost;
+  EXPECT_EQ(cost.read_token_seconds(), 0);
+  cost.observe_reading(100, 0.2);
+  EXPECT_DOUBLE_EQ(cost.read_token_seconds(), 0.002);
+  cost.observe_reading(100, 20);  // held up: counts for twice the usual
+  EXPECT_DOUBLE_EQ(cost.read_token_seconds(), 0.002 + 0.25 * 0.002);
+  for (int i = 0; i < 40; ++i) cost.observe_reading(50, 0.5);
+  EXPECT_NEAR(cost.read_token_seconds(), 0.01, 1e-4);
+}
+
+TEST(SettledPasses, APassBesideAShadowIsNoMeasure) {
+  SettledPasses passes;
+  EXPECT_TRUE(passes.next(true)) << "the first of all: nothing else is known";
+  EXPECT_FALSE(passes.next(true));
+  passes.shadow();
+  EXPECT_FALSE(passes.next()) << "it came while this pass was under way";
+  EXPECT_TRUE(passes.next());
 }
 
 TEST(CostModel, LearnsRowsAndContextAndForgets) {

@@ -346,6 +346,55 @@ TEST(GammaReaction, ReadingIsPartOfTheBudget) {
   EXPECT_LE(rounds.shadows * 3.2, 0.0025 * 4000 + 2 * 3.2);
 }
 
+// Passes of a second and, if `drafts`, draft tokens of a tenth.
+CostModel known_costs(bool drafts) {
+  CostModel cost;
+  for (int i = 0; i < 40; ++i) cost.observe_verify(1 + i % 9, 100, 1 + 0.01 * (i % 9));
+  for (int i = 0; i < 10 && drafts; ++i)
+    cost.observe_draft_phase(1 + i % 3, 1 + i % 3, 0.1 * (1 + i % 3), 0.1 * (1 + i % 3));
+  return cost;
+}
+
+// Of each sequence: whether its prompt would be read now, for a draft that is waited for or for one that is
+// not.
+std::vector<bool> reads(const CostModel& cost, const std::vector<std::pair<double, int32_t>>& prompts) {
+  const GammaPolicyFactory factory = parse_gamma_policy("ewma").value();
+  std::vector<std::unique_ptr<GammaPolicy>> policies;
+  std::vector<bool> read;
+  for (const auto& [seconds, remaining] : prompts) {
+    policies.push_back(factory());
+    const int32_t gamma = policies.back()->next({.limit = 64,
+                                                 .batch_size = static_cast<int32_t>(prompts.size()),
+                                                 .context_length = 100,
+                                                 .cost = &cost,
+                                                 .shadows = Shadows::kTests,
+                                                 .reading_seconds = seconds,
+                                                 .remaining = remaining});
+    read.push_back(gamma > 0 || policies.back()->shadow() > 0);
+  }
+  return read;
+}
+
+// By what is known here drafts save about half a pass a token.
+TEST(GammaReaction, APromptIsReadOnlyForTextsThatAreLongEnough) {
+  const CostModel cost = known_costs(true);
+  EXPECT_EQ(reads(cost, {{20, 10}}), std::vector<bool>{false});
+  EXPECT_EQ(reads(cost, {{20, 1000}}), std::vector<bool>{true});
+  EXPECT_EQ(reads(cost, {{2, 10}}), std::vector<bool>{true});
+  EXPECT_EQ(reads(cost, {{2, 1}}), std::vector<bool>{false});
+  // Nothing is read before a pass was measured: what it might save is not known.
+  EXPECT_EQ(reads(CostModel(), {{0.1, 1000}}), std::vector<bool>{false});
+}
+
+TEST(GammaReaction, OneSequenceFindsOutWhatDraftsCost) {
+  const CostModel unknown = known_costs(false);
+  EXPECT_EQ(reads(unknown, {{5, 1000}, {4, 1000}, {6, 1000}}), (std::vector<bool>{true, false, false}));
+  EXPECT_EQ(reads(unknown, {{5, 1000}, {0, 1000}, {6, 1000}}), (std::vector<bool>{true, true, false}))
+      << "whose text has been read costs nothing more";
+  EXPECT_EQ(reads(known_costs(true), {{5, 1000}, {4, 1000}, {6, 1000}}),
+            (std::vector<bool>{true, true, true}));
+}
+
 TEST(GammaReaction, ShadowsBringDraftingBack) {
   for (const Shadows shadows : {Shadows::kCosts, Shadows::kTests})
     for (uint64_t seed = 1; seed <= 20; ++seed) {
