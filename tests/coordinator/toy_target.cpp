@@ -197,6 +197,8 @@ void ToyTarget::handle_entry(const PlanEntry& entry, bool lost, StepResult* resu
                               .path = path,
                               .next = held.ids.back(),
                               .logprobs = {}});
+  if (entry.successors)  // as any target does; what they are nobody here looks at
+    result->verdicts.back().successors.assign(static_cast<size_t>((gamma + 1) * kSuccessors), TokenId(0));
   draft_next(entry, held, result);
 }
 
