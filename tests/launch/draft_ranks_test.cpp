@@ -148,11 +148,12 @@ TEST_F(DraftRanks, AKilledRankEndsItsWorkerAndNoText) {
                              Arguments{"mpirun", "--oversubscribe", "-n", "2"} +
                                  worker_arguments({"--draft-model", demo_draft()}));
   };
-  start_job({"--emulate-link", "delay=15ms,links=target"}, kLongJobTokens);  // outlasts two starts of mpirun
+  // Outlasts two starts of mpirun. Drafts begin at once, whatever a policy thinks of strangers.
+  start_job({"--emulate-link", "delay=15ms,links=target", "-g", "4"}, kLongJobTokens);
   for (const size_t rank : {1u, 0u}) {
     BackgroundProcess workers = start("rank" + std::to_string(rank));
     ASSERT_TRUE(workers.says("drafts for")) << workers.err();
-    std::this_thread::sleep_for(200ms);  // it drafts
+    std::this_thread::sleep_for(500ms);  // it drafts
     auto pids = workers.descendants("draft-worker");
     ASSERT_EQ(pids.size(), 2u);
     std::ranges::sort(pids);
