@@ -103,8 +103,8 @@ class Verifier {
   // Where the logits are on a device: this rank's kSuccessors best tokens of these rows as the model scored
   // them, best first, and a word that is not 0 if its slice of the row is not finite. Asked for before
   // verify(), there behind it: [rows, kRankedWords] of RankedToken, 0 where there are no more.
-  virtual void rank_rows(std::span<const int64_t> rows, const PlacedLogits& logits) {
-    CHECK(rows.empty() || std::holds_alternative<LogitsShard>(logits), "no rows are ranked here");
+  virtual void rank_rows(std::span<const int64_t>, const PlacedLogits&) {
+    CHECK(false, "the logits are in host memory");
   }
   virtual std::span<const uint64_t> ranked_rows() const { return {}; }
   // How long the last verify() computed, where that is not how long the call took: on a device the call also

@@ -99,7 +99,7 @@ class Always : public GammaPolicy {
 // it, since stretches are noticed.
 TEST(FoundDrafts, AreAskedForWhereTheyPay) {
   const auto factory = parse_gamma_policy("ewma").value();
-  double least_of_plain = 2, least_of_best = 2;
+  double least_of_plain = 2, least_of_best = 2, most_where_asking_loses = 0;
   for (const double row : {0.005, 0.25})
     for (const double wait : {0.005, 0.05, 0.3})
       for (const double repeats : {0.0, 0.02, 0.1, 0.5})
@@ -115,9 +115,12 @@ TEST(FoundDrafts, AreAskedForWhereTheyPay) {
           EXPECT_GT(rate, 0.99);
           EXPECT_GT(rate, 0.95 * asking);
           least_of_plain = std::min(least_of_plain, rate);
+          if (asking < 1) most_where_asking_loses = std::max(most_where_asking_loses, rate);
           least_of_best = std::min(least_of_best, rate / std::max(1.0, asking));
         }
   RecordProperty("least_of_plain", fmt::format("{:.3f}", least_of_plain));
+  EXPECT_GT(most_where_asking_loses, 1.05) << "asking in the stretches alone";
+  RecordProperty("most_where_asking_loses", fmt::format("{:.3f}", most_where_asking_loses));
   RecordProperty("least_of_best", fmt::format("{:.3f}", least_of_best));
 }
 

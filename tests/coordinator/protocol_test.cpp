@@ -310,6 +310,7 @@ Propose first_propose(const std::string& policy, bool finds_text) {
                                  .logprobs = {}});
     step(MessageReceived{kTarget, result});
   }
+  EXPECT_TRUE(propose.has_value()) << "nothing was asked for";
   return propose.value_or(Propose{});
 }
 
