@@ -1,0 +1,257 @@
+#include "coordinator/gamma/ewma_batch.h"
+
+#include <algorithm>
+
+#include "coordinator/gamma/probe_budget.h"
+
+namespace outrider {
+namespace {
+
+constexpr int32_t kFirstLength = 1;  // until it is known what drafting costs
+constexpr double kLongWait = 4;      // plain steps: prompts that take longer to read are not waited for
+constexpr double kLeastShadow =
+    0.25;  // plain steps that a shadow draft is thought to cost at least: wake-ups
+
+}  // namespace
+
+EwmaBatch::EwmaBatch(const EwmaOptions& options)
+    : options_(options), shared_(options.prior_mean, options.prior_tests, 1), trials_(options.trials) {}
+
+void EwmaBatch::join(EwmaMember* member) {
+  members_.push_back(member);
+  stale_ = true;
+}
+
+void EwmaBatch::leave(EwmaMember* member) {
+  std::erase(members_, member);
+  stale_ = true;
+}
+
+double EwmaBatch::estimate(const EwmaMember& member) const {
+  if (alone()) return member.acceptance.mean();
+  const double own = member.acceptance.tested();
+  return (own * member.acceptance.mean() + options_.shrink * mean()) / (own + options_.shrink);
+}
+
+void EwmaBatch::Step::add(int32_t drafted_tokens, int32_t accepted_tokens, bool waited) {
+  ++rounds;
+  accepted += accepted_tokens;
+  drafted += drafted_tokens;
+  longest = std::max({longest, drafted_tokens, waited ? 1 : 0});
+}
+
+double EwmaBatch::Step::seconds(const CostModel& cost, int64_t context) const {
+  return cost.verify_seconds(rounds + drafted, context) + cost.draft_phase_seconds(longest, drafted);
+}
+
+void EwmaBatch::learn(const RoundOutcome& outcome) {
+  stale_ = true;
+  step_.add(outcome.found ? outcome.drafted : outcome.proposed, outcome.accepted, outcome.proposed > 0);
+  if (outcome.found) found_.add(outcome.drafted, outcome.accepted, members_.size());
+  learn_acceptance(outcome.drafted, outcome.accepted);
+}
+
+void EwmaBatch::learn_shadow(int32_t drafted, int32_t accepted) {
+  stale_ = true;
+  since_draft_ = 0;
+  if (finds_ && shadows_ == Shadows::kTests) found_.add(drafted, accepted, members_.size());
+  if (drafted > 0 || finds_) shadow_.add(drafted, accepted, true);
+  learn_acceptance(drafted, accepted);
+}
+
+void EwmaBatch::learn_acceptance(int32_t drafted, int32_t accepted) {
+  if (drafted == 0) return;
+  // Decayed once a step, in as many parts as there are sequences.
+  shared_.forget((1 - options_.decay) / static_cast<double>(std::max<size_t>(1, members_.size())));
+  shared_.update(drafted, accepted);
+}
+
+void EwmaBatch::decide(const CostModel& cost) {
+  if (!stale_) return;
+  stale_ = false;
+  acceptance_.clear();
+  limits_.clear();
+  unread_.clear();
+  int64_t total_context = 0;
+  bool all_chosen = true, early = false;
+  finds_ = true;
+  shadows_ = Shadows::kTests;
+  shadow_out_ = false;
+  for (const EwmaMember* member : members_) {
+    shadows_ = std::min(shadows_, member->shadows);
+    shadow_out_ |= member->shadow_out;
+    acceptance_.push_back(estimate(*member));
+    const int32_t limit = member->is_read_aside() ? 0 : member->limit;
+    limits_.push_back(cost.draft_known() ? limit : std::min(limit, kFirstLength));
+    unread_.push_back(member->unread);
+    total_context += member->context;
+    all_chosen &= member->gamma >= 0;
+    early |= member->early;
+    finds_ &= member->found;
+  }
+  plain_seconds_ = cost.verify_seconds(static_cast<int32_t>(members_.size()), total_context);
+  in_seconds_ = cost.is_in_seconds();
+  const bool step_over = step_.rounds > 0;  // else somebody joined or left, or a shadow came
+  if (step_over) settle(cost, total_context, trials_.ended(early));
+  const GoodputChoice best = best_choice(cost, total_context);
+  choose(cost, total_context, best, all_chosen);
+  if (step_over) consider_trial(cost, best.rate);
+  consider_rehearsal(cost);
+}
+
+GoodputChoice EwmaBatch::best_choice(const CostModel& cost, int64_t context) {
+  if (!finds_) return allocate_goodput(acceptance_, limits_, unread_, cost, context);
+  const auto batch = static_cast<int32_t>(members_.size());
+  const double asked = found_.rate(cost, batch, context), plain = batch / plain_seconds_;
+  return {.gammas = std::vector<int32_t>(members_.size(), asked > plain ? 1 : 0),
+          .rate = std::max(asked, plain)};
+}
+
+void EwmaBatch::choose(const CostModel& cost, int64_t context, const GoodputChoice& best, bool all_chosen) {
+  for (size_t i = 0; i < members_.size(); ++i)  // whose prompt is not worth reading
+    if (unread_[i].seconds > 0 && limits_[i] == 0) members_[i]->gamma = 0;
+  if (cost.draft_doubted()) {
+    for (size_t i = 0; i < members_.size(); ++i) members_[i]->gamma = std::min(kFirstLength, limits_[i]);
+  } else if (options_.trials && standing_.is_behind()) {
+    for (EwmaMember* member : members_) member->gamma = 0;
+  } else if (!all_chosen || best.rate > (1 + options_.switch_gain) * rate_of_present(cost, context)) {
+    for (size_t i = 0; i < members_.size(); ++i) members_[i]->gamma = best.gammas[i];
+  }
+}
+
+double EwmaBatch::rate_of_present(const CostModel& cost, int64_t context) const {
+  double tokens = 0;
+  int32_t longest = 0, total = 0;
+  if (finds_ && std::any_of(members_.begin(), members_.end(), [](const auto* m) { return m->gamma > 0; }))
+    return found_.rate(cost, static_cast<int32_t>(members_.size()), context);
+  for (size_t i = 0; i < members_.size(); ++i) {
+    tokens += expected_tokens(acceptance_[i], members_[i]->gamma);
+    longest = std::max(longest, members_[i]->gamma);
+    total += members_[i]->gamma;
+  }
+  const auto rows = total + static_cast<int32_t>(members_.size());
+  return tokens / (cost.verify_seconds(rows, context) + cost.draft_phase_seconds(longest, total));
+}
+
+// The step that ended, at what it costs by the model and not by the clock: a pass that was held up is not the
+// drafter's fault, and one that is always slow the model knows.
+void EwmaBatch::settle(const CostModel& cost, int64_t context, Trials::Kind trial) {
+  const Step step = std::exchange(step_, {});
+  settle_shadows(cost, context);
+  const bool asked = step.longest > 0;
+  since_draft_ = asked ? 0 : std::min(since_draft_ + 1, kRehearsedFor);
+  if (cost.draft_doubted()) {
+    standing_.doubt(asked);
+    return;
+  }
+  const double seconds = step.seconds(cost, context);
+  const double gain = step.tokens() - seconds / plain_seconds_;
+  standing_.settle(asked, gain);
+  if (trial == Trials::Kind::kDraft) {
+    const bool was_rehearsed = shadows_ != Shadows::kNone && asked;
+    trials_.settle_draft(gain * plain_seconds_ - (was_rehearsed ? shadow_seconds(cost) : 0));
+  } else if (trial == Trials::Kind::kPlain) {
+    trials_.settle_plain(seconds, step.rounds);
+  } else {
+    trials_.settle_other(seconds);
+  }
+}
+
+// While drafting is off for what it lost, its shadows count as if they had been rounds, so that it comes back
+// when they gain. All of them together: those that are wrong at once are known to be so first.
+void EwmaBatch::settle_shadows(const CostModel& cost, int64_t context) {
+  if (shadow_out_) return;
+  const Step shadow = std::exchange(shadow_, {});
+  if (shadow.rounds == 0) return;
+  const double plain = cost.verify_seconds(shadow.rounds, context);
+  standing_.settle_shadow(shadow.tokens() - shadow.seconds(cost, context) / plain);
+}
+
+// All sequences try in the same step, so the wait is paid once and all of them learn.
+void EwmaBatch::consider_trial(const CostModel& cost, double best_rate) {
+  const bool off =
+      std::all_of(members_.begin(), members_.end(), [](const EwmaMember* m) { return m->gamma == 0; });
+  if (trials_.turn(off)) return;
+  if (!off) {
+    trials_.consider_plain(plain_seconds_, static_cast<int32_t>(members_.size()), best_rate);
+    return;
+  }
+  if (shadow_out_) return;
+  const int32_t explorers = choose_explorers();
+  if (explorers == 0) return;
+  if (shadows_ == Shadows::kTests) {
+    trials_.consider_draft(shadow_seconds(cost), true);
+    return;
+  }
+  const int32_t drafted = explorers * ProbeBudget::kLength;
+  const double drafts =
+      cost.verify().per_row * drafted + cost.draft_phase_seconds(ProbeBudget::kLength, drafted);
+  const double before = shadows_ == Shadows::kCosts ? shadow_seconds(cost) : explorers_reading_;
+  trials_.consider_draft(drafts + before, false);
+}
+
+// What a shadow draft may take from a target that shares devices or cores with the drafter; the link's time
+// it does not.
+double EwmaBatch::shadow_seconds(const CostModel& cost) const {
+  const auto explorers =
+      std::count_if(members_.begin(), members_.end(), [](const EwmaMember* m) { return m->explores; });
+  const int32_t total = static_cast<int32_t>(explorers) * ProbeBudget::kLength;
+  const double drafting = cost.draft_phase_seconds(ProbeBudget::kLength, total) - cost.exchange_seconds();
+  // Looking into the text is no work: a message there and back is all.
+  const double least = finds_ ? std::min(kLeastShadow * plain_seconds_, cost.exchange_seconds())
+                              : kLeastShadow * plain_seconds_;
+  return std::max(least, drafting + cost.shadow_reading_seconds() + explorers_reading_);
+}
+
+// Who makes the drafts that only tell something: those whose texts have been read, or the one that has the
+// least to be read, and further ones as long as all of it is little. How many there are.
+int32_t EwmaBatch::choose_explorers() {
+  explorers_reading_ = 0;
+  std::vector<EwmaMember*> by_reading;
+  int32_t count = 0;
+  for (EwmaMember* member : members_) {
+    member->explores = member->unread.seconds == 0;
+    if (member->explores)
+      ++count;
+    else
+      by_reading.push_back(member);
+  }
+  if (count > 0 || shadow_out_ || !in_seconds_) return count;
+  std::stable_sort(by_reading.begin(), by_reading.end(), [](const EwmaMember* a, const EwmaMember* b) {
+    return a->unread.seconds < b->unread.seconds;
+  });
+  for (EwmaMember* member : by_reading) {
+    const double all = explorers_reading_ + member->unread.seconds;
+    if (count > 0 && all > kLeastShadow * plain_seconds_) break;
+    explorers_reading_ = all;
+    member->explores = true;
+    ++count;
+  }
+  return count;
+}
+
+// No round waits for a stranger, nor for prompts that take long to read, nor for drafts of a worker that
+// reads them. Until it is known what drafts cost a few of the sequences find it out.
+void EwmaBatch::consider_rehearsal(const CostModel& cost) {
+  const bool tries = trial() == Trials::Kind::kDraft;
+  bool drafts = tries;
+  double to_read = 0, being_read = 0;
+  for (const EwmaMember* member : members_) {
+    drafts |= member->gamma > 0;
+    if (member->gamma > 0) to_read += member->unread.seconds;
+    if (member->is_read_aside()) being_read += member->unread.seconds;
+  }
+  const bool stranger = since_draft_ >= kRehearsedFor || cost.draft_doubted();
+  const bool in_shadow = tries && shadows_ == Shadows::kTests;
+  const bool is_long = std::max(to_read, being_read) > kLongWait * plain_seconds_;
+  rehearses_ = options_.trials && shadows_ != Shadows::kNone && drafts && (stranger || in_shadow || is_long);
+  if (!rehearses_ || tries) return;
+  if (!cost.draft_known()) {
+    choose_explorers();
+    return;
+  }
+  for (EwmaMember* member : members_)
+    member->explores = member->unread.seconds == 0 ? stranger && being_read == 0 : member->gamma > 0;
+}
+
+}  // namespace outrider

@@ -1,0 +1,115 @@
+// What the sequences of one ewma policy decide together: those of a target group wait for each other's drafts
+// and share each pass, so there is one decision for all of them, made again after every step, and when
+// somebody joins. Also what new sequences start from.
+#pragma once
+
+#include <vector>
+
+#include "coordinator/gamma/acceptance.h"
+#include "coordinator/gamma/by_group.h"
+#include "coordinator/gamma/found_drafts.h"
+#include "coordinator/gamma/goodput.h"
+#include "coordinator/gamma/standing.h"
+#include "coordinator/gamma/trials.h"
+
+namespace outrider {
+
+struct EwmaOptions {
+  int32_t max = kDefaultGammaMax;
+  int32_t found_max = 64;  // of a draft that is found in the text, and is ended where rows stop paying
+  double decay = 0.95;
+  double prior_mean = 0.7, prior_tests = 10;
+  double switch_gain = 0.01;  // predicted, before lengths change
+  double surprise = 0.005;    // chance of a run of rounds that halves the evidence; 0: never
+  double shrink = 1000;       // tests that the others of a batch are worth in a sequence's estimate
+  bool trials = true;         // of plain steps and of drafts, whichever is not done now
+};
+
+// A sequence.
+struct EwmaMember {
+  // A draft that nobody waits for is being made, after its prompt.
+  bool is_read_aside() const { return unread.seconds > 0 && shadow_out; }
+
+  // Told before each decision.
+  AcceptanceEwma acceptance;
+  int32_t limit = 0, context = 0;
+  bool early = false;
+  Shadows shadows = Shadows::kNone;
+  bool shadow_out = false;
+  bool found = false;
+  UnreadPrompt unread;
+  // Decided.
+  int32_t gamma = -1;     // none chosen yet
+  bool explores = false;  // makes the drafts of a trial, or the first ones
+};
+
+class EwmaBatch {
+ public:
+  explicit EwmaBatch(const EwmaOptions& options);
+  void join(EwmaMember* member);
+  void leave(EwmaMember* member);
+  void decide(const CostModel& cost);  // unless nothing happened since
+  void learn(const RoundOutcome& outcome);
+  void learn_shadow(int32_t drafted, int32_t accepted);
+  double mean() const { return shared_.mean(); }
+  double estimate(const EwmaMember& member) const;  // its own evidence, and that of the batch
+  bool off() const { return trials_.off(); }
+  Trials::Kind trial() const { return trials_.now(); }
+  // This step is plain, and shadow drafts are made.
+  bool rehearses() const { return rehearses_; }
+  // In plain steps: of a prompt that was read.
+  void charge(double steps) { standing_.charge(steps); }
+  double plain_seconds() const { return plain_seconds_; }  // of a step, as it was last decided
+  bool alone() const { return members_.size() < 2; }
+  bool finds() const { return finds_; }
+
+ private:
+  struct Step {
+    void add(int32_t drafted_tokens, int32_t accepted_tokens, bool waited);
+    double tokens() const { return 1 + static_cast<double>(accepted) / rounds; }  // of a sequence
+    double seconds(const CostModel& cost, int64_t context) const;
+
+    int32_t rounds = 0, accepted = 0, drafted = 0, longest = 0;  // longest: 1 at least if somebody waited
+  };
+  void learn_acceptance(int32_t drafted, int32_t accepted);
+  void settle(const CostModel& cost, int64_t context, Trials::Kind trial);
+  void settle_shadows(const CostModel& cost, int64_t context);
+  GoodputChoice best_choice(const CostModel& cost, int64_t context);
+  void choose(const CostModel& cost, int64_t context, const GoodputChoice& best, bool all_chosen);
+  double rate_of_present(const CostModel& cost, int64_t context) const;
+  void consider_trial(const CostModel& cost, double best_rate);
+  void consider_rehearsal(const CostModel& cost);
+  int32_t choose_explorers();
+  double shadow_seconds(const CostModel& cost) const;
+
+  EwmaOptions options_;
+  std::vector<EwmaMember*> members_;
+  AcceptanceEwma shared_;  // of all sequences, decayed by the step
+  bool finds_ = false;     // all have drafters that end their drafts themselves: a gamma says whether to ask
+  FoundDrafts found_;
+  Step step_, shadow_;  // since the last decision
+  Trials trials_;
+  Standing standing_;
+  bool stale_ = true;
+
+  // A drafter that was not heard of for a while is behind with its reading, and may be slow, far or dead. So
+  // it makes a shadow draft before a round waits for it; where that can be tested, trials are nothing else.
+  Shadows shadows_ = Shadows::kNone;  // the least that any sequence can have
+  bool shadow_out_ = false;
+  bool rehearses_ = false;
+  int32_t since_draft_ = kRehearsedFor;  // steps since the last draft or shadow
+  static constexpr int32_t kRehearsedFor = 4;
+
+  double plain_seconds_ = 0;  // of a step, as it was last decided; no measure until a pass was
+  bool in_seconds_ = false;
+  double explorers_reading_ = 0;  // seconds
+
+  // Scratch.
+  std::vector<double> acceptance_;
+  std::vector<int32_t> limits_;
+  std::vector<UnreadPrompt> unread_;
+};
+
+using EwmaBatches = ByGroup<EwmaBatch>;
+
+}  // namespace outrider

@@ -1,0 +1,70 @@
+#include "coordinator/gamma/trials.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "coordinator/gamma/standing.h"
+#include "coordinator/settled_passes.h"
+
+namespace outrider {
+namespace {
+
+// All that was written must be read for a trial of drafts. So those that found nothing so many times in a row
+// are so much rarer.
+constexpr int32_t kRarest = 4;
+constexpr double kMaxTrials = 4;  // credit for so many: a burst can confirm what one found
+// Plain steps are tried where the gain is not clear, and rarely where it is: a wrong fit looks clear, too.
+constexpr double kClearGain = 1.3;
+constexpr int32_t kMinGap = 16, kMaxGap = 1024;  // steps between trials of plain steps
+// The first steps after a draft say nothing about plain decoding (settled_passes.h). What a plain step costs
+// decides more than any other figure, so the first trial finds it out.
+constexpr int32_t kPlainSteps = SettledPasses::kUnsettled + 4;
+constexpr int32_t kFirstPlainSteps = SettledPasses::kUnsettled + 8;
+
+}  // namespace
+
+void Trials::settle_plain(double seconds, int32_t rounds) {
+  credit_ -= std::max(0.0, seconds - rounds / rate_);
+}
+
+void Trials::settle_other(double seconds) {
+  credit_ += kTrialShare / (off_ ? std::clamp(fruitless_, 1, kRarest) : 1) * seconds;
+}
+
+bool Trials::turn(bool off) {
+  before_ = now_;
+  if (std::exchange(off_, off) != off) credit_ = 0;
+  if (!off_ && now_ == Kind::kPlain && --plain_left_ > 0) return true;
+  if (!off_) fruitless_ = 0;
+  now_ = Kind::kNone;
+  return false;
+}
+
+bool Trials::can_pay(double extra_seconds) {
+  credit_ = std::min(credit_, kMaxTrials * extra_seconds);
+  return credit_ > 0 && credit_ >= extra_seconds;
+}
+
+void Trials::consider_draft(double extra_seconds, bool in_shadow) {
+  if (!can_pay(extra_seconds) || !enabled_) return;
+  now_ = Kind::kDraft;
+  ++fruitless_;
+  since_plain_ = 0;
+  if (in_shadow) credit_ -= extra_seconds;
+}
+
+void Trials::consider_plain(double plain_seconds, int32_t batch, double rate) {
+  double extra = 0;
+  const bool is_due = ++since_plain_ >= kMaxGap;
+  if (!is_due) {
+    if (since_plain_ < kMinGap || rate * plain_seconds > kClearGain * batch) return;
+    extra = kPlainSteps * std::max(0.0, plain_seconds - batch / rate);
+  }
+  if ((!can_pay(extra) && !is_due) || !enabled_) return;
+  now_ = Kind::kPlain;
+  rate_ = rate;
+  since_plain_ = 0;
+  plain_left_ = std::exchange(plain_tried_, true) ? kPlainSteps : kFirstPlainSteps;
+}
+
+}  // namespace outrider
