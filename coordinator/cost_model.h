@@ -38,11 +38,11 @@ class CostModel {
   void observe_draft_phase(int32_t longest, int32_t total, double busy, double wait) {
     observe_draft_phase({.longest = longest, .total = total, .busy = busy, .wait = wait});
   }
-  // One draft that nobody waited for. Its worker's `reading` of what it had missed is not counted. The target
-  // was busy meanwhile, and perhaps the reader of messages, too: this stands in for a measurement until there
-  // is one, then it tells whether things have changed. `longest_pass`: of those meanwhile.
-  void observe_shadow(int32_t tokens, double busy, double wait, double reading, double longest_pass = 0) {
-    drafts_.observe_shadow(tokens, busy, wait, reading, std::max(longest_pass, verify_seconds(1, 0)));
+  // One draft that nobody waited for. The target was busy meanwhile, and perhaps the reader of messages, too:
+  // this stands in for a measurement until there is one, then it tells whether things have changed.
+  // `longest_pass`: of those meanwhile.
+  void observe_shadow(const ShadowDrafting& shadow, double longest_pass = 0) {
+    drafts_.observe_shadow(shadow, std::max(longest_pass, verify_seconds(1, 0)));
   }
 
   // So many tokens of prompts were read by a worker before it drafted.

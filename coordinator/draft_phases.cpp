@@ -1,5 +1,8 @@
 #include "coordinator/draft_phases.h"
 
+#include <algorithm>
+#include <utility>
+
 namespace outrider {
 namespace {
 
@@ -47,8 +50,8 @@ DraftPhases::DraftPhases(double token_seconds, bool is_ratio)
       reading_watch_(kMost, kShadowSpell) {}
 
 void DraftPhases::scale(double by) {
-  shadow_waits_ = 0;       // nobody knew what a pass takes
-  if (is_known()) return;  // what a shadow measured is in seconds already
+  shadow_waits_ = 0;                                // nobody knew what a pass takes
+  if (is_measured() || shadow_told_token_) return;  // in seconds already
   prior_.ld *= by;
   sums_ = prior_;
 }
@@ -90,8 +93,8 @@ DraftPhases::Measured DraftPhases::learn(Measured phase, double pass) {
 DraftPhases::Measured DraftPhases::learn_first(const Measured& last, double pass) {
   Measured& place = first_[static_cast<size_t>(phases_)];
   place = last;
-  // Its shadows said what a token costs at most, and nothing of a batch.
-  if (phases_ == 0 && shadows_ > 0 && last.further == 0)
+  // Its shadows said nothing of a batch.
+  if (phases_ == 0 && shadow_told_token_ && last.further == 0)
     place.busy = std::min(last.busy, kMost * cost().per_step * last.longest);
   const std::span<const Measured> first(first_.data(), static_cast<size_t>(phases_) + 1);
   std::array<double, kFirst> values{};
@@ -127,14 +130,16 @@ void DraftPhases::add_exchange(double exchange, int64_t before) {
                  (exchange - exchange_);
 }
 
-void DraftPhases::observe_shadow(int32_t tokens, double busy, double wait, double reading, double pass) {
+void DraftPhases::observe_shadow(const ShadowDrafting& shadow, double pass) {
+  double reading = shadow.reading;
   if (shadow_reading_ > 0) reading = reading_watch_.believed(reading, shadow_reading_);
   if (reading > 0)
     shadow_reading_ += (shadow_reading_ == 0 ? 1 : kShadowWeight) * (reading - shadow_reading_);
-  const double exchange = std::max(0.0, wait - busy);
-  const double token = tokens > 0 ? busy / tokens : cost().per_step;
+  const double exchange = shadow.exchange;
+  const bool tells_token = shadow.tokens > 0 && shadow.busy;
+  const double token = tells_token ? *shadow.busy / shadow.tokens : cost().per_step;
   if (is_measured()) {
-    const double surely = shadow_watch_.believed(std::max(0.0, exchange - tokens * pass),
+    const double surely = shadow_watch_.believed(std::max(0.0, exchange - shadow.tokens * pass),
                                                  std::max(exchange_, kNoExchange * pass));
     const double change =
         kShadowWeight * (std::min(0.0, exchange - exchange_) + std::max(0.0, surely - exchange_));
@@ -150,12 +155,14 @@ void DraftPhases::observe_shadow(int32_t tokens, double busy, double wait, doubl
   }
   if (shadows_ == 0 || exchange < shadow_exchange_) {
     shadow_exchange_ = exchange;
-    shadow_tokens_ = tokens;
+    shadow_tokens_ = shadow.tokens;
     shadow_waits_ = 0;
   }
   settle_shadow(pass);
-  sums_.ld = sums_.ll * (shadows_ == 0 ? token : std::min(cost().per_step, token));
   ++shadows_;
+  if (tells_token)
+    sums_.ld =
+        sums_.ll * (std::exchange(shadow_told_token_, true) ? std::min(cost().per_step, token) : token);
 }
 
 void DraftPhases::settle_shadow(double pass) {

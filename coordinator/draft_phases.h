@@ -4,6 +4,7 @@
 
 #include <array>
 #include <cstdint>
+#include <optional>
 #include <span>
 
 #include "coordinator/held_up.h"
@@ -25,6 +26,14 @@ struct DraftPhase {
   bool prepared = false;
 };
 
+// That of a draft that nobody waited for.
+struct ShadowDrafting {
+  int32_t tokens = 0;
+  std::optional<double> busy;  // with all tokens; none: nobody knows
+  double exchange = 0;         // the way there and back
+  double reading = 0;          // what the worker had missed
+};
+
 class DraftPhases {
  public:
   // Believed at first; with `is_ratio` only until there is something better.
@@ -34,7 +43,7 @@ class DraftPhases {
   // `pass`: what a pass of one row takes.
   void observe(const DraftPhase& phase, double pass);
   // CostModel::observe_shadow. `pass`: what it may have waited for before each of its own.
-  void observe_shadow(int32_t tokens, double busy, double wait, double reading, double pass);
+  void observe_shadow(const ShadowDrafting& shadow, double pass);
   // A pass takes that long, as was not known when a shadow came.
   void settle_shadow(double pass);
 
@@ -77,6 +86,7 @@ class DraftPhases {
   CutOff cut_off_;  // of a phase, whatever it was
   double exchange_ = 0, shadow_exchange_ = 0, shadow_waits_ = 0, shadow_reading_ = 0;
   int32_t shadow_tokens_ = 0;
+  bool shadow_told_token_ = false;  // what a token costs, at most
   int64_t phases_ = 0, shadows_ = 0;
   double drafted_ = 0, busy_ = 0, exchanged_ = 0;  // over all phases
 };

@@ -29,11 +29,10 @@ void DrafterCosts::observe_own(DrafterKind kind, int32_t longest, int32_t total,
   by_kind_.at(kind).observe_draft_phase(longest, total, seconds, seconds);
 }
 
-void DrafterCosts::observe_shadow(DrafterKind kind, int32_t tokens, double busy, double wait,
-                                  double reading) {
+void DrafterCosts::observe_shadow(DrafterKind kind, const ShadowDrafting& shadow) {
   passes_.shadow();
-  all_.observe_shadow(tokens, busy, wait, reading, longest_pass_);
-  by_kind_.at(kind).observe_shadow(tokens, busy, wait, reading, longest_pass_);
+  all_.observe_shadow(shadow, longest_pass_);
+  by_kind_.at(kind).observe_shadow(shadow, longest_pass_);
 }
 
 void DrafterCosts::observe_reading(DrafterKind kind, int32_t tokens, double seconds) {

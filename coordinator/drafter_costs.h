@@ -38,7 +38,7 @@ class DrafterCosts {
   // Any pass, also one that reads prompts.
   void pass_over(double seconds) { longest_pass_ = std::max(longest_pass_, seconds); }
   // Shadow drafts that one worker was asked for at once.
-  void observe_shadow(DrafterKind kind, int32_t tokens, double busy, double wait, double reading);
+  void observe_shadow(DrafterKind kind, const ShadowDrafting& shadow);
   // A worker read so many tokens before it drafted.
   void observe_reading(DrafterKind kind, int32_t tokens, double seconds);
 

@@ -36,12 +36,15 @@ void ShadowDrafts::learn_costs(const LiveRequest& live, PoolWorker& worker, cons
   const double reading = static_cast<double>(phase.reading_ns) * 1e-9;
   const double drafting = static_cast<double>(phase.drafting_ns) * 1e-9;
   const bool has_read = phase.unread > kCatchUpTokens;  // and how long that takes says nothing of a token
-  const double token = phase.longest > 1 ? drafting / (phase.longest - 1)
-                       : has_read        ? costs_.of(worker.kind()).draft_token_seconds()
-                                         : reading;
-  const double busy = token * phase.longest;
-  const double link = std::max(0.0, wait - reading - drafting);
-  costs_.observe_shadow(worker.kind(), phase.longest, busy, busy + link, has_read ? 0 : reading);
+  ShadowDrafting shadow{.tokens = phase.longest,
+                        .busy = {},
+                        .exchange = std::max(0.0, wait - reading - drafting),
+                        .reading = has_read ? 0 : reading};
+  if (phase.longest > 1)
+    shadow.busy = drafting / (phase.longest - 1) * phase.longest;
+  else if (!has_read)
+    shadow.busy = reading;
+  costs_.observe_shadow(worker.kind(), shadow);
   if (has_read) costs_.observe_reading(worker.kind(), phase.unread, reading);
 }
 

@@ -22,13 +22,30 @@ TEST(CostModel, TheFirstPassSetsTheScale) {
 // A drafter beside the first pass may be done before it.
 TEST(CostModel, AShadowBeforeTheFirstPassKeepsItsSeconds) {
   CostModel cost;
-  cost.observe_shadow(2, 0.010, 0.013, 0.020);
+  cost.observe_shadow({.tokens = 2, .busy = 0.010, .exchange = 0.003, .reading = 0.020});
   cost.observe_verify(1, 10, 0.001);
   EXPECT_DOUBLE_EQ(cost.draft_token_seconds(), 0.005);
   // It may have waited for a pass before each of its own.
   EXPECT_NEAR(cost.exchange_seconds(), 0.003 - 2 * cost.verify_seconds(1, 0), 1e-9);
-  cost.observe_shadow(2, 0.010, 0.013, 0.020, 0.0014);
+  cost.observe_shadow({.tokens = 2, .busy = 0.010, .exchange = 0.003, .reading = 0.020}, 0.0014);
   EXPECT_NEAR(cost.exchange_seconds(), 0.003 - 2 * 0.0014, 1e-9);
+}
+
+// A drafter that looks into the text may find nothing at first, and one that had a prompt to read tells
+// nothing of a token. What was believed of a token is a share of a pass until something better is known.
+TEST(CostModel, AShadowThatTellsNothingOfATokenKeepsTheRatio) {
+  for (const ShadowDrafting& shadow : {ShadowDrafting{.tokens = 0, .busy = 0.0, .exchange = 4e-5},
+                                       {.tokens = 1, .busy = {}, .exchange = 4e-5}}) {
+    CostModel cost;
+    const double share = cost.draft_token_seconds() / cost.verify_seconds(1, 0);
+    cost.observe_shadow(shadow);
+    cost.observe_verify(1, 10, 0.001);
+    EXPECT_NEAR(cost.draft_token_seconds(), share * cost.verify_seconds(1, 0), 1e-9);
+    cost.observe_shadow({.tokens = 2, .busy = 1e-3, .exchange = 4e-5});
+    EXPECT_DOUBLE_EQ(cost.draft_token_seconds(), 5e-4) << "the first that tells: the ratio was a guess";
+    cost.observe_shadow({.tokens = 2, .busy = 4e-3, .exchange = 4e-5});
+    EXPECT_DOUBLE_EQ(cost.draft_token_seconds(), 5e-4) << "the least of them, as before";
+  }
 }
 
 TEST(CostModel, LearnsHowFastPromptsAreRead) {

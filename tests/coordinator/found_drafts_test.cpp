@@ -13,14 +13,16 @@
 namespace outrider {
 namespace {
 
-// Seconds, where a plain pass takes one.
+constexpr double kPass = 1e-3;  // seconds that a plain pass takes
+
+// Times in plain passes.
 struct Text {
   double row = 0.02, wait = 0.05;  // of a drafted token in the pass; for the drafter's answer
   double repeats = 0.3;            // share of the text that stands in stretches of some 60 tokens
   bool shadows_test = true;        // as under match rules
 };
 
-// Tokens a second.
+// Tokens a plain pass.
 class Play {
  public:
   explicit Play(const Text& text, uint64_t seed = 1) : text_(text), random_(seed) {}
@@ -41,9 +43,12 @@ class Play {
       if (gamma == 0) drafted = accepted = 0;
       const double verify = 1 + text_.row * drafted, wait = gamma > 0 ? text_.wait : 0;
       if (gamma > 0)
-        cost_.observe_draft_phase(std::max(1, drafted), std::max(1, drafted), 0, wait), settled_.draft();
-      if (shadow > 0) cost_.observe_shadow(shadow, 0, text_.wait, 0), settled_.shadow();
-      if (settled_.next()) cost_.observe_verify(1 + drafted, 100, verify);
+        cost_.observe_draft_phase(std::max(1, drafted), std::max(1, drafted), 0, wait * kPass),
+            settled_.draft();
+      if (shadow > 0)
+        cost_.observe_shadow({.tokens = shadow_.first, .busy = 0.0, .exchange = text_.wait * kPass}),
+            settled_.shadow();
+      if (settled_.next()) cost_.observe_verify(1 + drafted, 100, verify * kPass);
       seconds += verify + wait;
       tokens += accepted + 1;
       written_ += accepted + 1;

@@ -125,7 +125,10 @@ class Rounds {
   void take_shadow() {
     const double own = shadow_ * world.draft, busy = own + lost_to_others(own);
     settled_.shadow();
-    cost_.observe_shadow(shadow_, busy, seconds - shadow_due_ + busy + world.link, world.reading);
+    cost_.observe_shadow({.tokens = shadow_,
+                          .busy = busy,
+                          .exchange = seconds - shadow_due_ + world.link,
+                          .reading = world.reading});
     for (auto& policy : policies_) {
       int32_t count = 0;
       while (count < shadow_ && std::uniform_real_distribution<>()(random_) < world.alpha) ++count;
