@@ -20,6 +20,8 @@ constexpr unsigned kMaxThreads = 1024;
 constexpr size_t kWords = 6;  // the most one lane gives to a warp at once: fragments of an mma
 constexpr int kGarbage = 0xcd;
 
+std::atomic<uint64_t> kernel_count = 0;
+
 enum class State : uint8_t { kReady, kAtExchange, kAtWarpBarrier, kAtBlockBarrier, kDone };
 
 struct PendingCopy {
@@ -146,6 +148,7 @@ Index3 grid_extent() {
   const LaunchShape& s = block().shape;
   return {s.grid_x, s.grid_y, s.grid_z};
 }
+uint64_t kernels_run() { return kernel_count.load(std::memory_order_relaxed); }
 void* shared_bytes() { return block().shared.get(); }
 
 const uint32_t* exchange(std::span<const uint32_t> words) {
@@ -175,6 +178,7 @@ void run_blocks(const void* kernel, const LaunchShape& shape, const std::functio
             shape.grid_z > 0 && shape.grid_y < 65536 && shape.grid_z < 65536,
         "launch of ({}, {}, {}) blocks of {} threads", shape.grid_x, shape.grid_y, shape.grid_z,
         shape.threads);
+  kernel_count.fetch_add(1, std::memory_order_relaxed);
   b.shape = shape;
   b.body = &thread_body;
   while (b.threads.size() < shape.threads) b.threads.push_back(std::make_unique<Thread>());

@@ -1,11 +1,14 @@
-// What the kernels of the emulation fetched.
+// What the kernels of the emulation did, as far as it says what they take on a device.
 #pragma once
 
 #include <cstdint>
 
 namespace outrider::cuda::emulation {
 
-// By asynchronous copies of all kernels so far: weights, and keys and values.
+// By asynchronous copies of all kernels so far: weights, and keys and values, and activations of wide
+// products.
 uint64_t copied_bytes();
+// Kernels that ran so far.
+uint64_t kernels_run();
 
 }  // namespace outrider::cuda::emulation

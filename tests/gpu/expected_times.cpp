@@ -12,9 +12,11 @@
 namespace outrider::gpu {
 namespace {
 
-constexpr double kClock = 1.755e9;  // of an H100 or H200 SXM under load, at most
-constexpr double kReadable = 0.92;  // of the data sheet's bandwidth: what reading alone reaches
+constexpr double kClock = 1.755e9;                // of an H100 or H200 SXM under load, at most
+constexpr double kReadable = 0.92;                // of the data sheet's bandwidth: what reading alone reaches
+constexpr double kReadOfOne = 0.7 * 64 * kClock;  // that one multiprocessor reads of L2, however few work
 constexpr int kWarpsOfWideBlock = 8;
+constexpr int64_t kSharedBytes = int64_t{227} << 10;  // that a block may have
 
 // H100 and H200 have the same multiprocessors and caches.
 Rates hopper(const char* name, double memory_bytes) {
@@ -86,7 +88,7 @@ struct Cut {
   double columns_of_warp = 0;  // of the contraction
   double columns_read = 0;     // by a block
   int blocks_each = 1;         // of a multiprocessor
-  bool streams = false;        // blocks are short, so that the last ones leave nobody idle for long
+  bool streams = false;        // few rows: a multiprocessor with any block reads as fast as it can
 };
 
 Bound bound_of(const Rates& r, const HeldWeights& weights, double weight_bytes, const Cut& cut) {
@@ -104,10 +106,12 @@ Bound bound_of(const Rates& r, const HeldWeights& weights, double weight_bytes, 
                         (static_cast<double>(cut.weight_rows) * weight + static_cast<double>(cut.rows) * 2) /
                         (512 * kWarpsOfWideBlock);
   const double others = 10 * copies + cut.tiles * (weights.to_widen + weights.to_scale * cut.columns);
-  const double l2 = blocks * cut.columns_read *
-                    (static_cast<double>(cut.weight_rows) * weight + static_cast<double>(cut.rows) * 2);
+  const double of_block =
+      cut.columns_read * (static_cast<double>(cut.weight_rows) * weight + static_cast<double>(cut.rows) * 2);
+  const double l2 = blocks * of_block, most_blocks = std::ceil(blocks / r.multiprocessors);
   return slowest({{weight_bytes / r.read_bytes, "memory"},
                   {l2 / r.l2_bytes / at_work, "L2"},
+                  {cut.streams ? most_blocks * of_block / kReadOfOne : 0, "L2"},
                   {steps * shared / r.shared_bytes / at_work, "shared memory"},
                   {steps * products * 4096 / r.matrix_flops / at_work, "matrix units"},
                   {steps * (products + loads + others) / r.instructions / at_work, "instructions"}});
@@ -131,8 +135,9 @@ Rates rates_of(const cuda::DeviceInfo& device) {
 
 namespace {
 
+// is_staged: a block has room for the activations of 9 to 16 rows.
 ExpectedProduct expected_of(const Rates& rates, const HeldWeights& weights, int64_t rows, int64_t n,
-                            int64_t k, bool overlaps, bool wide_form) {
+                            int64_t k, bool overlaps, bool wide_form, bool is_staged) {
   const double weight_bytes = static_cast<double>(n * k) * weights.bytes;
   const int64_t tiles = (n + cuda::kTileRows - 1) / cuda::kTileRows;
   const bool is_split = tiles <= cuda::kSplitTiles;
@@ -140,7 +145,7 @@ ExpectedProduct expected_of(const Rates& rates, const HeldWeights& weights, int6
   bool meets = false;
   std::string form;
   const double whole = static_cast<double>(k), slice = whole / cuda::kMaxSlices;
-  if (rows <= cuda::kFewRows) {
+  if (rows <= 8 || (rows <= cuda::kFewRows && (is_split || is_staged))) {
     meets = is_split;
     cut = {.tiles = 1,
            .columns = rows <= 8 ? 1 : 2,
@@ -157,18 +162,20 @@ ExpectedProduct expected_of(const Rates& rates, const HeldWeights& weights, int6
         cuda::choose_wide_product(rows, n, cuda::kMaxSlices, rates.multiprocessors, !weights.is_codes,
                                   is_split && rows <= cuda::kSplitRows);
     meets = wide.is_over_blocks;
-    const bool two_fit = wide.rows == 32 || (meets && !weights.is_codes);
-    cut = {.tiles = wide.rows / 32,
-           .columns = 4,
+    const bool two_fit = wide.rows <= 32 || (meets && !weights.is_codes);
+    cut = {.tiles = std::max(1, wide.rows / 32),
+           .columns = wide.rows == cuda::kFewRows ? 2 : 4,
            .rows = wide.rows,
            .weight_rows = cuda::kWideTileRows,
            .blocks = wide.blocks,
            .columns_of_warp = meets ? slice : whole,
            .columns_read = meets ? slice : whole,
-           .blocks_each = two_fit ? 2 : 1};
+           .blocks_each = two_fit ? 2 : 1,
+           .streams = wide.rows == cuda::kFewRows};
     form = fmt::format("128 x {}{}", wide.rows, meets ? ", a slice in a block" : "");
   } else {  // nothing of what a warp reads serves another
-    const int columns = weights.is_codes ? 4 : 8, held = weights.is_codes ? 2 : 4;
+    const bool is_few = rows <= cuda::kFewRows;
+    const int columns = is_few ? 2 : weights.is_codes ? 4 : 8, held = is_few || weights.is_codes ? 2 : 4;
     const int64_t passes = (rows + 8 * columns - 1) / (8 * columns);
     cut = {.tiles = held,
            .columns = columns,
@@ -177,7 +184,7 @@ ExpectedProduct expected_of(const Rates& rates, const HeldWeights& weights, int6
            .blocks = passes * ((tiles + held - 1) / held),
            .columns_of_warp = slice,
            .columns_read = whole,
-           .blocks_each = 1};
+           .blocks_each = is_few ? 2 : 1};
     form = fmt::format("{} x {}, a slice in a warp", 16 * held, 8 * columns);
   }
   const Bound bound = bound_of(rates, weights, weight_bytes, cut);
@@ -193,13 +200,15 @@ ExpectedProduct expected_of(const Rates& rates, const HeldWeights& weights, int6
 
 ExpectedProduct expected_product(const Rates& rates, WeightType type, int64_t rows, int64_t n, int64_t k,
                                  bool overlaps, bool wide_form) {
-  return expected_of(rates, held(type), rows, n, k, overlaps, wide_form);
+  return expected_of(rates, held(type), rows, n, k, overlaps, wide_form,
+                     cuda::staged_bytes(type, k) <= kSharedBytes);
 }
 
-// Many rows keep the form that was there before the wide one.
+// Many rows keep the form that was there before the wide one, and so do 9 to 16 that do not fit.
 ExpectedProduct expected_product(const Rates& rates, const cuda::CodeForm& form, int64_t rows, int64_t n,
                                  int64_t k, bool overlaps) {
-  return expected_of(rates, held(form), rows, n, k, overlaps, false);
+  return expected_of(rates, held(form), rows, n, k, overlaps, false,
+                     cuda::staged_bytes(WeightType::kInt8, k) <= kSharedBytes);
 }
 
 std::vector<ExpectedKernel> expected_step(const Rates& rates, const ModelConfig& c,

@@ -80,6 +80,29 @@ TEST(ExpectedTimes, WideProductsTakeNoLongerThanTheFormBeforeThem) {
         }
 }
 
+// Products of a 70B model, over one to eight ranks. 57344 x 8192 weights are 940 MB: 212.5 us of an H200,
+// which hide what 16 rows ask of L2 as well; through the caches, a read of 16 rows for 32 of weights, they
+// would take 256 us.
+TEST(ExpectedTimes, SixteenRowsOf70BWaitForTheirWeightsAlone) {
+  EXPECT_NEAR(expected_product(h200(), kBf16, 16, 57344, 8192).seconds * 1e6, 213.7, 0.5);
+  EXPECT_EQ(expected_product(h200(), kBf16, 16, 57344, 8192).form, "128 x 16");
+  EXPECT_EQ(expected_product(h200(), kBf16, 16, 28672, 4096).form, "a slice in a warp");
+  EXPECT_GT(expected_product(h200(), kBf16, 16, 57344, 8192, true, false).seconds, 250e-6);
+  for (const Rates& rates : {h100(), h200()})
+    for (const int64_t ranks : {1, 2, 4, 8})
+      for (const auto& [n, k] : {std::pair<int64_t, int64_t>(10240 / ranks, 8192),
+                                 {8192, 8192 / ranks},
+                                 {57344 / ranks, 8192},
+                                 {8192, 28672 / ranks},
+                                 {128256 / ranks, 8192}})
+        for (const int64_t rows : {9, 16}) {
+          const ExpectedProduct one = expected_product(rates, kBf16, 1, n, k);
+          const ExpectedProduct several = expected_product(rates, kBf16, rows, n, k);
+          EXPECT_STREQ(several.bound, "memory") << "[" << n << ", " << k << "], " << rows << " rows";
+          EXPECT_LT(several.seconds, 1.05 * one.seconds) << "[" << n << ", " << k << "], " << rows << " rows";
+        }
+}
+
 TEST(ExpectedTimes, WhatIsOffIsSaid) {
   EXPECT_EQ(judge(1.4, 1), "as expected");
   EXPECT_EQ(judge(2, 1), "2.0 times expected");

@@ -179,6 +179,9 @@ int run(Bench& bench) {
   const ModelConfig& c = models.at("8B");
   measure_published(bench, "8B gate_up", 2 * c.intermediate_size, c.hidden_size);
   measure_published(bench, "8B down", c.hidden_size, c.intermediate_size);
+  // More columns than 16 rows have room for in shared memory.
+  const std::string title = "70B bf16 gate_up, 1 of 4";
+  bench.attempt(title, [&] { measure_products(bench, title, 14336, 8192, WeightType::kBFloat16); });
   return finish(bench);
 }
 

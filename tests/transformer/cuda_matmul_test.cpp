@@ -231,6 +231,24 @@ TEST_F(CudaOps, WideProductsHaveTheBitsOfTheOthers) {
     }
 }
 
+// More columns than 9 to 16 rows have room for in shared memory, a 70B model's among them: the bits of the
+// form that stages nothing, from the ring of the wide one.
+TEST_F(CudaOps, LongContractionsHaveTheBitsOfTheOthers) {
+  for (const auto& [type, k] : {std::pair<WeightType, int64_t>(WeightType::kBFloat16, 8192),
+                                {WeightType::kInt8, 5264},
+                                {WeightType::kFloat8, 5264},
+                                {WeightType::kInt4, 5264}}) {
+    ASSERT_GT(staged_bytes(type, k), info.shared_bytes);
+    const Product product(type, even_slices(k, step_columns(type)), 40, *stream);
+    for (const int64_t rows : {9, 16}) {
+      const auto x = random_inputs(type, rows * k, static_cast<uint32_t>(rows));
+      const auto expected = product(x), got = product(x, info.shared_bytes, 2);
+      ASSERT_EQ(std::memcmp(expected.data(), got.data(), expected.size() * sizeof(float)), 0)
+          << rows << " rows of type " << static_cast<int>(type);
+    }
+  }
+}
+
 // A token's outputs do not depend on how many neighbours it has, nor on what they hold.
 TEST_F(CudaOps, MatmulColumnsAreIndependent) {
   for (const MatmulCase& c : matmul_cases()) {

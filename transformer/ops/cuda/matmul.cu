@@ -7,6 +7,7 @@
 #include "transformer/ops/cuda/mma_codes.h"
 #include "transformer/ops/cuda/mma_ring.h"
 #include "transformer/ops/cuda/mma_weights.h"
+#include "transformer/ops/cuda/product_rule.h"
 
 namespace outrider::cuda {
 namespace {
@@ -187,9 +188,16 @@ void launch_mma(StreamView stream, const MatmulShape& shape, const MmaArguments&
          &matmul_mma<Form>, arguments);
 }
 
-// Staged where the activations fit beside the ring and can be moved 16 bytes at a time.
+static_assert(MmaForm<PairWeights, 2, 8>::shared_bytes(8192) == staged_bytes(WeightType::kBFloat16, 8192));
+static_assert(MmaForm<CodeWeights<WeightType::kInt8>, 2, 8>::shared_bytes(200) ==
+              staged_bytes(WeightType::kInt8, 200));
+static_assert(MmaForm<HalfByteWeights, 2, 8>::shared_bytes(200) == staged_bytes(WeightType::kInt4, 200));
+
+// Staged where the activations fit beside the ring and can be moved 16 bytes at a time. Else more than 8 rows
+// go through the ring of the wide form, piece by piece, where that takes the matrix.
 template <class Weights, int kColumns>
-void launch_skinny(StreamView stream, const MatmulShape& shape, const MmaArguments& arguments) {
+void launch_skinny(StreamView stream, const MatmulShape& shape, WeightType type,
+                   const MmaArguments& arguments) {
   const bool aligned = arguments.slices.k() % 8 == 0 && shape.x_stride % 8 == 0;
   const auto fits = [&](size_t bytes) { return aligned && bytes <= static_cast<size_t>(shape.shared_bytes); };
   using Large = MmaForm<Weights, kColumns, 16>;
@@ -200,31 +208,32 @@ void launch_skinny(StreamView stream, const MatmulShape& shape, const MmaArgumen
     launch_mma<Large>(stream, shape, arguments);
   else if (fits(Small::shared_bytes(arguments.slices.k())))
     launch_mma<Small>(stream, shape, arguments);
-  else
+  else if (kColumns == 1 || !matmul_wide(stream, shape, type, arguments))
     launch_mma<MmaForm<Weights, kColumns, 0>>(stream, shape, arguments);
 }
 
 template <class Weights>
-void launch_format(StreamView stream, const MatmulShape& shape, const MmaArguments& arguments) {
+void launch_format(StreamView stream, const MatmulShape& shape, WeightType type,
+                   const MmaArguments& arguments) {
   if (shape.rows <= 8)
-    launch_skinny<Weights, 1>(stream, shape, arguments);
-  else if (shape.rows <= 16)
-    launch_skinny<Weights, 2>(stream, shape, arguments);
-  else
+    launch_skinny<Weights, 1>(stream, shape, type, arguments);
+  else if (shape.rows <= kFewRows)
+    launch_skinny<Weights, 2>(stream, shape, type, arguments);
+  else if (!matmul_wide(stream, shape, type, arguments))
     launch_mma<MmaForm<Weights, Weights::kManyColumns, 0>>(stream, shape, arguments);
 }
 
 void launch_codes(StreamView stream, const MatmulShape& shape, const MmaArguments& a) {
-  if (a.form.unit == 16) return launch_format<QuarterWeights>(stream, shape, a);
+  if (a.form.unit == 16) return launch_format<QuarterWeights>(stream, shape, WeightType::kCodes, a);
   switch (a.form.code) {
     case CodeType::kUnsigned4:
-      return launch_format<PublishedWeights<CodeType::kUnsigned4>>(stream, shape, a);
+      return launch_format<PublishedWeights<CodeType::kUnsigned4>>(stream, shape, WeightType::kCodes, a);
     case CodeType::kUnsigned8:
-      return launch_format<PublishedWeights<CodeType::kUnsigned8>>(stream, shape, a);
+      return launch_format<PublishedWeights<CodeType::kUnsigned8>>(stream, shape, WeightType::kCodes, a);
     case CodeType::kE4m3:
-      return launch_format<PublishedWeights<CodeType::kE4m3>>(stream, shape, a);
+      return launch_format<PublishedWeights<CodeType::kE4m3>>(stream, shape, WeightType::kCodes, a);
     case CodeType::kE2m1:
-      return launch_format<PublishedWeights<CodeType::kE2m1>>(stream, shape, a);
+      return launch_format<PublishedWeights<CodeType::kE2m1>>(stream, shape, WeightType::kCodes, a);
   }
 }
 
@@ -341,20 +350,19 @@ void matmul(StreamView stream, const MatmulShape& shape, const void* x, const Ma
                                .wide = starts_at_16_bytes(weight.slices, shape.x_stride),
                                .chosen = shape.chosen};
   if (matmul_split(stream, shape, weight.type, arguments)) return;
-  if (matmul_wide(stream, shape, weight.type, arguments)) return;
   switch (weight.type) {
     case WeightType::kInt8:
-      return launch_format<CodeWeights<WeightType::kInt8>>(stream, shape, arguments);
+      return launch_format<CodeWeights<WeightType::kInt8>>(stream, shape, weight.type, arguments);
     case WeightType::kFloat8:
-      return launch_format<CodeWeights<WeightType::kFloat8>>(stream, shape, arguments);
+      return launch_format<CodeWeights<WeightType::kFloat8>>(stream, shape, weight.type, arguments);
     case WeightType::kInt4:
-      return launch_format<HalfByteWeights>(stream, shape, arguments);
+      return launch_format<HalfByteWeights>(stream, shape, weight.type, arguments);
     case WeightType::kFloat16:
-      return launch_format<HalfWeights>(stream, shape, arguments);
+      return launch_format<HalfWeights>(stream, shape, weight.type, arguments);
     case WeightType::kCodes:
       return launch_codes(stream, shape, arguments);
     default:
-      return launch_format<PairWeights>(stream, shape, arguments);
+      return launch_format<PairWeights>(stream, shape, weight.type, arguments);
   }
 }
 

@@ -1,9 +1,10 @@
-// Products for more than 16 tokens. A block multiplies eight row tiles of weights with up to 128 tokens, and
-// all of its warps are at the same columns, so that what one fetched serves several of them: weights and
-// activations pass through one ring in shared memory by asynchronous copies. There are two ways to add
-// slices. A block that computes all of them keeps finished ones on a stack as deep as the tree, and adds two
-// of one depth as soon as it has both. Where such blocks are too few for the device, a block computes one
-// slice and the slices meet in memory. The bits are those of matmul.cu either way.
+// Products for more than 16 tokens, and for 9 to 16 of more columns than shared memory holds. A block
+// multiplies eight row tiles of weights with up to 128 tokens, and all of its warps are at the same columns,
+// so that what one fetched serves several of them: weights and activations pass through one ring in shared
+// memory by asynchronous copies. There are two ways to add slices. A block that computes all of them keeps
+// finished ones on a stack as deep as the tree, and adds two of one depth as soon as it has both. Where such
+// blocks are too few for the device, a block computes one slice and the slices meet in memory. The bits are
+// those of matmul.cu either way.
 #include "base/cuda_device.h"
 #include "transformer/ops/cuda/cuda_ops.h"
 #include "transformer/ops/cuda/mma_meeting.h"
@@ -223,7 +224,7 @@ __global__ void __launch_bounds__(kThreads, Form::kBlocks)
     copy_async_commit();
   }
 
-  Sums<Form> sums;
+  Sums<Form> sums = {};
   SliceStack<Form> stack = {};
   if constexpr (kIsStacked)
     stack.levels = reinterpret_cast<float*>(ring.at(Form::kStages)) + static_cast<int>(threadIdx.x);
@@ -305,6 +306,8 @@ using Stacked64 = WideForm<Weights, Slicing::kOnStack, 2, 4, 2, 6, 1>;
 template <class Weights>
 using Stacked32 = WideForm<Weights, Slicing::kOnStack, 1, 4, 1, 4, 2>;
 template <class Weights>
+using Stacked16 = WideForm<Weights, Slicing::kOnStack, 1, 2, 1, 5, 2>;
+template <class Weights>
 using Split64 =
     WideForm<Weights, Slicing::kOverBlocks, 2, 4, 2, kHas128<Weights> ? 4 : 8, kHas128<Weights> ? 2 : 1>;
 template <class Weights>
@@ -339,6 +342,7 @@ void launch_by_rule(StreamView stream, const MatmulShape& shape, const MmaArgume
                            : launch_form<Split64<Weights>>(stream, shape, a);
   if constexpr (kHas128<Weights>)
     if (form.rows == 128) return launch_form<Stacked128<Weights>>(stream, shape, a);
+  if (form.rows == kFewRows) return launch_form<Stacked16<Weights>>(stream, shape, a);
   return form.rows == 32 ? launch_form<Stacked32<Weights>>(stream, shape, a)
                          : launch_form<Stacked64<Weights>>(stream, shape, a);
 }
@@ -349,6 +353,7 @@ void for_each_form(Use use) {
   if constexpr (kHas128<Weights>) use(Stacked128<Weights>());
   use(Stacked64<Weights>());
   use(Stacked32<Weights>());
+  use(Stacked16<Weights>());
   use(Split64<Weights>());
   use(Split32<Weights>());
 }
@@ -387,7 +392,7 @@ void prepare_matmul_wide(int64_t shared_bytes) {
 }
 
 bool matmul_wide(StreamView stream, const MatmulShape& shape, WeightType type, const MmaArguments& a) {
-  if (!shape.wide_form || shape.rows <= kFewRows || !a.wide || a.slices.k() % 8 != 0) return false;
+  if (!shape.wide_form || !a.wide || a.slices.k() % 8 != 0) return false;
   if (a.chosen.counts) return false;  // it reads whole matrices
   switch (type) {
     case WeightType::kInt8:

@@ -122,7 +122,7 @@ bool matmul_split(StreamView stream, const MatmulShape& shape, WeightType type,
                   const MmaArguments& arguments);
 void prepare_matmul_split(int64_t shared_bytes);
 
-// Products of more tokens: matmul_wide.cu. The same.
+// Products of more tokens, or of 9 to 16 whose activations do not fit: matmul_wide.cu. The same.
 bool matmul_wide(StreamView stream, const MatmulShape& shape, WeightType type, const MmaArguments& arguments);
 void prepare_matmul_wide(int64_t shared_bytes);
 

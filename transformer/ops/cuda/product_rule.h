@@ -1,16 +1,17 @@
-// How a product of more than 16 rows is cut into blocks, and what room there is for slices that meet in
-// memory: for what launches products, for memory plans, for tests and for expected times. No bit depends on
-// it.
+// How a product of more than 16 rows, or of fewer that shared memory does not hold, is cut into blocks, and
+// what room there is for slices that meet in memory: for what launches products, for memory plans, for tests
+// and for expected times. No bit depends on it.
 #pragma once
 
 #include <algorithm>
 #include <cstdint>
 
+#include "transformer/ops/cpu/packed_matrix.h"
 #include "transformer/ops/cuda/cuda_layout.h"
 
 namespace outrider::cuda {
 
-constexpr int64_t kFewRows = 16;              // more are matmul_wide.cu's
+constexpr int kFewRows = 16;                  // more are matmul_wide.cu's
 constexpr int kWideTileRows = 8 * kTileRows;  // weight rows of a block
 
 // Products whose contraction is split over blocks have at most so many rows and tiles of weight rows.
@@ -29,12 +30,21 @@ struct WideProduct {
   int64_t blocks = 0;
 };
 
+// Shared memory of a block that keeps 9 to 16 rows of activations whole, k columns of them, beside its 8
+// warps' copies of weights and of their scales, and the parts of a row tile.
+constexpr int64_t staged_bytes(WeightType type, int64_t k) {
+  const bool is_codes = is_quantized(type);
+  const int64_t scales = type == WeightType::kInt4 ? 24 << 10 : is_codes ? 6 << 10 : 0;
+  return (48 << 10) + scales + (10 << 10) + kFewRows * 2 * ((k + 63) / 64 * 64 + (is_codes ? 32 : 16));
+}
+
 // As many rows in a block as leave three quarters of the multiprocessors with one: 128 (`has_128`), 64 or, up
 // to 32 rows, 32. Where 64 do not either, slices are spread over blocks (`may_split`); else a block has 32
 // rows.
 constexpr WideProduct choose_wide_product(int64_t rows, int64_t n, int slices, int multiprocessors,
                                           bool has_128, bool may_split) {
   const int64_t groups = (n + kWideTileRows - 1) / kWideTileRows;
+  if (rows <= kFewRows) return {kFewRows, false, groups};
   const auto blocks_of = [&](int tile) { return groups * ((rows + tile - 1) / tile); };
   const auto are_enough = [&](int tile) { return 4 * blocks_of(tile) >= 3 * int64_t{multiprocessors}; };
   if (has_128 && rows > 64 && are_enough(128)) return {128, false, blocks_of(128)};
