@@ -13,7 +13,7 @@ struct DeviceVerifier::Memory {
       : part_values(rows * kMaxParts),
         residual_parts(rows * kMaxParts),
         best(rows),
-        bins(rows * 256),
+        bins(rows * kKeyBytes * kKeyBins),
         ties(rows),
         all_ties(ranks * rows),
         sums(2 * rows),
@@ -24,11 +24,10 @@ struct DeviceVerifier::Memory {
         max(rows),
         ratios(rows),
         finite_rows(requests),
-        tie_ends(rows),
         residual(rows),
         accepted(requests),
         fallback(requests),
-        searches(rows),
+        searches(rows * kSearchStates),
         draws(rows),
         verdicts(requests) {}
 
@@ -47,7 +46,6 @@ struct DeviceVerifier::Memory {
     b.max = max.data();
     b.ratios = ratios.data();
     b.finite_rows = finite_rows.data();
-    b.tie_ends = tie_ends.data();
     b.residual = residual.data();
     b.accepted = accepted.data();
     b.fallback = fallback.data();
@@ -60,7 +58,7 @@ struct DeviceVerifier::Memory {
       residual_sums, all_residual_sums, chosen;
   DeviceBuffer<float> max;
   DeviceBuffer<double> ratios;
-  DeviceBuffer<int32_t> finite_rows, tie_ends, residual, accepted, fallback;
+  DeviceBuffer<int32_t> finite_rows, residual, accepted, fallback;
   DeviceBuffer<Search> searches;
   DeviceBuffer<Draw> draws;
   DeviceBuffer<Verdict> verdicts;
@@ -125,7 +123,7 @@ const std::vector<VerifyResult>& DeviceVerifier::verify(std::span<const VerifyRe
   scale_and_rank(stream_, batch_);
   reduce(Reduction::kMax, batch_.best, batch_.rows);
   settle_best(stream_, batch_);
-  if (batch_.filtered_count > 0) queue_filters();
+  queue_filters();
   if (batch_.drawn_count > 0) queue_draws();
   decide(stream_, batch_);
   fetch(requests);
@@ -172,7 +170,7 @@ void DeviceVerifier::queue_filters() {
   if (batch_.top_k_count > 0) queue_cut({.rows = batch_.top_k_rows, .count = batch_.top_k_count});
   if (batch_.top_p_count > 0)
     queue_cut({.rows = batch_.top_p_rows, .count = batch_.top_p_count, .by_mass = true});
-  cut_min_p(stream_, batch_);
+  if (batch_.min_p_count > 0) cut_min_p(stream_, batch_);
   if (batch_.noisy_count == 0) return;
   rank_with_noise(stream_, batch_);
   reduce(Reduction::kMax, batch_.best, batch_.rows);  // other rows agree already
@@ -182,8 +180,7 @@ void DeviceVerifier::queue_filters() {
 void DeviceVerifier::queue_cut(const SearchTask& task) {
   for (int byte = 0; byte < kKeyBytes; ++byte) {
     count_bins(stream_, batch_, task, byte);
-    reduce(Reduction::kSum, batch_.bins, task.count * int64_t{256});
-    descend(stream_, batch_, task, byte);
+    reduce(Reduction::kSum, searched_bins(batch_, task, byte), task.count * int64_t{kKeyBins});
   }
   count_ties(stream_, batch_, task);
   group_.all_gather(batch_.ties, batch_.all_ties, task.count * static_cast<int64_t>(sizeof(uint64_t)),

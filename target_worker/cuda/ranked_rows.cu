@@ -17,6 +17,7 @@ struct RankTask {
 // One read of the row: every thread keeps the best of its tokens in order. Then the best head of all threads,
 // kSuccessors times.
 __global__ void __launch_bounds__(kThreads) rank_row(const RankTask task) {
+  await_inputs();
   const float* logits = task.logits + int64_t{task.rows[blockIdx.x]} * task.width;
   uint64_t best[kSuccessors] = {};
   bool finite = true;

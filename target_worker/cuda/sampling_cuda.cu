@@ -47,6 +47,7 @@ __device__ __forceinline__ double accept_uniform(const RowInput& in) {
 }
 
 __global__ void __launch_bounds__(kThreads) forbid_part(const VerifyBatch b) {
+  await_inputs();
   const RowMask mask = b.masks[blockIdx.y];
   const uint32_t* words = b.mask_words + mask.first_word;
   float* logits = logits_of(b, mask.row);
@@ -56,6 +57,7 @@ __global__ void __launch_bounds__(kThreads) forbid_part(const VerifyBatch b) {
 }
 
 __global__ void __launch_bounds__(kThreads) weights_of_part(const VerifyBatch b) {
+  await_inputs();
   const int32_t r = b.drawn_rows[blockIdx.y];
   if (has_failed(b, r)) return;
   const float* logits = logits_of(b, r);
@@ -66,6 +68,7 @@ __global__ void __launch_bounds__(kThreads) weights_of_part(const VerifyBatch b)
 }
 
 __global__ void __launch_bounds__(kThreads) weights_of_row(const VerifyBatch b) {
+  await_inputs();
   const int32_t r = b.drawn_rows[blockIdx.x];
   if (has_failed(b, r)) return;
   const uint64_t sum = sum_block(thread() < b.parts ? b.part_values[r * kMaxParts + thread()] : 0);
@@ -80,6 +83,7 @@ __global__ void __launch_bounds__(kThreads) weights_of_row(const VerifyBatch b) 
 // Token rule: how many are accepted, and the one row to recover from. Block rule: the joint ratios; all rows'
 // recovery masses are needed before anything is decided.
 __global__ void __launch_bounds__(kRequestThreads) test_request(const VerifyBatch b) {
+  await_inputs();
   const int32_t e = request_of_thread();
   if (e >= b.requests) return;
   const RequestInput& request = b.request[e];
@@ -126,6 +130,7 @@ struct Recovery {
 };
 
 __global__ void __launch_bounds__(kThreads) residual_of_part(const VerifyBatch b) {
+  await_inputs();
   const int32_t r = b.drawn_rows[blockIdx.y];
   if (!b.residual[r]) return;
   const Recovery recovery(b, r);
@@ -136,6 +141,7 @@ __global__ void __launch_bounds__(kThreads) residual_of_part(const VerifyBatch b
 }
 
 __global__ void __launch_bounds__(kThreads) residual_of_row(const VerifyBatch b) {
+  await_inputs();
   const int32_t r = b.drawn_rows[blockIdx.x];
   const bool wanted = b.residual[r] != 0;
   const uint64_t sum =
@@ -166,6 +172,7 @@ __device__ void plan_draw(const VerifyBatch& b, int32_t r, bool residual, uint64
 }
 
 __global__ void __launch_bounds__(kRequestThreads) plan_request(const VerifyBatch b) {
+  await_inputs();
   const int32_t e = request_of_thread();
   if (e >= b.requests) return;
   const int32_t first = b.request[e].first_row, finite = b.finite_rows[e], tested = tested_count(b, e);
@@ -185,6 +192,7 @@ __global__ void __launch_bounds__(kRequestThreads) plan_request(const VerifyBatc
 }
 
 __global__ void __launch_bounds__(kThreads) draw_row(const VerifyBatch b) {
+  await_inputs();
   const int32_t r = b.drawn_rows[blockIdx.x];
   const Draw draw = b.draws[r];
   if (!draw.here) return;
@@ -202,6 +210,7 @@ __device__ __forceinline__ int32_t target_token(const VerifyBatch& b, Decision d
 }
 
 __global__ void __launch_bounds__(kRequestThreads) decide_request(const VerifyBatch b) {
+  await_inputs();
   const int32_t e = request_of_thread();
   if (e >= b.requests) return;
   const int32_t first = b.request[e].first_row, finite = b.finite_rows[e], tested = tested_count(b, e);

@@ -33,7 +33,7 @@ void VerifyInputs::clear() {
   decisions_.clear();
   counted_.clear();
   biases_.clear();
-  for (auto* list : {&filtered_, &top_k_, &top_p_, &noisy_, &drawn_}) list->clear();
+  for (auto* list : {&top_k_, &top_p_, &min_p_, &noisy_, &drawn_}) list->clear();
   masks_.clear();
   mask_words_.clear();
   words_.clear();
@@ -147,9 +147,9 @@ void VerifyInputs::add_row(const VerifyRequest& request, int32_t index, IndexRan
                .filtered = has_filters(params)};
   const auto r = static_cast<int32_t>(rows_.size());
   if (row.filtered) {
-    filtered_.push_back(r);
     if (params.top_k > 0) top_k_.push_back(r);
     if (params.top_p < 1) top_p_.push_back(r);
+    if (params.min_p > 0) min_p_.push_back(r);
     if (row.noisy) noisy_.push_back(r);
   }
   if (decision != Decision::kMatchBest) drawn_.push_back(r);
@@ -183,8 +183,8 @@ void VerifyInputs::send(std::span<const VerifyRequest> requests, IndexRange rang
   const auto count_bytes = [&](const auto&... arrays) {
     ((bytes += aligned(arrays.size() * sizeof(arrays[0]))), ...);
   };
-  count_bytes(rows_, tests_, requests_, decisions_, counted_, biases_, filtered_, top_k_, top_p_, noisy_,
-              drawn_, masks_, mask_words_);
+  count_bytes(rows_, tests_, requests_, decisions_, counted_, biases_, top_k_, top_p_, min_p_, noisy_, drawn_,
+              masks_, mask_words_);
   make_room(staging_, retired_staging_, static_cast<int64_t>(bytes));
   make_room(memory_, retired_memory_, static_cast<int64_t>(bytes));
 
@@ -201,9 +201,9 @@ void VerifyInputs::send(std::span<const VerifyRequest> requests, IndexRange rang
   put(decisions_, batch.decision);
   put(counted_, batch.counted);
   put(biases_, batch.biases);
-  put(filtered_, batch.filtered_rows);
   put(top_k_, batch.top_k_rows);
   put(top_p_, batch.top_p_rows);
+  put(min_p_, batch.min_p_rows);
   put(noisy_, batch.noisy_rows);
   put(drawn_, batch.drawn_rows);
   put(masks_, batch.masks);
@@ -216,9 +216,9 @@ void VerifyInputs::send(std::span<const VerifyRequest> requests, IndexRange rang
 
   batch.rows = static_cast<int32_t>(rows_.size());
   batch.requests = static_cast<int32_t>(requests_.size());
-  batch.filtered_count = static_cast<int32_t>(filtered_.size());
   batch.top_k_count = static_cast<int32_t>(top_k_.size());
   batch.top_p_count = static_cast<int32_t>(top_p_.size());
+  batch.min_p_count = static_cast<int32_t>(min_p_.size());
   batch.noisy_count = static_cast<int32_t>(noisy_.size());
   batch.drawn_count = static_cast<int32_t>(drawn_.size());
   batch.mask_count = static_cast<int32_t>(masks_.size());

@@ -52,7 +52,7 @@ class VerifyInputs {
   std::vector<Decision> decisions_;
   std::vector<CountedToken> counted_;
   std::vector<Bias> biases_;
-  std::vector<int32_t> filtered_, top_k_, top_p_, noisy_, drawn_;
+  std::vector<int32_t> top_k_, top_p_, min_p_, noisy_, drawn_;
   std::vector<RowMask> masks_;
   std::vector<uint32_t> mask_words_;
   std::vector<Words> words_;

@@ -267,6 +267,29 @@ std::vector<ExpectedKernel> expected_latents(const Rates& rates, const ModelConf
           {"value_up", 1, head_product(latent.value_dim, latent.kv_rank)}};
 }
 
+std::vector<ExpectedKernel> expected_draw(const Rates& rates, int64_t vocabulary, int64_t rows,
+                                          const DrawKind& kind, bool overlaps) {
+  const double kernel = overlaps ? rates.overlapped_kernel_s : rates.kernel_s;
+  const double logits = static_cast<double>(vocabulary * rows) * 4;
+  const auto reads = [&](double times) { return kernel + times * logits / rates.l2_bytes; };
+  // A block that looks at one row's compact form reads some ten thousand entries twice, by turns, and meets
+  // fifty times.
+  constexpr double kLook = 6e-6;
+  std::vector<ExpectedKernel> draw{{"feed", 1, kernel},
+                                   {"penalties", 1, kernel},
+                                   {"best", 1, reads(2)},
+                                   {"settle", 2, kernel},
+                                   {"cut", (kind.cuts + (kind.has_compact_q ? 1 : 0)) * 6, reads(1)},
+                                   {"weights", kind.has_dense_q || kind.has_compact_q ? 1 : 0, reads(1)},
+                                   {"draw", 1, kernel + 2e-6}};
+  if (kind.has_compact_q) {
+    draw.push_back({"ranks and entries", 3, reads(1)});
+    draw.push_back({"looks at units", 2, kernel + kLook});
+    draw.push_back({"compact row", 1, kernel + 2 * kLook});
+  }
+  return draw;
+}
+
 cuda::DeviceWeightTypes types_of(WeightFormat format) {
   return {weight_type(format, MatrixKind::kLayer), weight_type(format, MatrixKind::kVocabulary)};
 }

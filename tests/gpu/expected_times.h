@@ -57,6 +57,14 @@ std::vector<ExpectedKernel> expected_step(const Rates& rates, const ModelConfig&
 // The kernels of latent attention but for its large products, of so many heads of a rank.
 std::vector<ExpectedKernel> expected_latents(const Rates& rates, const ModelConfig& config, int64_t rows,
                                              int64_t context, bool overlaps = true);
+// What draws a token for each of so many rows behind a step that left their logits: `cuts` of top-k and
+// top-p, and a compact row of q where it is wanted.
+struct DrawKind {
+  int64_t cuts = 0;
+  bool has_dense_q = false, has_compact_q = false;
+};
+std::vector<ExpectedKernel> expected_draw(const Rates& rates, int64_t vocabulary, int64_t rows,
+                                          const DrawKind& kind, bool overlaps = true);
 // Of a model without files.
 cuda::DeviceWeightTypes types_of(WeightFormat format);
 double seconds_of(const std::vector<ExpectedKernel>& step);

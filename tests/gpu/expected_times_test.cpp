@@ -103,6 +103,18 @@ TEST(ExpectedTimes, SixteenRowsOf70BWaitForTheirWeightsAlone) {
         }
 }
 
+// A cut of 128256 logits reads 0.5 MB six times, 0.09 us each from L2, in kernels of 1 us: 6.6 us; twelve
+// kernels in turn took 22 us and more.
+TEST(ExpectedTimes, ACutIsSixShortKernels) {
+  const auto seconds = [](const DrawKind& kind, bool overlaps) {
+    return seconds_of(expected_draw(h200(), 128256, 1, kind, overlaps));
+  };
+  EXPECT_NEAR((seconds({.cuts = 1}, true) - seconds({}, true)) * 1e6, 6.6, 0.1);
+  EXPECT_NEAR((seconds({.cuts = 2}, false) - seconds({}, false)) * 1e6, 22.7, 0.1);
+  EXPECT_LT(seconds({.has_compact_q = true}, true), 60e-6)
+      << "a block that searched alone took 100 us and more";
+}
+
 TEST(ExpectedTimes, WhatIsOffIsSaid) {
   EXPECT_EQ(judge(1.4, 1), "as expected");
   EXPECT_EQ(judge(2, 1), "2.0 times expected");

@@ -115,11 +115,21 @@ void measure_drafts(Bench& bench, const std::string& name, const ModelConfig& co
   (void)(*model)->forward({&prefill, 1}).value();
   std::printf("%-28s", (name + " drafts").c_str());
   const auto compact = static_cast<int32_t>(config.vocab_size / 50);  // the default
-  for (const auto& [title, rule, row_bytes] : {std::tuple{"greedy", Rule::kGreedy, 0},
-                                               {"invariant", Rule::kInvariant, 0},
-                                               {"dense q", Rule::kToken, 0},
-                                               {"compact q", Rule::kToken, compact}}) {
-    const SamplingParams params{.rule = rule, .temperature = rule == Rule::kGreedy ? 0.0f : 1.0f};
+  struct Kind {
+    const char* title = "";
+    Rule rule = Rule::kToken;
+    int32_t row_bytes = 0, top_k = 0;
+    float top_p = 1;
+    DrawKind expected;
+  };
+  for (const auto& [title, rule, row_bytes, top_k, top_p, draw] :
+       {Kind{.title = "greedy", .rule = Rule::kGreedy},
+        {.title = "invariant", .rule = Rule::kInvariant},
+        {.title = "dense q", .expected = {.has_dense_q = true}},
+        {.title = "top-k and top-p", .top_k = 40, .top_p = 0.9f, .expected = {2, true}},
+        {.title = "compact q", .row_bytes = compact, .expected = {.has_compact_q = true}}}) {
+    const SamplingParams params{
+        .rule = rule, .temperature = rule == Rule::kGreedy ? 0.0f : 1.0f, .top_k = top_k, .top_p = top_p};
     const TokenRun run{.sequence = sequence,
                        .inputs = std::span(text).last(1),
                        .first = {.sampling = &params, .position = Position(kContext), .row_bytes = row_bytes},
@@ -135,12 +145,19 @@ void measure_drafts(Bench& bench, const std::string& name, const ModelConfig& co
       if (r >= 0) seconds.push_back(took.count());
     }
     const Timing t = summarize(std::move(seconds));
-    bench.report["drafts"].push_back({{"model", name},
-                                      {"kind", title},
-                                      {"tokens", kTokens},
-                                      {"ms_per_token", t.median_s * 1e3 / kTokens},
-                                      {"spread", t.spread}});
-    std::printf("  %s %.3f ms/token", title, t.median_s * 1e3 / kTokens);
+    nlohmann::json line{{"model", name},
+                        {"kind", title},
+                        {"tokens", kTokens},
+                        {"ms_per_token", t.median_s * 1e3 / kTokens},
+                        {"spread", t.spread}};
+    const auto draws = expected_draw(bench.rates, config.vocab_size, 1, draw);
+    const double expected =
+        seconds_of(expected_step(bench.rates, config, types_of(format), 1, kContext)) + seconds_of(draws);
+    for (const ExpectedKernel& kernel : draws)
+      line["expected_kernels_us"][kernel.name] = {kernel.count, kernel.seconds * 1e6};
+    const std::string off = bench.compare(line, t.median_s / kTokens, expected);
+    bench.report["drafts"].push_back(line);
+    std::printf("  %s %.3f ms/token%s", title, t.median_s * 1e3 / kTokens, off.c_str());
   }
   std::printf("\n");
 }

@@ -100,6 +100,20 @@ __device__ __forceinline__ Found find_share(uint64_t share, uint64_t target) {
   return result;
 }
 
+// The first token of part `part` whose cumulative weight in it exceeds `target`, or -1.
+template <class WeightOf>
+__device__ __forceinline__ int32_t find_in_part(int32_t part, int32_t width, uint64_t target,
+                                                WeightOf weight_of) {
+  const int32_t begin = part * kPartTokens + thread() * kTokensPerThread;
+  uint64_t share = 0;
+  for (int32_t i = begin; i < begin + kTokensPerThread && i < width; ++i) share += weight_of(i);
+  const Found mine = find_share(share, target);
+  if (mine.index < 0) return -1;
+  int32_t at = part * kPartTokens + mine.index * kTokensPerThread;
+  for (uint64_t rest = mine.rest, weight; (weight = weight_of(at)) <= rest; ++at) rest -= weight;
+  return at;
+}
+
 // The first of `width` tokens whose cumulative weight exceeds `target`, or -1. parts[p]: the weight of part
 // p.
 template <class WeightOf>
@@ -107,14 +121,7 @@ __device__ __forceinline__ int32_t find_token(const uint64_t* parts, int32_t par
                                               uint64_t target, WeightOf weight_of) {
   const Found part = find_share(thread() < part_count ? parts[thread()] : 0, target);
   if (part.index < 0) return -1;
-  const int32_t begin = part.index * kPartTokens + thread() * kTokensPerThread;
-  uint64_t share = 0;
-  for (int32_t i = begin; i < begin + kTokensPerThread && i < width; ++i) share += weight_of(i);
-  const Found mine = find_share(share, part.rest);
-  if (mine.index < 0) return -1;
-  int32_t at = part.index * kPartTokens + mine.index * kTokensPerThread;
-  for (uint64_t rest = mine.rest, weight; (weight = weight_of(at)) <= rest; ++at) rest -= weight;
-  return at;
+  return find_in_part(part.index, width, part.rest, weight_of);
 }
 
 // The tokens of this block's part that belong to this thread: use(local index).
@@ -147,20 +154,26 @@ __device__ __forceinline__ uint64_t uniform_bits(const RowInput& in, Purpose pur
   return static_cast<uint64_t>(block.w[1]) << 32 | block.w[0];
 }
 
+// Kernels of these shapes may start early: each waits for its inputs first.
 inline LaunchShape parts_by_rows(const RowBatch& b, int32_t rows) {
   return {.grid_x = static_cast<unsigned>(b.parts),
           .grid_y = static_cast<unsigned>(rows),
           .threads = kThreads,
-          .shared_bytes = sizeof(BlockMemory)};
+          .shared_bytes = sizeof(BlockMemory),
+          .early = true};
 }
 inline LaunchShape one_block_each(int32_t rows) {
-  return {.grid_x = static_cast<unsigned>(rows), .threads = kThreads, .shared_bytes = sizeof(BlockMemory)};
+  return {.grid_x = static_cast<unsigned>(rows),
+          .threads = kThreads,
+          .shared_bytes = sizeof(BlockMemory),
+          .early = true};
 }
 // One thread for each request: little work, but no way to the host and back.
 constexpr unsigned kRequestThreads = 32;
 inline LaunchShape one_thread_each(int32_t requests) {
   return {.grid_x = (static_cast<unsigned>(requests) + kRequestThreads - 1) / kRequestThreads,
-          .threads = kRequestThreads};
+          .threads = kRequestThreads,
+          .early = true};
 }
 __device__ __forceinline__ int32_t request_of_thread() {
   return static_cast<int32_t>(blockIdx.x * kRequestThreads + threadIdx.x);

@@ -28,6 +28,7 @@ __device__ __forceinline__ uint32_t* entries_of(const DrawBatch& b, int32_t r) {
 }
 
 __global__ void __launch_bounds__(kThreads) rank_part(const DrawBatch b) {
+  await_inputs();
   const int32_t r = b.compact_rows[blockIdx.y];
   if (has_failed(b, r)) return;
   const float* logits = logits_of(b, r);
@@ -49,6 +50,7 @@ __global__ void __launch_bounds__(kThreads) rank_part(const DrawBatch b) {
 }
 
 __global__ void __launch_bounds__(kThreads) count_part(const DrawBatch b) {
+  await_inputs();
   const int32_t r = b.compact_rows[blockIdx.y];
   if (has_failed(b, r)) return;
   const float* ranks = ranks_of(b, r);
@@ -60,6 +62,7 @@ __global__ void __launch_bounds__(kThreads) count_part(const DrawBatch b) {
 
 // The tokens that the cut left, in the order of their ids.
 __global__ void __launch_bounds__(kThreads) gather_part(const DrawBatch b) {
+  await_inputs();
   const int32_t r = b.compact_rows[blockIdx.y];
   if (has_failed(b, r)) return;
   const float* ranks = ranks_of(b, r);
@@ -106,14 +109,75 @@ __device__ int64_t bits_of(const Share& share, uint32_t unit, uint64_t id_end) {
   return 8 * varint_bytes(count) + static_cast<int64_t>(sum_block(static_cast<uint64_t>(bits)));
 }
 
-// The smallest unit that fits.
-__device__ uint32_t fitting_unit(const Share& share, int64_t budget_bits, uint64_t id_end) {
+// Of the gathered tokens, of which there are `count`.
+__device__ __forceinline__ Share share_of_thread(const DrawBatch& b, int32_t r, int32_t count) {
+  const uint32_t* entries = entries_of(b, r);
+  const int32_t each = (count + kThreads - 1) / kThreads, begin = thread() * each;
+  return {entries, entries + b.most_entries, begin, begin + each < count ? begin + each : count};
+}
+
+__device__ __forceinline__ uint64_t sum_parts(const DrawBatch& b, int32_t r, const uint64_t* parts) {
+  return sum_block(thread() < b.parts ? parts[r * kMaxParts + thread()] : 0);
+}
+
+// Where ids end: the others have a weight, too, unless most tokens have none.
+__device__ __forceinline__ uint32_t id_end_of(const DrawBatch& b, int32_t r) {
+  const uint64_t zeros = sum_parts(b, r, b.zeros);
+  return 2 * zeros < static_cast<uint64_t>(b.width) ? static_cast<uint32_t>(b.width) : 0;
+}
+
+// The host's search for the smallest unit that fits, which looks at one unit after the other. Here the looks
+// that its next kLooks steps may want have a block each, so that a row takes the time of kTurns looks.
+constexpr int kLooks = 4, kNodes = 1 << kLooks, kTurns = 2;
+static_assert(kUnits < 1 << kLooks * kTurns);
+struct UnitSearch {
   int fits = kUnits, too_fine = -1;
-  while (fits - too_fine > 1) {
-    const int middle = too_fine + (fits - too_fine) / 2;
-    (bits_of(share, unit_at(middle), id_end) <= budget_bits ? fits : too_fine) = middle;
+
+  __device__ __forceinline__ bool is_over() const { return fits - too_fine <= 1; }
+  __device__ __forceinline__ int middle() const { return too_fine + (fits - too_fine) / 2; }
+  __device__ __forceinline__ void step(bool middle_fits) { (middle_fits ? fits : too_fine) = middle(); }
+  // Goes to a node of the tree of the next looks: 1 is the first of them; node n is followed by 2 n + 1 where
+  // it fits, else by 2 n.
+  __device__ __forceinline__ void go_to(int node) {
+    int depth = 0;
+    while (node >> (depth + 1) > 0) ++depth;
+    while (depth-- > 0 && !is_over()) step((node >> depth & 1) == 1);
   }
-  return unit_at(fits);
+  // The looks of a turn are known by node.
+  __device__ __forceinline__ void replay(const uint8_t* known) {
+    for (int node = 1; node < kNodes && !is_over();) {
+      const bool middle_fits = known[node] != 0;
+      step(middle_fits);
+      node = 2 * node + (middle_fits ? 1 : 0);
+    }
+  }
+};
+static_assert(kTurns * kNodes == DrawBatch::kUnitLooks);
+
+// Grid: nodes but for the first number, rows.
+__global__ void __launch_bounds__(kThreads) look_at_units(const DrawBatch b, int turn) {
+  await_inputs();
+  const int32_t r = b.compact_rows[blockIdx.y];
+  if (has_failed(b, r)) return;
+  uint8_t* looks = b.unit_looks + r * DrawBatch::kUnitLooks;
+  UnitSearch search;
+  for (int before = 0; before < turn; ++before) search.replay(looks + before * kNodes);
+  const int node = static_cast<int>(blockIdx.x) + 1;
+  search.go_to(node);
+  if (search.is_over()) return;
+  const auto gathered = static_cast<int32_t>(sum_parts(b, r, b.part_values));
+  const int64_t bits = bits_of(share_of_thread(b, r, gathered), unit_at(search.middle()), id_end_of(b, r));
+  if (thread() == 0) looks[turn * kNodes + node] = bits <= b.state[r].budget_bits;
+}
+
+__device__ uint32_t fitting_unit(const uint8_t* looks) {
+  auto* known = reinterpret_cast<uint8_t*>(shared_memory<BlockMemory>()->values);
+  if (thread() < DrawBatch::kUnitLooks) known[thread()] = looks[thread()];
+  sync_block();
+  UnitSearch search;
+  for (int turn = 0; turn < kTurns; ++turn) search.replay(known + turn * kNodes);
+  sync_block();
+  return unit_at(search.fits);
 }
 
 // The index-th id of those that are not listed: as many more as there are listed ones before it.
@@ -152,22 +216,15 @@ __device__ void draw(const DrawBatch& b, int32_t r, const uint32_t* ids, const u
 }
 
 __global__ void __launch_bounds__(kThreads) fit_row(const DrawBatch b) {
+  await_inputs();
   const int32_t r = b.compact_rows[blockIdx.x];
   if (has_failed(b, r)) return;
-  const auto sum_parts = [&](const uint64_t* parts) {
-    return sum_block(thread() < b.parts ? parts[r * kMaxParts + thread()] : 0);
-  };
-  const uint64_t total = sum_parts(b.q_parts), zeros = sum_parts(b.zeros);
-  const auto gathered = static_cast<int32_t>(sum_parts(b.part_values));
+  const uint64_t total = sum_parts(b, r, b.q_parts);
+  const Share share = share_of_thread(b, r, static_cast<int32_t>(sum_parts(b, r, b.part_values)));
   const DrawState& state = b.state[r];
-  const bool has_rest = 2 * zeros < static_cast<uint64_t>(b.width);
-  const uint32_t id_end = has_rest ? static_cast<uint32_t>(b.width) : 0;
-
-  const uint32_t* entries = entries_of(b, r);
-  const int32_t each = (gathered + kThreads - 1) / kThreads, begin = thread() * each;
-  const Share share{entries, entries + b.most_entries, begin,
-                    begin + each < gathered ? begin + each : gathered};
-  const uint32_t unit = fitting_unit(share, state.budget_bits, id_end);
+  const uint32_t id_end = id_end_of(b, r);
+  const bool has_rest = id_end > 0;
+  const uint32_t unit = fitting_unit(b.unit_looks + r * DrawBatch::kUnitLooks);
 
   uint64_t count = 0, mass = 0, units = 0, largest = 0;
   for (int32_t i = share.begin; i < share.end; ++i) {
@@ -210,6 +267,9 @@ void rank_weights(StreamView stream, const DrawBatch& b) {
 void draw_compact_rows(StreamView stream, const DrawBatch& b) {
   launch(stream, parts_by_rows(b, b.compact_count), &count_part, b);
   launch(stream, parts_by_rows(b, b.compact_count), &gather_part, b);
+  LaunchShape nodes = one_block_each(kNodes - 1);
+  nodes.grid_y = static_cast<unsigned>(b.compact_count);
+  for (int turn = 0; turn < kTurns; ++turn) launch(stream, nodes, &look_at_units, b, turn);
   launch(stream, one_block_each(b.compact_count), &fit_row, b);
 }
 

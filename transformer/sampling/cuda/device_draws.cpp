@@ -8,14 +8,9 @@
 namespace outrider::cuda {
 namespace {
 
-constexpr int64_t kBins = 256;
-
 void queue_cut(const SearchTask& task, const RowBatch& batch, StreamView stream) {
   if (task.count == 0) return;
-  for (int byte = 0; byte < kKeyBytes; ++byte) {
-    count_bins(stream, batch, task, byte);
-    descend(stream, batch, task, byte);
-  }
+  for (int byte = 0; byte < kKeyBytes; ++byte) count_bins(stream, batch, task, byte);
   count_ties(stream, batch, task);
   cut(stream, batch, task);
 }
@@ -29,16 +24,16 @@ DeviceDraws::DeviceDraws(const DrawLimits& limits, float* logits)
       q_parts_(limits.rows * kMaxParts),
       moment_parts_(2 * limits.rows * kMaxParts),
       best_(limits.rows),
-      bins_(limits.rows * kBins),
+      bins_(limits.rows * kKeyBytes * kKeyBins),
       ties_(limits.rows),
       max_(limits.rows),
       finite_rows_(limits.rows),
-      tie_ends_(limits.rows),
-      searches_(limits.rows),
+      searches_(limits.rows * kSearchStates),
       q_(limits.q_rows * limits.q_row_bytes()),
       ranks_(limits.rows * limits.width),
       zeros_(limits.rows * kMaxParts),
       entries_(2 * limits.rows * limits.most_entries()),
+      unit_looks_(limits.rows * DrawBatch::kUnitLooks),
       compact_choices_(limits.rows),
       drawn_on_device_(limits.rows * limits.steps),
       host_q_(q_.size()),
@@ -56,7 +51,6 @@ DeviceDraws::DeviceDraws(const DrawLimits& limits, float* logits)
   batch_.searches = searches_.data();
   batch_.bins = bins_.data();
   batch_.ties = batch_.all_ties = ties_.data();
-  batch_.tie_ends = tie_ends_.data();
   batch_.q = q_.data();
   batch_.q_parts = q_parts_.data();
   batch_.moment_parts = moment_parts_.data();
@@ -66,14 +60,16 @@ DeviceDraws::DeviceDraws(const DrawLimits& limits, float* logits)
   batch_.zeros = zeros_.data();
   batch_.entries = entries_.data();
   batch_.most_entries = static_cast<int32_t>(limits.most_entries());
+  batch_.unit_looks = unit_looks_.data();
   batch_.compact = compact_choices_.data();
 }
 
 int64_t DeviceDraws::bytes_for(const DrawLimits& limits) {
   constexpr int64_t kWord = sizeof(uint64_t);
-  const int64_t per_row = kWord * (5 * kMaxParts + kBins + 2) + 3 * sizeof(int32_t) + sizeof(Search) +
-                          sizeof(DrawBatch::Choice) + limits.steps * sizeof(Drawn) +
-                          limits.width * sizeof(float) + 8 * limits.most_entries();
+  const int64_t per_row = kWord * (5 * kMaxParts + kKeyBytes * kKeyBins + 2) + 2 * sizeof(int32_t) +
+                          kSearchStates * sizeof(Search) + sizeof(DrawBatch::Choice) + DrawBatch::kUnitLooks +
+                          limits.steps * sizeof(Drawn) + limits.width * sizeof(float) +
+                          8 * limits.most_entries();
   return DrawInputs::bytes_for(limits) + limits.rows * per_row + limits.q_rows * limits.q_row_bytes();
 }
 
@@ -93,7 +89,7 @@ void DeviceDraws::queue_step(int64_t rows, StreamView stream) {
   penalise_rows(stream, batch);
   scale_and_rank(stream, batch);
   settle_best(stream, batch);
-  if (inputs_.filtered(rows).count > 0) queue_filters(rows, stream);
+  queue_filters(rows, stream);
   if (limits_.q_rows > 0) weigh_rows(stream, batch);
   if (inputs_.compact(rows).count > 0) queue_compact(rows, stream);
   if (measures_) measure_rows(stream, batch);
@@ -102,14 +98,14 @@ void DeviceDraws::queue_step(int64_t rows, StreamView stream) {
 
 void DeviceDraws::queue_filters(int64_t rows, StreamView stream) {
   DrawBatch batch = batch_of(rows);
-  const SearchTask filtered = inputs_.filtered(rows), noisy = inputs_.noisy(rows);
-  batch.filtered_rows = filtered.rows;
-  batch.filtered_count = filtered.count;
+  const SearchTask min_p = inputs_.min_p(rows), noisy = inputs_.noisy(rows);
+  batch.min_p_rows = min_p.rows;
+  batch.min_p_count = min_p.count;
   batch.noisy_rows = noisy.rows;
   batch.noisy_count = noisy.count;
   queue_cut(inputs_.top_k(rows), batch, stream);
   queue_cut(inputs_.top_p(rows), batch, stream);
-  if (filtered.count > 0) cut_min_p(stream, batch);
+  if (min_p.count > 0) cut_min_p(stream, batch);
   if (noisy.count > 0) rank_with_noise(stream, batch);
 }
 

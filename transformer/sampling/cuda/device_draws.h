@@ -28,8 +28,7 @@ class DeviceDraws {
   void queue_step(int64_t rows, StreamView stream);
   // What queue_step() queues depends on `rows` alone: it may be captured, before any send(), and repeated.
   bool is_plain() const {
-    return inputs_.filtered(limits_.rows).count == 0 && inputs_.compact(limits_.rows).count == 0 &&
-           !measures_;
+    return !inputs_.has_filtered_rows() && inputs_.compact(limits_.rows).count == 0 && !measures_;
   }
   // The tokens drawn last, as inputs of a forward pass.
   void queue_feed(int64_t rows, int32_t* tokens, int32_t* positions, StreamView stream);
@@ -58,12 +57,13 @@ class DeviceDraws {
 
   DeviceBuffer<uint64_t> part_values_, q_parts_, moment_parts_, best_, bins_, ties_;
   DeviceBuffer<float> max_;
-  DeviceBuffer<int32_t> finite_rows_, tie_ends_;
+  DeviceBuffer<int32_t> finite_rows_;
   DeviceBuffer<Search> searches_;
   DeviceBuffer<std::byte> q_;
   DeviceBuffer<float> ranks_;
   DeviceBuffer<uint64_t> zeros_;
   DeviceBuffer<uint32_t> entries_;
+  DeviceBuffer<uint8_t> unit_looks_;
   DeviceBuffer<DrawBatch::Choice> compact_choices_;
   DeviceBuffer<Drawn> drawn_on_device_;
   PinnedBuffer<std::byte> host_q_;

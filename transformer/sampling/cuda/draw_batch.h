@@ -54,6 +54,8 @@ struct DrawBatch : RowBatch {
   uint64_t* zeros = nullptr;             // [rows, kMaxParts]: tokens without weight
   uint32_t* entries = nullptr;           // [rows, 2, most_entries]: the best tokens' ids, then their weights
   int32_t most_entries = 0;
+  static constexpr int kUnitLooks = 32;
+  uint8_t* unit_looks = nullptr;  // [rows, kUnitLooks]: whether a row in this unit is short enough
   struct Choice {
     QHead q;
     int32_t id = -1;

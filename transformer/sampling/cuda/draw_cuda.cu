@@ -16,6 +16,7 @@ __device__ __forceinline__ uint64_t sum_parts(const DrawBatch& b, const uint64_t
 }
 
 __global__ void __launch_bounds__(kThreads) weigh_part(const DrawBatch b) {
+  await_inputs();
   const auto r = static_cast<int32_t>(blockIdx.y);
   if (b.state[r].kept != KeptQ::kDense || has_failed(b, r)) return;
   const float* logits = logits_of(b, r);
@@ -31,6 +32,7 @@ __global__ void __launch_bounds__(kThreads) weigh_part(const DrawBatch b) {
 }
 
 __global__ void __launch_bounds__(kThreads) measure_part(const DrawBatch b) {
+  await_inputs();
   const auto r = static_cast<int32_t>(blockIdx.y);
   if (has_failed(b, r)) return;
   const float* logits = logits_of(b, r);
@@ -70,6 +72,7 @@ __device__ void count_drafted(const DrawBatch& b, int32_t r, int32_t token) {
 }
 
 __global__ void __launch_bounds__(kThreads) draw_row(const DrawBatch b, bool measured) {
+  await_inputs();
   const auto r = static_cast<int32_t>(blockIdx.x);
   Drawn drawn;
   if (!has_failed(b, r)) {
@@ -105,6 +108,7 @@ __global__ void __launch_bounds__(kThreads) draw_row(const DrawBatch b, bool mea
 
 __global__ void __launch_bounds__(kRequestThreads)
     feed_row(const DrawBatch b, int32_t* tokens, int32_t* positions) {
+  await_inputs();
   const int32_t r = request_of_thread();
   if (r >= b.rows) return;
   tokens[r] = b.state[r].token;

@@ -41,9 +41,9 @@ DrawInputs::DrawInputs(const DrawLimits& limits)
       states_(limits.rows),
       counted_(limits.counted),
       biases_(limits.biases),
-      filtered_(limits.rows),
       top_k_(limits.rows),
       top_p_(limits.rows),
+      min_p_(limits.rows),
       noisy_(limits.rows),
       compact_(limits.rows),
       selections_(limits.rows) {}
@@ -85,7 +85,7 @@ bool DrawInputs::takes(std::span<const DrawRow> rows) const {
 }
 
 void DrawInputs::clear() {
-  for (auto* list : {&filtered_, &top_k_, &top_p_, &noisy_, &compact_}) list->size = 0;
+  for (auto* list : {&top_k_, &top_p_, &min_p_, &noisy_, &compact_}) list->size = 0;
   rows_.size = requests_.size = states_.size = counted_.size = biases_.size = selections_.size = 0;
   q_bytes_ = 0;
 }
@@ -99,7 +99,7 @@ void DrawInputs::send(std::span<const DrawRow> rows, bool measured, StreamView s
   states_.send(stream);
   counted_.send(stream);
   biases_.send(stream);
-  for (const auto* list : {&filtered_, &top_k_, &top_p_, &noisy_, &compact_}) list->send(stream);
+  for (const auto* list : {&top_k_, &top_p_, &min_p_, &noisy_, &compact_}) list->send(stream);
   if (compact_.size > 0) selections_.send(stream);
 }
 
@@ -121,9 +121,9 @@ void DrawInputs::add_row(const DrawRow& row, bool measured) {
   // Noise that decides at once hides the row's maximum.
   if (measured && input.noisy) input.filtered = 1;
   if (input.filtered) {
-    filtered_.push(r);
     if (params.top_k > 0) top_k_.push(r);
     if (params.top_p < 1) top_p_.push(r);
+    if (params.min_p > 0) min_p_.push(r);
     if (input.noisy) noisy_.push(r);
   }
   RequestInput request{.first_row = r};

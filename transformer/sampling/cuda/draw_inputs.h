@@ -48,11 +48,13 @@ class DrawInputs {
   const DrawState& state(int64_t row) const { return states_.host.data()[row]; }
   int64_t q_bytes() const { return q_bytes_; }
   // The rows of each kind among the first `rows` rows that were sent.
-  SearchTask filtered(int64_t rows) const { return task_of(filtered_, rows); }
   SearchTask top_k(int64_t rows) const { return task_of(top_k_, rows); }
   SearchTask top_p(int64_t rows) const { return task_of(top_p_, rows, true); }
+  SearchTask min_p(int64_t rows) const { return task_of(min_p_, rows); }
   SearchTask noisy(int64_t rows) const { return task_of(noisy_, rows); }
   SearchTask compact(int64_t rows) const { return task_of(compact_, rows); }
+  // Some row has any of the first four.
+  bool has_filtered_rows() const { return top_k_.size + top_p_.size + min_p_.size + noisy_.size > 0; }
 
  private:
   template <class T>
@@ -81,7 +83,7 @@ class DrawInputs {
   Sent<DrawState> states_;
   Sent<CountedToken> counted_;
   Sent<Bias> biases_;
-  Sent<int32_t> filtered_, top_k_, top_p_, noisy_, compact_;  // rows, ascending
+  Sent<int32_t> top_k_, top_p_, min_p_, noisy_, compact_;  // rows, ascending
   Sent<RowInput> selections_;  // by row: which of its weights a compact one may list
   int64_t q_bytes_ = 0;
 };

@@ -36,6 +36,7 @@ __device__ __forceinline__ void add_biases(const Bias* biases, int32_t count, in
 
 // A drafted token gets its penalty once, with committed and drafted occurrences together.
 __global__ void __launch_bounds__(kThreads) penalise_block(const RowBatch b) {
+  await_inputs();
   const auto r = static_cast<int32_t>(blockIdx.x);
   const RequestInput& request = b.request[b.row[r].request];
   float* logits = logits_of(b, r);
@@ -86,6 +87,7 @@ __device__ __forceinline__ uint64_t best_of_thread(const RowBatch& b, const RowI
 }
 
 __global__ void __launch_bounds__(kThreads) scale_part(const RowBatch b) {
+  await_inputs();
   const auto r = static_cast<int32_t>(blockIdx.y);
   const RowInput& in = b.row[r];
   const uint64_t best =
@@ -94,6 +96,7 @@ __global__ void __launch_bounds__(kThreads) scale_part(const RowBatch b) {
 }
 
 __global__ void __launch_bounds__(kThreads) noise_part(const RowBatch b) {
+  await_inputs();
   const int32_t r = b.noisy_rows[blockIdx.y];
   if (has_failed(b, r)) return;
   const uint64_t best = max_block(best_of_thread<false>(b, b.row[r], logits_of(b, r), true));
@@ -102,6 +105,7 @@ __global__ void __launch_bounds__(kThreads) noise_part(const RowBatch b) {
 
 // rows: null for all of them.
 __global__ void __launch_bounds__(kThreads) best_of_parts(const RowBatch b, const int32_t* rows) {
+  await_inputs();
   const int32_t r = rows ? rows[blockIdx.x] : static_cast<int32_t>(blockIdx.x);
   if (rows && has_failed(b, r)) return;
   const uint64_t best = max_block(thread() < b.parts ? b.part_values[r * kMaxParts + thread()] : 0);
@@ -109,6 +113,7 @@ __global__ void __launch_bounds__(kThreads) best_of_parts(const RowBatch b, cons
 }
 
 __global__ void __launch_bounds__(kRequestThreads) settle_requests(const RowBatch b) {
+  await_inputs();
   const int32_t e = request_of_thread();
   if (e >= b.requests) return;
   const RequestInput& request = b.request[e];

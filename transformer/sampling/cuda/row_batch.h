@@ -53,7 +53,9 @@ struct RequestInput {
   int32_t first_bias = 0, biases = 0;   // in RowBatch::biases
 };
 
-// Where a cut is being looked for in a row, most significant byte of the logit's key first.
+// Where a cut is being looked for in a row, most significant byte of the logit's key first: for every number
+// of bytes that are known, so that who reads it is not overtaken by who writes the next one.
+constexpr int kKeyBytes = 4, kKeyBins = 256, kSearchStates = kKeyBytes + 1;
 struct Search {
   uint64_t need = 0;  // what the kept prefix must still reach: mass or count
   uint32_t prefix = 0;
@@ -74,22 +76,21 @@ struct RowBatch {
   const RequestInput* request = nullptr;
   const CountedToken* counted = nullptr;
   const Bias* biases = nullptr;
-  const int32_t* filtered_rows = nullptr;  // any filter
   const int32_t* top_k_rows = nullptr;
   const int32_t* top_p_rows = nullptr;
+  const int32_t* min_p_rows = nullptr;
   const int32_t* noisy_rows = nullptr;  // filtered ones of the invariant rule
-  int32_t filtered_count = 0, top_k_count = 0, top_p_count = 0, noisy_count = 0;
+  int32_t top_k_count = 0, top_p_count = 0, min_p_count = 0, noisy_count = 0;
 
   // Working memory; [rows] unless said otherwise.
   uint64_t* part_values = nullptr;  // [rows, kMaxParts]: best tokens, ties, then masses of W
   uint64_t* best = nullptr;         // RankedToken
   float* max = nullptr;
   int32_t* finite_rows = nullptr;  // [requests]: in front of the first that is not
-  Search* searches = nullptr;
-  uint64_t* bins = nullptr;      // [rows, 256]
-  uint64_t* ties = nullptr;      // this rank's tokens at the cut
-  uint64_t* all_ties = nullptr;  // [ranks, rows]
-  int32_t* tie_ends = nullptr;   // local index where kept ties end
+  Search* searches = nullptr;      // [kSearchStates, rows]
+  uint64_t* bins = nullptr;        // [kKeyBytes, rows, kKeyBins], zeros between searches
+  uint64_t* ties = nullptr;        // this rank's tokens at the cut
+  uint64_t* all_ties = nullptr;    // [ranks, rows]
 };
 
 }  // namespace outrider::cuda

@@ -16,16 +16,16 @@ void scale_and_rank(StreamView stream, const RowBatch& batch);
 // After best is the group's: how many rows of each request are finite, and the maximum of every row.
 void settle_best(StreamView stream, const RowBatch& batch);
 
-// Filters. A search over rows[count] by count (top-k) or mass (top-p): for each byte of the key count_bins,
-// the group's sum of bins, descend; then count_ties, the group's ties in all_ties, cut.
+// Filters. A search over rows[count] by count (top-k) or mass (top-p): for each byte of the key count_bins
+// and the group's sum of searched_bins, of kKeyBins for each row; then count_ties, the group's ties in
+// all_ties, cut. Six kernels: each finds for itself where the bins of the one in front lead.
 struct SearchTask {
   const int32_t* rows = nullptr;
   int32_t count = 0;
   bool by_mass = false;
 };
-constexpr int kKeyBytes = 4;
 void count_bins(StreamView stream, const RowBatch& batch, const SearchTask& task, int byte);
-void descend(StreamView stream, const RowBatch& batch, const SearchTask& task, int byte);
+uint64_t* searched_bins(const RowBatch& batch, const SearchTask& task, int byte);
 void count_ties(StreamView stream, const RowBatch& batch, const SearchTask& task);
 void cut(StreamView stream, const RowBatch& batch, const SearchTask& task);
 void cut_min_p(StreamView stream, const RowBatch& batch);
