@@ -29,6 +29,14 @@ template <class T>
 __device__ __forceinline__ T load_fresh(const T* from) {
   return *const_cast<const volatile T*>(from);
 }
+__device__ __forceinline__ uint4 load_fresh(const uint4* from) {
+  uint4 words;
+  asm volatile("ld.volatile.global.v4.u32 {%0,%1,%2,%3}, [%4];"
+               : "=r"(words.x), "=r"(words.y), "=r"(words.z), "=r"(words.w)
+               : "l"(from)
+               : "memory");
+  return words;
+}
 __device__ __forceinline__ uint64_t nanoseconds() {
   uint64_t now;
   asm volatile("mov.u64 %0, %globaltimer;" : "=l"(now));

@@ -12,26 +12,29 @@ constexpr unsigned kThreads = 512;
 constexpr unsigned kThreads = 32;
 #endif
 
-__device__ __forceinline__ int64_t first_element() {
+__device__ __forceinline__ int64_t first_of_thread() {
   return static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x;
 }
-constexpr int64_t kStride = static_cast<int64_t>(kExchangeBlocks) * kThreads;
+__device__ __forceinline__ int64_t stride_of_threads() { return static_cast<int64_t>(gridDim.x) * kThreads; }
 
 template <Reduction kReduction>
 __global__ void __launch_bounds__(kThreads)
     reduce_peers(const PeerView view, ElementOf<kReduction>* values, int64_t count) {
   using T = ElementOf<kReduction>;
+  const int64_t first = first_of_thread(), stride = stride_of_threads();
+  const int64_t groups = groups_of<T>(count);
   exchange_block(
       view, shared_memory<uint32_t>(),
       [&](std::byte* slot) {
-        for (int64_t i = first_element(); i < count; i += kStride) reinterpret_cast<T*>(slot)[i] = values[i];
+        for (int64_t g = first; g < groups; g += stride) {
+          ElementGroup<T> group = {};
+          load_group(values, g, count, group);
+          *(reinterpret_cast<uint4*>(slot) + g) = std::bit_cast<uint4>(group);
+        }
       },
       [&](int64_t parity) {
-        for (int64_t i = first_element(); i < count; i += kStride) {
-          T all[kMaxDeviceRanks];
-          load_peers(view, parity, i, all);
-          values[i] = combine_ranks<kReduction>(all, view.size);
-        }
+        for (int64_t g = first; g < groups; g += stride)
+          store_group(values, g, count, combine_groups<kReduction, T>(view, parity, g));
       });
 }
 
@@ -40,11 +43,11 @@ __global__ void __launch_bounds__(kThreads)
   exchange_block(
       view, shared_memory<uint32_t>(),
       [&](std::byte* slot) {
-        for (int64_t i = first_element(); i < count; i += kStride)
+        for (int64_t i = first_of_thread(); i < count; i += stride_of_threads())
           reinterpret_cast<uint32_t*>(slot)[i] = mine[i];
       },
       [&](int64_t parity) {
-        for (int64_t i = first_element(); i < count; i += kStride)
+        for (int64_t i = first_of_thread(); i < count; i += stride_of_threads())
           for (int r = 0; r < view.size; ++r)
             all[r * stride + i] = load_fresh(reinterpret_cast<const uint32_t*>(view.slots[r] + parity) + i);
       });
@@ -67,13 +70,20 @@ __global__ void poison_peers(const PeerView view) {
   poison_all(view);
 }
 
-constexpr LaunchShape kShape{
-    .grid_x = kExchangeBlocks, .threads = kThreads, .shared_bytes = sizeof(uint32_t)};
+// A thread has a group of elements, or several where there are more than blocks.
+LaunchShape shape_for(const PeerView& view, int64_t bytes) {
+  constexpr int64_t kBlockBytes = int64_t{kThreads} * 16;
+  return {.grid_x = exchange_blocks(view, (bytes + kBlockBytes - 1) / kBlockBytes),
+          .threads = kThreads,
+          .shared_bytes = sizeof(uint32_t)};
+}
 
 template <Reduction kReduction>
 void reduce(StreamView stream, const PeerView& view, void* values, int64_t count) {
-  CHECK(count * static_cast<int64_t>(sizeof(ElementOf<kReduction>)) <= view.slot_bytes, "{} elements", count);
-  launch(stream, kShape, &reduce_peers<kReduction>, view, static_cast<ElementOf<kReduction>*>(values), count);
+  const int64_t bytes = count * static_cast<int64_t>(sizeof(ElementOf<kReduction>));
+  CHECK(bytes <= view.slot_bytes, "{} elements", count);
+  launch(stream, shape_for(view, bytes), &reduce_peers<kReduction>, view,
+         static_cast<ElementOf<kReduction>*>(values), count);
 }
 
 }  // namespace
@@ -96,7 +106,7 @@ void peer_reduce(StreamView stream, const PeerView& view, Reduction reduction, v
 void peer_gather(StreamView stream, const PeerView& view, const uint32_t* mine, uint32_t* all, int64_t stride,
                  int64_t count) {
   CHECK(count * 4 <= view.slot_bytes, "{} words", count);
-  launch(stream, kShape, &gather_peers, view, mine, all, stride, count);
+  launch(stream, shape_for(view, count * 4), &gather_peers, view, mine, all, stride, count);
 }
 
 void peer_depart(StreamView stream, const PeerView& view) {

@@ -3,20 +3,26 @@
 // arithmetic.
 #pragma once
 
+#include <algorithm>
+#include <bit>
+
 #include "base/cuda_device.h"
 #include "base/cuda_flags.h"
 #include "base/shared_code.h"
 #include "comm/cuda/peer_kernels.h"
+#include "comm/cuda/reduce.h"
 
 namespace outrider::cuda {
 
-// Every operation has this many blocks, all of which take part. The emulation pays for each, and needs only a
-// few.
+// Blocks of an operation that has work for `wanted`. The emulation pays for each.
+inline unsigned exchange_blocks(const PeerView& view, int64_t wanted) {
 #ifdef __CUDACC__
-constexpr unsigned kExchangeBlocks = kPeerBlocks;
+  const int64_t most = view.most_blocks;
 #else
-constexpr unsigned kExchangeBlocks = 2;
+  const int64_t most = std::min(view.most_blocks, 4);
 #endif
+  return static_cast<unsigned>(std::clamp<int64_t>(wanted, 1, most));
+}
 
 __device__ __forceinline__ void poison_all(const PeerView& view) {
   for (int r = 0; r < view.size; ++r) publish(&view.headers[r]->poison, 1);
@@ -68,17 +74,69 @@ __device__ __forceinline__ void exchange_block(const PeerView& view, uint32_t* f
   sync_block();  // nobody waits before all peers are told, or three ranks could wait in a circle
   if (has_peer) wait_for_peer(view, t, operation);
   sync_block();
-  if (t == 0) own.operations[blockIdx.x] = operation;
+  // For blocks that this operation does not have, too.
+  for (unsigned c = blockIdx.x + threadIdx.x * gridDim.x; c < kMostPeerBlocks; c += blockDim.x * gridDim.x)
+    own.operations[c] = operation;
   load(parity);
 }
 
-// What all ranks stored at element i of their slots.
+// Elements go in groups of 16 bytes, one thread's work.
 template <class T>
-__device__ __forceinline__ void load_peers(const PeerView& view, int64_t parity, int64_t i,
-                                           T (&values)[kMaxDeviceRanks]) {
+struct ElementGroup {
+  static constexpr int kSize = 16 / sizeof(T);
+  T values[kSize];
+};
+
+template <class T>
+OUTRIDER_SHARED_CODE constexpr int64_t groups_of(int64_t elements) {
+  return (elements + ElementGroup<T>::kSize - 1) / ElementGroup<T>::kSize;
+}
+
+// Element group g of `values`, of which only the first `count` elements exist; others are left alone.
+template <class T>
+__device__ __forceinline__ void load_group(const T* values, int64_t g, int64_t count,
+                                           ElementGroup<T>& group) {
+  constexpr int kSize = ElementGroup<T>::kSize;
+  values += g * kSize;
+  if (reinterpret_cast<uintptr_t>(values) % 16 == 0 && (g + 1) * kSize <= count) {
+    group = std::bit_cast<ElementGroup<T>>(*reinterpret_cast<const uint4*>(values));
+    return;
+  }
+  OUTRIDER_UNROLL
+  for (int i = 0; i < kSize; ++i)
+    if (g * kSize + i < count) group.values[i] = values[i];
+}
+template <class T>
+__device__ __forceinline__ void store_group(T* values, int64_t g, int64_t count,
+                                            const ElementGroup<T>& group) {
+  constexpr int kSize = ElementGroup<T>::kSize;
+  values += g * kSize;
+  if (reinterpret_cast<uintptr_t>(values) % 16 == 0 && (g + 1) * kSize <= count) {
+    *reinterpret_cast<uint4*>(values) = std::bit_cast<uint4>(group);
+    return;
+  }
+  OUTRIDER_UNROLL
+  for (int i = 0; i < kSize; ++i)
+    if (g * kSize + i < count) values[i] = group.values[i];
+}
+
+// What the reduction makes of group g of the slots of all ranks. Slots are multiples of 16 bytes.
+template <Reduction kReduction, class T>
+__device__ __forceinline__ ElementGroup<T> combine_groups(const PeerView& view, int64_t parity, int64_t g) {
+  ElementGroup<T> groups[kMaxDeviceRanks], result;
   OUTRIDER_UNROLL
   for (int r = 0; r < kMaxDeviceRanks; ++r)
-    values[r] = r < view.size ? load_fresh(reinterpret_cast<const T*>(view.slots[r] + parity) + i) : T{};
+    if (r < view.size)
+      groups[r] = std::bit_cast<ElementGroup<T>>(
+          load_fresh(reinterpret_cast<const uint4*>(view.slots[r] + parity) + g));
+  OUTRIDER_UNROLL
+  for (int i = 0; i < ElementGroup<T>::kSize; ++i) {
+    T all[kMaxDeviceRanks];
+    OUTRIDER_UNROLL
+    for (int r = 0; r < kMaxDeviceRanks; ++r) all[r] = r < view.size ? groups[r].values[i] : T{};
+    result.values[i] = combine_ranks<kReduction>(all, view.size);
+  }
+  return result;
 }
 
 }  // namespace outrider::cuda

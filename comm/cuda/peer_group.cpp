@@ -40,7 +40,8 @@ struct Introduction {
   int64_t process = 0;
   uint64_t memory = 0;  // address of the rank's memory_, for ranks of its process
   int32_t device = 0;
-  uint64_t bus = 0;      // of the device: a hash of its name
+  uint64_t bus = 0;  // of the device: a hash of its name
+  int32_t multiprocessors = 0;
   int32_t exported = 0;  // `handle` is set
   MemoryHandle handle{};
 };
@@ -160,7 +161,8 @@ Introduction PeerGroup::introduce() const {
                     .process = getpid(),
                     .memory = reinterpret_cast<uint64_t>(&memory_),
                     .device = device_,
-                    .bus = hash_of(bus_id(device_))};
+                    .bus = hash_of(bus_id(device_)),
+                    .multiprocessors = describe_device(device_).multiprocessors};
   if (const auto handle = export_memory(memory_->data()); handle.ok()) {
     self.handle = *handle;
     self.exported = 1;
@@ -193,6 +195,14 @@ Status PeerGroup::connect(Collectives& host) {
   const Introduction self = introduce();
   std::vector<Introduction> all(static_cast<size_t>(size()));
   host.all_gather(std::as_bytes(std::span(&self, 1)), std::as_writable_bytes(std::span(all)));
+  for (const Introduction& rank : all) {
+    const auto shares = [&](const Introduction& other) {
+      return other.machine == rank.machine && other.bus == rank.bus;
+    };
+    const auto sharing = static_cast<int>(std::count_if(all.begin(), all.end(), shares));
+    const int most = most_peer_blocks(rank.multiprocessors, sharing);
+    view_.most_blocks = &rank == all.data() ? most : std::min(view_.most_blocks, most);
+  }
   Status status;
   pass_.join(hash_combine(all[0].memory, static_cast<uint64_t>(all[0].process)));
   for (int r = 0; r < size() && status.ok(); ++r)

@@ -1,10 +1,11 @@
 // One operation of a peer group is one kernel on every rank: each block copies its elements of the input into
 // its rank's slot, publishes the operation's number in every peer's flags, waits for the same block of every
 // peer, and reads all slots. Two slots, by parity: a rank that starts operation n + 2 has seen every peer in
-// n + 1, so nobody still reads what n left in the slot. The number lives in device memory, so that a captured
-// operation counts on.
+// n + 1, whose kernel began when that of n had ended, so nobody still reads what n left in the slot,
+// whichever blocks did. The number lives in device memory, so that a captured operation counts on.
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 
@@ -13,15 +14,19 @@
 
 namespace outrider::cuda {
 
-// Few blocks, so that the kernels of ranks that share a device are resident together, waiting for each other.
-constexpr unsigned kPeerBlocks = 8;
+// An operation has as many blocks as it has work for, but so few that the kernels of all ranks that share a
+// device are resident together, waiting for each other, and leave half of it to others.
+constexpr int kFewestPeerBlocks = 8, kMostPeerBlocks = 64;
+constexpr int most_peer_blocks(int multiprocessors, int ranks_on_device) {
+  return std::clamp(multiprocessors / (2 * ranks_on_device), kFewestPeerBlocks, kMostPeerBlocks);
+}
 
 // What one rank owns in device memory, in this order; `slots` follow.
 struct PeerHeader {
-  uint32_t flags[kPeerBlocks][kMaxDeviceRanks];  // written by the peers: the last operation they published
-  uint32_t poison;                               // written by anyone: the group is finished
-  uint32_t operations[kPeerBlocks];              // done by this rank
-  uint32_t departed[kMaxDeviceRanks];            // written by the peers: they will not come here again
+  uint32_t flags[kMostPeerBlocks][kMaxDeviceRanks];  // by the peers: the last operation they published
+  uint32_t poison;                                   // written by anyone: the group is finished
+  uint32_t operations[kMostPeerBlocks];              // done by this rank; between kernels all are the same
+  uint32_t departed[kMaxDeviceRanks];                // by the peers: they will not come here again
 };
 constexpr int64_t kPeerHeaderBytes = (static_cast<int64_t>(sizeof(PeerHeader)) + 255) / 256 * 256;
 
@@ -33,6 +38,7 @@ struct PeerView {
   int32_t rank = 0, size = 1;
   int64_t slot_bytes = 0;
   uint64_t timeout_ns = 0;
+  int32_t most_blocks = kFewestPeerBlocks;  // of an operation; the same on every rank
   PeerHeader* headers[kMaxDeviceRanks] = {};
   std::byte* slots[kMaxDeviceRanks] = {};  // [2][slot_bytes]
   uint32_t* error = nullptr;               // of this rank; pinned host memory

@@ -11,6 +11,7 @@
 #include <optional>
 #include <thread>
 
+#include "comm/cuda/peer_kernels.h"
 #include "comm/cuda/reduce.h"
 #include "tests/comm/collectives_suite.h"
 #include "tests/comm/device_collectives.h"
@@ -137,6 +138,37 @@ TEST_P(DeviceGroupTest, OperationsQueueAndCapture) {
   });
 }
 
+// Operations of few and of many blocks take turns, from anywhere in memory:
+// every element has the bits of the tree.
+TEST_P(DeviceGroupTest, SizesMayChangeFromOperationToOperation) {
+  on_every_rank(GetParam(), std::chrono::seconds(5), [](DeviceGroup& group, Collectives& host) {
+    constexpr int64_t kRoom = 1200;
+    Stream stream;
+    PinnedBuffer<float> values(kRoom);
+    DeviceBuffer<float> memory(kRoom);
+    host.barrier();
+    const auto part_of = [](int rank, int64_t i) {
+      return static_cast<float>(1 + i % 7) / static_cast<float>(3 + 4 * rank);
+    };
+    for (const auto& [first, count] : std::vector<std::pair<int64_t, int64_t>>{
+             {0, 3}, {0, 1024}, {1, 5}, {4, 700}, {2, 1023}, {0, 1}, {3, 131}, {0, kRoom}, {8, 4}}) {
+      for (int64_t i = 0; i < kRoom; ++i) values.data()[i] = part_of(group.rank(), i);
+      copy(memory.data(), values.data(), kRoom, stream);
+      group.all_reduce(Reduction::kTreeSum, memory.data() + first, count, stream);
+      copy(values.data(), memory.data(), kRoom, stream);
+      group.wait(stream);
+      for (int64_t i = 0; i < kRoom; ++i) {
+        float parts[kMaxDeviceRanks] = {};
+        for (int r = 0; r < group.size(); ++r) parts[r] = part_of(r, i);
+        const bool is_summed = i >= first && i < first + count;
+        const float expected =
+            is_summed ? combine_ranks<Reduction::kTreeSum>(parts, group.size()) : part_of(group.rank(), i);
+        ASSERT_EQ(values.data()[i], expected) << i << " of [" << first << ", " << first + count << ")";
+      }
+    }
+  });
+}
+
 INSTANTIATE_TEST_SUITE_P(Kinds, DeviceGroupTest,
                          testing::Values(Ranks{Kind::kStaged, 1}, Ranks{Kind::kStaged, 2},
                                          Ranks{Kind::kStaged, 4}, Ranks{Kind::kPeer, 1},
@@ -146,6 +178,18 @@ INSTANTIATE_TEST_SUITE_P(Kinds, DeviceGroupTest,
 
 // Threads of a block publish and wait in any order, a different one on every rank: three ranks that wait
 // before they have told everyone can wait in a circle.
+// All blocks of all ranks of a device are resident at once, and half of its multiprocessors are left, or each
+// rank has as few blocks as make sense.
+TEST(PeerGroup, RanksOfADeviceHaveRoomForEachOther) {
+  EXPECT_EQ(most_peer_blocks(132, 1), kMostPeerBlocks);
+  for (const int multiprocessors : {2, 78, 108, 132, 144})
+    for (int ranks = 1; ranks <= kMaxDeviceRanks; ++ranks) {
+      const int blocks = most_peer_blocks(multiprocessors, ranks);
+      EXPECT_TRUE(blocks == kFewestPeerBlocks || 2 * ranks * blocks <= multiprocessors)
+          << ranks << " ranks of " << blocks << " blocks on " << multiprocessors;
+    }
+}
+
 TEST(PeerGroup, NoOrderOfThreadsWaitsInACircle) {
   if (const auto devices = count_devices(); !devices.ok())
     GTEST_SKIP() << "no CUDA device: " << devices.status().message();

@@ -43,6 +43,8 @@ struct Bench {
 // memory_timings.cpp
 void measure_bandwidth(Bench& bench);
 void measure_launches(Bench& bench);
+// peer_timings.cpp
+void measure_peer_sums(Bench& bench);
 // kernel_timings.cpp: those of a layer that are no products; and those of latent attention.
 void measure_small_kernels(Bench& bench, const std::string& name, const ModelConfig& config);
 void measure_latent_kernels(Bench& bench, const std::string& name, const ModelConfig& config);

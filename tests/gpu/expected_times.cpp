@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "comm/cuda/peer_kernels.h"
 #include "transformer/model/weights.h"
 #include "transformer/ops/cuda/cuda_ops.h"
 #include "transformer/ops/cuda/product_rule.h"
@@ -29,7 +30,9 @@ Rates hopper(const char* name, double memory_bytes) {
       .instructions = 132 * 4 * kClock,
       .kernel_s = 1.8e-6,
       .overlapped_kernel_s = 1.0e-6,
-      .meeting_s = 1.75e-6};
+      .meeting_s = 1.75e-6,
+      .link_bytes = 0.8 * 450e9,
+      .ranks_meet_s = 3e-6};
 }
 
 // What a product sees of its weights: bytes of one with its part of what a group shares; and for a tile of 16
@@ -288,6 +291,20 @@ std::vector<ExpectedKernel> expected_draw(const Rates& rates, int64_t vocabulary
     draw.push_back({"compact row", 1, kernel + 2 * kLook});
   }
   return draw;
+}
+
+// Of the rank: its part read and kept for the others, and all parts read back; by its blocks, each of 512
+// threads with 16 bytes of every rank under way, and by the link or by the L2 that all ranks share.
+double expected_peer_sum(const Rates& rates, int64_t bytes, int ranks, PeerPlace place) {
+  constexpr double kLatency = 1.5e-6, kOfBlock = 512 * 16;
+  const bool is_shared = place == PeerPlace::kOneDevice;
+  const auto part = static_cast<double>(bytes);
+  const int blocks = static_cast<int>(std::min<double>(
+      std::ceil(part / kOfBlock), cuda::most_peer_blocks(rates.multiprocessors, is_shared ? ranks : 1)));
+  const double turns = std::ceil(part / kOfBlock / blocks);
+  const double moved =
+      is_shared ? ranks * (3 + ranks) * part / rates.l2_bytes : (ranks - 1) * part / rates.link_bytes;
+  return rates.kernel_s + rates.ranks_meet_s + std::max(moved, turns * kLatency);
 }
 
 cuda::DeviceWeightTypes types_of(WeightFormat format) {

@@ -24,6 +24,8 @@ struct Rates {
   double kernel_s = 0;             // that a kernel costs which has little to do, in a graph, in turn
   double overlapped_kernel_s = 0;  // the same where the next one starts early
   double meeting_s = 0;            // of blocks that meet in memory behind a product
+  double link_bytes = 0;           // that a device reads of others
+  double ranks_meet_s = 0;         // of blocks of ranks that tell each other what is there
   int multiprocessors = 132;
 };
 Rates h100(), h200();
@@ -65,6 +67,9 @@ struct DrawKind {
 };
 std::vector<ExpectedKernel> expected_draw(const Rates& rates, int64_t vocabulary, int64_t rows,
                                           const DrawKind& kind, bool overlaps = true);
+// A sum of so many bytes over ranks that read each other's memory.
+enum class PeerPlace { kOneDevice, kDeviceEach };
+double expected_peer_sum(const Rates& rates, int64_t bytes, int ranks, PeerPlace place);
 // Of a model without files.
 cuda::DeviceWeightTypes types_of(WeightFormat format);
 double seconds_of(const std::vector<ExpectedKernel>& step);

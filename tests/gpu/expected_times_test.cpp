@@ -115,6 +115,14 @@ TEST(ExpectedTimes, ACutIsSixShortKernels) {
       << "a block that searched alone took 100 us and more";
 }
 
+// 1 MB over eight devices: 7.3 MB over a link of 360 GB/s are 20.4 us; 64 blocks need two turns for it. Eight
+// blocks that loaded 4 bytes a thread needed 64 turns of 1.5 us.
+TEST(ExpectedTimes, SumsOfPromptsAreBoundByTheLink) {
+  EXPECT_NEAR(expected_peer_sum(h200(), int64_t{1} << 20, 8, PeerPlace::kDeviceEach) * 1e6, 20.4 + 4.8, 0.1);
+  EXPECT_LT(expected_peer_sum(h200(), int64_t{16} << 10, 8, PeerPlace::kDeviceEach), 7e-6);
+  EXPECT_LT(expected_peer_sum(h200(), int64_t{1} << 20, 2, PeerPlace::kOneDevice), 12e-6);
+}
+
 TEST(ExpectedTimes, WhatIsOffIsSaid) {
   EXPECT_EQ(judge(1.4, 1), "as expected");
   EXPECT_EQ(judge(2, 1), "2.0 times expected");

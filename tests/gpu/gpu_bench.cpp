@@ -116,6 +116,7 @@ int run(Bench& bench) {
   bench.report["expected_of"] = bench.rates.of;
   measure_bandwidth(bench);
   bench.attempt("kernel in a graph", [&] { measure_launches(bench); });
+  bench.attempt("sums over ranks", [&] { measure_peer_sums(bench); });
   bench.write();
   if (bench.settings.tiny) {
     ModelConfig tiny = shape(64, 2, 8, 8, 96, true);
