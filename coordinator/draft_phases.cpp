@@ -50,8 +50,8 @@ DraftPhases::DraftPhases(double token_seconds, bool is_ratio)
       reading_watch_(kMost, kShadowSpell) {}
 
 void DraftPhases::scale(double by) {
-  shadow_waits_ = 0;                                // nobody knew what a pass takes
-  if (is_measured() || shadow_told_token_) return;  // in seconds already
+  shadow_waits_ = 0;          // nobody knew what a pass takes
+  if (tells_token()) return;  // in seconds already
   prior_.ld *= by;
   sums_ = prior_;
 }
@@ -136,8 +136,8 @@ void DraftPhases::observe_shadow(const ShadowDrafting& shadow, double pass) {
   if (reading > 0)
     shadow_reading_ += (shadow_reading_ == 0 ? 1 : kShadowWeight) * (reading - shadow_reading_);
   const double exchange = shadow.exchange;
-  const bool tells_token = shadow.tokens > 0 && shadow.busy;
-  const double token = tells_token ? *shadow.busy / shadow.tokens : cost().per_step;
+  const bool tells = shadow.tokens > 0 && shadow.busy;
+  const double token = tells ? *shadow.busy / shadow.tokens : cost().per_step;
   if (is_measured()) {
     const double surely = shadow_watch_.believed(std::max(0.0, exchange - shadow.tokens * pass),
                                                  std::max(exchange_, kNoExchange * pass));
@@ -160,7 +160,7 @@ void DraftPhases::observe_shadow(const ShadowDrafting& shadow, double pass) {
   }
   settle_shadow(pass);
   ++shadows_;
-  if (tells_token)
+  if (tells)
     sums_.ld =
         sums_.ll * (std::exchange(shadow_told_token_, true) ? std::min(cost().per_step, token) : token);
 }

@@ -53,6 +53,7 @@ class DraftPhases {
   double shadow_reading() const { return shadow_reading_; }
   bool is_measured() const { return phases_ > 0; }
   bool is_known() const { return phases_ + shadows_ > 0; }
+  bool tells_token() const { return is_measured() || shadow_told_token_; }  // what one costs
   // Nothing but one measurement is there.
   bool is_single() const { return phases_ + shadows_ == 1; }
 

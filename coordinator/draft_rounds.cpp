@@ -33,10 +33,10 @@ void DraftRounds::begin(LiveRequest& live, int32_t batch_size, Turn& turn) {
     round.room = {.tokens = terms_.gamma_limit(live),
                   .rows = target_.planner.mask_rows(live.constraint->vocab_size())};
   if (target_.drafts() && (live.own.asked || !pool_.of(live))) {
-    begin_own(live, turn);
+    own_.begin(live, turn);
     return rehearse(live, turn);
   }
-  if (const PoolWorker* worker = worker_for(live, turn.now())) {
+  if (const PoolWorker* worker = pool_.drafter_of(live, turn.now())) {
     round.kind = worker->kind();
     const GammaContext context = terms_.gamma_context(live, *worker, batch_size);
     round.gamma = std::clamp(live.gamma->next(context), 0, context.limit);
@@ -65,128 +65,14 @@ void DraftRounds::begin(LiveRequest& live, int32_t batch_size, Turn& turn) {
   live.become(RequestState::kDrafting);
 }
 
-// ---- a target that drafts itself ------------------------------------------------------------------------
-
-// Null: none could draft now.
-const PoolWorker* DraftRounds::worker_for(const LiveRequest& live, Clock::time_point now) const {
-  const PoolWorker* worker = pool_.of(live);
-  return worker && live.link.opened && worker->is_usable(now) ? worker : nullptr;
-}
-
-void DraftRounds::choose_place(const OutstandingPlan& plan, int32_t batch_size, Clock::time_point now) {
-  constexpr int32_t kUsualGamma = 2;
-  if (!target_.has_two_places()) return;
-  const PoolWorker* any = nullptr;
-  int32_t gamma = kUsualGamma, context = 0;
-  for (const PlannedEntry& entry : plan.entries) {
-    const PoolWorker* worker = entry.sampling ? worker_for(*entry.live, now) : nullptr;
-    if (!worker) continue;
-    any = worker;
-    gamma = std::max(gamma, entry.live->round.gamma);
-    context = std::max(context, entry.live->sequence.committed());
-  }
-  if (!any) return;
-  const auto seconds = [&](DrafterKind kind) {
-    return target_.costs.of(kind).round_seconds(gamma, batch_size, context);
-  };
-  const int64_t trials = target_.place.trials();
-  target_.place.decide(seconds(any->kind()) / seconds(target_.own_kind()));
-  totals_.place_trials += target_.place.trials() - trials;
-}
-
-// The entry's own verdict commits a token at least.
-void DraftRounds::ask_target(LiveRequest& live, int32_t batch_size, PlanEntry& entry, Clock::time_point now) {
-  if (!live.own.asked && target_.place.at_worker() && worker_for(live, now)) return;
-  if (!live.own.asked) {  // else a group was asked that died, and this one is asked for the same
-    const GammaContext context{.limit = std::max(0, terms_.gamma_limit(live) - 1),
-                               .batch_size = batch_size,
-                               .group = target_.index,
-                               .context_length = live.sequence.committed(),
-                               .cost = &target_.costs.of(target_.own_kind()),
-                               .early = true};
-    const int32_t gamma = std::clamp(live.gamma->next(context), 0, context.limit);
-    // Whatever the verdict is, the next tree has room behind it.
-    const int32_t committed = live.sequence.committed() + live.round.drafted() + 1;
-    const Branching branching =
-        terms_.choose_tree(live, gamma, terms_.node_limit(committed), batch_size, target_.own_kind());
-    live.own = {.asked = true,
-                .round = live.sequence.begin_round(),
-                .gamma = gamma,
-                .tree = branching.tree,
-                .tree_wanted = branching.wanted,
-                .draft = {}};
-    totals_.proposals += gamma > 0;
-  }
-  entry.next_gamma = live.own.gamma;
-  entry.next_round = live.own.round;
-  entry.next_stop = live.gamma->stop_rule();
-  entry.next_tree = live.own.tree;
-}
-
-void DraftRounds::take_own(Draft& draft, size_t frame_bytes, RequestTable& requests) {
-  count(draft);
-  LiveRequest* live = requests.find(draft.sequence);
-  if (!live || !live->running()) return drop(DropReason::kUnknownSequence);
-  if (live->own.gamma == 0 || draft.round != live->own.round) return drop(DropReason::kStaleRound);
-  if (live->own.draft) return drop(DropReason::kDuplicate);
-  live->own.draft = std::move(draft);
-  live->own.bytes = frame_bytes;
-}
-
-// The draft is here or there is none. More was asked for than there may be room now.
-void DraftRounds::begin_own(LiveRequest& live, Turn& turn) {
-  RoundInFlight& round = live.round;
-  OwnDraft own = std::exchange(live.own, {});
-  round.own = true;
-  round.kind = target_.own_kind();
-  if (!own.draft) return live.decide(turn.now());
-  round.number = own.round;
-  round.gamma = std::min(own.gamma, terms_.gamma_limit(live));
-  round.tree = own.tree;
-  round.tree_wanted = own.tree_wanted;
-  Draft& draft = *own.draft;
-  const auto most = static_cast<size_t>(round.gamma);
-  if (draft.ids.size() > most && draft.parents.empty()) {
-    draft.ids.resize(most);
-    draft.q.resize(std::min(draft.q.size(), most));
-    draft.eos = false;
-  }
-  if (!draft.parents.empty()) {
-    if (round.gamma == 0) draft.ids.clear(), draft.parents.clear(), draft.q.clear();
-    if (round.gamma > 0) round.gamma = own.gamma;  // what is accepted beyond the request's end is cut
-  }
-  const QKind asked = needs_q(live.request.sampling.rule) ? options_.q_kind : QKind::kNone;
-  auto reason = check_draft(draft, {.epoch = live.sequence.epoch(),
-                                    .round = own.round,
-                                    .base = Position(live.sequence.committed()),
-                                    .prefix_hash = live.sequence.hash(),
-                                    .gamma = round.gamma,
-                                    .tree_nodes = own.tree.is_chain() ? 0 : most_nodes(own.tree, own.gamma),
-                                    .equal_siblings = draws_independently(live.request.sampling.rule),
-                                    .q_kinds = {asked, asked == QKind::kNone ? asked : QKind::kSparse},
-                                    .vocab_size = target_.model().vocab_size});
-  if (!reason && !target_.planner.draft_fits(own.bytes)) reason = DropReason::kTooLong;
-  if (reason) {
-    drop(*reason);
-    round.gamma = 0;
-    return live.go_plain(turn.now());
-  }
-  round.has_draft = true;
-  round.draft = std::move(draft);
-  round.draft_bytes = own.bytes;
-  live.decide(turn.now());
-}
-
 // Before a worker is tried it reads what it has missed, and drafts for this round, which has the target's.
 void DraftRounds::rehearse(LiveRequest& live, Turn& turn) {
   constexpr int32_t kLeast = 2;  // tokens: the first comes from the pass that reads
-  const PoolWorker* worker = worker_for(live, turn.now());
+  const PoolWorker* worker = pool_.drafter_of(live, turn.now());
   if (!target_.place.rehearses() || live.link.shadow || !worker) return;
   const int32_t gamma = std::min(std::max(kLeast, live.round.gamma), terms_.gamma_limit(live, *worker));
   if (gamma > 0) ask_aside(live, gamma, turn);
 }
-
-// ---- reading along --------------------------------------------------------------------------------------
 
 // Who drafts for others just now can as well read what this sequence wrote. Else a worker is left asleep, and
 // reads all at once when it is next asked for a draft.
@@ -305,17 +191,6 @@ void DraftRounds::repeat_overdue(RequestMap& requests, Turn& turn) {
 
 // ---- Draft ----------------------------------------------------------------------------------------------
 
-void DraftRounds::count(Draft& draft) {
-  ++totals_.drafts_received;
-  draft.ingest_ns = reported_ns(draft.ingest_ns);
-  draft.draft_ns = reported_ns(draft.draft_ns);
-  totals_.draft_ingest_ns += draft.ingest_ns;
-  totals_.draft_ns += draft.draft_ns;
-  totals_.slice_bytes += std::clamp<int64_t>(draft.slice_bytes, 0, int64_t{1} << 32);
-  totals_.link_bytes += std::clamp<int64_t>(draft.link_bytes, 0, int64_t{1} << 32);
-  totals_.preparation.add(draft.preparation);
-}
-
 std::optional<DropReason> DraftRounds::why_unusable(const LiveRequest& live, const Draft& draft,
                                                     size_t frame_bytes) const {
   const TreeShape& tree = live.link.proposal.message.tree;
@@ -334,21 +209,21 @@ std::optional<DropReason> DraftRounds::why_unusable(const LiveRequest& live, con
 }
 
 void DraftRounds::take(PeerId peer, Draft& draft, size_t frame_bytes, RequestTable& requests, Turn& turn) {
-  count(draft);
+  totals_.receive(draft);
   LiveRequest* found = requests.find(draft.sequence);
-  if (!found || !found->running()) return drop(DropReason::kUnknownSequence);
+  if (!found || !found->running()) return totals_.drop(DropReason::kUnknownSequence);
   LiveRequest& live = *found;
-  if (live.link.peer != peer) return drop(DropReason::kUnexpectedSender);
+  if (live.link.peer != peer) return totals_.drop(DropReason::kUnexpectedSender);
   PoolWorker& worker = *pool_.of(live);
   if (live.link.shadow && draft.round == live.link.shadow->round)
     return take_shadow(live, worker, draft, requests.all(), turn);
-  if (draft.epoch != live.sequence.epoch()) return drop(DropReason::kStaleEpoch);
+  if (draft.epoch != live.sequence.epoch()) return totals_.drop(DropReason::kStaleEpoch);
   if (live.state != RequestState::kDrafting)
-    return drop(live.round.has_draft && draft.round == live.round.number ? DropReason::kDuplicate
-                                                                         : DropReason::kStaleRound);
+    return totals_.drop(live.round.has_draft && draft.round == live.round.number ? DropReason::kDuplicate
+                                                                                 : DropReason::kStaleRound);
   const auto reason = why_unusable(live, draft, frame_bytes);
   if (!reason) return accept(live, worker, draft, frame_bytes, turn);
-  drop(*reason);
+  totals_.drop(*reason);
   if (reason == DropReason::kStaleRound) return;
   missed(worker, turn);  // this round's answer, and unusable: nothing better will come
   live.go_plain(turn.now());
@@ -382,7 +257,7 @@ void DraftRounds::accept(LiveRequest& live, PoolWorker& worker, Draft& draft, si
 void DraftRounds::take_shadow(LiveRequest& live, PoolWorker& worker, Draft& draft, const RequestMap& requests,
                               Turn& turn) {
   const ShadowDraft& shadow = *live.link.shadow;
-  if (shadow.ids) return drop(DropReason::kDuplicate);
+  if (shadow.ids) return totals_.drop(DropReason::kDuplicate);
   const auto reason = check_draft(draft, {.epoch = shadow.epoch,
                                           .round = shadow.round,
                                           .base = shadow.base,
@@ -390,7 +265,7 @@ void DraftRounds::take_shadow(LiveRequest& live, PoolWorker& worker, Draft& draf
                                           .gamma = shadow.gamma,
                                           .q_kinds = live.link.proposal.q_kinds(),
                                           .vocab_size = target_.model().vocab_size});
-  drop(reason.value_or(DropReason::kShadow));
+  totals_.drop(reason.value_or(DropReason::kShadow));
   if (reason) {
     live.link.shadow.reset();
     missed(worker, turn);

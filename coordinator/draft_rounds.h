@@ -4,6 +4,7 @@
 
 #include "coordinator/draft_check.h"
 #include "coordinator/draft_terms.h"
+#include "coordinator/own_drafts.h"
 #include "coordinator/shadow_drafts.h"
 #include "coordinator/target_group.h"
 #include "coordinator/worker_pool.h"
@@ -18,18 +19,12 @@ class DraftRounds {
         pool_(pool),
         totals_(totals),
         terms_(options, target, totals),
+        own_(options, target, pool, totals, terms_),
         shadows_(options, target.costs) {}
 
   // Begins a round of an idle sequence, which afterwards is drafting, or ready without a draft. `batch_size`:
   // how many sequences run.
   void begin(LiveRequest& live, int32_t batch_size, Turn& turn);
-  // Where the drafts of the rounds behind a plan will be made, if there is a choice.
-  void choose_place(const OutstandingPlan& plan, int32_t batch_size, Clock::time_point now);
-  // A target that drafts itself is asked, with the plan that has this entry, for the draft of the round
-  // behind it: how long is decided by rounds that are over. Not where a worker is to draft.
-  void ask_target(LiveRequest& live, int32_t batch_size, PlanEntry& entry, Clock::time_point now);
-  // What it answered, in a result whose verdicts were applied. `frame_bytes`: of the result.
-  void take_own(Draft& draft, size_t frame_bytes, RequestTable& requests);
   // Sends every Propose again whose Draft is overdue.
   void repeat_overdue(RequestMap& requests, Turn& turn);
   // A Draft that came from anyone. `frame_bytes`: of its frame; 0: it came in none.
@@ -52,12 +47,11 @@ class DraftRounds {
     }
   }
 
+  OwnDrafts& own() { return own_; }
   const ShadowDrafts& shadows() const { return shadows_; }
 
  private:
-  void begin_own(LiveRequest& live, Turn& turn);
   void rehearse(LiveRequest& live, Turn& turn);
-  const PoolWorker* worker_for(const LiveRequest& live, Clock::time_point now) const;
   bool reads_along(const LiveRequest& live, const PoolWorker& worker) const;
 
   void ask(LiveRequest& live, Turn& turn);
@@ -72,8 +66,6 @@ class DraftRounds {
   void accept(LiveRequest& live, PoolWorker& worker, Draft& draft, size_t frame_bytes, Turn& turn);
   void take_shadow(LiveRequest& live, PoolWorker& worker, Draft& draft, const RequestMap& requests,
                    Turn& turn);
-  void count(Draft& draft);
-  void drop(DropReason reason) { ++totals_.drafts_dropped[static_cast<size_t>(reason)]; }
   void missed(PoolWorker& worker, Turn& turn) {
     pool_.missed(worker, target_.times.draft_timeout(), turn.now());
   }
@@ -83,6 +75,7 @@ class DraftRounds {
   WorkerPool& pool_;
   Totals& totals_;
   DraftTerms terms_;
+  OwnDrafts own_;
   PassPrices prices_;  // of the newest round
   ShadowDrafts shadows_;
 };

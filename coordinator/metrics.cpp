@@ -214,6 +214,18 @@ void PreparationTotals::add(const PreparationTotals& other) {
   add_counters(kPreparationCounters, *this, other);
 }
 
+void Totals::receive(Draft& draft) {
+  constexpr int64_t kMostBytes = int64_t{1} << 32;  // whatever a worker claims
+  ++drafts_received;
+  draft.ingest_ns = reported_ns(draft.ingest_ns);
+  draft.draft_ns = reported_ns(draft.draft_ns);
+  draft_ingest_ns += draft.ingest_ns;
+  draft_ns += draft.draft_ns;
+  slice_bytes += std::clamp<int64_t>(draft.slice_bytes, 0, kMostBytes);
+  link_bytes += std::clamp<int64_t>(draft.link_bytes, 0, kMostBytes);
+  preparation.add(draft.preparation);
+}
+
 void Totals::add(const Totals& other) {
   add_counters(kEventCounters, *this, other);
   add_counters(kSliceCounters, *this, other);

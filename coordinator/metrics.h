@@ -248,6 +248,9 @@ struct Totals : EventCounts, SliceBytes {
     if (groups.size() <= static_cast<size_t>(index)) groups.resize(static_cast<size_t>(index) + 1);
     return groups[static_cast<size_t>(index)];
   }
+  // A draft came, used or not. What it claims to have taken is brought within bounds.
+  void receive(Draft& draft);
+  void drop(DropReason reason) { ++drafts_dropped[static_cast<size_t>(reason)]; }
   int64_t dropped(DropReason reason) const { return drafts_dropped[static_cast<size_t>(reason)]; }
   double wall_seconds() const;
   void add(const Totals& other);  // of another coordinator on the same clock

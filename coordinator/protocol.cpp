@@ -210,8 +210,7 @@ void Protocol::begin(ServingGroup& group, LiveRequest& live, Turn& turn) {
 
 // Tells the client.
 void Protocol::finish(LiveRequest& live, FinishReason reason, Status error, Turn& turn) {
-  if (live.round.has_draft && !live.round.used)
-    ++totals_.drafts_dropped[static_cast<size_t>(DropReason::kNotUsed)];
+  if (live.round.has_draft && !live.round.used) totals_.drop(DropReason::kNotUsed);
   std::unique_ptr<LiveRequest> waited;  // it is nobody's any more, and ends here
   if (ServingGroup* group = groups_.of(live))
     group->requests.finish(live);
@@ -272,7 +271,7 @@ void Protocol::plan(ServingGroup& group, Turn& turn) {
   if (!step) return;
   const OutstandingPlan& plan = *target.planner.outstanding();
   const auto batch_size = static_cast<int32_t>(group.requests.running());
-  group.rounds.choose_place(plan, batch_size, turn.now());
+  group.rounds.own().choose_place(plan, batch_size, turn.now());
   group.states.ask(group.requests.all(), *step);
   for (size_t i = 0; i < plan.entries.size(); ++i) {
     LiveRequest& live = *plan.entries[i].live;
@@ -283,10 +282,10 @@ void Protocol::plan(ServingGroup& group, Turn& turn) {
   if (target.drafts())
     for (size_t i = 0; i < plan.entries.size(); ++i)
       if (plan.entries[i].sampling)
-        group.rounds.ask_target(*plan.entries[i].live, batch_size, step->entries[i], turn.now());
+        group.rounds.own().ask(*plan.entries[i].live, batch_size, step->entries[i], turn.now());
   for (LiveRequest* live : plan.gave_up) {
     if (!live->round.has_draft || live->round.draft.q_kind != QKind::kSlices) continue;
-    ++totals_.drafts_dropped[static_cast<size_t>(DropReason::kSliceMissing)];  // ranks forgot them with it
+    totals_.drop(DropReason::kSliceMissing);  // ranks forgot them with it
     live->forget_draft();
   }
   count(group, plan, *step);
@@ -332,7 +331,7 @@ void Protocol::take(PeerId peer, StepResult& message, size_t frame_bytes, Turn& 
   const OutstandingPlan done = group->target.planner.take();
   group->verdicts.learn_pass(message, done, turn.now());
   apply(*group, message, done, turn);
-  for (Draft& draft : message.drafts) group->rounds.take_own(draft, frame_bytes, group->requests);
+  for (Draft& draft : message.drafts) group->rounds.own().take(draft, frame_bytes, group->requests);
   group->states.pass_on(message, group->requests, turn);
 }
 

@@ -153,7 +153,7 @@ void Verdicts::note_successors(LiveRequest& live, const Verdict& verdict) {
 void Verdicts::lose_draft(LiveRequest& live, bool link_lost) {
   const bool hidden = live.round.draft.q_kind == QKind::kHidden;
   totals_.drafts_used -= live.round.has_draft;
-  ++totals_.drafts_dropped[static_cast<size_t>(hidden ? DropReason::kBadQ : DropReason::kSliceMissing)];
+  totals_.drop(hidden ? DropReason::kBadQ : DropReason::kSliceMissing);
   live.round.has_draft = false;
   live.round.draft.ids.clear();
   live.round.draft.parents.clear();

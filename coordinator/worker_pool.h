@@ -50,6 +50,11 @@ class WorkerPool {
     const auto at = live.link.peer ? workers_.find(*live.link.peer) : workers_.end();
     return at == workers_.end() ? nullptr : &at->second;
   }
+  // Likewise, if it could draft now.
+  const PoolWorker* drafter_of(const LiveRequest& live, Clock::time_point now) const {
+    const PoolWorker* worker = of(live);
+    return worker && live.link.opened && worker->is_usable(now) ? worker : nullptr;
+  }
 
   // ---- assignment
   // Weighs all workers. True: one of them has more or less to do, or is there or not, or is fast or slow

@@ -48,6 +48,14 @@ TEST(CostModel, AShadowThatTellsNothingOfATokenKeepsTheRatio) {
   }
 }
 
+// The first draft's token is taken off what reading took, where it is known in seconds.
+TEST(CostModel, APromptReadBeforeTheFirstPassIsNotFree) {
+  CostModel cost;
+  cost.observe_shadow({.tokens = 1, .busy = {}, .exchange = 4e-5});
+  cost.observe_reading(100, 0.02);
+  EXPECT_DOUBLE_EQ(cost.read_token_seconds(), 2e-4);
+}
+
 TEST(CostModel, LearnsHowFastPromptsAreRead) {
   CostModel cost;
   EXPECT_EQ(cost.read_token_seconds(), 0);
