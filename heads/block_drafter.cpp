@@ -4,6 +4,14 @@
 #include <chrono>
 
 namespace outrider {
+namespace {
+
+int64_t ns_since(std::chrono::steady_clock::time_point begun) {
+  const std::chrono::nanoseconds all = std::chrono::steady_clock::now() - begun;
+  return static_cast<int64_t>(all.count());
+}
+
+}  // namespace
 
 BlockDrafter::BlockDrafter(BlockHead& head, HeadDrafterOptions options)
     : head_(head),
@@ -32,8 +40,7 @@ void BlockDrafter::close(SequenceId sequence) {
 
 void BlockDrafter::draft(std::span<const HeadTask> tasks, StateSource& states,
                          std::vector<HeadDraft>& drafts) {
-  using SteadyClock = std::chrono::steady_clock;
-  const auto start = SteadyClock::now();
+  const auto start = std::chrono::steady_clock::now();
   drafts.resize(tasks.size());
   works_.clear();
   for (size_t i = 0; i < tasks.size(); ++i) {
@@ -44,15 +51,9 @@ void BlockDrafter::draft(std::span<const HeadTask> tasks, StateSource& states,
     CHECK(read <= known, "{} states were read of {}", read, known);
     work.done = known > head_.max_positions() || (tasks[i].gamma == 0 && read == known);
   }
-  std::chrono::nanoseconds in_passes{0};
-  for (auto begun = start; collect(states); begun = SteadyClock::now()) {
-    const auto logits = head_.forward(slices_);
-    in_passes += SteadyClock::now() - begun;
-    take(logits);
-  }
-  ingest_ns_ = static_cast<int64_t>(in_passes.count());
-  const std::chrono::nanoseconds all = SteadyClock::now() - start;
-  draft_ns_ = static_cast<int64_t>(all.count()) - ingest_ns_;
+  draft_ns_ = 0;
+  while (collect(states)) take(head_.forward(slices_));
+  ingest_ns_ = ns_since(start) - draft_ns_;
 }
 
 // States that were not read and blocks of all that are not finished, as far as there is room.
@@ -86,31 +87,63 @@ void BlockDrafter::add(Work& work, StateSource& states) {
   blocks_ += is_drafted;
 }
 
-void BlockDrafter::take(TensorView<float, 2> logits) {
+void BlockDrafter::take(FloatRows logits) {
+  chains_.clear();
+  FloatRows here;  // of trees
   int64_t row = 0;
   for (size_t i = 0; i < slices_.size(); ++i) {
     const int64_t tokens = slices_[i].tokens;
     if (tokens == 0) continue;
-    const TensorView<float, 2> of_block(logits.row(row).data(), {tokens, logits.extent(1)},
-                                        {logits.stride(0), 1});
-    if (parts_[i]->task->branches())
-      grow(*parts_[i], of_block);
-    else
-      draw(*parts_[i], of_block);
+    if (!parts_[i]->task->branches()) {
+      chains_.push_back({.task = parts_[i]->task,
+                         .draft = parts_[i]->draft,
+                         .row = row,
+                         .most = static_cast<int32_t>(tokens)});
+    } else {
+      if (!here.data()) here = head_.compute().fetch(logits);
+      const auto begun = std::chrono::steady_clock::now();
+      grow(*parts_[i], {here.row(row).data(), {tokens, here.extent(1)}, {here.stride(0), 1}});
+      draft_ns_ += ns_since(begun);
+    }
     row += tokens;
+  }
+  std::sort(chains_.begin(), chains_.end(), [](const HeadDraws::Chain& a, const HeadDraws::Chain& b) {
+    return a.most != b.most ? a.most > b.most : a.row < b.row;
+  });
+  draw_chains(logits);
+}
+
+void BlockDrafter::draw_chains(FloatRows logits) {
+  logits_ = logits;
+  while (!chains_.empty()) {
+    const auto begun = std::chrono::steady_clock::now();
+    before_.clear();
+    chain_rows_.clear();
+    for (const HeadDraws::Chain& chain : chains_) {
+      before_.push_back(chain.draft->ids.empty() ? chain.task->committed.back() : chain.draft->ids.back());
+      chain_rows_.push_back(chain.row);
+    }
+    head_.add_behind(before_, logits, chain_rows_);
+    const int32_t tokens = draws_.draw(chains_, logits, this);
+    // Where a device draws, the first token is there when the pass is.
+    draft_ns_ += draws_.draws_there() ? draws_.ns_behind_first() : ns_since(begun);
+    for (HeadDraws::Chain& chain : chains_) {
+      ++chain.row;
+      chain.most -= tokens;
+    }
+    std::erase_if(chains_, [](const HeadDraws::Chain& chain) { return !chain.goes_on || chain.most <= 0; });
   }
 }
 
-void BlockDrafter::draw(const Work& work, TensorView<float, 2> logits) {
-  TokenId before = work.task->committed.back();
-  for (int64_t i = 0; i < logits.extent(0); ++i) {
-    if (!draws_.draw(*work.task, head_.behind(before, logits.row(i)), *work.draft)) return;
-    before = work.draft->ids.back();
-  }
+FloatRows BlockDrafter::next(std::span<HeadDraws::Chain> chains, HeadSampler& drawn) {
+  chain_rows_.clear();
+  for (HeadDraws::Chain& chain : chains) chain_rows_.push_back(++chain.row);
+  head_.add_behind(drawn, logits_, chain_rows_);
+  return logits_;
 }
 
 // A node's candidates are those of its depth, and of DSpark also what tends to follow the node.
-void BlockDrafter::grow(const Work& work, TensorView<float, 2> logits) {
+void BlockDrafter::grow(const Work& work, FloatRows logits) {
   HeadTree& tree = work.sequence->tree;
   draws_.begin_tree(*work.task, static_cast<int32_t>(logits.extent(0)), tree);
   while (true) {

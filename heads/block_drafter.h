@@ -10,7 +10,7 @@
 
 namespace outrider {
 
-class BlockDrafter final : public HeadDrafter {
+class BlockDrafter final : public HeadDrafter, private HeadDraws::Steps {
  public:
   BlockDrafter(BlockHead& head, HeadDrafterOptions options);
   ~BlockDrafter() override;
@@ -38,9 +38,11 @@ class BlockDrafter final : public HeadDrafter {
   int64_t wanted(const HeadTask& task) const { return std::min<int64_t>(task.gamma, head_.block_tokens()); }
   bool collect(StateSource& states);
   void add(Work& work, StateSource& states);
-  void take(TensorView<float, 2> logits);
-  void draw(const Work& work, TensorView<float, 2> logits);
-  void grow(const Work& work, TensorView<float, 2> logits);
+  void take(FloatRows logits);
+  void draw_chains(FloatRows logits);
+  bool begin(std::span<const HeadDraws::Chain>) override { return head_.knows_drawn(); }
+  FloatRows next(std::span<HeadDraws::Chain> chains, HeadSampler& drawn) override;
+  void grow(const Work& work, FloatRows logits);
 
   BlockHead& head_;
   const int32_t max_sequences_;
@@ -52,6 +54,10 @@ class BlockDrafter final : public HeadDrafter {
   std::vector<Work> works_;
   std::vector<Work*> parts_;  // of the pass, by slice
   std::vector<BlockSlice> slices_;
+  FloatRows logits_;                      // of the pass
+  std::vector<HeadDraws::Chain> chains_;  // longest first
+  std::vector<TokenId> before_;           // of chains_, the last token
+  std::vector<int64_t> chain_rows_;
   std::vector<int32_t> nodes_;  // of a tree, behind which is looked
   int64_t rows_ = 0;            // of the pass, of states and blocks
   int64_t state_rows_ = 0, blocks_ = 0;

@@ -39,9 +39,9 @@ BlockHead::BlockHead(HeadConfig config, const HeadOptions& options, BlockWeights
   last_inputs_ = on.operands(wanted, hidden);
   logits_ = on.rows(wanted, weights_.head.n);
   if (config_.markov_rank == 0) return;
-  transition_from_ = on.rows(1, config_.markov_rank);
-  transition_inputs_ = on.operands(1, config_.markov_rank);
-  transition_ = on.rows(1, weights_.head.n);
+  transition_from_ = on.rows(max_blocks, config_.markov_rank);
+  transition_inputs_ = on.operands(max_blocks, config_.markov_rank);
+  transition_ = on.rows(max_blocks, weights_.head.n);
   behind_.resize(static_cast<size_t>(weights_.head.n));
 }
 
@@ -169,19 +169,51 @@ FloatRows BlockHead::logits(std::span<const BlockSlice> batch) {
   const Operand inputs = last_inputs_.rows(out);
   on.normalise(last_.rows(out), weights_.output_norm, epsilon(), inputs);
   on.multiply(inputs, weights_.head, logits);
-  return on.fetch(logits);
+  return logits;
+}
+
+void BlockHead::read_transitions(std::span<const TokenId> tokens) {
+  const FloatRows from = transition_from_.rows(static_cast<int64_t>(tokens.size()));
+  const FloatRows written = compute().open(from);
+  for (size_t i = 0; i < tokens.size(); ++i)
+    weights_.markov_of->read(tokens[i], written.row(static_cast<int64_t>(i)));
+  compute().close(from);
+}
+
+// Of the tokens whose rows were read.
+FloatRows BlockHead::transitions(int64_t count) {
+  const FloatRows to = transition_.rows(count);
+  const Operand inputs = transition_inputs_.rows(count);
+  compute().normalise(transition_from_.rows(count), {}, 0, inputs);
+  compute().multiply(inputs, weights_.markov_to, to);
+  return to;
+}
+
+void BlockHead::add_transitions(FloatRows logits, std::span<const int64_t> rows) {
+  transitions(static_cast<int64_t>(rows.size()));
+  for (size_t i = 0; i < rows.size(); ++i) {
+    const FloatRows row(logits.data() + rows[i] * logits.stride(0), {1, logits.extent(1)},
+                        {logits.stride(0), 1});
+    compute().add(row, transition_.from(static_cast<int64_t>(i), 1), {});
+  }
+}
+
+void BlockHead::add_behind(std::span<const TokenId> tokens, FloatRows logits, std::span<const int64_t> rows) {
+  if (!weights_.markov_of) return;
+  read_transitions(tokens);
+  add_transitions(logits, rows);
+}
+
+void BlockHead::add_behind(HeadSampler& drawn, FloatRows logits, std::span<const int64_t> rows) {
+  if (!weights_.markov_of) return;
+  drawn.read_drawn(weights_.markov_of->there(), transition_from_.rows(static_cast<int64_t>(rows.size())));
+  add_transitions(logits, rows);
 }
 
 std::span<const float> BlockHead::behind(TokenId before, std::span<const float> logits) {
   if (!weights_.markov_of) return logits;
-  HeadCompute& on = compute();
-  const FloatRows from = transition_from_.rows(1), to = transition_.rows(1);
-  const Operand inputs = transition_inputs_.rows(1);
-  weights_.markov_of->read(before, on.open(from).row(0));
-  on.close(from);
-  on.normalise(from, {}, 0, inputs);
-  on.multiply(inputs, weights_.markov_to, to);
-  std::ranges::transform(logits, on.fetch(to).row(0), behind_.begin(), std::plus<>());
+  read_transitions({&before, 1});
+  std::ranges::transform(logits, compute().fetch(transitions(1)).row(0), behind_.begin(), std::plus<>());
   return behind_;
 }
 

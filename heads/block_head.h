@@ -36,10 +36,17 @@ class BlockHead final : public Head {
   int64_t block_rows() const { return config_.block_size; }
   int64_t max_blocks() const { return max_blocks_; }  // in one pass; max_rows() are its states and blocks
 
-  // Logits of the wanted tokens of all blocks, in order, on the host: [tokens, own vocabulary]. The states
-  // stay in the cache, and blocks do not. Valid until the next call.
+  // Logits of the wanted tokens of all blocks, in order, where the head computes: [tokens, own vocabulary].
+  // The states stay in the cache, and blocks do not. Valid until the next call; may be overwritten.
   FloatRows forward(std::span<const BlockSlice> batch);
-  // A row of logits where this token stands before: of DSpark, another row, valid until the next call.
+  // Of DSpark, adds what tends to follow these tokens to rows of those logits: to row rows[i] behind token i,
+  // or behind what row i of `drawn` drew last. No more than max_blocks().
+  void add_behind(std::span<const TokenId> tokens, FloatRows logits, std::span<const int64_t> rows);
+  void add_behind(HeadSampler& drawn, FloatRows logits, std::span<const int64_t> rows);
+  // Whether the latter can be.
+  bool knows_drawn() const { return !weights_.markov_of || weights_.markov_of->there(); }
+  // A row of logits on the host where this token stands before: of DSpark, another row, valid until the next
+  // call.
   std::span<const float> behind(TokenId before, std::span<const float> logits);
 
   KvCache& kv() { return attention_->kv(); }
@@ -53,10 +60,12 @@ class BlockHead final : public Head {
   };
   Rows append(std::span<const BlockSlice> batch);
   void read(std::span<const BlockSlice> batch, Rows rows);
-  void store_keys(int64_t layer, Rows rows);
   void attend(int64_t layer, Rows rows);
   void mlp(const HeadMlp& w, Rows rows);
   FloatRows logits(std::span<const BlockSlice> batch);
+  void read_transitions(std::span<const TokenId> tokens);
+  FloatRows transitions(int64_t count);
+  void add_transitions(FloatRows logits, std::span<const int64_t> rows);
 
   const BlockWeights weights_;
   std::unique_ptr<HeadAttention> attention_;
@@ -69,8 +78,8 @@ class BlockHead final : public Head {
   OperandBuffer attended_, normed_, gated_;     // the same
   RowBuffer last_, logits_;                     // [wanted tokens, ...]
   OperandBuffer last_inputs_;                   // the same
-  RowBuffer transition_from_, transition_;      // [1, rank], [1, own vocabulary]
-  OperandBuffer transition_inputs_;             // [1, rank]
+  RowBuffer transition_from_, transition_;      // [blocks, rank], [blocks, own vocabulary]
+  OperandBuffer transition_inputs_;             // [blocks, rank]
   std::vector<float> behind_;                   // [own vocabulary]
 };
 

@@ -104,6 +104,7 @@ Result<BlockWeights> load_block_weights(const std::filesystem::path& directory, 
     auto rows = own.part(table, {config.layer.vocab_size, config.markov_rank});
     if (!rows.ok()) return rows.status().in(name);
     out.markov_of.emplace(std::move(again), *rows);
+    RETURN_IF_ERROR(out.markov_of->keep_at(compute));
   }
   const std::string embedding = tensors.own("embed_tokens.weight");
   const bool has_embedding = tensors.find(embedding) != nullptr;

@@ -98,6 +98,8 @@ class HeadAttention {
   KvCache& kv() { return kv_; }
   // There is room for their positions in kv(). Those from `first_that_attends` on have queries.
   virtual void begin(std::span<const Row> rows, int64_t first_that_attends) = 0;
+  // The first rows of begin() stand one position further on, and see one more; queued like any operation.
+  virtual void advance(int64_t) { CHECK(false, "rows on the host are told anew"); }
   // Adds the bias, normalises, turns, and writes keys and values to the cache.
   virtual void prepare(int64_t layer, const Heads& heads) = 0;
   // to[m, :] = what queries[m, :] see, of row first_that_attends + m.
@@ -115,22 +117,45 @@ struct HeadAttentionPlan {
   bool bf16 = false;  // keys and values
 };
 
-// Draws tokens where the logits are: bit for bit what DraftSampler draws from the same rows on the host.
+// Rows by token, as the compute that made them has them. Null: the host alone has them.
+using HeadTable = std::shared_ptr<const void>;
+enum class TableOf { kHead, kTarget };  // kTarget: the embedding in the target's files
+
+// Draws tokens where the logits are: bit for bit what DraftSampler draws from the same rows on the host. What
+// a row drew is there for whoever makes its next logits, so that the host waits once for several tokens.
 class HeadSampler {
  public:
   struct Row {
-    int64_t row = 0;  // of the logits
-    DraftStep step;
+    DraftStep first;
+    int32_t tokens = 1;  // one behind the other
   };
   virtual ~HeadSampler() = default;
 
-  // One token for each, from rows of a head's own vocabulary; waits. `measures`: for confidence(). False:
-  // that is more than was planned, and the host's.
-  virtual bool draw(FloatRows logits, std::span<const Row> rows, bool measures) = 0;
-  // Of rows[i] that were drawn last. Empty: the row was not finite.
-  virtual std::optional<TokenId> token(size_t i) const = 0;
-  virtual DraftConfidence confidence(size_t i) const = 0;
-  virtual void read_q(size_t i, QRow& q) const = 0;  // under rules with q
+  // How many tokens each of these may get with one begin(); 0: they are more than was planned, and the
+  // host's.
+  virtual int32_t most_tokens(std::span<const Row> rows) = 0;
+  // Those with more tokens first. Whoever began before has waited. `measures`: for confidence().
+  virtual void begin(std::span<const Row> rows, bool measures) = 0;
+  // Queues the draw of the next token of the first rows: of row i from this row of a head's own vocabulary.
+  virtual void draw(FloatRows logits, std::span<const int32_t> row_numbers) = 0;
+  // What draw() queues depends on its arguments alone: it may be recorded.
+  virtual bool is_plain() const = 0;
+  // to[i, :] = the table's row of the token that row i drew last.
+  virtual void read_drawn(const HeadTable& table, FloatRows to) = 0;
+  // For all that was queued. Then what a row drew, its first token being number 0:
+  virtual void wait() = 0;
+  virtual std::optional<TokenId> token(size_t row, int32_t number) const = 0;  // empty: it was not finite
+  virtual DraftConfidence confidence(size_t row, int32_t number) const = 0;
+  virtual void read_q(size_t row, int32_t number, QRow& q) const = 0;  // under rules with q
+  // From the first draw behind begin() to the last one.
+  virtual int64_t ns_behind_first() const = 0;
+};
+
+// Work that is queued as a whole.
+class RecordedWork {
+ public:
+  virtual ~RecordedWork() = default;
+  virtual void queue() const = 0;
 };
 
 struct HeadSamplerPlan {
@@ -148,11 +173,16 @@ class HeadCompute {
   // An error names what cannot be computed here.
   virtual Result<HeadMatrix> matrix(const MatrixSource& source, WeightType type) = 0;
   virtual HeadVector vector(std::span<const float> values) = 0;
+  // Of a [tokens, columns] tensor, for HeadSampler::read_drawn.
+  virtual Result<HeadTable> table(const TensorPart&, TableOf) { return HeadTable(); }
   virtual RowBuffer rows(int64_t count, int64_t columns) = 0;
   virtual OperandBuffer operands(int64_t count, int64_t columns) = 0;
   virtual std::unique_ptr<HeadAttention> attention(const HeadAttentionPlan& plan) = 0;
   // Null: the host draws.
   virtual std::unique_ptr<HeadSampler> sampler(const HeadSamplerPlan&) { return nullptr; }
+  // What `work` queues, which does not happen now; its memory stays where it is. Null: it is not recorded
+  // here.
+  virtual std::unique_ptr<RecordedWork> record(const std::function<void()>&) { return nullptr; }
   // After the matrices of a head: a pass of so many rows at most reads so many bytes of them.
   virtual void settle(int64_t bytes, int64_t max_rows) = 0;
   // What a head would take, counted by loading it here first, which takes nothing; null where memory is not

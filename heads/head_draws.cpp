@@ -53,30 +53,106 @@ DraftStep HeadDraws::step_of(const HeadTask& task, const HeadDraft& draft) const
           .row_bytes = task.row_bytes};
 }
 
-void HeadDraws::draw(std::span<Chain> chains, FloatRows logits) {
-  if (chains.empty()) return;
-  asked_.clear();
-  bool measures = false;
-  for (const Chain& chain : chains) {
-    asked_.push_back({chain.row, step_of(*chain.task, *chain.draft)});
-    measures |= chain.task->stop.kind != StopKind::kNone;
-  }
-  if (device_sampler_ && device_sampler_->draw(logits, asked_, measures)) {
-    for (size_t i = 0; i < chains.size(); ++i) {
-      const auto& [task, draft, row, goes_on] = chains[i];
-      const auto token = device_sampler_->token(i);
-      if (needs_q(effective_rule(*task->sampling))) {
-        QRow& q = draft->q.emplace_back();
-        if (token) device_sampler_->read_q(i, q);
-      }
-      const bool is_measured = token && task->stop.kind != StopKind::kNone;
-      chains[i].goes_on =
-          take(*task, token, is_measured ? device_sampler_->confidence(i) : DraftConfidence(), *draft);
-    }
-    return;
-  }
+int32_t HeadDraws::draw(std::span<Chain> chains, FloatRows logits, Steps* steps) {
+  if (chains.empty()) return 0;
+  ns_behind_first_ = 0;
+  if (device_sampler_)
+    if (const int32_t tokens = draw_there(chains, logits, steps)) return tokens;
   const FloatRows here = compute_->fetch(logits);
   for (Chain& chain : chains) chain.goes_on = draw(*chain.task, here.row(chain.row), *chain.draft);
+  return 1;
+}
+
+int32_t HeadDraws::draw_there(std::span<Chain> chains, FloatRows logits, Steps* steps) {
+  const int32_t most = plan(chains, steps);
+  if (most == 0) return 0;
+  const auto any = [&](auto of) { return std::any_of(chains.begin(), chains.end(), of); };
+  const bool is_watched = any([](const Chain& c) { return may_stop(c.task->stop); });
+  device_sampler_->begin(asked_, is_watched);
+  queue_draw(chains, logits);
+  int32_t taken = 0;
+  for (int32_t number = 1; number < most; ++number) {
+    if (is_watched) {
+      device_sampler_->wait();
+      take_drawn(chains, std::exchange(taken, number), number);
+      if (!any([&](const Chain& c) { return c.goes_on && c.tokens > number; })) break;
+    }
+    const auto end =
+        std::find_if(chains.begin(), chains.end(), [&](const Chain& c) { return c.tokens <= number; });
+    queue_step(chains.first(static_cast<size_t>(end - chains.begin())), *steps);
+  }
+  if (taken == 0 || any([&](const Chain& c) { return c.goes_on && c.tokens > taken; })) {
+    device_sampler_->wait();
+    take_drawn(chains, taken, most);
+  }
+  ns_behind_first_ = device_sampler_->ns_behind_first();
+  return most;
+}
+
+void HeadDraws::record(Steps& steps, int64_t most_chains) {
+  if (!device_sampler_) return;
+  std::vector<Chain> chains(static_cast<size_t>(most_chains));
+  const SamplingParams greedy{.rule = Rule::kGreedy, .temperature = 0};
+  const HeadSampler::Row row{.first = {.sampling = &greedy}};
+  device_sampler_->begin({&row, 1}, false);
+  // A first launch may load code, which is nothing to be recorded.
+  queue_step(std::span(chains).first(1), steps);
+  device_sampler_->wait();
+  recorded_.resize(chains.size() + 1);
+  for (size_t count = 1; count <= chains.size(); ++count)
+    recorded_[count] = compute_->record([&] {
+      const auto some = std::span(chains).first(count);
+      queue_draw(some, steps.next(some, *device_sampler_));
+    });
+}
+
+// How many tokens each gets. 0: they are the host's.
+int32_t HeadDraws::plan(std::span<Chain> chains, Steps* steps) {
+  asked_.clear();
+  for (Chain& chain : chains) {
+    chain.goes_on = true;
+    asked_.push_back({step_of(*chain.task, *chain.draft), steps ? chain.most : 1});
+  }
+  int32_t most = device_sampler_->most_tokens(asked_);
+  const auto plan_at_most = [&](int32_t tokens) {
+    most = 0;
+    for (size_t i = 0; i < chains.size(); ++i) {
+      chains[i].tokens = asked_[i].tokens = std::min(asked_[i].tokens, tokens);
+      most = std::max(most, asked_[i].tokens);
+    }
+  };
+  plan_at_most(most);
+  if (most > 1 && !steps->begin(chains)) plan_at_most(1);
+  return most;
+}
+
+void HeadDraws::queue_draw(std::span<const Chain> chains, FloatRows logits) {
+  row_numbers_.clear();
+  for (const Chain& chain : chains) row_numbers_.push_back(static_cast<int32_t>(chain.row));
+  device_sampler_->draw(logits, row_numbers_);
+}
+
+void HeadDraws::queue_step(std::span<Chain> chains, Steps& steps) {
+  if (chains.size() < recorded_.size() && recorded_[chains.size()] && device_sampler_->is_plain())
+    return recorded_[chains.size()]->queue();
+  queue_draw(chains, steps.next(chains, *device_sampler_));
+}
+
+// Tokens [first, end) of those that go on, as far as they got them.
+void HeadDraws::take_drawn(std::span<Chain> chains, int32_t first, int32_t end) {
+  for (size_t i = 0; i < chains.size(); ++i) {
+    auto& [task, draft, row, most, tokens, goes_on] = chains[i];
+    for (int32_t number = first; goes_on && number < std::min(tokens, end); ++number) {
+      const auto token = device_sampler_->token(i, number);
+      if (needs_q(effective_rule(*task->sampling))) {
+        QRow& q = draft->q.emplace_back();
+        if (token) device_sampler_->read_q(i, number, q);
+      }
+      const bool is_measured = token && may_stop(task->stop);
+      goes_on = take(*task, token, is_measured ? device_sampler_->confidence(i, number) : DraftConfidence(),
+                     *draft);
+    }
+  }
 }
 
 bool HeadDraws::draw(const HeadTask& task, std::span<const float> logits, HeadDraft& draft) {
@@ -84,7 +160,7 @@ bool HeadDraws::draw(const HeadTask& task, std::span<const float> logits, HeadDr
   QRow* const q = needs_q(effective_rule(*task.sampling)) ? &draft.q.emplace_back() : nullptr;
   const auto token = sampler_.sample(logits_, step_of(task, draft), q);
   DraftConfidence confidence;
-  if (token && task.stop.kind != StopKind::kNone) confidence = confidence_of(logits_, *token);
+  if (token && may_stop(task.stop)) confidence = confidence_of(logits_, *token);
   return take(task, token, confidence, draft);
 }
 

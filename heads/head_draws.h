@@ -29,15 +29,34 @@ class HeadDraws {
   // Where the head computes, as far as it can.
   HeadDraws(const Head& head, std::vector<TokenId> eos_ids);
 
-  // A chain, and its row of logits.
+  // A chain that gets its next tokens.
   struct Chain {
     const HeadTask* task = nullptr;
     HeadDraft* draft = nullptr;
-    int64_t row = 0;
-    bool goes_on = false;  // what draw() below says
+    int64_t row = 0;      // of the logits of the next one
+    int32_t most = 1;     // that it may get at once
+    int32_t tokens = 1;   // that it gets at once, or fewer
+    bool goes_on = true;  // what draw() below says of the last one
   };
-  // As below, for several rows of logits where the head computes.
-  void draw(std::span<Chain> chains, FloatRows logits);
+  // Whoever makes the logits of chains' next tokens from what was drawn where the head computes.
+  class Steps {
+   public:
+    virtual ~Steps() = default;
+    // These will be asked for. False: there is no room for so many, and nothing happened.
+    virtual bool begin(std::span<const Chain> chains) = 0;
+    // Queues what gives logits to these, the first of them, and says in which rows they are.
+    virtual FloatRows next(std::span<Chain> chains, HeadSampler& drawn) = 0;
+  };
+  // As below, for several chains, from rows of logits where the head computes. With `steps`, which wants
+  // chains that may get more tokens first, these get several where a device draws: the host waits for the
+  // last ones, or, where a rule may end drafts early, for each. Returns how many a chain may have got.
+  int32_t draw(std::span<Chain> chains, FloatRows logits, Steps* steps = nullptr);
+  // Before the first draw, for steps that queue the same however often: up to so many chains.
+  void record(Steps& steps, int64_t chains);
+
+  bool draws_there() const { return device_sampler_ != nullptr; }
+  // How long the tokens behind the first ones took, of what draw() above drew last.
+  int64_t ns_behind_first() const { return ns_behind_first_; }
 
   // Adds a token to the draft from its row of logits. False: the draft ends before it (the row is not finite,
   // or the stop rule says so), or with it.
@@ -53,6 +72,11 @@ class HeadDraws {
 
  private:
   void spread(std::span<const float> logits);
+  int32_t draw_there(std::span<Chain> chains, FloatRows logits, Steps* steps);
+  int32_t plan(std::span<Chain> chains, Steps* steps);
+  void queue_draw(std::span<const Chain> chains, FloatRows logits);
+  void queue_step(std::span<Chain> chains, Steps& steps);
+  void take_drawn(std::span<Chain> chains, int32_t first, int32_t end);
   DraftStep step_of(const HeadTask& task, const HeadDraft& draft) const;
   // A token that was drawn, and what it was drawn from.
   bool take(const HeadTask& task, std::optional<TokenId> token, const DraftConfidence& confidence,
@@ -64,13 +88,16 @@ class HeadDraws {
   const std::vector<TokenId> eos_ids_;
   std::unique_ptr<Collectives> single_;
   DraftSampler sampler_;
-  HeadCompute* compute_ = nullptr;               // of the head, and
-  std::unique_ptr<HeadSampler> device_sampler_;  // where that is a device
+  HeadCompute* compute_ = nullptr;                       // of the head, and
+  std::unique_ptr<HeadSampler> device_sampler_;          // where that is a device
+  std::vector<std::unique_ptr<RecordedWork>> recorded_;  // steps, by chains
+  int64_t ns_behind_first_ = 0;
   TokenGuesser guesser_;
   std::array<BranchConfidence, kRuleCount> confidence_;  // by rule
   std::vector<float> logits_;                            // of the target's whole vocabulary
   std::vector<TokenId> path_, drawn_;
   std::vector<HeadSampler::Row> asked_;  // of one draw
+  std::vector<int32_t> row_numbers_;     // of one step
 };
 
 }  // namespace outrider

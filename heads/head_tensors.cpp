@@ -11,6 +11,11 @@ void TokenTable::read(TokenId id, std::span<float> to) const {
   read_floats(source_row(rows_, id.value()), 0, to);
 }
 
+Status TokenTable::keep_at(HeadCompute& compute) {
+  ASSIGN_OR_RETURN(there_, compute.table(rows_, of_));
+  return {};
+}
+
 HeadTensors::HeadTensors(const TensorFiles& files, HeadKind kind, std::string name, WeightFormat format,
                          HeadCompute& compute)
     : files_(files), kind_(kind), name_(std::move(name)), format_(format), compute_(compute) {
@@ -127,7 +132,7 @@ Result<TokenTable> target_embedding(TensorFiles files, const WeightMap& map, con
     return not_found(
         fmt::format("{}: embed_tokens.weight is missing, and the target's rows have {} columns, not {}", head,
                     rows.columns.size(), width));
-  return TokenTable(std::move(files), rows);
+  return TokenTable(std::move(files), rows, TableOf::kTarget);
 }
 
 Result<HeadMatrix> target_head(const WeightMap& map, WeightFormat format, HeadCompute& compute) {

@@ -19,12 +19,18 @@ namespace outrider {
 class TokenTable {
  public:
   // `rows`: [tokens, width] of `files`.
-  TokenTable(TensorFiles files, TensorPart rows) : files_(std::move(files)), rows_(rows) {}
+  TokenTable(TensorFiles files, TensorPart rows, TableOf of = TableOf::kHead)
+      : files_(std::move(files)), rows_(rows), of_(of) {}
   void read(TokenId id, std::span<float> to) const;
+  // From then on also where the head computes.
+  Status keep_at(HeadCompute& compute);
+  const HeadTable& there() const { return there_; }
 
  private:
   TensorFiles files_;
   TensorPart rows_;
+  TableOf of_;
+  HeadTable there_;
 };
 
 // Views the files. Errors name `name`, mostly the directory, or the tensor.

@@ -169,6 +169,8 @@ Result<HeadWeights> load_head_weights(const std::filesystem::path& directory, co
                                       target_directory.string(), config.layer.hidden_size));
     out.tokens.emplace(std::move(table));
   }
+  // The layer that Hydra's states go through reads no tokens.
+  if (config.kind != HeadKind::kHydra) RETURN_IF_ERROR(out.tokens->keep_at(compute));
   out.bytes = bytes_of(out);
   return out;
 }

@@ -43,11 +43,13 @@ void HydraDrafter::draft(std::span<const HeadTask> tasks, StateSource& states,
     drafts[i].clear();
     Sequence& sequence = begin(tasks[i].sequence);
     if (known(tasks[i]) < 1 || (head_.prefix() && known(tasks[i]) > head_.max_positions())) continue;
-    works_.push_back({.task = &tasks[i],
-                      .draft = &drafts[i],
-                      .sequence = &sequence,
-                      .row = static_cast<int64_t>(works_.size())});
+    works_.push_back({.task = &tasks[i], .draft = &drafts[i], .sequence = &sequence, .row = 0});
   }
+  std::sort(works_.begin(), works_.end(), [&](const Work& a, const Work& b) {
+    const int64_t of_a = wanted(*a.task), of_b = wanted(*b.task);
+    return of_a != of_b ? of_a > of_b : a.task < b.task;
+  });
+  for (size_t i = 0; i < works_.size(); ++i) works_[i].row = static_cast<int64_t>(i);
   if (head_.prefix())
     read_through_prefix(states);
   else
@@ -128,27 +130,55 @@ void HydraDrafter::read_through_prefix(StateSource& states) {
 void HydraDrafter::draft_chains() {
   going_.clear();
   for (size_t i = 0; i < works_.size(); ++i)
-    if (works_[i].task->gamma > 0 && !works_[i].task->branches()) going_.push_back(i);
-  const bool is_grounded = head_.config().grounded;
-  for (int64_t branch = 0; branch < head_.heads() && !going_.empty(); ++branch) {
+    if (wanted(*works_[i].task) > 0) going_.push_back(i);
+  for (branch_ = 0; branch_ < head_.heads() && !going_.empty(); ++branch_) {
+    chains_.clear();
     for (size_t row = 0; row < going_.size(); ++row) {
-      const Work& work = works_[going_[row]];
+      Work& work = works_[going_[row]];
       const auto to = static_cast<int64_t>(row);
       if (work.row != to) head_.compute().copy(inputs_.from(work.row, 1), inputs_.from(to, 1));
-      works_[going_[row]].row = to;
-      const TokenId last = branch == 0 ? work.task->committed.back() : work.draft->ids.back();
-      if (is_grounded) embed({&last, 1}, inputs_, to, branch + 1);
+      work.row = to;
+      chains_.push_back({.task = work.task,
+                         .draft = work.draft,
+                         .row = to,
+                         .most = static_cast<int32_t>(wanted(*work.task) - branch_)});
     }
-    const FloatRows logits = head_.logits(branch, inputs_.rows(static_cast<int64_t>(going_.size())));
-    chains_.clear();
-    for (size_t row = 0; row < going_.size(); ++row)
-      chains_.push_back({works_[going_[row]].task, works_[going_[row]].draft, static_cast<int64_t>(row)});
-    draws_.draw(chains_, logits);
+    if (head_.config().grounded) embed_last();
+    const FloatRows logits = head_.logits(branch_, inputs_.rows(static_cast<int64_t>(going_.size())));
+    draws_.draw(chains_, logits, this);
     size_t kept = 0;
     for (size_t row = 0; row < going_.size(); ++row)
       if (chains_[row].goes_on) going_[kept++] = going_[row];
     going_.resize(kept);
   }
+}
+
+// The last tokens of those that are not finished, at the end of the branch's inputs.
+void HydraDrafter::embed_last() {
+  const FloatRows to = embeddings(static_cast<int64_t>(going_.size()));
+  const FloatRows written = head_.compute().open(to);
+  for (size_t row = 0; row < going_.size(); ++row) {
+    const Work& work = works_[going_[row]];
+    head_.embed(branch_ == 0 ? work.task->committed.back() : work.draft->ids.back(),
+                written.row(static_cast<int64_t>(row)));
+  }
+  head_.compute().close(to);
+}
+
+FloatRows HydraDrafter::embeddings(int64_t rows) const {
+  return inputs_.slice(rows, (branch_ + 1) * head_.hidden_size(), head_.hidden_size());
+}
+
+bool HydraDrafter::begin(std::span<const HeadDraws::Chain>) {
+  return !head_.config().grounded || head_.embeddings_there();
+}
+
+// The inputs of the next branch are those of the last one, and what was drawn from it.
+FloatRows HydraDrafter::next(std::span<HeadDraws::Chain> chains, HeadSampler& drawn) {
+  ++branch_;
+  const auto count = static_cast<int64_t>(chains.size());
+  if (head_.config().grounded) drawn.read_drawn(head_.embeddings_there(), embeddings(count));
+  return head_.logits(branch_, inputs_.rows(count));
 }
 
 void HydraDrafter::draft_tree(const Work& work) {

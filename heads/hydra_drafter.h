@@ -2,6 +2,7 @@
 // go through a layer first, its keys and values are kept for committed positions.
 #pragma once
 
+#include <algorithm>
 #include <map>
 #include <vector>
 
@@ -10,7 +11,7 @@
 
 namespace outrider {
 
-class HydraDrafter final : public HeadDrafter {
+class HydraDrafter final : public HeadDrafter, private HeadDraws::Steps {
  public:
   // `head` must outlive it.
   HydraDrafter(HydraHead& head, HeadDrafterOptions options);
@@ -38,11 +39,19 @@ class HydraDrafter final : public HeadDrafter {
   static int64_t known(const HeadTask& task) { return static_cast<int64_t>(task.committed.size()) - 1; }
 
   Sequence& begin(SequenceId id);
+  // Tokens of a chain.
+  int64_t wanted(const HeadTask& task) const {
+    return task.branches() ? 0 : std::min<int64_t>(task.gamma, head_.heads());
+  }
+  bool begin(std::span<const HeadDraws::Chain>) override;
+  FloatRows next(std::span<HeadDraws::Chain> chains, HeadSampler& drawn) override;
   FloatRows input(const RowBuffer& rows, int64_t row, int64_t part, int64_t count = 1) const;
   void embed(std::span<const TokenId> tokens, const RowBuffer& rows, int64_t row, int64_t first_part);
   void read_states(StateSource& states);
   void read_through_prefix(StateSource& states);
   void draft_chains();
+  void embed_last();
+  FloatRows embeddings(int64_t rows) const;
   void draft_tree(const Work& work);
   void look_behind(const Work& work, std::span<const int32_t> nodes);
 
@@ -54,8 +63,9 @@ class HydraDrafter final : public HeadDrafter {
   RowBuffer prefix_inputs_;
   std::map<SequenceId, Sequence> sequences_;
   // Buffers of one draft().
-  std::vector<Work> works_;
+  std::vector<Work> works_;    // longest chains first
   std::vector<size_t> going_;  // of works_, whose chains are not finished, in the order of their rows
+  int64_t branch_ = 0;         // that was asked last, of chains
   std::vector<HeadDraws::Chain> chains_;
   std::vector<PairSlice> slices_;
   std::vector<Work*> parts_;  // of slices_

@@ -104,6 +104,7 @@ Result<std::unique_ptr<HydraHead>> HydraHead::load(const std::filesystem::path& 
     ASSIGN_OR_RETURN(parts.tokens, target_embedding(std::move(target_files), target_map, directory.string(),
                                                     target_directory.string(), target.hidden_size));
   }
+  if (config.grounded) RETURN_IF_ERROR(parts.tokens->keep_at(*options.compute));
   if (config.has_prefix) {
     ASSIGN_OR_RETURN(parts.prefix, PairHead::load(directory, target_directory, options));
   }

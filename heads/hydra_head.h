@@ -31,6 +31,7 @@ class HydraHead final : public Head {
   // Of what a branch reads: the state, and then embeddings, the last token's first.
   int64_t input_width(int64_t branch) const { return hidden_size() * (config_.grounded ? branch + 2 : 1); }
   void embed(TokenId token, std::span<float> to) const { parts_.tokens->read(token, to); }
+  const HeadTable& embeddings_there() const { return parts_.tokens->there(); }
   int64_t max_input_rows() const { return logits_.capacity; }
   // Logits of a branch, where the head computes: [rows, own vocabulary] from rows of input_width(branch)
   // numbers or more there. Valid until the next call; may be overwritten.

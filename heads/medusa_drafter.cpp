@@ -18,33 +18,43 @@ void MedusaDrafter::draft(std::span<const HeadTask> tasks, StateSource& states,
   drafts.resize(tasks.size());
   going_.clear();
   branching_.clear();
-  const auto row_of = [&](size_t i) { return states_.from(static_cast<int64_t>(i), 1); };
   for (size_t i = 0; i < tasks.size(); ++i) {
     drafts[i].clear();
-    const auto committed = static_cast<int64_t>(tasks[i].committed.size());
-    if (committed < 2 || tasks[i].gamma == 0) continue;
-    states.read(tasks[i].sequence, committed - 2, row_of(going_.size()));
+    if (tasks[i].committed.size() < 2 || tasks[i].gamma == 0) continue;
     going_.push_back(i);
     if (tasks[i].branches()) branching_.push_back(i);
   }
+  std::sort(going_.begin(), going_.end(), [&](size_t a, size_t b) {
+    const int64_t of_a = wanted(tasks[a]), of_b = wanted(tasks[b]);
+    return of_a != of_b ? of_a > of_b : a < b;
+  });
+  const auto row_of = [&](size_t i) { return states_.from(static_cast<int64_t>(i), 1); };
+  for (size_t row = 0; row < going_.size(); ++row) {
+    const HeadTask& task = tasks[going_[row]];
+    states.read(task.sequence, static_cast<int64_t>(task.committed.size()) - 2, row_of(row));
+  }
   marginals_.resize(branching_.size() * static_cast<size_t>(head_.heads() * head_.own_vocab()));
-  for (int64_t branch = 0; branch < head_.heads() && !going_.empty(); ++branch) {
-    const FloatRows logits = head_.logits(branch, states_.rows(static_cast<int64_t>(going_.size())));
+  for (branch_ = 0; branch_ < head_.heads() && !going_.empty(); ++branch_) {
+    const FloatRows logits = head_.logits(branch_, states_.rows(static_cast<int64_t>(going_.size())));
     const FloatRows here = branching_.empty() ? logits : head_.compute().fetch(logits);
     chains_.clear();
     for (size_t row = 0; row < going_.size(); ++row) {
       const size_t task = going_[row];
       if (tasks[task].branches())
-        keep_marginals(task, branch, here.row(static_cast<int64_t>(row)));
+        keep_marginals(task, branch_, here.row(static_cast<int64_t>(row)));
       else
-        chains_.push_back({&tasks[task], &drafts[task], static_cast<int64_t>(row)});
+        chains_.push_back({.task = &tasks[task],
+                           .draft = &drafts[task],
+                           .row = static_cast<int64_t>(row),
+                           .most = static_cast<int32_t>(wanted(tasks[task]) - branch_)});
     }
-    draws_.draw(chains_, logits);
+    // The branches of trees are read here one by one.
+    draws_.draw(chains_, logits, branching_.empty() ? this : nullptr);
     size_t kept = 0;
     auto chain = chains_.begin();
     for (size_t row = 0; row < going_.size(); ++row) {
       const HeadTask& task = tasks[going_[row]];
-      if (task.branches() ? branch + 1 >= task.gamma : !(chain++)->goes_on) continue;
+      if (task.branches() ? branch_ + 1 >= task.gamma : !(chain++)->goes_on) continue;
       if (kept != row) head_.compute().copy(row_of(row), row_of(kept));
       going_[kept++] = going_[row];
     }
@@ -54,6 +64,11 @@ void MedusaDrafter::draft(std::span<const HeadTask> tasks, StateSource& states,
     grow(tasks[branching_[slot]], slot, drafts[branching_[slot]]);
   draft_ns_ =
       std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::steady_clock::now() - start).count();
+}
+
+// Rows are those of the states.
+FloatRows MedusaDrafter::next(std::span<HeadDraws::Chain> chains, HeadSampler&) {
+  return head_.logits(++branch_, states_.rows(static_cast<int64_t>(chains.size())));
 }
 
 void MedusaDrafter::keep_marginals(size_t task, int64_t branch, std::span<const float> logits) {

@@ -1,6 +1,7 @@
 // Drafts of a Medusa head: all tokens of a draft from one state.
 #pragma once
 
+#include <algorithm>
 #include <map>
 #include <vector>
 
@@ -9,7 +10,7 @@
 
 namespace outrider {
 
-class MedusaDrafter final : public HeadDrafter {
+class MedusaDrafter final : public HeadDrafter, private HeadDraws::Steps {
  public:
   MedusaDrafter(MedusaHead& head, HeadDrafterOptions options);
 
@@ -19,6 +20,9 @@ class MedusaDrafter final : public HeadDrafter {
   int64_t draft_ns() const override { return draft_ns_; }
 
  private:
+  bool begin(std::span<const HeadDraws::Chain>) override { return true; }
+  FloatRows next(std::span<HeadDraws::Chain> chains, HeadSampler& drawn) override;
+  int64_t wanted(const HeadTask& task) const { return std::min<int64_t>(task.gamma, head_.heads()); }
   void keep_marginals(size_t task, int64_t branch, std::span<const float> logits);
   void grow(const HeadTask& task, size_t slot, HeadDraft& draft);
 
@@ -27,6 +31,7 @@ class MedusaDrafter final : public HeadDrafter {
   std::vector<HeadDraws::Chain> chains_;
   RowBuffer states_;           // [sequences, hidden]
   std::vector<size_t> going_;  // tasks whose drafts are not finished, in the order of their rows
+  int64_t branch_ = 0;         // that was asked last
   std::map<SequenceId, HeadTree> trees_;
   std::vector<size_t> branching_;  // tasks whose drafts are trees
   std::vector<float> marginals_;   // [branching_.size(), branches, own vocabulary]

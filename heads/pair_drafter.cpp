@@ -11,7 +11,13 @@ PairDrafter::PairDrafter(PairHead& head, HeadDrafterOptions options)
       draws_(head, std::move(options.eos_ids)),
       inputs_(head.compute().rows(head.max_rows(), head.hidden_size())),
       states_(head.compute().rows(max_sequences_, head.hidden_size())),
-      outputs_(head.compute().rows(max_sequences_ + head.tree_blocks(), head.hidden_size())) {}
+      outputs_(head.compute().rows(max_sequences_ + head.tree_blocks(), head.hidden_size())) {
+  constexpr int64_t kRecorded = 16;
+  const PairHead::Ahead one{head_.kv().create(), 1};
+  if (head_.begin_ahead({&one, 1}))
+    draws_.record(*this, std::min<int64_t>({kRecorded, max_sequences_, head_.options().max_sequences}));
+  head_.kv().release(one.sequence);
+}
 
 PairDrafter::~PairDrafter() {
   while (!sequences_.empty()) close(sequences_.begin()->first);
@@ -58,7 +64,7 @@ void PairDrafter::draft(std::span<const HeadTask> tasks, StateSource& states,
     take_rows(head_.forward(slices_));
     if (first_at == start &&
         std::all_of(works_.begin(), works_.end(), [](const Work& w) { return w.row >= 0 || w.done; }))
-      first_at = SteadyClock::now();
+      first_at = std::max(start, SteadyClock::now() - std::chrono::nanoseconds(draws_.ns_behind_first()));
   }
   const auto ns = [](SteadyClock::duration d) {
     return static_cast<int64_t>(std::chrono::duration_cast<std::chrono::nanoseconds>(d).count());
@@ -200,22 +206,51 @@ void PairDrafter::take_rows(const PairHead::Rows& rows) {
       if (!here.data()) here = head_.compute().fetch(rows.logits);
       take_node(work, nodes_[i], state, here.row(row));
     } else {
+      const int64_t wanted = work.task->gamma - static_cast<int64_t>(work.draft->ids.size());
       head_.compute().copy(state, states_.from(work.row, 1));
-      chains_.push_back({work.task, work.draft, row});
+      chains_.push_back({.task = work.task,
+                         .draft = work.draft,
+                         .row = row,
+                         .most = static_cast<int32_t>(std::min(wanted, room(work)))});
     }
     ++row;
   }
-  draws_.draw(chains_, rows.logits);
-  auto chain = chains_.begin();
-  for (size_t i = 0; i < slices_.size(); ++i)
-    if (slices_[i].has_logits && !parts_[i]->task->branches())
-      parts_[i]->done = !(chain++)->goes_on || !has_room(*parts_[i]);
+  draw(rows.logits);
 }
 
-// Or the next pair would stand behind the last position.
-bool PairDrafter::has_room(const Work& work) const {
+void PairDrafter::draw(FloatRows logits) {
+  std::sort(chains_.begin(), chains_.end(), [](const HeadDraws::Chain& a, const HeadDraws::Chain& b) {
+    return a.most != b.most ? a.most > b.most : a.row < b.row;
+  });
+  const int32_t tokens = draws_.draw(chains_, logits, this);
+  for (size_t i = 0; i < chains_.size(); ++i) {
+    Work& work = work_of(chains_[i]);
+    work.done = !chains_[i].goes_on || room(work) <= 0;
+    if (tokens > 1 && !work.done)
+      head_.compute().copy(head_.ahead_states(static_cast<int64_t>(i), 1), states_.from(work.row, 1));
+  }
+}
+
+bool PairDrafter::begin(std::span<const HeadDraws::Chain> chains) {
+  ahead_.clear();
+  for (const HeadDraws::Chain& chain : chains)
+    if (chain.tokens > 1) ahead_.push_back({work_of(chain).sequence->kv, chain.tokens - 1});
+  if (!head_.begin_ahead(ahead_)) return false;
+  for (size_t i = 0; i < ahead_.size(); ++i)
+    head_.compute().copy(states_.from(work_of(chains[i]).row, 1),
+                         head_.ahead_states(static_cast<int64_t>(i), 1));
+  return true;
+}
+
+FloatRows PairDrafter::next(std::span<HeadDraws::Chain> chains, HeadSampler& drawn) {
+  for (size_t i = 0; i < chains.size(); ++i) chains[i].row = static_cast<int64_t>(i);
+  return head_.next_ahead(static_cast<int64_t>(chains.size()), drawn);
+}
+
+// How many pairs there may be before one would stand behind the last position.
+int64_t PairDrafter::room(const Work& work) const {
   const auto pairs = static_cast<int64_t>(work.task->committed.size()) - 1;
-  return pairs + static_cast<int64_t>(work.draft->ids.size()) - 1 < head_.max_positions();
+  return head_.max_positions() + 1 - pairs - static_cast<int64_t>(work.draft->ids.size());
 }
 
 }  // namespace outrider

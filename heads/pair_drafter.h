@@ -12,7 +12,7 @@
 
 namespace outrider {
 
-class PairDrafter final : public HeadDrafter {
+class PairDrafter final : public HeadDrafter, private HeadDraws::Steps {
  public:
   PairDrafter(PairHead& head, HeadDrafterOptions options);
   ~PairDrafter() override;
@@ -49,7 +49,13 @@ class PairDrafter final : public HeadDrafter {
   void finish_tree(Work& work);
   FloatRows next_inputs(int64_t count) { return inputs_.from(rows_, count); }
   void take_rows(const PairHead::Rows& rows);
-  bool has_room(const Work& work) const;
+  void draw(FloatRows logits);
+  bool begin(std::span<const HeadDraws::Chain> chains) override;
+  FloatRows next(std::span<HeadDraws::Chain> chains, HeadSampler& drawn) override;
+  Work& work_of(const HeadDraws::Chain& chain) {
+    return works_[static_cast<size_t>(chain.task - works_.front().task)];
+  }
+  int64_t room(const Work& work) const;
 
   PairHead& head_;
   const int32_t max_sequences_;
@@ -62,6 +68,7 @@ class PairDrafter final : public HeadDrafter {
   std::vector<Work*> parts_;  // of the pass, by slice
   std::vector<PairSlice> slices_;
   std::vector<HeadDraws::Chain> chains_;
+  std::vector<PairHead::Ahead> ahead_;
   std::vector<int32_t> nodes_;         // of the pass, by slice: behind which it looks, in a tree
   std::vector<TokenId> node_tokens_;   // of the pass
   int64_t rows_ = 0, logit_rows_ = 0;  // of the pass

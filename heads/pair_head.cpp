@@ -25,6 +25,7 @@ PairHead::PairHead(HeadConfig config, const HeadOptions& options, HeadWeights we
                              .max_positions = options.max_positions,
                              .bf16 = weights_.qkv.type != WeightType::kFloat32});
   places_.reserve(static_cast<size_t>(rows));
+  lengths_.reserve(static_cast<size_t>(logit_rows));
   tokens_ = on.rows(rows, hidden);
   residual_ = on.rows(rows, hidden);
   partial_ = on.rows(rows, hidden);
@@ -53,12 +54,20 @@ Result<std::unique_ptr<PairHead>> PairHead::load(const std::filesystem::path& di
 }
 
 PairHead::Rows PairHead::forward(std::span<const PairSlice> batch) {
-  HeadCompute& on = compute();
   const int64_t rows = append(batch);
-  attend(config_.kind == HeadKind::kHydra ? read_single_states(batch, rows) : read_pairs(batch, rows), rows);
+  read_states(batch);
+  if (config_.kind == HeadKind::kHydra) {
+    attend(normed_states(rows), rows);
+  } else {
+    read_tokens(batch, tokens_.rows(rows));
+    attend(joined_pairs(rows), rows);
+  }
   mlp(rows);
+  return outputs(last_rows(batch));
+}
 
-  const FloatRows last = last_rows(batch);
+PairHead::Rows PairHead::outputs(FloatRows last) {
+  HeadCompute& on = compute();
   const int64_t out = last.extent(0);
   const bool goes_on_normed = config_.kind == HeadKind::kMtp || config_.norm_output;
   const FloatRows normed = last_normed_.rows(out), logits = logits_.rows(out);
@@ -69,6 +78,33 @@ PairHead::Rows PairHead::forward(std::span<const PairSlice> batch) {
   on.normalise(last, weights_.output_norm, epsilon(), inputs);
   on.multiply(inputs, weights_.head, logits);
   return {.logits = logits, .states = states};
+}
+
+bool PairHead::begin_ahead(std::span<const Ahead> sequences) {
+  if (!weights_.tokens->there()) return false;
+  places_.clear();
+  lengths_.clear();
+  for (const auto& [sequence, pairs] : sequences) {
+    const int64_t length = kv().length(sequence);
+    if (length + pairs > options_.max_positions || !kv().append(sequence, pairs).ok()) {
+      for (size_t i = 0; i < lengths_.size(); ++i) kv().truncate(sequences[i].sequence, lengths_[i]);
+      return false;
+    }
+    lengths_.push_back(length);
+    places_.push_back({sequence, length - 1, length - 1});  // each step advances them first
+  }
+  attention_->begin(places_, 0);
+  return true;
+}
+
+FloatRows PairHead::next_ahead(int64_t sequences, HeadSampler& drawn) {
+  attention_->advance(sequences);
+  drawn.read_drawn(weights_.tokens->there(), tokens_.rows(sequences));
+  attend(joined_pairs(sequences), sequences);
+  mlp(sequences);
+  const Rows rows = outputs(residual_.rows(sequences));
+  if (rows.states.data() != residual_.data) compute().copy(rows.states, residual_.rows(sequences));
+  return rows.logits;
 }
 
 // Returns how many rows there are.
@@ -90,31 +126,28 @@ int64_t PairHead::append(std::span<const PairSlice> batch) {
   return rows;
 }
 
-// Without tokens.
-Operand PairHead::read_single_states(std::span<const PairSlice> batch, int64_t rows) {
+void PairHead::read_states(std::span<const PairSlice> batch) {
   int64_t row = 0;
   for (const PairSlice& slice : batch) {
     compute().copy(slice.states, residual_.from(row, slice.states.extent(0)));
     row += slice.states.extent(0);
   }
+}
+
+// Without tokens.
+Operand PairHead::normed_states(int64_t rows) {
   const Operand normed = normed_.rows(rows);
   compute().normalise(residual_.rows(rows), weights_.attention_norm, epsilon(), normed);
   return normed;
 }
 
-// What attention reads; and the residual stream begins.
-Operand PairHead::read_pairs(std::span<const PairSlice> batch, int64_t rows) {
+// What attention reads, of tokens and states; and the residual stream begins.
+Operand PairHead::joined_pairs(int64_t rows) {
   HeadCompute& on = compute();
   const int64_t hidden = hidden_size();
   const bool state_first = config_.kind == HeadKind::kMtp;
   const Operand pairs = pairs_.rows(rows);
   const FloatRows tokens = tokens_.rows(rows), residual = residual_.rows(rows);
-  read_tokens(batch, tokens);
-  int64_t row = 0;
-  for (const PairSlice& slice : batch) {
-    on.copy(slice.states, residual_.from(row, slice.states.extent(0)));
-    row += slice.states.extent(0);
-  }
   on.normalise(tokens, weights_.token_norm, epsilon(), pairs.slice(state_first ? hidden : 0, hidden));
   on.normalise(residual, weights_.hidden_norm, epsilon(), pairs.slice(state_first ? 0 : hidden, hidden));
   if (config_.kind == HeadKind::kEagle3) {
@@ -123,9 +156,7 @@ Operand PairHead::read_pairs(std::span<const PairSlice> batch, int64_t rows) {
   }
   on.multiply(pairs, weights_.fc, residual);
   on.add_bias(residual, weights_.fc_bias);
-  const Operand normed = normed_.rows(rows);
-  on.normalise(residual, weights_.attention_norm, epsilon(), normed);
-  return normed;
+  return normed_states(rows);
 }
 
 void PairHead::read_tokens(std::span<const PairSlice> batch, FloatRows to) {

@@ -40,6 +40,19 @@ class PairHead final : public Head {
   };
   Rows forward(std::span<const PairSlice> batch);
 
+  // The next pairs of a sequence, of tokens that a device draws meanwhile.
+  struct Ahead {
+    KvHandle sequence;
+    int64_t pairs = 0;
+  };
+  // Room for all of them. False, and nothing happened: there is none, or tokens are the host's. What the
+  // sequences go on from is then written to their rows of ahead_states().
+  bool begin_ahead(std::span<const Ahead> sequences);
+  FloatRows ahead_states(int64_t first, int64_t count) const { return residual_.from(first, count); }
+  // The next pair of each of the first sequences, made of what `drawn` drew for it last, until begin_ahead()
+  // or forward(). Queues the same every time. Afterwards its rows of ahead_states() are its own output.
+  FloatRows next_ahead(int64_t sequences, HeadSampler& drawn);
+
   KvCache& kv() { return attention_->kv(); }
   // Slices with logits in one pass, and blocks of the cache that are for nodes of trees.
   int64_t max_logit_rows() const { return logits_.capacity; }
@@ -49,12 +62,14 @@ class PairHead final : public Head {
   PairHead(HeadConfig config, const HeadOptions& options, HeadWeights weights);
 
   int64_t append(std::span<const PairSlice> batch);
-  Operand read_single_states(std::span<const PairSlice> batch, int64_t rows);
-  Operand read_pairs(std::span<const PairSlice> batch, int64_t rows);
+  void read_states(std::span<const PairSlice> batch);
   void read_tokens(std::span<const PairSlice> batch, FloatRows to);
+  Operand normed_states(int64_t rows);
+  Operand joined_pairs(int64_t rows);
   void attend(Operand inputs, int64_t rows);
   void mlp(int64_t rows);
   FloatRows last_rows(std::span<const PairSlice> batch);
+  Rows outputs(FloatRows last);
 
   HeadWeights weights_;
   std::unique_ptr<HeadAttention> attention_;
@@ -64,6 +79,7 @@ class PairHead final : public Head {
   RowBuffer partial_, qkv_, gate_up_;
   OperandBuffer pairs_;  // [rows, 2 * hidden]: both halves of a pair, normed
   OperandBuffer normed_, attended_, gated_;
+  std::vector<int64_t> lengths_;           // of the cache, of those that go ahead
   RowBuffer last_, last_normed_, logits_;  // [slices with logits, ...]
   OperandBuffer last_inputs_;
 };

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "heads/cuda/head_rows.h"
+
 namespace outrider::cuda {
 
 DeviceAttentionPlan::DeviceAttentionPlan(const HeadAttentionPlan& plan, WeightType activation_type,
@@ -56,16 +58,19 @@ DeviceAttention::DeviceAttention(const DeviceAttentionPlan& plan, int device, St
       storage_(storage),
       rope_(rope_tables(plan.config, LayerRope::kMain, plan.max_positions, stream)),
       table_stride_(kv_blocks_for(plan.max_positions)),
-      staging_(plan.max_rows * (4 + table_stride_)),
-      memory_(staging_.size()),
+      memory_(plan.max_rows * (4 + table_stride_)),
       workspace_(attention_workspace(plan.turn_rows, plan.config.num_heads, plan.config.head_dim,
-                                     plan.max_positions)) {}
+                                     plan.max_positions)) {
+  for (Staging& staging : staging_) staging.memory = PinnedBuffer<int32_t>(memory_.size());
+}
 
 void DeviceAttention::begin(std::span<const Row> rows, int64_t first_that_attends) {
   CHECK(static_cast<int64_t>(rows.size()) <= plan_.max_rows, "{} rows of {}", rows.size(), plan_.max_rows);
   use_device(device_);
-  sent_.synchronize();  // the copy before has been read
-  int32_t *positions = staging_.data(), *sees = positions + plan_.max_rows,
+  Staging& staging = staging_[next_staging_];
+  next_staging_ = (next_staging_ + 1) % staging_.size();
+  staging.sent.synchronize();  // its last copy has been read
+  int32_t *positions = staging.memory.data(), *sees = positions + plan_.max_rows,
           *row_table = sees + plan_.max_rows, *tile_rows = row_table + plan_.max_rows,
           *table = tile_rows + plan_.max_rows;
   int32_t tables = 0;
@@ -81,8 +86,13 @@ void DeviceAttention::begin(std::span<const Row> rows, int64_t first_that_attend
   }
   group_rows(rows, first_that_attends, tile_rows);
   first_that_attends_ = first_that_attends;
-  copy(memory_.data(), staging_.data(), table - staging_.data(), stream_);
-  sent_.record(stream_);
+  copy(memory_.data(), staging.memory.data(), table - staging.memory.data(), stream_);
+  staging.sent.record(stream_);
+}
+
+void DeviceAttention::advance(int64_t rows) {
+  use_device(device_);
+  advance_rows(stream_, memory_.data(), memory_.data() + plan_.max_rows, rows);
 }
 
 // Neighbours of one sequence go over keys and values together; none of such a tile is of another turn.

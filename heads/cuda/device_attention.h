@@ -1,6 +1,8 @@
 // HeadAttention on a CUDA device: what changes from pass to pass is filled on the host and sent in one copy.
 #pragma once
 
+#include <array>
+
 #include "base/cuda.h"
 #include "heads/head_compute.h"
 #include "transformer/kv/cuda_kv_storage.h"
@@ -33,6 +35,7 @@ class DeviceAttention final : public HeadAttention {
   DeviceAttention(const DeviceAttentionPlan& plan, int device, StreamView stream);
 
   void begin(std::span<const Row> rows, int64_t first_that_attends) override;
+  void advance(int64_t rows) override;
   void prepare(int64_t layer, const Heads& heads) override;
   void attend(int64_t layer, FloatRows queries, Operand to) override;
 
@@ -53,9 +56,13 @@ class DeviceAttention final : public HeadAttention {
   const int64_t table_stride_;
   int64_t first_that_attends_ = 0;
   // [4][max_rows] positions, what rows see, which table, tiles; then the tables.
-  PinnedBuffer<int32_t> staging_;
+  struct Staging {
+    PinnedBuffer<int32_t> memory;
+    Event sent;
+  };
+  std::array<Staging, 2> staging_;  // so that a draft's steps do not wait for the pass in front of them
+  size_t next_staging_ = 0;
   DeviceBuffer<int32_t> memory_;
-  Event sent_;
   DeviceBuffer<float> workspace_;
 };
 

@@ -32,7 +32,8 @@ DeviceCompute::DeviceCompute(int device, CudaModel* beside, bool counts)
     : device_((use_device(device), device)),  // events and memory are made on it
       info_(describe_device(device)),
       beside_(beside),
-      counts_(counts) {
+      counts_(counts),
+      working_bytes_(Uploader::device_bytes()) {
   if (counts_) return;
   prepare_matmul(info_.shared_bytes);
   prepare_attention(info_.shared_bytes);
@@ -78,15 +79,33 @@ Result<HeadMatrix> DeviceCompute::matrix(const MatrixSource& source, WeightType 
     made.bytes += one.bytes();
     widest_ = std::max(widest_, one.n);
   }
-  if (weight_bytes_ == 0) working_bytes_ += Uploader::device_bytes();
   weight_bytes_ += made.bytes;
   if (counts_) return made;
-  const StreamView on = stream();
-  if (!uploader_) uploader_.emplace(0, on, kSilent);
   const auto stack = std::make_shared<DeviceStack>();
-  for (const MatrixPlan& one : plan) stack->add(uploader_->matrix(one));
+  for (const MatrixPlan& one : plan) stack->add(uploader().matrix(one));
   made.packed = stack;
   return made;
+}
+
+Uploader& DeviceCompute::uploader() {
+  const StreamView on = stream();
+  if (!uploader_) uploader_.emplace(0, on, kSilent);
+  return *uploader_;
+}
+
+// A MatrixView, with the bits that the host reads. That of a target beside is used where it is, if it is
+// whole and as stored.
+Result<HeadTable> DeviceCompute::table(const TensorPart& rows, TableOf of) {
+  const WeightType type = rows.tensor->dtype == Dtype::kBF16 ? WeightType::kBFloat16 : WeightType::kFloat32;
+  const MatrixView* const of_target =
+      beside_ && of == TableOf::kTarget ? beside_->whole_embedding() : nullptr;
+  if (of_target && of_target->type == type)
+    return counts_ ? HeadTable() : HeadTable(std::shared_ptr<void>(), of_target);
+  ASSIGN_OR_RETURN(const StackPlan plan, plan_stack({.parts = {rows}}, type));
+  weight_bytes_ += plan.front().bytes();
+  if (counts_) return HeadTable();
+  const auto made = std::make_shared<DeviceMatrix>(uploader().matrix(plan.front()));
+  return HeadTable(made, &made->view());
 }
 
 HeadVector DeviceCompute::vector(std::span<const float> values) {
@@ -138,6 +157,19 @@ std::unique_ptr<HeadSampler> DeviceCompute::sampler(const HeadSamplerPlan& plan)
   return std::make_unique<DeviceSampler>(plan, device_, stream());
 }
 
+std::unique_ptr<RecordedWork> DeviceCompute::record(const std::function<void()>& work) {
+  class Recorded final : public RecordedWork {
+   public:
+    Recorded(StreamView stream, const std::function<void()>& work) : stream_(stream), graph_(stream, work) {}
+    void queue() const override { graph_.launch(stream_); }
+
+   private:
+    const StreamView stream_;
+    const Graph graph_;
+  };
+  return std::make_unique<Recorded>(stream(), work);
+}
+
 // Nobody loads any more: there is room for what products of few rows leave in memory.
 void DeviceCompute::settle(int64_t, int64_t max_rows) {
   if (activation() != WeightType::kBFloat16) return;
@@ -152,7 +184,7 @@ void DeviceCompute::settle(int64_t, int64_t max_rows) {
 }
 
 std::shared_ptr<HeadCompute> DeviceCompute::counting() const {
-  return std::make_shared<DeviceCompute>(device_, nullptr, true);
+  return std::make_shared<DeviceCompute>(device_, beside_, true);
 }
 
 Status DeviceCompute::room(const std::function<void(const std::string&)>& notice) const {

@@ -1,5 +1,5 @@
 // HeadCompute on a CUDA device. All is queued on one stream, beside a target on the target's, whose states
-// are then there without anybody waiting; fetch() alone waits.
+// are then there without anybody waiting; fetch() and samplers wait.
 #pragma once
 
 #include <array>
@@ -23,10 +23,12 @@ class DeviceCompute final : public HeadCompute {
 
   Result<HeadMatrix> matrix(const MatrixSource& source, WeightType type) override;
   HeadVector vector(std::span<const float> values) override;
+  Result<HeadTable> table(const TensorPart& rows, TableOf of) override;
   RowBuffer rows(int64_t count, int64_t columns) override;
   OperandBuffer operands(int64_t count, int64_t columns) override;
   std::unique_ptr<HeadAttention> attention(const HeadAttentionPlan& plan) override;
   std::unique_ptr<HeadSampler> sampler(const HeadSamplerPlan& plan) override;
+  std::unique_ptr<RecordedWork> record(const std::function<void()>& work) override;
   void settle(int64_t bytes, int64_t max_rows) override;
   std::shared_ptr<HeadCompute> counting() const override;
   Status room(const std::function<void(const std::string&)>& notice) const override;
@@ -53,6 +55,7 @@ class DeviceCompute final : public HeadCompute {
     Event sent;
   };
   StreamView stream() const;
+  Uploader& uploader();
   WeightType activation() const { return activation_.value_or(WeightType::kFloat32); }
   void normalise(FloatRows x, const HeadVector& weight, float epsilon, void* to, int64_t to_stride,
                  WeightType type);

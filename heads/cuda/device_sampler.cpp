@@ -8,13 +8,20 @@
 namespace outrider::cuda {
 namespace {
 
+bool weighs(const HeadSampler::Row& row) { return needs_q(effective_rule(*row.first.sampling)); }
+
+// Longer drafts are drawn in several turns.
+constexpr int64_t kTokens = 16;
+// Rows of q for each row, as long as they are few; many rows get fewer tokens in a turn.
+constexpr int64_t kQRows = 8, kMostQRows = 128;
+
 DrawLimits limits_of(const HeadSamplerPlan& plan) {
-  constexpr int64_t kBiases = 300, kLongestDraft = 16;
+  constexpr int64_t kBiases = 300, kLongestDraft = 64;
   return {.rows = plan.rows,
-          .steps = 1,
+          .steps = kTokens,
           .width = plan.vocab_size,
           .stride = plan.vocab_size,
-          .q_rows = plan.rows,
+          .q_rows = std::max(plan.rows, std::min(kQRows * plan.rows, kMostQRows)),
           .counted = plan.counted + plan.rows * kLongestDraft,
           .biases = kBiases * plan.rows};
 }
@@ -38,51 +45,86 @@ DeviceSampler::DeviceSampler(const HeadSamplerPlan& plan, int device, StreamView
       limits_(limits_of(plan)),
       own_of_(places_of(plan, stream)),
       logits_(limits_.rows * limits_.stride),
+      tokens_(limits_.rows),
+      positions_(limits_.rows),
       draws_(limits_, logits_.data()) {
   rows_.reserve(static_cast<size_t>(limits_.rows));
 }
 
 int64_t DeviceSampler::bytes_for(const HeadSamplerPlan& plan) {
   const DrawLimits limits = limits_of(plan);
-  return DeviceDraws::bytes_for(limits) + 4 * (limits.rows + 1) * limits.stride;
+  return DeviceDraws::bytes_for(limits) + 4 * (limits.rows + 1) * limits.stride + 8 * limits.rows;
 }
 
-bool DeviceSampler::draw(FloatRows logits, std::span<const Row> rows, bool measures) {
-  if (static_cast<int64_t>(rows.size()) > limits_.rows) return false;
+// All rows of q stay on the device until the host waits for them.
+int32_t DeviceSampler::most_tokens(std::span<const Row> rows) {
+  if (static_cast<int64_t>(rows.size()) > limits_.rows) return 0;
+  const int64_t weighing = std::count_if(rows.begin(), rows.end(), &weighs);
+  auto most = static_cast<int32_t>(weighing == 0 ? kTokens : std::min(kTokens, limits_.q_rows / weighing));
+  for (; most > 0; most = most > 1 ? 1 : 0) {
+    rows_.clear();
+    for (const Row& row : rows) rows_.push_back({.first = row.first, .steps = std::min(row.tokens, most)});
+    if (draws_.takes(rows_)) break;
+  }
+  return most;
+}
+
+void DeviceSampler::begin(std::span<const Row> rows, bool measures) {
+  use_device(device_);
   rows_.clear();
   for (const Row& row : rows)
-    rows_.push_back({.first = row.step, .logits_row = static_cast<int64_t>(rows_.size())});
-  if (!draws_.takes(rows_)) return false;
-  use_device(device_);
-  const RowsAt from{logits.data(), logits.extent(0), logits.extent(1), logits.stride(0)};
-  for (size_t first = 0; first < rows.size(); first += RowNumbers::kMost) {
-    RowNumbers some;
-    while (some.count < RowNumbers::kMost && first + static_cast<size_t>(some.count) < rows.size()) {
-      some.rows[some.count] = static_cast<int32_t>(rows[first + static_cast<size_t>(some.count)].row);
-      ++some.count;
-    }
-    spread_rows(stream_, from, some, own_of_.data(),
-                {logits_.data() + static_cast<int64_t>(first) * limits_.stride, some.count, limits_.width,
-                 limits_.stride});
-  }
-  const bool wants_q = std::any_of(
-      rows.begin(), rows.end(), [](const Row& row) { return needs_q(effective_rule(*row.step.sampling)); });
+    rows_.push_back(
+        {.first = row.first, .logits_row = static_cast<int64_t>(rows_.size()), .steps = row.tokens});
   draws_.send(rows_, measures, stream_);
-  draws_.queue_step(static_cast<int64_t>(rows.size()), stream_);
-  draws_.queue_fetch(1, wants_q, stream_);
-  stream_.synchronize();
-  return true;
+  wants_q_ = std::any_of(rows.begin(), rows.end(), &weighs);
+  is_first_ = true;
 }
 
-std::optional<TokenId> DeviceSampler::token(size_t i) const {
-  const TokenId id = draws_.token(static_cast<int64_t>(i), 0);
+void DeviceSampler::draw(FloatRows logits, std::span<const int32_t> row_numbers) {
+  use_device(device_);
+  const RowsAt from{logits.data(), logits.extent(0), logits.extent(1), logits.stride(0)};
+  for (size_t first = 0; first < row_numbers.size(); first += RowNumbers::kMost) {
+    const auto some =
+        row_numbers.subspan(first, std::min<size_t>(RowNumbers::kMost, row_numbers.size() - first));
+    RowNumbers numbers{.count = static_cast<int32_t>(some.size())};
+    std::copy(some.begin(), some.end(), numbers.rows);
+    spread_rows(stream_, from, numbers, own_of_.data(),
+                {logits_.data() + static_cast<int64_t>(first) * limits_.stride, numbers.count, limits_.width,
+                 limits_.stride});
+  }
+  draws_.queue_step(static_cast<int64_t>(row_numbers.size()), stream_);
+  if (std::exchange(is_first_, false)) first_drawn_.record(stream_);
+}
+
+void DeviceSampler::read_drawn(const HeadTable& table, FloatRows to) {
+  use_device(device_);
+  draws_.queue_feed(to.extent(0), tokens_.data(), positions_.data(), stream_);
+  read_table(stream_, *static_cast<const MatrixView*>(table.get()), tokens_.data(),
+             {to.data(), to.extent(0), to.extent(1), to.stride(0)});
+}
+
+void DeviceSampler::wait() {
+  use_device(device_);
+  last_drawn_.record(stream_);
+  draws_.queue_fetch(rows_.front().steps, wants_q_, stream_);
+  stream_.synchronize();
+}
+
+std::optional<TokenId> DeviceSampler::token(size_t row, int32_t number) const {
+  const TokenId id = draws_.token(static_cast<int64_t>(row), number);
   return id.value() < 0 ? std::nullopt : std::optional(id);
 }
 
-DraftConfidence DeviceSampler::confidence(size_t i) const {
-  return draws_.confidence(static_cast<int64_t>(i), 0);
+DraftConfidence DeviceSampler::confidence(size_t row, int32_t number) const {
+  return draws_.confidence(static_cast<int64_t>(row), number);
 }
 
-void DeviceSampler::read_q(size_t i, QRow& q) const { draws_.read_q(static_cast<int64_t>(i), 0, q); }
+void DeviceSampler::read_q(size_t row, int32_t number, QRow& q) const {
+  draws_.read_q(static_cast<int64_t>(row), number, q);
+}
+
+int64_t DeviceSampler::ns_behind_first() const {
+  return static_cast<int64_t>(last_drawn_.seconds_since(first_drawn_) * 1e9);
+}
 
 }  // namespace outrider::cuda

@@ -17,10 +17,16 @@ class DeviceSampler final : public HeadSampler {
   DeviceSampler(const HeadSamplerPlan& plan, int device, StreamView stream);
   static int64_t bytes_for(const HeadSamplerPlan& plan);
 
-  bool draw(FloatRows logits, std::span<const Row> rows, bool measures) override;
-  std::optional<TokenId> token(size_t i) const override;
-  DraftConfidence confidence(size_t i) const override;
-  void read_q(size_t i, QRow& q) const override;
+  int32_t most_tokens(std::span<const Row> rows) override;
+  void begin(std::span<const Row> rows, bool measures) override;
+  void draw(FloatRows logits, std::span<const int32_t> row_numbers) override;
+  bool is_plain() const override { return draws_.is_plain(); }
+  void read_drawn(const HeadTable& table, FloatRows to) override;
+  void wait() override;
+  std::optional<TokenId> token(size_t row, int32_t number) const override;
+  DraftConfidence confidence(size_t row, int32_t number) const override;
+  void read_q(size_t row, int32_t number, QRow& q) const override;
+  int64_t ns_behind_first() const override;
 
  private:
   const int device_;
@@ -28,8 +34,12 @@ class DeviceSampler final : public HeadSampler {
   const DrawLimits limits_;
   DeviceBuffer<int32_t> own_of_;  // [vocabulary]: a token's place in a head's row, -1: none; empty: its own
   DeviceBuffer<float> logits_;    // [rows, vocabulary]
+  DeviceBuffer<int32_t> tokens_, positions_;  // [rows]: drawn last, and where that stands
   DeviceDraws draws_;
   std::vector<DrawRow> rows_;
+  bool wants_q_ = false;
+  bool is_first_ = false;  // nothing was drawn since begin()
+  Event first_drawn_, last_drawn_;
 };
 
 }  // namespace outrider::cuda

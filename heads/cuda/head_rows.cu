@@ -64,6 +64,26 @@ __global__ void __launch_bounds__(kThreads)
   to.data[m * to.stride + i] = own < 0 ? -INFINITY : x.data[int64_t{numbers.rows[m]} * x.stride + own];
 }
 
+__global__ void __launch_bounds__(kThreads)
+    read_apart(const MatrixView table, const int32_t* tokens, const RowsAt to) {
+  await_inputs();
+  const auto i = static_cast<int32_t>(blockIdx.x * kThreads + threadIdx.x);
+  const int64_t m = blockIdx.y;
+  if (i >= to.columns) return;
+  const int64_t at = element_offset(table, tokens[m], i);
+  to.data[m * to.stride + i] = table.type == WeightType::kBFloat16
+                                   ? to_float(static_cast<const bf16*>(table.data)[at])
+                                   : static_cast<const float*>(table.data)[at];
+}
+
+__global__ void __launch_bounds__(kThreads) advance(int32_t* positions, int32_t* sees, int32_t rows) {
+  await_inputs();
+  const auto row = static_cast<int32_t>(blockIdx.x * kThreads + threadIdx.x);
+  if (row >= rows) return;
+  ++positions[row];
+  ++sees[row];
+}
+
 LaunchShape elements_of(const RowsAt& x) {
   return {.grid_x = static_cast<unsigned>((x.columns + kThreads - 1) / kThreads),
           .grid_y = static_cast<unsigned>(x.rows),
@@ -118,6 +138,20 @@ void spread_rows(StreamView stream, const RowsAt& x, const RowNumbers& numbers, 
         numbers.count, to.rows, x.columns);
   if (to.rows * to.columns == 0) return;
   launch(stream, elements_of(to), &spread_apart, x, numbers, own_of, to);
+}
+
+void read_table(StreamView stream, const MatrixView& table, const int32_t* tokens, const RowsAt& to) {
+  CHECK(to.columns == table.slices.k(), "{} numbers of rows of {}", to.columns, table.slices.k());
+  if (to.rows * to.columns == 0) return;
+  launch(stream, elements_of(to), &read_apart, table, tokens, to);
+}
+
+void advance_rows(StreamView stream, int32_t* positions, int32_t* sees, int64_t rows) {
+  if (rows == 0) return;
+  launch(
+      stream,
+      {.grid_x = static_cast<unsigned>((rows + kThreads - 1) / kThreads), .threads = kThreads, .early = true},
+      &advance, positions, sees, static_cast<int32_t>(rows));
 }
 
 }  // namespace outrider::cuda

@@ -48,4 +48,10 @@ struct RowNumbers {
 void spread_rows(StreamView stream, const RowsAt& x, const RowNumbers& numbers, const int32_t* own_of,
                  const RowsAt& to);
 
+// to[m, :] = row tokens[m] of a table of fp32 or bf16.
+void read_table(StreamView stream, const MatrixView& table, const int32_t* tokens, const RowsAt& to);
+
+// One more, for each of the first rows.
+void advance_rows(StreamView stream, int32_t* positions, int32_t* sees, int64_t rows);
+
 }  // namespace outrider::cuda

@@ -25,6 +25,7 @@ struct EmulatedStream {
   Work* capture = nullptr;
   std::deque<std::function<bool()>> held;  // steps that are not done: each is tried until it returns true
   uint64_t done = 0;                       // of the steps that were ever held
+  uint64_t queued = 0, waited = 0;         // pieces of work, and how many of them the host knows to be done
   uint32_t id = races::open_stream();
 };
 
@@ -44,6 +45,7 @@ struct EmulatedEvent {
   std::optional<Time> time;  // when it was recorded
   EmulatedStream* stream = nullptr;
   uint64_t steps = 0;                  // of the stream that came before
+  uint64_t queued = 0;                 // the same, of all its work
   std::optional<races::Clock> before;  // unless some were held up
 };
 
@@ -57,6 +59,15 @@ bool has_happened(const EmulatedEvent& event) {
 races::Clock clock_of(const EmulatedEvent& event) {
   if (!event.stream) return {};
   return event.before ? *event.before : races::clock_of(event.stream->id);
+}
+
+thread_local uint64_t waits = 0;
+
+// The host has waited for the first `work` pieces of work, or had waited before.
+void count_wait(EmulatedStream& stream, uint64_t work) {
+  if (work <= stream.waited) return;
+  stream.waited = work;
+  ++waits;
 }
 
 // The worst that a driver does: memory is given and taken when no kernel runs, and none starts meanwhile. Not
@@ -138,7 +149,7 @@ Event::~Event() { delete &event_of(*this); }
 void Event::record(StreamView view) {
   EmulatedStream& stream = stream_of(view);
   EmulatedEvent& event = event_of(*this);
-  event = {std::chrono::steady_clock::now(), &stream, stream.done + stream.held.size(), {}};
+  event = {std::chrono::steady_clock::now(), &stream, stream.done + stream.held.size(), stream.queued, {}};
   if (stream.held.empty()) event.before = races::clock_of(stream.id);
 }
 void Event::synchronize() const {
@@ -156,11 +167,13 @@ bool is_done(StreamView view) {
   EmulatedStream& stream = stream_of(view);
   advance(stream);
   if (!stream.held.empty()) return false;
+  count_wait(stream, stream.queued);
   races::host_waited(races::clock_of(stream.id));
   return true;
 }
 bool is_done(const Event& event) {
   if (!has_happened(event_of(event))) return false;
+  if (EmulatedStream* const stream = event_of(event).stream) count_wait(*stream, event_of(event).queued);
   races::host_waited(clock_of(event_of(event)));
   return true;
 }
@@ -214,13 +227,18 @@ namespace emulation {
 void enqueue(StreamView stream, std::function<void()> work) {
   EmulatedStream& s = stream_of(stream);
   advance(s);
-  if (s.capture)
+  if (s.capture) {
     s.capture->push_back(std::move(work));
-  else if (s.held.empty())
+    return;
+  }
+  ++s.queued;
+  if (s.held.empty())
     run(s, work);
   else
     s.held.push_back([&s, work = std::move(work)] { return run(s, work), true; });
 }
+
+uint64_t host_waits() { return waits; }
 
 void hold_up(StreamView stream, std::function<bool()> done) {
   stream_of(stream).held.push_back(std::move(done));

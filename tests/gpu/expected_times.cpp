@@ -293,6 +293,35 @@ std::vector<ExpectedKernel> expected_draw(const Rates& rates, int64_t vocabulary
   return draw;
 }
 
+std::vector<ExpectedKernel> expected_head_step(const Rates& rates, const ModelConfig& c, int64_t draft_vocab,
+                                               const cuda::DeviceWeightTypes& types, int64_t context) {
+  const double kernel = rates.overlapped_kernel_s;
+  const auto small = [&](double bytes) { return kernel + bytes / rates.l2_bytes; };
+  const auto product = [&](WeightType type, int64_t n, int64_t k) {
+    return expected_product(rates, type, 1, n, k).seconds;
+  };
+  const double hidden = static_cast<double>(c.hidden_size), wide = static_cast<double>(c.intermediate_size);
+  const int64_t qkv = c.q_size() + 2 * c.kv_size();
+  const double kv_bytes = static_cast<double>(context * 2 * c.kv_size()) * 2;
+  std::vector<ExpectedKernel> step{
+      {"positions", 1, kernel},
+      {"embedding", 1, small(hidden * 6)},
+      {"norm", 4, small(hidden * 14)},
+      {"qkv", 1, product(types.layers, qkv, 2 * c.hidden_size)},
+      {"rope", 1, small(static_cast<double>(qkv) * 6)},
+      {"attention", 1, 2 * kernel + kv_bytes / rates.read_bytes},
+      {"o", 1, product(types.layers, c.hidden_size, c.q_size())},
+      {"add", 2, small(hidden * 12)},
+      {"gate_up", 1, product(types.layers, 2 * c.intermediate_size, c.hidden_size)},
+      {"silu", 1, small(wide * 10)},
+      {"down", 1, product(types.layers, c.hidden_size, c.intermediate_size)},
+      {"head", 1, product(types.vocabulary, draft_vocab, c.hidden_size)},
+      {"spread", 1, small(static_cast<double>(c.vocab_size + draft_vocab) * 4)}};
+  for (ExpectedKernel& kernel_of_draw : expected_draw(rates, c.vocab_size, 1, {}))
+    step.push_back(std::move(kernel_of_draw));
+  return step;
+}
+
 // Of the rank: its part read and kept for the others, and all parts read back; by its blocks, each of 512
 // threads with 16 bytes of every rank under way, and by the link or by the L2 that all ranks share.
 double expected_peer_sum(const Rates& rates, int64_t bytes, int ranks, PeerPlace place) {

@@ -70,6 +70,11 @@ std::vector<ExpectedKernel> expected_draw(const Rates& rates, int64_t vocabulary
 // A sum of so many bytes over ranks that read each other's memory.
 enum class PeerPlace { kOneDevice, kDeviceEach };
 double expected_peer_sum(const Rates& rates, int64_t bytes, int ranks, PeerPlace place);
+// The kernels of a step of an EAGLE-3 head: one layer, which reads embedding and state side by side, an
+// output head of so many tokens, and the draw that the next step reads. `layer.vocab_size` is the target's.
+std::vector<ExpectedKernel> expected_head_step(const Rates& rates, const ModelConfig& layer,
+                                               int64_t draft_vocab, const cuda::DeviceWeightTypes& types,
+                                               int64_t context);
 // Of a model without files.
 cuda::DeviceWeightTypes types_of(WeightFormat format);
 double seconds_of(const std::vector<ExpectedKernel>& step);

@@ -53,7 +53,7 @@ std::vector<float> block(BlockHead& head, const Golden& golden, const RowBuffer&
                          .states = states.from(known, count - known),
                          .last = golden.ids[static_cast<size_t>(count)],
                          .tokens = tokens};
-  const auto logits = head.forward({&slice, 1});
+  const auto logits = head.compute().fetch(head.forward({&slice, 1}));
   EXPECT_EQ(logits.extent(0), tokens);
   std::vector<float> out;
   for (int64_t i = 0; i < tokens; ++i) {
@@ -133,7 +133,7 @@ void expect_bits_of_the_text(const testing::GoldenHead& kind, WeightFormat forma
   reading.tokens = 0;
   const std::vector<BlockSlice> batch{slice_of(other, other_states, first), reading,
                                       slice_of(golden, states, third)};
-  const auto logits = head->forward(batch);
+  const auto logits = head->compute().fetch(head->forward(batch));
   ASSERT_EQ(logits.extent(0), 2);
   const auto row = head->behind(golden.ids[static_cast<size_t>(golden.count)], logits.row(1));
   EXPECT_TRUE(testing::same_bits(few, std::vector<float>(row.begin(), row.end())));

@@ -5,8 +5,11 @@
 #include <random>
 
 #include "heads/head_draws.h"
+#include "heads/head_tensors.h"
 #include "tests/heads/golden_heads.h"
 #include "tests/transformer/model_suite.h"
+#include "transformer/files/weight_map.h"
+#include "transformer/model/cuda/model.h"
 #include "transformer/model/cuda_backend.h"
 
 namespace outrider {
@@ -82,13 +85,75 @@ TEST(DeviceHeads, StatesOfATargetComeWithoutTheHost) {
   }
 }
 
-// From the same rows of logits the device draws what the host draws: tokens, q, and where a draft ends.
+// What was drawn is read there with the bits that the host reads; the embedding of a target beside, where it
+// is.
+TEST(DeviceHeads, RowsOfDrawnTokensAreTheHosts) {
+  for (const auto& [name, format] : {std::pair{"qwen3", WeightFormat::kAuto},
+                                     {"qwen3-bf16", WeightFormat::kAuto},
+                                     {"qwen3-fp16", WeightFormat::kAuto},
+                                     {"qwen3-bf16", WeightFormat::kInt8}}) {
+    auto single = make_single_collectives();
+    const auto directory = testing::golden_model(name);
+    const auto target = testing::load_or_die(directory,
+                                             {.device = {.kind = Device::Kind::kCuda},
+                                              .max_positions = 16,
+                                              .kv_tokens = 16,
+                                              .weight_format = format},
+                                             *single);
+    const void* const there = dynamic_cast<cuda::CudaModel&>(*target).whole_embedding();
+    const int64_t width = target->config().hidden_size, vocabulary = target->config().vocab_size;
+    for (const bool is_beside : {true, false}) {
+      auto files = TensorFiles::open(directory).value();
+      const auto map = map_weights(files, target->config(), ShardPlan(target->config(), {})).value();
+      auto table = target_embedding(std::move(files), map, "head", name, width).value();
+      const auto compute =
+          make_device_compute({.kind = Device::Kind::kCuda}, is_beside ? target.get() : nullptr).value();
+      ASSERT_TRUE(table.keep_at(*compute).ok());
+      EXPECT_EQ(table.there().get() == there, is_beside && format == WeightFormat::kAuto) << name;
+
+      const auto sampler = compute->sampler({.rows = 1, .vocab_size = vocabulary, .target_ids = {}});
+      const SamplingParams greedy{.rule = Rule::kGreedy, .temperature = 0};
+      const HeadSampler::Row row{.first = {.sampling = &greedy}, .tokens = 2};
+      const RowBuffer rows = compute->rows(2, width + 4);  // rows that stand apart
+      sampler->begin({&row, 1}, false);
+      for (const int32_t token : {0, static_cast<int32_t>(vocabulary) - 1}) {
+        std::vector<float> logits(static_cast<size_t>(vocabulary)), expected(static_cast<size_t>(width));
+        logits[static_cast<size_t>(token)] = 1;
+        sampler->draw(testing::RowsThere(*compute, logits, 1).all(), std::vector<int32_t>{0});
+        const FloatRows to(rows.data + 3, {1, width}, {rows.stride, 1});
+        sampler->read_drawn(table.there(), to);
+        table.read(TokenId(token), expected);
+        EXPECT_TRUE(testing::same_bits(testing::numbers_of(*compute, to), expected)) << name;
+      }
+      sampler->wait();
+      EXPECT_EQ(sampler->token(0, 1), TokenId(static_cast<int32_t>(vocabulary) - 1));
+    }
+  }
+}
+
+// Logits of tokens that were made before: row after row of each chain.
+class MadeLogits final : public HeadDraws::Steps {
+ public:
+  explicit MadeLogits(FloatRows logits) : logits_(logits) {}
+  bool begin(std::span<const HeadDraws::Chain>) override { return true; }
+  FloatRows next(std::span<HeadDraws::Chain> chains, HeadSampler&) override {
+    for (HeadDraws::Chain& chain : chains) ++chain.row;
+    return logits_;
+  }
+
+ private:
+  const FloatRows logits_;
+};
+
+// From the same rows of logits the device draws what the host draws: tokens, q, and where a draft ends; one
+// token at a time, and several.
 TEST(DeviceHeads, DrawsAreTheHosts) {
+  constexpr int64_t kChains = 5, kTokens = 4;
   std::mt19937 random(7);
   for (const testing::GoldenHead& kind :  // with a vocabulary of its own, and without
        {testing::GoldenHead{"eagle3", HeadKind::kEagle3}, {"eagle", HeadKind::kEagle}}) {
     const auto head =
-        testing::load_head_or_die(kind, {.max_sequences = 5, .max_positions = 64, .kv_tokens = 320});
+        testing::load_head_or_die(kind, {.max_sequences = kChains, .max_positions = 64, .kv_tokens = 320});
     const std::vector<TokenId> eos{TokenId(3), TokenId(40)};
     HeadDraws there(*head, eos), here(head->vocab_size(), head->target_ids(), eos);
     const int64_t width =
@@ -97,12 +162,12 @@ TEST(DeviceHeads, DrawsAreTheHosts) {
                            {.kind = StopKind::kSvip, .threshold = 1.9f, .scale = 1},
                            {.kind = StopKind::kConfidence, .threshold = 0.05f}};
     int drawn = 0, ended = 0;
-    for (int turn = 0; turn < 30; ++turn) {
-      std::vector<float> logits(static_cast<size_t>(5 * width));
+    for (int turn = 0; turn < 60; ++turn) {
+      std::vector<float> logits(static_cast<size_t>(kChains * kTokens * width));
       for (float& x : logits) x = static_cast<float>(random() % 2000) / 250 - 4;
-      if (turn == 9) logits[static_cast<size_t>(2 * width)] = NAN;
-      const testing::RowsThere rows(head->compute(), logits, 5);
-      const std::vector<TokenId> text(4 + static_cast<size_t>(turn), TokenId(9));
+      if (turn % 20 == 9) logits[static_cast<size_t>((2 * kTokens + turn / 20) * width)] = NAN;
+      const testing::RowsThere rows(head->compute(), logits, kChains * kTokens);
+      const std::vector<TokenId> text(4 + static_cast<size_t>(turn % 30), TokenId(9));
       std::vector<SamplingParams> sampling;
       std::vector<HeadTask> tasks;
       std::vector<HeadDraft> drafts[2];
@@ -121,24 +186,33 @@ TEST(DeviceHeads, DrawsAreTheHosts) {
                          .sampling = &sampling[i],
                          .counts = &counts,
                          .round = Round(2),
-                         .gamma = 3,
+                         .gamma = 3 + static_cast<int32_t>(i % 3),
                          .stop = stops[turn % 3],
                          .row_bytes = i == 4 && turn % 2 ? 40 : 0});
       for (auto& of : drafts) of.resize(tasks.size());
       std::vector<HeadDraws::Chain> chains;
-      for (const int64_t row : {3, 0, 4, 1, 2}) {  // in any order
-        const auto i = static_cast<size_t>(row);
-        chains.push_back({&tasks[i], &drafts[0][i], row});
-        if (turn % 3 == 0) drafts[0][i].ids = drafts[1][i].ids = {TokenId(11)};  // of the draft before
+      for (const int64_t i : {3, 0, 4, 1, 2}) {  // in any order
+        const auto at = static_cast<size_t>(i);
+        chains.push_back({.task = &tasks[at],
+                          .draft = &drafts[0][at],
+                          .row = i * kTokens,
+                          .most = static_cast<int32_t>(kTokens - chains.size() / 2)});
+        if (turn % 3 == 0) drafts[0][at].ids = drafts[1][at].ids = {TokenId(11)};  // of the draft before
       }
-      there.draw(chains, rows.all());
+      MadeLogits steps(rows.all());
+      const int32_t tokens = there.draw(chains, rows.all(), turn < 40 ? &steps : nullptr);
+      EXPECT_EQ(tokens, turn < 40 ? kTokens : 1);
       for (const HeadDraws::Chain& chain : chains) {
-        const auto i = static_cast<size_t>(chain.row);
-        const bool goes_on = here.draw(
-            tasks[i], std::span(logits).subspan(i * static_cast<size_t>(width), static_cast<size_t>(width)),
-            drafts[1][i]);
-        EXPECT_EQ(chain.goes_on, goes_on) << "turn " << turn << ", row " << i;
-        EXPECT_EQ(drafts[0][i].ids, drafts[1][i].ids) << "turn " << turn << ", row " << i;
+        const auto i = static_cast<size_t>(chain.task - tasks.data());
+        bool goes_on = true;
+        for (int32_t number = 0; goes_on && number < std::min(tokens, chain.most); ++number)
+          goes_on = here.draw(tasks[i],
+                              std::span(logits).subspan(
+                                  (i * kTokens + static_cast<size_t>(number)) * static_cast<size_t>(width),
+                                  static_cast<size_t>(width)),
+                              drafts[1][i]);
+        EXPECT_EQ(chain.goes_on, goes_on) << "turn " << turn << ", chain " << i;
+        EXPECT_EQ(drafts[0][i].ids, drafts[1][i].ids) << "turn " << turn << ", chain " << i;
         EXPECT_EQ(drafts[0][i].eos, drafts[1][i].eos);
         ASSERT_EQ(drafts[0][i].q.size(), drafts[1][i].q.size());
         for (size_t q = 0; q < drafts[0][i].q.size(); ++q) {
@@ -149,8 +223,8 @@ TEST(DeviceHeads, DrawsAreTheHosts) {
         ended += !goes_on;
       }
     }
-    EXPECT_GT(drawn, 100);
-    EXPECT_GT(ended, 2);
+    EXPECT_GT(drawn, 300);
+    EXPECT_GT(ended, 10);
   }
 }
 

@@ -40,6 +40,8 @@ class CudaModel final : public Model {
   // Where those states are, complete when what is queued on stream() is.
   StateRows states() const { return storage_.states(); }
   StreamView stream() const { return *stream_; }
+  // Null where other ranks have a part of it.
+  const MatrixView* whole_embedding() const { return is_split() ? nullptr : &weights_.embedding_rows(); }
   int device_index() const { return options_.device.index; }
   const ModelConfig& config() const override { return config_; }
   int64_t max_positions() const override { return max_positions_; }
