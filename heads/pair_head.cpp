@@ -102,8 +102,10 @@ FloatRows PairHead::next_ahead(int64_t sequences, HeadSampler& drawn) {
   drawn.read_drawn(weights_.tokens->there(), tokens_.rows(sequences));
   attend(joined_pairs(sequences), sequences);
   mlp(sequences);
-  const Rows rows = outputs(residual_.rows(sequences));
-  if (rows.states.data() != residual_.data) compute().copy(rows.states, residual_.rows(sequences));
+  const FloatRows residual = residual_.rows(sequences);
+  const Rows rows = outputs(residual);
+  // By a kernel: in a graph the next one could not start early behind a copy.
+  if (rows.states.data() != residual.data()) compute().normalise(rows.states, {}, 0, residual);
   return rows.logits;
 }
 

@@ -143,7 +143,9 @@ void spread_rows(StreamView stream, const RowsAt& x, const RowNumbers& numbers, 
 void read_table(StreamView stream, const MatrixView& table, const int32_t* tokens, const RowsAt& to) {
   CHECK(to.columns == table.slices.k(), "{} numbers of rows of {}", to.columns, table.slices.k());
   if (to.rows * to.columns == 0) return;
-  launch(stream, elements_of(to), &read_apart, table, tokens, to);
+  LaunchShape shape = elements_of(to);
+  shape.early = false;
+  launch(stream, shape, &read_apart, table, tokens, to);
 }
 
 void advance_rows(StreamView stream, int32_t* positions, int32_t* sees, int64_t rows) {

@@ -48,7 +48,8 @@ struct RowNumbers {
 void spread_rows(StreamView stream, const RowsAt& x, const RowNumbers& numbers, const int32_t* own_of,
                  const RowsAt& to);
 
-// to[m, :] = row tokens[m] of a table of fp32 or bf16.
+// to[m, :] = row tokens[m] of a table of fp32 or bf16. Starts when all in front of it has ended: kernels
+// behind it may read positions, which change in front of it, before they wait for anything.
 void read_table(StreamView stream, const MatrixView& table, const int32_t* tokens, const RowsAt& to);
 
 // One more, for each of the first rows.
