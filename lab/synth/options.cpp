@@ -33,9 +33,10 @@ void add_synth_options(CLI::App& app, SynthOptions& o) {
   app.add_flag("--tied", o.tied, "Head and embedding are one matrix")->group(group);
   app.add_option(
          "--head", o.head,
-         "eagle3, dflash, medusa or hydra: also writes a head of the target's widths, in a directory of that "
+         "eagle3, mtp, dflash, medusa or hydra: also writes a head of the target's widths, in a directory of "
+         "that "
          "name, for --drafter of that name. Its weights are random: measure it with --synthetic-acceptance")
-      ->check(CLI::IsMember({"none", "eagle3", "dflash", "medusa", "hydra"}))
+      ->check(CLI::IsMember({"none", "eagle3", "mtp", "dflash", "medusa", "hydra"}))
       ->capture_default_str();
   app.add_option(
       "--draft-vocab", o.draft_vocab,

@@ -173,6 +173,12 @@ nlohmann::json synth_head_config(const SynthShape& s, const SynthHead& head) {
   dense.gpt_oss = false;
   nlohmann::json config = synth_config(dense, head.layers);
   config["tie_word_embeddings"] = false;
+  if (head.kind == SynthHead::Kind::kMtp) {
+    config["architectures"] = {"MiMoMTPModel"};
+    config["model_type"] = "mimo";
+    config["num_nextn_predict_layers"] = 1;
+    return config;
+  }
   if (head.has_output(s)) config["draft_vocab_size"] = head.draft_vocab;
   const int64_t last = s.layers - 1;
   const std::array inputs{last / 3, 2 * last / 3, last};

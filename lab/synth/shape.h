@@ -39,14 +39,16 @@ Status check_synth_shape(SynthShape& shape);
 nlohmann::json synth_config(const SynthShape& shape, int64_t layers);
 // A head for the target of a shape, which has four layers or more.
 struct SynthHead {
-  enum class Kind { kEagle3, kDFlash, kMedusa, kHydra } kind = Kind::kEagle3;
-  int64_t draft_vocab = 0;  // tokens it knows; of branches all
+  enum class Kind { kEagle3, kMtp, kDFlash, kMedusa, kHydra } kind = Kind::kEagle3;
+  int64_t draft_vocab = 0;  // tokens it knows; of MTP and branches all
   int64_t layers = 1;       // of a block, and its rows
   int64_t block_size = 0;
   int64_t branches = 0;  // of Medusa and Hydra, of one layer each
 
   bool is_block() const { return kind == Kind::kDFlash; }
-  bool has_output(const SynthShape& shape) const { return !is_block() || draft_vocab < shape.vocab; }
+  bool has_output(const SynthShape& shape) const {  // else the target's
+    return kind == Kind::kEagle3 || draft_vocab < shape.vocab;
+  }
 };
 nlohmann::json synth_head_config(const SynthShape& shape, const SynthHead& head);
 

@@ -94,7 +94,8 @@ Result<SynthWeightFile> write_model(const SynthOptions& options, const SynthShap
 SynthHead head_of(const SynthOptions& options, const SynthShape& shape) {
   using Kind = SynthHead::Kind;
   constexpr int64_t kUsual = 32000;
-  const Kind kind = options.head == "dflash"   ? Kind::kDFlash
+  const Kind kind = options.head == "mtp"      ? Kind::kMtp
+                    : options.head == "dflash" ? Kind::kDFlash
                     : options.head == "medusa" ? Kind::kMedusa
                     : options.head == "hydra"  ? Kind::kHydra
                                                : Kind::kEagle3;

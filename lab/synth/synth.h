@@ -23,7 +23,7 @@ struct SynthOptions {
   bool tied = false;
 
   int64_t draft_layers = 1;
-  std::string head = "none";           // or eagle3, dflash, medusa, hydra
+  std::string head = "none";           // or eagle3, mtp, dflash, medusa, hydra
   std::optional<int64_t> draft_vocab;  // of the head
   int64_t head_layers = 5;             // of dflash
   int64_t block_size = 16;             // of dflash

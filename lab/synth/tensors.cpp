@@ -147,7 +147,9 @@ std::vector<SynthTensor> synth_branches(const SynthShape& s, const SynthHead& he
 std::vector<SynthTensor> synth_head_tensors(const SynthShape& s, const SynthHead& head) {
   if (head.branches > 0) return synth_branches(s, head);
   const int64_t q = s.heads * s.head_dim, kv = s.kv_heads * s.head_dim;
-  const int64_t inputs = head.is_block() ? s.hidden : 2 * s.hidden;  // EAGLE-3 reads a token beside a state
+  const bool is_mtp = head.kind == SynthHead::Kind::kMtp;
+  // EAGLE-3's layer reads a token beside a state; that of MTP reads what a projection makes of both.
+  const int64_t inputs = head.kind == SynthHead::Kind::kEagle3 ? 2 * s.hidden : s.hidden;
   std::vector<SynthTensor> tensors;
   int32_t stream = -1;
   const auto random = [&](const std::string& name, int64_t rows, int64_t columns) {
@@ -159,9 +161,10 @@ std::vector<SynthTensor> synth_head_tensors(const SynthShape& s, const SynthHead
   };
   if (head.draft_vocab < s.vocab)
     tensors.push_back({.name = "d2t", .shape = {head.draft_vocab}, .is_index = true});
-  random("fc.weight", s.hidden, 3 * s.hidden);
+  const std::string mtp = "model.mtp_layers.0.";
+  random(is_mtp ? mtp + "input_proj.weight" : "fc.weight", s.hidden, (is_mtp ? 2 : 3) * s.hidden);
   for (int64_t i = 0; i < head.layers; ++i) {
-    const std::string layer = head.is_block() ? fmt::format("layers.{}.", i) : "midlayer.";
+    const std::string layer = is_mtp ? mtp : head.is_block() ? fmt::format("layers.{}.", i) : "midlayer.";
     random(layer + "self_attn.q_proj.weight", q, inputs);
     random(layer + "self_attn.k_proj.weight", kv, inputs);
     random(layer + "self_attn.v_proj.weight", kv, inputs);
@@ -171,6 +174,10 @@ std::vector<SynthTensor> synth_head_tensors(const SynthShape& s, const SynthHead
     random(layer + "mlp.down_proj.weight", s.hidden, s.ffn);
     norm(layer + "input_layernorm");
     norm(layer + "post_attention_layernorm");
+  }
+  if (is_mtp) {
+    for (const char* name : {"token_layernorm", "hidden_layernorm", "final_layernorm"}) norm(mtp + name);
+    return tensors;
   }
   if (head.has_output(s)) random("lm_head.weight", head.draft_vocab, s.hidden);
   norm(head.is_block() ? "hidden_norm" : "midlayer.hidden_norm");
