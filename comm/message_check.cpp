@@ -131,7 +131,8 @@ Status check_fields(const StateRows& rows, const MessageLimits& limits) {
   RETURN_IF_ERROR(within("first", rows.first.value(), 0, limits.max_context));
   RETURN_IF_ERROR(within("the number of ids", count, 1, limits.max_context - rows.first.value()));
   RETURN_IF_ERROR(check_ids("ids", rows.ids, limits.vocab_size));
-  const int64_t all = count * rows.width;
+  if (rows.transfer > 0) RETURN_IF_ERROR(within("count", rows.count, count, count));
+  const int64_t all = rows.transfer > 0 ? 0 : count * rows.width;
   RETURN_IF_ERROR(within("the number of values", static_cast<int64_t>(rows.values.size()), all, all));
   const auto is_finite = [](uint16_t bits) { return std::isfinite(to_float(bf16{bits})); };
   if (std::all_of(rows.values.begin(), rows.values.end(), is_finite)) return {};
@@ -239,6 +240,10 @@ Status check(const StepPlan& plan, const MessageLimits& limits) {
             .in(name()));
   }
   return {};
+}
+
+Status check(const StateTransfer& transfer, int32_t rows) {
+  return within("rows", transfer.rows, 1, rows).in("state_transfer");
 }
 
 // Every drafted token has a weight.

@@ -34,6 +34,8 @@ Status check(const StateRows& rows, const MessageLimits& limits);
 // Checks a message of a job to a draft worker that it has let in, by the check above for its type; types
 // without one are OK.
 Status check_from_job(const Message& message, const MessageLimits& limits);
+// `rows`: that a transfer may have.
+Status check(const StateTransfer& transfer, int32_t rows);
 
 // To a target rank. A plan is checked by itself here; what it says of open sequences the rank checks.
 Status check(const StepPlan& plan, const MessageLimits& limits);

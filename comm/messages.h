@@ -3,6 +3,7 @@
 // back.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <string>
 #include <variant>
@@ -17,7 +18,7 @@
 
 namespace outrider {
 
-constexpr uint32_t kProtocolVersion = 17;
+constexpr uint32_t kProtocolVersion = 18;
 
 // ---- joining and leaving
 // -------------------------------------------------------------------------------------
@@ -221,6 +222,14 @@ struct StateRows {
   std::vector<TokenId> ids;      // to a worker: the token behind that of each row; the target tells none
   int32_t width = 0;             // numbers of a row
   std::vector<uint16_t> values;  // [rows, width], bf16
+  // Not 0: `count` rows go straight to the worker's device instead, by this transfer (StateTransfer), and
+  // `values` is empty.
+  uint64_t transfer = 0;
+  int32_t count = 0;
+
+  int64_t rows() const {
+    return transfer > 0 ? count : static_cast<int64_t>(values.size()) / std::max(1, width);
+  }
 };
 
 // ---- draft worker -> coordinator
@@ -278,8 +287,9 @@ struct QSlice {
 // A worker with a GPU of its own has begun to make a communicator with the ranks (comm/row_link.h). A rank
 // that cannot take part, now or later, answers with Failure.
 struct LinkOffer {
-  Generation worker;  // as in its Hello
-  std::string id;     // names it
+  Generation worker;    // as in its Hello
+  std::string id;       // names it
+  bool states = false;  // for rows of states from the leader alone; else for rows of q to all ranks
 };
 
 // In place of a QSlice: a worker's next transfer through its communicator, `number` 1, 2, ..., and what ranks
@@ -350,6 +360,7 @@ struct StateAsk {
   SequenceId sequence;
   Position first;
   int32_t count = 0;
+  Generation worker;  // who gets them
 };
 constexpr int64_t kMostStateBytes = int64_t{32} << 20;  // of all rows that a plan asks for
 
@@ -413,11 +424,22 @@ struct StepResult {
   std::vector<Verdict> verdicts;     // one per sampling entry, in plan order
   std::vector<PromptScores> scores;  // one per entry with prompt_logprobs, in plan order
   int64_t forward_ns = 0;
-  int64_t verify_ns = 0;          // vocabulary arithmetic and its collectives
-  int64_t commit_ns = 0;          // KV truncation and bookkeeping
-  std::vector<Draft> drafts;      // for the entries that asked for them, unless these failed
-  int64_t draft_ns = 0;           // what all of them took
-  std::vector<StateRows> states;  // what was asked for, in plan order, where there is any
+  int64_t verify_ns = 0;      // vocabulary arithmetic and its collectives
+  int64_t commit_ns = 0;      // KV truncation and bookkeeping
+  std::vector<Draft> drafts;  // for the entries that asked for them, unless these failed
+  int64_t draft_ns = 0;       // what all of them took
+  // What was asked for, in plan order, where there is any; of one sequence in parts, one behind the other.
+  std::vector<StateRows> states;
+};
+
+// ---- leader -> draft worker, at the leader's door
+// -------------------------------------------------------------------------------------
+
+// The next transfer through the communicator of the two, `number` 1, 2, ...: so many rows of states. Whose
+// they are say the StateRows that name it. A worker that takes no more answers with Failure.
+struct StateTransfer {
+  uint64_t number = 0;
+  int32_t rows = 0;
 };
 
 // ---- coordinator -> draft worker, once more
@@ -442,13 +464,14 @@ struct Resync {
 };
 
 // The order is the wire's type number: append only.
-using Message = std::variant<Hello, Welcome, Heartbeat, Failure, Shutdown, Open, Close, Propose, Draft,
-                             StepPlan, StepResult, Resync, QSlice, LinkOffer, QTransfer, StateRows, Rest>;
+using Message =
+    std::variant<Hello, Welcome, Heartbeat, Failure, Shutdown, Open, Close, Propose, Draft, StepPlan,
+                 StepResult, Resync, QSlice, LinkOffer, QTransfer, StateRows, Rest, StateTransfer>;
 
-constexpr const char* kMessageNames[] = {"hello",       "welcome", "heartbeat", "failure",    "shutdown",
-                                         "open",        "close",   "propose",   "draft",      "step_plan",
-                                         "step_result", "resync",  "q_slice",   "link_offer", "q_transfer",
-                                         "state_rows",  "rest"};
+constexpr const char* kMessageNames[] = {
+    "hello",   "welcome",    "heartbeat",  "failure",    "shutdown",    "open",
+    "close",   "propose",    "draft",      "step_plan",  "step_result", "resync",
+    "q_slice", "link_offer", "q_transfer", "state_rows", "rest",        "state_transfer"};
 static_assert(std::size(kMessageNames) == std::variant_size_v<Message>);
 
 }  // namespace outrider

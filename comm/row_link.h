@@ -1,10 +1,10 @@
-// Dense rows of draft distributions from a draft worker's device straight to those of a target's ranks
-// (QKind::kSlices): a communicator of 1 + T ranks for each worker and group, which carries nothing else, so
-// that its end disturbs nobody. The worker is rank 0 and sends, target rank r is rank 1 + r and receives its
-// range of the vocabulary. Rows lie in slots of a fixed size. Transfers have the same numbers, 1, 2, ..., at
-// both ends, and pass in this order, so every rank must take part in each of them; who is told of them says
-// coordinator/protocol.md. A link is one thread's, and its functions do not wait for peers: what takes time
-// goes on between calls of state().
+// Rows of 16-bit numbers from one device straight to others: dense draft distributions from a draft worker to
+// each target rank, its range of the vocabulary (QKind::kSlices), and states from a target's leader to a
+// draft worker with a head (StateRows). A communicator for each worker and purpose, which carries nothing
+// else, so that its end disturbs nobody. Rank 0 sends, rank 1 + r receives its range of every row. Rows lie
+// in slots of a fixed size. Transfers have the same numbers, 1, 2, ..., at all ends, and pass in this order,
+// so every rank must take part in each of them; who is told of them says coordinator/protocol.md. A link is
+// one thread's, and its functions do not wait for peers: what takes time goes on between calls of state().
 #pragma once
 
 #include <chrono>
@@ -38,10 +38,10 @@ class RowLink {
   // So many are done, as of the last state(). Until its transfer is done, a slot is the link's.
   virtual uint64_t done() const = 0;
 
-  // A slot on the device: [rows, width] weights in 16 bits (base/short_weight.h); the width is the whole
-  // vocabulary's at rank 0, else the rank's range.
-  virtual const uint16_t* slot(int32_t slot) const = 0;
-  // Rank 0 fills its slots: queues a copy of the slot's first rows from host_slot(), [rows, vocabulary], or
+  // A slot on the device: [rows, width] numbers, which are weights (base/short_weight.h) or bf16; the width
+  // is the whole row's at rank 0, else the rank's range. What rank 0 writes there is done before transfer().
+  virtual uint16_t* slot(int32_t slot) = 0;
+  // Or rank 0 fills its slots: queues a copy of the slot's first rows from host_slot(), [rows, width], or
   // of one row from elsewhere on the device. settle() waits, for microseconds, until such copies are done:
   // before the transfer, and before what was copied from is overwritten.
   virtual std::span<uint16_t> host_slot(int32_t slot) = 0;
@@ -53,10 +53,11 @@ class RowLink {
 };
 
 struct RowLinkOptions {
-  std::vector<int64_t> bounds;  // target rank r receives ids [bounds[r], bounds[r + 1])
-  int rank = 0;                 // this end: 0, or 1 + a target rank
+  std::vector<int64_t> bounds;  // rank 1 + r receives numbers [bounds[r], bounds[r + 1]) of a row
+  int rank = 0;                 // this end
   int32_t rows = 0;             // of a slot
   int32_t slots = 0;
+  bool has_host_slots = true;  // at rank 0
   // Both count while somebody asks for the state, up to 100 ms between two calls: in between nobody waits.
   std::chrono::milliseconds connect_timeout{30'000};
   std::chrono::milliseconds timeout{10'000};  // of a transfer
@@ -65,7 +66,7 @@ struct RowLinkOptions {
 // Makes links of one device, one after the other or side by side. Functions, so that tests have links of
 // their own.
 struct RowLinks {
-  std::function<Result<std::string>()> new_id;  // rank 0's process must live as long as the link
+  std::function<Result<std::string>()> new_id;  // by one end, which tells the others
   std::function<Result<std::unique_ptr<RowLink>>(const std::string& id)> join;
   int32_t rows = 0, slots = 0;  // of each
 };

@@ -223,7 +223,7 @@ void serialize(Archive& archive, QSlice& m) {
 
 template <class Archive>
 void serialize(Archive& archive, LinkOffer& m) {
-  archive(m.worker, Capped{m.id, archive.limits().string_bytes});
+  archive(m.worker, Capped{m.id, archive.limits().string_bytes}, m.states);
 }
 
 template <class Archive>
@@ -235,7 +235,12 @@ void serialize(Archive& archive, QTransfer& m) {
 template <class Archive>
 void serialize(Archive& archive, StateRows& m) {
   archive(m.sequence, m.first, Capped{m.ids, archive.limits().ids}, m.width,
-          Capped{m.values, archive.limits().frame_bytes / 2});
+          Capped{m.values, archive.limits().frame_bytes / 2}, m.transfer, m.count);
+}
+
+template <class Archive>
+void serialize(Archive& archive, StateTransfer& m) {
+  archive(m.number, m.rows);
 }
 
 template <class Archive>
@@ -245,7 +250,7 @@ void serialize(Archive& archive, PrefixChange& m) {
 
 template <class Archive>
 void serialize(Archive& archive, StateAsk& m) {
-  archive(m.sequence, m.first, m.count);
+  archive(m.sequence, m.first, m.count, m.worker);
 }
 
 template <class Archive>

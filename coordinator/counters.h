@@ -118,12 +118,16 @@ constexpr Counter<EventCounts> kEventCounters[] = {
 static_assert(sizeof(EventCounts) == std::size(kEventCounters) * sizeof(int64_t),
               "a counter has no line above");
 
-// In the report these are of the wire: report["wire"]["kinds"]["q_slice"], where q came in slices.
+// In the report these are of the wire, report["wire"]["kinds"]["q_slice"] and ["state_rows"], where there are
+// any.
 constexpr Counter<SliceBytes> kSliceCounters[] = {
     {&SliceBytes::slice_bytes, "q_slice", "sent_bytes", "q_slice_bytes_total",
      "Bytes of q that went from draft workers to target ranks."},
     {&SliceBytes::link_bytes, "q_slice", "device_to_device_bytes", "q_device_to_device_bytes_total",
      "Bytes of q that went from the device of a draft worker to that of a target rank."},
+    {&SliceBytes::state_link_bytes, "state_rows", "device_to_device_bytes",
+     "states_device_to_device_bytes_total",
+     "Bytes of states that went from the device of a target's leader to that of a draft worker."},
 };
 static_assert(sizeof(SliceBytes) == std::size(kSliceCounters) * sizeof(int64_t),
               "a counter has no line above");

@@ -221,10 +221,12 @@ struct EventCounts {
   int64_t text_rounds = 0, text_drafted = 0, text_accepted = 0;  // with a draft found beside a model's
 };
 
-// q that goes from workers to the target's ranks, past the coordinator.
+// What goes past the coordinator: q from workers to the target's ranks, and states from its leader to
+// workers.
 struct SliceBytes {
   int64_t slice_bytes = 0;
-  int64_t link_bytes = 0;  // the part of slice_bytes that goes from device to device
+  int64_t link_bytes = 0;        // the part of slice_bytes that goes from device to device
+  int64_t state_link_bytes = 0;  // of rows of states, from device to device
 };
 
 struct Totals : EventCounts, SliceBytes {
@@ -258,8 +260,8 @@ struct Totals : EventCounts, SliceBytes {
 
 void fill_json(const RequestMetrics& metrics, nlohmann::json& out);
 void fill_json(const Totals& totals, nlohmann::json& out);
-// Bytes by message kind, also per accepted draft token and per emitted token; those of q_slice, which never
-// pass here, as workers report them.
+// Bytes by message kind, also per accepted draft token and per emitted token; of those that never pass here
+// as workers and targets report them.
 void fill_json(const TransportStats& stats, const Totals& totals, nlohmann::json& out);
 
 }  // namespace outrider

@@ -5,7 +5,7 @@
 namespace outrider {
 namespace {
 
-constexpr size_t kAskBytes = 16;  // on the wire
+constexpr size_t kAskBytes = 24;  // on the wire
 
 }  // namespace
 
@@ -53,39 +53,53 @@ void StateRelay::ask(const RequestMap& requests, StepPlan& step) {
     bytes += kAskBytes;
     if (count <= 0 || bytes > options_.max_bytes_per_step) continue;
     rows -= count;
-    asked_.push_back(
-        {.sequence = id, .first = Position(live->link.states), .count = static_cast<int32_t>(count)});
+    asked_.push_back({.sequence = id,
+                      .first = Position(live->link.states),
+                      .count = static_cast<int32_t>(count),
+                      .worker = pool_.of(*live)->generation()});
   }
   step.states = asked_;
 }
 
 Status StateRelay::check(const StepResult& result) const {
   auto ask = asked_.begin();
+  int64_t told = 0;  // of this ask
   for (const StateRows& rows : result.states) {
+    if (ask != asked_.end() && ask->sequence != rows.sequence) told = 0;
     ask = std::find_if(ask, asked_.end(),
                        [&](const StateAsk& asked) { return asked.sequence == rows.sequence; });
-    const auto width = static_cast<size_t>(target_.state_width());
-    if (ask == asked_.end() || rows.first != ask->first || rows.width != target_.state_width() ||
-        !rows.ids.empty() || rows.values.empty() || rows.values.size() % width != 0 ||
-        rows.values.size() / width > static_cast<size_t>(ask->count))
+    const auto width = static_cast<size_t>(std::max(1, target_.state_width()));
+    const bool is_whole = rows.transfer > 0 ? rows.values.empty() : rows.values.size() % width == 0;
+    if (ask == asked_.end() || rows.first.value() != ask->first.value() + told ||
+        rows.width != target_.state_width() || !rows.ids.empty() || !is_whole || rows.rows() <= 0 ||
+        rows.rows() > ask->count - told)
       return malformed(
           fmt::format("brings states of sequence {} that were not asked for", rows.sequence.value()));
-    ++ask;
+    told += rows.rows();
   }
   return {};
 }
 
+// By a link they went to the worker that they were asked for, and to no other one.
+bool StateRelay::is_here_for(const StateRows& rows, const LiveRequest& live) const {
+  const auto ask = std::find_if(asked_.begin(), asked_.end(),
+                                [&](const StateAsk& asked) { return asked.sequence == rows.sequence; });
+  return rows.transfer == 0 || pool_.of(live)->generation() == ask->worker;
+}
+
 void StateRelay::pass_on(StepResult& result, RequestTable& requests, Turn& turn) {
   for (StateRows& rows : result.states) {
+    if (rows.transfer > 0) totals_.state_link_bytes += rows.rows() * rows.width * int64_t{sizeof(uint16_t)};
     LiveRequest* live = requests.find(rows.sequence);
-    if (!live || !reads_states(*live)) continue;
+    if (!live || !reads_states(*live) || !is_here_for(rows, *live)) continue;
     // The worker may be another one than when they were asked for.
     const int32_t first = rows.first.value();
-    const auto width = static_cast<size_t>(rows.width);
-    const auto count =
-        std::min(static_cast<int32_t>(rows.values.size() / width), live->sequence.committed() - 1 - first);
+    const auto count = std::min(static_cast<int32_t>(rows.rows()), live->sequence.committed() - 1 - first);
     if (first > live->link.states || count <= 0) continue;
-    rows.values.resize(static_cast<size_t>(count) * width);
+    if (rows.transfer > 0)
+      rows.count = count;
+    else
+      rows.values.resize(static_cast<size_t>(count) * static_cast<size_t>(rows.width));
     const auto ids = live->sequence.ids_from(first + 1).first(static_cast<size_t>(count));
     rows.ids.assign(ids.begin(), ids.end());
     live->link.states = std::max(live->link.states, first + count);

@@ -1,6 +1,7 @@
-// Rows of the target's states pass here on their way to draft workers that hold a head (StateRows): what a
-// plan asks the target for, and whose what has come is. Knows no draft and no verdict; nothing is kept here
-// but how many rows each worker was sent, since the target can tell every row again.
+// Rows of the target's states pass here on their way to draft workers that hold a head (StateRows), or news
+// of those that go from device to device: what a plan asks the target for, and whose what has come is. Knows
+// no draft and no verdict; nothing is kept here but how many rows each worker was sent, since the target can
+// tell every row again.
 #pragma once
 
 #include <vector>
@@ -13,8 +14,9 @@ namespace outrider {
 
 class StateRelay {
  public:
-  StateRelay(const ProtocolOptions& options, const TargetGroup& target, const WorkerPool& pool)
-      : options_(options), target_(target), pool_(pool) {}
+  StateRelay(const ProtocolOptions& options, const TargetGroup& target, const WorkerPool& pool,
+             Totals& totals)
+      : options_(options), target_(target), pool_(pool), totals_(totals) {}
 
   // A round waits for its draft, and its worker for rows that the target has: the idle target is asked for
   // them, even if there is nothing else to do.
@@ -33,6 +35,7 @@ class StateRelay {
 
  private:
   bool reads_states(const LiveRequest& live) const;
+  bool is_here_for(const StateRows& rows, const LiveRequest& live) const;
   bool is_worth_rows(const LiveRequest& live) const;
   // Of the tokens that have keys and values behind the plan that is out, or now.
   int32_t told_behind(const LiveRequest& live) const;
@@ -40,6 +43,7 @@ class StateRelay {
   const ProtocolOptions& options_;
   const TargetGroup& target_;
   const WorkerPool& pool_;
+  Totals& totals_;
   std::vector<StateAsk> asked_;  // by the plan that is out
 };
 

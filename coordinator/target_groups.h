@@ -24,7 +24,7 @@ struct ServingGroup {
       : target(options, at),
         requests(index),
         rounds(options, target, pool, totals),
-        states(options, target, pool),
+        states(options, target, pool, totals),
         verdicts(options, target, pool, rounds.shadows(), totals) {}
   ServingGroup(const ServingGroup&) = delete;  // its parts refer to each other
   ServingGroup& operator=(const ServingGroup&) = delete;

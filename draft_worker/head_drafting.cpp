@@ -1,8 +1,8 @@
 #include "draft_worker/head_drafting.h"
 
 #include <algorithm>
+#include <thread>
 
-#include "base/bfloat16.h"
 #include "transformer/sampling/penalties.h"
 
 namespace outrider {
@@ -28,8 +28,11 @@ Status HeadDrafting::open(const Open& open) {
   RETURN_IF_ERROR(check_ids(open.ids));
   if (static_cast<int32_t>(sequences_.size()) >= options_.max_sequences)
     return resource_exhausted(fmt::format("the head drafts for {} sequences already", sequences_.size()));
-  Sequence s{
-      .window = DraftWindow(open.ids), .sampling = open.sampling, .counts = {}, .rows = {}, .round = {}};
+  Sequence s{.window = DraftWindow(open.ids),
+             .sampling = open.sampling,
+             .counts = {},
+             .rows = HeldStates(head_.compute(), options_.inbox),
+             .round = {}};
   if (needs_counts(s.sampling)) {
     const auto prompt = static_cast<size_t>(open.prompt_length);
     s.counts.add_prompt(std::span(open.ids).first(prompt));
@@ -76,12 +79,13 @@ Status HeadDrafting::begin(const Propose& propose) {
     return malformed(fmt::format("a draft behind {} tokens of a text of {}", propose.base.value(),
                                  s.window.committed().size()));
   RETURN_IF_ERROR(extend(s, propose.base, propose.committed));
-  // Asked again, and what is missing would have been here by now.
+  // Asked again, and what is missing would have been here by now. The inbox knows how long to wait for what
+  // comes from device to device.
   const bool is_late = s.round && s.round->round == propose.round && propose.sent_after_us > 0;
   s.round = propose;
   const int64_t needed = propose.base.value() - 1;
-  if (is_late && s.end() < needed)
-    return unavailable(fmt::format("rows of states [{}, {}) are missing", s.end(), needed));
+  if (is_late && s.rows.end() < needed)
+    return unavailable(fmt::format("rows of states [{}, {}) are missing", s.rows.end(), needed));
   return {};
 }
 
@@ -89,31 +93,53 @@ Status HeadDrafting::begin(const Propose& propose) {
 Status HeadDrafting::take(const StateRows& rows) {
   const auto at = sequences_.find(rows.sequence);
   if (at == sequences_.end()) return not_found("sequence is not open");
+  if (rows.transfer > 0 && !options_.inbox)
+    return unavailable("rows of states went by a link that there is not");
   Sequence& s = at->second;
   const auto count = static_cast<int64_t>(rows.ids.size());
   const int64_t first = rows.first.value();
-  if (first > s.end()) return unavailable(fmt::format("rows of states [{}, {}) are missing", s.end(), first));
+  if (first > s.rows.end())
+    return unavailable(fmt::format("rows of states [{}, {}) are missing", s.rows.end(), first));
   RETURN_IF_ERROR(extend(s, rows.first + static_cast<int32_t>(count + 1), rows.ids));
-  const int64_t known = s.end() - first;
-  if (known >= count) return {};
-  s.rows.insert(s.rows.end(), rows.values.begin() + known * rows.width, rows.values.end());
-  s.count += count - known;
+  s.rows.add(rows);
   return {};
 }
 
 void HeadDrafting::read(SequenceId sequence, int64_t first, FloatRows to) {
-  const Sequence& s = sequences_.at(sequence);
-  CHECK(first >= s.first && first + to.extent(0) <= s.end(), "rows [{}, {}) of [{}, {})", first,
-        first + to.extent(0), s.first, s.end());
-  const uint16_t* from = s.rows.data() + (first - s.first) * to.extent(1);
-  const FloatRows written = head_.compute().open(to);
-  for (int64_t r = 0; r < to.extent(0); ++r)
-    for (float& x : written.row(r)) x = to_float(bf16{*from++});
-  head_.compute().close(to);
+  sequences_.at(sequence).rows.read(first, to);
 }
 
 bool HeadDrafting::work(std::vector<DraftAnswer>& answers) {
-  return finish_empty() || draft_rounds(answers) || read_ahead();
+  const bool any = look(answers) || finish_empty() || draft_rounds(answers) || read_ahead();
+  if (any) waits_ = 0;
+  return any || awaits_rows();
+}
+
+// What has arrived, and of which sequences rows will not: the coordinator tells these again.
+bool HeadDrafting::look(std::vector<DraftAnswer>& answers) {
+  if (!options_.inbox || (sequences_.empty() && !options_.inbox->is_ready())) return false;
+  options_.inbox->look();
+  bool any = false;
+  for (auto& [id, s] : sequences_) {
+    if (!s.rows.forget_lost()) continue;
+    any = true;
+    answers.push_back(
+        {.status = unavailable(fmt::format("rows of states from {} on were lost", s.rows.end())),
+         .draft = {.sequence = id}});
+  }
+  return any;
+}
+
+// Nothing wakes who waits for a device.
+bool HeadDrafting::awaits_rows() {
+  constexpr int kSpins = 200;
+  constexpr std::chrono::microseconds kPause{20};
+  const auto is_behind = [](const auto& entry) {
+    return entry.second.rows.ready() < entry.second.rows.end();
+  };
+  if (!options_.inbox || std::none_of(sequences_.begin(), sequences_.end(), is_behind)) return false;
+  if (++waits_ > kSpins) std::this_thread::sleep_for(kPause);
+  return true;
 }
 
 // Of those nobody waits for an answer.
@@ -130,7 +156,7 @@ bool HeadDrafting::finish_empty() {
 bool HeadDrafting::draft_rounds(std::vector<DraftAnswer>& answers) {
   tasks_.clear();
   for (auto& [id, s] : sequences_) {
-    if (!s.round || s.end() < s.round->base.value() - 1) continue;
+    if (!s.round || s.rows.ready() < s.round->base.value() - 1) continue;
     if (s.window.committed().size() > static_cast<size_t>(s.round->base.value())) {
       s.round.reset();  // rows of a later round have come: it went on without this draft
       continue;
@@ -151,8 +177,8 @@ bool HeadDrafting::draft_rounds(std::vector<DraftAnswer>& answers) {
     Sequence& s = sequences_.at(tasks_[i].sequence);
     answers.push_back({.status = {}, .draft = draft_of(s, drafts_[i])});
     s.round.reset();
-    forget_read(s, static_cast<int64_t>(tasks_[i].committed.size()) - 1);
   }
+  forget_read();
   return true;
 }
 
@@ -179,28 +205,21 @@ Draft HeadDrafting::draft_of(const Sequence& s, HeadDraft& made) const {
 bool HeadDrafting::read_ahead() {
   tasks_.clear();
   for (auto& [id, s] : sequences_)
-    if (s.count > options_.read_ahead)
+    if (s.rows.ready() - s.rows.first() > options_.read_ahead)
       tasks_.push_back({.sequence = id,
-                        .committed = s.window.committed().first(static_cast<size_t>(s.end()) + 1),
+                        .committed = s.window.committed().first(static_cast<size_t>(s.rows.ready()) + 1),
                         .sampling = &s.sampling,
                         .counts = &s.counts});
   if (tasks_.empty()) return false;
   drafter_->draft(tasks_, *this, drafts_);
-  for (const HeadTask& task : tasks_) {
-    Sequence& s = sequences_.at(task.sequence);
-    forget_read(s, s.end());
-  }
+  forget_read();
   return true;
 }
 
 // The last pair that was read may be read again: drafts of the same text begin with it.
-void HeadDrafting::forget_read(Sequence& s, int64_t pairs) const {
-  const int64_t gone = std::clamp<int64_t>(pairs - 1 - s.first, 0, s.count);
-  const int64_t numbers = gone * head_.hidden_size();
-  s.rows.erase(s.rows.begin(), s.rows.begin() + numbers);
-  if (s.rows.capacity() > 4 * s.rows.size() + 4096) s.rows.shrink_to_fit();
-  s.first += gone;
-  s.count -= gone;
+void HeadDrafting::forget_read() {
+  for (const HeadTask& task : tasks_)
+    sequences_.at(task.sequence).rows.forget_before(static_cast<int64_t>(task.committed.size()) - 2);
 }
 
 Resync HeadDrafting::held(SequenceId sequence) const {
@@ -210,12 +229,12 @@ Resync HeadDrafting::held(SequenceId sequence) const {
   return {.sequence = sequence,
           .committed = Position(static_cast<int32_t>(s.window.committed().size())),
           .hash = s.window.hash(),
-          .state_rows = static_cast<int32_t>(s.end())};
+          .state_rows = static_cast<int32_t>(s.rows.end())};
 }
 
 int64_t HeadDrafting::rows_held() const {
   int64_t rows = 0;
-  for (const auto& [id, s] : sequences_) rows += s.count;
+  for (const auto& [id, s] : sequences_) rows += s.rows.end() - s.rows.first();
   return rows;
 }
 

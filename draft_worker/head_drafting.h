@@ -1,6 +1,7 @@
-// A head at a draft worker: it reads the rows of the target's states that come with the job (StateRows), and
+// A head at a draft worker: it reads the rows of the target's states that the job tells (StateRows), and
 // drafts with the class that drafts beside a target, too. A round waits for the rows that it needs; the
-// coordinator hears of those that are missing when it asks once more. One thread.
+// coordinator hears of those that are missing when it asks once more, or when a link that brought them ends.
+// One thread.
 #pragma once
 
 #include <map>
@@ -10,6 +11,7 @@
 
 #include "draft_worker/draft_window.h"
 #include "draft_worker/drafter.h"
+#include "draft_worker/held_states.h"
 #include "heads/head_drafter.h"
 
 namespace outrider {
@@ -20,6 +22,8 @@ struct HeadDraftingOptions {
   // So many rows are read without a round that needs them; fewer wait, for a draft's first pass reads them,
   // too.
   int32_t read_ahead = 32;
+  // Rows come from device to device, too; null: they do not. Must outlive the drafter.
+  StateInbox* inbox = nullptr;
 };
 
 class HeadDrafting final : public Drafter, private StateSource {
@@ -41,23 +45,21 @@ class HeadDrafting final : public Drafter, private StateSource {
 
  private:
   struct Sequence {
-    int64_t end() const { return first + count; }
-
     DraftWindow window;
     SamplingParams sampling;
     TokenCounts counts;  // of the committed tokens; kept only when penalties need it
-    // Rows of tokens [first, first + count). Those in front of them were read.
-    int64_t first = 0, count = 0;
-    std::vector<uint16_t> rows;
+    HeldStates rows;
     std::optional<Propose> round;  // under way
   };
   Status check_ids(std::span<const TokenId> ids) const;
   Status extend(Sequence& s, Position base, std::span<const TokenId> ids) const;
   void read(SequenceId sequence, int64_t first, FloatRows to) override;
+  bool look(std::vector<DraftAnswer>& answers);
+  bool awaits_rows();
   bool finish_empty();
   bool draft_rounds(std::vector<DraftAnswer>& answers);
   bool read_ahead();
-  void forget_read(Sequence& s, int64_t pairs) const;
+  void forget_read();
   Draft draft_of(const Sequence& s, HeadDraft& made) const;
 
   Head& head_;
@@ -68,6 +70,7 @@ class HeadDrafting final : public Drafter, private StateSource {
   // Of one piece of work.
   std::vector<HeadTask> tasks_;
   std::vector<HeadDraft> drafts_;
+  int waits_ = 0;  // in a row, for rows that are on their way
 };
 
 }  // namespace outrider

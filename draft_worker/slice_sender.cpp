@@ -35,15 +35,21 @@ bool pack_slice(std::span<const QRow> rows, IndexRange range, std::vector<uint16
 
 }  // namespace
 
+Result<std::unique_ptr<Transport>> connect_to_door(const SliceDoors& doors, size_t rank,
+                                                   std::chrono::milliseconds timeout) {
+  if (rank >= doors.of_rank.size()) return malformed(fmt::format("the target has no door of rank {}", rank));
+  return make_zmq_client(doors.of_rank[rank].endpoint, door_options(doors, timeout));
+}
+
 Result<SliceSender> SliceSender::connect(const SliceDoors& slices, int64_t vocab_size, Generation worker,
                                          std::chrono::milliseconds timeout) {
   std::vector<std::unique_ptr<Transport>> ranks;
   const auto deadline = Clock::now() + timeout;
   if (!is_supported_tp_size(static_cast<int>(slices.of_rank.size())))
     return malformed(fmt::format("the target has doors for {} ranks", slices.of_rank.size()));
-  for (const SliceDoor& door : slices.of_rank) {
+  for (size_t r = 0; r < slices.of_rank.size(); ++r) {
     const auto left = std::chrono::ceil<std::chrono::milliseconds>(deadline - Clock::now());
-    ASSIGN_OR_RETURN(auto rank, make_zmq_client(door.endpoint, door_options(slices, left)));
+    ASSIGN_OR_RETURN(auto rank, connect_to_door(slices, r, left));
     ranks.push_back(std::move(rank));
   }
   return SliceSender(std::move(ranks), vocab_size, worker);

@@ -10,6 +10,10 @@
 
 namespace outrider {
 
+// To the door of one rank.
+Result<std::unique_ptr<Transport>> connect_to_door(const SliceDoors& doors, size_t rank,
+                                                   std::chrono::milliseconds timeout);
+
 class SliceSender {
  public:
   // Connects to every door of `slices`, so long at most. `vocab_size`: of the target. `worker`: as in its

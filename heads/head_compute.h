@@ -198,6 +198,12 @@ class HeadCompute {
   // On the host, until rows that begin there are fetched again; may be overwritten. Waits.
   virtual FloatRows fetch(FloatRows from) = 0;
   virtual void copy(FloatRows from, FloatRows to) = 0;
+  // Rows of bf16 numbers in the memory here, one behind the other: from them, and to them, `to` at least as
+  // large. narrow() waits, and returns how many rows are finite before the first one that is not.
+  virtual void widen(const uint16_t* from, FloatRows to) = 0;
+  virtual int64_t narrow(FloatRows from, uint16_t* to) = 0;
+  // Until all that was asked for is done.
+  virtual void wait() = 0;
   // The target's states of tokens [first, first + rows) of a sequence.
   virtual void read_states(Model& target, KvHandle sequence, int64_t first, FloatRows to) = 0;
 
@@ -217,6 +223,9 @@ class HeadCompute {
   // says.
   virtual Operand gate(FloatRows gate_up, const HeadVector& bias, Operand room) = 0;
 };
+
+// To rows where a head computes, from rows of bf16 numbers in the host's memory, one behind the other.
+void put_rows(HeadCompute& on, const uint16_t* from, FloatRows to);
 
 // On the host, with `threads` at most, each with so many bytes of weights to read.
 std::shared_ptr<HeadCompute> make_host_compute(int threads, int64_t bytes_per_thread);

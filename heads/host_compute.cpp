@@ -1,5 +1,6 @@
 // HeadCompute on the host, with the kernels of the models there.
 #include <algorithm>
+#include <cmath>
 #include <cstring>
 
 #include "heads/head_compute.h"
@@ -154,6 +155,20 @@ class HostCompute final : public HeadCompute {
       if (from.row(r).data() != to.row(r).data())
         std::memmove(to.row(r).data(), from.row(r).data(), from.row(r).size_bytes());
   }
+  void widen(const uint16_t* from, FloatRows to) override {
+    for (int64_t r = 0; r < to.extent(0); ++r)
+      for (float& number : to.row(r)) number = to_float(bf16{*from++});
+  }
+  int64_t narrow(FloatRows from, uint16_t* to) override {
+    for (int64_t r = 0; r < from.extent(0); ++r)
+      for (const float number : from.row(r)) {
+        const bf16 rounded = to_bf16(number);
+        if (!std::isfinite(to_float(rounded))) return r;
+        *to++ = rounded.bits;
+      }
+    return from.extent(0);
+  }
+  void wait() override {}
   void read_states(Model& target, KvHandle sequence, int64_t first, FloatRows to) override {
     for (int64_t r = 0; r < to.extent(0); ++r) target.read_states(sequence, first + r, to.row(r));
   }
@@ -211,6 +226,13 @@ class HostCompute final : public HeadCompute {
 };
 
 }  // namespace
+
+void put_rows(HeadCompute& on, const uint16_t* from, FloatRows to) {
+  const FloatRows written = on.open(to);
+  for (int64_t r = 0; r < to.extent(0); ++r)
+    for (float& number : written.row(r)) number = to_float(bf16{*from++});
+  on.close(to);
+}
 
 std::shared_ptr<HeadCompute> make_host_compute(int threads, int64_t bytes_per_thread) {
   return std::make_shared<HostCompute>(threads, bytes_per_thread);

@@ -16,9 +16,10 @@ std::shared_ptr<TextGuesser> make_guesser(const std::string& kind) {
 }  // namespace
 
 std::unique_ptr<Drafter> make_head_worker(const ModelSettings& models, Head& head,
-                                          std::vector<TokenId> eos_ids) {
+                                          std::vector<TokenId> eos_ids, StateInbox* inbox) {
   return std::make_unique<HeadDrafting>(
-      head, HeadDraftingOptions{.max_sequences = models.sequences(), .eos_ids = std::move(eos_ids)});
+      head, HeadDraftingOptions{
+                .max_sequences = models.sequences(), .eos_ids = std::move(eos_ids), .inbox = inbox});
 }
 
 std::unique_ptr<Drafter> make_drafter(const ModelSettings& models, const Preparation& prepared, Model* model,

@@ -19,9 +19,10 @@ std::unique_ptr<Drafter> make_drafter(const ModelSettings& models, const Prepara
                                       int64_t vocab_size, std::vector<TokenId> eos_ids, const DraftHead* head,
                                       RowSender* rows = nullptr);
 
-// A drafter with the head of --drafter eagle3 and its like, which must outlive it.
+// A drafter with the head of --drafter eagle3 and its like, which must outlive it, as must `inbox`, if rows
+// of states come from device to device.
 std::unique_ptr<Drafter> make_head_worker(const ModelSettings& models, Head& head,
-                                          std::vector<TokenId> eos_ids);
+                                          std::vector<TokenId> eos_ids, StateInbox* inbox = nullptr);
 
 // `head`, if worker 0, 1, ... (device.h) drafts where it can use it: not on a device.
 const DraftHead* offered_head(const ModelSettings& models, int worker, const DraftHead* head);

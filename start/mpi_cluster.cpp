@@ -169,15 +169,19 @@ Status look_after_drafter(const ClusterSettings& settings, const Preparation& pr
   return supervise_draft_child(settings, child, *rank.transport);
 }
 
-// Collective over the target group: where dense rows of q come in, each rank's slice at its own door. An
-// emulated link is the coordinator's, so there everything passes it.
+// Collective over the target group: where dense rows of q come in, each rank's slice at its own door, and
+// where workers with a head are told of rows that come from the leader's GPU. An emulated link is the
+// coordinator's, so there everything passes it.
 OpenSliceDoor open_doors(const ClusterSettings& settings, const Preparation& prepared, RankContext& rank) {
   const auto q = parse_q_format(settings.speculation.q_format);
   const bool is_dense = q.ok() && q->kind == QKind::kDense;
-  if (!is_dense || rank.topology.groups() > 1 || !settings.speculation.emulate_link.empty() ||
-      (!rank.one_host && rank.host.empty()))
+  const bool tells_states =
+      settings.models.is_head_at_workers() && rank.topology.at(rank.topology.leader()).device != "cpu";
+  if (!(is_dense || tells_states) || rank.topology.groups() > 1 ||
+      !settings.speculation.emulate_link.empty() || (!rank.one_host && rank.host.empty()))
     return {};
   constexpr int64_t kHeaders = 4096;
+  constexpr int kMostTransfers = 64;  // of states, announced to a worker that has not looked
   const int64_t width = prepared.target_info.vocab_size / rank.topology.tp_size() + 1;
   return open_slice_doors(
       *rank.collectives,
@@ -185,7 +189,7 @@ OpenSliceDoor open_doors(const ClusterSettings& settings, const Preparation& pre
        .encrypted = rank.curve.has_value(),
        .allow_remote = settings.mpi.allow_remote,
        .max_message_bytes = kHeaders + kMaxSpeculativeTokens * width * int64_t{sizeof(uint16_t)},
-       .high_water_mark = 2 * settings.models.max_num_seqs,
+       .high_water_mark = std::max(2 * settings.models.max_num_seqs, kMostTransfers),
        .gpu = linkable_gpu(device_of_worker(settings.models, rank.collectives->rank()))});
 }
 

@@ -9,6 +9,8 @@ namespace outrider {
 namespace {
 
 constexpr int32_t kRows = 16;  // of a slot; longer drafts take the sockets
+// Of states: a round has few, a chunk of a prompt several slots.
+constexpr int32_t kStateRows = 32, kStateSlots = 24;
 
 }  // namespace
 
@@ -39,6 +41,23 @@ Result<RowLinks> make_links(const Device& device, const SliceDoors& doors, int64
   const auto ranks = static_cast<int>(doors.of_rank.size());
   for (int r = 0; r < ranks; ++r) end.bounds.push_back(vocab_range(vocab_size, {r, ranks}).end);
   return cuda::nccl_row_links(device.index, end);
+}
+
+bool may_link_states(const SliceDoors& doors, const std::string& gpu) {
+  return !doors.of_rank.empty() && may_link({.of_rank = {doors.of_rank.front()}}, gpu);
+}
+
+Result<RowLinks> make_state_sender(const Device& device, int64_t width) {
+  return cuda::nccl_row_links(
+      device.index,
+      {.bounds = {0, width}, .rank = 0, .rows = kStateRows, .slots = kStateSlots, .has_host_slots = false});
+}
+
+// Each sequence keeps the last row that was read.
+Result<RowLinks> make_state_receiver(const Device& device, int64_t width, int sequences) {
+  return cuda::nccl_row_links(
+      device.index,
+      {.bounds = {0, width}, .rank = 1, .rows = kStateRows, .slots = kStateSlots + 2 * sequences});
 }
 
 }  // namespace outrider

@@ -19,14 +19,29 @@ namespace {
 // Longer than the coordinator takes from a result to the next plan.
 constexpr std::chrono::microseconds kBetweenPlans{200};
 
+bool takes_slices(const RoleSettings& settings) {
+  const auto q = parse_q_format(settings.speculation.q_format);
+  return q.ok() && q->kind == QKind::kDense;
+}
+
 // Empty: rows come to the door.
-RowLinks links_of_rank(const ModelSettings& models, const Preparation& prepared, int rank,
+RowLinks links_of_rank(const RoleSettings& settings, const Preparation& prepared, int rank,
                        const SliceDoors& doors) {
-  if (!ranks_have_links(doors)) return {};
+  if (!takes_slices(settings) || !ranks_have_links(doors)) return {};
+  const ModelSettings& models = settings.models;
   auto links = make_links(device_of_worker(models, rank), doors, prepared.target_info.vocab_size, rank,
                           models.max_num_seqs + 1);
   if (links.ok()) return std::move(links).value();
   spdlog::warn("rows of q will not come from device to device: {}", links.status().message());
+  return {};
+}
+
+// Of the leader, to draft workers with a head. Empty: rows of states go with results.
+RowLinks links_of_states(const ModelSettings& models, const TargetOptions& target, const SliceDoors& doors) {
+  if (!target.states || doors.of_rank.empty() || doors.of_rank.front().gpu.empty()) return {};
+  auto links = make_state_sender(device_of_worker(models, 0), target.state_width);
+  if (links.ok()) return std::move(links).value();
+  spdlog::warn("rows of states will not go from device to device: {}", links.status().message());
   return {};
 }
 
@@ -127,13 +142,14 @@ Status serve_target(const RoleSettings& settings, const Preparation& prepared, R
   }
   RETURN_IF_ERROR(add_head(settings, prepared, threads, group, target_group, *loaded.model, target));
   if (door.own)
-    target.slice_inbox =
-        std::make_shared<SliceInbox>(std::move(door.own),
-                                     SliceSlotsOptions{.range = ids,
-                                                       .rank = group.rank(),
-                                                       .sequences = settings.models.max_num_seqs,
-                                                       .rows = kMaxSpeculativeTokens},
-                                     links_of_rank(settings.models, prepared, group.rank(), door.all));
+    target.slice_inbox = std::make_shared<SliceInbox>(
+        std::move(door.own),
+        SliceSlotsOptions{.range = ids,
+                          .rank = group.rank(),
+                          .sequences = settings.models.max_num_seqs,
+                          .rows = takes_slices(settings) ? kMaxSpeculativeTokens : 0},
+        links_of_rank(settings, prepared, group.rank(), door.all),
+        links_of_states(settings.models, target, door.all));
   target.slices = std::move(door.all);
   target.head = std::move(loaded.head);
   if (transport && loaded.model->threads() < threads.cores) transport->keep_looking(kBetweenPlans);

@@ -19,6 +19,7 @@ void SliceInbox::look() {
     take(*incoming);
   }
   links_.look(*door_, slots_);
+  states_.look();
 }
 
 void SliceInbox::gather(std::span<const PlanEntry> entries, Collectives& group, Clock::time_point deadline,
@@ -51,9 +52,11 @@ void SliceInbox::take(Incoming& incoming) {
     slots_.put(*slice);
     door_->recycle(std::move(*slice));
   } else if (const auto* offer = std::get_if<LinkOffer>(&incoming.message)) {
-    links_.join(*offer, incoming.peer, *door_, slots_);
+    offer->states ? states_.join(*offer, incoming.peer) : links_.join(*offer, incoming.peer, *door_, slots_);
   } else if (const auto* transfer = std::get_if<QTransfer>(&incoming.message)) {
     links_.receive(*transfer, incoming.peer, *door_, slots_);
+  } else if (const auto* failure = std::get_if<Failure>(&incoming.message)) {
+    states_.refuse(incoming.peer, failure->message);
   }
 }
 

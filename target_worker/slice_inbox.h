@@ -1,5 +1,6 @@
 // Takes a rank's slices of dense draft distributions at its door and agrees with the other ranks on what came
-// (QKind::kSlices). One thread.
+// (QKind::kSlices). At the leader's, draft workers with a head also take rows of states from device to
+// device. One thread.
 #pragma once
 
 #include <memory>
@@ -9,18 +10,21 @@
 #include "comm/transport.h"
 #include "target_worker/slice_links.h"
 #include "target_worker/slice_slots.h"
+#include "target_worker/state_links.h"
 
 namespace outrider {
 
 class SliceInbox {
  public:
   // `door`: what draft workers connect to. `links`: from their devices to this rank's, with a slot more than
-  // there are sequences; empty: none.
-  SliceInbox(std::unique_ptr<Transport> door, const SliceSlotsOptions& options, RowLinks links = {})
+  // there are sequences; empty: none. `states`: from the leader's device to theirs; empty: none.
+  SliceInbox(std::unique_ptr<Transport> door, const SliceSlotsOptions& options, RowLinks links = {},
+             RowLinks states = {})
       : door_(std::move(door)),
         slots_(options),
-        has_links_(static_cast<bool>(links.join)),
-        links_(std::move(links)) {}
+        has_links_(links.join || states.join),
+        links_(std::move(links)),
+        states_(std::move(states), *door_) {}
 
   // What came for earlier plans is no longer needed. Takes what has arrived, dropped drafts too, so that no
   // worker's transfers wait for long. Before every forward pass.
@@ -34,6 +38,7 @@ class SliceInbox {
   // Its first half, for those who add up by themselves: whether nothing is missing.
   bool collect(std::span<const PlanEntry> entries, Clock::time_point deadline);
   SliceSlots& slots() { return slots_; }
+  StateLinks& states() { return states_; }
 
  private:
   void take(Incoming& incoming);
@@ -42,6 +47,7 @@ class SliceInbox {
   SliceSlots slots_;
   const bool has_links_;
   SliceLinks links_;
+  StateLinks states_;
 };
 
 }  // namespace outrider

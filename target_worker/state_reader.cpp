@@ -25,22 +25,49 @@ void StateReader::read(KvHandle sequence, int64_t first, FloatRows to) {
   }
 }
 
-void StateReader::tell(KvHandle sequence, const StateAsk& ask, StateRows& rows) {
+void StateReader::tell(KvHandle sequence, const StateAsk& ask, StateLink* link,
+                       std::vector<StateRows>& told) {
   const int64_t end = std::min(target_.kv().length(sequence), int64_t{ask.first.value()} + ask.count);
-  rows.first = ask.first;
-  rows.width = static_cast<int32_t>(rows_.columns);
-  rows.values.clear();
+  StateRows rows{.sequence = ask.sequence,
+                 .first = ask.first,
+                 .ids = {},
+                 .width = static_cast<int32_t>(rows_.columns),
+                 .values = {}};
+  if (link && send(sequence, rows, end, *link, told)) return;
   for (int64_t at = ask.first.value(); at < end;) {
-    const int64_t count = std::min(projection_->max_rows(), end - at);
-    read(sequence, at, rows_.rows(count));
-    const FloatRows part = projection_->compute().fetch(rows_.rows(count));
-    for (int64_t r = 0; r < count; ++r) {
-      const auto row = part.row(r);
-      if (!std::all_of(row.begin(), row.end(), [](float x) { return std::isfinite(x); })) return;
+    const FloatRows part = rows_.rows(std::min(projection_->max_rows(), end - at));
+    read(sequence, at, part);
+    const FloatRows here = projection_->compute().fetch(part);
+    int64_t finite = 0;
+    for (; finite < here.extent(0); ++finite) {
+      const auto row = here.row(finite);
+      if (!std::all_of(row.begin(), row.end(), [](float x) { return std::isfinite(x); })) break;
       for (const float x : row) rows.values.push_back(to_bf16(x).bits);
     }
-    at += count;
+    at += finite;
+    if (finite < here.extent(0)) break;
   }
+  if (!rows.values.empty()) told.push_back(std::move(rows));
+}
+
+// From device to device, and the host learns only which are finite. False: none were sent.
+bool StateReader::send(KvHandle sequence, StateRows rows, int64_t end, StateLink& link,
+                       std::vector<StateRows>& told) {
+  const int64_t first = rows.first.value(), count = end - first;
+  const int64_t most = std::min<int64_t>(projection_->max_rows(), link.most_rows());
+  const int64_t at_once = projection_->max_rows() / most * most;
+  if (count <= 0 || !link.takes((count + most - 1) / most)) return false;
+  for (int64_t at = 0; at < count; at += rows.count) {
+    const int64_t projected = at % at_once;
+    if (projected == 0) read(sequence, first + at, rows_.rows(std::min(at_once, count - at)));
+    const FloatRows part = rows_.from(projected, std::min(most, count - at));
+    rows.first = Position(static_cast<int32_t>(first + at));
+    rows.count = static_cast<int32_t>(projection_->compute().narrow(part, link.room()));
+    rows.transfer = rows.count > 0 ? link.send(rows.count) : 0;
+    if (rows.transfer > 0) told.push_back(rows);
+    if (rows.transfer == 0 || rows.count < part.extent(0)) return at > 0 || rows.transfer > 0;
+  }
+  return true;
 }
 
 }  // namespace outrider

@@ -6,6 +6,7 @@
 
 #include "comm/messages.h"
 #include "heads/state_projection.h"
+#include "target_worker/state_links.h"
 #include "transformer/model/model.h"
 
 namespace outrider {
@@ -18,10 +19,13 @@ class StateReader {
   // Those of tokens [first, first + rows) of a sequence in the target's cache: to [rows, width], where the
   // projection computes.
   void read(KvHandle sequence, int64_t first, FloatRows to);
-  // Those that are there of [first, first + count), up to one that is not finite. `rows` has its sequence.
-  void tell(KvHandle sequence, const StateAsk& ask, StateRows& rows);
+  // Appends those that are there of [first, first + count), up to one that is not finite: by the link, in
+  // parts, if it takes them now. Null: there is none.
+  void tell(KvHandle sequence, const StateAsk& ask, StateLink* link, std::vector<StateRows>& told);
 
  private:
+  bool send(KvHandle sequence, StateRows rows, int64_t end, StateLink& link, std::vector<StateRows>& told);
+
   Model& target_;
   const std::shared_ptr<StateProjection> projection_;
   RowBuffer raw_;  // before they are projected

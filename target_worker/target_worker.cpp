@@ -102,6 +102,7 @@ StepResult TargetWorker::step(const StepPlan& plan) {
   }
   StepResult result{.step = plan.step};
   if (plan.entries.empty()) {
+    if (options_.slice_inbox) options_.slice_inbox->look();
     tell_states(plan, result);
     return result;
   }
@@ -311,9 +312,8 @@ void TargetWorker::draft_next(const StepPlan& plan, StepResult& result) {
 void TargetWorker::tell_states(const StepPlan& plan, StepResult& result) {
   if (!options_.states) return;
   for (const StateAsk& ask : plan.states) {
-    StateRows rows{.sequence = ask.sequence, .ids = {}, .values = {}};
-    options_.states->tell(sequences_.at(ask.sequence).kv, ask, rows);
-    if (!rows.values.empty()) result.states.push_back(std::move(rows));
+    StateLink* const link = options_.slice_inbox ? options_.slice_inbox->states().to(ask.worker) : nullptr;
+    options_.states->tell(sequences_.at(ask.sequence).kv, ask, link, result.states);
   }
 }
 

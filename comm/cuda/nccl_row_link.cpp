@@ -43,7 +43,7 @@ struct Room {
   std::unique_ptr<Slots> make() const {
     use_device(device);
     const int64_t size = (options.slots + 1) * slot_size();  // the last one is for the row that nobody wants
-    return std::make_unique<Slots>(size, options.rank == 0 ? size : 0);
+    return std::make_unique<Slots>(size, options.rank == 0 && options.has_host_slots ? size : 0);
   }
   std::unique_ptr<Slots> take() {
     const auto idle = std::find_if(free.begin(), free.end(), [](const auto& s) { return s->are_idle(); });
@@ -74,7 +74,7 @@ class NcclRowLink final : public RowLink {
   bool accepts() override;
   void transfer(int32_t slot, int32_t rows) override { waiting_.push_back({.slot = slot, .rows = rows}); }
   uint64_t done() const override { return done_; }
-  const uint16_t* slot(int32_t slot) const override { return row_of(slot, 0); }
+  uint16_t* slot(int32_t slot) override { return row_of(slot, 0); }
   std::span<uint16_t> host_slot(int32_t slot) override {
     const auto size = static_cast<size_t>(room_->slot_size());
     return slots_->host.span().subspan(static_cast<size_t>(slot) * size, size);
@@ -198,13 +198,16 @@ ncclResult_t NcclRowLink::queue(const Transfer& transfer) {
   return parts == ncclSuccess || parts == ncclInProgress ? end : parts;
 }
 
-// Row by row, in the same order at both ends.
+// Row by row, in the same order at all ends; to one receiver in one piece, for its rows are whole.
 ncclResult_t NcclRowLink::queue_parts(const Transfer& transfer) {
   const auto stream = reinterpret_cast<cudaStream_t>(stream_.handle());
+  const int32_t rows = options_.bounds.size() == 2 ? transfer.rows : 1;  // of a piece
   ncclResult_t result = ncclSuccess;
-  for (int32_t i = 0; i < transfer.rows && (result == ncclSuccess || result == ncclInProgress); ++i) {
+  for (int32_t i = 0; i < transfer.rows && (result == ncclSuccess || result == ncclInProgress); i += rows) {
     uint16_t* const row = row_of(transfer.slot, i);
-    const auto bytes = [](int64_t ids) { return static_cast<size_t>(ids) * sizeof(uint16_t); };
+    const auto bytes = [rows](int64_t numbers) {
+      return static_cast<size_t>(rows * numbers) * sizeof(uint16_t);
+    };
     if (options_.rank > 0) {
       result = api_.receive(row, bytes(room_->width()), ncclInt8, 0, comm_, stream);
       continue;

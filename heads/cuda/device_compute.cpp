@@ -239,6 +239,20 @@ void DeviceCompute::copy(FloatRows from, FloatRows to) {
     cuda::copy(to.data() + r * to.stride(0), from.data() + r * from.stride(0), from.extent(1), on);
 }
 
+void DeviceCompute::widen(const uint16_t* from, FloatRows to) {
+  widen_rows(stream(), reinterpret_cast<const bf16*>(from), at(to));
+}
+
+int64_t DeviceCompute::narrow(FloatRows from, uint16_t* to) {
+  const StreamView on = stream();
+  const int64_t rows = from.extent(0);
+  if (finite_.size() < rows) finite_ = PinnedBuffer<uint32_t>(2 * rows);
+  narrow_rows(on, at(from), reinterpret_cast<bf16*>(to), finite_.data());
+  on.synchronize();
+  const uint32_t* const flags = finite_.data();
+  return std::find(flags, flags + rows, 0u) - flags;
+}
+
 void DeviceCompute::read_states(Model& target, KvHandle sequence, int64_t first, FloatRows to) {
   if (&target != beside_) {
     const FloatRows written = open(to);

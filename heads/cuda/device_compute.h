@@ -37,6 +37,9 @@ class DeviceCompute final : public HeadCompute {
   void close(FloatRows to) override;
   FloatRows fetch(FloatRows from) override;
   void copy(FloatRows from, FloatRows to) override;
+  void widen(const uint16_t* from, FloatRows to) override;
+  int64_t narrow(FloatRows from, uint16_t* to) override;
+  void wait() override { stream().synchronize(); }
   void read_states(Model& target, KvHandle sequence, int64_t first, FloatRows to) override;
 
   void normalise(FloatRows x, const HeadVector& weight, float epsilon, FloatRows to) override;
@@ -77,6 +80,7 @@ class DeviceCompute final : public HeadCompute {
   size_t open_ = 0;
   int64_t largest_rows_ = 0;                             // numbers of one buffer
   std::map<const float*, PinnedBuffer<float>> fetched_;  // by where the rows begin
+  PinnedBuffer<uint32_t> finite_;                        // of rows that are narrowed
 };
 
 }  // namespace outrider::cuda

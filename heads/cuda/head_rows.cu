@@ -8,6 +8,7 @@ namespace outrider::cuda {
 namespace {
 
 constexpr int kThreads = kNormThreads;
+constexpr uint16_t kExponent = 0x7f80;  // all ones: not finite
 
 template <class T>
 __global__ void __launch_bounds__(kThreads) norm_apart(const NormedRows a) {
@@ -42,6 +43,32 @@ __global__ void __launch_bounds__(kThreads) round_apart(const RowsAt x) {
   if (i >= x.columns) return;
   float& at = x.data[static_cast<int64_t>(blockIdx.y) * x.stride + i];
   at = to_float(to_bf16(at));
+}
+
+__global__ void __launch_bounds__(kThreads) widen_apart(const bf16* from, const RowsAt to) {
+  await_inputs();
+  const int64_t i = static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x, m = blockIdx.y;
+  if (i < to.columns) to.data[m * to.stride + i] = to_float(from[m * to.columns + i]);
+}
+
+// A block for each row.
+__global__ void __launch_bounds__(kThreads) narrow_apart(const RowsAt from, bf16* to, uint32_t* finite) {
+  uint32_t* const of_threads = shared_memory<uint32_t>();
+  await_inputs();
+  const int64_t m = blockIdx.x;
+  uint32_t is_finite = 1;
+  for (int64_t i = threadIdx.x; i < from.columns; i += kThreads) {
+    const bf16 number = to_bf16(from.data[m * from.stride + i]);
+    to[m * from.columns + i] = number;
+    is_finite &= (number.bits & kExponent) != kExponent;
+  }
+  of_threads[threadIdx.x] = is_finite;
+  sync_block();
+  for (unsigned half = kThreads / 2; half > 0; half /= 2) {
+    if (threadIdx.x < half) of_threads[threadIdx.x] &= of_threads[threadIdx.x + half];
+    sync_block();
+  }
+  if (threadIdx.x == 0) finite[m] = of_threads[0];
 }
 
 __global__ void __launch_bounds__(kThreads)
@@ -123,6 +150,21 @@ void add_silu(StreamView stream, const RowsAt& x, const RowsAt& added, const flo
 void round_rows(StreamView stream, const RowsAt& x) {
   if (x.rows * x.columns == 0) return;
   launch(stream, elements_of(x), &round_apart, x);
+}
+
+void widen_rows(StreamView stream, const bf16* from, const RowsAt& to) {
+  if (to.rows * to.columns == 0) return;
+  launch(stream, elements_of(to), &widen_apart, from, to);
+}
+
+void narrow_rows(StreamView stream, const RowsAt& from, bf16* to, uint32_t* finite) {
+  if (from.rows == 0) return;
+  launch(stream,
+         {.grid_x = static_cast<unsigned>(from.rows),
+          .threads = kThreads,
+          .shared_bytes = kThreads * sizeof(uint32_t),
+          .early = true},
+         &narrow_apart, from, to, finite);
 }
 
 void gather_states(StreamView stream, const StateRows& states, const StateSlots& slots, const RowsAt& to) {

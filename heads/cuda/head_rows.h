@@ -31,6 +31,10 @@ void add_rows(StreamView stream, const RowsAt& x, const RowsAt& added, const flo
 void add_silu(StreamView stream, const RowsAt& x, const RowsAt& added, const float* bias);
 // x[m, :] = bf16 of it.
 void round_rows(StreamView stream, const RowsAt& x);
+// to[m, :] = from[m, :], rows one behind the other.
+void widen_rows(StreamView stream, const bf16* from, const RowsAt& to);
+// The other way round, rounded. finite[m]: whether row m is, as a number; in memory that the host may read.
+void narrow_rows(StreamView stream, const RowsAt& from, bf16* to, uint32_t* finite);
 // to[m, :] = the state of slot tokens[m].
 struct StateSlots {
   static constexpr int32_t kMost = 64;

@@ -110,11 +110,12 @@ class JoinedWorker {
     std::optional<SliceSender> slices = doors_of(*welcome, options.generation);
     options.slices = slices ? &*slices : nullptr;
     if (slices) use_links(*welcome, *slices);
+    auto states = states_of(*welcome, options.generation);
     std::optional<milliseconds> pause;
     {
       const auto drafter =
           models_.state_head
-              ? make_head_worker(settings_.run.models, *models_.state_head, welcome->eos_ids)
+              ? make_head_worker(settings_.run.models, *models_.state_head, welcome->eos_ids, states.get())
               : make_drafter(settings_.run.models, prepared_, models_.model.get(), welcome->target.vocab_size,
                              welcome->eos_ids, head_, slices ? slices->rows() : nullptr);
       DraftWorker worker(*drafter, *transport, options);
@@ -125,6 +126,7 @@ class JoinedWorker {
     tell(fmt::format("unloaded for {} s: its drafts have not paid for long",
                      static_cast<double>(pause->count()) / 1000));
     slices.reset();
+    states.reset();
     head_ = nullptr;
     models_ = {};
     rested_ = rest_at(*transport, *pause, options);
@@ -141,15 +143,34 @@ class JoinedWorker {
     return std::nullopt;
   }
 
+  Device device() const { return device_of_worker(settings_.run.models, target_ranks(settings_.run.models)); }
+  // What mpirun started has its traffic among hosts anyway; who joined with a key has not.
+  bool is_trusted(const Welcome& welcome, const std::string& gpu) const {
+    return settings_.parent != 0 || on_one_host(welcome.slices, gpu);
+  }
+
+  // Null: rows of states come with the job.
+  std::unique_ptr<StateInbox> states_of(const Welcome& welcome, Generation self) const {
+    const std::string gpu = models_.state_head ? linkable_gpu(device()) : "";
+    if (!may_link_states(welcome.slices, gpu) || !is_trusted(welcome, gpu)) return nullptr;
+    const auto connect = [&]() -> Result<std::unique_ptr<StateInbox>> {
+      const int64_t width = models_.state_head->hidden_size();
+      ASSIGN_OR_RETURN(auto links, make_state_receiver(device(), width, settings_.run.models.max_num_seqs));
+      return StateInbox::connect(welcome.slices, std::move(links), models_.state_head->compute(),
+                                 {.worker = self, .width = width}, kJoiningConnectTimeout);
+    };
+    auto inbox = connect();
+    if (inbox.ok()) return std::move(inbox).value();
+    tell(inbox.status().message() + "; rows of states come with the job");
+    return nullptr;
+  }
+
   void use_links(const Welcome& welcome, SliceSender& slices) const {
     if (!models_.model) return;
-    const Device device = device_of_worker(settings_.run.models, 0);
-    const std::string gpu = linkable_gpu(device);
-    // What mpirun started has its traffic among hosts anyway; who joined with a key has not.
-    const bool trusted = settings_.parent != 0 || on_one_host(welcome.slices, gpu);
-    if (!may_link(welcome.slices, gpu) || !trusted) return;
+    const std::string gpu = linkable_gpu(device());
+    if (!may_link(welcome.slices, gpu) || !is_trusted(welcome, gpu)) return;
     constexpr int kMostDrafts = 8;  // under way; more of them take the sockets
-    auto links = make_links(device, welcome.slices, welcome.target.vocab_size, -1,
+    auto links = make_links(device(), welcome.slices, welcome.target.vocab_size, -1,
                             std::min(2 * settings_.run.models.max_num_seqs, kMostDrafts));
     if (links.ok()) return slices.use_links(std::move(links).value());
     tell(links.status().message() + "; dense q goes to the target by sockets");

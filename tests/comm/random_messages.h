@@ -184,18 +184,19 @@ class RandomMessages {
   void fill(StepPlan& m) {
     fill_all(m.step, m.state_hash, m.prefixes, m.closes, m.opens, m.entries, m.states);
   }
-  void fill(StateAsk& m) { fill_all(m.sequence, m.first, m.count); }
+  void fill(StateAsk& m) { fill_all(m.sequence, m.first, m.count, m.worker); }
   void fill(PromptScores& m) { fill_all(m.sequence, m.logprobs); }
   void fill(StepResult& m) {
     fill_all(m.step, m.verdicts, m.scores, m.forward_ns, m.verify_ns, m.commit_ns, m.drafts, m.draft_ns,
              m.states);
   }
   void fill(QSlice& m) { fill_all(m.sequence, m.round, m.worker, m.rows, m.weights); }
-  void fill(LinkOffer& m) { fill_all(m.worker, m.id); }
+  void fill(LinkOffer& m) { fill_all(m.worker, m.id, m.states); }
   void fill(QTransfer& m) { fill_all(m.sequence, m.round, m.worker, m.number, m.sums, m.drafted); }
   void fill(Resync& m) { fill_all(m.sequence, m.epoch, m.committed, m.hash, m.state_rows); }
   void fill(Rest& m) { fill(m.pause_ms); }
-  void fill(StateRows& m) { fill_all(m.sequence, m.first, m.ids, m.width, m.values); }
+  void fill(StateRows& m) { fill_all(m.sequence, m.first, m.ids, m.width, m.values, m.transfer, m.count); }
+  void fill(StateTransfer& m) { fill_all(m.number, m.rows); }
 
   template <class... Fields>
   void fill_all(Fields&... fields) {

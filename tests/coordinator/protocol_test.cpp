@@ -343,8 +343,9 @@ class StatesOnTheirWay : public ::testing::Test {
               .state_width = 2}});
     join(77);
   }
-  void join(uint64_t head) {
+  void join(uint64_t head, Generation generation = Generation(5)) {
     step(MessageReceived{kWorker, Hello{.role = Role::kDraft,
+                                        .generation = generation,
                                         .model = {.name = "h", .max_context = 500, .isa = ""},
                                         .max_sequences = 4,
                                         .state_head = head}});
@@ -367,8 +368,9 @@ class StatesOnTheirWay : public ::testing::Test {
     }
   }
   // The result of the plan that is out, with `rows` of what it asked for.
-  void answer(int32_t accepted, size_t rows) {
+  void answer(int32_t accepted, size_t rows, std::vector<StateRows> by_link = {}) {
     StepResult result{.step = plan_.step, .verdicts = {}};
+    result.states = std::move(by_link);
     for (const PlanEntry& entry : plan_.entries)
       result.verdicts.push_back({.sequence = kOnly,
                                  .epoch = entry.epoch,
@@ -436,6 +438,43 @@ TEST_F(StatesOnTheirWay, AreAskedForAgainWhereAWorkerLacksThem) {
   EXPECT_EQ(protocol_.find(kOnly)->state, RequestState::kDrafting);
 }
 
+// Those that go from device to device: the worker hears which tokens they are of.
+TEST_F(StatesOnTheirWay, MayGoByALinkInParts) {
+  submit();
+  EXPECT_EQ(plan_.states.at(0).worker, Generation(5));
+  const auto told = [&](int32_t first, int32_t count, uint64_t transfer) {
+    return StateRows{.sequence = kOnly,
+                     .first = Position(first),
+                     .ids = {},
+                     .width = 2,
+                     .values = {},
+                     .transfer = transfer,
+                     .count = count};
+  };
+  answer(0, 0, {told(0, 2, 7), told(2, 1, 8)});
+  const auto rows = take<StateRows>();
+  ASSERT_EQ(rows.size(), 2u);
+  EXPECT_EQ(rows[0].transfer, 7u);
+  EXPECT_EQ(rows[0].ids, (std::vector<TokenId>{TokenId(2), TokenId(3)}));
+  EXPECT_EQ(rows[1].transfer, 8u);
+  EXPECT_EQ(rows[1].count, 1);
+  EXPECT_EQ(rows[1].ids, std::vector<TokenId>{TokenId(9)});
+  EXPECT_EQ(protocol_.totals().state_link_bytes, 3 * 2 * 2);
+  EXPECT_TRUE(protocol_.has_target());
+}
+
+// It came back as another one, which lacks what went to the first.
+TEST_F(StatesOnTheirWay, ByALinkAreOfNoUseToAnotherWorker) {
+  submit();
+  join(77, Generation(6));
+  answer(0, 0,
+         {StateRows{.sequence = kOnly, .ids = {}, .width = 2, .values = {}, .transfer = 7, .count = 3}});
+  EXPECT_TRUE(take<StateRows>().empty());
+  EXPECT_EQ(plan_.states.at(0).first, Position(0));
+  EXPECT_EQ(plan_.states.at(0).worker, Generation(6));
+  EXPECT_EQ(plans_, 2);
+}
+
 // Numbers that are not finite are not told.
 TEST_F(StatesOnTheirWay, ThatTheTargetDoesNotHaveAreNotWaitedFor) {
   submit();
@@ -458,7 +497,11 @@ TEST_F(StatesOnTheirWay, NobodyAskedForBreakTheProtocol) {
       [](StateRows& rows) { rows.values.resize(5); },
       [](StateRows& rows) { rows.values.resize(100); },
       [](StateRows& rows) { rows.values.clear(); },
-      [](StateRows& rows) { rows.ids = {TokenId(1)}; }};
+      [](StateRows& rows) { rows.ids = {TokenId(1)}; },
+      [](StateRows& rows) { rows.transfer = 1; },
+      [](StateRows& rows) { rows.values.clear(), rows.transfer = 1, rows.count = 4; },
+      [](StateRows& rows) { rows.values.clear(), rows.transfer = 1, rows.count = -1; },
+      [](StateRows& rows) { rows.values.clear(), rows.transfer = 1, rows.count = 0; }};
   for (const auto& lie : lies) {
     StatesOnTheirWay::SetUp();
     submit();

@@ -101,6 +101,16 @@ TEST_P(HeadDraftingTest, RowsMayComeTwiceAndOverlapAndNotBehindAGap) {
   EXPECT_EQ(answers().at(0).draft.ids, expected(30));
 }
 
+TEST_P(HeadDraftingTest, RowsThatWentByALinkThatThereIsNotAreMissing) {
+  ASSERT_TRUE(drafter_.open(open(kOne, 20)).ok());
+  StateRows lost = rows(kOne, 0, 10);
+  lost.values.clear();
+  lost.transfer = 1;
+  lost.count = 10;
+  EXPECT_EQ(drafter_.take(lost).code(), StatusCode::kUnavailable);
+  EXPECT_EQ(drafter_.held(kOne).state_rows, 0);
+}
+
 TEST_P(HeadDraftingTest, OtherTextsAreRefused) {
   EXPECT_FALSE(drafter_.take(rows(kOne, 0, 3)).ok()) << "not open";
   EXPECT_FALSE(drafter_.begin(propose(kOne, 3)).ok());

@@ -238,6 +238,7 @@ TEST_P(LyingJob, NoFieldHarms) {
   lie_about(StepResult{.verdicts = {Verdict{.sequence = kFirst}}});
   lie_about(QSlice{.sequence = kFirst, .rows = 1, .weights = {1, 2}});
   lie_about(LinkOffer{.id = "it"});
+  lie_about(StateTransfer{.number = 1, .rows = 1});
   lie_about(QTransfer{.sequence = kFirst, .sums = {3}, .drafted = {1}});
   // One after the other.
   std::mt19937 random(4);

@@ -30,7 +30,7 @@ struct MemoryLink final : RowLink {
     sent.emplace_back(slot(at), slot(at) + rows * kVocabulary);
   }
   uint64_t done() const override { return over; }
-  const uint16_t* slot(int32_t at) const override { return device.data() + at * 3 * kVocabulary; }
+  uint16_t* slot(int32_t at) override { return device.data() + at * 3 * kVocabulary; }
   std::span<uint16_t> host_slot(int32_t at) override {
     return std::span(host).subspan(static_cast<size_t>(at) * 3 * kVocabulary, 3 * kVocabulary);
   }

@@ -85,6 +85,35 @@ TEST(DeviceHeads, StatesOfATargetComeWithoutTheHost) {
   }
 }
 
+// Rows of bf16 numbers, rounded and widened as on the host, and found not to be finite.
+TEST(DeviceHeads, RowsAreNarrowedAsOnTheHost) {
+  const auto there = on_device(), here = make_host_compute(1, 1 << 20);
+  std::mt19937 random(5);
+  for (const int64_t width : {1, 64, 300, 1000})
+    for (const int64_t bad : {-1, 0, 3, 6}) {
+      constexpr int64_t kCount = 7;
+      std::vector<float> numbers(static_cast<size_t>(kCount * width));
+      for (float& x : numbers) x = static_cast<float>(random() % 20'000) / 3'000 - 3;
+      const float wrong[] = {NAN, -INFINITY, 3.4e38f};  // the last is infinite when it is rounded
+      if (bad >= 0) numbers[static_cast<size_t>(bad * width + width / 2)] = wrong[random() % 3];
+      const int64_t finite = bad < 0 ? kCount : bad;
+      std::vector<float> widened[2];
+      for (const auto& [compute, to] : {std::pair{there, &widened[0]}, {here, &widened[1]}}) {
+        const testing::RowsThere rows(*compute, numbers, kCount);
+        const RowBuffer room = compute->rows(kCount, width + 2);
+        auto* const narrow = reinterpret_cast<uint16_t*>(room.data);
+        EXPECT_EQ(compute->narrow(rows.all(), narrow), finite) << width;
+        const RowBuffer apart = compute->rows(kCount, width + 5);
+        compute->widen(narrow, apart.slice(finite, 3, width));
+        compute->wait();
+        if (finite > 0) *to = testing::numbers_of(*compute, apart.slice(finite, 3, width));
+      }
+      EXPECT_TRUE(testing::same_bits(widened[0], widened[1])) << width;
+      for (size_t i = 0; i < widened[1].size(); ++i)
+        ASSERT_EQ(widened[1][i], to_float(to_bf16(numbers[i]))) << width;
+    }
+}
+
 // What was drawn is read there with the bits that the host reads; the embedding of a target beside, where it
 // is.
 TEST(DeviceHeads, RowsOfDrawnTokensAreTheHosts) {

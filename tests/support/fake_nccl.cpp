@@ -122,7 +122,8 @@ void forget(Comm& comm) {
 }
 
 ncclResult_t state_of(Comm& comm) {
-  if (comm.rank == 0 && fake_nccl().fail_after >= 0 && comm.groups > fake_nccl().fail_after)
+  if (comm.rank == fake_nccl().fail_rank && fake_nccl().fail_after >= 0 &&
+      comm.groups > fake_nccl().fail_after)
     return ncclRemoteError;
   if (static_cast<int>(comm.world->joined.size()) < comm.world->size || fake_nccl().init_hangs)
     return ncclInProgress;

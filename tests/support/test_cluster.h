@@ -65,6 +65,8 @@ struct ClusterOptions {
   std::chrono::milliseconds slice_timeout{60'000};
   // Besides, from device to device; `links` makes an end's.
   std::function<RowLinks(RowLinkOptions end)> links;
+  // The same for rows of states, to a head at draft workers; it needs doors, too.
+  std::function<RowLinks(RowLinkOptions end)> state_links;
   // Wraps that of a drafter.
   std::function<std::unique_ptr<Transport>(std::unique_ptr<Transport> transport)> drafter_wire;
   // Wraps that of a target group's leader.
@@ -243,7 +245,7 @@ class TestCluster {
             tell_states(*model, r == 0, target);
           else if (head)
             target.drafter = std::make_shared<StateDrafter>(*model, std::move(head), drafting);
-          if (options_.slices) open_door(*model, group, target);
+          if (options_.slices || options_.state_links) open_door(*model, group, target);
           target.head =
               head_of(options_.draft, vocab_range(model->config().vocab_size, {r, options_.tp_size}));
           TargetWorker worker(*model, group, std::move(target));
@@ -319,7 +321,8 @@ class TestCluster {
                           .rank = group.rank(),
                           .sequences = options_.max_num_seqs,
                           .rows = 16},
-        links(model.config().vocab_size, 1 + group.rank(), options_.max_num_seqs + 1));
+        links(model.config().vocab_size, 1 + group.rank(), options_.max_num_seqs + 1),
+        group.rank() == 0 ? state_links(target.state_width, 0) : RowLinks());
     target.slices = std::move(door.all);
     target.slice_timeout = options_.slice_timeout;
   }
@@ -330,6 +333,15 @@ class TestCluster {
     for (int r = 0; r < options_.tp_size; ++r)
       link.bounds.push_back(vocab_range(vocab_size, {r, options_.tp_size}).end);
     return options_.links(link);
+  }
+
+  RowLinks state_links(int64_t width, int rank) const {
+    if (!options_.state_links) return {};
+    return options_.state_links({.bounds = {0, width},
+                                 .rank = rank,
+                                 .rows = kStateRows,
+                                 .slots = rank == 0 ? kStateSlots : kStateSlots + 2 * all_sequences(),
+                                 .has_host_slots = false});
   }
 
   ModelOptions draft_options(Shard shard) const {
@@ -395,7 +407,15 @@ class TestCluster {
                        .value();
         if (slices && options_.links) slices->use_links(links(welcome->target.vocab_size, 0, kLinkSlots));
         worker.slices = slices ? &*slices : nullptr;
-        const auto drafter = state_head ? make_head_worker(*state_head)
+        std::unique_ptr<StateInbox> states;
+        if (options_.state_links)
+          states =
+              StateInbox::connect(
+                  welcome->slices, state_links(worker.state_width, 1), state_head->compute(),
+                  {.worker = generation, .width = worker.state_width, .patience = options_.slice_timeout},
+                  std::chrono::seconds(10))
+                  .value();
+        const auto drafter = state_head ? make_head_worker(*state_head, states.get())
                              : model
                                  ? make_model_drafter(*model, {.max_sequences = all_sequences(),
                                                                .kept_texts = options_.prefix_caching ? 4 : 0,
@@ -417,12 +437,14 @@ class TestCluster {
     });
   }
 
-  std::unique_ptr<Drafter> make_head_worker(Head& head) const {
+  std::unique_ptr<Drafter> make_head_worker(Head& head, StateInbox* inbox) const {
     return std::make_unique<HeadDrafting>(
-        head, HeadDraftingOptions{.max_sequences = all_sequences(), .eos_ids = options_.eos_ids});
+        head,
+        HeadDraftingOptions{.max_sequences = all_sequences(), .eos_ids = options_.eos_ids, .inbox = inbox});
   }
 
-  static constexpr int32_t kLinkSlots = 3;   // fewer than drafts may be under way
+  static constexpr int32_t kLinkSlots = 3;  // fewer than drafts may be under way
+  static constexpr int32_t kStateRows = 4, kStateSlots = 4;
   static constexpr uint64_t kStateHead = 9;  // the fingerprint of `head`
 
   ClusterOptions options_;

@@ -28,7 +28,7 @@ struct ScriptedLink final : RowLink {
   bool accepts() override { return true; }
   void transfer(int32_t at, int32_t rows) override { transfers.emplace_back(at, rows); }
   uint64_t done() const override { return over; }
-  const uint16_t* slot(int32_t at) const override { return &memory.at(static_cast<size_t>(at)); }
+  uint16_t* slot(int32_t at) override { return &memory.at(static_cast<size_t>(at)); }
   std::span<uint16_t> host_slot(int32_t) override { return {}; }
   void fill(int32_t, int32_t) override {}
   void keep(int32_t, int32_t, const uint16_t*) override {}

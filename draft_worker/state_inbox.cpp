@@ -1,0 +1,173 @@
+#include "draft_worker/state_inbox.h"
+
+#include <spdlog/spdlog.h>
+
+#include <algorithm>
+
+#include "base/bfloat16.h"
+#include "comm/message_check.h"
+#include "draft_worker/slice_sender.h"
+
+namespace outrider {
+namespace {
+
+constexpr int kMostWords = 256;        // at a time
+constexpr size_t kMostWaiting = 4096;  // announced by a leader that does not wait for those before
+
+}  // namespace
+
+Result<std::unique_ptr<StateInbox>> StateInbox::connect(const SliceDoors& doors, RowLinks links,
+                                                        HeadCompute& compute,
+                                                        const StateInboxOptions& options,
+                                                        std::chrono::milliseconds timeout) {
+  ASSIGN_OR_RETURN(auto door, connect_to_door(doors, 0, timeout));
+  return std::make_unique<StateInbox>(std::move(door), std::move(links), compute, options);
+}
+
+StateInbox::StateInbox(std::unique_ptr<Transport> door, RowLinks links, HeadCompute& compute,
+                       const StateInboxOptions& options)
+    : door_(std::move(door)),
+      links_(std::move(links)),
+      compute_(compute),
+      options_(options),
+      taken_(static_cast<size_t>(links_.slots)),
+      room_(compute.rows(links_.rows, options.width)) {}
+
+Status StateInbox::offer() {
+  ASSIGN_OR_RETURN(const std::string id, links_.new_id());
+  RETURN_IF_ERROR(
+      door_->send(kCoordinatorPeer, LinkOffer{.worker = options_.worker, .id = id, .states = true}));
+  ASSIGN_OR_RETURN(link_, links_.join(id));
+  return {};
+}
+
+void StateInbox::look() {
+  if (!std::exchange(offered_, true))
+    if (const Status status = offer(); !status.ok()) give_up(status.message());
+  for (int i = 0; i < kMostWords && !ended_; ++i) {
+    const auto incoming = door_->receive(Clock::now());
+    if (!incoming) break;
+    if (const auto* transfer = std::get_if<StateTransfer>(&incoming->message)) announce(*transfer);
+    if (const auto* failure = std::get_if<Failure>(&incoming->message)) give_up(failure->message);
+  }
+  if (ended_) return;
+  const LinkState state = link_->state();
+  for (; done_ < link_->done(); ++done_) {
+    Transfer& transfer = transfers_.at(posted_.front());
+    posted_.pop_front();
+    transfer.here = true;
+    arrived_ += transfer.rows;
+  }
+  if (state == LinkState::kBroken) return give_up(link_->reason());
+  ready_ = state == LinkState::kReady;
+  post_waiting();
+  const auto now = Clock::now();
+  const bool is_late = std::any_of(transfers_.begin(), transfers_.end(), [&](const auto& entry) {
+    const Transfer& transfer = entry.second;
+    return transfer.claimed && !transfer.here && now - transfer.since > options_.patience;
+  });
+  if (is_late) give_up("rows did not come in time");
+}
+
+void StateInbox::announce(const StateTransfer& transfer) {
+  if (const Status status = check(transfer, links_.rows); !status.ok()) return give_up(status.message());
+  if (transfer.number != announced_ + 1 || waiting_.size() >= kMostWaiting)
+    return give_up(fmt::format("state_transfer: number is {} behind {}", transfer.number, announced_));
+  ++announced_;
+  transfers_[announced_].rows = transfer.rows;
+  waiting_.push_back(announced_);
+}
+
+// In their order, as far as there are slots.
+void StateInbox::post_waiting() {
+  while (!waiting_.empty()) {
+    const int32_t slot = free_slot();
+    if (slot == kNoSlot) return;
+    if (std::exchange(unread_, false)) compute_.wait();
+    Transfer& transfer = transfers_.at(waiting_.front());
+    taken_[static_cast<size_t>(slot)] = true;
+    transfer.slot = slot;
+    link_->transfer(slot, transfer.rows);
+    posted_.push_back(waiting_.front());
+    waiting_.pop_front();
+    (void)link_->state();  // begins it
+  }
+}
+
+// Where all are taken, what nobody asked for is forgotten, and else the oldest rows make room.
+int32_t StateInbox::free_slot() {
+  const auto free = [this] { return std::find(taken_.begin(), taken_.end(), false); };
+  if (free() == taken_.end()) {
+    const auto oldest = [this](bool claimed) {
+      return std::find_if(transfers_.begin(), transfers_.end(), [&](const auto& entry) {
+        return entry.second.here && entry.second.slot != kNoSlot && entry.second.claimed == claimed;
+      });
+    };
+    if (const auto unclaimed = oldest(false); unclaimed != transfers_.end())
+      release(unclaimed->first);
+    else if (const auto claimed = oldest(true); claimed != transfers_.end())
+      bring_home(claimed->second);
+  }
+  const auto at = free();
+  return at == taken_.end() ? kNoSlot : static_cast<int32_t>(at - taken_.begin());
+}
+
+void StateInbox::bring_home(Transfer& transfer) {
+  const FloatRows there = room_.rows(transfer.rows);
+  compute_.widen(link_->slot(transfer.slot), there);
+  const FloatRows here = compute_.fetch(there);
+  for (int64_t r = 0; r < here.extent(0); ++r)
+    for (const float number : here.row(r)) transfer.home.push_back(to_bf16(number).bits);
+  taken_[static_cast<size_t>(std::exchange(transfer.slot, kNoSlot))] = false;
+  brought_home_ += transfer.rows;
+}
+
+// What is here can still be read.
+void StateInbox::give_up(const std::string& reason) {
+  if (std::exchange(ended_, true)) return;
+  ready_ = false;
+  if (link_) link_->abort(reason);
+  (void)door_->send(kCoordinatorPeer, Failure{reason});
+  std::erase_if(transfers_, [](const auto& entry) { return !entry.second.here; });
+  spdlog::info("rows of states come from the target by sockets: {}", reason);
+}
+
+void StateInbox::claim(uint64_t number) {
+  const auto at = transfers_.find(number);
+  if (at == transfers_.end() && (ended_ || number <= announced_)) return;  // lost
+  Transfer& transfer = at == transfers_.end() ? transfers_[number] : at->second;
+  if (!std::exchange(transfer.claimed, true)) transfer.since = Clock::now();
+}
+
+void StateInbox::release(uint64_t number) {
+  const auto at = transfers_.find(number);
+  if (at == transfers_.end()) return;
+  Transfer& transfer = at->second;
+  if (!transfer.here) {  // it takes its turn all the same
+    transfer.claimed = false;
+    if (transfer.rows == 0) transfers_.erase(at);
+    return;
+  }
+  if (transfer.slot != kNoSlot) taken_[static_cast<size_t>(transfer.slot)] = false;
+  unread_ = true;
+  transfers_.erase(at);
+}
+
+StateInbox::Arrival StateInbox::arrival(uint64_t number, int64_t rows) const {
+  const auto at = transfers_.find(number);
+  if (at == transfers_.end()) return Arrival::kLost;
+  const Transfer& transfer = at->second;
+  if (transfer.rows > 0 && transfer.rows < rows) return Arrival::kLost;
+  return transfer.here ? Arrival::kHere : Arrival::kComing;
+}
+
+void StateInbox::read(uint64_t number, int64_t first, FloatRows to) {
+  const Transfer& transfer = transfers_.at(number);
+  CHECK(transfer.here && first + to.extent(0) <= transfer.rows, "rows [{}, {}) of {}", first,
+        first + to.extent(0), transfer.rows);
+  const int64_t begin = first * options_.width;
+  if (transfer.slot == kNoSlot) return put_rows(compute_, transfer.home.data() + begin, to);
+  compute_.widen(link_->slot(transfer.slot) + begin, to);
+}
+
+}  // namespace outrider

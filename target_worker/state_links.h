@@ -1,0 +1,59 @@
+// The leader's ends of the links by which rows of its states go to draft workers that have a head and a GPU
+// of their own (comm/row_link.h). One thread. Nothing here waits for a worker.
+#pragma once
+
+#include <map>
+
+#include "comm/row_link.h"
+#include "comm/transport.h"
+
+namespace outrider {
+
+// That to one worker, at the other end of a door.
+class StateLink {
+ public:
+  StateLink(PeerId worker, std::unique_ptr<RowLink> rows, const RowLinks& links, Transport& door)
+      : worker_(worker), rows_(std::move(rows)), most_rows_(links.rows), slots_(links.slots), door_(door) {}
+
+  PeerId worker() const { return worker_; }
+  int32_t most_rows() const { return most_rows_; }  // of a transfer
+  // Whether so many transfers can be begun now.
+  bool takes(int64_t transfers);
+  // Where the rows of the next transfer are written.
+  uint16_t* room() { return rows_->slot(static_cast<int32_t>(sent_ % static_cast<uint64_t>(slots_))); }
+  // Announces and begins it, of the first rows there. Its number; 0: the worker does not take it.
+  uint64_t send(int32_t rows);
+
+  void look();
+  void end(const std::string& reason);  // and tells the worker
+  bool ended() const { return ended_; }
+
+ private:
+  const PeerId worker_;
+  const std::unique_ptr<RowLink> rows_;
+  const int32_t most_rows_, slots_;
+  Transport& door_;
+  uint64_t sent_ = 0;  // transfers
+  bool ended_ = false;
+};
+
+class StateLinks {
+ public:
+  // `door` must outlive it.
+  StateLinks(RowLinks links, Transport& door) : links_(std::move(links)), door_(door) {}
+
+  // A worker's offer, which ends the link it had.
+  void join(const LinkOffer& offer, PeerId from);
+  // It takes no more rows by its link.
+  void refuse(PeerId from, const std::string& reason);
+  void look();
+  // Null: its rows go another way.
+  StateLink* to(Generation worker);
+
+ private:
+  const RowLinks links_;
+  Transport& door_;
+  std::map<Generation, StateLink> of_worker_;
+};
+
+}  // namespace outrider

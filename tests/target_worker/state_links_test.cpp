@@ -1,0 +1,210 @@
+// The leader's ends of the links by which rows of states go to draft workers: what it announces and sends,
+// and when rows must go another way.
+#include "target_worker/state_links.h"
+
+#include <gtest/gtest.h>
+
+#include "base/bfloat16.h"
+#include "target_worker/slice_inbox.h"
+#include "target_worker/state_reader.h"
+#include "tests/heads/golden_heads.h"
+#include "tests/support/hostile_fields.h"
+
+namespace outrider {
+namespace {
+
+using namespace std::chrono_literals;
+
+constexpr Generation kWorker{9};
+constexpr int32_t kRows = 3, kSlots = 2;
+constexpr int64_t kWidth = 64;
+
+// Device memory is host memory; transfers are done when the test says so.
+struct MemoryLink final : RowLink {
+  LinkState now = LinkState::kReady;
+  std::string why;
+  bool accepting = true;
+  uint64_t over = 0;
+  std::vector<uint16_t> memory = std::vector<uint16_t>(kSlots * kRows * kWidth);
+  std::vector<std::vector<uint16_t>> sent;
+
+  LinkState state() override { return now; }
+  const std::string& reason() const override { return why; }
+  void abort(std::string reason) override { now = LinkState::kBroken, why = std::move(reason); }
+  bool accepts() override { return accepting; }
+  void transfer(int32_t at, int32_t rows) override { sent.emplace_back(slot(at), slot(at) + rows * kWidth); }
+  uint64_t done() const override { return over; }
+  uint16_t* slot(int32_t at) override { return memory.data() + at * kRows * kWidth; }
+  std::span<uint16_t> host_slot(int32_t) override { return {}; }
+  void fill(int32_t, int32_t) override {}
+  void keep(int32_t, int32_t, const uint16_t*) override {}
+  void settle() override {}
+  void fetch(int32_t, int32_t) override {}
+};
+
+class StateLinksTest : public ::testing::Test {
+ protected:
+  StateLinksTest() { fresh(); }
+  void fresh() {
+    worker_.reset();
+    hub_ = make_inproc_hub();
+    RowLinks links{.new_id = {}, .join = {}, .rows = kRows, .slots = kSlots};
+    links.join = [this](const std::string& id) -> Result<std::unique_ptr<RowLink>> {
+      if (id != "it") return malformed("no id");
+      auto link = std::make_unique<MemoryLink>();
+      link_ = link.get();
+      return std::unique_ptr<RowLink>(std::move(link));
+    };
+    inbox_ = std::make_unique<SliceInbox>(hub_->coordinator_end(),
+                                          SliceSlotsOptions{.range = {0, 4}, .sequences = 1}, RowLinks(),
+                                          std::move(links));
+    worker_ = hub_->connect();
+    offer(kWorker);
+  }
+  void offer(Generation worker, const std::string& id = "it") {
+    ASSERT_TRUE(worker_->send(kCoordinatorPeer, LinkOffer{.worker = worker, .id = id, .states = true}).ok());
+    inbox_->look();
+  }
+  StateLink* link(Generation worker = kWorker) { return inbox_->states().to(worker); }
+  std::optional<Message> heard() {
+    while (auto incoming = worker_->receive(Clock::now()))
+      if (!std::holds_alternative<Heartbeat>(incoming->message)) return std::move(incoming->message);
+    return std::nullopt;
+  }
+
+  std::shared_ptr<InprocHub> hub_;
+  std::unique_ptr<SliceInbox> inbox_;
+  std::unique_ptr<Transport> worker_;
+  MemoryLink* link_ = nullptr;
+};
+
+TEST_F(StateLinksTest, TransfersAreAnnouncedAndSentAsFarAsThereAreSlots) {
+  EXPECT_TRUE(link()->takes(2));
+  EXPECT_FALSE(link()->takes(3));
+  for (const uint64_t number : {1, 2}) {
+    std::fill_n(link()->room(), kWidth, static_cast<uint16_t>(number));
+    EXPECT_EQ(link()->send(1), number);
+    const auto told = std::get<StateTransfer>(*heard());
+    EXPECT_EQ(told.number, number);
+    EXPECT_EQ(told.rows, 1);
+    EXPECT_EQ(link_->sent.back(), std::vector<uint16_t>(kWidth, static_cast<uint16_t>(number)));
+  }
+  EXPECT_FALSE(link()->takes(1));
+  link_->over = 1;
+  EXPECT_TRUE(link()->takes(1));
+  EXPECT_EQ(link()->room(), link_->slot(0));
+  link_->accepting = false;
+  EXPECT_FALSE(link()->takes(1));
+}
+
+TEST_F(StateLinksTest, BeforeItIsReadyAndAfterItEndedRowsGoAnotherWay) {
+  link_->now = LinkState::kConnecting;
+  EXPECT_FALSE(link()->takes(1));
+  link_->now = LinkState::kReady;
+  EXPECT_TRUE(link()->takes(1));
+  link_->abort("gone");
+  EXPECT_FALSE(link()->takes(1));
+  inbox_->look();
+  EXPECT_EQ(link(), nullptr);
+  EXPECT_EQ(std::get<Failure>(*heard()).message, "gone");
+  EXPECT_EQ(link(Generation{3}), nullptr);
+}
+
+TEST_F(StateLinksTest, AWorkerTakesBackItsOffer) {
+  ASSERT_TRUE(worker_->send(kCoordinatorPeer, Failure{"no more"}).ok());
+  inbox_->look();
+  EXPECT_EQ(link(), nullptr);
+  offer(Generation{10});
+  EXPECT_NE(link(Generation{10}), nullptr);
+  offer(Generation{11});
+  EXPECT_NE(link(Generation{11}), nullptr);
+  EXPECT_EQ(link(Generation{10}), nullptr) << "a worker has one link";
+  while (heard()) {
+  }
+  offer(Generation{12}, "another");
+  EXPECT_EQ(std::get<Failure>(*heard()).message, "the worker offers another one");
+  EXPECT_EQ(std::get<Failure>(*heard()).message, "no id");
+}
+
+TEST_F(StateLinksTest, WhoIsGoneIsSentNothing) {
+  worker_.reset();
+  EXPECT_EQ(link()->send(1), 0u);
+  EXPECT_TRUE(link_->sent.empty());
+  EXPECT_FALSE(link()->takes(1));
+}
+
+TEST_F(StateLinksTest, NoFieldHarms) {
+  const auto tell = [&](const Message& lie, const std::string& what) {
+    SCOPED_TRACE(what);
+    fresh();
+    ASSERT_TRUE(worker_->send(kCoordinatorPeer, lie).ok());
+    inbox_->look();
+    inbox_->look();
+    if (link()) (void)link()->takes(1);
+  };
+  EXPECT_GT(testing::for_each_lie(LinkOffer{.worker = kWorker, .id = "it", .states = true}, tell), 5);
+  EXPECT_GT(testing::for_each_lie(Failure{"no"}, tell), 2);
+  EXPECT_GT(testing::for_each_lie(StateTransfer{.number = 1, .rows = 1}, tell), 10);
+}
+
+// ---- what the leader tells ------------------------------------------------------------------------------
+
+// The rows of messages and those of transfers are the same numbers.
+class ToldStates : public StateLinksTest {
+ protected:
+  ToldStates() {
+    EXPECT_EQ(head_->hidden_size(), kWidth);
+    std::vector<TokenId> ids;
+    for (int32_t i = 0; i < 20; ++i) ids.emplace_back(i * 37 % 280);
+    sequence_ = model_->kv().create();
+    const BatchSlice slice{sequence_, ids, 1};
+    EXPECT_TRUE(model_->forward({&slice, 1}).ok());
+  }
+  std::vector<StateRows> tell(int32_t first, int32_t count, StateLink* link) {
+    std::vector<StateRows> told;
+    reader_.tell(sequence_, {.sequence = SequenceId(1), .first = Position(first), .count = count}, link,
+                 told);
+    return told;
+  }
+
+  const std::unique_ptr<Collectives> group_ = make_single_collectives();
+  const std::unique_ptr<Head> head_ = testing::load_head_or_die(
+      {"eagle3", HeadKind::kEagle3}, {.max_rows = 16, .max_positions = 120, .kv_tokens = 200});
+  const std::unique_ptr<Model> model_ =
+      testing::load_or_die(testing::golden_model(testing::kHeadsTarget),
+                           {.max_positions = 120, .kv_tokens = 400, .taps = head_->config().taps}, *group_);
+  StateReader reader_{*model_, head_->projection(), static_cast<int64_t>(head_->config().taps.size())};
+  KvHandle sequence_;
+};
+
+TEST_F(ToldStates, AreTheSameByLinkAndByMessage) {
+  const auto expected = tell(2, 5, nullptr);
+  ASSERT_EQ(expected.size(), 1u);
+  ASSERT_EQ(expected[0].values.size(), 5u * kWidth);
+  const auto told = tell(2, 5, link());
+  ASSERT_EQ(told.size(), 2u);
+  std::vector<uint16_t> sent;
+  for (size_t i = 0; i < told.size(); ++i) {
+    EXPECT_EQ(told[i].first, Position(i == 0 ? 2 : 5));
+    EXPECT_EQ(told[i].transfer, i + 1);
+    EXPECT_EQ(told[i].count, i == 0 ? 3 : 2);
+    EXPECT_TRUE(told[i].values.empty());
+    sent.insert(sent.end(), link_->sent[i].begin(), link_->sent[i].end());
+  }
+  EXPECT_EQ(sent, expected[0].values);
+  // No slot is free.
+  const auto again = tell(2, 5, link());
+  ASSERT_EQ(again.size(), 1u);
+  EXPECT_EQ(again[0].values, expected[0].values);
+}
+
+TEST_F(ToldStates, EndWhereTheTextDoes) {
+  link_->over = 0;
+  const auto told = tell(18, 9, link());
+  ASSERT_EQ(told.size(), 1u);
+  EXPECT_EQ(told[0].count, 2);
+  EXPECT_TRUE(tell(20, 3, link()).empty());
+}
+
+}  // namespace
+}  // namespace outrider
