@@ -225,7 +225,7 @@ std::vector<ExpectedKernel> expected_step(const Rates& rates, const ModelConfig&
   const double head =
       expected_product(rates, types.vocabulary, rows, c.vocab_size, c.hidden_size, overlaps).seconds;
   const auto m = static_cast<double>(rows);
-  const double hidden = static_cast<double>(c.hidden_size), wide = static_cast<double>(c.intermediate_size);
+  const auto hidden = static_cast<double>(c.hidden_size);
   const int64_t qkv = c.q_size() + 2 * c.kv_size();
   // Keys and values in bf16 once; a kernel for the splits and one that combines them.
   const double kv_bytes = static_cast<double>(context * 2 * c.kv_size()) * 2;
@@ -237,7 +237,6 @@ std::vector<ExpectedKernel> expected_step(const Rates& rates, const ModelConfig&
           {"attention", layers, 2 * kernel + kv_bytes / rates.read_bytes},
           {"o", layers, product(c.hidden_size, c.q_size())},
           {"gate_up", layers, product(2 * c.intermediate_size, c.hidden_size)},
-          {"silu", layers, small(m * wide * 10)},
           {"down", layers, product(c.hidden_size, c.intermediate_size)},
           {"head", 1, head}};
 }

@@ -28,7 +28,7 @@ TEST(ExpectedTimes, OneRowIsTheTimeToReadTheWeights) {
   EXPECT_GT(expected_product(h100(), kBf16, 1, 28672, 4096).seconds, 1.4 * one.seconds);
 }
 
-// 15.0 GB of weights: 3.4 ms at 92 % of 4.8 TB/s, and 256 kernels.
+// 15.0 GB of weights: 3.4 ms at 92 % of 4.8 TB/s, and 291 kernels.
 TEST(ExpectedTimes, AStepOf8BReadsItsWeightsOnce) {
   const double on_h200 = seconds_of(expected_step(h200(), shape_8b(), {kBf16, kBf16}, 1, 128));
   EXPECT_GT(on_h200, 3.5e-3);

@@ -1,4 +1,4 @@
-// The kernels of a layer that are no products: norm, rotation, attention and the gate, for one sequence.
+// The kernels of a layer that are no products: norm, rotation and attention, for one sequence.
 #include <cstdio>
 #include <numeric>
 
@@ -154,12 +154,7 @@ void measure_small_kernels(Bench& bench, const std::string& name, const ModelCon
                        .workspace = workspace.data(),
                        .multiprocessors = bench.device.multiprocessors});
     };
-    const auto silu = [&] {
-      cuda::silu_mul(bench.stream, room.numbers.data(), nullptr, rows, c.intermediate_size,
-                     WeightType::kBFloat16, room.out.data());
-    };
-    time_kernels(bench, name, rows, context,
-                 {{"norm", norm}, {"rope", rope}, {"attention", attention}, {"silu", silu}},
+    time_kernels(bench, name, rows, context, {{"norm", norm}, {"rope", rope}, {"attention", attention}},
                  expected_step(bench.rates, c, types_of(WeightFormat::kBFloat16), rows, context));
   }
 }

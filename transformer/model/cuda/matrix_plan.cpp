@@ -62,6 +62,12 @@ Result<StackPlan> plan_stack(const MatrixSource& source, WeightType type) {
   return stack;
 }
 
+Result<StackPlan> plan_gates(const MatrixSource& source, WeightType type) {
+  ASSIGN_OR_RETURN(StackPlan stack, plan_stack(source, type));
+  if (stack.size() == 1) stack.front().is_paired = can_pair(stack.front().type, stack.front().n);
+  return stack;
+}
+
 MatrixPlan plan_heads(const std::vector<MatrixSource>& heads, WeightType activation) {
   MatrixPlan plan{.type = activation};
   for (const MatrixSource& head : heads) plan.parts.push_back(head.parts.front());

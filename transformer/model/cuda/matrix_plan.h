@@ -19,6 +19,7 @@ struct MatrixPlan {
   WeightType type = WeightType::kFloat32;
   std::vector<TensorPart> parts;  // one below the other, or
   bool is_wide = false;           // one beside the other
+  bool is_paired = false;         // gates and ups: MatrixView::paired
   int64_t n = 0;
   int64_t rows_each = 0;  // from one part's first row to the next one's; 0: its rows
   Slices slices;
@@ -34,6 +35,13 @@ using StackPlan = std::vector<MatrixPlan>;
 
 // As `type`; as kCodes every part is what it is stored as: codes, bf16 or fp16.
 Result<StackPlan> plan_stack(const MatrixSource& source, WeightType type);
+// Of gates, and ups below them. Paired where products can do with both at once: where they are one matrix,
+// not of fp32.
+Result<StackPlan> plan_gates(const MatrixSource& source, WeightType type);
+// Whether a matrix of so many rows can have them paired.
+constexpr bool can_pair(WeightType type, int64_t n) {
+  return type != WeightType::kFloat32 && n > 0 && n % kTileRows == 0;
+}
 // The matrices of an attention's heads, of one part each, for multiply_heads(): fp32 or bf16, whatever they
 // are stored as.
 MatrixPlan plan_heads(const std::vector<MatrixSource>& heads, WeightType activation);

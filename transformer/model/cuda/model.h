@@ -86,7 +86,7 @@ class CudaModel final : public Model {
   void queue_experts(const DeviceLayer& w, int64_t rows);
   ChosenWork queue_choice(const DeviceLayer& w, const ExpertColumns& columns, int64_t rows);
   void multiply(int64_t rows, const void* x, int64_t x_stride, const DeviceStack& weight, float* out,
-                int64_t out_stride, const ChosenWork& chosen = {});
+                int64_t out_stride, const ChosenWork& chosen = {}, const GatedOutput& gated = {});
 
   ModelConfig config_;
   ModelOptions options_;

@@ -73,7 +73,7 @@ NormArguments CudaModel::norm_behind_mlp(int64_t layer, const float* weight) con
 }
 
 void CudaModel::multiply(int64_t rows, const void* x, int64_t x_stride, const DeviceStack& weight, float* out,
-                         int64_t out_stride, const ChosenWork& chosen) {
+                         int64_t out_stride, const ChosenWork& chosen, const GatedOutput& gated) {
   for (const DeviceMatrix& matrix : weight.matrices()) {
     const MatrixView& m = matrix.view();
     MatmulShape shape{
@@ -82,6 +82,7 @@ void CudaModel::multiply(int64_t rows, const void* x, int64_t x_stride, const De
         .out_stride = out_stride,
         .split = {act_->split_parts.data(), act_->split_arrived.data(), act_->split_parts.size()},
         .chosen = chosen,
+        .gated = gated,
         .multiprocessors = device_.multiprocessors,
         .shared_bytes = device_.shared_bytes};
     const void* inputs = x;
@@ -256,10 +257,18 @@ void CudaModel::queue_mlp(int64_t layer, int64_t rows) {
   queue_sum_and_norm(norm, rows);
   if (w.router.size() > 0) return queue_experts(w, rows);
   const int64_t columns = w.gate_up.n() / 2;
-  multiply(rows, act_->normed.data(), config_.hidden_size, w.gate_up, act_->gate_up.data(), 2 * columns);
-  const auto gate = config_.activation == Activation::kGeluTanh ? &gelu_tanh_mul : &silu_mul;
-  gate(*stream_, act_->gate_up.data(), w.gate_up_bias.data(), rows, columns, weights_.types.activation(),
-       act_->activated.data());
+  const bool is_gelu = config_.activation == Activation::kGeluTanh;
+  if (w.gate_up.is_paired()) {
+    multiply(rows, act_->normed.data(), config_.hidden_size, w.gate_up, act_->gate_up.data(), columns, {},
+             {.kind = is_gelu ? GateKind::kGeluTanh : GateKind::kSilu,
+              .bias = w.gate_up_bias.data(),
+              .out = reinterpret_cast<bf16*>(act_->activated.data())});
+  } else {
+    multiply(rows, act_->normed.data(), config_.hidden_size, w.gate_up, act_->gate_up.data(), 2 * columns);
+    const auto gate = is_gelu ? &gelu_tanh_mul : &silu_mul;
+    gate(*stream_, act_->gate_up.data(), w.gate_up_bias.data(), rows, columns, weights_.types.activation(),
+         act_->activated.data());
+  }
   multiply(rows, act_->activated.data(), columns, w.down, act_->partial.data(), config_.hidden_size);
 }
 

@@ -78,6 +78,7 @@ Uploader::~Uploader() {
 DeviceMatrix Uploader::matrix(const MatrixPlan& plan) {
   if (!plan.codes) {
     DeviceMatrix matrix(plan.type, plan.n, plan.slices);
+    if (plan.is_paired) matrix.pair_rows();
     if (plan.is_wide) {
       upload_wide(plan.parts, matrix.view());
       return matrix;
@@ -90,6 +91,7 @@ DeviceMatrix Uploader::matrix(const MatrixPlan& plan) {
     return matrix;
   }
   DeviceMatrix matrix(plan.codes->form, plan.n, plan.slices, plan.codes->columns, stream_);
+  if (plan.is_paired) matrix.pair_rows();
   std::vector<CodedPiece> pieces;
   for (const TensorPart& part : plan.parts) pieces.push_back({part.coded.get(), part.columns});
   int64_t row = 0;

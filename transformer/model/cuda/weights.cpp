@@ -259,7 +259,7 @@ Result<WeightPlan> plan_weights(const WeightMap& map, const ModelConfig& config,
       RETURN_IF_ERROR(add(std::move(mixture.gate_up)));
       RETURN_IF_ERROR(add(std::move(mixture.down)));
     } else {
-      RETURN_IF_ERROR(add(plan_stack(s.dense().gate_up, all.types.layers)));
+      RETURN_IF_ERROR(add(plan_gates(s.dense().gate_up, all.types.layers)));
       RETURN_IF_ERROR(add(plan_stack(s.dense().down, all.types.layers)));
     }
   }
@@ -340,7 +340,7 @@ DeviceWeights upload_weights(const WeightMap& map, const ModelConfig& config, co
     } else {
       l.gate_up_bias = to_device(read_vector(s.dense().gate_up_bias), stream);
       l.down_bias = to_device(read_vector(s.dense().down_bias), stream);
-      l.gate_up = upload(plan_stack(s.dense().gate_up, types.layers).value());
+      l.gate_up = upload(plan_gates(s.dense().gate_up, types.layers).value());
       l.down = upload(plan_stack(s.dense().down, types.layers).value());
     }
     weights.layers.push_back(std::move(l));
@@ -353,8 +353,10 @@ DeviceWeights upload_weights(const WeightMap& map, const ModelConfig& config, co
 DeviceWeights noise_weights(const ModelConfig& c, const ShardPlan& plan, const DeviceWeightTypes& types,
                             StreamView stream) {
   uint64_t seed = 0;
-  const auto one_matrix = [&](WeightType type, int64_t n, int64_t k, const std::vector<int64_t>& ends) {
+  const auto one_matrix = [&](WeightType type, int64_t n, int64_t k, const std::vector<int64_t>& ends,
+                              bool is_paired = false) {
     DeviceMatrix m(type, n, slices_of(type, k, ends));
+    if (is_paired) m.pair_rows();
     fill_noise(stream, m.view(), ++seed, 1.0f / std::sqrt(static_cast<float>(std::max<int64_t>(k, 1))));
     return m;
   };
@@ -402,7 +404,9 @@ DeviceWeights noise_weights(const ModelConfig& c, const ShardPlan& plan, const D
     if (c.attention_sinks) l.sinks = ones(plan.query_heads.size());
     const bool has_experts = c.layer(i).has_experts;
     const MlpColumns columns = mlp_columns(c, plan, has_experts);
-    l.gate_up = matrix(2 * columns.count, c.hidden_size);
+    const int64_t gates_and_ups = 2 * columns.count;
+    l.gate_up = DeviceStack(one_matrix(types.layers, gates_and_ups, c.hidden_size, {},
+                                       !has_experts && can_pair(types.layers, gates_and_ups)));
     l.down = matrix(c.hidden_size, columns.count, columns.leaf_ends);
     if (has_experts) {
       l.router = ones(c.experts->count * c.hidden_size);

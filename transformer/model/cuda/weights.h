@@ -29,6 +29,7 @@ class DeviceStack {
     for (const DeviceMatrix& matrix : matrices_) rows += matrix.view().n;
     return rows;
   }
+  bool is_paired() const { return !matrices_.empty() && matrices_.front().view().paired > 0; }
   int64_t bytes() const {
     int64_t sum = 0;
     for (const DeviceMatrix& matrix : matrices_) sum += matrix.bytes();

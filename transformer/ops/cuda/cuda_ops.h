@@ -55,12 +55,23 @@ struct SplitRoom {
   int64_t floats = 0;           // of partials; the room is of one stream
 };
 
+// Of a matrix of gates and ups whose rows are paired (MatrixView): in the place of `out`,
+// gated.out[m, i] = gate(sum of row i + bias[i]) * (sum of row columns + i + bias[columns + i]), rounded,
+// with silu or gelu in its tanh form.
+enum class GateKind : int32_t { kSilu, kGeluTanh };
+struct GatedOutput {
+  GateKind kind = GateKind::kSilu;
+  const float* bias = nullptr;  // [2 * columns], may be null
+  bf16* out = nullptr;          // [rows, out_stride]; null: nothing is gated
+};
+
 struct MatmulShape {
   int64_t rows = 0;
   int64_t x_stride = 0;
   int64_t out_stride = 0;
   SplitRoom split;
   ChosenWork chosen;
+  GatedOutput gated;
   // What the device has, as prepared. No bit depends on these.
   int multiprocessors = 1;
   int64_t shared_bytes = 0;
@@ -177,8 +188,8 @@ int64_t attention_workspace(int64_t turn_rows, int64_t heads, int64_t value_dim,
 void attention(StreamView stream, const DeviceBatch& batch, const KvLayer& layer,
                const AttentionArguments& arguments);
 
-// out[m, i] = silu(gate_up[m, i] + bias[i]) * (gate_up[m, columns + i] + bias[columns + i]), rounded to
-// `type`; the same with gelu in its tanh form.
+// Where rows are not paired: out[m, i] = silu(gate_up[m, i] + bias[i]) * (gate_up[m, columns + i] +
+// bias[columns + i]), rounded to `type`; the same with gelu in its tanh form.
 void silu_mul(StreamView stream, const float* gate_up, const float* bias, int64_t rows, int64_t columns,
               WeightType type, void* out);
 void gelu_tanh_mul(StreamView stream, const float* gate_up, const float* bias, int64_t rows, int64_t columns,

@@ -16,7 +16,8 @@ __global__ void pack_elements(const MatrixView to, int64_t first_row, int64_t ro
   const int64_t k = to.slices.k();
   const int64_t i = static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x;
   if (i >= rows * k) return;
-  const auto row = static_cast<int32_t>(first_row + i / k), column = static_cast<int32_t>(i % k);
+  const int32_t row = to.place_of_row(static_cast<int32_t>(first_row + i / k));
+  const auto column = static_cast<int32_t>(i % k);
   static_cast<T*>(to.data)[element_offset(to, row, column)] = staged[i];
 }
 
@@ -26,7 +27,7 @@ __global__ void pack_scale_elements(const MatrixView to, int64_t first_row, int6
   const int64_t i = static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x;
   if (i >= rows * groups) return;
   const CodeGroup group = group_at(to.slices, to.group_size(), static_cast<int32_t>(i % groups));
-  to.scales[to.scale_at(static_cast<int32_t>(first_row + i / groups), group)] = staged[i];
+  to.scales[to.scale_at(to.place_of_row(static_cast<int32_t>(first_row + i / groups)), group)] = staged[i];
 }
 
 // Codes of up to four columns from `begin` on, which is a multiple of four columns behind a slice's start.
@@ -49,8 +50,8 @@ __global__ void pack_form_words(const MatrixView to, int64_t first_row, int64_t 
   const int64_t words = to.form.words, of_row = to.slices.steps() * words;
   const int64_t i = static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x;
   if (i >= rows * of_row) return;
-  const auto row = static_cast<int32_t>(first_row + i / of_row),
-             step = static_cast<int32_t>(i % of_row / words);
+  const int32_t row = to.place_of_row(static_cast<int32_t>(first_row + i / of_row));
+  const auto step = static_cast<int32_t>(i % of_row / words);
   const int64_t at = scale_offset(to.slices, row, step, to.form.words, static_cast<int32_t>(i % words));
   to.scales[at] = bf16{staged[i]};
 }
@@ -69,7 +70,8 @@ __global__ void pack_half_bytes(const MatrixView to, int64_t first_row, int64_t 
       const int32_t column = group.begin + c + j;
       codes[j] = static_cast<uint8_t>(from[column / 2] >> (column % 2 * 4) & 15);
     }
-    store_codes(to, static_cast<int32_t>(first_row + i / groups), group.begin + c, count, codes);
+    store_codes(to, to.place_of_row(static_cast<int32_t>(first_row + i / groups)), group.begin + c, count,
+                codes);
   }
 }
 
@@ -79,7 +81,7 @@ __global__ void quantize_groups(const MatrixView to, int64_t first_row, int64_t 
   const int64_t groups = to.groups();
   const int64_t i = static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x;
   if (i >= rows * groups) return;
-  const auto row = static_cast<int32_t>(first_row + i / groups);
+  const int32_t row = to.place_of_row(static_cast<int32_t>(first_row + i / groups));
   const CodeGroup group = group_at(to.slices, to.group_size(), static_cast<int32_t>(i % groups));
   const T* weights = staged + i / groups * to.slices.k() + group.begin;
   float magnitude = 0, highest = 0;
@@ -114,7 +116,8 @@ __global__ void noise_elements(const MatrixView to, uint64_t seed, float scale) 
   if (i >= to.n * k) return;
   const auto word = static_cast<uint32_t>(mix(seed ^ mix(static_cast<uint64_t>(i))) >> 32);
   const float value = (static_cast<float>(word) * 0x1p-31f - 1.0f) * scale;
-  const int64_t at = element_offset(to, static_cast<int32_t>(i / k), static_cast<int32_t>(i % k));
+  const int64_t at =
+      element_offset(to, to.place_of_row(static_cast<int32_t>(i / k)), static_cast<int32_t>(i % k));
   if (to.type == WeightType::kFloat32)
     static_cast<float*>(to.data)[at] = value;
   else if (to.type == WeightType::kBFloat16)
@@ -211,6 +214,11 @@ DeviceMatrix::DeviceMatrix(WeightType type, int64_t n, const Slices& slices)
            .n = static_cast<int32_t>(n),
            .padded_n = static_cast<int32_t>(round_up(n, kWarp)),
            .slices = slices};
+}
+
+void DeviceMatrix::pair_rows() {
+  CHECK(view_.n % kTileRows == 0 && view_.type != WeightType::kFloat32, "pairs of {} rows", view_.n);
+  view_.paired = view_.n / 2;
 }
 
 void pack_rows(StreamView stream, const MatrixView& to, int64_t first_row, int64_t rows, const void* staged) {

@@ -30,7 +30,15 @@ struct MatrixView {
   // Where columns are not in their order, or filled up: which input each takes, -1 for none. Then `slices` is
   // of the columns as they lie here. Null: they are in order.
   const int32_t* columns = nullptr;
+  // Above 0, and then half of n and a multiple of 8: rows r and paired + r, a gate and its up, are in one
+  // tile, as the r % 8-th and 8 behind it, so that who has the sums of one has those of the other.
+  int32_t paired = 0;
 
+  OUTRIDER_SHARED_CODE int32_t place_of_row(int32_t row) const {
+    if (paired == 0) return row;
+    const int32_t pair = row % paired;
+    return pair / 8 * 16 + pair % 8 + (row >= paired ? 8 : 0);
+  }
   // Two codes a byte.
   OUTRIDER_SHARED_CODE bool is_half_bytes() const {
     return type == WeightType::kInt4 || (type == WeightType::kCodes && form.is_half_bytes());
@@ -65,6 +73,8 @@ class DeviceMatrix {
   // Of kCodes. columns: MatrixView::columns, empty where they are in order.
   DeviceMatrix(const CodeForm& form, int64_t n, const Slices& slices, std::span<const int32_t> columns,
                StreamView stream);
+  // Before it is filled: MatrixView::paired. Not of fp32.
+  void pair_rows();
   const MatrixView& view() const { return view_; }
   int64_t bytes() const { return memory_.size(); }
   static int64_t bytes_for(WeightType type, int64_t n, const Slices& slices);

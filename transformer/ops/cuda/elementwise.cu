@@ -1,6 +1,7 @@
 // Embedding, residual and norm, rotary embedding with the KV write, gated activations. Sums run over a fixed
 // number of threads by index and then over one tree, so they are functions of the row alone.
 #include "base/cuda_device.h"
+#include "transformer/ops/cuda/gates.h"
 #include "transformer/ops/cuda/mma_codes.h"
 #include "transformer/ops/cuda/row_slots.h"
 #include "transformer/ops/norm_row.h"
@@ -228,16 +229,6 @@ __global__ void __launch_bounds__(kThreads, 1)
     }
   }
 }
-
-struct Silu {
-  __device__ __forceinline__ static float of(float gate) { return gate / (1.0f + expf(-gate)); }
-};
-struct GeluTanh {
-  __device__ __forceinline__ static float of(float gate) {
-    const float inner = 0.7978845608028654f * (gate + gate * gate * gate * 0.044715f);  // sqrt(2 / pi)
-    return 0.5f * gate * (1.0f + tanhf(inner));
-  }
-};
 
 template <class Gate, class T>
 __global__ void __launch_bounds__(kThreads)

@@ -4,6 +4,7 @@
 // thread, for exact fixtures.
 #include "base/cuda_device.h"
 #include "transformer/ops/cuda/cuda_ops.h"
+#include "transformer/ops/cuda/gates.h"
 #include "transformer/ops/cuda/mma_codes.h"
 #include "transformer/ops/cuda/mma_ring.h"
 #include "transformer/ops/cuda/mma_weights.h"
@@ -86,22 +87,28 @@ __device__ __forceinline__ void load_step(const MmaArguments& a, const bf16* sta
 template <class Form>
 __device__ __forceinline__ void combine_slices(const MmaArguments& a, const float* partials, int first_tile,
                                                int tiles, int first_token) {
-  const int groups = Form::kWarps / a.slices.count;
-  for (int o = static_cast<int>(threadIdx.x); o < groups * Form::kTokens * kTileRows; o += Form::kThreads) {
-    const int row = o % kTileRows, column = o / kTileRows % Form::kTokens;
-    const int group = o / (kTileRows * Form::kTokens);
+  const int groups = Form::kWarps / a.slices.count, rows = a.gated.out ? kTileRows / 2 : kTileRows;
+  for (int o = static_cast<int>(threadIdx.x); o < groups * Form::kTokens * rows; o += Form::kThreads) {
+    const int row = o % rows, column = o / rows % Form::kTokens;
+    const int group = o / (rows * Form::kTokens);
     const int tile = first_tile + group * Form::kTiles, token = first_token + column;
     if (tile >= tiles || token >= a.rows) continue;
     const int n = a.tile_at(tile) * kTileRows + row;
     if (n >= a.n) continue;
-    float values[kMaxSlices];
-    OUTRIDER_UNROLL
-    for (int s = 0; s < kMaxSlices; ++s)
-      values[s] =
-          s < a.slices.count
-              ? partials[((group * a.slices.count + s) * Form::kTokens + column) * kPartialStride + row]
-              : 0.0f;
-    a.out[token * a.out_stride + n] = tree_sum(values, a.slices.count);
+    const auto sum_of = [&](int r) {
+      float values[kMaxSlices];
+      OUTRIDER_UNROLL
+      for (int s = 0; s < kMaxSlices; ++s)
+        values[s] =
+            s < a.slices.count
+                ? partials[((group * a.slices.count + s) * Form::kTokens + column) * kPartialStride + r]
+                : 0.0f;
+      return tree_sum(values, a.slices.count);
+    };
+    if (a.gated.out)
+      store_gated(a, token, a.tile_at(tile), row, sum_of(row), sum_of(row + kTileRows / 2));
+    else
+      a.out[token * a.out_stride + n] = sum_of(row);
   }
 }
 
@@ -323,8 +330,10 @@ void prepare_matmul(int64_t shared_bytes) {
 void matmul(StreamView stream, const MatmulShape& shape, const void* x, const MatrixView& weight,
             float* out) {
   if (shape.rows == 0 || weight.n == 0) return;
-  CHECK(shape.x_stride >= weight.slices.k() && shape.out_stride >= weight.n, "x stride {}, out stride {}",
+  const int32_t columns = weight.paired > 0 ? weight.paired : weight.n;
+  CHECK(shape.x_stride >= weight.slices.k() && shape.out_stride >= columns, "x stride {}, out stride {}",
         shape.x_stride, shape.out_stride);
+  CHECK((weight.paired > 0) == (shape.gated.out != nullptr), "{} paired rows", weight.paired);
   if (weight.type == WeightType::kFloat32) {
     launch(stream,
            {.grid_x = static_cast<unsigned>((weight.n + kFloatThreads - 1) / kFloatThreads),
@@ -348,7 +357,8 @@ void matmul(StreamView stream, const MatmulShape& shape, const void* x, const Ma
                                .out = out,
                                .out_stride = shape.out_stride,
                                .wide = starts_at_16_bytes(weight.slices, shape.x_stride),
-                               .chosen = shape.chosen};
+                               .chosen = shape.chosen,
+                               .gated = shape.gated};
   if (matmul_split(stream, shape, weight.type, arguments)) return;
   switch (weight.type) {
     case WeightType::kInt8:

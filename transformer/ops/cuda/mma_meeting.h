@@ -4,6 +4,7 @@
 #include <bit>
 
 #include "base/cuda_device.h"
+#include "transformer/ops/cuda/gates.h"
 #include "transformer/ops/cuda/mma_ring.h"
 
 namespace outrider::cuda {
@@ -32,29 +33,43 @@ struct Meeting {
   }
 };
 
-// out of one row tile for tokens [first, end): the slices' parts added by index in the tree, four rows by a
-// lane.
-__device__ __forceinline__ void combine_tile(const MmaArguments& a, const Meeting& meeting, int tile,
-                                             int first, int end) {
-  constexpr int kQuads = kTileRows / 4;
-  for (int o = static_cast<int>(threadIdx.x % kWarp); o < (end - first) * kQuads;
-       o += static_cast<int>(kWarp)) {
-    const int token = first + o / kQuads, row = o % kQuads * 4;
-    uint4 parts[kMaxSlices] = {};
+// Four rows of one row tile: the slices' parts added by index in the tree.
+__device__ __forceinline__ void add_parts(const MmaArguments& a, const Meeting& meeting, int token, int tile,
+                                          int row, float (&sums)[4]) {
+  uint4 parts[kMaxSlices] = {};
+  OUTRIDER_UNROLL
+  for (int s = 0; s < kMaxSlices; ++s)
+    if (s < a.slices.count) parts[s] = load_of_others(meeting.at(s, token, tile) + row);
+  OUTRIDER_UNROLL
+  for (int i = 0; i < 4; ++i) {
+    float values[kMaxSlices];
     OUTRIDER_UNROLL
     for (int s = 0; s < kMaxSlices; ++s)
-      if (s < a.slices.count) parts[s] = load_of_others(meeting.at(s, token, tile) + row);
+      values[s] = std::bit_cast<float>(i == 0   ? parts[s].x
+                                       : i == 1 ? parts[s].y
+                                       : i == 2 ? parts[s].z
+                                                : parts[s].w);
+    sums[i] = tree_sum(values, a.slices.count);
+  }
+}
+
+// out of one row tile for tokens [first, end), four rows by a lane, or four pairs.
+__device__ __forceinline__ void combine_tile(const MmaArguments& a, const Meeting& meeting, int tile,
+                                             int first, int end) {
+  const int quads = kTileRows / 4 / (a.gated.out ? 2 : 1);
+  for (int o = static_cast<int>(threadIdx.x % kWarp); o < (end - first) * quads;
+       o += static_cast<int>(kWarp)) {
+    const int token = first + o / quads, row = o % quads * 4;
+    float sums[4], ups[4];
+    add_parts(a, meeting, token, tile, row, sums);
+    if (a.gated.out) add_parts(a, meeting, token, tile, row + kTileRows / 2, ups);
     OUTRIDER_UNROLL
     for (int i = 0; i < 4; ++i) {
-      float values[kMaxSlices];
-      OUTRIDER_UNROLL
-      for (int s = 0; s < kMaxSlices; ++s)
-        values[s] = std::bit_cast<float>(i == 0   ? parts[s].x
-                                         : i == 1 ? parts[s].y
-                                         : i == 2 ? parts[s].z
-                                                  : parts[s].w);
       const int n = tile * kTileRows + row + i;
-      if (n < a.n) a.out[token * a.out_stride + n] = tree_sum(values, a.slices.count);
+      if (a.gated.out)
+        store_gated(a, token, tile, row + i, sums[i], ups[i]);
+      else if (n < a.n)
+        a.out[token * a.out_stride + n] = sums[i];
     }
   }
 }

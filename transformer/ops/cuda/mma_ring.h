@@ -6,6 +6,7 @@
 #include "transformer/ops/cuda/chosen_work.h"
 #include "transformer/ops/cuda/code_form.h"
 #include "transformer/ops/cuda/cuda_layout.h"
+#include "transformer/ops/cuda/cuda_ops.h"
 
 namespace outrider::cuda {
 
@@ -23,6 +24,7 @@ struct MmaArguments {
   int64_t out_stride = 0;
   bool wide = false;  // every slice of every token starts at 16 bytes
   ChosenWork chosen;
+  GatedOutput gated;
 
   // What tiles and steps are counted by is an index among those that are chosen.
   __device__ __forceinline__ int tile_count() const { return chosen.tiles ? chosen.counts[0] : tiles; }
