@@ -89,6 +89,24 @@ TEST(ExpectedTimes, WideProductsTakeNoLongerThanTheFormBeforeThem) {
         }
 }
 
+// Fewer rows never take longer than more of them, where matrices are narrow, too: of 160 rows of [4096, 4096]
+// blocks of 64 rows, of 320 rows blocks of 128 keep most multiprocessors busy.
+TEST(ExpectedTimes, NarrowMatricesFindTheirTile) {
+  for (const auto& [n, k] : {std::pair<int64_t, int64_t>(2048, 2048),
+                             {3072, 3072},
+                             {4096, 4096},
+                             {4096, 14336},
+                             {5120, 5120},
+                             {6144, 4096},
+                             {8192, 8192}})
+    for (int64_t rows = 129; rows <= 448; rows += 1)
+      EXPECT_LE(expected_product(h200(), kBf16, rows, n, k).seconds,
+                1.01 * expected_product(h200(), kBf16, rows + 64, n, k).seconds)
+          << "[" << n << ", " << k << "], " << rows << " rows";
+  EXPECT_EQ(expected_product(h200(), kBf16, 160, 4096, 4096).form, "128 x 64");
+  EXPECT_EQ(expected_product(h200(), kBf16, 320, 4096, 4096).form, "128 x 128");
+}
+
 // Products of a 70B model, over one to eight ranks. 57344 x 8192 weights are 940 MB: 212.5 us of an H200,
 // which hide what 16 rows ask of L2 as well; through the caches, a read of 16 rows for 32 of weights, they
 // would take 256 us.

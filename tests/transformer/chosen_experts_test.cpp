@@ -177,7 +177,7 @@ TEST_F(ChosenExpertsTest, OnlyTheUnionIsReadAndNoBitChanges) {
     for (const ExpertColumns& columns : layouts) {
       const bool has_shared = columns.shared.end[columns.shared.count - 1] > 0;
       const Mixture m(type, columns, *stream);
-      for (const int64_t rows : {1, 3, 12, 40}) {
+      for (const int64_t rows : {1, 3, 12, 40, 80}) {
         const auto shares = random_shares(rows, has_shared, static_cast<uint32_t>(rows));
         auto x = random_floats(rows * kHidden, 5);
         for (float& value : x) value = to_float(to_bf16(value));

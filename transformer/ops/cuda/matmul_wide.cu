@@ -274,7 +274,7 @@ void prepare_matmul_wide(int64_t shared_bytes) {
 
 bool matmul_wide(StreamView stream, const MatmulShape& shape, WeightType type, const MmaArguments& a) {
   if (!shape.wide_form || !a.wide || a.slices.k() % 8 != 0) return false;
-  if (a.chosen.counts) return false;  // it reads whole matrices
+  if (a.chosen.counts && shape.rows <= kRowsOfAllExperts) return false;  // it reads whole matrices
   switch (type) {
     case WeightType::kInt8:
       return launch_wide<CodeWeights<WeightType::kInt8>>(stream, shape, a);

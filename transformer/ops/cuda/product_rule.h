@@ -38,20 +38,29 @@ constexpr int64_t staged_bytes(WeightType type, int64_t k) {
   return (48 << 10) + scales + (10 << 10) + kFewRows * 2 * ((k + 63) / 64 * 64 + (is_codes ? 32 : 16));
 }
 
-// As many rows in a block as leave three quarters of the multiprocessors with one: 128 (`has_128`), 64 or, up
-// to 32 rows, 32. Where 64 do not either, slices are spread over blocks (`may_split`); else a block has 32
-// rows.
+// Of more rows than this nearly every expert of a mixture is some row's choice.
+constexpr int64_t kRowsOfAllExperts = 64;
+
+// Blocks of 128 (`has_128`), 64 or 32 rows: those with which the busiest multiprocessor reads least, which is
+// what such products wait for. Where blocks of all slices leave more than a quarter of the multiprocessors
+// idle, slices are spread over blocks (`may_split`).
 constexpr WideProduct choose_wide_product(int64_t rows, int64_t n, int slices, int multiprocessors,
                                           bool has_128, bool may_split) {
   const int64_t groups = (n + kWideTileRows - 1) / kWideTileRows;
   if (rows <= kFewRows) return {kFewRows, false, groups};
   const auto blocks_of = [&](int tile) { return groups * ((rows + tile - 1) / tile); };
-  const auto are_enough = [&](int tile) { return 4 * blocks_of(tile) >= 3 * int64_t{multiprocessors}; };
-  if (has_128 && rows > 64 && are_enough(128)) return {128, false, blocks_of(128)};
-  const int tile = rows <= 32 ? 32 : 64;
-  if (are_enough(tile)) return {tile, false, blocks_of(tile)};
-  if (may_split) return {tile, true, blocks_of(tile) * slices};
-  return {32, false, blocks_of(32)};
+  const int least = rows <= 32 ? 32 : 64;
+  if (may_split && 4 * blocks_of(least) < 3 * int64_t{multiprocessors})
+    return {least, true, blocks_of(least) * slices};
+  // Bytes of a column: only bf16 has blocks of 128, others have one byte a weight or less.
+  const auto read_of = [&](int tile) {
+    const int64_t in_turn = (blocks_of(tile) + multiprocessors - 1) / multiprocessors;
+    return in_turn * (kWideTileRows * (has_128 ? 2 : 1) + tile * 2);
+  };
+  int best = 32;
+  for (const int tile : {64, 128})
+    if ((tile == 64 || has_128) && read_of(tile) <= read_of(best)) best = tile;
+  return {best, false, blocks_of(best)};
 }
 
 }  // namespace outrider::cuda
