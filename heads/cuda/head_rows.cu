@@ -190,12 +190,12 @@ void read_table(StreamView stream, const MatrixView& table, const int32_t* token
   launch(stream, shape, &read_apart, table, tokens, to);
 }
 
+// The first kernel of a recorded step, which has none in front of it to overlap with.
 void advance_rows(StreamView stream, int32_t* positions, int32_t* sees, int64_t rows) {
   if (rows == 0) return;
-  launch(
-      stream,
-      {.grid_x = static_cast<unsigned>((rows + kThreads - 1) / kThreads), .threads = kThreads, .early = true},
-      &advance, positions, sees, static_cast<int32_t>(rows));
+  const auto blocks = static_cast<unsigned>((rows + kThreads - 1) / kThreads);
+  launch(stream, {.grid_x = blocks, .threads = kThreads}, &advance, positions, sees,
+         static_cast<int32_t>(rows));
 }
 
 }  // namespace outrider::cuda
