@@ -5,7 +5,8 @@
 #include <gtest/gtest.h>
 
 #include "base/bfloat16.h"
-#include "draft_worker/held_states.h"
+#include "draft_worker/head_drafting.h"
+#include "tests/heads/golden_heads.h"
 #include "tests/support/hostile_fields.h"
 
 namespace outrider {
@@ -277,6 +278,47 @@ TEST_F(HeldStatesTest, WhatIsLostIsForgottenWithAllBehindIt) {
   EXPECT_FALSE(held.forget_lost());
   held.add(brought(2, 1, 6));
   EXPECT_EQ(read(held, 1, 2), (std::vector<float>{1.25f, 6}));
+}
+
+// The leader looks when it works, and both must look until the link is ready: nobody offers one to who
+// sleeps.
+TEST(HeadWithALink, OffersItWithItsFirstSequenceAndSaysWhatItLost) {
+  const auto head = testing::load_head_or_die({"eagle3", HeadKind::kEagle3},
+                                              {.max_rows = 16, .max_positions = 100, .kv_tokens = 200});
+  const auto hub = make_inproc_hub();
+  const auto leader = hub->coordinator_end();
+  MemoryLink* link = nullptr;
+  RowLinks links{
+      .new_id = [] { return Result<std::string>("it"); }, .join = {}, .rows = kRows, .slots = kSlots};
+  links.join = [&](const std::string&) -> Result<std::unique_ptr<RowLink>> {
+    auto made = std::make_unique<MemoryLink>();
+    link = made.get();
+    return std::unique_ptr<RowLink>(std::move(made));
+  };
+  StateInbox inbox(hub->connect(), links, head->compute(),
+                   {.worker = Generation{7}, .width = head->hidden_size()});
+  HeadDrafting drafter(*head, {.inbox = &inbox});
+  std::vector<DraftAnswer> answers;
+  EXPECT_FALSE(drafter.work(answers));
+  EXPECT_FALSE(leader->receive(Clock::now()));
+  ASSERT_TRUE(drafter.open({.sequence = kOne, .ids = std::vector<TokenId>(5), .prompt_length = 5}).ok());
+  EXPECT_FALSE(drafter.work(answers));
+  EXPECT_TRUE(std::holds_alternative<LinkOffer>(leader->receive(Clock::now())->message));
+
+  StateRows rows{.sequence = kOne, .first = {}, .ids = std::vector<TokenId>(3), .values = {}};
+  rows.width = static_cast<int32_t>(head->hidden_size());
+  rows.transfer = 1;
+  rows.count = 3;
+  ASSERT_TRUE(drafter.take(rows).ok());
+  EXPECT_EQ(drafter.held(kOne).state_rows, 3);
+  EXPECT_TRUE(drafter.work(answers)) << "they are on their way";
+  EXPECT_TRUE(answers.empty());
+  link->abort("gone");
+  EXPECT_TRUE(drafter.work(answers));
+  ASSERT_EQ(answers.size(), 1u);
+  EXPECT_FALSE(answers[0].status.ok());
+  EXPECT_EQ(answers[0].draft.sequence, kOne);
+  EXPECT_EQ(drafter.held(kOne).state_rows, 0);
 }
 
 // Two sequences that name one transfer, as only a job that lies does.

@@ -185,6 +185,34 @@ TEST_F(StateLinksTest, SoDoesAWorkerThatGetsNothing) {
   expect_fall_back(head_, [] { fake_nccl().deaf_rank = 1; });
 }
 
+// Under a rule with q a text depends on every draft: none is another, or missing, because of the way its rows
+// took or because they were lost on it.
+TEST_F(StateLinksTest, PqRulesGiveTheTextOfSockets) {
+  const auto requests = [] {
+    auto all = some_requests(3);
+    for (Request& request : all) {
+      request.sampling.rule = Rule::kToken;
+      request.sampling.temperature = 1.3f;
+    }
+    return all;
+  };
+  ClusterOptions options = linked(head_);
+  options.slice_timeout = 100ms;
+  TestCluster by_links(options);
+  options.state_links = {};
+  TestCluster by_sockets(options);
+  const auto expected = texts(by_sockets.run(requests()));
+  for (int i = 0; i < 100 && by_links.totals().state_link_bytes == 0; ++i)
+    EXPECT_EQ(expected, texts(by_links.run(requests())));
+  const int64_t linked = by_links.totals().state_link_bytes;
+  EXPECT_EQ(expected, texts(by_links.run(requests())));
+  EXPECT_GT(by_links.totals().state_link_bytes, linked);
+  fake_nccl().mute_after = 0;
+  EXPECT_EQ(expected, texts(by_links.run(requests())));
+  EXPECT_GT(by_links.totals().resyncs, 0);
+  EXPECT_EQ(by_links.totals().liveness_timeouts, 0);
+}
+
 // Dies right before it would send its n-th Draft.
 class DyingWire final : public Transport {
  public:
