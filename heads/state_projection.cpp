@@ -15,16 +15,23 @@ StateProjection::StateProjection(const HeadConfig& config, StateProjectionWeight
   if (!weights_.projected_norm.empty()) projected_ = compute_->rows(max_rows, width_);
 }
 
-Result<std::shared_ptr<StateProjection>> StateProjection::load(const std::filesystem::path& directory,
-                                                               const std::filesystem::path& target_directory,
-                                                               const HeadConfig& config,
-                                                               const ModelConfig& target, WeightFormat format,
-                                                               int64_t max_rows,
-                                                               std::shared_ptr<HeadCompute> compute) {
-  ASSIGN_OR_RETURN(StateProjectionWeights weights,
-                   load_state_projection(directory, config, target_directory, target, format, *compute));
-  compute->settle(weights.fc.bytes, max_rows);
-  return std::make_shared<StateProjection>(config, std::move(weights), std::move(compute), max_rows);
+Result<std::shared_ptr<StateProjection>> StateProjection::load(
+    const std::filesystem::path& directory, const std::filesystem::path& target_directory,
+    const HeadConfig& config, const ModelConfig& target, WeightFormat format, int64_t max_rows,
+    std::shared_ptr<HeadCompute> compute, const std::function<void(const std::string&)>& notice) {
+  const auto load = [&](std::shared_ptr<HeadCompute> on) -> Result<std::shared_ptr<StateProjection>> {
+    ASSIGN_OR_RETURN(StateProjectionWeights weights,
+                     load_state_projection(directory, config, target_directory, target, format, *on));
+    on->settle(weights.fc.bytes, max_rows);
+    return std::make_shared<StateProjection>(config, std::move(weights), std::move(on), max_rows);
+  };
+  if (const auto counting = compute->counting()) {
+    ASSIGN_OR_RETURN(const auto counted, load(counting));
+    counting->rows(max_rows,
+                   static_cast<int64_t>(config.taps.size()) * target.hidden_size + counted->width());
+    RETURN_IF_ERROR(counting->room(notice));
+  }
+  return load(std::move(compute));
 }
 
 void StateProjection::apply(FloatRows states, FloatRows to) {

@@ -4,7 +4,9 @@
 #pragma once
 
 #include <filesystem>
+#include <functional>
 #include <memory>
+#include <string>
 #include <vector>
 
 #include "heads/head_compute.h"
@@ -27,12 +29,12 @@ class StateProjection {
  public:
   StateProjection(const HeadConfig& config, StateProjectionWeights weights,
                   std::shared_ptr<HeadCompute> compute, int64_t max_rows);
-  // This part of a head alone. Errors name file and tensor.
-  static Result<std::shared_ptr<StateProjection>> load(const std::filesystem::path& directory,
-                                                       const std::filesystem::path& target_directory,
-                                                       const HeadConfig& config, const ModelConfig& target,
-                                                       WeightFormat format, int64_t max_rows,
-                                                       std::shared_ptr<HeadCompute> compute);
+  // This part of a head alone. Errors name file and tensor, or say that there is no room for it and for the
+  // rows of who reads states; `notice` is told what is taken, where the compute counts.
+  static Result<std::shared_ptr<StateProjection>> load(
+      const std::filesystem::path& directory, const std::filesystem::path& target_directory,
+      const HeadConfig& config, const ModelConfig& target, WeightFormat format, int64_t max_rows,
+      std::shared_ptr<HeadCompute> compute, const std::function<void(const std::string&)>& notice = {});
 
   int64_t width() const { return width_; }        // of a row
   int64_t max_rows() const { return max_rows_; }  // at a time

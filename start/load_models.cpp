@@ -30,14 +30,13 @@ Result<ModelOptions> model_options(const ModelSettings& models, const Preparatio
                       .kv = kv};
 }
 
-// Tells on standard error what a device is asked for.
+}  // namespace
+
 std::function<void(const std::string&)> placed(const char* role, bool quiet) {
   if (quiet) return nullptr;
   return
       [role](const std::string& text) { std::fprintf(stderr, "outrider: %s on %s\n", role, text.c_str()); };
 }
-
-}  // namespace
 
 int target_ranks(const ModelSettings& models) {
   return models.data_parallel_size * models.tensor_parallel_size;

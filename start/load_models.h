@@ -1,7 +1,9 @@
 // Loads what the roles of a run compute with.
 #pragma once
 
+#include <functional>
 #include <memory>
+#include <string>
 
 #include "comm/collectives.h"
 #include "heads/head.h"
@@ -30,6 +32,8 @@ Result<std::unique_ptr<Model>> load_draft(const RoleSettings& settings, const Pr
 Result<std::shared_ptr<const DraftHead>> load_draft_head(const RoleSettings& settings, IndexRange ids,
                                                          RoleThreads threads);
 
+// Tells on standard error what a device is asked for.
+std::function<void(const std::string&)> placed(const char* role, bool quiet);
 // Where a head, or its part beside the target, computes: on the device of the leader of this target group,
 // or, without `target`, of the draft worker.
 Result<std::shared_ptr<HeadCompute>> head_compute(const RoleSettings& settings, RoleThreads threads,

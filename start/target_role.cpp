@@ -73,7 +73,8 @@ Result<std::shared_ptr<StateReader>> load_state_reader(const RoleSettings& setti
   ASSIGN_OR_RETURN(const WeightFormat format,
                    parse_weight_format("--draft-weight-format", models.draft_weight_format));
   auto projection = StateProjection::load(models.draft_model, models.model, *prepared.head, prepared.target,
-                                          format, kDraftPrefillRows, std::move(compute));
+                                          format, kDraftPrefillRows, std::move(compute),
+                                          placed("states for the head", settings.quiet));
   if (!projection.ok()) return projection.status().in("--draft-model " + models.draft_model);
   return std::make_shared<StateReader>(target, std::move(projection).value(),
                                        static_cast<int64_t>(prepared.head->taps.size()));

@@ -50,6 +50,24 @@ TEST(DeviceHeads, WhatDoesNotFitIsToldBeforeLoading) {
   }
 }
 
+// What a target takes for a head at a draft worker.
+TEST(DeviceHeads, AProjectionThatDoesNotFitIsToldBeforeLoading) {
+  const auto directory = testing::golden_head("eagle3"),
+             target = testing::golden_model(testing::kHeadsTarget);
+  const ModelConfig model = read_model_config(target).value();
+  const HeadConfig config = read_head_config(directory, HeadKind::kEagle3, model).value();
+  std::string notice;
+  const auto load = [&](int64_t max_rows) {
+    return StateProjection::load(directory, target, config, model, WeightFormat::kAuto, max_rows, on_device(),
+                                 [&](const std::string& text) { notice = text; });
+  };
+  ASSERT_TRUE(load(8).ok());
+  EXPECT_NE(notice.find("weights"), std::string::npos) << notice;
+  const auto refused = load(int64_t{1} << 25);
+  ASSERT_FALSE(refused.ok());
+  EXPECT_EQ(refused.status().code(), StatusCode::kResourceExhausted);
+}
+
 // Beside a target on the device its states are gathered there; what is read through the host has their bits.
 TEST(DeviceHeads, StatesOfATargetComeWithoutTheHost) {
   constexpr int64_t kTokens = 120;  // more than one kernel gathers
