@@ -193,7 +193,7 @@ double CostModel::verify_seconds(int32_t rows, int64_t context) const {
 void CostModel::observe_reading(int32_t tokens, double seconds) {
   if (tokens <= 0 || seconds <= 0) return;
   constexpr double kLeast = 1e-12;
-  const double drafting = scaled_ || drafts_.tells_token() ? draft().per_step : 0;
+  const double drafting = drafts_.tells_token() ? draft().per_step : 0;
   const double token = std::max(kLeast, (seconds - drafting) / tokens);
   if (read_token_ == 0)
     read_token_ = token;

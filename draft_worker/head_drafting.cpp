@@ -20,6 +20,10 @@ Status HeadDrafting::check_ids(std::span<const TokenId> ids) const {
   return malformed(fmt::format("an id outside the head's vocabulary of {}", head_.vocab_size()));
 }
 
+HeadDrafting::~HeadDrafting() {
+  if (options_.inbox) options_.inbox->leave();
+}
+
 Status HeadDrafting::open(const Open& open) {
   if (const auto at = sequences_.find(open.sequence);
       at != sequences_.end() && at->second.window.knows(open.ids))

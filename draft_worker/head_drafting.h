@@ -30,6 +30,7 @@ class HeadDrafting final : public Drafter, private StateSource {
  public:
   // `head` must outlive it.
   HeadDrafting(Head& head, HeadDraftingOptions options);
+  ~HeadDrafting() override;
 
   Status open(const Open& open) override;
   void close(SequenceId sequence) override;

@@ -30,8 +30,8 @@ StateInbox::StateInbox(std::unique_ptr<Transport> door, RowLinks links, HeadComp
       links_(std::move(links)),
       compute_(compute),
       options_(options),
-      taken_(static_cast<size_t>(links_.slots)),
-      room_(compute.rows(links_.rows, options.width)) {}
+      room_(compute.rows(links_.rows, options.width)),
+      taken_(static_cast<size_t>(links_.slots)) {}
 
 Status StateInbox::offer() {
   ASSIGN_OR_RETURN(const std::string id, links_.new_id());

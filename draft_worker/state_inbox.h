@@ -36,6 +36,9 @@ class StateInbox {
   // ends have to look, and the leader does when it works: a worker without sequences need not.
   void look();
   bool is_ready() const { return ready_; }
+  // The link ends. Before what a drafter has on the device is freed, which would wait for transfers under
+  // way.
+  void leave() { give_up("the worker leaves"); }
 
   // Somebody waits for this transfer, until release().
   void claim(uint64_t transfer);
@@ -69,6 +72,7 @@ class StateInbox {
   const RowLinks links_;
   HeadCompute& compute_;
   const StateInboxOptions options_;
+  RowBuffer room_;                 // of one transfer; freed behind the link's end
   std::unique_ptr<RowLink> link_;  // null: nobody made one
   bool offered_ = false, ready_ = false, ended_ = false;
   uint64_t announced_ = 0, done_ = 0;
@@ -76,7 +80,6 @@ class StateInbox {
   std::deque<uint64_t> waiting_, posted_;   // for a slot; and to arrive
   std::vector<bool> taken_;                 // slots
   bool unread_ = false;                     // of slots that were given back, some may still be read
-  RowBuffer room_;                          // of one transfer
   int64_t arrived_ = 0, brought_home_ = 0;
 };
 

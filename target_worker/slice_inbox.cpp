@@ -47,6 +47,11 @@ bool SliceInbox::collect(std::span<const PlanEntry> entries, Clock::time_point d
   return true;
 }
 
+void SliceInbox::end_links() {
+  links_.end_all();
+  states_.end_all();
+}
+
 void SliceInbox::take(Incoming& incoming) {
   if (auto* const slice = std::get_if<QSlice>(&incoming.message)) {
     slots_.put(*slice);

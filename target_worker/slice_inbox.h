@@ -37,6 +37,8 @@ class SliceInbox {
 
   // Its first half, for those who add up by themselves: whether nothing is missing.
   bool collect(std::span<const PlanEntry> entries, Clock::time_point deadline);
+  // Nobody plans any more.
+  void end_links();
   SliceSlots& slots() { return slots_; }
   StateLinks& states() { return states_; }
 

@@ -24,6 +24,7 @@ class SliceLinks {
   void look(Transport& door, SliceSlots& slots);
   // Ends the link of a worker that is of no use to other ranks any more.
   void end(Generation worker, Transport& door, SliceSlots& slots);
+  void end_all() { of_worker_.clear(); }
   // Links that ended. What came by them is overwritten from now on.
   void forget_ended();
 

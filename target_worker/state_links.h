@@ -47,6 +47,7 @@ class StateLinks {
   // It takes no more rows by its link.
   void refuse(PeerId from, const std::string& reason);
   void look();
+  void end_all() { of_worker_.clear(); }
   // Null: its rows go another way.
   StateLink* to(Generation worker);
 

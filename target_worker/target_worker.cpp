@@ -65,6 +65,11 @@ TargetWorker::TargetWorker(Model& model, Collectives& group, TargetOptions optio
     verifier_ = std::make_unique<SyntheticVerifier>(std::move(verifier_), *options_.synthetic_acceptance);
 }
 
+// Links end before anything on the device is freed, which would wait for transfers whose peer may be gone.
+TargetWorker::~TargetWorker() {
+  if (options_.slice_inbox) options_.slice_inbox->end_links();
+}
+
 // Every target rank runs these lines in this order; only the leader talks outside the group.
 Status TargetWorker::run(Transport* transport) {
   plans_.agree_on_setup();

@@ -24,6 +24,7 @@ class TargetWorker {
  public:
   // `model` and `group` must outlive the worker, which leaves the model's cache empty.
   TargetWorker(Model& model, Collectives& group, TargetOptions options);
+  ~TargetWorker();
   TargetWorker(const TargetWorker&) = delete;
   TargetWorker& operator=(const TargetWorker&) = delete;
 

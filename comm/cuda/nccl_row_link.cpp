@@ -252,10 +252,14 @@ RowLinks nccl_row_links(const NcclApi& api, int device, const RowLinkOptions& op
     ncclUniqueId id{};
     if (text.size() != sizeof id.internal) return malformed("no id of NCCL");
     std::memcpy(id.internal, text.data(), text.size());
-    use_device(room->device);
-    auto link = std::make_unique<NcclRowLink>(api, room);
-    RETURN_IF_ERROR(link->connect(id));
-    return std::unique_ptr<RowLink>(std::move(link));
+    try {
+      use_device(room->device);
+      auto link = std::make_unique<NcclRowLink>(api, room);
+      RETURN_IF_ERROR(link->connect(id));
+      return std::unique_ptr<RowLink>(std::move(link));
+    } catch (const CudaError& error) {  // no memory for the slots of one more
+      return unavailable(error.what());
+    }
   };
   return {new_id, join, options.rows, options.slots};
 }

@@ -172,6 +172,11 @@ std::unique_ptr<RecordedWork> DeviceCompute::record(const std::function<void()>&
 
 // Nobody loads any more: there is room for what products of few rows leave in memory.
 void DeviceCompute::settle(int64_t, int64_t max_rows) {
+  // Not when rows are on their way to another device: to free what was too small would wait for them.
+  if (!counts_ && finite_.size() < max_rows) {
+    use_device(device_);
+    finite_ = PinnedBuffer<uint32_t>(max_rows);
+  }
   if (activation() != WeightType::kBFloat16) return;
   split_rows_ = std::max(split_rows_, max_rows);
   const int64_t floats = split_floats(split_rows_, std::min(widest_, kSplitTiles * kTileRows));

@@ -130,7 +130,9 @@ void draw_rows(StreamView stream, const DrawBatch& b, bool measured) {
 }
 
 void feed_rows(StreamView stream, const DrawBatch& b, int32_t* tokens, int32_t* positions) {
-  launch(stream, one_thread_each(b.rows), &feed_row, b, tokens, positions);
+  LaunchShape shape = one_thread_each(b.rows);
+  shape.early = false;  // the first kernel of a recorded step, which has none in front of it to overlap with
+  launch(stream, shape, &feed_row, b, tokens, positions);
 }
 
 }  // namespace outrider::cuda
