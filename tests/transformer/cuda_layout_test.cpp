@@ -38,7 +38,9 @@ TEST(CudaLayout, WideProductsFillADevice) {
   EXPECT_EQ(choose(32, kGateUp), std::tuple(32, false, 224));
   EXPECT_EQ(choose(64, kGateUp), std::tuple(64, false, 224));
   EXPECT_EQ(choose(65, kHidden), std::tuple(64, true, 512));
-  EXPECT_EQ(choose(129, kHidden), std::tuple(32, false, 160));
+  // 160 blocks of 32 rows would leave some multiprocessors with two: 2 x (128 + 32) rows to read, not 128
+  // + 64.
+  EXPECT_EQ(choose(129, kHidden), std::tuple(64, false, 96));
   EXPECT_EQ(choose(256, kHidden), std::tuple(64, false, 128));
   EXPECT_EQ(choose(512, kHidden), std::tuple(128, false, 128));
   EXPECT_EQ(choose(512, kHidden, false), std::tuple(64, false, 256));
