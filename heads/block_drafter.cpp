@@ -126,7 +126,7 @@ void BlockDrafter::draw_chains(FloatRows logits) {
     head_.add_behind(before_, logits, chain_rows_);
     const int32_t tokens = draws_.draw(chains_, logits, this);
     // Where a device draws, the first token is there when the pass is.
-    draft_ns_ += draws_.draws_there() ? draws_.ns_behind_first() : ns_since(begun);
+    draft_ns_ += draws_.drew_there() ? draws_.ns_behind_first() : ns_since(begun);
     for (HeadDraws::Chain& chain : chains_) {
       ++chain.row;
       chain.most -= tokens;

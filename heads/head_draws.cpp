@@ -55,6 +55,7 @@ DraftStep HeadDraws::step_of(const HeadTask& task, const HeadDraft& draft) const
 
 int32_t HeadDraws::draw(std::span<Chain> chains, FloatRows logits, Steps* steps) {
   if (chains.empty()) return 0;
+  drew_there_ = false;
   ns_behind_first_ = 0;
   if (device_sampler_)
     if (const int32_t tokens = draw_there(chains, logits, steps)) return tokens;
@@ -85,6 +86,7 @@ int32_t HeadDraws::draw_there(std::span<Chain> chains, FloatRows logits, Steps* 
     device_sampler_->wait();
     take_drawn(chains, taken, most);
   }
+  drew_there_ = true;
   ns_behind_first_ = device_sampler_->ns_behind_first();
   return most;
 }

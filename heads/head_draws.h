@@ -54,8 +54,9 @@ class HeadDraws {
   // Before the first draw, for steps that queue the same however often: up to so many chains.
   void record(Steps& steps, int64_t chains);
 
-  bool draws_there() const { return device_sampler_ != nullptr; }
-  // How long the tokens behind the first ones took, of what draw() above drew last.
+  // Whether draw() above drew where the head computes, the last time, and how long the tokens behind the
+  // first ones took there.
+  bool drew_there() const { return drew_there_; }
   int64_t ns_behind_first() const { return ns_behind_first_; }
 
   // Adds a token to the draft from its row of logits. False: the draft ends before it (the row is not finite,
@@ -91,6 +92,7 @@ class HeadDraws {
   HeadCompute* compute_ = nullptr;                       // of the head, and
   std::unique_ptr<HeadSampler> device_sampler_;          // where that is a device
   std::vector<std::unique_ptr<RecordedWork>> recorded_;  // steps, by chains
+  bool drew_there_ = false;
   int64_t ns_behind_first_ = 0;
   TokenGuesser guesser_;
   std::array<BranchConfidence, kRuleCount> confidence_;  // by rule

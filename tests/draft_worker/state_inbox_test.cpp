@@ -8,6 +8,7 @@
 #include "draft_worker/head_drafting.h"
 #include "tests/heads/golden_heads.h"
 #include "tests/support/hostile_fields.h"
+#include "tests/support/memory_row_link.h"
 
 namespace outrider {
 namespace {
@@ -21,10 +22,7 @@ constexpr SequenceId kOne(1);
 
 // Device memory is host memory. Row i of transfer n is n + i / 4 everywhere, once the test says that it is
 // there.
-struct MemoryLink final : RowLink {
-  LinkState now = LinkState::kReady;
-  std::string why;
-  uint64_t over = 0;
+struct MemoryLink final : testing::MemoryRowLink {
   std::vector<std::pair<int32_t, int32_t>> transfers;  // slot, rows
   std::vector<uint16_t> memory = std::vector<uint16_t>(kSlots * kRows * kWidth);
 
@@ -34,18 +32,8 @@ struct MemoryLink final : RowLink {
       std::fill_n(slot(at) + i * kWidth, kWidth,
                   to_bf16(static_cast<float>(over) + static_cast<float>(i) / 4).bits);
   }
-  LinkState state() override { return now; }
-  const std::string& reason() const override { return why; }
-  void abort(std::string reason) override { now = LinkState::kBroken, why = std::move(reason); }
-  bool accepts() override { return true; }
   void transfer(int32_t at, int32_t rows) override { transfers.emplace_back(at, rows); }
-  uint64_t done() const override { return over; }
   uint16_t* slot(int32_t at) override { return memory.data() + at * kRows * kWidth; }
-  std::span<uint16_t> host_slot(int32_t) override { return {}; }
-  void fill(int32_t, int32_t) override {}
-  void keep(int32_t, int32_t, const uint16_t*) override {}
-  void settle() override {}
-  void fetch(int32_t, int32_t) override {}
 };
 
 class StateInboxTest : public ::testing::Test {

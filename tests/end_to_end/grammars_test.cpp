@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include "tests/end_to_end/request_grid.h"
+#include "tests/support/dying_wire.h"
 #include "tests/support/law_samples.h"
 #include "tests/support/prefix_grammar.h"
 #include "tests/support/token_law.h"
@@ -162,35 +163,21 @@ TEST(GrammarsOnTheMove, PrefixesPreemptionAndOtherGroupsChangeNoText) {
   expect_same(plainly(), cluster.run(constrained(kMatchRules, "fixed:gamma=4")), "two groups");
 }
 
-class DyingWire final : public Transport {
- public:
-  DyingWire(std::unique_ptr<Transport> inner, int results) : inner_(std::move(inner)), results_(results) {}
-  Status send(PeerId to, const Message& message) override {
-    if (std::holds_alternative<StepResult>(message) && results_-- == 0) throw testing::WorkerDeath();
-    return inner_->send(to, message);
-  }
-  std::optional<Incoming> receive(Clock::time_point deadline) override { return inner_->receive(deadline); }
-  const TransportStats& stats() const override { return inner_->stats(); }
-
- private:
-  const std::unique_ptr<Transport> inner_;
-  int results_;
-};
-
 TEST(GrammarsOnTheMove, TextsGoOnWhereTheirGroupDied) {
   for (const int results : {0, 3, 20}) {
-    TestCluster cluster({.target = kTarget,
-                         .draft = draft_model(),
-                         .drafter = DrafterKind::kModel,
-                         .groups = 2,
-                         .max_num_seqs = 4,
-                         .wire = Wire::kZmqIpc,
-                         .eos_ids = kEnds,
-                         .target_wire = [results](int group, std::unique_ptr<Transport> transport)
-                             -> std::unique_ptr<Transport> {
-                           if (group != 1) return transport;
-                           return std::make_unique<DyingWire>(std::move(transport), results);
-                         }});
+    TestCluster cluster(
+        {.target = kTarget,
+         .draft = draft_model(),
+         .drafter = DrafterKind::kModel,
+         .groups = 2,
+         .max_num_seqs = 4,
+         .wire = Wire::kZmqIpc,
+         .eos_ids = kEnds,
+         .target_wire = [results](int group,
+                                  std::unique_ptr<Transport> transport) -> std::unique_ptr<Transport> {
+           if (group != 1) return transport;
+           return std::make_unique<testing::DyingWire<StepResult>>(std::move(transport), results);
+         }});
     expect_same(plainly(), cluster.run(constrained(kMatchRules, "fixed:gamma=4")),
                 fmt::format("{} results", results));
     EXPECT_GT(cluster.totals().failovers, 0);

@@ -7,6 +7,7 @@
 #include "base/hash.h"
 #include "tests/end_to_end/request_grid.h"
 #include "tests/heads/golden_heads.h"
+#include "tests/support/dying_wire.h"
 #include "tests/support/law_samples.h"
 #include "tests/support/row_faults.h"
 #include "tests/support/token_law.h"
@@ -155,21 +156,6 @@ TEST(HeadsAtWorkerToo, AnyNetworkGivesTheSameText) {
 }
 
 // Its sequences go to the other worker, which needs every row of them.
-class MortalWire final : public Transport {
- public:
-  MortalWire(std::unique_ptr<Transport> inner, int drafts) : inner_(std::move(inner)), drafts_(drafts) {}
-  Status send(PeerId to, const Message& message) override {
-    if (std::holds_alternative<Draft>(message) && --drafts_ == 0) throw testing::WorkerDeath();
-    return inner_->send(to, message);
-  }
-  std::optional<Incoming> receive(Clock::time_point deadline) override { return inner_->receive(deadline); }
-  const TransportStats& stats() const override { return inner_->stats(); }
-
- private:
-  const std::unique_ptr<Transport> inner_;
-  int drafts_;
-};
-
 TEST(HeadsAtWorkerToo, AWorkerThatDiesLeavesItsSequencesToAnother) {
   TestCluster plain({.target = kTarget});
   const auto expected = plain.run(grid_requests({Rule::kInvariant}, ""));
@@ -177,7 +163,7 @@ TEST(HeadsAtWorkerToo, AWorkerThatDiesLeavesItsSequencesToAnother) {
   options.drafters = 2;
   std::atomic<int> workers = 0;
   options.drafter_wire = [&](std::unique_ptr<Transport> inner) {
-    return std::make_unique<MortalWire>(std::move(inner), workers++ == 0 ? 20 : 1 << 30);
+    return std::make_unique<testing::DyingWire<Draft>>(std::move(inner), workers++ == 0 ? 19 : 1 << 30);
   };
   TestCluster cluster(options);
   expect_same(expected, cluster.run(grid_requests({Rule::kInvariant}, "fixed:gamma=4")), "a death");

@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include "tests/heads/golden_heads.h"
+#include "tests/support/dying_wire.h"
 #include "tests/support/fake_nccl.h"
 #include "tests/support/test_cluster.h"
 
@@ -213,28 +214,12 @@ TEST_F(StateLinksTest, PqRulesGiveTheTextOfSockets) {
   EXPECT_EQ(by_links.totals().liveness_timeouts, 0);
 }
 
-// Dies right before it would send its n-th Draft.
-class DyingWire final : public Transport {
- public:
-  DyingWire(std::unique_ptr<Transport> inner, int drafts) : inner_(std::move(inner)), drafts_(drafts) {}
-  Status send(PeerId to, const Message& message) override {
-    if (std::holds_alternative<Draft>(message) && --drafts_ == 0) throw testing::WorkerDeath();
-    return inner_->send(to, message);
-  }
-  std::optional<Incoming> receive(Clock::time_point deadline) override { return inner_->receive(deadline); }
-  const TransportStats& stats() const override { return inner_->stats(); }
-
- private:
-  const std::unique_ptr<Transport> inner_;
-  int drafts_;
-};
-
 TEST_F(StateLinksTest, AWorkerThatDiesDisturbsNobody) {
   ClusterOptions options = linked(head_);
   options.drafters = 2;
   std::atomic<int> made{0};
   options.drafter_wire = [&](std::unique_ptr<Transport> wire) {
-    return std::make_unique<DyingWire>(std::move(wire), made++ > 0 ? 1 << 30 : 15);
+    return std::make_unique<testing::DyingWire<Draft>>(std::move(wire), made++ > 0 ? 1 << 30 : 14);
   };
   TestCluster cluster(options);
   await_link(cluster);

@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include "tests/end_to_end/request_grid.h"
+#include "tests/support/dying_wire.h"
 
 namespace outrider {
 namespace {
@@ -93,28 +94,12 @@ TEST(SeveralGroups, TokenAndBlockRulesGiveTheTextOfOneGroup) {
 
 // ---- groups that die ------------------------------------------------------------------------------------
 
-// The leader's end, which breaks when so many results were sent.
-class DyingWire final : public Transport {
- public:
-  DyingWire(std::unique_ptr<Transport> inner, int results) : inner_(std::move(inner)), results_(results) {}
-  Status send(PeerId to, const Message& message) override {
-    if (std::holds_alternative<StepResult>(message) && results_-- == 0) throw testing::WorkerDeath();
-    return inner_->send(to, message);
-  }
-  std::optional<Incoming> receive(Clock::time_point deadline) override { return inner_->receive(deadline); }
-  const TransportStats& stats() const override { return inner_->stats(); }
-
- private:
-  const std::unique_ptr<Transport> inner_;
-  int results_;
-};
-
 // Group g dies with its result number results[g]; those behind them live.
 std::function<std::unique_ptr<Transport>(int, std::unique_ptr<Transport>)> dying(std::vector<int> results) {
   return [results](int group, std::unique_ptr<Transport> inner) -> std::unique_ptr<Transport> {
     const auto g = static_cast<size_t>(group);
     if (g >= results.size()) return inner;
-    return std::make_unique<DyingWire>(std::move(inner), results[g]);
+    return std::make_unique<testing::DyingWire<StepResult>>(std::move(inner), results[g]);
   };
 }
 

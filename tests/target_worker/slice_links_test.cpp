@@ -1,5 +1,6 @@
 // A rank's ends of links: which transfers it takes part in, and what comes of those that fail.
 #include "target_worker/slice_links.h"
+#include "tests/support/memory_row_link.h"
 
 #include <gtest/gtest.h>
 
@@ -15,25 +16,12 @@ constexpr IndexRange kRange{100, 104};
 constexpr Generation kWorker{9};
 
 // What was asked of it. Slots have numbers for addresses.
-struct ScriptedLink final : RowLink {
-  LinkState now = LinkState::kReady;
-  std::string why;
-  uint64_t over = 0;
+struct ScriptedLink final : testing::MemoryRowLink {
   std::vector<std::pair<int32_t, int32_t>> transfers;  // slot, rows
   std::array<uint16_t, 8> memory{};
 
-  LinkState state() override { return now; }
-  const std::string& reason() const override { return why; }
-  void abort(std::string reason) override { now = LinkState::kBroken, why = std::move(reason); }
-  bool accepts() override { return true; }
   void transfer(int32_t at, int32_t rows) override { transfers.emplace_back(at, rows); }
-  uint64_t done() const override { return over; }
   uint16_t* slot(int32_t at) override { return &memory.at(static_cast<size_t>(at)); }
-  std::span<uint16_t> host_slot(int32_t) override { return {}; }
-  void fill(int32_t, int32_t) override {}
-  void keep(int32_t, int32_t, const uint16_t*) override {}
-  void settle() override {}
-  void fetch(int32_t, int32_t) override {}
 };
 
 PlanEntry entry(uint64_t sequence, size_t drafted = 1) {

@@ -1,6 +1,7 @@
 // The leader's ends of the links by which rows of states go to draft workers: what it announces and sends,
 // and when rows must go another way.
 #include "target_worker/state_links.h"
+#include "tests/support/memory_row_link.h"
 
 #include <gtest/gtest.h>
 
@@ -20,26 +21,12 @@ constexpr int32_t kRows = 3, kSlots = 2;
 constexpr int64_t kWidth = 64;
 
 // Device memory is host memory; transfers are done when the test says so.
-struct MemoryLink final : RowLink {
-  LinkState now = LinkState::kReady;
-  std::string why;
-  bool accepting = true;
-  uint64_t over = 0;
+struct MemoryLink final : testing::MemoryRowLink {
   std::vector<uint16_t> memory = std::vector<uint16_t>(kSlots * kRows * kWidth);
   std::vector<std::vector<uint16_t>> sent;
 
-  LinkState state() override { return now; }
-  const std::string& reason() const override { return why; }
-  void abort(std::string reason) override { now = LinkState::kBroken, why = std::move(reason); }
-  bool accepts() override { return accepting; }
   void transfer(int32_t at, int32_t rows) override { sent.emplace_back(slot(at), slot(at) + rows * kWidth); }
-  uint64_t done() const override { return over; }
   uint16_t* slot(int32_t at) override { return memory.data() + at * kRows * kWidth; }
-  std::span<uint16_t> host_slot(int32_t) override { return {}; }
-  void fill(int32_t, int32_t) override {}
-  void keep(int32_t, int32_t, const uint16_t*) override {}
-  void settle() override {}
-  void fetch(int32_t, int32_t) override {}
 };
 
 class StateLinksTest : public ::testing::Test {

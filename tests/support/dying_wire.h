@@ -1,0 +1,30 @@
+// One end of a connection whose owner dies after so many messages of a kind: in place of the next one, which
+// is not sent.
+#pragma once
+
+#include <memory>
+#include <optional>
+#include <variant>
+
+#include "comm/transport.h"
+#include "tests/support/test_cluster.h"
+
+namespace outrider::testing {
+
+template <class Kind>
+class DyingWire final : public Transport {
+ public:
+  DyingWire(std::unique_ptr<Transport> inner, int messages) : inner_(std::move(inner)), messages_(messages) {}
+  Status send(PeerId to, const Message& message) override {
+    if (std::holds_alternative<Kind>(message) && messages_-- == 0) throw WorkerDeath();
+    return inner_->send(to, message);
+  }
+  std::optional<Incoming> receive(Clock::time_point deadline) override { return inner_->receive(deadline); }
+  const TransportStats& stats() const override { return inner_->stats(); }
+
+ private:
+  const std::unique_ptr<Transport> inner_;
+  int messages_;
+};
+
+}  // namespace outrider::testing
