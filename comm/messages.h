@@ -432,8 +432,7 @@ struct StepResult {
   std::vector<StateRows> states;
 };
 
-// ---- leader -> draft worker, at the leader's door
-// -------------------------------------------------------------------------------------
+// ---- leader -> draft worker, at the leader's door -------------------------------------------------------
 
 // The next transfer through the communicator of the two, `number` 1, 2, ...: so many rows of states. Whose
 // they are say the StateRows that name it. A worker that takes no more answers with Failure.

@@ -50,7 +50,7 @@ class WorkerPool {
     const auto at = live.link.peer ? workers_.find(*live.link.peer) : workers_.end();
     return at == workers_.end() ? nullptr : &at->second;
   }
-  // Likewise, if it could draft now.
+  // Who drafts for it, if that worker could draft now. Null: nobody.
   const PoolWorker* drafter_of(const LiveRequest& live, Clock::time_point now) const {
     const PoolWorker* worker = of(live);
     return worker && live.link.opened && worker->is_usable(now) ? worker : nullptr;

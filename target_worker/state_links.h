@@ -9,7 +9,7 @@
 
 namespace outrider {
 
-// That to one worker, at the other end of a door.
+// The link to one worker, which has connected to the door.
 class StateLink {
  public:
   StateLink(PeerId worker, std::unique_ptr<RowLink> rows, const RowLinks& links, Transport& door)

@@ -14,7 +14,7 @@ inline constexpr double kTrialShare = 0.01;  // of plain steps, which drafts tha
 class Standing {
  public:
   bool is_behind() const { return steps_ < 0; }
-  // For a prompt that was read. Taken from what drafts have gained, as it is there.
+  // For a prompt that was read. It is taken from what drafts gain, as soon as they have gained something.
   void charge(double steps) { debt_ += steps; }
   // A step is over that gained so much, or lost it, by the drafts that it asked for.
   void settle(bool asked, double gain) {

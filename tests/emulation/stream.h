@@ -16,7 +16,7 @@ void enqueue(StreamView stream, std::function<void()> work);
 // is waited for, asked about or given more work.
 void hold_up(StreamView stream, std::function<bool()> done);
 
-// How often the calling thread has waited for work, or found it done, of which it did not know so before.
+// How often the calling thread learnt that work had ended, by waiting for it or by asking.
 uint64_t host_waits();
 
 }  // namespace outrider::cuda::emulation
