@@ -65,20 +65,35 @@ std::optional<OverlapComparison> compare_overlap(const Totals& totals) {
       .measured = per(std::chrono::nanoseconds(waited).count(), r.rounds) * 1e-6};
 }
 
-PlainComparison compare_with_plain(const Totals& plain, const Totals& speculative, bool identical_output) {
+PlainTurn compare_with_plain(const Totals& plain, const Totals& speculative) {
   const double plain_step = per(plain.forward_ns + plain.verify_ns + plain.commit_ns, plain.target_passes);
   const double verify_step =
       per(speculative.forward_ns + speculative.verify_ns + speculative.commit_ns, speculative.target_passes);
   const double draft = per(speculative.draft_ingest_ns + speculative.draft_ns, speculative.drafts_received);
   const double gamma =
       per(speculative.rounds.drafted, speculative.rounds.rounds - speculative.rounds.g0_rounds);
-  PlainComparison comparison{.plain_tokens_per_second = tokens_per_second(plain),
-                             .tokens_per_second = tokens_per_second(speculative),
-                             .identical_output = identical_output};
+  PlainTurn turn{.plain_tokens_per_second = tokens_per_second(plain),
+                 .tokens_per_second = tokens_per_second(speculative)};
   if (verify_step + draft > 0)
-    comparison.predicted_speedup =
+    turn.predicted_speedup =
         expected_tokens(speculative.rounds.acceptance(), gamma) * plain_step / (verify_step + draft);
-  return comparison;
+  return turn;
+}
+
+PlainComparison PlainComparison::of(std::span<const PlainTurn> turns, bool identical_output) {
+  std::vector<double> plain, speculative, predicted, ratios;
+  for (const PlainTurn& turn : turns) {
+    plain.push_back(turn.plain_tokens_per_second);
+    speculative.push_back(turn.tokens_per_second);
+    predicted.push_back(turn.predicted_speedup);
+    if (turn.plain_tokens_per_second > 0 && turn.tokens_per_second > 0)
+      ratios.push_back(turn.tokens_per_second / turn.plain_tokens_per_second);
+  }
+  return {.plain_tokens_per_second = median(plain),
+          .tokens_per_second = median(speculative),
+          .predicted_speedup = median(predicted),
+          .speedup = paired_ratio(ratios),
+          .identical_output = identical_output};
 }
 
 std::string screen_report(const RunDescription& run, const Totals& totals, const nlohmann::json& metrics,
@@ -132,11 +147,17 @@ std::string screen_report(const RunDescription& run, const Totals& totals, const
                          100 * linked / all);
     }
   }
-  if (comparison)
+  if (comparison) {
+    const Ratio& speedup = comparison->speedup;
+    const std::string turns = speedup.has_interval() ? fmt::format("{:.2f} to {:.2f} in {} turns, ",
+                                                                   speedup.low, speedup.high, speedup.samples)
+                                                     : "";
     out += fmt::format(
-        "plain decoding {:.1f} tokens/s, speculative {:.1f}: speed-up {:.2f} (predicted {:.2f}), output {}\n",
-        comparison->plain_tokens_per_second, comparison->tokens_per_second, comparison->speedup(),
+        "plain decoding {:.1f} tokens/s, speculative {:.1f}: speed-up {:.2f} ({}predicted {:.2f}), output "
+        "{}\n",
+        comparison->plain_tokens_per_second, comparison->tokens_per_second, speedup.value, turns,
         comparison->predicted_speedup, comparison->identical_output ? "identical" : "differs");
+  }
   return out;
 }
 
@@ -175,12 +196,17 @@ nlohmann::json json_report(const RunDescription& run, const std::vector<PromptRe
   report["seed"] = seed;
   report["provenance"]["seeds"]["text"] = seed;
   if (run.speculates) report["draft"]["q_format"] = q_format_used(run, requests);
-  if (comparison)
-    report["comparison"] = {{"plain_tokens_per_second", comparison->plain_tokens_per_second},
-                            {"tokens_per_second", comparison->tokens_per_second},
-                            {"speedup", comparison->speedup()},
-                            {"predicted_speedup", comparison->predicted_speedup},
-                            {"identical_output", comparison->identical_output}};
+  if (comparison) {
+    const Ratio& speedup = comparison->speedup;
+    nlohmann::json& told = report["comparison"];
+    told = {{"plain_tokens_per_second", comparison->plain_tokens_per_second},
+            {"tokens_per_second", comparison->tokens_per_second},
+            {"speedup", speedup.value},
+            {"turns", speedup.samples},
+            {"predicted_speedup", comparison->predicted_speedup},
+            {"identical_output", comparison->identical_output}};
+    if (speedup.has_interval()) told["speedup_interval_95"] = {speedup.low, speedup.high};
+  }
   return report;
 }
 

@@ -4,9 +4,11 @@
 #include <algorithm>
 #include <nlohmann/json_fwd.hpp>
 #include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
+#include "base/statistics.h"
 #include "comm/messages.h"
 #include "coordinator/metrics.h"
 #include "requests/requests.h"
@@ -40,17 +42,25 @@ struct RunDescription {
 // equation 1).
 double expected_tokens(double alpha, double gamma);
 
-// Plain decoding of the same requests, measured in the same program (--compare-plain).
-struct PlainComparison {
+// The same requests once without a drafter and once with it (--compare-plain).
+struct PlainTurn {
   double plain_tokens_per_second = 0;
   double tokens_per_second = 0;
-  bool identical_output = false;
   // Lockstep with the measured acceptance, draft time and verify time, over the measured plain step.
   double predicted_speedup = 0;
+};
 
-  double speedup() const {
-    return plain_tokens_per_second > 0 ? tokens_per_second / plain_tokens_per_second : 0;
-  }
+PlainTurn compare_with_plain(const Totals& plain, const Totals& speculative);
+
+// Over turns. What slows a turn down slows both of its sides, so the speed-up is the median of the turns'
+// own.
+struct PlainComparison {
+  double plain_tokens_per_second = 0, tokens_per_second = 0;  // medians
+  double predicted_speedup = 0;                               // a median, too
+  Ratio speedup;
+  bool identical_output = false;  // in every turn
+
+  static PlainComparison of(std::span<const PlainTurn> turns, bool identical_output);
 };
 
 // Rounds whose drafts were prepared while the draft before was verified, against the closed form with the hit
@@ -66,8 +76,6 @@ struct OverlapComparison {
 
 // Empty where the formula says nothing: nothing was prepared, or sequences shared passes.
 std::optional<OverlapComparison> compare_overlap(const Totals& totals);
-
-PlainComparison compare_with_plain(const Totals& plain, const Totals& speculative, bool identical_output);
 
 // `metrics` as Coordinator::fill_report leaves it, in both.
 std::string screen_report(const RunDescription& run, const Totals& totals, const nlohmann::json& metrics,

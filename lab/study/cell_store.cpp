@@ -88,7 +88,8 @@ Result<nlohmann::json> CellStore::run(const Cell& cell, int repeat, const StudyF
   for (const std::string& old : {report, trace}) std::filesystem::remove(old);
   std::vector<std::string> arguments{"outrider", "generate"};
   arguments.insert(arguments.end(), cell.arguments.begin(), cell.arguments.end());
-  arguments.insert(arguments.end(), {"--quiet", "--report=" + report, "--trace=" + trace});
+  arguments.insert(arguments.end(),
+                   {"--quiet", "--compare-turns=1", "--report=" + report, "--trace=" + trace});
   const LoadWatch watch;
   const CellEnd end = run_cell_process(arguments, study.directory(), err, study.cell_timeout_s);
   nlohmann::json machine = cpu_load_json(watch.load());

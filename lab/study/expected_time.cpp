@@ -34,7 +34,7 @@ struct Known {
 double trial(const StudyFile& study, const Cell& cell) {
   std::vector<std::string> arguments{"outrider", "generate"};
   arguments.insert(arguments.end(), cell.arguments.begin(), cell.arguments.end());
-  arguments.push_back("--quiet");
+  arguments.insert(arguments.end(), {"--quiet", "--compare-turns=1"});
   const CellEnd end = run_cell_process(arguments, study.directory(), "/dev/null",
                                        std::min(kTrialTimeout, study.cell_timeout_s));
   return end.succeeded() || end.timed_out ? end.seconds : -1;

@@ -398,6 +398,13 @@ void add_generate_options(CLI::App& app, RunOptions& o) {
   app.add_flag("--compare-plain", o.compare_plain,
                "First decode the same requests without a drafter; compare the text and report the speed-up")
       ->group("Speculation");
+  app.add_option("--compare-turns", o.compare_turns,
+                 "How often --compare-plain runs both, in turns; the speed-up is the median of theirs. 0: as "
+                 "often as "
+                 "begins within two seconds, nine times at most")
+      ->check(CLI::Range(0, 1000))
+      ->group("Speculation")
+      ->capture_default_str();
 
   add_report_options(app, o.files, o.cluster.quiet);
   app.add_option(

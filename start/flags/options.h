@@ -25,6 +25,7 @@ struct RunOptions {
   std::string generation_config = "none";    // auto: generation_config.json sets what no flag does
   RunFiles files;
   bool compare_plain = false;
+  int compare_turns = 0;  // 0: as many as two seconds have, at most nine
 };
 
 void add_text_drafter_options(CLI::App& app, ModelSettings& settings);  // a part of the model options

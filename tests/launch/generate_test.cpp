@@ -363,13 +363,17 @@ TEST(Generate, SyntheticAcceptanceIsWhatWasAskedForAndSaysSo) {
 TEST(Generate, ReportHoldsTheMetrics) {
   const TemporaryDirectory dir;
   const Outcome run = generate(kPrompt + with_draft() +
-                               Arguments{"-g", "5", "--compare-plain", "--report", dir / "report.json"});
+                               Arguments{"-g", "5", "--compare-plain", "--compare-turns", "3", "--report",
+                                         dir / "report.json"});
   ASSERT_TRUE(run.succeeded()) << run.describe();
   EXPECT_EQ(dir.entries(), std::vector<std::string>{"report.json"});
   const json report = json::parse(read_file(dir / "report.json"));
   EXPECT_EQ(report["target"]["vocab_size"], 4096);
   EXPECT_EQ(report["gamma_policy"], "fixed:gamma=5");
   EXPECT_TRUE(report["comparison"]["identical_output"]);
+  EXPECT_EQ(report["comparison"]["turns"], 3);
+  ASSERT_EQ(report["comparison"]["speedup_interval_95"].size(), 2u) << report["comparison"];
+  EXPECT_NE(run.err.find(" in 3 turns, predicted "), std::string::npos) << run.err;
 
   const json& metrics = report["metrics"];
   const double acceptance = metrics["rounds"]["acceptance_rate"];
