@@ -3,6 +3,8 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
+#include <chrono>
 #include <cstdio>
 #include <functional>
 
@@ -28,6 +30,40 @@ Result<ModelOptions> model_options(const ModelSettings& models, const Preparatio
                       .max_positions = prepared.max_model_len,
                       .kv_tokens = sequences * per_sequence,
                       .kv = kv};
+}
+
+bool any_rank(Collectives& group, bool own) {
+  std::vector<char> all(static_cast<size_t>(group.size()));
+  const char told = own;
+  group.all_gather(std::as_bytes(std::span(&told, 1)), std::as_writable_bytes(std::span(all)));
+  return std::count(all.begin(), all.end(), char{1}) > 0;
+}
+
+// On the host the first passes of a small model take up to six times as long as later ones: memory is touched
+// for the first time, threads and caches are cold. That would be in the first answer's time, and in what the
+// draft length policy takes a pass to cost. Devices do the same while they load. All ranks make the same
+// passes.
+void warm_up(Model& model, Collectives& group) {
+  if (model.device_group()) return;
+  constexpr std::array<size_t, 5> kRows{8, 1, 2, 1, 1};
+  constexpr std::chrono::milliseconds kLongPass{20};  // what is cold is little of it
+  const KvHandle sequence = model.kv().create();
+  for (const size_t rows : kRows) {
+    if (model.kv().length(sequence) + static_cast<int64_t>(rows) > model.max_positions()) break;
+    const std::vector<TokenId> tokens(rows, TokenId(0));
+    const BatchSlice slice{.sequence = sequence, .tokens = tokens, .logit_rows = 1};
+    const auto begun = std::chrono::steady_clock::now();
+    const bool done = model.forward({&slice, 1}).ok();
+    if (any_rank(group, !done || std::chrono::steady_clock::now() - begun > kLongPass)) break;
+  }
+  model.kv().release(sequence);
+}
+
+Result<std::unique_ptr<Model>> load_and_warm_up(const std::string& directory, const ModelOptions& options,
+                                                Collectives& group) {
+  auto model = Model::load(directory, options, group);
+  if (model.ok()) warm_up(**model, group);
+  return model;
 }
 
 }  // namespace
@@ -57,7 +93,7 @@ Result<std::unique_ptr<Model>> load_target(const RoleSettings& settings, const P
   model_opts.max_rows = kMaxRowsPerStep;
   model_opts.max_logit_rows = kMaxRowsPerStep;
   model_opts.progress = [&](int64_t done, int64_t total) { progress.update(done, total); };
-  return Model::load(settings.models.model, model_opts, group);
+  return load_and_warm_up(settings.models.model, model_opts, group);
 }
 
 Result<std::unique_ptr<Model>> load_draft(const RoleSettings& settings, const Preparation& prepared,
@@ -90,7 +126,7 @@ Result<std::unique_ptr<Model>> load_draft(const RoleSettings& settings, const Pr
   model_opts.max_positions = std::min(prepared.max_model_len, prepared.draft->max_position_embeddings);
   model_opts.stand_in = kDraftStandIn;
   model_opts.progress = [&](int64_t done, int64_t total) { progress.update(done, total); };
-  return Model::load(settings.models.draft_model, model_opts, group);
+  return load_and_warm_up(settings.models.draft_model, model_opts, group);
 }
 
 Result<std::shared_ptr<const DraftHead>> load_draft_head(const RoleSettings& settings, IndexRange ids,
