@@ -16,6 +16,10 @@ constexpr double kMaxTrials = 4;  // credit for so many: a burst can confirm wha
 // Plain steps are tried where the gain is not clear, and rarely where it is: a wrong fit looks clear, too.
 constexpr double kClearGain = 1.3;
 constexpr int32_t kMinGap = 16, kMaxGap = 1024;  // steps between trials of plain steps
+// The first trial comes at once, since nothing is known. Where drafting seems to gain as much as this it
+// would lose most, and comes after so many steps.
+constexpr double kFirstClearGain = 1.6;
+constexpr int32_t kFirstPutOff = 16;
 // The first steps after a draft say nothing about plain decoding (settled_passes.h). What a plain step costs
 // decides more than any other figure, so the first trial finds it out.
 constexpr int32_t kPlainSteps = SettledPasses::kUnsettled + 4;
@@ -55,9 +59,11 @@ void Trials::consider_draft(double extra_seconds, bool in_shadow) {
 
 void Trials::consider_plain(double plain_seconds, int32_t batch, double rate) {
   double extra = 0;
-  const bool is_due = ++since_plain_ >= kMaxGap;
+  const double gain = rate * plain_seconds / batch;
+  const bool is_put_off = !plain_tried_ && gain > kFirstClearGain;
+  const bool is_due = ++since_plain_ >= kMaxGap + (is_put_off ? kFirstPutOff : 0);
   if (!is_due) {
-    if (since_plain_ < kMinGap || rate * plain_seconds > kClearGain * batch) return;
+    if (since_plain_ < kMinGap || gain > kClearGain) return;
     extra = kPlainSteps * std::max(0.0, plain_seconds - batch / rate);
   }
   if ((!can_pay(extra) && !is_due) || !enabled_) return;
