@@ -11,7 +11,6 @@
 #include "transformer/files/weight_map.h"
 
 namespace outrider {
-namespace {
 
 void add_used(const std::vector<TensorPart>& parts, std::set<const TensorInfo*>& used) {
   for (const TensorPart& part : parts) {
@@ -21,34 +20,43 @@ void add_used(const std::vector<TensorPart>& parts, std::set<const TensorInfo*>&
   }
 }
 
+void add_used(const LayerSources& l, std::set<const TensorInfo*>& used) {
+  for (const MatrixSource* matrix : l.matrices()) add_used(matrix->parts, used);
+  for (const VectorSource* vector : {&l.attention_norm, &l.mlp_norm, &l.attention_out_norm, &l.mlp_out_norm,
+                                     &l.q_norm, &l.k_norm, &l.qkv_bias, &l.sinks, &l.o_bias})
+    add_used(*vector, used);
+  if (l.latent) {
+    add_used(l.latent->q_norm, used);
+    add_used(l.latent->kv_norm, used);
+  }
+  const auto add_biases = [&](const MlpSources& m) {
+    add_used(m.gate_up_bias, used);
+    add_used(m.down_bias, used);
+  };
+  const ExpertSources* const mixture = l.mixture();
+  if (!mixture) return add_biases(l.dense());
+  add_used(mixture->router.parts, used);
+  add_used(mixture->router_bias, used);
+  add_used(mixture->correction, used);
+  add_used(mixture->shared_gate, used);
+  for (const MlpSources& expert : mixture->experts) add_biases(expert);
+}
+
+bool is_shape_of_used(const TensorFiles& files, std::string_view name,
+                      const std::set<const TensorInfo*>& used) {
+  constexpr std::string_view kShape = "shape";
+  if (!name.ends_with(".weight_shape")) return false;
+  return used.contains(files.find(std::string(name.substr(0, name.size() - kShape.size())) + "packed"));
+}
+
+namespace {
+
 std::set<const TensorInfo*> used_tensors(const WeightMap& map) {
   std::set<const TensorInfo*> used;
   add_used(map.head.parts, used);
   if (map.embedding) add_used(map.embedding->parts, used);
   add_used(map.final_norm, used);
-  for (const LayerSources& l : map.layers) {
-    for (const MatrixSource* matrix : l.matrices()) add_used(matrix->parts, used);
-    for (const VectorSource* vector : {&l.attention_norm, &l.mlp_norm, &l.attention_out_norm, &l.mlp_out_norm,
-                                       &l.q_norm, &l.k_norm, &l.qkv_bias, &l.sinks, &l.o_bias})
-      add_used(*vector, used);
-    if (l.latent) {
-      add_used(l.latent->q_norm, used);
-      add_used(l.latent->kv_norm, used);
-    }
-    const auto add_biases = [&](const MlpSources& m) {
-      add_used(m.gate_up_bias, used);
-      add_used(m.down_bias, used);
-    };
-    if (const ExpertSources* mixture = l.mixture()) {
-      add_used(mixture->router.parts, used);
-      add_used(mixture->router_bias, used);
-      add_used(mixture->correction, used);
-      add_used(mixture->shared_gate, used);
-      for (const MlpSources& expert : mixture->experts) add_biases(expert);
-    } else {
-      add_biases(l.dense());
-    }
-  }
+  for (const LayerSources& l : map.layers) add_used(l, used);
   return used;
 }
 
@@ -83,15 +91,6 @@ bool is_of_quantised_weights(const TensorInfo& tensor) {
   return std::any_of(kEndings.begin(), kEndings.end(), ends_name) ||
          tensor.name.find(".weight.quant_state.") != std::string::npos ||
          (!is_weight_dtype(tensor.dtype) && tensor.name.ends_with(".weight"));
-}
-
-// compressed-tensors says the shape of packed codes in a tensor beside them, which is checked when they are
-// read.
-bool is_shape_of_used(const TensorFiles& files, std::string_view name,
-                      const std::set<const TensorInfo*>& used) {
-  constexpr std::string_view kShape = "shape";
-  if (!name.ends_with(".weight_shape")) return false;
-  return used.contains(files.find(std::string(name.substr(0, name.size() - kShape.size())) + "packed"));
 }
 
 // Those behind the last one are for drafts (DeepSeek-V3).

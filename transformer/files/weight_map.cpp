@@ -16,9 +16,9 @@ class Mapper {
       : config_(config), plan_(plan), whole_(config, {}), parts_(files, config, plan), mlps_(parts_) {}
 
   Result<WeightMap> map() const;
+  Result<LayerSources> layer(const std::string& prefix, bool has_experts) const;
 
  private:
-  Result<LayerSources> layer(int64_t index) const;
   Status map_attention(const std::string& prefix, LayerSources& to) const;
   Status map_projections(const std::string& prefix, LayerSources& to) const;
   Result<LatentSources> latent(const std::string& prefix) const;
@@ -167,12 +167,11 @@ Status Mapper::map_norms(const std::string& prefix, LayerSources& to) const {
   return {};
 }
 
-Result<LayerSources> Mapper::layer(int64_t index) const {
-  const std::string prefix = fmt::format("model.layers.{}.", index);
+Result<LayerSources> Mapper::layer(const std::string& prefix, bool has_experts) const {
   LayerSources to;
   RETURN_IF_ERROR(map_norms(prefix, to));
   RETURN_IF_ERROR(map_attention(prefix + "self_attn.", to));
-  if (config_.layer(index).has_experts) {
+  if (has_experts) {
     ASSIGN_OR_RETURN(to.mlp, mlps_.mixture(prefix));
   } else {
     ASSIGN_OR_RETURN(to.mlp, mlps_.dense_mlp(prefix + "mlp."));
@@ -194,7 +193,8 @@ Result<WeightMap> Mapper::map() const {
     map.head = {{head}, {}};
   }
   for (int64_t i = 0; i < config_.num_layers; ++i) {
-    ASSIGN_OR_RETURN(LayerSources sources, layer(i));
+    ASSIGN_OR_RETURN(LayerSources sources,
+                     layer(fmt::format("model.layers.{}.", i), config_.layer(i).has_experts));
     map.layers.push_back(std::move(sources));
   }
   ASSIGN_OR_RETURN(TensorPart final_norm, parts_.vector("model.norm.weight", hidden, all));
@@ -212,6 +212,11 @@ Result<WeightMap> Mapper::map() const {
 
 Result<WeightMap> map_weights(const TensorFiles& files, const ModelConfig& config, const ShardPlan& plan) {
   return Mapper(files, config, plan).map();
+}
+
+Result<LayerSources> map_layer(const TensorFiles& files, const ModelConfig& config, const ShardPlan& plan,
+                               const std::string& prefix, bool has_experts) {
+  return Mapper(files, config, plan).layer(prefix, has_experts);
 }
 
 }  // namespace outrider

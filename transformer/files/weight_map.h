@@ -12,4 +12,8 @@ namespace outrider {
 
 Result<WeightMap> map_weights(const TensorFiles& files, const ModelConfig& config, const ShardPlan& plan);
 
+// One layer by itself, with a mixture or without. prefix: of its tensors' names, "model.layers.61.".
+Result<LayerSources> map_layer(const TensorFiles& files, const ModelConfig& config, const ShardPlan& plan,
+                               const std::string& prefix, bool has_experts);
+
 }  // namespace outrider

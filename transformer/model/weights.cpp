@@ -15,23 +15,24 @@ bool is_fp16(const TensorPart& part) { return !part.coded && part.tensor->dtype 
 
 class Packer {
  public:
-  Packer(const WeightMap& map, const ModelConfig& config, const ShardPlan& plan, const WeightOptions& options,
-         ThreadPool& pool)
+  // numbers: what those of matrices become that are not stored in codes.
+  Packer(const ModelConfig& config, Shard shard, WeightType numbers, int64_t total,
+         const WeightOptions& options, ThreadPool& pool)
       : config_(config),
-        has_first_leaf_(shard_leaves(plan.shard).begin == 0),
-        float_type_(map.all_bf16 ? WeightType::kBFloat16 : WeightType::kFloat32),
-        total_(map.matrix_bytes()),
+        has_first_leaf_(shard_leaves(shard).begin == 0),
+        float_type_(numbers),
+        total_(total),
         options_(options),
         pool_(pool) {}
 
   Result<PackedMatrix> matrix(MatrixKind kind, const MatrixSource& source);
   Result<LayerWeights> layer(const LayerSources& sources);
+  Result<ExpertMlp> mixture(const ExpertSources& sources);
+  Result<LatentWeights> latent(const LatentSources& sources);
   std::vector<float> norm(const VectorSource& source) const;
 
  private:
   Result<DenseMlp> mlp(const MlpSources& sources);
-  Result<ExpertMlp> mixture(const ExpertSources& sources);
-  Result<LatentWeights> latent(const LatentSources& sources);
   Result<WeightType> type_of(MatrixKind kind, const MatrixSource& source) const;
   void advance(int64_t bytes);
 
@@ -291,10 +292,23 @@ const char* weight_type_name(WeightType type) {
   return kNames[static_cast<int>(type)];
 }
 
+Result<ExpertMlp> pack_mixture(const ExpertSources& sources, const ModelConfig& config, WeightFormat format,
+                               WeightType numbers, ThreadPool& pool) {
+  const WeightOptions options{.format = format};
+  return Packer(config, {}, numbers, 0, options, pool).mixture(sources);
+}
+
+Result<LatentWeights> pack_latent(const LatentSources& sources, const ModelConfig& config,
+                                  WeightFormat format, WeightType numbers, ThreadPool& pool) {
+  const WeightOptions options{.format = format};
+  return Packer(config, {}, numbers, 0, options, pool).latent(sources);
+}
+
 Result<Weights> load_weights(TensorFiles& files, const ModelConfig& config, const ShardPlan& plan,
                              const WeightOptions& options, ThreadPool& pool) {
   ASSIGN_OR_RETURN(const WeightMap map, map_weights(files, config, plan));
-  Packer packer(map, config, plan, options, pool);
+  Packer packer(config, plan.shard, map.all_bf16 ? WeightType::kBFloat16 : WeightType::kFloat32,
+                map.matrix_bytes(), options, pool);
   Weights weights;
   if (map.embedding) {
     ASSIGN_OR_RETURN(weights.embedding, packer.matrix(MatrixKind::kVocabulary, *map.embedding));

@@ -103,6 +103,13 @@ struct WeightOptions {
   LoadProgress progress;
 };
 
+// Parts of a layer by themselves, whole: matrices in the format that is asked for, else as stored, else as
+// `numbers`.
+Result<ExpertMlp> pack_mixture(const ExpertSources& sources, const ModelConfig& config, WeightFormat format,
+                               WeightType numbers, ThreadPool& pool);
+Result<LatentWeights> pack_latent(const LatentSources& sources, const ModelConfig& config,
+                                  WeightFormat format, WeightType numbers, ThreadPool& pool);
+
 Result<Weights> load_weights(TensorFiles& files, const ModelConfig& config, const ShardPlan& plan,
                              const WeightOptions& options, ThreadPool& pool);
 

@@ -4,7 +4,7 @@
 #include <cmath>
 
 #include "transformer/files/weight_map.h"
-#include "transformer/model/cuda/activations.h"
+#include "transformer/model/cuda/layer_parts.h"
 #include "transformer/model/cuda/token_runner.h"
 #include "transformer/model/weights.h"
 
@@ -16,15 +16,9 @@ std::unique_ptr<Stream> make_stream(const ModelOptions& options) {
   return std::make_unique<Stream>(overlaps ? KernelOrder::kOverlapping : KernelOrder::kInTurn);
 }
 
-// Room for what list_chosen() finds in any layer.
-int64_t expert_work_size(const DeviceWeights& weights) {
+int64_t most_expert_work(const DeviceWeights& weights) {
   int64_t most = 0;
-  for (const DeviceLayer& layer : weights.layers) {
-    if (layer.router.size() == 0) continue;
-    int64_t size = 1 + kMaxSlices + (layer.gate_up.n() + kTileRows - 1) / kTileRows;
-    for (const DeviceMatrix& down : layer.down.matrices()) size += down.view().slices.steps();
-    most = std::max(most, size);
-  }
+  for (const DeviceLayer& layer : weights.layers) most = std::max(most, expert_work_size(layer));
   return most;
 }
 
@@ -49,7 +43,7 @@ CudaModel::CudaModel(const MemoryPlan& plan, const ModelOptions& options, Collec
       rope_(rope_tables(config_, LayerRope::kMain, max_positions_, *stream_)),
       local_rope_(rope_tables(config_, LayerRope::kLocal, max_positions_, *stream_)),
       act_(std::make_unique<Activations>(plan, options, max_positions_)),
-      expert_work_(expert_work_size(weights_)) {
+      expert_work_(most_expert_work(weights_)) {
   prepare_matmul(device_.shared_bytes);
   prepare_attention(device_.shared_bytes);
   // Ranks queue the same operations of the group, whichever of them keep states.

@@ -16,6 +16,7 @@
 namespace outrider::cuda {
 
 struct Activations;
+struct LayerParts;
 struct MemoryPlan;
 
 class CudaModel final : public Model {
@@ -76,17 +77,13 @@ class CudaModel final : public Model {
   void queue_attention(int64_t layer, int64_t rows);
   // Queries, and keys and values in the cache, of normed rows.
   void queue_projections(int64_t layer, const KvLayer& kv, int64_t rows);
-  void queue_latents(int64_t layer, const KvLayer& kv, int64_t rows);
-  // What attention left of latents becomes the values of heads.
-  void queue_values(const DeviceLayer& w, int64_t rows);
   // Keeps the residual stream of all rows where this layer's input, or the last one's output, is asked for.
   void queue_states(int64_t layer, int64_t rows);
   void queue_squares(const DeviceLayer& w, int64_t rows);
   void queue_mlp(int64_t layer, int64_t rows);
-  void queue_experts(const DeviceLayer& w, int64_t rows);
-  ChosenWork queue_choice(const DeviceLayer& w, const ExpertColumns& columns, int64_t rows);
   void multiply(int64_t rows, const void* x, int64_t x_stride, const DeviceStack& weight, float* out,
-                int64_t out_stride, const ChosenWork& chosen = {}, const GatedOutput& gated = {});
+                int64_t out_stride, const GatedOutput& gated = {});
+  LayerParts parts() const;
 
   ModelConfig config_;
   ModelOptions options_;
@@ -102,8 +99,8 @@ class CudaModel final : public Model {
   std::unique_ptr<DeviceGroup> group_;  // sums partial results over the ranks
   RopeTables rope_, local_rope_;        // the latter where some layer turns by it
   std::unique_ptr<Activations> act_;
-  DeviceBuffer<int32_t> expert_work_;  // of one layer at a time: counts, tiles and steps of its experts
-  bool any_last_tap_ = false;          // some rank keeps what the last layer yields
+  DeviceBuffer<int32_t> expert_work_;                 // MixtureRoom's
+  bool any_last_tap_ = false;                         // some rank keeps what the last layer yields
   std::map<int64_t, std::unique_ptr<Graph>> graphs_;  // by rows
 };
 

@@ -1,10 +1,8 @@
 // The kernels of a pass in their order: CudaModel::queue_forward and its parts.
 #include <algorithm>
 
-#include "transformer/files/latent_config.h"
-#include "transformer/model/cuda/activations.h"
+#include "transformer/model/cuda/layer_parts.h"
 #include "transformer/model/cuda/model.h"
-#include "transformer/ops/cuda/latent_ops.h"
 
 namespace outrider::cuda {
 
@@ -73,28 +71,19 @@ NormArguments CudaModel::norm_behind_mlp(int64_t layer, const float* weight) con
 }
 
 void CudaModel::multiply(int64_t rows, const void* x, int64_t x_stride, const DeviceStack& weight, float* out,
-                         int64_t out_stride, const ChosenWork& chosen, const GatedOutput& gated) {
-  for (const DeviceMatrix& matrix : weight.matrices()) {
-    const MatrixView& m = matrix.view();
-    MatmulShape shape{
-        .rows = rows,
-        .x_stride = x_stride,
-        .out_stride = out_stride,
-        .split = {act_->split_parts.data(), act_->split_arrived.data(), act_->split_parts.size()},
-        .chosen = chosen,
-        .gated = gated,
-        .multiprocessors = device_.multiprocessors,
-        .shared_bytes = device_.shared_bytes};
-    const void* inputs = x;
-    if (m.columns) {
-      shape.x_stride = round_up(m.slices.k(), kAlignedInputs);
-      auto* gathered = reinterpret_cast<bf16*>(act_->gathered.data());
-      gather_columns(*stream_, rows, static_cast<const bf16*>(x), x_stride, m, gathered, shape.x_stride);
-      inputs = gathered;
-    }
-    matmul(*stream_, shape, inputs, m, out);
-    out += m.n;
-  }
+                         int64_t out_stride, const GatedOutput& gated) {
+  parts().products.multiply(rows, x, x_stride, weight, out, out_stride, {}, gated);
+}
+
+LayerParts CudaModel::parts() const {
+  return {
+      .config = config_,
+      .plan = plan_,
+      .activation = weights_.types.activation(),
+      .products = {.stream = *stream_,
+                   .device = device_,
+                   .split = {act_->split_parts.data(), act_->split_arrived.data(), act_->split_parts.size()},
+                   .gathered = reinterpret_cast<bf16*>(act_->gathered.data())}};
 }
 
 void CudaModel::queue_attention(int64_t layer, int64_t rows) {
@@ -107,8 +96,9 @@ void CudaModel::queue_attention(int64_t layer, int64_t rows) {
   const LayerKind kind = config_.layer(layer);
   const auto heads = static_cast<int32_t>(plan_.query_heads.size());
   const bool is_latent = config_.latent.has_value();
+  const LatentRoom room{.latents = act_->qkv.data(), .stride = act_->qkv_size, .heads = act_->latent};
   if (is_latent)
-    queue_latents(layer, kv, rows);
+    parts().queue_latents(w, inputs_.device(), kv, rope_, act_->normed.data(), rows, room);
   else
     queue_projections(layer, kv, rows);
   attention(*stream_, inputs_.device(), kv,
@@ -131,7 +121,7 @@ void CudaModel::queue_attention(int64_t layer, int64_t rows) {
              .turn_rows = tiles_.turn_rows,
              .workspace = act_->workspace.data(),
              .multiprocessors = device_.multiprocessors});
-  if (is_latent) queue_values(w, rows);
+  if (is_latent) parts().queue_values(w, act_->attended.data(), rows, room);
   multiply(rows, is_latent ? act_->latent.values.data() : act_->attended.data(), heads * config_.output_dim(),
            w.o, act_->partial.data(), config_.hidden_size);
 }
@@ -156,76 +146,6 @@ void CudaModel::queue_projections(int64_t layer, const KvLayer& kv, int64_t rows
                     .cosines = rope.cosines.data(),
                     .sines = rope.sines.data(),
                     .epsilon = static_cast<float>(config_.rms_norm_eps)});
-}
-
-// In the absorbed form (latent_attention.h): a head's query goes through the matrix that would make keys of
-// latents.
-void CudaModel::queue_latents(int64_t layer, const KvLayer& kv, int64_t rows) {
-  const LatentConfig& c = *config_.latent;
-  const DeviceLayer& w = weights_.layers[static_cast<size_t>(layer)];
-  const LatentActivations& to = act_->latent;
-  const auto heads = static_cast<int32_t>(plan_.query_heads.size());
-  if (heads == 0) return;  // more ranks than heads: nothing is cached
-  const LatentTurns turns{.pairs = rope_.turned,
-                          .interleaved = c.interleaved,
-                          .cosines = rope_.cosines.data(),
-                          .sines = rope_.sines.data()};
-  const bool has_latent = c.q_rank > 0;
-  multiply(rows, act_->normed.data(), config_.hidden_size, w.qkv, act_->qkv.data(), act_->qkv_size);
-  store_latents(*stream_, inputs_.device(), kv,
-                {.latents = act_->qkv.data(),
-                 .stride = act_->qkv_size,
-                 .kv_begin = act_->qkv_size - config_.head_dim,
-                 .kv_norm = w.latent.kv_norm.data(),
-                 .q_rank = c.q_rank,
-                 .q_norm = w.latent.q_norm.data(),
-                 .q_latent = to.q_latent.data(),
-                 .type = weights_.types.activation(),
-                 .rows = rows,
-                 .epsilon = kLatentEpsilon,
-                 .turns = turns});
-  const float* q = has_latent ? to.q.data() : act_->qkv.data();
-  const int64_t q_stride = has_latent ? heads * c.query_dim() : act_->qkv_size;
-  if (has_latent) multiply(rows, to.q_latent.data(), c.q_rank, w.latent.q, to.q.data(), q_stride);
-  turn_queries(*stream_, inputs_.device(),
-               {.q = q,
-                .stride = q_stride,
-                .each = static_cast<int32_t>(c.query_dim()),
-                .from = static_cast<int32_t>(c.nope_dim),
-                .queries = to.queries.data(),
-                .to_each = static_cast<int32_t>(config_.head_dim),
-                .to = static_cast<int32_t>(c.kv_rank),
-                .heads = heads,
-                .rows = rows,
-                .turns = turns});
-  multiply_heads(*stream_,
-                 {.x = q,
-                  .x_stride = q_stride,
-                  .x_each = c.query_dim(),
-                  .out = to.queries.data(),
-                  .out_stride = act_->q_size,
-                  .out_each = config_.head_dim,
-                  .rows = rows,
-                  .heads = heads,
-                  .n = c.kv_rank},
-                 w.latent.key_up.view());
-}
-
-void CudaModel::queue_values(const DeviceLayer& w, int64_t rows) {
-  const LatentConfig& c = *config_.latent;
-  const int64_t heads = plan_.query_heads.size();
-  multiply_heads(*stream_,
-                 {.x = act_->attended.data(),
-                  .x_stride = heads * c.kv_rank,
-                  .x_each = c.kv_rank,
-                  .is_x_float = false,
-                  .out = act_->latent.values.data(),
-                  .out_stride = heads * c.value_dim,
-                  .out_each = c.value_dim,
-                  .rows = rows,
-                  .heads = heads,
-                  .n = c.value_dim},
-                 w.latent.value_up.view());
 }
 
 void CudaModel::queue_states(int64_t layer, int64_t rows) {
@@ -255,11 +175,24 @@ void CudaModel::queue_mlp(int64_t layer, int64_t rows) {
   norm.added_weight = w.attention_out_norm.data();
   norm.rows = rows;
   queue_sum_and_norm(norm, rows);
-  if (w.router.size() > 0) return queue_experts(w, rows);
+  if (w.router.size() > 0) {
+    parts().queue_mixture(w, act_->normed.data(), rows,
+                          {.weights = act_->expert_weights.data(),
+                           .gate_up = act_->gate_up.data(),
+                           .activated = act_->activated.data(),
+                           .work = expert_work_.data()},
+                          act_->partial.data());
+    // Every rank has the whole residual stream, which the experts join next.
+    if (config_.experts->biases)
+      add_expert_biases(*stream_, act_->expert_weights.data(), w.expert_down_bias.data(),
+                        static_cast<int32_t>(config_.experts->count), rows, config_.hidden_size,
+                        static_cast<float>(config_.scales.residual), act_->residual.data());
+    return;
+  }
   const int64_t columns = w.gate_up.n() / 2;
   const bool is_gelu = config_.activation == Activation::kGeluTanh;
   if (w.gate_up.is_paired()) {
-    multiply(rows, act_->normed.data(), config_.hidden_size, w.gate_up, act_->gate_up.data(), columns, {},
+    multiply(rows, act_->normed.data(), config_.hidden_size, w.gate_up, act_->gate_up.data(), columns,
              {.kind = is_gelu ? GateKind::kGeluTanh : GateKind::kSilu,
               .bias = w.gate_up_bias.data(),
               .out = reinterpret_cast<bf16*>(act_->activated.data())});
@@ -270,67 +203,6 @@ void CudaModel::queue_mlp(int64_t layer, int64_t rows) {
          act_->activated.data());
   }
   multiply(rows, act_->activated.data(), columns, w.down, act_->partial.data(), config_.hidden_size);
-}
-
-// Experts that some row chose are multiplied for all rows, and count as zeros where a row did not choose
-// them.
-void CudaModel::queue_experts(const DeviceLayer& w, int64_t rows) {
-  const ExpertConfig& experts = *config_.experts;
-  const ExpertColumns columns = expert_columns(experts, plan_.shard);
-  choose_experts(*stream_, {.x = act_->normed.data(),
-                            .type = weights_.types.activation(),
-                            .rows = rows,
-                            .hidden = config_.hidden_size,
-                            .router = w.router.data(),
-                            .bias = w.router_bias.data(),
-                            .correction = w.correction.data(),
-                            .has_shared = experts.shared_intermediate_size > 0,
-                            .shared_gate = w.shared_gate.data(),
-                            .experts = static_cast<int32_t>(experts.count),
-                            .chosen = static_cast<int32_t>(experts.chosen),
-                            .is_sigmoid = experts.score == RouterScore::kSigmoid,
-                            .groups = static_cast<int32_t>(experts.groups),
-                            .groups_chosen = static_cast<int32_t>(experts.groups_chosen),
-                            .renormalise = experts.renormalise,
-                            .factor = static_cast<float>(experts.factor),
-                            .weights = act_->expert_weights.data()});
-  const ChosenWork chosen = queue_choice(w, columns, rows);
-  multiply(rows, act_->normed.data(), config_.hidden_size, w.gate_up, act_->gate_up.data(),
-           2 * columns.size(), {.tiles = chosen.tiles, .counts = chosen.counts});
-  gate_experts(*stream_, act_->gate_up.data(),
-               {.bias = w.gate_up_bias.data(),
-                .is_clamped = config_.activation == Activation::kClampedSwish,
-                .factor = static_cast<float>(config_.scales.gate_factor),
-                .limit = static_cast<float>(config_.scales.gate_limit)},
-               act_->expert_weights.data(), columns, rows, weights_.types.activation(),
-               act_->activated.data());
-  multiply(rows, act_->activated.data(), columns.size(), w.down, act_->partial.data(), config_.hidden_size,
-           {.steps = chosen.steps, .counts = chosen.counts});
-  // Every rank has the whole residual stream, which the experts join next.
-  if (experts.biases)
-    add_expert_biases(*stream_, act_->expert_weights.data(), w.expert_down_bias.data(),
-                      static_cast<int32_t>(experts.count), rows, config_.hidden_size,
-                      static_cast<float>(config_.scales.residual), act_->residual.data());
-}
-
-// What the rows need of the experts' matrices. Of stacks all is read.
-ChosenWork CudaModel::queue_choice(const DeviceLayer& w, const ExpertColumns& columns, int64_t rows) {
-  if (w.gate_up.matrices().size() != 1 || w.down.matrices().size() != 1 || columns.size() == 0) return {};
-  const MatrixView& gate_up = w.gate_up.matrices().front().view();
-  const MatrixView& down = w.down.matrices().front().view();
-  int32_t* const counts = expert_work_.data();
-  int32_t* const tiles = counts + 1 + kMaxSlices;
-  int32_t* const steps = tiles + (gate_up.n + kTileRows - 1) / kTileRows;
-  list_chosen(*stream_, {.weights = act_->expert_weights.data(),
-                         .rows = rows,
-                         .columns = columns,
-                         .gate_up_rows = gate_up.n,
-                         .down_slices = down.slices,
-                         .down_columns = down.columns,
-                         .tiles = tiles,
-                         .steps = steps,
-                         .counts = counts});
-  return {.tiles = tiles, .steps = steps, .counts = counts};
 }
 
 }  // namespace outrider::cuda

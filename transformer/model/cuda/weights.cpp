@@ -4,131 +4,18 @@
 #include <cmath>
 #include <optional>
 
-#include "transformer/model/cuda/uploader.h"
+#include "transformer/model/cuda/part_weights.h"
 #include "transformer/model/weights.h"
 #include "transformer/ops/cuda/latent_ops.h"
 
 namespace outrider::cuda {
 namespace {
 
-DeviceBuffer<float> to_device(std::span<const float> values, StreamView stream) {
-  DeviceBuffer<float> buffer(static_cast<int64_t>(values.size()));
-  copy(buffer.data(), values.data(), buffer.size(), stream);
-  stream.synchronize();  // the host vector goes away
-  return buffer;
-}
-
-// Calls use(mlp, range of its columns on this rank) in the order of ExpertColumns.
-template <class Use>
-void for_expert_columns(const ExpertSources& s, const ExpertColumns& columns, Use use) {
-  for (int32_t leaf = 0; leaf < columns.each.count; ++leaf) {
-    for (const MlpSources& expert : s.experts)
-      use(expert, IndexRange{columns.each.begin(leaf), columns.each.end[leaf]});
-    if (s.shared) use(*s.shared, IndexRange{columns.shared.begin(leaf), columns.shared.end[leaf]});
-  }
-}
-
-IndexRange inside(IndexRange whole, IndexRange part) {
-  return {whole.begin + part.begin, whole.begin + part.end};
-}
-
-DeviceBuffer<float> numbers_of(const TensorPart& part, StreamView stream) {
-  std::vector<float> values(static_cast<size_t>(part.rows.size() * part.columns.size()));
-  auto* to = reinterpret_cast<std::byte*>(values.data());
-  for (int64_t row = 0; row < part.rows.size(); ++row, to += part.columns.size() * int64_t{sizeof(float)})
-    stage_row(part, row, WeightType::kFloat32, to);
-  return to_device(values, stream);
-}
-
-// Gates, then ups, in the order of ExpertColumns.
-std::vector<float> wide_bias(const ExpertSources& s, const ExpertColumns& columns) {
-  std::vector<float> wide;
-  for (const size_t side : {size_t{0}, size_t{1}})
-    for_expert_columns(s, columns, [&](const MlpSources& mlp, IndexRange own) {
-      TensorPart part = mlp.gate_up_bias.at(side);
-      part.columns = inside(part.columns, own);
-      const std::vector<float> some = read_vector({part});
-      wide.insert(wide.end(), some.begin(), some.end());
-    });
-  return wide;
-}
-
-// The matrices of a mixture's experts, in the order of ExpertColumns.
-struct MixturePlan {
-  StackPlan gate_up, down;
-};
-Result<MixturePlan> plan_mixture(const ExpertSources& s, const ModelConfig& config, const ShardPlan& plan,
-                                 WeightType type) {
-  const ExpertColumns columns = expert_columns(*config.experts, plan.shard);
-  MatrixSource gate_up;
-  for (const size_t side : {size_t{0}, size_t{1}})
-    for_expert_columns(s, columns, [&](const MlpSources& mlp, IndexRange own) {
-      TensorPart& part = gate_up.parts.emplace_back(mlp.gate_up.parts[side]);
-      part.rows = inside(part.rows, own);
-    });
-  std::vector<TensorPart> down;
-  for_expert_columns(s, columns, [&](const MlpSources& mlp, IndexRange own) {
-    TensorPart& part = down.emplace_back(mlp.down.parts.front());
-    part.columns = inside(part.columns, own);
-  });
-  MixturePlan mixture;
-  ASSIGN_OR_RETURN(mixture.gate_up, plan_stack(gate_up, type));
-  ASSIGN_OR_RETURN(mixture.down,
-                   plan_side_by_side(std::move(down), mlp_columns(config, plan, true).leaf_ends, type));
-  return mixture;
-}
-
-// All of a mixture but its matrices.
-void upload_choice(const ExpertSources& s, const ModelConfig& config, const ShardPlan& plan,
-                   StreamView stream, DeviceLayer& to) {
-  to.router = numbers_of(s.router.parts.front(), stream);
-  if (!s.shared_gate.empty()) to.shared_gate = numbers_of(s.shared_gate.front(), stream);
-  to.correction = to_device(read_vector(s.correction), stream);
-  if (!config.experts->biases) return;
-  to.router_bias = to_device(read_vector(s.router_bias), stream);
-  to.gate_up_bias = to_device(wide_bias(s, expert_columns(*config.experts, plan.shard)), stream);
-  std::vector<float> down_bias;
-  for (const MlpSources& expert : s.experts) {
-    const std::vector<float> own = read_vector(expert.down_bias);
-    down_bias.insert(down_bias.end(), own.begin(), own.end());
-  }
-  to.expert_down_bias = to_device(down_bias, stream);
-}
-
-// What one of our own files holds in codes has scales along an expert's columns; and where groups have an
-// order, every expert has its own.
-Status check_mixture(const ExpertSources& mixture, bool keeps_codes) {
-  for (const MlpSources& expert : mixture.experts) {
-    const TensorPart& down = expert.down.parts.front();
-    if (down.scales)
-      return unsupported(
-          fmt::format("{} holds codes, and CUDA devices quantise experts while loading; use the original "
-                      "model with --weight-format, or --device cpu",
-                      down.tensor->name));
-    if (keeps_codes && down.coded && !down.coded->order().empty())
-      return unsupported(
-          fmt::format("{} is in act-order, which CUDA devices do not take of experts; use --device cpu, or "
-                      "--weight-format bf16, int8, int4 or fp8, which dequantises them while loading",
-                      down.tensor->name));
-  }
-  return {};
-}
-
 void count_bytes(DeviceWeights& weights) {
   weights.bytes = weights.head.bytes() + weights.embedding.bytes();
   for (const DeviceLayer& l : weights.layers)
     weights.bytes += l.qkv.bytes() + l.latent.bytes() + l.o.bytes() + l.gate_up.bytes() + l.down.bytes();
 }
-
-// What makes q, k and v, or their latents, of normed rows.
-MatrixSource inputs_of(const LayerSources& s) {
-  if (!s.latent) return s.qkv;
-  MatrixSource all = s.latent->q_a.parts.empty() ? s.latent->q : s.latent->q_a;
-  all.parts.insert(all.parts.end(), s.latent->kv_a.parts.begin(), s.latent->kv_a.parts.end());
-  return all;
-}
-
-bool has_query_latent(const LayerSources& s) { return s.latent && !s.latent->q_a.parts.empty(); }
 
 // Not of what is held apart, by head, as numbers (plan_heads).
 std::vector<const MatrixSource*> formatted_matrices(const LayerSources& s) {
@@ -229,12 +116,15 @@ Result<WeightPlan> plan_weights(const WeightMap& map, const ModelConfig& config,
                                 WeightFormat format) {
   WeightPlan all;
   ASSIGN_OR_RETURN(all.types, device_weight_types(map, format));
-  const auto add = [&](const Result<StackPlan>& stack) -> Status {
+  const auto add_stack = [&](const Result<StackPlan>& stack) -> Status {
     if (!stack.ok()) return stack.status();
-    for (const MatrixPlan& matrix : *stack) {
-      all.bytes += matrix.bytes();
-      all.gathered_columns = std::max(all.gathered_columns, matrix.gathered_columns());
-    }
+    add(all, *stack);
+    return {};
+  };
+  const auto add_part = [&](const Result<MatrixSizes>& part) -> Status {
+    if (!part.ok()) return part.status();
+    all.bytes += part->bytes;
+    all.gathered_columns = std::max(all.gathered_columns, part->gathered_columns);
     return {};
   };
   const MatrixSource& embedding = map.embedding ? *map.embedding : map.head;
@@ -244,23 +134,19 @@ Result<WeightPlan> plan_weights(const WeightMap& map, const ModelConfig& config,
         "{}: the CUDA kernels do not take an embedding in such groups; use --device cpu, or --weight-format "
         "bf16, int8, int4 or fp8, which dequantises it while loading",
         embedding.parts.front().tensor->name));
-  if (map.embedding) RETURN_IF_ERROR(add(table));
-  RETURN_IF_ERROR(add(plan_stack(map.head, all.types.vocabulary)));
+  if (map.embedding) RETURN_IF_ERROR(add_stack(table));
+  RETURN_IF_ERROR(add_stack(plan_stack(map.head, all.types.vocabulary)));
   for (const LayerSources& s : map.layers) {
-    RETURN_IF_ERROR(add(plan_stack(inputs_of(s), all.types.layers)));
-    if (s.latent) {
-      if (has_query_latent(s)) RETURN_IF_ERROR(add(plan_stack(s.latent->q, all.types.layers)));
-      for (const std::vector<MatrixSource>* heads : {&s.latent->key_up, &s.latent->value_up})
-        all.bytes += plan_heads(*heads, all.types.activation()).bytes();
-    }
-    RETURN_IF_ERROR(add(plan_stack(s.o, all.types.layers)));
+    if (s.latent)
+      RETURN_IF_ERROR(add_part(plan_latents(*s.latent, all.types.layers)));
+    else
+      RETURN_IF_ERROR(add_stack(plan_stack(s.qkv, all.types.layers)));
+    RETURN_IF_ERROR(add_stack(plan_stack(s.o, all.types.layers)));
     if (const ExpertSources* experts = s.mixture()) {
-      ASSIGN_OR_RETURN(MixturePlan mixture, plan_mixture(*experts, config, plan, all.types.layers));
-      RETURN_IF_ERROR(add(std::move(mixture.gate_up)));
-      RETURN_IF_ERROR(add(std::move(mixture.down)));
+      RETURN_IF_ERROR(add_part(plan_mixture(*experts, config, plan, all.types.layers)));
     } else {
-      RETURN_IF_ERROR(add(plan_gates(s.dense().gate_up, all.types.layers)));
-      RETURN_IF_ERROR(add(plan_stack(s.dense().down, all.types.layers)));
+      RETURN_IF_ERROR(add_stack(plan_gates(s.dense().gate_up, all.types.layers)));
+      RETURN_IF_ERROR(add_stack(plan_stack(s.dense().down, all.types.layers)));
     }
   }
   return all;
@@ -288,29 +174,25 @@ WeightPlan plan_weights(const ModelConfig& c, const ShardPlan& plan, WeightForma
         bytes(2 * columns.count, c.hidden_size) + bytes(c.hidden_size, columns.count, columns.leaf_ends);
   }
   const int64_t vocabulary = bytes_as(types.vocabulary, plan.vocab.size(), c.hidden_size, {});
-  return {.types = types, .bytes = layers + (c.tie_word_embeddings ? 1 : 2) * vocabulary};
+  WeightPlan all;
+  all.types = types;
+  all.bytes = layers + (c.tie_word_embeddings ? 1 : 2) * vocabulary;
+  return all;
 }
 
 DeviceWeights upload_weights(const WeightMap& map, const ModelConfig& config, const ShardPlan& plan,
                              const DeviceWeightTypes& types, StreamView stream,
                              const LoadProgress& progress) {
-  const auto norm = [&](const VectorSource& source) {
-    std::vector<float> values = read_vector(source);
-    if (config.norm_adds_one)
-      for (float& value : values) value = 1 + value;
-    return to_device(values, stream);
-  };
+  const auto norm = [&](const VectorSource& source) { return upload_norm(source, config, stream); };
   DeviceWeights weights;
   weights.types = types;
   Uploader uploader(map.matrix_bytes(), stream, progress);
   // plan_weights has seen the same plans without an error.
-  const auto upload = [&](const StackPlan& plans) {
-    DeviceStack stack;
-    for (const MatrixPlan& one : plans) stack.add(uploader.matrix(one));
-    return stack;
+  const auto matrix = [&](const MatrixSource& source, WeightType type) {
+    return upload(uploader, plan_stack(source, type).value());
   };
-  if (map.embedding) weights.embedding = upload(plan_stack(*map.embedding, types.vocabulary).value());
-  weights.head = upload(plan_stack(map.head, types.vocabulary).value());
+  if (map.embedding) weights.embedding = matrix(*map.embedding, types.vocabulary);
+  weights.head = matrix(map.head, types.vocabulary);
   weights.final_norm = norm(map.final_norm);
   for (const LayerSources& s : map.layers) {
     DeviceLayer l;
@@ -323,25 +205,18 @@ DeviceWeights upload_weights(const WeightMap& map, const ModelConfig& config, co
     l.qkv_bias = to_device(read_vector(s.qkv_bias), stream);
     l.sinks = to_device(read_vector(s.sinks), stream);
     l.o_bias = to_device(read_vector(s.o_bias), stream);
-    l.qkv = upload(plan_stack(inputs_of(s), types.layers).value());
-    if (s.latent) {
-      l.latent.q_norm = norm(s.latent->q_norm);
-      l.latent.kv_norm = norm(s.latent->kv_norm);
-      if (has_query_latent(s)) l.latent.q = upload(plan_stack(s.latent->q, types.layers).value());
-      l.latent.key_up = uploader.matrix(plan_heads(s.latent->key_up, types.activation()));
-      l.latent.value_up = uploader.matrix(plan_heads(s.latent->value_up, types.activation()));
-    }
-    l.o = upload(plan_stack(s.o, types.layers).value());
+    if (s.latent)
+      upload_latents(*s.latent, config, types.layers, uploader, stream, l);
+    else
+      l.qkv = matrix(s.qkv, types.layers);
+    l.o = matrix(s.o, types.layers);
     if (const ExpertSources* experts = s.mixture()) {
-      const MixturePlan mixture = plan_mixture(*experts, config, plan, types.layers).value();
-      l.gate_up = upload(mixture.gate_up);
-      l.down = upload(mixture.down);
-      upload_choice(*experts, config, plan, stream, l);
+      upload_mixture(*experts, config, plan, types.layers, uploader, stream, l);
     } else {
       l.gate_up_bias = to_device(read_vector(s.dense().gate_up_bias), stream);
       l.down_bias = to_device(read_vector(s.dense().down_bias), stream);
-      l.gate_up = upload(plan_gates(s.dense().gate_up, types.layers).value());
-      l.down = upload(plan_stack(s.dense().down, types.layers).value());
+      l.gate_up = upload(uploader, plan_gates(s.dense().gate_up, types.layers).value());
+      l.down = matrix(s.dense().down, types.layers);
     }
     weights.layers.push_back(std::move(l));
   }

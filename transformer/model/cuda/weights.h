@@ -89,11 +89,15 @@ struct DeviceWeights {
 // An error names heads of sizes that no device computes. Before what follows.
 Status check_heads(const ModelConfig& config);
 
-// What a rank's weights will be and take on its device.
-struct WeightPlan {
-  DeviceWeightTypes types;
-  int64_t bytes = 0;             // of matrices; other weights are small
+// What matrices will take on a device.
+struct MatrixSizes {
+  int64_t bytes = 0;
   int64_t gathered_columns = 0;  // the most that a matrix has its activations put into another order of
+  int64_t widest = 0;            // the most weight rows of a matrix, of those that may be split over blocks
+};
+// What a rank's weights will be and take on its device; other weights than matrices are small.
+struct WeightPlan : MatrixSizes {
+  DeviceWeightTypes types;
 };
 // As stored, unless `format` asks for something else. An error names what a device does not take.
 Result<WeightPlan> plan_weights(const WeightMap& map, const ModelConfig& config, const ShardPlan& plan,
